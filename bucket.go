@@ -1,0 +1,104 @@
+package delayq
+
+import (
+	"context"
+	"time"
+)
+
+const (
+	// promoteLimit is the most jobs that one call promotes.
+	promoteLimit = 1000
+
+	// pruneEvery is how often a server looks for dead and done jobs that have been kept long enough, and pruneLimit the most it
+	// removes in one call.
+	pruneEvery = 10 * time.Second
+	pruneLimit = 500
+)
+
+// promoteLoop is the timer of a topic: it promotes what is due, sleeps until the next due time or lease end, at most for a tick, and is
+// woken when a job comes that is due earlier. Every server runs it; what one has promoted the others find done.
+func (t *topicServer) promoteLoop(ctx context.Context) {
+	var slow pace
+	var healed, pruned time.Time
+	tick := t.server.o.tick
+	for ctx.Err() == nil {
+		t.turn(loopPromote)
+		heal := time.Since(healed) >= tick
+		moved, wait, err := t.promote(ctx, heal)
+		if err != nil {
+			sleep(ctx, slow.next())
+			continue
+		}
+		slow.reset()
+		if heal {
+			healed = time.Now()
+		}
+		if moved >= promoteLimit {
+			continue
+		}
+		if time.Since(pruned) >= pruneEvery {
+			// A failure is in the log; the next turn is soon enough.
+			if removed, err := t.prune(ctx); err != nil || removed < pruneLimit {
+				pruned = time.Now()
+			}
+			continue // the pruning took its time
+		}
+		t.sleepUntilDue(ctx, min(wait, tick))
+	}
+}
+
+func (t *topicServer) sleepUntilDue(ctx context.Context, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-t.wake:
+	case <-ctx.Done():
+	}
+}
+
+// promote is one call of the promote script: how many jobs of one kind it moved at most, and how long until it has something to do again.
+func (t *topicServer) promote(ctx context.Context, heal bool) (moved int, wait time.Duration, err error) {
+	call, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	k := t.keys
+	flag := 0
+	if heal {
+		flag = 1
+	}
+	sent := time.Now()
+	r, err := t.server.call.call(call, promoteScript, k.topic, promoteLimit, []string{
+		k.bucket, k.ready, k.leases, k.pool, k.attempts, k.errors, k.moved, k.handoff, k.stats,
+	}, promoteLimit, flag)
+	if ctx.Err() != nil {
+		return 0, 0, ctx.Err()
+	}
+	t.trouble.note("promote", err)
+	if err != nil {
+		return 0, 0, err
+	}
+	t.clock.read(r.now(), sent, time.Now())
+	if n := r.number(3); n > 0 {
+		t.trouble.log.Warn("reclaim", "count", n)
+	}
+	wait = time.Duration(r.number(4)) * time.Microsecond
+	if wait < 0 {
+		wait = maxTick
+	}
+	return int(max(r.number(2), r.number(3))), wait, nil
+}
+
+// prune is one call of the prune script: how many jobs it removed.
+func (t *topicServer) prune(ctx context.Context) (removed int, err error) {
+	call, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	k, o := t.keys, &t.server.o
+	r, err := t.server.call.call(call, pruneScript, k.topic, pruneLimit, []string{
+		k.pool, k.dead, k.attempts, k.errors, k.moved, k.done, k.results, k.stats,
+	}, o.deadCount, o.deadAge.Milliseconds(), pruneLimit)
+	if ctx.Err() != nil {
+		return 0, ctx.Err()
+	}
+	t.trouble.note("prune", err)
+	return int(r.number(2)), err
+}

@@ -1,0 +1,264 @@
+package delayq
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"log/slog"
+	mathrand "math/rand/v2"
+	"reflect"
+	"strconv"
+	"sync"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// A Client enqueues, cancels and looks at jobs. It is safe for concurrent use, starts no goroutine that outlives a call, and needs
+// no closing. All its methods return an error wrapping ErrInvalid, and write nothing, if the client or an argument is unusable.
+type Client struct {
+	rdb     redis.UniversalClient
+	o       clientOptions
+	err     error // what is wrong with the client itself
+	scripts caller
+	lanes   lanes
+
+	mu      sync.Mutex
+	commits map[string]*commit // by topic
+}
+
+// NewClient makes a client of the queue that rdb holds: a *redis.Client (also of a Sentinel) or a *redis.ClusterClient. The caller
+// owns rdb and closes it. What is wrong with rdb or the options is the error of every call. Prompt cancellation of contexts
+// and timeouts are as good as those of rdb: see ContextTimeoutEnabled of go-redis.
+func NewClient(rdb redis.UniversalClient, opts ...ClientOption) *Client {
+	c := &Client{rdb: rdb, commits: make(map[string]*commit)}
+	c.o, c.err = newClientOptions(opts)
+	if err := checkRedis(rdb); err != nil {
+		c.err = errors.Join(c.err, err)
+	}
+	c.o.hooks.trouble = func(p any) { slog.Error("hook", "err", p) }
+	c.scripts = caller{rdb, &c.o.hooks}
+	return c
+}
+
+// checkRedis refuses a nil client, also one inside a non-nil interface.
+func checkRedis(rdb redis.UniversalClient) error {
+	if v := reflect.ValueOf(rdb); !v.IsValid() || v.Kind() == reflect.Pointer && v.IsNil() {
+		return fmt.Errorf("%w: nil Redis client", ErrInvalid)
+	}
+	return nil
+}
+
+// ready joins what is wrong with the client, the topic and the ID.
+func (c *Client) ready(topic, id string) error {
+	var errs []error
+	if err := checkName("topic", topic); err != nil {
+		errs = append(errs, err)
+	}
+	if err := checkID(id); err != nil {
+		errs = append(errs, err)
+	}
+	return errors.Join(c.err, invalid(errs))
+}
+
+// Enqueue stores a job and returns when it is stored. It is due at once unless ProcessAt or ProcessIn say otherwise. The ID is up to
+// 1 KiB of arbitrary bytes, unique in its topic, and what Dequeue takes; an empty one is replaced by a generated one. The
+// payload is arbitrary bytes, up to MaxPayload. Topics are up to 255 bytes of UTF-8 without {, }, # and control characters.
+//
+// Enqueue calls that run at the same time travel to Redis together. Errors: ErrDuplicate, ErrInvalid, ErrNotReplicated,
+// ErrUnknownOutcome, the context's error if it ended before the job was sent, or what Redis answered; only after
+// ErrNotReplicated and ErrUnknownOutcome may the job be stored. A request that go-redis repeats makes no second job.
+func (c *Client) Enqueue(ctx context.Context, topic, id string, payload []byte, opts ...JobOption) (*Job, error) {
+	fresh := &NewJob{Topic: topic, ID: id, Payload: payload, Options: opts}
+	e, err := c.prepare(ctx, fresh)
+	if err != nil {
+		c.enqueued(ctx, fresh, e, err)
+		return nil, fmt.Errorf("enqueue topic %q: %w", topic, err)
+	}
+	e.done = make(chan struct{}, 1)
+	err = c.commit(fresh.Topic).enqueue(ctx, e)
+	c.enqueued(ctx, fresh, e, err)
+	if err != nil && !errors.Is(err, ErrNotReplicated) {
+		return nil, err
+	}
+	return e.job(), err
+}
+
+// EnqueueBatch stores any number of jobs of any topics and options. Jobs of one topic go in chunks, in their order, each of which is
+// stored as a whole or not at all. The results stand in the order of jobs: each job has its own outcome, with the errors of
+// Enqueue. The error is not nil if any job's is, and joins the first few of them. When ctx ends, jobs not yet sent get its error.
+func (c *Client) EnqueueBatch(ctx context.Context, jobs []NewJob) ([]Result, error) {
+	results := make([]Result, len(jobs))
+	prepared := make([]*enqueueing, len(jobs))
+	byTopic := make(map[string][]*enqueueing)
+	for i := range jobs {
+		fresh := jobs[i]
+		e, err := c.prepare(ctx, &fresh)
+		if err != nil {
+			results[i].Err = fmt.Errorf("enqueue job %d of the batch, topic %q: %w", i, fresh.Topic, err)
+			c.enqueued(ctx, &fresh, nil, err)
+			continue
+		}
+		prepared[i] = e
+		byTopic[e.topic] = append(byTopic[e.topic], e)
+	}
+	for topic, list := range byTopic {
+		c.commit(topic).enqueueAll(ctx, list)
+	}
+	failed := 0
+	var first []error
+	for i, e := range prepared {
+		if e != nil {
+			results[i].Err = e.err
+			if e.err == nil || errors.Is(e.err, ErrNotReplicated) {
+				results[i].Job = e.job()
+			}
+			c.enqueued(ctx, &jobs[i], e, e.err)
+		}
+		if err := results[i].Err; err != nil {
+			if failed++; failed <= 10 {
+				first = append(first, err)
+			}
+		}
+	}
+	if failed == 0 {
+		return results, nil
+	}
+	return results, fmt.Errorf("enqueue batch: %d of %d jobs failed: %w", failed, len(jobs), errors.Join(first...))
+}
+
+// prepare checks a job and encodes it.
+func (c *Client) prepare(ctx context.Context, fresh *NewJob) (*enqueueing, error) {
+	for _, h := range c.o.hooks.enqueue {
+		c.o.hooks.guard(func() { h.Enqueue(ctx, fresh) })
+	}
+	err := c.ready(fresh.Topic, fresh.ID)
+	o, oerr := newJobOptions(fresh.Options)
+	if err = errors.Join(err, oerr); err != nil {
+		return nil, err
+	}
+	if n := len(fresh.Payload); n > c.o.maxPayload {
+		return nil, fmt.Errorf("%w: payload of %d bytes, at most %d are allowed", ErrInvalid, n, c.o.maxPayload)
+	}
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	e := &enqueueing{topic: fresh.Topic, id: fresh.ID, opts: o, payload: fresh.Payload}
+	if e.id == "" {
+		e.id = rand.Text()
+	}
+	binary.LittleEndian.PutUint64(e.nonce[:], mathrand.Uint64())
+	if e.head, e.tail, err = encodeRecord(e.nonce, &o, fresh.Payload); err != nil {
+		return nil, err
+	}
+	if o.dueAt > 0 {
+		e.when = strconv.FormatInt(o.dueAt, 10)
+	} else {
+		e.when = "+" + strconv.FormatInt(o.dueIn, 10)
+	}
+	return e, nil
+}
+
+// enqueued tells the hooks how an enqueueing ended.
+func (c *Client) enqueued(ctx context.Context, fresh *NewJob, e *enqueueing, err error) {
+	if len(c.o.hooks.enqueued) == 0 {
+		return
+	}
+	event := EnqueueEvent{Topic: fresh.Topic, ID: fresh.ID, PayloadSize: len(fresh.Payload), Err: err}
+	if e != nil {
+		event.ID = e.id
+		if err == nil {
+			event.Due = msTime(e.due())
+		}
+	}
+	for _, h := range c.o.hooks.enqueued {
+		c.o.hooks.guard(func() { h.Enqueued(ctx, event) })
+	}
+}
+
+// Dequeue cancels a job, in whatever state it is, and returns the state it was in. A job that was scheduled or ready never runs. Of one
+// that was running, the handler's context ends with ErrCancelled, and what the handler returns is ignored. A dead one is
+// forgotten. ErrNotFound if there is no such job: it has run, for example. The cost does not depend on how many jobs wait.
+func (c *Client) Dequeue(ctx context.Context, topic, id string) (State, error) {
+	state, err := c.one(ctx, cancelScript, topic, id, func(k *keys, receipt string) []string {
+		return []string{k.pool, k.bucket, k.leases, k.dead, k.attempts, k.errors, k.moved, k.stats, receipt}
+	}, controlChannel(c.o.prefix), topic)
+	if err != nil {
+		return "", err
+	}
+	return state, nil
+}
+
+// Reschedule gives a job that is scheduled (for the first time, backing off or snoozed) or ready another due time, by ProcessAt or
+// ProcessIn; other options are an error. ErrRunning and ErrDead if it is that, ErrNotFound if there is no such job.
+func (c *Client) Reschedule(ctx context.Context, topic, id string, due JobOption) error {
+	o, err := newJobOptions([]JobOption{due})
+	if err == nil && !onlyDue(o) {
+		err = fmt.Errorf("%w: Reschedule takes ProcessAt or ProcessIn only", ErrInvalid)
+	}
+	if err != nil {
+		return fmt.Errorf("reschedule topic %q: %w", topic, err)
+	}
+	when := "+" + strconv.FormatInt(o.dueIn, 10)
+	if o.dueAt > 0 {
+		when = strconv.FormatInt(o.dueAt, 10)
+	}
+	state, err := c.one(ctx, rescheduleScript, topic, id, func(k *keys, receipt string) []string {
+		return []string{k.pool, k.bucket, k.ready, k.leases, k.dead, k.moved, receipt}
+	}, when, maxTick.Milliseconds(), controlChannel(c.o.prefix), topic)
+	switch {
+	case err != nil:
+		return err
+	case state == StateRunning:
+		return fmt.Errorf("reschedule topic %q: %w", topic, ErrRunning)
+	case state == StateDead:
+		return fmt.Errorf("reschedule topic %q: %w", topic, ErrDead)
+	}
+	return nil
+}
+
+// onlyDue tells whether options say nothing but when the job is due.
+func onlyDue(o jobOptions) bool {
+	o.dueAt, o.dueIn = 0, 0
+	return reflect.DeepEqual(o, defaultJob)
+}
+
+// Revive puts a dead job back to ready, with all its retries before it again; its attempts go on counting. ErrNotFound if there is no
+// dead job with this ID.
+func (c *Client) Revive(ctx context.Context, topic, id string) error {
+	_, err := c.one(ctx, reviveScript, topic, id, func(k *keys, receipt string) []string {
+		return []string{k.dead, k.ready, k.attempts, k.moved, k.stats, receipt}
+	})
+	return err
+}
+
+// one runs a script that is about one job and answers with the state it found it in.
+func (c *Client) one(ctx context.Context, s *script, topic, id string, names func(*keys, string) []string, args ...any) (State, error) {
+	if err := c.ready(topic, id); err != nil {
+		return "", fmt.Errorf("%s topic %q: %w", s.name, topic, err)
+	}
+	k := newKeys(c.o.prefix, topic)
+	lane := c.lanes.get()
+	r, err := c.scripts.call(ctx, s, topic, 1, names(k, k.receipt(lane.id)), append([]any{lane.next(), id}, args...)...)
+	c.lanes.put(lane, err)
+	if err != nil {
+		return "", unsure(err)
+	}
+	if state := r.text(2); state != "none" {
+		return State(state), nil
+	}
+	return "", fmt.Errorf("%s topic %q: %w", s.name, topic, ErrNotFound)
+}
+
+// commit gives the group commit of a topic.
+func (c *Client) commit(topic string) *commit {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	g := c.commits[topic]
+	if g == nil {
+		g = &commit{client: c, keys: newKeys(c.o.prefix, topic), lane: newLane()}
+		c.commits[topic] = g
+	}
+	return g
+}

@@ -1,0 +1,96 @@
+package delayq
+
+import (
+	"context"
+	"errors"
+	"net"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// controlLoop listens to the control channel, over which the scripts tell of what cannot wait for the next tick. A message that is lost,
+// during a reconnect for example, costs time and nothing else: the tick promotes, and an extension finds out about a cancel.
+func (s *Server) controlLoop(ctx context.Context) {
+	var slow pace
+	for ctx.Err() == nil {
+		heard, err := s.listen(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		if heard {
+			slow.reset()
+		}
+		if err != nil {
+			if away(err) {
+				s.outage.failed(err)
+			} else {
+				s.log.Error("subscribe", "err", err)
+			}
+		}
+		sleep(ctx, slow.next())
+	}
+}
+
+// controlSilence is how long the control channel may be silent before the connection is tried out.
+const controlSilence = 30 * time.Second
+
+// listen subscribes and passes messages on until something fails. It tells whether Redis answered at all.
+func (s *Server) listen(ctx context.Context) (heard bool, err error) {
+	sub := s.calls.Subscribe(ctx, controlChannel(s.o.prefix))
+	// Closing is what ends a Receive that waits; its error is that of a connection no longer needed.
+	stop := context.AfterFunc(ctx, func() { _ = sub.Close() })
+	defer func() {
+		if stop() {
+			_ = sub.Close()
+		}
+	}()
+	asked := false
+	var timeout net.Error
+	for {
+		msg, err := sub.ReceiveTimeout(ctx, controlSilence)
+		switch {
+		case err == nil:
+			heard, asked = true, false
+			if m, ok := msg.(*redis.Message); ok {
+				s.obey(m.Payload)
+			}
+		case errors.As(err, &timeout) && timeout.Timeout() && !asked:
+			asked = true
+			if err := sub.Ping(ctx); err != nil {
+				return heard, err
+			}
+		default:
+			return heard, err
+		}
+	}
+}
+
+// obey carries out a message: verb, fence, length of the topic, topic and job ID.
+func (s *Server) obey(message string) {
+	part := strings.SplitN(message, " ", 4)
+	if len(part) != 4 {
+		return
+	}
+	n, err := strconv.Atoi(part[2])
+	if err != nil || n < 0 || n > len(part[3]) {
+		return
+	}
+	verb, fence, topic, id := part[0], part[1], part[3][:n], part[3][n:]
+	t := s.topics[topic]
+	if t == nil {
+		return
+	}
+	switch verb {
+	case "wake":
+		nudge(t.wake)
+	case "resume":
+		nudge(t.resume)
+	case "cancel":
+		t.cancelRun(id, fence, ErrCancelled)
+	case "replace":
+		t.cancelRun(id, fence, ErrLeaseLost)
+	}
+}

@@ -1,0 +1,230 @@
+package delayq
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+)
+
+// A chunk is what one script call stores: at most chunkJobs jobs, and no further job once chunkBytes are reached. It bounds how
+// long Redis is busy with it.
+const (
+	chunkJobs  = 500
+	chunkBytes = 1 << 20
+)
+
+// flushTimeout bounds a flush on behalf of several callers, none of whose contexts can speak for all. go-redis has its own timeouts,
+// usually far shorter.
+const flushTimeout = 30 * time.Second
+
+// An enqueueing is one job on its way to Redis.
+type enqueueing struct {
+	topic, id  string
+	nonce      [nonceLen]byte
+	head, tail []byte // of the record
+	when       string // due time for the script
+	opts       jobOptions
+	payload    []byte
+
+	sent bool          // guarded by commit.mu: it is too late to take it out of pending
+	done chan struct{} // gets one value when now and err are set
+	now  int64         // Redis's clock when the job was stored
+	err  error
+}
+
+// due is when the job is due, once it is stored.
+func (e *enqueueing) due() int64 {
+	if e.opts.dueAt > 0 {
+		return max(e.opts.dueAt, e.now)
+	}
+	return e.now + e.opts.dueIn
+}
+
+// job is what the caller of Enqueue gets.
+func (e *enqueueing) job() *Job {
+	return &Job{
+		Topic: e.topic, ID: e.id, Payload: e.payload, Headers: e.opts.headers, Attempt: 1, Retries: e.opts.retry,
+		EnqueuedAt: msTime(e.now), Due: msTime(e.due()), nonce: string(e.nonce[:]),
+	}
+}
+
+// A commit gathers the concurrent Enqueue calls of a topic: while one flush is under way the calls that come meanwhile wait and
+// go together with the next. A lone caller flushes its own job at once and waits for nobody.
+type commit struct {
+	client *Client
+	keys   *keys
+
+	mu       sync.Mutex
+	pending  []*enqueueing
+	flying   bool // a flush is under way
+	lane     *lane
+	recorded bool // the topic is in the set of topics
+}
+
+// enqueue stores e, alone or with others.
+func (g *commit) enqueue(ctx context.Context, e *enqueueing) error {
+	g.mu.Lock()
+	if !g.flying {
+		g.flying = true
+		g.mu.Unlock()
+		g.flush(ctx, []*enqueueing{e})
+		<-e.done
+		g.land()
+		return e.err
+	}
+	g.pending = append(g.pending, e)
+	g.mu.Unlock()
+
+	select {
+	case <-e.done:
+		return e.err
+	case <-ctx.Done():
+		return g.abandon(ctx, e)
+	}
+}
+
+// abandon leaves a job that its caller no longer waits for: not stored if it has not been sent, else unknown.
+func (g *commit) abandon(ctx context.Context, e *enqueueing) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if e.sent {
+		return fmt.Errorf("enqueue topic %q: %w: %w", g.keys.topic, ErrUnknownOutcome, context.Cause(ctx))
+	}
+	for i, other := range g.pending {
+		if other == e {
+			g.pending = append(g.pending[:i], g.pending[i+1:]...)
+			break
+		}
+	}
+	return fmt.Errorf("enqueue topic %q: %w", g.keys.topic, context.Cause(ctx))
+}
+
+// land ends a lone flush. If others have gathered meanwhile, a goroutine flushes for them until none is left.
+func (g *commit) land() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if len(g.pending) == 0 {
+		g.flying = false
+		return
+	}
+	go func() {
+		for list := g.gather(); len(list) > 0; list = g.gather() {
+			ctx, cancel := context.WithTimeout(context.Background(), flushTimeout)
+			g.flush(ctx, list)
+			cancel()
+		}
+	}()
+}
+
+// gather takes the next chunk out of pending; an empty one ends the flying.
+func (g *commit) gather() []*enqueueing {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	n := chunkLen(g.pending)
+	list := g.pending[:n:n]
+	g.pending = g.pending[n:]
+	for _, e := range list {
+		e.sent = true
+	}
+	if n == 0 {
+		g.pending = nil
+		g.flying = false
+	}
+	return list
+}
+
+// chunkLen tells how many jobs at the front of list may go in one call: one kind of Replace, no ID twice, not too much.
+func chunkLen(list []*enqueueing) int {
+	if len(list) < 2 {
+		return len(list)
+	}
+	seen := make(map[string]struct{}, min(len(list), chunkJobs))
+	bytes := 0
+	for i, e := range list {
+		_, twice := seen[e.id]
+		if i == chunkJobs || bytes >= chunkBytes || twice || e.opts.replace != list[0].opts.replace {
+			return i
+		}
+		seen[e.id] = struct{}{}
+		bytes += len(e.tail)
+	}
+	return len(list)
+}
+
+// flush sends a chunk on the commit's own lane. Only one flush is under way at a time.
+func (g *commit) flush(ctx context.Context, list []*enqueueing) {
+	err := g.send(ctx, g.lane, list)
+	if err != nil && !answered(err) {
+		g.lane = newLane() // the lost call may still arrive
+	}
+	for _, e := range list {
+		e.done <- struct{}{}
+	}
+}
+
+// enqueueAll stores the jobs of a batch, chunk by chunk, on a lane of its own.
+func (g *commit) enqueueAll(ctx context.Context, list []*enqueueing) {
+	lane := g.client.lanes.get()
+	for len(list) > 0 {
+		if cause := context.Cause(ctx); cause != nil {
+			for _, e := range list {
+				e.err = fmt.Errorf("enqueue topic %q: %w", g.keys.topic, cause)
+			}
+			break
+		}
+		n := chunkLen(list)
+		if err := g.send(ctx, lane, list[:n]); err != nil && !answered(err) {
+			lane = newLane()
+		}
+		list = list[n:]
+	}
+	g.client.lanes.put(lane, nil)
+}
+
+// send is one call of the enqueue script. It sets the outcome of every job in list and returns the error of the call itself.
+func (g *commit) send(ctx context.Context, lane *lane, list []*enqueueing) error {
+	g.record(ctx)
+	args := make([]any, 0, 5+4*len(list))
+	replace := "0"
+	if list[0].opts.replace {
+		replace = "1"
+	}
+	args = append(args, lane.next(), replace, maxTick.Milliseconds(), controlChannel(g.client.o.prefix), g.keys.topic)
+	for _, e := range list {
+		args = append(args, e.id, e.head, e.tail, e.when)
+	}
+	k := g.keys
+	names := []string{
+		k.pool, k.bucket, k.ready, k.leases, k.dead, k.attempts, k.errors, k.moved, k.stats, k.receipt(lane.id),
+	}
+	r, err := g.client.store(ctx, k, names, len(list), args)
+	if err != nil && !errors.Is(err, ErrNotReplicated) {
+		for _, e := range list {
+			e.err = unsure(err)
+		}
+		return err
+	}
+	letters := r.text(2)
+	for i, e := range list {
+		e.now, e.err = r.now(), err
+		if i < len(letters) && letters[i] == 'd' {
+			e.err = fmt.Errorf("enqueue topic %q: %w: %q", k.topic, ErrDuplicate, e.id)
+		}
+	}
+	return nil
+}
+
+// record adds the topic to the set of topics, once. It only serves Topics: if it fails, the next call tries again.
+func (g *commit) record(ctx context.Context) {
+	g.mu.Lock()
+	recorded := g.recorded
+	g.mu.Unlock()
+	if recorded || g.client.rdb.SAdd(ctx, topicsKey(g.client.o.prefix), g.keys.topic).Err() != nil {
+		return
+	}
+	g.mu.Lock()
+	g.recorded = true
+	g.mu.Unlock()
+}

@@ -1,0 +1,84 @@
+package delayq
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+)
+
+// Errors from a client's calls. Test for them with errors.Is.
+var (
+	// ErrInvalid is returned when an argument or an option is out of its bounds. Nothing was written. The text lists
+	// every complaint with what, where and which bound.
+	ErrInvalid = errors.New("delayq: invalid")
+
+	// ErrDuplicate is returned by Enqueue when an unfinished job with this ID exists, in whatever state, dead included.
+	// That job is left as it was and nothing of the new one was written. The option Replace makes it give way.
+	ErrDuplicate = errors.New("delayq: duplicate job ID")
+
+	// ErrNotFound is returned when there is no job with this ID: it never was, has ended, was cancelled or has expired.
+	ErrNotFound = errors.New("delayq: job not found")
+
+	// ErrRunning is returned by Reschedule when the job is running. It was left alone.
+	ErrRunning = errors.New("delayq: job is running")
+
+	// ErrDead is returned by Reschedule when the job is dead. It was left alone; Revive brings it back.
+	ErrDead = errors.New("delayq: job is dead")
+
+	// ErrNotReplicated is returned by Enqueue, besides the job, when the job is stored but fewer replicas than WaitReplicas
+	// asks for had confirmed it in time. It will run unless a failover loses it.
+	ErrNotReplicated = errors.New("delayq: stored, but not confirmed by enough replicas")
+
+	// ErrUnknownOutcome is returned when Redis did not answer: the call may have been carried out or not. The cause is
+	// wrapped as well. Calling again with the same ID is safe: ErrDuplicate or ErrNotFound then tells that it had been.
+	ErrUnknownOutcome = errors.New("delayq: no answer from Redis, outcome unknown")
+)
+
+// Errors from Server.Run.
+var (
+	// ErrServerUsed is returned by Run when the server is running or has run. A Server runs once.
+	ErrServerUsed = errors.New("delayq: server has been run before")
+
+	// ErrRedisVersion is returned by Run when Redis is older than 6.2.
+	ErrRedisVersion = errors.New("delayq: Redis 6.2 or newer is needed")
+)
+
+// Causes of the end of a handler's context. Read them with context.Cause.
+var (
+	// ErrLeaseLost is the cause when the job no longer belongs to this worker: its lease ran out or the job was replaced.
+	// Another worker may be running it. Whatever the handler returns now is ignored.
+	ErrLeaseLost = errors.New("delayq: lease lost")
+
+	// ErrCancelled is the cause when the job was cancelled by Dequeue. Whatever the handler returns now is ignored.
+	ErrCancelled = errors.New("delayq: job cancelled")
+
+	// ErrShutdown is the cause when the server stops and the drain timeout is over. A handler that returns nil still
+	// finishes its job; one that returns an error gives it back without using up an attempt.
+	ErrShutdown = errors.New("delayq: server is shutting down")
+
+	// ErrTimeout is the cause when the job's Timeout is over. It wraps context.DeadlineExceeded.
+	ErrTimeout = fmt.Errorf("delayq: job timeout: %w", context.DeadlineExceeded)
+)
+
+// Permanent wraps an error that no retry can mend. A handler that returns it has its job buried at once, whatever retries
+// are left. Permanent(nil) is nil.
+func Permanent(err error) error {
+	if err == nil {
+		return nil
+	}
+	return &permanentError{err}
+}
+
+type permanentError struct{ err error }
+
+func (e *permanentError) Error() string { return e.err.Error() }
+func (e *permanentError) Unwrap() error { return e.err }
+
+// Snooze, returned by a handler, puts its job back to be due again after d, without using up an attempt and without an entry
+// in its errors. d is bounded like ProcessIn; a negative one is taken as 0.
+func Snooze(d time.Duration) error { return &snoozeError{d} }
+
+type snoozeError struct{ d time.Duration }
+
+func (e *snoozeError) Error() string { return fmt.Sprintf("delayq: snooze for %v", e.d) }

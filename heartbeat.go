@@ -1,0 +1,200 @@
+package delayq
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"runtime/debug"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+const (
+	heartbeatEvery = 5 * time.Second
+	heartbeatStale = 30 * time.Second // without a heartbeat for so long, a server counts as gone
+	sweepEvery     = 60 * time.Second // how often a server removes the entries of those
+	longestRuns    = 3                // how many of the longest-running jobs of a topic a heartbeat names
+	farewellTime   = 100 * time.Millisecond
+)
+
+// ServerInfo is what a server tells of itself every five seconds.
+type ServerInfo struct {
+	ID      string                `json:"-"`
+	Seen    time.Time             `json:"-"` // its last heartbeat, by Redis's clock
+	Host    string                `json:"host"`
+	PID     int                   `json:"pid"`
+	Started time.Time             `json:"started"` // by the server's clock
+	Version string                `json:"version"` // of delayq, as the build knows it
+	State   string                `json:"state"`   // running or draining
+	Topics  map[string]TopicSlots `json:"topics"`
+}
+
+// TopicSlots is what a server does for one topic.
+type TopicSlots struct {
+	Slots   int       `json:"slots"`   // its Concurrency
+	Running int       `json:"running"` // handlers that run
+	Longest []RunTime `json:"longest,omitempty"`
+
+	// Age of the last turn of each loop: in good health they are below the tick, a blocking pop of 4 s or a third of the lease.
+	Loops map[string]time.Duration `json:"loops,omitempty"`
+}
+
+// RunTime says how long a job has been running, by the server's clock.
+type RunTime struct {
+	ID  string        `json:"id"`
+	For time.Duration `json:"for"`
+}
+
+// heartbeatLoop tells Redis every five seconds that the server lives, and forgets servers that no longer do.
+func (s *Server) heartbeatLoop(ctx, fetch context.Context) {
+	watch := trouble{log: s.log, outage: s.outage}
+	about := ServerInfo{PID: os.Getpid(), Started: s.started, Version: version()}
+	about.Host, _ = os.Hostname() // without a name the PID has to do
+	swept := time.Now()
+	for {
+		about.State = "running"
+		if fetch.Err() != nil {
+			about.State = "draining"
+		}
+		now, err := s.heartbeat(ctx, about)
+		if err == nil && time.Since(swept) >= sweepEvery {
+			err = s.sweep(ctx, now)
+			swept = time.Now()
+		}
+		if ctx.Err() == nil {
+			watch.note("heartbeat", err)
+		}
+		if !sleep(ctx, heartbeatEvery) {
+			return
+		}
+	}
+}
+
+// heartbeat is one call of the heartbeat script. It returns Redis's clock.
+func (s *Server) heartbeat(ctx context.Context, about ServerInfo) (now int64, err error) {
+	about.Topics = make(map[string]TopicSlots, len(s.topics))
+	for name, t := range s.topics {
+		about.Topics[name] = t.slots(time.Now())
+	}
+	text, err := json.Marshal(about)
+	if err != nil {
+		return 0, fmt.Errorf("heartbeat: %w", err)
+	}
+	call, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	r, err := s.call.call(call, heartbeatScript, "", 0, []string{serversKey(s.o.prefix)}, s.id, text)
+	return r.now(), err
+}
+
+// farewell removes the heartbeat of a server that stops. If Redis does not answer at once it is left to grow stale.
+func (s *Server) farewell() {
+	ctx, cancel := context.WithTimeout(context.Background(), farewellTime)
+	defer cancel()
+	if err := s.calls.HDel(ctx, serversKey(s.o.prefix), s.id).Err(); err != nil {
+		s.log.Warn("heartbeat", "err", err)
+	}
+}
+
+// sweep removes heartbeats that are stale.
+func (s *Server) sweep(ctx context.Context, now int64) error {
+	call, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	all, err := readServers(call, s.calls, s.o.prefix)
+	for _, info := range all {
+		if err == nil && msTime(now).Sub(info.Seen) > heartbeatStale {
+			err = s.calls.HDel(call, serversKey(s.o.prefix), info.ID).Err()
+		}
+	}
+	return err
+}
+
+// slots says what the server does for the topic.
+func (t *topicServer) slots(now time.Time) TopicSlots {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	info := TopicSlots{Slots: t.concurrency, Running: t.busy, Loops: t.turns.ages(now)}
+	at := t.clock.at(now)
+	for id, r := range t.leases {
+		if r.started && !r.ended {
+			info.Longest = append(info.Longest, RunTime{strings.ToValidUTF8(id, "\uFFFD"), at.Sub(r.job.Started)})
+		}
+	}
+	slices.SortFunc(info.Longest, func(a, b RunTime) int { return cmp.Compare(b.For, a.For) })
+	info.Longest = info.Longest[:min(len(info.Longest), longestRuns)]
+	return info
+}
+
+// readServers reads all heartbeats of a prefix. HSCAN, as HGETALL is among the commands that operators like to forbid.
+func readServers(ctx context.Context, rdb redis.Cmdable, prefix string) ([]ServerInfo, error) {
+	found := make(map[string]ServerInfo)
+	for cursor := uint64(0); ; {
+		pairs, next, err := rdb.HScan(ctx, serversKey(prefix), cursor, "", 100).Result()
+		if err != nil {
+			return nil, fmt.Errorf("servers of %q: %w", prefix, err)
+		}
+		for i := 0; i+1 < len(pairs); i += 2 {
+			info := ServerInfo{ID: pairs[i]}
+			at, about, _ := strings.Cut(pairs[i+1], " ")
+			if ms, err := strconv.ParseInt(at, 10, 64); err == nil {
+				info.Seen = msTime(ms)
+			}
+			// What a newer release says differently is left out.
+			_ = json.Unmarshal([]byte(about), &info)
+			found[info.ID] = info
+		}
+		if cursor = next; cursor == 0 {
+			break
+		}
+	}
+	list := make([]ServerInfo, 0, len(found))
+	for _, info := range found {
+		list = append(list, info)
+	}
+	slices.SortFunc(list, func(a, b ServerInfo) int { return cmp.Compare(a.ID, b.ID) })
+	return list, nil
+}
+
+// version is the version of delayq that the program was built with.
+func version() string {
+	const path = "github.com/delayq/delayq"
+	if info, ok := debug.ReadBuildInfo(); ok {
+		if info.Main.Path == path {
+			return info.Main.Version
+		}
+		for _, m := range info.Deps {
+			if m.Path == path {
+				return m.Version
+			}
+		}
+	}
+	return ""
+}
+
+// turns notes when each loop last came round.
+type turns struct{ last [loops]time.Time }
+
+// The loops of a topic.
+const (
+	loopPromote = iota
+	loopTake
+	loopExtend
+	loops
+)
+
+var loopNames = [loops]string{loopPromote: "promote", loopTake: "take", loopExtend: "extend"}
+
+func (ts *turns) ages(now time.Time) map[string]time.Duration {
+	ages := make(map[string]time.Duration)
+	for i, at := range ts.last {
+		if !at.IsZero() {
+			ages[loopNames[i]] = now.Sub(at)
+		}
+	}
+	return ages
+}

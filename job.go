@@ -1,0 +1,188 @@
+package delayq
+
+import (
+	"encoding/json"
+	"fmt"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
+)
+
+// A Job is a payload with an ID that is unique in its topic, as Enqueue made it and as a handler gets it. All times are
+// Redis's.
+type Job struct {
+	Topic   string
+	ID      string
+	Payload []byte            // nil and empty are the same
+	Headers map[string]string // nil if there are none
+
+	// Attempt is the how-many-th run this is, from 1. Runs that a crash cut off count, snoozed ones do not.
+	Attempt int
+	// Retries is the number of retries the job may have after its first failure; -1 is unlimited.
+	Retries int
+
+	EnqueuedAt time.Time // when Redis stored the job
+	Due        time.Time // its present due time: moved by retries, Snooze and Reschedule
+	Started    time.Time // when this run was started; zero outside of a handler
+
+	nonce string
+	fence atomic.Int64
+}
+
+// Nonce is the job's incarnation: eight random bytes that change with every accepted Enqueue of the ID. Two jobs of the same ID
+// that follow each other have different ones, two attempts of one job the same.
+func (j *Job) Nonce() string { return j.nonce }
+
+// Fence is a number that grows with every lease and every extension of a lease of this job: the end of the lease, in Unix ms. A
+// database that remembers the highest fence it has seen can refuse the writes of a worker that lost its lease without knowing.
+func (j *Job) Fence() int64 { return j.fence.Load() }
+
+// Lateness is the time from Due to Started by Redis's clock: never below zero.
+func (j *Job) Lateness() time.Duration { return j.Started.Sub(j.Due) }
+
+// A NewJob is a job for EnqueueBatch.
+type NewJob struct {
+	Topic   string
+	ID      string // empty: one is generated
+	Payload []byte
+	Options []JobOption
+}
+
+// A Result is what became of one job of an EnqueueBatch: Err is nil if it is stored.
+type Result struct {
+	Job *Job // nil if Err is not nil, except for ErrNotReplicated
+	Err error
+}
+
+// A State is where a job stands.
+type State string
+
+// The states of a job. A job that is backing off or snoozed is scheduled.
+const (
+	StateScheduled State = "scheduled" // waits for its due time
+	StateReady     State = "ready"     // is due and waits for a free worker
+	StateRunning   State = "running"   // is leased to a worker
+	StateDead      State = "dead"      // is buried: will not run unless revived
+	StateDone      State = "done"      // has ended well and is kept for its Retention
+)
+
+// JobInfo is what Get and List tell of a job.
+type JobInfo struct {
+	Job                   // Attempt is that of the present or next run; Started is zero
+	State       State     //
+	Moved       string    // why Due is not the due time of the Enqueue: retry, snooze, reschedule, revive, or empty
+	LeaseEnd    time.Time // of a running job
+	BuriedAt    time.Time // of a dead job
+	FinishedAt  time.Time // of a done job
+	KeptUntil   time.Time // of a done job
+	PayloadSize int
+	Errors      []AttemptError // the first and the newest ten, oldest first
+
+	// Undecodable is set if the record cannot be read: by this release (it is a newer one's) or at all. Raw then holds it.
+	Undecodable error
+	Raw         []byte
+}
+
+// An AttemptError is what is kept of one failed attempt.
+type AttemptError struct {
+	Attempt int
+	At      time.Time
+	Ran     time.Duration // how long the handler ran; 0 if that is not known
+	Server  string        // ID of the server, empty if that is not known
+	Kind    string        // error, panic, goexit, timeout, lease lost, undecodable
+	Type    string        // Go type of the error or of the panic's value
+	Message string        // at most 1 KiB
+	Stack   string        // of a panic or a goexit, at most 4 KiB
+	NextDue time.Time     // when the retry is due; zero if there is none
+	Trace   string        // the header traceparent of the job
+}
+
+// Kinds of failure.
+const (
+	kindError       = "error"
+	kindPanic       = "panic"
+	kindGoexit      = "goexit"
+	kindTimeout     = "timeout"
+	kindLeaseLost   = "lease lost"
+	kindUndecodable = "undecodable"
+)
+
+const (
+	maxMessageLen = 1 << 10
+	maxStackLen   = 4 << 10
+)
+
+// errorEntry is an AttemptError as the errors hash holds it. promote.lua writes entries of attempt, at and kind.
+type errorEntry struct {
+	Attempt int    `json:"attempt"`
+	At      int64  `json:"at"`
+	Ran     int64  `json:"ran,omitempty"`
+	Server  string `json:"server,omitempty"`
+	Kind    string `json:"kind"`
+	Type    string `json:"type,omitempty"`
+	Message string `json:"message,omitempty"`
+	Stack   string `json:"stack,omitempty"`
+	NextDue int64  `json:"next,omitempty"`
+	Trace   string `json:"trace,omitempty"`
+}
+
+func (e *AttemptError) encode() string {
+	entry := errorEntry{
+		Attempt: e.Attempt, At: e.At.UnixMilli(), Ran: e.Ran.Milliseconds(), Server: e.Server, Kind: e.Kind, Type: e.Type,
+		Message: clip(e.Message, maxMessageLen), Stack: clip(e.Stack, maxStackLen), Trace: clip(e.Trace, maxTopicLen),
+	}
+	if !e.NextDue.IsZero() {
+		entry.NextDue = e.NextDue.UnixMilli()
+	}
+	raw, err := json.Marshal(entry)
+	if err != nil { // cannot be: strings and numbers only
+		return fmt.Sprintf(`{"attempt":%d,"at":%d,"kind":%q}`, entry.Attempt, entry.At, entry.Kind)
+	}
+	return string(raw)
+}
+
+// clip cuts s to at most n bytes.
+func clip(s string, n int) string {
+	if len(s) <= n {
+		return s
+	}
+	return strings.ToValidUTF8(s[:n-3], "") + "…"
+}
+
+// decodeErrors reads what the errors hash holds of a job: netstrings of entries. What cannot be read is left out.
+func decodeErrors(log string) []AttemptError {
+	var list []AttemptError
+	for log != "" {
+		raw, rest, ok := cutNetstring(log)
+		if !ok {
+			break
+		}
+		log = rest
+		var e errorEntry
+		if json.Unmarshal([]byte(raw), &e) != nil {
+			continue
+		}
+		a := AttemptError{
+			Attempt: e.Attempt, At: msTime(e.At), Ran: time.Duration(e.Ran) * time.Millisecond, Server: e.Server, Kind: e.Kind,
+			Type: e.Type, Message: e.Message, Stack: e.Stack, Trace: e.Trace,
+		}
+		if e.NextDue != 0 {
+			a.NextDue = msTime(e.NextDue)
+		}
+		list = append(list, a)
+	}
+	return list
+}
+
+// netstring and cutNetstring write and read the format <length>:<bytes>, without the comma of D. J. Bernstein's original.
+func netstring(s string) string { return strconv.Itoa(len(s)) + ":" + s }
+
+func cutNetstring(s string) (first, rest string, ok bool) {
+	size, after, found := strings.Cut(s, ":")
+	n, err := strconv.Atoi(size)
+	if !found || err != nil || n < 0 || n > len(after) {
+		return "", s, false
+	}
+	return after[:n], after[n:], true
+}

@@ -1,0 +1,49 @@
+package delayq
+
+import (
+	"crypto/rand"
+	"strconv"
+	"sync"
+)
+
+// A lane is a row of calls that follow each other, numbered, so that a script can tell a call that was sent again from a new
+// one (see lua/prelude.lua). One call at a time.
+type lane struct {
+	id  string
+	seq uint64
+}
+
+func newLane() *lane { return &lane{id: rand.Text()} }
+
+// next is the number of the lane's next call.
+func (l *lane) next() string {
+	l.seq++
+	return strconv.FormatUint(l.seq, 10)
+}
+
+// lanes holds the lanes that are not in use.
+type lanes struct {
+	mu   sync.Mutex
+	free []*lane
+}
+
+func (l *lanes) get() *lane {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if n := len(l.free); n > 0 {
+		last := l.free[n-1]
+		l.free = l.free[:n-1]
+		return last
+	}
+	return newLane()
+}
+
+// put gives a lane back after a call. After a call that Redis did not answer the lane is dropped: the call may still arrive.
+func (l *lanes) put(used *lane, err error) {
+	if err != nil && !answered(err) {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.free = append(l.free, used)
+}

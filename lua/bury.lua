@@ -1,0 +1,40 @@
+-- bury: puts jobs that are not to run again among the dead, with their record and their errors, for a person to see.
+--
+-- KEYS[1]   leases    zset, job id scored by the end of its lease
+-- KEYS[2]   dead      zset, job id scored by the time of burial
+-- KEYS[3]   attempts  hash, job id to finished attempts
+-- KEYS[4]   errors    hash, job id to its last errors
+-- KEYS[5]   moved     hash, job id to its present due time, if that is not the record's
+-- KEYS[6]   stats     hash, counter to number
+-- KEYS[7]   receipt   string, the last call of the lane and its reply
+-- ARGV[1]   number    number of this call in its lane
+-- ARGV[2..] jobs      rows: id, fence, 2, finished attempts to add (0 or 1), entry for the error log (none when empty)
+--
+-- At most 1,000 jobs a call. Returns {'ok', now, letters}: o for buried, l for lost, nothing for all buried.
+-- Cost: O(jobs × log N).
+local leases, dead, attempts, errors, moved = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local stats, receipt = KEYS[6], KEYS[7]
+local number, jobs, first = ARGV[1], ARGV, 2
+
+local told = replay(receipt, number)
+if told then
+  return {'ok', now, told}
+end
+
+local mine, letters = rows(leases, jobs, first)
+if #mine > 0 then
+  redis.call('HDEL', moved, '') -- having deleted, the script may write at maxmemory
+  for _, row in ipairs(mine) do
+    redis.call('ZADD', dead, now, row.id)
+    if row[1] ~= '0' then
+      redis.pcall('HINCRBY', attempts, row.id, row[1])
+    end
+    if row[2] ~= '' then
+      redis.pcall('HSET', errors, row.id, append(redis.call('HGET', errors, row.id), row[2]))
+    end
+  end
+  redis.call('ZREM', leases, unpack(column(mine)))
+end
+count(stats, 'buried', #mine)
+remember(receipt, number, letters)
+return {'ok', now, letters}

@@ -1,0 +1,49 @@
+-- cancel: takes a job out of whatever state it is in. If it is running, its worker loses the lease and is told so.
+--
+-- KEYS[1]   pool      hash, job id to record
+-- KEYS[2]   bucket    zset, job id scored by due time (Unix ms)
+-- KEYS[3]   leases    zset, job id scored by the end of its lease
+-- KEYS[4]   dead      zset, job id scored by the time of burial
+-- KEYS[5]   attempts  hash, job id to finished attempts
+-- KEYS[6]   errors    hash, job id to its last errors
+-- KEYS[7]   moved     hash, job id to its present due time, if that is not the record's
+-- KEYS[8]   stats     hash, counter to number
+-- KEYS[9]   receipt   string, the last call of the lane and its reply
+-- ARGV[1]   number    number of this call in its lane
+-- ARGV[2]   id        the job
+-- ARGV[3]   channel   the control channel
+-- ARGV[4]   topic     the topic's name, for the control channel
+--
+-- The id may stay behind in ready: take drops an id without a record.
+-- Returns {'ok', now, state}: scheduled, ready, running, dead, or none when there is no such job. Cost: O(log N).
+local pool, bucket, leases, dead, attempts = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local errors, moved, stats, receipt = KEYS[6], KEYS[7], KEYS[8], KEYS[9]
+local number, id, channel, topic = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+
+local told = replay(receipt, number)
+if told then
+  return {'ok', now, told}
+end
+
+local state = 'none'
+if redis.call('HDEL', pool, id) == 1 then
+  local fence = redis.call('ZSCORE', leases, id)
+  state = 'ready'
+  if redis.call('ZREM', bucket, id) == 1 then
+    state = 'scheduled'
+  end
+  if redis.call('ZREM', dead, id) == 1 then
+    state = 'dead'
+  end
+  if fence then
+    state = 'running'
+    redis.call('ZREM', leases, id)
+    nudge(channel, 'cancel', topic, fence, id)
+  end
+  redis.pcall('HDEL', attempts, id)
+  redis.pcall('HDEL', errors, id)
+  redis.pcall('HDEL', moved, id)
+  count(stats, 'cancelled', 1)
+end
+remember(receipt, number, state)
+return {'ok', now, state}

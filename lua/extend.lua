@@ -1,0 +1,37 @@
+-- extend: gives the leases that one server holds in a topic a later end.
+--
+-- KEYS[1]   leases  zset, job id scored by the end of its lease
+-- KEYS[2]   pool    hash, job id to record
+-- ARGV[1]   ending  the new end (Unix ms by the Redis clock): the server chooses it, so that a repeated call finds its own work
+-- ARGV[2..] held    for each job: id, fence
+--
+-- Returns {'ok', now, letters}: one letter a job, o for extended, g for gone: cancelled, l for lost: another worker may have it.
+-- {'late', now} when the new end is not in the future. At most 1,000 jobs a call. Cost: O(jobs × log N).
+local leases, pool = KEYS[1], KEYS[2]
+local ending = ARGV[1]
+local held, first, width = ARGV, 2, 2
+
+if tonumber(ending) <= now then
+  return {'late', now}
+end
+
+local ids = {}
+for at = first, #held, width do
+  ids[#ids + 1] = held[at]
+end
+local scores = redis.call('ZMSCORE', leases, unpack(ids))
+local grants, letters = {}, {}
+for i, id in ipairs(ids) do
+  local at = first + (i - 1) * width
+  if owns(scores[i], held[at + 1] .. ' ' .. ending) then
+    grants[#grants + 1] = ending
+    grants[#grants + 1] = id
+    letters[i] = 'o'
+  else
+    letters[i] = redis.call('HEXISTS', pool, id) == 1 and 'l' or 'g'
+  end
+end
+if #grants > 0 then
+  redis.call('ZADD', leases, 'XX', unpack(grants))
+end
+return {'ok', now, table.concat(letters)}

@@ -1,0 +1,29 @@
+-- inspect: counts what a topic holds. Writes nothing.
+--
+-- KEYS[1]  pool    hash, job id to record
+-- KEYS[2]  bucket  zset, job id scored by due time (Unix ms)
+-- KEYS[3]  leases  zset, job id scored by the end of its lease
+-- KEYS[4]  dead    zset, job id scored by the time of burial
+-- KEYS[5]  done    zset, job id scored by the time until which it is kept
+-- KEYS[6]  meta    hash, what an operator has set for the topic
+-- KEYS[7]  stats   hash, counter to number
+-- ARGV[1..] counters  the counters to read
+--
+-- Returns {'ok', now, sizes of pool, bucket, leases, dead and done, head of bucket with its score,
+-- {paused, until, by, reason}, counters}.
+-- Cost: O(1).
+local pool, bucket, leases, dead = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local done, meta, stats = KEYS[5], KEYS[6], KEYS[7]
+local counters = ARGV
+
+return {
+  'ok', now,
+  redis.call('HLEN', pool),
+  redis.call('ZCARD', bucket),
+  redis.call('ZCARD', leases),
+  redis.call('ZCARD', dead),
+  redis.call('ZCARD', done),
+  redis.call('ZRANGE', bucket, 0, 0, 'WITHSCORES'),
+  redis.call('HMGET', meta, 'paused', 'until', 'by', 'reason'),
+  redis.call('HMGET', stats, unpack(counters)),
+}

@@ -1,0 +1,80 @@
+-- promote: moves what has fallen due to ready: jobs whose lease ran out to the head, due jobs to the tail, oldest due first.
+--
+-- KEYS[1]  bucket    zset, job id scored by due time (Unix ms)
+-- KEYS[2]  ready     list of job ids, next one at the head
+-- KEYS[3]  leases    zset, job id scored by the end of its lease
+-- KEYS[4]  pool      hash, job id to record
+-- KEYS[5]  attempts  hash, job id to finished attempts
+-- KEYS[6]  errors    hash, job id to its last errors
+-- KEYS[7]  moved     hash, job id to its present due time, if that is not the record's
+-- KEYS[8]  handoff   list of job ids between a server's wait and its take
+-- KEYS[9]  stats     hash, counter to number
+-- ARGV[1]  limit     most jobs to move of each kind, at most 1000 (unpack has a stack limit)
+-- ARGV[2]  heal      1: also put back what a server that died between wait and take left in handoff
+--
+-- A run that a lease cut off counts as an attempt. Safe to send twice.
+-- Returns {'ok', now, moved, reclaimed, wait}: wait is the time to the next due job or lease end in µs, -1 when there is none.
+-- Cost: O(log N + limit).
+local bucket, ready, leases, pool, attempts = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local errors, moved, handoff, stats = KEYS[6], KEYS[7], KEYS[8], KEYS[9]
+local limit, heal = tonumber(ARGV[1]), ARGV[2]
+
+local lapsed = redis.call('ZRANGEBYSCORE', leases, '-inf', now, 'LIMIT', 0, limit)
+local due = redis.call('ZRANGEBYSCORE', bucket, '-inf', now, 'LIMIT', 0, limit)
+
+-- A script that has deleted something may go on writing when Redis is at maxmemory; one that begins with a push may not.
+if #lapsed + #due > 0 then
+  redis.call('HDEL', moved, '')
+end
+
+local reclaimed = 0
+if #lapsed > 0 then
+  local back = {}
+  for i = #lapsed, 1, -1 do
+    local id = lapsed[i]
+    if redis.call('HEXISTS', pool, id) == 1 then
+      back[#back + 1] = id
+      local attempt = redis.pcall('HINCRBY', attempts, id, 1)
+      local log = redis.pcall('HGET', errors, id)
+      if type(attempt) == 'number' and type(log) ~= 'table' then
+        local entry = cjson.encode({attempt = attempt, at = now, kind = 'lease lost'})
+        redis.pcall('HSET', errors, id, append(log, entry))
+      end
+    else
+      redis.pcall('HDEL', attempts, id)
+      redis.pcall('HDEL', errors, id)
+      redis.pcall('HDEL', moved, id)
+    end
+  end
+  reclaimed = #back
+  if reclaimed > 0 then
+    redis.call('LPUSH', ready, unpack(back))
+  end
+  redis.call('ZREM', leases, unpack(lapsed))
+  count(stats, 'reclaimed', reclaimed)
+  count(stats, 'dropped', #lapsed - reclaimed)
+end
+
+-- First into ready, then out of the bucket: an id in both is dropped by take and promoted again.
+if #due > 0 then
+  redis.call('RPUSH', ready, unpack(due))
+  redis.call('ZREM', bucket, unpack(due))
+end
+
+if heal == '1' then
+  for _ = 1, math.min(redis.call('LLEN', handoff), limit) do
+    redis.call('LMOVE', handoff, ready, 'RIGHT', 'LEFT')
+  end
+end
+
+local wait = -1
+for _, zset in ipairs({bucket, leases}) do
+  local head = redis.call('ZRANGE', zset, 0, 0, 'WITHSCORES')
+  if head[2] then
+    local left = math.max(0, head[2] * 1000 - time[1] * 1000000 - time[2])
+    if wait < 0 or left < wait then
+      wait = left
+    end
+  end
+end
+return {'ok', now, #due, reclaimed, wait}

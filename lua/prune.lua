@@ -1,0 +1,42 @@
+-- prune: removes the dead that are too many or too old, and the done that have been kept long enough.
+--
+-- KEYS[1]  pool      hash, job id to record
+-- KEYS[2]  dead      zset, job id scored by the time of burial
+-- KEYS[3]  attempts  hash, job id to finished attempts
+-- KEYS[4]  errors    hash, job id to its last errors
+-- KEYS[5]  moved     hash, job id to its present due time, if that is not the record's
+-- KEYS[6]  done      zset, job id scored by the time until which it is kept
+-- KEYS[7]  results   hash, job id to what is kept of it
+-- KEYS[8]  stats     hash, counter to number
+-- ARGV[1]  most      most dead jobs to keep
+-- ARGV[2]  age       ms, how long a dead job is kept
+-- ARGV[3]  limit     most jobs of each kind to remove, at most 1000 (unpack has a stack limit)
+--
+-- The counter is written with call here, unlike elsewhere: this is where a counter hash that cannot be written comes to light.
+-- Returns {'ok', now, removed}: limit or more means ask again. Cost: O(limit × log N).
+local pool, dead, attempts, errors, moved = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local done, results, stats = KEYS[6], KEYS[7], KEYS[8]
+local most, age, limit = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
+
+local old = redis.call('ZRANGEBYSCORE', dead, '-inf', now - age, 'LIMIT', 0, limit)
+if #old == 0 then
+  local over = math.min(redis.call('ZCARD', dead) - most, limit)
+  if over > 0 then
+    old = redis.call('ZRANGE', dead, 0, over - 1)
+  end
+end
+if #old > 0 then
+  redis.call('HDEL', pool, unpack(old))
+  redis.call('HDEL', attempts, unpack(old))
+  redis.call('HDEL', errors, unpack(old))
+  redis.call('HDEL', moved, unpack(old))
+  redis.call('ZREM', dead, unpack(old))
+end
+
+local kept = redis.call('ZRANGEBYSCORE', done, '-inf', now, 'LIMIT', 0, limit)
+if #kept > 0 then
+  redis.call('HDEL', results, unpack(kept))
+  redis.call('ZREM', done, unpack(kept))
+end
+redis.call('HINCRBY', stats, 'pruned', #old + #kept)
+return {'ok', now, #old + #kept}

@@ -1,0 +1,31 @@
+-- revive: puts a dead job back to the tail of ready, with its attempts on record and all its retries before it again.
+--
+-- KEYS[1]  dead      zset, job id scored by the time of burial
+-- KEYS[2]  ready     list of job ids, next one at the head
+-- KEYS[3]  attempts  hash, job id to finished attempts
+-- KEYS[4]  moved     hash, job id to its present due time, if that is not the record's
+-- KEYS[5]  stats     hash, counter to number
+-- KEYS[6]  receipt   string, the last call of the lane and its reply
+-- ARGV[1]  number    number of this call in its lane
+-- ARGV[2]  id        the job
+--
+-- Returns {'ok', now, state}: dead (revived) or none (there is no such dead job). Cost: O(log N).
+local dead, ready, attempts, moved, stats, receipt = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
+local number, id = ARGV[1], ARGV[2]
+
+local told = replay(receipt, number)
+if told then
+  return {'ok', now, told}
+end
+
+local state = 'none'
+if redis.call('ZSCORE', dead, id) then
+  state = 'dead'
+  local spent = redis.call('HGET', attempts, id) or '0'
+  redis.call('HSET', moved, id, now .. ' revive ' .. spent)
+  redis.call('RPUSH', ready, id)
+  redis.call('ZREM', dead, id)
+  count(stats, 'revived', 1)
+end
+remember(receipt, number, state)
+return {'ok', now, state}

@@ -1,0 +1,33 @@
+-- snooze: puts jobs back into the bucket because their handlers asked for it. No attempt is used up.
+--
+-- KEYS[1]   leases   zset, job id scored by the end of its lease
+-- KEYS[2]   bucket   zset, job id scored by due time (Unix ms)
+-- KEYS[3]   moved    hash, job id to its present due time, if that is not the record's
+-- KEYS[4]   stats    hash, counter to number
+-- KEYS[5]   receipt  string, the last call of the lane and its reply
+-- ARGV[1]   number   number of this call in its lane
+-- ARGV[2..] jobs     rows: id, fence, 2, delay in ms, attempts before the last revival
+--
+-- At most 1,000 jobs a call. Returns {'ok', now, letters}: o for put back, l for lost, nothing for all put back.
+-- Cost: O(jobs × log N).
+local leases, bucket, moved, stats, receipt = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local number, jobs, first = ARGV[1], ARGV, 2
+
+local told = replay(receipt, number)
+if told then
+  return {'ok', now, told}
+end
+
+local mine, letters = rows(leases, jobs, first)
+if #mine > 0 then
+  redis.call('HDEL', moved, '') -- having deleted, the script may write at maxmemory
+  for _, row in ipairs(mine) do
+    local due = now + row[1]
+    redis.call('ZADD', bucket, due, row.id)
+    redis.call('HSET', moved, row.id, due .. ' snooze ' .. row[2])
+  end
+  redis.call('ZREM', leases, unpack(column(mine)))
+end
+count(stats, 'snoozed', #mine)
+remember(receipt, number, letters)
+return {'ok', now, letters}

@@ -1,0 +1,97 @@
+-- take: leases jobs from the head of ready to one server.
+--
+-- KEYS[1]   ready     list of job ids, next one at the head
+-- KEYS[2]   handoff   list of job ids between a server's wait and its take
+-- KEYS[3]   pool      hash, job id to record
+-- KEYS[4]   bucket    zset, job id scored by due time (Unix ms)
+-- KEYS[5]   leases    zset, job id scored by the end of its lease
+-- KEYS[6]   dead      zset, job id scored by the time of burial
+-- KEYS[7]   attempts  hash, job id to finished attempts
+-- KEYS[8]   moved     hash, job id to its present due time, if that is not the record's
+-- KEYS[9]   meta      hash, what an operator has set for the topic
+-- KEYS[10]  receipt   list of this server: number and lease end of its last take, then the ids it got
+-- KEYS[11]  stats     hash, counter to number
+-- ARGV[1]   number    number of this take; a number sent again gets the same jobs again, as far as they are still its own
+-- ARGV[2]   limit     most jobs to take, at most 1000 (unpack has a stack limit)
+-- ARGV[3]   lease     length of the lease in ms
+--
+-- An id counts only if it has a record and is in neither bucket nor leases nor dead. All others are left-overs of a cancel,
+-- a reschedule or a second push, and are dropped here; so is the empty id, which only wakes. At most 1,000 are looked at.
+--
+-- Returns {'ok', now, lease end, ids, records, attempts, moved}, the last two false when no job of the topic has any,
+-- {'empty', now} or {'paused', now}. No ids with 'ok' means: ask again.
+-- Cost: O(limit × log N).
+local ready, handoff, pool, bucket, leases, dead = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
+local attempts, moved, meta, receipt, stats = KEYS[7], KEYS[8], KEYS[9], KEYS[10], KEYS[11]
+local number, limit, lease = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
+
+-- answer adds what is known of the jobs beside their records.
+local function answer(lease_end, ids, records)
+  local tried, due = false, false
+  if #ids > 0 and redis.call('EXISTS', attempts, moved) > 0 then
+    tried = redis.call('HMGET', attempts, unpack(ids))
+    due = redis.call('HMGET', moved, unpack(ids))
+  end
+  return {'ok', now, lease_end, ids, records, tried, due}
+end
+
+if redis.call('LINDEX', receipt, 0) == number then
+  local kept = redis.call('LRANGE', receipt, 1, -1)
+  local lease_end = table.remove(kept, 1)
+  local scores = redis.call('ZMSCORE', leases, unpack(kept))
+  local found = redis.call('HMGET', pool, unpack(kept))
+  local ids, records = {}, {}
+  for i, id in ipairs(kept) do
+    if scores[i] == lease_end and found[i] then
+      ids[#ids + 1] = id
+      records[#records + 1] = found[i]
+    end
+  end
+  return answer(tonumber(lease_end), ids, records)
+end
+
+local pause = redis.call('HMGET', meta, 'paused', 'until')
+if pause[1] and (not pause[2] or now < tonumber(pause[2])) then
+  return {'paused', now}
+end
+
+local ids, records, grants, seen = {}, {}, {}, {}
+local lease_end = now + lease
+local looked = 0
+while #ids < limit and looked < 1000 do
+  local room = limit - #ids
+  local popped = redis.call('LPOP', handoff, room) or {}
+  if #popped < room then
+    for _, id in ipairs(redis.call('LPOP', ready, room - #popped) or {}) do
+      popped[#popped + 1] = id
+    end
+  end
+  if #popped == 0 then
+    break
+  end
+  looked = looked + #popped
+  local found = redis.call('HMGET', pool, unpack(popped))
+  local delayed = redis.call('ZMSCORE', bucket, unpack(popped))
+  local leased = redis.call('ZMSCORE', leases, unpack(popped))
+  local buried = redis.call('ZMSCORE', dead, unpack(popped))
+  for i, id in ipairs(popped) do
+    if found[i] and not delayed[i] and not leased[i] and not buried[i] and not seen[id] then
+      seen[id] = true
+      ids[#ids + 1] = id
+      records[#records + 1] = found[i]
+      grants[#grants + 1] = lease_end
+      grants[#grants + 1] = id
+    end
+  end
+end
+if looked == 0 then
+  return {'empty', now}
+end
+if #ids > 0 then
+  redis.call('ZADD', leases, unpack(grants))
+  redis.pcall('DEL', receipt)
+  redis.pcall('RPUSH', receipt, number, lease_end, unpack(ids))
+  redis.pcall('PEXPIRE', receipt, lease)
+  count(stats, 'taken', #ids)
+end
+return answer(lease_end, ids, records)

@@ -1,0 +1,425 @@
+package delayq
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"math"
+	"time"
+)
+
+// Bounds of times. A due time has 13 digits of Unix milliseconds in Redis.
+const (
+	maxDelay = 100 * 365 * 24 * time.Hour // of ProcessIn, ExpireIn, Retention, Snooze and the backoff
+	maxDueMS = 9_999_999_999_999          // 2286-11-20T17:46:39.999Z
+	maxRetry = math.MaxInt32
+)
+
+// A JobOption says how one job is to be run. Of two that contradict each other the last one wins.
+type JobOption func(*jobOptions)
+
+// jobOptions is what the job options say. Durations are whole milliseconds, rounded up.
+type jobOptions struct {
+	dueAt      int64 // Unix ms; 0: dueIn counts
+	dueIn      int64 // ms from now by the Redis clock
+	retry      int   // retries after the first failure; unlimited below 0
+	backoffMin int64
+	backoffMax int64
+	timeout    int64
+	expireAt   int64 // Unix ms; 0: expireIn counts
+	expireIn   int64 // ms after the enqueueing; 0: never
+	retention  int64
+	replace    bool
+	headers    map[string]string
+	errs       []error
+}
+
+// defaultJob is the one place where the defaults of job options are written.
+var defaultJob = jobOptions{
+	retry:      -1,
+	backoffMin: (2 * time.Second).Milliseconds(),
+	backoffMax: (4096 * time.Second).Milliseconds(),
+}
+
+// ProcessAt makes the job due at t by Redis's clock, rounded up to the millisecond. A time in the past means at once.
+// From 1970 to 2286; the zero time is an error, as it is hardly ever meant.
+func ProcessAt(t time.Time) JobOption {
+	return func(o *jobOptions) {
+		ms, err := instant("ProcessAt", t)
+		o.fail(err)
+		o.dueAt, o.dueIn = ms, 0
+	}
+}
+
+// ProcessIn makes the job due d after Redis has stored it, by Redis's clock, rounded up to the millisecond. The clock of the
+// caller does not matter. Zero, negative and no such option at all mean at once; at most 100 years.
+func ProcessIn(d time.Duration) JobOption {
+	return func(o *jobOptions) {
+		o.fail(atMost("ProcessIn", d))
+		o.dueAt, o.dueIn = 0, max(0, ceilMS(d))
+	}
+}
+
+// Retry limits the job to n retries after its first failure; 0 means that a failure buries it. A crash in mid-run counts as
+// a failure. Default: unlimited.
+func Retry(n int) JobOption {
+	return func(o *jobOptions) {
+		if n < 0 || n > maxRetry {
+			o.fail(fmt.Errorf("Retry(%d): must be from 0 to %d", n, maxRetry))
+		}
+		o.retry = n
+	}
+}
+
+// Backoff sets the delays between the attempts of the job: first after the first failure, doubled after each further one, at
+// most limit, and each with up to a fifth added at random. Defaults: 2 s and 4096 s. From 1 ms to 100 years, first ≤ limit.
+func Backoff(first, limit time.Duration) JobOption {
+	return func(o *jobOptions) {
+		if first < time.Millisecond || limit < first || limit > maxDelay {
+			o.fail(fmt.Errorf("Backoff(%v, %v): must be 1ms ≤ first ≤ limit ≤ %v", first, limit, maxDelay))
+		}
+		o.backoffMin, o.backoffMax = ceilMS(first), ceilMS(limit)
+	}
+}
+
+// Timeout limits every run of the job to d: the handler's context then ends with the cause ErrTimeout. A handler that goes on
+// all the same loses the lease within its length, and the job is run elsewhere. From 1 ms to 100 years; default: no limit.
+func Timeout(d time.Duration) JobOption {
+	return func(o *jobOptions) {
+		o.fail(positive("Timeout", d))
+		o.timeout = ceilMS(d)
+	}
+}
+
+// ExpireAt drops the job if it has not been started by t, by Redis's clock: an ExpiredHook is told, no handler is.
+// A retry after that time is dropped too. Bounds as for ProcessAt.
+func ExpireAt(t time.Time) JobOption {
+	return func(o *jobOptions) {
+		ms, err := instant("ExpireAt", t)
+		o.fail(err)
+		o.expireAt, o.expireIn = ms, 0
+	}
+}
+
+// ExpireIn is ExpireAt at d after the enqueueing, by Redis's clock. From 1 ms to 100 years.
+func ExpireIn(d time.Duration) JobOption {
+	return func(o *jobOptions) {
+		o.fail(positive("ExpireIn", d))
+		o.expireAt, o.expireIn = 0, ceilMS(d)
+	}
+}
+
+// Retention keeps the job for d after its successful end, for Get and List to show as done. Its ID is free all the same.
+// From 1 ms to 100 years; default: a finished job leaves nothing behind.
+func Retention(d time.Duration) JobOption {
+	return func(o *jobOptions) {
+		o.fail(positive("Retention", d))
+		o.retention = ceilMS(d)
+	}
+}
+
+// Header adds a header that travels with the job. Key and value are arbitrary bytes; all of a job together take at most 16 KiB.
+func Header(key, value string) JobOption {
+	return func(o *jobOptions) {
+		if o.headers == nil {
+			o.headers = make(map[string]string)
+		}
+		o.headers[key] = value
+	}
+}
+
+// Replace makes an unfinished job with the same ID give way, whatever its state, in one step with the enqueueing. If that job is
+// running, its worker loses the lease: the handler's context ends with ErrLeaseLost.
+func Replace() JobOption { return func(o *jobOptions) { o.replace = true } }
+
+func (o *jobOptions) fail(err error) {
+	if err != nil {
+		o.errs = append(o.errs, err)
+	}
+}
+
+// newJobOptions applies opts to the defaults and joins all complaints.
+func newJobOptions(opts []JobOption) (jobOptions, error) {
+	o := defaultJob
+	for _, opt := range opts {
+		if opt == nil {
+			o.fail(errors.New("a job option is nil"))
+			continue
+		}
+		opt(&o)
+	}
+	return o, o.check()
+}
+
+// check tells what is wrong with the options as a whole.
+func (o *jobOptions) check() error {
+	size := 0
+	for k, v := range o.headers {
+		size += len(k) + len(v)
+	}
+	if size > maxHeaderLen {
+		o.fail(fmt.Errorf("headers of %d bytes, at most %d are allowed", size, maxHeaderLen))
+	}
+	switch {
+	case o.expireAt > 0 && o.dueAt > o.expireAt:
+		o.fail(errors.New("ExpireAt is before ProcessAt"))
+	case o.expireIn > 0 && o.dueIn > o.expireIn:
+		o.fail(errors.New("ExpireIn is before ProcessIn"))
+	}
+	return invalid(o.errs)
+}
+
+// invalid joins complaints under ErrInvalid.
+func invalid(errs []error) error {
+	if len(errs) == 0 {
+		return nil
+	}
+	return fmt.Errorf("%w: %w", ErrInvalid, errors.Join(errs...))
+}
+
+func atMost(option string, d time.Duration) error {
+	if d > maxDelay {
+		return fmt.Errorf("%s(%v): at most %v (100 years)", option, d, maxDelay)
+	}
+	return nil
+}
+
+func positive(option string, d time.Duration) error {
+	if d < time.Millisecond {
+		return fmt.Errorf("%s(%v): at least 1ms", option, d)
+	}
+	return atMost(option, d)
+}
+
+// instant is t in Unix ms, rounded up so that nothing is ever early.
+func instant(option string, t time.Time) (int64, error) {
+	if t.IsZero() {
+		return 0, fmt.Errorf("%s: the zero time", option)
+	}
+	ms := t.UnixMilli()
+	if t.Nanosecond()%int(time.Millisecond) != 0 {
+		ms++
+	}
+	if ms < 0 || ms > maxDueMS {
+		return 0, fmt.Errorf("%s(%v): must be from 1970 to %v", option, t, time.UnixMilli(maxDueMS).UTC())
+	}
+	return max(ms, 1), nil
+}
+
+// ceilMS is d in milliseconds, rounded up.
+func ceilMS(d time.Duration) int64 {
+	ms := d.Milliseconds()
+	if d > 0 && d%time.Millisecond != 0 {
+		ms++
+	}
+	return ms
+}
+
+// A ClientOption configures a Client.
+type ClientOption interface{ applyClient(*clientOptions) }
+
+// A ServerOption configures a Server.
+type ServerOption interface{ applyServer(*serverOptions) }
+
+// A HandlerOption configures one topic of a Server.
+type HandlerOption interface{ applyHandler(*handlerOptions) }
+
+type clientOptions struct {
+	prefix      string
+	maxPayload  int
+	replicas    int
+	replicaWait time.Duration
+	hooks       hooks
+	errs        []error
+}
+
+var defaultClient = clientOptions{prefix: defaultPrefix, maxPayload: 1 << 20}
+
+type serverOptions struct {
+	prefix      string
+	concurrency int
+	lease       time.Duration
+	drain       time.Duration
+	tick        time.Duration
+	deadCount   int
+	deadAge     time.Duration
+	logger      *slog.Logger
+	hooks       hooks
+	errs        []error
+}
+
+// maxTick is how far ahead a timer may sleep: an Enqueue that is due sooner wakes the timers.
+const maxTick = time.Second
+
+var defaultServer = serverOptions{
+	prefix:      defaultPrefix,
+	concurrency: 10,
+	lease:       30 * time.Second,
+	drain:       20 * time.Second,
+	tick:        maxTick,
+	deadCount:   10_000,
+	deadAge:     90 * 24 * time.Hour,
+}
+
+type handlerOptions struct {
+	concurrency int // 0: the server's
+	errs        []error
+}
+
+type clientOption func(*clientOptions)
+
+func (f clientOption) applyClient(o *clientOptions) { f(o) }
+
+type serverOption func(*serverOptions)
+
+func (f serverOption) applyServer(o *serverOptions) { f(o) }
+
+// PrefixOption is what Prefix returns: an option of clients and of servers.
+type PrefixOption string
+
+// Prefix sets what all keys and channels begin with, so that several applications or tests can share one Redis: it is also the
+// whole ACL pattern. Clients and servers must agree on it. Names are bounded like topics; default "delayq".
+func Prefix(prefix string) PrefixOption { return PrefixOption(prefix) }
+
+func (p PrefixOption) applyClient(o *clientOptions) { o.prefix = string(p) }
+func (p PrefixOption) applyServer(o *serverOptions) { o.prefix = string(p) }
+
+// HooksOption is what Hooks returns: an option of clients and of servers.
+type HooksOption []Hook
+
+// Hooks adds hooks; see Hook. Given several times, all of them count.
+func Hooks(hooks ...Hook) HooksOption { return hooks }
+
+func (h HooksOption) applyClient(o *clientOptions) { o.errs = append(o.errs, o.hooks.add(h)...) }
+func (h HooksOption) applyServer(o *serverOptions) { o.errs = append(o.errs, o.hooks.add(h)...) }
+
+// MaxPayload sets the largest payload Enqueue takes, in bytes; default 1 MiB, at most 64 MiB. Redis holds every payload in
+// memory and copies it while other calls wait.
+func MaxPayload(bytes int) ClientOption {
+	return clientOption(func(o *clientOptions) {
+		if bytes < 1 || bytes > 64<<20 {
+			o.errs = append(o.errs, fmt.Errorf("MaxPayload(%d): must be from 1 to %d", bytes, 64<<20))
+		}
+		o.maxPayload = bytes
+	})
+}
+
+// WaitReplicas makes Enqueue return only when n replicas have confirmed the job, or with ErrNotReplicated after timeout.
+// n from 1 to 64, timeout from 1 ms to 3 s and below the ReadTimeout of the go-redis client. Default: no waiting; what a failover can
+// lose then is in docs/operations.md.
+func WaitReplicas(n int, timeout time.Duration) ClientOption {
+	return clientOption(func(o *clientOptions) {
+		if n < 1 || n > 64 || timeout < time.Millisecond || timeout > 3*time.Second {
+			o.errs = append(o.errs, fmt.Errorf("WaitReplicas(%d, %v): must be 1 to 64 replicas and 1ms to 3s", n, timeout))
+		}
+		o.replicas, o.replicaWait = n, timeout
+	})
+}
+
+// ConcurrencyOption is what Concurrency returns: an option of servers and of single handlers.
+type ConcurrencyOption int
+
+// Concurrency sets how many handlers of one topic run at once in this server; default 10, from 1 to 10,000. Given to NewServer
+// it counts for every topic, given to Handle for that one. Topics do not share slots: a slow one never delays another.
+func Concurrency(n int) ConcurrencyOption { return ConcurrencyOption(n) }
+
+func (n ConcurrencyOption) check() error {
+	if n < 1 || n > 10_000 {
+		return fmt.Errorf("Concurrency(%d): must be from 1 to 10000", int(n))
+	}
+	return nil
+}
+
+func (n ConcurrencyOption) applyServer(o *serverOptions) {
+	o.concurrency = int(n)
+	if err := n.check(); err != nil {
+		o.errs = append(o.errs, err)
+	}
+}
+
+func (n ConcurrencyOption) applyHandler(o *handlerOptions) {
+	o.concurrency = int(n)
+	if err := n.check(); err != nil {
+		o.errs = append(o.errs, err)
+	}
+}
+
+// duration is a server option that is a duration between two bounds.
+func duration(name string, d, least, most time.Duration, set func(*serverOptions)) ServerOption {
+	return serverOption(func(o *serverOptions) {
+		if d < least || d > most {
+			o.errs = append(o.errs, fmt.Errorf("%s(%v): must be from %v to %v", name, d, least, most))
+		}
+		set(o)
+	})
+}
+
+// Lease sets how long a taken job belongs to its worker without a sign of life; default 30 s, from 100 ms to 24 h. Leases of
+// running handlers are extended every third of it, so a handler may run far longer. A crashed server's jobs run again
+// after at most this time. Too short, and a pause of Redis or of the process makes jobs run twice; too long, and they wait after a crash.
+func Lease(d time.Duration) ServerOption {
+	return duration("Lease", d, 100*time.Millisecond, 24*time.Hour, func(o *serverOptions) { o.lease = d })
+}
+
+// Drain sets how long handlers may go on after the stop of the server; default 20 s, from 0 to 24 h. Then their contexts end with
+// ErrShutdown, and what still runs is given back without using up an attempt. Keep it below the grace period of whatever stops the process.
+func Drain(d time.Duration) ServerOption {
+	return duration("Drain", d, 0, 24*time.Hour, func(o *serverOptions) { o.drain = d })
+}
+
+// Tick sets how often a topic is looked after when nothing is due; default and maximum 1 s, at least 10 ms. It heals what a lost
+// wake-up or a crash left behind. Shorter costs Redis more idle calls and gains nothing on a healthy system.
+func Tick(d time.Duration) ServerOption {
+	return duration("Tick", d, 10*time.Millisecond, maxTick, func(o *serverOptions) { o.tick = d })
+}
+
+// DeadLimit sets how many dead jobs of a topic are kept, and how long; default 10,000 and 90 days. The oldest go first. Count from 0
+// to 1,000,000, age from 1 s to 100 years. With servers of different limits the strictest wins.
+func DeadLimit(count int, age time.Duration) ServerOption {
+	return serverOption(func(o *serverOptions) {
+		if count < 0 || count > 1_000_000 || age < time.Second || age > maxDelay {
+			o.errs = append(o.errs, fmt.Errorf("DeadLimit(%d, %v): must be 0 to 1000000 jobs and 1s to %v", count, age, maxDelay))
+		}
+		o.deadCount, o.deadAge = count, age
+	})
+}
+
+// Logger sets where the server logs; default slog.Default() at the time of Run. Payloads are never logged.
+func Logger(l *slog.Logger) ServerOption {
+	return serverOption(func(o *serverOptions) {
+		if l == nil {
+			o.errs = append(o.errs, errors.New("Logger(nil)"))
+		}
+		o.logger = l
+	})
+}
+
+func newClientOptions(opts []ClientOption) (clientOptions, error) {
+	o := defaultClient
+	for _, opt := range opts {
+		if opt == nil {
+			o.errs = append(o.errs, errors.New("a client option is nil"))
+			continue
+		}
+		opt.applyClient(&o)
+	}
+	if err := checkName("prefix", o.prefix); err != nil {
+		o.errs = append(o.errs, err)
+	}
+	return o, invalid(o.errs)
+}
+
+func newServerOptions(opts []ServerOption) (serverOptions, error) {
+	o := defaultServer
+	for _, opt := range opts {
+		if opt == nil {
+			o.errs = append(o.errs, errors.New("a server option is nil"))
+			continue
+		}
+		opt.applyServer(&o)
+	}
+	if err := checkName("prefix", o.prefix); err != nil {
+		o.errs = append(o.errs, err)
+	}
+	return o, invalid(o.errs)
+}

@@ -1,0 +1,154 @@
+package delayq
+
+import (
+	"context"
+	"errors"
+	"strconv"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+const (
+	// takeLimit is the most jobs that one call takes.
+	takeLimit = 256
+
+	// waitTimeout is how long a blocking pop waits, and waitMargin how much longer its answer may take before the connection counts as
+	// dead. A connection that is not our own cannot be cut at a stop, so a pop on it waits for a shorter time.
+	waitTimeout       = 4 * time.Second
+	waitTimeoutShared = time.Second
+	waitMargin        = 2 * time.Second
+
+	// newerRecordDelay is how long a record of a newer release is left alone before the next look.
+	newerRecordDelay = 30 * time.Second
+)
+
+// takeLoop takes jobs as long as there are free slots, and waits when there are none of either. It ends with ctx; a take under way then
+// is waited for, as long as work goes on, and what it brings is given back.
+func (t *topicServer) takeLoop(ctx, work context.Context) {
+	var slow pace
+	number, repeat := uint64(0), false
+	for {
+		t.turn(loopTake)
+		n := t.free()
+		if n <= 0 {
+			select {
+			case <-t.room:
+				continue
+			case <-ctx.Done():
+				return
+			}
+		}
+		if ctx.Err() != nil && !repeat {
+			return
+		}
+		if !repeat {
+			number++
+		}
+		status, err := t.take(ctx, work, number, n)
+		repeat = err != nil && !answered(err)
+		switch {
+		case err != nil:
+			if !sleep(work, slow.next()) {
+				return
+			}
+			if ctx.Err() != nil && !repeat {
+				return
+			}
+		case status == "ok":
+			slow.reset()
+		case status == "empty":
+			slow.reset()
+			t.wait(ctx, &slow)
+		default: // paused, or what a later release of the script may say
+			slow.reset()
+			t.rest(ctx, t.server.o.tick)
+		}
+	}
+}
+
+// take is one call of the take script. A call whose answer was lost is made again with its number and gives the same jobs.
+func (t *topicServer) take(ctx, work context.Context, number uint64, n int) (status string, err error) {
+	call, cancel := context.WithTimeout(work, callTimeout)
+	defer cancel()
+	k, s := t.keys, t.server
+	sent := time.Now()
+	r, err := s.call.call(call, takeScript, k.topic, n, []string{
+		k.ready, k.handoff, k.pool, k.bucket, k.leases, k.dead, k.attempts, k.moved, k.meta, k.taken(s.id), k.stats,
+	}, strconv.FormatUint(number, 10), n, s.o.lease.Milliseconds())
+	t.trouble.note("take", err)
+	if err != nil {
+		return "", err
+	}
+	t.clock.read(r.now(), sent, time.Now())
+	if r.status() != "ok" {
+		return r.status(), nil
+	}
+	leaseEnd, ids, records, tried, moved := r.number(2), r.list(3), r.list(4), r.list(5), r.list(6)
+	until := sent.Add(s.o.lease)
+	for i := range ids {
+		run, err := t.newRun(ids.text(i), records.text(i), leaseEnd, until, tried.text(i), moved.text(i))
+		t.hold(run)
+		t.admit(ctx, run, err, r.now())
+	}
+	return "ok", nil
+}
+
+// admit starts a taken job, unless it is not to run.
+func (t *topicServer) admit(ctx context.Context, r *run, undecodable error, now int64) {
+	switch job := r.job; {
+	case errors.Is(undecodable, errNewerRecord):
+		t.trouble.log.Error("snooze", "job", job.ID, "err", undecodable, "delay", newerRecordDelay)
+		t.add(row{run: r, verb: verbSnooze, delay: newerRecordDelay, err: undecodable})
+	case undecodable != nil:
+		entry := AttemptError{Attempt: job.Attempt, At: msTime(now), Server: t.server.id, Kind: kindUndecodable, Message: undecodable.Error()}
+		t.add(row{run: r, verb: verbBury, entry: entry.encode(), err: undecodable})
+	case ctx.Err() != nil:
+		t.add(row{run: r, verb: verbReturn, err: ErrShutdown})
+	case r.record.expires() > 0 && now >= r.record.expires():
+		t.add(row{run: r, verb: verbExpire})
+	case job.Retries >= 0 && job.Attempt-1-r.spent > job.Retries:
+		t.add(row{run: r, verb: verbBury, err: ErrLeaseLost}) // its last run was cut off: promote has put that on record
+	default:
+		t.start(r)
+	}
+}
+
+// wait waits until there is something in ready. The pop moves the ID to handoff, which every take empties first: if this process dies
+// between the two, the ID is not lost. One ID wakes one server.
+func (t *topicServer) wait(ctx context.Context, slow *pace) {
+	s := t.server
+	timeout := waitTimeout
+	if !s.own {
+		timeout = waitTimeoutShared
+	}
+	for {
+		t.turn(loopTake)
+		call, cancel := context.WithTimeout(ctx, timeout+waitMargin)
+		err := s.waits.BLMove(call, t.keys.ready, t.keys.handoff, "LEFT", "RIGHT", timeout).Err()
+		cancel()
+		if ctx.Err() != nil {
+			return
+		}
+		if errors.Is(err, redis.Nil) {
+			t.trouble.note("wait", nil)
+			continue
+		}
+		t.trouble.note("wait", err)
+		if err != nil {
+			sleep(ctx, slow.next())
+		}
+		return
+	}
+}
+
+// rest waits for d, or until the topic is resumed.
+func (t *topicServer) rest(ctx context.Context, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-t.resume:
+	case <-ctx.Done():
+	}
+}

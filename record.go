@@ -1,0 +1,234 @@
+package delayq
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/vmihailenco/msgpack/v5"
+)
+
+// A record is what the pool holds of a job, written once at enqueue:
+//
+//	nonce (8 random bytes) · format version (1 byte) · flags (1 byte, 0) · msgpack array
+//
+// The array is metadata first, payload last, so that a list needs only the first bytes of each:
+//
+//	enqueued at, due (13 digits each, Unix ms) · retry · backoff min, max · timeout · expire at, in · retention · headers ·
+//	payload size · payload
+//
+// The script that enqueues puts the two times in, for they are Redis's: it gets the head (up to the array's first byte)
+// and the tail (from retry on). docs/protocol.md has the format for other languages.
+const (
+	recordVersion = 1
+	recordFields  = 12
+	nonceLen      = 8
+	headLen       = nonceLen + 3
+	stampLen      = 14 // 0xad and 13 digits
+)
+
+// errNewerRecord says that a later release of delayq wrote the record. It is left in place for one that can read it.
+var errNewerRecord = errors.New("record of a newer format version")
+
+// record is a decoded record.
+type record struct {
+	nonce      string
+	enqueuedAt int64
+	due        int64
+	opts       jobOptions
+	size       int
+	payload    []byte
+}
+
+var buffers = sync.Pool{New: func() any { return new(bytes.Buffer) }}
+
+// encodeRecord gives the head and the tail of a record.
+func encodeRecord(nonce [nonceLen]byte, o *jobOptions, payload []byte) (head, tail []byte, err error) {
+	buf := buffers.Get().(*bytes.Buffer)
+	defer buffers.Put(buf)
+	buf.Reset()
+	buf.Write(nonce[:])
+	buf.WriteByte(recordVersion)
+	buf.WriteByte(0)
+
+	enc := msgpack.GetEncoder()
+	defer msgpack.PutEncoder(enc)
+	enc.Reset(buf)
+	enc.UseCompactInts(true)
+	if err := enc.EncodeArrayLen(recordFields); err != nil {
+		return nil, nil, err
+	}
+	for _, n := range [...]int64{
+		int64(o.retry), o.backoffMin, o.backoffMax, o.timeout, o.expireAt, o.expireIn, o.retention,
+	} {
+		if err := enc.EncodeInt(n); err != nil {
+			return nil, nil, err
+		}
+	}
+	if err := encodeHeaders(enc, o.headers); err != nil {
+		return nil, nil, err
+	}
+	if err := enc.EncodeInt(int64(len(payload))); err != nil {
+		return nil, nil, err
+	}
+	if err := enc.EncodeBytesLen(len(payload)); err != nil {
+		return nil, nil, err
+	}
+	whole := make([]byte, buf.Len()+len(payload))
+	copy(whole[copy(whole, buf.Bytes()):], payload)
+	return whole[:headLen:headLen], whole[headLen:], nil
+}
+
+func encodeHeaders(enc *msgpack.Encoder, headers map[string]string) error {
+	if len(headers) == 0 {
+		return enc.EncodeNil()
+	}
+	if err := enc.EncodeMapLen(len(headers)); err != nil {
+		return err
+	}
+	for k, v := range headers {
+		if err := enc.EncodeString(k); err != nil {
+			return err
+		}
+		if err := enc.EncodeString(v); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// nonceOf is the nonce of a record, or "" if there is none.
+func nonceOf(raw string) string {
+	if len(raw) < nonceLen {
+		return ""
+	}
+	return raw[:nonceLen]
+}
+
+// decodeRecord reads a record. Whatever the bytes are, it returns an error rather than panicking.
+func decodeRecord(raw string) (*record, error) {
+	if len(raw) < headLen+2*stampLen {
+		return nil, fmt.Errorf("record of %d bytes is too short", len(raw))
+	}
+	switch version := raw[nonceLen]; {
+	case version > recordVersion:
+		return nil, fmt.Errorf("%w: %d, this release reads up to %d", errNewerRecord, version, recordVersion)
+	case version < 1:
+		return nil, fmt.Errorf("record of format version %d", version)
+	}
+	if first := raw[headLen-1]; first != 0x90|recordFields {
+		return nil, fmt.Errorf("record does not begin with an array of %d fields but with 0x%02x", recordFields, first)
+	}
+	r := &record{nonce: raw[:nonceLen]}
+	var err error
+	if r.enqueuedAt, err = decodeStamp(raw[headLen:]); err != nil {
+		return nil, fmt.Errorf("enqueueing time of record: %w", err)
+	}
+	if r.due, err = decodeStamp(raw[headLen+stampLen:]); err != nil {
+		return nil, fmt.Errorf("due time of record: %w", err)
+	}
+	if err := r.decodeTail(raw[headLen+2*stampLen:]); err != nil {
+		return nil, fmt.Errorf("decode record: %w", err)
+	}
+	return r, nil
+}
+
+func decodeStamp(s string) (int64, error) {
+	if s[0] != 0xad {
+		return 0, fmt.Errorf("0x%02x instead of a string of 13 digits", s[0])
+	}
+	return strconv.ParseInt(s[1:stampLen], 10, 64)
+}
+
+func (r *record) decodeTail(tail string) error {
+	raw := []byte(tail)
+	in := bytes.NewReader(raw)
+	dec := msgpack.GetDecoder()
+	defer msgpack.PutDecoder(dec)
+	dec.Reset(in)
+	var retry int64
+	for _, field := range [...]*int64{
+		&retry, &r.opts.backoffMin, &r.opts.backoffMax, &r.opts.timeout, &r.opts.expireAt, &r.opts.expireIn, &r.opts.retention,
+	} {
+		n, err := dec.DecodeInt64()
+		if err != nil {
+			return err
+		}
+		*field = n
+	}
+	r.opts.retry = int(retry)
+	var err error
+	if r.opts.headers, err = decodeHeaders(dec); err != nil {
+		return fmt.Errorf("headers: %w", err)
+	}
+	if r.size, err = dec.DecodeInt(); err != nil {
+		return fmt.Errorf("payload size: %w", err)
+	}
+	n, err := dec.DecodeBytesLen()
+	if err != nil {
+		return fmt.Errorf("payload: %w", err)
+	}
+	if n != in.Len() || n != r.size {
+		return fmt.Errorf("payload of %d bytes, %d announced", in.Len(), n)
+	}
+	r.payload = raw[len(raw)-n:]
+	if r.opts.backoffMin < 1 || r.opts.backoffMax < r.opts.backoffMin || r.opts.backoffMax > ceilMS(maxDelay) {
+		return fmt.Errorf("backoff from %d to %d ms", r.opts.backoffMin, r.opts.backoffMax)
+	}
+	return nil
+}
+
+func decodeHeaders(dec *msgpack.Decoder) (map[string]string, error) {
+	n, err := dec.DecodeMapLen()
+	if err != nil || n <= 0 {
+		return nil, err
+	}
+	if n > maxHeaderLen {
+		return nil, fmt.Errorf("%d headers", n)
+	}
+	headers := make(map[string]string)
+	for range n {
+		k, err := dec.DecodeString()
+		if err != nil {
+			return nil, err
+		}
+		if headers[k], err = dec.DecodeString(); err != nil {
+			return nil, err
+		}
+	}
+	return headers, nil
+}
+
+// expires is the time from which the job is dropped instead of started, 0 for never.
+func (r *record) expires() int64 {
+	if r.opts.expireIn > 0 {
+		return r.enqueuedAt + r.opts.expireIn
+	}
+	return r.opts.expireAt
+}
+
+// moved is what the hash of that name holds of a job: its present due time, why it is that, and how many attempts were finished
+// before it was last revived.
+type moved struct {
+	due   int64
+	why   string
+	spent int
+}
+
+func parseMoved(s string) (m moved, ok bool) {
+	field := strings.Fields(s)
+	if len(field) != 3 {
+		return m, false
+	}
+	var err1, err2 error
+	m.due, err1 = strconv.ParseInt(field[0], 10, 64)
+	m.spent, err2 = strconv.Atoi(field[2])
+	m.why = field[1]
+	return m, err1 == nil && err2 == nil
+}
+
+func msTime(ms int64) time.Time { return time.UnixMilli(ms) }

@@ -1,0 +1,190 @@
+package delayq
+
+import (
+	"context"
+	_ "embed" // the scripts
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// A script is one transition in Lua. Each is called from exactly one Go function.
+type script struct {
+	name string
+	*redis.Script
+}
+
+//go:embed lua/prelude.lua
+var prelude string
+
+func newScript(name, src string) *script { return &script{name, redis.NewScript(prelude + src)} }
+
+var (
+	//go:embed lua/enqueue.lua
+	enqueueLua    string
+	enqueueScript = newScript("enqueue", enqueueLua)
+
+	//go:embed lua/promote.lua
+	promoteLua    string
+	promoteScript = newScript("promote", promoteLua)
+
+	//go:embed lua/take.lua
+	takeLua    string
+	takeScript = newScript("take", takeLua)
+
+	//go:embed lua/extend.lua
+	extendLua    string
+	extendScript = newScript("extend", extendLua)
+
+	//go:embed lua/ack.lua
+	ackLua    string
+	ackScript = newScript("ack", ackLua)
+
+	//go:embed lua/retry.lua
+	retryLua    string
+	retryScript = newScript("retry", retryLua)
+
+	//go:embed lua/snooze.lua
+	snoozeLua    string
+	snoozeScript = newScript("snooze", snoozeLua)
+
+	//go:embed lua/return.lua
+	returnLua    string
+	returnScript = newScript("return", returnLua)
+
+	//go:embed lua/bury.lua
+	buryLua    string
+	buryScript = newScript("bury", buryLua)
+
+	//go:embed lua/cancel.lua
+	cancelLua    string
+	cancelScript = newScript("cancel", cancelLua)
+
+	//go:embed lua/reschedule.lua
+	rescheduleLua    string
+	rescheduleScript = newScript("reschedule", rescheduleLua)
+
+	//go:embed lua/revive.lua
+	reviveLua    string
+	reviveScript = newScript("revive", reviveLua)
+
+	//go:embed lua/get.lua
+	getLua    string
+	getScript = newScript("get", getLua)
+
+	//go:embed lua/inspect.lua
+	inspectLua    string
+	inspectScript = newScript("inspect", inspectLua)
+
+	//go:embed lua/pause.lua
+	pauseLua    string
+	pauseScript = newScript("pause", pauseLua)
+
+	//go:embed lua/prune.lua
+	pruneLua    string
+	pruneScript = newScript("prune", pruneLua)
+
+	//go:embed lua/heartbeat.lua
+	heartbeatLua    string
+	heartbeatScript = newScript("heartbeat", heartbeatLua)
+)
+
+var allScripts = []*script{
+	enqueueScript, promoteScript, takeScript, extendScript, ackScript, retryScript, snoozeScript, returnScript, buryScript,
+	cancelScript, rescheduleScript, reviveScript, getScript, inspectScript, pauseScript, pruneScript, heartbeatScript,
+}
+
+// Scripts gives the name and the SHA-1 digest of every script that delayq runs, as SLOWLOG and MONITOR show them.
+func Scripts() map[string]string {
+	digests := make(map[string]string, len(allScripts))
+	for _, s := range allScripts {
+		digests[s.name] = s.Hash()
+	}
+	return digests
+}
+
+// ControlChannel is the pub/sub channel over which the clients and servers of a prefix wake and tell each other.
+func ControlChannel(prefix string) string { return controlChannel(prefix) }
+
+// errReply says that a script answered what this release does not understand.
+var errReply = errors.New("delayq: unexpected reply")
+
+// reply is what a script answers: a status, the Redis clock in ms, and what the script's header says.
+type reply []any
+
+func (r reply) status() string {
+	if len(r) == 0 {
+		return ""
+	}
+	return r.text(0)
+}
+
+// text, number and list read one value; what is not there or not of that kind reads as zero.
+func (r reply) text(i int) string {
+	if i < len(r) {
+		s, _ := r[i].(string)
+		return s
+	}
+	return ""
+}
+
+func (r reply) number(i int) int64 {
+	if i < len(r) {
+		n, _ := r[i].(int64)
+		return n
+	}
+	return 0
+}
+
+func (r reply) list(i int) reply {
+	if i < len(r) {
+		l, _ := r[i].([]any)
+		return l
+	}
+	return nil
+}
+
+func (r reply) now() int64 { return r.number(1) }
+
+// caller runs scripts for a client or a server and tells the script hooks.
+type caller struct {
+	rdb   redis.Scripter
+	hooks *hooks
+}
+
+// call runs s. On NOSCRIPT, after a restart or a failover of Redis, the script's text is sent. An error says which transition of
+// which topic it was.
+func (c caller) call(ctx context.Context, s *script, topic string, jobs int, keys []string, args ...any) (reply, error) {
+	var start time.Time
+	if len(c.hooks.script) > 0 {
+		start = time.Now()
+	}
+	got, err := s.Run(ctx, c.rdb, keys, args...).Slice()
+	r := reply(got)
+	switch {
+	case err != nil:
+		err = fmt.Errorf("%s topic %q: %w", s.name, topic, err)
+	case len(r) < 2 || r.status() == "":
+		err = fmt.Errorf("%s topic %q: %w", s.name, topic, errReply)
+	}
+	if len(c.hooks.script) > 0 {
+		c.hooks.fireScript(ScriptEvent{Name: s.name, Topic: topic, Jobs: jobs, Duration: time.Since(start), Err: err})
+	}
+	return r, err
+}
+
+// answered tells whether Redis itself said err: then it is sure that the call was not carried out.
+func answered(err error) bool {
+	var said redis.Error
+	return errors.As(err, &said) || errors.Is(err, redis.ErrClosed)
+}
+
+// unsure marks an error after which the outcome is not known.
+func unsure(err error) error {
+	if err == nil || answered(err) {
+		return err
+	}
+	return fmt.Errorf("%w: %w", ErrUnknownOutcome, err)
+}

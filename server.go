@@ -1,0 +1,294 @@
+package delayq
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// A Handler runs jobs. What Handle returns decides what becomes of the job:
+//
+//	nil                      it is done and gone (or kept for its Retention)
+//	Snooze(d)                it is due again in d; no attempt is used up
+//	Permanent(err)           it is buried at once
+//	any other error          it is retried after its backoff, or buried if no retry is left
+//	a panic, runtime.Goexit  like an error, with the stack kept
+//
+// ctx ends with a cause (context.Cause) when the run is to stop: ErrCancelled, ErrLeaseLost, ErrTimeout or ErrShutdown. A job can run
+// more than once, for a crash can come between its last line and the note that it is done: handlers must be idempotent.
+type Handler interface {
+	Handle(ctx context.Context, job *Job) error
+}
+
+// HandlerFunc is a function that is a Handler.
+type HandlerFunc func(ctx context.Context, job *Job) error
+
+// Handle calls f.
+func (f HandlerFunc) Handle(ctx context.Context, job *Job) error { return f(ctx, job) }
+
+// Middleware wraps a Handler in another.
+type Middleware func(Handler) Handler
+
+// A Server takes due jobs of the topics it has handlers for, and runs them. It uses connections of its own, made with the options of the
+// go-redis client it is given: about two for each topic, and a few more. It runs once.
+type Server struct {
+	rdb  redis.UniversalClient
+	o    serverOptions
+	id   string
+	log  *slog.Logger
+	call caller
+
+	calls  redis.UniversalClient // for everything that Redis answers at once
+	waits  redis.UniversalClient // for blocking pops
+	own    bool                  // calls and waits are ours to close
+	outage *outage
+
+	mu         sync.Mutex
+	errs       []error // what is wrong with what the server was given
+	used       bool
+	started    time.Time
+	topics     map[string]*topicServer
+	middleware []Middleware
+	running    sync.WaitGroup // handlers
+}
+
+// NewServer makes a server for the queue that rdb holds. The caller owns rdb and closes it after Run has returned. What is wrong with
+// rdb or the options is the error of Run.
+func NewServer(rdb redis.UniversalClient, opts ...ServerOption) *Server {
+	s := &Server{rdb: rdb, id: rand.Text(), topics: make(map[string]*topicServer)}
+	var err error
+	if s.o, err = newServerOptions(opts); err != nil {
+		s.errs = append(s.errs, err)
+	}
+	if err := checkRedis(rdb); err != nil {
+		s.errs = append(s.errs, err)
+	}
+	return s
+}
+
+// ID is the server's name in Redis: random, another for every Server.
+func (s *Server) ID() string { return s.id }
+
+// Handle sets the handler of a topic. Setting one twice, an illegal topic and a nil handler are errors of Run. After Run has begun nothing can
+// be set any more: that is logged.
+func (s *Server) Handle(topic string, h Handler, opts ...HandlerOption) {
+	var o handlerOptions
+	for _, opt := range opts {
+		if opt == nil {
+			o.errs = append(o.errs, errors.New("a handler option is nil"))
+			continue
+		}
+		opt.applyHandler(&o)
+	}
+	if err := checkName("topic", topic); err != nil {
+		o.errs = append(o.errs, err)
+	}
+	if f, ok := h.(HandlerFunc); h == nil || ok && f == nil {
+		o.errs = append(o.errs, errors.New("nil handler"))
+	}
+
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.topics[topic] != nil {
+		o.errs = append(o.errs, errors.New("a second handler"))
+	}
+	if s.refuseLocked(topic, o.errs...) {
+		return
+	}
+	s.topics[topic] = &topicServer{server: s, keys: newKeys(s.o.prefix, topic), handler: h, concurrency: o.concurrency}
+}
+
+// refuse notes what is wrong with the handler of a topic.
+func (s *Server) refuse(topic string, errs ...error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.refuseLocked(topic, errs...)
+}
+
+func (s *Server) refuseLocked(topic string, errs ...error) bool {
+	if s.used {
+		slog.Error("handle", "topic", topic, "err", errors.Join(append(errs, ErrServerUsed)...))
+		return true
+	}
+	if len(errs) > 0 {
+		s.errs = append(s.errs, fmt.Errorf("handler of topic %q: %w", topic, invalid(errs)))
+		return true
+	}
+	return false
+}
+
+// HandlerFunc sets the handler of a topic; see Handle.
+func (s *Server) HandlerFunc(topic string, f HandlerFunc, opts ...HandlerOption) {
+	s.Handle(topic, f, opts...)
+}
+
+// Use adds middleware around the handlers of all topics; the first one given is outermost.
+func (s *Server) Use(middleware ...Middleware) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, m := range middleware {
+		switch {
+		case s.used:
+			slog.Error("use", "err", ErrServerUsed)
+		case m == nil:
+			s.errs = append(s.errs, fmt.Errorf("%w: nil middleware", ErrInvalid))
+		default:
+			s.middleware = append(s.middleware, m)
+		}
+	}
+}
+
+// begin checks what the server was given and fixes it.
+func (s *Server) begin() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.used {
+		return ErrServerUsed
+	}
+	if len(s.topics) == 0 && len(s.errs) == 0 {
+		s.errs = append(s.errs, fmt.Errorf("%w: a server with no handler", ErrInvalid))
+	}
+	if err := errors.Join(s.errs...); err != nil {
+		return err
+	}
+	s.used = true
+	s.started = time.Now()
+	if s.log = s.o.logger; s.log == nil {
+		s.log = slog.Default()
+	}
+	s.o.hooks.trouble = func(p any) { s.log.Error("hook", "err", p) }
+	s.outage = &outage{log: s.log}
+	for _, t := range s.topics {
+		t.init()
+	}
+	s.calls, s.own = ownClient(s.rdb, 2*len(s.topics)+4)
+	s.waits, _ = ownClient(s.rdb, len(s.topics))
+	s.call = caller{s.calls, &s.o.hooks}
+	return nil
+}
+
+// Run serves until ctx ends and then drains: it takes no more jobs, lets the running handlers finish within the Drain timeout, ends their
+// contexts with ErrShutdown, gives back what still runs, and returns when everything the server started has ended. Only a handler
+// that ignores its context can outlive Run; that is logged.
+//
+// Run returns nil after a stop by ctx. Before it begins it returns ErrInvalid for unusable handlers or options, and ErrServerUsed the second
+// time. ErrRedisVersion if Redis is too old. While Redis cannot be reached, also at the start, Run waits for it.
+func (s *Server) Run(ctx context.Context) error {
+	if err := s.begin(); err != nil {
+		return fmt.Errorf("run: %w", err)
+	}
+	defer s.close()
+	if err := s.awaitRedis(ctx); err != nil || ctx.Err() != nil {
+		return err
+	}
+
+	work, endWork := context.WithCancel(context.WithoutCancel(ctx))
+	defer endWork()
+	fetch, endFetch := context.WithCancel(ctx)
+	defer endFetch()
+	var fetching, working sync.WaitGroup
+	for _, t := range s.topics {
+		t.base = work
+		fetching.Go(func() { t.promoteLoop(fetch) })
+		fetching.Go(func() { t.takeLoop(fetch, work) })
+		working.Go(func() { t.settleLoop(work) })
+	}
+	working.Go(func() { s.extendLoop(work) })
+	working.Go(func() { s.controlLoop(work) })
+	working.Go(func() { s.heartbeatLoop(work, fetch) })
+
+	<-ctx.Done()
+	s.log.Info("drain", "count", s.held())
+	s.closeWaits()
+	stopped := make(chan struct{})
+	go func() {
+		fetching.Wait()
+		s.running.Wait()
+		close(stopped)
+	}()
+	s.drain(stopped)
+	s.farewell()
+	endWork()
+	s.close() // ends whatever call still waits for an answer
+	working.Wait()
+	fetching.Wait()
+	return nil
+}
+
+// Times of the end of a drain: what they add up to is how much longer than the Drain timeout Run may take.
+const (
+	shutdownGrace = 150 * time.Millisecond // for handlers to return once their contexts have ended
+	settleGrace   = 250 * time.Millisecond // for Redis to be told
+)
+
+// drain lets handlers finish, then cuts them off.
+func (s *Server) drain(stopped <-chan struct{}) {
+	deadline := time.NewTimer(s.o.drain)
+	defer deadline.Stop()
+	select {
+	case <-stopped:
+		s.flushed(deadline.C)
+		return
+	case <-deadline.C:
+	}
+	for _, t := range s.topics {
+		t.cancelAll(ErrShutdown)
+	}
+	grace := time.NewTimer(shutdownGrace)
+	defer grace.Stop()
+	select {
+	case <-stopped:
+	case <-grace.C:
+		abandoned := 0
+		for _, t := range s.topics {
+			abandoned += t.abandonAll()
+		}
+		s.log.Warn("return", "count", abandoned, "err", "handlers did not end with their contexts")
+	}
+	end := time.NewTimer(settleGrace)
+	defer end.Stop()
+	s.flushed(end.C)
+}
+
+// flushed waits until Redis knows how every job ended, at most until the deadline.
+func (s *Server) flushed(deadline <-chan time.Time) {
+	for _, t := range s.topics {
+		select {
+		case <-t.settled():
+		case <-deadline:
+			s.log.Error("settle", "count", s.held(), "err", "Redis did not take the outcomes; the leases will run out")
+			return
+		}
+	}
+}
+
+// held is the number of jobs that belong to this server.
+func (s *Server) held() (n int) {
+	for _, t := range s.topics {
+		n += t.count()
+	}
+	return n
+}
+
+// closeWaits ends the blocking pops.
+func (s *Server) closeWaits() {
+	if s.own {
+		closeQuietly(s.waits)
+	}
+}
+
+func (s *Server) close() {
+	if s.own {
+		closeQuietly(s.waits)
+		closeQuietly(s.calls)
+	}
+}
+
+// closeQuietly closes a client that may be closed already, which is the only error there is.
+func closeQuietly(rdb redis.UniversalClient) { _ = rdb.Close() }

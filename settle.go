@@ -1,0 +1,236 @@
+package delayq
+
+import (
+	"context"
+	"time"
+)
+
+// Outcomes of a run: counters of the stats hash where a script writes them, and RunEvent.Outcome.
+const (
+	outcomeAcked     = "acked"
+	outcomeRetried   = "retried"
+	outcomeSnoozed   = "snoozed"
+	outcomeBuried    = "buried"
+	outcomeExpired   = "expired"
+	outcomeReturned  = "returned"
+	outcomeCancelled = "cancelled"
+	outcomeLeaseLost = "lease lost"
+)
+
+// A verb is a way to settle a job.
+type verb int
+
+const (
+	verbAck verb = iota
+	verbExpire
+	verbRetry
+	verbSnooze
+	verbReturn
+	verbBury
+)
+
+// verbs says for each verb which script tells Redis, with which keys and words before its rows, and what the outcome is called.
+var verbs = [...]struct {
+	script  *script
+	outcome string
+	words   []any
+	keys    func(k *keys) []string
+}{
+	verbAck:    {ackScript, outcomeAcked, []any{outcomeAcked}, ackKeys},
+	verbExpire: {ackScript, outcomeExpired, []any{outcomeExpired}, ackKeys},
+	verbRetry: {retryScript, outcomeRetried, nil, func(k *keys) []string {
+		return []string{k.leases, k.bucket, k.attempts, k.errors, k.moved, k.stats}
+	}},
+	verbSnooze: {snoozeScript, outcomeSnoozed, nil, func(k *keys) []string {
+		return []string{k.leases, k.bucket, k.moved, k.stats}
+	}},
+	verbReturn: {returnScript, outcomeReturned, nil, func(k *keys) []string {
+		return []string{k.leases, k.ready, k.stats}
+	}},
+	verbBury: {buryScript, outcomeBuried, nil, func(k *keys) []string {
+		return []string{k.leases, k.dead, k.attempts, k.errors, k.moved, k.stats}
+	}},
+}
+
+func ackKeys(k *keys) []string {
+	return []string{k.leases, k.pool, k.attempts, k.errors, k.moved, k.done, k.results, k.stats}
+}
+
+// A row is one job for a settling script.
+type row struct {
+	run      *run
+	verb     verb
+	end      time.Time     // of the handler
+	delay    time.Duration // of retry and snooze, whole ms
+	entry    string        // for the error log
+	attempts int           // finished attempts that bury adds
+	err      error         // what the handler returned, for the hooks and the log
+	lost     string        // an outcome that stands for the verb's own
+}
+
+func (r row) as(outcome string) row {
+	r.lost = outcome
+	return r
+}
+
+func (r row) outcome() string {
+	if r.lost != "" {
+		return r.lost
+	}
+	return verbs[r.verb].outcome
+}
+
+// tail is what the script is told of the job beside ID and fence.
+func (r row) tail(server string) []any {
+	switch r.verb {
+	case verbAck:
+		if keep := r.run.record.opts.retention; keep > 0 {
+			return []any{keep, netstring(encodeFinished(r, server))}
+		}
+	case verbRetry:
+		return []any{r.delay.Milliseconds(), r.run.spent, r.entry}
+	case verbSnooze:
+		return []any{r.delay.Milliseconds(), r.run.spent}
+	case verbBury:
+		return []any{r.attempts, r.entry}
+	}
+	return nil
+}
+
+// settleLimit is the most jobs that one call settles.
+const settleLimit = 256
+
+// add puts a row among those Redis is to be told.
+func (t *topicServer) add(r row) {
+	t.mu.Lock()
+	r.run.ended = true
+	t.rows = append(t.rows, r)
+	t.mu.Unlock()
+	nudge(t.settle)
+}
+
+// settleLoop tells Redis how jobs ended, those that gathered during one call with the next. It goes on until every outcome is told:
+// only the end of ctx, after the drain, makes it give up. Then the leases run out and the jobs run again.
+func (t *topicServer) settleLoop(ctx context.Context) {
+	lane := newLane()
+	var slow pace
+	for {
+		list := t.gather()
+		if len(list) == 0 {
+			select {
+			case <-t.settle:
+				continue
+			case <-ctx.Done():
+				return
+			}
+		}
+		number := lane.next()
+		for {
+			err := t.tell(ctx, lane.id, number, list)
+			if err == nil {
+				slow.reset()
+				break
+			}
+			if !sleep(ctx, slow.next()) {
+				return
+			}
+			if answered(err) { // not carried out: others need not wait for it
+				t.putBack(list)
+				break
+			}
+		}
+	}
+}
+
+// gather takes the next rows: those of the first one's verb, in their order.
+func (t *topicServer) gather() []row {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if len(t.rows) == 0 {
+		return nil
+	}
+	var list []row
+	rest := t.rows[:0]
+	for _, r := range t.rows {
+		if r.verb == t.rows[0].verb && len(list) < settleLimit {
+			list = append(list, r)
+		} else {
+			rest = append(rest, r)
+		}
+	}
+	t.rows = rest
+	return list
+}
+
+func (t *topicServer) putBack(list []row) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.rows = append(t.rows, list...)
+}
+
+// tell is one call of a settling script. The outcomes are final when it returns nil.
+func (t *topicServer) tell(ctx context.Context, lane, number string, list []row) error {
+	v := verbs[list[0].verb]
+	args := make([]any, 0, 2+4*len(list))
+	args = append(append(args, number), v.words...)
+	t.mu.Lock()
+	for _, r := range list {
+		r.run.telling = true
+		tail := r.tail(t.server.id)
+		args = append(append(args, r.run.job.ID, r.run.fences(), len(tail)), tail...)
+	}
+	t.mu.Unlock()
+
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	reply, err := t.server.call.call(ctx, v.script, t.keys.topic, len(list), append(v.keys(t.keys), t.keys.receipt(lane)), args...)
+	t.trouble.note(v.script.name, err)
+
+	letters := reply.text(2)
+	t.mu.Lock()
+	for i := range list {
+		r := list[i].run
+		r.telling = false
+		if err != nil {
+			continue
+		}
+		if i < len(letters) && letters[i] == 'l' {
+			list[i].lost = lostOutcome(r.lost)
+			list[i].err = ErrLeaseLost
+		}
+		t.dropLocked(r)
+	}
+	t.mu.Unlock()
+	if err != nil {
+		return err
+	}
+	for _, r := range list {
+		t.outcome(r, r.err)
+	}
+	return nil
+}
+
+// outcome tells the log and the hooks what has become of a run.
+func (t *topicServer) outcome(r row, err error) {
+	outcome := r.outcome()
+	job := r.run.job
+	log := t.trouble.log
+	switch outcome {
+	case outcomeRetried:
+		log.Warn("retry", "job", job.ID, "attempt", job.Attempt, "err", message(err), "delay", r.delay)
+	case outcomeBuried:
+		log.Error("bury", "job", job.ID, "attempt", job.Attempt, "err", message(err))
+	case outcomeLeaseLost:
+		log.Warn("lease lost", "job", job.ID, "attempt", job.Attempt)
+	}
+	h := &t.server.o.hooks
+	if len(h.outcome[outcome]) == 0 {
+		return
+	}
+	event := r.run.event(outcome, err)
+	event.End = r.end
+	if outcome == outcomeRetried || outcome == outcomeSnoozed {
+		event.NextDue = r.end.Add(r.delay)
+	}
+	h.fireOutcome(event)
+}

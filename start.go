@@ -1,0 +1,84 @@
+package delayq
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+)
+
+// Redis must be at least 6.2: LPOP with a count, ZMSCORE, LMOVE and BLMOVE came with it.
+const leastMajor, leastMinor = 6, 2
+
+// awaitRedis waits until Redis answers, looks at what it is, and puts the topics on record. It returns nil when ctx ends.
+func (s *Server) awaitRedis(ctx context.Context) error {
+	var slow pace
+	for ctx.Err() == nil {
+		err := s.greet(ctx)
+		if err == nil || !away(err) {
+			return err
+		}
+		s.outage.failed(err)
+		sleep(ctx, slow.next())
+	}
+	return nil
+}
+
+func (s *Server) greet(ctx context.Context) error {
+	call, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	names := make([]any, 0, len(s.topics))
+	for name := range s.topics {
+		names = append(names, name)
+	}
+	if err := s.calls.SAdd(call, topicsKey(s.o.prefix), names...).Err(); err != nil {
+		return fmt.Errorf("run: note topics: %w", err)
+	}
+	s.outage.ended()
+	info, err := s.calls.Info(call).Result()
+	if err != nil {
+		if away(err) {
+			return fmt.Errorf("run: ask Redis about itself: %w", err)
+		}
+		s.log.Warn("Redis does not say what it is: neither its version nor its settings are checked", "err", err)
+		return nil
+	}
+	return s.judge(parseInfo(info))
+}
+
+// judge refuses a Redis that is too old and warns of one that is set up to lose jobs. What is not told is not judged.
+func (s *Server) judge(info map[string]string) error {
+	if v := info["redis_version"]; v != "" && !atLeast(v, leastMajor, leastMinor) {
+		return fmt.Errorf("run: %w: this is %s", ErrRedisVersion, v)
+	}
+	if policy := info["maxmemory_policy"]; policy != "" && policy != "noeviction" {
+		s.log.Error("Redis will evict keys when its memory is full, and jobs with them: set maxmemory-policy to noeviction",
+			"err", "maxmemory-policy is "+policy)
+	}
+	if info["aof_enabled"] == "0" {
+		s.log.Warn("Redis keeps no append-only file: a crash of Redis loses the jobs since its last snapshot; see docs/operations.md")
+	}
+	return nil
+}
+
+// parseInfo reads the answer of INFO.
+func parseInfo(text string) map[string]string {
+	info := make(map[string]string)
+	for line := range strings.Lines(text) {
+		if name, value, ok := strings.Cut(strings.TrimSpace(line), ":"); ok {
+			info[name] = value
+		}
+	}
+	return info
+}
+
+// atLeast compares a version like 7.0.15.
+func atLeast(version string, major, minor int) bool {
+	part := strings.SplitN(version, ".", 3)
+	if len(part) < 2 {
+		return false
+	}
+	a, err1 := strconv.Atoi(part[0])
+	b, err2 := strconv.Atoi(part[1])
+	return err1 == nil && err2 == nil && (a > major || a == major && b >= minor)
+}

@@ -1,0 +1,95 @@
+package delayq
+
+import (
+	"fmt"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+)
+
+// Bounds of what a caller names and stores.
+const (
+	maxTopicLen  = 255     // bytes of a topic or a prefix
+	maxIDLen     = 1 << 10 // bytes of a job ID
+	maxHeaderLen = 16 << 10
+)
+
+const defaultPrefix = "delayq"
+
+// keys holds the names of all keys of one topic. They share the hash tag {topic}, so one topic is one cluster slot.
+// This file is the only one that spells a key.
+type keys struct {
+	topic    string
+	root     string // "<prefix>:{<topic>}:"
+	pool     string // hash: job ID → record of every unfinished job
+	bucket   string // zset: job ID by due time
+	ready    string // list: job IDs, the next one at the head
+	handoff  string // list: job IDs between a server's wait and its take
+	leases   string // zset: job ID by the end of its lease
+	attempts string // hash: job ID → finished attempts
+	errors   string // hash: job ID → last errors
+	moved    string // hash: job ID → present due time, if that is not the record's
+	dead     string // zset: job ID by time of burial
+	done     string // zset: job ID by the time until which it is kept
+	results  string // hash: job ID → what is kept of it
+	meta     string // hash: what an operator has set
+	stats    string // hash: counters
+}
+
+func newKeys(prefix, topic string) *keys {
+	root := prefix + ":{" + topic + "}:"
+	return &keys{
+		topic:    topic,
+		root:     root,
+		pool:     root + "pool",
+		bucket:   root + "bucket",
+		ready:    root + "ready",
+		handoff:  root + "handoff",
+		leases:   root + "leases",
+		attempts: root + "attempts",
+		errors:   root + "errors",
+		moved:    root + "moved",
+		dead:     root + "dead",
+		done:     root + "done",
+		results:  root + "results",
+		meta:     root + "meta",
+		stats:    root + "stats",
+	}
+}
+
+// receipt is the key under which the last numbered call of a lane leaves its reply.
+func (k *keys) receipt(lane string) string { return k.root + "receipt:" + lane }
+
+// taken is the key under which a server's last take leaves the IDs it got.
+func (k *keys) taken(server string) string { return k.root + "taken:" + server }
+
+// Keys and channels of a prefix as a whole.
+func topicsKey(prefix string) string      { return prefix + ":topics" }
+func serversKey(prefix string) string     { return prefix + ":servers" }
+func controlChannel(prefix string) string { return prefix + ":control" }
+
+// checkName tells what is wrong with a topic or a prefix.
+func checkName(what, name string) error {
+	switch {
+	case name == "":
+		return fmt.Errorf("empty %s", what)
+	case len(name) > maxTopicLen:
+		return fmt.Errorf("%s of %d bytes, at most %d are allowed", what, len(name), maxTopicLen)
+	case !utf8.ValidString(name):
+		return fmt.Errorf("%s %q is not valid UTF-8", what, name)
+	}
+	if at := strings.IndexFunc(name, func(r rune) bool {
+		return r == '{' || r == '}' || r == '#' || unicode.IsControl(r)
+	}); at >= 0 {
+		return fmt.Errorf("%s %q has %q at byte %d; {, }, # and control characters are not allowed",
+			what, name, name[at], at)
+	}
+	return nil
+}
+
+func checkID(id string) error {
+	if len(id) > maxIDLen {
+		return fmt.Errorf("ID of %d bytes, at most %d are allowed", len(id), maxIDLen)
+	}
+	return nil
+}

@@ -1,0 +1,101 @@
+package delayq
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"github.com/vmihailenco/msgpack/v5"
+)
+
+// A Codec turns values into payloads and back. It must be safe for concurrent use.
+type Codec interface {
+	Encode(v any) ([]byte, error)
+	Decode(payload []byte, v any) error // v is a pointer
+}
+
+// MsgPack is the Codec of typed topics unless another is given: compact, and the field names of a struct are kept.
+var MsgPack Codec = codec{msgpack.Marshal, msgpack.Unmarshal}
+
+// JSON is the Codec to choose when other languages or people read the payloads.
+var JSON Codec = codec{json.Marshal, json.Unmarshal}
+
+type codec struct {
+	encode func(any) ([]byte, error)
+	decode func([]byte, any) error
+}
+
+func (c codec) Encode(v any) ([]byte, error)       { return c.encode(v) }
+func (c codec) Decode(payload []byte, v any) error { return c.decode(payload, v) }
+
+// A Topic is a topic whose payloads are values of type T. It is safe for concurrent use.
+type Topic[T any] struct {
+	name  string
+	codec Codec
+}
+
+// NewTopic makes a typed topic. Payloads are MsgPack, or of the one codec that is given. An illegal name or a nil codec is the error of every
+// call.
+func NewTopic[T any](name string, with ...Codec) *Topic[T] {
+	t := &Topic[T]{name: name, codec: MsgPack}
+	if len(with) > 0 {
+		t.codec = with[len(with)-1]
+	}
+	return t
+}
+
+// Name is the topic's name.
+func (t *Topic[T]) Name() string { return t.name }
+
+// Enqueue is Client.Enqueue with a value for the payload. A value that cannot be encoded is an ErrInvalid.
+func (t *Topic[T]) Enqueue(ctx context.Context, client *Client, id string, value T, opts ...JobOption) (*Job, error) {
+	job, err := t.Job(id, value, opts...)
+	if err != nil {
+		return nil, fmt.Errorf("enqueue topic %q: %w", t.name, err)
+	}
+	return client.Enqueue(ctx, job.Topic, job.ID, job.Payload, job.Options...)
+}
+
+// Job makes a job for EnqueueBatch.
+func (t *Topic[T]) Job(id string, value T, opts ...JobOption) (NewJob, error) {
+	if t.codec == nil {
+		return NewJob{}, fmt.Errorf("%w: nil codec", ErrInvalid)
+	}
+	payload, err := t.codec.Encode(value)
+	if err != nil {
+		return NewJob{}, fmt.Errorf("%w: encode %T: %w", ErrInvalid, value, err)
+	}
+	return NewJob{Topic: t.name, ID: id, Payload: payload, Options: opts}, nil
+}
+
+// Decode reads the value of a job, as Get and List give it for example.
+func (t *Topic[T]) Decode(job *Job) (T, error) {
+	var value T
+	if t.codec == nil {
+		return value, fmt.Errorf("%w: nil codec", ErrInvalid)
+	}
+	if err := t.codec.Decode(job.Payload, &value); err != nil {
+		return value, fmt.Errorf("decode %T: %w", value, err)
+	}
+	return value, nil
+}
+
+// Handle is Server.Handle with a function that gets the value. A job whose payload cannot be decoded is buried: no retry mends it.
+func (t *Topic[T]) Handle(server *Server, f func(ctx context.Context, job *Job, value T) error, opts ...HandlerOption) {
+	if f == nil {
+		server.Handle(t.name, nil, opts...)
+		return
+	}
+	if t.codec == nil {
+		server.refuse(t.name, errors.New("nil codec"))
+		return
+	}
+	server.HandlerFunc(t.name, func(ctx context.Context, job *Job) error {
+		value, err := t.Decode(job)
+		if err != nil {
+			return Permanent(err)
+		}
+		return f(ctx, job, value)
+	}, opts...)
+}

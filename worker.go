@@ -1,0 +1,346 @@
+package delayq
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime/debug"
+	"strconv"
+	"sync"
+	"time"
+)
+
+// A topicServer is the part of a server that serves one topic: a loop that promotes (bucket.go), one that takes (ready.go), the running
+// handlers (here), and one that tells Redis how they ended (settle.go).
+type topicServer struct {
+	server      *Server
+	keys        *keys
+	handler     Handler
+	concurrency int
+	base        context.Context // what handlers' contexts are made of
+	clock       clock
+	trouble     trouble
+	turns       turns // guarded by mu
+
+	wake   chan struct{} // cuts the sleep of the promote loop short
+	resume chan struct{} // cuts the sleep of the take loop short
+	room   chan struct{} // a slot may have become free
+
+	mu       sync.Mutex
+	busy     int             // handlers that run
+	leases   map[string]*run // by job ID: what belongs to this server and is not settled
+	rows     []row           // what Redis is to be told
+	settle   chan struct{}   // there are rows
+	proposed int64           // a lease end in ms that Redis has been told and has not confirmed; 0: none
+	waiting  []chan struct{} // closed when leases becomes empty
+}
+
+func (t *topicServer) init() {
+	s := t.server
+	if t.concurrency == 0 {
+		t.concurrency = s.o.concurrency
+	}
+	for i := len(s.middleware) - 1; i >= 0; i-- {
+		t.handler = s.middleware[i](t.handler)
+	}
+	t.trouble = trouble{log: s.log.With("topic", t.keys.topic), outage: s.outage}
+	t.wake, t.resume = make(chan struct{}, 1), make(chan struct{}, 1)
+	t.room, t.settle = make(chan struct{}, 1), make(chan struct{}, 1)
+	t.leases = make(map[string]*run)
+}
+
+// nudge puts a token into a channel of one, if it is empty.
+func nudge(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
+
+// A run is one taken job, from the take until Redis knows how it ended.
+type run struct {
+	job    *Job
+	record *record // nil if it cannot be decoded
+	size   int     // of the payload
+	spent  int     // attempts before the last revival
+	cancel context.CancelCauseFunc
+
+	// What follows is guarded by topicServer.mu.
+	fence    string    // the end of the lease that Redis is known to have, in ms
+	extended string    // the end that an extension without an answer yet may have set
+	until    time.Time // our own clock: from here on the lease may be over
+	deadline time.Time // our own clock: the end of Timeout; the lease is not extended beyond it
+	started  bool      // the handler has been called
+	ended    bool      // the handler has returned, or will not be waited for
+	telling  bool      // a call that settles the job is under way
+	lost     error     // why the job no longer belongs to this server
+}
+
+// fences is what a settling script may find as the end of the lease.
+func (r *run) fences() string {
+	if r.extended != "" {
+		return r.fence + " " + r.extended
+	}
+	return r.fence
+}
+
+// free tells how many jobs may be taken now: one for every slot that is free, unless Redis does not take the outcomes.
+func (t *topicServer) free() int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return min(t.concurrency-t.busy, 2*t.concurrency+takeLimit-len(t.leases), takeLimit)
+}
+
+// turn notes that a loop has come round.
+func (t *topicServer) turn(loop int) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.turns.last[loop] = time.Now()
+}
+
+func (t *topicServer) count() int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return len(t.leases)
+}
+
+// hold notes a taken job as ours.
+func (t *topicServer) hold(r *run) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if old := t.leases[r.job.ID]; old != nil {
+		t.loseLocked(old, ErrLeaseLost) // the same job again: the older lease must be over
+	}
+	t.leases[r.job.ID] = r
+}
+
+// start runs the handler of a job in a goroutine of its own.
+func (t *topicServer) start(r *run) {
+	ctx, cancel := context.WithCancelCause(t.base)
+	r.cancel = cancel
+	t.mu.Lock()
+	t.busy++
+	r.started = true
+	if limit := r.record.opts.timeout; limit > 0 {
+		r.deadline = time.Now().Add(time.Duration(limit) * time.Millisecond)
+	}
+	t.mu.Unlock()
+	t.server.running.Go(func() { t.execute(ctx, r) })
+}
+
+// execute calls the handler and settles the job by what it returns.
+func (t *topicServer) execute(ctx context.Context, r *run) {
+	defer r.cancel(nil)
+	if !r.deadline.IsZero() {
+		var stop context.CancelFunc
+		ctx, stop = context.WithDeadlineCause(ctx, r.deadline, ErrTimeout)
+		defer stop()
+	}
+	began := time.Now()
+	r.job.Started = t.clock.at(began)
+	var err error
+	returned := false
+	defer func() {
+		if p := recover(); p != nil {
+			err = &crash{kind: kindPanic, value: p, stack: debug.Stack()}
+		} else if !returned {
+			err = &crash{kind: kindGoexit, value: "handler called runtime.Goexit", stack: debug.Stack()}
+		}
+		t.finish(r, context.Cause(ctx), err, time.Since(began))
+	}()
+	if len(t.server.o.hooks.started) > 0 {
+		t.server.o.hooks.fireStarted(r.event("", nil))
+	}
+	err = t.handler.Handle(ctx, r.job)
+	returned = true
+}
+
+// A crash is a panic or a Goexit of a handler.
+type crash struct {
+	kind  string
+	value any
+	stack []byte
+}
+
+func (c *crash) Error() string { return fmt.Sprintf("%s: %v", c.kind, c.value) }
+
+func (c *crash) Unwrap() error {
+	err, _ := c.value.(error)
+	return err
+}
+
+// finish frees the slot of a handler that has ended and decides what becomes of its job.
+func (t *topicServer) finish(r *run, cause, err error, ran time.Duration) {
+	next := t.verdict(r, cause, err, ran)
+	t.mu.Lock()
+	t.busy--
+	abandoned := r.ended // by abandonAll: it has been given back already
+	r.ended = true
+	lost := r.lost
+	if lost == nil && !abandoned {
+		t.rows = append(t.rows, next)
+		nudge(t.settle)
+	}
+	t.mu.Unlock()
+	nudge(t.room)
+	if lost != nil && !abandoned {
+		t.outcome(next.as(lostOutcome(lost)), lost)
+	}
+}
+
+// lostOutcome is what has become of a run whose job was taken from it.
+func lostOutcome(lost error) string {
+	if errors.Is(lost, ErrCancelled) {
+		return outcomeCancelled
+	}
+	return outcomeLeaseLost
+}
+
+// verdict turns what a handler returned into what Redis is to be told.
+func (t *topicServer) verdict(r *run, cause, err error, ran time.Duration) row {
+	end := r.job.Started.Add(ran)
+	if err == nil {
+		return row{run: r, verb: verbAck, end: end}
+	}
+	var snoozed *snoozeError
+	if errors.As(err, &snoozed) {
+		d := min(max(snoozed.d, 0), maxDelay)
+		return row{run: r, verb: verbSnooze, end: end, delay: time.Duration(ceilMS(d)) * time.Millisecond, err: err}
+	}
+	if errors.Is(cause, ErrShutdown) {
+		return row{run: r, verb: verbReturn, end: end, err: err}
+	}
+	entry := AttemptError{
+		Attempt: r.job.Attempt, At: end, Ran: ran, Server: t.server.id, Kind: kindError,
+		Type: fmt.Sprintf("%T", err), Message: message(err), Trace: r.job.Headers["traceparent"],
+	}
+	var c *crash
+	switch {
+	case errors.As(err, &c):
+		entry.Kind, entry.Type, entry.Stack = c.kind, fmt.Sprintf("%T", c.value), string(c.stack)
+	case errors.Is(cause, ErrTimeout):
+		entry.Kind = kindTimeout
+	}
+	tries := r.job.Attempt - r.spent
+	var permanent *permanentError
+	if errors.As(err, &permanent) {
+		entry.Type = fmt.Sprintf("%T", permanent.err)
+	}
+	if permanent != nil || r.job.Retries >= 0 && tries > r.job.Retries {
+		return row{run: r, verb: verbBury, end: end, entry: entry.encode(), attempts: 1, err: err}
+	}
+	delay := backoff(tries, r.record.opts.backoffMin, r.record.opts.backoffMax)
+	entry.NextDue = end.Add(delay)
+	return row{run: r, verb: verbRetry, end: end, delay: delay, entry: entry.encode(), err: err}
+}
+
+// message is the text of an error, also of one whose Error method panics.
+func message(err error) (text string) {
+	defer func() {
+		if p := recover(); p != nil {
+			text = fmt.Sprintf("%T, whose Error method panics", err)
+		}
+	}()
+	return err.Error()
+}
+
+// event is what the hooks are told of a run.
+func (r *run) event(outcome string, err error) RunEvent {
+	return RunEvent{
+		Topic: r.job.Topic, ID: r.job.ID, Attempt: r.job.Attempt, EnqueuedAt: r.job.EnqueuedAt, Due: r.job.Due,
+		Start: r.job.Started, Outcome: outcome, Err: err, PayloadSize: r.size, Headers: r.job.Headers,
+	}
+}
+
+// loseLocked notes that a job no longer belongs to this server and ends its handler's context.
+func (t *topicServer) loseLocked(r *run, cause error) {
+	if r.telling || t.leases[r.job.ID] != r {
+		return
+	}
+	r.lost = cause
+	t.dropLocked(r)
+	if r.cancel != nil {
+		r.cancel(cause)
+	}
+}
+
+// dropLocked forgets a job.
+func (t *topicServer) dropLocked(r *run) {
+	if t.leases[r.job.ID] == r {
+		delete(t.leases, r.job.ID)
+	}
+	if len(t.leases) == 0 {
+		for _, c := range t.waiting {
+			close(c)
+		}
+		t.waiting = nil
+	}
+	nudge(t.room)
+}
+
+// cancelRun ends the run of a job that a nudge says is cancelled or replaced, if it is the run of that lease.
+func (t *topicServer) cancelRun(id, fence string, cause error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if r := t.leases[id]; r != nil && (r.fence == fence || r.extended == fence) {
+		t.loseLocked(r, cause)
+	}
+}
+
+// cancelAll ends the contexts of all running handlers.
+func (t *topicServer) cancelAll(cause error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, r := range t.leases {
+		if r.started && !r.ended {
+			r.cancel(cause)
+		}
+	}
+}
+
+// abandonAll gives back the jobs of handlers that do not end, and tells how many those are.
+func (t *topicServer) abandonAll() (n int) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, r := range t.leases {
+		if r.started && !r.ended {
+			n++
+			r.ended = true
+			t.rows = append(t.rows, row{run: r, verb: verbReturn, err: ErrShutdown})
+		}
+	}
+	nudge(t.settle)
+	return n
+}
+
+// settled gives a channel that is closed once nothing belongs to this server any more.
+func (t *topicServer) settled() <-chan struct{} {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	c := make(chan struct{})
+	if len(t.leases) == 0 {
+		close(c)
+	} else {
+		t.waiting = append(t.waiting, c)
+	}
+	return c
+}
+
+// newRun makes a run of what take answered. The error says why the record cannot be read; the run can be settled all the same.
+func (t *topicServer) newRun(id, raw string, leaseEnd int64, until time.Time, tried, changed string) (*run, error) {
+	r := &run{fence: strconv.FormatInt(leaseEnd, 10), until: until}
+	finished, _ := strconv.Atoi(tried) // "" is none
+	r.job = &Job{Topic: t.keys.topic, ID: id, Attempt: finished + 1, nonce: nonceOf(raw)}
+	r.job.fence.Store(leaseEnd)
+	rec, err := decodeRecord(raw)
+	if err != nil {
+		return r, err
+	}
+	r.record, r.size = rec, rec.size
+	r.job.Payload, r.job.Headers, r.job.Retries = rec.payload, rec.opts.headers, rec.opts.retry
+	r.job.EnqueuedAt, r.job.Due = msTime(rec.enqueuedAt), msTime(rec.due)
+	if m, ok := parseMoved(changed); ok {
+		r.job.Due, r.spent = msTime(m.due), m.spent
+	}
+	return r, nil
+}
