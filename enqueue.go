@@ -23,7 +23,7 @@ const flushTimeout = 30 * time.Second
 type enqueueing struct {
 	topic, id  string
 	nonce      [nonceLen]byte
-	head, tail []byte // of the record
+	head, tail string // of the record
 	when       string // due time for the script
 	opts       jobOptions
 	payload    []byte
@@ -193,7 +193,7 @@ func (g *commit) send(ctx context.Context, lane *lane, list []*enqueueing) error
 	}
 	args = append(args, lane.next(), replace, maxTick.Milliseconds(), controlChannel(g.client.o.prefix), g.keys.topic)
 	for _, e := range list {
-		args = append(args, e.id, e.head, e.tail, e.when)
+		args = append(args, &e.id, &e.head, &e.tail, &e.when)
 	}
 	k := g.keys
 	names := []string{

@@ -82,7 +82,7 @@ func (t *topicServer) extend(ctx context.Context, list []*run) error {
 			continue // taken a moment ago
 		}
 		asked = append(asked, r)
-		args = append(args, r.job.ID, r.fences())
+		args = append(args, r.id, r.fences())
 		if r.extended != "" && r.extended != ending {
 			r.fence += " " + r.extended
 		}

@@ -107,7 +107,7 @@ func (t *topicServer) admit(ctx context.Context, r *run, undecodable error, now 
 		t.add(row{run: r, verb: verbReturn, err: ErrShutdown})
 	case r.record.expires() > 0 && now >= r.record.expires():
 		t.add(row{run: r, verb: verbExpire})
-	case job.Retries >= 0 && job.Attempt-1-r.spent > job.Retries:
+	case r.record.opts.retry >= 0 && r.attempt-1-r.spent > r.record.opts.retry:
 		t.add(row{run: r, verb: verbBury, err: ErrLeaseLost}) // its last run was cut off: promote has put that on record
 	default:
 		t.start(r)

@@ -47,7 +47,7 @@ type record struct {
 var buffers = sync.Pool{New: func() any { return new(bytes.Buffer) }}
 
 // encodeRecord gives the head and the tail of a record.
-func encodeRecord(nonce [nonceLen]byte, o *jobOptions, payload []byte) (head, tail []byte, err error) {
+func encodeRecord(nonce [nonceLen]byte, o *jobOptions, payload []byte) (head, tail string, err error) {
 	buf := buffers.Get().(*bytes.Buffer)
 	defer buffers.Put(buf)
 	buf.Reset()
@@ -59,28 +59,33 @@ func encodeRecord(nonce [nonceLen]byte, o *jobOptions, payload []byte) (head, ta
 	defer msgpack.PutEncoder(enc)
 	enc.Reset(buf)
 	enc.UseCompactInts(true)
+	if err := encodeMeta(enc, o, len(payload)); err != nil {
+		return "", "", err
+	}
+	buf.Write(payload)
+	whole := buf.String()
+	return whole[:headLen], whole[headLen:], nil
+}
+
+// encodeMeta writes everything up to the payload's own bytes.
+func encodeMeta(enc *msgpack.Encoder, o *jobOptions, size int) error {
 	if err := enc.EncodeArrayLen(recordFields); err != nil {
-		return nil, nil, err
+		return err
 	}
 	for _, n := range [...]int64{
 		int64(o.retry), o.backoffMin, o.backoffMax, o.timeout, o.expireAt, o.expireIn, o.retention,
 	} {
 		if err := enc.EncodeInt(n); err != nil {
-			return nil, nil, err
+			return err
 		}
 	}
 	if err := encodeHeaders(enc, o.headers); err != nil {
-		return nil, nil, err
+		return err
 	}
-	if err := enc.EncodeInt(int64(len(payload))); err != nil {
-		return nil, nil, err
+	if err := enc.EncodeInt(int64(size)); err != nil {
+		return err
 	}
-	if err := enc.EncodeBytesLen(len(payload)); err != nil {
-		return nil, nil, err
-	}
-	whole := make([]byte, buf.Len()+len(payload))
-	copy(whole[copy(whole, buf.Bytes()):], payload)
-	return whole[:headLen:headLen], whole[headLen:], nil
+	return enc.EncodeBytesLen(size)
 }
 
 func encodeHeaders(enc *msgpack.Encoder, headers map[string]string) error {

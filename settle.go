@@ -171,14 +171,10 @@ func (t *topicServer) putBack(list []row) {
 // tell is one call of a settling script. The outcomes are final when it returns nil.
 func (t *topicServer) tell(ctx context.Context, lane, number string, list []row) error {
 	v := verbs[list[0].verb]
-	args := make([]any, 0, 2+4*len(list))
+	args := make([]any, 0, 8+3*len(list))
 	args = append(append(args, number), v.words...)
 	t.mu.Lock()
-	for _, r := range list {
-		r.run.telling = true
-		tail := r.tail(t.server.id)
-		args = append(append(args, r.run.job.ID, r.run.fences(), len(tail)), tail...)
-	}
+	args = t.group(args, list)
 	t.mu.Unlock()
 
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
@@ -208,6 +204,26 @@ func (t *topicServer) tell(ctx context.Context, lane, number string, list []row)
 		t.outcome(r, r.err)
 	}
 	return nil
+}
+
+// group adds rows as the scripts read them: groups of fence, number of values, number of jobs, and the ID and the values of each job.
+// Jobs that were taken together mostly end together, so the groups are large. While an answer is awaited, the leases are not extended.
+func (t *topicServer) group(args []any, list []row) []any {
+	fence, width, count, jobs := "", -1, 0, 0
+	for i := range list {
+		r := list[i].run
+		r.telling = true
+		tail := list[i].tail(t.server.id)
+		if f := r.fences(); f != fence || len(tail) != width {
+			fence, width, jobs = f, len(tail), 0
+			args = append(args, fence, width, 0)
+			count = len(args) - 1
+		}
+		jobs++
+		args[count] = jobs
+		args = append(append(args, &r.id), tail...)
+	}
+	return args
 }
 
 // outcome tells the log and the hooks what has become of a run.

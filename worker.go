@@ -59,11 +59,13 @@ func nudge(c chan struct{}) {
 
 // A run is one taken job, from the take until Redis knows how it ended.
 type run struct {
-	job    *Job
-	record *record // nil if it cannot be decoded
-	size   int     // of the payload
-	spent  int     // attempts before the last revival
-	cancel context.CancelCauseFunc
+	id      string // the job's own fields belong to the handler, which may change them
+	job     *Job
+	record  *record // nil if it cannot be decoded
+	size    int     // of the payload
+	attempt int     // from 1
+	spent   int     // attempts before the last revival
+	cancel  context.CancelCauseFunc
 
 	// What follows is guarded by topicServer.mu.
 	fence    string    // the end of the lease that Redis is known to have, in ms
@@ -108,10 +110,10 @@ func (t *topicServer) count() int {
 func (t *topicServer) hold(r *run) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if old := t.leases[r.job.ID]; old != nil {
+	if old := t.leases[r.id]; old != nil {
 		t.loseLocked(old, ErrLeaseLost) // the same job again: the older lease must be over
 	}
-	t.leases[r.job.ID] = r
+	t.leases[r.id] = r
 }
 
 // start runs the handler of a job in a goroutine of its own.
@@ -211,7 +213,7 @@ func (t *topicServer) verdict(r *run, cause, err error, ran time.Duration) row {
 		return row{run: r, verb: verbReturn, end: end, err: err}
 	}
 	entry := AttemptError{
-		Attempt: r.job.Attempt, At: end, Ran: ran, Server: t.server.id, Kind: kindError,
+		Attempt: r.attempt, At: end, Ran: ran, Server: t.server.id, Kind: kindError,
 		Type: fmt.Sprintf("%T", err), Message: message(err), Trace: r.job.Headers["traceparent"],
 	}
 	var c *crash
@@ -221,12 +223,12 @@ func (t *topicServer) verdict(r *run, cause, err error, ran time.Duration) row {
 	case errors.Is(cause, ErrTimeout):
 		entry.Kind = kindTimeout
 	}
-	tries := r.job.Attempt - r.spent
+	tries := r.attempt - r.spent
 	var permanent *permanentError
 	if errors.As(err, &permanent) {
 		entry.Type = fmt.Sprintf("%T", permanent.err)
 	}
-	if permanent != nil || r.job.Retries >= 0 && tries > r.job.Retries {
+	if permanent != nil || r.record.opts.retry >= 0 && tries > r.record.opts.retry {
 		return row{run: r, verb: verbBury, end: end, entry: entry.encode(), attempts: 1, err: err}
 	}
 	delay := backoff(tries, r.record.opts.backoffMin, r.record.opts.backoffMax)
@@ -247,14 +249,14 @@ func message(err error) (text string) {
 // event is what the hooks are told of a run.
 func (r *run) event(outcome string, err error) RunEvent {
 	return RunEvent{
-		Topic: r.job.Topic, ID: r.job.ID, Attempt: r.job.Attempt, EnqueuedAt: r.job.EnqueuedAt, Due: r.job.Due,
+		Topic: r.job.Topic, ID: r.id, Attempt: r.attempt, EnqueuedAt: r.job.EnqueuedAt, Due: r.job.Due,
 		Start: r.job.Started, Outcome: outcome, Err: err, PayloadSize: r.size, Headers: r.job.Headers,
 	}
 }
 
 // loseLocked notes that a job no longer belongs to this server and ends its handler's context.
 func (t *topicServer) loseLocked(r *run, cause error) {
-	if r.telling || t.leases[r.job.ID] != r {
+	if r.telling || t.leases[r.id] != r {
 		return
 	}
 	r.lost = cause
@@ -266,8 +268,8 @@ func (t *topicServer) loseLocked(r *run, cause error) {
 
 // dropLocked forgets a job.
 func (t *topicServer) dropLocked(r *run) {
-	if t.leases[r.job.ID] == r {
-		delete(t.leases, r.job.ID)
+	if t.leases[r.id] == r {
+		delete(t.leases, r.id)
 	}
 	if len(t.leases) == 0 {
 		for _, c := range t.waiting {
@@ -328,9 +330,9 @@ func (t *topicServer) settled() <-chan struct{} {
 
 // newRun makes a run of what take answered. The error says why the record cannot be read; the run can be settled all the same.
 func (t *topicServer) newRun(id, raw string, leaseEnd int64, until time.Time, tried, changed string) (*run, error) {
-	r := &run{fence: strconv.FormatInt(leaseEnd, 10), until: until}
 	finished, _ := strconv.Atoi(tried) // "" is none
-	r.job = &Job{Topic: t.keys.topic, ID: id, Attempt: finished + 1, nonce: nonceOf(raw)}
+	r := &run{id: id, attempt: finished + 1, fence: strconv.FormatInt(leaseEnd, 10), until: until}
+	r.job = &Job{Topic: t.keys.topic, ID: id, Attempt: r.attempt, nonce: nonceOf(raw)}
 	r.job.fence.Store(leaseEnd)
 	rec, err := decodeRecord(raw)
 	if err != nil {

@@ -11,7 +11,8 @@
 -- KEYS[9]   receipt   string, the last call of the lane and its reply
 -- ARGV[1]   number    number of this call in its lane
 -- ARGV[2]   counter   the counter these jobs go to: acked or expired
--- ARGV[3..] jobs      rows: id, fence, 0; or id, fence, 2, ms to be kept, a netstring about the run that the record is put behind
+-- ARGV[3..] jobs      rows (see rows in prelude.lua) with no values, or for jobs to be kept two: for how many ms, and a netstring
+--                     about the run, which the record is put behind
 --
 -- At most 1,000 jobs a call. Returns {'ok', now, letters}: o for done, l for lost, nothing for all done. Cost: O(jobs × log N).
 local leases, pool, attempts, errors, moved = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
@@ -23,19 +24,18 @@ if told then
   return {'ok', now, told}
 end
 
-local mine, letters = rows(leases, jobs, first)
-if #mine > 0 then
-  local ids = column(mine)
-  for _, row in ipairs(mine) do
-    if row[1] then
-      local record = redis.call('HGET', pool, row.id)
+local ids, where, letters = rows(leases, jobs, first)
+if #ids > 0 then
+  for i, id in ipairs(ids) do
+    if where[i] then
+      local record = redis.call('HGET', pool, id)
       if record then
-        redis.pcall('HSET', results, row.id, row[2] .. record)
-        redis.pcall('ZADD', done, now + row[1], row.id)
+        redis.pcall('HSET', results, id, jobs[where[i] + 1] .. record)
+        redis.pcall('ZADD', done, now + jobs[where[i]], id)
       end
     end
   end
-  redis.call('ZREM', leases, unpack(ids))
+  release(leases, ids)
   redis.call('HDEL', pool, unpack(ids))
   if redis.call('EXISTS', attempts, errors, moved) > 0 then
     redis.pcall('HDEL', attempts, unpack(ids))
@@ -43,6 +43,6 @@ if #mine > 0 then
     redis.pcall('HDEL', moved, unpack(ids))
   end
 end
-count(stats, counter, #mine)
+count(stats, counter, #ids)
 remember(receipt, number, letters)
 return {'ok', now, letters}

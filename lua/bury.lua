@@ -8,7 +8,8 @@
 -- KEYS[6]   stats     hash, counter to number
 -- KEYS[7]   receipt   string, the last call of the lane and its reply
 -- ARGV[1]   number    number of this call in its lane
--- ARGV[2..] jobs      rows: id, fence, 2, finished attempts to add (0 or 1), entry for the error log (none when empty)
+-- ARGV[2..] jobs      rows (see rows in prelude.lua) of two values: finished attempts to add (0 or 1), entry for the error log (none when
+--                   empty)
 --
 -- At most 1,000 jobs a call. Returns {'ok', now, letters}: o for buried, l for lost, nothing for all buried.
 -- Cost: O(jobs × log N).
@@ -21,20 +22,21 @@ if told then
   return {'ok', now, told}
 end
 
-local mine, letters = rows(leases, jobs, first)
-if #mine > 0 then
+local ids, where, letters = rows(leases, jobs, first)
+if #ids > 0 then
   redis.call('HDEL', moved, '') -- having deleted, the script may write at maxmemory
-  for _, row in ipairs(mine) do
-    redis.call('ZADD', dead, now, row.id)
-    if row[1] ~= '0' then
-      redis.pcall('HINCRBY', attempts, row.id, row[1])
+  for i, id in ipairs(ids) do
+    local ended, entry = jobs[where[i]], jobs[where[i] + 1]
+    redis.call('ZADD', dead, now, id)
+    if ended ~= '0' then
+      redis.pcall('HINCRBY', attempts, id, ended)
     end
-    if row[2] ~= '' then
-      redis.pcall('HSET', errors, row.id, append(redis.call('HGET', errors, row.id), row[2]))
+    if entry ~= '' then
+      redis.pcall('HSET', errors, id, append(redis.call('HGET', errors, id), entry))
     end
   end
-  redis.call('ZREM', leases, unpack(column(mine)))
+  release(leases, ids)
 end
-count(stats, 'buried', #mine)
+count(stats, 'buried', #ids)
 remember(receipt, number, letters)
 return {'ok', now, letters}

@@ -37,7 +37,7 @@ if redis.call('HDEL', pool, id) == 1 then
   end
   if fence then
     state = 'running'
-    redis.call('ZREM', leases, id)
+    release(leases, {id})
     nudge(channel, 'cancel', topic, fence, id)
   end
   redis.pcall('HDEL', attempts, id)

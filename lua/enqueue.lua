@@ -32,62 +32,70 @@ if told then
   return {'ok', now, told}
 end
 
-local ids = {}
+local ids, total = {}, 0
 for at = first, #jobs, width do
-  ids[#ids + 1] = jobs[at]
+  total = total + 1
+  ids[total] = jobs[at]
 end
 local live = redis.call('HMGET', pool, unpack(ids))
 local taken = replace == '1' and redis.call('ZMSCORE', leases, unpack(ids))
 
-local records, later, soon, old, letters = {}, {}, {}, {}, {}
-local earliest, refused = nil, false
+local records, stored = {}, 0 -- id, record, id, record …
+local later, delayed = {}, 0 -- due, id, due, id …
+local soon, old, letters, refused = {}, {}, {}, false
+local earliest
 local enqueued = '\173' .. stamp(now) .. '\173'
-for i = 1, #ids do
-  local at = first + (i - 1) * width
-  local id, head = ids[i], jobs[at + 1]
-  if not live[i] or (replace == '1' and string.sub(live[i], 1, 8) ~= string.sub(head, 1, 8)) then
-    local due = jobs[at + 3]
-    if string.byte(due) == 43 then
-      due = now + due -- Lua reads "+5" as 5
-    else
-      due = math.max(tonumber(due), now)
+local when, due, due_text -- most jobs of a call are due at the same time
+local at = first
+for i = 1, total do
+  local id, head, present = ids[i], jobs[at + 1], live[i]
+  local known = present and string.sub(present, 1, 8) == string.sub(head, 1, 8) -- the record of this very call
+  if not present or (replace == '1' and not known) then
+    if jobs[at + 3] ~= when then
+      when = jobs[at + 3]
+      if string.byte(when) == 43 then
+        due = now + when -- Lua reads "+5" as 5
+      else
+        due = math.max(tonumber(when), now)
+      end
+      due_text = stamp(due)
     end
     if due > now then
-      later[#later + 1] = due
-      later[#later + 1] = id
+      later[delayed + 1] = due_text
+      later[delayed + 2] = id
+      delayed = delayed + 2
       if not earliest or due < earliest then
         earliest = due
       end
     else
       soon[#soon + 1] = id
     end
-    records[#records + 1] = id
-    records[#records + 1] = head .. enqueued .. stamp(due) .. jobs[at + 2]
-    letters[i] = 'n'
-    if live[i] then
+    records[stored + 1] = id
+    records[stored + 2] = head .. enqueued .. due_text .. jobs[at + 2]
+    stored = stored + 2
+    if present then
       old[#old + 1] = id
       if taken[i] then
         nudge(channel, 'replace', topic, taken[i], id)
       end
     end
-  elseif string.sub(live[i], 1, 8) == string.sub(head, 1, 8) then
-    letters[i] = 'n' -- the record of this very call
-  else
-    letters[i] = 'd'
+  elseif not known then
     refused = true
+    letters[i] = 'd'
   end
+  at = at + width
 end
 
 -- The old job goes before the new one comes; places come before records: an id without a record is dropped by take.
 if #old > 0 then
-  redis.call('ZREM', leases, unpack(old))
+  release(leases, old)
   redis.call('ZREM', bucket, unpack(old))
   redis.call('ZREM', dead, unpack(old))
   redis.call('HDEL', attempts, unpack(old))
   redis.call('HDEL', errors, unpack(old))
   redis.call('HDEL', moved, unpack(old))
 end
-if #later > 0 then
+if delayed > 0 then
   if earliest - now <= tick then
     local head = redis.call('ZRANGE', bucket, 0, 0, 'WITHSCORES')
     if not head[2] or tonumber(head[2]) > earliest then
@@ -99,11 +107,17 @@ end
 if #soon > 0 then
   redis.call('RPUSH', ready, unpack(soon))
 end
-if #records > 0 then
+if stored > 0 then
   redis.call('HSET', pool, unpack(records))
 end
 
-local reply = refused and table.concat(letters) or ''
-count(stats, 'enqueued', #records / 2)
+local reply = ''
+if refused then
+  for i = 1, total do
+    letters[i] = letters[i] or 'n'
+  end
+  reply = table.concat(letters)
+end
+count(stats, 'enqueued', stored / 2)
 remember(receipt, number, reply)
 return {'ok', now, reply}

@@ -20,7 +20,7 @@ return {
   'ok', now,
   redis.call('HLEN', pool),
   redis.call('ZCARD', bucket),
-  redis.call('ZCARD', leases),
+  redis.call('ZCOUNT', leases, '-inf', '(+inf'), -- not the anchor
   redis.call('ZCARD', dead),
   redis.call('ZCARD', done),
   redis.call('ZRANGE', bucket, 0, 0, 'WITHSCORES'),

@@ -50,7 +50,7 @@ if #lapsed > 0 then
   if reclaimed > 0 then
     redis.call('LPUSH', ready, unpack(back))
   end
-  redis.call('ZREM', leases, unpack(lapsed))
+  release(leases, lapsed)
   count(stats, 'reclaimed', reclaimed)
   count(stats, 'dropped', #lapsed - reclaimed)
 end
@@ -70,7 +70,7 @@ end
 local wait = -1
 for _, zset in ipairs({bucket, leases}) do
   local head = redis.call('ZRANGE', zset, 0, 0, 'WITHSCORES')
-  if head[2] then
+  if head[2] and head[1] ~= anchor then
     local left = math.max(0, head[2] * 1000 - time[1] * 1000000 - time[2])
     if wait < 0 or left < wait then
       wait = left

@@ -8,7 +8,8 @@
 -- KEYS[6]   stats     hash, counter to number
 -- KEYS[7]   receipt   string, the last call of the lane and its reply
 -- ARGV[1]   number    number of this call in its lane
--- ARGV[2..] jobs      rows: id, fence, 3, delay in ms, attempts before the last revival, entry for the error log
+-- ARGV[2..] jobs      rows (see rows in prelude.lua) of three values: delay in ms, attempts before the last revival, entry for the
+--                   error log
 --
 -- At most 1,000 jobs a call. Returns {'ok', now, letters}: o for put back, l for lost, nothing for all put back.
 -- Cost: O(jobs × log N).
@@ -21,18 +22,19 @@ if told then
   return {'ok', now, told}
 end
 
-local mine, letters = rows(leases, jobs, first)
-if #mine > 0 then
+local ids, where, letters = rows(leases, jobs, first)
+if #ids > 0 then
   redis.call('HDEL', moved, '') -- having deleted, the script may write at maxmemory
-  for _, row in ipairs(mine) do
-    local due = now + row[1]
-    redis.call('ZADD', bucket, due, row.id)
-    redis.call('HINCRBY', attempts, row.id, 1)
-    redis.pcall('HSET', errors, row.id, append(redis.call('HGET', errors, row.id), row[3]))
-    redis.call('HSET', moved, row.id, due .. ' retry ' .. row[2])
+  for i, id in ipairs(ids) do
+    local delay, spent, entry = jobs[where[i]], jobs[where[i] + 1], jobs[where[i] + 2]
+    local due = now + delay
+    redis.call('ZADD', bucket, due, id)
+    redis.call('HINCRBY', attempts, id, 1)
+    redis.pcall('HSET', errors, id, append(redis.call('HGET', errors, id), entry))
+    redis.call('HSET', moved, id, due .. ' retry ' .. spent)
   end
-  redis.call('ZREM', leases, unpack(column(mine)))
+  release(leases, ids)
 end
-count(stats, 'retried', #mine)
+count(stats, 'retried', #ids)
 remember(receipt, number, letters)
 return {'ok', now, letters}

@@ -5,7 +5,7 @@
 -- KEYS[3]   stats    hash, counter to number
 -- KEYS[4]   receipt  string, the last call of the lane and its reply
 -- ARGV[1]   number   number of this call in its lane
--- ARGV[2..] jobs     rows: id, fence, 0; the one to run first stands first
+-- ARGV[2..] jobs     rows (see rows in prelude.lua) with no values; the one to run first stands first
 --
 -- At most 1,000 jobs a call. Returns {'ok', now, letters}: o for given back, l for lost, nothing for all given back.
 -- Cost: O(jobs × log N).
@@ -17,14 +17,14 @@ if told then
   return {'ok', now, told}
 end
 
-local mine, letters = rows(leases, jobs, first)
-if #mine > 0 then
+local ids, _, letters = rows(leases, jobs, first)
+if #ids > 0 then
   redis.call('ZREM', leases, '') -- having deleted, the script may write at maxmemory
-  for i = #mine, 1, -1 do
-    redis.call('LPUSH', ready, mine[i].id)
+  for i = #ids, 1, -1 do
+    redis.call('LPUSH', ready, ids[i])
   end
-  redis.call('ZREM', leases, unpack(column(mine)))
+  release(leases, ids)
 end
-count(stats, 'returned', #mine)
+count(stats, 'returned', #ids)
 remember(receipt, number, letters)
 return {'ok', now, letters}

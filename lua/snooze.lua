@@ -6,7 +6,7 @@
 -- KEYS[4]   stats    hash, counter to number
 -- KEYS[5]   receipt  string, the last call of the lane and its reply
 -- ARGV[1]   number   number of this call in its lane
--- ARGV[2..] jobs     rows: id, fence, 2, delay in ms, attempts before the last revival
+-- ARGV[2..] jobs     rows (see rows in prelude.lua) of two values: delay in ms, attempts before the last revival
 --
 -- At most 1,000 jobs a call. Returns {'ok', now, letters}: o for put back, l for lost, nothing for all put back.
 -- Cost: O(jobs × log N).
@@ -18,16 +18,17 @@ if told then
   return {'ok', now, told}
 end
 
-local mine, letters = rows(leases, jobs, first)
-if #mine > 0 then
+local ids, where, letters = rows(leases, jobs, first)
+if #ids > 0 then
   redis.call('HDEL', moved, '') -- having deleted, the script may write at maxmemory
-  for _, row in ipairs(mine) do
-    local due = now + row[1]
-    redis.call('ZADD', bucket, due, row.id)
-    redis.call('HSET', moved, row.id, due .. ' snooze ' .. row[2])
+  for i, id in ipairs(ids) do
+    local delay, spent = jobs[where[i]], jobs[where[i] + 1]
+    local due = now + delay
+    redis.call('ZADD', bucket, due, id)
+    redis.call('HSET', moved, id, due .. ' snooze ' .. spent)
   end
-  redis.call('ZREM', leases, unpack(column(mine)))
+  release(leases, ids)
 end
-count(stats, 'snoozed', #mine)
+count(stats, 'snoozed', #ids)
 remember(receipt, number, letters)
 return {'ok', now, letters}

@@ -57,9 +57,10 @@ end
 
 local ids, records, grants, seen = {}, {}, {}, {}
 local lease_end = now + lease
-local looked = 0
-while #ids < limit and looked < 1000 do
-  local room = limit - #ids
+local ending = string.format('%.0f', lease_end)
+local got, looked = 0, 0
+while got < limit and looked < 1000 do
+  local room = limit - got
   local popped = redis.call('LPOP', handoff, room) or {}
   if #popped < room then
     for _, id in ipairs(redis.call('LPOP', ready, room - #popped) or {}) do
@@ -75,23 +76,23 @@ while #ids < limit and looked < 1000 do
   local leased = redis.call('ZMSCORE', leases, unpack(popped))
   local buried = redis.call('ZMSCORE', dead, unpack(popped))
   for i, id in ipairs(popped) do
-    if found[i] and not delayed[i] and not leased[i] and not buried[i] and not seen[id] then
+    local record = found[i]
+    if record and not delayed[i] and not leased[i] and not buried[i] and not seen[id] then
       seen[id] = true
-      ids[#ids + 1] = id
-      records[#records + 1] = found[i]
-      grants[#grants + 1] = lease_end
-      grants[#grants + 1] = id
+      got = got + 1
+      ids[got], records[got] = id, record
+      grants[2 * got - 1], grants[2 * got] = ending, id
     end
   end
 end
 if looked == 0 then
   return {'empty', now}
 end
-if #ids > 0 then
-  redis.call('ZADD', leases, unpack(grants))
+if got > 0 then
+  grant(leases, grants)
   redis.pcall('DEL', receipt)
-  redis.pcall('RPUSH', receipt, number, lease_end, unpack(ids))
+  redis.pcall('RPUSH', receipt, number, ending, unpack(ids))
   redis.pcall('PEXPIRE', receipt, lease)
-  count(stats, 'taken', #ids)
+  count(stats, 'taken', got)
 end
 return answer(lease_end, ids, records)
