@@ -67,9 +67,9 @@ func (t *topicServer) promote(ctx context.Context, heal bool) (moved int, wait t
 		flag = 1
 	}
 	sent := time.Now()
-	r, err := t.server.call.call(call, promoteScript, k.topic, promoteLimit, []string{
+	r, err := t.server.call.call(call, promoteScript, k.topic, promoteLimit, names(
 		k.bucket, k.ready, k.leases, k.pool, k.attempts, k.errors, k.moved, k.handoff, k.stats,
-	}, promoteLimit, flag)
+	), promoteLimit, flag)
 	if ctx.Err() != nil {
 		return 0, 0, ctx.Err()
 	}
@@ -93,9 +93,9 @@ func (t *topicServer) prune(ctx context.Context) (removed int, err error) {
 	call, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	k, o := t.keys, &t.server.o
-	r, err := t.server.call.call(call, pruneScript, k.topic, pruneLimit, []string{
+	r, err := t.server.call.call(call, pruneScript, k.topic, pruneLimit, names(
 		k.pool, k.dead, k.attempts, k.errors, k.moved, k.done, k.results, k.stats,
-	}, o.deadCount, o.deadAge.Milliseconds(), pruneLimit)
+	), o.deadCount, o.deadAge.Milliseconds(), pruneLimit)
 	if ctx.Err() != nil {
 		return 0, ctx.Err()
 	}

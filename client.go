@@ -181,8 +181,8 @@ func (c *Client) enqueued(ctx context.Context, fresh *NewJob, e *enqueueing, err
 // that was running, the handler's context ends with ErrCancelled, and what the handler returns is ignored. A dead one is
 // forgotten. ErrNotFound if there is no such job: it has run, for example. The cost does not depend on how many jobs wait.
 func (c *Client) Dequeue(ctx context.Context, topic, id string) (State, error) {
-	state, err := c.one(ctx, cancelScript, topic, id, func(k *keys, receipt string) []string {
-		return []string{k.pool, k.bucket, k.leases, k.dead, k.attempts, k.errors, k.moved, k.stats, receipt}
+	state, err := c.one(ctx, cancelScript, topic, id, func(k *keys, receipt string) []any {
+		return names(k.pool, k.bucket, k.leases, k.dead, k.attempts, k.errors, k.moved, k.stats, receipt)
 	}, controlChannel(c.o.prefix), topic)
 	if err != nil {
 		return "", err
@@ -204,8 +204,8 @@ func (c *Client) Reschedule(ctx context.Context, topic, id string, due JobOption
 	if o.dueAt > 0 {
 		when = strconv.FormatInt(o.dueAt, 10)
 	}
-	state, err := c.one(ctx, rescheduleScript, topic, id, func(k *keys, receipt string) []string {
-		return []string{k.pool, k.bucket, k.ready, k.leases, k.dead, k.moved, receipt}
+	state, err := c.one(ctx, rescheduleScript, topic, id, func(k *keys, receipt string) []any {
+		return names(k.pool, k.bucket, k.ready, k.leases, k.dead, k.moved, receipt)
 	}, when, maxTick.Milliseconds(), controlChannel(c.o.prefix), topic)
 	switch {
 	case err != nil:
@@ -227,20 +227,20 @@ func onlyDue(o jobOptions) bool {
 // Revive puts a dead job back to ready, with all its retries before it again; its attempts go on counting. ErrNotFound if there is no
 // dead job with this ID.
 func (c *Client) Revive(ctx context.Context, topic, id string) error {
-	_, err := c.one(ctx, reviveScript, topic, id, func(k *keys, receipt string) []string {
-		return []string{k.dead, k.ready, k.attempts, k.moved, k.stats, receipt}
+	_, err := c.one(ctx, reviveScript, topic, id, func(k *keys, receipt string) []any {
+		return names(k.dead, k.ready, k.attempts, k.moved, k.stats, receipt)
 	})
 	return err
 }
 
 // one runs a script that is about one job and answers with the state it found it in.
-func (c *Client) one(ctx context.Context, s *script, topic, id string, names func(*keys, string) []string, args ...any) (State, error) {
+func (c *Client) one(ctx context.Context, s *script, topic, id string, keys func(*keys, string) []any, args ...any) (State, error) {
 	if err := c.ready(topic, id); err != nil {
 		return "", fmt.Errorf("%s topic %q: %w", s.name, topic, err)
 	}
 	k := newKeys(c.o.prefix, topic)
 	lane := c.lanes.get()
-	r, err := c.scripts.call(ctx, s, topic, 1, names(k, k.receipt(lane.id)), append([]any{lane.next(), id}, args...)...)
+	r, err := c.scripts.call(ctx, s, topic, 1, keys(k, k.receipt(lane.id)), append([]any{lane.next(), id}, args...)...)
 	c.lanes.put(lane, err)
 	if err != nil {
 		return "", unsure(err)
@@ -257,7 +257,7 @@ func (c *Client) commit(topic string) *commit {
 	defer c.mu.Unlock()
 	g := c.commits[topic]
 	if g == nil {
-		g = &commit{client: c, keys: newKeys(c.o.prefix, topic), lane: newLane()}
+		g = newCommit(c, topic)
 		c.commits[topic] = g
 	}
 	return g

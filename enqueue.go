@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 )
@@ -55,12 +56,24 @@ func (e *enqueueing) job() *Job {
 type commit struct {
 	client *Client
 	keys   *keys
+	names  []any // the keys of the script up to the receipt
+	words  []any // what the script is told in every call
 
 	mu       sync.Mutex
 	pending  []*enqueueing
 	flying   bool // a flush is under way
 	lane     *lane
 	recorded bool // the topic is in the set of topics
+}
+
+func newCommit(c *Client, topic string) *commit {
+	k := newKeys(c.o.prefix, topic)
+	return &commit{
+		client: c, keys: k, lane: newLane(),
+		// No capacity to spare: two flushes may append to it at the same time.
+		names: slices.Clip(names(k.pool, k.bucket, k.ready, k.leases, k.dead, k.attempts, k.errors, k.moved, k.stats)),
+		words: []any{maxTick.Milliseconds(), controlChannel(c.o.prefix), topic},
+	}
 }
 
 // enqueue stores e, alone or with others.
@@ -191,14 +204,12 @@ func (g *commit) send(ctx context.Context, lane *lane, list []*enqueueing) error
 	if list[0].opts.replace {
 		replace = "1"
 	}
-	args = append(args, lane.next(), replace, maxTick.Milliseconds(), controlChannel(g.client.o.prefix), g.keys.topic)
+	args = append(append(args, lane.next(), replace), g.words...)
 	for _, e := range list {
 		args = append(args, &e.id, &e.head, &e.tail, &e.when)
 	}
 	k := g.keys
-	names := []string{
-		k.pool, k.bucket, k.ready, k.leases, k.dead, k.attempts, k.errors, k.moved, k.stats, k.receipt(lane.id),
-	}
+	names := append(g.names, lane.receipt(k))
 	r, err := g.client.store(ctx, k, names, len(list), args)
 	if err != nil && !errors.Is(err, ErrNotReplicated) {
 		for _, e := range list {

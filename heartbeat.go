@@ -88,7 +88,7 @@ func (s *Server) heartbeat(ctx context.Context, about ServerInfo) (now int64, er
 	}
 	call, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	r, err := s.call.call(call, heartbeatScript, "", 0, []string{serversKey(s.o.prefix)}, s.id, text)
+	r, err := s.call.call(call, heartbeatScript, "", 0, names(serversKey(s.o.prefix)), s.id, text)
 	return r.now(), err
 }
 

@@ -48,9 +48,9 @@ func (c *Client) get(ctx context.Context, topic string, ids []string) ([]*JobInf
 	for i, id := range ids {
 		args[i] = id
 	}
-	r, err := c.scripts.call(ctx, getScript, topic, len(ids), []string{
+	r, err := c.scripts.call(ctx, getScript, topic, len(ids), names(
 		k.pool, k.bucket, k.leases, k.dead, k.attempts, k.errors, k.moved, k.done, k.results,
-	}, args...)
+	), args...)
 	if err != nil {
 		return nil, err
 	}
@@ -212,9 +212,9 @@ func (c *Client) Inspect(ctx context.Context, topic string) (*TopicInfo, error) 
 	for i, name := range counters {
 		args[i] = name
 	}
-	r, err := c.scripts.call(ctx, inspectScript, topic, 0, []string{
+	r, err := c.scripts.call(ctx, inspectScript, topic, 0, names(
 		k.pool, k.bucket, k.leases, k.dead, k.done, k.meta, k.stats,
-	}, args...)
+	), args...)
 	if err != nil {
 		return nil, err
 	}
@@ -299,6 +299,6 @@ func (c *Client) pause(ctx context.Context, topic string, err error, paused int,
 		return fmt.Errorf("pause topic %q: %w", topic, err)
 	}
 	k := newKeys(c.o.prefix, topic)
-	_, err = c.scripts.call(ctx, pauseScript, topic, 0, []string{k.meta}, paused, period, by, reason, controlChannel(c.o.prefix), topic)
+	_, err = c.scripts.call(ctx, pauseScript, topic, 0, names(k.meta), paused, period, by, reason, controlChannel(c.o.prefix), topic)
 	return unsure(err)
 }

@@ -11,6 +11,9 @@ import (
 type lane struct {
 	id  string
 	seq uint64
+
+	topic string // of the last receipt
+	key   any
 }
 
 func newLane() *lane { return &lane{id: rand.Text()} }
@@ -19,6 +22,14 @@ func newLane() *lane { return &lane{id: rand.Text()} }
 func (l *lane) next() string {
 	l.seq++
 	return strconv.FormatUint(l.seq, 10)
+}
+
+// receipt is the key of the lane's receipt in a topic.
+func (l *lane) receipt(k *keys) any {
+	if l.topic != k.topic || l.key == nil {
+		l.topic, l.key = k.topic, k.receipt(l.id)
+	}
+	return l.key
 }
 
 // lanes holds the lanes that are not in use.

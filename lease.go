@@ -96,7 +96,7 @@ func (t *topicServer) extend(ctx context.Context, list []*run) error {
 	call, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	k := t.keys
-	reply, err := t.server.call.call(call, extendScript, k.topic, len(asked), []string{k.leases, k.pool}, args...)
+	reply, err := t.server.call.call(call, extendScript, k.topic, len(asked), names(k.leases, k.pool), args...)
 	t.trouble.note("extend", err)
 	if err != nil {
 		return err

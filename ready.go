@@ -73,9 +73,9 @@ func (t *topicServer) take(ctx, work context.Context, number uint64, n int) (sta
 	defer cancel()
 	k, s := t.keys, t.server
 	sent := time.Now()
-	r, err := s.call.call(call, takeScript, k.topic, n, []string{
+	r, err := s.call.call(call, takeScript, k.topic, n, names(
 		k.ready, k.handoff, k.pool, k.bucket, k.leases, k.dead, k.attempts, k.moved, k.meta, k.taken(s.id), k.stats,
-	}, strconv.FormatUint(number, 10), n, s.o.lease.Milliseconds())
+	), strconv.FormatUint(number, 10), n, s.o.lease.Milliseconds())
 	t.trouble.note("take", err)
 	if err != nil {
 		return "", err
@@ -86,8 +86,9 @@ func (t *topicServer) take(ctx, work context.Context, number uint64, n int) (sta
 	}
 	leaseEnd, ids, records, tried, moved := r.number(2), r.list(3), r.list(4), r.list(5), r.list(6)
 	until := sent.Add(s.o.lease)
+	fence := strconv.FormatInt(leaseEnd, 10)
 	for i := range ids {
-		run, err := t.newRun(ids.text(i), records.text(i), leaseEnd, until, tried.text(i), moved.text(i))
+		run, err := t.newRun(ids.text(i), records.text(i), fence, leaseEnd, until, tried.text(i), moved.text(i))
 		t.hold(run)
 		t.admit(ctx, run, err, r.now())
 	}
@@ -105,9 +106,9 @@ func (t *topicServer) admit(ctx context.Context, r *run, undecodable error, now 
 		t.add(row{run: r, verb: verbBury, entry: entry.encode(), err: undecodable})
 	case ctx.Err() != nil:
 		t.add(row{run: r, verb: verbReturn, err: ErrShutdown})
-	case r.record.expires() > 0 && now >= r.record.expires():
+	case r.expires > 0 && now >= r.expires:
 		t.add(row{run: r, verb: verbExpire})
-	case r.record.opts.retry >= 0 && r.attempt-1-r.spent > r.record.opts.retry:
+	case r.opts.retry >= 0 && r.attempt-1-r.spent > r.opts.retry:
 		t.add(row{run: r, verb: verbBury, err: ErrLeaseLost}) // its last run was cut off: promote has put that on record
 	default:
 		t.start(r)

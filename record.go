@@ -115,29 +115,28 @@ func nonceOf(raw string) string {
 }
 
 // decodeRecord reads a record. Whatever the bytes are, it returns an error rather than panicking.
-func decodeRecord(raw string) (*record, error) {
+func decodeRecord(raw string) (r record, err error) {
 	if len(raw) < headLen+2*stampLen {
-		return nil, fmt.Errorf("record of %d bytes is too short", len(raw))
+		return r, fmt.Errorf("record of %d bytes is too short", len(raw))
 	}
 	switch version := raw[nonceLen]; {
 	case version > recordVersion:
-		return nil, fmt.Errorf("%w: %d, this release reads up to %d", errNewerRecord, version, recordVersion)
+		return r, fmt.Errorf("%w: %d, this release reads up to %d", errNewerRecord, version, recordVersion)
 	case version < 1:
-		return nil, fmt.Errorf("record of format version %d", version)
+		return r, fmt.Errorf("record of format version %d", version)
 	}
 	if first := raw[headLen-1]; first != 0x90|recordFields {
-		return nil, fmt.Errorf("record does not begin with an array of %d fields but with 0x%02x", recordFields, first)
+		return r, fmt.Errorf("record does not begin with an array of %d fields but with 0x%02x", recordFields, first)
 	}
-	r := &record{nonce: raw[:nonceLen]}
-	var err error
+	r.nonce = raw[:nonceLen]
 	if r.enqueuedAt, err = decodeStamp(raw[headLen:]); err != nil {
-		return nil, fmt.Errorf("enqueueing time of record: %w", err)
+		return r, fmt.Errorf("enqueueing time of record: %w", err)
 	}
 	if r.due, err = decodeStamp(raw[headLen+stampLen:]); err != nil {
-		return nil, fmt.Errorf("due time of record: %w", err)
+		return r, fmt.Errorf("due time of record: %w", err)
 	}
 	if err := r.decodeTail(raw[headLen+2*stampLen:]); err != nil {
-		return nil, fmt.Errorf("decode record: %w", err)
+		return r, fmt.Errorf("decode record: %w", err)
 	}
 	return r, nil
 }

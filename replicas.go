@@ -8,11 +8,11 @@ import (
 )
 
 // store runs the enqueue script and, with WaitReplicas, waits on the same connection until enough replicas have what it wrote.
-func (c *Client) store(ctx context.Context, k *keys, names []string, jobs int, args []any) (reply, error) {
+func (c *Client) store(ctx context.Context, k *keys, names []any, jobs int, args []any) (reply, error) {
 	if c.o.replicas == 0 {
 		return c.scripts.call(ctx, enqueueScript, k.topic, jobs, names, args...)
 	}
-	w := &replicaWaiter{Scripter: c.rdb, client: c, key: k.pool}
+	w := &replicaWaiter{client: c, key: k.pool}
 	r, err := caller{w, &c.o.hooks}.call(ctx, enqueueScript, k.topic, jobs, names, args...)
 	if err == nil && w.confirmed < int64(c.o.replicas) {
 		err = fmt.Errorf("enqueue topic %q: %w: %d of %d within %v",
@@ -21,35 +21,25 @@ func (c *Client) store(ctx context.Context, k *keys, names []string, jobs int, a
 	return r, err
 }
 
-// A replicaWaiter runs one script with a WAIT behind it on the same connection, as WAIT speaks of its own connection's writes only.
+// A replicaWaiter sends a command with a WAIT behind it on the same connection, as WAIT speaks of its own connection's writes only.
 type replicaWaiter struct {
-	redis.Scripter
 	client    *Client
 	key       string // tells the node of a cluster
 	confirmed int64
 }
 
-// EvalSha runs a script by its digest, then WAIT.
-func (w *replicaWaiter) EvalSha(ctx context.Context, sha string, keys []string, args ...any) *redis.Cmd {
-	return w.run(ctx, func(p redis.Pipeliner) *redis.Cmd { return p.EvalSha(ctx, sha, keys, args...) })
-}
-
-// Eval runs a script by its text, then WAIT.
-func (w *replicaWaiter) Eval(ctx context.Context, src string, keys []string, args ...any) *redis.Cmd {
-	return w.run(ctx, func(p redis.Pipeliner) *redis.Cmd { return p.Eval(ctx, src, keys, args...) })
-}
-
-func (w *replicaWaiter) run(ctx context.Context, script func(redis.Pipeliner) *redis.Cmd) *redis.Cmd {
+// Process sends cmd, then WAIT.
+func (w *replicaWaiter) Process(ctx context.Context, cmd redis.Cmder) error {
 	const redirects = 3
 	for try := 0; ; try++ {
 		node, err := w.node(ctx)
 		if err != nil {
-			cmd := redis.NewCmd(ctx)
-			cmd.SetErr(err)
-			return cmd
+			return err
 		}
 		pipe := node.Pipeline()
-		cmd := script(pipe)
+		if err := pipe.Process(ctx, cmd); err != nil {
+			return err
+		}
 		wait := pipe.Do(ctx, "WAIT", w.client.o.replicas, w.client.o.replicaWait.Milliseconds())
 		// Exec returns the error of the first command that failed; each is read from its own command below.
 		_, _ = pipe.Exec(ctx)
@@ -60,7 +50,7 @@ func (w *replicaWaiter) run(ctx context.Context, script func(redis.Pipeliner) *r
 				continue
 			}
 		}
-		return cmd
+		return cmd.Err()
 	}
 }
 

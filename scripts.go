@@ -12,14 +12,17 @@ import (
 
 // A script is one transition in Lua. Each is called from exactly one Go function.
 type script struct {
-	name string
-	*redis.Script
+	name         string
+	text, digest any // strings, ready to be sent
 }
 
 //go:embed lua/prelude.lua
 var prelude string
 
-func newScript(name, src string) *script { return &script{name, redis.NewScript(prelude + src)} }
+func newScript(name, src string) *script {
+	s := redis.NewScript(prelude + src)
+	return &script{name: name, text: prelude + src, digest: s.Hash()}
+}
 
 var (
 	//go:embed lua/enqueue.lua
@@ -100,7 +103,7 @@ var allScripts = []*script{
 func Scripts() map[string]string {
 	digests := make(map[string]string, len(allScripts))
 	for _, s := range allScripts {
-		digests[s.name] = s.Hash()
+		digests[s.name], _ = s.digest.(string)
 	}
 	return digests
 }
@@ -148,21 +151,41 @@ func (r reply) list(i int) reply {
 
 func (r reply) now() int64 { return r.number(1) }
 
+// A processor sends a command to Redis: a client does.
+type processor interface {
+	Process(ctx context.Context, cmd redis.Cmder) error
+}
+
 // caller runs scripts for a client or a server and tells the script hooks.
 type caller struct {
-	rdb   redis.Scripter
+	rdb   processor
 	hooks *hooks
 }
 
 // call runs s. On NOSCRIPT, after a restart or a failover of Redis, the script's text is sent. An error says which transition of
 // which topic it was.
-func (c caller) call(ctx context.Context, s *script, topic string, jobs int, keys []string, args ...any) (reply, error) {
+func (c caller) call(ctx context.Context, s *script, topic string, jobs int, keys []any, args ...any) (reply, error) {
 	var start time.Time
 	if len(c.hooks.script) > 0 {
 		start = time.Now()
 	}
-	got, err := s.Run(ctx, c.rdb, keys, args...).Slice()
-	r := reply(got)
+	// Script.Run of go-redis does the same, with an allocation for every key.
+	words := make([]any, 0, 3+len(keys)+len(args))
+	words = append(append(append(words, "evalsha", s.digest, len(keys)), keys...), args...)
+	send := func() (*redis.Cmd, error) {
+		cmd := redis.NewCmd(ctx, words...)
+		cmd.SetFirstKeyPos(3) // tells the node of a cluster
+		return cmd, c.rdb.Process(ctx, cmd)
+	}
+	cmd, err := send()
+	if redis.HasErrorPrefix(err, "NOSCRIPT") {
+		words[0], words[1] = "eval", s.text
+		cmd, err = send()
+	}
+	var r reply
+	if err == nil {
+		r, err = cmd.Slice()
+	}
 	switch {
 	case err != nil:
 		err = fmt.Errorf("%s topic %q: %w", s.name, topic, err)
@@ -173,6 +196,15 @@ func (c caller) call(ctx context.Context, s *script, topic string, jobs int, key
 		c.hooks.fireScript(ScriptEvent{Name: s.name, Topic: topic, Jobs: jobs, Duration: time.Since(start), Err: err})
 	}
 	return r, err
+}
+
+// names makes the list of keys of a call.
+func names(keys ...string) []any {
+	list := make([]any, len(keys))
+	for i, k := range keys {
+		list[i] = k
+	}
+	return list
 }
 
 // answered tells whether Redis itself said err: then it is sure that the call was not carried out.

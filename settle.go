@@ -34,26 +34,26 @@ var verbs = [...]struct {
 	script  *script
 	outcome string
 	words   []any
-	keys    func(k *keys) []string
+	keys    func(k *keys) []any
 }{
 	verbAck:    {ackScript, outcomeAcked, []any{outcomeAcked}, ackKeys},
 	verbExpire: {ackScript, outcomeExpired, []any{outcomeExpired}, ackKeys},
-	verbRetry: {retryScript, outcomeRetried, nil, func(k *keys) []string {
-		return []string{k.leases, k.bucket, k.attempts, k.errors, k.moved, k.stats}
+	verbRetry: {retryScript, outcomeRetried, nil, func(k *keys) []any {
+		return names(k.leases, k.bucket, k.attempts, k.errors, k.moved, k.stats)
 	}},
-	verbSnooze: {snoozeScript, outcomeSnoozed, nil, func(k *keys) []string {
-		return []string{k.leases, k.bucket, k.moved, k.stats}
+	verbSnooze: {snoozeScript, outcomeSnoozed, nil, func(k *keys) []any {
+		return names(k.leases, k.bucket, k.moved, k.stats)
 	}},
-	verbReturn: {returnScript, outcomeReturned, nil, func(k *keys) []string {
-		return []string{k.leases, k.ready, k.stats}
+	verbReturn: {returnScript, outcomeReturned, nil, func(k *keys) []any {
+		return names(k.leases, k.ready, k.stats)
 	}},
-	verbBury: {buryScript, outcomeBuried, nil, func(k *keys) []string {
-		return []string{k.leases, k.dead, k.attempts, k.errors, k.moved, k.stats}
+	verbBury: {buryScript, outcomeBuried, nil, func(k *keys) []any {
+		return names(k.leases, k.dead, k.attempts, k.errors, k.moved, k.stats)
 	}},
 }
 
-func ackKeys(k *keys) []string {
-	return []string{k.leases, k.pool, k.attempts, k.errors, k.moved, k.done, k.results, k.stats}
+func ackKeys(k *keys) []any {
+	return names(k.leases, k.pool, k.attempts, k.errors, k.moved, k.done, k.results, k.stats)
 }
 
 // A row is one job for a settling script.
@@ -84,7 +84,7 @@ func (r row) outcome() string {
 func (r row) tail(server string) []any {
 	switch r.verb {
 	case verbAck:
-		if keep := r.run.record.opts.retention; keep > 0 {
+		if keep := r.run.opts.retention; keep > 0 {
 			return []any{keep, netstring(encodeFinished(r, server))}
 		}
 	case verbRetry:
@@ -179,7 +179,7 @@ func (t *topicServer) tell(ctx context.Context, lane, number string, list []row)
 
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	reply, err := t.server.call.call(ctx, v.script, t.keys.topic, len(list), append(v.keys(t.keys), t.keys.receipt(lane)), args...)
+	reply, err := t.server.call.call(ctx, v.script, t.keys.topic, len(list), append(v.keys(t.keys), any(t.keys.receipt(lane))), args...)
 	t.trouble.note(v.script.name, err)
 
 	letters := reply.text(2)

@@ -61,10 +61,12 @@ func nudge(c chan struct{}) {
 type run struct {
 	id      string // the job's own fields belong to the handler, which may change them
 	job     *Job
-	record  *record // nil if it cannot be decoded
-	size    int     // of the payload
-	attempt int     // from 1
-	spent   int     // attempts before the last revival
+	own     Job        // what job points to
+	opts    jobOptions // zero if the record cannot be read
+	expires int64      // Redis's time from which the job is dropped instead of started; 0: never
+	size    int        // of the payload
+	attempt int        // from 1
+	spent   int        // attempts before the last revival
 	cancel  context.CancelCauseFunc
 
 	// What follows is guarded by topicServer.mu.
@@ -123,7 +125,7 @@ func (t *topicServer) start(r *run) {
 	t.mu.Lock()
 	t.busy++
 	r.started = true
-	if limit := r.record.opts.timeout; limit > 0 {
+	if limit := r.opts.timeout; limit > 0 {
 		r.deadline = time.Now().Add(time.Duration(limit) * time.Millisecond)
 	}
 	t.mu.Unlock()
@@ -228,10 +230,10 @@ func (t *topicServer) verdict(r *run, cause, err error, ran time.Duration) row {
 	if errors.As(err, &permanent) {
 		entry.Type = fmt.Sprintf("%T", permanent.err)
 	}
-	if permanent != nil || r.record.opts.retry >= 0 && tries > r.record.opts.retry {
+	if permanent != nil || r.opts.retry >= 0 && tries > r.opts.retry {
 		return row{run: r, verb: verbBury, end: end, entry: entry.encode(), attempts: 1, err: err}
 	}
-	delay := backoff(tries, r.record.opts.backoffMin, r.record.opts.backoffMax)
+	delay := backoff(tries, r.opts.backoffMin, r.opts.backoffMax)
 	entry.NextDue = end.Add(delay)
 	return row{run: r, verb: verbRetry, end: end, delay: delay, entry: entry.encode(), err: err}
 }
@@ -329,20 +331,27 @@ func (t *topicServer) settled() <-chan struct{} {
 }
 
 // newRun makes a run of what take answered. The error says why the record cannot be read; the run can be settled all the same.
-func (t *topicServer) newRun(id, raw string, leaseEnd int64, until time.Time, tried, changed string) (*run, error) {
-	finished, _ := strconv.Atoi(tried) // "" is none
-	r := &run{id: id, attempt: finished + 1, fence: strconv.FormatInt(leaseEnd, 10), until: until}
-	r.job = &Job{Topic: t.keys.topic, ID: id, Attempt: r.attempt, nonce: nonceOf(raw)}
+func (t *topicServer) newRun(id, raw, fence string, leaseEnd int64, until time.Time, tried, changed string) (*run, error) {
+	r := &run{id: id, attempt: 1, fence: fence, until: until}
+	if tried != "" {
+		finished, _ := strconv.Atoi(tried) // HINCRBY wrote it
+		r.attempt += finished
+	}
+	r.job = &r.own
+	r.job.Topic, r.job.ID, r.job.Attempt, r.job.nonce = t.keys.topic, id, r.attempt, nonceOf(raw)
 	r.job.fence.Store(leaseEnd)
 	rec, err := decodeRecord(raw)
 	if err != nil {
 		return r, err
 	}
-	r.record, r.size = rec, rec.size
+	r.opts, r.size = rec.opts, rec.size
 	r.job.Payload, r.job.Headers, r.job.Retries = rec.payload, rec.opts.headers, rec.opts.retry
 	r.job.EnqueuedAt, r.job.Due = msTime(rec.enqueuedAt), msTime(rec.due)
-	if m, ok := parseMoved(changed); ok {
-		r.job.Due, r.spent = msTime(m.due), m.spent
+	r.expires = rec.expires()
+	if changed != "" {
+		if m, ok := parseMoved(changed); ok {
+			r.job.Due, r.spent = msTime(m.due), m.spent
+		}
 	}
 	return r, nil
 }
