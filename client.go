@@ -243,12 +243,21 @@ func (c *Client) one(ctx context.Context, s *script, topic, id string, keys func
 	r, err := c.scripts.call(ctx, s, topic, 1, keys(k, k.receipt(lane.id)), append([]any{lane.next(), id}, args...)...)
 	c.lanes.put(lane, err)
 	if err != nil {
-		return "", unsure(err)
+		return "", c.unsure(err)
 	}
 	if state := r.text(2); state != "none" {
 		return State(state), nil
 	}
 	return "", fmt.Errorf("%s topic %q: %w", s.name, topic, ErrNotFound)
+}
+
+// unsure marks an error after which the outcome is not known.
+func (c *Client) unsure(err error) error {
+	if err == nil || answered(err) {
+		return err
+	}
+	reload(c.rdb)
+	return fmt.Errorf("%w: %w", ErrUnknownOutcome, err)
 }
 
 // commit gives the group commit of a topic.

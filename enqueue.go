@@ -212,8 +212,9 @@ func (g *commit) send(ctx context.Context, lane *lane, list []*enqueueing) error
 	names := append(g.names, lane.receipt(k))
 	r, err := g.client.store(ctx, k, names, len(list), args)
 	if err != nil && !errors.Is(err, ErrNotReplicated) {
+		outcome := g.client.unsure(err)
 		for _, e := range list {
-			e.err = unsure(err)
+			e.err = outcome
 		}
 		return err
 	}

@@ -300,5 +300,5 @@ func (c *Client) pause(ctx context.Context, topic string, err error, paused int,
 	}
 	k := newKeys(c.o.prefix, topic)
 	_, err = c.scripts.call(ctx, pauseScript, topic, 0, names(k.meta), paused, period, by, reason, controlChannel(c.o.prefix), topic)
-	return unsure(err)
+	return c.unsure(err)
 }

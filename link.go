@@ -46,9 +46,18 @@ func restored(timeout time.Duration) time.Duration {
 	return timeout
 }
 
+// reload makes a cluster's client ask who its nodes are: by itself it does so when a node says that a slot has moved, but not when a node
+// is gone. It only starts the asking.
+func reload(rdb redis.UniversalClient) {
+	if cluster, ok := rdb.(*redis.ClusterClient); ok {
+		cluster.ReloadState(context.Background())
+	}
+}
+
 // An outage watches the answers of Redis for a server, so that trouble is logged once when it begins and once when it ends.
 type outage struct {
-	log *slog.Logger
+	log  *slog.Logger
+	lost func() // called with every failure
 
 	mu    sync.Mutex
 	since time.Time // zero: Redis answers
@@ -56,6 +65,7 @@ type outage struct {
 
 // failed notes that Redis did not answer or said that it cannot serve.
 func (o *outage) failed(err error) {
+	o.lost()
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.since.IsZero() {

@@ -212,11 +212,3 @@ func answered(err error) bool {
 	var said redis.Error
 	return errors.As(err, &said) || errors.Is(err, redis.ErrClosed)
 }
-
-// unsure marks an error after which the outcome is not known.
-func unsure(err error) error {
-	if err == nil || answered(err) {
-		return err
-	}
-	return fmt.Errorf("%w: %w", ErrUnknownOutcome, err)
-}

@@ -1,0 +1,26 @@
+package redistest
+
+import (
+	"testing"
+	"testing/synctest"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/delayq/delayq/internal/embedded"
+)
+
+// Bubble runs a test in a testing/synctest bubble with an embedded Redis on the clock of the bubble.
+//
+// The time in the bubble begins at midnight UTC 2000-01-01 and moves only when all goroutines in it wait. The client and
+// the Redis are closed after the cleanups of the test; a goroutine that is still there then ends the test binary with a
+// deadlock report, whether it waits for something or for a time. What synctest forbids (t.Run, t.Parallel) is forbidden.
+func Bubble(t *testing.T, test func(t *testing.T, r *embedded.Redis, rdb *redis.Client)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		r := embedded.New()
+		t.Cleanup(r.Close)
+		rdb := r.Client()
+		t.Cleanup(func() { _ = rdb.Close() })
+		test(t, r, rdb)
+	})
+}

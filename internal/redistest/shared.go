@@ -1,0 +1,77 @@
+package redistest
+
+import (
+	"os"
+	"sync"
+	"testing"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/delayq/delayq/internal/embedded"
+)
+
+// Need skips a test if there is no redis-server, and fails it instead if the environment variable CI is set.
+func Need(t testing.TB) {
+	t.Helper()
+	_, err := binary()
+	switch {
+	case err == nil:
+	case os.Getenv("CI") != "":
+		t.Fatalf("CI must have redis-server: %v", err)
+	default:
+		t.Skipf("this test needs redis-server, which is not installed: %v", err)
+	}
+}
+
+// Each runs a test on an embedded Redis, as the subtest "miniredis", and on the shared real one, as the subtest "redis".
+//
+// The client is closed at the end of the subtest. Take the keys from Prefix: others use the real server at the same time.
+func Each(t *testing.T, test func(t *testing.T, rdb redis.UniversalClient)) {
+	t.Helper()
+	t.Run("miniredis", func(t *testing.T) {
+		r := embedded.New()
+		t.Cleanup(r.Close)
+		rdb := r.Client()
+		t.Cleanup(func() { _ = rdb.Close() })
+		test(t, rdb)
+	})
+	t.Run("redis", func(t *testing.T) {
+		test(t, Shared(t))
+	})
+}
+
+// Shared returns a new client of the one real server that all tests of the process share.
+//
+// The client is closed at the end of the test. The server starts with the first call, has no persistence and ends with the
+// process. A test must leave it as it was: no FLUSHDB, no CONFIG SET; such a test takes a server of its own from Start.
+// Calls Need.
+func Shared(t testing.TB) *redis.Client {
+	t.Helper()
+	Need(t)
+	s, err := sharedServer()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s.Client(t)
+}
+
+var sharedServer = sync.OnceValues(func() (*Server, error) {
+	return StartE("")
+})
+
+// SharedCluster returns the cluster of three masters that all tests of the process share.
+//
+// It starts with the first call and ends with the process; the rules of Shared hold for it too. Calls Need.
+func SharedCluster(t testing.TB) *Cluster {
+	t.Helper()
+	Need(t)
+	c, err := sharedCluster()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+var sharedCluster = sync.OnceValues(func() (*Cluster, error) {
+	return StartClusterE("", 3, 0)
+})

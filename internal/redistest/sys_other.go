@@ -1,0 +1,18 @@
+//go:build !unix
+
+package redistest
+
+import "syscall"
+
+// There is no redis-server on these systems. This file lets the tests that do without one compile.
+
+const diesWithThread = false
+
+const (
+	sigStop = syscall.SIGKILL
+	sigCont = syscall.SIGKILL
+)
+
+func attributes() *syscall.SysProcAttr { return nil }
+
+func frozen(int) error { return nil }
