@@ -1,4 +1,4 @@
--- The scripts run inside Redis, each with prelude.lua before it; not every script uses all of the prelude.
+-- The scripts run inside Redis, each with parts of the prelude before it; here all parts stand before each.
 std = "lua51"
 read_globals = { "redis", "cjson", "KEYS", "ARGV" }
 max_line_length = 140

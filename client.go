@@ -146,7 +146,7 @@ func (c *Client) prepare(ctx context.Context, fresh *NewJob) (*enqueueing, error
 	}
 	e := &enqueueing{topic: fresh.Topic, id: fresh.ID, opts: o, payload: fresh.Payload}
 	if e.id == "" {
-		e.id = rand.Text()
+		e.id = newID()
 	}
 	binary.LittleEndian.PutUint64(e.nonce[:], mathrand.Uint64())
 	if e.head, e.tail, err = encodeRecord(e.nonce, &o, fresh.Payload); err != nil {
@@ -159,6 +159,10 @@ func (c *Client) prepare(ctx context.Context, fresh *NewJob) (*enqueueing, error
 	}
 	return e, nil
 }
+
+// newID makes an ID of 22 letters and digits, 110 random bits: as long as it can be without costing Redis another eight bytes each of
+// the two times it holds an ID.
+func newID() string { return rand.Text()[:22] }
 
 // enqueued tells the hooks how an enqueueing ended.
 func (c *Client) enqueued(ctx context.Context, fresh *NewJob, e *enqueueing, err error) {

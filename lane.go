@@ -7,7 +7,7 @@ import (
 )
 
 // A lane is a row of calls that follow each other, numbered, so that a script can tell a call that was sent again from a new
-// one (see lua/prelude.lua). One call at a time.
+// one (see lua/prelude/receipt.lua). One call at a time.
 type lane struct {
 	id  string
 	seq uint64

@@ -30,29 +30,26 @@ func (t *topicServer) takeLoop(ctx, work context.Context) {
 	number, repeat := uint64(0), false
 	for {
 		t.turn(loopTake)
-		n := t.free()
-		if n <= 0 {
-			select {
-			case <-t.room:
-				continue
-			case <-ctx.Done():
+		n := t.room()
+		if n == 0 && !repeat {
+			if !t.waitForRoom(ctx) {
+				t.giveBack(ErrShutdown)
 				return
 			}
+			continue
 		}
 		if ctx.Err() != nil && !repeat {
+			t.giveBack(ErrShutdown)
 			return
 		}
 		if !repeat {
 			number++
 		}
-		status, err := t.take(ctx, work, number, n)
+		status, err := t.take(ctx, work, number, max(n, 1))
 		repeat = err != nil && !answered(err)
 		switch {
 		case err != nil:
 			if !sleep(work, slow.next()) {
-				return
-			}
-			if ctx.Err() != nil && !repeat {
 				return
 			}
 		case status == "ok":
@@ -66,6 +63,30 @@ func (t *topicServer) takeLoop(ctx, work context.Context) {
 		}
 	}
 }
+
+// waitForRoom waits until jobs can be taken again, and tells whether that is before the end of ctx. Jobs that have been taken ahead and that
+// no slot becomes free for are given back meanwhile.
+func (t *topicServer) waitForRoom(ctx context.Context) bool {
+	patience := time.NewTimer(aheadPatience)
+	defer patience.Stop()
+	select {
+	case <-t.freed:
+		return true
+	case <-ctx.Done():
+		return false
+	case <-patience.C:
+	}
+	t.giveBack(errSlow)
+	select {
+	case <-t.freed:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// errSlow is why a job taken ahead is given back.
+var errSlow = errors.New("no slot became free in time")
 
 // take is one call of the take script. A call whose answer was lost is made again with its number and gives the same jobs.
 func (t *topicServer) take(ctx, work context.Context, number uint64, n int) (status string, err error) {

@@ -5,6 +5,7 @@ import (
 	_ "embed" // the scripts
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -16,82 +17,103 @@ type script struct {
 	text, digest any // strings, ready to be sent
 }
 
-//go:embed lua/prelude.lua
-var prelude string
-
-func newScript(name, src string) *script {
-	s := redis.NewScript(prelude + src)
-	return &script{name: name, text: prelude + src, digest: s.Hash()}
+func newScript(name, body string, parts ...string) *script {
+	text := strings.Join(parts, "") + body
+	return &script{name: name, text: text, digest: redis.NewScript(text).Hash()}
 }
+
+// The parts of the prelude, put before the scripts that use them: each is defined anew in every call, so none is there for nothing.
+var (
+	//go:embed lua/prelude/now.lua
+	nowPart string
+
+	//go:embed lua/prelude/receipt.lua
+	receiptPart string
+
+	//go:embed lua/prelude/stats.lua
+	statsPart string
+
+	//go:embed lua/prelude/lease.lua
+	leasePart string
+
+	//go:embed lua/prelude/rows.lua
+	rowsPart string
+
+	//go:embed lua/prelude/errors.lua
+	errorsPart string
+
+	//go:embed lua/prelude/control.lua
+	controlPart string
+)
 
 var (
 	//go:embed lua/enqueue.lua
 	enqueueLua    string
-	enqueueScript = newScript("enqueue", enqueueLua)
+	enqueueScript = newScript("enqueue", enqueueLua, nowPart, receiptPart, statsPart, leasePart, controlPart)
 
 	//go:embed lua/promote.lua
 	promoteLua    string
-	promoteScript = newScript("promote", promoteLua)
+	promoteScript = newScript("promote", promoteLua, nowPart, statsPart, leasePart, errorsPart)
 
 	//go:embed lua/take.lua
 	takeLua    string
-	takeScript = newScript("take", takeLua)
+	takeScript = newScript("take", takeLua, nowPart, statsPart, leasePart)
 
 	//go:embed lua/extend.lua
 	extendLua    string
-	extendScript = newScript("extend", extendLua)
+	extendScript = newScript("extend", extendLua, nowPart, rowsPart)
 
 	//go:embed lua/ack.lua
 	ackLua    string
-	ackScript = newScript("ack", ackLua)
+	ackScript = newScript("ack", ackLua, nowPart, receiptPart, statsPart, leasePart, rowsPart)
 
 	//go:embed lua/retry.lua
 	retryLua    string
-	retryScript = newScript("retry", retryLua)
+	retryScript = newScript("retry", retryLua, nowPart, receiptPart, statsPart, leasePart, rowsPart, errorsPart)
 
 	//go:embed lua/snooze.lua
 	snoozeLua    string
-	snoozeScript = newScript("snooze", snoozeLua)
+	snoozeScript = newScript("snooze", snoozeLua, nowPart, receiptPart, statsPart, leasePart, rowsPart)
 
 	//go:embed lua/return.lua
 	returnLua    string
-	returnScript = newScript("return", returnLua)
+	returnScript = newScript("return", returnLua, nowPart, receiptPart, statsPart, leasePart, rowsPart)
 
 	//go:embed lua/bury.lua
 	buryLua    string
-	buryScript = newScript("bury", buryLua)
+	buryScript = newScript("bury", buryLua, nowPart, receiptPart, statsPart, leasePart, rowsPart, errorsPart)
 
 	//go:embed lua/cancel.lua
 	cancelLua    string
-	cancelScript = newScript("cancel", cancelLua)
+	cancelScript = newScript("cancel", cancelLua, nowPart, receiptPart, statsPart, leasePart, controlPart)
 
 	//go:embed lua/reschedule.lua
 	rescheduleLua    string
-	rescheduleScript = newScript("reschedule", rescheduleLua)
+	rescheduleScript = newScript("reschedule", rescheduleLua, nowPart, receiptPart, controlPart)
 
 	//go:embed lua/revive.lua
 	reviveLua    string
-	reviveScript = newScript("revive", reviveLua)
+	reviveScript = newScript("revive", reviveLua, nowPart, receiptPart, statsPart)
 
 	//go:embed lua/get.lua
 	getLua    string
-	getScript = newScript("get", getLua)
+	getScript = newScript("get", getLua, nowPart)
 
 	//go:embed lua/inspect.lua
 	inspectLua    string
-	inspectScript = newScript("inspect", inspectLua)
+	inspectScript = newScript("inspect", inspectLua, nowPart)
 
 	//go:embed lua/pause.lua
 	pauseLua    string
-	pauseScript = newScript("pause", pauseLua)
+	pauseScript = newScript("pause", pauseLua, nowPart, controlPart)
 
 	//go:embed lua/prune.lua
 	pruneLua    string
-	pruneScript = newScript("prune", pruneLua)
+	pruneScript = newScript("prune", pruneLua, nowPart)
 
 	//go:embed lua/heartbeat.lua
 	heartbeatLua    string
-	heartbeatScript = newScript("heartbeat", heartbeatLua)
+	heartbeatScript = newScript("heartbeat", heartbeatLua, nowPart)
 )
 
 var allScripts = []*script{

@@ -24,10 +24,12 @@ type topicServer struct {
 
 	wake   chan struct{} // cuts the sleep of the promote loop short
 	resume chan struct{} // cuts the sleep of the take loop short
-	room   chan struct{} // a slot may have become free
+	freed  chan struct{} // there may be room for more jobs
 
 	mu       sync.Mutex
-	busy     int             // handlers that run
+	busy     int             // slots in use
+	next     []*run          // taken, for the slots that become free next: see ahead
+	pace     time.Duration   // about how long a handler takes
 	leases   map[string]*run // by job ID: what belongs to this server and is not settled
 	rows     []row           // what Redis is to be told
 	settle   chan struct{}   // there are rows
@@ -45,8 +47,9 @@ func (t *topicServer) init() {
 	}
 	t.trouble = trouble{log: s.log.With("topic", t.keys.topic), outage: s.outage}
 	t.wake, t.resume = make(chan struct{}, 1), make(chan struct{}, 1)
-	t.room, t.settle = make(chan struct{}, 1), make(chan struct{}, 1)
+	t.freed, t.settle = make(chan struct{}, 1), make(chan struct{}, 1)
 	t.leases = make(map[string]*run)
+	t.pace = aheadUnknown
 }
 
 // nudge puts a token into a channel of one, if it is empty.
@@ -67,6 +70,7 @@ type run struct {
 	size    int        // of the payload
 	attempt int        // from 1
 	spent   int        // attempts before the last revival
+	ctx     context.Context
 	cancel  context.CancelCauseFunc
 
 	// What follows is guarded by topicServer.mu.
@@ -88,11 +92,39 @@ func (r *run) fences() string {
 	return r.fence
 }
 
-// free tells how many jobs may be taken now: one for every slot that is free, unless Redis does not take the outcomes.
-func (t *topicServer) free() int {
+// Taking ahead. A handler that is much shorter than a round trip to Redis would leave its slot empty until the next take is answered. So
+// a server takes as many jobs more than it has free slots as will be started within aheadTime, going by what handlers of the topic took
+// lately: none at all when they take longer than that times the number of slots. Should they turn out slower, the jobs are given back
+// after aheadPatience.
+const (
+	aheadTime     = 2 * time.Millisecond
+	aheadPatience = 20 * time.Millisecond
+	aheadUnknown  = time.Second // what a handler is taken to need until some have ended
+)
+
+// ahead is how many jobs may be held beyond those that run.
+func (t *topicServer) ahead() int {
+	if t.pace <= aheadTime/takeLimit {
+		return takeLimit
+	}
+	return min(int(int64(aheadTime)*int64(t.concurrency)/int64(t.pace)), takeLimit)
+}
+
+// room tells how many jobs to take now; 0: none.
+func (t *topicServer) roomLocked() int {
+	free, ahead := t.concurrency-t.busy, t.ahead()
+	if free <= 0 && len(t.next) > ahead/2 {
+		return 0
+	}
+	// Handlers may have ended whose outcomes Redis does not take: then there is a limit.
+	most := 2*t.concurrency + 2*takeLimit - len(t.leases)
+	return max(0, min(free+ahead-len(t.next), most, takeLimit))
+}
+
+func (t *topicServer) room() int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return min(t.concurrency-t.busy, 2*t.concurrency+takeLimit-len(t.leases), takeLimit)
+	return t.roomLocked()
 }
 
 // turn notes that a loop has come round.
@@ -118,22 +150,38 @@ func (t *topicServer) hold(r *run) {
 	t.leases[r.id] = r
 }
 
-// start runs the handler of a job in a goroutine of its own.
+// start gives a job to a free slot, or keeps it for the next one that becomes free.
 func (t *topicServer) start(r *run) {
-	ctx, cancel := context.WithCancelCause(t.base)
-	r.cancel = cancel
 	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.busy >= t.concurrency {
+		t.next = append(t.next, r)
+		return
+	}
 	t.busy++
+	t.startLocked(r)
+	t.server.running.Go(func() { t.work(r) })
+}
+
+// startLocked makes a run a running one.
+func (t *topicServer) startLocked(r *run) {
+	r.ctx, r.cancel = context.WithCancelCause(t.base)
 	r.started = true
 	if limit := r.opts.timeout; limit > 0 {
 		r.deadline = time.Now().Add(time.Duration(limit) * time.Millisecond)
 	}
-	t.mu.Unlock()
-	t.server.running.Go(func() { t.execute(ctx, r) })
 }
 
-// execute calls the handler and settles the job by what it returns.
-func (t *topicServer) execute(ctx context.Context, r *run) {
+// work is a slot in use: it runs one job after the other until there is none left.
+func (t *topicServer) work(r *run) {
+	for r != nil {
+		r = t.execute(r)
+	}
+}
+
+// execute calls the handler, settles the job by what it returns, and gives the next job for this slot.
+func (t *topicServer) execute(r *run) (next *run) {
+	ctx := r.ctx
 	defer r.cancel(nil)
 	if !r.deadline.IsZero() {
 		var stop context.CancelFunc
@@ -145,18 +193,24 @@ func (t *topicServer) execute(ctx context.Context, r *run) {
 	var err error
 	returned := false
 	defer func() {
+		gone := false
 		if p := recover(); p != nil {
 			err = &crash{kind: kindPanic, value: p, stack: debug.Stack()}
 		} else if !returned {
+			gone = true
 			err = &crash{kind: kindGoexit, value: "handler called runtime.Goexit", stack: debug.Stack()}
 		}
-		t.finish(r, context.Cause(ctx), err, time.Since(began))
+		next = t.finish(r, context.Cause(ctx), err, time.Since(began))
+		if gone && next != nil { // this goroutine ends here
+			t.server.running.Go(func() { t.work(next) })
+		}
 	}()
 	if len(t.server.o.hooks.started) > 0 {
 		t.server.o.hooks.fireStarted(r.event("", nil))
 	}
 	err = t.handler.Handle(ctx, r.job)
 	returned = true
+	return nil
 }
 
 // A crash is a panic or a Goexit of a handler.
@@ -173,23 +227,59 @@ func (c *crash) Unwrap() error {
 	return err
 }
 
-// finish frees the slot of a handler that has ended and decides what becomes of its job.
-func (t *topicServer) finish(r *run, cause, err error, ran time.Duration) {
-	next := t.verdict(r, cause, err, ran)
+// finish decides what becomes of the job of a handler that has ended, and gives its slot to the next job, if there is one.
+func (t *topicServer) finish(r *run, cause, err error, ran time.Duration) (next *run) {
+	told := t.verdict(r, cause, err, ran)
 	t.mu.Lock()
-	t.busy--
+	t.pace += (ran - t.pace) / 8
 	abandoned := r.ended // by abandonAll: it has been given back already
 	r.ended = true
 	lost := r.lost
 	if lost == nil && !abandoned {
-		t.rows = append(t.rows, next)
+		t.rows = append(t.rows, told)
 		nudge(t.settle)
 	}
-	t.mu.Unlock()
-	nudge(t.room)
-	if lost != nil && !abandoned {
-		t.outcome(next.as(lostOutcome(lost)), lost)
+	if next = t.popLocked(); next == nil {
+		t.busy--
 	}
+	if t.roomLocked() > 0 {
+		nudge(t.freed)
+	}
+	t.mu.Unlock()
+	if lost != nil && !abandoned {
+		t.outcome(told.as(lostOutcome(lost)), lost)
+	}
+	return next
+}
+
+// popLocked takes the next job that is still ours out of next, and makes it a running one.
+func (t *topicServer) popLocked() *run {
+	for len(t.next) > 0 {
+		r := t.next[0]
+		t.next[0] = nil
+		t.next = t.next[1:]
+		if r.lost == nil {
+			t.startLocked(r)
+			return r
+		}
+	}
+	t.next = nil
+	return nil
+}
+
+// giveBack returns the jobs that wait for a slot.
+func (t *topicServer) giveBack(why error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, r := range t.next {
+		if r.lost == nil {
+			r.ended = true
+			t.rows = append(t.rows, row{run: r, verb: verbReturn, err: why})
+		}
+	}
+	t.next = nil
+	t.pace = aheadUnknown
+	nudge(t.settle)
 }
 
 // lostOutcome is what has become of a run whose job was taken from it.
@@ -279,7 +369,7 @@ func (t *topicServer) dropLocked(r *run) {
 		}
 		t.waiting = nil
 	}
-	nudge(t.room)
+	nudge(t.freed)
 }
 
 // cancelRun ends the run of a job that a nudge says is cancelled or replaced, if it is the run of that lease.

@@ -11,7 +11,7 @@
 -- KEYS[9]   receipt   string, the last call of the lane and its reply
 -- ARGV[1]   number    number of this call in its lane
 -- ARGV[2]   counter   the counter these jobs go to: acked or expired
--- ARGV[3..] jobs      rows (see rows in prelude.lua) with no values, or for jobs to be kept two: for how many ms, and a netstring
+-- ARGV[3..] jobs      rows (see prelude/rows.lua) with no values, or for jobs to be kept two: for how many ms, and a netstring
 --                     about the run, which the record is put behind
 --
 -- At most 1,000 jobs a call. Returns {'ok', now, letters}: o for done, l for lost, nothing for all done. Cost: O(jobs × log N).

@@ -8,7 +8,7 @@
 -- KEYS[6]   stats     hash, counter to number
 -- KEYS[7]   receipt   string, the last call of the lane and its reply
 -- ARGV[1]   number    number of this call in its lane
--- ARGV[2..] jobs      rows (see rows in prelude.lua) of two values: finished attempts to add (0 or 1), entry for the error log (none when
+-- ARGV[2..] jobs      rows (see prelude/rows.lua) of two values: finished attempts to add (0 or 1), entry for the error log (none when
 --                   empty)
 --
 -- At most 1,000 jobs a call. Returns {'ok', now, letters}: o for buried, l for lost, nothing for all buried.

@@ -8,7 +8,7 @@
 -- KEYS[6]   stats     hash, counter to number
 -- KEYS[7]   receipt   string, the last call of the lane and its reply
 -- ARGV[1]   number    number of this call in its lane
--- ARGV[2..] jobs      rows (see rows in prelude.lua) of three values: delay in ms, attempts before the last revival, entry for the
+-- ARGV[2..] jobs      rows (see prelude/rows.lua) of three values: delay in ms, attempts before the last revival, entry for the
 --                   error log
 --
 -- At most 1,000 jobs a call. Returns {'ok', now, letters}: o for put back, l for lost, nothing for all put back.

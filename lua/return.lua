@@ -5,7 +5,7 @@
 -- KEYS[3]   stats    hash, counter to number
 -- KEYS[4]   receipt  string, the last call of the lane and its reply
 -- ARGV[1]   number   number of this call in its lane
--- ARGV[2..] jobs     rows (see rows in prelude.lua) with no values; the one to run first stands first
+-- ARGV[2..] jobs     rows (see prelude/rows.lua) with no values; the one to run first stands first
 --
 -- At most 1,000 jobs a call. Returns {'ok', now, letters}: o for given back, l for lost, nothing for all given back.
 -- Cost: O(jobs × log N).

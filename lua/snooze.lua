@@ -6,7 +6,7 @@
 -- KEYS[4]   stats    hash, counter to number
 -- KEYS[5]   receipt  string, the last call of the lane and its reply
 -- ARGV[1]   number   number of this call in its lane
--- ARGV[2..] jobs     rows (see rows in prelude.lua) of two values: delay in ms, attempts before the last revival
+-- ARGV[2..] jobs     rows (see prelude/rows.lua) of two values: delay in ms, attempts before the last revival
 --
 -- At most 1,000 jobs a call. Returns {'ok', now, letters}: o for put back, l for lost, nothing for all put back.
 -- Cost: O(jobs × log N).
