@@ -149,10 +149,11 @@ func (t *topicServer) gather() []row {
 	if len(t.rows) == 0 {
 		return nil
 	}
+	verb := t.rows[0].verb
 	var list []row
 	rest := t.rows[:0]
 	for _, r := range t.rows {
-		if r.verb == t.rows[0].verb && len(list) < settleLimit {
+		if r.verb == verb && len(list) < settleLimit {
 			list = append(list, r)
 		} else {
 			rest = append(rest, r)
