@@ -36,12 +36,7 @@ type enqueueing struct {
 }
 
 // due is when the job is due, once it is stored.
-func (e *enqueueing) due() int64 {
-	if e.opts.dueAt > 0 {
-		return max(e.opts.dueAt, e.now)
-	}
-	return e.now + e.opts.dueIn
-}
+func (e *enqueueing) due() int64 { return e.opts.due(e.now) }
 
 // job is what the caller of Enqueue gets.
 func (e *enqueueing) job() *Job {
@@ -71,7 +66,7 @@ func newCommit(c *Client, topic string) *commit {
 	return &commit{
 		client: c, keys: k, lane: newLane(),
 		// No capacity to spare: two flushes may append to it at the same time.
-		names: slices.Clip(names(k.pool, k.bucket, k.ready, k.leases, k.dead, k.attempts, k.errors, k.moved, k.stats)),
+		names: slices.Clip(names(k.pool, k.bucket, k.ready, k.stats)),
 		words: []any{maxTick.Milliseconds(), controlChannel(c.o.prefix), topic},
 	}
 }
@@ -199,18 +194,17 @@ func (g *commit) enqueueAll(ctx context.Context, list []*enqueueing) {
 // send is one call of the enqueue script. It sets the outcome of every job in list and returns the error of the call itself.
 func (g *commit) send(ctx context.Context, lane *lane, list []*enqueueing) error {
 	g.record(ctx)
-	args := make([]any, 0, 5+4*len(list))
-	replace := "0"
-	if list[0].opts.replace {
-		replace = "1"
-	}
-	args = append(append(args, lane.next(), replace), g.words...)
+	args := make([]any, 0, 4+4*len(list))
+	args = append(append(args, lane.next()), g.words...)
 	for _, e := range list {
 		args = append(args, &e.id, &e.head, &e.tail, &e.when)
 	}
 	k := g.keys
-	names := append(g.names, lane.receipt(k))
-	r, err := g.client.store(ctx, k, names, len(list), args)
+	script, names := enqueueScript, append(g.names, lane.receipt(k))
+	if list[0].opts.replace {
+		script, names = replaceScript, append(names, k.leases, k.dead, k.attempts, k.errors, k.moved)
+	}
+	r, err := g.client.store(ctx, script, k, names, len(list), args)
 	if err != nil && !errors.Is(err, ErrNotReplicated) {
 		outcome := g.client.unsure(err)
 		for _, e := range list {

@@ -132,6 +132,14 @@ func Header(key, value string) JobOption {
 // running, its worker loses the lease: the handler's context ends with ErrLeaseLost.
 func Replace() JobOption { return func(o *jobOptions) { o.replace = true } }
 
+// due is when a job that was enqueued at now is due, as enqueue.lua has it.
+func (o *jobOptions) due(now int64) int64 {
+	if o.dueAt > 0 {
+		return max(o.dueAt, now)
+	}
+	return now + o.dueIn
+}
+
 func (o *jobOptions) fail(err error) {
 	if err != nil {
 		o.errs = append(o.errs, err)

@@ -18,14 +18,14 @@ import (
 //
 // The array is metadata first, payload last, so that a list needs only the first bytes of each:
 //
-//	enqueued at, due (13 digits each, Unix ms) · retry · backoff min, max · timeout · expire at, in · retention · headers ·
+//	enqueued at (13 digits, Unix ms) · due at, in · retry · backoff min, max · timeout · expire at, in · retention · headers ·
 //	payload size · payload
 //
-// The script that enqueues puts the two times in, for they are Redis's: it gets the head (up to the array's first byte)
-// and the tail (from retry on). docs/protocol.md has the format for other languages.
+// The script that enqueues puts the time in, for it is Redis's: it gets the head (up to the array's first byte) and the tail (from
+// due at on). docs/protocol.md has the format for other languages.
 const (
 	recordVersion = 1
-	recordFields  = 12
+	recordFields  = 13
 	nonceLen      = 8
 	headLen       = nonceLen + 3
 	stampLen      = 14 // 0xad and 13 digits
@@ -73,7 +73,7 @@ func encodeMeta(enc *msgpack.Encoder, o *jobOptions, size int) error {
 		return err
 	}
 	for _, n := range [...]int64{
-		int64(o.retry), o.backoffMin, o.backoffMax, o.timeout, o.expireAt, o.expireIn, o.retention,
+		o.dueAt, o.dueIn, int64(o.retry), o.backoffMin, o.backoffMax, o.timeout, o.expireAt, o.expireIn, o.retention,
 	} {
 		if err := enc.EncodeInt(n); err != nil {
 			return err
@@ -116,7 +116,7 @@ func nonceOf(raw string) string {
 
 // decodeRecord reads a record. Whatever the bytes are, it returns an error rather than panicking.
 func decodeRecord(raw string) (r record, err error) {
-	if len(raw) < headLen+2*stampLen {
+	if len(raw) < headLen+stampLen {
 		return r, fmt.Errorf("record of %d bytes is too short", len(raw))
 	}
 	switch version := raw[nonceLen]; {
@@ -132,12 +132,10 @@ func decodeRecord(raw string) (r record, err error) {
 	if r.enqueuedAt, err = decodeStamp(raw[headLen:]); err != nil {
 		return r, fmt.Errorf("enqueueing time of record: %w", err)
 	}
-	if r.due, err = decodeStamp(raw[headLen+stampLen:]); err != nil {
-		return r, fmt.Errorf("due time of record: %w", err)
-	}
-	if err := r.decodeTail(raw[headLen+2*stampLen:]); err != nil {
+	if err := r.decodeTail(raw[headLen+stampLen:]); err != nil {
 		return r, fmt.Errorf("decode record: %w", err)
 	}
+	r.due = r.opts.due(r.enqueuedAt)
 	return r, nil
 }
 
@@ -156,7 +154,7 @@ func (r *record) decodeTail(tail string) error {
 	dec.Reset(in)
 	var retry int64
 	for _, field := range [...]*int64{
-		&retry, &r.opts.backoffMin, &r.opts.backoffMax, &r.opts.timeout, &r.opts.expireAt, &r.opts.expireIn, &r.opts.retention,
+		&r.opts.dueAt, &r.opts.dueIn, &retry, &r.opts.backoffMin, &r.opts.backoffMax, &r.opts.timeout, &r.opts.expireAt, &r.opts.expireIn, &r.opts.retention,
 	} {
 		n, err := dec.DecodeInt64()
 		if err != nil {

@@ -8,12 +8,12 @@ import (
 )
 
 // store runs the enqueue script and, with WaitReplicas, waits on the same connection until enough replicas have what it wrote.
-func (c *Client) store(ctx context.Context, k *keys, names []any, jobs int, args []any) (reply, error) {
+func (c *Client) store(ctx context.Context, s *script, k *keys, names []any, jobs int, args []any) (reply, error) {
 	if c.o.replicas == 0 {
-		return c.scripts.call(ctx, enqueueScript, k.topic, jobs, names, args...)
+		return c.scripts.call(ctx, s, k.topic, jobs, names, args...)
 	}
 	w := &replicaWaiter{client: c, key: k.pool}
-	r, err := caller{w, &c.o.hooks}.call(ctx, enqueueScript, k.topic, jobs, names, args...)
+	r, err := caller{w, &c.o.hooks}.call(ctx, s, k.topic, jobs, names, args...)
 	if err == nil && w.confirmed < int64(c.o.replicas) {
 		err = fmt.Errorf("enqueue topic %q: %w: %d of %d within %v",
 			k.topic, ErrNotReplicated, w.confirmed, c.o.replicas, c.o.replicaWait)

@@ -49,7 +49,11 @@ var (
 var (
 	//go:embed lua/enqueue.lua
 	enqueueLua    string
-	enqueueScript = newScript("enqueue", enqueueLua, nowPart, receiptPart, statsPart, leasePart, controlPart)
+	enqueueScript = newScript("enqueue", enqueueLua, nowPart, receiptPart, statsPart, controlPart)
+
+	//go:embed lua/replace.lua
+	replaceLua    string
+	replaceScript = newScript("replace", replaceLua+enqueueLua, nowPart, receiptPart, statsPart, leasePart, controlPart)
 
 	//go:embed lua/promote.lua
 	promoteLua    string
@@ -117,7 +121,7 @@ var (
 )
 
 var allScripts = []*script{
-	enqueueScript, promoteScript, takeScript, extendScript, ackScript, retryScript, snoozeScript, returnScript, buryScript,
+	enqueueScript, replaceScript, promoteScript, takeScript, extendScript, ackScript, retryScript, snoozeScript, returnScript, buryScript,
 	cancelScript, rescheduleScript, reviveScript, getScript, inspectScript, pauseScript, pruneScript, heartbeatScript,
 }
 

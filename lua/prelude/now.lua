@@ -2,8 +2,3 @@
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 
--- stamp writes an instant with the 13 digits a record has room for.
-local function stamp(ms)
-  return string.format('%013.0f', ms)
-end
-
