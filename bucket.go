@@ -36,10 +36,10 @@ func (t *topicServer) promoteLoop(ctx context.Context) {
 		if moved >= promoteLimit {
 			continue
 		}
-		if time.Since(pruned) >= pruneEvery {
+		if now := t.clock.at(time.Now()); now.Sub(pruned).Abs() >= pruneEvery {
 			// A failure is in the log; the next turn is soon enough.
 			if removed, err := t.prune(ctx); err != nil || removed < pruneLimit {
-				pruned = time.Now()
+				pruned = now
 			}
 			continue // the pruning took its time
 		}

@@ -19,7 +19,7 @@ type finishedRun struct {
 }
 
 func encodeFinished(r row, server string) string {
-	raw, err := json.Marshal(finishedRun{r.run.job.Attempt, r.run.job.Started.UnixMilli(), r.end.UnixMilli(), server})
+	raw, err := json.Marshal(finishedRun{r.run.attempt, r.run.start.UnixMilli(), r.end.UnixMilli(), server})
 	if err != nil { // cannot be: numbers and a plain string
 		return "{}"
 	}

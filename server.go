@@ -230,11 +230,12 @@ const (
 
 // drain lets handlers finish, then cuts them off.
 func (s *Server) drain(stopped <-chan struct{}) {
+	begun := time.Now()
 	deadline := time.NewTimer(s.o.drain)
 	defer deadline.Stop()
 	select {
 	case <-stopped:
-		s.flushed(deadline.C)
+		s.flush(max(settleGrace, s.o.drain-time.Since(begun)))
 		return
 	case <-deadline.C:
 	}
@@ -252,17 +253,17 @@ func (s *Server) drain(stopped <-chan struct{}) {
 		}
 		s.log.Warn("return", "count", abandoned, "err", "handlers did not end with their contexts")
 	}
-	end := time.NewTimer(settleGrace)
-	defer end.Stop()
-	s.flushed(end.C)
+	s.flush(settleGrace)
 }
 
-// flushed waits until Redis knows how every job ended, at most until the deadline.
-func (s *Server) flushed(deadline <-chan time.Time) {
+// flush waits until Redis knows how every job ended, for at most d.
+func (s *Server) flush(d time.Duration) {
+	deadline := time.NewTimer(d)
+	defer deadline.Stop()
 	for _, t := range s.topics {
 		select {
 		case <-t.settled():
-		case <-deadline:
+		case <-deadline.C:
 			s.log.Error("settle", "count", s.held(), "err", "Redis did not take the outcomes; the leases will run out")
 			return
 		}

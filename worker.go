@@ -78,11 +78,14 @@ type run struct {
 	extended string    // the end that an extension without an answer yet may have set
 	until    time.Time // our own clock: from here on the lease may be over
 	deadline time.Time // our own clock: the end of Timeout; the lease is not extended beyond it
-	started  bool      // the handler has been called
+	start    time.Time // when the handler was called, by Redis's clock; zero: not yet
 	ended    bool      // the handler has returned, or will not be waited for
 	telling  bool      // a call that settles the job is under way
 	lost     error     // why the job no longer belongs to this server
 }
+
+// running tells whether the handler has been called and is waited for.
+func (r *run) running() bool { return !r.start.IsZero() && !r.ended }
 
 // fences is what a settling script may find as the end of the lease.
 func (r *run) fences() string {
@@ -166,9 +169,11 @@ func (t *topicServer) start(r *run) {
 // startLocked makes a run a running one.
 func (t *topicServer) startLocked(r *run) {
 	r.ctx, r.cancel = context.WithCancelCause(t.base)
-	r.started = true
+	now := time.Now()
+	r.start = t.clock.at(now)
+	r.job.Started = r.start
 	if limit := r.opts.timeout; limit > 0 {
-		r.deadline = time.Now().Add(time.Duration(limit) * time.Millisecond)
+		r.deadline = now.Add(time.Duration(limit) * time.Millisecond)
 	}
 }
 
@@ -189,7 +194,6 @@ func (t *topicServer) execute(r *run) (next *run) {
 		defer stop()
 	}
 	began := time.Now()
-	r.job.Started = t.clock.at(began)
 	var err error
 	returned := false
 	defer func() {
@@ -292,7 +296,7 @@ func lostOutcome(lost error) string {
 
 // verdict turns what a handler returned into what Redis is to be told.
 func (t *topicServer) verdict(r *run, cause, err error, ran time.Duration) row {
-	end := r.job.Started.Add(ran)
+	end := r.start.Add(ran)
 	if err == nil {
 		return row{run: r, verb: verbAck, end: end}
 	}
@@ -342,7 +346,7 @@ func message(err error) (text string) {
 func (r *run) event(outcome string, err error) RunEvent {
 	return RunEvent{
 		Topic: r.job.Topic, ID: r.id, Attempt: r.attempt, EnqueuedAt: r.job.EnqueuedAt, Due: r.job.Due,
-		Start: r.job.Started, Outcome: outcome, Err: err, PayloadSize: r.size, Headers: r.job.Headers,
+		Start: r.start, Outcome: outcome, Err: err, PayloadSize: r.size, Headers: r.job.Headers,
 	}
 }
 
@@ -386,7 +390,7 @@ func (t *topicServer) cancelAll(cause error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for _, r := range t.leases {
-		if r.started && !r.ended {
+		if r.running() {
 			r.cancel(cause)
 		}
 	}
@@ -397,7 +401,7 @@ func (t *topicServer) abandonAll() (n int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for _, r := range t.leases {
-		if r.started && !r.ended {
+		if r.running() {
 			n++
 			r.ended = true
 			t.rows = append(t.rows, row{run: r, verb: verbReturn, err: ErrShutdown})
