@@ -10,21 +10,18 @@ import (
 // extendLimit is the most leases that one call extends.
 const extendLimit = 500
 
-// extendLoop keeps the leases of a server: every third of a lease it extends all of them, one call for each topic, and takes the jobs
-// from handlers whose lease is over.
-func (s *Server) extendLoop(ctx context.Context) {
-	every := s.o.lease / 3
+// extendLoop keeps the leases of a topic: every third of a lease it extends all that the server holds in one call, and takes the jobs from
+// handlers whose lease is over. It is a loop for each topic, so that a node of a cluster that does not answer costs no other its leases.
+func (t *topicServer) extendLoop(ctx context.Context) {
+	every := t.server.o.lease / 3
 	var slow pace
 	for wait := every; sleep(ctx, wait); {
+		if err := t.extendAll(ctx); err != nil {
+			wait = min(every, slow.next())
+			continue
+		}
 		wait = every
-		for _, t := range s.topics {
-			if err := t.extendAll(ctx); err != nil {
-				wait = min(every, slow.next())
-			}
-		}
-		if wait == every {
-			slow.reset()
-		}
+		slow.reset()
 	}
 }
 
@@ -97,7 +94,7 @@ func (t *topicServer) extend(ctx context.Context, list []*run) error {
 	defer cancel()
 	k := t.keys
 	reply, err := t.server.call.call(call, extendScript, k.topic, len(asked), names(k.leases, k.pool), args...)
-	t.trouble.note("extend", err)
+	t.note(ctx, "extend", err)
 	if err != nil {
 		return err
 	}

@@ -97,7 +97,7 @@ func (t *topicServer) take(ctx, work context.Context, number uint64, n int) (sta
 	r, err := s.call.call(call, takeScript, k.topic, n, names(
 		k.ready, k.handoff, k.pool, k.bucket, k.leases, k.dead, k.attempts, k.moved, k.meta, k.taken(s.id), k.stats,
 	), strconv.FormatUint(number, 10), n, s.o.lease.Milliseconds())
-	t.trouble.note("take", err)
+	t.note(work, "take", err)
 	if err != nil {
 		return "", err
 	}
@@ -146,7 +146,8 @@ func (t *topicServer) wait(ctx context.Context, slow *pace) {
 	}
 	for {
 		t.turn(loopTake)
-		call, cancel := context.WithTimeout(ctx, timeout+waitMargin)
+		// Not a child of ctx: a deadline of that would look like a dead connection. The stop closes the connection.
+		call, cancel := context.WithTimeout(context.WithoutCancel(ctx), timeout+waitMargin)
 		err := s.waits.BLMove(call, t.keys.ready, t.keys.handoff, "LEFT", "RIGHT", timeout).Err()
 		cancel()
 		if ctx.Err() != nil {

@@ -36,7 +36,7 @@ func (f HandlerFunc) Handle(ctx context.Context, job *Job) error { return f(ctx,
 type Middleware func(Handler) Handler
 
 // A Server takes due jobs of the topics it has handlers for, and runs them. It uses connections of its own, made with the options of the
-// go-redis client it is given: about four for each topic, and a few more. It runs once.
+// go-redis client it is given: up to five for each topic, and a few more. It runs once.
 type Server struct {
 	rdb  redis.UniversalClient
 	o    serverOptions
@@ -163,8 +163,8 @@ func (s *Server) begin() error {
 		s.log = slog.Default()
 	}
 	s.o.hooks.trouble = func(p any) { s.log.Error("hook", "err", p) }
-	// As many connections as there can be calls at once: promote, take and settle of each topic, and the server's own.
-	s.calls, s.own = ownClient(s.rdb, 3*len(s.topics)+4)
+	// As many connections as there can be calls at once: promote, take, extend and settle of each topic, and the server's own.
+	s.calls, s.own = ownClient(s.rdb, 4*len(s.topics)+4)
 	s.waits, _ = ownClient(s.rdb, len(s.topics))
 	s.call = caller{s.calls, &s.o.hooks}
 	s.outage = &outage{log: s.log, lost: func() { reload(s.calls); reload(s.waits) }}
@@ -199,8 +199,8 @@ func (s *Server) Run(ctx context.Context) error {
 		fetching.Go(func() { t.promoteLoop(fetch) })
 		fetching.Go(func() { t.takeLoop(fetch, work) })
 		working.Go(func() { t.settleLoop(work) })
+		working.Go(func() { t.extendLoop(work) })
 	}
-	working.Go(func() { s.extendLoop(work) })
 	working.Go(func() { s.controlLoop(work) })
 	working.Go(func() { s.heartbeatLoop(work, fetch) })
 

@@ -179,10 +179,10 @@ func (t *topicServer) tell(ctx context.Context, lane, number string, list []row)
 	args = t.group(args, list)
 	t.mu.Unlock()
 
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	call, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	reply, err := t.server.call.call(ctx, v.script, t.keys.topic, len(list), v.keys(t.keys, t.keys.receipt(lane)), args...)
-	t.trouble.note(v.script.name, err)
+	reply, err := t.server.call.call(call, v.script, t.keys.topic, len(list), v.keys(t.keys, t.keys.receipt(lane)), args...)
+	t.note(ctx, v.script.name, err)
 
 	letters := reply.text(2)
 	t.mu.Lock()

@@ -27,12 +27,16 @@ func (s *Server) awaitRedis(ctx context.Context) error {
 func (s *Server) greet(ctx context.Context) error {
 	call, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	names := make([]any, 0, len(s.topics))
+	topics := make([]any, 0, len(s.topics))
 	for name := range s.topics {
-		names = append(names, name)
+		topics = append(topics, name)
 	}
-	if err := s.calls.SAdd(call, topicsKey(s.o.prefix), names...).Err(); err != nil {
-		return fmt.Errorf("run: note topics: %w", err)
+	if err := s.calls.SAdd(call, topicsKey(s.o.prefix), topics...).Err(); err != nil {
+		if away(err) {
+			return fmt.Errorf("run: note topics: %w", err)
+		}
+		// Only Topics goes without. A Redis that is full must be worked off above all.
+		s.log.Error("note topics", "err", err)
 	}
 	s.outage.ended()
 	info, err := s.calls.Info(call).Result()

@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"runtime/debug"
+	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 )
@@ -52,6 +54,13 @@ func (t *topicServer) init() {
 	t.pace = aheadUnknown
 }
 
+// note tells of the outcome of a call, unless the call was cut off by the end of ctx.
+func (t *topicServer) note(ctx context.Context, call string, err error) {
+	if err == nil || ctx.Err() == nil {
+		t.trouble.note(call, err)
+	}
+}
+
 // nudge puts a token into a channel of one, if it is empty.
 func nudge(c chan struct{}) {
 	select {
@@ -74,7 +83,7 @@ type run struct {
 	cancel  context.CancelCauseFunc
 
 	// What follows is guarded by topicServer.mu.
-	fence    string    // the end of the lease that Redis is known to have, in ms
+	fence    string    // the end of the lease in ms that Redis has; several, with spaces between, while it is not known which of them
 	extended string    // the end that an extension without an answer yet may have set
 	until    time.Time // our own clock: from here on the lease may be over
 	deadline time.Time // our own clock: the end of Timeout; the lease is not extended beyond it
@@ -380,7 +389,7 @@ func (t *topicServer) dropLocked(r *run) {
 func (t *topicServer) cancelRun(id, fence string, cause error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if r := t.leases[id]; r != nil && (r.fence == fence || r.extended == fence) {
+	if r := t.leases[id]; r != nil && slices.Contains(strings.Fields(r.fences()), fence) {
 		t.loseLocked(r, cause)
 	}
 }

@@ -38,5 +38,5 @@
 //
 // The embedded Redis is miniredis: one process, no persistence, no cluster. What an embedded Redis cannot show, like a failover,
 // needs a real one. Dead jobs over the DeadLimit and done jobs over their Retention are removed by the servers every ten seconds of
-// real time, and when a server starts: Advance does not wait for that.
+// Redis's time: Advance does not wait for that.
 package delayqtest

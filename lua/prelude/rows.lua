@@ -1,5 +1,5 @@
 -- owns tells whether a lease that ends at score (a string, or false when there is none) is the one that fence names.
--- A fence is one lease end, or two with a space between them while an extension is not known to have arrived.
+-- A fence is one lease end, or several with spaces between them while extensions are not known to have arrived.
 local function owns(score, fence)
   if not score then
     return false
