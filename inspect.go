@@ -120,7 +120,7 @@ func describe(topic, id string, at func(column int) string) *JobInfo {
 	}
 	if score := at(columnLease); score != "" {
 		info.State, info.LeaseEnd = StateRunning, scoreTime(score)
-		info.fence.Store(info.LeaseEnd.UnixMilli())
+		info.fence.Store(parseEnd(score))
 	}
 	if score := at(columnDead); score != "" {
 		info.State, info.BuriedAt = StateDead, scoreTime(score)

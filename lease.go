@@ -3,6 +3,7 @@ package delayq
 import (
 	"context"
 	"errors"
+	"math"
 	"strconv"
 	"time"
 )
@@ -75,7 +76,7 @@ func (t *topicServer) extend(ctx context.Context, list []*run) error {
 	args[0] = ending
 	asked := list[:0]
 	for _, r := range list {
-		if r.job.Fence() >= end {
+		if r.job.Fence() >= end*1000 {
 			continue // taken a moment ago
 		}
 		asked = append(asked, r)
@@ -90,7 +91,8 @@ func (t *topicServer) extend(ctx context.Context, list []*run) error {
 		return nil
 	}
 
-	call, cancel := context.WithTimeout(ctx, callTimeout)
+	// While this call hangs nobody looks at the other leases of the topic.
+	call, cancel := context.WithTimeout(ctx, min(callTimeout, t.server.o.lease/3))
 	defer cancel()
 	k := t.keys
 	reply, err := t.server.call.call(call, extendScript, k.topic, len(asked), names(k.leases, k.pool), args...)
@@ -113,7 +115,7 @@ func (t *topicServer) extend(ctx context.Context, list []*run) error {
 			return errReply
 		case letters[i] == 'o':
 			r.fence, r.extended, r.until = ending, "", until
-			r.job.fence.Store(end)
+			r.job.fence.Store(end * 1000)
 		case letters[i] == 'g':
 			t.loseLocked(r, ErrCancelled)
 		default:
@@ -121,6 +123,12 @@ func (t *topicServer) extend(ctx context.Context, list []*run) error {
 		}
 	}
 	return nil
+}
+
+// parseEnd reads the end of a lease, in ms with a fraction as Redis writes scores, in µs.
+func parseEnd(score string) int64 {
+	ms, _ := strconv.ParseFloat(score, 64) // Redis wrote it
+	return int64(math.Round(ms * 1000))
 }
 
 // errLate says that Redis's clock was ahead of what we took it for. It has been read with the answer that says so.

@@ -56,7 +56,12 @@ func (t *topicServer) takeLoop(ctx, work context.Context) {
 			slow.reset()
 		case status == "empty":
 			slow.reset()
-			t.wait(ctx, &slow)
+			if t.idle() {
+				t.wait(ctx, &slow)
+			} else if !t.waitForRoom(ctx) { // who has no slot must not be woken for a job
+				t.giveBack(ErrShutdown)
+				return
+			}
 		default: // paused, or what a later release of the script may say
 			slow.reset()
 			t.rest(ctx, t.server.o.tick)
@@ -105,9 +110,10 @@ func (t *topicServer) take(ctx, work context.Context, number uint64, n int) (sta
 	if r.status() != "ok" {
 		return r.status(), nil
 	}
-	leaseEnd, ids, records, tried, moved := r.number(2), r.list(3), r.list(4), r.list(5), r.list(6)
-	until := sent.Add(s.o.lease)
-	fence := strconv.FormatInt(leaseEnd, 10)
+	fence, ids, records, tried, moved := r.text(2), r.list(3), r.list(4), r.list(5), r.list(6)
+	leaseEnd := parseEnd(fence)
+	// Not the length of the lease: the jobs may be those of an earlier call whose answer was lost.
+	until := sent.Add(time.Duration(leaseEnd-r.now()*1000) * time.Microsecond)
 	for i := range ids {
 		run, err := t.newRun(ids.text(i), records.text(i), fence, leaseEnd, until, tried.text(i), moved.text(i))
 		t.hold(run)

@@ -113,7 +113,7 @@ func (s *Server) refuse(topic string, errs ...error) {
 
 func (s *Server) refuseLocked(topic string, errs ...error) bool {
 	if s.used {
-		slog.Error("handle", "topic", topic, "err", errors.Join(append(errs, ErrServerUsed)...))
+		s.log.Error("handle", "topic", topic, "err", errors.Join(append(errs, ErrServerUsed)...))
 		return true
 	}
 	if len(errs) > 0 {
@@ -135,7 +135,7 @@ func (s *Server) Use(middleware ...Middleware) {
 	for _, m := range middleware {
 		switch {
 		case s.used:
-			slog.Error("use", "err", ErrServerUsed)
+			s.log.Error("use", "err", ErrServerUsed)
 		case m == nil:
 			s.errs = append(s.errs, fmt.Errorf("%w: nil middleware", ErrInvalid))
 		default:

@@ -14,7 +14,16 @@ const leastMajor, leastMinor = 6, 2
 func (s *Server) awaitRedis(ctx context.Context) error {
 	var slow pace
 	for ctx.Err() == nil {
-		err := s.greet(ctx)
+		greeted := make(chan error, 1)
+		go func() { greeted <- s.greet(ctx) }()
+		var err error
+		select {
+		case err = <-greeted:
+		case <-ctx.Done():
+			s.close() // ends the call, also one that Redis never answers
+			<-greeted
+			return nil
+		}
 		if err == nil || !away(err) {
 			return err
 		}

@@ -133,6 +133,13 @@ func (t *topicServer) roomLocked() int {
 	return max(0, min(free+ahead-len(t.next), most, takeLimit))
 }
 
+// idle tells whether there is a free slot.
+func (t *topicServer) idle() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.busy < t.concurrency
+}
+
 func (t *topicServer) room() int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -310,7 +317,7 @@ func (t *topicServer) verdict(r *run, cause, err error, ran time.Duration) row {
 		return row{run: r, verb: verbAck, end: end}
 	}
 	var snoozed *snoozeError
-	if errors.As(err, &snoozed) {
+	if as(err, &snoozed) {
 		d := min(max(snoozed.d, 0), maxDelay)
 		return row{run: r, verb: verbSnooze, end: end, delay: time.Duration(ceilMS(d)) * time.Millisecond, err: err}
 	}
@@ -323,14 +330,14 @@ func (t *topicServer) verdict(r *run, cause, err error, ran time.Duration) row {
 	}
 	var c *crash
 	switch {
-	case errors.As(err, &c):
+	case as(err, &c):
 		entry.Kind, entry.Type, entry.Stack = c.kind, fmt.Sprintf("%T", c.value), string(c.stack)
 	case errors.Is(cause, ErrTimeout):
 		entry.Kind = kindTimeout
 	}
 	tries := r.attempt - r.spent
 	var permanent *permanentError
-	if errors.As(err, &permanent) {
+	if as(err, &permanent) {
 		entry.Type = fmt.Sprintf("%T", permanent.err)
 	}
 	if permanent != nil || r.opts.retry >= 0 && tries > r.opts.retry {
@@ -339,6 +346,16 @@ func (t *topicServer) verdict(r *run, cause, err error, ran time.Duration) row {
 	delay := backoff(tries, r.opts.backoffMin, r.opts.backoffMax)
 	entry.NextDue = end.Add(delay)
 	return row{run: r, verb: verbRetry, end: end, delay: delay, entry: entry.encode(), err: err}
+}
+
+// as is errors.As, also for an error whose methods panic: a nil pointer in an error is a common slip.
+func as(err error, target any) (ok bool) {
+	defer func() {
+		if recover() != nil {
+			ok = false
+		}
+	}()
+	return errors.As(err, target)
 }
 
 // message is the text of an error, also of one whose Error method panics.
