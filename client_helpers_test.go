@@ -58,14 +58,6 @@ func (h *Hand) try(s *script, keys []any, args ...any) (reply, error) {
 	return h.last()
 }
 
-// again sends the last call once more, as go-redis does after a lost reply.
-func (h *Hand) again() reply {
-	h.t.Helper()
-	r, err := h.last()
-	require.NoError(h.t, err)
-	return r
-}
-
 // tryPromote promotes at most limit jobs of each kind.
 func (h *Hand) tryPromote(limit, heal int) (reply, error) {
 	k := h.keys

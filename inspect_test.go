@@ -380,7 +380,7 @@ func TestPauseEndsByItself(t *testing.T) {
 		require.NoError(t, client.Pause(ctx, "topic", 1500*time.Microsecond, "", "")) // rounded up to 2 ms
 		time.Sleep(2*time.Millisecond - 1)
 		require.Empty(t, hand.Take(1, time.Minute))
-		time.Sleep(1)
+		time.Sleep(time.Nanosecond)
 		info, err := client.Inspect(ctx, "topic")
 		require.NoError(t, err)
 		require.False(t, info.Paused)

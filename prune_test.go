@@ -99,7 +99,7 @@ func TestPruneOfDoneJobs(t *testing.T) {
 		h.prune(0, time.Hour, 500, 0)
 		time.Sleep(time.Second - 1)
 		h.prune(0, time.Hour, 500, 0)
-		time.Sleep(1)
+		time.Sleep(time.Nanosecond)
 		h.prune(0, time.Hour, 500, 1)
 		require.Empty(t, h.Traces("0"))
 		require.Equal(t, []string{"done", "results"}, h.Traces("1"))
