@@ -15,8 +15,8 @@ import (
 	"github.com/delayq/delayq"
 )
 
-// snoozeBit is how long a task of the step snooze sleeps at a time.
-const snoozeBit = 100 * time.Millisecond
+// SnoozeBit is how long a task of the step snooze sleeps at a time.
+const SnoozeBit = 100 * time.Millisecond
 
 // handler carries out tasks and writes down what happens to them.
 type handler struct{ rec *Recorder }
@@ -93,7 +93,7 @@ func (h handler) step(ctx context.Context, job *delayq.Job, step string) (result
 		return "ok", nil
 	case "snooze":
 		if job.Started.Before(job.EnqueuedAt.Add(d)) {
-			return "snooze", delayq.Snooze(snoozeBit)
+			return "snooze", delayq.Snooze(SnoozeBit)
 		}
 		return "ok", nil
 	}
