@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+
+	"github.com/redis/go-redis/v9"
 )
 
 // Redis must be at least 6.2: LPOP with a count, ZMSCORE, LMOVE and BLMOVE came with it.
@@ -31,7 +33,11 @@ func (s *Server) greet(ctx context.Context) error {
 	for name := range s.topics {
 		names = append(names, name)
 	}
-	if err := s.calls.SAdd(call, topicsKey(s.o.prefix), names...).Err(); err != nil {
+	switch err := s.calls.SAdd(call, topicsKey(s.o.prefix), names...).Err(); {
+	case redis.HasErrorPrefix(err, "OOM"), redis.HasErrorPrefix(err, "MISCONF"):
+		// It only serves Topics. A Redis that is full must not keep out the servers that would empty it.
+		s.log.Error("note topics", "err", err)
+	case err != nil:
 		return fmt.Errorf("run: note topics: %w", err)
 	}
 	s.outage.ended()

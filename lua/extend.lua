@@ -32,6 +32,7 @@ for i, id in ipairs(ids) do
   end
 end
 if #grants > 0 then
+  redis.call('ZREM', leases, '') -- having deleted, the script may write at maxmemory
   redis.call('ZADD', leases, 'XX', unpack(grants))
 end
 return {'ok', now, table.concat(letters)}

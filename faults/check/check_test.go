@@ -71,6 +71,9 @@ func TestCheckAcceptsWhatIsRight(t *testing.T) {
 		"a run again because its process stood still": (&story{}).call(0, rig.OpEnqueue, 1, 0, rig.OK, "").
 			start(5, "a", 1, 1).fault(10, "stop", "a").start(1100, "b", 1, 2).end(1101, "b", 1, 2, "ok", "acked").
 			end(3000, "a", 1, 1, "ok", "lease lost"),
+		"a handler that does not hear its timeout": (&story{}).call(0, rig.OpEnqueue, 1, 0, rig.OK, "").
+			start(5, "a", 1, 1).at(10, rig.Event{Op: rig.OpLost, Proc: "a", ID: "j", Inc: 1, Attempt: 1, Started: 1, Result: "timeout"}).
+			start(1100, "b", 1, 2).end(1101, "b", 1, 2, "ok", "acked").end(3000, "a", 1, 1, "ok", "lease lost"),
 		"an unknown enqueueing that ran": (&story{}).call(0, rig.OpEnqueue, 1, 0, rig.Info, "").
 			start(5, "a", 1, 1).end(6, "a", 1, 1, "ok", "acked"),
 		"an unknown enqueueing that did not": (&story{}).call(0, rig.OpEnqueue, 1, 0, "", ""),

@@ -153,6 +153,8 @@ func (c *checker) again(j *job, before []*run, r *run) {
 		why = prev.lost
 	case prev.settled != nil:
 		why = prev.settled.Result
+	case prev.lost == "timeout" && prev.until() > r.Mono:
+		why = "deaf to its timeout"
 	case prev.end != nil && prev.end.Result != "ok":
 		why = "failed"
 	default:

@@ -225,7 +225,7 @@ func (w *Worker) Cont() error {
 	return err
 }
 
-// Term asks the process to stop with SIGTERM.
+// Term asks the process to stop with SIGTERM; AwaitEnd waits for that.
 func (w *Worker) Term() error {
 	w.rec.Record(Event{Op: OpFault, Result: "term", ID: w.c.Name})
 	err := w.signal(syscall.SIGTERM)
@@ -236,6 +236,7 @@ func (w *Worker) Term() error {
 func (w *Worker) AwaitEnd(limit time.Duration) error {
 	select {
 	case <-w.Ended():
+		w.rec.Record(Event{Op: OpHeal, Result: "term", ID: w.c.Name})
 		return nil
 	case <-time.After(limit):
 		return fmt.Errorf("worker %s still runs after %v", w.c.Name, limit)
