@@ -225,7 +225,7 @@ func (s *Server) Run(ctx context.Context) error {
 // Times of the end of a drain: what they add up to is how much longer than the Drain timeout Run may take.
 const (
 	shutdownGrace = 150 * time.Millisecond // for handlers to return once their contexts have ended
-	settleGrace   = 250 * time.Millisecond // for Redis to be told
+	settleGrace   = 200 * time.Millisecond // for Redis to be told
 )
 
 // drain lets handlers finish, then cuts them off.

@@ -50,6 +50,12 @@ type bench struct {
 func newBench(t *testing.T, args ...string) *bench {
 	t.Helper()
 	t.Parallel()
+	return newLoneBench(t, args...)
+}
+
+// newLoneBench is newBench for a test that runs alone.
+func newLoneBench(t *testing.T, args ...string) *bench {
+	t.Helper()
 	b := &bench{
 		t: t, server: redistest.Start(t, slices.Concat(redistest.AOF, args)...), prefix: redistest.Prefix(t),
 		history: rig.NewHistory(t.TempDir()), options: check.Options{Lease: lease},

@@ -127,7 +127,7 @@ type job struct {
 	retries   int
 	expires   bool
 	sum       string
-	runs      []*run // in the order in which they began
+	runs      []*run // in the order of their leases: a process that stood still may begin later than it took the job
 	moves     []call // reschedulings that were carried out
 	ended     []call // what ended it early: a cancel or the replacement by another
 	unknown   bool   // a later call with unknown outcome may have ended it
@@ -168,6 +168,11 @@ func Check(events []rig.Event, state *State, o Options) *Report {
 		o:      o, jobs: map[place]map[int64]*job{}, state: state,
 	}
 	c.gather(events)
+	for _, incs := range c.jobs {
+		for _, j := range incs {
+			slices.SortStableFunc(j.runs, func(a, b *run) int { return cmp.Compare(a.Fence, b.Fence) })
+		}
+	}
 	for _, at := range slices.SortedFunc(maps.Keys(c.jobs), func(a, b place) int {
 		return cmp.Or(cmp.Compare(a.topic, b.topic), cmp.Compare(a.id, b.id))
 	}) {

@@ -38,6 +38,13 @@ func (s *story) start(ms int64, proc string, inc int64, attempt int) *story {
 	})
 }
 
+// held is a start long after its lease, which ends at fence, was given.
+func (s *story) held(ms int64, proc string, inc int64, attempt int, fence int64) *story {
+	s.start(ms, proc, inc, attempt)
+	s.events[len(s.events)-1].Fence = fence
+	return s
+}
+
 func (s *story) end(ms int64, proc string, inc int64, attempt int, result, settled string) *story {
 	e := rig.Event{Op: rig.OpEnd, Proc: proc, ID: "j", Inc: inc, Attempt: attempt, Started: int64(attempt), Result: result}
 	s.at(ms, e)
@@ -74,6 +81,9 @@ func TestCheckAcceptsWhatIsRight(t *testing.T) {
 		"a handler that does not hear its timeout": (&story{}).call(0, rig.OpEnqueue, 1, 0, rig.OK, "").
 			start(5, "a", 1, 1).at(10, rig.Event{Op: rig.OpLost, Proc: "a", ID: "j", Inc: 1, Attempt: 1, Started: 1, Result: "timeout"}).
 			start(1100, "b", 1, 2).end(1101, "b", 1, 2, "ok", "acked").end(3000, "a", 1, 1, "ok", "lease lost"),
+		"a process that stood still before its handler began": (&story{}).call(0, rig.OpEnqueue, 1, 0, rig.OK, "").
+			fault(3, "stop", "a").start(1100, "b", 1, 2).end(1101, "b", 1, 2, "ok", "acked").
+			at(2000, rig.Event{Op: rig.OpHeal, Result: "stop", ID: "a"}).held(2001, "a", 1, 1, 1002).end(2002, "a", 1, 1, "ok", "lease lost"),
 		"an unknown enqueueing that ran": (&story{}).call(0, rig.OpEnqueue, 1, 0, rig.Info, "").
 			start(5, "a", 1, 1).end(6, "a", 1, 1, "ok", "acked"),
 		"an unknown enqueueing that did not": (&story{}).call(0, rig.OpEnqueue, 1, 0, "", ""),

@@ -122,13 +122,23 @@ func (c *checker) cancelled(j *job) {
 				continue
 			}
 			// A worker that had taken the job may be about to start it: until its lease is over, or as long as it stood still.
-			held := k.Op == rig.OpReplace || k.result == "running"
+			held := k.Op == rig.OpReplace || k.result == "running" || c.stopped(k, r.Proc)
 			if held && (r.Mono-k.done < int64(c.o.Lease) || c.broken(k.Mono-int64(c.o.Lease), r.Mono, r.Proc)) {
 				continue
 			}
 			c.bad("I8", j, "attempt %d began %v after the %s that took it out (%s)", r.Attempt, time.Duration(r.Mono-k.done), k.Op, k.result)
 		}
 	}
+}
+
+// stopped tells whether a process stood still during a call: it may have held the job long enough for others to give it up.
+func (c *checker) stopped(k call, proc string) bool {
+	for _, w := range c.windows {
+		if w.kind == "stop" && w.proc == proc && w.from <= k.done && w.to >= k.Mono {
+			return true
+		}
+	}
+	return false
 }
 
 // again checks a further run of a job.
