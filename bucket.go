@@ -36,10 +36,10 @@ func (t *topicServer) promoteLoop(ctx context.Context) {
 		if moved >= promoteLimit {
 			continue
 		}
-		if time.Since(pruned) >= pruneEvery {
+		if now := t.clock.at(time.Now()); now.Sub(pruned).Abs() >= pruneEvery {
 			// A failure is in the log; the next turn is soon enough.
 			if removed, err := t.prune(ctx); err != nil || removed < pruneLimit {
-				pruned = time.Now()
+				pruned = now
 			}
 			continue // the pruning took its time
 		}
@@ -59,7 +59,7 @@ func (t *topicServer) sleepUntilDue(ctx context.Context, d time.Duration) {
 
 // promote is one call of the promote script: how many jobs of one kind it moved at most, and how long until it has something to do again.
 func (t *topicServer) promote(ctx context.Context, heal bool) (moved int, wait time.Duration, err error) {
-	call, cancel := context.WithTimeout(ctx, callTimeout)
+	call, cancel := context.WithTimeout(t.base, callTimeout)
 	defer cancel()
 	k := t.keys
 	flag := 0
@@ -90,7 +90,7 @@ func (t *topicServer) promote(ctx context.Context, heal bool) (moved int, wait t
 
 // prune is one call of the prune script: how many jobs it removed.
 func (t *topicServer) prune(ctx context.Context) (removed int, err error) {
-	call, cancel := context.WithTimeout(ctx, callTimeout)
+	call, cancel := context.WithTimeout(t.base, callTimeout)
 	defer cancel()
 	k, o := t.keys, &t.server.o
 	r, err := t.server.call.call(call, pruneScript, k.topic, pruneLimit, names(

@@ -9,14 +9,15 @@ import (
 	"log/slog"
 	mathrand "math/rand/v2"
 	"reflect"
+	"slices"
 	"strconv"
 	"sync"
 
 	"github.com/redis/go-redis/v9"
 )
 
-// A Client enqueues, cancels and looks at jobs. It is safe for concurrent use, starts no goroutine that outlives a call, and needs
-// no closing. All its methods return an error wrapping ErrInvalid, and write nothing, if the client or an argument is unusable.
+// A Client enqueues, cancels and looks at jobs. It is safe for concurrent use and needs no closing. The only goroutines it starts are those
+// that send what concurrent Enqueue calls have gathered: they end with the last of it, after at most 30 s if Redis does not answer. All its methods return an error wrapping ErrInvalid, and write nothing, if the client or an argument is unusable.
 type Client struct {
 	rdb     redis.UniversalClient
 	o       clientOptions
@@ -70,7 +71,8 @@ func (c *Client) ready(topic, id string) error {
 // ErrUnknownOutcome, the context's error if it ended before the job was sent, or what Redis answered; only after
 // ErrNotReplicated and ErrUnknownOutcome may the job be stored. A request that go-redis repeats makes no second job.
 func (c *Client) Enqueue(ctx context.Context, topic, id string, payload []byte, opts ...JobOption) (*Job, error) {
-	fresh := &NewJob{Topic: topic, ID: id, Payload: payload, Options: opts}
+	// Clipped: what a hook appends must not end up in the caller's slice.
+	fresh := &NewJob{Topic: topic, ID: id, Payload: payload, Options: slices.Clip(opts)}
 	e, err := c.prepare(ctx, fresh)
 	if err != nil {
 		c.enqueued(ctx, fresh, e, err)
@@ -90,14 +92,15 @@ func (c *Client) Enqueue(ctx context.Context, topic, id string, payload []byte, 
 // Enqueue. The error is not nil if any job's is, and joins the first few of them. When ctx ends, jobs not yet sent get its error.
 func (c *Client) EnqueueBatch(ctx context.Context, jobs []NewJob) ([]Result, error) {
 	results := make([]Result, len(jobs))
-	prepared := make([]*enqueueing, len(jobs))
+	fresh, prepared := make([]NewJob, len(jobs)), make([]*enqueueing, len(jobs))
 	byTopic := make(map[string][]*enqueueing)
 	for i := range jobs {
-		fresh := jobs[i]
-		e, err := c.prepare(ctx, &fresh)
+		fresh[i] = jobs[i]
+		fresh[i].Options = slices.Clip(jobs[i].Options)
+		e, err := c.prepare(ctx, &fresh[i])
 		if err != nil {
-			results[i].Err = fmt.Errorf("enqueue job %d of the batch, topic %q: %w", i, fresh.Topic, err)
-			c.enqueued(ctx, &fresh, nil, err)
+			results[i].Err = fmt.Errorf("enqueue job %d of the batch, topic %q: %w", i, fresh[i].Topic, err)
+			c.enqueued(ctx, &fresh[i], nil, err)
 			continue
 		}
 		prepared[i] = e
@@ -114,7 +117,7 @@ func (c *Client) EnqueueBatch(ctx context.Context, jobs []NewJob) ([]Result, err
 			if e.err == nil || errors.Is(e.err, ErrNotReplicated) {
 				results[i].Job = e.job()
 			}
-			c.enqueued(ctx, &jobs[i], e, e.err)
+			c.enqueued(ctx, &fresh[i], e, e.err)
 		}
 		if err := results[i].Err; err != nil {
 			if failed++; failed <= 10 {

@@ -1,6 +1,7 @@
 package delayq
 
 import (
+	"encoding/hex"
 	"fmt"
 	"go/ast"
 	"go/parser"
@@ -24,22 +25,27 @@ import (
 
 // A luaHeader is what the comment at the top of a script says of KEYS and ARGV, and what is under it.
 type luaHeader struct {
-	keys, args []string       // names in their order
-	rest       map[string]int // name of an ARGV[n..] to n
-	body       string
+	own        map[string]string // KEYS[1] and so on → name, as this file documents them
+	keys, args []string          // all names in their order
+	rest       map[string]int    // name of an ARGV[n..] → n
+	text, body string            // the comment, and the rest
 }
 
 var documented = regexp.MustCompile(`^-- (KEYS|ARGV)\[(\d+)(\.\.)?\]\s+(\w+)\s+\S`)
 
-// readLua reads the header of a script and checks that its numbers go up from 1.
+// readLua reads the header of a script and checks that its numbers go up from 1. Only replace leaves some to enqueue.
 func readLua(t *testing.T, name string) luaHeader {
 	t.Helper()
-	text := proseFile(t, "lua/"+name+".lua")
-	require.True(t, strings.HasPrefix(text, "-- "+name+": "), "lua/%s.lua begins with its name", name)
-	h := luaHeader{rest: map[string]int{}}
-	for len(text) > 0 && strings.HasPrefix(text, "--") {
-		line, after, _ := strings.Cut(text, "\n")
-		text = after
+	h := luaHeader{own: map[string]string{}, rest: map[string]int{}}
+	if name == "replace" {
+		enqueue := readLua(t, "enqueue")
+		h.keys, h.args = enqueue.keys, enqueue.args
+	}
+	h.body = proseFile(t, "lua/"+name+".lua")
+	require.True(t, strings.HasPrefix(h.body, "-- "+name+": "), "lua/%s.lua begins with its name", name)
+	for strings.HasPrefix(h.body, "--") {
+		line, after, _ := strings.Cut(h.body, "\n")
+		h.text, h.body = h.text+line+"\n", after
 		m := documented.FindStringSubmatch(line)
 		if m == nil {
 			require.NotRegexp(t, `^-- (KEYS|ARGV)\[`, line, "%s: a line of the header that cannot be read", name)
@@ -49,59 +55,58 @@ func readLua(t *testing.T, name string) luaHeader {
 		if m[1] == "KEYS" {
 			list = &h.keys
 		}
-		*list = append(*list, m[4])
-		require.Equal(t, strconv.Itoa(len(*list)), m[2], "%s: %s", name, line)
+		n := must(strconv.Atoi(m[2]))
+		if n > len(*list) {
+			*list = append(*list, m[4])
+		}
+		require.Equal(t, 0, len(h.own[m[1]+"["+m[2]+"]"]), "%s: %s", name, line)
+		require.LessOrEqual(t, n, len(*list), "%s: %s", name, line)
+		require.Equal(t, m[4], (*list)[n-1], "%s: %s", name, line)
+		h.own[m[1]+"["+m[2]+"]"] = m[4]
 		if m[3] != "" {
-			h.rest[m[4]] = len(*list)
+			h.rest[m[4]] = n
 		}
 	}
-	h.body = text
+	require.True(t, name == "replace" || len(h.own) == len(h.keys)+len(h.args), name)
 	return h
 }
 
 var (
-	binding = regexp.MustCompile(`(?m)^local ([\w, ]+) = (.*\b(?:KEYS|ARGV)\b.*)$`)
+	binding = regexp.MustCompile(`(?m)^ *local ([\w, ]+) = (.*\b(?:KEYS|ARGV)\b.*)$`)
 	bound   = regexp.MustCompile(`^(?:tonumber\()?(KEYS|ARGV)(?:\[(\d+)\])?\)?$`)
 )
 
+// What a header documents has a name in the body, once, and then goes by that name.
 func TestProseScriptHeaderIsItsBody(t *testing.T) {
 	for name := range Scripts() {
 		h := readLua(t, name)
-		require.Contains(t, proseFile(t, "lua/"+name+".lua"), "Returns", "%s: the header says what it returns", name)
-		require.Contains(t, proseFile(t, "lua/"+name+".lua"), "Cost: ", "%s: the header says what it costs", name)
-		got := map[string]string{} // "KEYS[1]" → name
+		require.True(t, name == "replace" || strings.Contains(h.text, "Returns"), "%s: the header says what it returns", name)
+		require.Contains(t, h.text, "Cost: O(", "%s: the header says what it costs", name)
+		got := map[string]string{}
 		for _, m := range binding.FindAllStringSubmatch(h.body, -1) {
 			names, values := strings.Split(m[1], ", "), strings.Split(m[2], ", ")
 			require.Len(t, values, len(names), "%s: %s", name, m[0])
 			for i, value := range values {
 				at := bound.FindStringSubmatch(value)
 				switch {
-				case at == nil: // first or width, the shape of a list in ARGV
-					_, err := strconv.Atoi(value)
+				case at == nil: // first and width: the shape of a list in ARGV
+					n, err := strconv.Atoi(value)
 					require.NoError(t, err, "%s: %s", name, m[0])
 					if names[i] == "first" {
-						require.Contains(t, slices.Collect(maps.Values(h.rest)), must(strconv.Atoi(value)), "%s: first", name)
+						require.Contains(t, slices.Collect(maps.Values(h.rest)), n, "%s: first", name)
 					}
 				case at[2] == "":
-					require.Contains(t, h.rest, names[i], "%s: %s", name, m[0])
 					got[fmt.Sprintf("%s[%d]", at[1], h.rest[names[i]])] += names[i]
 				default:
 					got[fmt.Sprintf("%s[%s]", at[1], at[2])] += names[i]
 				}
 			}
 		}
-		want := map[string]string{}
-		for i, key := range h.keys {
-			want[fmt.Sprintf("KEYS[%d]", i+1)] = key
-		}
-		for i, arg := range h.args {
-			want[fmt.Sprintf("ARGV[%d]", i+1)] = arg
-		}
-		require.Equal(t, want, got, "%s: documented, bound to names", name)
-		require.NotRegexp(t, `\b(KEYS|ARGV)\b`, binding.ReplaceAllString(h.body, ""), "%s: used beside the names", name)
-		for _, word := range append(slices.Clone(h.keys), h.args...) {
-			uses := regexp.MustCompile(`\b`+word+`\b`).FindAllString(binding.ReplaceAllString(h.body, ""), -1)
-			require.NotEmpty(t, uses, "%s: %s is bound and not used", name, word)
+		require.Equal(t, h.own, got, "%s: documented, bound to names", name)
+		rest := binding.ReplaceAllString(h.body, "")
+		require.NotRegexp(t, `\b(KEYS|ARGV)\b`, rest, "%s: used beside the names", name)
+		for _, word := range h.own {
+			require.Regexp(t, `\b`+word+`\b`, rest, "%s: %s has a name and is not used", name, word)
 		}
 	}
 }
@@ -110,12 +115,9 @@ func TestProseEveryLuaFileIsAScript(t *testing.T) {
 	files, err := filepath.Glob("lua/*.lua")
 	require.NoError(t, err)
 	for _, file := range files {
-		name := strings.TrimSuffix(filepath.Base(file), ".lua")
-		if name != "prelude" {
-			require.Contains(t, Scripts(), name)
-		}
+		require.Contains(t, Scripts(), strings.TrimSuffix(filepath.Base(file), ".lua"))
 	}
-	require.Len(t, files, len(Scripts())+1)
+	require.Len(t, files, len(Scripts()))
 }
 
 // One script, one caller: what it is given is written in one place.
@@ -150,10 +152,13 @@ func TestProseScriptsBuildNoKey(t *testing.T) {
 }
 
 func TestProseKeysAreSpelledInTopicOnly(t *testing.T) {
-	spelled := regexp.MustCompile(`[{}]:|:[{}]|^:|^(pool|bucket|leases|handoff|attempts|errors|moved|results|meta|stats)$|^(receipt|taken):`)
+	spelled := regexp.MustCompile(`[{}]:|:[{}]|^:\w|^(pool|bucket|leases|handoff|attempts|errors|moved|results|meta|stats)$|^(receipt|taken):`)
 	topic := 0
 	for file, tree := range proseGo(t) {
 		ast.Inspect(tree, func(n ast.Node) bool {
+			if _, ok := n.(*ast.ImportSpec); ok {
+				return false
+			}
 			lit, ok := n.(*ast.BasicLit)
 			if !ok || lit.Kind != token.STRING {
 				return true
@@ -291,17 +296,43 @@ func TestProseProtocolIsTheScripts(t *testing.T) {
 	}
 }
 
-var proseLink = regexp.MustCompile(`\]\(([^)\s]+)\)`)
+// The record that docs/protocol.md shows byte by byte is one.
+func TestProseRecordIsOne(t *testing.T) {
+	_, after, _ := strings.Cut(proseFile(t, "docs/protocol.md"), "\n```hex\n")
+	block, _, _ := strings.Cut(after, "```")
+	raw, err := hex.DecodeString(strings.Join(strings.Fields(block), ""))
+	require.NoError(t, err)
+	r, err := decodeRecord(string(raw))
+	require.NoError(t, err)
+	require.Equal(t, "hi", string(r.payload))
+	require.Equal(t, int64(1_750_000_000_000), r.enqueuedAt)
+	require.Equal(t, int64(30*60*1000), r.due-r.enqueuedAt)
+	o, err := newJobOptions([]JobOption{ProcessIn(30 * time.Minute), Retry(6), Header("lang", "en")})
+	require.NoError(t, err)
+	require.Equal(t, o, r.opts)
+	head, tail, err := encodeRecord([nonceLen]byte(raw[:nonceLen]), &o, r.payload)
+	require.NoError(t, err)
+	require.Equal(t, string(raw), string(head)+string(raw[headLen:headLen+stampLen])+string(tail))
+}
+
+var (
+	proseLink    = regexp.MustCompile(`\]\(([^)\s]+)\)`)
+	proseHeading = regexp.MustCompile("(?m)^#+ (.+)$")
+	proseFence   = regexp.MustCompile("(?s)\n```.*?\n```\n")
+	proseCode    = regexp.MustCompile("`[^`\n]*`")
+)
 
 func TestProseLinksResolve(t *testing.T) {
-	err := filepath.WalkDir(".", func(path string, d fs.DirEntry, err error) error {
-		if err != nil || d.IsDir() && strings.HasPrefix(d.Name(), ".") && path != "." {
-			return errors_Join(err, fs.SkipDir)
-		}
-		if filepath.Ext(path) != ".md" {
+	require.NoError(t, filepath.WalkDir(".", func(path string, d fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case d.IsDir() && d.Name() != "." && strings.HasPrefix(d.Name(), "."):
+			return fs.SkipDir
+		case filepath.Ext(path) != ".md":
 			return nil
 		}
-		for _, m := range proseLink.FindAllStringSubmatch(proseFile(t, path), -1) {
+		for _, m := range proseLink.FindAllStringSubmatch(proseCode.ReplaceAllString(proseFence.ReplaceAllString(proseFile(t, path), "\n"), ""), -1) {
 			if strings.Contains(m[1], "://") {
 				continue
 			}
@@ -313,10 +344,66 @@ func TestProseLinksResolve(t *testing.T) {
 			_, err := os.Stat(target)
 			require.NoError(t, err, "%s links to %s", path, m[1])
 			if anchor != "" {
-				require.Contains(t, anchors(proseFile(t, target)), anchor, "%s links to %s", path, m[1])
+				require.Contains(t, proseAnchors(proseFile(t, target)), anchor, "%s links to %s", path, m[1])
 			}
 		}
 		return nil
-	})
+	}))
+}
+
+// proseAnchors are the names under which the headings of a document can be linked to.
+func proseAnchors(text string) (list []string) {
+	for _, m := range proseHeading.FindAllStringSubmatch(proseFence.ReplaceAllString(text, "\n"), -1) {
+		words := regexp.MustCompile(`[^\w\- ]`).ReplaceAllString(strings.ToLower(m[1]), "")
+		list = append(list, strings.ReplaceAll(words, " ", "-"))
+	}
+	return list
+}
+
+func proseFile(t *testing.T, path string) string {
+	t.Helper()
+	text, err := os.ReadFile(path)
 	require.NoError(t, err)
+	return string(text)
+}
+
+// proseGo parses the Go files of this package that are no tests, by name.
+func proseGo(t *testing.T) map[string]*ast.File {
+	t.Helper()
+	files, err := filepath.Glob("*.go")
+	require.NoError(t, err)
+	trees := map[string]*ast.File{}
+	for _, file := range files {
+		if strings.HasSuffix(file, "_test.go") {
+			continue
+		}
+		tree, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.ParseComments|parser.SkipObjectResolution)
+		require.NoError(t, err)
+		trees[file] = tree
+	}
+	return trees
+}
+
+// proseDoc is the comment of a function in options.go.
+func proseDoc(t *testing.T, name string) string {
+	t.Helper()
+	for _, decl := range proseGo(t)["options.go"].Decls {
+		if f, ok := decl.(*ast.FuncDecl); ok && f.Recv == nil && f.Name.Name == name {
+			return f.Doc.Text()
+		}
+	}
+	t.Fatalf("no function %s in options.go", name)
+	return ""
+}
+
+// proseDuration writes a duration as comments do: 30 s.
+func proseDuration(d time.Duration) string {
+	return strconv.FormatFloat(d.Seconds(), 'f', -1, 64) + " s"
+}
+
+func must[T any](value T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return value
 }

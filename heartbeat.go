@@ -121,8 +121,8 @@ func (t *topicServer) slots(now time.Time) TopicSlots {
 	info := TopicSlots{Slots: t.concurrency, Running: t.busy, Loops: t.turns.ages(now)}
 	at := t.clock.at(now)
 	for id, r := range t.leases {
-		if r.started && !r.ended {
-			info.Longest = append(info.Longest, RunTime{strings.ToValidUTF8(id, "\uFFFD"), at.Sub(r.job.Started)})
+		if r.running() {
+			info.Longest = append(info.Longest, RunTime{strings.ToValidUTF8(id, "\uFFFD"), at.Sub(r.start)})
 		}
 	}
 	slices.SortFunc(info.Longest, func(a, b RunTime) int { return cmp.Compare(b.For, a.For) })

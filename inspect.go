@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strconv"
 	"time"
+
+	"github.com/redis/go-redis/v9"
 )
 
 // finishedRun is what is kept of a done job beside its record, as JSON.
@@ -19,7 +21,7 @@ type finishedRun struct {
 }
 
 func encodeFinished(r row, server string) string {
-	raw, err := json.Marshal(finishedRun{r.run.job.Attempt, r.run.job.Started.UnixMilli(), r.end.UnixMilli(), server})
+	raw, err := json.Marshal(finishedRun{r.run.attempt, r.run.start.UnixMilli(), r.end.UnixMilli(), server})
 	if err != nil { // cannot be: numbers and a plain string
 		return "{}"
 	}
@@ -118,7 +120,7 @@ func describe(topic, id string, at func(column int) string) *JobInfo {
 	}
 	if score := at(columnLease); score != "" {
 		info.State, info.LeaseEnd = StateRunning, scoreTime(score)
-		info.fence.Store(info.LeaseEnd.UnixMilli())
+		info.fence.Store(parseEnd(score))
 	}
 	if score := at(columnDead); score != "" {
 		info.State, info.BuriedAt = StateDead, scoreTime(score)
@@ -134,7 +136,7 @@ func scoreTime(score string) time.Time {
 }
 
 // List tells of the jobs of a topic in one state, at most limit of them (1 to 1,000) after the first offset: scheduled ones by due
-// time, ready ones in the order in which they will be taken, running ones by the end of their lease, dead ones the latest first, done
+// time, ready ones in the order in which they will be taken (one that is just on its way to a server may be missing), running ones by the end of their lease, dead ones the latest first, done
 // ones by the time until which they are kept. Jobs that change their state meanwhile may be missing or stand twice on two pages.
 func (c *Client) List(ctx context.Context, topic string, state State, offset, limit int) ([]*JobInfo, error) {
 	err := c.ready(topic, "")
@@ -153,7 +155,9 @@ func (c *Client) List(ctx context.Context, topic string, state State, offset, li
 	case StateReady:
 		ids, err = c.rdb.LRange(ctx, k.ready, first, last).Result()
 	case StateRunning:
-		ids, err = c.rdb.ZRange(ctx, k.leases, first, last).Result()
+		ids, err = c.rdb.ZRangeByScore(ctx, k.leases, &redis.ZRangeBy{ // without the anchor, whose score is +inf
+			Min: "-inf", Max: strconv.FormatInt(maxDueMS, 10), Offset: first, Count: int64(limit),
+		}).Result()
 	case StateDead:
 		ids, err = c.rdb.ZRevRange(ctx, k.dead, first, last).Result()
 	case StateDone:
@@ -286,17 +290,17 @@ func (c *Client) Pause(ctx context.Context, topic string, period time.Duration, 
 	if len(by) > maxIDLen || len(reason) > maxIDLen {
 		errs = append(errs, fmt.Errorf("by and reason of %d and %d bytes, at most %d are allowed", len(by), len(reason), maxIDLen))
 	}
-	return c.pause(ctx, topic, invalid(errs), 1, ceilMS(period), by, reason)
+	return c.pause(ctx, "pause", topic, invalid(errs), 1, ceilMS(period), by, reason)
 }
 
 // Resume ends a pause. A topic that is not paused is left as it is.
 func (c *Client) Resume(ctx context.Context, topic string) error {
-	return c.pause(ctx, topic, nil, 0, 0, "", "")
+	return c.pause(ctx, "resume", topic, nil, 0, 0, "", "")
 }
 
-func (c *Client) pause(ctx context.Context, topic string, err error, paused int, period int64, by, reason string) error {
+func (c *Client) pause(ctx context.Context, what, topic string, err error, paused int, period int64, by, reason string) error {
 	if err := errors.Join(c.ready(topic, ""), err); err != nil {
-		return fmt.Errorf("pause topic %q: %w", topic, err)
+		return fmt.Errorf("%s topic %q: %w", what, topic, err)
 	}
 	k := newKeys(c.o.prefix, topic)
 	_, err = c.scripts.call(ctx, pauseScript, topic, 0, names(k.meta), paused, period, by, reason, controlChannel(c.o.prefix), topic)

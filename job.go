@@ -34,8 +34,9 @@ type Job struct {
 // that follow each other have different ones, two attempts of one job the same.
 func (j *Job) Nonce() string { return j.nonce }
 
-// Fence is a number that grows with every lease and every extension of a lease of this job: the end of the lease, in Unix ms. A
-// database that remembers the highest fence it has seen can refuse the writes of a worker that lost its lease without knowing.
+// Fence is the end of the lease, in Unix µs. It grows with every extension and every new lease of this job, as long as all servers use the
+// same Lease and Redis's clock is not set back: a database that remembers the highest fence it has seen can refuse the writes of
+// a worker that lost its lease without knowing.
 func (j *Job) Fence() int64 { return j.fence.Load() }
 
 // Lateness is the time from Due to Started by Redis's clock: never below zero.

@@ -3,6 +3,7 @@ package delayq
 import (
 	"context"
 	"errors"
+	"math"
 	"strconv"
 	"time"
 )
@@ -10,21 +11,18 @@ import (
 // extendLimit is the most leases that one call extends.
 const extendLimit = 500
 
-// extendLoop keeps the leases of a server: every third of a lease it extends all of them, one call for each topic, and takes the jobs
-// from handlers whose lease is over.
-func (s *Server) extendLoop(ctx context.Context) {
-	every := s.o.lease / 3
+// extendLoop keeps the leases of a topic: every third of a lease it extends all that the server holds in one call, and takes the jobs from
+// handlers whose lease is over. It is a loop for each topic, so that a node of a cluster that does not answer costs no other its leases.
+func (t *topicServer) extendLoop(ctx context.Context) {
+	every := t.server.o.lease / 3
 	var slow pace
 	for wait := every; sleep(ctx, wait); {
+		if err := t.extendAll(ctx); err != nil {
+			wait = min(every, slow.next())
+			continue
+		}
 		wait = every
-		for _, t := range s.topics {
-			if err := t.extendAll(ctx); err != nil {
-				wait = min(every, slow.next())
-			}
-		}
-		if wait == every {
-			slow.reset()
-		}
+		slow.reset()
 	}
 }
 
@@ -78,7 +76,7 @@ func (t *topicServer) extend(ctx context.Context, list []*run) error {
 	args[0] = ending
 	asked := list[:0]
 	for _, r := range list {
-		if r.job.Fence() >= end {
+		if r.job.Fence() >= end*1000 {
 			continue // taken a moment ago
 		}
 		asked = append(asked, r)
@@ -93,11 +91,12 @@ func (t *topicServer) extend(ctx context.Context, list []*run) error {
 		return nil
 	}
 
-	call, cancel := context.WithTimeout(ctx, callTimeout)
+	// While this call hangs nobody looks at the other leases of the topic.
+	call, cancel := context.WithTimeout(ctx, min(callTimeout, t.server.o.lease/3))
 	defer cancel()
 	k := t.keys
 	reply, err := t.server.call.call(call, extendScript, k.topic, len(asked), names(k.leases, k.pool), args...)
-	t.trouble.note("extend", err)
+	t.note(ctx, "extend", err)
 	if err != nil {
 		return err
 	}
@@ -116,7 +115,7 @@ func (t *topicServer) extend(ctx context.Context, list []*run) error {
 			return errReply
 		case letters[i] == 'o':
 			r.fence, r.extended, r.until = ending, "", until
-			r.job.fence.Store(end)
+			r.job.fence.Store(end * 1000)
 		case letters[i] == 'g':
 			t.loseLocked(r, ErrCancelled)
 		default:
@@ -124,6 +123,12 @@ func (t *topicServer) extend(ctx context.Context, list []*run) error {
 		}
 	}
 	return nil
+}
+
+// parseEnd reads the end of a lease, in ms with a fraction as Redis writes scores, in µs.
+func parseEnd(score string) int64 {
+	ms, _ := strconv.ParseFloat(score, 64) // Redis wrote it
+	return int64(math.Round(ms * 1000))
 }
 
 // errLate says that Redis's clock was ahead of what we took it for. It has been read with the answer that says so.

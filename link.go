@@ -25,6 +25,7 @@ func ownClient(rdb redis.UniversalClient, connections int) (client redis.Univers
 		o.PoolSize, o.MinIdleConns, o.MaxIdleConns, o.MaxActiveConns = connections, 0, 0, 0
 		o.PoolTimeout = callTimeout
 		o.DialerRetries = 1
+		o.PushNotificationProcessor = nil // the handlers in it are those of rdb's own connections
 		o.ReadTimeout, o.WriteTimeout = restored(o.ReadTimeout), restored(o.WriteTimeout)
 		return redis.NewClient(&o), true
 	case *redis.ClusterClient:
@@ -32,6 +33,7 @@ func ownClient(rdb redis.UniversalClient, connections int) (client redis.Univers
 		o.ContextTimeoutEnabled = true
 		o.PoolSize, o.MinIdleConns, o.MaxIdleConns, o.MaxActiveConns = connections, 0, 0, 0
 		o.PoolTimeout = callTimeout
+		o.PushNotificationProcessor = nil
 		o.ReadTimeout, o.WriteTimeout = restored(o.ReadTimeout), restored(o.WriteTimeout)
 		return redis.NewClusterClient(&o), true
 	}

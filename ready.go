@@ -56,7 +56,12 @@ func (t *topicServer) takeLoop(ctx, work context.Context) {
 			slow.reset()
 		case status == "empty":
 			slow.reset()
-			t.wait(ctx, &slow)
+			if t.idle() {
+				t.wait(ctx, &slow)
+			} else if !t.waitForRoom(ctx) { // who has no slot must not be woken for a job
+				t.giveBack(ErrShutdown)
+				return
+			}
 		default: // paused, or what a later release of the script may say
 			slow.reset()
 			t.rest(ctx, t.server.o.tick)
@@ -97,7 +102,7 @@ func (t *topicServer) take(ctx, work context.Context, number uint64, n int) (sta
 	r, err := s.call.call(call, takeScript, k.topic, n, names(
 		k.ready, k.handoff, k.pool, k.bucket, k.leases, k.dead, k.attempts, k.moved, k.meta, k.taken(s.id), k.stats,
 	), strconv.FormatUint(number, 10), n, s.o.lease.Milliseconds())
-	t.trouble.note("take", err)
+	t.note(work, "take", err)
 	if err != nil {
 		return "", err
 	}
@@ -105,9 +110,10 @@ func (t *topicServer) take(ctx, work context.Context, number uint64, n int) (sta
 	if r.status() != "ok" {
 		return r.status(), nil
 	}
-	leaseEnd, ids, records, tried, moved := r.number(2), r.list(3), r.list(4), r.list(5), r.list(6)
-	until := sent.Add(s.o.lease)
-	fence := strconv.FormatInt(leaseEnd, 10)
+	fence, ids, records, tried, moved := r.text(2), r.list(3), r.list(4), r.list(5), r.list(6)
+	leaseEnd := parseEnd(fence)
+	// Not the length of the lease: the jobs may be those of an earlier call whose answer was lost.
+	until := sent.Add(time.Duration(leaseEnd-r.now()*1000) * time.Microsecond)
 	for i := range ids {
 		run, err := t.newRun(ids.text(i), records.text(i), fence, leaseEnd, until, tried.text(i), moved.text(i))
 		t.hold(run)
@@ -146,7 +152,8 @@ func (t *topicServer) wait(ctx context.Context, slow *pace) {
 	}
 	for {
 		t.turn(loopTake)
-		call, cancel := context.WithTimeout(ctx, timeout+waitMargin)
+		// Not a child of ctx: a deadline of that would look like a dead connection. The stop closes the connection.
+		call, cancel := context.WithTimeout(context.WithoutCancel(ctx), timeout+waitMargin)
 		err := s.waits.BLMove(call, t.keys.ready, t.keys.handoff, "LEFT", "RIGHT", timeout).Err()
 		cancel()
 		if ctx.Err() != nil {

@@ -17,6 +17,9 @@ func (c *Client) store(ctx context.Context, s *script, k *keys, names []any, job
 	if err == nil && w.confirmed < int64(c.o.replicas) {
 		err = fmt.Errorf("enqueue topic %q: %w: %d of %d within %v",
 			k.topic, ErrNotReplicated, w.confirmed, c.o.replicas, c.o.replicaWait)
+		if w.err != nil {
+			err = fmt.Errorf("%w: WAIT: %w", err, w.err)
+		}
 	}
 	return r, err
 }
@@ -26,6 +29,7 @@ type replicaWaiter struct {
 	client    *Client
 	key       string // tells the node of a cluster
 	confirmed int64
+	err       error // of WAIT
 }
 
 // Process sends cmd, then WAIT.
@@ -43,7 +47,7 @@ func (w *replicaWaiter) Process(ctx context.Context, cmd redis.Cmder) error {
 		wait := pipe.Do(ctx, "WAIT", w.client.o.replicas, w.client.o.replicaWait.Milliseconds())
 		// Exec returns the error of the first command that failed; each is read from its own command below.
 		_, _ = pipe.Exec(ctx)
-		w.confirmed, _ = wait.Int64() // an error confirms nothing
+		w.confirmed, w.err = wait.Int64()
 		if _, moved := redis.IsMovedError(cmd.Err()); moved && try < redirects {
 			if cluster, ok := w.client.rdb.(*redis.ClusterClient); ok {
 				cluster.ReloadState(ctx)

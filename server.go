@@ -36,7 +36,7 @@ func (f HandlerFunc) Handle(ctx context.Context, job *Job) error { return f(ctx,
 type Middleware func(Handler) Handler
 
 // A Server takes due jobs of the topics it has handlers for, and runs them. It uses connections of its own, made with the options of the
-// go-redis client it is given: about four for each topic, and a few more. It runs once.
+// go-redis client it is given: up to five for each topic, and a few more. It runs once.
 type Server struct {
 	rdb  redis.UniversalClient
 	o    serverOptions
@@ -113,7 +113,7 @@ func (s *Server) refuse(topic string, errs ...error) {
 
 func (s *Server) refuseLocked(topic string, errs ...error) bool {
 	if s.used {
-		slog.Error("handle", "topic", topic, "err", errors.Join(append(errs, ErrServerUsed)...))
+		s.log.Error("handle", "topic", topic, "err", errors.Join(append(errs, ErrServerUsed)...))
 		return true
 	}
 	if len(errs) > 0 {
@@ -135,7 +135,7 @@ func (s *Server) Use(middleware ...Middleware) {
 	for _, m := range middleware {
 		switch {
 		case s.used:
-			slog.Error("use", "err", ErrServerUsed)
+			s.log.Error("use", "err", ErrServerUsed)
 		case m == nil:
 			s.errs = append(s.errs, fmt.Errorf("%w: nil middleware", ErrInvalid))
 		default:
@@ -163,8 +163,8 @@ func (s *Server) begin() error {
 		s.log = slog.Default()
 	}
 	s.o.hooks.trouble = func(p any) { s.log.Error("hook", "err", p) }
-	// As many connections as there can be calls at once: promote, take and settle of each topic, and the server's own.
-	s.calls, s.own = ownClient(s.rdb, 3*len(s.topics)+4)
+	// As many connections as there can be calls at once: promote, take, extend and settle of each topic, and the server's own.
+	s.calls, s.own = ownClient(s.rdb, 4*len(s.topics)+4)
 	s.waits, _ = ownClient(s.rdb, len(s.topics))
 	s.call = caller{s.calls, &s.o.hooks}
 	s.outage = &outage{log: s.log, lost: func() { reload(s.calls); reload(s.waits) }}
@@ -199,8 +199,8 @@ func (s *Server) Run(ctx context.Context) error {
 		fetching.Go(func() { t.promoteLoop(fetch) })
 		fetching.Go(func() { t.takeLoop(fetch, work) })
 		working.Go(func() { t.settleLoop(work) })
+		working.Go(func() { t.extendLoop(work) })
 	}
-	working.Go(func() { s.extendLoop(work) })
 	working.Go(func() { s.controlLoop(work) })
 	working.Go(func() { s.heartbeatLoop(work, fetch) })
 
@@ -230,11 +230,12 @@ const (
 
 // drain lets handlers finish, then cuts them off.
 func (s *Server) drain(stopped <-chan struct{}) {
+	begun := time.Now()
 	deadline := time.NewTimer(s.o.drain)
 	defer deadline.Stop()
 	select {
 	case <-stopped:
-		s.flushed(deadline.C)
+		s.flush(max(settleGrace, s.o.drain-time.Since(begun)))
 		return
 	case <-deadline.C:
 	}
@@ -252,17 +253,17 @@ func (s *Server) drain(stopped <-chan struct{}) {
 		}
 		s.log.Warn("return", "count", abandoned, "err", "handlers did not end with their contexts")
 	}
-	end := time.NewTimer(settleGrace)
-	defer end.Stop()
-	s.flushed(end.C)
+	s.flush(settleGrace)
 }
 
-// flushed waits until Redis knows how every job ended, at most until the deadline.
-func (s *Server) flushed(deadline <-chan time.Time) {
+// flush waits until Redis knows how every job ended, for at most d.
+func (s *Server) flush(d time.Duration) {
+	deadline := time.NewTimer(d)
+	defer deadline.Stop()
 	for _, t := range s.topics {
 		select {
 		case <-t.settled():
-		case <-deadline:
+		case <-deadline.C:
 			s.log.Error("settle", "count", s.held(), "err", "Redis did not take the outcomes; the leases will run out")
 			return
 		}

@@ -33,27 +33,28 @@ const (
 var verbs = [...]struct {
 	script  *script
 	outcome string
+	delays  bool // the job is due again after a delay
 	words   []any
-	keys    func(k *keys) []any
+	keys    func(k *keys, receipt string) []any
 }{
-	verbAck:    {ackScript, outcomeAcked, []any{outcomeAcked}, ackKeys},
-	verbExpire: {ackScript, outcomeExpired, []any{outcomeExpired}, ackKeys},
-	verbRetry: {retryScript, outcomeRetried, nil, func(k *keys) []any {
-		return names(k.leases, k.bucket, k.attempts, k.errors, k.moved, k.stats)
+	verbAck:    {ackScript, outcomeAcked, false, []any{outcomeAcked}, ackKeys},
+	verbExpire: {ackScript, outcomeExpired, false, []any{outcomeExpired}, ackKeys},
+	verbRetry: {retryScript, outcomeRetried, true, nil, func(k *keys, receipt string) []any {
+		return names(k.leases, k.bucket, k.attempts, k.errors, k.moved, k.stats, receipt, k.pool)
 	}},
-	verbSnooze: {snoozeScript, outcomeSnoozed, nil, func(k *keys) []any {
-		return names(k.leases, k.bucket, k.moved, k.stats)
+	verbSnooze: {snoozeScript, outcomeSnoozed, true, nil, func(k *keys, receipt string) []any {
+		return names(k.leases, k.bucket, k.moved, k.stats, receipt, k.pool)
 	}},
-	verbReturn: {returnScript, outcomeReturned, nil, func(k *keys) []any {
-		return names(k.leases, k.ready, k.stats)
+	verbReturn: {returnScript, outcomeReturned, false, nil, func(k *keys, receipt string) []any {
+		return names(k.leases, k.ready, k.stats, receipt, k.pool)
 	}},
-	verbBury: {buryScript, outcomeBuried, nil, func(k *keys) []any {
-		return names(k.leases, k.dead, k.attempts, k.errors, k.moved, k.stats)
+	verbBury: {buryScript, outcomeBuried, false, nil, func(k *keys, receipt string) []any {
+		return names(k.leases, k.dead, k.attempts, k.errors, k.moved, k.stats, receipt, k.pool)
 	}},
 }
 
-func ackKeys(k *keys) []any {
-	return names(k.leases, k.pool, k.attempts, k.errors, k.moved, k.done, k.results, k.stats)
+func ackKeys(k *keys, receipt string) []any {
+	return names(k.leases, k.pool, k.attempts, k.errors, k.moved, k.done, k.results, k.stats, receipt)
 }
 
 // A row is one job for a settling script.
@@ -178,10 +179,10 @@ func (t *topicServer) tell(ctx context.Context, lane, number string, list []row)
 	args = t.group(args, list)
 	t.mu.Unlock()
 
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	call, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	reply, err := t.server.call.call(ctx, v.script, t.keys.topic, len(list), append(v.keys(t.keys), any(t.keys.receipt(lane))), args...)
-	t.trouble.note(v.script.name, err)
+	reply, err := t.server.call.call(call, v.script, t.keys.topic, len(list), v.keys(t.keys, t.keys.receipt(lane)), args...)
+	t.note(ctx, v.script.name, err)
 
 	letters := reply.text(2)
 	t.mu.Lock()
@@ -191,9 +192,13 @@ func (t *topicServer) tell(ctx context.Context, lane, number string, list []row)
 		if err != nil {
 			continue
 		}
-		if i < len(letters) && letters[i] == 'l' {
-			list[i].lost = lostOutcome(r.lost)
-			list[i].err = ErrLeaseLost
+		if i < len(letters) && letters[i] != 'o' {
+			if r.lost == nil && letters[i] == 'g' {
+				r.lost = ErrCancelled
+			} else if r.lost == nil {
+				r.lost = ErrLeaseLost
+			}
+			list[i].lost, list[i].err = lostOutcome(r.lost), r.lost
 		}
 		t.dropLocked(r)
 	}
@@ -201,8 +206,13 @@ func (t *topicServer) tell(ctx context.Context, lane, number string, list []row)
 	if err != nil {
 		return err
 	}
+	soon := false
 	for _, r := range list {
 		t.outcome(r, r.err)
+		soon = soon || r.delay < t.server.o.tick
+	}
+	if v.delays && soon {
+		nudge(t.wake) // the timer sleeps until the next tick
 	}
 	return nil
 }

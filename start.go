@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
-
-	"github.com/redis/go-redis/v9"
 )
 
 // Redis must be at least 6.2: LPOP with a count, ZMSCORE, LMOVE and BLMOVE came with it.
@@ -16,7 +14,16 @@ const leastMajor, leastMinor = 6, 2
 func (s *Server) awaitRedis(ctx context.Context) error {
 	var slow pace
 	for ctx.Err() == nil {
-		err := s.greet(ctx)
+		greeted := make(chan error, 1)
+		go func() { greeted <- s.greet(ctx) }()
+		var err error
+		select {
+		case err = <-greeted:
+		case <-ctx.Done():
+			s.close() // ends the call, also one that Redis never answers
+			<-greeted
+			return nil
+		}
 		if err == nil || !away(err) {
 			return err
 		}
@@ -29,16 +36,16 @@ func (s *Server) awaitRedis(ctx context.Context) error {
 func (s *Server) greet(ctx context.Context) error {
 	call, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	names := make([]any, 0, len(s.topics))
+	topics := make([]any, 0, len(s.topics))
 	for name := range s.topics {
-		names = append(names, name)
+		topics = append(topics, name)
 	}
-	switch err := s.calls.SAdd(call, topicsKey(s.o.prefix), names...).Err(); {
-	case redis.HasErrorPrefix(err, "OOM"), redis.HasErrorPrefix(err, "MISCONF"):
-		// It only serves Topics. A Redis that is full must not keep out the servers that would empty it.
+	if err := s.calls.SAdd(call, topicsKey(s.o.prefix), topics...).Err(); err != nil {
+		if away(err) {
+			return fmt.Errorf("run: note topics: %w", err)
+		}
+		// Only Topics goes without. A Redis that is full must be worked off above all.
 		s.log.Error("note topics", "err", err)
-	case err != nil:
-		return fmt.Errorf("run: note topics: %w", err)
 	}
 	s.outage.ended()
 	info, err := s.calls.Info(call).Result()

@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"runtime/debug"
+	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 )
@@ -52,6 +54,13 @@ func (t *topicServer) init() {
 	t.pace = aheadUnknown
 }
 
+// note tells of the outcome of a call, unless the call was cut off by the end of ctx.
+func (t *topicServer) note(ctx context.Context, call string, err error) {
+	if err == nil || ctx.Err() == nil {
+		t.trouble.note(call, err)
+	}
+}
+
 // nudge puts a token into a channel of one, if it is empty.
 func nudge(c chan struct{}) {
 	select {
@@ -74,15 +83,18 @@ type run struct {
 	cancel  context.CancelCauseFunc
 
 	// What follows is guarded by topicServer.mu.
-	fence    string    // the end of the lease that Redis is known to have, in ms
+	fence    string    // the end of the lease in ms that Redis has; several, with spaces between, while it is not known which of them
 	extended string    // the end that an extension without an answer yet may have set
 	until    time.Time // our own clock: from here on the lease may be over
 	deadline time.Time // our own clock: the end of Timeout; the lease is not extended beyond it
-	started  bool      // the handler has been called
+	start    time.Time // when the handler was called, by Redis's clock; zero: not yet
 	ended    bool      // the handler has returned, or will not be waited for
 	telling  bool      // a call that settles the job is under way
 	lost     error     // why the job no longer belongs to this server
 }
+
+// running tells whether the handler has been called and is waited for.
+func (r *run) running() bool { return !r.start.IsZero() && !r.ended }
 
 // fences is what a settling script may find as the end of the lease.
 func (r *run) fences() string {
@@ -119,6 +131,13 @@ func (t *topicServer) roomLocked() int {
 	// Handlers may have ended whose outcomes Redis does not take: then there is a limit.
 	most := 2*t.concurrency + 2*takeLimit - len(t.leases)
 	return max(0, min(free+ahead-len(t.next), most, takeLimit))
+}
+
+// idle tells whether there is a free slot.
+func (t *topicServer) idle() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.busy < t.concurrency
 }
 
 func (t *topicServer) room() int {
@@ -166,9 +185,11 @@ func (t *topicServer) start(r *run) {
 // startLocked makes a run a running one.
 func (t *topicServer) startLocked(r *run) {
 	r.ctx, r.cancel = context.WithCancelCause(t.base)
-	r.started = true
+	now := time.Now()
+	r.start = t.clock.at(now)
+	r.job.Started = r.start
 	if limit := r.opts.timeout; limit > 0 {
-		r.deadline = time.Now().Add(time.Duration(limit) * time.Millisecond)
+		r.deadline = now.Add(time.Duration(limit) * time.Millisecond)
 	}
 }
 
@@ -189,7 +210,6 @@ func (t *topicServer) execute(r *run) (next *run) {
 		defer stop()
 	}
 	began := time.Now()
-	r.job.Started = t.clock.at(began)
 	var err error
 	returned := false
 	defer func() {
@@ -292,12 +312,12 @@ func lostOutcome(lost error) string {
 
 // verdict turns what a handler returned into what Redis is to be told.
 func (t *topicServer) verdict(r *run, cause, err error, ran time.Duration) row {
-	end := r.job.Started.Add(ran)
+	end := r.start.Add(ran)
 	if err == nil {
 		return row{run: r, verb: verbAck, end: end}
 	}
 	var snoozed *snoozeError
-	if errors.As(err, &snoozed) {
+	if as(err, &snoozed) {
 		d := min(max(snoozed.d, 0), maxDelay)
 		return row{run: r, verb: verbSnooze, end: end, delay: time.Duration(ceilMS(d)) * time.Millisecond, err: err}
 	}
@@ -310,14 +330,14 @@ func (t *topicServer) verdict(r *run, cause, err error, ran time.Duration) row {
 	}
 	var c *crash
 	switch {
-	case errors.As(err, &c):
+	case as(err, &c):
 		entry.Kind, entry.Type, entry.Stack = c.kind, fmt.Sprintf("%T", c.value), string(c.stack)
 	case errors.Is(cause, ErrTimeout):
 		entry.Kind = kindTimeout
 	}
 	tries := r.attempt - r.spent
 	var permanent *permanentError
-	if errors.As(err, &permanent) {
+	if as(err, &permanent) {
 		entry.Type = fmt.Sprintf("%T", permanent.err)
 	}
 	if permanent != nil || r.opts.retry >= 0 && tries > r.opts.retry {
@@ -326,6 +346,16 @@ func (t *topicServer) verdict(r *run, cause, err error, ran time.Duration) row {
 	delay := backoff(tries, r.opts.backoffMin, r.opts.backoffMax)
 	entry.NextDue = end.Add(delay)
 	return row{run: r, verb: verbRetry, end: end, delay: delay, entry: entry.encode(), err: err}
+}
+
+// as is errors.As, also for an error whose methods panic: a nil pointer in an error is a common slip.
+func as(err error, target any) (ok bool) {
+	defer func() {
+		if recover() != nil {
+			ok = false
+		}
+	}()
+	return errors.As(err, target)
 }
 
 // message is the text of an error, also of one whose Error method panics.
@@ -342,7 +372,7 @@ func message(err error) (text string) {
 func (r *run) event(outcome string, err error) RunEvent {
 	return RunEvent{
 		Topic: r.job.Topic, ID: r.id, Attempt: r.attempt, EnqueuedAt: r.job.EnqueuedAt, Due: r.job.Due,
-		Start: r.job.Started, Outcome: outcome, Err: err, PayloadSize: r.size, Headers: r.job.Headers,
+		Start: r.start, Outcome: outcome, Err: err, PayloadSize: r.size, Headers: r.job.Headers,
 	}
 }
 
@@ -376,7 +406,7 @@ func (t *topicServer) dropLocked(r *run) {
 func (t *topicServer) cancelRun(id, fence string, cause error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if r := t.leases[id]; r != nil && (r.fence == fence || r.extended == fence) {
+	if r := t.leases[id]; r != nil && slices.Contains(strings.Fields(r.fences()), fence) {
 		t.loseLocked(r, cause)
 	}
 }
@@ -386,7 +416,7 @@ func (t *topicServer) cancelAll(cause error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for _, r := range t.leases {
-		if r.started && !r.ended {
+		if r.running() {
 			r.cancel(cause)
 		}
 	}
@@ -397,7 +427,7 @@ func (t *topicServer) abandonAll() (n int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for _, r := range t.leases {
-		if r.started && !r.ended {
+		if r.running() {
 			n++
 			r.ended = true
 			t.rows = append(t.rows, row{run: r, verb: verbReturn, err: ErrShutdown})

@@ -14,7 +14,7 @@
 -- ARGV[3..] jobs      rows (see prelude/rows.lua) with no values, or for jobs to be kept two: for how many ms, and a netstring
 --                     about the run, which the record is put behind
 --
--- At most 1,000 jobs a call. Returns {'ok', now, letters}: o for done, l for lost, nothing for all done. Cost: O(jobs × log N).
+-- At most 1,000 jobs a call. Returns {'ok', now, letters}: o for done, l for lost, g for gone, nothing for all done. Cost: O(jobs × log N).
 local leases, pool, attempts, errors, moved = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local done, results, stats, receipt = KEYS[6], KEYS[7], KEYS[8], KEYS[9]
 local number, counter, jobs, first = ARGV[1], ARGV[2], ARGV, 3
@@ -24,7 +24,7 @@ if told then
   return {'ok', now, told}
 end
 
-local ids, where, letters = rows(leases, jobs, first)
+local ids, where, letters = rows(leases, pool, jobs, first)
 if #ids > 0 then
   for i, id in ipairs(ids) do
     if where[i] then

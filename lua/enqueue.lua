@@ -14,7 +14,8 @@
 -- The record is head, the time of enqueueing as a msgpack string of 13 digits, tail.
 -- No id may stand twice in one call. At most 1,000 jobs a call (unpack has a stack limit).
 --
--- Returns {'ok', now, letters}: one letter a job, n for stored, d for a duplicate that was left alone; no letters: all stored.
+-- Returns {'ok', now, letters}: one letter a job, n for stored, d for a duplicate that was left alone; no letters: all stored. A call sent
+-- again gets the time of the first one.
 -- Cost: O(jobs × log N).
 local pool, bucket, ready, stats, receipt = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local number, tick, channel, topic = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
@@ -22,7 +23,8 @@ local jobs, first, width = ARGV, 5, 4
 
 local told = replay(receipt, number)
 if told then
-  return {'ok', now, told}
+  local stored_at, told_letters = string.match(told, '^(%d+) (%a*)$')
+  return {'ok', tonumber(stored_at), told_letters}
 end
 
 local ids, total = {}, 0
@@ -94,5 +96,5 @@ if next(refused) then
   end
 end
 count(stats, 'enqueued', stored / 2)
-remember(receipt, number, letters)
+remember(receipt, number, string.format('%.0f ', now) .. letters)
 return {'ok', now, letters}

@@ -20,7 +20,7 @@ return {
   'ok', now,
   redis.call('HLEN', pool),
   redis.call('ZCARD', bucket),
-  redis.call('ZCOUNT', leases, '-inf', '(+inf'), -- not the anchor
+  redis.call('ZCOUNT', leases, 0, 9999999999999), -- not the anchor
   redis.call('ZCARD', dead),
   redis.call('ZCARD', done),
   redis.call('ZRANGE', bucket, 0, 0, 'WITHSCORES'),

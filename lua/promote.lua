@@ -71,7 +71,7 @@ local wait = -1
 for _, zset in ipairs({bucket, leases}) do
   local head = redis.call('ZRANGE', zset, 0, 0, 'WITHSCORES')
   if head[2] and head[1] ~= anchor() then
-    local left = math.max(0, head[2] * 1000 - time[1] * 1000000 - time[2])
+    local left = math.max(0, math.ceil(head[2]) * 1000 - time[1] * 1000000 - time[2])
     if wait < 0 or left < wait then
       wait = left
     end

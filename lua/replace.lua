@@ -2,6 +2,7 @@
 --
 -- KEYS[1]   pool      hash, job id to record
 -- KEYS[2]   bucket    zset, job id scored by due time (Unix ms)
+-- KEYS[3]   ready     list of job ids, next one at the head
 -- KEYS[5]   receipt   string, the last call of the lane and its reply
 -- KEYS[6]   leases    zset, job id scored by the end of its lease
 -- KEYS[7]   dead      zset, job id scored by the time of burial
@@ -16,7 +17,7 @@
 -- The other keys and words are those of enqueue, and so is the reply. The old ids may stay behind in ready: they then count for the
 -- new jobs, or are dropped by take. Cost: O(jobs × log N).
 do
-  local pool, bucket, receipt, leases, dead = KEYS[1], KEYS[2], KEYS[5], KEYS[6], KEYS[7]
+  local pool, bucket, ready, receipt, leases, dead = KEYS[1], KEYS[2], KEYS[3], KEYS[5], KEYS[6], KEYS[7]
   local attempts, errors, moved = KEYS[8], KEYS[9], KEYS[10]
   local number, channel, topic = ARGV[1], ARGV[3], ARGV[4]
   local jobs, first, width = ARGV, 5, 4
@@ -35,6 +36,7 @@ do
       end
     end
     if #old > 0 then
+      redis.call('LLEN', ready) -- a key of a wrong type must show before the old jobs are gone, not after
       release(leases, old)
       redis.call('ZREM', bucket, unpack(old))
       redis.call('ZREM', dead, unpack(old))

@@ -7,14 +7,15 @@
 -- KEYS[5]   moved     hash, job id to its present due time, if that is not the record's
 -- KEYS[6]   stats     hash, counter to number
 -- KEYS[7]   receipt   string, the last call of the lane and its reply
+-- KEYS[8]   pool      hash, job id to record
 -- ARGV[1]   number    number of this call in its lane
 -- ARGV[2..] jobs      rows (see prelude/rows.lua) of three values: delay in ms, attempts before the last revival, entry for the
 --                   error log
 --
--- At most 1,000 jobs a call. Returns {'ok', now, letters}: o for put back, l for lost, nothing for all put back.
+-- At most 1,000 jobs a call. Returns {'ok', now, letters}: o for put back, l for lost, g for gone, nothing for all put back.
 -- Cost: O(jobs × log N).
 local leases, bucket, attempts, errors, moved = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local stats, receipt = KEYS[6], KEYS[7]
+local stats, receipt, pool = KEYS[6], KEYS[7], KEYS[8]
 local number, jobs, first = ARGV[1], ARGV, 2
 
 local told = replay(receipt, number)
@@ -22,7 +23,7 @@ if told then
   return {'ok', now, told}
 end
 
-local ids, where, letters = rows(leases, jobs, first)
+local ids, where, letters = rows(leases, pool, jobs, first)
 if #ids > 0 then
   redis.call('HDEL', moved, '') -- having deleted, the script may write at maxmemory
   for i, id in ipairs(ids) do

@@ -4,12 +4,13 @@
 -- KEYS[2]   ready    list of job ids, next one at the head
 -- KEYS[3]   stats    hash, counter to number
 -- KEYS[4]   receipt  string, the last call of the lane and its reply
+-- KEYS[5]   pool     hash, job id to record
 -- ARGV[1]   number   number of this call in its lane
 -- ARGV[2..] jobs     rows (see prelude/rows.lua) with no values; the one to run first stands first
 --
--- At most 1,000 jobs a call. Returns {'ok', now, letters}: o for given back, l for lost, nothing for all given back.
+-- At most 1,000 jobs a call. Returns {'ok', now, letters}: o for given back, l for lost, g for gone, nothing for all given back.
 -- Cost: O(jobs × log N).
-local leases, ready, stats, receipt = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local leases, ready, stats, receipt, pool = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local number, jobs, first = ARGV[1], ARGV, 2
 
 local told = replay(receipt, number)
@@ -17,7 +18,7 @@ if told then
   return {'ok', now, told}
 end
 
-local ids, _, letters = rows(leases, jobs, first)
+local ids, _, letters = rows(leases, pool, jobs, first)
 if #ids > 0 then
   redis.call('ZREM', leases, '') -- having deleted, the script may write at maxmemory
   for i = #ids, 1, -1 do

@@ -18,7 +18,7 @@
 -- An id counts only if it has a record and is in neither bucket nor leases nor dead. All others are left-overs of a cancel,
 -- a reschedule or a second push, and are dropped here; so is the empty id, which only wakes. At most 1,000 are looked at.
 --
--- Returns {'ok', now, lease end, ids, records, attempts, moved}, the last two false when no job of the topic has any,
+-- Returns {'ok', now, lease end (a score), ids, records, attempts, moved}, the last two false when no job of the topic has any,
 -- {'empty', now} or {'paused', now}. No ids with 'ok' means: ask again.
 -- Cost: O(limit × log N).
 local ready, handoff, pool, bucket, leases, dead = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
@@ -47,7 +47,7 @@ if redis.call('LINDEX', receipt, 0) == number then
       records[#records + 1] = found[i]
     end
   end
-  return answer(tonumber(lease_end), ids, records)
+  return answer(lease_end, ids, records)
 end
 
 local pause = redis.call('HMGET', meta, 'paused', 'until')
@@ -55,34 +55,42 @@ if pause[1] and (not pause[2] or now < tonumber(pause[2])) then
   return {'paused', now}
 end
 
+-- The end has the microseconds of the present: so no two leases of a job end at the same time, and a fence names one of them.
 local ids, records, grants, seen = {}, {}, {}, {}
-local lease_end = now + lease
-local ending = string.format('%.0f', lease_end)
+local lease_end = string.format('%.0f.%03d', now + lease, time[2] % 1000)
 local got, looked = 0, 0
 while got < limit and looked < 1000 do
-  local room = limit - got
-  local popped = redis.call('LPOP', handoff, room) or {}
-  if #popped < room then
-    for _, id in ipairs(redis.call('LPOP', ready, room - #popped) or {}) do
-      popped[#popped + 1] = id
+  -- Everything is read before anything is written: a key of a wrong type costs no id.
+  local waiting = redis.call('LRANGE', handoff, 0, limit - got - 1)
+  local handed = #waiting
+  if handed < limit - got then
+    for i, id in ipairs(redis.call('LRANGE', ready, 0, limit - got - handed - 1)) do
+      waiting[handed + i] = id
     end
   end
-  if #popped == 0 then
+  local n = #waiting
+  if n == 0 then
     break
   end
-  looked = looked + #popped
-  local found = redis.call('HMGET', pool, unpack(popped))
-  local delayed = redis.call('ZMSCORE', bucket, unpack(popped))
-  local leased = redis.call('ZMSCORE', leases, unpack(popped))
-  local buried = redis.call('ZMSCORE', dead, unpack(popped))
-  for i, id in ipairs(popped) do
-    local record = found[i]
+  looked = looked + n
+  local found = redis.call('HMGET', pool, unpack(waiting))
+  local delayed = redis.call('ZMSCORE', bucket, unpack(waiting))
+  local leased = redis.call('ZMSCORE', leases, unpack(waiting))
+  local buried = redis.call('ZMSCORE', dead, unpack(waiting))
+  for i = 1, n do
+    local id, record = waiting[i], found[i]
     if record and not delayed[i] and not leased[i] and not buried[i] and not seen[id] then
       seen[id] = true
       got = got + 1
       ids[got], records[got] = id, record
-      grants[2 * got - 1], grants[2 * got] = ending, id
+      grants[2 * got - 1], grants[2 * got] = lease_end, id
     end
+  end
+  if handed > 0 then
+    redis.call('LTRIM', handoff, handed, -1)
+  end
+  if n > handed then
+    redis.call('LTRIM', ready, n - handed, -1)
   end
 end
 if looked == 0 then
@@ -90,8 +98,9 @@ if looked == 0 then
 end
 if got > 0 then
   grant(leases, grants)
+  lease_end = redis.call('ZSCORE', leases, ids[1]) -- as Redis writes it from now on
   redis.pcall('DEL', receipt)
-  redis.pcall('RPUSH', receipt, number, ending, unpack(ids))
+  redis.pcall('RPUSH', receipt, number, lease_end, unpack(ids))
   redis.pcall('PEXPIRE', receipt, lease)
   count(stats, 'taken', got)
 end

@@ -1,5 +1,5 @@
 -- owns tells whether a lease that ends at score (a string, or false when there is none) is the one that fence names.
--- A fence is one lease end, or two with a space between them while an extension is not known to have arrived.
+-- A fence is one lease end, or several with spaces between them while extensions are not known to have arrived.
 local function owns(score, fence)
   if not score then
     return false
@@ -9,8 +9,9 @@ end
 
 -- rows reads what the scripts that settle jobs are given: groups of fence, number of values a job has, number of jobs, and then for
 -- each job its id and its values. It returns the ids whose lease still is the one the fence names, where in given the values of
--- each of them begin (false without values), and a letter for every job: o for ours, l for lost; no letters when all are ours.
-local function rows(leases, given, first)
+-- each of them begin (false without values), and a letter for every job: o for ours, l for lost, g for lost because the job is
+-- gone; no letters when all are ours.
+local function rows(leases, pool, given, first)
   local ids, fences, where, n = {}, {}, {}, 0
   local at = first
   while at <= #given do
@@ -29,7 +30,7 @@ local function rows(leases, given, first)
       letters[i] = 'o'
       ids[i - lost], where[i - lost] = ids[i], where[i]
     else
-      letters[i] = 'l'
+      letters[i] = redis.call('HEXISTS', pool, ids[i]) == 1 and 'l' or 'g'
       lost = lost + 1
     end
   end

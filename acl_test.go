@@ -1,0 +1,458 @@
+package delayq
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"maps"
+	"net"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/alicebob/miniredis/v2/server"
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/delayq/delayq/internal/embedded"
+	"github.com/delayq/delayq/internal/redistest"
+)
+
+// The roles of docs/acl/delayq.acl.
+var tourRoles = []string{"producer", "worker", "operator"}
+
+const aclFile = "docs/acl/delayq.acl"
+
+// aclGranted reads which commands the ACL file gives to each role.
+func aclGranted(t *testing.T) map[string][]string {
+	granted := map[string][]string{}
+	for line := range strings.Lines(proseFile(t, aclFile)) {
+		words := strings.Fields(line)
+		require.Equal(t, "user", words[0])
+		role, ok := strings.CutPrefix(words[1], "delayq-")
+		require.True(t, ok)
+		for _, word := range words {
+			if command, ok := strings.CutPrefix(word, "+"); ok {
+				granted[role] = append(granted[role], command)
+			}
+		}
+		require.True(t, slices.IsSorted(granted[role]), "%s: sorted", role)
+	}
+	require.Equal(t, slices.Sorted(slices.Values(tourRoles)), slices.Sorted(maps.Keys(granted)))
+	return granted
+}
+
+// The three users of the ACL file are granted what the whole of delayq needs, and no command beyond.
+func TestACLGrantsWhatIsNeededAndNoMore(t *testing.T) {
+	t.Parallel()
+	file, err := filepath.Abs(aclFile)
+	require.NoError(t, err)
+	rs := redistest.Start(t, "--aclfile", file)
+	admin := rs.Client(t)
+
+	var mu sync.Mutex
+	owner := map[string]string{} // address of a connection → role
+	clients := map[string]redis.UniversalClient{}
+	for _, role := range tourRoles {
+		opt := rs.Options()
+		opt.Username, opt.Password = "delayq-"+role, "change-me-"+role
+		opt.Dialer = func(ctx context.Context, network, addr string) (net.Conn, error) {
+			conn, err := new(net.Dialer).DialContext(ctx, network, addr)
+			if err == nil {
+				mu.Lock()
+				owner[conn.LocalAddr().String()] = role
+				mu.Unlock()
+			}
+			return conn, err
+		}
+		rdb := redis.NewClient(opt)
+		t.Cleanup(func() { _ = rdb.Close() })
+		clients[role] = rdb
+	}
+
+	seen := watchCommands(t, admin, rs.Addr())
+	tour(t, clients["producer"], clients["worker"], clients["operator"])
+	used := map[string][]string{}
+	for _, command := range seen() {
+		mu.Lock()
+		role := owner[command.from]
+		mu.Unlock()
+		// These need no right: everybody may say who he is.
+		if role != "" && command.name != "hello" && command.name != "auth" {
+			used[role] = append(used[role], command.name)
+		}
+	}
+	for role, granted := range aclGranted(t) {
+		slices.Sort(used[role])
+		require.Equal(t, granted, slices.Compact(used[role]), "%s: granted, used", role)
+	}
+
+	// With WaitReplicas a producer needs one right more. There is no replica here.
+	require.NoError(t, admin.Do(t.Context(), "ACL", "SETUSER", "delayq-producer", "+wait").Err())
+	waiting := NewClient(clients["producer"], WaitReplicas(1, time.Millisecond))
+	_, err = waiting.Enqueue(t.Context(), "tour", "replicated", nil)
+	require.ErrorIs(t, err, ErrNotReplicated)
+	nothingDenied(t, admin)
+}
+
+// On a cluster each user needs two rights more.
+func TestACLOnACluster(t *testing.T) {
+	t.Parallel()
+	if testing.Short() {
+		t.Skip("starts a cluster")
+	}
+	c := redistest.StartCluster(t, 3, 0)
+	nodes := make([]*redis.Client, 0, 3)
+	for _, addr := range c.Addrs() {
+		rdb := redis.NewClient(&redis.Options{Addr: addr})
+		t.Cleanup(func() { _ = rdb.Close() })
+		nodes = append(nodes, rdb)
+	}
+	clients := map[string]redis.UniversalClient{}
+	for line := range strings.Lines(proseFile(t, aclFile)) {
+		setuser := []any{"ACL", "SETUSER"}
+		for _, word := range append(strings.Fields(line)[1:], "+cluster|slots", "+command") {
+			setuser = append(setuser, word)
+		}
+		for _, rdb := range nodes {
+			require.NoError(t, rdb.Do(t.Context(), setuser...).Err())
+		}
+		role := strings.TrimPrefix(strings.Fields(line)[1], "delayq-")
+		opt := c.Options()
+		opt.Username, opt.Password = "delayq-"+role, "change-me-"+role
+		rdb := redis.NewClusterClient(opt)
+		t.Cleanup(func() { _ = rdb.Close() })
+		clients[role] = rdb
+	}
+	tour(t, clients["producer"], clients["worker"], clients["operator"])
+	for _, rdb := range nodes {
+		nothingDenied(t, rdb)
+	}
+}
+
+func nothingDenied(t *testing.T, admin *redis.Client) {
+	t.Helper()
+	denied, err := admin.ACLLog(context.Background(), 100).Result()
+	require.NoError(t, err)
+	for _, entry := range denied {
+		// go-redis introduces itself where it may. What it is told then does not matter.
+		require.True(t, strings.HasPrefix(entry.Object, "client"), "denied: %+v", *entry)
+	}
+}
+
+// A seenCommand is a command that Redis has carried out, by itself or within a script, for a connection.
+type seenCommand struct{ from, name string }
+
+var monitored = regexp.MustCompile(`^\+[\d.]+ \[\d+ ([^\]]+)\] "(\w+)"`)
+
+// watchCommands begins to note all commands, and returns a function that ends it and gives what was noted.
+func watchCommands(t *testing.T, admin *redis.Client, addr string) func() []seenCommand {
+	conn, err := net.Dial("tcp", addr)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = conn.Close() })
+	_, err = io.WriteString(conn, "MONITOR\r\n")
+	require.NoError(t, err)
+	lines := bufio.NewReader(conn)
+	_, err = lines.ReadString('\n')
+	require.NoError(t, err)
+
+	const last = "that was all"
+	noted := make(chan []seenCommand, 1)
+	go func() {
+		var list []seenCommand
+		from := ""
+		for {
+			line, err := lines.ReadString('\n')
+			if err != nil || strings.Contains(line, last) {
+				noted <- list
+				return
+			}
+			if m := monitored.FindStringSubmatch(line); m != nil {
+				if m[1] != "lua" { // what follows from a script is that connection's
+					from = m[1]
+				}
+				list = append(list, seenCommand{from, strings.ToLower(m[2])})
+			}
+		}
+	}()
+	return func() []seenCommand {
+		require.NoError(t, admin.Echo(context.Background(), last).Err())
+		return <-noted
+	}
+}
+
+// Every script is given the keys, and as many of them, as its header says.
+func TestProseScriptsGetTheKeysOfTheirHeaders(t *testing.T) {
+	t.Parallel()
+	r := embedded.New()
+	defer r.Close()
+	rdb := r.Client()
+	defer func() { require.NoError(t, rdb.Close()) }()
+	names := map[string]string{} // digest → script
+	for name, digest := range Scripts() {
+		names[digest] = name
+	}
+	var mu sync.Mutex
+	given := map[string][][]string{}
+	r.Server().SetPreHook(func(_ *server.Peer, command string, args ...string) bool {
+		if strings.EqualFold(command, "evalsha") {
+			mu.Lock()
+			defer mu.Unlock()
+			given[names[args[0]]] = append(given[names[args[0]]], args[1:])
+		}
+		return false
+	})
+	tour(t, rdb, rdb, rdb)
+
+	mu.Lock()
+	defer mu.Unlock()
+	for name := range Scripts() {
+		h := readLua(t, name)
+		require.NotEmpty(t, given[name], "%s is part of the tour", name)
+		for _, args := range given[name] {
+			n, err := strconv.Atoi(args[0])
+			require.NoError(t, err)
+			require.Len(t, h.keys, n, name)
+			for i, key := range args[1 : 1+n] {
+				want := regexp.QuoteMeta(h.keys[i])
+				if want == "receipt" {
+					want = `(receipt|taken):\w+`
+				}
+				require.Regexp(t, `:`+want+`$`, key, "%s: KEYS[%d]", name, i+1)
+			}
+			require.GreaterOrEqual(t, len(args)-1-n, len(h.args)-len(h.rest), name)
+		}
+	}
+}
+
+// tour goes through everything that delayq can do, with the rights of three clients: each transition, on each kind of job, once
+// at least.
+func tour(t *testing.T, producer, worker, operator redis.UniversalClient) {
+	t.Helper()
+	const topic = "tour"
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	p, o := NewClient(producer), NewClient(operator)
+	k := newKeys(defaultPrefix, topic)
+	soon := Backoff(time.Millisecond, time.Second)
+
+	enqueue := func(id string, opts ...JobOption) {
+		t.Helper()
+		_, err := p.Enqueue(ctx, topic, id, []byte(id), opts...)
+		require.NoError(t, err)
+	}
+
+	// A server that died: right after a take, and between a wait and a take.
+	enqueue("lapse")
+	take := rawScript(t, "take")
+	require.NoError(t, take.Run(ctx, worker, rawKeys(t, "take", k), "1", 1, 1).Err())
+	enqueue("held")
+	for range 2 { // the second time as if the answer had been lost
+		require.NoError(t, take.Run(ctx, worker, rawKeys(t, "take", k), "2", 1, 60_000).Err())
+	}
+	state, err := p.Dequeue(ctx, topic, "held")
+	require.NoError(t, err)
+	require.Equal(t, StateRunning, state)
+	enqueue("handed")
+	require.NoError(t, worker.BLMove(ctx, k.ready, k.handoff, "LEFT", "RIGHT", time.Second).Err())
+	require.NoError(t, rawScript(t, "promote").Run(ctx, worker, rawKeys(t, "promote", k), 10, 1).Err())
+
+	enqueue("ok", Retention(time.Hour))
+	enqueue("brief", Retention(time.Millisecond))
+	enqueue("soon", ProcessIn(20*time.Millisecond))
+	enqueue("expire", ProcessIn(time.Millisecond), ExpireIn(time.Millisecond))
+	enqueue("later", ProcessIn(time.Hour))
+	enqueue("retry", soon)
+	enqueue("bury", Retry(0))
+	enqueue("snooze")
+	enqueue("moved", ProcessIn(time.Hour))
+	_, err = p.Enqueue(ctx, topic, "later", nil)
+	require.ErrorIs(t, err, ErrDuplicate)
+	enqueue("later", ProcessIn(time.Hour), Replace())
+	results, err := p.EnqueueBatch(ctx, []NewJob{{Topic: topic, ID: "long"}, {Topic: topic, ID: "cut"}, {Topic: topic, ID: "replaced", Payload: []byte("replaced")}})
+	require.NoError(t, err)
+	require.Len(t, results, 3)
+	require.NoError(t, p.Reschedule(ctx, topic, "moved", ProcessIn(30*time.Minute)))
+	require.NoError(t, p.Reschedule(ctx, topic, "moved", ProcessIn(20*time.Millisecond)))
+	_, err = p.Get(ctx, topic, "moved")
+	require.NoError(t, err)
+	state, err = p.Dequeue(ctx, topic, "later")
+	require.NoError(t, err)
+	require.Equal(t, StateScheduled, state)
+	_, err = p.Dequeue(ctx, topic, "later")
+	require.ErrorIs(t, err, ErrNotFound)
+
+	events := &tourEvents{happened: make(chan string, 10_000), seen: map[string]int{}}
+	server := NewServer(worker, Hooks(events), Tick(10*time.Millisecond), Lease(300*time.Millisecond), Drain(0),
+		Logger(slog.New(slog.DiscardHandler)), Concurrency(20))
+	server.HandlerFunc(topic, func(ctx context.Context, job *Job) error {
+		switch {
+		case job.ID == "long", job.ID == "cut", job.ID == "replaced" && job.Attempt == 1 && string(job.Payload) == job.ID:
+			<-ctx.Done()
+			return ctx.Err()
+		case job.ID == "retry" && job.Attempt == 1:
+			return errors.New("once more")
+		case job.ID == "bury" && job.Attempt == 1, job.ID == "dead":
+			return errors.New("no more")
+		case job.ID == "snooze" && job.Lateness() >= 0 && events.first("slept"):
+			return Snooze(time.Millisecond)
+		}
+		return nil
+	})
+	const lonely = "lonely" // a topic with a single lease
+	server.HandlerFunc(lonely, func(ctx context.Context, _ *Job) error {
+		<-ctx.Done()
+		return ctx.Err()
+	})
+	run, stop := context.WithCancel(ctx)
+	ended := make(chan error, 1)
+	go func() { ended <- server.Run(run) }()
+	events.await(t, ctx, "acked lapse", "acked handed", "acked ok", "acked brief", "acked soon", "acked moved", "expired expire",
+		"retried retry", "acked retry", "snoozed snooze", "acked snooze", "buried bury", "started long", "started cut",
+		"started replaced", "script heartbeat", "script extend")
+
+	// What a producer and an operator do while it runs.
+	_, err = p.Enqueue(ctx, topic, "replaced", nil, Replace())
+	require.NoError(t, err)
+	events.await(t, ctx, "lease lost replaced", "acked replaced")
+	for i, client := range []*Client{p, o} {
+		id := fmt.Sprint(lonely, i)
+		_, err := p.Enqueue(ctx, lonely, id, nil)
+		require.NoError(t, err)
+		events.await(t, ctx, "started "+id)
+		state, err := client.Dequeue(ctx, lonely, id)
+		require.NoError(t, err)
+		require.Equal(t, StateRunning, state)
+		events.await(t, ctx, "cancelled "+id)
+	}
+	require.NoError(t, o.Pause(ctx, topic, time.Hour, "me", "because"))
+	info, err := o.Inspect(ctx, topic)
+	require.NoError(t, err)
+	require.True(t, info.Paused)
+	require.NoError(t, o.Resume(ctx, topic))
+	topics, err := o.Topics(ctx)
+	require.NoError(t, err)
+	require.Equal(t, []string{lonely, topic}, topics)
+	servers, err := o.Servers(ctx)
+	require.NoError(t, err)
+	require.Len(t, servers, 1)
+	for _, state := range []State{StateScheduled, StateReady, StateRunning, StateDead, StateDone} {
+		_, err := o.List(ctx, topic, state, 0, 10)
+		require.NoError(t, err)
+	}
+	done, err := o.Get(ctx, topic, "ok")
+	require.NoError(t, err)
+	require.Equal(t, StateDone, done.State)
+	require.ErrorIs(t, o.Reschedule(ctx, topic, "long", ProcessIn(time.Hour)), ErrRunning)
+	state, err = o.Dequeue(ctx, topic, "long")
+	require.NoError(t, err)
+	require.Equal(t, StateRunning, state)
+	events.await(t, ctx, "cancelled long")
+	require.NoError(t, o.Revive(ctx, topic, "bury"))
+	events.await(t, ctx, "acked bury")
+	enqueue("far", ProcessIn(time.Hour))
+	require.NoError(t, o.Reschedule(ctx, topic, "far", ProcessIn(500*time.Millisecond)))
+	require.NoError(t, o.Reschedule(ctx, topic, "far", ProcessIn(0)))
+	events.await(t, ctx, "acked far")
+	enqueue("dead", Retry(0))
+	events.await(t, ctx, "buried dead")
+
+	// What a server does every ten seconds, after half a minute without a message, and every minute.
+	prune := rawScript(t, "prune")
+	require.NoError(t, prune.Run(ctx, worker, rawKeys(t, "prune", k), 0, 1000, 10).Err())
+	require.NoError(t, worker.Ping(ctx).Err())
+	require.NoError(t, worker.HScan(ctx, serversKey(defaultPrefix), 0, "", 100).Err())
+
+	stop()
+	require.NoError(t, <-ended)
+	events.await(t, ctx, "returned cut")
+	require.Equal(t, StateReady, must(o.Get(ctx, topic, "cut")).State)
+	require.Empty(t, must(o.Servers(ctx)))
+	_, err = o.Get(ctx, topic, "brief")
+	require.ErrorIs(t, err, ErrNotFound)
+	_, err = o.Get(ctx, topic, "dead")
+	require.ErrorIs(t, err, ErrNotFound)
+}
+
+// rawScript is a script as another language would run it.
+func rawScript(t *testing.T, name string) *redis.Script {
+	t.Helper()
+	at := slices.IndexFunc(allScripts, func(s *script) bool { return s.name == name })
+	require.GreaterOrEqual(t, at, 0, name)
+	return redis.NewScript(fmt.Sprint(allScripts[at].text))
+}
+
+// rawKeys are the keys that the header of a script asks for.
+func rawKeys(t *testing.T, name string, k *keys) (list []string) {
+	for _, key := range readLua(t, name).keys {
+		if key == "receipt" {
+			key = "taken:dead"
+		}
+		list = append(list, k.root+key)
+	}
+	return list
+}
+
+// tourEvents is a hook that tells of everything.
+type tourEvents struct {
+	happened chan string
+	seen     map[string]int
+
+	mu   sync.Mutex
+	once map[string]bool
+}
+
+func (e *tourEvents) run(event RunEvent)       { e.happened <- event.Outcome + " " + event.ID }
+func (e *tourEvents) Started(event RunEvent)   { e.happened <- "started " + event.ID }
+func (e *tourEvents) Done(event RunEvent)      { e.run(event) }
+func (e *tourEvents) Retried(event RunEvent)   { e.run(event) }
+func (e *tourEvents) Snoozed(event RunEvent)   { e.run(event) }
+func (e *tourEvents) Buried(event RunEvent)    { e.run(event) }
+func (e *tourEvents) Cancelled(event RunEvent) { e.run(event) }
+func (e *tourEvents) LeaseLost(event RunEvent) { e.run(event) }
+func (e *tourEvents) Expired(event RunEvent)   { e.run(event) }
+func (e *tourEvents) Returned(event RunEvent)  { e.run(event) }
+
+func (e *tourEvents) Script(event ScriptEvent) {
+	if event.Err == nil {
+		e.happened <- "script " + event.Name
+		return
+	}
+	e.happened <- fmt.Sprint("error ", event.Name, ": ", event.Err)
+}
+
+// first tells whether it is called for the first time with this word.
+func (e *tourEvents) first(word string) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.once == nil {
+		e.once = map[string]bool{}
+	}
+	was := e.once[word]
+	e.once[word] = true
+	return !was
+}
+
+// await waits until all of these have happened.
+func (e *tourEvents) await(t *testing.T, ctx context.Context, all ...string) {
+	t.Helper()
+	for _, event := range all {
+		for e.seen[event] == 0 {
+			select {
+			case next := <-e.happened:
+				require.False(t, strings.HasPrefix(next, "error "), next)
+				e.seen[next]++
+			case <-ctx.Done():
+				t.Fatalf("%q has not happened; these have: %v", event, slices.Sorted(maps.Keys(e.seen)))
+			}
+		}
+	}
+}

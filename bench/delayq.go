@@ -1,0 +1,126 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"sync"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/delayq/delayq"
+)
+
+// delayqPeer is delayq through its public API: Enqueue, EnqueueBatch, Dequeue,
+// Inspect, and a Server with a HandlerFunc. Nothing is set but the concurrency;
+// log level error, so that it prints nothing.
+type delayqPeer struct {
+	store  *store
+	rdb    *redis.Client
+	client *delayq.Client
+	admin  *delayq.Client // not counted
+}
+
+// delayqProduct is delayq in the table.
+var delayqProduct = product{label: "delayq", open: newDelayqPeer}
+
+// delayqPrefix is what the keys begin with.
+const delayqPrefix = delayq.PrefixOption("bench")
+
+// newDelayqPeer connects delayq to s.
+func newDelayqPeer(s *store) peer {
+	p := &delayqPeer{store: s, rdb: s.client(0), admin: delayq.NewClient(s.admin, delayqPrefix)}
+	p.forget()
+	return p
+}
+
+// forget implements peer.
+func (p *delayqPeer) forget() { p.client = delayq.NewClient(p.rdb, delayqPrefix) }
+
+// jobOption is when j is due as an option; nil is at once.
+func jobOption(j job) delayq.JobOption {
+	switch {
+	case !j.at.IsZero():
+		return delayq.ProcessAt(j.at)
+	case j.in > 0:
+		return delayq.ProcessIn(j.in)
+	default:
+		return nil
+	}
+}
+
+// enqueue implements peer.
+func (p *delayqPeer) enqueue(ctx context.Context, topic string, j job) error {
+	var err error
+	if due := jobOption(j); due != nil {
+		_, err = p.client.Enqueue(ctx, topic, j.id, j.payload, due)
+	} else {
+		_, err = p.client.Enqueue(ctx, topic, j.id, j.payload)
+	}
+	return err
+}
+
+// enqueueAll implements peer.
+func (p *delayqPeer) enqueueAll(ctx context.Context, topic string, jobs []job) error {
+	batch := make([]delayq.NewJob, len(jobs))
+	for i, j := range jobs {
+		batch[i] = delayq.NewJob{Topic: topic, ID: j.id, Payload: j.payload}
+		if due := jobOption(j); due != nil {
+			batch[i].Options = []delayq.JobOption{due}
+		}
+	}
+	_, err := p.client.EnqueueBatch(ctx, batch)
+	return err
+}
+
+// cancel implements peer.
+func (p *delayqPeer) cancel(ctx context.Context, topic, id string) error {
+	_, err := p.client.Dequeue(ctx, topic, id)
+	return err
+}
+
+// left implements peer.
+func (p *delayqPeer) left(ctx context.Context, topic string) (int, error) {
+	info, err := p.admin.Inspect(ctx, topic)
+	if err != nil {
+		return 0, err
+	}
+	return int(info.Scheduled + info.Ready + info.Running + info.Dead), nil
+}
+
+// work implements peer.
+func (p *delayqPeer) work(ctx context.Context, w workload) (func() error, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	errs := make([]error, max(w.servers, 1))
+	var wg sync.WaitGroup
+	for i := range errs {
+		wg.Go(func() { errs[i] = p.serve(ctx, w) })
+	}
+	return func() error {
+		cancel()
+		wg.Wait()
+		return errors.Join(errs...)
+	}, nil
+}
+
+// serve runs one server with a client of its own until ctx is done.
+func (p *delayqPeer) serve(ctx context.Context, w workload) error {
+	rdb := p.store.client(0)
+	logger := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError}))
+	server := delayq.NewServer(rdb, delayqPrefix, delayq.Logger(logger))
+	for _, t := range w.topics {
+		server.HandlerFunc(t.topic, func(_ context.Context, job *delayq.Job) error {
+			t.handle(delivery{payload: job.Payload, late: job.Lateness()})
+			return nil
+		}, delayq.Concurrency(t.concurrency))
+	}
+	if err := errors.Join(server.Run(ctx), rdb.Close()); err != nil {
+		return fmt.Errorf("run delayq server: %w", err)
+	}
+	return nil
+}
+
+// close implements peer.
+func (p *delayqPeer) close() error { return p.rdb.Close() }

@@ -1,0 +1,215 @@
+package main
+
+import (
+	"context"
+	"time"
+)
+
+// The figures of single rows, beside those of meter.go.
+const (
+	figMemory        = "memory_bytes_per_job"
+	figP50           = "late_p50_ms"
+	figP99           = "late_p99_ms"
+	figFirst         = "late_least_ms"
+	figWorst         = "late_most_ms"
+	figEarly         = "early_jobs"
+	figLoad          = "load_jobs_per_s"
+	figBusy          = "busy_percent"
+	figIdleCommands  = "commands_per_s"
+	figIdleCPU       = "redis_cpu_us_per_s"
+	figIdleBytes     = "network_bytes_per_s"
+	figSlowScripts   = "scripts_over_5_ms"
+	figLongestScript = "longest_script_ms"
+	figPing          = "ping_p99_ms"
+	figPingWorst     = "ping_most_ms"
+)
+
+// worstCounts are the figures with the promise "never": the median of three
+// rounds would hide a bad one.
+var worstCounts = []string{figEarly, figSlowScripts, figLongestScript}
+
+// row is one line of the table: something measured on its sides in turn.
+type row struct {
+	id      string // for -rows and the JSON report
+	title   string
+	sides   []side // the targets are about the first; a ratio is to the second
+	targets []target
+	rounds  int // most rounds; 0 is as many as asked for
+}
+
+// side is one of the things a row compares.
+type side struct {
+	label   string
+	measure func(context.Context, *bench) (sample, error)
+}
+
+// target is what a figure of the first side shall be.
+type target struct {
+	figure string
+	most   bool    // bound is the largest good value; otherwise the smallest
+	bound  float64 // as a number, or as a multiple of the second side's
+	ratio  bool
+}
+
+// The four kinds of target.
+func timesAtLeast(figure string, bound float64) target { return target{figure, false, bound, true} }
+func timesAtMost(figure string, bound float64) target  { return target{figure, true, bound, true} }
+func atLeast(figure string, bound float64) target      { return target{figure, false, bound, false} }
+func atMost(figure string, bound float64) target       { return target{figure, true, bound, false} }
+
+// sizes are the numbers of jobs and the lengths of time of all rows.
+type sizes struct {
+	warm                 int // jobs of a warm-up
+	enqueueOne, enqueue  int
+	bulk                 int
+	backlog, due, life   int
+	memory               int
+	lateJobs, loadRate   int
+	lateSpan             time.Duration
+	idleSettle, idleSpan time.Duration
+	busyShort, busyLong  int
+	scale                []int // pending jobs, rising
+	scaleJobs            int   // measured at a time, at most the smallest of them
+	scaleCycles          int   // how often each step is measured; the sum counts
+	burst                int
+}
+
+// fullSizes are those of the targets.
+func fullSizes() sizes {
+	return sizes{
+		warm:       2_000,
+		enqueueOne: 30_000, enqueue: 200_000,
+		bulk:    300_000,
+		backlog: 100_000, due: 100_000, life: 100_000,
+		memory:   100_000,
+		lateJobs: 2_000, loadRate: 5_000,
+		lateSpan:   10 * time.Second,
+		idleSettle: 3 * time.Second, idleSpan: 10 * time.Second,
+		busyShort: 100_000, busyLong: 20_000,
+		scale:     []int{10_000, 1_000_000, 5_000_000},
+		scaleJobs: 5_000, scaleCycles: 4,
+		burst: 1_000_000,
+	}
+}
+
+// quickSizes show in a minute that everything works. Their figures say little.
+func quickSizes() sizes {
+	return sizes{
+		warm:       200,
+		enqueueOne: 2_000, enqueue: 10_000,
+		bulk:    20_000,
+		backlog: 3_000, due: 3_000, life: 3_000,
+		memory:   10_000,
+		lateJobs: 100, loadRate: 1_000,
+		lateSpan:   time.Second,
+		idleSettle: time.Second, idleSpan: 2 * time.Second,
+		busyShort: 3_000, busyLong: 1_000,
+		scale:     []int{1_000, 10_000, 50_000},
+		scaleJobs: 500, scaleCycles: 1,
+		burst: 50_000,
+	}
+}
+
+// rows is the table. Its targets hold for fullSizes on two cores.
+func rows() []row {
+	return []row{
+		{
+			id: "enqueue/1", title: "enqueue delayed jobs, 1 goroutine",
+			sides:   both(enqueueFrom(1, func(s sizes) int { return s.enqueueOne })),
+			targets: []target{timesAtLeast(figRate, 1), timesAtMost(figCPU, 1)},
+		},
+		{
+			id: "enqueue/64", title: "enqueue, 64 goroutines, single calls",
+			sides:   both(enqueueFrom(64, func(s sizes) int { return s.enqueue })),
+			targets: []target{timesAtLeast(figRate, 3.5)},
+		},
+		{
+			id: "enqueue/512", title: "enqueue, 512 goroutines, single calls",
+			sides:   both(enqueueFrom(512, func(s sizes) int { return s.enqueue })),
+			targets: []target{timesAtLeast(figRate, 5)},
+		},
+		{
+			id: "enqueue/bulk", title: "enqueue in bulk; asynq: its best of 1, 64, 512 goroutines",
+			sides:   []side{delayqProduct.on(enqueueBulk), asynqProduct.on(enqueueBest)},
+			targets: []target{timesAtLeast(figRate, 6)},
+		},
+		{
+			id: "work/10", title: "work off a ready backlog, no-op handler, concurrency 10",
+			sides:   both(workBacklog(10)),
+			targets: []target{timesAtLeast(figRate, 6)},
+		},
+		{
+			id: "work/64", title: "work off a ready backlog, concurrency 64",
+			sides:   both(workBacklog(64)),
+			targets: []target{timesAtLeast(figRate, 10)},
+		},
+		{
+			id: "work/256", title: "work off a ready backlog, concurrency 256",
+			sides:   both(workBacklog(256)),
+			targets: []target{timesAtLeast(figRate, 10)},
+		},
+		{
+			id: "due", title: "all due at the same second (100,000), concurrency 64",
+			sides:   both(workDue(1, func(s sizes) int { return s.due })),
+			targets: []target{timesAtLeast(figRate, 12)},
+		},
+		{
+			id: "life", title: "whole life of a delayed job",
+			sides:   both(wholeLife),
+			targets: []target{timesAtMost(figCPU, 0.2)},
+		},
+		{
+			id: "memory", title: "memory per pending job",
+			sides:   both(memoryPerJob),
+			targets: []target{timesAtMost(figMemory, 0.55)},
+		},
+		{
+			id: "late/idle", title: "lateness of jobs at random times",
+			sides:   both(lateness(false)),
+			targets: []target{atMost(figP50, 1), atMost(figP99, 5), atMost(figEarly, 0)},
+		},
+		{
+			id: "late/loaded", title: "lateness while another topic runs",
+			sides:   both(lateness(true)),
+			targets: []target{atMost(figP99, 20), atMost(figEarly, 0)},
+		},
+		{
+			id: "idle", title: "idle server, 10 topics",
+			sides:   both(idle),
+			targets: []target{atMost(figIdleCommands, 15)},
+		},
+		{
+			id: "busy/1ms", title: "a handler that takes 1 ms, concurrency 64",
+			sides:   both(workBusy(time.Millisecond, func(s sizes) int { return s.busyShort })),
+			targets: []target{atLeast(figBusy, 95)},
+		},
+		{
+			id: "busy/10ms", title: "a handler that takes 10 ms, concurrency 64",
+			sides:   both(workBusy(10*time.Millisecond, func(s sizes) int { return s.busyLong })),
+			targets: []target{atLeast(figBusy, 95)},
+		},
+		{
+			id: "servers", title: "10 servers on one topic, against 1",
+			sides: []side{
+				product{"10 servers", delayqProduct.open}.on(workDue(10, func(s sizes) int { return s.due })),
+				product{"1 server", delayqProduct.open}.on(workDue(1, func(s sizes) int { return s.due })),
+			},
+			targets: []target{timesAtLeast(figRate, 1), timesAtMost(figCommands, 1)},
+		},
+		{
+			id: "scale", title: "Redis CPU per job while the backlog grows (µs @ pending)",
+			sides: []side{delayqProduct.on(scale)},
+			targets: []target{
+				atMost(figGrowth(stepEnqueue), 1.5), atMost(figGrowth(stepScatter), 1.5),
+				atMost(figGrowth(stepRun), 1.5), atMost(figGrowth(stepCancel), 1.5),
+			},
+			rounds: 1, // long, and each step is measured several times anyway
+		},
+		{
+			id: "burst", title: "all due within one second (a million): what others feel",
+			sides:   []side{delayqProduct.on(burst)},
+			targets: []target{atMost(figSlowScripts, 0), atMost(figPing, 5)},
+			rounds:  3,
+		},
+	}
+}

@@ -1,0 +1,104 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"regexp"
+	"time"
+)
+
+// selection is what of the table is to be measured.
+type selection struct {
+	rows   *regexp.Regexp // by row ID
+	sides  *regexp.Regexp // by label
+	rounds int
+}
+
+// apply returns the rows with the sides that are selected.
+func (s selection) apply(all []row) []row {
+	var chosen []row
+	for _, r := range all {
+		if !s.rows.MatchString(r.id) {
+			continue
+		}
+		var sides []side
+		for _, sd := range r.sides {
+			if s.sides.MatchString(sd.label) {
+				sides = append(sides, sd)
+			}
+		}
+		if len(sides) > 0 {
+			if sides[0].label != r.sides[0].label {
+				r.targets = nil // they are about the side that is left out
+			}
+			r.sides = sides
+			chosen = append(chosen, r)
+		}
+	}
+	return chosen
+}
+
+// roundsOf is the number of rounds of a row.
+func (s selection) roundsOf(r row) int {
+	if r.rounds > 0 {
+		return min(s.rounds, r.rounds)
+	}
+	return s.rounds
+}
+
+// run measures the selected rows: the sides of a row in turn, in each round
+// the other way about, so that neither has the warmer machine.
+func (b *bench) run(ctx context.Context, s selection, progress *progress) ([]rowReport, error) {
+	chosen := s.apply(rows())
+	for _, r := range chosen {
+		progress.total += s.roundsOf(r) * len(r.sides)
+	}
+	var reports []rowReport
+	for _, r := range chosen {
+		results := make([][]sample, len(r.sides))
+		for round := range s.roundsOf(r) {
+			for k := range r.sides {
+				if round%2 == 1 {
+					k = len(r.sides) - 1 - k
+				}
+				progress.step("%s, round %d of %d, %s", r.id, round+1, s.roundsOf(r), r.sides[k].label)
+				result, err := r.sides[k].measure(ctx, b)
+				if err != nil {
+					return nil, fmt.Errorf("%s, round %d, %s: %w", r.id, round+1, r.sides[k].label, err)
+				}
+				results[k] = append(results[k], result)
+			}
+		}
+		reports = append(reports, r.report(results))
+	}
+	progress.end()
+	return reports, nil
+}
+
+// progress tells on a terminal, or in a log, what is being measured.
+type progress struct {
+	out      io.Writer
+	terminal bool // one line that changes, instead of one for each step
+	began    time.Time
+	total    int
+	done     int
+}
+
+// step says what comes next.
+func (p *progress) step(format string, args ...any) {
+	p.done++
+	line := fmt.Sprintf("[%d/%d %s] %s", p.done, p.total, time.Since(p.began).Round(time.Second), fmt.Sprintf(format, args...))
+	if p.terminal {
+		fmt.Fprintf(p.out, "\r\x1b[K%s", line)
+	} else {
+		fmt.Fprintln(p.out, line)
+	}
+}
+
+// end takes the line away.
+func (p *progress) end() {
+	if p.terminal {
+		fmt.Fprint(p.out, "\r\x1b[K")
+	}
+}

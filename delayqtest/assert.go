@@ -1,0 +1,142 @@
+package delayqtest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/delayq/delayq"
+)
+
+// page is the most jobs that Client.List lists at once.
+const page = 1000
+
+// Scheduled lists the jobs of a topic that wait for their due time, the earliest due first: new ones, snoozed ones and those that
+// are backing off.
+func (q *TestQueue) Scheduled(topic string) []*delayq.JobInfo {
+	q.t.Helper()
+	list, err := q.list(topic, delayq.StateScheduled)
+	if err != nil {
+		q.t.Fatalf("delayqtest: %v", err)
+	}
+	return list
+}
+
+// AssertScheduled fails the test if there is no job with this ID that waits for exactly this due time (to the millisecond, rounded up).
+// It tells what there is instead. The test goes on.
+func (q *TestQueue) AssertScheduled(topic, id string, due time.Time) {
+	q.t.Helper()
+	due = ceil(due)
+	if job, ok := q.find(topic, id); ok && (job.State != delayq.StateScheduled || !job.Due.Equal(due)) {
+		q.t.Errorf("topic %q: want job %q scheduled %s, but it is %s", topic, id, at(due, q.Now()), describeOne(job, q.Now()))
+	}
+}
+
+// AssertState fails the test if there is no job with this ID, or if it is in another state. It tells the state and the last error. Done jobs are
+// there during their Retention only. The test goes on.
+func (q *TestQueue) AssertState(topic, id string, want delayq.State) {
+	q.t.Helper()
+	if job, ok := q.find(topic, id); ok && job.State != want {
+		q.t.Errorf("topic %q: want job %q %s, but it is %s", topic, id, want, describeOne(job, q.Now()))
+	}
+}
+
+// AssertNone fails the test if the topic has a job that is scheduled, ready, running or dead, and lists them. The test goes on.
+func (q *TestQueue) AssertNone(topic string) {
+	q.t.Helper()
+	list, err := q.unfinished(topic)
+	if err != nil {
+		q.t.Fatalf("delayqtest: %v", err)
+	}
+	if len(list) > 0 {
+		q.t.Errorf("topic %q: want no jobs, but there are %d: %s", topic, len(list), describe(list, q.Now()))
+	}
+}
+
+// find gets a job, and fails the test if there is none.
+func (q *TestQueue) find(topic, id string) (job *delayq.JobInfo, ok bool) {
+	q.t.Helper()
+	job, err := q.Client.Get(context.Background(), topic, id)
+	if err == nil {
+		return job, true
+	}
+	if !errors.Is(err, delayq.ErrNotFound) {
+		q.t.Fatalf("delayqtest: %v", err)
+	}
+	list, err := q.unfinished(topic)
+	switch {
+	case err != nil:
+		q.t.Fatalf("delayqtest: %v", err)
+	case len(list) == 0:
+		q.t.Errorf("topic %q: there is no job %q, nor any other", topic, id)
+	default:
+		q.t.Errorf("topic %q: there is no job %q, but there are %d others: %s", topic, id, len(list), describe(list, q.Now()))
+	}
+	return nil, false
+}
+
+// unfinished lists all jobs of a topic but the done ones.
+func (q *TestQueue) unfinished(topic string) (all []*delayq.JobInfo, err error) {
+	for _, state := range []delayq.State{delayq.StateRunning, delayq.StateReady, delayq.StateScheduled, delayq.StateDead} {
+		list, err := q.list(topic, state)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, list...)
+	}
+	return all, nil
+}
+
+func (q *TestQueue) list(topic string, state delayq.State) (all []*delayq.JobInfo, err error) {
+	for offset := 0; ; offset += page {
+		list, err := q.Client.List(context.Background(), topic, state, offset, page)
+		all = append(all, list...)
+		if err != nil || len(list) == 0 {
+			return all, err
+		}
+	}
+}
+
+// timeFormat is how messages write an instant.
+const timeFormat = "2006-01-02 15:04:05.000"
+
+// at says when an instant is, by itself and from now.
+func at(t, now time.Time) string {
+	switch d := t.Sub(now); {
+	case d > 0:
+		return fmt.Sprintf("at %s (in %v)", t.Format(timeFormat), d)
+	case d < 0:
+		return fmt.Sprintf("at %s (%v ago)", t.Format(timeFormat), -d)
+	default:
+		return fmt.Sprintf("at %s (now)", t.Format(timeFormat))
+	}
+}
+
+// describe tells of jobs in one line, of ten at most.
+func describe(list []*delayq.JobInfo, now time.Time) string {
+	var parts []string
+	for i, job := range list {
+		if i == 10 {
+			parts = append(parts, "…")
+			break
+		}
+		parts = append(parts, fmt.Sprintf("%q %s", job.ID, describeOne(job, now)))
+	}
+	return strings.Join(parts, ", ")
+}
+
+func describeOne(job *delayq.JobInfo, now time.Time) string {
+	text := string(job.State)
+	switch job.State {
+	case delayq.StateScheduled:
+		text = "scheduled " + at(job.Due, now)
+	case delayq.StateRunning:
+		text = fmt.Sprintf("running attempt %d", job.Attempt)
+	}
+	if n := len(job.Errors); n > 0 {
+		text += fmt.Sprintf(" after attempt %d failed: %s", job.Errors[n-1].Attempt, job.Errors[n-1].Message)
+	}
+	return text
+}

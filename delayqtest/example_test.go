@@ -1,0 +1,100 @@
+package delayqtest_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/delayq/delayq"
+	"github.com/delayq/delayq/delayqtest"
+)
+
+const day = 24 * time.Hour
+
+// A hoster is the program under test: its mailboxes expire after thirty days, and their owners are reminded of that.
+type hoster struct {
+	client *delayq.Client
+	send   func(mail string) error
+}
+
+// register gives a server the handlers. The program calls it for its own server, the test for that of Serve.
+func (h *hoster) register(server *delayq.Server) {
+	server.HandlerFunc("remind", func(_ context.Context, job *delayq.Job) error { return h.send(job.ID) })
+	server.HandlerFunc("expire", func(_ context.Context, job *delayq.Job) error { return h.send(job.ID + " is gone") })
+}
+
+// plan enqueues all that is to happen to a mailbox.
+func (h *hoster) plan(ctx context.Context, mailbox string) error {
+	for _, d := range []time.Duration{23, 28, 29} {
+		_, err := h.client.Enqueue(ctx, "remind", fmt.Sprintf("%s/%d", mailbox, d), nil,
+			delayq.ProcessIn(d*day), delayq.Backoff(time.Hour, 4*time.Hour))
+		if err != nil {
+			return err
+		}
+	}
+	_, err := h.client.Enqueue(ctx, "expire", mailbox, nil, delayq.ProcessIn(30*day))
+	return err
+}
+
+// A plan of thirty days with two retries in it, tested in some milliseconds.
+func Example() {
+	t := newT() // in a test: the *testing.T
+	defer t.end()
+
+	q := delayqtest.Start(t)
+	start, failures := q.Now(), 2
+	h := &hoster{client: q.Client, send: func(mail string) error {
+		past := q.Now().Sub(start).Truncate(time.Hour) // without the random part of the backoff
+		if mail == "anna/28" && failures > 0 {
+			failures--
+			return errors.New("the mail server is down")
+		}
+		fmt.Printf("day %d, %v: %s\n", past/day, past%day, mail)
+		return nil
+	}}
+	q.Serve(h.register)
+	if err := h.plan(context.Background(), "anna"); err != nil {
+		t.Fatalf("%v", err)
+	}
+
+	q.AssertScheduled("remind", "anna/23", start.Add(23*day))
+	q.AssertScheduled("expire", "anna", start.Add(30*day))
+	q.Advance(28 * day)
+	fmt.Println("28 days are over, scheduled reminders:", len(q.Scheduled("remind")))
+	q.Advance(2 * day)
+	q.AssertNone("remind")
+	q.AssertNone("expire")
+	// Output:
+	// day 23, 0s: anna/23
+	// 28 days are over, scheduled reminders: 2
+	// day 28, 3h0m0s: anna/28
+	// day 29, 0s: anna/29
+	// day 30, 0s: anna is gone
+}
+
+// Programs that are no tests have errors to look at instead.
+func ExampleOpen() {
+	ctx := context.Background()
+	q, err := delayqtest.Open()
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	_, err = q.Serve(func(server *delayq.Server) {
+		server.HandlerFunc("hello", func(_ context.Context, job *delayq.Job) error {
+			fmt.Println("hello", job.ID)
+			return nil
+		})
+	})
+	if err == nil {
+		_, err = q.Client.Enqueue(ctx, "hello", "world", nil, delayq.ProcessIn(time.Hour))
+	}
+	if err == nil {
+		err = q.Advance(ctx, time.Hour)
+	}
+	fmt.Println(err, q.Close())
+	// Output:
+	// hello world
+	// <nil> <nil>
+}

@@ -1,0 +1,145 @@
+package delayqtest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/delayq/delayq"
+	"github.com/delayq/delayq/internal/embedded"
+)
+
+// defaultPrefix is that of delayq, so that clients and servers made with no Prefix at all find each other here.
+const defaultPrefix = "delayq"
+
+// defaultLimit is the default of Queue.Limit.
+const defaultLimit = 10 * time.Second
+
+// A Queue is an embedded Redis with a client on it. It is safe for concurrent use, except for its fields, which are not to be changed while
+// a method runs.
+type Queue struct {
+	Client *delayq.Client
+	Redis  *redis.Client // for NewServer and for programs that make their own delayq.Client
+	Prefix string        // what Client was given; default "delayq"
+
+	// Miniredis is the embedded Redis, for a look inside and for faults (SetError). Its SetTime, Start, Restart and Close are not for use.
+	Miniredis *miniredis.Miniredis
+
+	// Limit is how much real time an Advance spends at most at one instant of Redis's clock, until all that is due has run, and a Serve on its
+	// server to be up. Default 10 s. Higher for very many jobs at one instant, lower to learn sooner of a handler that blocks.
+	Limit time.Duration
+
+	embedded  *embedded.Redis
+	advancing sync.Mutex    // held during an Advance
+	ended     chan struct{} // holds one when a job may have ended since the last look
+
+	mu      sync.Mutex
+	now     time.Time // Redis's clock; zero while it runs with time.Now
+	servers []*served
+	told    map[outcome]int64 // how often the hooks of the servers were told of it
+	closed  bool
+}
+
+// Open starts an embedded Redis. Its clock runs with time.Now until the first Advance. The options are those of the Client; the Prefix among
+// them is also that of the servers of Serve. An unusable option is an error. Call Close in the end.
+func Open(opts ...delayq.ClientOption) (*Queue, error) {
+	inside := embedded.New()
+	rdb := inside.Client()
+	q := &Queue{
+		Client: delayq.NewClient(rdb, opts...), Redis: rdb, Prefix: defaultPrefix, Miniredis: inside.Miniredis, Limit: defaultLimit,
+		embedded: inside, ended: make(chan struct{}, 1), told: make(map[outcome]int64),
+	}
+	for _, opt := range opts {
+		if p, ok := opt.(delayq.PrefixOption); ok {
+			q.Prefix = string(p)
+		}
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), q.Limit)
+	defer cancel()
+	if _, err := q.Client.Topics(ctx); err != nil {
+		return nil, errors.Join(fmt.Errorf("delayqtest: open: %w", err), q.Close())
+	}
+	return q, nil
+}
+
+// Close stops the servers of Serve as their stop functions do, and ends the embedded Redis and the clients of it. It returns the errors
+// of servers that were not stopped before. Closing twice is harmless.
+func (q *Queue) Close() error {
+	q.mu.Lock()
+	servers, closed := slices.Clone(q.servers), q.closed
+	q.closed = true
+	q.mu.Unlock()
+	if closed {
+		return nil
+	}
+	var errs []error
+	for _, s := range servers {
+		errs = append(errs, q.stop(s))
+	}
+	if err := q.Redis.Close(); err != nil && !errors.Is(err, redis.ErrClosed) {
+		errs = append(errs, fmt.Errorf("delayqtest: close: %w", err))
+	}
+	q.embedded.Close()
+	return errors.Join(errs...)
+}
+
+// Now is the time by Redis's clock, to the millisecond if that stands still. Handlers and the code under test may call it.
+func (q *Queue) Now() time.Time {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.now.IsZero() {
+		return time.Now()
+	}
+	return q.now
+}
+
+// Unfreeze lets Redis's clock run with time.Now: for tests in a testing/synctest bubble above all, and for those of what happens in real
+// time. It is an error if Advance has moved the clock ahead of time.Now, for Redis's clock must not go back.
+func (q *Queue) Unfreeze() error {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if ahead := time.Until(q.now).Round(time.Millisecond); ahead > time.Millisecond {
+		return fmt.Errorf("delayqtest: unfreeze: Redis's clock is %v ahead of time.Now", ahead)
+	}
+	q.now = time.Time{}
+	q.Miniredis.SetTime(q.now)
+	q.Miniredis.ClockTTL(true) // SetTime has taken that for a step back to the year 1, after which every key would expire
+	return nil
+}
+
+// freeze stops the clock, if it runs, and returns the time.
+func (q *Queue) freeze() time.Time {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.now.IsZero() {
+		q.setLocked(ceil(time.Now()))
+	}
+	return q.now
+}
+
+// set moves the clock.
+func (q *Queue) set(now time.Time) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.setLocked(now)
+}
+
+func (q *Queue) setLocked(now time.Time) {
+	q.now = now
+	q.Miniredis.SetTime(now)
+}
+
+// ceil rounds up to the millisecond, as delayq does with due times.
+func ceil(t time.Time) time.Time {
+	ms := t.UnixMilli()
+	if t.Nanosecond()%int(time.Millisecond) != 0 {
+		ms++
+	}
+	return time.UnixMilli(ms)
+}

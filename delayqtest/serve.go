@@ -1,0 +1,159 @@
+package delayqtest
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/delayq/delayq"
+)
+
+// drain is how long handlers may go on at the end of a server of Serve.
+const drain = time.Second
+
+// A served is a server that Serve runs.
+type served struct {
+	server *delayq.Server
+	watch  watch
+	topics []string // those it handles
+	cancel context.CancelFunc
+	done   chan struct{} // closed when Run has returned
+	err    error         // what Run returned; read it after done
+	once   sync.Once     // of the stop
+}
+
+// Serve makes a server, lets setup give it its handlers and middleware, runs it in the background, and returns when it is up. The
+// options are those of delayq.NewServer, but for the Prefix, which is the queue's; Drain is 1 s unless given. Several servers can run
+// at once. Only what is handled by servers of Serve is run by Advance.
+//
+// stop ends the server as the end of Run's context does, waits for it, and returns the error of Run if there is one; calling it again is
+// harmless. Close stops what was not stopped. The error of Serve is that of Run, for example ErrInvalid for a server with no handler.
+func (q *Queue) Serve(setup func(*delayq.Server), opts ...delayq.ServerOption) (stop func() error, err error) {
+	if setup == nil {
+		return nil, errors.New("delayqtest: serve: nil function")
+	}
+	s := &served{watch: watch{queue: q}, done: make(chan struct{})}
+	opts = slices.Concat([]delayq.ServerOption{delayq.Drain(drain)}, opts,
+		[]delayq.ServerOption{delayq.Prefix(q.Prefix), delayq.Hooks(&s.watch)}) // the watch comes after all hooks of the caller
+	s.server = delayq.NewServer(q.Redis, opts...)
+	setup(s.server)
+
+	var ctx context.Context
+	ctx, s.cancel = context.WithCancel(context.Background())
+	if err := q.add(s); err != nil {
+		s.cancel()
+		return nil, err
+	}
+	go func() {
+		defer close(s.done)
+		s.err = s.server.Run(ctx)
+	}()
+	if err := q.awaitUp(s); err != nil {
+		return nil, cmp.Or(q.stop(s), fmt.Errorf("delayqtest: serve: %w", err))
+	}
+	return func() error { return q.stop(s) }, nil
+}
+
+func (q *Queue) add(s *served) error {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.closed {
+		return errors.New("delayqtest: serve: the queue is closed")
+	}
+	q.servers = append(q.servers, s)
+	return nil
+}
+
+// awaitUp waits until a server listens to the control channel and has told of itself, and notes which topics it handles.
+func (q *Queue) awaitUp(s *served) error {
+	ctx, cancel := context.WithTimeout(context.Background(), q.Limit)
+	defer cancel()
+	for p := new(pace); ; {
+		select {
+		case <-s.done:
+			return errors.New("the server has ended") // why, the stop says
+		default:
+		}
+		all, err := q.Client.Servers(ctx)
+		if err != nil {
+			return err
+		}
+		at := slices.IndexFunc(all, func(info delayq.ServerInfo) bool { return info.ID == s.server.ID() })
+		if at >= 0 && q.listeners() >= q.running() {
+			q.mu.Lock()
+			defer q.mu.Unlock()
+			s.topics = slices.Collect(maps.Keys(all[at].Topics))
+			return nil
+		}
+		if !p.wait(ctx, nil) {
+			return fmt.Errorf("the server is not up after %v", q.Limit)
+		}
+	}
+}
+
+// listeners is how many subscribers the control channel has: one for every server that runs.
+func (q *Queue) listeners() int {
+	channel := delayq.ControlChannel(q.Prefix)
+	return q.Miniredis.PubSubNumSub(channel)[channel]
+}
+
+func (q *Queue) running() int {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return len(q.servers)
+}
+
+// stop ends a server and forgets it. Only the first call returns the server's error.
+func (q *Queue) stop(s *served) (err error) {
+	s.once.Do(func() {
+		s.cancel()
+		<-s.done
+		if s.err != nil {
+			err = fmt.Errorf("delayqtest: server: %w", s.err)
+		}
+		q.mu.Lock()
+		defer q.mu.Unlock()
+		q.servers = slices.DeleteFunc(q.servers, func(other *served) bool { return other == s })
+	})
+	return err
+}
+
+// A watch is the hook by which a queue knows that the handlers of a server have ended, and that all other hooks have been told of it.
+type watch struct {
+	queue   *Queue
+	running int // runs that were started and have no outcome yet; guarded by the queue's mu
+}
+
+// Started and the others are the hooks.
+func (w *watch) Started(delayq.RunEvent) {
+	w.queue.mu.Lock()
+	defer w.queue.mu.Unlock()
+	w.running++
+}
+
+func (w *watch) Done(e delayq.RunEvent)      { w.ended(e) }
+func (w *watch) Retried(e delayq.RunEvent)   { w.ended(e) }
+func (w *watch) Snoozed(e delayq.RunEvent)   { w.ended(e) }
+func (w *watch) Buried(e delayq.RunEvent)    { w.ended(e) }
+func (w *watch) Expired(e delayq.RunEvent)   { w.ended(e) }
+func (w *watch) Returned(e delayq.RunEvent)  { w.ended(e) }
+func (w *watch) Cancelled(e delayq.RunEvent) { w.ended(e) }
+func (w *watch) LeaseLost(e delayq.RunEvent) { w.ended(e) }
+
+func (w *watch) ended(e delayq.RunEvent) {
+	w.queue.mu.Lock()
+	defer w.queue.mu.Unlock()
+	if !e.Start.IsZero() { // else it was never started: it had expired, for example
+		w.running--
+	}
+	w.queue.told[outcome{e.Topic, e.Outcome}]++
+	select {
+	case w.queue.ended <- struct{}{}:
+	default:
+	}
+}

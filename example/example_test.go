@@ -1,0 +1,108 @@
+// Package example_test runs the examples and checks what they print.
+package example_test
+
+import (
+	"bytes"
+	"context"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// outputs is what each example prints. N stands for any number.
+var outputs = map[string]string{
+	"quickstart": `
+		enqueue hello, due in 1s
+		enqueue flaky, due in 500ms
+		enqueue unwanted, due in 1.5s
+		enqueue patient, due in 1h0m0s
+		cancel unwanted, which was scheduled
+		reschedule patient, due in 2.5s
+
+		due at started at lateness
+		N ms N ms N ms flaky, attempt 1
+		N ms N ms N ms hello, attempt 1
+		N ms N ms N ms flaky, attempt 2
+		N ms N ms N ms patient, attempt 1`,
+	"order": `
+		order-1 is placed, cups in stock: 9
+		order-2 is placed, cups in stock: 8
+		order-2 is paid, its job was scheduled
+		order-1 is cancelled, cups in stock: 9
+		order-1 cannot be paid any more`,
+	"reminders": `
+		day 23 0s remind anna/23, attempt 1
+		day 23 1h0m0s remind ben/23, attempt 1
+		day 28 2s remind anna/28, attempt 2
+		day 28 1h0m2s remind ben/28, attempt 2
+		day 29 0s remind anna/29, attempt 1
+		day 29 1h0m0s remind ben/29, attempt 1
+		day 30 0s expire anna
+		day 30 1h0m0s expire ben
+		day 30 21h0m0s undo anna
+		day 31 1h0m0s purge ben
+		day 53 21h0m0s remind anna/23, attempt 1`,
+	"graceful": `
+		first server: begin short, attempt 1
+		first server: begin long, attempt 1
+		the signal comes
+		first server: end short
+		first server: give back long: delayq: server is shutting down
+		first server: stopped
+		second server: begin long, attempt 1
+		second server: end long`,
+	"poll": `
+		ask about refund-7, attempt 1: pending
+		ask about refund-7, attempt 1: pending
+		ask about refund-7, attempt 1: the bank does not answer
+		ask about refund-7, attempt 2: pending
+		ask about refund-7, attempt 2: settled
+		refund-7 is done after 2 attempts`,
+}
+
+func TestExamples(t *testing.T) {
+	sources, err := filepath.Glob("*/main.go")
+	require.NoError(t, err)
+	require.Len(t, outputs, len(sources), "every example has an output")
+
+	for _, source := range sources {
+		name := filepath.Dir(source)
+		t.Run(name, func(t *testing.T) {
+			t.Parallel() // an example mostly waits
+			text, err := os.ReadFile(source)
+			require.NoError(t, err)
+			require.Less(t, bytes.Count(text, []byte("\n")), 80, "an example is short")
+
+			// Not go build: go run keeps the program in the build cache, so that only the first time is slow.
+			ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+			defer cancel()
+			var out, log bytes.Buffer
+			run := exec.CommandContext(ctx, "go", "run", "./"+name)
+			run.Env = append(os.Environ(), "REDIS_URL=")
+			run.Stdout, run.Stderr = &out, &log
+			run.WaitDelay = time.Second // the program outlives a go run that is killed, but it ends by itself
+			require.NoError(t, run.Run(), "%s%s", &out, &log)
+			require.Equal(t, normal(outputs[name]), normal(measured.ReplaceAllString(out.String(), "N ms")))
+		})
+	}
+}
+
+// measured matches what is different in every run.
+var measured = regexp.MustCompile(`\d+ ms`)
+
+// normal is a text without indentation, alignment and blank lines.
+func normal(text string) string {
+	var lines []string
+	for line := range strings.Lines(text) {
+		if words := strings.Fields(line); len(words) > 0 {
+			lines = append(lines, strings.Join(words, " "))
+		}
+	}
+	return strings.Join(lines, "\n")
+}
