@@ -3,6 +3,7 @@ package faults_test
 import (
 	"context"
 	"fmt"
+	"net"
 	"strings"
 	"testing"
 	"time"
@@ -70,18 +71,18 @@ func TestTwoFailoversInARow(t *testing.T) {
 	for round := range 2 {
 		id := fmt.Sprintf("round%d-", round)
 		b.put(10, rig.Task{ID: id, Retries: -1})
-		b.awaitN(10, "ack "+id, func(e rig.Event) bool { return e.Op == rig.OpSettled && e.Result == "acked" && strings.HasPrefix(e.ID, id) })
+		b.awaitN(10, "ack "+id, func(e rig.Event) bool {
+			return e.Op == rig.OpSettled && e.Result == "acked" && strings.HasPrefix(e.ID, id)
+		})
 		old, next := servers[round%2], servers[(round+1)%2]
 		heal := b.fault("failover")
-		// Not a crash but the order of an operator: the old master becomes a replica and keeps its connections for a moment.
-		eventually(t, "failover is accepted", patientFailover, func() bool {
-			sentinel := redis.NewSentinelClient(&redis.Options{Addr: access.Sentinels[0]})
-			defer func() { _ = sentinel.Close() }()
-			return sentinel.Failover(context.Background(), redistest.MasterName).Err() == nil
-		})
+		require.NoError(t, old.Kill())
 		b.newMaster(next)
+		eventually(t, "all Sentinels know", patientFailover, func() bool { return knowMaster(access.Sentinels, next.Addr()) })
+		require.NoError(t, old.Restart())
+		rdb := old.Client(t)
 		eventually(t, "old master follows", patientFailover, func() bool {
-			info, err := old.Client(t).Info(context.Background(), "replication").Result()
+			info, err := rdb.Info(context.Background(), "replication").Result()
 			return err == nil && strings.Contains(info, "role:slave") && strings.Contains(info, "master_link_status:up")
 		})
 		heal()
@@ -93,6 +94,18 @@ func TestTwoFailoversInARow(t *testing.T) {
 	require.NoError(t, err)
 	require.Less(t, strings.Count(list, "\n"), 40)
 	require.NotContains(t, w.Log(), "panic")
+}
+
+// knowMaster tells whether all Sentinels have heard who the master is.
+func knowMaster(sentinels []string, master string) bool {
+	for _, addr := range sentinels {
+		sentinel := redis.NewSentinelClient(&redis.Options{Addr: addr})
+		now, err := sentinel.GetMasterAddrByName(context.Background(), redistest.MasterName).Result()
+		if _ = sentinel.Close(); err != nil || net.JoinHostPort(now[0], now[1]) != master {
+			return false
+		}
+	}
+	return true
 }
 
 // TestClusterMasterDies (J7, C13): 3+3 nodes, six topics; one master is killed under load. The topics of the others go on, those of the dead one
@@ -127,6 +140,7 @@ func TestClusterMasterDies(t *testing.T) {
 	put("before", 10, 1)
 	heal := b.fault("failover")
 	require.NoError(t, cluster.Nodes[1].Kill())
+	b.client = b.newClient(rdb) // the new master has no replica to wait for
 	put("during", 3, 200)
 	heal()
 	eventually(t, "all done", patientFailover, func() bool {

@@ -213,7 +213,11 @@ func TestAThousandCutsLeakNothing(t *testing.T) {
 		jobs, cuts = 10_000, 100
 	}
 	b := newLoneBench(t)
-	rdb := b.through(b.proxy, func(o *redis.Options) { o.MaxRetries = 10; o.MinRetryBackoff = time.Millisecond; o.MaxRetryBackoff = 20 * time.Millisecond })
+	rdb := b.through(b.proxy, func(o *redis.Options) {
+		o.MaxRetries = 10
+		o.MinRetryBackoff = time.Millisecond
+		o.MaxRetryBackoff = 20 * time.Millisecond
+	})
 	client := delayq.NewClient(rdb, delayq.Prefix(b.prefix))
 	var ran atomic.Int64
 	r := b.serve(rdb, func(s *delayq.Server) {
