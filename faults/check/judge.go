@@ -45,7 +45,7 @@ func (c *checker) content(j *job) {
 
 // lost checks that the job came to an end.
 func (c *checker) lost(j *job) {
-	dead := false
+	dead := len(j.runs) > 0 && j.runs[len(j.runs)-1].settled != nil && j.runs[len(j.runs)-1].settled.Result == "buried" && c.state == nil
 	if c.state != nil {
 		if t := c.state.Topics[j.topic]; t != nil {
 			_, dead = t.Dead[j.id]

@@ -24,7 +24,21 @@ func main() {
 	minutes := flag.Float64("minutes", 1, "how long the faults go on")
 	seed := flag.Uint64("seed", rand.Uint64()%1_000_000, "seed of the load and the faults") //nolint:gosec // not for secrets
 	dir := flag.String("dir", "", "directory for history and logs, kept in any case; default: one that is kept only after a violation")
+	again := flag.String("recheck", "", "only judge the history in this directory again, without the state of Redis, which is gone")
 	flag.Parse()
+	if *again != "" {
+		s := &Soak{Dir: *again, history: rig.NewHistory(*again)}
+		report, err := s.recheck()
+		if err == nil {
+			for _, v := range report.Violations {
+				fmt.Println(v)
+			}
+			fmt.Println(report)
+			return
+		}
+		fmt.Println("FAILED:", err)
+		os.Exit(1)
+	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
 	if err := soak(ctx, *minutes, *seed, *dir); err != nil {

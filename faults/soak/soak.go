@@ -264,6 +264,18 @@ func (s *Soak) stopWorkers() (violations []check.Violation, err error) {
 	return violations, nil
 }
 
+// options say what the checker cannot know.
+var options = check.Options{Lease: lease, BackoffMin: backoffMin, Snooze: rig.SnoozeBit}
+
+// recheck judges a history that was kept. Without the state, of the dead only those are known whose burial was noted.
+func (s *Soak) recheck() (*check.Report, error) {
+	events, err := s.history.Events()
+	if err != nil {
+		return nil, err
+	}
+	return check.Check(events, nil, options), nil
+}
+
 // forbidden are commands whose cost grows with the queue.
 var forbidden = []string{"keys", "smembers", "hgetall", "sort", "flushall", "flushdb"}
 
@@ -276,7 +288,7 @@ func (s *Soak) judge(ctx context.Context, more []check.Violation) (*check.Report
 	if err != nil {
 		return nil, err
 	}
-	report := check.Check(events, state, check.Options{Lease: lease, BackoffMin: backoffMin, Snooze: rig.SnoozeBit})
+	report := check.Check(events, state, options)
 	report.Violations = append(report.Violations, more...)
 	stats, err := s.direct.Info(ctx, "commandstats").Result()
 	if err != nil {
