@@ -194,7 +194,7 @@ func (t *topicServer) tell(ctx context.Context, lane, number string, list []row)
 		}
 		if i < len(letters) && letters[i] != 'o' {
 			if r.lost == nil && letters[i] == 'g' {
-				r.lost = ErrCancelled
+				r.lost = r.gone(time.Now())
 			} else if r.lost == nil {
 				r.lost = ErrLeaseLost
 			}

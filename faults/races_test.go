@@ -97,5 +97,6 @@ func TestStoppedWorkerDoesNotStartWhatItLost(t *testing.T) {
 	}
 	t.Logf("%d runs without a lease in 5 rounds", stale)
 	require.LessOrEqual(t, stale, 5*2, "no more than one for each slot")
+	require.Empty(t, b.events(by("w1", is(rig.OpSettled, "cancelled"))), "nobody cancelled anything")
 	b.judge()
 }

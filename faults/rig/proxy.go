@@ -395,7 +395,14 @@ func (l *link) answer(t *Trap) error {
 
 // down carries replies.
 func (l *link) down() {
-	defer l.reset()
+	defer func() {
+		select {
+		case <-l.strand: // the client does not hear that the server is gone
+			<-l.over
+		default:
+		}
+		l.reset()
+	}()
 	in, out := bufio.NewReaderSize(l.server, 1<<16), bufio.NewWriterSize(l.client, 1<<16)
 	for {
 		kind, raw, err := readReply(in, nil)
