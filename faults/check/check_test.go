@@ -32,6 +32,13 @@ func (s *story) call(ms int64, op string, inc, delay int64, outcome, result stri
 	return s
 }
 
+// slow is a call that takes its time.
+func (s *story) slow(ms, took int64, op string, inc, delay int64) *story {
+	s.call(ms, op, inc, delay, rig.OK, "")
+	s.events[len(s.events)-1].Mono += took * int64(time.Millisecond)
+	return s
+}
+
 func (s *story) start(ms int64, proc string, inc int64, attempt int) *story {
 	return s.at(ms, rig.Event{
 		Op: rig.OpStart, Proc: proc, ID: "j", Inc: inc, Attempt: attempt, Started: int64(attempt), Sum: "s", Nonce: "n", Fence: ms,
@@ -84,6 +91,9 @@ func TestCheckAcceptsWhatIsRight(t *testing.T) {
 		"a process that stood still before its handler began": (&story{}).call(0, rig.OpEnqueue, 1, 0, rig.OK, "").
 			fault(3, "stop", "a").start(1100, "b", 1, 2).end(1101, "b", 1, 2, "ok", "acked").
 			at(2000, rig.Event{Op: rig.OpHeal, Result: "stop", ID: "a"}).held(2001, "a", 1, 1, 1002).end(2002, "a", 1, 1, "ok", "lease lost"),
+		"a rescheduling that may have come after a failure": (&story{}).call(0, rig.OpEnqueue, 1, 0, rig.OK, "").
+			start(5, "a", 1, 1).slow(6, 200, rig.OpReschedule, 1, 10).end(7, "a", 1, 1, "err", "retried").
+			start(300, "a", 1, 2).end(301, "a", 1, 2, "ok", "acked"),
 		"an unknown enqueueing that ran": (&story{}).call(0, rig.OpEnqueue, 1, 0, rig.Info, "").
 			start(5, "a", 1, 1).end(6, "a", 1, 1, "ok", "acked"),
 		"an unknown enqueueing that did not": (&story{}).call(0, rig.OpEnqueue, 1, 0, "", ""),

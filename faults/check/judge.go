@@ -80,7 +80,7 @@ func (c *checker) early(j *job) {
 		}
 		for _, m := range j.moves {
 			switch {
-			case m.outcome != rig.OK || m.Mono <= r.Mono && m.done > r.Mono:
+			case m.outcome != rig.OK, m.Mono <= r.Mono && m.done > r.Mono, m.Mono <= from && m.done > from:
 				sure = false // it may have counted, or not
 			case m.done <= r.Mono && m.Mono > from:
 				from, delay, why, sure = m.Mono, m.Delay, "it was rescheduled", i == 0 || why != ""
