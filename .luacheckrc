@@ -2,5 +2,5 @@
 std = "lua51"
 read_globals = { "redis", "cjson", "KEYS", "ARGV" }
 max_line_length = 140
-ignore = { "211/now", "211/stamp", "211/replay", "211/remember", "211/count", "211/owns", "211/append", "211/nudge",
+ignore = { "211/now", "211/stamp", "211/replay", "211/remember", "211/count", "211/owns", "211/append", "211/failed", "211/nudge",
            "211/anchor", "211/grant", "211/release", "211/rows", "211/receipt_ms" }

@@ -69,7 +69,8 @@ func (c *Client) ready(topic, id string) error {
 //
 // Enqueue calls that run at the same time travel to Redis together. Errors: ErrDuplicate, ErrInvalid, ErrNotReplicated,
 // ErrUnknownOutcome, the context's error if it ended before the job was sent, or what Redis answered; only after
-// ErrNotReplicated and ErrUnknownOutcome may the job be stored. A request that go-redis repeats makes no second job.
+// ErrNotReplicated and ErrUnknownOutcome may the job be stored, and only then is a job returned beside the error: with its ID, so that it can
+// be asked for. A request that go-redis repeats makes no second job.
 func (c *Client) Enqueue(ctx context.Context, topic, id string, payload []byte, opts ...JobOption) (*Job, error) {
 	// Clipped: what a hook appends must not end up in the caller's slice.
 	fresh := &NewJob{Topic: topic, ID: id, Payload: payload, Options: slices.Clip(opts)}
@@ -81,7 +82,7 @@ func (c *Client) Enqueue(ctx context.Context, topic, id string, payload []byte, 
 	e.done = make(chan struct{}, 1)
 	err = c.commit(fresh.Topic).enqueue(ctx, e)
 	c.enqueued(ctx, fresh, e, err)
-	if err != nil && !errors.Is(err, ErrNotReplicated) {
+	if !maybeStored(err) {
 		return nil, err
 	}
 	return e.job(), err
@@ -114,7 +115,7 @@ func (c *Client) EnqueueBatch(ctx context.Context, jobs []NewJob) ([]Result, err
 	for i, e := range prepared {
 		if e != nil {
 			results[i].Err = e.err
-			if e.err == nil || errors.Is(e.err, ErrNotReplicated) {
+			if maybeStored(e.err) {
 				results[i].Job = e.job()
 			}
 			c.enqueued(ctx, &fresh[i], e, e.err)
@@ -129,6 +130,11 @@ func (c *Client) EnqueueBatch(ctx context.Context, jobs []NewJob) ([]Result, err
 		return results, nil
 	}
 	return results, fmt.Errorf("enqueue batch: %d of %d jobs failed: %w", failed, len(jobs), errors.Join(first...))
+}
+
+// maybeStored tells whether a job may be stored after an Enqueue that ended with err.
+func maybeStored(err error) bool {
+	return err == nil || errors.Is(err, ErrNotReplicated) || errors.Is(err, ErrUnknownOutcome)
 }
 
 // prepare checks a job and encodes it.

@@ -25,7 +25,7 @@ func (s *Server) controlLoop(ctx context.Context) {
 		}
 		if err != nil {
 			if away(err) {
-				s.outage.failed(err)
+				s.outage.failed("control", err)
 			} else {
 				s.log.Error("subscribe", "err", err)
 			}
@@ -54,6 +54,7 @@ func (s *Server) listen(ctx context.Context) (heard bool, err error) {
 		switch {
 		case err == nil:
 			heard, asked = true, false
+			s.outage.ended("control")
 			if m, ok := msg.(*redis.Message); ok {
 				s.obey(m.Payload)
 			}

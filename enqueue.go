@@ -40,10 +40,14 @@ func (e *enqueueing) due() int64 { return e.opts.due(e.now) }
 
 // job is what the caller of Enqueue gets.
 func (e *enqueueing) job() *Job {
-	return &Job{
+	job := &Job{
 		Topic: e.topic, ID: e.id, Payload: e.payload, Headers: e.opts.headers, Attempt: 1, Retries: e.opts.retry,
-		EnqueuedAt: msTime(e.now), Due: msTime(e.due()), nonce: string(e.nonce[:]),
+		nonce: string(e.nonce[:]),
 	}
+	if e.now != 0 {
+		job.EnqueuedAt, job.Due = msTime(e.now), msTime(e.due())
+	}
+	return job
 }
 
 // A commit gathers the concurrent Enqueue calls of a topic: while one flush is under way the calls that come meanwhile wait and
@@ -77,9 +81,9 @@ func (g *commit) enqueue(ctx context.Context, e *enqueueing) error {
 	if !g.flying {
 		g.flying = true
 		g.mu.Unlock()
+		defer g.land() // also if a hook of the caller's go-redis client panics
 		g.flush(ctx, []*enqueueing{e})
 		<-e.done
-		g.land()
 		return e.err
 	}
 	g.pending = append(g.pending, e)
@@ -97,6 +101,11 @@ func (g *commit) enqueue(ctx context.Context, e *enqueueing) error {
 func (g *commit) abandon(ctx context.Context, e *enqueueing) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	select {
+	case <-e.done:
+		return e.err
+	default:
+	}
 	if e.sent {
 		return fmt.Errorf("enqueue topic %q: %w: %w", g.keys.topic, ErrUnknownOutcome, context.Cause(ctx))
 	}
@@ -163,14 +172,23 @@ func chunkLen(list []*enqueueing) int {
 
 // flush sends a chunk on the commit's own lane. Only one flush is under way at a time.
 func (g *commit) flush(ctx context.Context, list []*enqueueing) {
-	err := g.send(ctx, g.lane, list)
-	if err != nil && !answered(err) {
-		g.lane = newLane() // the lost call may still arrive
-	}
+	err := errCutOff
 	for _, e := range list {
-		e.done <- struct{}{}
+		e.err = err
 	}
+	defer func() {
+		if err != nil && !answered(err) {
+			g.lane = newLane() // the lost call may still arrive
+		}
+		for _, e := range list {
+			e.done <- struct{}{}
+		}
+	}()
+	err = g.send(ctx, g.lane, list)
 }
+
+// errCutOff is the outcome of the other jobs of a flush that a panic in a hook of the caller's go-redis client has ended.
+var errCutOff = fmt.Errorf("%w: the call was cut off", ErrUnknownOutcome)
 
 // enqueueAll stores the jobs of a batch, chunk by chunk, on a lane of its own.
 func (g *commit) enqueueAll(ctx context.Context, list []*enqueueing) {
@@ -193,7 +211,6 @@ func (g *commit) enqueueAll(ctx context.Context, list []*enqueueing) {
 
 // send is one call of the enqueue script. It sets the outcome of every job in list and returns the error of the call itself.
 func (g *commit) send(ctx context.Context, lane *lane, list []*enqueueing) error {
-	g.record(ctx)
 	args := make([]any, 0, 4+4*len(list))
 	args = append(append(args, lane.next()), g.words...)
 	for _, e := range list {
@@ -212,6 +229,7 @@ func (g *commit) send(ctx context.Context, lane *lane, list []*enqueueing) error
 		}
 		return err
 	}
+	g.record(ctx)
 	letters := r.text(2)
 	for i, e := range list {
 		e.now, e.err = r.now(), err

@@ -31,7 +31,8 @@ var (
 	ErrNotReplicated = errors.New("delayq: stored, but not confirmed by enough replicas")
 
 	// ErrUnknownOutcome is returned when Redis did not answer: the call may have been carried out or not. The cause is
-	// wrapped as well. Calling again with the same ID is safe: ErrDuplicate or ErrNotFound then tells that it had been.
+	// wrapped as well. Of a job that is not due yet Get tells, or the same call again: ErrDuplicate says that it is stored. A job that is
+	// due may have come and gone meanwhile.
 	ErrUnknownOutcome = errors.New("delayq: no answer from Redis, outcome unknown")
 )
 

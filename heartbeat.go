@@ -53,7 +53,7 @@ type RunTime struct {
 
 // heartbeatLoop tells Redis every five seconds that the server lives, and forgets servers that no longer do.
 func (s *Server) heartbeatLoop(ctx, fetch context.Context) {
-	watch := trouble{log: s.log, outage: s.outage}
+	watch := trouble{name: "heartbeat", log: s.log, outage: s.outage}
 	about := ServerInfo{PID: os.Getpid(), Started: s.started, Version: version()}
 	about.Host, _ = os.Hostname() // without a name the PID has to do
 	swept := time.Now()

@@ -52,7 +52,7 @@ type NewJob struct {
 
 // A Result is what became of one job of an EnqueueBatch: Err is nil if it is stored.
 type Result struct {
-	Job *Job // nil if Err is not nil, except for ErrNotReplicated
+	Job *Job // nil if Err is not nil, except for ErrNotReplicated and ErrUnknownOutcome
 	Err error
 }
 

@@ -71,13 +71,14 @@ func (t *topicServer) extend(ctx context.Context, list []*run) error {
 		t.proposed = now + lease
 	}
 	end := t.proposed
+	until := sent.Add(time.Duration(end-now) * time.Millisecond)
 	ending := strconv.FormatInt(end, 10)
 	args := make([]any, 1, 1+2*len(list))
 	args[0] = ending
 	asked := list[:0]
 	for _, r := range list {
-		if r.job.Fence() >= end*1000 {
-			continue // taken a moment ago
+		if !r.until.Before(until) {
+			continue // taken after that end was first proposed; by our own clock, for Redis's may have been set back
 		}
 		asked = append(asked, r)
 		args = append(args, r.id, r.fences())
@@ -107,7 +108,6 @@ func (t *topicServer) extend(ctx context.Context, list []*run) error {
 	if reply.status() != "ok" {
 		return errLate
 	}
-	until := sent.Add(time.Duration(end-now) * time.Millisecond)
 	letters := reply.text(2)
 	for i, r := range asked {
 		switch {

@@ -3,7 +3,10 @@ package delayq
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
+	"net"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -15,8 +18,9 @@ import (
 const callTimeout = 5 * time.Second
 
 // ownClient makes a client like rdb with connections of its own, so that what a server waits for can never eat the pool of the
-// application, nor the other way round. A client of an unknown kind is used as it is: own is false then.
-func ownClient(rdb redis.UniversalClient, connections int) (client redis.UniversalClient, own bool) {
+// application, nor the other way round.
+func ownClient(rdb redis.UniversalClient, connections int) (redis.UniversalClient, *dialed) {
+	d := &dialed{most: 2 * connections}
 	switch c := rdb.(type) {
 	case *redis.Client:
 		o := *c.Options()
@@ -26,24 +30,79 @@ func ownClient(rdb redis.UniversalClient, connections int) (client redis.Univers
 		o.PoolTimeout = callTimeout
 		o.DialerRetries = 1
 		o.PushNotificationProcessor = nil // the handlers in it are those of rdb's own connections
-		o.ReadTimeout, o.WriteTimeout = restored(o.ReadTimeout), restored(o.WriteTimeout)
-		return redis.NewClient(&o), true
+		o.ReadTimeout, o.WriteTimeout = bounded(o.ReadTimeout), bounded(o.WriteTimeout)
+		o.Dialer = d.wrap(o.Dialer)
+		return redis.NewClient(&o), d
 	case *redis.ClusterClient:
 		o := *c.Options()
 		o.ContextTimeoutEnabled = true
 		o.PoolSize, o.MinIdleConns, o.MaxIdleConns, o.MaxActiveConns = connections, 0, 0, 0
 		o.PoolTimeout = callTimeout
 		o.PushNotificationProcessor = nil
-		o.ReadTimeout, o.WriteTimeout = restored(o.ReadTimeout), restored(o.WriteTimeout)
-		return redis.NewClusterClient(&o), true
+		o.ReadTimeout, o.WriteTimeout = bounded(o.ReadTimeout), bounded(o.WriteTimeout)
+		if o.Dialer != nil {
+			o.Dialer = d.wrap(o.Dialer)
+		}
+		return redis.NewClusterClient(&o), d
 	}
-	return rdb, false
+	return nil, nil // checkServerRedis refuses it
 }
 
-// restored undoes what go-redis makes of a timeout when it reads the options: given again, 0 would mean the default and not none.
-func restored(timeout time.Duration) time.Duration {
-	if timeout == 0 {
-		return -1
+// checkServerRedis refuses a client that no connections like its own can be made of.
+func checkServerRedis(rdb redis.UniversalClient) error {
+	switch rdb.(type) {
+	case *redis.Client, *redis.ClusterClient:
+		return nil
+	}
+	return fmt.Errorf("%w: a server needs a *redis.Client or a *redis.ClusterClient, not a %T", ErrInvalid, rdb)
+}
+
+// dialed remembers connections, to close them when the server stops: also one that go-redis is still greeting Redis on, which it closes
+// neither at the end of a context nor with the client.
+type dialed struct {
+	most int // more are not open at once
+
+	mu     sync.Mutex
+	conns  []net.Conn
+	closed bool
+}
+
+type dialer = func(ctx context.Context, network, addr string) (net.Conn, error)
+
+func (d *dialed) wrap(dial dialer) dialer {
+	return func(ctx context.Context, network, addr string) (net.Conn, error) {
+		conn, err := dial(ctx, network, addr)
+		if err != nil {
+			return nil, err
+		}
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		if d.closed {
+			_ = conn.Close() // unused
+			return nil, net.ErrClosed
+		}
+		d.conns = append(d.conns, conn)
+		if len(d.conns) > d.most {
+			d.conns = slices.Delete(d.conns, 0, 1)
+		}
+		return conn, nil
+	}
+}
+
+func (d *dialed) close() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.closed = true
+	for _, conn := range d.conns {
+		_ = conn.Close() // closed already, mostly
+	}
+	d.conns = nil
+}
+
+// bounded is a timeout of the caller's client as one of ours: a server waits for no answer without end.
+func bounded(timeout time.Duration) time.Duration {
+	if timeout <= 0 || timeout > callTimeout {
+		return callTimeout
 	}
 	return timeout
 }
@@ -56,39 +115,46 @@ func reload(rdb redis.UniversalClient) {
 	}
 }
 
-// An outage watches the answers of Redis for a server, so that trouble is logged once when it begins and once when it ends.
+// An outage watches the answers of Redis for a server, so that trouble is logged once when it begins and once when it ends: when every
+// call that failed has been answered again.
 type outage struct {
 	log  *slog.Logger
 	lost func() // called with every failure
 
 	mu    sync.Mutex
-	since time.Time // zero: Redis answers
+	since time.Time
+	away  map[string]struct{} // calls without an answer
 }
 
-// failed notes that Redis did not answer or said that it cannot serve.
-func (o *outage) failed(err error) {
+// failed notes that a call was not answered, or that Redis said that it cannot serve.
+func (o *outage) failed(call string, err error) {
 	o.lost()
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if o.since.IsZero() {
+	if len(o.away) == 0 {
 		o.since = time.Now()
+		o.away = make(map[string]struct{})
 		o.log.Error("redis away", "err", err)
 	}
+	o.away[call] = struct{}{}
 }
 
 // ended notes an answer.
-func (o *outage) ended() {
+func (o *outage) ended(call string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if !o.since.IsZero() {
+	if _, was := o.away[call]; !was {
+		return
+	}
+	if delete(o.away, call); len(o.away) == 0 {
 		o.log.Info("redis back", "delay", time.Since(o.since))
-		o.since = time.Time{}
 	}
 }
 
 // A trouble watches the calls of one topic. What concerns Redis as a whole is for the outage; anything else, like a key of a wrong type or a
 // right that is missing, is logged once when it begins, for each kind of call, and once when it ends.
 type trouble struct {
+	name   string // of the topic, or of what else calls
 	log    *slog.Logger
 	outage *outage
 
@@ -99,10 +165,10 @@ type trouble struct {
 // note takes the outcome of a call.
 func (tr *trouble) note(call string, err error) {
 	if err != nil && away(err) {
-		tr.outage.failed(err)
+		tr.outage.failed(tr.name+"/"+call, err)
 		return
 	}
-	tr.outage.ended()
+	tr.outage.ended(tr.name + "/" + call)
 	tr.mu.Lock()
 	defer tr.mu.Unlock()
 	switch was, open := tr.open[call]; {

@@ -61,7 +61,7 @@ func ProcessIn(d time.Duration) JobOption {
 }
 
 // Retry limits the job to n retries after its first failure; 0 means that a failure buries it. A crash in mid-run counts as
-// a failure. Default: unlimited.
+// a failure of every job that the server had taken, also of one whose handler it had not called yet. Default: unlimited.
 func Retry(n int) JobOption {
 	return func(o *jobOptions) {
 		if n < 0 || n > maxRetry {
@@ -204,14 +204,14 @@ func instant(option string, t time.Time) (int64, error) {
 	if t.IsZero() {
 		return 0, fmt.Errorf("%s: the zero time", option)
 	}
+	if t.Before(time.UnixMilli(0)) || t.After(time.UnixMilli(maxDueMS)) { // before UnixMilli can overflow
+		return 0, fmt.Errorf("%s(%v): must be from 1970 to %v", option, t, time.UnixMilli(maxDueMS).UTC())
+	}
 	ms := t.UnixMilli()
 	if t.Nanosecond()%int(time.Millisecond) != 0 {
 		ms++
 	}
-	if ms < 0 || ms > maxDueMS {
-		return 0, fmt.Errorf("%s(%v): must be from 1970 to %v", option, t, time.UnixMilli(maxDueMS).UTC())
-	}
-	return max(ms, 1), nil
+	return min(max(ms, 1), maxDueMS), nil
 }
 
 // ceilMS is d in milliseconds, rounded up.

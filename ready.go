@@ -14,10 +14,9 @@ const (
 	takeLimit = 256
 
 	// waitTimeout is how long a blocking pop waits, and waitMargin how much longer its answer may take before the connection counts as
-	// dead. A connection that is not our own cannot be cut at a stop, so a pop on it waits for a shorter time.
-	waitTimeout       = 4 * time.Second
-	waitTimeoutShared = time.Second
-	waitMargin        = 2 * time.Second
+	// dead.
+	waitTimeout = 4 * time.Second
+	waitMargin  = 2 * time.Second
 
 	// newerRecordDelay is how long a record of a newer release is left alone before the next look.
 	newerRecordDelay = 30 * time.Second
@@ -26,11 +25,11 @@ const (
 // takeLoop takes jobs as long as there are free slots, and waits when there are none of either. It ends with ctx; a take under way then
 // is waited for, as long as work goes on, and what it brings is given back.
 func (t *topicServer) takeLoop(ctx, work context.Context) {
-	var slow pace
+	var slow, slowWait pace
 	number, repeat := uint64(0), false
 	for {
 		t.turn(loopTake)
-		n := t.room()
+		n, free := t.room()
 		if n == 0 && !repeat {
 			if !t.waitForRoom(ctx) {
 				t.giveBack(ErrShutdown)
@@ -45,7 +44,7 @@ func (t *topicServer) takeLoop(ctx, work context.Context) {
 		if !repeat {
 			number++
 		}
-		status, err := t.take(ctx, work, number, max(n, 1))
+		status, err := t.take(ctx, work, number, max(n, 1), free)
 		repeat = err != nil && !answered(err)
 		switch {
 		case err != nil:
@@ -57,8 +56,14 @@ func (t *topicServer) takeLoop(ctx, work context.Context) {
 		case status == "empty":
 			slow.reset()
 			if t.idle() {
-				t.wait(ctx, &slow)
+				t.wait(ctx, &slowWait)
 			} else if !t.waitForRoom(ctx) { // who has no slot must not be woken for a job
+				t.giveBack(ErrShutdown)
+				return
+			}
+		case status == "full":
+			slow.reset()
+			if !t.waitForRoom(ctx) {
 				t.giveBack(ErrShutdown)
 				return
 			}
@@ -94,14 +99,14 @@ func (t *topicServer) waitForRoom(ctx context.Context) bool {
 var errSlow = errors.New("no slot became free in time")
 
 // take is one call of the take script. A call whose answer was lost is made again with its number and gives the same jobs.
-func (t *topicServer) take(ctx, work context.Context, number uint64, n int) (status string, err error) {
+func (t *topicServer) take(ctx, work context.Context, number uint64, n, free int) (status string, err error) {
 	call, cancel := context.WithTimeout(work, callTimeout)
 	defer cancel()
 	k, s := t.keys, t.server
 	sent := time.Now()
 	r, err := s.call.call(call, takeScript, k.topic, n, names(
 		k.ready, k.handoff, k.pool, k.bucket, k.leases, k.dead, k.attempts, k.moved, k.meta, k.taken(s.id), k.stats,
-	), strconv.FormatUint(number, 10), n, s.o.lease.Milliseconds())
+	), strconv.FormatUint(number, 10), n, s.o.lease.Milliseconds(), free)
 	t.note(work, "take", err)
 	if err != nil {
 		return "", err
@@ -116,6 +121,7 @@ func (t *topicServer) take(ctx, work context.Context, number uint64, n int) (sta
 	until := sent.Add(time.Duration(leaseEnd-r.now()*1000) * time.Microsecond)
 	for i := range ids {
 		run, err := t.newRun(ids.text(i), records.text(i), fence, leaseEnd, until, tried.text(i), moved.text(i))
+		run.taken = msTime(r.now())
 		t.hold(run)
 		t.admit(ctx, run, err, r.now())
 	}
@@ -146,26 +152,25 @@ func (t *topicServer) admit(ctx context.Context, r *run, undecodable error, now 
 // between the two, the ID is not lost. One ID wakes one server.
 func (t *topicServer) wait(ctx context.Context, slow *pace) {
 	s := t.server
-	timeout := waitTimeout
-	if !s.own {
-		timeout = waitTimeoutShared
-	}
 	for {
 		t.turn(loopTake)
 		// Not a child of ctx: a deadline of that would look like a dead connection. The stop closes the connection.
-		call, cancel := context.WithTimeout(context.WithoutCancel(ctx), timeout+waitMargin)
-		err := s.waits.BLMove(call, t.keys.ready, t.keys.handoff, "LEFT", "RIGHT", timeout).Err()
+		call, cancel := context.WithTimeout(context.WithoutCancel(ctx), waitTimeout+waitMargin)
+		err := s.waits.BLMove(call, t.keys.ready, t.keys.handoff, "LEFT", "RIGHT", waitTimeout).Err()
 		cancel()
 		if ctx.Err() != nil {
 			return
 		}
 		if errors.Is(err, redis.Nil) {
+			slow.reset()
 			t.trouble.note("wait", nil)
 			continue
 		}
 		t.trouble.note("wait", err)
 		if err != nil {
 			sleep(ctx, slow.next())
+		} else {
+			slow.reset()
 		}
 		return
 	}

@@ -14,7 +14,7 @@ import (
 
 // A record is what the pool holds of a job, written once at enqueue:
 //
-//	nonce (8 random bytes) · format version (1 byte) · flags (1 byte, 0) · msgpack array
+//	nonce (8 random bytes) · format version (1 byte) · flags (1 byte) · msgpack array
 //
 // The array is metadata first, payload last, so that a list needs only the first bytes of each:
 //
@@ -29,6 +29,7 @@ const (
 	nonceLen      = 8
 	headLen       = nonceLen + 3
 	stampLen      = 14 // 0xad and 13 digits
+	flagLimited   = 1  // the job's retries are limited: take.lua looks at it
 )
 
 // errNewerRecord says that a later release of delayq wrote the record. It is left in place for one that can read it.
@@ -53,7 +54,11 @@ func encodeRecord(nonce [nonceLen]byte, o *jobOptions, payload []byte) (head, ta
 	buf.Reset()
 	buf.Write(nonce[:])
 	buf.WriteByte(recordVersion)
-	buf.WriteByte(0)
+	if o.retry >= 0 {
+		buf.WriteByte(flagLimited)
+	} else {
+		buf.WriteByte(0)
+	}
 
 	enc := msgpack.GetEncoder()
 	defer msgpack.PutEncoder(enc)
@@ -111,7 +116,7 @@ func nonceOf(raw string) string {
 	if len(raw) < nonceLen {
 		return ""
 	}
-	return raw[:nonceLen]
+	return strings.Clone(raw[:nonceLen]) // not to keep the whole record
 }
 
 // decodeRecord reads a record. Whatever the bytes are, it returns an error rather than panicking.
@@ -128,7 +133,7 @@ func decodeRecord(raw string) (r record, err error) {
 	if first := raw[headLen-1]; first != 0x90|recordFields {
 		return r, fmt.Errorf("record does not begin with an array of %d fields but with 0x%02x", recordFields, first)
 	}
-	r.nonce = raw[:nonceLen]
+	r.nonce = nonceOf(raw)
 	if r.enqueuedAt, err = decodeStamp(raw[headLen:]); err != nil {
 		return r, fmt.Errorf("enqueueing time of record: %w", err)
 	}

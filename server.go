@@ -46,7 +46,7 @@ type Server struct {
 
 	calls  redis.UniversalClient // for everything that Redis answers at once
 	waits  redis.UniversalClient // for blocking pops
-	own    bool                  // calls and waits are ours to close
+	dials  [2]*dialed            // their connections
 	outage *outage
 
 	mu         sync.Mutex
@@ -58,7 +58,8 @@ type Server struct {
 	running    sync.WaitGroup // handlers
 }
 
-// NewServer makes a server for the queue that rdb holds. The caller owns rdb and closes it after Run has returned. What is wrong with
+// NewServer makes a server for the queue that rdb holds: a *redis.Client (also of a Sentinel) or a *redis.ClusterClient. The caller owns rdb
+// and closes it after Run has returned. What is wrong with
 // rdb or the options is the error of Run.
 func NewServer(rdb redis.UniversalClient, opts ...ServerOption) *Server {
 	s := &Server{rdb: rdb, id: rand.Text(), topics: make(map[string]*topicServer)}
@@ -66,7 +67,11 @@ func NewServer(rdb redis.UniversalClient, opts ...ServerOption) *Server {
 	if s.o, err = newServerOptions(opts); err != nil {
 		s.errs = append(s.errs, err)
 	}
-	if err := checkRedis(rdb); err != nil {
+	err = checkRedis(rdb)
+	if err == nil {
+		err = checkServerRedis(rdb)
+	}
+	if err != nil {
 		s.errs = append(s.errs, err)
 	}
 	return s
@@ -164,8 +169,8 @@ func (s *Server) begin() error {
 	}
 	s.o.hooks.trouble = func(p any) { s.log.Error("hook", "err", p) }
 	// As many connections as there can be calls at once: promote, take, extend and settle of each topic, and the server's own.
-	s.calls, s.own = ownClient(s.rdb, 4*len(s.topics)+4)
-	s.waits, _ = ownClient(s.rdb, len(s.topics))
+	s.calls, s.dials[0] = ownClient(s.rdb, 4*len(s.topics)+4)
+	s.waits, s.dials[1] = ownClient(s.rdb, len(s.topics))
 	s.call = caller{s.calls, &s.o.hooks}
 	s.outage = &outage{log: s.log, lost: func() { reload(s.calls); reload(s.waits) }}
 	for _, t := range s.topics {
@@ -205,6 +210,9 @@ func (s *Server) Run(ctx context.Context) error {
 	working.Go(func() { s.heartbeatLoop(work, fetch) })
 
 	<-ctx.Done()
+	for _, t := range s.topics {
+		t.stop()
+	}
 	s.log.Info("drain", "count", s.held())
 	s.closeWaits()
 	stopped := make(chan struct{})
@@ -280,16 +288,14 @@ func (s *Server) held() (n int) {
 
 // closeWaits ends the blocking pops.
 func (s *Server) closeWaits() {
-	if s.own {
-		closeQuietly(s.waits)
-	}
+	closeQuietly(s.waits)
+	s.dials[1].close()
 }
 
 func (s *Server) close() {
-	if s.own {
-		closeQuietly(s.waits)
-		closeQuietly(s.calls)
-	}
+	s.closeWaits()
+	closeQuietly(s.calls)
+	s.dials[0].close()
 }
 
 // closeQuietly closes a client that may be closed already, which is the only error there is.

@@ -49,7 +49,7 @@ var verbs = [...]struct {
 		return names(k.leases, k.ready, k.stats, receipt, k.pool)
 	}},
 	verbBury: {buryScript, outcomeBuried, false, nil, func(k *keys, receipt string) []any {
-		return names(k.leases, k.dead, k.attempts, k.errors, k.moved, k.stats, receipt, k.pool)
+		return names(k.leases, k.dead, k.attempts, k.errors, k.stats, receipt, k.pool)
 	}},
 }
 
@@ -160,6 +160,7 @@ func (t *topicServer) gather() []row {
 			rest = append(rest, r)
 		}
 	}
+	clear(t.rows[len(rest):]) // jobs that are settled are not to be kept
 	t.rows = rest
 	return list
 }

@@ -27,7 +27,7 @@ func (s *Server) awaitRedis(ctx context.Context) error {
 		if err == nil || !away(err) {
 			return err
 		}
-		s.outage.failed(err)
+		s.outage.failed("start", err)
 		sleep(ctx, slow.next())
 	}
 	return nil
@@ -47,7 +47,7 @@ func (s *Server) greet(ctx context.Context) error {
 		// Only Topics goes without. A Redis that is full must be worked off above all.
 		s.log.Error("note topics", "err", err)
 	}
-	s.outage.ended()
+	s.outage.ended("start")
 	info, err := s.calls.Info(call).Result()
 	if err != nil {
 		if away(err) {

@@ -32,6 +32,9 @@ type topicServer struct {
 	busy     int             // slots in use
 	next     []*run          // taken, for the slots that become free next: see ahead
 	pace     time.Duration   // about how long a handler takes
+	limited  bool            // the last job that was taken has limited retries
+	stopping bool            // no more handlers are to be started
+	unheard  []loss          // cancels of the last second whose runs were not found: their takes may still be on the way
 	leases   map[string]*run // by job ID: what belongs to this server and is not settled
 	rows     []row           // what Redis is to be told
 	settle   chan struct{}   // there are rows
@@ -47,7 +50,7 @@ func (t *topicServer) init() {
 	for i := len(s.middleware) - 1; i >= 0; i-- {
 		t.handler = s.middleware[i](t.handler)
 	}
-	t.trouble = trouble{log: s.log.With("topic", t.keys.topic), outage: s.outage}
+	t.trouble = trouble{name: t.keys.topic, log: s.log.With("topic", t.keys.topic), outage: s.outage}
 	t.wake, t.resume = make(chan struct{}, 1), make(chan struct{}, 1)
 	t.freed, t.settle = make(chan struct{}, 1), make(chan struct{}, 1)
 	t.leases = make(map[string]*run)
@@ -87,6 +90,7 @@ type run struct {
 	extended string    // the end that an extension without an answer yet may have set
 	until    time.Time // our own clock: from here on the lease may be over
 	deadline time.Time // our own clock: the end of Timeout; the lease is not extended beyond it
+	taken    time.Time // when the lease was given, by Redis's clock
 	start    time.Time // when the handler was called, by Redis's clock; zero: not yet
 	ended    bool      // the handler has returned, or will not be waited for
 	telling  bool      // a call that settles the job is under way
@@ -114,8 +118,12 @@ const (
 	aheadUnknown  = time.Second // what a handler is taken to need until some have ended
 )
 
-// ahead is how many jobs may be held beyond those that run.
+// ahead is how many jobs may be held beyond those that run. After a crash a job that was taken has had an attempt, whether it was
+// started or not: so jobs of limited retries are not taken ahead.
 func (t *topicServer) ahead() int {
+	if t.limited {
+		return 0
+	}
 	if t.pace <= aheadTime/takeLimit {
 		return takeLimit
 	}
@@ -140,10 +148,11 @@ func (t *topicServer) idle() bool {
 	return t.busy < t.concurrency
 }
 
-func (t *topicServer) room() int {
+// room tells how many jobs to take now, and how many of them can be started at once.
+func (t *topicServer) room() (n, free int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.roomLocked()
+	return t.roomLocked(), max(0, t.concurrency-t.busy)
 }
 
 // turn notes that a loop has come round.
@@ -167,19 +176,59 @@ func (t *topicServer) hold(r *run) {
 		t.loseLocked(old, ErrLeaseLost) // the same job again: the older lease must be over
 	}
 	t.leases[r.id] = r
+	t.limited = r.opts.retry >= 0
+	for _, m := range t.unheard {
+		if m.id == r.id && m.names(r) {
+			t.loseLocked(r, m.cause)
+		}
+	}
+}
+
+// A loss says that the run of a job has lost its lease.
+type loss struct {
+	id, fence string
+	cause     error
+	at        time.Time
+}
+
+// names tells whether the loss is that of this run and no other one of the job.
+func (m loss) names(r *run) bool {
+	return slices.ContainsFunc(strings.Fields(r.fences()), func(end string) bool { return parseEnd(end) == parseEnd(m.fence) })
 }
 
 // start gives a job to a free slot, or keeps it for the next one that becomes free.
 func (t *topicServer) start(r *run) {
 	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.busy >= t.concurrency {
+	lost := r.lost
+	switch {
+	case lost != nil:
+	case t.stopping:
+		t.returnLocked(r, ErrShutdown)
+	case t.busy >= t.concurrency:
 		t.next = append(t.next, r)
-		return
+	default:
+		t.busy++
+		t.startLocked(r)
+		t.server.running.Go(func() { t.work(r) })
 	}
-	t.busy++
-	t.startLocked(r)
-	t.server.running.Go(func() { t.work(r) })
+	t.mu.Unlock()
+	if lost != nil {
+		t.outcome(row{run: r}.as(lostOutcome(lost)), lost)
+	}
+}
+
+// stop says that no more handlers are to be started.
+func (t *topicServer) stop() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.stopping = true
+}
+
+// returnLocked gives a job back that no handler was called for.
+func (t *topicServer) returnLocked(r *run, why error) {
+	r.ended = true
+	t.rows = append(t.rows, row{run: r, verb: verbReturn, err: why})
+	nudge(t.settle)
 }
 
 // startLocked makes a run a running one.
@@ -187,6 +236,9 @@ func (t *topicServer) startLocked(r *run) {
 	r.ctx, r.cancel = context.WithCancelCause(t.base)
 	now := time.Now()
 	r.start = t.clock.at(now)
+	if r.start.Before(r.taken) {
+		r.start = r.taken // an older answer of Redis has been read since
+	}
 	r.job.Started = r.start
 	if limit := r.opts.timeout; limit > 0 {
 		r.deadline = now.Add(time.Duration(limit) * time.Millisecond)
@@ -274,7 +326,7 @@ func (t *topicServer) finish(r *run, cause, err error, ran time.Duration) (next 
 
 // popLocked takes the next job that is still ours out of next, and makes it a running one.
 func (t *topicServer) popLocked() *run {
-	for len(t.next) > 0 {
+	for len(t.next) > 0 && !t.stopping {
 		r := t.next[0]
 		t.next[0] = nil
 		t.next = t.next[1:]
@@ -283,7 +335,6 @@ func (t *topicServer) popLocked() *run {
 			return r
 		}
 	}
-	t.next = nil
 	return nil
 }
 
@@ -293,13 +344,11 @@ func (t *topicServer) giveBack(why error) {
 	defer t.mu.Unlock()
 	for _, r := range t.next {
 		if r.lost == nil {
-			r.ended = true
-			t.rows = append(t.rows, row{run: r, verb: verbReturn, err: why})
+			t.returnLocked(r, why)
 		}
 	}
 	t.next = nil
 	t.pace = aheadUnknown
-	nudge(t.settle)
 }
 
 // lostOutcome is what has become of a run whose job was taken from it.
@@ -316,28 +365,32 @@ func (t *topicServer) verdict(r *run, cause, err error, ran time.Duration) row {
 	if err == nil {
 		return row{run: r, verb: verbAck, end: end}
 	}
+	var c *crash
 	var snoozed *snoozeError
-	if as(err, &snoozed) {
+	var permanent *permanentError
+	if !as(err, &c) { // a panic with such a value asks for nothing
+		as(err, &snoozed)
+		as(err, &permanent)
+	}
+	if snoozed != nil {
 		d := min(max(snoozed.d, 0), maxDelay)
 		return row{run: r, verb: verbSnooze, end: end, delay: time.Duration(ceilMS(d)) * time.Millisecond, err: err}
 	}
-	if errors.Is(cause, ErrShutdown) {
+	if errors.Is(cause, ErrShutdown) && c == nil && permanent == nil {
 		return row{run: r, verb: verbReturn, end: end, err: err}
 	}
 	entry := AttemptError{
 		Attempt: r.attempt, At: end, Ran: ran, Server: t.server.id, Kind: kindError,
 		Type: fmt.Sprintf("%T", err), Message: message(err), Trace: r.job.Headers["traceparent"],
 	}
-	var c *crash
 	switch {
-	case as(err, &c):
+	case c != nil:
 		entry.Kind, entry.Type, entry.Stack = c.kind, fmt.Sprintf("%T", c.value), string(c.stack)
 	case errors.Is(cause, ErrTimeout):
 		entry.Kind = kindTimeout
 	}
 	tries := r.attempt - r.spent
-	var permanent *permanentError
-	if as(err, &permanent) {
+	if permanent != nil {
 		entry.Type = fmt.Sprintf("%T", permanent.err)
 	}
 	if permanent != nil || r.opts.retry >= 0 && tries > r.opts.retry {
@@ -406,8 +459,14 @@ func (t *topicServer) dropLocked(r *run) {
 func (t *topicServer) cancelRun(id, fence string, cause error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if r := t.leases[id]; r != nil && slices.Contains(strings.Fields(r.fences()), fence) {
+	m := loss{id, fence, cause, time.Now()}
+	if r := t.leases[id]; r != nil && m.names(r) {
 		t.loseLocked(r, cause)
+		return
+	}
+	t.unheard = slices.DeleteFunc(t.unheard, func(old loss) bool { return m.at.Sub(old.at) > time.Second })
+	if len(t.unheard) < takeLimit { // more would cost more than the next extension, which finds out by itself
+		t.unheard = append(t.unheard, m)
 	}
 }
 
@@ -471,6 +530,9 @@ func (t *topicServer) newRun(id, raw, fence string, leaseEnd int64, until time.T
 	if changed != "" {
 		if m, ok := parseMoved(changed); ok {
 			r.job.Due, r.spent = msTime(m.due), m.spent
+			if m.why == "revive" || m.spent > 0 {
+				r.expires = 0 // who revives a job means it to run
+			}
 		}
 	}
 	return r, nil

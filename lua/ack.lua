@@ -26,6 +26,7 @@ end
 
 local ids, where, letters = rows(leases, pool, jobs, first)
 if #ids > 0 then
+  redis.call('HDEL', moved, '') -- having deleted, the script may write at maxmemory
   for i, id in ipairs(ids) do
     if where[i] then
       local record = redis.call('HGET', pool, id)

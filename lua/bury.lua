@@ -4,18 +4,17 @@
 -- KEYS[2]   dead      zset, job id scored by the time of burial
 -- KEYS[3]   attempts  hash, job id to finished attempts
 -- KEYS[4]   errors    hash, job id to its last errors
--- KEYS[5]   moved     hash, job id to its present due time, if that is not the record's
--- KEYS[6]   stats     hash, counter to number
--- KEYS[7]   receipt   string, the last call of the lane and its reply
--- KEYS[8]   pool      hash, job id to record
+-- KEYS[5]   stats     hash, counter to number
+-- KEYS[6]   receipt   string, the last call of the lane and its reply
+-- KEYS[7]   pool      hash, job id to record
 -- ARGV[1]   number    number of this call in its lane
 -- ARGV[2..] jobs      rows (see prelude/rows.lua) of two values: finished attempts to add (0 or 1), entry for the error log (none when
 --                   empty)
 --
 -- At most 1,000 jobs a call. Returns {'ok', now, letters}: o for buried, l for lost, g for gone, nothing for all buried.
 -- Cost: O(jobs × log N).
-local leases, dead, attempts, errors, moved = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local stats, receipt, pool = KEYS[6], KEYS[7], KEYS[8]
+local leases, dead, attempts, errors = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local stats, receipt, pool = KEYS[5], KEYS[6], KEYS[7]
 local number, jobs, first = ARGV[1], ARGV, 2
 
 local told = replay(receipt, number)
@@ -25,18 +24,15 @@ end
 
 local ids, where, letters = rows(leases, pool, jobs, first)
 if #ids > 0 then
-  redis.call('HDEL', moved, '') -- having deleted, the script may write at maxmemory
-  for i, id in ipairs(ids) do
-    local ended, entry = jobs[where[i]], jobs[where[i] + 1]
+  redis.call('ZREM', dead, '') -- having deleted, the script may write at maxmemory
+  for _, id in ipairs(ids) do
     redis.call('ZADD', dead, now, id)
-    if ended ~= '0' then
-      redis.pcall('HINCRBY', attempts, id, ended)
-    end
-    if entry ~= '' then
-      redis.pcall('HSET', errors, id, append(redis.call('HGET', errors, id), entry))
-    end
   end
   release(leases, ids)
+  for i, id in ipairs(ids) do
+    local ended, entry = jobs[where[i]], jobs[where[i] + 1]
+    failed(attempts, errors, id, ended, entry)
+  end
 end
 count(stats, 'buried', #ids)
 remember(receipt, number, letters)

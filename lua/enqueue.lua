@@ -24,7 +24,7 @@ local jobs, first, width = ARGV, 5, 4
 local told = replay(receipt, number)
 if told then
   local stored_at, told_letters = string.match(told, '^(%d+) (%a*)$')
-  return {'ok', tonumber(stored_at), told_letters}
+  return {'ok', tonumber(stored_at) or now, told_letters or ''}
 end
 
 local ids, total = {}, 0

@@ -23,10 +23,12 @@ local lapsed = redis.call('ZRANGEBYSCORE', leases, '-inf', now, 'LIMIT', 0, limi
 local due = redis.call('ZRANGEBYSCORE', bucket, '-inf', now, 'LIMIT', 0, limit)
 
 -- A script that has deleted something may go on writing when Redis is at maxmemory; one that begins with a push may not.
-if #lapsed + #due > 0 then
-  redis.call('HDEL', moved, '')
+if #lapsed + #due > 0 or heal == '1' then
+  redis.call('ZREM', bucket, '')
 end
 
+-- The place first, then the books. Who has lost a lease before goes to the tail: a job that kills its process must not keep all others
+-- from being run.
 local reclaimed = 0
 if #lapsed > 0 then
   local back = {}
@@ -34,23 +36,21 @@ if #lapsed > 0 then
     local id = lapsed[i]
     if redis.call('HEXISTS', pool, id) == 1 then
       back[#back + 1] = id
-      local attempt = redis.pcall('HINCRBY', attempts, id, 1)
-      local log = redis.pcall('HGET', errors, id)
-      if type(attempt) == 'number' and type(log) ~= 'table' then
-        local entry = cjson.encode({attempt = attempt, at = now, kind = 'lease lost'})
-        redis.pcall('HSET', errors, id, append(log, entry))
-      end
+      local before = redis.pcall('HGET', attempts, id)
+      redis.call(type(before) == 'string' and 'RPUSH' or 'LPUSH', ready, id)
     else
       redis.pcall('HDEL', attempts, id)
       redis.pcall('HDEL', errors, id)
       redis.pcall('HDEL', moved, id)
     end
   end
-  reclaimed = #back
-  if reclaimed > 0 then
-    redis.call('LPUSH', ready, unpack(back))
-  end
   release(leases, lapsed)
+  reclaimed = #back
+  for _, id in ipairs(back) do
+    local before = redis.pcall('HGET', attempts, id)
+    local attempt = (type(before) == 'string' and tonumber(before) or 0) + 1
+    failed(attempts, errors, id, 1, cjson.encode({attempt = attempt, at = now, kind = 'lease lost'}))
+  end
   count(stats, 'reclaimed', reclaimed)
   count(stats, 'dropped', #lapsed - reclaimed)
 end

@@ -12,7 +12,7 @@
 -- ARGV[2]  age       ms, how long a dead job is kept
 -- ARGV[3]  limit     most jobs of each kind to remove, at most 1000 (unpack has a stack limit)
 --
--- The counter is written with call here, unlike elsewhere: this is where a counter hash that cannot be written comes to light.
+-- The books are touched with call here, unlike elsewhere: this is where one that cannot be read or written comes to light.
 -- Returns {'ok', now, removed}: limit or more means ask again. Cost: O(limit × log N).
 local pool, dead, attempts, errors, moved = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local done, results, stats = KEYS[6], KEYS[7], KEYS[8]
@@ -37,6 +37,9 @@ local kept = redis.call('ZRANGEBYSCORE', done, '-inf', now, 'LIMIT', 0, limit)
 if #kept > 0 then
   redis.call('HDEL', results, unpack(kept))
   redis.call('ZREM', done, unpack(kept))
+end
+for _, book in ipairs({attempts, errors, moved}) do
+  redis.call('HLEN', book)
 end
 redis.call('HINCRBY', stats, 'pruned', #old + #kept)
 return {'ok', now, #old + #kept}

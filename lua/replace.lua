@@ -36,13 +36,16 @@ do
       end
     end
     if #old > 0 then
-      redis.call('LLEN', ready) -- a key of a wrong type must show before the old jobs are gone, not after
+      -- A key of a wrong type must show before the old jobs are gone, not after.
+      redis.call('LLEN', ready)
+      redis.call('ZCARD', bucket)
+      redis.call('ZCARD', dead)
       release(leases, old)
       redis.call('ZREM', bucket, unpack(old))
       redis.call('ZREM', dead, unpack(old))
-      redis.call('HDEL', attempts, unpack(old))
-      redis.call('HDEL', errors, unpack(old))
-      redis.call('HDEL', moved, unpack(old))
+      redis.pcall('HDEL', attempts, unpack(old))
+      redis.pcall('HDEL', errors, unpack(old))
+      redis.pcall('HDEL', moved, unpack(old))
       redis.call('HDEL', pool, unpack(old))
     end
   end

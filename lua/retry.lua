@@ -25,16 +25,16 @@ end
 
 local ids, where, letters = rows(leases, pool, jobs, first)
 if #ids > 0 then
-  redis.call('HDEL', moved, '') -- having deleted, the script may write at maxmemory
+  redis.call('ZREM', bucket, '') -- having deleted, the script may write at maxmemory
   for i, id in ipairs(ids) do
-    local delay, spent, entry = jobs[where[i]], jobs[where[i] + 1], jobs[where[i] + 2]
-    local due = now + delay
-    redis.call('ZADD', bucket, due, id)
-    redis.call('HINCRBY', attempts, id, 1)
-    redis.pcall('HSET', errors, id, append(redis.call('HGET', errors, id), entry))
-    redis.call('HSET', moved, id, due .. ' retry ' .. spent)
+    redis.call('ZADD', bucket, now + jobs[where[i]], id)
   end
   release(leases, ids)
+  for i, id in ipairs(ids) do
+    local delay, spent, entry = jobs[where[i]], jobs[where[i] + 1], jobs[where[i] + 2]
+    redis.pcall('HSET', moved, id, now + delay .. ' retry ' .. spent)
+    failed(attempts, errors, id, 1, entry)
+  end
 end
 count(stats, 'retried', #ids)
 remember(receipt, number, letters)

@@ -21,14 +21,15 @@ end
 
 local ids, where, letters = rows(leases, pool, jobs, first)
 if #ids > 0 then
-  redis.call('HDEL', moved, '') -- having deleted, the script may write at maxmemory
+  redis.call('ZREM', bucket, '') -- having deleted, the script may write at maxmemory
   for i, id in ipairs(ids) do
-    local delay, spent = jobs[where[i]], jobs[where[i] + 1]
-    local due = now + delay
-    redis.call('ZADD', bucket, due, id)
-    redis.call('HSET', moved, id, due .. ' snooze ' .. spent)
+    redis.call('ZADD', bucket, now + jobs[where[i]], id)
   end
   release(leases, ids)
+  for i, id in ipairs(ids) do
+    local delay, spent = jobs[where[i]], jobs[where[i] + 1]
+    redis.pcall('HSET', moved, id, now + delay .. ' snooze ' .. spent)
+  end
 end
 count(stats, 'snoozed', #ids)
 remember(receipt, number, letters)

@@ -14,35 +14,41 @@
 -- ARGV[1]   number    number of this take; a number sent again gets the same jobs again, as far as they are still its own
 -- ARGV[2]   limit     most jobs to take, at most 1000 (unpack has a stack limit)
 -- ARGV[3]   lease     length of the lease in ms
+-- ARGV[4]   free      how many will be started at once: beyond that no job of limited retries is taken, which
+--                     flag 1 of its record tells, for a crash counts as an attempt of every job that was taken
 --
 -- An id counts only if it has a record and is in neither bucket nor leases nor dead. All others are left-overs of a cancel,
 -- a reschedule or a second push, and are dropped here; so is the empty id, which only wakes. At most 1,000 are looked at.
 --
 -- Returns {'ok', now, lease end (a score), ids, records, attempts, moved}, the last two false when no job of the topic has any,
--- {'empty', now} or {'paused', now}. No ids with 'ok' means: ask again.
+-- {'empty', now}, {'full', now} (jobs of limited retries wait for a free slot) or {'paused', now}. No ids with 'ok' means: ask again.
 -- Cost: O(limit × log N).
 local ready, handoff, pool, bucket, leases, dead = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local attempts, moved, meta, receipt, stats = KEYS[7], KEYS[8], KEYS[9], KEYS[10], KEYS[11]
-local number, limit, lease = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
+local number, limit, lease, free = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 
--- answer adds what is known of the jobs beside their records.
+-- answer adds what is known of the jobs beside their records. With pcall: it is not worth losing the jobs for.
 local function answer(lease_end, ids, records)
   local tried, due = false, false
   if #ids > 0 and redis.call('EXISTS', attempts, moved) > 0 then
-    tried = redis.call('HMGET', attempts, unpack(ids))
-    due = redis.call('HMGET', moved, unpack(ids))
+    tried = redis.pcall('HMGET', attempts, unpack(ids))
+    due = redis.pcall('HMGET', moved, unpack(ids))
   end
-  return {'ok', now, lease_end, ids, records, tried, due}
+  return {'ok', now, lease_end, ids, records, tried and not tried.err and tried, due and not due.err and due}
 end
 
-if redis.call('LINDEX', receipt, 0) == number then
+local last = redis.call('LINDEX', receipt, 0)
+if last and tonumber(last) > tonumber(number) then
+  return {'empty', now} -- given up by the server, and late: see prelude/receipt.lua
+end
+if last == number then
   local kept = redis.call('LRANGE', receipt, 1, -1)
   local lease_end = table.remove(kept, 1)
   local scores = redis.call('ZMSCORE', leases, unpack(kept))
   local found = redis.call('HMGET', pool, unpack(kept))
   local ids, records = {}, {}
   for i, id in ipairs(kept) do
-    if scores[i] == lease_end and found[i] then
+    if scores[i] and tonumber(scores[i]) == tonumber(lease_end) and found[i] then
       ids[#ids + 1] = id
       records[#records + 1] = found[i]
     end
@@ -58,13 +64,14 @@ end
 -- The end has the microseconds of the present: so no two leases of a job end at the same time, and a fence names one of them.
 local ids, records, grants, seen = {}, {}, {}, {}
 local lease_end = string.format('%.0f.%03d', now + lease, time[2] % 1000)
-local got, looked = 0, 0
-while got < limit and looked < 1000 do
-  -- Everything is read before anything is written: a key of a wrong type costs no id.
-  local waiting = redis.call('LRANGE', handoff, 0, limit - got - 1)
+local got, looked, full = 0, 0, false
+while got < limit and looked < 1000 and not full do
+  -- Everything is read before anything is written: a key of a wrong type costs no id. After left-overs there may be many more.
+  local most = looked == 0 and limit or math.max(limit - got, 64)
+  local waiting = redis.call('LRANGE', handoff, 0, most - 1)
   local handed = #waiting
-  if handed < limit - got then
-    for i, id in ipairs(redis.call('LRANGE', ready, 0, limit - got - handed - 1)) do
+  if handed < most then
+    for i, id in ipairs(redis.call('LRANGE', ready, 0, most - handed - 1)) do
       waiting[handed + i] = id
     end
   end
@@ -72,29 +79,35 @@ while got < limit and looked < 1000 do
   if n == 0 then
     break
   end
-  looked = looked + n
   local found = redis.call('HMGET', pool, unpack(waiting))
   local delayed = redis.call('ZMSCORE', bucket, unpack(waiting))
   local leased = redis.call('ZMSCORE', leases, unpack(waiting))
   local buried = redis.call('ZMSCORE', dead, unpack(waiting))
+  local used = 0
   for i = 1, n do
     local id, record = waiting[i], found[i]
     if record and not delayed[i] and not leased[i] and not buried[i] and not seen[id] then
+      full = got == limit or got >= free and string.byte(record, 10) == 1
+      if full then
+        break
+      end
       seen[id] = true
       got = got + 1
       ids[got], records[got] = id, record
       grants[2 * got - 1], grants[2 * got] = lease_end, id
     end
+    used = i
   end
+  looked = looked + used
   if handed > 0 then
-    redis.call('LTRIM', handoff, handed, -1)
+    redis.call('LTRIM', handoff, math.min(used, handed), -1)
   end
-  if n > handed then
-    redis.call('LTRIM', ready, n - handed, -1)
+  if used > handed then
+    redis.call('LTRIM', ready, used - handed, -1)
   end
 end
 if looked == 0 then
-  return {'empty', now}
+  return {full and 'full' or 'empty', now}
 end
 if got > 0 then
   grant(leases, grants)

@@ -3,17 +3,28 @@ local function append(log, entry)
   local starts, at = {}, 1
   log = log or ''
   while at <= #log do
-    local colon = string.find(log, ':', at, true)
-    local size = colon and tonumber(string.sub(log, at, colon - 1))
+    local size = string.match(string.sub(log, at, at + 9), '^(%d+):')
     if not size then
       break -- not ours: keep what can be read
     end
     starts[#starts + 1] = at
-    at = colon + size + 1
+    at = at + #size + 1 + size
   end
   if #starts > 10 then
     log = string.sub(log, 1, starts[2] - 1) .. string.sub(log, starts[3], at - 1)
   end
   return log .. #entry .. ':' .. entry
+end
+
+-- failed notes that attempts (0 or 1) have ended, and how, if entry is not empty. With pcall, and after the job has its new place: it
+-- never decides the fate of one.
+local function failed(attempts, errors, id, n, entry)
+  if n ~= '0' then
+    redis.pcall('HINCRBY', attempts, id, n)
+  end
+  local log = entry ~= '' and redis.pcall('HGET', errors, id)
+  if entry ~= '' and type(log) ~= 'table' then
+    redis.pcall('HSET', errors, id, append(log, entry))
+  end
 end
 

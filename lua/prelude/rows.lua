@@ -1,10 +1,16 @@
 -- owns tells whether a lease that ends at score (a string, or false when there is none) is the one that fence names.
--- A fence is one lease end, or several with spaces between them while extensions are not known to have arrived.
+-- A fence is one lease end, or several with spaces between them while extensions are not known to have arrived. Ends are compared
+-- as numbers: releases of Redis differ in how many digits they write.
 local function owns(score, fence)
-  if not score then
-    return false
+  if not score or score == fence then
+    return score ~= false
   end
-  return score == fence or string.find(' ' .. fence .. ' ', ' ' .. score .. ' ', 1, true) ~= nil
+  for lease_end in string.gmatch(fence, '%S+') do
+    if tonumber(lease_end) == tonumber(score) then
+      return true
+    end
+  end
+  return false
 end
 
 -- rows reads what the scripts that settle jobs are given: groups of fence, number of values a job has, number of jobs, and then for

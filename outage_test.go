@@ -1,0 +1,407 @@
+package delayq_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/delayq/delayq"
+	"github.com/delayq/delayq/internal/redistest"
+)
+
+// A real is a queue on a real Redis that the test may do anything to.
+type real struct {
+	*testing.T
+	redis  *redistest.Server
+	rdb    *redis.Client // patient: it tries again until Redis is back
+	client *delayq.Client
+	rec    recorder
+	hooks  told
+	log    logbook
+	finish chan struct{} // lets the handler of the job "running" go on
+}
+
+func onRedis(t *testing.T, args ...string) *real {
+	t.Helper()
+	t.Parallel()
+	r := &real{T: t, redis: redistest.Start(t, args...), finish: make(chan struct{})}
+	r.rdb = r.redis.Client(t)
+	r.client = delayq.NewClient(r.rdb)
+	return r
+}
+
+// serve runs a server whose job "running" waits for finish and heeds nothing else.
+func (r *real) serve(rdb redis.UniversalClient, opts ...delayq.ServerOption) *served {
+	r.Helper()
+	opts = append([]delayq.ServerOption{r.log.to(), delayq.Hooks(&r.hooks), delayq.Drain(0)}, opts...)
+	return serve(r.T, rdb, "delayq", "a", r.rec.then(func(_ context.Context, job *delayq.Job) error {
+		if job.ID == "running" {
+			<-r.finish
+		}
+		return nil
+	}), opts...)
+}
+
+func (r *real) enqueue(id string, opts ...delayq.JobOption) {
+	r.Helper()
+	until(r.T, func() bool {
+		_, err := r.client.Enqueue(r.Context(), "a", id, nil, opts...)
+		return err == nil || errors.Is(err, delayq.ErrDuplicate) // of a try whose answer was lost
+	})
+}
+
+func (r *real) started(id string) bool { return len(r.rec.of(id)) > 0 }
+
+// requireOnce waits until the jobs are done, and makes sure that each was run once and nothing is left of any.
+func (r *real) requireOnce(ids ...string) {
+	r.Helper()
+	until(r.T, func() bool {
+		for _, id := range ids {
+			if len(r.hooks.of("Done", id)) == 0 {
+				return false
+			}
+		}
+		return true
+	}, "not all of %v are done: %v", ids, r.rec.ids())
+	for _, id := range ids {
+		require.Len(r, r.rec.of(id), 1, id)
+		require.Equal(r, 1, r.rec.of(id)[0].attempt, id)
+		require.Empty(r, stateOf(r.T, r.client, "a", id), id)
+	}
+	require.Zero(r, counterOf(r.T, r.client, "a", "reclaimed"))
+}
+
+// Redis is killed while a handler runs, which ends during the outage. Its job is acked when Redis is back, and was run once; what fell due
+// meanwhile runs then.
+func TestRedisIsKilledAndRestarted(t *testing.T) {
+	r := onRedis(t, redistest.AOF...)
+	r.serve(r.rdb)
+	r.enqueue("running")
+	r.enqueue("due", delayq.ProcessIn(500*time.Millisecond))
+	r.enqueue("later", delayq.ProcessIn(time.Second))
+	until(t, func() bool { return r.started("running") })
+	require.NoError(t, r.redis.Kill())
+	until(t, func() bool { return len(r.log.with("level=ERROR", `msg="redis away"`)) > 0 })
+	close(r.finish)
+	require.False(t, r.started("due"), "this machine is too slow for the test")
+	require.NoError(t, r.redis.Restart())
+	r.requireOnce("running", "due", "later")
+	until(t, func() bool { return len(r.log.with("level=INFO", `msg="redis back"`)) > 0 })
+	r.enqueue("new")
+	r.requireOnce("new")
+}
+
+// A connection that nobody answers on any more, and that does not break.
+func TestRedisIsFrozenForAWhile(t *testing.T) {
+	r := onRedis(t)
+	opts := r.redis.Options()
+	opts.ReadTimeout = 200 * time.Millisecond // a user may have set it
+	rdb := redis.NewClient(opts)
+	t.Cleanup(func() { _ = rdb.Close() })
+	r.serve(rdb)
+	r.enqueue("running")
+	r.enqueue("due", delayq.ProcessIn(200*time.Millisecond))
+	until(t, func() bool { return r.started("running") })
+	require.NoError(t, r.redis.Stop())
+	until(t, func() bool { return len(r.log.with("level=ERROR", `msg="redis away"`)) > 0 })
+	close(r.finish)
+	until(t, func() bool { // it goes on trying
+		n := 0
+		for _, name := range []string{"promote", "ack"} {
+			r.hooks.mu.Lock()
+			for _, e := range r.hooks.scripts {
+				if e.Name == name && e.Err != nil {
+					n++
+				}
+			}
+			r.hooks.mu.Unlock()
+		}
+		return n >= 4
+	})
+	require.NoError(t, r.redis.Cont())
+	r.requireOnce("running", "due")
+	r.enqueue("new")
+	r.requireOnce("new")
+}
+
+// Scripts vanish from Redis all the time, as they do with every failover.
+func TestScriptsAreFlushedUnderLoad(t *testing.T) {
+	r := onRedis(t)
+	var failed atomic.Int64
+	serve(t, r.rdb, "delayq", "a", r.rec.then(func(_ context.Context, job *delayq.Job) error {
+		switch {
+		case strings.HasPrefix(job.ID, "fail") && job.Attempt == 1:
+			return errTest
+		case strings.HasPrefix(job.ID, "snooze") && job.Due.Equal(job.EnqueuedAt):
+			return delayq.Snooze(time.Millisecond)
+		}
+		return nil
+	}), r.log.to(), delayq.Hooks(&r.hooks), delayq.Tick(20*time.Millisecond))
+	end := make(chan struct{})
+	var flusher, load sync.WaitGroup
+	flusher.Go(func() {
+		for {
+			select {
+			case <-end:
+				return
+			default:
+				if r.rdb.ScriptFlush(context.WithoutCancel(t.Context())).Err() != nil {
+					failed.Add(1)
+				}
+			}
+		}
+	})
+	const each = 50
+	for _, kind := range []string{"plain", "fail", "snooze", "cancelled"} {
+		load.Go(func() {
+			for i := range each {
+				id := fmt.Sprint(kind, i)
+				opts := []delayq.JobOption{delayq.Backoff(time.Millisecond, time.Millisecond)}
+				if kind == "cancelled" {
+					opts = append(opts, delayq.ProcessIn(time.Hour))
+				}
+				if _, err := r.client.Enqueue(t.Context(), "a", id, nil, opts...); err != nil {
+					t.Error(err)
+				}
+				if kind == "cancelled" {
+					if _, err := r.client.Dequeue(t.Context(), "a", id); err != nil {
+						t.Error(err)
+					}
+				}
+			}
+		})
+	}
+	load.Wait()
+	until(t, func() bool { return len(r.hooks.of("Done")) == 3*each })
+	close(end)
+	flusher.Wait()
+	require.Zero(t, failed.Load())
+	require.Empty(t, r.log.with("NOSCRIPT"))
+	require.Empty(t, r.log.with("level=ERROR"))
+	for id, n := range r.rec.times() {
+		want := 2
+		if strings.HasPrefix(id, "plain") {
+			want = 1
+		}
+		require.Equal(t, want, n, id)
+	}
+}
+
+// All connections are closed again and again, those that wait and that of the control channel as well.
+func TestConnectionsAreKilled(t *testing.T) {
+	r := onRedis(t)
+	r.serve(r.rdb)
+	var ids []string
+	for i := range 100 {
+		id := fmt.Sprint(i)
+		ids = append(ids, id)
+		r.enqueue(id, delayq.ProcessIn(time.Duration(i)*10*time.Millisecond))
+		if i%5 == 0 {
+			for _, kind := range []string{"normal", "pubsub"} {
+				require.NoError(t, r.rdb.Do(t.Context(), "CLIENT", "KILL", "TYPE", kind, "SKIPME", "yes").Err())
+			}
+		}
+	}
+	r.requireOnce(ids...)
+}
+
+// The master becomes a replica and answers READONLY on the connections that are there; new ones go to the server that was promoted.
+func TestFailoverToAReplica(t *testing.T) {
+	r := onRedis(t)
+	second := redistest.Replica(t, r.redis)
+	var addr atomic.Value
+	addr.Store(r.redis.Addr())
+	opts := r.redis.Options()
+	opts.Dialer = func(ctx context.Context, network, _ string) (net.Conn, error) { // as a name or a proxy does
+		return new(net.Dialer).DialContext(ctx, network, addr.Load().(string))
+	}
+	rdb := redis.NewClient(opts)
+	t.Cleanup(func() { _ = rdb.Close() })
+	r.client = delayq.NewClient(rdb)
+	r.serve(rdb)
+	r.enqueue("running")
+	r.enqueue("due", delayq.ProcessIn(time.Second))
+	until(t, func() bool { return r.started("running") })
+	require.EqualValues(t, 1, r.rdb.Wait(t.Context(), 1, patience).Val(), "the replica has all")
+
+	next := second.Client(t)
+	host, port, err := net.SplitHostPort(second.Addr())
+	require.NoError(t, err)
+	require.NoError(t, next.Do(t.Context(), "REPLICAOF", "NO", "ONE").Err())
+	require.NoError(t, r.rdb.Do(t.Context(), "REPLICAOF", host, port).Err())
+	addr.Store(second.Addr())
+	close(r.finish)
+	r.requireOnce("running", "due")
+	r.enqueue("new")
+	r.requireOnce("new")
+	require.Equal(t, "1", next.HGet(t.Context(), "delayq:{a}:stats", "retried").Val()+"1", "it is the promoted one that is asked")
+}
+
+// While Redis reads its data after a restart it answers LOADING.
+func TestRedisThatLoads(t *testing.T) {
+	r := onRedis(t, append([]string{"--key-load-delay", "1500", "--loading-process-events-interval-bytes", "1024"}, redistest.AOF...)...)
+	_, err := r.rdb.Pipelined(t.Context(), func(p redis.Pipeliner) error {
+		for i := range 1000 {
+			p.Set(t.Context(), fmt.Sprint("ballast-", i), strings.Repeat("x", 1024), 0)
+		}
+		return nil
+	})
+	require.NoError(t, err)
+	// Redis answers while it loads the keys of a base file, and not between the commands of an append-only one.
+	require.NoError(t, r.rdb.BgRewriteAOF(t.Context()).Err())
+	until(t, func() bool {
+		return strings.Contains(r.rdb.Info(t.Context(), "persistence").Val(), "aof_rewrite_in_progress:0")
+	})
+	r.serve(r.rdb)
+	r.enqueue("running")
+	r.enqueue("due", delayq.ProcessIn(200*time.Millisecond))
+	until(t, func() bool { return r.started("running") })
+	require.NoError(t, r.redis.Kill())
+	close(r.finish)
+	require.NoError(t, r.redis.Restart())
+	r.requireOnce("running", "due")
+	loading := 0
+	r.hooks.mu.Lock()
+	for _, e := range r.hooks.scripts {
+		if e.Err != nil && strings.Contains(e.Err.Error(), "LOADING") {
+			loading++
+		}
+	}
+	r.hooks.mu.Unlock()
+	if loading == 0 {
+		t.Log("Redis was ready before anybody asked it: the test has shown less than it should")
+	}
+}
+
+// Ten topics wait for jobs and none of them takes a connection from the application, whose pool has two.
+func TestSmallPoolOfTheApplication(t *testing.T) {
+	r := onRedis(t)
+	opts := r.redis.Options()
+	opts.PoolSize, opts.PoolTimeout, opts.ReadTimeout = 2, time.Second, 2*time.Second
+	rdb := redis.NewClient(opts)
+	t.Cleanup(func() { _ = rdb.Close() })
+	const topics, each = 10, 20
+	block := make(chan struct{})
+	serveMany(t, rdb, "delayq", func(s *delayq.Server) {
+		for i := range topics {
+			s.HandlerFunc(fmt.Sprint(i), func(ctx context.Context, job *delayq.Job) error {
+				if job.ID == "0" { // keeps its lease for a few lengths
+					select {
+					case <-block:
+					case <-ctx.Done():
+						return context.Cause(ctx)
+					}
+				}
+				return rdb.Ping(ctx).Err()
+			})
+		}
+	}, delayq.Lease(3*time.Second), delayq.Hooks(&r.hooks), r.log.to())
+	client := delayq.NewClient(rdb)
+	var load sync.WaitGroup
+	for i := range topics {
+		load.Go(func() {
+			for j := range each {
+				if _, err := client.Enqueue(t.Context(), fmt.Sprint(i), fmt.Sprint(j), nil); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	load.Wait()
+	until(t, func() bool { return len(r.hooks.of("Done")) == topics*(each-1) })
+	until(t, func() bool { return r.hooks.calls("extend") >= 4*topics })
+	close(block)
+	until(t, func() bool { return len(r.hooks.of("Done")) == topics*each })
+	require.Empty(t, r.hooks.of("LeaseLost"))
+	require.Empty(t, r.hooks.of("Retried"))
+	require.Empty(t, r.log.with("level=ERROR"))
+}
+
+// Everything in Redis is deleted. What was there is gone, and what comes is served.
+func TestRedisIsFlushed(t *testing.T) {
+	r := onRedis(t)
+	cause := make(chan error, 1)
+	serve(t, r.rdb, "delayq", "a", r.rec.then(func(ctx context.Context, job *delayq.Job) error {
+		if job.ID == "running" {
+			<-ctx.Done()
+			cause <- context.Cause(ctx)
+		}
+		return nil
+	}), delayq.Hooks(&r.hooks), delayq.Lease(3*time.Second))
+	r.enqueue("running")
+	r.enqueue("later", delayq.ProcessIn(time.Hour))
+	until(t, func() bool { return r.started("running") })
+	require.NoError(t, r.rdb.FlushAll(t.Context()).Err())
+	require.ErrorIs(t, receive(t, cause), delayq.ErrCancelled)
+	for i := range 10 {
+		r.enqueue(fmt.Sprint(i))
+		r.requireOnce(fmt.Sprint(i))
+	}
+	require.Empty(t, stateOf(t, r.client, "a", "later"))
+}
+
+// Redis is full and refuses to store anything. Jobs that are there are carried to their end all the same.
+func TestRedisIsFull(t *testing.T) {
+	r := onRedis(t)
+	serve(t, r.rdb, "delayq", "a", r.rec.then(func(_ context.Context, job *delayq.Job) error {
+		kind, _, _ := strings.Cut(job.ID, "-")
+		switch {
+		case kind == "fail" && job.Attempt == 1:
+			return errTest
+		case kind == "bury":
+			return delayq.Permanent(errTest)
+		case kind == "snooze" && job.Due.Equal(job.EnqueuedAt):
+			return delayq.Snooze(time.Millisecond)
+		}
+		return nil
+	}), delayq.Hooks(&r.hooks), r.log.to())
+	require.NoError(t, r.client.Pause(t.Context(), "a", 0, "", ""))
+	for i := range 50 {
+		for _, kind := range []string{"plain", "fail", "bury", "snooze"} {
+			r.enqueue(fmt.Sprint(kind, "-", i), delayq.Backoff(time.Millisecond, time.Millisecond))
+		}
+		r.enqueue(fmt.Sprint("later-", i), delayq.ProcessIn(500*time.Millisecond))
+	}
+	require.NoError(t, r.rdb.ConfigSet(t.Context(), "maxmemory", "1mb").Err())
+	_, err := r.client.Enqueue(t.Context(), "a", "refused", nil)
+	require.ErrorContains(t, err, "OOM")
+	require.NotErrorIs(t, err, delayq.ErrUnknownOutcome)
+	require.NoError(t, r.client.Resume(t.Context(), "a"))
+	until(t, func() bool { return len(r.hooks.of("Done")) == 200 && len(r.hooks.of("Buried")) == 50 })
+	require.Empty(t, stateOf(t, r.client, "a", "refused"))
+	state, err := r.client.Dequeue(t.Context(), "a", "bury-7")
+	require.NoError(t, err)
+	require.Equal(t, delayq.StateDead, state)
+	require.NoError(t, r.rdb.ConfigSet(t.Context(), "maxmemory", "0").Err())
+	r.enqueue("refused")
+	until(t, func() bool { return len(r.hooks.of("Done", "refused")) == 1 })
+}
+
+func TestLeasesAreExtendedWhenRedisIsFull(t *testing.T) {
+	r := onRedis(t)
+	r.serve(r.rdb, delayq.Lease(3*time.Second))
+	r.enqueue("running")
+	until(t, func() bool { return r.started("running") })
+	require.NoError(t, r.rdb.ConfigSet(t.Context(), "maxmemory", "1mb").Err())
+	before := r.hooks.calls("extend")
+	until(t, func() bool { return r.hooks.calls("extend") >= before+4 })
+	close(r.finish)
+	r.requireOnce("running")
+}
+
+func TestServerStartsWhenRedisIsFull(t *testing.T) {
+	r := onRedis(t)
+	r.enqueue("1")
+	require.NoError(t, r.rdb.ConfigSet(t.Context(), "maxmemory", "1mb").Err())
+	r.serve(r.rdb)
+	until(t, func() bool { return len(r.hooks.of("Done", "1")) == 1 })
+}

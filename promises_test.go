@@ -1,0 +1,432 @@
+package delayq_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/delayq/delayq"
+	"github.com/delayq/delayq/internal/redistest"
+)
+
+// The six promises of docs/design.md, each with a test of its name.
+
+// TestAtLeastOnce lets a server die at every call it makes: before Redis has got the call, and after Redis has carried it out but before the
+// answer is there. Another server is up all the time.
+func TestAtLeastOnce(t *testing.T) {
+	for _, name := range []string{"promote", "take", "extend", "ack", "retry", "snooze", "bury", "return"} {
+		for _, before := range []bool{true, false} {
+			t.Run(fmt.Sprintf("%s/before=%v", name, before), func(t *testing.T) {
+				inBubble(t, func(b *bubble) { dieAt(b, name, before) })
+			})
+		}
+	}
+}
+
+func dieAt(b *bubble, name string, before bool) {
+	b.loadScripts()
+	var mu sync.Mutex
+	succeeded := make(map[string]int)
+	snoozed := make(map[string]bool)
+	first := func(id string) bool {
+		mu.Lock()
+		defer mu.Unlock()
+		was := snoozed[id]
+		snoozed[id] = true
+		return !was
+	}
+	handler := func(w *wire) delayq.HandlerFunc {
+		return func(ctx context.Context, job *delayq.Job) error {
+			kind, _, _ := strings.Cut(job.ID, "-")
+			switch {
+			case kind == "fail" && job.Attempt == 1:
+				return errors.New("not yet")
+			case kind == "snooze" && first(job.ID):
+				return delayq.Snooze(time.Second)
+			case kind == "bury":
+				return delayq.Permanent(errors.New("never"))
+			case kind == "long":
+				select {
+				case <-time.After(5 * time.Second):
+				case <-ctx.Done():
+					return ctx.Err()
+				}
+			}
+			if w == nil || w.alive() {
+				mu.Lock()
+				succeeded[job.ID]++
+				mu.Unlock()
+			}
+			return nil
+		}
+	}
+	opts := []delayq.ServerOption{delayq.Concurrency(2), delayq.Lease(3 * time.Second), delayq.Drain(0)}
+	w := newWire(b.redis)
+	victim := b.serveOn(w, "work", handler(w), opts...)
+	w.die(script(name), before)
+
+	var ids []string
+	for i := range 4 {
+		for _, kind := range []string{"plain", "fail", "snooze", "bury", "long"} {
+			id := fmt.Sprintf("%s-%d", kind, i)
+			b.enqueue("work", id, delayq.Backoff(time.Second, 2*time.Second), delayq.ProcessIn(time.Duration(i)*700*time.Millisecond))
+			ids = append(ids, id)
+		}
+	}
+	b.pass(50 * time.Millisecond)
+	b.serve("work", handler(nil), opts...)
+	b.pass(time.Second)
+	require.NoError(b, victim.stop()) // by now it is cut off, except if it is to die over return
+	require.False(b, w.alive(), "the server did not die")
+	b.pass(40 * time.Second)
+
+	acked, dead := 0, 0
+	for _, id := range ids {
+		switch state := b.state("work", id); {
+		case strings.HasPrefix(id, "bury"):
+			require.Equal(b, delayq.StateDead, state, id)
+			dead++
+		default:
+			require.Empty(b, state, id)
+			require.NotZero(b, succeeded[id], id)
+			acked++
+		}
+	}
+	info, err := b.client.Inspect(b.Context(), "work")
+	require.NoError(b, err)
+	require.EqualValues(b, acked, info.Counters["acked"])
+	require.EqualValues(b, dead, info.Counters["buried"])
+	require.Zero(b, info.Scheduled+info.Ready+info.Running)
+}
+
+// TestNeverEarlyHardlyLate starts jobs that are due at odd times, on a fake clock, where lateness is what the design costs and not
+// the machine, and on a real Redis, whose own clock is asked.
+func TestNeverEarlyHardlyLate(t *testing.T) {
+	t.Run("fake clock", func(t *testing.T) {
+		inBubble(t, func(b *bubble) {
+			b.pass(123456 * time.Nanosecond) // not on a whole millisecond
+			var rec recorder
+			b.serve("a", rec.then(nil))
+			want := make(map[string]time.Time)
+			for i := range 300 {
+				id := fmt.Sprint(i)
+				in := time.Duration(rand.Int64N(int64(5 * time.Second)))
+				want[id] = time.Now().Add(in)
+				if i%2 == 0 {
+					b.enqueue("a", id, delayq.ProcessIn(in))
+				} else {
+					b.enqueue("a", id, delayq.ProcessAt(want[id]))
+				}
+			}
+			b.pass(6 * time.Second)
+			starts := rec.all()
+			require.Len(b, starts, 300)
+			for _, s := range starts {
+				late := s.at.Sub(want[s.id])
+				// ProcessIn counts from the millisecond in which Redis stores the job.
+				require.Greater(b, late, -time.Millisecond, s.id)
+				require.Less(b, late, 2*time.Millisecond, s.id)
+				require.False(b, s.at.Before(s.due), "job %s, due %v, was started at %v", s.id, s.due, s.at)
+			}
+		})
+	})
+	t.Run("redis", func(t *testing.T) {
+		t.Parallel()
+		rdb, prefix := redistest.Shared(t), redistest.Prefix(t)
+		client := delayq.NewClient(rdb, delayq.Prefix(prefix))
+		var mu sync.Mutex
+		early := make(map[string]time.Duration)
+		started := make(chan string, 100)
+		serve(t, rdb, prefix, "a", func(ctx context.Context, job *delayq.Job) error {
+			now, err := rdb.Time(ctx).Result()
+			if err != nil {
+				return err
+			}
+			if before := job.Due.Sub(now); before > 0 || job.Lateness() < 0 {
+				mu.Lock()
+				early[job.ID] = before
+				mu.Unlock()
+			}
+			started <- job.ID
+			return nil
+		})
+		for i := range 100 {
+			in := time.Duration(rand.Int64N(int64(700 * time.Millisecond)))
+			_, err := client.Enqueue(t.Context(), "a", fmt.Sprint(i), nil, delayq.ProcessIn(in))
+			require.NoError(t, err)
+		}
+		for range 100 {
+			receive(t, started)
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		require.Empty(t, early)
+	})
+}
+
+// TestOneOwnerAtATime cuts a server off from Redis while it runs a job. It must learn that the lease is lost, another server runs the job
+// then and not before, and what the first one says when it is back is refused.
+func TestOneOwnerAtATime(t *testing.T) {
+	inBubble(t, func(b *bubble) {
+		const lease = 6 * time.Second
+		w := newWire(b.redis)
+		var hooks told
+		lost := make(chan error, 1)
+		b.serveOn(w, "a", func(ctx context.Context, _ *delayq.Job) error {
+			<-ctx.Done()
+			lost <- context.Cause(ctx)
+			time.Sleep(20 * time.Second) // as one that does not look at its context
+			return errors.New("no matter what")
+		}, delayq.Lease(lease), delayq.Hooks(&hooks))
+		b.enqueue("a", "1")
+		synctest.Wait()
+		cutAt := b.at()
+		w.cut()
+
+		var rec recorder
+		finish := make(chan struct{})
+		b.serve("a", rec.then(func(context.Context, *delayq.Job) error { <-finish; return nil }), delayq.Lease(lease))
+		b.pass(lease - time.Millisecond)
+		require.Empty(b, rec.all(), "two owners at a time")
+		b.pass(time.Millisecond)
+		require.Len(b, rec.all(), 1)
+		require.Equal(b, cutAt+lease, rec.all()[0].at.Sub(b.began))
+		require.Equal(b, 2, rec.all()[0].attempt)
+
+		b.pass(lease) // the first one has noticed by now
+		require.ErrorIs(b, <-lost, delayq.ErrLeaseLost)
+		w.mend()
+		b.pass(time.Minute)
+		require.Equal(b, delayq.StateRunning, b.state("a", "1"), "the one that lost the lease has settled the job")
+		require.Len(b, hooks.of("LeaseLost", "1"), 1)
+		require.Empty(b, hooks.of("Retried"))
+		close(finish)
+		synctest.Wait()
+		require.Empty(b, b.state("a", "1"))
+		require.EqualValues(b, 1, b.counter("a", "acked"))
+		require.Zero(b, b.counter("a", "retried"))
+		require.Len(b, rec.all(), 1)
+	})
+}
+
+// TestCancelMeansCancelled cancels jobs in every state, and in a race with their start. A job that Dequeue found waiting never runs, also if
+// its ID is enqueued again.
+func TestCancelMeansCancelled(t *testing.T) {
+	t.Run("every state", func(t *testing.T) {
+		inBubble(t, func(b *bubble) {
+			var rec recorder
+			b.serve("a", rec.then(func(ctx context.Context, job *delayq.Job) error {
+				switch {
+				case string(job.Payload) == "new":
+					return nil
+				case job.ID == "running":
+					<-ctx.Done()
+					return nil
+				case job.ID == "dead":
+					return delayq.Permanent(errors.New("no"))
+				case job.ID == "snoozed":
+					return delayq.Snooze(time.Minute)
+				}
+				return errors.New("again")
+			}))
+			ready := delayq.StateReady
+			states := map[string]delayq.State{
+				"scheduled": delayq.StateScheduled, "failed": delayq.StateScheduled, "snoozed": delayq.StateScheduled,
+				"running": delayq.StateRunning, "dead": delayq.StateDead, "ready": ready, "rescheduled": ready,
+			}
+			b.enqueue("a", "scheduled", delayq.ProcessIn(time.Minute))
+			for _, id := range []string{"failed", "snoozed", "running", "dead"} {
+				b.enqueue("a", id, delayq.Backoff(time.Minute, time.Minute))
+			}
+			synctest.Wait()
+			require.NoError(b, b.client.Pause(b.Context(), "a", 0, "", ""))
+			b.enqueue("a", "ready")
+			b.enqueue("a", "rescheduled", delayq.ProcessIn(time.Minute))
+			require.NoError(b, b.client.Reschedule(b.Context(), "a", "rescheduled", delayq.ProcessIn(0)))
+			b.pass(time.Second)
+
+			before := len(rec.all())
+			for id, want := range states {
+				state, err := b.client.Dequeue(b.Context(), "a", id)
+				require.NoError(b, err, id)
+				require.Equal(b, want, state, id)
+				_, err = b.client.Dequeue(b.Context(), "a", id)
+				require.ErrorIs(b, err, delayq.ErrNotFound, id)
+				_, err = b.client.Enqueue(b.Context(), "a", id, []byte("new"), delayq.ProcessIn(10*time.Minute))
+				require.NoError(b, err, id)
+			}
+			again := b.at() + 10*time.Minute
+			require.NoError(b, b.client.Resume(b.Context(), "a"))
+			b.pass(10*time.Minute - time.Millisecond)
+			require.Len(b, rec.all(), before, "a cancelled job has run, or a new one early")
+			b.pass(time.Millisecond)
+			require.Len(b, rec.all(), before+len(states))
+			for _, s := range rec.all()[before:] {
+				require.Equal(b, "new", s.payload, s.id)
+				require.Equal(b, 1, s.attempt, s.id)
+				require.Equal(b, again, s.at.Sub(b.began), s.id)
+			}
+		})
+	})
+	t.Run("race", func(t *testing.T) {
+		t.Parallel()
+		rdb, prefix := redistest.Shared(t), redistest.Prefix(t)
+		client := delayq.NewClient(rdb, delayq.Prefix(prefix))
+		var rec recorder
+		serve(t, rdb, prefix, "a", rec.then(nil))
+		const jobs = 400
+		for i := range jobs {
+			in := 100*time.Millisecond + time.Duration(i)*500*time.Microsecond
+			_, err := client.Enqueue(t.Context(), "a", fmt.Sprint(i), nil, delayq.ProcessIn(in))
+			require.NoError(t, err)
+		}
+		until(t, func() bool { return len(rec.all()) > 0 })
+		var waiting, ran []string
+		for i := range jobs { // about as fast as they fall due
+			id := fmt.Sprint(i)
+			state, err := client.Dequeue(t.Context(), "a", id)
+			switch {
+			case errors.Is(err, delayq.ErrNotFound):
+				ran = append(ran, id)
+			case state == delayq.StateRunning: // taken: its handler may have been called or not
+			default:
+				require.NoError(t, err)
+				waiting = append(waiting, id)
+			}
+		}
+		until(t, func() bool { return len(rec.times()) >= len(ran) })
+		_, err := client.Enqueue(t.Context(), "a", "last", nil, delayq.ProcessIn(400*time.Millisecond))
+		require.NoError(t, err)
+		until(t, func() bool { return len(rec.of("last")) == 1 }) // all that were enqueued before were due before
+		times := rec.times()
+		for _, id := range waiting {
+			require.Zero(t, times[id], "job %s was cancelled and has run", id)
+		}
+		for _, id := range ran {
+			require.Equal(t, 1, times[id], "job %s", id)
+		}
+	})
+}
+
+// TestBoundedWork watches what a real Redis is asked to do while jobs go through all transitions on top of a backlog.
+func TestBoundedWork(t *testing.T) {
+	t.Parallel()
+	own := redistest.Start(t)
+	rdb := own.Client(t)
+	ctx := t.Context()
+	client := delayq.NewClient(rdb)
+	const backlog = 3000
+	jobs := make([]delayq.NewJob, 0, 2*backlog)
+	for i := range backlog {
+		jobs = append(jobs, delayq.NewJob{Topic: "a", ID: fmt.Sprint("now-", i), Options: []delayq.JobOption{delayq.Backoff(time.Hour, time.Hour)}},
+			delayq.NewJob{Topic: "idle", ID: fmt.Sprint("later-", i), Options: []delayq.JobOption{delayq.ProcessIn(time.Hour)}})
+	}
+	_, err := client.EnqueueBatch(ctx, jobs)
+	require.NoError(t, err)
+	for i := range 1500 { // due before the server comes
+		_, err := client.Enqueue(ctx, "a", fmt.Sprint("due-", i), nil, delayq.ProcessIn(time.Millisecond))
+		require.NoError(t, err)
+	}
+	for _, id := range []string{"later-7", "later-8"} {
+		_, err := client.Dequeue(ctx, "idle", id)
+		require.NoError(t, err)
+	}
+	require.NoError(t, client.Reschedule(ctx, "idle", "later-9", delayq.ProcessIn(2*time.Hour)))
+
+	var hooks told
+	var rec recorder
+	s := serve(t, rdb, "delayq", "a", rec.then(func(_ context.Context, job *delayq.Job) error {
+		switch {
+		case job.ID == "now-1":
+			return delayq.Permanent(errors.New("no"))
+		case job.ID == "now-2" && job.Attempt == 1:
+			return errors.New("again")
+		}
+		return nil
+	}), delayq.Hooks(&hooks), delayq.Concurrency(64))
+	until(t, func() bool {
+		return len(hooks.of("Buried")) == 1 && len(hooks.of("Done"))+len(hooks.of("Retried")) >= 4499
+	})
+	require.NoError(t, client.Revive(ctx, "a", "now-1"))
+	until(t, func() bool { return len(hooks.of("Buried")) == 2 })
+	require.NoError(t, s.stop())
+
+	t.Run("jobs of one call", func(t *testing.T) {
+		most := map[string]int{"promote": 1000, "take": 256, "ack": 256, "retry": 256, "bury": 256, "extend": 500, "prune": 500}
+		hooks.mu.Lock()
+		defer hooks.mu.Unlock()
+		for _, e := range hooks.scripts {
+			if limit, ok := most[e.Name]; ok {
+				require.LessOrEqual(t, e.Jobs, limit, e.Name)
+			}
+		}
+	})
+	t.Run("commands", func(t *testing.T) {
+		// Each of these is O(log n) or O(its own arguments): no KEYS, SMEMBERS, HGETALL, HKEYS, SORT, LREM, LINSERT, SCAN.
+		allowed := strings.Fields(`auth blmove client config del eval evalsha exists expire get hdel hello hexists hget hincrby hlen hmget
+			hset incr info lindex llen lmove lpop lpush lrange ltrim pexpire ping publish rpush sadd script set srem subscribe time unsubscribe
+			zadd zcard zcount zmscore zrange zrangebyscore zrem zscore`)
+		stats, err := rdb.Info(ctx, "commandstats").Result()
+		require.NoError(t, err)
+		used := regexp.MustCompile(`cmdstat_([a-z]+)`).FindAllStringSubmatch(stats, -1)
+		require.NotEmpty(t, used)
+		for _, command := range used {
+			require.Contains(t, allowed, command[1])
+		}
+	})
+	t.Run("nothing is left", func(t *testing.T) {
+		_, err := client.Dequeue(ctx, "a", "now-1")
+		require.NoError(t, err)
+		_, err = client.Dequeue(ctx, "a", "now-2")
+		require.NoError(t, err)
+		requireOnlyDocumentedKeys(t, rdb, "delayq", "a")
+	})
+	t.Run("keys in scripts", func(t *testing.T) {
+		files, err := filepath.Glob("lua/*.lua")
+		require.NoError(t, err)
+		require.NotEmpty(t, files)
+		for _, file := range files {
+			text, err := os.ReadFile(file)
+			require.NoError(t, err)
+			for _, call := range regexp.MustCompile(`redis\.p?call\('([A-Z]+)',? ?([^,)]*)`).FindAllStringSubmatch(string(text), -1) {
+				if slices.Contains([]string{"TIME", "PUBLISH"}, call[1]) {
+					continue
+				}
+				require.Regexp(t, `^[a-z]+$`, call[2], "%s: %s on a key that is not just a name", file, call[1])
+			}
+		}
+	})
+}
+
+// requireOnlyDocumentedKeys fails if a topic without unfinished jobs has left anything but counters and what expires by itself.
+func requireOnlyDocumentedKeys(t *testing.T, rdb redis.UniversalClient, prefix, topic string) {
+	t.Helper()
+	root := prefix + ":{" + topic + "}:"
+	left, err := redistest.Census(t.Context(), rdb, prefix+":*")
+	require.NoError(t, err)
+	for key := range left {
+		name, ours := strings.CutPrefix(key, root)
+		switch {
+		case !ours || name == "stats" || name == "meta":
+		case strings.HasPrefix(name, "receipt:") || strings.HasPrefix(name, "taken:"):
+			ttl, err := rdb.PTTL(t.Context(), key).Result()
+			require.NoError(t, err)
+			require.NotEqual(t, time.Duration(-1), ttl, "%s never expires", key)
+		default:
+			require.Fail(t, "left behind", key)
+		}
+	}
+}

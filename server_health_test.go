@@ -1,0 +1,213 @@
+package delayq_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/delayq/delayq"
+	"github.com/delayq/delayq/internal/redistest"
+)
+
+func TestHeartbeats(t *testing.T) {
+	inBubble(t, func(b *bubble) {
+		hold := func(ctx context.Context, _ *delayq.Job) error { <-ctx.Done(); return ctx.Err() }
+		first := serveMany(b.T, b.rdb, bubblePrefix, func(s *delayq.Server) {
+			s.HandlerFunc("a", hold)
+			s.HandlerFunc("b", hold, delayq.Concurrency(3))
+		}, delayq.Concurrency(5))
+		synctest.Wait()
+		w := newWire(b.redis)
+		second := b.serveOn(w, "c", hold, delayq.Drain(10*time.Second))
+		b.pass(time.Second)
+		for i := range 4 {
+			b.enqueue("a", fmt.Sprint(i))
+			b.pass(time.Second)
+		}
+		b.pass(12 * time.Second) // a heartbeat at 15 s
+		servers, err := b.client.Servers(b.Context())
+		require.NoError(b, err)
+		require.Len(b, servers, 2)
+		byID := map[string]delayq.ServerInfo{servers[0].ID: servers[0], servers[1].ID: servers[1]}
+		info := byID[first.ID()]
+		require.Equal(b, os.Getpid(), info.PID)
+		host, _ := os.Hostname()
+		require.Equal(b, host, info.Host)
+		require.Equal(b, "running", info.State)
+		require.True(b, info.Started.Equal(b.began))
+		require.WithinDuration(b, b.began.Add(15*time.Second), info.Seen, 0)
+		require.Len(b, info.Topics, 2)
+		require.Equal(b, 5, info.Topics["a"].Slots)
+		require.Equal(b, 3, info.Topics["b"].Slots)
+		require.Equal(b, 4, info.Topics["a"].Running)
+		require.Zero(b, info.Topics["b"].Running)
+		require.Len(b, info.Topics["a"].Longest, 3)
+		require.Equal(b, "0", info.Topics["a"].Longest[0].ID)
+		require.InDelta(b, 14*time.Second, info.Topics["a"].Longest[0].For, float64(2*time.Millisecond))
+		for _, loop := range []string{"promote", "take", "extend"} {
+			age, ok := info.Topics["b"].Loops[loop]
+			require.True(b, ok, loop)
+			require.LessOrEqual(b, age, 10*time.Second, loop)
+		}
+
+		// One that drains says so, one that has stopped in good order is gone at once.
+		b.enqueue("c", "1")
+		synctest.Wait()
+		second.end()
+		b.pass(6 * time.Second)
+		servers, err = b.client.Servers(b.Context())
+		require.NoError(b, err)
+		require.Len(b, servers, 2)
+		for _, info := range servers {
+			require.Equal(b, info.ID == second.ID(), info.State == "draining")
+		}
+		require.NoError(b, second.stop())
+		servers, err = b.client.Servers(b.Context())
+		require.NoError(b, err)
+		require.Len(b, servers, 1)
+		require.Equal(b, first.ID(), servers[0].ID)
+
+		// One that dies is not seen any more after half a minute, and later the others remove what it left.
+		third := b.serveOn(w, "c", nothing, delayq.Drain(0))
+		w.cut()
+		require.NoError(b, third.stop())
+		b.pass(29 * time.Second)
+		servers, err = b.client.Servers(b.Context())
+		require.NoError(b, err)
+		require.Len(b, servers, 2)
+		b.pass(2 * time.Second)
+		servers, err = b.client.Servers(b.Context())
+		require.NoError(b, err)
+		require.Len(b, servers, 1)
+		b.pass(2 * time.Minute)
+		left, err := b.rdb.HKeys(b.Context(), bubblePrefix+":servers").Result()
+		require.NoError(b, err)
+		require.Equal(b, []string{first.ID()}, left)
+	})
+}
+
+// Trouble with Redis is logged when it begins and when it ends, whatever the number of topics and however long it takes, and meanwhile the
+// server does not try more than about once a second in each loop.
+func TestOutageIsLoggedOnce(t *testing.T) {
+	for _, kind := range []string{"cut", "freeze"} {
+		t.Run(kind, func(t *testing.T) {
+			inBubble(t, func(b *bubble) {
+				const topics, length = 5, 3 * time.Minute
+				var log logbook
+				var rec recorder
+				w := newWire(b.redis)
+				serveMany(b.T, w.client(b.T), bubblePrefix, func(s *delayq.Server) {
+					for i := range topics {
+						s.HandlerFunc(fmt.Sprint(i), rec.then(nil))
+					}
+				}, log.to(), delayq.Lease(5*time.Second)) // a call from before the thaw may have taken the jobs
+				b.pass(5 * time.Second)
+				for outage := 1; outage <= 2; outage++ {
+					for i := range topics {
+						b.enqueue(fmt.Sprint(i), fmt.Sprint("during-", outage), delayq.ProcessIn(time.Minute))
+					}
+					tries := w.requests() + w.dials()
+					if kind == "cut" {
+						w.cut()
+					} else {
+						w.freeze()
+					}
+					b.pass(length)
+					require.Len(b, log.with("level=ERROR", `msg="redis away"`), outage)
+					require.Len(b, log.with(`msg="redis back"`), outage-1)
+					require.Less(b, w.requests()+w.dials()-tries, 3*(4*topics+3)*int(length/time.Second), "a hot loop")
+					w.thaw()
+					w.mend()
+					b.pass(10 * time.Second)
+					require.Len(b, rec.of(fmt.Sprint("during-", outage)), topics, "it goes on by itself, and what fell due meanwhile has run")
+					b.pass(time.Minute)
+					require.Len(b, log.with("level=ERROR", `msg="redis away"`), outage)
+					require.Len(b, log.with("level=INFO", `msg="redis back"`), outage)
+				}
+				require.Len(b, log.with("level=ERROR"), 2, "nothing else is an error")
+			})
+		})
+	}
+}
+
+// TestNothingIsSilent: whatever goes wrong, a caller gets an error or the log has a line, and the process lives.
+func TestNothingIsSilent(t *testing.T) {
+	inBubble(t, func(b *bubble) {
+		var log logbook
+		w := newWire(b.redis)
+		rdb := w.client(b.T)
+		client := delayq.NewClient(rdb, delayq.Prefix(bubblePrefix))
+		s := serve(b.T, rdb, bubblePrefix, "a", func(ctx context.Context, job *delayq.Job) error {
+			switch {
+			case job.ID == "panic":
+				panic("at the disco")
+			case job.ID == "bury":
+				return delayq.Permanent(errTest)
+			case strings.HasPrefix(job.ID, "long"):
+				<-ctx.Done()
+				time.Sleep(20 * time.Second)
+			}
+			return nil
+		}, log.to(), delayq.Lease(2*time.Second), delayq.Drain(0), delayq.Hooks(panickyHook{}))
+		says := func(parts ...string) {
+			b.Helper()
+			require.NotEmpty(b, log.with(parts...), "%v", parts)
+		}
+		for _, id := range []string{"panic", "bury", "long-1"} {
+			b.enqueue("a", id)
+		}
+		synctest.Wait()
+		says("level=WARN", "msg=retry", "job=panic", "attempt=1", "at the disco", "delay=2")
+		says("level=ERROR", "msg=bury", "job=bury", errTest.Error())
+		says("level=ERROR", "msg=hook", "err=started")
+
+		w.cut()
+		_, err := client.Enqueue(b.Context(), "a", "2", nil)
+		require.ErrorIs(b, err, delayq.ErrUnknownOutcome)
+		_, err = client.Dequeue(b.Context(), "a", "bury")
+		require.ErrorIs(b, err, delayq.ErrUnknownOutcome)
+		_, err = client.Get(b.Context(), "a", "bury")
+		require.Error(b, err)
+		_, err = client.Inspect(b.Context(), "a")
+		require.Error(b, err)
+		b.pass(30 * time.Second)
+		says("level=ERROR", `msg="redis away"`)
+		says("level=WARN", `msg="lease lost"`, "job=long-1")
+		w.mend()
+		b.pass(5 * time.Second)
+		says("level=INFO", `msg="redis back"`)
+		says("level=WARN", "msg=reclaim", "count=1")
+
+		require.NoError(b, b.rdb.HSet(b.Context(), poolKey("a"), "garbage", "garbage").Err())
+		require.NoError(b, b.rdb.RPush(b.Context(), bubblePrefix+":{a}:ready", "garbage").Err())
+		synctest.Wait()
+		says("level=ERROR", "msg=bury", "job=garbage")
+
+		require.Equal(b, delayq.StateRunning, b.state("a", "long-1"))
+		require.NoError(b, s.stop())
+		says("level=INFO", "msg=drain")
+		says("level=WARN", "msg=return", "did not end")
+		require.Equal(b, delayq.StateReady, b.state("a", "long-1"))
+		b.pass(time.Minute)
+	})
+}
+
+func TestRedisThatEvictsIsWarnedOf(t *testing.T) {
+	t.Parallel()
+	own := redistest.Start(t, "--maxmemory-policy", "allkeys-lru")
+	var log logbook
+	var rec recorder
+	rdb := own.Client(t)
+	serve(t, rdb, "delayq", "a", rec.then(nil), log.to())
+	_, err := delayq.NewClient(rdb).Enqueue(t.Context(), "a", "1", nil)
+	require.NoError(t, err)
+	until(t, func() bool { return len(rec.all()) == 1 })
+	require.Len(t, log.with("level=ERROR", "noeviction", "allkeys-lru"), 1)
+	require.Len(t, log.with("level=WARN", "append-only"), 1)
+}

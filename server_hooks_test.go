@@ -1,0 +1,213 @@
+package delayq_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/delayq/delayq"
+)
+
+// Each outcome is told once, to the hook that is named after it, and with the facts.
+func TestHooksOfARun(t *testing.T) {
+	const (
+		failed = "1: fails, then succeeds"
+		snooze = "2: snoozes, then succeeds"
+		buried = "3: is buried"
+		cancel = "4: is cancelled"
+		lost   = "5: is replaced"
+		expire = "6: expires"
+		cutOff = "7: is cut off"
+	)
+	inBubble(t, func(b *bubble) {
+		var hooks told
+		h := func(ctx context.Context, job *delayq.Job) error {
+			time.Sleep(100 * time.Millisecond)
+			switch {
+			case job.ID == failed && job.Attempt == 1, job.ID == buried:
+				return errTest
+			case job.ID == snooze && job.Due.Equal(job.EnqueuedAt):
+				return delayq.Snooze(3 * time.Second)
+			case job.ID == cancel, job.ID == lost && string(job.Payload) != "new", job.ID == cutOff:
+				<-ctx.Done()
+				return ctx.Err()
+			}
+			return nil
+		}
+		enqueued := b.began
+		b.enqueue("a", expire, delayq.ExpireIn(time.Millisecond), delayq.Header("h", expire))
+		b.pass(50 * time.Millisecond)
+		s := b.serve("a", h, delayq.Hooks(&hooks), delayq.Drain(0), delayq.Concurrency(10))
+		b.pass(2 * time.Second)
+		began := time.Now()
+		for _, id := range []string{failed, snooze, buried, cancel, lost, cutOff} {
+			opts := []delayq.JobOption{delayq.Header("h", id), delayq.Backoff(5*time.Second, 5*time.Second)}
+			if id == buried {
+				opts = append(opts, delayq.Retry(0))
+			}
+			b.enqueue("a", id, opts...)
+		}
+		b.pass(time.Second)
+		_, err := b.client.Dequeue(b.Context(), "a", cancel)
+		require.NoError(b, err)
+		_, err = b.client.Enqueue(b.Context(), "a", lost, []byte("new"), delayq.Replace(), delayq.ProcessIn(time.Hour))
+		require.NoError(b, err)
+		b.pass(9 * time.Second)
+		stopped := time.Now()
+		require.NoError(b, s.stop())
+
+		for id, kinds := range map[string]map[string]int{
+			failed: {"Started": 2, "Retried": 1, "Done": 1},
+			snooze: {"Started": 2, "Snoozed": 1, "Done": 1},
+			buried: {"Started": 1, "Buried": 1},
+			cancel: {"Started": 1, "Cancelled": 1},
+			lost:   {"Started": 1, "LeaseLost": 1},
+			expire: {"Expired": 1},
+			cutOff: {"Started": 1, "Returned": 1},
+		} {
+			require.Equal(b, kinds, hooks.kinds(id), id)
+		}
+		const ran = 100 * time.Millisecond
+		for _, c := range []struct {
+			hook, outcome, id string
+			start, end        time.Time
+			err               error
+			next              time.Duration // after the end
+		}{
+			{"Retried", "retried", failed, began, began.Add(ran), errTest, 5 * time.Second},
+			{"Snoozed", "snoozed", snooze, began, began.Add(ran), nil, 3 * time.Second},
+			{"Done", "acked", snooze, began.Add(ran + 3*time.Second), began.Add(2*ran + 3*time.Second), nil, 0},
+			{"Buried", "buried", buried, began, began.Add(ran), errTest, 0},
+			{"Cancelled", "cancelled", cancel, began, began.Add(time.Second), delayq.ErrCancelled, 0},
+			{"LeaseLost", "lease lost", lost, began, began.Add(time.Second), delayq.ErrLeaseLost, 0},
+			{"Expired", "expired", expire, time.Time{}, time.Time{}, nil, 0},
+			{"Returned", "returned", cutOff, began, stopped, context.Canceled, 0},
+		} {
+			events := hooks.of(c.hook, c.id)
+			require.Len(b, events, 1, c.id)
+			e := events[0]
+			require.Equal(b, "a", e.Topic, c.id)
+			require.Equal(b, c.outcome, e.Outcome, c.id)
+			require.Equal(b, 1, e.Attempt, c.id)
+			require.Equal(b, map[string]string{"h": c.id}, e.Headers)
+			require.Equal(b, len("of "+c.id), e.PayloadSize)
+			if c.id == expire {
+				require.True(b, e.EnqueuedAt.Equal(enqueued))
+			} else {
+				require.True(b, e.EnqueuedAt.Equal(began), c.id)
+				require.WithinDuration(b, c.start, e.Start, 0, c.id)
+			}
+			require.WithinDuration(b, c.end, e.End, 0, c.id)
+			if c.err != nil {
+				require.ErrorIs(b, e.Err, c.err, c.id)
+			}
+			if c.next == 0 {
+				require.Zero(b, e.NextDue, c.id)
+			} else {
+				require.WithinRange(b, e.NextDue, c.end.Add(c.next), c.end.Add(c.next*6/5), c.id)
+			}
+		}
+		for _, e := range hooks.of("Started") {
+			require.Empty(b, e.Outcome)
+			require.Zero(b, e.End)
+			require.GreaterOrEqual(b, e.Lateness(), time.Duration(0))
+			require.Less(b, e.Lateness(), 2*time.Millisecond, e.ID)
+		}
+		require.Equal(b, 2, hooks.of("Done", failed)[0].Attempt)
+		for _, name := range []string{"promote", "take", "extend", "ack", "retry", "bury", "snooze", "return", "heartbeat"} {
+			require.Positive(b, hooks.calls(name), name)
+		}
+		for _, e := range hooks.scripts {
+			require.NoError(b, e.Err)
+			require.Contains(b, delayq.Scripts(), e.Name)
+			require.True(b, e.Topic == "a" || e.Name == "heartbeat", e.Name)
+		}
+	})
+}
+
+// A hook that is slow to understand: it panics whatever it is told.
+type panickyHook struct{}
+
+func (panickyHook) Started(delayq.RunEvent)   { panic("started") }
+func (panickyHook) Done(delayq.RunEvent)      { panic("done") }
+func (panickyHook) Retried(delayq.RunEvent)   { panic("retried") }
+func (panickyHook) Snoozed(delayq.RunEvent)   { panic(errTest) }
+func (panickyHook) Buried(delayq.RunEvent)    { nilMap["a"]++ }
+func (panickyHook) Cancelled(delayq.RunEvent) { panic(panickyError{}) }
+func (panickyHook) LeaseLost(delayq.RunEvent) { panic(nil) }
+func (panickyHook) Returned(delayq.RunEvent)  { panic("returned") }
+func (panickyHook) Expired(delayq.RunEvent)   { panic("expired") }
+func (panickyHook) Script(delayq.ScriptEvent) { panic("script") }
+func (panickyHook) Enqueue(context.Context, *delayq.NewJob) {
+	panic("enqueue")
+}
+
+func (panickyHook) Enqueued(context.Context, delayq.EnqueueEvent) { panic("enqueued") }
+
+func TestPanickingHooksAreHarmless(t *testing.T) {
+	inBubble(t, func(b *bubble) {
+		var after told // comes after the one that panics, and is told all the same
+		var log logbook
+		s := b.serve("a", func(ctx context.Context, job *delayq.Job) error {
+			switch {
+			case job.ID == "fail" && job.Attempt == 1:
+				return errTest
+			case job.ID == "snooze" && job.Due.Equal(job.EnqueuedAt):
+				return delayq.Snooze(time.Second)
+			case job.ID == "bury":
+				return delayq.Permanent(errTest)
+			case job.ID == "cancel", job.ID == "return", job.ID == "replace":
+				<-ctx.Done()
+				return ctx.Err()
+			}
+			return nil
+		}, delayq.Hooks(panickyHook{}), delayq.Hooks(&after), log.to(), delayq.Drain(0))
+		client := delayq.NewClient(b.rdb, delayq.Prefix(bubblePrefix), delayq.Hooks(panickyHook{}))
+		for _, id := range []string{"plain", "fail", "snooze", "bury", "cancel", "return", "replace"} {
+			_, err := client.Enqueue(b.Context(), "a", id, nil)
+			require.NoError(b, err)
+		}
+		b.pass(time.Second)
+		_, err := b.client.Dequeue(b.Context(), "a", "cancel")
+		require.NoError(b, err)
+		b.enqueue("a", "replace", delayq.Replace(), delayq.ProcessIn(time.Hour))
+		b.pass(5 * time.Second)
+		require.NoError(b, s.stop())
+		for name, n := range map[string]int{"Done": 3, "Retried": 1, "Snoozed": 1, "Buried": 1, "Cancelled": 1, "LeaseLost": 1, "Returned": 1} {
+			require.Len(b, after.of(name), n, name)
+		}
+		require.Positive(b, after.calls("ack"))
+		for _, text := range []string{"err=started", "err=done", "err=returned", "err=script", errTest.Error(), "nil map"} {
+			require.NotEmpty(b, log.with("level=ERROR", "msg=hook", text), text)
+		}
+		require.Equal(b, delayq.StateReady, b.state("a", "return"))
+	})
+}
+
+// What a handler does to its Job is its own affair.
+func TestHandlerMaySpoilItsJob(t *testing.T) {
+	inBubble(t, func(b *bubble) {
+		var hooks told
+		b.serve("a", func(_ context.Context, job *delayq.Job) error {
+			attempt := job.Attempt
+			job.ID, job.Attempt, job.Headers, job.Payload = "another", 77, nil, nil
+			if attempt == 1 {
+				return errors.New("once")
+			}
+			return nil
+		}, delayq.Hooks(&hooks))
+		b.enqueue("a", "1", delayq.Backoff(time.Second, time.Second))
+		synctest.Wait()
+		info := b.get("a", "1")
+		require.Equal(b, delayq.StateScheduled, info.State)
+		require.Equal(b, 1, info.Errors[0].Attempt)
+		b.pass(10 * time.Second)
+		require.Empty(b, b.state("a", "1"))
+		require.Equal(b, map[string]int{"Started": 2, "Retried": 1, "Done": 1}, hooks.kinds("1"))
+		require.Equal(b, 2, hooks.of("Done")[0].Attempt)
+	})
+}

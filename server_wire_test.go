@@ -1,0 +1,230 @@
+package delayq_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"net"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/delayq/delayq"
+	"github.com/delayq/delayq/internal/embedded"
+)
+
+// A wire is the network between one process and an embedded Redis, for faults. It works inside and outside of bubbles.
+//
+//	cut, mend     connections break and none can be made, as when the process or Redis is gone
+//	freeze, thaw  nothing comes through, and connections stay open; what is under way arrives after the thaw
+//	lose          the next request that contains a text is carried out, its reply is lost, and the connection breaks
+//	die           like lose, and the wire is cut from then on; or the request is not even carried out
+//	stall         requests that contain a text do not come through, nor what follows them on their connection
+type wire struct {
+	redis *embedded.Redis
+
+	mu      sync.Mutex
+	changed *sync.Cond
+	down    bool
+	frozen  bool
+	losing  []string
+	dying   string // text
+	before  bool   // dying: the request does not arrive
+	stalled []string
+	lost    int
+	sent    int // requests
+	dialed  int
+	conns   map[*wireConn]bool
+}
+
+type wireConn struct {
+	wire          *wire
+	client, redis net.Conn
+	doomed        bool // the reply that comes next is to be lost
+	last          bool // and with it all connections
+	closed        bool
+}
+
+var errNoRoute = errors.New("no route to host")
+
+func newWire(r *embedded.Redis) *wire {
+	w := &wire{redis: r, conns: make(map[*wireConn]bool)}
+	w.changed = sync.NewCond(&w.mu)
+	return w
+}
+
+// client makes a go-redis client whose connections, and those of a server that is given it, are of this wire. At the end of the test the
+// wire is mended, so that nothing hangs on it.
+func (w *wire) client(t *testing.T) *redis.Client {
+	t.Helper()
+	opts := w.redis.Options()
+	opts.Dialer = func(context.Context, string, string) (net.Conn, error) { return w.dial() }
+	rdb := redis.NewClient(opts)
+	t.Cleanup(func() {
+		_ = rdb.Close()
+		w.heal()
+		time.Sleep(2 * time.Second) // go-redis looks once a second whether a client that could not dial is closed
+	})
+	return rdb
+}
+
+func (w *wire) dial() (net.Conn, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.dialed++
+	if w.down {
+		return nil, &net.OpError{Op: "dial", Net: "wire", Err: errNoRoute}
+	}
+	far, err := w.redis.Dial()
+	if err != nil {
+		return nil, err
+	}
+	near, inner := net.Pipe()
+	c := &wireConn{wire: w, client: inner, redis: far}
+	w.conns[c] = true
+	go c.carry(c.client, c.redis, true)
+	go c.carry(c.redis, c.client, false)
+	return near, nil
+}
+
+// carry brings what one side says to the other.
+func (c *wireConn) carry(from, to net.Conn, request bool) {
+	defer c.close()
+	buf := make([]byte, 64<<10)
+	for {
+		n, err := from.Read(buf)
+		if err != nil || !c.may(buf[:n], request) {
+			return
+		}
+		if _, err := to.Write(buf[:n]); err != nil {
+			return
+		}
+	}
+}
+
+// may waits until the bytes may pass, and tells whether they may at all.
+func (c *wireConn) may(part []byte, request bool) bool {
+	w := c.wire
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for !c.closed && (w.frozen || request && containsAny(part, w.stalled) >= 0) {
+		w.changed.Wait()
+	}
+	if request {
+		w.sent++
+		if i := containsAny(part, w.losing); i >= 0 {
+			w.losing = append(w.losing[:i], w.losing[i+1:]...)
+			w.lost++
+			c.doomed = true
+		}
+	}
+	if request && w.dying != "" && bytes.Contains(part, []byte(w.dying)) {
+		w.dying = ""
+		w.lost++
+		if w.before {
+			w.down = true
+			go w.cut()
+			return false
+		}
+		c.doomed, c.last = true, true
+	}
+	if request || !c.doomed {
+		return true
+	}
+	if c.last {
+		w.down = true
+		go w.cut()
+	}
+	return false
+}
+
+func containsAny(part []byte, texts []string) int {
+	for i, text := range texts {
+		if bytes.Contains(part, []byte(text)) {
+			return i
+		}
+	}
+	return -1
+}
+
+func (c *wireConn) close() {
+	c.wire.mu.Lock()
+	c.closed = true
+	delete(c.wire.conns, c)
+	c.wire.changed.Broadcast()
+	c.wire.mu.Unlock()
+	_ = c.client.Close()
+	_ = c.redis.Close()
+}
+
+// set changes the state of the wire.
+func (w *wire) set(f func()) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	f()
+	w.changed.Broadcast()
+}
+
+func (w *wire) cut() {
+	w.mu.Lock()
+	w.down = true
+	var conns []*wireConn
+	for c := range w.conns {
+		conns = append(conns, c)
+	}
+	w.mu.Unlock()
+	for _, c := range conns {
+		c.close()
+	}
+}
+
+func (w *wire) mend()                { w.set(func() { w.down = false }) }
+func (w *wire) freeze()              { w.set(func() { w.frozen = true }) }
+func (w *wire) thaw()                { w.set(func() { w.frozen = false }) }
+func (w *wire) lose(texts ...string) { w.set(func() { w.losing = append(w.losing, texts...) }) }
+func (w *wire) stall(text string)    { w.set(func() { w.stalled = append(w.stalled, text) }) }
+
+func (w *wire) heal() {
+	w.set(func() { w.down, w.frozen, w.losing, w.stalled = false, false, nil, nil })
+}
+
+// die cuts the wire at the next request that contains the text: before Redis has it, or after Redis has carried it out.
+func (w *wire) die(text string, before bool) { w.set(func() { w.dying, w.before = text, before }) }
+
+func (w *wire) alive() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return !w.down
+}
+
+// requests tells how many requests have come through.
+func (w *wire) requests() int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.sent
+}
+
+func (w *wire) dials() int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.dialed
+}
+
+// losses tells how many replies were lost.
+func (w *wire) losses() int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.lost
+}
+
+// script is the text that requests to run a script contain, once Redis knows the script.
+func script(name string) string {
+	sha := delayq.Scripts()[name]
+	if sha == "" {
+		panic("no script " + name)
+	}
+	return strings.ToLower(sha)
+}

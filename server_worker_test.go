@@ -1,0 +1,106 @@
+package delayq_test
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/delayq/delayq"
+)
+
+// workerEnv makes the test binary a worker: a server in a process of its own, so that it can be killed and stopped. What its handlers and
+// hooks see it tells on its standard output, a line each: "start 7 1" (job and attempt), "done 7", "lost 7". Its handlers end with
+// the first line on its standard input, the process with the end of that.
+const workerEnv = "DELAYQ_TEST_WORKER"
+
+type workerConfig struct {
+	Addr, Prefix, Topic string
+	Lease               time.Duration
+	Concurrency         int
+}
+
+type workerHooks struct {
+	say func(word, id string, more ...any)
+}
+
+func (h workerHooks) Done(e delayq.RunEvent)      { h.say("done", e.ID) }
+func (h workerHooks) LeaseLost(e delayq.RunEvent) { h.say("lost", e.ID) }
+
+func workerMain() {
+	var c workerConfig
+	if err := json.Unmarshal([]byte(os.Getenv(workerEnv)), &c); err != nil {
+		panic(err)
+	}
+	var mu sync.Mutex
+	say := func(word, id string, more ...any) {
+		mu.Lock()
+		defer mu.Unlock()
+		fmt.Println(append([]any{word, id}, more...)...)
+	}
+	finish := make(chan struct{})
+	go func() {
+		in := bufio.NewReader(os.Stdin)
+		if _, err := in.ReadString('\n'); err == nil {
+			close(finish)
+			_, _ = io.Copy(io.Discard, in)
+		}
+		os.Exit(0)
+	}()
+	rdb := redis.NewClient(&redis.Options{Addr: c.Addr})
+	s := delayq.NewServer(rdb, delayq.Prefix(c.Prefix), delayq.Lease(c.Lease), delayq.Concurrency(c.Concurrency),
+		delayq.Logger(slog.New(slog.DiscardHandler)), delayq.Hooks(workerHooks{say}))
+	s.HandlerFunc(c.Topic, func(_ context.Context, job *delayq.Job) error {
+		say("start", job.ID, job.Attempt)
+		<-finish
+		return nil
+	})
+	fmt.Fprintln(os.Stderr, s.Run(context.Background()))
+	os.Exit(1)
+}
+
+// A worker is such a process.
+type worker struct {
+	cmd   *exec.Cmd
+	in    io.WriteCloser
+	lines chan []string // fields of what it says; closed when it has ended
+}
+
+// startWorker starts a worker that ends with the test at the latest.
+func startWorker(t *testing.T, c workerConfig) *worker {
+	t.Helper()
+	config, err := json.Marshal(c)
+	require.NoError(t, err)
+	w := &worker{cmd: exec.Command(os.Args[0]), lines: make(chan []string, 1000)}
+	w.cmd.Env = append(os.Environ(), workerEnv+"="+string(config))
+	w.cmd.Stderr = os.Stderr
+	w.in, err = w.cmd.StdinPipe()
+	require.NoError(t, err)
+	out, err := w.cmd.StdoutPipe()
+	require.NoError(t, err)
+	require.NoError(t, w.cmd.Start())
+	go func() {
+		defer close(w.lines)
+		for in := bufio.NewScanner(out); in.Scan(); {
+			w.lines <- strings.Fields(in.Text())
+		}
+	}()
+	t.Cleanup(func() {
+		_ = w.cmd.Process.Kill()
+		for range w.lines { // all of it has been read before Wait closes the pipe
+		}
+		_ = w.cmd.Wait()
+	})
+	return w
+}
