@@ -261,14 +261,6 @@ func (b *bench) fault(kind string) (heal func()) {
 	return func() { b.rec.Record(rig.Event{Op: rig.OpHeal, Result: kind}) }
 }
 
-// finding skips a test that shows an open finding, see README.md. With DELAYQ_FINDINGS set it runs, and fails.
-func finding(t *testing.T, text string) {
-	t.Helper()
-	if os.Getenv("DELAYQ_FINDINGS") == "" {
-		t.Skip("open finding: " + text)
-	}
-}
-
 // eventually waits until a question that costs Redis something is answered with yes.
 func eventually(t *testing.T, what string, limit time.Duration, holds func() bool) {
 	t.Helper()

@@ -251,3 +251,22 @@ func TestEnqueueDuringACutIsRefused(t *testing.T) {
 	require.NoError(t, err)
 	require.EqualValues(t, 1, info.Ready)
 }
+
+// TestRefusedRepetitionIsNoRefusal: Redis carries a call out and dies with the reply; the repetition by go-redis is answered with LOADING. That the
+// repetition was refused says nothing about the call: the outcome is unknown. Found by the soak (I16).
+func TestRefusedRepetitionIsNoRefusal(t *testing.T) {
+	b := newBench(t)
+	client := delayq.NewClient(b.through(b.proxy), delayq.Prefix(b.prefix))
+	for script, call := range map[string]func() error{
+		"enqueue": func() error { _, err := client.Enqueue(t.Context(), "t", "j", nil); return err },
+		"cancel":  func() error { _, err := client.Dequeue(t.Context(), "t", "j"); return err },
+	} {
+		lost := b.proxy.DropReply(rig.Script(script))
+		loading := b.proxy.Answer(rig.Script(script), "-LOADING Redis is loading the dataset in memory", -1)
+		err := call()
+		loading.Remove()
+		require.Equal(t, 1, lost.Count())
+		require.ErrorIs(t, err, delayq.ErrUnknownOutcome)
+		require.ErrorContains(t, err, "LOADING", "the answer is told as well")
+	}
+}

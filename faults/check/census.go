@@ -8,7 +8,7 @@ import (
 )
 
 // maxReceipt is the longest time a receipt may be kept.
-const maxReceipt = time.Minute
+const maxReceipt = 3 * time.Minute
 
 // Census checks the form of a state (invariant I12), whether or not there still are jobs: every record is in exactly one structure, and what
 // is noted of a job belongs to one.
