@@ -135,7 +135,7 @@ func (t *topicServer) settleLoop(ctx context.Context) {
 			if !sleep(ctx, slow.next()) {
 				return
 			}
-			if answered(err) { // not carried out: others need not wait for it
+			if certain(err) { // not carried out: others need not wait for it
 				t.putBack(list)
 				break
 			}
