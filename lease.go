@@ -21,6 +21,8 @@ func (t *topicServer) extendLoop(ctx context.Context) {
 			wait = min(every, slow.next())
 			continue
 		}
+		// Also when there was nothing to ask for: else a call that failed, and is not made again, keeps the outage open.
+		t.server.outage.ended(t.trouble.name + "/extend")
 		wait = every
 		slow.reset()
 	}

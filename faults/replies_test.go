@@ -190,7 +190,7 @@ func TestAckAfterACutIsMadeGood(t *testing.T) {
 	b.awaitN(3, "ack", is(rig.OpSettled, "acked"))
 	report := b.judge()
 	require.Equal(t, 3, report.Runs, "one run each, no attempt burnt")
-	require.Contains(t, w.Log(), "redis back")
+	eventually(t, "log", patient, func() bool { return errorsIn(w.Log(), "redis back") == 1 })
 }
 
 // TestAckWhoseReplyIsLostBeforeACut (B6, sidekiq#4495): the ack was carried out; the long silence after it must not make it fail.

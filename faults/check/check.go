@@ -122,17 +122,16 @@ type place struct{ topic, id string }
 // A job is one incarnation.
 type job struct {
 	place
-	inc       int64
-	enqueue   call
-	retries   int
-	expires   bool
-	sum       string
-	runs      []*run // in the order of their leases: a process that stood still may begin later than it took the job
-	moves     []call // reschedulings that were carried out
-	ended     []call // what ended it early: a cancel or the replacement by another
-	unknown   bool   // a later call with unknown outcome may have ended it
-	expired   bool
-	replacing bool
+	inc     int64
+	enqueue call
+	retries int
+	expires bool
+	sum     string
+	runs    []*run // in the order of their leases: a process that stood still may begin later than it took the job
+	moves   []call // reschedulings that were carried out
+	ended   []call // what ended it early: a cancel or the replacement by another
+	unknown bool   // a later call with unknown outcome may have ended it
+	expired bool
 }
 
 // A call is an operation with its outcome.
