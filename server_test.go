@@ -290,7 +290,7 @@ func TestTopicWithoutHandlerWaits(t *testing.T) {
 	})
 }
 
-func TestPauseAndResume(t *testing.T) {
+func TestPauseStopsTheTaking(t *testing.T) {
 	inBubble(t, func(b *bubble) {
 		var rec recorder
 		finish := make(chan struct{})

@@ -31,18 +31,26 @@ end
 -- from being run.
 local reclaimed = 0
 if #lapsed > 0 then
-  local back = {}
-  for i = #lapsed, 1, -1 do
-    local id = lapsed[i]
+  local back, first, again = {}, {}, {}
+  for _, id in ipairs(lapsed) do
     if redis.call('HEXISTS', pool, id) == 1 then
       back[#back + 1] = id
-      local before = redis.pcall('HGET', attempts, id)
-      redis.call(type(before) == 'string' and 'RPUSH' or 'LPUSH', ready, id)
+      if type(redis.pcall('HGET', attempts, id)) == 'string' then
+        again[#again + 1] = id
+      else
+        table.insert(first, 1, id)
+      end
     else
       redis.pcall('HDEL', attempts, id)
       redis.pcall('HDEL', errors, id)
       redis.pcall('HDEL', moved, id)
     end
+  end
+  if #first > 0 then
+    redis.call('LPUSH', ready, unpack(first))
+  end
+  if #again > 0 then
+    redis.call('RPUSH', ready, unpack(again))
   end
   release(leases, lapsed)
   reclaimed = #back

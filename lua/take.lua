@@ -67,7 +67,7 @@ local lease_end = string.format('%.0f.%03d', now + lease, time[2] % 1000)
 local got, looked, full = 0, 0, false
 while got < limit and looked < 1000 and not full do
   -- Everything is read before anything is written: a key of a wrong type costs no id. After left-overs there may be many more.
-  local most = looked == 0 and limit or math.max(limit - got, 64)
+  local most = looked == 0 and limit or math.min(math.max(limit - got, 64), 1000 - looked)
   local waiting = redis.call('LRANGE', handoff, 0, most - 1)
   local handed = #waiting
   if handed < most then
@@ -86,8 +86,11 @@ while got < limit and looked < 1000 and not full do
   local used = 0
   for i = 1, n do
     local id, record = waiting[i], found[i]
+    if got == limit then
+      break
+    end
     if record and not delayed[i] and not leased[i] and not buried[i] and not seen[id] then
-      full = got == limit or got >= free and string.byte(record, 10) == 1
+      full = got >= free and string.byte(record, 10) == 1
       if full then
         break
       end

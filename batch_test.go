@@ -1,0 +1,223 @@
+package delayq_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/delayq/delayq"
+	"github.com/delayq/delayq/internal/redistest"
+)
+
+func TestBatchHasAnOutcomePerJob(t *testing.T) {
+	eachClient(t, func(t *testing.T, f *fixture) {
+		f.enqueue("taken")
+		jobs := []delayq.NewJob{
+			{Topic: "topic", ID: "new", Payload: []byte("1"), Options: []delayq.JobOption{delayq.ProcessIn(time.Hour)}},
+			{Topic: "topic", ID: "taken"},
+			{Topic: "bad{topic"},
+			{Topic: "other", ID: "taken"},
+			{Topic: "topic", ID: "new", Payload: []byte("2")},
+			{Topic: "topic", ID: "taken", Payload: []byte("3"), Options: []delayq.JobOption{delayq.Replace()}},
+			{Topic: "topic", ID: "late", Options: []delayq.JobOption{delayq.ProcessIn(-1), delayq.Retry(-5)}},
+			{Topic: "topic", ID: strings.Repeat("i", 1025)},
+			{Topic: "topic", Payload: make([]byte, 1<<20+1)},
+			{Topic: "topic"},
+			{Topic: "topic", ID: "nil option", Options: []delayq.JobOption{nil}},
+		}
+		results, err := f.client.EnqueueBatch(t.Context(), jobs)
+		require.Len(t, results, len(jobs))
+		want := []error{
+			nil, delayq.ErrDuplicate, delayq.ErrInvalid, nil, delayq.ErrDuplicate, nil, delayq.ErrInvalid, delayq.ErrInvalid,
+			delayq.ErrInvalid, nil, delayq.ErrInvalid,
+		}
+		for i, r := range results {
+			if want[i] == nil {
+				require.NoError(t, r.Err, i)
+				require.NotNil(t, r.Job, i)
+				require.Equal(t, jobs[i].Topic, r.Job.Topic)
+				require.Equal(t, string(jobs[i].Payload), string(r.Job.Payload))
+				info, err := f.client.Get(t.Context(), r.Job.Topic, r.Job.ID)
+				require.NoError(t, err)
+				require.Equal(t, r.Job.Nonce(), info.Nonce())
+				continue
+			}
+			require.ErrorIs(t, r.Err, want[i], i)
+			require.ErrorIs(t, err, want[i])
+			require.Nil(t, r.Job, i)
+		}
+		require.ErrorContains(t, err, "7 of 11")
+		require.Equal(t, "1", string(f.get("new").Payload))
+		require.Equal(t, "3", string(f.get("taken").Payload))
+		require.NotEmpty(t, results[9].Job.ID)
+	})
+}
+
+func TestBatchOfNothing(t *testing.T) {
+	eachClient(t, func(t *testing.T, f *fixture) {
+		results, err := f.client.EnqueueBatch(t.Context(), nil)
+		require.NoError(t, err)
+		require.Empty(t, results)
+		require.Empty(t, f.dump())
+	})
+}
+
+func TestBatchKeepsTheOrder(t *testing.T) {
+	eachClient(t, func(t *testing.T, f *fixture) {
+		jobs := make([]delayq.NewJob, 1700)
+		for i := range jobs {
+			jobs[i] = delayq.NewJob{Topic: "topic", ID: strconv.Itoa(i)}
+			if i%100 == 0 { // which goes in another call
+				jobs[i].Options = []delayq.JobOption{delayq.Replace()}
+			}
+		}
+		_, err := f.client.EnqueueBatch(t.Context(), jobs)
+		require.NoError(t, err)
+		for i := 0; i < len(jobs); {
+			for _, held := range f.hand.Take(500, time.Minute) {
+				require.Equal(t, jobs[i].ID, held.ID)
+				i++
+			}
+		}
+	})
+}
+
+// The caller's slice of jobs is only read.
+func TestBatchLeavesTheJobsAlone(t *testing.T) {
+	eachClient(t, func(t *testing.T, f *fixture) {
+		jobs := []delayq.NewJob{{Topic: "topic"}, {Topic: "topic", ID: "x"}}
+		results, err := f.client.EnqueueBatch(t.Context(), jobs)
+		require.NoError(t, err)
+		require.Equal(t, []delayq.NewJob{{Topic: "topic"}, {Topic: "topic", ID: "x"}}, jobs)
+		require.NotEmpty(t, results[0].Job.ID)
+	})
+}
+
+// countdown ends a context when a number of chunks have been stored.
+type countdown struct {
+	left atomic.Int64
+	end  context.CancelFunc
+}
+
+func (c *countdown) Script(e delayq.ScriptEvent) {
+	if e.Name == "enqueue" && c.left.Add(-1) == 0 {
+		c.end()
+	}
+}
+
+func TestBatchWhoseContextEnds(t *testing.T) {
+	eachClient(t, func(t *testing.T, f *fixture) {
+		ctx, cancel := context.WithCancel(t.Context())
+		hook := &countdown{end: cancel}
+		hook.left.Store(2)
+		client := delayq.NewClient(f.rdb, delayq.Prefix(f.prefix), delayq.Hooks(hook))
+		jobs := make([]delayq.NewJob, 2000)
+		for i := range jobs {
+			jobs[i] = delayq.NewJob{Topic: "topic", ID: strconv.Itoa(i)}
+		}
+		results, err := client.EnqueueBatch(ctx, jobs)
+		require.ErrorIs(t, err, context.Canceled)
+		info, err := f.client.Inspect(t.Context(), "topic")
+		require.NoError(t, err)
+		require.EqualValues(t, 1000, info.Ready, "two chunks")
+		for i, r := range results {
+			if i < 1000 {
+				require.NoError(t, r.Err)
+				continue
+			}
+			require.Nil(t, r.Job)
+			require.ErrorIs(t, r.Err, context.Canceled)
+			require.NotErrorIs(t, r.Err, delayq.ErrUnknownOutcome)
+		}
+	})
+}
+
+// 100,000 jobs of mixed topics and options in one call, on a real Redis.
+func TestBatchOfAHundredThousand(t *testing.T) {
+	t.Parallel()
+	redistest.Need(t)
+	if testing.Short() {
+		t.Skip("takes some seconds")
+	}
+	f := newFixture(t, redistest.Shared(t))
+	ctx := t.Context()
+	const n, topics = 100_000, 7
+	at := time.UnixMilli(4_000_000_000_000)
+	options := [][]delayq.JobOption{
+		nil,
+		{delayq.ProcessIn(time.Hour)},
+		{delayq.ProcessAt(at), delayq.Retry(3), delayq.Backoff(time.Second, time.Minute)},
+		{delayq.ProcessIn(-time.Second), delayq.Header("k", "v"), delayq.Timeout(time.Second)},
+		{delayq.ProcessIn(time.Minute), delayq.ExpireIn(time.Hour), delayq.Retention(time.Hour)},
+	}
+	jobs := make([]delayq.NewJob, n)
+	want := make([]error, n)
+	stored := map[string]int64{}
+	for i := range jobs {
+		topic := fmt.Sprint("topic", i%topics)
+		jobs[i] = delayq.NewJob{Topic: topic, ID: strconv.Itoa(i), Payload: fmt.Append(nil, "payload ", i), Options: options[i%len(options)]}
+		switch {
+		case i >= n/2 && i%997 == 0: // as the job before it of the same topic
+			jobs[i].ID = strconv.Itoa(i - topics)
+			want[i] = delayq.ErrDuplicate
+		case i >= n/2 && i%499 == 0:
+			jobs[i].ID = strconv.Itoa(i - topics)
+			jobs[i].Options = append([]delayq.JobOption{delayq.Replace()}, jobs[i].Options...)
+		case i%1009 == 0:
+			jobs[i].Topic = ""
+			want[i] = delayq.ErrInvalid
+		default:
+			stored[topic]++
+		}
+	}
+	results, err := f.client.EnqueueBatch(ctx, jobs)
+	require.ErrorIs(t, err, delayq.ErrInvalid, "among the first few")
+	require.Len(t, results, n)
+	for i, r := range results {
+		if want[i] != nil {
+			if r.Job != nil || !errors.Is(r.Err, want[i]) {
+				t.Fatalf("job %d: %v instead of %v", i, r.Err, want[i])
+			}
+			continue
+		}
+		if r.Err != nil || r.Job.Topic != jobs[i].Topic || r.Job.ID != jobs[i].ID || string(r.Job.Payload) != string(jobs[i].Payload) {
+			t.Fatalf("job %d: %v, %+v", i, r.Err, r.Job)
+		}
+		if due := r.Job.Due.Sub(r.Job.EnqueuedAt); i%len(options) == 1 && due != time.Hour || i%len(options) == 2 && !r.Job.Due.Equal(at) {
+			t.Fatalf("job %d is due in %v", i, due)
+		}
+	}
+	for topic, count := range stored {
+		info, err := f.client.Inspect(ctx, topic)
+		require.NoError(t, err)
+		require.Equal(t, count, info.Scheduled+info.Ready, topic)
+	}
+	for i := n / 2; i < n; i += 4321 {
+		info, err := f.client.Get(ctx, fmt.Sprint("topic", i%topics), strconv.Itoa(i))
+		require.NoError(t, err)
+		require.Equal(t, i, atoiEnd(string(info.Payload)))
+	}
+	require.NoError(t, f.rdb.Del(ctx, delayqKeys(f)...).Err())
+}
+
+func atoiEnd(s string) int {
+	n, _ := strconv.Atoi(s[strings.LastIndexByte(s, ' ')+1:])
+	return n
+}
+
+// delayqKeys lists all keys of the fixture.
+func delayqKeys(f *fixture) (keys []string) {
+	census, err := redistest.Census(f.t.Context(), f.rdb, f.prefix+":*")
+	require.NoError(f.t, err)
+	for key := range census {
+		keys = append(keys, key)
+	}
+	return keys
+}

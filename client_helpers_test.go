@@ -1,0 +1,318 @@
+package delayq
+
+import (
+	"context"
+	"encoding/binary"
+	"slices"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/delayq/delayq/internal/redistest"
+)
+
+// A Hand does by hand what the servers of one topic do, one script call at a time and only when the test says so. It and the functions
+// below are for the tests of this package and of delayq_test.
+type Hand struct {
+	t    testing.TB
+	rdb  redis.UniversalClient
+	keys *keys
+	lane *lane
+	ts   *topicServer // writes the rows
+	last func() (reply, error)
+}
+
+// A Held is a job that a Hand has taken, with its lease.
+type Held struct {
+	ID, Fence, Record, Attempts, Moved string
+}
+
+// fence is the end of the lease, in ms, rounded up.
+func (one Held) fence() int64 {
+	return (parseEnd(one.Fence) + 999) / 1000
+}
+
+// NewHand makes a Hand for a topic.
+func NewHand(t testing.TB, rdb redis.UniversalClient, prefix, topic string) *Hand {
+	h := &Hand{t: t, rdb: rdb, keys: newKeys(prefix, topic), lane: newLane()}
+	h.ts = &topicServer{server: &Server{id: "by-hand"}, keys: h.keys}
+	return h
+}
+
+// prefix is that of the Hand's keys.
+func (h *Hand) prefix() string { return strings.TrimSuffix(h.keys.root, ":{"+h.keys.topic+"}:") }
+
+// Key is the name of one of the topic's keys, like pool.
+func (h *Hand) Key(name string) string { return h.keys.root + name }
+
+// try calls a script and notes the call for Again.
+func (h *Hand) try(s *script, keys []any, args ...any) (reply, error) {
+	h.last = func() (reply, error) {
+		return caller{h.rdb, &hooks{}}.call(context.Background(), s, h.keys.topic, 0, keys, args...)
+	}
+	return h.last()
+}
+
+// again sends the last call once more, as go-redis does after a lost reply.
+func (h *Hand) again() reply {
+	h.t.Helper()
+	r, err := h.last()
+	require.NoError(h.t, err)
+	return r
+}
+
+// tryPromote promotes at most limit jobs of each kind.
+func (h *Hand) tryPromote(limit, heal int) (reply, error) {
+	k := h.keys
+	return h.try(promoteScript, names(
+		k.bucket, k.ready, k.leases, k.pool, k.attempts, k.errors, k.moved, k.handoff, k.stats,
+	), limit, heal)
+}
+
+// Promote promotes all that is due, and tells how many jobs were due and how many leases had run out.
+func (h *Hand) Promote() (moved, reclaimed int) {
+	h.t.Helper()
+	for {
+		r, err := h.tryPromote(1000, 1)
+		require.NoError(h.t, err)
+		moved, reclaimed = moved+int(r.number(2)), reclaimed+int(r.number(3))
+		if max(r.number(2), r.number(3)) < 1000 {
+			return moved, reclaimed
+		}
+	}
+}
+
+// tryTake is one call of the take script; number "" is the next one.
+func (h *Hand) tryTake(number string, limit int, lease time.Duration) (reply, error) {
+	if number == "" {
+		number = h.lane.next()
+	}
+	if lease == 0 {
+		lease = -time.Millisecond // the end has microseconds, the clock that it is compared with has not
+	}
+	k := h.keys
+	return h.try(takeScript, names(
+		k.ready, k.handoff, k.pool, k.bucket, k.leases, k.dead, k.attempts, k.moved, k.meta, k.taken(h.lane.id), k.stats,
+	), number, limit, lease.Milliseconds(), limit)
+}
+
+// heldOf reads what take answered.
+func heldOf(r reply) (list []Held) {
+	for i := range r.list(3) {
+		list = append(list, Held{
+			ID: r.list(3).text(i), Fence: r.text(2), Record: r.list(4).text(i),
+			Attempts: r.list(5).text(i), Moved: r.list(6).text(i),
+		})
+	}
+	return list
+}
+
+// Take takes jobs from ready. A lease of 0 has run out at once.
+func (h *Hand) Take(limit int, lease time.Duration) []Held {
+	h.t.Helper()
+	r, err := h.tryTake("", limit, lease)
+	require.NoError(h.t, err)
+	return heldOf(r)
+}
+
+// TakeOne takes the job that is to be the next one.
+func (h *Hand) TakeOne(id string) Held {
+	h.t.Helper()
+	held := h.Take(1, time.Minute)
+	require.Len(h.t, held, 1, "taken")
+	require.Equal(h.t, id, held[0].ID)
+	return held[0]
+}
+
+// settle tells Redis how runs have ended.
+func (h *Hand) settle(held []Held, like row) (reply, error) {
+	v := verbs[like.verb]
+	list := make([]row, len(held))
+	for i, one := range held {
+		list[i] = like
+		rec, _ := decodeRecord(one.Record) // of one that cannot be read nothing is needed
+		m, _ := parseMoved(one.Moved)
+		finished, _ := strconv.Atoi(one.Attempts) // "" is none
+		list[i].run = &run{
+			id: one.ID, fence: one.Fence, opts: rec.opts, spent: m.spent, attempt: finished + 1, start: msTime(rec.enqueuedAt), job: &Job{},
+		}
+		list[i].end = msTime(rec.enqueuedAt + 5)
+	}
+	args := h.ts.group(append([]any{h.lane.next()}, v.words...), list)
+	return h.try(v.script, v.keys(h.keys, h.keys.receipt(h.lane.id)), args...)
+}
+
+// letters gives one letter for every job that was settled: o or l.
+func (h *Hand) letters(held []Held, like row) string {
+	h.t.Helper()
+	r, err := h.settle(held, like)
+	require.NoError(h.t, err)
+	if letters := r.text(2); letters != "" {
+		return letters
+	}
+	return strings.Repeat("o", len(held))
+}
+
+// Ack, Expire, Retry, Snooze, Bury and Return settle jobs and give a letter for each: o if the lease was ours, l if it was lost, g if the job is gone.
+func (h *Hand) Ack(held ...Held) string    { return h.letters(held, row{verb: verbAck}) }
+func (h *Hand) Expire(held ...Held) string { return h.letters(held, row{verb: verbExpire}) }
+func (h *Hand) Return(held ...Held) string { return h.letters(held, row{verb: verbReturn}) }
+func (h *Hand) Retry(delay time.Duration, held ...Held) string {
+	return h.letters(held, row{verb: verbRetry, delay: delay, entry: byHand})
+}
+
+func (h *Hand) Snooze(delay time.Duration, held ...Held) string {
+	return h.letters(held, row{verb: verbSnooze, delay: delay})
+}
+
+func (h *Hand) Bury(held ...Held) string {
+	return h.letters(held, row{verb: verbBury, attempts: 1, entry: byHand})
+}
+
+// byHand is what stands in the error log of a job that a Hand has failed.
+const byHand = `{"attempt":1,"at":1,"kind":"error","message":"by hand"}`
+
+// tryExtend asks for another end of leases.
+func (h *Hand) tryExtend(ending int64, held ...Held) (reply, error) {
+	args := []any{ending}
+	for _, one := range held {
+		args = append(args, one.ID, one.Fence)
+	}
+	return h.try(extendScript, names(h.keys.leases, h.keys.pool), args...)
+}
+
+// tryPrune is one call of the prune script.
+func (h *Hand) tryPrune(most int, age time.Duration, limit int) (reply, error) {
+	k := h.keys
+	return h.try(pruneScript, names(
+		k.pool, k.dead, k.attempts, k.errors, k.moved, k.done, k.results, k.stats,
+	), most, age.Milliseconds(), limit)
+}
+
+// tryEnqueue, tryCancel, tryReschedule and tryRevive make the calls of a Client. A job is an ID and its due time as the script reads it.
+func (h *Hand) tryEnqueue(replace bool, jobs ...[2]string) (reply, error) {
+	var args []any
+	for _, job := range jobs {
+		head, tail := h.record(job[1], 0)
+		args = append(args, job[0], head, tail, job[1])
+	}
+	return h.trySend(replace, args)
+}
+
+// trySend is one call of the enqueue or the replace script.
+func (h *Hand) trySend(replace bool, jobs []any) (reply, error) {
+	g := newCommit(&Client{o: clientOptions{prefix: h.prefix()}}, h.keys.topic)
+	script, keys := enqueueScript, append(g.names, h.keys.receipt(h.lane.id))
+	if k := h.keys; replace {
+		script, keys = replaceScript, append(keys, k.leases, k.dead, k.attempts, k.errors, k.moved)
+	}
+	return h.try(script, keys, append(append([]any{h.lane.next()}, g.words...), jobs...)...)
+}
+
+// nonces are those of the records that Hands have made.
+var nonces atomic.Uint64
+
+// record makes the head and the tail of a record that no other call makes.
+func (h *Hand) record(when string, retention int64) (head, tail string) {
+	n := nonces.Add(1)
+	var nonce [nonceLen]byte
+	binary.BigEndian.PutUint64(nonce[:], n)
+	o := defaultJob
+	ms, err := strconv.ParseInt(when, 10, 64)
+	require.NoError(h.t, err)
+	if o.retention = retention; when[0] == '+' {
+		o.dueIn = ms
+	} else {
+		o.dueAt = ms
+	}
+	head, tail, err = encodeRecord(nonce, &o, []byte("payload "+strconv.FormatUint(n, 10)))
+	require.NoError(h.t, err)
+	return head, tail
+}
+
+func (h *Hand) tryCancel(id string) (reply, error) {
+	k := h.keys
+	return h.try(cancelScript, names(
+		k.pool, k.bucket, k.leases, k.dead, k.attempts, k.errors, k.moved, k.stats, k.receipt(h.lane.id),
+	), h.lane.next(), id, "control", k.topic)
+}
+
+func (h *Hand) tryReschedule(id, due string) (reply, error) {
+	k := h.keys
+	return h.try(rescheduleScript, names(
+		k.pool, k.bucket, k.ready, k.leases, k.dead, k.moved, k.receipt(h.lane.id),
+	), h.lane.next(), id, due, maxTick.Milliseconds(), "control", k.topic)
+}
+
+func (h *Hand) tryRevive(id string) (reply, error) {
+	k := h.keys
+	return h.try(reviveScript, names(
+		k.dead, k.ready, k.attempts, k.moved, k.stats, k.receipt(h.lane.id),
+	), h.lane.next(), id)
+}
+
+// Hasten makes all due times and lease ends come earlier: what the passing of time does, without the waiting.
+func (h *Hand) Hasten(d time.Duration) {
+	h.t.Helper()
+	ctx := context.Background()
+	for _, key := range []string{h.keys.bucket, h.keys.leases} {
+		all, err := h.rdb.ZRangeByScoreWithScores(ctx, key, &redis.ZRangeBy{Min: "-inf", Max: "(+inf"}).Result()
+		require.NoError(h.t, err)
+		for _, z := range all {
+			require.NoError(h.t, h.rdb.ZIncrBy(ctx, key, -float64(d.Milliseconds()), z.Member.(string)).Err())
+		}
+	}
+}
+
+// Dump reads all keys of a prefix but receipts, and the two sets of names: key to content.
+func Dump(t testing.TB, rdb redis.UniversalClient, prefix string) map[string]any {
+	t.Helper()
+	ctx := context.Background()
+	census, err := redistest.Census(ctx, rdb, prefix+":*")
+	require.NoError(t, err)
+	all := make(map[string]any, len(census))
+	for key, kind := range census {
+		if key == topicsKey(prefix) || key == serversKey(prefix) || strings.Contains(key, "}:receipt:") || strings.Contains(key, "}:taken:") {
+			continue
+		}
+		switch kind {
+		case "hash":
+			all[key], err = rdb.HGetAll(ctx, key).Result()
+		case "zset":
+			all[key], err = rdb.ZRangeWithScores(ctx, key, 0, -1).Result()
+		case "list":
+			all[key], err = rdb.LRange(ctx, key, 0, -1).Result()
+		default:
+			all[key], err = rdb.Get(ctx, key).Result()
+		}
+		require.NoError(t, err)
+	}
+	return all
+}
+
+// Traces lists the keys of the topic in which an ID stands.
+func (h *Hand) Traces(id string) (keys []string) {
+	h.t.Helper()
+	for key, content := range Dump(h.t, h.rdb, h.prefix()) {
+		name, ours := strings.CutPrefix(key, h.keys.root)
+		found := false
+		switch c := content.(type) {
+		case map[string]string:
+			_, found = c[id]
+		case []redis.Z:
+			found = slices.ContainsFunc(c, func(z redis.Z) bool { return z.Member == id })
+		case []string:
+			found = slices.Contains(c, id)
+		}
+		if found && ours {
+			keys = append(keys, name)
+		}
+	}
+	slices.Sort(keys)
+	return keys
+}

@@ -1,0 +1,406 @@
+package delayq_test
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/delayq/delayq"
+	"github.com/delayq/delayq/internal/embedded"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/delayq/delayq/internal/redistest"
+)
+
+func TestGetInEveryState(t *testing.T) {
+	eachLife(t, func(t *testing.T, f *fixture, state delayq.State, lease delayq.Held) {
+		before := f.dump()
+		info, err := f.client.Get(t.Context(), "topic", "x")
+		require.Equal(t, before, f.dump(), "Get writes nothing")
+		life := strings.SplitN(t.Name(), "/", 3)[2]
+		if state == "" && life != "kept_as_done" {
+			require.ErrorIs(t, err, delayq.ErrNotFound)
+			require.Nil(t, info)
+			return
+		}
+		require.NoError(t, err)
+		if life == "kept_as_done" {
+			state = delayq.StateDone
+			require.InDelta(t, time.Hour, info.KeptUntil.Sub(info.EnqueuedAt), float64(time.Minute))
+			require.Equal(t, 5*time.Millisecond, info.FinishedAt.Sub(info.Started), "as the Hand says")
+		}
+		require.Equal(t, state, info.State)
+		require.Equal(t, "topic", info.Topic)
+		require.Equal(t, "x", info.ID)
+		require.Equal(t, "payload of x", string(info.Payload))
+		require.Equal(t, 12, info.PayloadSize)
+		require.Equal(t, -1, info.Retries)
+		require.Len(t, info.Nonce(), 8)
+		require.NoError(t, info.Undecodable)
+		require.Nil(t, info.Raw)
+		require.Equal(t, state == delayq.StateRunning, !info.LeaseEnd.IsZero())
+		require.Equal(t, state == delayq.StateRunning, info.Fence() != 0)
+		require.Equal(t, state == delayq.StateDead, !info.BuriedAt.IsZero())
+		require.Equal(t, state == delayq.StateDone, !info.KeptUntil.IsZero())
+		if state == delayq.StateRunning {
+			end, err := strconv.ParseFloat(lease.Fence, 64)
+			require.NoError(t, err)
+			require.InDelta(t, end*1000, info.Fence(), 1)
+			require.Equal(t, info.Fence()/1000, info.LeaseEnd.UnixMilli())
+		}
+		type story struct {
+			attempt, errors int
+			moved           string
+			wait            time.Duration
+		}
+		want, ok := map[string]story{
+			"scheduled":   {1, 0, "", time.Hour},
+			"backing_off": {2, 1, "retry", time.Hour},
+			"snoozed":     {1, 0, "snooze", time.Hour},
+			"reclaimed":   {2, 1, "", 0},
+			"dead":        {1, 1, "", 0},
+			"revived":     {2, 1, "revive", 0},
+			"rescheduled": {1, 0, "reschedule", time.Hour},
+		}[life]
+		if !ok {
+			want = story{attempt: 1}
+		}
+		require.Equal(t, want.attempt, info.Attempt)
+		require.Len(t, info.Errors, want.errors)
+		require.Equal(t, want.moved, info.Moved)
+		require.InDelta(t, want.wait, info.Due.Sub(info.EnqueuedAt), float64(time.Minute))
+	})
+}
+
+// Of the errors of a job the first and the newest ten are kept.
+func TestGetTellsTheErrors(t *testing.T) {
+	eachClient(t, func(t *testing.T, f *fixture) {
+		f.enqueue("x")
+		for range 15 {
+			require.Len(t, f.hand.Take(1, 0), 1)
+			f.hand.Promote()
+		}
+		info := f.get("x")
+		require.Equal(t, 16, info.Attempt)
+		var attempts []int
+		for _, e := range info.Errors {
+			require.Equal(t, "lease lost", e.Kind)
+			require.False(t, e.At.IsZero())
+			attempts = append(attempts, e.Attempt)
+		}
+		require.Equal(t, []int{1, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}, attempts)
+	})
+}
+
+// A record that cannot be read is shown as it is: by Get, by List, and nothing around it suffers.
+func TestGetOfWhatCannotBeRead(t *testing.T) {
+	eachClient(t, func(t *testing.T, f *fixture) {
+		f.enqueue("good")
+		f.enqueue("bad")
+		f.enqueue("newer")
+		newer, err := f.rdb.HGet(t.Context(), f.hand.Key("pool"), "newer").Result()
+		require.NoError(t, err)
+		newer = newer[:8] + "\x63" + newer[9:]
+		require.NoError(t, f.rdb.HSet(t.Context(), f.hand.Key("pool"), "bad", "garbage\x00", "newer", newer).Err())
+		for id, raw := range map[string]string{"bad": "garbage\x00", "newer": newer} {
+			info := f.get(id)
+			require.Error(t, info.Undecodable)
+			require.Equal(t, raw, string(info.Raw))
+			require.Equal(t, delayq.StateReady, info.State)
+			require.Equal(t, raw[:8], info.Nonce())
+		}
+		list, err := f.client.List(t.Context(), "topic", delayq.StateReady, 0, 10)
+		require.NoError(t, err)
+		require.Equal(t, []string{"good", "bad", "newer"}, infoIDs(list))
+		require.Equal(t, delayq.StateReady, f.dequeue("bad"))
+		require.Equal(t, delayq.StateReady, f.dequeue("newer"))
+	})
+}
+
+func infoIDs(list []*delayq.JobInfo) (ids []string) {
+	for _, info := range list {
+		ids = append(ids, info.ID)
+	}
+	return ids
+}
+
+func TestListInItsOrder(t *testing.T) {
+	eachClient(t, func(t *testing.T, f *fixture) {
+		list := func(state delayq.State, offset, limit int) []string {
+			t.Helper()
+			infos, err := f.client.List(t.Context(), "topic", state, offset, limit)
+			require.NoError(t, err)
+			for _, info := range infos {
+				require.Equal(t, state, info.State)
+			}
+			return infoIDs(infos)
+		}
+		for _, state := range []delayq.State{
+			delayq.StateScheduled, delayq.StateReady, delayq.StateRunning, delayq.StateDead, delayq.StateDone,
+		} {
+			require.Empty(t, list(state, 0, 10), "a topic that was never used")
+		}
+		// Ready, in the order in which they will be taken.
+		for _, id := range []string{"c", "a", "b"} {
+			f.enqueue(id, delayq.Retention(time.Hour))
+		}
+		require.Equal(t, []string{"c", "a", "b"}, list(delayq.StateReady, 0, 10))
+		require.Equal(t, []string{"a"}, list(delayq.StateReady, 1, 1))
+		require.Empty(t, list(delayq.StateReady, 3, 1000))
+		// Running, by the end of the lease.
+		long := f.hand.Take(1, 3*time.Hour)
+		short := f.hand.Take(2, time.Hour)
+		require.Equal(t, []string{"a", "b", "c"}, list(delayq.StateRunning, 0, 10))
+		require.Equal(t, []string{"c"}, list(delayq.StateRunning, 2, 10))
+		require.Empty(t, list(delayq.StateRunning, 3, 10))
+		// Scheduled, by due time.
+		f.hand.Retry(2*time.Hour, short[0])
+		f.hand.Snooze(time.Hour, short[1])
+		f.enqueue("d", delayq.ProcessIn(90*time.Minute))
+		require.Equal(t, []string{"b", "d", "a"}, list(delayq.StateScheduled, 0, 10))
+		require.Equal(t, []string{"d", "a"}, list(delayq.StateScheduled, 1, 2))
+		// Done.
+		require.Equal(t, "o", f.hand.Ack(long...))
+		require.Equal(t, []string{"c"}, list(delayq.StateDone, 0, 10))
+		// Dead, the latest first.
+		for i, id := range []string{"x", "y", "z"} {
+			f.enqueue(id)
+			f.hand.Bury(f.hand.TakeOne(id))
+			require.NoError(t, f.rdb.ZIncrBy(t.Context(), f.hand.Key("dead"), float64(i), id).Err())
+		}
+		require.Equal(t, []string{"z", "y", "x"}, list(delayq.StateDead, 0, 10))
+		require.Equal(t, []string{"y"}, list(delayq.StateDead, 1, 1))
+	})
+}
+
+// What a cancel, a reschedule or a second push leaves in ready is not a ready job.
+func TestListLeavesOutLeftOvers(t *testing.T) {
+	eachClient(t, func(t *testing.T, f *fixture) {
+		for _, id := range []string{"cancelled", "moved", "ready"} {
+			f.enqueue(id)
+		}
+		f.dequeue("cancelled")
+		require.NoError(t, f.client.Reschedule(t.Context(), "topic", "moved", delayq.ProcessIn(time.Hour)))
+		require.NoError(t, f.rdb.RPush(t.Context(), f.hand.Key("ready"), "", "ready", "nobody").Err())
+		list, err := f.client.List(t.Context(), "topic", delayq.StateReady, 0, 100)
+		require.NoError(t, err)
+		require.Equal(t, []string{"ready"}, infoIDs(list))
+		info, err := f.client.Inspect(t.Context(), "topic")
+		require.NoError(t, err)
+		require.EqualValues(t, 1, info.Ready)
+		require.EqualValues(t, 1, info.Scheduled)
+	})
+}
+
+func TestListInPages(t *testing.T) {
+	eachClient(t, func(t *testing.T, f *fixture) {
+		jobs := make([]delayq.NewJob, 2300)
+		for i := range jobs {
+			jobs[i] = delayq.NewJob{Topic: "topic", ID: fmt.Sprint(i), Payload: make([]byte, 100)}
+		}
+		_, err := f.client.EnqueueBatch(t.Context(), jobs)
+		require.NoError(t, err)
+		seen := 0
+		for {
+			page, err := f.client.List(t.Context(), "topic", delayq.StateReady, seen, 1000)
+			require.NoError(t, err)
+			for _, info := range page {
+				require.Equal(t, jobs[seen].ID, info.ID)
+				seen++
+			}
+			if len(page) < 1000 {
+				break
+			}
+		}
+		require.Equal(t, len(jobs), seen)
+	})
+}
+
+func TestInspectCounts(t *testing.T) {
+	eachClient(t, func(t *testing.T, f *fixture) {
+		info, err := f.client.Inspect(t.Context(), "topic")
+		require.NoError(t, err)
+		for name, n := range info.Counters {
+			require.Zero(t, n, name)
+		}
+		require.Len(t, info.Counters, 13)
+		info.Counters = nil
+		require.Equal(t, &delayq.TopicInfo{}, info, "of a topic that was never used")
+
+		for _, life := range lives {
+			life.lead(f, life.name)
+			// The next life wants ready for itself.
+			require.NoError(t, f.rdb.Del(t.Context(), f.hand.Key("ready")).Err())
+		}
+		info, err = f.client.Inspect(t.Context(), "topic")
+		require.NoError(t, err)
+		require.Equal(t, []int64{4, 3, 1, 1, 1}, []int64{info.Scheduled, info.Ready, info.Running, info.Dead, info.Done})
+		require.Equal(t, map[string]int64{
+			"enqueued": 13, "taken": 9, "acked": 2, "retried": 1, "snoozed": 1, "buried": 2, "cancelled": 2, "reclaimed": 1, "revived": 1,
+			"expired": 0, "returned": 0, "dropped": 0, "pruned": 0,
+		}, info.Counters)
+		require.False(t, info.Paused)
+	})
+}
+
+func TestInspectTellsTheNextDueTime(t *testing.T) {
+	eachClient(t, func(t *testing.T, f *fixture) {
+		for _, ms := range []int64{4_000_000_000_123, 3_999_999_999_999, 9_999_999_999_999} {
+			f.enqueue(fmt.Sprint(ms), delayq.ProcessAt(time.UnixMilli(ms)))
+		}
+		info, err := f.client.Inspect(t.Context(), "topic")
+		require.NoError(t, err)
+		require.EqualValues(t, 3_999_999_999_999, info.NextDue.UnixMilli())
+	})
+}
+
+func TestTopicsThatWereUsed(t *testing.T) {
+	eachClient(t, func(t *testing.T, f *fixture) {
+		topics, err := f.client.Topics(t.Context())
+		require.NoError(t, err)
+		require.Empty(t, topics)
+		want := []string{"a:b", "topic", "ünï 🐢"}
+		for i := range 300 {
+			want = append(want, fmt.Sprintf("t%03d", i))
+		}
+		jobs := make([]delayq.NewJob, len(want))
+		for i, topic := range want {
+			jobs[i].Topic = topic
+		}
+		_, err = f.client.EnqueueBatch(t.Context(), jobs)
+		require.NoError(t, err)
+		_, err = f.client.Get(t.Context(), "only asked for", "x")
+		require.ErrorIs(t, err, delayq.ErrNotFound)
+		slices.Sort(want)
+		topics, err = f.client.Topics(t.Context())
+		require.NoError(t, err)
+		require.Equal(t, want, topics)
+	})
+}
+
+// A server tells of itself every five seconds, is missing 30 s after its last word, and goes at once when it stops.
+func TestServersThatLive(t *testing.T) {
+	t.Parallel()
+	redistest.Bubble(t, func(t *testing.T, _ *embedded.Redis, rdb *redis.Client) {
+		ctx := t.Context()
+		client := delayq.NewClient(rdb)
+		list := func() []delayq.ServerInfo {
+			t.Helper()
+			list, err := client.Servers(ctx)
+			require.NoError(t, err)
+			return list
+		}
+		require.Empty(t, list())
+		server := delayq.NewServer(rdb, delayq.Concurrency(7), delayq.Logger(slog.New(slog.DiscardHandler)))
+		server.HandlerFunc("topic", func(context.Context, *delayq.Job) error { return nil })
+		run, stop := context.WithCancel(ctx)
+		ended := make(chan error, 1)
+		go func() { ended <- server.Run(run) }()
+		time.Sleep(12 * time.Second)
+		got := list()
+		require.Len(t, got, 1)
+		require.Equal(t, server.ID(), got[0].ID)
+		require.Equal(t, "running", got[0].State)
+		require.Equal(t, 7, got[0].Topics["topic"].Slots)
+		require.NotZero(t, got[0].PID)
+		require.Equal(t, 12*time.Second, time.Since(got[0].Started))
+		require.Equal(t, 2*time.Second, time.Since(got[0].Seen))
+		require.Contains(t, got[0].Topics["topic"].Loops, "promote")
+		beat, err := rdb.HGet(ctx, "delayq:servers", server.ID()).Result()
+		require.NoError(t, err)
+		stop()
+		require.NoError(t, <-ended)
+		require.Empty(t, list(), "it said good-bye")
+
+		// One that was killed is known by its silence. What is no heartbeat is no server that lives.
+		require.NoError(t, rdb.HSet(ctx, "delayq:servers", server.ID(), beat, "odd", "no heartbeat").Err())
+		time.Sleep(27 * time.Second)
+		require.Len(t, list(), 1)
+		time.Sleep(2 * time.Second)
+		require.Empty(t, list())
+	})
+}
+
+func TestPauseAndResume(t *testing.T) {
+	eachClient(t, func(t *testing.T, f *fixture) {
+		ctx := t.Context()
+		inspect := func() *delayq.TopicInfo {
+			t.Helper()
+			info, err := f.client.Inspect(ctx, "topic")
+			require.NoError(t, err)
+			return info
+		}
+		require.NoError(t, f.client.Pause(ctx, "topic", 0, "ann", "release 7: \x00{}"))
+		info := inspect()
+		require.True(t, info.Paused)
+		require.Equal(t, []string{"ann", "release 7: \x00{}"}, []string{info.PausedBy, info.PauseReason})
+		require.False(t, info.PausedSince.IsZero())
+		require.True(t, info.PausedUntil.IsZero())
+
+		// Jobs still come in, fall due and can be cancelled, but none is taken.
+		f.enqueue("x")
+		f.enqueue("y", delayq.ProcessIn(time.Hour))
+		f.hand.Hasten(time.Hour)
+		f.hand.Promote()
+		require.Empty(t, f.hand.Take(10, time.Minute))
+		require.Equal(t, delayq.StateReady, f.dequeue("y"))
+
+		// A new pause takes the place of the old one.
+		require.NoError(t, f.client.Pause(ctx, "topic", time.Hour, "bob", ""))
+		info = inspect()
+		require.Equal(t, []string{"bob", ""}, []string{info.PausedBy, info.PauseReason})
+		require.Equal(t, time.Hour, info.PausedUntil.Sub(info.PausedSince))
+
+		require.NoError(t, f.client.Resume(ctx, "topic"))
+		info = inspect()
+		require.False(t, info.Paused)
+		require.Zero(t, info.PausedSince)
+		require.Empty(t, info.PausedBy)
+		f.hand.TakeOne("x")
+		require.NoError(t, f.client.Resume(ctx, "topic"), "of a topic that is not paused")
+	})
+}
+
+func TestPauseEndsByItself(t *testing.T) {
+	t.Parallel()
+	redistest.Bubble(t, func(t *testing.T, _ *embedded.Redis, rdb *redis.Client) {
+		ctx := t.Context()
+		client := delayq.NewClient(rdb)
+		hand := delayq.NewHand(t, rdb, "delayq", "topic")
+		_, err := client.Enqueue(ctx, "topic", "x", nil)
+		require.NoError(t, err)
+		require.NoError(t, client.Pause(ctx, "topic", 1500*time.Microsecond, "", "")) // rounded up to 2 ms
+		time.Sleep(2*time.Millisecond - 1)
+		require.Empty(t, hand.Take(1, time.Minute))
+		time.Sleep(1)
+		info, err := client.Inspect(ctx, "topic")
+		require.NoError(t, err)
+		require.False(t, info.Paused)
+		hand.TakeOne("x")
+	})
+}
+
+func TestPauseOfOneTopicLeavesTheOthers(t *testing.T) {
+	eachClient(t, func(t *testing.T, f *fixture) {
+		require.NoError(t, f.client.Pause(t.Context(), "other", 0, "", ""))
+		f.enqueue("x")
+		f.hand.TakeOne("x")
+	})
+}
+
+func TestScriptNamesAndChannels(t *testing.T) {
+	t.Parallel()
+	scripts := delayq.Scripts()
+	for _, name := range []string{"enqueue", "replace", "take", "ack", "cancel"} {
+		require.Regexp(t, `^[0-9a-f]{40}$`, scripts[name], name)
+	}
+	require.Equal(t, "shop:control", delayq.ControlChannel("shop"))
+}

@@ -1,0 +1,213 @@
+package delayq_test
+
+import (
+	"context"
+	"math"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/delayq/delayq"
+	"github.com/delayq/delayq/internal/redistest"
+)
+
+// everyCall makes all calls that name a topic and an ID, and gives their errors by name.
+func everyCall(ctx context.Context, c *delayq.Client, topic, id string) map[string]error {
+	errs := map[string]error{}
+	_, errs["enqueue"] = c.Enqueue(ctx, topic, id, nil)
+	_, errs["enqueue for later"] = c.Enqueue(ctx, topic, id, nil, delayq.ProcessIn(time.Hour), delayq.Replace())
+	results, err := c.EnqueueBatch(ctx, []delayq.NewJob{{Topic: topic, ID: id}})
+	errs["batch"], errs["batch result"] = err, results[0].Err
+	_, errs["dequeue"] = c.Dequeue(ctx, topic, id)
+	errs["reschedule"] = c.Reschedule(ctx, topic, id, delayq.ProcessIn(time.Hour))
+	errs["revive"] = c.Revive(ctx, topic, id)
+	_, errs["get"] = c.Get(ctx, topic, id)
+	return errs
+}
+
+// topicCalls makes all calls that name a topic alone.
+func topicCalls(ctx context.Context, c *delayq.Client, topic string) map[string]error {
+	errs := map[string]error{}
+	_, errs["list"] = c.List(ctx, topic, delayq.StateReady, 0, 10)
+	_, errs["inspect"] = c.Inspect(ctx, topic)
+	errs["pause"] = c.Pause(ctx, topic, 0, "", "")
+	errs["resume"] = c.Resume(ctx, topic)
+	typed := delayq.NewTopic[string](topic)
+	_, errs["typed"] = typed.Enqueue(ctx, c, "x", "value")
+	return errs
+}
+
+// requireInvalid wants every call refused, with every part in the text.
+func requireInvalid(t *testing.T, errs map[string]error, parts ...string) {
+	t.Helper()
+	for call, err := range errs {
+		require.ErrorIs(t, err, delayq.ErrInvalid, call)
+		for _, part := range parts {
+			require.ErrorContains(t, err, part, call)
+		}
+	}
+}
+
+// requireNothing looks for any key of the prefix. The text of a bad prefix can be anything: then the whole Redis must be empty.
+func (f *fixture) requireNothing() {
+	f.t.Helper()
+	keys, err := redistest.Census(f.t.Context(), f.rdb, f.prefix+"*")
+	require.NoError(f.t, err)
+	require.Empty(f.t, keys)
+	if strings.Contains(f.t.Name(), "miniredis") {
+		require.Zero(f.t, f.rdb.DBSize(f.t.Context()).Val())
+	}
+}
+
+func TestInvalidTopics(t *testing.T) {
+	eachClient(t, func(t *testing.T, f *fixture) {
+		for topic, parts := range map[string][]string{
+			"":                       {"empty topic"},
+			"a{b":                    {`"a{b"`, "'{'", "byte 1", "not allowed"},
+			"a}":                     {"'}'", "byte 1"},
+			"#":                      {"'#'", "byte 0"},
+			"a\nb":                   {`"a\nb"`, `'\n'`, "control characters"},
+			"a\x00":                  {`'\x00'`},
+			"\x7f":                   {`'\x7f'`},
+			"a\xff":                  {"not valid UTF-8", `"a\xff"`},
+			strings.Repeat("t", 256): {"topic of 256 bytes", "at most 255"},
+			strings.Repeat("é", 128): {"topic of 256 bytes", "at most 255"},
+		} {
+			requireInvalid(t, everyCall(t.Context(), f.client, topic, "x"), parts...)
+			requireInvalid(t, topicCalls(t.Context(), f.client, topic), parts...)
+		}
+		f.requireNothing()
+	})
+}
+
+func TestInvalidIDs(t *testing.T) {
+	eachClient(t, func(t *testing.T, f *fixture) {
+		requireInvalid(t, everyCall(t.Context(), f.client, "topic", strings.Repeat("i", 1025)), "ID of 1025 bytes", "at most 1024")
+		requireInvalid(t, everyCall(t.Context(), f.client, "", strings.Repeat("i", 9999)), "ID of 9999 bytes", "empty topic")
+		f.requireNothing()
+		f.enqueue(strings.Repeat("i", 1024))
+	})
+}
+
+func TestInvalidJobs(t *testing.T) {
+	eachClient(t, func(t *testing.T, f *fixture) {
+		for name, c := range map[string]struct {
+			payload []byte
+			opts    []delayq.JobOption
+			parts   []string
+		}{
+			"payload":       {make([]byte, 1<<20+1), nil, []string{"payload of 1048577 bytes", "at most 1048576"}},
+			"far future":    {nil, []delayq.JobOption{delayq.ProcessIn(math.MaxInt64)}, []string{"ProcessIn(", "at most 876000h0m0s"}},
+			"year 9999":     {nil, []delayq.JobOption{delayq.ProcessAt(time.Date(9999, 1, 1, 0, 0, 0, 0, time.UTC))}, []string{"ProcessAt(9999", "2286"}},
+			"year 1":        {nil, []delayq.JobOption{delayq.ProcessAt(time.Date(1, 1, 2, 0, 0, 0, 0, time.UTC))}, []string{"ProcessAt(0001", "1970"}},
+			"zero time":     {nil, []delayq.JobOption{delayq.ProcessAt(time.Time{})}, []string{"ProcessAt", "zero time"}},
+			"retry":         {nil, []delayq.JobOption{delayq.Retry(-5)}, []string{"Retry(-5)", "from 0 to"}},
+			"several":       {nil, []delayq.JobOption{delayq.Retry(-5), delayq.Timeout(-1), nil}, []string{"Retry(-5)", "Timeout(-1ns)", "nil"}},
+			"with a topic":  {nil, []delayq.JobOption{delayq.Retry(-5)}, []string{"Retry(-5)"}},
+			"many headers":  {nil, []delayq.JobOption{delayq.Header("k", strings.Repeat("v", 20_000))}, []string{"headers of 20001 bytes", "16384"}},
+			"expires first": {nil, []delayq.JobOption{delayq.ExpireIn(1e9), delayq.ProcessIn(2e9)}, []string{"ExpireIn is before ProcessIn"}},
+		} {
+			job, err := f.client.Enqueue(t.Context(), "topic", "x", c.payload, c.opts...)
+			require.Nil(t, job, name)
+			results, berr := f.client.EnqueueBatch(t.Context(), []delayq.NewJob{{Topic: "topic", Payload: c.payload, Options: c.opts}})
+			requireInvalid(t, map[string]error{name: err, name + " in a batch": berr, name + "'s result": results[0].Err}, c.parts...)
+			require.ErrorContains(t, berr, "job 0 of the batch")
+		}
+		f.requireNothing()
+	})
+}
+
+func TestInvalidPayloadsByOption(t *testing.T) {
+	eachClient(t, func(t *testing.T, f *fixture) {
+		small := newFixture(t, f.rdb, delayq.MaxPayload(3))
+		_, err := small.client.Enqueue(t.Context(), "topic", "x", []byte("four"))
+		requireInvalid(t, map[string]error{"enqueue": err}, "payload of 4 bytes", "at most 3")
+		small.requireNothing()
+		_, err = small.client.Enqueue(t.Context(), "topic", "x", []byte("yes"))
+		require.NoError(t, err)
+		large := newFixture(t, f.rdb, delayq.MaxPayload(2<<20))
+		_, err = large.client.Enqueue(t.Context(), "topic", "x", make([]byte, 2<<20))
+		require.NoError(t, err)
+	})
+}
+
+// A client that cannot work says so from every call, with all that is wrong.
+func TestInvalidClients(t *testing.T) {
+	eachClient(t, func(t *testing.T, f *fixture) {
+		var nilClient *redis.Client
+		var nilCluster *redis.ClusterClient
+		for name, c := range map[string]struct {
+			client *delayq.Client
+			parts  []string
+		}{
+			"nil":               {delayq.NewClient(nil), []string{"nil Redis client"}},
+			"nil inside":        {delayq.NewClient(nilClient), []string{"nil Redis client"}},
+			"nil cluster":       {delayq.NewClient(nilCluster), []string{"nil Redis client"}},
+			"empty prefix":      {delayq.NewClient(f.rdb, delayq.Prefix("")), []string{"empty prefix"}},
+			"prefix with brace": {delayq.NewClient(f.rdb, delayq.Prefix(f.prefix+"{")), []string{"prefix", "'{'"}},
+			"nil option":        {delayq.NewClient(f.rdb, nil), []string{"client option is nil"}},
+			"several": {
+				delayq.NewClient(nil, delayq.Prefix("#"), delayq.MaxPayload(-1), delayq.WaitReplicas(0, 0), delayq.Hooks(1)),
+				[]string{"nil Redis client", "prefix", "MaxPayload(-1)", "WaitReplicas(0, 0s)", "hook of type int"},
+			},
+		} {
+			ctx := t.Context()
+			requireInvalid(t, everyCall(ctx, c.client, "topic", "x"), c.parts...)
+			requireInvalid(t, topicCalls(ctx, c.client, "topic"), c.parts...)
+			_, terr := c.client.Topics(ctx)
+			_, serr := c.client.Servers(ctx)
+			requireInvalid(t, map[string]error{name + " topics": terr, name + " servers": serr}, c.parts...)
+			// What is wrong with the arguments is told as well.
+			requireInvalid(t, everyCall(ctx, c.client, "", "x"), append(c.parts, "empty topic")...)
+		}
+		f.requireNothing()
+	})
+}
+
+func TestInvalidLists(t *testing.T) {
+	eachClient(t, func(t *testing.T, f *fixture) {
+		for _, c := range []struct {
+			state         delayq.State
+			offset, limit int
+			part          string
+		}{
+			{delayq.StateReady, -1, 10, "from -1"}, {delayq.StateReady, 0, 0, "0 jobs"}, {delayq.StateReady, 0, -1, "-1 jobs"},
+			{delayq.StateReady, 0, 1001, "1 to 1000"}, {"asleep", 0, 10, `"asleep"`}, {"", 0, 10, `""`},
+		} {
+			_, err := f.client.List(t.Context(), "topic", c.state, c.offset, c.limit)
+			requireInvalid(t, map[string]error{c.part: err}, c.part)
+		}
+		f.requireNothing()
+	})
+}
+
+func TestInvalidPauses(t *testing.T) {
+	eachClient(t, func(t *testing.T, f *fixture) {
+		long := strings.Repeat("x", 1025)
+		requireInvalid(t, map[string]error{
+			"negative": f.client.Pause(t.Context(), "topic", -1, "", ""),
+			"too long": f.client.Pause(t.Context(), "topic", century+1, "", ""),
+		}, "pause of", "876000h0m0s")
+		requireInvalid(t, map[string]error{
+			"by":     f.client.Pause(t.Context(), "topic", 0, long, ""),
+			"reason": f.client.Pause(t.Context(), "topic", 0, "", long),
+		}, "1025", "at most 1024")
+		requireInvalid(t, map[string]error{"all": f.client.Pause(t.Context(), "", -1, long, long)}, "empty topic", "pause of", "at most 1024")
+		f.requireNothing()
+	})
+}
+
+func TestInvalidTypedTopics(t *testing.T) {
+	eachClient(t, func(t *testing.T, f *fixture) {
+		ctx := t.Context()
+		_, noCodec := delayq.NewTopic[int]("topic", nil).Enqueue(ctx, f.client, "x", 1)
+		_, noFunc := delayq.NewTopic[func()]("topic").Enqueue(ctx, f.client, "x", func() {})
+		_, noChan := delayq.NewTopic[chan int]("topic", delayq.JSON).Enqueue(ctx, f.client, "x", nil)
+		requireInvalid(t, map[string]error{"nil codec": noCodec}, "nil codec", `"topic"`)
+		requireInvalid(t, map[string]error{"func": noFunc, "channel": noChan}, "encode", `"topic"`)
+		f.requireNothing()
+	})
+}

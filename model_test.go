@@ -1,0 +1,308 @@
+package delayq
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// The model is the queue as a few maps and slices: what the scripts in lua/ are meant to do, without Redis. model_play_test.go makes the same
+// random calls on both and compares all they hold.
+
+type place string
+
+const (
+	inReady  place = "ready" // or in handoff, or between the two
+	inBucket place = "bucket"
+	inLeases place = "leases"
+	inDead   place = "dead"
+)
+
+type modelJob struct {
+	record   string
+	keep     int64 // Retention, ms
+	in       place
+	score    int64 // due time, lease end or time of burial
+	lease    int   // which lease it is: all that were ever given are numbered
+	attempts int
+	log      []string // attempt and kind
+	moved    string
+}
+
+type model struct {
+	us             int64 // Redis's clock
+	jobs           map[string]*modelJob
+	ready, handoff []string // with left-overs
+	done           map[string]doneJob
+	stats          map[string]int64
+	paused         bool
+	pausedUntil    int64 // ms; 0: for ever
+	leases         int   // given so far
+}
+
+type doneJob struct {
+	record string
+	until  int64
+}
+
+func newModel(us int64) *model {
+	return &model{us: us, jobs: map[string]*modelJob{}, done: map[string]doneJob{}, stats: map[string]int64{}}
+}
+
+func (m *model) now() int64 { return m.us / 1000 }
+
+// due reads a due time as the scripts do.
+func (m *model) due(when string) int64 {
+	ms, _ := strconv.ParseInt(strings.TrimPrefix(when, "+"), 10, 64)
+	if when[0] == '+' {
+		return m.now() + ms
+	}
+	return max(ms, m.now())
+}
+
+// place puts a job where its due time wants it.
+func (m *model) place(id string, j *modelJob, due int64) {
+	if due > m.now() {
+		j.in, j.score = inBucket, due
+		return
+	}
+	j.in = inReady
+	m.ready = append(m.ready, id)
+}
+
+// sorted lists the jobs of a zset by score.
+func (m *model) sorted(where place) (ids []string) {
+	for id, j := range m.jobs {
+		if j.in == where {
+			ids = append(ids, id)
+		}
+	}
+	slices.SortFunc(ids, func(a, b string) int {
+		if x, y := m.jobs[a].score, m.jobs[b].score; x != y {
+			return int(x - y)
+		}
+		return strings.Compare(a, b)
+	})
+	return ids
+}
+
+// enqueue stores one job and gives its letter.
+func (m *model) enqueue(id, when, record string, keep int64, replace bool) string {
+	if m.jobs[id] != nil && !replace {
+		return "d"
+	}
+	j := &modelJob{record: record, keep: keep}
+	m.jobs[id] = j
+	m.place(id, j, m.due(when))
+	m.stats["enqueued"]++
+	return "n"
+}
+
+// state is what the scripts call the state of a job.
+func (m *model) state(id string) string {
+	j := m.jobs[id]
+	if j == nil {
+		return "none"
+	}
+	return map[place]string{inReady: "ready", inBucket: "scheduled", inLeases: "running", inDead: "dead"}[j.in]
+}
+
+func (m *model) cancel(id string) string {
+	state := m.state(id)
+	if state != "none" {
+		delete(m.jobs, id)
+		m.stats["cancelled"]++
+	}
+	return state
+}
+
+func (m *model) reschedule(id, when string) string {
+	state, j := m.state(id), m.jobs[id]
+	if state != "scheduled" && state != "ready" {
+		return state
+	}
+	due := m.due(when)
+	j.moved = fmt.Sprint(due, " reschedule ", j.spent())
+	switch {
+	case due > m.now():
+		j.in, j.score = inBucket, due
+	case j.in == inBucket:
+		m.place(id, j, due)
+	}
+	return state
+}
+
+// spent is the number of attempts before the last revival.
+func (j *modelJob) spent() string {
+	if j.moved == "" {
+		return "0"
+	}
+	return strings.Fields(j.moved)[2]
+}
+
+func (m *model) revive(id string) string {
+	j := m.jobs[id]
+	if j == nil || j.in != inDead {
+		return "none"
+	}
+	j.moved = fmt.Sprint(m.now(), " revive ", j.attempts)
+	m.place(id, j, m.now())
+	m.stats["revived"]++
+	return "dead"
+}
+
+func (j *modelJob) fail(attempt int, kind string) {
+	if len(j.log) > 10 {
+		j.log = slices.Delete(j.log, 1, 2)
+	}
+	j.log = append(j.log, fmt.Sprint(attempt, " ", kind))
+}
+
+func (m *model) promote(limit int, heal bool) (moved, reclaimed int) {
+	var back, again []string // again: not for the first time
+	lapsed, due := m.upTo(inLeases, m.now(), limit), m.upTo(inBucket, m.now(), limit)
+	for _, id := range lapsed {
+		j := m.jobs[id]
+		j.attempts++
+		j.fail(j.attempts, kindLeaseLost)
+		j.in = inReady
+		if j.attempts > 1 {
+			again = append(again, id)
+		} else {
+			back = append(back, id)
+		}
+	}
+	m.ready = append(append(back, m.ready...), again...)
+	for _, id := range due {
+		m.place(id, m.jobs[id], 0)
+	}
+	if heal {
+		at := max(0, len(m.handoff)-limit)
+		m.ready = append(slices.Clone(m.handoff[at:]), m.ready...)
+		m.handoff = m.handoff[:at]
+	}
+	m.stats["reclaimed"] += int64(len(lapsed))
+	return len(due), len(lapsed)
+}
+
+// upTo lists at most limit jobs whose score is at most most.
+func (m *model) upTo(where place, most int64, limit int) (ids []string) {
+	for _, id := range m.sorted(where) {
+		if len(ids) < limit && m.jobs[id].score <= most {
+			ids = append(ids, id)
+		}
+	}
+	return ids
+}
+
+// wait is the time to the next due time or lease end in µs, -1 for none.
+func (m *model) wait() int64 {
+	wait := int64(-1)
+	for _, j := range m.jobs {
+		if j.in == inBucket || j.in == inLeases {
+			if left := max(0, j.score*1000-m.us); wait < 0 || left < wait {
+				wait = left
+			}
+		}
+	}
+	return wait
+}
+
+// take gives status, IDs and the number of the first lease.
+func (m *model) take(limit int, lease int64) (status string, ids []string) {
+	if m.paused && (m.pausedUntil == 0 || m.now() < m.pausedUntil) {
+		return "paused", nil
+	}
+	status = "empty"
+	for len(ids) < limit && len(m.handoff)+len(m.ready) > 0 {
+		status = "ok"
+		var id string
+		if len(m.handoff) > 0 {
+			id, m.handoff = m.handoff[0], m.handoff[1:]
+		} else {
+			id, m.ready = m.ready[0], m.ready[1:]
+		}
+		if j := m.jobs[id]; j != nil && j.in == inReady {
+			m.leases++
+			j.in, j.score, j.lease = inLeases, m.now()+lease, m.leases
+			ids = append(ids, id)
+		}
+	}
+	m.stats["taken"] += int64(len(ids))
+	return status, ids
+}
+
+// settle ends the lease of a job, if it is that lease, and gives its letter.
+func (m *model) settle(id string, lease int, verb verb, delay int64) string {
+	j := m.jobs[id]
+	switch {
+	case j == nil:
+		return "g"
+	case j.in != inLeases || j.lease != lease:
+		return "l"
+	}
+	m.stats[verbs[verb].outcome]++
+	switch verb {
+	case verbAck, verbExpire:
+		if verb == verbAck && j.keep > 0 {
+			m.done[id] = doneJob{j.record, m.now() + j.keep}
+		}
+		delete(m.jobs, id)
+	case verbRetry:
+		j.moved = fmt.Sprint(m.now()+delay, " retry ", j.spent())
+		j.attempts++
+		j.fail(1, kindError) // as the entry of a Hand says
+		j.in, j.score = inBucket, m.now()+delay
+	case verbSnooze:
+		j.moved = fmt.Sprint(m.now()+delay, " snooze ", j.spent())
+		j.in, j.score = inBucket, m.now()+delay
+	case verbBury:
+		j.attempts++
+		j.fail(1, kindError)
+		j.in, j.score = inDead, m.now()
+	case verbReturn:
+		j.in = inReady
+	}
+	return "o"
+}
+
+// giveBack puts returned jobs to the head of ready, in their order.
+func (m *model) giveBack(ids []string) { m.ready = append(slices.Clone(ids), m.ready...) }
+
+func (m *model) extend(id string, lease int, ending int64) string {
+	j := m.jobs[id]
+	switch {
+	case j == nil:
+		return "g"
+	case j.in != inLeases || j.lease != lease:
+		return "l"
+	}
+	j.score = ending
+	return "o"
+}
+
+func (m *model) prune(most int, age int64, limit int) (removed int) {
+	old := m.upTo(inDead, m.now()-age, limit)
+	if dead := m.sorted(inDead); len(old) == 0 && len(dead) > most {
+		old = dead[:min(len(dead)-most, limit)]
+	}
+	for _, id := range old {
+		delete(m.jobs, id)
+	}
+	removed = len(old)
+	for _, id := range slices.SortedFunc(maps.Keys(m.done), func(a, b string) int {
+		if x, y := m.done[a].until, m.done[b].until; x != y {
+			return int(x - y)
+		}
+		return strings.Compare(a, b)
+	}) {
+		if removed-len(old) < limit && m.done[id].until <= m.now() {
+			delete(m.done, id)
+			removed++
+		}
+	}
+	m.stats["pruned"] += int64(removed)
+	return removed
+}

@@ -1,0 +1,280 @@
+package delayq
+
+import (
+	"fmt"
+	"io"
+	"log/slog"
+	"math"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+const hundredYears = 100 * 365 * 24 * time.Hour
+
+func TestJobOptionsChangeWhatTheySay(t *testing.T) {
+	t.Parallel()
+	at := time.UnixMilli(4_000_000_000_000)
+	for name, c := range map[string]struct {
+		opt  JobOption
+		want func(o *jobOptions)
+	}{
+		"ProcessAt": {ProcessAt(at), func(o *jobOptions) { o.dueAt = 4_000_000_000_000 }},
+		"ProcessIn": {ProcessIn(time.Second), func(o *jobOptions) { o.dueIn = 1000 }},
+		"Retry":     {Retry(7), func(o *jobOptions) { o.retry = 7 }},
+		"Retry(0)":  {Retry(0), func(o *jobOptions) { o.retry = 0 }},
+		"Backoff":   {Backoff(time.Second, time.Minute), func(o *jobOptions) { o.backoffMin, o.backoffMax = 1000, 60_000 }},
+		"Timeout":   {Timeout(1500 * time.Microsecond), func(o *jobOptions) { o.timeout = 2 }},
+		"ExpireAt":  {ExpireAt(at), func(o *jobOptions) { o.expireAt = 4_000_000_000_000 }},
+		"ExpireIn":  {ExpireIn(time.Second), func(o *jobOptions) { o.expireIn = 1000 }},
+		"Retention": {Retention(time.Second), func(o *jobOptions) { o.retention = 1000 }},
+		"Header":    {Header("k", "v"), func(o *jobOptions) { o.headers = map[string]string{"k": "v"} }},
+		"Replace":   {Replace(), func(o *jobOptions) { o.replace = true }},
+	} {
+		want := defaultJob
+		c.want(&want)
+		require.NotEqual(t, defaultJob, want, name)
+		got, err := newJobOptions([]JobOption{c.opt})
+		require.NoError(t, err, name)
+		require.Equal(t, want, got, name)
+	}
+	got, err := newJobOptions(nil)
+	require.NoError(t, err)
+	require.Equal(t, defaultJob, got)
+}
+
+func TestLaterJobOptionsWin(t *testing.T) {
+	t.Parallel()
+	at := time.UnixMilli(4_000_000_000_000)
+	for name, c := range map[string]struct{ list, same []JobOption }{
+		"due":     {[]JobOption{ProcessIn(time.Hour), ProcessAt(at)}, []JobOption{ProcessAt(at)}},
+		"due in":  {[]JobOption{ProcessAt(at), ProcessIn(time.Hour)}, []JobOption{ProcessIn(time.Hour)}},
+		"expire":  {[]JobOption{ExpireIn(time.Hour), ExpireAt(at)}, []JobOption{ExpireAt(at)}},
+		"retry":   {[]JobOption{Retry(1), Retry(2)}, []JobOption{Retry(2)}},
+		"header":  {[]JobOption{Header("k", "1"), Header("k", "2")}, []JobOption{Header("k", "2")}},
+		"backoff": {[]JobOption{Backoff(1e6, 1e9), Backoff(1e7, 1e8)}, []JobOption{Backoff(1e7, 1e8)}},
+	} {
+		got, err := newJobOptions(c.list)
+		require.NoError(t, err, name)
+		want, err := newJobOptions(c.same)
+		require.NoError(t, err, name)
+		require.Equal(t, want, got, name)
+	}
+}
+
+// An option can be kept and given to many jobs.
+func TestJobOptionsShareNothing(t *testing.T) {
+	t.Parallel()
+	shared := []JobOption{Header("k", "v"), Retry(1)}
+	one, err := newJobOptions(shared)
+	require.NoError(t, err)
+	one.headers["k"] = "changed"
+	other, err := newJobOptions(shared)
+	require.NoError(t, err)
+	require.Equal(t, map[string]string{"k": "v"}, other.headers)
+	require.Nil(t, defaultJob.headers)
+}
+
+func TestBoundsOfJobOptions(t *testing.T) {
+	t.Parallel()
+	last := time.UnixMilli(maxDueMS)
+	for name, c := range map[string]struct {
+		good []JobOption
+		bad  map[string][]JobOption // part of the error → options
+	}{
+		"ProcessIn": {
+			[]JobOption{ProcessIn(hundredYears), ProcessIn(0), ProcessIn(-1), ProcessIn(math.MinInt64)},
+			map[string][]JobOption{"100 years": {ProcessIn(hundredYears + 1), ProcessIn(math.MaxInt64)}},
+		},
+		"ProcessAt": {
+			[]JobOption{ProcessAt(last), ProcessAt(time.Unix(0, 0)), ProcessAt(time.Unix(1, 1))},
+			map[string][]JobOption{
+				"1970":      {ProcessAt(last.Add(1)), ProcessAt(time.Date(9999, 12, 31, 23, 59, 59, 0, time.UTC)), ProcessAt(time.Unix(-1, 0)), ProcessAt(time.UnixMilli(-1)), ProcessAt(time.Date(1, 1, 1, 0, 0, 0, 1, time.UTC))},
+				"zero time": {ProcessAt(time.Time{}), ProcessAt(time.Time{}.In(time.FixedZone("x", 3600)))},
+			},
+		},
+		"Retry": {
+			[]JobOption{Retry(0), Retry(math.MaxInt32)},
+			map[string][]JobOption{"from 0 to 2147483647": {Retry(-1), Retry(-5), Retry(math.MaxInt32 + 1), Retry(math.MinInt)}},
+		},
+		"Backoff": {
+			[]JobOption{Backoff(time.Millisecond, time.Millisecond), Backoff(time.Second, hundredYears), Backoff(hundredYears, hundredYears)},
+			map[string][]JobOption{"1ms ≤ first ≤ limit": {
+				Backoff(0, time.Second), Backoff(-1, time.Second), Backoff(time.Millisecond-1, time.Second), Backoff(2*time.Second, time.Second),
+				Backoff(time.Second, hundredYears+1), Backoff(math.MaxInt64, math.MaxInt64),
+			}},
+		},
+		"Timeout":   durationBounds(Timeout),
+		"ExpireIn":  durationBounds(ExpireIn),
+		"Retention": durationBounds(Retention),
+		"ExpireAt": {
+			[]JobOption{ExpireAt(last)},
+			map[string][]JobOption{"1970": {ExpireAt(last.Add(1)), ExpireAt(time.Unix(-1, 0))}, "zero time": {ExpireAt(time.Time{})}},
+		},
+		"headers": {
+			[]JobOption{Header("", ""), Header("k", strings.Repeat("v", 16<<10-1)), Header(strings.Repeat("k", 16<<10), "")},
+			map[string][]JobOption{"at most 16384": {Header("k", strings.Repeat("v", 16<<10)), Header(strings.Repeat("k", 16<<10), "v")}},
+		},
+		"option": {nil, map[string][]JobOption{"is nil": {nil}}},
+	} {
+		for i, opt := range c.good {
+			_, err := newJobOptions([]JobOption{opt})
+			require.NoError(t, err, "%s %d", name, i)
+		}
+		for bound, bad := range c.bad {
+			for i, opt := range bad {
+				_, err := newJobOptions([]JobOption{opt})
+				require.ErrorIs(t, err, ErrInvalid, "%s %d", name, i)
+				require.ErrorContains(t, err, name)
+				require.ErrorContains(t, err, bound)
+			}
+		}
+	}
+}
+
+func durationBounds(option func(time.Duration) JobOption) (c struct {
+	good []JobOption
+	bad  map[string][]JobOption
+}) {
+	c.good = []JobOption{option(time.Millisecond), option(hundredYears)}
+	c.bad = map[string][]JobOption{
+		"at least 1ms": {option(0), option(-time.Second), option(time.Millisecond - 1), option(math.MinInt64)},
+		"100 years":    {option(hundredYears + 1), option(math.MaxInt64)},
+	}
+	return c
+}
+
+// Headers of a job are limited together, and all complaints come at once.
+func TestJobOptionsComplainTogether(t *testing.T) {
+	t.Parallel()
+	_, err := newJobOptions([]JobOption{
+		Retry(-5), nil, ProcessIn(math.MaxInt64), Timeout(-1), Header("a", strings.Repeat("v", 9000)), Header("b", strings.Repeat("v", 9000)),
+	})
+	for _, part := range []string{"Retry(-5)", "is nil", "ProcessIn(", "Timeout(", "headers of 18002 bytes"} {
+		require.ErrorContains(t, err, part)
+	}
+	_, err = newJobOptions([]JobOption{ProcessIn(time.Hour), ExpireIn(time.Minute)})
+	require.ErrorContains(t, err, "ExpireIn is before ProcessIn")
+	_, err = newJobOptions([]JobOption{ProcessAt(time.UnixMilli(5e12)), ExpireAt(time.UnixMilli(4e12))})
+	require.ErrorContains(t, err, "ExpireAt is before ProcessAt")
+}
+
+// The documented defaults. docs_test.go holds the documents to the same literals.
+func TestDefaults(t *testing.T) {
+	t.Parallel()
+	job, err := newJobOptions(nil)
+	require.NoError(t, err)
+	require.Equal(t, jobOptions{retry: -1, backoffMin: 2000, backoffMax: 4_096_000}, job)
+	client, err := newClientOptions(nil)
+	require.NoError(t, err)
+	require.Equal(t, clientOptions{prefix: "delayq", maxPayload: 1 << 20}, client)
+	server, err := newServerOptions(nil)
+	require.NoError(t, err)
+	require.Equal(t, serverOptions{
+		prefix: "delayq", concurrency: 10, lease: 30 * time.Second, drain: 20 * time.Second, tick: time.Second,
+		deadCount: 10_000, deadAge: 90 * 24 * time.Hour,
+	}, server)
+}
+
+type nothingHook struct{}
+
+func (nothingHook) Script(ScriptEvent)  {}
+func (nothingHook) Done(event RunEvent) {}
+
+func TestClientOptions(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		good, bad []ClientOption
+		bound     string
+	}{
+		"Prefix":       {[]ClientOption{Prefix("p"), Prefix("a:b c"), Prefix(strings.Repeat("p", 255))}, []ClientOption{Prefix(""), Prefix("a{b"), Prefix("a}"), Prefix("#"), Prefix("a\n"), Prefix("\xff"), Prefix(strings.Repeat("p", 256))}, "prefix"},
+		"MaxPayload":   {[]ClientOption{MaxPayload(1), MaxPayload(64 << 20)}, []ClientOption{MaxPayload(0), MaxPayload(-1), MaxPayload(64<<20 + 1)}, "from 1 to 67108864"},
+		"WaitReplicas": {[]ClientOption{WaitReplicas(1, time.Millisecond), WaitReplicas(64, 3*time.Second)}, []ClientOption{WaitReplicas(0, time.Second), WaitReplicas(65, time.Second), WaitReplicas(1, 0), WaitReplicas(1, 3*time.Second+1), WaitReplicas(-1, -1)}, "1 to 64 replicas and 1ms to 3s"},
+		"Hooks":        {[]ClientOption{Hooks(nothingHook{})}, []ClientOption{Hooks(nil), Hooks(7), Hooks(nothingHook{}, "no hook")}, "hook"},
+		"nil":          {nil, []ClientOption{nil}, "a client option is nil"},
+	} {
+		for i, opt := range c.good {
+			o, err := newClientOptions([]ClientOption{opt})
+			require.NoError(t, err, "%s %d", name, i)
+			require.False(t, reflect.DeepEqual(defaultClient, o), "%s %d changes nothing", name, i)
+		}
+		for i, opt := range c.bad {
+			_, err := newClientOptions([]ClientOption{opt})
+			require.ErrorIs(t, err, ErrInvalid, "%s %d", name, i)
+			require.ErrorContains(t, err, c.bound)
+		}
+	}
+	_, err := newClientOptions([]ClientOption{Prefix(""), MaxPayload(0), nil})
+	require.ErrorContains(t, err, "prefix")
+	require.ErrorContains(t, err, "MaxPayload(0)")
+	require.ErrorContains(t, err, "nil")
+}
+
+func TestServerOptions(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		good, bad []ServerOption
+		bound     string
+	}{
+		"Prefix":      {[]ServerOption{Prefix("p")}, []ServerOption{Prefix("")}, "prefix"},
+		"Concurrency": {[]ServerOption{Concurrency(1), Concurrency(10_000)}, []ServerOption{Concurrency(0), Concurrency(-1), Concurrency(10_001)}, "from 1 to 10000"},
+		"Lease":       {[]ServerOption{Lease(100 * time.Millisecond), Lease(24 * time.Hour)}, []ServerOption{Lease(0), Lease(100*time.Millisecond - 1), Lease(24*time.Hour + 1)}, "from 100ms to 24h0m0s"},
+		"Drain":       {[]ServerOption{Drain(0), Drain(24 * time.Hour)}, []ServerOption{Drain(-1), Drain(24*time.Hour + 1)}, "from 0s to 24h0m0s"},
+		"Tick":        {[]ServerOption{Tick(10 * time.Millisecond)}, []ServerOption{Tick(0), Tick(10*time.Millisecond - 1), Tick(time.Second + 1)}, "from 10ms to 1s"},
+		"DeadLimit": {
+			[]ServerOption{DeadLimit(0, time.Second), DeadLimit(1_000_000, hundredYears)},
+			[]ServerOption{DeadLimit(-1, time.Hour), DeadLimit(1_000_001, time.Hour), DeadLimit(1, time.Second-1), DeadLimit(1, hundredYears+1)},
+			"0 to 1000000 jobs",
+		},
+		"Logger": {[]ServerOption{Logger(slog.New(slog.NewTextHandler(io.Discard, nil)))}, []ServerOption{Logger(nil)}, "Logger(nil)"},
+		"Hooks":  {[]ServerOption{Hooks(nothingHook{})}, []ServerOption{Hooks(struct{}{})}, "hook"},
+		"nil":    {nil, []ServerOption{nil}, "a server option is nil"},
+	} {
+		for i, opt := range c.good {
+			o, err := newServerOptions([]ServerOption{opt})
+			require.NoError(t, err, "%s %d", name, i)
+			require.False(t, reflect.DeepEqual(defaultServer, o), "%s %d changes nothing", name, i)
+		}
+		for i, opt := range c.bad {
+			_, err := newServerOptions([]ServerOption{opt})
+			require.ErrorIs(t, err, ErrInvalid, "%s %d", name, i)
+			require.ErrorContains(t, err, c.bound)
+		}
+	}
+}
+
+func TestHandlerOptions(t *testing.T) {
+	t.Parallel()
+	for _, n := range []int{1, 10_000} {
+		var o handlerOptions
+		Concurrency(n).applyHandler(&o)
+		require.Equal(t, handlerOptions{concurrency: n}, o)
+	}
+	for _, n := range []int{0, -1, 10_001} {
+		var o handlerOptions
+		Concurrency(n).applyHandler(&o)
+		require.ErrorContains(t, invalid(o.errs), fmt.Sprintf("Concurrency(%d): must be from 1 to 10000", n))
+	}
+}
+
+func TestBackoffGrowsToItsLimit(t *testing.T) {
+	t.Parallel()
+	const first, limit = 2000, 4_096_000
+	for attempt, want := range map[int]int64{
+		-1: 2000, 0: 2000, 1: 2000, 2: 4000, 3: 8000, 11: 2_048_000, 12: 4_096_000, 13: 4_096_000, 63: 4_096_000, 64: 4_096_000, math.MaxInt: 4_096_000,
+	} {
+		low, high := int64(math.MaxInt64), int64(0)
+		for range 200 {
+			ms := backoff(attempt, first, limit).Milliseconds()
+			low, high = min(low, ms), max(high, ms)
+		}
+		require.GreaterOrEqual(t, low, want, attempt)
+		require.LessOrEqual(t, high, want+want/5, attempt)
+		require.Greater(t, high, low, "no jitter at attempt %d", attempt)
+	}
+	require.Equal(t, time.Millisecond, backoff(5, 1, 1))
+	require.Positive(t, backoff(100, ceilMS(hundredYears), ceilMS(hundredYears)))
+}

@@ -1,0 +1,148 @@
+package delayq
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/delayq/delayq/internal/embedded"
+	"github.com/delayq/delayq/internal/redistest"
+)
+
+// bury makes dead jobs, the first one the oldest: each is buried a minute after the one before it, the last one now.
+func (h *Hand) buryAll(ids ...string) {
+	h.t.Helper()
+	h.put("+0", ids...)
+	held := h.Take(1000, time.Hour)
+	require.Len(h.t, held, len(ids))
+	require.NotContains(h.t, h.Bury(held...), "l")
+	for i, id := range ids {
+		require.NoError(h.t, h.rdb.ZIncrBy(h.t.Context(), h.keys.dead, -float64(len(ids)-1-i)*60_000, id).Err())
+	}
+}
+
+// prune is one call, and gives what is dead after it, the oldest first.
+func (h *Hand) prune(most int, age time.Duration, limit, removed int) (dead []string) {
+	h.t.Helper()
+	r, err := h.tryPrune(most, age, limit)
+	require.NoError(h.t, err)
+	require.EqualValues(h.t, removed, r.number(2))
+	dead, err = h.rdb.ZRange(h.t.Context(), h.keys.dead, 0, -1).Result()
+	require.NoError(h.t, err)
+	return dead
+}
+
+func TestPruneByCount(t *testing.T) {
+	eachHand(t, func(t *testing.T, h *Hand) {
+		h.buryAll("a", "b", "c", "d", "e")
+		require.Len(t, h.prune(5, time.Hour, 500, 0), 5)
+		require.Equal(t, []string{"c", "d", "e"}, h.prune(3, time.Hour, 500, 2), "the oldest go first")
+		require.Empty(t, h.Traces("a"))
+		require.Equal(t, []string{"attempts", "dead", "errors", "pool"}, h.Traces("c"))
+		require.Equal(t, []string{"d", "e"}, h.prune(0, time.Hour, 1, 1), "at most limit in one call")
+		require.Empty(t, h.prune(0, time.Hour, 500, 2))
+		require.Equal(t, []string{h.keys.stats}, keysOf(Dump(t, h.rdb, h.prefix())), "nothing is left of them")
+	})
+}
+
+func TestPruneByAge(t *testing.T) {
+	eachHand(t, func(t *testing.T, h *Hand) {
+		h.buryAll("a", "b", "c", "d", "e") // 4, 3, 2, 1, 0 minutes ago
+		require.Len(t, h.prune(100, 4*time.Minute+30*time.Second, 500, 0), 5)
+		require.Equal(t, []string{"c", "d", "e"}, h.prune(100, 2*time.Minute+30*time.Second, 500, 2))
+		require.Equal(t, []string{"d", "e"}, h.prune(100, 30*time.Second, 1, 1), "at most limit in one call")
+	})
+}
+
+// What is too old goes first; what is too many after it comes with the next call.
+func TestPruneByBoth(t *testing.T) {
+	eachHand(t, func(t *testing.T, h *Hand) {
+		h.buryAll("a", "b", "c", "d", "e")
+		require.Equal(t, []string{"b", "c", "d", "e"}, h.prune(2, 3*time.Minute+30*time.Second, 500, 1))
+		require.Equal(t, []string{"d", "e"}, h.prune(2, 3*time.Minute+30*time.Second, 500, 2))
+	})
+}
+
+func TestPruneLeavesTheLivingAlone(t *testing.T) {
+	eachHand(t, func(t *testing.T, h *Hand) {
+		stage(h)
+		before := h.sketch()
+		require.Empty(t, h.prune(0, time.Hour, 500, 1))
+		delete(before, "dead")
+		require.Equal(t, before, h.sketch())
+	})
+}
+
+// A job that was revived is no longer among the dead, and is pruned no more.
+func TestPruneAfterARevival(t *testing.T) {
+	eachHand(t, func(t *testing.T, h *Hand) {
+		h.buryAll("a", "b")
+		_, err := h.tryRevive("a")
+		require.NoError(t, err)
+		require.Empty(t, h.prune(0, time.Hour, 500, 1))
+		h.TakeOne("a")
+	})
+}
+
+func TestPruneOfDoneJobs(t *testing.T) {
+	t.Parallel()
+	redistest.Bubble(t, func(t *testing.T, _ *embedded.Redis, rdb *redis.Client) {
+		h := NewHand(t, rdb, "delayq", "topic")
+		for i, keep := range []time.Duration{time.Second, time.Minute, time.Hour} {
+			_, err := h.client().Enqueue(t.Context(), "topic", fmt.Sprint(i), []byte("p"), Retention(keep))
+			require.NoError(t, err)
+		}
+		require.Equal(t, "ooo", h.Ack(h.Take(3, time.Minute)...))
+		h.prune(0, time.Hour, 500, 0)
+		time.Sleep(time.Second - 1)
+		h.prune(0, time.Hour, 500, 0)
+		time.Sleep(1)
+		h.prune(0, time.Hour, 500, 1)
+		require.Empty(t, h.Traces("0"))
+		require.Equal(t, []string{"done", "results"}, h.Traces("1"))
+		info := h.info("1")
+		require.Equal(t, StateDone, info.State)
+		require.Equal(t, "p", string(info.Payload))
+		time.Sleep(time.Hour)
+		h.prune(0, time.Hour, 1, 1)
+		h.prune(0, time.Hour, 1, 1)
+		require.Equal(t, []string{h.keys.stats}, keysOf(Dump(t, rdb, h.prefix())))
+	})
+}
+
+// The ID of a done job is free. When its next job is done too, that one is kept in its place.
+func TestDoneJobsGiveWayToNewerOnes(t *testing.T) {
+	eachHand(t, func(t *testing.T, h *Hand) {
+		for _, payload := range []string{"first", "second"} {
+			_, err := h.client().Enqueue(t.Context(), "topic", "x", []byte(payload), Retention(time.Hour))
+			require.NoError(t, err)
+			require.Equal(t, StateReady, h.info("x").State, "the live one is shown")
+			require.Equal(t, "o", h.Ack(h.TakeOne("x")))
+			require.Equal(t, payload, string(h.info("x").Payload))
+		}
+		require.EqualValues(t, 1, h.rdb.ZCard(t.Context(), h.keys.done).Val())
+	})
+}
+
+// An expired job is dropped: it is not kept as done, whatever its Retention.
+func TestExpiredJobsAreNotKept(t *testing.T) {
+	eachHand(t, func(t *testing.T, h *Hand) {
+		_, err := h.client().Enqueue(t.Context(), "topic", "x", nil, Retention(time.Hour))
+		require.NoError(t, err)
+		require.Equal(t, "o", h.Expire(h.TakeOne("x")))
+		require.Empty(t, h.Traces("x"))
+	})
+}
+
+func TestPruneCounts(t *testing.T) {
+	eachHand(t, func(t *testing.T, h *Hand) {
+		h.buryAll("a", "b", "c")
+		h.prune(1, time.Hour, 500, 2)
+		info, err := h.client().Inspect(t.Context(), "topic")
+		require.NoError(t, err)
+		require.EqualValues(t, 2, info.Counters["pruned"])
+	})
+}

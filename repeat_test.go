@@ -1,0 +1,341 @@
+package delayq
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/delayq/delayq/internal/redistest"
+)
+
+// go-redis sends a request again when its reply is lost. First the scripts: sent twice, with other things in between, they answer as they
+// did and change nothing more.
+
+func TestScriptsSentTwice(t *testing.T) {
+	settled := func(verb verb) func(h *Hand, running Held) (reply, error) {
+		return func(h *Hand, running Held) (reply, error) {
+			return h.settle([]Held{running, {ID: "gone", Fence: "1"}}, row{verb: verb, delay: time.Hour, attempts: 1, entry: byHand})
+		}
+	}
+	calls := map[string]func(h *Hand, running Held) (reply, error){
+		"enqueue duplicate": func(h *Hand, _ Held) (reply, error) {
+			return h.tryEnqueue(false, [2]string{"ready", "+0"}, [2]string{"new", "+0"}, [2]string{"later", "+500"})
+		},
+		"replace all": func(h *Hand, _ Held) (reply, error) {
+			return h.tryEnqueue(true, [2]string{"ready", "+0"}, [2]string{"running", "+500"}, [2]string{"dead", "+0"}, [2]string{"new", "+0"})
+		},
+		"cancel ready":       func(h *Hand, _ Held) (reply, error) { return h.tryCancel("ready") },
+		"cancel none":        func(h *Hand, _ Held) (reply, error) { return h.tryCancel("nobody") },
+		"reschedule running": func(h *Hand, _ Held) (reply, error) { return h.tryReschedule("running", "+0") },
+		"reschedule dead":    func(h *Hand, _ Held) (reply, error) { return h.tryReschedule("dead", "+0") },
+		"reschedule none":    func(h *Hand, _ Held) (reply, error) { return h.tryReschedule("nobody", "+0") },
+		"revive none":        func(h *Hand, _ Held) (reply, error) { return h.tryRevive("ready") },
+	}
+	for name, call := range breakable {
+		calls[name] = call
+	}
+	for name, verb := range map[string]verb{
+		"ack": verbAck, "expire": verbExpire, "retry": verbRetry, "snooze": verbSnooze, "bury": verbBury, "return": verbReturn,
+	} {
+		calls[name] = settled(verb)
+	}
+	t.Parallel()
+	redistest.Each(t, func(t *testing.T, rdb redis.UniversalClient) {
+		for name, call := range calls {
+			t.Run(name, func(t *testing.T) {
+				h := NewHand(t, rdb, redistest.Prefix(t), "topic")
+				running, _ := stage(h)
+				first, err := call(h, running)
+				require.NoError(t, err)
+				again := h.last
+				for _, between := range []func(h *Hand){
+					func(*Hand) {},
+					func(h *Hand) { h.Promote() },
+					func(h *Hand) { h.Take(100, time.Hour) },
+					func(h *Hand) { h.finish() },
+				} {
+					if name == "promote" || name == "extend" || name == "take" {
+						between = func(*Hand) {} // their work depends on the time, and a take on its leases
+					}
+					other := NewHand(t, rdb, h.prefix(), "topic")
+					between(other)
+					before := Dump(t, rdb, h.prefix())
+					got, err := again()
+					require.NoError(t, err)
+					require.Equal(t, first.status(), got.status())
+					if name == "promote" {
+						first[2], first[3], got[4] = int64(0), int64(0), first[4]
+					}
+					require.Equal(t, first[2:], got[2:])
+					require.Equal(t, before, Dump(t, rdb, h.prefix()))
+				}
+			})
+		}
+	})
+}
+
+// A number is sent again by the one who had it: the next number of the lane, or the same of another lane, is another call.
+func TestScriptsSentAnewAreDoneAnew(t *testing.T) {
+	eachHand(t, func(t *testing.T, h *Hand) {
+		h.put("+0", "x")
+		for range 2 {
+			r, err := h.tryCancel("x")
+			require.NoError(t, err)
+			require.Contains(t, []string{"ready", "none"}, r.text(2))
+		}
+		r, err := h.tryCancel("x")
+		require.NoError(t, err)
+		require.Equal(t, "none", r.text(2))
+		other := NewHand(t, h.rdb, h.prefix(), "topic")
+		other.lane.seq = h.lane.seq - 3 // its next number is that of the first cancel
+		h.put("+0", "x")
+		r, err = other.tryCancel("x")
+		require.NoError(t, err)
+		require.Equal(t, "ready", r.text(2))
+	})
+}
+
+// Then the client, on a connection that loses one reply.
+
+// A lossy is a client that loses one reply, to a call of one script that has been made before.
+type lossy struct {
+	*fault
+	t      *testing.T
+	hand   *Hand
+	client *Client
+}
+
+func eachLossy(t *testing.T, test func(t *testing.T, l *lossy)) {
+	t.Helper()
+	t.Parallel()
+	redistest.Each(t, func(t *testing.T, rdb redis.UniversalClient) {
+		l := &lossy{fault: &fault{lose: true}, t: t, hand: NewHand(t, rdb, redistest.Prefix(t), "topic")}
+		l.done = true
+		for _, s := range allScripts { // so that no call is made twice for lack of the script
+			require.NoError(t, rdb.ScriptLoad(t.Context(), fmt.Sprint(s.text)).Err())
+		}
+		bad := redis.NewClient(faulty(rdb, l.fault))
+		t.Cleanup(func() { _ = bad.Close() })
+		l.client = NewClient(bad, Prefix(l.hand.prefix()))
+		test(t, l)
+		require.True(t, l.happened(), "no reply was lost")
+	})
+}
+
+// lose arms the fault: the next call of a script is carried out, and after that its reply is lost.
+func (l *lossy) next(s *script, after func()) { l.again(fmt.Sprint(s.digest), after) }
+
+// The job runs while the caller still waits: by the time the request is repeated nothing of it is left. (failures.md, B2, B3, B4)
+func TestEnqueueWithALostReplyRunsOnce(t *testing.T) {
+	eachLossy(t, func(t *testing.T, l *lossy) {
+		var runs atomic.Int64
+		acked := make(chan struct{}, 10)
+		server := NewServer(l.hand.rdb, Prefix(l.hand.prefix()), Hooks(doneHook(func() { acked <- struct{}{} })), Logger(slog.New(slog.DiscardHandler)))
+		server.HandlerFunc("topic", func(context.Context, *Job) error {
+			runs.Add(1)
+			return nil
+		})
+		ctx, stop := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- server.Run(ctx) }()
+		l.next(enqueueScript, func() { <-acked })
+		job, err := l.client.Enqueue(t.Context(), "topic", "x", nil)
+		require.NoError(t, err)
+		require.Equal(t, "x", job.ID)
+		_, err = l.client.Enqueue(t.Context(), "topic", "last", nil)
+		require.NoError(t, err)
+		<-acked
+		stop()
+		require.NoError(t, <-ended)
+		require.EqualValues(t, 2, runs.Load(), "x and last")
+		require.Empty(t, l.hand.Traces("x"))
+	})
+}
+
+type doneHook func()
+
+func (f doneHook) Done(RunEvent) { f() }
+
+func TestEnqueueWithALostReply(t *testing.T) {
+	for name, opts := range map[string][]JobOption{
+		"now": nil, "later": {ProcessIn(time.Hour)}, "replace": {Replace()}, "replace later": {Replace(), ProcessIn(time.Hour)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			eachLossy(t, func(t *testing.T, l *lossy) {
+				script := enqueueScript
+				if o, _ := newJobOptions(opts); o.replace {
+					script = replaceScript
+					l.hand.put("+0", "x")
+				}
+				l.next(script, nil)
+				job, err := l.client.Enqueue(t.Context(), "topic", "x", []byte("new"), opts...)
+				require.NoError(t, err)
+				info := l.hand.info("x")
+				require.Equal(t, job.Nonce(), info.Nonce())
+				l.hand.Hasten(time.Hour)
+				l.hand.Promote()
+				require.Equal(t, "o", l.hand.Ack(l.hand.TakeOne("x")))
+				require.Empty(t, l.hand.Take(10, time.Minute))
+			})
+		})
+	}
+}
+
+// The replaced job is being run already when the request comes a second time: its lease is left alone.
+func TestReplaceWithALostReplyKeepsTheNewLease(t *testing.T) {
+	eachLossy(t, func(t *testing.T, l *lossy) {
+		l.hand.put("+0", "x")
+		var held Held
+		l.next(replaceScript, func() { held = l.hand.TakeOne("x") })
+		_, err := l.client.Enqueue(t.Context(), "topic", "x", []byte("new"), Replace())
+		require.NoError(t, err)
+		require.Equal(t, "o", l.hand.Ack(held))
+		require.Empty(t, l.hand.Take(10, time.Minute))
+	})
+}
+
+func TestDuplicateWithALostReply(t *testing.T) {
+	eachLossy(t, func(t *testing.T, l *lossy) {
+		l.hand.put("+0", "x")
+		l.next(enqueueScript, func() { require.Equal(t, "o", l.hand.Ack(l.hand.TakeOne("x"))) })
+		_, err := l.client.Enqueue(t.Context(), "topic", "x", nil)
+		require.ErrorIs(t, err, ErrDuplicate, "as it was when it was asked first")
+		require.Empty(t, l.hand.Traces("x"))
+	})
+}
+
+func TestBatchWithALostReply(t *testing.T) {
+	eachLossy(t, func(t *testing.T, l *lossy) {
+		l.hand.put("+0", "1", "700")
+		jobs := make([]NewJob, 1200)
+		for i := range jobs {
+			jobs[i] = NewJob{Topic: "topic", ID: fmt.Sprint(i)}
+		}
+		l.next(enqueueScript, func() { require.Len(t, l.hand.Take(1000, time.Minute), 2+499) })
+		results, err := l.client.EnqueueBatch(t.Context(), jobs)
+		require.ErrorContains(t, err, "2 of 1200")
+		for i, r := range results {
+			if i == 1 || i == 700 {
+				require.ErrorIs(t, r.Err, ErrDuplicate, i)
+				continue
+			}
+			require.NoError(t, r.Err, i)
+		}
+	})
+}
+
+// (Dequeue of a job that is gone by the repetition gives the state, not ErrNotFound.)
+func TestDequeueWithALostReply(t *testing.T) {
+	eachLossy(t, func(t *testing.T, l *lossy) {
+		l.hand.put("+3600000", "x")
+		l.next(cancelScript, nil)
+		state, err := l.client.Dequeue(t.Context(), "topic", "x")
+		require.NoError(t, err)
+		require.Equal(t, StateScheduled, state)
+		require.Empty(t, l.hand.Traces("x"))
+		_, err = l.client.Dequeue(t.Context(), "topic", "x")
+		require.ErrorIs(t, err, ErrNotFound, "another call")
+	})
+}
+
+// The ID is used again before the request comes a second time: the new job is left alone.
+func TestDequeueWithALostReplyLeavesTheNextJobAlone(t *testing.T) {
+	eachLossy(t, func(t *testing.T, l *lossy) {
+		l.hand.put("+0", "x")
+		l.next(cancelScript, func() { l.hand.put("+3600000", "x") })
+		state, err := l.client.Dequeue(t.Context(), "topic", "x")
+		require.NoError(t, err)
+		require.Equal(t, StateReady, state)
+		require.Equal(t, StateScheduled, l.hand.info("x").State)
+	})
+}
+
+func TestRescheduleWithALostReply(t *testing.T) {
+	eachLossy(t, func(t *testing.T, l *lossy) {
+		l.hand.put("+3600000", "x")
+		var held Held
+		l.next(rescheduleScript, func() { held = l.hand.TakeOne("x") })
+		err := l.client.Reschedule(t.Context(), "topic", "x", ProcessIn(0))
+		require.NoError(t, err, "it was not running when it was asked first")
+		require.Equal(t, "o", l.hand.Ack(held))
+	})
+}
+
+func TestReviveWithALostReply(t *testing.T) {
+	eachLossy(t, func(t *testing.T, l *lossy) {
+		l.hand.put("+0", "x")
+		require.Equal(t, "o", l.hand.Bury(l.hand.TakeOne("x")))
+		var held Held
+		l.next(reviveScript, func() { held = l.hand.TakeOne("x") })
+		require.NoError(t, l.client.Revive(t.Context(), "topic", "x"))
+		require.Equal(t, "o", l.hand.Ack(held))
+		require.Empty(t, l.hand.Take(10, time.Minute))
+	})
+}
+
+func TestPauseWithALostReply(t *testing.T) {
+	eachLossy(t, func(t *testing.T, l *lossy) {
+		l.next(pauseScript, nil)
+		require.NoError(t, l.client.Pause(t.Context(), "topic", 0, "me", "why"))
+		info, err := l.client.Inspect(t.Context(), "topic")
+		require.NoError(t, err)
+		require.True(t, info.Paused)
+	})
+}
+
+// Without retries of go-redis the caller is told that the outcome is not known, and can find out.
+func TestLostForGood(t *testing.T) {
+	t.Parallel()
+	redistest.Each(t, func(t *testing.T, rdb redis.UniversalClient) {
+		ctx := t.Context()
+		h := NewHand(t, rdb, redistest.Prefix(t), "topic")
+		for _, s := range allScripts {
+			require.NoError(t, rdb.ScriptLoad(ctx, fmt.Sprint(s.text)).Err())
+		}
+		f := &fault{lose: true}
+		o := faulty(rdb, f)
+		o.MaxRetries = -1
+		bad := redis.NewClient(o)
+		t.Cleanup(func() { _ = bad.Close() })
+		client := NewClient(bad, Prefix(h.prefix()))
+
+		f.again(fmt.Sprint(enqueueScript.digest), nil)
+		job, err := client.Enqueue(ctx, "topic", "x", nil)
+		require.Equal(t, "x", job.ID, "to ask for it")
+		require.True(t, job.Due.IsZero())
+		require.ErrorIs(t, err, ErrUnknownOutcome)
+		require.ErrorContains(t, err, `"topic"`)
+		_, err = client.Enqueue(ctx, "topic", "x", nil)
+		require.ErrorIs(t, err, ErrDuplicate, "so it had been stored")
+
+		f.again(fmt.Sprint(cancelScript.digest), nil)
+		_, err = client.Dequeue(ctx, "topic", "x")
+		require.ErrorIs(t, err, ErrUnknownOutcome)
+		_, err = client.Dequeue(ctx, "topic", "x")
+		require.ErrorIs(t, err, ErrNotFound, "so it had been cancelled")
+
+		f.again(fmt.Sprint(rescheduleScript.digest), nil)
+		require.ErrorIs(t, client.Reschedule(ctx, "topic", "x", ProcessIn(0)), ErrUnknownOutcome)
+		f.again(fmt.Sprint(reviveScript.digest), nil)
+		require.ErrorIs(t, client.Revive(ctx, "topic", "x"), ErrUnknownOutcome)
+		f.again(fmt.Sprint(pauseScript.digest), nil)
+		require.ErrorIs(t, client.Pause(ctx, "topic", 0, "", ""), ErrUnknownOutcome)
+		f.again(fmt.Sprint(enqueueScript.digest), nil)
+		results, err := client.EnqueueBatch(ctx, []NewJob{{Topic: "topic", ID: "y"}, {Topic: "other", ID: "y"}})
+		require.ErrorIs(t, err, ErrUnknownOutcome)
+		unsure := 0
+		for _, r := range results {
+			if r.Err != nil {
+				require.ErrorIs(t, r.Err, ErrUnknownOutcome)
+				unsure++
+			}
+		}
+		require.Equal(t, 1, unsure, "the other topic is another call")
+	})
+}

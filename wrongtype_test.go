@@ -1,0 +1,247 @@
+package delayq
+
+import (
+	"context"
+	"fmt"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/delayq/delayq/internal/redistest"
+)
+
+// A Lua script is not undone when one of its commands fails. What follows calls every script with every one of its keys in turn being of a wrong
+// type, as after a slip of an operator, mends the key, and looks whether all jobs still come to their end.
+
+// stage has jobs in every state: scheduled, ready, handoff, running, lapsed, back (off), dead. It gives the leases of the running ones.
+func stage(h *Hand) (running, lapsed Held) {
+	h.t.Helper()
+	ctx := context.Background()
+	h.put("+0", "dead", "back", "running", "lapsed")
+	held := h.Take(3, time.Hour)
+	require.Equal(h.t, "o", h.Bury(held[0]))
+	require.Equal(h.t, "o", h.Retry(time.Hour, held[1]))
+	lapsed = h.Take(1, 0)[0]
+	h.put("+3600000", "scheduled", "due")
+	require.NoError(h.t, h.rdb.ZIncrBy(ctx, h.keys.bucket, -7_200_000, "due").Err())
+	h.put("+0", "handoff", "ready", "ready2")
+	require.NoError(h.t, h.rdb.LMove(ctx, h.keys.ready, h.keys.handoff, "LEFT", "RIGHT").Err())
+	return held[2], lapsed
+}
+
+var staged = []string{"back", "dead", "due", "handoff", "lapsed", "ready", "ready2", "running", "scheduled"}
+
+// breakable are the calls of scripts that write, each made on a stage.
+var breakable = map[string]func(h *Hand, running Held) (reply, error){
+	"promote":            func(h *Hand, _ Held) (reply, error) { return h.tryPromote(1000, 1) },
+	"take":               func(h *Hand, _ Held) (reply, error) { return h.tryTake("", 10, time.Hour) },
+	"ack":                func(h *Hand, r Held) (reply, error) { return h.settle([]Held{r}, row{verb: verbAck}) },
+	"return":             func(h *Hand, r Held) (reply, error) { return h.settle([]Held{r}, row{verb: verbReturn}) },
+	"snooze":             func(h *Hand, r Held) (reply, error) { return h.settle([]Held{r}, row{verb: verbSnooze}) },
+	"retry":              func(h *Hand, r Held) (reply, error) { return h.settle([]Held{r}, row{verb: verbRetry, entry: byHand}) },
+	"bury":               func(h *Hand, r Held) (reply, error) { return h.settle([]Held{r}, row{verb: verbBury, entry: byHand}) },
+	"extend":             func(h *Hand, r Held) (reply, error) { return h.tryExtend(r.fence()+1000, r) },
+	"enqueue now":        func(h *Hand, _ Held) (reply, error) { return h.tryEnqueue(false, [2]string{"new", "+0"}) },
+	"enqueue later":      func(h *Hand, _ Held) (reply, error) { return h.tryEnqueue(false, [2]string{"new", "+500"}) },
+	"replace running":    func(h *Hand, _ Held) (reply, error) { return h.tryEnqueue(true, [2]string{"running", "+0"}) },
+	"replace scheduled":  func(h *Hand, _ Held) (reply, error) { return h.tryEnqueue(true, [2]string{"scheduled", "+0"}) },
+	"replace dead":       func(h *Hand, _ Held) (reply, error) { return h.tryEnqueue(true, [2]string{"dead", "+500"}) },
+	"replace backed off": func(h *Hand, _ Held) (reply, error) { return h.tryEnqueue(true, [2]string{"back", "+500"}) },
+	"cancel running":     func(h *Hand, _ Held) (reply, error) { return h.tryCancel("running") },
+	"cancel scheduled":   func(h *Hand, _ Held) (reply, error) { return h.tryCancel("scheduled") },
+	"cancel dead":        func(h *Hand, _ Held) (reply, error) { return h.tryCancel("dead") },
+	"reschedule ready":   func(h *Hand, _ Held) (reply, error) { return h.tryReschedule("ready", "+500") },
+	"reschedule to now":  func(h *Hand, _ Held) (reply, error) { return h.tryReschedule("scheduled", "+0") },
+	"revive":             func(h *Hand, _ Held) (reply, error) { return h.tryRevive("dead") },
+}
+
+// scriptOf is the script of a call in breakable.
+func scriptOf(call string) string {
+	word, _, _ := strings.Cut(call, " ")
+	return word
+}
+
+// mayForget lists the jobs that a call may end.
+var mayForget = map[string]string{
+	"ack": "running", "cancel running": "running", "cancel scheduled": "scheduled", "cancel dead": "dead",
+}
+
+func TestWrongTypeLosesNoJob(t *testing.T) {
+	t.Parallel()
+	redistest.Each(t, func(t *testing.T, rdb redis.UniversalClient) {
+		for _, call := range []string{
+			"promote", "return", "snooze", "retry", "bury", "extend", "enqueue now", "enqueue later", "cancel running", "cancel scheduled",
+			"reschedule ready", "reschedule to now", "revive",
+		} {
+			t.Run(call, func(t *testing.T) {
+				for _, key := range keysIn(t, scriptOf(call)) {
+					t.Run(key, func(t *testing.T) {
+						h := NewHand(t, rdb, redistest.Prefix(t), "topic")
+						breakOne(t, h, call, key)
+					})
+				}
+			})
+		}
+	})
+}
+
+// keysIn reads the header of a script: its keys but stats and receipt, which have a test of their own.
+func keysIn(t *testing.T, script string) (list []string) {
+	t.Helper()
+	for _, s := range allScripts {
+		if s.name == script {
+			for _, found := range regexp.MustCompile(`(?m)^-- KEYS\[\d+\] +(\w+)`).FindAllStringSubmatch(fmt.Sprint(s.text), -1) {
+				if key := found[1]; key != "stats" && key != "receipt" && !slices.Contains(list, key) {
+					list = append(list, key)
+				}
+			}
+		}
+	}
+	require.NotEmpty(t, list)
+	return list
+}
+
+func breakOne(t *testing.T, h *Hand, call, key string) {
+	running, _ := stage(h)
+	mend := h.deface(key)
+	_, err := breakable[call](h, running)
+	if err != nil {
+		require.ErrorContains(t, err, "WRONGTYPE")
+		require.ErrorContains(t, err, scriptOf(call)+` topic "topic"`)
+		require.True(t, answered(err))
+	}
+	mend()
+
+	want := slices.Clone(staged)
+	if gone := mayForget[call]; gone != "" {
+		want = slices.DeleteFunc(want, func(id string) bool { return id == gone })
+	}
+	got := h.finish()
+	for _, id := range want {
+		require.Contains(t, got, id, "this job never came to its end; the call said: %v", err)
+	}
+	if gone := mayForget[call]; gone != "" && err == nil {
+		require.NotContains(t, got, gone)
+	}
+	// Nothing else is left, unless the call has worked without a key that it could not clear.
+	for name, content := range Dump(t, h.rdb, h.prefix()) {
+		if err != nil || name != h.Key(key) {
+			require.Equal(t, h.keys.stats, name, "left over: %v", content)
+		}
+	}
+}
+
+// deface makes one key a string, and mends it later.
+func (h *Hand) deface(name string) (mend func()) {
+	h.t.Helper()
+	ctx := context.Background()
+	key, kept := h.Key(name), h.Key("kept")
+	exists := h.rdb.Exists(ctx, key).Val() == 1
+	if exists {
+		require.NoError(h.t, h.rdb.Rename(ctx, key, kept).Err())
+	}
+	require.NoError(h.t, h.rdb.Set(ctx, key, "a slip", 0).Err())
+	return func() {
+		require.NoError(h.t, h.rdb.Del(ctx, key).Err())
+		if exists {
+			require.NoError(h.t, h.rdb.Rename(ctx, kept, key).Err())
+		}
+	}
+}
+
+// finish lets all time pass, runs every job and revives the dead ones, until nothing is left. It gives the IDs it has met.
+func (h *Hand) finish() (ids []string) {
+	h.t.Helper()
+	for range 3 {
+		if h.rdb.HLen(context.Background(), h.keys.pool).Val() == 0 {
+			break
+		}
+		h.Hasten(24 * time.Hour)
+		h.Promote()
+		for {
+			r, err := h.tryTake("", 100, time.Hour)
+			require.NoError(h.t, err)
+			if r.status() == "empty" {
+				break
+			}
+			held := heldOf(r)
+			ids = append(ids, idsOf(held)...)
+			require.NotContains(h.t, h.Ack(held...), "l")
+		}
+		dead, err := h.rdb.ZRange(context.Background(), h.keys.dead, 0, -1).Result()
+		require.NoError(h.t, err)
+		for _, id := range dead {
+			_, err := h.tryRevive(id)
+			require.NoError(h.t, err)
+		}
+	}
+	return ids
+}
+
+// Counters never decide the fate of a job.
+func TestCountersDecideNothing(t *testing.T) {
+	t.Parallel()
+	redistest.Each(t, func(t *testing.T, rdb redis.UniversalClient) {
+		for call := range breakable {
+			t.Run(call, func(t *testing.T) {
+				good, bad := NewHand(t, rdb, redistest.Prefix(t), "topic"), NewHand(t, rdb, redistest.Prefix(t), "topic")
+				running, _ := stage(good)
+				want, err := breakable[call](good, running)
+				require.NoError(t, err)
+
+				running, _ = stage(bad)
+				bad.deface("stats")
+				got, err := breakable[call](bad, running)
+				require.NoError(t, err)
+				require.Equal(t, places(want), places(got))
+				require.Equal(t, good.sketch(), bad.sketch())
+			})
+		}
+	})
+}
+
+// places is a reply without what differs between two calls: times and records.
+func places(r reply) []string {
+	list := []string{r.status(), strconv.Itoa(len(r))}
+	if len(r.list(3)) == 0 { // else it is the end of a lease
+		list = append(list, r.text(2))
+	}
+	return append(list, idsOf(heldOf(r))...)
+}
+
+// sketch tells in which keys each ID stands.
+func (h *Hand) sketch() map[string][]string {
+	h.t.Helper()
+	all := make(map[string][]string)
+	note := func(id, key string) {
+		if key != "stats" && key != "kept" && len(id) <= maxIDLen { // no counters, no anchor
+			all[id] = append(all[id], key)
+		}
+	}
+	for key, content := range Dump(h.t, h.rdb, h.prefix()) {
+		switch key = strings.TrimPrefix(key, h.keys.root); c := content.(type) {
+		case map[string]string:
+			for id := range c {
+				note(id, key)
+			}
+		case []redis.Z:
+			for _, z := range c {
+				note(fmt.Sprint(z.Member), key)
+			}
+		case []string:
+			for _, id := range c {
+				note(id, key)
+			}
+		}
+	}
+	for _, keys := range all {
+		slices.Sort(keys)
+	}
+	return all
+}
