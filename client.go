@@ -266,7 +266,7 @@ func (c *Client) one(ctx context.Context, s *script, topic, id string, keys func
 
 // unsure marks an error after which the outcome is not known.
 func (c *Client) unsure(err error) error {
-	if err == nil || answered(err) {
+	if err == nil || certain(err) {
 		return err
 	}
 	reload(c.rdb)

@@ -177,7 +177,7 @@ func (g *commit) flush(ctx context.Context, list []*enqueueing) {
 		e.err = err
 	}
 	defer func() {
-		if err != nil && !answered(err) {
+		if err != nil && !certain(err) {
 			g.lane = newLane() // the lost call may still arrive
 		}
 		for _, e := range list {
@@ -201,7 +201,7 @@ func (g *commit) enqueueAll(ctx context.Context, list []*enqueueing) {
 			break
 		}
 		n := chunkLen(list)
-		if err := g.send(ctx, lane, list[:n]); err != nil && !answered(err) {
+		if err := g.send(ctx, lane, list[:n]); err != nil && !certain(err) {
 			lane = newLane()
 		}
 		list = list[n:]

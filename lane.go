@@ -51,7 +51,7 @@ func (l *lanes) get() *lane {
 
 // put gives a lane back after a call. After a call that Redis did not answer the lane is dropped: the call may still arrive.
 func (l *lanes) put(used *lane, err error) {
-	if err != nil && !answered(err) {
+	if err != nil && !certain(err) {
 		return
 	}
 	l.mu.Lock()

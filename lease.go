@@ -21,6 +21,8 @@ func (t *topicServer) extendLoop(ctx context.Context) {
 			wait = min(every, slow.next())
 			continue
 		}
+		// Also when there was nothing to ask for: else a call that failed, and is not made again, keeps the outage open.
+		t.server.outage.ended(t.trouble.name + "/extend")
 		wait = every
 		slow.reset()
 	}
@@ -117,12 +119,20 @@ func (t *topicServer) extend(ctx context.Context, list []*run) error {
 			r.fence, r.extended, r.until = ending, "", until
 			r.job.fence.Store(end * 1000)
 		case letters[i] == 'g':
-			t.loseLocked(r, ErrCancelled)
+			t.loseLocked(r, r.gone(sent))
 		default:
 			t.loseLocked(r, ErrLeaseLost)
 		}
 	}
 	return nil
+}
+
+// gone is why a job whose record is gone no longer belongs to its run: it was cancelled, or the lease was over and another server has ended it.
+func (r *run) gone(now time.Time) error {
+	if now.Before(r.until) {
+		return ErrCancelled
+	}
+	return ErrLeaseLost
 }
 
 // parseEnd reads the end of a lease, in ms with a fraction as Redis writes scores, in µs.

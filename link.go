@@ -15,7 +15,7 @@ import (
 )
 
 // callTimeout bounds one call of a server to Redis. Longer than a slow call takes, short enough to notice a dead connection.
-const callTimeout = 5 * time.Second
+const callTimeout = 3 * time.Second
 
 // ownClient makes a client like rdb with connections of its own, so that what a server waits for can never eat the pool of the
 // application, nor the other way round.
@@ -63,8 +63,13 @@ type dialed struct {
 	most int // more are not open at once
 
 	mu     sync.Mutex
-	conns  []net.Conn
+	conns  []dialedConn
 	closed bool
+}
+
+type dialedConn struct {
+	net.Conn
+	at time.Time
 }
 
 type dialer = func(ctx context.Context, network, addr string) (net.Conn, error)
@@ -81,7 +86,7 @@ func (d *dialed) wrap(dial dialer) dialer {
 			_ = conn.Close() // unused
 			return nil, net.ErrClosed
 		}
-		d.conns = append(d.conns, conn)
+		d.conns = append(d.conns, dialedConn{conn, time.Now()})
 		if len(d.conns) > d.most {
 			d.conns = slices.Delete(d.conns, 0, 1)
 		}
@@ -97,6 +102,25 @@ func (d *dialed) close() {
 		_ = conn.Close() // closed already, mostly
 	}
 	d.conns = nil
+}
+
+// suspect closes all connections that were there before a call that had no answer in time. A firewall that has forgotten them does not tell:
+// each would be found dead by a call that waits out its timeout, one after the other, and a blocking pop waits longest.
+func (d *dialed) suspect(err error) {
+	var timeout net.Error
+	if !errors.Is(err, context.DeadlineExceeded) && (!errors.As(err, &timeout) || !timeout.Timeout()) {
+		return
+	}
+	before := time.Now().Add(-callTimeout)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.conns = slices.DeleteFunc(d.conns, func(c dialedConn) bool {
+		old := c.at.Before(before)
+		if old {
+			_ = c.Close() // its user meets an error that says so
+		}
+		return old
+	})
 }
 
 // bounded is a timeout of the caller's client as one of ours: a server waits for no answer without end.
@@ -119,7 +143,7 @@ func reload(rdb redis.UniversalClient) {
 // call that failed has been answered again.
 type outage struct {
 	log  *slog.Logger
-	lost func() // called with every failure
+	lost func(error) // called with every failure
 
 	mu    sync.Mutex
 	since time.Time
@@ -128,7 +152,7 @@ type outage struct {
 
 // failed notes that a call was not answered, or that Redis said that it cannot serve.
 func (o *outage) failed(call string, err error) {
-	o.lost()
+	o.lost(err)
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if len(o.away) == 0 {

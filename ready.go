@@ -45,7 +45,7 @@ func (t *topicServer) takeLoop(ctx, work context.Context) {
 			number++
 		}
 		status, err := t.take(ctx, work, number, max(n, 1), free)
-		repeat = err != nil && !answered(err)
+		repeat = err != nil && !certain(err)
 		switch {
 		case err != nil:
 			if !sleep(work, slow.next()) {

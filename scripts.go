@@ -238,3 +238,9 @@ func answered(err error) bool {
 	var said redis.Error
 	return errors.As(err, &said) || errors.Is(err, redis.ErrClosed)
 }
+
+// certain tells whether err leaves no doubt that the call was not carried out. An answer like LOADING does: it may be that to a repetition, by
+// go-redis or by a loop of the server, of a call that Redis had carried out before it went down.
+func certain(err error) bool {
+	return errors.Is(err, redis.ErrClosed) || !away(err)
+}

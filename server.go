@@ -172,7 +172,12 @@ func (s *Server) begin() error {
 	s.calls, s.dials[0] = ownClient(s.rdb, 4*len(s.topics)+4)
 	s.waits, s.dials[1] = ownClient(s.rdb, len(s.topics))
 	s.call = caller{s.calls, &s.o.hooks}
-	s.outage = &outage{log: s.log, lost: func() { reload(s.calls); reload(s.waits) }}
+	s.outage = &outage{log: s.log, lost: func(err error) {
+		s.dials[0].suspect(err)
+		s.dials[1].suspect(err)
+		reload(s.calls)
+		reload(s.waits)
+	}}
 	for _, t := range s.topics {
 		t.init()
 	}
@@ -232,8 +237,8 @@ func (s *Server) Run(ctx context.Context) error {
 
 // Times of the end of a drain: what they add up to is how much longer than the Drain timeout Run may take.
 const (
-	shutdownGrace = 150 * time.Millisecond // for handlers to return once their contexts have ended
-	settleGrace   = 250 * time.Millisecond // for Redis to be told
+	shutdownGrace = 100 * time.Millisecond // for handlers to return once their contexts have ended
+	settleGrace   = 200 * time.Millisecond // for Redis to be told
 )
 
 // drain lets handlers finish, then cuts them off.

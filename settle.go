@@ -135,7 +135,7 @@ func (t *topicServer) settleLoop(ctx context.Context) {
 			if !sleep(ctx, slow.next()) {
 				return
 			}
-			if answered(err) { // not carried out: others need not wait for it
+			if certain(err) { // not carried out: others need not wait for it
 				t.putBack(list)
 				break
 			}
@@ -195,7 +195,7 @@ func (t *topicServer) tell(ctx context.Context, lane, number string, list []row)
 		}
 		if i < len(letters) && letters[i] != 'o' {
 			if r.lost == nil && letters[i] == 'g' {
-				r.lost = ErrCancelled
+				r.lost = r.gone(time.Now())
 			} else if r.lost == nil {
 				r.lost = ErrLeaseLost
 			}

@@ -1,0 +1,132 @@
+package check
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+)
+
+// maxReceipt is the longest time a receipt may be kept.
+const maxReceipt = 3 * time.Minute
+
+// Census checks the form of a state (invariant I12), whether or not there still are jobs: every record is in exactly one structure, and what
+// is noted of a job belongs to one.
+//
+// An ID in ready or handoff that has no record, stands there twice or whose job is elsewhere is a left-over, which the next take drops:
+// these are allowed and counted.
+func Census(s *State) (violations []Violation, leftovers int) {
+	bad := func(topic, id, format string, args ...any) {
+		violations = append(violations, Violation{Rule: "I12", Topic: topic, ID: id, Text: fmt.Sprintf(format, args...)})
+	}
+	for name, t := range s.Topics {
+		for part, kind := range t.Types {
+			if kind != types[part] {
+				bad(name, "", "key %s is a %s and not a %s", part, kind, types[part])
+			}
+		}
+		for part, k := range t.Keys {
+			switch {
+			case !strings.HasPrefix(part, "receipt:") && !strings.HasPrefix(part, "taken:"):
+				bad(name, "", "undocumented key %s", part)
+			case k.TTL < 0 || k.TTL > maxReceipt:
+				bad(name, "", "key %s is kept for %v", part, k.TTL)
+			}
+		}
+		waiting := map[string]bool{}
+		for _, id := range slices.Concat(t.Ready, t.Handoff) {
+			_, record := t.Pool[id]
+			if !record || waiting[id] || len(t.fixed(id)) > 0 {
+				leftovers++
+			}
+			waiting[id] = true
+		}
+		for id := range t.Pool {
+			places := t.fixed(id)
+			if len(places) == 0 && !waiting[id] {
+				bad(name, id, "record without a place")
+			}
+			if len(places) > 1 {
+				bad(name, id, "record in %s", strings.Join(places, " and "))
+			}
+		}
+		for part, set := range map[string]map[string]float64{"bucket": t.Bucket, "leases": t.Leases, "dead": t.Dead} {
+			for id := range set {
+				if _, ok := t.Pool[id]; !ok {
+					bad(name, id, "in %s without a record", part)
+				}
+			}
+		}
+		for _, part := range []string{"attempts", "errors", "moved"} {
+			for id := range t.Hashes[part] {
+				if _, ok := t.Pool[id]; !ok {
+					bad(name, id, "in %s without a record", part)
+				}
+			}
+		}
+		for id := range t.Done {
+			if _, ok := t.Hashes["results"][id]; !ok {
+				bad(name, id, "in done without a result")
+			}
+		}
+		for id := range t.Hashes["results"] {
+			if _, ok := t.Done[id]; !ok {
+				bad(name, id, "result that is not in done")
+			}
+		}
+	}
+	for name, k := range s.Other {
+		want, ok := map[string]string{"topics": "set", "servers": "hash"}[name]
+		if !ok || k.Type != want {
+			bad("", "", "undocumented key %s, a %s", name, k.Type)
+		}
+	}
+	return violations, leftovers
+}
+
+// fixed tells in which of the structures a job is where its ID stands at most once.
+func (t *Topic) fixed(id string) (places []string) {
+	if _, ok := t.Bucket[id]; ok {
+		places = append(places, "bucket")
+	}
+	if _, ok := t.Leases[id]; ok {
+		places = append(places, "leases")
+	}
+	if _, ok := t.Dead[id]; ok {
+		places = append(places, "dead")
+	}
+	return places
+}
+
+// Empty checks that nothing is left but the dead and what is documented to stay: stats, the names of topics and servers, receipts.
+func Empty(s *State) (violations []Violation) {
+	for name, t := range s.Topics {
+		for id := range t.Pool {
+			if _, dead := t.Dead[id]; !dead {
+				violations = append(violations, Violation{Rule: "I11", Topic: name, ID: id, Text: "left over at the end, in " + t.where(id)})
+			}
+		}
+		if n := len(t.Ready) + len(t.Handoff); n > 0 {
+			violations = append(violations, Violation{Rule: "I12", Topic: name, Text: fmt.Sprintf("%d IDs left in ready and handoff", n)})
+		}
+		if len(t.Leases) > 0 || t.Types["leases"] != "" {
+			violations = append(violations, Violation{Rule: "I12", Topic: name, Text: fmt.Sprintf("%d leases left, key %q", len(t.Leases), t.Types["leases"])})
+		}
+	}
+	return violations
+}
+
+// where tells all places of a job.
+func (t *Topic) where(id string) string {
+	places := t.fixed(id)
+	if slices.Contains(t.Ready, id) {
+		places = append(places, "ready")
+	}
+	if slices.Contains(t.Handoff, id) {
+		places = append(places, "handoff")
+	}
+	if len(places) == 0 {
+		return "no structure"
+	}
+	return strings.Join(places, " and ")
+}

@@ -1,0 +1,188 @@
+// Package check judges the history of a queue: what was asked of it, what ran, and what Redis holds at the end.
+//
+// It knows nothing of how the queue works, only what it promises. Each rule has the name it has in docs/reliability.md:
+//
+//	I1  lost         an acknowledged job that was not cancelled or replaced has ended well or lies among the dead
+//	I2  unexpected   every run is of a job that somebody enqueued, with its payload, and one incarnation has one nonce
+//	I3  early        no run begins before its job is due
+//	I5  duplicate    a job runs again only for a reason; never after it was acknowledged as done
+//	I6  overlap      two runs of a job overlap only if the first one lost its lease
+//	I7  fencing      a run that was acknowledged is the last one of its job
+//	I8  cancel       a job that was cancelled while it waited does not start afterwards
+//	I10 attempts     the attempts of a job count its failures, and never exceed what it may have
+//	I11 ledger       nothing is left that should have run
+//	I12 census       every record is in exactly one structure, and nothing is left behind
+//	I16 errors       errors are of documented kinds, and a refused job never runs
+package check
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/delayq/delayq/faults/rig"
+)
+
+// A Violation is a promise that was not kept.
+type Violation struct {
+	Rule  string
+	Topic string
+	ID    string
+	Inc   int64
+	Text  string
+}
+
+func (v Violation) String() string {
+	return fmt.Sprintf("%s topic %q job %q inc %d: %s", v.Rule, v.Topic, v.ID, v.Inc, v.Text)
+}
+
+// Options say what the history cannot.
+type Options struct {
+	Lease      time.Duration // of the workers
+	BackoffMin time.Duration // the first backoff of the jobs; 0: not checked
+	Snooze     time.Duration // how long a snoozed job sleeps; 0: not checked
+	Failover   bool          // an asynchronous failover happened: jobs acknowledged shortly before may be lost, done ones may come back
+}
+
+// tick is how exactly times are checked: Redis keeps them in whole milliseconds.
+const tick = time.Millisecond
+
+// A Report is the outcome.
+type Report struct {
+	Violations []Violation
+
+	Enqueued, Unknown, Refused int // enqueueings by outcome
+	Replaced, Cancelled        int
+	Rescheduled                int
+	Runs, Finished, Dead       int
+	UnknownRan                 int            // of Unknown
+	Duplicates                 map[string]int // further runs by reason
+	Outcomes                   map[string]int // what the hooks told
+	Faults                     map[string]int
+	Operations                 int
+	LostInFailover             int
+	Late                       []time.Duration // start − due of first runs that no fault touched, sorted
+}
+
+// Count is how many violations of a rule there are.
+func (r *Report) Count(rule string) (n int) {
+	for _, v := range r.Violations {
+		if v.Rule == rule {
+			n++
+		}
+	}
+	return n
+}
+
+func (r *Report) String() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "operations %d (enqueued %d, unknown %d of which %d ran, refused %d, cancelled %d, replaced %d, rescheduled %d), runs %d, finished %d, dead %d",
+		r.Operations, r.Enqueued, r.Unknown, r.UnknownRan, r.Refused, r.Cancelled, r.Replaced, r.Rescheduled, r.Runs, r.Finished, r.Dead)
+	fmt.Fprintf(&b, "; faults %d (%s)", total(r.Faults), list(r.Faults))
+	fmt.Fprintf(&b, "; runs again %d (%s)", total(r.Duplicates), list(r.Duplicates))
+	if n := len(r.Late); n > 0 {
+		fmt.Fprintf(&b, "; late outside faults p50 %v p99 %v max %v", r.Late[n/2].Round(time.Microsecond*100), r.Late[n*99/100].Round(time.Microsecond*100), r.Late[n-1].Round(time.Microsecond*100))
+	}
+	for _, rule := range [][2]string{
+		{"I1", "lost"}, {"I2", "unexpected"}, {"I3", "early"}, {"I5", "unexplained"}, {"I6", "overlap"}, {"I7", "fencing"}, {"I8", "cancel"},
+		{"I10", "attempts"}, {"I11", "left"}, {"I12", "census"}, {"I16", "errors"},
+	} {
+		fmt.Fprintf(&b, "; %s %d", rule[1], r.Count(rule[0]))
+	}
+	if r.LostInFailover > 0 {
+		fmt.Fprintf(&b, "; lost by asynchronous replication %d", r.LostInFailover)
+	}
+	return b.String()
+}
+
+func total(m map[string]int) (n int) {
+	for _, k := range m {
+		n += k
+	}
+	return n
+}
+
+func list(m map[string]int) string {
+	var parts []string
+	for _, k := range slices.Sorted(maps.Keys(m)) {
+		parts = append(parts, fmt.Sprintf("%s %d", k, m[k]))
+	}
+	if len(parts) == 0 {
+		return "none"
+	}
+	return strings.Join(parts, ", ")
+}
+
+// place names an ID of a topic.
+type place struct{ topic, id string }
+
+// A job is one incarnation.
+type job struct {
+	place
+	inc     int64
+	enqueue call
+	retries int
+	expires bool
+	sum     string
+	runs    []*run // in the order of their leases: a process that stood still may begin later than it took the job
+	moves   []call // reschedulings that were carried out
+	ended   []call // what ended it early: a cancel or the replacement by another
+	unknown bool   // a later call with unknown outcome may have ended it
+	expired bool
+}
+
+// A call is an operation with its outcome.
+type call struct {
+	rig.Event        // the invocation
+	outcome   string // ok, fail, info; empty: no outcome was written
+	result    string
+	err       string
+	done      int64 // when; the end of time if there is no outcome
+}
+
+// A run is one call of a handler.
+type run struct {
+	rig.Event
+	end     *rig.Event
+	lost    string // why its context ended, if it was taken away
+	settled *rig.Event
+}
+
+const forever = int64(1<<63 - 1)
+
+func (r *run) until() int64 {
+	if r.end != nil {
+		return r.end.Mono
+	}
+	return forever
+}
+
+// Check judges a history with the state at the end, which should be that of a drained queue. Events must be in the order of the clock.
+func Check(events []rig.Event, state *State, o Options) *Report {
+	c := &checker{
+		Report: &Report{Duplicates: map[string]int{}, Outcomes: map[string]int{}, Faults: map[string]int{}},
+		o:      o, jobs: map[place]map[int64]*job{}, state: state,
+	}
+	c.gather(events)
+	for _, incs := range c.jobs {
+		for _, j := range incs {
+			slices.SortStableFunc(j.runs, func(a, b *run) int { return cmp.Compare(a.Fence, b.Fence) })
+		}
+	}
+	for _, at := range slices.SortedFunc(maps.Keys(c.jobs), func(a, b place) int {
+		return cmp.Or(cmp.Compare(a.topic, b.topic), cmp.Compare(a.id, b.id))
+	}) {
+		for _, inc := range slices.Sorted(maps.Keys(c.jobs[at])) {
+			c.judge(c.jobs[at][inc])
+		}
+	}
+	if state != nil {
+		census, _ := Census(state)
+		c.Violations = append(append(c.Violations, census...), Empty(state)...)
+	}
+	slices.Sort(c.Late)
+	return c.Report
+}

@@ -1,0 +1,182 @@
+package check
+
+import (
+	"fmt"
+
+	"github.com/delayq/delayq/faults/rig"
+)
+
+type checker struct {
+	*Report
+	o       Options
+	state   *State
+	jobs    map[place]map[int64]*job
+	windows []window
+}
+
+// A window is a time during which something was broken.
+type window struct {
+	from, to int64
+	kind     string
+	proc     string // empty: it hits all
+}
+
+func (c *checker) bad(rule string, j *job, format string, args ...any) {
+	c.Violations = append(c.Violations, Violation{rule, j.topic, j.id, j.inc, fmt.Sprintf(format, args...)})
+}
+
+// runKey names a run: a process runs a job of one incarnation once at a time of Redis's clock.
+type runKey struct {
+	proc    string
+	place   place
+	inc     int64
+	attempt int
+	started int64
+}
+
+// gather sorts the events by jobs.
+func (c *checker) gather(events []rig.Event) {
+	open := map[int64]*call{}
+	last := map[place]*job{} // the newest incarnation of an ID that was asked for
+	runs := map[runKey]*run{}
+	faults := map[string]int{}
+	for _, e := range events {
+		at := place{e.Topic, e.ID}
+		key := runKey{e.Proc, at, e.Inc, e.Attempt, e.Started}
+		switch e.Op {
+		case rig.OpEnqueue, rig.OpReplace, rig.OpCancel, rig.OpReschedule:
+			if e.Type == rig.Invoke {
+				c.Operations++
+				open[e.Call] = &call{Event: e, done: forever}
+				if e.Op == rig.OpEnqueue || e.Op == rig.OpReplace {
+					c.invoked(at, e)
+				}
+				continue
+			}
+			if k := open[e.Call]; k != nil {
+				k.outcome, k.result, k.err, k.done = e.Type, e.Result, e.Err, e.Mono
+				delete(open, e.Call)
+				c.answered(at, k, last)
+			}
+		case rig.OpStart:
+			c.Runs++
+			r := &run{Event: e}
+			runs[key] = r
+			j := c.jobs[at][e.Inc]
+			if j == nil {
+				c.Violations = append(c.Violations, Violation{"I2", e.Topic, e.ID, e.Inc, "ran, and nobody enqueued it: " + e.Err})
+				continue
+			}
+			j.runs = append(j.runs, r)
+		case rig.OpEnd:
+			if r := runs[key]; r != nil {
+				r.end = &e
+			}
+		case rig.OpLost:
+			if r := runs[key]; r != nil {
+				r.lost = e.Result
+			}
+		case rig.OpSettled:
+			c.Outcomes[e.Result]++
+			if r := runs[key]; r != nil {
+				r.settled = &e
+			}
+			if j := c.jobs[at][e.Inc]; j != nil && e.Result == "expired" {
+				j.expired = true
+			}
+		case rig.OpFault:
+			c.Faults[e.Result]++
+			faults[e.Result+" "+e.ID] = len(c.windows)
+			c.windows = append(c.windows, window{e.Mono, forever, e.Result, e.ID})
+		case rig.OpHeal:
+			if i, ok := faults[e.Result+" "+e.ID]; ok {
+				c.windows[i].to = e.Mono
+			}
+		}
+	}
+	for _, k := range open { // the process ended, or the test
+		k.outcome = rig.Info
+		c.answered(place{k.Topic, k.ID}, k, last)
+	}
+}
+
+// invoked notes an enqueueing: from here on the job may run.
+func (c *checker) invoked(at place, e rig.Event) {
+	if c.jobs[at] == nil {
+		c.jobs[at] = map[int64]*job{}
+	}
+	c.jobs[at][e.Inc] = &job{
+		place: at, inc: e.Inc, retries: e.Retries, expires: e.Expires, sum: e.Sum, enqueue: call{Event: e, done: forever},
+	}
+}
+
+// answered notes the outcome of a call. Calls about one ID must follow each other, and none must follow one of unknown outcome.
+func (c *checker) answered(at place, k *call, last map[place]*job) {
+	j := c.jobs[at][k.Inc]
+	if j == nil {
+		return
+	}
+	switch k.Op {
+	case rig.OpEnqueue, rig.OpReplace:
+		j.enqueue = *k
+		old := last[at]
+		if k.Op == rig.OpReplace && old != nil && old != j {
+			switch k.outcome {
+			case rig.OK:
+				c.Replaced++
+				old.ended = append(old.ended, *k)
+			case rig.Info:
+				old.unknown = true
+			}
+		}
+		switch k.outcome {
+		case rig.OK:
+			c.Enqueued++
+			last[at] = j
+		case rig.Info:
+			c.Unknown++
+			last[at] = j
+		default:
+			c.Refused++
+		}
+		c.typed(j, k)
+	case rig.OpCancel:
+		switch k.outcome {
+		case rig.OK:
+			c.Cancelled++
+			j.ended = append(j.ended, *k)
+		case rig.Info:
+			j.unknown = true
+		case rig.Fail:
+			if k.result == "not found" && !j.unknown && !j.expires && !c.finishedBy(j, k.done) && j.enqueue.outcome == rig.OK {
+				c.bad("I8", j, "cancel found no such job, and it had not ended")
+			}
+		}
+		c.typed(j, k)
+	case rig.OpReschedule:
+		if k.outcome != rig.Fail {
+			if k.outcome == rig.OK {
+				c.Rescheduled++
+			}
+			j.moves = append(j.moves, *k)
+		}
+		c.typed(j, k)
+	}
+}
+
+// finishedBy tells whether a run of the job had ended well by then, or may have.
+func (c *checker) finishedBy(j *job, when int64) bool {
+	for _, r := range j.runs {
+		if r.end != nil && r.end.Mono <= when && r.end.Result == "ok" {
+			return true
+		}
+	}
+	return len(j.ended) > 0
+}
+
+// typed checks that an error was of a documented kind.
+func (c *checker) typed(j *job, k *call) {
+	if k.outcome == rig.Fail && k.result == "" {
+		c.bad("I16", j, "%s gave an error of no documented kind: %s", k.Op, k.err)
+	}
+}

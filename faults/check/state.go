@@ -1,0 +1,229 @@
+package check
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// A State is all that Redis holds under a prefix. It is read with SCAN and its kin and taken apart by what docs/protocol.md says, not with
+// the library, so that a mistake there cannot hide itself here.
+type State struct {
+	Topics map[string]*Topic
+	Other  map[string]Key // what belongs to no topic, by name
+}
+
+// A Key is a key that is only counted.
+type Key struct {
+	Type string
+	TTL  time.Duration // below 0: for ever
+	Size int64
+}
+
+// A Topic is what Redis holds of one topic.
+type Topic struct {
+	Pool    map[string]string // ID → record
+	Ready   []string
+	Handoff []string
+	Bucket  map[string]float64
+	Leases  map[string]float64
+	Dead    map[string]float64
+	Done    map[string]float64
+	Hashes  map[string]map[string]string // attempts, errors, moved, results, meta, stats
+	Keys    map[string]Key               // receipts and what is not known
+	Types   map[string]string            // of the keys above
+}
+
+// anchorLen is the length of the member that keeps leases in its fast form: longer than any ID.
+const anchorLen = 1025
+
+func newTopic() *Topic {
+	return &Topic{
+		Pool: map[string]string{}, Bucket: map[string]float64{}, Leases: map[string]float64{}, Dead: map[string]float64{},
+		Done: map[string]float64{}, Hashes: map[string]map[string]string{}, Keys: map[string]Key{}, Types: map[string]string{},
+	}
+}
+
+// types are the documented keys of a topic.
+var types = map[string]string{
+	"pool": "hash", "bucket": "zset", "ready": "list", "handoff": "list", "leases": "zset", "attempts": "hash", "errors": "hash",
+	"moved": "hash", "dead": "zset", "done": "zset", "results": "hash", "meta": "hash", "stats": "hash",
+}
+
+// Read reads the state. Nothing else should be going on.
+func Read(ctx context.Context, rdb redis.UniversalClient, prefix string) (*State, error) {
+	s := &State{Topics: map[string]*Topic{}, Other: map[string]Key{}}
+	names, err := keys(ctx, rdb, prefix)
+	if err != nil {
+		return nil, err
+	}
+	for _, name := range names {
+		kind, err := rdb.Type(ctx, name).Result()
+		if err != nil {
+			return nil, err
+		}
+		if kind == "none" { // expired meanwhile
+			continue
+		}
+		rest := strings.TrimPrefix(name, prefix+":")
+		topic, part, ok := strings.Cut(strings.TrimPrefix(rest, "{"), "}:")
+		if !ok || !strings.HasPrefix(rest, "{") {
+			if s.Other[rest], err = key(ctx, rdb, name, kind); err != nil {
+				return nil, err
+			}
+			continue
+		}
+		t := s.Topics[topic]
+		if t == nil {
+			t = newTopic()
+			s.Topics[topic] = t
+		}
+		if err := t.read(ctx, rdb, name, part, kind); err != nil {
+			return nil, fmt.Errorf("read %s: %w", name, err)
+		}
+	}
+	return s, nil
+}
+
+func keys(ctx context.Context, rdb redis.UniversalClient, prefix string) ([]string, error) {
+	found := map[string]bool{}
+	scan := func(ctx context.Context, node redis.UniversalClient) error {
+		for cursor := uint64(0); ; {
+			page, next, err := node.Scan(ctx, cursor, prefix+":*", 1000).Result()
+			if err != nil {
+				return err
+			}
+			for _, k := range page {
+				found[k] = true
+			}
+			if cursor = next; cursor == 0 {
+				return nil
+			}
+		}
+	}
+	var err error
+	if cluster, ok := rdb.(*redis.ClusterClient); ok {
+		nodes := []*redis.Client{}
+		// One after the other, as found is not safe for concurrent use.
+		gather := make(chan *redis.Client, 64)
+		if err = cluster.ForEachMaster(ctx, func(_ context.Context, node *redis.Client) error {
+			gather <- node
+			return nil
+		}); err != nil {
+			return nil, err
+		}
+		close(gather)
+		for node := range gather {
+			nodes = append(nodes, node)
+		}
+		for _, node := range nodes {
+			if err = scan(ctx, node); err != nil {
+				return nil, err
+			}
+		}
+	} else if err = scan(ctx, rdb); err != nil {
+		return nil, err
+	}
+	names := make([]string, 0, len(found))
+	for k := range found {
+		names = append(names, k)
+	}
+	slices.Sort(names)
+	return names, nil
+}
+
+func key(ctx context.Context, rdb redis.UniversalClient, name, kind string) (Key, error) {
+	k := Key{Type: kind}
+	var err error
+	if k.TTL, err = rdb.PTTL(ctx, name).Result(); err != nil {
+		return k, err
+	}
+	switch kind {
+	case "hash":
+		k.Size, err = rdb.HLen(ctx, name).Result()
+	case "set":
+		k.Size, err = rdb.SCard(ctx, name).Result()
+	}
+	return k, err
+}
+
+func (t *Topic) read(ctx context.Context, rdb redis.UniversalClient, name, part, kind string) (err error) {
+	want, known := types[part]
+	if !known {
+		t.Keys[part], err = key(ctx, rdb, name, kind)
+		return err
+	}
+	t.Types[part] = kind
+	if kind != want {
+		return nil // the check complains
+	}
+	switch part {
+	case "bucket":
+		return zset(ctx, rdb, name, t.Bucket)
+	case "leases":
+		return zset(ctx, rdb, name, t.Leases)
+	case "dead":
+		return zset(ctx, rdb, name, t.Dead)
+	case "done":
+		return zset(ctx, rdb, name, t.Done)
+	case "ready":
+		t.Ready, err = ids(ctx, rdb, name)
+	case "handoff":
+		t.Handoff, err = ids(ctx, rdb, name)
+	case "pool":
+		return hash(ctx, rdb, name, t.Pool)
+	default:
+		t.Hashes[part] = map[string]string{}
+		return hash(ctx, rdb, name, t.Hashes[part])
+	}
+	return err
+}
+
+func hash(ctx context.Context, rdb redis.UniversalClient, name string, into map[string]string) error {
+	for cursor := uint64(0); ; {
+		page, next, err := rdb.HScan(ctx, name, cursor, "", 1000).Result()
+		if err != nil {
+			return err
+		}
+		for i := 0; i+1 < len(page); i += 2 {
+			into[page[i]] = page[i+1]
+		}
+		if cursor = next; cursor == 0 {
+			return nil
+		}
+	}
+}
+
+func zset(ctx context.Context, rdb redis.UniversalClient, name string, into map[string]float64) error {
+	for from := int64(0); ; from += 1000 {
+		page, err := rdb.ZRangeWithScores(ctx, name, from, from+999).Result()
+		if err != nil {
+			return err
+		}
+		for _, z := range page {
+			if id, _ := z.Member.(string); len(id) < anchorLen {
+				into[id] = z.Score
+			}
+		}
+		if len(page) < 1000 {
+			return nil
+		}
+	}
+}
+
+func ids(ctx context.Context, rdb redis.UniversalClient, name string) (all []string, err error) {
+	for from := int64(0); ; from += 1000 {
+		page, err := rdb.LRange(ctx, name, from, from+999).Result()
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, page...)
+		if len(page) < 1000 {
+			return all, nil
+		}
+	}
+}

@@ -1,0 +1,100 @@
+package check
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/delayq/delayq"
+	"github.com/delayq/delayq/internal/redistest"
+)
+
+// TestCensusFindsPlantedFaults puts one thing wrong in Redis at a time.
+func TestCensusFindsPlantedFaults(t *testing.T) {
+	for name, plant := range map[string]func(ctx context.Context, rdb redis.UniversalClient, root string){
+		"": func(context.Context, redis.UniversalClient, string) {},
+		"record without a place": func(ctx context.Context, rdb redis.UniversalClient, root string) {
+			rdb.HSet(ctx, root+"pool", "x", "r")
+		},
+		"record in bucket and dead": func(ctx context.Context, rdb redis.UniversalClient, root string) {
+			rdb.ZAdd(ctx, root+"dead", redis.Z{Score: 1, Member: "later"})
+		},
+		"record in bucket and leases": func(ctx context.Context, rdb redis.UniversalClient, root string) {
+			rdb.ZAdd(ctx, root+"leases", redis.Z{Score: 1, Member: "later"})
+		},
+		"in bucket without a record": func(ctx context.Context, rdb redis.UniversalClient, root string) { rdb.HDel(ctx, root+"pool", "later") },
+		"in leases without a record": func(ctx context.Context, rdb redis.UniversalClient, root string) {
+			rdb.ZAdd(ctx, root+"leases", redis.Z{Score: 1, Member: "x"})
+		},
+		"in attempts without a record": func(ctx context.Context, rdb redis.UniversalClient, root string) {
+			rdb.HSet(ctx, root+"attempts", "x", "1")
+		},
+		"in moved without a record": func(ctx context.Context, rdb redis.UniversalClient, root string) {
+			rdb.HSet(ctx, root+"moved", "x", "1")
+		},
+		"in errors without a record": func(ctx context.Context, rdb redis.UniversalClient, root string) {
+			rdb.HSet(ctx, root+"errors", "x", "1")
+		},
+		"in done without a result": func(ctx context.Context, rdb redis.UniversalClient, root string) {
+			rdb.ZAdd(ctx, root+"done", redis.Z{Score: 1, Member: "x"})
+		},
+		"result that is not in done": func(ctx context.Context, rdb redis.UniversalClient, root string) {
+			rdb.HSet(ctx, root+"results", "x", "1")
+		},
+		"undocumented key new": func(ctx context.Context, rdb redis.UniversalClient, root string) { rdb.Set(ctx, root+"new", "x", 0) },
+		"key receipt:x is kept for": func(ctx context.Context, rdb redis.UniversalClient, root string) {
+			rdb.Set(ctx, root+"receipt:x", "x", time.Hour)
+		},
+		"key dead is a string": func(ctx context.Context, rdb redis.UniversalClient, root string) { rdb.Set(ctx, root+"dead", "x", 0) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			redistest.Each(t, func(t *testing.T, rdb redis.UniversalClient) {
+				ctx, prefix := t.Context(), redistest.Prefix(t)
+				client := delayq.NewClient(rdb, delayq.Prefix(prefix))
+				_, err := client.Enqueue(ctx, "t", "now", nil)
+				require.NoError(t, err)
+				_, err = client.Enqueue(ctx, "t", "later", []byte("x"), delayq.ProcessIn(time.Hour))
+				require.NoError(t, err)
+				plant(ctx, rdb, prefix+":{t}:")
+
+				s, err := Read(ctx, rdb, prefix)
+				require.NoError(t, err)
+				found, leftovers := Census(s)
+				if name == "" {
+					require.Empty(t, found)
+					require.Zero(t, leftovers)
+					require.Len(t, Empty(s), 3, "both jobs, and the list ready")
+					return
+				}
+				require.Len(t, found, 1)
+				require.True(t, strings.HasPrefix(found[0].Text, name), found[0].Text)
+			})
+		})
+	}
+}
+
+// TestLeftoversAreCounted shows what may stand in ready beside jobs.
+func TestLeftoversAreCounted(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, rdb redis.UniversalClient) {
+		ctx, prefix := t.Context(), redistest.Prefix(t)
+		client := delayq.NewClient(rdb, delayq.Prefix(prefix))
+		for _, id := range []string{"gone", "moved", "twice"} {
+			_, err := client.Enqueue(ctx, "t", id, nil)
+			require.NoError(t, err)
+		}
+		_, err := client.Dequeue(ctx, "t", "gone")
+		require.NoError(t, err)
+		require.NoError(t, client.Reschedule(ctx, "t", "moved", delayq.ProcessIn(time.Hour)))
+		require.NoError(t, rdb.RPush(ctx, prefix+":{t}:ready", "twice", "").Err())
+
+		s, err := Read(ctx, rdb, prefix)
+		require.NoError(t, err)
+		found, leftovers := Census(s)
+		require.Empty(t, found)
+		require.Equal(t, 4, leftovers)
+	})
+}

@@ -1,0 +1,140 @@
+package rig
+
+import (
+	"context"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"runtime"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/delayq/delayq"
+)
+
+// SnoozeBit is how long a task of the step snooze sleeps at a time.
+const SnoozeBit = 100 * time.Millisecond
+
+// handler carries out tasks and writes down what happens to them.
+type handler struct{ rec *Recorder }
+
+// Handle runs one attempt of a task.
+func (h handler) Handle(ctx context.Context, job *delayq.Job) (err error) {
+	e := Event{
+		Topic: job.Topic, ID: job.ID, Attempt: job.Attempt, Fence: job.Fence(), Nonce: hex.EncodeToString([]byte(job.Nonce())),
+		Started: job.Started.UnixMicro(), Due: job.Due.UnixMilli(), Sum: sum(job.Payload),
+	}
+	var w work
+	if err := json.Unmarshal(job.Payload, &w); err != nil {
+		e.Err = "payload: " + err.Error()
+	}
+	e.Inc = w.Inc
+	start := e
+	start.Op = OpStart
+	h.rec.Record(start)
+
+	watch := context.AfterFunc(ctx, func() {
+		lost := e
+		lost.Op, lost.Result = OpLost, cause(context.Cause(ctx))
+		h.rec.Record(lost)
+	})
+	result := "goexit"
+	defer func() {
+		p := recover()
+		if p != nil {
+			result = "panic"
+		}
+		watch()
+		end := e
+		end.Op, end.Result, end.Fence = OpEnd, result, job.Fence()
+		h.rec.Record(end)
+		if p != nil {
+			panic(p)
+		}
+	}()
+	result, err = h.step(ctx, job, w.step(job.Attempt))
+	return err
+}
+
+// errTask is the failure of a task that is told to fail.
+var errTask = errors.New("told to fail")
+
+func (h handler) step(ctx context.Context, job *delayq.Job, step string) (result string, err error) {
+	verb, arg, _ := strings.Cut(step, ":")
+	d, err := time.ParseDuration(arg)
+	if arg != "" && err != nil {
+		return "err", err
+	}
+	switch verb {
+	case "ok":
+		return "ok", nil
+	case "err":
+		return "err", errTask
+	case "perm":
+		return "perm", delayq.Permanent(errTask)
+	case "panic":
+		panic("told to panic")
+	case "goexit":
+		runtime.Goexit()
+	case "exit":
+		os.Exit(3)
+	case "hang":
+		select {
+		case <-time.After(d):
+			return "ok", nil
+		case <-ctx.Done():
+			return "err", context.Cause(ctx)
+		}
+	case "deaf":
+		time.Sleep(d) // the point of it: nothing else ends this
+		return "ok", nil
+	case "snooze":
+		if job.Started.Before(job.EnqueuedAt.Add(d)) {
+			return "snooze", delayq.Snooze(SnoozeBit)
+		}
+		return "ok", nil
+	}
+	return "err", fmt.Errorf("unknown step %q", step)
+}
+
+// cause names the cause of a context's end.
+func cause(err error) string {
+	for _, known := range []struct {
+		err  error
+		name string
+	}{
+		{delayq.ErrLeaseLost, "lease lost"}, {delayq.ErrCancelled, "cancelled"}, {delayq.ErrShutdown, "shutdown"}, {delayq.ErrTimeout, "timeout"},
+	} {
+		if errors.Is(err, known.err) {
+			return known.name
+		}
+	}
+	return "end"
+}
+
+// hooks write down what becomes of runs.
+type hooks struct{ rec *Recorder }
+
+func (h hooks) settled(e delayq.RunEvent) {
+	inc, _ := strconv.ParseInt(e.Headers[incHeader], 10, 64) // 0: not a task of ours
+	event := Event{
+		Op: OpSettled, Topic: e.Topic, ID: e.ID, Inc: inc, Attempt: e.Attempt, Started: e.Start.UnixMicro(), Result: e.Outcome,
+	}
+	if !e.NextDue.IsZero() {
+		event.Due = e.NextDue.UnixMilli()
+	}
+	h.rec.Record(event)
+}
+
+// The hooks of all outcomes.
+func (h hooks) Done(e delayq.RunEvent)      { h.settled(e) }
+func (h hooks) Retried(e delayq.RunEvent)   { h.settled(e) }
+func (h hooks) Snoozed(e delayq.RunEvent)   { h.settled(e) }
+func (h hooks) Buried(e delayq.RunEvent)    { h.settled(e) }
+func (h hooks) Cancelled(e delayq.RunEvent) { h.settled(e) }
+func (h hooks) LeaseLost(e delayq.RunEvent) { h.settled(e) }
+func (h hooks) Expired(e delayq.RunEvent)   { h.settled(e) }
+func (h hooks) Returned(e delayq.RunEvent)  { h.settled(e) }

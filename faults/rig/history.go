@@ -1,0 +1,205 @@
+package rig
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// An Event is one line of a history. What does not apply is left out.
+type Event struct {
+	Mono int64  `json:"mono"` // CLOCK_MONOTONIC in ns: the same for all processes of a machine
+	Wall int64  `json:"wall"` // Unix ms
+	Proc string `json:"proc"`
+	Op   string `json:"op"`
+	Type string `json:"type,omitempty"` // of a call: invoke, then ok, fail (for certain not carried out) or info (unknown)
+	Call int64  `json:"call,omitempty"` // ties the outcome of a call to its invocation
+
+	Topic   string `json:"topic,omitempty"`
+	ID      string `json:"id,omitempty"`
+	Inc     int64  `json:"inc,omitempty"`     // the incarnation: unique for every enqueueing, carried in the payload
+	Delay   int64  `json:"delay,omitempty"`   // ms
+	Retries int    `json:"retries,omitempty"` // allowed after the first failure; below 0: any number
+	Expires bool   `json:"expires,omitempty"` // the job may be dropped unrun
+	Sum     string `json:"sum,omitempty"`     // of the payload
+
+	Attempt int    `json:"attempt,omitempty"`
+	Fence   int64  `json:"fence,omitempty"`
+	Nonce   string `json:"nonce,omitempty"`   // hex
+	Started int64  `json:"started,omitempty"` // of a run, Redis's clock in µs: with Proc and ID it names the run
+	Due     int64  `json:"due,omitempty"`     // Unix ms
+	Result  string `json:"result,omitempty"`
+	Err     string `json:"err,omitempty"`
+}
+
+// Operations.
+const (
+	OpEnqueue    = "enqueue"
+	OpReplace    = "replace"
+	OpCancel     = "cancel"
+	OpReschedule = "reschedule"
+	OpStart      = "start"   // a handler starts
+	OpEnd        = "end"     // a handler ends; Result says how
+	OpLost       = "lost"    // a handler's context ended; Result is the cause
+	OpSettled    = "settled" // a hook says what became of a run; Result is the outcome
+	OpFault      = "fault"   // a fault begins; Result is its kind, ID the process it hits, if it is one
+	OpHeal       = "heal"    // it is over
+	OpUp         = "up"      // a worker process runs
+)
+
+// Types of calls.
+const (
+	Invoke = "invoke"
+	OK     = "ok"
+	Fail   = "fail"
+	Info   = "info"
+)
+
+// Mono reads the clock of the histories.
+func Mono() int64 {
+	var ts unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts); err != nil {
+		panic(err) // no such clock: nothing here works
+	}
+	return ts.Nano()
+}
+
+// A Recorder appends events to a file of its own. Every line is handed to the system before Record returns, so that the death of
+// the process loses none. Safe for concurrent use.
+type Recorder struct {
+	proc string
+
+	mu   sync.Mutex
+	file *os.File
+	err  error
+}
+
+// NewRecorder opens the file of a process in a directory.
+func NewRecorder(dir, proc string) (*Recorder, error) {
+	f, err := os.OpenFile(filepath.Join(dir, proc+".jsonl"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("history: %w", err)
+	}
+	return &Recorder{proc: proc, file: f}, nil
+}
+
+// Record stamps an event and writes it.
+func (r *Recorder) Record(e Event) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	e.Mono, e.Wall, e.Proc = Mono(), time.Now().UnixMilli(), r.proc
+	raw, err := json.Marshal(e)
+	if err == nil {
+		_, err = r.file.Write(append(raw, '\n'))
+	}
+	if r.err == nil {
+		r.err = err
+	}
+}
+
+// Close closes the file and tells what went wrong with any event.
+func (r *Recorder) Close() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	err := r.file.Close()
+	if r.err != nil {
+		return r.err
+	}
+	return err
+}
+
+// A History follows the files of a directory while they grow.
+type History struct {
+	dir string
+
+	mu     sync.Mutex
+	read   map[string]int64
+	events []Event
+}
+
+// NewHistory follows a directory.
+func NewHistory(dir string) *History {
+	return &History{dir: dir, read: make(map[string]int64)}
+}
+
+// Dir is the directory.
+func (h *History) Dir() string { return h.dir }
+
+// Events reads what is new and returns all events in the order of the clock. The last line of a process that was killed may be cut
+// short; it is left out.
+func (h *History) Events() ([]Event, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	files, err := filepath.Glob(filepath.Join(h.dir, "*.jsonl"))
+	if err != nil {
+		return nil, err
+	}
+	before := len(h.events)
+	for _, name := range files {
+		if err := h.follow(name); err != nil {
+			return nil, err
+		}
+	}
+	if len(h.events) > before {
+		slices.SortStableFunc(h.events, func(a, b Event) int {
+			switch {
+			case a.Mono < b.Mono:
+				return -1
+			case a.Mono > b.Mono:
+				return 1
+			}
+			return 0
+		})
+	}
+	return slices.Clone(h.events), nil
+}
+
+func (h *History) follow(name string) error {
+	f, err := os.Open(name) //nolint:gosec // a file of our own directory
+	if err != nil {
+		return err
+	}
+	defer func() { _ = f.Close() }()
+	info, err := f.Stat()
+	if err != nil {
+		return err
+	}
+	from := h.read[name]
+	if info.Size() <= from {
+		return nil
+	}
+	raw := make([]byte, info.Size()-from)
+	if _, err := f.ReadAt(raw, from); err != nil {
+		return err
+	}
+	end := bytes.LastIndexByte(raw, '\n') + 1
+	h.read[name] = from + int64(end)
+	for text := range bytes.Lines(raw[:end]) {
+		var e Event
+		if err := json.Unmarshal(text, &e); err != nil {
+			return fmt.Errorf("history %s: %w", name, err)
+		}
+		h.events = append(h.events, e)
+	}
+	return nil
+}
+
+// Await reads until the condition holds, and tells whether that was within the limit.
+func (h *History) Await(limit time.Duration, holds func([]Event) bool) (bool, error) {
+	for deadline := time.Now().Add(limit); ; time.Sleep(5 * time.Millisecond) {
+		events, err := h.Events()
+		if err != nil || holds(events) {
+			return err == nil, err
+		}
+		if time.Now().After(deadline) {
+			return false, nil
+		}
+	}
+}

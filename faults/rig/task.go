@@ -1,0 +1,161 @@
+package rig
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strconv"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/delayq/delayq"
+)
+
+// A Task is a job whose payload tells the handler what to do, so that workers need no state.
+//
+// Steps has one step for each attempt, the last one for all further ones: ok, err, perm, panic, goexit, exit (the process ends),
+// hang:<duration> (until then or the end of the context, and then its error), deaf:<duration> (ignores its context), snooze:<duration>
+// (snoozed in bits until that long after the enqueueing, then ok).
+type Task struct {
+	Topic   string
+	ID      string
+	Inc     int64 // unique for every enqueueing; 0: the client gives one
+	Steps   []string
+	Pad     string // makes the payload larger
+	Delay   time.Duration
+	Retries int // below 0: any number
+	Expires time.Duration
+	Options []delayq.JobOption // further ones
+}
+
+// work is the payload of a Task.
+type work struct {
+	Inc   int64    `json:"inc"`
+	Steps []string `json:"steps"`
+	Pad   string   `json:"pad,omitempty"`
+}
+
+// step is what an attempt is to do.
+func (w work) step(attempt int) string {
+	if len(w.Steps) == 0 {
+		return "ok"
+	}
+	return w.Steps[min(attempt, len(w.Steps))-1]
+}
+
+// incHeader is the header with the incarnation, for the hooks.
+const incHeader = "inc"
+
+func sum(payload []byte) string {
+	s := sha256.Sum256(payload)
+	return hex.EncodeToString(s[:8])
+}
+
+// calls numbers calls and incarnations. It begins with the clock, so that several processes or runs do not meet.
+var calls atomic.Int64
+
+func init() { calls.Store(time.Now().UnixMicro() * 1000) }
+
+// A Client is a delayq client that writes down every call before it is made and after.
+type Client struct {
+	*delayq.Client
+	rec *Recorder
+}
+
+// NewClient makes a client that records.
+func NewClient(rdb redis.UniversalClient, rec *Recorder, opts ...delayq.ClientOption) *Client {
+	return &Client{delayq.NewClient(rdb, opts...), rec}
+}
+
+// call records a call and its outcome.
+func (c *Client) call(e Event, do func() (result string, err error)) error {
+	e.Call, e.Type = calls.Add(1), Invoke
+	c.rec.Record(e)
+	result, err := do()
+	e.Type, e.Result = OK, result
+	switch {
+	case err == nil:
+	case errors.Is(err, delayq.ErrUnknownOutcome), errors.Is(err, delayq.ErrNotReplicated):
+		e.Type, e.Err = Info, err.Error()
+	default:
+		e.Type, e.Err, e.Result = Fail, err.Error(), documented(err)
+	}
+	c.rec.Record(e)
+	return err
+}
+
+// documented names the kind of an error that callers can tell from others, empty if it is of none.
+func documented(err error) string {
+	for _, known := range []struct {
+		err  error
+		name string
+	}{
+		{delayq.ErrDuplicate, "duplicate"}, {delayq.ErrNotFound, "not found"}, {delayq.ErrRunning, "running"}, {delayq.ErrDead, "dead"},
+		{delayq.ErrInvalid, "invalid"}, {context.Canceled, "canceled"}, {context.DeadlineExceeded, "deadline"},
+	} {
+		if errors.Is(err, known.err) {
+			return known.name
+		}
+	}
+	if said := redis.Error(nil); errors.As(err, &said) {
+		return "redis"
+	}
+	return ""
+}
+
+// Put enqueues a task; with replace its ID may be taken.
+func (c *Client) Put(ctx context.Context, t *Task, replace bool) error {
+	if t.Inc == 0 {
+		t.Inc = calls.Add(1)
+	}
+	payload, err := json.Marshal(work{t.Inc, t.Steps, t.Pad})
+	if err != nil {
+		return err
+	}
+	opts := append([]delayq.JobOption{delayq.Header(incHeader, strconv.FormatInt(t.Inc, 10)), delayq.ProcessIn(t.Delay)}, t.Options...)
+	e := Event{
+		Op: OpEnqueue, Topic: t.Topic, ID: t.ID, Inc: t.Inc, Delay: t.Delay.Milliseconds(), Retries: t.Retries, Expires: t.Expires > 0,
+		Sum: sum(payload),
+	}
+	if t.Retries >= 0 {
+		opts = append(opts, delayq.Retry(t.Retries))
+	}
+	if t.Expires > 0 {
+		opts = append(opts, delayq.ExpireIn(t.Expires))
+	}
+	if replace {
+		e.Op = OpReplace
+		opts = append(opts, delayq.Replace())
+	}
+	return c.call(e, func() (string, error) {
+		job, err := c.Enqueue(ctx, t.Topic, t.ID, payload, opts...)
+		if job != nil && job.ID != t.ID {
+			return "", fmt.Errorf("enqueued as %q instead of %q", job.ID, t.ID)
+		}
+		return "", err
+	})
+}
+
+// Cancel dequeues a task.
+func (c *Client) Cancel(ctx context.Context, t *Task) (delayq.State, error) {
+	var state delayq.State
+	err := c.call(Event{Op: OpCancel, Topic: t.Topic, ID: t.ID, Inc: t.Inc}, func() (string, error) {
+		var err error
+		state, err = c.Dequeue(ctx, t.Topic, t.ID)
+		return string(state), err
+	})
+	return state, err
+}
+
+// Move reschedules a task.
+func (c *Client) Move(ctx context.Context, t *Task, delay time.Duration) error {
+	e := Event{Op: OpReschedule, Topic: t.Topic, ID: t.ID, Inc: t.Inc, Delay: delay.Milliseconds()}
+	return c.call(e, func() (string, error) {
+		return "", c.Reschedule(ctx, t.Topic, t.ID, delayq.ProcessIn(delay))
+	})
+}

@@ -1,0 +1,178 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/delayq/delayq"
+	"github.com/delayq/delayq/faults/rig"
+)
+
+// pause is how long an enqueuer waits between two calls, on average.
+const pause = 12 * time.Millisecond
+
+// An enqueuer works on IDs of its own, one call after the other. An ID whose call had an unknown outcome is never used again: the call may
+// still arrive.
+type enqueuer struct {
+	r      *rand.Rand
+	n      uint64
+	made   int
+	client *rig.Client
+	live   []*rig.Task
+}
+
+// load is one enqueuer. Most share a connection pool of the usual size; one has a pool of two.
+func (s *Soak) load(ctx context.Context, n uint64) {
+	opts := &redis.Options{Addr: s.proxies[enqueuers].Addr(), DialTimeout: time.Second, ReadTimeout: time.Second}
+	if n == 0 {
+		opts.PoolSize = 2
+	}
+	rdb := redis.NewClient(opts)
+	defer func() { _ = rdb.Close() }()
+	e := &enqueuer{
+		r: rand.New(rand.NewPCG(s.Seed, n)), n: n, //nolint:gosec // not for secrets
+		client: rig.NewClient(rdb, s.rec, delayq.Prefix(prefix)),
+	}
+	for ctx.Err() == nil {
+		// Not ctx: a call that is cut off at the end would only be one more unknown outcome.
+		call, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		e.step(call)
+		cancel()
+		select {
+		case <-time.After(time.Duration(e.r.Int64N(int64(2 * pause)))):
+		case <-ctx.Done():
+		}
+	}
+}
+
+// step is one random call, or a few that belong together.
+func (e *enqueuer) step(ctx context.Context) {
+	if len(e.live) > 200 {
+		e.live = e.live[100:] // long done, most of them
+	}
+	pick := e.r.IntN(100)
+	if len(e.live) == 0 || pick < 66 {
+		t := e.task(fmt.Sprintf("%d-%d", e.n, e.made))
+		e.made++
+		if e.client.Put(ctx, t, false) == nil {
+			e.live = append(e.live, t)
+		}
+		return
+	}
+	i := e.r.IntN(len(e.live))
+	if e.r.IntN(2) == 0 { // rather a new one, which is still there
+		i = len(e.live) - 1
+	}
+	t := e.live[i]
+	var err error
+	switch {
+	case pick < 76:
+		_, err = e.client.Cancel(ctx, t)
+	case pick < 82: // cancelled, and a moment later here again
+		if _, err = e.client.Cancel(ctx, t); err == nil {
+			e.again(ctx, i, false)
+			return
+		}
+	case pick < 90:
+		err = e.client.Move(ctx, t, e.delay())
+	case pick < 96:
+		e.again(ctx, i, true)
+		return
+	default:
+		e.again(ctx, i, false) // mostly a duplicate
+		return
+	}
+	if errors.Is(err, delayq.ErrUnknownOutcome) {
+		e.retire(i)
+	}
+}
+
+// again enqueues another incarnation of an ID.
+func (e *enqueuer) again(ctx context.Context, i int, replace bool) {
+	fresh := e.task(e.live[i].ID)
+	fresh.Topic = e.live[i].Topic
+	err := e.client.Put(ctx, fresh, replace)
+	switch {
+	case err == nil:
+		e.live[i] = fresh
+	case errors.Is(err, delayq.ErrUnknownOutcome):
+		e.retire(i)
+	}
+}
+
+func (e *enqueuer) retire(i int) {
+	e.live[i] = e.live[len(e.live)-1]
+	e.live = e.live[:len(e.live)-1]
+}
+
+func (e *enqueuer) delay() time.Duration {
+	switch n := e.r.IntN(100); {
+	case n < 40:
+		return 0
+	case n < 70:
+		return time.Duration(e.r.Int64N(int64(200 * time.Millisecond))).Truncate(time.Millisecond)
+	case n < 95:
+		return time.Duration(e.r.Int64N(int64(3 * time.Second))).Truncate(time.Millisecond)
+	}
+	return time.Duration(e.r.Int64N(int64(maxDelay))).Truncate(time.Millisecond)
+}
+
+// scripts are what tasks do, each as often as its weight says.
+var scripts = []struct {
+	weight  int
+	steps   []string
+	retries int
+	timeout time.Duration
+}{
+	{50, []string{"ok"}, -1, 0},
+	{8, []string{"err", "ok"}, -1, 0},
+	{3, []string{"err", "err", "ok"}, 5, 0},
+	{3, []string{"panic", "ok"}, -1, 0},
+	{3, []string{"goexit", "ok"}, -1, 0},
+	{2, []string{"perm"}, -1, 0},
+	{2, []string{"err"}, 1, 0},
+	{1, []string{"err"}, 0, 0},
+	{5, []string{"snooze:300ms"}, -1, 0},
+	{8, []string{"hang:150ms"}, -1, 0},
+	{5, []string{"hang:800ms"}, -1, 0},
+	{2, []string{"hang:5s"}, -1, 0}, // longer than the lease
+	{4, []string{"hang:5s", "ok"}, -1, 200 * time.Millisecond},
+	{1, []string{"deaf:3s", "ok"}, -1, 300 * time.Millisecond},
+}
+
+// exitOften is one in how many tasks ends its process.
+const exitOften = 2000
+
+func (e *enqueuer) task(id string) *rig.Task {
+	t := &rig.Task{Topic: topics[e.r.IntN(len(topics))], ID: id, Delay: e.delay(), Retries: -1}
+	total := 0
+	for _, s := range scripts {
+		total += s.weight
+	}
+	n := e.r.IntN(total)
+	for _, s := range scripts {
+		if n -= s.weight; n < 0 {
+			t.Steps, t.Retries = s.steps, s.retries
+			if s.timeout > 0 {
+				t.Options = append(t.Options, delayq.Timeout(s.timeout))
+			}
+			break
+		}
+	}
+	if e.r.IntN(exitOften) == 0 {
+		t.Steps, t.Retries = []string{"exit", "ok"}, -1
+	}
+	if e.r.IntN(50) == 0 {
+		t.Expires = t.Delay + time.Second
+	}
+	if e.r.IntN(50) == 0 {
+		t.Options = append(t.Options, delayq.Retention(time.Second))
+	}
+	t.Options = append(t.Options, delayq.Backoff(backoffMin, backoffMax))
+	return t
+}

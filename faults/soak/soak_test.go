@@ -1,0 +1,65 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"io"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/delayq/delayq/faults/check"
+	"github.com/delayq/delayq/faults/rig"
+	"github.com/delayq/delayq/internal/redistest"
+)
+
+func TestMain(m *testing.M) {
+	rig.WorkerMain()
+	os.Exit(m.Run())
+}
+
+// TestSoakShortly keeps the soak itself in working order. It is far too short to find much.
+func TestSoakShortly(t *testing.T) {
+	redistest.Need(t)
+	s := &Soak{Seed: 1, Dir: t.TempDir(), For: 12 * time.Second, Log: io.Discard}
+	report, err := s.Run(t.Context())
+	require.NoError(t, err)
+	for _, v := range report.Violations {
+		t.Error(v)
+	}
+	t.Log(report)
+	require.Greater(t, report.Finished, 100)
+}
+
+// TestSoakFindsWhatIsLost is the negative control: in the middle, jobs that wait are deleted behind the queue's back.
+func TestSoakFindsWhatIsLost(t *testing.T) {
+	redistest.Need(t)
+	deleted := ""
+	s := &Soak{Seed: 2, Dir: t.TempDir(), For: 6 * time.Second, Log: io.Discard}
+	s.Sabotage = func(ctx context.Context, rdb *redis.Client) error {
+		for range 1000 {
+			state, err := check.Read(ctx, rdb, prefix)
+			if err != nil {
+				continue // Redis is away at the moment
+			}
+			for id := range state.Topics["a"].Bucket {
+				if rdb.HDel(ctx, prefix+":{a}:pool", id).Val() == 1 {
+					deleted = id
+					return nil
+				}
+			}
+		}
+		return errors.New("found no job to delete")
+	}
+	report, err := s.Run(t.Context())
+	require.NoError(t, err)
+	for _, v := range report.Violations {
+		if v.ID == deleted && (v.Rule == "I1" || v.Rule == "I8" || v.Rule == "I12") {
+			return
+		}
+	}
+	t.Fatalf("the loss of %q was not found: %v", deleted, report.Violations)
+}
