@@ -121,3 +121,86 @@ func TestSlowExtensionOfOneTopicLosesNoLeaseOfAnother(t *testing.T) {
 		require.EqualValues(b, 1, b.counter("alive", "acked"))
 	})
 }
+
+// A server that has not heard that its job was replaced, and that another one runs the new job, extends its lease in vain.
+func TestExtensionOfALostLeaseIsRefused(t *testing.T) {
+	inBubble(t, func(b *bubble) {
+		const lease = 6 * time.Second
+		w := newWire(b.redis)
+		w.stall("subscribe")
+		var at time.Duration
+		b.serveOn(w, "a", func(ctx context.Context, _ *delayq.Job) error {
+			<-ctx.Done()
+			require.ErrorIs(b, context.Cause(ctx), delayq.ErrLeaseLost)
+			at = b.at()
+			return nil
+		}, delayq.Lease(lease), delayq.Concurrency(1))
+		b.enqueue("a", "1")
+		b.pass(100 * time.Millisecond)
+		var rec recorder
+		b.serve("a", rec.then(func(ctx context.Context, _ *delayq.Job) error {
+			select {
+			case <-time.After(10 * lease):
+			case <-ctx.Done():
+			}
+			return context.Cause(ctx)
+		}), delayq.Lease(lease))
+		b.pass(time.Second)
+		_, err := b.client.Enqueue(b.Context(), "a", "1", []byte("new"), delayq.Replace())
+		require.NoError(b, err)
+		b.pass(lease)
+		require.Equal(b, lease/3, at, "with the first extension")
+		b.pass(10 * lease)
+		require.Len(b, rec.all(), 1)
+		require.Equal(b, "new", rec.all()[0].payload)
+		require.EqualValues(b, 1, b.counter("a", "acked"))
+		require.Zero(b, b.counter("a", "reclaimed"))
+	})
+}
+
+// A server dies between the end of its wait, which has moved the ID aside, and its take. Nothing else happens in the topic: the tick brings
+// the job back.
+func TestJobBetweenWaitAndTakeIsNotLost(t *testing.T) {
+	inBubble(t, func(b *bubble) {
+		b.loadScripts()
+		w := newWire(b.redis)
+		victim := b.serveOn(w, "a", nothing, delayq.Drain(0))
+		b.pass(100 * time.Millisecond)
+		w.die(script("take"), true)
+		b.enqueue("a", "1")
+		synctest.Wait()
+		require.False(b, w.alive())
+		require.NoError(b, victim.stop())
+		var rec recorder
+		b.serve("a", rec.then(nil))
+		b.pass(1100 * time.Millisecond)
+		require.Len(b, rec.all(), 1)
+		require.Equal(b, 1, rec.all()[0].attempt)
+	})
+}
+
+// A cancel that is faster than the answer of the take that it is about.
+func TestCancelThatOvertakesATakeIsHeard(t *testing.T) {
+	inBubble(t, func(b *bubble) {
+		b.loadScripts()
+		var rec recorder
+		var hooks told
+		w := newWire(b.redis)
+		b.serveOn(w, "a", rec.then(nil), delayq.Hooks(&hooks))
+		b.pass(time.Second)
+		w.delay(script("take"))
+		b.enqueue("a", "1")
+		synctest.Wait()
+		state, err := b.client.Dequeue(b.Context(), "a", "1")
+		require.NoError(b, err)
+		require.Equal(b, delayq.StateRunning, state)
+		b.pass(100 * time.Millisecond)
+		w.rush()
+		b.pass(time.Second)
+		require.Empty(b, rec.all())
+		require.Equal(b, map[string]int{"Cancelled": 1}, hooks.kinds("1"))
+		b.enqueue("a", "2")
+		synctest.Wait()
+		require.Len(b, rec.of("2"), 1)
+	})
+}

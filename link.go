@@ -147,8 +147,11 @@ type outage struct {
 
 	mu    sync.Mutex
 	since time.Time
-	away  map[string]struct{} // calls without an answer
+	away  map[string]time.Time // calls without an answer, and when they last had none
 }
+
+// outageMemory is longer than a call that fails takes until it fails again.
+const outageMemory = callTimeout + 3*paceLimit/2
 
 // failed notes that a call was not answered, or that Redis said that it cannot serve.
 func (o *outage) failed(call string, err error) {
@@ -157,20 +160,26 @@ func (o *outage) failed(call string, err error) {
 	defer o.mu.Unlock()
 	if len(o.away) == 0 {
 		o.since = time.Now()
-		o.away = make(map[string]struct{})
+		o.away = make(map[string]time.Time)
 		o.log.Error("redis away", "err", err)
 	}
-	o.away[call] = struct{}{}
+	o.away[call] = time.Now()
 }
 
 // ended notes an answer.
 func (o *outage) ended(call string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if _, was := o.away[call]; !was {
+	if len(o.away) == 0 {
 		return
 	}
-	if delete(o.away, call); len(o.away) == 0 {
+	delete(o.away, call)
+	for other, last := range o.away {
+		if time.Since(last) > outageMemory { // it is not made again
+			delete(o.away, other)
+		}
+	}
+	if len(o.away) == 0 {
 		o.log.Info("redis back", "delay", time.Since(o.since))
 	}
 }

@@ -371,7 +371,7 @@ func TestRedisIsFull(t *testing.T) {
 		}
 		r.enqueue(fmt.Sprint("later-", i), delayq.ProcessIn(500*time.Millisecond))
 	}
-	require.NoError(t, r.rdb.ConfigSet(t.Context(), "maxmemory", "1mb").Err())
+	require.NoError(t, r.rdb.ConfigSet(t.Context(), "maxmemory", "100kb").Err())
 	_, err := r.client.Enqueue(t.Context(), "a", "refused", nil)
 	require.ErrorContains(t, err, "OOM")
 	require.NotErrorIs(t, err, delayq.ErrUnknownOutcome)
@@ -391,7 +391,7 @@ func TestLeasesAreExtendedWhenRedisIsFull(t *testing.T) {
 	r.serve(r.rdb, delayq.Lease(3*time.Second))
 	r.enqueue("running")
 	until(t, func() bool { return r.started("running") })
-	require.NoError(t, r.rdb.ConfigSet(t.Context(), "maxmemory", "1mb").Err())
+	require.NoError(t, r.rdb.ConfigSet(t.Context(), "maxmemory", "100kb").Err())
 	before := r.hooks.calls("extend")
 	until(t, func() bool { return r.hooks.calls("extend") >= before+4 })
 	close(r.finish)
@@ -401,7 +401,7 @@ func TestLeasesAreExtendedWhenRedisIsFull(t *testing.T) {
 func TestServerStartsWhenRedisIsFull(t *testing.T) {
 	r := onRedis(t)
 	r.enqueue("1")
-	require.NoError(t, r.rdb.ConfigSet(t.Context(), "maxmemory", "1mb").Err())
+	require.NoError(t, r.rdb.ConfigSet(t.Context(), "maxmemory", "100kb").Err())
 	r.serve(r.rdb)
 	until(t, func() bool { return len(r.hooks.of("Done", "1")) == 1 })
 }

@@ -177,6 +177,8 @@ func TestCrashOfAHandlerIsAFailureOfTheAttempt(t *testing.T) {
 		"goexit":        {func() error { runtime.Goexit(); return nil }, "goexit", "string", "Goexit", "retry_test.go"},
 		"panicky error": {func() error { return panickyError{} }, "error", "delayq_test.panickyError", "Error method panics", ""},
 		"panic with it": {func() error { panic(panickyError{}) }, "panic", "delayq_test.panickyError", "", "retry_test.go"},
+		"panic snooze":  {func() error { panic(delayq.Snooze(time.Hour)) }, "panic", "*delayq.snoozeError", "snooze", "retry_test.go"},
+		"panic perm":    {func() error { panic(delayq.Permanent(errTest)) }, "panic", "*delayq.permanentError", errTest.Error(), "retry_test.go"},
 		"big error":     {func() error { return errors.New(strings.Repeat("x", 10<<20)) }, "error", "*errors.errorString", "xxx", ""},
 	}
 	for name, c := range crashes {
@@ -349,6 +351,50 @@ func TestJobThatKillsItsProcessIsBuried(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A job of unlimited retries that kills every process that runs it does not keep the others from being run.
+func TestJobThatKillsItsProcessStarvesNoOther(t *testing.T) {
+	inBubble(t, func(b *bubble) {
+		var rec recorder
+		b.enqueue("a", "killer")
+		for i := range 5 {
+			b.enqueue("a", fmt.Sprint(i))
+		}
+		for range 4 {
+			w := newWire(b.redis)
+			s := b.serveOn(w, "a", rec.then(func(ctx context.Context, job *delayq.Job) error {
+				if job.ID == "killer" {
+					w.cut()
+					<-ctx.Done()
+				}
+				return nil
+			}), delayq.Lease(time.Second), delayq.Drain(0), delayq.Concurrency(1))
+			b.pass(2 * time.Second)
+			require.NoError(b, s.stop())
+			b.pass(2 * time.Second)
+		}
+		require.NotEmpty(b, b.state("a", "killer"))
+		for i := range 5 {
+			require.Empty(b, b.state("a", fmt.Sprint(i)), "job %d does not get a chance", i)
+		}
+	})
+}
+
+// Who revives a job means it to run.
+func TestReviveOfAnExpiredJob(t *testing.T) {
+	inBubble(t, func(b *bubble) {
+		var rec recorder
+		b.serve("a", rec.then(func(context.Context, *delayq.Job) error { return errTest }))
+		b.enqueue("a", "1", delayq.ExpireIn(5*time.Second), delayq.Retry(1), delayq.Backoff(time.Second, time.Second))
+		b.pass(time.Minute)
+		require.Equal(b, delayq.StateDead, b.state("a", "1"))
+		require.NoError(b, b.client.Revive(b.Context(), "a", "1"))
+		b.pass(time.Minute)
+		require.Len(b, rec.all(), 4)
+		require.Equal(b, delayq.StateDead, b.state("a", "1"))
+		require.Zero(b, b.counter("a", "expired"))
+	})
 }
 
 func TestReviveGivesAFreshBudget(t *testing.T) {

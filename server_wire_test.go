@@ -23,6 +23,7 @@ import (
 //	lose          the next request that contains a text is carried out, its reply is lost, and the connection breaks
 //	die           like lose, and the wire is cut from then on; or the request is not even carried out
 //	stall         requests that contain a text do not come through, nor what follows them on their connection
+//	delay, rush   requests that contain a text are carried out, and the answers wait
 type wire struct {
 	redis *embedded.Redis
 
@@ -34,6 +35,7 @@ type wire struct {
 	dying   string // text
 	before  bool   // dying: the request does not arrive
 	stalled []string
+	delayed string
 	lost    int
 	sent    int // requests
 	dialed  int
@@ -45,6 +47,7 @@ type wireConn struct {
 	client, redis net.Conn
 	doomed        bool // the reply that comes next is to be lost
 	last          bool // and with it all connections
+	waits         bool // for rush
 	closed        bool
 }
 
@@ -110,7 +113,10 @@ func (c *wireConn) may(part []byte, request bool) bool {
 	w := c.wire
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	for !c.closed && (w.frozen || request && containsAny(part, w.stalled) >= 0) {
+	if request && w.delayed != "" && bytes.Contains(part, []byte(w.delayed)) {
+		c.waits = true
+	}
+	for !c.closed && (w.frozen || request && containsAny(part, w.stalled) >= 0 || !request && c.waits) {
 		w.changed.Wait()
 	}
 	if request {
@@ -185,9 +191,20 @@ func (w *wire) mend()                { w.set(func() { w.down = false }) }
 func (w *wire) freeze()              { w.set(func() { w.frozen = true }) }
 func (w *wire) thaw()                { w.set(func() { w.frozen = false }) }
 func (w *wire) lose(texts ...string) { w.set(func() { w.losing = append(w.losing, texts...) }) }
+func (w *wire) delay(text string)    { w.set(func() { w.delayed = text }) }
 func (w *wire) stall(text string)    { w.set(func() { w.stalled = append(w.stalled, text) }) }
 
+func (w *wire) rush() {
+	w.set(func() {
+		w.delayed = ""
+		for c := range w.conns {
+			c.waits = false
+		}
+	})
+}
+
 func (w *wire) heal() {
+	w.rush()
 	w.set(func() { w.down, w.frozen, w.losing, w.stalled = false, false, nil, nil })
 }
 

@@ -54,6 +54,8 @@ func TestHandlerBeyondTheDrainIsCutOff(t *testing.T) {
 		"other error": func(ctx context.Context) error { <-ctx.Done(); return errTest },
 		"ignores ctx": func(context.Context) error { time.Sleep(10 * time.Minute); return nil },
 		"nil":         func(ctx context.Context) error { <-ctx.Done(); return nil },
+		"permanent":   func(ctx context.Context) error { <-ctx.Done(); return delayq.Permanent(errTest) },
+		"panic":       func(ctx context.Context) error { <-ctx.Done(); panic("at the end") },
 		"snooze":      func(ctx context.Context) error { <-ctx.Done(); return delayq.Snooze(time.Hour) },
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -91,6 +93,8 @@ func TestHandlerBeyondTheDrainIsCutOff(t *testing.T) {
 				switch name {
 				case "nil":
 					require.EqualValues(b, 3, info.Counters["acked"])
+				case "permanent", "panic": // no retry is left
+					require.EqualValues(b, 3, info.Counters["buried"])
 				case "snooze":
 					require.EqualValues(b, 3, info.Counters["snoozed"])
 				default:

@@ -280,6 +280,31 @@ func TestIdleServerIsQuiet(t *testing.T) {
 	})
 }
 
+// A crash counts as an attempt of every job that was taken, so a job with few of them is not taken before there is a slot for it.
+func TestJobOfLimitedRetriesIsNotTakenAhead(t *testing.T) {
+	inBubble(t, func(b *bubble) {
+		release := make(chan struct{})
+		defer close(release)
+		b.serve("a", func(_ context.Context, job *delayq.Job) error {
+			if job.ID == "slow" {
+				<-release
+			}
+			return nil
+		}, delayq.Concurrency(1))
+		for i := range 200 {
+			b.enqueue("a", fmt.Sprint(i))
+			synctest.Wait()
+		}
+		list := []delayq.NewJob{{Topic: "a", ID: "slow"}, {Topic: "a", ID: "unlimited"}, {Topic: "a", ID: "limited",
+			Options: []delayq.JobOption{delayq.Retry(3)}}}
+		_, err := b.client.EnqueueBatch(b.Context(), list)
+		require.NoError(b, err)
+		synctest.Wait()
+		require.Equal(b, delayq.StateRunning, b.state("a", "unlimited"), "jobs are taken ahead")
+		require.Equal(b, delayq.StateReady, b.state("a", "limited"))
+	})
+}
+
 // A server that holds a job for a slot that does not become free lets go of it.
 func TestJobTakenAheadDoesNotWaitForASlowOne(t *testing.T) {
 	inBubble(t, func(b *bubble) {
