@@ -83,10 +83,10 @@ func (r *real) requireOnce(ids ...string) {
 // requireReplicated waits until the replica has all that has been written so far: WAIT asks about the writes of its own connection.
 func (r *real) requireReplicated() {
 	r.Helper()
-	var replicas *redis.IntCmd
+	var replicas *redis.Cmd
 	_, err := r.rdb.Pipelined(r.Context(), func(p redis.Pipeliner) error {
 		p.Set(r.Context(), "written", "last", 0)
-		replicas = p.Wait(r.Context(), 1, patience)
+		replicas = p.Do(r.Context(), "WAIT", 1, patience.Milliseconds())
 		return nil
 	})
 	require.NoError(r, err)
