@@ -29,7 +29,7 @@ if #lapsed + #due > 0 or heal == '1' then
   redis.call('ZREM', bucket, '')
 end
 
--- The place first, then the books. The first time a job goes to the head: the others that a crash cut off should not wait. After that it backs
+-- The place first, then the books. The first time a job goes to the head: it has waited already. After that it backs
 -- off as if it had failed, for it may be what kills the process: it must not keep the others from being run.
 local reclaimed = 0
 if #lapsed > 0 then
