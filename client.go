@@ -35,9 +35,11 @@ type Client struct {
 func NewClient(rdb redis.UniversalClient, opts ...ClientOption) *Client {
 	c := &Client{rdb: rdb, commits: make(map[string]*commit)}
 	c.o, c.err = newClientOptions(opts)
-	if err := checkRedis(rdb); err != nil {
-		c.err = errors.Join(c.err, err)
+	err := checkRedis(rdb)
+	if err == nil && c.o.replicas > 0 {
+		err = checkReplicaWait(rdb, c.o.replicaWait)
 	}
+	c.err = errors.Join(c.err, err)
 	c.o.hooks.trouble = func(p any) { slog.Error("hook", "err", p) }
 	c.scripts = caller{rdb, &c.o.hooks}
 	return c
