@@ -182,7 +182,7 @@ func (h *Hand) tryExtend(ending int64, held ...Held) (reply, error) {
 func (h *Hand) tryPrune(most int, age time.Duration, limit int) (reply, error) {
 	k := h.keys
 	return h.try(pruneScript, names(
-		k.pool, k.dead, k.attempts, k.errors, k.moved, k.done, k.results, k.stats,
+		k.pool, k.dead, k.attempts, k.errors, k.moved, k.done, k.results, k.stats, k.bucket, k.leases, k.ready, k.handoff,
 	), most, age.Milliseconds(), limit)
 }
 
