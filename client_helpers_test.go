@@ -231,14 +231,14 @@ func (h *Hand) tryCancel(id string) (reply, error) {
 	k := h.keys
 	return h.try(cancelScript, names(
 		k.pool, k.bucket, k.leases, k.dead, k.attempts, k.errors, k.moved, k.stats, k.receipt(h.lane.id),
-	), h.lane.next(), id, "control", k.topic)
+	), h.lane.next(), id, controlChannel(h.prefix()), k.topic)
 }
 
 func (h *Hand) tryReschedule(id, due string) (reply, error) {
 	k := h.keys
 	return h.try(rescheduleScript, names(
 		k.pool, k.bucket, k.ready, k.leases, k.dead, k.moved, k.receipt(h.lane.id),
-	), h.lane.next(), id, due, maxTick.Milliseconds(), "control", k.topic)
+	), h.lane.next(), id, due, maxTick.Milliseconds(), controlChannel(h.prefix()), k.topic)
 }
 
 func (h *Hand) tryRevive(id string) (reply, error) {
