@@ -113,7 +113,9 @@ func TestNoSecretIsLoggedOrReturned(t *testing.T) {
 		}
 		return nil
 	}, logger, delayq.Hooks(&happened, panics{}), delayq.Lease(300*time.Millisecond), delayq.Tick(10*time.Millisecond))
-	until(t, func() bool { return len(happened.of("Started", "lease")) == 1 && len(happened.of("Started", "cancelled")) == 1 })
+	until(t, func() bool {
+		return len(happened.of("Started", "lease")) == 1 && len(happened.of("Started", "cancelled")) == 1
+	})
 	require.NoError(t, admin.Del(ctx, "delayq:{t}:leases").Err())
 	until(t, func() bool { return len(happened.of("LeaseLost", "lease")) > 0 })
 	report, err := client.Check(ctx, "t", true)
