@@ -169,9 +169,9 @@ func (c *Client) prepare(ctx context.Context, fresh *NewJob) (*enqueueing, error
 	return e, nil
 }
 
-// newID makes an ID of 22 letters and digits, 110 random bits: as long as it can be without costing Redis another eight bytes each of
-// the two times it holds an ID.
-func newID() string { return rand.Text()[:22] }
+// newID makes an ID of 14 letters and digits: 70 random bits, so that two of a hundred million live jobs of a topic are the same once in
+// 200,000 times (and then the second is refused as a duplicate). One more character costs Redis 16 bytes, each of the two times it holds an ID.
+func newID() string { return rand.Text()[:14] }
 
 // enqueued tells the hooks how an enqueueing ended.
 func (c *Client) enqueued(ctx context.Context, fresh *NewJob, e *enqueueing, err error) {

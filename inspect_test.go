@@ -87,6 +87,8 @@ func TestGetTellsTheErrors(t *testing.T) {
 		for range 15 {
 			require.Len(t, f.hand.Take(1, 0), 1)
 			f.hand.Promote()
+			f.hand.Hasten(2 * time.Hour) // from the second time on it backs off
+			f.hand.Promote()
 		}
 		info := f.get("x")
 		require.Equal(t, 16, info.Attempt)

@@ -534,6 +534,8 @@ func (p *player) finish() {
 	require.NoError(p.t, err)
 	p.clock(10 * 365 * 24 * 3600 * 1_000_000)
 	h.Promote()
+	p.clock(2 * 3600 * 1_000_000) // what had attempts backs off once more
+	h.Promote()
 	for {
 		r, err := h.tryTake("", 3, time.Hour)
 		require.NoError(p.t, err)

@@ -161,20 +161,24 @@ func (j *modelJob) fail(attempt int, kind string) {
 }
 
 func (m *model) promote(limit int, heal bool) (moved, reclaimed int) {
-	var back, again []string // again: not for the first time
+	var back []string // for the first time
+	later := int64(0)
 	lapsed, due := m.upTo(inLeases, m.now(), limit), m.upTo(inBucket, m.now(), limit)
 	for _, id := range lapsed {
 		j := m.jobs[id]
 		j.attempts++
 		j.fail(j.attempts, kindLeaseLost)
-		j.in = inReady
-		if j.attempts > 1 {
-			again = append(again, id)
-		} else {
+		if j.attempts == 1 {
+			j.in = inReady
 			back = append(back, id)
+			continue
 		}
+		step := int64(1000) << min(j.attempts-1, 12)
+		j.in, j.score = inBucket, m.now()+step+step*(37*later%200)/1000
+		j.moved = fmt.Sprint(j.score, " retry ", j.spent())
+		later++
 	}
-	m.ready = append(append(back, m.ready...), again...)
+	m.ready = append(back, m.ready...)
 	for _, id := range due {
 		m.place(id, m.jobs[id], 0)
 	}

@@ -80,6 +80,19 @@ func (r *real) requireOnce(ids ...string) {
 	require.Zero(r, counterOf(r.T, r.client, "a", "reclaimed"))
 }
 
+// requireReplicated waits until the replica has all that has been written so far: WAIT asks about the writes of its own connection.
+func (r *real) requireReplicated() {
+	r.Helper()
+	var replicas *redis.Cmd
+	_, err := r.rdb.Pipelined(r.Context(), func(p redis.Pipeliner) error {
+		p.Set(r.Context(), "written", "last", 0)
+		replicas = p.Do(r.Context(), "WAIT", 1, patience.Milliseconds())
+		return nil
+	})
+	require.NoError(r, err)
+	require.EqualValues(r, 1, replicas.Val())
+}
+
 // Redis is killed while a handler runs, which ends during the outage. Its job is acked when Redis is back, and was run once; what fell due
 // meanwhile runs then.
 func TestRedisIsKilledAndRestarted(t *testing.T) {
@@ -231,7 +244,7 @@ func TestFailoverToAReplica(t *testing.T) {
 	r.enqueue("running")
 	r.enqueue("due", delayq.ProcessIn(time.Second))
 	until(t, func() bool { return r.started("running") })
-	require.EqualValues(t, 1, r.rdb.Wait(t.Context(), 1, patience).Val(), "the replica has all")
+	r.requireReplicated()
 
 	next := second.Client(t)
 	host, port, err := net.SplitHostPort(second.Addr())
@@ -244,6 +257,29 @@ func TestFailoverToAReplica(t *testing.T) {
 	r.enqueue("new")
 	r.requireOnce("new")
 	require.Equal(t, "1", next.HGet(t.Context(), "delayq:{a}:stats", "retried").Val()+"1", "it is the promoted one that is asked")
+}
+
+// The master dies while a handler runs, and a Sentinel makes its replica the master: the client and the server find it by themselves.
+func TestSentinelFailsOver(t *testing.T) {
+	r := onRedis(t)
+	second := redistest.Replica(t, r.redis)
+	rdb := redis.NewFailoverClient(&redis.FailoverOptions{
+		MasterName: redistest.MasterName, SentinelAddrs: redistest.Sentinels(t, r.redis, 3),
+	})
+	t.Cleanup(func() { _ = rdb.Close() })
+	r.client = delayq.NewClient(rdb)
+	r.serve(rdb)
+	r.enqueue("running")
+	r.enqueue("due", delayq.ProcessIn(time.Second))
+	until(t, func() bool { return r.started("running") })
+	r.requireReplicated()
+
+	require.NoError(t, r.redis.Kill())
+	close(r.finish)
+	r.requireOnce("running", "due")
+	r.enqueue("new")
+	r.requireOnce("new")
+	require.Equal(t, "3", second.Client(t).HGet(t.Context(), "delayq:{a}:stats", "acked").Val(), "it is the promoted one that is asked")
 }
 
 // While Redis reads its data after a restart it answers LOADING.

@@ -365,7 +365,7 @@ func TestBoundedWork(t *testing.T) {
 	require.NoError(t, s.stop())
 
 	t.Run("jobs of one call", func(t *testing.T) {
-		most := map[string]int{"promote": 1000, "take": 256, "ack": 256, "retry": 256, "bury": 256, "extend": 500, "prune": 500}
+		most := map[string]int{"promote": 1000, "take": 500, "ack": 500, "retry": 500, "bury": 500, "extend": 500, "prune": 500}
 		hooks.mu.Lock()
 		defer hooks.mu.Unlock()
 		for _, e := range hooks.scripts {

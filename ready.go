@@ -11,7 +11,7 @@ import (
 
 const (
 	// takeLimit is the most jobs that one call takes.
-	takeLimit = 256
+	takeLimit = 500
 
 	// waitTimeout is how long a blocking pop waits, and waitMargin how much longer its answer may take before the connection counts as
 	// dead.

@@ -353,7 +353,8 @@ func TestJobThatKillsItsProcessIsBuried(t *testing.T) {
 	}
 }
 
-// A job of unlimited retries that kills every process that runs it does not keep the others from being run.
+// A job of unlimited retries that kills every process that runs it does not keep the others from being run: from the second time on it backs
+// off, and apart from the jobs it was taken with.
 func TestJobThatKillsItsProcessStarvesNoOther(t *testing.T) {
 	inBubble(t, func(b *bubble) {
 		var rec recorder
@@ -361,7 +362,7 @@ func TestJobThatKillsItsProcessStarvesNoOther(t *testing.T) {
 		for i := range 5 {
 			b.enqueue("a", fmt.Sprint(i))
 		}
-		for range 4 {
+		for range 8 {
 			w := newWire(b.redis)
 			s := b.serveOn(w, "a", rec.then(func(ctx context.Context, job *delayq.Job) error {
 				if job.ID == "killer" {

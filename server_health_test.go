@@ -198,6 +198,29 @@ func TestNothingIsSilent(t *testing.T) {
 	})
 }
 
+// Redis refuses one command that only one of the loops needs. That loop says so once, names itself, and says when it works again.
+func TestLoopThatIsRefusedSaysSo(t *testing.T) {
+	t.Parallel()
+	for call, command := range map[string]string{"promote": "zrangebyscore", "take": "ltrim", "wait": "blmove", "ack": "hdel", "heartbeat": "hset"} {
+		t.Run(call, func(t *testing.T) {
+			t.Parallel()
+			own := redistest.Start(t)
+			rdb := own.Client(t)
+			var log logbook
+			require.NoError(t, rdb.Do(t.Context(), "ACL", "SETUSER", "default", "-"+command).Err())
+			serve(t, rdb, "delayq", "a", func(context.Context, *delayq.Job) error { return nil }, log.to(), delayq.Drain(0))
+			enqueue := func() bool {
+				_, err := delayq.NewClient(rdb).Enqueue(t.Context(), "a", "", nil)
+				return err == nil || command == "hset"
+			}
+			until(t, func() bool { return enqueue() && len(log.with("level=ERROR", "msg="+call)) > 0 })
+			require.Len(t, log.with("level=ERROR", "msg="+call, "err="), 1)
+			require.NoError(t, rdb.Do(t.Context(), "ACL", "SETUSER", "default", "+"+command).Err())
+			until(t, func() bool { return enqueue() && len(log.with("level=INFO", call+" works again")) > 0 })
+		})
+	}
+}
+
 func TestRedisThatEvictsIsWarnedOf(t *testing.T) {
 	t.Parallel()
 	own := redistest.Start(t, "--maxmemory-policy", "allkeys-lru")

@@ -99,7 +99,7 @@ func (r row) tail(server string) []any {
 }
 
 // settleLimit is the most jobs that one call settles.
-const settleLimit = 256
+const settleLimit = 500
 
 // add puts a row among those Redis is to be told.
 func (t *topicServer) add(r row) {

@@ -1,4 +1,5 @@
--- promote: moves what has fallen due to ready: jobs whose lease ran out to the head, due jobs to the tail, oldest due first.
+-- promote: moves what has fallen due to ready: jobs whose lease ran out to the head, due jobs to the tail, oldest due first. A job with
+-- finished attempts whose lease ran out goes to the bucket instead, due after a backoff.
 --
 -- KEYS[1]  bucket    zset, job id scored by due time (Unix ms)
 -- KEYS[2]  ready     list of job ids, next one at the head
@@ -12,7 +13,8 @@
 -- ARGV[1]  limit     most jobs to move of each kind, at most 1000 (unpack has a stack limit)
 -- ARGV[2]  heal      1: also put back what a server that died between wait and take left in handoff
 --
--- A run that a lease cut off counts as an attempt. Safe to send twice.
+-- A run that a lease cut off counts as an attempt. The backoff doubles from 2 s after the second attempt up to 4096 s; jobs of one call get
+-- up to a fifth more, each another part, so that they do not come back together. Safe to send twice.
 -- Returns {'ok', now, moved, reclaimed, wait}: wait is the time to the next due job or lease end in µs, -1 when there is none.
 -- Cost: O(log N + limit).
 local bucket, ready, leases, pool, attempts = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
@@ -27,19 +29,24 @@ if #lapsed + #due > 0 or heal == '1' then
   redis.call('ZREM', bucket, '')
 end
 
--- The place first, then the books. Who has lost a lease before goes to the tail: a job that kills its process must not keep all others
--- from being run.
+-- The place first, then the books. The first time a job goes to the head: it has waited already. After that it backs
+-- off as if it had failed, for it may be what kills the process: it must not keep the others from being run.
 local reclaimed = 0
 if #lapsed > 0 then
-  local back, first, again = {}, {}, {}
+  local back, first, later, log = {}, {}, {}, {}
   for _, id in ipairs(lapsed) do
     if redis.call('HEXISTS', pool, id) == 1 then
-      back[#back + 1] = id
-      if type(redis.pcall('HGET', attempts, id)) == 'string' then
-        again[#again + 1] = id
-      else
+      local n = #back + 1
+      local before = redis.pcall('HGET', attempts, id)
+      local entry = {attempt = (type(before) == 'string' and tonumber(before) or 0) + 1, at = now, kind = 'lease lost'}
+      if entry.attempt == 1 then
         table.insert(first, 1, id)
+      else
+        local step = 1000 * 2 ^ math.min(entry.attempt - 1, 12)
+        entry.next = now + step + math.floor(step * (37 * #later % 200) / 1000)
+        later[#later + 1] = id
       end
+      back[n], log[n] = id, entry
     else
       redis.pcall('HDEL', attempts, id)
       redis.pcall('HDEL', errors, id)
@@ -49,15 +56,20 @@ if #lapsed > 0 then
   if #first > 0 then
     redis.call('LPUSH', ready, unpack(first))
   end
-  if #again > 0 then
-    redis.call('RPUSH', ready, unpack(again))
+  for i, id in ipairs(back) do
+    if log[i].next then
+      redis.call('ZADD', bucket, string.format('%.0f', log[i].next), id)
+    end
   end
   release(leases, lapsed)
   reclaimed = #back
-  for _, id in ipairs(back) do
-    local before = redis.pcall('HGET', attempts, id)
-    local attempt = (type(before) == 'string' and tonumber(before) or 0) + 1
-    failed(attempts, errors, id, 1, cjson.encode({attempt = attempt, at = now, kind = 'lease lost'}))
+  for i, id in ipairs(back) do
+    if log[i].next then
+      local known = redis.pcall('HGET', moved, id)
+      local spent = type(known) == 'string' and string.match(known, ' (%d+)$') or '0'
+      redis.pcall('HSET', moved, id, string.format('%.0f', log[i].next) .. ' retry ' .. spent)
+    end
+    failed(attempts, errors, id, 1, cjson.encode(log[i]))
   end
   count(stats, 'reclaimed', reclaimed)
   count(stats, 'dropped', #lapsed - reclaimed)
