@@ -134,6 +134,7 @@ func (h *Hand) settle(held []Held, like row) (reply, error) {
 			id: one.ID, fence: one.Fence, opts: rec.opts, spent: m.spent, attempt: finished + 1, start: msTime(rec.enqueuedAt), job: &Job{},
 		}
 		list[i].end = msTime(rec.enqueuedAt + 5)
+		list[i].entry = strings.Replace(like.entry, `"attempt":1,`, `"attempt":`+strconv.Itoa(finished+1)+",", 1)
 	}
 	args := h.ts.group(append([]any{h.lane.next()}, v.words...), list)
 	return h.try(v.script, v.keys(h.keys, h.keys.receipt(h.lane.id)), args...)

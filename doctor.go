@@ -222,9 +222,20 @@ func (d *doctor) note(found Finding) {
 	}
 }
 
-// walk reads ready from its tail to its head, and then handoff.
+// errGrowing says that a check has not come to an end.
+var errGrowing = errors.New("ready grows faster than it can be read")
+
+// walk reads ready from its tail to its head, and then handoff. What is pushed meanwhile makes the way longer: so it has a limit.
 func (d *doctor) walk(ctx context.Context, see func(id string)) error {
+	length, err := d.rdb.LLen(ctx, d.keys.ready).Result()
+	if err != nil {
+		return fmt.Errorf("check topic %q: %w", d.keys.topic, err)
+	}
+	most := 4*length + 100*checkWalk
 	for from, ids := int64(1), []string(nil); ; from += checkWalk {
+		if from > most {
+			return fmt.Errorf("check topic %q: %w", d.keys.topic, errGrowing)
+		}
 		err := d.paced(ctx, func(ctx context.Context) (err error) {
 			ids, err = d.rdb.LRange(ctx, d.keys.ready, 1-from-checkWalk, -from).Result()
 			return err

@@ -358,6 +358,50 @@ func TestMendLeavesAloneWhatHasMoved(t *testing.T) {
 	}
 }
 
+// A walk through ready meets every ID that stays there, whatever comes and goes meanwhile.
+func TestWalkMissesNothingThatStays(t *testing.T) {
+	eachHand(t, func(t *testing.T, h *Hand) {
+		ids := numbered("id", 6500)
+		h.push(h.keys.ready, ids...)
+		d := newDoctor(caller{h.rdb, &hooks{}}, h.rdb, h.keys, true)
+		steps := 0
+		d.pause = func(ctx context.Context, _ time.Duration) error {
+			steps++
+			h.push(h.keys.ready, numbered("new", 300)...) // jobs fall due
+			require.NoError(t, h.rdb.LTrim(ctx, h.keys.ready, 310, -1).Err())
+			require.NoError(t, h.rdb.LPush(ctx, h.keys.ready, "returned").Err())
+			return nil
+		}
+		seen := map[string]bool{}
+		require.NoError(t, d.walk(t.Context(), func(id string) { seen[id] = true }))
+		require.Greater(t, steps, 6)
+		stay := 0
+		for _, id := range h.list(h.keys.ready) {
+			if strings.HasPrefix(id, "id") {
+				require.True(t, seen[id], id)
+				stay++
+			}
+		}
+		require.Greater(t, stay, 1000)
+	})
+}
+
+// A walk that is outrun ends.
+func TestWalkHasAnEnd(t *testing.T) {
+	t.Parallel()
+	rdb := redistest.Shared(t)
+	h := NewHand(t, rdb, redistest.Prefix(t), "topic")
+	h.push(h.keys.ready, numbered("id", 2000)...)
+	d := newDoctor(caller{rdb, &hooks{}}, rdb, h.keys, true)
+	more := numbered("more", 2000)
+	d.pause = func(context.Context, time.Duration) error {
+		h.push(h.keys.ready, more...)
+		return nil
+	}
+	require.ErrorIs(t, d.walk(t.Context(), func(string) {}), errGrowing)
+	require.NoError(t, rdb.Del(t.Context(), h.keys.ready).Err())
+}
+
 // A check of many jobs: slices, strays by the thousand, and their order.
 func TestCheckOfManyJobs(t *testing.T) {
 	eachHand(t, func(t *testing.T, h *Hand) {
