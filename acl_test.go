@@ -290,6 +290,15 @@ func tour(t *testing.T, producer, worker, operator redis.UniversalClient) {
 	_, err = p.Dequeue(ctx, topic, "later")
 	require.ErrorIs(t, err, ErrNotFound)
 
+	// What a failover can lose, put right by a server and by a person.
+	enqueue("astray", ProcessIn(time.Hour))
+	for _, doctor := range []*Client{NewClient(worker), o} {
+		require.NoError(t, worker.ZRem(ctx, k.bucket, "astray").Err())
+		report, err := doctor.Check(ctx, topic, true)
+		require.NoError(t, err)
+		require.Equal(t, []Finding{{Key: "pool", ID: "astray", What: FindingNoPlace, Mended: true}}, report.Findings)
+	}
+
 	events := &tourEvents{happened: make(chan string, 10_000), seen: map[string]int{}}
 	server := NewServer(worker, Hooks(events), Tick(10*time.Millisecond), Lease(300*time.Millisecond), Drain(0),
 		Logger(slog.New(slog.DiscardHandler)), Concurrency(20))

@@ -94,11 +94,14 @@ func (t *topicServer) prune(ctx context.Context) (removed int, err error) {
 	defer cancel()
 	k, o := t.keys, &t.server.o
 	r, err := t.server.call.call(call, pruneScript, k.topic, pruneLimit, names(
-		k.pool, k.dead, k.attempts, k.errors, k.moved, k.done, k.results, k.stats,
+		k.pool, k.dead, k.attempts, k.errors, k.moved, k.done, k.results, k.stats, k.bucket, k.leases, k.ready, k.handoff,
 	), o.deadCount, o.deadAge.Milliseconds(), pruneLimit)
 	if ctx.Err() != nil {
 		return 0, ctx.Err()
 	}
 	t.trouble.note("prune", err)
+	if missing := r.number(3); missing > 0 {
+		t.server.alarm(t)
+	}
 	return int(r.number(2)), err
 }

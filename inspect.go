@@ -45,14 +45,7 @@ func (c *Client) Get(ctx context.Context, topic, id string) (*JobInfo, error) {
 
 // get looks up jobs, at most 1,000, and leaves out those that do not exist.
 func (c *Client) get(ctx context.Context, topic string, ids []string) ([]*JobInfo, error) {
-	k := newKeys(c.o.prefix, topic)
-	args := make([]any, len(ids))
-	for i, id := range ids {
-		args[i] = id
-	}
-	r, err := c.scripts.call(ctx, getScript, topic, len(ids), names(
-		k.pool, k.bucket, k.leases, k.dead, k.attempts, k.errors, k.moved, k.done, k.results,
-	), args...)
+	r, err := c.scripts.lookUp(ctx, newKeys(c.o.prefix, topic), ids)
 	if err != nil {
 		return nil, err
 	}
@@ -65,6 +58,17 @@ func (c *Client) get(ctx context.Context, topic string, ids []string) ([]*JobInf
 		}
 	}
 	return list, nil
+}
+
+// lookUp is one call of the get script.
+func (c caller) lookUp(ctx context.Context, k *keys, ids []string) (reply, error) {
+	args := make([]any, len(ids))
+	for i, id := range ids {
+		args[i] = id
+	}
+	return c.call(ctx, getScript, k.topic, len(ids), names(
+		k.pool, k.bucket, k.leases, k.dead, k.attempts, k.errors, k.moved, k.done, k.results,
+	), args...)
 }
 
 // Columns of what get.lua answers.
@@ -197,13 +201,13 @@ type TopicInfo struct {
 	PauseReason string
 
 	// Counters, by name: enqueued, taken, acked, retried, snoozed, buried, cancelled, expired, reclaimed (leases that ran out), returned,
-	// revived, dropped (leases without a job) and pruned (dead or done jobs that were not kept any longer).
+	// revived, dropped (leases without a job), pruned (dead or done jobs that were not kept any longer) and mended (what Check has repaired).
 	Counters map[string]int64
 }
 
 var counters = []string{
 	"enqueued", "taken", outcomeAcked, outcomeRetried, outcomeSnoozed, outcomeBuried, outcomeCancelled, outcomeExpired, "reclaimed",
-	outcomeReturned, "revived", "dropped", "pruned",
+	outcomeReturned, "revived", "dropped", "pruned", "mended",
 }
 
 // Inspect counts the jobs of a topic. A topic that was never used has none.

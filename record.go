@@ -148,7 +148,11 @@ func decodeStamp(s string) (int64, error) {
 	if s[0] != 0xad {
 		return 0, fmt.Errorf("0x%02x instead of a string of 13 digits", s[0])
 	}
-	return strconv.ParseInt(s[1:stampLen], 10, 64)
+	ms, err := strconv.ParseInt(s[1:stampLen], 10, 64)
+	if err != nil {
+		return 0, errors.New("13 bytes that are no number") // err would show them, and they may be anything, a payload too
+	}
+	return ms, nil
 }
 
 func (r *record) decodeTail(tail string) error {

@@ -115,6 +115,14 @@ var (
 	pruneLua    string
 	pruneScript = newScript("prune", pruneLua, nowPart)
 
+	//go:embed lua/check.lua
+	checkLua    string
+	checkScript = newScript("check", checkLua, nowPart, statsPart, leasePart)
+
+	//go:embed lua/mend.lua
+	mendLua    string
+	mendScript = newScript("mend", mendLua, nowPart, statsPart)
+
 	//go:embed lua/heartbeat.lua
 	heartbeatLua    string
 	heartbeatScript = newScript("heartbeat", heartbeatLua, nowPart)
@@ -122,7 +130,7 @@ var (
 
 var allScripts = []*script{
 	enqueueScript, replaceScript, promoteScript, takeScript, extendScript, ackScript, retryScript, snoozeScript, returnScript, buryScript,
-	cancelScript, rescheduleScript, reviveScript, getScript, inspectScript, pauseScript, pruneScript, heartbeatScript,
+	cancelScript, rescheduleScript, reviveScript, getScript, inspectScript, pauseScript, pruneScript, checkScript, mendScript, heartbeatScript,
 }
 
 // Scripts gives the name and the SHA-1 digest of every script that delayq runs, as SLOWLOG and MONITOR show them.

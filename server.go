@@ -48,6 +48,7 @@ type Server struct {
 	waits  redis.UniversalClient // for blocking pops
 	dials  [2]*dialed            // their connections
 	outage *outage
+	alarms chan *topicServer // topics that have lost jobs
 
 	mu         sync.Mutex
 	errs       []error // what is wrong with what the server was given
@@ -62,7 +63,7 @@ type Server struct {
 // and closes it after Run has returned. What is wrong with
 // rdb or the options is the error of Run.
 func NewServer(rdb redis.UniversalClient, opts ...ServerOption) *Server {
-	s := &Server{rdb: rdb, id: rand.Text(), topics: make(map[string]*topicServer)}
+	s := &Server{rdb: rdb, id: rand.Text(), topics: make(map[string]*topicServer), alarms: make(chan *topicServer, 16)}
 	var err error
 	if s.o, err = newServerOptions(opts); err != nil {
 		s.errs = append(s.errs, err)
@@ -213,6 +214,7 @@ func (s *Server) Run(ctx context.Context) error {
 	}
 	working.Go(func() { s.controlLoop(work) })
 	working.Go(func() { s.heartbeatLoop(work, fetch) })
+	working.Go(func() { s.checkLoop(fetch) })
 
 	<-ctx.Done()
 	for _, t := range s.topics {

@@ -57,6 +57,17 @@ func newKeys(prefix, topic string) *keys {
 	}
 }
 
+// checked lists the keys that a check looks through, in an order in which what is found in one does not hide what is in the next.
+func (k *keys) checked() []string {
+	return []string{k.pool, k.bucket, k.leases, k.dead, k.attempts, k.errors, k.moved, k.done, k.results}
+}
+
+// name is what a key of the topic is called in the protocol.
+func (k *keys) name(key string) string { return strings.TrimPrefix(key, k.root) }
+
+// turn is the key that says that a server has checked the topic lately, for a reason.
+func (k *keys) turn(reason string) string { return k.receipt(reason) }
+
 // receipt is the key under which the last numbered call of a lane leaves its reply.
 func (k *keys) receipt(lane string) string { return k.root + "receipt:" + lane }
 
