@@ -179,7 +179,7 @@ func (h *hooks) fireOutcome(event RunEvent) {
 	}
 }
 
-func (h *hooks) fireScript(event ScriptEvent) {
+func (h *hooks) tellScript(event ScriptEvent) {
 	for _, x := range h.script {
 		h.guard(func() { x.Script(event) })
 	}
