@@ -247,7 +247,7 @@ func TestProseRootDependsOnFiveModules(t *testing.T) {
 	require.Equal(t, []string{
 		"github.com/alicebob/miniredis/v2", // of delayqtest
 		"github.com/redis/go-redis/v9",
-		"github.com/robfig/cron/v3", // the rules of Cron
+		"github.com/robfig/cron/v3",   // the rules of Cron
 		"github.com/stretchr/testify", // of the tests
 		"github.com/vmihailenco/msgpack/v5",
 	}, direct)
