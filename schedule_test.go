@@ -8,9 +8,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
 	"github.com/delayq/delayq"
+	"github.com/delayq/delayq/internal/redistest"
 )
 
 func (b *bubble) schedule(name string, spec delayq.Spec, opts ...delayq.ScheduleOption) {
@@ -580,5 +582,42 @@ func TestScheduleHistoryIsBounded(t *testing.T) {
 		few, err := b.client.Runs(b.Context(), "t", "s", 3)
 		require.NoError(b, err)
 		require.Equal(b, runs[:3], few)
+	})
+}
+
+// Three servers on a clock that runs: thirty schedules with ten slots a second each, and every slot of each has its one job.
+func TestScheduleOnThreeServers(t *testing.T) {
+	t.Parallel()
+	redistest.Each(t, func(t *testing.T, rdb redis.UniversalClient) {
+		prefix := redistest.Prefix(t)
+		client := delayq.NewClient(rdb, delayq.Prefix(prefix))
+		var r recorder
+		for range 3 {
+			serve(t, rdb, prefix, "t", r.then(nil))
+		}
+		const every, schedules = 100 * time.Millisecond, 30
+		for i := range schedules {
+			// CatchUp: on a machine that stands still for a moment all slots have their jobs all the same.
+			require.NoError(t, client.Schedule(t.Context(), "t", fmt.Sprint("s", i), delayq.Every(every), nil, delayq.Allow, delayq.CatchUp(1000)))
+		}
+		until(t, func() bool { return len(r.all()) > 20*schedules })
+		for i := range schedules {
+			require.NoError(t, client.PauseSchedule(t.Context(), "t", fmt.Sprint("s", i)))
+		}
+		infos, err := client.Schedules(t.Context(), "t")
+		require.NoError(t, err)
+		total := 0
+		for _, info := range infos {
+			total += int(info.Fired)
+		}
+		until(t, func() bool { return len(r.all()) == total })
+		times := r.times()
+		for _, info := range infos {
+			require.Zero(t, info.Missed+info.Skipped+info.Failures)
+			last := info.Last.UnixMilli()
+			for n := range info.Fired {
+				require.Equal(t, 1, times[fmt.Sprintf("%s@%d", info.Name, last-n*every.Milliseconds())], info.Name)
+			}
+		}
 	})
 }
