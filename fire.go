@@ -3,7 +3,6 @@ package delayq
 import (
 	"cmp"
 	"context"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -26,7 +25,7 @@ const (
 	// missedCount is how many slots of one gap are counted one by one. After a longer one the number of missed slots is too low.
 	missedCount = 10_000
 
-	// plansLimit is how many definitions a server keeps at hand for each topic.
+	// plansLimit is how many rhythms a server keeps at hand for each topic.
 	plansLimit = 20_000
 )
 
@@ -43,12 +42,18 @@ const overlapWait = "wait"
 
 // A firer is the part of a topic's timer that fires schedules. Only the promote loop uses it.
 type firer struct {
-	plans map[string]*definition // by name
-	bad   map[string]string      // what is wrong with schedules that cannot be fired here, as it was logged
-	idle  int                    // how many schedules were left at the last look because there is nothing to be done about them
-	last  time.Time              // the last look
+	plans map[string]plan   // by name
+	bad   map[string]string // what is wrong with schedules that cannot be fired here, as it was logged
+	idle  int               // how many schedules were left at the last look because there is nothing to be done about them
+	last  time.Time         // the last look
 	slow  pace
 	until time.Time // not before, after a call that failed
+}
+
+// A plan is a rhythm that has been worked out from the definition with this nonce: parsing rules and reading zones is the dear part of it.
+type plan struct {
+	nonce string
+	next  rhythm
 }
 
 // Calendar registers a calendar for the schedules of OnCalendar in all topics of this server. Setting one twice, an illegal name and a nil calendar
@@ -188,6 +193,7 @@ type scheduleState struct {
 	Changed  int64  `json:"changed"`  // when it was changed last
 	Fired    int64  `json:"fired"`    // jobs
 	Since    int64  `json:"since"`    // how many those were at the last change
+	From     int64  `json:"from"`     // after which time slots count: that of the last change or resume
 	Skipped  int64  `json:"skipped"`  // slots
 	Missed   int64  `json:"missed"`   // slots
 	Slot     int64  `json:"slot"`     // the last one that was fired
@@ -201,19 +207,20 @@ type scheduleState struct {
 
 // plan decides what is to be done about a schedule.
 func (t *topicServer) plan(place, name, from, raw, text string, now int64) (firing, error) {
-	d := t.firer.plans[name]
-	if len(raw) < nonceLen || d == nil || d.nonce != hex.EncodeToString([]byte(raw[:nonceLen])) {
-		var err error
-		if d, err = decodeDefinition(raw, true); err != nil {
-			return firing{}, err
-		}
+	d, err := decodeDefinition(raw, true)
+	if err != nil {
+		return firing{}, err
+	}
+	if known, ok := t.firer.plans[name]; ok && known.nonce == d.nonce {
+		d.next = known.next
+	} else {
 		if err := d.compile(t.server.calendars); err != nil {
 			return firing{}, err
 		}
 		if len(t.firer.plans) >= plansLimit {
 			clear(t.firer.plans)
 		}
-		t.firer.plans[name] = d
+		t.firer.plans[name] = plan{d.nonce, d.next}
 	}
 	var state scheduleState
 	if err := json.Unmarshal([]byte(text), &state); err != nil {
@@ -232,7 +239,7 @@ func (t *topicServer) plan(place, name, from, raw, text string, now int64) (firi
 func (d *definition) decide(place string, from, now int64, state *scheduleState) (f firing, err error) {
 	f.overlap = overlapWords[d.overlap]
 	if from == 0 { // nobody has worked it out yet
-		f.after, err = d.next(now)
+		f.after, err = d.next(cmp.Or(state.From, now))
 		return f, err
 	}
 	latest, n, next, err := d.due(from, now)
@@ -290,7 +297,10 @@ func (d *definition) due(from, now int64) (latest []int64, n, next int64, err er
 		}
 		return list[max(0, len(list)-maxCatchUp-1):], n, next, nil
 	}
-	from = min(from, now) // Redis's clock has been set back since: promote saw the slot due
+	if from > now { // it was due: Redis's clock has been set back since
+		next, err = d.next(from)
+		return []int64{from}, 1, next, err
+	}
 	if d.spec.kind == specInterval && from < now {
 		// Any number of slots is as quick as one.
 		steps := (min(now, cmp.Or(d.last, now)) - from) / d.spec.every

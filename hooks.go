@@ -12,7 +12,8 @@ import (
 // quick and safe for concurrent use. One that panics is reported to the Logger and otherwise ignored.
 type Hook any
 
-// EnqueueHook is called before a job is stored. It may add headers, by appending options to job.
+// EnqueueHook is called before a job is stored. It may add headers, by appending options to job. Jobs that are made by schedules are stored by a
+// script, without it.
 type EnqueueHook interface {
 	Enqueue(ctx context.Context, job *NewJob)
 }

@@ -341,22 +341,22 @@ func TestScheduleAgain(t *testing.T) {
 		var r recorder
 		b.serve("t", r.then(nil))
 		headers := []delayq.ScheduleOption{delayq.Header("a", "1"), delayq.Header("b", "2"), delayq.Header("c", "3"), delayq.MaxRuns(2)}
-		b.schedule("s", delayq.Every(time.Hour), headers...)
+		b.schedule("s", delayq.Every(time.Minute), headers...)
 		changed := b.info("s").ChangedAt
-		b.pass(30 * time.Minute)
+		b.pass(30 * time.Second)
 		for range 20 { // maps have no order
-			b.schedule("s", delayq.Every(time.Hour), headers...)
+			b.schedule("s", delayq.Every(time.Minute), headers...)
 		}
 		require.Equal(b, changed, b.info("s").ChangedAt)
-		b.pass(100 * time.Minute)
+		b.pass(100 * time.Second)
 		require.Equal(b, delayq.ScheduleEnded, b.info("s").Status)
-		b.schedule("s", delayq.Every(time.Hour), headers...) // the same: it stays ended
-		b.pass(time.Hour)
+		b.schedule("s", delayq.Every(time.Minute), headers...) // the same: it stays ended
+		b.pass(time.Minute)
 		require.Len(b, r.ids(), 2)
 
-		b.schedule("s", delayq.Every(2*time.Hour), headers...)
+		b.schedule("s", delayq.Every(2*time.Minute), headers...)
 		require.Equal(b, delayq.ScheduleWaiting, b.info("s").Status)
-		b.pass(10 * time.Hour)
+		b.pass(10 * time.Minute)
 		info := b.info("s")
 		require.Equal(b, delayq.ScheduleEnded, info.Status)
 		require.EqualValues(b, 4, info.Fired)
@@ -422,7 +422,8 @@ func TestScheduleOnCalendar(t *testing.T) {
 			s.Calendar("broken", workdays{})
 		})
 		b.pass(20 * time.Second)
-		require.Equal(b, []time.Duration{17*time.Second + time.Millisecond, 23 * time.Second}, b.slots(&r, "days"))
+		require.Equal(b, []time.Duration{11 * time.Second, 17*time.Second + time.Millisecond, 23 * time.Second}, b.slots(&r, "days"))
+		require.Contains(b, r.ids(), b.id("days", 3*time.Second), "it had come before anybody knew")
 		require.Equal(b, delayq.ScheduleEnded, b.info("days").Status)
 		require.Len(b, b.slots(&r, "tick"), 6)
 	})
@@ -619,5 +620,23 @@ func TestScheduleOnThreeServers(t *testing.T) {
 				require.Equal(t, 1, times[fmt.Sprintf("%s@%d", info.Name, last-n*every.Milliseconds())], info.Name)
 			}
 		}
+	})
+}
+
+// A typed topic encodes the payload of a schedule as that of a job.
+func TestScheduleOfATypedTopic(t *testing.T) {
+	inBubble(t, func(b *bubble) {
+		topic := delayq.NewTopic[[]string]("t", delayq.JSON)
+		var got []string
+		serveMany(b.T, b.rdb, bubblePrefix, func(s *delayq.Server) {
+			topic.Handle(s, func(_ context.Context, job *delayq.Job, value []string) error {
+				got = append(got, job.Schedule, value[0])
+				return nil
+			})
+		})
+		require.NoError(b, topic.Schedule(b.Context(), b.client, "s", delayq.Every(time.Second), []string{"x"}))
+		require.ErrorIs(b, delayq.NewTopic[func()]("t").Schedule(b.Context(), b.client, "f", delayq.Every(time.Second), nil), delayq.ErrInvalid)
+		b.pass(time.Second)
+		require.Equal(b, []string{"s", "x"}, got)
 	})
 }

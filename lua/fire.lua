@@ -22,8 +22,8 @@
 -- No schedule may stand twice in one call. At most 500 schedules and 1,000 jobs a call (unpack has a stack limit). Nonces are in
 -- hexadecimal digits. The id of a job is the name, an @ and the slot.
 --
--- Nothing is done for a schedule that is not as the caller has read it: somebody else has fired the slot, or changed the schedule. So the script
--- is safe to send twice.
+-- Nothing is done for a schedule that is not as the caller has read it: somebody else has fired the slot, or changed the schedule. So
+-- the script is safe to send twice.
 -- Returns {'ok', now, letters}: one letter a schedule, f for done, w for nothing done because the last run is still going, o for not as it
 -- was. Cost: O((schedules + jobs) × log N).
 local slots, waiting, fired, runs, pool, bucket, ready = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7]
@@ -146,8 +146,8 @@ for i, start in ipairs(starts) do
   letters[i] = letter
 end
 
--- Places come before records: if something fails between the two, an id without a record is dropped by take. The schedule comes last, so that
--- its slot is fired again if something fails before.
+-- Places come before records: if something fails between the two, an id without a record is dropped by take. The schedule comes last,
+-- so that its slot is fired again if something fails before.
 if #later > 0 then
   redis.call('ZADD', bucket, unpack(later))
 end

@@ -37,7 +37,7 @@ if what ~= 'same' then
   local waits = redis.call('ZSCORE', waiting, name)
   local head = redis.call('ZRANGE', slots, 0, 0, 'WITHSCORES')
 
-  state.nonce, state.since, state.changed = hex(definition), state.fired, now
+  state.nonce, state.since, state.changed, state.from = hex(definition), state.fired, now, now
   state.ended, state.catching = nil, nil
   if not state.paused then
     redis.call('ZADD', slots, slot, name)

@@ -41,7 +41,7 @@ elseif state and state.nonce ~= nonce then
 elseif state then
   answer = 'active'
   if state.paused then
-    state.paused = nil
+    state.paused, state.from = nil, now
     if slot == '' or state.ended then
       state.ended = true
     else
