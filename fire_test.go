@@ -312,3 +312,24 @@ func FuzzDefinition(f *testing.F) {
 		}
 	})
 }
+
+// A run whose lease ran out is noted by promote, of jobs of schedules only.
+func TestScheduleHistoryOfALostLease(t *testing.T) {
+	eachFire(t, func(b *fireBench) {
+		ts := b.server()
+		b.fire(ts, b.read(ts))
+		_, err := b.client.Enqueue(b.Context(), "topic", "s@17", nil) // no job of the schedule, whatever its ID
+		require.NoError(b, err)
+		h := NewHand(b, b.rdb, b.prefix, "topic")
+		require.Len(b, h.Take(2, 0), 2)
+		_, reclaimed := h.Promote()
+		require.Equal(b, 2, reclaimed)
+		runs, err := b.client.Runs(b.Context(), "topic", "s", 10)
+		require.NoError(b, err)
+		require.Len(b, runs, 1)
+		require.Equal(b, b.id, runs[0].JobID)
+		require.Equal(b, "lease lost", runs[0].Outcome)
+		require.Equal(b, 1, runs[0].Attempt)
+		require.EqualValues(b, 1, b.state().Failures)
+	})
+}

@@ -640,3 +640,80 @@ func TestScheduleOfATypedTopic(t *testing.T) {
 		require.Equal(b, []string{"s", "x"}, got)
 	})
 }
+
+// A calendar that does not do what it should stops nothing but its own schedule, and is in the log.
+func TestCalendarsThatMisbehave(t *testing.T) {
+	inBubble(t, func(b *bubble) {
+		var r recorder
+		var log logbook
+		for _, name := range []string{"panics", "stands still", "never"} {
+			b.schedule(name, delayq.OnCalendar(name))
+		}
+		b.schedule("tick", delayq.Every(time.Second))
+		serveMany(b.T, b.rdb, bubblePrefix, func(s *delayq.Server) {
+			s.HandlerFunc("t", r.then(nil))
+			s.Calendar("panics", nextFunc(func(time.Time) time.Time { panic("oh") }))
+			s.Calendar("stands still", nextFunc(func(t time.Time) time.Time { return t }))
+			s.Calendar("never", nextFunc(func(time.Time) time.Time { return time.Time{} }))
+		}, log.to())
+		b.pass(10 * time.Second)
+		require.Len(b, b.slots(&r, "tick"), 10)
+		require.Len(b, log.with("calendar", "panics", "panic: oh"), 1)
+		require.Len(b, log.with("calendar", "stands still", "not later"), 1)
+		require.Equal(b, delayq.ScheduleEnded, b.info("never").Status)
+		require.Equal(b, delayq.ScheduleWaiting, b.info("panics").Status)
+	})
+}
+
+type nextFunc func(time.Time) time.Time
+
+func (f nextFunc) Next(after time.Time) time.Time { return f(after) }
+
+// What is wrong with the calendars of a server is an error of Run.
+func TestCalendarMisuse(t *testing.T) {
+	t.Parallel()
+	rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"})
+	t.Cleanup(func() { _ = rdb.Close() })
+	s := delayq.NewServer(rdb)
+	s.HandlerFunc("t", func(context.Context, *delayq.Job) error { return nil })
+	s.Calendar("", workdays{})
+	s.Calendar("x", nil)
+	s.Calendar("y", workdays{})
+	s.Calendar("y", workdays{})
+	err := s.Run(t.Context())
+	require.ErrorIs(t, err, delayq.ErrInvalid)
+	for _, say := range []string{"empty calendar", `"x" is nil`, `"y" twice`} {
+		require.ErrorContains(t, err, say)
+	}
+}
+
+// A run that is cancelled and one that expires are in the history too.
+func TestScheduleHistoryOfOtherEnds(t *testing.T) {
+	inBubble(t, func(b *bubble) {
+		ctx := b.Context()
+		block := make(chan struct{})
+		h := func(ctx context.Context, _ *delayq.Job) error {
+			select {
+			case <-ctx.Done():
+			case <-block:
+			}
+			return ctx.Err()
+		}
+		b.serve("t", h, delayq.Concurrency(1))
+		b.schedule("s", delayq.Every(10*time.Second), delayq.Allow, delayq.ExpireIn(15*time.Second), delayq.MaxRuns(3))
+		b.pass(10 * time.Second)
+		state, err := b.client.Dequeue(ctx, "t", b.id("s", 10*time.Second))
+		require.NoError(b, err)
+		require.Equal(b, delayq.StateRunning, state)
+		b.pass(36 * time.Second) // the second one runs on, the third one finds no slot and expires
+		close(block)
+		b.pass(20 * time.Second)
+		runs, err := b.client.Runs(ctx, "t", "s", 10)
+		require.NoError(b, err)
+		var outcomes []string
+		for _, run := range runs {
+			outcomes = append(outcomes, run.Outcome)
+		}
+		require.Equal(b, []string{"expired", "acked", "cancelled"}, outcomes)
+	})
+}

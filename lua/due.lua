@@ -23,6 +23,11 @@ if place == 'waiting' then
 else
   list = redis.call('ZRANGEBYSCORE', slots, '-inf', now, 'WITHSCORES', 'LIMIT', offset, limit)
 end
+local found = {}
+for i = 1, #list, 2 do
+  found[#found + 1] = list[i]
+end
+local texts = #found > 0 and redis.call('HMGET', fired, unpack(found))
 local names, at, definitions, states = {}, {}, {}, {}
 local looked, size, n = 0, 0, 0
 for i = 1, #list, 2 do
@@ -30,8 +35,8 @@ for i = 1, #list, 2 do
     break
   end
   looked = looked + 1
-  local text = redis.call('HGET', fired, list[i])
-  local state = state_of(text)
+  local text = texts[looked]
+  local state = place == 'waiting' and state_of(text)
   if place ~= 'waiting' or state and not going(pool, dead, state) then
     local definition = redis.call('HGET', schedules, list[i]) or ''
     n = n + 1
