@@ -333,3 +333,96 @@ func TestScheduleHistoryOfALostLease(t *testing.T) {
 		require.EqualValues(b, 1, b.state().Failures)
 	})
 }
+
+// A call of a client that is sent again is carried out once, and answers as it did the first time, whatever has happened meanwhile.
+func TestScheduleCallsSentTwice(t *testing.T) {
+	eachFire(t, func(b *fireBench) {
+		ctx, k := b.Context(), b.keys
+		h := NewHand(b, b.rdb, b.prefix, "topic")
+		receipt := k.receipt(h.lane.id)
+		twice := func(s *script, keys []any, meanwhile func(), args ...any) string {
+			b.Helper()
+			first, err := h.try(s, keys, append([]any{h.lane.next()}, args...)...)
+			require.NoError(b, err)
+			if meanwhile != nil {
+				meanwhile()
+			}
+			again, err := h.last()
+			require.NoError(b, err)
+			require.Equal(b, first.text(2), again.text(2))
+			return first.text(2)
+		}
+		d := &definition{spec: Every(rare), job: defaultJob}
+		nonce := func() string {
+			raw := must(b.rdb.HGet(ctx, k.schedules, "s").Result())
+			return must(decodeDefinition(raw, true)).nonce
+		}
+		d.job.scheduled = true
+		head, tail, err := encodeRecord([nonceLen]byte{1}, &d.job, nil)
+		require.NoError(b, err)
+
+		id := twice(triggerScript, names(k.fired, k.pool, k.bucket, k.ready, k.stats, receipt), nil,
+			"s", nonce(), head, tail, 0, 1000, "control", "topic")
+		require.Equal(b, []string{id}, b.jobs())
+		require.Equal(b, "changed", twice(triggerScript, names(k.fired, k.pool, k.bucket, k.ready, k.stats, receipt), nil,
+			"s", "0000000000000000", head, tail, 0, 1000, "control", "topic"))
+
+		suspend := names(k.slots, k.waiting, k.fired, receipt)
+		resume := func() { require.NoError(b, b.client.ResumeSchedule(ctx, "topic", "s")) }
+		require.Equal(b, "paused", twice(suspendScript, suspend, resume, "s", "pause", "", "", 1000, "control", "topic"))
+		require.Zero(b, b.state().PausedSince, "a pause that comes late does not undo the resume")
+
+		keys := names(k.schedules, k.slots, k.waiting, k.fired, k.runs, receipt)
+		raw, err := d.encode()
+		require.NoError(b, err)
+		remove := func() { require.NoError(b, b.client.Unschedule(ctx, "topic", "s")) }
+		require.Equal(b, "changed", twice(scheduleScript, keys, remove, "s", raw, b.slot, 1000, "control", "topic"))
+		_, err = b.client.ScheduleInfo(ctx, "topic", "s")
+		require.ErrorIs(b, err, ErrNotFound, "a schedule that was removed meanwhile is not made again")
+
+		require.Equal(b, "new", twice(scheduleScript, keys, nil, "s", raw, b.slot, 1000, "control", "topic"))
+		require.Equal(b, "gone", twice(unscheduleScript, keys, nil, "s"))
+		require.Equal(b, "none", twice(unscheduleScript, keys, nil, "s"))
+	})
+}
+
+// A Redis that is full refuses to fire, as it refuses to enqueue, and the slot is fired when there is room again. Nothing is half done.
+func TestFireOnAFullRedis(t *testing.T) {
+	t.Parallel()
+	redistest.Need(t)
+	rdb := redistest.Start(t).Client(t)
+	b := &fireBench{T: t, rdb: rdb, prefix: redistest.Prefix(t)}
+	b.client, b.keys = NewClient(rdb, Prefix(b.prefix)), newKeys(b.prefix, "topic")
+	require.NoError(t, b.client.Schedule(t.Context(), "topic", "s", Every(rare), nil))
+	b.slot = time.Now().UnixMilli() / rare.Milliseconds() * rare.Milliseconds()
+	b.id = fmt.Sprint("s@", b.slot)
+	b.due()
+	ts := b.server()
+	f := b.read(ts)
+	before := Dump(t, rdb, b.prefix)
+	require.NoError(t, rdb.ConfigSet(t.Context(), "maxmemory", "1").Err())
+	_, _, err := ts.fireSome(t.Context(), []firing{f})
+	require.ErrorContains(t, err, "OOM")
+	require.NoError(t, rdb.ConfigSet(t.Context(), "maxmemory", "0").Err())
+	require.Equal(t, before, Dump(t, rdb, b.prefix))
+	b.fire(ts, f)
+	require.Equal(t, []string{b.id}, b.jobs())
+}
+
+// A key of a wrong type stops the firing before anything is written.
+func TestFireMeetsAKeyOfAWrongType(t *testing.T) {
+	eachFire(t, func(b *fireBench) {
+		ts := b.server()
+		f := b.read(ts)
+		for _, key := range []string{b.keys.pool, b.keys.bucket, b.keys.ready, b.keys.leases, b.keys.dead, b.keys.waiting} {
+			require.NoError(b, b.rdb.Set(b.Context(), key, "wrong", 0).Err())
+			before := Dump(b, b.rdb, b.prefix)
+			_, _, err := ts.fireSome(b.Context(), []firing{f})
+			require.ErrorContains(b, err, "WRONGTYPE", key)
+			require.Equal(b, before, Dump(b, b.rdb, b.prefix))
+			require.NoError(b, b.rdb.Del(b.Context(), key).Err())
+		}
+		b.fire(ts, f)
+		require.Equal(b, []string{b.id}, b.jobs())
+	})
+}
