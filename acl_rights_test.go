@@ -3,6 +3,7 @@ package delayq
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"strings"
 	"testing"
 	"time"
@@ -66,6 +67,7 @@ func duties(role string) (list []duty) {
 			_, _ = h.tryPromote(1000, 0)
 			_, _ = h.settle([]Held{running}, row{verb: verbAck})
 		})
+		list = append(list, fireTwice)
 		check()
 	case "operator":
 		raw("cancel running", "cancel dead", "reschedule ready", "reschedule to now", "revive")
@@ -83,6 +85,27 @@ func duties(role string) (list []duty) {
 		check()
 	}
 	return list
+}
+
+// fireTwice fires two slots of a schedule, the second while the first one's job runs: that is cancelled.
+func fireTwice(ctx context.Context, h *Hand, _ Held) {
+	topic := h.keys.topic
+	s := NewServer(h.rdb, Logger(slog.New(slog.DiscardHandler)))
+	s.HandlerFunc(topic, func(context.Context, *Job) error { return nil })
+	if s.begin() != nil {
+		return
+	}
+	defer s.close()
+	t := s.topics[topic]
+	t.base = ctx
+	_ = h.client().Schedule(ctx, topic, "s", Every(time.Millisecond), nil, CancelPrevious)
+	for fired, try := 0, 0; fired < 2 && try < 100; try++ { // the slots come by themselves
+		t.firer.idle = 0 // look again, though nothing is new
+		if t.fire(ctx, 1) {
+			fired++
+		}
+		_, _ = h.tryTake("", 10, time.Hour)
+	}
 }
 
 // Each command, each pattern of keys and the channel that the ACL file gives to a role is taken away in turn: each time something that

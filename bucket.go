@@ -24,7 +24,7 @@ func (t *topicServer) promoteLoop(ctx context.Context) {
 	for ctx.Err() == nil {
 		t.turn(loopPromote)
 		heal := time.Since(healed) >= tick
-		moved, wait, err := t.promote(ctx, heal)
+		moved, wait, due, err := t.promote(ctx, heal)
 		if err != nil {
 			sleep(ctx, slow.next())
 			continue
@@ -33,7 +33,7 @@ func (t *topicServer) promoteLoop(ctx context.Context) {
 		if heal {
 			healed = time.Now()
 		}
-		if moved >= promoteLimit {
+		if again := t.fire(ctx, due); again || moved >= promoteLimit {
 			continue
 		}
 		if now := t.clock.at(time.Now()); now.Sub(pruned).Abs() >= pruneEvery {
@@ -57,8 +57,9 @@ func (t *topicServer) sleepUntilDue(ctx context.Context, d time.Duration) {
 	}
 }
 
-// promote is one call of the promote script: how many jobs of one kind it moved at most, and how long until it has something to do again.
-func (t *topicServer) promote(ctx context.Context, heal bool) (moved int, wait time.Duration, err error) {
+// promote is one call of the promote script: how many jobs of one kind it moved at most, how long until it has something to do again, and how
+// many schedules have a slot that is due or waits.
+func (t *topicServer) promote(ctx context.Context, heal bool) (moved int, wait time.Duration, due int, err error) {
 	call, cancel := context.WithTimeout(t.base, callTimeout)
 	defer cancel()
 	k := t.keys
@@ -68,14 +69,14 @@ func (t *topicServer) promote(ctx context.Context, heal bool) (moved int, wait t
 	}
 	sent := time.Now()
 	r, err := t.server.call.call(call, promoteScript, k.topic, promoteLimit, names(
-		k.bucket, k.ready, k.leases, k.pool, k.attempts, k.errors, k.moved, k.handoff, k.stats,
+		k.bucket, k.ready, k.leases, k.pool, k.attempts, k.errors, k.moved, k.handoff, k.stats, k.slots, k.waiting, k.runs,
 	), promoteLimit, flag)
 	if ctx.Err() != nil {
-		return 0, 0, ctx.Err()
+		return 0, 0, 0, ctx.Err()
 	}
 	t.trouble.note("promote", err)
 	if err != nil {
-		return 0, 0, err
+		return 0, 0, 0, err
 	}
 	t.clock.read(r.now(), sent, time.Now())
 	if n := r.number(3); n > 0 {
@@ -85,7 +86,7 @@ func (t *topicServer) promote(ctx context.Context, heal bool) (moved int, wait t
 	if wait < 0 {
 		wait = maxTick
 	}
-	return int(max(r.number(2), r.number(3))), wait, nil
+	return int(max(r.number(2), r.number(3))), wait, int(r.number(5)), nil
 }
 
 // prune is one call of the prune script: how many jobs it removed.

@@ -197,7 +197,7 @@ func (c *Client) enqueued(ctx context.Context, fresh *NewJob, e *enqueueing, err
 // forgotten. ErrNotFound if there is no such job: it has run, for example. The cost does not depend on how many jobs wait.
 func (c *Client) Dequeue(ctx context.Context, topic, id string) (State, error) {
 	state, err := c.one(ctx, cancelScript, topic, id, func(k *keys, receipt string) []any {
-		return names(k.pool, k.bucket, k.leases, k.dead, k.attempts, k.errors, k.moved, k.stats, receipt)
+		return names(k.pool, k.bucket, k.leases, k.dead, k.attempts, k.errors, k.moved, k.stats, receipt, k.runs)
 	}, controlChannel(c.o.prefix), topic)
 	if err != nil {
 		return "", err

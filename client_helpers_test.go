@@ -62,7 +62,7 @@ func (h *Hand) try(s *script, keys []any, args ...any) (reply, error) {
 func (h *Hand) tryPromote(limit, heal int) (reply, error) {
 	k := h.keys
 	return h.try(promoteScript, names(
-		k.bucket, k.ready, k.leases, k.pool, k.attempts, k.errors, k.moved, k.handoff, k.stats,
+		k.bucket, k.ready, k.leases, k.pool, k.attempts, k.errors, k.moved, k.handoff, k.stats, k.slots, k.waiting, k.runs,
 	), limit, heal)
 }
 
@@ -231,7 +231,7 @@ func (h *Hand) record(when string, retention int64) (head, tail string) {
 func (h *Hand) tryCancel(id string) (reply, error) {
 	k := h.keys
 	return h.try(cancelScript, names(
-		k.pool, k.bucket, k.leases, k.dead, k.attempts, k.errors, k.moved, k.stats, k.receipt(h.lane.id),
+		k.pool, k.bucket, k.leases, k.dead, k.attempts, k.errors, k.moved, k.stats, k.receipt(h.lane.id), k.runs,
 	), h.lane.next(), id, controlChannel(h.prefix()), k.topic)
 }
 

@@ -13,7 +13,8 @@ import (
 // nothing but itself, only Started ends its run (as a failure), and Enqueue and Enqueued the goroutine of the caller.
 type Hook any
 
-// EnqueueHook is called before a job is stored. It may add headers, by appending options to job.
+// EnqueueHook is called before a job is stored. It may add headers, by appending options to job. Jobs that are made by schedules are stored by a
+// script, without it.
 type EnqueueHook interface {
 	Enqueue(ctx context.Context, job *NewJob)
 }
@@ -190,7 +191,7 @@ func (h *hooks) fireOutcome(event RunEvent) {
 	}
 }
 
-func (h *hooks) fireScript(event ScriptEvent) {
+func (h *hooks) tellScript(event ScriptEvent) {
 	for _, x := range h.script {
 		h.apart(func() { x.Script(event) })
 	}

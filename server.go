@@ -55,6 +55,7 @@ type Server struct {
 	used       bool
 	started    time.Time
 	topics     map[string]*topicServer
+	calendars  map[string]Calendar
 	middleware []Middleware
 	running    sync.WaitGroup // handlers
 }
@@ -63,7 +64,9 @@ type Server struct {
 // and closes it after Run has returned. What is wrong with
 // rdb or the options is the error of Run.
 func NewServer(rdb redis.UniversalClient, opts ...ServerOption) *Server {
-	s := &Server{rdb: rdb, id: rand.Text(), topics: make(map[string]*topicServer), alarms: make(chan *topicServer, 16)}
+	s := &Server{
+		rdb: rdb, id: rand.Text(), topics: make(map[string]*topicServer), alarms: make(chan *topicServer, 16), calendars: make(map[string]Calendar),
+	}
 	var err error
 	if s.o, err = newServerOptions(opts); err != nil {
 		s.errs = append(s.errs, err)

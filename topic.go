@@ -34,6 +34,12 @@ type keys struct {
 	results  string // hash: job ID → what is kept of it
 	meta     string // hash: what an operator has set
 	stats    string // hash: counters
+
+	schedules string // hash: name → definition of a schedule
+	slots     string // zset: schedule by its next slot
+	waiting   string // zset: schedule by the slot that waits for the end of the last run
+	fired     string // hash: schedule → what has become of its slots
+	runs      string // hash: schedule → history of its runs
 }
 
 func newKeys(prefix, topic string) *keys {
@@ -54,6 +60,12 @@ func newKeys(prefix, topic string) *keys {
 		results:  root + "results",
 		meta:     root + "meta",
 		stats:    root + "stats",
+
+		schedules: root + "schedules",
+		slots:     root + "slots",
+		waiting:   root + "waiting",
+		fired:     root + "fired",
+		runs:      root + "runs",
 	}
 }
 
