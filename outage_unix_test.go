@@ -70,6 +70,10 @@ func TestStoppedWorkerIsRefused(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, []string{"start", "1", "1"}, receive(t, w.lines))
 	require.NoError(t, w.cmd.Process.Signal(syscall.SIGSTOP))
+	var status syscall.WaitStatus // a signal takes its time
+	_, err = syscall.Wait4(w.cmd.Process.Pid, &status, syscall.WUNTRACED, nil)
+	require.NoError(t, err)
+	require.True(t, status.Stopped())
 	stopped := rdb.Time(t.Context()).Val()
 	_, err = io.WriteString(w.in, "the handler is to end at once when it wakes up\n")
 	require.NoError(t, err)
