@@ -404,33 +404,33 @@ func TestWalkHasAnEnd(t *testing.T) {
 
 // A check of many jobs: slices, strays by the thousand, and their order.
 func TestCheckOfManyJobs(t *testing.T) {
-	eachHand(t, func(t *testing.T, h *Hand) {
-		const n = checkStrays + 2500
-		ids := numbered("job", n)
-		for i, chunk := range slices.Collect(slices.Chunk(ids, 500)) {
-			h.put("+"+strconv.Itoa(3_600_000+i), chunk...)
-		}
-		h.put("+0", numbered("ready", 2500)...)
-		h.put("+7200000", "stays")
-		require.NoError(t, h.rdb.ZRemRangeByScore(t.Context(), h.keys.bucket, "-inf", h.score("stays", -1)).Err())
-		report, err := h.client().Check(t.Context(), "topic", true)
-		require.NoError(t, err)
-		require.Equal(t, map[string]int{FindingNoPlace: n}, report.Found)
-		require.Equal(t, n, report.Mended)
-		require.Len(t, report.Findings, checkFindings)
-		require.GreaterOrEqual(t, report.Jobs, int64(n+2501))
-		require.EqualValues(t, n+1, h.rdb.ZCard(t.Context(), h.keys.bucket).Val())
-		require.EqualValues(t, 2500, h.rdb.LLen(t.Context(), h.keys.ready).Val())
+	t.Parallel()
+	h := NewHand(t, redistest.Shared(t), redistest.Prefix(t), "topic") // miniredis is slow with so many
+	const n = checkStrays + 2500
+	ids := numbered("job", n)
+	for i, chunk := range slices.Collect(slices.Chunk(ids, 500)) {
+		h.put("+"+strconv.Itoa(3_600_000+i), chunk...)
+	}
+	h.put("+0", numbered("ready", 2500)...)
+	h.put("+7200000", "stays")
+	require.NoError(t, h.rdb.ZRemRangeByScore(t.Context(), h.keys.bucket, "-inf", h.score("stays", -1)).Err())
+	report, err := h.client().Check(t.Context(), "topic", true)
+	require.NoError(t, err)
+	require.Equal(t, map[string]int{FindingNoPlace: n}, report.Found)
+	require.Equal(t, n, report.Mended)
+	require.Len(t, report.Findings, checkFindings)
+	require.GreaterOrEqual(t, report.Jobs, int64(n+2501))
+	require.EqualValues(t, n+1, h.rdb.ZCard(t.Context(), h.keys.bucket).Val())
+	require.EqualValues(t, 2500, h.rdb.LLen(t.Context(), h.keys.ready).Val())
 
-		h.Hasten(3 * time.Hour)
-		require.NoError(t, h.rdb.Del(t.Context(), h.keys.ready).Err())
-		h.Promote()
-		require.True(t, slices.Equal(append(ids, "stays"), h.list(h.keys.ready)), "the due times are those of before")
-		report, err = h.client().Check(t.Context(), "topic", true)
-		require.NoError(t, err)
-		require.Equal(t, 2500, report.Mended)
-		require.True(t, slices.Equal(ids, h.list(h.keys.ready)[:n]), "those that were there stand before them")
-	})
+	h.Hasten(3 * time.Hour)
+	require.NoError(t, h.rdb.Del(t.Context(), h.keys.ready).Err())
+	h.Promote()
+	require.True(t, slices.Equal(append(ids, "stays"), h.list(h.keys.ready)), "the due times are those of before")
+	report, err = h.client().Check(t.Context(), "topic", true)
+	require.NoError(t, err)
+	require.Equal(t, 2500, report.Mended)
+	require.True(t, slices.Equal(ids, h.list(h.keys.ready)[:n]), "those that were there stand before them")
 }
 
 // score is the score of a job in the bucket, and something.

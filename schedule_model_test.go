@@ -234,9 +234,9 @@ func (m *scheduleModel) compare(t *testing.T, client *Client, story string) {
 
 func TestScheduleIsTheModel(t *testing.T) {
 	t.Parallel()
-	games := 150
+	games := 60
 	if testing.Short() {
-		games = 30
+		games = 20
 	}
 	begin := rand.Uint64N(1 << 40)
 	for i := range games {
