@@ -79,7 +79,7 @@ func TestDequeueOfOneLeavesTheOthers(t *testing.T) {
 	})
 }
 
-// Cancel races with the taking of a job: it runs if and only if the cancel says that it was running. (failures.md, D1)
+// Cancel races with the taking of a job: it runs if and only if the cancel says that it was running. (D1)
 func TestDequeueRacesWithTake(t *testing.T) {
 	eachClient(t, func(t *testing.T, f *fixture) {
 		const n = 200

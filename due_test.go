@@ -22,7 +22,7 @@ func TestDueIn(t *testing.T) {
 			0: 0, -1: 0, -time.Hour: 0, math.MinInt64: 0,
 			1: time.Millisecond, time.Millisecond: time.Millisecond, time.Millisecond + 1: 2 * time.Millisecond,
 			999 * time.Microsecond: time.Millisecond, 1500 * time.Microsecond: 2 * time.Millisecond,
-			// 2^31 and 2^32 ms, which other queues have run at once (failures.md, F2, F3)
+			// 2^31 and 2^32 ms, which other queues have run at once (F2, F3)
 			25 * 24 * time.Hour: 25 * 24 * time.Hour, 50 * 24 * time.Hour: 50 * 24 * time.Hour,
 			10 * 365 * 24 * time.Hour: 10 * 365 * 24 * time.Hour, century: century, century - 1: century,
 		} {
@@ -90,7 +90,7 @@ func TestDueOfTheLastOptionWins(t *testing.T) {
 }
 
 // A property: a due time is the asked one, rounded up to the ms, by the clock that Redis had; and a longer delay is never due earlier.
-// (failures.md, F1, F4)
+// (F1, F4)
 func TestDueIsNeverRoundedDown(t *testing.T) {
 	eachClient(t, func(t *testing.T, f *fixture) {
 		seed := rand.Uint64()
@@ -165,7 +165,7 @@ func TestDueByAnotherClockThanOurs(t *testing.T) {
 	}
 }
 
-// The score of a zset is a float64: every ms up to the last one allowed has its own. (failures.md, F7)
+// The score of a zset is a float64: every ms up to the last one allowed has its own. (F7)
 func TestDueTimesKeepTheirLastDigit(t *testing.T) {
 	t.Parallel()
 	redistest.Need(t)

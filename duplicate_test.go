@@ -88,7 +88,7 @@ func TestReplaceInEveryState(t *testing.T) {
 	}
 }
 
-// A job that was cancelled while it was ready leaves its ID in ready. It must not start the next job of that ID early. (failures.md, D15)
+// A job that was cancelled while it was ready leaves its ID in ready. It must not start the next job of that ID early. (D15)
 func TestCancelThenEnqueueTheSameIDForLater(t *testing.T) {
 	eachClient(t, func(t *testing.T, f *fixture) {
 		f.enqueue("x")

@@ -183,7 +183,7 @@ func TestEnqueueErrorsNameTheTopic(t *testing.T) {
 	})
 }
 
-// 50 goroutines want the same ID: one gets it. (failures.md, D14)
+// 50 goroutines want the same ID: one gets it. (D14)
 func TestOneOfManyEnqueuesGetsTheID(t *testing.T) {
 	eachClient(t, func(t *testing.T, f *fixture) {
 		var wg sync.WaitGroup
