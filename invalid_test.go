@@ -92,6 +92,7 @@ func TestInvalidIDs(t *testing.T) {
 	})
 }
 
+// (F2, F3, F5, I11)
 func TestInvalidJobs(t *testing.T) {
 	eachClient(t, func(t *testing.T, f *fixture) {
 		for name, c := range map[string]struct {
@@ -100,6 +101,7 @@ func TestInvalidJobs(t *testing.T) {
 			parts   []string
 		}{
 			"payload":       {make([]byte, 1<<20+1), nil, []string{"payload of 1048577 bytes", "at most 1048576"}},
+			"290 years":     {nil, []delayq.JobOption{delayq.ProcessIn(290 * 365 * 24 * time.Hour)}, []string{"ProcessIn(", "at most 876000h0m0s"}},
 			"far future":    {nil, []delayq.JobOption{delayq.ProcessIn(math.MaxInt64)}, []string{"ProcessIn(", "at most 876000h0m0s"}},
 			"year 9999":     {nil, []delayq.JobOption{delayq.ProcessAt(time.Date(9999, 1, 1, 0, 0, 0, 0, time.UTC))}, []string{"ProcessAt(9999", "2286"}},
 			"year 1":        {nil, []delayq.JobOption{delayq.ProcessAt(time.Date(1, 1, 2, 0, 0, 0, 0, time.UTC))}, []string{"ProcessAt(0001", "1970"}},

@@ -187,9 +187,10 @@ func TestExtensionWithoutAnswerIsNotALostLease(t *testing.T) {
 	})
 }
 
+// Whatever the handler of a cancelled job returns, the job is gone and the outcome is "cancelled". (D2, D4)
 func TestDequeueOfARunningJob(t *testing.T) {
 	for name, result := range map[string]error{
-		"nil": nil, "error": errTest, "ctx": context.Canceled, "permanent": delayq.Permanent(errTest), "snooze": delayq.Snooze(time.Second),
+		"nil": nil, "error": errTest, "ctx": context.Canceled, "cause": delayq.ErrCancelled, "permanent": delayq.Permanent(errTest), "snooze": delayq.Snooze(time.Second),
 	} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(b *bubble) {
@@ -234,7 +235,7 @@ func TestDequeueOfARunningJob(t *testing.T) {
 	}
 }
 
-// With the control channel out of order a cancel is noticed with the next extension.
+// With the control channel out of order a cancel is noticed with the next extension, also when no slot is free and nothing else happens. (D6)
 func TestDequeueOfARunningJobWithoutTheControlChannel(t *testing.T) {
 	inBubble(t, func(b *bubble) {
 		w := newWire(b.redis)
@@ -246,7 +247,7 @@ func TestDequeueOfARunningJobWithoutTheControlChannel(t *testing.T) {
 			require.ErrorIs(b, context.Cause(ctx), delayq.ErrCancelled)
 			at = b.at()
 			return errTest
-		}, delayq.Lease(6*time.Second), delayq.Hooks(&hooks))
+		}, delayq.Lease(6*time.Second), delayq.Hooks(&hooks), delayq.Concurrency(1))
 		b.pass(time.Second)
 		b.enqueue("a", "1")
 		b.pass(200 * time.Millisecond)

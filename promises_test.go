@@ -113,7 +113,7 @@ func dieAt(b *bubble, name string, before bool) {
 }
 
 // TestNeverEarlyHardlyLate starts jobs that are due at odd times, on a fake clock, where lateness is what the design costs and not
-// the machine, and on a real Redis, whose own clock is asked.
+// the machine, and on a real Redis, whose own clock is asked. (F1)
 func TestNeverEarlyHardlyLate(t *testing.T) {
 	t.Run("fake clock", func(t *testing.T) {
 		inBubble(t, func(b *bubble) {
@@ -121,7 +121,7 @@ func TestNeverEarlyHardlyLate(t *testing.T) {
 			var rec recorder
 			b.serve("a", rec.then(nil))
 			want := make(map[string]time.Time)
-			for i := range 300 {
+			for i := range 1000 {
 				id := fmt.Sprint(i)
 				in := time.Duration(rand.Int64N(int64(5 * time.Second)))
 				want[id] = time.Now().Add(in)
@@ -133,7 +133,7 @@ func TestNeverEarlyHardlyLate(t *testing.T) {
 			}
 			b.pass(6 * time.Second)
 			starts := rec.all()
-			require.Len(b, starts, 300)
+			require.Len(b, starts, 1000)
 			for _, s := range starts {
 				late := s.at.Sub(want[s.id])
 				// ProcessIn counts from the millisecond in which Redis stores the job.

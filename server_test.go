@@ -118,8 +118,11 @@ func TestMiddlewareOrder(t *testing.T) {
 			s.HandlerFunc("b", func(context.Context, *delayq.Job) error { note("b"); panic("through all of them") })
 			s.Use(func(h delayq.Handler) delayq.Handler {
 				return delayq.HandlerFunc(func(ctx context.Context, job *delayq.Job) error {
-					if job.ID == "stopped" {
+					switch job.ID {
+					case "stopped":
 						return errTest
+					case "panics": // (I5)
+						panic("in the middleware")
 					}
 					return h.Handle(ctx, job)
 				})
@@ -142,6 +145,10 @@ func TestMiddlewareOrder(t *testing.T) {
 		synctest.Wait()
 		require.NotContains(b, noted(), "a")
 		require.Equal(b, errTest.Error(), b.get("a", "stopped").Errors[0].Message)
+		b.enqueue("a", "panics")
+		synctest.Wait()
+		require.NotContains(b, noted(), "a")
+		require.Equal(b, "panic", b.get("a", "panics").Errors[0].Kind)
 	})
 }
 
@@ -371,6 +378,7 @@ func TestExpiredJobIsDropped(t *testing.T) {
 		})
 		b.enqueue("a", "late", delayq.ExpireIn(time.Minute))
 		b.enqueue("a", "at", delayq.ExpireAt(b.began.Add(time.Minute)), delayq.ProcessIn(30*time.Second))
+		b.enqueue("a", "gone already", delayq.ExpireAt(b.began.Add(-time.Hour))) // (M4)
 		b.enqueue("a", "in time", delayq.ExpireIn(time.Minute+time.Millisecond))
 		b.pass(time.Minute)
 		b.serve("a", h, delayq.Hooks(&hooks))
@@ -380,11 +388,12 @@ func TestExpiredJobIsDropped(t *testing.T) {
 		require.Empty(b, rec.of("late"))
 		require.Empty(b, rec.of("at"))
 		require.Len(b, rec.of("retried"), 2, "at 0 and 2 s; the next would be after 6 s")
-		require.Len(b, hooks.of("Expired"), 3)
+		require.Len(b, hooks.of("Expired"), 4)
 		for _, e := range hooks.of("Expired") {
 			require.Equal(b, "expired", e.Outcome)
 			require.Empty(b, b.state("a", e.ID))
 		}
-		require.EqualValues(b, 3, b.counter("a", "expired"))
+		require.Empty(b, rec.of("gone already"))
+		require.EqualValues(b, 4, b.counter("a", "expired"))
 	})
 }

@@ -173,7 +173,7 @@ func TestFifteenHundredDueAtOnce(t *testing.T) {
 }
 
 // The clock of Redis is hours away from those of client and server, in either direction: what was asked for in durations is not touched by
-// that, and what was asked for as an instant is that instant of Redis's clock.
+// that, and what was asked for as an instant is that instant of Redis's clock. (E1, E2)
 func TestWrongClocksChangeNothing(t *testing.T) {
 	for _, ahead := range []time.Duration{-5 * time.Hour, 5 * time.Hour, 350 * 24 * time.Hour} {
 		t.Run(ahead.String(), func(t *testing.T) {
@@ -193,7 +193,7 @@ func TestWrongClocksChangeNothing(t *testing.T) {
 					}
 				}()
 				var rec recorder
-				b.serve("a", rec.then(func(ctx context.Context, job *delayq.Job) error {
+				h := rec.then(func(ctx context.Context, job *delayq.Job) error {
 					switch {
 					case job.ID == "long":
 						select {
@@ -205,7 +205,10 @@ func TestWrongClocksChangeNothing(t *testing.T) {
 						return errors.New("once")
 					}
 					return nil
-				}), delayq.Lease(time.Second))
+				})
+				for range 2 { // neither takes the other's jobs
+					b.serve("a", h, delayq.Lease(time.Second))
+				}
 				b.pass(2 * time.Second)
 				began := b.at()
 				b.enqueue("a", "now")
