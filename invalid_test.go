@@ -169,6 +169,21 @@ func TestInvalidClients(t *testing.T) {
 	})
 }
 
+// A nil context is refused like any other argument that cannot be used. (I13)
+func TestInvalidContexts(t *testing.T) {
+	eachClient(t, func(t *testing.T, f *fixture) {
+		var none context.Context
+		requireInvalid(t, everyCall(none, f.client, "topic", "x"), "nil context")
+		requireInvalid(t, topicCalls(none, f.client, "topic"), "nil context")
+		_, terr := f.client.Topics(none)
+		_, serr := f.client.Servers(none)
+		server := delayq.NewServer(f.rdb, quiet(f.prefix)...)
+		server.HandlerFunc("topic", nothing)
+		requireInvalid(t, map[string]error{"topics": terr, "servers": serr, "run": server.Run(none)}, "nil context")
+		f.requireNothing()
+	})
+}
+
 func TestInvalidLists(t *testing.T) {
 	eachClient(t, func(t *testing.T, f *fixture) {
 		for _, c := range []struct {
