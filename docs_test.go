@@ -260,6 +260,29 @@ func TestProseRootDependsOnFourModules(t *testing.T) {
 	}
 }
 
+// The library ends no process, handles no signal and has no panic of its own. (K6)
+func TestProseLibraryLeavesTheProcessAlone(t *testing.T) {
+	for file, tree := range proseGo(t) {
+		for _, spec := range tree.Imports {
+			require.NotContains(t, []string{`"log"`, `"os/signal"`, `"syscall"`}, spec.Path.Value, file)
+		}
+		ast.Inspect(tree, func(n ast.Node) bool {
+			call, ok := n.(*ast.CallExpr)
+			if !ok {
+				return true
+			}
+			switch f := call.Fun.(type) {
+			case *ast.Ident:
+				require.NotEqual(t, "panic", f.Name, file)
+			case *ast.SelectorExpr:
+				require.NotEqual(t, "Exit", f.Sel.Name, file)
+				require.NotContains(t, f.Sel.Name, "Fatal", file)
+			}
+			return true
+		})
+	}
+}
+
 // docs/protocol.md has a section for each script with its keys and arguments in their order.
 func TestProseProtocolIsTheScripts(t *testing.T) {
 	protocol := proseFile(t, "docs/protocol.md")
