@@ -48,18 +48,18 @@ func (b *bench) newMaster(s *redistest.Server) {
 // Every job that the replica had confirmed runs; jobs that were done may run again, since their acks may not have reached the replica.
 func TestFailoverLosesNothingConfirmed(t *testing.T) {
 	b, replica, access := newReplicated(t)
-	b.worker("w", func(c *rig.WorkerConfig) { c.Redis = access; c.Slots = 20 })
-	b.put(20, rig.Task{ID: "running", Steps: []string{"hang:1s"}, Retries: -1})
+	b.worker("w", func(c *rig.WorkerConfig) { c.Redis = access; c.Slots = 200 })
+	b.put(200, rig.Task{ID: "running", Steps: []string{"hang:1s"}, Retries: -1})
 	b.put(60, rig.Task{ID: "waiting", Steps: []string{"hang:100ms"}, Retries: -1})
 	b.put(20, rig.Task{ID: "later", Delay: 3 * time.Second, Retries: -1})
-	b.awaitN(20, "start", is(rig.OpStart, ""))
+	b.awaitN(200, "start", is(rig.OpStart, ""))
 	heal := b.fault("failover")
 	require.NoError(t, b.server.Kill())
 	b.newMaster(replica)
 	heal()
 	b.drained(patientFailover)
 	report := b.judge()
-	require.Equal(t, 100, report.Finished)
+	require.Equal(t, 280, report.Finished)
 	require.Zero(t, report.LostInFailover)
 }
 

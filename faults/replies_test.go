@@ -34,18 +34,18 @@ func TestLostReplyOfTakeDoesNotCostTheLease(t *testing.T) {
 	require.Equal(t, 10, report.Runs)
 }
 
-// TestLostRepliesOfTakeLoseNothing (A2): one in twenty for 5,000 jobs.
+// TestLostRepliesOfTakeLoseNothing (A2): one in twenty for 10,000 jobs.
 func TestLostRepliesOfTakeLoseNothing(t *testing.T) {
 	b := newBench(t)
 	trap := b.proxy.DropReplies(rig.Every(20, rig.Script("take")))
 	defer b.fault("drop take")()
 	b.worker("w", func(c *rig.WorkerConfig) { c.Slots = 4; c.Lease = 30 * time.Second })
-	for i := range 5 {
+	for i := range 10 {
 		b.put(1000, rig.Task{ID: fmt.Sprintf("%d-", i), Retries: -1})
 	}
-	b.awaitN(5000, "end", is(rig.OpSettled, "acked"))
+	b.awaitN(10_000, "end", is(rig.OpSettled, "acked"))
 	require.Positive(t, trap.Count())
-	require.Equal(t, 5000, b.judge().Runs, "none has to wait for the end of its lease and run again")
+	require.Equal(t, 10_000, b.judge().Runs, "none has to wait for the end of its lease and run again")
 }
 
 // TestLostReplyOfEnqueueMakesOneJob (B2, B3, B4, sidekiq#3303): for an ID of one's own, a generated one and a batch. The call succeeds: it
@@ -185,7 +185,7 @@ func TestAckAfterACutIsMadeGood(t *testing.T) {
 	b.awaitN(3, "start", is(rig.OpStart, ""))
 	b.proxy.Cut()
 	b.awaitN(3, "end", is(rig.OpEnd, "ok"))
-	time.Sleep(6 * time.Second) // the length of the cut is the fault
+	time.Sleep(8 * time.Second) // the length of the cut is the fault
 	b.proxy.Heal()
 	b.awaitN(3, "ack", is(rig.OpSettled, "acked"))
 	report := b.judge()
