@@ -11,7 +11,7 @@ import (
 	"github.com/delayq/delayq"
 )
 
-// Dequeue works in every state, tells it, and leaves nothing of the job behind. Whoever was running it can write nothing any more.
+// Dequeue works in every state, tells it, and leaves nothing of the job behind. Whoever was running it can write nothing any more. (D2, D3, D7)
 func TestDequeueInEveryState(t *testing.T) {
 	eachLife(t, func(t *testing.T, f *fixture, state delayq.State, lease delayq.Held) {
 		before := f.dump()

@@ -187,7 +187,7 @@ func TestTwoHundredOutages(t *testing.T) {
 	})
 }
 
-// A thousand jobs for later stand before the one that is due. (C11)
+// A thousand jobs for later stand before the one that is due. (C11, F12)
 func TestDueJobIsFoundAmongLaterOnes(t *testing.T) {
 	inBubble(t, func(b *bubble) {
 		var rec recorder

@@ -16,6 +16,7 @@ import (
 
 const century = 100 * 365 * 24 * time.Hour
 
+// (F4, F5)
 func TestDueIn(t *testing.T) {
 	eachClient(t, func(t *testing.T, f *fixture) {
 		for d, want := range map[time.Duration]time.Duration{
@@ -50,6 +51,7 @@ func (f *fixture) requireDue(job *delayq.Job, now bool) {
 	require.Equal(f.t, float64(job.Due.UnixMilli()), score)
 }
 
+// (F5, F6)
 func TestDueAt(t *testing.T) {
 	last := time.UnixMilli(9_999_999_999_999)
 	eachClient(t, func(t *testing.T, f *fixture) {
@@ -123,7 +125,7 @@ func TestDueIsNeverRoundedDown(t *testing.T) {
 	})
 }
 
-// A job becomes ready at its due time to the millisecond, and not one earlier.
+// A job becomes ready at its due time to the millisecond, and not one earlier. (F1)
 func TestDueToTheMillisecond(t *testing.T) {
 	t.Parallel()
 	r := embedded.New()
@@ -146,7 +148,7 @@ func TestDueToTheMillisecond(t *testing.T) {
 	}
 }
 
-// Clients and servers with wrong clocks change nothing: the one clock is that of Redis.
+// Clients and servers with wrong clocks change nothing: the one clock is that of Redis. (E1)
 func TestDueByAnotherClockThanOurs(t *testing.T) {
 	t.Parallel()
 	r := embedded.New()

@@ -62,6 +62,7 @@ func (f *fixture) requireNothing() {
 	}
 }
 
+// (I8, I9)
 func TestInvalidTopics(t *testing.T) {
 	eachClient(t, func(t *testing.T, f *fixture) {
 		for topic, parts := range map[string][]string{
@@ -83,6 +84,7 @@ func TestInvalidTopics(t *testing.T) {
 	})
 }
 
+// (I8)
 func TestInvalidIDs(t *testing.T) {
 	eachClient(t, func(t *testing.T, f *fixture) {
 		requireInvalid(t, everyCall(t.Context(), f.client, "topic", strings.Repeat("i", 1025)), "ID of 1025 bytes", "at most 1024")
@@ -92,7 +94,7 @@ func TestInvalidIDs(t *testing.T) {
 	})
 }
 
-// (F2, F3, F5, I11)
+// (F2, F3, F5, I11, I13)
 func TestInvalidJobs(t *testing.T) {
 	eachClient(t, func(t *testing.T, f *fixture) {
 		for name, c := range map[string]struct {
@@ -136,7 +138,7 @@ func TestInvalidPayloadsByOption(t *testing.T) {
 	})
 }
 
-// A client that cannot work says so from every call, with all that is wrong.
+// A client that cannot work says so from every call, with all that is wrong. (I13)
 func TestInvalidClients(t *testing.T) {
 	eachClient(t, func(t *testing.T, f *fixture) {
 		var nilClient *redis.Client
@@ -184,6 +186,7 @@ func TestInvalidContexts(t *testing.T) {
 	})
 }
 
+// (G2)
 func TestInvalidLists(t *testing.T) {
 	eachClient(t, func(t *testing.T, f *fixture) {
 		for _, c := range []struct {

@@ -15,6 +15,7 @@ import (
 	"github.com/delayq/delayq"
 )
 
+// (B12)
 func TestLongHandlerKeepsItsLease(t *testing.T) {
 	inBubble(t, func(b *bubble) {
 		var rec recorder
@@ -41,7 +42,7 @@ func TestLongHandlerKeepsItsLease(t *testing.T) {
 }
 
 // A server that finished a job says so too late, for the network held it up until another server had the job. Whatever it says is refused,
-// and what the other one does stands.
+// and what the other one does stands. (B7)
 func TestFencingOfEveryVerb(t *testing.T) {
 	for verb, result := range map[string]error{
 		"ack":    nil,
@@ -102,7 +103,7 @@ func TestFencingOfEveryVerb(t *testing.T) {
 	}
 }
 
-// Redis carries a call out and its answer is lost: the call is made again and nothing happens twice.
+// Redis carries a call out and its answer is lost: the call is made again and nothing happens twice. (B6)
 func TestLostAnswersChangeNothing(t *testing.T) {
 	for _, name := range []string{"take", "ack", "retry", "bury", "snooze", "extend", "promote"} {
 		t.Run(name, func(t *testing.T) {
@@ -262,6 +263,7 @@ func TestDequeueOfARunningJobWithoutTheControlChannel(t *testing.T) {
 	})
 }
 
+// (D13)
 func TestReplaceOfARunningJob(t *testing.T) {
 	for _, nudged := range []bool{true, false} {
 		t.Run(fmt.Sprintf("nudged=%v", nudged), func(t *testing.T) {
@@ -346,7 +348,7 @@ func TestFenceGrows(t *testing.T) {
 	})
 }
 
-// A handler that does not heed its Timeout keeps the lease no longer, and the job is run elsewhere.
+// A handler that does not heed its Timeout keeps the lease no longer, and the job is run elsewhere. (C9)
 func TestHandlerPastItsTimeoutLosesTheJob(t *testing.T) {
 	inBubble(t, func(b *bubble) {
 		const lease, timeout = 3 * time.Second, 10 * time.Second
@@ -386,6 +388,7 @@ func TestHandlerPastItsTimeoutLosesTheJob(t *testing.T) {
 // poolKey is where the records of a topic are: see docs/protocol.md.
 func poolKey(topic string) string { return bubblePrefix + ":{" + topic + "}:pool" }
 
+// (C2, I2)
 func TestUndecodableRecordIsBuried(t *testing.T) {
 	spoilt := map[string]func(record string) string{
 		"one byte":        func(string) string { return "x" },
@@ -443,7 +446,7 @@ func TestUndecodableRecordIsBuried(t *testing.T) {
 	})
 }
 
-// A record of a later release is left alone, for a server that can read it.
+// A record of a later release is left alone, for a server that can read it. (O2)
 func TestNewerRecordIsLeftInPlace(t *testing.T) {
 	inBubble(t, func(b *bubble) {
 		var rec recorder

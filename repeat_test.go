@@ -162,6 +162,7 @@ type doneHook func()
 
 func (f doneHook) Done(RunEvent) { f() }
 
+// (B3)
 func TestEnqueueWithALostReply(t *testing.T) {
 	for name, opts := range map[string][]JobOption{
 		"now": nil, "later": {ProcessIn(time.Hour)}, "replace": {Replace()}, "replace later": {Replace(), ProcessIn(time.Hour)},

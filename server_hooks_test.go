@@ -148,6 +148,7 @@ func (panickyHook) Enqueue(context.Context, *delayq.NewJob) {
 
 func (panickyHook) Enqueued(context.Context, delayq.EnqueueEvent) { panic("enqueued") }
 
+// (I5)
 func TestPanickingHooksAreHarmless(t *testing.T) {
 	inBubble(t, func(b *bubble) {
 		var after told // comes after the one that panics, and is told all the same

@@ -18,6 +18,7 @@ import (
 
 func nothing(context.Context, *delayq.Job) error { return nil }
 
+// (I13)
 func TestServerMisuse(t *testing.T) {
 	inBubble(t, func(b *bubble) {
 		good := func(s *delayq.Server) { s.HandlerFunc("a", nothing) }
@@ -62,6 +63,7 @@ func TestServerMisuse(t *testing.T) {
 	})
 }
 
+// (K4)
 func TestServerRunsOnce(t *testing.T) {
 	inBubble(t, func(b *bubble) {
 		s := b.serve("a", nothing)
@@ -203,6 +205,7 @@ func TestConcurrencyIsNeverExceeded(t *testing.T) {
 	})
 }
 
+// (H1, H3)
 func TestSlowTopicDelaysNoOther(t *testing.T) {
 	inBubble(t, func(b *bubble) {
 		var rec recorder
@@ -227,7 +230,7 @@ func TestSlowTopicDelaysNoOther(t *testing.T) {
 	})
 }
 
-// Each key of a topic in turn has a wrong type. Other topics do not notice, it is logged, and all is well when the key is.
+// Each key of a topic in turn has a wrong type. Other topics do not notice, it is logged, and all is well when the key is. (A6, J11)
 func TestBrokenTopicDelaysNoOther(t *testing.T) {
 	// Without these a topic works all the same: they never decide the fate of a job.
 	bookkeeping := map[string]bool{"attempts": true, "moved": true, "stats": true, "errors": true, "done": true, "results": true}
@@ -280,6 +283,7 @@ func TestBrokenTopicDelaysNoOther(t *testing.T) {
 	}
 }
 
+// (I6, O4)
 func TestTopicWithoutHandlerWaits(t *testing.T) {
 	inBubble(t, func(b *bubble) {
 		var rec recorder
@@ -341,6 +345,7 @@ func TestPauseStopsTheTaking(t *testing.T) {
 	})
 }
 
+// (L1, L2)
 func TestDeadLimit(t *testing.T) {
 	inBubble(t, func(b *bubble) {
 		b.serve("a", func(context.Context, *delayq.Job) error { return delayq.Permanent(errTest) },
@@ -366,6 +371,7 @@ func TestDeadLimit(t *testing.T) {
 	})
 }
 
+// (M7)
 func TestExpiredJobIsDropped(t *testing.T) {
 	inBubble(t, func(b *bubble) {
 		var rec recorder

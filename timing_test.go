@@ -22,7 +22,7 @@ func ms(t time.Time) time.Time {
 	return t
 }
 
-// In a bubble nothing takes time but waiting, so a job has to start at its due millisecond exactly, however long ago it was enqueued.
+// In a bubble nothing takes time but waiting, so a job has to start at its due millisecond exactly, however long ago it was enqueued. (F6, F11)
 func TestJobStartsAtItsDueMillisecond(t *testing.T) {
 	for _, in := range []time.Duration{
 		0, -time.Hour, time.Nanosecond, time.Millisecond, 1500 * time.Microsecond, 50 * time.Millisecond, 999 * time.Millisecond,
@@ -101,7 +101,7 @@ func TestEarlierJobWakesTheTimer(t *testing.T) {
 	}
 }
 
-// A job that is due now is started by its own enqueueing: with all timers stopped it still is.
+// A job that is due now is started by its own enqueueing: with all timers stopped it still is. (F11)
 func TestJobDueNowNeedsNoTick(t *testing.T) {
 	inBubble(t, func(b *bubble) {
 		b.loadScripts()
@@ -146,7 +146,7 @@ func TestOldestDueFirst(t *testing.T) {
 	})
 }
 
-// More jobs due at one instant than one call promotes, or takes.
+// More jobs due at one instant than one call promotes, or takes. (B14)
 func TestFifteenHundredDueAtOnce(t *testing.T) {
 	inBubble(t, func(b *bubble) {
 		const jobs = 1500
@@ -240,7 +240,7 @@ func TestWrongClocksChangeNothing(t *testing.T) {
 	}
 }
 
-// What a handler puts back for a moment is on time like any other job.
+// What a handler puts back for a moment is on time like any other job. (M5)
 func TestShortDelaysOfRetryAndSnoozeAreOnTime(t *testing.T) {
 	for name, again := range map[string]func() error{
 		"retry":  func() error { return errors.New("again") },
@@ -268,7 +268,7 @@ func TestShortDelaysOfRetryAndSnoozeAreOnTime(t *testing.T) {
 	}
 }
 
-// An idle server asks Redis about once a second for each topic, and no more often.
+// An idle server asks Redis about once a second for each topic, and no more often. (G11)
 func TestIdleServerIsQuiet(t *testing.T) {
 	inBubble(t, func(b *bubble) {
 		w := newWire(b.redis)

@@ -24,7 +24,7 @@ import (
 const grace = 500 * time.Millisecond
 
 // TestStopKeepsItsDeadline (K1, K2, K3; machinery#206, bullmq#4656): whatever the state of the handlers and of Redis, Run returns within the
-// drain timeout and half a second.
+// drain timeout and half a second. (C9)
 func TestStopKeepsItsDeadline(t *testing.T) {
 	const drain = time.Second
 	hang := func(ctx context.Context, _ *delayq.Job) error { <-ctx.Done(); return ctx.Err() }
@@ -181,7 +181,7 @@ func TestServersCanBeStartedAndStoppedManyTimes(t *testing.T) {
 	eventually(t, "connections closed", patient, func() bool { return connections() <= before+1 })
 }
 
-// TestSecondStopAndStopBeforeStart (K4, K5): a context that has ended already, Run twice.
+// TestSecondStopAndStopBeforeStart (K4, K5): a context that has ended already, Run twice. (K7)
 func TestSecondStopAndStopBeforeStart(t *testing.T) {
 	b := newBench(t)
 	server := delayq.NewServer(b.direct, delayq.Prefix(b.prefix))

@@ -75,7 +75,7 @@ func TestCancelAtTheDueTime(t *testing.T) {
 }
 
 // TestStoppedWorkerDoesNotStartWhatItLost: a worker that stood still for several leases had taken jobs ahead. It does not run what others have
-// long finished, but for the handlers that were being called at that very moment.
+// long finished, but for the handlers that were being called at that very moment. (B7)
 func TestStoppedWorkerDoesNotStartWhatItLost(t *testing.T) {
 	b := newBench(t)
 	w1 := b.worker("w1", func(c *rig.WorkerConfig) { c.Slots = 2 })

@@ -73,7 +73,7 @@ func TestLostReplyOfEnqueueMakesOneJob(t *testing.T) {
 	require.EqualValues(t, 4, info.Ready)
 }
 
-// TestLostReplyOfReplaceReplacesOnce: the repetition does not take the new job for the old one.
+// TestLostReplyOfReplaceReplacesOnce: the repetition does not take the new job for the old one. (B3)
 func TestLostReplyOfReplaceReplacesOnce(t *testing.T) {
 	b := newBench(t)
 	client := b.newClient(b.through(b.proxy))
@@ -160,7 +160,7 @@ func TestLostReplyOfSettlingSettlesOnce(t *testing.T) {
 	}
 }
 
-// TestLostReplyOfExtendKeepsTheLease: what was extended without an answer is known under both ends.
+// TestLostReplyOfExtendKeepsTheLease: what was extended without an answer is known under both ends. (B12)
 func TestLostReplyOfExtendKeepsTheLease(t *testing.T) {
 	b := newBench(t)
 	trap := b.proxy.DropReplies(rig.Every(2, rig.Script("extend")))
@@ -253,7 +253,7 @@ func TestEnqueueDuringACutIsRefused(t *testing.T) {
 }
 
 // TestRefusedRepetitionIsNoRefusal: Redis carries a call out and dies with the reply; the repetition by go-redis is answered with LOADING. That the
-// repetition was refused says nothing about the call: the outcome is unknown. Found by the soak (I16).
+// repetition was refused says nothing about the call: the outcome is unknown. Found by the soak (B2, I16)
 func TestRefusedRepetitionIsNoRefusal(t *testing.T) {
 	b := newBench(t)
 	client := delayq.NewClient(b.through(b.proxy), delayq.Prefix(b.prefix))
