@@ -290,6 +290,30 @@ func tour(t *testing.T, producer, worker, operator redis.UniversalClient) {
 	_, err = p.Dequeue(ctx, topic, "later")
 	require.ErrorIs(t, err, ErrNotFound)
 
+	// What a failover can lose, put right by a server and by a person.
+	enqueue("astray", ProcessIn(time.Hour))
+	for _, doctor := range []*Client{NewClient(worker), o} {
+		require.NoError(t, worker.ZRem(ctx, k.bucket, "astray").Err())
+		report, err := doctor.Check(ctx, topic, true)
+		require.NoError(t, err)
+		require.Equal(t, []Finding{{Key: "pool", ID: "astray", What: FindingNoPlace, Mended: true}}, report.Findings)
+	}
+
+	// Schedules: of each policy, and one that is changed, paused and removed.
+	const timed = "timed"
+	tick := func(name string, every time.Duration, opts ...ScheduleOption) {
+		t.Helper()
+		require.NoError(t, p.Schedule(ctx, timed, name, Every(every), []byte(name), opts...))
+	}
+	for range 2 {
+		tick("tick", 20*time.Millisecond, Allow, CatchUp(2))
+	}
+	tick("long", 20*time.Millisecond, CancelPrevious)
+	tick("queued", 20*time.Millisecond, QueueOne, MaxRuns(2))
+	tick("late", 20*time.Millisecond, ProcessIn(time.Millisecond), MaxRuns(1))
+	tick("far", time.Hour)
+	tick("far", 500*time.Hour)
+
 	events := &tourEvents{happened: make(chan string, 10_000), seen: map[string]int{}}
 	server := NewServer(worker, Hooks(events), Tick(10*time.Millisecond), Lease(300*time.Millisecond), Drain(0),
 		Logger(slog.New(slog.DiscardHandler)), Concurrency(20))
@@ -307,6 +331,18 @@ func tour(t *testing.T, producer, worker, operator redis.UniversalClient) {
 		}
 		return nil
 	})
+	release := make(chan struct{})
+	server.HandlerFunc(timed, func(ctx context.Context, job *Job) error {
+		switch {
+		case job.Schedule == "long" && job.Attempt == 1, job.Schedule == "queued" && events.first("queued"):
+			select {
+			case <-ctx.Done():
+				return ctx.Err()
+			case <-release:
+			}
+		}
+		return nil
+	})
 	const lonely = "lonely" // a topic with a single lease
 	server.HandlerFunc(lonely, func(ctx context.Context, _ *Job) error {
 		<-ctx.Done()
@@ -319,7 +355,33 @@ func tour(t *testing.T, producer, worker, operator redis.UniversalClient) {
 		"retried retry", "acked retry", "snoozed snooze", "acked snooze", "buried bury", "started long", "started cut",
 		"started replaced", "script heartbeat", "script extend")
 
+	events.await(t, ctx, "acked schedule tick", "cancelled schedule long", "acked schedule late")
+	for waits := false; !waits; {
+		info, err := p.ScheduleInfo(ctx, timed, "queued")
+		require.NoError(t, err)
+		waits = !info.Waits.IsZero()
+	}
+	close(release)
+	events.await(t, ctx, "acked schedule queued")
+
 	// What a producer and an operator do while it runs.
+	for _, client := range []*Client{p, o} {
+		_, err := client.Trigger(ctx, timed, "far")
+		require.NoError(t, err)
+	}
+	events.await(t, ctx, "acked schedule far")
+	require.NoError(t, o.PauseSchedule(ctx, timed, "far"))
+	require.NoError(t, o.ResumeSchedule(ctx, timed, "far"))
+	list, err := o.Schedules(ctx, timed)
+	require.NoError(t, err)
+	require.Len(t, list, 5)
+	runs, err := o.Runs(ctx, timed, "tick", 10)
+	require.NoError(t, err)
+	require.NotEmpty(t, runs)
+	for _, name := range []string{"tick", "long", "late"} {
+		require.NoError(t, p.Unschedule(ctx, timed, name))
+	}
+	require.NoError(t, o.Unschedule(ctx, timed, "queued"))
 	_, err = p.Enqueue(ctx, topic, "replaced", nil, Replace())
 	require.NoError(t, err)
 	events.await(t, ctx, "lease lost replaced", "acked replaced")
@@ -340,7 +402,7 @@ func tour(t *testing.T, producer, worker, operator redis.UniversalClient) {
 	require.NoError(t, o.Resume(ctx, topic))
 	topics, err := o.Topics(ctx)
 	require.NoError(t, err)
-	require.Equal(t, []string{lonely, topic}, topics)
+	require.Equal(t, []string{lonely, timed, topic}, topics)
 	servers, err := o.Servers(ctx)
 	require.NoError(t, err)
 	require.Len(t, servers, 1)
@@ -410,7 +472,12 @@ type tourEvents struct {
 	once map[string]bool
 }
 
-func (e *tourEvents) run(event RunEvent)       { e.happened <- event.Outcome + " " + event.ID }
+func (e *tourEvents) run(event RunEvent) {
+	e.happened <- event.Outcome + " " + event.ID
+	if name, _, _, ok := slotOf(event.ID); ok {
+		e.happened <- event.Outcome + " schedule " + name
+	}
+}
 func (e *tourEvents) Started(event RunEvent)   { e.happened <- "started " + event.ID }
 func (e *tourEvents) Done(event RunEvent)      { e.run(event) }
 func (e *tourEvents) Retried(event RunEvent)   { e.run(event) }

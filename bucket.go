@@ -26,7 +26,7 @@ func (t *topicServer) promoteLoop(ctx context.Context) {
 	for ctx.Err() == nil {
 		t.turn(loopPromote)
 		heal := time.Since(healed) >= tick-tick/10
-		moved, wait, err := t.promote(ctx, heal)
+		moved, wait, due, err := t.promote(ctx, heal)
 		if err != nil {
 			sleep(ctx, slow.next())
 			continue
@@ -35,15 +35,16 @@ func (t *topicServer) promoteLoop(ctx context.Context) {
 		if heal {
 			healed = time.Now()
 		}
-		if moved >= promoteLimit {
+		if again := t.fire(ctx, due); again || moved >= promoteLimit {
 			continue
 		}
 		if now := t.clock.at(time.Now()); now.Sub(pruned).Abs() >= pruneEvery {
-			// A failure is in the log; the next turn is soon enough.
-			if removed, err := t.prune(ctx); err != nil || removed < pruneLimit {
-				pruned = now
+			began := time.Now()
+			if removed, err := t.prune(ctx); err == nil && removed == pruneLimit {
+				continue // there is more
 			}
-			continue // the pruning took its time
+			pruned = now // a failure is in the log; the next turn is soon enough
+			wait -= time.Since(began)
 		}
 		t.sleepUntilDue(ctx, min(wait, tick-rand.N(tick/10).Truncate(time.Millisecond)))
 	}
@@ -59,8 +60,9 @@ func (t *topicServer) sleepUntilDue(ctx context.Context, d time.Duration) {
 	}
 }
 
-// promote is one call of the promote script: how many jobs of one kind it moved at most, and how long until it has something to do again.
-func (t *topicServer) promote(ctx context.Context, heal bool) (moved int, wait time.Duration, err error) {
+// promote is one call of the promote script: how many jobs of one kind it moved at most, how long until it has something to do again, and how
+// many schedules have a slot that is due or waits.
+func (t *topicServer) promote(ctx context.Context, heal bool) (moved int, wait time.Duration, due int, err error) {
 	call, cancel := context.WithTimeout(t.base, callTimeout)
 	defer cancel()
 	k := t.keys
@@ -70,14 +72,14 @@ func (t *topicServer) promote(ctx context.Context, heal bool) (moved int, wait t
 	}
 	sent := time.Now()
 	r, err := t.server.call.call(call, promoteScript, k.topic, promoteLimit, names(
-		k.bucket, k.ready, k.leases, k.pool, k.attempts, k.errors, k.moved, k.handoff, k.stats,
+		k.bucket, k.ready, k.leases, k.pool, k.attempts, k.errors, k.moved, k.handoff, k.stats, k.slots, k.waiting, k.runs,
 	), promoteLimit, flag)
 	if ctx.Err() != nil {
-		return 0, 0, ctx.Err()
+		return 0, 0, 0, ctx.Err()
 	}
 	t.trouble.note("promote", err)
 	if err != nil {
-		return 0, 0, err
+		return 0, 0, 0, err
 	}
 	t.clock.read(r.now(), sent, time.Now())
 	if n := r.number(3); n > 0 {
@@ -87,7 +89,7 @@ func (t *topicServer) promote(ctx context.Context, heal bool) (moved int, wait t
 	if wait < 0 {
 		wait = maxTick
 	}
-	return int(max(r.number(2), r.number(3))), wait, nil
+	return int(max(r.number(2), r.number(3))), wait, int(r.number(5)), nil
 }
 
 // prune is one call of the prune script: how many jobs it removed.
@@ -96,11 +98,14 @@ func (t *topicServer) prune(ctx context.Context) (removed int, err error) {
 	defer cancel()
 	k, o := t.keys, &t.server.o
 	r, err := t.server.call.call(call, pruneScript, k.topic, pruneLimit, names(
-		k.pool, k.dead, k.attempts, k.errors, k.moved, k.done, k.results, k.stats,
+		k.pool, k.dead, k.attempts, k.errors, k.moved, k.done, k.results, k.stats, k.bucket, k.leases, k.ready, k.handoff,
 	), o.deadCount, o.deadAge.Milliseconds(), pruneLimit)
 	if ctx.Err() != nil {
 		return 0, ctx.Err()
 	}
 	t.trouble.note("prune", err)
+	if missing := r.number(3); missing > 0 {
+		t.server.alarm(t)
+	}
 	return int(r.number(2)), err
 }

@@ -92,8 +92,8 @@ func TestTableOfOutcomes(t *testing.T) {
 func TestLayoutOfTheFirstRelease(t *testing.T) {
 	inBubble(t, func(b *bubble) {
 		ctx := b.Context()
-		// nonce, version 1, no flags, an array of 13: enqueued at 1750000000000, due in 30 min, …, header lang=en, payload "hi"
-		raw, err := hex.DecodeString(strings.ReplaceAll("1f8b5c03d177e240 01 01 9d ad31373530303030303030303030 00 ce001b7740"+
+		// nonce, version 1, no flags, an array of 13: enqueued at 0946684700000, due in 5 s, …, header lang=en, payload "hi"
+		raw, err := hex.DecodeString(strings.ReplaceAll("1f8b5c03d177e240 01 01 9d ad30393436363834373030303030 00 cd1388"+
 			" 06 cd07d0 ce003e8000 00000000 81a46c616e67a2656e 02 c4026869", " ", ""))
 		require.NoError(b, err)
 		const root = "q:{a}:"
@@ -109,7 +109,7 @@ func TestLayoutOfTheFirstRelease(t *testing.T) {
 			p.ZAdd(ctx, root+"dead", redis.Z{Score: past, Member: "dead"})
 			p.HSet(ctx, root+"attempts", "backing off", 2, "dead", 7)
 			p.HSet(ctx, root+"errors", "dead", `66:{"attempt":7,"at":1750000000000,"kind":"error","message":"broken"}`)
-			p.HSet(ctx, root+"moved", "backing off", fmt.Sprintf("%.0f retry 0", later))
+			p.HSet(ctx, root+"moved", "backing off", fmt.Sprintf("%.0f retry 0", later), "later", fmt.Sprintf("%.0f reschedule 0", later))
 			p.HSet(ctx, root+"meta", "paused", "1750000000000", "by", "me", "reason", "upgrade")
 			p.HSet(ctx, root+"stats", "enqueued", 9)
 			return nil

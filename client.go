@@ -35,9 +35,11 @@ type Client struct {
 func NewClient(rdb redis.UniversalClient, opts ...ClientOption) *Client {
 	c := &Client{rdb: rdb, commits: make(map[string]*commit)}
 	c.o, c.err = newClientOptions(opts)
-	if err := checkRedis(rdb); err != nil {
-		c.err = errors.Join(c.err, err)
+	err := checkRedis(rdb)
+	if err == nil && c.o.replicas > 0 {
+		err = checkReplicaWait(rdb, c.o.replicaWait)
 	}
+	c.err = errors.Join(c.err, err)
 	c.o.hooks.trouble = func(p any) { slog.Error("hook", "err", p) }
 	c.scripts = caller{rdb, &c.o.hooks}
 	return c
@@ -203,7 +205,7 @@ func (c *Client) enqueued(ctx context.Context, fresh *NewJob, e *enqueueing, err
 // forgotten. ErrNotFound if there is no such job: it has run, for example. The cost does not depend on how many jobs wait.
 func (c *Client) Dequeue(ctx context.Context, topic, id string) (State, error) {
 	state, err := c.one(ctx, cancelScript, topic, id, func(k *keys, receipt string) []any {
-		return names(k.pool, k.bucket, k.leases, k.dead, k.attempts, k.errors, k.moved, k.stats, receipt)
+		return names(k.pool, k.bucket, k.leases, k.dead, k.attempts, k.errors, k.moved, k.stats, receipt, k.runs)
 	}, controlChannel(c.o.prefix), topic)
 	if err != nil {
 		return "", err

@@ -62,7 +62,7 @@ func (h *Hand) try(s *script, keys []any, args ...any) (reply, error) {
 func (h *Hand) tryPromote(limit, heal int) (reply, error) {
 	k := h.keys
 	return h.try(promoteScript, names(
-		k.bucket, k.ready, k.leases, k.pool, k.attempts, k.errors, k.moved, k.handoff, k.stats,
+		k.bucket, k.ready, k.leases, k.pool, k.attempts, k.errors, k.moved, k.handoff, k.stats, k.slots, k.waiting, k.runs,
 	), limit, heal)
 }
 
@@ -134,6 +134,7 @@ func (h *Hand) settle(held []Held, like row) (reply, error) {
 			id: one.ID, fence: one.Fence, opts: rec.opts, spent: m.spent, attempt: finished + 1, start: msTime(rec.enqueuedAt), job: &Job{},
 		}
 		list[i].end = msTime(rec.enqueuedAt + 5)
+		list[i].entry = strings.Replace(like.entry, `"attempt":1,`, `"attempt":`+strconv.Itoa(finished+1)+",", 1)
 	}
 	args := h.ts.group(append([]any{h.lane.next()}, v.words...), list)
 	return h.try(v.script, v.keys(h.keys, h.keys.receipt(h.lane.id)), args...)
@@ -182,7 +183,7 @@ func (h *Hand) tryExtend(ending int64, held ...Held) (reply, error) {
 func (h *Hand) tryPrune(most int, age time.Duration, limit int) (reply, error) {
 	k := h.keys
 	return h.try(pruneScript, names(
-		k.pool, k.dead, k.attempts, k.errors, k.moved, k.done, k.results, k.stats,
+		k.pool, k.dead, k.attempts, k.errors, k.moved, k.done, k.results, k.stats, k.bucket, k.leases, k.ready, k.handoff,
 	), most, age.Milliseconds(), limit)
 }
 
@@ -230,15 +231,15 @@ func (h *Hand) record(when string, retention int64) (head, tail string) {
 func (h *Hand) tryCancel(id string) (reply, error) {
 	k := h.keys
 	return h.try(cancelScript, names(
-		k.pool, k.bucket, k.leases, k.dead, k.attempts, k.errors, k.moved, k.stats, k.receipt(h.lane.id),
-	), h.lane.next(), id, "control", k.topic)
+		k.pool, k.bucket, k.leases, k.dead, k.attempts, k.errors, k.moved, k.stats, k.receipt(h.lane.id), k.runs,
+	), h.lane.next(), id, controlChannel(h.prefix()), k.topic)
 }
 
 func (h *Hand) tryReschedule(id, due string) (reply, error) {
 	k := h.keys
 	return h.try(rescheduleScript, names(
 		k.pool, k.bucket, k.ready, k.leases, k.dead, k.moved, k.receipt(h.lane.id),
-	), h.lane.next(), id, due, maxTick.Milliseconds(), "control", k.topic)
+	), h.lane.next(), id, due, maxTick.Milliseconds(), controlChannel(h.prefix()), k.topic)
 }
 
 func (h *Hand) tryRevive(id string) (reply, error) {

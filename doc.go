@@ -30,6 +30,17 @@
 // whose payloads are Go values. Middleware (Server.Use) wraps all handlers of a server; Hooks are told of everything that happens, for
 // metrics and traces. Get, List, Inspect, Topics and Servers look into a queue; Pause, Resume, Revive and Reschedule act on it.
 //
+// # Schedules
+//
+// What is to run again and again is a schedule: a name, a rule for its slots (Every, Cron, OnCalendar), a payload and options.
+//
+//	err = client.Schedule(ctx, "report", "weekly", delayq.Cron("0 9 * * 1", "Europe/Berlin"), payload, delayq.Retry(3), delayq.QueueOne)
+//
+// It is kept in Redis, and the servers of the topic make one job for each slot, to the millisecond, whatever their number and whichever of them
+// dies. An OverlapPolicy says what becomes of a slot while the last run is still going, a MissedPolicy what becomes of those that
+// nobody was there for. PauseSchedule, ResumeSchedule, Trigger and Unschedule act on a schedule; Schedules, ScheduleInfo and Runs
+// tell of it.
+//
 // # Guarantees
 //
 // At least once. A job whose Enqueue returned nil runs to a successful end, or is cancelled, expires, or is buried where a person can see it. A

@@ -152,7 +152,7 @@ func TestProseScriptsBuildNoKey(t *testing.T) {
 }
 
 func TestProseKeysAreSpelledInTopicOnly(t *testing.T) {
-	spelled := regexp.MustCompile(`[{}]:|:[{}]|^:\w|^(pool|bucket|leases|handoff|attempts|errors|moved|results|meta|stats)$|^(receipt|taken):`)
+	spelled := regexp.MustCompile(`[{}]:|:[{}]|^:\w|^(pool|bucket|leases|handoff|attempts|errors|moved|results|meta|stats|schedules|runs)$|^(receipt|taken):`)
 	topic := 0
 	for file, tree := range proseGo(t) {
 		ast.Inspect(tree, func(n ast.Node) bool {
@@ -235,7 +235,7 @@ func TestProseReadmeCodeIsTheExample(t *testing.T) {
 	require.LessOrEqual(t, strings.Count(block, "\n")+1, 25)
 }
 
-func TestProseRootDependsOnFourModules(t *testing.T) {
+func TestProseRootDependsOnFiveModules(t *testing.T) {
 	_, after, _ := strings.Cut(proseFile(t, "go.mod"), "require (")
 	block, _, _ := strings.Cut(after, "\n)")
 	var direct []string
@@ -247,6 +247,7 @@ func TestProseRootDependsOnFourModules(t *testing.T) {
 	require.Equal(t, []string{
 		"github.com/alicebob/miniredis/v2", // of delayqtest
 		"github.com/redis/go-redis/v9",
+		"github.com/robfig/cron/v3",   // the rules of Cron
 		"github.com/stretchr/testify", // of the tests
 		"github.com/vmihailenco/msgpack/v5",
 	}, direct)
@@ -306,6 +307,7 @@ func TestProseProtocolIsTheScripts(t *testing.T) {
 	k := newKeys("delayq", "t")
 	for _, key := range []string{
 		k.pool, k.bucket, k.ready, k.handoff, k.leases, k.attempts, k.errors, k.moved, k.dead, k.done, k.results, k.meta, k.stats,
+		k.schedules, k.slots, k.waiting, k.fired, k.runs,
 		k.receipt("lane"), k.taken("server"), topicsKey("delayq"), serversKey("delayq"), controlChannel("delayq"),
 	} {
 		name := strings.NewReplacer("delayq:", "", "{t}:", "", ":lane", "", ":server", "").Replace(key)

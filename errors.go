@@ -17,8 +17,9 @@ var (
 	// That job is left as it was and nothing of the new one was written. The option Replace makes it give way.
 	ErrDuplicate = errors.New("delayq: duplicate job ID")
 
-	// ErrNotFound is returned when there is no job with this ID: it never was, has ended, was cancelled or has expired.
-	ErrNotFound = errors.New("delayq: job not found")
+	// ErrNotFound is returned when there is no job with this ID: it never was, has ended, was cancelled or has expired; or no schedule of this
+	// name.
+	ErrNotFound = errors.New("delayq: not found")
 
 	// ErrRunning is returned by Reschedule when the job is running. It was left alone.
 	ErrRunning = errors.New("delayq: job is running")

@@ -8,11 +8,13 @@ import (
 )
 
 // A Hook is told of events. It has one or more of the methods of the hook interfaces below; a value that has none is an error from
-// the first call. Hooks are called in the order they were given, some from the goroutines that talk to Redis: they must be
-// quick and safe for concurrent use. One that panics is reported to the Logger and otherwise ignored.
+// the first call. Hooks are called in the order they were given, and what talks to Redis waits for some of them: they must be
+// quick and safe for concurrent use. One that panics is reported to the Logger and otherwise ignored. One that calls runtime.Goexit ends
+// nothing but itself, only Started ends its run (as a failure), and Enqueue and Enqueued the goroutine of the caller.
 type Hook any
 
-// EnqueueHook is called before a job is stored. It may add headers, by appending options to job.
+// EnqueueHook is called before a job is stored. It may add headers, by appending options to job. Jobs that are made by schedules are stored by a
+// script, without it.
 type EnqueueHook interface {
 	Enqueue(ctx context.Context, job *NewJob)
 }
@@ -167,6 +169,16 @@ func (h *hooks) guard(f func()) {
 	f()
 }
 
+// apart calls f like guard, in a goroutine of its own: a hook that calls runtime.Goexit, as FailNow of a test does, must not end a loop.
+func (h *hooks) apart(f func()) {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		h.guard(f)
+	}()
+	<-done
+}
+
 func (h *hooks) fireStarted(event RunEvent) {
 	for _, f := range h.started {
 		h.guard(func() { f(event) })
@@ -175,12 +187,12 @@ func (h *hooks) fireStarted(event RunEvent) {
 
 func (h *hooks) fireOutcome(event RunEvent) {
 	for _, f := range h.outcome[event.Outcome] {
-		h.guard(func() { f(event) })
+		h.apart(func() { f(event) })
 	}
 }
 
-func (h *hooks) fireScript(event ScriptEvent) {
+func (h *hooks) tellScript(event ScriptEvent) {
 	for _, x := range h.script {
-		h.guard(func() { x.Script(event) })
+		h.apart(func() { x.Script(event) })
 	}
 }

@@ -45,14 +45,7 @@ func (c *Client) Get(ctx context.Context, topic, id string) (*JobInfo, error) {
 
 // get looks up jobs, at most 1,000, and leaves out those that do not exist.
 func (c *Client) get(ctx context.Context, topic string, ids []string) ([]*JobInfo, error) {
-	k := newKeys(c.o.prefix, topic)
-	args := make([]any, len(ids))
-	for i, id := range ids {
-		args[i] = id
-	}
-	r, err := c.scripts.call(ctx, getScript, topic, len(ids), names(
-		k.pool, k.bucket, k.leases, k.dead, k.attempts, k.errors, k.moved, k.done, k.results,
-	), args...)
+	r, err := c.scripts.lookUp(ctx, newKeys(c.o.prefix, topic), ids)
 	if err != nil {
 		return nil, err
 	}
@@ -65,6 +58,17 @@ func (c *Client) get(ctx context.Context, topic string, ids []string) ([]*JobInf
 		}
 	}
 	return list, nil
+}
+
+// lookUp is one call of the get script.
+func (c caller) lookUp(ctx context.Context, k *keys, ids []string) (reply, error) {
+	args := make([]any, len(ids))
+	for i, id := range ids {
+		args[i] = id
+	}
+	return c.call(ctx, getScript, k.topic, len(ids), names(
+		k.pool, k.bucket, k.leases, k.dead, k.attempts, k.errors, k.moved, k.done, k.results,
+	), args...)
 }
 
 // Columns of what get.lua answers.
@@ -104,6 +108,9 @@ func describe(topic, id string, at func(column int) string) *JobInfo {
 	} else {
 		info.Payload, info.Headers, info.Retries, info.PayloadSize = rec.payload, rec.opts.headers, rec.opts.retry, rec.size
 		info.EnqueuedAt, info.Due = msTime(rec.enqueuedAt), msTime(rec.due)
+		if ofSchedule(raw) {
+			info.scheduledFor(id)
+		}
 	}
 	if info.State == StateDone {
 		var run finishedRun
@@ -190,6 +197,10 @@ type TopicInfo struct {
 
 	NextDue time.Time // of the earliest scheduled job; zero if there is none
 
+	Schedules int64     // all of the topic, also those that are paused or have ended
+	Waiting   int64     // schedules of which a slot waits for the end of the last run
+	NextSlot  time.Time // the earliest of all schedules; 1970 if a server is to work it out; zero if there is none
+
 	Paused      bool
 	PausedSince time.Time
 	PausedUntil time.Time // zero: until Resume
@@ -197,13 +208,14 @@ type TopicInfo struct {
 	PauseReason string
 
 	// Counters, by name: enqueued, taken, acked, retried, snoozed, buried, cancelled, expired, reclaimed (leases that ran out), returned,
-	// revived, dropped (leases without a job) and pruned (dead or done jobs that were not kept any longer).
+	// revived, dropped (leases without a job), pruned (dead or done jobs that were not kept any longer), mended (what Check has repaired), and of
+	// schedules: fired (jobs), skipped and missed (slots).
 	Counters map[string]int64
 }
 
 var counters = []string{
 	"enqueued", "taken", outcomeAcked, outcomeRetried, outcomeSnoozed, outcomeBuried, outcomeCancelled, outcomeExpired, "reclaimed",
-	outcomeReturned, "revived", "dropped", "pruned",
+	outcomeReturned, "revived", "dropped", "pruned", "mended", "fired", "skipped", "missed",
 }
 
 // Inspect counts the jobs of a topic. A topic that was never used has none.
@@ -217,7 +229,7 @@ func (c *Client) Inspect(ctx context.Context, topic string) (*TopicInfo, error) 
 		args[i] = name
 	}
 	r, err := c.scripts.call(ctx, inspectScript, topic, 0, names(
-		k.pool, k.bucket, k.leases, k.dead, k.done, k.meta, k.stats,
+		k.pool, k.bucket, k.leases, k.dead, k.done, k.meta, k.stats, k.schedules, k.slots, k.waiting,
 	), args...)
 	if err != nil {
 		return nil, err
@@ -226,6 +238,10 @@ func (c *Client) Inspect(ctx context.Context, topic string) (*TopicInfo, error) 
 	info.Ready = max(0, r.number(2)-info.Scheduled-info.Running-info.Dead)
 	if head := r.list(7); len(head) == 2 {
 		info.NextDue = scoreTime(head.text(1))
+	}
+	info.Schedules, info.Waiting = r.number(10), r.number(11)
+	if head := r.list(12); len(head) == 2 {
+		info.NextSlot = scoreTime(head.text(1))
 	}
 	pause := r.list(8)
 	if since := pause.text(0); since != "" {

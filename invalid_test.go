@@ -143,6 +143,8 @@ func TestInvalidClients(t *testing.T) {
 	eachClient(t, func(t *testing.T, f *fixture) {
 		var nilClient *redis.Client
 		var nilCluster *redis.ClusterClient
+		impatient := redis.NewClient(&redis.Options{ReadTimeout: time.Second})
+		defer func() { require.NoError(t, impatient.Close()) }()
 		for name, c := range map[string]struct {
 			client *delayq.Client
 			parts  []string
@@ -152,7 +154,11 @@ func TestInvalidClients(t *testing.T) {
 			"nil cluster":       {delayq.NewClient(nilCluster), []string{"nil Redis client"}},
 			"empty prefix":      {delayq.NewClient(f.rdb, delayq.Prefix("")), []string{"empty prefix"}},
 			"prefix with brace": {delayq.NewClient(f.rdb, delayq.Prefix(f.prefix+"{")), []string{"prefix", "'{'"}},
-			"nil option":        {delayq.NewClient(f.rdb, nil), []string{"client option is nil"}},
+			"long wait": {
+				delayq.NewClient(impatient, delayq.WaitReplicas(1, time.Second)),
+				[]string{"WaitReplicas", "ReadTimeout", "1s"},
+			},
+			"nil option": {delayq.NewClient(f.rdb, nil), []string{"client option is nil"}},
 			"several": {
 				delayq.NewClient(nil, delayq.Prefix("#"), delayq.MaxPayload(-1), delayq.WaitReplicas(0, 0), delayq.Hooks(1)),
 				[]string{"nil Redis client", "prefix", "MaxPayload(-1)", "WaitReplicas(0, 0s)", "hook of type int"},

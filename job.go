@@ -26,6 +26,11 @@ type Job struct {
 	Due        time.Time // its present due time: moved by retries, Snooze and Reschedule
 	Started    time.Time // when this run was started; zero outside of a handler
 
+	// Schedule is the name of the schedule that the job is of, and Slot the time it was fired for: by the schedule's rhythm, or, after Trigger, by that
+	// call. Empty and zero for all other jobs.
+	Schedule string
+	Slot     time.Time
+
 	nonce string
 	fence atomic.Int64
 }
@@ -38,6 +43,13 @@ func (j *Job) Nonce() string { return j.nonce }
 // same Lease and Redis's clock is not set back: a database that remembers the highest fence it has seen can refuse the writes of
 // a worker that lost its lease without knowing.
 func (j *Job) Fence() int64 { return j.fence.Load() }
+
+// scheduledFor fills in what the ID of a schedule's job tells.
+func (j *Job) scheduledFor(id string) {
+	if name, slot, _, ok := slotOf(id); ok {
+		j.Schedule, j.Slot = name, msTime(slot)
+	}
+}
 
 // Lateness is the time from Due to Started by Redis's clock: never below zero.
 func (j *Job) Lateness() time.Duration { return j.Started.Sub(j.Due) }

@@ -35,8 +35,8 @@ type lease struct {
 	number int // of the model
 }
 
-// playModel plays one game. In the end every job must come to its end.
-func playModel(t testing.TB, game []byte) {
+// playModel plays one game, with something else after each of its steps. In the end every job must come to its end.
+func playModel(t testing.TB, game []byte, also ...func(p *player)) {
 	r := embedded.New()
 	defer r.Close()
 	rdb := r.Client()
@@ -54,6 +54,9 @@ func playModel(t testing.TB, game []byte) {
 	p.note("it begins")
 	for len(p.bytes) > 0 {
 		p.step()
+		for _, f := range also {
+			f(p)
+		}
 		p.compare()
 	}
 	p.compareClient(rdb)

@@ -257,14 +257,14 @@ func (m *model) settle(id string, lease int, verb verb, delay int64) string {
 	case verbRetry:
 		j.moved = fmt.Sprint(m.now()+delay, " retry ", j.spent())
 		j.attempts++
-		j.fail(1, kindError) // as the entry of a Hand says
+		j.fail(j.attempts, kindError)
 		j.in, j.score = inBucket, m.now()+delay
 	case verbSnooze:
 		j.moved = fmt.Sprint(m.now()+delay, " snooze ", j.spent())
 		j.in, j.score = inBucket, m.now()+delay
 	case verbBury:
 		j.attempts++
-		j.fail(1, kindError)
+		j.fail(j.attempts, kindError)
 		j.in, j.score = inDead, m.now()
 	case verbReturn:
 		j.in = inReady

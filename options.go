@@ -31,6 +31,7 @@ type jobOptions struct {
 	retention  int64
 	replace    bool
 	headers    map[string]string
+	scheduled  bool // the job is one of a schedule
 	errs       []error
 }
 

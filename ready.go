@@ -139,6 +139,9 @@ func (t *topicServer) admit(ctx context.Context, r *run, undecodable error, now 
 		t.add(row{run: r, verb: verbBury, entry: entry.encode(), err: undecodable})
 	case ctx.Err() != nil:
 		t.add(row{run: r, verb: verbReturn, err: ErrShutdown})
+	case job.Due.After(msTime(now)): // its entry in the bucket was lost, and a left-over of its ID was in ready
+		t.trouble.log.Error("snooze", "job", job.ID, "err", errNotDue, "delay", job.Due.Sub(msTime(now)))
+		t.add(row{run: r, verb: verbSnooze, delay: job.Due.Sub(msTime(now)), err: errNotDue})
 	case r.expires > 0 && now >= r.expires:
 		t.add(row{run: r, verb: verbExpire})
 	case r.opts.retry >= 0 && r.attempt-1-r.spent > r.opts.retry:
@@ -147,6 +150,9 @@ func (t *topicServer) admit(ctx context.Context, r *run, undecodable error, now 
 		t.start(r)
 	}
 }
+
+// errNotDue is why a job is put back that was taken before its time.
+var errNotDue = errors.New("not due yet")
 
 // wait waits until there is something in ready. The pop moves the ID to handoff, which every take empties first: if this process dies
 // between the two, the ID is not lost. One ID wakes one server.

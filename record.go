@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -30,7 +32,11 @@ const (
 	headLen       = nonceLen + 3
 	stampLen      = 14 // 0xad and 13 digits
 	flagLimited   = 1  // the job's retries are limited: take.lua looks at it
+	flagSchedule  = 2  // the job is one of a schedule: its ID tells of which and for which slot
 )
+
+// ofSchedule tells whether a record is that of a schedule's job.
+func ofSchedule(raw string) bool { return len(raw) > nonceLen+1 && raw[nonceLen+1]&flagSchedule != 0 }
 
 // errNewerRecord says that a later release of delayq wrote the record. It is left in place for one that can read it.
 var errNewerRecord = errors.New("record of a newer format version")
@@ -54,17 +60,23 @@ func encodeRecord(nonce [nonceLen]byte, o *jobOptions, payload []byte) (head, ta
 	buf.Reset()
 	buf.Write(nonce[:])
 	buf.WriteByte(recordVersion)
+	flags := byte(0)
 	if o.retry >= 0 {
-		buf.WriteByte(flagLimited)
-	} else {
-		buf.WriteByte(0)
+		flags |= flagLimited
 	}
+	if o.scheduled {
+		flags |= flagSchedule
+	}
+	buf.WriteByte(flags)
 
 	enc := msgpack.GetEncoder()
 	defer msgpack.PutEncoder(enc)
 	enc.Reset(buf)
 	enc.UseCompactInts(true)
-	if err := encodeMeta(enc, o, len(payload)); err != nil {
+	if err := enc.EncodeArrayLen(recordFields); err != nil {
+		return "", "", err
+	}
+	if err := encodeOptions(enc, o, len(payload)); err != nil {
 		return "", "", err
 	}
 	buf.Write(payload)
@@ -72,11 +84,8 @@ func encodeRecord(nonce [nonceLen]byte, o *jobOptions, payload []byte) (head, ta
 	return whole[:headLen], whole[headLen:], nil
 }
 
-// encodeMeta writes everything up to the payload's own bytes.
-func encodeMeta(enc *msgpack.Encoder, o *jobOptions, size int) error {
-	if err := enc.EncodeArrayLen(recordFields); err != nil {
-		return err
-	}
+// encodeOptions writes what comes behind the enqueueing time of a record, but for the payload's own bytes.
+func encodeOptions(enc *msgpack.Encoder, o *jobOptions, size int) error {
 	for _, n := range [...]int64{
 		o.dueAt, o.dueIn, int64(o.retry), o.backoffMin, o.backoffMax, o.timeout, o.expireAt, o.expireIn, o.retention,
 	} {
@@ -100,11 +109,11 @@ func encodeHeaders(enc *msgpack.Encoder, headers map[string]string) error {
 	if err := enc.EncodeMapLen(len(headers)); err != nil {
 		return err
 	}
-	for k, v := range headers {
+	for _, k := range slices.Sorted(maps.Keys(headers)) { // the same headers make the same bytes
 		if err := enc.EncodeString(k); err != nil {
 			return err
 		}
-		if err := enc.EncodeString(v); err != nil {
+		if err := enc.EncodeString(headers[k]); err != nil {
 			return err
 		}
 	}
@@ -148,7 +157,11 @@ func decodeStamp(s string) (int64, error) {
 	if s[0] != 0xad {
 		return 0, fmt.Errorf("0x%02x instead of a string of 13 digits", s[0])
 	}
-	return strconv.ParseInt(s[1:stampLen], 10, 64)
+	ms, err := strconv.ParseInt(s[1:stampLen], 10, 64)
+	if err != nil {
+		return 0, errors.New("13 bytes that are no number") // err would show them, and they may be anything, a payload too
+	}
+	return ms, nil
 }
 
 func (r *record) decodeTail(tail string) error {
@@ -157,23 +170,9 @@ func (r *record) decodeTail(tail string) error {
 	dec := msgpack.GetDecoder()
 	defer msgpack.PutDecoder(dec)
 	dec.Reset(in)
-	var retry int64
-	for _, field := range [...]*int64{
-		&r.opts.dueAt, &r.opts.dueIn, &retry, &r.opts.backoffMin, &r.opts.backoffMax, &r.opts.timeout, &r.opts.expireAt, &r.opts.expireIn, &r.opts.retention,
-	} {
-		n, err := dec.DecodeInt64()
-		if err != nil {
-			return err
-		}
-		*field = n
-	}
-	r.opts.retry = int(retry)
 	var err error
-	if r.opts.headers, err = decodeHeaders(dec); err != nil {
-		return fmt.Errorf("headers: %w", err)
-	}
-	if r.size, err = dec.DecodeInt(); err != nil {
-		return fmt.Errorf("payload size: %w", err)
+	if r.size, err = decodeOptions(dec, &r.opts); err != nil {
+		return err
 	}
 	n, err := dec.DecodeBytesLen()
 	if err != nil {
@@ -187,6 +186,26 @@ func (r *record) decodeTail(tail string) error {
 		return fmt.Errorf("backoff from %d to %d ms", r.opts.backoffMin, r.opts.backoffMax)
 	}
 	return nil
+}
+
+// decodeOptions reads everything up to the payload, and tells the payload's size.
+func decodeOptions(dec *msgpack.Decoder, o *jobOptions) (size int, err error) {
+	var retry int64
+	for _, field := range [...]*int64{
+		&o.dueAt, &o.dueIn, &retry, &o.backoffMin, &o.backoffMax, &o.timeout, &o.expireAt, &o.expireIn, &o.retention,
+	} {
+		if *field, err = dec.DecodeInt64(); err != nil {
+			return 0, err
+		}
+	}
+	o.retry = int(retry)
+	if o.headers, err = decodeHeaders(dec); err != nil {
+		return 0, fmt.Errorf("headers: %w", err)
+	}
+	if size, err = dec.DecodeInt(); err != nil {
+		return 0, fmt.Errorf("payload size: %w", err)
+	}
+	return size, nil
 }
 
 func decodeHeaders(dec *msgpack.Decoder) (map[string]string, error) {

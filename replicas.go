@@ -3,9 +3,25 @@ package delayq
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 )
+
+// checkReplicaWait refuses a wait during which go-redis would give up on the connection and send everything again.
+func checkReplicaWait(rdb redis.UniversalClient, wait time.Duration) error {
+	var limit time.Duration // 0 or less: none
+	switch c := rdb.(type) {
+	case *redis.Client:
+		limit = c.Options().ReadTimeout
+	case *redis.ClusterClient:
+		limit = c.Options().ReadTimeout
+	}
+	if limit > 0 && wait >= limit {
+		return fmt.Errorf("%w: WaitReplicas: %v must be below the ReadTimeout of the Redis client, %v", ErrInvalid, wait, limit)
+	}
+	return nil
+}
 
 // store runs the enqueue script and, with WaitReplicas, waits on the same connection until enough replicas have what it wrote.
 func (c *Client) store(ctx context.Context, s *script, k *keys, names []any, jobs int, args []any) (reply, error) {

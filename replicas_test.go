@@ -18,7 +18,7 @@ func TestWaitReplicas(t *testing.T) {
 	rdb, copied := master.Client(t), replica.Client(t)
 	ctx := t.Context()
 	h := NewHand(t, rdb, "delayq", "topic")
-	client := NewClient(rdb, WaitReplicas(1, 3*time.Second))
+	client := NewClient(rdb, WaitReplicas(1, 2*time.Second))
 	onReplica := func(id string) bool { return copied.HExists(ctx, h.keys.pool, id).Val() }
 
 	for i := range 20 {
@@ -97,7 +97,7 @@ func TestWaitReplicasWithALostReply(t *testing.T) {
 	require.NoError(t, rdb.ScriptLoad(t.Context(), fmt.Sprint(enqueueScript.text)).Err())
 	bad := redis.NewClient(faulty(rdb, f))
 	defer func() { require.NoError(t, bad.Close()) }()
-	_, err := NewClient(bad, WaitReplicas(1, 3*time.Second)).Enqueue(t.Context(), "topic", "lossy-id", nil)
+	_, err := NewClient(bad, WaitReplicas(1, 2*time.Second)).Enqueue(t.Context(), "topic", "lossy-id", nil)
 	require.NoError(t, err)
 	require.True(t, f.happened())
 	require.Empty(t, h.Take(10, time.Minute), "it runs once")

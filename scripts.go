@@ -44,6 +44,12 @@ var (
 
 	//go:embed lua/prelude/control.lua
 	controlPart string
+
+	//go:embed lua/prelude/schedule.lua
+	schedulePart string
+
+	//go:embed lua/prelude/runs.lua
+	runsPart string
 )
 
 var (
@@ -57,7 +63,7 @@ var (
 
 	//go:embed lua/promote.lua
 	promoteLua    string
-	promoteScript = newScript("promote", promoteLua, nowPart, statsPart, leasePart, errorsPart)
+	promoteScript = newScript("promote", promoteLua, nowPart, statsPart, leasePart, errorsPart, runsPart)
 
 	//go:embed lua/take.lua
 	takeLua    string
@@ -69,11 +75,11 @@ var (
 
 	//go:embed lua/ack.lua
 	ackLua    string
-	ackScript = newScript("ack", ackLua, nowPart, receiptPart, statsPart, leasePart, rowsPart)
+	ackScript = newScript("ack", ackLua, nowPart, receiptPart, statsPart, leasePart, rowsPart, runsPart)
 
 	//go:embed lua/retry.lua
 	retryLua    string
-	retryScript = newScript("retry", retryLua, nowPart, receiptPart, statsPart, leasePart, rowsPart, errorsPart)
+	retryScript = newScript("retry", retryLua, nowPart, receiptPart, statsPart, leasePart, rowsPart, errorsPart, runsPart)
 
 	//go:embed lua/snooze.lua
 	snoozeLua    string
@@ -85,11 +91,11 @@ var (
 
 	//go:embed lua/bury.lua
 	buryLua    string
-	buryScript = newScript("bury", buryLua, nowPart, receiptPart, statsPart, leasePart, rowsPart, errorsPart)
+	buryScript = newScript("bury", buryLua, nowPart, receiptPart, statsPart, leasePart, rowsPart, errorsPart, runsPart)
 
 	//go:embed lua/cancel.lua
 	cancelLua    string
-	cancelScript = newScript("cancel", cancelLua, nowPart, receiptPart, statsPart, leasePart, controlPart)
+	cancelScript = newScript("cancel", cancelLua, nowPart, receiptPart, statsPart, leasePart, controlPart, runsPart)
 
 	//go:embed lua/reschedule.lua
 	rescheduleLua    string
@@ -115,14 +121,51 @@ var (
 	pruneLua    string
 	pruneScript = newScript("prune", pruneLua, nowPart)
 
+	//go:embed lua/check.lua
+	checkLua    string
+	checkScript = newScript("check", checkLua, nowPart, statsPart, leasePart)
+
+	//go:embed lua/mend.lua
+	mendLua    string
+	mendScript = newScript("mend", mendLua, nowPart, statsPart)
+
 	//go:embed lua/heartbeat.lua
 	heartbeatLua    string
 	heartbeatScript = newScript("heartbeat", heartbeatLua, nowPart)
+
+	//go:embed lua/schedule.lua
+	scheduleLua    string
+	scheduleScript = newScript("schedule", scheduleLua, nowPart, receiptPart, controlPart, schedulePart)
+
+	//go:embed lua/unschedule.lua
+	unscheduleLua    string
+	unscheduleScript = newScript("unschedule", unscheduleLua, nowPart, receiptPart)
+
+	//go:embed lua/suspend.lua
+	suspendLua    string
+	suspendScript = newScript("suspend", suspendLua, nowPart, receiptPart, controlPart, schedulePart)
+
+	//go:embed lua/trigger.lua
+	triggerLua    string
+	triggerScript = newScript("trigger", triggerLua, nowPart, receiptPart, statsPart, controlPart, schedulePart)
+
+	//go:embed lua/due.lua
+	dueLua    string
+	dueScript = newScript("due", dueLua, nowPart, schedulePart)
+
+	//go:embed lua/fire.lua
+	fireLua    string
+	fireScript = newScript("fire", fireLua, nowPart, statsPart, leasePart, controlPart, schedulePart, runsPart)
+
+	//go:embed lua/describe.lua
+	describeLua    string
+	describeScript = newScript("describe", describeLua, nowPart, schedulePart)
 )
 
 var allScripts = []*script{
 	enqueueScript, replaceScript, promoteScript, takeScript, extendScript, ackScript, retryScript, snoozeScript, returnScript, buryScript,
-	cancelScript, rescheduleScript, reviveScript, getScript, inspectScript, pauseScript, pruneScript, heartbeatScript,
+	cancelScript, rescheduleScript, reviveScript, getScript, inspectScript, pauseScript, pruneScript, checkScript, mendScript, heartbeatScript,
+	scheduleScript, unscheduleScript, suspendScript, triggerScript, dueScript, fireScript, describeScript,
 }
 
 // Scripts gives the name and the SHA-1 digest of every script that delayq runs, as SLOWLOG and MONITOR show them.
@@ -219,7 +262,7 @@ func (c caller) call(ctx context.Context, s *script, topic string, jobs int, key
 		err = fmt.Errorf("%s topic %q: %w", s.name, topic, errReply)
 	}
 	if len(c.hooks.script) > 0 {
-		c.hooks.fireScript(ScriptEvent{Name: s.name, Topic: topic, Jobs: jobs, Duration: time.Since(start), Err: err})
+		c.hooks.tellScript(ScriptEvent{Name: s.name, Topic: topic, Jobs: jobs, Duration: time.Since(start), Err: err})
 	}
 	return r, err
 }

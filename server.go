@@ -48,12 +48,14 @@ type Server struct {
 	waits  redis.UniversalClient // for blocking pops
 	dials  [2]*dialed            // their connections
 	outage *outage
+	alarms chan *topicServer // topics that have lost jobs
 
 	mu         sync.Mutex
 	errs       []error // what is wrong with what the server was given
 	used       bool
 	started    time.Time
 	topics     map[string]*topicServer
+	calendars  map[string]Calendar
 	middleware []Middleware
 	running    sync.WaitGroup // handlers
 }
@@ -62,7 +64,9 @@ type Server struct {
 // and closes it after Run has returned. What is wrong with
 // rdb or the options is the error of Run.
 func NewServer(rdb redis.UniversalClient, opts ...ServerOption) *Server {
-	s := &Server{rdb: rdb, id: rand.Text(), topics: make(map[string]*topicServer)}
+	s := &Server{
+		rdb: rdb, id: rand.Text(), topics: make(map[string]*topicServer), alarms: make(chan *topicServer, 16), calendars: make(map[string]Calendar),
+	}
 	var err error
 	if s.o, err = newServerOptions(opts); err != nil {
 		s.errs = append(s.errs, err)
@@ -216,6 +220,7 @@ func (s *Server) Run(ctx context.Context) error {
 	}
 	working.Go(func() { s.controlLoop(work) })
 	working.Go(func() { s.heartbeatLoop(work, fetch) })
+	working.Go(func() { s.checkLoop(fetch) })
 
 	<-ctx.Done()
 	for _, t := range s.topics {

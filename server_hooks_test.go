@@ -3,6 +3,9 @@ package delayq_test
 import (
 	"context"
 	"errors"
+	"fmt"
+	"runtime"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -147,6 +150,43 @@ func (panickyHook) Enqueue(context.Context, *delayq.NewJob) {
 }
 
 func (panickyHook) Enqueued(context.Context, delayq.EnqueueEvent) { panic("enqueued") }
+
+// leavingHook calls runtime.Goexit, as FailNow of a test does, in what the loops call.
+type leavingHook struct{}
+
+func (leavingHook) Done(delayq.RunEvent)      { runtime.Goexit() }
+func (leavingHook) Retried(delayq.RunEvent)   { runtime.Goexit() }
+func (leavingHook) Script(delayq.ScriptEvent) { runtime.Goexit() }
+
+// The loops of a server and the group commit of a client go on.
+func TestHooksThatCallGoexitEndNoLoop(t *testing.T) {
+	inBubble(t, func(b *bubble) {
+		var after told
+		b.serve("a", func(_ context.Context, job *delayq.Job) error {
+			if job.Attempt == 1 && job.ID != "0" {
+				return errTest
+			}
+			return nil
+		}, delayq.Hooks(leavingHook{}, &after))
+		client := delayq.NewClient(b.rdb, delayq.Prefix(bubblePrefix), delayq.Hooks(leavingHook{}))
+		for round := range 2 {
+			var stored sync.WaitGroup
+			for i := range 20 {
+				stored.Go(func() {
+					_, err := client.Enqueue(b.Context(), "a", fmt.Sprint(20*round+i), nil)
+					if err != nil {
+						b.Error(err)
+					}
+				})
+			}
+			stored.Wait()
+			b.pass(10 * time.Second)
+			for i := range 20 {
+				require.Len(b, after.of("Done", fmt.Sprint(20*round+i)), 1)
+			}
+		}
+	})
+}
 
 // (I5)
 func TestPanickingHooksAreHarmless(t *testing.T) {

@@ -2,6 +2,7 @@ package delayq
 
 import (
 	"context"
+	"slices"
 	"time"
 )
 
@@ -40,7 +41,7 @@ var verbs = [...]struct {
 	verbAck:    {ackScript, outcomeAcked, false, []any{outcomeAcked}, ackKeys},
 	verbExpire: {ackScript, outcomeExpired, false, []any{outcomeExpired}, ackKeys},
 	verbRetry: {retryScript, outcomeRetried, true, nil, func(k *keys, receipt string) []any {
-		return names(k.leases, k.bucket, k.attempts, k.errors, k.moved, k.stats, receipt, k.pool)
+		return names(k.leases, k.bucket, k.attempts, k.errors, k.moved, k.stats, receipt, k.pool, k.runs)
 	}},
 	verbSnooze: {snoozeScript, outcomeSnoozed, true, nil, func(k *keys, receipt string) []any {
 		return names(k.leases, k.bucket, k.moved, k.stats, receipt, k.pool)
@@ -49,12 +50,12 @@ var verbs = [...]struct {
 		return names(k.leases, k.ready, k.stats, receipt, k.pool)
 	}},
 	verbBury: {buryScript, outcomeBuried, false, nil, func(k *keys, receipt string) []any {
-		return names(k.leases, k.dead, k.attempts, k.errors, k.stats, receipt, k.pool)
+		return names(k.leases, k.dead, k.attempts, k.errors, k.stats, receipt, k.pool, k.runs)
 	}},
 }
 
 func ackKeys(k *keys, receipt string) []any {
-	return names(k.leases, k.pool, k.attempts, k.errors, k.moved, k.done, k.results, k.stats, receipt)
+	return names(k.leases, k.pool, k.attempts, k.errors, k.moved, k.done, k.results, k.stats, receipt, k.runs)
 }
 
 // A row is one job for a settling script.
@@ -84,16 +85,24 @@ func (r row) outcome() string {
 // tail is what the script is told of the job beside ID and fence.
 func (r row) tail(server string) []any {
 	switch r.verb {
-	case verbAck:
-		if keep := r.run.opts.retention; keep > 0 {
-			return []any{keep, netstring(encodeFinished(r, server))}
+	case verbAck, verbExpire:
+		note := encodeRun(r, verbs[r.verb].outcome, server)
+		if keep := r.run.opts.retention; keep > 0 && r.verb == verbAck {
+			return []any{keep, netstring(encodeFinished(r, server)), note}
+		}
+		if note != "" {
+			return []any{0, "", note}
 		}
 	case verbRetry:
-		return []any{r.delay.Milliseconds(), r.run.spent, r.entry}
+		return []any{r.delay.Milliseconds(), r.run.spent, r.entry, encodeRun(r, outcomeRetried, server)}
 	case verbSnooze:
 		return []any{r.delay.Milliseconds(), r.run.spent}
 	case verbBury:
-		return []any{r.attempts, r.entry}
+		note := ""
+		if r.attempts > 0 || r.entry != "" { // else promote has noted that the run was cut off
+			note = encodeRun(r, outcomeBuried, server)
+		}
+		return []any{r.attempts, r.entry, note}
 	}
 	return nil
 }
@@ -211,6 +220,10 @@ func (t *topicServer) tell(ctx context.Context, lane, number string, list []row)
 	for _, r := range list {
 		t.outcome(r, r.err)
 		soon = soon || r.delay < t.server.o.tick
+	}
+	if t.waits.Load() > 0 && slices.ContainsFunc(list, func(r row) bool { return r.run.scheduled }) {
+		t.runEnded.Store(true)
+		nudge(t.wake)
 	}
 	if v.delays && soon {
 		nudge(t.wake) // the timer sleeps until the next tick

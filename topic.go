@@ -34,6 +34,12 @@ type keys struct {
 	results  string // hash: job ID → what is kept of it
 	meta     string // hash: what an operator has set
 	stats    string // hash: counters
+
+	schedules string // hash: name → definition of a schedule
+	slots     string // zset: schedule by its next slot
+	waiting   string // zset: schedule by the slot that waits for the end of the last run
+	fired     string // hash: schedule → what has become of its slots
+	runs      string // hash: schedule → history of its runs
 }
 
 func newKeys(prefix, topic string) *keys {
@@ -54,8 +60,25 @@ func newKeys(prefix, topic string) *keys {
 		results:  root + "results",
 		meta:     root + "meta",
 		stats:    root + "stats",
+
+		schedules: root + "schedules",
+		slots:     root + "slots",
+		waiting:   root + "waiting",
+		fired:     root + "fired",
+		runs:      root + "runs",
 	}
 }
+
+// checked lists the keys that a check looks through, in an order in which what is found in one does not hide what is in the next.
+func (k *keys) checked() []string {
+	return []string{k.pool, k.bucket, k.leases, k.dead, k.attempts, k.errors, k.moved, k.done, k.results}
+}
+
+// name is what a key of the topic is called in the protocol.
+func (k *keys) name(key string) string { return strings.TrimPrefix(key, k.root) }
+
+// turn is the key that says that a server has checked the topic lately, for a reason.
+func (k *keys) turn(reason string) string { return k.receipt(reason) }
 
 // receipt is the key under which the last numbered call of a lane leaves its reply.
 func (k *keys) receipt(lane string) string { return k.root + "receipt:" + lane }

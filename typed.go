@@ -69,6 +69,15 @@ func (t *Topic[T]) Job(id string, value T, opts ...JobOption) (NewJob, error) {
 	return NewJob{Topic: t.name, ID: id, Payload: payload, Options: opts}, nil
 }
 
+// Schedule is Client.Schedule with a value for the payload. A value that cannot be encoded is an ErrInvalid.
+func (t *Topic[T]) Schedule(ctx context.Context, client *Client, name string, spec Spec, value T, opts ...ScheduleOption) error {
+	job, err := t.Job("", value)
+	if err != nil {
+		return fmt.Errorf("schedule %q: %w", name, err)
+	}
+	return client.Schedule(ctx, t.name, name, spec, job.Payload, opts...)
+}
+
 // Decode reads the value of a job, as Get and List give it for example.
 func (t *Topic[T]) Decode(job *Job) (T, error) {
 	var value T

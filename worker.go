@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -23,6 +24,9 @@ type topicServer struct {
 	clock       clock
 	trouble     trouble
 	turns       turns // guarded by mu
+	firer       firer
+	runEnded    atomic.Bool  // the last run of a schedule may have ended since the last look at those that wait for it
+	waits       atomic.Int64 // how many schedules were due or waiting at the last promote
 
 	wake   chan struct{} // cuts the sleep of the promote loop short
 	resume chan struct{} // cuts the sleep of the take loop short
@@ -55,6 +59,7 @@ func (t *topicServer) init() {
 	t.freed, t.settle = make(chan struct{}, 1), make(chan struct{}, 1)
 	t.leases = make(map[string]*run)
 	t.pace = aheadUnknown
+	t.firer.plans, t.firer.bad = make(map[string]plan), make(map[string]string)
 }
 
 // note tells of the outcome of a call, unless the call was cut off by the end of ctx.
@@ -82,8 +87,11 @@ type run struct {
 	size    int        // of the payload
 	attempt int        // from 1
 	spent   int        // attempts before the last revival
-	ctx     context.Context
-	cancel  context.CancelCauseFunc
+
+	scheduled bool // the job is one of a schedule
+
+	ctx    context.Context
+	cancel context.CancelCauseFunc
 
 	// What follows is guarded by topicServer.mu.
 	fence    string    // the end of the lease in ms that Redis has; several, with spaces between, while it is not known which of them
@@ -524,6 +532,9 @@ func (t *topicServer) newRun(id, raw, fence string, leaseEnd int64, until time.T
 		return r, err
 	}
 	r.opts, r.size = rec.opts, rec.size
+	if r.scheduled = ofSchedule(raw); r.scheduled {
+		r.job.scheduledFor(id)
+	}
 	r.job.Payload, r.job.Headers, r.job.Retries = rec.payload, rec.opts.headers, rec.opts.retry
 	r.job.EnqueuedAt, r.job.Due = msTime(rec.enqueuedAt), msTime(rec.due)
 	r.expires = rec.expires()

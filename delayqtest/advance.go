@@ -29,7 +29,8 @@ var counted = []string{"acked", "retried", "snoozed", "buried", "expired", "retu
 // Advance moves Redis's clock ahead by d, rounded up to the millisecond, and runs what falls due meanwhile in the topics that servers of
 // Serve handle. The clock goes from due time to due time and stands still while handlers run, so each job starts at its own due
 // time and all of an earlier one before any of a later one; jobs of the same millisecond run side by side, as always. Retries, snoozed jobs
-// and what handlers enqueue run too if they are due within d. The end of a pause is one of the times the clock stops at.
+// and what handlers enqueue run too if they are due within d. The end of a pause is one of the times the clock stops at, and so
+// is every slot of a schedule: its job is due at that very millisecond, and none is missed.
 //
 // Advance returns when the clock is at its goal and no job that is due then is left to run; hooks have been told by then. Advance(ctx, 0)
 // runs what is due now. Jobs of topics that nobody handles, or that are paused, wait and are not waited for. What it costs is a few
@@ -110,7 +111,13 @@ func (q *Queue) settle(ctx context.Context, now time.Time) (next time.Time, in [
 			// Topics are looked at one after the other, and meanwhile a handler of a later one may have enqueued to an earlier one.
 			// If a second look at all of them shows nothing different, nothing was going on between the two.
 			same := len(topics) < 2 || reflect.DeepEqual(infos, before)
+			released, err := q.released(ctx, topics, infos)
+			if err != nil {
+				return time.Time{}, nil, err
+			}
 			switch {
+			case released:
+				quiet = time.Time{}
 			case q.push(topics, infos, now) || q.handlers() > 0:
 				quiet = time.Time{}
 			case !same && limited.Err() == nil:
@@ -167,7 +174,7 @@ func (q *Queue) inspect(ctx context.Context, topics []string) ([]*delayq.TopicIn
 // push tells whether any topic has something left to do at now, and wakes servers for what they would else notice at the next tick only.
 func (q *Queue) push(topics []string, infos []*delayq.TopicInfo, now time.Time) (busy bool) {
 	for i, info := range infos {
-		due := !info.NextDue.IsZero() && !info.NextDue.After(now)
+		due := isDue(info.NextDue, now) || isDue(info.NextSlot, now)
 		ready := info.Ready > 0 && !info.Paused
 		if due || ready && info.Running == 0 {
 			q.wake(topics[i])
@@ -175,6 +182,26 @@ func (q *Queue) push(topics []string, infos []*delayq.TopicInfo, now time.Time) 
 		busy = busy || due || ready || info.Running > 0
 	}
 	return busy
+}
+
+func isDue(at, now time.Time) bool { return !at.IsZero() && !at.After(now) }
+
+// released tells whether a slot has waited for the end of a run that has ended, and has the servers look at it.
+func (q *Queue) released(ctx context.Context, topics []string, infos []*delayq.TopicInfo) (found bool, err error) {
+	for i, info := range infos {
+		if info.Waiting == 0 {
+			continue
+		}
+		list, err := q.Client.Schedules(ctx, topics[i])
+		if err != nil {
+			return false, err
+		}
+		if slices.ContainsFunc(list, func(s *delayq.ScheduleInfo) bool { return !s.Waits.IsZero() && !s.Going }) {
+			found = true
+			q.wake(topics[i])
+		}
+	}
+	return found, nil
 }
 
 // wake has the servers look at a topic at once: whether a job is due, and whether a pause is over. The messages are those of the scripts of
@@ -185,10 +212,10 @@ func (q *Queue) wake(topic string) {
 	}
 }
 
-// earliest is when something happens next by itself, and in which topics: a job is due, or a pause ends.
+// earliest is when something happens next by itself, and in which topics: a job or a slot is due, or a pause ends.
 func earliest(topics []string, infos []*delayq.TopicInfo, now time.Time) (next time.Time, in []string) {
 	for i, info := range infos {
-		for _, at := range []time.Time{info.NextDue, info.PausedUntil} {
+		for _, at := range []time.Time{info.NextDue, info.NextSlot, info.PausedUntil} {
 			switch {
 			case !at.After(now) || !next.IsZero() && at.After(next):
 			case at.Equal(next):
@@ -254,8 +281,11 @@ func (q *Queue) stuck(ctx context.Context, now time.Time, topics []string) error
 		if info.Ready > 0 && !info.Paused {
 			part = append(part, fmt.Sprintf("%d ready", info.Ready))
 		}
-		if !info.NextDue.IsZero() && !info.NextDue.After(now) {
+		if isDue(info.NextDue, now) {
 			part = append(part, "some due")
+		}
+		if isDue(info.NextSlot, now) {
+			part = append(part, "slots of schedules due, whose calendars may not be registered")
 		}
 		if len(part) > 0 {
 			parts = append(parts, fmt.Sprintf("topic %q: %s", topics[i], strings.Join(part, ", ")))

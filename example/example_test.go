@@ -57,6 +57,17 @@ var outputs = map[string]string{
 		first server: stopped
 		second server: begin long, attempt 1
 		second server: end long`,
+	"cron": `
+		run poll
+		run poll
+		run report by hand
+		poll is paused: every 2s, 2 slots fired
+		report is waiting: cron 0 9 * * 1-5 Europe/Berlin, 0 slots fired
+		run poll
+		poll, 0 from the end: attempt 1 acked
+		poll, 1 from the end: attempt 1 acked
+		poll, 2 from the end: attempt 1 acked
+		report, 0 from the end: attempt 1 acked`,
 	"poll": `
 		ask about refund-7, attempt 1: pending
 		ask about refund-7, attempt 1: pending

@@ -9,14 +9,15 @@
 -- KEYS[7]   results   hash, job id to what is kept of it
 -- KEYS[8]   stats     hash, counter to number
 -- KEYS[9]   receipt   string, the last call of the lane and its reply
+-- KEYS[10]  runs      hash, schedule to the history of its runs
 -- ARGV[1]   number    number of this call in its lane
 -- ARGV[2]   counter   the counter these jobs go to: acked or expired
--- ARGV[3..] jobs      rows (see prelude/rows.lua) with no values, or for jobs to be kept two: for how many ms, and a netstring
---                     about the run, which the record is put behind
+-- ARGV[3..] jobs      rows (see prelude/rows.lua) with no values, or with three: for how many ms it is to be kept (0: not), a netstring
+--                     about the run, which the record is put behind, and what runs is to tell of the run (empty: nothing)
 --
 -- At most 1,000 jobs a call. Returns {'ok', now, letters}: o for done, l for lost, g for gone, nothing for all done. Cost: O(jobs × log N).
 local leases, pool, attempts, errors, moved = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local done, results, stats, receipt = KEYS[6], KEYS[7], KEYS[8], KEYS[9]
+local done, results, stats, receipt, runs = KEYS[6], KEYS[7], KEYS[8], KEYS[9], KEYS[10]
 local number, counter, jobs, first = ARGV[1], ARGV[2], ARGV, 3
 
 local told = replay(receipt, number)
@@ -28,7 +29,7 @@ local ids, where, letters = rows(leases, pool, jobs, first)
 if #ids > 0 then
   redis.call('HDEL', moved, '') -- having deleted, the script may write at maxmemory
   for i, id in ipairs(ids) do
-    if where[i] then
+    if where[i] and jobs[where[i]] ~= '0' then
       local record = redis.call('HGET', pool, id)
       if record then
         redis.pcall('HSET', results, id, jobs[where[i] + 1] .. record)
@@ -42,6 +43,11 @@ if #ids > 0 then
     redis.pcall('HDEL', attempts, unpack(ids))
     redis.pcall('HDEL', errors, unpack(ids))
     redis.pcall('HDEL', moved, unpack(ids))
+  end
+  for i, id in ipairs(ids) do
+    if where[i] and jobs[where[i] + 2] ~= '' then
+      ran(runs, id, counter == 'expired' and 1 or 0, jobs[where[i] + 2])
+    end
   end
 end
 count(stats, counter, #ids)

@@ -7,14 +7,15 @@
 -- KEYS[5]   stats     hash, counter to number
 -- KEYS[6]   receipt   string, the last call of the lane and its reply
 -- KEYS[7]   pool      hash, job id to record
+-- KEYS[8]   runs      hash, schedule to the history of its runs
 -- ARGV[1]   number    number of this call in its lane
--- ARGV[2..] jobs      rows (see prelude/rows.lua) of two values: finished attempts to add (0 or 1), entry for the error log (none when
---                   empty)
+-- ARGV[2..] jobs      rows (see prelude/rows.lua) of three values: finished attempts to add (0 or 1), entry for the error log (none
+--                   when empty), and what runs is to tell of the run (empty: nothing)
 --
 -- At most 1,000 jobs a call. Returns {'ok', now, letters}: o for buried, l for lost, g for gone, nothing for all buried.
 -- Cost: O(jobs × log N).
 local leases, dead, attempts, errors = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local stats, receipt, pool = KEYS[5], KEYS[6], KEYS[7]
+local stats, receipt, pool, runs = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
 local number, jobs, first = ARGV[1], ARGV, 2
 
 local told = replay(receipt, number)
@@ -32,6 +33,9 @@ if #ids > 0 then
   for i, id in ipairs(ids) do
     local ended, entry = jobs[where[i]], jobs[where[i] + 1]
     failed(attempts, errors, id, ended, entry)
+    if jobs[where[i] + 2] ~= '' then
+      ran(runs, id, 1, jobs[where[i] + 2])
+    end
   end
 end
 count(stats, 'buried', #ids)

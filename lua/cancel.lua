@@ -9,6 +9,7 @@
 -- KEYS[7]   moved     hash, job id to its present due time, if that is not the record's
 -- KEYS[8]   stats     hash, counter to number
 -- KEYS[9]   receipt   string, the last call of the lane and its reply
+-- KEYS[10]  runs      hash, schedule to the history of its runs
 -- ARGV[1]   number    number of this call in its lane
 -- ARGV[2]   id        the job
 -- ARGV[3]   channel   the control channel
@@ -17,7 +18,7 @@
 -- The id may stay behind in ready: take drops an id without a record.
 -- Returns {'ok', now, state}: scheduled, ready, running, dead, or none when there is no such job. Cost: O(log N).
 local pool, bucket, leases, dead, attempts = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local errors, moved, stats, receipt = KEYS[6], KEYS[7], KEYS[8], KEYS[9]
+local errors, moved, stats, receipt, runs = KEYS[6], KEYS[7], KEYS[8], KEYS[9], KEYS[10]
 local number, id, channel, topic = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 
 local told = replay(receipt, number)
@@ -26,6 +27,7 @@ if told then
 end
 
 local state = 'none'
+local noted = scheduled(pool, id)
 if redis.call('HDEL', pool, id) == 1 then
   local fence = redis.call('ZSCORE', leases, id)
   state = 'ready'
@@ -40,9 +42,14 @@ if redis.call('HDEL', pool, id) == 1 then
     release(leases, {id})
     nudge(channel, 'cancel', topic, fence, id)
   end
+  local tried = noted and redis.pcall('HGET', attempts, id)
   redis.pcall('HDEL', attempts, id)
   redis.pcall('HDEL', errors, id)
   redis.pcall('HDEL', moved, id)
+  if noted then
+    local attempt = (type(tried) == 'string' and tried or 0) + 1
+    ran(runs, id, 0, cjson.encode({job = id, attempt = attempt, ['end'] = now, outcome = 'cancelled'}))
+  end
   count(stats, 'cancelled', 1)
 end
 remember(receipt, number, state)

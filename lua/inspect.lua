@@ -1,19 +1,23 @@
 -- inspect: counts what a topic holds. Writes nothing.
 --
--- KEYS[1]  pool    hash, job id to record
--- KEYS[2]  bucket  zset, job id scored by due time (Unix ms)
--- KEYS[3]  leases  zset, job id scored by the end of its lease
--- KEYS[4]  dead    zset, job id scored by the time of burial
--- KEYS[5]  done    zset, job id scored by the time until which it is kept
--- KEYS[6]  meta    hash, what an operator has set for the topic
--- KEYS[7]  stats   hash, counter to number
--- ARGV[1..] counters  the counters to read
+-- KEYS[1]    pool       hash, job id to record
+-- KEYS[2]    bucket     zset, job id scored by due time (Unix ms)
+-- KEYS[3]    leases     zset, job id scored by the end of its lease
+-- KEYS[4]    dead       zset, job id scored by the time of burial
+-- KEYS[5]    done       zset, job id scored by the time until which it is kept
+-- KEYS[6]    meta       hash, what an operator has set for the topic
+-- KEYS[7]    stats      hash, counter to number
+-- KEYS[8]    schedules  hash, name to definition
+-- KEYS[9]    slots      zset, schedule scored by its next slot (Unix ms)
+-- KEYS[10]   waiting    zset, schedule scored by the slot that waits for the end of the last run
+-- ARGV[1..]  counters   the counters to read
 --
 -- Returns {'ok', now, sizes of pool, bucket, leases, dead and done, head of bucket with its score,
--- {paused, until, by, reason}, counters}.
+-- {paused, until, by, reason}, counters, sizes of schedules and waiting, head of slots with its score}.
 -- Cost: O(1).
 local pool, bucket, leases, dead = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local done, meta, stats = KEYS[5], KEYS[6], KEYS[7]
+local schedules, slots, waiting = KEYS[8], KEYS[9], KEYS[10]
 local counters = ARGV
 
 return {
@@ -26,4 +30,7 @@ return {
   redis.call('ZRANGE', bucket, 0, 0, 'WITHSCORES'),
   redis.call('HMGET', meta, 'paused', 'until', 'by', 'reason'),
   redis.call('HMGET', stats, unpack(counters)),
+  redis.call('HLEN', schedules),
+  redis.call('ZCARD', waiting),
+  redis.call('ZRANGE', slots, 0, 0, 'WITHSCORES'),
 }

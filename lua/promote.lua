@@ -1,24 +1,29 @@
 -- promote: moves what has fallen due to ready: jobs whose lease ran out to the head, due jobs to the tail, oldest due first. A job with
 -- finished attempts whose lease ran out goes to the bucket instead, due after a backoff.
 --
--- KEYS[1]  bucket    zset, job id scored by due time (Unix ms)
--- KEYS[2]  ready     list of job ids, next one at the head
--- KEYS[3]  leases    zset, job id scored by the end of its lease
--- KEYS[4]  pool      hash, job id to record
--- KEYS[5]  attempts  hash, job id to finished attempts
--- KEYS[6]  errors    hash, job id to its last errors
--- KEYS[7]  moved     hash, job id to its present due time, if that is not the record's
--- KEYS[8]  handoff   list of job ids between a server's wait and its take
--- KEYS[9]  stats     hash, counter to number
--- ARGV[1]  limit     most jobs to move of each kind, at most 1000 (unpack has a stack limit)
--- ARGV[2]  heal      1: also put back what a server that died between wait and take left in handoff
+-- KEYS[1]   bucket    zset, job id scored by due time (Unix ms)
+-- KEYS[2]   ready     list of job ids, next one at the head
+-- KEYS[3]   leases    zset, job id scored by the end of its lease
+-- KEYS[4]   pool      hash, job id to record
+-- KEYS[5]   attempts  hash, job id to finished attempts
+-- KEYS[6]   errors    hash, job id to its last errors
+-- KEYS[7]   moved     hash, job id to its present due time, if that is not the record's
+-- KEYS[8]   handoff   list of job ids between a server's wait and its take
+-- KEYS[9]   stats     hash, counter to number
+-- KEYS[10]  slots     zset, schedule scored by its next slot (Unix ms)
+-- KEYS[11]  waiting   zset, schedule scored by the slot that waits for the end of the last run
+-- KEYS[12]  runs      hash, schedule to the history of its runs
+-- ARGV[1]   limit     most jobs to move of each kind, at most 1000 (unpack has a stack limit)
+-- ARGV[2]   heal      1: also put back what a server that died between wait and take left in handoff
 --
 -- A run that a lease cut off counts as an attempt. The backoff doubles from 2 s after the second attempt up to 4096 s; jobs of one call get
 -- up to a fifth more, each another part, so that they do not come back together. Safe to send twice.
--- Returns {'ok', now, moved, reclaimed, wait}: wait is the time to the next due job or lease end in µs, -1 when there is none.
+-- Returns {'ok', now, moved, reclaimed, wait, fire}: wait is the time to the next due job, lease end or slot in µs, -1 when there is none;
+-- fire is how many schedules have a slot that is due, or one that waits.
 -- Cost: O(log N + limit).
 local bucket, ready, leases, pool, attempts = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local errors, moved, handoff, stats = KEYS[6], KEYS[7], KEYS[8], KEYS[9]
+local slots, waiting, runs = KEYS[10], KEYS[11], KEYS[12]
 local limit, heal = tonumber(ARGV[1]), ARGV[2]
 
 local lapsed = redis.call('ZRANGEBYSCORE', leases, '-inf', now, 'LIMIT', 0, limit)
@@ -70,6 +75,9 @@ if #lapsed > 0 then
       redis.pcall('HSET', moved, id, string.format('%.0f', log[i].next) .. ' retry ' .. spent)
     end
     failed(attempts, errors, id, 1, cjson.encode(log[i]))
+    if scheduled(pool, id) then
+      ran(runs, id, 1, cjson.encode({job = id, attempt = log[i].attempt, ['end'] = now, outcome = 'lease lost'}))
+    end
   end
   count(stats, 'reclaimed', reclaimed)
   count(stats, 'dropped', #lapsed - reclaimed)
@@ -87,9 +95,17 @@ if heal == '1' then
   end
 end
 
+local heads = {
+  redis.call('ZRANGE', bucket, 0, 0, 'WITHSCORES'), redis.call('ZRANGE', leases, 0, 0, 'WITHSCORES'),
+  redis.call('ZRANGE', slots, 0, 0, 'WITHSCORES'),
+}
+local fire = redis.call('ZCARD', waiting)
+if heads[3][2] and tonumber(heads[3][2]) <= now then -- who fires it asks again; what comes after it must not wait for that
+  fire = fire + redis.call('ZCOUNT', slots, '-inf', now)
+  heads[3] = redis.call('ZRANGEBYSCORE', slots, string.format('(%.0f', now), '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
+end
 local wait = -1
-for _, zset in ipairs({bucket, leases}) do
-  local head = redis.call('ZRANGE', zset, 0, 0, 'WITHSCORES')
+for _, head in ipairs(heads) do
   if head[2] and head[1] ~= anchor() then
     local left = math.max(0, math.ceil(head[2]) * 1000 - time[1] * 1000000 - time[2])
     if wait < 0 or left < wait then
@@ -97,4 +113,4 @@ for _, zset in ipairs({bucket, leases}) do
     end
   end
 end
-return {'ok', now, #due, reclaimed, wait}
+return {'ok', now, #due, reclaimed, wait, fire}

@@ -1,21 +1,22 @@
 -- retry: puts jobs whose attempt failed back into the bucket, due after their backoff.
 --
--- KEYS[1]   leases    zset, job id scored by the end of its lease
--- KEYS[2]   bucket    zset, job id scored by due time (Unix ms)
--- KEYS[3]   attempts  hash, job id to finished attempts
--- KEYS[4]   errors    hash, job id to its last errors
--- KEYS[5]   moved     hash, job id to its present due time, if that is not the record's
--- KEYS[6]   stats     hash, counter to number
--- KEYS[7]   receipt   string, the last call of the lane and its reply
--- KEYS[8]   pool      hash, job id to record
--- ARGV[1]   number    number of this call in its lane
--- ARGV[2..] jobs      rows (see prelude/rows.lua) of three values: delay in ms, attempts before the last revival, entry for the
---                   error log
+-- KEYS[1]    leases    zset, job id scored by the end of its lease
+-- KEYS[2]    bucket    zset, job id scored by due time (Unix ms)
+-- KEYS[3]    attempts  hash, job id to finished attempts
+-- KEYS[4]    errors    hash, job id to its last errors
+-- KEYS[5]    moved     hash, job id to its present due time, if that is not the record's
+-- KEYS[6]    stats     hash, counter to number
+-- KEYS[7]    receipt   string, the last call of the lane and its reply
+-- KEYS[8]    pool      hash, job id to record
+-- KEYS[9]    runs      hash, schedule to the history of its runs
+-- ARGV[1]    number    number of this call in its lane
+-- ARGV[2..]  jobs      rows (see prelude/rows.lua) of four values: delay in ms, attempts before the last revival, entry for the
+--                   error log, and what runs is to tell of the run (empty: nothing)
 --
 -- At most 1,000 jobs a call. Returns {'ok', now, letters}: o for put back, l for lost, g for gone, nothing for all put back.
 -- Cost: O(jobs × log N).
 local leases, bucket, attempts, errors, moved = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local stats, receipt, pool = KEYS[6], KEYS[7], KEYS[8]
+local stats, receipt, pool, runs = KEYS[6], KEYS[7], KEYS[8], KEYS[9]
 local number, jobs, first = ARGV[1], ARGV, 2
 
 local told = replay(receipt, number)
@@ -34,6 +35,9 @@ if #ids > 0 then
     local delay, spent, entry = jobs[where[i]], jobs[where[i] + 1], jobs[where[i] + 2]
     redis.pcall('HSET', moved, id, now + delay .. ' retry ' .. spent)
     failed(attempts, errors, id, 1, entry)
+    if jobs[where[i] + 3] ~= '' then
+      ran(runs, id, 1, jobs[where[i] + 3])
+    end
   end
 end
 count(stats, 'retried', #ids)

@@ -90,7 +90,7 @@ while got < limit and looked < 1000 and not full do
       break
     end
     if record and not delayed[i] and not leased[i] and not buried[i] and not seen[id] then
-      full = got >= free and string.byte(record, 10) == 1
+      full = got >= free and string.byte(record, 10) % 2 == 1
       if full then
         break
       end

@@ -1,0 +1,134 @@
+package delayq_test
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"regexp"
+	"slices"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/delayq/delayq"
+	"github.com/delayq/delayq/internal/redistest"
+)
+
+// BenchmarkSchedulesDueAtOnce has 10,000 schedules, of which 1,000 are due at the same millisecond, again and again: every op is one such
+// slot. It tells how late the jobs are made and started. Run it with -benchtime 10x.
+func BenchmarkSchedulesDueAtOnce(b *testing.B) {
+	for _, servers := range []int{1, 3} {
+		b.Run(fmt.Sprint(servers, "servers"), func(b *testing.B) {
+			rdb := redistest.Start(b).Client(b)
+			const crowd, all, every = 1000, 10_000, 2 * time.Second
+			fillSchedules(b, rdb, all-crowd, delayq.Every(1000*time.Hour))
+			var mu sync.Mutex
+			var fired, started []time.Duration
+			slots := map[time.Time]int{}
+			full := make(chan struct{}, b.N+10)
+			for range servers {
+				serveBench(b, rdb, func(_ context.Context, job *delayq.Job) error {
+					mu.Lock()
+					defer mu.Unlock()
+					fired, started = append(fired, job.EnqueuedAt.Sub(job.Slot)), append(started, job.Started.Sub(job.Slot))
+					if slots[job.Slot]++; slots[job.Slot] == crowd {
+						full <- struct{}{}
+					}
+					return nil
+				})
+			}
+			start := delayq.StartAt(time.Now().Add(5 * time.Second)) // until all are there
+			for n := range crowd {
+				err := delayq.NewClient(rdb).Schedule(b.Context(), "bench", fmt.Sprint("crowd", n), delayq.Every(every), payload, start, delayq.Allow)
+				if err != nil {
+					b.Fatal(err)
+				}
+			}
+			b.ResetTimer()
+			for range b.N {
+				<-full
+			}
+			b.StopTimer()
+			mu.Lock()
+			defer mu.Unlock()
+			for what, list := range map[string][]time.Duration{"fired": fired, "started": started} {
+				slices.Sort(list)
+				for name, at := range map[string]int{"p50": len(list) / 2, "p99": len(list) * 99 / 100, "max": len(list) - 1} {
+					b.ReportMetric(float64(list[at].Microseconds())/1000, what+"-"+name+"-ms")
+				}
+			}
+		})
+	}
+}
+
+// BenchmarkIdleSchedules counts what an idle server asks of Redis in ten seconds, with no schedule and with 10,000 that are due in a month.
+func BenchmarkIdleSchedules(b *testing.B) {
+	for _, n := range []int{0, 10_000} {
+		b.Run(strconv.Itoa(n), func(b *testing.B) {
+			rdb := redistest.Start(b).Client(b)
+			fillSchedules(b, rdb, n, delayq.Every(1000*time.Hour))
+			serveBench(b, rdb, func(context.Context, *delayq.Job) error { return nil })
+			time.Sleep(time.Second) // until it has started
+			total := 0
+			for b.Loop() {
+				before := callsOf(b, rdb)
+				time.Sleep(10 * time.Second)
+				total += callsOf(b, rdb) - before
+			}
+			b.ReportMetric(float64(total)/float64(b.N)/10, "calls/s")
+		})
+	}
+}
+
+func fillSchedules(b *testing.B, rdb redis.UniversalClient, n int, spec delayq.Spec) {
+	b.Helper()
+	client := delayq.NewClient(rdb)
+	var group sync.WaitGroup
+	for part := range 10 {
+		group.Go(func() {
+			for i := part; i < n; i += 10 {
+				if err := client.Schedule(b.Context(), "bench", fmt.Sprint("far", i), spec, payload); err != nil {
+					b.Error(err)
+					return
+				}
+			}
+		})
+	}
+	group.Wait()
+}
+
+func serveBench(b *testing.B, rdb redis.UniversalClient, h delayq.HandlerFunc) {
+	server := delayq.NewServer(rdb, delayq.Logger(slog.New(slog.DiscardHandler)), delayq.Concurrency(100))
+	server.HandlerFunc("bench", h)
+	ctx, stop := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- server.Run(ctx) }()
+	b.Cleanup(func() {
+		stop()
+		if err := <-ended; err != nil {
+			b.Error(err)
+		}
+	})
+}
+
+var called = regexp.MustCompile(`(?m)^cmdstat_(evalsha|blmove):calls=(\d+)`)
+
+// callsOf is how many scripts and blocking pops Redis has been asked for.
+func callsOf(b *testing.B, rdb redis.UniversalClient) (n int) {
+	b.Helper()
+	text, err := rdb.Info(b.Context(), "commandstats").Result()
+	if err != nil {
+		b.Fatal(err)
+	}
+	for _, m := range called.FindAllStringSubmatch(text, -1) {
+		calls, err := strconv.Atoi(m[2])
+		if err != nil {
+			b.Fatal(err)
+		}
+		n += calls
+	}
+	return n
+}

@@ -1,0 +1,497 @@
+package delayq
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"hash/maphash"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// What a check finds.
+const (
+	// FindingNoPlace is a job that would never run: its record is there, and its ID is nowhere. Repaired: the job goes back to where
+	// its record and its books say that it belongs.
+	FindingNoPlace = "no place"
+
+	// FindingNoRecord is an ID without a record. Repaired: it is removed, for there is nothing to run. One in leases is left alone: it
+	// belongs to a running handler, and goes when that ends.
+	FindingNoRecord = "no record"
+
+	// FindingTwoPlaces is a job in two places. Repaired: one that is dead is removed from the bucket. One that is leased is left alone: the
+	// other place counts when the lease is over.
+	FindingTwoPlaces = "two places"
+
+	// FindingOrphan is an entry in attempts, errors, moved or results that belongs to no job. Repaired: it is removed.
+	FindingOrphan = "orphan"
+
+	// FindingUnreadable is an entry in attempts or moved that is not one. Repaired: it is removed, and counts as none.
+	FindingUnreadable = "unreadable"
+
+	// FindingScore is a time that no job can have, of more than 13 digits. Repaired: the due time is worked out anew; a lease lapses
+	// now, a dead job was buried now, a done one is kept no longer.
+	FindingScore = "score"
+
+	// FindingAnchor is the anchor of the leases without a lease. Repaired: it is removed.
+	FindingAnchor = "anchor"
+)
+
+// A Finding is one thing that no transition leaves behind: a lost write, an evicted key or a hand has been there.
+type Finding struct {
+	Key    string // the name of the key it was found in, as in docs/protocol.md
+	ID     string // of the job
+	What   string // one of the constants
+	Mended bool   // it was repaired
+}
+
+// A CheckReport is what Check has found in a topic. Findings holds the first 1,000, Found and Mended count all.
+type CheckReport struct {
+	Jobs     int64          // records that were looked at
+	Findings []Finding      //
+	Found    map[string]int // how many of each kind: FindingNoPlace and so on; empty: all is well
+	Mended   int            // how many of them were repaired
+}
+
+// Check looks through a topic, while it is in use, for what no transition leaves behind: after a failover that lost writes, an evicted or a
+// hand-deleted key. With repair it puts every job back to where it loses nothing and starts none before it is due; without, it
+// writes nothing. A server does the same by itself, with repair: see docs/operations.md for what it can and cannot tell.
+//
+// It makes one bounded call after the other, a few thousand for each million of jobs, and keeps eight bytes for each ready job. A job whose
+// place was lost goes to the tail of ready, or to the bucket; those found together go in the order of their due times. A
+// dead one is dead again if its books tell. The report of what was looked at so far is returned beside an error, too. Safe for
+// concurrent use.
+func (c *Client) Check(ctx context.Context, topic string, repair bool) (*CheckReport, error) {
+	if err := c.ready(topic, ""); err != nil {
+		return nil, fmt.Errorf("check topic %q: %w", topic, err)
+	}
+	d := newDoctor(c.scripts, c.rdb, newKeys(c.o.prefix, topic), repair)
+	if err := d.check(ctx); err != nil {
+		return d.report, c.unsure(err)
+	}
+	return d.report, nil
+}
+
+const (
+	checkBytes    = 256 << 10 // about how much of records and books one call looks at
+	checkLimit    = 500       // the most entries of a key that one call looks at
+	checkWalk     = 1000      // how many IDs of ready one call reads; mend.lua looks at as many of either end
+	checkStrays   = 10_000    // how many jobs without a place are dealt with at a time
+	checkMend     = 100       // the most jobs that one call mends
+	checkFindings = 1000      // the most findings that a report lists
+)
+
+// A doctor checks one topic.
+//
+// The hard part is a record in neither bucket nor leases nor dead: it should be in ready, and a list cannot be asked for a member. So
+// ready is read once before the pool is scanned. What the scan then finds in no place, and was not in ready, may have come there since.
+// So ready is read again, from its tail to its head: its jobs leave at the head only, so one that stays is never
+// overlooked. What is not in it is looked up, ready is read once more, and the mend script has the last word: a job that has gone to
+// ready meanwhile, other than to one of its ends, is not as it was looked up.
+type doctor struct {
+	call    caller
+	rdb     redis.Cmdable
+	keys    *keys
+	repair  int
+	timeout time.Duration                                       // of a call; 0: that of rdb
+	pause   func(ctx context.Context, took time.Duration) error // between two calls
+	report  *CheckReport
+
+	seed    maphash.Seed
+	waiting []uint64 // hashes of the IDs in ready and handoff, sorted
+	strays  []string // IDs that have no place, as far as is known
+	late    []string // IDs with an impossible time in the bucket
+	average int      // bytes of an entry of the key that is looked through
+}
+
+func newDoctor(call caller, rdb redis.Cmdable, k *keys, repair bool) *doctor {
+	d := &doctor{
+		call: call, rdb: rdb, keys: k, report: &CheckReport{Found: make(map[string]int)}, seed: maphash.MakeSeed(), average: checkBytes,
+		pause: func(ctx context.Context, _ time.Duration) error { return context.Cause(ctx) },
+	}
+	if repair {
+		d.repair = 1
+	}
+	return d
+}
+
+// check is one check of the topic.
+func (d *doctor) check(ctx context.Context) error {
+	_, sizes, err := d.slice(ctx, "all", "0", checkLimit)
+	if err != nil {
+		return err
+	}
+	lists := sizes[len(d.keys.checked()):]
+	if slices.Max(lists) > 0 {
+		if err := d.walk(ctx, func(id string) { d.waiting = append(d.waiting, maphash.String(d.seed, id)) }); err != nil {
+			return err
+		}
+		slices.Sort(d.waiting)
+	}
+	for i, key := range d.keys.checked() {
+		if sizes[i] == 0 {
+			continue
+		}
+		d.average = checkBytes / 10 // until it is known
+		for cursor := "0"; ; {
+			if cursor, _, err = d.slice(ctx, d.keys.name(key), cursor, min(max(checkBytes/d.average, 1), checkLimit)); err != nil {
+				return err
+			}
+			if len(d.strays) >= checkStrays || cursor == "0" {
+				if err := d.settle(ctx); err != nil {
+					return err
+				}
+			}
+			if cursor == "0" {
+				break
+			}
+		}
+	}
+	return d.settle(ctx)
+}
+
+// paced makes a call and the pause after it.
+func (d *doctor) paced(ctx context.Context, call func(ctx context.Context) error) error {
+	bounded, cancel := ctx, context.CancelFunc(func() {})
+	if d.timeout > 0 {
+		bounded, cancel = context.WithTimeout(ctx, d.timeout)
+	}
+	defer cancel()
+	began := time.Now()
+	if err := call(bounded); err != nil {
+		return err
+	}
+	return d.pause(ctx, time.Since(began))
+}
+
+// slice is one call of the check script.
+func (d *doctor) slice(ctx context.Context, part, cursor string, limit int) (next string, sizes []int64, err error) {
+	k := d.keys
+	var r reply
+	err = d.paced(ctx, func(ctx context.Context) (err error) {
+		r, err = d.call.call(ctx, checkScript, k.topic, limit, names(
+			append(k.checked(), k.ready, k.handoff, k.stats)...,
+		), part, cursor, limit, d.repair)
+		return err
+	})
+	if err != nil {
+		return "", nil, err
+	}
+	looked := r.number(3)
+	if looked > 0 {
+		d.average = max(1, (d.average+int(r.number(4)/looked))/2)
+	}
+	if part == k.name(k.pool) {
+		d.report.Jobs += looked
+	}
+	for i := range r.list(5) {
+		found := Finding{r.list(5).text(i), r.list(6).text(i), r.list(7).text(i), r.list(8).number(i) == 1}
+		switch {
+		case found.What == FindingNoPlace:
+			if _, in := slices.BinarySearch(d.waiting, maphash.String(d.seed, found.ID)); !in {
+				d.strays = append(d.strays, found.ID)
+			}
+		case found.What == FindingScore && found.Key == k.name(k.bucket):
+			d.late = append(d.late, found.ID)
+		default:
+			d.note(found)
+		}
+	}
+	for i := range r.list(9) {
+		sizes = append(sizes, r.list(9).number(i))
+	}
+	if part == "all" && len(sizes) != len(k.checked())+2 {
+		return "", nil, fmt.Errorf("check topic %q: %w", k.topic, errReply)
+	}
+	return r.text(2), sizes, nil
+}
+
+func (d *doctor) note(found Finding) {
+	d.report.Found[found.What]++
+	if found.Mended {
+		d.report.Mended++
+	}
+	if len(d.report.Findings) < checkFindings {
+		d.report.Findings = append(d.report.Findings, found)
+	}
+}
+
+// errGrowing says that a check has not come to an end.
+var errGrowing = errors.New("ready grows faster than it can be read")
+
+// walk reads ready from its tail to its head, and then handoff. What is pushed meanwhile makes the way longer: so it has a limit.
+func (d *doctor) walk(ctx context.Context, see func(id string)) error {
+	length, err := d.rdb.LLen(ctx, d.keys.ready).Result()
+	if err != nil {
+		return fmt.Errorf("check topic %q: %w", d.keys.topic, err)
+	}
+	most := 4*length + 100*checkWalk
+	for from, ids := int64(1), []string(nil); ; from += checkWalk {
+		if from > most {
+			return fmt.Errorf("check topic %q: %w", d.keys.topic, errGrowing)
+		}
+		err := d.paced(ctx, func(ctx context.Context) (err error) {
+			ids, err = d.rdb.LRange(ctx, d.keys.ready, 1-from-checkWalk, -from).Result()
+			return err
+		})
+		if err != nil {
+			return fmt.Errorf("check topic %q: %w", d.keys.topic, err)
+		}
+		for _, id := range ids {
+			see(id)
+		}
+		if len(ids) < checkWalk {
+			break
+		}
+	}
+	return d.paced(ctx, func(ctx context.Context) error {
+		ids, err := d.rdb.LRange(ctx, d.keys.handoff, 0, checkWalk-1).Result()
+		if err != nil {
+			return fmt.Errorf("check topic %q: %w", d.keys.topic, err)
+		}
+		for _, id := range ids {
+			see(id)
+		}
+		return nil
+	})
+}
+
+// A stray is a job that may have lost its place.
+type stray struct {
+	id, nonce, attempts, moved string
+	found                      Finding
+	due                        int64
+	where                      string // what the mend script is told: the due time, or dead
+	size                       int
+}
+
+// settle finds out which of the strays have lost their places, and mends those.
+func (d *doctor) settle(ctx context.Context) error {
+	missing := make(map[string]bool, len(d.strays))
+	for _, id := range d.strays {
+		missing[id] = true
+	}
+	if err := d.winnow(ctx, missing); err != nil {
+		return err
+	}
+	ids := slices.AppendSeq(d.late, maps.Keys(missing))
+	d.strays, d.late = nil, nil
+	var list []*stray
+	for ids := range slices.Chunk(ids, min(max(checkBytes/d.average, 1), checkMend)) {
+		var r reply
+		err := d.paced(ctx, func(ctx context.Context) (err error) {
+			r, err = d.call.lookUp(ctx, d.keys, ids)
+			return err
+		})
+		if err != nil {
+			return err
+		}
+		for i, id := range ids {
+			if s := d.diagnose(id, func(column int) string { return r.list(2 + column).text(i) }); s != nil {
+				list = append(list, s)
+			} else {
+				delete(missing, id)
+			}
+		}
+	}
+	if err := d.winnow(ctx, missing); err != nil {
+		return err
+	}
+	list = slices.DeleteFunc(list, func(s *stray) bool { return s.found.What == FindingNoPlace && !missing[s.id] })
+	slices.SortFunc(list, func(a, b *stray) int { return cmp.Or(cmp.Compare(a.due, b.due), cmp.Compare(a.id, b.id)) })
+	for len(list) > 0 {
+		n, bytes := 0, 0
+		for n < len(list) && n < checkMend && bytes < checkBytes {
+			bytes += list[n].size
+			n++
+		}
+		if err := d.mend(ctx, list[:n]); err != nil {
+			return err
+		}
+		list = list[n:]
+	}
+	return nil
+}
+
+// winnow removes from missing what is in ready or handoff.
+func (d *doctor) winnow(ctx context.Context, missing map[string]bool) error {
+	if len(missing) == 0 {
+		return nil
+	}
+	return d.walk(ctx, func(id string) { delete(missing, id) })
+}
+
+// diagnose says where a job belongs, by what the get script tells of it; nil if it has a place.
+func (d *doctor) diagnose(id string, at func(column int) string) *stray {
+	raw := at(columnRecord)
+	if raw == "" || at(columnLease) != "" || at(columnDead) != "" {
+		return nil
+	}
+	s := &stray{
+		id: id, nonce: raw[:min(len(raw), nonceLen)], attempts: at(columnAttempts), moved: at(columnMoved), size: len(raw),
+		found: Finding{Key: d.keys.name(d.keys.pool), ID: id, What: FindingNoPlace},
+	}
+	if score := at(columnBucket); score != "" {
+		if due, _ := strconv.ParseFloat(score, 64); due <= maxDueMS { // Redis wrote it
+			return nil
+		}
+		s.found.Key, s.found.What = d.keys.name(d.keys.bucket), FindingScore
+	}
+	rec, err := decodeRecord(raw)
+	m, moved := parseMoved(s.moved)
+	switch {
+	case moved:
+		s.due = m.due
+	case errors.Is(err, errNewerRecord):
+		s.due = maxDueMS // only a newer release can tell
+		s.where = "unknown"
+		return s
+	default:
+		s.due = rec.due // 0 if the record cannot be read: the server that takes it buries it
+	}
+	s.due = min(s.due, maxDueMS)
+	s.where = strconv.FormatInt(s.due, 10)
+	finished, _ := strconv.Atoi(s.attempts) // "" is none
+	if buried(rec.opts.retry, err == nil, finished, m, decodeErrors(at(columnErrors))) {
+		s.where = d.keys.name(d.keys.dead)
+	}
+	return s
+}
+
+// buried tells by the books of a job whether it was dead: it has no retry left, or its last failure was followed by no other attempt.
+// A job of unlimited retries that was buried when a lease had been lost cannot be told from one that waits.
+func buried(retry int, readable bool, finished int, m moved, log []AttemptError) bool {
+	if finished <= m.spent && (m.why == "revive" || m.spent > 0) {
+		return false // revived, and not failed since
+	}
+	if readable && retry >= 0 && finished-m.spent > retry {
+		return true
+	}
+	if len(log) == 0 {
+		return false
+	}
+	last := log[len(log)-1]
+	return last.Kind != kindLeaseLost && last.NextDue.IsZero() && last.Attempt >= finished
+}
+
+// mend is one call of the mend script.
+func (d *doctor) mend(ctx context.Context, list []*stray) error {
+	k := d.keys
+	args := []any{d.repair}
+	known := list[:0:0]
+	for _, s := range list {
+		if s.where == "unknown" {
+			d.note(s.found)
+			continue
+		}
+		known = append(known, s)
+		args = append(args, s.id, s.nonce, s.attempts, s.moved, s.where)
+	}
+	if len(known) == 0 {
+		return nil
+	}
+	var r reply
+	err := d.paced(ctx, func(ctx context.Context) (err error) {
+		r, err = d.call.call(ctx, mendScript, k.topic, len(known), names(
+			k.pool, k.bucket, k.leases, k.dead, k.attempts, k.moved, k.ready, k.handoff, k.stats,
+		), args...)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	letters := r.text(2)
+	for i, s := range known {
+		if i < len(letters) && letters[i] == 'm' {
+			s.found.Mended = d.repair == 1
+			d.note(s.found)
+		}
+	}
+	return nil
+}
+
+// A server checks its topics, with repair, in two ways. Every three minutes each topic is looked through from end to end. And every prune
+// counts: if there are more records than places, the topic is looked through at once, but not twice within a minute. Whichever server comes
+// first leaves a key behind for the others to see. Of the time of the calls of a check a twentieth at most is Redis's.
+const (
+	checkFirst = 15 * time.Second
+	checkEvery = 3 * time.Minute
+	checkAgain = time.Minute
+	checkPause = 100 * time.Millisecond
+	checkShare = 20
+)
+
+// alarm says that a topic has lost jobs.
+func (s *Server) alarm(t *topicServer) {
+	select {
+	case s.alarms <- t:
+	default: // there is work enough
+	}
+}
+
+// checkLoop checks one topic after the other, those with an alarm first.
+func (s *Server) checkLoop(ctx context.Context) {
+	regular := time.NewTimer(checkFirst)
+	defer regular.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case t := <-s.alarms:
+			t.check(ctx, t.keys.turn("alarm"), checkAgain)
+		case <-regular.C:
+			for _, t := range s.topics {
+				if ctx.Err() != nil {
+					return
+				}
+				t.check(ctx, t.keys.turn("check"), checkEvery)
+			}
+			regular.Reset(checkEvery)
+		}
+	}
+}
+
+// check looks through a topic if no server has done so within the last every, as the key turn says. A long check takes its turn anew, so
+// that no two servers are at it.
+func (t *topicServer) check(ctx context.Context, turn string, every time.Duration) {
+	s := t.server
+	length := every - every/10 // gone when the loop comes round
+	d := newDoctor(s.call, s.calls, t.keys, true)
+	d.timeout = callTimeout
+	claimed := time.Now()
+	d.pause = func(ctx context.Context, took time.Duration) error {
+		if !sleep(ctx, max(checkPause, checkShare*took)) {
+			return context.Cause(ctx)
+		}
+		if time.Since(claimed) < length/2 {
+			return nil
+		}
+		claimed = time.Now()
+		call, cancel := context.WithTimeout(ctx, callTimeout)
+		defer cancel()
+		return s.calls.Set(call, turn, s.id, length).Err()
+	}
+	mine := false
+	err := d.paced(ctx, func(ctx context.Context) (err error) {
+		mine, err = s.calls.SetNX(ctx, turn, s.id, length).Result()
+		return err
+	})
+	if err == nil && mine {
+		err = d.check(ctx)
+	}
+	t.note(ctx, "check", err)
+	if len(d.report.Found) == 0 {
+		return
+	}
+	var found []string
+	for _, what := range slices.Sorted(maps.Keys(d.report.Found)) {
+		found = append(found, fmt.Sprintf("%s: %d", what, d.report.Found[what]))
+	}
+	t.trouble.log.Warn("mend", "count", d.report.Mended, "err", strings.Join(found, ", "))
+}

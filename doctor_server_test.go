@@ -1,0 +1,256 @@
+package delayq_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/delayq/delayq"
+	"github.com/delayq/delayq/internal/redistest"
+)
+
+// The key of the leases is deleted while handlers run. They lose their leases, and within half a minute the server has put the jobs back by
+// itself, for the numbers tell: nobody has to call Check.
+func TestServerMendsLostLeases(t *testing.T) {
+	inBubble(t, func(b *bubble) {
+		var starts recorder
+		var log logbook
+		b.serve("t", starts.then(func(ctx context.Context, job *delayq.Job) error {
+			if len(starts.of(job.ID)) == 1 {
+				<-ctx.Done()
+			}
+			return ctx.Err()
+		}), log.to())
+		for i := range 5 {
+			b.enqueue("t", fmt.Sprint("job", i))
+		}
+		b.pass(90 * time.Second)
+		require.Len(b, starts.all(), 5)
+		require.NoError(b, b.rdb.Del(b.Context(), bubblePrefix+":{t}:leases").Err())
+		b.pass(30 * time.Second)
+		for i := range 5 {
+			require.Len(b, starts.of(fmt.Sprint("job", i)), 2)
+			require.Empty(b, b.state("t", fmt.Sprint("job", i)))
+		}
+		require.Len(b, log.with("msg=mend", "topic=t", "count=5", `err="no place: 5"`), 1)
+		require.EqualValues(b, 5, b.counter("t", "mended"))
+	})
+}
+
+// What the numbers do not tell, since something else hides it, the regular check finds.
+func TestServerMendsWhatNumbersHide(t *testing.T) {
+	inBubble(t, func(b *bubble) {
+		var starts recorder
+		b.serve("t", starts.then(nil))
+		b.pass(20 * time.Second)
+		b.enqueue("t", "lost", delayq.ProcessIn(time.Minute))
+		require.NoError(b, b.rdb.ZRem(b.Context(), bubblePrefix+":{t}:bucket", "lost").Err())
+		require.NoError(b, b.rdb.ZAdd(b.Context(), bubblePrefix+":{t}:bucket", zsetMember("nobody", time.Now().Add(time.Hour))).Err())
+		b.pass(90 * time.Second)
+		require.Empty(b, starts.all(), "as many places as records")
+		b.pass(2 * time.Minute)
+		require.Equal(b, []string{"lost"}, starts.ids())
+		require.Zero(b, b.rdb.Exists(b.Context(), bubblePrefix+":{t}:bucket").Val())
+	})
+}
+
+// What cannot be mended is looked at once a minute and not more often.
+func TestServerDoesNotTryTooOften(t *testing.T) {
+	inBubble(t, func(b *bubble) {
+		var calls told
+		b.serve("t", func(context.Context, *delayq.Job) error { return nil }, delayq.Hooks(&calls))
+		newer := "nonce456" + "\x7f" + strings.Repeat("x", 50)
+		require.NoError(b, b.rdb.HSet(b.Context(), bubblePrefix+":{t}:pool", "newer", newer).Err())
+		b.pass(10 * time.Minute)
+		require.InDelta(b, 2*(10+3), calls.calls("check"), 6)
+		require.Equal(b, delayq.StateReady, b.state("t", "newer"))
+	})
+}
+
+// A job whose entry in the bucket was lost, while a left-over of its ID was in ready, is taken and put back: it does not run early.
+func TestTakenTooEarlyIsPutBack(t *testing.T) {
+	inBubble(t, func(b *bubble) {
+		b.enqueue("t", "a")
+		require.NoError(b, b.client.Reschedule(b.Context(), "t", "a", delayq.ProcessIn(time.Minute)))
+		require.NoError(b, b.rdb.Del(b.Context(), bubblePrefix+":{t}:bucket").Err())
+		var starts recorder
+		b.serve("t", starts.then(nil))
+		b.pass(time.Minute - time.Millisecond)
+		require.Empty(b, starts.all())
+		require.Equal(b, delayq.StateScheduled, b.state("t", "a"))
+		b.pass(time.Millisecond)
+		require.Len(b, starts.all(), 1)
+		require.Equal(b, 1, starts.all()[0].attempt)
+		require.Equal(b, time.Minute, b.at())
+	})
+}
+
+// However many servers a topic has, one of them checks it, every three minutes.
+func TestServersTakeTurnsToCheck(t *testing.T) {
+	inBubble(t, func(b *bubble) {
+		var calls told
+		for range 3 {
+			b.serve("t", func(context.Context, *delayq.Job) error { return nil }, delayq.Hooks(&calls))
+			b.pass(7 * time.Second)
+		}
+		b.pass(30 * time.Minute)
+		require.InDelta(b, 10, calls.calls("check"), 2)
+		require.Zero(b, calls.calls("mend"))
+	})
+}
+
+// Ten idle topics cost Redis at most fifteen commands a second, the checks included.
+func TestTenIdleTopicsAreQuiet(t *testing.T) {
+	inBubble(t, func(b *bubble) {
+		w := newWire(b.redis)
+		b.loadScripts()
+		serveMany(b.T, w.client(b.T), bubblePrefix, func(s *delayq.Server) {
+			for i := range 10 {
+				s.HandlerFunc(fmt.Sprint("t", i), func(context.Context, *delayq.Job) error { return nil })
+			}
+		})
+		b.pass(time.Minute)
+		before := w.requests()
+		b.pass(10 * time.Minute)
+		perSecond := float64(w.requests()-before) / 600
+		require.LessOrEqual(b, perSecond, 15.0)
+		require.Greater(b, perSecond, 10.0, "or this test counts the wrong thing")
+	})
+}
+
+// Whatever happens to a queue while it is checked and mended without pause, nothing is lost, early or doubled. In half of the games keys are
+// damaged as well: then a job may run twice, for its lease may be what was lost.
+func TestCheckUnderLoad(t *testing.T) {
+	t.Parallel()
+	for _, damage := range []bool{false, true} {
+		t.Run(map[bool]string{false: "healthy", true: "damaged"}[damage], func(t *testing.T) {
+			t.Parallel()
+			redistest.Each(t, func(t *testing.T, rdb redis.UniversalClient) { checkUnderLoad(t, rdb, damage) })
+		})
+	}
+}
+
+func checkUnderLoad(t *testing.T, rdb redis.UniversalClient, damage bool) {
+	const jobs = 600
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	ctx, prefix := t.Context(), redistest.Prefix(t)
+	client := delayq.NewClient(rdb, delayq.Prefix(prefix))
+	key := func(name string) string { return prefix + ":{t}:" + name }
+
+	var mu sync.Mutex
+	running, done, cancelled, slept := map[string]int{}, map[string]int{}, map[string]bool{}, map[string]bool{}
+	var wrong []string
+	chance := func(job *delayq.Job) *rand.Rand {
+		number, _ := strconv.ParseUint(job.ID, 10, 64) // written below
+		return rand.New(rand.NewPCG(seed, uint64(job.Attempt)*1000+number))
+	}
+	handler := func(ctx context.Context, job *delayq.Job) error {
+		mu.Lock()
+		running[job.ID]++
+		if job.Lateness() < 0 {
+			wrong = append(wrong, job.ID+" was early")
+		}
+		if !damage && cancelled[job.ID] {
+			wrong = append(wrong, job.ID+" runs though it was cancelled")
+		}
+		if !damage && (running[job.ID] > 1 || done[job.ID] > 0) {
+			wrong = append(wrong, job.ID+" runs twice")
+		}
+		first := !slept[job.ID]
+		slept[job.ID] = true
+		mu.Unlock()
+		r := chance(job)
+		defer func() {
+			mu.Lock()
+			defer mu.Unlock()
+			running[job.ID]--
+		}()
+		switch n := r.IntN(10); {
+		case n < 2 && job.Attempt < 4:
+			return errors.New("once more")
+		case n == 2 && first:
+			return delayq.Snooze(time.Duration(r.IntN(30)) * time.Millisecond)
+		case n == 3:
+			timer := time.NewTimer(time.Duration(r.IntN(40)) * time.Millisecond)
+			defer timer.Stop()
+			select {
+			case <-timer.C:
+			case <-ctx.Done():
+			}
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		done[job.ID]++
+		return nil
+	}
+	for range 2 {
+		serve(t, rdb, prefix, "t", handler, delayq.Lease(200*time.Millisecond), delayq.Tick(20*time.Millisecond))
+	}
+
+	stop, checked := make(chan struct{}), make(chan int)
+	go func() {
+		for n := 0; ; n++ {
+			select {
+			case <-stop:
+				checked <- n
+				return
+			default:
+			}
+			report, err := client.Check(context.WithoutCancel(ctx), "t", true)
+			if err != nil || !damage && len(report.Found) > 0 {
+				mu.Lock()
+				wrong = append(wrong, fmt.Sprint("check: ", err, report.Findings))
+				mu.Unlock()
+			}
+		}
+	}()
+
+	called := map[string]bool{} // cancelled, in whatever state
+	r := rand.New(rand.NewPCG(seed, 1))
+	lost := []string{"bucket", "ready", "leases", "handoff", "attempts", "moved", "errors"}
+	for i := range jobs {
+		id := strconv.Itoa(i)
+		_, err := client.Enqueue(ctx, "t", id, nil, delayq.ProcessIn(time.Duration(r.IntN(60))*time.Millisecond),
+			delayq.Backoff(time.Millisecond, 10*time.Millisecond))
+		require.NoError(t, err)
+		switch n := r.IntN(20); {
+		case n < 2:
+			state, err := client.Dequeue(ctx, "t", id)
+			require.True(t, err == nil || errors.Is(err, delayq.ErrNotFound), err)
+			mu.Lock()
+			cancelled[id] = err == nil && state != delayq.StateRunning
+			called[id] = err == nil
+			mu.Unlock()
+		case n < 4:
+			err := client.Reschedule(ctx, "t", strconv.Itoa(r.IntN(i+1)), delayq.ProcessIn(time.Duration(r.IntN(50))*time.Millisecond))
+			require.True(t, err == nil || errors.Is(err, delayq.ErrNotFound) || errors.Is(err, delayq.ErrRunning), err)
+		case n == 4 && damage:
+			require.NoError(t, rdb.Del(ctx, key(lost[r.IntN(len(lost))])).Err())
+		}
+	}
+	until(t, func() bool { return rdb.HLen(ctx, key("pool")).Val() == 0 }, "all jobs come to their end")
+	close(stop)
+	require.Greater(t, <-checked, 5)
+	mu.Lock()
+	defer mu.Unlock()
+	require.Empty(t, wrong)
+	for i := range jobs {
+		id := strconv.Itoa(i)
+		require.True(t, done[id] > 0 || called[id], "%s is lost", id)
+	}
+	if damage {
+		info, err := client.Inspect(ctx, "t")
+		require.NoError(t, err)
+		require.Positive(t, info.Counters["mended"])
+	}
+}

@@ -1,0 +1,527 @@
+package delayq
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/delayq/delayq/internal/redistest"
+)
+
+// ward has jobs in every state, with the books that servers write, and tells the state of each.
+func ward(h *Hand) map[string]State {
+	h.t.Helper()
+	ctx := h.t.Context()
+	c := h.client()
+	failed := func(attempt int, next int64) string {
+		e := AttemptError{Attempt: attempt, At: time.UnixMilli(1), Kind: kindError, Message: "failed"}
+		if next > 0 {
+			e.NextDue = time.UnixMilli(next)
+		}
+		return e.encode()
+	}
+	settle := func(like row, ids ...string) {
+		h.t.Helper()
+		for _, id := range ids {
+			_, err := c.Enqueue(ctx, "topic", id, []byte(id), Retention(time.Hour))
+			require.NoError(h.t, err)
+			require.Equal(h.t, "o", h.letters([]Held{h.TakeOne(id)}, like))
+		}
+	}
+	settle(row{verb: verbBury, attempts: 1, entry: failed(1, 0)}, "dead", "alive", "alive-snoozed")
+	require.NoError(h.t, c.Revive(ctx, "topic", "alive-snoozed"))
+	held := h.Take(1, time.Hour)
+	require.Equal(h.t, "o", h.Snooze(time.Hour, held...))
+	settle(row{verb: verbRetry, delay: time.Hour, entry: failed(1, 2)}, "backing-off")
+	settle(row{verb: verbSnooze, delay: time.Hour}, "asleep")
+	settle(row{verb: verbAck}, "done")
+	_, err := c.Enqueue(ctx, "topic", "out-of-retries", nil, Retry(0))
+	require.NoError(h.t, err)
+	h.Take(1, 0)
+	h.Promote()
+	require.Equal(h.t, "o", h.letters(h.Take(1, time.Hour), row{verb: verbBury}))
+	_, err = c.Enqueue(ctx, "topic", "lapsed", nil)
+	require.NoError(h.t, err)
+	h.Take(1, 0)
+	h.Promote()
+	require.Len(h.t, h.Take(1, time.Hour), 1)
+	h.put("+0", "running")
+	h.TakeOne("running")
+	h.put("+3600000", "scheduled", "rescheduled")
+	require.NoError(h.t, c.Reschedule(ctx, "topic", "rescheduled", ProcessIn(2*time.Hour)))
+	h.put("+0", "handed", "ready")
+	require.NoError(h.t, h.rdb.LMove(ctx, h.keys.ready, h.keys.handoff, "LEFT", "RIGHT").Err())
+	require.NoError(h.t, c.Revive(ctx, "topic", "alive"))
+	return map[string]State{
+		"dead": StateDead, "out-of-retries": StateDead, "alive": StateReady, "ready": StateReady, "handed": StateReady,
+		"alive-snoozed": StateScheduled, "backing-off": StateScheduled, "asleep": StateScheduled, "scheduled": StateScheduled,
+		"rescheduled": StateScheduled, "running": StateRunning, "lapsed": StateRunning,
+	}
+}
+
+// look checks the topic and gives what was found: kind to IDs, each with its key.
+func (h *Hand) look(repair bool) (found map[string][]string, mended int) {
+	h.t.Helper()
+	report, err := h.client().Check(h.t.Context(), h.keys.topic, repair)
+	require.NoError(h.t, err)
+	found = map[string][]string{}
+	for _, f := range report.Findings {
+		found[f.What] = append(found[f.What], f.Key+" "+f.ID)
+		require.True(h.t, repair || !f.Mended, "%+v", f)
+	}
+	for what, ids := range found {
+		slices.Sort(ids)
+		require.Len(h.t, ids, report.Found[what])
+	}
+	require.Len(h.t, report.Found, len(found))
+	return found, report.Mended
+}
+
+// placed tells the state and the due time of jobs, and fails if one is nowhere.
+func (h *Hand) placed(states map[string]State) (got map[string]State, due map[string]time.Time) {
+	h.t.Helper()
+	got, due = map[string]State{}, map[string]time.Time{}
+	waiting := append(h.list(h.keys.ready), h.list(h.keys.handoff)...)
+	for id := range states {
+		info := h.info(id)
+		if info.State == StateReady && !slices.Contains(waiting, id) {
+			info.State = "nowhere"
+		}
+		got[id], due[id] = info.State, info.Due
+	}
+	return got, due
+}
+
+// Each key of a topic is deleted in turn. The check says what is wrong and writes nothing; with repair every job is back where it was, due when
+// it was due; and then nothing is wrong.
+func TestCheckAfterTheLossOfAKey(t *testing.T) {
+	noPlace := func(ids ...string) map[string][]string {
+		for i, id := range ids {
+			ids[i] = "pool " + id
+		}
+		return map[string][]string{FindingNoPlace: ids}
+	}
+	for key, want := range map[string]struct {
+		found  map[string][]string
+		mended int
+		now    map[string]State // states that are not those of before
+	}{
+		"nothing":  {},
+		"bucket":   {noPlace("alive-snoozed", "asleep", "backing-off", "rescheduled", "scheduled"), 5, nil},
+		"ready":    {noPlace("alive", "ready"), 2, nil},
+		"handoff":  {noPlace("handed"), 1, nil},
+		"leases":   {noPlace("lapsed", "running"), 2, map[string]State{"lapsed": StateReady, "running": StateReady}},
+		"dead":     {noPlace("dead", "out-of-retries"), 2, nil},
+		"attempts": {}, "errors": {}, "moved": {}, "stats": {}, // the jobs are where they were, and that they were tried before is forgotten
+		"done":    {map[string][]string{FindingOrphan: {"results done"}}, 1, nil},
+		"results": {map[string][]string{FindingNoRecord: {"done done"}}, 1, nil},
+	} {
+		t.Run(key, func(t *testing.T) {
+			eachHand(t, func(t *testing.T, h *Hand) {
+				states := ward(h)
+				_, due := h.placed(states)
+				require.NoError(t, h.rdb.Del(t.Context(), h.Key(key)).Err())
+				before := Dump(t, h.rdb, h.prefix())
+				if want.found == nil {
+					want.found = map[string][]string{}
+				}
+
+				found, mended := h.look(false)
+				require.Equal(t, want.found, found)
+				require.Zero(t, mended)
+				require.Equal(t, before, Dump(t, h.rdb, h.prefix()), "without repair nothing is written")
+
+				found, mended = h.look(true)
+				require.Equal(t, want.found, found)
+				require.Equal(t, want.mended, mended)
+				maps.Copy(states, want.now)
+				got, dueNow := h.placed(states)
+				require.Equal(t, states, got)
+				if key != "moved" {
+					require.Equal(t, due, dueNow)
+				}
+				if key == "nothing" {
+					require.Equal(t, before, Dump(t, h.rdb, h.prefix()))
+				}
+				if info, err := h.client().Inspect(t.Context(), "topic"); key != "stats" {
+					require.NoError(t, err)
+					require.EqualValues(t, want.mended, info.Counters["mended"])
+				}
+				found, _ = h.look(true)
+				require.Empty(t, found, "the second time")
+
+				ids := h.finish()
+				for id := range states {
+					if states[id] != StateRunning {
+						require.Contains(t, ids, id, "comes to its end")
+					}
+				}
+			})
+		})
+	}
+}
+
+// Of jobs without a record nothing can be saved. All that speaks of them goes, but for what belongs to a running handler.
+func TestCheckAfterTheLossOfRecords(t *testing.T) {
+	eachHand(t, func(t *testing.T, h *Hand) {
+		ward(h)
+		require.NoError(t, h.rdb.Del(t.Context(), h.keys.pool).Err())
+		found, mended := h.look(true)
+		require.Equal(t, []string{
+			"bucket alive-snoozed", "bucket asleep", "bucket backing-off", "bucket rescheduled", "bucket scheduled",
+			"dead dead", "dead out-of-retries", "leases lapsed", "leases running",
+		}, found[FindingNoRecord])
+		require.Equal(t, []string{
+			"attempts alive", "attempts alive-snoozed", "attempts backing-off", "attempts dead", "attempts out-of-retries",
+			"errors alive", "errors alive-snoozed", "errors backing-off", "errors dead", "errors out-of-retries",
+			"moved alive", "moved alive-snoozed", "moved asleep", "moved backing-off", "moved rescheduled",
+		}, found[FindingOrphan])
+		require.Len(t, found, 2)
+		require.Equal(t, 7+15, mended)
+		require.Equal(t, []string{"attempts", "errors", "leases"}, h.Traces("lapsed"), "a handler runs")
+		h.Hasten(2 * time.Hour)
+		h.Promote()
+		require.Empty(t, h.Take(10, time.Hour))
+		found, _ = h.look(false)
+		require.Empty(t, found)
+		require.Equal(t, []string{"done", "results"}, h.Traces("done"))
+		for _, key := range []string{"bucket", "ready", "handoff", "leases", "dead", "attempts", "errors", "moved"} {
+			require.NotContains(t, Dump(t, h.rdb, h.prefix()), h.Key(key))
+		}
+	})
+}
+
+func TestCheckAfterTheLossOfOneRecord(t *testing.T) {
+	eachHand(t, func(t *testing.T, h *Hand) {
+		states := ward(h)
+		for id, state := range states {
+			require.NoError(t, h.rdb.HDel(t.Context(), h.keys.pool, id).Err())
+			h.look(true)
+			for _, key := range h.Traces(id) {
+				require.True(t, key == "ready" || key == "handoff" || state == StateRunning, "%s of %s", key, id)
+			}
+			delete(states, id)
+			got, _ := h.placed(states)
+			require.Equal(t, states, got, "the others")
+		}
+	})
+}
+
+// What a hand can do to single entries.
+func TestCheckOfSpoiltEntries(t *testing.T) {
+	const inf = "+inf"
+	for name, test := range map[string]struct {
+		spoil  func(t *testing.T, h *Hand)
+		found  map[string][]string
+		mended int
+		id     string // a job that is then in
+		state  State
+	}{
+		"due time": {func(t *testing.T, h *Hand) {
+			require.NoError(t, h.rdb.Do(t.Context(), "ZADD", h.keys.bucket, inf, "asleep").Err())
+		}, map[string][]string{FindingScore: {"bucket asleep"}}, 1, "asleep", StateScheduled},
+		"due time, and due long since": {func(t *testing.T, h *Hand) {
+			h.put("+0", "slow")
+			require.NoError(t, h.rdb.Do(t.Context(), "ZADD", h.keys.bucket, "1e15", "slow").Err())
+		}, map[string][]string{FindingScore: {"bucket slow"}}, 1, "slow", StateReady},
+		"lease end": {func(t *testing.T, h *Hand) {
+			require.NoError(t, h.rdb.Do(t.Context(), "ZADD", h.keys.leases, inf, "running").Err())
+		}, map[string][]string{FindingScore: {"leases running"}}, 1, "running", StateRunning},
+		"time of burial": {func(t *testing.T, h *Hand) {
+			require.NoError(t, h.rdb.Do(t.Context(), "ZADD", h.keys.dead, inf, "dead").Err())
+		}, map[string][]string{FindingScore: {"dead dead"}}, 1, "dead", StateDead},
+		"time of keeping": {func(t *testing.T, h *Hand) {
+			require.NoError(t, h.rdb.Do(t.Context(), "ZADD", h.keys.done, inf, "done").Err())
+		}, map[string][]string{FindingScore: {"done done"}}, 1, "ready", StateReady},
+		"anchor alone": {func(t *testing.T, h *Hand) {
+			require.NoError(t, h.rdb.ZRem(t.Context(), h.keys.leases, "running", "lapsed").Err())
+		}, map[string][]string{FindingAnchor: {"leases "}, FindingNoPlace: {"pool lapsed", "pool running"}}, 3, "running", StateReady},
+		"dead and scheduled": {func(t *testing.T, h *Hand) {
+			require.NoError(t, h.rdb.ZAdd(t.Context(), h.keys.bucket, redis.Z{Score: 5, Member: "dead"}).Err())
+		}, map[string][]string{FindingTwoPlaces: {"bucket dead"}}, 1, "dead", StateDead},
+		"running and scheduled": {func(t *testing.T, h *Hand) {
+			require.NoError(t, h.rdb.ZAdd(t.Context(), h.keys.bucket, redis.Z{Score: 5, Member: "running"}).Err())
+		}, map[string][]string{FindingTwoPlaces: {"leases running"}}, 0, "running", StateRunning},
+		"running and dead": {func(t *testing.T, h *Hand) {
+			require.NoError(t, h.rdb.ZAdd(t.Context(), h.keys.dead, redis.Z{Score: 5, Member: "running"}).Err())
+		}, map[string][]string{FindingTwoPlaces: {"leases running"}}, 0, "running", StateDead},
+		"books": {func(t *testing.T, h *Hand) {
+			require.NoError(t, h.rdb.HSet(t.Context(), h.keys.attempts, "dead", "many", "nobody", "1").Err())
+			require.NoError(t, h.rdb.HSet(t.Context(), h.keys.moved, "asleep", "soon", "alive", "12 revive 1 2").Err())
+		}, map[string][]string{FindingOrphan: {"attempts nobody"}, FindingUnreadable: {"attempts dead", "moved alive", "moved asleep"}},
+			4, "asleep", StateScheduled},
+		"record, and no place": {func(t *testing.T, h *Hand) {
+			require.NoError(t, h.rdb.HSet(t.Context(), h.keys.pool, "scheduled", "spoilt").Err())
+			require.NoError(t, h.rdb.ZRem(t.Context(), h.keys.bucket, "scheduled").Err())
+		}, map[string][]string{FindingNoPlace: {"pool scheduled"}}, 1, "scheduled", StateReady},
+		"record of a newer release, and no place": {func(t *testing.T, h *Hand) {
+			newer := "nonce456" + string(rune(recordVersion+1)) + strings.Repeat("x", 50)
+			require.NoError(t, h.rdb.HSet(t.Context(), h.keys.pool, "newer", newer).Err())
+		}, map[string][]string{FindingNoPlace: {"pool newer"}}, 0, "ready", StateReady},
+	} {
+		t.Run(name, func(t *testing.T) {
+			eachHand(t, func(t *testing.T, h *Hand) {
+				states := ward(h)
+				_, due := h.placed(states)
+				test.spoil(t, h)
+				found, mended := h.look(false)
+				require.Equal(t, test.found, found)
+				require.Zero(t, mended)
+				found, mended = h.look(true)
+				require.Equal(t, test.found, found)
+				require.Equal(t, test.mended, mended)
+				got, dueNow := h.placed(map[string]State{test.id: ""})
+				require.Equal(t, test.state, got[test.id])
+				if test.id == "asleep" {
+					require.Equal(t, due[test.id], dueNow[test.id])
+				}
+				found, again := h.look(true)
+				require.Zero(t, again, found)
+				require.Equal(t, test.mended == 0, len(found) > 0, "what could not be mended is found again")
+				if name == "lease end" {
+					_, reclaimed := h.Promote()
+					require.Equal(t, 1, reclaimed, "it has lapsed")
+				}
+			})
+		})
+	}
+}
+
+// The mend script has the last word: whatever has happened to a job since it was looked up, it is left alone.
+func TestMendLeavesAloneWhatHasMoved(t *testing.T) {
+	change := map[string]func(t *testing.T, h *Hand){
+		"cancelled": func(t *testing.T, h *Hand) { _, err := h.tryCancel("x"); require.NoError(t, err) },
+		"cancelled, enqueued anew": func(t *testing.T, h *Hand) {
+			_, err := h.tryCancel("x")
+			require.NoError(t, err)
+			h.put("+0", "x")
+			require.NoError(t, h.rdb.Del(t.Context(), h.keys.ready).Err())
+		},
+		"taken": func(t *testing.T, h *Hand) { h.push(h.keys.ready, "x"); h.TakeOne("x") },
+		"buried": func(t *testing.T, h *Hand) {
+			h.push(h.keys.ready, "x")
+			require.Equal(t, "o", h.Bury(h.TakeOne("x")))
+		},
+		"rescheduled": func(t *testing.T, h *Hand) { _, err := h.tryReschedule("x", "+1000"); require.NoError(t, err) },
+		"rescheduled, and lost again": func(t *testing.T, h *Hand) {
+			_, err := h.tryReschedule("x", "+1000")
+			require.NoError(t, err)
+			require.NoError(t, h.rdb.Del(t.Context(), h.keys.bucket).Err())
+		},
+		"run, and back": func(t *testing.T, h *Hand) {
+			h.push(h.keys.ready, "x")
+			require.Len(t, h.Take(1, 0), 1)
+			h.Promote()
+			require.NoError(t, h.rdb.Del(t.Context(), h.keys.ready).Err())
+		},
+		"at the head of ready": func(t *testing.T, h *Hand) {
+			h.push(h.keys.ready, append(numbered("b", 999), "x")...)
+			h.push(h.keys.ready, numbered("a", 2000)...)
+		},
+		"at the tail of ready": func(t *testing.T, h *Hand) {
+			h.push(h.keys.ready, numbered("b", 2000)...)
+			h.push(h.keys.ready, append([]string{"x"}, numbered("a", 999)...)...)
+		},
+		"in handoff": func(t *testing.T, h *Hand) { h.push(h.keys.handoff, "x") },
+	}
+	for name, change := range change {
+		t.Run(name, func(t *testing.T) {
+			eachHand(t, func(t *testing.T, h *Hand) {
+				h.put("+0", "x", "y")
+				require.NoError(t, h.rdb.Del(t.Context(), h.keys.ready).Err())
+				d := newDoctor(caller{h.rdb, &hooks{}}, h.rdb, h.keys, true)
+				r, err := d.call.lookUp(t.Context(), h.keys, []string{"x", "y"})
+				require.NoError(t, err)
+				var list []*stray
+				for i, id := range []string{"x", "y"} {
+					list = append(list, d.diagnose(id, func(column int) string { return r.list(2 + column).text(i) }))
+				}
+				change(t, h)
+				before := h.Traces("x")
+				require.NoError(t, d.mend(t.Context(), list))
+				require.Equal(t, before, h.Traces("x"))
+				require.Len(t, d.report.Findings, 1)
+				require.Equal(t, "y", d.report.Findings[0].ID)
+				require.Contains(t, h.list(h.keys.ready), "y")
+			})
+		})
+	}
+}
+
+// A walk through ready meets every ID that stays there, whatever comes and goes meanwhile.
+func TestWalkMissesNothingThatStays(t *testing.T) {
+	eachHand(t, func(t *testing.T, h *Hand) {
+		ids := numbered("id", 6500)
+		h.push(h.keys.ready, ids...)
+		d := newDoctor(caller{h.rdb, &hooks{}}, h.rdb, h.keys, true)
+		steps := 0
+		d.pause = func(ctx context.Context, _ time.Duration) error {
+			steps++
+			h.push(h.keys.ready, numbered("new", 300)...) // jobs fall due
+			require.NoError(t, h.rdb.LTrim(ctx, h.keys.ready, 310, -1).Err())
+			require.NoError(t, h.rdb.LPush(ctx, h.keys.ready, "returned").Err())
+			return nil
+		}
+		seen := map[string]bool{}
+		require.NoError(t, d.walk(t.Context(), func(id string) { seen[id] = true }))
+		require.Greater(t, steps, 6)
+		stay := 0
+		for _, id := range h.list(h.keys.ready) {
+			if strings.HasPrefix(id, "id") {
+				require.True(t, seen[id], id)
+				stay++
+			}
+		}
+		require.Greater(t, stay, 1000)
+	})
+}
+
+// A walk that is outrun ends.
+func TestWalkHasAnEnd(t *testing.T) {
+	t.Parallel()
+	rdb := redistest.Shared(t)
+	h := NewHand(t, rdb, redistest.Prefix(t), "topic")
+	h.push(h.keys.ready, numbered("id", 2000)...)
+	d := newDoctor(caller{rdb, &hooks{}}, rdb, h.keys, true)
+	more := numbered("more", 2000)
+	d.pause = func(context.Context, time.Duration) error {
+		h.push(h.keys.ready, more...)
+		return nil
+	}
+	require.ErrorIs(t, d.walk(t.Context(), func(string) {}), errGrowing)
+	require.NoError(t, rdb.Del(t.Context(), h.keys.ready).Err())
+}
+
+// A check of many jobs: slices, strays by the thousand, and their order.
+func TestCheckOfManyJobs(t *testing.T) {
+	eachHand(t, func(t *testing.T, h *Hand) {
+		const n = checkStrays + 2500
+		ids := numbered("job", n)
+		for i, chunk := range slices.Collect(slices.Chunk(ids, 500)) {
+			h.put("+"+strconv.Itoa(3_600_000+i), chunk...)
+		}
+		h.put("+0", numbered("ready", 2500)...)
+		h.put("+7200000", "stays")
+		require.NoError(t, h.rdb.ZRemRangeByScore(t.Context(), h.keys.bucket, "-inf", h.score("stays", -1)).Err())
+		report, err := h.client().Check(t.Context(), "topic", true)
+		require.NoError(t, err)
+		require.Equal(t, map[string]int{FindingNoPlace: n}, report.Found)
+		require.Equal(t, n, report.Mended)
+		require.Len(t, report.Findings, checkFindings)
+		require.GreaterOrEqual(t, report.Jobs, int64(n+2501))
+		require.EqualValues(t, n+1, h.rdb.ZCard(t.Context(), h.keys.bucket).Val())
+		require.EqualValues(t, 2500, h.rdb.LLen(t.Context(), h.keys.ready).Val())
+
+		h.Hasten(3 * time.Hour)
+		require.NoError(t, h.rdb.Del(t.Context(), h.keys.ready).Err())
+		h.Promote()
+		require.True(t, slices.Equal(append(ids, "stays"), h.list(h.keys.ready)), "the due times are those of before")
+		report, err = h.client().Check(t.Context(), "topic", true)
+		require.NoError(t, err)
+		require.Equal(t, 2500, report.Mended)
+		require.True(t, slices.Equal(ids, h.list(h.keys.ready)[:n]), "those that were there stand before them")
+	})
+}
+
+// score is the score of a job in the bucket, and something.
+func (h *Hand) score(id string, and float64) string {
+	h.t.Helper()
+	at, err := h.rdb.ZScore(context.Background(), h.keys.bucket, id).Result()
+	require.NoError(h.t, err)
+	return strconv.FormatFloat(at+and, 'f', -1, 64)
+}
+
+// Jobs that were lost from ready come back in the order of their due times.
+func TestCheckKeepsTheOrderOfDueTimes(t *testing.T) {
+	eachHand(t, func(t *testing.T, h *Hand) {
+		base := time.Now().Add(-time.Hour).UnixMilli()
+		ids := numbered("job", 50)
+		for _, i := range rand.Perm(len(ids)) {
+			h.put("+0", ids[i])
+			// As if it had been rescheduled to an instant that is over by now.
+			require.NoError(t, h.rdb.HSet(t.Context(), h.keys.moved, ids[i], fmt.Sprint(base+int64(i), " reschedule 0")).Err())
+		}
+		require.NoError(t, h.rdb.Del(t.Context(), h.keys.ready).Err())
+		_, mended := h.look(true)
+		require.Equal(t, 50, mended)
+		require.Equal(t, ids, h.list(h.keys.ready))
+	})
+}
+
+// One call does not look at more when records are large.
+func TestCheckLooksAtFewLargeRecords(t *testing.T) {
+	t.Parallel()
+	rdb := redistest.Shared(t) // miniredis scans all at once
+	prefix := redistest.Prefix(t)
+	events := &slices0{}
+	c := NewClient(rdb, Prefix(prefix), Hooks(events))
+	for i := range 60 {
+		_, err := c.Enqueue(t.Context(), "topic", strconv.Itoa(i), make([]byte, 100<<10), ProcessIn(time.Hour))
+		require.NoError(t, err)
+	}
+	report, err := c.Check(t.Context(), "topic", true)
+	require.NoError(t, err)
+	require.Empty(t, report.Found)
+	require.GreaterOrEqual(t, report.Jobs, int64(60))
+	require.GreaterOrEqual(t, events.calls, 10)
+	require.NoError(t, rdb.Del(t.Context(), newKeys(prefix, "topic").pool).Err())
+}
+
+// slices0 counts the calls of the check script.
+type slices0 struct {
+	mu    sync.Mutex
+	calls int
+}
+
+func (s *slices0) Script(event ScriptEvent) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if event.Name == "check" {
+		s.calls++
+	}
+}
+
+func TestCheckSaysWhatItCannotRead(t *testing.T) {
+	eachHand(t, func(t *testing.T, h *Hand) {
+		for _, key := range append(h.keys.checked(), h.keys.ready, h.keys.handoff) {
+			mend := h.deface(h.keys.name(key))
+			_, err := h.client().Check(t.Context(), "topic", true)
+			require.ErrorContains(t, err, "WRONGTYPE")
+			require.ErrorContains(t, err, `check topic "topic"`)
+			mend()
+		}
+		_, err := h.client().Check(t.Context(), "{}", true)
+		require.ErrorIs(t, err, ErrInvalid)
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		report, err := h.client().Check(ctx, "topic", true)
+		require.ErrorIs(t, err, context.Canceled)
+		require.NotNil(t, report)
+	})
+}
+
+// A check with repair at any moment of any game changes nothing and finds nothing: play compares all that there is with the model.
+func TestCheckOfAHealthyQueue(t *testing.T) {
+	t.Parallel()
+	for range 10 {
+		seed := rand.Uint64()
+		t.Run(strconv.FormatUint(seed, 10), func(t *testing.T) {
+			playModel(t, gameOf(seed, 300), func(p *player) {
+				report, err := p.hands[0].client().Check(t.Context(), "model", true)
+				require.NoError(t, err)
+				require.Empty(t, report.Findings)
+				require.EqualValues(t, len(p.m.jobs), report.Jobs)
+			})
+		})
+	}
+}

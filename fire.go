@@ -1,0 +1,385 @@
+package delayq
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+)
+
+const (
+	// fireLimit is the most schedules that one call reads or fires, fireJobs about the most jobs of one call, and fireBytes about the most bytes.
+	fireLimit = 250
+	fireJobs  = 500
+	fireBytes = 1 << 20
+
+	// catchUpJobs is the most jobs of one schedule in one call.
+	catchUpJobs = 100
+
+	// missedAfter is how late the latest slot of a schedule may be before it counts as missed.
+	missedAfter = time.Minute
+
+	// missedCount is how many slots of one gap are counted one by one. After a longer one the number of missed slots is too low.
+	missedCount = 10_000
+
+	// plansLimit is how many rhythms a server keeps at hand for each topic.
+	plansLimit = 20_000
+)
+
+// Places of a schedule, as the scripts call them. A schedule that is paused or has ended is in neither.
+const (
+	placeSlots   = "slots"   // it has a next slot
+	placeWaiting = "waiting" // a slot waits for the end of its last run
+)
+
+// overlapWords are what the fire script calls the policies; catching up with one after the other is overlapWait.
+var overlapWords = map[OverlapPolicy]string{SkipOverlap: "skip", Allow: "allow", QueueOne: "queue", CancelPrevious: "cancel"}
+
+const overlapWait = "wait"
+
+// A firer is the part of a topic's timer that fires schedules. Only the promote loop uses it.
+type firer struct {
+	plans map[string]plan   // by name
+	bad   map[string]string // what is wrong with schedules that cannot be fired here, as it was logged
+	idle  int               // how many schedules were left at the last look because there is nothing to be done about them
+	last  time.Time         // the last look
+	slow  pace
+	until time.Time // not before, after a call that failed
+}
+
+// A plan is a rhythm that has been worked out from the definition with this nonce: parsing rules and reading zones is the dear part of it.
+type plan struct {
+	nonce string
+	next  rhythm
+}
+
+// Calendar registers a calendar for the schedules of OnCalendar in all topics of this server. Setting one twice, an illegal name and a nil calendar
+// are errors of Run; after Run has begun nothing can be set any more: that is logged.
+func (s *Server) Calendar(name string, c Calendar) {
+	var errs []error
+	if err := checkName("calendar", name); err != nil {
+		errs = append(errs, err)
+	}
+	if c == nil {
+		errs = append(errs, fmt.Errorf("calendar %q is nil", name))
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.calendars[name] != nil {
+		errs = append(errs, fmt.Errorf("calendar %q twice", name))
+	}
+	switch {
+	case s.used:
+		s.log.Error("calendar", "err", errors.Join(append(errs, ErrServerUsed)...))
+	case len(errs) > 0:
+		s.errs = append(s.errs, invalid(errs))
+	default:
+		s.calendars[name] = c
+	}
+}
+
+// fire fires slots that are due. due is how many schedules promote has counted; again says that there may be more to do, or sooner than promote said.
+func (t *topicServer) fire(ctx context.Context, due int) (again bool) {
+	f := &t.firer
+	now := time.Now()
+	ended := t.runEnded.Swap(false)
+	t.waits.Store(int64(due))
+	switch {
+	case due == 0, now.Before(f.until):
+		return false
+	case due == f.idle && !ended && now.Sub(f.last) < t.server.o.tick:
+		return false // nothing new since the last look
+	}
+	f.last, f.idle = now, 0
+	for _, place := range []string{placeSlots, placeWaiting} {
+		for offset := 0; ; {
+			looked, done, more, err := t.firePage(ctx, place, offset)
+			if err != nil {
+				f.until = time.Now().Add(f.slow.next())
+				return false
+			}
+			f.slow.reset()
+			switch {
+			case done > 0:
+				return true // promote in between: a slot must not make other jobs late
+			case !more:
+			default:
+				offset += looked
+				continue
+			}
+			break
+		}
+	}
+	f.idle = due
+	return false
+}
+
+// firePage reads some schedules and fires what it can: how many it has looked at, with how many something has happened, and whether there may be more
+// behind them.
+func (t *topicServer) firePage(ctx context.Context, place string, offset int) (looked, done int, more bool, err error) {
+	call, cancel := context.WithTimeout(t.base, callTimeout)
+	defer cancel()
+	k := t.keys
+	r, err := t.server.call.call(call, dueScript, k.topic, fireLimit, names(
+		k.schedules, k.slots, k.waiting, k.fired, k.pool, k.dead,
+	), place, offset, fireLimit, fireBytes)
+	if ctx.Err() != nil {
+		return 0, 0, false, ctx.Err()
+	}
+	t.trouble.note("due", err)
+	if err != nil {
+		return 0, 0, false, err
+	}
+	looked = int(r.number(2))
+	size := 0
+	var list []firing
+	for i := range r.list(3) {
+		name, raw := r.list(3).text(i), r.list(5).text(i)
+		size += len(raw)
+		f, err := t.plan(place, name, r.list(4).text(i), raw, r.list(6).text(i), r.now())
+		t.complain(name, err)
+		if err == nil {
+			list = append(list, f)
+		}
+	}
+	for len(list) > 0 {
+		n, some, err := t.fireSome(ctx, list)
+		if err != nil {
+			return 0, 0, false, err
+		}
+		list = list[n:]
+		done += some
+	}
+	return looked, done, looked == fireLimit || size >= fireBytes, nil
+}
+
+// complain logs that a schedule cannot be fired here, once, and that it can be again.
+func (t *topicServer) complain(name string, err error) {
+	f := &t.firer
+	switch was, bad := f.bad[name]; {
+	case err == nil && bad:
+		delete(f.bad, name)
+		t.trouble.log.Info("fire works again", "schedule", name, "err", was)
+	case err != nil && was != err.Error():
+		if len(f.bad) >= plansLimit {
+			clear(f.bad)
+		}
+		f.bad[name] = err.Error()
+		t.trouble.log.Error("fire", "schedule", name, "err", err)
+	}
+}
+
+// A firing is what is to be done about one schedule.
+type firing struct {
+	name, nonce string
+	def         *definition
+	place       string
+	from        int64 // the slot it has in its place
+	overlap     string
+	missed      int64
+	skipped     int64
+	slots       []int64 // to be fired
+	after       int64   // the next slot; 0: none
+	rest        int64   // the slot that is to wait for these jobs; 0: none
+}
+
+// scheduleState is what the hash fired holds of a schedule, as JSON. The scripts write it.
+type scheduleState struct {
+	Nonce    string `json:"nonce"`    // of the definition, hexadecimal
+	Made     int64  `json:"made"`     // when the schedule was created
+	Changed  int64  `json:"changed"`  // when it was changed last
+	Fired    int64  `json:"fired"`    // jobs
+	Since    int64  `json:"since"`    // how many those were at the last change
+	From     int64  `json:"from"`     // after which time slots count: that of the last change or resume
+	Skipped  int64  `json:"skipped"`  // slots
+	Missed   int64  `json:"missed"`   // slots
+	Slot     int64  `json:"slot"`     // the last one that was fired
+	At       int64  `json:"at"`       // when that was
+	Job      string `json:"job"`      // of that slot
+	Mark     string `json:"mark"`     // that job's nonce, hexadecimal
+	Paused   int64  `json:"paused"`   // since when
+	Ended    bool   `json:"ended"`    // there is no further slot
+	Catching bool   `json:"catching"` // the slot that waits is one that was missed
+}
+
+// plan decides what is to be done about a schedule.
+func (t *topicServer) plan(place, name, from, raw, text string, now int64) (firing, error) {
+	d, err := decodeDefinition(raw, true)
+	if err != nil {
+		return firing{}, err
+	}
+	if known, ok := t.firer.plans[name]; ok && known.nonce == d.nonce {
+		d.next = known.next
+	} else {
+		if err := d.compile(t.server.calendars); err != nil {
+			return firing{}, err
+		}
+		if len(t.firer.plans) >= plansLimit {
+			clear(t.firer.plans)
+		}
+		t.firer.plans[name] = plan{d.nonce, d.next}
+	}
+	var state scheduleState
+	if err := json.Unmarshal([]byte(text), &state); err != nil {
+		return firing{}, fmt.Errorf("state: %w", err)
+	}
+	at, err := strconv.ParseFloat(from, 64)
+	if err != nil {
+		return firing{}, fmt.Errorf("slot: %w", err)
+	}
+	f, err := d.decide(place, int64(at), now, &state)
+	f.name, f.nonce, f.def, f.place, f.from = name, d.nonce, d, place, int64(at)
+	return f, err
+}
+
+// decide is the policy: given the slot that is due and Redis's time, it says which slots to fire, which were missed and when the next one is.
+func (d *definition) decide(place string, from, now int64, state *scheduleState) (f firing, err error) {
+	f.overlap = overlapWords[d.overlap]
+	if from == 0 { // nobody has worked it out yet
+		f.after, err = d.next(cmp.Or(state.From, now))
+		return f, err
+	}
+	latest, n, next, err := d.due(from, now)
+	if err != nil {
+		return f, err
+	}
+	f.after = next
+	last := len(latest) - 1
+	late := now-latest[last] > missedAfter.Milliseconds()
+	switch {
+	case place == placeWaiting && !state.Catching:
+		f.slots, f.skipped = []int64{from}, n-1
+	case d.missed.kind() == catchUp && (state.Catching || n > 1 || late):
+		most := d.missed.most()
+		if !late {
+			most++ // the latest one is not missed
+		}
+		keep := latest[max(0, len(latest)-most):]
+		f.missed = n - int64(len(keep))
+		switch {
+		case d.overlap == Allow && len(keep) > catchUpJobs:
+			f.slots, f.after = keep[:catchUpJobs], keep[catchUpJobs]
+		case d.overlap == Allow:
+			f.slots = keep
+		case d.overlap == CancelPrevious:
+			f.slots, f.missed = latest[last:], n-1
+		default:
+			f.slots, f.overlap = keep[:1], overlapWait
+			if len(keep) > 1 {
+				f.rest = keep[1]
+			}
+		}
+	case d.missed == Skip && late:
+		f.missed = n
+	default:
+		f.slots, f.missed = latest[last:], n-1
+	}
+	if d.most > 0 {
+		left := max(0, d.most-(state.Fired-state.Since))
+		f.slots = f.slots[:min(int64(len(f.slots)), left)]
+	}
+	return f, nil
+}
+
+// due lists the latest slots from one that is due until now, at most one more than CatchUp may ask for. It also tells how many there are, and which is the next.
+func (d *definition) due(from, now int64) (latest []int64, n, next int64, err error) {
+	walk := func(at int64) (list []int64, n, next int64, err error) {
+		for next = at; next > 0 && next <= now && n < missedCount; n++ {
+			if list = append(list, next); len(list) > 2*maxCatchUp {
+				list = list[len(list)-maxCatchUp-1:]
+			}
+			if next, err = d.next(next); err != nil {
+				return nil, 0, 0, err
+			}
+		}
+		return list[max(0, len(list)-maxCatchUp-1):], n, next, nil
+	}
+	if from > now { // it was due: Redis's clock has been set back since
+		next, err = d.next(from)
+		return []int64{from}, 1, next, err
+	}
+	if d.spec.kind == specInterval && from < now {
+		// Any number of slots is as quick as one.
+		steps := (min(now, cmp.Or(d.last, now)) - from) / d.spec.every
+		skip := max(0, steps-maxCatchUp)
+		latest, n, next, err = walk(from + skip*d.spec.every)
+		return latest, n + skip, next, err
+	}
+	latest, n, next, err = walk(from)
+	if err != nil || next == 0 || next > now {
+		return latest, n, next, err
+	}
+	// The gap is too long to be walked through: the end of it will do, as much as it takes to find enough slots there.
+	for back := time.Minute.Milliseconds(); ; back *= 2 {
+		begin, err := d.next(max(from, now-back))
+		if err != nil {
+			return nil, 0, 0, err
+		}
+		if begin == 0 || begin > now {
+			continue
+		}
+		latest, some, next, err := walk(begin)
+		if err != nil || next > 0 && next <= now {
+			return latest, n, next, err // even the end is too long: what is left comes with the next look
+		}
+		if some > maxCatchUp || now-back <= from {
+			return latest, max(n, some), next, nil
+		}
+	}
+}
+
+// fireSome is one call of the fire script for the first of list: with how many schedules that was, and with how many of them something has happened,
+// by this call or by somebody else's.
+func (t *topicServer) fireSome(ctx context.Context, list []firing) (n, done int, err error) {
+	k := t.keys
+	args := []any{controlChannel(t.server.o.prefix), k.topic}
+	jobs, size := 0, 0
+	for n < len(list) && jobs < fireJobs && size < fireBytes {
+		f := &list[n]
+		n++
+		args = append(args, f.name, f.nonce, f.place, f.from, f.overlap, f.def.most, f.missed, f.skipped, orEmpty(f.after), orEmpty(f.rest), len(f.slots))
+		for _, slot := range f.slots {
+			mark, head, tail, due, err := f.def.jobAt(f.name, slot)
+			if err != nil {
+				return 0, 0, err
+			}
+			args = append(args, slot, mark, head, tail, due)
+			size += len(tail)
+		}
+		jobs += len(f.slots)
+	}
+	call, cancel := context.WithTimeout(t.base, callTimeout)
+	defer cancel()
+	r, err := t.server.call.call(call, fireScript, k.topic, jobs, names(
+		k.slots, k.waiting, k.fired, k.runs, k.pool, k.bucket, k.ready, k.leases, k.dead, k.attempts, k.errors, k.moved, k.stats,
+	), args...)
+	if ctx.Err() != nil {
+		return 0, 0, ctx.Err()
+	}
+	t.trouble.note("fire", err)
+	if err != nil {
+		return 0, 0, err
+	}
+	letters := r.text(2)
+	for i, f := range list[:n] {
+		if i >= len(letters) || letters[i] == 'w' {
+			continue
+		}
+		done++
+		if letters[i] == 'f' && f.missed > 0 {
+			t.trouble.log.Warn("missed", "schedule", f.name, "count", f.missed)
+		}
+	}
+	return n, done, nil
+}
+
+// orEmpty writes a slot for the script, which knows none as the empty string.
+func orEmpty(slot int64) string {
+	if slot == 0 {
+		return ""
+	}
+	return strconv.FormatInt(slot, 10)
+}

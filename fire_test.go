@@ -1,0 +1,429 @@
+package delayq
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/delayq/delayq/internal/redistest"
+)
+
+// A fireBench is a schedule "s" whose slot is due, and servers that fire only when the test says so.
+type fireBench struct {
+	*testing.T
+	rdb    redis.UniversalClient
+	prefix string
+	client *Client
+	keys   *keys
+	slot   int64
+	id     string // of the slot's job
+}
+
+// rare is an interval so long that no slot comes while a test runs.
+const rare = 100_000 * time.Hour
+
+func eachFire(t *testing.T, test func(b *fireBench), opts ...ScheduleOption) {
+	t.Parallel()
+	redistest.Each(t, func(t *testing.T, rdb redis.UniversalClient) {
+		b := &fireBench{T: t, rdb: rdb, prefix: redistest.Prefix(t)}
+		b.client, b.keys = NewClient(rdb, Prefix(b.prefix)), newKeys(b.prefix, "topic")
+		require.NoError(t, b.client.Schedule(t.Context(), "topic", "s", Every(rare), []byte("payload"), opts...))
+		now, err := rdb.Time(t.Context()).Result()
+		require.NoError(t, err)
+		b.slot = now.UnixMilli() / rare.Milliseconds() * rare.Milliseconds()
+		b.id = fmt.Sprint("s@", b.slot)
+		b.due()
+		test(b)
+	})
+}
+
+// due makes the slot due, as if no time had passed since.
+func (b *fireBench) due() {
+	b.Helper()
+	require.NoError(b, b.rdb.ZAdd(b.Context(), b.keys.slots, redis.Z{Score: float64(b.slot), Member: "s"}).Err())
+}
+
+// server is one that has been prepared and does nothing by itself.
+func (b *fireBench) server() *topicServer {
+	b.Helper()
+	s := NewServer(b.rdb, Prefix(b.prefix), Logger(slog.New(slog.DiscardHandler)))
+	s.HandlerFunc("topic", func(context.Context, *Job) error { return nil })
+	require.NoError(b, s.begin())
+	b.Cleanup(s.close)
+	ts := s.topics["topic"]
+	ts.base = context.WithoutCancel(b.Context())
+	return ts
+}
+
+// read is what a server has found out before it fires.
+func (b *fireBench) read(t *topicServer) firing {
+	b.Helper()
+	k := b.keys
+	r, err := t.server.call.call(b.Context(), dueScript, "topic", 1,
+		names(k.schedules, k.slots, k.waiting, k.fired, k.pool, k.dead), placeSlots, 0, 10, fireBytes)
+	require.NoError(b, err)
+	require.Equal(b, []string{"s"}, []string{r.list(3).text(0)})
+	f, err := t.plan(placeSlots, "s", r.list(4).text(0), r.list(5).text(0), r.list(6).text(0), r.now())
+	require.NoError(b, err)
+	return f
+}
+
+func (b *fireBench) fire(t *topicServer, f firing) {
+	b.Helper()
+	n, _, err := t.fireSome(b.Context(), []firing{f})
+	require.NoError(b, err)
+	require.Equal(b, 1, n)
+}
+
+// jobs are the IDs in the pool.
+func (b *fireBench) jobs() []string {
+	b.Helper()
+	ids, err := b.rdb.HKeys(b.Context(), b.keys.pool).Result()
+	require.NoError(b, err)
+	return ids
+}
+
+func (b *fireBench) state() *ScheduleInfo {
+	b.Helper()
+	info, err := b.client.ScheduleInfo(b.Context(), "topic", "s")
+	require.NoError(b, err)
+	return info
+}
+
+// Sent twice, or by many servers at the same time, a slot has one job. (E6)
+func TestFireHappensOnce(t *testing.T) {
+	eachFire(t, func(b *fireBench) {
+		const servers = 8
+		var group sync.WaitGroup
+		all := make([]*topicServer, servers)
+		planned := make([]firing, servers)
+		for i := range all {
+			all[i] = b.server()
+			planned[i] = b.read(all[i])
+		}
+		for i, ts := range all {
+			group.Go(func() {
+				for range 2 {
+					if _, _, err := ts.fireSome(b.Context(), planned[i:i+1]); err != nil {
+						b.Error(err)
+					}
+				}
+			})
+		}
+		group.Wait()
+		require.Equal(b, []string{b.id}, b.jobs())
+		require.EqualValues(b, 1, b.state().Fired)
+		require.Len(b, must(b.rdb.LRange(b.Context(), b.keys.ready, 0, -1).Result()), 1)
+		require.Equal(b, time.UnixMilli(b.slot+rare.Milliseconds()), b.state().Next)
+		require.Equal(b, "1", must(b.rdb.HGet(b.Context(), b.keys.stats, "fired").Result()))
+	})
+}
+
+// A schedule that is changed, paused or removed between the reading and the firing has no job of that slot, and nothing is left of one removed.
+// (D16, N2)
+func TestFireOfWhatHasChanged(t *testing.T) {
+	for name, change := range map[string]func(b *fireBench) error{
+		"changed": func(b *fireBench) error {
+			return b.client.Schedule(b.Context(), "topic", "s", Every(rare), []byte("another payload"))
+		},
+		"changed and due": func(b *fireBench) error {
+			defer b.due()
+			return b.client.Schedule(b.Context(), "topic", "s", Every(rare), []byte("another payload"))
+		},
+		"paused": func(b *fireBench) error { return b.client.PauseSchedule(b.Context(), "topic", "s") },
+		"resumed": func(b *fireBench) error {
+			if err := b.client.PauseSchedule(b.Context(), "topic", "s"); err != nil {
+				return err
+			}
+			return b.client.ResumeSchedule(b.Context(), "topic", "s")
+		},
+		"removed": func(b *fireBench) error { return b.client.Unschedule(b.Context(), "topic", "s") },
+		"removed and made again": func(b *fireBench) error {
+			if err := b.client.Unschedule(b.Context(), "topic", "s"); err != nil {
+				return err
+			}
+			defer b.due()
+			return b.client.Schedule(b.Context(), "topic", "s", Every(rare), []byte("payload"))
+		},
+	} {
+		t.Run(strings.ReplaceAll(name, " ", "_"), func(t *testing.T) {
+			eachFire(t, func(b *fireBench) {
+				ts := b.server()
+				planned := b.read(ts)
+				require.NoError(b, change(b))
+				before := Dump(b, b.rdb, b.prefix)
+				b.fire(ts, planned)
+				require.Empty(b, b.jobs())
+				require.Equal(b, before, Dump(b, b.rdb, b.prefix))
+				if name == "removed" {
+					require.Empty(b, before)
+				}
+			})
+		})
+	}
+}
+
+// A fire that got as far as the job and no further is made good by the next one: it is the same job. (E6)
+func TestFireThatWasCutOff(t *testing.T) {
+	eachFire(t, func(b *fireBench) {
+		ts := b.server()
+		state := must(b.rdb.HGet(b.Context(), b.keys.fired, "s").Result())
+		b.fire(ts, b.read(ts))
+		record := must(b.rdb.HGet(b.Context(), b.keys.pool, b.id).Result())
+		require.NoError(b, b.rdb.HSet(b.Context(), b.keys.fired, "s", state).Err())
+		b.due()
+		b.fire(ts, b.read(ts))
+		require.Equal(b, record, must(b.rdb.HGet(b.Context(), b.keys.pool, b.id).Result()))
+		require.Equal(b, []string{b.id}, b.jobs())
+		require.EqualValues(b, 1, b.state().Fired)
+		require.Zero(b, b.state().Skipped)
+	})
+}
+
+// Somebody's own job that happens to have the ID of the slot is left alone, and the slot is skipped. (N4)
+func TestFireFindsTheIDTaken(t *testing.T) {
+	eachFire(t, func(b *fireBench) {
+		_, err := b.client.Enqueue(b.Context(), "topic", b.id, []byte("mine"), ProcessIn(time.Hour))
+		require.NoError(b, err)
+		ts := b.server()
+		b.fire(ts, b.read(ts))
+		info, err := b.client.Get(b.Context(), "topic", b.id)
+		require.NoError(b, err)
+		require.Equal(b, "mine", string(info.Payload))
+		require.Empty(b, info.Schedule)
+		require.EqualValues(b, 1, b.state().Skipped)
+		require.Zero(b, b.state().Fired)
+		require.False(b, b.state().Next.IsZero())
+	})
+}
+
+// All job options reach the job, with the slot as what ProcessIn counts from.
+func TestFireMakesAJobOfTheOptions(t *testing.T) {
+	eachFire(t, func(b *fireBench) {
+		ts := b.server()
+		b.fire(ts, b.read(ts))
+		info, err := b.client.Get(b.Context(), "topic", b.id)
+		require.NoError(b, err)
+		require.Equal(b, "payload", string(info.Payload))
+		require.Equal(b, "s", info.Schedule)
+		require.Equal(b, b.slot, info.Slot.UnixMilli())
+		require.Equal(b, b.slot+(2*rare).Milliseconds(), info.Due.UnixMilli())
+		require.Equal(b, 3, info.Retries)
+		require.Equal(b, map[string]string{"k": "v", "l": "w"}, info.Headers)
+		raw := must(b.rdb.HGet(b.Context(), b.keys.pool, b.id).Result())
+		require.EqualValues(b, flagSchedule|flagLimited, raw[nonceLen+1])
+		rec, err := decodeRecord(raw)
+		require.NoError(b, err)
+		want, err := newJobOptions([]JobOption{Retry(3), Timeout(time.Minute), ExpireIn(3 * rare), Retention(time.Hour),
+			Backoff(time.Second, time.Minute), Header("k", "v"), Header("l", "w")})
+		require.NoError(b, err)
+		want.dueAt = rec.opts.dueAt
+		require.Equal(b, want, rec.opts)
+	}, ProcessIn(2*rare), Retry(3), Timeout(time.Minute), ExpireIn(3*rare), Retention(time.Hour), Backoff(time.Second, time.Minute),
+		Header("k", "v"), Header("l", "w"))
+}
+
+// What cannot be read stops nothing: neither a state nor a definition nor a score, and not however many.
+func TestFirePassesOverPoison(t *testing.T) {
+	eachFire(t, func(b *fireBench) {
+		ctx := b.Context()
+		for i := range 600 {
+			name := fmt.Sprint("poison", i)
+			bad := []string{"", "x", strings.Repeat("\xff", 30), "12345678\x01\xdc"}[i%4]
+			require.NoError(b, b.rdb.HSet(ctx, b.keys.schedules, name, bad).Err())
+			require.NoError(b, b.rdb.HSet(ctx, b.keys.fired, name, []string{"{", "", `{"nonce":1}`, "[]"}[i/4%4]).Err())
+			place := []string{b.keys.slots, b.keys.waiting}[i/16%2]
+			require.NoError(b, b.rdb.ZAdd(ctx, place, redis.Z{Score: float64(i), Member: name}).Err())
+		}
+		ts := b.server()
+		_, _, due, err := ts.promote(ctx, false)
+		require.NoError(b, err)
+		require.Equal(b, 601, due)
+		require.True(b, ts.fire(ctx, due))
+		require.Equal(b, []string{b.id}, b.jobs())
+		_, _, due, err = ts.promote(ctx, false)
+		require.NoError(b, err)
+		require.False(b, ts.fire(ctx, due))
+		require.Equal(b, 600, ts.firer.idle)
+		list, err := b.client.Schedules(ctx, "topic")
+		require.NoError(b, err)
+		require.Len(b, slices.DeleteFunc(list, func(i *ScheduleInfo) bool { return i.Undecodable != nil }), 1)
+	})
+}
+
+// A gap of any length is worked out in a moment, and what a policy asks for is the end of it.
+func TestDueOfALongGap(t *testing.T) {
+	t.Parallel()
+	from := time.Date(2020, 1, 1, 0, 0, 0, 0, time.UTC).UnixMilli()
+	now := time.Date(2050, 1, 1, 0, 0, 0, 0, time.UTC).UnixMilli()
+	for _, test := range []struct {
+		spec  Spec
+		last  int64
+		step  int64 // between the last slots
+		count int64
+	}{
+		{Every(time.Millisecond), 0, 1, now - from + 1},
+		{Every(7 * time.Second), 0, 7000, (now-from)/7000 + 1},
+		{Cron("* * * * *", "Europe/Berlin"), 0, 60_000, missedCount},
+		{Cron("* * * * * *", "UTC"), 0, 1000, missedCount},
+		{Cron("@monthly", "UTC"), 0, 0, 361},
+	} {
+		d := &definition{spec: test.spec}
+		require.NoError(t, d.compile(nil))
+		first := must(d.next(from - 1))
+		latest, n, next, err := d.due(first, now)
+		require.NoError(t, err)
+		require.InDelta(t, test.count, n, 1, "%v", test.spec)
+		require.Equal(t, next, must(d.next(now)), "%v", test.spec)
+		require.LessOrEqual(t, len(latest), maxCatchUp+1)
+		if test.step > 0 {
+			require.Len(t, latest, maxCatchUp+1, "%v", test.spec)
+			for i, slot := range latest {
+				require.Equal(t, latest[0]+int64(i)*test.step, slot)
+			}
+			require.Greater(t, latest[len(latest)-1]+test.step, now)
+		}
+	}
+}
+
+// A definition is read as it was written; whatever the bytes are, reading it is an error and no panic.
+func FuzzDefinition(f *testing.F) {
+	d := &definition{spec: Cron("0 9 * * 1", "Europe/Berlin"), job: defaultJob, payload: []byte("p"), missed: CatchUp(3), overlap: QueueOne}
+	raw, err := d.encode()
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(raw)
+	f.Add(raw[:len(raw)-3])
+	f.Fuzz(func(_ *testing.T, raw string) {
+		for _, whole := range []bool{true, false} {
+			if d, err := decodeDefinition(raw, whole); err == nil {
+				_ = d.compile(nil)
+				_ = d.spec.String() + d.missed.String() + d.overlap.String() + strconv.Itoa(d.size)
+			}
+		}
+	})
+}
+
+// A run whose lease ran out is noted by promote, of jobs of schedules only.
+func TestScheduleHistoryOfALostLease(t *testing.T) {
+	eachFire(t, func(b *fireBench) {
+		ts := b.server()
+		b.fire(ts, b.read(ts))
+		_, err := b.client.Enqueue(b.Context(), "topic", "s@17", nil) // no job of the schedule, whatever its ID
+		require.NoError(b, err)
+		h := NewHand(b, b.rdb, b.prefix, "topic")
+		require.Len(b, h.Take(2, 0), 2)
+		_, reclaimed := h.Promote()
+		require.Equal(b, 2, reclaimed)
+		runs, err := b.client.Runs(b.Context(), "topic", "s", 10)
+		require.NoError(b, err)
+		require.Len(b, runs, 1)
+		require.Equal(b, b.id, runs[0].JobID)
+		require.Equal(b, "lease lost", runs[0].Outcome)
+		require.Equal(b, 1, runs[0].Attempt)
+		require.EqualValues(b, 1, b.state().Failures)
+	})
+}
+
+// A call of a client that is sent again is carried out once, and answers as it did the first time, whatever has happened meanwhile.
+func TestScheduleCallsSentTwice(t *testing.T) {
+	eachFire(t, func(b *fireBench) {
+		ctx, k := b.Context(), b.keys
+		h := NewHand(b, b.rdb, b.prefix, "topic")
+		receipt := k.receipt(h.lane.id)
+		twice := func(s *script, keys []any, meanwhile func(), args ...any) string {
+			b.Helper()
+			first, err := h.try(s, keys, append([]any{h.lane.next()}, args...)...)
+			require.NoError(b, err)
+			if meanwhile != nil {
+				meanwhile()
+			}
+			again, err := h.last()
+			require.NoError(b, err)
+			require.Equal(b, first.text(2), again.text(2))
+			return first.text(2)
+		}
+		d := &definition{spec: Every(rare), job: defaultJob}
+		nonce := func() string {
+			raw := must(b.rdb.HGet(ctx, k.schedules, "s").Result())
+			return must(decodeDefinition(raw, true)).nonce
+		}
+		d.job.scheduled = true
+		head, tail, err := encodeRecord([nonceLen]byte{1}, &d.job, nil)
+		require.NoError(b, err)
+
+		id := twice(triggerScript, names(k.fired, k.pool, k.bucket, k.ready, k.stats, receipt), nil,
+			"s", nonce(), head, tail, 0, 1000, "control", "topic")
+		require.Equal(b, []string{id}, b.jobs())
+		require.Equal(b, "changed", twice(triggerScript, names(k.fired, k.pool, k.bucket, k.ready, k.stats, receipt), nil,
+			"s", "0000000000000000", head, tail, 0, 1000, "control", "topic"))
+
+		suspend := names(k.slots, k.waiting, k.fired, receipt)
+		resume := func() { require.NoError(b, b.client.ResumeSchedule(ctx, "topic", "s")) }
+		require.Equal(b, "paused", twice(suspendScript, suspend, resume, "s", "pause", "", "", 1000, "control", "topic"))
+		require.Zero(b, b.state().PausedSince, "a pause that comes late does not undo the resume")
+
+		keys := names(k.schedules, k.slots, k.waiting, k.fired, k.runs, receipt)
+		raw, err := d.encode()
+		require.NoError(b, err)
+		remove := func() { require.NoError(b, b.client.Unschedule(ctx, "topic", "s")) }
+		require.Equal(b, "changed", twice(scheduleScript, keys, remove, "s", raw, b.slot, 1000, "control", "topic"))
+		_, err = b.client.ScheduleInfo(ctx, "topic", "s")
+		require.ErrorIs(b, err, ErrNotFound, "a schedule that was removed meanwhile is not made again")
+
+		require.Equal(b, "new", twice(scheduleScript, keys, nil, "s", raw, b.slot, 1000, "control", "topic"))
+		require.Equal(b, "gone", twice(unscheduleScript, keys, nil, "s"))
+		require.Equal(b, "none", twice(unscheduleScript, keys, nil, "s"))
+	})
+}
+
+// A Redis that is full refuses to fire, as it refuses to enqueue, and the slot is fired when there is room again. Nothing is half done.
+func TestFireOnAFullRedis(t *testing.T) {
+	t.Parallel()
+	redistest.Need(t)
+	rdb := redistest.Start(t).Client(t)
+	b := &fireBench{T: t, rdb: rdb, prefix: redistest.Prefix(t)}
+	b.client, b.keys = NewClient(rdb, Prefix(b.prefix)), newKeys(b.prefix, "topic")
+	require.NoError(t, b.client.Schedule(t.Context(), "topic", "s", Every(rare), nil))
+	b.slot = time.Now().UnixMilli() / rare.Milliseconds() * rare.Milliseconds()
+	b.id = fmt.Sprint("s@", b.slot)
+	b.due()
+	ts := b.server()
+	f := b.read(ts)
+	before := Dump(t, rdb, b.prefix)
+	require.NoError(t, rdb.ConfigSet(t.Context(), "maxmemory", "1").Err())
+	_, _, err := ts.fireSome(t.Context(), []firing{f})
+	require.ErrorContains(t, err, "OOM")
+	require.NoError(t, rdb.ConfigSet(t.Context(), "maxmemory", "0").Err())
+	require.Equal(t, before, Dump(t, rdb, b.prefix))
+	b.fire(ts, f)
+	require.Equal(t, []string{b.id}, b.jobs())
+}
+
+// A key of a wrong type stops the firing before anything is written.
+func TestFireMeetsAKeyOfAWrongType(t *testing.T) {
+	eachFire(t, func(b *fireBench) {
+		ts := b.server()
+		f := b.read(ts)
+		for _, key := range []string{b.keys.pool, b.keys.bucket, b.keys.ready, b.keys.leases, b.keys.dead, b.keys.waiting} {
+			require.NoError(b, b.rdb.Set(b.Context(), key, "wrong", 0).Err())
+			before := Dump(b, b.rdb, b.prefix)
+			_, _, err := ts.fireSome(b.Context(), []firing{f})
+			require.ErrorContains(b, err, "WRONGTYPE", key)
+			require.Equal(b, before, Dump(b, b.rdb, b.prefix))
+			require.NoError(b, b.rdb.Del(b.Context(), key).Err())
+		}
+		b.fire(ts, f)
+		require.Equal(b, []string{b.id}, b.jobs())
+	})
+}

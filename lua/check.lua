@@ -1,0 +1,160 @@
+-- check: looks through a slice of one key of a topic for what no transition leaves behind, and with repair removes it.
+--
+-- KEYS[1]   pool      hash, job id to record
+-- KEYS[2]   bucket    zset, job id scored by due time (Unix ms)
+-- KEYS[3]   leases    zset, job id scored by the end of its lease
+-- KEYS[4]   dead      zset, job id scored by the time of burial
+-- KEYS[5]   attempts  hash, job id to finished attempts
+-- KEYS[6]   errors    hash, job id to its last errors
+-- KEYS[7]   moved     hash, job id to its present due time, if that is not the record's
+-- KEYS[8]   done      zset, job id scored by the time until which it is kept
+-- KEYS[9]   results   hash, job id to what is kept of it
+-- KEYS[10]  ready     list of job ids, next one at the head
+-- KEYS[11]  handoff   list of job ids between a server's wait and its take
+-- KEYS[12]  stats     hash, counter to number
+-- ARGV[1]   part      which of the first nine keys, by its name here; or all, for what shows without looking through any
+-- ARGV[2]   cursor    where the slice begins, 0 for the beginning
+-- ARGV[3]   limit     about how many entries to look at
+-- ARGV[4]   repair    1 to repair, 0 to look only
+--
+-- What is found: no place (a candidate: a record in neither bucket nor leases nor dead, so it should be in ready), no record (an id
+-- without one), two places, orphan (books of no job), unreadable (books that are not what they should be), score (a time that cannot
+-- be), anchor (left alone in leases).
+--
+-- Of an id in leases only the books are touched: it is its server's. Safe to send twice.
+-- Returns {'ok', now, cursor, looked, bytes, keys, ids, whats, repaired, sizes}: cursor is 0 at the end; bytes is the size of the
+-- values that were looked at; four lists of what was found, repaired 1 or 0; with all also the sizes of the first eleven keys.
+-- Cost: O(limit × log N).
+local pool, bucket, leases, dead, attempts, errors, moved = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7]
+local done, results, ready, handoff, stats = KEYS[8], KEYS[9], KEYS[10], KEYS[11], KEYS[12]
+local part, cursor, limit, repair = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+
+local keys, ids, whats, repaired, mended = {}, {}, {}, {}, 0
+
+-- found notes one finding, and tells whether it is to be repaired.
+local function found(key, id, what, can)
+  local mend = can and repair == '1'
+  local n = #keys + 1
+  keys[n], ids[n], whats[n], repaired[n] = key, id, what, mend and 1 or 0
+  mended = mended + repaired[n]
+  return mend
+end
+
+local looked, bytes, entries = 0, 0, {}
+local function scan(command, key)
+  local page = redis.call(command, key, cursor, 'COUNT', limit)
+  cursor, entries = page[1], page[2]
+  looked = #entries / 2
+  for i = 2, #entries, 2 do
+    bytes = bytes + #entries[i]
+  end
+end
+
+local function all()
+  for name, zset in pairs({bucket = bucket, leases = leases, dead = dead, done = done}) do
+    -- Times have 13 digits. The due time of a job in the bucket is the caller's to find out.
+    for _, id in ipairs(redis.call('ZRANGEBYSCORE', zset, '(9999999999999', '+inf', 'LIMIT', 0, limit)) do
+      if id ~= anchor() and found(name, id, 'score', name ~= 'bucket') then
+        redis.call('ZREM', zset, '') -- having deleted, the script may write at maxmemory
+        redis.call('ZADD', zset, now, id)
+      end
+    end
+  end
+  if redis.call('ZCARD', leases) == 1 and redis.call('ZSCORE', leases, anchor()) and found('leases', '', 'anchor', true) then
+    redis.call('DEL', leases)
+  end
+  return {
+    redis.call('HLEN', pool), redis.call('ZCARD', bucket), redis.call('ZCARD', leases), redis.call('ZCARD', dead),
+    redis.call('HLEN', attempts), redis.call('HLEN', errors), redis.call('HLEN', moved), redis.call('ZCARD', done),
+    redis.call('HLEN', results), redis.call('LLEN', ready), redis.call('LLEN', handoff),
+  }
+end
+
+local function records()
+  scan('HSCAN', pool)
+  for first = 1, #entries, 2000 do
+    local some = {}
+    for i = first, math.min(first + 1999, #entries), 2 do
+      some[#some + 1] = entries[i]
+    end
+    local delayed = redis.call('ZMSCORE', bucket, unpack(some))
+    local leased = redis.call('ZMSCORE', leases, unpack(some))
+    local buried = redis.call('ZMSCORE', dead, unpack(some))
+    for i, id in ipairs(some) do
+      if not delayed[i] and not leased[i] and not buried[i] then
+        found('pool', id, 'no place', false)
+      elseif leased[i] and (delayed[i] or buried[i]) then
+        found('leases', id, 'two places', false)
+      elseif delayed[i] and buried[i] and found('bucket', id, 'two places', true) then
+        redis.call('ZREM', bucket, id)
+      end
+    end
+  end
+end
+
+local function places(zset)
+  scan('ZSCAN', zset)
+  for i = 1, #entries, 2 do
+    local id = entries[i]
+    if redis.call('HEXISTS', pool, id) == 0 and id ~= anchor() and found(part, id, 'no record', zset ~= leases) then
+      redis.call('ZREM', zset, id)
+    end
+  end
+end
+
+local function books(hash, form)
+  scan('HSCAN', hash)
+  for i = 1, #entries, 2 do
+    local id = entries[i]
+    local what
+    if redis.call('HEXISTS', pool, id) == 0 then
+      what = not redis.call('ZSCORE', leases, id) and 'orphan'
+    else
+      what = not string.match(entries[i + 1], form) and 'unreadable'
+    end
+    if what and found(part, id, what, true) then
+      redis.call('HDEL', hash, id)
+    end
+  end
+end
+
+local function kept()
+  if part == 'done' then
+    scan('ZSCAN', done)
+    for i = 1, #entries, 2 do
+      if redis.call('HEXISTS', results, entries[i]) == 0 and found(part, entries[i], 'no record', true) then
+        redis.call('ZREM', done, entries[i])
+      end
+    end
+    return
+  end
+  scan('HSCAN', results)
+  for i = 1, #entries, 2 do
+    if not redis.call('ZSCORE', done, entries[i]) and found(part, entries[i], 'orphan', true) then
+      redis.call('HDEL', results, entries[i])
+    end
+  end
+end
+
+local sizes = {}
+if part == 'all' then
+  sizes = all()
+elseif part == 'pool' then
+  records()
+elseif part == 'bucket' then
+  places(bucket)
+elseif part == 'leases' then
+  places(leases)
+elseif part == 'dead' then
+  places(dead)
+elseif part == 'attempts' then
+  books(attempts, '^%d+$')
+elseif part == 'errors' then
+  books(errors, '^%d*:?') -- append and readers get along with anything
+elseif part == 'moved' then
+  books(moved, '^%d+ %a+ %d+$')
+else
+  kept()
+end
+count(stats, 'mended', mended)
+return {'ok', now, cursor, looked, bytes, keys, ids, whats, repaired, sizes}

@@ -1,0 +1,47 @@
+-- due: reads the schedules that have something to fire. Writes nothing.
+--
+-- KEYS[1]  schedules  hash, name to definition
+-- KEYS[2]  slots      zset, name scored by the next slot (Unix ms)
+-- KEYS[3]  waiting    zset, name scored by the slot that waits for the end of the last run
+-- KEYS[4]  fired      hash, name to what has become of its slots
+-- KEYS[5]  pool       hash, job id to record
+-- KEYS[6]  dead       zset, job id scored by the time of burial
+-- ARGV[1]  place      slots or waiting: where to look
+-- ARGV[2]  offset     how many to pass over
+-- ARGV[3]  limit      most schedules to look at, at most 1000
+-- ARGV[4]  bytes      no further definition is read once there are so many
+--
+-- Of those that wait, only those are told whose last run has ended.
+-- Returns {'ok', now, looked, names, slots, definitions, states}: looked is how many were looked at, less than limit only if there are no
+-- more or bytes was reached. Cost: O(log N + offset + limit).
+local schedules, slots, waiting, fired, pool, dead = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
+local place, offset, limit, bytes = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
+
+local list
+if place == 'waiting' then
+  list = redis.call('ZRANGE', waiting, offset, offset + limit - 1, 'WITHSCORES')
+else
+  list = redis.call('ZRANGEBYSCORE', slots, '-inf', now, 'WITHSCORES', 'LIMIT', offset, limit)
+end
+local found = {}
+for i = 1, #list, 2 do
+  found[#found + 1] = list[i]
+end
+local texts = #found > 0 and redis.call('HMGET', fired, unpack(found))
+local names, at, definitions, states = {}, {}, {}, {}
+local looked, size, n = 0, 0, 0
+for i = 1, #list, 2 do
+  if size >= bytes then
+    break
+  end
+  looked = looked + 1
+  local text = texts[looked]
+  local state = place == 'waiting' and state_of(text)
+  if place ~= 'waiting' or state and not going(pool, dead, state) then
+    local definition = redis.call('HGET', schedules, list[i]) or ''
+    n = n + 1
+    names[n], at[n], definitions[n], states[n] = list[i], list[i + 1], definition, text or ''
+    size = size + #definition
+  end
+end
+return {'ok', now, looked, names, at, definitions, states}

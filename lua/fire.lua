@@ -1,0 +1,180 @@
+-- fire: fires slots: stores their jobs, and notes what comes next. Of several servers that would fire a slot one does.
+--
+-- KEYS[1]   slots     zset, schedule scored by its next slot (Unix ms)
+-- KEYS[2]   waiting   zset, schedule scored by the slot that waits for the end of the last run
+-- KEYS[3]   fired     hash, schedule to what has become of its slots
+-- KEYS[4]   runs      hash, schedule to the history of its runs
+-- KEYS[5]   pool      hash, job id to record
+-- KEYS[6]   bucket    zset, job id scored by due time (Unix ms)
+-- KEYS[7]   ready     list of job ids, next one at the head
+-- KEYS[8]   leases    zset, job id scored by the end of its lease
+-- KEYS[9]   dead      zset, job id scored by the time of burial
+-- KEYS[10]  attempts  hash, job id to finished attempts
+-- KEYS[11]  errors    hash, job id to its last errors
+-- KEYS[12]  moved     hash, job id to its present due time, if that is not the record's
+-- KEYS[13]  stats     hash, counter to number
+-- ARGV[1]   channel   the control channel
+-- ARGV[2]   topic     the topic's name, for the control channel
+-- ARGV[3..] entries   for each schedule: name, nonce of its definition, place (slots or waiting), the slot it has there, overlap (allow,
+--                     skip, queue, wait or cancel), run limit (0: none), missed, skipped, next slot (empty: none), the slot that is to
+--                     wait for these jobs (empty: none), number of jobs; and for each job: slot, nonce, head and tail of the record, due
+--
+-- No schedule may stand twice in one call. At most 500 schedules and 1,000 jobs a call (unpack has a stack limit). Nonces are in
+-- hexadecimal digits. The id of a job is the name, an @ and the slot.
+--
+-- Nothing is done for a schedule that is not as the caller has read it: somebody else has fired the slot, or changed the schedule. So
+-- the script is safe to send twice.
+-- Returns {'ok', now, letters}: one letter a schedule, f for done, w for nothing done because the last run is still going, o for not as it
+-- was. Cost: O((schedules + jobs) × log N).
+local slots, waiting, fired, runs, pool, bucket, ready = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7]
+local leases, dead, attempts, errors, moved, stats = KEYS[8], KEYS[9], KEYS[10], KEYS[11], KEYS[12], KEYS[13]
+local channel, topic = ARGV[1], ARGV[2]
+local entries, first = ARGV, 3
+
+local names, starts = {}, {}
+local at = first
+while at <= #entries do
+  names[#names + 1], starts[#starts + 1] = entries[at], at
+  at = at + 11 + 5 * entries[at + 10]
+end
+local due = redis.call('ZMSCORE', slots, unpack(names))
+local held = redis.call('ZMSCORE', waiting, unpack(names))
+local states = redis.call('HMGET', fired, unpack(names))
+-- A key of a wrong type must show before the first write: a slot is fired as a whole or not at all.
+redis.call('HLEN', pool)
+redis.call('ZCARD', bucket)
+redis.call('LLEN', ready)
+redis.call('ZCARD', leases)
+redis.call('ZCARD', dead)
+
+local records, later, soon = {}, {}, {}
+local put, wait, gone, unheld, told = {}, {}, {}, {}, {} -- slots, waiting, to be removed from either, states
+local letters, total, skips, misses, cancels = {}, 0, 0, 0, 0
+local enqueued = '\173' .. string.format('%013.0f', now)
+
+local function add(list, a, b)
+  list[#list + 1] = a
+  list[#list + 1] = b
+end
+
+-- store makes the job of a slot. A record of the same nonce is this very job: an earlier call got so far and no further.
+local function store(name, state, job)
+  local slot, mark, head, tail = entries[job], entries[job + 1], entries[job + 2], entries[job + 3]
+  local when = tonumber(entries[job + 4])
+  local id = name .. '@' .. slot
+  local present = redis.call('HGET', pool, id)
+  if present and hex(present) ~= mark then
+    return 1 -- somebody has enqueued a job of this id
+  end
+  if not present then
+    if when > now then
+      add(later, string.format('%.0f', when), id)
+    else
+      soon[#soon + 1] = id
+    end
+    add(records, id, head .. enqueued .. tail)
+    total = total + 1
+  end
+  state.fired = state.fired + 1
+  state.slot, state.at, state.job, state.mark = tonumber(slot), now, id, mark
+  return 0
+end
+
+-- cancel takes the last job out of whatever state it is in, as the script of that name does.
+local function cancel(id)
+  local fence, attempt = redis.call('ZSCORE', leases, id), redis.pcall('HGET', attempts, id)
+  redis.call('HDEL', pool, id)
+  redis.call('ZREM', bucket, id)
+  if fence then
+    release(leases, {id})
+    nudge(channel, 'cancel', topic, fence, id)
+  end
+  redis.pcall('HDEL', attempts, id)
+  redis.pcall('HDEL', errors, id)
+  redis.pcall('HDEL', moved, id)
+  ran(runs, id, 0, cjson.encode({
+    job = id, attempt = (type(attempt) == 'string' and attempt or 0) + 1, ['end'] = now, outcome = 'cancelled',
+  }))
+  cancels = cancels + 1
+end
+
+for i, start in ipairs(starts) do
+  local name, nonce, place = entries[start], entries[start + 1], entries[start + 2]
+  local from = tonumber(entries[start + 3])
+  local overlap, limit, missed = entries[start + 4], tonumber(entries[start + 5]), tonumber(entries[start + 6])
+  local skipped, after, rest = tonumber(entries[start + 7]), entries[start + 8], entries[start + 9]
+  local jobs = tonumber(entries[start + 10])
+  local state = state_of(states[i])
+  local score = due[i]
+  if place == 'waiting' then
+    score = held[i]
+  end
+  local letter = 'o'
+  if state and state.nonce == nonce and score and tonumber(score) == from then
+    local busy = overlap ~= 'allow' and jobs > 0 and going(pool, dead, state)
+    if busy and overlap == 'cancel' then
+      cancel(state.job)
+      busy = false
+    end
+    letter = busy and place == 'waiting' and 'w' or 'f'
+    if letter == 'f' then
+      if not busy then
+        for job = start + 11, start + 6 + 5 * jobs, 5 do
+          skipped = skipped + store(name, state, job)
+        end
+      elseif overlap == 'skip' then
+        skipped = skipped + jobs
+      else
+        rest = entries[start + 11] -- its slot waits
+      end
+      state.catching = (overlap == 'wait' and rest ~= '') or nil
+      if limit > 0 and state.fired - state.since >= limit or after == '' and rest == '' then
+        state.ended = true
+        gone[#gone + 1], unheld[#unheld + 1] = name, name
+      elseif rest ~= '' then
+        add(wait, rest, name)
+        gone[#gone + 1] = name
+      else
+        add(put, after, name)
+        unheld[#unheld + 1] = name
+      end
+      state.skipped, state.missed = state.skipped + skipped, state.missed + missed
+      skips, misses = skips + skipped, misses + missed
+      add(told, name, cjson.encode(state))
+    end
+  end
+  letters[i] = letter
+end
+
+-- Places come before records: if something fails between the two, an id without a record is dropped by take. The schedule comes last,
+-- so that its slot is fired again if something fails before.
+if #later > 0 then
+  redis.call('ZADD', bucket, unpack(later))
+end
+if #soon > 0 then
+  redis.call('RPUSH', ready, unpack(soon))
+end
+if #records > 0 then
+  redis.call('HSET', pool, unpack(records))
+end
+if #told > 0 then
+  redis.call('HSET', fired, unpack(told))
+end
+if #put > 0 then
+  redis.call('ZADD', slots, unpack(put))
+end
+if #wait > 0 then
+  redis.call('ZADD', waiting, unpack(wait))
+end
+if #gone > 0 then
+  redis.call('ZREM', slots, unpack(gone))
+end
+if #unheld > 0 then
+  redis.call('ZREM', waiting, unpack(unheld))
+end
+count(stats, 'enqueued', total)
+count(stats, 'fired', total)
+count(stats, 'skipped', skips)
+count(stats, 'missed', misses)
+count(stats, 'cancelled', cancels)
+return {'ok', now, table.concat(letters)}

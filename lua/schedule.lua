@@ -1,0 +1,59 @@
+-- schedule: creates a schedule, or puts another one in its place. One that is there already is left as it is.
+--
+-- KEYS[1]  schedules  hash, name to definition
+-- KEYS[2]  slots      zset, name scored by the next slot (Unix ms)
+-- KEYS[3]  waiting    zset, name scored by the slot that waits for the end of the last run
+-- KEYS[4]  fired      hash, name to what has become of its slots
+-- KEYS[5]  runs       hash, name to the history of its runs
+-- KEYS[6]  receipt    string, the last call of the lane and its reply
+-- ARGV[1]  number      number of this call in its lane
+-- ARGV[2]  name        the schedule
+-- ARGV[3]  definition  nonce, then what is compared with that of the schedule that is there
+-- ARGV[4]  slot        its first slot, 0 if a server is to work that out
+-- ARGV[5]  tick        ms, how far ahead the timers look by themselves
+-- ARGV[6]  channel     the control channel
+-- ARGV[7]  topic       the topic's name, for the control channel
+--
+-- Counts, history and a pause stay as they are; a slot that waits is skipped, for it was the old one's.
+-- Returns {'ok', now, what}: new, changed or same. Cost: O(log N).
+local schedules, slots, waiting, fired, runs, receipt = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
+local number, name, definition, slot = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+local tick, channel, topic = tonumber(ARGV[5]), ARGV[6], ARGV[7]
+
+local told = replay(receipt, number)
+if told then
+  return {'ok', now, told}
+end
+
+local what = 'new'
+local old = redis.call('HGET', schedules, name)
+if old then
+  what = string.sub(old, 9) == string.sub(definition, 9) and 'same' or 'changed'
+end
+if what ~= 'same' then
+  -- A key of a wrong type shows before the first write.
+  local state = state_of(redis.call('HGET', fired, name)) or {fired = 0, skipped = 0, missed = 0, made = now}
+  local log = redis.call('HGET', runs, name)
+  local waits = redis.call('ZSCORE', waiting, name)
+  local head = redis.call('ZRANGE', slots, 0, 0, 'WITHSCORES')
+
+  state.nonce, state.since, state.changed, state.from = hex(definition), state.fired, now, now
+  state.ended, state.catching = nil, nil
+  if not state.paused then
+    redis.call('ZADD', slots, slot, name)
+  end
+  if waits then
+    state.skipped = state.skipped + 1
+    redis.call('ZREM', waiting, name)
+  end
+  if not log then
+    redis.call('HSET', runs, name, '0 0 0 0 ')
+  end
+  redis.call('HSET', fired, name, cjson.encode(state))
+  redis.call('HSET', schedules, name, definition)
+  if slot - now <= tick and (not head[2] or tonumber(head[2]) > tonumber(slot)) then
+    nudge(channel, 'wake', topic, 0, '')
+  end
+end
+remember(receipt, number, what)
+return {'ok', now, what}

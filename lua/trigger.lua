@@ -1,0 +1,56 @@
+-- trigger: stores a job of a schedule beside its rhythm.
+--
+-- KEYS[1]  fired    hash, name to what has become of its slots
+-- KEYS[2]  pool     hash, job id to record
+-- KEYS[3]  bucket   zset, job id scored by due time (Unix ms)
+-- KEYS[4]  ready    list of job ids, next one at the head
+-- KEYS[5]  stats    hash, counter to number
+-- KEYS[6]  receipt  string, the last call of the lane and its reply
+-- ARGV[1]  number   number of this call in its lane
+-- ARGV[2]  name     the schedule
+-- ARGV[3]  nonce    that of the definition which the job was made by
+-- ARGV[4]  head     of the job's record
+-- ARGV[5]  tail     of the job's record
+-- ARGV[6]  delay    ms until it is due
+-- ARGV[7]  tick     ms, how far ahead the timers look by themselves
+-- ARGV[8]  channel  the control channel
+-- ARGV[9]  topic    the topic's name, for the control channel
+--
+-- The id is the name, an exclamation mark and the time, or the next free ms after it.
+-- Returns {'ok', now, id}, or in its place changed (by somebody else: nothing was done), or none when there is no such schedule.
+-- Cost: O(log N).
+local fired, pool, bucket, ready, stats, receipt = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
+local number, name, nonce, head, tail, delay = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], tonumber(ARGV[6])
+local tick, channel, topic = tonumber(ARGV[7]), ARGV[8], ARGV[9]
+
+local told = replay(receipt, number)
+if told then
+  return {'ok', now, told}
+end
+
+local state = state_of(redis.call('HGET', fired, name))
+local answer = 'none'
+if state and state.nonce ~= nonce then
+  answer = 'changed'
+elseif state then
+  local at = now
+  repeat
+    answer = name .. '!' .. string.format('%.0f', at)
+    at = at + 1
+  until at - now > 1000 or redis.call('HEXISTS', pool, answer) == 0
+  if at - now > 1000 then
+    return redis.error_reply('ERR a thousand triggered jobs within a second')
+  end
+  if delay > 0 then
+    if delay <= tick then
+      nudge(channel, 'wake', topic, 0, '')
+    end
+    redis.call('ZADD', bucket, now + delay, answer)
+  else
+    redis.call('RPUSH', ready, answer)
+  end
+  redis.call('HSET', pool, answer, head .. '\173' .. string.format('%013.0f', now) .. tail)
+  count(stats, 'enqueued', 1)
+end
+remember(receipt, number, answer)
+return {'ok', now, answer}

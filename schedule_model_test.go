@@ -1,0 +1,250 @@
+package delayq
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/delayq/delayq/internal/embedded"
+)
+
+// A scheduleModel is what one schedule is to do, written down as plainly as can be: slot by slot, in memory, on a clock that stands still.
+type scheduleModel struct {
+	exists, paused, ended bool
+	every                 int64
+	overlap               OverlapPolicy
+	missedPolicy          MissedPolicy
+	most                  int64
+
+	next     int64 // 0: none
+	waits    int64 // 0: none
+	catching bool
+	last     string          // the job that was fired last
+	jobs     map[string]bool // all that have not ended
+
+	fired, since, skipped, missed int64
+}
+
+func (m *scheduleModel) after(now int64) int64 { return (now/m.every + 1) * m.every }
+
+func (m *scheduleModel) fire(slot int64) {
+	m.last = fmt.Sprint("s@", slot)
+	m.jobs[m.last] = true
+	m.fired++
+	if m.most > 0 && m.fired-m.since == m.most {
+		m.ended, m.next, m.waits, m.catching = true, 0, 0, false
+	}
+}
+
+// look is what servers do at a time until there is nothing more to do.
+func (m *scheduleModel) look(now int64) {
+	for m.exists && !m.paused && !m.ended {
+		going := m.jobs[m.last]
+		if m.waits == 0 && m.next > now || m.waits > 0 && going {
+			return
+		}
+		var due []int64
+		for slot := max(m.next, m.waits); slot <= now; slot += m.every {
+			due = append(due, slot)
+		}
+		latest := due[len(due)-1]
+		late := now-latest > time.Minute.Milliseconds()
+		queued := m.waits > 0 && !m.catching
+		catchingUp := !queued && m.missedPolicy.kind() == catchUp && (m.catching || len(due) > 1 || late)
+		first := due[0]
+		m.next, m.waits, m.catching = m.after(now), 0, false
+		switch {
+		case queued:
+			m.skipped += int64(len(due) - 1)
+			m.fire(first)
+		case catchingUp && m.overlap == CancelPrevious:
+			m.missed += int64(len(due) - 1)
+			delete(m.jobs, m.last)
+			m.fire(latest)
+		case catchingUp:
+			for wanted := m.missedPolicy.most() + map[bool]int{false: 1}[late]; len(due) > wanted; due = due[1:] {
+				m.missed++
+			}
+			for _, slot := range due {
+				if m.ended {
+					break
+				}
+				if m.overlap != Allow && m.jobs[m.last] {
+					m.next, m.waits, m.catching = 0, slot, true
+					break
+				}
+				m.fire(slot)
+			}
+		case m.missedPolicy == Skip && late:
+			m.missed += int64(len(due))
+		default:
+			m.missed += int64(len(due) - 1)
+			switch {
+			case going && m.overlap == SkipOverlap:
+				m.skipped++
+			case going && m.overlap == QueueOne:
+				m.next, m.waits = 0, latest
+			case going && m.overlap == CancelPrevious:
+				delete(m.jobs, m.last)
+				m.fire(latest)
+			default:
+				m.fire(latest)
+			}
+		}
+	}
+}
+
+func (m *scheduleModel) dropWaiting() {
+	if m.waits > 0 {
+		m.skipped++
+	}
+	m.waits, m.catching = 0, false
+}
+
+// playSchedules does n random things to a schedule and to its model.
+func playSchedules(t *testing.T, seed uint64, n int) {
+	random := rand.New(rand.NewPCG(seed, 0))
+	r := embedded.New()
+	defer r.Close()
+	rdb := r.Client()
+	defer func() { require.NoError(t, rdb.Close()) }()
+	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	r.SetTime(now)
+	ctx := context.Background()
+	client := NewClient(rdb)
+	server := NewServer(rdb, Logger(slog.New(slog.DiscardHandler)))
+	server.HandlerFunc("t", func(context.Context, *Job) error { return nil })
+	require.NoError(t, server.begin())
+	defer server.close()
+	ts := server.topics["t"]
+	ts.base = ctx
+	m := &scheduleModel{jobs: map[string]bool{}}
+
+	var steps []string
+	missing := func(err error) bool { return err != nil && errors.Is(err, ErrNotFound) }
+	for range n {
+		step := ""
+		switch what := random.IntN(20); {
+		case what < 10: // time goes by, and mostly somebody looks
+			d := []time.Duration{0, time.Second, 7 * time.Second, 30 * time.Second, 5 * time.Minute}[random.IntN(5)]
+			now = now.Add(d)
+			r.SetTime(now)
+			if step = fmt.Sprint("pass ", d); random.IntN(4) > 0 {
+				step += " and look"
+				m.look(now.UnixMilli())
+				for again := true; again; {
+					_, _, due, err := ts.promote(ctx, false)
+					require.NoError(t, err)
+					ts.firer.idle = 0 // as if a tick had passed
+					again = ts.fire(ctx, due)
+				}
+			}
+		case what < 14: // some job ends
+			var live []string
+			for id := range m.jobs {
+				live = append(live, id)
+			}
+			if slices.Sort(live); len(live) > 0 {
+				id := live[random.IntN(len(live))]
+				step = "end " + id
+				delete(m.jobs, id)
+				_, err := client.Dequeue(ctx, "t", id)
+				require.NoError(t, err, "seed %d: %q", seed, append(steps, step))
+			}
+		case what == 14:
+			step = "pause"
+			require.Equal(t, !m.exists, missing(client.PauseSchedule(ctx, "t", "s")))
+			if m.exists && !m.paused {
+				m.paused = true
+				m.next = 0
+				m.dropWaiting()
+			}
+		case what == 15:
+			step = "resume"
+			require.Equal(t, !m.exists, missing(client.ResumeSchedule(ctx, "t", "s")))
+			if m.exists && m.paused {
+				if m.paused = false; !m.ended {
+					m.next = m.after(now.UnixMilli())
+				}
+			}
+		case what == 16 && m.exists:
+			step = "trigger"
+			id, err := client.Trigger(ctx, "t", "s")
+			require.NoError(t, err)
+			m.jobs[id] = true
+		case what == 17 && random.IntN(3) == 0:
+			step = "remove"
+			require.Equal(t, !m.exists, missing(client.Unschedule(ctx, "t", "s")))
+			*m = scheduleModel{jobs: m.jobs}
+		default:
+			every := []time.Duration{time.Second, 10 * time.Second, time.Minute}[random.IntN(3)]
+			overlap := OverlapPolicy(random.IntN(4))
+			missed := []MissedPolicy{RunOnce, Skip, CatchUp(1), CatchUp(3), CatchUp(500)}[random.IntN(5)]
+			opts := []ScheduleOption{overlap, missed}
+			most := int64(random.IntN(6))
+			if most > 0 {
+				opts = append(opts, MaxRuns(int(most)))
+			}
+			step = fmt.Sprint("schedule ", every, " ", overlap, " ", missed, " ", most)
+			require.NoError(t, client.Schedule(ctx, "t", "s", Every(every), nil, opts...))
+			same := m.exists && m.every == every.Milliseconds() && m.overlap == overlap && m.missedPolicy == missed && m.most == most
+			if !same {
+				m.dropWaiting()
+				m.exists, m.ended, m.every, m.overlap, m.missedPolicy, m.most = true, false, every.Milliseconds(), overlap, missed, most
+				m.since = m.fired
+				if m.next = 0; !m.paused {
+					m.next = m.after(now.UnixMilli())
+				}
+			}
+		}
+		steps = append(steps, step)
+		m.compare(t, client, fmt.Sprintf("seed %d: %q", seed, steps))
+	}
+}
+
+// compare holds all that can be seen of the schedule against the model.
+func (m *scheduleModel) compare(t *testing.T, client *Client, story string) {
+	t.Helper()
+	ctx := context.Background()
+	info, err := client.ScheduleInfo(ctx, "t", "s")
+	require.Equal(t, !m.exists, errors.Is(err, ErrNotFound), story)
+	if m.exists {
+		require.NoError(t, err, story)
+		require.Equal(t, []int64{m.fired, m.skipped, m.missed}, []int64{info.Fired, info.Skipped, info.Missed}, story)
+		require.Equal(t, []time.Time{orZero(m.next), orZero(m.waits)}, []time.Time{info.Next, info.Waits}, story)
+		require.Equal(t, m.jobs[m.last], info.Going, story)
+		require.Equal(t, m.paused, info.Status == SchedulePaused, story)
+		require.Equal(t, m.ended && !m.paused, info.Status == ScheduleEnded, story)
+	}
+	ready, err := client.rdb.HKeys(ctx, newKeys(defaultPrefix, "t").pool).Result()
+	require.NoError(t, err)
+	var want []string
+	for id := range m.jobs {
+		want = append(want, id)
+	}
+	require.ElementsMatch(t, want, ready, story)
+}
+
+func TestScheduleIsTheModel(t *testing.T) {
+	t.Parallel()
+	games := 150
+	if testing.Short() {
+		games = 30
+	}
+	begin := rand.Uint64N(1 << 40)
+	for i := range games {
+		playSchedules(t, begin+uint64(i), 60)
+	}
+}
+
+func FuzzSchedule(f *testing.F) {
+	f.Add(uint64(1))
+	f.Fuzz(func(t *testing.T, seed uint64) { playSchedules(t, seed, 100) })
+}

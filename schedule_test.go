@@ -1,0 +1,719 @@
+package delayq_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/delayq/delayq"
+	"github.com/delayq/delayq/internal/redistest"
+)
+
+func (b *bubble) schedule(name string, spec delayq.Spec, opts ...delayq.ScheduleOption) {
+	b.Helper()
+	require.NoError(b, b.client.Schedule(b.Context(), "t", name, spec, []byte("of "+name), opts...))
+}
+
+func (b *bubble) info(name string) *delayq.ScheduleInfo {
+	b.Helper()
+	info, err := b.client.ScheduleInfo(b.Context(), "t", name)
+	require.NoError(b, err)
+	return info
+}
+
+// id is that of the job of a slot, which is given as the time since the beginning.
+func (b *bubble) id(name string, slot time.Duration) string {
+	return fmt.Sprintf("%s@%d", name, b.began.Add(slot).UnixMilli())
+}
+
+// slots are those that the jobs of a schedule were started for, as times since the beginning; each at the very ms.
+func (b *bubble) slots(r *recorder, name string) (list []time.Duration) {
+	b.Helper()
+	for _, s := range r.all() {
+		if strings.HasPrefix(s.id, name+"@") && s.attempt == 1 {
+			list = append(list, s.started.Sub(b.began))
+		}
+	}
+	return list
+}
+
+func seconds(list ...int) (all []time.Duration) {
+	for _, n := range list {
+		all = append(all, time.Duration(n)*time.Second)
+	}
+	return all
+}
+
+// Three servers, one job for each slot, at its very millisecond. (N1)
+func TestScheduleFiresEachSlotOnce(t *testing.T) {
+	inBubble(t, func(b *bubble) {
+		var r recorder
+		for range 3 {
+			b.serve("t", r.then(func(_ context.Context, job *delayq.Job) error {
+				require.Equal(b, "tick", job.Schedule)
+				require.Equal(b, job.ID, b.id("tick", job.Slot.Sub(b.began)))
+				require.Equal(b, job.Slot, job.Due)
+				return nil
+			}))
+		}
+		b.schedule("tick", delayq.Every(10*time.Second))
+		info := b.info("tick")
+		require.Equal(b, delayq.ScheduleWaiting, info.Status)
+		require.Equal(b, "every 10s", info.Spec.String())
+		require.True(b, b.began.Add(10*time.Second).Equal(info.Next))
+		require.Zero(b, info.Last)
+		require.Nil(b, info.LastRun)
+
+		b.pass(35 * time.Second)
+		require.Equal(b, seconds(10, 20, 30), b.slots(&r, "tick"))
+		require.Equal(b, []string{b.id("tick", 10*time.Second), b.id("tick", 20*time.Second), b.id("tick", 30*time.Second)}, r.ids())
+		require.Equal(b, "of tick", r.all()[0].payload)
+		info = b.info("tick")
+		require.EqualValues(b, 3, info.Fired)
+		require.EqualValues(b, 3, info.Runs)
+		require.Zero(b, info.Failures+info.Skipped+info.Missed)
+		require.True(b, b.began.Add(40*time.Second).Equal(info.Next))
+		require.True(b, b.began.Add(30*time.Second).Equal(info.Last))
+		require.Equal(b, "acked", info.LastRun.Outcome)
+		require.EqualValues(b, 3, b.counter("t", "fired"))
+	})
+}
+
+// A second server, a client and Redis agree though the clock of the bubble is not theirs: Redis is a century ahead.
+func TestScheduleFollowsTheClockOfRedis(t *testing.T) {
+	inBubble(t, func(b *bubble) {
+		b.redis.SetTime(time.Date(2100, 3, 28, 0, 59, 59, 0, time.UTC))
+		var r recorder
+		b.serve("t", r.then(nil))
+		b.schedule("spring", delayq.Cron("30 2 * * *", "Europe/Berlin"))
+		require.Equal(b, "2100-03-28 01:00:00", b.info("spring").Next.UTC().Format(time.DateTime))
+		b.redis.SetTime(time.Date(2100, 3, 28, 1, 0, 0, 0, time.UTC))
+		b.pass(time.Second) // the tick: it is the clock of the bubble that timers run by
+		require.Equal(b, []string{fmt.Sprintf("spring@%d", time.Date(2100, 3, 28, 1, 0, 0, 0, time.UTC).UnixMilli())}, r.ids())
+	})
+}
+
+// What becomes of a slot whose predecessor is still going. The first run takes 25 s, the others none. (N4)
+func TestScheduleOverlap(t *testing.T) {
+	for _, test := range []struct {
+		policy  delayq.OverlapPolicy
+		starts  []time.Duration
+		ids     []time.Duration
+		skipped int64
+	}{
+		{delayq.Allow, seconds(10, 20, 30, 40), seconds(10, 20, 30, 40), 0},
+		{delayq.SkipOverlap, seconds(10, 40), seconds(10, 40), 2},
+		{delayq.QueueOne, seconds(10, 35, 40), seconds(10, 20, 40), 1},
+		{delayq.CancelPrevious, seconds(10, 20, 30, 40), seconds(10, 20, 30, 40), 0},
+	} {
+		t.Run(test.policy.String(), func(t *testing.T) {
+			inBubble(t, func(b *bubble) {
+				var r recorder
+				var causes []error
+				handler := r.then(func(ctx context.Context, job *delayq.Job) error {
+					if len(r.all()) > 1 {
+						return nil
+					}
+					select {
+					case <-time.After(25 * time.Second):
+						return nil
+					case <-ctx.Done():
+						causes = append(causes, context.Cause(ctx))
+						return ctx.Err()
+					}
+				})
+				b.serve("t", handler)
+				b.serve("t", handler)
+				b.schedule("s", delayq.Every(10*time.Second), test.policy)
+				b.pass(12 * time.Second)
+				require.Equal(b, delayq.ScheduleRunning, b.info("s").Status)
+				b.pass(10 * time.Second)
+				if test.policy == delayq.QueueOne {
+					require.True(b, b.began.Add(20*time.Second).Equal(b.info("s").Waits))
+					require.Zero(b, b.info("s").Next)
+				}
+				b.pass(22 * time.Second)
+				var ids []string
+				for _, slot := range test.ids {
+					ids = append(ids, b.id("s", slot))
+				}
+				require.Equal(b, ids, r.ids())
+				require.Equal(b, test.starts, b.slots(&r, "s"))
+				info := b.info("s")
+				require.Equal(b, test.skipped, info.Skipped)
+				require.EqualValues(b, len(ids), info.Fired)
+				require.Zero(b, info.Missed)
+				require.Equal(b, test.policy, info.OnOverlap)
+				if test.policy == delayq.CancelPrevious {
+					require.Len(b, causes, 1)
+					require.ErrorIs(b, causes[0], delayq.ErrCancelled)
+					runs, err := b.client.Runs(b.Context(), "t", "s", 100)
+					require.NoError(b, err)
+					require.Equal(b, "cancelled", runs[len(runs)-1].Outcome)
+				} else {
+					require.Empty(b, causes)
+				}
+			})
+		})
+	}
+}
+
+// A job that backs off is still going; a dead one is not.
+func TestScheduleOverlapOfFailedRuns(t *testing.T) {
+	inBubble(t, func(b *bubble) {
+		var r recorder
+		b.serve("t", r.then(func(context.Context, *delayq.Job) error { return errors.New("no") }))
+		b.schedule("s", delayq.Every(10*time.Second), delayq.Retry(1), delayq.Backoff(12*time.Second, 12*time.Second))
+		b.pass(36 * time.Second)
+		require.Equal(b, seconds(10, 30), b.slots(&r, "s")) // at 20 s the first one backs off, at 22 to 25 s it dies
+		info := b.info("s")
+		require.EqualValues(b, 1, info.Skipped)
+		require.EqualValues(b, 3, info.Runs)
+		require.EqualValues(b, 3, info.Failures)
+		require.True(b, info.Going)
+		require.Equal(b, delayq.ScheduleWaiting, info.Status)
+		runs, err := b.client.Runs(b.Context(), "t", "s", 100)
+		require.NoError(b, err)
+		require.Len(b, runs, 3)
+		require.Equal(b, []string{"retried", "buried", "retried"}, []string{runs[0].Outcome, runs[1].Outcome, runs[2].Outcome})
+		require.Equal(b, []int{1, 2, 1}, []int{runs[0].Attempt, runs[1].Attempt, runs[2].Attempt})
+		require.Equal(b, "no", runs[1].Error)
+		require.Equal(b, b.id("s", 10*time.Second), runs[1].JobID)
+		require.True(b, b.began.Add(10*time.Second).Equal(runs[1].Slot))
+	})
+}
+
+// Nobody was up for 95 s, and a slot is every 10 s: nine were missed, and the latest is only 5 s late. (N3)
+func TestScheduleMissed(t *testing.T) {
+	for _, test := range []struct {
+		policy  delayq.MissedPolicy
+		overlap delayq.OverlapPolicy
+		away    time.Duration
+		slots   []time.Duration // of the jobs that come at once
+		missed  int64
+	}{
+		{delayq.RunOnce, delayq.SkipOverlap, 95 * time.Second, seconds(90), 8},
+		{delayq.RunOnce, delayq.Allow, 95 * time.Second, seconds(90), 8},
+		{delayq.Skip, delayq.SkipOverlap, 95 * time.Second, seconds(90), 8},
+		{delayq.CatchUp(3), delayq.Allow, 95 * time.Second, seconds(60, 70, 80, 90), 5},
+		{delayq.CatchUp(3), delayq.SkipOverlap, 95 * time.Second, seconds(60, 70, 80, 90), 5},
+		{delayq.CatchUp(3), delayq.QueueOne, 95 * time.Second, seconds(60, 70, 80, 90), 5},
+		{delayq.CatchUp(3), delayq.CancelPrevious, 95 * time.Second, seconds(90), 8},
+		{delayq.CatchUp(1000), delayq.Allow, 95 * time.Second, seconds(10, 20, 30, 40, 50, 60, 70, 80, 90), 0},
+		{delayq.RunOnce, delayq.SkipOverlap, 5 * time.Second, nil, 0},
+		{delayq.Skip, delayq.SkipOverlap, 15 * time.Second, seconds(10), 0},
+	} {
+		t.Run(fmt.Sprint(test.policy, test.overlap, test.away), func(t *testing.T) {
+			inBubble(t, func(b *bubble) {
+				b.schedule("s", delayq.Every(10*time.Second), test.policy, test.overlap)
+				time.Sleep(test.away)
+				var r recorder
+				b.serve("t", r.then(nil), delayq.Concurrency(1))
+				b.pass(0)
+				var ids []string
+				for _, slot := range test.slots {
+					ids = append(ids, b.id("s", slot))
+				}
+				require.Equal(b, ids, r.ids())
+				info := b.info("s")
+				require.Equal(b, test.missed, info.Missed)
+				require.Zero(b, info.Skipped)
+				require.EqualValues(b, len(ids), info.Fired)
+				require.Equal(b, test.policy, info.OnMissed)
+				b.pass(10 * time.Second) // and then on as always
+				require.Equal(b, len(ids)+1, len(r.ids()))
+				require.Equal(b, test.missed, b.info("s").Missed)
+			})
+		})
+	}
+}
+
+// A daily slot that is an hour late is missed, one that is half a minute late is not. (N3)
+func TestScheduleMissedByTime(t *testing.T) {
+	for late, want := range map[time.Duration]map[delayq.MissedPolicy]int{
+		30 * time.Second: {delayq.Skip: 1, delayq.RunOnce: 1, delayq.CatchUp(1): 1},
+		time.Hour:        {delayq.Skip: 0, delayq.RunOnce: 1, delayq.CatchUp(1): 1},
+		25 * time.Hour:   {delayq.Skip: 0, delayq.RunOnce: 1, delayq.CatchUp(1): 1},
+	} {
+		for policy, jobs := range want {
+			t.Run(fmt.Sprint(policy, late), func(t *testing.T) {
+				inBubble(t, func(b *bubble) {
+					b.schedule("s", delayq.Cron("@daily", "UTC"), policy)
+					time.Sleep(24*time.Hour + late)
+					var r recorder
+					b.serve("t", r.then(nil))
+					b.pass(0)
+					require.Len(b, r.ids(), jobs)
+					info := b.info("s")
+					slots := int64((24*time.Hour + late) / (24 * time.Hour))
+					require.Equal(b, slots-int64(jobs), info.Missed)
+				})
+			})
+		}
+	}
+}
+
+// Catching up one after the other waits for each run, wherever it runs, and does not skip what comes meanwhile.
+func TestScheduleCatchUpInTurn(t *testing.T) {
+	inBubble(t, func(b *bubble) {
+		b.schedule("s", delayq.Every(10*time.Second), delayq.CatchUp(4), delayq.MaxRuns(6))
+		time.Sleep(45 * time.Second)
+		var r recorder
+		handler := r.then(func(context.Context, *delayq.Job) error {
+			if len(r.all()) < 4 {
+				time.Sleep(4 * time.Second)
+			}
+			return nil
+		})
+		b.serve("t", handler)
+		b.serve("t", handler)
+		b.pass(25 * time.Second)
+		var ids []string
+		for _, slot := range seconds(10, 20, 30, 40, 50, 60) {
+			ids = append(ids, b.id("s", slot))
+		}
+		require.Equal(b, ids, r.ids())
+		require.Equal(b, seconds(45, 49, 53, 57, 57, 60), b.slots(&r, "s"))
+		info := b.info("s")
+		require.Zero(b, info.Missed+info.Skipped)
+		require.Equal(b, delayq.ScheduleEnded, info.Status)
+	})
+}
+
+func TestSchedulePauseTriggerAndRemove(t *testing.T) {
+	inBubble(t, func(b *bubble) {
+		ctx := b.Context()
+		var r recorder
+		b.serve("t", r.then(nil))
+		b.schedule("s", delayq.Every(10*time.Second))
+		b.pass(11 * time.Second)
+		require.NoError(b, b.client.PauseSchedule(ctx, "t", "s"))
+		require.NoError(b, b.client.PauseSchedule(ctx, "t", "s"))
+		info := b.info("s")
+		require.Equal(b, delayq.SchedulePaused, info.Status)
+		require.True(b, b.began.Add(11*time.Second).Equal(info.PausedSince))
+		require.Zero(b, info.Next)
+		b.pass(20 * time.Second)
+		require.Len(b, r.ids(), 1)
+
+		id, err := b.client.Trigger(ctx, "t", "s") // also while it is paused
+		require.NoError(b, err)
+		require.Equal(b, fmt.Sprintf("s!%d", time.Now().UnixMilli()), id)
+		second, err := b.client.Trigger(ctx, "t", "s")
+		require.NoError(b, err)
+		b.pass(0)
+		require.ElementsMatch(b, []string{b.id("s", 10*time.Second), id, second}, r.ids())
+		require.NotEqual(b, id, second)
+
+		// A change of a paused schedule leaves it paused.
+		b.schedule("s", delayq.Every(5*time.Second))
+		require.Equal(b, delayq.SchedulePaused, b.info("s").Status)
+		require.NoError(b, b.client.ResumeSchedule(ctx, "t", "s"))
+		require.NoError(b, b.client.ResumeSchedule(ctx, "t", "s"))
+		info = b.info("s")
+		require.True(b, b.began.Add(35*time.Second).Equal(info.Next))
+		require.Zero(b, info.Missed+info.Skipped)
+		b.pass(4 * time.Second)
+		require.Equal(b, seconds(10, 35), b.slots(&r, "s"))
+		runs, err := b.client.Runs(ctx, "t", "s", 100)
+		require.NoError(b, err)
+		require.Len(b, runs, 4)
+		require.True(b, runs[1].Triggered)
+
+		require.NoError(b, b.client.Unschedule(ctx, "t", "s"))
+		require.ErrorIs(b, b.client.Unschedule(ctx, "t", "s"), delayq.ErrNotFound)
+		b.pass(time.Minute)
+		require.Len(b, r.ids(), 4)
+		_, err = b.client.ScheduleInfo(ctx, "t", "s")
+		require.ErrorIs(b, err, delayq.ErrNotFound)
+	})
+}
+
+// The same schedule again changes nothing, another one takes its place, with the counts going on.
+func TestScheduleAgain(t *testing.T) {
+	inBubble(t, func(b *bubble) {
+		var r recorder
+		b.serve("t", r.then(nil))
+		headers := []delayq.ScheduleOption{delayq.Header("a", "1"), delayq.Header("b", "2"), delayq.Header("c", "3"), delayq.MaxRuns(2)}
+		b.schedule("s", delayq.Every(time.Minute), headers...)
+		changed := b.info("s").ChangedAt
+		b.pass(30 * time.Second)
+		for range 20 { // maps have no order
+			b.schedule("s", delayq.Every(time.Minute), headers...)
+		}
+		require.Equal(b, changed, b.info("s").ChangedAt)
+		b.pass(100 * time.Second)
+		require.Equal(b, delayq.ScheduleEnded, b.info("s").Status)
+		b.schedule("s", delayq.Every(time.Minute), headers...) // the same: it stays ended
+		b.pass(time.Minute)
+		require.Len(b, r.ids(), 2)
+
+		b.schedule("s", delayq.Every(2*time.Minute), headers...)
+		require.Equal(b, delayq.ScheduleWaiting, b.info("s").Status)
+		b.pass(10 * time.Minute)
+		info := b.info("s")
+		require.Equal(b, delayq.ScheduleEnded, info.Status)
+		require.EqualValues(b, 4, info.Fired)
+		require.EqualValues(b, 4, info.Runs)
+	})
+}
+
+func TestScheduleBounds(t *testing.T) {
+	inBubble(t, func(b *bubble) {
+		var r recorder
+		b.serve("t", r.then(nil))
+		at := func(s int) time.Time { return b.began.Add(time.Duration(s) * time.Second) }
+		b.schedule("span", delayq.Every(10*time.Second), delayq.StartAt(at(13)), delayq.EndAt(at(33)))
+		b.schedule("jitter", delayq.Every(10*time.Second), delayq.Jitter(3*time.Second), delayq.EndAt(at(40)), delayq.Allow)
+		b.schedule("later", delayq.Every(20*time.Second), delayq.ProcessIn(time.Second), delayq.EndAt(at(25)))
+		b.pass(time.Minute)
+		require.Equal(b, seconds(13, 23, 33), b.slots(&r, "span"))
+		require.Equal(b, delayq.ScheduleEnded, b.info("span").Status)
+		require.Equal(b, seconds(21), b.slots(&r, "later"))
+		late := map[time.Duration]bool{}
+		for _, s := range r.all() {
+			if strings.HasPrefix(s.id, "jitter@") {
+				late[s.started.Sub(b.began)%(10*time.Second)] = true
+			}
+		}
+		require.Len(b, late, 4) // none like another, none late by more than the jitter
+		for d := range late {
+			require.LessOrEqual(b, d, 3*time.Second)
+		}
+	})
+}
+
+// workdays is a calendar with a slot at each of some times.
+type workdays []time.Time
+
+func (w workdays) Next(after time.Time) time.Time {
+	for _, at := range w {
+		if at.After(after) {
+			return at
+		}
+	}
+	return time.Time{}
+}
+
+// A calendar is known to servers only: the first one that knows it works out the first slot. One that does not know it leaves it alone, and
+// fires all others.
+func TestScheduleOnCalendar(t *testing.T) {
+	inBubble(t, func(b *bubble) {
+		var r recorder
+		var log logbook
+		b.schedule("days", delayq.OnCalendar("work"))
+		b.schedule("tick", delayq.Every(5*time.Second))
+		require.Zero(b, b.info("days").Next)
+		b.serve("t", r.then(nil), log.to())
+		b.pass(11 * time.Second)
+		require.Equal(b, seconds(5, 10), b.slots(&r, "tick"))
+		require.Len(b, log.with("calendar is not registered", "schedule=days"), 1)
+
+		days := workdays{b.began.Add(3 * time.Second), b.began.Add(17*time.Second + time.Microsecond), b.began.Add(23 * time.Second)}
+		serveMany(b.T, b.rdb, bubblePrefix, func(s *delayq.Server) {
+			s.HandlerFunc("t", r.then(nil))
+			s.Calendar("work", days)
+			s.Calendar("broken", workdays{})
+		})
+		b.pass(20 * time.Second)
+		require.Equal(b, []time.Duration{11 * time.Second, 17*time.Second + time.Millisecond, 23 * time.Second}, b.slots(&r, "days"))
+		require.Contains(b, r.ids(), b.id("days", 3*time.Second), "it had come before anybody knew")
+		require.Equal(b, delayq.ScheduleEnded, b.info("days").Status)
+		require.Len(b, b.slots(&r, "tick"), 6)
+	})
+}
+
+// Nothing is written, and the error says what is wrong.
+func TestScheduleBadInput(t *testing.T) {
+	eachClient(t, func(t *testing.T, f *fixture) {
+		long := strings.Repeat("x", 256)
+		past := time.Now().Add(-time.Hour)
+		hourly := delayq.Every(time.Hour)
+		for _, test := range []struct {
+			topic, name string
+			spec        delayq.Spec
+			payload     []byte
+			opts        []delayq.ScheduleOption
+			say         string
+		}{
+			{"", "n", hourly, nil, nil, "empty topic"},
+			{"t", "", hourly, nil, nil, "empty schedule name"},
+			{"t", long, hourly, nil, nil, "256 bytes, at most 255"},
+			{"t", "a\nb", hourly, nil, nil, "control characters"},
+			{"t", "n", delayq.Every(0), nil, nil, "at least 1ms"},
+			{"t", "n", delayq.Every(time.Microsecond), nil, nil, "at least 1ms"},
+			{"t", "n", delayq.Every(-time.Second), nil, nil, "at least 1ms"},
+			{"t", "n", delayq.Every(1 << 62), nil, nil, "100 years"},
+			{"t", "n", delayq.Spec{}, nil, nil, "not of Every, Cron or OnCalendar"},
+			{"t", "n", delayq.Cron("0 25 * * *", "UTC"), nil, nil, `hour "25" at byte 2`},
+			{"t", "n", delayq.Cron("* * * * *", "Europe/Atlantis"), nil, nil, `zone "Europe/Atlantis"`},
+			{"t", "n", delayq.Cron("0 0 30 2 *", "UTC"), nil, nil, "no slot any more"},
+			{"t", "n", delayq.OnCalendar(""), nil, nil, "empty calendar"},
+			{"t", "n", hourly, make([]byte, 1<<20+1), nil, "payload of 1048577 bytes"},
+			{"t", "n", hourly, nil, []delayq.ScheduleOption{delayq.EndAt(past)}, "no slot any more"},
+			{"t", "n", hourly, nil, []delayq.ScheduleOption{delayq.EndAt(past), delayq.StartAt(time.Now())}, "before StartAt"},
+			{"t", "n", hourly, nil, []delayq.ScheduleOption{delayq.StartAt(time.Time{})}, "zero time"},
+			{"t", "n", hourly, nil, []delayq.ScheduleOption{delayq.MaxRuns(0)}, "MaxRuns(0)"},
+			{"t", "n", hourly, nil, []delayq.ScheduleOption{delayq.Jitter(-1)}, "Jitter"},
+			{"t", "n", hourly, nil, []delayq.ScheduleOption{delayq.OverlapPolicy(4)}, "OverlapPolicy(4)"},
+			{"t", "n", hourly, nil, []delayq.ScheduleOption{delayq.CatchUp(0)}, "CatchUp(0)"},
+			{"t", "n", hourly, nil, []delayq.ScheduleOption{delayq.CatchUp(-1)}, "CatchUp(-1)"},
+			{"t", "n", hourly, nil, []delayq.ScheduleOption{delayq.CatchUp(1001)}, "CatchUp(1001)"},
+			{"t", "n", hourly, nil, []delayq.ScheduleOption{delayq.ProcessAt(time.Now())}, "ProcessAt"},
+			{"t", "n", hourly, nil, []delayq.ScheduleOption{delayq.Replace()}, "Replace"},
+			{"t", "n", hourly, nil, []delayq.ScheduleOption{delayq.Retry(-1)}, "Retry(-1)"},
+			{"t", "n", hourly, nil, []delayq.ScheduleOption{nil}, "option is nil"},
+			{"t", "n", hourly, nil, []delayq.ScheduleOption{delayq.JobOption(nil)}, "option is nil"},
+		} {
+			err := f.client.Schedule(t.Context(), test.topic, test.name, test.spec, test.payload, test.opts...)
+			require.ErrorIs(t, err, delayq.ErrInvalid, test.say)
+			require.ErrorContains(t, err, test.say)
+		}
+		ctx := t.Context()
+		_, err := f.client.Runs(ctx, "t", "n", 0)
+		require.ErrorIs(t, err, delayq.ErrInvalid)
+		for what, err := range map[string]error{
+			"pause": f.client.PauseSchedule(ctx, "t", "n"), "resume": f.client.ResumeSchedule(ctx, "t", "n"),
+			"remove": f.client.Unschedule(ctx, "t", "n"), "trigger": second(f.client.Trigger(ctx, "t", "n")),
+			"info": second(f.client.ScheduleInfo(ctx, "t", "n")), "runs": second(f.client.Runs(ctx, "t", "n", 1)),
+		} {
+			require.ErrorIs(t, err, delayq.ErrNotFound, what)
+		}
+		for what, err := range map[string]error{
+			"pause": f.client.PauseSchedule(ctx, "t", ""), "resume": f.client.ResumeSchedule(ctx, "", "n"),
+			"remove": f.client.Unschedule(ctx, "t", ""), "trigger": second(f.client.Trigger(ctx, "t", "")),
+			"info": second(f.client.ScheduleInfo(ctx, "t", "")), "list": second(f.client.Schedules(ctx, "")),
+		} {
+			require.ErrorIs(t, err, delayq.ErrInvalid, what)
+		}
+		list, err := f.client.Schedules(ctx, "t")
+		require.NoError(t, err)
+		require.Empty(t, list)
+		require.Empty(t, f.dump())
+		topics, err := f.client.Topics(ctx)
+		require.NoError(t, err)
+		require.Empty(t, topics)
+	})
+}
+
+func second[T any](_ T, err error) error { return err }
+
+// All that is known of a schedule, on both backends, with nobody to fire it.
+func TestScheduleInfo(t *testing.T) {
+	eachClient(t, func(t *testing.T, f *fixture) {
+		ctx := t.Context()
+		start := time.Now().Add(100 * time.Hour).Truncate(time.Millisecond)
+		require.NoError(t, f.client.Schedule(ctx, "topic", "b", delayq.Cron("0 9 * * 1-5", "Europe/Berlin"), []byte("payload"), delayq.QueueOne,
+			delayq.CatchUp(3), delayq.StartAt(start), delayq.EndAt(start.AddDate(1, 0, 0)), delayq.MaxRuns(7), delayq.Jitter(time.Minute),
+			delayq.Retry(3), delayq.Timeout(time.Second), delayq.Header("k", "v"), delayq.Retention(time.Hour)))
+		require.NoError(t, f.client.Schedule(ctx, "topic", "a", delayq.Every(time.Millisecond), nil))
+		require.NoError(t, f.client.Schedule(ctx, "topic", "c", delayq.OnCalendar("x"), nil))
+		list, err := f.client.Schedules(ctx, "topic")
+		require.NoError(t, err)
+		require.Len(t, list, 3)
+		require.Equal(t, []string{"a", "b", "c"}, []string{list[0].Name, list[1].Name, list[2].Name})
+		info, err := f.client.ScheduleInfo(ctx, "topic", "b")
+		require.NoError(t, err)
+		require.Equal(t, list[1], info)
+		require.NoError(t, info.Undecodable)
+		require.Equal(t, "cron 0 9 * * 1-5 Europe/Berlin", info.Spec.String())
+		require.Equal(t, delayq.Cron("0 9 * * 1-5", "Europe/Berlin"), info.Spec)
+		require.Equal(t, "Europe/Berlin", info.Zone)
+		require.Equal(t, delayq.ScheduleWaiting, info.Status)
+		require.True(t, !info.Next.Before(start))
+		require.True(t, info.StartAt.Equal(start))
+		require.Equal(t, 7, info.MaxRuns)
+		require.Equal(t, time.Minute, info.Jitter)
+		require.Equal(t, delayq.QueueOne, info.OnOverlap)
+		require.Equal(t, delayq.CatchUp(3), info.OnMissed)
+		require.Equal(t, 7, info.PayloadSize)
+		require.False(t, info.CreatedAt.IsZero())
+		topic, err := f.client.Inspect(ctx, "topic")
+		require.NoError(t, err)
+		require.EqualValues(t, 3, topic.Schedules)
+		topics, err := f.client.Topics(ctx)
+		require.NoError(t, err)
+		require.Equal(t, []string{"topic"}, topics)
+
+		for range 150 { // more than a page
+			require.NoError(t, f.client.Schedule(ctx, "topic", fmt.Sprint("n", len(list)), delayq.Every(time.Hour), nil))
+			list = append(list, nil)
+		}
+		list, err = f.client.Schedules(ctx, "topic")
+		require.NoError(t, err)
+		require.Len(t, list, 153)
+		for _, info := range list {
+			require.NoError(t, f.client.Unschedule(ctx, "topic", info.Name))
+		}
+		require.Empty(t, f.dump())
+	})
+}
+
+// The history keeps a hundred runs, and what it costs stays the same.
+func TestScheduleHistoryIsBounded(t *testing.T) {
+	inBubble(t, func(b *bubble) {
+		var r recorder
+		b.serve("t", r.then(func(context.Context, *delayq.Job) error {
+			if len(r.all()) == 250 {
+				return errors.New(strings.Repeat("long ", 1000))
+			}
+			return nil
+		}), delayq.Concurrency(1))
+		b.schedule("s", delayq.Every(time.Second), delayq.Allow, delayq.Backoff(time.Hour, time.Hour))
+		b.pass(250 * time.Second)
+		runs, err := b.client.Runs(b.Context(), "t", "s", 100)
+		require.NoError(b, err)
+		require.Len(b, runs, 100)
+		for i, run := range runs {
+			require.Equal(b, b.id("s", time.Duration(250-i)*time.Second), run.JobID)
+			require.True(b, run.Slot.Equal(run.Start))
+		}
+		require.Equal(b, "retried", runs[0].Outcome)
+		require.Len(b, runs[0].Error, 256)
+		info := b.info("s")
+		require.EqualValues(b, 250, info.Runs)
+		require.EqualValues(b, 1, info.Failures)
+		require.Equal(b, runs[0], *info.LastRun)
+		few, err := b.client.Runs(b.Context(), "t", "s", 3)
+		require.NoError(b, err)
+		require.Equal(b, runs[:3], few)
+	})
+}
+
+// Three servers on a clock that runs: thirty schedules with ten slots a second each, and every slot of each has its one job. (N1)
+func TestScheduleOnThreeServers(t *testing.T) {
+	t.Parallel()
+	redistest.Each(t, func(t *testing.T, rdb redis.UniversalClient) {
+		prefix := redistest.Prefix(t)
+		client := delayq.NewClient(rdb, delayq.Prefix(prefix))
+		var r recorder
+		for range 3 {
+			serve(t, rdb, prefix, "t", r.then(nil))
+		}
+		const every, schedules = 100 * time.Millisecond, 30
+		for i := range schedules {
+			// CatchUp: on a machine that stands still for a moment all slots have their jobs all the same.
+			require.NoError(t, client.Schedule(t.Context(), "t", fmt.Sprint("s", i), delayq.Every(every), nil, delayq.Allow, delayq.CatchUp(1000)))
+		}
+		until(t, func() bool { return len(r.all()) > 20*schedules })
+		for i := range schedules {
+			require.NoError(t, client.PauseSchedule(t.Context(), "t", fmt.Sprint("s", i)))
+		}
+		infos, err := client.Schedules(t.Context(), "t")
+		require.NoError(t, err)
+		total := 0
+		for _, info := range infos {
+			total += int(info.Fired)
+		}
+		until(t, func() bool { return len(r.all()) == total })
+		times := r.times()
+		for _, info := range infos {
+			require.Zero(t, info.Missed+info.Skipped+info.Failures)
+			last := info.Last.UnixMilli()
+			for n := range info.Fired {
+				require.Equal(t, 1, times[fmt.Sprintf("%s@%d", info.Name, last-n*every.Milliseconds())], info.Name)
+			}
+		}
+	})
+}
+
+// A typed topic encodes the payload of a schedule as that of a job.
+func TestScheduleOfATypedTopic(t *testing.T) {
+	inBubble(t, func(b *bubble) {
+		topic := delayq.NewTopic[[]string]("t", delayq.JSON)
+		var got []string
+		serveMany(b.T, b.rdb, bubblePrefix, func(s *delayq.Server) {
+			topic.Handle(s, func(_ context.Context, job *delayq.Job, value []string) error {
+				got = append(got, job.Schedule, value[0])
+				return nil
+			})
+		})
+		require.NoError(b, topic.Schedule(b.Context(), b.client, "s", delayq.Every(time.Second), []string{"x"}))
+		require.ErrorIs(b, delayq.NewTopic[func()]("t").Schedule(b.Context(), b.client, "f", delayq.Every(time.Second), nil), delayq.ErrInvalid)
+		b.pass(time.Second)
+		require.Equal(b, []string{"s", "x"}, got)
+	})
+}
+
+// A calendar that does not do what it should stops nothing but its own schedule, and is in the log. (F10)
+func TestCalendarsThatMisbehave(t *testing.T) {
+	inBubble(t, func(b *bubble) {
+		var r recorder
+		var log logbook
+		for _, name := range []string{"panics", "stands still", "never"} {
+			b.schedule(name, delayq.OnCalendar(name))
+		}
+		b.schedule("tick", delayq.Every(time.Second))
+		serveMany(b.T, b.rdb, bubblePrefix, func(s *delayq.Server) {
+			s.HandlerFunc("t", r.then(nil))
+			s.Calendar("panics", nextFunc(func(time.Time) time.Time { panic("oh") }))
+			s.Calendar("stands still", nextFunc(func(t time.Time) time.Time { return t }))
+			s.Calendar("never", nextFunc(func(time.Time) time.Time { return time.Time{} }))
+		}, log.to())
+		b.pass(10 * time.Second)
+		require.Len(b, b.slots(&r, "tick"), 10)
+		require.Len(b, log.with("calendar", "panics", "panic: oh"), 1)
+		require.Len(b, log.with("calendar", "stands still", "not later"), 1)
+		require.Equal(b, delayq.ScheduleEnded, b.info("never").Status)
+		require.Equal(b, delayq.ScheduleWaiting, b.info("panics").Status)
+	})
+}
+
+type nextFunc func(time.Time) time.Time
+
+func (f nextFunc) Next(after time.Time) time.Time { return f(after) }
+
+// What is wrong with the calendars of a server is an error of Run.
+func TestCalendarMisuse(t *testing.T) {
+	t.Parallel()
+	rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"})
+	t.Cleanup(func() { _ = rdb.Close() })
+	s := delayq.NewServer(rdb)
+	s.HandlerFunc("t", func(context.Context, *delayq.Job) error { return nil })
+	s.Calendar("", workdays{})
+	s.Calendar("x", nil)
+	s.Calendar("y", workdays{})
+	s.Calendar("y", workdays{})
+	err := s.Run(t.Context())
+	require.ErrorIs(t, err, delayq.ErrInvalid)
+	for _, say := range []string{"empty calendar", `"x" is nil`, `"y" twice`} {
+		require.ErrorContains(t, err, say)
+	}
+}
+
+// A run that is cancelled and one that expires are in the history too.
+func TestScheduleHistoryOfOtherEnds(t *testing.T) {
+	inBubble(t, func(b *bubble) {
+		ctx := b.Context()
+		block := make(chan struct{})
+		h := func(ctx context.Context, _ *delayq.Job) error {
+			select {
+			case <-ctx.Done():
+			case <-block:
+			}
+			return ctx.Err()
+		}
+		b.serve("t", h, delayq.Concurrency(1))
+		b.schedule("s", delayq.Every(10*time.Second), delayq.Allow, delayq.ExpireIn(15*time.Second), delayq.MaxRuns(3))
+		b.pass(10 * time.Second)
+		state, err := b.client.Dequeue(ctx, "t", b.id("s", 10*time.Second))
+		require.NoError(b, err)
+		require.Equal(b, delayq.StateRunning, state)
+		b.pass(36 * time.Second) // the second one runs on, the third one finds no slot and expires
+		close(block)
+		b.pass(20 * time.Second)
+		runs, err := b.client.Runs(ctx, "t", "s", 10)
+		require.NoError(b, err)
+		var outcomes []string
+		for _, run := range runs {
+			outcomes = append(outcomes, run.Outcome)
+		}
+		require.Equal(b, []string{"expired", "acked", "cancelled"}, outcomes)
+	})
+}

@@ -1,0 +1,315 @@
+package delayq
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// A ScheduleStatus is how a schedule stands.
+type ScheduleStatus string
+
+// The states of a schedule.
+const (
+	ScheduleWaiting ScheduleStatus = "waiting" // for its next slot, or for the end of what keeps its last job from running
+	ScheduleRunning ScheduleStatus = "running" // the job that was fired last is running
+	SchedulePaused  ScheduleStatus = "paused"  // by PauseSchedule
+	ScheduleEnded   ScheduleStatus = "ended"   // there is no further slot, because of EndAt or MaxRuns
+)
+
+// ScheduleInfo is what is known of a schedule. Times are Redis's.
+type ScheduleInfo struct {
+	Topic, Name string
+	Spec        Spec
+	Zone        string // of a cron rule; empty: UTC
+	Status      ScheduleStatus
+
+	Next  time.Time // the next slot; zero while it is paused, after it has ended, and until a server has asked the calendar
+	Waits time.Time // the slot that waits for the end of the last run; zero: none. Then there is no Next
+	Going bool      // the job that was fired last has not ended
+
+	Last    time.Time // the slot that was fired last; zero: none yet
+	FiredAt time.Time // when that was
+	LastJob string    // the ID of its job
+	LastRun *Run      // the run that ended last, also of a triggered job; nil: none yet. It has the last outcome and error
+
+	Fired    int64 // slots that made a job
+	Skipped  int64 // slots that made none because of the OverlapPolicy; those of QueueOne are counted when the one that waits is fired
+	Missed   int64 // slots that made none because nobody was up; of a gap of more than 10,000 not all are counted
+	Runs     int64 // runs that have ended: attempts, also of triggered jobs
+	Failures int64 // those of them that failed
+
+	CreatedAt   time.Time
+	ChangedAt   time.Time // by Schedule
+	PausedSince time.Time // zero: it is not paused
+
+	StartAt, EndAt time.Time // zero: none
+	MaxRuns        int       // 0: no limit
+	Jitter         time.Duration
+	OnOverlap      OverlapPolicy
+	OnMissed       MissedPolicy
+	PayloadSize    int
+
+	// Undecodable is set if this release cannot read the definition. All that stands in it is zero then.
+	Undecodable error
+}
+
+// A Run is one run of a job of a schedule, as its history tells of it.
+type Run struct {
+	Slot      time.Time // of a triggered job: when it was triggered
+	Triggered bool
+	JobID     string
+	Attempt   int
+	Start     time.Time // zero if the job was not started or the server did not live to tell
+	End       time.Time
+	Server    string // its ID; empty if the server did not live to tell
+	Outcome   string // acked, retried, buried, expired, cancelled, lease lost
+	Error     string // the first 256 bytes of it; Get has all, as long as the job is there
+}
+
+// maxRunError is how much of an error a history keeps: it is copied at every run.
+const maxRunError = 256
+
+// runEntry is a Run as the hash runs holds it. promote.lua, cancel.lua and fire.lua write some of it.
+type runEntry struct {
+	Job     string `json:"job"`
+	Attempt int    `json:"attempt"`
+	Start   int64  `json:"start,omitempty"`
+	End     int64  `json:"end"`
+	Server  string `json:"server,omitempty"`
+	Outcome string `json:"outcome"`
+	Error   string `json:"error,omitempty"`
+}
+
+// encodeRun writes what the history is to tell of a run that has ended; empty if its job is not one of a schedule.
+func encodeRun(r row, outcome, server string) string {
+	if !r.run.scheduled {
+		return ""
+	}
+	e := runEntry{Job: r.run.id, Attempt: r.run.attempt, Server: server, Outcome: outcome}
+	if !r.run.start.IsZero() {
+		e.Start, e.End = r.run.start.UnixMilli(), r.end.UnixMilli()
+	}
+	if r.err != nil {
+		e.Error = clip(message(r.err), maxRunError)
+	}
+	raw, err := json.Marshal(e)
+	if err != nil { // cannot be: strings and numbers only
+		return "{}"
+	}
+	return string(raw)
+}
+
+// decodeRun reads an entry: a time and JSON.
+func decodeRun(entry string) (run Run, ok bool) {
+	at, text, found := strings.Cut(entry, " ")
+	var e runEntry
+	if !found || json.Unmarshal([]byte(text), &e) != nil {
+		return run, false
+	}
+	run = Run{JobID: e.Job, Attempt: e.Attempt, Server: e.Server, Outcome: e.Outcome, Error: e.Error}
+	if e.Start != 0 {
+		run.Start = msTime(e.Start)
+	}
+	if e.End == 0 {
+		e.End, _ = strconv.ParseInt(at, 10, 64) // when Redis was told
+	}
+	run.End = msTime(e.End)
+	if _, slot, triggered, ok := slotOf(e.Job); ok {
+		run.Slot, run.Triggered = msTime(slot), triggered
+	}
+	return run, true
+}
+
+// ScheduleInfo tells all that is known of a schedule. ErrNotFound if there is none of this name.
+func (c *Client) ScheduleInfo(ctx context.Context, topic, name string) (*ScheduleInfo, error) {
+	err := c.readySchedule(topic, name)
+	var list []*ScheduleInfo
+	if err == nil {
+		list, err = c.scheduleInfos(ctx, topic, []string{name})
+	}
+	if err == nil && len(list) == 0 {
+		err = fmt.Errorf("topic %q: %w", topic, ErrNotFound)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("info of schedule %q: %w", name, err)
+	}
+	return list[0], nil
+}
+
+// schedulesPage is how many schedules one call describes, and definitionHead how much of a definition it reads: all but the payload.
+const (
+	schedulesPage  = 100
+	definitionHead = maxHeaderLen + 6*maxCronLen
+)
+
+// Schedules tells of all schedules of a topic, by name. Those that come or go meanwhile may be missing.
+func (c *Client) Schedules(ctx context.Context, topic string) ([]*ScheduleInfo, error) {
+	list, err := c.schedules(ctx, topic)
+	if err != nil {
+		return nil, fmt.Errorf("schedules of topic %q: %w", topic, err)
+	}
+	return list, nil
+}
+
+func (c *Client) schedules(ctx context.Context, topic string) ([]*ScheduleInfo, error) {
+	if err := c.ready(topic, ""); err != nil {
+		return nil, err
+	}
+	k := newKeys(c.o.prefix, topic)
+	var found []string
+	for cursor := uint64(0); ; {
+		pairs, next, err := c.rdb.HScan(ctx, k.fired, cursor, "", schedulesPage).Result()
+		if err != nil {
+			return nil, err
+		}
+		for i := 0; i < len(pairs); i += 2 {
+			found = append(found, pairs[i])
+		}
+		if cursor = next; cursor == 0 {
+			break
+		}
+	}
+	slices.Sort(found)
+	var list []*ScheduleInfo
+	for some := range slices.Chunk(slices.Compact(found), schedulesPage) {
+		infos, err := c.scheduleInfos(ctx, topic, some)
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, infos...)
+	}
+	return list, nil
+}
+
+// scheduleInfos describes schedules and leaves out those that do not exist.
+func (c *Client) scheduleInfos(ctx context.Context, topic string, which []string) (list []*ScheduleInfo, err error) {
+	r, err := c.describe(ctx, topic, definitionHead, which...)
+	if err != nil {
+		return nil, err
+	}
+	for i, name := range which {
+		raw := r.list(2).text(i)
+		if raw == "" {
+			continue
+		}
+		info := &ScheduleInfo{Topic: topic, Name: name}
+		d, err := decodeDefinition(raw, false)
+		if err != nil {
+			info.Undecodable = err
+		} else {
+			info.defined(d)
+		}
+		var state scheduleState
+		if err := json.Unmarshal([]byte(r.list(5).text(i)), &state); err != nil {
+			info.Undecodable = errors.Join(info.Undecodable, fmt.Errorf("state: %w", err))
+		}
+		info.fired(&state)
+		if score := r.list(3).text(i); score != "" && score != "0" {
+			info.Next = scoreTime(score)
+		}
+		if score := r.list(4).text(i); score != "" {
+			info.Waits = scoreTime(score)
+		}
+		info.ran(r.list(6).text(i))
+		doing := r.list(7).text(i)
+		info.Going = doing != "none"
+		switch {
+		case state.Paused != 0:
+			info.Status = SchedulePaused
+		case doing == "running":
+			info.Status = ScheduleRunning
+		case state.Ended:
+			info.Status = ScheduleEnded
+		default:
+			info.Status = ScheduleWaiting
+		}
+		list = append(list, info)
+	}
+	return list, nil
+}
+
+func (info *ScheduleInfo) defined(d *definition) {
+	info.Spec, info.Zone = d.spec, d.spec.zone
+	info.StartAt, info.EndAt = orZero(d.first), orZero(d.last)
+	info.MaxRuns, info.Jitter = int(d.most), time.Duration(d.jitter)*time.Millisecond
+	info.OnOverlap, info.OnMissed, info.PayloadSize = d.overlap, d.missed, d.size
+}
+
+func (info *ScheduleInfo) fired(state *scheduleState) {
+	info.Fired, info.Skipped, info.Missed = state.Fired, state.Skipped, state.Missed
+	info.CreatedAt, info.ChangedAt, info.PausedSince = orZero(state.Made), orZero(state.Changed), orZero(state.Paused)
+	info.Last, info.FiredAt, info.LastJob = orZero(state.Slot), orZero(state.At), state.Job
+}
+
+// ran reads the counters and the last entry of a history.
+func (info *ScheduleInfo) ran(log string) {
+	field := strings.SplitN(log, " ", 5)
+	if len(field) < 5 {
+		return
+	}
+	info.Runs, _ = strconv.ParseInt(field[1], 10, 64) // a script wrote it
+	info.Failures, _ = strconv.ParseInt(field[2], 10, 64)
+	if run, ok := decodeRun(field[4]); ok {
+		info.LastRun = &run
+	}
+}
+
+// orZero is the time of a number of ms that may be 0 for none.
+func orZero(ms int64) time.Time {
+	if ms == 0 {
+		return time.Time{}
+	}
+	return msTime(ms)
+}
+
+// maxRuns is how many runs the history of a schedule has: prelude/runs.lua.
+const maxRuns = 100
+
+// Runs tells of the last runs of a schedule's jobs, the latest first, at most limit of them (1 to 100): every attempt that has ended, also of triggered
+// jobs. A history keeps the newest 100 runs, and none that is older than 400 days when another one ends. ErrNotFound if there is no such
+// schedule.
+func (c *Client) Runs(ctx context.Context, topic, name string, limit int) ([]Run, error) {
+	list, err := c.runs(ctx, topic, name, limit)
+	if err != nil {
+		return nil, fmt.Errorf("runs of schedule %q: %w", name, err)
+	}
+	return list, nil
+}
+
+func (c *Client) runs(ctx context.Context, topic, name string, limit int) (list []Run, err error) {
+	err = c.readySchedule(topic, name)
+	if limit < 1 || limit > maxRuns {
+		err = errors.Join(err, fmt.Errorf("%w: limit of %d: must be from 1 to %d", ErrInvalid, limit, maxRuns))
+	}
+	if err != nil {
+		return nil, err
+	}
+	log, err := c.rdb.HGet(ctx, newKeys(c.o.prefix, topic).runs, name).Result()
+	if errors.Is(err, redis.Nil) {
+		err = ErrNotFound
+	}
+	if err != nil {
+		return nil, fmt.Errorf("topic %q: %w", topic, err)
+	}
+	field := strings.SplitN(log, " ", 5)
+	for log = field[len(field)-1]; ; {
+		entry, rest, ok := cutNetstring(log)
+		if !ok {
+			break
+		}
+		log = rest
+		if run, ok := decodeRun(entry); ok {
+			list = append(list, run)
+		}
+	}
+	slices.Reverse(list)
+	return list[:min(len(list), limit)], nil
+}

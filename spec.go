@@ -1,0 +1,281 @@
+package delayq
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/robfig/cron/v3"
+)
+
+// A Spec says when the slots of a schedule are. Every, Cron and OnCalendar make one. Specs can be compared.
+type Spec struct {
+	kind  specKind
+	every int64  // ms, of an interval
+	text  string // of a cron rule; the name of a calendar
+	zone  string // of a cron rule
+	err   error  // what is wrong with what it was made of, where that can be seen at once
+}
+
+type specKind int64
+
+const (
+	specInterval specKind = iota + 1
+	specCron
+	specCalendar
+)
+
+// Every makes an interval: a slot at every multiple of d since the beginning of 1970 UTC by Redis's clock, or since StartAt if the schedule
+// has one. So the rhythm depends neither on when the schedule was made nor on restarts, and zones and daylight saving do not touch it. d is from 1 ms to 100 years, rounded up to whole milliseconds.
+func Every(d time.Duration) Spec {
+	return Spec{kind: specInterval, every: ceilMS(d), err: positive("Every", d)}
+}
+
+// maxCronLen is the longest cron rule, and the longest name of a zone, in bytes.
+const maxCronLen = 1 << 10
+
+// Cron makes slots of a cron rule by the clocks of a time zone. The rule has 5 fields (minute, hour, day of month, month, day of week) or 6
+// (second first). A field is *, a value, a range 1-5, a step */15 or 10-50/10, or a list of such with commas; months and days of the week also
+// have English names of three letters, Sunday is 0. If both days are restricted one of them is enough, as always in cron. The descriptors are
+// @yearly, @annually, @monthly, @weekly, @daily, @midnight, @hourly and @every with a duration, which is Every.
+//
+// The zone is a name of the IANA database, like Europe/Berlin; empty is UTC. "Local" is refused: it is another one on every machine. The
+// database must be on the machines of the clients and servers that use the schedule; the package time/tzdata brings it along.
+//
+// When clocks are put forward, a slot within the hour that is left out is at the jump; several are one. When they are put back, a slot
+// within the hour that comes twice is at its first time only; but a rule for every hour of the day goes on through both of them, for the
+// second one is an hour of its own.
+func Cron(rule, zone string) Spec {
+	if text, ok := strings.CutPrefix(strings.TrimSpace(rule), "@every "); ok {
+		d, err := time.ParseDuration(strings.TrimSpace(text))
+		if err != nil {
+			return Spec{kind: specInterval, err: fmt.Errorf("Cron(%q): %q at byte %d is no duration", rule, text, strings.Index(rule, "@every ")+7)}
+		}
+		return Every(d)
+	}
+	return Spec{kind: specCron, text: strings.Join(strings.Fields(rule), " "), zone: zone, err: checkCron(rule)}
+}
+
+// OnCalendar makes slots of the Calendar that servers have registered under this name. The name is bounded like a topic. A schedule whose
+// calendar no server of its topic knows waits for one.
+func OnCalendar(name string) Spec {
+	return Spec{kind: specCalendar, text: name, err: checkName("calendar", name)}
+}
+
+// A Calendar gives slots of any kind, like the working days of a bank. Next gives the first slot after a time, or the zero time if there is none.
+// It must depend on that time only, give the same on every server, be quick, and be safe for concurrent use. Slots are rounded up to
+// the millisecond. The schedules of package github.com/robfig/cron are Calendars.
+type Calendar interface {
+	Next(after time.Time) time.Time
+}
+
+// String is the spec in words: "every 10s", "cron 0 9 * * 1-5 Europe/Berlin", "calendar bank-days".
+func (s Spec) String() string {
+	switch s.kind {
+	case specInterval:
+		return "every " + (time.Duration(s.every) * time.Millisecond).String()
+	case specCron:
+		return strings.TrimSpace("cron " + s.text + " " + s.zone)
+	case specCalendar:
+		return "calendar " + s.text
+	}
+	return "none"
+}
+
+// A rhythm gives the first slot after a time, both in Unix ms; 0: there is none. after may be below 0.
+type rhythm func(after int64) (slot int64, err error)
+
+// errNoCalendar says that this server does not know the calendar of a schedule. Another one may.
+var errNoCalendar = errors.New("calendar is not registered")
+
+// rhythm makes the slots of a spec, from first on. calendars may be nil: then a spec of a calendar gives errNoCalendar.
+func (s Spec) rhythm(first int64, calendars map[string]Calendar) (rhythm, error) {
+	if s.err != nil {
+		return nil, s.err
+	}
+	switch s.kind {
+	case specInterval:
+		return interval(s.every, first), nil
+	case specCron:
+		if s.zone == "Local" {
+			return nil, errors.New(`zone "Local" is another one on every machine: name it`)
+		}
+		zone, err := time.LoadLocation(s.zone)
+		if err != nil || len(s.zone) > maxCronLen {
+			return nil, fmt.Errorf("zone %.100q is not known: %w", s.zone, err)
+		}
+		rule, err := parseCron(s.text)
+		if err != nil {
+			return nil, err
+		}
+		return (&wallClock{rule: rule, zone: zone}).rhythm(first), nil
+	case specCalendar:
+		if c := calendars[s.text]; c != nil {
+			return calendarRhythm(s.text, c, first), nil
+		}
+		return nil, fmt.Errorf("%w: %q", errNoCalendar, s.text)
+	}
+	return nil, errors.New("a spec that is not of Every, Cron or OnCalendar")
+}
+
+// interval has a slot at first and after every so many ms.
+func interval(every, first int64) rhythm {
+	return func(after int64) (int64, error) {
+		if after < first {
+			return max(first, 1), nil // a slot at 0 would be none
+		}
+		if step := (after-first)/every + 1; step <= (maxDueMS-first)/every {
+			return first + step*every, nil
+		}
+		return 0, nil
+	}
+}
+
+// calendarRhythm asks a calendar of the user, and does not believe everything.
+func calendarRhythm(name string, c Calendar, first int64) rhythm {
+	return func(after int64) (slot int64, err error) {
+		defer func() {
+			if p := recover(); p != nil {
+				slot, err = 0, fmt.Errorf("calendar %q: panic: %v", name, p)
+			}
+		}()
+		from := msTime(max(after, first-1)).UTC()
+		at := c.Next(from)
+		switch {
+		case at.IsZero():
+			return 0, nil
+		case !at.After(from):
+			return 0, fmt.Errorf("calendar %q: the slot after %v is %v, which is not later", name, from, at)
+		case at.After(msTime(maxDueMS)):
+			return 0, nil
+		}
+		return instant("calendar", at)
+	}
+}
+
+// cronParser takes 5 or 6 fields and descriptors.
+var cronParser = cron.NewParser(cron.SecondOptional | cron.Minute | cron.Hour | cron.Dom | cron.Month | cron.Dow | cron.Descriptor)
+
+var cronFields = [...]string{"second", "minute", "hour", "day of month", "month", "day of week"}
+
+// parseCron parses a rule whose times are taken for UTC, whatever zone they are meant for.
+func parseCron(rule string) (*cron.SpecSchedule, error) {
+	// The parser would read a zone in front of the rule, and panics at one with nothing behind it.
+	if strings.Contains(rule, "=") {
+		return nil, errors.New("a zone within the rule: it is the second argument")
+	}
+	parsed, err := cronParser.Parse(rule)
+	if err != nil {
+		return nil, err
+	}
+	spec, ok := parsed.(*cron.SpecSchedule)
+	if !ok { // @every without a blank behind it
+		return nil, errors.New("no such descriptor")
+	}
+	for i, bits := range [...]uint64{spec.Second, spec.Minute, spec.Hour, spec.Dom, spec.Month, spec.Dow} {
+		if bits == 0 { // a field of commas only
+			return nil, fmt.Errorf("the %s is empty", cronFields[i])
+		}
+	}
+	spec.Location = time.UTC
+	return spec, nil
+}
+
+// checkCron tells what is wrong with a cron rule, and where.
+func checkCron(rule string) error {
+	switch {
+	case len(rule) > maxCronLen:
+		return fmt.Errorf("Cron: rule of %d bytes, at most %d are allowed", len(rule), maxCronLen)
+	case !utf8.ValidString(rule):
+		return fmt.Errorf("Cron(%q): not valid UTF-8", rule)
+	}
+	_, err := parseCron(rule)
+	if err == nil {
+		return nil
+	}
+	fields := strings.Fields(rule)
+	if n := len(fields); n != 5 && n != 6 || strings.Contains(rule, "=") {
+		if (n == 0 || !strings.HasPrefix(fields[0], "@")) && !strings.Contains(rule, "=") {
+			err = fmt.Errorf("%d fields, 5 or 6 are needed", n)
+		}
+		return fmt.Errorf("Cron(%q): %w", rule, err)
+	}
+	// Which field is it? Each is tried with nothing but stars beside it.
+	at := 0
+	for i, field := range fields {
+		at += strings.Index(rule[at:], field)
+		alone := []string{"*", "*", "*", "*", "*", "*"}
+		name := i + len(cronFields) - len(fields)
+		alone[name] = field
+		if _, err := parseCron(strings.Join(alone, " ")); err != nil {
+			return fmt.Errorf("Cron(%q): %s %q at byte %d: %w", rule, cronFields[name], field, at, err)
+		}
+		at += len(field)
+	}
+	return fmt.Errorf("Cron(%q): %w", rule, err)
+}
+
+// A wallClock has its slots where the clocks of a zone show what a cron rule says. The parser's own Next leaves out what the spring leaves out,
+// and counts twice what comes twice in autumn. So here it only sees a clock without daylight saving, and the jumps are looked after.
+type wallClock struct {
+	rule *cron.SpecSchedule
+	zone *time.Location
+}
+
+func (w *wallClock) rhythm(first int64) rhythm {
+	return func(after int64) (int64, error) {
+		at := w.next(msTime(max(after, first-1, 0)))
+		if at.IsZero() || at.UnixMilli() > maxDueMS {
+			return 0, nil
+		}
+		return at.UnixMilli(), nil
+	}
+}
+
+// next gives the first slot after t; zero: never.
+//
+// It walks through the periods of the zone between two jumps of its clocks. Within a period wall time is UTC and a constant.
+func (w *wallClock) next(t time.Time) time.Time {
+	everyHour := w.rule.Hour&(1<<24-1) == 1<<24-1
+	for period := t; ; {
+		start, end := period.In(w.zone).ZoneBounds()
+		shift := offset(period, w.zone)
+		wall := t.Add(shift)
+		if !start.IsZero() && !everyHour {
+			// What the clocks showed before they were put back is over.
+			if shown := start.Add(offset(start.Add(-1), w.zone) - 1); wall.Before(shown) {
+				wall = shown
+			}
+		}
+		slot := w.wallNext(wall)
+		if slot.IsZero() {
+			return time.Time{}
+		}
+		at := slot.Add(-shift)
+		if end.IsZero() || at.Before(end) {
+			return at
+		}
+		if first := end.Add(offset(end, w.zone)); first.After(end.Add(shift)) && !slot.After(first) {
+			return end // the clocks never show the slot, or it is what they show first after the jump
+		}
+		t, period = end.Add(-1), end
+	}
+}
+
+// wallNext gives the first wall time after another that the rule is for. The parser's own Next looks five years ahead, and from 2096 to 2104 there
+// is no 29th of February.
+func (w *wallClock) wallNext(wall time.Time) time.Time {
+	wall = wall.UTC()
+	if slot := w.rule.Next(wall); !slot.IsZero() {
+		return slot
+	}
+	return w.rule.Next(time.Date(wall.Year()+6, time.January, 1, 0, 0, 0, -1, time.UTC))
+}
+
+// offset is how much the clocks of a zone are ahead of UTC.
+func offset(t time.Time, zone *time.Location) time.Duration {
+	_, seconds := t.In(zone).Zone()
+	return time.Duration(seconds) * time.Second
+}
