@@ -50,7 +50,7 @@ func aclGranted(t *testing.T) map[string][]string {
 	return granted
 }
 
-// The three users of the ACL file are granted what the whole of delayq needs, and no command beyond.
+// The three users of the ACL file are granted what the whole of delayq needs, and no command beyond. (J10)
 func TestACLGrantsWhatIsNeededAndNoMore(t *testing.T) {
 	t.Parallel()
 	file, err := filepath.Abs(aclFile)

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
+// (M1)
 func TestBackoffTable(t *testing.T) {
 	// The table of the doc comment of backoff.
 	for attempt, want := range map[int]time.Duration{
@@ -29,7 +30,7 @@ func TestBackoffTable(t *testing.T) {
 	}
 }
 
-// Whatever the attempt and the bounds: base ≤ d ≤ 1.2 × limit, the steps never fall, and nothing overflows.
+// Whatever the attempt and the bounds: base ≤ d ≤ 1.2 × limit, the steps never fall, and nothing overflows. (M1)
 func TestBackoffProperty(t *testing.T) {
 	longest := ceilMS(maxDelay)
 	for range 20_000 {

@@ -2,6 +2,7 @@ package delayq
 
 import (
 	"context"
+	"math/rand/v2"
 	"time"
 )
 
@@ -16,14 +17,15 @@ const (
 )
 
 // promoteLoop is the timer of a topic: it promotes what is due, sleeps until the next due time or lease end, at most for a tick, and is
-// woken when a job comes that is due earlier. Every server runs it; what one has promoted the others find done.
+// woken when a job comes that is due earlier. Every server runs it; what one has promoted the others find done. A tick is cut short by up to a
+// tenth, so that servers that were started together, or woken by the same job, do not go on in step.
 func (t *topicServer) promoteLoop(ctx context.Context) {
 	var slow pace
 	var healed, pruned time.Time
 	tick := t.server.o.tick
 	for ctx.Err() == nil {
 		t.turn(loopPromote)
-		heal := time.Since(healed) >= tick
+		heal := time.Since(healed) >= tick-tick/10
 		moved, wait, due, err := t.promote(ctx, heal)
 		if err != nil {
 			sleep(ctx, slow.next())
@@ -37,13 +39,14 @@ func (t *topicServer) promoteLoop(ctx context.Context) {
 			continue
 		}
 		if now := t.clock.at(time.Now()); now.Sub(pruned).Abs() >= pruneEvery {
-			// A failure is in the log; the next turn is soon enough.
-			if removed, err := t.prune(ctx); err != nil || removed < pruneLimit {
-				pruned = now
+			began := time.Now()
+			if removed, err := t.prune(ctx); err == nil && removed == pruneLimit {
+				continue // there is more
 			}
-			continue // the pruning took its time
+			pruned = now // a failure is in the log; the next turn is soon enough
+			wait -= time.Since(began)
 		}
-		t.sleepUntilDue(ctx, min(wait, tick))
+		t.sleepUntilDue(ctx, min(wait, tick-rand.N(tick/10).Truncate(time.Millisecond)))
 	}
 }
 

@@ -53,6 +53,14 @@ func checkRedis(rdb redis.UniversalClient) error {
 	return nil
 }
 
+// checkContext refuses a nil context, which would be a panic further down.
+func checkContext(ctx context.Context) error {
+	if ctx == nil {
+		return fmt.Errorf("%w: nil context", ErrInvalid)
+	}
+	return nil
+}
+
 // ready joins what is wrong with the client, the topic and the ID.
 func (c *Client) ready(topic, id string) error {
 	var errs []error
@@ -144,7 +152,7 @@ func (c *Client) prepare(ctx context.Context, fresh *NewJob) (*enqueueing, error
 	for _, h := range c.o.hooks.enqueue {
 		c.o.hooks.guard(func() { h.Enqueue(ctx, fresh) })
 	}
-	err := c.ready(fresh.Topic, fresh.ID)
+	err := errors.Join(c.ready(fresh.Topic, fresh.ID), checkContext(ctx))
 	o, oerr := newJobOptions(fresh.Options)
 	if err = errors.Join(err, oerr); err != nil {
 		return nil, err
@@ -250,7 +258,7 @@ func (c *Client) Revive(ctx context.Context, topic, id string) error {
 
 // one runs a script that is about one job and answers with the state it found it in.
 func (c *Client) one(ctx context.Context, s *script, topic, id string, keys func(*keys, string) []any, args ...any) (State, error) {
-	if err := c.ready(topic, id); err != nil {
+	if err := errors.Join(c.ready(topic, id), checkContext(ctx)); err != nil {
 		return "", fmt.Errorf("%s topic %q: %w", s.name, topic, err)
 	}
 	k := newKeys(c.o.prefix, topic)

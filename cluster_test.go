@@ -22,7 +22,7 @@ func topicsOnAllNodes() (topics []string) {
 	return topics
 }
 
-// All calls of a client work on a cluster, whichever node a topic is on.
+// All calls of a client work on a cluster, whichever node a topic is on. (J7)
 func TestClusterClient(t *testing.T) {
 	t.Parallel()
 	cluster := redistest.SharedCluster(t)

@@ -141,7 +141,7 @@ func TestProseScriptIsUsedInOneDeclaration(t *testing.T) {
 	}
 }
 
-// Scripts get their keys; they build none.
+// Scripts get their keys; they build none. (J7)
 func TestProseScriptsBuildNoKey(t *testing.T) {
 	command := regexp.MustCompile(`redis\.p?call\('(\w+)', ([^,)]+)`)
 	for name := range Scripts() {
@@ -173,7 +173,7 @@ func TestProseKeysAreSpelledInTopicOnly(t *testing.T) {
 	require.GreaterOrEqual(t, topic, 14) // or this test looks for the wrong thing
 }
 
-// The comment of an option names its default; docs/operations.md repeats it.
+// The comment of an option names its default; docs/operations.md repeats it. (M6)
 func TestProseDefaultsAreTheRealOnes(t *testing.T) {
 	ms := func(n int64) time.Duration { return time.Duration(n) * time.Millisecond }
 	require.Equal(t, -1, defaultJob.retry) // unlimited
@@ -261,6 +261,29 @@ func TestProseRootDependsOnFiveModules(t *testing.T) {
 	}
 }
 
+// The library ends no process, handles no signal and has no panic of its own. (K6)
+func TestProseLibraryLeavesTheProcessAlone(t *testing.T) {
+	for file, tree := range proseGo(t) {
+		for _, spec := range tree.Imports {
+			require.NotContains(t, []string{`"log"`, `"os/signal"`, `"syscall"`}, spec.Path.Value, file)
+		}
+		ast.Inspect(tree, func(n ast.Node) bool {
+			call, ok := n.(*ast.CallExpr)
+			if !ok {
+				return true
+			}
+			switch f := call.Fun.(type) {
+			case *ast.Ident:
+				require.NotEqual(t, "panic", f.Name, file)
+			case *ast.SelectorExpr:
+				require.NotEqual(t, "Exit", f.Sel.Name, file)
+				require.NotContains(t, f.Sel.Name, "Fatal", file)
+			}
+			return true
+		})
+	}
+}
+
 // docs/protocol.md has a section for each script with its keys and arguments in their order.
 func TestProseProtocolIsTheScripts(t *testing.T) {
 	protocol := proseFile(t, "docs/protocol.md")
@@ -315,6 +338,40 @@ func TestProseRecordIsOne(t *testing.T) {
 	head, tail, err := encodeRecord([nonceLen]byte(raw[:nonceLen]), &o, r.payload)
 	require.NoError(t, err)
 	require.Equal(t, string(raw), string(head)+string(raw[headLen:headLen+stampLen])+string(tail))
+}
+
+// The table of cases in faults/README.md names tests that exist and that say which case they show, and counts its rows.
+func TestProseCasesNameTests(t *testing.T) {
+	tests := map[string]string{} // name → comment and text
+	for _, pattern := range []string{"*_test.go", "faults/*_test.go"} {
+		files, err := filepath.Glob(pattern)
+		require.NoError(t, err)
+		for _, file := range files {
+			text := proseFile(t, file)
+			for _, m := range regexp.MustCompile(`(?ms)^((?://[^\n]*\n)*)func ((?:Test|Fuzz)\w+)\(.*?^}$`).FindAllStringSubmatch(text, -1) {
+				tests[m[2]] += m[0]
+			}
+		}
+	}
+	table := proseFile(t, "faults/README.md")
+	count, seen := map[string]int{}, map[string]bool{}
+	for _, row := range regexp.MustCompile(`(?m)^\| ([A-O]\d+) \| [^|]+ \| ([^|]+) \|$`).FindAllStringSubmatch(table, -1) {
+		id, shown := row[1], row[2]
+		require.False(t, seen[id], "%s stands twice", id)
+		seen[id] = true
+		kind := "shown"
+		if word, _, found := strings.Cut(shown, ": "); found && (word == "open" || word == "does not apply") {
+			kind = word
+		}
+		count[kind]++
+		names := regexp.MustCompile("`((?:Test|Fuzz)\\w+)`").FindAllStringSubmatch(shown, -1)
+		require.True(t, kind != "shown" || len(names) > 0, "%s names no test", id)
+		for _, name := range names {
+			require.Regexp(t, `\b`+id+`\b`, tests[name[1]], "%s names %s: it exists and cites the case", id, name[1])
+		}
+	}
+	require.Contains(t, table, fmt.Sprintf("\n%d cases: %d shown by a test, %d do not apply, %d open",
+		len(seen), count["shown"], count["does not apply"], count["open"]))
 }
 
 var (

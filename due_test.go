@@ -16,13 +16,14 @@ import (
 
 const century = 100 * 365 * 24 * time.Hour
 
+// (F4, F5)
 func TestDueIn(t *testing.T) {
 	eachClient(t, func(t *testing.T, f *fixture) {
 		for d, want := range map[time.Duration]time.Duration{
 			0: 0, -1: 0, -time.Hour: 0, math.MinInt64: 0,
 			1: time.Millisecond, time.Millisecond: time.Millisecond, time.Millisecond + 1: 2 * time.Millisecond,
 			999 * time.Microsecond: time.Millisecond, 1500 * time.Microsecond: 2 * time.Millisecond,
-			// 2^31 and 2^32 ms, which other queues have run at once (failures.md, F2, F3)
+			// 2^31 and 2^32 ms, which other queues have run at once (F2, F3)
 			25 * 24 * time.Hour: 25 * 24 * time.Hour, 50 * 24 * time.Hour: 50 * 24 * time.Hour,
 			10 * 365 * 24 * time.Hour: 10 * 365 * 24 * time.Hour, century: century, century - 1: century,
 		} {
@@ -50,6 +51,7 @@ func (f *fixture) requireDue(job *delayq.Job, now bool) {
 	require.Equal(f.t, float64(job.Due.UnixMilli()), score)
 }
 
+// (F5, F6)
 func TestDueAt(t *testing.T) {
 	last := time.UnixMilli(9_999_999_999_999)
 	eachClient(t, func(t *testing.T, f *fixture) {
@@ -90,7 +92,7 @@ func TestDueOfTheLastOptionWins(t *testing.T) {
 }
 
 // A property: a due time is the asked one, rounded up to the ms, by the clock that Redis had; and a longer delay is never due earlier.
-// (failures.md, F1, F4)
+// (F1, F4)
 func TestDueIsNeverRoundedDown(t *testing.T) {
 	eachClient(t, func(t *testing.T, f *fixture) {
 		seed := rand.Uint64()
@@ -123,7 +125,7 @@ func TestDueIsNeverRoundedDown(t *testing.T) {
 	})
 }
 
-// A job becomes ready at its due time to the millisecond, and not one earlier.
+// A job becomes ready at its due time to the millisecond, and not one earlier. (F1)
 func TestDueToTheMillisecond(t *testing.T) {
 	t.Parallel()
 	r := embedded.New()
@@ -146,7 +148,7 @@ func TestDueToTheMillisecond(t *testing.T) {
 	}
 }
 
-// Clients and servers with wrong clocks change nothing: the one clock is that of Redis.
+// Clients and servers with wrong clocks change nothing: the one clock is that of Redis. (E1)
 func TestDueByAnotherClockThanOurs(t *testing.T) {
 	t.Parallel()
 	r := embedded.New()
@@ -165,7 +167,7 @@ func TestDueByAnotherClockThanOurs(t *testing.T) {
 	}
 }
 
-// The score of a zset is a float64: every ms up to the last one allowed has its own. (failures.md, F7)
+// The score of a zset is a float64: every ms up to the last one allowed has its own. (F7)
 func TestDueTimesKeepTheirLastDigit(t *testing.T) {
 	t.Parallel()
 	redistest.Need(t)

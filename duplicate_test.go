@@ -9,7 +9,7 @@ import (
 	"github.com/delayq/delayq"
 )
 
-// An ID is taken as long as its job is unfinished, whatever has become of it, and free afterwards.
+// An ID is taken as long as its job is unfinished, whatever has become of it, and free afterwards. (D10)
 func TestEnqueueOfAnIDInEveryState(t *testing.T) {
 	eachLife(t, func(t *testing.T, f *fixture, state delayq.State, _ delayq.Held) {
 		before := f.dump()
@@ -46,7 +46,7 @@ func requireFresh(t *testing.T, info *delayq.JobInfo) {
 	require.Zero(t, info.Started)
 }
 
-// With Replace the old job gives way in every state, with all that was known of it; whoever was running it can write nothing any more.
+// With Replace the old job gives way in every state, with all that was known of it; whoever was running it can write nothing any more. (D10)
 func TestReplaceInEveryState(t *testing.T) {
 	for name, due := range map[string]time.Duration{"later": time.Minute, "now": 0} {
 		t.Run(name, func(t *testing.T) {
@@ -88,7 +88,7 @@ func TestReplaceInEveryState(t *testing.T) {
 	}
 }
 
-// A job that was cancelled while it was ready leaves its ID in ready. It must not start the next job of that ID early. (failures.md, D15)
+// A job that was cancelled while it was ready leaves its ID in ready. It must not start the next job of that ID early. (D15)
 func TestCancelThenEnqueueTheSameIDForLater(t *testing.T) {
 	eachClient(t, func(t *testing.T, f *fixture) {
 		f.enqueue("x")
@@ -104,6 +104,7 @@ func TestCancelThenEnqueueTheSameIDForLater(t *testing.T) {
 	})
 }
 
+// (D13)
 func TestReplaceIsDoneByTheNewestOnly(t *testing.T) {
 	eachClient(t, func(t *testing.T, f *fixture) {
 		for _, payload := range []string{"one", "two", "three"} {

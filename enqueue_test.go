@@ -96,6 +96,7 @@ func TestEnqueueKeepsTheOrder(t *testing.T) {
 	})
 }
 
+// (B16, I11)
 func TestPayloadsAndHeadersComeBackIdentical(t *testing.T) {
 	all := make([]byte, 256)
 	for i := range all {
@@ -131,6 +132,7 @@ func TestEnqueueKeepsNothingOfTheBuffer(t *testing.T) {
 	})
 }
 
+// (I8)
 func TestTopicsAreIndependent(t *testing.T) {
 	eachClient(t, func(t *testing.T, f *fixture) {
 		ctx := t.Context()
@@ -183,7 +185,7 @@ func TestEnqueueErrorsNameTheTopic(t *testing.T) {
 	})
 }
 
-// 50 goroutines want the same ID: one gets it. (failures.md, D14)
+// 50 goroutines want the same ID: one gets it. (D14)
 func TestOneOfManyEnqueuesGetsTheID(t *testing.T) {
 	eachClient(t, func(t *testing.T, f *fixture) {
 		var wg sync.WaitGroup
@@ -244,7 +246,7 @@ func TestScriptsComeBackAfterAFlush(t *testing.T) {
 }
 
 // What Redis says of its own accord reaches the caller, and nothing is stored. What is there can be worked off all the same: that is how
-// memory becomes free.
+// memory becomes free. (J4)
 func TestEnqueueWhenRedisIsFull(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)

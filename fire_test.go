@@ -99,7 +99,7 @@ func (b *fireBench) state() *ScheduleInfo {
 	return info
 }
 
-// Sent twice, or by many servers at the same time, a slot has one job.
+// Sent twice, or by many servers at the same time, a slot has one job. (E6)
 func TestFireHappensOnce(t *testing.T) {
 	eachFire(t, func(b *fireBench) {
 		const servers = 8
@@ -129,6 +129,7 @@ func TestFireHappensOnce(t *testing.T) {
 }
 
 // A schedule that is changed, paused or removed between the reading and the firing has no job of that slot, and nothing is left of one removed.
+// (D16, N2)
 func TestFireOfWhatHasChanged(t *testing.T) {
 	for name, change := range map[string]func(b *fireBench) error{
 		"changed": func(b *fireBench) error {
@@ -171,7 +172,7 @@ func TestFireOfWhatHasChanged(t *testing.T) {
 	}
 }
 
-// A fire that got as far as the job and no further is made good by the next one: it is the same job.
+// A fire that got as far as the job and no further is made good by the next one: it is the same job. (E6)
 func TestFireThatWasCutOff(t *testing.T) {
 	eachFire(t, func(b *fireBench) {
 		ts := b.server()
@@ -188,7 +189,7 @@ func TestFireThatWasCutOff(t *testing.T) {
 	})
 }
 
-// Somebody's own job that happens to have the ID of the slot is left alone, and the slot is skipped.
+// Somebody's own job that happens to have the ID of the slot is left alone, and the slot is skipped. (N4)
 func TestFireFindsTheIDTaken(t *testing.T) {
 	eachFire(t, func(b *fireBench) {
 		_, err := b.client.Enqueue(b.Context(), "topic", b.id, []byte("mine"), ProcessIn(time.Hour))

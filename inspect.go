@@ -30,7 +30,7 @@ func encodeFinished(r row, server string) string {
 
 // Get tells all that is known of a job. ErrNotFound if there is no job with this ID; done jobs are found during their Retention.
 func (c *Client) Get(ctx context.Context, topic, id string) (*JobInfo, error) {
-	if err := c.ready(topic, id); err != nil {
+	if err := errors.Join(c.ready(topic, id), checkContext(ctx)); err != nil {
 		return nil, fmt.Errorf("get topic %q: %w", topic, err)
 	}
 	list, err := c.get(ctx, topic, []string{id})
@@ -146,7 +146,7 @@ func scoreTime(score string) time.Time {
 // time, ready ones in the order in which they will be taken (one that is just on its way to a server may be missing), running ones by the end of their lease, dead ones the latest first, done
 // ones by the time until which they are kept. Jobs that change their state meanwhile may be missing or stand twice on two pages.
 func (c *Client) List(ctx context.Context, topic string, state State, offset, limit int) ([]*JobInfo, error) {
-	err := c.ready(topic, "")
+	err := errors.Join(c.ready(topic, ""), checkContext(ctx))
 	if offset < 0 || limit < 1 || limit > 1000 {
 		err = errors.Join(err, fmt.Errorf("%w: List from %d, %d jobs: must be from 0 on and 1 to 1000", ErrInvalid, offset, limit))
 	}
@@ -220,7 +220,7 @@ var counters = []string{
 
 // Inspect counts the jobs of a topic. A topic that was never used has none.
 func (c *Client) Inspect(ctx context.Context, topic string) (*TopicInfo, error) {
-	if err := c.ready(topic, ""); err != nil {
+	if err := errors.Join(c.ready(topic, ""), checkContext(ctx)); err != nil {
 		return nil, fmt.Errorf("inspect topic %q: %w", topic, err)
 	}
 	k := newKeys(c.o.prefix, topic)
@@ -262,8 +262,8 @@ func (c *Client) Inspect(ctx context.Context, topic string) (*TopicInfo, error) 
 
 // Topics lists the topics that jobs were enqueued to or that a server has handled, sorted.
 func (c *Client) Topics(ctx context.Context) ([]string, error) {
-	if c.err != nil {
-		return nil, fmt.Errorf("topics: %w", c.err)
+	if err := errors.Join(c.err, checkContext(ctx)); err != nil {
+		return nil, fmt.Errorf("topics: %w", err)
 	}
 	var names []string
 	for cursor := uint64(0); ; {
@@ -282,8 +282,8 @@ func (c *Client) Topics(ctx context.Context) ([]string, error) {
 
 // Servers lists the servers of the prefix that have sent a heartbeat within the last 30 s.
 func (c *Client) Servers(ctx context.Context) ([]ServerInfo, error) {
-	if c.err != nil {
-		return nil, fmt.Errorf("servers: %w", c.err)
+	if err := errors.Join(c.err, checkContext(ctx)); err != nil {
+		return nil, fmt.Errorf("servers: %w", err)
 	}
 	list, err := readServers(ctx, c.rdb, c.o.prefix)
 	if err != nil || len(list) == 0 {
@@ -315,7 +315,7 @@ func (c *Client) Resume(ctx context.Context, topic string) error {
 }
 
 func (c *Client) pause(ctx context.Context, what, topic string, err error, paused int, period int64, by, reason string) error {
-	if err := errors.Join(c.ready(topic, ""), err); err != nil {
+	if err := errors.Join(c.ready(topic, ""), checkContext(ctx), err); err != nil {
 		return fmt.Errorf("%s topic %q: %w", what, topic, err)
 	}
 	k := newKeys(c.o.prefix, topic)

@@ -62,6 +62,7 @@ func (f *fixture) requireNothing() {
 	}
 }
 
+// (I8, I9)
 func TestInvalidTopics(t *testing.T) {
 	eachClient(t, func(t *testing.T, f *fixture) {
 		for topic, parts := range map[string][]string{
@@ -83,6 +84,7 @@ func TestInvalidTopics(t *testing.T) {
 	})
 }
 
+// (I8)
 func TestInvalidIDs(t *testing.T) {
 	eachClient(t, func(t *testing.T, f *fixture) {
 		requireInvalid(t, everyCall(t.Context(), f.client, "topic", strings.Repeat("i", 1025)), "ID of 1025 bytes", "at most 1024")
@@ -92,6 +94,7 @@ func TestInvalidIDs(t *testing.T) {
 	})
 }
 
+// (F2, F3, F5, I11, I13)
 func TestInvalidJobs(t *testing.T) {
 	eachClient(t, func(t *testing.T, f *fixture) {
 		for name, c := range map[string]struct {
@@ -100,6 +103,7 @@ func TestInvalidJobs(t *testing.T) {
 			parts   []string
 		}{
 			"payload":       {make([]byte, 1<<20+1), nil, []string{"payload of 1048577 bytes", "at most 1048576"}},
+			"290 years":     {nil, []delayq.JobOption{delayq.ProcessIn(290 * 365 * 24 * time.Hour)}, []string{"ProcessIn(", "at most 876000h0m0s"}},
 			"far future":    {nil, []delayq.JobOption{delayq.ProcessIn(math.MaxInt64)}, []string{"ProcessIn(", "at most 876000h0m0s"}},
 			"year 9999":     {nil, []delayq.JobOption{delayq.ProcessAt(time.Date(9999, 1, 1, 0, 0, 0, 0, time.UTC))}, []string{"ProcessAt(9999", "2286"}},
 			"year 1":        {nil, []delayq.JobOption{delayq.ProcessAt(time.Date(1, 1, 2, 0, 0, 0, 0, time.UTC))}, []string{"ProcessAt(0001", "1970"}},
@@ -134,7 +138,7 @@ func TestInvalidPayloadsByOption(t *testing.T) {
 	})
 }
 
-// A client that cannot work says so from every call, with all that is wrong.
+// A client that cannot work says so from every call, with all that is wrong. (I13)
 func TestInvalidClients(t *testing.T) {
 	eachClient(t, func(t *testing.T, f *fixture) {
 		var nilClient *redis.Client
@@ -173,6 +177,22 @@ func TestInvalidClients(t *testing.T) {
 	})
 }
 
+// A nil context is refused like any other argument that cannot be used. (I13)
+func TestInvalidContexts(t *testing.T) {
+	eachClient(t, func(t *testing.T, f *fixture) {
+		var none context.Context
+		requireInvalid(t, everyCall(none, f.client, "topic", "x"), "nil context")
+		requireInvalid(t, topicCalls(none, f.client, "topic"), "nil context")
+		_, terr := f.client.Topics(none)
+		_, serr := f.client.Servers(none)
+		server := delayq.NewServer(f.rdb, quiet(f.prefix)...)
+		server.HandlerFunc("topic", nothing)
+		requireInvalid(t, map[string]error{"topics": terr, "servers": serr, "run": server.Run(none)}, "nil context")
+		f.requireNothing()
+	})
+}
+
+// (G2)
 func TestInvalidLists(t *testing.T) {
 	eachClient(t, func(t *testing.T, f *fixture) {
 		for _, c := range []struct {

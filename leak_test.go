@@ -70,7 +70,7 @@ func TestLeftGoroutinesSeesALeak(t *testing.T) {
 	require.Contains(t, leftGoroutines(0), "TestLeftGoroutinesSeesALeak.func1")
 }
 
-// TestNothingStaysInRedis lets jobs end in every way there is and looks at what keys are left: the documented ones.
+// TestNothingStaysInRedis lets jobs end in every way there is and looks at what keys are left: the documented ones. (L3)
 func TestNothingStaysInRedis(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, rdb redis.UniversalClient) {

@@ -12,7 +12,7 @@ import (
 	"github.com/delayq/delayq"
 )
 
-// A handler learns that the lease is over when it is, and not when some call has given up that nobody answers.
+// A handler learns that the lease is over when it is, and not when some call has given up that nobody answers. (B15)
 func TestLostLeaseIsNoticedInTime(t *testing.T) {
 	inBubble(t, func(b *bubble) {
 		const lease = time.Second
@@ -64,7 +64,7 @@ func TestTwoLeasesOfOneMillisecondHaveDifferentFences(t *testing.T) {
 	})
 }
 
-// The answer of take that comes with the second try is about a lease that has begun with the first one.
+// The answer of take that comes with the second try is about a lease that has begun with the first one. (E4)
 func TestRepeatedTakeDoesNotOverrateItsLease(t *testing.T) {
 	inBubble(t, func(b *bubble) {
 		b.loadScripts()
@@ -179,7 +179,7 @@ func TestJobBetweenWaitAndTakeIsNotLost(t *testing.T) {
 	})
 }
 
-// A cancel that is faster than the answer of the take that it is about.
+// A cancel that is faster than the answer of the take that it is about. (D6)
 func TestCancelThatOvertakesATakeIsHeard(t *testing.T) {
 	inBubble(t, func(b *bubble) {
 		b.loadScripts()

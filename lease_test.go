@@ -15,6 +15,7 @@ import (
 	"github.com/delayq/delayq"
 )
 
+// (B12)
 func TestLongHandlerKeepsItsLease(t *testing.T) {
 	inBubble(t, func(b *bubble) {
 		var rec recorder
@@ -41,7 +42,7 @@ func TestLongHandlerKeepsItsLease(t *testing.T) {
 }
 
 // A server that finished a job says so too late, for the network held it up until another server had the job. Whatever it says is refused,
-// and what the other one does stands.
+// and what the other one does stands. (B7)
 func TestFencingOfEveryVerb(t *testing.T) {
 	for verb, result := range map[string]error{
 		"ack":    nil,
@@ -102,7 +103,7 @@ func TestFencingOfEveryVerb(t *testing.T) {
 	}
 }
 
-// Redis carries a call out and its answer is lost: the call is made again and nothing happens twice.
+// Redis carries a call out and its answer is lost: the call is made again and nothing happens twice. (B6)
 func TestLostAnswersChangeNothing(t *testing.T) {
 	for _, name := range []string{"take", "ack", "retry", "bury", "snooze", "extend", "promote"} {
 		t.Run(name, func(t *testing.T) {
@@ -187,9 +188,10 @@ func TestExtensionWithoutAnswerIsNotALostLease(t *testing.T) {
 	})
 }
 
+// Whatever the handler of a cancelled job returns, the job is gone and the outcome is "cancelled". (D2, D4)
 func TestDequeueOfARunningJob(t *testing.T) {
 	for name, result := range map[string]error{
-		"nil": nil, "error": errTest, "ctx": context.Canceled, "permanent": delayq.Permanent(errTest), "snooze": delayq.Snooze(time.Second),
+		"nil": nil, "error": errTest, "ctx": context.Canceled, "cause": delayq.ErrCancelled, "permanent": delayq.Permanent(errTest), "snooze": delayq.Snooze(time.Second),
 	} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(b *bubble) {
@@ -234,7 +236,7 @@ func TestDequeueOfARunningJob(t *testing.T) {
 	}
 }
 
-// With the control channel out of order a cancel is noticed with the next extension.
+// With the control channel out of order a cancel is noticed with the next extension, also when no slot is free and nothing else happens. (D6)
 func TestDequeueOfARunningJobWithoutTheControlChannel(t *testing.T) {
 	inBubble(t, func(b *bubble) {
 		w := newWire(b.redis)
@@ -246,7 +248,7 @@ func TestDequeueOfARunningJobWithoutTheControlChannel(t *testing.T) {
 			require.ErrorIs(b, context.Cause(ctx), delayq.ErrCancelled)
 			at = b.at()
 			return errTest
-		}, delayq.Lease(6*time.Second), delayq.Hooks(&hooks))
+		}, delayq.Lease(6*time.Second), delayq.Hooks(&hooks), delayq.Concurrency(1))
 		b.pass(time.Second)
 		b.enqueue("a", "1")
 		b.pass(200 * time.Millisecond)
@@ -261,6 +263,7 @@ func TestDequeueOfARunningJobWithoutTheControlChannel(t *testing.T) {
 	})
 }
 
+// (D13)
 func TestReplaceOfARunningJob(t *testing.T) {
 	for _, nudged := range []bool{true, false} {
 		t.Run(fmt.Sprintf("nudged=%v", nudged), func(t *testing.T) {
@@ -345,7 +348,7 @@ func TestFenceGrows(t *testing.T) {
 	})
 }
 
-// A handler that does not heed its Timeout keeps the lease no longer, and the job is run elsewhere.
+// A handler that does not heed its Timeout keeps the lease no longer, and the job is run elsewhere. (C9)
 func TestHandlerPastItsTimeoutLosesTheJob(t *testing.T) {
 	inBubble(t, func(b *bubble) {
 		const lease, timeout = 3 * time.Second, 10 * time.Second
@@ -385,6 +388,7 @@ func TestHandlerPastItsTimeoutLosesTheJob(t *testing.T) {
 // poolKey is where the records of a topic are: see docs/protocol.md.
 func poolKey(topic string) string { return bubblePrefix + ":{" + topic + "}:pool" }
 
+// (C2, I2)
 func TestUndecodableRecordIsBuried(t *testing.T) {
 	spoilt := map[string]func(record string) string{
 		"one byte":        func(string) string { return "x" },
@@ -442,7 +446,7 @@ func TestUndecodableRecordIsBuried(t *testing.T) {
 	})
 }
 
-// A record of a later release is left alone, for a server that can read it.
+// A record of a later release is left alone, for a server that can read it. (O2)
 func TestNewerRecordIsLeftInPlace(t *testing.T) {
 	inBubble(t, func(b *bubble) {
 		var rec recorder

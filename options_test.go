@@ -65,7 +65,7 @@ func TestLaterJobOptionsWin(t *testing.T) {
 	}
 }
 
-// An option can be kept and given to many jobs.
+// An option can be kept and given to many jobs. (L8)
 func TestJobOptionsShareNothing(t *testing.T) {
 	t.Parallel()
 	shared := []JobOption{Header("k", "v"), Retry(1)}

@@ -146,7 +146,7 @@ func TestRedisIsFrozenForAWhile(t *testing.T) {
 	r.requireOnce("new")
 }
 
-// Scripts vanish from Redis all the time, as they do with every failover.
+// Scripts vanish from Redis all the time, as they do with every failover. (J1)
 func TestScriptsAreFlushedUnderLoad(t *testing.T) {
 	r := onRedis(t)
 	var failed atomic.Int64
@@ -227,7 +227,7 @@ func TestConnectionsAreKilled(t *testing.T) {
 	r.requireOnce(ids...)
 }
 
-// The master becomes a replica and answers READONLY on the connections that are there; new ones go to the server that was promoted.
+// The master becomes a replica and answers READONLY on the connections that are there; new ones go to the server that was promoted. (J6)
 func TestFailoverToAReplica(t *testing.T) {
 	r := onRedis(t)
 	second := redistest.Replica(t, r.redis)
@@ -259,12 +259,14 @@ func TestFailoverToAReplica(t *testing.T) {
 	require.Equal(t, "1", next.HGet(t.Context(), "delayq:{a}:stats", "retried").Val()+"1", "it is the promoted one that is asked")
 }
 
-// The master dies while a handler runs, and a Sentinel makes its replica the master: the client and the server find it by themselves.
+// The master dies while a handler runs, and a Sentinel makes its replica the master: the client and the server find it by themselves. (A7)
 func TestSentinelFailsOver(t *testing.T) {
 	r := onRedis(t)
 	second := redistest.Replica(t, r.redis)
 	rdb := redis.NewFailoverClient(&redis.FailoverOptions{
-		MasterName: redistest.MasterName, SentinelAddrs: redistest.Sentinels(t, r.redis, 3),
+		MasterName: redistest.MasterName,
+		// One that is gone stands first. (J12)
+		SentinelAddrs: append([]string{"127.0.0.1:1"}, redistest.Sentinels(t, r.redis, 3)...),
 	})
 	t.Cleanup(func() { _ = rdb.Close() })
 	r.client = delayq.NewClient(rdb)
@@ -282,7 +284,7 @@ func TestSentinelFailsOver(t *testing.T) {
 	require.Equal(t, "3", second.Client(t).HGet(t.Context(), "delayq:{a}:stats", "acked").Val(), "it is the promoted one that is asked")
 }
 
-// While Redis reads its data after a restart it answers LOADING.
+// While Redis reads its data after a restart it answers LOADING. (J2)
 func TestRedisThatLoads(t *testing.T) {
 	r := onRedis(t, append([]string{"--key-load-delay", "1500", "--loading-process-events-interval-bytes", "1024"}, redistest.AOF...)...)
 	_, err := r.rdb.Pipelined(t.Context(), func(p redis.Pipeliner) error {
@@ -318,7 +320,7 @@ func TestRedisThatLoads(t *testing.T) {
 	}
 }
 
-// Ten topics wait for jobs and none of them takes a connection from the application, whose pool has two.
+// Ten topics wait for jobs and none of them takes a connection from the application, whose pool has two. (J8)
 func TestSmallPoolOfTheApplication(t *testing.T) {
 	r := onRedis(t)
 	opts := r.redis.Options()

@@ -18,6 +18,7 @@ import (
 )
 
 // A process that runs a hundred jobs is killed while another one is up. All hundred run again there, by themselves, once the leases are over.
+// (A1, A19, C3, C5)
 func TestKilledWorkerLosesNothing(t *testing.T) {
 	t.Parallel()
 	rdb, prefix := redistest.Shared(t), redistest.Prefix(t)
@@ -59,7 +60,7 @@ func TestKilledWorkerLosesNothing(t *testing.T) {
 }
 
 // A process sleeps through its lease, as a laptop that is closed or a virtual machine that is moved. When it wakes up it still believes that
-// the job is its own, and its ack is refused.
+// the job is its own, and its ack is refused. (B7)
 func TestStoppedWorkerIsRefused(t *testing.T) {
 	t.Parallel()
 	rdb, prefix := redistest.Shared(t), redistest.Prefix(t)

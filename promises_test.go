@@ -113,7 +113,7 @@ func dieAt(b *bubble, name string, before bool) {
 }
 
 // TestNeverEarlyHardlyLate starts jobs that are due at odd times, on a fake clock, where lateness is what the design costs and not
-// the machine, and on a real Redis, whose own clock is asked.
+// the machine, and on a real Redis, whose own clock is asked. (F1)
 func TestNeverEarlyHardlyLate(t *testing.T) {
 	t.Run("fake clock", func(t *testing.T) {
 		inBubble(t, func(b *bubble) {
@@ -121,7 +121,7 @@ func TestNeverEarlyHardlyLate(t *testing.T) {
 			var rec recorder
 			b.serve("a", rec.then(nil))
 			want := make(map[string]time.Time)
-			for i := range 300 {
+			for i := range 1000 {
 				id := fmt.Sprint(i)
 				in := time.Duration(rand.Int64N(int64(5 * time.Second)))
 				want[id] = time.Now().Add(in)
@@ -133,7 +133,7 @@ func TestNeverEarlyHardlyLate(t *testing.T) {
 			}
 			b.pass(6 * time.Second)
 			starts := rec.all()
-			require.Len(b, starts, 300)
+			require.Len(b, starts, 1000)
 			for _, s := range starts {
 				late := s.at.Sub(want[s.id])
 				// ProcessIn counts from the millisecond in which Redis stores the job.
@@ -178,7 +178,7 @@ func TestNeverEarlyHardlyLate(t *testing.T) {
 }
 
 // TestOneOwnerAtATime cuts a server off from Redis while it runs a job. It must learn that the lease is lost, another server runs the job
-// then and not before, and what the first one says when it is back is refused.
+// then and not before, and what the first one says when it is back is refused. (C3)
 func TestOneOwnerAtATime(t *testing.T) {
 	inBubble(t, func(b *bubble) {
 		const lease = 6 * time.Second
@@ -223,7 +223,7 @@ func TestOneOwnerAtATime(t *testing.T) {
 }
 
 // TestCancelMeansCancelled cancels jobs in every state, and in a race with their start. A job that Dequeue found waiting never runs, also if
-// its ID is enqueued again.
+// its ID is enqueued again. (D1, D7)
 func TestCancelMeansCancelled(t *testing.T) {
 	t.Run("every state", func(t *testing.T) {
 		inBubble(t, func(b *bubble) {
@@ -321,7 +321,7 @@ func TestCancelMeansCancelled(t *testing.T) {
 	})
 }
 
-// TestBoundedWork watches what a real Redis is asked to do while jobs go through all transitions on top of a backlog.
+// TestBoundedWork watches what a real Redis is asked to do while jobs go through all transitions on top of a backlog. (G1, G3, G6, G8)
 func TestBoundedWork(t *testing.T) {
 	t.Parallel()
 	own := redistest.Start(t)

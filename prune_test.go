@@ -35,6 +35,7 @@ func (h *Hand) prune(most int, age time.Duration, limit, removed int) (dead []st
 	return dead
 }
 
+// (G2, L1)
 func TestPruneByCount(t *testing.T) {
 	eachHand(t, func(t *testing.T, h *Hand) {
 		h.buryAll("a", "b", "c", "d", "e")

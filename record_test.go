@@ -100,6 +100,7 @@ func TestRecordLayout(t *testing.T) {
 	require.True(t, strings.HasSuffix(raw, "payload"), "last, with nothing behind it")
 }
 
+// (I2)
 func TestRecordThatCannotBeRead(t *testing.T) {
 	t.Parallel()
 	o := defaultJob
@@ -138,7 +139,7 @@ func tailOf(t *testing.T, good string, retry, low, high int64) string {
 	return good[:headLen+stampLen] + tail
 }
 
-// A record of a later release is told apart from one that is broken: it is left for who can read it.
+// A record of a later release is told apart from one that is broken: it is left for who can read it. (O2)
 func TestRecordOfALaterRelease(t *testing.T) {
 	t.Parallel()
 	o := defaultJob
@@ -163,6 +164,7 @@ func TestRecordWithFlags(t *testing.T) {
 	require.Equal(t, "p", string(rec.payload))
 }
 
+// (I2)
 func TestGarbageIsNoRecord(t *testing.T) {
 	t.Parallel()
 	seed := rand.Uint64()
@@ -230,6 +232,7 @@ func TestErrorsRoundTrip(t *testing.T) {
 	require.Equal(t, want, decodeErrors(netstring(want[0].encode())+netstring(want[1].encode())))
 }
 
+// (I11)
 func TestErrorsAreClipped(t *testing.T) {
 	t.Parallel()
 	long := AttemptError{Message: strings.Repeat("🐢", 10_000), Stack: strings.Repeat("s", 100_000), Trace: strings.Repeat("t", 100_000)}
@@ -268,7 +271,7 @@ func TestMovedThatCannotBeRead(t *testing.T) {
 	}
 }
 
-// Any bytes are an ID and a payload.
+// Any bytes are an ID and a payload. (B16, I8)
 func FuzzID(f *testing.F) {
 	r := embedded.New()
 	f.Cleanup(r.Close)

@@ -131,7 +131,7 @@ func eachLossy(t *testing.T, test func(t *testing.T, l *lossy)) {
 // lose arms the fault: the next call of a script is carried out, and after that its reply is lost.
 func (l *lossy) next(s *script, after func()) { l.again(fmt.Sprint(s.digest), after) }
 
-// The job runs while the caller still waits: by the time the request is repeated nothing of it is left. (failures.md, B2, B3, B4)
+// The job runs while the caller still waits: by the time the request is repeated nothing of it is left. (B2, B3, B4)
 func TestEnqueueWithALostReplyRunsOnce(t *testing.T) {
 	eachLossy(t, func(t *testing.T, l *lossy) {
 		var runs atomic.Int64
@@ -162,6 +162,7 @@ type doneHook func()
 
 func (f doneHook) Done(RunEvent) { f() }
 
+// (B3)
 func TestEnqueueWithALostReply(t *testing.T) {
 	for name, opts := range map[string][]JobOption{
 		"now": nil, "later": {ProcessIn(time.Hour)}, "replace": {Replace()}, "replace later": {Replace(), ProcessIn(time.Hour)},

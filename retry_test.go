@@ -19,6 +19,7 @@ import (
 
 var errTest = errors.New("does not work")
 
+// (B18)
 func TestRetryIsTheNumberOfRetries(t *testing.T) {
 	for retries := range 4 {
 		t.Run(fmt.Sprint(retries), func(t *testing.T) {
@@ -48,6 +49,7 @@ func TestRetryIsTheNumberOfRetries(t *testing.T) {
 	}
 }
 
+// (M6)
 func TestRetriesAreUnlimitedByDefault(t *testing.T) {
 	inBubble(t, func(b *bubble) {
 		var rec recorder
@@ -60,7 +62,7 @@ func TestRetriesAreUnlimitedByDefault(t *testing.T) {
 	})
 }
 
-// With the default backoff the attempts lie two seconds apart, then four, and so on, each with up to a fifth more.
+// With the default backoff the attempts lie two seconds apart, then four, and so on, each with up to a fifth more. (M5)
 func TestRetriesFollowTheDefaultBackoff(t *testing.T) {
 	inBubble(t, func(b *bubble) {
 		var rec recorder
@@ -161,7 +163,7 @@ type panickyError struct{}
 func (panickyError) Error() string { panic("even the error is broken") }
 
 // However a handler ends without returning well, it is a failure of that attempt, with the stack kept where there is one, and its slot is
-// free again at once.
+// free again at once. (C7, C8, I4, I5, I11)
 func TestCrashOfAHandlerIsAFailureOfTheAttempt(t *testing.T) {
 	crashes := map[string]struct {
 		crash              func() error
@@ -237,6 +239,7 @@ func TestErrorWhoseMethodsPanicIsAFailureOfTheAttempt(t *testing.T) {
 	})
 }
 
+// (L7)
 func TestErrorsKeepTheFirstAndTheNewestTen(t *testing.T) {
 	inBubble(t, func(b *bubble) {
 		s := b.serve("a", func(_ context.Context, job *delayq.Job) error {
@@ -302,7 +305,7 @@ func TestTimeoutIsAFailureOfTheAttempt(t *testing.T) {
 }
 
 // Every server that starts the job dies of it. The lease runs out as often as there are tries, then the next server buries the job instead
-// of dying too; another job of the topic gets through.
+// of dying too; another job of the topic gets through. (I1, M2)
 func TestJobThatKillsItsProcessIsBuried(t *testing.T) {
 	for _, retries := range []int{0, 2} {
 		t.Run(fmt.Sprint(retries), func(t *testing.T) {
@@ -354,7 +357,7 @@ func TestJobThatKillsItsProcessIsBuried(t *testing.T) {
 }
 
 // A job of unlimited retries that kills every process that runs it does not keep the others from being run: from the second time on it backs
-// off, and apart from the jobs it was taken with.
+// off, and apart from the jobs it was taken with. (I1)
 func TestJobThatKillsItsProcessStarvesNoOther(t *testing.T) {
 	inBubble(t, func(b *bubble) {
 		var rec recorder
@@ -426,7 +429,7 @@ func TestReviveGivesAFreshBudget(t *testing.T) {
 	})
 }
 
-// A failure that Redis could not be told of at once is told later, and counts once.
+// A failure that Redis could not be told of at once is told later, and counts once. (A8)
 func TestFailureDuringAnOutageCountsOnce(t *testing.T) {
 	inBubble(t, func(b *bubble) {
 		w := newWire(b.redis)

@@ -50,7 +50,7 @@ func seconds(list ...int) (all []time.Duration) {
 	return all
 }
 
-// Three servers, one job for each slot, at its very millisecond.
+// Three servers, one job for each slot, at its very millisecond. (N1)
 func TestScheduleFiresEachSlotOnce(t *testing.T) {
 	inBubble(t, func(b *bubble) {
 		var r recorder
@@ -99,7 +99,7 @@ func TestScheduleFollowsTheClockOfRedis(t *testing.T) {
 	})
 }
 
-// What becomes of a slot whose predecessor is still going. The first run takes 25 s, the others none.
+// What becomes of a slot whose predecessor is still going. The first run takes 25 s, the others none. (N4)
 func TestScheduleOverlap(t *testing.T) {
 	for _, test := range []struct {
 		policy  delayq.OverlapPolicy
@@ -189,7 +189,7 @@ func TestScheduleOverlapOfFailedRuns(t *testing.T) {
 	})
 }
 
-// Nobody was up for 95 s, and a slot is every 10 s: nine were missed, and the latest is only 5 s late.
+// Nobody was up for 95 s, and a slot is every 10 s: nine were missed, and the latest is only 5 s late. (N3)
 func TestScheduleMissed(t *testing.T) {
 	for _, test := range []struct {
 		policy  delayq.MissedPolicy
@@ -234,7 +234,7 @@ func TestScheduleMissed(t *testing.T) {
 	}
 }
 
-// A daily slot that is an hour late is missed, one that is half a minute late is not.
+// A daily slot that is an hour late is missed, one that is half a minute late is not. (N3)
 func TestScheduleMissedByTime(t *testing.T) {
 	for late, want := range map[time.Duration]map[delayq.MissedPolicy]int{
 		30 * time.Second: {delayq.Skip: 1, delayq.RunOnce: 1, delayq.CatchUp(1): 1},
@@ -586,7 +586,7 @@ func TestScheduleHistoryIsBounded(t *testing.T) {
 	})
 }
 
-// Three servers on a clock that runs: thirty schedules with ten slots a second each, and every slot of each has its one job.
+// Three servers on a clock that runs: thirty schedules with ten slots a second each, and every slot of each has its one job. (N1)
 func TestScheduleOnThreeServers(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, rdb redis.UniversalClient) {
@@ -641,7 +641,7 @@ func TestScheduleOfATypedTopic(t *testing.T) {
 	})
 }
 
-// A calendar that does not do what it should stops nothing but its own schedule, and is in the log.
+// A calendar that does not do what it should stops nothing but its own schedule, and is in the log. (F10)
 func TestCalendarsThatMisbehave(t *testing.T) {
 	inBubble(t, func(b *bubble) {
 		var r recorder

@@ -78,6 +78,7 @@ func idsOf(held []Held) []string {
 	return ids
 }
 
+// (B4)
 func TestTakeDropsWhatIsNotReady(t *testing.T) {
 	eachHand(t, func(t *testing.T, h *Hand) {
 		h.put("+0", "buried", "leased")
@@ -114,6 +115,7 @@ func TestTakeOfLeftOversAlone(t *testing.T) {
 	})
 }
 
+// (G4)
 func TestTakeLooksAtABoundedNumber(t *testing.T) {
 	eachHand(t, func(t *testing.T, h *Hand) {
 		const stale, limit = 7999, 10
@@ -134,6 +136,7 @@ func TestTakeLooksAtABoundedNumber(t *testing.T) {
 	})
 }
 
+// (C11, G1)
 func TestPromoteMovesAtMostLimit(t *testing.T) {
 	eachHand(t, func(t *testing.T, h *Hand) {
 		ids := numbered("job", 2500)
@@ -220,6 +223,7 @@ func TestTakeEmptiesHandoffFirst(t *testing.T) {
 	})
 }
 
+// (A4)
 func TestTakeSentAgainGivesTheSameJobs(t *testing.T) {
 	eachHand(t, func(t *testing.T, h *Hand) {
 		h.put("+0", "acked", "cancelled", "extended", "held", "next")
@@ -249,7 +253,7 @@ func TestTakeSentAgainGivesTheSameJobs(t *testing.T) {
 	})
 }
 
-// The largest calls of a server and a client stay below what unpack can take: 7,999 values on Redis, about 5,000 on miniredis.
+// The largest calls of a server and a client stay below what unpack can take: 7,999 values on Redis, about 5,000 on miniredis. (G4)
 func TestLargestCalls(t *testing.T) {
 	eachHand(t, func(t *testing.T, h *Hand) {
 		const n = 1000
@@ -303,7 +307,7 @@ func keysOf(dump map[string]any) []string {
 	return list
 }
 
-// Whoever lost the lease can write nothing about the job any more.
+// Whoever lost the lease can write nothing about the job any more. (B7, B16)
 func TestSettlingNeedsTheLease(t *testing.T) {
 	settle := map[string]func(h *Hand, held ...Held) string{
 		"ack":    (*Hand).Ack,

@@ -195,6 +195,9 @@ func (s *Server) begin() error {
 // Run returns nil after a stop by ctx. Before it begins it returns ErrInvalid for unusable handlers or options, and ErrServerUsed the second
 // time. ErrRedisVersion if Redis is too old. While Redis cannot be reached, also at the start, Run waits for it.
 func (s *Server) Run(ctx context.Context) error {
+	if err := checkContext(ctx); err != nil {
+		return fmt.Errorf("run: %w", err)
+	}
 	if err := s.begin(); err != nil {
 		return fmt.Errorf("run: %w", err)
 	}

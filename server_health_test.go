@@ -93,7 +93,7 @@ func TestHeartbeats(t *testing.T) {
 }
 
 // Trouble with Redis is logged when it begins and when it ends, whatever the number of topics and however long it takes, and meanwhile the
-// server does not try more than about once a second in each loop.
+// server does not try more than about once a second in each loop. (C13)
 func TestOutageIsLoggedOnce(t *testing.T) {
 	for _, kind := range []string{"cut", "freeze"} {
 		t.Run(kind, func(t *testing.T) {
@@ -136,7 +136,7 @@ func TestOutageIsLoggedOnce(t *testing.T) {
 	}
 }
 
-// TestNothingIsSilent: whatever goes wrong, a caller gets an error or the log has a line, and the process lives.
+// TestNothingIsSilent: whatever goes wrong, a caller gets an error or the log has a line, and the process lives. (B16, K6)
 func TestNothingIsSilent(t *testing.T) {
 	inBubble(t, func(b *bubble) {
 		var log logbook
@@ -198,7 +198,7 @@ func TestNothingIsSilent(t *testing.T) {
 	})
 }
 
-// Redis refuses one command that only one of the loops needs. That loop says so once, names itself, and says when it works again.
+// Redis refuses one command that only one of the loops needs. That loop says so once, names itself, and says when it works again. (J10)
 func TestLoopThatIsRefusedSaysSo(t *testing.T) {
 	t.Parallel()
 	for call, command := range map[string]string{"promote": "zrangebyscore", "take": "ltrim", "wait": "blmove", "ack": "hdel", "heartbeat": "hset"} {
@@ -221,6 +221,7 @@ func TestLoopThatIsRefusedSaysSo(t *testing.T) {
 	}
 }
 
+// (J5, J13)
 func TestRedisThatEvictsIsWarnedOf(t *testing.T) {
 	t.Parallel()
 	own := redistest.Start(t, "--maxmemory-policy", "allkeys-lru")

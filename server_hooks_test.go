@@ -188,6 +188,7 @@ func TestHooksThatCallGoexitEndNoLoop(t *testing.T) {
 	})
 }
 
+// (I5)
 func TestPanickingHooksAreHarmless(t *testing.T) {
 	inBubble(t, func(b *bubble) {
 		var after told // comes after the one that panics, and is told all the same

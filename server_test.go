@@ -18,6 +18,7 @@ import (
 
 func nothing(context.Context, *delayq.Job) error { return nil }
 
+// (I13)
 func TestServerMisuse(t *testing.T) {
 	inBubble(t, func(b *bubble) {
 		good := func(s *delayq.Server) { s.HandlerFunc("a", nothing) }
@@ -62,6 +63,7 @@ func TestServerMisuse(t *testing.T) {
 	})
 }
 
+// (K4)
 func TestServerRunsOnce(t *testing.T) {
 	inBubble(t, func(b *bubble) {
 		s := b.serve("a", nothing)
@@ -118,8 +120,11 @@ func TestMiddlewareOrder(t *testing.T) {
 			s.HandlerFunc("b", func(context.Context, *delayq.Job) error { note("b"); panic("through all of them") })
 			s.Use(func(h delayq.Handler) delayq.Handler {
 				return delayq.HandlerFunc(func(ctx context.Context, job *delayq.Job) error {
-					if job.ID == "stopped" {
+					switch job.ID {
+					case "stopped":
 						return errTest
+					case "panics": // (I5)
+						panic("in the middleware")
 					}
 					return h.Handle(ctx, job)
 				})
@@ -142,6 +147,10 @@ func TestMiddlewareOrder(t *testing.T) {
 		synctest.Wait()
 		require.NotContains(b, noted(), "a")
 		require.Equal(b, errTest.Error(), b.get("a", "stopped").Errors[0].Message)
+		b.enqueue("a", "panics")
+		synctest.Wait()
+		require.NotContains(b, noted(), "a")
+		require.Equal(b, "panic", b.get("a", "panics").Errors[0].Kind)
 	})
 }
 
@@ -196,6 +205,7 @@ func TestConcurrencyIsNeverExceeded(t *testing.T) {
 	})
 }
 
+// (H1, H3)
 func TestSlowTopicDelaysNoOther(t *testing.T) {
 	inBubble(t, func(b *bubble) {
 		var rec recorder
@@ -220,7 +230,7 @@ func TestSlowTopicDelaysNoOther(t *testing.T) {
 	})
 }
 
-// Each key of a topic in turn has a wrong type. Other topics do not notice, it is logged, and all is well when the key is.
+// Each key of a topic in turn has a wrong type. Other topics do not notice, it is logged, and all is well when the key is. (A6, J11)
 func TestBrokenTopicDelaysNoOther(t *testing.T) {
 	// Without these a topic works all the same: they never decide the fate of a job.
 	bookkeeping := map[string]bool{"attempts": true, "moved": true, "stats": true, "errors": true, "done": true, "results": true}
@@ -273,6 +283,7 @@ func TestBrokenTopicDelaysNoOther(t *testing.T) {
 	}
 }
 
+// (I6, O4)
 func TestTopicWithoutHandlerWaits(t *testing.T) {
 	inBubble(t, func(b *bubble) {
 		var rec recorder
@@ -334,6 +345,7 @@ func TestPauseStopsTheTaking(t *testing.T) {
 	})
 }
 
+// (L1, L2)
 func TestDeadLimit(t *testing.T) {
 	inBubble(t, func(b *bubble) {
 		b.serve("a", func(context.Context, *delayq.Job) error { return delayq.Permanent(errTest) },
@@ -359,6 +371,7 @@ func TestDeadLimit(t *testing.T) {
 	})
 }
 
+// (M7)
 func TestExpiredJobIsDropped(t *testing.T) {
 	inBubble(t, func(b *bubble) {
 		var rec recorder
@@ -371,6 +384,7 @@ func TestExpiredJobIsDropped(t *testing.T) {
 		})
 		b.enqueue("a", "late", delayq.ExpireIn(time.Minute))
 		b.enqueue("a", "at", delayq.ExpireAt(b.began.Add(time.Minute)), delayq.ProcessIn(30*time.Second))
+		b.enqueue("a", "gone already", delayq.ExpireAt(b.began.Add(-time.Hour))) // (M4)
 		b.enqueue("a", "in time", delayq.ExpireIn(time.Minute+time.Millisecond))
 		b.pass(time.Minute)
 		b.serve("a", h, delayq.Hooks(&hooks))
@@ -380,11 +394,12 @@ func TestExpiredJobIsDropped(t *testing.T) {
 		require.Empty(b, rec.of("late"))
 		require.Empty(b, rec.of("at"))
 		require.Len(b, rec.of("retried"), 2, "at 0 and 2 s; the next would be after 6 s")
-		require.Len(b, hooks.of("Expired"), 3)
+		require.Len(b, hooks.of("Expired"), 4)
 		for _, e := range hooks.of("Expired") {
 			require.Equal(b, "expired", e.Outcome)
 			require.Empty(b, b.state("a", e.ID))
 		}
-		require.EqualValues(b, 3, b.counter("a", "expired"))
+		require.Empty(b, rec.of("gone already"))
+		require.EqualValues(b, 4, b.counter("a", "expired"))
 	})
 }

@@ -263,6 +263,8 @@ func (t *topicServer) outcome(r row, err error) {
 		log.Error("bury", "job", job.ID, "attempt", job.Attempt, "err", message(err))
 	case outcomeLeaseLost:
 		log.Warn("lease lost", "job", job.ID, "attempt", job.Attempt)
+	case outcomeCancelled: // by Dequeue, or deleted by hand: what the handler returned is ignored
+		log.Info("cancel", "job", job.ID, "attempt", job.Attempt)
 	}
 	h := &t.server.o.hooks
 	if len(h.outcome[outcome]) == 0 {

@@ -17,6 +17,7 @@ import (
 	"github.com/delayq/delayq/internal/redistest"
 )
 
+// (K3)
 func TestDrainLetsHandlersFinish(t *testing.T) {
 	inBubble(t, func(b *bubble) {
 		var cause error
@@ -47,7 +48,7 @@ func TestDrainLetsHandlersFinish(t *testing.T) {
 	})
 }
 
-// What still runs when the drain is over is cut off and goes back to the front of ready, with no attempt used up.
+// What still runs when the drain is over is cut off and goes back to the front of ready, with no attempt used up. (C6, K3)
 func TestHandlerBeyondTheDrainIsCutOff(t *testing.T) {
 	for name, result := range map[string]func(ctx context.Context) error{
 		"ctx error":   func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() },
@@ -130,7 +131,7 @@ func TestHandlerBeyondTheDrainIsCutOff(t *testing.T) {
 	}
 }
 
-// Whatever state the server and Redis are in, Run returns within half a second after the drain.
+// Whatever state the server and Redis are in, Run returns within half a second after the drain. (C9, K1)
 func TestRunReturnsInTime(t *testing.T) {
 	block := func(ctx context.Context, _ *delayq.Job) error { <-ctx.Done(); return ctx.Err() }
 	for name, c := range map[string]struct {
@@ -207,7 +208,7 @@ func TestTakenJobThatIsNotStartedIsReturned(t *testing.T) {
 	})
 }
 
-// The same of jobs that were taken ahead, as is done when handlers are very short.
+// The same of jobs that were taken ahead, as is done when handlers are very short. (A5)
 func TestJobTakenAheadIsReturned(t *testing.T) {
 	inBubble(t, func(b *bubble) {
 		var rec recorder
@@ -242,7 +243,7 @@ func TestJobTakenAheadIsReturned(t *testing.T) {
 	})
 }
 
-// Servers come and go while jobs flow. Each stop leaves nothing running, and no job is lost or run twice.
+// Servers come and go while jobs flow. Each stop leaves nothing running, and no job is lost or run twice. (A5, K5)
 func TestManyStops(t *testing.T) {
 	inBubble(t, func(b *bubble) {
 		var mu sync.Mutex
@@ -286,6 +287,7 @@ func TestManyStops(t *testing.T) {
 	})
 }
 
+// (K4)
 func TestStopFromInsideAHandler(t *testing.T) {
 	inBubble(t, func(b *bubble) {
 		var s *served
@@ -302,7 +304,7 @@ func TestStopFromInsideAHandler(t *testing.T) {
 	})
 }
 
-// The same with a real Redis that is killed, frozen or never there. Half a second is not asserted on a real clock.
+// The same with a real Redis that is killed, frozen or never there. Half a second is not asserted on a real clock. (K2)
 func TestRunReturnsOnARealClock(t *testing.T) {
 	for name, fail := range map[string]func(s *redistest.Server) error{
 		"idle": nil, "killed": (*redistest.Server).Kill, "frozen": (*redistest.Server).Stop,

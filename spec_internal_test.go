@@ -28,7 +28,7 @@ func slotsOf(t *testing.T, spec Spec, zone, from, to string) (list []string) {
 	}
 }
 
-// Both changes of the clocks in three zones, one of which moves them by half an hour.
+// Both changes of the clocks in three zones, one of which moves them by half an hour. (F9)
 func TestCronThroughDaylightSaving(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {

@@ -22,7 +22,7 @@ func ms(t time.Time) time.Time {
 	return t
 }
 
-// In a bubble nothing takes time but waiting, so a job has to start at its due millisecond exactly, however long ago it was enqueued.
+// In a bubble nothing takes time but waiting, so a job has to start at its due millisecond exactly, however long ago it was enqueued. (F6, F11)
 func TestJobStartsAtItsDueMillisecond(t *testing.T) {
 	for _, in := range []time.Duration{
 		0, -time.Hour, time.Nanosecond, time.Millisecond, 1500 * time.Microsecond, 50 * time.Millisecond, 999 * time.Millisecond,
@@ -101,7 +101,7 @@ func TestEarlierJobWakesTheTimer(t *testing.T) {
 	}
 }
 
-// A job that is due now is started by its own enqueueing: with all timers stopped it still is.
+// A job that is due now is started by its own enqueueing: with all timers stopped it still is. (F11)
 func TestJobDueNowNeedsNoTick(t *testing.T) {
 	inBubble(t, func(b *bubble) {
 		b.loadScripts()
@@ -146,7 +146,7 @@ func TestOldestDueFirst(t *testing.T) {
 	})
 }
 
-// More jobs due at one instant than one call promotes, or takes.
+// More jobs due at one instant than one call promotes, or takes. (B14)
 func TestFifteenHundredDueAtOnce(t *testing.T) {
 	inBubble(t, func(b *bubble) {
 		const jobs = 1500
@@ -173,7 +173,7 @@ func TestFifteenHundredDueAtOnce(t *testing.T) {
 }
 
 // The clock of Redis is hours away from those of client and server, in either direction: what was asked for in durations is not touched by
-// that, and what was asked for as an instant is that instant of Redis's clock.
+// that, and what was asked for as an instant is that instant of Redis's clock. (E1, E2)
 func TestWrongClocksChangeNothing(t *testing.T) {
 	for _, ahead := range []time.Duration{-5 * time.Hour, 5 * time.Hour, 350 * 24 * time.Hour} {
 		t.Run(ahead.String(), func(t *testing.T) {
@@ -193,7 +193,7 @@ func TestWrongClocksChangeNothing(t *testing.T) {
 					}
 				}()
 				var rec recorder
-				b.serve("a", rec.then(func(ctx context.Context, job *delayq.Job) error {
+				h := rec.then(func(ctx context.Context, job *delayq.Job) error {
 					switch {
 					case job.ID == "long":
 						select {
@@ -205,7 +205,10 @@ func TestWrongClocksChangeNothing(t *testing.T) {
 						return errors.New("once")
 					}
 					return nil
-				}), delayq.Lease(time.Second))
+				})
+				for range 2 { // neither takes the other's jobs
+					b.serve("a", h, delayq.Lease(time.Second))
+				}
 				b.pass(2 * time.Second)
 				began := b.at()
 				b.enqueue("a", "now")
@@ -237,7 +240,7 @@ func TestWrongClocksChangeNothing(t *testing.T) {
 	}
 }
 
-// What a handler puts back for a moment is on time like any other job.
+// What a handler puts back for a moment is on time like any other job. (M5)
 func TestShortDelaysOfRetryAndSnoozeAreOnTime(t *testing.T) {
 	for name, again := range map[string]func() error{
 		"retry":  func() error { return errors.New("again") },
@@ -265,7 +268,7 @@ func TestShortDelaysOfRetryAndSnoozeAreOnTime(t *testing.T) {
 	}
 }
 
-// An idle server asks Redis about once a second for each topic, and no more often.
+// An idle server asks Redis about once a second for each topic, and no more often. (G11)
 func TestIdleServerIsQuiet(t *testing.T) {
 	inBubble(t, func(b *bubble) {
 		w := newWire(b.redis)
@@ -276,7 +279,7 @@ func TestIdleServerIsQuiet(t *testing.T) {
 		before, promotes := w.requests(), hooks.calls("promote")
 		b.pass(100 * time.Second)
 		require.LessOrEqual(b, w.requests()-before, 175)
-		require.InDelta(b, 100, hooks.calls("promote")-promotes, 12)
+		require.InDelta(b, 105, hooks.calls("promote")-promotes, 6) // ticks of 0.9 to 1 s
 	})
 }
 

@@ -72,6 +72,7 @@ var mayForget = map[string]string{
 	"ack": "running", "cancel running": "running", "cancel scheduled": "scheduled", "cancel dead": "dead",
 }
 
+// (J11)
 func TestWrongTypeLosesNoJob(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, rdb redis.UniversalClient) {
@@ -184,7 +185,7 @@ func (h *Hand) finish() (ids []string) {
 	return ids
 }
 
-// Counters never decide the fate of a job.
+// Counters never decide the fate of a job. (A6)
 func TestCountersDecideNothing(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, rdb redis.UniversalClient) {

@@ -275,6 +275,9 @@ func TestRecordDeletedByHandIsDropped(t *testing.T) {
 	require.NoError(t, err)
 	found, _ := check.Census(state)
 	require.Empty(t, found)
+	info, err := b.client.Inspect(ctx, "t")
+	require.NoError(t, err)
+	require.EqualValues(t, 1, info.Counters["dropped"], "the leased one; an ID that waits without a record is what every cancel leaves")
 }
 
 // TestLostLeasesKeyIsMended (C1, asynq#1144): the whole key of leases is deleted under load. The handlers end, nothing else is disturbed, and a

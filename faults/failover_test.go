@@ -48,18 +48,18 @@ func (b *bench) newMaster(s *redistest.Server) {
 // Every job that the replica had confirmed runs; jobs that were done may run again, since their acks may not have reached the replica.
 func TestFailoverLosesNothingConfirmed(t *testing.T) {
 	b, replica, access := newReplicated(t)
-	b.worker("w", func(c *rig.WorkerConfig) { c.Redis = access; c.Slots = 20 })
-	b.put(20, rig.Task{ID: "running", Steps: []string{"hang:1s"}, Retries: -1})
+	b.worker("w", func(c *rig.WorkerConfig) { c.Redis = access; c.Slots = 200 })
+	b.put(200, rig.Task{ID: "running", Steps: []string{"hang:1s"}, Retries: -1})
 	b.put(60, rig.Task{ID: "waiting", Steps: []string{"hang:100ms"}, Retries: -1})
 	b.put(20, rig.Task{ID: "later", Delay: 3 * time.Second, Retries: -1})
-	b.awaitN(20, "start", is(rig.OpStart, ""))
+	b.awaitN(200, "start", is(rig.OpStart, ""))
 	heal := b.fault("failover")
 	require.NoError(t, b.server.Kill())
 	b.newMaster(replica)
 	heal()
 	b.drained(patientFailover)
 	report := b.judge()
-	require.Equal(t, 100, report.Finished)
+	require.Equal(t, 280, report.Finished)
 	require.Zero(t, report.LostInFailover)
 }
 
@@ -239,4 +239,71 @@ func TestSlotMovesUnderLoad(t *testing.T) {
 	})
 	b.direct = dst
 	b.judge()
+}
+
+// TestAHundredFailoversLeakNothing (J12, go-redis#1446): two servers change their parts a hundred times, and each time the name leads to the new
+// master. A server and a client in this process work after every change, and in the end there are as many goroutines and open files as after
+// the first few. It does not run in parallel: it looks at the whole process.
+func TestAHundredFailoversLeakNothing(t *testing.T) {
+	changes := 100
+	if testing.Short() {
+		changes = 20
+	}
+	b := newLoneBench(t, "--repl-diskless-sync-delay", "0")
+	servers := []*redistest.Server{b.server, redistest.Replica(t, b.server, "--repl-diskless-sync-delay", "0")}
+	direct := []*redis.Client{servers[0].Client(t), servers[1].Client(t)}
+	rdb := b.through(b.proxy)
+	client := delayq.NewClient(rdb, delayq.Prefix(b.prefix))
+	handled := make(chan string, 2*changes)
+	r := b.serve(rdb, func(s *delayq.Server) {
+		s.HandlerFunc("t", func(_ context.Context, job *delayq.Job) error { handled <- job.ID; return nil })
+	})
+	replicated := func(replica int) {
+		eventually(t, "replication", patient, func() bool {
+			info, err := direct[replica].Info(context.Background(), "replication").Result()
+			return err == nil && strings.Contains(info, "role:slave") && strings.Contains(info, "master_link_status:up")
+		})
+	}
+	works := func(id string) {
+		eventually(t, "enqueue "+id, patient, func() bool {
+			_, err := client.Enqueue(context.Background(), "t", id, nil, delayq.Replace())
+			return err == nil
+		})
+		for limit := time.After(patient); ; {
+			select {
+			case got := <-handled:
+				if got == id {
+					return
+				}
+			case <-limit:
+				t.Fatalf("%s is not run", id)
+			}
+		}
+	}
+	change := func(i int) {
+		old, next := i%2, (i+1)%2
+		replicated(next)
+		host, port, err := net.SplitHostPort(servers[next].Addr())
+		require.NoError(t, err)
+		require.NoError(t, direct[next].Do(t.Context(), "REPLICAOF", "NO", "ONE").Err())
+		require.NoError(t, direct[old].Do(t.Context(), "REPLICAOF", host, port).Err())
+		b.proxy.Retarget(servers[next].Addr())
+		if i%3 > 0 { // else the connections to the old master stay, which answers READONLY
+			b.proxy.Reset()
+		}
+		works(fmt.Sprint("job", i))
+	}
+	for i := range 4 {
+		change(i)
+	}
+	goroutines, _, files := usage()
+	for i := 4; i < changes; i++ {
+		change(i)
+	}
+	eventually(t, "goroutines and files as before", patient, func() bool {
+		g, _, f := usage()
+		return g <= goroutines+10 && f <= files+10
+	})
+	require.NotZero(t, errorsIn(r.log.String(), "redis away"))
+	r.end(t)
 }

@@ -142,16 +142,27 @@ func TestWorkerResumesAfterEveryFault(t *testing.T) {
 // TestDemotedMaster (J6, go-redis#790, stormkit PR#533): the connections lead to a server that has become a replica, then the name leads to
 // the new master. READONLY is no failure of a job.
 func TestDemotedMaster(t *testing.T) {
+	for name, answer := range map[string]string{
+		"plain": "-READONLY You can't write against a read only replica.",
+		"proxy": "-ERR READONLY You can't write against a read only replica.", // as some proxies put it
+	} {
+		t.Run(name, func(t *testing.T) { demote(t, answer) })
+	}
+}
+
+func demote(t *testing.T, answer string) {
 	b := newBench(t)
 	w := b.worker("w")
 	b.put(3, rig.Task{ID: "before", Retries: -1})
 	b.awaitN(3, "ack", is(rig.OpSettled, "acked"))
 	heal := b.fault("readonly")
-	trap := b.proxy.Answer(func([][]byte) bool { return true }, "-READONLY You can't write against a read only replica.", -1)
+	trap := b.proxy.Answer(func([][]byte) bool { return true }, answer, -1)
 	<-trap.Hit()
 	time.Sleep(lease) // the length of the fault
 	trap.Remove()
+	since := rig.Mono()
 	b.put(3, rig.Task{ID: "after", Retries: -1})
+	require.Less(t, b.resumed("after0", since), resumeLimit)
 	b.awaitN(6, "ack", is(rig.OpSettled, "acked"))
 	heal()
 	require.Equal(t, 6, b.judge().Runs)

@@ -1,0 +1,46 @@
+package delayq
+
+import (
+	"testing"
+	"time"
+	"unsafe"
+
+	"github.com/stretchr/testify/require"
+)
+
+// stepped is the same instant on a machine whose wall clock was set forward by so many seconds, or back: its monotonic reading is left alone.
+// It writes into the first word of a time.Time: a flag, 33 bits of seconds, 30 bits of nanoseconds.
+func stepped(t time.Time, seconds int64) time.Time {
+	word := (*uint64)(unsafe.Pointer(&t))
+	*word += uint64(seconds) << 30
+	return t
+}
+
+// Somebody sets the wall clock of the machine while a server runs, by an hour or by years: what it takes for Redis's time, and for the ends of
+// its leases, stays as it was. (E3, E4)
+func TestStepOfTheLocalClockChangesNothing(t *testing.T) {
+	t.Parallel()
+	sent := time.Now()
+	received := sent.Add(10 * time.Millisecond)
+	const ms = 1_700_000_000_000
+	for _, step := range []int64{-3600, 3600, 24 * 3600, -400 * 24 * 3600} {
+		later := received.Add(5 * time.Second)
+		wrong := stepped(later, step)
+		require.Equal(t, step, wrong.Unix()-later.Unix(), "the wall clock is stepped")
+		require.Zero(t, wrong.Sub(later), "the monotonic one is not")
+
+		var c clock
+		c.read(ms, sent, received)
+		require.True(t, msTime(ms+5000).Equal(c.at(wrong)), "jobs would be early or late by the step")
+		require.EqualValues(t, ms+5010+1, c.latest(wrong), "counted from the sending")
+
+		// A lease of 8 s that was asked for at sent.
+		ts := &topicServer{leases: map[string]*run{}}
+		r := &run{id: "x", until: sent.Add(8 * time.Second)}
+		ts.leases["x"] = r
+		require.Equal(t, []*run{r}, ts.held(wrong), "given up too early")
+		require.NoError(t, r.lost)
+		require.Empty(t, ts.held(stepped(sent.Add(8*time.Second), step)), "kept too long")
+		require.ErrorIs(t, r.lost, ErrLeaseLost)
+	}
+}

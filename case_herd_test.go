@@ -1,0 +1,131 @@
+package delayq_test
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/delayq/delayq"
+	"github.com/delayq/delayq/internal/redistest"
+)
+
+// Fifty servers move and run the same jobs, all due at one instant: no server asks Redis for a job in vain again and again. One request serves
+// more than ten jobs. (G5)
+func TestManyServersShareTheMoving(t *testing.T) {
+	const jobs = 20_000
+	var mu sync.Mutex
+	requests := make(map[int]int)
+	run := func(b *bubble, servers int) {
+		list := make([]delayq.NewJob, jobs)
+		for i := range list {
+			list[i] = delayq.NewJob{Topic: "a", ID: fmt.Sprint(i), Options: []delayq.JobOption{delayq.ProcessIn(2 * time.Second)}}
+		}
+		_, err := b.client.EnqueueBatch(b.Context(), list)
+		require.NoError(b, err)
+		w := newWire(b.redis)
+		var rec recorder
+		for range servers {
+			b.serveOn(w, "a", rec.then(nil))
+		}
+		b.pass(2*time.Second - time.Millisecond - b.at())
+		before := w.requests()
+		b.pass(100 * time.Millisecond)
+		mu.Lock()
+		defer mu.Unlock()
+		requests[servers] = w.requests() - before
+		require.Len(b, rec.times(), jobs)
+		require.Len(b, rec.all(), jobs)
+	}
+	t.Run("each", func(t *testing.T) {
+		for _, servers := range []int{1, 50} {
+			t.Run(fmt.Sprint(servers), func(t *testing.T) { inBubble(t, func(b *bubble) { run(b, servers) }) })
+		}
+	})
+	t.Logf("requests for %d jobs, by the number of servers: %v", jobs, requests)
+	require.Less(t, requests[50], jobs/10, "most of them find nothing left to do")
+}
+
+// Servers that were started at the same moment do not ask Redis in step for ever. (G10)
+func TestTicksOfServersSpread(t *testing.T) {
+	inBubble(t, func(b *bubble) {
+		const servers = 20
+		var mu sync.Mutex
+		last := make([]time.Time, servers)
+		for i := range servers {
+			b.serve("a", nothing, delayq.Hooks(onScript(func(e delayq.ScriptEvent) {
+				if e.Name == "promote" {
+					mu.Lock()
+					defer mu.Unlock()
+					last[i] = time.Now()
+				}
+			})))
+		}
+		b.pass(2 * time.Minute)
+		mu.Lock()
+		defer mu.Unlock()
+		distinct := make(map[time.Time]bool)
+		for _, at := range last {
+			require.WithinDuration(b, time.Now(), at, time.Second)
+			distinct[at.Truncate(time.Millisecond)] = true
+		}
+		require.GreaterOrEqual(b, len(distinct), servers*3/4)
+	})
+}
+
+// One server knows one topic, another one the other. Failing jobs are retried by the one that knows them, and the other never touches them. (H2)
+func TestServersOfDifferentTopicsKeepToTheirOwn(t *testing.T) {
+	inBubble(t, func(b *bubble) {
+		recs := map[string]*recorder{"a": {}, "b": {}}
+		wires := map[string]*wire{"a": newWire(b.redis), "b": newWire(b.redis)}
+		for topic, rec := range recs {
+			b.serveOn(wires[topic], topic, rec.then(func(_ context.Context, job *delayq.Job) error {
+				if job.Topic != topic {
+					b.Errorf("job of topic %s at the server of %s", job.Topic, topic)
+				}
+				return errTest
+			}))
+			for i := range 5 {
+				b.enqueue(topic, fmt.Sprint(topic, i), delayq.Retry(3), delayq.Backoff(time.Second, time.Second))
+			}
+		}
+		b.pass(time.Minute)
+		for topic, rec := range recs {
+			require.Len(b, rec.all(), 5*4)
+			require.EqualValues(b, 5*4, b.counter(topic, "taken"))
+			require.EqualValues(b, 5, b.counter(topic, "buried"))
+			require.Less(b, wires[topic].requests(), 300, "to and fro")
+		}
+	})
+}
+
+// A topic with fifty thousand due jobs does not keep the one job of another topic from being run: when that starts, most of the many
+// still wait. (H4)
+func TestHugeTopicDelaysNoOther(t *testing.T) {
+	t.Parallel()
+	rdb, prefix := redistest.Shared(t), redistest.Prefix(t)
+	client := delayq.NewClient(rdb, delayq.Prefix(prefix))
+	const jobs = 50_000
+	list := make([]delayq.NewJob, 0, jobs+1)
+	for i := range jobs {
+		list = append(list, delayq.NewJob{Topic: "huge", ID: fmt.Sprint(i), Options: []delayq.JobOption{delayq.ProcessIn(time.Millisecond)}})
+	}
+	list = append(list, delayq.NewJob{Topic: "small", ID: "1", Options: []delayq.JobOption{delayq.ProcessIn(time.Millisecond)}})
+	_, err := client.EnqueueBatch(t.Context(), list)
+	require.NoError(t, err)
+	waiting := make(chan int64, 1)
+	serveMany(t, rdb, prefix, func(s *delayq.Server) {
+		s.HandlerFunc("huge", nothing)
+		s.HandlerFunc("small", func(ctx context.Context, _ *delayq.Job) error {
+			info, err := client.Inspect(ctx, "huge")
+			if err == nil {
+				waiting <- info.Scheduled + info.Ready
+			}
+			return err
+		})
+	})
+	require.Greater(t, receive(t, waiting), int64(jobs/2))
+}

@@ -1,0 +1,83 @@
+package delayq_test
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/delayq/delayq"
+	"github.com/delayq/delayq/internal/redistest"
+)
+
+// Ten times fifty servers are started and stopped at all moments of their lives, side by side and with jobs at hand. Each Run returns, nothing
+// is left running, no job is lost or run twice. (K5)
+func TestStartsAndStopsSideBySide(t *testing.T) {
+	inBubble(t, func(b *bubble) {
+		var rec recorder
+		var next atomic.Int64
+		var all sync.WaitGroup
+		for range 10 {
+			all.Go(func() {
+				for range 50 {
+					s := delayq.NewServer(b.rdb, quiet(bubblePrefix)...)
+					s.HandlerFunc("a", rec.then(func(ctx context.Context, _ *delayq.Job) error {
+						select {
+						case <-time.After(time.Duration(rand.IntN(5)) * time.Millisecond):
+							return nil
+						case <-ctx.Done():
+							return ctx.Err()
+						}
+					}))
+					ctx, stop := context.WithCancel(b.Context())
+					var two sync.WaitGroup
+					two.Go(func() {
+						if err := s.Run(ctx); err != nil {
+							b.Errorf("Run: %v", err)
+						}
+					})
+					for range rand.IntN(4) {
+						if _, err := b.client.Enqueue(b.Context(), "a", fmt.Sprint(next.Add(1)), nil); err != nil {
+							b.Errorf("enqueue: %v", err)
+						}
+					}
+					time.Sleep(time.Duration(rand.IntN(20_000)) * time.Microsecond)
+					two.Go(stop)
+					two.Go(stop)
+					two.Wait()
+				}
+			})
+		}
+		all.Wait()
+		b.serve("a", rec.then(nil))
+		b.pass(5 * time.Second)
+		require.EqualValues(b, next.Load(), len(rec.times()))
+		require.EqualValues(b, next.Load(), len(rec.all()))
+		require.EqualValues(b, next.Load(), b.counter("a", "acked"))
+		require.Zero(b, b.counter("a", "reclaimed"))
+	})
+}
+
+// The application closes its go-redis client: calls say so, and what they asked for has not happened. The library has nothing of its own to
+// close, and closes nothing of the application's. (K7)
+func TestCallsAfterCloseSaySo(t *testing.T) {
+	t.Parallel()
+	redistest.Each(t, func(t *testing.T, rdb redis.UniversalClient) {
+		opts := *rdb.(*redis.Client).Options()
+		closed := redis.NewClient(&opts)
+		client := delayq.NewClient(closed, delayq.Prefix(redistest.Prefix(t)))
+		_, err := client.Enqueue(t.Context(), "topic", "x", nil)
+		require.NoError(t, err)
+		require.NoError(t, closed.Close())
+		for call, err := range everyCall(t.Context(), client, "topic", "x") {
+			require.ErrorIs(t, err, redis.ErrClosed, call)
+			require.NotErrorIs(t, err, delayq.ErrUnknownOutcome, call)
+		}
+	})
+}
