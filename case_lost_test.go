@@ -164,7 +164,7 @@ func TestTwoHundredOutages(t *testing.T) {
 		var log logbook
 		w := newWire(b.redis)
 		b.serveOn(w, "a", rec.then(nil), log.to(), delayq.Lease(5*time.Second))
-		for i := range 200 {
+		for i := range redistest.Size(200) {
 			length := 100*time.Millisecond + time.Duration(rand.Int64N(int64(20*time.Second)))
 			kind := []string{"cut", "freeze", "reset"}[rand.IntN(3)]
 			switch kind {

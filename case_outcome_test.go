@@ -166,7 +166,8 @@ func TestMemoryOfAJob(t *testing.T) {
 		require.NoError(t, err)
 		return bytes
 	}
-	const jobs, payload = 50_000, 100
+	const payload = 100
+	const jobs = 50_000
 	list := make([]delayq.NewJob, jobs)
 	for i := range list {
 		list[i] = delayq.NewJob{Topic: "a", ID: fmt.Sprintf("%010d", i), Payload: make([]byte, payload), Options: []delayq.JobOption{delayq.ProcessIn(time.Hour)}}

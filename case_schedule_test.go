@@ -8,12 +8,13 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/delayq/delayq"
+	"github.com/delayq/delayq/internal/redistest"
 )
 
-// Five thousand schedules have a slot in the same millisecond: each has its one job, and all of them start in that millisecond. (F10, G7)
+// Thousands of schedules have a slot in the same millisecond: each has its one job, and all of them start in that millisecond. (F10, G7)
 func TestManySchedulesAtOneSlot(t *testing.T) {
 	inBubble(t, func(b *bubble) {
-		const schedules = 5000
+		schedules := redistest.Size(5000)
 		for i := range schedules {
 			b.schedule(fmt.Sprint(i), delayq.Every(time.Minute))
 		}

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/delayq/delayq"
+	"github.com/delayq/delayq/internal/redistest"
 )
 
 // The lease runs from the take on, not from when a server first knows of the job: a delay of many leases makes one run. (B1)
@@ -104,7 +105,7 @@ const callTime = 5 * time.Second
 // crashed. (B11)
 func TestShortJobsAreNeverRescued(t *testing.T) {
 	inBubble(t, func(b *bubble) {
-		const jobs = 20_000
+		jobs := redistest.Size(20_000)
 		list := make([]delayq.NewJob, jobs)
 		for i := range list {
 			list[i] = delayq.NewJob{Topic: "a", ID: fmt.Sprint(i), Options: []delayq.JobOption{delayq.Retry(0)}}
@@ -132,7 +133,7 @@ func TestShortJobsAreNeverRescued(t *testing.T) {
 // Three servers find the same ten thousand jobs due: each stands in ready once. The topic is paused, so they stay there. (B14)
 func TestManyMoversMoveEachJobOnce(t *testing.T) {
 	inBubble(t, func(b *bubble) {
-		const jobs = 10_000
+		jobs := redistest.Size(10_000)
 		list := make([]delayq.NewJob, jobs)
 		for i := range list {
 			list[i] = delayq.NewJob{Topic: "a", ID: fmt.Sprint(i), Options: []delayq.JobOption{delayq.ProcessIn(time.Second)}}
@@ -162,7 +163,7 @@ func TestManyMoversMoveEachJobOnce(t *testing.T) {
 // what runs again has its payload. (D8, B8)
 func TestRescueRevivesNothingThatIsGone(t *testing.T) {
 	eachClient(t, func(t *testing.T, f *fixture) {
-		const rounds, each = 25, 400
+		rounds, each := redistest.Size(25), 400
 		for round := range rounds {
 			list := make([]delayq.NewJob, each)
 			for i := range list {
