@@ -398,13 +398,16 @@ func (c *Client) readySchedule(topic, name string) error {
 	return c.ready(topic, "")
 }
 
-// Unschedule removes a schedule, its counts and its history. When it has returned no slot is fired any more. Jobs fired before are jobs like any
-// other: they run, unless Dequeue cancels them. ErrNotFound if there is no such schedule.
+// Unschedule removes a schedule, its counts and its history. When it has returned no slot is fired any more, and the job of the last slot is
+// cancelled if it waits, backs off or snoozes. One that is running goes on, and other jobs of the schedule are jobs like any other: those of
+// Trigger, and with Allow those of earlier slots. ErrNotFound if there is no such schedule.
 func (c *Client) Unschedule(ctx context.Context, topic, name string) error {
 	err := c.readySchedule(topic, name)
 	if err == nil {
 		_, err = c.one(ctx, unscheduleScript, topic, name, func(k *keys, receipt string) []any {
-			return names(k.schedules, k.slots, k.waiting, k.fired, k.runs, receipt)
+			return names(
+				k.schedules, k.slots, k.waiting, k.fired, k.runs, receipt, k.pool, k.bucket, k.leases, k.dead, k.attempts, k.errors, k.moved, k.stats,
+			)
 		})
 	}
 	if err != nil {

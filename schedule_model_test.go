@@ -182,6 +182,9 @@ func playSchedules(t *testing.T, seed uint64, n int) {
 		case what == 17 && random.IntN(3) == 0:
 			step = "remove"
 			require.Equal(t, !m.exists, missing(client.Unschedule(ctx, "t", "s")))
+			if m.exists {
+				delete(m.jobs, m.last)
+			}
 			*m = scheduleModel{jobs: m.jobs}
 		default:
 			every := []time.Duration{time.Second, 10 * time.Second, time.Minute}[random.IntN(3)]

@@ -335,6 +335,54 @@ func TestSchedulePauseTriggerAndRemove(t *testing.T) {
 	})
 }
 
+// A schedule that is removed takes the job of its last slot with it, in whatever state that is, unless it runs; a triggered one stays. (D16)
+func TestRemovedScheduleLeavesNoJob(t *testing.T) {
+	inBubble(t, func(b *bubble) {
+		ctx := b.Context()
+		var r recorder
+		finish := make(chan struct{})
+		once := b.serve("failing", r.then(func(context.Context, *delayq.Job) error { return errTest }))
+		b.serve("running", r.then(func(context.Context, *delayq.Job) error {
+			<-finish
+			return nil
+		}))
+		for _, topic := range []string{"ready", "failing", "running", "delayed"} {
+			opts := []delayq.ScheduleOption{}
+			if topic == "delayed" {
+				opts = append(opts, delayq.ProcessIn(time.Hour))
+			}
+			require.NoError(b, b.client.Schedule(ctx, topic, "s", delayq.Every(10*time.Second), []byte("payload"), opts...))
+		}
+		stop := []*served{b.serve("ready", r.then(nil)), b.serve("delayed", r.then(nil))} // they fire
+		require.NoError(b, b.client.Pause(ctx, "ready", 0, "", ""))
+		b.pass(10*time.Second + time.Millisecond)
+		id := fmt.Sprint("s@", b.began.Add(10*time.Second).UnixMilli())
+		for topic, state := range map[string]delayq.State{
+			"ready": delayq.StateReady, "failing": delayq.StateScheduled, "running": delayq.StateRunning, "delayed": delayq.StateScheduled,
+		} {
+			require.Equal(b, state, b.state(topic, id), topic)
+		}
+		triggered, err := b.client.Trigger(ctx, "ready", "s")
+		require.NoError(b, err)
+		for _, topic := range []string{"ready", "failing", "running", "delayed"} {
+			require.NoError(b, b.client.Unschedule(ctx, topic, "s"))
+		}
+		close(finish)
+		require.NoError(b, b.client.Resume(ctx, "ready"))
+		b.pass(24 * time.Hour)
+		require.ElementsMatch(b, []string{id, id, triggered}, r.ids(), "one failed once, one ran to its end")
+		for _, topic := range []string{"ready", "failing", "running", "delayed"} {
+			info, err := b.client.Inspect(ctx, topic)
+			require.NoError(b, err)
+			require.Zero(b, info.Scheduled+info.Ready+info.Running+info.Dead, topic)
+			require.Equal(b, topic != "running", info.Counters["cancelled"] == 1, topic)
+		}
+		for _, s := range append(stop, once) {
+			require.NoError(b, s.stop())
+		}
+	})
+}
+
 // The same schedule again changes nothing, another one takes its place, with the counts going on.
 func TestScheduleAgain(t *testing.T) {
 	inBubble(t, func(b *bubble) {

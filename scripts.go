@@ -139,7 +139,7 @@ var (
 
 	//go:embed lua/unschedule.lua
 	unscheduleLua    string
-	unscheduleScript = newScript("unschedule", unscheduleLua, nowPart, receiptPart)
+	unscheduleScript = newScript("unschedule", unscheduleLua, nowPart, receiptPart, statsPart, schedulePart)
 
 	//go:embed lua/suspend.lua
 	suspendLua    string

@@ -1,17 +1,28 @@
--- unschedule: removes a schedule with its history. Jobs that it has fired are jobs like any other.
+-- unschedule: removes a schedule with its history, and cancels the job of its last slot unless that is running.
 --
--- KEYS[1]  schedules  hash, name to definition
--- KEYS[2]  slots      zset, name scored by the next slot (Unix ms)
--- KEYS[3]  waiting    zset, name scored by the slot that waits for the end of the last run
--- KEYS[4]  fired      hash, name to what has become of its slots
--- KEYS[5]  runs       hash, name to the history of its runs
--- KEYS[6]  receipt    string, the last call of the lane and its reply
--- ARGV[1]  number  number of this call in its lane
--- ARGV[2]  name    the schedule
+-- KEYS[1]   schedules  hash, name to definition
+-- KEYS[2]   slots      zset, name scored by the next slot (Unix ms)
+-- KEYS[3]   waiting    zset, name scored by the slot that waits for the end of the last run
+-- KEYS[4]   fired      hash, name to what has become of its slots
+-- KEYS[5]   runs       hash, name to the history of its runs
+-- KEYS[6]   receipt    string, the last call of the lane and its reply
+-- KEYS[7]   pool       hash, job id to record
+-- KEYS[8]   bucket     zset, job id scored by due time (Unix ms)
+-- KEYS[9]   leases     zset, job id scored by the end of its lease
+-- KEYS[10]  dead       zset, job id scored by the time of burial
+-- KEYS[11]  attempts   hash, job id to finished attempts
+-- KEYS[12]  errors     hash, job id to its last errors
+-- KEYS[13]  moved      hash, job id to its present due time, if that is not the record's
+-- KEYS[14]  stats      hash, counter to number
+-- ARGV[1]   number  number of this call in its lane
+-- ARGV[2]   name    the schedule
 --
+-- The id of the job may stay behind in ready: take drops an id without a record.
 -- The definition goes last: if something fails before, another call finds it and removes the rest.
 -- Returns {'ok', now, state}: gone, or none when there is no such schedule. Cost: O(log N).
 local schedules, slots, waiting, fired, runs, receipt = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
+local pool, bucket, leases, dead, attempts = KEYS[7], KEYS[8], KEYS[9], KEYS[10], KEYS[11]
+local errors, moved, stats = KEYS[12], KEYS[13], KEYS[14]
 local number, name = ARGV[1], ARGV[2]
 
 local told = replay(receipt, number)
@@ -22,6 +33,15 @@ end
 local state = 'none'
 if redis.call('HEXISTS', schedules, name) == 1 then
   state = 'gone'
+  local last = state_of(redis.call('HGET', fired, name))
+  if last and going(pool, dead, last) and not redis.call('ZSCORE', leases, last.job) then
+    redis.call('HDEL', pool, last.job)
+    redis.call('ZREM', bucket, last.job)
+    redis.pcall('HDEL', attempts, last.job)
+    redis.pcall('HDEL', errors, last.job)
+    redis.pcall('HDEL', moved, last.job)
+    count(stats, 'cancelled', 1)
+  end
   redis.call('ZREM', slots, name)
   redis.call('ZREM', waiting, name)
   redis.call('HDEL', fired, name)
