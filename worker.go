@@ -207,6 +207,7 @@ func (m loss) names(r *run) bool {
 // start gives a job to a free slot, or keeps it for the next one that becomes free.
 func (t *topicServer) start(r *run) {
 	t.mu.Lock()
+	t.lookLocked(r, time.Now())
 	lost := r.lost
 	switch {
 	case lost != nil:
@@ -332,13 +333,22 @@ func (t *topicServer) finish(r *run, cause, err error, ran time.Duration) (next 
 	return next
 }
 
+// lookLocked notes that the lease of a job that is to be started is over by our own clock: this process has stood still, and another server may
+// have the job. It would be found out by the next extension, but by then many more would have been started.
+func (t *topicServer) lookLocked(r *run, now time.Time) {
+	if r.lost == nil && !now.Before(r.until) {
+		t.loseLocked(r, ErrLeaseLost)
+	}
+}
+
 // popLocked takes the next job that is still ours out of next, and makes it a running one.
 func (t *topicServer) popLocked() *run {
+	now := time.Now()
 	for len(t.next) > 0 && !t.stopping {
 		r := t.next[0]
 		t.next[0] = nil
 		t.next = t.next[1:]
-		if r.lost == nil {
+		if t.lookLocked(r, now); r.lost == nil {
 			t.startLocked(r)
 			return r
 		}
