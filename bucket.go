@@ -35,9 +35,7 @@ func (t *topicServer) promoteLoop(ctx context.Context) {
 		if heal {
 			healed = time.Now()
 		}
-		if again := t.fire(ctx, due); again || moved >= promoteLimit {
-			continue
-		}
+		again := t.fire(ctx, due) || moved >= promoteLimit
 		if now := t.clock.at(time.Now()); now.Sub(pruned).Abs() >= pruneEvery {
 			began := time.Now()
 			if removed, err := t.prune(ctx); err == nil && removed == pruneLimit {
@@ -45,6 +43,9 @@ func (t *topicServer) promoteLoop(ctx context.Context) {
 			}
 			pruned = now // a failure is in the log; the next turn is soon enough
 			wait -= time.Since(began)
+		}
+		if again {
+			continue
 		}
 		t.sleepUntilDue(ctx, min(wait, tick-rand.N(tick/10).Truncate(time.Millisecond)))
 	}

@@ -170,16 +170,20 @@ func (d *doctor) paced(ctx context.Context, call func(ctx context.Context) error
 	return d.pause(ctx, time.Since(began))
 }
 
-// slice is one call of the check script.
-func (d *doctor) slice(ctx context.Context, part, cursor string, limit int) (next string, sizes []int64, err error) {
+// ask is one call of the check script.
+func (d *doctor) ask(ctx context.Context, jobs int, args ...any) (r reply, err error) {
 	k := d.keys
-	var r reply
 	err = d.paced(ctx, func(ctx context.Context) (err error) {
-		r, err = d.call.call(ctx, checkScript, k.topic, limit, names(
-			append(k.checked(), k.ready, k.handoff, k.stats)...,
-		), part, cursor, limit, d.repair)
+		r, err = d.call.call(ctx, checkScript, k.topic, jobs, names(append(k.checked(), k.ready, k.handoff, k.stats)...), args...)
 		return err
 	})
+	return r, err
+}
+
+// slice looks through a part of the topic.
+func (d *doctor) slice(ctx context.Context, part, cursor string, limit int) (next string, sizes []int64, err error) {
+	k := d.keys
+	r, err := d.ask(ctx, limit, part, cursor, limit, d.repair)
 	if err != nil {
 		return "", nil, err
 	}
@@ -227,39 +231,40 @@ var errGrowing = errors.New("ready grows faster than it can be read")
 
 // walk reads ready from its tail to its head, and then handoff. What is pushed meanwhile makes the way longer: so it has a limit.
 func (d *doctor) walk(ctx context.Context, see func(id string)) error {
-	length, err := d.rdb.LLen(ctx, d.keys.ready).Result()
-	if err != nil {
-		return fmt.Errorf("check topic %q: %w", d.keys.topic, err)
-	}
-	most := 4*length + 100*checkWalk
-	for from, ids := int64(1), []string(nil); ; from += checkWalk {
-		if from > most {
-			return fmt.Errorf("check topic %q: %w", d.keys.topic, errGrowing)
-		}
-		err := d.paced(ctx, func(ctx context.Context) (err error) {
-			ids, err = d.rdb.LRange(ctx, d.keys.ready, 1-from-checkWalk, -from).Result()
-			return err
-		})
+	most := int64(0)
+	for from := int64(1); ; from += checkWalk {
+		ids, length, err := d.list(ctx, d.keys.ready, 1-from-checkWalk, -from)
 		if err != nil {
-			return fmt.Errorf("check topic %q: %w", d.keys.topic, err)
+			return err
 		}
-		for _, id := range ids {
-			see(id)
+		if most == 0 {
+			most = 4*length + 100*checkWalk
+		}
+		for i := range ids {
+			see(ids.text(i))
 		}
 		if len(ids) < checkWalk {
 			break
 		}
+		if from > most {
+			return fmt.Errorf("check topic %q: %w", d.keys.topic, errGrowing)
+		}
 	}
-	return d.paced(ctx, func(ctx context.Context) error {
-		ids, err := d.rdb.LRange(ctx, d.keys.handoff, 0, checkWalk-1).Result()
-		if err != nil {
-			return fmt.Errorf("check topic %q: %w", d.keys.topic, err)
-		}
-		for _, id := range ids {
-			see(id)
-		}
-		return nil
-	})
+	ids, _, err := d.list(ctx, d.keys.handoff, 0, checkWalk-1)
+	for i := range ids {
+		see(ids.text(i))
+	}
+	return err
+}
+
+// list reads IDs of ready or handoff, by their indices, and how many there are.
+func (d *doctor) list(ctx context.Context, key string, first, last int64) (ids reply, length int64, err error) {
+	r, err := d.ask(ctx, int(last-first+1), d.keys.name(key), first, last, 0)
+	if err != nil {
+		return nil, 0, err
+	}
+	length, _ = strconv.ParseInt(r.text(2), 10, 64) // LLEN
+	return r.list(6), length, nil
 }
 
 // A stray is a job that may have lost its place.
@@ -324,7 +329,13 @@ func (d *doctor) winnow(ctx context.Context, missing map[string]bool) error {
 	if len(missing) == 0 {
 		return nil
 	}
-	return d.walk(ctx, func(id string) { delete(missing, id) })
+	d.waiting = d.waiting[:0] // for what is found next: a picture that is not as old
+	err := d.walk(ctx, func(id string) {
+		delete(missing, id)
+		d.waiting = append(d.waiting, maphash.String(d.seed, id))
+	})
+	slices.Sort(d.waiting)
+	return err
 }
 
 // diagnose says where a job belongs, by what the get script tells of it; nil if it has a place.
@@ -334,7 +345,7 @@ func (d *doctor) diagnose(id string, at func(column int) string) *stray {
 		return nil
 	}
 	s := &stray{
-		id: id, nonce: raw[:min(len(raw), nonceLen)], attempts: at(columnAttempts), moved: at(columnMoved), size: len(raw),
+		id: id, nonce: strings.Clone(raw[:min(len(raw), nonceLen)]), attempts: at(columnAttempts), moved: at(columnMoved), size: len(raw),
 		found: Finding{Key: d.keys.name(d.keys.pool), ID: id, What: FindingNoPlace},
 	}
 	if score := at(columnBucket); score != "" {
@@ -435,24 +446,26 @@ func (s *Server) alarm(t *topicServer) {
 	}
 }
 
-// checkLoop checks one topic after the other, those with an alarm first.
+// checkLoop checks one topic after the other.
 func (s *Server) checkLoop(ctx context.Context) {
-	regular := time.NewTimer(checkFirst)
-	defer regular.Stop()
+	for wait := checkFirst; sleep(ctx, wait); wait = checkEvery {
+		for _, t := range s.topics {
+			if ctx.Err() != nil {
+				return
+			}
+			t.check(ctx, t.keys.turn("check"), checkEvery)
+		}
+	}
+}
+
+// alarmLoop checks topics that have lost jobs. It does not wait for the check of a large topic.
+func (s *Server) alarmLoop(ctx context.Context) {
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case t := <-s.alarms:
 			t.check(ctx, t.keys.turn("alarm"), checkAgain)
-		case <-regular.C:
-			for _, t := range s.topics {
-				if ctx.Err() != nil {
-					return
-				}
-				t.check(ctx, t.keys.turn("check"), checkEvery)
-			}
-			regular.Reset(checkEvery)
 		}
 	}
 }
@@ -482,8 +495,15 @@ func (t *topicServer) check(ctx context.Context, turn string, every time.Duratio
 		mine, err = s.calls.SetNX(ctx, turn, s.id, length).Result()
 		return err
 	})
-	if err == nil && mine {
+	if err == nil && !mine {
+		return
+	}
+	if err == nil {
 		err = d.check(ctx)
+	}
+	if errors.Is(err, errGrowing) { // it will be looked at again
+		t.trouble.log.Warn("check", "err", errGrowing)
+		err = nil
 	}
 	t.note(ctx, "check", err)
 	if len(d.report.Found) == 0 {

@@ -44,6 +44,7 @@ const overlapWait = "wait"
 type firer struct {
 	plans map[string]plan   // by name
 	bad   map[string]string // what is wrong with schedules that cannot be fired here, as it was logged
+	blind bool              // the last look found less than promote had counted
 	idle  int               // how many schedules were left at the last look because there is nothing to be done about them
 	last  time.Time         // the last look
 	slow  pace
@@ -94,6 +95,7 @@ func (t *topicServer) fire(ctx context.Context, due int) (again bool) {
 		return false // nothing new since the last look
 	}
 	f.last, f.idle = now, 0
+	all := 0
 	for _, place := range []string{placeSlots, placeWaiting} {
 		for offset := 0; ; {
 			looked, done, more, err := t.firePage(ctx, place, offset)
@@ -102,19 +104,23 @@ func (t *topicServer) fire(ctx context.Context, due int) (again bool) {
 				return false
 			}
 			f.slow.reset()
-			switch {
-			case done > 0:
-				return true // promote in between: a slot must not make other jobs late
-			case !more:
-			default:
-				offset += looked
-				continue
+			all += looked
+			again = again || done > 0
+			if offset += looked; done > 0 || !more {
+				break // promote in between: a slot must not make other jobs late
 			}
-			break
 		}
 	}
-	f.idle = due
-	return false
+	if again || all >= due {
+		f.idle, f.blind = due, false
+		if again {
+			f.idle = 0
+		}
+		return again
+	}
+	// Another server has fired some meanwhile: promote is to tell, once, when the next slot is.
+	f.idle, f.blind = all, !f.blind
+	return f.blind
 }
 
 // firePage reads some schedules and fires what it can: how many it has looked at, with how many something has happened, and whether there may be more
@@ -260,8 +266,8 @@ func (d *definition) decide(place string, from, now int64, state *scheduleState)
 		keep := latest[max(0, len(latest)-most):]
 		f.missed = n - int64(len(keep))
 		switch {
-		case d.overlap == Allow && len(keep) > catchUpJobs:
-			f.slots, f.after = keep[:catchUpJobs], keep[catchUpJobs]
+		case d.overlap == Allow && len(keep) > d.mostAtOnce():
+			f.slots, f.after = keep[:d.mostAtOnce()], keep[d.mostAtOnce()]
 		case d.overlap == Allow:
 			f.slots = keep
 		case d.overlap == CancelPrevious:
@@ -283,6 +289,9 @@ func (d *definition) decide(place string, from, now int64, state *scheduleState)
 	}
 	return f, nil
 }
+
+// mostAtOnce is how many jobs of the schedule go in one call.
+func (d *definition) mostAtOnce() int { return max(1, min(catchUpJobs, fireBytes/(len(d.payload)+1))) }
 
 // due lists the latest slots from one that is due until now, at most one more than CatchUp may ask for. It also tells how many there are, and which is the next.
 func (d *definition) due(from, now int64) (latest []int64, n, next int64, err error) {
@@ -319,6 +328,9 @@ func (d *definition) due(from, now int64) (latest []int64, n, next int64, err er
 			return nil, 0, 0, err
 		}
 		if begin == 0 || begin > now {
+			if now-back <= from { // a calendar that changes its mind
+				return latest, n, next, nil
+			}
 			continue
 		}
 		latest, some, next, err := walk(begin)

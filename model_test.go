@@ -173,7 +173,8 @@ func (m *model) promote(limit int, heal bool) (moved, reclaimed int) {
 			back = append(back, id)
 			continue
 		}
-		step := int64(1000) << min(j.attempts-1, 12)
+		spent, _ := strconv.Atoi(j.spent())
+		step := int64(1000) << max(1, min(j.attempts-1-spent, 6))
 		j.in, j.score = inBucket, m.now()+step+step*(37*later%200)/1000
 		j.moved = fmt.Sprint(j.score, " retry ", j.spent())
 		later++

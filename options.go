@@ -365,7 +365,7 @@ func duration(name string, d, least, most time.Duration, set func(*serverOptions
 
 // Lease sets how long a taken job belongs to its worker without a sign of life; default 30 s, from 100 ms to 24 h. Leases of
 // running handlers are extended every third of it, so a handler may run far longer. A crashed server's jobs run again
-// after at most this time. Too short, and a pause of Redis or of the process makes jobs run twice; too long, and they wait after a crash.
+// after at most this time; those that had failed or been cut off before, after a backoff of 2 s to 64 s beyond it. Too short, and a pause of Redis or of the process makes jobs run twice; too long, and they wait after a crash.
 func Lease(d time.Duration) ServerOption {
 	return duration("Lease", d, 100*time.Millisecond, 24*time.Hour, func(o *serverOptions) { o.lease = d })
 }

@@ -133,15 +133,15 @@ func (t *topicServer) admit(ctx context.Context, r *run, undecodable error, now 
 	switch job := r.job; {
 	case errors.Is(undecodable, errNewerRecord):
 		t.trouble.log.Error("snooze", "job", job.ID, "err", undecodable, "delay", newerRecordDelay)
-		t.add(row{run: r, verb: verbSnooze, delay: newerRecordDelay, err: undecodable})
+		t.add(row{run: r, verb: verbSnooze, end: msTime(now), delay: newerRecordDelay, err: undecodable})
 	case undecodable != nil:
 		entry := AttemptError{Attempt: job.Attempt, At: msTime(now), Server: t.server.id, Kind: kindUndecodable, Message: undecodable.Error()}
 		t.add(row{run: r, verb: verbBury, entry: entry.encode(), err: undecodable})
 	case ctx.Err() != nil:
 		t.add(row{run: r, verb: verbReturn, err: ErrShutdown})
-	case job.Due.After(msTime(now)): // its entry in the bucket was lost, and a left-over of its ID was in ready
-		t.trouble.log.Error("snooze", "job", job.ID, "err", errNotDue, "delay", job.Due.Sub(msTime(now)))
-		t.add(row{run: r, verb: verbSnooze, delay: job.Due.Sub(msTime(now)), err: errNotDue})
+	case job.Due.After(msTime(now)) && job.Due.After(job.EnqueuedAt): // its entry in the bucket was lost, and a left-over of its ID was in ready
+		t.trouble.log.Warn("snooze", "job", job.ID, "err", errNotDue, "delay", job.Due.Sub(msTime(now)))
+		t.add(row{run: r, verb: verbSnooze, end: msTime(now), delay: job.Due.Sub(msTime(now)), err: errNotDue})
 	case r.expires > 0 && now >= r.expires:
 		t.add(row{run: r, verb: verbExpire})
 	case r.opts.retry >= 0 && r.attempt-1-r.spent > r.opts.retry:

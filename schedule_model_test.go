@@ -51,7 +51,7 @@ func (m *scheduleModel) look(now int64) {
 			return
 		}
 		var due []int64
-		for slot := max(m.next, m.waits); slot <= now; slot += m.every {
+		for slot := max(m.next, m.waits); slot <= now; slot = m.after(slot) {
 			due = append(due, slot)
 		}
 		latest := due[len(due)-1]
@@ -202,7 +202,10 @@ func playSchedules(t *testing.T, seed uint64, n int) {
 				m.dropWaiting()
 				m.exists, m.ended, m.every, m.overlap, m.missedPolicy, m.most = true, false, every.Milliseconds(), overlap, missed, most
 				m.since = m.fired
-				if m.next = 0; !m.paused {
+				switch {
+				case m.paused:
+					m.next = 0
+				case m.next == 0 || m.next > now.UnixMilli(): // else that slot is still fired
 					m.next = m.after(now.UnixMilli())
 				}
 			}

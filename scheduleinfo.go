@@ -147,7 +147,7 @@ func (c *Client) ScheduleInfo(ctx context.Context, topic, name string) (*Schedul
 // schedulesPage is how many schedules one call describes, and definitionHead how much of a definition it reads: all but the payload.
 const (
 	schedulesPage  = 100
-	definitionHead = maxHeaderLen + 6*maxCronLen
+	definitionHead = 3*maxHeaderLen + 6*maxCronLen // msgpack adds to short headers as much as they have
 )
 
 // Schedules tells of all schedules of a topic, by name. Those that come or go meanwhile may be missing.

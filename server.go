@@ -221,6 +221,7 @@ func (s *Server) Run(ctx context.Context) error {
 	working.Go(func() { s.controlLoop(work) })
 	working.Go(func() { s.heartbeatLoop(work, fetch) })
 	working.Go(func() { s.checkLoop(fetch) })
+	working.Go(func() { s.alarmLoop(fetch) })
 
 	<-ctx.Done()
 	for _, t := range s.topics {

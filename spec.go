@@ -53,7 +53,9 @@ func Cron(rule, zone string) Spec {
 		if err != nil {
 			return Spec{kind: specInterval, err: fmt.Errorf("Cron(%q): %q at byte %d is no duration", rule, text, strings.Index(rule, "@every ")+7)}
 		}
-		return Every(d)
+		spec := Every(d)
+		spec.err = errors.Join(spec.err, checkZone(zone))
+		return spec
 	}
 	return Spec{kind: specCron, text: strings.Join(strings.Fields(rule), " "), zone: zone, err: checkCron(rule)}
 }
@@ -99,12 +101,12 @@ func (s Spec) rhythm(first int64, calendars map[string]Calendar) (rhythm, error)
 	case specInterval:
 		return interval(s.every, first), nil
 	case specCron:
-		if s.zone == "Local" {
-			return nil, errors.New(`zone "Local" is another one on every machine: name it`)
+		if err := checkZone(s.zone); err != nil {
+			return nil, err
 		}
 		zone, err := time.LoadLocation(s.zone)
-		if err != nil || len(s.zone) > maxCronLen {
-			return nil, fmt.Errorf("zone %.100q is not known: %w", s.zone, err)
+		if err != nil {
+			return nil, err
 		}
 		rule, err := parseCron(s.text)
 		if err != nil {
@@ -118,6 +120,20 @@ func (s Spec) rhythm(first int64, calendars map[string]Calendar) (rhythm, error)
 		return nil, fmt.Errorf("%w: %q", errNoCalendar, s.text)
 	}
 	return nil, errors.New("a spec that is not of Every, Cron or OnCalendar")
+}
+
+// checkZone tells what is wrong with the name of a zone.
+func checkZone(name string) error {
+	if name == "Local" {
+		return errors.New(`zone "Local" is another one on every machine: name it`)
+	}
+	if len(name) > maxCronLen {
+		return fmt.Errorf("zone of %d bytes, at most %d are allowed", len(name), maxCronLen)
+	}
+	if _, err := time.LoadLocation(name); err != nil {
+		return fmt.Errorf("zone %.100q is not known: %w", name, err)
+	}
+	return nil
 }
 
 // interval has a slot at first and after every so many ms.

@@ -12,9 +12,9 @@
 -- KEYS[10]  ready     list of job ids, next one at the head
 -- KEYS[11]  handoff   list of job ids between a server's wait and its take
 -- KEYS[12]  stats     hash, counter to number
--- ARGV[1]   part      which of the first nine keys, by its name here; or all, for what shows without looking through any
--- ARGV[2]   cursor    where the slice begins, 0 for the beginning
--- ARGV[3]   limit     about how many entries to look at
+-- ARGV[1]   part      which of the first eleven keys, by its name here; or all, for what shows without looking through any
+-- ARGV[2]   cursor    where the slice begins, 0 for the beginning; of a list the index of the first id
+-- ARGV[3]   limit     about how many entries to look at; of a list the index of the last id
 -- ARGV[4]   repair    1 to repair, 0 to look only
 --
 -- What is found: no place (a candidate: a record in neither bucket nor leases nor dead, so it should be in ready), no record (an id
@@ -23,7 +23,8 @@
 --
 -- Of an id in leases only the books are touched: it is its server's. Safe to send twice.
 -- Returns {'ok', now, cursor, looked, bytes, keys, ids, whats, repaired, sizes}: cursor is 0 at the end; bytes is the size of the
--- values that were looked at; four lists of what was found, repaired 1 or 0; with all also the sizes of the first eleven keys.
+-- values that were looked at; four lists of what was found, repaired 1 or 0; with all also the sizes of the first eleven keys. Of a list:
+-- its length as cursor, and the ids as they are. (A script, as go-redis may send a mere LRANGE to a replica that lags.)
 -- Cost: O(limit × log N).
 local pool, bucket, leases, dead, attempts, errors, moved = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7]
 local done, results, ready, handoff, stats = KEYS[8], KEYS[9], KEYS[10], KEYS[11], KEYS[12]
@@ -139,6 +140,10 @@ end
 local sizes = {}
 if part == 'all' then
   sizes = all()
+elseif part == 'ready' or part == 'handoff' then
+  local list = part == 'ready' and ready or handoff
+  ids = redis.call('LRANGE', list, cursor, limit)
+  cursor = tostring(redis.call('LLEN', list))
 elseif part == 'pool' then
   records()
 elseif part == 'bucket' then

@@ -16,7 +16,7 @@
 -- ARGV[1]   limit     most jobs to move of each kind, at most 1000 (unpack has a stack limit)
 -- ARGV[2]   heal      1: also put back what a server that died between wait and take left in handoff
 --
--- A run that a lease cut off counts as an attempt. The backoff doubles from 2 s after the second attempt up to 4096 s; jobs of one call get
+-- A run that a lease cut off counts as an attempt. The backoff doubles from 2 s after the second attempt up to 64 s; jobs of one call get
 -- up to a fifth more, each another part, so that they do not come back together. Safe to send twice.
 -- Returns {'ok', now, moved, reclaimed, wait, fire}: wait is the time to the next due job, lease end or slot in µs, -1 when there is none;
 -- fire is how many schedules have a slot that is due, or one that waits.
@@ -38,16 +38,17 @@ end
 -- off as if it had failed, for it may be what kills the process: it must not keep the others from being run.
 local reclaimed = 0
 if #lapsed > 0 then
-  local back, first, later, log = {}, {}, {}, {}
+  local back, first, later, log, spent = {}, {}, {}, {}, {}
   for _, id in ipairs(lapsed) do
     if redis.call('HEXISTS', pool, id) == 1 then
       local n = #back + 1
-      local before = redis.pcall('HGET', attempts, id)
+      local before, known = redis.pcall('HGET', attempts, id), redis.pcall('HGET', moved, id)
       local entry = {attempt = (type(before) == 'string' and tonumber(before) or 0) + 1, at = now, kind = 'lease lost'}
       if entry.attempt == 1 then
         table.insert(first, 1, id)
       else
-        local step = 1000 * 2 ^ math.min(entry.attempt - 1, 12)
+        spent[id] = type(known) == 'string' and string.match(known, ' (%d+)$') or '0'
+        local step = 1000 * 2 ^ math.max(1, math.min(entry.attempt - 1 - spent[id], 6))
         entry.next = now + step + math.floor(step * (37 * #later % 200) / 1000)
         later[#later + 1] = id
       end
@@ -70,9 +71,7 @@ if #lapsed > 0 then
   reclaimed = #back
   for i, id in ipairs(back) do
     if log[i].next then
-      local known = redis.pcall('HGET', moved, id)
-      local spent = type(known) == 'string' and string.match(known, ' (%d+)$') or '0'
-      redis.pcall('HSET', moved, id, string.format('%.0f', log[i].next) .. ' retry ' .. spent)
+      redis.pcall('HSET', moved, id, string.format('%.0f', log[i].next) .. ' retry ' .. spent[id])
     end
     failed(attempts, errors, id, 1, cjson.encode(log[i]))
     if scheduled(pool, id) then

@@ -29,15 +29,31 @@ local what = 'new'
 local old = redis.call('HGET', schedules, name)
 if old then
   what = string.sub(old, 9) == string.sub(definition, 9) and 'same' or 'changed'
+  local state = state_of(redis.call('HGET', fired, name))
+  local placed = state and (state.paused or state.ended or redis.call('ZSCORE', slots, name) or redis.call('ZSCORE', waiting, name))
+  if not placed then
+    what = 'changed' -- its place or its state was lost: an evicted key, or a hand
+  end
 end
 if what ~= 'same' then
   -- A key of a wrong type shows before the first write.
   local state = state_of(redis.call('HGET', fired, name)) or {fired = 0, skipped = 0, missed = 0, made = now}
   local log = redis.call('HGET', runs, name)
   local waits = redis.call('ZSCORE', waiting, name)
-  local head = redis.call('ZRANGE', slots, 0, 0, 'WITHSCORES')
 
-  state.nonce, state.since, state.changed, state.from = hex(definition), state.fired, now, now
+  -- A slot that is due and not fired yet is still fired, with the new definition. Else no slot counts that is over, or that the old
+  -- definition has fired: then a server is to work out the next one.
+  local present, fired_last = redis.call('ZSCORE', slots, name), 0
+  if state.slot and state.slot < now + 60000 then
+    fired_last = state.slot -- else Redis's clock has been set back
+  end
+  state.from = math.max(now, fired_last)
+  if present and tonumber(present) > 0 and tonumber(present) <= now then
+    slot = present
+  elseif tonumber(slot) <= state.from then
+    slot = '0'
+  end
+  state.nonce, state.since, state.changed = hex(definition), state.fired, now
   state.ended, state.catching = nil, nil
   if not state.paused then
     redis.call('ZADD', slots, slot, name)
@@ -51,7 +67,7 @@ if what ~= 'same' then
   end
   redis.call('HSET', fired, name, cjson.encode(state))
   redis.call('HSET', schedules, name, definition)
-  if slot - now <= tick and (not head[2] or tonumber(head[2]) > tonumber(slot)) then
+  if slot - now <= tick then
     nudge(channel, 'wake', topic, 0, '')
   end
 end

@@ -41,7 +41,12 @@ elseif state and state.nonce ~= nonce then
 elseif state then
   answer = 'active'
   if state.paused then
-    state.paused, state.from = nil, now
+    -- No slot counts that is over, or that was fired before the pause: then a server is to work out the next one.
+    local fired_last = state.slot and state.slot < now + 60000 and state.slot or 0 -- else Redis's clock has been set back
+    state.paused, state.from = nil, math.max(now, fired_last)
+    if slot ~= '' and tonumber(slot) <= state.from then
+      slot = '0'
+    end
     if slot == '' or state.ended then
       state.ended = true
     else
