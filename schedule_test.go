@@ -305,6 +305,7 @@ func TestSchedulePauseTriggerAndRemove(t *testing.T) {
 		id, err := b.client.Trigger(ctx, "t", "s") // also while it is paused
 		require.NoError(b, err)
 		require.Equal(b, fmt.Sprintf("s!%d", time.Now().UnixMilli()), id)
+		b.pass(time.Millisecond) // the ID is the name and the time
 		second, err := b.client.Trigger(ctx, "t", "s")
 		require.NoError(b, err)
 		b.pass(0)
