@@ -556,7 +556,7 @@ func (p *player) finish() {
 
 func TestModel(t *testing.T) {
 	t.Parallel()
-	games, length := 60, 400
+	games, length := 25, 400
 	if testing.Short() {
 		games = 10
 	}

@@ -240,7 +240,7 @@ func (m *scheduleModel) compare(t *testing.T, client *Client, story string) {
 
 func TestScheduleIsTheModel(t *testing.T) {
 	t.Parallel()
-	games := 60
+	games := 25
 	if testing.Short() {
 		games = 20
 	}
