@@ -92,10 +92,15 @@ func (s *Server) heartbeat(ctx context.Context, about ServerInfo) (now int64, er
 	return r.now(), err
 }
 
-// farewell removes the heartbeat of a server that stops. If Redis does not answer at once it is left to grow stale.
-func (s *Server) farewell() {
+// farewell removes the heartbeat of a server that stops, once its last one is answered: else that could come after. If Redis does not
+// answer at once it is left to grow stale.
+func (s *Server) farewell(beaten <-chan struct{}) {
 	ctx, cancel := context.WithTimeout(context.Background(), farewellTime)
 	defer cancel()
+	select {
+	case <-beaten:
+	case <-ctx.Done():
+	}
 	if err := s.calls.HDel(ctx, serversKey(s.o.prefix), s.id).Err(); err != nil {
 		s.log.Warn("heartbeat", "err", err)
 	}

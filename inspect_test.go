@@ -1,12 +1,15 @@
 package delayq_test
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"log/slog"
+	"net"
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -286,6 +289,67 @@ func TestTopicsThatWereUsed(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, want, topics)
 	})
+}
+
+// A heartbeat that is still on its way to Redis when the server stops does not bring it back after its good-bye.
+func TestLastHeartbeatComesBeforeTheGoodBye(t *testing.T) {
+	t.Parallel()
+	redistest.Bubble(t, func(t *testing.T, _ *embedded.Redis, rdb *redis.Client) {
+		beats := make(chan struct{}, 10)
+		o := *rdb.Options()
+		o.Dialer = func(ctx context.Context, network, addr string) (net.Conn, error) {
+			conn, err := rdb.Options().Dialer(ctx, network, addr)
+			return &slowConn{Conn: conn, words: `"state":"running"`, by: 50 * time.Millisecond, met: beats}, err
+		}
+		slow := redis.NewClient(&o)
+		defer func() { require.NoError(t, slow.Close()) }()
+		server := delayq.NewServer(slow, delayq.Logger(slog.New(slog.DiscardHandler)))
+		server.HandlerFunc("topic", func(context.Context, *delayq.Job) error { return nil })
+		run, stop := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- server.Run(run) }()
+		time.Sleep(3 * time.Second)
+		for len(beats) > 0 {
+			<-beats
+		}
+		<-beats
+		stop()
+		require.NoError(t, <-ended)
+		time.Sleep(time.Second)
+		list, err := delayq.NewClient(rdb).Servers(t.Context())
+		require.NoError(t, err)
+		require.Empty(t, list)
+	})
+}
+
+// A slowConn is a network that carries what contains some words a while later, also if the connection has been closed since.
+type slowConn struct {
+	net.Conn
+	words string
+	by    time.Duration
+	met   chan<- struct{}
+	under sync.WaitGroup // what is on its way
+}
+
+func (c *slowConn) Write(p []byte) (int, error) {
+	if !bytes.Contains(p, []byte(c.words)) {
+		return c.Conn.Write(p)
+	}
+	c.met <- struct{}{}
+	late := bytes.Clone(p)
+	c.under.Go(func() {
+		time.Sleep(c.by)
+		_, _ = c.Conn.Write(late) // nobody is there to be told
+	})
+	return len(p), nil
+}
+
+func (c *slowConn) Close() error {
+	go func() {
+		c.under.Wait()
+		_ = c.Conn.Close() // the same
+	}()
+	return nil
 }
 
 // A server tells of itself every five seconds, is missing 30 s after its last word, and goes at once when it stops.

@@ -219,7 +219,13 @@ func (s *Server) Run(ctx context.Context) error {
 		working.Go(func() { t.extendLoop(work) })
 	}
 	working.Go(func() { s.controlLoop(work) })
-	working.Go(func() { s.heartbeatLoop(work, fetch) })
+	beating, endBeating := context.WithCancel(work)
+	defer endBeating()
+	beaten := make(chan struct{})
+	working.Go(func() {
+		defer close(beaten)
+		s.heartbeatLoop(beating, fetch)
+	})
 	working.Go(func() { s.checkLoop(fetch) })
 	working.Go(func() { s.alarmLoop(fetch) })
 
@@ -236,7 +242,8 @@ func (s *Server) Run(ctx context.Context) error {
 		close(stopped)
 	}()
 	s.drain(stopped)
-	s.farewell()
+	endBeating()
+	s.farewell(beaten)
 	endWork()
 	s.close() // ends whatever call still waits for an answer
 	working.Wait()
