@@ -108,16 +108,17 @@ func (q *Queue) settle(ctx context.Context, now time.Time) (next time.Time, in [
 			if infos, err = q.inspect(ctx, topics); err != nil {
 				return time.Time{}, nil, err
 			}
-			// Topics are looked at one after the other, and meanwhile a handler of a later one may have enqueued to an earlier one.
-			// If a second look at all of them shows nothing different, nothing was going on between the two.
-			same := len(topics) < 2 || reflect.DeepEqual(infos, before)
+			// Topics are looked at one after the other, and meanwhile a handler of a later one may have enqueued to an earlier one; and
+			// a slot that waited may have been released before its schedule is looked at. If a second look at all of them shows
+			// nothing different, counters included, nothing was going on between the two.
+			same := atomic(infos) || reflect.DeepEqual(infos, before)
 			released, err := q.released(ctx, topics, infos)
 			if err != nil {
 				return time.Time{}, nil, err
 			}
 			switch {
 			case released:
-				quiet = time.Time{}
+				quiet, infos = time.Time{}, nil // what comes of it may come before the second look
 			case q.push(topics, infos, now) || q.handlers() > 0:
 				quiet = time.Time{}
 			case !same && limited.Err() == nil:
@@ -185,6 +186,11 @@ func (q *Queue) push(topics []string, infos []*delayq.TopicInfo, now time.Time) 
 }
 
 func isDue(at, now time.Time) bool { return !at.IsZero() && !at.After(now) }
+
+// atomic tells whether all that settle asks about these topics is in one answer of Redis.
+func atomic(infos []*delayq.TopicInfo) bool {
+	return len(infos) == 0 || len(infos) == 1 && infos[0].Waiting == 0
+}
 
 // released tells whether a slot has waited for the end of a run that has ended, and has the servers look at it.
 func (q *Queue) released(ctx context.Context, topics []string, infos []*delayq.TopicInfo) (found bool, err error) {

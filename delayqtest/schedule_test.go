@@ -73,6 +73,7 @@ func TestAdvanceWithOverlap(t *testing.T) {
 	require.Zero(t, starts[0])
 	require.Positive(t, starts[1]) // the retry
 	require.Positive(t, starts[2]) // the slot that waited for it
+	require.Zero(t, starts[3])     // and none after it does: the clock has stood still until that one had started
 	info, err = q.Client.ScheduleInfo(ctx, "t", "s")
 	require.NoError(t, err)
 	require.Zero(t, info.Waits)
