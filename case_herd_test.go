@@ -16,6 +16,7 @@ import (
 // Fifty servers move and run the same jobs, all due at one instant: no server asks Redis for a job in vain again and again. One request serves
 // more than ten jobs. (G5)
 func TestManyServersShareTheMoving(t *testing.T) {
+	t.Parallel()
 	const jobs = 20_000
 	var mu sync.Mutex
 	requests := make(map[int]int)

@@ -194,8 +194,12 @@ func checkUnderLoad(t *testing.T, rdb redis.UniversalClient, damage bool) {
 		done[job.ID]++
 		return nil
 	}
+	lease := time.Minute // without damage none runs out, however slow the machine is
+	if damage {
+		lease = 200 * time.Millisecond
+	}
 	for range 2 {
-		serve(t, rdb, prefix, "t", handler, delayq.Lease(200*time.Millisecond), delayq.Tick(20*time.Millisecond))
+		serve(t, rdb, prefix, "t", handler, delayq.Lease(lease), delayq.Tick(20*time.Millisecond))
 	}
 
 	stop, checked := make(chan struct{}), make(chan int)

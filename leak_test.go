@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"os"
 	"runtime"
+	"runtime/debug"
 	"slices"
 	"strings"
 	"testing"
@@ -28,6 +29,8 @@ func TestMain(m *testing.M) {
 	}
 	redis.SetLogger(noLog{}) // go-redis reports every connection that fails
 	slog.SetDefault(slog.New(slog.NewTextHandler(&defaultLog, nil)))
+	debug.SetGCPercent(400) // the embedded Redis makes a Lua state for every call
+	redistest.SideBySide()
 	code := m.Run()
 	if left := leftGoroutines(patience); code == 0 && left != "" {
 		fmt.Fprintf(os.Stderr, "goroutines are left after all tests:\n\n%s\n", left)
