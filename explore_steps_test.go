@@ -1,0 +1,427 @@
+package delayq
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/stretchr/testify/require"
+)
+
+// A step is one thing that can happen.
+type step struct {
+	what string
+	take func(w *world)
+}
+
+// possible lists the steps from a state.
+func (x *explorer) possible(w *world) (list []step) {
+	add := func(what string, take func(w *world)) { list = append(list, step{what, take}) }
+	// calls adds a call of a mind in the three ways it can go.
+	calls := func(who func(w *world) *mind, name string, make func(w *world, h *Hand) *call) {
+		add(name, func(w *world) {
+			c := x.make(w, who(w), make)
+			x.arrive(w, who(w), c)
+		})
+		if w.left.lost > 0 {
+			add(name+", and the answer is lost", func(w *world) {
+				w.left.lost--
+				c := x.make(w, who(w), make)
+				x.carryOut(w, c)
+				who(w).waiting = c
+			})
+		}
+		if w.left.dead > 0 {
+			add(name+", and dies before the answer arrives", func(w *world) {
+				w.left.dead--
+				x.carryOut(w, x.make(w, who(w), make))
+				who(w).die()
+			})
+			add(name+", and dies before the call arrives", func(w *world) {
+				w.left.dead--
+				c := x.make(w, who(w), make)
+				who(w).die()
+				who(w).late = c
+			})
+		}
+	}
+	for i := range w.servers {
+		who := func(w *world) *mind { return &w.servers[i] }
+		name := fmt.Sprintf("server %d ", i)
+		mind := w.servers[i]
+		x.common(w, name, who, add)
+		if mind.waiting != nil {
+			continue // one call at a time
+		}
+		if len(mind.held) == 0 || w.left.dead == 0 {
+			calls(who, name+"takes", x.take)
+		}
+		for n, held := range mind.held {
+			about := name + "%s " + held.ID
+			for verb, what := range map[verb]string{verbAck: "acks", verbRetry: "retries", verbSnooze: "snoozes", verbBury: "buries", verbReturn: "returns"} {
+				if verb != verbAck && w.left.failures == 0 {
+					continue
+				}
+				calls(who, fmt.Sprintf(about, what), func(w *world, h *Hand) *call {
+					if verb != verbAck {
+						w.left.failures--
+					}
+					return x.settle(h, verb, who(w), n)
+				})
+			}
+			if w.left.extends > 0 {
+				add(fmt.Sprintf(about, "extends"), func(w *world) {
+					w.left.extends--
+					x.extend(w, &who(w).held[n])
+				})
+			}
+		}
+		if len(mind.held) > 0 && w.left.dead > 0 {
+			add(name+"dies", func(w *world) { w.left.dead--; who(w).die() })
+		}
+	}
+	who := func(w *world) *mind { return &w.client }
+	x.common(w, "client ", who, add)
+	if w.client.waiting == nil {
+		x.clientCalls(w, who, calls)
+	}
+	add("promote", x.promote)
+	if w.left.pops > 0 && len(w.m.ready) > 0 {
+		add("a server pops an ID to handoff", func(w *world) {
+			w.left.pops--
+			w.m.handoff, w.m.ready = append(w.m.handoff, w.m.ready[0]), w.m.ready[1:]
+			k := x.p.hands[0].keys
+			require.NoError(x.t, x.rdb.LMove(context.Background(), k.ready, k.handoff, "LEFT", "RIGHT").Err())
+		})
+	}
+	if w.left.ticks > 0 {
+		add("a second passes", func(w *world) {
+			w.left.ticks--
+			w.m.us += exploreTick.Microseconds()
+			x.expire(w)
+		})
+	}
+	slices.SortStableFunc(list, func(a, b step) int { return strings.Compare(a.what, b.what) }) // the verbs come from a map
+	return list
+}
+
+// common are the steps of a mind whose call was lost.
+func (x *explorer) common(w *world, name string, who func(w *world) *mind, add func(string, func(*world))) {
+	mind := who(w)
+	if c := mind.waiting; c != nil {
+		add(name+"sends again: "+c.what, func(w *world) {
+			who(w).waiting = nil
+			x.arrive(w, who(w), c)
+		})
+		add(name+"sends again, and the first copy is late: "+c.what, func(w *world) {
+			who(w).waiting = nil
+			x.arrive(w, who(w), c)
+			who(w).late = c
+		})
+	}
+	if c := mind.late; c != nil {
+		add("there arrives late: "+c.what, func(w *world) {
+			who(w).late = nil
+			x.carryOut(w, c)
+		})
+	}
+}
+
+func (x *explorer) clientCalls(w *world, who func(w *world) *mind, calls func(func(*world) *mind, string, func(*world, *Hand) *call)) {
+	for _, id := range exploredIDs {
+		if w.m.jobs[id] == nil && !w.once("enqueue "+id) {
+			calls(who, "client enqueues "+id, func(w *world, h *Hand) *call {
+				w.gone["enqueue "+id] = "done"
+				return x.enqueue(h, id, false)
+			})
+		}
+		if w.m.jobs[id] == nil {
+			continue
+		}
+		if w.left.replaces > 0 {
+			calls(who, "client replaces "+id, func(w *world, h *Hand) *call {
+				w.left.replaces--
+				return x.enqueue(h, id, true)
+			})
+		}
+		if w.left.cancels > 0 {
+			calls(who, "client cancels "+id, func(w *world, h *Hand) *call {
+				w.left.cancels--
+				delete(w.gone, "enqueue "+id) // and may enqueue it anew
+				return x.simple(h, "cancel "+id, func(w *world) string {
+					w.end(id, "cancelled")
+					return w.m.cancel(id)
+				}, func() (reply, error) { return h.tryCancel(id) })
+			})
+		}
+		if w.left.reschedules > 0 {
+			calls(who, "client reschedules "+id, func(w *world, h *Hand) *call {
+				w.left.reschedules--
+				return x.simple(h, "reschedule "+id, func(w *world) string { return w.m.reschedule(id, "+1000") },
+					func() (reply, error) { return h.tryReschedule(id, "+1000") })
+			})
+		}
+		if w.left.revives > 0 && w.m.jobs[id].in == inDead {
+			calls(who, "client revives "+id, func(w *world, h *Hand) *call {
+				w.left.revives--
+				return x.simple(h, "revive "+id, func(w *world) string { return w.m.revive(id) },
+					func() (reply, error) { return h.tryRevive(id) })
+			})
+		}
+	}
+}
+
+func (w *world) once(what string) bool { return w.gone[what] != "" }
+
+// end notes that the present incarnation of a job is to run no more.
+func (w *world) end(id, why string) {
+	if j := w.m.jobs[id]; j != nil {
+		w.gone[nonceOf(j.record)] = why
+	}
+}
+
+func (m *mind) die() { *m = mind{lives: m.lives + 1, late: m.late} }
+
+// make makes a call of a mind, with the next number of its lane.
+func (x *explorer) make(w *world, who *mind, build func(w *world, h *Hand) *call) *call {
+	h := x.p.hands[0]
+	name := "client"
+	for i := range w.servers {
+		if who == &w.servers[i] {
+			name = "server" + strconv.Itoa(i)
+		}
+	}
+	h.lane = &lane{id: fmt.Sprint(name, "-", who.lives), seq: who.seq}
+	c := build(w, h)
+	who.seq++
+	return c
+}
+
+// carryOut carries a call out, for the first time or again.
+func (x *explorer) carryOut(w *world, c *call) reply {
+	if c.known(w) {
+		want := c.expect(w)
+		r, err := c.again()
+		require.NoError(x.t, err)
+		require.Equal(x.t, want, answerOf(r), "sent again: %s", c.what)
+		return r
+	}
+	got, want := c.first(w)
+	require.Equal(x.t, want, got, c.what)
+	r, err := c.again() // the same answer at once, and nothing done
+	require.NoError(x.t, err)
+	require.Equal(x.t, want, answerOf(r), "sent again at once: %s", c.what)
+	return r
+}
+
+// arrive carries a call out and lets its answer arrive.
+func (x *explorer) arrive(w *world, who *mind, c *call) {
+	r := x.carryOut(w, c)
+	if c.answer != nil {
+		c.answer(x, w, r)
+	}
+}
+
+// answerOf is the part of an answer that a repetition must give too.
+func answerOf(r reply) string {
+	if len(r) > 3 { // of take: the end of the lease is for the comparison of all there is
+		return strings.Join(idsOr(heldOf(r)), " ")
+	}
+	return r.text(2)
+}
+
+// simple is a call whose answer is a text and no news for the caller.
+func (x *explorer) simple(h *Hand, what string, onModel func(w *world) string, send func() (reply, error)) *call {
+	c := &call{what: what}
+	laneAt := *h.lane
+	number := laneAt.seq + 1
+	c.again = func() (reply, error) {
+		own := laneAt
+		h.lane = &own
+		return send()
+	}
+	c.first = func(w *world) (got, want string) {
+		want = onModel(w)
+		r, err := c.again()
+		require.NoError(x.t, err)
+		w.said[laneAt.id] = said{number, want}
+		return r.text(2), want
+	}
+	c.known = func(w *world) bool { return w.said[laneAt.id].number >= number }
+	c.expect = func(w *world) string {
+		if last := w.said[laneAt.id]; last.number == number {
+			return last.text
+		}
+		return "" // given up, and late: it does nothing
+	}
+	return c
+}
+
+var exploredIDs = []string{"a", "b"}
+
+// enqueue stores a, which is due at once, or b, which is due in a second. What replaces a job is due in a second.
+func (x *explorer) enqueue(h *Hand, id string, replace bool) *call {
+	what, when := "enqueue "+id, "+1000"
+	if replace {
+		what = "replace " + id
+	} else if id == "a" {
+		when = "+0"
+	}
+	head, tail := h.record(when, 0)
+	return x.simple(h, what, func(w *world) string {
+		if replace {
+			w.end(id, "replaced")
+		}
+		letters := w.m.enqueue(id, when, whole(head, tail, w.m.now()), 0, replace)
+		return strings.ReplaceAll(letters, "n", "")
+	}, func() (reply, error) { return h.trySend(replace, []any{id, head, tail, when}) })
+}
+
+func (x *explorer) settle(h *Hand, verb verb, who *mind, n int) *call {
+	held := who.held[n]
+	who.held = slices.Delete(slices.Clone(who.held), n, n+1)
+	like := row{verb: verb, delay: exploreTick}
+	switch verb {
+	case verbRetry:
+		like.entry = strings.Replace(byHand, "{", `{"next":1,`, 1)
+	case verbBury:
+		like.entry, like.attempts = byHand, 1
+	}
+	c := x.simple(h, verbs[verb].outcome+" "+held.ID, func(w *world) string {
+		j := w.m.jobs[held.ID]
+		letter := w.m.settle(held.ID, held.number, verb, exploreTick.Milliseconds())
+		switch {
+		case letter != "o":
+			return letter
+		case verb == verbReturn:
+			w.m.giveBack([]string{held.ID})
+		case verb == verbAck:
+			w.gone[nonceOf(j.record)] = "done"
+		}
+		require.Equal(x.t, held.nonce, nonceOf(j.record), "settled a job of another incarnation")
+		return ""
+	}, func() (reply, error) { return h.settle([]Held{held.Held}, like) })
+	c.about = []lease{held.lease}
+	return c
+}
+
+func (x *explorer) take(_ *world, h *Hand) *call {
+	c := &call{what: "take"}
+	laneAt := *h.lane
+	number := strconv.FormatUint(laneAt.seq+1, 10)
+	server := strings.Split(laneAt.id, "-")[0]
+	at := int(server[len(server)-1] - '0')
+	c.again = func() (reply, error) {
+		own := laneAt
+		h.lane = &own
+		return h.tryTake(number, 2, exploreLease)
+	}
+	c.first = func(w *world) (got, want string) {
+		lease := w.m.leases
+		status, ids := w.m.take(2, exploreLease.Milliseconds())
+		r, err := c.again()
+		require.NoError(x.t, err)
+		require.Equal(x.t, status, r.status())
+		receipt := receipt{number: laneAt.seq + 1, sent: w.m.us}
+		for _, id := range ids {
+			j := w.m.jobs[id]
+			require.Empty(x.t, w.gone[nonceOf(j.record)], "%s runs", id)
+			lease++
+			receipt.got = append(receipt.got, exploredLease{newLease(id, lease), nonceOf(j.record), w.m.us + exploreLease.Microseconds()})
+		}
+		if len(ids) > 0 {
+			w.taken[laneAt.id] = receipt
+		}
+		for _, one := range heldOf(r) {
+			rec, err := decodeRecord(one.Record)
+			require.NoError(x.t, err)
+			due := rec.due
+			if m, ok := parseMoved(one.Moved); ok {
+				due = m.due
+			}
+			require.LessOrEqual(x.t, due, w.m.now(), "%s is early", one.ID)
+			if j := w.m.jobs[one.ID]; j != nil {
+				require.Equal(x.t, j.attempts, atoi(one.Attempts), "attempts of %s", one.ID)
+			}
+		}
+		return strings.Join(idsOr(heldOf(r)), " "), strings.Join(ids, " ")
+	}
+	c.known = func(w *world) bool { return w.taken[laneAt.id].number > laneAt.seq }
+	still := func(w *world) (list []exploredLease) {
+		receipt := w.taken[laneAt.id]
+		for _, l := range receipt.got {
+			j := w.m.jobs[l.ID]
+			// One that was extended is not given again: its end is another.
+			if receipt.number == laneAt.seq+1 && j != nil && j.in == inLeases && j.lease == l.number && j.score*1000 == l.until {
+				list = append(list, l)
+			}
+		}
+		return list
+	}
+	c.expect = func(w *world) string {
+		var ids []string
+		for _, l := range still(w) {
+			ids = append(ids, l.ID)
+		}
+		return strings.Join(ids, " ")
+	}
+	c.answer = func(x *explorer, w *world, r reply) {
+		mind := &w.servers[at]
+		known := still(w)
+		for _, one := range heldOf(r) {
+			i := slices.IndexFunc(known, func(l exploredLease) bool { return l.ID == one.ID })
+			require.GreaterOrEqual(x.t, i, 0, "an answer with %s", one.ID)
+			l := known[i]
+			l.Held = one
+			for other := range w.servers {
+				for _, theirs := range w.servers[other].held {
+					require.False(x.t, theirs.nonce == l.nonce && theirs.until > w.m.us, "%s runs twice, and both leases live", one.ID)
+				}
+			}
+			mind.held = append(slices.Clone(mind.held), l)
+		}
+	}
+	return c
+}
+
+func newLease(id string, number int) lease { return lease{Held{ID: id}, number} }
+
+func (x *explorer) extend(w *world, l *exploredLease) {
+	h := x.p.hands[0]
+	ending := w.m.now() + exploreLease.Milliseconds()
+	want := w.m.extend(l.ID, l.number, ending)
+	for range 2 { // safe to send twice
+		r, err := h.tryExtend(ending, l.Held)
+		require.NoError(x.t, err)
+		require.Equal(x.t, want, r.text(2))
+	}
+	if want == "o" {
+		l.Fence, l.until = strconv.FormatInt(ending, 10), w.m.us+exploreLease.Microseconds()
+	} else {
+		l.until = 0 // its handler is told
+	}
+}
+
+func (x *explorer) promote(w *world) {
+	moved, reclaimed := w.m.promote(1000, true)
+	r, err := x.p.hands[0].tryPromote(1000, 1)
+	require.NoError(x.t, err)
+	require.Equal(x.t, []int64{int64(moved), int64(reclaimed), w.m.wait()}, []int64{r.number(2), r.number(3), r.number(4)})
+}
+
+// expire removes the receipts of takes whose leases are over: miniredis lets no key expire when its clock is set.
+func (x *explorer) expire(w *world) {
+	for _, key := range x.r.Keys() {
+		if strings.Contains(key, "}:taken:") {
+			list, err := x.r.List(key)
+			require.NoError(x.t, err)
+			if parseEnd(list[1]) <= w.m.us {
+				x.r.Del(key)
+			}
+		}
+	}
+	maps.DeleteFunc(w.taken, func(_ string, r receipt) bool { return r.sent+exploreLease.Microseconds() <= w.m.us })
+}
