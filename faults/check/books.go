@@ -154,15 +154,23 @@ func compact(list []int64) []int64 {
 // choices lists what may have been counted if one call has changed or paused the schedule. The slot it had its place at then is carried over by
 // a change if it was due, one that waited is skipped, and what else was due is forgotten by a pause.
 func (c *checker) choices(l *look) (choice []int64) {
-	old, k := l.def.Plan, l.since[0]
+	old, k, s := l.def.Plan, l.since[0], c.schedules[place{l.Topic, l.ID}]
 	moment := l.Paused
 	if k.Op == rig.OpSchedule {
 		moment = l.Changed
-		old = c.schedules[place{l.Topic, l.ID}].planBefore(k)
+		old = s.planBefore(k)
+	}
+	fired := int64(0) // it had gone on from these
+	for _, j := range s.jobs {
+		if j.made > 0 && j.made < k.Wall {
+			fired = max(fired, j.slot)
+		}
 	}
 	may := old.Overlap == "queue" || old.Missed == "catch up" && old.Overlap == "skip"
 	for n, slot := int64(0), at(l.before); ; n, slot = n+1, old.Slot(slot) {
 		switch {
+		case slot <= fired:
+			continue
 		case k.Op == rig.OpPause:
 			choice = append(choice, n)
 		case slot <= moment:
@@ -228,20 +236,17 @@ func (c *checker) reasons(s *schedule, l *look) {
 	}
 }
 
-// last tells until when something was heard of a job, Unix ms.
-func (j *job) last() (wall int64) {
-	for _, r := range j.runs {
-		if r.end == nil && r.settled == nil {
-			return forever
-		}
-		if r.end != nil {
-			wall = max(wall, r.end.Wall)
-		}
-		if r.settled != nil {
-			wall = max(wall, r.settled.Wall)
+// last tells until when a job may have been going, Unix ms.
+func (j *job) last() int64 {
+	if j.expired != 0 {
+		return j.expired
+	}
+	if n := len(j.runs); n > 0 {
+		if e := j.runs[n-1].settled; e != nil && (e.Result == "acked" || e.Result == "buried") {
+			return e.Wall
 		}
 	}
-	return wall
+	return forever
 }
 
 // totals holds what a schedule says it has fired and run against what was seen.
@@ -256,7 +261,7 @@ func (c *checker) totals(s *schedule, l *look) {
 	var seen, ended int64
 	lastSeen := false
 	for _, j := range s.jobs {
-		if j.slot > l.Created && j.slot < until {
+		if j.slot > l.Created && j.slot < until && j.made <= l.doneWall() {
 			seen++
 			lastSeen = lastSeen || j.slot == l.Last
 		}

@@ -159,7 +159,7 @@ type job struct {
 	moves   []call // reschedulings that were carried out
 	ended   []call // what ended it early: a cancel or the replacement by another
 	unknown bool   // a later call with unknown outcome may have ended it
-	expired bool
+	expired int64  // when it was dropped unrun, Unix ms; 0: it was not, as far as is known
 
 	schedule  *schedule // nil: somebody has enqueued it
 	slot      int64     // Unix ms; of a triggered one the time

@@ -96,7 +96,7 @@ func (c *checker) gather(events []rig.Event) {
 			}
 			if e.Result == "expired" {
 				if j := c.find(at, e); j != nil {
-					j.expired = true
+					j.expired = e.Wall
 				}
 			}
 		case rig.OpFault:

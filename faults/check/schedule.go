@@ -184,6 +184,9 @@ walk:
 			c.wrong("I18", s, s.id, "%s found a schedule, and there was none", k.Op)
 			break
 		}
+		if k.outcome == rig.OK && k.Op == rig.OpRead && k.answer.Books == nil {
+			c.wrong("I18", s, s.id, "it was not listed")
+		}
 		if k.outcome != rig.OK {
 			if k.Op == rig.OpRead || k.Op == rig.OpRuns || k.Op == rig.OpTrigger {
 				continue
