@@ -75,12 +75,13 @@ type Report struct {
 
 // Slots are figures of schedules.
 type Slots struct {
-	Schedules, Calls       int   // calls that change something
-	Triggered              int   // jobs
-	Fired, Skipped, Missed int64 // slots, by the counters of the topics
-	MissedQuietly          int64 // of the schedules' missed slots those near which no fault was
-	Spans                  int   // between two looks at the books of a schedule, that add up
-	Checks                 int   // of topics, that found nothing
+	Schedules, Calls       int             // calls that change something
+	Triggered              int             // jobs
+	Fired, Skipped, Missed int64           // slots, by the counters of the topics
+	MissedQuietly          int64           // of the schedules' missed slots those near which no fault was
+	Late                   []time.Duration // stored − slot of those that no fault touched and no policy made wait, sorted
+	Spans                  int             // between two looks at the books of a schedule, that add up
+	Checks                 int             // of topics, that found nothing
 }
 
 // Count is how many violations of a rule there are.
@@ -105,6 +106,9 @@ func (r *Report) String() string {
 	if sl := r.Slots; sl.Schedules > 0 {
 		fmt.Fprintf(&b, "; schedules %d (calls %d, triggered %d), slots: fired %d, skipped %d, missed %d (%d without a fault), books added up %d times",
 			sl.Schedules, sl.Calls, sl.Triggered, sl.Fired, sl.Skipped, sl.Missed, sl.MissedQuietly, sl.Spans)
+	}
+	if late := r.Slots.Late; len(late) > 0 {
+		fmt.Fprintf(&b, ", late outside faults p50 %v p99 %v max %v", late[len(late)/2], late[len(late)*99/100], late[len(late)-1])
 	}
 	if r.Slots.Checks > 0 {
 		fmt.Fprintf(&b, "; checks %d", r.Slots.Checks)
@@ -228,5 +232,6 @@ func Check(events []rig.Event, state *State, o Options) *Report {
 		c.Violations = append(append(c.Violations, census...), Empty(state)...)
 	}
 	slices.Sort(c.Late)
+	slices.Sort(c.Slots.Late)
 	return c.Report
 }

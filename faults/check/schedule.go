@@ -150,6 +150,9 @@ func (c *checker) slots(s *schedule) {
 		if j.made > 0 && j.made < j.slot {
 			c.bad("I17", j, "was made %d ms before its slot", j.slot-j.made)
 		}
+		if waits := def.Plan.Overlap == "queue" || def.Plan.Missed == "catch up"; j.made > 0 && !waits && !c.broken(j.enqueue.Mono, j.mono(j.made), "") {
+			c.Slots.Late = append(c.Slots.Late, time.Duration(j.made-j.slot)*time.Millisecond)
+		}
 		fits := def.Plan.Has(j.slot)
 		for _, k := range s.calls {
 			fits = fits || k.Op == rig.OpSchedule && k.outcome != rig.Fail && k.Mono < def.Mono && k.Plan.Has(j.slot) && j.slot <= def.doneWall()

@@ -32,6 +32,9 @@ func TestSoakShortly(t *testing.T) {
 	}
 	t.Log(report)
 	require.Greater(t, report.Finished, 100)
+	require.Greater(t, report.Slots.Fired, int64(30))
+	require.Greater(t, report.Slots.Spans, 30)
+	require.NotZero(t, report.Slots.Checks)
 }
 
 // TestSoakFindsWhatIsLost is the negative control: in the middle, jobs that wait are deleted behind the queue's back.
@@ -62,4 +65,31 @@ func TestSoakFindsWhatIsLost(t *testing.T) {
 		}
 	}
 	t.Fatalf("the loss of %q was not found: %v", deleted, report.Violations)
+}
+
+// TestSoakFindsALostSlot is the negative control of schedules: in the middle, some are set to a later slot behind the queue's back.
+func TestSoakFindsALostSlot(t *testing.T) {
+	redistest.Need(t)
+	s := &Soak{Seed: 3, Dir: t.TempDir(), For: 6 * time.Second, Log: io.Discard}
+	s.Sabotage = func(ctx context.Context, rdb *redis.Client) error {
+		moved := 0
+		for range 1000 {
+			state, err := check.Read(ctx, rdb, prefix)
+			if err != nil {
+				continue // Redis is away at the moment
+			}
+			for name, slot := range state.Topics["a"].Slots {
+				if rdb.ZAddXX(ctx, prefix+":{a}:slots", redis.Z{Score: slot + 60_000, Member: name}).Err() == nil {
+					moved++
+				}
+			}
+			if moved > 0 {
+				return nil
+			}
+		}
+		return errors.New("found no schedule to move")
+	}
+	report, err := s.Run(t.Context())
+	require.NoError(t, err)
+	require.NotZero(t, report.Count("I19"), report)
 }
