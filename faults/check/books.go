@@ -171,6 +171,7 @@ func (c *checker) choices(l *look) (choice []int64) {
 		switch {
 		case slot <= fired:
 			continue
+		case slot == l.before.Waits: // it waits still
 		case k.Op == rig.OpPause:
 			choice = append(choice, n)
 		case slot <= moment:

@@ -249,12 +249,30 @@ func (c *checker) unscheduled(s *schedule, k *call) {
 			continue
 		}
 		ran := slices.ContainsFunc(j.runs, func(r *run) bool { return r.Mono <= k.done+int64(c.o.Lease) && r.until() >= k.Mono })
-		for _, r := range j.runs {
-			if !ran && r.Mono-k.done > int64(c.o.Lease) && !c.broken(k.Mono-int64(c.o.Lease), r.Mono, r.Proc) {
+		for i, r := range j.runs {
+			if r.Mono <= k.done {
+				continue
+			}
+			// It may have been taken, and not begun: unless it was due only later, and nothing had happened to it since that was known.
+			waited := r.Due > k.doneWall() && (i == 0 && r.Attempt == 1 || i > 0 && j.runs[i-1].settled != nil &&
+				j.runs[i-1].settled.Mono < k.Mono && r.Attempt == j.runs[i-1].next())
+			held := ran || r.Mono-k.done <= int64(c.o.Lease) || c.broken(k.Mono-int64(c.o.Lease), r.Mono, r.Proc)
+			if waited || !held {
 				c.bad("I8", j, "attempt %d began %v after its schedule was gone", r.Attempt, time.Duration(r.Mono-k.done))
 			}
 		}
 	}
+}
+
+// next is the number of the attempt that follows a run, if all went in order; 0: none does.
+func (r *run) next() int {
+	switch {
+	case r.settled != nil && r.settled.Result == "retried":
+		return r.Attempt + 1
+	case r.settled != nil && r.settled.Result == "snoozed":
+		return r.Attempt
+	}
+	return 0
 }
 
 // triggers checks that each call of Trigger made one job.

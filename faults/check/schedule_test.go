@@ -175,7 +175,8 @@ func TestCheckAcceptsSchedules(t *testing.T) {
 
 // TestCheckFindsPlantedFaultsOfSchedules breaks each promise about schedules once.
 func TestCheckFindsPlantedFaultsOfSchedules(t *testing.T) {
-	cancel, allow, catchUp := second, second, second
+	cancel, allow, queue, catchUp := second, second, second, second
+	queue.Overlap = "queue"
 	cancel.Overlap, allow.Overlap, catchUp.Missed, catchUp.CatchUp = "cancel", "allow", "catch up", 5
 	broken := (&story{}).set(100, 1, catchUp).read(102, rig.Books{Next: 1000, Created: 100}).ran(3000, 1, 3500, 3501, 3502, "acked").
 		read(3600, rig.Books{Next: 4000, Fired: 1, Missed: 2, Runs: 1, Created: 100, Last: 3000})
@@ -183,46 +184,51 @@ func TestCheckFindsPlantedFaultsOfSchedules(t *testing.T) {
 		s    *story
 		rule string
 	}{
-		"a slot has two jobs":                         {rhythm().ran(6000, 2, 6501, 6502, 6503, "acked"), "I17"},
-		"a slot has its job twice":                    {rhythm().ran(6000, 1, 6100, 6101, 6102, "acked"), "I5"},
-		"a slot has another job of its definition":    {again(rhythm().ran(6000, 1, 6100, 6101, 6102, "acked")), "I2"},
-		"a job that is of no slot":                    {rhythm().ran(1500, 1, 1500, 1501, 1502, "acked"), "I17"},
-		"a job is made before its slot":               {rhythm().ran(2000, 1, 1998, 2001, 2002, "acked").without("s@2000").ran(2000, 1, 1998, 2001, 2002, "acked"), "I17"},
-		"a job starts before its slot":                {rhythm().without("s@2000").ran(2000, 1, 2000, 1990, 1995, "acked"), "I3"},
-		"fired while it is paused":                    {rhythm().ran(3000, 1, 3000, 3001, 3002, "acked"), "I18"},
-		"fired after it was gone":                     {rhythm().ran(7700, 2, 7700, 7701, 7702, "acked"), "I18"},
-		"fired by the old definition":                 {rhythm().without("s@7000").ran(7000, 1, 7000, 7001, 7002, "acked"), "I18"},
-		"fired before it was there":                   {rhythm().ran(0, 1, 50, 201, 202, "acked"), "I18"},
-		"it is not found":                             {rhythm().ask(5200, rig.Event{Op: rig.OpRead}, rig.Fail, "not found"), "I18"},
-		"it is not listed":                            {rhythm().ask(5200, rig.Event{Op: rig.OpRead}, rig.OK, ""), "I18"},
-		"it is found after it was gone":               {rhythm().read(7300, rig.Books{Next: 7700}), "I18"},
-		"it is paused, and nobody asked":              {rhythm().books(2500, func(b *rig.Books) { b.Paused, b.Next = 2400, 0 }), "I18"},
-		"a slot is not counted":                       {rhythm().books(2500, func(b *rig.Books) { b.Next = 4000 }), "I19"},
-		"a slot is counted twice":                     {rhythm().books(2500, func(b *rig.Books) { b.Skipped = 1 }), "I19"},
-		"it goes back":                                {rhythm().read(2510, rig.Books{Next: 2000, Fired: 2, Runs: 2, Created: 100, Last: 2000}), "I19"},
-		"a counter goes back":                         {rhythm().books(6502, func(b *rig.Books) { b.Fired = 1 }), "I19"},
-		"slots of a pause are missed":                 {rhythm().books(5002, func(b *rig.Books) { b.Missed = 3 }), "I19"},
-		"slots are counted while it is paused":        {rhythm().books(4602, func(b *rig.Books) { b.Skipped = 1 }), "I19"},
-		"a change counts a slot":                      {rhythm().books(6502, func(b *rig.Books) { b.Missed = 1 }), "I19"},
-		"a pause counts a slot":                       {rhythm().books(2602, func(b *rig.Books) { b.Skipped = 1 }), "I19"},
-		"the first slot is not counted":               {rhythm().books(102, func(b *rig.Books) { b.Next = 2000 }), "I19"},
-		"a slot is fired without a job":               {rhythm().without("s@2000"), "I19"},
-		"a job is not counted":                        {rhythm().books(2500, func(b *rig.Books) { b.Fired, b.Missed = 1, 1 }), "I19"},
-		"a run is not in the history":                 {rhythm().books(2500, func(b *rig.Books) { b.Runs = 1 }), "I19"},
-		"the history has a run of another":            {rhythm().ask(7101, rig.Event{Op: rig.OpRuns, Ran: []rig.Ran{{Job: "r@7000", Attempt: 1, Outcome: "retried"}}}, rig.OK, ""), "I19"},
-		"the history has a run that was not":          {rhythm().ask(7101, rig.Event{Op: rig.OpRuns, Ran: []rig.Ran{{Job: "s@7000", Attempt: 2, Outcome: "acked"}}}, rig.OK, ""), "I19"},
-		"fired while the last job runs":               {rhythm().without("s@1000").ran(1000, 1, 1000, 1001, 2100, "acked"), "I20"},
-		"fired while the last job backs off":          {rhythm().without("s@1000").ran(1000, 1, 1000, 1001, 2100, "retried"), "I20"},
-		"the cancelled job starts":                    {(&story{}).set(100, 1, cancel).ran(2000, 1, 2000, 2001, 2002, "acked").ran(1000, 1, 1000, 3100, 3101, "lease lost"), "I20"},
-		"skipped, and the policy allows both":         {(&story{}).set(100, 1, allow).read(102, rig.Books{Next: 1000, Created: 100}).read(1500, rig.Books{Next: 2000, Skipped: 1, Created: 100}), "I20"},
-		"missed, and the policy is to catch up":       {broken, "I20"},
-		"skipped, and no job was going":               {rhythm().without("s@2000").books(2500, func(b *rig.Books) { b.Fired, b.Skipped, b.Last, b.Runs = 1, 1, 1000, 1 }), "I20"},
-		"a triggered job never runs":                  {rhythm().without("s!5100"), "I1"},
-		"a job that nobody triggered":                 {rhythm().runOf("s!5300", 1, 5300, 5301, 5302, "acked"), "I2"},
-		"two triggers make one job":                   {rhythm().ask(5200, rig.Event{Op: rig.OpTrigger}, rig.OK, "s!5100"), "I17"},
-		"a slot's job is lost after a failure":        {rhythm().without("s@2000").ran(2000, 1, 2001, 2002, 2005, "retried"), "I1"},
-		"a job of no definition":                      {rhythm().ran(2000, 9, 2001, 2002, 2005, "acked"), "I2"},
-		"the last job starts after it was gone":       {rhythm().without("s@7000").ran(7000, 2, 7000, 9000, 9001, "acked"), "I8"},
+		"a slot has two jobs":                      {rhythm().ran(6000, 2, 6501, 6502, 6503, "acked"), "I17"},
+		"a slot has its job twice":                 {rhythm().ran(6000, 1, 6100, 6101, 6102, "acked"), "I5"},
+		"a slot has another job of its definition": {again(rhythm().ran(6000, 1, 6100, 6101, 6102, "acked")), "I2"},
+		"a job that is of no slot":                 {rhythm().ran(1500, 1, 1500, 1501, 1502, "acked"), "I17"},
+		"a job is made before its slot":            {rhythm().ran(2000, 1, 1998, 2001, 2002, "acked").without("s@2000").ran(2000, 1, 1998, 2001, 2002, "acked"), "I17"},
+		"a job starts before its slot":             {rhythm().without("s@2000").ran(2000, 1, 2000, 1990, 1995, "acked"), "I3"},
+		"fired while it is paused":                 {rhythm().ran(3000, 1, 3000, 3001, 3002, "acked"), "I18"},
+		"fired after it was gone":                  {rhythm().ran(7700, 2, 7700, 7701, 7702, "acked"), "I18"},
+		"fired by the old definition":              {rhythm().without("s@7000").ran(7000, 1, 7000, 7001, 7002, "acked"), "I18"},
+		"fired before it was there":                {rhythm().ran(0, 1, 50, 201, 202, "acked"), "I18"},
+		"it is not found":                          {rhythm().ask(5200, rig.Event{Op: rig.OpRead}, rig.Fail, "not found"), "I18"},
+		"it is not listed":                         {rhythm().ask(5200, rig.Event{Op: rig.OpRead}, rig.OK, ""), "I18"},
+		"it is found after it was gone":            {rhythm().read(7300, rig.Books{Next: 7700}), "I18"},
+		"it is paused, and nobody asked":           {rhythm().books(2500, func(b *rig.Books) { b.Paused, b.Next = 2400, 0 }), "I18"},
+		"a slot is not counted":                    {rhythm().books(2500, func(b *rig.Books) { b.Next = 4000 }), "I19"},
+		"a slot is counted twice":                  {rhythm().books(2500, func(b *rig.Books) { b.Skipped = 1 }), "I19"},
+		"it goes back":                             {rhythm().read(2510, rig.Books{Next: 2000, Fired: 2, Runs: 2, Created: 100, Last: 2000}), "I19"},
+		"a counter goes back":                      {rhythm().books(6502, func(b *rig.Books) { b.Fired = 1 }), "I19"},
+		"slots of a pause are missed":              {rhythm().books(5002, func(b *rig.Books) { b.Missed = 3 }), "I19"},
+		"slots are counted while it is paused":     {rhythm().books(4602, func(b *rig.Books) { b.Skipped = 1 }), "I19"},
+		"a change counts a slot":                   {rhythm().books(6502, func(b *rig.Books) { b.Missed = 1 }), "I19"},
+		"a pause counts a slot":                    {rhythm().books(2602, func(b *rig.Books) { b.Skipped = 1 }), "I19"},
+		"the first slot is not counted":            {rhythm().books(102, func(b *rig.Books) { b.Next = 2000 }), "I19"},
+		"a slot is fired without a job":            {rhythm().without("s@2000"), "I19"},
+		"a job is not counted":                     {rhythm().books(2500, func(b *rig.Books) { b.Fired, b.Missed = 1, 1 }), "I19"},
+		"a run is not in the history":              {rhythm().books(2500, func(b *rig.Books) { b.Runs = 1 }), "I19"},
+		"the history has a run of another":         {rhythm().ask(7101, rig.Event{Op: rig.OpRuns, Ran: []rig.Ran{{Job: "r@7000", Attempt: 1, Outcome: "retried"}}}, rig.OK, ""), "I19"},
+		"the history has a run that was not":       {rhythm().ask(7101, rig.Event{Op: rig.OpRuns, Ran: []rig.Ran{{Job: "s@7000", Attempt: 2, Outcome: "acked"}}}, rig.OK, ""), "I19"},
+		"fired while the last job runs":            {rhythm().without("s@1000").ran(1000, 1, 1000, 1001, 2100, "acked"), "I20"},
+		"fired while the last job backs off":       {rhythm().without("s@1000").ran(1000, 1, 1000, 1001, 2100, "retried"), "I20"},
+		"the cancelled job starts":                 {(&story{}).set(100, 1, cancel).ran(2000, 1, 2000, 2001, 2002, "acked").ran(1000, 1, 1000, 3100, 3101, "lease lost"), "I20"},
+		"skipped, and the policy allows both":      {(&story{}).set(100, 1, allow).read(102, rig.Books{Next: 1000, Created: 100}).read(1500, rig.Books{Next: 2000, Skipped: 1, Created: 100}), "I20"},
+		"missed, and the policy is to catch up":    {broken, "I20"},
+		"skipped, and no job was going":            {rhythm().without("s@2000").books(2500, func(b *rig.Books) { b.Fired, b.Skipped, b.Last, b.Runs = 1, 1, 1000, 1 }), "I20"},
+		"a triggered job never runs":               {rhythm().without("s!5100"), "I1"},
+		"a job that nobody triggered":              {rhythm().runOf("s!5300", 1, 5300, 5301, 5302, "acked"), "I2"},
+		"two triggers make one job":                {rhythm().ask(5200, rig.Event{Op: rig.OpTrigger}, rig.OK, "s!5100"), "I17"},
+		"a slot's job is lost after a failure":     {rhythm().without("s@2000").ran(2000, 1, 2001, 2002, 2005, "retried"), "I1"},
+		"a job of no definition":                   {rhythm().ran(2000, 9, 2001, 2002, 2005, "acked"), "I2"},
+		"the last job starts after it was gone":    {rhythm().without("s@7000").ran(7000, 2, 7000, 9000, 9001, "acked"), "I8"},
+		"a waiting job starts though it was gone":  {backsOff(7300), "I8"},
+		"a slot that waits is not skipped by a pause": {(&story{}).set(100, 1, queue).ran(1000, 1, 1000, 1001, 3500, "acked").
+			read(1990, rig.Books{Next: 2000, Fired: 1, Created: 100, Last: 1000}).
+			read(2500, rig.Books{Waits: 2000, Fired: 1, Created: 100, Last: 1000}).ask(2600, rig.Event{Op: rig.OpPause}, rig.OK, "").
+			read(2602, rig.Books{Fired: 1, Created: 100, Last: 1000, Paused: 2600}), "I19"},
 		"an error of an undocumented kind":            {rhythm().ask(5200, rig.Event{Op: rig.OpPause}, rig.Fail, ""), "I16"},
 		"a check finds something on a healthy system": {rhythm().ask(5200, rig.Event{Op: rig.OpCheck, Err: "no place"}, rig.OK, ""), "I12"},
 	} {
@@ -246,6 +252,17 @@ func TestCheckFindsPlantedFaultsOfSchedules(t *testing.T) {
 func again(s *story) *story {
 	for i := range s.events[len(s.events)-3:] {
 		s.events[len(s.events)-3+i].Nonce = "other"
+	}
+	return s
+}
+
+// backsOff is a schedule whose last job has failed when it is removed, and runs again at a time.
+func backsOff(at int64) *story {
+	s := rhythm().without("s@7000").ran(7000, 2, 7000, 7001, 7005, "retried").ran(7000, 2, 7000, at, at+1, "acked")
+	for i := range s.events {
+		if e := &s.events[i]; e.ID == "s@7000" && e.Wall >= at {
+			e.Attempt, e.Due = 2, at
+		}
 	}
 	return s
 }
