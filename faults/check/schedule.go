@@ -163,8 +163,8 @@ func (c *checker) slots(s *schedule) {
 	}
 }
 
-// silence checks that slots are fired only while the definition counts: from the call of Schedule or ResumeSchedule to the return of what ends that. It also
-// checks that calls find what is there, and only that.
+// silence checks that slots are fired only while the definition counts: from the call of Schedule or ResumeSchedule to the return of what
+// ends that. It also checks that calls find what is there, and only that.
 func (c *checker) silence(s *schedule) {
 	allowed := map[int64][]span{}
 	var def *call
