@@ -1,6 +1,7 @@
 package check
 
 import (
+	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
@@ -64,6 +65,7 @@ func Census(s *State) (violations []Violation, leftovers int) {
 				}
 			}
 		}
+		t.schedules(func(schedule, format string, args ...any) { bad(name, schedule, format, args...) })
 		for id := range t.Done {
 			if _, ok := t.Hashes["results"][id]; !ok {
 				bad(name, id, "in done without a result")
@@ -84,6 +86,47 @@ func Census(s *State) (violations []Violation, leftovers int) {
 	return violations, leftovers
 }
 
+// schedules checks that every schedule has a definition, a state and a history, and one place, or none while it is paused or after its end.
+func (t *Topic) schedules(bad func(schedule, format string, args ...any)) {
+	names := map[string]bool{}
+	for _, part := range []string{"schedules", "fired", "runs"} {
+		for name := range t.Hashes[part] {
+			names[name] = true
+		}
+	}
+	for _, zset := range []map[string]float64{t.Slots, t.Waiting} {
+		for name := range zset {
+			names[name] = true
+		}
+	}
+	for name := range names {
+		for _, part := range []string{"schedules", "fired", "runs"} {
+			if _, ok := t.Hashes[part][name]; !ok {
+				bad(name, "schedule without an entry in %s", part)
+			}
+		}
+		var state struct {
+			Paused int64 `json:"paused"`
+			Ended  bool  `json:"ended"`
+		}
+		if text, ok := t.Hashes["fired"][name]; ok {
+			if err := json.Unmarshal([]byte(text), &state); err != nil {
+				bad(name, "state of a schedule: %v", err)
+			}
+		}
+		_, slot := t.Slots[name]
+		_, waits := t.Waiting[name]
+		switch idle := state.Paused != 0 || state.Ended; {
+		case slot && waits:
+			bad(name, "schedule in slots and waiting")
+		case idle && (slot || waits):
+			bad(name, "schedule that is paused or has ended, and has a slot")
+		case !idle && !slot && !waits:
+			bad(name, "schedule without a slot")
+		}
+	}
+}
+
 // fixed tells in which of the structures a job is where its ID stands at most once.
 func (t *Topic) fixed(id string) (places []string) {
 	if _, ok := t.Bucket[id]; ok {
@@ -98,9 +141,15 @@ func (t *Topic) fixed(id string) (places []string) {
 	return places
 }
 
-// Empty checks that nothing is left but the dead and what is documented to stay: stats, the names of topics and servers, receipts.
+// Empty checks that nothing is left but the dead and what is documented to stay: stats, the names of topics and servers, receipts. Schedules
+// must have been removed.
 func Empty(s *State) (violations []Violation) {
 	for name, t := range s.Topics {
+		for _, part := range []string{"schedules", "slots", "waiting", "fired", "runs"} {
+			if n := len(t.Hashes[part]) + len(map[string]map[string]float64{"slots": t.Slots, "waiting": t.Waiting}[part]); n > 0 {
+				violations = append(violations, Violation{Rule: "I12", Topic: name, Text: fmt.Sprintf("%d schedules left in %s", n, part)})
+			}
+		}
 		for id := range t.Pool {
 			if _, dead := t.Dead[id]; !dead {
 				violations = append(violations, Violation{Rule: "I11", Topic: name, ID: id, Text: "left over at the end, in " + t.where(id)})

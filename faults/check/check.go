@@ -13,6 +13,10 @@
 //	I11 ledger       nothing is left that should have run
 //	I12 census       every record is in exactly one structure, and nothing is left behind
 //	I16 errors       errors are of documented kinds, and a refused job never runs
+//	I17 slots        a job of a schedule is of a slot of its rhythm, is not made before it, and no slot has two jobs
+//	I18 silence      a schedule fires nothing while it is paused, by an old definition, or after it is gone; what is there is found
+//	I19 books        fired, skipped and missed slots are all slots there are, each for a reason, and each that was fired had a job
+//	I20 policy       no slot is fired while the last job is going, other than by the schedule's policy
 package check
 
 import (
@@ -20,6 +24,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -64,7 +69,19 @@ type Report struct {
 	Faults                     map[string]int
 	Operations                 int
 	LostInFailover             int
+	Slots                      Slots
 	Late                       []time.Duration // start − due of first runs that no fault touched, sorted
+}
+
+// Slots are figures of schedules.
+type Slots struct {
+	Schedules, Calls       int             // calls that change something
+	Triggered              int             // jobs
+	Fired, Skipped, Missed int64           // slots, by the counters of the topics
+	MissedQuietly          int64           // of the schedules' missed slots those near which no fault was
+	Late                   []time.Duration // stored − slot of those that no fault touched and no policy made wait, sorted
+	Spans                  int             // between two looks at the books of a schedule, that add up
+	Checks                 int             // of topics, that found nothing
 }
 
 // Count is how many violations of a rule there are.
@@ -86,9 +103,20 @@ func (r *Report) String() string {
 	if n := len(r.Late); n > 0 {
 		fmt.Fprintf(&b, "; late outside faults p50 %v p99 %v max %v", r.Late[n/2].Round(time.Microsecond*100), r.Late[n*99/100].Round(time.Microsecond*100), r.Late[n-1].Round(time.Microsecond*100))
 	}
+	if sl := r.Slots; sl.Schedules > 0 {
+		fmt.Fprintf(&b, "; schedules %d (calls %d, triggered %d), slots: fired %d, skipped %d, missed %d (%d without a fault), books added up %d times",
+			sl.Schedules, sl.Calls, sl.Triggered, sl.Fired, sl.Skipped, sl.Missed, sl.MissedQuietly, sl.Spans)
+	}
+	if late := r.Slots.Late; len(late) > 0 {
+		fmt.Fprintf(&b, ", late outside faults p50 %v p99 %v max %v", late[len(late)/2], late[len(late)*99/100], late[len(late)-1])
+	}
+	if r.Slots.Checks > 0 {
+		fmt.Fprintf(&b, "; checks %d", r.Slots.Checks)
+	}
 	for _, rule := range [][2]string{
 		{"I1", "lost"}, {"I2", "unexpected"}, {"I3", "early"}, {"I5", "unexplained"}, {"I6", "overlap"}, {"I7", "fencing"}, {"I8", "cancel"},
 		{"I10", "attempts"}, {"I11", "left"}, {"I12", "census"}, {"I16", "errors"},
+		{"I17", "slots"}, {"I18", "silence"}, {"I19", "books"}, {"I20", "policy"},
 	} {
 		fmt.Fprintf(&b, "; %s %d", rule[1], r.Count(rule[0]))
 	}
@@ -119,6 +147,10 @@ func list(m map[string]int) string {
 // place names an ID of a topic.
 type place struct{ topic, id string }
 
+func comparePlaces(a, b place) int {
+	return cmp.Or(cmp.Compare(a.topic, b.topic), cmp.Compare(a.id, b.id))
+}
+
 // A job is one incarnation.
 type job struct {
 	place
@@ -131,7 +163,12 @@ type job struct {
 	moves   []call // reschedulings that were carried out
 	ended   []call // what ended it early: a cancel or the replacement by another
 	unknown bool   // a later call with unknown outcome may have ended it
-	expired bool
+	expired int64  // when it was dropped unrun, Unix ms; 0: it was not, as far as is known
+
+	schedule  *schedule // nil: somebody has enqueued it
+	slot      int64     // Unix ms; of a triggered one the time
+	triggered bool
+	made      int64 // when Redis stored it, Unix ms; 0: not known
 }
 
 // A call is an operation with its outcome.
@@ -141,6 +178,7 @@ type call struct {
 	result    string
 	err       string
 	done      int64 // when; the end of time if there is no outcome
+	answer    rig.Event
 }
 
 // A run is one call of a handler.
@@ -164,7 +202,7 @@ func (r *run) until() int64 {
 func Check(events []rig.Event, state *State, o Options) *Report {
 	c := &checker{
 		Report: &Report{Duplicates: map[string]int{}, Outcomes: map[string]int{}, Faults: map[string]int{}},
-		o:      o, jobs: map[place]map[int64]*job{}, state: state,
+		o:      o, jobs: map[place]map[int64]*job{}, schedules: map[place]*schedule{}, state: state,
 	}
 	c.gather(events)
 	for _, incs := range c.jobs {
@@ -172,17 +210,28 @@ func Check(events []rig.Event, state *State, o Options) *Report {
 			slices.SortStableFunc(j.runs, func(a, b *run) int { return cmp.Compare(a.Fence, b.Fence) })
 		}
 	}
-	for _, at := range slices.SortedFunc(maps.Keys(c.jobs), func(a, b place) int {
-		return cmp.Or(cmp.Compare(a.topic, b.topic), cmp.Compare(a.id, b.id))
-	}) {
+	for _, s := range c.schedules {
+		c.endings(s)
+	}
+	for _, at := range slices.SortedFunc(maps.Keys(c.jobs), comparePlaces) {
 		for _, inc := range slices.Sorted(maps.Keys(c.jobs[at])) {
 			c.judge(c.jobs[at][inc])
 		}
 	}
+	for _, at := range slices.SortedFunc(maps.Keys(c.schedules), comparePlaces) {
+		c.judgeSchedule(c.schedules[at])
+	}
 	if state != nil {
+		for _, t := range state.Topics {
+			for counter, sum := range map[string]*int64{"fired": &c.Slots.Fired, "skipped": &c.Slots.Skipped, "missed": &c.Slots.Missed} {
+				n, _ := strconv.ParseInt(t.Hashes["stats"][counter], 10, 64) // none is 0
+				*sum += n
+			}
+		}
 		census, _ := Census(state)
 		c.Violations = append(append(c.Violations, census...), Empty(state)...)
 	}
 	slices.Sort(c.Late)
+	slices.Sort(c.Slots.Late)
 	return c.Report
 }

@@ -12,6 +12,8 @@ type checker struct {
 	state   *State
 	jobs    map[place]map[int64]*job
 	windows []window
+
+	schedules map[place]*schedule // by topic and name
 }
 
 // A window is a time during which something was broken.
@@ -58,11 +60,22 @@ func (c *checker) gather(events []rig.Event) {
 				delete(open, e.Call)
 				c.answered(at, k, last)
 			}
+		case rig.OpSchedule, rig.OpUnschedule, rig.OpPause, rig.OpResume, rig.OpTrigger, rig.OpRead, rig.OpRuns:
+			if e.Type == rig.Invoke {
+				k := &call{Event: e, outcome: rig.Info, done: forever}
+				open[e.Call] = k
+				c.asked(at, k)
+			} else if k := open[e.Call]; k != nil {
+				k.outcome, k.result, k.err, k.done, k.answer = e.Type, e.Result, e.Err, e.Mono, e
+				delete(open, e.Call)
+			}
+		case rig.OpCheck:
+			c.looked(e)
 		case rig.OpStart:
 			c.Runs++
 			r := &run{Event: e}
 			runs[key] = r
-			j := c.jobs[at][e.Inc]
+			j := c.find(at, e)
 			if j == nil {
 				c.Violations = append(c.Violations, Violation{"I2", e.Topic, e.ID, e.Inc, "ran, and nobody enqueued it: " + e.Err})
 				continue
@@ -81,8 +94,10 @@ func (c *checker) gather(events []rig.Event) {
 			if r := runs[key]; r != nil {
 				r.settled = &e
 			}
-			if j := c.jobs[at][e.Inc]; j != nil && e.Result == "expired" {
-				j.expired = true
+			if e.Result == "expired" {
+				if j := c.find(at, e); j != nil {
+					j.expired = e.Wall
+				}
 			}
 		case rig.OpFault:
 			c.Faults[e.Result]++
@@ -95,6 +110,9 @@ func (c *checker) gather(events []rig.Event) {
 		}
 	}
 	for _, k := range open { // the process ended, or the test
+		if k.outcome == rig.Info {
+			continue
+		}
 		k.outcome = rig.Info
 		c.answered(place{k.Topic, k.ID}, k, last)
 	}

@@ -94,7 +94,7 @@ func (c *checker) early(j *job) {
 		if passed < due-tick {
 			c.bad("I3", j, "attempt %d began %v after %s, and was due after %v", r.Attempt, passed, why, due)
 		}
-		if i == 0 && why == "it was enqueued" && j.enqueue.outcome == rig.OK && !c.broken(from, r.Mono, "") {
+		if i == 0 && why == "it was enqueued" && j.schedule == nil && j.enqueue.outcome == rig.OK && !c.broken(from, r.Mono, "") {
 			c.Late = append(c.Late, max(0, passed-due))
 		}
 	}

@@ -33,7 +33,9 @@ type Topic struct {
 	Leases  map[string]float64
 	Dead    map[string]float64
 	Done    map[string]float64
-	Hashes  map[string]map[string]string // attempts, errors, moved, results, meta, stats
+	Slots   map[string]float64           // name of a schedule → its next slot
+	Waiting map[string]float64           // name of a schedule → the slot that waits
+	Hashes  map[string]map[string]string // attempts, errors, moved, results, meta, stats, schedules, fired, runs
 	Keys    map[string]Key               // receipts and what is not known
 	Types   map[string]string            // of the keys above
 }
@@ -44,7 +46,7 @@ const anchorLen = 1025
 func newTopic() *Topic {
 	return &Topic{
 		Pool: map[string]string{}, Bucket: map[string]float64{}, Leases: map[string]float64{}, Dead: map[string]float64{},
-		Done: map[string]float64{}, Hashes: map[string]map[string]string{}, Keys: map[string]Key{}, Types: map[string]string{},
+		Done: map[string]float64{}, Slots: map[string]float64{}, Waiting: map[string]float64{}, Hashes: map[string]map[string]string{}, Keys: map[string]Key{}, Types: map[string]string{},
 	}
 }
 
@@ -52,6 +54,7 @@ func newTopic() *Topic {
 var types = map[string]string{
 	"pool": "hash", "bucket": "zset", "ready": "list", "handoff": "list", "leases": "zset", "attempts": "hash", "errors": "hash",
 	"moved": "hash", "dead": "zset", "done": "zset", "results": "hash", "meta": "hash", "stats": "hash",
+	"schedules": "hash", "slots": "zset", "waiting": "zset", "fired": "hash", "runs": "hash",
 }
 
 // Read reads the state. Nothing else should be going on.
@@ -170,6 +173,10 @@ func (t *Topic) read(ctx context.Context, rdb redis.UniversalClient, name, part,
 		return zset(ctx, rdb, name, t.Dead)
 	case "done":
 		return zset(ctx, rdb, name, t.Done)
+	case "slots":
+		return zset(ctx, rdb, name, t.Slots)
+	case "waiting":
+		return zset(ctx, rdb, name, t.Waiting)
 	case "ready":
 		t.Ready, err = ids(ctx, rdb, name)
 	case "handoff":

@@ -49,6 +49,21 @@ func TestCensusFindsPlantedFaults(t *testing.T) {
 		"key receipt:x is kept for": func(ctx context.Context, rdb redis.UniversalClient, root string) {
 			rdb.Set(ctx, root+"receipt:x", "x", time.Hour)
 		},
+		"schedule without an entry in fired": func(ctx context.Context, rdb redis.UniversalClient, root string) { rdb.HDel(ctx, root+"fired", "s") },
+		"schedule without an entry in runs":  func(ctx context.Context, rdb redis.UniversalClient, root string) { rdb.HDel(ctx, root+"runs", "s") },
+		"schedule without an entry in schedules": func(ctx context.Context, rdb redis.UniversalClient, root string) {
+			rdb.HDel(ctx, root+"schedules", "s")
+		},
+		"state of a schedule": func(ctx context.Context, rdb redis.UniversalClient, root string) {
+			rdb.HSet(ctx, root+"fired", "s", "{")
+		},
+		"schedule without a slot": func(ctx context.Context, rdb redis.UniversalClient, root string) { rdb.ZRem(ctx, root+"slots", "s") },
+		"schedule in slots and waiting": func(ctx context.Context, rdb redis.UniversalClient, root string) {
+			rdb.ZAdd(ctx, root+"waiting", redis.Z{Score: 1, Member: "s"})
+		},
+		"schedule that is paused or has ended, and has a slot": func(ctx context.Context, rdb redis.UniversalClient, root string) {
+			rdb.HSet(ctx, root+"fired", "s", `{"ended":true}`)
+		},
 		"key dead is a string": func(ctx context.Context, rdb redis.UniversalClient, root string) { rdb.Set(ctx, root+"dead", "x", 0) },
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -59,6 +74,7 @@ func TestCensusFindsPlantedFaults(t *testing.T) {
 				require.NoError(t, err)
 				_, err = client.Enqueue(ctx, "t", "later", []byte("x"), delayq.ProcessIn(time.Hour))
 				require.NoError(t, err)
+				require.NoError(t, client.Schedule(ctx, "t", "s", delayq.Every(time.Hour), nil))
 				plant(ctx, rdb, prefix+":{t}:")
 
 				s, err := Read(ctx, rdb, prefix)
@@ -67,7 +83,7 @@ func TestCensusFindsPlantedFaults(t *testing.T) {
 				if name == "" {
 					require.Empty(t, found)
 					require.Zero(t, leftovers)
-					require.Len(t, Empty(s), 3, "both jobs, and the list ready")
+					require.Len(t, Empty(s), 7, "both jobs, the list ready, and the schedule in four keys")
 					return
 				}
 				require.Len(t, found, 1)

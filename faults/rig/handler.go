@@ -26,6 +26,7 @@ func (h handler) Handle(ctx context.Context, job *delayq.Job) (err error) {
 	e := Event{
 		Topic: job.Topic, ID: job.ID, Attempt: job.Attempt, Fence: job.Fence(), Nonce: hex.EncodeToString([]byte(job.Nonce())),
 		Started: job.Started.UnixMicro(), Due: job.Due.UnixMilli(), Sum: sum(job.Payload),
+		Made: job.EnqueuedAt.UnixMilli(),
 	}
 	var w work
 	if err := json.Unmarshal(job.Payload, &w); err != nil {
@@ -122,6 +123,7 @@ func (h hooks) settled(e delayq.RunEvent) {
 	inc, _ := strconv.ParseInt(e.Headers[incHeader], 10, 64) // 0: not a task of ours
 	event := Event{
 		Op: OpSettled, Topic: e.Topic, ID: e.ID, Inc: inc, Attempt: e.Attempt, Started: e.Start.UnixMicro(), Result: e.Outcome,
+		Made: e.EnqueuedAt.UnixMilli(),
 	}
 	if !e.NextDue.IsZero() {
 		event.Due = e.NextDue.UnixMilli()

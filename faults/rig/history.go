@@ -35,8 +35,13 @@ type Event struct {
 	Nonce   string `json:"nonce,omitempty"`   // hex
 	Started int64  `json:"started,omitempty"` // of a run, Redis's clock in µs: with Proc and ID it names the run
 	Due     int64  `json:"due,omitempty"`     // Unix ms
+	Made    int64  `json:"made,omitempty"`    // of a run: when Redis stored the job, Unix ms
 	Result  string `json:"result,omitempty"`
 	Err     string `json:"err,omitempty"`
+
+	Plan  *Plan  `json:"plan,omitempty"`  // of OpSchedule
+	Books *Books `json:"books,omitempty"` // of OpRead
+	Ran   []Ran  `json:"ran,omitempty"`   // of OpRuns
 }
 
 // Operations.
@@ -45,6 +50,14 @@ const (
 	OpReplace    = "replace"
 	OpCancel     = "cancel"
 	OpReschedule = "reschedule"
+	OpSchedule   = "schedule" // ID is the name of the schedule, here and in the next ones
+	OpUnschedule = "unschedule"
+	OpPause      = "pause"
+	OpResume     = "resume"
+	OpTrigger    = "trigger" // Result is the ID of the job
+	OpRead       = "read"    // ScheduleInfo
+	OpRuns       = "runs"
+	OpCheck      = "check"   // Check without repair; Err lists what it found
 	OpStart      = "start"   // a handler starts
 	OpEnd        = "end"     // a handler ends; Result says how
 	OpLost       = "lost"    // a handler's context ended; Result is the cause

@@ -7,6 +7,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
+	"net"
 	"strconv"
 	"sync/atomic"
 	"time"
@@ -74,23 +76,32 @@ func NewClient(rdb redis.UniversalClient, rec *Recorder, opts ...delayq.ClientOp
 
 // call records a call and its outcome.
 func (c *Client) call(e Event, do func() (result string, err error)) error {
+	return c.ask(e, func(e *Event) (err error) {
+		e.Result, err = do()
+		return err
+	})
+}
+
+// ask is a call that fills in more of its outcome than the result.
+func (c *Client) ask(e Event, do func(e *Event) error) error {
 	e.Call, e.Type = calls.Add(1), Invoke
 	c.rec.Record(e)
-	result, err := do()
-	e.Type, e.Result = OK, result
+	err := do(&e)
+	e.Type = OK
 	switch {
 	case err == nil:
 	case errors.Is(err, delayq.ErrUnknownOutcome), errors.Is(err, delayq.ErrNotReplicated):
 		e.Type, e.Err = Info, err.Error()
 	default:
-		e.Type, e.Err, e.Result = Fail, err.Error(), documented(err)
+		e.Type, e.Err, e.Result = Fail, err.Error(), documented(err, e.readsFirst())
 	}
 	c.rec.Record(e)
 	return err
 }
 
-// documented names the kind of an error that callers can tell from others, empty if it is of none.
-func documented(err error) string {
+// documented names the kind of an error that callers can tell from others, empty if it is of none. Calls that read before they write, or read only,
+// give errors of the network as they are.
+func documented(err error, readFirst bool) string {
 	for _, known := range []struct {
 		err  error
 		name string
@@ -104,6 +115,9 @@ func documented(err error) string {
 	}
 	if said := redis.Error(nil); errors.As(err, &said) {
 		return "redis"
+	}
+	if network := net.Error(nil); readFirst && (errors.As(err, &network) || errors.Is(err, io.EOF)) {
+		return "network"
 	}
 	return ""
 }

@@ -137,8 +137,10 @@ var faults = []fault{
 	dropping("worker", 2, "retry", "snooze", "bury", "return"),
 	dropping("worker", 2, "extend"),
 	dropping("worker", 1, "promote"),
+	dropping("worker", 2, "due", "fire"),
 	dropping(enqueuers, 3, "enqueue"),
 	dropping(enqueuers, 2, "replace", "cancel", "reschedule"),
+	dropping(enqueuers, 3, "schedule", "unschedule", "suspend", "trigger"),
 	{"kill", 3, func(_ context.Context, n *nemesis, _ time.Duration) error {
 		w := n.worker()
 		return n.end(w, w.Kill)

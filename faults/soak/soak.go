@@ -84,6 +84,17 @@ func (s *Soak) Run(ctx context.Context) (report *check.Report, err error) {
 	for i := range 4 {
 		loading.Go(func() { s.load(load, uint64(i)) }) //nolint:gosec // small
 	}
+	var mu sync.Mutex
+	var finish []func(ctx context.Context) error
+	for i := range schedulers {
+		loading.Go(func() {
+			f := s.schedule(load, uint64(i)) //nolint:gosec // small
+			mu.Lock()
+			defer mu.Unlock()
+			finish = append(finish, f)
+		})
+	}
+	loading.Go(func() { s.checks(load) })
 	if s.Sabotage != nil {
 		loading.Go(func() {
 			select {
@@ -102,8 +113,19 @@ func (s *Soak) Run(ctx context.Context) (report *check.Report, err error) {
 	if err != nil {
 		return nil, err
 	}
+	for _, f := range append(finish, s.unschedule) {
+		if err := f(ctx); err != nil {
+			return nil, err
+		}
+	}
 	if err := s.drained(ctx); err != nil {
 		return nil, err
+	}
+	client := rig.NewClient(s.direct, s.rec, delayq.Prefix(prefix))
+	for _, topic := range topics {
+		if err := client.Look(ctx, topic); err != nil {
+			return nil, err
+		}
 	}
 	endKeep()
 	wg.Wait()
@@ -302,6 +324,12 @@ func (s *Soak) judge(ctx context.Context, more []check.Violation) (*check.Report
 	return report, nil
 }
 
+// related tells whether an ID is that of a job of a schedule and the other one that schedule's name.
+func related(id, name string) bool {
+	cut := strings.LastIndexAny(id, "@!")
+	return cut > 0 && id[:cut] == name
+}
+
 // Story is all that happened to the job of a violation.
 func (s *Soak) Story(v check.Violation) string {
 	events, err := s.history.Events()
@@ -310,7 +338,7 @@ func (s *Soak) Story(v check.Violation) string {
 	}
 	var b strings.Builder
 	for _, e := range events {
-		if e.Topic == v.Topic && e.ID == v.ID || e.Op == rig.OpFault || e.Op == rig.OpHeal {
+		if e.Topic == v.Topic && (e.ID == v.ID || related(v.ID, e.ID)) || e.Op == rig.OpFault || e.Op == rig.OpHeal {
 			raw, _ := json.Marshal(e) // numbers and strings
 			fmt.Fprintf(&b, "%s\n", raw)
 		}
