@@ -35,10 +35,8 @@ const (
 	placeWaiting = "waiting" // a slot waits for the end of its last run
 )
 
-// overlapWords are what the fire script calls the policies; catching up with one after the other is overlapWait.
+// overlapWords are what the fire script calls the policies.
 var overlapWords = map[OverlapPolicy]string{SkipOverlap: "skip", Allow: "allow", QueueOne: "queue", CancelPrevious: "cancel"}
-
-const overlapWait = "wait"
 
 // A firer is the part of a topic's timer that fires schedules. Only the promote loop uses it.
 type firer struct {
@@ -190,6 +188,7 @@ type firing struct {
 	slots       []int64 // to be fired
 	after       int64   // the next slot; 0: none
 	rest        int64   // the slot that is to wait for these jobs; 0: none
+	gap         int64   // the last slot of the gap that is made up for one by one, as long as one of its slots waits; 0: none
 }
 
 // scheduleState is what the hash fired holds of a schedule, as JSON. The scripts write it.
@@ -208,7 +207,7 @@ type scheduleState struct {
 	Mark     string `json:"mark"`     // that job's nonce, hexadecimal
 	Paused   int64  `json:"paused"`   // since when
 	Ended    bool   `json:"ended"`    // there is no further slot
-	Catching bool   `json:"catching"` // the slot that waits is one that was missed
+	Catching int64  `json:"catching"` // the slot that waits was missed, and this is the last one of that gap; 0: it was not
 }
 
 // plan decides what is to be done about a schedule.
@@ -248,6 +247,9 @@ func (d *definition) decide(place string, from, now int64, state *scheduleState)
 		f.after, err = d.next(cmp.Or(state.From, now))
 		return f, err
 	}
+	if place == placeWaiting && state.Catching > 0 {
+		return d.catchUp(f, from, now, state)
+	}
 	latest, n, next, err := d.due(from, now)
 	if err != nil {
 		return f, err
@@ -256,9 +258,9 @@ func (d *definition) decide(place string, from, now int64, state *scheduleState)
 	last := len(latest) - 1
 	late := now-latest[last] > missedAfter.Milliseconds()
 	switch {
-	case place == placeWaiting && !state.Catching:
+	case place == placeWaiting:
 		f.slots, f.skipped = []int64{from}, n-1
-	case d.missed.kind() == catchUp && (state.Catching || n > 1 || late):
+	case d.missed.kind() == catchUp && (n > 1 || late):
 		most := d.missed.most()
 		if !late {
 			most++ // the latest one is not missed
@@ -273,7 +275,7 @@ func (d *definition) decide(place string, from, now int64, state *scheduleState)
 		case d.overlap == CancelPrevious:
 			f.slots, f.missed = latest[last:], n-1
 		default:
-			f.slots, f.overlap = keep[:1], overlapWait
+			f.slots, f.overlap, f.gap = keep[:1], overlapWords[QueueOne], latest[last]
 			if len(keep) > 1 {
 				f.rest = keep[1]
 			}
@@ -283,11 +285,37 @@ func (d *definition) decide(place string, from, now int64, state *scheduleState)
 	default:
 		f.slots, f.missed = latest[last:], n-1
 	}
+	d.limit(&f, state)
+	return f, nil
+}
+
+// catchUp fires the slot of a gap whose turn it is. Those that came after the gap, while its jobs were going, are up to the overlap policy: skipped,
+// or with QueueOne the first of them waits and the others are skipped when it is fired.
+func (d *definition) catchUp(f firing, from, now int64, state *scheduleState) (firing, error) {
+	next, err := d.next(from)
+	f.overlap, f.slots = overlapWords[QueueOne], []int64{from}
+	switch {
+	case err != nil:
+		return f, err
+	case next > 0 && next <= state.Catching:
+		f.rest, f.gap = next, state.Catching
+	case next == 0 || next > now:
+		f.after = next
+	case d.overlap == QueueOne:
+		f.rest = next
+	default:
+		_, f.skipped, f.after, err = d.due(next, now)
+	}
+	d.limit(&f, state)
+	return f, err
+}
+
+// limit leaves out the slots beyond MaxRuns.
+func (d *definition) limit(f *firing, state *scheduleState) {
 	if d.most > 0 {
 		left := max(0, d.most-(state.Fired-state.Since))
 		f.slots = f.slots[:min(int64(len(f.slots)), left)]
 	}
-	return f, nil
 }
 
 // mostAtOnce is how many jobs of the schedule go in one call.
@@ -352,7 +380,8 @@ func (t *topicServer) fireSome(ctx context.Context, list []firing) (n, done int,
 	for n < len(list) && jobs < fireJobs && size < fireBytes {
 		f := &list[n]
 		n++
-		args = append(args, f.name, f.nonce, f.place, f.from, f.overlap, f.def.most, f.missed, f.skipped, orEmpty(f.after), orEmpty(f.rest), len(f.slots))
+		args = append(args, f.name, f.nonce, f.place, f.from, f.overlap, f.def.most, f.missed, f.skipped, orEmpty(f.after), orEmpty(f.rest), orEmpty(f.gap),
+			len(f.slots))
 		for _, slot := range f.slots {
 			mark, head, tail, due, err := f.def.jobAt(f.name, slot)
 			if err != nil {

@@ -121,8 +121,9 @@ const (
 const maxCatchUp = 1000
 
 // CatchUp makes up for the latest slots that were missed, at most so many, from 1 to 1,000; older ones stay missed. With Allow their jobs come
-// all at once; with SkipOverlap and QueueOne one after the other, each when the one before has ended; with CancelPrevious only that
-// of the latest slot comes.
+// all at once; with CancelPrevious only that of the latest slot comes. With SkipOverlap and QueueOne they come one after the other, each when the
+// one before has ended; slots that fall due before the job of the last one has been made are up to the overlap policy, as if one job had been going
+// all the time: they are skipped, but for the first of them with QueueOne. So it comes to an end also if a run takes longer than the interval.
 func CatchUp(most int) MissedPolicy { return MissedPolicy(most)*missedKinds + catchUp }
 
 func (p MissedPolicy) kind() MissedPolicy { return p & (missedKinds - 1) }
