@@ -101,7 +101,7 @@ func fireTwice(ctx context.Context, h *Hand, _ Held) {
 	_ = h.client().Schedule(ctx, topic, "s", Every(time.Millisecond), nil, CancelPrevious)
 	for fired, try := 0, 0; fired < 2 && try < 100; try++ { // the slots come by themselves
 		t.firer.idle = 0 // look again, though nothing is new
-		if t.fire(ctx, 1) {
+		if t.fire(ctx, 1, 0) {
 			fired++
 		}
 		_, _ = h.tryTake("", 10, time.Hour)

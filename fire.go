@@ -25,6 +25,11 @@ const (
 	// missedCount is how many slots of one gap are counted one by one. After a longer one the number of missed slots is too low.
 	missedCount = 10_000
 
+	// releasePages is how many pages of schedules whose slots wait a server looks at in a tick, and maxEnded of how many runs that have ended
+	// here it remembers the schedules; those of more are found by the look at the tick.
+	releasePages = 4
+	maxEnded     = 10_000
+
 	// plansLimit is how many rhythms a server keeps at hand for each topic.
 	plansLimit = 20_000
 )
@@ -47,6 +52,10 @@ type firer struct {
 	last  time.Time         // the last look
 	slow  pace
 	until time.Time // not before, after a call that failed
+
+	ended  []string  // schedules whose runs have ended here, and whose slots may wait for that
+	looked time.Time // the last look at others of which a slot waits
+	passed int       // how many of them that look and those before have seen
 }
 
 // A plan is a rhythm that has been worked out from the definition with this nonce: parsing rules and reading zones is the dear part of it.
@@ -80,56 +89,115 @@ func (s *Server) Calendar(name string, c Calendar) {
 	}
 }
 
-// fire fires slots that are due. due is how many schedules promote has counted; again says that there may be more to do, or sooner than promote said.
-func (t *topicServer) fire(ctx context.Context, due int) (again bool) {
+// noteEnded hands over to the firer whose runs have ended. It is called before promote counts the slots that wait: if there are none, none of
+// them waits for one of these runs.
+func (t *topicServer) noteEnded() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if room := maxEnded - len(t.firer.ended); room >= len(t.ended) {
+		t.firer.ended = append(t.firer.ended, t.ended...)
+	}
+	t.ended = nil
+}
+
+// fire fires slots that are due, and those that wait for a run that has ended. due and held are how many schedules of each kind promote has
+// counted; again says that there may be more to do, or sooner than promote said.
+func (t *topicServer) fire(ctx context.Context, due, held int) (again bool) {
+	f := &t.firer
+	t.waits.Store(held > 0)
+	if held == 0 {
+		f.ended, f.passed = nil, 0
+	}
+	if time.Now().Before(f.until) {
+		return false
+	}
+	again, err := t.fireDue(ctx, due)
+	if err == nil && held > 0 {
+		var more bool
+		more, err = t.release(ctx)
+		again = again || more
+	}
+	if err != nil {
+		f.until = time.Now().Add(f.slow.next())
+		return false
+	}
+	f.slow.reset()
+	return again
+}
+
+// fireDue fires slots that are due.
+func (t *topicServer) fireDue(ctx context.Context, due int) (again bool, err error) {
 	f := &t.firer
 	now := time.Now()
-	ended := t.runEnded.Swap(false)
-	t.waits.Store(int64(due))
-	switch {
-	case due == 0, now.Before(f.until):
-		return false
-	case due == f.idle && !ended && now.Sub(f.last) < t.server.o.tick:
-		return false // nothing new since the last look
+	if due == 0 || due == f.idle && now.Sub(f.last) < t.server.o.tick {
+		return false, nil // nothing new since the last look
 	}
 	f.last, f.idle = now, 0
 	all := 0
-	for _, place := range []string{placeSlots, placeWaiting} {
-		for offset := 0; ; {
-			looked, done, more, err := t.firePage(ctx, place, offset)
-			if err != nil {
-				f.until = time.Now().Add(f.slow.next())
-				return false
-			}
-			f.slow.reset()
-			all += looked
-			again = again || done > 0
-			if offset += looked; done > 0 || !more {
-				break // promote in between: a slot must not make other jobs late
-			}
+	for {
+		looked, done, more, err := t.firePage(ctx, placeSlots, all, nil)
+		switch {
+		case err != nil:
+			return false, err
+		case done > 0: // promote in between: a slot must not make other jobs late
+			f.blind = false
+			return true, nil
+		}
+		if all += looked; !more {
+			break
 		}
 	}
-	if again || all >= due {
+	if all >= due {
 		f.idle, f.blind = due, false
-		if again {
-			f.idle = 0
-		}
-		return again
+		return false, nil
 	}
 	// Another server has fired some meanwhile: promote is to tell, once, when the next slot is.
 	f.idle, f.blind = all, !f.blind
-	return f.blind
+	return f.blind, nil
 }
 
-// firePage reads some schedules and fires what it can: how many it has looked at, with how many something has happened, and whether there may be more
-// behind them.
-func (t *topicServer) firePage(ctx context.Context, place string, offset int) (looked, done int, more bool, err error) {
+// release fires slots that wait for a run that has ended: of the schedules whose runs have ended here, and once a tick of some more, in turn, whose
+// server did not live to look, or whose job was cancelled while it did not run.
+func (t *topicServer) release(ctx context.Context) (again bool, err error) {
+	f, tick := &t.firer, t.server.o.tick
+	if len(f.ended) > 0 {
+		looked, done, _, err := t.firePage(ctx, placeWaiting, 0, f.ended[:min(len(f.ended), fireLimit)])
+		if err != nil {
+			return false, err
+		}
+		f.ended = f.ended[max(1, looked):]
+		again = done > 0 || len(f.ended) > 0
+	}
+	if now := time.Now(); now.Sub(f.looked) >= tick-tick/10 {
+		f.looked = now
+		for range releasePages {
+			looked, done, more, err := t.firePage(ctx, placeWaiting, f.passed, nil)
+			if err != nil {
+				return false, err
+			}
+			again = again || done > 0
+			if f.passed += looked - done; !more {
+				f.passed = 0
+				break
+			}
+		}
+	}
+	return again, nil
+}
+
+// firePage reads some schedules, those of these names or if there are none a page from offset on, and fires what it can: how many it has
+// looked at, with how many something has happened, and whether there may be more behind them.
+func (t *topicServer) firePage(ctx context.Context, place string, offset int, which []string) (looked, done int, more bool, err error) {
+	args := []any{place, offset, fireLimit, fireBytes}
+	for _, name := range which {
+		args = append(args, name)
+	}
 	call, cancel := context.WithTimeout(t.base, callTimeout)
 	defer cancel()
 	k := t.keys
 	r, err := t.server.call.call(call, dueScript, k.topic, fireLimit, names(
 		k.schedules, k.slots, k.waiting, k.fired, k.pool, k.dead,
-	), place, offset, fireLimit, fireBytes)
+	), args...)
 	if ctx.Err() != nil {
 		return 0, 0, false, ctx.Err()
 	}

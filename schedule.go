@@ -82,7 +82,7 @@ type OverlapPolicy int
 const (
 	SkipOverlap    OverlapPolicy = iota // the slot is skipped; the default
 	Allow                               // its job runs beside the other
-	QueueOne                            // its job comes when the other has ended; further slots until then are skipped
+	QueueOne                            // its job comes when the other has ended, at once or at the tick; further slots until then are skipped
 	CancelPrevious                      // the other is cancelled, as by Dequeue, and the slot's job comes at once
 )
 

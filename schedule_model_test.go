@@ -152,10 +152,10 @@ func playSchedules(t *testing.T, seed uint64, n int) {
 				step += " and look"
 				m.look(now.UnixMilli())
 				for again := true; again; {
-					_, _, due, err := ts.promote(ctx, false)
+					_, _, due, held, err := ts.promote(ctx, false)
 					require.NoError(t, err)
-					ts.firer.idle = 0 // as if a tick had passed
-					again = ts.fire(ctx, due)
+					ts.firer.idle, ts.firer.looked = 0, time.Time{} // as if a tick had passed
+					again = ts.fire(ctx, due, held)
 				}
 			}
 		case what < 14: // some job ends

@@ -100,3 +100,33 @@ func TestScheduleOverlapOfFailedRuns(t *testing.T) {
 		require.True(b, b.began.Add(10*time.Second).Equal(runs[1].Slot))
 	})
 }
+
+// The server of a run dies when it has told Redis of the end, and before it has looked whether a slot waits for that: the tick of another one finds
+// it. So does a job that is cancelled while it waits. (E6)
+func TestWaitingSlotOfADeadServer(t *testing.T) {
+	inBubble(t, func(b *bubble) {
+		block := make(chan struct{})
+		b.serve("t", func(context.Context, *delayq.Job) error {
+			<-block
+			return nil
+		}, delayq.Concurrency(1))
+		b.enqueue("t", "blocks")
+		b.schedule("s", delayq.Every(10*time.Second), delayq.QueueOne)
+		hand := delayq.NewHand(b.T, b.rdb, bubblePrefix, "t") // the other server
+		for _, end := range []func(){
+			func() { require.Equal(b, "o", hand.Ack(hand.Take(1, time.Minute)...)) },
+			func() { require.NoError(b, second(b.client.Dequeue(b.Context(), "t", b.info("s").LastJob))) },
+		} {
+			for b.info("s").Waits.IsZero() {
+				b.pass(time.Second)
+			}
+			waits := b.id("s", b.info("s").Waits.Sub(b.began))
+			b.pass(300 * time.Millisecond)
+			require.Empty(b, b.state("t", waits))
+			end()
+			b.pass(time.Second)
+			require.Equal(b, delayq.StateReady, b.state("t", waits))
+		}
+		close(block)
+	})
+}
