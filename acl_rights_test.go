@@ -41,6 +41,7 @@ func duties(role string) (list []duty) {
 		asClient(func(ctx context.Context, c *Client, topic string) {
 			_, _ = c.Enqueue(ctx, topic, "", nil)
 			_, _ = c.Get(ctx, topic, "dead")
+			_, _ = c.ScheduleInfo(ctx, topic, "s")
 		})
 		list = append(list, cancelAll)
 	case "worker":
@@ -76,6 +77,7 @@ func duties(role string) (list []duty) {
 				_, _ = c.List(ctx, topic, state, 0, 10)
 			}
 			_, _ = c.Inspect(ctx, topic)
+			_, _ = c.ScheduleInfo(ctx, topic, "s")
 			_, _ = c.Topics(ctx)
 			_, _ = c.Servers(ctx)
 			_ = c.Pause(ctx, topic, time.Hour, "me", "because")

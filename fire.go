@@ -272,7 +272,6 @@ type scheduleState struct {
 	Slot     int64  `json:"slot"`     // the last one that was fired
 	At       int64  `json:"at"`       // when that was
 	Job      string `json:"job"`      // of that slot
-	Mark     string `json:"mark"`     // that job's nonce, hexadecimal
 	Paused   int64  `json:"paused"`   // since when
 	Ended    bool   `json:"ended"`    // there is no further slot
 	Catching int64  `json:"catching"` // the slot that waits was missed, and this is the last one of that gap; 0: it was not

@@ -335,6 +335,51 @@ func TestScheduleHistoryOfALostLease(t *testing.T) {
 	})
 }
 
+// Whether lapsed jobs are those of a schedule is looked up in no more than 4 MiB of records; beyond that their IDs are believed. (G4)
+func TestScheduleHistoryReadsFewBytes(t *testing.T) {
+	eachFire(t, func(b *fireBench) {
+		ctx := b.Context()
+		const mine = 6 // jobs of a user, whose IDs look like those of the schedule
+		record := "12345678\x01\x00" + strings.Repeat("x", 1<<20-10)
+		for i := range mine {
+			id := fmt.Sprint("s@", i)
+			require.NoError(b, b.rdb.HSet(ctx, b.keys.pool, id, record).Err())
+			require.NoError(b, b.rdb.ZAdd(ctx, b.keys.leases, redis.Z{Score: float64(i), Member: id}).Err())
+		}
+		_, reclaimed := NewHand(b, b.rdb, b.prefix, "topic").Promote()
+		require.Equal(b, mine, reclaimed)
+		require.EqualValues(b, mine-4, b.state().Runs)
+	})
+}
+
+type scriptCalls []string
+
+func (c *scriptCalls) Script(e ScriptEvent) { *c = append(*c, e.Name) }
+
+// One call reads no more than some MiB of definitions, however many it is asked for, and a list has all of them none the less. (G4)
+func TestDescribeReadsFewBytes(t *testing.T) {
+	eachFire(t, func(b *fireBench) {
+		var calls scriptCalls
+		client := NewClient(b.rdb, Prefix(b.prefix), Hooks(&calls))
+		payload := make([]byte, 700<<10)
+		for i := range 5 {
+			require.NoError(b, client.Schedule(b.Context(), "topic", fmt.Sprint("large", i), Every(rare), payload))
+		}
+		calls = nil
+		list, err := client.Schedules(b.Context(), "topic")
+		require.NoError(b, err)
+		require.Len(b, list, 6)
+		require.Len(b, calls, 3, "two in each, and the small one with the last")
+		for _, info := range list[:5] {
+			require.NoError(b, info.Undecodable)
+			require.Equal(b, len(payload), info.PayloadSize)
+		}
+		info, err := NewClient(b.rdb, Prefix(b.prefix)).ScheduleInfo(b.Context(), "topic", "large4")
+		require.NoError(b, err)
+		require.Equal(b, list[4], info)
+	})
+}
+
 // A call of a client that is sent again is carried out once, and answers as it did the first time, whatever has happened meanwhile.
 func TestScheduleCallsSentTwice(t *testing.T) {
 	eachFire(t, func(b *fireBench) {

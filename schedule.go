@@ -509,11 +509,11 @@ func (c *Client) upToDate(ctx context.Context, topic, name string, read bool, do
 	return fmt.Errorf("topic %q: changed %d times meanwhile", topic, tries)
 }
 
-// describe is one call of the describe script.
+// describe is one call of the describe script. It tells of the first of those that are asked for, of as many as can be read in a moment.
 func (c *Client) describe(ctx context.Context, topic string, size int, which ...string) (reply, error) {
 	k := newKeys(c.o.prefix, topic)
-	args := make([]any, 1, 1+len(which))
-	args[0] = size
+	args := make([]any, 2, 2+len(which))
+	args[0], args[1] = size, describeBytes
 	for _, name := range which {
 		args = append(args, name)
 	}

@@ -106,6 +106,7 @@ func TestScheduleOverlapOfFailedRuns(t *testing.T) {
 func TestWaitingSlotOfADeadServer(t *testing.T) {
 	inBubble(t, func(b *bubble) {
 		block := make(chan struct{})
+		defer close(block)
 		b.serve("t", func(context.Context, *delayq.Job) error {
 			<-block
 			return nil
@@ -127,6 +128,5 @@ func TestWaitingSlotOfADeadServer(t *testing.T) {
 			b.pass(time.Second)
 			require.Equal(b, delayq.StateReady, b.state("t", waits))
 		}
-		close(block)
 	})
 }

@@ -77,26 +77,8 @@ local function store(name, state, job)
     total = total + 1
   end
   state.fired = state.fired + 1
-  state.slot, state.at, state.job, state.mark = tonumber(slot), now, id, mark
+  state.slot, state.at, state.job = tonumber(slot), now, id
   return 0
-end
-
--- cancel takes the last job out of whatever state it is in, as the script of that name does.
-local function cancel(id)
-  local fence, attempt = redis.call('ZSCORE', leases, id), redis.pcall('HGET', attempts, id)
-  redis.call('HDEL', pool, id)
-  redis.call('ZREM', bucket, id)
-  if fence then
-    release(leases, {id})
-    nudge(channel, 'cancel', topic, fence, id)
-  end
-  redis.pcall('HDEL', attempts, id)
-  redis.pcall('HDEL', errors, id)
-  redis.pcall('HDEL', moved, id)
-  ran(runs, id, 0, cjson.encode({
-    job = id, attempt = (type(attempt) == 'string' and attempt or 0) + 1, ['end'] = now, outcome = 'cancelled',
-  }))
-  cancels = cancels + 1
 end
 
 for i, start in ipairs(starts) do
@@ -114,8 +96,11 @@ for i, start in ipairs(starts) do
   if state and state.nonce == nonce and score and tonumber(score) == from then
     local busy = overlap ~= 'allow' and jobs > 0 and going(pool, dead, state)
     if busy and overlap == 'cancel' then
-      cancel(state.job)
       busy = false
+      if scheduled(pool, runs, state.job) then
+        withdraw(state.job, true, pool, bucket, leases, dead, attempts, errors, moved, runs, channel, topic)
+        cancels = cancels + 1
+      end
     end
     letter = busy and place == 'waiting' and 'w' or 'f'
     if letter == 'f' then

@@ -74,7 +74,7 @@ if #lapsed > 0 then
       redis.pcall('HSET', moved, id, string.format('%.0f', log[i].next) .. ' retry ' .. spent[id])
     end
     failed(attempts, errors, id, 1, cjson.encode(log[i]))
-    if scheduled(pool, id) then
+    if scheduled(pool, runs, id) then
       ran(runs, id, 1, cjson.encode({job = id, attempt = log[i].attempt, ['end'] = now, outcome = 'lease lost'}))
     end
   end
