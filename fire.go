@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"time"
 )
@@ -22,8 +23,14 @@ const (
 	// missedAfter is how late the latest slot of a schedule may be before it counts as missed.
 	missedAfter = time.Minute
 
-	// missedCount is how many slots of one gap are counted one by one. After a longer one the number of missed slots is too low.
-	missedCount = 10_000
+	// missedCount is how many slots of one gap are counted one by one. After a longer one the number of missed slots is too low. endCount is how
+	// many of its end are looked at to find the latest ones.
+	missedCount = 1000
+	endCount    = 10_000
+
+	// pageSlots is about how many slots a server works out before it looks whether others have fallen due meanwhile: 1 ms with cron rules, more
+	// with slow calendars.
+	pageSlots = 5000
 
 	// releasePages is how many pages of schedules whose slots wait a server looks at in a tick, and maxEnded of how many runs that have ended
 	// here it remembers the schedules; those of more are found by the look at the tick.
@@ -206,15 +213,23 @@ func (t *topicServer) firePage(ctx context.Context, place string, offset int, wh
 		return 0, 0, false, err
 	}
 	looked = int(r.number(2))
-	size := 0
+	size, walked, cut, last := 0, 0, false, ""
 	var list []firing
 	for i := range r.list(3) {
 		name, raw := r.list(3).text(i), r.list(5).text(i)
 		size += len(raw)
 		f, err := t.plan(place, name, r.list(4).text(i), raw, r.list(6).text(i), r.now())
 		t.complain(name, err)
-		if err == nil {
-			list = append(list, f)
+		if err != nil {
+			continue
+		}
+		list = append(list, f)
+		if walked += f.def.walked; walked >= pageSlots {
+			cut, last = true, name
+			if place == placeSlots {
+				looked = i + 1
+			}
+			break
 		}
 	}
 	for len(list) > 0 {
@@ -225,7 +240,13 @@ func (t *topicServer) firePage(ctx context.Context, place string, offset int, wh
 		list = list[n:]
 		done += some
 	}
-	return looked, done, looked == fireLimit || size >= fireBytes, nil
+	switch {
+	case cut && len(which) > 0:
+		looked = slices.Index(which, last) + 1
+	case cut && place == placeWaiting:
+		looked = done // the same page again, without those that are done
+	}
+	return looked, done, cut || looked == fireLimit || size >= fireBytes, nil
 }
 
 // complain logs that a schedule cannot be fired here, once, and that it can be again.
@@ -317,7 +338,11 @@ func (d *definition) decide(place string, from, now int64, state *scheduleState)
 	if place == placeWaiting && state.Catching > 0 {
 		return d.catchUp(f, from, now, state)
 	}
-	latest, n, next, err := d.due(from, now)
+	wanted := 1
+	if d.missed.kind() == catchUp {
+		wanted += d.missed.most()
+	}
+	latest, n, next, err := d.due(from, now, wanted)
 	if err != nil {
 		return f, err
 	}
@@ -371,7 +396,7 @@ func (d *definition) catchUp(f firing, from, now int64, state *scheduleState) (f
 	case d.overlap == QueueOne:
 		f.rest = next
 	default:
-		_, f.skipped, f.after, err = d.due(next, now)
+		_, f.skipped, f.after, err = d.due(next, now, 1)
 	}
 	d.limit(&f, state)
 	return f, err
@@ -388,18 +413,19 @@ func (d *definition) limit(f *firing, state *scheduleState) {
 // mostAtOnce is how many jobs of the schedule go in one call.
 func (d *definition) mostAtOnce() int { return max(1, min(catchUpJobs, fireBytes/(len(d.payload)+1))) }
 
-// due lists the latest slots from one that is due until now, at most one more than CatchUp may ask for. It also tells how many there are, and which is the next.
-func (d *definition) due(from, now int64) (latest []int64, n, next int64, err error) {
-	walk := func(at int64) (list []int64, n, next int64, err error) {
-		for next = at; next > 0 && next <= now && n < missedCount; n++ {
-			if list = append(list, next); len(list) > 2*maxCatchUp {
-				list = list[len(list)-maxCatchUp-1:]
+// due lists the latest slots from one that is due until now, as many as are wanted. It also tells how many there are, and which is the next.
+func (d *definition) due(from, now int64, wanted int) (latest []int64, n, next int64, err error) {
+	walk := func(at, most int64) (list []int64, n, next int64, err error) {
+		for next = at; next > 0 && next <= now && n < most; n++ {
+			d.walked++
+			if list = append(list, next); len(list) > 2*wanted {
+				list = append(list[:0], list[len(list)-wanted:]...)
 			}
 			if next, err = d.next(next); err != nil {
 				return nil, 0, 0, err
 			}
 		}
-		return list[max(0, len(list)-maxCatchUp-1):], n, next, nil
+		return list[max(0, len(list)-wanted):], n, next, nil
 	}
 	if from > now { // it was due: Redis's clock has been set back since
 		next, err = d.next(from)
@@ -408,11 +434,11 @@ func (d *definition) due(from, now int64) (latest []int64, n, next int64, err er
 	if d.spec.kind == specInterval && from < now {
 		// Any number of slots is as quick as one.
 		steps := (min(now, cmp.Or(d.last, now)) - from) / d.spec.every
-		skip := max(0, steps-maxCatchUp)
-		latest, n, next, err = walk(from + skip*d.spec.every)
+		skip := max(0, steps-int64(wanted))
+		latest, n, next, err = walk(from+skip*d.spec.every, endCount)
 		return latest, n + skip, next, err
 	}
-	latest, n, next, err = walk(from)
+	latest, n, next, err = walk(from, missedCount)
 	if err != nil || next == 0 || next > now {
 		return latest, n, next, err
 	}
@@ -428,11 +454,11 @@ func (d *definition) due(from, now int64) (latest []int64, n, next int64, err er
 			}
 			continue
 		}
-		latest, some, next, err := walk(begin)
+		latest, some, next, err := walk(begin, endCount)
 		if err != nil || next > 0 && next <= now {
 			return latest, n, next, err // even the end is too long: what is left comes with the next look
 		}
-		if some > maxCatchUp || now-back <= from {
+		if some >= int64(wanted) || now-back <= from {
 			return latest, max(n, some), next, nil
 		}
 	}

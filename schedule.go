@@ -170,8 +170,9 @@ type definition struct {
 	payload []byte
 	size    int // of the payload
 
-	nonce string // hexadecimal
-	next  rhythm
+	nonce  string // hexadecimal
+	next   rhythm
+	walked int // how many slots due has looked at
 }
 
 const (

@@ -102,3 +102,36 @@ func TestReleaseComesRound(t *testing.T) {
 		require.Equal(b, all-1, free(), "one has gone, one has come")
 	}, QueueOne)
 }
+
+// Schedules with a long gap do not make those late whose slot is on time: the latest slot comes first, and a server works out a bounded number
+// of slots before it looks again. (F10)
+func TestFireIsNotHeldUpByGaps(t *testing.T) {
+	eachFire(t, func(b *fireBench) {
+		ctx := b.Context()
+		const gaps, page = 40, (pageSlots + missedCount - 1) / missedCount
+		for i := range gaps {
+			name := fmt.Sprint("gap", i)
+			require.NoError(b, b.client.Schedule(ctx, "topic", name, Cron("* * * * * *", "UTC"), nil, MaxRuns(1)))
+			require.NoError(b, b.rdb.ZAdd(ctx, b.keys.slots, redis.Z{Score: float64(b.slot - 1000), Member: name}).Err())
+		}
+		ts := b.server()
+		_, _, due, _, err := ts.promote(ctx, false)
+		require.NoError(b, err)
+		require.Equal(b, gaps+1, due)
+		require.True(b, ts.fire(ctx, due, 0))
+		require.Contains(b, b.jobs(), b.id)
+		require.Len(b, b.jobs(), page+1)
+		b.due() // another one falls due meanwhile
+		require.NoError(b, b.rdb.HDel(ctx, b.keys.pool, b.id).Err())
+		require.True(b, ts.fire(ctx, due, 0))
+		require.Contains(b, b.jobs(), b.id)
+		require.Len(b, b.jobs(), 2*page+1)
+		for looks := 2; due > 0; looks++ {
+			ts.fire(ctx, due, 0)
+			_, _, due, _, err = ts.promote(ctx, false)
+			require.NoError(b, err)
+			require.LessOrEqual(b, looks, gaps/(page-1)+2)
+		}
+		require.Len(b, b.jobs(), gaps+1)
+	})
+}

@@ -12,7 +12,7 @@
 -- ARGV[4]  bytes      no further definition is read once there are so many
 -- ARGV[5..] which     waiting: if any, only these are looked at, at most 1000, whatever offset and limit
 --
--- Of those that wait, only those are told whose last run has ended.
+-- Those whose slot is due come with the latest slot first. Of those that wait, only those are told whose last run has ended.
 -- Returns {'ok', now, looked, names, slots, definitions, states}: looked is how many were looked at, less than limit only if there are no
 -- more or bytes was reached. Cost: O(log N + offset + limit).
 local schedules, slots, waiting, fired, pool, dead = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
@@ -28,7 +28,8 @@ if which[first] then
 elseif place == 'waiting' then
   list = redis.call('ZRANGE', waiting, offset, offset + limit - 1, 'WITHSCORES')
 else
-  list = redis.call('ZRANGEBYSCORE', slots, '-inf', now, 'WITHSCORES', 'LIMIT', offset, limit)
+  -- The latest first: a slot that is on time does not wait for those that were missed long ago.
+  list = redis.call('ZRANGE', slots, now, '-inf', 'BYSCORE', 'REV', 'LIMIT', offset, limit, 'WITHSCORES')
 end
 local found = {}
 for i = 1, #list, 2 do
