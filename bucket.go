@@ -20,6 +20,7 @@ const (
 // woken when a job comes that is due earlier. Every server runs it; what one has promoted the others find done. A tick is cut short by up to a
 // tenth, so that servers that were started together, or woken by the same job, do not go on in step.
 func (t *topicServer) promoteLoop(ctx context.Context) {
+	defer func() { t.firer.warn(t.trouble.log, false) }()
 	var slow pace
 	var healed, pruned time.Time
 	tick := t.server.o.tick

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"strconv"
 	"time"
@@ -22,6 +23,9 @@ const (
 
 	// missedAfter is how late the latest slot of a schedule may be before it counts as missed.
 	missedAfter = time.Minute
+
+	// missedEvery is how often missed slots are logged, at most.
+	missedEvery = time.Minute
 
 	// missedCount is how many slots of one gap are counted one by one. After a longer one the number of missed slots is too low. endCount is how
 	// many of its end are looked at to find the latest ones.
@@ -59,6 +63,9 @@ type firer struct {
 	last  time.Time         // the last look
 	slow  pace
 	until time.Time // not before, after a call that failed
+
+	missed map[string]int64 // slots by schedule, since they were logged last
+	warned time.Time        // when that was
 
 	ended  []string  // schedules whose runs have ended here, and whose slots may wait for that
 	looked time.Time // the last look at others of which a slot waits
@@ -118,6 +125,7 @@ func (t *topicServer) fire(ctx context.Context, due, held int) (again bool) {
 	if time.Now().Before(f.until) {
 		return false
 	}
+	defer func() { f.warn(t.trouble.log, again || time.Since(f.warned) < missedEvery) }()
 	again, err := t.fireDue(ctx, due)
 	if err == nil && held > 0 {
 		var more bool
@@ -130,6 +138,23 @@ func (t *topicServer) fire(ctx context.Context, due, held int) (again bool) {
 	}
 	f.slow.reset()
 	return again
+}
+
+// warn logs how many slots of how many schedules were missed: one line for all, when there is nothing more to fire, and one a minute at most. After an
+// outage that may be thousands.
+func (f *firer) warn(log *slog.Logger, later bool) {
+	if len(f.missed) == 0 || later && len(f.missed) < plansLimit {
+		return
+	}
+	facts, count := []any{"schedules", len(f.missed)}, int64(0)
+	for name, n := range f.missed {
+		if count += n; len(f.missed) == 1 {
+			facts = []any{"schedule", name}
+		}
+	}
+	log.Warn("missed", append(facts, "count", count)...)
+	clear(f.missed)
+	f.warned = time.Now()
 }
 
 // fireDue fires slots that are due.
@@ -504,7 +529,7 @@ func (t *topicServer) fireSome(ctx context.Context, list []firing) (n, done int,
 		}
 		done++
 		if letters[i] == 'f' && f.missed > 0 {
-			t.trouble.log.Warn("missed", "schedule", f.name, "count", f.missed)
+			t.firer.missed[f.name] += f.missed
 		}
 	}
 	return n, done, nil

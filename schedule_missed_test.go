@@ -124,3 +124,33 @@ func TestScheduleCatchUpInTurn(t *testing.T) {
 		})
 	}
 }
+
+// Whatever was missed is one line of the log for each topic: at once, and then one a minute. (F10)
+func TestScheduleMissedIsLoggedOnce(t *testing.T) {
+	inBubble(t, func(b *bubble) {
+		const schedules = 260
+		for i := range schedules {
+			b.schedule(fmt.Sprint("s", i), delayq.Every(time.Hour), delayq.EndAt(b.began.Add(150*time.Minute)))
+		}
+		time.Sleep(150 * time.Minute)
+		var log logbook
+		stop := b.serve("t", new(recorder).then(nil), log.to()).stop
+		b.pass(0)
+		require.Len(b, log.with("missed"), 1)
+		require.Len(b, log.with("missed", "schedules=260", "count=260"), 1)
+
+		for i := range 3 { // a minute's slots missed by clocks that jump, 10 s after each other
+			b.schedule(fmt.Sprint("jump", i), delayq.Every(time.Minute), delayq.EndAt(time.Now().Add(10*time.Hour)))
+		}
+		for i := range 4 {
+			b.redis.SetTime(time.Now().Add(time.Duration(i+1) * 10 * time.Minute))
+			b.pass(10 * time.Second)
+		}
+		require.Len(b, log.with("missed"), 1)
+		b.pass(21 * time.Second)
+		require.Len(b, log.with("missed"), 2)
+		require.Len(b, log.with("missed", "schedules=3", "count="), 1)
+		require.NoError(b, stop())
+		require.Len(b, log.with("missed"), 2, "nothing is left")
+	})
+}

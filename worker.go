@@ -59,7 +59,7 @@ func (t *topicServer) init() {
 	t.freed, t.settle = make(chan struct{}, 1), make(chan struct{}, 1)
 	t.leases = make(map[string]*run)
 	t.pace = aheadUnknown
-	t.firer.plans, t.firer.bad = make(map[string]plan), make(map[string]string)
+	t.firer.plans, t.firer.bad, t.firer.missed = make(map[string]plan), make(map[string]string), make(map[string]int64)
 }
 
 // note tells of the outcome of a call, unless the call was cut off by the end of ctx.
