@@ -66,7 +66,8 @@ func MaxRuns(n int) ScheduleOption {
 }
 
 // Jitter makes each job due by up to d later than its slot, so that schedules of the same rhythm do not all run at once. How much later follows
-// from name and slot, so it differs from slot to slot and is the same on every server. From 1 ms to 100 years; default: none.
+// from name and slot, so it differs from slot to slot and is the same on every server. From 1 ms to 100 years, and with ExpireIn below that, less
+// ProcessIn: else jobs would expire before they are due. Default: none.
 func Jitter(d time.Duration) ScheduleOption {
 	return scheduleOption(func(def *definition) {
 		def.job.fail(positive("Jitter", d))
@@ -282,6 +283,10 @@ func (d *definition) check(maxPayload int) error {
 	}
 	if d.last > 0 && d.first > d.last {
 		d.job.fail(errors.New("EndAt is before StartAt"))
+	}
+	if ms := time.Millisecond; d.jitter > 0 && d.job.dueIn <= d.job.expireIn && d.job.dueIn+d.jitter >= d.job.expireIn && d.job.expireIn > 0 {
+		d.job.fail(fmt.Errorf("Jitter(%v): some jobs would expire before they are due; with ExpireIn of %v and ProcessIn of %v it must be below %v",
+			time.Duration(d.jitter)*ms, time.Duration(d.job.expireIn)*ms, time.Duration(d.job.dueIn)*ms, time.Duration(d.job.expireIn-d.job.dueIn)*ms))
 	}
 	if n := len(d.payload); n > maxPayload {
 		d.job.fail(fmt.Errorf("payload of %d bytes, at most %d are allowed", n, maxPayload))

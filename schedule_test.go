@@ -282,6 +282,9 @@ func TestScheduleBadInput(t *testing.T) {
 			{"t", "n", hourly, nil, []delayq.ScheduleOption{delayq.StartAt(time.Time{})}, "zero time"},
 			{"t", "n", hourly, nil, []delayq.ScheduleOption{delayq.MaxRuns(0)}, "MaxRuns(0)"},
 			{"t", "n", hourly, nil, []delayq.ScheduleOption{delayq.Jitter(-1)}, "Jitter"},
+			{"t", "n", hourly, nil, []delayq.ScheduleOption{delayq.Jitter(time.Minute), delayq.ExpireIn(time.Minute)}, "Jitter(1m0s)"},
+			{"t", "n", hourly, nil, []delayq.ScheduleOption{delayq.ExpireIn(time.Hour), delayq.ProcessIn(45 * time.Minute), delayq.Jitter(20 * time.Minute)},
+				"must be below 15m0s"},
 			{"t", "n", hourly, nil, []delayq.ScheduleOption{delayq.OverlapPolicy(4)}, "OverlapPolicy(4)"},
 			{"t", "n", hourly, nil, []delayq.ScheduleOption{delayq.CatchUp(0)}, "CatchUp(0)"},
 			{"t", "n", hourly, nil, []delayq.ScheduleOption{delayq.CatchUp(-1)}, "CatchUp(-1)"},
@@ -324,6 +327,19 @@ func TestScheduleBadInput(t *testing.T) {
 }
 
 func second[T any](_ T, err error) error { return err }
+
+// A jitter that is just below what would let a job expire is none too many, and ExpireAt is another matter.
+func TestScheduleJitterBelowExpiry(t *testing.T) {
+	eachClient(t, func(t *testing.T, f *fixture) {
+		for _, opts := range [][]delayq.ScheduleOption{
+			{delayq.ExpireIn(time.Hour), delayq.ProcessIn(45 * time.Minute), delayq.Jitter(15*time.Minute - time.Millisecond)},
+			{delayq.ExpireAt(time.Now().Add(time.Hour)), delayq.Jitter(2 * time.Hour)},
+			{delayq.ExpireIn(time.Hour), delayq.ProcessIn(time.Hour)},
+		} {
+			require.NoError(t, f.client.Schedule(t.Context(), "t", "n", delayq.Every(time.Hour), nil, opts...))
+		}
+	})
+}
 
 // All that is known of a schedule, on both backends, with nobody to fire it.
 func TestScheduleInfo(t *testing.T) {
