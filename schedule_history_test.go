@@ -73,3 +73,27 @@ func TestScheduleHistoryOfOtherEnds(t *testing.T) {
 		require.Equal(b, []string{"expired", "acked", "cancelled"}, outcomes)
 	})
 }
+
+// What is 400 days older than the latest run is not told of any more.
+func TestScheduleHistoryOfOldRuns(t *testing.T) {
+	inBubble(t, func(b *bubble) {
+		b.schedule("s", delayq.Every(time.Hour))
+		require.NoError(b, b.client.PauseSchedule(b.Context(), "t", "s"))
+		told := func() int {
+			server := b.serve("t", new(recorder).then(nil))
+			_, err := b.client.Trigger(b.Context(), "t", "s")
+			require.NoError(b, err)
+			b.pass(0)
+			require.NoError(b, server.stop())
+			runs, err := b.client.Runs(b.Context(), "t", "s", 100)
+			require.NoError(b, err)
+			return len(runs)
+		}
+		require.Equal(b, 1, told())
+		time.Sleep(400*24*time.Hour - time.Second)
+		require.Equal(b, 2, told())
+		time.Sleep(2 * time.Second)
+		require.Equal(b, 2, told())
+		require.EqualValues(b, 3, b.info("s").Runs)
+	})
+}
