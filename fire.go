@@ -146,13 +146,13 @@ func (f *firer) warn(log *slog.Logger, later bool) {
 	if len(f.missed) == 0 || later && len(f.missed) < plansLimit {
 		return
 	}
-	facts, count := []any{"schedules", len(f.missed)}, int64(0)
+	which, count := fmt.Sprintf("%d schedules", len(f.missed)), int64(0)
 	for name, n := range f.missed {
 		if count += n; len(f.missed) == 1 {
-			facts = []any{"schedule", name}
+			which = name
 		}
 	}
-	log.Warn("missed", append(facts, "count", count)...)
+	log.Warn("missed", "schedule", which, "count", count)
 	clear(f.missed)
 	f.warned = time.Now()
 }
