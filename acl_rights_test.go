@@ -41,6 +41,7 @@ func duties(role string) (list []duty) {
 		asClient(func(ctx context.Context, c *Client, topic string) {
 			_, _ = c.Enqueue(ctx, topic, "", nil)
 			_, _ = c.Get(ctx, topic, "dead")
+			_, _ = c.ScheduleInfo(ctx, topic, "s")
 		})
 		list = append(list, cancelAll)
 	case "worker":
@@ -76,6 +77,7 @@ func duties(role string) (list []duty) {
 				_, _ = c.List(ctx, topic, state, 0, 10)
 			}
 			_, _ = c.Inspect(ctx, topic)
+			_, _ = c.ScheduleInfo(ctx, topic, "s")
 			_, _ = c.Topics(ctx)
 			_, _ = c.Servers(ctx)
 			_ = c.Pause(ctx, topic, time.Hour, "me", "because")
@@ -101,7 +103,7 @@ func fireTwice(ctx context.Context, h *Hand, _ Held) {
 	_ = h.client().Schedule(ctx, topic, "s", Every(time.Millisecond), nil, CancelPrevious)
 	for fired, try := 0, 0; fired < 2 && try < 100; try++ { // the slots come by themselves
 		t.firer.idle = 0 // look again, though nothing is new
-		if t.fire(ctx, 1) {
+		if t.fire(ctx, 1, 0) {
 			fired++
 		}
 		_, _ = h.tryTake("", 10, time.Hour)

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -83,14 +84,14 @@ func BenchmarkIdleSchedules(b *testing.B) {
 	}
 }
 
-func fillSchedules(b *testing.B, rdb redis.UniversalClient, n int, spec delayq.Spec) {
+func fillSchedules(b *testing.B, rdb redis.UniversalClient, n int, spec delayq.Spec, opts ...delayq.ScheduleOption) {
 	b.Helper()
 	client := delayq.NewClient(rdb)
 	var group sync.WaitGroup
 	for part := range 10 {
 		group.Go(func() {
 			for i := part; i < n; i += 10 {
-				if err := client.Schedule(b.Context(), "bench", fmt.Sprint("far", i), spec, payload); err != nil {
+				if err := client.Schedule(b.Context(), "bench", fmt.Sprint("far", i), spec, payload, opts...); err != nil {
 					b.Error(err)
 					return
 				}
@@ -129,6 +130,88 @@ func callsOf(b *testing.B, rdb redis.UniversalClient) (n int) {
 			b.Fatal(err)
 		}
 		n += calls
+	}
+	return n
+}
+
+// BenchmarkQueueOne has 5,000 schedules of which each has a slot that waits for the end of the last run, and then those runs end, one each
+// millisecond. It tells how long it takes for each schedule until its slot has been released and run, and how much of that was Redis's time.
+// Run it with -benchtime 1x.
+func BenchmarkQueueOne(b *testing.B) {
+	rdb := redistest.Start(b).Client(b)
+	const schedules = 5000
+	start, every := time.Now().Add(5*time.Second).Truncate(time.Second), 2*time.Second // until all are there
+	fillSchedules(b, rdb, schedules, delayq.Every(every), delayq.StartAt(start), delayq.EndAt(start.Add(every)), delayq.QueueOne)
+	var ran atomic.Int64
+	var turn sync.Mutex
+	release, done := make(chan struct{}), make(chan struct{})
+	serveBench(b, rdb, func(context.Context, *delayq.Job) error {
+		<-release
+		turn.Lock()
+		time.Sleep(time.Millisecond) // one run ends after the other
+		turn.Unlock()
+		if ran.Add(1) == 2*schedules {
+			close(done)
+		}
+		return nil
+	})
+	for waiting := int64(0); waiting < schedules; time.Sleep(100 * time.Millisecond) {
+		info, err := delayq.NewClient(rdb).Inspect(b.Context(), "bench")
+		if err != nil {
+			b.Fatal(err)
+		}
+		waiting = info.Waiting
+	}
+	before := microsOf(b, rdb)
+	b.ResetTimer()
+	close(release)
+	<-done
+	b.ReportMetric(float64(b.Elapsed().Microseconds())/schedules, "µs/schedule")
+	b.ReportMetric(float64(microsOf(b, rdb)-before)/schedules, "redis-µs/schedule")
+}
+
+// BenchmarkHistory runs jobs of one schedule whose history is full. It tells how much of Redis's time each takes, with its making.
+func BenchmarkHistory(b *testing.B) {
+	rdb := redistest.Start(b).Client(b)
+	client := delayq.NewClient(rdb)
+	fillSchedules(b, rdb, 1, delayq.Every(1000*time.Hour))
+	ran := make(chan struct{}, 100)
+	serveBench(b, rdb, func(context.Context, *delayq.Job) error {
+		ran <- struct{}{}
+		return nil
+	})
+	trigger := func() {
+		if _, err := client.Trigger(b.Context(), "bench", "far0"); err != nil {
+			b.Fatal(err)
+		}
+		<-ran
+	}
+	for range 120 {
+		trigger()
+	}
+	before := microsOf(b, rdb)
+	for b.Loop() {
+		trigger()
+	}
+	b.ReportMetric(float64(microsOf(b, rdb)-before)/float64(b.N), "redis-µs/op")
+}
+
+var spent = regexp.MustCompile(`(?m)^cmdstat_evalsha:calls=\d+,usec=(\d+)`)
+
+// microsOf is how long scripts have kept Redis busy.
+func microsOf(b *testing.B, rdb redis.UniversalClient) int64 {
+	b.Helper()
+	text, err := rdb.Info(b.Context(), "commandstats").Result()
+	if err != nil {
+		b.Fatal(err)
+	}
+	m := spent.FindStringSubmatch(text)
+	if m == nil {
+		return 0
+	}
+	n, err := strconv.ParseInt(m[1], 10, 64)
+	if err != nil {
+		b.Fatal(err)
 	}
 	return n
 }

@@ -20,13 +20,15 @@ const (
 // woken when a job comes that is due earlier. Every server runs it; what one has promoted the others find done. A tick is cut short by up to a
 // tenth, so that servers that were started together, or woken by the same job, do not go on in step.
 func (t *topicServer) promoteLoop(ctx context.Context) {
+	defer func() { t.firer.warn(t.trouble.log, false) }()
 	var slow pace
 	var healed, pruned time.Time
 	tick := t.server.o.tick
 	for ctx.Err() == nil {
 		t.turn(loopPromote)
+		t.noteEnded()
 		heal := time.Since(healed) >= tick-tick/10
-		moved, wait, due, err := t.promote(ctx, heal)
+		moved, wait, due, held, err := t.promote(ctx, heal)
 		if err != nil {
 			sleep(ctx, slow.next())
 			continue
@@ -35,7 +37,7 @@ func (t *topicServer) promoteLoop(ctx context.Context) {
 		if heal {
 			healed = time.Now()
 		}
-		again := t.fire(ctx, due) || moved >= promoteLimit
+		again := t.fire(ctx, due, held) || moved >= promoteLimit
 		if now := t.clock.at(time.Now()); now.Sub(pruned).Abs() >= pruneEvery {
 			began := time.Now()
 			if removed, err := t.prune(ctx); err == nil && removed == pruneLimit {
@@ -61,9 +63,9 @@ func (t *topicServer) sleepUntilDue(ctx context.Context, d time.Duration) {
 	}
 }
 
-// promote is one call of the promote script: how many jobs of one kind it moved at most, how long until it has something to do again, and how
-// many schedules have a slot that is due or waits.
-func (t *topicServer) promote(ctx context.Context, heal bool) (moved int, wait time.Duration, due int, err error) {
+// promote is one call of the promote script: how many jobs of one kind it moved at most, how long until it has something to do again, how many
+// schedules have a slot that is due, and how many have one that waits.
+func (t *topicServer) promote(ctx context.Context, heal bool) (moved int, wait time.Duration, due, held int, err error) {
 	call, cancel := context.WithTimeout(t.base, callTimeout)
 	defer cancel()
 	k := t.keys
@@ -76,11 +78,11 @@ func (t *topicServer) promote(ctx context.Context, heal bool) (moved int, wait t
 		k.bucket, k.ready, k.leases, k.pool, k.attempts, k.errors, k.moved, k.handoff, k.stats, k.slots, k.waiting, k.runs,
 	), promoteLimit, flag)
 	if ctx.Err() != nil {
-		return 0, 0, 0, ctx.Err()
+		return 0, 0, 0, 0, ctx.Err()
 	}
 	t.trouble.note("promote", err)
 	if err != nil {
-		return 0, 0, 0, err
+		return 0, 0, 0, 0, err
 	}
 	t.clock.read(r.now(), sent, time.Now())
 	if n := r.number(3); n > 0 {
@@ -90,7 +92,7 @@ func (t *topicServer) promote(ctx context.Context, heal bool) (moved int, wait t
 	if wait < 0 {
 		wait = maxTick
 	}
-	return int(max(r.number(2), r.number(3))), wait, int(r.number(5)), nil
+	return int(max(r.number(2), r.number(3))), wait, int(r.number(5)), int(r.number(6)), nil
 }
 
 // prune is one call of the prune script: how many jobs it removed.

@@ -6,6 +6,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
+	"slices"
 	"strconv"
 	"time"
 )
@@ -22,8 +24,22 @@ const (
 	// missedAfter is how late the latest slot of a schedule may be before it counts as missed.
 	missedAfter = time.Minute
 
-	// missedCount is how many slots of one gap are counted one by one. After a longer one the number of missed slots is too low.
-	missedCount = 10_000
+	// missedEvery is how often missed slots are logged, at most.
+	missedEvery = time.Minute
+
+	// missedCount is how many slots of one gap are counted one by one. After a longer one the number of missed slots is too low. endCount is how
+	// many of its end are looked at to find the latest ones.
+	missedCount = 1000
+	endCount    = 10_000
+
+	// pageSlots is about how many slots a server works out before it looks whether others have fallen due meanwhile: 1 ms with cron rules, more
+	// with slow calendars.
+	pageSlots = 5000
+
+	// releasePages is how many pages of schedules whose slots wait a server looks at in a tick, and maxEnded of how many runs that have ended
+	// here it remembers the schedules; those of more are found by the look at the tick.
+	releasePages = 4
+	maxEnded     = 10_000
 
 	// plansLimit is how many rhythms a server keeps at hand for each topic.
 	plansLimit = 20_000
@@ -35,10 +51,8 @@ const (
 	placeWaiting = "waiting" // a slot waits for the end of its last run
 )
 
-// overlapWords are what the fire script calls the policies; catching up with one after the other is overlapWait.
+// overlapWords are what the fire script calls the policies.
 var overlapWords = map[OverlapPolicy]string{SkipOverlap: "skip", Allow: "allow", QueueOne: "queue", CancelPrevious: "cancel"}
-
-const overlapWait = "wait"
 
 // A firer is the part of a topic's timer that fires schedules. Only the promote loop uses it.
 type firer struct {
@@ -49,6 +63,13 @@ type firer struct {
 	last  time.Time         // the last look
 	slow  pace
 	until time.Time // not before, after a call that failed
+
+	missed map[string]int64 // slots by schedule, since they were logged last
+	warned time.Time        // when that was
+
+	ended  []string  // schedules whose runs have ended here, and whose slots may wait for that
+	looked time.Time // the last look at others of which a slot waits
+	passed int       // how many of them that look and those before have seen
 }
 
 // A plan is a rhythm that has been worked out from the definition with this nonce: parsing rules and reading zones is the dear part of it.
@@ -82,56 +103,133 @@ func (s *Server) Calendar(name string, c Calendar) {
 	}
 }
 
-// fire fires slots that are due. due is how many schedules promote has counted; again says that there may be more to do, or sooner than promote said.
-func (t *topicServer) fire(ctx context.Context, due int) (again bool) {
+// noteEnded hands over to the firer whose runs have ended. It is called before promote counts the slots that wait: if there are none, none of
+// them waits for one of these runs.
+func (t *topicServer) noteEnded() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if room := maxEnded - len(t.firer.ended); room >= len(t.ended) {
+		t.firer.ended = append(t.firer.ended, t.ended...)
+	}
+	t.ended = nil
+}
+
+// fire fires slots that are due, and those that wait for a run that has ended. due and held are how many schedules of each kind promote has
+// counted; again says that there may be more to do, or sooner than promote said.
+func (t *topicServer) fire(ctx context.Context, due, held int) (again bool) {
+	f := &t.firer
+	t.waits.Store(held > 0)
+	if held == 0 {
+		f.ended, f.passed = nil, 0
+	}
+	if time.Now().Before(f.until) {
+		return false
+	}
+	defer func() { f.warn(t.trouble.log, again || time.Since(f.warned) < missedEvery) }()
+	again, err := t.fireDue(ctx, due)
+	if err == nil && held > 0 {
+		var more bool
+		more, err = t.release(ctx)
+		again = again || more
+	}
+	if err != nil {
+		f.until = time.Now().Add(f.slow.next())
+		return false
+	}
+	f.slow.reset()
+	return again
+}
+
+// warn logs how many slots of how many schedules were missed: one line for all, when there is nothing more to fire, and one a minute at most. After an
+// outage that may be thousands.
+func (f *firer) warn(log *slog.Logger, later bool) {
+	if len(f.missed) == 0 || later && len(f.missed) < plansLimit {
+		return
+	}
+	which, count := fmt.Sprintf("%d schedules", len(f.missed)), int64(0)
+	for name, n := range f.missed {
+		if count += n; len(f.missed) == 1 {
+			which = name
+		}
+	}
+	log.Warn("missed", "schedule", which, "count", count)
+	clear(f.missed)
+	f.warned = time.Now()
+}
+
+// fireDue fires slots that are due.
+func (t *topicServer) fireDue(ctx context.Context, due int) (again bool, err error) {
 	f := &t.firer
 	now := time.Now()
-	ended := t.runEnded.Swap(false)
-	t.waits.Store(int64(due))
-	switch {
-	case due == 0, now.Before(f.until):
-		return false
-	case due == f.idle && !ended && now.Sub(f.last) < t.server.o.tick:
-		return false // nothing new since the last look
+	if due == 0 || due == f.idle && now.Sub(f.last) < t.server.o.tick {
+		return false, nil // nothing new since the last look
 	}
 	f.last, f.idle = now, 0
 	all := 0
-	for _, place := range []string{placeSlots, placeWaiting} {
-		for offset := 0; ; {
-			looked, done, more, err := t.firePage(ctx, place, offset)
-			if err != nil {
-				f.until = time.Now().Add(f.slow.next())
-				return false
-			}
-			f.slow.reset()
-			all += looked
-			again = again || done > 0
-			if offset += looked; done > 0 || !more {
-				break // promote in between: a slot must not make other jobs late
-			}
+	for {
+		looked, done, more, err := t.firePage(ctx, placeSlots, all, nil)
+		switch {
+		case err != nil:
+			return false, err
+		case done > 0: // promote in between: a slot must not make other jobs late
+			f.blind = false
+			return true, nil
+		}
+		if all += looked; !more {
+			break
 		}
 	}
-	if again || all >= due {
+	if all >= due {
 		f.idle, f.blind = due, false
-		if again {
-			f.idle = 0
-		}
-		return again
+		return false, nil
 	}
 	// Another server has fired some meanwhile: promote is to tell, once, when the next slot is.
 	f.idle, f.blind = all, !f.blind
-	return f.blind
+	return f.blind, nil
 }
 
-// firePage reads some schedules and fires what it can: how many it has looked at, with how many something has happened, and whether there may be more
-// behind them.
-func (t *topicServer) firePage(ctx context.Context, place string, offset int) (looked, done int, more bool, err error) {
+// release fires slots that wait for a run that has ended: of the schedules whose runs have ended here, and once a tick of some more, in turn, whose
+// server did not live to look, or whose job was cancelled while it did not run.
+func (t *topicServer) release(ctx context.Context) (again bool, err error) {
+	f, tick := &t.firer, t.server.o.tick
+	if len(f.ended) > 0 {
+		looked, done, _, err := t.firePage(ctx, placeWaiting, 0, f.ended[:min(len(f.ended), fireLimit)])
+		if err != nil {
+			return false, err
+		}
+		f.ended = f.ended[max(1, looked):]
+		again = done > 0 || len(f.ended) > 0
+	}
+	if now := time.Now(); now.Sub(f.looked) >= tick-tick/10 {
+		f.looked = now
+		for range releasePages {
+			looked, done, more, err := t.firePage(ctx, placeWaiting, f.passed, nil)
+			if err != nil {
+				return false, err
+			}
+			again = again || done > 0
+			if f.passed += looked - done; !more {
+				f.passed = 0
+				break
+			}
+		}
+	}
+	return again, nil
+}
+
+// firePage reads some schedules, those of these names or if there are none a page from offset on, and fires what it can: how many it has
+// looked at, with how many something has happened, and whether there may be more behind them.
+func (t *topicServer) firePage(ctx context.Context, place string, offset int, which []string) (looked, done int, more bool, err error) {
+	args := []any{place, offset, fireLimit, fireBytes}
+	for _, name := range which {
+		args = append(args, name)
+	}
 	call, cancel := context.WithTimeout(t.base, callTimeout)
 	defer cancel()
 	k := t.keys
 	r, err := t.server.call.call(call, dueScript, k.topic, fireLimit, names(
 		k.schedules, k.slots, k.waiting, k.fired, k.pool, k.dead,
-	), place, offset, fireLimit, fireBytes)
+	), args...)
 	if ctx.Err() != nil {
 		return 0, 0, false, ctx.Err()
 	}
@@ -140,15 +238,23 @@ func (t *topicServer) firePage(ctx context.Context, place string, offset int) (l
 		return 0, 0, false, err
 	}
 	looked = int(r.number(2))
-	size := 0
+	size, walked, cut, last := 0, 0, false, ""
 	var list []firing
 	for i := range r.list(3) {
 		name, raw := r.list(3).text(i), r.list(5).text(i)
 		size += len(raw)
 		f, err := t.plan(place, name, r.list(4).text(i), raw, r.list(6).text(i), r.now())
 		t.complain(name, err)
-		if err == nil {
-			list = append(list, f)
+		if err != nil {
+			continue
+		}
+		list = append(list, f)
+		if walked += f.def.walked; walked >= pageSlots {
+			cut, last = true, name
+			if place == placeSlots {
+				looked = i + 1
+			}
+			break
 		}
 	}
 	for len(list) > 0 {
@@ -159,7 +265,13 @@ func (t *topicServer) firePage(ctx context.Context, place string, offset int) (l
 		list = list[n:]
 		done += some
 	}
-	return looked, done, looked == fireLimit || size >= fireBytes, nil
+	switch {
+	case cut && len(which) > 0:
+		looked = slices.Index(which, last) + 1
+	case cut && place == placeWaiting:
+		looked = done // the same page again, without those that are done
+	}
+	return looked, done, cut || looked == fireLimit || size >= fireBytes, nil
 }
 
 // complain logs that a schedule cannot be fired here, once, and that it can be again.
@@ -190,6 +302,7 @@ type firing struct {
 	slots       []int64 // to be fired
 	after       int64   // the next slot; 0: none
 	rest        int64   // the slot that is to wait for these jobs; 0: none
+	gap         int64   // the last slot of the gap that is made up for one by one, as long as one of its slots waits; 0: none
 }
 
 // scheduleState is what the hash fired holds of a schedule, as JSON. The scripts write it.
@@ -205,10 +318,9 @@ type scheduleState struct {
 	Slot     int64  `json:"slot"`     // the last one that was fired
 	At       int64  `json:"at"`       // when that was
 	Job      string `json:"job"`      // of that slot
-	Mark     string `json:"mark"`     // that job's nonce, hexadecimal
 	Paused   int64  `json:"paused"`   // since when
 	Ended    bool   `json:"ended"`    // there is no further slot
-	Catching bool   `json:"catching"` // the slot that waits is one that was missed
+	Catching int64  `json:"catching"` // the slot that waits was missed, and this is the last one of that gap; 0: it was not
 }
 
 // plan decides what is to be done about a schedule.
@@ -248,7 +360,14 @@ func (d *definition) decide(place string, from, now int64, state *scheduleState)
 		f.after, err = d.next(cmp.Or(state.From, now))
 		return f, err
 	}
-	latest, n, next, err := d.due(from, now)
+	if place == placeWaiting && state.Catching > 0 {
+		return d.catchUp(f, from, now, state)
+	}
+	wanted := 1
+	if d.missed.kind() == catchUp {
+		wanted += d.missed.most()
+	}
+	latest, n, next, err := d.due(from, now, wanted)
 	if err != nil {
 		return f, err
 	}
@@ -256,9 +375,9 @@ func (d *definition) decide(place string, from, now int64, state *scheduleState)
 	last := len(latest) - 1
 	late := now-latest[last] > missedAfter.Milliseconds()
 	switch {
-	case place == placeWaiting && !state.Catching:
+	case place == placeWaiting:
 		f.slots, f.skipped = []int64{from}, n-1
-	case d.missed.kind() == catchUp && (state.Catching || n > 1 || late):
+	case d.missed.kind() == catchUp && (n > 1 || late):
 		most := d.missed.most()
 		if !late {
 			most++ // the latest one is not missed
@@ -273,7 +392,7 @@ func (d *definition) decide(place string, from, now int64, state *scheduleState)
 		case d.overlap == CancelPrevious:
 			f.slots, f.missed = latest[last:], n-1
 		default:
-			f.slots, f.overlap = keep[:1], overlapWait
+			f.slots, f.overlap, f.gap = keep[:1], overlapWords[QueueOne], latest[last]
 			if len(keep) > 1 {
 				f.rest = keep[1]
 			}
@@ -283,28 +402,55 @@ func (d *definition) decide(place string, from, now int64, state *scheduleState)
 	default:
 		f.slots, f.missed = latest[last:], n-1
 	}
+	d.limit(&f, state)
+	return f, nil
+}
+
+// catchUp fires the slot of a gap whose turn it is. Those that came after the gap, while its jobs were going, are up to the overlap policy: skipped,
+// or with QueueOne the first of them waits and the others are skipped when it is fired.
+func (d *definition) catchUp(f firing, from, now int64, state *scheduleState) (firing, error) {
+	next, err := d.next(from)
+	f.overlap, f.slots = overlapWords[QueueOne], []int64{from}
+	switch {
+	case err != nil:
+		return f, err
+	case next > 0 && next <= state.Catching:
+		f.rest, f.gap = next, state.Catching
+	case next == 0 || next > now:
+		f.after = next
+	case d.overlap == QueueOne:
+		f.rest = next
+	default:
+		_, f.skipped, f.after, err = d.due(next, now, 1)
+	}
+	d.limit(&f, state)
+	return f, err
+}
+
+// limit leaves out the slots beyond MaxRuns.
+func (d *definition) limit(f *firing, state *scheduleState) {
 	if d.most > 0 {
 		left := max(0, d.most-(state.Fired-state.Since))
 		f.slots = f.slots[:min(int64(len(f.slots)), left)]
 	}
-	return f, nil
 }
 
 // mostAtOnce is how many jobs of the schedule go in one call.
 func (d *definition) mostAtOnce() int { return max(1, min(catchUpJobs, fireBytes/(len(d.payload)+1))) }
 
-// due lists the latest slots from one that is due until now, at most one more than CatchUp may ask for. It also tells how many there are, and which is the next.
-func (d *definition) due(from, now int64) (latest []int64, n, next int64, err error) {
-	walk := func(at int64) (list []int64, n, next int64, err error) {
-		for next = at; next > 0 && next <= now && n < missedCount; n++ {
-			if list = append(list, next); len(list) > 2*maxCatchUp {
-				list = list[len(list)-maxCatchUp-1:]
+// due lists the latest slots from one that is due until now, as many as are wanted. It also tells how many there are, and which is the next.
+func (d *definition) due(from, now int64, wanted int) (latest []int64, n, next int64, err error) {
+	walk := func(at, most int64) (list []int64, n, next int64, err error) {
+		for next = at; next > 0 && next <= now && n < most; n++ {
+			d.walked++
+			if list = append(list, next); len(list) > 2*wanted {
+				list = append(list[:0], list[len(list)-wanted:]...)
 			}
 			if next, err = d.next(next); err != nil {
 				return nil, 0, 0, err
 			}
 		}
-		return list[max(0, len(list)-maxCatchUp-1):], n, next, nil
+		return list[max(0, len(list)-wanted):], n, next, nil
 	}
 	if from > now { // it was due: Redis's clock has been set back since
 		next, err = d.next(from)
@@ -313,11 +459,11 @@ func (d *definition) due(from, now int64) (latest []int64, n, next int64, err er
 	if d.spec.kind == specInterval && from < now {
 		// Any number of slots is as quick as one.
 		steps := (min(now, cmp.Or(d.last, now)) - from) / d.spec.every
-		skip := max(0, steps-maxCatchUp)
-		latest, n, next, err = walk(from + skip*d.spec.every)
+		skip := max(0, steps-int64(wanted))
+		latest, n, next, err = walk(from+skip*d.spec.every, endCount)
 		return latest, n + skip, next, err
 	}
-	latest, n, next, err = walk(from)
+	latest, n, next, err = walk(from, missedCount)
 	if err != nil || next == 0 || next > now {
 		return latest, n, next, err
 	}
@@ -333,11 +479,11 @@ func (d *definition) due(from, now int64) (latest []int64, n, next int64, err er
 			}
 			continue
 		}
-		latest, some, next, err := walk(begin)
+		latest, some, next, err := walk(begin, endCount)
 		if err != nil || next > 0 && next <= now {
 			return latest, n, next, err // even the end is too long: what is left comes with the next look
 		}
-		if some > maxCatchUp || now-back <= from {
+		if some >= int64(wanted) || now-back <= from {
 			return latest, max(n, some), next, nil
 		}
 	}
@@ -352,7 +498,8 @@ func (t *topicServer) fireSome(ctx context.Context, list []firing) (n, done int,
 	for n < len(list) && jobs < fireJobs && size < fireBytes {
 		f := &list[n]
 		n++
-		args = append(args, f.name, f.nonce, f.place, f.from, f.overlap, f.def.most, f.missed, f.skipped, orEmpty(f.after), orEmpty(f.rest), len(f.slots))
+		args = append(args, f.name, f.nonce, f.place, f.from, f.overlap, f.def.most, f.missed, f.skipped, orEmpty(f.after), orEmpty(f.rest), orEmpty(f.gap),
+			len(f.slots))
 		for _, slot := range f.slots {
 			mark, head, tail, due, err := f.def.jobAt(f.name, slot)
 			if err != nil {
@@ -382,7 +529,7 @@ func (t *topicServer) fireSome(ctx context.Context, list []firing) (n, done int,
 		}
 		done++
 		if letters[i] == 'f' && f.missed > 0 {
-			t.trouble.log.Warn("missed", "schedule", f.name, "count", f.missed)
+			t.firer.missed[f.name] += f.missed
 		}
 	}
 	return n, done, nil

@@ -66,7 +66,8 @@ func MaxRuns(n int) ScheduleOption {
 }
 
 // Jitter makes each job due by up to d later than its slot, so that schedules of the same rhythm do not all run at once. How much later follows
-// from name and slot, so it differs from slot to slot and is the same on every server. From 1 ms to 100 years; default: none.
+// from name and slot, so it differs from slot to slot and is the same on every server. From 1 ms to 100 years, and with ExpireIn below that, less
+// ProcessIn: else jobs would expire before they are due. Default: none.
 func Jitter(d time.Duration) ScheduleOption {
 	return scheduleOption(func(def *definition) {
 		def.job.fail(positive("Jitter", d))
@@ -82,7 +83,7 @@ type OverlapPolicy int
 const (
 	SkipOverlap    OverlapPolicy = iota // the slot is skipped; the default
 	Allow                               // its job runs beside the other
-	QueueOne                            // its job comes when the other has ended; further slots until then are skipped
+	QueueOne                            // its job comes when the other has ended, at once or at the tick; further slots until then are skipped
 	CancelPrevious                      // the other is cancelled, as by Dequeue, and the slot's job comes at once
 )
 
@@ -121,8 +122,9 @@ const (
 const maxCatchUp = 1000
 
 // CatchUp makes up for the latest slots that were missed, at most so many, from 1 to 1,000; older ones stay missed. With Allow their jobs come
-// all at once; with SkipOverlap and QueueOne one after the other, each when the one before has ended; with CancelPrevious only that
-// of the latest slot comes.
+// all at once; with CancelPrevious only that of the latest slot comes. With SkipOverlap and QueueOne they come one after the other, each when the
+// one before has ended; slots that fall due before the job of the last one has been made are up to the overlap policy, as if one job had been going
+// all the time: they are skipped, but for the first of them with QueueOne. So it comes to an end also if a run takes longer than the interval.
 func CatchUp(most int) MissedPolicy { return MissedPolicy(most)*missedKinds + catchUp }
 
 func (p MissedPolicy) kind() MissedPolicy { return p & (missedKinds - 1) }
@@ -169,8 +171,9 @@ type definition struct {
 	payload []byte
 	size    int // of the payload
 
-	nonce string // hexadecimal
-	next  rhythm
+	nonce  string // hexadecimal
+	next   rhythm
+	walked int // how many slots due has looked at
 }
 
 const (
@@ -280,6 +283,10 @@ func (d *definition) check(maxPayload int) error {
 	}
 	if d.last > 0 && d.first > d.last {
 		d.job.fail(errors.New("EndAt is before StartAt"))
+	}
+	if ms := time.Millisecond; d.jitter > 0 && d.job.dueIn <= d.job.expireIn && d.job.dueIn+d.jitter >= d.job.expireIn && d.job.expireIn > 0 {
+		d.job.fail(fmt.Errorf("Jitter(%v): some jobs would expire before they are due; with ExpireIn of %v and ProcessIn of %v it must be below %v",
+			time.Duration(d.jitter)*ms, time.Duration(d.job.expireIn)*ms, time.Duration(d.job.dueIn)*ms, time.Duration(d.job.expireIn-d.job.dueIn)*ms))
 	}
 	if n := len(d.payload); n > maxPayload {
 		d.job.fail(fmt.Errorf("payload of %d bytes, at most %d are allowed", n, maxPayload))
@@ -508,11 +515,11 @@ func (c *Client) upToDate(ctx context.Context, topic, name string, read bool, do
 	return fmt.Errorf("topic %q: changed %d times meanwhile", topic, tries)
 }
 
-// describe is one call of the describe script.
+// describe is one call of the describe script. It tells of the first of those that are asked for, of as many as can be read in a moment.
 func (c *Client) describe(ctx context.Context, topic string, size int, which ...string) (reply, error) {
 	k := newKeys(c.o.prefix, topic)
-	args := make([]any, 1, 1+len(which))
-	args[0] = size
+	args := make([]any, 2, 2+len(which))
+	args[0], args[1] = size, describeBytes
 	for _, name := range which {
 		args = append(args, name)
 	}

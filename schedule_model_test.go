@@ -23,11 +23,11 @@ type scheduleModel struct {
 	missedPolicy          MissedPolicy
 	most                  int64
 
-	next     int64 // 0: none
-	waits    int64 // 0: none
-	catching bool
-	last     string          // the job that was fired last
-	jobs     map[string]bool // all that have not ended
+	next  int64           // 0: none
+	waits int64           // 0: none
+	gap   int64           // the last slot of the gap that the one that waits is of; 0: it is not
+	last  string          // the job that was fired last
+	jobs  map[string]bool // all that have not ended
 
 	fired, since, skipped, missed int64
 }
@@ -39,7 +39,7 @@ func (m *scheduleModel) fire(slot int64) {
 	m.jobs[m.last] = true
 	m.fired++
 	if m.most > 0 && m.fired-m.since == m.most {
-		m.ended, m.next, m.waits, m.catching = true, 0, 0, false
+		m.ended, m.next, m.waits, m.gap = true, 0, 0, 0
 	}
 }
 
@@ -56,14 +56,26 @@ func (m *scheduleModel) look(now int64) {
 		}
 		latest := due[len(due)-1]
 		late := now-latest > time.Minute.Milliseconds()
-		queued := m.waits > 0 && !m.catching
-		catchingUp := !queued && m.missedPolicy.kind() == catchUp && (m.catching || len(due) > 1 || late)
+		queued, gap := m.waits > 0 && m.gap == 0, m.gap
+		catchingUp := m.waits == 0 && m.missedPolicy.kind() == catchUp && (len(due) > 1 || late)
 		first := due[0]
-		m.next, m.waits, m.catching = m.after(now), 0, false
+		m.next, m.waits, m.gap = m.after(now), 0, 0
 		switch {
 		case queued:
 			m.skipped += int64(len(due) - 1)
 			m.fire(first)
+		case gap > 0 && len(due) > 1 && due[1] <= gap:
+			if m.fire(first); !m.ended {
+				m.next, m.waits, m.gap = 0, due[1], gap
+			}
+		case gap > 0:
+			late := due[1:]
+			if m.overlap == SkipOverlap {
+				m.skipped += int64(len(late))
+			}
+			if m.fire(first); !m.ended && m.overlap == QueueOne && len(late) > 0 {
+				m.next, m.waits = 0, late[0]
+			}
 		case catchingUp && m.overlap == CancelPrevious:
 			m.missed += int64(len(due) - 1)
 			delete(m.jobs, m.last)
@@ -77,7 +89,7 @@ func (m *scheduleModel) look(now int64) {
 					break
 				}
 				if m.overlap != Allow && m.jobs[m.last] {
-					m.next, m.waits, m.catching = 0, slot, true
+					m.next, m.waits, m.gap = 0, slot, latest
 					break
 				}
 				m.fire(slot)
@@ -105,7 +117,7 @@ func (m *scheduleModel) dropWaiting() {
 	if m.waits > 0 {
 		m.skipped++
 	}
-	m.waits, m.catching = 0, false
+	m.waits, m.gap = 0, 0
 }
 
 // playSchedules does n random things to a schedule and to its model.
@@ -140,10 +152,10 @@ func playSchedules(t *testing.T, seed uint64, n int) {
 				step += " and look"
 				m.look(now.UnixMilli())
 				for again := true; again; {
-					_, _, due, err := ts.promote(ctx, false)
+					_, _, due, held, err := ts.promote(ctx, false)
 					require.NoError(t, err)
-					ts.firer.idle = 0 // as if a tick had passed
-					again = ts.fire(ctx, due)
+					ts.firer.idle, ts.firer.looked = 0, time.Time{} // as if a tick had passed
+					again = ts.fire(ctx, due, held)
 				}
 			}
 		case what < 14: // some job ends

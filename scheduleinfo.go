@@ -9,8 +9,6 @@ import (
 	"strconv"
 	"strings"
 	"time"
-
-	"github.com/redis/go-redis/v9"
 )
 
 // A ScheduleStatus is how a schedule stands.
@@ -42,7 +40,7 @@ type ScheduleInfo struct {
 
 	Fired    int64 // slots that made a job
 	Skipped  int64 // slots that made none because of the OverlapPolicy; those of QueueOne are counted when the one that waits is fired
-	Missed   int64 // slots that made none because nobody was up; of a gap of more than 10,000 not all are counted
+	Missed   int64 // slots that made none because nobody was up; of a gap of more than 1,000 not all are counted, except of Every
 	Runs     int64 // runs that have ended: attempts, also of triggered jobs
 	Failures int64 // those of them that failed
 
@@ -144,9 +142,11 @@ func (c *Client) ScheduleInfo(ctx context.Context, topic, name string) (*Schedul
 	return list[0], nil
 }
 
-// schedulesPage is how many schedules one call describes, and definitionHead how much of a definition it reads: all but the payload.
+// schedulesPage is the most schedules one call describes, describeBytes the most bytes it reads for that, and definitionHead how much of a
+// definition it answers: all but the payload.
 const (
 	schedulesPage  = 100
+	describeBytes  = 2 << 20                       // of definitions, payloads too: Redis has no way to read the beginning only
 	definitionHead = 3*maxHeaderLen + 6*maxCronLen // msgpack adds to short headers as much as they have
 )
 
@@ -191,49 +191,64 @@ func (c *Client) schedules(ctx context.Context, topic string) ([]*ScheduleInfo, 
 
 // scheduleInfos describes schedules and leaves out those that do not exist.
 func (c *Client) scheduleInfos(ctx context.Context, topic string, which []string) (list []*ScheduleInfo, err error) {
-	r, err := c.describe(ctx, topic, definitionHead, which...)
-	if err != nil {
-		return nil, err
-	}
-	for i, name := range which {
-		raw := r.list(2).text(i)
-		if raw == "" {
-			continue
-		}
-		info := &ScheduleInfo{Topic: topic, Name: name}
-		d, err := decodeDefinition(raw, false)
+	for len(which) > 0 {
+		r, err := c.describe(ctx, topic, definitionHead, which...)
 		if err != nil {
-			info.Undecodable = err
-		} else {
-			info.defined(d)
+			return nil, err
 		}
-		var state scheduleState
-		if err := json.Unmarshal([]byte(r.list(5).text(i)), &state); err != nil {
-			info.Undecodable = errors.Join(info.Undecodable, fmt.Errorf("state: %w", err))
+		told := min(len(r.list(2)), len(which))
+		if told == 0 {
+			return nil, errReply
 		}
-		info.fired(&state)
-		if score := r.list(3).text(i); score != "" && score != "0" {
-			info.Next = scoreTime(score)
+		for i, name := range which[:told] {
+			if info := readInfo(r, i); info != nil {
+				info.Topic, info.Name = topic, name
+				list = append(list, info)
+			}
 		}
-		if score := r.list(4).text(i); score != "" {
-			info.Waits = scoreTime(score)
-		}
-		info.ran(r.list(6).text(i))
-		doing := r.list(7).text(i)
-		info.Going = doing != "none"
-		switch {
-		case state.Paused != 0:
-			info.Status = SchedulePaused
-		case doing == "running":
-			info.Status = ScheduleRunning
-		case state.Ended:
-			info.Status = ScheduleEnded
-		default:
-			info.Status = ScheduleWaiting
-		}
-		list = append(list, info)
+		which = which[told:]
 	}
 	return list, nil
+}
+
+// readInfo reads one schedule of a reply of describe; nil: it does not exist.
+func readInfo(r reply, i int) *ScheduleInfo {
+	raw := r.list(2).text(i)
+	if raw == "" {
+		return nil
+	}
+	info := new(ScheduleInfo)
+	d, err := decodeDefinition(raw, false)
+	if err != nil {
+		info.Undecodable = err
+	} else {
+		info.defined(d)
+	}
+	var state scheduleState
+	if err := json.Unmarshal([]byte(r.list(5).text(i)), &state); err != nil {
+		info.Undecodable = errors.Join(info.Undecodable, fmt.Errorf("state: %w", err))
+	}
+	info.fired(&state)
+	if score := r.list(3).text(i); score != "" && score != "0" {
+		info.Next = scoreTime(score)
+	}
+	if score := r.list(4).text(i); score != "" {
+		info.Waits = scoreTime(score)
+	}
+	info.ran(r.list(6).text(i))
+	doing := r.list(7).text(i)
+	info.Going = doing != "none"
+	switch {
+	case state.Paused != 0:
+		info.Status = SchedulePaused
+	case doing == "running":
+		info.Status = ScheduleRunning
+	case state.Ended:
+		info.Status = ScheduleEnded
+	default:
+		info.Status = ScheduleWaiting
+	}
+	return info
 }
 
 func (info *ScheduleInfo) defined(d *definition) {
@@ -251,13 +266,13 @@ func (info *ScheduleInfo) fired(state *scheduleState) {
 
 // ran reads the counters and the last entry of a history.
 func (info *ScheduleInfo) ran(log string) {
-	field := strings.SplitN(log, " ", 5)
-	if len(field) < 5 {
+	field := strings.SplitN(log, " ", 3)
+	if len(field) < 3 {
 		return
 	}
-	info.Runs, _ = strconv.ParseInt(field[1], 10, 64) // a script wrote it
-	info.Failures, _ = strconv.ParseInt(field[2], 10, 64)
-	if run, ok := decodeRun(field[4]); ok {
+	info.Runs, _ = strconv.ParseInt(field[0], 10, 64) // a script wrote it
+	info.Failures, _ = strconv.ParseInt(field[1], 10, 64)
+	if run, ok := decodeRun(field[2]); ok {
 		info.LastRun = &run
 	}
 }
@@ -270,11 +285,15 @@ func orZero(ms int64) time.Time {
 	return msTime(ms)
 }
 
-// maxRuns is how many runs the history of a schedule has: prelude/runs.lua.
-const maxRuns = 100
+// maxRuns is how many runs the history of a schedule has (prelude/runs.lua), and maxRunAge how much older than the latest of them one may be
+// that is told of.
+const (
+	maxRuns   = 100
+	maxRunAge = 400 * 24 * time.Hour
+)
 
 // Runs tells of the last runs of a schedule's jobs, the latest first, at most limit of them (1 to 100): every attempt that has ended, also of triggered
-// jobs. A history keeps the newest 100 runs, and none that is older than 400 days when another one ends. ErrNotFound if there is no such
+// jobs. A history keeps the newest 100 runs, but for those that are 400 days older than the latest one. ErrNotFound if there is no such
 // schedule.
 func (c *Client) Runs(ctx context.Context, topic, name string, limit int) ([]Run, error) {
 	list, err := c.runs(ctx, topic, name, limit)
@@ -292,24 +311,29 @@ func (c *Client) runs(ctx context.Context, topic, name string, limit int) (list 
 	if err != nil {
 		return nil, err
 	}
-	log, err := c.rdb.HGet(ctx, newKeys(c.o.prefix, topic).runs, name).Result()
-	if errors.Is(err, redis.Nil) {
+	fields := make([]string, 1, 1+maxRuns)
+	fields[0] = name
+	for i := range maxRuns {
+		fields = append(fields, fmt.Sprintf("%s\n%d", name, i))
+	}
+	values, err := c.rdb.HMGet(ctx, newKeys(c.o.prefix, topic).runs, fields...).Result()
+	if err == nil && values[0] == nil {
 		err = ErrNotFound
 	}
 	if err != nil {
 		return nil, fmt.Errorf("topic %q: %w", topic, err)
 	}
-	field := strings.SplitN(log, " ", 5)
-	for log = field[len(field)-1]; ; {
-		entry, rest, ok := cutNetstring(log)
-		if !ok {
+	log := reply(values)
+	counts, _, _ := strings.Cut(log.text(0), " ")
+	ended, _ := strconv.ParseInt(counts, 10, 64) // a script wrote it
+	for n := ended - 1; n >= max(0, ended-int64(limit)); n-- {
+		run, ok := decodeRun(log.text(1 + int(n%maxRuns)))
+		if ok && len(list) > 0 && list[0].End.Sub(run.End) > maxRunAge {
 			break
 		}
-		log = rest
-		if run, ok := decodeRun(entry); ok {
+		if ok {
 			list = append(list, run)
 		}
 	}
-	slices.Reverse(list)
-	return list[:min(len(list), limit)], nil
+	return list, nil
 }

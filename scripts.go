@@ -50,6 +50,9 @@ var (
 
 	//go:embed lua/prelude/runs.lua
 	runsPart string
+
+	//go:embed lua/prelude/withdraw.lua
+	withdrawPart string
 )
 
 var (
@@ -95,7 +98,7 @@ var (
 
 	//go:embed lua/cancel.lua
 	cancelLua    string
-	cancelScript = newScript("cancel", cancelLua, nowPart, receiptPart, statsPart, leasePart, controlPart, runsPart)
+	cancelScript = newScript("cancel", cancelLua, nowPart, receiptPart, statsPart, leasePart, controlPart, runsPart, withdrawPart)
 
 	//go:embed lua/reschedule.lua
 	rescheduleLua    string
@@ -139,7 +142,7 @@ var (
 
 	//go:embed lua/unschedule.lua
 	unscheduleLua    string
-	unscheduleScript = newScript("unschedule", unscheduleLua, nowPart, receiptPart, statsPart, schedulePart)
+	unscheduleScript = newScript("unschedule", unscheduleLua, nowPart, receiptPart, statsPart, leasePart, controlPart, schedulePart, runsPart, withdrawPart)
 
 	//go:embed lua/suspend.lua
 	suspendLua    string
@@ -155,11 +158,11 @@ var (
 
 	//go:embed lua/fire.lua
 	fireLua    string
-	fireScript = newScript("fire", fireLua, nowPart, statsPart, leasePart, controlPart, schedulePart, runsPart)
+	fireScript = newScript("fire", fireLua, nowPart, statsPart, leasePart, controlPart, schedulePart, runsPart, withdrawPart)
 
 	//go:embed lua/describe.lua
 	describeLua    string
-	describeScript = newScript("describe", describeLua, nowPart, schedulePart)
+	describeScript = newScript("describe", describeLua, nowPart, schedulePart, runsPart)
 )
 
 var allScripts = []*script{

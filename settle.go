@@ -2,7 +2,6 @@ package delayq
 
 import (
 	"context"
-	"slices"
 	"time"
 )
 
@@ -194,7 +193,7 @@ func (t *topicServer) tell(ctx context.Context, lane, number string, list []row)
 	reply, err := t.server.call.call(call, v.script, t.keys.topic, len(list), v.keys(t.keys, t.keys.receipt(lane)), args...)
 	t.note(ctx, v.script.name, err)
 
-	letters := reply.text(2)
+	letters, ended := reply.text(2), false
 	t.mu.Lock()
 	for i := range list {
 		r := list[i].run
@@ -211,6 +210,10 @@ func (t *topicServer) tell(ctx context.Context, lane, number string, list []row)
 			list[i].lost, list[i].err = lostOutcome(r.lost), r.lost
 		}
 		t.dropLocked(r)
+		if name, _, triggered, _ := slotOf(r.id); r.scheduled && !triggered && len(t.ended) < maxEnded {
+			t.ended = append(t.ended, name)
+			ended = true
+		}
 	}
 	t.mu.Unlock()
 	if err != nil {
@@ -221,8 +224,7 @@ func (t *topicServer) tell(ctx context.Context, lane, number string, list []row)
 		t.outcome(r, r.err)
 		soon = soon || r.delay < t.server.o.tick
 	}
-	if t.waits.Load() > 0 && slices.ContainsFunc(list, func(r row) bool { return r.run.scheduled }) {
-		t.runEnded.Store(true)
+	if ended && t.waits.Load() {
 		nudge(t.wake)
 	}
 	if v.delays && soon {

@@ -46,7 +46,9 @@ const maxCronLen = 1 << 10
 //
 // When clocks are put forward, a slot within the hour that is left out is at the jump; several are one. When they are put back, a slot
 // within the hour that comes twice is at its first time only; but a rule for every hour of the day goes on through both of them, for the
-// second one is an hour of its own.
+// second one is an hour of its own. Where clocks move by half an hour (Australia/Lord_Howe) such a rule follows the minute that they show: 45 * * * *
+// has a slot at both times that they show 1:45 in autumn, half an hour apart; 15 * * * * has none for an hour and a half then, and in
+// spring one at the jump instead of 2:15.
 func Cron(rule, zone string) Spec {
 	if text, ok := strings.CutPrefix(strings.TrimSpace(rule), "@every "); ok {
 		d, err := time.ParseDuration(strings.TrimSpace(text))

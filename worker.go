@@ -25,8 +25,7 @@ type topicServer struct {
 	trouble     trouble
 	turns       turns // guarded by mu
 	firer       firer
-	runEnded    atomic.Bool  // the last run of a schedule may have ended since the last look at those that wait for it
-	waits       atomic.Int64 // how many schedules were due or waiting at the last promote
+	waits       atomic.Bool // at the last promote a slot of some schedule waited for the end of a run
 
 	wake   chan struct{} // cuts the sleep of the promote loop short
 	resume chan struct{} // cuts the sleep of the take loop short
@@ -41,6 +40,7 @@ type topicServer struct {
 	unheard  []loss          // cancels of the last second whose runs were not found: their takes may still be on the way
 	leases   map[string]*run // by job ID: what belongs to this server and is not settled
 	rows     []row           // what Redis is to be told
+	ended    []string        // schedules whose runs have ended since the last promote
 	settle   chan struct{}   // there are rows
 	proposed int64           // a lease end in ms that Redis has been told and has not confirmed; 0: none
 	waiting  []chan struct{} // closed when leases becomes empty
@@ -59,7 +59,7 @@ func (t *topicServer) init() {
 	t.freed, t.settle = make(chan struct{}, 1), make(chan struct{}, 1)
 	t.leases = make(map[string]*run)
 	t.pace = aheadUnknown
-	t.firer.plans, t.firer.bad = make(map[string]plan), make(map[string]string)
+	t.firer.plans, t.firer.bad, t.firer.missed = make(map[string]plan), make(map[string]string), make(map[string]int64)
 }
 
 // note tells of the outcome of a call, unless the call was cut off by the end of ctx.

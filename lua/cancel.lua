@@ -15,7 +15,6 @@
 -- ARGV[3]   channel   the control channel
 -- ARGV[4]   topic     the topic's name, for the control channel
 --
--- The id may stay behind in ready: take drops an id without a record.
 -- Returns {'ok', now, state}: scheduled, ready, running, dead, or none when there is no such job. Cost: O(log N).
 local pool, bucket, leases, dead, attempts = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local errors, moved, stats, receipt, runs = KEYS[6], KEYS[7], KEYS[8], KEYS[9], KEYS[10]
@@ -26,31 +25,8 @@ if told then
   return {'ok', now, told}
 end
 
-local state = 'none'
-local noted = scheduled(pool, id)
-if redis.call('HDEL', pool, id) == 1 then
-  local fence = redis.call('ZSCORE', leases, id)
-  state = 'ready'
-  if redis.call('ZREM', bucket, id) == 1 then
-    state = 'scheduled'
-  end
-  if redis.call('ZREM', dead, id) == 1 then
-    state = 'dead'
-  end
-  if fence then
-    state = 'running'
-    release(leases, {id})
-    nudge(channel, 'cancel', topic, fence, id)
-  end
-  local tried = noted and redis.pcall('HGET', attempts, id)
-  redis.pcall('HDEL', attempts, id)
-  redis.pcall('HDEL', errors, id)
-  redis.pcall('HDEL', moved, id)
-  if noted then
-    local attempt = (type(tried) == 'string' and tried or 0) + 1
-    ran(runs, id, 0, cjson.encode({job = id, attempt = attempt, ['end'] = now, outcome = 'cancelled'}))
-  end
-  count(stats, 'cancelled', 1)
-end
+local noted = scheduled(pool, runs, id)
+local state = withdraw(id, noted, pool, bucket, leases, dead, attempts, errors, moved, runs, channel, topic)
+count(stats, 'cancelled', state == 'none' and 0 or 1)
 remember(receipt, number, state)
 return {'ok', now, state}

@@ -9,26 +9,32 @@
 -- KEYS[7]    leases     zset, job id scored by the end of its lease
 -- KEYS[8]    dead       zset, job id scored by the time of burial
 -- ARGV[1]    bytes      how many bytes of each definition to read; -1: all
--- ARGV[2..]  names      at most 1,000
+-- ARGV[2]    budget     about how many bytes of definitions to read; the first one is read in any case
+-- ARGV[3..]  names      at most 1,000
 --
--- Returns {'ok', now, definitions, slots, waiting, states, histories, last}: six lists with one value for each name. Of a history, the
--- counters and the last entry; last is what the job that was fired last is doing: running, going (it waits, or backs off), or none.
+-- Returns {'ok', now, definitions, slots, waiting, states, histories, last}: six lists with one value for each name, fewer if the budget
+-- was used up. Of a history, the counters and the last entry; last is what the job that was fired last is doing: running, going (it
+-- waits, or backs off), or none.
 -- Cost: O(names × log N).
 local schedules, slots, waiting, fired = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local runs, pool, leases, dead = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
-local bytes = tonumber(ARGV[1])
-local names, first = ARGV, 2
+local bytes, budget = tonumber(ARGV[1]), tonumber(ARGV[2])
+local names, first = ARGV, 3
 
 local definitions, at, waits, states, histories, last = {}, {}, {}, {}, {}, {}
 for i = first, #names do
   local name, n = names[i], i - first + 1
+  budget = budget - redis.call('HSTRLEN', schedules, name)
+  if budget < 0 and n > 1 then
+    break
+  end
   definitions[n] = string.sub(redis.call('HGET', schedules, name) or '', 1, bytes)
   at[n] = redis.call('ZSCORE', slots, name) or ''
   waits[n] = redis.call('ZSCORE', waiting, name) or ''
   states[n] = redis.call('HGET', fired, name) or ''
   local log = redis.call('HGET', runs, name) or ''
-  local head, size = string.match(log, '^(%d+ %d+ %d+ (%d+) )')
-  histories[n] = head and head .. (size ~= '0' and string.sub(log, -size) or '') or ''
+  local ended = tonumber(string.match(log, '^%d+') or '')
+  histories[n] = log .. ' ' .. (ended and redis.call('HGET', runs, name .. '\n' .. (ended - 1) % runs_most) or '')
   local state = state_of(states[n])
   last[n] = 'none'
   if state and going(pool, dead, state) then

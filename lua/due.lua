@@ -10,18 +10,26 @@
 -- ARGV[2]  offset     how many to pass over
 -- ARGV[3]  limit      most schedules to look at, at most 1000
 -- ARGV[4]  bytes      no further definition is read once there are so many
+-- ARGV[5..] which     waiting: if any, only these are looked at, at most 1000, whatever offset and limit
 --
--- Of those that wait, only those are told whose last run has ended.
+-- Those whose slot is due come with the latest slot first. Of those that wait, only those are told whose last run has ended.
 -- Returns {'ok', now, looked, names, slots, definitions, states}: looked is how many were looked at, less than limit only if there are no
 -- more or bytes was reached. Cost: O(log N + offset + limit).
 local schedules, slots, waiting, fired, pool, dead = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local place, offset, limit, bytes = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
+local which, first = ARGV, 5
 
-local list
-if place == 'waiting' then
+local list = {}
+if which[first] then
+  local score = redis.call('ZMSCORE', waiting, unpack(which, first))
+  for i = first, #which do
+    list[2 * (i - first) + 1], list[2 * (i - first) + 2] = which[i], score[i - first + 1]
+  end
+elseif place == 'waiting' then
   list = redis.call('ZRANGE', waiting, offset, offset + limit - 1, 'WITHSCORES')
 else
-  list = redis.call('ZRANGEBYSCORE', slots, '-inf', now, 'WITHSCORES', 'LIMIT', offset, limit)
+  -- The latest first: a slot that is on time does not wait for those that were missed long ago.
+  list = redis.call('ZRANGE', slots, now, '-inf', 'BYSCORE', 'REV', 'LIMIT', offset, limit, 'WITHSCORES')
 end
 local found = {}
 for i = 1, #list, 2 do
@@ -37,7 +45,7 @@ for i = 1, #list, 2 do
   looked = looked + 1
   local text = texts[looked]
   local state = place == 'waiting' and state_of(text)
-  if place ~= 'waiting' or state and not going(pool, dead, state) then
+  if place ~= 'waiting' or state and list[i + 1] and not going(pool, dead, state) then
     local definition = redis.call('HGET', schedules, list[i]) or ''
     n = n + 1
     names[n], at[n], definitions[n], states[n] = list[i], list[i + 1], definition, text or ''

@@ -16,8 +16,9 @@
 -- ARGV[1]   channel   the control channel
 -- ARGV[2]   topic     the topic's name, for the control channel
 -- ARGV[3..] entries   for each schedule: name, nonce of its definition, place (slots or waiting), the slot it has there, overlap (allow,
---                     skip, queue, wait or cancel), run limit (0: none), missed, skipped, next slot (empty: none), the slot that is to
---                     wait for these jobs (empty: none), number of jobs; and for each job: slot, nonce, head and tail of the record, due
+--                     skip, queue or cancel), run limit (0: none), missed, skipped, next slot (empty: none), the slot that is to
+--                     wait for these jobs (empty: none), if it waits for its turn to be made up for the last slot of that gap (else
+--                     empty), number of jobs; and for each job: slot, nonce, head and tail of the record, due
 --
 -- No schedule may stand twice in one call. At most 500 schedules and 1,000 jobs a call (unpack has a stack limit). Nonces are in
 -- hexadecimal digits. The id of a job is the name, an @ and the slot.
@@ -35,7 +36,7 @@ local names, starts = {}, {}
 local at = first
 while at <= #entries do
   names[#names + 1], starts[#starts + 1] = entries[at], at
-  at = at + 11 + 5 * entries[at + 10]
+  at = at + 12 + 5 * entries[at + 11]
 end
 local due = redis.call('ZMSCORE', slots, unpack(names))
 local held = redis.call('ZMSCORE', waiting, unpack(names))
@@ -76,26 +77,8 @@ local function store(name, state, job)
     total = total + 1
   end
   state.fired = state.fired + 1
-  state.slot, state.at, state.job, state.mark = tonumber(slot), now, id, mark
+  state.slot, state.at, state.job = tonumber(slot), now, id
   return 0
-end
-
--- cancel takes the last job out of whatever state it is in, as the script of that name does.
-local function cancel(id)
-  local fence, attempt = redis.call('ZSCORE', leases, id), redis.pcall('HGET', attempts, id)
-  redis.call('HDEL', pool, id)
-  redis.call('ZREM', bucket, id)
-  if fence then
-    release(leases, {id})
-    nudge(channel, 'cancel', topic, fence, id)
-  end
-  redis.pcall('HDEL', attempts, id)
-  redis.pcall('HDEL', errors, id)
-  redis.pcall('HDEL', moved, id)
-  ran(runs, id, 0, cjson.encode({
-    job = id, attempt = (type(attempt) == 'string' and attempt or 0) + 1, ['end'] = now, outcome = 'cancelled',
-  }))
-  cancels = cancels + 1
 end
 
 for i, start in ipairs(starts) do
@@ -103,7 +86,7 @@ for i, start in ipairs(starts) do
   local from = tonumber(entries[start + 3])
   local overlap, limit, missed = entries[start + 4], tonumber(entries[start + 5]), tonumber(entries[start + 6])
   local skipped, after, rest = tonumber(entries[start + 7]), entries[start + 8], entries[start + 9]
-  local jobs = tonumber(entries[start + 10])
+  local gap, jobs = tonumber(entries[start + 10]), tonumber(entries[start + 11])
   local state = state_of(states[i])
   local score = due[i]
   if place == 'waiting' then
@@ -113,21 +96,24 @@ for i, start in ipairs(starts) do
   if state and state.nonce == nonce and score and tonumber(score) == from then
     local busy = overlap ~= 'allow' and jobs > 0 and going(pool, dead, state)
     if busy and overlap == 'cancel' then
-      cancel(state.job)
       busy = false
+      if scheduled(pool, runs, state.job) then
+        withdraw(state.job, true, pool, bucket, leases, dead, attempts, errors, moved, runs, channel, topic)
+        cancels = cancels + 1
+      end
     end
     letter = busy and place == 'waiting' and 'w' or 'f'
     if letter == 'f' then
       if not busy then
-        for job = start + 11, start + 6 + 5 * jobs, 5 do
+        for job = start + 12, start + 7 + 5 * jobs, 5 do
           skipped = skipped + store(name, state, job)
         end
       elseif overlap == 'skip' then
         skipped = skipped + jobs
       else
-        rest = entries[start + 11] -- its slot waits
+        rest = entries[start + 12] -- its slot waits
       end
-      state.catching = (overlap == 'wait' and rest ~= '') or nil
+      state.catching = rest ~= '' and gap or nil
       if limit > 0 and state.fired - state.since >= limit or after == '' and rest == '' then
         state.ended = true
         gone[#gone + 1], unheld[#unheld + 1] = name, name

@@ -18,8 +18,8 @@
 --
 -- A run that a lease cut off counts as an attempt. The backoff doubles from 2 s after the second attempt up to 64 s; jobs of one call get
 -- up to a fifth more, each another part, so that they do not come back together. Safe to send twice.
--- Returns {'ok', now, moved, reclaimed, wait, fire}: wait is the time to the next due job, lease end or slot in µs, -1 when there is none;
--- fire is how many schedules have a slot that is due, or one that waits.
+-- Returns {'ok', now, moved, reclaimed, wait, due, held}: wait is the time to the next due job, lease end or slot in µs, -1 when there is
+-- none; due is how many schedules have a slot that is due, held how many have one that waits.
 -- Cost: O(log N + limit).
 local bucket, ready, leases, pool, attempts = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local errors, moved, handoff, stats = KEYS[6], KEYS[7], KEYS[8], KEYS[9]
@@ -74,7 +74,7 @@ if #lapsed > 0 then
       redis.pcall('HSET', moved, id, string.format('%.0f', log[i].next) .. ' retry ' .. spent[id])
     end
     failed(attempts, errors, id, 1, cjson.encode(log[i]))
-    if scheduled(pool, id) then
+    if scheduled(pool, runs, id) then
       ran(runs, id, 1, cjson.encode({job = id, attempt = log[i].attempt, ['end'] = now, outcome = 'lease lost'}))
     end
   end
@@ -98,9 +98,9 @@ local heads = {
   redis.call('ZRANGE', bucket, 0, 0, 'WITHSCORES'), redis.call('ZRANGE', leases, 0, 0, 'WITHSCORES'),
   redis.call('ZRANGE', slots, 0, 0, 'WITHSCORES'),
 }
-local fire = redis.call('ZCARD', waiting)
+local held, overdue = redis.call('ZCARD', waiting), 0
 if heads[3][2] and tonumber(heads[3][2]) <= now then -- who fires it asks again; what comes after it must not wait for that
-  fire = fire + redis.call('ZCOUNT', slots, '-inf', now)
+  overdue = redis.call('ZCOUNT', slots, '-inf', now)
   heads[3] = redis.call('ZRANGEBYSCORE', slots, string.format('(%.0f', now), '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
 end
 local wait = -1
@@ -112,4 +112,4 @@ for _, head in ipairs(heads) do
     end
   end
 end
-return {'ok', now, #due, reclaimed, wait, fire}
+return {'ok', now, #due, reclaimed, wait, overdue, held}

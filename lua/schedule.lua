@@ -63,7 +63,7 @@ if what ~= 'same' then
     redis.call('ZREM', waiting, name)
   end
   if not log then
-    redis.call('HSET', runs, name, '0 0 0 0 ')
+    redis.call('HSET', runs, name, '0 0')
   end
   redis.call('HSET', fired, name, cjson.encode(state))
   redis.call('HSET', schedules, name, definition)

@@ -17,7 +17,6 @@
 -- ARGV[1]   number  number of this call in its lane
 -- ARGV[2]   name    the schedule
 --
--- The id of the job may stay behind in ready: take drops an id without a record.
 -- The definition goes last: if something fails before, another call finds it and removes the rest.
 -- Returns {'ok', now, state}: gone, or none when there is no such schedule. Cost: O(log N).
 local schedules, slots, waiting, fired, runs, receipt = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
@@ -34,18 +33,14 @@ local state = 'none'
 if redis.call('HEXISTS', schedules, name) == 1 then
   state = 'gone'
   local last = state_of(redis.call('HGET', fired, name))
-  if last and going(pool, dead, last) and not redis.call('ZSCORE', leases, last.job) then
-    redis.call('HDEL', pool, last.job)
-    redis.call('ZREM', bucket, last.job)
-    redis.pcall('HDEL', attempts, last.job)
-    redis.pcall('HDEL', errors, last.job)
-    redis.pcall('HDEL', moved, last.job)
+  if last and going(pool, dead, last) and not redis.call('ZSCORE', leases, last.job) and scheduled(pool, runs, last.job) then
+    withdraw(last.job, false, pool, bucket, leases, dead, attempts, errors, moved)
     count(stats, 'cancelled', 1)
   end
   redis.call('ZREM', slots, name)
   redis.call('ZREM', waiting, name)
   redis.call('HDEL', fired, name)
-  redis.call('HDEL', runs, name)
+  forget(runs, name)
   redis.call('HDEL', schedules, name)
 end
 remember(receipt, number, state)

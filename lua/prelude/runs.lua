@@ -1,34 +1,40 @@
--- What runs holds of a schedule: "<entries> <runs> <failures> <size> " and then the entries, netstrings of "<time> <JSON>" without a
--- comma, oldest first: the newest hundred, none that is older than 400 days when another one comes. size is that of the last of them.
-local runs_most, runs_age = 100, 34560000000
+-- What runs holds of a schedule: in the field of its name "<runs> <failures>", and of the newest hundred runs one "<time> <JSON>" each, in
+-- fields of the name, a line feed (which no name has) and the number of the run modulo 100.
+local runs_most = 100
 
 -- ran notes that a run of a schedule's job has ended. With pcall, and when all else is done: it never decides the fate of a job.
 local function ran(runs, id, failures, note)
   local name = string.match(id, '^(.+)[@!]%d+$')
   local log = name and redis.pcall('HGET', runs, name)
-  if type(log) ~= 'string' then
-    return -- the schedule is gone
+  local ended, bad = string.match(type(log) == 'string' and log or '', '^(%d+) (%d+)$')
+  if ended then -- else the schedule is gone
+    redis.pcall('HSET', runs, name, string.format('%d %d', ended + 1, bad + failures),
+      name .. '\n' .. ended % runs_most, string.format('%.0f ', now) .. note)
   end
-  local head, entries, ended, bad = string.match(log, '^((%d+) (%d+) (%d+) %d+ )')
-  if not head then
-    return -- not ours
-  end
-  local first, left = #head + 1, tonumber(entries)
-  while left > 0 do
-    local size, at = string.match(string.sub(log, first, first + 30), '^(%d+):(%d+) ')
-    if size and left < runs_most and tonumber(at) >= now - runs_age then
-      break
-    end
-    first = size and first + #size + 1 + size or #log + 1
-    left = size and left - 1 or 0
-  end
-  local entry = string.format('%.0f ', now) .. note
-  redis.pcall('HSET', runs, name, string.format('%d %d %d %d ', left + 1, ended + 1, bad + failures, #entry)
-    .. string.sub(log, first) .. #entry .. ':' .. entry)
 end
 
--- scheduled tells whether a job is one of a schedule: its id looks like it, and its record says so.
-local function scheduled(pool, id)
-  local record = string.find(id, '[@!]%d+$') and redis.call('HGET', pool, id)
+-- forget removes what runs holds of a schedule.
+local function forget(runs, name)
+  local fields = {name}
+  for i = 0, runs_most - 1 do
+    fields[i + 2] = name .. '\n' .. i
+  end
+  redis.call('HDEL', runs, unpack(fields))
+end
+
+-- scheduled tells whether a job is one of a schedule that there is: its id looks like it, and its record says so. The records that one
+-- call reads for that are bounded, for they may be large: beyond 4 MiB the id is believed.
+local records_most, records_read = 4194304, 0
+local function scheduled(pool, runs, id)
+  local name = string.match(id, '^(.+)[@!]%d+$')
+  if not name or redis.pcall('HEXISTS', runs, name) ~= 1 then
+    return false
+  end
+  records_read = records_read + redis.call('HSTRLEN', pool, id)
+  if records_read > records_most then
+    return redis.call('HEXISTS', pool, id) == 1
+  end
+  local record = redis.call('HGET', pool, id)
   return record and string.byte(record, 10) >= 2
 end
+

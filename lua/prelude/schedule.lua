@@ -9,11 +9,8 @@ local function hex(record)
   return (string.gsub(string.sub(record, 1, 8), '.', function(byte) return string.format('%02x', string.byte(byte)) end))
 end
 
--- going tells whether the job that a schedule fired last has not ended: its record is there, and it is not dead.
+-- going tells whether the job that a schedule fired last has not ended: it has a record, and is not dead. The record is not read: it may
+-- be large.
 local function going(pool, dead, state)
-  if not state.job or redis.call('ZSCORE', dead, state.job) then
-    return false
-  end
-  local record = redis.call('HGET', pool, state.job)
-  return record and hex(record) == state.mark
+  return state.job and redis.call('HEXISTS', pool, state.job) == 1 and not redis.call('ZSCORE', dead, state.job)
 end

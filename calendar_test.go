@@ -1,0 +1,98 @@
+package delayq_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/delayq/delayq"
+)
+
+// workdays is a calendar with a slot at each of some times.
+type workdays []time.Time
+
+func (w workdays) Next(after time.Time) time.Time {
+	for _, at := range w {
+		if at.After(after) {
+			return at
+		}
+	}
+	return time.Time{}
+}
+
+// A calendar is known to servers only: the first one that knows it works out the first slot. One that does not know it leaves it alone, and
+// fires all others.
+func TestScheduleOnCalendar(t *testing.T) {
+	inBubble(t, func(b *bubble) {
+		var r recorder
+		var log logbook
+		b.schedule("days", delayq.OnCalendar("work"))
+		b.schedule("tick", delayq.Every(5*time.Second))
+		require.Zero(b, b.info("days").Next)
+		b.serve("t", r.then(nil), log.to())
+		b.pass(11 * time.Second)
+		require.Equal(b, seconds(5, 10), b.slots(&r, "tick"))
+		require.Len(b, log.with("calendar is not registered", "schedule=days"), 1)
+
+		days := workdays{b.began.Add(3 * time.Second), b.began.Add(17*time.Second + time.Microsecond), b.began.Add(23 * time.Second)}
+		serveMany(b.T, b.rdb, bubblePrefix, func(s *delayq.Server) {
+			s.HandlerFunc("t", r.then(nil))
+			s.Calendar("work", days)
+			s.Calendar("broken", workdays{})
+		})
+		b.pass(20 * time.Second)
+		require.Equal(b, []time.Duration{11 * time.Second, 17*time.Second + time.Millisecond, 23 * time.Second}, b.slots(&r, "days"))
+		require.Contains(b, r.ids(), b.id("days", 3*time.Second), "it had come before anybody knew")
+		require.Equal(b, delayq.ScheduleEnded, b.info("days").Status)
+		require.Len(b, b.slots(&r, "tick"), 6)
+	})
+}
+
+// A calendar that does not do what it should stops nothing but its own schedule, and is in the log. (F10)
+func TestCalendarsThatMisbehave(t *testing.T) {
+	inBubble(t, func(b *bubble) {
+		var r recorder
+		var log logbook
+		for _, name := range []string{"panics", "stands still", "never"} {
+			b.schedule(name, delayq.OnCalendar(name))
+		}
+		b.schedule("tick", delayq.Every(time.Second))
+		serveMany(b.T, b.rdb, bubblePrefix, func(s *delayq.Server) {
+			s.HandlerFunc("t", r.then(nil))
+			s.Calendar("panics", nextFunc(func(time.Time) time.Time { panic("oh") }))
+			s.Calendar("stands still", nextFunc(func(t time.Time) time.Time { return t }))
+			s.Calendar("never", nextFunc(func(time.Time) time.Time { return time.Time{} }))
+		}, log.to())
+		b.pass(10 * time.Second)
+		require.Len(b, b.slots(&r, "tick"), 10)
+		require.Len(b, log.with("calendar", "panics", "panic: oh"), 1)
+		require.Len(b, log.with("calendar", "stands still", "not later"), 1)
+		require.Equal(b, delayq.ScheduleEnded, b.info("never").Status)
+		require.Equal(b, delayq.ScheduleWaiting, b.info("panics").Status)
+	})
+}
+
+type nextFunc func(time.Time) time.Time
+
+func (f nextFunc) Next(after time.Time) time.Time { return f(after) }
+
+// What is wrong with the calendars of a server is an error of Run.
+func TestCalendarMisuse(t *testing.T) {
+	t.Parallel()
+	rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"})
+	t.Cleanup(func() { _ = rdb.Close() })
+	s := delayq.NewServer(rdb)
+	s.HandlerFunc("t", func(context.Context, *delayq.Job) error { return nil })
+	s.Calendar("", workdays{})
+	s.Calendar("x", nil)
+	s.Calendar("y", workdays{})
+	s.Calendar("y", workdays{})
+	err := s.Run(t.Context())
+	require.ErrorIs(t, err, delayq.ErrInvalid)
+	for _, say := range []string{"empty calendar", `"x" is nil`, `"y" twice`} {
+		require.ErrorContains(t, err, say)
+	}
+}

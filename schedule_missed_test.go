@@ -1,0 +1,156 @@
+package delayq_test
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/delayq/delayq"
+)
+
+// Nobody was up for 95 s, and a slot is every 10 s: nine were missed, and the latest is only 5 s late. (N3)
+func TestScheduleMissed(t *testing.T) {
+	for _, test := range []struct {
+		policy  delayq.MissedPolicy
+		overlap delayq.OverlapPolicy
+		away    time.Duration
+		slots   []time.Duration // of the jobs that come at once
+		missed  int64
+	}{
+		{delayq.RunOnce, delayq.SkipOverlap, 95 * time.Second, seconds(90), 8},
+		{delayq.RunOnce, delayq.Allow, 95 * time.Second, seconds(90), 8},
+		{delayq.Skip, delayq.SkipOverlap, 95 * time.Second, seconds(90), 8},
+		{delayq.CatchUp(3), delayq.Allow, 95 * time.Second, seconds(60, 70, 80, 90), 5},
+		{delayq.CatchUp(3), delayq.SkipOverlap, 95 * time.Second, seconds(60, 70, 80, 90), 5},
+		{delayq.CatchUp(3), delayq.QueueOne, 95 * time.Second, seconds(60, 70, 80, 90), 5},
+		{delayq.CatchUp(3), delayq.CancelPrevious, 95 * time.Second, seconds(90), 8},
+		{delayq.CatchUp(1000), delayq.Allow, 95 * time.Second, seconds(10, 20, 30, 40, 50, 60, 70, 80, 90), 0},
+		{delayq.RunOnce, delayq.SkipOverlap, 5 * time.Second, nil, 0},
+		{delayq.Skip, delayq.SkipOverlap, 15 * time.Second, seconds(10), 0},
+	} {
+		t.Run(fmt.Sprint(test.policy, test.overlap, test.away), func(t *testing.T) {
+			inBubble(t, func(b *bubble) {
+				b.schedule("s", delayq.Every(10*time.Second), test.policy, test.overlap)
+				time.Sleep(test.away)
+				var r recorder
+				b.serve("t", r.then(nil), delayq.Concurrency(1))
+				b.pass(0)
+				var ids []string
+				for _, slot := range test.slots {
+					ids = append(ids, b.id("s", slot))
+				}
+				require.Equal(b, ids, r.ids())
+				info := b.info("s")
+				require.Equal(b, test.missed, info.Missed)
+				require.Zero(b, info.Skipped)
+				require.EqualValues(b, len(ids), info.Fired)
+				require.Equal(b, test.policy, info.OnMissed)
+				b.pass(10 * time.Second) // and then on as always
+				require.Equal(b, len(ids)+1, len(r.ids()))
+				require.Equal(b, test.missed, b.info("s").Missed)
+			})
+		})
+	}
+}
+
+// A daily slot that is an hour late is missed, one that is half a minute late is not. (N3)
+func TestScheduleMissedByTime(t *testing.T) {
+	for late, want := range map[time.Duration]map[delayq.MissedPolicy]int{
+		30 * time.Second: {delayq.Skip: 1, delayq.RunOnce: 1, delayq.CatchUp(1): 1},
+		time.Hour:        {delayq.Skip: 0, delayq.RunOnce: 1, delayq.CatchUp(1): 1},
+		25 * time.Hour:   {delayq.Skip: 0, delayq.RunOnce: 1, delayq.CatchUp(1): 1},
+	} {
+		for policy, jobs := range want {
+			t.Run(fmt.Sprint(policy, late), func(t *testing.T) {
+				inBubble(t, func(b *bubble) {
+					b.schedule("s", delayq.Cron("@daily", "UTC"), policy)
+					time.Sleep(24*time.Hour + late)
+					var r recorder
+					b.serve("t", r.then(nil))
+					b.pass(0)
+					require.Len(b, r.ids(), jobs)
+					info := b.info("s")
+					slots := int64((24*time.Hour + late) / (24 * time.Hour))
+					require.Equal(b, slots-int64(jobs), info.Missed)
+				})
+			})
+		}
+	}
+}
+
+// Catching up one after the other waits for each run, wherever it runs, and comes to its end also if a run takes longer than the interval. What falls
+// due meanwhile is up to the overlap policy. A slot is every 10 s, and nobody was up for 45 s.
+func TestScheduleCatchUpInTurn(t *testing.T) {
+	for _, test := range []struct {
+		overlap delayq.OverlapPolicy
+		run     time.Duration
+		slots   []time.Duration
+		starts  []time.Duration
+		skipped int64
+	}{
+		{delayq.SkipOverlap, 4 * time.Second, seconds(10, 20, 30, 40, 70), seconds(45, 49, 53, 57, 70), 2},
+		{delayq.QueueOne, 4 * time.Second, seconds(10, 20, 30, 40, 50, 70), seconds(45, 49, 53, 57, 61, 70), 1},
+		{delayq.SkipOverlap, 12 * time.Second, seconds(10, 20, 30, 40, 100), seconds(45, 57, 69, 81, 100), 5},
+		{delayq.QueueOne, 12 * time.Second, seconds(10, 20, 30, 40, 50, 100), seconds(45, 57, 69, 81, 93, 105), 4},
+	} {
+		t.Run(fmt.Sprint(test.overlap, test.run), func(t *testing.T) {
+			inBubble(t, func(b *bubble) {
+				b.schedule("s", delayq.Every(10*time.Second), test.overlap, delayq.CatchUp(4), delayq.MaxRuns(len(test.slots)))
+				time.Sleep(45 * time.Second)
+				var r recorder
+				handler := r.then(func(context.Context, *delayq.Job) error {
+					time.Sleep(test.run)
+					return nil
+				})
+				b.serve("t", handler)
+				b.serve("t", handler)
+				b.pass(2 * time.Second)
+				require.True(b, b.began.Add(20*time.Second).Equal(b.info("s").Waits))
+				b.pass(test.starts[len(test.starts)-1] + test.run - 47*time.Second)
+				var ids []string
+				for _, slot := range test.slots {
+					ids = append(ids, b.id("s", slot))
+				}
+				require.Equal(b, ids, r.ids())
+				require.Equal(b, test.starts, b.slots(&r, "s"))
+				info := b.info("s")
+				require.Zero(b, info.Missed)
+				require.Equal(b, test.skipped, info.Skipped)
+				require.Equal(b, delayq.ScheduleEnded, info.Status)
+			})
+		})
+	}
+}
+
+// Whatever was missed is one line of the log for each topic: at once, and then one a minute. (F10)
+func TestScheduleMissedIsLoggedOnce(t *testing.T) {
+	inBubble(t, func(b *bubble) {
+		const schedules = 260
+		for i := range schedules {
+			b.schedule(fmt.Sprint("s", i), delayq.Every(time.Hour), delayq.EndAt(b.began.Add(150*time.Minute)))
+		}
+		time.Sleep(150 * time.Minute)
+		var log logbook
+		stop := b.serve("t", new(recorder).then(nil), log.to()).stop
+		b.pass(0)
+		require.Len(b, log.with("missed"), 1)
+		require.Len(b, log.with("missed", `schedule="260 schedules"`, "count=260"), 1)
+
+		for i := range 3 { // a minute's slots missed by clocks that jump, 10 s after each other
+			b.schedule(fmt.Sprint("jump", i), delayq.Every(time.Minute), delayq.EndAt(time.Now().Add(10*time.Hour)))
+		}
+		for i := range 4 {
+			b.redis.SetTime(time.Now().Add(time.Duration(i+1) * 10 * time.Minute))
+			b.pass(10 * time.Second)
+		}
+		require.Len(b, log.with("missed"), 1)
+		b.pass(21 * time.Second)
+		require.Len(b, log.with("missed"), 2)
+		require.Len(b, log.with("missed", `schedule="3 schedules"`, "count="), 1)
+		require.NoError(b, stop())
+		require.Len(b, log.with("missed"), 2, "nothing is left")
+	})
+}

@@ -1,0 +1,137 @@
+package delayq
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+)
+
+// hold makes a slot of each of n schedules wait, with nobody's job going. Their names are the given one and a number.
+func (b *fireBench) hold(name string, n int) {
+	b.Helper()
+	ctx, p := b.Context(), b.rdb.Pipeline()
+	for _, key := range []string{b.keys.schedules, b.keys.fired, b.keys.runs} {
+		like := must(b.rdb.HGet(ctx, key, "s").Result())
+		for i := range n {
+			p.HSet(ctx, key, fmt.Sprint(name, i), like)
+		}
+	}
+	for i := range n {
+		p.ZAdd(ctx, b.keys.waiting, redis.Z{Score: float64(b.slot), Member: fmt.Sprint(name, i)})
+	}
+	require.NoError(b, second(p.Exec(ctx)))
+}
+
+// busy makes the last jobs of schedules going.
+func (b *fireBench) busy(name string, from, to int) {
+	b.Helper()
+	for i := from; i < to; i++ {
+		name := fmt.Sprint(name, i)
+		state := fmt.Sprintf(`{"nonce":%q,"job":%q,"fired":1,"since":0,"skipped":0,"missed":0}`, b.nonce(), name+"@1")
+		require.NoError(b, b.rdb.HSet(b.Context(), b.keys.fired, name, state).Err())
+		require.NoError(b, b.rdb.HSet(b.Context(), b.keys.pool, name+"@1", "record").Err())
+	}
+}
+
+func (b *fireBench) nonce() string {
+	raw := must(b.rdb.HGet(b.Context(), b.keys.schedules, "s").Result())
+	return must(decodeDefinition(raw, true)).nonce
+}
+
+func second[T any](_ T, err error) error { return err }
+
+// When runs end, only their own schedules are looked at; all others that wait are looked at in turn, some in each tick. (G7)
+func TestReleaseLooksAtWhatHasEnded(t *testing.T) {
+	eachFire(t, func(b *fireBench) {
+		ctx := b.Context()
+		const all = 1500
+		b.hold("q", all)
+		require.NoError(b, b.rdb.ZRem(ctx, b.keys.slots, "s").Err())
+		ts := b.server()
+		ts.firer.looked = time.Now().Add(time.Hour) // no tick
+		ts.ended = []string{"q7", "q9", "nobody", "s"}
+		ts.noteEnded()
+		_, _, due, held, err := ts.promote(ctx, false)
+		require.NoError(b, err)
+		require.Equal(b, []int{0, all}, []int{due, held})
+		require.True(b, ts.fire(ctx, due, held))
+		require.ElementsMatch(b, []string{fmt.Sprint("q7@", b.slot), fmt.Sprint("q9@", b.slot)}, b.jobs())
+		require.False(b, ts.fire(ctx, due, held))
+		require.Empty(b, ts.firer.ended)
+		require.True(b, ts.waits.Load())
+
+		for _, want := range []int{1002, all} { // a thousand in a tick
+			ts.firer.looked = time.Time{}
+			require.True(b, ts.fire(ctx, 0, all))
+			require.Len(b, b.jobs(), want)
+		}
+		_, _, _, held, err = ts.promote(ctx, false)
+		require.NoError(b, err)
+		require.Zero(b, held)
+		ts.ended = []string{"q7"}
+		ts.noteEnded()
+		require.False(b, ts.fire(ctx, 0, 0))
+		require.Empty(b, ts.firer.ended)
+	}, QueueOne)
+}
+
+// The look at the tick comes round to all that wait, also if most of them go on waiting.
+func TestReleaseComesRound(t *testing.T) {
+	eachFire(t, func(b *fireBench) {
+		const all = 2200
+		b.hold("q", all)
+		ids := map[string]any{}
+		for i := range all {
+			ids[fmt.Sprintf("q%d@1", i)] = "record"
+		}
+		require.NoError(b, b.rdb.HSet(b.Context(), b.keys.pool, ids).Err())
+		b.busy("q", all-1, all) // one state is enough: all others have no job, and so none that is going
+		ts := b.server()
+		free := func() int { return len(b.jobs()) - all }
+		for range 3 {
+			ts.firer.looked = time.Time{}
+			ts.fire(b.Context(), 0, all)
+		}
+		require.Equal(b, all-1, free())
+		require.NoError(b, b.rdb.HDel(b.Context(), b.keys.pool, fmt.Sprintf("q%d@1", all-1)).Err())
+		ts.firer.looked = time.Time{}
+		require.True(b, ts.fire(b.Context(), 0, 1))
+		require.Equal(b, all-1, free(), "one has gone, one has come")
+	}, QueueOne)
+}
+
+// Schedules with a long gap do not make those late whose slot is on time: the latest slot comes first, and a server works out a bounded number
+// of slots before it looks again. (F10)
+func TestFireIsNotHeldUpByGaps(t *testing.T) {
+	eachFire(t, func(b *fireBench) {
+		ctx := b.Context()
+		const gaps, page = 40, (pageSlots + missedCount - 1) / missedCount
+		for i := range gaps {
+			name := fmt.Sprint("gap", i)
+			require.NoError(b, b.client.Schedule(ctx, "topic", name, Cron("* * * * * *", "UTC"), nil, MaxRuns(1)))
+			require.NoError(b, b.rdb.ZAdd(ctx, b.keys.slots, redis.Z{Score: float64(b.slot - 1000), Member: name}).Err())
+		}
+		ts := b.server()
+		_, _, due, _, err := ts.promote(ctx, false)
+		require.NoError(b, err)
+		require.Equal(b, gaps+1, due)
+		require.True(b, ts.fire(ctx, due, 0))
+		require.Contains(b, b.jobs(), b.id)
+		require.Len(b, b.jobs(), page+1)
+		b.due() // another one falls due meanwhile
+		require.NoError(b, b.rdb.HDel(ctx, b.keys.pool, b.id).Err())
+		require.True(b, ts.fire(ctx, due, 0))
+		require.Contains(b, b.jobs(), b.id)
+		require.Len(b, b.jobs(), 2*page+1)
+		for looks := 2; due > 0; looks++ {
+			ts.fire(ctx, due, 0)
+			_, _, due, _, err = ts.promote(ctx, false)
+			require.NoError(b, err)
+			require.LessOrEqual(b, looks, gaps/(page-1)+2)
+		}
+		require.Len(b, b.jobs(), gaps+1)
+	})
+}
