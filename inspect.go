@@ -173,7 +173,7 @@ func (c *Client) List(ctx context.Context, topic string, state State, offset, li
 		err = fmt.Errorf("%w: state %q", ErrInvalid, state)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("list topic %q: %w", topic, err)
+		return nil, fmt.Errorf("list topic %q: %w", topic, c.scripts.blame(ctx, err, k.bucket, k.ready, k.leases, k.dead, k.done))
 	}
 	if len(ids) == 0 {
 		return nil, nil
@@ -269,7 +269,7 @@ func (c *Client) Topics(ctx context.Context) ([]string, error) {
 	for cursor := uint64(0); ; {
 		some, next, err := c.rdb.SScan(ctx, topicsKey(c.o.prefix), cursor, "", 100).Result()
 		if err != nil {
-			return nil, fmt.Errorf("topics of %q: %w", c.o.prefix, err)
+			return nil, fmt.Errorf("topics of %q: %w", c.o.prefix, c.scripts.blame(ctx, err, topicsKey(c.o.prefix)))
 		}
 		names = append(names, some...)
 		if cursor = next; cursor == 0 {
@@ -287,7 +287,7 @@ func (c *Client) Servers(ctx context.Context) ([]ServerInfo, error) {
 	}
 	list, err := readServers(ctx, c.rdb, c.o.prefix)
 	if err != nil || len(list) == 0 {
-		return nil, err
+		return nil, c.scripts.blame(ctx, err, serversKey(c.o.prefix))
 	}
 	now, err := c.rdb.Time(ctx).Result()
 	if err != nil {

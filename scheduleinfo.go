@@ -168,7 +168,7 @@ func (c *Client) schedules(ctx context.Context, topic string) ([]*ScheduleInfo, 
 	for cursor := uint64(0); ; {
 		pairs, next, err := c.rdb.HScan(ctx, k.fired, cursor, "", schedulesPage).Result()
 		if err != nil {
-			return nil, err
+			return nil, c.scripts.blame(ctx, err, k.fired)
 		}
 		for i := 0; i < len(pairs); i += 2 {
 			found = append(found, pairs[i])
@@ -292,12 +292,13 @@ func (c *Client) runs(ctx context.Context, topic, name string, limit int) (list 
 	if err != nil {
 		return nil, err
 	}
-	log, err := c.rdb.HGet(ctx, newKeys(c.o.prefix, topic).runs, name).Result()
+	key := newKeys(c.o.prefix, topic).runs
+	log, err := c.rdb.HGet(ctx, key, name).Result()
 	if errors.Is(err, redis.Nil) {
 		err = ErrNotFound
 	}
 	if err != nil {
-		return nil, fmt.Errorf("topic %q: %w", topic, err)
+		return nil, fmt.Errorf("topic %q: %w", topic, c.scripts.blame(ctx, err, key))
 	}
 	field := strings.SplitN(log, " ", 5)
 	for log = field[len(field)-1]; ; {

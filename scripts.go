@@ -231,6 +231,27 @@ type caller struct {
 	hooks *hooks
 }
 
+// blame adds to an error of Redis about the type of a key which of the keys it is: Redis does not tell. It costs a call for each key, only then.
+func (c caller) blame(ctx context.Context, err error, keys ...any) error {
+	if err == nil || !answered(err) || !strings.Contains(err.Error(), wrongType) {
+		return err
+	}
+	for _, key := range keys {
+		name, _ := key.(string)
+		cmd := redis.NewStatusCmd(ctx, "type", name)
+		if c.rdb.Process(ctx, cmd) != nil {
+			return err // the right is missing, or Redis has gone: what there is must do
+		}
+		if is, should := cmd.Val(), typeOf(name); is != should && is != "none" {
+			return fmt.Errorf("key %q is a %s and not a %s: %w", name, is, should, err)
+		}
+	}
+	return err
+}
+
+// wrongType is in every error of Redis about the type of a key.
+const wrongType = "WRONGTYPE"
+
 // call runs s. On NOSCRIPT, after a restart or a failover of Redis, the script's text is sent. An error says which transition of
 // which topic it was.
 func (c caller) call(ctx context.Context, s *script, topic string, jobs int, keys []any, args ...any) (reply, error) {
@@ -257,7 +278,7 @@ func (c caller) call(ctx context.Context, s *script, topic string, jobs int, key
 	}
 	switch {
 	case err != nil:
-		err = fmt.Errorf("%s topic %q: %w", s.name, topic, err)
+		err = fmt.Errorf("%s topic %q: %w", s.name, topic, c.blame(ctx, err, keys...))
 	case len(r) < 2 || r.status() == "":
 		err = fmt.Errorf("%s topic %q: %w", s.name, topic, errReply)
 	}

@@ -77,6 +77,25 @@ func (k *keys) checked() []string {
 // name is what a key of the topic is called in the protocol.
 func (k *keys) name(key string) string { return strings.TrimPrefix(key, k.root) }
 
+// typeOf is the type that a key of a topic or of a prefix must have, as TYPE calls it.
+func typeOf(key string) string {
+	name := key[strings.LastIndexByte(key, ':')+1:]
+	if _, after, ok := strings.Cut(key, "}:"); ok {
+		name, _, _ = strings.Cut(after, ":")
+	}
+	switch name {
+	case "ready", "handoff", "taken":
+		return "list"
+	case "bucket", "leases", "dead", "done", "slots", "waiting":
+		return "zset"
+	case "topics":
+		return "set"
+	case "receipt":
+		return "string"
+	}
+	return "hash"
+}
+
 // turn is the key that says that a server has checked the topic lately, for a reason.
 func (k *keys) turn(reason string) string { return k.receipt(reason) }
 
