@@ -2,6 +2,7 @@ package delayq
 
 import (
 	"context"
+	"fmt"
 	"math/rand/v2"
 	"time"
 )
@@ -104,7 +105,11 @@ func (t *topicServer) prune(ctx context.Context) (removed int, err error) {
 	if ctx.Err() != nil {
 		return 0, ctx.Err()
 	}
-	t.trouble.note("prune", err)
+	if wrong := r.list(4).texts(); err == nil && len(wrong) > 0 {
+		t.trouble.note("prune", fmt.Errorf("prune topic %q: %w", k.topic, t.server.call.blame(call, wrongKeys(wrong), names(wrong...)...)))
+	} else {
+		t.trouble.note("prune", err)
+	}
 	if missing := r.number(3); missing > 0 {
 		t.server.alarm(t)
 	}

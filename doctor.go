@@ -39,6 +39,10 @@ const (
 	// now, a dead job was buried now, a done one is kept no longer.
 	FindingScore = "score"
 
+	// FindingWrongType is a key of a wrong type; the ID is empty. Not repaired: what it holds, nobody knows. What needs that key is not
+	// looked at, the rest is.
+	FindingWrongType = "wrong type"
+
 	// FindingAnchor is the anchor of the leases without a lease. Repaired: it is removed.
 	FindingAnchor = "anchor"
 )
@@ -46,7 +50,7 @@ const (
 // A Finding is one thing that no transition leaves behind: a lost write, an evicted key or a hand has been there.
 type Finding struct {
 	Key    string // the name of the key it was found in, as in docs/protocol.md
-	ID     string // of the job
+	ID     string // of the job; empty for FindingAnchor and FindingWrongType
 	What   string // one of the constants
 	Mended bool   // it was repaired
 }
@@ -105,6 +109,7 @@ type doctor struct {
 
 	seed    maphash.Seed
 	waiting []uint64 // hashes of the IDs in ready and handoff, sorted
+	wrong   []string // keys of a wrong type
 	strays  []string // IDs that have no place, as far as is known
 	late    []string // IDs with an impossible time in the bucket
 	average int      // bytes of an entry of the key that is looked through
@@ -128,14 +133,14 @@ func (d *doctor) check(ctx context.Context) error {
 		return err
 	}
 	lists := sizes[len(d.keys.checked()):]
-	if slices.Max(lists) > 0 {
+	if slices.Max(lists) > 0 && d.sound(d.keys.pool) {
 		if err := d.walk(ctx, func(id string) { d.waiting = append(d.waiting, maphash.String(d.seed, id)) }); err != nil {
 			return err
 		}
 		slices.Sort(d.waiting)
 	}
 	for i, key := range d.keys.checked() {
-		if sizes[i] == 0 {
+		if sizes[i] <= 0 || !d.sound(key) {
 			continue
 		}
 		d.average = checkBytes / 10 // until it is known
@@ -143,7 +148,7 @@ func (d *doctor) check(ctx context.Context) error {
 			if cursor, _, err = d.slice(ctx, d.keys.name(key), cursor, min(max(checkBytes/d.average, 1), checkLimit)); err != nil {
 				return err
 			}
-			if len(d.strays) >= checkStrays || cursor == "0" {
+			if len(d.strays)+len(d.late) >= checkStrays || cursor == "0" {
 				if err := d.settle(ctx); err != nil {
 					return err
 				}
@@ -153,7 +158,20 @@ func (d *doctor) check(ctx context.Context) error {
 			}
 		}
 	}
-	return d.settle(ctx)
+	return nil
+}
+
+// sound tells whether a key can be looked through: neither it nor any that this needs is of a wrong type.
+func (d *doctor) sound(key string) bool {
+	k := d.keys
+	needs := []string{k.pool, k.leases}
+	switch key {
+	case k.pool, k.bucket: // what is found there is looked up and mended
+		needs = append(needs, k.bucket, k.dead, k.ready, k.handoff, k.attempts, k.moved)
+	case k.done, k.results:
+		needs = []string{k.done, k.results}
+	}
+	return !slices.ContainsFunc(append(needs, key), func(name string) bool { return slices.Contains(d.wrong, name) })
 }
 
 // paced makes a call and the pause after it.
@@ -197,6 +215,10 @@ func (d *doctor) slice(ctx context.Context, part, cursor string, limit int) (nex
 	for i := range r.list(5) {
 		found := Finding{r.list(5).text(i), r.list(6).text(i), r.list(7).text(i), r.list(8).number(i) == 1}
 		switch {
+		case found.What == FindingWrongType:
+			d.wrong = append(d.wrong, found.Key)
+			found.Key = k.name(found.Key)
+			d.note(found)
 		case found.What == FindingNoPlace:
 			if _, in := slices.BinarySearch(d.waiting, maphash.String(d.seed, found.ID)); !in {
 				d.strays = append(d.strays, found.ID)
@@ -285,25 +307,25 @@ func (d *doctor) settle(ctx context.Context) error {
 	if err := d.winnow(ctx, missing); err != nil {
 		return err
 	}
-	ids := slices.AppendSeq(d.late, maps.Keys(missing))
+	slices.Sort(d.late)
+	ids := slices.AppendSeq(slices.Compact(d.late), maps.Keys(missing)) // a scan can give an ID twice
 	d.strays, d.late = nil, nil
 	var list []*stray
-	for ids := range slices.Chunk(ids, min(max(checkBytes/d.average, 1), checkMend)) {
-		var r reply
-		err := d.paced(ctx, func(ctx context.Context) (err error) {
-			r, err = d.call.lookUp(ctx, d.keys, ids)
-			return err
-		})
+	for len(ids) > 0 {
+		some := ids[:min(len(ids), checkMend)]
+		r, err := d.lookUp(ctx, some)
 		if err != nil {
 			return err
 		}
-		for i, id := range ids {
+		n := min(len(r.list(2)), len(some))
+		for i, id := range some[:n] {
 			if s := d.diagnose(id, func(column int) string { return r.list(2 + column).text(i) }); s != nil {
 				list = append(list, s)
 			} else {
 				delete(missing, id)
 			}
 		}
+		ids = ids[n:]
 	}
 	if err := d.winnow(ctx, missing); err != nil {
 		return err
@@ -322,6 +344,24 @@ func (d *doctor) settle(ctx context.Context) error {
 		list = list[n:]
 	}
 	return nil
+}
+
+// lookUp reads what is known of jobs, or of the first of them if they are large.
+func (d *doctor) lookUp(ctx context.Context, ids []string) (r reply, err error) {
+	k := *d.keys
+	for _, key := range []*string{&k.errors, &k.done, &k.results} { // it can do without these
+		if slices.Contains(d.wrong, *key) {
+			*key = k.nothing()
+		}
+	}
+	err = d.paced(ctx, func(ctx context.Context) (err error) {
+		r, err = d.call.lookUp(ctx, &k, checkBytes, ids)
+		return err
+	})
+	if err == nil && len(r.list(2)) == 0 {
+		err = fmt.Errorf("check topic %q: %w", k.topic, errReply)
+	}
+	return r, err
 }
 
 // winnow removes from missing what is in ready or handoff.
@@ -512,6 +552,9 @@ func (t *topicServer) check(ctx context.Context, turn string, every time.Duratio
 	var found []string
 	for _, what := range slices.Sorted(maps.Keys(d.report.Found)) {
 		found = append(found, fmt.Sprintf("%s: %d", what, d.report.Found[what]))
+	}
+	for _, key := range d.wrong {
+		found = append(found, fmt.Sprintf("%s is not a %s", key, typeOf(key)))
 	}
 	t.trouble.log.Warn("mend", "count", d.report.Mended, "err", strings.Join(found, ", "))
 }

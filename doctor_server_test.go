@@ -95,6 +95,25 @@ func TestTakenTooEarlyIsPutBack(t *testing.T) {
 	})
 }
 
+// A counter key of a wrong type stops neither prune nor check, and the log names it. (J11)
+func TestServerNamesAWrongTypeAndGoesOn(t *testing.T) {
+	inBubble(t, func(b *bubble) {
+		var log logbook
+		stats := bubblePrefix + ":{t}:stats"
+		require.NoError(b, b.rdb.Set(b.Context(), stats, "a slip", 0).Err())
+		b.serve("t", func(context.Context, *delayq.Job) error { return nil }, log.to())
+		b.enqueue("t", "lost", delayq.ProcessIn(time.Minute))
+		require.NoError(b, b.rdb.ZRem(b.Context(), bubblePrefix+":{t}:bucket", "lost").Err())
+		b.pass(2 * time.Minute)
+		require.Empty(b, b.state("t", "lost"))
+		require.Len(b, log.with("msg=prune", "level=ERROR", stats), 1)
+		require.NotEmpty(b, log.with("msg=mend", "no place: 1", "wrong type: 1", stats+" is not a hash"))
+		require.NoError(b, b.rdb.Del(b.Context(), stats).Err())
+		b.pass(11 * time.Second)
+		require.Len(b, log.with("msg=\"prune works again\""), 1)
+	})
+}
+
 // However many servers a topic has, one of them checks it, every three minutes.
 func TestServersTakeTurnsToCheck(t *testing.T) {
 	inBubble(t, func(b *bubble) {

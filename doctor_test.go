@@ -340,7 +340,7 @@ func TestMendLeavesAloneWhatHasMoved(t *testing.T) {
 				h.put("+0", "x", "y")
 				require.NoError(t, h.rdb.Del(t.Context(), h.keys.ready).Err())
 				d := newDoctor(caller{h.rdb, &hooks{}}, h.rdb, h.keys, true)
-				r, err := d.call.lookUp(t.Context(), h.keys, []string{"x", "y"})
+				r, err := d.call.lookUp(t.Context(), h.keys, 0, []string{"x", "y"})
 				require.NoError(t, err)
 				var list []*stray
 				for i, id := range []string{"x", "y"} {
@@ -491,15 +491,47 @@ func (s *slices0) Script(event ScriptEvent) {
 	}
 }
 
-func TestCheckSaysWhatItCannotRead(t *testing.T) {
+// A key of a wrong type is a finding, and what does not need it is looked at all the same. (J11)
+func TestCheckGoesOnBesideAWrongType(t *testing.T) {
 	eachHand(t, func(t *testing.T, h *Hand) {
-		for _, key := range append(h.keys.checked(), h.keys.ready, h.keys.handoff) {
-			mend := h.deface(h.keys.name(key))
-			_, err := h.client().Check(t.Context(), "topic", true)
-			require.ErrorContains(t, err, "WRONGTYPE")
-			require.ErrorContains(t, err, `check topic "topic"`)
-			mend()
+		var every []string
+		for _, key := range append(h.keys.checked(), h.keys.ready, h.keys.handoff, h.keys.stats) {
+			every = append(every, h.keys.name(key))
 		}
+		for _, name := range every {
+			h := NewHand(t, h.rdb, redistest.Prefix(t), "topic")
+			ward(h)
+			require.NoError(t, h.rdb.ZRem(t.Context(), h.keys.bucket, "asleep").Err())
+			require.NoError(t, h.rdb.HSet(t.Context(), h.keys.results, "nobody", "x").Err())
+			require.NoError(t, h.rdb.HSet(t.Context(), h.keys.attempts, "nobody", "1").Err())
+			h.deface(name)
+			before := Dump(t, h.rdb, h.prefix())
+			want := map[string][]string{FindingWrongType: {name + " "}}
+			if name != "done" && name != "results" {
+				want[FindingOrphan] = append(want[FindingOrphan], "results nobody")
+			}
+			if name != "pool" && name != "leases" && name != "attempts" {
+				want[FindingOrphan] = append([]string{"attempts nobody"}, want[FindingOrphan]...)
+			}
+			switch name {
+			case "errors", "done", "results", "stats":
+				want[FindingNoPlace] = []string{"pool asleep"}
+			}
+			found, mended := h.look(false)
+			require.Equal(t, want, found, name)
+			require.Zero(t, mended)
+			require.Equal(t, before, Dump(t, h.rdb, h.prefix()))
+			found, mended = h.look(true)
+			require.Equal(t, want, found, name)
+			require.Equal(t, len(want[FindingOrphan])+len(want[FindingNoPlace]), mended)
+			found, _ = h.look(true)
+			require.Equal(t, map[string][]string{FindingWrongType: {name + " "}}, found, name)
+		}
+	})
+}
+
+func TestCheckOfNothing(t *testing.T) {
+	eachHand(t, func(t *testing.T, h *Hand) {
 		_, err := h.client().Check(t.Context(), "{}", true)
 		require.ErrorIs(t, err, ErrInvalid)
 		ctx, cancel := context.WithCancel(t.Context())
@@ -507,6 +539,96 @@ func TestCheckSaysWhatItCannotRead(t *testing.T) {
 		report, err := h.client().Check(ctx, "topic", true)
 		require.ErrorIs(t, err, context.Canceled)
 		require.NotNil(t, report)
+	})
+}
+
+// However many times are impossible, one check mends them all, in calls that are bounded.
+func TestCheckOfManyImpossibleTimes(t *testing.T) {
+	eachHand(t, func(t *testing.T, h *Hand) {
+		const n = 3*checkLimit + 7
+		impossible := func(key string, ids []string) {
+			for chunk := range slices.Chunk(ids, 500) {
+				list := make([]redis.Z, len(chunk))
+				for i, id := range chunk {
+					list[i] = redis.Z{Score: 1e14 + float64(i), Member: id}
+				}
+				require.NoError(t, h.rdb.ZAdd(t.Context(), key, list...).Err())
+			}
+		}
+		h.put("+3600000", numbered("late", n)...)
+		impossible(h.keys.bucket, numbered("late", n))
+		h.put("+0", numbered("held", n)...)
+		for range n / 500 {
+			require.NotContains(t, h.Bury(h.Take(500, time.Hour)...), "l")
+		}
+		impossible(h.keys.dead, numbered("held", n-7))
+		for _, repair := range []bool{false, true} {
+			report, err := h.client().Check(t.Context(), "topic", repair)
+			require.NoError(t, err)
+			require.Equal(t, map[string]int{FindingScore: n + n - 7}, report.Found)
+		}
+		found, _ := h.look(true)
+		require.Empty(t, found)
+		require.EqualValues(t, n, h.rdb.ZCount(t.Context(), h.keys.bucket, "-inf", "9999999999999").Val())
+	})
+}
+
+// A number that no job can have is no entry.
+func TestCheckOfAbsurdBooks(t *testing.T) {
+	eachHand(t, func(t *testing.T, h *Hand) {
+		ward(h)
+		for key, value := range map[string]string{"asleep": "99999999999999 snooze 0", "alive": "12 revive 12345678901234"} {
+			require.NoError(t, h.rdb.HSet(t.Context(), h.keys.moved, key, value).Err())
+			_, ok := parseMoved(value)
+			require.False(t, ok)
+		}
+		_, ok := parseMoved("9999999999999 snooze 0")
+		require.True(t, ok)
+		require.NoError(t, h.rdb.HSet(t.Context(), h.keys.attempts, "dead", "12345678901234").Err())
+		require.NoError(t, h.rdb.ZRem(t.Context(), h.keys.bucket, "asleep").Err())
+		found, mended := h.look(true)
+		require.Equal(t, map[string][]string{
+			FindingNoPlace: {"pool asleep"}, FindingUnreadable: {"attempts dead", "moved alive", "moved asleep"},
+		}, found)
+		require.Equal(t, 4, mended)
+		require.Equal(t, StateReady, h.info("asleep").State, "due as its record says")
+	})
+}
+
+// heavy notes the size of the largest answer.
+type heavy struct {
+	redis.UniversalClient
+	most, calls int
+}
+
+func (w *heavy) Process(ctx context.Context, cmd redis.Cmder) error {
+	err := w.UniversalClient.Process(ctx, cmd)
+	if c, ok := cmd.(*redis.Cmd); ok && err == nil {
+		w.most = max(w.most, len(fmt.Sprint(c.Val())))
+		w.calls++
+	}
+	return err
+}
+
+// Jobs that have lost their places are looked up by a few if they are large, whatever the others are.
+func TestCheckLooksUpLargeStraysByTheBytes(t *testing.T) {
+	eachHand(t, func(t *testing.T, h *Hand) {
+		const n = 40
+		h.put("+3600000", numbered("small", 200)...)
+		c := h.client()
+		for _, id := range numbered("large", n) {
+			_, err := c.Enqueue(t.Context(), "topic", id, make([]byte, 60<<10), ProcessIn(time.Hour))
+			require.NoError(t, err)
+			require.NoError(t, h.rdb.ZRem(t.Context(), h.keys.bucket, id).Err())
+		}
+		w := &heavy{UniversalClient: h.rdb}
+		d := newDoctor(caller{w, &hooks{}}, w, h.keys, true)
+		d.average = 1 // as after a scan of small records
+		d.strays = append(numbered("large", n), numbered("small", 200)...)
+		require.NoError(t, d.settle(t.Context()))
+		require.Equal(t, n, d.report.Mended)
+		require.Less(t, w.most, 5*checkBytes, "in decimal digits")
+		require.Greater(t, w.calls, 10)
 	})
 }
 

@@ -45,7 +45,7 @@ func (c *Client) Get(ctx context.Context, topic, id string) (*JobInfo, error) {
 
 // get looks up jobs, at most 1,000, and leaves out those that do not exist.
 func (c *Client) get(ctx context.Context, topic string, ids []string) ([]*JobInfo, error) {
-	r, err := c.scripts.lookUp(ctx, newKeys(c.o.prefix, topic), ids)
+	r, err := c.scripts.lookUp(ctx, newKeys(c.o.prefix, topic), 0, ids)
 	if err != nil {
 		return nil, err
 	}
@@ -60,11 +60,12 @@ func (c *Client) get(ctx context.Context, topic string, ids []string) ([]*JobInf
 	return list, nil
 }
 
-// lookUp is one call of the get script.
-func (c caller) lookUp(ctx context.Context, k *keys, ids []string) (reply, error) {
-	args := make([]any, len(ids))
-	for i, id := range ids {
-		args[i] = id
+// lookUp is one call of the get script. With bytes other than 0 the answer may be about the first of ids only.
+func (c caller) lookUp(ctx context.Context, k *keys, bytes int, ids []string) (reply, error) {
+	args := make([]any, 1, 1+len(ids))
+	args[0] = bytes
+	for _, id := range ids {
+		args = append(args, id)
 	}
 	return c.call(ctx, getScript, k.topic, len(ids), names(
 		k.pool, k.bucket, k.leases, k.dead, k.attempts, k.errors, k.moved, k.done, k.results,

@@ -33,6 +33,9 @@ var (
 	//go:embed lua/prelude/stats.lua
 	statsPart string
 
+	//go:embed lua/prelude/size.lua
+	sizePart string
+
 	//go:embed lua/prelude/lease.lua
 	leasePart string
 
@@ -119,11 +122,11 @@ var (
 
 	//go:embed lua/prune.lua
 	pruneLua    string
-	pruneScript = newScript("prune", pruneLua, nowPart)
+	pruneScript = newScript("prune", pruneLua, nowPart, sizePart)
 
 	//go:embed lua/check.lua
 	checkLua    string
-	checkScript = newScript("check", checkLua, nowPart, statsPart, leasePart)
+	checkScript = newScript("check", checkLua, nowPart, statsPart, leasePart, sizePart)
 
 	//go:embed lua/mend.lua
 	mendLua    string
@@ -218,6 +221,14 @@ func (r reply) list(i int) reply {
 	return nil
 }
 
+func (r reply) texts() []string {
+	list := make([]string, len(r))
+	for i := range r {
+		list[i] = r.text(i)
+	}
+	return list
+}
+
 func (r reply) now() int64 { return r.number(1) }
 
 // A processor sends a command to Redis: a client does.
@@ -248,6 +259,14 @@ func (c caller) blame(ctx context.Context, err error, keys ...any) error {
 	}
 	return err
 }
+
+// wrongKeys is what a script says of keys that it has gone on without, as an error of Redis.
+type wrongKeys []string
+
+func (w wrongKeys) Error() string { return fmt.Sprintf("%s %q", wrongType, []string(w)) }
+
+// RedisError tells answered that Redis has said it.
+func (w wrongKeys) RedisError() {}
 
 // wrongType is in every error of Redis about the type of a key.
 const wrongType = "WRONGTYPE"

@@ -99,6 +99,9 @@ func typeOf(key string) string {
 // turn is the key that says that a server has checked the topic lately, for a reason.
 func (k *keys) turn(reason string) string { return k.receipt(reason) }
 
+// nothing is a key that never exists: no lane has that name.
+func (k *keys) nothing() string { return k.receipt("nothing") }
+
 // receipt is the key under which the last numbered call of a lane leaves its reply.
 func (k *keys) receipt(lane string) string { return k.root + "receipt:" + lane }
 

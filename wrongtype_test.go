@@ -298,14 +298,14 @@ func TestWrongTypeWithoutTheRightToAsk(t *testing.T) {
 		_, err := NewClient(h.rdb, Prefix(h.prefix())).Inspect(t.Context(), "topic")
 		require.ErrorContains(t, err, fmt.Sprintf(`inspect topic "topic": key %q is a string and not a hash: `, h.keys.pool))
 		c := caller{mute{h.rdb}, &hooks{}}
-		_, err = c.lookUp(t.Context(), h.keys, []string{"a"})
+		_, err = c.lookUp(t.Context(), h.keys, 0, []string{"a"})
 		require.ErrorContains(t, err, "WRONGTYPE")
 		require.NotContains(t, err.Error(), "pool")
 		require.True(t, answered(err))
 	})
 }
 
-// Calls that are no scripts name the key too.
+// Calls that are no scripts name the key too. (J11)
 func TestWrongTypeOfPlainCommandsIsNamed(t *testing.T) {
 	eachHand(t, func(t *testing.T, h *Hand) {
 		c := h.client()

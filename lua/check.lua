@@ -19,11 +19,11 @@
 --
 -- What is found: no place (a candidate: a record in neither bucket nor leases nor dead, so it should be in ready), no record (an id
 -- without one), two places, orphan (books of no job), unreadable (books that are not what they should be), score (a time that cannot
--- be), anchor (left alone in leases).
+-- be), anchor (left alone in leases), wrong type (the key is the whole name; the caller leaves out the parts that need it).
 --
 -- Of an id in leases only the books are touched: it is its server's. Safe to send twice.
 -- Returns {'ok', now, cursor, looked, bytes, keys, ids, whats, repaired, sizes}: cursor is 0 at the end; bytes is the size of the
--- values that were looked at; four lists of what was found, repaired 1 or 0; with all also the sizes of the first eleven keys. Of a list:
+-- values that were looked at; four lists of what was found, repaired 1 or 0; with all also the sizes of the first eleven keys, -1 for a wrong type. Of a list:
 -- its length as cursor, and the ids as they are. (A script, as go-redis may send a mere LRANGE to a replica that lags.)
 -- Cost: O(limit × log N).
 local pool, bucket, leases, dead, attempts, errors, moved = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7]
@@ -52,23 +52,26 @@ local function scan(command, key)
 end
 
 local function all()
-  for name, zset in pairs({bucket = bucket, leases = leases, dead = dead, done = done}) do
-    -- Times have 13 digits. The due time of a job in the bucket is the caller's to find out.
-    for _, id in ipairs(redis.call('ZRANGEBYSCORE', zset, '(9999999999999', '+inf', 'LIMIT', 0, limit)) do
-      if id ~= anchor() and found(name, id, 'score', name ~= 'bucket') then
-        redis.call('ZREM', zset, '') -- having deleted, the script may write at maxmemory
-        redis.call('ZADD', zset, now, id)
-      end
-    end
+  local sizes = {
+    size('HLEN', pool), size('ZCARD', bucket), size('ZCARD', leases), size('ZCARD', dead), size('HLEN', attempts), size('HLEN', errors),
+    size('HLEN', moved), size('ZCARD', done), size('HLEN', results), size('LLEN', ready), size('LLEN', handoff),
+  }
+  size('HLEN', stats)
+  for _, key in ipairs(wrong) do
+    found(key, '', 'wrong type', false)
   end
-  if redis.call('ZCARD', leases) == 1 and redis.call('ZSCORE', leases, anchor()) and found('leases', '', 'anchor', true) then
+  if sizes[3] == 1 and redis.call('ZSCORE', leases, anchor()) and found('leases', '', 'anchor', true) then
     redis.call('DEL', leases)
   end
-  return {
-    redis.call('HLEN', pool), redis.call('ZCARD', bucket), redis.call('ZCARD', leases), redis.call('ZCARD', dead),
-    redis.call('HLEN', attempts), redis.call('HLEN', errors), redis.call('HLEN', moved), redis.call('ZCARD', done),
-    redis.call('HLEN', results), redis.call('LLEN', ready), redis.call('LLEN', handoff),
-  }
+  return sizes
+end
+
+-- timed finds a time that cannot be: those that can have 13 digits. The due time of a job in the bucket is the caller's to find out.
+local function timed(zset, id, score)
+  if (tonumber(score) or math.huge) > 9999999999999 and found(part, id, 'score', zset ~= bucket) then
+    redis.call('ZREM', zset, '') -- having deleted, the script may write at maxmemory
+    redis.call('ZADD', zset, now, id)
+  end
 end
 
 local function records()
@@ -95,14 +98,19 @@ end
 
 local function places(zset)
   scan('ZSCAN', zset)
+  local no_job = anchor()
   for i = 1, #entries, 2 do
     local id = entries[i]
-    if redis.call('HEXISTS', pool, id) == 0 and id ~= anchor() and found(part, id, 'no record', zset ~= leases) then
+    local gone = id ~= no_job and redis.call('HEXISTS', pool, id) == 0
+    if gone and found(part, id, 'no record', zset ~= leases) then
       redis.call('ZREM', zset, id)
+    elseif id ~= no_job and (not gone or zset == leases) then
+      timed(zset, id, entries[i + 1])
     end
   end
 end
 
+-- books looks through entries of one to three words, of which numbers have 13 digits at most.
 local function books(hash, form)
   scan('HSCAN', hash)
   for i = 1, #entries, 2 do
@@ -110,8 +118,9 @@ local function books(hash, form)
     local what
     if redis.call('HEXISTS', pool, id) == 0 then
       what = not redis.call('ZSCORE', leases, id) and 'orphan'
-    else
-      what = not string.match(entries[i + 1], form) and 'unreadable'
+    elseif form then
+      local first, last = string.match(entries[i + 1], form)
+      what = (not first or #first > 13 or last and #last > 13) and 'unreadable'
     end
     if what and found(part, id, what, true) then
       redis.call('HDEL', hash, id)
@@ -123,7 +132,9 @@ local function kept()
   if part == 'done' then
     scan('ZSCAN', done)
     for i = 1, #entries, 2 do
-      if redis.call('HEXISTS', results, entries[i]) == 0 and found(part, entries[i], 'no record', true) then
+      if redis.call('HEXISTS', results, entries[i]) == 1 then
+        timed(done, entries[i], entries[i + 1])
+      elseif found(part, entries[i], 'no record', true) then
         redis.call('ZREM', done, entries[i])
       end
     end
@@ -153,11 +164,11 @@ elseif part == 'leases' then
 elseif part == 'dead' then
   places(dead)
 elseif part == 'attempts' then
-  books(attempts, '^%d+$')
+  books(attempts, '^(%d+)$')
 elseif part == 'errors' then
-  books(errors, '^%d*:?') -- append and readers get along with anything
+  books(errors) -- append and readers get along with anything
 elseif part == 'moved' then
-  books(moved, '^%d+ %a+ %d+$')
+  books(moved, '^(%d+) %a+ (%d+)$')
 else
   kept()
 end
