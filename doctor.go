@@ -32,12 +32,27 @@ const (
 	// FindingOrphan is an entry in attempts, errors, moved or results that belongs to no job. Repaired: it is removed.
 	FindingOrphan = "orphan"
 
-	// FindingUnreadable is an entry in attempts or moved that is not one. Repaired: it is removed, and counts as none.
+	// FindingUnreadable is an entry in attempts or moved that is not one. Repaired: it is removed, and counts as none. Of a schedule, a
+	// state in fired that cannot be read or is of another definition: repaired, it keeps what can be read.
 	FindingUnreadable = "unreadable"
 
-	// FindingScore is a time that no job can have, of more than 13 digits. Repaired: the due time is worked out anew; a lease lapses
-	// now, a dead job was buried now, a done one is kept no longer.
+	// FindingScore is a time that cannot be, of more than 13 digits. Repaired: the due time is worked out anew; a lease lapses
+	// now, a dead job was buried now, a done one is kept no longer; a schedule goes on with the first slot from now on.
 	FindingScore = "score"
+
+	// FindingNoSlot is a schedule that would fire no more: it is neither paused nor ended, and has no next slot. Repaired: a server works out
+	// the first one from now on. Slots since then have neither a job nor a count.
+	FindingNoSlot = "no slot"
+
+	// FindingNoState is a schedule without its state. Repaired: it has a new one, as if nothing had been fired; if it was paused or had
+	// ended, it goes on.
+	FindingNoState = "no state"
+
+	// FindingNoHistory is a schedule without the history of its runs. Repaired: it has an empty one.
+	FindingNoHistory = "no history"
+
+	// FindingNoSchedule is an entry of a schedule that has no definition any more. Repaired: it is removed.
+	FindingNoSchedule = "no schedule"
 
 	// FindingWrongType is a key of a wrong type; the ID is empty. Not repaired: what it holds, nobody knows. What needs that key is not
 	// looked at, the rest is.
@@ -50,7 +65,7 @@ const (
 // A Finding is one thing that no transition leaves behind: a lost write, an evicted key or a hand has been there.
 type Finding struct {
 	Key    string // the name of the key it was found in, as in docs/protocol.md
-	ID     string // of the job; empty for FindingAnchor and FindingWrongType
+	ID     string // of the job, or the name of the schedule; empty for FindingAnchor and FindingWrongType
 	What   string // one of the constants
 	Mended bool   // it was repaired
 }
@@ -170,6 +185,10 @@ func (d *doctor) sound(key string) bool {
 		needs = append(needs, k.bucket, k.dead, k.ready, k.handoff, k.attempts, k.moved)
 	case k.done, k.results:
 		needs = []string{k.done, k.results}
+	case k.schedules:
+		needs = []string{k.slots, k.waiting, k.fired}
+	case k.slots, k.waiting, k.fired, k.runs:
+		needs = []string{k.schedules}
 	}
 	return !slices.ContainsFunc(append(needs, key), func(name string) bool { return slices.Contains(d.wrong, name) })
 }

@@ -514,7 +514,7 @@ func TestCheckGoesOnBesideAWrongType(t *testing.T) {
 				want[FindingOrphan] = append([]string{"attempts nobody"}, want[FindingOrphan]...)
 			}
 			switch name {
-			case "errors", "done", "results", "stats":
+			case "errors", "done", "results", "stats", "schedules", "slots", "waiting", "fired", "runs":
 				want[FindingNoPlace] = []string{"pool asleep"}
 			}
 			found, mended := h.look(false)
@@ -627,7 +627,7 @@ func TestCheckLooksUpLargeStraysByTheBytes(t *testing.T) {
 		d.strays = append(numbered("large", n), numbered("small", 200)...)
 		require.NoError(t, d.settle(t.Context()))
 		require.Equal(t, n, d.report.Mended)
-		require.Less(t, w.most, 5*checkBytes, "in decimal digits")
+		require.Less(t, w.most, checkBytes*5/4)
 		require.Greater(t, w.calls, 10)
 	})
 }

@@ -33,8 +33,8 @@ var (
 	//go:embed lua/prelude/stats.lua
 	statsPart string
 
-	//go:embed lua/prelude/size.lua
-	sizePart string
+	//go:embed lua/prelude/measure.lua
+	measurePart string
 
 	//go:embed lua/prelude/lease.lua
 	leasePart string
@@ -122,11 +122,11 @@ var (
 
 	//go:embed lua/prune.lua
 	pruneLua    string
-	pruneScript = newScript("prune", pruneLua, nowPart, sizePart)
+	pruneScript = newScript("prune", pruneLua, nowPart, measurePart)
 
 	//go:embed lua/check.lua
 	checkLua    string
-	checkScript = newScript("check", checkLua, nowPart, statsPart, leasePart, sizePart)
+	checkScript = newScript("check", checkLua, nowPart, statsPart, leasePart, measurePart, schedulePart)
 
 	//go:embed lua/mend.lua
 	mendLua    string

@@ -71,7 +71,10 @@ func newKeys(prefix, topic string) *keys {
 
 // checked lists the keys that a check looks through, in an order in which what is found in one does not hide what is in the next.
 func (k *keys) checked() []string {
-	return []string{k.pool, k.bucket, k.leases, k.dead, k.attempts, k.errors, k.moved, k.done, k.results}
+	return []string{
+		k.pool, k.bucket, k.leases, k.dead, k.attempts, k.errors, k.moved, k.done, k.results,
+		k.schedules, k.slots, k.waiting, k.fired, k.runs,
+	}
 }
 
 // name is what a key of the topic is called in the protocol.

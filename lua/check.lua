@@ -9,25 +9,35 @@
 -- KEYS[7]   moved     hash, job id to its present due time, if that is not the record's
 -- KEYS[8]   done      zset, job id scored by the time until which it is kept
 -- KEYS[9]   results   hash, job id to what is kept of it
--- KEYS[10]  ready     list of job ids, next one at the head
--- KEYS[11]  handoff   list of job ids between a server's wait and its take
--- KEYS[12]  stats     hash, counter to number
--- ARGV[1]   part      which of the first eleven keys, by its name here; or all, for what shows without looking through any
+-- KEYS[10]  schedules  hash, name to definition
+-- KEYS[11]  slots     zset, schedule scored by its next slot (Unix ms)
+-- KEYS[12]  waiting   zset, schedule scored by the slot that waits for the end of the last run
+-- KEYS[13]  fired     hash, schedule to what has become of its slots
+-- KEYS[14]  runs      hash, schedule to the history of its runs
+-- KEYS[15]  ready     list of job ids, next one at the head
+-- KEYS[16]  handoff   list of job ids between a server's wait and its take
+-- KEYS[17]  stats     hash, counter to number
+-- ARGV[1]   part      which of the first sixteen keys, by its name here; or all, for what shows without looking through any
 -- ARGV[2]   cursor    where the slice begins, 0 for the beginning; of a list the index of the first id
 -- ARGV[3]   limit     about how many entries to look at; of a list the index of the last id
 -- ARGV[4]   repair    1 to repair, 0 to look only
 --
 -- What is found: no place (a candidate: a record in neither bucket nor leases nor dead, so it should be in ready), no record (an id
 -- without one), two places, orphan (books of no job), unreadable (books that are not what they should be), score (a time that cannot
--- be), anchor (left alone in leases), wrong type (the key is the whole name; the caller leaves out the parts that need it).
+-- be), anchor (left alone in leases), wrong type (the key is the whole name; the caller leaves out the parts that need it). Of schedules,
+-- with the name as id: no slot (neither paused nor ended, and nowhere), no state, no history, unreadable (a state that is not one, or
+-- not of this definition), score, no schedule (left of one without a definition). One that gets a place again has the slot 0: a server
+-- works out the first one from now on.
 --
 -- Of an id in leases only the books are touched: it is its server's. Safe to send twice.
 -- Returns {'ok', now, cursor, looked, bytes, keys, ids, whats, repaired, sizes}: cursor is 0 at the end; bytes is the size of the
--- values that were looked at; four lists of what was found, repaired 1 or 0; with all also the sizes of the first eleven keys, -1 for a wrong type. Of a list:
--- its length as cursor, and the ids as they are. (A script, as go-redis may send a mere LRANGE to a replica that lags.)
+-- values that were looked at; four lists of what was found, repaired 1 or 0; with all also the sizes of the first sixteen keys, -1 for
+-- a wrong type. Of a list: its length as cursor, and the ids as they are. (A script, as go-redis may send a mere LRANGE to a replica
+-- that lags.)
 -- Cost: O(limit × log N).
 local pool, bucket, leases, dead, attempts, errors, moved = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7]
-local done, results, ready, handoff, stats = KEYS[8], KEYS[9], KEYS[10], KEYS[11], KEYS[12]
+local done, results, schedules, slots, waiting = KEYS[8], KEYS[9], KEYS[10], KEYS[11], KEYS[12]
+local fired, runs, ready, handoff, stats = KEYS[13], KEYS[14], KEYS[15], KEYS[16], KEYS[17]
 local part, cursor, limit, repair = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 
 local keys, ids, whats, repaired, mended = {}, {}, {}, {}, 0
@@ -52,11 +62,15 @@ local function scan(command, key)
 end
 
 local function all()
-  local sizes = {
-    size('HLEN', pool), size('ZCARD', bucket), size('ZCARD', leases), size('ZCARD', dead), size('HLEN', attempts), size('HLEN', errors),
-    size('HLEN', moved), size('ZCARD', done), size('HLEN', results), size('LLEN', ready), size('LLEN', handoff),
-  }
-  size('HLEN', stats)
+  local sizes = {}
+  for i, one in ipairs({
+    {'HLEN', pool}, {'ZCARD', bucket}, {'ZCARD', leases}, {'ZCARD', dead}, {'HLEN', attempts}, {'HLEN', errors}, {'HLEN', moved},
+    {'ZCARD', done}, {'HLEN', results}, {'HLEN', schedules}, {'ZCARD', slots}, {'ZCARD', waiting}, {'HLEN', fired}, {'HLEN', runs},
+    {'LLEN', ready}, {'LLEN', handoff},
+  }) do
+    sizes[i] = measure(one[1], one[2])
+  end
+  measure('HLEN', stats)
   for _, key in ipairs(wrong) do
     found(key, '', 'wrong type', false)
   end
@@ -148,6 +162,77 @@ local function kept()
   end
 end
 
+-- renew makes a state of what is there, and tells whether it was one of this definition already.
+local function renew(state, definition)
+  local sound = true
+  for field, kind in pairs({
+    made = 'number', changed = 'number', fired = 'number', since = 'number', from = 'number', skipped = 'number', missed = 'number',
+    slot = 'number', at = 'number', job = 'string', mark = 'string', paused = 'number', ended = 'boolean', catching = 'boolean',
+  }) do
+    local value = state[field]
+    local fits = type(value) == kind
+    if fits and kind == 'number' then
+      fits = value == math.floor(value) and math.abs(value) <= 9999999999999
+    end
+    local needed = kind == 'number' and field ~= 'slot' and field ~= 'at' and field ~= 'paused'
+    if not fits and (value ~= nil or needed) then
+      sound = false
+      state[field] = needed and ((field == 'made' or field == 'changed' or field == 'from') and now or 0) or nil
+    end
+  end
+  if state.nonce ~= hex(definition) then
+    sound, state.nonce = false, hex(definition)
+  end
+  return sound
+end
+
+local function rules()
+  scan('HSCAN', schedules)
+  for i = 1, #entries, 2 do
+    local name, definition = entries[i], entries[i + 1]
+    local text = redis.call('HGET', fired, name)
+    local state = state_of(text) or {}
+    local stale = not renew(state, definition) and found('fired', name, text and 'unreadable' or 'no state', true)
+    local placed, cleared = false, false
+    for place, zset in pairs({slots = slots, waiting = waiting}) do
+      local score = redis.call('ZSCORE', zset, name)
+      if score and (tonumber(score) or math.huge) <= 9999999999999 then
+        placed = true
+      elseif score and found(place, name, 'score', true) then
+        redis.call('ZREM', zset, name)
+        cleared = true
+      elseif score then
+        placed = true
+      end
+    end
+    if not placed and not state.paused and not state.ended and (cleared or found('slots', name, 'no slot', true)) then
+      local last = state.slot and state.slot < now + 60000 and state.slot or 0 -- else Redis's clock has been set back
+      stale, state.from, state.catching = true, math.max(now, last), nil
+      redis.call('ZREM', slots, '') -- having deleted, the script may write at maxmemory
+      redis.call('ZADD', slots, 0, name)
+    end
+    if stale then
+      redis.call('HDEL', fired, '')
+      redis.call('HSET', fired, name, cjson.encode(state))
+    end
+    local log = redis.pcall('HGET', runs, name)
+    if type(log) ~= 'table' and not string.match(log or '', '^%d+ %d+ %d+ %d+ ') and found('runs', name, 'no history', true) then
+      redis.call('HDEL', runs, '')
+      redis.call('HSET', runs, name, '0 0 0 0 ')
+    end
+  end
+end
+
+-- rest finds what is left of schedules without a definition.
+local function rest(key, command, remove)
+  scan(command, key)
+  for i = 1, #entries, 2 do
+    if redis.call('HEXISTS', schedules, entries[i]) == 0 and found(part, entries[i], 'no schedule', true) then
+      redis.call(remove, key, entries[i])
+    end
+  end
+end
+
 local sizes = {}
 if part == 'all' then
   sizes = all()
@@ -169,6 +254,16 @@ elseif part == 'errors' then
   books(errors) -- append and readers get along with anything
 elseif part == 'moved' then
   books(moved, '^(%d+) %a+ (%d+)$')
+elseif part == 'schedules' then
+  rules()
+elseif part == 'slots' then
+  rest(slots, 'ZSCAN', 'ZREM')
+elseif part == 'waiting' then
+  rest(waiting, 'ZSCAN', 'ZREM')
+elseif part == 'fired' then
+  rest(fired, 'HSCAN', 'HDEL')
+elseif part == 'runs' then
+  rest(runs, 'HSCAN', 'HDEL')
 else
   kept()
 end

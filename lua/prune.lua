@@ -24,12 +24,12 @@ local done, results, stats = KEYS[6], KEYS[7], KEYS[8]
 local bucket, leases, ready, handoff = KEYS[9], KEYS[10], KEYS[11], KEYS[12]
 local most, age, limit = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
 
-local records, buried, finished, kept = size('HLEN', pool), size('ZCARD', dead), size('ZCARD', done), size('HLEN', results)
-local delayed, leased, waits = size('ZCARD', bucket), size('ZCARD', leases), size('LLEN', ready)
-local handed, counters = size('LLEN', handoff), size('HLEN', stats)
+local records, buried, finished, kept = measure('HLEN', pool), measure('ZCARD', dead), measure('ZCARD', done), measure('HLEN', results)
+local delayed, leased, waits = measure('ZCARD', bucket), measure('ZCARD', leases), measure('LLEN', ready)
+local handed, counters = measure('LLEN', handoff), measure('HLEN', stats)
 local books = {}
 for _, book in ipairs({attempts, errors, moved}) do
-  if size('HLEN', book) >= 0 then
+  if measure('HLEN', book) >= 0 then
     books[#books + 1] = book
   end
 end

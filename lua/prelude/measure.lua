@@ -1,6 +1,6 @@
--- size asks how large a key is, by its command. -1 if it is of a wrong type: then wrong has its name, and the caller goes on without it.
+-- measure asks how large a key is, by its command. -1 if it is of a wrong type: then wrong has its name, and the caller goes on without it.
 local wrong = {}
-local function size(command, key)
+local function measure(command, key)
   local n = redis.pcall(command, key)
   if type(n) ~= 'table' then
     return n
