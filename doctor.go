@@ -82,7 +82,7 @@ type CheckReport struct {
 // hand-deleted key. With repair it puts every job back to where it loses nothing and starts none before it is due; without, it
 // writes nothing. A server does the same by itself, with repair: see docs/operations.md for what it can and cannot tell.
 //
-// It makes one bounded call after the other, a few thousand for each million of jobs, and keeps eight bytes for each ready job. A job whose
+// It makes one bounded call after the other, one to two thousand for each million of jobs, and keeps eight bytes for each ready job. A job whose
 // place was lost goes to the tail of ready, or to the bucket; those found together go in the order of their due times. A
 // dead one is dead again if its books tell. The report of what was looked at so far is returned beside an error, too. Safe for
 // concurrent use.
@@ -99,8 +99,8 @@ func (c *Client) Check(ctx context.Context, topic string, repair bool) (*CheckRe
 
 const (
 	checkBytes    = 256 << 10 // about how much of records and books one call looks at
-	checkLimit    = 500       // the most entries of a key that one call looks at
-	checkWalk     = 1000      // how many IDs of ready one call reads; mend.lua looks at as many of either end
+	checkLimit    = 1000      // the most entries of a key that one call looks at
+	checkWalk     = 5000      // how many IDs of ready one call reads
 	checkStrays   = 10_000    // how many jobs without a place are dealt with at a time
 	checkMend     = 100       // the most jobs that one call mends
 	checkFindings = 1000      // the most findings that a report lists
@@ -238,14 +238,16 @@ func (d *doctor) slice(ctx context.Context, part, cursor string, limit int) (nex
 			d.wrong = append(d.wrong, found.Key)
 			found.Key = k.name(found.Key)
 			d.note(found)
-		case found.What == FindingNoPlace:
-			if _, in := slices.BinarySearch(d.waiting, maphash.String(d.seed, found.ID)); !in {
-				d.strays = append(d.strays, found.ID)
-			}
 		case found.What == FindingScore && found.Key == k.name(k.bucket):
 			d.late = append(d.late, found.ID)
 		default:
 			d.note(found)
+		}
+	}
+	for i, nowhere := 0, r.list(10); i < len(nowhere); i++ {
+		id := nowhere.text(i)
+		if _, in := slices.BinarySearch(d.waiting, maphash.String(d.seed, id)); !in {
+			d.strays = append(d.strays, id)
 		}
 	}
 	for i := range r.list(9) {
@@ -279,7 +281,7 @@ func (d *doctor) walk(ctx context.Context, see func(id string)) error {
 			return err
 		}
 		if most == 0 {
-			most = 4*length + 100*checkWalk
+			most = 4*length + 20*checkWalk
 		}
 		for i := range ids {
 			see(ids.text(i))
@@ -493,7 +495,7 @@ const (
 	checkFirst = 15 * time.Second
 	checkEvery = 3 * time.Minute
 	checkAgain = time.Minute
-	checkPause = 100 * time.Millisecond
+	checkPause = 20 * time.Millisecond
 	checkShare = 20
 )
 

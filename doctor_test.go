@@ -361,14 +361,14 @@ func TestMendLeavesAloneWhatHasMoved(t *testing.T) {
 // A walk through ready meets every ID that stays there, whatever comes and goes meanwhile.
 func TestWalkMissesNothingThatStays(t *testing.T) {
 	eachHand(t, func(t *testing.T, h *Hand) {
-		ids := numbered("id", 6500)
+		ids := numbered("id", 6*checkWalk+500)
 		h.push(h.keys.ready, ids...)
 		d := newDoctor(caller{h.rdb, &hooks{}}, h.rdb, h.keys, true)
 		steps := 0
 		d.pause = func(ctx context.Context, _ time.Duration) error {
 			steps++
-			h.push(h.keys.ready, numbered("new", 300)...) // jobs fall due
-			require.NoError(t, h.rdb.LTrim(ctx, h.keys.ready, 310, -1).Err())
+			h.push(h.keys.ready, numbered("new", 1500)...) // jobs fall due
+			require.NoError(t, h.rdb.LTrim(ctx, h.keys.ready, 1550, -1).Err())
 			require.NoError(t, h.rdb.LPush(ctx, h.keys.ready, "returned").Err())
 			return nil
 		}
@@ -391,9 +391,9 @@ func TestWalkHasAnEnd(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.Shared(t)
 	h := NewHand(t, rdb, redistest.Prefix(t), "topic")
-	h.push(h.keys.ready, numbered("id", 2000)...)
+	h.push(h.keys.ready, numbered("id", 2*checkWalk)...)
 	d := newDoctor(caller{rdb, &hooks{}}, rdb, h.keys, true)
-	more := numbered("more", 2000)
+	more := numbered("more", 2*checkWalk)
 	d.pause = func(context.Context, time.Duration) error {
 		h.push(h.keys.ready, more...)
 		return nil

@@ -22,18 +22,18 @@
 -- ARGV[3]   limit     about how many entries to look at; of a list the index of the last id
 -- ARGV[4]   repair    1 to repair, 0 to look only
 --
--- What is found: no place (a candidate: a record in neither bucket nor leases nor dead, so it should be in ready), no record (an id
--- without one), two places, orphan (books of no job), unreadable (books that are not what they should be), score (a time that cannot
--- be), anchor (left alone in leases), wrong type (the key is the whole name; the caller leaves out the parts that need it). Of schedules,
+-- What is found: no record (an id without one), two places, orphan (books of no job), unreadable (books that are not what they should
+-- be), score (a time that cannot be), anchor (left alone in leases), wrong type (the key is the whole name; the caller leaves out the
+-- parts that need it). Of schedules,
 -- with the name as id: no slot (neither paused nor ended, and nowhere), no state, no history, unreadable (a state that is not one, or
 -- not of this definition), score, no schedule (left of one without a definition). One that gets a place again has the slot 0: a server
 -- works out the first one from now on.
 --
 -- Of an id in leases only the books are touched: it is its server's. Safe to send twice.
--- Returns {'ok', now, cursor, looked, bytes, keys, ids, whats, repaired, sizes}: cursor is 0 at the end; bytes is the size of the
+-- Returns {'ok', now, cursor, looked, bytes, keys, ids, whats, repaired, sizes, nowhere}: cursor is 0 at the end; bytes is the size of the
 -- values that were looked at; four lists of what was found, repaired 1 or 0; with all also the sizes of the first sixteen keys, -1 for
--- a wrong type. Of a list: its length as cursor, and the ids as they are. (A script, as go-redis may send a mere LRANGE to a replica
--- that lags.)
+-- a wrong type; nowhere lists the ids with a record that are in neither bucket nor leases nor dead, so they should be in ready. Of a
+-- list: its length as cursor, and the ids as they are. (A script, as go-redis may send a mere LRANGE to a replica that lags.)
 -- Cost: O(limit × log N).
 local pool, bucket, leases, dead, attempts, errors, moved = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7]
 local done, results, schedules, slots, waiting = KEYS[8], KEYS[9], KEYS[10], KEYS[11], KEYS[12]
@@ -41,6 +41,7 @@ local fired, runs, ready, handoff, stats = KEYS[13], KEYS[14], KEYS[15], KEYS[16
 local part, cursor, limit, repair = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 
 local keys, ids, whats, repaired, mended = {}, {}, {}, {}, 0
+local nowhere = {}
 
 -- found notes one finding, and tells whether it is to be repaired.
 local function found(key, id, what, can)
@@ -100,7 +101,7 @@ local function records()
     local buried = redis.call('ZMSCORE', dead, unpack(some))
     for i, id in ipairs(some) do
       if not delayed[i] and not leased[i] and not buried[i] then
-        found('pool', id, 'no place', false)
+        nowhere[#nowhere + 1] = id
       elseif leased[i] and (delayed[i] or buried[i]) then
         found('leases', id, 'two places', false)
       elseif delayed[i] and buried[i] and found('bucket', id, 'two places', true) then
@@ -268,4 +269,4 @@ else
   kept()
 end
 count(stats, 'mended', mended)
-return {'ok', now, cursor, looked, bytes, keys, ids, whats, repaired, sizes}
+return {'ok', now, cursor, looked, bytes, keys, ids, whats, repaired, sizes, nowhere}
