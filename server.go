@@ -49,6 +49,7 @@ type Server struct {
 	dials  [2]*dialed            // their connections
 	outage *outage
 	alarms chan *topicServer // topics that have lost jobs
+	watch  watch
 
 	mu         sync.Mutex
 	errs       []error // what is wrong with what the server was given
@@ -220,6 +221,7 @@ func (s *Server) Run(ctx context.Context) error {
 	}
 	working.Go(func() { s.controlLoop(work) })
 	working.Go(func() { s.heartbeatLoop(work, fetch) })
+	working.Go(func() { s.watchLoop(fetch) })
 	working.Go(func() { s.checkLoop(fetch) })
 	working.Go(func() { s.alarmLoop(fetch) })
 
