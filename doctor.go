@@ -32,6 +32,11 @@ const (
 	// FindingOrphan is an entry in attempts, errors, moved or results that belongs to no job. Repaired: it is removed.
 	FindingOrphan = "orphan"
 
+	// FindingFormer is what a former job of the same ID has left in dead or errors: it was lost with the pool, and the ID was enqueued anew
+	// since. Repaired: it is removed with the attempts and all, and the job runs as a new one. To be told from the job's own it must be a minute
+	// older than the job, or in dead while the job is in the bucket.
+	FindingFormer = "former"
+
 	// FindingUnreadable is an entry in attempts or moved that is not one. Repaired: it is removed, and counts as none. Of a schedule, a
 	// state in fired that cannot be read or is of another definition: repaired, it keeps what can be read.
 	FindingUnreadable = "unreadable"

@@ -24,7 +24,7 @@ func ward(h *Hand) map[string]State {
 	ctx := h.t.Context()
 	c := h.client()
 	failed := func(attempt int, next int64) string {
-		e := AttemptError{Attempt: attempt, At: time.UnixMilli(1), Kind: kindError, Message: "failed"}
+		e := AttemptError{Attempt: attempt, At: time.Now(), Kind: kindError, Message: "failed"}
 		if next > 0 {
 			e.NextDue = time.UnixMilli(next)
 		}
@@ -530,6 +530,45 @@ func TestCheckGoesOnBesideAWrongType(t *testing.T) {
 	})
 }
 
+// The pool alone is lost, and its IDs are enqueued anew: the new jobs are neither dead nor tried before.
+func TestCheckForgetsFormerJobs(t *testing.T) {
+	eachHand(t, func(t *testing.T, h *Hand) {
+		ctx := t.Context()
+		h.put("+0", "dead now", "dead later", "dead", "tried", "held")
+		held := h.Take(5, time.Hour)
+		require.Equal(t, "ooo", h.Bury(held[:3]...))
+		require.Equal(t, "o", h.Retry(time.Hour, held[3]))
+		require.NoError(t, h.rdb.Del(ctx, h.keys.pool).Err())
+		h.put("+0", "dead now", "tried", "held")
+		h.put("+3600000", "dead later")
+		h.put("+0", "dead") // within the minute: it may have been buried as what it is
+		require.NoError(t, h.rdb.ZIncrBy(ctx, h.keys.dead, -120_000, "dead now").Err())
+		require.NoError(t, h.rdb.ZIncrBy(ctx, h.keys.dead, -5, "dead later").Err())
+		require.Equal(t, StateDead, h.info("dead now").State)
+		require.Equal(t, 2, h.info("tried").Attempt)
+
+		require.NoError(t, h.rdb.HSet(ctx, h.keys.errors, "held", "3:abc", "tried", `31:{"at":1700000000000,"kind":"e"}`).Err())
+		want := []string{"dead dead later", "dead dead now", "errors tried"}
+		before := Dump(t, h.rdb, h.prefix())
+		found, _ := h.look(false)
+		require.Equal(t, want, found[FindingFormer])
+		require.Equal(t, before, Dump(t, h.rdb, h.prefix()))
+		found, _ = h.look(true)
+		require.Equal(t, want, found[FindingFormer])
+		for id, state := range map[string]State{
+			"dead now": StateReady, "dead later": StateScheduled, "tried": StateScheduled, "dead": StateDead, "held": StateRunning,
+		} {
+			require.Equal(t, state, h.info(id).State, id)
+		}
+		for _, id := range []string{"dead now", "dead later", "tried"} {
+			require.Equal(t, 1, h.info(id).Attempt, id)
+			require.Empty(t, h.info(id).Errors, id)
+		}
+		found, _ = h.look(true)
+		require.Empty(t, found)
+	})
+}
+
 func TestCheckOfNothing(t *testing.T) {
 	eachHand(t, func(t *testing.T, h *Hand) {
 		_, err := h.client().Check(t.Context(), "{}", true)
@@ -544,8 +583,10 @@ func TestCheckOfNothing(t *testing.T) {
 
 // However many times are impossible, one check mends them all, in calls that are bounded.
 func TestCheckOfManyImpossibleTimes(t *testing.T) {
-	eachHand(t, func(t *testing.T, h *Hand) {
-		const n = 3*checkLimit + 7
+	t.Parallel()
+	redistest.Each(t, func(t *testing.T, rdb redis.UniversalClient) {
+		h := NewHand(t, rdb, redistest.Prefix(t), "topic")
+		const n = checkLimit + 7
 		impossible := func(key string, ids []string) {
 			for chunk := range slices.Chunk(ids, 500) {
 				list := make([]redis.Z, len(chunk))

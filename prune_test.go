@@ -182,3 +182,19 @@ func TestPruneGoesOnBesideAWrongType(t *testing.T) {
 		require.Equal(t, []string{h.keys.stats}, r.list(4).texts())
 	})
 }
+
+// The pool alone is lost: prune tells that there are places without records, at once and not with the next regular check.
+func TestPruneTellsOfALostPool(t *testing.T) {
+	eachHand(t, func(t *testing.T, h *Hand) {
+		h.buryAll("a", "b", "c")
+		h.put("+3600000", "d")
+		r, err := h.tryPrune(9, time.Hour, 500)
+		require.NoError(t, err)
+		require.Zero(t, r.number(3))
+		require.NoError(t, h.rdb.Del(t.Context(), h.keys.pool).Err())
+		h.put("+0", "new")
+		r, err = h.tryPrune(9, time.Hour, 500)
+		require.NoError(t, err)
+		require.EqualValues(t, 3, r.number(3))
+	})
+}

@@ -22,9 +22,9 @@
 -- ARGV[3]   limit     about how many entries to look at; of a list the index of the last id
 -- ARGV[4]   repair    1 to repair, 0 to look only
 --
--- What is found: no record (an id without one), two places, orphan (books of no job), unreadable (books that are not what they should
--- be), score (a time that cannot be), anchor (left alone in leases), wrong type (the key is the whole name; the caller leaves out the
--- parts that need it). Of schedules,
+-- What is found: no record (an id without one), two places, orphan (books of no job), former (what a job of the same id has left that
+-- was lost with the pool), unreadable (books that are not what they should be), score (a time that cannot be), anchor (left alone in
+-- leases), wrong type (the key is the whole name; the caller leaves out the parts that need it). Of schedules,
 -- with the name as id: no slot (neither paused nor ended, and nowhere), no state, no history, unreadable (a state that is not one, or
 -- not of this definition), score, no schedule (left of one without a definition). One that gets a place again has the slot 0: a server
 -- works out the first one from now on.
@@ -42,6 +42,7 @@ local part, cursor, limit, repair = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 
 local keys, ids, whats, repaired, mended = {}, {}, {}, {}, 0
 local nowhere = {}
+local lenience = 60000 -- ms by which the clock may have been set back between two notes of a job
 
 -- found notes one finding, and tells whether it is to be repaired.
 local function found(key, id, what, can)
@@ -89,12 +90,26 @@ local function timed(zset, id, score)
   end
 end
 
+-- enqueued is when the record of a job was written.
+local function enqueued(record)
+  return tonumber(string.sub(record, 13, 25)) or 0
+end
+
+-- forget removes what a former job of the same id has left behind: it was lost with the pool, and the id was enqueued anew.
+local function forget(id)
+  redis.call('ZREM', dead, id)
+  redis.pcall('HDEL', attempts, id)
+  redis.pcall('HDEL', errors, id)
+  redis.pcall('HDEL', moved, id)
+end
+
 local function records()
   scan('HSCAN', pool)
   for first = 1, #entries, 2000 do
-    local some = {}
+    local some, written = {}, {}
     for i = first, math.min(first + 1999, #entries), 2 do
       some[#some + 1] = entries[i]
+      written[#some] = entries[i + 1]
     end
     local delayed = redis.call('ZMSCORE', bucket, unpack(some))
     local leased = redis.call('ZMSCORE', leases, unpack(some))
@@ -102,9 +117,15 @@ local function records()
     for i, id in ipairs(some) do
       if not delayed[i] and not leased[i] and not buried[i] then
         nowhere[#nowhere + 1] = id
+      elseif buried[i] and not leased[i] and enqueued(written[i]) > buried[i] + (delayed[i] and 0 or lenience)
+        and found('dead', id, 'former', true) then
+        forget(id)
+        if not delayed[i] then
+          nowhere[#nowhere + 1] = id
+        end
       elseif leased[i] and (delayed[i] or buried[i]) then
         found('leases', id, 'two places', false)
-      elseif delayed[i] and buried[i] and found('bucket', id, 'two places', true) then
+      elseif delayed[i] and buried[i] and enqueued(written[i]) <= tonumber(buried[i]) and found('bucket', id, 'two places', true) then
         redis.call('ZREM', bucket, id)
       end
     end
@@ -133,7 +154,13 @@ local function books(hash, form)
     local what
     if redis.call('HEXISTS', pool, id) == 0 then
       what = not redis.call('ZSCORE', leases, id) and 'orphan'
-    elseif form then
+    elseif not form then
+      local at = string.match(entries[i + 1], '"at":(%d+)')
+      if at and at + lenience < enqueued(redis.call('HGET', pool, id)) and not redis.call('ZSCORE', leases, id)
+        and found(part, id, 'former', true) then
+        forget(id)
+      end
+    else
       local first, last = string.match(entries[i + 1], form)
       what = (not first or #first > 13 or last and #last > 13) and 'unreadable'
     end

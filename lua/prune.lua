@@ -18,7 +18,7 @@
 --
 -- What needs a key of a wrong type is left out. Here such a key, also one that only serves bookkeeping, comes to light.
 -- Returns {'ok', now, removed, missing, wrong}: removed of limit or more means ask again; missing is how many records there are more than
--- places, in good health 0; wrong lists the keys of a wrong type. Cost: O(limit × log N).
+-- places, or places in bucket and dead more than records, in good health 0; wrong lists the keys of a wrong type. Cost: O(limit × log N).
 local pool, dead, attempts, errors, moved = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local done, results, stats = KEYS[6], KEYS[7], KEYS[8]
 local bucket, leases, ready, handoff = KEYS[9], KEYS[10], KEYS[11], KEYS[12]
@@ -63,6 +63,6 @@ end
 local missing = 0
 if math.min(records, buried, delayed, leased, waits, handed) >= 0 then
   local places = delayed + redis.call('ZCOUNT', leases, '-inf', 9999999999999) + buried + waits + handed
-  missing = math.max(0, records - places) -- of those that were pruned both are counted
+  missing = math.max(0, records - places, delayed + buried - records) -- of those that were pruned both are counted
 end
 return {'ok', now, #old + #over, missing, wrong}
