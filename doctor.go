@@ -493,9 +493,10 @@ func (d *doctor) mend(ctx context.Context, list []*stray) error {
 	return nil
 }
 
-// A server checks its topics, with repair, in two ways. Every three minutes each topic is looked through from end to end. And every prune
-// counts: if there are more records than places, the topic is looked through at once, but not twice within a minute. Whichever server comes
-// first leaves a key behind for the others to see. Of the time of the calls of a check a twentieth at most is Redis's.
+// A server checks its topics, with repair, in two ways. In rounds, three minutes after each other, all its topics are looked through one after the
+// other from end to end. And every prune counts: if there are more records than places, the topic is looked through at once, but not twice
+// within a minute. Of each way, whichever server comes first leaves a key behind for the others to see. Of the time of the calls of a
+// check a twentieth at most is Redis's.
 const (
 	checkFirst = 15 * time.Second
 	checkEvery = 3 * time.Minute
