@@ -35,6 +35,10 @@ func duties(role string) (list []duty) {
 	check := func() {
 		asClient(func(ctx context.Context, c *Client, topic string) { _, _ = c.Check(ctx, topic, true) })
 	}
+	list = append(list, func(ctx context.Context, h *Hand, _ Held) {
+		_ = h.rdb.Set(ctx, h.keys.leases, "a slip", 0).Err()
+		_, _ = h.client().Get(ctx, h.keys.topic, "x")
+	})
 	switch role {
 	case "producer":
 		raw("enqueue now", "enqueue later", "replace running", "replace dead", "cancel running", "cancel dead", "reschedule ready", "reschedule to now")

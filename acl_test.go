@@ -299,6 +299,17 @@ func tour(t *testing.T, producer, worker, operator redis.UniversalClient) {
 		require.Equal(t, []Finding{{Key: "pool", ID: "astray", What: FindingNoPlace, Mended: true}}, report.Findings)
 	}
 
+	// A key of a wrong type, which each of them can name.
+	spoilt := newKeys(defaultPrefix, "spoilt")
+	require.NoError(t, worker.Set(ctx, spoilt.bucket, "a slip", 0).Err())
+	_, err = p.Enqueue(ctx, "spoilt", "", nil, ProcessIn(time.Hour))
+	require.ErrorContains(t, err, spoilt.bucket)
+	for _, c := range []*Client{NewClient(worker), o} {
+		_, err = c.Inspect(ctx, "spoilt")
+		require.ErrorContains(t, err, spoilt.bucket)
+	}
+	require.NoError(t, worker.Del(ctx, spoilt.bucket).Err())
+
 	// Schedules: of each policy, and one that is changed, paused and removed.
 	const timed = "timed"
 	tick := func(name string, every time.Duration, opts ...ScheduleOption) {

@@ -2,6 +2,8 @@ package delayq
 
 import (
 	"context"
+	"fmt"
+	"math"
 	"math/rand/v2"
 	"time"
 )
@@ -14,6 +16,9 @@ const (
 	// removes in one call.
 	pruneEvery = 10 * time.Second
 	pruneLimit = 500
+
+	// nothingDue is how long a topic without due times, leases and slots may wait.
+	nothingDue = time.Duration(math.MaxInt64)
 )
 
 // promoteLoop is the timer of a topic: it promotes what is due, sleeps until the next due time or lease end, at most for a tick, and is
@@ -38,19 +43,30 @@ func (t *topicServer) promoteLoop(ctx context.Context) {
 			healed = time.Now()
 		}
 		again := t.fire(ctx, due, held) || moved >= promoteLimit
-		if now := t.clock.at(time.Now()); now.Sub(pruned).Abs() >= pruneEvery {
-			began := time.Now()
-			if removed, err := t.prune(ctx); err == nil && removed == pruneLimit {
-				continue // there is more
-			}
-			pruned = now // a failure is in the log; the next turn is soon enough
-			wait -= time.Since(began)
-		}
-		if again {
+		began := time.Now()
+		if t.pruneDue(ctx, &pruned) || again {
 			continue
 		}
+		if wait == nothingDue && due+held == 0 && t.server.watches() {
+			t.sleepIdle(ctx, &pruned)
+			continue
+		}
+		wait -= time.Since(began)
 		t.sleepUntilDue(ctx, min(wait, tick-rand.N(tick/10).Truncate(time.Millisecond)))
 	}
+}
+
+// pruneDue prunes if it is time to, and tells whether there is more to be pruned.
+func (t *topicServer) pruneDue(ctx context.Context, pruned *time.Time) (more bool) {
+	now := t.clock.at(time.Now())
+	if now.Sub(*pruned).Abs() < pruneEvery {
+		return false
+	}
+	if removed, err := t.prune(ctx); err == nil && removed == pruneLimit {
+		return true
+	}
+	*pruned = now // a failure is in the log; the next turn is soon enough
+	return false
 }
 
 func (t *topicServer) sleepUntilDue(ctx context.Context, d time.Duration) {
@@ -90,7 +106,7 @@ func (t *topicServer) promote(ctx context.Context, heal bool) (moved int, wait t
 	}
 	wait = time.Duration(r.number(4)) * time.Microsecond
 	if wait < 0 {
-		wait = maxTick
+		wait = nothingDue
 	}
 	return int(max(r.number(2), r.number(3))), wait, int(r.number(5)), int(r.number(6)), nil
 }
@@ -100,13 +116,21 @@ func (t *topicServer) prune(ctx context.Context) (removed int, err error) {
 	call, cancel := context.WithTimeout(t.base, callTimeout)
 	defer cancel()
 	k, o := t.keys, &t.server.o
+	sent := time.Now()
 	r, err := t.server.call.call(call, pruneScript, k.topic, pruneLimit, names(
 		k.pool, k.dead, k.attempts, k.errors, k.moved, k.done, k.results, k.stats, k.bucket, k.leases, k.ready, k.handoff,
 	), o.deadCount, o.deadAge.Milliseconds(), pruneLimit)
 	if ctx.Err() != nil {
 		return 0, ctx.Err()
 	}
-	t.trouble.note("prune", err)
+	if wrong := r.list(4).texts(); err == nil && len(wrong) > 0 {
+		t.trouble.note("prune", fmt.Errorf("prune topic %q: %w", k.topic, t.server.call.blame(call, wrongKeys(wrong), names(wrong...)...)))
+	} else {
+		t.trouble.note("prune", err)
+	}
+	if err == nil {
+		t.clock.read(r.now(), sent, time.Now())
+	}
 	if missing := r.number(3); missing > 0 {
 		t.server.alarm(t)
 	}

@@ -55,25 +55,32 @@ func TestTicksOfServersSpread(t *testing.T) {
 	inBubble(t, func(b *bubble) {
 		const servers = 20
 		var mu sync.Mutex
-		last := make([]time.Time, servers)
+		last := map[string][]time.Time{"promote": make([]time.Time, servers), "prune": make([]time.Time, servers)}
 		for i := range servers {
 			b.serve("a", nothing, delayq.Hooks(onScript(func(e delayq.ScriptEvent) {
-				if e.Name == "promote" {
-					mu.Lock()
-					defer mu.Unlock()
-					last[i] = time.Now()
+				mu.Lock()
+				defer mu.Unlock()
+				if at := last[e.Name]; at != nil {
+					at[i] = time.Now()
 				}
 			})))
 		}
-		b.pass(2 * time.Minute)
-		mu.Lock()
-		defer mu.Unlock()
-		distinct := make(map[time.Time]bool)
-		for _, at := range last {
-			require.WithinDuration(b, time.Now(), at, time.Second)
-			distinct[at.Truncate(time.Millisecond)] = true
+		spread := func(script string, within time.Duration) {
+			b.Helper()
+			mu.Lock()
+			defer mu.Unlock()
+			distinct := make(map[time.Time]bool)
+			for _, at := range last[script] {
+				require.WithinDuration(b, time.Now(), at, within)
+				distinct[at.Truncate(time.Millisecond)] = true
+			}
+			require.GreaterOrEqual(b, len(distinct), servers*3/4)
 		}
-		require.GreaterOrEqual(b, len(distinct), servers*3/4)
+		b.pass(2 * time.Minute)
+		spread("prune", 11*time.Second)
+		b.enqueue("a", "far", delayq.ProcessIn(time.Hour))
+		b.pass(2 * time.Minute)
+		spread("promote", time.Second)
 	})
 }
 

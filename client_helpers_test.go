@@ -168,7 +168,7 @@ func (h *Hand) Bury(held ...Held) string {
 }
 
 // byHand is what stands in the error log of a job that a Hand has failed.
-const byHand = `{"attempt":1,"at":1,"kind":"error","message":"by hand"}`
+const byHand = `{"attempt":1,"at":9999999999999,"kind":"error","message":"by hand"}`
 
 // tryExtend asks for another end of leases.
 func (h *Hand) tryExtend(ending int64, held ...Held) (reply, error) {

@@ -32,12 +32,36 @@ const (
 	// FindingOrphan is an entry in attempts, errors, moved or results that belongs to no job. Repaired: it is removed.
 	FindingOrphan = "orphan"
 
-	// FindingUnreadable is an entry in attempts or moved that is not one. Repaired: it is removed, and counts as none.
+	// FindingFormer is what a former job of the same ID has left in dead or errors: it was lost with the pool, and the ID was enqueued anew
+	// since. Repaired: it is removed with the attempts and all, and the job runs as a new one. To be told from the job's own it must be a minute
+	// older than the job, or in dead while the job is in the bucket.
+	FindingFormer = "former"
+
+	// FindingUnreadable is an entry in attempts or moved that is not one. Repaired: it is removed, and counts as none. Of a schedule, a
+	// state in fired that cannot be read or is of another definition: repaired, it keeps what can be read.
 	FindingUnreadable = "unreadable"
 
-	// FindingScore is a time that no job can have, of more than 13 digits. Repaired: the due time is worked out anew; a lease lapses
-	// now, a dead job was buried now, a done one is kept no longer.
+	// FindingScore is a time that cannot be, of more than 13 digits. Repaired: the due time is worked out anew; a lease lapses
+	// now, a dead job was buried now, a done one is kept no longer; a schedule goes on with the first slot from now on.
 	FindingScore = "score"
+
+	// FindingNoSlot is a schedule that would fire no more: it is neither paused nor ended, and has no next slot. Repaired: a server works out
+	// the first one from now on. Slots since then have neither a job nor a count.
+	FindingNoSlot = "no slot"
+
+	// FindingNoState is a schedule without its state. Repaired: it has a new one, as if nothing had been fired; if it was paused or had
+	// ended, it goes on.
+	FindingNoState = "no state"
+
+	// FindingNoHistory is a schedule without the history of its runs. Repaired: it has an empty one.
+	FindingNoHistory = "no history"
+
+	// FindingNoSchedule is an entry of a schedule that has no definition any more. Repaired: it is removed.
+	FindingNoSchedule = "no schedule"
+
+	// FindingWrongType is a key of a wrong type; the ID is empty. Not repaired: what it holds, nobody knows. What needs that key is not
+	// looked at, the rest is.
+	FindingWrongType = "wrong type"
 
 	// FindingAnchor is the anchor of the leases without a lease. Repaired: it is removed.
 	FindingAnchor = "anchor"
@@ -46,7 +70,7 @@ const (
 // A Finding is one thing that no transition leaves behind: a lost write, an evicted key or a hand has been there.
 type Finding struct {
 	Key    string // the name of the key it was found in, as in docs/protocol.md
-	ID     string // of the job
+	ID     string // of the job, or the name of the schedule; empty for FindingAnchor and FindingWrongType
 	What   string // one of the constants
 	Mended bool   // it was repaired
 }
@@ -63,7 +87,7 @@ type CheckReport struct {
 // hand-deleted key. With repair it puts every job back to where it loses nothing and starts none before it is due; without, it
 // writes nothing. A server does the same by itself, with repair: see docs/operations.md for what it can and cannot tell.
 //
-// It makes one bounded call after the other, a few thousand for each million of jobs, and keeps eight bytes for each ready job. A job whose
+// It makes one bounded call after the other, one to two thousand for each million of jobs, and keeps eight bytes for each ready job. A job whose
 // place was lost goes to the tail of ready, or to the bucket; those found together go in the order of their due times. A
 // dead one is dead again if its books tell. The report of what was looked at so far is returned beside an error, too. Safe for
 // concurrent use.
@@ -80,8 +104,8 @@ func (c *Client) Check(ctx context.Context, topic string, repair bool) (*CheckRe
 
 const (
 	checkBytes    = 256 << 10 // about how much of records and books one call looks at
-	checkLimit    = 500       // the most entries of a key that one call looks at
-	checkWalk     = 1000      // how many IDs of ready one call reads; mend.lua looks at as many of either end
+	checkLimit    = 1000      // the most entries of a key that one call looks at
+	checkWalk     = 5000      // how many IDs of ready one call reads
 	checkStrays   = 10_000    // how many jobs without a place are dealt with at a time
 	checkMend     = 100       // the most jobs that one call mends
 	checkFindings = 1000      // the most findings that a report lists
@@ -105,6 +129,7 @@ type doctor struct {
 
 	seed    maphash.Seed
 	waiting []uint64 // hashes of the IDs in ready and handoff, sorted
+	wrong   []string // keys of a wrong type
 	strays  []string // IDs that have no place, as far as is known
 	late    []string // IDs with an impossible time in the bucket
 	average int      // bytes of an entry of the key that is looked through
@@ -128,14 +153,14 @@ func (d *doctor) check(ctx context.Context) error {
 		return err
 	}
 	lists := sizes[len(d.keys.checked()):]
-	if slices.Max(lists) > 0 {
+	if slices.Max(lists) > 0 && d.sound(d.keys.pool) {
 		if err := d.walk(ctx, func(id string) { d.waiting = append(d.waiting, maphash.String(d.seed, id)) }); err != nil {
 			return err
 		}
 		slices.Sort(d.waiting)
 	}
 	for i, key := range d.keys.checked() {
-		if sizes[i] == 0 {
+		if sizes[i] <= 0 || !d.sound(key) {
 			continue
 		}
 		d.average = checkBytes / 10 // until it is known
@@ -143,7 +168,7 @@ func (d *doctor) check(ctx context.Context) error {
 			if cursor, _, err = d.slice(ctx, d.keys.name(key), cursor, min(max(checkBytes/d.average, 1), checkLimit)); err != nil {
 				return err
 			}
-			if len(d.strays) >= checkStrays || cursor == "0" {
+			if len(d.strays)+len(d.late) >= checkStrays || cursor == "0" {
 				if err := d.settle(ctx); err != nil {
 					return err
 				}
@@ -153,7 +178,24 @@ func (d *doctor) check(ctx context.Context) error {
 			}
 		}
 	}
-	return d.settle(ctx)
+	return nil
+}
+
+// sound tells whether a key can be looked through: neither it nor any that this needs is of a wrong type.
+func (d *doctor) sound(key string) bool {
+	k := d.keys
+	needs := []string{k.pool, k.leases}
+	switch key {
+	case k.pool, k.bucket: // what is found there is looked up and mended
+		needs = append(needs, k.bucket, k.dead, k.ready, k.handoff, k.attempts, k.moved)
+	case k.done, k.results:
+		needs = []string{k.done, k.results}
+	case k.schedules:
+		needs = []string{k.slots, k.waiting, k.fired}
+	case k.slots, k.waiting, k.fired, k.runs:
+		needs = []string{k.schedules}
+	}
+	return !slices.ContainsFunc(append(needs, key), func(name string) bool { return slices.Contains(d.wrong, name) })
 }
 
 // paced makes a call and the pause after it.
@@ -197,14 +239,20 @@ func (d *doctor) slice(ctx context.Context, part, cursor string, limit int) (nex
 	for i := range r.list(5) {
 		found := Finding{r.list(5).text(i), r.list(6).text(i), r.list(7).text(i), r.list(8).number(i) == 1}
 		switch {
-		case found.What == FindingNoPlace:
-			if _, in := slices.BinarySearch(d.waiting, maphash.String(d.seed, found.ID)); !in {
-				d.strays = append(d.strays, found.ID)
-			}
+		case found.What == FindingWrongType:
+			d.wrong = append(d.wrong, found.Key)
+			found.Key = k.name(found.Key)
+			d.note(found)
 		case found.What == FindingScore && found.Key == k.name(k.bucket):
 			d.late = append(d.late, found.ID)
 		default:
 			d.note(found)
+		}
+	}
+	for i, nowhere := 0, r.list(10); i < len(nowhere); i++ {
+		id := nowhere.text(i)
+		if _, in := slices.BinarySearch(d.waiting, maphash.String(d.seed, id)); !in {
+			d.strays = append(d.strays, id)
 		}
 	}
 	for i := range r.list(9) {
@@ -238,7 +286,7 @@ func (d *doctor) walk(ctx context.Context, see func(id string)) error {
 			return err
 		}
 		if most == 0 {
-			most = 4*length + 100*checkWalk
+			most = 4*length + 20*checkWalk
 		}
 		for i := range ids {
 			see(ids.text(i))
@@ -285,25 +333,25 @@ func (d *doctor) settle(ctx context.Context) error {
 	if err := d.winnow(ctx, missing); err != nil {
 		return err
 	}
-	ids := slices.AppendSeq(d.late, maps.Keys(missing))
+	slices.Sort(d.late)
+	ids := slices.AppendSeq(slices.Compact(d.late), maps.Keys(missing)) // a scan can give an ID twice
 	d.strays, d.late = nil, nil
 	var list []*stray
-	for ids := range slices.Chunk(ids, min(max(checkBytes/d.average, 1), checkMend)) {
-		var r reply
-		err := d.paced(ctx, func(ctx context.Context) (err error) {
-			r, err = d.call.lookUp(ctx, d.keys, ids)
-			return err
-		})
+	for len(ids) > 0 {
+		some := ids[:min(len(ids), checkMend)]
+		r, err := d.lookUp(ctx, some)
 		if err != nil {
 			return err
 		}
-		for i, id := range ids {
+		n := min(len(r.list(2)), len(some))
+		for i, id := range some[:n] {
 			if s := d.diagnose(id, func(column int) string { return r.list(2 + column).text(i) }); s != nil {
 				list = append(list, s)
 			} else {
 				delete(missing, id)
 			}
 		}
+		ids = ids[n:]
 	}
 	if err := d.winnow(ctx, missing); err != nil {
 		return err
@@ -322,6 +370,24 @@ func (d *doctor) settle(ctx context.Context) error {
 		list = list[n:]
 	}
 	return nil
+}
+
+// lookUp reads what is known of jobs, or of the first of them if they are large.
+func (d *doctor) lookUp(ctx context.Context, ids []string) (r reply, err error) {
+	k := *d.keys
+	for _, key := range []*string{&k.errors, &k.done, &k.results} { // it can do without these
+		if slices.Contains(d.wrong, *key) {
+			*key = k.nothing()
+		}
+	}
+	err = d.paced(ctx, func(ctx context.Context) (err error) {
+		r, err = d.call.lookUp(ctx, &k, checkBytes, ids)
+		return err
+	})
+	if err == nil && len(r.list(2)) == 0 {
+		err = fmt.Errorf("check topic %q: %w", k.topic, errReply)
+	}
+	return r, err
 }
 
 // winnow removes from missing what is in ready or handoff.
@@ -427,14 +493,15 @@ func (d *doctor) mend(ctx context.Context, list []*stray) error {
 	return nil
 }
 
-// A server checks its topics, with repair, in two ways. Every three minutes each topic is looked through from end to end. And every prune
-// counts: if there are more records than places, the topic is looked through at once, but not twice within a minute. Whichever server comes
-// first leaves a key behind for the others to see. Of the time of the calls of a check a twentieth at most is Redis's.
+// A server checks its topics, with repair, in two ways. In rounds, three minutes after each other, all its topics are looked through one after the
+// other from end to end. And every prune counts: if there are more records than places, the topic is looked through at once, but not twice
+// within a minute. Of each way, whichever server comes first leaves a key behind for the others to see. Of the time of the calls of a
+// check a twentieth at most is Redis's.
 const (
 	checkFirst = 15 * time.Second
 	checkEvery = 3 * time.Minute
 	checkAgain = time.Minute
-	checkPause = 100 * time.Millisecond
+	checkPause = 20 * time.Millisecond
 	checkShare = 20
 )
 
@@ -512,6 +579,9 @@ func (t *topicServer) check(ctx context.Context, turn string, every time.Duratio
 	var found []string
 	for _, what := range slices.Sorted(maps.Keys(d.report.Found)) {
 		found = append(found, fmt.Sprintf("%s: %d", what, d.report.Found[what]))
+	}
+	for _, key := range d.wrong {
+		found = append(found, fmt.Sprintf("%s is not a %s", key, typeOf(key)))
 	}
 	t.trouble.log.Warn("mend", "count", d.report.Mended, "err", strings.Join(found, ", "))
 }

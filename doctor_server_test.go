@@ -95,6 +95,25 @@ func TestTakenTooEarlyIsPutBack(t *testing.T) {
 	})
 }
 
+// A counter key of a wrong type stops neither prune nor check, and the log names it. (J11)
+func TestServerNamesAWrongTypeAndGoesOn(t *testing.T) {
+	inBubble(t, func(b *bubble) {
+		var log logbook
+		stats := bubblePrefix + ":{t}:stats"
+		require.NoError(b, b.rdb.Set(b.Context(), stats, "a slip", 0).Err())
+		b.serve("t", func(context.Context, *delayq.Job) error { return nil }, log.to())
+		b.enqueue("t", "lost", delayq.ProcessIn(time.Minute))
+		require.NoError(b, b.rdb.ZRem(b.Context(), bubblePrefix+":{t}:bucket", "lost").Err())
+		b.pass(2 * time.Minute)
+		require.Empty(b, b.state("t", "lost"))
+		require.Len(b, log.with("msg=prune", "level=ERROR", stats), 1)
+		require.NotEmpty(b, log.with("msg=mend", "no place: 1", "wrong type: 1", stats+" is not a hash"))
+		require.NoError(b, b.rdb.Del(b.Context(), stats).Err())
+		b.pass(11 * time.Second)
+		require.Len(b, log.with("msg=\"prune works again\""), 1)
+	})
+}
+
 // However many servers a topic has, one of them checks it, every three minutes.
 func TestServersTakeTurnsToCheck(t *testing.T) {
 	inBubble(t, func(b *bubble) {
@@ -109,7 +128,7 @@ func TestServersTakeTurnsToCheck(t *testing.T) {
 	})
 }
 
-// Ten idle topics cost Redis at most fifteen commands a second, the checks included.
+// Ten idle topics cost Redis at most five commands a second, the checks included. (G11)
 func TestTenIdleTopicsAreQuiet(t *testing.T) {
 	inBubble(t, func(b *bubble) {
 		w := newWire(b.redis)
@@ -123,8 +142,34 @@ func TestTenIdleTopicsAreQuiet(t *testing.T) {
 		before := w.requests()
 		b.pass(10 * time.Minute)
 		perSecond := float64(w.requests()-before) / 600
-		require.LessOrEqual(b, perSecond, 15.0)
-		require.Greater(b, perSecond, 10.0, "or this test counts the wrong thing")
+		require.LessOrEqual(b, perSecond, 5.0)
+		require.Greater(b, perSecond, 4.0, "or this test counts the wrong thing")
+	})
+}
+
+// An idle topic that nobody wakes, since the message was lost, finds its job within a tick.
+func TestIdleTopicFindsAJobWithinATick(t *testing.T) {
+	inBubble(t, func(b *bubble) {
+		other := delayq.NewClient(b.rdb, delayq.Prefix("other"))
+		var starts recorder
+		serveMany(b.T, b.rdb, bubblePrefix, func(s *delayq.Server) {
+			for i := range 3 {
+				s.HandlerFunc(fmt.Sprint("t", i), starts.then(nil))
+			}
+		})
+		for i := range 20 {
+			b.pass(7*time.Second + time.Duration(i)*77*time.Millisecond)
+			id, delay := strconv.Itoa(i), time.Duration(1+i%4)*400*time.Millisecond
+			job, err := other.Enqueue(b.Context(), "t1", id, nil, delayq.ProcessIn(delay)) // its messages go elsewhere
+			require.NoError(b, err)
+			record := b.rdb.HGet(b.Context(), "other:{t1}:pool", id).Val()
+			enqueued := time.Now()
+			require.NoError(b, b.rdb.ZAdd(b.Context(), bubblePrefix+":{t1}:bucket", zsetMember(id, job.Due)).Err())
+			require.NoError(b, b.rdb.HSet(b.Context(), bubblePrefix+":{t1}:pool", id, record).Err())
+			b.pass(4 * time.Second)
+			require.Len(b, starts.of(id), 1)
+			require.LessOrEqual(b, starts.of(id)[0].at.Sub(enqueued), max(delay, time.Second))
+		}
 	})
 }
 
@@ -150,7 +195,7 @@ func checkUnderLoad(t *testing.T, rdb redis.UniversalClient, damage bool) {
 
 	var mu sync.Mutex
 	running, done, cancelled, slept := map[string]int{}, map[string]int{}, map[string]bool{}, map[string]bool{}
-	var wrong []string
+	var wrong, twice []string
 	chance := func(job *delayq.Job) *rand.Rand {
 		number, _ := strconv.ParseUint(job.ID, 10, 64) // written below
 		return rand.New(rand.NewPCG(seed, uint64(job.Attempt)*1000+number))
@@ -165,7 +210,7 @@ func checkUnderLoad(t *testing.T, rdb redis.UniversalClient, damage bool) {
 			wrong = append(wrong, job.ID+" runs though it was cancelled")
 		}
 		if !damage && (running[job.ID] > 1 || done[job.ID] > 0) {
-			wrong = append(wrong, job.ID+" runs twice")
+			twice = append(twice, job.ID)
 		}
 		first := !slept[job.ID]
 		slept[job.ID] = true
@@ -253,9 +298,11 @@ func checkUnderLoad(t *testing.T, rdb redis.UniversalClient, damage bool) {
 		id := strconv.Itoa(i)
 		require.True(t, done[id] > 0 || called[id], "%s is lost", id)
 	}
+	info, err := client.Inspect(ctx, "t")
+	require.NoError(t, err)
 	if damage {
-		info, err := client.Inspect(ctx, "t")
-		require.NoError(t, err)
 		require.Positive(t, info.Counters["mended"])
 	}
+	// On a busy machine a server may be too late for a lease. Nothing else makes a job run twice.
+	require.LessOrEqual(t, int64(len(twice)), info.Counters["reclaimed"], twice)
 }

@@ -344,6 +344,9 @@ func (t *topicServer) plan(place, name, from, raw, text string, now int64) (firi
 	if err := json.Unmarshal([]byte(text), &state); err != nil {
 		return firing{}, fmt.Errorf("state: %w", err)
 	}
+	if state.Nonce != d.nonce {
+		return firing{}, errors.New("state: of another definition") // a check repairs it
+	}
 	at, err := strconv.ParseFloat(from, 64)
 	if err != nil {
 		return firing{}, fmt.Errorf("slot: %w", err)

@@ -2,6 +2,7 @@ package delayq
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -257,6 +258,33 @@ func TestFirePassesOverPoison(t *testing.T) {
 		list, err := b.client.Schedules(ctx, "topic")
 		require.NoError(b, err)
 		require.Len(b, slices.DeleteFunc(list, func(i *ScheduleInfo) bool { return i.Undecodable != nil }), 1)
+	})
+}
+
+// A state that is not of the definition is left for a check to mend, and no loop goes round and round meanwhile.
+func TestFireLeavesAStateOfAnotherDefinition(t *testing.T) {
+	eachFire(t, func(b *fireBench) {
+		ctx := b.Context()
+		text, err := b.rdb.HGet(ctx, b.keys.fired, "s").Result()
+		require.NoError(b, err)
+		var state map[string]any
+		require.NoError(b, json.Unmarshal([]byte(text), &state))
+		state["nonce"] = "0123456789abcdef"
+		other, err := json.Marshal(state)
+		require.NoError(b, err)
+		require.NoError(b, b.rdb.HSet(ctx, b.keys.fired, "s", other).Err())
+		ts := b.server()
+		_, _, due, held, err := ts.promote(ctx, false)
+		require.NoError(b, err)
+		require.Equal(b, 1, due)
+		require.False(b, ts.fire(ctx, due, held), "nothing has happened")
+		require.Contains(b, ts.firer.bad["s"], "another definition")
+		require.Empty(b, b.jobs())
+
+		require.NoError(b, b.rdb.HSet(ctx, b.keys.fired, "s", text).Err())
+		ts.firer.last = time.Time{} // a tick later
+		require.True(b, ts.fire(ctx, due, held))
+		require.Equal(b, []string{b.id}, b.jobs())
 	})
 }
 

@@ -45,7 +45,7 @@ func (c *Client) Get(ctx context.Context, topic, id string) (*JobInfo, error) {
 
 // get looks up jobs, at most 1,000, and leaves out those that do not exist.
 func (c *Client) get(ctx context.Context, topic string, ids []string) ([]*JobInfo, error) {
-	r, err := c.scripts.lookUp(ctx, newKeys(c.o.prefix, topic), ids)
+	r, err := c.scripts.lookUp(ctx, newKeys(c.o.prefix, topic), 0, ids)
 	if err != nil {
 		return nil, err
 	}
@@ -60,11 +60,12 @@ func (c *Client) get(ctx context.Context, topic string, ids []string) ([]*JobInf
 	return list, nil
 }
 
-// lookUp is one call of the get script.
-func (c caller) lookUp(ctx context.Context, k *keys, ids []string) (reply, error) {
-	args := make([]any, len(ids))
-	for i, id := range ids {
-		args[i] = id
+// lookUp is one call of the get script. With bytes other than 0 the answer may be about the first of ids only.
+func (c caller) lookUp(ctx context.Context, k *keys, bytes int, ids []string) (reply, error) {
+	args := make([]any, 1, 1+len(ids))
+	args[0] = bytes
+	for _, id := range ids {
+		args = append(args, id)
 	}
 	return c.call(ctx, getScript, k.topic, len(ids), names(
 		k.pool, k.bucket, k.leases, k.dead, k.attempts, k.errors, k.moved, k.done, k.results,
@@ -173,7 +174,7 @@ func (c *Client) List(ctx context.Context, topic string, state State, offset, li
 		err = fmt.Errorf("%w: state %q", ErrInvalid, state)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("list topic %q: %w", topic, err)
+		return nil, fmt.Errorf("list topic %q: %w", topic, c.scripts.blame(ctx, err, k.bucket, k.ready, k.leases, k.dead, k.done))
 	}
 	if len(ids) == 0 {
 		return nil, nil
@@ -269,7 +270,7 @@ func (c *Client) Topics(ctx context.Context) ([]string, error) {
 	for cursor := uint64(0); ; {
 		some, next, err := c.rdb.SScan(ctx, topicsKey(c.o.prefix), cursor, "", 100).Result()
 		if err != nil {
-			return nil, fmt.Errorf("topics of %q: %w", c.o.prefix, err)
+			return nil, fmt.Errorf("topics of %q: %w", c.o.prefix, c.scripts.blame(ctx, err, topicsKey(c.o.prefix)))
 		}
 		names = append(names, some...)
 		if cursor = next; cursor == 0 {
@@ -287,7 +288,7 @@ func (c *Client) Servers(ctx context.Context) ([]ServerInfo, error) {
 	}
 	list, err := readServers(ctx, c.rdb, c.o.prefix)
 	if err != nil || len(list) == 0 {
-		return nil, err
+		return nil, c.scripts.blame(ctx, err, serversKey(c.o.prefix))
 	}
 	now, err := c.rdb.Time(ctx).Result()
 	if err != nil {

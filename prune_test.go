@@ -147,3 +147,54 @@ func TestPruneCounts(t *testing.T) {
 		require.EqualValues(t, 2, info.Counters["pruned"])
 	})
 }
+
+// A key of a wrong type is told, and what does not need it goes on. (J11)
+func TestPruneGoesOnBesideAWrongType(t *testing.T) {
+	eachHand(t, func(t *testing.T, h *Hand) {
+		for _, key := range keysIn(t, "prune") {
+			h := NewHand(t, h.rdb, redistest.Prefix(t), "topic")
+			h.buryAll("a", "b", "c")
+			_, err := h.client().Enqueue(t.Context(), "topic", "done", nil, Retention(time.Millisecond))
+			require.NoError(t, err)
+			require.Equal(t, "o", h.Ack(h.TakeOne("done")))
+			require.NoError(t, h.rdb.ZIncrBy(t.Context(), h.keys.done, -1000, "done").Err())
+			h.put("+0", "lost")
+			require.NoError(t, h.rdb.Del(t.Context(), h.keys.ready).Err())
+			h.deface(key)
+			r, err := h.tryPrune(1, time.Hour, 500)
+			require.NoError(t, err)
+			require.Equal(t, []string{h.Key(key)}, r.list(4).texts())
+			removed, missing := 3, 1
+			switch key {
+			case "pool", "dead":
+				removed, missing = 1, 0
+			case "done", "results":
+				removed = 2
+			case "bucket", "leases", "ready", "handoff":
+				missing = 0
+			}
+			require.EqualValues(t, removed, r.number(2), key)
+			require.EqualValues(t, missing, r.number(3), key)
+		}
+		h.deface("stats")
+		r, err := h.tryPrune(1, time.Hour, 500)
+		require.NoError(t, err)
+		require.Equal(t, []string{h.keys.stats}, r.list(4).texts())
+	})
+}
+
+// The pool alone is lost: prune tells that there are places without records, at once and not with the next regular check.
+func TestPruneTellsOfALostPool(t *testing.T) {
+	eachHand(t, func(t *testing.T, h *Hand) {
+		h.buryAll("a", "b", "c")
+		h.put("+3600000", "d")
+		r, err := h.tryPrune(9, time.Hour, 500)
+		require.NoError(t, err)
+		require.Zero(t, r.number(3))
+		require.NoError(t, h.rdb.Del(t.Context(), h.keys.pool).Err())
+		h.put("+0", "new")
+		r, err = h.tryPrune(9, time.Hour, 500)
+		require.NoError(t, err)
+		require.EqualValues(t, 3, r.number(3))
+	})
+}

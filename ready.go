@@ -163,6 +163,7 @@ func (t *topicServer) wait(ctx context.Context, slow *pace) {
 		// Not a child of ctx: a deadline of that would look like a dead connection. The stop closes the connection.
 		call, cancel := context.WithTimeout(context.WithoutCancel(ctx), waitTimeout+waitMargin)
 		err := s.waits.BLMove(call, t.keys.ready, t.keys.handoff, "LEFT", "RIGHT", waitTimeout).Err()
+		err = s.call.blame(call, err, t.keys.ready, t.keys.handoff)
 		cancel()
 		if ctx.Err() != nil {
 			return

@@ -245,6 +245,7 @@ type moved struct {
 	spent int
 }
 
+// parseMoved reads an entry. A number of more than 13 digits is none: check.lua removes such an entry.
 func parseMoved(s string) (m moved, ok bool) {
 	field := strings.Fields(s)
 	if len(field) != 3 {
@@ -254,7 +255,7 @@ func parseMoved(s string) (m moved, ok bool) {
 	m.due, err1 = strconv.ParseInt(field[0], 10, 64)
 	m.spent, err2 = strconv.Atoi(field[2])
 	m.why = field[1]
-	return m, err1 == nil && err2 == nil
+	return m, err1 == nil && err2 == nil && m.due >= 0 && m.due <= maxDueMS && m.spent >= 0 && m.spent <= maxDueMS
 }
 
 func msTime(ms int64) time.Time { return time.UnixMilli(ms) }

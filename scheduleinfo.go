@@ -168,7 +168,7 @@ func (c *Client) schedules(ctx context.Context, topic string) ([]*ScheduleInfo, 
 	for cursor := uint64(0); ; {
 		pairs, next, err := c.rdb.HScan(ctx, k.fired, cursor, "", schedulesPage).Result()
 		if err != nil {
-			return nil, err
+			return nil, c.scripts.blame(ctx, err, k.fired)
 		}
 		for i := 0; i < len(pairs); i += 2 {
 			found = append(found, pairs[i])
@@ -311,17 +311,18 @@ func (c *Client) runs(ctx context.Context, topic, name string, limit int) (list 
 	if err != nil {
 		return nil, err
 	}
+	key := newKeys(c.o.prefix, topic).runs
 	fields := make([]string, 1, 1+maxRuns)
 	fields[0] = name
 	for i := range maxRuns {
 		fields = append(fields, fmt.Sprintf("%s\n%d", name, i))
 	}
-	values, err := c.rdb.HMGet(ctx, newKeys(c.o.prefix, topic).runs, fields...).Result()
+	values, err := c.rdb.HMGet(ctx, key, fields...).Result()
 	if err == nil && values[0] == nil {
 		err = ErrNotFound
 	}
 	if err != nil {
-		return nil, fmt.Errorf("topic %q: %w", topic, err)
+		return nil, fmt.Errorf("topic %q: %w", topic, c.scripts.blame(ctx, err, key))
 	}
 	log := reply(values)
 	counts, _, _ := strings.Cut(log.text(0), " ")

@@ -33,6 +33,9 @@ var (
 	//go:embed lua/prelude/stats.lua
 	statsPart string
 
+	//go:embed lua/prelude/measure.lua
+	measurePart string
+
 	//go:embed lua/prelude/lease.lua
 	leasePart string
 
@@ -122,11 +125,11 @@ var (
 
 	//go:embed lua/prune.lua
 	pruneLua    string
-	pruneScript = newScript("prune", pruneLua, nowPart)
+	pruneScript = newScript("prune", pruneLua, nowPart, measurePart)
 
 	//go:embed lua/check.lua
 	checkLua    string
-	checkScript = newScript("check", checkLua, nowPart, statsPart, leasePart)
+	checkScript = newScript("check", checkLua, nowPart, statsPart, leasePart, measurePart, schedulePart)
 
 	//go:embed lua/mend.lua
 	mendLua    string
@@ -221,6 +224,14 @@ func (r reply) list(i int) reply {
 	return nil
 }
 
+func (r reply) texts() []string {
+	list := make([]string, len(r))
+	for i := range r {
+		list[i] = r.text(i)
+	}
+	return list
+}
+
 func (r reply) now() int64 { return r.number(1) }
 
 // A processor sends a command to Redis: a client does.
@@ -233,6 +244,35 @@ type caller struct {
 	rdb   processor
 	hooks *hooks
 }
+
+// blame adds to an error of Redis about the type of a key which of the keys it is: Redis does not tell. It costs a call for each key, only then.
+func (c caller) blame(ctx context.Context, err error, keys ...any) error {
+	if err == nil || !answered(err) || !strings.Contains(err.Error(), wrongType) {
+		return err
+	}
+	for _, key := range keys {
+		name, _ := key.(string)
+		cmd := redis.NewStatusCmd(ctx, "type", name)
+		if c.rdb.Process(ctx, cmd) != nil {
+			return err // the right is missing, or Redis has gone: what there is must do
+		}
+		if is, should := cmd.Val(), typeOf(name); is != should && is != "none" {
+			return fmt.Errorf("key %q is a %s and not a %s: %w", name, is, should, err)
+		}
+	}
+	return err
+}
+
+// wrongKeys is what a script says of keys that it has gone on without, as an error of Redis.
+type wrongKeys []string
+
+func (w wrongKeys) Error() string { return fmt.Sprintf("%s %q", wrongType, []string(w)) }
+
+// RedisError tells answered that Redis has said it.
+func (w wrongKeys) RedisError() {}
+
+// wrongType is in every error of Redis about the type of a key.
+const wrongType = "WRONGTYPE"
 
 // call runs s. On NOSCRIPT, after a restart or a failover of Redis, the script's text is sent. An error says which transition of
 // which topic it was.
@@ -260,7 +300,7 @@ func (c caller) call(ctx context.Context, s *script, topic string, jobs int, key
 	}
 	switch {
 	case err != nil:
-		err = fmt.Errorf("%s topic %q: %w", s.name, topic, err)
+		err = fmt.Errorf("%s topic %q: %w", s.name, topic, c.blame(ctx, err, keys...))
 	case len(r) < 2 || r.status() == "":
 		err = fmt.Errorf("%s topic %q: %w", s.name, topic, errReply)
 	}

@@ -49,6 +49,7 @@ type Server struct {
 	dials  [2]*dialed            // their connections
 	outage *outage
 	alarms chan *topicServer // topics that have lost jobs
+	watch  watch
 
 	mu         sync.Mutex
 	errs       []error // what is wrong with what the server was given
@@ -226,6 +227,7 @@ func (s *Server) Run(ctx context.Context) error {
 		defer close(beaten)
 		s.heartbeatLoop(beating, fetch)
 	})
+	working.Go(func() { s.watchLoop(fetch) })
 	working.Go(func() { s.checkLoop(fetch) })
 	working.Go(func() { s.alarmLoop(fetch) })
 

@@ -71,14 +71,39 @@ func newKeys(prefix, topic string) *keys {
 
 // checked lists the keys that a check looks through, in an order in which what is found in one does not hide what is in the next.
 func (k *keys) checked() []string {
-	return []string{k.pool, k.bucket, k.leases, k.dead, k.attempts, k.errors, k.moved, k.done, k.results}
+	return []string{
+		k.pool, k.bucket, k.leases, k.dead, k.attempts, k.errors, k.moved, k.done, k.results,
+		k.schedules, k.slots, k.waiting, k.fired, k.runs,
+	}
 }
 
 // name is what a key of the topic is called in the protocol.
 func (k *keys) name(key string) string { return strings.TrimPrefix(key, k.root) }
 
+// typeOf is the type that a key of a topic or of a prefix must have, as TYPE calls it.
+func typeOf(key string) string {
+	name := key[strings.LastIndexByte(key, ':')+1:]
+	if _, after, ok := strings.Cut(key, "}:"); ok {
+		name, _, _ = strings.Cut(after, ":")
+	}
+	switch name {
+	case "ready", "handoff", "taken":
+		return "list"
+	case "bucket", "leases", "dead", "done", "slots", "waiting":
+		return "zset"
+	case "topics":
+		return "set"
+	case "receipt":
+		return "string"
+	}
+	return "hash"
+}
+
 // turn is the key that says that a server has checked the topic lately, for a reason.
 func (k *keys) turn(reason string) string { return k.receipt(reason) }
+
+// nothing is a key that never exists: no lane has that name.
+func (k *keys) nothing() string { return k.receipt("nothing") }
 
 // receipt is the key under which the last numbered call of a lane leaves its reply.
 func (k *keys) receipt(lane string) string { return k.root + "receipt:" + lane }

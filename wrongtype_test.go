@@ -114,7 +114,7 @@ func breakOne(t *testing.T, h *Hand, call, key string) {
 	_, err := breakable[call](h, running)
 	if err != nil {
 		require.ErrorContains(t, err, "WRONGTYPE")
-		require.ErrorContains(t, err, scriptOf(call)+` topic "topic"`)
+		require.ErrorContains(t, err, fmt.Sprintf(`%s topic "topic": key %q is a string and not a %s: `, scriptOf(call), h.Key(key), typeOf(h.Key(key))))
 		require.True(t, answered(err))
 	}
 	mend()
@@ -245,4 +245,81 @@ func (h *Hand) sketch() map[string][]string {
 		slices.Sort(keys)
 	}
 	return all
+}
+
+// What errors say of types is what the headers of the scripts say.
+func TestTypesOfKeys(t *testing.T) {
+	k := newKeys("a:b", "t:opic")
+	full := func(name string) string {
+		switch name {
+		case "receipt":
+			return k.receipt("lane")
+		case "servers":
+			return serversKey("a:b")
+		}
+		return k.root + name
+	}
+	seen := 0
+	for _, s := range allScripts {
+		for _, found := range regexp.MustCompile(`(?m)^-- KEYS\[\d+\] +(\w+) +(\w+)`).FindAllStringSubmatch(fmt.Sprint(s.text), -1) {
+			name, should := found[1], found[2]
+			if s.name == "take" && name == "receipt" {
+				require.Equal(t, should, typeOf(k.taken("server")))
+				continue
+			}
+			require.Equal(t, should, typeOf(full(name)), "%s: %s", s.name, name)
+			seen++
+		}
+	}
+	require.Greater(t, seen, 100)
+	require.Equal(t, "set", typeOf(topicsKey("a:b")))
+}
+
+// mute is a client without the right to ask for a type.
+type mute struct{ redis.UniversalClient }
+
+func (m mute) Process(ctx context.Context, cmd redis.Cmder) error {
+	if cmd.Name() == "type" {
+		cmd.SetErr(proto("NOPERM this user has no permissions to run the 'type' command"))
+		return cmd.Err()
+	}
+	return m.UniversalClient.Process(ctx, cmd)
+}
+
+type proto string
+
+func (p proto) Error() string { return string(p) }
+func (p proto) RedisError()   {}
+
+// Without the right to ask there is the error of Redis.
+func TestWrongTypeWithoutTheRightToAsk(t *testing.T) {
+	eachHand(t, func(t *testing.T, h *Hand) {
+		h.deface("pool")
+		_, err := NewClient(h.rdb, Prefix(h.prefix())).Inspect(t.Context(), "topic")
+		require.ErrorContains(t, err, fmt.Sprintf(`inspect topic "topic": key %q is a string and not a hash: `, h.keys.pool))
+		c := caller{mute{h.rdb}, &hooks{}}
+		_, err = c.lookUp(t.Context(), h.keys, 0, []string{"a"})
+		require.ErrorContains(t, err, "WRONGTYPE")
+		require.NotContains(t, err.Error(), "pool")
+		require.True(t, answered(err))
+	})
+}
+
+// Calls that are no scripts name the key too. (J11)
+func TestWrongTypeOfPlainCommandsIsNamed(t *testing.T) {
+	eachHand(t, func(t *testing.T, h *Hand) {
+		c := h.client()
+		for key, call := range map[string]func() error{
+			h.keys.ready:           func() error { _, err := c.List(t.Context(), "topic", StateReady, 0, 1); return err },
+			h.keys.done:            func() error { _, err := c.List(t.Context(), "topic", StateDone, 0, 1); return err },
+			h.keys.fired:           func() error { _, err := c.Schedules(t.Context(), "topic"); return err },
+			h.keys.runs:            func() error { _, err := c.Runs(t.Context(), "topic", "s", 1); return err },
+			topicsKey(h.prefix()):  func() error { _, err := c.Topics(t.Context()); return err },
+			serversKey(h.prefix()): func() error { _, err := c.Servers(t.Context()); return err },
+		} {
+			require.NoError(t, h.rdb.Set(t.Context(), key, "a slip", 0).Err())
+			require.ErrorContains(t, call(), fmt.Sprintf("key %q is a string and not a %s: ", key, typeOf(key)))
+			require.NoError(t, h.rdb.Del(t.Context(), key).Err())
+		}
+	})
 }

@@ -68,7 +68,7 @@ func TestServerStartsOnAFullRedis(t *testing.T) {
 	heal()
 }
 
-// TestWrongTypeIsNamed (J11, A6, sidekiq#1322, bullmq#1207): each key of a topic in turn is of a wrong type. The error names what could not be done, other
+// TestWrongTypeIsNamed (J11, A6, sidekiq#1322, bullmq#1207): each key of a topic in turn is of a wrong type. The error names what could not be done and the key, other
 // topics go on, and when the key is right again the topic does too. A key that only serves bookkeeping stops nothing.
 func TestWrongTypeIsNamed(t *testing.T) {
 	bookkeeping := map[string]bool{"stats": true, "errors": true, "results": true, "done": true}
@@ -90,7 +90,8 @@ func TestWrongTypeIsNamed(t *testing.T) {
 				return
 			}
 			eventually(t, "error in the log", patient, func() bool {
-				return err != nil && strings.Contains(err.Error(), "WRONGTYPE") || errorsIn(w.Log(), "WRONGTYPE", "topic=bad") > 0
+				return err != nil && strings.Contains(err.Error(), "WRONGTYPE") && strings.Contains(err.Error(), name) ||
+					errorsIn(w.Log(), "WRONGTYPE", "topic=bad", name) > 0
 			})
 			require.NoError(t, b.direct.Del(t.Context(), name).Err())
 			if err != nil {
@@ -111,7 +112,7 @@ func TestBookkeepingThatIsForbidden(t *testing.T) {
 	b.put(10, rig.Task{Steps: []string{"err", "ok"}, Retries: -1, Options: []delayq.JobOption{delayq.Backoff(time.Millisecond, time.Millisecond)}})
 	b.awaitN(10, "ack", is(rig.OpSettled, "acked"))
 	require.Equal(t, 20, len(b.events(is(rig.OpStart, ""))))
-	eventually(t, "a word about it", patient, func() bool { return errorsIn(w.Log(), "WRONGTYPE") > 0 })
+	eventually(t, "a word about it", patient, func() bool { return errorsIn(w.Log(), "WRONGTYPE", b.prefix+":{t}:stats") > 0 })
 }
 
 // TestMissingRightIsNamed (J10, bull#2113): one command after the other is taken from the user of the server. Nothing is silent: the log has an

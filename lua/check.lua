@@ -9,28 +9,40 @@
 -- KEYS[7]   moved     hash, job id to its present due time, if that is not the record's
 -- KEYS[8]   done      zset, job id scored by the time until which it is kept
 -- KEYS[9]   results   hash, job id to what is kept of it
--- KEYS[10]  ready     list of job ids, next one at the head
--- KEYS[11]  handoff   list of job ids between a server's wait and its take
--- KEYS[12]  stats     hash, counter to number
--- ARGV[1]   part      which of the first eleven keys, by its name here; or all, for what shows without looking through any
+-- KEYS[10]  schedules  hash, name to definition
+-- KEYS[11]  slots     zset, schedule scored by its next slot (Unix ms)
+-- KEYS[12]  waiting   zset, schedule scored by the slot that waits for the end of the last run
+-- KEYS[13]  fired     hash, schedule to what has become of its slots
+-- KEYS[14]  runs      hash, schedule to the history of its runs
+-- KEYS[15]  ready     list of job ids, next one at the head
+-- KEYS[16]  handoff   list of job ids between a server's wait and its take
+-- KEYS[17]  stats     hash, counter to number
+-- ARGV[1]   part      which of the first sixteen keys, by its name here; or all, for what shows without looking through any
 -- ARGV[2]   cursor    where the slice begins, 0 for the beginning; of a list the index of the first id
 -- ARGV[3]   limit     about how many entries to look at; of a list the index of the last id
 -- ARGV[4]   repair    1 to repair, 0 to look only
 --
--- What is found: no place (a candidate: a record in neither bucket nor leases nor dead, so it should be in ready), no record (an id
--- without one), two places, orphan (books of no job), unreadable (books that are not what they should be), score (a time that cannot
--- be), anchor (left alone in leases).
+-- What is found: no record (an id without one), two places, orphan (books of no job), former (what a job of the same id has left that
+-- was lost with the pool), unreadable (books that are not what they should be), score (a time that cannot be), anchor (left alone in
+-- leases), wrong type (the key is the whole name; the caller leaves out the parts that need it). Of schedules,
+-- with the name as id: no slot (neither paused nor ended, and nowhere), no state, no history, unreadable (a state that is not one, or
+-- not of this definition), score, no schedule (left of one without a definition). One that gets a place again has the slot 0: a server
+-- works out the first one from now on.
 --
 -- Of an id in leases only the books are touched: it is its server's. Safe to send twice.
--- Returns {'ok', now, cursor, looked, bytes, keys, ids, whats, repaired, sizes}: cursor is 0 at the end; bytes is the size of the
--- values that were looked at; four lists of what was found, repaired 1 or 0; with all also the sizes of the first eleven keys. Of a list:
--- its length as cursor, and the ids as they are. (A script, as go-redis may send a mere LRANGE to a replica that lags.)
+-- Returns {'ok', now, cursor, looked, bytes, keys, ids, whats, repaired, sizes, nowhere}: cursor is 0 at the end; bytes is the size of the
+-- values that were looked at; four lists of what was found, repaired 1 or 0; with all also the sizes of the first sixteen keys, -1 for
+-- a wrong type; nowhere lists the ids with a record that are in neither bucket nor leases nor dead, so they should be in ready. Of a
+-- list: its length as cursor, and the ids as they are. (A script, as go-redis may send a mere LRANGE to a replica that lags.)
 -- Cost: O(limit × log N).
 local pool, bucket, leases, dead, attempts, errors, moved = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7]
-local done, results, ready, handoff, stats = KEYS[8], KEYS[9], KEYS[10], KEYS[11], KEYS[12]
+local done, results, schedules, slots, waiting = KEYS[8], KEYS[9], KEYS[10], KEYS[11], KEYS[12]
+local fired, runs, ready, handoff, stats = KEYS[13], KEYS[14], KEYS[15], KEYS[16], KEYS[17]
 local part, cursor, limit, repair = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 
 local keys, ids, whats, repaired, mended = {}, {}, {}, {}, 0
+local nowhere = {}
+local lenience = 60000 -- ms by which the clock may have been set back between two notes of a job
 
 -- found notes one finding, and tells whether it is to be repaired.
 local function found(key, id, what, can)
@@ -52,41 +64,68 @@ local function scan(command, key)
 end
 
 local function all()
-  for name, zset in pairs({bucket = bucket, leases = leases, dead = dead, done = done}) do
-    -- Times have 13 digits. The due time of a job in the bucket is the caller's to find out.
-    for _, id in ipairs(redis.call('ZRANGEBYSCORE', zset, '(9999999999999', '+inf', 'LIMIT', 0, limit)) do
-      if id ~= anchor() and found(name, id, 'score', name ~= 'bucket') then
-        redis.call('ZREM', zset, '') -- having deleted, the script may write at maxmemory
-        redis.call('ZADD', zset, now, id)
-      end
-    end
+  local sizes = {}
+  for i, one in ipairs({
+    {'HLEN', pool}, {'ZCARD', bucket}, {'ZCARD', leases}, {'ZCARD', dead}, {'HLEN', attempts}, {'HLEN', errors}, {'HLEN', moved},
+    {'ZCARD', done}, {'HLEN', results}, {'HLEN', schedules}, {'ZCARD', slots}, {'ZCARD', waiting}, {'HLEN', fired}, {'HLEN', runs},
+    {'LLEN', ready}, {'LLEN', handoff},
+  }) do
+    sizes[i] = measure(one[1], one[2])
   end
-  if redis.call('ZCARD', leases) == 1 and redis.call('ZSCORE', leases, anchor()) and found('leases', '', 'anchor', true) then
+  measure('HLEN', stats)
+  for _, key in ipairs(wrong) do
+    found(key, '', 'wrong type', false)
+  end
+  if sizes[3] == 1 and redis.call('ZSCORE', leases, anchor()) and found('leases', '', 'anchor', true) then
     redis.call('DEL', leases)
   end
-  return {
-    redis.call('HLEN', pool), redis.call('ZCARD', bucket), redis.call('ZCARD', leases), redis.call('ZCARD', dead),
-    redis.call('HLEN', attempts), redis.call('HLEN', errors), redis.call('HLEN', moved), redis.call('ZCARD', done),
-    redis.call('HLEN', results), redis.call('LLEN', ready), redis.call('LLEN', handoff),
-  }
+  return sizes
+end
+
+-- timed finds a time that cannot be: those that can have 13 digits. The due time of a job in the bucket is the caller's to find out.
+local function timed(zset, id, score)
+  if (tonumber(score) or math.huge) > 9999999999999 and found(part, id, 'score', zset ~= bucket) then
+    redis.call('ZREM', zset, '') -- having deleted, the script may write at maxmemory
+    redis.call('ZADD', zset, now, id)
+  end
+end
+
+-- enqueued is when the record of a job was written.
+local function enqueued(record)
+  return tonumber(string.sub(record, 13, 25)) or 0
+end
+
+-- forget removes what a former job of the same id has left behind: it was lost with the pool, and the id was enqueued anew.
+local function forget(id)
+  redis.call('ZREM', dead, id)
+  redis.pcall('HDEL', attempts, id)
+  redis.pcall('HDEL', errors, id)
+  redis.pcall('HDEL', moved, id)
 end
 
 local function records()
   scan('HSCAN', pool)
   for first = 1, #entries, 2000 do
-    local some = {}
+    local some, written = {}, {}
     for i = first, math.min(first + 1999, #entries), 2 do
       some[#some + 1] = entries[i]
+      written[#some] = entries[i + 1]
     end
     local delayed = redis.call('ZMSCORE', bucket, unpack(some))
     local leased = redis.call('ZMSCORE', leases, unpack(some))
     local buried = redis.call('ZMSCORE', dead, unpack(some))
     for i, id in ipairs(some) do
       if not delayed[i] and not leased[i] and not buried[i] then
-        found('pool', id, 'no place', false)
+        nowhere[#nowhere + 1] = id
+      elseif buried[i] and not leased[i] and enqueued(written[i]) > buried[i] + (delayed[i] and 0 or lenience)
+        and found('dead', id, 'former', true) then
+        forget(id)
+        if not delayed[i] then
+          nowhere[#nowhere + 1] = id
+        end
       elseif leased[i] and (delayed[i] or buried[i]) then
         found('leases', id, 'two places', false)
-      elseif delayed[i] and buried[i] and found('bucket', id, 'two places', true) then
+      elseif delayed[i] and buried[i] and enqueued(written[i]) <= tonumber(buried[i]) and found('bucket', id, 'two places', true) then
         redis.call('ZREM', bucket, id)
       end
     end
@@ -95,14 +134,19 @@ end
 
 local function places(zset)
   scan('ZSCAN', zset)
+  local no_job = anchor()
   for i = 1, #entries, 2 do
     local id = entries[i]
-    if redis.call('HEXISTS', pool, id) == 0 and id ~= anchor() and found(part, id, 'no record', zset ~= leases) then
+    local gone = id ~= no_job and redis.call('HEXISTS', pool, id) == 0
+    if gone and found(part, id, 'no record', zset ~= leases) then
       redis.call('ZREM', zset, id)
+    elseif id ~= no_job and (not gone or zset == leases) then
+      timed(zset, id, entries[i + 1])
     end
   end
 end
 
+-- books looks through entries of one to three words, of which numbers have 13 digits at most.
 local function books(hash, form)
   scan('HSCAN', hash)
   for i = 1, #entries, 2 do
@@ -110,8 +154,15 @@ local function books(hash, form)
     local what
     if redis.call('HEXISTS', pool, id) == 0 then
       what = not redis.call('ZSCORE', leases, id) and 'orphan'
+    elseif not form then
+      local at = string.match(entries[i + 1], '"at":(%d+)')
+      if at and at + lenience < enqueued(redis.call('HGET', pool, id)) and not redis.call('ZSCORE', leases, id)
+        and found(part, id, 'former', true) then
+        forget(id)
+      end
     else
-      what = not string.match(entries[i + 1], form) and 'unreadable'
+      local first, last = string.match(entries[i + 1], form)
+      what = (not first or #first > 13 or last and #last > 13) and 'unreadable'
     end
     if what and found(part, id, what, true) then
       redis.call('HDEL', hash, id)
@@ -123,7 +174,9 @@ local function kept()
   if part == 'done' then
     scan('ZSCAN', done)
     for i = 1, #entries, 2 do
-      if redis.call('HEXISTS', results, entries[i]) == 0 and found(part, entries[i], 'no record', true) then
+      if redis.call('HEXISTS', results, entries[i]) == 1 then
+        timed(done, entries[i], entries[i + 1])
+      elseif found(part, entries[i], 'no record', true) then
         redis.call('ZREM', done, entries[i])
       end
     end
@@ -133,6 +186,78 @@ local function kept()
   for i = 1, #entries, 2 do
     if not redis.call('ZSCORE', done, entries[i]) and found(part, entries[i], 'orphan', true) then
       redis.call('HDEL', results, entries[i])
+    end
+  end
+end
+
+-- renew makes a state of what is there, and tells whether it was one of this definition already.
+local function renew(state, definition)
+  local sound = true
+  for field, kind in pairs({
+    made = 'number', changed = 'number', fired = 'number', since = 'number', from = 'number', skipped = 'number', missed = 'number',
+    slot = 'number', at = 'number', job = 'string', paused = 'number', ended = 'boolean', catching = 'number',
+  }) do
+    local value = state[field]
+    local fits = type(value) == kind
+    if fits and kind == 'number' then
+      fits = value == math.floor(value) and math.abs(value) <= 9999999999999
+    end
+    local needed = kind == 'number' and field ~= 'slot' and field ~= 'at' and field ~= 'paused' and field ~= 'catching'
+    if not fits and (value ~= nil or needed) then
+      sound = false
+      state[field] = needed and ((field == 'made' or field == 'changed' or field == 'from') and now or 0) or nil
+    end
+  end
+  if state.nonce ~= hex(definition) then
+    sound, state.nonce = false, hex(definition)
+  end
+  return sound
+end
+
+local function rules()
+  scan('HSCAN', schedules)
+  for i = 1, #entries, 2 do
+    local name, definition = entries[i], entries[i + 1]
+    local text = redis.call('HGET', fired, name)
+    local state = state_of(text) or {}
+    local stale = not renew(state, definition) and found('fired', name, text and 'unreadable' or 'no state', true)
+    local placed, cleared = false, false
+    for place, zset in pairs({slots = slots, waiting = waiting}) do
+      local score = redis.call('ZSCORE', zset, name)
+      if score and (tonumber(score) or math.huge) <= 9999999999999 then
+        placed = true
+      elseif score and found(place, name, 'score', true) then
+        redis.call('ZREM', zset, name)
+        cleared = true
+      elseif score then
+        placed = true
+      end
+    end
+    if not placed and not state.paused and not state.ended and (cleared or found('slots', name, 'no slot', true)) then
+      local last = state.slot and state.slot < now + 60000 and state.slot or 0 -- else Redis's clock has been set back
+      stale, state.from, state.catching = true, math.max(now, last), nil
+      redis.call('ZREM', slots, '') -- having deleted, the script may write at maxmemory
+      redis.call('ZADD', slots, 0, name)
+    end
+    if stale then
+      redis.call('HDEL', fired, '')
+      redis.call('HSET', fired, name, cjson.encode(state))
+    end
+    local log = redis.pcall('HGET', runs, name)
+    if type(log) ~= 'table' and not string.match(log or '', '^%d+ %d+$') and found('runs', name, 'no history', true) then
+      redis.call('HDEL', runs, '')
+      redis.call('HSET', runs, name, '0 0')
+    end
+  end
+end
+
+-- rest finds what is left of schedules without a definition. A run in a history has a field of its own, which begins with the schedule's name.
+local function rest(key, command, remove)
+  scan(command, key)
+  for i = 1, #entries, 2 do
+    local name = string.match(entries[i], '^(.*)\n%d+$') or entries[i]
+    if redis.call('HEXISTS', schedules, name) == 0 and found(part, name, 'no schedule', true) then
+      redis.call(remove, key, entries[i])
     end
   end
 end
@@ -153,13 +278,23 @@ elseif part == 'leases' then
 elseif part == 'dead' then
   places(dead)
 elseif part == 'attempts' then
-  books(attempts, '^%d+$')
+  books(attempts, '^(%d+)$')
 elseif part == 'errors' then
-  books(errors, '^%d*:?') -- append and readers get along with anything
+  books(errors) -- append and readers get along with anything
 elseif part == 'moved' then
-  books(moved, '^%d+ %a+ %d+$')
+  books(moved, '^(%d+) %a+ (%d+)$')
+elseif part == 'schedules' then
+  rules()
+elseif part == 'slots' then
+  rest(slots, 'ZSCAN', 'ZREM')
+elseif part == 'waiting' then
+  rest(waiting, 'ZSCAN', 'ZREM')
+elseif part == 'fired' then
+  rest(fired, 'HSCAN', 'HDEL')
+elseif part == 'runs' then
+  rest(runs, 'HSCAN', 'HDEL')
 else
   kept()
 end
 count(stats, 'mended', mended)
-return {'ok', now, cursor, looked, bytes, keys, ids, whats, repaired, sizes}
+return {'ok', now, cursor, looked, bytes, keys, ids, whats, repaired, sizes, nowhere}

@@ -16,38 +16,53 @@
 -- ARGV[2]  age       ms, how long a dead job is kept
 -- ARGV[3]  limit     most jobs of each kind to remove, at most 1000 (unpack has a stack limit)
 --
--- The books are touched with call here, unlike elsewhere: this is where one that cannot be read or written comes to light.
--- Returns {'ok', now, removed, missing}: removed of limit or more means ask again; missing is how many records there are more than places,
--- in good health 0. Cost: O(limit × log N).
+-- What needs a key of a wrong type is left out. Here such a key, also one that only serves bookkeeping, comes to light.
+-- Returns {'ok', now, removed, missing, wrong}: removed of limit or more means ask again; missing is how many records there are more than
+-- places, or places in bucket and dead more than records, in good health 0; wrong lists the keys of a wrong type. Cost: O(limit × log N).
 local pool, dead, attempts, errors, moved = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local done, results, stats = KEYS[6], KEYS[7], KEYS[8]
 local bucket, leases, ready, handoff = KEYS[9], KEYS[10], KEYS[11], KEYS[12]
 local most, age, limit = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
 
-local old = redis.call('ZRANGEBYSCORE', dead, '-inf', now - age, 'LIMIT', 0, limit)
-if #old == 0 then
-  local over = math.min(redis.call('ZCARD', dead) - most, limit)
-  if over > 0 then
-    old = redis.call('ZRANGE', dead, 0, over - 1)
+local records, buried, finished, kept = measure('HLEN', pool), measure('ZCARD', dead), measure('ZCARD', done), measure('HLEN', results)
+local delayed, leased, waits = measure('ZCARD', bucket), measure('ZCARD', leases), measure('LLEN', ready)
+local handed, counters = measure('LLEN', handoff), measure('HLEN', stats)
+local books = {}
+for _, book in ipairs({attempts, errors, moved}) do
+  if measure('HLEN', book) >= 0 then
+    books[#books + 1] = book
+  end
+end
+
+local old, over = {}, {}
+if records >= 0 and buried > 0 then
+  old = redis.call('ZRANGEBYSCORE', dead, '-inf', now - age, 'LIMIT', 0, limit)
+  if #old == 0 and buried > most then
+    old = redis.call('ZRANGE', dead, 0, math.min(buried - most, limit) - 1)
   end
 end
 if #old > 0 then
   redis.call('HDEL', pool, unpack(old))
-  redis.call('HDEL', attempts, unpack(old))
-  redis.call('HDEL', errors, unpack(old))
-  redis.call('HDEL', moved, unpack(old))
+  for _, book in ipairs(books) do
+    redis.call('HDEL', book, unpack(old))
+  end
   redis.call('ZREM', dead, unpack(old))
 end
 
-local kept = redis.call('ZRANGEBYSCORE', done, '-inf', now, 'LIMIT', 0, limit)
-if #kept > 0 then
-  redis.call('HDEL', results, unpack(kept))
-  redis.call('ZREM', done, unpack(kept))
+if finished > 0 and kept >= 0 then
+  over = redis.call('ZRANGEBYSCORE', done, '-inf', now, 'LIMIT', 0, limit)
 end
-for _, book in ipairs({attempts, errors, moved}) do
-  redis.call('HLEN', book)
+if #over > 0 then
+  redis.call('HDEL', results, unpack(over))
+  redis.call('ZREM', done, unpack(over))
 end
-redis.call('HINCRBY', stats, 'pruned', #old + #kept)
-local places = redis.call('ZCARD', bucket) + redis.call('ZCOUNT', leases, '-inf', 9999999999999) + redis.call('ZCARD', dead)
-  + redis.call('LLEN', ready) + redis.call('LLEN', handoff)
-return {'ok', now, #old + #kept, math.max(0, redis.call('HLEN', pool) - places)}
+if counters >= 0 then
+  redis.call('HINCRBY', stats, 'pruned', #old + #over)
+end
+
+local missing = 0
+if math.min(records, buried, delayed, leased, waits, handed) >= 0 then
+  local places = delayed + redis.call('ZCOUNT', leases, '-inf', 9999999999999) + buried + waits + handed
+  missing = math.max(0, records - places, delayed + buried - records) -- of those that were pruned both are counted
+end
+return {'ok', now, #old + #over, missing, wrong}

@@ -1,0 +1,184 @@
+package delayq
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/delayq/delayq/internal/redistest"
+)
+
+// A key of a wrong type is a finding, and what does not need it is looked at all the same. (J11)
+func TestCheckGoesOnBesideAWrongType(t *testing.T) {
+	eachHand(t, func(t *testing.T, h *Hand) {
+		var every []string
+		for _, key := range append(h.keys.checked(), h.keys.ready, h.keys.handoff, h.keys.stats) {
+			every = append(every, h.keys.name(key))
+		}
+		for _, name := range every {
+			h := NewHand(t, h.rdb, redistest.Prefix(t), "topic")
+			ward(h)
+			require.NoError(t, h.rdb.ZRem(t.Context(), h.keys.bucket, "asleep").Err())
+			require.NoError(t, h.rdb.HSet(t.Context(), h.keys.results, "nobody", "x").Err())
+			require.NoError(t, h.rdb.HSet(t.Context(), h.keys.attempts, "nobody", "1").Err())
+			h.deface(name)
+			before := Dump(t, h.rdb, h.prefix())
+			want := map[string][]string{FindingWrongType: {name + " "}}
+			if name != "done" && name != "results" {
+				want[FindingOrphan] = append(want[FindingOrphan], "results nobody")
+			}
+			if name != "pool" && name != "leases" && name != "attempts" {
+				want[FindingOrphan] = append([]string{"attempts nobody"}, want[FindingOrphan]...)
+			}
+			switch name {
+			case "errors", "done", "results", "stats", "schedules", "slots", "waiting", "fired", "runs":
+				want[FindingNoPlace] = []string{"pool asleep"}
+			}
+			found, mended := h.look(false)
+			require.Equal(t, want, found, name)
+			require.Zero(t, mended)
+			require.Equal(t, before, Dump(t, h.rdb, h.prefix()))
+			found, mended = h.look(true)
+			require.Equal(t, want, found, name)
+			require.Equal(t, len(want[FindingOrphan])+len(want[FindingNoPlace]), mended)
+			found, _ = h.look(true)
+			require.Equal(t, map[string][]string{FindingWrongType: {name + " "}}, found, name)
+		}
+	})
+}
+
+// The pool alone is lost, and its IDs are enqueued anew: the new jobs are neither dead nor tried before.
+func TestCheckForgetsFormerJobs(t *testing.T) {
+	eachHand(t, func(t *testing.T, h *Hand) {
+		ctx := t.Context()
+		h.put("+0", "dead now", "dead later", "dead", "tried", "held")
+		held := h.Take(5, time.Hour)
+		require.Equal(t, "ooo", h.Bury(held[:3]...))
+		require.Equal(t, "o", h.Retry(time.Hour, held[3]))
+		require.NoError(t, h.rdb.Del(ctx, h.keys.pool).Err())
+		h.put("+0", "dead now", "tried", "held")
+		h.put("+3600000", "dead later")
+		h.put("+0", "dead") // within the minute: it may have been buried as what it is
+		require.NoError(t, h.rdb.ZIncrBy(ctx, h.keys.dead, -120_000, "dead now").Err())
+		require.NoError(t, h.rdb.ZIncrBy(ctx, h.keys.dead, -5, "dead later").Err())
+		require.Equal(t, StateDead, h.info("dead now").State)
+		require.Equal(t, 2, h.info("tried").Attempt)
+
+		require.NoError(t, h.rdb.HSet(ctx, h.keys.errors, "held", "3:abc", "tried", `31:{"at":1700000000000,"kind":"e"}`).Err())
+		want := []string{"dead dead later", "dead dead now", "errors tried"}
+		before := Dump(t, h.rdb, h.prefix())
+		found, _ := h.look(false)
+		require.Equal(t, want, found[FindingFormer])
+		require.Equal(t, before, Dump(t, h.rdb, h.prefix()))
+		found, _ = h.look(true)
+		require.Equal(t, want, found[FindingFormer])
+		for id, state := range map[string]State{
+			"dead now": StateReady, "dead later": StateScheduled, "tried": StateScheduled, "dead": StateDead, "held": StateRunning,
+		} {
+			require.Equal(t, state, h.info(id).State, id)
+		}
+		for _, id := range []string{"dead now", "dead later", "tried"} {
+			require.Equal(t, 1, h.info(id).Attempt, id)
+			require.Empty(t, h.info(id).Errors, id)
+		}
+		found, _ = h.look(true)
+		require.Empty(t, found)
+	})
+}
+
+// However many times are impossible, one check mends them all, in calls that are bounded.
+func TestCheckOfManyImpossibleTimes(t *testing.T) {
+	t.Parallel()
+	redistest.Each(t, func(t *testing.T, rdb redis.UniversalClient) {
+		h := NewHand(t, rdb, redistest.Prefix(t), "topic")
+		const n = checkLimit + 7
+		impossible := func(key string, ids []string) {
+			for chunk := range slices.Chunk(ids, 500) {
+				list := make([]redis.Z, len(chunk))
+				for i, id := range chunk {
+					list[i] = redis.Z{Score: 1e14 + float64(i), Member: id}
+				}
+				require.NoError(t, h.rdb.ZAdd(t.Context(), key, list...).Err())
+			}
+		}
+		h.put("+3600000", numbered("late", n)...)
+		impossible(h.keys.bucket, numbered("late", n))
+		h.put("+0", numbered("held", n)...)
+		for range n / 500 {
+			require.NotContains(t, h.Bury(h.Take(500, time.Hour)...), "l")
+		}
+		impossible(h.keys.dead, numbered("held", n-7))
+		for _, repair := range []bool{false, true} {
+			report, err := h.client().Check(t.Context(), "topic", repair)
+			require.NoError(t, err)
+			require.Equal(t, map[string]int{FindingScore: n + n - 7}, report.Found)
+		}
+		found, _ := h.look(true)
+		require.Empty(t, found)
+		require.EqualValues(t, n, h.rdb.ZCount(t.Context(), h.keys.bucket, "-inf", "9999999999999").Val())
+	})
+}
+
+// A number that no job can have is no entry.
+func TestCheckOfAbsurdBooks(t *testing.T) {
+	eachHand(t, func(t *testing.T, h *Hand) {
+		ward(h)
+		for key, value := range map[string]string{"asleep": "99999999999999 snooze 0", "alive": "12 revive 12345678901234"} {
+			require.NoError(t, h.rdb.HSet(t.Context(), h.keys.moved, key, value).Err())
+			_, ok := parseMoved(value)
+			require.False(t, ok)
+		}
+		_, ok := parseMoved("9999999999999 snooze 0")
+		require.True(t, ok)
+		require.NoError(t, h.rdb.HSet(t.Context(), h.keys.attempts, "dead", "12345678901234").Err())
+		require.NoError(t, h.rdb.ZRem(t.Context(), h.keys.bucket, "asleep").Err())
+		found, mended := h.look(true)
+		require.Equal(t, map[string][]string{
+			FindingNoPlace: {"pool asleep"}, FindingUnreadable: {"attempts dead", "moved alive", "moved asleep"},
+		}, found)
+		require.Equal(t, 4, mended)
+		require.Equal(t, StateReady, h.info("asleep").State, "due as its record says")
+	})
+}
+
+// heavy notes the size of the largest answer.
+type heavy struct {
+	redis.UniversalClient
+	most, calls int
+}
+
+func (w *heavy) Process(ctx context.Context, cmd redis.Cmder) error {
+	err := w.UniversalClient.Process(ctx, cmd)
+	if c, ok := cmd.(*redis.Cmd); ok && err == nil {
+		w.most = max(w.most, len(fmt.Sprint(c.Val())))
+		w.calls++
+	}
+	return err
+}
+
+// Jobs that have lost their places are looked up by a few if they are large, whatever the others are.
+func TestCheckLooksUpLargeStraysByTheBytes(t *testing.T) {
+	eachHand(t, func(t *testing.T, h *Hand) {
+		const n = 40
+		h.put("+3600000", numbered("small", 200)...)
+		c := h.client()
+		for _, id := range numbered("large", n) {
+			_, err := c.Enqueue(t.Context(), "topic", id, make([]byte, 60<<10), ProcessIn(time.Hour))
+			require.NoError(t, err)
+			require.NoError(t, h.rdb.ZRem(t.Context(), h.keys.bucket, id).Err())
+		}
+		w := &heavy{UniversalClient: h.rdb}
+		d := newDoctor(caller{w, &hooks{}}, w, h.keys, true)
+		d.average = 1 // as after a scan of small records
+		d.strays = append(numbered("large", n), numbered("small", 200)...)
+		require.NoError(t, d.settle(t.Context()))
+		require.Equal(t, n, d.report.Mended)
+		require.Less(t, w.most, checkBytes*5/4)
+		require.Greater(t, w.calls, 10)
+	})
+}

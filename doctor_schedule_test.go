@@ -1,0 +1,170 @@
+package delayq_test
+
+import (
+	"context"
+	"encoding/json"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/delayq/delayq"
+)
+
+// everyMinute is a calendar.
+type everyMinute struct{}
+
+func (everyMinute) Next(after time.Time) time.Time {
+	return after.Truncate(time.Minute).Add(time.Minute)
+}
+
+// look checks the topic "t" and gives what was found: kind to names, each with its key.
+func (b *bubble) look(repair bool) map[string][]string {
+	b.Helper()
+	report, err := b.client.Check(b.Context(), "t", repair)
+	require.NoError(b, err)
+	found := map[string][]string{}
+	for _, f := range report.Findings {
+		found[f.What] = append(found[f.What], f.Key+" "+f.ID)
+		require.Equal(b, repair, f.Mended, "%+v", f)
+	}
+	for _, list := range found {
+		slices.Sort(list)
+	}
+	return found
+}
+
+// timetable has schedules of every kind and state, of which "s" has slots every ten seconds.
+func timetable(b *bubble, r *recorder) {
+	b.Helper()
+	setup := func(s *delayq.Server) {
+		s.Calendar("minutes", everyMinute{})
+		s.HandlerFunc("t", r.then(func(ctx context.Context, job *delayq.Job) error {
+			if job.Schedule == "busy" {
+				<-ctx.Done()
+			}
+			return ctx.Err()
+		}))
+	}
+	b.schedule("s", delayq.Every(10*time.Second))
+	b.schedule("calendar", delayq.OnCalendar("minutes"))
+	b.schedule("far", delayq.Every(1000*time.Hour))
+	b.schedule("paused", delayq.Every(time.Second))
+	require.NoError(b, b.client.PauseSchedule(b.Context(), "t", "paused"))
+	b.schedule("ended", delayq.Every(time.Second), delayq.EndAt(b.began.Add(5*time.Second)))
+	b.schedule("all run", delayq.Every(time.Second), delayq.MaxRuns(2))
+	b.schedule("busy", delayq.Every(7*time.Second), delayq.QueueOne)
+	serveMany(b.T, b.rdb, bubblePrefix, setup)
+}
+
+// jobsOf lists the IDs of the jobs of one schedule.
+func jobsOf(r *recorder, name string) []string {
+	return slices.DeleteFunc(r.ids(), func(id string) bool { return !strings.HasPrefix(id, name+"@") })
+}
+
+// A schedule that has lost its place, its state or its history has them again after a check, fires on from its next slot, and none twice. In good
+// health, whatever its state, it is left alone.
+func TestCheckOfSchedules(t *testing.T) {
+	key := func(name string) string { return bubblePrefix + ":{t}:" + name }
+	state := func(b *bubble, change func(state map[string]any)) {
+		b.Helper()
+		text, err := b.rdb.HGet(b.Context(), key("fired"), "s").Bytes()
+		require.NoError(b, err)
+		var state map[string]any
+		require.NoError(b, json.Unmarshal(text, &state))
+		change(state)
+		text, err = json.Marshal(state)
+		require.NoError(b, err)
+		require.NoError(b, b.rdb.HSet(b.Context(), key("fired"), "s", text).Err())
+	}
+	hdel := func(b *bubble, name string) { require.NoError(b, b.rdb.HDel(b.Context(), key(name), "s").Err()) }
+	zrem := func(b *bubble) { require.NoError(b, b.rdb.ZRem(b.Context(), key("slots"), "s").Err()) }
+	for name, test := range map[string]struct {
+		spoil func(b *bubble)
+		found map[string][]string
+		slots []int // fired in the end, the check being at 52 s
+	}{
+		"nothing": {func(*bubble) {}, map[string][]string{}, []int{10, 20, 30, 40, 50, 60, 70}},
+		"place":   {zrem, map[string][]string{delayq.FindingNoSlot: {"slots s"}}, []int{10, 20, 60, 70}},
+		"place of one that waits": {func(b *bubble) {
+			require.NoError(b, b.rdb.Del(b.Context(), key("waiting")).Err())
+		}, map[string][]string{delayq.FindingNoSlot: {"slots busy"}}, []int{10, 20, 30, 40, 50, 60, 70}},
+		"all places": {func(b *bubble) {
+			require.NoError(b, b.rdb.Del(b.Context(), key("slots")).Err())
+		}, map[string][]string{delayq.FindingNoSlot: {"slots calendar", "slots far", "slots s"}}, []int{10, 20, 60, 70}},
+		"a slot that cannot be": {func(b *bubble) {
+			require.NoError(b, b.rdb.ZAdd(b.Context(), key("slots"), redis.Z{Score: 1e15, Member: "s"}).Err())
+		}, map[string][]string{delayq.FindingScore: {"slots s"}}, []int{10, 20, 60, 70}},
+		"state":   {func(b *bubble) { hdel(b, "fired") }, map[string][]string{delayq.FindingNoState: {"fired s"}}, []int{10, 20, 50, 60, 70}},
+		"history": {func(b *bubble) { hdel(b, "runs") }, map[string][]string{delayq.FindingNoHistory: {"runs s"}}, []int{10, 20, 30, 40, 50, 60, 70}},
+		"state and place": {func(b *bubble) {
+			hdel(b, "fired")
+			zrem(b)
+		}, map[string][]string{delayq.FindingNoState: {"fired s"}, delayq.FindingNoSlot: {"slots s"}}, []int{10, 20, 60, 70}},
+		"the state is none": {func(b *bubble) {
+			require.NoError(b, b.rdb.HSet(b.Context(), key("fired"), "s", "nonsense").Err())
+		}, map[string][]string{delayq.FindingUnreadable: {"fired s"}}, []int{10, 20, 50, 60, 70}},
+		"a field of the state is gone": {func(b *bubble) {
+			state(b, func(state map[string]any) { delete(state, "skipped") })
+		}, map[string][]string{delayq.FindingUnreadable: {"fired s"}}, nil},
+		"a field of the state is another thing": {func(b *bubble) {
+			state(b, func(state map[string]any) { state["job"], state["fired"] = 7, "many" })
+		}, map[string][]string{delayq.FindingUnreadable: {"fired s"}}, []int{10, 20, 50, 60, 70}},
+		"the state is of another definition": {func(b *bubble) {
+			state(b, func(state map[string]any) { state["nonce"] = "0123456789abcdef" })
+		}, map[string][]string{delayq.FindingUnreadable: {"fired s"}}, []int{10, 20, 30, 40, 50, 60, 70}},
+		"definition": {func(b *bubble) { hdel(b, "schedules") },
+			map[string][]string{delayq.FindingNoSchedule: {"fired s", "runs s", "runs s", "runs s", "slots s"}}, []int{10, 20}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(b *bubble) {
+				var r recorder
+				timetable(b, &r)
+				b.pass(25 * time.Second)
+				require.Empty(b, b.look(false))
+				test.spoil(b)
+				wait := 27 * time.Second
+				if name == "the state is of another definition" {
+					wait = 0 // before its next slot
+				}
+				b.pass(wait)
+				require.Equal(b, test.found, b.look(false))
+				require.Equal(b, test.found, b.look(true))
+				require.Empty(b, b.look(false))
+				b.pass(47*time.Second - wait)
+				require.Empty(b, b.look(false))
+				var want []string
+				for _, slot := range test.slots {
+					want = append(want, b.id("s", time.Duration(slot)*time.Second))
+				}
+				got := jobsOf(&r, "s")
+				require.Len(b, slices.Compact(slices.Sorted(slices.Values(got))), len(got), "none twice")
+				if want != nil {
+					require.Equal(b, want, got)
+				}
+				require.Empty(b, jobsOf(&r, "paused"))
+				require.Len(b, jobsOf(&r, "ended"), 5)
+				require.Len(b, jobsOf(&r, "all run"), 2)
+				require.Equal(b, []string{b.id("calendar", time.Minute)}, jobsOf(&r, "calendar"))
+			})
+		})
+	}
+}
+
+// A server finds a schedule that has stopped by itself.
+func TestServerMendsASchedule(t *testing.T) {
+	inBubble(t, func(b *bubble) {
+		var r recorder
+		var log logbook
+		b.schedule("s", delayq.Every(10*time.Second))
+		b.serve("t", r.then(nil), log.to())
+		b.pass(25 * time.Second)
+		require.NoError(b, b.rdb.Del(b.Context(), bubblePrefix+":{t}:slots").Err())
+		b.pass(3 * time.Minute)
+		require.Equal(b, []string{b.id("s", 10*time.Second), b.id("s", 20*time.Second), b.id("s", 200*time.Second)}, jobsOf(&r, "s"))
+		require.Len(b, log.with("msg=mend", "count=1", `err="no slot: 1"`), 1)
+	})
+}
