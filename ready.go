@@ -13,6 +13,9 @@ const (
 	// takeLimit is the most jobs that one call takes.
 	takeLimit = 500
 
+	// aside is from how many jobs on they are admitted while the next take is under way: getting them ready costs as long as Redis needs for a take.
+	aside = 100
+
 	// waitTimeout is how long a blocking pop waits, and waitMargin how much longer its answer may take before the connection counts as
 	// dead.
 	waitTimeout = 4 * time.Second
@@ -25,6 +28,10 @@ const (
 // takeLoop takes jobs as long as there are free slots, and waits when there are none of either. It ends with ctx; a take under way then
 // is waited for, as long as work goes on, and what it brings is given back.
 func (t *topicServer) takeLoop(ctx, work context.Context) {
+	defer func() {
+		t.admitting.Wait()
+		t.giveBack(ErrShutdown)
+	}()
 	var slow, slowWait pace
 	number, repeat := uint64(0), false
 	for {
@@ -32,13 +39,11 @@ func (t *topicServer) takeLoop(ctx, work context.Context) {
 		n, free := t.room()
 		if n == 0 && !repeat {
 			if !t.waitForRoom(ctx) {
-				t.giveBack(ErrShutdown)
 				return
 			}
 			continue
 		}
 		if ctx.Err() != nil && !repeat {
-			t.giveBack(ErrShutdown)
 			return
 		}
 		if !repeat {
@@ -58,13 +63,11 @@ func (t *topicServer) takeLoop(ctx, work context.Context) {
 			if t.idle() {
 				t.wait(ctx, &slowWait)
 			} else if !t.waitForRoom(ctx) { // who has no slot must not be woken for a job
-				t.giveBack(ErrShutdown)
 				return
 			}
 		case status == "full":
 			slow.reset()
 			if !t.waitForRoom(ctx) {
-				t.giveBack(ErrShutdown)
 				return
 			}
 		default: // paused, or what a later release of the script may say
@@ -119,13 +122,32 @@ func (t *topicServer) take(ctx, work context.Context, number uint64, n, free int
 	leaseEnd := parseEnd(fence)
 	// Not the length of the lease: the jobs may be those of an earlier call whose answer was lost.
 	until := sent.Add(time.Duration(leaseEnd-r.now()*1000) * time.Microsecond)
-	for i := range ids {
-		run, err := t.newRun(ids.text(i), records.text(i), fence, leaseEnd, until, tried.text(i), moved.text(i))
-		run.taken = msTime(r.now())
-		t.hold(run)
-		t.admit(ctx, run, err, r.now())
+	admit := func() {
+		for i := range ids {
+			run, err := t.newRun(ids.text(i), records.text(i), fence, leaseEnd, until, tried.text(i), moved.text(i))
+			run.taken = msTime(r.now())
+			t.hold(run)
+			t.admit(ctx, run, err, r.now())
+		}
 	}
+	t.expect(len(ids))
+	if len(ids) < aside {
+		admit()
+		return "ok", nil
+	}
+	t.admitting.Go(func() {
+		admit()
+		nudge(t.freed) // none of them may have been started
+	})
 	return "ok", nil
+}
+
+// expect notes that so many jobs have been taken, when those of the last take have been admitted.
+func (t *topicServer) expect(n int) {
+	t.admitting.Wait()
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.coming = n
 }
 
 // admit starts a taken job, unless it is not to run.

@@ -334,3 +334,23 @@ func TestJobTakenAheadDoesNotWaitForASlowOne(t *testing.T) {
 		require.Len(b, rec.of("next"), 1, "it waits behind the slow one although a server is idle")
 	})
 }
+
+// A whole call of jobs of which none is started leaves all slots free, and the next call comes at once.
+func TestManyExpiredJobsHoldUpNothing(t *testing.T) {
+	inBubble(t, func(b *bubble) {
+		const jobs = 1500
+		var list []delayq.NewJob
+		for i := range jobs {
+			list = append(list, delayq.NewJob{Topic: "a", ID: fmt.Sprint(i), Options: []delayq.JobOption{delayq.ExpireIn(time.Second)}})
+		}
+		_, err := b.client.EnqueueBatch(b.Context(), append(list, delayq.NewJob{Topic: "a", ID: "fresh"}))
+		require.NoError(b, err)
+		b.pass(time.Minute)
+		var rec recorder
+		b.serve("a", rec.then(nil), delayq.Concurrency(200))
+		require.Equal(b, []string{"fresh"}, rec.ids())
+		require.Equal(b, time.Minute, b.at())
+		b.pass(time.Millisecond)
+		require.EqualValues(b, jobs, b.counter("a", "expired"))
+	})
+}

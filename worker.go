@@ -31,8 +31,11 @@ type topicServer struct {
 	resume chan struct{} // cuts the sleep of the take loop short
 	freed  chan struct{} // there may be room for more jobs
 
+	admitting sync.WaitGroup // the jobs of the last take, if they are many
+
 	mu       sync.Mutex
 	busy     int             // slots in use
+	coming   int             // how many jobs of the last take have not been admitted yet
 	next     []*run          // taken, for the slots that become free next: see ahead
 	pace     time.Duration   // about how long a handler takes
 	limited  bool            // the last job that was taken has limited retries
@@ -122,6 +125,7 @@ func (r *run) fences() string {
 // after aheadPatience.
 const (
 	aheadTime     = 2 * time.Millisecond
+	aheadLimit    = 2 * takeLimit // the jobs of one call, and while they are got ready those of the next
 	aheadPatience = 20 * time.Millisecond
 	aheadUnknown  = time.Second // what a handler is taken to need until some have ended
 )
@@ -132,21 +136,21 @@ func (t *topicServer) ahead() int {
 	if t.limited {
 		return 0
 	}
-	if t.pace <= aheadTime/takeLimit {
-		return takeLimit
+	if t.pace <= aheadTime/aheadLimit {
+		return aheadLimit
 	}
-	return min(int(int64(aheadTime)*int64(t.concurrency)/int64(t.pace)), takeLimit)
+	return min(int(int64(aheadTime)*int64(t.concurrency)/int64(t.pace)), aheadLimit)
 }
 
 // room tells how many jobs to take now; 0: none.
 func (t *topicServer) roomLocked() int {
-	free, ahead := t.concurrency-t.busy, t.ahead()
-	if free <= 0 && len(t.next) > ahead/2 {
+	free, ahead, held := t.concurrency-t.busy, t.ahead(), len(t.next)+t.coming
+	if held > ahead/2 && held >= free {
 		return 0
 	}
 	// Handlers may have ended whose outcomes Redis does not take: then there is a limit.
-	most := 2*t.concurrency + 2*takeLimit - len(t.leases)
-	return max(0, min(free+ahead-len(t.next), most, takeLimit))
+	most := 2*t.concurrency + 2*aheadLimit - len(t.leases) - t.coming
+	return max(0, min(free+ahead-held, most, takeLimit))
 }
 
 // idle tells whether there is a free slot.
@@ -160,7 +164,7 @@ func (t *topicServer) idle() bool {
 func (t *topicServer) room() (n, free int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.roomLocked(), max(0, t.concurrency-t.busy)
+	return t.roomLocked(), max(0, t.concurrency-t.busy-t.coming)
 }
 
 // turn notes that a loop has come round.
@@ -180,6 +184,7 @@ func (t *topicServer) count() int {
 func (t *topicServer) hold(r *run) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	t.coming--
 	if old := t.leases[r.id]; old != nil {
 		t.loseLocked(old, ErrLeaseLost) // the same job again: the older lease must be over
 	}
