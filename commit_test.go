@@ -77,7 +77,7 @@ func holding(t *testing.T, test func(t *testing.T, c *commitTest)) {
 		c.wg.Wait()
 		synctest.Wait()
 		g := c.client.commit("topic")
-		require.False(t, g.flying)
+		require.Zero(t, g.flushes)
 		require.Empty(t, g.pending)
 	})
 }
@@ -120,13 +120,47 @@ func (c *commitTest) pool() []string {
 
 func TestCommitGathersWhatComesMeanwhile(t *testing.T) {
 	holding(t, func(t *testing.T, c *commitTest) {
-		for i := range 99 {
+		for i := range secondFlush - 1 {
 			c.enqueue(t.Context(), c.stored, fmt.Sprint("job", i), nil)
 		}
 		require.False(t, c.has("job0"))
 		c.release()
-		require.Equal(t, []int{1, 99}, c.log.stored())
-		require.Len(t, c.pool(), 101)
+		require.Equal(t, []int{1, secondFlush - 1}, c.log.stored())
+		require.Len(t, c.pool(), secondFlush+1)
+	})
+}
+
+// Many do not wait for the flush that is under way: a second one goes beside it, and no third.
+func TestCommitFliesTwice(t *testing.T) {
+	holding(t, func(t *testing.T, c *commitTest) {
+		for i := range secondFlush {
+			c.enqueue(t.Context(), c.stored, fmt.Sprint("job", i), nil)
+		}
+		require.Equal(t, []int{secondFlush}, c.log.stored(), "the first is still under way")
+		require.True(t, c.has("job0"))
+
+		second := make(chan struct{})
+		c.fault.again("second", func() { <-second })
+		for i := range secondFlush {
+			c.enqueue(t.Context(), c.stored, fmt.Sprint("second", i), nil)
+		}
+		for i := range 99 {
+			c.enqueue(t.Context(), c.stored, fmt.Sprint("third", i), nil)
+		}
+		require.False(t, c.has("third0"))
+		close(second)
+		synctest.Wait()
+		require.Equal(t, []int{secondFlush, secondFlush, 99}, c.log.stored())
+
+		// The flush of 99 was a large one: as many must wait before another goes beside the first.
+		for i := range 98 {
+			c.enqueue(t.Context(), c.stored, fmt.Sprint("fourth", i), nil)
+		}
+		require.False(t, c.has("fourth0"))
+		c.enqueue(t.Context(), c.stored, "last", nil)
+		require.True(t, c.has("fourth0"))
+		c.release()
+		require.Len(t, c.pool(), 2+2*secondFlush+2*99)
 	})
 }
 
@@ -209,6 +243,11 @@ func TestCommitLeftInFlight(t *testing.T) {
 
 func TestCommitChunks(t *testing.T) {
 	holding(t, func(t *testing.T, c *commitTest) {
+		second := make(chan struct{})
+		c.fault.again("second", func() { <-second })
+		for i := range secondFlush {
+			c.enqueue(t.Context(), c.stored, fmt.Sprint("second", i), nil)
+		}
 		for i := range 2*chunkJobs + 200 {
 			c.wg.Go(func() {
 				_, err := c.client.Enqueue(t.Context(), "topic", fmt.Sprint("job", i), nil)
@@ -216,8 +255,10 @@ func TestCommitChunks(t *testing.T) {
 			})
 		}
 		synctest.Wait()
+		close(second)
+		synctest.Wait()
+		require.Equal(t, []int{secondFlush, chunkJobs, chunkJobs, 200}, c.log.stored())
 		c.release()
-		require.Equal(t, []int{1, chunkJobs, chunkJobs, 200}, c.log.stored())
 	})
 }
 
@@ -275,13 +316,12 @@ func TestCommitWithoutAReply(t *testing.T) {
 		for i := range got {
 			c.enqueue(t.Context(), func(err error) { got[i] = err }, fmt.Sprint("job", i), nil)
 		}
-		lane := c.client.commit("topic").lane
 		c.r.Close()
 		c.release()
 		c.wg.Wait()
 		for _, err := range got {
 			require.ErrorIs(t, err, ErrUnknownOutcome)
 		}
-		require.NotSame(t, lane, c.client.commit("topic").lane, "the lost call may still arrive")
+		require.Empty(t, c.client.commit("topic").lanes.free, "the lost call may still arrive")
 	})
 }

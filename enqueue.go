@@ -50,25 +50,33 @@ func (e *enqueueing) job() *Job {
 	return job
 }
 
-// A commit gathers the concurrent Enqueue calls of a topic: while one flush is under way the calls that come meanwhile wait and
+// A second flush starts while one is under way as soon as secondFlush jobs wait, and no fewer than the first has taken, so that Redis has work while
+// the answer to the first is on its way. With fewer it would only make the flushes smaller.
+const (
+	mostFlushes = 2
+	secondFlush = 16
+)
+
+// A commit gathers the concurrent Enqueue calls of a topic: while a flush is under way the calls that come meanwhile wait and
 // go together with the next. A lone caller flushes its own job at once and waits for nobody.
 type commit struct {
 	client *Client
 	keys   *keys
 	names  []any // the keys of the script up to the receipt
 	words  []any // what the script is told in every call
+	lanes  lanes // of the flushes: the topic's own, so that each has its receipt here and nowhere else
 
 	mu       sync.Mutex
 	pending  []*enqueueing
-	flying   bool // a flush is under way
-	lane     *lane
+	flushes  int  // under way
+	latest   int  // how many jobs the latest of them took
 	recorded bool // the topic is in the set of topics
 }
 
 func newCommit(c *Client, topic string) *commit {
 	k := newKeys(c.o.prefix, topic)
 	return &commit{
-		client: c, keys: k, lane: newLane(),
+		client: c, keys: k,
 		// No capacity to spare: two flushes may append to it at the same time.
 		names: slices.Clip(names(k.pool, k.bucket, k.ready, k.stats)),
 		words: []any{maxTick.Milliseconds(), controlChannel(c.o.prefix), topic},
@@ -78,8 +86,8 @@ func newCommit(c *Client, topic string) *commit {
 // enqueue stores e, alone or with others.
 func (g *commit) enqueue(ctx context.Context, e *enqueueing) error {
 	g.mu.Lock()
-	if !g.flying {
-		g.flying = true
+	if g.flushes == 0 {
+		g.flushes, g.latest = 1, 1
 		g.mu.Unlock()
 		defer g.land() // also if a hook of the caller's go-redis client panics
 		g.flush(ctx, []*enqueueing{e})
@@ -87,6 +95,10 @@ func (g *commit) enqueue(ctx context.Context, e *enqueueing) error {
 		return e.err
 	}
 	g.pending = append(g.pending, e)
+	if g.flushes < mostFlushes && len(g.pending) >= max(secondFlush, g.latest) {
+		g.flushes++
+		go g.fly()
+	}
 	g.mu.Unlock()
 
 	select {
@@ -118,24 +130,27 @@ func (g *commit) abandon(ctx context.Context, e *enqueueing) error {
 	return fmt.Errorf("enqueue topic %q: %w", g.keys.topic, context.Cause(ctx))
 }
 
-// land ends a lone flush. If others have gathered meanwhile, a goroutine flushes for them until none is left.
+// land ends a lone flush. If others have gathered meanwhile, a goroutine goes on for them.
 func (g *commit) land() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if len(g.pending) == 0 {
-		g.flying = false
-		return
+	if len(g.pending) > 0 {
+		go g.fly()
+	} else {
+		g.flushes--
 	}
-	go func() {
-		for list := g.gather(); len(list) > 0; list = g.gather() {
-			ctx, cancel := context.WithTimeout(context.Background(), flushTimeout)
-			g.flush(ctx, list)
-			cancel()
-		}
-	}()
 }
 
-// gather takes the next chunk out of pending; an empty one ends the flying.
+// fly flushes for those that have gathered until none is left.
+func (g *commit) fly() {
+	for list := g.gather(); len(list) > 0; list = g.gather() {
+		ctx, cancel := context.WithTimeout(context.Background(), flushTimeout)
+		g.flush(ctx, list)
+		cancel()
+	}
+}
+
+// gather takes the next chunk out of pending; an empty one ends the flush.
 func (g *commit) gather() []*enqueueing {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -145,9 +160,11 @@ func (g *commit) gather() []*enqueueing {
 	for _, e := range list {
 		e.sent = true
 	}
-	if n == 0 {
+	if n > 0 {
+		g.latest = n
+	} else {
 		g.pending = nil
-		g.flying = false
+		g.flushes--
 	}
 	return list
 }
@@ -170,21 +187,20 @@ func chunkLen(list []*enqueueing) int {
 	return len(list)
 }
 
-// flush sends a chunk on the commit's own lane. Only one flush is under way at a time.
+// flush sends a chunk on a lane that no other call uses meanwhile.
 func (g *commit) flush(ctx context.Context, list []*enqueueing) {
 	err := errCutOff
 	for _, e := range list {
 		e.err = err
 	}
+	lane := g.lanes.get()
 	defer func() {
-		if err != nil && !certain(err) {
-			g.lane = newLane() // the lost call may still arrive
-		}
+		g.lanes.put(lane, err)
 		for _, e := range list {
 			e.done <- struct{}{}
 		}
 	}()
-	err = g.send(ctx, g.lane, list)
+	err = g.send(ctx, lane, list)
 }
 
 // errCutOff is the outcome of the other jobs of a flush that a panic in a hook of the caller's go-redis client has ended.
