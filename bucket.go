@@ -47,8 +47,9 @@ func (t *topicServer) promoteLoop(ctx context.Context) {
 		if t.pruneDue(ctx, &pruned) || again {
 			continue
 		}
-		if wait == nothingDue && due+held == 0 && t.server.watches() {
+		if wait == nothingDue && due+held == 0 && len(t.firer.missed) == 0 && t.server.watches() {
 			t.sleepIdle(ctx, &pruned)
+			healed = time.Time{} // it may be a handoff that has woken us
 			continue
 		}
 		wait -= time.Since(began)

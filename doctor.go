@@ -25,23 +25,18 @@ const (
 	// belongs to a running handler, and goes when that ends.
 	FindingNoRecord = "no record"
 
-	// FindingTwoPlaces is a job in two places. Repaired: one that is dead is removed from the bucket. One that is leased is left alone: the
-	// other place counts when the lease is over.
+	// FindingTwoPlaces is a job in two places. Repaired: one that is dead is removed from the bucket, or from the dead if it was enqueued after
+	// that burial, which was that of a former job of its ID. One that is leased is left alone: the other place counts when the lease is over.
 	FindingTwoPlaces = "two places"
 
 	// FindingOrphan is an entry in attempts, errors, moved or results that belongs to no job. Repaired: it is removed.
 	FindingOrphan = "orphan"
 
-	// FindingFormer is what a former job of the same ID has left in dead or errors: it was lost with the pool, and the ID was enqueued anew
-	// since. Repaired: it is removed with the attempts and all, and the job runs as a new one. To be told from the job's own it must be a minute
-	// older than the job, or in dead while the job is in the bucket.
-	FindingFormer = "former"
-
 	// FindingUnreadable is an entry in attempts or moved that is not one. Repaired: it is removed, and counts as none. Of a schedule, a
 	// state in fired that cannot be read or is of another definition: repaired, it keeps what can be read.
 	FindingUnreadable = "unreadable"
 
-	// FindingScore is a time that cannot be, of more than 13 digits. Repaired: the due time is worked out anew; a lease lapses
+	// FindingScore is a time that cannot be, of more than 13 digits (of a slot, also one that is no whole number or negative). Repaired: the due time is worked out anew; a lease lapses
 	// now, a dead job was buried now, a done one is kept no longer; a schedule goes on with the first slot from now on.
 	FindingScore = "score"
 

@@ -52,42 +52,48 @@ func TestCheckGoesOnBesideAWrongType(t *testing.T) {
 	})
 }
 
-// The pool alone is lost, and its IDs are enqueued anew: the new jobs are neither dead nor tried before.
-func TestCheckForgetsFormerJobs(t *testing.T) {
+// The pool alone is lost, and its IDs are enqueued anew: a new job that is delayed is not dead because the former one was.
+func TestCheckForgetsAFormerJob(t *testing.T) {
 	eachHand(t, func(t *testing.T, h *Hand) {
-		ctx := t.Context()
-		h.put("+0", "dead now", "dead later", "dead", "tried", "held")
-		held := h.Take(5, time.Hour)
-		require.Equal(t, "ooo", h.Bury(held[:3]...))
-		require.Equal(t, "o", h.Retry(time.Hour, held[3]))
-		require.NoError(t, h.rdb.Del(ctx, h.keys.pool).Err())
-		h.put("+0", "dead now", "tried", "held")
-		h.put("+3600000", "dead later")
-		h.put("+0", "dead") // within the minute: it may have been buried as what it is
-		require.NoError(t, h.rdb.ZIncrBy(ctx, h.keys.dead, -120_000, "dead now").Err())
-		require.NoError(t, h.rdb.ZIncrBy(ctx, h.keys.dead, -5, "dead later").Err())
-		require.Equal(t, StateDead, h.info("dead now").State)
-		require.Equal(t, 2, h.info("tried").Attempt)
+		h.put("+0", "delayed", "due")
+		require.Equal(t, "oo", h.Bury(h.Take(2, time.Hour)...))
+		require.NoError(t, h.rdb.Del(t.Context(), h.keys.pool).Err())
+		h.put("+3600000", "delayed")
+		h.put("+0", "due")
+		require.NoError(t, h.rdb.ZIncrBy(t.Context(), h.keys.dead, -5, "delayed").Err())
+		require.Equal(t, StateDead, h.info("delayed").State)
 
-		require.NoError(t, h.rdb.HSet(ctx, h.keys.errors, "held", "3:abc", "tried", `31:{"at":1700000000000,"kind":"e"}`).Err())
-		want := []string{"dead dead later", "dead dead now", "errors tried"}
+		want := map[string][]string{FindingTwoPlaces: {"dead delayed"}}
 		before := Dump(t, h.rdb, h.prefix())
 		found, _ := h.look(false)
-		require.Equal(t, want, found[FindingFormer])
+		require.Equal(t, want, found)
 		require.Equal(t, before, Dump(t, h.rdb, h.prefix()))
 		found, _ = h.look(true)
-		require.Equal(t, want, found[FindingFormer])
-		for id, state := range map[string]State{
-			"dead now": StateReady, "dead later": StateScheduled, "tried": StateScheduled, "dead": StateDead, "held": StateRunning,
-		} {
-			require.Equal(t, state, h.info(id).State, id)
-		}
-		for _, id := range []string{"dead now", "dead later", "tried"} {
-			require.Equal(t, 1, h.info(id).Attempt, id)
-			require.Empty(t, h.info(id).Errors, id)
-		}
+		require.Equal(t, want, found)
+		require.Equal(t, StateScheduled, h.info("delayed").State)
+		require.Equal(t, 1, h.info("delayed").Attempt)
+		require.Empty(t, h.info("delayed").Errors)
+		require.Equal(t, StateDead, h.info("due").State, "nothing tells that it is not")
 		found, _ = h.look(true)
 		require.Empty(t, found)
+	})
+}
+
+// What was buried stays so, also if Redis's clock went back by minutes between the enqueueing and the burial, and keeps its errors.
+func TestCheckBelievesBurialsWhenTheClockGoesBack(t *testing.T) {
+	eachHand(t, func(t *testing.T, h *Hand) {
+		h.put("+0", "dead", "tried")
+		held := h.Take(2, time.Hour)
+		require.Equal(t, "o", h.Bury(held[0]))
+		require.Equal(t, "o", h.Retry(time.Hour, held[1]))
+		require.NoError(t, h.rdb.ZIncrBy(t.Context(), h.keys.dead, -300_000, "dead").Err())
+		for _, id := range []string{"dead", "tried"} {
+			require.NoError(t, h.rdb.HSet(t.Context(), h.keys.errors, id, `31:{"at":1700000000000,"kind":"e"}`).Err())
+		}
+		before := Dump(t, h.rdb, h.prefix())
+		found, _ := h.look(true)
+		require.Empty(t, found)
+		require.Equal(t, before, Dump(t, h.rdb, h.prefix()))
 	})
 }
 

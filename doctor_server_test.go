@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -171,6 +172,55 @@ func TestIdleTopicFindsAJobWithinATick(t *testing.T) {
 			require.LessOrEqual(b, starts.of(id)[0].at.Sub(enqueued), max(delay, time.Second))
 		}
 	})
+}
+
+// An ID that a server left in handoff when it died is taken by another one within a tick, also where that one has been idle.
+func TestIdleTopicFindsAHandoffWithinATick(t *testing.T) {
+	inBubble(t, func(b *bubble) {
+		other := delayq.NewClient(b.rdb, delayq.Prefix("other"))
+		var starts recorder
+		b.serve("t", starts.then(nil))
+		for i := range 20 {
+			b.pass(3*time.Second + time.Duration(i)*77*time.Millisecond)
+			id := strconv.Itoa(i)
+			_, err := other.Enqueue(b.Context(), "t", id, nil)
+			require.NoError(b, err)
+			// It comes just after a promote that has found none.
+			require.NoError(b, b.rdb.Publish(b.Context(), delayq.ControlChannel(bubblePrefix), "wake 0 1 t").Err())
+			synctest.Wait()
+			enqueued := time.Now()
+			require.NoError(b, b.rdb.HSet(b.Context(), bubblePrefix+":{t}:pool", id, b.rdb.HGet(b.Context(), "other:{t}:pool", id).Val()).Err())
+			require.NoError(b, b.rdb.RPush(b.Context(), bubblePrefix+":{t}:handoff", id).Err())
+			b.pass(4 * time.Second)
+			require.Len(b, starts.of(id), 1)
+			require.LessOrEqual(b, starts.of(id)[0].at.Sub(enqueued), time.Second)
+		}
+	})
+}
+
+// Where Redis refuses a command about several topics, each topic has its own tick, and nobody is told of an error.
+func TestIdleTopicsOfARefusedWatch(t *testing.T) {
+	t.Parallel()
+	own := redistest.Start(t, "--cluster-enabled", "yes")
+	rdb := own.Client(t) // not a cluster's client
+	require.NoError(t, rdb.Do(t.Context(), "CLUSTER", "ADDSLOTSRANGE", 0, 16383).Err())
+	until(t, func() bool { return rdb.Set(t.Context(), "x", 1, 0).Err() == nil })
+	var log logbook
+	promotes := make(chan string, 1000)
+	s := serveMany(t, rdb, "delayq", func(s *delayq.Server) {
+		for i := range 3 {
+			s.HandlerFunc(fmt.Sprint("t", i), nothing)
+		}
+	}, log.to(), delayq.Tick(20*time.Millisecond), delayq.Hooks(onScript(func(e delayq.ScriptEvent) {
+		if e.Name == "promote" {
+			promotes <- e.Topic
+		}
+	})))
+	for seen := map[string]int{}; seen["t0"] < 5 || seen["t1"] < 5 || seen["t2"] < 5; {
+		seen[receive(t, promotes)]++
+	}
+	require.NoError(t, s.stop())
+	require.Empty(t, log.with("CROSSSLOT"))
 }
 
 // Whatever happens to a queue while it is checked and mended without pause, nothing is lost, early or doubled. In half of the games keys are

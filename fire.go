@@ -110,6 +110,8 @@ func (t *topicServer) noteEnded() {
 	defer t.mu.Unlock()
 	if room := maxEnded - len(t.firer.ended); room >= len(t.ended) {
 		t.firer.ended = append(t.firer.ended, t.ended...)
+		slices.Sort(t.firer.ended) // a call must not name one twice
+		t.firer.ended = slices.Compact(t.firer.ended)
 	}
 	t.ended = nil
 }
@@ -269,7 +271,9 @@ func (t *topicServer) firePage(ctx context.Context, place string, offset int, wh
 	case cut && len(which) > 0:
 		looked = slices.Index(which, last) + 1
 	case cut && place == placeWaiting:
-		looked = done // the same page again, without those that are done
+		if done > 0 {
+			looked = done // the same page again, without those that are done
+		}
 	}
 	return looked, done, cut || looked == fireLimit || size >= fireBytes, nil
 }
@@ -295,7 +299,7 @@ type firing struct {
 	name, nonce string
 	def         *definition
 	place       string
-	from        int64 // the slot it has in its place
+	score       string // of the slot that it has there, as Redis writes it
 	overlap     string
 	missed      int64
 	skipped     int64
@@ -352,7 +356,7 @@ func (t *topicServer) plan(place, name, from, raw, text string, now int64) (firi
 		return firing{}, fmt.Errorf("slot: %w", err)
 	}
 	f, err := d.decide(place, int64(at), now, &state)
-	f.name, f.nonce, f.def, f.place, f.from = name, d.nonce, d, place, int64(at)
+	f.name, f.nonce, f.def, f.place, f.score = name, d.nonce, d, place, from
 	return f, err
 }
 
@@ -501,7 +505,7 @@ func (t *topicServer) fireSome(ctx context.Context, list []firing) (n, done int,
 	for n < len(list) && jobs < fireJobs && size < fireBytes {
 		f := &list[n]
 		n++
-		args = append(args, f.name, f.nonce, f.place, f.from, f.overlap, f.def.most, f.missed, f.skipped, orEmpty(f.after), orEmpty(f.rest), orEmpty(f.gap),
+		args = append(args, f.name, f.nonce, f.place, f.score, f.overlap, f.def.most, f.missed, f.skipped, orEmpty(f.after), orEmpty(f.rest), orEmpty(f.gap),
 			len(f.slots))
 		for _, slot := range f.slots {
 			mark, head, tail, due, err := f.def.jobAt(f.name, slot)

@@ -288,6 +288,29 @@ func TestFireLeavesAStateOfAnotherDefinition(t *testing.T) {
 	})
 }
 
+// A slot that somebody has written with a fraction is fired like any other, and a check finds it before it is due.
+func TestFireOfASlotWithAFraction(t *testing.T) {
+	eachFire(t, func(b *fireBench) {
+		ctx := b.Context()
+		require.NoError(b, b.rdb.ZAdd(ctx, b.keys.slots, redis.Z{Score: float64(b.slot) + 0.5, Member: "s"}).Err())
+		report, err := b.client.Check(ctx, "topic", false)
+		require.NoError(b, err)
+		require.Equal(b, map[string]int{FindingScore: 1}, report.Found)
+		ts := b.server()
+		for range 3 {
+			_, _, due, held, err := ts.promote(ctx, false)
+			require.NoError(b, err)
+			if !ts.fire(ctx, due, held) {
+				break
+			}
+		}
+		require.Equal(b, []string{b.id}, b.jobs())
+		_, _, due, held, err := ts.promote(ctx, false)
+		require.NoError(b, err)
+		require.Zero(b, due+held)
+	})
+}
+
 // A gap of any length is worked out in a moment, and what a policy asks for is the end of it.
 func TestDueOfALongGap(t *testing.T) {
 	t.Parallel()

@@ -48,8 +48,11 @@ type replicaWaiter struct {
 	err       error // of WAIT
 }
 
-// Process sends cmd, then WAIT.
+// Process sends cmd, then WAIT if it is a script.
 func (w *replicaWaiter) Process(ctx context.Context, cmd redis.Cmder) error {
+	if name := cmd.Name(); name != "evalsha" && name != "eval" {
+		return w.client.rdb.Process(ctx, cmd) // it writes nothing
+	}
 	const redirects = 3
 	for try := 0; ; try++ {
 		node, err := w.node(ctx)

@@ -1,6 +1,7 @@
 package delayq
 
 import (
+	"context"
 	"fmt"
 	"testing"
 	"time"
@@ -70,6 +71,38 @@ func TestWaitForMoreReplicasThanThereAre(t *testing.T) {
 	require.ErrorIs(t, err, ErrNotReplicated)
 	require.Regexp(t, `[01] of 2 within 50ms`, err.Error())
 	require.Equal(t, "x", job.ID)
+}
+
+// Asking which key has a wrong type waits for no replica. (J11)
+func TestWaitReplicasAndAWrongType(t *testing.T) {
+	t.Parallel()
+	rdb := redistest.Shared(t)
+	h := NewHand(t, rdb, redistest.Prefix(t), "topic")
+	require.NoError(t, rdb.Set(t.Context(), h.keys.bucket, "text", 0).Err())
+	counted := redis.NewClient(rdb.Options())
+	defer func() { require.NoError(t, counted.Close()) }()
+	var waits waitCount
+	counted.AddHook(&waits)
+	_, err := NewClient(counted, Prefix(h.prefix()), WaitReplicas(1, time.Millisecond)).Enqueue(t.Context(), "topic", "x", nil, ProcessIn(time.Hour))
+	require.ErrorContains(t, err, h.keys.bucket)
+	require.LessOrEqual(t, waits.n, 2, "one for the digest and one for the text of the script")
+}
+
+// A waitCount counts the WAITs that are sent.
+type waitCount struct{ n int }
+
+func (*waitCount) DialHook(next redis.DialHook) redis.DialHook          { return next }
+func (*waitCount) ProcessHook(next redis.ProcessHook) redis.ProcessHook { return next }
+
+func (w *waitCount) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		for _, cmd := range cmds {
+			if cmd.Name() == "wait" {
+				w.n++
+			}
+		}
+		return next(ctx, cmds)
+	}
 }
 
 func TestWaitReplicasWithoutAny(t *testing.T) {

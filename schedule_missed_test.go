@@ -154,3 +154,19 @@ func TestScheduleMissedIsLoggedOnce(t *testing.T) {
 		require.Len(b, log.with("missed"), 2, "nothing is left")
 	})
 }
+
+// The last slots of a topic that has nothing more to do are logged as well.
+func TestScheduleMissedIsLoggedWhenTheTopicGoesIdle(t *testing.T) {
+	inBubble(t, func(b *bubble) {
+		b.schedule("first", delayq.Every(time.Hour), delayq.Skip, delayq.EndAt(b.began.Add(time.Hour)))
+		b.schedule("last", delayq.Every(time.Hour), delayq.Skip, delayq.StartAt(b.began.Add(2*time.Hour)), delayq.EndAt(b.began.Add(2*time.Hour)))
+		b.pass(2*time.Hour - 20*time.Second)
+		var log logbook
+		b.serve("t", new(recorder).then(nil), log.to())
+		b.pass(time.Second)
+		require.Len(b, log.with("missed", "schedule=first"), 1)
+		b.redis.SetTime(time.Now().Add(10 * time.Minute))
+		b.pass(2 * time.Minute)
+		require.Len(b, log.with("missed", "schedule=last"), 1)
+	})
+}

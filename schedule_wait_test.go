@@ -135,3 +135,41 @@ func TestFireIsNotHeldUpByGaps(t *testing.T) {
 		require.Len(b, b.jobs(), gaps+1)
 	})
 }
+
+// Several runs of a schedule that end together ask for one look at it, for a call that names it twice would fire its slot twice.
+func TestReleaseNamesAScheduleOnce(t *testing.T) {
+	eachFire(t, func(b *fireBench) {
+		ctx := b.Context()
+		b.hold("q", 1)
+		require.NoError(b, b.rdb.ZRem(ctx, b.keys.slots, "s").Err())
+		ts := b.server()
+		ts.firer.looked = time.Now().Add(time.Hour) // no tick
+		for range 2 {
+			ts.ended = []string{"q0", "s", "q0", "q0"}
+			ts.noteEnded()
+		}
+		require.Equal(b, []string{"q0", "s"}, ts.firer.ended)
+		_, _, due, held, err := ts.promote(ctx, false)
+		require.NoError(b, err)
+		require.True(b, ts.fire(ctx, due, held))
+		info, err := b.client.Inspect(ctx, "topic")
+		require.NoError(b, err)
+		require.EqualValues(b, 1, info.Counters["fired"])
+		require.EqualValues(b, 1, info.Ready)
+	})
+}
+
+// The history is a book and no more: without it, too, a job that waits goes with its schedule.
+func TestUnscheduleWithoutAHistory(t *testing.T) {
+	eachFire(t, func(b *fireBench) {
+		ctx := b.Context()
+		ts := b.server()
+		_, _, due, held, err := ts.promote(ctx, false)
+		require.NoError(b, err)
+		require.True(b, ts.fire(ctx, due, held))
+		require.Equal(b, []string{b.id}, b.jobs())
+		require.NoError(b, b.rdb.Del(ctx, b.keys.runs).Err())
+		require.NoError(b, b.client.Unschedule(ctx, "topic", "s"))
+		require.Empty(b, b.jobs())
+	})
+}

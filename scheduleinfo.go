@@ -75,7 +75,7 @@ type Run struct {
 // maxRunError is how much of an error a history keeps: it is copied at every run.
 const maxRunError = 256
 
-// runEntry is a Run as the hash runs holds it. promote.lua, cancel.lua and fire.lua write some of it.
+// runEntry is a Run as the hash runs holds it. promote.lua and prelude/withdraw.lua write some of it.
 type runEntry struct {
 	Job     string `json:"job"`
 	Attempt int    `json:"attempt"`

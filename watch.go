@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -17,6 +18,8 @@ const watchLimit = 200
 // changed, so that ten idle topics do not cost ten promotes a second. What a lost wake-up left behind is found within a tick as ever. On a cluster
 // each topic ticks for itself, for a command must not touch two slots.
 type watch struct {
+	off atomic.Bool // Redis refuses a command about several topics
+
 	mu     sync.Mutex
 	asleep []*topicServer
 }
@@ -52,10 +55,14 @@ func (s *Server) watchLoop(ctx context.Context) {
 			call, cancel := context.WithTimeout(ctx, callTimeout)
 			n, err := s.calls.Exists(call, keys...).Result()
 			cancel()
-			if ctx.Err() != nil {
+			switch {
+			case ctx.Err() != nil:
 				return
+			case redis.HasErrorPrefix(err, "CROSSSLOT"): // a cluster behind a proxy, or of one node, and a client that does not know
+				s.watch.off.Store(true)
+			default:
+				watched.note("watch", err)
 			}
-			watched.note("watch", err)
 			for _, t := range some {
 				if err != nil || n > 0 {
 					nudge(t.wake) // each looks for itself
@@ -70,7 +77,7 @@ func (s *Server) watchLoop(ctx context.Context) {
 // watches tells whether topics may leave their ticks to the watch.
 func (s *Server) watches() bool {
 	_, cluster := s.rdb.(*redis.ClusterClient)
-	return !cluster
+	return !cluster && !s.watch.off.Load()
 }
 
 // sleepIdle sleeps until the topic is woken, by a message or by the watch, and prunes meanwhile.

@@ -22,12 +22,11 @@
 -- ARGV[3]   limit     about how many entries to look at; of a list the index of the last id
 -- ARGV[4]   repair    1 to repair, 0 to look only
 --
--- What is found: no record (an id without one), two places, orphan (books of no job), former (what a job of the same id has left that
--- was lost with the pool), unreadable (books that are not what they should be), score (a time that cannot be), anchor (left alone in
--- leases), wrong type (the key is the whole name; the caller leaves out the parts that need it). Of schedules,
--- with the name as id: no slot (neither paused nor ended, and nowhere), no state, no history, unreadable (a state that is not one, or
--- not of this definition), score, no schedule (left of one without a definition). One that gets a place again has the slot 0: a server
--- works out the first one from now on.
+-- What is found: no record (an id without one), two places, orphan (books of no job), unreadable (books that are not what they should
+-- be), score (a time that cannot be), anchor (left alone in leases), wrong type (the key is the whole name; the caller leaves out the
+-- parts that need it). Of schedules, with the name as id: no slot (neither paused nor ended, and nowhere), no state, no history,
+-- unreadable (a state that is not one, or not of this definition), score, no schedule (left of one without a definition). One that
+-- gets a place again has the slot 0: a server works out the first one from now on.
 --
 -- Of an id in leases only the books are touched: it is its server's. Safe to send twice.
 -- Returns {'ok', now, cursor, looked, bytes, keys, ids, whats, repaired, sizes, nowhere}: cursor is 0 at the end; bytes is the size of the
@@ -42,7 +41,6 @@ local part, cursor, limit, repair = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 
 local keys, ids, whats, repaired, mended = {}, {}, {}, {}, 0
 local nowhere = {}
-local lenience = 60000 -- ms by which the clock may have been set back between two notes of a job
 
 -- found notes one finding, and tells whether it is to be repaired.
 local function found(key, id, what, can)
@@ -95,8 +93,8 @@ local function enqueued(record)
   return tonumber(string.sub(record, 13, 25)) or 0
 end
 
--- forget removes what a former job of the same id has left behind: it was lost with the pool, and the id was enqueued anew.
-local function forget(id)
+-- strip removes what a former job of the same id has left behind.
+local function strip(id)
   redis.call('ZREM', dead, id)
   redis.pcall('HDEL', attempts, id)
   redis.pcall('HDEL', errors, id)
@@ -117,15 +115,13 @@ local function records()
     for i, id in ipairs(some) do
       if not delayed[i] and not leased[i] and not buried[i] then
         nowhere[#nowhere + 1] = id
-      elseif buried[i] and not leased[i] and enqueued(written[i]) > buried[i] + (delayed[i] and 0 or lenience)
-        and found('dead', id, 'former', true) then
-        forget(id)
-        if not delayed[i] then
-          nowhere[#nowhere + 1] = id
-        end
       elseif leased[i] and (delayed[i] or buried[i]) then
         found('leases', id, 'two places', false)
-      elseif delayed[i] and buried[i] and enqueued(written[i]) <= tonumber(buried[i]) and found('bucket', id, 'two places', true) then
+      elseif delayed[i] and buried[i] and enqueued(written[i]) > tonumber(buried[i]) then
+        if found('dead', id, 'two places', true) then
+          strip(id) -- of a former job of this id, whose record was lost
+        end
+      elseif delayed[i] and buried[i] and found('bucket', id, 'two places', true) then
         redis.call('ZREM', bucket, id)
       end
     end
@@ -154,13 +150,7 @@ local function books(hash, form)
     local what
     if redis.call('HEXISTS', pool, id) == 0 then
       what = not redis.call('ZSCORE', leases, id) and 'orphan'
-    elseif not form then
-      local at = string.match(entries[i + 1], '"at":(%d+)')
-      if at and at + lenience < enqueued(redis.call('HGET', pool, id)) and not redis.call('ZSCORE', leases, id)
-        and found(part, id, 'former', true) then
-        forget(id)
-      end
-    else
+    elseif form then
       local first, last = string.match(entries[i + 1], form)
       what = (not first or #first > 13 or last and #last > 13) and 'unreadable'
     end
@@ -224,7 +214,7 @@ local function rules()
     local placed, cleared = false, false
     for place, zset in pairs({slots = slots, waiting = waiting}) do
       local score = redis.call('ZSCORE', zset, name)
-      if score and (tonumber(score) or math.huge) <= 9999999999999 then
+      if score and tonumber(score) and score % 1 == 0 and score + 0 >= 0 and score + 0 <= 9999999999999 then
         placed = true
       elseif score and found(place, name, 'score', true) then
         redis.call('ZREM', zset, name)
@@ -251,7 +241,8 @@ local function rules()
   end
 end
 
--- rest finds what is left of schedules without a definition. A run in a history has a field of its own, which begins with the schedule's name.
+-- rest finds what is left of schedules without a definition. A run in a history has a field of its own, which begins with the name of
+-- its schedule.
 local function rest(key, command, remove)
   scan(command, key)
   for i = 1, #entries, 2 do

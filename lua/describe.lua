@@ -34,7 +34,7 @@ for i = first, #names do
   states[n] = redis.call('HGET', fired, name) or ''
   local log = redis.call('HGET', runs, name) or ''
   local ended = tonumber(string.match(log, '^%d+') or '')
-  histories[n] = log .. ' ' .. (ended and redis.call('HGET', runs, name .. '\n' .. (ended - 1) % runs_most) or '')
+  histories[n] = log .. ' ' .. (ended and ended > 0 and redis.call('HGET', runs, name .. '\n' .. (ended - 1) % runs_most) or '')
   local state = state_of(states[n])
   last[n] = 'none'
   if state and going(pool, dead, state) then

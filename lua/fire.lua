@@ -97,7 +97,7 @@ for i, start in ipairs(starts) do
     local busy = overlap ~= 'allow' and jobs > 0 and going(pool, dead, state)
     if busy and overlap == 'cancel' then
       busy = false
-      if scheduled(pool, runs, state.job) then
+      if flagged(pool, state.job) then
         withdraw(state.job, true, pool, bucket, leases, dead, attempts, errors, moved, runs, channel, topic)
         cancels = cancels + 1
       end

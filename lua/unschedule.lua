@@ -33,7 +33,7 @@ local state = 'none'
 if redis.call('HEXISTS', schedules, name) == 1 then
   state = 'gone'
   local last = state_of(redis.call('HGET', fired, name))
-  if last and going(pool, dead, last) and not redis.call('ZSCORE', leases, last.job) and scheduled(pool, runs, last.job) then
+  if last and going(pool, dead, last) and not redis.call('ZSCORE', leases, last.job) and flagged(pool, last.job) then
     withdraw(last.job, false, pool, bucket, leases, dead, attempts, errors, moved)
     count(stats, 'cancelled', 1)
   end

@@ -22,14 +22,10 @@ local function forget(runs, name)
   redis.call('HDEL', runs, unpack(fields))
 end
 
--- scheduled tells whether a job is one of a schedule that there is: its id looks like it, and its record says so. The records that one
--- call reads for that are bounded, for they may be large: beyond 4 MiB the id is believed.
+-- flagged tells whether a job that is there is one of a schedule: its record says so. The records that one call reads for that are bounded,
+-- for they may be large: beyond 4 MiB the id is believed.
 local records_most, records_read = 4194304, 0
-local function scheduled(pool, runs, id)
-  local name = string.match(id, '^(.+)[@!]%d+$')
-  if not name or redis.pcall('HEXISTS', runs, name) ~= 1 then
-    return false
-  end
+local function flagged(pool, id)
   records_read = records_read + redis.call('HSTRLEN', pool, id)
   if records_read > records_most then
     return redis.call('HEXISTS', pool, id) == 1
@@ -38,3 +34,8 @@ local function scheduled(pool, runs, id)
   return record and string.byte(record, 10) >= 2
 end
 
+-- scheduled tells whether a job is one of a schedule that has a history: its id looks like it, and its record says so.
+local function scheduled(pool, runs, id)
+  local name = string.match(id, '^(.+)[@!]%d+$')
+  return name and redis.pcall('HEXISTS', runs, name) == 1 and flagged(pool, id)
+end
