@@ -162,7 +162,7 @@ func TestClusterMasterDies(t *testing.T) {
 // TRYAGAIN are no failures of jobs.
 func TestSlotMovesUnderLoad(t *testing.T) {
 	b := newBench(t)
-	cluster := redistest.StartCluster(t, 3, 0)
+	cluster := redistest.StartCluster(t, 3, 1)
 	access := rig.Redis{Cluster: cluster.Addrs()}
 	rdb := access.Client().(*redis.ClusterClient)
 	t.Cleanup(func() { _ = rdb.Close() })

@@ -34,13 +34,6 @@ if #lapsed + #due > 0 or heal == '1' then
   redis.call('ZREM', bucket, '')
 end
 
--- First into ready, then out of the bucket: an id in both is dropped by take and promoted again. By rank, for they are its first as long as
--- nothing else has been written to it.
-if #due > 0 then
-  redis.call('RPUSH', ready, unpack(due))
-  redis.call('ZREMRANGEBYRANK', bucket, 0, #due - 1)
-end
-
 -- The place first, then the books. The first time a job goes to the head: it has waited already. After that it backs
 -- off as if it had failed, for it may be what kills the process: it must not keep the others from being run.
 local reclaimed = 0
@@ -87,6 +80,12 @@ if #lapsed > 0 then
   end
   count(stats, 'reclaimed', reclaimed)
   count(stats, 'dropped', #lapsed - reclaimed)
+end
+
+-- First into ready, then out of the bucket: an id in both is dropped by take and promoted again.
+if #due > 0 then
+  redis.call('RPUSH', ready, unpack(due))
+  redis.call('ZREM', bucket, unpack(due))
 end
 
 if heal == '1' then
