@@ -245,7 +245,7 @@ func checkUnderLoad(t *testing.T, rdb redis.UniversalClient, damage bool) {
 
 	var mu sync.Mutex
 	running, done, cancelled, slept := map[string]int{}, map[string]int{}, map[string]bool{}, map[string]bool{}
-	var wrong, twice []string
+	var wrong []string
 	chance := func(job *delayq.Job) *rand.Rand {
 		number, _ := strconv.ParseUint(job.ID, 10, 64) // written below
 		return rand.New(rand.NewPCG(seed, uint64(job.Attempt)*1000+number))
@@ -260,7 +260,7 @@ func checkUnderLoad(t *testing.T, rdb redis.UniversalClient, damage bool) {
 			wrong = append(wrong, job.ID+" runs though it was cancelled")
 		}
 		if !damage && (running[job.ID] > 1 || done[job.ID] > 0) {
-			twice = append(twice, job.ID)
+			wrong = append(wrong, job.ID+" runs twice")
 		}
 		first := !slept[job.ID]
 		slept[job.ID] = true
@@ -348,11 +348,9 @@ func checkUnderLoad(t *testing.T, rdb redis.UniversalClient, damage bool) {
 		id := strconv.Itoa(i)
 		require.True(t, done[id] > 0 || called[id], "%s is lost", id)
 	}
-	info, err := client.Inspect(ctx, "t")
-	require.NoError(t, err)
 	if damage {
+		info, err := client.Inspect(ctx, "t")
+		require.NoError(t, err)
 		require.Positive(t, info.Counters["mended"])
 	}
-	// On a busy machine a server may be too late for a lease. Nothing else makes a job run twice.
-	require.LessOrEqual(t, int64(len(twice)), info.Counters["reclaimed"], twice)
 }

@@ -40,6 +40,7 @@ type Violation struct {
 	Text  string
 }
 
+// String is a violation on one line.
 func (v Violation) String() string {
 	return fmt.Sprintf("%s topic %q job %q inc %d: %s", v.Rule, v.Topic, v.ID, v.Inc, v.Text)
 }
@@ -94,6 +95,7 @@ func (r *Report) Count(rule string) (n int) {
 	return n
 }
 
+// String is the report as lines of text.
 func (r *Report) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "operations %d (enqueued %d, unknown %d of which %d ran, refused %d, cancelled %d, replaced %d, rescheduled %d), runs %d, finished %d, dead %d",
