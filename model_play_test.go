@@ -192,7 +192,7 @@ func (p *player) promote(h *Hand) {
 }
 
 func (p *player) take(n int, h *Hand) {
-	limit, ms := choose(p, 1, 2, 5), choose[int64](p, 30_000, 5000, 100, 1)
+	limit, ms := choose(p, 1, 2, 5, 8), choose[int64](p, 30_000, 5000, 100, 1)
 	first := p.m.leases + 1
 	status, ids := p.m.take(limit, ms)
 	p.note("server %d: take %d for %d ms: %s %q", n, limit, ms, status, ids)

@@ -61,21 +61,42 @@ if pause[1] and (not pause[2] or now < tonumber(pause[2])) then
   return {'paused', now}
 end
 
--- The end has the microseconds of the present: so no two leases of a job end at the same time, and a fence names one of them.
--- scores looks up ids in a zset. Most topics have nobody among the dead, and often the other two are empty as well: that costs nothing.
+-- scores looks up ids in a zset. Most topics have nobody among the dead, and often the bucket is empty as well: that costs nothing.
 local function scores(zset, waiting)
   return redis.call('EXISTS', zset) == 1 and redis.call('ZMSCORE', zset, unpack(waiting)) or {}
 end
 
-local ids, records, grants, seen = {}, {}, {}, {}
+-- The end has the microseconds of the present: so no two leases of a job end at the same time, and a fence names one of them. Nearly
+-- always no lease has that end yet: then all that have it afterwards were leased by this call, and of many ids none has to be looked
+-- up before.
 local lease_end = string.format('%.0f.%03d', now + lease, time[2] % 1000)
+local alone = limit >= 8 and redis.call('ZCOUNT', leases, lease_end, lease_end) == 0
+
+-- own keeps those of the first n ids that this call has leased, each once. The others had a lease already, and still have it.
+local function own(ids, records, n)
+  local ends, kept, seen = redis.call('ZMSCORE', leases, unpack(ids, 1, n)), 0, {}
+  for i = 1, n do
+    if ends[i] and tonumber(ends[i]) == tonumber(lease_end) and not seen[ids[i]] then
+      kept = kept + 1
+      seen[ids[i]], ids[kept], records[kept] = true, ids[i], records[i]
+    end
+  end
+  for i = n, kept + 1, -1 do
+    ids[i], records[i] = nil, nil
+  end
+  return kept
+end
+
+local ids, records, seen = {}, {}, {}
 local got, looked, full = 0, 0, false
 while got < limit and looked < 1000 and not full do
   -- Everything is read before anything is written: a key of a wrong type costs no id. After left-overs there may be many more.
   local most = looked == 0 and limit or math.min(math.max(limit - got, 64), 1000 - looked)
   local waiting = redis.call('LRANGE', handoff, 0, most - 1)
   local handed = #waiting
-  if handed < most then
+  if handed == 0 then
+    waiting = redis.call('LRANGE', ready, 0, most - 1)
+  elseif handed < most then
     for i, id in ipairs(redis.call('LRANGE', ready, 0, most - handed - 1)) do
       waiting[handed + i] = id
     end
@@ -85,22 +106,26 @@ while got < limit and looked < 1000 and not full do
     break
   end
   local found = redis.call('HMGET', pool, unpack(waiting))
-  local delayed, leased, buried = scores(bucket, waiting), scores(leases, waiting), scores(dead, waiting)
-  local used = 0
+  local delayed, buried, leased = scores(bucket, waiting), scores(dead, waiting), not alone and scores(leases, waiting)
+  local used, before = 0, got
+  local grants, granted = {'NX', '+inf', anchor()}, 3
   for i = 1, n do
     local id, record = waiting[i], found[i]
     if got == limit then
       break
     end
-    if record and not delayed[i] and not leased[i] and not buried[i] and not seen[id] then
+    if record and not delayed[i] and not buried[i] and (alone or not leased[i] and not seen[id]) then
       full = got >= free and string.byte(record, 10) % 2 == 1
       if full then
         break
       end
-      seen[id] = true
       got = got + 1
       ids[got], records[got] = id, record
-      grants[2 * got - 1], grants[2 * got] = lease_end, id
+      if not alone then
+        seen[id] = true
+      end
+      grants[granted + 1], grants[granted + 2] = lease_end, id
+      granted = granted + 2
     end
     used = i
   end
@@ -111,12 +136,17 @@ while got < limit and looked < 1000 and not full do
   if used > handed then
     redis.call('LTRIM', ready, used - handed, -1)
   end
+  if got > before then -- after a deletion: so the script may write at maxmemory
+    redis.call('ZADD', leases, unpack(grants))
+    if alone and redis.call('ZCOUNT', leases, lease_end, lease_end) < got then
+      got = own(ids, records, got)
+    end
+  end
 end
 if looked == 0 then
   return {full and 'full' or 'empty', now}
 end
 if got > 0 then
-  grant(leases, grants)
   lease_end = redis.call('ZSCORE', leases, ids[1]) -- as Redis writes it from now on
   redis.pcall('DEL', receipt)
   redis.pcall('RPUSH', receipt, number, lease_end, unpack(ids))

@@ -5,11 +5,6 @@ local function anchor()
   return string.rep('-', 1025)
 end
 
--- grant gives leases: pairs of score and id.
-local function grant(leases, pairs_of)
-  redis.call('ZADD', leases, '+inf', anchor(), unpack(pairs_of))
-end
-
 -- release ends leases, and takes the anchor away after the last one.
 local function release(leases, ids)
   redis.call('ZREM', leases, unpack(ids))
