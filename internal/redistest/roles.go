@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"testing"
 
 	"github.com/redis/go-redis/v9"
 )
@@ -19,6 +20,14 @@ const rolesEnv = "DELAYQ_ROLES"
 
 // Roles tells whether the library is to be run as the users of an ACL file.
 func Roles() bool { return os.Getenv(rolesEnv) != "" }
+
+// needNoRoles skips a test on the embedded Redis, which has no users, if it is about them.
+func needNoRoles(t testing.TB) {
+	t.Helper()
+	if Roles() {
+		t.Skip("the embedded Redis has no users")
+	}
+}
 
 // NoRoles are the arguments for a server without these users, for tests that make users of their own.
 var NoRoles = []string{"--aclfile", os.DevNull}
