@@ -126,7 +126,7 @@ func TestACLNeedsEachRight(t *testing.T) {
 		role := strings.TrimPrefix(words[1], "delayq-")
 		t.Run(role, func(t *testing.T) {
 			t.Parallel()
-			rs := redistest.Start(t)
+			rs := redistest.Start(t, redistest.NoRoles...)
 			admin := rs.Client(t)
 			for i, word := range words {
 				switch {
@@ -188,7 +188,7 @@ func refused(t *testing.T, rs *redistest.Server, admin *redis.Client, rights []s
 // No role may touch what is not the queue's: another prefix, another channel, another command.
 func TestACLGrantsNothingElse(t *testing.T) {
 	t.Parallel()
-	rs := redistest.Start(t)
+	rs := redistest.Start(t, redistest.NoRoles...)
 	admin := rs.Client(t)
 	for line := range strings.Lines(proseFile(t, aclFile)) {
 		words := strings.Fields(line)

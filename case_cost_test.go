@@ -22,6 +22,10 @@ func TestCostOfACallDoesNotGrow(t *testing.T) {
 	for _, backlog := range []int{20, 20_000} {
 		h := NewHand(t, rdb, redistest.Prefix(t), "topic")
 		client := h.client()
+		for range 2 { // in each role: the connections are there
+			_, err := client.Get(t.Context(), "topic", "none")
+			require.ErrorIs(t, err, ErrNotFound)
+		}
 		h.put("+0", numbered("dead", backlog)...)
 		eachOf(t, backlog, 500, func(n int) { require.NotContains(t, h.Bury(h.Take(n, time.Hour)...), "l") })
 		h.put("+0", numbered("leased", backlog)...)

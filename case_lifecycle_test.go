@@ -71,10 +71,11 @@ func TestCallsAfterCloseSaySo(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, rdb redis.UniversalClient) {
 		opts := *rdb.(*redis.Client).Options()
 		closed := redis.NewClient(&opts)
+		redistest.InRoles(t, closed)
 		client := delayq.NewClient(closed, delayq.Prefix(redistest.Prefix(t)))
 		_, err := client.Enqueue(t.Context(), "topic", "x", nil)
 		require.NoError(t, err)
-		require.NoError(t, closed.Close())
+		require.NoError(t, redistest.Close(closed))
 		for call, err := range everyCall(t.Context(), client, "topic", "x") {
 			require.ErrorIs(t, err, redis.ErrClosed, call)
 			require.NotErrorIs(t, err, delayq.ErrUnknownOutcome, call)

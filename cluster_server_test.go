@@ -159,6 +159,7 @@ func TestFrozenMasterOfACluster(t *testing.T) {
 	opts.ReadTimeout, opts.MaxRetries = 500*time.Millisecond, 1
 	rdb := redis.NewClusterClient(opts)
 	t.Cleanup(func() { _ = rdb.Close() })
+	redistest.InRoles(t, rdb)
 	prefix := redistest.Prefix(t)
 	client := delayq.NewClient(rdb, delayq.Prefix(prefix))
 	ctx := t.Context()

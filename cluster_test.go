@@ -122,12 +122,12 @@ func TestClusterServer(t *testing.T) {
 	f := newFixture(t, rdb)
 	ctx := t.Context()
 	beat := make(chan struct{}, 100)
-	server := delayq.NewServer(rdb, delayq.Prefix(f.prefix), delayq.Logger(slog.New(slog.DiscardHandler)),
+	server := delayq.AsWorker(delayq.NewServer(rdb, delayq.Prefix(f.prefix), delayq.Logger(slog.New(slog.DiscardHandler)),
 		delayq.Hooks(onScript(func(e delayq.ScriptEvent) {
 			if e.Name == "heartbeat" {
 				beat <- struct{}{}
 			}
-		})))
+		}))))
 	var mu sync.Mutex
 	runs := map[string]int{}
 	var left sync.WaitGroup

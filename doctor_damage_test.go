@@ -178,7 +178,7 @@ func TestCheckLooksUpLargeStraysByTheBytes(t *testing.T) {
 			require.NoError(t, err)
 			require.NoError(t, h.rdb.ZRem(t.Context(), h.keys.bucket, id).Err())
 		}
-		w := &heavy{UniversalClient: h.rdb}
+		w := &heavy{UniversalClient: redistest.As(t, h.rdb, "worker", h.prefix(), false)}
 		d := newDoctor(caller{w, &hooks{}}, w, h.keys, true)
 		d.average = 1 // as after a scan of small records
 		d.strays = append(numbered("large", n), numbered("small", 200)...)

@@ -56,7 +56,7 @@ func (b *fireBench) due() {
 // server is one that has been prepared and does nothing by itself.
 func (b *fireBench) server() *topicServer {
 	b.Helper()
-	s := NewServer(b.rdb, Prefix(b.prefix), Logger(slog.New(slog.DiscardHandler)))
+	s := AsWorker(NewServer(b.rdb, Prefix(b.prefix), Logger(slog.New(slog.DiscardHandler))))
 	s.HandlerFunc("topic", func(context.Context, *Job) error { return nil })
 	require.NoError(b, s.begin())
 	b.Cleanup(s.close)
@@ -446,7 +446,7 @@ func TestScheduleCallsSentTwice(t *testing.T) {
 	eachFire(t, func(b *fireBench) {
 		ctx, k := b.Context(), b.keys
 		h := NewHand(b, b.rdb, b.prefix, "topic")
-		receipt := k.receipt(h.lane.id)
+		receipt, channel := k.receipt(h.lane.id), controlChannel(b.prefix)
 		twice := func(s *script, keys []any, meanwhile func(), args ...any) string {
 			b.Helper()
 			first, err := h.try(s, keys, append([]any{h.lane.next()}, args...)...)
@@ -469,25 +469,25 @@ func TestScheduleCallsSentTwice(t *testing.T) {
 		require.NoError(b, err)
 
 		id := twice(triggerScript, names(k.fired, k.pool, k.bucket, k.ready, k.stats, receipt), nil,
-			"s", nonce(), head, tail, 0, 1000, "control", "topic")
+			"s", nonce(), head, tail, 0, 1000, channel, "topic")
 		require.Equal(b, []string{id}, b.jobs())
 		require.Equal(b, "changed", twice(triggerScript, names(k.fired, k.pool, k.bucket, k.ready, k.stats, receipt), nil,
-			"s", "0000000000000000", head, tail, 0, 1000, "control", "topic"))
+			"s", "0000000000000000", head, tail, 0, 1000, channel, "topic"))
 
 		suspend := names(k.slots, k.waiting, k.fired, receipt)
 		resume := func() { require.NoError(b, b.client.ResumeSchedule(ctx, "topic", "s")) }
-		require.Equal(b, "paused", twice(suspendScript, suspend, resume, "s", "pause", "", "", 1000, "control", "topic"))
+		require.Equal(b, "paused", twice(suspendScript, suspend, resume, "s", "pause", "", "", 1000, channel, "topic"))
 		require.Zero(b, b.state().PausedSince, "a pause that comes late does not undo the resume")
 
 		keys := names(k.schedules, k.slots, k.waiting, k.fired, k.runs, receipt)
 		raw, err := d.encode()
 		require.NoError(b, err)
 		remove := func() { require.NoError(b, b.client.Unschedule(ctx, "topic", "s")) }
-		require.Equal(b, "changed", twice(scheduleScript, keys, remove, "s", raw, b.slot, 1000, "control", "topic"))
+		require.Equal(b, "changed", twice(scheduleScript, keys, remove, "s", raw, b.slot, 1000, channel, "topic"))
 		_, err = b.client.ScheduleInfo(ctx, "topic", "s")
 		require.ErrorIs(b, err, ErrNotFound, "a schedule that was removed meanwhile is not made again")
 
-		require.Equal(b, "new", twice(scheduleScript, keys, nil, "s", raw, b.slot, 1000, "control", "topic"))
+		require.Equal(b, "new", twice(scheduleScript, keys, nil, "s", raw, b.slot, 1000, channel, "topic"))
 		require.Equal(b, "gone", twice(unscheduleScript, keys, nil, "s"))
 		require.Equal(b, "none", twice(unscheduleScript, keys, nil, "s"))
 	})

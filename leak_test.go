@@ -32,6 +32,12 @@ func TestMain(m *testing.M) {
 	debug.SetGCPercent(400) // the embedded Redis makes a Lua state for every call
 	redistest.SideBySide()
 	code := m.Run()
+	if redistest.Roles() {
+		if err := delayq.RolesError(); err != nil {
+			fmt.Fprintf(os.Stderr, "as the users of the ACL file:\n%v\n", err)
+			code = 1
+		}
+	}
 	if left := leftGoroutines(patience); code == 0 && left != "" {
 		fmt.Fprintf(os.Stderr, "goroutines are left after all tests:\n\n%s\n", left)
 		code = 1

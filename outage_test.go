@@ -123,6 +123,7 @@ func TestRedisIsFrozenForAWhile(t *testing.T) {
 	opts.ReadTimeout = 200 * time.Millisecond // a user may have set it
 	rdb := redis.NewClient(opts)
 	t.Cleanup(func() { _ = rdb.Close() })
+	redistest.InRoles(t, rdb)
 	r.serve(rdb)
 	r.enqueue("running")
 	r.enqueue("due", delayq.ProcessIn(200*time.Millisecond))
@@ -242,6 +243,7 @@ func TestFailoverToAReplica(t *testing.T) {
 	}
 	rdb := redis.NewClient(opts)
 	t.Cleanup(func() { _ = rdb.Close() })
+	redistest.InRoles(t, rdb)
 	r.client = delayq.NewClient(rdb)
 	r.serve(rdb)
 	r.enqueue("running")
@@ -273,6 +275,7 @@ func TestSentinelFailsOver(t *testing.T) {
 		SentinelAddrs: append([]string{"127.0.0.1:1"}, redistest.Sentinels(t, r.redis, 3)...),
 	})
 	t.Cleanup(func() { _ = rdb.Close() })
+	redistest.InRoles(t, rdb)
 	r.client = delayq.NewClient(rdb)
 	r.serve(rdb)
 	r.enqueue("running")
@@ -331,6 +334,7 @@ func TestSmallPoolOfTheApplication(t *testing.T) {
 	opts.PoolSize, opts.PoolTimeout, opts.ReadTimeout = 2, time.Second, 2*time.Second
 	rdb := redis.NewClient(opts)
 	t.Cleanup(func() { _ = rdb.Close() })
+	redistest.InRoles(t, rdb)
 	const topics, each = 10, 20
 	block := make(chan struct{})
 	serveMany(t, rdb, "delayq", func(s *delayq.Server) {

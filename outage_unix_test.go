@@ -24,7 +24,7 @@ func TestKilledWorkerLosesNothing(t *testing.T) {
 	rdb, prefix := redistest.Shared(t), redistest.Prefix(t)
 	client := delayq.NewClient(rdb, delayq.Prefix(prefix))
 	const jobs, lease = 100, 3 * time.Second
-	w := startWorker(t, workerConfig{rdb.Options().Addr, prefix, "a", lease, jobs})
+	w := startWorker(t, workerConfig{Addr: rdb.Options().Addr, Prefix: prefix, Topic: "a", Lease: lease, Concurrency: jobs})
 	for i := range jobs {
 		_, err := client.Enqueue(t.Context(), "a", fmt.Sprint(i), fmt.Appendf(nil, "payload %d", i))
 		require.NoError(t, err)
@@ -66,7 +66,7 @@ func TestStoppedWorkerIsRefused(t *testing.T) {
 	rdb, prefix := redistest.Shared(t), redistest.Prefix(t)
 	client := delayq.NewClient(rdb, delayq.Prefix(prefix))
 	const lease = time.Second
-	w := startWorker(t, workerConfig{rdb.Options().Addr, prefix, "a", lease, 1})
+	w := startWorker(t, workerConfig{Addr: rdb.Options().Addr, Prefix: prefix, Topic: "a", Lease: lease, Concurrency: 1})
 	_, err := client.Enqueue(t.Context(), "a", "1", nil)
 	require.NoError(t, err)
 	require.Equal(t, []string{"start", "1", "1"}, receive(t, w.lines))

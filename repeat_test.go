@@ -122,6 +122,7 @@ func eachLossy(t *testing.T, test func(t *testing.T, l *lossy)) {
 		}
 		bad := redis.NewClient(faulty(rdb, l.fault))
 		t.Cleanup(func() { _ = bad.Close() })
+		redistest.InRoles(t, bad)
 		l.client = NewClient(bad, Prefix(l.hand.prefix()))
 		test(t, l)
 		require.True(t, l.happened(), "no reply was lost")
@@ -136,7 +137,7 @@ func TestEnqueueWithALostReplyRunsOnce(t *testing.T) {
 	eachLossy(t, func(t *testing.T, l *lossy) {
 		var runs atomic.Int64
 		acked := make(chan struct{}, 10)
-		server := NewServer(l.hand.rdb, Prefix(l.hand.prefix()), Hooks(doneHook(func() { acked <- struct{}{} })), Logger(slog.New(slog.DiscardHandler)))
+		server := AsWorker(NewServer(l.hand.rdb, Prefix(l.hand.prefix()), Hooks(doneHook(func() { acked <- struct{}{} })), Logger(slog.New(slog.DiscardHandler))))
 		server.HandlerFunc("topic", func(context.Context, *Job) error {
 			runs.Add(1)
 			return nil
@@ -304,6 +305,7 @@ func TestLostForGood(t *testing.T) {
 		o.MaxRetries = -1
 		bad := redis.NewClient(o)
 		t.Cleanup(func() { _ = bad.Close() })
+		redistest.InRoles(t, bad)
 		client := NewClient(bad, Prefix(h.prefix()))
 
 		f.again(fmt.Sprint(enqueueScript.digest), nil)

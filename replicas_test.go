@@ -79,8 +79,7 @@ func TestWaitReplicasAndAWrongType(t *testing.T) {
 	rdb := redistest.Shared(t)
 	h := NewHand(t, rdb, redistest.Prefix(t), "topic")
 	require.NoError(t, rdb.Set(t.Context(), h.keys.bucket, "text", 0).Err())
-	counted := redis.NewClient(rdb.Options())
-	defer func() { require.NoError(t, counted.Close()) }()
+	counted := redistest.As(t, rdb, "producer", h.prefix(), true)
 	var waits waitCount
 	counted.AddHook(&waits)
 	_, err := NewClient(counted, Prefix(h.prefix()), WaitReplicas(1, time.Millisecond)).Enqueue(t.Context(), "topic", "x", nil, ProcessIn(time.Hour))
@@ -130,6 +129,7 @@ func TestWaitReplicasWithALostReply(t *testing.T) {
 	require.NoError(t, rdb.ScriptLoad(t.Context(), fmt.Sprint(enqueueScript.text)).Err())
 	bad := redis.NewClient(faulty(rdb, f))
 	defer func() { require.NoError(t, bad.Close()) }()
+	redistest.InRoles(t, bad)
 	_, err := NewClient(bad, WaitReplicas(1, 2*time.Second)).Enqueue(t.Context(), "topic", "lossy-id", nil)
 	require.NoError(t, err)
 	require.True(t, f.happened())

@@ -341,6 +341,25 @@ func TestScheduleJitterBelowExpiry(t *testing.T) {
 	})
 }
 
+// Each call triggers a job of its own, with nobody to fire the schedule. (On both backends.)
+func TestTriggerAgainAndAgain(t *testing.T) {
+	eachClient(t, func(t *testing.T, f *fixture) {
+		ctx := t.Context()
+		require.NoError(t, f.client.Schedule(ctx, "topic", "n", delayq.Every(time.Hour), []byte("payload")))
+		ids := map[string]bool{}
+		for range 3 {
+			id, err := f.client.Trigger(ctx, "topic", "n")
+			require.NoError(t, err)
+			info := f.get(id)
+			require.Equal(t, delayq.StateReady, info.State)
+			require.Equal(t, "payload", string(info.Payload))
+			ids[id] = true
+		}
+		require.Len(t, ids, 3)
+		require.EqualValues(t, 3, counterOf(t, f.client, "topic", "enqueued"))
+	})
+}
+
 // All that is known of a schedule, on both backends, with nobody to fire it.
 func TestScheduleInfo(t *testing.T) {
 	eachClient(t, func(t *testing.T, f *fixture) {

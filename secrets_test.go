@@ -39,7 +39,7 @@ func secretless(t *testing.T, text string) {
 // Every kind of error is made to happen, with a log that leaves nothing out.
 func TestNoSecretIsLoggedOrReturned(t *testing.T) {
 	t.Parallel()
-	rs := redistest.Start(t)
+	rs := redistest.Start(t, redistest.NoRoles...)
 	admin := rs.Client(t)
 	ctx := t.Context()
 	require.NoError(t, admin.Do(ctx, "ACL", "SETUSER", "app", "on", ">"+secretPassword, "~*", "&*", "+@all", "-sadd").Err())

@@ -204,7 +204,7 @@ func TestLoopThatIsRefusedSaysSo(t *testing.T) {
 	for call, command := range map[string]string{"promote": "zrangebyscore", "take": "ltrim", "wait": "blmove", "ack": "hdel", "heartbeat": "hset"} {
 		t.Run(call, func(t *testing.T) {
 			t.Parallel()
-			own := redistest.Start(t)
+			own := redistest.Start(t, redistest.NoRoles...)
 			rdb := own.Client(t)
 			var log logbook
 			require.NoError(t, rdb.Do(t.Context(), "ACL", "SETUSER", "default", "-"+command).Err())

@@ -165,7 +165,7 @@ func serve(t *testing.T, rdb redis.UniversalClient, prefix, topic string, h dela
 // serveMany runs a server and, at the end of the test, stops it.
 func serveMany(t *testing.T, rdb redis.UniversalClient, prefix string, setup func(*delayq.Server), opts ...delayq.ServerOption) *served {
 	t.Helper()
-	s := &served{Server: delayq.NewServer(rdb, append(quiet(prefix), opts...)...), done: make(chan struct{})}
+	s := &served{Server: delayq.AsWorker(delayq.NewServer(rdb, append(quiet(prefix), opts...)...)), done: make(chan struct{})}
 	setup(s.Server)
 	var ctx context.Context
 	ctx, s.end = context.WithCancel(context.WithoutCancel(t.Context()))

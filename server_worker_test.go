@@ -18,6 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/delayq/delayq"
+	"github.com/delayq/delayq/internal/redistest"
 )
 
 // workerEnv makes the test binary a worker: a server in a process of its own, so that it can be killed and stopped. What its handlers and
@@ -26,9 +27,10 @@ import (
 const workerEnv = "DELAYQ_TEST_WORKER"
 
 type workerConfig struct {
-	Addr, Prefix, Topic string
-	Lease               time.Duration
-	Concurrency         int
+	Addr, Username, Password string // with no name it is the default user
+	Prefix, Topic            string
+	Lease                    time.Duration
+	Concurrency              int
 }
 
 type workerHooks struct {
@@ -58,7 +60,7 @@ func workerMain() {
 		}
 		os.Exit(0)
 	}()
-	rdb := redis.NewClient(&redis.Options{Addr: c.Addr})
+	rdb := redis.NewClient(&redis.Options{Addr: c.Addr, Username: c.Username, Password: c.Password})
 	s := delayq.NewServer(rdb, delayq.Prefix(c.Prefix), delayq.Lease(c.Lease), delayq.Concurrency(c.Concurrency),
 		delayq.Logger(slog.New(slog.DiscardHandler)), delayq.Hooks(workerHooks{say}))
 	s.HandlerFunc(c.Topic, func(_ context.Context, job *delayq.Job) error {
@@ -80,6 +82,7 @@ type worker struct {
 // startWorker starts a worker that ends with the test at the latest.
 func startWorker(t *testing.T, c workerConfig) *worker {
 	t.Helper()
+	c.Username, c.Password = redistest.Account(t, c.Addr, "worker", c.Prefix)
 	config, err := json.Marshal(c)
 	require.NoError(t, err)
 	w := &worker{cmd: exec.Command(os.Args[0]), lines: make(chan []string, 1000)}

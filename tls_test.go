@@ -76,7 +76,7 @@ func openSafe(t *testing.T) *safe {
 		return write(name+".crt", "CERTIFICATE", raw), write(name+".key", "PRIVATE KEY", der)
 	}
 	cert, private := issue("server", 2)
-	rs := redistest.Start(t)
+	rs := redistest.Start(t, redistest.NoRoles...)
 	s.admin = rs.Client(t)
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)

@@ -16,6 +16,7 @@ import (
 // deadlock report, whether it waits for something or for a time. What synctest forbids (t.Run, t.Parallel) is forbidden.
 func Bubble(t *testing.T, test func(t *testing.T, r *embedded.Redis, rdb *redis.Client)) {
 	t.Helper()
+	needNoRoles(t)
 	synctest.Test(t, func(t *testing.T) {
 		r := embedded.New()
 		t.Cleanup(r.Close)

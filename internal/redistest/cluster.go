@@ -198,6 +198,9 @@ func (c *Cluster) Client(t testing.TB) *redis.ClusterClient {
 	t.Helper()
 	rdb := redis.NewClusterClient(c.Options())
 	t.Cleanup(func() { _ = rdb.Close() })
+	if c.Nodes[0].aclFile != "" {
+		InRoles(t, rdb)
+	}
 	return rdb
 }
 

@@ -41,6 +41,11 @@ type Server struct {
 
 	mu   sync.Mutex // held while the process changes
 	proc *process
+
+	cluster bool
+	aclFile string // empty: it has no users, see Roles
+	grants  sync.Mutex
+	granted map[string]bool // prefixes for which there are users
 }
 
 // Start starts a server without persistence that ends with the test.
@@ -88,6 +93,9 @@ func start(dir string, args func(port int, dir string) ([]string, error)) (_ *Se
 			break
 		}
 		if s.args, err = args(s.port, s.dir); err != nil {
+			break
+		}
+		if s.args, err = s.withUsers(s.args); err != nil {
 			break
 		}
 		if err = s.up(); !errors.Is(err, errPortTaken) {
@@ -194,6 +202,9 @@ func (s *Server) Client(t testing.TB) *redis.Client {
 	t.Helper()
 	rdb := redis.NewClient(s.Options())
 	t.Cleanup(func() { _ = rdb.Close() })
+	if s.aclFile != "" {
+		InRoles(t, rdb)
+	}
 	return rdb
 }
 
@@ -201,7 +212,7 @@ func (s *Server) Client(t testing.TB) *redis.Client {
 func (s *Server) Kill() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.report(s.kill())
+	return s.report(errors.Join(s.denied(), s.kill()))
 }
 
 func (s *Server) kill() error {
@@ -217,7 +228,7 @@ func (s *Server) kill() error {
 func (s *Server) Restart() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if err := s.kill(); err != nil {
+	if err := errors.Join(s.denied(), s.kill()); err != nil {
 		return s.report(err)
 	}
 	for deadline := time.Now().Add(startLimit); ; {
@@ -236,7 +247,7 @@ func (s *Server) Shutdown() error {
 	if s.proc == nil {
 		return nil
 	}
-	return s.report(errors.Join(s.proc.signal(sigCont), s.proc.end(syscall.SIGTERM)))
+	return s.report(errors.Join(s.proc.signal(sigCont), s.denied(), s.proc.end(syscall.SIGTERM)))
 }
 
 // Stop freezes the process with SIGSTOP: it keeps its port and its connections and answers nothing.
@@ -267,7 +278,8 @@ func (s *Server) Cont() error {
 func (s *Server) Close() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	err := s.kill()
+	err := errors.Join(s.denied(), s.kill())
+	servers.CompareAndDelete(s.Addr(), s)
 	if s.ownsDir {
 		err = errors.Join(err, os.RemoveAll(s.dir))
 	}

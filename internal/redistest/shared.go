@@ -29,6 +29,7 @@ func Need(t testing.TB) {
 func Each(t *testing.T, test func(t *testing.T, rdb redis.UniversalClient)) {
 	t.Helper()
 	t.Run("miniredis", func(t *testing.T) {
+		needNoRoles(t)
 		r := embedded.New()
 		t.Cleanup(r.Close)
 		rdb := r.Client()

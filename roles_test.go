@@ -1,0 +1,174 @@
+package delayq
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"log/slog"
+	"os"
+	"reflect"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/delayq/delayq/internal/redistest"
+)
+
+// With DELAYQ_ROLES (internal/redistest/roles.go) the tests on a real Redis are made as the users of docs/acl/delayq.acl: a server is a worker,
+// a client's call is the producer's or the operator's as docs/operations.md has it, and a Hand's is that of whoever runs the script. A call
+// that two roles may make is made by both in turn.
+
+func init() { redistest.RoleOf = roleOf }
+
+// methodRoles are the roles that may call a method of Client, read from docs/operations.md.
+var methodRoles = sync.OnceValue(func() map[string][]string {
+	text, err := os.ReadFile("docs/operations.md")
+	if err != nil {
+		panic(err)
+	}
+	roles := map[string][]string{}
+	for _, role := range []string{"producer", "operator"} {
+		for line := range strings.Lines(string(text)) {
+			if row, ok := strings.CutPrefix(line, "| `delayq-"+role+"` |"); ok {
+				for _, word := range regexp.MustCompile("`([A-Z]\\w+)`").FindAllStringSubmatch(row, -1) {
+					roles[word[1]] = append(roles[word[1]], role)
+				}
+			}
+		}
+	}
+	return roles
+})
+
+// scriptRoles are the roles that may run a script.
+var scriptRoles = map[*script][]string{
+	enqueueScript: {"producer"}, replaceScript: {"producer"}, scheduleScript: {"producer"},
+	promoteScript: {"worker"}, takeScript: {"worker"}, extendScript: {"worker"}, ackScript: {"worker"}, retryScript: {"worker"},
+	snoozeScript: {"worker"}, returnScript: {"worker"}, buryScript: {"worker"}, pruneScript: {"worker"}, heartbeatScript: {"worker"},
+	dueScript: {"worker"}, fireScript: {"worker"},
+	checkScript: {"worker", "operator"}, mendScript: {"worker", "operator"},
+	reviveScript: {"operator"}, inspectScript: {"operator"}, pauseScript: {"operator"}, suspendScript: {"operator"},
+	cancelScript: {"producer", "operator"}, rescheduleScript: {"producer", "operator"}, getScript: {"producer", "operator"},
+	unscheduleScript: {"producer", "operator"}, triggerScript: {"producer", "operator"}, describeScript: {"producer", "operator"},
+}
+
+func roleOf(call redistest.Call) (role, what string) {
+	inTurn := func(roles []string) string { return roles[call.Turn%uint(len(roles))] }
+	if call.Function == "(*commit).fly" { // for callers of Enqueue
+		call.Function = "Enqueue"
+	}
+	if roles := methodRoles()[call.Function]; roles != nil {
+		return inTurn(roles), call.Function
+	}
+	switch call.Cmd.Name() { // by a Hand, or by a test of the function
+	case "type":
+		return inTurn(tourRoles), "type"
+	case "eval", "evalsha":
+		for s, roles := range scriptRoles {
+			if what := call.Cmd.Args()[1]; what == s.digest || what == s.text {
+				return inTurn(roles), s.name
+			}
+		}
+	}
+	return "", ""
+}
+
+// AsWorker makes a server the worker, if the client that it was given is divided among the roles.
+func AsWorker(s *Server) *Server {
+	rdb, test := redistest.Worker(s.rdb, s.o.prefix)
+	if test != "" {
+		s.rdb = rdb
+		s.o.hooks.script = append(s.o.hooks.script, workerCalls{test})
+	}
+	return s
+}
+
+// workerCalls counts what servers call.
+type workerCalls struct{ test string }
+
+func (w workerCalls) Script(e ScriptEvent) { redistest.Count("worker", e.Name, w.test) }
+
+// RolesError tells after all tests what is wrong: what was refused, and that not all of it was asked for.
+func RolesError() error {
+	errs := []error{redistest.Denied()}
+	for role, tally := range redistest.Tallies() {
+		tests := map[string]bool{}
+		for test := range tally.Tests {
+			name, _, _ := strings.Cut(test, "/")
+			tests[name] = true
+		}
+		fmt.Printf("as the %s: %d calls in %d tests, %d with subtests: %v\n", role, tally.Calls, len(tests), len(tally.Tests), tally.Did)
+	}
+	if flag.Lookup("test.run").Value.String() != "" || testing.Short() {
+		return errors.Join(errs...)
+	}
+	for method, roles := range methodRoles() {
+		for _, role := range roles {
+			if tally := redistest.Tallies()[role]; tally == nil || tally.Did[method] == 0 {
+				errs = append(errs, fmt.Errorf("no test has called %s as the %s", method, role))
+			}
+		}
+	}
+	for s, roles := range scriptRoles {
+		if slices.Contains(roles, "worker") {
+			if tally := redistest.Tallies()["worker"]; tally == nil || tally.Did[s.name] == 0 {
+				errs = append(errs, fmt.Errorf("no server has called %s", s.name))
+			}
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// A test asks as the user default, which cannot run scripts, the library as its three users, and what is denied to these is told. Here with or
+// without DELAYQ_ROLES.
+func TestCallsAreMadeByTheUsers(t *testing.T) {
+	t.Setenv("DELAYQ_ROLES", aclFile)
+	rs := redistest.Start(t)
+	rdb, ctx := rs.Client(t), t.Context()
+	client := NewClient(rdb, Prefix("other"))
+	acked := make(chan struct{}, 1)
+	server := AsWorker(NewServer(rdb, Prefix("other"), Logger(slog.New(slog.DiscardHandler)), Hooks(doneHook(func() { acked <- struct{}{} }))))
+	server.HandlerFunc("topic", func(context.Context, *Job) error { return rdb.Ping(ctx).Err() })
+	run, stop := context.WithCancel(ctx)
+	ended := make(chan error, 1)
+	go func() { ended <- server.Run(run) }()
+	_, err := client.Enqueue(ctx, "topic", "x", nil)
+	require.NoError(t, err)
+	<-acked
+	_, err = client.Inspect(ctx, "topic")
+	require.NoError(t, err)
+	users := map[string]bool{}
+	for _, m := range regexp.MustCompile(`user=(\S+)`).FindAllStringSubmatch(rdb.ClientList(ctx).Val(), -1) {
+		users[m[1]] = true
+	}
+	require.Equal(t, map[string]bool{"default": true, "delayq-producer/other": true, "delayq-worker/other": true, "delayq-operator/other": true}, users)
+	stop()
+	require.NoError(t, <-ended)
+	require.ErrorContains(t, rdb.Eval(ctx, "return 1", nil).Err(), "NOPERM")
+
+	require.NoError(t, rs.Restart())
+	_ = rdb.Ping(ctx) // drops the connection that the restart has cut
+	require.NoError(t, rdb.Do(ctx, "ACL", "SETUSER", "delayq-producer/other", "-evalsha").Err())
+	_, err = client.Enqueue(ctx, "topic", "x", nil)
+	require.ErrorContains(t, err, "NOPERM")
+	require.ErrorContains(t, redistest.Denied(), "evalsha was denied to delayq-producer/other")
+	require.NoError(t, rdb.Do(ctx, "ACL", "LOG", "RESET").Err())
+}
+
+// Each method of Client, and each script, is something that a role may call.
+func TestEveryCallHasARole(t *testing.T) {
+	t.Parallel()
+	methods := reflect.TypeFor[*Client]()
+	for i := range methods.NumMethod() {
+		require.NotEmpty(t, methodRoles()[methods.Method(i).Name], methods.Method(i).Name)
+	}
+	require.Len(t, methodRoles(), methods.NumMethod())
+	for _, s := range allScripts {
+		require.NotEmpty(t, scriptRoles[s], s.name)
+	}
+	require.Len(t, scriptRoles, len(allScripts))
+}
