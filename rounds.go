@@ -39,7 +39,7 @@ func (s *Server) checkLoop(ctx context.Context) {
 			if ctx.Err() != nil {
 				return
 			}
-			t.check(ctx, t.keys.turn("check"), checkEvery, t.keys.turn("clean"))
+			t.check(ctx, "check", checkEvery, true)
 		}
 	}
 }
@@ -51,14 +51,15 @@ func (s *Server) alarmLoop(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case t := <-s.alarms:
-			t.check(ctx, t.keys.turn("alarm"), checkAgain, "")
+			t.check(ctx, "alarm", checkAgain, false)
 		}
 	}
 }
 
-// check looks through a topic if no server has done so within the last every, as the key turn says. A long check takes its turn anew, so
-// that no two servers are at it. The key clean, if any, has the sizes of the topic's keys before a look that has found nothing.
-func (t *topicServer) check(ctx context.Context, turn string, every time.Duration, clean string) {
+// check looks through a topic if no server has done so for this reason within the last every. A long check takes its turn anew, so that no two
+// servers are at it. The sizes of the topic's keys before a look that has found nothing are kept for the next one that trusts them.
+func (t *topicServer) check(ctx context.Context, reason string, every time.Duration, trusts bool) {
+	turn, clean := t.keys.turn(reason), t.keys.turn("clean")
 	s := t.server
 	length := every - every/10 // gone when the loop comes round
 	d := newDoctor(s.call, s.calls, t.keys, true)
@@ -85,20 +86,23 @@ func (t *topicServer) check(ctx context.Context, turn string, every time.Duratio
 		return
 	}
 	sizes, passed := "", false
-	if clean != "" {
-		d.known = func(ctx context.Context, now []int64) bool {
-			call, cancel := context.WithTimeout(ctx, callTimeout)
-			defer cancel()
-			sizes = fmt.Sprint(now)
-			passed = s.calls.Get(call, clean).Val() == sizes // an error is as good as no key
-			return passed
-		}
+	d.known = func(ctx context.Context, now []int64) bool {
+		call, cancel := context.WithTimeout(ctx, callTimeout)
+		defer cancel()
+		sizes = fmt.Sprint(now)
+		passed = trusts && s.calls.Get(call, clean).Val() == sizes // an error is as good as no key
+		return passed
 	}
 	if err == nil {
 		err = d.check(ctx)
 	}
-	if err == nil && sizes != "" && !passed && len(d.report.Found) == 0 {
-		err = d.paced(ctx, func(ctx context.Context) error { return s.calls.Set(ctx, clean, sizes, checkTrust).Err() })
+	if found := len(d.report.Found) > 0; err == nil && !passed && (found || sizes != "") {
+		err = d.paced(ctx, func(ctx context.Context) error {
+			if found {
+				return s.calls.Del(ctx, clean).Err() // the next one is to look again
+			}
+			return s.calls.Set(ctx, clean, sizes, checkTrust).Err()
+		})
 	}
 	if errors.Is(err, errGrowing) { // it will be looked at again
 		t.trouble.log.Warn("check", "err", errGrowing)
