@@ -58,16 +58,11 @@ func (w *watch) list() []*sleeper {
 	return list
 }
 
-// tell lets a sleep end after wait; 0: now. One that has ended meanwhile is left alone: that topic has looked for itself since, and may know of
-// something earlier.
+// tell lets a sleep end after wait. One that has ended meanwhile is left alone: that topic has looked for itself since.
 func (w *watch) tell(one *sleeper, wait time.Duration) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	switch {
-	case !w.asleep[one]:
-	case wait == 0:
-		nudge(one.topic.wake)
-	default:
+	if w.asleep[one] {
 		one.timer.Reset(wait)
 	}
 }

@@ -84,9 +84,15 @@ func TestWatchFindsJobsNobodyToldOf(t *testing.T) {
 			inBubble(t, func(b *bubble) {
 				b.loadScripts()
 				var starts recorder
+				var calls told
 				for range c.servers {
-					b.serveTopics(c.topics, starts.then(nil))
+					b.serveTopics(c.topics, starts.then(nil), delayq.Hooks(&calls))
 				}
+				b.pass(time.Second)
+				watches := calls.calls("watch")
+				b.pass(10 * time.Second)
+				require.InDelta(b, c.servers*((c.topics+199)/200)*10, calls.calls("watch")-watches, 4)
+				require.Equal(b, c.servers*c.topics, calls.calls("promote"), "each at the start")
 				rounds := 12
 				if c.topics > 100 {
 					rounds = 1
@@ -130,6 +136,12 @@ func TestTopicsDoNotWaitForTheWatch(t *testing.T) {
 		require.True(b, starts.of("known")[0].at.Equal(due))
 		require.Len(b, starts.of("unknown"), 1)
 		require.LessOrEqual(b, starts.of("unknown")[0].at.Sub(stored), 1100*time.Millisecond)
+		b.pass(300 * time.Millisecond)
+		due = b.smuggle("t", "near", 1050*time.Millisecond)
+		require.NoError(b, b.rdb.Publish(b.Context(), delayq.ControlChannel(bubblePrefix), "wake 0 1 t").Err())
+		b.pass(2 * time.Second)
+		require.Len(b, starts.of("near"), 1)
+		require.Equal(b, due.Sub(b.began), starts.of("near")[0].at.Sub(b.began))
 	})
 }
 
@@ -202,7 +214,7 @@ func TestRoundsPassOverWhatHasNotChanged(t *testing.T) {
 			b.pass(3 * time.Minute)
 			var calls told
 			s := b.serve("t", nothing, delayq.Hooks(&calls))
-			b.pass(16 * time.Second)
+			b.pass(18 * time.Second) // and a tick, for what was mended
 			require.NoError(b, s.stop())
 			return calls.calls("check")
 		}
