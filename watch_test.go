@@ -1,7 +1,9 @@
 package delayq_test
 
 import (
+	"context"
 	"fmt"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -142,6 +144,28 @@ func TestTopicsDoNotWaitForTheWatch(t *testing.T) {
 		b.pass(2 * time.Second)
 		require.Len(b, starts.of("near"), 1)
 		require.Equal(b, due.Sub(b.began), starts.of("near")[0].at.Sub(b.began))
+	})
+}
+
+// A topic that has something to do within each tick sees to itself, and comes back to the watch when it has not.
+func TestBusyTopicLeavesTheWatch(t *testing.T) {
+	inBubble(t, func(b *bubble) {
+		var calls told
+		var busy atomic.Bool
+		busy.Store(true)
+		b.serve("t", func(context.Context, *delayq.Job) error {
+			if busy.Load() {
+				return delayq.Snooze(300 * time.Millisecond)
+			}
+			return nil
+		}, delayq.Hooks(&calls))
+		b.enqueue("t", "1")
+		b.pass(30 * time.Second)
+		require.LessOrEqual(b, calls.calls("watch"), 3, "at the instant of a run")
+		require.Len(b, calls.of("Snoozed"), 101)
+		busy.Store(false)
+		b.pass(10 * time.Second)
+		require.InDelta(b, 11, calls.calls("watch"), 4)
 	})
 }
 
