@@ -2,11 +2,11 @@
 --
 -- KEYS[1..] keys  bucket, leases, slots, handoff, waiting of each topic, of at most 200
 --
--- There is something to do in a topic when the head of one of the first three (zsets) is due, and when one of the others is there. So there is
--- when one of them is of a wrong type: promote will say so, and the other topics are none the worse for it.
+-- There is something to do in a topic when the head of one of the first three (zsets) is due, and when one of the others is there. So
+-- there is when one of them is of a wrong type: promote will say so, and the other topics are none the worse for it.
 --
--- Returns {'ok', now, waits}: for each topic the time to its earliest head in µs, at most 285 years; 0 if there is something to do now, -1 if
--- there is nothing at all. Cost: O(log N) for each topic.
+-- Returns {'ok', now, waits}: for each topic the time to its earliest head in µs, at most 285 years; 0 if there is something to do now, -1
+-- if there is nothing at all. Cost: O(log N) for each topic.
 local keys = KEYS
 
 local waits = {}
