@@ -220,9 +220,15 @@ func TestProseScriptsGetTheKeysOfTheirHeaders(t *testing.T) {
 		for _, args := range given[name] {
 			n, err := strconv.Atoi(args[0])
 			require.NoError(t, err)
-			require.Len(t, h.keys, n, name)
+			keys := h.keys
+			if h.rest["keys"] > 0 { // the header lists those of one topic, and there may be several
+				_, list, _ := strings.Cut(h.text, " keys  ")
+				list, _, _ = strings.Cut(list, " of each topic")
+				keys = slices.Repeat(strings.Split(list, ", "), n/5)
+			}
+			require.Len(t, keys, n, name)
 			for i, key := range args[1 : 1+n] {
-				want := regexp.QuoteMeta(h.keys[i])
+				want := regexp.QuoteMeta(keys[i])
 				if want == "receipt" {
 					want = `(receipt|taken):\w+`
 				}

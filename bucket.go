@@ -47,12 +47,12 @@ func (t *topicServer) promoteLoop(ctx context.Context) {
 		if t.pruneDue(ctx, &pruned) || again {
 			continue
 		}
-		if wait == nothingDue && due+held == 0 && len(t.firer.missed) == 0 && t.server.watches() {
-			t.sleepIdle(ctx, &pruned)
+		wait -= time.Since(began)
+		if wait > tick && due+held == 0 && len(t.firer.missed) == 0 && t.server.watches() {
+			t.sleepWatched(ctx, wait, &pruned)
 			healed = time.Time{} // it may be a handoff that has woken us
 			continue
 		}
-		wait -= time.Since(began)
 		t.sleepUntilDue(ctx, min(wait, tick-rand.N(tick/10).Truncate(time.Millisecond)))
 	}
 }
@@ -105,11 +105,15 @@ func (t *topicServer) promote(ctx context.Context, heal bool) (moved int, wait t
 	if n := r.number(3); n > 0 {
 		t.trouble.log.Warn("reclaim", "count", n)
 	}
-	wait = time.Duration(r.number(4)) * time.Microsecond
-	if wait < 0 {
-		wait = nothingDue
+	return int(max(r.number(2), r.number(3))), waitOf(r.number(4)), int(r.number(5)), int(r.number(6)), nil
+}
+
+// waitOf reads a wait in µs that a script has answered.
+func waitOf(us int64) time.Duration {
+	if us < 0 {
+		return nothingDue
 	}
-	return int(max(r.number(2), r.number(3))), wait, int(r.number(5)), int(r.number(6)), nil
+	return time.Duration(us) * time.Microsecond
 }
 
 // prune is one call of the prune script: how many jobs it removed.

@@ -85,8 +85,8 @@ func (e RunEvent) Lateness() time.Duration { return e.Start.Sub(e.Due) }
 // ScriptEvent is what a ScriptHook is told.
 type ScriptEvent struct {
 	Name     string // of the file in lua/, without its ending
-	Topic    string
-	Jobs     int // how many jobs the call was about; for promote and take the most it asked for
+	Topic    string // empty for heartbeat and watch, which are not about one topic
+	Jobs     int    // how many jobs the call was about; for promote and take the most it asked for
 	Duration time.Duration
 	Err      error
 }

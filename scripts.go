@@ -71,6 +71,10 @@ var (
 	promoteLua    string
 	promoteScript = newScript("promote", promoteLua, nowPart, statsPart, leasePart, errorsPart, runsPart)
 
+	//go:embed lua/watch.lua
+	watchLua    string
+	watchScript = newScript("watch", watchLua, nowPart, leasePart)
+
 	//go:embed lua/take.lua
 	takeLua    string
 	takeScript = newScript("take", takeLua, nowPart, statsPart, leasePart)
@@ -169,7 +173,7 @@ var (
 )
 
 var allScripts = []*script{
-	enqueueScript, replaceScript, promoteScript, takeScript, extendScript, ackScript, retryScript, snoozeScript, returnScript, buryScript,
+	enqueueScript, replaceScript, promoteScript, watchScript, takeScript, extendScript, ackScript, retryScript, snoozeScript, returnScript, buryScript,
 	cancelScript, rescheduleScript, reviveScript, getScript, inspectScript, pauseScript, pruneScript, checkScript, mendScript, heartbeatScript,
 	scheduleScript, unscheduleScript, suspendScript, triggerScript, dueScript, fireScript, describeScript,
 }

@@ -99,7 +99,7 @@ func typeOf(key string) string {
 	return "hash"
 }
 
-// turn is the key that says that a server has checked the topic lately, for a reason.
+// turn is the key that says that a server has checked the topic lately, for a reason, or what it found.
 func (k *keys) turn(reason string) string { return k.receipt(reason) }
 
 // nothing is a key that never exists: no lane has that name.

@@ -1,0 +1,123 @@
+package delayq
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+)
+
+// A server checks its topics, with repair, in two ways. In rounds, three minutes after each other, all its topics are looked through one after the
+// other from end to end. And every prune counts: if there are more records than places, the topic is looked through at once, but not twice
+// within a minute. Of each way, whichever server comes first leaves a key behind for the others to see. Of the time of the calls of a
+// check a twentieth at most is Redis's. A round passes over a topic that a round of the last hour has found in good health, if the sizes of
+// all its keys are the same still: ten thousand schedules that are far away cost 66 calls an hour and not every three minutes.
+const (
+	checkFirst = 15 * time.Second
+	checkEvery = 3 * time.Minute
+	checkTrust = time.Hour
+	checkAgain = time.Minute
+	checkPause = 20 * time.Millisecond
+	checkShare = 20
+)
+
+// alarm says that a topic has lost jobs.
+func (s *Server) alarm(t *topicServer) {
+	select {
+	case s.alarms <- t:
+	default: // there is work enough
+	}
+}
+
+// checkLoop checks one topic after the other.
+func (s *Server) checkLoop(ctx context.Context) {
+	for wait := checkFirst; sleep(ctx, wait); wait = checkEvery {
+		for _, t := range s.topics {
+			if ctx.Err() != nil {
+				return
+			}
+			t.check(ctx, "check", checkEvery, true)
+		}
+	}
+}
+
+// alarmLoop checks topics that have lost jobs. It does not wait for the check of a large topic.
+func (s *Server) alarmLoop(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case t := <-s.alarms:
+			t.check(ctx, "alarm", checkAgain, false)
+		}
+	}
+}
+
+// check looks through a topic if no server has done so for this reason within the last every. A long check takes its turn anew, so that no two
+// servers are at it. The sizes of the topic's keys before a look that has found nothing are kept for the next one that trusts them.
+func (t *topicServer) check(ctx context.Context, reason string, every time.Duration, trusts bool) {
+	turn, clean := t.keys.turn(reason), t.keys.turn("clean")
+	s := t.server
+	length := every - every/10 // gone when the loop comes round
+	d := newDoctor(s.call, s.calls, t.keys, true)
+	d.timeout = callTimeout
+	claimed := time.Now()
+	d.pause = func(ctx context.Context, took time.Duration) error {
+		if !sleep(ctx, max(checkPause, checkShare*took)) {
+			return context.Cause(ctx)
+		}
+		if time.Since(claimed) < length/2 {
+			return nil
+		}
+		claimed = time.Now()
+		call, cancel := context.WithTimeout(ctx, callTimeout)
+		defer cancel()
+		return s.calls.Set(call, turn, s.id, length).Err()
+	}
+	mine := false
+	err := d.paced(ctx, func(ctx context.Context) (err error) {
+		mine, err = s.calls.SetNX(ctx, turn, s.id, length).Result()
+		return err
+	})
+	if err == nil && !mine {
+		return
+	}
+	sizes, passed := "", false
+	d.known = func(ctx context.Context, now []int64) bool {
+		call, cancel := context.WithTimeout(ctx, callTimeout)
+		defer cancel()
+		sizes = fmt.Sprint(now)
+		passed = trusts && s.calls.Get(call, clean).Val() == sizes // an error is as good as no key
+		return passed
+	}
+	if err == nil {
+		err = d.check(ctx)
+	}
+	if found := len(d.report.Found) > 0; err == nil && !passed && (found || sizes != "") {
+		err = d.paced(ctx, func(ctx context.Context) error {
+			if found {
+				return s.calls.Del(ctx, clean).Err() // the next one is to look again
+			}
+			return s.calls.Set(ctx, clean, sizes, checkTrust).Err()
+		})
+	}
+	if errors.Is(err, errGrowing) { // it will be looked at again
+		t.trouble.log.Warn("check", "err", errGrowing)
+		err = nil
+	}
+	t.note(ctx, "check", err)
+	if len(d.report.Found) == 0 {
+		return
+	}
+	var found []string
+	for _, what := range slices.Sorted(maps.Keys(d.report.Found)) {
+		found = append(found, fmt.Sprintf("%s: %d", what, d.report.Found[what]))
+	}
+	for _, key := range d.wrong {
+		found = append(found, fmt.Sprintf("%s is not a %s", key, typeOf(key)))
+	}
+	t.trouble.log.Warn("mend", "count", d.report.Mended, "err", strings.Join(found, ", "))
+}

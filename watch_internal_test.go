@@ -1,0 +1,91 @@
+package delayq
+
+import (
+	"log/slog"
+	"math"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+)
+
+// tryWatch is one look at some topics.
+func (h *Hand) tryWatch(topics ...*Hand) (now int64, waits []time.Duration, err error) {
+	s := NewServer(h.rdb, Logger(slog.New(slog.DiscardHandler)))
+	s.calls, s.call = h.rdb, caller{h.rdb, &hooks{}}
+	some := make([]*sleeper, len(topics))
+	for i, one := range topics {
+		some[i] = &sleeper{topic: one.ts}
+	}
+	return s.look(h.t.Context(), some)
+}
+
+// The watch tells of each topic how far its earliest head is, and of one in which a key is of a wrong type that there is something to do, whatever
+// there is in the others. It writes nothing. (J11)
+func TestWatchTellsTheEarliestHead(t *testing.T) {
+	const slack = 30 * time.Second // more than a test takes
+	eachHand(t, func(t *testing.T, far *Hand) {
+		ctx, rdb := t.Context(), far.rdb
+		far.put("+3600000", "far")
+		empty := NewHand(t, rdb, far.prefix(), "empty")
+		add := func(key string, score float64, member string) {
+			require.NoError(t, rdb.ZAdd(ctx, key, redis.Z{Score: score, Member: member}).Err())
+		}
+		in := func(d time.Duration) float64 { return float64(rdb.Time(ctx).Val().Add(d).UnixMilli()) }
+		look := func(t *testing.T, h *Hand, want time.Duration) {
+			before := Dump(t, rdb, h.prefix())
+			now, waits, err := h.tryWatch(far, h, empty)
+			require.NoError(t, err)
+			require.Equal(t, before, Dump(t, rdb, h.prefix()))
+			require.WithinDuration(t, rdb.Time(ctx).Val(), time.UnixMilli(now), slack)
+			require.Len(t, waits, 3)
+			require.InDelta(t, time.Hour, waits[0], float64(slack))
+			if want > 0 && want <= time.Hour {
+				require.LessOrEqual(t, waits[1], want+2*time.Millisecond) // in whole milliseconds
+				require.Greater(t, waits[1], want-slack)
+			} else {
+				require.Equal(t, want, waits[1])
+			}
+			require.Equal(t, nothingDue, waits[2])
+		}
+		for name, c := range map[string]struct {
+			have func(h *Hand)
+			want time.Duration
+		}{
+			"nothing":       {func(*Hand) {}, nothingDue},
+			"bucket":        {func(h *Hand) { h.put("+60000", "a"); h.put("+900000", "b") }, time.Minute},
+			"bucket due":    {func(h *Hand) { add(h.keys.bucket, in(-time.Minute), "a") }, 0},
+			"ready":         {func(h *Hand) { h.put("+0", "a") }, nothingDue},
+			"leases":        {func(h *Hand) { h.put("+0", "a"); h.Take(1, time.Minute) }, time.Minute},
+			"leases lapsed": {func(h *Hand) { h.put("+0", "a", "b"); h.Take(1, time.Hour); h.Take(1, 0) }, 0},
+			"leases over":   {func(h *Hand) { h.put("+0", "a"); h.Ack(h.Take(1, time.Minute)...) }, nothingDue},
+			"anchor":        {func(h *Hand) { add(h.keys.leases, math.Inf(1), strings.Repeat("-", 1025)) }, nothingDue},
+			"slots":         {func(h *Hand) { add(h.keys.slots, in(time.Minute), "s") }, time.Minute},
+			"slots due":     {func(h *Hand) { add(h.keys.slots, 0, "s") }, 0},
+			"waiting":       {func(h *Hand) { add(h.keys.waiting, in(time.Hour), "s") }, 0},
+			"handoff":       {func(h *Hand) { h.push(h.keys.handoff, "a") }, 0},
+			"impossible":    {func(h *Hand) { add(h.keys.bucket, 1e300, "a") }, 9e15 * time.Microsecond},
+			"all three": {func(h *Hand) {
+				add(h.keys.bucket, in(time.Hour), "a")
+				add(h.keys.leases, in(time.Hour), "b")
+				add(h.keys.slots, in(time.Minute), "s")
+			}, time.Minute},
+		} {
+			t.Run(name, func(t *testing.T) {
+				h := NewHand(t, rdb, far.prefix(), name)
+				c.have(h)
+				look(t, h, c.want)
+			})
+		}
+		for _, key := range []string{"bucket", "leases", "slots", "handoff", "waiting"} {
+			t.Run("wrong type of "+key, func(t *testing.T) {
+				h := NewHand(t, rdb, far.prefix(), "wrong "+key)
+				add(h.keys.slots, in(time.Minute), "s")
+				h.deface(key)
+				look(t, h, 0)
+			})
+		}
+	})
+}
