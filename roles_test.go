@@ -49,7 +49,7 @@ var scriptRoles = map[*script][]string{
 	enqueueScript: {"producer"}, replaceScript: {"producer"}, scheduleScript: {"producer"},
 	promoteScript: {"worker"}, takeScript: {"worker"}, extendScript: {"worker"}, ackScript: {"worker"}, retryScript: {"worker"},
 	snoozeScript: {"worker"}, returnScript: {"worker"}, buryScript: {"worker"}, pruneScript: {"worker"}, heartbeatScript: {"worker"},
-	dueScript: {"worker"}, fireScript: {"worker"},
+	dueScript: {"worker"}, fireScript: {"worker"}, watchScript: {"worker"},
 	checkScript: {"worker", "operator"}, mendScript: {"worker", "operator"},
 	reviveScript: {"operator"}, inspectScript: {"operator"}, pauseScript: {"operator"}, suspendScript: {"operator"},
 	cancelScript: {"producer", "operator"}, rescheduleScript: {"producer", "operator"}, getScript: {"producer", "operator"},
