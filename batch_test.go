@@ -4,15 +4,18 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
 	"github.com/delayq/delayq"
+	"github.com/delayq/delayq/internal/embedded"
 	"github.com/delayq/delayq/internal/redistest"
 )
 
@@ -220,4 +223,62 @@ func delayqKeys(f *fixture) (keys []string) {
 		keys = append(keys, key)
 	}
 	return keys
+}
+
+// breaker is a hook of a go-redis client that breaks the n-th call of a script.
+type breaker struct {
+	in   int
+	with func()
+}
+
+func (b *breaker) DialHook(next redis.DialHook) redis.DialHook { return next }
+func (b *breaker) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
+func (b *breaker) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		if strings.HasPrefix(cmd.Name(), "evalsha") {
+			if b.in--; b.in == 0 {
+				b.with()
+			}
+		}
+		return next(ctx, cmd)
+	}
+}
+
+// A hook of the user's go-redis client breaks the call in which a chunk is sent: the batch ends, and says of which jobs it does not know more.
+func TestBatchWithABrokenHook(t *testing.T) {
+	for what, with := range map[string]func(){"panic": func() { panic("oh") }, "goexit": runtime.Goexit} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			redistest.Bubble(t, func(t *testing.T, _ *embedded.Redis, rdb *redis.Client) {
+				require.NoError(t, delayq.LoadScripts(t.Context(), rdb))
+				rdb.AddHook(&breaker{in: 2, with: with})
+				jobs := make([]delayq.NewJob, 1700)
+				for i := range jobs {
+					jobs[i] = delayq.NewJob{Topic: "topic", ID: strconv.Itoa(i)}
+				}
+				client := delayq.NewClient(rdb)
+				results, err := client.EnqueueBatch(t.Context(), jobs)
+				require.ErrorIs(t, err, delayq.ErrUnknownOutcome)
+				require.ErrorContains(t, err, "cut off")
+				if what == "panic" {
+					require.ErrorContains(t, err, "panic: oh")
+				}
+				for i, r := range results {
+					if info, err := client.Get(t.Context(), "topic", jobs[i].ID); r.Err == nil {
+						require.NoError(t, err)
+						require.Equal(t, r.Job.Nonce(), info.Nonce())
+					} else {
+						require.ErrorIs(t, r.Err, delayq.ErrUnknownOutcome)
+						require.ErrorIs(t, err, delayq.ErrNotFound)
+					}
+				}
+				require.NoError(t, results[499].Err)
+				require.Error(t, results[500].Err)
+				require.Error(t, results[999].Err)
+				require.Equal(t, what == "goexit", results[1000].Err != nil)
+			})
+		})
+	}
 }

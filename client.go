@@ -105,6 +105,8 @@ func (c *Client) EnqueueBatch(ctx context.Context, jobs []NewJob) ([]Result, err
 	results := make([]Result, len(jobs))
 	fresh, prepared := make([]NewJob, len(jobs)), make([]*enqueueing, len(jobs))
 	byTopic := make(map[string][]*enqueueing)
+	out := c.newOutbox(ctx, len(jobs))
+	defer out.close()
 	for i := range jobs {
 		fresh[i] = jobs[i]
 		fresh[i].Options = slices.Clip(jobs[i].Options)
@@ -115,11 +117,20 @@ func (c *Client) EnqueueBatch(ctx context.Context, jobs []NewJob) ([]Result, err
 			continue
 		}
 		prepared[i] = e
-		byTopic[e.topic] = append(byTopic[e.topic], e)
+		list := append(byTopic[e.topic], e)
+		if len(list) == chunkJobs {
+			out.send(list)
+			list = nil
+		}
+		byTopic[e.topic] = list
 	}
-	for topic, list := range byTopic {
-		c.commit(topic).enqueueAll(ctx, list)
+	for _, list := range byTopic {
+		if len(list) > 0 {
+			out.send(list)
+		}
 	}
+	out.close()
+
 	failed := 0
 	var first []error
 	for i, e := range prepared {

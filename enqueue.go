@@ -206,6 +206,64 @@ func (g *commit) flush(ctx context.Context, list []*enqueueing) {
 // errCutOff is the outcome of the other jobs of a flush that a panic in a hook of the caller's go-redis client has ended.
 var errCutOff = fmt.Errorf("%w: the call was cut off", ErrUnknownOutcome)
 
+// An outbox sends the jobs of a batch while those that come after them are got ready: a goroutine of its own, unless they are few.
+type outbox struct {
+	client *Client
+	ctx    context.Context    // of the batch
+	lists  chan []*enqueueing // nil: there is no goroutine
+	ended  chan struct{}      // closed when it has ended
+	close  func()             // waits for what has been sent
+}
+
+func (c *Client) newOutbox(ctx context.Context, jobs int) *outbox {
+	o := &outbox{client: c, ctx: ctx, close: func() {}}
+	if jobs <= chunkJobs {
+		return o
+	}
+	o.lists, o.ended = make(chan []*enqueueing, 1), make(chan struct{})
+	o.close = sync.OnceFunc(func() {
+		close(o.lists)
+		<-o.ended
+	})
+	go func() {
+		defer close(o.ended)
+		for list := range o.lists {
+			o.deliver(list)
+		}
+	}()
+	return o
+}
+
+// send stores jobs of one topic. Their outcomes are there after close.
+func (o *outbox) send(list []*enqueueing) {
+	for _, e := range list {
+		e.err = errCutOff
+	}
+	if o.lists == nil {
+		o.client.commit(list[0].topic).enqueueAll(o.ctx, list)
+		return
+	}
+	select {
+	case o.lists <- list:
+	case <-o.ended: // by a hook of the caller's go-redis client that calls runtime.Goexit
+	}
+}
+
+// deliver stores jobs on the outbox's own goroutine. A panic of a hook of the caller's go-redis client is an error there: nobody could recover it.
+func (o *outbox) deliver(list []*enqueueing) {
+	defer func() {
+		if p := recover(); p != nil {
+			err := fmt.Errorf("%w by a panic: %v", errCutOff, p)
+			for _, e := range list {
+				if errors.Is(e.err, errCutOff) {
+					e.err = err
+				}
+			}
+		}
+	}()
+	o.client.commit(list[0].topic).enqueueAll(o.ctx, list)
+}
+
 // enqueueAll stores the jobs of a batch, chunk by chunk, on a lane of its own.
 func (g *commit) enqueueAll(ctx context.Context, list []*enqueueing) {
 	lane := g.client.lanes.get()
