@@ -358,10 +358,10 @@ func TestBoundedWork(t *testing.T) {
 		return nil
 	}), delayq.Hooks(&hooks), delayq.Concurrency(64))
 	until(t, func() bool {
-		return len(hooks.of("Buried")) == 1 && len(hooks.of("Done"))+len(hooks.of("Retried")) >= 4499
+		return hooks.total("Buried") == 1 && hooks.total("Done")+hooks.total("Retried") >= 4499
 	})
 	require.NoError(t, client.Revive(ctx, "a", "now-1"))
-	until(t, func() bool { return len(hooks.of("Buried")) == 2 })
+	until(t, func() bool { return hooks.total("Buried") == 2 })
 	require.NoError(t, s.stop())
 
 	t.Run("jobs of one call", func(t *testing.T) {

@@ -51,7 +51,10 @@ type record struct {
 	payload    []byte
 }
 
-var buffers = sync.Pool{New: func() any { return new(bytes.Buffer) }}
+var (
+	buffers = sync.Pool{New: func() any { return new(bytes.Buffer) }}
+	readers = sync.Pool{New: func() any { return new(bytes.Reader) }}
+)
 
 // encodeRecord gives the head and the tail of a record.
 func encodeRecord(nonce [nonceLen]byte, o *jobOptions, payload []byte) (head, tail string, err error) {
@@ -166,7 +169,10 @@ func decodeStamp(s string) (int64, error) {
 
 func (r *record) decodeTail(tail string) error {
 	raw := []byte(tail)
-	in := bytes.NewReader(raw)
+	in := readers.Get().(*bytes.Reader)
+	defer readers.Put(in)
+	in.Reset(raw)
+	defer in.Reset(nil)
 	dec := msgpack.GetDecoder()
 	defer msgpack.PutDecoder(dec)
 	dec.Reset(in)

@@ -309,6 +309,13 @@ func (h *told) of(name string, ids ...string) []delayq.RunEvent {
 	})
 }
 
+// total tells how many events of a kind there were: of gives a copy, and of thousands it holds up who has more to tell.
+func (h *told) total(name string) int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return len(h.runs[name])
+}
+
 // kinds tells how many events of each kind there were for a job.
 func (h *told) kinds(id string) map[string]int {
 	h.mu.Lock()

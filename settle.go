@@ -123,8 +123,10 @@ func (t *topicServer) add(r row) {
 func (t *topicServer) settleLoop(ctx context.Context) {
 	lane := newLane()
 	var slow pace
+	var list []row
 	for {
-		list := t.gather()
+		clear(list) // jobs that are settled are not to be kept
+		list = t.gather(list[:0])
 		if len(list) == 0 {
 			select {
 			case <-t.settle:
@@ -151,15 +153,14 @@ func (t *topicServer) settleLoop(ctx context.Context) {
 	}
 }
 
-// gather takes the next rows: those of the first one's verb, in their order.
-func (t *topicServer) gather() []row {
+// gather takes the next rows, into list: those of the first one's verb, in their order.
+func (t *topicServer) gather(list []row) []row {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if len(t.rows) == 0 {
-		return nil
+		return list
 	}
 	verb := t.rows[0].verb
-	var list []row
 	rest := t.rows[:0]
 	for _, r := range t.rows {
 		if r.verb == verb && len(list) < settleLimit {
@@ -168,7 +169,7 @@ func (t *topicServer) gather() []row {
 			rest = append(rest, r)
 		}
 	}
-	clear(t.rows[len(rest):]) // jobs that are settled are not to be kept
+	clear(t.rows[len(rest):])
 	t.rows = rest
 	return list
 }

@@ -16,7 +16,7 @@ func TestGatherNeverMixesVerbs(t *testing.T) {
 		server.rows = append(server.rows, row{verb: v})
 	}
 	var got []verb
-	for list := server.gather(); len(list) > 0; list = server.gather() {
+	for list := server.gather(nil); len(list) > 0; list = server.gather(list[:0]) {
 		for _, r := range list {
 			require.Equal(t, list[0].verb, r.verb)
 			got = append(got, r.verb)

@@ -103,6 +103,7 @@ type run struct {
 	deadline time.Time // our own clock: the end of Timeout; the lease is not extended beyond it
 	taken    time.Time // when the lease was given, by Redis's clock
 	start    time.Time // when the handler was called, by Redis's clock; zero: not yet
+	began    time.Time // the same by our own clock
 	ended    bool      // the handler has returned, or will not be waited for
 	telling  bool      // a call that settles the job is under way
 	lost     error     // why the job no longer belongs to this server
@@ -211,8 +212,9 @@ func (m loss) names(r *run) bool {
 
 // start gives a job to a free slot, or keeps it for the next one that becomes free.
 func (t *topicServer) start(r *run) {
+	now := time.Now()
 	t.mu.Lock()
-	t.lookLocked(r, time.Now())
+	t.lookLocked(r, now)
 	lost := r.lost
 	switch {
 	case lost != nil:
@@ -222,7 +224,7 @@ func (t *topicServer) start(r *run) {
 		t.next = append(t.next, r)
 	default:
 		t.busy++
-		t.startLocked(r)
+		t.startLocked(r, now)
 		t.server.running.Go(func() { t.work(r) })
 	}
 	t.mu.Unlock()
@@ -246,10 +248,9 @@ func (t *topicServer) returnLocked(r *run, why error) {
 }
 
 // startLocked makes a run a running one.
-func (t *topicServer) startLocked(r *run) {
+func (t *topicServer) startLocked(r *run, now time.Time) {
 	r.ctx, r.cancel = context.WithCancelCause(t.base)
-	now := time.Now()
-	r.start = t.clock.at(now)
+	r.began, r.start = now, t.clock.at(now)
 	if r.start.Before(r.taken) {
 		r.start = r.taken // an older answer of Redis has been read since
 	}
@@ -275,7 +276,6 @@ func (t *topicServer) execute(r *run) (next *run) {
 		ctx, stop = context.WithDeadlineCause(ctx, r.deadline, ErrTimeout)
 		defer stop()
 	}
-	began := time.Now()
 	var err error
 	returned := false
 	defer func() {
@@ -286,7 +286,7 @@ func (t *topicServer) execute(r *run) (next *run) {
 			gone = true
 			err = &crash{kind: kindGoexit, value: "handler called runtime.Goexit", stack: debug.Stack()}
 		}
-		next = t.finish(r, context.Cause(ctx), err, time.Since(began))
+		next = t.finish(r, context.Cause(ctx), err, time.Now())
 		if gone && next != nil { // this goroutine ends here
 			t.server.running.Go(func() { t.work(next) })
 		}
@@ -314,7 +314,8 @@ func (c *crash) Unwrap() error {
 }
 
 // finish decides what becomes of the job of a handler that has ended, and gives its slot to the next job, if there is one.
-func (t *topicServer) finish(r *run, cause, err error, ran time.Duration) (next *run) {
+func (t *topicServer) finish(r *run, cause, err error, now time.Time) (next *run) {
+	ran := now.Sub(r.began)
 	told := t.verdict(r, cause, err, ran)
 	t.mu.Lock()
 	t.pace += (ran - t.pace) / 8
@@ -325,7 +326,7 @@ func (t *topicServer) finish(r *run, cause, err error, ran time.Duration) (next 
 		t.rows = append(t.rows, told)
 		nudge(t.settle)
 	}
-	if next = t.popLocked(); next == nil {
+	if next = t.popLocked(now); next == nil {
 		t.busy--
 	}
 	if t.roomLocked() > 0 {
@@ -347,14 +348,13 @@ func (t *topicServer) lookLocked(r *run, now time.Time) {
 }
 
 // popLocked takes the next job that is still ours out of next, and makes it a running one.
-func (t *topicServer) popLocked() *run {
-	now := time.Now()
+func (t *topicServer) popLocked(now time.Time) *run {
 	for len(t.next) > 0 && !t.stopping {
 		r := t.next[0]
 		t.next[0] = nil
 		t.next = t.next[1:]
 		if t.lookLocked(r, now); r.lost == nil {
-			t.startLocked(r)
+			t.startLocked(r, now)
 			return r
 		}
 	}
