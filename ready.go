@@ -49,16 +49,16 @@ func (t *topicServer) takeLoop(ctx, work context.Context) {
 		if !repeat {
 			number++
 		}
-		status, err := t.take(ctx, work, number, max(n, 1), free)
+		status, got, err := t.take(ctx, work, number, max(n, 1), free)
 		repeat = err != nil && !certain(err)
 		switch {
 		case err != nil:
 			if !sleep(work, slow.next()) {
 				return
 			}
-		case status == "ok":
+		case status == "ok" && (got == 0 || got >= min(n, aside)): // there may be more: left-overs came first, or they are many and others follow
 			slow.reset()
-		case status == "empty":
+		case status == "ok", status == "empty":
 			slow.reset()
 			if t.idle() {
 				t.wait(ctx, &slowWait)
@@ -102,7 +102,7 @@ func (t *topicServer) waitForRoom(ctx context.Context) bool {
 var errSlow = errors.New("no slot became free in time")
 
 // take is one call of the take script. A call whose answer was lost is made again with its number and gives the same jobs.
-func (t *topicServer) take(ctx, work context.Context, number uint64, n, free int) (status string, err error) {
+func (t *topicServer) take(ctx, work context.Context, number uint64, n, free int) (status string, got int, err error) {
 	call, cancel := context.WithTimeout(work, callTimeout)
 	defer cancel()
 	k, s := t.keys, t.server
@@ -112,11 +112,11 @@ func (t *topicServer) take(ctx, work context.Context, number uint64, n, free int
 	), strconv.FormatUint(number, 10), n, s.o.lease.Milliseconds(), free)
 	t.note(work, "take", err)
 	if err != nil {
-		return "", err
+		return "", 0, err
 	}
 	t.clock.read(r.now(), sent, time.Now())
 	if r.status() != "ok" {
-		return r.status(), nil
+		return r.status(), 0, nil
 	}
 	fence, ids, records, tried, moved := r.text(2), r.list(3), r.list(4), r.list(5), r.list(6)
 	leaseEnd := parseEnd(fence)
@@ -133,13 +133,13 @@ func (t *topicServer) take(ctx, work context.Context, number uint64, n, free int
 	t.expect(len(ids))
 	if len(ids) < aside {
 		admit()
-		return "ok", nil
+		return "ok", len(ids), nil
 	}
 	t.admitting.Go(func() {
 		admit()
 		nudge(t.freed) // none of them may have been started
 	})
-	return "ok", nil
+	return "ok", len(ids), nil
 }
 
 // expect notes that so many jobs have been taken, when those of the last take have been admitted.

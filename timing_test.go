@@ -355,3 +355,20 @@ func TestManyExpiredJobsHoldUpNothing(t *testing.T) {
 		require.EqualValues(b, jobs, b.counter("a", "expired"))
 	})
 }
+
+// A server that has nothing else to do asks once for a job: what it got is less than it asked for, so it waits again at once.
+func TestLoneJobIsTakenWithOneCall(t *testing.T) {
+	inBubble(t, func(b *bubble) {
+		var hooks told
+		b.serve("a", func(context.Context, *delayq.Job) error { return nil }, delayq.Hooks(&hooks))
+		b.pass(time.Second)
+		before := hooks.calls("take")
+		for i := range 5 {
+			b.enqueue("a", fmt.Sprint(i))
+			b.pass(time.Second)
+			require.Empty(b, b.state("a", fmt.Sprint(i)))
+		}
+		require.Equal(b, 5, hooks.calls("take")-before)
+		require.Equal(b, 5, hooks.calls("ack"))
+	})
+}

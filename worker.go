@@ -154,11 +154,11 @@ func (t *topicServer) roomLocked() int {
 	return max(0, min(free+ahead-held, most, takeLimit))
 }
 
-// idle tells whether there is a free slot.
+// idle tells whether there is a free slot that no job of the last take will fill.
 func (t *topicServer) idle() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.busy < t.concurrency
+	return t.busy+t.coming < t.concurrency
 }
 
 // room tells how many jobs to take now, and how many of them can be started at once.
