@@ -52,19 +52,33 @@ func TestLeftOverOfLimitedRetriesIsNotInTheWay(t *testing.T) {
 // Whatever stands in the lists, and however many jobs are taken or settled in one call: what happens is what looking at one after the other
 // would do.
 func TestManyAreWhatOneAfterTheOtherWouldBe(t *testing.T) {
-	eachHand(t, func(t *testing.T, h *Hand) {
-		seed := rand.Uint64()
-		t.Logf("seed %d", seed)
-		for i := range uint64(redistest.Size(100)) {
-			c := newCrowd(NewHand(t, h.rdb, h.prefix(), fmt.Sprint("topic", i)), seed+i)
-			c.fill()
-			c.store(t)
-			for range 3 {
-				held := c.take(t, c.one(1, 5, 7, 8, 9, 30, 1000), c.one(0, 1, 8, 1000))
-				c.settle(t, held)
-			}
-		}
+	eachHand(t, func(t *testing.T, h *Hand) { playCrowds(t, h, redistest.Size(100), func(string) {}) })
+}
+
+// A Redis at its maxmemory takes and settles as any other.
+func TestManyWhenRedisIsFull(t *testing.T) {
+	t.Parallel()
+	own := redistest.Start(t)
+	rdb := own.Client(t)
+	playCrowds(t, NewHand(t, rdb, redistest.Prefix(t), "topic"), redistest.Size(100), func(maxmemory string) {
+		require.NoError(t, rdb.ConfigSet(t.Context(), "maxmemory", maxmemory).Err())
 	})
+}
+
+// playCrowds plays with n crowds. limit sets the memory that Redis may use before each call of a script, and after it.
+func playCrowds(t *testing.T, h *Hand, n int, limit func(maxmemory string)) {
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	for i := range uint64(n) {
+		c := newCrowd(NewHand(t, h.rdb, h.prefix(), fmt.Sprint("topic", i)), seed+i)
+		c.limit = limit
+		c.fill()
+		c.store(t)
+		for range 3 {
+			held := c.take(t, c.one(1, 5, 7, 8, 9, 30, 1000), c.one(0, 1, 8, 1000))
+			c.settle(t, held)
+		}
+	}
 }
 
 const (
@@ -79,11 +93,13 @@ type crowd struct {
 	pool                 map[string]string
 	leases, bucket, dead map[string]float64
 	handoff, ready       []string
+	limit                func(maxmemory string)
 }
 
 func newCrowd(h *Hand, seed uint64) *crowd {
 	return &crowd{Rand: rand.New(rand.NewPCG(seed, 0)), h: h, pool: map[string]string{},
-		leases: map[string]float64{}, bucket: map[string]float64{}, dead: map[string]float64{}}
+		leases: map[string]float64{}, bucket: map[string]float64{}, dead: map[string]float64{},
+		limit: func(string) {}}
 }
 
 func (c *crowd) one(of ...int) int { return of[c.IntN(len(of))] }
@@ -173,7 +189,9 @@ func (c *crowd) take(t *testing.T, limit, free int) []Held {
 	call := func() (reply, error) { return c.h.tryTakeAhead("", limit, free, time.Hour) }
 	var held []Held
 	for range 2 {
+		c.limit("1")
 		r, err := call()
+		c.limit("0")
 		require.NoError(t, err)
 		require.Equal(t, status, r.status(), "%d of %d", limit, free)
 		if status != "ok" {
@@ -238,6 +256,11 @@ func (c *crowd) settle(t *testing.T, held []Held) {
 			}
 		}
 	}
+	if c.IntN(4) == 0 {
+		for i := range held {
+			held[i].Fence = "1 " + held[i].Fence
+		}
+	}
 	var want strings.Builder
 	var ours []string
 	for _, one := range held {
@@ -253,6 +276,7 @@ func (c *crowd) settle(t *testing.T, held []Held) {
 			want.WriteByte('g')
 		}
 	}
+	c.limit("1")
 	letters := []func() string{
 		func() string { return c.h.Ack(held...) },
 		func() string { return c.h.Return(held...) },
@@ -260,6 +284,7 @@ func (c *crowd) settle(t *testing.T, held []Held) {
 		func() string { return c.h.Retry(time.Hour, held...) },
 		func() string { return c.h.Snooze(time.Hour, held...) },
 	}[verb]()
+	c.limit("0")
 	require.Equal(t, want.String(), letters)
 	if verb == 1 {
 		c.ready = append(slices.Clone(ours), c.ready...)
