@@ -52,7 +52,7 @@ func TestLeftOverOfLimitedRetriesIsNotInTheWay(t *testing.T) {
 // Whatever stands in the lists, and however many jobs are taken or settled in one call: what happens is what looking at one after the other
 // would do.
 func TestManyAreWhatOneAfterTheOtherWouldBe(t *testing.T) {
-	eachHand(t, func(t *testing.T, h *Hand) { playCrowds(t, h, redistest.Size(100), func(string) {}) })
+	eachHand(t, func(t *testing.T, h *Hand) { playCrowds(t, h, redistest.Size(50), func(string) {}) })
 }
 
 // A Redis at its maxmemory takes and settles as any other.
@@ -60,7 +60,7 @@ func TestManyWhenRedisIsFull(t *testing.T) {
 	t.Parallel()
 	own := redistest.Start(t)
 	rdb := own.Client(t)
-	playCrowds(t, NewHand(t, rdb, redistest.Prefix(t), "topic"), redistest.Size(100), func(maxmemory string) {
+	playCrowds(t, NewHand(t, rdb, redistest.Prefix(t), "topic"), redistest.Size(50), func(maxmemory string) {
 		require.NoError(t, rdb.ConfigSet(t.Context(), "maxmemory", maxmemory).Err())
 	})
 }
