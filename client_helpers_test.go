@@ -81,6 +81,11 @@ func (h *Hand) Promote() (moved, reclaimed int) {
 
 // tryTake is one call of the take script; number "" is the next one.
 func (h *Hand) tryTake(number string, limit int, lease time.Duration) (reply, error) {
+	return h.tryTakeAhead(number, limit, limit, lease)
+}
+
+// tryTakeAhead is tryTake for a server that starts free of the jobs at once.
+func (h *Hand) tryTakeAhead(number string, limit, free int, lease time.Duration) (reply, error) {
 	if number == "" {
 		number = h.lane.next()
 	}
@@ -90,7 +95,7 @@ func (h *Hand) tryTake(number string, limit int, lease time.Duration) (reply, er
 	k := h.keys
 	return h.try(takeScript, names(
 		k.ready, k.handoff, k.pool, k.bucket, k.leases, k.dead, k.attempts, k.moved, k.meta, k.taken(h.lane.id), k.stats,
-	), number, limit, lease.Milliseconds(), limit)
+	), number, limit, lease.Milliseconds(), free)
 }
 
 // heldOf reads what take answered.

@@ -149,6 +149,8 @@ func TestCallsAreMadeByTheUsers(t *testing.T) {
 	stop()
 	require.NoError(t, <-ended)
 	require.ErrorContains(t, rdb.Eval(ctx, "return 1", nil).Err(), "NOPERM")
+	require.ErrorContains(t, redistest.Denied(), "eval was denied to default")
+	require.NoError(t, rdb.Do(ctx, "ACL", "LOG", "RESET").Err())
 
 	require.NoError(t, rs.Restart())
 	_ = rdb.Ping(ctx) // drops the connection that the restart has cut

@@ -115,7 +115,7 @@ while got < limit and looked < 1000 and not full do
       break
     end
     if record and not delayed[i] and not buried[i] and (alone or not leased[i] and not seen[id]) then
-      full = got >= free and string.byte(record, 10) % 2 == 1
+      full = got >= free and string.byte(record, 10) % 2 == 1 and not (alone and redis.call('ZSCORE', leases, id))
       if full then
         break
       end
@@ -140,6 +140,7 @@ while got < limit and looked < 1000 and not full do
     redis.call('ZADD', leases, unpack(grants))
     if alone and redis.call('ZCOUNT', leases, lease_end, lease_end) < got then
       got = own(ids, records, got)
+      alone, full = false, false -- behind some left-overs there may be many: from here on each id is looked up before
     end
   end
 end

@@ -105,6 +105,9 @@ func start(dir string, args func(port int, dir string) ([]string, error)) (_ *Se
 	if err != nil {
 		return nil, errors.Join(err, s.Close())
 	}
+	if s.aclFile != "" {
+		servers.Store(s.Addr(), s)
+	}
 	return s, nil
 }
 
