@@ -89,3 +89,18 @@ func TestWatchTellsTheEarliestHead(t *testing.T) {
 		}
 	})
 }
+
+// A time that cannot be, which only a hand has written, is far away for the timer, whatever it is: a wait of less than nothing would be no sleep.
+func TestImpossibleTimesAreFarAway(t *testing.T) {
+	eachHand(t, func(t *testing.T, h *Hand) {
+		for _, score := range []float64{1e13, 1.2e13, 1.5e13, 2e13, 2.2e13, 1e14, 1e18, 1e300, math.Inf(1)} {
+			require.NoError(t, h.rdb.ZAdd(t.Context(), h.keys.bucket, redis.Z{Score: score, Member: "a"}).Err())
+			r, err := h.tryPromote(1000, 1)
+			require.NoError(t, err)
+			require.Greater(t, waitOf(r.number(4)), 200*365*24*time.Hour, score)
+			_, waits, err := h.tryWatch(h)
+			require.NoError(t, err)
+			require.Greater(t, waits[0], 200*365*24*time.Hour, score)
+		}
+	})
+}
