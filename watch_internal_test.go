@@ -9,6 +9,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
+
+	"github.com/delayq/delayq/internal/redistest"
 )
 
 // tryWatch is one look at some topics.
@@ -103,4 +105,25 @@ func TestImpossibleTimesAreFarAway(t *testing.T) {
 			require.Greater(t, waits[0], 200*365*24*time.Hour, score)
 		}
 	})
+}
+
+// A Redis that has become a replica can be read from still, and knows less and less. The watch says so, as everything does that writes: topics that
+// have nothing to do would not notice. So it does where the master has too few replicas. A key of a wrong type says nothing of the kind.
+func TestWatchOfARedisThatTakesNoWrites(t *testing.T) {
+	t.Parallel()
+	rdb := redistest.Start(t).Client(t)
+	h := NewHand(t, rdb, "delayq", "t")
+	h.deface("bucket")
+	_, waits, err := h.tryWatch(h)
+	require.NoError(t, err)
+	require.Equal(t, []time.Duration{0}, waits)
+	require.NoError(t, rdb.ConfigSet(t.Context(), "min-replicas-to-write", "1").Err())
+	_, _, err = h.tryWatch(h)
+	require.True(t, away(err), err)
+	require.ErrorContains(t, err, "NOREPLICAS")
+	require.NoError(t, rdb.ConfigSet(t.Context(), "min-replicas-to-write", "0").Err())
+	require.NoError(t, rdb.Do(t.Context(), "REPLICAOF", "127.0.0.1", "1").Err())
+	_, _, err = h.tryWatch(h)
+	require.True(t, away(err), err)
+	require.ErrorContains(t, err, "READONLY")
 }
