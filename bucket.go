@@ -108,9 +108,9 @@ func (t *topicServer) promote(ctx context.Context, heal bool) (moved int, wait t
 	return int(max(r.number(2), r.number(3))), waitOf(r.number(4)), int(r.number(5)), int(r.number(6)), nil
 }
 
-// waitOf reads a wait in µs that a script has answered.
+// waitOf reads a wait in µs that a script has answered. One of more than 292 years, until a time that only a hand can have written, is as good as none.
 func waitOf(us int64) time.Duration {
-	if us < 0 {
+	if us < 0 || us > int64(nothingDue/time.Microsecond) {
 		return nothingDue
 	}
 	return time.Duration(us) * time.Microsecond

@@ -148,7 +148,7 @@ func (d *doctor) check(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if d.known != nil && slices.Max(sizes) > 0 && d.known(ctx, sizes) {
+	if d.known != nil && len(d.report.Found) == 0 && slices.Max(sizes) > 0 && d.known(ctx, sizes) {
 		return nil
 	}
 	lists := sizes[len(d.keys.checked()):]

@@ -29,7 +29,9 @@ type watch struct {
 // A sleeper is one sleep of a topic that leaves its ticks to the watch.
 type sleeper struct {
 	topic *topicServer
-	timer *time.Timer // until its earliest head; or a little more than a tick, after which a topic without news looks for itself
+	timer *time.Timer   // until its earliest head; or a little more than a tick, after which a topic without news looks for itself
+	at    time.Time     // when that was last told,
+	head  time.Duration // and how long it was until the earliest head
 }
 
 func (w *watch) add(one *sleeper) {
@@ -58,42 +60,74 @@ func (w *watch) list() []*sleeper {
 	return list
 }
 
-// tell lets a sleep end after wait. One that has ended meanwhile is left alone: that topic has looked for itself since.
-func (w *watch) tell(one *sleeper, wait time.Duration) {
+// tell lets a sleep end when its head is due: after wait, by the answer to a call that was sent at that time. An answer that was long on its way
+// does not put off the head that is known, if it can be the same. A sleep that has ended meanwhile is left alone: that topic has looked for itself
+// since.
+func (w *watch) tell(one *sleeper, sent time.Time, wait, patience time.Duration) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.asleep[one] {
-		one.timer.Reset(wait)
+	if !w.asleep[one] {
+		return
+	}
+	now := time.Now()
+	if known := one.head - now.Sub(one.at); wait-now.Sub(sent) <= known && known < wait {
+		wait = known
+	}
+	one.at, one.head = now, wait
+	one.timer.Reset(min(wait, patience))
+}
+
+// watchLoop looks after the topics that sleep, once a tick. Like those of promoteLoop, its ticks are cut short by up to a tenth. They are counted
+// from the beginning of one look to that of the next, for topics rely on that: however far away Redis is, and however many calls a look takes.
+func (s *Server) watchLoop(ctx context.Context) {
+	watched := trouble{name: "watch", log: s.log, outage: s.outage}
+	tick, took := s.o.tick, time.Duration(0)
+	for sleep(ctx, max(tick-rand.N(tick/10).Truncate(time.Millisecond)-took, tick/2)) {
+		began := time.Now()
+		asleep := s.watch.list()
+		errs := make(chan error, len(asleep)/watchLimit+1)
+		calls := 0
+		for some := range slices.Chunk(asleep, watchLimit) {
+			calls++
+			go func() { errs <- s.watchSome(ctx, some) }()
+		}
+		var err error
+		for range calls {
+			if one := <-errs; one != nil {
+				err = one
+			}
+		}
+		if ctx.Err() != nil {
+			return
+		}
+		if calls > 0 && !s.watch.off.Load() {
+			watched.note("watch", err)
+		}
+		took = time.Since(began)
 	}
 }
 
-// watchLoop looks after the topics that sleep, once a tick. Like those of promoteLoop, its ticks are cut short by up to a tenth.
-func (s *Server) watchLoop(ctx context.Context) {
-	watched := trouble{name: "watch", log: s.log, outage: s.outage}
-	for tick := s.o.tick; sleep(ctx, tick-rand.N(tick/10).Truncate(time.Millisecond)); {
-		for some := range slices.Chunk(s.watch.list(), watchLimit) {
-			sent := time.Now()
-			now, waits, err := s.look(ctx, some)
-			received := time.Now()
-			switch {
-			case ctx.Err() != nil:
-				return
-			case redis.HasErrorPrefix(err, "CROSSSLOT"): // a cluster behind a proxy, or of one node, and a client that does not know
-				s.watch.off.Store(true)
-			default:
-				watched.note("watch", err)
-			}
-			for i, one := range some {
-				if err != nil {
-					s.watch.tell(one, 0) // each looks for itself
-					continue
-				}
-				one.topic.turn(loopPromote)
-				one.topic.clock.read(now, sent, received)
-				s.watch.tell(one, min(waits[i], s.patience()))
-			}
-		}
+// watchSome tells some topics what one call says of them.
+func (s *Server) watchSome(ctx context.Context, some []*sleeper) error {
+	sent := time.Now()
+	now, waits, err := s.look(ctx, some)
+	received := time.Now()
+	if ctx.Err() != nil {
+		return nil
 	}
+	if redis.HasErrorPrefix(err, "CROSSSLOT") { // a cluster behind a proxy, or of one node, and a client that does not know
+		s.watch.off.Store(true)
+	}
+	for i, one := range some {
+		if err != nil {
+			s.watch.tell(one, received, 0, 0) // each looks for itself
+			continue
+		}
+		one.topic.turn(loopPromote)
+		one.topic.clock.read(now, sent, received)
+		s.watch.tell(one, sent, waits[i], s.patience())
+	}
+	return err
 }
 
 // look is one call of the watch script: Redis's clock, and how long each of these topics has nothing to do.
@@ -124,10 +158,11 @@ func (s *Server) watches() bool {
 	return !cluster && !s.watch.off.Load()
 }
 
-// sleepWatched sleeps until wait is over, or what the watch says instead, or until the topic is woken. It prunes meanwhile.
+// sleepWatched sleeps until wait is over, or what the watch says instead, or until the topic is woken. It prunes meanwhile, and returns if there
+// is more of that to do.
 func (t *topicServer) sleepWatched(ctx context.Context, wait time.Duration, pruned *time.Time) {
 	s := t.server
-	one := &sleeper{topic: t, timer: time.NewTimer(min(wait, s.patience()))}
+	one := &sleeper{topic: t, timer: time.NewTimer(min(wait, s.patience())), at: time.Now(), head: wait}
 	s.watch.add(one)
 	defer s.watch.remove(one)
 	untilPrune := func() time.Duration {
@@ -139,7 +174,9 @@ func (t *topicServer) sleepWatched(ctx context.Context, wait time.Duration, prun
 	for {
 		select {
 		case <-prune.C:
-			t.pruneDue(ctx, pruned)
+			if t.pruneDue(ctx, pruned) {
+				return // the promote loop goes on with it
+			}
 			prune.Reset(untilPrune())
 		case <-one.timer.C:
 			return

@@ -9,6 +9,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
+
+	"github.com/delayq/delayq/internal/redistest"
 )
 
 // tryWatch is one look at some topics.
@@ -88,4 +90,40 @@ func TestWatchTellsTheEarliestHead(t *testing.T) {
 			})
 		}
 	})
+}
+
+// A time that cannot be, which only a hand has written, is far away for the timer, whatever it is: a wait of less than nothing would be no sleep.
+func TestImpossibleTimesAreFarAway(t *testing.T) {
+	eachHand(t, func(t *testing.T, h *Hand) {
+		for _, score := range []float64{1e13, 1.2e13, 1.5e13, 2e13, 2.2e13, 1e14, 1e18, 1e300, math.Inf(1)} {
+			require.NoError(t, h.rdb.ZAdd(t.Context(), h.keys.bucket, redis.Z{Score: score, Member: "a"}).Err())
+			r, err := h.tryPromote(1000, 1)
+			require.NoError(t, err)
+			require.Greater(t, waitOf(r.number(4)), 200*365*24*time.Hour, score)
+			_, waits, err := h.tryWatch(h)
+			require.NoError(t, err)
+			require.Greater(t, waits[0], 200*365*24*time.Hour, score)
+		}
+	})
+}
+
+// A Redis that has become a replica can be read from still, and knows less and less. The watch says so, as everything does that writes: topics that
+// have nothing to do would not notice. So it does where the master has too few replicas. A key of a wrong type says nothing of the kind.
+func TestWatchOfARedisThatTakesNoWrites(t *testing.T) {
+	t.Parallel()
+	rdb := redistest.Start(t).Client(t)
+	h := NewHand(t, rdb, "delayq", "t")
+	h.deface("bucket")
+	_, waits, err := h.tryWatch(h)
+	require.NoError(t, err)
+	require.Equal(t, []time.Duration{0}, waits)
+	require.NoError(t, rdb.ConfigSet(t.Context(), "min-replicas-to-write", "1").Err())
+	_, _, err = h.tryWatch(h)
+	require.True(t, away(err), err)
+	require.ErrorContains(t, err, "NOREPLICAS")
+	require.NoError(t, rdb.ConfigSet(t.Context(), "min-replicas-to-write", "0").Err())
+	require.NoError(t, rdb.Do(t.Context(), "REPLICAOF", "127.0.0.1", "1").Err())
+	_, _, err = h.tryWatch(h)
+	require.True(t, away(err), err)
+	require.ErrorContains(t, err, "READONLY")
 }

@@ -264,6 +264,13 @@ func TestRoundsPassOverWhatHasNotChanged(t *testing.T) {
 		require.NotZero(b, b.rdb.ZScore(b.Context(), slots, "a").Val(), "mended")
 		require.Equal(b, full, round(), "the last one had a finding")
 		require.Equal(b, passed, round())
+		stats := bubblePrefix + ":{t}:stats" // its size does not count
+		require.NoError(b, b.rdb.Set(b.Context(), stats, "a slip", 0).Err())
+		require.Equal(b, full, round())
+		require.Equal(b, full, round())
+		require.NoError(b, b.rdb.Del(b.Context(), stats).Err())
+		require.Equal(b, full, round())
+		require.Equal(b, passed, round())
 		lose("b") // damage that leaves all sizes as they are
 		require.NoError(b, b.rdb.ZAdd(b.Context(), slots, zsetMember("nobody", time.Now().Add(time.Hour))).Err())
 		require.Equal(b, passed, round())
