@@ -225,13 +225,16 @@ func (c *Client) newOutbox(ctx context.Context, jobs int) *outbox {
 		close(o.lists)
 		<-o.ended
 	})
-	go func() {
-		defer close(o.ended)
-		for list := range o.lists {
-			o.deliver(list)
-		}
-	}()
+	go o.run()
 	return o
+}
+
+// run is the goroutine of an outbox.
+func (o *outbox) run() {
+	defer close(o.ended)
+	for list := range o.lists {
+		o.deliver(list)
+	}
 }
 
 // send stores jobs of one topic. Their outcomes are there after close.

@@ -58,8 +58,11 @@ var scriptRoles = map[*script][]string{
 
 func roleOf(call redistest.Call) (role, what string) {
 	inTurn := func(roles []string) string { return roles[call.Turn%uint(len(roles))] }
-	if call.Function == "(*commit).fly" { // for callers of Enqueue
+	switch call.Function {
+	case "(*commit).fly": // for callers of Enqueue
 		call.Function = "Enqueue"
+	case "(*outbox).run":
+		call.Function = "EnqueueBatch"
 	}
 	if roles := methodRoles()[call.Function]; roles != nil {
 		return inTurn(roles), call.Function
