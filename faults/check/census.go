@@ -8,8 +8,11 @@ import (
 	"time"
 )
 
-// maxReceipt is the longest time a receipt may be kept.
-const maxReceipt = 3 * time.Minute
+// maxReceipt is the longest time a receipt may be kept, and maxClean that for the note of good health of a check.
+const (
+	maxReceipt = 3 * time.Minute
+	maxClean   = time.Hour
+)
 
 // Census checks the form of a state (invariant I12), whether or not there still are jobs: every record is in exactly one structure, and what
 // is noted of a job belongs to one.
@@ -27,10 +30,14 @@ func Census(s *State) (violations []Violation, leftovers int) {
 			}
 		}
 		for part, k := range t.Keys {
+			most := maxReceipt
+			if part == "receipt:clean" {
+				most = maxClean
+			}
 			switch {
 			case !strings.HasPrefix(part, "receipt:") && !strings.HasPrefix(part, "taken:"):
 				bad(name, "", "undocumented key %s", part)
-			case k.TTL < 0 || k.TTL > maxReceipt:
+			case k.TTL < 0 || k.TTL > most:
 				bad(name, "", "key %s is kept for %v", part, k.TTL)
 			}
 		}

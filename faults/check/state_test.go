@@ -49,6 +49,9 @@ func TestCensusFindsPlantedFaults(t *testing.T) {
 		"key receipt:x is kept for": func(ctx context.Context, rdb redis.UniversalClient, root string) {
 			rdb.Set(ctx, root+"receipt:x", "x", time.Hour)
 		},
+		"key receipt:clean is kept for": func(ctx context.Context, rdb redis.UniversalClient, root string) {
+			rdb.Set(ctx, root+"receipt:clean", "x", 2*time.Hour)
+		},
 		"schedule without an entry in fired": func(ctx context.Context, rdb redis.UniversalClient, root string) { rdb.HDel(ctx, root+"fired", "s") },
 		"schedule without an entry in runs":  func(ctx context.Context, rdb redis.UniversalClient, root string) { rdb.HDel(ctx, root+"runs", "s") },
 		"schedule without an entry in schedules": func(ctx context.Context, rdb redis.UniversalClient, root string) {
