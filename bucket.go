@@ -9,8 +9,8 @@ import (
 )
 
 const (
-	// promoteLimit is the most jobs that one call promotes.
-	promoteLimit = 1000
+	// promoteLimit is the most jobs that one call promotes: with more, others feel it when a million fall due at once.
+	promoteLimit = 250
 
 	// pruneEvery is how often a server looks for dead and done jobs that have been kept long enough, and pruneLimit the most it
 	// removes in one call.
