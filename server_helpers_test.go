@@ -173,6 +173,9 @@ func serveMany(t *testing.T, rdb redis.UniversalClient, prefix string, setup fun
 		defer close(s.done)
 		s.err = s.Run(ctx)
 	}()
+	if time.Now().Year() < 2020 { // the fake clock of a bubble
+		synctest.Wait() // until it listens: a message from before is found by the tick only
+	}
 	t.Cleanup(func() {
 		if err := s.stop(); err != nil {
 			t.Errorf("Run: %v", err)
