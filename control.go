@@ -12,7 +12,8 @@ import (
 )
 
 // controlLoop listens to the control channel, over which the scripts tell of what cannot wait for the next tick. A message that is lost,
-// during a reconnect for example, costs time and nothing else: the tick promotes, and an extension finds out about a cancel.
+// during a reconnect for example, costs time and nothing else: the tick promotes, and an extension finds out about a cancel. What was said
+// before the server listened is not worth a tick either: once it does, every topic looks for itself.
 func (s *Server) controlLoop(ctx context.Context) {
 	var slow pace
 	for ctx.Err() == nil {
@@ -55,8 +56,14 @@ func (s *Server) listen(ctx context.Context) (heard bool, err error) {
 		case err == nil:
 			heard, asked = true, false
 			s.outage.ended("control")
-			if m, ok := msg.(*redis.Message); ok {
+			switch m := msg.(type) {
+			case *redis.Message:
 				s.obey(m.Payload)
+			case *redis.Subscription:
+				for _, t := range s.topics {
+					nudge(t.wake)
+					nudge(t.resume)
+				}
 			}
 		case errors.As(err, &timeout) && timeout.Timeout() && !asked:
 			asked = true

@@ -22,6 +22,7 @@ import (
 //	freeze, thaw  nothing comes through, and connections stay open; what is under way arrives after the thaw
 //	lose          the next request that contains a text is carried out, its reply is lost, and the connection breaks
 //	die           like lose, and the wire is cut from then on; or the request is not even carried out
+//	deafen        connections that have subscribed break, and new ones cannot subscribe until the wire is healed
 //	stall         requests that contain a text do not come through, nor what follows them on their connection
 //	delay, rush   requests that contain a text are carried out, and the answers wait
 type wire struct {
@@ -48,6 +49,7 @@ type wireConn struct {
 	doomed        bool // the reply that comes next is to be lost
 	last          bool // and with it all connections
 	waits         bool // for rush
+	hears         bool // has subscribed
 	closed        bool
 }
 
@@ -121,6 +123,7 @@ func (c *wireConn) may(part []byte, request bool) bool {
 	}
 	if request {
 		w.sent++
+		c.hears = c.hears || bytes.Contains(part, []byte(subscribe))
 		if i := containsAny(part, w.losing); i >= 0 {
 			w.losing = append(w.losing[:i], w.losing[i+1:]...)
 			w.lost++
@@ -175,11 +178,24 @@ func (w *wire) set(f func()) {
 }
 
 func (w *wire) cut() {
+	w.set(func() { w.down = true })
+	w.closeAll(func(*wireConn) bool { return true })
+}
+
+func (w *wire) deafen() {
+	w.stall(subscribe)
+	w.closeAll(func(c *wireConn) bool { return c.hears })
+}
+
+const subscribe = "subscribe"
+
+func (w *wire) closeAll(which func(*wireConn) bool) {
 	w.mu.Lock()
-	w.down = true
 	var conns []*wireConn
 	for c := range w.conns {
-		conns = append(conns, c)
+		if which(c) {
+			conns = append(conns, c)
+		}
 	}
 	w.mu.Unlock()
 	for _, c := range conns {

@@ -101,6 +101,39 @@ func TestEarlierJobWakesTheTimer(t *testing.T) {
 	}
 }
 
+// What a server could not hear, because it had not subscribed yet or was subscribing again, it does not wait a tick for: a topic that was resumed
+// goes on, and a job that came meanwhile starts to the millisecond.
+func TestServerThatListensLooksForItself(t *testing.T) {
+	for name, again := range map[string]bool{"at the start": false, "again": true} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(b *bubble) {
+				b.loadScripts()
+				require.NoError(b, b.client.Pause(b.Context(), "a", 0, "", ""))
+				b.enqueue("a", "resumed")
+				var rec recorder
+				w := newWire(b.redis)
+				if !again {
+					w.deafen()
+				}
+				b.serveOn(w, "a", rec.then(nil))
+				b.pass(100 * time.Millisecond)
+				if again {
+					w.deafen()
+				}
+				require.NoError(b, b.client.Resume(b.Context(), "a"))
+				due := b.enqueue("a", "later", delayq.ProcessIn(500*time.Millisecond)).Due
+				b.pass(200 * time.Millisecond)
+				require.Empty(b, rec.all())
+				w.heal()
+				b.pass(550 * time.Millisecond) // the next tick comes after 0.9 s
+				require.Equal(b, []string{"resumed", "later"}, rec.ids())
+				require.Equal(b, 300*time.Millisecond, rec.of("resumed")[0].at.Sub(b.began))
+				require.Equal(b, due.Sub(b.began), rec.of("later")[0].at.Sub(b.began))
+			})
+		})
+	}
+}
+
 // A job that is due now is started by its own enqueueing: with all timers stopped it still is. (F11)
 func TestJobDueNowNeedsNoTick(t *testing.T) {
 	inBubble(t, func(b *bubble) {
