@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"strconv"
+	"sync"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -25,55 +26,114 @@ const (
 	newerRecordDelay = 30 * time.Second
 )
 
+// A taker makes takes one after the other. A topic has two, each with a receipt of its own: the second one goes beside the first while there are more
+// jobs ready than a call can take, so that Redis has work while the answer to the other is read.
+type taker struct {
+	topic     *topicServer
+	receipt   string
+	number    uint64
+	repeat    bool // the last call may have been carried out: it is made again
+	slow      pace
+	admitting sync.WaitGroup // the jobs of the last call, if they are many
+}
+
+// afterTake is what a taker is to do after a take.
+type afterTake int
+
+const (
+	takeAgain  afterTake = iota // take again: there may be more
+	takeWait                    // wait for a job
+	takeRoom                    // wait for a free slot
+	takeRest                    // the topic is paused
+	takeFailed                  // the call was not carried out
+	takeEnd
+)
+
 // takeLoop takes jobs as long as there are free slots, and waits when there are none of either. It ends with ctx; a take under way then
 // is waited for, as long as work goes on, and what it brings is given back.
 func (t *topicServer) takeLoop(ctx, work context.Context) {
-	defer func() {
-		t.admitting.Wait()
-		t.giveBack(ErrShutdown)
-	}()
-	var slow, slowWait pace
-	number, repeat := uint64(0), false
+	first := &taker{topic: t, receipt: t.keys.taken(t.server.id)}
+	defer first.end()
+	var slow pace
 	for {
 		t.turn(loopTake)
-		n, free := t.room()
-		if n == 0 && !repeat {
+		next := first.take(ctx, work, 1)
+		if next == takeWait && !t.idle() {
+			next = takeRoom // who has no slot must not be woken for a job
+		}
+		switch next {
+		case takeAgain, takeFailed:
+		case takeWait:
+			t.wait(ctx, &slow)
+		case takeRoom:
 			if !t.waitForRoom(ctx) {
 				return
 			}
-			continue
-		}
-		if ctx.Err() != nil && !repeat {
+		case takeRest:
+			t.rest(ctx, t.server.o.tick)
+		case takeEnd:
 			return
 		}
-		if !repeat {
-			number++
+	}
+}
+
+// takeMoreLoop is that of the second taker: it makes full calls only, while there is room for them and the last one was full. It never waits for a job,
+// and does nothing for a single slot, which takes jobs strictly in their order.
+func (t *topicServer) takeMoreLoop(ctx, work context.Context) {
+	second := &taker{topic: t, receipt: t.keys.taken(t.server.id + "+")}
+	defer second.end()
+	for {
+		select {
+		case <-t.plenty:
+		case <-ctx.Done():
+			return
 		}
-		status, got, err := t.take(ctx, work, number, max(n, 1), free)
-		repeat = err != nil && !certain(err)
-		switch {
-		case err != nil:
-			if !sleep(work, slow.next()) {
+		for next := takeAgain; next == takeAgain || second.repeat; {
+			if next = second.take(ctx, work, takeLimit); next == takeEnd {
 				return
 			}
-		case status == "ok" && (got == 0 || got >= min(n, aside)): // there may be more: left-overs came first, or they are many and others follow
-			slow.reset()
-		case status == "ok", status == "empty":
-			slow.reset()
-			if t.idle() {
-				t.wait(ctx, &slowWait)
-			} else if !t.waitForRoom(ctx) { // who has no slot must not be woken for a job
-				return
-			}
-		case status == "full":
-			slow.reset()
-			if !t.waitForRoom(ctx) {
-				return
-			}
-		default: // paused, or what a later release of the script may say
-			slow.reset()
-			t.rest(ctx, t.server.o.tick)
 		}
+		nudge(t.freed) // the room that it had reserved
+	}
+}
+
+// end gives back what a taker has taken and nobody has started.
+func (k *taker) end() {
+	k.admitting.Wait()
+	k.topic.giveBack(ErrShutdown)
+}
+
+// take makes a take if there is room for that many jobs. One without an answer is made again the next time, whatever room there is.
+func (k *taker) take(ctx, work context.Context, least int) afterTake {
+	t := k.topic
+	n, free := t.reserve(least)
+	if !k.repeat {
+		if n == 0 {
+			return takeRoom
+		}
+		if ctx.Err() != nil {
+			t.expect(n, 0)
+			return takeEnd
+		}
+		k.number++
+	}
+	status, got, err := k.call(ctx, work, n, free)
+	if k.repeat = err != nil && !certain(err); err != nil {
+		if !sleep(work, k.slow.next()) {
+			return takeEnd
+		}
+		return takeFailed
+	}
+	k.slow.reset()
+	switch {
+	case status == "ok" && (got == 0 || got >= min(n, aside)): // there may be more: left-overs came first, or they are many and others follow
+		return takeAgain
+	case status == "ok", status == "empty":
+		return takeWait
+	case status == "full":
+		return takeRoom
+	default: // paused, or what a later release of the script may say
+		return takeRest
 	}
 }
 
@@ -101,21 +161,25 @@ func (t *topicServer) waitForRoom(ctx context.Context) bool {
 // errSlow is why a job taken ahead is given back.
 var errSlow = errors.New("no slot became free in time")
 
-// take is one call of the take script. A call whose answer was lost is made again with its number and gives the same jobs.
-func (t *topicServer) take(ctx, work context.Context, number uint64, n, free int) (status string, got int, err error) {
+// call is one call of the take script, for which room for n jobs has been reserved. One whose answer was lost is made again with its number and gives the
+// same jobs.
+func (k *taker) call(ctx, work context.Context, n, free int) (status string, got int, err error) {
 	call, cancel := context.WithTimeout(work, callTimeout)
 	defer cancel()
-	k, s := t.keys, t.server
+	t := k.topic
+	key, s := t.keys, t.server
 	sent := time.Now()
-	r, err := s.call.call(call, takeScript, k.topic, n, names(
-		k.ready, k.handoff, k.pool, k.bucket, k.leases, k.dead, k.attempts, k.moved, k.meta, k.taken(s.id), k.stats,
-	), strconv.FormatUint(number, 10), n, s.o.lease.Milliseconds(), free)
+	r, err := s.call.call(call, takeScript, key.topic, n, names(
+		key.ready, key.handoff, key.pool, key.bucket, key.leases, key.dead, key.attempts, key.moved, key.meta, k.receipt, key.stats,
+	), strconv.FormatUint(k.number, 10), max(n, 1), s.o.lease.Milliseconds(), free)
 	t.note(work, "take", err)
 	if err != nil {
+		t.expect(n, 0)
 		return "", 0, err
 	}
 	t.clock.read(r.now(), sent, time.Now())
 	if r.status() != "ok" {
+		t.expect(n, 0)
 		return r.status(), 0, nil
 	}
 	fence, ids, records, tried, moved := r.text(2), r.list(3), r.list(4), r.list(5), r.list(6)
@@ -130,24 +194,17 @@ func (t *topicServer) take(ctx, work context.Context, number uint64, n, free int
 			t.admit(ctx, run, err, r.now())
 		}
 	}
-	t.expect(len(ids))
+	t.expect(n, len(ids))
+	k.admitting.Wait()
 	if len(ids) < aside {
 		admit()
 		return "ok", len(ids), nil
 	}
-	t.admitting.Go(func() {
+	k.admitting.Go(func() {
 		admit()
 		nudge(t.freed) // none of them may have been started
 	})
 	return "ok", len(ids), nil
-}
-
-// expect notes that so many jobs have been taken, when those of the last take have been admitted.
-func (t *topicServer) expect(n int) {
-	t.admitting.Wait()
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.coming = n
 }
 
 // admit starts a taken job, unless it is not to run.

@@ -173,8 +173,8 @@ func (s *Server) begin() error {
 		s.log = slog.Default()
 	}
 	s.o.hooks.trouble = func(p any) { s.log.Error("hook", "err", p) }
-	// As many connections as there can be calls at once: promote, take, extend and settle of each topic, and the server's own.
-	s.calls, s.dials[0] = ownClient(s.rdb, 4*len(s.topics)+4)
+	// As many connections as there can be calls at once: promote, two takes, two settles and extend of each topic, and the server's own.
+	s.calls, s.dials[0] = ownClient(s.rdb, 6*len(s.topics)+4)
 	s.waits, s.dials[1] = ownClient(s.rdb, len(s.topics))
 	s.call = caller{s.calls, &s.o.hooks}
 	s.outage = &outage{log: s.log, lost: func(err error) {
@@ -216,7 +216,9 @@ func (s *Server) Run(ctx context.Context) error {
 		t.base = work
 		fetching.Go(func() { t.promoteLoop(fetch) })
 		fetching.Go(func() { t.takeLoop(fetch, work) })
-		working.Go(func() { t.settleLoop(work) })
+		fetching.Go(func() { t.takeMoreLoop(fetch, work) })
+		working.Go(func() { t.settleLoop(work, t.settle, 1) })
+		working.Go(func() { t.settleLoop(work, t.pile, settlePile) })
 		working.Go(func() { t.extendLoop(work) })
 	}
 	working.Go(func() { s.controlLoop(work) })

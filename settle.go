@@ -106,30 +106,42 @@ func (r row) tail(server string) []any {
 	return nil
 }
 
-// settleLimit is the most jobs that one call settles.
-const settleLimit = 500
+// settleLimit is the most jobs that one call settles, and settlePile from how many on a second call is made beside the first, so that Redis has work
+// while the answer to that is on its way.
+const (
+	settleLimit = 500
+	settlePile  = 250
+)
 
 // add puts a row among those Redis is to be told.
 func (t *topicServer) add(r row) {
 	t.mu.Lock()
+	defer t.mu.Unlock()
 	r.run.ended = true
-	t.rows = append(t.rows, r)
-	t.mu.Unlock()
-	nudge(t.settle)
+	t.tellLocked(r)
 }
 
-// settleLoop tells Redis how jobs ended, those that gathered during one call with the next. It goes on until every outcome is told:
-// only the end of ctx, after the drain, makes it give up. Then the leases run out and the jobs run again.
-func (t *topicServer) settleLoop(ctx context.Context) {
+// tellLocked puts a row among those Redis is to be told.
+func (t *topicServer) tellLocked(r row) {
+	t.rows = append(t.rows, r)
+	nudge(t.settle)
+	if len(t.rows) >= settlePile {
+		nudge(t.pile)
+	}
+}
+
+// settleLoop tells Redis how jobs ended, those that gathered during one call with the next; the second loop of a topic, when there are so many at least.
+// It goes on until every outcome is told: only the end of ctx, after the drain, makes it give up. Then the leases run out and the jobs run again.
+func (t *topicServer) settleLoop(ctx context.Context, more <-chan struct{}, least int) {
 	lane := newLane()
 	var slow pace
 	var list []row
 	for {
 		clear(list) // jobs that are settled are not to be kept
-		list = t.gather(list[:0])
+		list = t.gather(list[:0], least)
 		if len(list) == 0 {
 			select {
-			case <-t.settle:
+			case <-more:
 				continue
 			case <-ctx.Done():
 				return
@@ -153,11 +165,11 @@ func (t *topicServer) settleLoop(ctx context.Context) {
 	}
 }
 
-// gather takes the next rows, into list: those of the first one's verb, in their order.
-func (t *topicServer) gather(list []row) []row {
+// gather takes the next rows, if there are so many at least, into list: those of the first one's verb, in their order.
+func (t *topicServer) gather(list []row, least int) []row {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if len(t.rows) == 0 {
+	if len(t.rows) < least {
 		return list
 	}
 	verb := t.rows[0].verb
@@ -178,6 +190,7 @@ func (t *topicServer) putBack(list []row) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.rows = append(t.rows, list...)
+	nudge(t.settle) // they may be too few for the second loop
 }
 
 // tell is one call of a settling script. The outcomes are final when it returns nil.

@@ -16,7 +16,7 @@ func TestGatherNeverMixesVerbs(t *testing.T) {
 		server.rows = append(server.rows, row{verb: v})
 	}
 	var got []verb
-	for list := server.gather(nil); len(list) > 0; list = server.gather(list[:0]) {
+	for list := server.gather(nil, 1); len(list) > 0; list = server.gather(list[:0], 1) {
 		for _, r := range list {
 			require.Equal(t, list[0].verb, r.verb)
 			got = append(got, r.verb)
@@ -25,4 +25,13 @@ func TestGatherNeverMixesVerbs(t *testing.T) {
 	slices.Sort(verbs)
 	slices.Sort(got)
 	require.Equal(t, verbs, got)
+}
+
+// What a call that was not carried out has left is told by the first loop: the second one does not come back for a few.
+func TestWhatIsPutBackIsTold(t *testing.T) {
+	server := &topicServer{settle: make(chan struct{}, 1)}
+	server.putBack([]row{{verb: verbAck}})
+	require.Len(t, server.settle, 1)
+	require.Empty(t, server.gather(nil, settlePile))
+	require.Len(t, server.gather(nil, 1), 1)
 }

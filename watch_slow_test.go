@@ -17,7 +17,7 @@ func TestSlowWatchPutsNothingOff(t *testing.T) {
 	inBubble(t, func(b *bubble) {
 		b.loadScripts()
 		var starts recorder
-		b.serve("t", starts.then(nil), delayq.Hooks(slowWatch(80*time.Millisecond)))
+		b.serve("t", starts.then(nil), delayq.Hooks(slow("watch", 80*time.Millisecond)))
 		for i := range 10 {
 			id := fmt.Sprint(i)
 			due := b.enqueue("t", id, delayq.ProcessIn(2*time.Second+time.Duration(i)*77*time.Millisecond)).Due
@@ -49,20 +49,11 @@ func TestSlowWatchOfManyTopicsIsRegular(t *testing.T) {
 	inBubble(t, func(b *bubble) {
 		b.loadScripts()
 		var calls told
-		b.serveTopics(201, nothing, delayq.Hooks(&calls, slowWatch(150*time.Millisecond)))
+		b.serveTopics(201, nothing, delayq.Hooks(&calls, slow("watch", 150*time.Millisecond)))
 		b.pass(2 * time.Second)
 		promotes := calls.calls("promote")
 		b.pass(8 * time.Second)
 		require.Equal(b, promotes, calls.calls("promote"))
-	})
-}
-
-// slowWatch makes each answer of the watch long on its way.
-func slowWatch(d time.Duration) onScript {
-	return onScript(func(e delayq.ScriptEvent) {
-		if e.Name == "watch" {
-			time.Sleep(d)
-		}
 	})
 }
 

@@ -30,12 +30,12 @@ type topicServer struct {
 	wake   chan struct{} // cuts the sleep of the promote loop short
 	resume chan struct{} // cuts the sleep of the take loop short
 	freed  chan struct{} // there may be room for more jobs
-
-	admitting sync.WaitGroup // the jobs of the last take, if they are many
+	plenty chan struct{} // there are more jobs than one taker can take, and room for them
 
 	mu       sync.Mutex
 	busy     int             // slots in use
-	coming   int             // how many jobs of the last take have not been admitted yet
+	coming   int             // how many jobs have been asked for, or taken and not admitted yet
+	many     bool            // the last take was a full one
 	next     []*run          // taken, for the slots that become free next: see ahead
 	pace     time.Duration   // about how long a handler takes
 	limited  bool            // the last job that was taken has limited retries
@@ -45,6 +45,7 @@ type topicServer struct {
 	rows     []row           // what Redis is to be told
 	ended    []string        // schedules whose runs have ended since the last promote
 	settle   chan struct{}   // there are rows
+	pile     chan struct{}   // there are so many rows that a second call is worth it
 	proposed int64           // a lease end in ms that Redis has been told and has not confirmed; 0: none
 	waiting  []chan struct{} // closed when leases becomes empty
 }
@@ -59,7 +60,8 @@ func (t *topicServer) init() {
 	}
 	t.trouble = trouble{name: t.keys.topic, log: s.log.With("topic", t.keys.topic), outage: s.outage}
 	t.wake, t.resume = make(chan struct{}, 1), make(chan struct{}, 1)
-	t.freed, t.settle = make(chan struct{}, 1), make(chan struct{}, 1)
+	t.freed, t.plenty = make(chan struct{}, 1), make(chan struct{}, 1)
+	t.settle, t.pile = make(chan struct{}, 1), make(chan struct{}, 1)
 	t.leases = make(map[string]*run)
 	t.pace = aheadUnknown
 	t.firer.plans, t.firer.bad, t.firer.missed = make(map[string]plan), make(map[string]string), make(map[string]int64)
@@ -126,7 +128,7 @@ func (r *run) fences() string {
 // after aheadPatience.
 const (
 	aheadTime     = 2 * time.Millisecond
-	aheadLimit    = 2 * takeLimit // the jobs of one call, and while they are got ready those of the next
+	aheadLimit    = 4 * takeLimit // the jobs of two calls, and while they are got ready those of the next two
 	aheadPatience = 20 * time.Millisecond
 	aheadUnknown  = time.Second // what a handler is taken to need until some have ended
 )
@@ -143,7 +145,7 @@ func (t *topicServer) ahead() int {
 	return min(int(int64(aheadTime)*int64(t.concurrency)/int64(t.pace)), aheadLimit)
 }
 
-// room tells how many jobs to take now; 0: none.
+// roomLocked tells how many jobs to take now; 0: none.
 func (t *topicServer) roomLocked() int {
 	free, ahead, held := t.concurrency-t.busy, t.ahead(), len(t.next)+t.coming
 	if held > ahead/2 && held >= free {
@@ -161,11 +163,27 @@ func (t *topicServer) idle() bool {
 	return t.busy+t.coming < t.concurrency
 }
 
-// room tells how many jobs to take now, and how many of them can be started at once.
-func (t *topicServer) room() (n, free int) {
+// reserve keeps room for the jobs of a take, if there is room for least, and tells for how many and how many of them can be started at once.
+func (t *topicServer) reserve(least int) (n, free int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.roomLocked(), max(0, t.concurrency-t.busy-t.coming)
+	free = max(0, t.concurrency-t.busy-t.coming)
+	if n = t.roomLocked(); n < least {
+		return 0, free
+	}
+	t.coming += n
+	return n, free
+}
+
+// expect notes how many jobs have been got of those that room was reserved for.
+func (t *topicServer) expect(reserved, got int) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.coming += got - reserved
+	t.many = got == takeLimit && t.concurrency > 1 // a single slot takes jobs strictly in their order
+	if t.many && t.roomLocked() == takeLimit {
+		nudge(t.plenty)
+	}
 }
 
 // turn notes that a loop has come round.
@@ -243,8 +261,7 @@ func (t *topicServer) stop() {
 // returnLocked gives a job back that no handler was called for.
 func (t *topicServer) returnLocked(r *run, why error) {
 	r.ended = true
-	t.rows = append(t.rows, row{run: r, verb: verbReturn, err: why})
-	nudge(t.settle)
+	t.tellLocked(row{run: r, verb: verbReturn, err: why})
 }
 
 // startLocked makes a run a running one.
@@ -323,14 +340,16 @@ func (t *topicServer) finish(r *run, cause, err error, now time.Time) (next *run
 	r.ended = true
 	lost := r.lost
 	if lost == nil && !abandoned {
-		t.rows = append(t.rows, told)
-		nudge(t.settle)
+		t.tellLocked(told)
 	}
 	if next = t.popLocked(now); next == nil {
 		t.busy--
 	}
-	if t.roomLocked() > 0 {
+	if n := t.roomLocked(); n > 0 {
 		nudge(t.freed)
+		if n == takeLimit && t.many {
+			nudge(t.plenty)
+		}
 	}
 	t.mu.Unlock()
 	if lost != nil && !abandoned {
@@ -512,10 +531,9 @@ func (t *topicServer) abandonAll() (n int) {
 		if r.running() {
 			n++
 			r.ended = true
-			t.rows = append(t.rows, row{run: r, verb: verbReturn, err: ErrShutdown})
+			t.tellLocked(row{run: r, verb: verbReturn, err: ErrShutdown})
 		}
 	}
-	nudge(t.settle)
 	return n
 }
 

@@ -9,7 +9,7 @@
 -- KEYS[7]   attempts  hash, job id to finished attempts
 -- KEYS[8]   moved     hash, job id to its present due time, if that is not the record's
 -- KEYS[9]   meta      hash, what an operator has set for the topic
--- KEYS[10]  receipt   list of this server: number and lease end of its last take, then the ids it got
+-- KEYS[10]  receipt   list of this taker: number and lease end of its last take, then the ids it got
 -- KEYS[11]  stats     hash, counter to number
 -- ARGV[1]   number    number of this take; a number sent again gets the same jobs again, as far as they are still its own
 -- ARGV[2]   limit     most jobs to take, at most 1000 (unpack has a stack limit)

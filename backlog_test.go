@@ -1,0 +1,157 @@
+package delayq_test
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/delayq/delayq"
+)
+
+// slow makes each answer of a script long on its way.
+func slow(name string, d time.Duration) onScript {
+	return func(e delayq.ScriptEvent) {
+		if e.Name == name {
+			time.Sleep(d)
+		}
+	}
+}
+
+// backlog stores jobs that are due at once, and gives their IDs.
+func (b *bubble) backlog(topic string, n int) (ids []string) {
+	b.Helper()
+	var list []delayq.NewJob
+	for i := range n {
+		ids = append(ids, fmt.Sprintf("%05d", i))
+		list = append(list, delayq.NewJob{Topic: topic, ID: ids[i]})
+	}
+	_, err := b.client.EnqueueBatch(b.Context(), list)
+	require.NoError(b, err)
+	return ids
+}
+
+// While there are more jobs ready than a call can take, two takes are under way at a time, and two calls that settle, so that Redis does not wait for the
+// server to read its answers. A single slot has one take at a time: it runs the jobs strictly in their order.
+func TestBacklogIsTakenTwoCallsAtATime(t *testing.T) {
+	const jobs, answer = 20_000, 10 * time.Millisecond
+	for concurrency, most := range map[int]time.Duration{64: 30 * answer, 1: 100 * answer} { // a single slot learns slower how short its runs are
+		t.Run(fmt.Sprint(concurrency), func(t *testing.T) {
+			inBubble(t, func(b *bubble) {
+				b.loadScripts()
+				ids := b.backlog("a", jobs)
+				var rec recorder
+				var calls told
+				began := time.Now()
+				s := b.serve("a", rec.then(nil), delayq.Concurrency(concurrency),
+					delayq.Hooks(&calls, slow("take", answer), slow("ack", answer)))
+				b.pass(2 * time.Second)
+				require.Len(b, rec.times(), jobs)
+				require.Len(b, rec.all(), jobs)
+				last := rec.all()[jobs-1].at.Sub(began)
+				require.LessOrEqual(b, last, most)
+				if concurrency > 1 {
+					require.Less(b, calls.calls("take"), jobs/500*3/2, "they are full")
+				} else {
+					require.Greater(b, last, jobs/500*answer)
+					require.True(b, slices.Equal(ids, rec.ids()), "in their order")
+				}
+				require.NoError(b, s.stop())
+				require.EqualValues(b, jobs, b.counter("a", "acked"))
+			})
+		})
+	}
+}
+
+// Answers of both takers are lost: their calls are made again and give the same jobs, so none waits for the end of a lease, and none runs twice.
+func TestLostAnswersInABacklog(t *testing.T) {
+	inBubble(t, func(b *bubble) {
+		const jobs = 10_000
+		b.loadScripts()
+		b.backlog("a", jobs)
+		var rec recorder
+		w := newWire(b.redis)
+		var calls told
+		b.serveOn(w, "a", rec.then(func(_ context.Context, job *delayq.Job) error {
+			if job.ID[2:] == "500" {
+				w.lose(script("take"), script("take"), script("ack"), script("ack"))
+			}
+			return nil
+		}), delayq.Concurrency(64), delayq.Hooks(&calls, slow("take", time.Millisecond)))
+		b.pass(20 * time.Second) // less than a lease
+		require.Equal(b, 40, w.losses())
+		require.Len(b, rec.times(), jobs)
+		require.Len(b, rec.all(), jobs)
+		require.Zero(b, calls.total("LeaseLost"))
+		require.EqualValues(b, jobs, b.counter("a", "acked"))
+	})
+}
+
+// A server that stops with two takes under way gives back what they bring.
+func TestStopInABacklog(t *testing.T) {
+	for _, after := range []time.Duration{0, time.Millisecond, 35 * time.Millisecond, 41 * time.Millisecond} {
+		t.Run(after.String(), func(t *testing.T) {
+			inBubble(t, func(b *bubble) {
+				const jobs = 10_000
+				b.loadScripts()
+				b.backlog("a", jobs)
+				var rec recorder
+				s := b.serve("a", rec.then(nil), delayq.Concurrency(64), delayq.Hooks(slow("take", 10*time.Millisecond)))
+				b.pass(after)
+				require.NoError(b, s.stop())
+				info, err := b.client.Inspect(b.Context(), "a")
+				require.NoError(b, err)
+				require.Zero(b, info.Running)
+				require.EqualValues(b, jobs-len(rec.all()), info.Ready)
+				require.Len(b, rec.times(), len(rec.all()))
+				b.serve("a", rec.then(func(context.Context, *delayq.Job) error { return nil }), delayq.Concurrency(64))
+				b.pass(time.Second)
+				require.Len(b, rec.all(), jobs)
+				require.Len(b, rec.times(), jobs)
+			})
+		})
+	}
+}
+
+// At the end of a backlog one taker finds nothing while the other one's call is still under way, also one whose answer is lost. Nothing is left lying, and
+// the next job starts at once.
+func TestEndOfABacklog(t *testing.T) {
+	inBubble(t, func(b *bubble) {
+		b.loadScripts()
+		var rec recorder
+		var calls told
+		w := newWire(b.redis)
+		s := b.serveOn(w, "a", rec.then(nil), delayq.Concurrency(64), delayq.Hooks(&calls, onScript(func(e delayq.ScriptEvent) {
+			if e.Name == "take" {
+				time.Sleep(rand.N(10 * time.Millisecond))
+			}
+		})))
+		want := 0
+		for round := range 40 {
+			jobs := 1000 + 250*rand.IntN(8)
+			topic := fmt.Sprint(round)
+			var list []delayq.NewJob
+			for i := range jobs {
+				list = append(list, delayq.NewJob{Topic: "a", ID: fmt.Sprint(topic, "-", i)})
+			}
+			_, err := b.client.EnqueueBatch(b.Context(), list)
+			require.NoError(b, err)
+			if round%2 == 1 {
+				w.lose("taken:" + s.ID() + []string{"", "+"}[round/2%2])
+			}
+			b.pass(time.Second)
+			after := b.enqueue("a", fmt.Sprint("after-", round)).ID
+			b.pass(100 * time.Millisecond)
+			want += jobs + 1
+			require.Len(b, rec.of(after), 1, "round %d", round)
+			require.Len(b, rec.all(), want, "round %d", round)
+		}
+		require.Greater(b, w.losses(), 10)
+		require.Len(b, rec.times(), want)
+		require.Zero(b, calls.total("LeaseLost"))
+	})
+}
