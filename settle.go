@@ -165,20 +165,33 @@ func (t *topicServer) settleLoop(ctx context.Context, more <-chan struct{}, leas
 	}
 }
 
-// gather takes the next rows, if there are so many at least, into list: those of the first one's verb, in their order.
+// gather takes the next rows, if there are so many at least, into list: those of the first one's verb, in their order. Jobs that are given back go to the
+// head of ready, so of more than one call takes the last ones go first, and the second loop leaves them to the first.
 func (t *topicServer) gather(list []row, least int) []row {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if len(t.rows) < least {
+	if len(t.rows) < least || least > 1 && t.rows[0].verb == verbReturn {
 		return list
 	}
-	verb := t.rows[0].verb
+	verb, skip := t.rows[0].verb, 0
+	if verb == verbReturn {
+		skip = -settleLimit
+		for _, r := range t.rows {
+			if r.verb == verb {
+				skip++
+			}
+		}
+	}
 	rest := t.rows[:0]
 	for _, r := range t.rows {
-		if r.verb == verb && len(list) < settleLimit {
-			list = append(list, r)
-		} else {
+		switch {
+		case r.verb != verb || len(list) == settleLimit:
 			rest = append(rest, r)
+		case skip > 0:
+			skip--
+			rest = append(rest, r)
+		default:
+			list = append(list, r)
 		}
 	}
 	clear(t.rows[len(rest):])

@@ -35,3 +35,25 @@ func TestWhatIsPutBackIsTold(t *testing.T) {
 	require.Empty(t, server.gather(nil, settlePile))
 	require.Len(t, server.gather(nil, 1), 1)
 }
+
+// Jobs that are given back go to the head of ready, one call after the other: the last ones first.
+func TestGatherGivesBackFromTheEnd(t *testing.T) {
+	const jobs = 2*settleLimit + 7
+	server := &topicServer{}
+	for i := range jobs {
+		server.rows = append(server.rows, row{verb: verbReturn, attempts: i}, row{verb: verbAck})
+	}
+	require.Empty(t, server.gather(nil, settlePile), "for the first loop alone")
+	want := jobs
+	for len(server.rows) > 0 {
+		list := server.gather(nil, 1)
+		if list[0].verb != verbReturn {
+			continue
+		}
+		want -= len(list)
+		for i, r := range list {
+			require.Equal(t, want+i, r.attempts)
+		}
+	}
+	require.Zero(t, want)
+}
