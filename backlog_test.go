@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -170,7 +171,7 @@ func TestEndOfABacklog(t *testing.T) {
 			_, err := b.client.EnqueueBatch(b.Context(), list)
 			require.NoError(b, err)
 			if round%2 == 1 {
-				w.lose("taken:" + s.ID() + []string{"", "+"}[round/2%2])
+				w.lose("taken:" + s.ID() + []string{"", "+"}[round/2%2] + "\r\n")
 			}
 			b.pass(time.Second)
 			after := b.enqueue("a", fmt.Sprint("after-", round)).ID
@@ -183,4 +184,92 @@ func TestEndOfABacklog(t *testing.T) {
 		require.Len(b, rec.times(), want)
 		require.Zero(b, calls.total("LeaseLost"))
 	})
+}
+
+// The second taker's answer is lost, and then the handlers become slow. What its repeated call brings goes back: who has free slots may have it.
+func TestLostAnswerIsNotKeptFromOthers(t *testing.T) {
+	inBubble(t, func(b *bubble) {
+		b.loadScripts()
+		const slots, short = 64, 5000
+		var blocked atomic.Bool
+		stop := make(chan struct{})
+		defer close(stop)
+		w := newWire(b.redis)
+		s := b.serveOn(w, "a", func(_ context.Context, job *delayq.Job) error {
+			if blocked.Load() {
+				<-stop
+			}
+			return nil
+		}, delayq.Concurrency(slots), delayq.Hooks(onScript(func(e delayq.ScriptEvent) {
+			if e.Name != "take" {
+				return
+			}
+			time.Sleep(time.Millisecond)
+			if e.Err != nil {
+				blocked.Store(true)
+			}
+		})))
+		b.backlog("a", short)
+		b.pass(time.Second)
+		require.Zero(b, b.counter("a", "returned"))
+		w.lose("taken:" + s.ID() + "+\r\n")
+		var list []delayq.NewJob
+		for i := range short / 2 {
+			list = append(list, delayq.NewJob{Topic: "a", ID: fmt.Sprint("slow ", i)})
+		}
+		_, err := b.client.EnqueueBatch(b.Context(), list)
+		require.NoError(b, err)
+		b.pass(time.Second)
+		require.Equal(b, 1, w.losses())
+		info, err := b.client.Inspect(b.Context(), "a")
+		require.NoError(b, err)
+		require.EqualValues(b, slots, info.Running)
+		require.Positive(b, b.counter("a", "returned"))
+	})
+}
+
+// Two takes at a time take no more jobs of limited retries than there are slots, also while it is not known what one of them has brought. And slow handlers
+// make no server take jobs again and again that it has to give back.
+func TestTwoTakesKeepToTheSlots(t *testing.T) {
+	for name, c := range map[string]struct {
+		lose string
+		opts []delayq.JobOption
+	}{
+		"limited":                {opts: []delayq.JobOption{delayq.Retry(0)}},
+		"limited, a lost answer": {lose: "+\r\n", opts: []delayq.JobOption{delayq.Retry(0)}},
+		"unlimited":              {},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(b *bubble) {
+				b.loadScripts()
+				const jobs, slots = 4000, 1800
+				var list []delayq.NewJob
+				for i := range jobs {
+					list = append(list, delayq.NewJob{Topic: "a", ID: fmt.Sprint(i), Options: c.opts})
+				}
+				_, err := b.client.EnqueueBatch(b.Context(), list)
+				require.NoError(b, err)
+				stop := make(chan struct{})
+				defer close(stop)
+				var rec recorder
+				var calls told
+				w := newWire(b.redis)
+				if c.lose != "" {
+					w.lose(c.lose)
+				}
+				b.serveOn(w, "a", rec.then(func(context.Context, *delayq.Job) error { <-stop; return nil }), delayq.Concurrency(slots),
+					delayq.Hooks(&calls, slow("take", time.Millisecond)))
+				for range 50 {
+					info, err := b.client.Inspect(b.Context(), "a")
+					require.NoError(b, err)
+					require.LessOrEqual(b, info.Running, int64(slots))
+					b.pass(3 * time.Millisecond)
+				}
+				b.pass(2 * time.Second)
+				require.Len(b, rec.all(), slots)
+				require.LessOrEqual(b, calls.calls("take"), 12)
+				require.Zero(b, calls.calls("return"))
+			})
+		})
+	}
 }

@@ -17,11 +17,12 @@ import (
 func (s *Server) controlLoop(ctx context.Context) {
 	var slow pace
 	for ctx.Err() == nil {
-		heard, err := s.listen(ctx)
+		began := time.Now()
+		err := s.listen(ctx)
 		if ctx.Err() != nil {
 			return
 		}
-		if heard {
+		if time.Since(began) > paceLimit { // one that breaks again and again costs a promote of each topic every time
 			slow.reset()
 		}
 		if err != nil {
@@ -38,8 +39,8 @@ func (s *Server) controlLoop(ctx context.Context) {
 // controlSilence is how long the control channel may be silent before the connection is tried out.
 const controlSilence = 30 * time.Second
 
-// listen subscribes and passes messages on until something fails. It tells whether Redis answered at all.
-func (s *Server) listen(ctx context.Context) (heard bool, err error) {
+// listen subscribes and passes messages on until something fails.
+func (s *Server) listen(ctx context.Context) error {
 	sub := s.calls.Subscribe(ctx, controlChannel(s.o.prefix))
 	// Closing is what ends a Receive that waits; its error is that of a connection no longer needed.
 	stop := context.AfterFunc(ctx, func() { _ = sub.Close() })
@@ -54,7 +55,7 @@ func (s *Server) listen(ctx context.Context) (heard bool, err error) {
 		msg, err := sub.ReceiveTimeout(ctx, controlSilence)
 		switch {
 		case err == nil:
-			heard, asked = true, false
+			asked = false
 			s.outage.ended("control")
 			switch m := msg.(type) {
 			case *redis.Message:
@@ -68,10 +69,10 @@ func (s *Server) listen(ctx context.Context) (heard bool, err error) {
 		case errors.As(err, &timeout) && timeout.Timeout() && !asked:
 			asked = true
 			if err := sub.Ping(ctx); err != nil {
-				return heard, err
+				return err
 			}
 		default:
-			return heard, err
+			return err
 		}
 	}
 }

@@ -26,13 +26,14 @@ const (
 	newerRecordDelay = 30 * time.Second
 )
 
-// A taker makes takes one after the other. A topic has two, each with a receipt of its own: the second one goes beside the first while there are more
-// jobs ready than a call can take, so that Redis has work while the answer to the other is read.
+// A taker makes takes one after the other. A topic has two, each with a receipt of its own: the second one goes beside the first while there are many more
+// jobs ready than a call takes, so that Redis has work while the answer to the other is read.
 type taker struct {
 	topic     *topicServer
 	receipt   string
 	number    uint64
-	repeat    bool // the last call may have been carried out: it is made again
+	n, free   int  // of the last call: the jobs it asks for, which room is kept for, and how many of them can be started at once
+	repeat    bool // it may have been carried out, so it is made again as it was
 	slow      pace
 	admitting sync.WaitGroup // the jobs of the last call, if they are many
 }
@@ -77,8 +78,8 @@ func (t *topicServer) takeLoop(ctx, work context.Context) {
 	}
 }
 
-// takeMoreLoop is that of the second taker: it makes full calls only, while there is room for them and the last one was full. It never waits for a job,
-// and does nothing for a single slot, which takes jobs strictly in their order.
+// takeMoreLoop is that of the second taker: it begins after a take that was full, asks for full ones only, and goes on until there is no room for one or not
+// much more to take. It never waits for a job, and does nothing for a single slot, which takes its jobs in their order.
 func (t *topicServer) takeMoreLoop(ctx, work context.Context) {
 	second := &taker{topic: t, receipt: t.keys.taken(t.server.id + "+")}
 	defer second.end()
@@ -93,7 +94,7 @@ func (t *topicServer) takeMoreLoop(ctx, work context.Context) {
 				return
 			}
 		}
-		nudge(t.freed) // the room that it had reserved
+		nudge(t.freed) // the first one may have found the slots reserved, and wait for them
 	}
 }
 
@@ -103,22 +104,24 @@ func (k *taker) end() {
 	k.topic.giveBack(ErrShutdown)
 }
 
-// take makes a take if there is room for that many jobs. One without an answer is made again the next time, whatever room there is.
+// take makes a take if there is room for that many jobs. One without an answer is made again the next time, with the room that is still kept for it.
 func (k *taker) take(ctx, work context.Context, least int) afterTake {
 	t := k.topic
-	n, free := t.reserve(least)
 	if !k.repeat {
-		if n == 0 {
+		if k.n, k.free = t.reserve(least); k.n == 0 {
 			return takeRoom
 		}
 		if ctx.Err() != nil {
-			t.expect(n, 0)
+			t.expect(k.n, 0)
 			return takeEnd
 		}
 		k.number++
 	}
-	status, got, err := k.call(ctx, work, n, free)
+	status, got, err := k.call(ctx, work)
 	if k.repeat = err != nil && !certain(err); err != nil {
+		if !k.repeat {
+			t.expect(k.n, 0)
+		}
 		if !sleep(work, k.slow.next()) {
 			return takeEnd
 		}
@@ -126,7 +129,7 @@ func (k *taker) take(ctx, work context.Context, least int) afterTake {
 	}
 	k.slow.reset()
 	switch {
-	case status == "ok" && (got == 0 || got >= min(n, aside)): // there may be more: left-overs came first, or they are many and others follow
+	case status == "ok" && (got == 0 || got >= min(k.n, aside)): // there may be more: left-overs came first, or they are many and others follow
 		return takeAgain
 	case status == "ok", status == "empty":
 		return takeWait
@@ -161,25 +164,23 @@ func (t *topicServer) waitForRoom(ctx context.Context) bool {
 // errSlow is why a job taken ahead is given back.
 var errSlow = errors.New("no slot became free in time")
 
-// call is one call of the take script, for which room for n jobs has been reserved. One whose answer was lost is made again with its number and gives the
-// same jobs.
-func (k *taker) call(ctx, work context.Context, n, free int) (status string, got int, err error) {
+// call is one call of the take script. One whose answer was lost is made again with its number and gives the same jobs.
+func (k *taker) call(ctx, work context.Context) (status string, got int, err error) {
 	call, cancel := context.WithTimeout(work, callTimeout)
 	defer cancel()
 	t := k.topic
 	key, s := t.keys, t.server
 	sent := time.Now()
-	r, err := s.call.call(call, takeScript, key.topic, n, names(
+	r, err := s.call.call(call, takeScript, key.topic, k.n, names(
 		key.ready, key.handoff, key.pool, key.bucket, key.leases, key.dead, key.attempts, key.moved, key.meta, k.receipt, key.stats,
-	), strconv.FormatUint(k.number, 10), max(n, 1), s.o.lease.Milliseconds(), free)
+	), strconv.FormatUint(k.number, 10), k.n, s.o.lease.Milliseconds(), k.free)
 	t.note(work, "take", err)
 	if err != nil {
-		t.expect(n, 0)
 		return "", 0, err
 	}
 	t.clock.read(r.now(), sent, time.Now())
 	if r.status() != "ok" {
-		t.expect(n, 0)
+		t.expect(k.n, 0)
 		return r.status(), 0, nil
 	}
 	fence, ids, records, tried, moved := r.text(2), r.list(3), r.list(4), r.list(5), r.list(6)
@@ -194,7 +195,7 @@ func (k *taker) call(ctx, work context.Context, n, free int) (status string, got
 			t.admit(ctx, run, err, r.now())
 		}
 	}
-	t.expect(n, len(ids))
+	t.expect(k.n, len(ids))
 	k.admitting.Wait()
 	if len(ids) < aside {
 		admit()

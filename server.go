@@ -36,7 +36,7 @@ func (f HandlerFunc) Handle(ctx context.Context, job *Job) error { return f(ctx,
 type Middleware func(Handler) Handler
 
 // A Server takes due jobs of the topics it has handlers for, and runs them. It uses connections of its own, made with the options of the
-// go-redis client it is given: up to five for each topic, and a few more. It runs once.
+// go-redis client it is given: up to seven for each topic, and a few more. It runs once.
 type Server struct {
 	rdb  redis.UniversalClient
 	o    serverOptions

@@ -13,8 +13,8 @@ import (
 	"time"
 )
 
-// A topicServer is the part of a server that serves one topic: a loop that promotes (bucket.go), one that takes (ready.go), the running
-// handlers (here), and one that tells Redis how they ended (settle.go).
+// A topicServer is the part of a server that serves one topic: a loop that promotes (bucket.go), two that take (ready.go), the running
+// handlers (here), and two that tell Redis how they ended (settle.go).
 type topicServer struct {
 	server      *Server
 	keys        *keys
@@ -136,7 +136,7 @@ const (
 // ahead is how many jobs may be held beyond those that run. After a crash a job that was taken has had an attempt, whether it was
 // started or not: so jobs of limited retries are not taken ahead.
 func (t *topicServer) ahead() int {
-	if t.limited {
+	if t.limited || t.pace == aheadUnknown {
 		return 0
 	}
 	if t.pace <= aheadTime/aheadLimit {
@@ -156,7 +156,7 @@ func (t *topicServer) roomLocked() int {
 	return max(0, min(free+ahead-held, most, takeLimit))
 }
 
-// idle tells whether there is a free slot that no job of the last take will fill.
+// idle tells whether there is a free slot that no job that was asked for, or has been taken, may fill.
 func (t *topicServer) idle() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -180,7 +180,7 @@ func (t *topicServer) expect(reserved, got int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.coming += got - reserved
-	t.many = got == takeLimit && t.concurrency > 1 // a single slot takes jobs strictly in their order
+	t.many = got == takeLimit && t.concurrency > 1 // a single slot takes its jobs in their order
 	if t.many && t.roomLocked() == takeLimit {
 		nudge(t.plenty)
 	}
