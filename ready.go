@@ -89,8 +89,8 @@ func (t *topicServer) takeMoreLoop(ctx, work context.Context) {
 		case <-ctx.Done():
 			return
 		}
-		for next := takeAgain; next == takeAgain || second.repeat; {
-			if next = second.take(ctx, work, takeLimit); next == takeEnd {
+		for again := true; again; again = second.repeat {
+			if second.take(ctx, work, takeLimit) == takeEnd {
 				return
 			}
 		}
