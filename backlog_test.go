@@ -24,13 +24,13 @@ func slow(name string, d time.Duration) onScript {
 	}
 }
 
-// backlog stores jobs that are due at once, and gives their IDs.
-func (b *bubble) backlog(topic string, n int) (ids []string) {
+// backlog stores jobs of the topic a that are due at once, and gives their IDs: name and five digits.
+func (b *bubble) backlog(name string, n int, opts ...delayq.JobOption) (ids []string) {
 	b.Helper()
 	var list []delayq.NewJob
 	for i := range n {
-		ids = append(ids, fmt.Sprintf("%05d", i))
-		list = append(list, delayq.NewJob{Topic: topic, ID: ids[i]})
+		ids = append(ids, fmt.Sprintf("%s%05d", name, i))
+		list = append(list, delayq.NewJob{Topic: "a", ID: ids[i], Options: opts})
 	}
 	_, err := b.client.EnqueueBatch(b.Context(), list)
 	require.NoError(b, err)
@@ -38,14 +38,14 @@ func (b *bubble) backlog(topic string, n int) (ids []string) {
 }
 
 // While there are more jobs ready than a call can take, two takes are under way at a time, and two calls that settle, so that Redis does not wait for the
-// server to read its answers. A single slot has one take at a time: it runs the jobs strictly in their order.
+// server to read its answers. A single slot has one take at a time: it takes its jobs in their order.
 func TestBacklogIsTakenTwoCallsAtATime(t *testing.T) {
 	const jobs, answer = 20_000, 10 * time.Millisecond
 	for concurrency, most := range map[int]time.Duration{64: 30 * answer, 1: 100 * answer} { // a single slot learns slower how short its runs are
 		t.Run(fmt.Sprint(concurrency), func(t *testing.T) {
 			inBubble(t, func(b *bubble) {
 				b.loadScripts()
-				ids := b.backlog("a", jobs)
+				ids := b.backlog("", jobs)
 				var rec recorder
 				var calls told
 				began := time.Now()
@@ -74,7 +74,7 @@ func TestLostAnswersInABacklog(t *testing.T) {
 	inBubble(t, func(b *bubble) {
 		const jobs = 10_000
 		b.loadScripts()
-		b.backlog("a", jobs)
+		b.backlog("", jobs)
 		var rec recorder
 		w := newWire(b.redis)
 		var calls told
@@ -100,7 +100,7 @@ func TestStopInABacklog(t *testing.T) {
 			inBubble(t, func(b *bubble) {
 				const jobs = 10_000
 				b.loadScripts()
-				b.backlog("a", jobs)
+				b.backlog("", jobs)
 				var rec recorder
 				s := b.serve("a", rec.then(nil), delayq.Concurrency(64), delayq.Hooks(slow("take", 10*time.Millisecond)))
 				b.pass(after)
@@ -110,7 +110,7 @@ func TestStopInABacklog(t *testing.T) {
 				require.Zero(b, info.Running)
 				require.EqualValues(b, jobs-len(rec.all()), info.Ready)
 				require.Len(b, rec.times(), len(rec.all()))
-				b.serve("a", rec.then(func(context.Context, *delayq.Job) error { return nil }), delayq.Concurrency(64))
+				b.serve("a", rec.then(nil), delayq.Concurrency(64))
 				b.pass(time.Second)
 				require.Len(b, rec.all(), jobs)
 				require.Len(b, rec.times(), jobs)
@@ -124,7 +124,7 @@ func TestStoppedBacklogKeepsItsOrder(t *testing.T) {
 	inBubble(t, func(b *bubble) {
 		const jobs = 10_000
 		b.loadScripts()
-		ids := b.backlog("a", jobs)
+		ids := b.backlog("", jobs)
 		var rec recorder
 		enough := make(chan struct{})
 		s := b.serve("a", rec.then(func(ctx context.Context, job *delayq.Job) error {
@@ -163,13 +163,7 @@ func TestEndOfABacklog(t *testing.T) {
 		want := 0
 		for round := range 40 {
 			jobs := 1000 + 250*rand.IntN(8)
-			topic := fmt.Sprint(round)
-			var list []delayq.NewJob
-			for i := range jobs {
-				list = append(list, delayq.NewJob{Topic: "a", ID: fmt.Sprint(topic, "-", i)})
-			}
-			_, err := b.client.EnqueueBatch(b.Context(), list)
-			require.NoError(b, err)
+			b.backlog(fmt.Sprint("round ", round, " job "), jobs)
 			if round%2 == 1 {
 				w.lose("taken:" + s.ID() + []string{"", "+"}[round/2%2] + "\r\n")
 			}
@@ -209,16 +203,11 @@ func TestLostAnswerIsNotKeptFromOthers(t *testing.T) {
 				blocked.Store(true)
 			}
 		})))
-		b.backlog("a", short)
+		b.backlog("short ", short)
 		b.pass(time.Second)
 		require.Zero(b, b.counter("a", "returned"))
 		w.lose("taken:" + s.ID() + "+\r\n")
-		var list []delayq.NewJob
-		for i := range short / 2 {
-			list = append(list, delayq.NewJob{Topic: "a", ID: fmt.Sprint("slow ", i)})
-		}
-		_, err := b.client.EnqueueBatch(b.Context(), list)
-		require.NoError(b, err)
+		b.backlog("slow ", short/2)
 		b.pass(time.Second)
 		require.Equal(b, 1, w.losses())
 		info, err := b.client.Inspect(b.Context(), "a")
@@ -243,12 +232,7 @@ func TestTwoTakesKeepToTheSlots(t *testing.T) {
 			inBubble(t, func(b *bubble) {
 				b.loadScripts()
 				const jobs, slots = 4000, 1800
-				var list []delayq.NewJob
-				for i := range jobs {
-					list = append(list, delayq.NewJob{Topic: "a", ID: fmt.Sprint(i), Options: c.opts})
-				}
-				_, err := b.client.EnqueueBatch(b.Context(), list)
-				require.NoError(b, err)
+				b.backlog("", jobs, c.opts...)
 				stop := make(chan struct{})
 				defer close(stop)
 				var rec recorder
