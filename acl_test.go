@@ -512,6 +512,8 @@ func (e *tourEvents) Script(event ScriptEvent) {
 	case event.Err == nil:
 		e.happened <- "script " + event.Name
 		return
+	case errors.Is(event.Err, context.Canceled):
+		return // the server was stopping
 	case errors.As(event.Err, &slow) && slow.Timeout():
 		return // a machine that is busy: rights have another error, and the call comes again
 	}

@@ -88,7 +88,7 @@ type ScriptEvent struct {
 	Topic    string // empty for heartbeat and watch, which are not about one topic
 	Jobs     int    // how many jobs the call was about; for promote and take the most it asked for
 	Duration time.Duration
-	Err      error
+	Err      error // nil if the script ran; context.Canceled if its caller gave the call up, as a server does that stops
 }
 
 // hooks holds hooks by what they are told.
