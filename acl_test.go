@@ -331,8 +331,8 @@ func tour(t *testing.T, producer, worker, operator redis.UniversalClient) {
 	tick("far", time.Hour)
 	tick("far", 500*time.Hour)
 
-	events := &tourEvents{happened: make(chan string, 10_000), seen: map[string]int{}}
-	server := NewServer(worker, Hooks(events), Tick(10*time.Millisecond), Lease(300*time.Millisecond), Drain(0),
+	events := &tourEvents{happened: make(chan string, 10_000), seen: map[string]int{}, once: map[string]bool{}}
+	server := NewServer(worker, Hooks(events), Tick(10*time.Millisecond), Lease(2*time.Second), Drain(0),
 		Logger(slog.New(slog.DiscardHandler)), Concurrency(20))
 	server.HandlerFunc(topic, func(ctx context.Context, job *Job) error {
 		switch {
@@ -351,7 +351,7 @@ func tour(t *testing.T, producer, worker, operator redis.UniversalClient) {
 	release := make(chan struct{})
 	server.HandlerFunc(timed, func(ctx context.Context, job *Job) error {
 		switch {
-		case job.Schedule == "long" && job.Attempt == 1, job.Schedule == "queued" && events.first("queued"):
+		case job.Schedule == "long" && job.Attempt == 1, job.Schedule == "queued":
 			select {
 			case <-ctx.Done():
 				return ctx.Err()
@@ -490,7 +490,9 @@ type tourEvents struct {
 }
 
 func (e *tourEvents) run(event RunEvent) {
-	e.first(event.Outcome + " " + event.ID)
+	e.mu.Lock()
+	e.once[event.Outcome+" "+event.ID] = true
+	e.mu.Unlock()
 	e.happened <- event.Outcome + " " + event.ID
 	if name, _, _, ok := slotOf(event.ID); ok {
 		e.happened <- event.Outcome + " schedule " + name
@@ -520,19 +522,7 @@ func (e *tourEvents) Script(event ScriptEvent) {
 	e.happened <- fmt.Sprint("error ", event.Name, ": ", event.Err)
 }
 
-// first tells whether it is called for the first time with this word.
-func (e *tourEvents) first(word string) bool {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if e.once == nil {
-		e.once = map[string]bool{}
-	}
-	was := e.once[word]
-	e.once[word] = true
-	return !was
-}
-
-// has tells whether first was called with this word; it is with every event of a run.
+// has tells whether a run has ended like that at least once.
 func (e *tourEvents) has(word string) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
