@@ -262,10 +262,15 @@ func TestLargestCalls(t *testing.T) {
 			require.Equal(t, n, len(held))
 			return held
 		}
+		// go-redis sends a call again that a busy machine has not answered in 3 s, and promote and prune then find nothing left to do: it counts what is
+		// in the keys.
+		promote := func() {
+			h.Hasten(2 * time.Hour)
+			h.Promote()
+			require.EqualValues(t, n, h.rdb.LLen(t.Context(), h.keys.ready).Val())
+		}
 		h.put("+3600000", ids...)
-		h.Hasten(2 * time.Hour)
-		moved, _ := h.Promote()
-		require.Equal(t, n, moved)
+		promote()
 		held := all(h.Take(n, time.Minute))
 		ending := held[0].fence() + 1
 		r, err := h.tryExtend(ending, held...)
@@ -280,18 +285,16 @@ func TestLargestCalls(t *testing.T) {
 		require.NotContains(t, h.Retry(0, all(h.Take(n, time.Minute))...), "l")
 		h.Promote()
 		all(h.Take(n, 0))
-		_, reclaimed := h.Promote()
-		require.Equal(t, n, reclaimed)
-		h.Hasten(2 * time.Hour) // they had attempts, so they back off
-		moved, _ = h.Promote()
-		require.Equal(t, n, moved)
+		h.Promote()
+		require.Zero(t, h.rdb.ZCard(t.Context(), h.keys.leases).Val())
+		promote() // they had attempts, so they back off
 		require.NotContains(t, h.Bury(all(h.Take(n, time.Minute))...), "l")
 		infos, err := h.client().List(t.Context(), "topic", StateDead, 0, n)
 		require.NoError(t, err)
 		require.Len(t, infos, n)
-		r, err = h.tryPrune(0, time.Hour, n)
+		_, err = h.tryPrune(0, time.Hour, n)
 		require.NoError(t, err)
-		require.EqualValues(t, n, r.number(2))
+		require.Zero(t, h.rdb.ZCard(t.Context(), h.keys.dead).Val())
 		h.put("+0", ids...)
 		require.NotContains(t, h.Ack(all(h.Take(n, time.Minute))...), "l")
 		require.Equal(t, []string{h.keys.stats}, keysOf(Dump(t, h.rdb, h.prefix())), "nothing else is left")

@@ -20,7 +20,7 @@ import (
 )
 
 // patience bounds what happens at once on a healthy system but not on a fake clock. It is only reached when something is broken.
-const patience = 30 * time.Second
+const patience = 2 * time.Minute
 
 // until polls on a real clock.
 func until(t *testing.T, ok func() bool, what ...any) {
