@@ -191,8 +191,7 @@ func (k *taker) call(ctx, work context.Context) (status string, got int, err err
 		for i := range ids {
 			run, err := t.newRun(ids.text(i), records.text(i), fence, leaseEnd, until, tried.text(i), moved.text(i))
 			run.taken = msTime(r.now())
-			t.hold(run)
-			t.admit(ctx, run, err, r.now())
+			t.admit(run, t.refusal(ctx, run, err, r.now()))
 		}
 	}
 	t.expect(k.n, len(ids))
@@ -208,27 +207,26 @@ func (k *taker) call(ctx, work context.Context) (status string, got int, err err
 	return "ok", len(ids), nil
 }
 
-// admit starts a taken job, unless it is not to run.
-func (t *topicServer) admit(ctx context.Context, r *run, undecodable error, now int64) {
+// refusal is what Redis is to be told of a taken job that is not to run; nil: it is.
+func (t *topicServer) refusal(ctx context.Context, r *run, undecodable error, now int64) *row {
 	switch job := r.job; {
 	case errors.Is(undecodable, errNewerRecord):
 		t.trouble.log.Error("snooze", "job", job.ID, "err", undecodable, "delay", newerRecordDelay)
-		t.add(row{run: r, verb: verbSnooze, end: msTime(now), delay: newerRecordDelay, err: undecodable})
+		return &row{run: r, verb: verbSnooze, end: msTime(now), delay: newerRecordDelay, err: undecodable}
 	case undecodable != nil:
 		entry := AttemptError{Attempt: job.Attempt, At: msTime(now), Server: t.server.id, Kind: kindUndecodable, Message: undecodable.Error()}
-		t.add(row{run: r, verb: verbBury, entry: entry.encode(), err: undecodable})
+		return &row{run: r, verb: verbBury, entry: entry.encode(), err: undecodable}
 	case ctx.Err() != nil:
-		t.add(row{run: r, verb: verbReturn, err: ErrShutdown})
+		return &row{run: r, verb: verbReturn, err: ErrShutdown}
 	case job.Due.After(msTime(now)) && job.Due.After(job.EnqueuedAt): // its entry in the bucket was lost, and a left-over of its ID was in ready
 		t.trouble.log.Warn("snooze", "job", job.ID, "err", errNotDue, "delay", job.Due.Sub(msTime(now)))
-		t.add(row{run: r, verb: verbSnooze, end: msTime(now), delay: job.Due.Sub(msTime(now)), err: errNotDue})
+		return &row{run: r, verb: verbSnooze, end: msTime(now), delay: job.Due.Sub(msTime(now)), err: errNotDue}
 	case r.expires > 0 && now >= r.expires:
-		t.add(row{run: r, verb: verbExpire})
+		return &row{run: r, verb: verbExpire}
 	case r.opts.retry >= 0 && r.attempt-1-r.spent > r.opts.retry:
-		t.add(row{run: r, verb: verbBury, err: ErrLeaseLost}) // its last run was cut off: promote has put that on record
-	default:
-		t.start(r)
+		return &row{run: r, verb: verbBury, err: ErrLeaseLost} // its last run was cut off: promote has put that on record
 	}
+	return nil
 }
 
 // errNotDue is why a job is put back that was taken before its time.

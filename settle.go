@@ -113,16 +113,9 @@ const (
 	settlePile  = 250
 )
 
-// add puts a row among those Redis is to be told.
-func (t *topicServer) add(r row) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	r.run.ended = true
-	t.tellLocked(r)
-}
-
 // tellLocked puts a row among those Redis is to be told.
 func (t *topicServer) tellLocked(r row) {
+	r.run.ended = true
 	t.rows = append(t.rows, r)
 	nudge(t.settle)
 	if len(t.rows) >= settlePile {

@@ -34,9 +34,10 @@ type topicServer struct {
 
 	mu       sync.Mutex
 	busy     int             // slots in use
+	starting bool            // a slot is being started for the head of next
 	coming   int             // how many jobs have been asked for, or taken and not admitted yet
 	many     bool            // the last take was a full one
-	next     []*run          // taken, for the slots that become free next: see ahead
+	next     []*run          // taken, in the order in which they are to be started
 	pace     time.Duration   // about how long a handler takes
 	limited  bool            // the last job that was taken has limited retries
 	stopping bool            // no more handlers are to be started
@@ -160,14 +161,19 @@ func (t *topicServer) roomLocked() int {
 func (t *topicServer) idle() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.busy+t.coming < t.concurrency
+	return t.freeLocked() > 0
+}
+
+// freeLocked is how many slots no job is meant for yet.
+func (t *topicServer) freeLocked() int {
+	return max(0, t.concurrency-t.busy-len(t.next)-t.coming)
 }
 
 // reserve keeps room for the jobs of a take, if there is room for least, and tells for how many and how many of them can be started at once.
 func (t *topicServer) reserve(least int) (n, free int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	free = max(0, t.concurrency-t.busy-t.coming)
+	free = t.freeLocked()
 	if n = t.roomLocked(); n < least {
 		return 0, free
 	}
@@ -199,10 +205,8 @@ func (t *topicServer) count() int {
 	return len(t.leases)
 }
 
-// hold notes a taken job as ours.
-func (t *topicServer) hold(r *run) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
+// holdLocked notes a taken job as ours.
+func (t *topicServer) holdLocked(r *run) {
 	t.coming--
 	if old := t.leases[r.id]; old != nil {
 		t.loseLocked(old, ErrLeaseLost) // the same job again: the older lease must be over
@@ -228,27 +232,41 @@ func (m loss) names(r *run) bool {
 	return slices.ContainsFunc(strings.Fields(r.fences()), func(end string) bool { return parseEnd(end) == parseEnd(m.fence) })
 }
 
-// start gives a job to a free slot, or keeps it for the next one that becomes free.
-func (t *topicServer) start(r *run) {
-	now := time.Now()
+// admit takes a job over that was taken: it is started as soon as there is a slot for it, or if it is refused, Redis is told that.
+func (t *topicServer) admit(r *run, refused *row) {
 	t.mu.Lock()
-	t.lookLocked(r, now)
-	lost := r.lost
-	switch {
-	case lost != nil:
-	case t.stopping:
-		t.returnLocked(r, ErrShutdown)
-	case t.busy >= t.concurrency:
-		t.next = append(t.next, r)
-	default:
+	defer t.mu.Unlock()
+	t.holdLocked(r)
+	if refused != nil {
+		t.tellLocked(*refused)
+		return
+	}
+	t.next = append(t.next, r)
+	t.startSlotLocked()
+}
+
+// startSlotLocked starts a slot if one is free and there is a job for it. One at a time, each by the one before: while handlers are short, a few slots do
+// all the work, and no others are started that would find it done.
+func (t *topicServer) startSlotLocked() {
+	if t.starting || t.stopping || t.busy == t.concurrency || len(t.next) == 0 {
+		return
+	}
+	t.starting = true
+	t.server.running.Go(t.slot)
+}
+
+// slot is a slot in use: it runs one job after the other until there is none left.
+func (t *topicServer) slot() {
+	t.mu.Lock()
+	t.starting = false
+	r, lost := t.popLocked(time.Now())
+	if r != nil {
 		t.busy++
-		t.startLocked(r, now)
-		t.server.running.Go(func() { t.work(r) })
+		t.startSlotLocked()
 	}
 	t.mu.Unlock()
-	if lost != nil {
-		t.outcome(row{run: r}.as(lostOutcome(lost)), lost)
-	}
+	t.tellLost(lost)
+	t.work(r)
 }
 
 // stop says that no more handlers are to be started.
@@ -256,12 +274,6 @@ func (t *topicServer) stop() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.stopping = true
-}
-
-// returnLocked gives a job back that no handler was called for.
-func (t *topicServer) returnLocked(r *run, why error) {
-	r.ended = true
-	t.tellLocked(row{run: r, verb: verbReturn, err: why})
 }
 
 // startLocked makes a run a running one.
@@ -277,7 +289,7 @@ func (t *topicServer) startLocked(r *run, now time.Time) {
 	}
 }
 
-// work is a slot in use: it runs one job after the other until there is none left.
+// work runs r, and then one job after the other until there is none left.
 func (t *topicServer) work(r *run) {
 	for r != nil {
 		r = t.execute(r)
@@ -342,7 +354,8 @@ func (t *topicServer) finish(r *run, cause, err error, now time.Time) (next *run
 	if lost == nil && !abandoned {
 		t.tellLocked(told)
 	}
-	if next = t.popLocked(now); next == nil {
+	next, gone := t.popLocked(now)
+	if next == nil {
 		t.busy--
 	}
 	if n := t.roomLocked(); n > 0 {
@@ -355,6 +368,7 @@ func (t *topicServer) finish(r *run, cause, err error, now time.Time) (next *run
 	if lost != nil && !abandoned {
 		t.outcome(told.as(lostOutcome(lost)), lost)
 	}
+	t.tellLost(gone)
 	return next
 }
 
@@ -366,31 +380,47 @@ func (t *topicServer) lookLocked(r *run, now time.Time) {
 	}
 }
 
-// popLocked takes the next job that is still ours out of next, and makes it a running one.
-func (t *topicServer) popLocked(now time.Time) *run {
+// popLocked takes the next job that is still ours out of next, and makes it a running one. It also gives those before it that are lost.
+func (t *topicServer) popLocked(now time.Time) (r *run, lost []*run) {
 	for len(t.next) > 0 && !t.stopping {
-		r := t.next[0]
-		t.next[0] = nil
+		r, t.next[0] = t.next[0], nil
 		t.next = t.next[1:]
 		if t.lookLocked(r, now); r.lost == nil {
 			t.startLocked(r, now)
-			return r
+			return r, lost
 		}
+		lost = append(lost, r)
+		nudge(t.freed)
 	}
-	return nil
+	return nil, lost
 }
 
-// giveBack returns the jobs that wait for a slot.
+// giveBack returns the jobs that wait for a slot to become free; at the end of a server also those that wait for a free one to be started.
 func (t *topicServer) giveBack(why error) {
 	t.mu.Lock()
-	defer t.mu.Unlock()
-	for _, r := range t.next {
+	keep := 0
+	if !errors.Is(why, ErrShutdown) {
+		keep = min(len(t.next), t.concurrency-t.busy)
+	}
+	var lost []*run
+	for _, r := range t.next[keep:] {
 		if r.lost == nil {
-			t.returnLocked(r, why)
+			t.tellLocked(row{run: r, verb: verbReturn, err: why})
+		} else {
+			lost = append(lost, r)
 		}
 	}
-	t.next = nil
+	t.next = slices.Clip(t.next[:keep])
 	t.pace = aheadUnknown
+	t.mu.Unlock()
+	t.tellLost(lost)
+}
+
+// tellLost tells of runs that were lost before they were started.
+func (t *topicServer) tellLost(lost []*run) {
+	for _, r := range lost {
+		t.outcome(row{run: r}.as(lostOutcome(r.lost)), r.lost)
+	}
 }
 
 // lostOutcome is what has become of a run whose job was taken from it.
@@ -530,7 +560,6 @@ func (t *topicServer) abandonAll() (n int) {
 	for _, r := range t.leases {
 		if r.running() {
 			n++
-			r.ended = true
 			t.tellLocked(row{run: r, verb: verbReturn, err: ErrShutdown})
 		}
 	}

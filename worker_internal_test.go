@@ -1,0 +1,145 @@
+package delayq
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/delayq/delayq/internal/embedded"
+)
+
+// slots gives a topic with its slots and none of its loops.
+func slots(t *testing.T, concurrency int, h HandlerFunc, opts ...ServerOption) *topicServer {
+	t.Helper()
+	own := embedded.New()
+	t.Cleanup(own.Close)
+	rdb := own.Client()
+	s := NewServer(rdb, append(opts, Concurrency(concurrency), Logger(slog.New(slog.DiscardHandler)))...)
+	s.HandlerFunc("a", h)
+	require.NoError(t, s.begin())
+	t.Cleanup(func() {
+		s.close()
+		require.NoError(t, rdb.Close())
+	})
+	a := s.topics["a"]
+	a.base = t.Context()
+	return a
+}
+
+// taken gives runs of jobs that have just been taken, with room reserved for them.
+func (t *topicServer) taken(n int) (runs []*run) {
+	t.coming += n
+	for i := range n {
+		r := &run{id: fmt.Sprint(i), fence: "1", until: time.Now().Add(time.Hour)}
+		r.job = &r.own
+		r.job.ID, r.opts.retry = r.id, -1
+		runs = append(runs, r)
+	}
+	return runs
+}
+
+// All slots are used, though each is started by the one before, and the jobs are started in their order, but for one that is cancelled before that.
+func TestSlotsStartEachOther(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var mu sync.Mutex
+		var started []string
+		release := make(chan struct{})
+		var hook cancelledIDs
+		a := slots(t, 5, func(_ context.Context, job *Job) error {
+			mu.Lock()
+			started = append(started, job.ID)
+			mu.Unlock()
+			<-release
+			return nil
+		}, Hooks(&hook))
+		for _, r := range a.taken(8) {
+			a.admit(r, nil)
+		}
+		synctest.Wait()
+		require.ElementsMatch(t, []string{"0", "1", "2", "3", "4"}, started)
+		require.Zero(t, a.coming)
+		require.False(t, a.idle())
+		a.cancelRun("6", "1", ErrCancelled)
+		for i, id := range []string{"5", "7"} {
+			release <- struct{}{}
+			synctest.Wait()
+			require.Equal(t, id, started[5+i])
+		}
+		close(release)
+		a.server.running.Wait()
+		require.Len(t, started, 7)
+		require.Len(t, a.rows, 7)
+		require.Equal(t, []string{"6"}, hook.ids)
+		require.Zero(t, a.busy)
+		require.True(t, a.idle())
+	})
+}
+
+// cancelledIDs is a hook.
+type cancelledIDs struct {
+	mu  sync.Mutex
+	ids []string
+}
+
+func (c *cancelledIDs) Cancelled(e RunEvent) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.ids = append(c.ids, e.ID)
+}
+
+// A job that is cancelled between its take and its start is not started. The hooks are told, and the room it leaves is taken.
+func TestCancelledBeforeTheStart(t *testing.T) {
+	t.Parallel()
+	var hook cancelledIDs
+	a := slots(t, 1, func(context.Context, *Job) error { panic("started") }, Hooks(&hook))
+	runs := a.taken(2)
+	a.mu.Lock()
+	for _, r := range runs {
+		a.holdLocked(r)
+		a.next = append(a.next, r)
+		a.loseLocked(r, ErrCancelled)
+	}
+	<-a.freed
+	require.Zero(t, a.roomLocked(), "the slot has not looked yet")
+	a.startSlotLocked()
+	a.mu.Unlock()
+	a.server.running.Wait()
+	require.Equal(t, []string{"0", "1"}, hook.ids)
+	require.Len(t, a.freed, 1)
+	require.Equal(t, 1, a.roomLocked())
+	require.Empty(t, a.rows)
+}
+
+// What waits too long for a slot to become free is given back: not what has a free slot that is being started, unless the server stops. Of what is
+// given back, those that were cancelled meanwhile count as that.
+func TestGiveBackLeavesWhatHasAFreeSlot(t *testing.T) {
+	t.Parallel()
+	var hook cancelledIDs
+	a := slots(t, 3, func(context.Context, *Job) error { return nil }, Hooks(&hook))
+	a.busy, a.starting = 1, true
+	for _, r := range a.taken(6) {
+		a.admit(r, nil)
+	}
+	a.cancelRun("4", a.leases["4"].fence, ErrCancelled)
+	ids := func() (ids []string) {
+		for _, r := range a.rows {
+			require.Equal(t, verbReturn, r.verb)
+			ids = append(ids, r.run.id)
+		}
+		return ids
+	}
+	a.giveBack(errSlow)
+	require.Equal(t, []string{"2", "3", "5"}, ids())
+	require.Equal(t, []string{"4"}, hook.ids)
+	require.Len(t, a.next, 2)
+	a.giveBack(ErrShutdown)
+	require.Equal(t, []string{"2", "3", "5", "0", "1"}, ids())
+	require.Empty(t, a.next)
+}
