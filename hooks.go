@@ -39,10 +39,10 @@ type SnoozedHook interface{ Snoozed(event RunEvent) }
 // BuriedHook is called when a job is dead.
 type BuriedHook interface{ Buried(event RunEvent) }
 
-// CancelledHook is called when a handler ended whose job had been cancelled meanwhile.
+// CancelledHook is called when a handler ended whose job had been cancelled meanwhile, and for a job that was cancelled between its take and its start.
 type CancelledHook interface{ Cancelled(event RunEvent) }
 
-// LeaseLostHook is called when a handler ended whose job did no longer belong to it.
+// LeaseLostHook is called when a handler ended whose job did no longer belong to it, and for a job that was lost between its take and its start.
 type LeaseLostHook interface{ LeaseLost(event RunEvent) }
 
 // ExpiredHook is called when a job was dropped because its ExpireAt or ExpireIn had passed before it could be started.
@@ -70,8 +70,8 @@ type RunEvent struct {
 	Attempt     int
 	EnqueuedAt  time.Time
 	Due         time.Time
-	Start       time.Time
-	End         time.Time // zero for Started and Expired
+	Start       time.Time // zero if no handler was called
+	End         time.Time // zero if no handler has ended
 	Outcome     string    // the counter of Inspect: acked, retried, snoozed, buried, cancelled, lease lost, expired, returned; empty for Started
 	Err         error     // what the handler returned, or what stands for it
 	NextDue     time.Time // zero if there is none

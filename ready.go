@@ -117,7 +117,7 @@ func (k *taker) take(ctx, work context.Context, least int) afterTake {
 		}
 		k.number++
 	}
-	status, got, err := k.call(ctx, work)
+	status, got, err := k.call(work)
 	if k.repeat = err != nil && !certain(err); err != nil {
 		if !k.repeat {
 			t.expect(k.n, 0)
@@ -165,7 +165,7 @@ func (t *topicServer) waitForRoom(ctx context.Context) bool {
 var errSlow = errors.New("no slot became free in time")
 
 // call is one call of the take script. One whose answer was lost is made again with its number and gives the same jobs.
-func (k *taker) call(ctx, work context.Context) (status string, got int, err error) {
+func (k *taker) call(work context.Context) (status string, got int, err error) {
 	call, cancel := context.WithTimeout(work, callTimeout)
 	defer cancel()
 	t := k.topic
@@ -191,7 +191,7 @@ func (k *taker) call(ctx, work context.Context) (status string, got int, err err
 		for i := range ids {
 			run, err := t.newRun(ids.text(i), records.text(i), fence, leaseEnd, until, tried.text(i), moved.text(i))
 			run.taken = msTime(r.now())
-			t.admit(run, t.refusal(ctx, run, err, r.now()))
+			t.admit(run, t.refusal(run, err, r.now()))
 		}
 	}
 	t.expect(k.n, len(ids))
@@ -208,7 +208,7 @@ func (k *taker) call(ctx, work context.Context) (status string, got int, err err
 }
 
 // refusal is what Redis is to be told of a taken job that is not to run; nil: it is.
-func (t *topicServer) refusal(ctx context.Context, r *run, undecodable error, now int64) *row {
+func (t *topicServer) refusal(r *run, undecodable error, now int64) *row {
 	switch job := r.job; {
 	case errors.Is(undecodable, errNewerRecord):
 		t.trouble.log.Error("snooze", "job", job.ID, "err", undecodable, "delay", newerRecordDelay)
@@ -216,8 +216,6 @@ func (t *topicServer) refusal(ctx context.Context, r *run, undecodable error, no
 	case undecodable != nil:
 		entry := AttemptError{Attempt: job.Attempt, At: msTime(now), Server: t.server.id, Kind: kindUndecodable, Message: undecodable.Error()}
 		return &row{run: r, verb: verbBury, entry: entry.encode(), err: undecodable}
-	case ctx.Err() != nil:
-		return &row{run: r, verb: verbReturn, err: ErrShutdown}
 	case job.Due.After(msTime(now)) && job.Due.After(job.EnqueuedAt): // its entry in the bucket was lost, and a left-over of its ID was in ready
 		t.trouble.log.Warn("snooze", "job", job.ID, "err", errNotDue, "delay", job.Due.Sub(msTime(now)))
 		return &row{run: r, verb: verbSnooze, end: msTime(now), delay: job.Due.Sub(msTime(now)), err: errNotDue}

@@ -264,6 +264,9 @@ func (t *topicServer) slot() {
 		t.busy++
 		t.startSlotLocked()
 	}
+	if !t.starting && t.roomLocked() > 0 { // none, as long as next has jobs for free slots
+		nudge(t.freed)
+	}
 	t.mu.Unlock()
 	t.tellLost(lost)
 	t.work(r)
@@ -395,32 +398,42 @@ func (t *topicServer) popLocked(now time.Time) (r *run, lost []*run) {
 	return nil, lost
 }
 
-// giveBack returns the jobs that wait for a slot to become free; at the end of a server also those that wait for a free one to be started.
+// giveBack returns the jobs that wait for a slot to become free; at the end of a server also those that a free slot is being started for.
 func (t *topicServer) giveBack(why error) {
 	t.mu.Lock()
-	keep := 0
+	free := 0
 	if !errors.Is(why, ErrShutdown) {
-		keep = min(len(t.next), t.concurrency-t.busy)
+		free = t.concurrency - t.busy
 	}
+	kept := t.next[:0]
 	var lost []*run
-	for _, r := range t.next[keep:] {
-		if r.lost == nil {
-			t.tellLocked(row{run: r, verb: verbReturn, err: why})
-		} else {
+	for _, r := range t.next {
+		switch {
+		case r.lost != nil:
 			lost = append(lost, r)
+		case len(kept) < free:
+			kept = append(kept, r)
+		default:
+			t.tellLocked(row{run: r, verb: verbReturn, err: why})
 		}
 	}
-	t.next = slices.Clip(t.next[:keep])
+	clear(t.next[len(kept):])
+	t.next = kept
 	t.pace = aheadUnknown
 	t.mu.Unlock()
 	t.tellLost(lost)
 }
 
-// tellLost tells of runs that were lost before they were started.
+// tellLost tells of runs that were lost before they were started, beside whoever starts others.
 func (t *topicServer) tellLost(lost []*run) {
-	for _, r := range lost {
-		t.outcome(row{run: r}.as(lostOutcome(r.lost)), r.lost)
+	if len(lost) == 0 {
+		return
 	}
+	t.server.running.Go(func() {
+		for _, r := range lost {
+			t.outcome(row{run: r}.as(lostOutcome(r.lost)), r.lost)
+		}
+	})
 }
 
 // lostOutcome is what has become of a run whose job was taken from it.

@@ -117,8 +117,8 @@ func TestCancelledBeforeTheStart(t *testing.T) {
 	require.Empty(t, a.rows)
 }
 
-// What waits too long for a slot to become free is given back: not what has a free slot that is being started, unless the server stops. Of what is
-// given back, those that were cancelled meanwhile count as that.
+// What waits too long for a slot to become free is given back: not what has a free slot that is being started, unless the server stops. Those that were
+// cancelled meanwhile count as that.
 func TestGiveBackLeavesWhatHasAFreeSlot(t *testing.T) {
 	t.Parallel()
 	var hook cancelledIDs
@@ -127,7 +127,9 @@ func TestGiveBackLeavesWhatHasAFreeSlot(t *testing.T) {
 	for _, r := range a.taken(6) {
 		a.admit(r, nil)
 	}
-	a.cancelRun("4", a.leases["4"].fence, ErrCancelled)
+	all := a.next
+	a.cancelRun("0", "1", ErrCancelled)
+	a.cancelRun("4", "1", ErrCancelled)
 	ids := func() (ids []string) {
 		for _, r := range a.rows {
 			require.Equal(t, verbReturn, r.verb)
@@ -136,10 +138,41 @@ func TestGiveBackLeavesWhatHasAFreeSlot(t *testing.T) {
 		return ids
 	}
 	a.giveBack(errSlow)
-	require.Equal(t, []string{"2", "3", "5"}, ids())
-	require.Equal(t, []string{"4"}, hook.ids)
+	require.Equal(t, []string{"3", "5"}, ids())
 	require.Len(t, a.next, 2)
+	for _, r := range all[2:] {
+		require.Nil(t, r, "it is not kept in memory")
+	}
 	a.giveBack(ErrShutdown)
-	require.Equal(t, []string{"2", "3", "5", "0", "1"}, ids())
+	require.Equal(t, []string{"3", "5", "1", "2"}, ids())
 	require.Empty(t, a.next)
+	a.server.running.Wait()
+	require.Equal(t, []string{"0", "4"}, hook.ids)
+}
+
+// Once there is a slot for every job that was taken, others may be taken ahead, and the taker is told so.
+func TestStartedSlotsMakeRoom(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		release := make(chan struct{})
+		a := slots(t, 10, func(context.Context, *Job) error {
+			<-release
+			return nil
+		})
+		a.pace = 5 * time.Millisecond
+		a.mu.Lock() // no slot starts before all are there
+		for _, r := range a.taken(10) {
+			a.holdLocked(r)
+			a.next = append(a.next, r)
+		}
+		a.startSlotLocked()
+		require.Zero(t, a.roomLocked())
+		a.mu.Unlock()
+		synctest.Wait()
+		require.Equal(t, 10, a.busy)
+		require.Equal(t, a.ahead(), a.roomLocked())
+		require.Len(t, a.freed, 1)
+		close(release)
+		a.server.running.Wait()
+	})
 }
