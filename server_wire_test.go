@@ -121,6 +121,9 @@ func (c *wireConn) may(part []byte, request bool) bool {
 	for !c.closed && (w.frozen || request && containsAny(part, w.stalled) >= 0 || !request && c.waits) {
 		w.changed.Wait()
 	}
+	if w.down {
+		return false // cut is about to close this connection too
+	}
 	if request {
 		w.sent++
 		c.hears = c.hears || bytes.Contains(part, []byte(subscribe))
