@@ -176,3 +176,34 @@ func TestStartedSlotsMakeRoom(t *testing.T) {
 		a.server.running.Wait()
 	})
 }
+
+// cancelledThen is a hook.
+type cancelledThen func()
+
+func (f cancelledThen) Cancelled(RunEvent) { f() }
+
+// A hook that is told of a job lost before its start does not hold up the job behind it, whose Timeout runs already.
+func TestHooksOfLostJobsHoldUpNoStart(t *testing.T) {
+	t.Parallel()
+	started := make(chan struct{})
+	told := false
+	a := slots(t, 1, func(context.Context, *Job) error {
+		close(started)
+		return nil
+	}, Hooks(cancelledThen(func() {
+		<-started
+		told = true
+	})))
+	runs := a.taken(2)
+	a.mu.Lock()
+	for _, r := range runs {
+		a.holdLocked(r)
+		a.next = append(a.next, r)
+	}
+	a.loseLocked(runs[0], ErrCancelled)
+	a.startSlotLocked()
+	a.mu.Unlock()
+	a.server.running.Wait()
+	require.True(t, told)
+	require.Len(t, a.rows, 1)
+}
