@@ -15,6 +15,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -450,6 +451,7 @@ func tour(t *testing.T, producer, worker, operator redis.UniversalClient) {
 	require.NoError(t, worker.Ping(ctx).Err())
 	require.NoError(t, worker.HScan(ctx, serversKey(defaultPrefix), 0, "", 100).Err())
 
+	events.stopping.Store(true)
 	stop()
 	require.NoError(t, <-ended)
 	events.await(t, ctx, "returned cut")
@@ -487,6 +489,8 @@ type tourEvents struct {
 
 	mu   sync.Mutex
 	once map[string]bool
+
+	stopping atomic.Bool
 }
 
 func (e *tourEvents) run(event RunEvent) {
@@ -514,8 +518,8 @@ func (e *tourEvents) Script(event ScriptEvent) {
 	case event.Err == nil:
 		e.happened <- "script " + event.Name
 		return
-	case errors.Is(event.Err, context.Canceled):
-		return // the server was stopping
+	case e.stopping.Load() && errors.Is(event.Err, context.Canceled):
+		return // a call that the server no longer waits for
 	case errors.As(event.Err, &slow) && slow.Timeout():
 		return // a machine that is busy: rights have another error, and the call comes again
 	}

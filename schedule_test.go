@@ -437,6 +437,9 @@ func TestScheduleOnThreeServers(t *testing.T) {
 			total += int(info.Fired)
 		}
 		until(t, func() bool { return len(r.times()) == total })
+		state, err := client.Inspect(t.Context(), "t")
+		require.NoError(t, err)
+		require.LessOrEqual(t, int64(len(r.all())-total), state.Counters["reclaimed"])
 		times, firsts := r.times(), map[string]int{}
 		for _, s := range r.all() {
 			if s.attempt == 1 { // the second one is the same job, whose lease was lost while the machine stood still

@@ -161,11 +161,11 @@ func (t *topicServer) roomLocked() int {
 func (t *topicServer) idle() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.freeLocked() > 0
+	return t.unclaimedLocked() > 0
 }
 
-// freeLocked is how many slots no job is meant for yet.
-func (t *topicServer) freeLocked() int {
+// unclaimedLocked is how many slots no job is meant for yet.
+func (t *topicServer) unclaimedLocked() int {
 	return max(0, t.concurrency-t.busy-len(t.next)-t.coming)
 }
 
@@ -173,7 +173,7 @@ func (t *topicServer) freeLocked() int {
 func (t *topicServer) reserve(least int) (n, free int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	free = t.freeLocked()
+	free = t.unclaimedLocked()
 	if n = t.roomLocked(); n < least {
 		return 0, free
 	}
@@ -259,7 +259,7 @@ func (t *topicServer) startSlotLocked() {
 func (t *topicServer) slot() {
 	t.mu.Lock()
 	t.starting = false
-	r, lost := t.popLocked(time.Now())
+	r := t.popLocked(time.Now())
 	if r != nil {
 		t.busy++
 		t.startSlotLocked()
@@ -268,7 +268,6 @@ func (t *topicServer) slot() {
 		nudge(t.freed)
 	}
 	t.mu.Unlock()
-	t.tellLost(lost)
 	t.work(r)
 }
 
@@ -357,8 +356,7 @@ func (t *topicServer) finish(r *run, cause, err error, now time.Time) (next *run
 	if lost == nil && !abandoned {
 		t.tellLocked(told)
 	}
-	next, gone := t.popLocked(now)
-	if next == nil {
+	if next = t.popLocked(now); next == nil {
 		t.busy--
 	}
 	if n := t.roomLocked(); n > 0 {
@@ -371,7 +369,6 @@ func (t *topicServer) finish(r *run, cause, err error, now time.Time) (next *run
 	if lost != nil && !abandoned {
 		t.outcome(told.as(lostOutcome(lost)), lost)
 	}
-	t.tellLost(gone)
 	return next
 }
 
@@ -383,19 +380,19 @@ func (t *topicServer) lookLocked(r *run, now time.Time) {
 	}
 }
 
-// popLocked takes the next job that is still ours out of next, and makes it a running one. It also gives those before it that are lost.
-func (t *topicServer) popLocked(now time.Time) (r *run, lost []*run) {
+// popLocked takes the next job that is still ours out of next, and makes it a running one.
+func (t *topicServer) popLocked(now time.Time) *run {
 	for len(t.next) > 0 && !t.stopping {
-		r, t.next[0] = t.next[0], nil
+		r := t.next[0]
+		t.next[0] = nil
 		t.next = t.next[1:]
 		if t.lookLocked(r, now); r.lost == nil {
 			t.startLocked(r, now)
-			return r, lost
+			return r
 		}
-		lost = append(lost, r)
-		nudge(t.freed)
+		t.server.running.Go(func() { t.tellLost(r) }) // beside the job behind it, which is not to wait for hooks
 	}
-	return nil, lost
+	return nil
 }
 
 // giveBack returns the jobs that wait for a slot to become free; at the end of a server also those that a free slot is being started for.
@@ -421,19 +418,14 @@ func (t *topicServer) giveBack(why error) {
 	t.next = kept
 	t.pace = aheadUnknown
 	t.mu.Unlock()
-	t.tellLost(lost)
+	for _, r := range lost {
+		t.tellLost(r)
+	}
 }
 
-// tellLost tells of runs that were lost before they were started, beside whoever starts others.
-func (t *topicServer) tellLost(lost []*run) {
-	if len(lost) == 0 {
-		return
-	}
-	t.server.running.Go(func() {
-		for _, r := range lost {
-			t.outcome(row{run: r}.as(lostOutcome(r.lost)), r.lost)
-		}
-	})
+// tellLost tells of a run that was lost before it was started.
+func (t *topicServer) tellLost(r *run) {
+	t.outcome(row{run: r}.as(lostOutcome(r.lost)), r.lost)
 }
 
 // lostOutcome is what has become of a run whose job was taken from it.

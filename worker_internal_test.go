@@ -44,6 +44,23 @@ func (t *topicServer) taken(n int) (runs []*run) {
 	return runs
 }
 
+// admitted takes jobs over as admit does, and starts no slot for them until letGo.
+func (t *topicServer) admitted(n int) []*run {
+	t.starting = true
+	runs := t.taken(n)
+	for _, r := range runs {
+		t.admit(r, nil)
+	}
+	return runs
+}
+
+func (t *topicServer) letGo() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.starting = false
+	t.startSlotLocked()
+}
+
 // All slots are used, though each is started by the one before, and the jobs are started in their order, but for one that is cancelled before that.
 func TestSlotsStartEachOther(t *testing.T) {
 	t.Parallel()
@@ -51,14 +68,14 @@ func TestSlotsStartEachOther(t *testing.T) {
 		var mu sync.Mutex
 		var started []string
 		release := make(chan struct{})
-		var hook cancelledIDs
+		cancelled := make(chan string, 1)
 		a := slots(t, 5, func(_ context.Context, job *Job) error {
 			mu.Lock()
 			started = append(started, job.ID)
 			mu.Unlock()
 			<-release
 			return nil
-		}, Hooks(&hook))
+		}, Hooks(into(cancelled)))
 		for _, r := range a.taken(8) {
 			a.admit(r, nil)
 		}
@@ -76,42 +93,33 @@ func TestSlotsStartEachOther(t *testing.T) {
 		a.server.running.Wait()
 		require.Len(t, started, 7)
 		require.Len(t, a.rows, 7)
-		require.Equal(t, []string{"6"}, hook.ids)
+		require.Equal(t, "6", <-cancelled)
 		require.Zero(t, a.busy)
 		require.True(t, a.idle())
 	})
 }
 
-// cancelledIDs is a hook.
-type cancelledIDs struct {
-	mu  sync.Mutex
-	ids []string
-}
+// onCancelled is a hook.
+type onCancelled func(id string)
 
-func (c *cancelledIDs) Cancelled(e RunEvent) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.ids = append(c.ids, e.ID)
-}
+func (f onCancelled) Cancelled(e RunEvent) { f(e.ID) }
+
+// into makes a hook that puts the IDs into a channel.
+func into(c chan<- string) onCancelled { return func(id string) { c <- id } }
 
 // A job that is cancelled between its take and its start is not started. The hooks are told, and the room it leaves is taken.
 func TestCancelledBeforeTheStart(t *testing.T) {
 	t.Parallel()
-	var hook cancelledIDs
-	a := slots(t, 1, func(context.Context, *Job) error { panic("started") }, Hooks(&hook))
-	runs := a.taken(2)
-	a.mu.Lock()
-	for _, r := range runs {
-		a.holdLocked(r)
-		a.next = append(a.next, r)
-		a.loseLocked(r, ErrCancelled)
+	cancelled := make(chan string, 2)
+	a := slots(t, 1, func(context.Context, *Job) error { panic("started") }, Hooks(into(cancelled)))
+	for _, r := range a.admitted(2) {
+		a.cancelRun(r.id, "1", ErrCancelled)
 	}
 	<-a.freed
 	require.Zero(t, a.roomLocked(), "the slot has not looked yet")
-	a.startSlotLocked()
-	a.mu.Unlock()
+	a.letGo()
 	a.server.running.Wait()
-	require.Equal(t, []string{"0", "1"}, hook.ids)
+	require.ElementsMatch(t, []string{"0", "1"}, []string{<-cancelled, <-cancelled})
 	require.Len(t, a.freed, 1)
 	require.Equal(t, 1, a.roomLocked())
 	require.Empty(t, a.rows)
@@ -121,12 +129,10 @@ func TestCancelledBeforeTheStart(t *testing.T) {
 // cancelled meanwhile count as that.
 func TestGiveBackLeavesWhatHasAFreeSlot(t *testing.T) {
 	t.Parallel()
-	var hook cancelledIDs
-	a := slots(t, 3, func(context.Context, *Job) error { return nil }, Hooks(&hook))
-	a.busy, a.starting = 1, true
-	for _, r := range a.taken(6) {
-		a.admit(r, nil)
-	}
+	cancelled := make(chan string, 2)
+	a := slots(t, 3, func(context.Context, *Job) error { return nil }, Hooks(into(cancelled)))
+	a.busy = 1
+	a.admitted(6)
 	all := a.next
 	a.cancelRun("0", "1", ErrCancelled)
 	a.cancelRun("4", "1", ErrCancelled)
@@ -139,6 +145,7 @@ func TestGiveBackLeavesWhatHasAFreeSlot(t *testing.T) {
 	}
 	a.giveBack(errSlow)
 	require.Equal(t, []string{"3", "5"}, ids())
+	require.Equal(t, []string{"0", "4"}, []string{<-cancelled, <-cancelled})
 	require.Len(t, a.next, 2)
 	for _, r := range all[2:] {
 		require.Nil(t, r, "it is not kept in memory")
@@ -146,8 +153,6 @@ func TestGiveBackLeavesWhatHasAFreeSlot(t *testing.T) {
 	a.giveBack(ErrShutdown)
 	require.Equal(t, []string{"3", "5", "1", "2"}, ids())
 	require.Empty(t, a.next)
-	a.server.running.Wait()
-	require.Equal(t, []string{"0", "4"}, hook.ids)
 }
 
 // Once there is a slot for every job that was taken, others may be taken ahead, and the taker is told so.
@@ -160,14 +165,9 @@ func TestStartedSlotsMakeRoom(t *testing.T) {
 			return nil
 		})
 		a.pace = 5 * time.Millisecond
-		a.mu.Lock() // no slot starts before all are there
-		for _, r := range a.taken(10) {
-			a.holdLocked(r)
-			a.next = append(a.next, r)
-		}
-		a.startSlotLocked()
+		a.admitted(10)
 		require.Zero(t, a.roomLocked())
-		a.mu.Unlock()
+		a.letGo()
 		synctest.Wait()
 		require.Equal(t, 10, a.busy)
 		require.Equal(t, a.ahead(), a.roomLocked())
@@ -177,11 +177,6 @@ func TestStartedSlotsMakeRoom(t *testing.T) {
 	})
 }
 
-// cancelledThen is a hook.
-type cancelledThen func()
-
-func (f cancelledThen) Cancelled(RunEvent) { f() }
-
 // A hook that is told of a job lost before its start does not hold up the job behind it, whose Timeout runs already.
 func TestHooksOfLostJobsHoldUpNoStart(t *testing.T) {
 	t.Parallel()
@@ -190,19 +185,13 @@ func TestHooksOfLostJobsHoldUpNoStart(t *testing.T) {
 	a := slots(t, 1, func(context.Context, *Job) error {
 		close(started)
 		return nil
-	}, Hooks(cancelledThen(func() {
+	}, Hooks(onCancelled(func(string) {
 		<-started
 		told = true
 	})))
-	runs := a.taken(2)
-	a.mu.Lock()
-	for _, r := range runs {
-		a.holdLocked(r)
-		a.next = append(a.next, r)
-	}
-	a.loseLocked(runs[0], ErrCancelled)
-	a.startSlotLocked()
-	a.mu.Unlock()
+	a.admitted(2)
+	a.cancelRun("0", "1", ErrCancelled)
+	a.letGo()
 	a.server.running.Wait()
 	require.True(t, told)
 	require.Len(t, a.rows, 1)
