@@ -123,7 +123,7 @@ func (t *topicServer) prune(ctx context.Context) (removed int, err error) {
 	k, o := t.keys, &t.server.o
 	sent := time.Now()
 	r, err := t.server.call.call(call, pruneScript, k.topic, pruneLimit, names(
-		k.pool, k.dead, k.attempts, k.errors, k.moved, k.done, k.results, k.stats, k.bucket, k.leases, k.ready, k.handoff,
+		k.pool, k.dead, k.attempts, k.errors, k.moved, k.done, k.results, k.stats, k.bucket, k.leases, k.ready, k.handoff, k.sizes,
 	), o.deadCount, o.deadAge.Milliseconds(), pruneLimit)
 	if ctx.Err() != nil {
 		return 0, ctx.Err()

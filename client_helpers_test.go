@@ -188,7 +188,7 @@ func (h *Hand) tryExtend(ending int64, held ...Held) (reply, error) {
 func (h *Hand) tryPrune(most int, age time.Duration, limit int) (reply, error) {
 	k := h.keys
 	return h.try(pruneScript, names(
-		k.pool, k.dead, k.attempts, k.errors, k.moved, k.done, k.results, k.stats, k.bucket, k.leases, k.ready, k.handoff,
+		k.pool, k.dead, k.attempts, k.errors, k.moved, k.done, k.results, k.stats, k.bucket, k.leases, k.ready, k.handoff, k.sizes,
 	), most, age.Milliseconds(), limit)
 }
 

@@ -152,7 +152,7 @@ func TestProseScriptsBuildNoKey(t *testing.T) {
 }
 
 func TestProseKeysAreSpelledInTopicOnly(t *testing.T) {
-	spelled := regexp.MustCompile(`[{}]:|:[{}]|^:\w|^(pool|bucket|leases|handoff|attempts|errors|moved|results|meta|stats|schedules|runs)$|^(receipt|taken):`)
+	spelled := regexp.MustCompile(`[{}]:|:[{}]|^:\w|^(pool|bucket|leases|handoff|attempts|errors|moved|results|meta|stats|sizes|schedules|runs)$|^(receipt|taken):`)
 	topic := 0
 	for file, tree := range proseGo(t) {
 		ast.Inspect(tree, func(n ast.Node) bool {
@@ -308,7 +308,7 @@ func TestProseProtocolIsTheScripts(t *testing.T) {
 	}
 	k := newKeys("delayq", "t")
 	for _, key := range []string{
-		k.pool, k.bucket, k.ready, k.handoff, k.leases, k.attempts, k.errors, k.moved, k.dead, k.done, k.results, k.meta, k.stats,
+		k.pool, k.bucket, k.ready, k.handoff, k.leases, k.attempts, k.errors, k.moved, k.dead, k.done, k.results, k.meta, k.stats, k.sizes,
 		k.schedules, k.slots, k.waiting, k.fired, k.runs,
 		k.receipt("lane"), k.taken("server"), topicsKey("delayq"), serversKey("delayq"), controlChannel("delayq"),
 	} {

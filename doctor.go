@@ -215,7 +215,7 @@ func (d *doctor) paced(ctx context.Context, call func(ctx context.Context) error
 func (d *doctor) ask(ctx context.Context, jobs int, args ...any) (r reply, err error) {
 	k := d.keys
 	err = d.paced(ctx, func(ctx context.Context) (err error) {
-		r, err = d.call.call(ctx, checkScript, k.topic, jobs, names(append(k.checked(), k.ready, k.handoff, k.stats)...), args...)
+		r, err = d.call.call(ctx, checkScript, k.topic, jobs, names(append(k.checked(), k.ready, k.handoff, k.stats, k.sizes)...), args...)
 		return err
 	})
 	return r, err

@@ -78,7 +78,7 @@ func newCommit(c *Client, topic string) *commit {
 	return &commit{
 		client: c, keys: k,
 		// No capacity to spare: two flushes may append to it at the same time.
-		names: slices.Clip(names(k.pool, k.bucket, k.ready, k.stats)),
+		names: slices.Clip(names(k.pool, k.bucket, k.ready, k.stats, k.sizes)),
 		words: []any{maxTick.Milliseconds(), controlChannel(c.o.prefix), topic},
 	}
 }

@@ -520,7 +520,7 @@ func (t *topicServer) fireSome(ctx context.Context, list []firing) (n, done int,
 	call, cancel := context.WithTimeout(t.base, callTimeout)
 	defer cancel()
 	r, err := t.server.call.call(call, fireScript, k.topic, jobs, names(
-		k.slots, k.waiting, k.fired, k.runs, k.pool, k.bucket, k.ready, k.leases, k.dead, k.attempts, k.errors, k.moved, k.stats,
+		k.slots, k.waiting, k.fired, k.runs, k.pool, k.bucket, k.ready, k.leases, k.dead, k.attempts, k.errors, k.moved, k.stats, k.sizes,
 	), args...)
 	if ctx.Err() != nil {
 		return 0, 0, ctx.Err()

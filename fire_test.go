@@ -468,10 +468,10 @@ func TestScheduleCallsSentTwice(t *testing.T) {
 		head, tail, err := encodeRecord([nonceLen]byte{1}, &d.job, nil)
 		require.NoError(b, err)
 
-		id := twice(triggerScript, names(k.fired, k.pool, k.bucket, k.ready, k.stats, receipt), nil,
+		id := twice(triggerScript, names(k.fired, k.pool, k.bucket, k.ready, k.stats, k.sizes, receipt), nil,
 			"s", nonce(), head, tail, 0, 1000, channel, "topic")
 		require.Equal(b, []string{id}, b.jobs())
-		require.Equal(b, "changed", twice(triggerScript, names(k.fired, k.pool, k.bucket, k.ready, k.stats, receipt), nil,
+		require.Equal(b, "changed", twice(triggerScript, names(k.fired, k.pool, k.bucket, k.ready, k.stats, k.sizes, receipt), nil,
 			"s", "0000000000000000", head, tail, 0, 1000, channel, "topic"))
 
 		suspend := names(k.slots, k.waiting, k.fired, receipt)

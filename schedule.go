@@ -471,7 +471,7 @@ func (c *Client) Trigger(ctx context.Context, topic, name string) (id string, er
 			return "", err
 		}
 		state, err := c.one(ctx, triggerScript, topic, name, func(k *keys, receipt string) []any {
-			return names(k.fired, k.pool, k.bucket, k.ready, k.stats, receipt)
+			return names(k.fired, k.pool, k.bucket, k.ready, k.stats, k.sizes, receipt)
 		}, d.nonce, head, tail, d.job.dueIn, maxTick.Milliseconds(), controlChannel(c.o.prefix), topic)
 		id = string(state)
 		return state, err

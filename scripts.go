@@ -33,6 +33,9 @@ var (
 	//go:embed lua/prelude/stats.lua
 	statsPart string
 
+	//go:embed lua/prelude/sizes.lua
+	sizesPart string
+
 	//go:embed lua/prelude/measure.lua
 	measurePart string
 
@@ -61,11 +64,11 @@ var (
 var (
 	//go:embed lua/enqueue.lua
 	enqueueLua    string
-	enqueueScript = newScript("enqueue", enqueueLua, nowPart, receiptPart, statsPart, controlPart)
+	enqueueScript = newScript("enqueue", enqueueLua, nowPart, receiptPart, statsPart, sizesPart, controlPart)
 
 	//go:embed lua/replace.lua
 	replaceLua    string
-	replaceScript = newScript("replace", replaceLua+enqueueLua, nowPart, receiptPart, statsPart, leasePart, controlPart)
+	replaceScript = newScript("replace", replaceLua+enqueueLua, nowPart, receiptPart, statsPart, sizesPart, leasePart, controlPart)
 
 	//go:embed lua/promote.lua
 	promoteLua    string
@@ -133,7 +136,7 @@ var (
 
 	//go:embed lua/check.lua
 	checkLua    string
-	checkScript = newScript("check", checkLua, nowPart, statsPart, leasePart, measurePart, schedulePart)
+	checkScript = newScript("check", checkLua, nowPart, statsPart, sizesPart, leasePart, measurePart, schedulePart)
 
 	//go:embed lua/mend.lua
 	mendLua    string
@@ -157,7 +160,7 @@ var (
 
 	//go:embed lua/trigger.lua
 	triggerLua    string
-	triggerScript = newScript("trigger", triggerLua, nowPart, receiptPart, statsPart, controlPart, schedulePart)
+	triggerScript = newScript("trigger", triggerLua, nowPart, receiptPart, statsPart, sizesPart, controlPart, schedulePart)
 
 	//go:embed lua/due.lua
 	dueLua    string
@@ -165,7 +168,7 @@ var (
 
 	//go:embed lua/fire.lua
 	fireLua    string
-	fireScript = newScript("fire", fireLua, nowPart, statsPart, leasePart, controlPart, schedulePart, runsPart, withdrawPart)
+	fireScript = newScript("fire", fireLua, nowPart, statsPart, sizesPart, leasePart, controlPart, schedulePart, runsPart, withdrawPart)
 
 	//go:embed lua/describe.lua
 	describeLua    string

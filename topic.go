@@ -34,6 +34,7 @@ type keys struct {
 	results  string // hash: job ID → what is kept of it
 	meta     string // hash: what an operator has set
 	stats    string // hash: counters
+	sizes    string // hash: the size of the largest record
 
 	schedules string // hash: name → definition of a schedule
 	slots     string // zset: schedule by its next slot
@@ -60,6 +61,7 @@ func newKeys(prefix, topic string) *keys {
 		results:  root + "results",
 		meta:     root + "meta",
 		stats:    root + "stats",
+		sizes:    root + "sizes",
 
 		schedules: root + "schedules",
 		slots:     root + "slots",

@@ -17,6 +17,7 @@
 -- KEYS[15]  ready     list of job ids, next one at the head
 -- KEYS[16]  handoff   list of job ids between a server's wait and its take
 -- KEYS[17]  stats     hash, counter to number
+-- KEYS[18]  sizes     hash, the size of the largest record
 -- ARGV[1]   part      which of the first sixteen keys, by its name here; or all, for what shows without looking through any
 -- ARGV[2]   cursor    where the slice begins, 0 for the beginning; of a list the index of the first id
 -- ARGV[3]   limit     about how many entries to look at; of a list the index of the last id
@@ -28,6 +29,7 @@
 -- unreadable (a state that is not one, or not of this definition), score, no schedule (left of one without a definition). One that
 -- gets a place again has the slot 0: a server works out the first one from now on.
 --
+-- With repair, the size of the largest record is noted again if it was lost.
 -- Of an id in leases only the books are touched: it is its server's. Safe to send twice.
 -- Returns {'ok', now, cursor, looked, bytes, keys, ids, whats, repaired, sizes, nowhere}: cursor is 0 at the end; bytes is the size of the
 -- values that were looked at; four lists of what was found, repaired 1 or 0; with all also the sizes of the first sixteen keys, -1 for
@@ -36,7 +38,7 @@
 -- Cost: O(limit × log N).
 local pool, bucket, leases, dead, attempts, errors, moved = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7]
 local done, results, schedules, slots, waiting = KEYS[8], KEYS[9], KEYS[10], KEYS[11], KEYS[12]
-local fired, runs, ready, handoff, stats = KEYS[13], KEYS[14], KEYS[15], KEYS[16], KEYS[17]
+local fired, runs, ready, handoff, stats, sizes = KEYS[13], KEYS[14], KEYS[15], KEYS[16], KEYS[17], KEYS[18]
 local part, cursor, limit, repair = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 
 local keys, ids, whats, repaired, mended = {}, {}, {}, {}, 0
@@ -62,22 +64,23 @@ local function scan(command, key)
 end
 
 local function all()
-  local sizes = {}
+  local lengths = {}
   for i, one in ipairs({
     {'HLEN', pool}, {'ZCARD', bucket}, {'ZCARD', leases}, {'ZCARD', dead}, {'HLEN', attempts}, {'HLEN', errors}, {'HLEN', moved},
     {'ZCARD', done}, {'HLEN', results}, {'HLEN', schedules}, {'ZCARD', slots}, {'ZCARD', waiting}, {'HLEN', fired}, {'HLEN', runs},
     {'LLEN', ready}, {'LLEN', handoff},
   }) do
-    sizes[i] = measure(one[1], one[2])
+    lengths[i] = measure(one[1], one[2])
   end
   measure('HLEN', stats)
+  measure('HLEN', sizes)
   for _, key in ipairs(wrong) do
     found(key, '', 'wrong type', false)
   end
-  if sizes[3] == 1 and redis.call('ZSCORE', leases, anchor()) and found('leases', '', 'anchor', true) then
+  if lengths[3] == 1 and redis.call('ZSCORE', leases, anchor()) and found('leases', '', 'anchor', true) then
     redis.call('DEL', leases)
   end
-  return sizes
+  return lengths
 end
 
 -- timed finds a time that cannot be: those that can have 13 digits. The due time of a job in the bucket is the caller's to find out.
@@ -103,6 +106,13 @@ end
 
 local function records()
   scan('HSCAN', pool)
+  local largest = 0
+  for i = 2, #entries, 2 do
+    largest = math.max(largest, #entries[i])
+  end
+  if repair == '1' then
+    sized(sizes, largest)
+  end
   for first = 1, #entries, 2000 do
     local some, written = {}, {}
     for i = first, math.min(first + 1999, #entries), 2 do
@@ -253,9 +263,9 @@ local function rest(key, command, remove)
   end
 end
 
-local sizes = {}
+local lengths = {}
 if part == 'all' then
-  sizes = all()
+  lengths = all()
 elseif part == 'ready' or part == 'handoff' then
   local list = part == 'ready' and ready or handoff
   ids = redis.call('LRANGE', list, cursor, limit)
@@ -288,4 +298,4 @@ else
   kept()
 end
 count(stats, 'mended', mended)
-return {'ok', now, cursor, looked, bytes, keys, ids, whats, repaired, sizes, nowhere}
+return {'ok', now, cursor, looked, bytes, keys, ids, whats, repaired, lengths, nowhere}

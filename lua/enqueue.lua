@@ -4,7 +4,8 @@
 -- KEYS[2]   bucket   zset, job id scored by due time (Unix ms)
 -- KEYS[3]   ready    list of job ids, next one at the head
 -- KEYS[4]   stats    hash, counter to number
--- KEYS[5]   receipt  string, the last call of the lane and its reply
+-- KEYS[5]   sizes    hash, the size of the largest record
+-- KEYS[6]   receipt  string, the last call of the lane and its reply
 -- ARGV[1]   number   number of this call in its lane
 -- ARGV[2]   tick     ms, how far ahead the timers look by themselves
 -- ARGV[3]   channel  the control channel
@@ -17,7 +18,7 @@
 -- Returns {'ok', now, letters}: one letter a job, n for stored, d for a duplicate that was left alone; no letters: all stored. A call sent
 -- again gets the time of the first one.
 -- Cost: O(jobs × log N).
-local pool, bucket, ready, stats, receipt = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local pool, bucket, ready, stats, sizes, receipt = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local number, tick, channel, topic = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 local jobs, first, width = ARGV, 5, 4
 
@@ -34,7 +35,7 @@ for at = first, #jobs, width do
 end
 local live = redis.call('HMGET', pool, unpack(ids))
 
-local records, stored = {}, 0 -- id, record, id, record …
+local records, stored, largest = {}, 0, 0 -- id, record, id, record …
 local later, delayed = {}, 0 -- due, id, due, id …
 local soon, refused = {}, {}
 local earliest
@@ -63,15 +64,20 @@ for i = 1, total do
     else
       soon[#soon + 1] = id
     end
+    local record = head .. enqueued .. jobs[at + 2]
     records[stored + 1] = id
-    records[stored + 2] = head .. enqueued .. jobs[at + 2]
+    records[stored + 2] = record
     stored = stored + 2
+    if #record > largest then
+      largest = #record
+    end
   elseif string.sub(present, 1, 8) ~= string.sub(head, 1, 8) then -- else it is the record of this very call
     refused[i] = true
   end
   at = at + width
 end
 
+sized(sizes, largest)
 -- Places come before records: if something fails between the two, an id without a record is dropped by take.
 if delayed > 0 then
   if earliest - now <= tonumber(tick) then

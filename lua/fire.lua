@@ -13,6 +13,7 @@
 -- KEYS[11]  errors    hash, job id to its last errors
 -- KEYS[12]  moved     hash, job id to its present due time, if that is not the record's
 -- KEYS[13]  stats     hash, counter to number
+-- KEYS[14]  sizes     hash, the size of the largest record
 -- ARGV[1]   channel   the control channel
 -- ARGV[2]   topic     the topic's name, for the control channel
 -- ARGV[3..] entries   for each schedule: name, nonce of its definition, place (slots or waiting), the slot it has there, overlap (allow,
@@ -28,7 +29,7 @@
 -- Returns {'ok', now, letters}: one letter a schedule, f for done, w for nothing done because the last run is still going, o for not as it
 -- was. Cost: O((schedules + jobs) × log N).
 local slots, waiting, fired, runs, pool, bucket, ready = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7]
-local leases, dead, attempts, errors, moved, stats = KEYS[8], KEYS[9], KEYS[10], KEYS[11], KEYS[12], KEYS[13]
+local leases, dead, attempts, errors, moved, stats, sizes = KEYS[8], KEYS[9], KEYS[10], KEYS[11], KEYS[12], KEYS[13], KEYS[14]
 local channel, topic = ARGV[1], ARGV[2]
 local entries, first = ARGV, 3
 
@@ -50,7 +51,7 @@ redis.call('ZCARD', dead)
 
 local records, later, soon = {}, {}, {}
 local put, wait, gone, unheld, told = {}, {}, {}, {}, {} -- slots, waiting, to be removed from either, states
-local letters, total, skips, misses, cancels = {}, 0, 0, 0, 0
+local letters, total, skips, misses, cancels, largest = {}, 0, 0, 0, 0, 0
 local enqueued = '\173' .. string.format('%013.0f', now)
 
 local function add(list, a, b)
@@ -75,6 +76,7 @@ local function store(name, state, job)
     end
     add(records, id, head .. enqueued .. tail)
     total = total + 1
+    largest = math.max(largest, #records[#records])
   end
   state.fired = state.fired + 1
   state.slot, state.at, state.job = tonumber(slot), now, id
@@ -132,6 +134,7 @@ for i, start in ipairs(starts) do
   letters[i] = letter
 end
 
+sized(sizes, largest)
 -- Places come before records: if something fails between the two, an id without a record is dropped by take. The schedule comes last,
 -- so that its slot is fired again if something fails before.
 if #later > 0 then

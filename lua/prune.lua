@@ -12,6 +12,7 @@
 -- KEYS[10] leases    zset, job id scored by the end of its lease
 -- KEYS[11] ready     list of job ids, next one at the head
 -- KEYS[12] handoff   list of job ids between a server's wait and its take
+-- KEYS[13] sizes     hash, the size of the largest record
 -- ARGV[1]  most      most dead jobs to keep
 -- ARGV[2]  age       ms, how long a dead job is kept
 -- ARGV[3]  limit     most jobs of each kind to remove, at most 1000 (unpack has a stack limit)
@@ -21,12 +22,12 @@
 -- places, or places in bucket and dead more than records, in good health 0; wrong lists the keys of a wrong type. Cost: O(limit × log N).
 local pool, dead, attempts, errors, moved = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local done, results, stats = KEYS[6], KEYS[7], KEYS[8]
-local bucket, leases, ready, handoff = KEYS[9], KEYS[10], KEYS[11], KEYS[12]
+local bucket, leases, ready, handoff, sizes = KEYS[9], KEYS[10], KEYS[11], KEYS[12], KEYS[13]
 local most, age, limit = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
 
 local records, buried, finished, kept = measure('HLEN', pool), measure('ZCARD', dead), measure('ZCARD', done), measure('HLEN', results)
 local delayed, leased, waits = measure('ZCARD', bucket), measure('ZCARD', leases), measure('LLEN', ready)
-local handed, counters = measure('LLEN', handoff), measure('HLEN', stats)
+local handed, counters, noted = measure('LLEN', handoff), measure('HLEN', stats), measure('HLEN', sizes)
 local books = {}
 for _, book in ipairs({attempts, errors, moved}) do
   if measure('HLEN', book) >= 0 then
@@ -47,6 +48,10 @@ if #old > 0 then
     redis.call('HDEL', book, unpack(old))
   end
   redis.call('ZREM', dead, unpack(old))
+end
+
+if records == 0 and noted > 0 then
+  redis.call('DEL', sizes)
 end
 
 if finished > 0 and kept >= 0 then

@@ -3,12 +3,12 @@
 -- KEYS[1]   pool      hash, job id to record
 -- KEYS[2]   bucket    zset, job id scored by due time (Unix ms)
 -- KEYS[3]   ready     list of job ids, next one at the head
--- KEYS[5]   receipt   string, the last call of the lane and its reply
--- KEYS[6]   leases    zset, job id scored by the end of its lease
--- KEYS[7]   dead      zset, job id scored by the time of burial
--- KEYS[8]   attempts  hash, job id to finished attempts
--- KEYS[9]   errors    hash, job id to its last errors
--- KEYS[10]  moved     hash, job id to its present due time, if that is not the record's
+-- KEYS[6]   receipt   string, the last call of the lane and its reply
+-- KEYS[7]   leases    zset, job id scored by the end of its lease
+-- KEYS[8]   dead      zset, job id scored by the time of burial
+-- KEYS[9]   attempts  hash, job id to finished attempts
+-- KEYS[10]  errors    hash, job id to its last errors
+-- KEYS[11]  moved     hash, job id to its present due time, if that is not the record's
 -- ARGV[1]   number    number of this call in its lane
 -- ARGV[3]   channel   the control channel
 -- ARGV[4]   topic     the topic's name, for the control channel
@@ -17,8 +17,8 @@
 -- The other keys and words are those of enqueue, and so is the reply. The old ids may stay behind in ready: they then count for the
 -- new jobs, or are dropped by take. Cost: O(jobs × log N).
 do
-  local pool, bucket, ready, receipt, leases, dead = KEYS[1], KEYS[2], KEYS[3], KEYS[5], KEYS[6], KEYS[7]
-  local attempts, errors, moved = KEYS[8], KEYS[9], KEYS[10]
+  local pool, bucket, ready, receipt, leases, dead = KEYS[1], KEYS[2], KEYS[3], KEYS[6], KEYS[7], KEYS[8]
+  local attempts, errors, moved = KEYS[9], KEYS[10], KEYS[11]
   local number, channel, topic = ARGV[1], ARGV[3], ARGV[4]
   local jobs, first, width = ARGV, 5, 4
 

@@ -5,7 +5,8 @@
 -- KEYS[3]  bucket   zset, job id scored by due time (Unix ms)
 -- KEYS[4]  ready    list of job ids, next one at the head
 -- KEYS[5]  stats    hash, counter to number
--- KEYS[6]  receipt  string, the last call of the lane and its reply
+-- KEYS[6]  sizes    hash, the size of the largest record
+-- KEYS[7]  receipt  string, the last call of the lane and its reply
 -- ARGV[1]  number   number of this call in its lane
 -- ARGV[2]  name     the schedule
 -- ARGV[3]  nonce    that of the definition which the job was made by
@@ -19,7 +20,8 @@
 -- The id is the name, an exclamation mark and the time, or the next free ms after it.
 -- Returns {'ok', now, id}, or in its place changed (by somebody else: nothing was done), or none when there is no such schedule.
 -- Cost: O(log N).
-local fired, pool, bucket, ready, stats, receipt = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
+local fired, pool, bucket, ready = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local stats, sizes, receipt = KEYS[5], KEYS[6], KEYS[7]
 local number, name, nonce, head, tail, delay = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], tonumber(ARGV[6])
 local tick, channel, topic = tonumber(ARGV[7]), ARGV[8], ARGV[9]
 
@@ -41,6 +43,8 @@ elseif state then
   if at - now > 1000 then
     return redis.error_reply('ERR a thousand triggered jobs within a second')
   end
+  local record = head .. '\173' .. string.format('%013.0f', now) .. tail
+  sized(sizes, #record)
   if delay > 0 then
     if delay <= tick then
       nudge(channel, 'wake', topic, 0, '')
@@ -49,7 +53,7 @@ elseif state then
   else
     redis.call('RPUSH', ready, answer)
   end
-  redis.call('HSET', pool, answer, head .. '\173' .. string.format('%013.0f', now) .. tail)
+  redis.call('HSET', pool, answer, record)
   count(stats, 'enqueued', 1)
 end
 remember(receipt, number, answer)

@@ -1,0 +1,111 @@
+package delayq
+
+import (
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// largest is what the topic has noted of its largest record, "" for nothing, beside the largest that there is.
+func (h *Hand) largest() (noted string, there int) {
+	h.t.Helper()
+	noted = h.rdb.HGet(h.t.Context(), h.keys.sizes, "largest").Val()
+	for _, record := range h.rdb.HGetAll(h.t.Context(), h.keys.pool).Val() {
+		there = max(there, len(record))
+	}
+	return noted, there
+}
+
+// requireNoted holds what is noted to the records that there are.
+func (h *Hand) requireNoted() {
+	h.t.Helper()
+	noted, there := h.largest()
+	require.Greater(h.t, there, 2000)
+	require.Equal(h.t, strconv.Itoa(there), noted)
+}
+
+// Whatever stores a record notes how large the largest one is, and only if it is large.
+func TestSizesOfRecordsAreNoted(t *testing.T) {
+	eachHand(t, func(t *testing.T, h *Hand) {
+		ctx, c := t.Context(), h.client()
+		enqueue := func(id string, payload int, opts ...JobOption) {
+			t.Helper()
+			_, err := c.Enqueue(ctx, "topic", id, make([]byte, payload), opts...)
+			require.NoError(t, err)
+		}
+		enqueue("small", 1900)
+		require.False(t, h.rdb.Exists(ctx, h.keys.sizes).Val() == 1, "nothing is noted of small ones")
+		enqueue("a", 3000)
+		h.requireNoted()
+		enqueue("b", 2500, ProcessIn(time.Hour))
+		h.requireNoted()
+		enqueue("b", 5000, Replace())
+		h.requireNoted()
+		enqueue("b", 6000, Replace(), ProcessIn(time.Hour))
+		h.requireNoted()
+		_, err := c.EnqueueBatch(ctx, []NewJob{
+			{Topic: "topic", ID: "1"}, {Topic: "topic", ID: "2", Payload: make([]byte, 9000)}, {Topic: "topic", ID: "3"},
+		})
+		require.NoError(t, err)
+		h.requireNoted()
+		require.NoError(t, c.Schedule(ctx, "topic", "s", Every(10*365*24*time.Hour), make([]byte, 10_000)))
+		_, err = c.Trigger(ctx, "topic", "s")
+		require.NoError(t, err)
+		h.requireNoted()
+	})
+}
+
+// The note goes when the topic is empty, and not before.
+func TestSizesGoWithTheLastRecord(t *testing.T) {
+	eachHand(t, func(t *testing.T, h *Hand) {
+		_, err := h.client().Enqueue(t.Context(), "topic", "a", make([]byte, 3000))
+		require.NoError(t, err)
+		held := h.TakeOne("a")
+		_, err = h.tryPrune(9, time.Hour, 500)
+		require.NoError(t, err)
+		h.requireNoted()
+		require.Equal(t, "o", h.Ack(held))
+		_, err = h.tryPrune(9, time.Hour, 500)
+		require.NoError(t, err)
+		require.Equal(t, []string{h.keys.stats}, keysOf(Dump(t, h.rdb, h.prefix())))
+	})
+}
+
+// A check notes the size again if the note was lost, and otherwise leaves it alone: it may be that of a record that is gone.
+func TestCheckNotesTheLargestRecord(t *testing.T) {
+	eachHand(t, func(t *testing.T, h *Hand) {
+		c := h.client()
+		_, err := c.Enqueue(t.Context(), "topic", "a", make([]byte, 3000))
+		require.NoError(t, err)
+		h.put("+0", "b")
+		require.NoError(t, h.rdb.Del(t.Context(), h.keys.sizes).Err())
+		report, err := c.Check(t.Context(), "topic", false)
+		require.NoError(t, err)
+		require.Empty(t, report.Findings)
+		require.Zero(t, h.rdb.Exists(t.Context(), h.keys.sizes).Val(), "it was only to look")
+		for range 2 {
+			_, err = c.Check(t.Context(), "topic", true)
+			require.NoError(t, err)
+			h.requireNoted()
+		}
+		require.Equal(t, "o", h.Ack(h.TakeOne("a")))
+		before, _ := h.largest()
+		_, err = c.Check(t.Context(), "topic", true)
+		require.NoError(t, err)
+		after, _ := h.largest()
+		require.Equal(t, before, after)
+	})
+}
+
+// The note decides nothing about a job.
+func TestSizesOfAWrongTypeLoseNoJob(t *testing.T) {
+	eachHand(t, func(t *testing.T, h *Hand) {
+		h.deface("sizes")
+		job, err := h.client().Enqueue(t.Context(), "topic", "a", make([]byte, 3000))
+		require.NoError(t, err)
+		require.Equal(t, job.Nonce(), h.info("a").Nonce())
+		require.Equal(t, "o", h.Ack(h.TakeOne("a")))
+	})
+}
