@@ -402,7 +402,7 @@ func tour(t *testing.T, producer, worker, operator redis.UniversalClient) {
 	require.NoError(t, o.Unschedule(ctx, timed, "queued"))
 	_, err = p.Enqueue(ctx, topic, "replaced", nil, Replace())
 	require.NoError(t, err)
-	events.await(t, ctx, "lease lost replaced", "acked replaced")
+	events.await(t, ctx, "lease_lost replaced", "acked replaced")
 	for i, client := range []*Client{p, o} {
 		id := fmt.Sprint(lonely, i)
 		_, err := p.Enqueue(ctx, lonely, id, nil)
@@ -495,11 +495,11 @@ type tourEvents struct {
 
 func (e *tourEvents) run(event RunEvent) {
 	e.mu.Lock()
-	e.once[event.Outcome+" "+event.ID] = true
+	e.once[string(event.Outcome)+" "+event.ID] = true
 	e.mu.Unlock()
-	e.happened <- event.Outcome + " " + event.ID
+	e.happened <- string(event.Outcome) + " " + event.ID
 	if name, _, _, ok := slotOf(event.ID); ok {
-		e.happened <- event.Outcome + " schedule " + name
+		e.happened <- string(event.Outcome) + " schedule " + name
 	}
 }
 func (e *tourEvents) Started(event RunEvent)   { e.happened <- "started " + event.ID }

@@ -26,7 +26,9 @@ import (
 //	crash        dead, 1   dead, 2    dead, 26    tried on
 //	cancel       gone, 1   gone, 1    gone, 1     gone, 1
 func TestTableOfOutcomes(t *testing.T) {
-	kinds := map[string]string{"error": "error", "timeout": "timeout", "crash": "lease lost", "cancel": ""}
+	kinds := map[string]delayq.ErrorKind{
+		"error": delayq.KindError, "timeout": delayq.KindTimeout, "crash": delayq.KindLeaseLost, "cancel": "",
+	}
 	for kind, recorded := range kinds {
 		for _, retries := range []int{0, 1, 25, -1} {
 			t.Run(fmt.Sprint(kind, "/", retries), func(t *testing.T) {

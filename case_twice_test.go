@@ -124,7 +124,7 @@ func TestShortJobsAreNeverRescued(t *testing.T) {
 		require.EqualValues(b, jobs, b.counter("a", "acked"))
 		require.Len(b, rec.times(), jobs)
 		require.Len(b, rec.all(), jobs)
-		for _, counter := range []string{"reclaimed", "retried", "buried"} {
+		for _, counter := range []delayq.Counter{"reclaimed", "retried", "buried"} {
 			require.Zero(b, b.counter("a", counter), counter)
 		}
 	})

@@ -315,12 +315,64 @@ func TestProseProtocolIsTheScripts(t *testing.T) {
 		name := strings.NewReplacer("delayq:", "", "{t}:", "", ":lane", "", ":server", "").Replace(key)
 		require.Regexp(t, "(?m)^\\| `(\\{topic\\}:)?"+name, protocol, "table of keys")
 	}
-	for _, counter := range counters {
-		require.Contains(t, protocol, "`"+counter+"`", "counter")
+	for _, word := range slices.Concat(wordsOf(t, "ErrorKind"), wordsOf(t, "Counter")) {
+		require.Contains(t, protocol, "`"+word+"`")
 	}
-	for _, kind := range []string{kindError, kindPanic, kindGoexit, kindTimeout, kindLeaseLost, kindUndecodable} {
-		require.Contains(t, protocol, "`"+kind+"`", "kind of failure")
+}
+
+// wordsOf gives the values of the constants of a type in outcome.go.
+func wordsOf(t *testing.T, name string) (list []string) {
+	file, err := parser.ParseFile(token.NewFileSet(), "outcome.go", nil, 0)
+	require.NoError(t, err)
+	ast.Inspect(file, func(n ast.Node) bool {
+		spec, ok := n.(*ast.ValueSpec)
+		if !ok {
+			return true
+		}
+		if typ, ok := spec.Type.(*ast.Ident); ok && typ.Name == name {
+			lit, ok := spec.Values[0].(*ast.BasicLit)
+			require.True(t, ok, spec.Names[0].Name)
+			list = append(list, must(strconv.Unquote(lit.Value)))
+		}
+		return true
+	})
+	require.NotEmpty(t, list, name)
+	return list
+}
+
+// Outcomes, kinds and counters are labels of metrics: words without spaces. The scripts write no others.
+func TestProseOutcomesAreOneWord(t *testing.T) {
+	known := map[string][]string{
+		"outcome": wordsOf(t, "Outcome"), "kind": wordsOf(t, "ErrorKind"), "counter": wordsOf(t, "Counter"),
 	}
+	for what, words := range known {
+		for _, word := range words {
+			require.Regexp(t, `^[a-z]+(_[a-z]+)*$`, word, what)
+		}
+	}
+	require.Len(t, counters, len(known["counter"]), "Inspect answers all of them")
+	for _, v := range verbs {
+		require.Contains(t, known["counter"], string(v.outcome), "an outcome that a script counts")
+	}
+	patterns := map[string]*regexp.Regexp{
+		"outcome": regexp.MustCompile(`outcome = '([^']*)'`),
+		"kind":    regexp.MustCompile(`kind = '([^']*)'`),
+		"counter": regexp.MustCompile(`(?:count\(stats, |'HINCRBY', stats, )'([^']*)'`),
+	}
+	found := map[string]int{}
+	files, err := filepath.Glob("lua/*.lua")
+	require.NoError(t, err)
+	parts, err := filepath.Glob("lua/prelude/*.lua")
+	require.NoError(t, err)
+	for _, file := range append(files, parts...) {
+		for what, pattern := range patterns {
+			for _, m := range pattern.FindAllStringSubmatch(proseFile(t, file), -1) {
+				require.Contains(t, known[what], m[1], file)
+				found[what]++
+			}
+		}
+	}
+	require.Len(t, found, len(patterns), "in scripts")
 }
 
 // The record that docs/protocol.md shows byte by byte is one.

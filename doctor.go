@@ -453,7 +453,7 @@ func buried(retry int, readable bool, finished int, m moved, log []AttemptError)
 		return false
 	}
 	last := log[len(log)-1]
-	return last.Kind != kindLeaseLost && last.NextDue.IsZero() && last.Attempt >= finished
+	return last.Kind != KindLeaseLost && last.NextDue.IsZero() && last.Attempt >= finished
 }
 
 // mend is one call of the mend script.

@@ -24,7 +24,7 @@ func ward(h *Hand) map[string]State {
 	ctx := h.t.Context()
 	c := h.client()
 	failed := func(attempt int, next int64) string {
-		e := AttemptError{Attempt: attempt, At: time.Now(), Kind: kindError, Message: "failed"}
+		e := AttemptError{Attempt: attempt, At: time.Now(), Kind: KindError, Message: "failed"}
 		if next > 0 {
 			e.NextDue = time.UnixMilli(next)
 		}

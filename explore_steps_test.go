@@ -290,7 +290,7 @@ func (x *explorer) settle(h *Hand, verb verb, who *mind, n int) *call {
 	case verbBury:
 		like.entry, like.attempts = byHand, 1
 	}
-	c := x.simple(h, verbs[verb].outcome+" "+held.ID, func(w *world) string {
+	c := x.simple(h, string(verbs[verb].outcome)+" "+held.ID, func(w *world) string {
 		j := w.m.jobs[held.ID]
 		letter := w.m.settle(held.ID, held.number, verb, exploreTick.Milliseconds())
 		switch {

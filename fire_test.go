@@ -390,7 +390,7 @@ func TestScheduleHistoryOfALostLease(t *testing.T) {
 		require.NoError(b, err)
 		require.Len(b, runs, 1)
 		require.Equal(b, b.id, runs[0].JobID)
-		require.Equal(b, "lease lost", runs[0].Outcome)
+		require.Equal(b, OutcomeLeaseLost, runs[0].Outcome)
 		require.Equal(b, 1, runs[0].Attempt)
 		require.EqualValues(b, 1, b.state().Failures)
 	})

@@ -72,7 +72,7 @@ type RunEvent struct {
 	Due         time.Time
 	Start       time.Time // zero if no handler was called
 	End         time.Time // zero if no handler has ended
-	Outcome     string    // the counter of Inspect: acked, retried, snoozed, buried, cancelled, lease lost, expired, returned; empty for Started
+	Outcome     Outcome   // empty for Started
 	Err         error     // what the handler returned, or what stands for it
 	NextDue     time.Time // zero if there is none
 	PayloadSize int
@@ -97,7 +97,7 @@ type hooks struct {
 	enqueued []EnqueuedHook
 	script   []ScriptHook
 	started  []func(RunEvent)
-	outcome  map[string][]func(RunEvent)
+	outcome  map[Outcome][]func(RunEvent)
 	trouble  func(recovered any) // called when a hook panics; nil: ignored
 }
 
@@ -119,28 +119,28 @@ func (h *hooks) add(list []Hook) (errs []error) {
 			h.started = append(h.started, x.Started)
 		}
 		if x, ok := hook.(DoneHook); note(ok) {
-			h.on(outcomeAcked, x.Done)
+			h.on(OutcomeAcked, x.Done)
 		}
 		if x, ok := hook.(RetriedHook); note(ok) {
-			h.on(outcomeRetried, x.Retried)
+			h.on(OutcomeRetried, x.Retried)
 		}
 		if x, ok := hook.(SnoozedHook); note(ok) {
-			h.on(outcomeSnoozed, x.Snoozed)
+			h.on(OutcomeSnoozed, x.Snoozed)
 		}
 		if x, ok := hook.(BuriedHook); note(ok) {
-			h.on(outcomeBuried, x.Buried)
+			h.on(OutcomeBuried, x.Buried)
 		}
 		if x, ok := hook.(CancelledHook); note(ok) {
-			h.on(outcomeCancelled, x.Cancelled)
+			h.on(OutcomeCancelled, x.Cancelled)
 		}
 		if x, ok := hook.(LeaseLostHook); note(ok) {
-			h.on(outcomeLeaseLost, x.LeaseLost)
+			h.on(OutcomeLeaseLost, x.LeaseLost)
 		}
 		if x, ok := hook.(ExpiredHook); note(ok) {
-			h.on(outcomeExpired, x.Expired)
+			h.on(OutcomeExpired, x.Expired)
 		}
 		if x, ok := hook.(ReturnedHook); note(ok) {
-			h.on(outcomeReturned, x.Returned)
+			h.on(OutcomeReturned, x.Returned)
 		}
 		switch {
 		case hook == nil:
@@ -152,9 +152,9 @@ func (h *hooks) add(list []Hook) (errs []error) {
 	return errs
 }
 
-func (h *hooks) on(outcome string, f func(RunEvent)) {
+func (h *hooks) on(outcome Outcome, f func(RunEvent)) {
 	if h.outcome == nil {
-		h.outcome = make(map[string][]func(RunEvent))
+		h.outcome = make(map[Outcome][]func(RunEvent))
 	}
 	h.outcome[outcome] = append(h.outcome[outcome], f)
 }

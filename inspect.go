@@ -208,15 +208,14 @@ type TopicInfo struct {
 	PausedBy    string
 	PauseReason string
 
-	// Counters, by name: enqueued, taken, acked, retried, snoozed, buried, cancelled, expired, reclaimed (leases that ran out), returned,
-	// revived, dropped (leases without a job), pruned (dead or done jobs that were not kept any longer), mended (what Check has repaired), and of
-	// schedules: fired (jobs), skipped and missed (slots).
-	Counters map[string]int64
+	// Counters has every [Counter].
+	Counters map[Counter]int64
 }
 
-var counters = []string{
-	"enqueued", "taken", outcomeAcked, outcomeRetried, outcomeSnoozed, outcomeBuried, outcomeCancelled, outcomeExpired, "reclaimed",
-	outcomeReturned, "revived", "dropped", "pruned", "mended", "fired", "skipped", "missed",
+var counters = []Counter{
+	CounterEnqueued, CounterTaken, CounterAcked, CounterRetried, CounterSnoozed, CounterBuried, CounterCancelled,
+	CounterExpired, CounterReclaimed, CounterReturned, CounterRevived, CounterDropped, CounterPruned, CounterMended,
+	CounterFired, CounterSkipped, CounterMissed,
 }
 
 // Inspect counts the jobs of a topic. A topic that was never used has none.
@@ -227,7 +226,7 @@ func (c *Client) Inspect(ctx context.Context, topic string) (*TopicInfo, error) 
 	k := newKeys(c.o.prefix, topic)
 	args := make([]any, len(counters))
 	for i, name := range counters {
-		args[i] = name
+		args[i] = string(name)
 	}
 	r, err := c.scripts.call(ctx, inspectScript, topic, 0, names(
 		k.pool, k.bucket, k.leases, k.dead, k.done, k.meta, k.stats, k.schedules, k.slots, k.waiting,
@@ -254,7 +253,7 @@ func (c *Client) Inspect(ctx context.Context, topic string) (*TopicInfo, error) 
 			info.Paused = msTime(r.now()).Before(info.PausedUntil)
 		}
 	}
-	info.Counters = make(map[string]int64, len(counters))
+	info.Counters = make(map[Counter]int64, len(counters))
 	for i, name := range counters {
 		info.Counters[name], _ = strconv.ParseInt(r.list(9).text(i), 10, 64) // "" is none yet
 	}

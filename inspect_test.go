@@ -97,7 +97,7 @@ func TestGetTellsTheErrors(t *testing.T) {
 		require.Equal(t, 16, info.Attempt)
 		var attempts []int
 		for _, e := range info.Errors {
-			require.Equal(t, "lease lost", e.Kind)
+			require.Equal(t, delayq.KindLeaseLost, e.Kind)
 			require.False(t, e.At.IsZero())
 			attempts = append(attempts, e.Attempt)
 		}
@@ -248,7 +248,7 @@ func TestInspectCounts(t *testing.T) {
 		info, err = f.client.Inspect(t.Context(), "topic")
 		require.NoError(t, err)
 		require.Equal(t, []int64{4, 3, 1, 1, 1}, []int64{info.Scheduled, info.Ready, info.Running, info.Dead, info.Done})
-		require.Equal(t, map[string]int64{
+		require.Equal(t, map[delayq.Counter]int64{
 			"enqueued": 13, "taken": 9, "acked": 2, "retried": 1, "snoozed": 1, "buried": 2, "cancelled": 2, "reclaimed": 1, "revived": 1,
 			"expired": 0, "returned": 0, "dropped": 0, "pruned": 0, "mended": 0, "fired": 0, "skipped": 0, "missed": 0,
 		}, info.Counters)

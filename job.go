@@ -103,23 +103,13 @@ type AttemptError struct {
 	At      time.Time
 	Ran     time.Duration // how long the handler ran; 0 if that is not known
 	Server  string        // ID of the server, empty if that is not known
-	Kind    string        // error, panic, goexit, timeout, lease lost, undecodable
-	Type    string        // Go type of the error or of the panic's value
-	Message string        // at most 1 KiB
-	Stack   string        // of a panic or a goexit, at most 4 KiB
-	NextDue time.Time     // when the retry is due; zero if there is none
-	Trace   string        // the header traceparent of the job
+	Kind    ErrorKind
+	Type    string    // Go type of the error or of the panic's value
+	Message string    // at most 1 KiB
+	Stack   string    // of a panic or a goexit, at most 4 KiB
+	NextDue time.Time // when the retry is due; zero if there is none
+	Trace   string    // the header traceparent of the job
 }
-
-// Kinds of failure.
-const (
-	kindError       = "error"
-	kindPanic       = "panic"
-	kindGoexit      = "goexit"
-	kindTimeout     = "timeout"
-	kindLeaseLost   = "lease lost"
-	kindUndecodable = "undecodable"
-)
 
 const (
 	maxMessageLen = 1 << 10
@@ -128,16 +118,16 @@ const (
 
 // errorEntry is an AttemptError as the errors hash holds it. promote.lua writes entries of attempt, at and kind.
 type errorEntry struct {
-	Attempt int    `json:"attempt"`
-	At      int64  `json:"at"`
-	Ran     int64  `json:"ran,omitempty"`
-	Server  string `json:"server,omitempty"`
-	Kind    string `json:"kind"`
-	Type    string `json:"type,omitempty"`
-	Message string `json:"message,omitempty"`
-	Stack   string `json:"stack,omitempty"`
-	NextDue int64  `json:"next,omitempty"`
-	Trace   string `json:"trace,omitempty"`
+	Attempt int       `json:"attempt"`
+	At      int64     `json:"at"`
+	Ran     int64     `json:"ran,omitempty"`
+	Server  string    `json:"server,omitempty"`
+	Kind    ErrorKind `json:"kind"`
+	Type    string    `json:"type,omitempty"`
+	Message string    `json:"message,omitempty"`
+	Stack   string    `json:"stack,omitempty"`
+	NextDue int64     `json:"next,omitempty"`
+	Trace   string    `json:"trace,omitempty"`
 }
 
 func (e *AttemptError) encode() string {

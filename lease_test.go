@@ -87,7 +87,7 @@ func TestFencingOfEveryVerb(t *testing.T) {
 				require.Equal(b, delayq.StateRunning, after.State, "%s of a server without a lease", verb)
 				require.Equal(b, before.Errors, after.Errors)
 				require.Equal(b, before.Attempt, after.Attempt)
-				for _, counter := range []string{"acked", "retried", "buried", "snoozed", "returned"} {
+				for _, counter := range []delayq.Counter{"acked", "retried", "buried", "snoozed", "returned"} {
 					require.Zero(b, b.counter("a", counter), counter)
 				}
 				if verb != "return" { // by then that server is gone
@@ -147,7 +147,7 @@ func TestLostAnswersChangeNothing(t *testing.T) {
 				for _, id := range []string{"ack", "retry", "snooze", "long"} {
 					require.Empty(b, b.state("a", id), id)
 				}
-				for counter, n := range map[string]int64{"acked": 4, "retried": 1, "buried": 1, "snoozed": 1, "reclaimed": 0, "taken": 7} {
+				for counter, n := range map[delayq.Counter]int64{"acked": 4, "retried": 1, "buried": 1, "snoozed": 1, "reclaimed": 0, "taken": 7} {
 					require.Equal(b, n, b.counter("a", counter), counter)
 				}
 				require.Len(b, b.get("a", "bury").Errors, 1)
@@ -427,7 +427,7 @@ func TestUndecodableRecordIsBuried(t *testing.T) {
 			require.Error(b, info.Undecodable, name)
 			require.Equal(b, raw(""), string(info.Raw), "the bytes of %q are kept", name)
 			require.Len(b, info.Errors, 1)
-			require.Equal(b, "undecodable", info.Errors[0].Kind)
+			require.Equal(b, delayq.KindUndecodable, info.Errors[0].Kind)
 			require.NotEmpty(b, info.Errors[0].Message)
 			require.Len(b, hooks.of("Buried", name), 1, name)
 			require.Error(b, hooks.of("Buried", name)[0].Err)

@@ -403,7 +403,7 @@ func (p *player) compare() {
 	}
 	for name, n := range p.m.stats {
 		if n > 0 {
-			hashes[k.stats][name] = strconv.FormatInt(n, 10)
+			hashes[k.stats][string(name)] = strconv.FormatInt(n, 10)
 		}
 	}
 	got := map[string]any{}

@@ -36,7 +36,7 @@ type model struct {
 	jobs           map[string]*modelJob
 	ready, handoff []string // with left-overs
 	done           map[string]doneJob
-	stats          map[string]int64
+	stats          map[Counter]int64
 	paused         bool
 	pausedUntil    int64 // ms; 0: for ever
 	leases         int   // given so far
@@ -48,7 +48,7 @@ type doneJob struct {
 }
 
 func newModel(us int64) *model {
-	return &model{us: us, jobs: map[string]*modelJob{}, done: map[string]doneJob{}, stats: map[string]int64{}}
+	return &model{us: us, jobs: map[string]*modelJob{}, done: map[string]doneJob{}, stats: map[Counter]int64{}}
 }
 
 func (m *model) now() int64 { return m.us / 1000 }
@@ -153,7 +153,7 @@ func (m *model) revive(id string) string {
 	return "dead"
 }
 
-func (j *modelJob) fail(attempt int, kind string) {
+func (j *modelJob) fail(attempt int, kind ErrorKind) {
 	if len(j.log) > 10 {
 		j.log = slices.Delete(j.log, 1, 2)
 	}
@@ -167,7 +167,7 @@ func (m *model) promote(limit int, heal bool) (moved, reclaimed int) {
 	for _, id := range lapsed {
 		j := m.jobs[id]
 		j.attempts++
-		j.fail(j.attempts, kindLeaseLost)
+		j.fail(j.attempts, KindLeaseLost)
 		if j.attempts == 1 {
 			j.in = inReady
 			back = append(back, id)
@@ -248,7 +248,7 @@ func (m *model) settle(id string, lease int, verb verb, delay int64) string {
 	case j.in != inLeases || j.lease != lease:
 		return "l"
 	}
-	m.stats[verbs[verb].outcome]++
+	m.stats[Counter(verbs[verb].outcome)]++
 	switch verb {
 	case verbAck, verbExpire:
 		if verb == verbAck && j.keep > 0 {
@@ -258,14 +258,14 @@ func (m *model) settle(id string, lease int, verb verb, delay int64) string {
 	case verbRetry:
 		j.moved = fmt.Sprint(m.now()+delay, " retry ", j.spent())
 		j.attempts++
-		j.fail(j.attempts, kindError)
+		j.fail(j.attempts, KindError)
 		j.in, j.score = inBucket, m.now()+delay
 	case verbSnooze:
 		j.moved = fmt.Sprint(m.now()+delay, " snooze ", j.spent())
 		j.in, j.score = inBucket, m.now()+delay
 	case verbBury:
 		j.attempts++
-		j.fail(j.attempts, kindError)
+		j.fail(j.attempts, KindError)
 		j.in, j.score = inDead, m.now()
 	case verbReturn:
 		j.in = inReady

@@ -214,7 +214,7 @@ func (t *topicServer) refusal(r *run, undecodable error, now int64) *row {
 		t.trouble.log.Error("snooze", "job", job.ID, "err", undecodable, "delay", newerRecordDelay)
 		return &row{run: r, verb: verbSnooze, end: msTime(now), delay: newerRecordDelay, err: undecodable}
 	case undecodable != nil:
-		entry := AttemptError{Attempt: job.Attempt, At: msTime(now), Server: t.server.id, Kind: kindUndecodable, Message: undecodable.Error()}
+		entry := AttemptError{Attempt: job.Attempt, At: msTime(now), Server: t.server.id, Kind: KindUndecodable, Message: undecodable.Error()}
 		return &row{run: r, verb: verbBury, entry: entry.encode(), err: undecodable}
 	case job.Due.After(msTime(now)) && job.Due.After(job.EnqueuedAt): // its entry in the bucket was lost, and a left-over of its ID was in ready
 		t.trouble.log.Warn("snooze", "job", job.ID, "err", errNotDue, "delay", job.Due.Sub(msTime(now)))

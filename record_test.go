@@ -224,10 +224,10 @@ func TestErrorsRoundTrip(t *testing.T) {
 	t.Parallel()
 	want := []AttemptError{
 		{
-			Attempt: 1, At: msTime(1_700_000_000_000), Ran: 1500 * time.Millisecond, Server: "s", Kind: kindPanic, Type: "*errors.errorString",
+			Attempt: 1, At: msTime(1_700_000_000_000), Ran: 1500 * time.Millisecond, Server: "s", Kind: KindPanic, Type: "*errors.errorString",
 			Message: "mess\"age\n🐢", Stack: "goroutine 1", NextDue: msTime(1_700_000_002_000), Trace: "00-1-2-3",
 		},
-		{Attempt: 2, At: msTime(1_700_000_002_000), Kind: kindTimeout},
+		{Attempt: 2, At: msTime(1_700_000_002_000), Kind: KindTimeout},
 	}
 	require.Equal(t, want, decodeErrors(netstring(want[0].encode())+netstring(want[1].encode())))
 }

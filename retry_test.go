@@ -204,7 +204,7 @@ func TestCrashOfAHandlerIsAFailureOfTheAttempt(t *testing.T) {
 				require.Equal(b, 2, info.Attempt)
 				require.Len(b, info.Errors, 1)
 				e := info.Errors[0]
-				require.Equal(b, c.kind, e.Kind)
+				require.EqualValues(b, c.kind, e.Kind)
 				require.Equal(b, c.typ, e.Type)
 				require.Equal(b, 1, e.Attempt)
 				require.Contains(b, e.Message, c.message)
@@ -262,7 +262,7 @@ func TestErrorsKeepTheFirstAndTheNewestTen(t *testing.T) {
 			require.Equal(b, attempt, e.Attempt)
 			require.True(b, strings.HasPrefix(e.Message, fmt.Sprintf("failure %d: ü", attempt)))
 			require.LessOrEqual(b, len(e.Message), 1<<10)
-			require.Equal(b, "error", e.Kind)
+			require.Equal(b, delayq.KindError, e.Kind)
 			require.Equal(b, "*errors.errorString", e.Type)
 			require.Equal(b, time.Duration(attempt)*time.Millisecond, e.Ran)
 			require.Equal(b, s.ID(), e.Server)
@@ -297,7 +297,7 @@ func TestTimeoutIsAFailureOfTheAttempt(t *testing.T) {
 		require.ErrorIs(b, cause, delayq.ErrTimeout)
 		require.ErrorIs(b, cause, context.DeadlineExceeded)
 		info := b.get("a", "1")
-		require.Equal(b, "timeout", info.Errors[0].Kind)
+		require.Equal(b, delayq.KindTimeout, info.Errors[0].Kind)
 		require.Equal(b, 3*time.Second, info.Errors[0].Ran)
 		b.pass(time.Minute)
 		require.Empty(b, b.state("a", "1"))
@@ -346,7 +346,7 @@ func TestJobThatKillsItsProcessIsBuried(t *testing.T) {
 				require.Equal(b, retries+1, info.Attempt)
 				require.Len(b, info.Errors, retries+1)
 				for i, e := range info.Errors {
-					require.Equal(b, "lease lost", e.Kind)
+					require.Equal(b, delayq.KindLeaseLost, e.Kind)
 					require.Equal(b, i+1, e.Attempt)
 				}
 				require.Len(b, hooks.of("Buried", "killer"), 1)

@@ -31,7 +31,7 @@ func TestScheduleHistoryIsBounded(t *testing.T) {
 			require.Equal(b, b.id("s", time.Duration(250-i)*time.Second), run.JobID)
 			require.True(b, run.Slot.Equal(run.Start))
 		}
-		require.Equal(b, "retried", runs[0].Outcome)
+		require.Equal(b, delayq.OutcomeRetried, runs[0].Outcome)
 		require.Len(b, runs[0].Error, 256)
 		info := b.info("s")
 		require.EqualValues(b, 250, info.Runs)
@@ -66,11 +66,11 @@ func TestScheduleHistoryOfOtherEnds(t *testing.T) {
 		b.pass(20 * time.Second)
 		runs, err := b.client.Runs(ctx, "t", "s", 10)
 		require.NoError(b, err)
-		var outcomes []string
+		var outcomes []delayq.Outcome
 		for _, run := range runs {
 			outcomes = append(outcomes, run.Outcome)
 		}
-		require.Equal(b, []string{"expired", "acked", "cancelled"}, outcomes)
+		require.Equal(b, []delayq.Outcome{"expired", "acked", "cancelled"}, outcomes)
 	})
 }
 

@@ -67,7 +67,7 @@ func TestScheduleOverlap(t *testing.T) {
 					require.ErrorIs(b, causes[0], delayq.ErrCancelled)
 					runs, err := b.client.Runs(b.Context(), "t", "s", 100)
 					require.NoError(b, err)
-					require.Equal(b, "cancelled", runs[len(runs)-1].Outcome)
+					require.Equal(b, delayq.OutcomeCancelled, runs[len(runs)-1].Outcome)
 				} else {
 					require.Empty(b, causes)
 				}
@@ -93,7 +93,7 @@ func TestScheduleOverlapOfFailedRuns(t *testing.T) {
 		runs, err := b.client.Runs(b.Context(), "t", "s", 100)
 		require.NoError(b, err)
 		require.Len(b, runs, 3)
-		require.Equal(b, []string{"retried", "buried", "retried"}, []string{runs[0].Outcome, runs[1].Outcome, runs[2].Outcome})
+		require.Equal(b, []delayq.Outcome{"retried", "buried", "retried"}, []delayq.Outcome{runs[0].Outcome, runs[1].Outcome, runs[2].Outcome})
 		require.Equal(b, []int{1, 2, 1}, []int{runs[0].Attempt, runs[1].Attempt, runs[2].Attempt})
 		require.Equal(b, "no", runs[1].Error)
 		require.Equal(b, b.id("s", 10*time.Second), runs[1].JobID)

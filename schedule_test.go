@@ -79,7 +79,7 @@ func TestScheduleFiresEachSlotOnce(t *testing.T) {
 		require.Zero(b, info.Failures+info.Skipped+info.Missed)
 		require.True(b, b.began.Add(40*time.Second).Equal(info.Next))
 		require.True(b, b.began.Add(30*time.Second).Equal(info.Last))
-		require.Equal(b, "acked", info.LastRun.Outcome)
+		require.Equal(b, delayq.OutcomeAcked, info.LastRun.Outcome)
 		require.EqualValues(b, 3, b.counter("t", "fired"))
 	})
 }

@@ -67,9 +67,9 @@ type Run struct {
 	Attempt   int
 	Start     time.Time // zero if the job was not started or the server did not live to tell
 	End       time.Time
-	Server    string // its ID; empty if the server did not live to tell
-	Outcome   string // acked, retried, buried, expired, cancelled, lease lost
-	Error     string // the first 256 bytes of it; Get has all, as long as the job is there
+	Server    string  // its ID; empty if the server did not live to tell
+	Outcome   Outcome // acked, retried, buried, expired, cancelled or lease_lost
+	Error     string  // the first 256 bytes of it; Get has all, as long as the job is there
 }
 
 // maxRunError is how much of an error a history keeps: it is copied at every run.
@@ -77,17 +77,17 @@ const maxRunError = 256
 
 // runEntry is a Run as the hash runs holds it. promote.lua and prelude/withdraw.lua write some of it.
 type runEntry struct {
-	Job     string `json:"job"`
-	Attempt int    `json:"attempt"`
-	Start   int64  `json:"start,omitempty"`
-	End     int64  `json:"end"`
-	Server  string `json:"server,omitempty"`
-	Outcome string `json:"outcome"`
-	Error   string `json:"error,omitempty"`
+	Job     string  `json:"job"`
+	Attempt int     `json:"attempt"`
+	Start   int64   `json:"start,omitempty"`
+	End     int64   `json:"end"`
+	Server  string  `json:"server,omitempty"`
+	Outcome Outcome `json:"outcome"`
+	Error   string  `json:"error,omitempty"`
 }
 
 // encodeRun writes what the history is to tell of a run that has ended; empty if its job is not one of a schedule.
-func encodeRun(r row, outcome, server string) string {
+func encodeRun(r row, outcome Outcome, server string) string {
 	if !r.run.scheduled {
 		return ""
 	}

@@ -182,7 +182,7 @@ func TestPromotePutsLapsedLeasesToTheHead(t *testing.T) {
 		info := h.info("a")
 		require.Equal(t, 2, info.Attempt)
 		require.Len(t, info.Errors, 1)
-		require.Equal(t, kindLeaseLost, info.Errors[0].Kind)
+		require.Equal(t, KindLeaseLost, info.Errors[0].Kind)
 		require.Equal(t, 1, info.Errors[0].Attempt)
 		require.Equal(t, 1, h.info("c").Attempt)
 	})

@@ -101,12 +101,12 @@ func (b *bubble) get(topic, id string) *delayq.JobInfo {
 	return info
 }
 
-func (b *bubble) counter(topic, name string) int64 {
+func (b *bubble) counter(topic string, name delayq.Counter) int64 {
 	b.Helper()
 	return counterOf(b.T, b.client, topic, name)
 }
 
-func counterOf(t *testing.T, client *delayq.Client, topic, name string) int64 {
+func counterOf(t *testing.T, client *delayq.Client, topic string, name delayq.Counter) int64 {
 	t.Helper()
 	info, err := client.Inspect(t.Context(), topic)
 	require.NoError(t, err)

@@ -86,7 +86,7 @@ func TestHooksOfARun(t *testing.T) {
 			{"Done", "acked", snooze, began.Add(ran + 3*time.Second), began.Add(2*ran + 3*time.Second), nil, 0},
 			{"Buried", "buried", buried, began, began.Add(ran), errTest, 0},
 			{"Cancelled", "cancelled", cancel, began, began.Add(time.Second), delayq.ErrCancelled, 0},
-			{"LeaseLost", "lease lost", lost, began, began.Add(time.Second), delayq.ErrLeaseLost, 0},
+			{"LeaseLost", "lease_lost", lost, began, began.Add(time.Second), delayq.ErrLeaseLost, 0},
 			{"Expired", "expired", expire, time.Time{}, time.Time{}, nil, 0},
 			{"Returned", "returned", cutOff, began, stopped, context.Canceled, 0},
 		} {
@@ -94,7 +94,7 @@ func TestHooksOfARun(t *testing.T) {
 			require.Len(b, events, 1, c.id)
 			e := events[0]
 			require.Equal(b, "a", e.Topic, c.id)
-			require.Equal(b, c.outcome, e.Outcome, c.id)
+			require.EqualValues(b, c.outcome, e.Outcome, c.id)
 			require.Equal(b, 1, e.Attempt, c.id)
 			require.Equal(b, map[string]string{"h": c.id}, e.Headers)
 			require.Equal(b, len("of "+c.id), e.PayloadSize)

@@ -142,7 +142,7 @@ func TestMiddlewareOrder(t *testing.T) {
 			synctest.Wait()
 			require.Equal(b, []string{"1 in", "2 in", "3 in", topic, "3 out", "2 out", "1 out"}, noted())
 		}
-		require.Equal(b, "panic", b.get("b", "1").Errors[0].Kind)
+		require.Equal(b, delayq.KindPanic, b.get("b", "1").Errors[0].Kind)
 		b.enqueue("a", "stopped")
 		synctest.Wait()
 		require.NotContains(b, noted(), "a")
@@ -150,7 +150,7 @@ func TestMiddlewareOrder(t *testing.T) {
 		b.enqueue("a", "panics")
 		synctest.Wait()
 		require.NotContains(b, noted(), "a")
-		require.Equal(b, "panic", b.get("a", "panics").Errors[0].Kind)
+		require.Equal(b, delayq.KindPanic, b.get("a", "panics").Errors[0].Kind)
 	})
 }
 
@@ -396,7 +396,7 @@ func TestExpiredJobIsDropped(t *testing.T) {
 		require.Len(b, rec.of("retried"), 2, "at 0 and 2 s; the next would be after 6 s")
 		require.Len(b, hooks.of("Expired"), 4)
 		for _, e := range hooks.of("Expired") {
-			require.Equal(b, "expired", e.Outcome)
+			require.Equal(b, delayq.OutcomeExpired, e.Outcome)
 			require.Empty(b, b.state("a", e.ID))
 		}
 		require.Empty(b, rec.of("gone already"))

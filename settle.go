@@ -5,18 +5,6 @@ import (
 	"time"
 )
 
-// Outcomes of a run: counters of the stats hash where a script writes them, and RunEvent.Outcome.
-const (
-	outcomeAcked     = "acked"
-	outcomeRetried   = "retried"
-	outcomeSnoozed   = "snoozed"
-	outcomeBuried    = "buried"
-	outcomeExpired   = "expired"
-	outcomeReturned  = "returned"
-	outcomeCancelled = "cancelled"
-	outcomeLeaseLost = "lease lost"
-)
-
 // A verb is a way to settle a job.
 type verb int
 
@@ -32,23 +20,23 @@ const (
 // verbs says for each verb which script tells Redis, with which keys and words before its rows, and what the outcome is called.
 var verbs = [...]struct {
 	script  *script
-	outcome string
+	outcome Outcome
 	delays  bool // the job is due again after a delay
 	words   []any
 	keys    func(k *keys, receipt string) []any
 }{
-	verbAck:    {ackScript, outcomeAcked, false, []any{outcomeAcked}, ackKeys},
-	verbExpire: {ackScript, outcomeExpired, false, []any{outcomeExpired}, ackKeys},
-	verbRetry: {retryScript, outcomeRetried, true, nil, func(k *keys, receipt string) []any {
+	verbAck:    {ackScript, OutcomeAcked, false, []any{string(OutcomeAcked)}, ackKeys},
+	verbExpire: {ackScript, OutcomeExpired, false, []any{string(OutcomeExpired)}, ackKeys},
+	verbRetry: {retryScript, OutcomeRetried, true, nil, func(k *keys, receipt string) []any {
 		return names(k.leases, k.bucket, k.attempts, k.errors, k.moved, k.stats, receipt, k.pool, k.runs)
 	}},
-	verbSnooze: {snoozeScript, outcomeSnoozed, true, nil, func(k *keys, receipt string) []any {
+	verbSnooze: {snoozeScript, OutcomeSnoozed, true, nil, func(k *keys, receipt string) []any {
 		return names(k.leases, k.bucket, k.moved, k.stats, receipt, k.pool)
 	}},
-	verbReturn: {returnScript, outcomeReturned, false, nil, func(k *keys, receipt string) []any {
+	verbReturn: {returnScript, OutcomeReturned, false, nil, func(k *keys, receipt string) []any {
 		return names(k.leases, k.ready, k.stats, receipt, k.pool)
 	}},
-	verbBury: {buryScript, outcomeBuried, false, nil, func(k *keys, receipt string) []any {
+	verbBury: {buryScript, OutcomeBuried, false, nil, func(k *keys, receipt string) []any {
 		return names(k.leases, k.dead, k.attempts, k.errors, k.stats, receipt, k.pool, k.runs)
 	}},
 }
@@ -66,15 +54,15 @@ type row struct {
 	entry    string        // for the error log
 	attempts int           // finished attempts that bury adds
 	err      error         // what the handler returned, for the hooks and the log
-	lost     string        // an outcome that stands for the verb's own
+	lost     Outcome       // an outcome that stands for the verb's own
 }
 
-func (r row) as(outcome string) row {
+func (r row) as(outcome Outcome) row {
 	r.lost = outcome
 	return r
 }
 
-func (r row) outcome() string {
+func (r row) outcome() Outcome {
 	if r.lost != "" {
 		return r.lost
 	}
@@ -93,13 +81,13 @@ func (r row) tail(server string) []any {
 			return []any{0, "", note}
 		}
 	case verbRetry:
-		return []any{r.delay.Milliseconds(), r.run.spent, r.entry, encodeRun(r, outcomeRetried, server)}
+		return []any{r.delay.Milliseconds(), r.run.spent, r.entry, encodeRun(r, OutcomeRetried, server)}
 	case verbSnooze:
 		return []any{r.delay.Milliseconds(), r.run.spent}
 	case verbBury:
 		note := ""
 		if r.attempts > 0 || r.entry != "" { // else promote has noted that the run was cut off
-			note = encodeRun(r, outcomeBuried, server)
+			note = encodeRun(r, OutcomeBuried, server)
 		}
 		return []any{r.attempts, r.entry, note}
 	}
@@ -279,13 +267,13 @@ func (t *topicServer) outcome(r row, err error) {
 	job := r.run.job
 	log := t.trouble.log
 	switch outcome {
-	case outcomeRetried:
+	case OutcomeRetried:
 		log.Warn("retry", "job", job.ID, "attempt", job.Attempt, "err", message(err), "delay", r.delay)
-	case outcomeBuried:
+	case OutcomeBuried:
 		log.Error("bury", "job", job.ID, "attempt", job.Attempt, "err", message(err))
-	case outcomeLeaseLost:
+	case OutcomeLeaseLost:
 		log.Warn("lease lost", "job", job.ID, "attempt", job.Attempt)
-	case outcomeCancelled: // by Dequeue, or deleted by hand: what the handler returned is ignored
+	case OutcomeCancelled: // by Dequeue, or deleted by hand: what the handler returned is ignored
 		log.Info("cancel", "job", job.ID, "attempt", job.Attempt)
 	}
 	h := &t.server.o.hooks
@@ -294,7 +282,7 @@ func (t *topicServer) outcome(r row, err error) {
 	}
 	event := r.run.event(outcome, err)
 	event.End = r.end
-	if outcome == outcomeRetried || outcome == outcomeSnoozed {
+	if outcome == OutcomeRetried || outcome == OutcomeSnoozed {
 		event.NextDue = r.end.Add(r.delay)
 	}
 	h.fireOutcome(event)

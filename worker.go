@@ -312,10 +312,10 @@ func (t *topicServer) execute(r *run) (next *run) {
 	defer func() {
 		gone := false
 		if p := recover(); p != nil {
-			err = &crash{kind: kindPanic, value: p, stack: debug.Stack()}
+			err = &crash{kind: KindPanic, value: p, stack: debug.Stack()}
 		} else if !returned {
 			gone = true
-			err = &crash{kind: kindGoexit, value: "handler called runtime.Goexit", stack: debug.Stack()}
+			err = &crash{kind: KindGoexit, value: "handler called runtime.Goexit", stack: debug.Stack()}
 		}
 		next = t.finish(r, context.Cause(ctx), err, time.Now())
 		if gone && next != nil { // this goroutine ends here
@@ -332,7 +332,7 @@ func (t *topicServer) execute(r *run) (next *run) {
 
 // A crash is a panic or a Goexit of a handler.
 type crash struct {
-	kind  string
+	kind  ErrorKind
 	value any
 	stack []byte
 }
@@ -429,11 +429,11 @@ func (t *topicServer) tellLost(r *run) {
 }
 
 // lostOutcome is what has become of a run whose job was taken from it.
-func lostOutcome(lost error) string {
+func lostOutcome(lost error) Outcome {
 	if errors.Is(lost, ErrCancelled) {
-		return outcomeCancelled
+		return OutcomeCancelled
 	}
-	return outcomeLeaseLost
+	return OutcomeLeaseLost
 }
 
 // verdict turns what a handler returned into what Redis is to be told.
@@ -457,14 +457,14 @@ func (t *topicServer) verdict(r *run, cause, err error, ran time.Duration) row {
 		return row{run: r, verb: verbReturn, end: end, err: err}
 	}
 	entry := AttemptError{
-		Attempt: r.attempt, At: end, Ran: ran, Server: t.server.id, Kind: kindError,
+		Attempt: r.attempt, At: end, Ran: ran, Server: t.server.id, Kind: KindError,
 		Type: fmt.Sprintf("%T", err), Message: message(err), Trace: r.job.Headers["traceparent"],
 	}
 	switch {
 	case c != nil:
 		entry.Kind, entry.Type, entry.Stack = c.kind, fmt.Sprintf("%T", c.value), string(c.stack)
 	case errors.Is(cause, ErrTimeout):
-		entry.Kind = kindTimeout
+		entry.Kind = KindTimeout
 	}
 	tries := r.attempt - r.spent
 	if permanent != nil {
@@ -499,7 +499,7 @@ func message(err error) (text string) {
 }
 
 // event is what the hooks are told of a run.
-func (r *run) event(outcome string, err error) RunEvent {
+func (r *run) event(outcome Outcome, err error) RunEvent {
 	return RunEvent{
 		Topic: r.job.Topic, ID: r.id, Attempt: r.attempt, EnqueuedAt: r.job.EnqueuedAt, Due: r.job.Due,
 		Start: r.start, Outcome: outcome, Err: err, PayloadSize: r.size, Headers: r.job.Headers,

@@ -21,10 +21,16 @@ const maxAdvance = 100 * 365 * 24 * time.Hour
 const hookPatience = time.Second
 
 // An outcome is a counter of a topic that hooks are told of as well.
-type outcome struct{ topic, counter string }
+type outcome struct {
+	topic   string
+	counter delayq.Counter
+}
 
 // counted are the outcomes that both Redis and the hooks count.
-var counted = []string{"acked", "retried", "snoozed", "buried", "expired", "returned"}
+var counted = []delayq.Counter{
+	delayq.CounterAcked, delayq.CounterRetried, delayq.CounterSnoozed, delayq.CounterBuried, delayq.CounterExpired,
+	delayq.CounterReturned,
+}
 
 // Advance moves Redis's clock ahead by d, rounded up to the millisecond, and runs what falls due meanwhile in the topics that servers of
 // Serve handle. The clock goes from due time to due time and stands still while handlers run, so each job starts at its own due

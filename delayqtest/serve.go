@@ -151,7 +151,7 @@ func (w *watch) ended(e delayq.RunEvent) {
 	if !e.Start.IsZero() { // else it was never started: it had expired, for example
 		w.running--
 	}
-	w.queue.told[outcome{e.Topic, e.Outcome}]++
+	w.queue.told[outcome{e.Topic, delayq.Counter(e.Outcome)}]++
 	select {
 	case w.queue.ended <- struct{}{}:
 	default:

@@ -58,7 +58,7 @@ func TestCrashCountsAsAttempt(t *testing.T) {
 	info, err := b.client.Get(t.Context(), "t", "none")
 	require.NoError(t, err)
 	require.Equal(t, delayq.StateDead, info.State)
-	require.Equal(t, "lease lost", info.Errors[0].Kind)
+	require.Equal(t, delayq.KindLeaseLost, info.Errors[0].Kind)
 	b.judge()
 }
 
@@ -102,9 +102,9 @@ func TestStoppedWorkerIsFenced(t *testing.T) {
 	b.worker("w2")
 	b.awaitN(8, "ack", by("w2", is(rig.OpSettled, "acked")))
 	require.NoError(t, w1.Cont())
-	b.awaitN(8, "lease lost", by("w1", is(rig.OpSettled, "lease lost")))
+	b.awaitN(8, "lease_lost", by("w1", is(rig.OpSettled, "lease_lost")))
 	b.awaitN(4, "lost context", by("w1", func(e rig.Event) bool {
-		return e.Op == rig.OpLost && e.Result == "lease lost" && strings.HasPrefix(e.ID, "long")
+		return e.Op == rig.OpLost && e.Result == "lease_lost" && strings.HasPrefix(e.ID, "long")
 	}))
 	report := b.judge()
 	require.Equal(t, 16, report.Runs)
@@ -290,7 +290,7 @@ func TestLostLeasesKeyIsMended(t *testing.T) {
 	heal := b.fault("leases deleted")
 	require.NoError(t, b.direct.Del(t.Context(), b.prefix+":{t}:leases").Err())
 	defer heal()
-	b.awaitN(5, "lease lost", is(rig.OpSettled, "lease lost"))
+	b.awaitN(5, "lease_lost", is(rig.OpSettled, "lease_lost"))
 	b.put(5, rig.Task{ID: "after", Retries: -1})
 	b.awaitN(10, "ack", is(rig.OpSettled, "acked"))
 	state, err := check.Read(t.Context(), b.direct, b.prefix)

@@ -95,7 +95,7 @@ func TestHandlersLearnOfAFrozenHeartbeat(t *testing.T) {
 	b.proxy.Freeze()
 	since := rig.Mono()
 	b.worker("w2", func(c *rig.WorkerConfig) { c.Redis.Addr = b.server.Addr() })
-	lost := b.awaitN(3, "lost", by("w1", is(rig.OpLost, "lease lost")))
+	lost := b.awaitN(3, "lost", by("w1", is(rig.OpLost, "lease_lost")))
 	took := time.Duration(lost[2].Mono - since)
 	t.Logf("told %v after the freeze, lease %v", took, lease)
 	// A call that is under way is waited for, up to the read timeout of go-redis.

@@ -52,7 +52,7 @@ func TestFullRedisDrains(t *testing.T) {
 	report := b.judge()
 	require.Equal(t, 33, report.Finished)
 	require.Equal(t, 5, report.Dead)
-	require.Zero(t, report.Outcomes["lease lost"], "leases can be extended at maxmemory")
+	require.Zero(t, report.Outcomes["lease_lost"], "leases can be extended at maxmemory")
 	require.Zero(t, report.Count("I16"))
 	require.Zero(t, errorsIn(w.Log(), "level=ERROR", "msg=extend"))
 }

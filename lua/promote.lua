@@ -43,7 +43,7 @@ if #lapsed > 0 then
     if redis.call('HEXISTS', pool, id) == 1 then
       local n = #back + 1
       local before, known = redis.pcall('HGET', attempts, id), redis.pcall('HGET', moved, id)
-      local entry = {attempt = (type(before) == 'string' and tonumber(before) or 0) + 1, at = now, kind = 'lease lost'}
+      local entry = {attempt = (type(before) == 'string' and tonumber(before) or 0) + 1, at = now, kind = 'lease_lost'}
       if entry.attempt == 1 then
         table.insert(first, 1, id)
       else
@@ -75,7 +75,7 @@ if #lapsed > 0 then
     end
     failed(attempts, errors, id, 1, cjson.encode(log[i]))
     if scheduled(pool, runs, id) then
-      ran(runs, id, 1, cjson.encode({job = id, attempt = log[i].attempt, ['end'] = now, outcome = 'lease lost'}))
+      ran(runs, id, 1, cjson.encode({job = id, attempt = log[i].attempt, ['end'] = now, outcome = 'lease_lost'}))
     end
   end
   count(stats, 'reclaimed', reclaimed)

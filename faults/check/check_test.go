@@ -84,13 +84,13 @@ func TestCheckAcceptsWhatIsRight(t *testing.T) {
 			start(5, "a", 1, 1).fault(10, "kill", "a").start(1100, "b", 1, 2).end(1101, "b", 1, 2, "ok", "acked"),
 		"a run again because its process stood still": (&story{}).call(0, rig.OpEnqueue, 1, 0, rig.OK, "").
 			start(5, "a", 1, 1).fault(10, "stop", "a").start(1100, "b", 1, 2).end(1101, "b", 1, 2, "ok", "acked").
-			end(3000, "a", 1, 1, "ok", "lease lost"),
+			end(3000, "a", 1, 1, "ok", "lease_lost"),
 		"a handler that does not hear its timeout": (&story{}).call(0, rig.OpEnqueue, 1, 0, rig.OK, "").
 			start(5, "a", 1, 1).at(10, rig.Event{Op: rig.OpLost, Proc: "a", ID: "j", Inc: 1, Attempt: 1, Started: 1, Result: "timeout"}).
-			start(1100, "b", 1, 2).end(1101, "b", 1, 2, "ok", "acked").end(3000, "a", 1, 1, "ok", "lease lost"),
+			start(1100, "b", 1, 2).end(1101, "b", 1, 2, "ok", "acked").end(3000, "a", 1, 1, "ok", "lease_lost"),
 		"a process that stood still before its handler began": (&story{}).call(0, rig.OpEnqueue, 1, 0, rig.OK, "").
 			fault(3, "stop", "a").start(1100, "b", 1, 2).end(1101, "b", 1, 2, "ok", "acked").
-			at(2000, rig.Event{Op: rig.OpHeal, Result: "stop", ID: "a"}).held(2001, "a", 1, 1, 1002).end(2002, "a", 1, 1, "ok", "lease lost"),
+			at(2000, rig.Event{Op: rig.OpHeal, Result: "stop", ID: "a"}).held(2001, "a", 1, 1, 1002).end(2002, "a", 1, 1, "ok", "lease_lost"),
 		"a rescheduling that may have come after a failure": (&story{}).call(0, rig.OpEnqueue, 1, 0, rig.OK, "").
 			start(5, "a", 1, 1).slow(6, 200, rig.OpReschedule, 1, 10).end(7, "a", 1, 1, "err", "retried").
 			start(300, "a", 1, 2).end(301, "a", 1, 2, "ok", "acked"),
@@ -127,7 +127,7 @@ func TestCheckFindsPlantedFaults(t *testing.T) {
 		"run again for no reason":              {enqueued(0).start(5, "a", 1, 1).end(6, "a", 1, 1, "ok", "").start(50, "b", 1, 1).end(51, "b", 1, 1, "ok", "acked"), "I5"},
 		"two runs at once":                     {enqueued(0).start(5, "a", 1, 1).start(50, "b", 1, 2).end(60, "a", 1, 1, "ok", "").end(70, "b", 1, 2, "ok", "acked"), "I5"},
 		"the fault hit another process":        {enqueued(0).fault(1, "stop", "c").start(5, "a", 1, 1).start(50, "b", 1, 2).end(51, "b", 1, 2, "ok", "acked"), "I5"},
-		"an old lease may acknowledge":         {enqueued(0).start(5, "a", 1, 1).fault(6, "stop", "a").start(1100, "b", 1, 2).end(1200, "a", 1, 1, "ok", "acked").end(1300, "b", 1, 2, "ok", "lease lost"), "I7"},
+		"an old lease may acknowledge":         {enqueued(0).start(5, "a", 1, 1).fault(6, "stop", "a").start(1100, "b", 1, 2).end(1200, "a", 1, 1, "ok", "acked").end(1300, "b", 1, 2, "ok", "lease_lost"), "I7"},
 		"run after the cancel":                 {enqueued(10).call(3, rig.OpCancel, 1, 0, rig.OK, "scheduled").start(12, "a", 1, 1).end(13, "a", 1, 1, "ok", "acked"), "I8"},
 		"new lease after the cancel":           {enqueued(0).start(2, "a", 1, 1).call(3, rig.OpCancel, 1, 0, rig.OK, "running").start(2000, "b", 1, 2).end(2001, "b", 1, 2, "ok", "acked"), "I8"},
 		"cancel finds nothing":                 {enqueued(1000).call(3, rig.OpCancel, 1, 0, rig.Fail, "not found").start(1001, "a", 1, 1).end(1002, "a", 1, 1, "ok", "acked"), "I8"},

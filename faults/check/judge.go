@@ -157,7 +157,7 @@ func (c *checker) again(j *job, before []*run, r *run) {
 		}
 		c.bad(rule, j, "ran again after attempt %d in %s was acknowledged as done", prev.Attempt, prev.Proc)
 		return
-	case prev.settled != nil && prev.settled.Result != "lease lost" && prev.settled.Result != "cancelled":
+	case prev.settled != nil && prev.settled.Result != "lease_lost" && prev.settled.Result != "cancelled":
 		why = prev.settled.Result
 	case prev.lost != "" && prev.lost != "timeout":
 		why = prev.lost
@@ -177,7 +177,7 @@ func (c *checker) again(j *job, before []*run, r *run) {
 	}
 	c.Duplicates[why]++
 	for _, p := range before {
-		if p.until() > r.Mono && p.lost != "lease lost" && p.lost != "shutdown" && p.lost != "timeout" && p.lost != "cancelled" && c.blame(p, r) == "" {
+		if p.until() > r.Mono && p.lost != "lease_lost" && p.lost != "shutdown" && p.lost != "timeout" && p.lost != "cancelled" && c.blame(p, r) == "" {
 			c.bad("I6", j, "attempt %d began in %s while attempt %d ran in %s", r.Attempt, r.Proc, p.Attempt, p.Proc)
 		}
 		if p != prev && p.settled != nil && p.settled.Result == "acked" && !c.o.Failover {

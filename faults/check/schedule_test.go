@@ -60,7 +60,7 @@ func (s *story) runOf(id string, inc, made, from, to int64, settled string) *sto
 		Op: rig.OpStart, Proc: "a", ID: id, Inc: inc, Attempt: 1, Started: from * 1000, Sum: "s", Nonce: fmt.Sprint("n", inc), Fence: from, Made: made,
 	}
 	s.timed(from, e)
-	e.Op, e.Result = rig.OpEnd, map[string]string{"acked": "ok", "lease lost": "ok"}[settled]
+	e.Op, e.Result = rig.OpEnd, map[string]string{"acked": "ok", "lease_lost": "ok"}[settled]
 	s.timed(to, e)
 	if settled != "" {
 		e.Op, e.Result = rig.OpSettled, settled
@@ -214,7 +214,7 @@ func TestCheckFindsPlantedFaultsOfSchedules(t *testing.T) {
 		"the history has a run that was not":       {rhythm().ask(7101, rig.Event{Op: rig.OpRuns, Ran: []rig.Ran{{Job: "s@7000", Attempt: 2, Outcome: "acked"}}}, rig.OK, ""), "I19"},
 		"fired while the last job runs":            {rhythm().without("s@1000").ran(1000, 1, 1000, 1001, 2100, "acked"), "I20"},
 		"fired while the last job backs off":       {rhythm().without("s@1000").ran(1000, 1, 1000, 1001, 2100, "retried"), "I20"},
-		"the cancelled job starts":                 {(&story{}).set(100, 1, cancel).ran(2000, 1, 2000, 2001, 2002, "acked").ran(1000, 1, 1000, 3100, 3101, "lease lost"), "I20"},
+		"the cancelled job starts":                 {(&story{}).set(100, 1, cancel).ran(2000, 1, 2000, 2001, 2002, "acked").ran(1000, 1, 1000, 3100, 3101, "lease_lost"), "I20"},
 		"skipped, and the policy allows both":      {(&story{}).set(100, 1, allow).read(102, rig.Books{Next: 1000, Created: 100}).read(1500, rig.Books{Next: 2000, Skipped: 1, Created: 100}), "I20"},
 		"missed, and the policy is to catch up":    {broken, "I20"},
 		"skipped, and no job was going":            {rhythm().without("s@2000").books(2500, func(b *rig.Books) { b.Fired, b.Skipped, b.Last, b.Runs = 1, 1, 1000, 1 }), "I20"},

@@ -107,7 +107,7 @@ func cause(err error) string {
 		err  error
 		name string
 	}{
-		{delayq.ErrLeaseLost, "lease lost"}, {delayq.ErrCancelled, "cancelled"}, {delayq.ErrShutdown, "shutdown"}, {delayq.ErrTimeout, "timeout"},
+		{delayq.ErrLeaseLost, "lease_lost"}, {delayq.ErrCancelled, "cancelled"}, {delayq.ErrShutdown, "shutdown"}, {delayq.ErrTimeout, "timeout"},
 	} {
 		if errors.Is(err, known.err) {
 			return known.name
@@ -122,7 +122,7 @@ type hooks struct{ rec *Recorder }
 func (h hooks) settled(e delayq.RunEvent) {
 	inc, _ := strconv.ParseInt(e.Headers[incHeader], 10, 64) // 0: not a task of ours
 	event := Event{
-		Op: OpSettled, Topic: e.Topic, ID: e.ID, Inc: inc, Attempt: e.Attempt, Started: e.Start.UnixMicro(), Result: e.Outcome,
+		Op: OpSettled, Topic: e.Topic, ID: e.ID, Inc: inc, Attempt: e.Attempt, Started: e.Start.UnixMicro(), Result: string(e.Outcome),
 		Made: e.EnqueuedAt.UnixMilli(),
 	}
 	if !e.NextDue.IsZero() {

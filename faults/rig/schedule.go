@@ -216,7 +216,7 @@ func (c *Client) ReadRuns(ctx context.Context, topic, name string) error {
 	return c.about(OpRuns, topic, name, func(e *Event) error {
 		list, err := c.Runs(ctx, topic, name, 20)
 		for _, r := range list {
-			e.Ran = append(e.Ran, Ran{r.JobID, r.Attempt, r.Outcome})
+			e.Ran = append(e.Ran, Ran{r.JobID, r.Attempt, string(r.Outcome)})
 		}
 		return err
 	})
