@@ -114,6 +114,7 @@ type AttemptError struct {
 const (
 	maxMessageLen = 1 << 10
 	maxStackLen   = 4 << 10
+	mostErrors    = 11 // the first and the newest ten
 )
 
 // errorEntry is an AttemptError as the errors hash holds it. promote.lua writes entries of attempt, at and kind.

@@ -101,6 +101,20 @@ const (
 	settlePile  = 250
 )
 
+// weight is about how many bytes the script moves for the job: the record that is kept, and the
+// error log, whose entries are taken to be as long as the new one.
+func (r row) weight() int {
+	weight := len(r.entry) * min(r.run.attempt, mostErrors)
+	if r.verb == verbAck && r.run.opts.retention > 0 {
+		weight += r.run.stored
+	}
+	return weight
+}
+
+// callBytes is about how many bytes one call may read, write or answer beyond those of its first
+// job: Redis serves nobody else meanwhile.
+const callBytes = 1 << 20
+
 // tellLocked puts a row among those Redis is to be told.
 func (t *topicServer) tellLocked(r row) {
 	r.run.ended = true
@@ -146,8 +160,10 @@ func (t *topicServer) settleLoop(ctx context.Context, more <-chan struct{}, leas
 	}
 }
 
-// gather takes the next rows, if there are so many at least, into list: those of the first one's verb, in their order. Jobs that are given back go to the
-// head of ready, so of more than one call takes the last ones go first, and the second loop leaves them to the first.
+// gather takes the next rows, if there are so many at least, into list: those of the first one's
+// verb, in their order, as long as they weigh at most callBytes beyond the first one. Jobs that are
+// given back go to the head of ready. So of more than one call takes the last ones go first, and
+// the second loop leaves them to the first.
 func (t *topicServer) gather(list []row, least int) []row {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -163,10 +179,14 @@ func (t *topicServer) gather(list []row, least int) []row {
 			}
 		}
 	}
-	rest := t.rows[:0]
+	rest, beyond, full := t.rows[:0], 0, false
 	for _, r := range t.rows {
+		if r.verb == verb && len(list) > 0 {
+			beyond += r.weight()
+			full = full || len(list) == settleLimit || beyond > callBytes
+		}
 		switch {
-		case r.verb != verb || len(list) == settleLimit:
+		case r.verb != verb || full:
 			rest = append(rest, r)
 		case skip > 0:
 			skip--

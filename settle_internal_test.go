@@ -2,6 +2,7 @@ package delayq
 
 import (
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -13,7 +14,7 @@ func TestGatherNeverMixesVerbs(t *testing.T) {
 	verbs := []verb{verbAck, verbReturn, verbAck, verbReturn, verbRetry, verbReturn, verbAck, verbBury, verbRetry}
 	server := &topicServer{}
 	for _, v := range verbs {
-		server.rows = append(server.rows, row{verb: v})
+		server.rows = append(server.rows, row{run: &run{}, verb: v})
 	}
 	var got []verb
 	for list := server.gather(nil, 1); len(list) > 0; list = server.gather(list[:0], 1) {
@@ -30,7 +31,7 @@ func TestGatherNeverMixesVerbs(t *testing.T) {
 // What a call that was not carried out has left is told by the first loop: the second one does not come back for a few.
 func TestWhatIsPutBackIsTold(t *testing.T) {
 	server := &topicServer{settle: make(chan struct{}, 1)}
-	server.putBack([]row{{verb: verbAck}})
+	server.putBack([]row{{run: &run{}, verb: verbAck}})
 	require.Len(t, server.settle, 1)
 	require.Empty(t, server.gather(nil, settlePile))
 	require.Len(t, server.gather(nil, 1), 1)
@@ -41,7 +42,7 @@ func TestGatherGivesBackFromTheEnd(t *testing.T) {
 	const jobs = 2*settleLimit + 7
 	server := &topicServer{}
 	for i := range jobs {
-		server.rows = append(server.rows, row{verb: verbReturn, attempts: i}, row{verb: verbAck})
+		server.rows = append(server.rows, row{run: &run{}, verb: verbReturn, attempts: i}, row{run: &run{}, verb: verbAck})
 	}
 	require.Empty(t, server.gather(nil, settlePile), "for the first loop alone")
 	want := jobs
@@ -56,4 +57,60 @@ func TestGatherGivesBackFromTheEnd(t *testing.T) {
 		}
 	}
 	require.Zero(t, want)
+}
+
+// A call moves about callBytes beyond its first job, however many jobs there are to be told.
+func TestGatherIsBoundedInBytes(t *testing.T) {
+	entry := strings.Repeat("x", 5000)
+	for name, c := range map[string]struct {
+		row  row
+		want []int // jobs of each call
+	}{
+		"nothing is kept": {row{run: &run{stored: 64 << 20}}, []int{30}},
+		"kept, small": {
+			row{run: &run{stored: 1000, opts: jobOptions{retention: 1}}}, []int{30},
+		},
+		"kept, of 100 KiB": {
+			row{run: &run{stored: 100 << 10, opts: jobOptions{retention: 1}}}, []int{11, 11, 8},
+		},
+		"kept, as large as can be": {
+			row{run: &run{stored: 64 << 20, opts: jobOptions{retention: 1}}}, slices.Repeat([]int{1}, 30),
+		},
+		"expired, so not kept": {
+			row{run: &run{stored: 1 << 20, opts: jobOptions{retention: 1}}, verb: verbExpire}, []int{30},
+		},
+		"a first stack": {row{run: &run{attempt: 1}, verb: verbRetry, entry: entry}, []int{30}},
+		"a log of stacks": {
+			row{run: &run{attempt: 99}, verb: verbRetry, entry: entry}, []int{20, 10},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			server := &topicServer{rows: slices.Repeat([]row{c.row}, 30)}
+			var got []int
+			for list := server.gather(nil, 1); len(list) > 0; list = server.gather(nil, 1) {
+				got = append(got, len(list))
+			}
+			require.Equal(t, c.want, got)
+		})
+	}
+}
+
+// What does not fit stays, in its order, and small jobs do not overtake it.
+func TestGatherKeepsTheOrder(t *testing.T) {
+	server := &topicServer{}
+	for i, stored := range []int{1, 1 << 20, 600 << 10, 1, 64 << 20, 1} {
+		r := row{run: &run{stored: stored, opts: jobOptions{retention: 1}}, attempts: i}
+		server.rows = append(server.rows, r, row{run: &run{}, verb: verbSnooze})
+	}
+	var calls [][]int
+	for list := server.gather(nil, 1); len(list) > 0; list = server.gather(nil, 1) {
+		var got []int
+		for _, r := range list {
+			got = append(got, r.attempts)
+		}
+		if list[0].verb == verbAck {
+			calls = append(calls, got)
+		}
+	}
+	require.Equal(t, [][]int{{0, 1}, {2, 3}, {4, 5}}, calls)
 }

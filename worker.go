@@ -91,6 +91,7 @@ type run struct {
 	opts    jobOptions // zero if the record cannot be read
 	expires int64      // Redis's time from which the job is dropped instead of started; 0: never
 	size    int        // of the payload
+	stored  int        // bytes of the record
 	attempt int        // from 1
 	spent   int        // attempts before the last revival
 
@@ -586,7 +587,7 @@ func (t *topicServer) settled() <-chan struct{} {
 
 // newRun makes a run of what take answered. The error says why the record cannot be read; the run can be settled all the same.
 func (t *topicServer) newRun(id, raw, fence string, leaseEnd int64, until time.Time, tried, changed string) (*run, error) {
-	r := &run{id: id, attempt: 1, fence: fence, until: until}
+	r := &run{id: id, attempt: 1, stored: len(raw), fence: fence, until: until}
 	if tried != "" {
 		finished, _ := strconv.Atoi(tried) // HINCRBY wrote it
 		r.attempt += finished

@@ -1,0 +1,43 @@
+package delayq_test
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/delayq/delayq"
+)
+
+// Jobs that are kept are copied when they end. However many end at once, a call copies about 1 MiB
+// beyond the first of them, so that Redis is there for others.
+func TestKeptJobsAreSettledInSmallCalls(t *testing.T) {
+	inBubble(t, func(b *bubble) {
+		const jobs, size = 20, 400 << 10
+		var calls told
+		release := make(chan struct{})
+		b.serve("a", func(context.Context, *delayq.Job) error {
+			<-release
+			return nil
+		}, delayq.Hooks(&calls), delayq.Concurrency(jobs))
+		for i := range jobs {
+			_, err := b.client.Enqueue(b.Context(), "a", fmt.Sprint(i), make([]byte, size), delayq.Retention(time.Hour))
+			require.NoError(b, err)
+		}
+		synctest.Wait()
+		close(release)
+		synctest.Wait()
+		settled := 0
+		for _, e := range calls.scripts {
+			if e.Name == "ack" {
+				settled += e.Jobs
+				require.LessOrEqual(b, e.Jobs, 1+(1<<20)/size)
+			}
+		}
+		require.Equal(b, jobs, settled)
+		require.Equal(b, delayq.StateDone, b.state("a", "0"))
+	})
+}
