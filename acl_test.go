@@ -447,7 +447,7 @@ func tour(t *testing.T, producer, worker, operator redis.UniversalClient) {
 
 	// What a server does every ten seconds, after half a minute without a message, and every minute.
 	prune := rawScript(t, "prune")
-	require.NoError(t, prune.Run(ctx, worker, rawKeys(t, "prune", k), 0, 1000, 10).Err())
+	require.NoError(t, prune.Run(ctx, worker, rawKeys(t, "prune", k), "1", 0, 1000, 10).Err())
 	require.NoError(t, worker.Ping(ctx).Err())
 	require.NoError(t, worker.HScan(ctx, serversKey(defaultPrefix), 0, "", 100).Err())
 
@@ -474,8 +474,11 @@ func rawScript(t *testing.T, name string) *redis.Script {
 // rawKeys are the keys that the header of a script asks for.
 func rawKeys(t *testing.T, name string, k *keys) (list []string) {
 	for _, key := range readLua(t, name).keys {
-		if key == "receipt" {
+		switch {
+		case key == "receipt" && name == "take":
 			key = "taken:dead"
+		case key == "receipt":
+			key = "receipt:dead"
 		}
 		list = append(list, k.root+key)
 	}

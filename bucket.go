@@ -3,6 +3,7 @@ package delayq
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"math"
 	"math/rand/v2"
 	"time"
@@ -17,6 +18,9 @@ const (
 	pruneEvery = 10 * time.Second
 	pruneLimit = 500
 
+	// prunedEvery is the shortest time between two lines in the log about dead jobs that were removed.
+	prunedEvery = time.Minute
+
 	// nothingDue is how long a topic without due times, leases and slots may wait.
 	nothingDue = time.Duration(math.MaxInt64)
 )
@@ -26,6 +30,7 @@ const (
 // tenth, so that servers that were started together, or woken by the same job, do not go on in step.
 func (t *topicServer) promoteLoop(ctx context.Context) {
 	defer func() { t.firer.warn(t.trouble.log, false) }()
+	defer func() { t.pruner.warn(t.trouble.log) }()
 	var slow pace
 	var healed, pruned time.Time
 	tick := t.server.o.tick
@@ -57,17 +62,49 @@ func (t *topicServer) promoteLoop(ctx context.Context) {
 	}
 }
 
-// pruneDue prunes if it is time to, and tells whether there is more to be pruned.
+// pruneDue prunes if it is time to, and reports whether there is more to be pruned.
 func (t *topicServer) pruneDue(ctx context.Context, pruned *time.Time) (more bool) {
 	now := t.clock.at(time.Now())
 	if now.Sub(*pruned).Abs() < pruneEvery {
 		return false
 	}
-	if removed, err := t.prune(ctx); err == nil && removed == pruneLimit {
-		return true
+	dead, done, err := t.prune(ctx)
+	if more = err == nil && max(dead, done) >= pruneLimit; !more {
+		*pruned = now // a failure is in the log; the next turn is soon enough
 	}
-	*pruned = now // a failure is in the log; the next turn is soon enough
-	return false
+	t.pruner.note(t.trouble.log, dead, more)
+	return more
+}
+
+// A pruner is what a topic remembers from one call of the prune script to the next. Only the promote loop uses it.
+type pruner struct {
+	lane   *lane
+	number string // of a call whose answer has not come: it is made again until it has, for the dead that it may have removed
+
+	dead   int       // jobs removed that are not in the log yet
+	since  time.Time // when the first of them was
+	warned time.Time // the last line in the log
+}
+
+// note takes how many dead jobs a call has removed, and logs their number: one line for all that go in one turn, and one a
+// minute at most.
+func (p *pruner) note(log *slog.Logger, dead int, more bool) {
+	now := time.Now()
+	if dead > 0 && p.dead == 0 {
+		p.since = now
+	}
+	p.dead += dead
+	if now.Sub(p.warned) >= prunedEvery && (!more || now.Sub(p.since) >= prunedEvery) {
+		p.warn(log)
+	}
+}
+
+// warn logs how many dead jobs have been removed since the last line.
+func (p *pruner) warn(log *slog.Logger) {
+	if p.dead > 0 {
+		log.Warn("prune", "count", p.dead)
+		p.dead, p.warned = 0, time.Now()
+	}
 }
 
 func (t *topicServer) sleepUntilDue(ctx context.Context, d time.Duration) {
@@ -116,19 +153,31 @@ func waitOf(us int64) time.Duration {
 	return time.Duration(us) * time.Microsecond
 }
 
-// prune is one call of the prune script: how many jobs it removed.
-func (t *topicServer) prune(ctx context.Context) (removed int, err error) {
+// prune is one call of the prune script: how many dead and how many done jobs it removed.
+func (t *topicServer) prune(ctx context.Context) (dead, done int, err error) {
 	call, cancel := context.WithTimeout(t.base, callTimeout)
 	defer cancel()
-	k, o := t.keys, &t.server.o
-	sent := time.Now()
-	r, err := t.server.call.call(call, pruneScript, k.topic, pruneLimit, names(
-		k.pool, k.dead, k.attempts, k.errors, k.moved, k.done, k.results, k.stats, k.bucket, k.leases, k.ready, k.handoff, k.sizes,
-	), o.deadCount, o.deadAge.Milliseconds(), pruneLimit)
-	if ctx.Err() != nil {
-		return 0, ctx.Err()
+	k, o, p := t.keys, &t.server.o, &t.pruner
+	if p.lane == nil {
+		p.lane = newLane()
 	}
-	if wrong := r.list(4).texts(); err == nil && len(wrong) > 0 {
+	if p.number == "" {
+		p.number = p.lane.next()
+	}
+	sent := time.Now()
+	r, err := t.server.call.call(call, pruneScript, k.topic, pruneLimit, append(names(
+		k.pool, k.dead, k.attempts, k.errors, k.moved, k.done, k.results, k.stats, k.bucket, k.leases, k.ready, k.handoff, k.sizes,
+	), p.lane.receipt(k)), p.number, o.deadCount, o.deadAge.Milliseconds(), pruneLimit)
+	if err == nil || certain(err) {
+		p.number = ""
+	}
+	if dead, done = int(r.number(2)), int(r.number(3)); dead+done > 0 {
+		t.server.o.hooks.firePruned(PruneEvent{Topic: k.topic, Dead: dead, Done: done})
+	}
+	if ctx.Err() != nil {
+		return dead, done, ctx.Err()
+	}
+	if wrong := r.list(5).texts(); err == nil && len(wrong) > 0 {
 		t.trouble.note("prune", fmt.Errorf("prune topic %q: %w", k.topic, t.server.call.blame(call, wrongKeys(wrong), names(wrong...)...)))
 	} else {
 		t.trouble.note("prune", err)
@@ -136,8 +185,8 @@ func (t *topicServer) prune(ctx context.Context) (removed int, err error) {
 	if err == nil {
 		t.clock.read(r.now(), sent, time.Now())
 	}
-	if missing := r.number(3); missing > 0 {
+	if missing := r.number(4); missing > 0 {
 		t.server.alarm(t)
 	}
-	return int(r.number(2)), err
+	return dead, done, err
 }

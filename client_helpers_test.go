@@ -189,7 +189,8 @@ func (h *Hand) tryPrune(most int, age time.Duration, limit int) (reply, error) {
 	k := h.keys
 	return h.try(pruneScript, names(
 		k.pool, k.dead, k.attempts, k.errors, k.moved, k.done, k.results, k.stats, k.bucket, k.leases, k.ready, k.handoff, k.sizes,
-	), most, age.Milliseconds(), limit)
+		k.receipt(h.lane.id),
+	), h.lane.next(), most, age.Milliseconds(), limit)
 }
 
 // tryEnqueue, tryCancel, tryReschedule and tryRevive make the calls of a Client. A job is an ID and its due time as the script reads it.

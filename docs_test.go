@@ -190,7 +190,7 @@ func TestProseDefaultsAreTheRealOnes(t *testing.T) {
 		"Lease":        proseDuration(defaultServer.lease),
 		"Drain":        proseDuration(defaultServer.drain),
 		"Tick":         "and maximum " + proseDuration(defaultServer.tick),
-		"DeadLimit":    fmt.Sprintf("%d,%03d and %d days", defaultServer.deadCount/1000, defaultServer.deadCount%1000, defaultServer.deadAge/(24*time.Hour)),
+		"DeadLimit":    fmt.Sprintf("%s and %d days", thousands(defaultServer.deadCount), defaultServer.deadAge/(24*time.Hour)),
 		"Logger":       "slog.Default()",
 	}
 	require.Equal(t, defaultClient.prefix, defaultServer.prefix)
@@ -203,6 +203,15 @@ func TestProseDefaultsAreTheRealOnes(t *testing.T) {
 			require.Regexp(t, "(?m)^\\| `"+option+"`.* \\| "+regexp.QuoteMeta(value)+" \\|", operations, "table of options in docs/operations.md")
 		}
 	}
+}
+
+// thousands writes a number the way the documents do: 1,000,000.
+func thousands(n int) string {
+	digits := strconv.Itoa(n)
+	for at := len(digits) - 3; at > 0; at -= 3 {
+		digits = digits[:at] + "," + digits[at:]
+	}
+	return digits
 }
 
 // Limits that several documents name.

@@ -51,6 +51,9 @@ type ExpiredHook interface{ Expired(event RunEvent) }
 // ReturnedHook is called when a job is back in ready because its server stops.
 type ReturnedHook interface{ Returned(event RunEvent) }
 
+// PrunedHook is called when a server has removed dead or done jobs that are not to be kept any longer.
+type PrunedHook interface{ Pruned(event PruneEvent) }
+
 // ScriptHook is called after every script call, with Redis's part and the network's in Duration.
 type ScriptHook interface{ Script(event ScriptEvent) }
 
@@ -82,6 +85,13 @@ type RunEvent struct {
 // Lateness is the time from Due to Start by Redis's clock.
 func (e RunEvent) Lateness() time.Duration { return e.Start.Sub(e.Due) }
 
+// PruneEvent is what a PrunedHook is told: of one topic, how many dead jobs were removed by [DeadLimit], which no one will ever run,
+// and how many done ones whose [Retention] is over. At most 500 of each, so after an incident there are many events.
+type PruneEvent struct {
+	Topic      string
+	Dead, Done int
+}
+
 // ScriptEvent is what a ScriptHook is told.
 type ScriptEvent struct {
 	Name     string // of the file in lua/, without its ending
@@ -96,6 +106,7 @@ type hooks struct {
 	enqueue  []EnqueueHook
 	enqueued []EnqueuedHook
 	script   []ScriptHook
+	pruned   []PrunedHook
 	started  []func(RunEvent)
 	outcome  map[Outcome][]func(RunEvent)
 	trouble  func(recovered any) // called when a hook panics; nil: ignored
@@ -114,6 +125,9 @@ func (h *hooks) add(list []Hook) (errs []error) {
 		}
 		if x, ok := hook.(ScriptHook); note(ok) {
 			h.script = append(h.script, x)
+		}
+		if x, ok := hook.(PrunedHook); note(ok) {
+			h.pruned = append(h.pruned, x)
 		}
 		if x, ok := hook.(StartedHook); note(ok) {
 			h.started = append(h.started, x.Started)
@@ -188,6 +202,12 @@ func (h *hooks) fireStarted(event RunEvent) {
 func (h *hooks) fireOutcome(event RunEvent) {
 	for _, f := range h.outcome[event.Outcome] {
 		h.apart(func() { f(event) })
+	}
+}
+
+func (h *hooks) firePruned(event PruneEvent) {
+	for _, x := range h.pruned {
+		h.apart(func() { x.Pruned(event) })
 	}
 }
 

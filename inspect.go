@@ -214,7 +214,7 @@ type TopicInfo struct {
 
 var counters = []Counter{
 	CounterEnqueued, CounterTaken, CounterAcked, CounterRetried, CounterSnoozed, CounterBuried, CounterCancelled,
-	CounterExpired, CounterReclaimed, CounterReturned, CounterRevived, CounterDropped, CounterPruned, CounterMended,
+	CounterExpired, CounterReclaimed, CounterReturned, CounterRevived, CounterDropped, CounterPrunedDead, CounterPrunedDone, CounterMended,
 	CounterFired, CounterSkipped, CounterMissed,
 }
 

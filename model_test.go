@@ -288,7 +288,7 @@ func (m *model) extend(id string, lease int, ending int64) string {
 	return "o"
 }
 
-func (m *model) prune(most int, age int64, limit int) (removed int) {
+func (m *model) prune(most int, age int64, limit int) (dead, done int) {
 	old := m.upTo(inDead, m.now()-age, limit)
 	if dead := m.sorted(inDead); len(old) == 0 && len(dead) > most {
 		old = dead[:min(len(dead)-most, limit)]
@@ -296,18 +296,18 @@ func (m *model) prune(most int, age int64, limit int) (removed int) {
 	for _, id := range old {
 		delete(m.jobs, id)
 	}
-	removed = len(old)
 	for _, id := range slices.SortedFunc(maps.Keys(m.done), func(a, b string) int {
 		if x, y := m.done[a].until, m.done[b].until; x != y {
 			return int(x - y)
 		}
 		return strings.Compare(a, b)
 	}) {
-		if removed-len(old) < limit && m.done[id].until <= m.now() {
+		if done < limit && m.done[id].until <= m.now() {
 			delete(m.done, id)
-			removed++
+			done++
 		}
 	}
-	m.stats["pruned"] += int64(removed)
-	return removed
+	m.stats["pruned_dead"] += int64(len(old))
+	m.stats["pruned_done"] += int64(done)
+	return len(old), done
 }

@@ -266,7 +266,7 @@ var defaultServer = serverOptions{
 	lease:       30 * time.Second,
 	drain:       20 * time.Second,
 	tick:        maxTick,
-	deadCount:   10_000,
+	deadCount:   1_000_000,
 	deadAge:     90 * 24 * time.Hour,
 }
 
@@ -382,12 +382,13 @@ func Tick(d time.Duration) ServerOption {
 	return duration("Tick", d, 10*time.Millisecond, maxTick, func(o *serverOptions) { o.tick = d })
 }
 
-// DeadLimit sets how many dead jobs of a topic are kept, and how long; default 10,000 and 90 days. The oldest go first. Count from 0
-// to 1,000,000, age from 1 s to 100 years. With servers of different limits the strictest wins.
+// DeadLimit sets how many dead jobs of a topic are kept, and for how long. Those over it are deleted for good, the oldest first: that is
+// logged as a warning with their number, counted ([CounterPrunedDead]), and told to a [PrunedHook]. Default 1,000,000 and 90 days. Range: 0 to
+// 10,000,000 jobs, 1 s to 100 years. Every server of a topic deletes what is over its own limit, so the strictest server wins.
 func DeadLimit(count int, age time.Duration) ServerOption {
 	return serverOption(func(o *serverOptions) {
-		if count < 0 || count > 1_000_000 || age < time.Second || age > maxDelay {
-			o.errs = append(o.errs, fmt.Errorf("DeadLimit(%d, %v): must be 0 to 1000000 jobs and 1s to %v", count, age, maxDelay))
+		if count < 0 || count > 10_000_000 || age < time.Second || age > maxDelay {
+			o.errs = append(o.errs, fmt.Errorf("DeadLimit(%d, %v): must be 0 to 10000000 jobs and 1s to %v", count, age, maxDelay))
 		}
 		o.deadCount, o.deadAge = count, age
 	})

@@ -175,7 +175,7 @@ func TestDefaults(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, serverOptions{
 		prefix: "delayq", concurrency: 10, lease: 30 * time.Second, drain: 20 * time.Second, tick: time.Second,
-		deadCount: 10_000, deadAge: 90 * 24 * time.Hour,
+		deadCount: 1_000_000, deadAge: 90 * 24 * time.Hour,
 	}, server)
 }
 
@@ -225,9 +225,9 @@ func TestServerOptions(t *testing.T) {
 		"Drain":       {[]ServerOption{Drain(0), Drain(24 * time.Hour)}, []ServerOption{Drain(-1), Drain(24*time.Hour + 1)}, "from 0s to 24h0m0s"},
 		"Tick":        {[]ServerOption{Tick(10 * time.Millisecond)}, []ServerOption{Tick(0), Tick(10*time.Millisecond - 1), Tick(time.Second + 1)}, "from 10ms to 1s"},
 		"DeadLimit": {
-			[]ServerOption{DeadLimit(0, time.Second), DeadLimit(1_000_000, hundredYears)},
-			[]ServerOption{DeadLimit(-1, time.Hour), DeadLimit(1_000_001, time.Hour), DeadLimit(1, time.Second-1), DeadLimit(1, hundredYears+1)},
-			"0 to 1000000 jobs",
+			[]ServerOption{DeadLimit(0, time.Second), DeadLimit(10_000_000, hundredYears)},
+			[]ServerOption{DeadLimit(-1, time.Hour), DeadLimit(10_000_001, time.Hour), DeadLimit(1, time.Second-1), DeadLimit(1, hundredYears+1)},
+			"0 to 10000000 jobs",
 		},
 		"Logger": {[]ServerOption{Logger(slog.New(slog.NewTextHandler(io.Discard, nil)))}, []ServerOption{Logger(nil)}, "Logger(nil)"},
 		"Hooks":  {[]ServerOption{Hooks(nothingHook{})}, []ServerOption{Hooks(struct{}{})}, "hook"},

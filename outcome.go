@@ -36,21 +36,22 @@ type Counter string
 
 // The counters of a topic. Those of runs have the names of their outcomes.
 const (
-	CounterEnqueued  Counter = "enqueued"
-	CounterTaken     Counter = "taken"
-	CounterAcked     Counter = "acked"
-	CounterRetried   Counter = "retried"
-	CounterSnoozed   Counter = "snoozed"
-	CounterBuried    Counter = "buried"
-	CounterCancelled Counter = "cancelled"
-	CounterExpired   Counter = "expired"
-	CounterReclaimed Counter = "reclaimed" // leases that ran out
-	CounterReturned  Counter = "returned"
-	CounterRevived   Counter = "revived"
-	CounterDropped   Counter = "dropped" // leases without a job
-	CounterPruned    Counter = "pruned"  // dead or done jobs that were not kept any longer
-	CounterMended    Counter = "mended"  // what Check has repaired
-	CounterFired     Counter = "fired"   // jobs made by schedules
-	CounterSkipped   Counter = "skipped" // slots of schedules that were not fired because of the Overlap
-	CounterMissed    Counter = "missed"  // slots of schedules that were not fired because of Missed
+	CounterEnqueued   Counter = "enqueued"
+	CounterTaken      Counter = "taken"
+	CounterAcked      Counter = "acked"
+	CounterRetried    Counter = "retried"
+	CounterSnoozed    Counter = "snoozed"
+	CounterBuried     Counter = "buried"
+	CounterCancelled  Counter = "cancelled"
+	CounterExpired    Counter = "expired"
+	CounterReclaimed  Counter = "reclaimed" // leases that ran out
+	CounterReturned   Counter = "returned"
+	CounterRevived    Counter = "revived"
+	CounterDropped    Counter = "dropped"     // leases without a job
+	CounterPrunedDead Counter = "pruned_dead" // dead jobs deleted by the [DeadLimit] of a server
+	CounterPrunedDone Counter = "pruned_done" // done jobs whose [Retention] is over
+	CounterMended     Counter = "mended"      // what Check has repaired
+	CounterFired      Counter = "fired"       // jobs made by schedules
+	CounterSkipped    Counter = "skipped"     // slots of schedules that were not fired because of the Overlap
+	CounterMissed     Counter = "missed"      // slots of schedules that were not fired because of Missed
 )

@@ -36,6 +36,8 @@ func TestScriptsSentTwice(t *testing.T) {
 		"reschedule dead":    func(h *Hand, _ Held) (reply, error) { return h.tryReschedule("dead", "+0") },
 		"reschedule none":    func(h *Hand, _ Held) (reply, error) { return h.tryReschedule("nobody", "+0") },
 		"revive none":        func(h *Hand, _ Held) (reply, error) { return h.tryRevive("ready") },
+		"prune":              func(h *Hand, _ Held) (reply, error) { return h.tryPrune(0, time.Hour, 500) },
+		"prune none":         func(h *Hand, _ Held) (reply, error) { return h.tryPrune(1, time.Hour, 500) },
 	}
 	for name, call := range breakable {
 		calls[name] = call

@@ -132,7 +132,7 @@ var (
 
 	//go:embed lua/prune.lua
 	pruneLua    string
-	pruneScript = newScript("prune", pruneLua, nowPart, measurePart)
+	pruneScript = newScript("prune", pruneLua, nowPart, receiptPart, measurePart)
 
 	//go:embed lua/check.lua
 	checkLua    string

@@ -273,6 +273,7 @@ type told struct {
 	mu      sync.Mutex
 	runs    map[string][]delayq.RunEvent
 	scripts []delayq.ScriptEvent
+	prunes  []delayq.PruneEvent
 }
 
 func (h *told) note(name string, e delayq.RunEvent) {
@@ -293,6 +294,22 @@ func (h *told) Cancelled(e delayq.RunEvent) { h.note("Cancelled", e) }
 func (h *told) LeaseLost(e delayq.RunEvent) { h.note("LeaseLost", e) }
 func (h *told) Expired(e delayq.RunEvent)   { h.note("Expired", e) }
 func (h *told) Returned(e delayq.RunEvent)  { h.note("Returned", e) }
+
+func (h *told) Pruned(e delayq.PruneEvent) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.prunes = append(h.prunes, e)
+}
+
+// pruned gives the events of Pruned, added up.
+func (h *told) pruned() (sum delayq.PruneEvent) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, e := range h.prunes {
+		sum.Topic, sum.Dead, sum.Done = e.Topic, sum.Dead+e.Dead, sum.Done+e.Done
+	}
+	return sum
+}
 
 func (h *told) Script(e delayq.ScriptEvent) {
 	h.mu.Lock()

@@ -145,6 +145,7 @@ func (panickyHook) LeaseLost(delayq.RunEvent) { panic(nil) }
 func (panickyHook) Returned(delayq.RunEvent)  { panic("returned") }
 func (panickyHook) Expired(delayq.RunEvent)   { panic("expired") }
 func (panickyHook) Script(delayq.ScriptEvent) { panic("script") }
+func (panickyHook) Pruned(delayq.PruneEvent)  { panic("pruned") }
 func (panickyHook) Enqueue(context.Context, *delayq.NewJob) {
 	panic("enqueue")
 }

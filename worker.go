@@ -25,6 +25,7 @@ type topicServer struct {
 	trouble     trouble
 	turns       turns // guarded by mu
 	firer       firer
+	pruner      pruner
 	waits       atomic.Bool // at the last promote a slot of some schedule waited for the end of a run
 
 	wake   chan struct{} // cuts the sleep of the promote loop short

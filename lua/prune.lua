@@ -13,17 +13,24 @@
 -- KEYS[11] ready     list of job ids, next one at the head
 -- KEYS[12] handoff   list of job ids between a server's wait and its take
 -- KEYS[13] sizes     hash, the size of the largest record
--- ARGV[1]  most      most dead jobs to keep
--- ARGV[2]  age       ms, how long a dead job is kept
--- ARGV[3]  limit     most jobs of each kind to remove, at most 1000 (unpack has a stack limit)
+-- KEYS[14] receipt   string, the last call of the lane that removed something, and its reply
+-- ARGV[1]  number    number of this call in its lane
+-- ARGV[2]  most      most dead jobs to keep
+-- ARGV[3]  age       ms, how long a dead job is kept
+-- ARGV[4]  limit     most jobs of each kind to remove, at most 1000 (unpack has a stack limit)
 --
 -- What needs a key of a wrong type is left out. Here such a key, also one that only serves bookkeeping, comes to light.
--- Returns {'ok', now, removed, missing, wrong}: removed of limit or more means ask again; missing is how many records there are more than
--- places, or places in bucket and dead more than records, in good health 0; wrong lists the keys of a wrong type. Cost: O(limit × log N).
+-- Returns {'ok', now, dead, done, missing, wrong}: how many of each kind this call has removed, and limit of one kind means ask again;
+-- missing is how many records there are more than places, or places in bucket and dead more than records, in good health 0; wrong
+-- lists the keys of a wrong type. A call that is sent again removes nothing and answers the same numbers of removed jobs, so that
+-- none goes unreported. Cost: O(limit × log N).
 local pool, dead, attempts, errors, moved = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local done, results, stats = KEYS[6], KEYS[7], KEYS[8]
-local bucket, leases, ready, handoff, sizes = KEYS[9], KEYS[10], KEYS[11], KEYS[12], KEYS[13]
-local most, age, limit = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
+local bucket, leases, ready, handoff = KEYS[9], KEYS[10], KEYS[11], KEYS[12]
+local sizes, receipt = KEYS[13], KEYS[14]
+local number, most, age, limit = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
+
+local told = replay(receipt, number)
 
 local records, buried, finished, kept = measure('HLEN', pool), measure('ZCARD', dead), measure('ZCARD', done), measure('HLEN', results)
 local delayed, leased, waits = measure('ZCARD', bucket), measure('ZCARD', leases), measure('LLEN', ready)
@@ -36,7 +43,7 @@ for _, book in ipairs({attempts, errors, moved}) do
 end
 
 local old, over = {}, {}
-if records >= 0 and buried > 0 then
+if not told and records >= 0 and buried > 0 then
   old = redis.call('ZRANGEBYSCORE', dead, '-inf', now - age, 'LIMIT', 0, limit)
   if #old == 0 and buried > most then
     old = redis.call('ZRANGE', dead, 0, math.min(buried - most, limit) - 1)
@@ -54,7 +61,7 @@ if records == 0 and noted > 0 then
   redis.call('DEL', sizes)
 end
 
-if finished > 0 and kept >= 0 then
+if not told and finished > 0 and kept >= 0 then
   over = redis.call('ZRANGEBYSCORE', done, '-inf', now, 'LIMIT', 0, limit)
 end
 if #over > 0 then
@@ -62,7 +69,12 @@ if #over > 0 then
   redis.call('ZREM', done, unpack(over))
 end
 if counters >= 0 then
-  redis.call('HINCRBY', stats, 'pruned', #old + #over)
+  if #old > 0 then
+    redis.call('HINCRBY', stats, 'pruned_dead', #old)
+  end
+  if #over > 0 then
+    redis.call('HINCRBY', stats, 'pruned_done', #over)
+  end
 end
 
 local missing = 0
@@ -70,4 +82,11 @@ if math.min(records, buried, delayed, leased, waits, handed) >= 0 then
   local places = delayed + redis.call('ZCOUNT', leases, '-inf', 9999999999999) + buried + waits + handed
   missing = math.max(0, records - places, delayed + buried - records) -- of those that were pruned both are counted
 end
-return {'ok', now, #old + #over, missing, wrong}
+if told then
+  local gone, ended = string.match(told, '^(%d+) (%d+)$')
+  return {'ok', now, tonumber(gone or 0), tonumber(ended or 0), missing, wrong}
+end
+if #old + #over > 0 then
+  remember(receipt, number, #old .. ' ' .. #over)
+end
+return {'ok', now, #old, #over, missing, wrong}
