@@ -4,12 +4,17 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"reflect"
 	"time"
 )
 
-// A Hook is told of events. It has one or more of the methods of the hook interfaces below; a value that has none is an error from
-// the first call. Hooks are called in the order they were given, and what talks to Redis waits for some of them: they must be
-// quick and safe for concurrent use. One that panics is reported to the Logger and otherwise ignored. One that calls runtime.Goexit ends
+// A Hook is called when something happens. It has one or more of the methods of the hook interfaces below. Those of
+// EnqueueHook and EnqueuedHook are called by a [Client], that of ScriptHook by both, all others by a [Server]. It is an
+// error from the first call to give NewClient or NewServer a value without a method that it calls, or a value that has a
+// method with the name of a hook's and another signature. One value with methods of both sides may be given to both.
+//
+// Hooks are called in the order they were given, and what talks to Redis waits for some of them: they must be quick and
+// safe for concurrent use. One that panics is reported to the Logger and otherwise ignored. One that calls runtime.Goexit ends
 // nothing but itself, only Started ends its run (as a failure), and Enqueue and Enqueued the goroutine of the caller.
 type Hook any
 
@@ -112,58 +117,85 @@ type hooks struct {
 	trouble  func(recovered any) // called when a hook panics; nil: ignored
 }
 
-// add sorts hooks in and tells which are none.
-func (h *hooks) add(list []Hook) (errs []error) {
+// A side is who calls a hook.
+type side int
+
+const (
+	clientSide side = 1 << iota
+	serverSide
+)
+
+// makers says which constructor takes the hooks of a side.
+var makers = map[side]string{clientSide: "NewClient", serverSide: "NewServer"}
+
+// hookKinds are the hook interfaces, each of one method: who calls it, and how a hook that has it is kept.
+var hookKinds = []struct {
+	side side
+	kind reflect.Type
+	keep func(h *hooks, hook Hook)
+}{
+	{clientSide, reflect.TypeFor[EnqueueHook](), func(h *hooks, x Hook) { h.enqueue = append(h.enqueue, x.(EnqueueHook)) }},
+	{clientSide, reflect.TypeFor[EnqueuedHook](), func(h *hooks, x Hook) { h.enqueued = append(h.enqueued, x.(EnqueuedHook)) }},
+	{clientSide | serverSide, reflect.TypeFor[ScriptHook](), func(h *hooks, x Hook) { h.script = append(h.script, x.(ScriptHook)) }},
+	{serverSide, reflect.TypeFor[PrunedHook](), func(h *hooks, x Hook) { h.pruned = append(h.pruned, x.(PrunedHook)) }},
+	{serverSide, reflect.TypeFor[StartedHook](), func(h *hooks, x Hook) { h.started = append(h.started, x.(StartedHook).Started) }},
+	{serverSide, reflect.TypeFor[DoneHook](), func(h *hooks, x Hook) { h.on(OutcomeAcked, x.(DoneHook).Done) }},
+	{serverSide, reflect.TypeFor[RetriedHook](), func(h *hooks, x Hook) { h.on(OutcomeRetried, x.(RetriedHook).Retried) }},
+	{serverSide, reflect.TypeFor[SnoozedHook](), func(h *hooks, x Hook) { h.on(OutcomeSnoozed, x.(SnoozedHook).Snoozed) }},
+	{serverSide, reflect.TypeFor[BuriedHook](), func(h *hooks, x Hook) { h.on(OutcomeBuried, x.(BuriedHook).Buried) }},
+	{serverSide, reflect.TypeFor[CancelledHook](), func(h *hooks, x Hook) { h.on(OutcomeCancelled, x.(CancelledHook).Cancelled) }},
+	{serverSide, reflect.TypeFor[LeaseLostHook](), func(h *hooks, x Hook) { h.on(OutcomeLeaseLost, x.(LeaseLostHook).LeaseLost) }},
+	{serverSide, reflect.TypeFor[ExpiredHook](), func(h *hooks, x Hook) { h.on(OutcomeExpired, x.(ExpiredHook).Expired) }},
+	{serverSide, reflect.TypeFor[ReturnedHook](), func(h *hooks, x Hook) { h.on(OutcomeReturned, x.(ReturnedHook).Returned) }},
+}
+
+// add keeps the hooks of a list that this side calls, and tells what is wrong with the others.
+func (h *hooks) add(list []Hook, here side) (errs []error) {
 	for _, hook := range list {
-		known := false
-		note := func(ok bool) bool { known = known || ok; return ok }
-		if x, ok := hook.(EnqueueHook); note(ok) {
-			h.enqueue = append(h.enqueue, x)
-		}
-		if x, ok := hook.(EnqueuedHook); note(ok) {
-			h.enqueued = append(h.enqueued, x)
-		}
-		if x, ok := hook.(ScriptHook); note(ok) {
-			h.script = append(h.script, x)
-		}
-		if x, ok := hook.(PrunedHook); note(ok) {
-			h.pruned = append(h.pruned, x)
-		}
-		if x, ok := hook.(StartedHook); note(ok) {
-			h.started = append(h.started, x.Started)
-		}
-		if x, ok := hook.(DoneHook); note(ok) {
-			h.on(OutcomeAcked, x.Done)
-		}
-		if x, ok := hook.(RetriedHook); note(ok) {
-			h.on(OutcomeRetried, x.Retried)
-		}
-		if x, ok := hook.(SnoozedHook); note(ok) {
-			h.on(OutcomeSnoozed, x.Snoozed)
-		}
-		if x, ok := hook.(BuriedHook); note(ok) {
-			h.on(OutcomeBuried, x.Buried)
-		}
-		if x, ok := hook.(CancelledHook); note(ok) {
-			h.on(OutcomeCancelled, x.Cancelled)
-		}
-		if x, ok := hook.(LeaseLostHook); note(ok) {
-			h.on(OutcomeLeaseLost, x.LeaseLost)
-		}
-		if x, ok := hook.(ExpiredHook); note(ok) {
-			h.on(OutcomeExpired, x.Expired)
-		}
-		if x, ok := hook.(ReturnedHook); note(ok) {
-			h.on(OutcomeReturned, x.Returned)
-		}
-		switch {
-		case hook == nil:
+		if isNil(hook) {
 			errs = append(errs, errors.New("a hook is nil"))
-		case !known:
+			continue
+		}
+		v := reflect.ValueOf(hook)
+		var sides side
+		wrong := false
+		for _, k := range hookKinds {
+			method := k.kind.Method(0)
+			if v.Type().Implements(k.kind) {
+				sides |= k.side
+				if k.side&here != 0 {
+					k.keep(h, hook)
+				}
+			} else if reflect.PointerTo(v.Type()).Implements(k.kind) {
+				wrong = true
+				errs = append(errs, fmt.Errorf("hook of type %T: its method %s has a pointer receiver: give a pointer", hook, method.Name))
+			} else if has := v.MethodByName(method.Name); has.IsValid() {
+				wrong = true
+				errs = append(errs, fmt.Errorf("hook of type %T: its method %s is a %v, that of a hook must be a %v",
+					hook, method.Name, has.Type(), method.Type))
+			}
+		}
+		switch there := (clientSide | serverSide) ^ here; {
+		case sides&here != 0 || wrong:
+		case sides != 0:
+			errs = append(errs, fmt.Errorf("hook of type %T has no method that %s calls: give it to %s", hook, makers[here], makers[there]))
+		default:
 			errs = append(errs, fmt.Errorf("hook of type %T has none of the hook methods", hook))
 		}
 	}
 	return errs
+}
+
+// isNil reports whether v is nil, or a nil pointer or function of whatever type.
+func isNil(v any) bool {
+	switch r := reflect.ValueOf(v); r.Kind() {
+	case reflect.Invalid:
+		return true
+	case reflect.Pointer, reflect.Func:
+		return r.IsNil()
+	default:
+		return false
+	}
 }
 
 func (h *hooks) on(outcome Outcome, f func(RunEvent)) {

@@ -299,8 +299,13 @@ type HooksOption []Hook
 // Hooks adds hooks; see Hook. Given several times, all of them count.
 func Hooks(hooks ...Hook) HooksOption { return hooks }
 
-func (h HooksOption) applyClient(o *clientOptions) { o.errs = append(o.errs, o.hooks.add(h)...) }
-func (h HooksOption) applyServer(o *serverOptions) { o.errs = append(o.errs, o.hooks.add(h)...) }
+func (h HooksOption) applyClient(o *clientOptions) {
+	o.errs = append(o.errs, o.hooks.add(h, clientSide)...)
+}
+
+func (h HooksOption) applyServer(o *serverOptions) {
+	o.errs = append(o.errs, o.hooks.add(h, serverSide)...)
+}
 
 // MaxPayload sets the largest payload Enqueue takes, in bytes; default 1 MiB, at most 64 MiB. Redis holds every payload in
 // memory and copies it while other calls wait.
