@@ -244,6 +244,19 @@ func TestProseReadmeCodeIsTheExample(t *testing.T) {
 	require.LessOrEqual(t, strings.Count(block, "\n")+1, 25)
 }
 
+// What docs/operations.md says about cancelling many jobs is what TestRecipeForWrongJobs runs.
+func TestProseRecipeIsTheTest(t *testing.T) {
+	_, after, _ := strings.Cut(proseFile(t, "docs/operations.md"), "\n### Cancelling many jobs\n")
+	_, after, _ = strings.Cut(after, "\n```go\n")
+	block, _, found := strings.Cut(after, "\n```\n")
+	require.True(t, found)
+	_, after, _ = strings.Cut(proseFile(t, "list_test.go"), "\nfunc cancelWrong(")
+	_, after, _ = strings.Cut(after, "{\n")
+	body, _, found := strings.Cut(after, "\n}\n")
+	require.True(t, found)
+	require.Equal(t, regexp.MustCompile(`(?m)^\t`).ReplaceAllString(body, ""), block)
+}
+
 func TestProseRootDependsOnFiveModules(t *testing.T) {
 	_, after, _ := strings.Cut(proseFile(t, "go.mod"), "require (")
 	block, _, _ := strings.Cut(after, "\n)")

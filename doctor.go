@@ -380,7 +380,7 @@ func (d *doctor) lookUp(ctx context.Context, ids []string) (r reply, err error) 
 		}
 	}
 	err = d.paced(ctx, func(ctx context.Context) (err error) {
-		r, err = d.call.lookUp(ctx, &k, checkBytes, ids)
+		r, err = d.call.lookUp(ctx, &k, checkBytes, -1, ids)
 		return err
 	})
 	if err == nil && len(r.list(2)) == 0 {

@@ -8,8 +8,6 @@ import (
 	"slices"
 	"strconv"
 	"time"
-
-	"github.com/redis/go-redis/v9"
 )
 
 // finishedRun is what is kept of a done job beside its record, as JSON.
@@ -33,7 +31,7 @@ func (c *Client) Get(ctx context.Context, topic, id string) (*JobInfo, error) {
 	if err := errors.Join(c.ready(topic, id), checkContext(ctx)); err != nil {
 		return nil, fmt.Errorf("get topic %q: %w", topic, err)
 	}
-	list, err := c.get(ctx, topic, []string{id})
+	list, err := c.get(ctx, topic, -1, []string{id})
 	if err != nil {
 		return nil, err
 	}
@@ -43,27 +41,37 @@ func (c *Client) Get(ctx context.Context, topic, id string) (*JobInfo, error) {
 	return list[0], nil
 }
 
-// get looks up jobs, at most 1,000, and leaves out those that do not exist.
-func (c *Client) get(ctx context.Context, topic string, ids []string) ([]*JobInfo, error) {
-	r, err := c.scripts.lookUp(ctx, newKeys(c.o.prefix, topic), 0, ids)
-	if err != nil {
-		return nil, err
-	}
+// get looks up jobs, and leaves out those that do not exist. Of each record it reads cut bytes, -1 for
+// all. One call reads no more than is good for Redis, so large jobs take several.
+func (c *Client) get(ctx context.Context, topic string, cut int, ids []string) ([]*JobInfo, error) {
 	var list []*JobInfo
-	for i, id := range ids {
-		at := func(column int) string { return r.list(2 + column).text(i) }
-		info := describe(topic, id, at)
-		if info != nil {
-			list = append(list, info)
+	k := newKeys(c.o.prefix, topic)
+	for ask := listJobs; len(ids) > 0; {
+		some := ids[:min(len(ids), ask)]
+		r, err := c.scripts.lookUp(ctx, k, callBytes, cut, some)
+		if err != nil {
+			return nil, err
 		}
+		told := min(len(r.list(2)), len(some))
+		if told == 0 {
+			return nil, fmt.Errorf("get topic %q: %w", topic, errReply)
+		}
+		for i, id := range some[:told] {
+			at := func(column int) string { return r.list(2 + column).text(i) }
+			if info := describe(topic, id, cut, at); info != nil {
+				list = append(list, info)
+			}
+		}
+		ids = ids[told:]
+		ask = 2 * told // the IDs of jobs that the answer has no room for would be sent for nothing
 	}
 	return list, nil
 }
 
-// lookUp is one call of the get script. With bytes other than 0 the answer may be about the first of ids only.
-func (c caller) lookUp(ctx context.Context, k *keys, bytes int, ids []string) (reply, error) {
-	args := make([]any, 1, 1+len(ids))
-	args[0] = bytes
+// lookUp is one call of the get script. The answer may be about the first of ids only.
+func (c caller) lookUp(ctx context.Context, k *keys, bytes, cut int, ids []string) (reply, error) {
+	args := make([]any, 2, 2+len(ids))
+	args[0], args[1] = bytes, cut
 	for _, id := range ids {
 		args = append(args, id)
 	}
@@ -85,8 +93,9 @@ const (
 	columnResult
 )
 
-// describe makes a JobInfo of one line of what get.lua answers, nil if there is no such job.
-func describe(topic, id string, at func(column int) string) *JobInfo {
+// describe makes a JobInfo of one line of what get.lua answers, nil if there is no such job. Of a record
+// that was cut it leaves out the payload, also if all of it is there.
+func describe(topic, id string, cut int, at func(column int) string) *JobInfo {
 	raw := at(columnRecord)
 	info := &JobInfo{Job: Job{Topic: topic, ID: id}}
 	attempts, _ := strconv.Atoi(at(columnAttempts)) // "" is none
@@ -104,10 +113,13 @@ func describe(topic, id string, at func(column int) string) *JobInfo {
 		return nil
 	}
 	info.nonce = nonceOf(raw)
-	if rec, err := decodeRecord(raw); err != nil {
+	if rec, err := decodeHead(raw, cut < 0 || len(raw) < cut); err != nil {
 		info.Undecodable, info.Raw = err, []byte(raw)
 	} else {
-		info.Payload, info.Headers, info.Retries, info.PayloadSize = rec.payload, rec.opts.headers, rec.opts.retry, rec.size
+		info.Headers, info.Retries, info.PayloadSize = rec.opts.headers, rec.opts.retry, rec.size
+		if cut < 0 {
+			info.Payload = rec.payload
+		}
 		info.EnqueuedAt, info.Due = msTime(rec.enqueuedAt), msTime(rec.due)
 		if ofSchedule(raw) {
 			info.scheduledFor(id)
@@ -143,53 +155,91 @@ func scoreTime(score string) time.Time {
 	return msTime(int64(ms))
 }
 
-// List tells of the jobs of a topic in one state, at most limit of them (1 to 1,000) after the first offset: scheduled ones by due
-// time, ready ones in the order in which they will be taken (one that is just on its way to a server may be missing), running ones by the end of their lease, dead ones the latest first, done
-// ones by the time until which they are kept. Jobs that change their state meanwhile may be missing or stand twice on two pages.
-func (c *Client) List(ctx context.Context, topic string, state State, offset, limit int) ([]*JobInfo, error) {
+const (
+	listJobs = 1000 // the most jobs that one call looks at
+
+	// recordHead is more than a record has in front of its payload: msgpack adds to short headers as much as they have.
+	recordHead = 3 * maxHeaderLen
+)
+
+// A ListOption says what List tells of each job.
+type ListOption func(*listOptions)
+
+type listOptions struct{ cut int }
+
+// WithPayload makes List tell the payloads too. All those of a page are in memory then, so ask for few jobs at a
+// time where payloads may be large. Default: [JobInfo.Payload] is nil and [JobInfo.PayloadSize] says how large it is;
+// [Client.Get] tells it of one job.
+func WithPayload() ListOption { return func(o *listOptions) { o.cut = -1 } }
+
+// List tells of the jobs of a topic in one state: at most limit of them (1 to 1,000), after the first offset of that
+// state. A page that has fewer than limit jobs is the last one.
+//
+// Scheduled jobs come by due time; ready ones in the order in which they will be taken (one that is just on its way to
+// a server may be missing); running ones by the end of their lease; dead ones the latest first; done ones by the time
+// until which they are kept. Jobs that change their state meanwhile may be missing, or stand on two pages. Whoever
+// cancels what List tells asks for the page at offset 0 again, until it is empty: an offset would pass over as many
+// jobs as were cancelled.
+//
+// It makes several calls to Redis, each of which looks at up to 1,000 entries and reads about 1 MiB and one job. Cost:
+// O(log(jobs) + limit), and for ready jobs O(offset + limit + what cancelled jobs have left behind in front of them).
+func (c *Client) List(ctx context.Context, topic string, state State, offset, limit int, opts ...ListOption) ([]*JobInfo, error) {
 	err := errors.Join(c.ready(topic, ""), checkContext(ctx))
-	if offset < 0 || limit < 1 || limit > 1000 {
-		err = errors.Join(err, fmt.Errorf("%w: List from %d, %d jobs: must be from 0 on and 1 to 1000", ErrInvalid, offset, limit))
+	if offset < 0 || limit < 1 || limit > listJobs {
+		err = errors.Join(err, fmt.Errorf("%w: List from %d, %d jobs: must be from 0 on and 1 to %d", ErrInvalid, offset, limit, listJobs))
+	}
+	if !slices.Contains([]State{StateScheduled, StateReady, StateRunning, StateDead, StateDone}, state) {
+		err = errors.Join(err, fmt.Errorf("%w: state %q", ErrInvalid, state))
+	}
+	o := listOptions{cut: recordHead}
+	for _, opt := range opts {
+		if opt == nil {
+			err = errors.Join(err, fmt.Errorf("%w: a list option is nil", ErrInvalid))
+			continue
+		}
+		opt(&o)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("list topic %q: %w", topic, err)
 	}
+
 	k := newKeys(c.o.prefix, topic)
-	first, last := int64(offset), int64(offset+limit-1)
-	var ids []string
-	switch state {
-	case StateScheduled:
-		ids, err = c.rdb.ZRange(ctx, k.bucket, first, last).Result()
-	case StateReady:
-		ids, err = c.rdb.LRange(ctx, k.ready, first, last).Result()
-	case StateRunning:
-		ids, err = c.rdb.ZRangeByScore(ctx, k.leases, &redis.ZRangeBy{ // without the anchor, whose score is +inf
-			Min: "-inf", Max: strconv.FormatInt(maxDueMS, 10), Offset: first, Count: int64(limit),
-		}).Result()
-	case StateDead:
-		ids, err = c.rdb.ZRevRange(ctx, k.dead, first, last).Result()
-	case StateDone:
-		ids, err = c.rdb.ZRange(ctx, k.done, first, last).Result()
-	default:
-		err = fmt.Errorf("%w: state %q", ErrInvalid, state)
+	at, skip := offset, 0
+	if state == StateReady { // an offset into the list would count what is no job
+		at, skip = 0, offset
 	}
-	if err != nil {
-		return nil, fmt.Errorf("list topic %q: %w", topic, c.scripts.blame(ctx, err, k.bucket, k.ready, k.leases, k.dead, k.done))
+	var list []*JobInfo
+	seen := make(map[string]bool) // an ID can stand in ready twice
+	for look := min(skip+limit, listJobs); ; look = listJobs {
+		r, err := c.scripts.call(ctx, listScript, topic, look, names(k.pool, k.bucket, k.ready, k.leases, k.dead, k.done), string(state), at, look)
+		if err != nil {
+			return nil, err
+		}
+		ids := slices.DeleteFunc(r.list(3).texts(), func(id string) bool {
+			again := seen[id]
+			seen[id] = true
+			return again
+		})
+		over := min(skip, len(ids))
+		skip, ids = skip-over, ids[over:]
+		for len(ids) > 0 && len(list) < limit {
+			some := ids[:min(len(ids), limit-len(list))]
+			infos, err := c.get(ctx, topic, o.cut, some)
+			if err != nil {
+				return nil, err
+			}
+			for _, info := range infos {
+				if info.State == state { // else it has gone on meanwhile
+					list = append(list, info)
+				}
+			}
+			ids = ids[len(some):]
+		}
+		looked := int(r.number(2))
+		if at += looked; len(list) == limit || looked < look {
+			return list, nil
+		}
 	}
-	if len(ids) == 0 {
-		return nil, nil
-	}
-	list, err := c.get(ctx, topic, ids)
-	if err != nil {
-		return nil, err
-	}
-	// What stands in ready can be a left-over of a job that is elsewhere by now, or stand there twice.
-	seen := make(map[string]bool, len(list))
-	return slices.DeleteFunc(list, func(info *JobInfo) bool {
-		wrong := info.State != state || seen[info.ID]
-		seen[info.ID] = true
-		return wrong
-	}), nil
 }
 
 // TopicInfo is what a topic holds, and what has happened in it since its first job.

@@ -92,7 +92,8 @@ type JobInfo struct {
 	PayloadSize int
 	Errors      []AttemptError // the first and the newest ten, oldest first
 
-	// Undecodable is set if the record cannot be read: by this release (it is a newer one's) or at all. Raw then holds it.
+	// Undecodable is set if the record cannot be read: by this release (it is a newer one's) or at all. Raw then holds
+	// it, or the first 48 KiB of it if [Client.List] was to tell no payloads.
 	Undecodable error
 	Raw         []byte
 }

@@ -132,7 +132,10 @@ func nonceOf(raw string) string {
 }
 
 // decodeRecord reads a record. Whatever the bytes are, it returns an error rather than panicking.
-func decodeRecord(raw string) (r record, err error) {
+func decodeRecord(raw string) (record, error) { return decodeHead(raw, true) }
+
+// decodeHead reads a record, or if it is not whole what stands in front of the payload.
+func decodeHead(raw string, whole bool) (r record, err error) {
 	if len(raw) < headLen+stampLen {
 		return r, fmt.Errorf("record of %d bytes is too short", len(raw))
 	}
@@ -149,7 +152,7 @@ func decodeRecord(raw string) (r record, err error) {
 	if r.enqueuedAt, err = decodeStamp(raw[headLen:]); err != nil {
 		return r, fmt.Errorf("enqueueing time of record: %w", err)
 	}
-	if err := r.decodeTail(raw[headLen+stampLen:]); err != nil {
+	if err := r.decodeTail(raw[headLen+stampLen:], whole); err != nil {
 		return r, fmt.Errorf("decode record: %w", err)
 	}
 	r.due = r.opts.due(r.enqueuedAt)
@@ -167,7 +170,7 @@ func decodeStamp(s string) (int64, error) {
 	return ms, nil
 }
 
-func (r *record) decodeTail(tail string) error {
+func (r *record) decodeTail(tail string, whole bool) error {
 	raw := []byte(tail)
 	in := readers.Get().(*bytes.Reader)
 	defer readers.Put(in)
@@ -180,14 +183,16 @@ func (r *record) decodeTail(tail string) error {
 	if r.size, err = decodeOptions(dec, &r.opts); err != nil {
 		return err
 	}
-	n, err := dec.DecodeBytesLen()
-	if err != nil {
-		return fmt.Errorf("payload: %w", err)
+	if whole {
+		n, err := dec.DecodeBytesLen()
+		if err != nil {
+			return fmt.Errorf("payload: %w", err)
+		}
+		if n != in.Len() || n != r.size {
+			return fmt.Errorf("payload of %d bytes, %d announced", in.Len(), n)
+		}
+		r.payload = raw[len(raw)-n:]
 	}
-	if n != in.Len() || n != r.size {
-		return fmt.Errorf("payload of %d bytes, %d announced", in.Len(), n)
-	}
-	r.payload = raw[len(raw)-n:]
 	if r.opts.backoffMin < 1 || r.opts.backoffMax < r.opts.backoffMin || r.opts.backoffMax > ceilMS(maxDelay) {
 		return fmt.Errorf("backoff from %d to %d ms", r.opts.backoffMin, r.opts.backoffMax)
 	}

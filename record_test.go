@@ -216,7 +216,9 @@ func FuzzRecord(f *testing.F) {
 		if first, rest, ok := cutNetstring(raw); ok {
 			require.LessOrEqual(t, len(first)+len(rest), len(raw))
 		}
-		describe("topic", "id", func(int) string { return raw })
+		for _, cut := range []int{-1, 0, len(raw), recordHead} {
+			describe("topic", "id", cut, func(int) string { return raw })
+		}
 	})
 }
 

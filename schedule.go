@@ -519,7 +519,7 @@ func (c *Client) upToDate(ctx context.Context, topic, name string, read bool, do
 func (c *Client) describe(ctx context.Context, topic string, size int, which ...string) (reply, error) {
 	k := newKeys(c.o.prefix, topic)
 	args := make([]any, 2, 2+len(which))
-	args[0], args[1] = size, describeBytes
+	args[0], args[1] = size, callBytes
 	for _, name := range which {
 		args = append(args, name)
 	}

@@ -142,11 +142,10 @@ func (c *Client) ScheduleInfo(ctx context.Context, topic, name string) (*Schedul
 	return list[0], nil
 }
 
-// schedulesPage is the most schedules one call describes, describeBytes the most bytes it reads for that, and definitionHead how much of a
-// definition it answers: all but the payload.
+// schedulesPage is the most schedules one call describes, and definitionHead how much of a definition it answers: all but
+// the payload.
 const (
 	schedulesPage  = 100
-	describeBytes  = 2 << 20                       // of definitions, payloads too: Redis has no way to read the beginning only
 	definitionHead = 3*maxHeaderLen + 6*maxCronLen // msgpack adds to short headers as much as they have
 )
 

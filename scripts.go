@@ -122,6 +122,10 @@ var (
 	getLua    string
 	getScript = newScript("get", getLua, nowPart)
 
+	//go:embed lua/list.lua
+	listLua    string
+	listScript = newScript("list", listLua, nowPart)
+
 	//go:embed lua/inspect.lua
 	inspectLua    string
 	inspectScript = newScript("inspect", inspectLua, nowPart)
@@ -177,7 +181,7 @@ var (
 
 var allScripts = []*script{
 	enqueueScript, replaceScript, promoteScript, watchScript, takeScript, extendScript, ackScript, retryScript, snoozeScript, returnScript, buryScript,
-	cancelScript, rescheduleScript, reviveScript, getScript, inspectScript, pauseScript, pruneScript, checkScript, mendScript, heartbeatScript,
+	cancelScript, rescheduleScript, reviveScript, getScript, listScript, inspectScript, pauseScript, pruneScript, checkScript, mendScript, heartbeatScript,
 	scheduleScript, unscheduleScript, suspendScript, triggerScript, dueScript, fireScript, describeScript,
 }
 

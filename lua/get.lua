@@ -9,31 +9,44 @@
 -- KEYS[7]   moved     hash, job id to its present due time, if that is not the record's
 -- KEYS[8]   done      zset, job id scored by the time until which it is kept
 -- KEYS[9]   results   hash, job id to what is kept of it
--- ARGV[1]   bytes     how many bytes of records, errors and results to read at most, but one job in any case; 0: no limit
--- ARGV[2..] ids       the jobs, at most 1,000
+-- ARGV[1]   bytes     how many bytes of records, errors and results to read at most, but one job in any case
+-- ARGV[2]   cut       how many bytes of each record to answer, -1 for all
+-- ARGV[3..] ids       the jobs, at most 1,000
 --
+-- Redis has no way to read a part of a record: with cut it is read in whole, and not sent.
 -- Returns {'ok', now, records, due times, lease ends, burials, attempts, errors, moved, kept until, results}: nine lists,
--- each with one value (or nothing) a job; with bytes maybe not of all jobs, but of the first ones. Cost: O(jobs).
+-- each with one value (or nothing) for each of the first jobs, as many as bytes allows. Cost: O(jobs).
 local pool, bucket, leases, dead, attempts = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local errors, moved, done, results = KEYS[6], KEYS[7], KEYS[8], KEYS[9]
-local bytes, ids, first = tonumber(ARGV[1]), ARGV, 2
+local bytes, cut = tonumber(ARGV[1]), tonumber(ARGV[2])
+local ids, first = ARGV, 3
 
 local some, size = {}, 0
 for i = first, #ids do
-  if bytes > 0 then
-    for _, hash in ipairs({pool, errors, results}) do
-      size = size + redis.call('HSTRLEN', hash, ids[i])
-    end
-    if size > bytes and i > first then
-      break
-    end
+  for _, hash in ipairs({pool, errors, results}) do
+    size = size + redis.call('HSTRLEN', hash, ids[i])
+  end
+  if size > bytes and i > first then
+    break
   end
   some[#some + 1] = ids[i]
 end
 
+-- cut_all cuts what stands for each job, if there is anything.
+local function cut_all(list, most)
+  for i = 1, #some do
+    list[i] = list[i] and string.sub(list[i], 1, most)
+  end
+  return list
+end
+
+local records, kept = redis.call('HMGET', pool, unpack(some)), redis.call('HMGET', results, unpack(some))
+if cut >= 0 then
+  records, kept = cut_all(records, cut), cut_all(kept, cut + 1024) -- the record, and before it up to 1 KiB about the run
+end
 return {
   'ok', now,
-  redis.call('HMGET', pool, unpack(some)),
+  records,
   redis.call('ZMSCORE', bucket, unpack(some)),
   redis.call('ZMSCORE', leases, unpack(some)),
   redis.call('ZMSCORE', dead, unpack(some)),
@@ -41,5 +54,5 @@ return {
   redis.call('HMGET', errors, unpack(some)),
   redis.call('HMGET', moved, unpack(some)),
   redis.call('ZMSCORE', done, unpack(some)),
-  redis.call('HMGET', results, unpack(some)),
+  kept,
 }

@@ -1,0 +1,190 @@
+package delayq_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/delayq/delayq"
+	"github.com/delayq/delayq/internal/redistest"
+)
+
+// What cancelled jobs leave behind in ready takes no place on a page and counts for no offset.
+func TestListPagesAreFull(t *testing.T) {
+	eachClient(t, func(t *testing.T, f *fixture) {
+		f.enqueueMany(1500, "gone")
+		for i := range 1500 {
+			f.dequeue(fmt.Sprint("gone", i))
+		}
+		var live []string
+		for i := range 10 {
+			live = append(live, fmt.Sprint("live", i))
+			f.enqueue(live[i])
+		}
+		// One of those IDs stands in front too: it counts where it will be taken first.
+		require.NoError(t, f.rdb.LPush(t.Context(), f.hand.Key("ready"), live[7], "").Err())
+		live = slices.Concat(live[7:8], live[:7], live[8:])
+
+		for _, size := range []int{1, 3, 10, 1000} {
+			var got []string
+			for {
+				page, err := f.client.List(t.Context(), "topic", delayq.StateReady, len(got), size)
+				require.NoError(t, err)
+				got = append(got, infoIDs(page)...)
+				if len(page) < size {
+					break
+				}
+			}
+			require.Equal(t, live, got, "in pages of %d", size)
+		}
+	})
+}
+
+// A page has no gaps where the bucket or the dead name jobs that are not there, or not in this state.
+func TestListPagesHaveNoGaps(t *testing.T) {
+	eachClient(t, func(t *testing.T, f *fixture) {
+		places := make([]redis.Z, 1200)
+		for i := range places {
+			places[i] = redis.Z{Score: float64(i), Member: fmt.Sprint("nobody", i)}
+		}
+		for key, state := range map[string]delayq.State{"bucket": delayq.StateScheduled, "dead": delayq.StateDead} {
+			f.enqueue(key, delayq.ProcessIn(time.Hour))
+			require.NoError(t, f.rdb.ZAdd(t.Context(), f.hand.Key(key), append(places, redis.Z{Score: -1, Member: key})...).Err())
+			if state == delayq.StateScheduled { // by due time: the job is the last one
+				require.NoError(t, f.rdb.ZAdd(t.Context(), f.hand.Key(key), redis.Z{Score: 2000, Member: key}).Err())
+			}
+			page, err := f.client.List(t.Context(), "topic", state, 0, 1)
+			require.NoError(t, err)
+			require.Equal(t, []string{key}, infoIDs(page), "%s", state)
+		}
+	})
+}
+
+// One call of a script reads about 1 MiB of records and one job.
+func TestListReadsAMebibyteAtATime(t *testing.T) {
+	t.Parallel()
+	redistest.Each(t, func(t *testing.T, rdb redis.UniversalClient) {
+		calls := map[string]int{}
+		f := newFixture(t, rdb, delayq.Hooks(scriptHook(func(e delayq.ScriptEvent) { calls[e.Name]++ })))
+		const jobs, size = 60, 100 << 10
+		for i := range jobs {
+			_, err := f.client.Enqueue(t.Context(), "topic", fmt.Sprint(i), make([]byte, size), delayq.ProcessIn(time.Hour))
+			require.NoError(t, err)
+		}
+		for _, opts := range [][]delayq.ListOption{nil, {delayq.WithPayload()}} {
+			clear(calls)
+			list, err := f.client.List(t.Context(), "topic", delayq.StateScheduled, 0, 1000, opts...)
+			require.NoError(t, err)
+			require.Len(t, list, jobs)
+			require.Equal(t, map[string]int{"list": 1, "get": jobs / (1 << 20 / size)}, calls)
+		}
+	})
+}
+
+// A scriptHook is a function that is a ScriptHook.
+type scriptHook func(delayq.ScriptEvent)
+
+func (f scriptHook) Script(e delayq.ScriptEvent) { f(e) }
+
+// Payloads are told if they are asked for, whatever their size. All else is told in any case.
+func TestListWithPayload(t *testing.T) {
+	eachClient(t, func(t *testing.T, f *fixture) {
+		// The largest head that a record can have: 16 KiB of the shortest headers.
+		var opts []delayq.JobOption
+		for i := range 8000 {
+			opts = append(opts, delayq.Header(string([]byte{byte(i >> 8), byte(i)}), ""))
+		}
+		for _, size := range []int{0, 10, 100 << 10} {
+			id := fmt.Sprint(size)
+			payload := []byte(strings.Repeat("x", size))
+			_, err := f.client.Enqueue(t.Context(), "topic", id, payload, append(opts, delayq.Retention(time.Hour), delayq.Retry(3))...)
+			require.NoError(t, err)
+		}
+		check := func(state delayq.State) {
+			for range 2 {
+				bare, err := f.client.List(t.Context(), "topic", state, 0, 10)
+				require.NoError(t, err)
+				full, err := f.client.List(t.Context(), "topic", state, 0, 10, delayq.WithPayload())
+				require.NoError(t, err)
+				require.Len(t, bare, 3)
+				for i, info := range full {
+					require.NoError(t, bare[i].Undecodable)
+					require.Len(t, info.Payload, info.PayloadSize)
+					require.Equal(t, info.ID, fmt.Sprint(info.PayloadSize))
+					require.Nil(t, bare[i].Payload)
+					require.Len(t, bare[i].Headers, 8000)
+					info.Payload = nil
+					require.Equal(t, info, bare[i])
+					require.Equal(t, info.PayloadSize, len(f.get(info.ID).Payload))
+				}
+			}
+		}
+		check(delayq.StateReady)
+		held := f.hand.Take(3, time.Hour)
+		check(delayq.StateRunning)
+		f.hand.Ack(held...)
+		check(delayq.StateDone)
+	})
+}
+
+// The recipe of docs/operations.md removes all wrong jobs and no other, however many there are and whatever
+// cancelled ones have left behind.
+func TestRecipeForWrongJobs(t *testing.T) {
+	eachClient(t, func(t *testing.T, f *fixture) {
+		f.enqueue("right-0")
+		f.enqueueMany(1500, "wrong-a")
+		f.enqueue("right-1")
+		f.enqueueMany(1500, "wrong-b")
+		f.enqueueMany(1100, "wrong-later", delayq.ProcessIn(time.Hour))
+		f.enqueue("right-2", delayq.ProcessIn(2*time.Hour))
+		wrong := func(job *delayq.JobInfo) bool { return strings.HasPrefix(job.ID, "wrong") }
+		for _, state := range []delayq.State{delayq.StateScheduled, delayq.StateReady} {
+			require.NoError(t, cancelWrong(t.Context(), f.client, "topic", state, wrong))
+		}
+		info, err := f.client.Inspect(t.Context(), "topic")
+		require.NoError(t, err)
+		require.EqualValues(t, 2, info.Ready)
+		require.EqualValues(t, 1, info.Scheduled)
+		for i := range 3 {
+			f.get(fmt.Sprint("right-", i))
+		}
+	})
+}
+
+// cancelWrong is what docs/operations.md says; TestProseRecipeIsTheTest compares the two.
+func cancelWrong(ctx context.Context, client *delayq.Client, topic string, state delayq.State, wrong func(*delayq.JobInfo) bool) error {
+	for kept := 0; ; {
+		page, err := client.List(ctx, topic, state, kept, 1000)
+		if err != nil || len(page) == 0 {
+			return err
+		}
+		for _, job := range page {
+			if !wrong(job) {
+				kept++ // the next page begins behind it
+				continue
+			}
+			_, err := client.Dequeue(ctx, topic, job.ID)
+			if err != nil && !errors.Is(err, delayq.ErrNotFound) {
+				return err
+			}
+		}
+	}
+}
+
+// enqueueMany stores n jobs whose IDs are name and a number from 0.
+func (f *fixture) enqueueMany(n int, name string, opts ...delayq.JobOption) {
+	f.t.Helper()
+	jobs := make([]delayq.NewJob, n)
+	for i := range jobs {
+		jobs[i] = delayq.NewJob{Topic: "topic", ID: fmt.Sprint(name, i), Options: opts}
+	}
+	_, err := f.client.EnqueueBatch(f.t.Context(), jobs)
+	require.NoError(f.t, err)
+}
