@@ -61,7 +61,7 @@ func TestPruneCountsTheHandoff(t *testing.T) {
 			t.Helper()
 			r, err := h.tryPrune(10, time.Hour, 500)
 			require.NoError(t, err)
-			return r.number(3)
+			return r.number(4)
 		}
 		h.put("+0", "a")
 		require.NoError(t, h.rdb.LMove(ctx, h.keys.ready, h.keys.handoff, "LEFT", "RIGHT").Err())

@@ -22,7 +22,7 @@ import (
 	"github.com/delayq/delayq/internal/redistest"
 )
 
-// The six promises of docs/design.md, each with a test of its name.
+// The promises of docs/reliability.md, each with a test of its name; TestNothingIsSilent is in server_health_test.go.
 
 // TestAtLeastOnce lets a server die at every call it makes: before Redis has got the call, and after Redis has carried it out but before the
 // answer is there. Another server is up all the time.
@@ -429,4 +429,25 @@ func requireOnlyDocumentedKeys(t *testing.T, rdb redis.UniversalClient, prefix, 
 			require.Fail(t, "left behind", key)
 		}
 	}
+}
+
+// TestWhatShouldNotBeIsFound takes the place of a job and that of a schedule away while their topic is
+// in use: both are back without anybody's help, and neither runs or fires twice.
+func TestWhatShouldNotBeIsFound(t *testing.T) {
+	inBubble(t, func(b *bubble) {
+		var rec recorder
+		b.serve("t", rec.then(nil))
+		b.schedule("s", delayq.Every(10*time.Second))
+		b.pass(20 * time.Second)
+		b.enqueue("t", "lost", delayq.ProcessIn(time.Minute))
+		key := func(name string) string { return bubblePrefix + ":{t}:" + name }
+		require.NoError(b, b.rdb.Del(b.Context(), key("bucket"), key("slots")).Err())
+		b.pass(10 * time.Minute)
+		require.Len(b, rec.of("lost"), 1)
+		require.Empty(b, b.state("t", "lost"))
+		for id, n := range rec.times() {
+			require.Equal(b, 1, n, id)
+		}
+		require.Contains(b, rec.ids(), b.id("s", 10*time.Minute))
+	})
 }

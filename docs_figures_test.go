@@ -1,0 +1,300 @@
+package delayq
+
+import (
+	"fmt"
+	"go/ast"
+	"go/token"
+	"math"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"sort"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// A size is a number of bytes in a document.
+type size int64
+
+// A proseFigure is a figure that a document repeats. Around it are the words of the document, any
+// white space between them; <> stands for the figure: a number or a numeral, with a unit if value is a
+// time.Duration or a size.
+type proseFigure struct {
+	document, words string
+	value           any
+}
+
+// proseFigures is the one place in which figures of documents are tied to what they are figures of.
+// The defaults of options are in TestProseDefaultsAreTheRealOnes.
+func proseFigures(t *testing.T) []proseFigure {
+	ms := func(n int64) time.Duration { return time.Duration(n) * time.Millisecond }
+	first, last := ms(defaultJob.backoffMin), ms(defaultJob.backoffMax)
+	receipt := ms(luaNumber(t, "prelude/receipt", `receipt_ms = (\d+)`))
+	lostFirst := ms(luaNumber(t, "promote", `step = (\d+) \* 2 \^ math\.max\(1,`)) * 2
+	lostLast := lostFirst / 2 << luaNumber(t, "promote", `math\.min\([^()]*, (\d+)\)\)`)
+	anchor := luaNumber(t, "prelude/lease", `string\.rep\('-', (\d+)\)`)
+	history := luaNumber(t, "prelude/runs", `runs_most = (\d+)`)
+	largestPayload := sort.Search(1<<30, func(n int) bool {
+		_, err := newClientOptions([]ClientOption{MaxPayload(n + 2)})
+		return err != nil
+	}) + 1
+
+	return []proseFigure{
+		{"README.md", "it runs again: in <>, 4 s, 8 s", first},
+		{"README.md", "after <>, 4 s and so on up to", first},
+		{"README.md", "and so on up to <> with jitter", last},
+		{"README.md", "| up to <> of any bytes; an empty one is replaced", size(maxIDLen)},
+		{"README.md", "| Topic, prefix | up to <> of UTF-8", size(maxTopicLen)},
+		{"README.md", "| up to <> of any bytes by default (`MaxPayload`", size(defaultClient.maxPayload)},
+		{"README.md", "(`MaxPayload`: up to <>)", size(largestPayload)},
+		{"README.md", "| Headers | up to <> for each job", size(maxHeaderLen)},
+		{"README.md", "| Delay | up to <> years", int(maxDelay / (365 * 24 * time.Hour))},
+		{"README.md", "no due time after the year <> |", time.UnixMilli(maxDueMS).UTC().Year()},
+		{"README.md", "| unlimited, or up to <> |", maxRetry},
+		{"README.md", "has more than <> of them or after", defaultServer.deadCount},
+		{"README.md", "of them or after <> days (`DeadLimit`)", int(defaultServer.deadAge / (24 * time.Hour))},
+		{"README.md", "`Runs` the last <> runs", history},
+
+		{"options.go", "at most <>. Redis holds every payload", size(largestPayload)},
+
+		{"docs/design.md", "they vanish after <>.", receipt},
+		{"docs/design.md", "delay doubles from <> to", first},
+		{"docs/design.md", "delay doubles from 2 s to <>,", last},
+		{"docs/design.md", "cut off again backs off, from <> to", lostFirst},
+		{"docs/design.md", "cut off again backs off, from 2 s to <>", lostLast},
+		{"docs/design.md", "will be started within <>,", aheadTime},
+		{"docs/design.md", "slot becomes free for <>.", aheadPatience},
+		{"docs/design.md", "a tick of <>,", maxTick},
+		{"docs/design.md", "When <> wait, and no fewer than the call under way", secondFlush},
+		{"docs/design.md", "when <> wait, a second call goes beside the first", settlePile},
+		{"docs/design.md", "if the next one has come, or after <>.", missedAfter},
+
+		{"docs/operations.md", "is missing in `Servers` after <>", heartbeatStale},
+		{"docs/operations.md", "has up to <> entries in its error log", mostErrors},
+		{"docs/operations.md", "at the next prune, at most <>,", pruneEvery + maxTick},
+		{"docs/operations.md", "but not twice within <>.", checkAgain - checkAgain/10},
+		{"docs/operations.md", "| <> after the start of a server,", checkFirst},
+		{"docs/operations.md", "and then <> after its last round", checkEvery},
+		{"docs/operations.md", "in good health, for <> or until", checkTrust},
+		{"docs/operations.md", "else one for about <> jobs or", checkLimit},
+		{"docs/operations.md", "jobs or <> of records,", size(checkBytes)},
+		{"docs/operations.md", "one for <> IDs in ready", checkWalk},
+		{"docs/operations.md", "with pauses: at most <> calls a second", int(time.Second / checkPause)},
+		{"docs/operations.md", "the key is gone after <> (", checkEvery - checkEvery/10},
+		{"docs/operations.md", "(<> after an alarm)", checkAgain - checkAgain/10},
+		{"docs/operations.md", "goes on: up to <> in all", 2 * checkEvery},
+		{"docs/operations.md", "leaves the job alone: it snoozes it for <>,", newerRecordDelay},
+		{"docs/operations.md", "before it could be fired, or <> has gone by", missedAfter},
+		{"docs/operations.md", "one line for all of a topic, and one <> at most", missedEvery},
+		{"docs/operations.md", "are counted up to <> for each gap", missedCount},
+		{"docs/operations.md", "each makes a wait for ready every <> and", waitTimeout},
+		{"docs/operations.md", "and a prune every <>.", pruneEvery},
+		{"docs/operations.md", "| one call of a server | at most <>,", callTimeout},
+		{"docs/operations.md", "| a server's wait for a job | <> in Redis", waitTimeout},
+		{"docs/operations.md", "without an answer after <> the connection", waitTimeout + waitMargin},
+		{"docs/operations.md", "| a silent control channel | after <> the connection", controlSilence},
+		{"docs/operations.md", "comes back for ever (every <> to 82 minutes", int(last / time.Minute)},
+		{"docs/operations.md", "(every 68 to <> by default)", time.Duration(math.Ceil((last * 6 / 5).Minutes())) * time.Minute},
+		{"docs/operations.md", "those that had attempts before <> to", lostFirst},
+		{"docs/operations.md", "those that had attempts before 2 s to <> more", lostLast},
+		{"docs/operations.md", "(<> is the maximum)", maxTick},
+		{"docs/operations.md", "below the tick, `take` below <> unless", waitTimeout},
+
+		{"docs/protocol.md", "Topics and prefixes have 1 to <> of valid UTF-8", size(maxTopicLen)},
+		{"docs/protocol.md", "Job IDs have 1 to <> of any kind", size(maxIDLen)},
+		{"docs/protocol.md", "the letters); expires after <>.", receipt},
+		{"docs/protocol.md", "`[1 0 …]`; expires after <> |", checkTrust},
+		{"docs/protocol.md", "The receipt is kept for <>.", receipt},
+		{"docs/protocol.md", "a member of <> hyphens", anchor},
+		{"docs/protocol.md", "1 ≤ min ≤ max ≤ <> |", maxDelay.Milliseconds()},
+		{"docs/protocol.md", "any bytes; together at most <> |", size(maxHeaderLen)},
+		{"docs/protocol.md", "it snoozes it (<> here)", newerRecordDelay},
+		{"docs/protocol.md", "The log holds the first entry and the newest <>.", mostErrors - 1},
+		{"docs/protocol.md", "| message | string | at most <> |", size(maxMessageLen)},
+		{"docs/protocol.md", "of a panic or a goexit, at most <> |", size(maxStackLen)},
+		{"docs/protocol.md", "| error | string | at most <> |", size(maxRunError)},
+		{"docs/protocol.md", "`<name>\\n<n modulo <>>`", history},
+		{"docs/protocol.md", "So there are the newest <>.", history},
+		{"docs/protocol.md", "A server writes one every <> and", heartbeatEvery},
+		{"docs/protocol.md", "Without one for <> a server counts as gone", heartbeatStale},
+		{"docs/protocol.md", "removes the entries of those, once <>.", sweepEvery},
+		{"docs/protocol.md", "copied: send no more than about <> of them", size(callBytes)},
+		{"docs/protocol.md", "since the last revival) s, from <> to", lostFirst},
+		{"docs/protocol.md", "since the last revival) s, from 2 s to <>,", lostLast},
+		{"docs/protocol.md", "with `heal` once a tick (<>).", maxTick},
+		{"docs/protocol.md", "**prune** every <>.", pruneEvery},
+		{"docs/protocol.md", "that one is if it is more than <> late", missedAfter},
+		{"docs/protocol.md", "**check** the topic every <>, and", checkEvery},
+		{"docs/protocol.md", "the check of every <> ends here", checkEvery},
+		{"docs/protocol.md", "send a **heartbeat** every <>.", heartbeatEvery},
+
+		{"docs/reliability.md", "regular check, <> after the last one", checkEvery},
+		{"docs/reliability.md", "found in good health, for <> or until", checkTrust},
+
+		{"docs/security.md", "| its text, <> of it |", size(maxMessageLen)},
+		{"docs/security.md", "and the stack, <> of it |", size(maxStackLen)},
+	}
+}
+
+func TestProseFiguresAreTheRealOnes(t *testing.T) {
+	texts := map[string]string{}
+	for _, f := range proseFigures(t) {
+		if texts[f.document] == "" {
+			text := strings.ReplaceAll(proseFile(t, f.document), "\n//", "\n") // of a comment
+			texts[f.document] = strings.Join(strings.Fields(text), " ")
+		}
+		figure, unit := `([\d,.]*\d|[a-z]+)`, ""
+		switch f.value.(type) {
+		case time.Duration:
+			unit = ` (ms|s|seconds?|minutes?|hours?|days?)`
+		case size:
+			unit = ` (bytes|KiB|MiB)`
+		}
+		words := regexp.QuoteMeta(f.words)
+		require.Equal(t, 1, strings.Count(words, "<>"), "%s: %s", f.document, f.words)
+		pattern := regexp.MustCompile(strings.Replace(words, "<>", figure+unit, 1))
+		found := pattern.FindAllStringSubmatch(texts[f.document], -1)
+		if len(found) == 0 {
+			t.Errorf("%s does not say %q any more: it is to be found there, or to be left out here", f.document, f.words)
+		}
+		for _, m := range found {
+			got, err := readFigure(m[1:])
+			if err != nil {
+				t.Errorf("%s: %q: %v", f.document, m[0], err)
+			} else if want := figureOf(f.value); got != want {
+				t.Errorf("%s: %q is %v, and really it is %v", f.document, m[0], got, want)
+			}
+		}
+	}
+}
+
+// figureOf is a value as readFigure gives it: in nanoseconds or bytes, if it has a unit.
+func figureOf(value any) float64 {
+	switch v := value.(type) {
+	case time.Duration:
+		return float64(v)
+	case size:
+		return float64(v)
+	case int64:
+		return float64(v)
+	default:
+		return float64(v.(int))
+	}
+}
+
+// numerals are those that the documents use.
+var numerals = map[string]float64{
+	"a": 1, "an": 1, "one": 1, "two": 2, "three": 3, "four": 4, "five": 5, "six": 6, "seven": 7, "eight": 8, "nine": 9,
+	"ten": 10, "eleven": 11, "twelve": 12, "sixteen": 16, "twenty": 20, "fifty": 50, "hundred": 100,
+}
+
+// units are those of figures, in nanoseconds and bytes.
+var units = map[string]float64{
+	"ms": 1e6, "s": 1e9, "second": 1e9, "minute": 60e9, "hour": 3600e9, "day": 86400e9, "byte": 1, "KiB": 1 << 10, "MiB": 1 << 20,
+}
+
+// readFigure reads a number or a numeral, and a unit if there is one.
+func readFigure(words []string) (float64, error) {
+	n, ok := numerals[words[0]]
+	if !ok {
+		var err error
+		if n, err = strconv.ParseFloat(strings.ReplaceAll(words[0], ",", ""), 64); err != nil {
+			return 0, fmt.Errorf("%s is no figure", words[0])
+		}
+	}
+	if len(words) == 1 {
+		return n, nil
+	}
+	unit, ok := units[words[1]]
+	if !ok {
+		unit = units[strings.TrimSuffix(words[1], "s")]
+	}
+	return n * unit, nil
+}
+
+// luaNumber is a number in a script or a part of the prelude, as the pattern finds it.
+func luaNumber(t *testing.T, file, pattern string) int64 {
+	t.Helper()
+	m := regexp.MustCompile(pattern).FindStringSubmatch(proseFile(t, "lua/"+file+".lua"))
+	require.Len(t, m, 2, "lua/%s.lua: %s", file, pattern)
+	return must(strconv.ParseInt(m[1], 10, 64))
+}
+
+// The table of control messages has the verbs that scripts say and those that servers obey, and says
+// which scripts they are.
+func TestProseVerbsAreTheScripts(t *testing.T) {
+	said := map[string][]string{}
+	verb := regexp.MustCompile(`\bnudge\(channel, '(\w+)'`)
+	withdraw := proseFile(t, "lua/prelude/withdraw.lua")
+	tells := regexp.MustCompile(`\bwithdraw\([^)]*\bchannel\b`) // of a run that it ends
+	for _, s := range allScripts {
+		text := strings.Replace(s.text.(string), withdraw, "", 1)
+		if tells.MatchString(text) {
+			text += withdraw
+		}
+		for _, m := range verb.FindAllStringSubmatch(text, -1) {
+			said[m[1]] = append(said[m[1]], s.name)
+		}
+	}
+
+	_, after, found := strings.Cut(proseFile(t, "docs/protocol.md"), "\n## Control messages\n")
+	require.True(t, found)
+	section, _, _ := strings.Cut(after, "\n## ")
+	documented := map[string][]string{}
+	for _, m := range regexp.MustCompile("(?m)^\\| `(\\w+)` \\| [^|]+ \\| [^|]+ \\| ([\\w, ]+) \\|").FindAllStringSubmatch(section, -1) {
+		documented[m[1]] = strings.Split(m[2], ", ")
+	}
+	require.NotEmpty(t, said)
+	for name, scripts := range said {
+		slices.Sort(scripts)
+		require.Equal(t, slices.Compact(scripts), documented[name], "who says %s", name)
+	}
+	require.Len(t, documented, len(said), "verbs that are said: %v, documented: %v", said, documented)
+
+	var obeyed []string
+	for _, decl := range proseGo(t)["control.go"].Decls {
+		f, ok := decl.(*ast.FuncDecl)
+		if !ok || f.Name.Name != "obey" {
+			continue
+		}
+		ast.Inspect(f, func(n ast.Node) bool {
+			if c, ok := n.(*ast.CaseClause); ok {
+				for _, e := range c.List {
+					if lit, ok := e.(*ast.BasicLit); ok && lit.Kind == token.STRING {
+						obeyed = append(obeyed, must(strconv.Unquote(lit.Value)))
+					}
+				}
+			}
+			return true
+		})
+	}
+	for name := range documented {
+		require.Contains(t, obeyed, name, "documented, and not obeyed")
+	}
+	require.Len(t, obeyed, len(documented), "obeyed: %v", obeyed)
+}
+
+// Every promise of docs/reliability.md has a test that begins with its name.
+func TestProsePromisesHaveTests(t *testing.T) {
+	_, after, _ := strings.Cut(proseFile(t, "docs/reliability.md"), "\n## What is promised\n")
+	section, _, _ := strings.Cut(after, "\n## ")
+	promises := regexp.MustCompile(`(?m)^\d+\. \*\*([^*.]+)\.?\*\*`).FindAllStringSubmatch(section, -1)
+	require.GreaterOrEqual(t, len(promises), 7)
+	files, err := filepath.Glob("*_test.go")
+	require.NoError(t, err)
+	var tests strings.Builder
+	for _, file := range files {
+		tests.WriteString(proseFile(t, file))
+	}
+	for _, m := range promises {
+		name := "Test"
+		for _, word := range strings.Fields(m[1]) {
+			name += strings.ToUpper(word[:1]) + word[1:]
+		}
+		require.Contains(t, tests.String(), "\nfunc "+name, "the promise %q", m[1])
+	}
+}
