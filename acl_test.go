@@ -402,7 +402,7 @@ func tour(t *testing.T, producer, worker, operator redis.UniversalClient) {
 	require.NoError(t, o.Unschedule(ctx, timed, "queued"))
 	_, err = p.Enqueue(ctx, topic, "replaced", nil, Replace())
 	require.NoError(t, err)
-	events.await(t, ctx, "lease_lost replaced", "acked replaced")
+	events.await(t, ctx, "replaced replaced", "acked replaced")
 	for i, client := range []*Client{p, o} {
 		id := fmt.Sprint(lonely, i)
 		_, err := p.Enqueue(ctx, lonely, id, nil)
@@ -511,6 +511,7 @@ func (e *tourEvents) Retried(event RunEvent)   { e.run(event) }
 func (e *tourEvents) Snoozed(event RunEvent)   { e.run(event) }
 func (e *tourEvents) Buried(event RunEvent)    { e.run(event) }
 func (e *tourEvents) Cancelled(event RunEvent) { e.run(event) }
+func (e *tourEvents) Replaced(event RunEvent)  { e.run(event) }
 func (e *tourEvents) LeaseLost(event RunEvent) { e.run(event) }
 func (e *tourEvents) Expired(event RunEvent)   { e.run(event) }
 func (e *tourEvents) Returned(event RunEvent)  { e.run(event) }

@@ -91,6 +91,7 @@ func (c *Client) Enqueue(ctx context.Context, topic, id string, payload []byte, 
 	}
 	e.done = make(chan struct{}, 1)
 	err = c.commit(fresh.Topic).enqueue(ctx, e)
+	e.own.stored(err)
 	c.enqueued(ctx, fresh, e, err)
 	if !maybeStored(err) {
 		return nil, err
@@ -135,6 +136,7 @@ func (c *Client) EnqueueBatch(ctx context.Context, jobs []NewJob) ([]Result, err
 	var first []error
 	for i, e := range prepared {
 		if e != nil {
+			e.own.stored(e.err)
 			results[i].Err = e.err
 			if maybeStored(e.err) {
 				results[i].Job = e.job()
@@ -186,6 +188,10 @@ func (c *Client) prepare(ctx context.Context, fresh *NewJob) (*enqueueing, error
 		e.when = strconv.FormatInt(o.dueAt, 10)
 	} else {
 		e.when = "+" + strconv.FormatInt(o.dueIn, 10)
+	}
+	if o.replace {
+		e.own = ownRun(ctx, c.o.prefix, e.topic, e.id)
+		e.own.replace()
 	}
 	return e, nil
 }

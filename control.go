@@ -100,6 +100,6 @@ func (s *Server) obey(message string) {
 	case "cancel":
 		t.cancelRun(id, fence, ErrCancelled)
 	case "replace":
-		t.cancelRun(id, fence, ErrLeaseLost)
+		t.cancelRun(id, fence, ErrReplaced)
 	}
 }

@@ -28,6 +28,7 @@ type enqueueing struct {
 	when       string // due time for the script
 	opts       jobOptions
 	payload    []byte
+	own        *runContext // of the handler whose own job this one replaces
 
 	sent bool          // guarded by commit.mu: it is too late to take it out of pending
 	done chan struct{} // gets one value when now and err are set

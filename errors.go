@@ -48,11 +48,18 @@ var (
 
 // Causes of the end of a handler's context. Read them with context.Cause.
 var (
-	// ErrLeaseLost is the cause when the job no longer belongs to this worker: its lease ran out or the job was replaced.
-	// Another worker may be running it. Whatever the handler returns now is ignored.
+	// ErrLeaseLost is the cause when the job no longer belongs to this worker: its lease ran out, or
+	// it was replaced and the announcement of that was lost. Another worker may be running it.
+	// Whatever the handler returns now changes nothing; an error is logged.
 	ErrLeaseLost = errors.New("delayq: lease lost")
 
-	// ErrCancelled is the cause when the job was cancelled by Dequeue. Whatever the handler returns now is ignored.
+	// ErrReplaced is the cause when somebody else has put a new job of the same ID in the place of
+	// this one, with [Replace]. It wraps ErrLeaseLost. Whatever the handler returns now changes
+	// nothing; an error is logged. A handler that replaces its own job is not stopped.
+	ErrReplaced = fmt.Errorf("delayq: job replaced: %w", ErrLeaseLost)
+
+	// ErrCancelled is the cause when the job was cancelled by Dequeue. Whatever the handler returns now changes nothing; an error is
+	// logged.
 	ErrCancelled = errors.New("delayq: job cancelled")
 
 	// ErrShutdown is the cause when the server stops and the drain timeout is over. A handler that returns nil still

@@ -47,6 +47,10 @@ type BuriedHook interface{ Buried(event RunEvent) }
 // CancelledHook is called when a handler ended whose job had been cancelled meanwhile, and for a job that was cancelled between its take and its start.
 type CancelledHook interface{ Cancelled(event RunEvent) }
 
+// ReplacedHook is called when a handler ended whose job had been replaced meanwhile, by somebody
+// else or by the handler itself, and for a job that was replaced between its take and its start.
+type ReplacedHook interface{ Replaced(event RunEvent) }
+
 // LeaseLostHook is called when a handler ended whose job did no longer belong to it, and for a job that was lost between its take and its start.
 type LeaseLostHook interface{ LeaseLost(event RunEvent) }
 
@@ -58,6 +62,10 @@ type ReturnedHook interface{ Returned(event RunEvent) }
 
 // PrunedHook is called when a server has removed dead or done jobs that are not to be kept any longer.
 type PrunedHook interface{ Pruned(event PruneEvent) }
+
+// LateHook is called when a handler ends after all that outlived the Drain of its server. Its job
+// has been given back, and ReturnedHook has been told.
+type LateHook interface{ Late(event RunEvent) }
 
 // ScriptHook is called after every script call, with Redis's part and the network's in Duration.
 type ScriptHook interface{ Script(event ScriptEvent) }
@@ -73,15 +81,20 @@ type EnqueueEvent struct {
 
 // RunEvent is what the hooks of a run are told. All times are Redis's.
 type RunEvent struct {
-	Topic       string
-	ID          string
-	Attempt     int
-	EnqueuedAt  time.Time
-	Due         time.Time
-	Start       time.Time // zero if no handler was called
-	End         time.Time // zero if no handler has ended
-	Outcome     Outcome   // empty for Started
-	Err         error     // what the handler returned, or what stands for it
+	Topic      string
+	ID         string
+	Attempt    int
+	EnqueuedAt time.Time
+	Due        time.Time
+	Start      time.Time // zero if no handler was called
+	End        time.Time // zero if no handler has ended
+	Outcome    Outcome   // empty for Started and Late
+
+	// Err is what the handler returned, or what stands for it. Of a run that was cancelled, replaced,
+	// lost or returned it wraps both the cause of that and what the handler returned.
+	Err   error
+	Stack string // of a panic or a runtime.Goexit of the handler
+
 	NextDue     time.Time // zero if there is none
 	PayloadSize int
 	Headers     map[string]string
@@ -113,6 +126,7 @@ type hooks struct {
 	script   []ScriptHook
 	pruned   []PrunedHook
 	started  []func(RunEvent)
+	late     []func(RunEvent)
 	outcome  map[Outcome][]func(RunEvent)
 	trouble  func(recovered any) // called when a hook panics; nil: ignored
 }
@@ -144,6 +158,8 @@ var hookKinds = []struct {
 	{serverSide, reflect.TypeFor[SnoozedHook](), func(h *hooks, x Hook) { h.on(OutcomeSnoozed, x.(SnoozedHook).Snoozed) }},
 	{serverSide, reflect.TypeFor[BuriedHook](), func(h *hooks, x Hook) { h.on(OutcomeBuried, x.(BuriedHook).Buried) }},
 	{serverSide, reflect.TypeFor[CancelledHook](), func(h *hooks, x Hook) { h.on(OutcomeCancelled, x.(CancelledHook).Cancelled) }},
+	{serverSide, reflect.TypeFor[ReplacedHook](), func(h *hooks, x Hook) { h.on(OutcomeReplaced, x.(ReplacedHook).Replaced) }},
+	{serverSide, reflect.TypeFor[LateHook](), func(h *hooks, x Hook) { h.late = append(h.late, x.(LateHook).Late) }},
 	{serverSide, reflect.TypeFor[LeaseLostHook](), func(h *hooks, x Hook) { h.on(OutcomeLeaseLost, x.(LeaseLostHook).LeaseLost) }},
 	{serverSide, reflect.TypeFor[ExpiredHook](), func(h *hooks, x Hook) { h.on(OutcomeExpired, x.(ExpiredHook).Expired) }},
 	{serverSide, reflect.TypeFor[ReturnedHook](), func(h *hooks, x Hook) { h.on(OutcomeReturned, x.(ReturnedHook).Returned) }},

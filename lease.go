@@ -52,7 +52,7 @@ func (t *topicServer) held(now time.Time) []*run {
 		switch {
 		case r.telling, r.ended && !now.Before(r.until):
 		case !r.ended && !now.Before(r.until):
-			t.loseLocked(r, ErrLeaseLost)
+			t.loseLocked(r, r.why('l', now))
 		case !r.ended && !r.deadline.IsZero() && now.After(r.deadline):
 		default:
 			list = append(list, r)
@@ -118,21 +118,11 @@ func (t *topicServer) extend(ctx context.Context, list []*run) error {
 		case letters[i] == 'o':
 			r.fence, r.extended, r.until = ending, "", until
 			r.job.fence.Store(end * 1000)
-		case letters[i] == 'g':
-			t.loseLocked(r, r.gone(sent))
 		default:
-			t.loseLocked(r, ErrLeaseLost)
+			t.loseLocked(r, r.why(letters[i], sent))
 		}
 	}
 	return nil
-}
-
-// gone is why a job whose record is gone no longer belongs to its run: it was cancelled, or the lease was over and another server has ended it.
-func (r *run) gone(now time.Time) error {
-	if now.Before(r.until) {
-		return ErrCancelled
-	}
-	return ErrLeaseLost
 }
 
 // parseEnd reads the end of a lease, in ms with a fraction as Redis writes scores, in µs.

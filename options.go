@@ -130,7 +130,11 @@ func Header(key, value string) JobOption {
 }
 
 // Replace makes an unfinished job with the same ID give way, whatever its state, in one step with the enqueueing. If that job is
-// running, its worker loses the lease: the handler's context ends with ErrLeaseLost.
+// running, its worker loses the lease: the handler's context ends with [ErrReplaced].
+//
+// A handler may replace its own job, with a context that is its own or made of it. Then its context
+// does not end, and it may go on; what it returns changes nothing for the new job, which may be
+// running by then.
 func Replace() JobOption { return func(o *jobOptions) { o.replace = true } }
 
 // due is when a job that was enqueued at now is due, as enqueue.lua has it.

@@ -20,8 +20,10 @@ import (
 //	any other error          it is retried after its backoff, or buried if no retry is left
 //	a panic, runtime.Goexit  like an error, with the stack kept
 //
-// ctx ends with a cause (context.Cause) when the run is to stop: ErrCancelled, ErrLeaseLost, ErrTimeout or ErrShutdown. A job can run
-// more than once, for a crash can come between its last line and the note that it is done: handlers must be idempotent.
+// ctx ends with a cause (context.Cause) when the run is to stop: [ErrCancelled], [ErrReplaced], [ErrLeaseLost], [ErrTimeout] or
+// [ErrShutdown]. After the first three the job is not the run's any more: what Handle returns decides nothing then, but an error or a
+// panic is logged, and hooks get it. A job can run more than once, because a crash can come between the last line of a handler and
+// the note that the job is done: handlers must be idempotent.
 type Handler interface {
 	Handle(ctx context.Context, job *Job) error
 }
@@ -252,6 +254,9 @@ func (s *Server) Run(ctx context.Context) error {
 	s.close() // ends whatever call still waits for an answer
 	working.Wait()
 	fetching.Wait()
+	for _, t := range s.topics {
+		t.tellUnsettled()
+	}
 	return nil
 }
 

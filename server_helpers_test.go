@@ -291,9 +291,11 @@ func (h *told) Retried(e delayq.RunEvent)   { h.note("Retried", e) }
 func (h *told) Snoozed(e delayq.RunEvent)   { h.note("Snoozed", e) }
 func (h *told) Buried(e delayq.RunEvent)    { h.note("Buried", e) }
 func (h *told) Cancelled(e delayq.RunEvent) { h.note("Cancelled", e) }
+func (h *told) Replaced(e delayq.RunEvent)  { h.note("Replaced", e) }
 func (h *told) LeaseLost(e delayq.RunEvent) { h.note("LeaseLost", e) }
 func (h *told) Expired(e delayq.RunEvent)   { h.note("Expired", e) }
 func (h *told) Returned(e delayq.RunEvent)  { h.note("Returned", e) }
+func (h *told) Late(e delayq.RunEvent)      { h.note("Late", e) }
 
 func (h *told) Pruned(e delayq.PruneEvent) {
 	h.mu.Lock()

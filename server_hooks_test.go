@@ -68,7 +68,7 @@ func TestHooksOfARun(t *testing.T) {
 			snooze: {"Started": 2, "Snoozed": 1, "Done": 1},
 			buried: {"Started": 1, "Buried": 1},
 			cancel: {"Started": 1, "Cancelled": 1},
-			lost:   {"Started": 1, "LeaseLost": 1},
+			lost:   {"Started": 1, "Replaced": 1},
 			expire: {"Expired": 1},
 			cutOff: {"Started": 1, "Returned": 1},
 		} {
@@ -86,7 +86,7 @@ func TestHooksOfARun(t *testing.T) {
 			{"Done", "acked", snooze, began.Add(ran + 3*time.Second), began.Add(2*ran + 3*time.Second), nil, 0},
 			{"Buried", "buried", buried, began, began.Add(ran), errTest, 0},
 			{"Cancelled", "cancelled", cancel, began, began.Add(time.Second), delayq.ErrCancelled, 0},
-			{"LeaseLost", "lease_lost", lost, began, began.Add(time.Second), delayq.ErrLeaseLost, 0},
+			{"Replaced", "replaced", lost, began, began.Add(time.Second), delayq.ErrReplaced, 0},
 			{"Expired", "expired", expire, time.Time{}, time.Time{}, nil, 0},
 			{"Returned", "returned", cutOff, began, stopped, context.Canceled, 0},
 		} {
@@ -142,6 +142,8 @@ func (panickyHook) Snoozed(delayq.RunEvent)   { panic(errTest) }
 func (panickyHook) Buried(delayq.RunEvent)    { nilMap["a"]++ }
 func (panickyHook) Cancelled(delayq.RunEvent) { panic(panickyError{}) }
 func (panickyHook) LeaseLost(delayq.RunEvent) { panic(nil) }
+func (panickyHook) Replaced(delayq.RunEvent)  { panic("replaced") }
+func (panickyHook) Late(delayq.RunEvent)      { panic("late") }
 func (panickyHook) Returned(delayq.RunEvent)  { panic("returned") }
 func (panickyHook) Expired(delayq.RunEvent)   { panic("expired") }
 func (panickyHook) Script(delayq.ScriptEvent) { panic("script") }
@@ -219,7 +221,7 @@ func TestPanickingHooksAreHarmless(t *testing.T) {
 		b.enqueue("a", "replace", delayq.Replace(), delayq.ProcessIn(time.Hour))
 		b.pass(5 * time.Second)
 		require.NoError(b, s.stop())
-		for name, n := range map[string]int{"Done": 3, "Retried": 1, "Snoozed": 1, "Buried": 1, "Cancelled": 1, "LeaseLost": 1, "Returned": 1} {
+		for name, n := range map[string]int{"Done": 3, "Retried": 1, "Snoozed": 1, "Buried": 1, "Cancelled": 1, "Replaced": 1, "Returned": 1} {
 			require.Len(b, after.of(name), n, name)
 		}
 		require.Positive(b, after.calls("ack"))

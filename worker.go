@@ -44,6 +44,7 @@ type topicServer struct {
 	stopping bool            // no more handlers are to be started
 	unheard  []loss          // cancels of the last second whose runs were not found: their takes may still be on the way
 	leases   map[string]*run // by job ID: what belongs to this server and is not settled
+	apart    map[*run]bool   // runs whose handlers have replaced their own jobs and go on
 	rows     []row           // what Redis is to be told
 	ended    []string        // schedules whose runs have ended since the last promote
 	settle   chan struct{}   // there are rows
@@ -87,6 +88,7 @@ func nudge(c chan struct{}) {
 // A run is one taken job, from the take until Redis knows how it ended.
 type run struct {
 	id      string // the job's own fields belong to the handler, which may change them
+	nonce   string
 	job     *Job
 	own     Job        // what job points to
 	opts    jobOptions // zero if the record cannot be read
@@ -98,7 +100,7 @@ type run struct {
 
 	scheduled bool // the job is one of a schedule
 
-	ctx    context.Context
+	ctx    runContext // of the handler
 	cancel context.CancelCauseFunc
 
 	// What follows is guarded by topicServer.mu.
@@ -112,6 +114,78 @@ type run struct {
 	ended    bool      // the handler has returned, or will not be waited for
 	telling  bool      // a call that settles the job is under way
 	lost     error     // why the job no longer belongs to this server
+
+	replacing int  // calls of the handler that replace its own job, under way or of unknown outcome
+	replaced  bool // one of them was carried out
+}
+
+// A runContext is the context of a handler. It says whose it is.
+type runContext struct {
+	context.Context
+	topic *topicServer
+	run   *run
+}
+
+type runKey struct{}
+
+func (c *runContext) Value(key any) any {
+	if key == (runKey{}) {
+		return c
+	}
+	return c.Context.Value(key)
+}
+
+// String keeps fmt from looking into the run.
+func (c *runContext) String() string { return fmt.Sprintf("%v.Handler", c.Context) }
+
+// ownRun gives the context of the handler that calls if the job of that ID is its own, else nil.
+func ownRun(ctx context.Context, prefix, topic, id string) *runContext {
+	c, _ := ctx.Value(runKey{}).(*runContext)
+	if c == nil || c.run.id != id || c.topic.keys.topic != topic || c.topic.server.o.prefix != prefix {
+		return nil
+	}
+	return c
+}
+
+// replace notes that a call that replaces the handler's own job is under way: it is not to end the
+// handler's context.
+func (c *runContext) replace() {
+	if c == nil {
+		return
+	}
+	c.topic.mu.Lock()
+	defer c.topic.mu.Unlock()
+	c.run.replacing++
+}
+
+// stored notes how that call has ended. One of unknown outcome counts as under way for good.
+func (c *runContext) stored(err error) {
+	if c == nil || errors.Is(err, ErrUnknownOutcome) {
+		return
+	}
+	c.topic.mu.Lock()
+	defer c.topic.mu.Unlock()
+	c.run.replacing--
+	c.run.replaced = c.run.replaced || maybeStored(err)
+}
+
+// ownDoing reports whether the handler itself has replaced the job, if that has a new owner. With an
+// outcome that is not known, a lease that may be over counts as lost.
+func (r *run) ownDoing(now time.Time) bool {
+	return r.replaced || r.replacing > 0 && now.Before(r.until)
+}
+
+// why is the reason why a job that is gone (letter g) or has another lease or none (l) no longer
+// belongs to its run. Without an announcement, Redis does not tell a job that was replaced by
+// somebody else from one whose lease was over.
+func (r *run) why(letter byte, now time.Time) error {
+	switch {
+	case r.ownDoing(now):
+		return ErrReplaced
+	case letter == 'g' && now.Before(r.until):
+		return ErrCancelled
+	}
+	return ErrLeaseLost
 }
 
 // running tells whether the handler has been called and is waited for.
@@ -210,8 +284,13 @@ func (t *topicServer) count() int {
 // holdLocked notes a taken job as ours.
 func (t *topicServer) holdLocked(r *run) {
 	t.coming--
-	if old := t.leases[r.id]; old != nil {
-		t.loseLocked(old, ErrLeaseLost) // the same job again: the older lease must be over
+	if old := t.leases[r.id]; old != nil { // the same job again: the older lease must be over
+		now := time.Now()
+		cause := old.why('l', now)
+		if r.nonce != old.nonce && now.Before(old.until) {
+			cause = ErrReplaced // the announcement is on its way
+		}
+		t.loseLocked(old, cause)
 	}
 	t.leases[r.id] = r
 	t.limited = r.opts.retry >= 0
@@ -282,7 +361,8 @@ func (t *topicServer) stop() {
 
 // startLocked makes a run a running one.
 func (t *topicServer) startLocked(r *run, now time.Time) {
-	r.ctx, r.cancel = context.WithCancelCause(t.base)
+	r.ctx = runContext{topic: t, run: r}
+	r.ctx.Context, r.cancel = context.WithCancelCause(t.base)
 	r.began, r.start = now, t.clock.at(now)
 	if r.start.Before(r.taken) {
 		r.start = r.taken // an older answer of Redis has been read since
@@ -302,7 +382,7 @@ func (t *topicServer) work(r *run) {
 
 // execute calls the handler, settles the job by what it returns, and gives the next job for this slot.
 func (t *topicServer) execute(r *run) (next *run) {
-	ctx := r.ctx
+	var ctx context.Context = &r.ctx
 	defer r.cancel(nil)
 	if !r.deadline.IsZero() {
 		var stop context.CancelFunc
@@ -350,10 +430,12 @@ func (c *crash) Unwrap() error {
 func (t *topicServer) finish(r *run, cause, err error, now time.Time) (next *run) {
 	ran := now.Sub(r.began)
 	told := t.verdict(r, cause, err, ran)
+	told.cause = cause
 	t.mu.Lock()
 	t.pace += (ran - t.pace) / 8
 	abandoned := r.ended // by abandonAll: it has been given back already
 	r.ended = true
+	delete(t.apart, r)
 	lost := r.lost
 	if lost == nil && !abandoned {
 		t.tellLocked(told)
@@ -368,8 +450,11 @@ func (t *topicServer) finish(r *run, cause, err error, now time.Time) (next *run
 		}
 	}
 	t.mu.Unlock()
-	if lost != nil && !abandoned {
-		t.outcome(told.as(lostOutcome(lost)), lost)
+	switch {
+	case abandoned:
+		t.late(told)
+	case lost != nil:
+		t.outcome(told.as(lost))
 	}
 	return next
 }
@@ -427,13 +512,16 @@ func (t *topicServer) giveBack(why error) {
 
 // tellLost tells of a run that was lost before it was started.
 func (t *topicServer) tellLost(r *run) {
-	t.outcome(row{run: r}.as(lostOutcome(r.lost)), r.lost)
+	t.outcome(row{run: r}.as(r.lost))
 }
 
 // lostOutcome is what has become of a run whose job was taken from it.
 func lostOutcome(lost error) Outcome {
-	if errors.Is(lost, ErrCancelled) {
+	switch {
+	case errors.Is(lost, ErrCancelled):
 		return OutcomeCancelled
+	case errors.Is(lost, ErrReplaced):
+		return OutcomeReplaced
 	}
 	return OutcomeLeaseLost
 }
@@ -508,14 +596,22 @@ func (r *run) event(outcome Outcome, err error) RunEvent {
 	}
 }
 
-// loseLocked notes that a job no longer belongs to this server and ends its handler's context.
+// loseLocked notes that a job no longer belongs to this server and ends its handler's context,
+// unless the handler has replaced the job itself.
 func (t *topicServer) loseLocked(r *run, cause error) {
 	if r.telling || t.leases[r.id] != r {
 		return
 	}
 	r.lost = cause
 	t.dropLocked(r)
-	if r.cancel != nil {
+	switch {
+	case r.cancel == nil: // not started
+	case errors.Is(cause, ErrReplaced) && r.ownDoing(time.Now()):
+		if t.apart == nil {
+			t.apart = make(map[*run]bool)
+		}
+		t.apart[r] = true
+	default:
 		r.cancel(cause)
 	}
 }
@@ -558,6 +654,9 @@ func (t *topicServer) cancelAll(cause error) {
 			r.cancel(cause)
 		}
 	}
+	for r := range t.apart {
+		r.cancel(cause)
+	}
 }
 
 // abandonAll gives back the jobs of handlers that do not end, and tells how many those are.
@@ -567,7 +666,7 @@ func (t *topicServer) abandonAll() (n int) {
 	for _, r := range t.leases {
 		if r.running() {
 			n++
-			t.tellLocked(row{run: r, verb: verbReturn, err: ErrShutdown})
+			t.tellLocked(row{run: r, verb: verbReturn, err: ErrShutdown, cause: ErrShutdown})
 		}
 	}
 	return n
@@ -594,7 +693,8 @@ func (t *topicServer) newRun(id, raw, fence string, leaseEnd int64, until time.T
 		r.attempt += finished
 	}
 	r.job = &r.own
-	r.job.Topic, r.job.ID, r.job.Attempt, r.job.nonce = t.keys.topic, id, r.attempt, nonceOf(raw)
+	r.nonce = nonceOf(raw)
+	r.job.Topic, r.job.ID, r.job.Attempt, r.job.nonce = t.keys.topic, id, r.attempt, r.nonce
 	r.job.fence.Store(leaseEnd)
 	rec, err := decodeRecord(raw)
 	if err != nil {

@@ -143,6 +143,7 @@ func (w *watch) Buried(e delayq.RunEvent)    { w.ended(e) }
 func (w *watch) Expired(e delayq.RunEvent)   { w.ended(e) }
 func (w *watch) Returned(e delayq.RunEvent)  { w.ended(e) }
 func (w *watch) Cancelled(e delayq.RunEvent) { w.ended(e) }
+func (w *watch) Replaced(e delayq.RunEvent)  { w.ended(e) }
 func (w *watch) LeaseLost(e delayq.RunEvent) { w.ended(e) }
 
 func (w *watch) ended(e delayq.RunEvent) {

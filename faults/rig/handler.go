@@ -137,6 +137,7 @@ func (h hooks) Retried(e delayq.RunEvent)   { h.settled(e) }
 func (h hooks) Snoozed(e delayq.RunEvent)   { h.settled(e) }
 func (h hooks) Buried(e delayq.RunEvent)    { h.settled(e) }
 func (h hooks) Cancelled(e delayq.RunEvent) { h.settled(e) }
+func (h hooks) Replaced(e delayq.RunEvent)  { h.settled(e) }
 func (h hooks) LeaseLost(e delayq.RunEvent) { h.settled(e) }
 func (h hooks) Expired(e delayq.RunEvent)   { h.settled(e) }
 func (h hooks) Returned(e delayq.RunEvent)  { h.settled(e) }

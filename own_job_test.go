@@ -1,0 +1,272 @@
+package delayq_test
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/delayq/delayq"
+)
+
+var ownTopic = delayq.NewTopic[string]("a", delayq.JSON)
+
+// anew are the ways in which a handler can put a new job in the place of its own.
+var anew = map[string]func(ctx context.Context, c *delayq.Client, id string, opts ...delayq.JobOption) error{
+	"Enqueue": func(ctx context.Context, c *delayq.Client, id string, opts ...delayq.JobOption) error {
+		_, err := c.Enqueue(ctx, "a", id, []byte("new"), append(opts, delayq.Replace())...)
+		return err
+	},
+	"EnqueueBatch": func(ctx context.Context, c *delayq.Client, id string, opts ...delayq.JobOption) error {
+		_, err := c.EnqueueBatch(ctx, []delayq.NewJob{{Topic: "a", ID: id, Options: append(opts, delayq.Replace())}, {Topic: "b", ID: id}})
+		return err
+	},
+	"Topic.Enqueue": func(ctx context.Context, c *delayq.Client, id string, opts ...delayq.JobOption) error {
+		_, err := ownTopic.Enqueue(ctx, c, id, "new", append(opts, delayq.Replace())...)
+		return err
+	},
+}
+
+// A handler that replaces its own job goes on: neither the announcement nor an extension ends its
+// context, and what it enqueues with it afterwards is stored.
+func TestHandlerReplacesItsOwnJob(t *testing.T) {
+	for name, replace := range anew {
+		for _, nudged := range []bool{true, false} {
+			t.Run(fmt.Sprintf("%s/nudged=%v", name, nudged), func(t *testing.T) {
+				inBubble(t, func(b *bubble) {
+					const lease = 3 * time.Second
+					w := newWire(b.redis)
+					if !nudged {
+						w.stall("subscribe")
+					}
+					var hooks told
+					var log logbook
+					b.serveOn(w, "a", func(ctx context.Context, job *delayq.Job) error {
+						if job.ID == "other" {
+							return nil
+						}
+						inner, stop := context.WithTimeout(ctx, time.Hour)
+						defer stop()
+						require.NoError(b, replace(inner, b.client, job.ID, delayq.ProcessIn(time.Hour)))
+						time.Sleep(3 * lease)
+						require.NoError(b, context.Cause(ctx))
+						_, err := b.client.Enqueue(ctx, "a", "other", nil)
+						require.NoError(b, err)
+						return errTest
+					}, delayq.Hooks(&hooks), delayq.Lease(lease), log.to())
+					b.enqueue("a", "1")
+					b.pass(4 * lease)
+					require.Equal(b, map[string]int{"Started": 1, "Replaced": 1}, hooks.kinds("1"))
+					event := hooks.of("Replaced")[0]
+					require.Equal(b, delayq.OutcomeReplaced, event.Outcome)
+					require.ErrorIs(b, event.Err, delayq.ErrReplaced)
+					require.ErrorIs(b, event.Err, errTest)
+					require.Len(b, log.with("level=WARN", "msg=replace", "topic=a", "job=1", "attempt=1", errTest.Error()), 1)
+					require.Empty(b, log.with("lease"))
+					require.Len(b, hooks.of("Done", "other"), 1)
+					info := b.get("a", "1")
+					require.Equal(b, delayq.StateScheduled, info.State)
+					require.Equal(b, 1, info.Attempt)
+					require.Empty(b, info.Errors)
+				})
+			})
+		}
+	}
+}
+
+// The new job is due at once and runs beside the handler that has enqueued it, on the same server. That
+// ends well, and its end does not touch the new job.
+func TestOwnJobReplacedByOneDueAtOnce(t *testing.T) {
+	for _, nudged := range []bool{true, false} {
+		t.Run(fmt.Sprintf("nudged=%v", nudged), func(t *testing.T) {
+			inBubble(t, func(b *bubble) {
+				w := newWire(b.redis)
+				if !nudged {
+					w.stall("subscribe")
+				}
+				var hooks told
+				var log logbook
+				var rec recorder
+				b.serveOn(w, "a", rec.then(func(ctx context.Context, job *delayq.Job) error {
+					if string(job.Payload) == "of 1" {
+						require.NoError(b, anew["Enqueue"](ctx, b.client, job.ID))
+					}
+					time.Sleep(time.Second)
+					return context.Cause(ctx)
+				}), delayq.Hooks(&hooks), log.to())
+				b.enqueue("a", "1")
+				b.pass(500 * time.Millisecond)
+				require.Len(b, rec.all(), 2, "both run")
+				b.pass(time.Minute)
+				require.Equal(b, map[string]int{"Started": 2, "Replaced": 1, "Done": 1}, hooks.kinds("1"))
+				require.ErrorIs(b, hooks.of("Replaced")[0].Err, delayq.ErrReplaced)
+				require.Equal(b, "new", rec.all()[1].payload)
+				require.Len(b, log.with("level=INFO", "msg=replace", "job=1"), 1)
+				require.Empty(b, log.with("job=1", "err="))
+				require.Empty(b, b.state("a", "1"))
+			})
+		})
+	}
+}
+
+// Only its own job is the handler's affair: one that replaces another running job ends the context of
+// that one's handler, also if the other is of the same ID in another topic or under another prefix.
+func TestHandlerReplacesAnothersJob(t *testing.T) {
+	inBubble(t, func(b *bubble) {
+		causes := make(map[string]error)
+		other := delayq.NewClient(b.rdb, delayq.Prefix("p"))
+		wait := func(name string) delayq.HandlerFunc {
+			return func(ctx context.Context, job *delayq.Job) error {
+				if string(job.Payload) != "of "+job.ID {
+					return nil
+				}
+				<-ctx.Done()
+				causes[name] = context.Cause(ctx)
+				return nil
+			}
+		}
+		serve(b.T, b.rdb, "p", "a", wait("prefix"))
+		b.serve("b", wait("topic"))
+		b.serve("a", func(ctx context.Context, job *delayq.Job) error {
+			if job.ID == "2" {
+				return wait("ID")(ctx, job)
+			}
+			_, err := b.client.EnqueueBatch(ctx, []delayq.NewJob{
+				{Topic: "a", ID: "2", Options: []delayq.JobOption{delayq.Replace()}},
+				{Topic: "b", ID: "1", Options: []delayq.JobOption{delayq.Replace()}},
+			})
+			require.NoError(b, err)
+			_, err = other.Enqueue(ctx, "a", "1", nil, delayq.Replace())
+			require.NoError(b, err)
+			time.Sleep(time.Minute)
+			return context.Cause(ctx)
+		})
+		_, err := other.Enqueue(b.Context(), "a", "1", []byte("of 1"))
+		require.NoError(b, err)
+		b.enqueue("b", "1")
+		b.enqueue("a", "2")
+		b.pass(time.Second)
+		b.enqueue("a", "1")
+		b.pass(2 * time.Minute)
+		require.Len(b, causes, 3)
+		for name, cause := range causes {
+			require.Equal(b, delayq.ErrReplaced, cause, name)
+		}
+		require.EqualValues(b, 2, b.counter("a", "acked"))
+	})
+}
+
+// The job of a handler whose own Replace surely failed is still its own. If somebody else replaces it
+// then, its context ends.
+func TestFailedReplaceOfTheOwnJobCountsForNothing(t *testing.T) {
+	for name, replace := range anew {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(b *bubble) {
+				var hooks told
+				b.serve("a", func(ctx context.Context, job *delayq.Job) error {
+					if job.Attempt == 1 && job.Due.Equal(job.EnqueuedAt) && len(hooks.of("Started")) == 1 {
+						bucket := bubblePrefix + ":{a}:bucket"
+						require.NoError(b, b.rdb.Set(b.Context(), bucket, "a slip", 0).Err())
+						require.ErrorContains(b, replace(ctx, b.client, job.ID, delayq.ProcessIn(time.Hour)), "WRONGTYPE")
+						require.NoError(b, b.rdb.Del(b.Context(), bucket).Err())
+						<-ctx.Done()
+						require.Equal(b, delayq.ErrReplaced, context.Cause(ctx))
+					}
+					return nil
+				}, delayq.Hooks(&hooks))
+				b.enqueue("a", "1")
+				b.pass(time.Second)
+				b.enqueue("a", "1", delayq.Replace())
+				b.pass(time.Second)
+				require.Equal(b, map[string]int{"Started": 2, "Replaced": 1, "Done": 1}, hooks.kinds("1"))
+			})
+		})
+	}
+}
+
+// The answer to its own Replace is lost, and go-redis does not repeat it. Redis has carried it out: the
+// handler goes on, and the outcome is that.
+func TestReplaceOfTheOwnJobWithALostAnswer(t *testing.T) {
+	inBubble(t, func(b *bubble) {
+		b.loadScripts()
+		const lease = 3 * time.Second
+		var hooks told
+		w := newWire(b.redis)
+		opts := w.client(b.T).Options()
+		opts.MaxRetries = -1
+		rdb := redis.NewClient(opts)
+		b.Cleanup(func() { _ = rdb.Close() })
+		lossy := delayq.NewClient(rdb, delayq.Prefix(bubblePrefix))
+		b.serve("a", func(ctx context.Context, job *delayq.Job) error {
+			w.lose(script("replace"))
+			require.ErrorIs(b, anew["Enqueue"](ctx, lossy, job.ID, delayq.ProcessIn(time.Hour)), delayq.ErrUnknownOutcome)
+			time.Sleep(3 * lease)
+			return context.Cause(ctx)
+		}, delayq.Hooks(&hooks), delayq.Lease(lease))
+		b.enqueue("a", "1")
+		b.pass(time.Minute)
+		require.Equal(b, 1, w.losses())
+		require.Equal(b, map[string]int{"Started": 1, "Replaced": 1}, hooks.kinds("1"))
+		require.Equal(b, delayq.ErrReplaced, hooks.of("Replaced")[0].Err)
+	})
+}
+
+// Nobody knows whether its own Replace was carried out, and then the lease is over by the server's clock:
+// another server may have the job, so the handler is stopped.
+func TestReplaceOfUnknownOutcomeKeepsNoLease(t *testing.T) {
+	inBubble(t, func(b *bubble) {
+		b.loadScripts()
+		var hooks told
+		w := newWire(b.redis)
+		lossy := delayq.NewClient(w.client(b.T), delayq.Prefix(bubblePrefix))
+		b.serveOn(w, "a", func(ctx context.Context, job *delayq.Job) error {
+			w.die(script("replace"), true)
+			require.ErrorIs(b, anew["Enqueue"](ctx, lossy, job.ID), delayq.ErrUnknownOutcome)
+			<-ctx.Done()
+			require.Equal(b, delayq.ErrLeaseLost, context.Cause(ctx))
+			return nil
+		}, delayq.Hooks(&hooks), delayq.Lease(3*time.Second))
+		b.enqueue("a", "1")
+		b.pass(time.Minute)
+		require.Equal(b, map[string]int{"Started": 1, "LeaseLost": 1}, hooks.kinds("1"))
+	})
+}
+
+// A handler that has replaced its own job holds no lease any more, but the end of Drain stops it as it
+// stops others.
+func TestHandlerWithoutAJobIsStoppedByTheDrain(t *testing.T) {
+	inBubble(t, func(b *bubble) {
+		var hooks told
+		s := b.serve("a", func(ctx context.Context, job *delayq.Job) error {
+			require.NoError(b, anew["Enqueue"](ctx, b.client, job.ID, delayq.ProcessIn(time.Hour)))
+			<-ctx.Done()
+			require.Equal(b, delayq.ErrShutdown, context.Cause(ctx))
+			require.Equal(b, 6*time.Second, b.at())
+			return nil
+		}, delayq.Hooks(&hooks), delayq.Drain(5*time.Second))
+		b.enqueue("a", "1")
+		b.pass(time.Second)
+		require.NoError(b, s.stop())
+		synctest.Wait()
+		require.Equal(b, map[string]int{"Started": 1, "Replaced": 1}, hooks.kinds("1"))
+	})
+}
+
+// A handler's context can be printed while its run goes on.
+func TestHandlersContextHasAName(t *testing.T) {
+	inBubble(t, func(b *bubble) {
+		var text string
+		b.serve("a", func(ctx context.Context, _ *delayq.Job) error {
+			text = fmt.Sprintf("%v %+v", ctx, ctx)
+			return nil
+		})
+		b.enqueue("a", "1")
+		b.pass(time.Second)
+		require.Contains(b, text, "Handler")
+		require.NotContains(b, text, "of 1")
+	})
+}

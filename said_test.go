@@ -1,0 +1,275 @@
+package delayq_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/delayq/delayq"
+)
+
+// Nothing that a handler said is lost when its run is not what decides about the job any more: it is in
+// the log once, with the stack of a panic, and the hooks have it beside the cause.
+func TestWhatHandlersOfLostJobsSaid(t *testing.T) {
+	type way struct {
+		hook, message, level string
+		cause                error
+		take                 func(b *bubble, s *served) // from the handler
+	}
+	ways := map[string]way{
+		"cancelled": {"Cancelled", "cancel", "INFO", delayq.ErrCancelled, func(b *bubble, _ *served) {
+			_, err := b.client.Dequeue(b.Context(), "a", "1")
+			require.NoError(b, err)
+		}},
+		"replaced": {"Replaced", "replace", "INFO", delayq.ErrReplaced, func(b *bubble, _ *served) {
+			b.enqueue("a", "1", delayq.Replace(), delayq.ProcessIn(time.Hour))
+		}},
+		"lease lost": {"LeaseLost", "lease lost", "WARN", delayq.ErrLeaseLost, func(b *bubble, _ *served) {
+			require.NoError(b, b.rdb.Del(b.Context(), bubblePrefix+":{a}:leases").Err())
+		}},
+		"returned": {"Returned", "return", "", delayq.ErrShutdown, func(b *bubble, s *served) { s.end() }},
+	}
+	type end struct {
+		level string // that the line has at least; empty: there is nothing to tell
+		text  string
+		say   func(ctx context.Context) error
+	}
+	ends := map[string]end{
+		"nothing":            {"", "", func(context.Context) error { return nil }},
+		"the context's":      {"", "", func(ctx context.Context) error { return ctx.Err() }},
+		"the cause":          {"", "", context.Cause},
+		"a snooze":           {"", "", func(context.Context) error { return delayq.Snooze(time.Second) }},
+		"the context's, put": {"INFO", "half way", func(ctx context.Context) error { return fmt.Errorf("half way: %w", ctx.Err()) }},
+		"an error":           {"WARN", errTest.Error(), func(context.Context) error { return errTest }},
+		"a joined error": {"WARN", errTest.Error(), func(ctx context.Context) error {
+			return errors.Join(ctx.Err(), fmt.Errorf("and %w", errTest))
+		}},
+		"another's context": {"WARN", "deadline exceeded", func(context.Context) error {
+			return fmt.Errorf("ask: %w", context.DeadlineExceeded)
+		}},
+		"an error that panics": {"WARN", "whose Error method panics", func(context.Context) error { return panickyError{} }},
+		"a panic":              {"ERROR", "panic: out of cheese", func(context.Context) error { panic("out of cheese") }},
+		"a Goexit":             {"ERROR", "goexit", func(context.Context) error { runtime.Goexit(); return nil }},
+	}
+	levels := []string{"", "INFO", "WARN", "ERROR"}
+	at := func(level string) int {
+		for i, l := range levels {
+			if l == level {
+				return i
+			}
+		}
+		panic(level)
+	}
+	for wayName, way := range ways {
+		for endName, end := range ends {
+			if crash := end.level == "ERROR"; wayName == "returned" && crash {
+				continue // is a failed attempt also at the end of Drain
+			}
+			if wayName == "returned" && (endName == "nothing" || endName == "a snooze") {
+				continue // decide about the job
+			}
+			t.Run(wayName+"/"+endName, func(t *testing.T) {
+				inBubble(t, func(b *bubble) {
+					var hooks told
+					var log logbook
+					var s *served
+					var said error
+					ready := make(chan struct{})
+					s = b.serve("a", func(ctx context.Context, job *delayq.Job) error {
+						<-ready
+						if len(hooks.of("Started", "1")) > 1 { // a lost job runs again
+							return nil
+						}
+						way.take(b, s)
+						<-ctx.Done()
+						said = end.say(ctx)
+						return said
+					}, delayq.Hooks(&hooks), log.to(), delayq.Drain(0), delayq.Lease(3*time.Second))
+					b.enqueue("a", "1")
+					close(ready)
+					b.pass(time.Minute)
+					require.Len(b, hooks.of(way.hook, "1"), 1)
+					event := hooks.of(way.hook, "1")[0]
+					require.ErrorIs(b, event.Err, way.cause)
+					if said != nil {
+						require.ErrorIs(b, event.Err, said)
+					}
+					level := levels[max(at(way.level), at(end.level))]
+					lines := log.with("msg="+quoted(way.message), "job=1", "attempt=1")
+					if level == "" {
+						require.Empty(b, lines)
+						return
+					}
+					require.Len(b, lines, 1)
+					require.Contains(b, lines[0], "level="+level)
+					if end.text == "" {
+						require.NotContains(b, lines[0], "err=")
+						require.Equal(b, "", event.Stack)
+						return
+					}
+					require.Contains(b, lines[0], "err=")
+					require.Contains(b, lines[0], end.text)
+					if end.level == "ERROR" {
+						require.Contains(b, lines[0], "said_test.go")
+						require.Contains(b, event.Stack, "said_test.go")
+						require.ErrorContains(b, event.Err, end.text)
+					}
+				})
+			})
+		}
+	}
+}
+
+// quoted is a text as the handler of the logbook writes it.
+func quoted(text string) string {
+	for _, r := range text {
+		if r == ' ' {
+			return fmt.Sprintf("%q", text)
+		}
+	}
+	return text
+}
+
+// A handler that outlives the drain, and Run: what it says at last is in the log, and its hook is called,
+// but its outcome stays the one that was told.
+func TestWhatAbandonedHandlersSaid(t *testing.T) {
+	for name, end := range map[string]struct {
+		level, text string
+		say         func() error
+	}{
+		"nothing": {"", "", func() error { return nil }},
+		"ctx":     {"", "", func() error { return context.Canceled }},
+		"error":   {"WARN", errTest.Error(), func() error { return errTest }},
+		"panic":   {"ERROR", "panic: out of cheese", func() error { panic("out of cheese") }},
+		"goexit":  {"ERROR", "goexit", func() error { runtime.Goexit(); return nil }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(b *bubble) {
+				var hooks told
+				var log logbook
+				release := make(chan struct{})
+				s := b.serve("a", func(context.Context, *delayq.Job) error {
+					<-release
+					return end.say()
+				}, delayq.Hooks(&hooks), log.to(), delayq.Drain(0))
+				b.enqueue("a", "1")
+				b.pass(time.Second)
+				require.NoError(b, s.stop())
+				require.Equal(b, map[string]int{"Started": 1, "Returned": 1}, hooks.kinds("1"))
+				require.ErrorIs(b, hooks.of("Returned")[0].Err, delayq.ErrShutdown)
+				b.pass(time.Hour)
+				close(release)
+				synctest.Wait()
+				require.Equal(b, map[string]int{"Started": 1, "Returned": 1, "Late": 1}, hooks.kinds("1"))
+				late := hooks.of("Late")[0]
+				require.Empty(b, late.Outcome)
+				require.ErrorIs(b, late.Err, delayq.ErrShutdown)
+				require.Equal(b, time.Hour+time.Second, late.End.Sub(late.Start).Round(time.Second))
+				lines := log.with("msg=late", "job=1", "attempt=1")
+				if end.level == "" {
+					require.Empty(b, lines)
+					return
+				}
+				require.Len(b, lines, 1)
+				require.Contains(b, lines[0], "level="+end.level)
+				require.Contains(b, lines[0], end.text)
+				require.ErrorContains(b, late.Err, end.text)
+				if end.level == "ERROR" {
+					require.Contains(b, lines[0], "said_test.go")
+					require.Contains(b, late.Stack, "said_test.go")
+				}
+			})
+		})
+	}
+}
+
+// A handler is given up at the end of the drain and ends while Redis is still being told so: its outcome
+// is told once, and the job is not settled a second time.
+func TestAbandonedRunHasOneOutcome(t *testing.T) {
+	inBubble(t, func(b *bubble) {
+		b.loadScripts()
+		var hooks told
+		w := newWire(b.redis)
+		release := make(chan struct{})
+		s := b.serveOn(w, "a", func(context.Context, *delayq.Job) error {
+			<-release
+			return nil
+		}, delayq.Hooks(&hooks), delayq.Drain(0))
+		b.enqueue("a", "1")
+		b.pass(time.Second)
+		w.delay(script("return"))
+		s.end()
+		b.pass(150 * time.Millisecond) // the job is back, and the answer is on its way
+		require.Equal(b, delayq.StateReady, b.state("a", "1"))
+		require.Empty(b, hooks.of("Returned"))
+		close(release)
+		synctest.Wait()
+		w.rush()
+		<-s.done
+		require.NoError(b, s.err)
+		b.pass(time.Minute)
+		require.Equal(b, map[string]int{"Started": 1, "Returned": 1, "Late": 1}, hooks.kinds("1"))
+		for _, name := range []string{"ack", "retry"} {
+			require.Zero(b, hooks.calls(name), name)
+		}
+	})
+}
+
+// Redis does not take the outcomes before the server ends: what the handlers said is in the log.
+func TestWhatHandlersSaidThatRedisWasNotTold(t *testing.T) {
+	inBubble(t, func(b *bubble) {
+		var log logbook
+		w := newWire(b.redis)
+		s := b.serveOn(w, "a", func(_ context.Context, job *delayq.Job) error {
+			time.Sleep(2 * time.Second)
+			if job.ID == "well" {
+				return nil
+			}
+			panic("out of " + job.ID)
+		}, log.to(), delayq.Drain(time.Second))
+		for _, id := range []string{"cheese", "time", "well"} {
+			b.enqueue("a", id)
+		}
+		b.pass(time.Second)
+		w.cut()
+		b.pass(2 * time.Second)
+		require.NoError(b, s.stop())
+		for _, id := range []string{"cheese", "time"} {
+			require.Len(b, log.with("level=ERROR", "msg=settle", "job="+id, "out of "+id, "said_test.go"), 1)
+		}
+		require.Empty(b, log.with("job=well"))
+	})
+}
+
+// What is joined to a Snooze is in the log, with the delay.
+func TestWhatIsSaidBesideASnooze(t *testing.T) {
+	inBubble(t, func(b *bubble) {
+		var log logbook
+		b.serve("a", func(_ context.Context, job *delayq.Job) error {
+			switch snooze := delayq.Snooze(time.Hour); job.ID {
+			case "bare":
+				return snooze
+			case "put":
+				return fmt.Errorf("too many requests: %w", snooze)
+			default:
+				return errors.Join(errTest, snooze)
+			}
+		}, log.to())
+		for _, id := range []string{"bare", "put", "joined"} {
+			b.enqueue("a", id)
+		}
+		b.pass(time.Second)
+		require.EqualValues(b, 3, b.counter("a", "snoozed"))
+		require.Empty(b, log.with("job=bare"))
+		require.Len(b, log.with("job=put"), 1)
+		require.Len(b, log.with("level=INFO", "msg=snooze", "job=put", "too many requests", "delay=1h"), 1)
+		require.Len(b, log.with("job=joined"), 1)
+		require.Len(b, log.with("level=WARN", "msg=snooze", "job=joined", errTest.Error(), "delay=1h"), 1)
+	})
+}
