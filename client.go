@@ -45,12 +45,17 @@ func NewClient(rdb redis.UniversalClient, opts ...ClientOption) *Client {
 	return c
 }
 
-// checkRedis refuses a nil client, also one inside a non-nil interface.
+// checkRedis refuses a nil client, also one inside a non-nil interface, and one of another kind: a server cannot make
+// connections like its own, and a Ring spreads what belongs together.
 func checkRedis(rdb redis.UniversalClient) error {
-	if v := reflect.ValueOf(rdb); !v.IsValid() || v.Kind() == reflect.Pointer && v.IsNil() {
+	if isNil(rdb) {
 		return fmt.Errorf("%w: nil Redis client", ErrInvalid)
 	}
-	return nil
+	switch rdb.(type) {
+	case *redis.Client, *redis.ClusterClient:
+		return nil
+	}
+	return fmt.Errorf("%w: the Redis client must be a *redis.Client or a *redis.ClusterClient, not a %T", ErrInvalid, rdb)
 }
 
 // checkContext refuses a nil context, which would be a panic further down.
@@ -61,8 +66,22 @@ func checkContext(ctx context.Context) error {
 	return nil
 }
 
-// ready joins what is wrong with the client, the topic and the ID.
-func (c *Client) ready(topic, id string) error {
+// usable tells what is wrong with the client itself and with a context.
+func (c *Client) usable(ctx context.Context) error {
+	var err error
+	switch {
+	case c == nil:
+		err = fmt.Errorf("%w: nil Client", ErrInvalid)
+	case c.err != nil:
+		err = c.err
+	case c.rdb == nil:
+		err = fmt.Errorf("%w: zero Client: NewClient makes one", ErrInvalid)
+	}
+	return errors.Join(err, checkContext(ctx))
+}
+
+// ready joins what is wrong with the client, a context, a topic and an ID. Every method calls it, or usable, before anything else.
+func (c *Client) ready(ctx context.Context, topic, id string) error {
 	var errs []error
 	if err := checkName("topic", topic); err != nil {
 		errs = append(errs, err)
@@ -70,7 +89,7 @@ func (c *Client) ready(topic, id string) error {
 	if err := checkID(id); err != nil {
 		errs = append(errs, err)
 	}
-	return errors.Join(c.err, invalid(errs))
+	return errors.Join(c.usable(ctx), invalid(errs))
 }
 
 // Enqueue stores a job and returns when it is stored. It is due at once unless ProcessAt or ProcessIn say otherwise. The ID is up to
@@ -86,8 +105,9 @@ func (c *Client) Enqueue(ctx context.Context, topic, id string, payload []byte, 
 	fresh := &NewJob{Topic: topic, ID: id, Payload: payload, Options: slices.Clip(opts)}
 	e, err := c.prepare(ctx, fresh)
 	if err != nil {
+		err = located{call: "enqueue", topic: fresh.Topic, job: fresh.ID}.at(err)
 		c.enqueued(ctx, fresh, e, err)
-		return nil, fmt.Errorf("enqueue topic %q: %w", topic, err)
+		return nil, err
 	}
 	e.done = make(chan struct{}, 1)
 	err = c.commit(fresh.Topic).enqueue(ctx, e)
@@ -113,8 +133,9 @@ func (c *Client) EnqueueBatch(ctx context.Context, jobs []NewJob) ([]Result, err
 		fresh[i].Options = slices.Clip(jobs[i].Options)
 		e, err := c.prepare(ctx, &fresh[i])
 		if err != nil {
-			results[i].Err = fmt.Errorf("enqueue job %d of the batch, topic %q: %w", i, fresh[i].Topic, err)
-			c.enqueued(ctx, &fresh[i], nil, err)
+			err = fmt.Errorf("job %d of the batch: %w", i, err)
+			results[i].Err = located{call: "enqueue", topic: fresh[i].Topic, job: fresh[i].ID}.at(err)
+			c.enqueued(ctx, &fresh[i], nil, results[i].Err)
 			continue
 		}
 		prepared[i] = e
@@ -162,10 +183,12 @@ func maybeStored(err error) bool {
 
 // prepare checks a job and encodes it.
 func (c *Client) prepare(ctx context.Context, fresh *NewJob) (*enqueueing, error) {
-	for _, h := range c.o.hooks.enqueue {
-		c.o.hooks.guard(func() { h.Enqueue(ctx, fresh) })
+	if c.usable(ctx) == nil {
+		for _, h := range c.o.hooks.enqueue {
+			c.o.hooks.guard(func() { h.Enqueue(ctx, fresh) })
+		}
 	}
-	err := errors.Join(c.ready(fresh.Topic, fresh.ID), checkContext(ctx))
+	err := c.ready(ctx, fresh.Topic, fresh.ID)
 	o, oerr := newJobOptions(fresh.Options)
 	if err = errors.Join(err, oerr); err != nil {
 		return nil, err
@@ -202,7 +225,7 @@ func newID() string { return rand.Text()[:14] }
 
 // enqueued tells the hooks how an enqueueing ended.
 func (c *Client) enqueued(ctx context.Context, fresh *NewJob, e *enqueueing, err error) {
-	if len(c.o.hooks.enqueued) == 0 {
+	if c == nil || ctx == nil || len(c.o.hooks.enqueued) == 0 {
 		return
 	}
 	event := EnqueueEvent{Topic: fresh.Topic, ID: fresh.ID, PayloadSize: len(fresh.Payload), Err: err}
@@ -221,9 +244,9 @@ func (c *Client) enqueued(ctx context.Context, fresh *NewJob, e *enqueueing, err
 // that was running, the handler's context ends with ErrCancelled, and what the handler returns is ignored. A dead one is
 // forgotten. ErrNotFound if there is no such job: it has run, for example. The cost does not depend on how many jobs wait.
 func (c *Client) Dequeue(ctx context.Context, topic, id string) (State, error) {
-	state, err := c.one(ctx, cancelScript, topic, id, func(k *keys, receipt string) []any {
+	state, err := c.one(ctx, cancelScript, located{topic: topic, job: id}, func(k *keys, receipt string) []any {
 		return names(k.pool, k.bucket, k.leases, k.dead, k.attempts, k.errors, k.moved, k.stats, receipt, k.runs)
-	}, controlChannel(c.o.prefix), topic)
+	}, c.channel(), topic)
 	if err != nil {
 		return "", err
 	}
@@ -233,27 +256,28 @@ func (c *Client) Dequeue(ctx context.Context, topic, id string) (State, error) {
 // Reschedule gives a job that is scheduled (for the first time, backing off or snoozed) or ready another due time, by ProcessAt or
 // ProcessIn; other options are an error. ErrRunning and ErrDead if it is that, ErrNotFound if there is no such job.
 func (c *Client) Reschedule(ctx context.Context, topic, id string, due JobOption) error {
+	place := located{call: rescheduleScript.name, topic: topic, job: id}
 	o, err := newJobOptions([]JobOption{due})
 	if err == nil && !onlyDue(o) {
 		err = fmt.Errorf("%w: Reschedule takes ProcessAt or ProcessIn only", ErrInvalid)
 	}
 	if err != nil {
-		return fmt.Errorf("reschedule topic %q: %w", topic, err)
+		return place.at(errors.Join(c.ready(ctx, topic, id), err))
 	}
 	when := "+" + strconv.FormatInt(o.dueIn, 10)
 	if o.dueAt > 0 {
 		when = strconv.FormatInt(o.dueAt, 10)
 	}
-	state, err := c.one(ctx, rescheduleScript, topic, id, func(k *keys, receipt string) []any {
+	state, err := c.one(ctx, rescheduleScript, place, func(k *keys, receipt string) []any {
 		return names(k.pool, k.bucket, k.ready, k.leases, k.dead, k.moved, receipt)
-	}, when, maxTick.Milliseconds(), controlChannel(c.o.prefix), topic)
+	}, when, maxTick.Milliseconds(), c.channel(), topic)
 	switch {
 	case err != nil:
 		return err
 	case state == StateRunning:
-		return fmt.Errorf("reschedule topic %q: %w", topic, ErrRunning)
+		return place.at(ErrRunning)
 	case state == StateDead:
-		return fmt.Errorf("reschedule topic %q: %w", topic, ErrDead)
+		return place.at(ErrDead)
 	}
 	return nil
 }
@@ -267,28 +291,30 @@ func onlyDue(o jobOptions) bool {
 // Revive puts a dead job back to ready, with all its retries before it again; its attempts go on counting. ErrNotFound if there is no
 // dead job with this ID.
 func (c *Client) Revive(ctx context.Context, topic, id string) error {
-	_, err := c.one(ctx, reviveScript, topic, id, func(k *keys, receipt string) []any {
+	_, err := c.one(ctx, reviveScript, located{topic: topic, job: id}, func(k *keys, receipt string) []any {
 		return names(k.dead, k.ready, k.attempts, k.moved, k.stats, receipt)
 	})
 	return err
 }
 
-// one runs a script that is about one job and answers with the state it found it in.
-func (c *Client) one(ctx context.Context, s *script, topic, id string, keys func(*keys, string) []any, args ...any) (State, error) {
-	if err := errors.Join(c.ready(topic, id), checkContext(ctx)); err != nil {
-		return "", fmt.Errorf("%s topic %q: %w", s.name, topic, err)
+// one runs a script that is about one job or schedule and answers with the state it found it in.
+func (c *Client) one(ctx context.Context, s *script, place located, keys func(*keys, string) []any, args ...any) (State, error) {
+	place.call = s.name
+	topic, id := place.topic, place.job+place.schedule // it is about one of them
+	if err := c.ready(ctx, topic, id); err != nil {
+		return "", place.at(err)
 	}
 	k := newKeys(c.o.prefix, topic)
 	lane := c.lanes.get()
 	r, err := c.scripts.call(ctx, s, topic, 1, keys(k, k.receipt(lane.id)), append([]any{lane.next(), id}, args...)...)
 	c.lanes.put(lane, err)
 	if err != nil {
-		return "", c.unsure(err)
+		return "", place.at(c.unsure(err))
 	}
 	if state := r.text(2); state != "none" {
 		return State(state), nil
 	}
-	return "", fmt.Errorf("%s topic %q: %w", s.name, topic, ErrNotFound)
+	return "", place.at(ErrNotFound)
 }
 
 // unsure marks an error after which the outcome is not known.
@@ -297,7 +323,15 @@ func (c *Client) unsure(err error) error {
 		return err
 	}
 	reload(c.rdb)
-	return fmt.Errorf("%w: %w", ErrUnknownOutcome, err)
+	return beneath(ErrUnknownOutcome, err)
+}
+
+// channel is the control channel: none of a nil Client, which is not refused before its arguments are there.
+func (c *Client) channel() string {
+	if c == nil {
+		return ""
+	}
+	return controlChannel(c.o.prefix)
 }
 
 // commit gives the group commit of a topic.

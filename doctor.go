@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"hash/maphash"
 	"maps"
 	"slices"
@@ -87,12 +86,13 @@ type CheckReport struct {
 // dead one is dead again if its books tell. The report of what was looked at so far is returned beside an error, too. Safe for
 // concurrent use.
 func (c *Client) Check(ctx context.Context, topic string, repair bool) (*CheckReport, error) {
-	if err := c.ready(topic, ""); err != nil {
-		return nil, fmt.Errorf("check topic %q: %w", topic, err)
+	place := located{call: "check", topic: topic}
+	if err := c.ready(ctx, topic, ""); err != nil {
+		return nil, place.at(err)
 	}
 	d := newDoctor(c.scripts, c.rdb, newKeys(c.o.prefix, topic), repair)
 	if err := d.check(ctx); err != nil {
-		return d.report, c.unsure(err)
+		return d.report, place.at(c.unsure(err))
 	}
 	return d.report, nil
 }
@@ -258,7 +258,7 @@ func (d *doctor) slice(ctx context.Context, part, cursor string, limit int) (nex
 		sizes = append(sizes, r.list(9).number(i))
 	}
 	if part == "all" && len(sizes) != len(k.checked())+2 {
-		return "", nil, fmt.Errorf("check topic %q: %w", k.topic, errReply)
+		return "", nil, errReply
 	}
 	return r.text(2), sizes, nil
 }
@@ -294,7 +294,7 @@ func (d *doctor) walk(ctx context.Context, see func(id string)) error {
 			break
 		}
 		if from > most {
-			return fmt.Errorf("check topic %q: %w", d.keys.topic, errGrowing)
+			return errGrowing
 		}
 	}
 	ids, _, err := d.list(ctx, d.keys.handoff, 0, checkWalk-1)
@@ -384,7 +384,7 @@ func (d *doctor) lookUp(ctx context.Context, ids []string) (r reply, err error) 
 		return err
 	})
 	if err == nil && len(r.list(2)) == 0 {
-		err = fmt.Errorf("check topic %q: %w", k.topic, errReply)
+		err = errReply
 	}
 	return r, err
 }

@@ -21,8 +21,8 @@ func TestDueIn(t *testing.T) {
 	eachClient(t, func(t *testing.T, f *fixture) {
 		for d, want := range map[time.Duration]time.Duration{
 			0: 0, -1: 0, -time.Hour: 0, math.MinInt64: 0,
-			1: time.Millisecond, time.Millisecond: time.Millisecond, time.Millisecond + 1: 2 * time.Millisecond,
-			999 * time.Microsecond: time.Millisecond, 1500 * time.Microsecond: 2 * time.Millisecond,
+			time.Millisecond: time.Millisecond, time.Millisecond + 1: 2 * time.Millisecond,
+			1500 * time.Microsecond: 2 * time.Millisecond,
 			// 2^31 and 2^32 ms, which other queues have run at once (F2, F3)
 			25 * 24 * time.Hour: 25 * 24 * time.Hour, 50 * 24 * time.Hour: 50 * 24 * time.Hour,
 			10 * 365 * 24 * time.Hour: 10 * 365 * 24 * time.Hour, century: century, century - 1: century,
@@ -102,6 +102,9 @@ func TestDueIsNeverRoundedDown(t *testing.T) {
 		delays, instants := make([]time.Duration, len(jobs)), make([]time.Time, len(jobs))
 		for i := range jobs {
 			d := time.Duration(random.Int64N(int64(century) >> random.IntN(62)))
+			if i%2 == 1 && d < time.Millisecond {
+				d = 0 // what lies between is refused
+			}
 			jobs[i] = delayq.NewJob{Topic: "topic", ID: strconv.Itoa(i), Options: []delayq.JobOption{delayq.ProcessIn(d)}}
 			delays[i] = d
 			if i%2 == 0 {
@@ -133,7 +136,7 @@ func TestDueToTheMillisecond(t *testing.T) {
 	rdb := r.Client()
 	defer func() { require.NoError(t, rdb.Close()) }()
 	for _, us := range []int64{0, 1, 999} { // the clock does not stand at a whole ms
-		for _, d := range []time.Duration{1, time.Millisecond, 1500 * time.Microsecond, time.Hour, 30 * 24 * time.Hour} {
+		for _, d := range []time.Duration{time.Millisecond, time.Millisecond + 1, 1500 * time.Microsecond, time.Hour, 30 * 24 * time.Hour} {
 			f := newFixture(t, rdb)
 			start := time.UnixMicro(1_763_712_345_678_000 + us)
 			r.SetTime(start)

@@ -120,7 +120,7 @@ func (g *commit) abandon(ctx context.Context, e *enqueueing) error {
 	default:
 	}
 	if e.sent {
-		return fmt.Errorf("enqueue topic %q: %w: %w", g.keys.topic, ErrUnknownOutcome, context.Cause(ctx))
+		return g.at(e, fmt.Errorf("%w: %w", ErrUnknownOutcome, context.Cause(ctx)))
 	}
 	for i, other := range g.pending {
 		if other == e {
@@ -128,7 +128,12 @@ func (g *commit) abandon(ctx context.Context, e *enqueueing) error {
 			break
 		}
 	}
-	return fmt.Errorf("enqueue topic %q: %w", g.keys.topic, context.Cause(ctx))
+	return g.at(e, context.Cause(ctx))
+}
+
+// at says that an error happened with one job.
+func (g *commit) at(e *enqueueing, err error) error {
+	return located{call: "enqueue", topic: g.keys.topic, job: e.id}.at(err)
 }
 
 // land ends a lone flush. If others have gathered meanwhile, a goroutine goes on for them.
@@ -274,7 +279,7 @@ func (g *commit) enqueueAll(ctx context.Context, list []*enqueueing) {
 	for len(list) > 0 {
 		if cause := context.Cause(ctx); cause != nil {
 			for _, e := range list {
-				e.err = fmt.Errorf("enqueue topic %q: %w", g.keys.topic, cause)
+				e.err = g.at(e, cause)
 			}
 			break
 		}
@@ -303,16 +308,16 @@ func (g *commit) send(ctx context.Context, lane *lane, list []*enqueueing) error
 	if err != nil && !errors.Is(err, ErrNotReplicated) {
 		outcome := g.client.unsure(err)
 		for _, e := range list {
-			e.err = outcome
+			e.err = g.at(e, outcome)
 		}
 		return err
 	}
 	g.record(ctx)
 	letters := r.text(2)
 	for i, e := range list {
-		e.now, e.err = r.now(), err
+		e.now, e.err = r.now(), g.at(e, err)
 		if i < len(letters) && letters[i] == 'd' {
-			e.err = fmt.Errorf("enqueue topic %q: %w: %q", k.topic, ErrDuplicate, e.id)
+			e.err = g.at(e, ErrDuplicate)
 		}
 	}
 	return nil

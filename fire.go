@@ -81,11 +81,14 @@ type plan struct {
 // Calendar registers a calendar for the schedules of OnCalendar in all topics of this server. Setting one twice, an illegal name and a nil calendar
 // are errors of Run; after Run has begun nothing can be set any more: that is logged.
 func (s *Server) Calendar(name string, c Calendar) {
+	if !s.made("calendar") {
+		return
+	}
 	var errs []error
 	if err := checkName("calendar", name); err != nil {
 		errs = append(errs, err)
 	}
-	if c == nil {
+	if isNil(c) {
 		errs = append(errs, fmt.Errorf("calendar %q is nil", name))
 	}
 	s.mu.Lock()
@@ -95,7 +98,7 @@ func (s *Server) Calendar(name string, c Calendar) {
 	}
 	switch {
 	case s.used:
-		s.log.Error("calendar", "err", errors.Join(append(errs, ErrServerUsed)...))
+		s.log.Error("calendar", "err", errors.Join(append(errs, errTooLate)...))
 	case len(errs) > 0:
 		s.errs = append(s.errs, invalid(errs))
 	default:

@@ -28,15 +28,16 @@ func encodeFinished(r row, server string) string {
 
 // Get tells all that is known of a job. ErrNotFound if there is no job with this ID; done jobs are found during their Retention.
 func (c *Client) Get(ctx context.Context, topic, id string) (*JobInfo, error) {
-	if err := errors.Join(c.ready(topic, id), checkContext(ctx)); err != nil {
-		return nil, fmt.Errorf("get topic %q: %w", topic, err)
+	place := located{call: "get", topic: topic, job: id}
+	if err := c.ready(ctx, topic, id); err != nil {
+		return nil, place.at(err)
 	}
 	list, err := c.get(ctx, topic, -1, []string{id})
 	if err != nil {
-		return nil, err
+		return nil, place.at(err)
 	}
 	if len(list) == 0 {
-		return nil, fmt.Errorf("get topic %q: %w", topic, ErrNotFound)
+		return nil, place.at(ErrNotFound)
 	}
 	return list[0], nil
 }
@@ -184,7 +185,7 @@ func WithPayload() ListOption { return func(o *listOptions) { o.cut = -1 } }
 // It makes several calls to Redis, each of which looks at up to 1,000 entries and reads about 1 MiB and one job. Cost:
 // O(log(jobs) + limit), and for ready jobs O(offset + limit + what cancelled jobs have left behind in front of them).
 func (c *Client) List(ctx context.Context, topic string, state State, offset, limit int, opts ...ListOption) ([]*JobInfo, error) {
-	err := errors.Join(c.ready(topic, ""), checkContext(ctx))
+	err := c.ready(ctx, topic, "")
 	if offset < 0 || limit < 1 || limit > listJobs {
 		err = errors.Join(err, fmt.Errorf("%w: List from %d, %d jobs: must be from 0 on and 1 to %d", ErrInvalid, offset, limit, listJobs))
 	}
@@ -270,8 +271,8 @@ var counters = []Counter{
 
 // Inspect counts the jobs of a topic. A topic that was never used has none.
 func (c *Client) Inspect(ctx context.Context, topic string) (*TopicInfo, error) {
-	if err := errors.Join(c.ready(topic, ""), checkContext(ctx)); err != nil {
-		return nil, fmt.Errorf("inspect topic %q: %w", topic, err)
+	if err := c.ready(ctx, topic, ""); err != nil {
+		return nil, located{call: inspectScript.name, topic: topic}.at(err)
 	}
 	k := newKeys(c.o.prefix, topic)
 	args := make([]any, len(counters))
@@ -312,7 +313,7 @@ func (c *Client) Inspect(ctx context.Context, topic string) (*TopicInfo, error) 
 
 // Topics lists the topics that jobs were enqueued to or that a server has handled, sorted.
 func (c *Client) Topics(ctx context.Context) ([]string, error) {
-	if err := errors.Join(c.err, checkContext(ctx)); err != nil {
+	if err := c.usable(ctx); err != nil {
 		return nil, fmt.Errorf("topics: %w", err)
 	}
 	var names []string
@@ -332,7 +333,7 @@ func (c *Client) Topics(ctx context.Context) ([]string, error) {
 
 // Servers lists the servers of the prefix that have sent a heartbeat within the last 30 s.
 func (c *Client) Servers(ctx context.Context) ([]ServerInfo, error) {
-	if err := errors.Join(c.err, checkContext(ctx)); err != nil {
+	if err := c.usable(ctx); err != nil {
 		return nil, fmt.Errorf("servers: %w", err)
 	}
 	list, err := readServers(ctx, c.rdb, c.o.prefix)
@@ -365,10 +366,11 @@ func (c *Client) Resume(ctx context.Context, topic string) error {
 }
 
 func (c *Client) pause(ctx context.Context, what, topic string, err error, paused int, period int64, by, reason string) error {
-	if err := errors.Join(c.ready(topic, ""), checkContext(ctx), err); err != nil {
-		return fmt.Errorf("%s topic %q: %w", what, topic, err)
+	place := located{call: what, topic: topic}
+	if err := errors.Join(c.ready(ctx, topic, ""), err); err != nil {
+		return place.at(err)
 	}
 	k := newKeys(c.o.prefix, topic)
 	_, err = c.scripts.call(ctx, pauseScript, topic, 0, names(k.meta), paused, period, by, reason, controlChannel(c.o.prefix), topic)
-	return c.unsure(err)
+	return place.at(c.unsure(err))
 }

@@ -3,7 +3,6 @@ package delayq
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"net"
 	"slices"
@@ -45,16 +44,7 @@ func ownClient(rdb redis.UniversalClient, connections int) (redis.UniversalClien
 		}
 		return redis.NewClusterClient(&o), d
 	}
-	return nil, nil // checkServerRedis refuses it
-}
-
-// checkServerRedis refuses a client that no connections like its own can be made of.
-func checkServerRedis(rdb redis.UniversalClient) error {
-	switch rdb.(type) {
-	case *redis.Client, *redis.ClusterClient:
-		return nil
-	}
-	return fmt.Errorf("%w: a server needs a *redis.Client or a *redis.ClusterClient, not a %T", ErrInvalid, rdb)
+	return nil, nil // checkRedis refuses it
 }
 
 // dialed remembers connections, to close them when the server stops: also one that go-redis is still greeting Redis on, which it closes

@@ -53,9 +53,12 @@ func ProcessAt(t time.Time) JobOption {
 }
 
 // ProcessIn makes the job due d after Redis has stored it, by Redis's clock, rounded up to the millisecond. The clock of the
-// caller does not matter. Zero, negative and no such option at all mean at once; at most 100 years.
+// caller does not matter. Zero, negative and no such option at all mean at once. Else from 1 ms to 100 years: ProcessIn(30)
+// would be 30 nanoseconds, and is refused. For a delay that is the difference of two times, and may come out smaller,
+// there is ProcessAt.
 func ProcessIn(d time.Duration) JobOption {
 	return func(o *jobOptions) {
+		o.fail(notTiny("ProcessIn", d))
 		o.fail(atMost("ProcessIn", d))
 		o.dueAt, o.dueIn = 0, max(0, ceilMS(d))
 	}
@@ -197,7 +200,18 @@ func atMost(option string, d time.Duration) error {
 	return nil
 }
 
+// notTiny refuses what is above zero and below a millisecond: nobody means nanoseconds.
+func notTiny(option string, d time.Duration) error {
+	if d > 0 && d < time.Millisecond {
+		return fmt.Errorf("%s(%v): at least 1ms; were seconds meant, %d*time.Second?", option, d, d.Nanoseconds())
+	}
+	return nil
+}
+
 func positive(option string, d time.Duration) error {
+	if err := notTiny(option, d); err != nil {
+		return err
+	}
 	if d < time.Millisecond {
 		return fmt.Errorf("%s(%v): at least 1ms", option, d)
 	}
@@ -365,7 +379,9 @@ func (n ConcurrencyOption) applyHandler(o *handlerOptions) {
 // duration is a server option that is a duration between two bounds.
 func duration(name string, d, least, most time.Duration, set func(*serverOptions)) ServerOption {
 	return serverOption(func(o *serverOptions) {
-		if d < least || d > most {
+		if err := notTiny(name, d); err != nil {
+			o.errs = append(o.errs, err)
+		} else if d < least || d > most {
 			o.errs = append(o.errs, fmt.Errorf("%s(%v): must be from %v to %v", name, d, least, most))
 		}
 		set(o)

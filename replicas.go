@@ -31,8 +31,7 @@ func (c *Client) store(ctx context.Context, s *script, k *keys, names []any, job
 	w := &replicaWaiter{client: c, key: k.pool}
 	r, err := caller{w, &c.o.hooks}.call(ctx, s, k.topic, jobs, names, args...)
 	if err == nil && w.confirmed < int64(c.o.replicas) {
-		err = fmt.Errorf("enqueue topic %q: %w: %d of %d within %v",
-			k.topic, ErrNotReplicated, w.confirmed, c.o.replicas, c.o.replicaWait)
+		err = fmt.Errorf("%w: %d of %d within %v", ErrNotReplicated, w.confirmed, c.o.replicas, c.o.replicaWait)
 		if w.err != nil {
 			err = fmt.Errorf("%w: WAIT: %w", err, w.err)
 		}

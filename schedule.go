@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/fnv"
+	"math"
 	mathrand "math/rand/v2"
 	"strconv"
 	"strings"
@@ -355,10 +356,8 @@ func slotOf(id string) (name string, slot int64, triggered, ok bool) {
 // Names are bounded like topics and unique in their topic. Errors: ErrInvalid, also for a spec that has no slot any more; ErrUnknownOutcome,
 // after which the same call again is safe; or what Redis answered.
 func (c *Client) Schedule(ctx context.Context, topic, name string, spec Spec, payload []byte, opts ...ScheduleOption) error {
-	if err := c.schedule(ctx, topic, name, spec, payload, opts); err != nil {
-		return fmt.Errorf("schedule %q: %w", name, err)
-	}
-	return nil
+	err := c.schedule(ctx, topic, name, spec, payload, opts)
+	return located{call: "schedule", topic: topic, schedule: name}.at(err)
 }
 
 func (c *Client) schedule(ctx context.Context, topic, name string, spec Spec, payload []byte, opts []ScheduleOption) error {
@@ -370,7 +369,10 @@ func (c *Client) schedule(ctx context.Context, topic, name string, spec Spec, pa
 		}
 		opt.applySchedule(d)
 	}
-	if err := errors.Join(c.readySchedule(topic, name), d.check(c.o.maxPayload)); err != nil {
+	if err := c.readySchedule(ctx, topic, name); err != nil {
+		return errors.Join(err, d.check(math.MaxInt))
+	}
+	if err := d.check(c.o.maxPayload); err != nil {
 		return err
 	}
 	raw, err := d.encode()
@@ -388,7 +390,7 @@ func (c *Client) schedule(ctx context.Context, topic, name string, spec Spec, pa
 	if err != nil {
 		return err
 	}
-	_, err = c.one(ctx, scheduleScript, topic, name, func(k *keys, receipt string) []any {
+	_, err = c.one(ctx, scheduleScript, located{topic: topic, schedule: name}, func(k *keys, receipt string) []any {
 		return names(k.schedules, k.slots, k.waiting, k.fired, k.runs, receipt)
 	}, raw, slot, maxTick.Milliseconds(), controlChannel(c.o.prefix), topic)
 	if err == nil {
@@ -398,29 +400,26 @@ func (c *Client) schedule(ctx context.Context, topic, name string, spec Spec, pa
 }
 
 // readySchedule joins what is wrong with the client, the topic and the name of a schedule.
-func (c *Client) readySchedule(topic, name string) error {
+func (c *Client) readySchedule(ctx context.Context, topic, name string) error {
 	if err := checkName("schedule name", name); err != nil {
-		return errors.Join(c.ready(topic, ""), invalid([]error{err}))
+		return errors.Join(c.ready(ctx, topic, ""), invalid([]error{err}))
 	}
-	return c.ready(topic, "")
+	return c.ready(ctx, topic, "")
 }
 
 // Unschedule removes a schedule, its counts and its history. When it has returned no slot is fired any more, and the job of the last slot is
 // cancelled if it waits, backs off or snoozes. One that is running goes on, and other jobs of the schedule are jobs like any other: those of
 // Trigger, and with Allow those of earlier slots. ErrNotFound if there is no such schedule.
 func (c *Client) Unschedule(ctx context.Context, topic, name string) error {
-	err := c.readySchedule(topic, name)
+	err := c.readySchedule(ctx, topic, name)
 	if err == nil {
-		_, err = c.one(ctx, unscheduleScript, topic, name, func(k *keys, receipt string) []any {
+		_, err = c.one(ctx, unscheduleScript, located{topic: topic, schedule: name}, func(k *keys, receipt string) []any {
 			return names(
 				k.schedules, k.slots, k.waiting, k.fired, k.runs, receipt, k.pool, k.bucket, k.leases, k.dead, k.attempts, k.errors, k.moved, k.stats,
 			)
 		})
 	}
-	if err != nil {
-		return fmt.Errorf("schedule %q: %w", name, err)
-	}
-	return nil
+	return located{call: unscheduleScript.name, topic: topic, schedule: name}.at(err)
 }
 
 // PauseSchedule stops the firing of a schedule until ResumeSchedule. A job it has fired goes on; a slot that waits is skipped. Pausing it
@@ -448,14 +447,11 @@ func (c *Client) suspend(ctx context.Context, topic, name, verb string) error {
 				next = strconv.FormatInt(slot, 10)
 			}
 		}
-		return c.one(ctx, suspendScript, topic, name, func(k *keys, receipt string) []any {
+		return c.one(ctx, suspendScript, located{topic: topic, schedule: name}, func(k *keys, receipt string) []any {
 			return names(k.slots, k.waiting, k.fired, receipt)
 		}, verb, nonce, next, maxTick.Milliseconds(), controlChannel(c.o.prefix), topic)
 	})
-	if err != nil {
-		return fmt.Errorf("%s schedule %q: %w", verb, name, err)
-	}
-	return nil
+	return located{call: verb, topic: topic, schedule: name}.at(err)
 }
 
 // Trigger enqueues a job of a schedule now, beside its rhythm: whatever its policies, also while it is paused or after it has ended. It counts
@@ -470,21 +466,21 @@ func (c *Client) Trigger(ctx context.Context, topic, name string) (id string, er
 		if err != nil {
 			return "", err
 		}
-		state, err := c.one(ctx, triggerScript, topic, name, func(k *keys, receipt string) []any {
+		state, err := c.one(ctx, triggerScript, located{topic: topic, schedule: name}, func(k *keys, receipt string) []any {
 			return names(k.fired, k.pool, k.bucket, k.ready, k.stats, k.sizes, receipt)
 		}, d.nonce, head, tail, d.job.dueIn, maxTick.Milliseconds(), controlChannel(c.o.prefix), topic)
 		id = string(state)
 		return state, err
 	})
 	if err != nil {
-		return "", fmt.Errorf("trigger schedule %q: %w", name, err)
+		return "", located{call: triggerScript.name, topic: topic, schedule: name}.at(err)
 	}
 	return id, nil
 }
 
 // upToDate reads the definition of a schedule, if that is needed, and does something by it; once more, if the schedule is changed in between.
 func (c *Client) upToDate(ctx context.Context, topic, name string, read bool, do func(d *definition, now int64) (State, error)) error {
-	if err := c.readySchedule(topic, name); err != nil {
+	if err := c.readySchedule(ctx, topic, name); err != nil {
 		return err
 	}
 	const tries = 5
@@ -498,7 +494,7 @@ func (c *Client) upToDate(ctx context.Context, topic, name string, read bool, do
 			}
 			raw := r.list(2).text(0)
 			if raw == "" {
-				return fmt.Errorf("topic %q: %w", topic, ErrNotFound)
+				return ErrNotFound
 			}
 			if d, err = decodeDefinition(raw, true); err != nil {
 				return err
@@ -512,7 +508,7 @@ func (c *Client) upToDate(ctx context.Context, topic, name string, read bool, do
 			return err
 		}
 	}
-	return fmt.Errorf("topic %q: changed %d times meanwhile", topic, tries)
+	return fmt.Errorf("changed %d times meanwhile", tries)
 }
 
 // describe is one call of the describe script. It tells of the first of those that are asked for, of as many as can be read in a moment.

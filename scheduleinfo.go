@@ -128,16 +128,16 @@ func decodeRun(entry string) (run Run, ok bool) {
 
 // ScheduleInfo tells all that is known of a schedule. ErrNotFound if there is none of this name.
 func (c *Client) ScheduleInfo(ctx context.Context, topic, name string) (*ScheduleInfo, error) {
-	err := c.readySchedule(topic, name)
+	err := c.readySchedule(ctx, topic, name)
 	var list []*ScheduleInfo
 	if err == nil {
 		list, err = c.scheduleInfos(ctx, topic, []string{name})
 	}
 	if err == nil && len(list) == 0 {
-		err = fmt.Errorf("topic %q: %w", topic, ErrNotFound)
+		err = ErrNotFound
 	}
 	if err != nil {
-		return nil, fmt.Errorf("info of schedule %q: %w", name, err)
+		return nil, located{call: "describe", topic: topic, schedule: name}.at(err)
 	}
 	return list[0], nil
 }
@@ -153,13 +153,13 @@ const (
 func (c *Client) Schedules(ctx context.Context, topic string) ([]*ScheduleInfo, error) {
 	list, err := c.schedules(ctx, topic)
 	if err != nil {
-		return nil, fmt.Errorf("schedules of topic %q: %w", topic, err)
+		return nil, located{call: "list schedules", topic: topic}.at(err)
 	}
 	return list, nil
 }
 
 func (c *Client) schedules(ctx context.Context, topic string) ([]*ScheduleInfo, error) {
-	if err := c.ready(topic, ""); err != nil {
+	if err := c.ready(ctx, topic, ""); err != nil {
 		return nil, err
 	}
 	k := newKeys(c.o.prefix, topic)
@@ -297,13 +297,13 @@ const (
 func (c *Client) Runs(ctx context.Context, topic, name string, limit int) ([]Run, error) {
 	list, err := c.runs(ctx, topic, name, limit)
 	if err != nil {
-		return nil, fmt.Errorf("runs of schedule %q: %w", name, err)
+		return nil, located{call: "list runs", topic: topic, schedule: name}.at(err)
 	}
 	return list, nil
 }
 
 func (c *Client) runs(ctx context.Context, topic, name string, limit int) (list []Run, err error) {
-	err = c.readySchedule(topic, name)
+	err = c.readySchedule(ctx, topic, name)
 	if limit < 1 || limit > maxRuns {
 		err = errors.Join(err, fmt.Errorf("%w: limit of %d: must be from 1 to %d", ErrInvalid, limit, maxRuns))
 	}
@@ -321,7 +321,7 @@ func (c *Client) runs(ctx context.Context, topic, name string, limit int) (list 
 		err = ErrNotFound
 	}
 	if err != nil {
-		return nil, fmt.Errorf("topic %q: %w", topic, c.scripts.blame(ctx, err, key))
+		return nil, c.scripts.blame(ctx, err, key)
 	}
 	log := reply(values)
 	counts, _, _ := strings.Cut(log.text(0), " ")

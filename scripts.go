@@ -311,9 +311,9 @@ func (c caller) call(ctx context.Context, s *script, topic string, jobs int, key
 	}
 	switch {
 	case err != nil:
-		err = fmt.Errorf("%s topic %q: %w", s.name, topic, c.blame(ctx, err, keys...))
+		err = located{call: s.name, topic: topic}.at(c.blame(ctx, err, keys...))
 	case len(r) < 2 || r.status() == "":
-		err = fmt.Errorf("%s topic %q: %w", s.name, topic, errReply)
+		err = located{call: s.name, topic: topic}.at(errReply)
 	}
 	if len(c.hooks.script) > 0 {
 		c.hooks.tellScript(ScriptEvent{Name: s.name, Topic: topic, Jobs: jobs, Duration: time.Since(start), Err: err})

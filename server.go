@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -74,22 +75,43 @@ func NewServer(rdb redis.UniversalClient, opts ...ServerOption) *Server {
 	if s.o, err = newServerOptions(opts); err != nil {
 		s.errs = append(s.errs, err)
 	}
-	err = checkRedis(rdb)
-	if err == nil {
-		err = checkServerRedis(rdb)
-	}
-	if err != nil {
+	if err = checkRedis(rdb); err != nil {
 		s.errs = append(s.errs, err)
 	}
 	return s
 }
 
-// ID is the server's name in Redis: random, another for every Server.
-func (s *Server) ID() string { return s.id }
+// made reports whether NewServer made the server. Of the zero Server Run says that it did not; a nil one is in the log.
+func (s *Server) made(call string) bool {
+	if s == nil {
+		slog.Error(call, "err", errNilServer)
+		return false
+	}
+	return s.topics != nil
+}
 
-// Handle sets the handler of a topic. Setting one twice, an illegal topic and a nil handler are errors of Run. After Run has begun nothing can
-// be set any more: that is logged.
+var (
+	errNilServer  = fmt.Errorf("%w: nil Server", ErrInvalid)
+	errZeroServer = fmt.Errorf("%w: zero Server: NewServer makes one", ErrInvalid)
+
+	// errTooLate says why a handler, a middleware or a calendar is not taken any more.
+	errTooLate = errors.New("too late: the server is running or has run; set it before Run")
+)
+
+// ID is the server's name in Redis: random, another for every Server.
+func (s *Server) ID() string {
+	if s == nil {
+		return ""
+	}
+	return s.id
+}
+
+// Handle sets the handler of a topic. Setting one twice, an illegal topic and a nil handler, also a nil pointer, are errors of
+// Run. After Run has begun nothing can be set any more: that is logged.
 func (s *Server) Handle(topic string, h Handler, opts ...HandlerOption) {
+	if !s.made("handle") {
+		return
+	}
 	var o handlerOptions
 	for _, opt := range opts {
 		if opt == nil {
@@ -101,7 +123,7 @@ func (s *Server) Handle(topic string, h Handler, opts ...HandlerOption) {
 	if err := checkName("topic", topic); err != nil {
 		o.errs = append(o.errs, err)
 	}
-	if f, ok := h.(HandlerFunc); h == nil || ok && f == nil {
+	if isNil(h) {
 		o.errs = append(o.errs, errors.New("nil handler"))
 	}
 
@@ -118,6 +140,9 @@ func (s *Server) Handle(topic string, h Handler, opts ...HandlerOption) {
 
 // refuse notes what is wrong with the handler of a topic.
 func (s *Server) refuse(topic string, errs ...error) {
+	if !s.made("handle") {
+		return
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.refuseLocked(topic, errs...)
@@ -125,7 +150,7 @@ func (s *Server) refuse(topic string, errs ...error) {
 
 func (s *Server) refuseLocked(topic string, errs ...error) bool {
 	if s.used {
-		s.log.Error("handle", "topic", topic, "err", errors.Join(append(errs, ErrServerUsed)...))
+		s.log.Error("handle", "topic", topic, "err", errors.Join(append(errs, errTooLate)...))
 		return true
 	}
 	if len(errs) > 0 {
@@ -142,12 +167,15 @@ func (s *Server) HandlerFunc(topic string, f HandlerFunc, opts ...HandlerOption)
 
 // Use adds middleware around the handlers of all topics; the first one given is outermost.
 func (s *Server) Use(middleware ...Middleware) {
+	if !s.made("use") {
+		return
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, m := range middleware {
 		switch {
 		case s.used:
-			s.log.Error("use", "err", ErrServerUsed)
+			s.log.Error("use", "err", errTooLate)
 		case m == nil:
 			s.errs = append(s.errs, fmt.Errorf("%w: nil middleware", ErrInvalid))
 		default:
@@ -158,6 +186,12 @@ func (s *Server) Use(middleware ...Middleware) {
 
 // begin checks what the server was given and fixes it.
 func (s *Server) begin() error {
+	switch {
+	case s == nil:
+		return errNilServer
+	case s.topics == nil:
+		return errZeroServer
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.used {
@@ -168,6 +202,14 @@ func (s *Server) begin() error {
 	}
 	if err := errors.Join(s.errs...); err != nil {
 		return err
+	}
+	for _, t := range s.topics {
+		for _, m := range slices.Backward(s.middleware) {
+			if t.handler = m(t.handler); isNil(t.handler) {
+				s.errs = append(s.errs, fmt.Errorf("%w: topic %q: a middleware returned a nil handler", ErrInvalid, t.keys.topic))
+				return errors.Join(s.errs...)
+			}
+		}
 	}
 	s.used = true
 	s.started = time.Now()

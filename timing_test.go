@@ -25,7 +25,7 @@ func ms(t time.Time) time.Time {
 // In a bubble nothing takes time but waiting, so a job has to start at its due millisecond exactly, however long ago it was enqueued. (F6, F11)
 func TestJobStartsAtItsDueMillisecond(t *testing.T) {
 	for _, in := range []time.Duration{
-		0, -time.Hour, time.Nanosecond, time.Millisecond, 1500 * time.Microsecond, 50 * time.Millisecond, 999 * time.Millisecond,
+		0, -time.Hour, time.Millisecond, time.Millisecond + time.Nanosecond, 1500 * time.Microsecond, 50 * time.Millisecond, 999 * time.Millisecond,
 		time.Second, 1001 * time.Millisecond, 2500 * time.Millisecond, time.Hour,
 	} {
 		for _, absolute := range []bool{false, true} {

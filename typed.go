@@ -45,22 +45,40 @@ func NewTopic[T any](name string, with ...Codec) *Topic[T] {
 	return t
 }
 
+// check tells what is wrong with the topic itself.
+func (t *Topic[T]) check() error {
+	switch {
+	case t == nil:
+		return errors.New("nil Topic")
+	case t.codec == nil && t.name == "":
+		return errors.New("zero Topic: NewTopic makes one")
+	case isNil(t.codec):
+		return errors.New("nil codec")
+	}
+	return nil
+}
+
 // Name is the topic's name.
-func (t *Topic[T]) Name() string { return t.name }
+func (t *Topic[T]) Name() string {
+	if t == nil {
+		return ""
+	}
+	return t.name
+}
 
 // Enqueue is Client.Enqueue with a value for the payload. A value that cannot be encoded is an ErrInvalid.
 func (t *Topic[T]) Enqueue(ctx context.Context, client *Client, id string, value T, opts ...JobOption) (*Job, error) {
 	job, err := t.Job(id, value, opts...)
 	if err != nil {
-		return nil, fmt.Errorf("enqueue topic %q: %w", t.name, err)
+		return nil, located{call: "enqueue", topic: t.Name(), job: id}.at(err)
 	}
 	return client.Enqueue(ctx, job.Topic, job.ID, job.Payload, job.Options...)
 }
 
 // Job makes a job for EnqueueBatch.
 func (t *Topic[T]) Job(id string, value T, opts ...JobOption) (NewJob, error) {
-	if t.codec == nil {
-		return NewJob{}, fmt.Errorf("%w: nil codec", ErrInvalid)
+	if err := t.check(); err != nil {
+		return NewJob{}, invalid([]error{err})
 	}
 	payload, err := t.codec.Encode(value)
 	if err != nil {
@@ -73,7 +91,7 @@ func (t *Topic[T]) Job(id string, value T, opts ...JobOption) (NewJob, error) {
 func (t *Topic[T]) Schedule(ctx context.Context, client *Client, name string, spec Spec, value T, opts ...ScheduleOption) error {
 	job, err := t.Job("", value)
 	if err != nil {
-		return fmt.Errorf("schedule %q: %w", name, err)
+		return located{call: "schedule", topic: t.Name(), schedule: name}.at(err)
 	}
 	return client.Schedule(ctx, t.name, name, spec, job.Payload, opts...)
 }
@@ -81,8 +99,11 @@ func (t *Topic[T]) Schedule(ctx context.Context, client *Client, name string, sp
 // Decode reads the value of a job, as Get and List give it for example.
 func (t *Topic[T]) Decode(job *Job) (T, error) {
 	var value T
-	if t.codec == nil {
-		return value, fmt.Errorf("%w: nil codec", ErrInvalid)
+	if err := t.check(); err != nil {
+		return value, invalid([]error{err})
+	}
+	if job == nil {
+		return value, fmt.Errorf("%w: nil job", ErrInvalid)
 	}
 	if err := t.codec.Decode(job.Payload, &value); err != nil {
 		return value, fmt.Errorf("decode %T: %w", value, err)
@@ -92,12 +113,12 @@ func (t *Topic[T]) Decode(job *Job) (T, error) {
 
 // Handle is Server.Handle with a function that gets the value. A job whose payload cannot be decoded is buried: no retry mends it.
 func (t *Topic[T]) Handle(server *Server, f func(ctx context.Context, job *Job, value T) error, opts ...HandlerOption) {
-	if f == nil {
-		server.Handle(t.name, nil, opts...)
+	if err := t.check(); err != nil {
+		server.refuse(t.Name(), err)
 		return
 	}
-	if t.codec == nil {
-		server.refuse(t.name, errors.New("nil codec"))
+	if f == nil {
+		server.Handle(t.name, nil, opts...)
 		return
 	}
 	server.HandlerFunc(t.name, func(ctx context.Context, job *Job) error {

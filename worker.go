@@ -58,9 +58,6 @@ func (t *topicServer) init() {
 	if t.concurrency == 0 {
 		t.concurrency = s.o.concurrency
 	}
-	for i := len(s.middleware) - 1; i >= 0; i-- {
-		t.handler = s.middleware[i](t.handler)
-	}
 	t.trouble = trouble{name: t.keys.topic, log: s.log.With("topic", t.keys.topic), outage: s.outage}
 	t.wake, t.resume = make(chan struct{}, 1), make(chan struct{}, 1)
 	t.freed, t.plenty = make(chan struct{}, 1), make(chan struct{}, 1)
