@@ -19,6 +19,8 @@ type Proxy struct {
 	wg    sync.WaitGroup
 	close sync.Once
 
+	requests, replies lane
+
 	mu     sync.Mutex
 	target string
 	cut    bool
@@ -95,8 +97,17 @@ func (p *Proxy) Slow(d time.Duration) {
 	p.delay = d
 }
 
-// Heal ends Cut, Freeze and Slow. Traps stay.
+// Narrow gives the link a bandwidth, in bytes a second for each direction, which all connections share,
+// and delays every request by d, until Heal.
+func (p *Proxy) Narrow(bytes int64, d time.Duration) {
+	p.requests.narrow(bytes)
+	p.replies.narrow(bytes)
+	p.Slow(d)
+}
+
+// Heal ends Cut, Freeze, Slow and Narrow. Traps stay.
 func (p *Proxy) Heal() {
+	p.Narrow(0, 0)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.cut, p.delay = false, 0
@@ -343,7 +354,7 @@ func (l *link) pass(request bool) error {
 // up carries requests.
 func (l *link) up() {
 	defer l.reset()
-	in, out := bufio.NewReaderSize(l.client, 1<<16), bufio.NewWriterSize(l.server, 1<<16)
+	in, out := bufio.NewReaderSize(l.client, 1<<16), bufio.NewWriterSize(&paced{l.server, &l.proxy.requests, l.over}, 1<<16)
 	for {
 		words, raw, err := readRequest(in)
 		if err != nil || l.pass(true) != nil {
@@ -403,7 +414,7 @@ func (l *link) down() {
 		}
 		l.reset()
 	}()
-	in, out := bufio.NewReaderSize(l.server, 1<<16), bufio.NewWriterSize(l.client, 1<<16)
+	in, out := bufio.NewReaderSize(l.server, 1<<16), bufio.NewWriterSize(&paced{l.client, &l.proxy.replies, l.over}, 1<<16)
 	for {
 		kind, raw, err := readReply(in, nil)
 		if err != nil || l.pass(false) != nil {

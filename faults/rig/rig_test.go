@@ -4,6 +4,7 @@ import (
 	"context"
 	"net"
 	"os"
+	"sync"
 	"testing"
 	"time"
 
@@ -97,6 +98,48 @@ func TestCutFreezeStrandAndHeal(t *testing.T) {
 	p.Slow(100 * time.Millisecond)
 	require.NoError(t, rdb.Ping(ctx).Err())
 	require.GreaterOrEqual(t, time.Since(begin), 100*time.Millisecond)
+}
+
+// A narrow link carries its bandwidth, shared by all connections, in each direction, and a small reply
+// does not wait behind a large one.
+func TestNarrowLinkCarriesItsBandwidth(t *testing.T) {
+	p, hasty, direct := proxied(t, -1)
+	o := *hasty.Options()
+	o.ReadTimeout, o.WriteTimeout = time.Minute, time.Minute
+	rdb := redis.NewClient(&o)
+	defer func() { _ = rdb.Close() }()
+	ctx := t.Context()
+	const large = 1 << 20
+	require.NoError(t, direct.Set(ctx, "large", make([]byte, large), 0).Err())
+	require.NoError(t, rdb.Ping(ctx).Err())
+	p.Narrow(10*large, 0)
+	begin := time.Now()
+	var got sync.WaitGroup
+	for range 2 {
+		got.Go(func() {
+			if n := len(rdb.Get(ctx, "large").Val()); n != large {
+				t.Errorf("%d bytes came", n)
+			}
+		})
+	}
+	got.Wait()
+	require.Greater(t, time.Since(begin), 190*time.Millisecond, "two MiB at ten a second")
+
+	begin = time.Now()
+	require.NoError(t, rdb.Set(ctx, "large", make([]byte, large), 0).Err())
+	require.Greater(t, time.Since(begin), 90*time.Millisecond)
+
+	begin = time.Now()
+	got.Go(func() { _ = rdb.Get(ctx, "large").Err() })
+	require.NoError(t, rdb.Ping(ctx).Err())
+	t.Logf("a ping beside a MiB took %v", time.Since(begin))
+	got.Wait()
+
+	p.Heal()
+	p.Narrow(0, 30*time.Millisecond)
+	begin = time.Now()
+	require.NoError(t, rdb.Ping(ctx).Err())
+	require.GreaterOrEqual(t, time.Since(begin), 30*time.Millisecond)
 }
 
 func TestAnswerIsNotCarriedOut(t *testing.T) {
