@@ -132,7 +132,7 @@ func (p *player) step() {
 	case 14:
 		p.stir(h)
 	case 15:
-		p.operate(h)
+		p.operate(n, h)
 	}
 }
 
@@ -350,7 +350,7 @@ func (p *player) stir(h *Hand) {
 }
 
 // operate prunes, pauses or resumes.
-func (p *player) operate(h *Hand) {
+func (p *player) operate(n int, h *Hand) {
 	switch p.pick(4) {
 	case 0:
 		p.m.paused, p.m.pausedUntil = true, 0
@@ -371,6 +371,7 @@ func (p *player) operate(h *Hand) {
 		dead, done := p.m.prune(most, age, limit)
 		p.note("prune to %d, %d ms, %d at once: %d dead, %d done", most, age, limit, dead, done)
 		r, err := h.tryPrune(most, time.Duration(age)*time.Millisecond, limit)
+		p.last[n] = nil // the lane has gone on: what was called before cannot be sent again
 		require.NoError(p.t, err)
 		require.Equal(p.t, []int64{int64(dead), int64(done)}, []int64{r.number(2), r.number(3)})
 	}
