@@ -111,7 +111,7 @@ func TestLayoutOfTheFirstRelease(t *testing.T) {
 			p.ZAdd(ctx, root+"dead", redis.Z{Score: past, Member: "dead"})
 			p.HSet(ctx, root+"attempts", "backing off", 2, "dead", 7)
 			p.HSet(ctx, root+"errors", "dead", `66:{"attempt":7,"at":1750000000000,"kind":"error","message":"broken"}`)
-			p.HSet(ctx, root+"moved", "backing off", fmt.Sprintf("%.0f retry 0", later), "later", fmt.Sprintf("%.0f reschedule 0", later))
+			p.HSet(ctx, root+"moved", "backing off", fmt.Sprintf("%.0f retry 0 0 0", later), "later", fmt.Sprintf("%.0f reschedule 0 0 0", later))
 			p.HSet(ctx, root+"meta", "paused", "1750000000000", "by", "me", "reason", "upgrade")
 			p.HSet(ctx, root+"stats", "enqueued", 9)
 			return nil

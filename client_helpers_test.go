@@ -136,9 +136,12 @@ func (h *Hand) settle(held []Held, like row) (reply, error) {
 		m, _ := parseMoved(one.Moved)
 		finished, _ := strconv.Atoi(one.Attempts) // "" is none
 		list[i].run = &run{
-			id: one.ID, fence: one.Fence, opts: rec.opts, spent: m.spent, attempt: finished + 1, start: msTime(rec.enqueuedAt), job: &Job{},
+			id: one.ID, fence: one.Fence, opts: rec.opts, past: m.tally, attempt: finished + 1, start: msTime(rec.enqueuedAt), job: &Job{},
 		}
-		list[i].end = msTime(rec.enqueuedAt + 5)
+		list[i].end, list[i].past = msTime(rec.enqueuedAt+5), m.tally
+		if like.verb == verbSnooze {
+			list[i].past = m.snoozed(finished)
+		}
 		list[i].entry = strings.Replace(like.entry, `"attempt":1,`, `"attempt":`+strconv.Itoa(finished+1)+",", 1)
 	}
 	args := h.ts.group(append([]any{h.lane.next()}, v.words...), list)

@@ -443,8 +443,8 @@ func (d *doctor) diagnose(id string, at func(column int) string) *stray {
 // buried tells by the books of a job whether it was dead: it has no retry left, or its last failure was followed by no other attempt.
 // A job of unlimited retries that was buried when a lease had been lost cannot be told from one that waits.
 func buried(retry int, readable bool, finished int, m moved, log []AttemptError) bool {
-	if finished <= m.spent && (m.why == "revive" || m.spent > 0) {
-		return false // revived, and not failed since
+	if finished <= m.spent && (m.revived || m.spent > 0) {
+		return false // revived or snoozed, and not failed since
 	}
 	if readable && retry >= 0 && finished-m.spent > retry {
 		return true

@@ -134,20 +134,22 @@ func TestCheckOfManyImpossibleTimes(t *testing.T) {
 func TestCheckOfAbsurdBooks(t *testing.T) {
 	eachHand(t, func(t *testing.T, h *Hand) {
 		ward(h)
-		for key, value := range map[string]string{"asleep": "99999999999999 snooze 0", "alive": "12 revive 12345678901234"} {
+		for key, value := range map[string]string{
+			"asleep": "99999999999999 snooze 0 1 0", "alive": "12 revive 12345678901234 0 1", "alive-snoozed": "12 snooze 0 12345678901234 0",
+		} {
 			require.NoError(t, h.rdb.HSet(t.Context(), h.keys.moved, key, value).Err())
 			_, ok := parseMoved(value)
 			require.False(t, ok)
 		}
-		_, ok := parseMoved("9999999999999 snooze 0")
+		_, ok := parseMoved("9999999999999 snooze 0 1 0")
 		require.True(t, ok)
 		require.NoError(t, h.rdb.HSet(t.Context(), h.keys.attempts, "dead", "12345678901234").Err())
 		require.NoError(t, h.rdb.ZRem(t.Context(), h.keys.bucket, "asleep").Err())
 		found, mended := h.look(true)
 		require.Equal(t, map[string][]string{
-			FindingNoPlace: {"pool asleep"}, FindingUnreadable: {"attempts dead", "moved alive", "moved asleep"},
+			FindingNoPlace: {"pool asleep"}, FindingUnreadable: {"attempts dead", "moved alive", "moved alive-snoozed", "moved asleep"},
 		}, found)
-		require.Equal(t, 4, mended)
+		require.Equal(t, 5, mended)
 		require.Equal(t, StateReady, h.info("asleep").State, "due as its record says")
 	})
 }

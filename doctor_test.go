@@ -257,7 +257,7 @@ func TestCheckOfSpoiltEntries(t *testing.T) {
 		}, map[string][]string{FindingTwoPlaces: {"leases running"}}, 0, "running", StateDead},
 		"books": {func(t *testing.T, h *Hand) {
 			require.NoError(t, h.rdb.HSet(t.Context(), h.keys.attempts, "dead", "many", "nobody", "1").Err())
-			require.NoError(t, h.rdb.HSet(t.Context(), h.keys.moved, "asleep", "soon", "alive", "12 revive 1 2").Err())
+			require.NoError(t, h.rdb.HSet(t.Context(), h.keys.moved, "asleep", "soon", "alive", "12 revive 1 2 1 3").Err())
 		}, map[string][]string{FindingOrphan: {"attempts nobody"}, FindingUnreadable: {"attempts dead", "moved alive", "moved asleep"}},
 			4, "asleep", StateScheduled},
 		"record, and no place": {func(t *testing.T, h *Hand) {
@@ -449,7 +449,7 @@ func TestCheckKeepsTheOrderOfDueTimes(t *testing.T) {
 		for _, i := range rand.Perm(len(ids)) {
 			h.put("+0", ids[i])
 			// As if it had been rescheduled to an instant that is over by now.
-			require.NoError(t, h.rdb.HSet(t.Context(), h.keys.moved, ids[i], fmt.Sprint(base+int64(i), " reschedule 0")).Err())
+			require.NoError(t, h.rdb.HSet(t.Context(), h.keys.moved, ids[i], fmt.Sprint(base+int64(i), " reschedule 0 0 0")).Err())
 		}
 		require.NoError(t, h.rdb.Del(t.Context(), h.keys.ready).Err())
 		_, mended := h.look(true)

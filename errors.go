@@ -70,8 +70,9 @@ var (
 	ErrTimeout = fmt.Errorf("delayq: job timeout: %w", context.DeadlineExceeded)
 )
 
-// Permanent wraps an error that no retry can mend. A handler that returns it has its job buried at once, whatever retries
-// are left. Permanent(nil) is nil.
+// Permanent marks err as one that no retry can mend: a handler that returns it has its job buried at once, whatever
+// retries are left. An error that wraps it or is joined with it asks for the same. Only a panic goes before it: see
+// [Handler]. Permanent(nil) is nil.
 func Permanent(err error) error {
 	if err == nil {
 		return nil
@@ -84,10 +85,80 @@ type permanentError struct{ err error }
 func (e *permanentError) Error() string { return e.err.Error() }
 func (e *permanentError) Unwrap() error { return e.err }
 
-// Snooze, returned by a handler, puts its job back to be due again after d, without using up an attempt and without an entry
-// in its errors. d is bounded like ProcessIn; a negative one is taken as 0.
+// Snooze asks for another run after d: a handler that returns it has its job put back, due again after d, and that is
+// no failure. It uses up no attempt and leaves no entry in the job's errors. The count of failures starts anew, so the
+// job has all its retries again and its backoff begins with the first delay. [Job.Snoozes] counts how often.
+//
+// An error that wraps a Snooze or is joined with it asks for the same. [Permanent] goes before it, and it goes before
+// [RetryIn]: see [Handler]. The whole error is in the hook's event. It is logged at Warn if another error is joined with
+// the Snooze, and at Info if there is only a text around it. A Snooze alone is not logged.
+//
+// d is rounded up to the millisecond. A negative one counts as 0, one of more than 100 years as 100 years.
 func Snooze(d time.Duration) error { return &snoozeError{d} }
 
 type snoozeError struct{ d time.Duration }
 
-func (e *snoozeError) Error() string { return fmt.Sprintf("delayq: snooze for %v", e.d) }
+func (e *snoozeError) Error() string        { return fmt.Sprintf("delayq: snooze for %v", e.d) }
+func (e *snoozeError) delay() time.Duration { return boundedDelay(e.d) }
+
+// RetryIn marks err as a failure that chooses its own delay: the job of a handler that returns it is retried after d
+// instead of its [Backoff]. It is a failure like any other in all else. It counts against [Retry], has an entry in the
+// job's errors, and buries the job if no retry is left.
+//
+// An error that wraps a RetryIn or is joined with it asks for the same. [Permanent] and [Snooze] go before it: see
+// [Handler]. RetryIn(d, nil) is nil.
+//
+// d is rounded up to the millisecond. A negative one counts as 0, one of more than 100 years as 100 years.
+func RetryIn(d time.Duration, err error) error {
+	if err == nil {
+		return nil
+	}
+	return &retryInError{d, err}
+}
+
+type retryInError struct {
+	d   time.Duration
+	err error
+}
+
+func (e *retryInError) Error() string        { return e.err.Error() }
+func (e *retryInError) Unwrap() error        { return e.err }
+func (e *retryInError) delay() time.Duration { return boundedDelay(e.d) }
+
+// boundedDelay is a delay that a handler has chosen, in whole milliseconds.
+func boundedDelay(d time.Duration) time.Duration {
+	return time.Duration(ceilMS(min(max(d, 0), maxDelay))) * time.Millisecond
+}
+
+// AsSnooze reports whether a handler that returns err has its job snoozed, and for how long. It is for middleware. A
+// [Snooze] that a [Permanent] overrules is none.
+func AsSnooze(err error) (time.Duration, bool) {
+	if want := wishOf(err); want.snooze != nil {
+		return want.snooze.delay(), true
+	}
+	return 0, false
+}
+
+// AsRetryIn reports whether a handler that returns err chooses the delay of its job's retry, and which one. It is for
+// middleware. A [RetryIn] that a [Permanent] or a [Snooze] overrules is none.
+func AsRetryIn(err error) (time.Duration, bool) {
+	if want := wishOf(err); want.retry != nil {
+		return want.retry.delay(), true
+	}
+	return 0, false
+}
+
+// A wish is what an error asks for beside a plain retry: one of its fields, or nothing.
+type wish struct {
+	permanent *permanentError
+	snooze    *snoozeError
+	retry     *retryInError
+}
+
+// wishOf finds what err asks for. What goes before what is documented at Handler.
+func wishOf(err error) (w wish) {
+	switch {
+	case as(err, &w.permanent), as(err, &w.snooze), as(err, &w.retry):
+	}
+	return w
+}

@@ -227,3 +227,19 @@ func ExampleClient_Revive() {
 type onBuried func(event delayq.RunEvent)
 
 func (f onBuried) Buried(event delayq.RunEvent) { f(event) }
+
+// A Job can be copied, to change a part of it for a helper for example: vet has nothing against it.
+func ExampleJob_copied() {
+	job := &delayq.Job{Topic: "mail", ID: "welcome-7", Payload: []byte("Hello")}
+	quiet := *job
+	quiet.Payload = nil
+	log := func(job delayq.Job) { fmt.Println(job.Topic, job.ID, len(job.Payload)) }
+	log(quiet)
+
+	info := &delayq.JobInfo{Job: quiet, State: delayq.StateDead}
+	kept := *info
+	log(kept.Job)
+	// Output:
+	// mail welcome-7 0
+	// mail welcome-7 0
+}

@@ -50,7 +50,7 @@ func (w *world) key() string {
 		}
 		fmt.Fprint(&b, j.in, ticks(j.score*1000), j.attempts, j.log)
 		if m, ok := parseMoved(j.moved); ok {
-			fmt.Fprint(&b, ticks(m.due*1000), m.why, m.spent)
+			fmt.Fprint(&b, ticks(m.due*1000), m.why, m.spent, m.revived) // how often it was snoozed makes no difference
 		}
 		rec, _ := decodeRecord(j.record) // the model made it
 		fmt.Fprint(&b, ticks(rec.due*1000), ";")

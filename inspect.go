@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"sync/atomic"
 	"time"
 )
 
@@ -16,10 +17,11 @@ type finishedRun struct {
 	Start   int64  `json:"start"`
 	End     int64  `json:"end"`
 	Server  string `json:"server"`
+	Snoozes int    `json:"snoozes,omitempty"`
 }
 
 func encodeFinished(r row, server string) string {
-	raw, err := json.Marshal(finishedRun{r.run.attempt, r.run.start.UnixMilli(), r.end.UnixMilli(), server})
+	raw, err := json.Marshal(finishedRun{r.run.attempt, r.run.start.UnixMilli(), r.end.UnixMilli(), server, r.run.past.snoozes})
 	if err != nil { // cannot be: numbers and a plain string
 		return "{}"
 	}
@@ -130,17 +132,20 @@ func describe(topic, id string, cut int, at func(column int) string) *JobInfo {
 		var run finishedRun
 		if json.Unmarshal([]byte(finished), &run) == nil {
 			info.Attempt, info.Started, info.FinishedAt = run.Attempt, msTime(run.Start), msTime(run.End)
+			info.Snoozes = run.Snoozes
 		}
 		return info
 	}
 	if m, ok := parseMoved(at(columnMoved)); ok {
 		info.Due, info.Moved = msTime(m.due), m.why
+		info.Snoozes, info.spent = m.snoozes, m.spent
 	}
 	if score := at(columnBucket); score != "" {
 		info.State, info.Due = StateScheduled, scoreTime(score)
 	}
 	if score := at(columnLease); score != "" {
 		info.State, info.LeaseEnd = StateRunning, scoreTime(score)
+		info.fence = new(atomic.Int64)
 		info.fence.Store(parseEnd(score))
 	}
 	if score := at(columnDead); score != "" {

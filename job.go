@@ -10,17 +10,21 @@ import (
 )
 
 // A Job is a payload with an ID that is unique in its topic, as Enqueue made it and as a handler gets it. All times are
-// Redis's.
+// Redis's. A Job can be copied; a copy has the Fence of the same run.
 type Job struct {
 	Topic   string
 	ID      string
 	Payload []byte            // nil and empty are the same
 	Headers map[string]string // nil if there are none
 
-	// Attempt is the how-many-th run this is, from 1. Runs that a crash cut off count, snoozed ones do not.
+	// Attempt is the how-many-th run this is, from 1. Runs that a crash cut off count, snoozed ones do not. It never
+	// falls, also not by Revive: see RetriesLeft.
 	Attempt int
-	// Retries is the number of retries the job may have after its first failure; -1 is unlimited.
+	// Retries is the number of retries the job may have after its first failure; [Unlimited] is -1. Revive and Snooze
+	// give all of them anew.
 	Retries int
+	// Snoozes is how often the job has been snoozed since its Enqueue.
+	Snoozes int
 
 	EnqueuedAt time.Time // when Redis stored the job
 	Due        time.Time // its present due time: moved by retries, Snooze and Reschedule
@@ -32,7 +36,8 @@ type Job struct {
 	Slot     time.Time
 
 	nonce string
-	fence atomic.Int64
+	spent int           // finished attempts that do not count against Retries any more
+	fence *atomic.Int64 // of the run, which a copy of the job shares; nil: there is no lease
 }
 
 // Nonce is the job's incarnation: eight random bytes that change with every accepted Enqueue of the ID. Two jobs of the same ID
@@ -42,7 +47,24 @@ func (j *Job) Nonce() string { return j.nonce }
 // Fence is the end of the lease, in Unix µs. It grows with every extension and every new lease of this job, as long as all servers use the
 // same Lease and Redis's clock is not set back: a database that remembers the highest fence it has seen can refuse the writes of
 // a worker that lost its lease without knowing.
-func (j *Job) Fence() int64 { return j.fence.Load() }
+func (j *Job) Fence() int64 {
+	if j.fence == nil {
+		return 0
+	}
+	return j.fence.Load()
+}
+
+// RetriesLeft is the number of retries that the job may still have if this run fails: -1 if they are unlimited, 0 on the
+// last attempt. After Revive or Snooze it is Retries again. Of a [JobInfo] the run is that of its Attempt.
+func (j *Job) RetriesLeft() int {
+	if j.Retries < 0 {
+		return Unlimited
+	}
+	return max(0, j.Retries-max(0, j.Attempt-1-j.spent))
+}
+
+// LastAttempt reports whether a failure of this run buries the job. It is false if retries are unlimited.
+func (j *Job) LastAttempt() bool { return j.RetriesLeft() == 0 }
 
 // scheduledFor fills in what the ID of a schedule's job tells.
 func (j *Job) scheduledFor(id string) {

@@ -117,7 +117,7 @@ func (t *topicServer) extend(ctx context.Context, list []*run) error {
 			return errReply
 		case letters[i] == 'o':
 			r.fence, r.extended, r.until = ending, "", until
-			r.job.fence.Store(end * 1000)
+			r.lease.Store(end * 1000)
 		default:
 			t.loseLocked(r, r.why(letters[i], sent))
 		}

@@ -124,7 +124,7 @@ func (m *model) reschedule(id, when string) string {
 		return state
 	}
 	due := m.due(when)
-	j.moved = fmt.Sprint(due, " reschedule ", j.spent())
+	j.move(due, "reschedule")
 	switch {
 	case due > m.now():
 		j.in, j.score = inBucket, due
@@ -134,12 +134,19 @@ func (m *model) reschedule(id, when string) string {
 	return state
 }
 
-// spent is the number of attempts before the last revival.
-func (j *modelJob) spent() string {
-	if j.moved == "" {
-		return "0"
+// past is the spent, the snoozes and the revived of a job.
+func (j *modelJob) past() (spent, snoozes, revived int) {
+	if j.moved != "" {
+		field := strings.Fields(j.moved)
+		spent, snoozes, revived = atoi(field[2]), atoi(field[3]), atoi(field[4])
 	}
-	return strings.Fields(j.moved)[2]
+	return spent, snoozes, revived
+}
+
+// move gives a job another due time and carries the rest over.
+func (j *modelJob) move(due int64, why string) {
+	spent, snoozes, revived := j.past()
+	j.moved = fmt.Sprint(due, " ", why, " ", spent, " ", snoozes, " ", revived)
 }
 
 func (m *model) revive(id string) string {
@@ -147,7 +154,8 @@ func (m *model) revive(id string) string {
 	if j == nil || j.in != inDead {
 		return "none"
 	}
-	j.moved = fmt.Sprint(m.now(), " revive ", j.attempts)
+	_, snoozes, _ := j.past()
+	j.moved = fmt.Sprint(m.now(), " revive ", j.attempts, " ", snoozes, " 1")
 	m.place(id, j, m.now())
 	m.stats["revived"]++
 	return "dead"
@@ -173,10 +181,10 @@ func (m *model) promote(limit int, heal bool) (moved, reclaimed int) {
 			back = append(back, id)
 			continue
 		}
-		spent, _ := strconv.Atoi(j.spent())
+		spent, _, _ := j.past()
 		step := int64(1000) << max(1, min(j.attempts-1-spent, 6))
 		j.in, j.score = inBucket, m.now()+step+step*(37*later%200)/1000
-		j.moved = fmt.Sprint(j.score, " retry ", j.spent())
+		j.move(j.score, "retry")
 		later++
 	}
 	m.ready = append(back, m.ready...)
@@ -256,12 +264,13 @@ func (m *model) settle(id string, lease int, verb verb, delay int64) string {
 		}
 		delete(m.jobs, id)
 	case verbRetry:
-		j.moved = fmt.Sprint(m.now()+delay, " retry ", j.spent())
+		j.move(m.now()+delay, "retry")
 		j.attempts++
 		j.fail(j.attempts, KindError)
 		j.in, j.score = inBucket, m.now()+delay
 	case verbSnooze:
-		j.moved = fmt.Sprint(m.now()+delay, " snooze ", j.spent())
+		_, snoozes, revived := j.past()
+		j.moved = fmt.Sprint(m.now()+delay, " snooze ", j.attempts, " ", snoozes+1, " ", revived)
 		j.in, j.score = inBucket, m.now()+delay
 	case verbBury:
 		j.attempts++

@@ -64,19 +64,24 @@ func ProcessIn(d time.Duration) JobOption {
 	}
 }
 
+// Unlimited is the Retry of a job that is retried until it ends well.
+const Unlimited = -1
+
 // Retry limits the job to n retries after its first failure; 0 means that a failure buries it. A crash in mid-run counts as
-// a failure of every job that the server had taken, also of one whose handler it had not called yet. Default: unlimited.
+// a failure of every job that the server had taken, also of one whose handler it had not called yet. [Snooze] and
+// [Client.Revive] give all retries anew. Default: unlimited. Range: 0 to 2,147,483,647, or [Unlimited].
 func Retry(n int) JobOption {
 	return func(o *jobOptions) {
-		if n < 0 || n > maxRetry {
-			o.fail(fmt.Errorf("Retry(%d): must be from 0 to %d", n, maxRetry))
+		if n < Unlimited || n > maxRetry {
+			o.fail(fmt.Errorf("Retry(%d): must be from 0 to %d, or Unlimited", n, maxRetry))
 		}
 		o.retry = n
 	}
 }
 
 // Backoff sets the delays between the attempts of the job: first after the first failure, doubled after each further one, at
-// most limit, and each with up to a fifth added at random. Defaults: 2 s and 4096 s. From 1 ms to 100 years, first ≤ limit.
+// most limit, and each with up to a fifth added at random. [Snooze] and [Client.Revive] start it anew, and [RetryIn]
+// chooses another delay. Defaults: 2 s and 4096 s. From 1 ms to 100 years, first ≤ limit.
 func Backoff(first, limit time.Duration) JobOption {
 	return func(o *jobOptions) {
 		if first < time.Millisecond || limit < first || limit > maxDelay {

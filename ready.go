@@ -212,16 +212,16 @@ func (t *topicServer) refusal(r *run, undecodable error, now int64) *row {
 	switch job := r.job; {
 	case errors.Is(undecodable, errNewerRecord):
 		t.trouble.log.Error("snooze", "job", job.ID, "err", undecodable, "delay", newerRecordDelay)
-		return &row{run: r, verb: verbSnooze, end: msTime(now), delay: newerRecordDelay, err: undecodable}
+		return &row{run: r, verb: verbSnooze, end: msTime(now), delay: newerRecordDelay, past: r.past, err: undecodable}
 	case undecodable != nil:
 		entry := AttemptError{Attempt: job.Attempt, At: msTime(now), Server: t.server.id, Kind: KindUndecodable, Message: undecodable.Error()}
 		return &row{run: r, verb: verbBury, entry: entry.encode(), err: undecodable}
 	case job.Due.After(msTime(now)) && job.Due.After(job.EnqueuedAt): // its entry in the bucket was lost, and a left-over of its ID was in ready
 		t.trouble.log.Warn("snooze", "job", job.ID, "err", errNotDue, "delay", job.Due.Sub(msTime(now)))
-		return &row{run: r, verb: verbSnooze, end: msTime(now), delay: job.Due.Sub(msTime(now)), err: errNotDue}
+		return &row{run: r, verb: verbSnooze, end: msTime(now), delay: job.Due.Sub(msTime(now)), past: r.past, err: errNotDue}
 	case r.expires > 0 && now >= r.expires:
 		return &row{run: r, verb: verbExpire}
-	case r.opts.retry >= 0 && r.attempt-1-r.spent > r.opts.retry:
+	case r.opts.retry >= 0 && r.attempt-1-r.past.spent > r.opts.retry:
 		return &row{run: r, verb: verbBury, err: ErrLeaseLost} // its last run was cut off: promote has put that on record
 	}
 	return nil

@@ -248,25 +248,47 @@ func (r *record) expires() int64 {
 	return r.opts.expireAt
 }
 
-// moved is what the hash of that name holds of a job: its present due time, why it is that, and how many attempts were finished
-// before it was last revived.
+// moved is what the hash of that name holds of a job: its present due time, why it is that, and its tally.
 type moved struct {
-	due   int64
-	why   string
-	spent int
+	due int64
+	why string
+	tally
+}
+
+// A tally is what a moved entry holds of a job's past. Whatever writes the entry carries it over.
+type tally struct {
+	spent   int  // finished attempts that do not count against the retries any more
+	snoozes int  // how often the job was snoozed since its enqueueing
+	revived bool // the job was revived: its expiry does not count any more
+}
+
+func (y tally) encode() string {
+	revived := 0
+	if y.revived {
+		revived = 1
+	}
+	return fmt.Sprintf("%d %d %d", y.spent, y.snoozes, revived)
+}
+
+// snoozed is the tally of a job whose handler has snoozed it after so many finished attempts.
+func (y tally) snoozed(finished int) tally {
+	y.spent, y.snoozes = finished, y.snoozes+1
+	return y
 }
 
 // parseMoved reads an entry. A number of more than 13 digits is none: check.lua removes such an entry.
 func parseMoved(s string) (m moved, ok bool) {
 	field := strings.Fields(s)
-	if len(field) != 3 {
+	if len(field) != 5 || field[4] != "0" && field[4] != "1" {
 		return m, false
 	}
-	var err1, err2 error
+	var err1, err2, err3 error
 	m.due, err1 = strconv.ParseInt(field[0], 10, 64)
 	m.spent, err2 = strconv.Atoi(field[2])
-	m.why = field[1]
-	return m, err1 == nil && err2 == nil && m.due >= 0 && m.due <= maxDueMS && m.spent >= 0 && m.spent <= maxDueMS
+	m.snoozes, err3 = strconv.Atoi(field[3])
+	m.why, m.revived = field[1], field[4] == "1"
+	fits := func(n int64) bool { return n >= 0 && n <= maxDueMS }
+	return m, errors.Join(err1, err2, err3) == nil && fits(m.due) && fits(int64(m.spent)) && fits(int64(m.snoozes))
 }
 
 func msTime(ms int64) time.Time { return time.UnixMilli(ms) }

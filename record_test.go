@@ -264,10 +264,15 @@ func TestErrorsThatCannotBeRead(t *testing.T) {
 
 func TestMovedThatCannotBeRead(t *testing.T) {
 	t.Parallel()
-	m, ok := parseMoved("1700000000000 retry 3")
-	require.True(t, ok)
-	require.Equal(t, moved{1_700_000_000_000, "retry", 3}, m)
-	for _, s := range []string{"", "1", "1 retry", "x retry 3", "1 retry x", "1 retry 3 4", "99999999999999999999 retry 3"} {
+	for _, past := range []tally{{}, {spent: 3, snoozes: 4}, {spent: 5, revived: true}} {
+		m, ok := parseMoved("1700000000000 retry " + past.encode())
+		require.True(t, ok)
+		require.Equal(t, moved{1_700_000_000_000, "retry", past}, m)
+	}
+	for _, s := range []string{
+		"", "1", "1 retry", "1 retry 3", "1 retry 3 4", "x retry 3 4 0", "1 retry x 4 0", "1 retry 3 x 0", "1 retry 3 4 2", "1 retry 3 4 x",
+		"1 retry 3 4 0 0", "99999999999999999999 retry 3 4 0", "-1 retry 3 4 0", "1 retry -1 4 0", "1 retry 3 -1 0",
+	} {
 		_, ok := parseMoved(s)
 		require.False(t, ok, s)
 	}

@@ -116,10 +116,10 @@ func TestReviveInEveryState(t *testing.T) {
 		require.Len(t, info.Errors, 1, "what had happened is kept")
 		require.Equal(t, "revive", info.Moved)
 		held := f.hand.TakeOne("x")
-		require.Regexp(t, ` revive 1$`, held.Moved, "all its retries are before it again")
+		require.Regexp(t, ` revive 1 0 1$`, held.Moved, "all its retries are before it again")
 		require.ErrorIs(t, f.client.Revive(t.Context(), "topic", "x"), delayq.ErrNotFound)
 		require.Equal(t, "o", f.hand.Bury(held))
 		require.NoError(t, f.client.Revive(t.Context(), "topic", "x"))
-		require.Regexp(t, ` revive 2$`, f.hand.TakeOne("x").Moved)
+		require.Regexp(t, ` revive 2 0 1$`, f.hand.TakeOne("x").Moved)
 	})
 }

@@ -405,8 +405,8 @@ func TestReviveGivesAFreshBudget(t *testing.T) {
 	inBubble(t, func(b *bubble) {
 		var rec recorder
 		b.serve("a", rec.then(func(_ context.Context, job *delayq.Job) error {
-			if len(rec.of(job.ID)) == 6 {
-				return delayq.Snooze(time.Second) // does not touch the budget
+			if len(rec.of(job.ID)) == 5 {
+				return delayq.Snooze(time.Second) // nothing has failed since the revival
 			}
 			return errTest
 		}))

@@ -16,10 +16,13 @@ import (
 // A Handler runs jobs. What Handle returns decides what becomes of the job:
 //
 //	nil                      it is done and gone (or kept for its Retention)
-//	Snooze(d)                it is due again in d; no attempt is used up
+//	a panic, runtime.Goexit  like any other error, with the stack kept
 //	Permanent(err)           it is buried at once
+//	Snooze(d)                it is due again in d; no attempt is used up, and the count of failures starts anew
+//	RetryIn(d, err)          it is retried in d, or buried if no retry is left
 //	any other error          it is retried after its backoff, or buried if no retry is left
-//	a panic, runtime.Goexit  like an error, with the stack kept
+//
+// An error that wraps one of these, or is joined with it, asks for the same. Of several the first in this order counts.
 //
 // ctx ends with a cause (context.Cause) when the run is to stop: [ErrCancelled], [ErrReplaced], [ErrLeaseLost], [ErrTimeout] or
 // [ErrShutdown]. After the first three the job is not the run's any more: what Handle returns decides nothing then, but an error or a

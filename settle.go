@@ -55,6 +55,7 @@ type row struct {
 	verb     verb
 	end      time.Time     // of the handler
 	delay    time.Duration // of retry and snooze, whole ms
+	past     tally         // of retry and snooze: what the moved entry is to carry
 	entry    string        // for the error log
 	attempts int           // finished attempts that bury adds
 	err      error         // what the handler returned, for the hooks and the log
@@ -87,9 +88,9 @@ func (r row) tail(server string) []any {
 			return []any{0, "", note}
 		}
 	case verbRetry:
-		return []any{r.delay.Milliseconds(), r.run.spent, r.entry, encodeRun(r, OutcomeRetried, server)}
+		return []any{r.delay.Milliseconds(), r.past.encode(), r.entry, encodeRun(r, OutcomeRetried, server)}
 	case verbSnooze:
-		return []any{r.delay.Milliseconds(), r.run.spent}
+		return []any{r.delay.Milliseconds(), r.past.encode()}
 	case verbBury:
 		note := ""
 		if r.attempts > 0 || r.entry != "" { // else promote has noted that the run was cut off

@@ -93,7 +93,8 @@ type run struct {
 	size    int        // of the payload
 	stored  int        // bytes of the record
 	attempt int        // from 1
-	spent   int        // attempts before the last revival
+	past    tally
+	lease   atomic.Int64 // the fence that the handler sees, in µs
 
 	scheduled bool // the job is one of a schedule
 
@@ -530,15 +531,14 @@ func (t *topicServer) verdict(r *run, cause, err error, ran time.Duration) row {
 		return row{run: r, verb: verbAck, end: end}
 	}
 	var c *crash
-	var snoozed *snoozeError
-	var permanent *permanentError
+	var want wish
 	if !as(err, &c) { // a panic with such a value asks for nothing
-		as(err, &snoozed)
-		as(err, &permanent)
+		want = wishOf(err)
 	}
-	if snoozed != nil {
-		d := min(max(snoozed.d, 0), maxDelay)
-		return row{run: r, verb: verbSnooze, end: end, delay: time.Duration(ceilMS(d)) * time.Millisecond, err: err}
+	permanent := want.permanent
+	if want.snooze != nil {
+		past := r.past.snoozed(r.attempt - 1)
+		return row{run: r, verb: verbSnooze, end: end, delay: want.snooze.delay(), past: past, err: err}
 	}
 	if errors.Is(cause, ErrShutdown) && c == nil && permanent == nil {
 		return row{run: r, verb: verbReturn, end: end, err: err}
@@ -553,16 +553,22 @@ func (t *topicServer) verdict(r *run, cause, err error, ran time.Duration) row {
 	case errors.Is(cause, ErrTimeout):
 		entry.Kind = KindTimeout
 	}
-	tries := r.attempt - r.spent
-	if permanent != nil {
+	tries := r.attempt - r.past.spent
+	switch {
+	case permanent != nil:
 		entry.Type = fmt.Sprintf("%T", permanent.err)
+	case want.retry != nil:
+		entry.Type = fmt.Sprintf("%T", want.retry.err)
 	}
 	if permanent != nil || r.opts.retry >= 0 && tries > r.opts.retry {
 		return row{run: r, verb: verbBury, end: end, entry: entry.encode(), attempts: 1, err: err}
 	}
 	delay := backoff(tries, r.opts.backoffMin, r.opts.backoffMax)
+	if want.retry != nil {
+		delay = want.retry.delay()
+	}
 	entry.NextDue = end.Add(delay)
-	return row{run: r, verb: verbRetry, end: end, delay: delay, entry: entry.encode(), err: err}
+	return row{run: r, verb: verbRetry, end: end, delay: delay, past: r.past, entry: entry.encode(), err: err}
 }
 
 // as is errors.As, also for an error whose methods panic: a nil pointer in an error is a common slip.
@@ -692,7 +698,13 @@ func (t *topicServer) newRun(id, raw, fence string, leaseEnd int64, until time.T
 	r.job = &r.own
 	r.nonce = nonceOf(raw)
 	r.job.Topic, r.job.ID, r.job.Attempt, r.job.nonce = t.keys.topic, id, r.attempt, r.nonce
-	r.job.fence.Store(leaseEnd)
+	r.lease.Store(leaseEnd)
+	r.job.fence = &r.lease
+	m, known := parseMoved(changed)
+	if known { // also if the record cannot be read: it may be put back
+		r.past = m.tally
+		r.job.Snoozes, r.job.spent = m.snoozes, m.spent
+	}
 	rec, err := decodeRecord(raw)
 	if err != nil {
 		return r, err
@@ -704,13 +716,11 @@ func (t *topicServer) newRun(id, raw, fence string, leaseEnd int64, until time.T
 	r.job.Payload, r.job.Headers, r.job.Retries = rec.payload, rec.opts.headers, rec.opts.retry
 	r.job.EnqueuedAt, r.job.Due = msTime(rec.enqueuedAt), msTime(rec.due)
 	r.expires = rec.expires()
-	if changed != "" {
-		if m, ok := parseMoved(changed); ok {
-			r.job.Due, r.spent = msTime(m.due), m.spent
-			if m.why == "revive" || m.spent > 0 {
-				r.expires = 0 // who revives a job means it to run
-			}
-		}
+	if known {
+		r.job.Due = msTime(m.due)
+	}
+	if m.revived {
+		r.expires = 0 // who revives a job means it to run
 	}
 	return r, nil
 }

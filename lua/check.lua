@@ -152,7 +152,7 @@ local function places(zset)
   end
 end
 
--- books looks through entries of one to three words, of which numbers have 13 digits at most.
+-- books looks through entries of one to five words, of which numbers have 13 digits at most.
 local function books(hash, form)
   scan('HSCAN', hash)
   for i = 1, #entries, 2 do
@@ -161,8 +161,11 @@ local function books(hash, form)
     if redis.call('HEXISTS', pool, id) == 0 then
       what = not redis.call('ZSCORE', leases, id) and 'orphan'
     elseif form then
-      local first, last = string.match(entries[i + 1], form)
-      what = (not first or #first > 13 or last and #last > 13) and 'unreadable'
+      local numbers = {string.match(entries[i + 1], form)}
+      what = not numbers[1] and 'unreadable'
+      for _, number in ipairs(numbers) do
+        what = #number > 13 and 'unreadable' or what
+      end
     end
     if what and found(part, id, what, true) then
       redis.call('HDEL', hash, id)
@@ -283,7 +286,7 @@ elseif part == 'attempts' then
 elseif part == 'errors' then
   books(errors) -- append and readers get along with anything
 elseif part == 'moved' then
-  books(moved, '^(%d+) %a+ (%d+)$')
+  books(moved, '^(%d+) %a+ (%d+) (%d+) [01]$')
 elseif part == 'schedules' then
   rules()
 elseif part == 'slots' then

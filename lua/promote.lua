@@ -38,7 +38,7 @@ end
 -- off as if it had failed, for it may be what kills the process: it must not keep the others from being run.
 local reclaimed = 0
 if #lapsed > 0 then
-  local back, first, later, log, spent = {}, {}, {}, {}, {}
+  local back, first, later, log, tally = {}, {}, {}, {}, {}
   for _, id in ipairs(lapsed) do
     if redis.call('HEXISTS', pool, id) == 1 then
       local n = #back + 1
@@ -47,8 +47,9 @@ if #lapsed > 0 then
       if entry.attempt == 1 then
         table.insert(first, 1, id)
       else
-        spent[id] = type(known) == 'string' and string.match(known, ' (%d+)$') or '0'
-        local step = 1000 * 2 ^ math.max(1, math.min(entry.attempt - 1 - spent[id], 6))
+        tally[id] = type(known) == 'string' and string.match(known, '%d+ %d+ [01]$') or '0 0 0'
+        local spent = string.match(tally[id], '^%d+')
+        local step = 1000 * 2 ^ math.max(1, math.min(entry.attempt - 1 - spent, 6))
         entry.next = now + step + math.floor(step * (37 * #later % 200) / 1000)
         later[#later + 1] = id
       end
@@ -71,7 +72,7 @@ if #lapsed > 0 then
   reclaimed = #back
   for i, id in ipairs(back) do
     if log[i].next then
-      redis.pcall('HSET', moved, id, string.format('%.0f', log[i].next) .. ' retry ' .. spent[id])
+      redis.pcall('HSET', moved, id, string.format('%.0f', log[i].next) .. ' retry ' .. tally[id])
     end
     failed(attempts, errors, id, 1, cjson.encode(log[i]))
     if scheduled(pool, runs, id) then

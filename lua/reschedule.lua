@@ -42,8 +42,8 @@ if state == 'scheduled' or state == 'ready' then
     due = math.max(tonumber(due), now)
   end
   local before = redis.call('HGET', moved, id)
-  local spent = before and string.match(before, '%d+$') or '0'
-  redis.call('HSET', moved, id, due .. ' reschedule ' .. spent)
+  local tally = string.match(before or '', '%d+ %d+ [01]$') or '0 0 0'
+  redis.call('HSET', moved, id, due .. ' reschedule ' .. tally)
   if due > now then
     local head = redis.call('ZRANGE', bucket, 0, 0, 'WITHSCORES')
     redis.call('ZADD', bucket, due, id)

@@ -10,8 +10,9 @@
 -- KEYS[8]    pool      hash, job id to record
 -- KEYS[9]    runs      hash, schedule to the history of its runs
 -- ARGV[1]    number    number of this call in its lane
--- ARGV[2..]  jobs      rows (see prelude/rows.lua) of four values: delay in ms, attempts before the last revival, entry for the
---                   error log, and what runs is to tell of the run (empty: nothing)
+-- ARGV[2..]  jobs      rows (see prelude/rows.lua) of four values: delay in ms, the tally for its entry
+--                   in moved ("<spent> <snoozes> <revived>"), entry for the error log, and what runs is
+--                   to tell of the run (empty: nothing)
 --
 -- At most 1,000 jobs a call. Returns {'ok', now, letters}: o for put back, l for lost, g for gone, nothing for all put back.
 -- Cost: O(jobs × log N).
@@ -32,8 +33,8 @@ if #ids > 0 then
   end
   release(leases, ids)
   for i, id in ipairs(ids) do
-    local delay, spent, entry = jobs[where[i]], jobs[where[i] + 1], jobs[where[i] + 2]
-    redis.pcall('HSET', moved, id, now + delay .. ' retry ' .. spent)
+    local delay, tally, entry = jobs[where[i]], jobs[where[i] + 1], jobs[where[i] + 2]
+    redis.pcall('HSET', moved, id, now + delay .. ' retry ' .. tally)
     failed(attempts, errors, id, 1, entry)
     if jobs[where[i] + 3] ~= '' then
       ran(runs, id, 1, jobs[where[i] + 3])

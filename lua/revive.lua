@@ -21,8 +21,9 @@ end
 local state = 'none'
 if redis.call('ZSCORE', dead, id) then
   state = 'dead'
-  local spent = redis.call('HGET', attempts, id) or '0'
-  redis.call('HSET', moved, id, now .. ' revive ' .. spent)
+  local spent, known = redis.call('HGET', attempts, id) or '0', redis.call('HGET', moved, id)
+  local snoozes = string.match(known or '', ' (%d+) [01]$') or '0'
+  redis.call('HSET', moved, id, now .. ' revive ' .. spent .. ' ' .. snoozes .. ' 1')
   redis.call('RPUSH', ready, id)
   redis.call('ZREM', dead, id)
   count(stats, 'revived', 1)

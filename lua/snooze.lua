@@ -7,7 +7,8 @@
 -- KEYS[5]   receipt  string, the last call of the lane and its reply
 -- KEYS[6]   pool     hash, job id to record
 -- ARGV[1]   number   number of this call in its lane
--- ARGV[2..] jobs     rows (see prelude/rows.lua) of two values: delay in ms, attempts before the last revival
+-- ARGV[2..] jobs     rows (see prelude/rows.lua) of two values: delay in ms, and the tally for its
+--                   entry in moved: "<spent> <snoozes> <revived>"
 --
 -- At most 1,000 jobs a call. Returns {'ok', now, letters}: o for put back, l for lost, g for gone, nothing for all put back.
 -- Cost: O(jobs × log N).
@@ -27,8 +28,8 @@ if #ids > 0 then
   end
   release(leases, ids)
   for i, id in ipairs(ids) do
-    local delay, spent = jobs[where[i]], jobs[where[i] + 1]
-    redis.pcall('HSET', moved, id, now + delay .. ' snooze ' .. spent)
+    local delay, tally = jobs[where[i]], jobs[where[i] + 1]
+    redis.pcall('HSET', moved, id, now + delay .. ' snooze ' .. tally)
   end
 end
 count(stats, 'snoozed', #ids)

@@ -1,5 +1,5 @@
 // Poll asks a bank about a refund until it is settled. To ask again is no failure, so the handler snoozes: that uses up no attempt
-// and leaves no error behind, and it can go on for weeks, across restarts and crashes.
+// and leaves no error behind, and it can go on for weeks, across restarts and crashes. Each snooze starts the count of failures anew.
 package main
 
 import (
@@ -50,7 +50,7 @@ func main() {
 	_, err = q.Client.Enqueue(ctx, "refund:poll", "refund-7", nil,
 		delayq.ProcessIn(pollEvery),
 		delayq.Backoff(pollEvery, time.Minute),
-		delayq.Retry(10), // failures in a row or not; snoozes do not count
+		delayq.Retry(10), // failures in a row: a snooze starts the count anew
 		delayq.Retention(time.Minute))
 	check(err)
 	check(server.Run(ctx))
