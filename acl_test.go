@@ -388,6 +388,7 @@ func tour(t *testing.T, producer, worker, operator redis.UniversalClient) {
 		require.NoError(t, err)
 	}
 	events.await(t, ctx, "acked schedule far")
+	require.NoError(t, o.EditSchedule(ctx, timed, "far", "me", func(d *ScheduleDef) error { d.Spec = Every(2 * time.Hour); return nil }))
 	require.NoError(t, o.PauseSchedule(ctx, timed, "far"))
 	require.NoError(t, o.ResumeSchedule(ctx, timed, "far"))
 	list, err := o.Schedules(ctx, timed)

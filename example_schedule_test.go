@@ -97,3 +97,26 @@ func ExampleClient_Trigger() {
 	// Output:
 	// triggered: true attempt: 1 outcome: acked
 }
+
+// An operator moves a report from three to five in the morning. The start of the program leaves it there.
+func ExampleClient_EditSchedule() {
+	q, err := delayqtest.Open() // an embedded Redis
+	check(err)
+	ctx := context.Background()
+	start := func() {
+		check(q.Client.Schedule(ctx, "report", "nightly", delayq.Cron("0 3 * * *", ""), []byte("all"), delayq.Retry(3)))
+	}
+	start()
+
+	check(q.Client.EditSchedule(ctx, "report", "nightly", "ops:anna", func(def *delayq.ScheduleDef) error {
+		def.Spec = delayq.Cron("0 5 * * *", "")
+		return nil
+	}))
+	start()
+
+	info, err := q.Client.ScheduleInfo(ctx, "report", "nightly")
+	check(err)
+	fmt.Println(info.Spec, "by", info.EditedBy, info.Edited)
+	check(q.Close())
+	// Output: cron 0 5 * * * by ops:anna [Spec]
+}

@@ -483,11 +483,13 @@ func TestScheduleCallsSentTwice(t *testing.T) {
 		raw, err := d.encode()
 		require.NoError(b, err)
 		remove := func() { require.NoError(b, b.client.Unschedule(ctx, "topic", "s")) }
-		require.Equal(b, "changed", twice(scheduleScript, keys, remove, "s", raw, b.slot, 1000, channel, "topic"))
+		require.Equal(b, "changed", twice(scheduleScript, keys, nil, "s", raw, "0000000000000000", b.slot, 1000, channel, "topic"))
+		require.Equal(b, "replaced", twice(scheduleScript, keys, remove, "s", raw, nonce(), b.slot, 1000, channel, "topic"))
 		_, err = b.client.ScheduleInfo(ctx, "topic", "s")
 		require.ErrorIs(b, err, ErrNotFound, "a schedule that was removed meanwhile is not made again")
 
-		require.Equal(b, "new", twice(scheduleScript, keys, nil, "s", raw, b.slot, 1000, channel, "topic"))
+		require.Equal(b, "changed", twice(scheduleScript, keys, nil, "s", raw, "0000000000000000", b.slot, 1000, channel, "topic"))
+		require.Equal(b, "new", twice(scheduleScript, keys, nil, "s", raw, "", b.slot, 1000, channel, "topic"))
 		require.Equal(b, "gone", twice(unscheduleScript, keys, nil, "s"))
 		require.Equal(b, "none", twice(unscheduleScript, keys, nil, "s"))
 	})

@@ -124,6 +124,9 @@ func describe(topic, id string, cut int, at func(column int) string) *JobInfo {
 			info.Payload = rec.payload
 		}
 		info.EnqueuedAt, info.Due = msTime(rec.enqueuedAt), msTime(rec.due)
+		info.BackoffFirst, info.BackoffLimit = inMS(rec.opts.backoffMin), inMS(rec.opts.backoffMax)
+		info.Timeout, info.Retention, info.ExpireAt = inMS(rec.opts.timeout), inMS(rec.opts.retention), orZero(rec.expires())
+		info.options = rec.opts
 		if ofSchedule(raw) {
 			info.scheduledFor(id)
 		}

@@ -104,20 +104,48 @@ const (
 
 // JobInfo is what Get and List tell of a job.
 type JobInfo struct {
-	Job                   // Attempt is that of the present or next run; Started is zero
-	State       State     //
-	Moved       string    // why Due is not the due time of the Enqueue: retry, snooze, reschedule, revive, or empty
-	LeaseEnd    time.Time // of a running job
-	BuriedAt    time.Time // of a dead job
-	FinishedAt  time.Time // of a done job
-	KeptUntil   time.Time // of a done job
-	PayloadSize int
+	Job                        // Attempt is that of the present or next run; Started is zero
+	State       State          //
+	Moved       string         // why Due is not the due time of the Enqueue: retry, snooze, reschedule, revive, or empty
+	LeaseEnd    time.Time      // of a running job
+	BuriedAt    time.Time      // of a dead job
+	FinishedAt  time.Time      // of a done job
+	KeptUntil   time.Time      // of a done job
+	PayloadSize int            // of the payload, which [Client.List] reads only [WithPayload]
 	Errors      []AttemptError // the first and the newest ten, oldest first
+
+	BackoffFirst, BackoffLimit time.Duration
+	Timeout                    time.Duration // 0: none
+	ExpireAt                   time.Time     // zero: none
+	Retention                  time.Duration // 0: none
 
 	// Undecodable is set if the record cannot be read: by this release (it is a newer one's) or at all. Raw then holds
 	// it, or the first 48 KiB of it if [Client.List] was to tell no payloads.
 	Undecodable error
 	Raw         []byte
+
+	options jobOptions // as the record has them
+}
+
+// Options gives the options that make the same job again, with [Client.Enqueue] and the payload of info: in another
+// topic, for example. It is due at info.Due, expires at info.ExpireAt, and has the same retries, backoff, timeout,
+// retention and headers. Its attempts and errors, and of which schedule it is, do not go with it.
+//
+// Enqueue refuses the options with ErrInvalid if info has no payload because [Client.List] was not asked for it, or if
+// the record could not be read.
+func (info *JobInfo) Options() []JobOption {
+	switch {
+	case info.Undecodable != nil:
+		return []JobOption{refusedOption("info.Options: the record of the job could not be read")}
+	case info.Payload == nil && info.PayloadSize > 0:
+		return []JobOption{refusedOption("info.Options: the payload was not read; Get reads it, and List WithPayload")}
+	}
+	o := info.options
+	o.dueAt, o.dueIn = info.Due.UnixMilli(), 0
+	if !info.ExpireAt.IsZero() {
+		o.expireAt, o.expireIn = info.ExpireAt.UnixMilli(), 0
+	}
+	return o.options()
 }
 
 // An AttemptError is what is kept of one failed attempt.

@@ -155,6 +155,26 @@ func (p MissedPolicy) applySchedule(d *definition) {
 	d.missed = p
 }
 
+// IfAbsent makes Schedule create the schedule if there is none of this name, and leave one that is there as it is,
+// whatever it says. So old and new versions of a program that run side by side do not change it to and fro.
+func IfAbsent() ScheduleOption {
+	return scheduleOption(func(d *definition) { d.onto = ontoNothing })
+}
+
+// Overwrite makes Schedule put aside what [Client.EditSchedule] has changed. Without it an edit stays.
+func Overwrite() ScheduleOption {
+	return scheduleOption(func(d *definition) { d.onto = ontoEdited })
+}
+
+// An onto says in the place of what a definition may be put.
+type onto int
+
+const (
+	ontoGiven   onto = iota // of what Schedule gave: edits stay
+	ontoNothing             // IfAbsent
+	ontoEdited              // Overwrite
+)
+
 // A definition is what a schedule is to do. It never changes: Schedule puts another one in its place. In Redis it is
 //
 //	nonce (8 random bytes) · format version (1 byte) · msgpack array
@@ -171,7 +191,9 @@ type definition struct {
 	job     jobOptions
 	payload []byte
 	size    int // of the payload
+	edit    edit
 
+	onto   onto
 	nonce  string // hexadecimal
 	next   rhythm
 	walked int // how many slots due has looked at
@@ -179,11 +201,15 @@ type definition struct {
 
 const (
 	definitionVersion = 1
-	definitionFields  = 10 + recordFields - 1
+	definitionFields  = 13 + recordFields - 1
 )
 
 func (d *definition) numbers() []*int64 {
 	return []*int64{(*int64)(&d.spec.kind), &d.spec.every, &d.first, &d.last, &d.most, &d.jitter}
+}
+
+func (d *definition) texts() []*string {
+	return []*string{&d.spec.text, &d.spec.zone, &d.edit.by, &d.edit.parts}
 }
 
 // encode gives the definition with a new nonce.
@@ -199,8 +225,11 @@ func (d *definition) encode() (string, error) {
 	for _, n := range d.numbers() {
 		err = errors.Join(err, enc.EncodeInt(*n))
 	}
-	err = errors.Join(err, enc.EncodeInt(int64(d.overlap)), enc.EncodeInt(int64(d.missed)),
-		enc.EncodeString(d.spec.text), enc.EncodeString(d.spec.zone), encodeOptions(enc, &d.job, len(d.payload)))
+	err = errors.Join(err, enc.EncodeInt(int64(d.overlap)), enc.EncodeInt(int64(d.missed)), enc.EncodeInt(d.edit.at))
+	for _, text := range d.texts() {
+		err = errors.Join(err, enc.EncodeString(*text))
+	}
+	err = errors.Join(err, encodeOptions(enc, &d.job, len(d.payload)))
 	buf.Write(d.payload)
 	return buf.String(), err
 }
@@ -224,13 +253,13 @@ func decodeDefinition(raw string, whole bool) (*definition, error) {
 		err = fmt.Errorf("%d fields instead of %d", n, definitionFields)
 	}
 	var overlap, missed int64
-	for _, field := range append(d.numbers(), &overlap, &missed) {
+	for _, field := range append(d.numbers(), &overlap, &missed, &d.edit.at) {
 		if err == nil {
 			*field, err = dec.DecodeInt64()
 		}
 	}
 	d.overlap, d.missed = OverlapPolicy(overlap), MissedPolicy(missed)
-	for _, field := range []*string{&d.spec.text, &d.spec.zone} {
+	for _, field := range d.texts() {
 		if err == nil {
 			*field, err = dec.DecodeString()
 		}
@@ -353,15 +382,47 @@ func slotOf(id string) (name string, slot int64, triggered, ok bool) {
 // The same schedule again is left as it is, so a program may call Schedule at every start. A change keeps the counts, the history, a pause and
 // the last job, and takes effect at the first slot after it; a slot that waited (QueueOne, CatchUp) is skipped.
 //
-// Names are bounded like topics and unique in their topic. Errors: ErrInvalid, also for a spec that has no slot any more; ErrUnknownOutcome,
-// after which the same call again is safe; or what Redis answered.
+// What [Client.EditSchedule] has changed stays as it was edited, and only the rest is changed, unless [Overwrite] is
+// given. With [IfAbsent] nothing of a schedule that is there is changed.
+//
+// Names are bounded like topics and unique in their topic. Errors: ErrInvalid, also for a spec that has no slot any more, and for a schedule
+// that together with the edits is none; ErrUnknownOutcome, after which the same call again is safe; or what Redis answered.
 func (c *Client) Schedule(ctx context.Context, topic, name string, spec Spec, payload []byte, opts ...ScheduleOption) error {
-	err := c.schedule(ctx, topic, name, spec, payload, opts)
-	return located{call: "schedule", topic: topic, schedule: name}.at(err)
+	d := newDefinition(spec, payload, opts)
+	err := c.readySchedule(ctx, topic, name)
+	if err != nil {
+		err = errors.Join(err, d.check(math.MaxInt))
+	} else {
+		err = d.check(c.o.maxPayload)
+	}
+	if err == nil {
+		err = c.define(ctx, topic, name, func(old *definition, bad error, _ int64) (*definition, error) {
+			switch {
+			case errors.Is(bad, ErrNotFound) || d.onto == ontoEdited:
+				return d, nil
+			case d.onto == ontoNothing:
+				return nil, nil
+			case bad != nil || old.edit.parts == "":
+				return d, nil
+			}
+			merged := *d
+			merged.keep(old)
+			if err := merged.check(max(c.o.maxPayload, len(old.payload))); err != nil {
+				return nil, fmt.Errorf("with %s as edited by %q: %w", old.edit.parts, old.edit.by, err)
+			}
+			return &merged, nil
+		})
+	}
+	if err != nil {
+		return located{call: "schedule", topic: topic, schedule: name}.at(err)
+	}
+	c.commit(topic).record(ctx)
+	return nil
 }
 
-func (c *Client) schedule(ctx context.Context, topic, name string, spec Spec, payload []byte, opts []ScheduleOption) error {
-	d := &definition{spec: spec, job: defaultJob, payload: payload}
+// newDefinition makes the definition of what Schedule is given.
+func newDefinition(spec Spec, payload []byte, opts []ScheduleOption) *definition {
+	d := &definition{spec: spec, job: defaultJob, payload: payload, size: len(payload)}
 	for _, opt := range opts {
 		if opt == nil {
 			d.job.fail(errors.New("an option is nil"))
@@ -369,35 +430,55 @@ func (c *Client) schedule(ctx context.Context, topic, name string, spec Spec, pa
 		}
 		opt.applySchedule(d)
 	}
-	if err := c.readySchedule(ctx, topic, name); err != nil {
-		return errors.Join(err, d.check(math.MaxInt))
-	}
-	if err := d.check(c.o.maxPayload); err != nil {
-		return err
-	}
-	raw, err := d.encode()
-	if err != nil {
-		return err
-	}
-	r, err := c.describe(ctx, topic, -1, name)
-	if err != nil {
-		return err
-	}
-	if old := r.list(2).text(0); len(old) > nonceLen && old[nonceLen:] == raw[nonceLen:] {
-		return nil // it may even have ended
-	}
-	slot, err := d.firstSlot(r.now())
-	if err != nil {
-		return err
-	}
-	_, err = c.one(ctx, scheduleScript, located{topic: topic, schedule: name}, func(k *keys, receipt string) []any {
-		return names(k.schedules, k.slots, k.waiting, k.fired, k.runs, receipt)
-	}, raw, slot, maxTick.Milliseconds(), controlChannel(c.o.prefix), topic)
-	if err == nil {
-		c.commit(topic).record(ctx)
-	}
-	return err
+	return d
 }
+
+// define puts a definition in the place of the one that a schedule has. next makes it of that one, or of what is wrong
+// with it (ErrNotFound: there is none), and of Redis's time; it gives nil if nothing is to be done. If the schedule is
+// changed in between, next is asked again.
+func (c *Client) define(
+	ctx context.Context, topic, name string, next func(old *definition, bad error, now int64) (*definition, error),
+) error {
+	for range defineTries {
+		r, err := c.describe(ctx, topic, -1, name)
+		if err != nil {
+			return err
+		}
+		raw := r.list(2).text(0)
+		old, bad := decodeDefinition(raw, true)
+		if raw == "" {
+			bad = ErrNotFound
+		}
+		d, err := next(old, bad, r.now())
+		if err != nil || d == nil {
+			return err
+		}
+		fresh, err := d.encode()
+		if err != nil {
+			return err
+		}
+		if len(raw) > nonceLen && raw[nonceLen:] == fresh[nonceLen:] {
+			return nil // it may even have ended
+		}
+		slot, err := d.firstSlot(r.now())
+		if err != nil {
+			return err
+		}
+		state, err := c.one(ctx, scheduleScript, located{topic: topic, schedule: name}, func(k *keys, receipt string) []any {
+			return names(k.schedules, k.slots, k.waiting, k.fired, k.runs, receipt)
+		}, fresh, hex.EncodeToString([]byte(raw[:min(len(raw), nonceLen)])), slot, maxTick.Milliseconds(), controlChannel(c.o.prefix), topic)
+		if err != nil || state != "changed" {
+			return err
+		}
+	}
+	return errChanging
+}
+
+// defineTries is how often a call begins anew because others change the schedule meanwhile: each time one of them has got on.
+const defineTries = 100
+
+// errChanging says that others never ceased to change a schedule.
+var errChanging = fmt.Errorf("the schedule was changed %d times meanwhile", defineTries)
 
 // readySchedule joins what is wrong with the client, the topic and the name of a schedule.
 func (c *Client) readySchedule(ctx context.Context, topic, name string) error {
@@ -483,8 +564,7 @@ func (c *Client) upToDate(ctx context.Context, topic, name string, read bool, do
 	if err := c.readySchedule(ctx, topic, name); err != nil {
 		return err
 	}
-	const tries = 5
-	for range tries {
+	for range defineTries {
 		var d *definition
 		var now int64
 		if read {
@@ -508,7 +588,7 @@ func (c *Client) upToDate(ctx context.Context, topic, name string, read bool, do
 			return err
 		}
 	}
-	return fmt.Errorf("changed %d times meanwhile", tries)
+	return errChanging
 }
 
 // describe is one call of the describe script. It tells of the first of those that are asked for, of as many as can be read in a moment.

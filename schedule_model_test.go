@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -22,6 +23,7 @@ type scheduleModel struct {
 	overlap               OverlapPolicy
 	missedPolicy          MissedPolicy
 	most                  int64
+	edited                map[string]bool // names of parts
 
 	next  int64           // 0: none
 	waits int64           // 0: none
@@ -199,7 +201,8 @@ func playSchedules(t *testing.T, seed uint64, n int) {
 			}
 			*m = scheduleModel{jobs: m.jobs}
 		default:
-			every := []time.Duration{time.Second, 10 * time.Second, time.Minute}[random.IntN(3)]
+			given := []time.Duration{time.Second, 10 * time.Second, time.Minute}[random.IntN(3)]
+			every := given
 			overlap := OverlapPolicy(random.IntN(4))
 			missed := []MissedPolicy{RunOnce, Skip, CatchUp(1), CatchUp(3), CatchUp(500)}[random.IntN(5)]
 			opts := []ScheduleOption{overlap, missed}
@@ -207,9 +210,56 @@ func playSchedules(t *testing.T, seed uint64, n int) {
 			if most > 0 {
 				opts = append(opts, MaxRuns(int(most)))
 			}
-			step = fmt.Sprint("schedule ", every, " ", overlap, " ", missed, " ", most)
-			require.NoError(t, client.Schedule(ctx, "t", "s", Every(every), nil, opts...))
+			how := []string{"schedule", "schedule", "schedule", "schedule if absent", "overwrite", "edit"}[random.IntN(6)]
+			step = fmt.Sprint(how, " ", every, " ", overlap, " ", missed, " ", most)
+			keep := map[string]bool{}
+			switch how {
+			case "schedule":
+				keep = m.edited
+			case "schedule if absent":
+				opts = append(opts, IfAbsent())
+				if m.exists {
+					keep = map[string]bool{"Spec": true, "OnOverlap": true, "OnMissed": true, "MaxRuns": true}
+				}
+			case "overwrite":
+				opts = append(opts, Overwrite())
+			}
+			if keep["Spec"] {
+				every = time.Duration(m.every) * time.Millisecond
+			}
+			if keep["OnOverlap"] {
+				overlap = m.overlap
+			}
+			if keep["OnMissed"] {
+				missed = m.missedPolicy
+			}
+			if keep["MaxRuns"] {
+				most = m.most
+			}
+			if how != "edit" {
+				require.NoError(t, client.Schedule(ctx, "t", "s", Every(given), nil, opts...))
+			} else {
+				err := client.EditSchedule(ctx, "t", "s", "me", func(def *ScheduleDef) error {
+					def.Spec, def.Options = Every(every), opts
+					return nil
+				})
+				if require.Equal(t, !m.exists, missing(err)); !m.exists {
+					break
+				}
+				if m.edited == nil {
+					m.edited = map[string]bool{}
+				}
+				for name, changed := range map[string]bool{
+					"Spec": m.every != every.Milliseconds(), "OnOverlap": m.overlap != overlap, "OnMissed": m.missedPolicy != missed, "MaxRuns": m.most != most,
+				} {
+					m.edited[name] = m.edited[name] || changed
+				}
+			}
 			same := m.exists && m.every == every.Milliseconds() && m.overlap == overlap && m.missedPolicy == missed && m.most == most
+			if how == "overwrite" { // the mark of an edit is part of what is there
+				same = same && !slices.Contains(slices.Collect(maps.Values(m.edited)), true)
+				m.edited = nil
+			}
 			if !same {
 				m.dropWaiting()
 				m.exists, m.ended, m.every, m.overlap, m.missedPolicy, m.most = true, false, every.Milliseconds(), overlap, missed, most
@@ -238,6 +288,14 @@ func (m *scheduleModel) compare(t *testing.T, client *Client, story string) {
 		require.Equal(t, []int64{m.fired, m.skipped, m.missed}, []int64{info.Fired, info.Skipped, info.Missed}, story)
 		require.Equal(t, []time.Time{orZero(m.next), orZero(m.waits)}, []time.Time{info.Next, info.Waits}, story)
 		require.Equal(t, m.jobs[m.last], info.Going, story)
+		var edited []string
+		for name, is := range m.edited {
+			if is {
+				edited = append(edited, name)
+			}
+		}
+		require.ElementsMatch(t, edited, info.Edited, story)
+		require.Equal(t, len(edited) == 0, info.EditedAt.IsZero(), story)
 		require.Equal(t, m.paused, info.Status == SchedulePaused, story)
 		require.Equal(t, m.ended && !m.paused, info.Status == ScheduleEnded, story)
 	}

@@ -3,6 +3,7 @@ package delayq_test
 import (
 	"context"
 	"fmt"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -376,8 +377,12 @@ func TestScheduleInfo(t *testing.T) {
 		require.Equal(t, []string{"a", "b", "c"}, []string{list[0].Name, list[1].Name, list[2].Name})
 		info, err := f.client.ScheduleInfo(ctx, "topic", "b")
 		require.NoError(t, err)
-		require.Equal(t, list[1], info)
+		require.Nil(t, list[1].Payload)
+		require.Equal(t, "payload", string(info.Payload))
 		require.NoError(t, info.Undecodable)
+		bare := *info
+		bare.Payload = nil
+		require.Equal(t, exported(list[1]), exported(&bare))
 		require.Equal(t, "cron 0 9 * * 1-5 Europe/Berlin", info.Spec.String())
 		require.Equal(t, delayq.Cron("0 9 * * 1-5", "Europe/Berlin"), info.Spec)
 		require.Equal(t, "Europe/Berlin", info.Zone)
@@ -389,6 +394,16 @@ func TestScheduleInfo(t *testing.T) {
 		require.Equal(t, delayq.QueueOne, info.OnOverlap)
 		require.Equal(t, delayq.CatchUp(3), info.OnMissed)
 		require.Equal(t, 7, info.PayloadSize)
+		require.Equal(t, map[string]string{"k": "v"}, info.Headers)
+		require.Equal(t, 3, info.Retries)
+		require.Equal(t, 2*time.Second, info.BackoffFirst)
+		require.Equal(t, 4096*time.Second, info.BackoffLimit)
+		require.Equal(t, time.Second, info.Timeout)
+		require.Equal(t, time.Hour, info.Retention)
+		require.Zero(t, info.ProcessIn+info.ExpireIn)
+		require.True(t, info.ExpireAt.IsZero())
+		require.True(t, info.EditedAt.IsZero())
+		require.Empty(t, info.Edited)
 		require.False(t, info.CreatedAt.IsZero())
 		topic, err := f.client.Inspect(ctx, "topic")
 		require.NoError(t, err)
@@ -409,6 +424,17 @@ func TestScheduleInfo(t *testing.T) {
 		}
 		require.Empty(t, f.dump())
 	})
+}
+
+// exported is what can be seen of a ScheduleInfo.
+func exported(info *delayq.ScheduleInfo) map[string]any {
+	fields := map[string]any{}
+	for v, i := reflect.ValueOf(*info), 0; i < v.NumField(); i++ {
+		if f := v.Type().Field(i); f.IsExported() {
+			fields[f.Name] = v.Field(i).Interface()
+		}
+	}
+	return fields
 }
 
 // Three servers on a clock that runs: thirty schedules with a thousand slots a second together, and every slot of each has its one job. (N1)

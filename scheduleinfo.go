@@ -53,10 +53,45 @@ type ScheduleInfo struct {
 	Jitter         time.Duration
 	OnOverlap      OverlapPolicy
 	OnMissed       MissedPolicy
-	PayloadSize    int
+
+	// What its jobs are given.
+	Payload                    []byte // nil in what [Client.Schedules] tells
+	PayloadSize                int
+	Headers                    map[string]string // nil: none
+	ProcessIn                  time.Duration     // after the slot
+	Retries                    int               // -1: unlimited
+	BackoffFirst, BackoffLimit time.Duration
+	Timeout                    time.Duration // 0: none
+	ExpireIn                   time.Duration // 0: none, or ExpireAt
+	ExpireAt                   time.Time     // zero: none, or ExpireIn
+	Retention                  time.Duration // 0: none
+
+	EditedAt time.Time // by EditSchedule, the last time; zero: it is as Schedule has made it
+	EditedBy string
+	Edited   []string // what was edited, sorted: Spec, Payload, an option's name, OnOverlap, OnMissed, Expire or Headers
 
 	// Undecodable is set if this release cannot read the definition. All that stands in it is zero then.
 	Undecodable error
+
+	definition *definition
+}
+
+// Options gives the options that make the same schedule again, with [Client.Schedule] and the Spec and the Payload of
+// info. What [Client.Schedules] tells has no payload: if there is one, Schedule refuses those options with ErrInvalid,
+// as it does those of a schedule that cannot be read.
+func (info *ScheduleInfo) Options() []ScheduleOption {
+	switch {
+	case info.definition == nil:
+		return []ScheduleOption{refusedOption("info.Options: the definition of the schedule could not be read")}
+	case info.Payload == nil && info.PayloadSize > 0:
+		return []ScheduleOption{refusedOption("info.Options: the payload was not read; ScheduleInfo reads it")}
+	}
+	return info.definition.options()
+}
+
+// refusedOption is an option that is refused.
+func refusedOption(reason string) JobOption {
+	return func(o *jobOptions) { o.fail(errors.New(reason)) }
 }
 
 // A Run is one run of a job of a schedule, as its history tells of it.
@@ -131,7 +166,7 @@ func (c *Client) ScheduleInfo(ctx context.Context, topic, name string) (*Schedul
 	err := c.readySchedule(ctx, topic, name)
 	var list []*ScheduleInfo
 	if err == nil {
-		list, err = c.scheduleInfos(ctx, topic, []string{name})
+		list, err = c.scheduleInfos(ctx, topic, -1, []string{name})
 	}
 	if err == nil && len(list) == 0 {
 		err = ErrNotFound
@@ -179,7 +214,7 @@ func (c *Client) schedules(ctx context.Context, topic string) ([]*ScheduleInfo, 
 	slices.Sort(found)
 	var list []*ScheduleInfo
 	for some := range slices.Chunk(slices.Compact(found), schedulesPage) {
-		infos, err := c.scheduleInfos(ctx, topic, some)
+		infos, err := c.scheduleInfos(ctx, topic, definitionHead, some)
 		if err != nil {
 			return nil, err
 		}
@@ -189,9 +224,9 @@ func (c *Client) schedules(ctx context.Context, topic string) ([]*ScheduleInfo, 
 }
 
 // scheduleInfos describes schedules and leaves out those that do not exist.
-func (c *Client) scheduleInfos(ctx context.Context, topic string, which []string) (list []*ScheduleInfo, err error) {
+func (c *Client) scheduleInfos(ctx context.Context, topic string, size int, which []string) (list []*ScheduleInfo, err error) {
 	for len(which) > 0 {
-		r, err := c.describe(ctx, topic, definitionHead, which...)
+		r, err := c.describe(ctx, topic, size, which...)
 		if err != nil {
 			return nil, err
 		}
@@ -200,7 +235,7 @@ func (c *Client) scheduleInfos(ctx context.Context, topic string, which []string
 			return nil, errReply
 		}
 		for i, name := range which[:told] {
-			if info := readInfo(r, i); info != nil {
+			if info := readInfo(r, i, size < 0); info != nil {
 				info.Topic, info.Name = topic, name
 				list = append(list, info)
 			}
@@ -210,14 +245,15 @@ func (c *Client) scheduleInfos(ctx context.Context, topic string, which []string
 	return list, nil
 }
 
-// readInfo reads one schedule of a reply of describe; nil: it does not exist.
-func readInfo(r reply, i int) *ScheduleInfo {
+// readInfo reads one schedule of a reply of describe, which has the whole definitions or the beginnings of them; nil: it
+// does not exist.
+func readInfo(r reply, i int, whole bool) *ScheduleInfo {
 	raw := r.list(2).text(i)
 	if raw == "" {
 		return nil
 	}
 	info := new(ScheduleInfo)
-	d, err := decodeDefinition(raw, false)
+	d, err := decodeDefinition(raw, whole)
 	if err != nil {
 		info.Undecodable = err
 	} else {
@@ -254,7 +290,13 @@ func (info *ScheduleInfo) defined(d *definition) {
 	info.Spec, info.Zone = d.spec, d.spec.zone
 	info.StartAt, info.EndAt = orZero(d.first), orZero(d.last)
 	info.MaxRuns, info.Jitter = int(d.most), time.Duration(d.jitter)*time.Millisecond
-	info.OnOverlap, info.OnMissed, info.PayloadSize = d.overlap, d.missed, d.size
+	info.OnOverlap, info.OnMissed = d.overlap, d.missed
+	info.Payload, info.PayloadSize, info.Headers, info.Retries = d.payload, d.size, d.job.headers, d.job.retry
+	info.ProcessIn, info.Timeout, info.Retention = inMS(d.job.dueIn), inMS(d.job.timeout), inMS(d.job.retention)
+	info.BackoffFirst, info.BackoffLimit = inMS(d.job.backoffMin), inMS(d.job.backoffMax)
+	info.ExpireIn, info.ExpireAt = inMS(d.job.expireIn), orZero(d.job.expireAt)
+	info.EditedAt, info.EditedBy, info.Edited = orZero(d.edit.at), d.edit.by, d.edit.names()
+	info.definition = d
 }
 
 func (info *ScheduleInfo) fired(state *scheduleState) {

@@ -9,16 +9,17 @@
 -- ARGV[1]  number      number of this call in its lane
 -- ARGV[2]  name        the schedule
 -- ARGV[3]  definition  nonce, then what is compared with that of the schedule that is there
--- ARGV[4]  slot        its first slot, 0 if a server is to work that out
--- ARGV[5]  tick        ms, how far ahead the timers look by themselves
--- ARGV[6]  channel     the control channel
--- ARGV[7]  topic       the topic's name, for the control channel
+-- ARGV[4]  nonce       that of the definition which the caller has read, empty if there was none
+-- ARGV[5]  slot        its first slot, 0 if a server is to work that out
+-- ARGV[6]  tick        ms, how far ahead the timers look by themselves
+-- ARGV[7]  channel     the control channel
+-- ARGV[8]  topic       the topic's name, for the control channel
 --
 -- Counts, history and a pause stay as they are; a slot that waits is skipped, for it was the old one's.
--- Returns {'ok', now, what}: new, changed or same. Cost: O(log N).
+-- Returns {'ok', now, what}: new, replaced, same, or changed (by somebody else: nothing was done). Cost: O(log N).
 local schedules, slots, waiting, fired, runs, receipt = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
-local number, name, definition, slot = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
-local tick, channel, topic = tonumber(ARGV[5]), ARGV[6], ARGV[7]
+local number, name, definition, nonce, slot = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
+local tick, channel, topic = tonumber(ARGV[6]), ARGV[7], ARGV[8]
 
 local told = replay(receipt, number)
 if told then
@@ -28,14 +29,17 @@ end
 local what = 'new'
 local old = redis.call('HGET', schedules, name)
 if old then
-  what = string.sub(old, 9) == string.sub(definition, 9) and 'same' or 'changed'
+  what = string.sub(old, 9) == string.sub(definition, 9) and 'same' or 'replaced'
   local state = state_of(redis.call('HGET', fired, name))
   local placed = state and (state.paused or state.ended or redis.call('ZSCORE', slots, name) or redis.call('ZSCORE', waiting, name))
   if not placed then
-    what = 'changed' -- its place or its state was lost: an evicted key, or a hand
+    what = 'replaced' -- its place or its state was lost: an evicted key, or a hand
   end
 end
-if what ~= 'same' then
+if what ~= 'same' and hex(old or '') ~= nonce then
+  what = 'changed'
+end
+if what == 'new' or what == 'replaced' then
   -- A key of a wrong type shows before the first write.
   local state = state_of(redis.call('HGET', fired, name)) or {fired = 0, skipped = 0, missed = 0, made = now}
   local log = redis.call('HGET', runs, name)

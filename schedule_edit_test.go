@@ -1,0 +1,318 @@
+package delayq
+
+import (
+	"errors"
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// The start of a program leaves what an operator has changed, and changes the rest.
+func TestProgramStartKeepsAnEdit(t *testing.T) {
+	eachHand(t, func(t *testing.T, h *Hand) {
+		ctx, c := t.Context(), h.client()
+		start := func(payload string, opts ...ScheduleOption) *ScheduleInfo {
+			require.NoError(t, c.Schedule(ctx, "topic", "s", Cron("0 3 * * *", ""), []byte(payload), opts...))
+			info, err := c.ScheduleInfo(ctx, "topic", "s")
+			require.NoError(t, err)
+			return info
+		}
+		info := start("one", Retry(3))
+		require.Empty(t, info.Edited)
+
+		before := time.Now().Add(-time.Minute)
+		require.NoError(t, c.EditSchedule(ctx, "topic", "s", "ops:anna", func(def *ScheduleDef) error {
+			require.Equal(t, Cron("0 3 * * *", ""), def.Spec)
+			require.Equal(t, "one", string(def.Payload))
+			def.Spec = Cron("0 5 * * *", "")
+			return nil
+		}))
+		for _, payload := range []string{"one", "two", "one", "one"} {
+			info = start(payload, Retry(3))
+			require.Equal(t, Cron("0 5 * * *", ""), info.Spec)
+			require.Equal(t, 5, info.Next.UTC().Hour())
+			require.Equal(t, payload, string(info.Payload))
+			require.Equal(t, []string{"Spec"}, info.Edited)
+			require.Equal(t, "ops:anna", info.EditedBy)
+			require.True(t, info.EditedAt.After(before))
+			require.Equal(t, 3, info.Retries)
+		}
+		list, err := c.Schedules(ctx, "topic")
+		require.NoError(t, err)
+		require.Equal(t, []string{"Spec"}, list[0].Edited)
+
+		// A second edit adds to the first one.
+		require.NoError(t, c.EditSchedule(ctx, "topic", "s", "ops:ben", func(def *ScheduleDef) error {
+			def.Options = append(def.Options, Retry(9), Header("k", "v"))
+			return nil
+		}))
+		info = start("three", Retry(4), Jitter(time.Second))
+		require.Equal(t, []string{"Headers", "Retry", "Spec"}, info.Edited)
+		require.Equal(t, "ops:ben", info.EditedBy)
+		require.Equal(t, []any{9, "v", time.Second, "three"}, []any{info.Retries, info.Headers["k"], info.Jitter, string(info.Payload)})
+
+		info = start("three", Retry(4), Overwrite())
+		require.Empty(t, info.Edited)
+		require.Empty(t, info.EditedBy)
+		require.True(t, info.EditedAt.IsZero())
+		require.Equal(t, Cron("0 3 * * *", ""), info.Spec)
+		require.Equal(t, 4, info.Retries)
+		require.Empty(t, info.Headers)
+		info = start("four", Retry(4))
+		require.Equal(t, "four", string(info.Payload))
+	})
+}
+
+// Two versions of a program that are restarted by turns do not change a schedule to and fro.
+func TestIfAbsentChangesNothing(t *testing.T) {
+	eachHand(t, func(t *testing.T, h *Hand) {
+		ctx, c := t.Context(), h.client()
+		require.NoError(t, c.Schedule(ctx, "topic", "s", Every(time.Hour), []byte("first"), IfAbsent()))
+		first := Dump(t, h.rdb, h.prefix())
+		for i := range 4 {
+			require.NoError(t, c.Schedule(ctx, "topic", "s", Every(time.Duration(1+i)*time.Minute), nil, IfAbsent(), Retry(i)))
+		}
+		require.Equal(t, first, Dump(t, h.rdb, h.prefix()))
+		// Nor what this release cannot read.
+		require.NoError(t, h.rdb.HSet(ctx, h.keys.schedules, "s", "12345678\x63of a newer release").Err())
+		require.NoError(t, c.Schedule(ctx, "topic", "s", Every(time.Hour), nil, IfAbsent()))
+		require.Equal(t, "12345678\x63of a newer release", h.rdb.HGet(ctx, h.keys.schedules, "s").Val())
+		require.ErrorContains(t, c.EditSchedule(ctx, "topic", "s", "", func(*ScheduleDef) error { return nil }), "format version 99")
+		require.NoError(t, c.Unschedule(ctx, "topic", "s"))
+		require.NoError(t, c.Schedule(ctx, "topic", "s", Every(time.Minute), nil, IfAbsent()))
+		info, err := c.ScheduleInfo(ctx, "topic", "s")
+		require.NoError(t, err)
+		require.Equal(t, Every(time.Minute), info.Spec)
+	})
+}
+
+// Edits at the same time, and starts of the program between them, lose nothing of each other.
+func TestEditsAtTheSameTime(t *testing.T) {
+	eachHand(t, func(t *testing.T, h *Hand) {
+		ctx, c := t.Context(), h.client()
+		program := func(n int) error {
+			return c.Schedule(ctx, "topic", "s", Every(time.Hour), []byte(fmt.Sprint(n)), Retry(n))
+		}
+		require.NoError(t, program(0))
+		edits := []ScheduleOption{
+			Jitter(time.Second), MaxRuns(3), Timeout(time.Minute), Retention(time.Hour), ExpireIn(time.Hour), QueueOne, CatchUp(4),
+			ProcessIn(time.Minute), Backoff(time.Minute, time.Hour), Header("k", "v"),
+		}
+		var all sync.WaitGroup
+		errs := make(chan error, 100)
+		for i, opt := range edits {
+			all.Go(func() {
+				errs <- c.EditSchedule(ctx, "topic", "s", fmt.Sprint(i), func(def *ScheduleDef) error {
+					def.Options = append(def.Options, opt)
+					return nil
+				})
+			})
+			all.Go(func() { errs <- program(i) })
+		}
+		all.Wait()
+		close(errs)
+		for err := range errs {
+			require.NoError(t, err)
+		}
+		want := newDefinition(Every(time.Hour), []byte("77"), append(edits, Retry(77)))
+		require.NoError(t, program(77))
+		info, err := c.ScheduleInfo(ctx, "topic", "s")
+		require.NoError(t, err)
+		require.Empty(t, info.definition.differences(want))
+		require.Len(t, info.Edited, len(edits))
+	})
+}
+
+func TestEditScheduleRefuses(t *testing.T) {
+	eachHand(t, func(t *testing.T, h *Hand) {
+		ctx, c := t.Context(), h.client()
+		nothing := func(*ScheduleDef) error { return nil }
+		require.ErrorIs(t, c.EditSchedule(ctx, "topic", "s", "", nothing), ErrNotFound)
+		require.NoError(t, c.Schedule(ctx, "topic", "s", Every(time.Hour), make([]byte, 100), ExpireIn(time.Hour)))
+		before := Dump(t, h.rdb, h.prefix())
+		mine := errors.New("mine")
+		require.ErrorIs(t, c.EditSchedule(ctx, "topic", "s", "", func(*ScheduleDef) error { return mine }), mine)
+		for say, err := range map[string]error{
+			"edit is nil":             c.EditSchedule(ctx, "topic", "s", "", nil),
+			"by of 1025 bytes":        c.EditSchedule(ctx, "topic", "s", strings.Repeat("x", 1025), nothing),
+			"nil context":             c.EditSchedule(nil, "topic", "s", "", nothing), //nolint:staticcheck // that is the test
+			"empty topic":             c.EditSchedule(ctx, "", "s", "", nothing),
+			"empty schedule name":     c.EditSchedule(ctx, "topic", "", "", nothing),
+			"are for Schedule":        c.EditSchedule(ctx, "topic", "s", "", func(d *ScheduleDef) error { d.Options = append(d.Options, Overwrite()); return nil }),
+			"not of Every, Cron":      c.EditSchedule(ctx, "topic", "s", "", func(d *ScheduleDef) error { d.Spec = Spec{}; return nil }),
+			"payload of 1048577":      c.EditSchedule(ctx, "topic", "s", "", func(d *ScheduleDef) error { d.Payload = make([]byte, 1<<20+1); return nil }),
+			"some jobs would expire":  c.EditSchedule(ctx, "topic", "s", "", func(d *ScheduleDef) error { d.Options = append(d.Options, Jitter(time.Hour)); return nil }),
+			"has no slot any more":    c.EditSchedule(ctx, "topic", "s", "", func(d *ScheduleDef) error { d.Options = append(d.Options, EndAt(time.UnixMilli(1))); return nil }),
+			"Retry(-7): must be from": c.EditSchedule(ctx, "topic", "s", "", func(d *ScheduleDef) error { d.Options = append(d.Options, Retry(-7)); return nil }),
+		} {
+			require.ErrorIs(t, err, ErrInvalid, say)
+			require.ErrorContains(t, err, say)
+		}
+		require.NoError(t, c.EditSchedule(ctx, "topic", "s", "me", nothing))
+		require.NoError(t, c.EditSchedule(ctx, "topic", "s", "me", func(d *ScheduleDef) error { d.Payload[0] = 0; return nil }))
+		require.Equal(t, before, Dump(t, h.rdb, h.prefix()), "an edit that changes nothing writes nothing")
+
+		// What the program gives need not go together with an edit.
+		require.NoError(t, c.EditSchedule(ctx, "topic", "s", "ops", func(d *ScheduleDef) error {
+			d.Options = append(d.Options, ExpireIn(time.Minute))
+			return nil
+		}))
+		err := c.Schedule(ctx, "topic", "s", Every(time.Hour), nil, ExpireIn(time.Hour), Jitter(2*time.Minute))
+		require.ErrorIs(t, err, ErrInvalid)
+		require.ErrorContains(t, err, `schedule "s": with Expire as edited by "ops": `)
+		require.NoError(t, c.Schedule(ctx, "topic", "s", Every(time.Hour), nil, ExpireIn(time.Hour), Jitter(2*time.Minute), Overwrite()))
+
+		// A tool with a lower MaxPayload can edit all but the payload.
+		small := NewClient(h.rdb, Prefix(h.prefix()), MaxPayload(10))
+		require.NoError(t, c.Schedule(ctx, "topic", "s", Every(time.Hour), make([]byte, 100)))
+		require.NoError(t, small.EditSchedule(ctx, "topic", "s", "", func(d *ScheduleDef) error { d.Spec = Every(time.Minute); return nil }))
+	})
+}
+
+// given are the options of a schedule with another value than the default, by the name of the part they are of.
+var given = map[string]ScheduleOption{
+	"StartAt": StartAt(time.UnixMilli(maxDueMS - 1e9)), "EndAt": EndAt(time.UnixMilli(maxDueMS - 1e3)), "MaxRuns": MaxRuns(7),
+	"Jitter": Jitter(time.Minute), "OnOverlap": QueueOne, "OnMissed": CatchUp(3), "ProcessIn": ProcessIn(time.Minute), "Retry": Retry(0),
+	"Backoff": Backoff(3*time.Second, time.Hour), "Timeout": Timeout(time.Second), "Expire": ExpireIn(time.Hour), "Retention": Retention(time.Hour),
+	"Headers": Header("k", "v"),
+}
+
+// A part is edited alone, and a schedule of any options can be copied.
+func TestEditAndCopyOfEachPart(t *testing.T) {
+	eachHand(t, func(t *testing.T, h *Hand) {
+		ctx, c := t.Context(), h.client()
+		read := func(name string) *ScheduleInfo {
+			info, err := c.ScheduleInfo(ctx, "topic", name)
+			require.NoError(t, err)
+			return info
+		}
+		copied := func(name string) {
+			info := read(name)
+			require.NoError(t, c.Schedule(ctx, "topic", "copy", info.Spec, info.Payload, append(info.Options(), Overwrite())...))
+			twin := read("copy")
+			require.Empty(t, twin.definition.differences(info.definition), name)
+			require.Equal(t, []any{info.Spec, info.Payload, info.Headers}, []any{twin.Spec, twin.Payload, twin.Headers}, name)
+		}
+		var all []ScheduleOption
+		for _, part := range parts {
+			require.NoError(t, c.Schedule(ctx, "topic", part.name, Every(time.Hour), []byte("payload")))
+			before := read(part.name)
+			require.NoError(t, c.EditSchedule(ctx, "topic", part.name, "me", func(def *ScheduleDef) error {
+				switch part.name {
+				case "Spec":
+					def.Spec = Cron("0 9 * * *", "Europe/Berlin")
+				case "Payload":
+					def.Payload = nil
+				default:
+					require.Contains(t, given, part.name)
+					def.Options = append(def.Options, given[part.name])
+					all = append(all, given[part.name])
+				}
+				return nil
+			}))
+			after := read(part.name)
+			require.Equal(t, []string{part.name}, after.definition.differences(before.definition))
+			require.Equal(t, []string{part.name}, after.Edited)
+			copied(part.name)
+		}
+		require.NoError(t, c.Schedule(ctx, "topic", "all", Every(time.Hour), []byte("payload"), all...))
+		copied("all")
+		require.NoError(t, c.Schedule(ctx, "topic", "all", Every(time.Hour), nil, ExpireAt(time.UnixMilli(maxDueMS))))
+		copied("all")
+
+		list, err := c.Schedules(ctx, "topic")
+		require.NoError(t, err)
+		for _, info := range list {
+			err := c.Schedule(ctx, "topic", "twin", info.Spec, info.Payload, info.Options()...)
+			require.Equal(t, info.PayloadSize > 0, errors.Is(err, ErrInvalid) && strings.Contains(err.Error(), "the payload was not read"), info.Name)
+		}
+		require.NoError(t, h.rdb.HSet(ctx, h.keys.schedules, "all", "garbage").Err())
+		err = c.Schedule(ctx, "topic", "twin", Every(time.Hour), nil, read("all").Options()...)
+		require.ErrorContains(t, err, "could not be read")
+	})
+}
+
+// Whatever a definition has is a part of it, or needs none.
+func TestPartsAreAllOfADefinition(t *testing.T) {
+	t.Parallel()
+	covered := map[uintptr]bool{}
+	d := new(definition)
+	for _, part := range parts {
+		for _, field := range part.fields(d) {
+			covered[reflect.ValueOf(field).Pointer()] = true
+		}
+	}
+	walk := func(v reflect.Value, but ...string) {
+		for i := range v.NumField() {
+			if name := v.Type().Field(i).Name; !slices.Contains(but, name) {
+				require.True(t, covered[v.Field(i).Addr().Pointer()], "%s is of no part", name)
+			}
+		}
+	}
+	walk(reflect.ValueOf(d).Elem(), "job", "edit", "onto", "nonce", "next", "walked")
+	walk(reflect.ValueOf(&d.job).Elem(), "dueAt", "replace", "scheduled", "errs")
+}
+
+// Of a job that is moved to another topic nothing is lost that its options gave.
+func TestMoveLosesNothing(t *testing.T) {
+	options := map[string][]JobOption{
+		"none": nil, "ProcessIn": {ProcessIn(time.Hour)}, "ProcessAt": {ProcessAt(time.UnixMilli(maxDueMS))}, "Retry": {Retry(0)},
+		"Backoff": {Backoff(3*time.Second, time.Hour)}, "Timeout": {Timeout(90 * time.Second)}, "ExpireAt": {ExpireAt(time.UnixMilli(maxDueMS - 1))},
+		"ExpireIn": {ExpireIn(time.Hour)}, "Retention": {Retention(time.Minute)}, "Header": {Header("", "a"), Header("b", "\xff")},
+		"all": {
+			ProcessIn(time.Hour), Retry(7), Backoff(3*time.Second, time.Hour), Timeout(90 * time.Second), ExpireIn(2 * time.Hour), Retention(time.Minute),
+			Header("k", "v"),
+		},
+	}
+	eachHand(t, func(t *testing.T, h *Hand) {
+		ctx, c := t.Context(), h.client()
+		for name, opts := range options {
+			_, err := c.Enqueue(ctx, "topic", name, []byte("payload of "+name), opts...)
+			require.NoError(t, err)
+			from, err := c.Get(ctx, "topic", name)
+			require.NoError(t, err)
+			_, err = c.Enqueue(ctx, "elsewhere", from.ID, from.Payload, from.Options()...)
+			require.NoError(t, err)
+			to, err := c.Get(ctx, "elsewhere", name)
+			require.NoError(t, err)
+			if from.State == StateReady {
+				require.Equal(t, StateReady, to.State)
+				to.Due = from.Due // both are due at once
+			}
+			require.Equal(t, told(from), told(to), name)
+
+			page, err := c.List(ctx, "topic", from.State, 0, 1)
+			require.NoError(t, err)
+			_, err = c.Enqueue(ctx, "nowhere", name, nil, page[0].Options()...)
+			require.ErrorIs(t, err, ErrInvalid)
+			require.ErrorContains(t, err, "the payload was not read")
+		}
+		// What has been moved since its enqueueing is due when it is due now.
+		require.NoError(t, c.Reschedule(ctx, "topic", "all", ProcessIn(90*time.Minute)))
+		from, err := c.Get(ctx, "topic", "all")
+		require.NoError(t, err)
+		job, err := c.Enqueue(ctx, "later", "all", from.Payload, from.Options()...)
+		require.NoError(t, err)
+		require.Equal(t, from.Due, job.Due)
+
+		require.NoError(t, h.rdb.HSet(ctx, h.keys.pool, "none", "garbage").Err())
+		from, err = c.Get(ctx, "topic", "none")
+		require.NoError(t, err)
+		_, err = c.Enqueue(ctx, "later", "none", nil, from.Options()...)
+		require.ErrorContains(t, err, "could not be read")
+	})
+}
+
+// told is what the options of a job gave, as Get tells it.
+func told(info *JobInfo) map[string]any {
+	return map[string]any{
+		"payload": string(info.Payload), "headers": info.Headers, "retries": info.Retries, "due": info.Due, "timeout": info.Timeout,
+		"expires": info.ExpireAt, "retention": info.Retention, "backoff": []time.Duration{info.BackoffFirst, info.BackoffLimit},
+	}
+}

@@ -1,0 +1,184 @@
+package delayq
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"reflect"
+	"slices"
+	"strings"
+	"time"
+)
+
+// A ScheduleDef is what a schedule was made of: the arguments of [Client.Schedule].
+type ScheduleDef struct {
+	Spec    Spec
+	Payload []byte
+	Options []ScheduleOption // those that were given. Of two that contradict each other the last one wins
+}
+
+// EditSchedule changes a schedule in part: edit is given what it was made of, and changes what is to be another way.
+// It may be called several times, because somebody else may change the schedule meanwhile. by, at most 1 KiB, is for
+// who looks.
+//
+// A change counts as one by [Client.Schedule], with all that follows from it. Besides, what was changed is marked:
+// [ScheduleInfo.Edited] tells of it, and from then on Schedule leaves it as it was edited, unless [Overwrite] is given.
+// So the start of a program does not undo what an operator has changed. If edit changes nothing, nothing is written.
+//
+// Errors: ErrNotFound if there is no such schedule; ErrInvalid if it would be none, or if by is too long; the error of
+// edit; ErrUnknownOutcome; or what Redis answered.
+func (c *Client) EditSchedule(ctx context.Context, topic, name, by string, edit func(*ScheduleDef) error) error {
+	err := c.editSchedule(ctx, topic, name, by, edit)
+	return located{call: "edit", topic: topic, schedule: name}.at(err)
+}
+
+func (c *Client) editSchedule(ctx context.Context, topic, name, by string, edit func(*ScheduleDef) error) error {
+	err := c.readySchedule(ctx, topic, name)
+	if len(by) > maxIDLen {
+		err = errors.Join(err, fmt.Errorf("%w: by of %d bytes, at most %d are allowed", ErrInvalid, len(by), maxIDLen))
+	}
+	if edit == nil {
+		err = errors.Join(err, fmt.Errorf("%w: edit is nil", ErrInvalid))
+	}
+	if err != nil {
+		return err
+	}
+	return c.define(ctx, topic, name, func(old *definition, bad error, now int64) (*definition, error) {
+		if bad != nil {
+			return nil, bad
+		}
+		def := ScheduleDef{old.spec, slices.Clone(old.payload), old.options()}
+		if err := edit(&def); err != nil {
+			return nil, err
+		}
+		d := newDefinition(def.Spec, def.Payload, def.Options)
+		if d.onto != ontoGiven {
+			d.job.fail(errors.New("IfAbsent and Overwrite are for Schedule"))
+		}
+		changed := d.differences(old)
+		if err := d.check(max(c.o.maxPayload, len(old.payload))); err != nil || len(changed) == 0 {
+			return nil, err
+		}
+		d.edit = old.edit.and(now, by, changed)
+		return d, nil
+	})
+}
+
+// An edit says what of a definition EditSchedule has changed, and who did so last. The zero edit: nothing.
+type edit struct {
+	at    int64 // Unix ms
+	by    string
+	parts string // names of parts, with a space between two
+}
+
+func (e edit) names() []string { return strings.Fields(e.parts) }
+
+// and is the edit after another one.
+func (e edit) and(at int64, by string, changed []string) edit {
+	names := append(e.names(), changed...)
+	slices.Sort(names)
+	return edit{at, by, strings.Join(slices.Compact(names), " ")}
+}
+
+// parts are what can be edited of a definition: the name of each, and its fields.
+var parts = []struct {
+	name   string
+	fields func(*definition) []any // pointers
+}{
+	{"Spec", func(d *definition) []any { return []any{&d.spec} }},
+	{"Payload", func(d *definition) []any { return []any{&d.payload, &d.size} }},
+	{"StartAt", func(d *definition) []any { return []any{&d.first} }},
+	{"EndAt", func(d *definition) []any { return []any{&d.last} }},
+	{"MaxRuns", func(d *definition) []any { return []any{&d.most} }},
+	{"Jitter", func(d *definition) []any { return []any{&d.jitter} }},
+	{"OnOverlap", func(d *definition) []any { return []any{&d.overlap} }},
+	{"OnMissed", func(d *definition) []any { return []any{&d.missed} }},
+	{"ProcessIn", func(d *definition) []any { return []any{&d.job.dueIn} }},
+	{"Retry", func(d *definition) []any { return []any{&d.job.retry} }},
+	{"Backoff", func(d *definition) []any { return []any{&d.job.backoffMin, &d.job.backoffMax} }},
+	{"Timeout", func(d *definition) []any { return []any{&d.job.timeout} }},
+	{"Expire", func(d *definition) []any { return []any{&d.job.expireAt, &d.job.expireIn} }},
+	{"Retention", func(d *definition) []any { return []any{&d.job.retention} }},
+	{"Headers", func(d *definition) []any { return []any{&d.job.headers} }},
+}
+
+// differences names the parts in which two definitions differ.
+func (d *definition) differences(from *definition) (names []string) {
+	for _, part := range parts {
+		a, b := part.fields(d), part.fields(from)
+		for i := range a {
+			x, y := reflect.ValueOf(a[i]).Elem(), reflect.ValueOf(b[i]).Elem()
+			none := x.Kind() == reflect.Slice || x.Kind() == reflect.Map
+			if none && x.Len()+y.Len() == 0 {
+				continue // nil and empty are the same
+			}
+			if !reflect.DeepEqual(a[i], b[i]) {
+				names = append(names, part.name)
+				break
+			}
+		}
+	}
+	return names
+}
+
+// keep takes over what was edited of a definition.
+func (d *definition) keep(from *definition) {
+	d.edit = from.edit
+	for _, part := range parts {
+		if !slices.Contains(from.edit.names(), part.name) {
+			continue
+		}
+		to := part.fields(d)
+		for i, field := range part.fields(from) {
+			reflect.ValueOf(to[i]).Elem().Set(reflect.ValueOf(field).Elem())
+		}
+	}
+}
+
+// options are those that make the definition, but for spec and payload.
+func (d *definition) options() (list []ScheduleOption) {
+	if d.first > 0 {
+		list = append(list, StartAt(msTime(d.first)))
+	}
+	if d.last > 0 {
+		list = append(list, EndAt(msTime(d.last)))
+	}
+	if d.most > 0 {
+		list = append(list, MaxRuns(int(d.most)))
+	}
+	if d.jitter > 0 {
+		list = append(list, Jitter(inMS(d.jitter)))
+	}
+	list = append(list, d.overlap, d.missed)
+	for _, opt := range d.job.options() {
+		list = append(list, opt)
+	}
+	return list
+}
+
+// options are those that give o, those that were given.
+func (o *jobOptions) options() (list []JobOption) {
+	add := func(given bool, opt func() JobOption) {
+		if given {
+			list = append(list, opt())
+		}
+	}
+	add(o.dueAt > 0, func() JobOption { return ProcessAt(msTime(o.dueAt)) })
+	add(o.dueAt == 0 && o.dueIn > 0, func() JobOption { return ProcessIn(inMS(o.dueIn)) })
+	add(o.retry != defaultJob.retry, func() JobOption { return Retry(o.retry) })
+	add(o.backoffMin != defaultJob.backoffMin || o.backoffMax != defaultJob.backoffMax, func() JobOption {
+		return Backoff(inMS(o.backoffMin), inMS(o.backoffMax))
+	})
+	add(o.timeout > 0, func() JobOption { return Timeout(inMS(o.timeout)) })
+	add(o.expireIn > 0, func() JobOption { return ExpireIn(inMS(o.expireIn)) })
+	add(o.expireIn == 0 && o.expireAt > 0, func() JobOption { return ExpireAt(msTime(o.expireAt)) })
+	add(o.retention > 0, func() JobOption { return Retention(inMS(o.retention)) })
+	for _, key := range slices.Sorted(maps.Keys(o.headers)) {
+		list = append(list, Header(key, o.headers[key]))
+	}
+	return list
+}
+
+// inMS is a number of milliseconds as a duration.
+func inMS(ms int64) time.Duration { return time.Duration(ms) * time.Millisecond }
