@@ -17,6 +17,8 @@
 //	I18 silence      a schedule fires nothing while it is paused, by an old definition, or after it is gone; what is there is found
 //	I19 books        fired, skipped and missed slots are all slots there are, each for a reason, and each that was fired had a job
 //	I20 policy       no slot is fired while the last job is going, other than by the schedule's policy
+//	I21 dead         dead jobs go only when there are too many, and are counted and told of then
+//	I22 pause        nothing is taken from a topic while anybody holds it, whoever else has let it go
 package check
 
 import (
@@ -50,6 +52,7 @@ type Options struct {
 	Lease      time.Duration // of the workers
 	BackoffMin time.Duration // the first backoff of the jobs; 0: not checked
 	Snooze     time.Duration // how long a snoozed job sleeps; 0: not checked
+	DeadLimit  int           // how many dead jobs of a topic are kept; 0: all, as far as the history goes
 	Failover   bool          // an asynchronous failover happened: jobs acknowledged shortly before may be lost, done ones may come back
 }
 
@@ -64,6 +67,9 @@ type Report struct {
 	Replaced, Cancelled        int
 	Rescheduled                int
 	Runs, Finished, Dead       int
+	Pruned                     int            // dead jobs that were too many
+	Renewed                    int            // jobs whose handler has put a new one in their place
+	Holds                      int            // pauses of topics
 	UnknownRan                 int            // of Unknown
 	Duplicates                 map[string]int // further runs by reason
 	Outcomes                   map[string]int // what the hooks told
@@ -98,8 +104,8 @@ func (r *Report) Count(rule string) (n int) {
 // String is the report as lines of text.
 func (r *Report) String() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "operations %d (enqueued %d, unknown %d of which %d ran, refused %d, cancelled %d, replaced %d, rescheduled %d), runs %d, finished %d, dead %d",
-		r.Operations, r.Enqueued, r.Unknown, r.UnknownRan, r.Refused, r.Cancelled, r.Replaced, r.Rescheduled, r.Runs, r.Finished, r.Dead)
+	fmt.Fprintf(&b, "operations %d (enqueued %d, unknown %d of which %d ran, refused %d, cancelled %d, replaced %d, rescheduled %d), runs %d, finished %d, renewed %d, dead %d, pruned %d",
+		r.Operations, r.Enqueued, r.Unknown, r.UnknownRan, r.Refused, r.Cancelled, r.Replaced, r.Rescheduled, r.Runs, r.Finished, r.Renewed, r.Dead, r.Pruned)
 	fmt.Fprintf(&b, "; faults %d (%s)", total(r.Faults), list(r.Faults))
 	fmt.Fprintf(&b, "; runs again %d (%s)", total(r.Duplicates), list(r.Duplicates))
 	if n := len(r.Late); n > 0 {
@@ -112,13 +118,16 @@ func (r *Report) String() string {
 	if late := r.Slots.Late; len(late) > 0 {
 		fmt.Fprintf(&b, ", late outside faults p50 %v p99 %v max %v", late[len(late)/2], late[len(late)*99/100], late[len(late)-1])
 	}
+	if r.Holds > 0 {
+		fmt.Fprintf(&b, "; pauses %d", r.Holds)
+	}
 	if r.Slots.Checks > 0 {
 		fmt.Fprintf(&b, "; checks %d", r.Slots.Checks)
 	}
 	for _, rule := range [][2]string{
 		{"I1", "lost"}, {"I2", "unexpected"}, {"I3", "early"}, {"I5", "unexplained"}, {"I6", "overlap"}, {"I7", "fencing"}, {"I8", "cancel"},
 		{"I10", "attempts"}, {"I11", "left"}, {"I12", "census"}, {"I16", "errors"},
-		{"I17", "slots"}, {"I18", "silence"}, {"I19", "books"}, {"I20", "policy"},
+		{"I17", "slots"}, {"I18", "silence"}, {"I19", "books"}, {"I20", "policy"}, {"I21", "pruned"}, {"I22", "paused"},
 	} {
 		fmt.Fprintf(&b, "; %s %d", rule[1], r.Count(rule[0]))
 	}
@@ -165,6 +174,9 @@ type job struct {
 	moves   []call // reschedulings that were carried out
 	ended   []call // what ended it early: a cancel or the replacement by another
 	unknown bool   // a later call with unknown outcome may have ended it
+	heirs   []*job // what its runs have enqueued by Again
+	from    *run   // of an heir: the run that enqueued it
+	gaveWay []call // enqueueings that only a dead job gives way to
 	expired int64  // when it was dropped unrun, Unix ms; 0: it was not, as far as is known
 
 	schedule  *schedule // nil: somebody has enqueued it
@@ -177,6 +189,7 @@ type job struct {
 type call struct {
 	rig.Event        // the invocation
 	outcome   string // ok, fail, info; empty: no outcome was written
+	overlaps  bool   // with another call about the same ID: nobody knows in which order they were carried out
 	result    string
 	err       string
 	done      int64 // when; the end of time if there is no outcome
@@ -205,6 +218,8 @@ func Check(events []rig.Event, state *State, o Options) *Report {
 	c := &checker{
 		Report: &Report{Duplicates: map[string]int{}, Outcomes: map[string]int{}, Faults: map[string]int{}},
 		o:      o, jobs: map[place]map[int64]*job{}, schedules: map[place]*schedule{}, state: state,
+		asking: map[place][]*call{}, murky: map[place]bool{}, missing: map[string]int{}, toldPruned: map[string]int64{},
+		holds: map[string][]*hold{},
 	}
 	c.gather(events)
 	for _, incs := range c.jobs {
@@ -230,6 +245,7 @@ func Check(events []rig.Event, state *State, o Options) *Report {
 				*sum += n
 			}
 		}
+		c.pruned()
 		census, _ := Census(state)
 		c.Violations = append(append(c.Violations, census...), Empty(state)...)
 	}

@@ -2,6 +2,7 @@ package check
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/delayq/delayq/faults/rig"
 )
@@ -14,6 +15,12 @@ type checker struct {
 	windows []window
 
 	schedules map[place]*schedule // by topic and name
+
+	asking     map[place][]*call // calls without an outcome so far
+	murky      map[place]bool    // IDs about which a call had no outcome: it may still arrive
+	missing    map[string]int    // by topic: buried jobs that are not among the dead
+	toldPruned map[string]int64  // by topic: what the hooks told
+	holds      map[string][]*hold
 }
 
 // A window is a time during which something was broken.
@@ -46,11 +53,16 @@ func (c *checker) gather(events []rig.Event) {
 		at := place{e.Topic, e.ID}
 		key := runKey{e.Proc, at, e.Inc, e.Attempt, e.Started}
 		switch e.Op {
-		case rig.OpEnqueue, rig.OpReplace, rig.OpCancel, rig.OpReschedule:
+		case rig.OpEnqueue, rig.OpReplace, rig.OpGiveWay, rig.OpCancel, rig.OpReschedule:
 			if e.Type == rig.Invoke {
 				c.Operations++
-				open[e.Call] = &call{Event: e, done: forever}
-				if e.Op == rig.OpEnqueue || e.Op == rig.OpReplace {
+				k := &call{Event: e, done: forever}
+				open[e.Call] = k
+				for _, other := range c.asking[at] {
+					k.overlaps, other.overlaps = true, true
+				}
+				c.asking[at] = append(c.asking[at], k)
+				if e.Op != rig.OpCancel && e.Op != rig.OpReschedule {
 					c.invoked(at, e)
 				}
 				continue
@@ -58,6 +70,7 @@ func (c *checker) gather(events []rig.Event) {
 			if k := open[e.Call]; k != nil {
 				k.outcome, k.result, k.err, k.done = e.Type, e.Result, e.Err, e.Mono
 				delete(open, e.Call)
+				c.asking[at] = slices.DeleteFunc(c.asking[at], func(other *call) bool { return other == k })
 				c.answered(at, k, last)
 			}
 		case rig.OpSchedule, rig.OpUnschedule, rig.OpPause, rig.OpResume, rig.OpTrigger, rig.OpRead, rig.OpRuns:
@@ -93,12 +106,28 @@ func (c *checker) gather(events []rig.Event) {
 			c.Outcomes[e.Result]++
 			if r := runs[key]; r != nil {
 				r.settled = &e
+				c.inherited(r, c.find(at, e), last)
 			}
 			if e.Result == "expired" {
 				if j := c.find(at, e); j != nil {
 					j.expired = e.Wall
 				}
 			}
+		case rig.OpAgain:
+			c.Operations++
+			c.invoked(at, e)
+			heir := c.jobs[at][e.Inc]
+			heir.enqueue.outcome = rig.Info // until somebody is told
+			key.inc = e.Of
+			if heir.from = runs[key]; heir.from != nil {
+				if j := c.find(at, heir.from.Event); j != nil {
+					j.heirs = append(j.heirs, heir)
+				}
+			}
+		case rig.OpHold, rig.OpRelease:
+			c.held(e, open)
+		case rig.OpPruned:
+			c.toldPruned[e.Topic] += e.Count
 		case rig.OpFault:
 			c.Faults[e.Result]++
 			faults[e.Result+" "+e.ID] = len(c.windows)
@@ -118,6 +147,20 @@ func (c *checker) gather(events []rig.Event) {
 	}
 }
 
+// inherited notes that a run was told that its job is enqueued again.
+func (c *checker) inherited(r *run, j *job, last map[place]*job) {
+	if j == nil || r.settled.Result != "again" {
+		return
+	}
+	for _, heir := range j.heirs {
+		if heir.from == r {
+			c.Renewed++
+			heir.enqueue.outcome, heir.enqueue.done = rig.OK, r.settled.Mono
+			last[heir.place] = heir
+		}
+	}
+}
+
 // invoked notes an enqueueing: from here on the job may run.
 func (c *checker) invoked(at place, e rig.Event) {
 	if c.jobs[at] == nil {
@@ -128,23 +171,40 @@ func (c *checker) invoked(at place, e rig.Event) {
 	}
 }
 
-// answered notes the outcome of a call. Calls about one ID must follow each other, and none must follow one of unknown outcome.
+// answered notes the outcome of a call. Calls about one ID that overlap, or follow one of unknown outcome, as those of handlers may, can
+// have been carried out in any order.
 func (c *checker) answered(at place, k *call, last map[place]*job) {
 	j := c.jobs[at][k.Inc]
 	if j == nil {
 		return
 	}
 	switch k.Op {
-	case rig.OpEnqueue, rig.OpReplace:
+	case rig.OpEnqueue, rig.OpReplace, rig.OpGiveWay:
 		j.enqueue = *k
 		old := last[at]
+		unsure := k.outcome == rig.Info || k.overlaps || c.murky[at]
+		j.unknown = j.unknown || k.overlaps || c.murky[at]
+		c.murky[at] = unsure
 		if k.Op == rig.OpReplace && old != nil && old != j {
-			switch k.outcome {
-			case rig.OK:
+			switch {
+			case k.outcome == rig.Fail && !unsure:
+			case unsure:
+				old.unknown = true
+			default:
 				c.Replaced++
 				old.ended = append(old.ended, *k)
-			case rig.Info:
+				if slices.ContainsFunc(old.runs, func(r *run) bool { return r.Proc == k.Proc && r.end == nil }) {
+					c.Renewed++
+				}
+			}
+		}
+		if k.Op == rig.OpGiveWay && old != nil && old != j {
+			switch {
+			case k.outcome == rig.Fail && !unsure:
+			case unsure:
 				old.unknown = true
+			default:
+				old.gaveWay = append(old.gaveWay, *k)
 			}
 		}
 		switch k.outcome {
@@ -166,7 +226,7 @@ func (c *checker) answered(at place, k *call, last map[place]*job) {
 		case rig.Info:
 			j.unknown = true
 		case rig.Fail:
-			if k.result == "not found" && !j.unknown && !j.expires && !c.finishedBy(j, k.done) && j.enqueue.outcome == rig.OK {
+			if k.result == "not found" && !j.unknown && !j.expires && !c.finishedBy(j, k.done) && !c.prunable(j) && j.enqueue.outcome == rig.OK {
 				c.bad("I8", j, "cancel found no such job, and it had not ended")
 			}
 		}

@@ -1,6 +1,9 @@
 package check
 
 import (
+	"fmt"
+	"slices"
+	"strconv"
 	"time"
 
 	"github.com/delayq/delayq/faults/rig"
@@ -27,6 +30,11 @@ func (c *checker) judge(j *job) {
 		}
 	}
 	c.attempts(j)
+	c.gaveWay(j)
+	c.heirs(j)
+	for _, r := range j.runs {
+		c.whileHeld(j, r)
+	}
 }
 
 // content checks that what ran is what was enqueued.
@@ -55,16 +63,135 @@ func (c *checker) lost(j *job) {
 	for _, r := range j.runs {
 		finished = finished || r.end != nil && r.end.Result == "ok"
 	}
+	finished = finished || slices.ContainsFunc(j.heirs, (*job).stored)
 	switch {
 	case finished:
 		c.Finished++
 	case dead:
 		c.Dead++
-	case j.enqueue.outcome != rig.OK, len(j.ended) > 0, j.unknown, j.expires:
+	case j.enqueue.outcome != rig.OK, len(j.ended)+len(j.gaveWay) > 0, j.unknown, j.expires:
+	case c.prunable(j):
+		c.Pruned++
+		c.missing[j.topic]++
 	case c.o.Failover && len(j.runs) == 0:
 		c.LostInFailover++
 	default:
 		c.bad("I1", j, "was acknowledged, and neither finished nor is it dead (%d runs)", len(j.runs))
+	}
+}
+
+// prunable tells whether a job may have been buried, and then removed because there were too many dead ones.
+func (c *checker) prunable(j *job) bool {
+	if c.o.DeadLimit == 0 || len(j.runs) == 0 {
+		return false
+	}
+	return j.buriable(j.runs[len(j.runs)-1])
+}
+
+// buriable tells whether a job may be dead after a run.
+func (j *job) buriable(r *run) bool {
+	if r.settled != nil {
+		return r.settled.Result == "buried"
+	}
+	return r.end != nil && r.end.Result == "perm" || j.retries >= 0 && r.Attempt > j.retries // nobody lived to tell
+}
+
+// stored tells whether a job is known to have been in the queue.
+func (j *job) stored() bool { return j.enqueue.outcome == rig.OK || len(j.runs) > 0 }
+
+// done tells whether a run was told that it was the last one of its job.
+func (r *run) done() bool {
+	return r.settled != nil && (r.settled.Result == "acked" || r.settled.Result == "again")
+}
+
+// gaveWay checks that a job that had to be dead to give way was not alive.
+func (c *checker) gaveWay(j *job) {
+	for _, k := range j.gaveWay {
+		over := j.unknown || j.expires || len(j.ended) > 0
+		for _, r := range j.runs {
+			over = over || r.Mono <= k.done && (j.buriable(r) || r.end != nil && r.end.Mono <= k.done && (r.end.Result == "ok" || r.end.Result == "again"))
+		}
+		if !over {
+			c.bad("I8", j, "gave way to another one, and was not dead")
+		}
+	}
+}
+
+// heirs checks that a job was enqueued again once, however many of its runs have asked for that.
+func (c *checker) heirs(j *job) {
+	stored := 0
+	for _, heir := range j.heirs {
+		if heir.stored() {
+			stored++
+		}
+	}
+	if stored > 1 {
+		c.bad("I7", j, "was enqueued again %d times by its runs", stored)
+	}
+}
+
+// A hold is a time during which somebody has paused a topic for certain, Unix ms.
+type hold struct {
+	by       string
+	from, to int64
+}
+
+// held notes the calls that pause and resume a topic. Those of one name follow each other.
+func (c *checker) held(e rig.Event, open map[int64]*call) {
+	switch {
+	case e.Type == rig.Invoke:
+		for _, h := range c.holds[e.Topic] {
+			if h.by == e.ID {
+				h.to = min(h.to, e.Wall)
+			}
+		}
+		open[e.Call] = &call{Event: e, outcome: rig.Info, done: forever}
+	case e.Type == rig.OK && e.Op == rig.OpHold && open[e.Call] != nil:
+		c.Holds++
+		to := forever
+		if e.Delay > 0 {
+			to = open[e.Call].Wall + e.Delay
+		}
+		c.holds[e.Topic] = append(c.holds[e.Topic], &hold{e.ID, e.Wall, to})
+	}
+}
+
+// heldSlack is how long after its take a job is started at most, unless its process stands still: an extension meanwhile
+// makes the take look later than it was.
+const heldSlack = 100 * time.Millisecond
+
+// whileHeld checks that a run was not taken while somebody had paused its topic.
+func (c *checker) whileHeld(j *job, r *run) {
+	taken := r.Fence/1000 - c.o.Lease.Milliseconds()
+	for _, h := range c.holds[j.topic] {
+		if taken > h.from+heldSlack.Milliseconds() && taken < h.to && !c.stopped(call{Event: rig.Event{Mono: r.Mono - int64(c.o.Lease)}, done: r.Mono}, r.Proc) {
+			c.bad("I22", j, "was taken by %s %d ms after %s had paused the topic", r.Proc, taken-h.from, h.by)
+		}
+	}
+}
+
+// pruned checks that no dead job is missing that was not counted as removed, and that what was removed was told and was too much.
+func (c *checker) pruned() {
+	for name, t := range c.state.Topics {
+		counted, _ := strconv.ParseInt(t.Hashes["stats"]["pruned_dead"], 10, 64) // none is 0
+		bad := func(format string, args ...any) {
+			c.Violations = append(c.Violations, Violation{Rule: "I21", Topic: name, Text: fmt.Sprintf(format, args...)})
+		}
+		if n := int64(c.missing[name]); n > counted {
+			bad("%d dead jobs are gone, and %d were counted as pruned", n, counted)
+		}
+		if n := c.toldPruned[name]; n > counted {
+			bad("%d dead jobs were told of as pruned, and %d counted", n, counted)
+		}
+		if c.o.DeadLimit > 0 && len(t.Dead) > c.o.DeadLimit {
+			bad("%d jobs are dead, and %d are to be kept", len(t.Dead), c.o.DeadLimit)
+		}
+		if c.o.DeadLimit == 0 && counted > 0 {
+			bad("%d dead jobs were pruned, and there was no limit", counted)
+		}
+		if buried, _ := strconv.ParseInt(t.Hashes["stats"]["buried"], 10, 64); int64(len(t.Dead))+counted > buried {
+			bad("%d jobs are dead and %d were pruned, and only %d were buried", len(t.Dead), counted, buried)
+		}
 	}
 }
 
@@ -146,7 +273,7 @@ func (c *checker) again(j *job, before []*run, r *run) {
 	prev := before[len(before)-1]
 	why := ""
 	switch {
-	case prev.settled != nil && prev.settled.Result == "acked":
+	case prev.done():
 		if c.o.Failover {
 			why = "failover"
 			break
@@ -180,7 +307,7 @@ func (c *checker) again(j *job, before []*run, r *run) {
 		if p.until() > r.Mono && p.lost != "lease_lost" && p.lost != "shutdown" && p.lost != "timeout" && p.lost != "cancelled" && c.blame(p, r) == "" {
 			c.bad("I6", j, "attempt %d began in %s while attempt %d ran in %s", r.Attempt, r.Proc, p.Attempt, p.Proc)
 		}
-		if p != prev && p.settled != nil && p.settled.Result == "acked" && !c.o.Failover {
+		if p != prev && p.done() && !c.o.Failover {
 			c.bad("I7", j, "ran again after attempt %d in %s was acknowledged as done", p.Attempt, p.Proc)
 		}
 	}

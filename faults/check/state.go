@@ -53,7 +53,7 @@ func newTopic() *Topic {
 // types are the documented keys of a topic.
 var types = map[string]string{
 	"pool": "hash", "bucket": "zset", "ready": "list", "handoff": "list", "leases": "zset", "attempts": "hash", "errors": "hash",
-	"moved": "hash", "dead": "zset", "done": "zset", "results": "hash", "meta": "hash", "stats": "hash",
+	"moved": "hash", "dead": "zset", "done": "zset", "results": "hash", "meta": "hash", "stats": "hash", "sizes": "hash",
 	"schedules": "hash", "slots": "zset", "waiting": "zset", "fired": "hash", "runs": "hash",
 }
 

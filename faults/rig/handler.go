@@ -3,7 +3,6 @@ package rig
 import (
 	"context"
 	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -19,7 +18,10 @@ import (
 const SnoozeBit = 100 * time.Millisecond
 
 // handler carries out tasks and writes down what happens to them.
-type handler struct{ rec *Recorder }
+type handler struct {
+	rec    *Recorder
+	client *Client // for tasks that enqueue
+}
 
 // Handle runs one attempt of a task.
 func (h handler) Handle(ctx context.Context, job *delayq.Job) (err error) {
@@ -28,8 +30,8 @@ func (h handler) Handle(ctx context.Context, job *delayq.Job) (err error) {
 		Started: job.Started.UnixMicro(), Due: job.Due.UnixMilli(), Sum: sum(job.Payload),
 		Made: job.EnqueuedAt.UnixMilli(),
 	}
-	var w work
-	if err := json.Unmarshal(job.Payload, &w); err != nil {
+	w, err := workOf(job)
+	if err != nil {
 		e.Err = "payload: " + err.Error()
 	}
 	e.Inc = w.Inc
@@ -56,14 +58,14 @@ func (h handler) Handle(ctx context.Context, job *delayq.Job) (err error) {
 			panic(p)
 		}
 	}()
-	result, err = h.step(ctx, job, w.step(job.Attempt))
+	result, err = h.step(ctx, job, w, w.step(job.Attempt))
 	return err
 }
 
 // errTask is the failure of a task that is told to fail.
 var errTask = errors.New("told to fail")
 
-func (h handler) step(ctx context.Context, job *delayq.Job, step string) (result string, err error) {
+func (h handler) step(ctx context.Context, job *delayq.Job, w work, step string) (result string, err error) {
 	verb, arg, _ := strings.Cut(step, ":")
 	d, err := time.ParseDuration(arg)
 	if arg != "" && err != nil {
@@ -97,6 +99,15 @@ func (h handler) step(ctx context.Context, job *delayq.Job, step string) (result
 			return "snooze", delayq.Snooze(SnoozeBit)
 		}
 		return "ok", nil
+	case "renew":
+		if w.Left == 0 {
+			return "ok", nil
+		}
+		next := &Task{Topic: job.Topic, ID: job.ID, Steps: w.Steps, Left: w.Left - 1, Pad: w.Pad, Empty: w.Empty, Delay: d, Retries: -1}
+		if err := h.client.Put(ctx, next, true); err != nil {
+			return "err", err
+		}
+		return "ok", nil
 	}
 	return "err", fmt.Errorf("unknown step %q", step)
 }
@@ -107,7 +118,7 @@ func cause(err error) string {
 		err  error
 		name string
 	}{
-		{delayq.ErrLeaseLost, "lease_lost"}, {delayq.ErrCancelled, "cancelled"}, {delayq.ErrShutdown, "shutdown"}, {delayq.ErrTimeout, "timeout"},
+		{delayq.ErrReplaced, "replaced"}, {delayq.ErrLeaseLost, "lease_lost"}, {delayq.ErrCancelled, "cancelled"}, {delayq.ErrShutdown, "shutdown"}, {delayq.ErrTimeout, "timeout"},
 	} {
 		if errors.Is(err, known.err) {
 			return known.name
@@ -141,3 +152,8 @@ func (h hooks) Replaced(e delayq.RunEvent)  { h.settled(e) }
 func (h hooks) LeaseLost(e delayq.RunEvent) { h.settled(e) }
 func (h hooks) Expired(e delayq.RunEvent)   { h.settled(e) }
 func (h hooks) Returned(e delayq.RunEvent)  { h.settled(e) }
+
+// Pruned notes how many dead jobs a server has removed.
+func (h hooks) Pruned(e delayq.PruneEvent) {
+	h.rec.Record(Event{Op: OpPruned, Topic: e.Topic, Count: int64(e.Dead)})
+}

@@ -36,6 +36,8 @@ type Event struct {
 	Started int64  `json:"started,omitempty"` // of a run, Redis's clock in µs: with Proc and ID it names the run
 	Due     int64  `json:"due,omitempty"`     // Unix ms
 	Made    int64  `json:"made,omitempty"`    // of a run: when Redis stored the job, Unix ms
+	Count   int64  `json:"count,omitempty"`
+	Of      int64  `json:"of,omitempty"` // the incarnation whose handler enqueued this one
 	Result  string `json:"result,omitempty"`
 	Err     string `json:"err,omitempty"`
 
@@ -48,6 +50,10 @@ type Event struct {
 const (
 	OpEnqueue    = "enqueue"
 	OpReplace    = "replace"
+	OpGiveWay    = "give way" // an enqueueing that only a dead job gives way to
+	OpAgain      = "again"    // a handler returns Again: Inc is the new job's, Of its own
+	OpHold       = "hold"     // a topic is paused, by ID, for Delay
+	OpRelease    = "release"  // a topic is resumed, by ID
 	OpCancel     = "cancel"
 	OpReschedule = "reschedule"
 	OpSchedule   = "schedule" // ID is the name of the schedule, here and in the next ones
@@ -62,6 +68,7 @@ const (
 	OpEnd        = "end"     // a handler ends; Result says how
 	OpLost       = "lost"    // a handler's context ended; Result is the cause
 	OpSettled    = "settled" // a hook says what became of a run; Result is the outcome
+	OpPruned     = "pruned"  // a hook says that so many dead jobs were removed
 	OpFault      = "fault"   // a fault begins; Result is its kind, ID the process it hits, if it is one
 	OpHeal       = "heal"    // it is over
 	OpUp         = "up"      // a worker process runs

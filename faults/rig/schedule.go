@@ -121,7 +121,7 @@ func (c *Client) PutSchedule(ctx context.Context, s *Schedule) error {
 	if s.Inc == 0 {
 		s.Inc = calls.Add(1)
 	}
-	payload, err := json.Marshal(work{s.Inc, s.Steps, s.Pad})
+	payload, err := json.Marshal(work{Inc: s.Inc, Steps: s.Steps})
 	if err != nil {
 		return err
 	}

@@ -1,6 +1,7 @@
 package rig
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -22,24 +23,38 @@ import (
 //
 // Steps has one step for each attempt, the last one for all further ones: ok, err, perm, panic, goexit, exit (the process ends),
 // hang:<duration> (until then or the end of the context, and then its error), deaf:<duration> (ignores its context), snooze:<duration>
-// (snoozed in bits until that long after the enqueueing, then ok).
+// (snoozed in bits until that long after the enqueueing, then ok), renew:<delay> (as often as Left says, the handler enqueues a task like this
+// one under the same ID, with Replace; then ok).
 type Task struct {
 	Topic   string
 	ID      string
 	Inc     int64 // unique for every enqueueing; 0: the client gives one
 	Steps   []string
-	Pad     string // makes the payload larger
+	Left    int  // generations that are to follow
+	Pad     int  // bytes that make the payload larger
+	Empty   bool // the payload has no byte: a header says what to do
 	Delay   time.Duration
 	Retries int // below 0: any number
 	Expires time.Duration
 	Options []delayq.JobOption // further ones
 }
 
-// work is the payload of a Task.
+// work is what the handler is told of a Task: the first line of its payload, or a header.
 type work struct {
 	Inc   int64    `json:"inc"`
 	Steps []string `json:"steps"`
-	Pad   string   `json:"pad,omitempty"`
+	Left  int      `json:"left,omitempty"`
+	Pad   int      `json:"pad,omitempty"`
+	Empty bool     `json:"empty,omitempty"`
+}
+
+// workOf reads what a handler is told.
+func workOf(job *delayq.Job) (w work, err error) {
+	text := []byte(job.Headers[workHeader])
+	if len(job.Payload) > 0 {
+		text, _, _ = bytes.Cut(job.Payload, []byte("\n"))
+	}
+	return w, json.Unmarshal(text, &w)
 }
 
 // step is what an attempt is to do.
@@ -50,8 +65,28 @@ func (w work) step(attempt int) string {
 	return w.Steps[min(attempt, len(w.Steps))-1]
 }
 
-// incHeader is the header with the incarnation, for the hooks.
-const incHeader = "inc"
+// incHeader is the header with the incarnation, for the hooks, and workHeader that with the work of a
+// task without a payload.
+const (
+	incHeader  = "inc"
+	workHeader = "work"
+)
+
+// payload makes payload and headers of a task.
+func (t *Task) payload() (payload []byte, headers []delayq.JobOption, err error) {
+	text, err := json.Marshal(work{t.Inc, t.Steps, t.Left, t.Pad, t.Empty})
+	if err != nil {
+		return nil, nil, err
+	}
+	headers = []delayq.JobOption{delayq.Header(incHeader, strconv.FormatInt(t.Inc, 10))}
+	if t.Empty {
+		return nil, append(headers, delayq.Header(workHeader, string(text))), nil
+	}
+	if t.Pad > 0 {
+		text = append(append(text, '\n'), bytes.Repeat([]byte{byte(t.Inc)}, t.Pad)...)
+	}
+	return text, headers, nil
+}
 
 func sum(payload []byte) string {
 	s := sha256.Sum256(payload)
@@ -127,11 +162,11 @@ func (c *Client) Put(ctx context.Context, t *Task, replace bool) error {
 	if t.Inc == 0 {
 		t.Inc = calls.Add(1)
 	}
-	payload, err := json.Marshal(work{t.Inc, t.Steps, t.Pad})
+	payload, opts, err := t.payload()
 	if err != nil {
 		return err
 	}
-	opts := append([]delayq.JobOption{delayq.Header(incHeader, strconv.FormatInt(t.Inc, 10)), delayq.ProcessIn(t.Delay)}, t.Options...)
+	opts = append(append(opts, delayq.ProcessIn(t.Delay)), t.Options...)
 	e := Event{
 		Op: OpEnqueue, Topic: t.Topic, ID: t.ID, Inc: t.Inc, Delay: t.Delay.Milliseconds(), Retries: t.Retries, Expires: t.Expires > 0,
 		Sum: sum(payload),

@@ -23,6 +23,9 @@ import (
 	"github.com/delayq/delayq"
 )
 
+// MaxPayload is the largest payload of tasks, in bytes.
+const MaxPayload = 5 << 20
+
 // A WorkerConfig says what a worker process does.
 type WorkerConfig struct {
 	Name   string // of the process in the history
@@ -33,6 +36,7 @@ type WorkerConfig struct {
 	Slots  int           // for each topic
 	Lease  time.Duration // 0: the default
 	Drain  time.Duration // 0: the default
+	Dead   int           // how many dead jobs of a topic are kept; 0: the default
 }
 
 // Redis says how to reach Redis: one server, the Sentinels of one, or the nodes of a cluster.
@@ -113,9 +117,12 @@ func (c WorkerConfig) Server(rdb redis.UniversalClient, rec *Recorder) *delayq.S
 	if c.Drain > 0 {
 		opts = append(opts, delayq.Drain(c.Drain))
 	}
-	server := delayq.NewServer(rdb, opts...)
+	if c.Dead > 0 {
+		opts = append(opts, delayq.DeadLimit(c.Dead, time.Hour))
+	}
+	server, client := delayq.NewServer(rdb, opts...), NewClient(rdb, rec, delayq.Prefix(c.Prefix), delayq.MaxPayload(MaxPayload))
 	for _, topic := range c.Topics {
-		server.Handle(topic, handler{rec})
+		server.Handle(topic, handler{rec, client})
 	}
 	return server
 }

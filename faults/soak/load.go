@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"strings"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -36,7 +37,7 @@ func (s *Soak) load(ctx context.Context, n uint64) {
 	defer func() { _ = rdb.Close() }()
 	e := &enqueuer{
 		r: rand.New(rand.NewPCG(s.Seed, n)), n: n, //nolint:gosec // not for secrets
-		client: rig.NewClient(rdb, s.rec, delayq.Prefix(prefix)),
+		client: rig.NewClient(rdb, s.rec, delayq.Prefix(prefix), delayq.MaxPayload(rig.MaxPayload)),
 	}
 	for ctx.Err() == nil {
 		// Not ctx: a call that is cut off at the end would only be one more unknown outcome.
@@ -59,7 +60,7 @@ func (e *enqueuer) step(ctx context.Context) {
 	if len(e.live) == 0 || pick < 66 {
 		t := e.task(fmt.Sprintf("%d-%d", e.n, e.made))
 		e.made++
-		if e.client.Put(ctx, t, false) == nil {
+		if e.client.Put(ctx, t, false) == nil && t.Left == 0 {
 			e.live = append(e.live, t)
 		}
 		return
@@ -95,6 +96,7 @@ func (e *enqueuer) step(ctx context.Context) {
 // again enqueues another incarnation of an ID.
 func (e *enqueuer) again(ctx context.Context, i int, replace bool) {
 	fresh := e.task(e.live[i].ID)
+	fresh.Left = 0 // this ID is ours
 	fresh.Topic = e.live[i].Topic
 	err := e.client.Put(ctx, fresh, replace)
 	switch {
@@ -143,10 +145,36 @@ var scripts = []struct {
 	{2, []string{"hang:5s"}, -1, 0}, // longer than the lease
 	{4, []string{"hang:5s", "ok"}, -1, 200 * time.Millisecond},
 	{1, []string{"deaf:3s", "ok"}, -1, 300 * time.Millisecond},
+	{4, []string{"renew:0s"}, -1, 0},
+	{4, []string{"renew:150ms"}, -1, 0},
+	{2, []string{"err", "renew:50ms"}, -1, 0},
 }
+
+// sizes are how much larger payloads are than they must be, each as often as its weight says.
+var sizes = []struct{ weight, most int }{
+	{1000, 0}, {300, 10 << 10}, {60, 200 << 10}, {8, 1 << 20}, {2, 4 << 20},
+}
+
+// generations is how often a task that renews itself does so at most.
+const generations = 8
 
 // exitOften is one in how many tasks ends its process.
 const exitOften = 2000
+
+// pad is how much larger a payload is to be.
+func (e *enqueuer) pad() int {
+	total := 0
+	for _, s := range sizes {
+		total += s.weight
+	}
+	n := e.r.IntN(total)
+	for _, s := range sizes {
+		if n -= s.weight; n < 0 {
+			return e.r.IntN(s.most + 1)
+		}
+	}
+	return 0
+}
 
 func (e *enqueuer) task(id string) *rig.Task {
 	t := &rig.Task{Topic: topics[e.r.IntN(len(topics))], ID: id, Delay: e.delay(), Retries: -1}
@@ -164,6 +192,11 @@ func (e *enqueuer) task(id string) *rig.Task {
 			break
 		}
 	}
+	if strings.HasPrefix(t.Steps[len(t.Steps)-1], "renew:") {
+		t.Left = 1 + e.r.IntN(generations)
+	}
+	t.Pad = e.pad()
+	t.Empty = t.Pad == 0 && e.r.IntN(4) == 0
 	if e.r.IntN(exitOften) == 0 {
 		t.Steps, t.Retries = []string{"exit", "ok"}, -1
 	}

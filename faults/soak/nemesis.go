@@ -132,6 +132,9 @@ var faults = []fault{
 	onWire("freeze", 3, func(_ *nemesis, p *rig.Proxy) { p.Freeze() }),
 	onWire("strand", 3, func(_ *nemesis, p *rig.Proxy) { p.Strand() }),
 	onWire("slow", 2, func(n *nemesis, p *rig.Proxy) { p.Slow(time.Duration(1+n.r.IntN(50)) * time.Millisecond) }),
+	onWire("narrow", 3, func(n *nemesis, p *rig.Proxy) {
+		p.Narrow(rig.Mbit100/int64(1+n.r.IntN(4)), time.Duration(n.r.IntN(20))*time.Millisecond)
+	}),
 	dropping("worker", 3, "take"),
 	dropping("worker", 3, "ack"),
 	dropping("worker", 2, "retry", "snooze", "bury", "return"),

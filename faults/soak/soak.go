@@ -30,6 +30,7 @@ const (
 	backoffMin = 200 * time.Millisecond
 	backoffMax = 2 * time.Second
 	maxDelay   = 10 * time.Second
+	deadLimit  = 20 // of each topic
 
 	// drainLimit is how long the queue may take to become empty after the last fault.
 	drainLimit = 60 * time.Second
@@ -158,6 +159,7 @@ func (s *Soak) up() (err error) {
 		s.proxies[name] = p
 		w, err := rig.StartWorker(rig.WorkerConfig{
 			Name: name, Dir: s.Dir, Redis: rig.Redis{Addr: p.Addr()}, Prefix: prefix, Topics: topics, Slots: slots, Lease: lease, Drain: drain,
+			Dead: deadLimit,
 		}, s.rec)
 		if err != nil {
 			return err
@@ -252,7 +254,9 @@ func (s *Soak) drained(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if len(check.Empty(state)) == 0 {
+		if len(check.Empty(state)) == 0 && !slices.ContainsFunc(topics, func(t string) bool {
+			return state.Topics[t] != nil && len(state.Topics[t].Dead) > deadLimit
+		}) {
 			return nil
 		}
 		select {
@@ -287,7 +291,7 @@ func (s *Soak) stopWorkers() (violations []check.Violation, err error) {
 }
 
 // options say what the checker cannot know.
-var options = check.Options{Lease: lease, BackoffMin: backoffMin, Snooze: rig.SnoozeBit}
+var options = check.Options{Lease: lease, BackoffMin: backoffMin, Snooze: rig.SnoozeBit, DeadLimit: deadLimit}
 
 // recheck judges a history that was kept. Without the state, of the dead only those are known whose burial was noted.
 func (s *Soak) recheck() (*check.Report, error) {
