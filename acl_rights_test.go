@@ -72,7 +72,7 @@ func duties(role string) (list []duty) {
 			_, _ = h.tryPromote(1000, 0)
 			_, _ = h.settle([]Held{running}, row{verb: verbAck})
 		})
-		list = append(list, fireTwice)
+		list = append(list, fireSome)
 		check()
 	case "operator":
 		raw("cancel running", "cancel dead", "reschedule ready", "reschedule to now", "revive")
@@ -93,8 +93,9 @@ func duties(role string) (list []duty) {
 	return list
 }
 
-// fireTwice fires two slots of a schedule, the second while the first one's job runs: that is cancelled.
-func fireTwice(ctx context.Context, h *Hand, _ Held) {
+// fireSome fires some slots of a schedule, the second while the job of the first one runs, the others while the last job is ready: those
+// are cancelled.
+func fireSome(ctx context.Context, h *Hand, _ Held) {
 	topic := h.keys.topic
 	s := NewServer(h.rdb, Logger(slog.New(slog.DiscardHandler)))
 	s.HandlerFunc(topic, func(context.Context, *Job) error { return nil })
@@ -105,12 +106,12 @@ func fireTwice(ctx context.Context, h *Hand, _ Held) {
 	t := s.topics[topic]
 	t.base = ctx
 	_ = h.client().Schedule(ctx, topic, "s", Every(time.Millisecond), nil, CancelPrevious)
-	for fired, try := 0, 0; fired < 2 && try < 100; try++ { // the slots come by themselves
+	for cancelled, try := 0, 0; cancelled < 3 && try < 500; try++ { // the slots come by themselves
 		t.firer.idle = 0 // look again, though nothing is new
-		if t.fire(ctx, 1, 0) {
-			fired++
+		t.fire(ctx, 1, 0)
+		if cancelled, _ = h.rdb.HGet(ctx, h.keys.stats, "cancelled").Int(); cancelled == 0 {
+			_, _ = h.tryTake("", 10, time.Hour)
 		}
-		_, _ = h.tryTake("", 10, time.Hour)
 	}
 }
 

@@ -272,10 +272,17 @@ func tour(t *testing.T, producer, worker, operator redis.UniversalClient) {
 	require.NoError(t, worker.BLMove(ctx, k.ready, k.handoff, "LEFT", "RIGHT", time.Second).Err())
 	require.NoError(t, rawScript(t, "promote").Run(ctx, worker, rawKeys(t, "promote", k), 10, 1).Err())
 
+	for _, client := range []*Client{p, o} { // its entry leaves ready with it
+		enqueue("unwanted")
+		state, err := client.Dequeue(ctx, topic, "unwanted")
+		require.NoError(t, err)
+		require.Equal(t, StateReady, state)
+	}
+
 	enqueue("ok", Retention(time.Hour))
 	enqueue("brief", Retention(time.Millisecond))
 	enqueue("soon", ProcessIn(20*time.Millisecond))
-	enqueue("expire", ProcessIn(time.Millisecond), ExpireIn(time.Millisecond))
+	enqueue("expire", ProcessIn(time.Millisecond), ExpireIn(2*time.Millisecond))
 	enqueue("later", ProcessIn(time.Hour))
 	enqueue("retry", soon)
 	enqueue("bury", Retry(0))
@@ -361,6 +368,13 @@ func tour(t *testing.T, producer, worker, operator redis.UniversalClient) {
 		}
 		return nil
 	})
+	const crowded = "crowded" // a topic whose jobs wait for a slot until they are cancelled
+	require.NoError(t, p.Schedule(ctx, crowded, "crowd", Every(20*time.Millisecond), nil, CancelPrevious))
+	leave := make(chan struct{})
+	server.HandlerFunc(crowded, func(context.Context, *Job) error {
+		<-leave
+		return nil
+	}, Concurrency(1))
 	const lonely = "lonely" // a topic with a single lease
 	server.HandlerFunc(lonely, func(ctx context.Context, _ *Job) error {
 		<-ctx.Done()
@@ -381,6 +395,13 @@ func tour(t *testing.T, producer, worker, operator redis.UniversalClient) {
 	}
 	close(release)
 	events.await(t, ctx, "acked schedule queued")
+	for cancelled := int64(0); cancelled < 3; {
+		info, err := o.Inspect(ctx, crowded)
+		require.NoError(t, err)
+		cancelled = info.Counters["cancelled"]
+	}
+	require.NoError(t, p.Unschedule(ctx, crowded, "crowd"))
+	close(leave)
 
 	// What a producer and an operator do while it runs.
 	for _, client := range []*Client{p, o} {
@@ -421,7 +442,7 @@ func tour(t *testing.T, producer, worker, operator redis.UniversalClient) {
 	require.NoError(t, o.Resume(ctx, topic))
 	topics, err := o.Topics(ctx)
 	require.NoError(t, err)
-	require.Equal(t, []string{lonely, timed, topic}, topics)
+	require.Equal(t, []string{crowded, lonely, timed, topic}, topics)
 	servers, err := o.Servers(ctx)
 	require.NoError(t, err)
 	require.Len(t, servers, 1)

@@ -68,8 +68,8 @@ func (t *topicServer) pruneDue(ctx context.Context, pruned *time.Time) (more boo
 	if now.Sub(*pruned).Abs() < pruneEvery {
 		return false
 	}
-	dead, done, err := t.prune(ctx)
-	if more = err == nil && max(dead, done) >= pruneLimit; !more {
+	dead, full, err := t.prune(ctx)
+	if more = err == nil && full; !more {
 		*pruned = now // a failure is in the log; the next turn is soon enough
 	}
 	t.pruner.note(t.trouble.log, dead, more)
@@ -153,8 +153,8 @@ func waitOf(us int64) time.Duration {
 	return time.Duration(us) * time.Microsecond
 }
 
-// prune is one call of the prune script: how many dead and how many done jobs it removed.
-func (t *topicServer) prune(ctx context.Context) (dead, done int, err error) {
+// prune is one call of the prune script: how many dead jobs it removed, and whether it removed as many of one kind as a call may.
+func (t *topicServer) prune(ctx context.Context) (dead int, full bool, err error) {
 	call, cancel := context.WithTimeout(t.base, callTimeout)
 	defer cancel()
 	k, o, p := t.keys, &t.server.o, &t.pruner
@@ -171,11 +171,14 @@ func (t *topicServer) prune(ctx context.Context) (dead, done int, err error) {
 	if err == nil || certain(err) {
 		p.number = ""
 	}
-	if dead, done = int(r.number(2)), int(r.number(3)); dead+done > 0 {
+	dead = int(r.number(2))
+	done := int(r.number(3))
+	if dead+done > 0 {
 		t.server.o.hooks.firePruned(PruneEvent{Topic: k.topic, Dead: dead, Done: done})
 	}
+	full = max(dead, done, int(r.number(6))) >= pruneLimit
 	if ctx.Err() != nil {
-		return dead, done, ctx.Err()
+		return dead, full, ctx.Err()
 	}
 	if wrong := r.list(5).texts(); err == nil && len(wrong) > 0 {
 		t.trouble.note("prune", fmt.Errorf("prune topic %q: %w", k.topic, t.server.call.blame(call, wrongKeys(wrong), names(wrong...)...)))
@@ -188,5 +191,5 @@ func (t *topicServer) prune(ctx context.Context) (dead, done int, err error) {
 	if missing := r.number(4); missing > 0 {
 		t.server.alarm(t)
 	}
-	return dead, done, err
+	return dead, full, err
 }

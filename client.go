@@ -10,7 +10,6 @@ import (
 	mathrand "math/rand/v2"
 	"reflect"
 	"slices"
-	"strconv"
 	"sync"
 
 	"github.com/redis/go-redis/v9"
@@ -207,12 +206,8 @@ func (c *Client) prepare(ctx context.Context, fresh *NewJob) (*enqueueing, error
 	if e.head, e.tail, err = encodeRecord(e.nonce, &o, fresh.Payload); err != nil {
 		return nil, err
 	}
-	if o.dueAt > 0 {
-		e.when = strconv.FormatInt(o.dueAt, 10)
-	} else {
-		e.when = "+" + strconv.FormatInt(o.dueIn, 10)
-	}
-	if o.replace {
+	e.when = o.when()
+	if o.replace == replaceAny {
 		e.own = ownRun(ctx, c.o.prefix, e.topic, e.id)
 		e.own.replace()
 	}
@@ -245,7 +240,7 @@ func (c *Client) enqueued(ctx context.Context, fresh *NewJob, e *enqueueing, err
 // forgotten. ErrNotFound if there is no such job: it has run, for example. The cost does not depend on how many jobs wait.
 func (c *Client) Dequeue(ctx context.Context, topic, id string) (State, error) {
 	state, err := c.one(ctx, cancelScript, located{topic: topic, job: id}, func(k *keys, receipt string) []any {
-		return names(k.pool, k.bucket, k.leases, k.dead, k.attempts, k.errors, k.moved, k.stats, receipt, k.runs)
+		return names(k.pool, k.bucket, k.leases, k.dead, k.attempts, k.errors, k.moved, k.stats, receipt, k.runs, k.ready)
 	}, c.channel(), topic)
 	if err != nil {
 		return "", err
@@ -255,6 +250,7 @@ func (c *Client) Dequeue(ctx context.Context, topic, id string) (State, error) {
 
 // Reschedule gives a job that is scheduled (for the first time, backing off or snoozed) or ready another due time, by ProcessAt or
 // ProcessIn; other options are an error. ErrRunning and ErrDead if it is that, ErrNotFound if there is no such job.
+// ErrInvalid if the job expires by that time: it is left as it was.
 func (c *Client) Reschedule(ctx context.Context, topic, id string, due JobOption) error {
 	place := located{call: rescheduleScript.name, topic: topic, job: id}
 	o, err := newJobOptions([]JobOption{due})
@@ -264,13 +260,24 @@ func (c *Client) Reschedule(ctx context.Context, topic, id string, due JobOption
 	if err != nil {
 		return place.at(errors.Join(c.ready(ctx, topic, id), err))
 	}
-	when := "+" + strconv.FormatInt(o.dueIn, 10)
-	if o.dueAt > 0 {
-		when = strconv.FormatInt(o.dueAt, 10)
+	var state State
+	var known record // of a job that expires
+	for range 10 {   // more often it is not replaced in between
+		var r reply
+		state, r, err = c.ask(ctx, rescheduleScript, place, func(k *keys, receipt string) []any {
+			return names(k.pool, k.bucket, k.ready, k.leases, k.dead, k.moved, receipt)
+		}, o.when(), maxTick.Milliseconds(), c.channel(), topic, known.nonce, known.expires())
+		if err == nil && state == "beyond" {
+			return place.at(hopeless(known.expires(), o.due(r.now())))
+		}
+		if err != nil || state != "expiring" {
+			break
+		}
+		if known, err = decodeHead(r.text(3), false); err != nil {
+			return place.at(err)
+		}
+		err = place.at(errReply)
 	}
-	state, err := c.one(ctx, rescheduleScript, place, func(k *keys, receipt string) []any {
-		return names(k.pool, k.bucket, k.ready, k.leases, k.dead, k.moved, receipt)
-	}, when, maxTick.Milliseconds(), c.channel(), topic)
 	switch {
 	case err != nil:
 		return err
@@ -299,22 +306,30 @@ func (c *Client) Revive(ctx context.Context, topic, id string) error {
 
 // one runs a script that is about one job or schedule and answers with the state it found it in.
 func (c *Client) one(ctx context.Context, s *script, place located, keys func(*keys, string) []any, args ...any) (State, error) {
+	state, _, err := c.ask(ctx, s, place, keys, args...)
+	return state, err
+}
+
+// ask is one with the whole reply.
+func (c *Client) ask(
+	ctx context.Context, s *script, place located, keys func(*keys, string) []any, args ...any,
+) (State, reply, error) {
 	place.call = s.name
 	topic, id := place.topic, place.job+place.schedule // it is about one of them
 	if err := c.ready(ctx, topic, id); err != nil {
-		return "", place.at(err)
+		return "", nil, place.at(err)
 	}
 	k := newKeys(c.o.prefix, topic)
 	lane := c.lanes.get()
 	r, err := c.scripts.call(ctx, s, topic, 1, keys(k, k.receipt(lane.id)), append([]any{lane.next(), id}, args...)...)
 	c.lanes.put(lane, err)
 	if err != nil {
-		return "", place.at(c.unsure(err))
+		return "", nil, place.at(c.unsure(err))
 	}
 	if state := r.text(2); state != "none" {
-		return State(state), nil
+		return State(state), r, nil
 	}
-	return "", place.at(ErrNotFound)
+	return "", nil, place.at(ErrNotFound)
 }
 
 // unsure marks an error after which the outcome is not known.

@@ -206,12 +206,18 @@ func (h *Hand) tryEnqueue(replace bool, jobs ...[2]string) (reply, error) {
 	return h.trySend(replace, args)
 }
 
-// trySend is one call of the enqueue or the replace script.
+// trySend is one call of the enqueue script, or of the replace script if any job says what it replaces. With replace all give way.
 func (h *Hand) trySend(replace bool, jobs []any) (reply, error) {
 	g := newCommit(&Client{o: clientOptions{prefix: h.prefix()}}, h.keys.topic)
-	script, keys := enqueueScript, append(g.names, h.keys.receipt(h.lane.id))
-	if k := h.keys; replace {
-		script, keys = replaceScript, append(keys, k.leases, k.dead, k.attempts, k.errors, k.moved)
+	script, keys := enqueueScript, append(append(g.names, h.keys.receipt(h.lane.id)), g.state...)
+	jobs = slices.Clone(jobs)
+	for i := 3; i < len(jobs); i += 4 {
+		if replace {
+			jobs[i] = string(replaceAny) + jobs[i].(string)
+		}
+		if strings.ContainsAny(jobs[i].(string), "rd") && script != replaceScript {
+			script, keys = replaceScript, append(keys, g.books...)
+		}
 	}
 	return h.try(script, keys, append(append([]any{h.lane.next()}, g.words...), jobs...)...)
 }
@@ -225,14 +231,21 @@ func (h *Hand) record(when string, retention int64) (head, tail string) {
 	var nonce [nonceLen]byte
 	binary.BigEndian.PutUint64(nonce[:], n)
 	o := defaultJob
-	ms, err := strconv.ParseInt(when, 10, 64)
-	require.NoError(h.t, err)
-	if o.retention = retention; when[0] == '+' {
-		o.dueIn = ms
-	} else {
-		o.dueAt = ms
+	o.retention = retention
+	due, till, _ := strings.Cut(strings.TrimLeft(when, "rd"), " ")
+	for text, field := range map[string][2]*int64{due: {&o.dueAt, &o.dueIn}, till: {&o.expireAt, &o.expireIn}} {
+		if text == "" {
+			continue
+		}
+		ms, err := strconv.ParseInt(text, 10, 64)
+		require.NoError(h.t, err)
+		if text[0] == '+' {
+			*field[1] = ms
+		} else {
+			*field[0] = ms
+		}
 	}
-	head, tail, err = encodeRecord(nonce, &o, []byte("payload "+strconv.FormatUint(n, 10)))
+	head, tail, err := encodeRecord(nonce, &o, []byte("payload "+strconv.FormatUint(n, 10)))
 	require.NoError(h.t, err)
 	return head, tail
 }
@@ -240,15 +253,26 @@ func (h *Hand) record(when string, retention int64) (head, tail string) {
 func (h *Hand) tryCancel(id string) (reply, error) {
 	k := h.keys
 	return h.try(cancelScript, names(
-		k.pool, k.bucket, k.leases, k.dead, k.attempts, k.errors, k.moved, k.stats, k.receipt(h.lane.id), k.runs,
+		k.pool, k.bucket, k.leases, k.dead, k.attempts, k.errors, k.moved, k.stats, k.receipt(h.lane.id), k.runs, k.ready,
 	), h.lane.next(), id, controlChannel(h.prefix()), k.topic)
 }
 
 func (h *Hand) tryReschedule(id, due string) (reply, error) {
+	r, err := h.tryRescheduleKnown(id, due, record{})
+	if r.text(2) == "expiring" {
+		known, err := decodeHead(r.text(3), false)
+		require.NoError(h.t, err)
+		return h.tryRescheduleKnown(id, due, known)
+	}
+	return r, err
+}
+
+// tryRescheduleKnown is tryReschedule by a caller that knows when the job expires.
+func (h *Hand) tryRescheduleKnown(id, due string, known record) (reply, error) {
 	k := h.keys
 	return h.try(rescheduleScript, names(
 		k.pool, k.bucket, k.ready, k.leases, k.dead, k.moved, k.receipt(h.lane.id),
-	), h.lane.next(), id, due, maxTick.Milliseconds(), controlChannel(h.prefix()), k.topic)
+	), h.lane.next(), id, due, maxTick.Milliseconds(), controlChannel(h.prefix()), k.topic, known.nonce, known.expires())
 }
 
 func (h *Hand) tryRevive(id string) (reply, error) {

@@ -1,9 +1,14 @@
 package delayq_test
 
 import (
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
 	"github.com/delayq/delayq"
@@ -117,4 +122,199 @@ func TestReplaceIsDoneByTheNewestOnly(t *testing.T) {
 		require.NoError(t, err)
 		require.EqualValues(t, 3, info.Counters["enqueued"])
 	})
+}
+
+// The error says what state the job is in that has the ID, and of a dead one since when and what to do.
+func TestDuplicateErrorTellsOfTheJob(t *testing.T) {
+	eachLife(t, func(t *testing.T, f *fixture, state delayq.State, _ delayq.Held) {
+		if state == "" {
+			return
+		}
+		before := clockOf(t, f.rdb)
+		for _, opt := range []delayq.JobOption{delayq.ProcessIn(0), delayq.ReplaceDead()} {
+			if state == delayq.StateDead {
+				opt = delayq.ProcessIn(time.Hour)
+			}
+			_, err := f.client.Enqueue(t.Context(), "topic", "x", nil, opt)
+			require.ErrorIs(t, err, delayq.ErrDuplicate)
+			var twin *delayq.DuplicateError
+			require.ErrorAs(t, err, &twin)
+			require.Equal(t, []string{"topic", "x", string(state)}, []string{twin.Topic, twin.ID, string(twin.State)})
+			text := `enqueue topic "topic" job "x": delayq: duplicate job ID: that job is ` + string(state)
+			if state != delayq.StateDead {
+				require.Zero(t, twin.Since)
+				require.EqualError(t, err, text)
+				continue
+			}
+			require.Equal(t, f.get("x").BuriedAt, twin.Since)
+			require.WithinDuration(t, before, twin.Since, time.Minute)
+			require.EqualError(t, err, text+" since "+twin.Since.UTC().Format(time.RFC3339)+
+				"; Revive runs it again, Dequeue or ReplaceDead frees the ID")
+		}
+	})
+}
+
+// Of many duplicates in one call each has its own state and burial.
+func TestDuplicateErrorsOfABatch(t *testing.T) {
+	eachClient(t, func(t *testing.T, f *fixture) {
+		for _, id := range []string{"dead1", "dead2", "running"} {
+			f.enqueue(id)
+		}
+		for _, held := range f.hand.Take(3, time.Hour) {
+			if held.ID != "running" {
+				require.Equal(t, "o", f.hand.Bury(held))
+			}
+		}
+		at := float64(4_000_000_000_001)
+		require.NoError(t, f.rdb.ZAdd(t.Context(), f.hand.Key("dead"), redis.Z{Score: at, Member: "dead2"}).Err())
+		f.enqueue("ready")
+		f.enqueue("later", delayq.ProcessIn(time.Hour))
+		ids := []string{"new", "dead2", "ready", "running", "later", "dead1", "also new"}
+		jobs := make([]delayq.NewJob, len(ids))
+		for i, id := range ids {
+			jobs[i] = delayq.NewJob{Topic: "topic", ID: id}
+		}
+		results, _ := f.client.EnqueueBatch(t.Context(), jobs)
+		var states []string
+		for i, r := range results {
+			var twin *delayq.DuplicateError
+			if !errors.As(r.Err, &twin) {
+				require.NoError(t, r.Err)
+				states = append(states, "")
+				continue
+			}
+			require.Equal(t, ids[i], twin.ID)
+			if states = append(states, string(twin.State)); twin.State == delayq.StateDead {
+				require.Equal(t, f.get(ids[i]).BuriedAt, twin.Since)
+			}
+		}
+		require.Equal(t, []string{"", "dead", "ready", "running", "scheduled", "dead", ""}, states)
+	})
+}
+
+// With ReplaceDead a dead job gives way, with all that was known of it, and any other is left alone.
+func TestReplaceDeadInEveryState(t *testing.T) {
+	eachLife(t, func(t *testing.T, f *fixture, state delayq.State, _ delayq.Held) {
+		before := f.dump()
+		job, err := f.client.Enqueue(t.Context(), "topic", "x", []byte("new"), delayq.ReplaceDead())
+		if state != "" && state != delayq.StateDead {
+			require.ErrorIs(t, err, delayq.ErrDuplicate)
+			require.Equal(t, before, f.dump(), "nothing was written")
+			return
+		}
+		require.NoError(t, err)
+		info := f.get("x")
+		require.Equal(t, delayq.StateReady, info.State)
+		require.Equal(t, job.Nonce(), info.Nonce())
+		requireFresh(t, info)
+		held := f.hand.TakeOne("x")
+		require.Empty(t, f.hand.Take(10, time.Minute), "a second time")
+		require.Equal(t, "o", f.hand.Ack(held))
+	})
+}
+
+// Jobs that replace any, dead ones only or none travel together, and each does what it says.
+func TestReplaceMixedInOneCall(t *testing.T) {
+	eachClient(t, func(t *testing.T, f *fixture) {
+		var jobs []delayq.NewJob
+		want := map[string]bool{}
+		for _, life := range []string{"dead", "ready", "scheduled", "none"} {
+			for option, opts := range map[string][]delayq.JobOption{"plain": nil, "any": {delayq.Replace()}, "only": {delayq.ReplaceDead()}} {
+				id := life + " " + option
+				switch life {
+				case "dead":
+					f.enqueue(id)
+					require.Equal(t, "o", f.hand.Bury(f.hand.TakeOne(id)))
+				case "scheduled":
+					f.enqueue(id, delayq.ProcessIn(time.Hour))
+				}
+				want[id] = life == "none" || option == "any" || option == "only" && life == "dead"
+				jobs = append(jobs, delayq.NewJob{Topic: "topic", ID: id, Payload: []byte("new"), Options: opts})
+			}
+		}
+		for id := range want {
+			if id[:5] == "ready" {
+				f.enqueue(id)
+			}
+		}
+		var calls countScripts
+		client := delayq.NewClient(f.rdb, delayq.Prefix(f.prefix), delayq.Hooks(&calls))
+		results, err := client.EnqueueBatch(t.Context(), jobs)
+		require.ErrorIs(t, err, delayq.ErrDuplicate)
+		require.Equal(t, countScripts{"replace": 1}, calls)
+		for i, r := range results {
+			id := jobs[i].ID
+			if want[id] {
+				require.NoError(t, r.Err, id)
+			} else {
+				require.ErrorIs(t, r.Err, delayq.ErrDuplicate, id)
+			}
+			require.Equal(t, want[id], string(f.get(id).Payload) == "new", id)
+		}
+	})
+}
+
+// A job that is replaced while it is ready leaves its place in the list to the new one: the list does not grow.
+func TestReplaceOfAReadyJobKeepsItsPlace(t *testing.T) {
+	eachClient(t, func(t *testing.T, f *fixture) {
+		ids := []string{"a", "b", "c"}
+		for _, id := range ids {
+			f.enqueue(id)
+		}
+		for i := range 20 {
+			_, err := f.client.Enqueue(t.Context(), "topic", "b", []byte(strconv.Itoa(i)), delayq.Replace())
+			require.NoError(t, err)
+		}
+		require.Equal(t, ids, f.ready())
+		// Also one that a server has popped, and has not taken yet.
+		require.NoError(t, f.rdb.LMove(t.Context(), f.hand.Key("ready"), f.hand.Key("handoff"), "LEFT", "RIGHT").Err())
+		require.NoError(t, f.rdb.LTrim(t.Context(), f.hand.Key("ready"), 2, -1).Err()) // b and c have lost their places
+		f.enqueue("a", delayq.Replace())
+		require.Empty(t, f.ready())
+		require.NoError(t, f.rdb.Del(t.Context(), f.hand.Key("handoff")).Err())
+		f.enqueue("c", delayq.Replace())
+		require.Equal(t, []string{"c"}, f.ready(), "in an empty list it cannot have one")
+		f.hand.TakeOne("c")
+	})
+}
+
+// ready is the list, with left-overs.
+func (f *fixture) ready() []string {
+	f.t.Helper()
+	return f.rdb.LRange(f.t.Context(), f.hand.Key("ready"), 0, -1).Val()
+}
+
+// A ready job that is cancelled, moved or replaced by a later one leaves no entry behind near the ends of the list.
+func TestReadyJobsLeaveTheList(t *testing.T) {
+	for name, leave := range map[string]func(t *testing.T, f *fixture, id string){
+		"cancel": func(_ *testing.T, f *fixture, id string) { require.Equal(f.t, delayq.StateReady, f.dequeue(id)) },
+		"reschedule": func(t *testing.T, f *fixture, id string) {
+			require.NoError(t, f.client.Reschedule(t.Context(), "topic", id, delayq.ProcessIn(time.Hour)))
+		},
+		"replace": func(_ *testing.T, f *fixture, id string) {
+			f.enqueue(id, delayq.Replace(), delayq.ProcessIn(time.Hour))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			eachClient(t, func(t *testing.T, f *fixture) {
+				const n = 2100
+				jobs, want := make([]delayq.NewJob, n), make([]string, n)
+				for i := range jobs {
+					want[i] = fmt.Sprint("job", i)
+					jobs[i] = delayq.NewJob{Topic: "topic", ID: want[i]}
+				}
+				_, err := f.client.EnqueueBatch(t.Context(), jobs)
+				require.NoError(t, err)
+				for _, at := range []int{1100 - 1, 1000} { // in the middle
+					leave(t, f, fmt.Sprint("job", at))
+					require.Equal(t, want, f.ready())
+				}
+				for _, id := range []string{"job0", "job999", "job1101", "job2099"} {
+					leave(t, f, id)
+					want = slices.DeleteFunc(want, func(other string) bool { return other == id })
+					require.Equal(t, want, f.ready())
+				}
+			})
+		})
+	}
 }

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
+	"strings"
 	"sync"
 	"time"
 )
@@ -64,6 +66,8 @@ type commit struct {
 	client *Client
 	keys   *keys
 	names  []any // the keys of the script up to the receipt
+	state  []any // the keys after it
+	books  []any // the further keys of replace
 	words  []any // what the script is told in every call
 	lanes  lanes // of the flushes: the topic's own, so that each has its receipt here and nowhere else
 
@@ -80,6 +84,8 @@ func newCommit(c *Client, topic string) *commit {
 		client: c, keys: k,
 		// No capacity to spare: two flushes may append to it at the same time.
 		names: slices.Clip(names(k.pool, k.bucket, k.ready, k.stats, k.sizes)),
+		state: names(k.leases, k.dead),
+		books: names(k.attempts, k.errors, k.moved, k.handoff),
 		words: []any{maxTick.Milliseconds(), controlChannel(c.o.prefix), topic},
 	}
 }
@@ -175,7 +181,7 @@ func (g *commit) gather() []*enqueueing {
 	return list
 }
 
-// chunkLen tells how many jobs at the front of list may go in one call: one kind of Replace, no ID twice, not too much.
+// chunkLen is how many jobs at the front of list may go in one call: no ID twice, not too much.
 func chunkLen(list []*enqueueing) int {
 	if len(list) < 2 {
 		return len(list)
@@ -184,7 +190,7 @@ func chunkLen(list []*enqueueing) int {
 	bytes := 0
 	for i, e := range list {
 		_, twice := seen[e.id]
-		if i == chunkJobs || bytes >= chunkBytes || twice || e.opts.replace != list[0].opts.replace {
+		if i == chunkJobs || bytes >= chunkBytes || twice {
 			return i
 		}
 		seen[e.id] = struct{}{}
@@ -300,9 +306,9 @@ func (g *commit) send(ctx context.Context, lane *lane, list []*enqueueing) error
 		args = append(args, &e.id, &e.head, &e.tail, &e.when)
 	}
 	k := g.keys
-	script, names := enqueueScript, append(g.names, lane.receipt(k))
-	if list[0].opts.replace {
-		script, names = replaceScript, append(names, k.leases, k.dead, k.attempts, k.errors, k.moved)
+	script, names := enqueueScript, append(append(g.names, lane.receipt(k)), g.state...)
+	if slices.ContainsFunc(list, func(e *enqueueing) bool { return e.opts.replace != replaceNone }) {
+		script, names = replaceScript, append(names, g.books...)
 	}
 	r, err := g.client.store(ctx, script, k, names, len(list), args)
 	if err != nil && !errors.Is(err, ErrNotReplicated) {
@@ -313,14 +319,36 @@ func (g *commit) send(ctx context.Context, lane *lane, list []*enqueueing) error
 		return err
 	}
 	g.record(ctx)
-	letters := r.text(2)
+	letters, since := r.text(2), strings.Fields(r.text(3))
 	for i, e := range list {
 		e.now, e.err = r.now(), g.at(e, err)
-		if i < len(letters) && letters[i] == 'd' {
-			e.err = g.at(e, ErrDuplicate)
+		if i < len(letters) && letters[i] != 'n' {
+			e.err = g.at(e, e.refused(letters[i], &since))
 		}
 	}
 	return nil
+}
+
+// refused is what a letter of the script other than n says. since has when the dead ones were buried.
+func (e *enqueueing) refused(letter byte, since *[]string) error {
+	twin := &DuplicateError{Topic: e.topic, ID: e.id}
+	switch letter {
+	case 'x':
+		return hopeless(e.opts.expires(e.now), e.due())
+	case 's':
+		twin.State = StateScheduled
+	case 'r':
+		twin.State = StateReady
+	case 'u':
+		twin.State = StateRunning
+	case 'd':
+		twin.State = StateDead
+		if len(*since) > 0 {
+			ms, _ := strconv.ParseInt((*since)[0], 10, 64) // the script has written it
+			twin.Since, *since = msTime(ms), (*since)[1:]
+		}
+	}
+	return twin
 }
 
 // record adds the topic to the set of topics, once. It only serves Topics: if it fails, the next call tries again.

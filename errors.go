@@ -14,7 +14,9 @@ var (
 	ErrInvalid = errors.New("delayq: invalid")
 
 	// ErrDuplicate is returned by Enqueue when an unfinished job with this ID exists, in whatever state, dead included.
-	// That job is left as it was and nothing of the new one was written. The option Replace makes it give way.
+	// That job is left as it was and nothing of the new one was written. The error is a [DuplicateError], which says what state
+	// that job is in. A dead job keeps its ID until it is revived and ends well, until [Client.Dequeue] forgets it, or for as long
+	// as [DeadLimit] lets it lie. The option [ReplaceDead] makes a dead job give way, [Replace] any.
 	ErrDuplicate = errors.New("delayq: duplicate job ID")
 
 	// ErrNotFound is returned when there is no job with this ID: it never was, has ended, was cancelled or has expired; or no schedule of this
@@ -36,6 +38,27 @@ var (
 	// due may have come and gone meanwhile.
 	ErrUnknownOutcome = errors.New("delayq: no answer from Redis, outcome unknown")
 )
+
+// A DuplicateError says which job has the ID of a new one that was refused. It is an [ErrDuplicate].
+type DuplicateError struct {
+	Topic, ID string
+	State     State     // of the job that has the ID, when the new one was refused; empty: not known
+	Since     time.Time // when that job was buried, by Redis's clock; zero unless it is dead
+}
+
+func (e *DuplicateError) Error() string {
+	switch e.State {
+	case "":
+		return ErrDuplicate.Error()
+	case StateDead:
+		return fmt.Sprintf("%v: that job is dead since %s; Revive runs it again, Dequeue or ReplaceDead frees the ID",
+			ErrDuplicate, e.Since.UTC().Format(time.RFC3339))
+	}
+	return fmt.Sprintf("%v: that job is %s", ErrDuplicate, e.State)
+}
+
+// Is makes errors.Is find an ErrDuplicate.
+func (e *DuplicateError) Is(target error) bool { return target == ErrDuplicate }
 
 // Errors from Server.Run.
 var (

@@ -266,7 +266,7 @@ var exploredIDs = []string{"a", "b"}
 func (x *explorer) enqueue(h *Hand, id string, replace bool) *call {
 	what, when := "enqueue "+id, "+1000"
 	if replace {
-		what = "replace " + id
+		what, when = "replace "+id, "r+1000"
 	} else if id == "a" {
 		when = "+0"
 	}
@@ -275,9 +275,9 @@ func (x *explorer) enqueue(h *Hand, id string, replace bool) *call {
 		if replace {
 			w.end(id, "replaced")
 		}
-		letters := w.m.enqueue(id, when, whole(head, tail, w.m.now()), 0, replace)
+		letters := w.m.enqueue(id, when, whole(head, tail, w.m.now()), 0)
 		return strings.ReplaceAll(letters, "n", "")
-	}, func() (reply, error) { return h.trySend(replace, []any{id, head, tail, when}) })
+	}, func() (reply, error) { return h.trySend(false, []any{id, head, tail, when}) })
 }
 
 func (x *explorer) settle(h *Hand, verb verb, who *mind, n int) *call {

@@ -309,7 +309,7 @@ func TestExploreFindsDefects(t *testing.T) {
 		script, right, wrong string
 		scope                string
 	}{
-		"take does not look at the bucket":      {"take", "and not delayed[i] ", "", "a client interferes"},
+		"take does not look at the bucket":      {"take", "and not delayed[i] ", "", "all at once"},
 		"take gives a lost batch twice":         {"take", "if last == number then", "if false then", "an answer is lost"},
 		"a fence of long ago is good":           {"ack", "if tonumber(lease_end) == tonumber(score) then", "if true then", "a server dies"},
 		"retry forgets the place":               {"retry", "redis.call('ZADD', bucket, now + jobs[where[i]], id)", "", "handlers fail"},
@@ -325,7 +325,7 @@ func TestExploreFindsDefects(t *testing.T) {
 		"cancel leaves the lease":               {"cancel", "release(leases, {id})", "", "a client interferes"},
 		"cancel is carried out when it is late": {"cancel", "and '' or nil", "and nil or nil", "a call of the client is lost"},
 		"enqueue stores a job again":            {"enqueue", "if told then", "if false then", "a call of the client is lost"},
-		"replace leaves the lease":              {"replace", "release(leases, old)", "", "a client interferes"},
+		"replace leaves the lease":              {"replace", "release(leases, running)", "", "a client interferes"},
 		"extend gives leases to others":         {"extend", "if owns(scores[i], held[at + 1] .. ' ' .. ending) then", "if scores[i] then", "handlers fail"},
 	} {
 		t.Run(name, func(t *testing.T) {

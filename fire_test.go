@@ -221,7 +221,7 @@ func TestFireMakesAJobOfTheOptions(t *testing.T) {
 		require.Equal(b, 3, info.Retries)
 		require.Equal(b, map[string]string{"k": "v", "l": "w"}, info.Headers)
 		raw := must(b.rdb.HGet(b.Context(), b.keys.pool, b.id).Result())
-		require.EqualValues(b, flagSchedule|flagLimited, raw[nonceLen+1])
+		require.EqualValues(b, flagSchedule|flagLimited|flagExpires, raw[nonceLen+1])
 		rec, err := decodeRecord(raw)
 		require.NoError(b, err)
 		want, err := newJobOptions([]JobOption{Retry(3), Timeout(time.Minute), ExpireIn(3 * rare), Retention(time.Hour),

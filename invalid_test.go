@@ -112,7 +112,7 @@ func TestInvalidJobs(t *testing.T) {
 			"several":       {nil, []delayq.JobOption{delayq.Retry(-5), delayq.Timeout(-1), nil}, []string{"Retry(-5)", "Timeout(-1ns)", "nil"}},
 			"with a topic":  {nil, []delayq.JobOption{delayq.Retry(-5)}, []string{"Retry(-5)"}},
 			"many headers":  {nil, []delayq.JobOption{delayq.Header("k", strings.Repeat("v", 20_000))}, []string{"headers of 20001 bytes", "16384"}},
-			"expires first": {nil, []delayq.JobOption{delayq.ExpireIn(1e9), delayq.ProcessIn(2e9)}, []string{"ExpireIn is before ProcessIn"}},
+			"expires first": {nil, []delayq.JobOption{delayq.ExpireIn(1e9), delayq.ProcessIn(2e9)}, []string{"ExpireIn(1s) must be longer than ProcessIn(2s)"}},
 		} {
 			job, err := f.client.Enqueue(t.Context(), "topic", "x", c.payload, c.opts...)
 			require.Nil(t, job, name)

@@ -160,12 +160,12 @@ func (p *player) calls(n int, what, want string, call func() (reply, error)) {
 }
 
 func (p *player) enqueue(n int, h *Hand) {
-	replace := p.pick(3) == 0
 	jobs := make(map[string]bool)
 	var args []any
-	letters, what := "", fmt.Sprint("enqueue, replace ", replace)
+	letters, what := "", "enqueue"
 	for range 1 + p.pick(3) {
-		id, when, keep := p.id(), p.when(), choose(p, 0, 0, 9000)
+		id, keep := p.id(), choose(p, 0, 0, 9000)
+		when := choose(p, "", "", "", "r", "r", "d") + p.when() + choose(p, "", "", "", "", " +600", " +40000", " "+strconv.FormatInt(p.m.now()+2, 10))
 		if jobs[id] {
 			continue
 		}
@@ -173,13 +173,13 @@ func (p *player) enqueue(n int, h *Hand) {
 		head, tail := h.record(when, int64(keep))
 		record := whole(head, tail, p.m.now())
 		args = append(args, id, head, tail, when)
-		letters += p.m.enqueue(id, when, record, int64(keep), replace)
+		letters += p.m.enqueue(id, when, record, int64(keep))
 		what += fmt.Sprintf(" %q %s", id, when)
 	}
-	if !strings.Contains(letters, "d") {
+	if strings.Trim(letters, "n") == "" {
 		letters = ""
 	}
-	p.calls(n, what, letters, func() (reply, error) { return h.trySend(replace, args) })
+	p.calls(n, what, letters, func() (reply, error) { return h.trySend(false, args) })
 }
 
 func (p *player) promote(h *Hand) {

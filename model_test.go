@@ -29,6 +29,8 @@ type modelJob struct {
 	attempts int
 	log      []string // attempt and kind
 	moved    string
+	expires  int64 // 0: never
+	revived  bool  // then it does not expire
 }
 
 type model struct {
@@ -89,15 +91,42 @@ func (m *model) sorted(where place) (ids []string) {
 }
 
 // enqueue stores one job and gives its letter.
-func (m *model) enqueue(id, when, record string, keep int64, replace bool) string {
-	if m.jobs[id] != nil && !replace {
-		return "d"
-	}
+func (m *model) enqueue(id, when, record string, keep int64) string {
+	when, till, _ := strings.Cut(when, " ")
+	replace, when := replacing(strings.TrimRight(when, "+0123456789")), strings.TrimLeft(when, "rd")
+	state := m.state(id)
 	j := &modelJob{record: record, keep: keep}
+	due := m.due(when)
+	if till != "" {
+		j.expires = m.now() + int64(atoi(strings.TrimPrefix(till, "+")))
+		if till[0] != '+' {
+			j.expires = int64(atoi(till))
+		}
+	}
+	switch {
+	case j.expires > 0 && due >= j.expires:
+		return "x"
+	case state != "none" && replace != replaceAny && (replace != replaceDead || state != "dead"):
+		return map[string]string{"scheduled": "s", "ready": "r", "running": "u", "dead": "d"}[state]
+	}
 	m.jobs[id] = j
-	m.place(id, j, m.due(when))
 	m.stats["enqueued"]++
+	switch {
+	case state == "ready" && due <= m.now() && len(m.ready)+len(m.handoff) > 0:
+		j.in = inReady // where the old one was
+		return "n"
+	case state == "ready" && due > m.now():
+		m.unready(id)
+	}
+	m.place(id, j, due)
 	return "n"
+}
+
+// unready removes an ID from ready, if it is near one of its ends.
+func (m *model) unready(id string) {
+	if at := slices.Index(m.ready, id); at >= 0 && at < 1000 {
+		m.ready = slices.Delete(slices.Clone(m.ready), at, at+1)
+	}
 }
 
 // state is what the scripts call the state of a job.
@@ -115,6 +144,9 @@ func (m *model) cancel(id string) string {
 		delete(m.jobs, id)
 		m.stats["cancelled"]++
 	}
+	if state == "ready" {
+		m.unready(id)
+	}
 	return state
 }
 
@@ -124,9 +156,15 @@ func (m *model) reschedule(id, when string) string {
 		return state
 	}
 	due := m.due(when)
+	if j.expires > 0 && !j.revived && due >= j.expires {
+		return "beyond"
+	}
 	j.move(due, "reschedule")
 	switch {
 	case due > m.now():
+		if state == "ready" {
+			m.unready(id)
+		}
 		j.in, j.score = inBucket, due
 	case j.in == inBucket:
 		m.place(id, j, due)
@@ -154,6 +192,7 @@ func (m *model) revive(id string) string {
 	if j == nil || j.in != inDead {
 		return "none"
 	}
+	j.revived = true
 	_, snoozes, _ := j.past()
 	j.moved = fmt.Sprint(m.now(), " revive ", j.attempts, " ", snoozes, " 1")
 	m.place(id, j, m.now())

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math"
+	"strconv"
 	"time"
 )
 
@@ -29,7 +30,7 @@ type jobOptions struct {
 	expireAt   int64 // Unix ms; 0: expireIn counts
 	expireIn   int64 // ms after the enqueueing; 0: never
 	retention  int64
-	replace    bool
+	replace    replacing
 	headers    map[string]string
 	scheduled  bool // the job is one of a schedule
 	errs       []error
@@ -101,7 +102,8 @@ func Timeout(d time.Duration) JobOption {
 }
 
 // ExpireAt drops the job if it has not been started by t, by Redis's clock: an ExpiredHook is told, no handler is.
-// A retry after that time is dropped too. Bounds as for ProcessAt.
+// A retry after that time is dropped too. A job that would have expired before it is due is refused with [ErrInvalid], by
+// Enqueue and by [Client.Reschedule]. A job that was revived does not expire. Bounds as for ProcessAt.
 func ExpireAt(t time.Time) JobOption {
 	return func(o *jobOptions) {
 		ms, err := instant("ExpireAt", t)
@@ -137,13 +139,29 @@ func Header(key, value string) JobOption {
 	}
 }
 
+// replacing says which job of the same ID gives way to a new one, as the script is told it.
+type replacing string
+
+const (
+	replaceNone replacing = ""
+	replaceAny  replacing = "r"
+	replaceDead replacing = "d"
+)
+
 // Replace makes an unfinished job with the same ID give way, whatever its state, in one step with the enqueueing. If that job is
 // running, its worker loses the lease: the handler's context ends with [ErrReplaced].
 //
 // A handler may replace its own job, with a context that is its own or made of it. Then its context
 // does not end, and it may go on; what it returns changes nothing for the new job, which may be
 // running by then.
-func Replace() JobOption { return func(o *jobOptions) { o.replace = true } }
+//
+// A job that is due at once and replaces one that was ready takes its place in the order.
+func Replace() JobOption { return func(o *jobOptions) { o.replace = replaceAny } }
+
+// ReplaceDead makes a dead job with the same ID give way, in one step with the enqueueing: its errors and attempts are
+// forgotten. A job in any other state is left alone, and the new one is refused with [ErrDuplicate]. Of Replace and
+// ReplaceDead the last one given counts.
+func ReplaceDead() JobOption { return func(o *jobOptions) { o.replace = replaceDead } }
 
 // due is when a job that was enqueued at now is due, as enqueue.lua has it.
 func (o *jobOptions) due(now int64) int64 {
@@ -151,6 +169,37 @@ func (o *jobOptions) due(now int64) int64 {
 		return max(o.dueAt, now)
 	}
 	return now + o.dueIn
+}
+
+// when is what enqueue.lua is told of the due time: what gives way, the time, and when the job expires if only the script can
+// know whether it would be due before.
+func (o *jobOptions) when() string {
+	when := string(o.replace) + instantOr(o.dueAt, o.dueIn)
+	if o.expireAt > 0 || o.expireIn > 0 && o.dueAt > 0 {
+		when += " " + instantOr(o.expireAt, o.expireIn)
+	}
+	return when
+}
+
+// instantOr is a time as the scripts read it: at in Unix ms, or in ms from now if at is 0.
+func instantOr(at, in int64) string {
+	if at > 0 {
+		return strconv.FormatInt(at, 10)
+	}
+	return "+" + strconv.FormatInt(in, 10)
+}
+
+// expires is when a job that was enqueued at now is dropped if it has not been started; 0: never.
+func (o *jobOptions) expires(now int64) int64 {
+	if o.expireIn > 0 {
+		return now + o.expireIn
+	}
+	return o.expireAt
+}
+
+// hopeless is the error of a job that would have expired before it is due.
+func hopeless(expires, due int64) error {
+	return fmt.Errorf("%w: expires at %v and would be due at %v: it could never run", ErrInvalid, msTime(expires).UTC(), msTime(due).UTC())
 }
 
 func (o *jobOptions) fail(err error) {
@@ -182,10 +231,10 @@ func (o *jobOptions) check() error {
 		o.fail(fmt.Errorf("headers of %d bytes, at most %d are allowed", size, maxHeaderLen))
 	}
 	switch {
-	case o.expireAt > 0 && o.dueAt > o.expireAt:
-		o.fail(errors.New("ExpireAt is before ProcessAt"))
-	case o.expireIn > 0 && o.dueIn > o.expireIn:
-		o.fail(errors.New("ExpireIn is before ProcessIn"))
+	case o.expireAt > 0 && o.dueAt >= o.expireAt:
+		o.fail(fmt.Errorf("ExpireAt(%v) must be after ProcessAt(%v)", msTime(o.expireAt).UTC(), msTime(o.dueAt).UTC()))
+	case o.expireIn > 0 && o.dueIn >= o.expireIn:
+		o.fail(fmt.Errorf("ExpireIn(%v) must be longer than ProcessIn(%v)", ofMS(o.expireIn), ofMS(o.dueIn)))
 	}
 	return invalid(o.errs)
 }
@@ -237,6 +286,9 @@ func instant(option string, t time.Time) (int64, error) {
 	}
 	return min(max(ms, 1), maxDueMS), nil
 }
+
+// ofMS is a duration of whole milliseconds.
+func ofMS(ms int64) time.Duration { return time.Duration(ms) * time.Millisecond }
 
 // ceilMS is d in milliseconds, rounded up.
 func ceilMS(d time.Duration) int64 {

@@ -22,17 +22,18 @@ func TestJobOptionsChangeWhatTheySay(t *testing.T) {
 		opt  JobOption
 		want func(o *jobOptions)
 	}{
-		"ProcessAt": {ProcessAt(at), func(o *jobOptions) { o.dueAt = 4_000_000_000_000 }},
-		"ProcessIn": {ProcessIn(time.Second), func(o *jobOptions) { o.dueIn = 1000 }},
-		"Retry":     {Retry(7), func(o *jobOptions) { o.retry = 7 }},
-		"Retry(0)":  {Retry(0), func(o *jobOptions) { o.retry = 0 }},
-		"Backoff":   {Backoff(time.Second, time.Minute), func(o *jobOptions) { o.backoffMin, o.backoffMax = 1000, 60_000 }},
-		"Timeout":   {Timeout(1500 * time.Microsecond), func(o *jobOptions) { o.timeout = 2 }},
-		"ExpireAt":  {ExpireAt(at), func(o *jobOptions) { o.expireAt = 4_000_000_000_000 }},
-		"ExpireIn":  {ExpireIn(time.Second), func(o *jobOptions) { o.expireIn = 1000 }},
-		"Retention": {Retention(time.Second), func(o *jobOptions) { o.retention = 1000 }},
-		"Header":    {Header("k", "v"), func(o *jobOptions) { o.headers = map[string]string{"k": "v"} }},
-		"Replace":   {Replace(), func(o *jobOptions) { o.replace = true }},
+		"ProcessAt":   {ProcessAt(at), func(o *jobOptions) { o.dueAt = 4_000_000_000_000 }},
+		"ProcessIn":   {ProcessIn(time.Second), func(o *jobOptions) { o.dueIn = 1000 }},
+		"Retry":       {Retry(7), func(o *jobOptions) { o.retry = 7 }},
+		"Retry(0)":    {Retry(0), func(o *jobOptions) { o.retry = 0 }},
+		"Backoff":     {Backoff(time.Second, time.Minute), func(o *jobOptions) { o.backoffMin, o.backoffMax = 1000, 60_000 }},
+		"Timeout":     {Timeout(1500 * time.Microsecond), func(o *jobOptions) { o.timeout = 2 }},
+		"ExpireAt":    {ExpireAt(at), func(o *jobOptions) { o.expireAt = 4_000_000_000_000 }},
+		"ExpireIn":    {ExpireIn(time.Second), func(o *jobOptions) { o.expireIn = 1000 }},
+		"Retention":   {Retention(time.Second), func(o *jobOptions) { o.retention = 1000 }},
+		"Header":      {Header("k", "v"), func(o *jobOptions) { o.headers = map[string]string{"k": "v"} }},
+		"Replace":     {Replace(), func(o *jobOptions) { o.replace = replaceAny }},
+		"ReplaceDead": {ReplaceDead(), func(o *jobOptions) { o.replace = replaceDead }},
 	} {
 		want := defaultJob
 		c.want(&want)
@@ -157,9 +158,9 @@ func TestJobOptionsComplainTogether(t *testing.T) {
 		require.ErrorContains(t, err, part)
 	}
 	_, err = newJobOptions([]JobOption{ProcessIn(time.Hour), ExpireIn(time.Minute)})
-	require.ErrorContains(t, err, "ExpireIn is before ProcessIn")
+	require.ErrorContains(t, err, "ExpireIn(1m0s) must be longer than ProcessIn(1h0m0s)")
 	_, err = newJobOptions([]JobOption{ProcessAt(time.UnixMilli(5e12)), ExpireAt(time.UnixMilli(4e12))})
-	require.ErrorContains(t, err, "ExpireAt is before ProcessAt")
+	require.ErrorContains(t, err, " must be after ProcessAt(")
 }
 
 // The documented defaults. docs_test.go holds the documents to the same literals.

@@ -2,6 +2,7 @@ package delayq
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -197,5 +198,65 @@ func TestPruneTellsOfALostPool(t *testing.T) {
 		r, err = h.tryPrune(9, time.Hour, 500)
 		require.NoError(t, err)
 		require.EqualValues(t, 3, r.number(4))
+	})
+}
+
+// Entries of ready that count for nothing are removed when there are far more of them than jobs: from both ends, in bounded steps, and
+// the jobs keep their order.
+func TestPruneTrimsReady(t *testing.T) {
+	eachHand(t, func(t *testing.T, h *Hand) {
+		trim := func() int64 {
+			t.Helper()
+			r, err := h.tryPrune(10, time.Hour, 100)
+			require.NoError(t, err)
+			return r.number(6)
+		}
+		h.put("+0", "running", "dead")
+		held := h.Take(2, time.Hour)
+		require.Equal(t, "o", h.Bury(held[1]))
+		h.put("+3600000", "later")
+		h.put("+0", "a", "b")
+		var gone []string
+		for i := range 250 {
+			gone = append(gone, fmt.Sprint("gone", i))
+		}
+		// 4 places of jobs that are elsewhere, and twice a, behind the true ones; and then too many at both ends.
+		h.push(h.keys.ready, "running", "dead", "later", "a", "")
+		require.Zero(t, trim(), "that is not many")
+		all := append(slices.Clone(gone), h.list(h.keys.ready)...)
+		for range 4 {
+			all = append(all, gone...)
+		}
+		require.NoError(t, h.rdb.Del(t.Context(), h.keys.ready).Err())
+		h.push(h.keys.ready, all...)
+		for left := len(all); left > 1004; {
+			require.EqualValues(t, min(200, left), trim())
+			left -= 200
+			require.Len(t, h.list(h.keys.ready), left)
+		}
+		require.Zero(t, trim())
+		require.Equal(t, []string{"a", "b"}, idsOf(h.Take(1000, time.Hour)))
+	})
+}
+
+// The entries of live jobs at the ends are put back as they were.
+func TestPruneTrimsAroundTheJobs(t *testing.T) {
+	eachHand(t, func(t *testing.T, h *Hand) {
+		h.put("+0", "a", "b", "c", "d")
+		list := []string{"gone", "a", "", "b", "a", "gone"}
+		for range 1200 {
+			list = append(list, "gone")
+		}
+		list = append(list, "gone", "c", "gone", "d", "c", "gone")
+		require.NoError(t, h.rdb.Del(t.Context(), h.keys.ready).Err())
+		h.push(h.keys.ready, list...)
+		for range 3 {
+			_, err := h.tryPrune(10, time.Hour, 100)
+			require.NoError(t, err)
+		}
+		left := h.list(h.keys.ready)
+		require.Equal(t, []string{"a", "b"}, left[:2])
+		require.Equal(t, []string{"c", "d"}, left[len(left)-2:])
+		require.Equal(t, []string{"a", "b", "c", "d"}, idsOf(h.Take(1000, time.Hour)))
 	})
 }

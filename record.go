@@ -33,6 +33,7 @@ const (
 	stampLen      = 14 // 0xad and 13 digits
 	flagLimited   = 1  // the job's retries are limited: take.lua looks at it
 	flagSchedule  = 2  // the job is one of a schedule: its ID tells of which and for which slot
+	flagExpires   = 4  // the job has an expiry: reschedule.lua looks at it
 )
 
 // ofSchedule tells whether a record is that of a schedule's job.
@@ -69,6 +70,9 @@ func encodeRecord(nonce [nonceLen]byte, o *jobOptions, payload []byte) (head, ta
 	}
 	if o.scheduled {
 		flags |= flagSchedule
+	}
+	if o.expireAt > 0 || o.expireIn > 0 {
+		flags |= flagExpires
 	}
 	buf.WriteByte(flags)
 
@@ -241,12 +245,7 @@ func decodeHeaders(dec *msgpack.Decoder) (map[string]string, error) {
 }
 
 // expires is the time from which the job is dropped instead of started, 0 for never.
-func (r *record) expires() int64 {
-	if r.opts.expireIn > 0 {
-		return r.enqueuedAt + r.opts.expireIn
-	}
-	return r.opts.expireAt
-}
+func (r *record) expires() int64 { return r.opts.expires(r.enqueuedAt) }
 
 // moved is what the hash of that name holds of a job: its present due time, why it is that, and its tally.
 type moved struct {

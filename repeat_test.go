@@ -173,7 +173,7 @@ func TestEnqueueWithALostReply(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			eachLossy(t, func(t *testing.T, l *lossy) {
 				script := enqueueScript
-				if o, _ := newJobOptions(opts); o.replace {
+				if o, _ := newJobOptions(opts); o.replace != replaceNone {
 					script = replaceScript
 					l.hand.put("+0", "x")
 				}

@@ -17,7 +17,7 @@ import (
 	"github.com/vmihailenco/msgpack/v5"
 )
 
-// A ScheduleOption configures a schedule. Every JobOption is one too, for the jobs of the schedule; only ProcessAt and Replace make no sense
+// A ScheduleOption configures a schedule. Every JobOption is one too, for the jobs of the schedule; only ProcessAt, Replace and ReplaceDead make no sense
 // there and are errors. ProcessIn counts from the slot.
 type ScheduleOption interface{ applySchedule(*definition) }
 
@@ -308,8 +308,8 @@ func (d *definition) check(maxPayload int) error {
 	if d.job.dueAt > 0 {
 		d.job.fail(errors.New("ProcessAt: the jobs of a schedule are due at their slots; StartAt sets the first"))
 	}
-	if d.job.replace {
-		d.job.fail(errors.New("Replace: the ID of each job of a schedule is a new one"))
+	if d.job.replace != replaceNone {
+		d.job.fail(errors.New("Replace and ReplaceDead: the ID of each job of a schedule is a new one"))
 	}
 	if d.last > 0 && d.first > d.last {
 		d.job.fail(errors.New("EndAt is before StartAt"))
@@ -497,6 +497,7 @@ func (c *Client) Unschedule(ctx context.Context, topic, name string) error {
 		_, err = c.one(ctx, unscheduleScript, located{topic: topic, schedule: name}, func(k *keys, receipt string) []any {
 			return names(
 				k.schedules, k.slots, k.waiting, k.fired, k.runs, receipt, k.pool, k.bucket, k.leases, k.dead, k.attempts, k.errors, k.moved, k.stats,
+				k.ready,
 			)
 		})
 	}

@@ -335,7 +335,7 @@ func TestScheduleJitterBelowExpiry(t *testing.T) {
 		for _, opts := range [][]delayq.ScheduleOption{
 			{delayq.ExpireIn(time.Hour), delayq.ProcessIn(45 * time.Minute), delayq.Jitter(15*time.Minute - time.Millisecond)},
 			{delayq.ExpireAt(time.Now().Add(time.Hour)), delayq.Jitter(2 * time.Hour)},
-			{delayq.ExpireIn(time.Hour), delayq.ProcessIn(time.Hour)},
+			{delayq.ExpireIn(time.Hour), delayq.ProcessIn(time.Hour - time.Millisecond)},
 		} {
 			require.NoError(t, f.client.Schedule(t.Context(), "t", "n", delayq.Every(time.Hour), nil, opts...))
 		}

@@ -36,6 +36,12 @@ var (
 	//go:embed lua/prelude/sizes.lua
 	sizesPart string
 
+	//go:embed lua/prelude/terms.lua
+	termsPart string
+
+	//go:embed lua/prelude/unready.lua
+	unreadyPart string
+
 	//go:embed lua/prelude/measure.lua
 	measurePart string
 
@@ -64,11 +70,11 @@ var (
 var (
 	//go:embed lua/enqueue.lua
 	enqueueLua    string
-	enqueueScript = newScript("enqueue", enqueueLua, nowPart, receiptPart, statsPart, sizesPart, controlPart)
+	enqueueScript = newScript("enqueue", enqueueLua, nowPart, receiptPart, statsPart, sizesPart, termsPart, controlPart)
 
 	//go:embed lua/replace.lua
 	replaceLua    string
-	replaceScript = newScript("replace", replaceLua+enqueueLua, nowPart, receiptPart, statsPart, sizesPart, leasePart, controlPart)
+	replaceScript = newScript("replace", replaceLua+enqueueLua, nowPart, receiptPart, statsPart, sizesPart, termsPart, leasePart, unreadyPart, controlPart)
 
 	//go:embed lua/promote.lua
 	promoteLua    string
@@ -108,11 +114,11 @@ var (
 
 	//go:embed lua/cancel.lua
 	cancelLua    string
-	cancelScript = newScript("cancel", cancelLua, nowPart, receiptPart, statsPart, leasePart, controlPart, runsPart, withdrawPart)
+	cancelScript = newScript("cancel", cancelLua, nowPart, receiptPart, statsPart, leasePart, controlPart, runsPart, unreadyPart, withdrawPart)
 
 	//go:embed lua/reschedule.lua
 	rescheduleLua    string
-	rescheduleScript = newScript("reschedule", rescheduleLua, nowPart, receiptPart, controlPart)
+	rescheduleScript = newScript("reschedule", rescheduleLua, nowPart, receiptPart, unreadyPart, controlPart)
 
 	//go:embed lua/revive.lua
 	reviveLua    string
@@ -156,7 +162,7 @@ var (
 
 	//go:embed lua/unschedule.lua
 	unscheduleLua    string
-	unscheduleScript = newScript("unschedule", unscheduleLua, nowPart, receiptPart, statsPart, leasePart, controlPart, schedulePart, runsPart, withdrawPart)
+	unscheduleScript = newScript("unschedule", unscheduleLua, nowPart, receiptPart, statsPart, leasePart, controlPart, schedulePart, runsPart, unreadyPart, withdrawPart)
 
 	//go:embed lua/suspend.lua
 	suspendLua    string
@@ -172,7 +178,7 @@ var (
 
 	//go:embed lua/fire.lua
 	fireLua    string
-	fireScript = newScript("fire", fireLua, nowPart, statsPart, sizesPart, leasePart, controlPart, schedulePart, runsPart, withdrawPart)
+	fireScript = newScript("fire", fireLua, nowPart, statsPart, sizesPart, leasePart, controlPart, schedulePart, runsPart, unreadyPart, withdrawPart)
 
 	//go:embed lua/describe.lua
 	describeLua    string

@@ -307,6 +307,8 @@ func (t *topicServer) outcome(r row) {
 		t.remark(quiet, "return", r)
 	case OutcomeSnoozed:
 		t.remark(quiet, "snooze", r, "delay", r.delay)
+	case OutcomeExpired:
+		t.remark(slog.LevelInfo, "expire", r)
 	}
 	h := &t.server.o.hooks
 	if len(h.outcome[outcome]) == 0 {

@@ -1,11 +1,14 @@
 package delayq
 
 import (
+	"fmt"
 	"strconv"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/delayq/delayq/internal/redistest"
 )
 
 // largest is what the topic has noted of its largest record, "" for nothing, beside the largest that there is.
@@ -107,5 +110,75 @@ func TestSizesOfAWrongTypeLoseNoJob(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, job.Nonce(), h.info("a").Nonce())
 		require.Equal(t, "o", h.Ack(h.TakeOne("a")))
+	})
+}
+
+// Looking for duplicates reads no payloads but where all of them together are small, or as long as those of the call.
+func TestDuplicatesAreNotRead(t *testing.T) {
+	t.Parallel()
+	rs := redistest.Start(t, redistest.NoRoles...)
+	rdb := rs.Client(t)
+	for _, s := range allScripts {
+		require.NoError(t, rdb.ScriptLoad(t.Context(), fmt.Sprint(s.text)).Err())
+	}
+	client := NewClient(rdb)
+	enqueue := func(jobs, payload int, opts ...JobOption) {
+		list := make([]NewJob, jobs)
+		for i := range list {
+			list[i] = NewJob{Topic: "topic", ID: fmt.Sprint(i), Payload: make([]byte, payload), Options: opts}
+		}
+		_, _ = client.EnqueueBatch(t.Context(), list) // most are duplicates
+	}
+	reads := func(enqueue func()) (hmget, hget int) {
+		seen := watchCommands(t, rdb, rs.Addr())
+		enqueue()
+		for _, command := range seen() {
+			switch command.name {
+			case "hmget":
+				hmget++
+			case "hget":
+				hget++
+			}
+		}
+		return hmget, hget
+	}
+	type calls struct{ hmget, hget int }
+	as := func(hmget, hget int) calls { return calls{hmget, hget} }
+	enqueue(8, 100)
+	require.Equal(t, calls{1, 1}, as(reads(func() { enqueue(8, 0) })), "small ones in one go")
+	require.Equal(t, calls{0, 0}, as(reads(func() { enqueue(3, 0) })), "few")
+	enqueue(8, 200_000, Replace())
+	for _, opts := range [][]JobOption{nil, {Replace()}} {
+		require.Equal(t, calls{0, 1}, as(reads(func() { enqueue(8, 0, opts...) })), "only their number")
+		require.Equal(t, calls{0, 0}, as(reads(func() { enqueue(1, 9, opts...) })))
+		enqueue(8, 200_000, Replace())
+		hmget, hget := reads(func() { enqueue(8, 200_000) })
+		require.Equal(t, 0, hmget)
+		require.GreaterOrEqual(t, hget, 8, "as long as what was sent")
+	}
+}
+
+// A call whose receipt is lost finds its own records, however it looks for them.
+func TestEnqueueFindsItsOwnRecords(t *testing.T) {
+	eachHand(t, func(t *testing.T, h *Hand) {
+		for _, jobs := range []int{1, 3, 4, 9} {
+			for _, payload := range []int{0, 300_000} {
+				for _, replace := range []bool{false, true} {
+					var args []any
+					for i := range jobs {
+						head, tail, err := encodeRecord([nonceLen]byte{byte(i), byte(jobs)}, &defaultJob, make([]byte, payload))
+						require.NoError(t, err)
+						args = append(args, fmt.Sprint(jobs, replace, payload, i), head, tail, "+0")
+					}
+					_, err := h.trySend(replace, args)
+					require.NoError(t, err)
+					before := Dump(t, h.rdb, h.prefix())
+					r, err := NewHand(t, h.rdb, h.prefix(), "topic").trySend(replace, args)
+					require.NoError(t, err)
+					require.Empty(t, r.text(2), "all are stored")
+					require.Equal(t, before, Dump(t, h.rdb, h.prefix()))
+				}
+			}
+		}
 	})
 }

@@ -10,6 +10,7 @@
 -- KEYS[8]   stats     hash, counter to number
 -- KEYS[9]   receipt   string, the last call of the lane and its reply
 -- KEYS[10]  runs      hash, schedule to the history of its runs
+-- KEYS[11]  ready     list of job ids, next one at the head
 -- ARGV[1]   number    number of this call in its lane
 -- ARGV[2]   id        the job
 -- ARGV[3]   channel   the control channel
@@ -17,7 +18,7 @@
 --
 -- Returns {'ok', now, state}: scheduled, ready, running, dead, or none when there is no such job. Cost: O(log N).
 local pool, bucket, leases, dead, attempts = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local errors, moved, stats, receipt, runs = KEYS[6], KEYS[7], KEYS[8], KEYS[9], KEYS[10]
+local errors, moved, stats, receipt, runs, ready = KEYS[6], KEYS[7], KEYS[8], KEYS[9], KEYS[10], KEYS[11]
 local number, id, channel, topic = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 
 local told = replay(receipt, number)
@@ -26,7 +27,7 @@ if told then
 end
 
 local noted = scheduled(pool, runs, id)
-local state = withdraw(id, noted, pool, bucket, leases, dead, attempts, errors, moved, runs, channel, topic)
+local state = withdraw(id, noted, pool, bucket, ready, leases, dead, attempts, errors, moved, runs, channel, topic)
 count(stats, 'cancelled', state == 'none' and 0 or 1)
 remember(receipt, number, state)
 return {'ok', now, state}

@@ -6,26 +6,31 @@
 -- KEYS[4]   stats    hash, counter to number
 -- KEYS[5]   sizes    hash, the size of the largest record
 -- KEYS[6]   receipt  string, the last call of the lane and its reply
+-- KEYS[7]   leases   zset, job id scored by the end of its lease
+-- KEYS[8]   dead     zset, job id scored by the time of burial
 -- ARGV[1]   number   number of this call in its lane
 -- ARGV[2]   tick     ms, how far ahead the timers look by themselves
 -- ARGV[3]   channel  the control channel
 -- ARGV[4]   topic    the topic's name, for the control channel
--- ARGV[5..] jobs     for each job: id, head and tail of the record, due (Unix ms, or + and a delay in ms)
+-- ARGV[5..] jobs     for each job: id, head and tail of the record, and when it is due (Unix ms, or + and a delay in ms), for some with
+--                    more around it: see prelude/terms.lua
 --
 -- The record is head, the time of enqueueing as a msgpack string of 13 digits, tail.
 -- No id may stand twice in one call. At most 1,000 jobs a call (unpack has a stack limit).
 --
--- Returns {'ok', now, letters}: one letter a job, n for stored, d for a duplicate that was left alone; no letters: all stored. A call sent
--- again gets the time of the first one.
+-- Returns {'ok', now, letters, since}: one letter a job, n for stored, x for left out because it expires before it is due, or the state
+-- of the job that has its id and was left alone: s for scheduled, r for ready, u for running, d for dead. No letters: all stored. since
+-- has the time of burial of each dead one, with a space before it. A call sent again gets the time of the first one.
 -- Cost: O(jobs × log N).
 local pool, bucket, ready, stats, sizes, receipt = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
+local leases, dead = KEYS[7], KEYS[8]
 local number, tick, channel, topic = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 local jobs, first, width = ARGV, 5, 4
 
 local told = replay(receipt, number)
 if told then
-  local stored_at, told_letters = string.match(told, '^(%d+) (%a*)$')
-  return {'ok', tonumber(stored_at) or now, told_letters or ''}
+  local stored_at, told_letters, told_since = string.match(told, '^(%d+) (%a*)(.*)$')
+  return {'ok', tonumber(stored_at) or now, told_letters or '', told_since or ''}
 end
 
 local ids, total = {}, 0
@@ -33,48 +38,63 @@ for at = first, #jobs, width do
   total = total + 1
   ids[total] = jobs[at]
 end
-local live = redis.call('HMGET', pool, unpack(ids))
+local live, placed = replaced.live, replaced.placed
+live = live or namesakes(pool, sizes, ids, jobs, first, width)
 
 local records, stored, largest = {}, 0, 0 -- id, record, id, record …
 local later, delayed = {}, 0 -- due, id, due, id …
-local soon, refused = {}, {}
+local soon, letters, taken, twins = {}, nil, {}, {}
 local earliest
 local enqueued = '\173' .. string.format('%013.0f', now)
-local when, due, score -- most jobs of a call are due at the same time
+local when, due, hopeless, score -- most jobs of a call are due at the same time
 local at = first
 for i = 1, total do
   local id, head, present = ids[i], jobs[at + 1], live[i]
-  if not present then
-    if jobs[at + 3] ~= when then
-      when = jobs[at + 3]
-      if string.byte(when) == 43 then
-        due = now + when -- Lua reads "+5" as 5
-      else
-        due = math.max(tonumber(when), now)
-      end
-      score = string.format('%.0f', due)
-    end
-    if due > now then
-      later[delayed + 1] = score
-      later[delayed + 2] = id
-      delayed = delayed + 2
-      if not earliest or due < earliest then
-        earliest = due
-      end
-    else
-      soon[#soon + 1] = id
-    end
-    local record = head .. enqueued .. jobs[at + 2]
-    records[stored + 1] = id
-    records[stored + 2] = record
-    stored = stored + 2
-    if #record > largest then
-      largest = #record
-    end
-  elseif string.sub(present, 1, 8) ~= string.sub(head, 1, 8) then -- else it is the record of this very call
-    refused[i] = true
+  if jobs[at + 3] ~= when then
+    when = jobs[at + 3]
+    due, hopeless = terms(when)
+    score = string.format('%.0f', due)
   end
-  at = at + width
+  if present and string.sub(present, 1, 8) == string.sub(head, 1, 8) then
+    at = at + width -- it is the record of this very call
+  else
+    if hopeless then
+      letters = letters or {}
+      letters[i] = 'x'
+    elseif present then
+      taken[#taken + 1], twins[#twins + 1] = id, i
+    else
+      if due > now then
+        later[delayed + 1] = score
+        later[delayed + 2] = id
+        delayed = delayed + 2
+        if not earliest or due < earliest then
+          earliest = due
+        end
+      elseif not placed or not placed[id] then
+        soon[#soon + 1] = id
+      end
+      local record = head .. enqueued .. jobs[at + 2]
+      records[stored + 1] = id
+      records[stored + 2] = record
+      stored = stored + 2
+      if #record > largest then
+        largest = #record
+      end
+    end
+    at = at + width
+  end
+end
+
+local since = ''
+if #taken > 0 then
+  local buried, leased = redis.call('ZMSCORE', dead, unpack(taken)), redis.call('ZMSCORE', leases, unpack(taken))
+  local waiting = redis.call('ZMSCORE', bucket, unpack(taken))
+  letters = letters or {}
+  for n, i in ipairs(twins) do
+    letters[i] = buried[n] and 'd' or leased[n] and 'u' or waiting[n] and 's' or 'r'
+    since = since .. (buried[n] and string.format(' %.0f', tonumber(buried[n])) or '')
+  end
 end
 
 sized(sizes, largest)
@@ -95,12 +115,12 @@ if stored > 0 then
   redis.call('HSET', pool, unpack(records))
 end
 
-local letters = ''
-if next(refused) then
+if letters then
   for i = 1, total do
-    letters = letters .. (refused[i] and 'd' or 'n')
+    letters[i] = letters[i] or 'n'
   end
 end
+letters = letters and table.concat(letters) or ''
 count(stats, 'enqueued', stored / 2)
-remember(receipt, number, string.format('%.0f ', now) .. letters)
-return {'ok', now, letters}
+remember(receipt, number, string.format('%.0f ', now) .. letters .. since)
+return {'ok', now, letters, since}

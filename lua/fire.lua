@@ -100,7 +100,7 @@ for i, start in ipairs(starts) do
     if busy and overlap == 'cancel' then
       busy = false
       if flagged(pool, state.job) then
-        withdraw(state.job, true, pool, bucket, leases, dead, attempts, errors, moved, runs, channel, topic)
+        withdraw(state.job, true, pool, bucket, ready, leases, dead, attempts, errors, moved, runs, channel, topic)
         cancels = cancels + 1
       end
     end

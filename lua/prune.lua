@@ -19,11 +19,12 @@
 -- ARGV[3]  age       ms, how long a dead job is kept
 -- ARGV[4]  limit     most jobs of each kind to remove, at most 1000 (unpack has a stack limit)
 --
+-- When ready is far longer than the jobs in it, the left-overs among its first and its last ids are removed.
 -- What needs a key of a wrong type is left out. Here such a key, also one that only serves bookkeeping, comes to light.
--- Returns {'ok', now, dead, done, missing, wrong}: how many of each kind this call has removed, and limit of one kind means ask again;
--- missing is how many records there are more than places, or places in bucket and dead more than records, in good health 0; wrong
--- lists the keys of a wrong type. A call that is sent again removes nothing and answers the same numbers of removed jobs, so that
--- none goes unreported. Cost: O(limit × log N).
+-- Returns {'ok', now, dead, done, missing, wrong, trimmed}: how many of each kind this call has removed, and how many left-overs of
+-- ready; limit of one kind means ask again. missing is how many records there are more than places, or places in bucket and dead more
+-- than records, in good health 0; wrong lists the keys of a wrong type. A call that is sent again removes no job and answers the same
+-- numbers of removed jobs, so that none goes unreported. Cost: O(limit × log N).
 local pool, dead, attempts, errors, moved = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local done, results, stats = KEYS[6], KEYS[7], KEYS[8]
 local bucket, leases, ready, handoff = KEYS[9], KEYS[10], KEYS[11], KEYS[12]
@@ -77,16 +78,50 @@ if counters >= 0 then
   end
 end
 
-local missing = 0
+-- trim removes from one end of ready what take would drop, and of an id that stands there twice the later entry.
+local function trim(ids)
+  local delayed_at, leased_to = redis.call('ZMSCORE', bucket, unpack(ids)), redis.call('ZMSCORE', leases, unpack(ids))
+  local buried_at, seen, left = redis.call('ZMSCORE', dead, unpack(ids)), {}, {}
+  for i, id in ipairs(ids) do
+    local gone = seen[id] or delayed_at[i] or leased_to[i] or buried_at[i]
+    if not gone and redis.call('HEXISTS', pool, id) == 1 then
+      seen[id], left[#left + 1] = true, id
+    end
+  end
+  return left
+end
+
+local missing, trimmed = 0, 0
 if math.min(records, buried, delayed, leased, waits, handed) >= 0 then
-  local places = delayed + redis.call('ZCOUNT', leases, '-inf', 9999999999999) + buried + waits + handed
+  local taken = redis.call('ZCOUNT', leases, '-inf', 9999999999999)
+  local places = delayed + taken + buried + waits + handed
   missing = math.max(0, records - places, delayed + buried - records) -- of those that were pruned both are counted
+  if waits > 2 * (records - delayed - taken - buried) + 1000 then
+    local first = redis.call('LRANGE', ready, 0, limit - 1)
+    local left = trim(first)
+    if #left < #first then
+      redis.call('LTRIM', ready, #first, -1)
+      for i = #left, 1, -1 do
+        redis.call('LPUSH', ready, left[i])
+      end
+    end
+    local last = redis.call('LRANGE', ready, -limit, -1)
+    trimmed = #first - #left + #last
+    left = #last > 0 and trim(last) or last
+    if #left < #last then
+      redis.call('LTRIM', ready, 0, -#last - 1)
+      if #left > 0 then
+        redis.call('RPUSH', ready, unpack(left))
+      end
+    end
+    trimmed = trimmed - #left
+  end
 end
 if told then
   local gone, ended = string.match(told, '^(%d+) (%d+)$')
-  return {'ok', now, tonumber(gone or 0), tonumber(ended or 0), missing, wrong}
+  return {'ok', now, tonumber(gone or 0), tonumber(ended or 0), missing, wrong, trimmed}
 end
 if #old + #over > 0 then
   remember(receipt, number, #old .. ' ' .. #over)
 end
-return {'ok', now, #old, #over, missing, wrong}
+return {'ok', now, #old, #over, missing, wrong, trimmed}

@@ -13,11 +13,16 @@
 -- ARGV[4]  tick     ms, how far ahead the timers look by themselves
 -- ARGV[5]  channel  the control channel
 -- ARGV[6]  topic    the topic's name, for the control channel
+-- ARGV[7]  nonce    of the record that expires is of; empty: the caller does not know whether the job expires
+-- ARGV[8]  expires  Unix ms, when the job expires
 --
--- Returns {'ok', now, state}: the state before: scheduled or ready (moved), running, dead or none (left alone).
+-- Returns {'ok', now, state}: the state before: scheduled or ready (moved), running, dead or none (left alone), beyond (left alone: it
+-- expires before that), or expiring with what the record has in front of the payload: nothing was done, because the job
+-- can expire and the caller has brought another nonce. It is to call again with what it reads there.
 -- Cost: O(log N).
 local pool, bucket, ready, leases, dead, moved, receipt = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7]
 local number, id, due, tick, channel, topic = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4]), ARGV[5], ARGV[6]
+local nonce, expires = ARGV[7], tonumber(ARGV[8])
 
 local told = replay(receipt, number)
 if told then
@@ -25,7 +30,8 @@ if told then
 end
 
 local state = 'ready'
-if redis.call('HEXISTS', pool, id) == 0 then
+local record = redis.call('HGET', pool, id)
+if not record then
   state = 'none'
 elseif redis.call('ZSCORE', leases, id) then
   state = 'running'
@@ -43,17 +49,29 @@ if state == 'scheduled' or state == 'ready' then
   end
   local before = redis.call('HGET', moved, id)
   local tally = string.match(before or '', '%d+ %d+ [01]$') or '0 0 0'
-  redis.call('HSET', moved, id, due .. ' reschedule ' .. tally)
-  if due > now then
-    local head = redis.call('ZRANGE', bucket, 0, 0, 'WITHSCORES')
-    redis.call('ZADD', bucket, due, id)
-    if due - now <= tick and (not head[2] or tonumber(head[2]) > due) then
-      nudge(channel, 'wake', topic, 0, '')
+  -- A job that was revived does not expire.
+  if string.sub(tally, -1) == '0' and (string.byte(record, 10) or 0) % 8 >= 4 then
+    if string.sub(record, 1, 8) ~= nonce then
+      return {'ok', now, 'expiring', string.sub(record, 1, 49152)}
     end
-  elseif state == 'scheduled' then
-    redis.call('RPUSH', ready, id)
-    redis.call('ZREM', bucket, id)
+    state = due >= expires and 'beyond' or state
   end
+  if state ~= 'beyond' then
+    redis.call('HSET', moved, id, due .. ' reschedule ' .. tally)
+  end
+end
+if (state == 'scheduled' or state == 'ready') and due > now then
+  local head = redis.call('ZRANGE', bucket, 0, 0, 'WITHSCORES')
+  redis.call('ZADD', bucket, due, id)
+  if due - now <= tick and (not head[2] or tonumber(head[2]) > due) then
+    nudge(channel, 'wake', topic, 0, '')
+  end
+  if state == 'ready' then
+    unready(ready, id)
+  end
+elseif state == 'scheduled' then
+  redis.call('RPUSH', ready, id)
+  redis.call('ZREM', bucket, id)
 end
 remember(receipt, number, state)
 return {'ok', now, state}

@@ -14,6 +14,7 @@
 -- KEYS[12]  errors     hash, job id to its last errors
 -- KEYS[13]  moved      hash, job id to its present due time, if that is not the record's
 -- KEYS[14]  stats      hash, counter to number
+-- KEYS[15]  ready      list of job ids, next one at the head
 -- ARGV[1]   number  number of this call in its lane
 -- ARGV[2]   name    the schedule
 --
@@ -21,7 +22,7 @@
 -- Returns {'ok', now, state}: gone, or none when there is no such schedule. Cost: O(log N).
 local schedules, slots, waiting, fired, runs, receipt = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local pool, bucket, leases, dead, attempts = KEYS[7], KEYS[8], KEYS[9], KEYS[10], KEYS[11]
-local errors, moved, stats = KEYS[12], KEYS[13], KEYS[14]
+local errors, moved, stats, ready = KEYS[12], KEYS[13], KEYS[14], KEYS[15]
 local number, name = ARGV[1], ARGV[2]
 
 local told = replay(receipt, number)
@@ -34,7 +35,7 @@ if redis.call('HEXISTS', schedules, name) == 1 then
   state = 'gone'
   local last = state_of(redis.call('HGET', fired, name))
   if last and going(pool, dead, last) and not redis.call('ZSCORE', leases, last.job) and flagged(pool, last.job) then
-    withdraw(last.job, false, pool, bucket, leases, dead, attempts, errors, moved)
+    withdraw(last.job, false, pool, bucket, ready, leases, dead, attempts, errors, moved)
     count(stats, 'cancelled', 1)
   end
   redis.call('ZREM', slots, name)

@@ -31,7 +31,7 @@ local function flagged(pool, id)
     return redis.call('HEXISTS', pool, id) == 1
   end
   local record = redis.call('HGET', pool, id)
-  return record and string.byte(record, 10) >= 2
+  return record and string.byte(record, 10) % 4 >= 2
 end
 
 -- scheduled tells whether a job is one of a schedule that has a history: its id looks like it, and its record says so.

@@ -1,7 +1,7 @@
--- withdraw takes a job out of whatever state it is in, and tells the worker that runs it. Its id may stay behind in ready: take drops an
+-- withdraw takes a job out of whatever state it is in, and tells the worker that runs it. Deep in ready its id stays behind: take drops an
 -- id without a record. noted: it is a job of a schedule, whose history is to tell of it. Returns the state the job was in, or none when
 -- there is no such job.
-local function withdraw(id, noted, pool, bucket, leases, dead, attempts, errors, moved, runs, channel, topic)
+local function withdraw(id, noted, pool, bucket, ready, leases, dead, attempts, errors, moved, runs, channel, topic)
   if redis.call('HDEL', pool, id) == 0 then
     return 'none'
   end
@@ -16,6 +16,9 @@ local function withdraw(id, noted, pool, bucket, leases, dead, attempts, errors,
     state = 'running'
     release(leases, {id})
     nudge(channel, 'cancel', topic, fence, id)
+  end
+  if state == 'ready' then
+    unready(ready, id)
   end
   local tried = noted and redis.pcall('HGET', attempts, id)
   redis.pcall('HDEL', attempts, id)
