@@ -112,7 +112,7 @@ func TestLayoutOfTheFirstRelease(t *testing.T) {
 			p.HSet(ctx, root+"attempts", "backing off", 2, "dead", 7)
 			p.HSet(ctx, root+"errors", "dead", `66:{"attempt":7,"at":1750000000000,"kind":"error","message":"broken"}`)
 			p.HSet(ctx, root+"moved", "backing off", fmt.Sprintf("%.0f retry 0 0 0", later), "later", fmt.Sprintf("%.0f reschedule 0 0 0", later))
-			p.HSet(ctx, root+"meta", "paused", "1750000000000", "by", "me", "reason", "upgrade")
+			p.HSet(ctx, root+"meta", "paused", "1750000000000", "pauses", "1750000000000 0 2 7 meupgrade")
 			p.HSet(ctx, root+"stats", "enqueued", 9)
 			return nil
 		})
@@ -135,7 +135,7 @@ func TestLayoutOfTheFirstRelease(t *testing.T) {
 		b.serve("a", rec.then(nil))
 		b.pass(5 * time.Second)
 		require.Empty(b, rec.all(), "the pause counts")
-		require.NoError(b, b.client.Resume(ctx, "a"))
+		require.NoError(b, b.client.Resume(ctx, "a", "me"))
 		b.pass(time.Second)
 		require.Equal(b, map[string]int{"ready": 1, "handed over": 1, "due": 1, "lapsed": 1}, rec.times())
 		b.pass(10 * time.Second)

@@ -140,7 +140,7 @@ func TestManyMoversMoveEachJobOnce(t *testing.T) {
 		}
 		_, err := b.client.EnqueueBatch(b.Context(), list)
 		require.NoError(b, err)
-		require.NoError(b, b.client.Pause(b.Context(), "a", 0, "", ""))
+		require.NoError(b, b.client.Pause(b.Context(), "a", delayq.Pause{}))
 		for range 3 {
 			b.serve("a", nothing)
 		}

@@ -282,6 +282,12 @@ func (h *Hand) tryRevive(id string) (reply, error) {
 	), h.lane.next(), id)
 }
 
+// tryPause is one call of the pause script.
+func (h *Hand) tryPause(verb, by string, period time.Duration) (reply, error) {
+	return h.try(pauseScript, names(h.keys.meta, h.keys.receipt(h.lane.id)),
+		h.lane.next(), verb, by, period.Milliseconds(), "why", maxPauses, controlChannel(h.prefix()), h.keys.topic)
+}
+
 // Hasten makes all due times and lease ends come earlier: what the passing of time does, without the waiting.
 func (h *Hand) Hasten(d time.Duration) {
 	h.t.Helper()

@@ -103,10 +103,10 @@ func TestServerOnACluster(t *testing.T) {
 	// Its job may be gone by then, which looks like a cancel.
 	until(t, func() bool { return len(hooks.of("LeaseLost", "stuck"))+len(hooks.of("Cancelled", "stuck")) == n })
 
-	require.NoError(t, client.Pause(ctx, topics[0], 0, "", ""))
+	require.NoError(t, client.Pause(ctx, topics[0], delayq.Pause{}))
 	_, err = client.Enqueue(ctx, topics[0], "paused", nil)
 	require.NoError(t, err)
-	require.NoError(t, client.Resume(ctx, topics[0]))
+	require.NoError(t, client.Resume(ctx, topics[0], ""))
 	until(t, func() bool { return len(hooks.of("Done", "paused")) == 1 })
 
 	require.NoError(t, first.stop())

@@ -48,9 +48,9 @@ func TestClusterClient(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, "new", string(info.Payload))
 
-		require.NoError(t, f.client.Pause(ctx, topic, time.Hour, "me", "why"))
+		require.NoError(t, f.client.Pause(ctx, topic, delayq.Pause{By: "me", Reason: "why", For: time.Hour}))
 		require.Empty(t, hand.Take(1, time.Minute))
-		require.NoError(t, f.client.Resume(ctx, topic))
+		require.NoError(t, f.client.Resume(ctx, topic, "me"))
 		held := hand.TakeOne("x")
 		require.ErrorIs(t, f.client.Reschedule(ctx, topic, "x", delayq.ProcessIn(0)), delayq.ErrRunning)
 		require.Equal(t, "o", hand.Bury(held))

@@ -236,7 +236,7 @@ func TestScriptsComeBackAfterAFlush(t *testing.T) {
 		func() { f.hand.Bury(f.hand.TakeOne("x")) },
 		func() { require.NoError(t, f.client.Revive(t.Context(), "topic", "x")) },
 		func() { f.dequeue("x") },
-		func() { require.NoError(t, f.client.Pause(t.Context(), "topic", 0, "", "")) },
+		func() { require.NoError(t, f.client.Pause(t.Context(), "topic", delayq.Pause{})) },
 		func() { _, err := f.client.Inspect(t.Context(), "topic"); require.NoError(t, err) },
 	} {
 		flush()

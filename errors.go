@@ -29,6 +29,9 @@ var (
 	// ErrDead is returned by Reschedule when the job is dead. It was left alone; Revive brings it back.
 	ErrDead = errors.New("delayq: job is dead")
 
+	// ErrTooManyPauses is returned by Pause when 16 others have paused the topic. Nothing was done; ResumeAll ends all of them.
+	ErrTooManyPauses = errors.New("delayq: a topic has 16 pauses at most")
+
 	// ErrNotReplicated is returned by Enqueue, besides the job, when the job is stored but fewer replicas than WaitReplicas
 	// asks for had confirmed it in time. It will run unless a failover loses it.
 	ErrNotReplicated = errors.New("delayq: stored, but not confirmed by enough replicas")

@@ -169,26 +169,28 @@ func ExampleClient_Pause() {
 	ctx := context.Background()
 	client := delayq.NewClient(rdb)
 
-	if err := client.Pause(ctx, "mail", time.Hour, "on-call", "the mail relay is down"); err != nil {
+	if err := client.Pause(ctx, "mail", delayq.Pause{By: "on-call", Reason: "the mail relay is down", For: time.Hour}); err != nil {
 		log.Fatal(err)
 	}
 	info, err := client.Inspect(ctx, "mail")
 	if err != nil {
 		log.Fatal(err)
 	}
-	fmt.Println(info.Paused, info.PausedUntil.Sub(info.PausedSince), info.PausedBy, "-", info.PauseReason)
+	for _, p := range info.Pauses {
+		fmt.Println(p.By, "-", p.Reason, "- for", p.Until.Sub(p.Since))
+	}
 
-	if err := client.Resume(ctx, "mail"); err != nil {
+	if err := client.Resume(ctx, "mail", "on-call"); err != nil {
 		log.Fatal(err)
 	}
 	info, err = client.Inspect(ctx, "mail")
 	if err != nil {
 		log.Fatal(err)
 	}
-	fmt.Println(info.Paused)
+	fmt.Println("paused:", info.Paused)
 	// Output:
-	// true 1h0m0s on-call - the mail relay is down
-	// false
+	// on-call - the mail relay is down - for 1h0m0s
+	// paused: false
 }
 
 func ExampleClient_Revive() {

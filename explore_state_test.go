@@ -32,7 +32,7 @@ func (m *model) clone() *model {
 		n.jobs[id] = &own
 	}
 	n.ready, n.handoff = slices.Clone(m.ready), slices.Clone(m.handoff)
-	n.done, n.stats = maps.Clone(m.done), maps.Clone(m.stats)
+	n.done, n.stats, n.pauses = maps.Clone(m.done), maps.Clone(m.stats), maps.Clone(m.pauses)
 	return &n
 }
 
@@ -56,6 +56,9 @@ func (w *world) key() string {
 		fmt.Fprint(&b, ticks(rec.due*1000), ";")
 	}
 	fmt.Fprint(&b, w.m.sorted(inBucket), w.m.sorted(inLeases), w.m.sorted(inDead), w.m.ready, w.m.handoff, w.left, w.once("enqueue a"), w.once("enqueue b"))
+	for _, by := range w.m.paused() {
+		fmt.Fprint(&b, " ", by, ticks(w.m.pauses[by]*1000))
+	}
 	mine := func(l lease) bool {
 		j := w.m.jobs[l.ID]
 		return j != nil && j.in == inLeases && j.lease == l.number

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/stretchr/testify/require"
 )
@@ -131,6 +132,24 @@ func (x *explorer) common(w *world, name string, who func(w *world) *mind, add f
 }
 
 func (x *explorer) clientCalls(w *world, who func(w *world) *mind, calls func(func(*world) *mind, string, func(*world, *Hand) *call)) {
+	if w.left.pauses > 0 {
+		for _, by := range []string{"program", "operator"} {
+			for _, verb := range []string{"pause", "resume"} {
+				if _, paused := w.m.pauses[by]; verb == "resume" && !paused {
+					continue
+				}
+				calls(who, verb+" by the "+by, func(w *world, h *Hand) *call {
+					w.left.pauses--
+					period := time.Duration(0)
+					if by == "program" {
+						period = exploreTick
+					}
+					return x.simple(h, verb+" by the "+by, func(w *world) string { return w.m.pause(verb, by, period.Milliseconds()) },
+						func() (reply, error) { return h.tryPause(verb, by, period) })
+				})
+			}
+		}
+	}
 	for _, id := range exploredIDs {
 		if w.m.jobs[id] == nil && !w.once("enqueue "+id) {
 			calls(who, "client enqueues "+id, func(w *world, h *Hand) *call {

@@ -86,7 +86,7 @@ type call struct {
 
 // A budget is how often what makes the number of states infinite may happen on one path.
 type budget struct {
-	ticks, failures, cancels, replaces, reschedules, revives, extends, lost, dead, pops int
+	ticks, failures, cancels, replaces, reschedules, revives, extends, lost, dead, pops, pauses int
 }
 
 // A snapshot is all that miniredis holds.
@@ -124,6 +124,7 @@ var scopes = []scope{
 	{"handlers fail", budget{ticks: 3, failures: 2, extends: 1}, 5, true},
 	{"a client interferes", budget{ticks: 2, cancels: 1, replaces: 1}, 5, false},
 	{"a call of the client is lost", budget{ticks: 1, cancels: 1, lost: 1}, 5, false},
+	{"a program and an operator pause", budget{ticks: 2, pauses: 3, lost: 1}, 5, true},
 	{"all at once", budget{ticks: 5, failures: 2, cancels: 1, replaces: 1, reschedules: 1, revives: 1, extends: 1, lost: 1, dead: 1, pops: 1}, 3, false},
 }
 
@@ -325,6 +326,9 @@ func TestExploreFindsDefects(t *testing.T) {
 		"cancel leaves the lease":               {"cancel", "release(leases, {id})", "", "a client interferes"},
 		"cancel is carried out when it is late": {"cancel", "and '' or nil", "and nil or nil", "a call of the client is lost"},
 		"enqueue stores a job again":            {"enqueue", "if told then", "if false then", "a call of the client is lost"},
+		"resume ends the pauses of others":      {"pause", "who ~= by and ", "verb ~= 'resume' and who ~= by and ", "a program and an operator pause"},
+		"the end of one pause ends the other":   {"pause", "endless or ending == 0", "ending == 0", "a program and an operator pause"},
+		"pause is carried out when it is late":  {"pause", "local told = replay(receipt, number)", "local told", "a program and an operator pause"},
 		"replace leaves the lease":              {"replace", "release(leases, running)", "", "a client interferes"},
 		"extend gives leases to others":         {"extend", "if owns(scores[i], held[at + 1] .. ' ' .. ending) then", "if scores[i] then", "handlers fail"},
 	} {

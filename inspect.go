@@ -261,11 +261,9 @@ type TopicInfo struct {
 	Waiting   int64     // schedules of which a slot waits for the end of the last run
 	NextSlot  time.Time // the earliest of all schedules; 1970 if a server is to work it out; zero if there is none
 
-	Paused      bool
-	PausedSince time.Time
-	PausedUntil time.Time // zero: until Resume
-	PausedBy    string
-	PauseReason string
+	Paused      bool        // while any of Pauses lasts
+	PausedUntil time.Time   // the latest end of Pauses; zero if one has none, or if the topic is not paused
+	Pauses      []PauseInfo // those that last, the oldest first
 
 	// Counters has every [Counter].
 	Counters map[Counter]int64
@@ -303,13 +301,11 @@ func (c *Client) Inspect(ctx context.Context, topic string) (*TopicInfo, error) 
 		info.NextSlot = scoreTime(head.text(1))
 	}
 	pause := r.list(8)
-	if since := pause.text(0); since != "" {
-		info.PausedSince = scoreTime(since)
-		info.Paused = true
-		info.PausedBy, info.PauseReason = pause.text(2), pause.text(3)
-		if until := pause.text(1); until != "" {
+	info.Pauses = parsePauses(pause.text(2), r.now())
+	if until := pause.text(1); pause.text(0) != "" {
+		info.Paused = until == "" || r.now() < scoreTime(until).UnixMilli()
+		if info.Paused && until != "" {
 			info.PausedUntil = scoreTime(until)
-			info.Paused = msTime(r.now()).Before(info.PausedUntil)
 		}
 	}
 	info.Counters = make(map[Counter]int64, len(counters))
@@ -353,32 +349,4 @@ func (c *Client) Servers(ctx context.Context) ([]ServerInfo, error) {
 		return nil, fmt.Errorf("servers of %q: %w", c.o.prefix, err)
 	}
 	return slices.DeleteFunc(list, func(info ServerInfo) bool { return now.Sub(info.Seen) > heartbeatStale }), nil
-}
-
-// Pause stops the taking of jobs of a topic on all servers, for period or, if that is 0, until Resume. Jobs still come in and fall due, running
-// ones go on. by and reason, at most 1 KiB each, are for who looks. Pausing again replaces the pause.
-func (c *Client) Pause(ctx context.Context, topic string, period time.Duration, by, reason string) error {
-	var errs []error
-	if period < 0 || period > maxDelay {
-		errs = append(errs, fmt.Errorf("pause of %v: must be from 0 to %v", period, maxDelay))
-	}
-	if len(by) > maxIDLen || len(reason) > maxIDLen {
-		errs = append(errs, fmt.Errorf("by and reason of %d and %d bytes, at most %d are allowed", len(by), len(reason), maxIDLen))
-	}
-	return c.pause(ctx, "pause", topic, invalid(errs), 1, ceilMS(period), by, reason)
-}
-
-// Resume ends a pause. A topic that is not paused is left as it is.
-func (c *Client) Resume(ctx context.Context, topic string) error {
-	return c.pause(ctx, "resume", topic, nil, 0, 0, "", "")
-}
-
-func (c *Client) pause(ctx context.Context, what, topic string, err error, paused int, period int64, by, reason string) error {
-	place := located{call: what, topic: topic}
-	if err := errors.Join(c.ready(ctx, topic, ""), err); err != nil {
-		return place.at(err)
-	}
-	k := newKeys(c.o.prefix, topic)
-	_, err = c.scripts.call(ctx, pauseScript, topic, 0, names(k.meta), paused, period, by, reason, controlChannel(c.o.prefix), topic)
-	return place.at(c.unsure(err))
 }

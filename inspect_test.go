@@ -404,11 +404,14 @@ func TestPauseAndResume(t *testing.T) {
 			require.NoError(t, err)
 			return info
 		}
-		require.NoError(t, f.client.Pause(ctx, "topic", 0, "ann", "release 7: \x00{}"))
+		require.NoError(t, f.client.Pause(ctx, "topic", delayq.Pause{By: "ann", Reason: "release 7: \x00{} 1 2 3 4 \xff"}))
 		info := inspect()
 		require.True(t, info.Paused)
-		require.Equal(t, []string{"ann", "release 7: \x00{}"}, []string{info.PausedBy, info.PauseReason})
-		require.False(t, info.PausedSince.IsZero())
+		require.Len(t, info.Pauses, 1)
+		ann := info.Pauses[0]
+		require.Equal(t, []string{"ann", "release 7: \x00{} 1 2 3 4 \xff"}, []string{ann.By, ann.Reason})
+		require.False(t, ann.Since.IsZero())
+		require.True(t, ann.Until.IsZero())
 		require.True(t, info.PausedUntil.IsZero())
 
 		// Jobs still come in, fall due and can be cancelled, but none is taken.
@@ -419,19 +422,75 @@ func TestPauseAndResume(t *testing.T) {
 		require.Empty(t, f.hand.Take(10, time.Minute))
 		require.Equal(t, delayq.StateReady, f.dequeue("y"))
 
-		// A new pause takes the place of the old one.
-		require.NoError(t, f.client.Pause(ctx, "topic", time.Hour, "bob", ""))
+		// A new pause takes the place of that of the same name alone, and the end of one is not that of the other.
+		require.NoError(t, f.client.Pause(ctx, "topic", delayq.Pause{By: "bob", For: time.Hour}))
+		require.NoError(t, f.client.Pause(ctx, "topic", delayq.Pause{By: "bob", For: 2 * time.Hour, Reason: "more"}))
+		require.NoError(t, f.client.Pause(ctx, "topic", delayq.Pause{}))
 		info = inspect()
-		require.Equal(t, []string{"bob", ""}, []string{info.PausedBy, info.PauseReason})
-		require.Equal(t, time.Hour, info.PausedUntil.Sub(info.PausedSince))
+		require.Len(t, info.Pauses, 3)
+		require.True(t, info.PausedUntil.IsZero(), "ann's has no end")
+		i := slices.IndexFunc(info.Pauses, func(p delayq.PauseInfo) bool { return p.By == "bob" })
+		require.Equal(t, "more", info.Pauses[i].Reason)
+		require.Equal(t, 2*time.Hour, info.Pauses[i].Until.Sub(info.Pauses[i].Since))
+		require.Contains(t, info.Pauses, ann)
 
-		require.NoError(t, f.client.Resume(ctx, "topic"))
+		for _, by := range []string{"ann", "", "carl"} { // the last has none
+			require.NoError(t, f.client.Resume(ctx, "topic", by))
+			require.Empty(t, f.hand.Take(10, time.Minute))
+		}
+		info = inspect()
+		require.Len(t, info.Pauses, 1)
+		require.Equal(t, info.Pauses[0].Until, info.PausedUntil)
+		require.NoError(t, f.client.Resume(ctx, "topic", "bob"))
 		info = inspect()
 		require.False(t, info.Paused)
-		require.Zero(t, info.PausedSince)
-		require.Empty(t, info.PausedBy)
+		require.Zero(t, info.PausedUntil)
+		require.Empty(t, info.Pauses)
+		require.Zero(t, f.rdb.Exists(ctx, f.hand.Key("meta")).Val())
 		f.hand.TakeOne("x")
-		require.NoError(t, f.client.Resume(ctx, "topic"), "of a topic that is not paused")
+		require.NoError(t, f.client.Resume(ctx, "topic", "bob"), "of a topic that is not paused")
+	})
+}
+
+func TestResumeAllEndsEveryPause(t *testing.T) {
+	eachClient(t, func(t *testing.T, f *fixture) {
+		f.enqueue("x")
+		for _, by := range []string{"", "ann", "bob"} {
+			require.NoError(t, f.client.Pause(t.Context(), "topic", delayq.Pause{By: by}))
+		}
+		require.NoError(t, f.client.ResumeAll(t.Context(), "topic"))
+		f.hand.TakeOne("x")
+		require.Zero(t, f.rdb.Exists(t.Context(), f.hand.Key("meta")).Val())
+	})
+}
+
+// A topic has 16 pauses at most, and one that is over makes room for another.
+func TestPausesAreBounded(t *testing.T) {
+	t.Parallel()
+	redistest.Bubble(t, func(t *testing.T, _ *embedded.Redis, rdb *redis.Client) {
+		ctx, client := t.Context(), delayq.NewClient(rdb)
+		long := strings.Repeat("x", 1022)
+		for i := range 16 {
+			p := delayq.Pause{By: fmt.Sprintf("%02d", i) + long, Reason: long}
+			if i == 7 {
+				p.For = time.Minute
+			}
+			require.NoError(t, client.Pause(ctx, "topic", p))
+		}
+		err := client.Pause(ctx, "topic", delayq.Pause{By: "one more"})
+		require.ErrorIs(t, err, delayq.ErrTooManyPauses)
+		require.ErrorContains(t, err, `pause topic "topic": by "one more": `)
+		require.NoError(t, client.Pause(ctx, "topic", delayq.Pause{By: "03" + long}), "instead of its own")
+		time.Sleep(time.Minute)
+		info, err := client.Inspect(ctx, "topic")
+		require.NoError(t, err)
+		require.Len(t, info.Pauses, 15)
+		require.NoError(t, client.Pause(ctx, "topic", delayq.Pause{By: "one more"}))
+		info, err = client.Inspect(ctx, "topic")
+		require.NoError(t, err)
+		require.Len(t, info.Pauses, 16)
+		require.True(t, slices.IsSortedFunc(info.Pauses, func(a, b delayq.PauseInfo) int { return a.Since.Compare(b.Since) }))
+		require.Equal(t, "one more", info.Pauses[15].By)
 	})
 }
 
@@ -443,7 +502,7 @@ func TestPauseEndsByItself(t *testing.T) {
 		hand := delayq.NewHand(t, rdb, "delayq", "topic")
 		_, err := client.Enqueue(ctx, "topic", "x", nil)
 		require.NoError(t, err)
-		require.NoError(t, client.Pause(ctx, "topic", 1500*time.Microsecond, "", "")) // rounded up to 2 ms
+		require.NoError(t, client.Pause(ctx, "topic", delayq.Pause{For: 1500 * time.Microsecond})) // rounded up to 2 ms
 		time.Sleep(2*time.Millisecond - 1)
 		require.Empty(t, hand.Take(1, time.Minute))
 		time.Sleep(time.Nanosecond)
@@ -456,7 +515,7 @@ func TestPauseEndsByItself(t *testing.T) {
 
 func TestPauseOfOneTopicLeavesTheOthers(t *testing.T) {
 	eachClient(t, func(t *testing.T, f *fixture) {
-		require.NoError(t, f.client.Pause(t.Context(), "other", 0, "", ""))
+		require.NoError(t, f.client.Pause(t.Context(), "other", delayq.Pause{}))
 		f.enqueue("x")
 		f.hand.TakeOne("x")
 	})

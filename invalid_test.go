@@ -33,8 +33,9 @@ func topicCalls(ctx context.Context, c *delayq.Client, topic string) map[string]
 	errs := map[string]error{}
 	_, errs["list"] = c.List(ctx, topic, delayq.StateReady, 0, 10)
 	_, errs["inspect"] = c.Inspect(ctx, topic)
-	errs["pause"] = c.Pause(ctx, topic, 0, "", "")
-	errs["resume"] = c.Resume(ctx, topic)
+	errs["pause"] = c.Pause(ctx, topic, delayq.Pause{})
+	errs["resume"] = c.Resume(ctx, topic, "")
+	errs["resume all"] = c.ResumeAll(ctx, topic)
 	typed := delayq.NewTopic[string](topic)
 	_, errs["typed"] = typed.Enqueue(ctx, c, "x", "value")
 	return errs
@@ -214,14 +215,17 @@ func TestInvalidPauses(t *testing.T) {
 	eachClient(t, func(t *testing.T, f *fixture) {
 		long := strings.Repeat("x", 1025)
 		requireInvalid(t, map[string]error{
-			"negative": f.client.Pause(t.Context(), "topic", -1, "", ""),
-			"too long": f.client.Pause(t.Context(), "topic", century+1, "", ""),
-		}, "pause of", "876000h0m0s")
+			"negative": f.client.Pause(t.Context(), "topic", delayq.Pause{For: -time.Hour}),
+			"too long": f.client.Pause(t.Context(), "topic", delayq.Pause{For: century + 1}),
+		}, "Pause.For(", "876000h0m0s")
 		requireInvalid(t, map[string]error{
-			"by":     f.client.Pause(t.Context(), "topic", 0, long, ""),
-			"reason": f.client.Pause(t.Context(), "topic", 0, "", long),
+			"tiny": f.client.Pause(t.Context(), "topic", delayq.Pause{For: 30}),
+		}, "Pause.For(30ns)", "at least 1ms")
+		requireInvalid(t, map[string]error{
+			"by":     f.client.Pause(t.Context(), "topic", delayq.Pause{By: long}),
+			"reason": f.client.Pause(t.Context(), "topic", delayq.Pause{Reason: long}),
 		}, "1025", "at most 1024")
-		requireInvalid(t, map[string]error{"all": f.client.Pause(t.Context(), "", -1, long, long)}, "empty topic", "pause of", "at most 1024")
+		requireInvalid(t, map[string]error{"all": f.client.Pause(t.Context(), "", delayq.Pause{By: long, Reason: long, For: -1})}, "empty topic", "Pause.For(", "at most 1024")
 		f.requireNothing()
 	})
 }

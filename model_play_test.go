@@ -352,20 +352,11 @@ func (p *player) stir(h *Hand) {
 // operate prunes, pauses or resumes.
 func (p *player) operate(n int, h *Hand) {
 	switch p.pick(4) {
-	case 0:
-		p.m.paused, p.m.pausedUntil = true, 0
-		period := choose[int64](p, 0, 2000)
-		if period > 0 {
-			p.m.pausedUntil = p.m.now() + period
-		}
-		p.note("pause for %d ms", period)
-		_, err := h.try(pauseScript, names(h.keys.meta), 1, period, "me", "why", "control", h.keys.topic)
-		require.NoError(p.t, err)
-	case 1:
-		p.note("resume")
-		p.m.paused = false
-		_, err := h.try(pauseScript, names(h.keys.meta), 0, 0, "", "", "control", h.keys.topic)
-		require.NoError(p.t, err)
+	case 0, 1:
+		verb, by := choose(p, "pause", "pause", "resume", "resume all"), choose(p, "program", "operator", "")
+		period := choose[int64](p, 0, 2000, 500)
+		p.calls(n, fmt.Sprintf("%s by %q for %d ms", verb, by, period), p.m.pause(verb, by, period),
+			func() (reply, error) { return h.tryPause(verb, by, time.Duration(period)*time.Millisecond) })
 	default:
 		most, age, limit := choose(p, 100, 1, 0), choose[int64](p, 1_000_000, 3000), choose(p, 500, 1)
 		dead, done := p.m.prune(most, age, limit)
@@ -374,6 +365,7 @@ func (p *player) operate(n int, h *Hand) {
 		p.last[n] = nil // the lane has gone on: what was called before cannot be sent again
 		require.NoError(p.t, err)
 		require.Equal(p.t, []int64{int64(dead), int64(done)}, []int64{r.number(2), r.number(3)})
+		p.last[n] = nil // it had a number of the lane: no call before it is made again
 	}
 }
 
@@ -419,7 +411,21 @@ func (p *player) compare() {
 	for key, content := range want {
 		require.EqualValues(p.t, content, got[key], "%s after %s", key, p.trace[len(p.trace)-1])
 	}
+	p.comparePauses()
 	p.census()
+}
+
+// comparePauses holds the pauses, and what take reads of them, to the model.
+func (p *player) comparePauses() {
+	meta, by := p.hash(p.hands[0].keys.meta), []string(nil)
+	for _, pause := range parsePauses(meta["pauses"], p.m.now()) {
+		by = append(by, pause.By)
+		require.Equal(p.t, orZero(p.m.pauses[pause.By]), pause.Until)
+	}
+	slices.Sort(by)
+	require.Equal(p.t, p.m.paused(), by, "paused after %s", p.trace[len(p.trace)-1])
+	stands := meta["paused"] != "" && (meta["until"] == "" || p.m.now() < int64(atoi(meta["until"])))
+	require.Equal(p.t, len(by) > 0, stands, "paused after %s", p.trace[len(p.trace)-1])
 }
 
 // census looks for every record in exactly one structure, and for a record of every ID that has a place.
@@ -531,7 +537,7 @@ func (p *player) finish() {
 		}
 	}
 	h, got := p.hands[0], map[string]int{}
-	_, err := h.try(pauseScript, names(h.keys.meta), 0, 0, "", "", "control", h.keys.topic)
+	_, err := h.tryPause("resume all", "", 0)
 	require.NoError(p.t, err)
 	p.clock(10 * 365 * 24 * 3600 * 1_000_000)
 	h.Promote()
@@ -540,7 +546,8 @@ func (p *player) finish() {
 	for {
 		r, err := h.tryTake("", 3, time.Hour)
 		require.NoError(p.t, err)
-		if r.status() == "empty" {
+		if r.status() != "ok" {
+			require.Equal(p.t, "empty", r.status())
 			break
 		}
 		for _, one := range heldOf(r) {

@@ -39,9 +39,8 @@ type model struct {
 	ready, handoff []string // with left-overs
 	done           map[string]doneJob
 	stats          map[Counter]int64
-	paused         bool
-	pausedUntil    int64 // ms; 0: for ever
-	leases         int   // given so far
+	pauses         map[string]int64 // by whom → until when, ms; 0: without an end
+	leases         int              // given so far
 }
 
 type doneJob struct {
@@ -50,7 +49,7 @@ type doneJob struct {
 }
 
 func newModel(us int64) *model {
-	return &model{us: us, jobs: map[string]*modelJob{}, done: map[string]doneJob{}, stats: map[Counter]int64{}}
+	return &model{us: us, jobs: map[string]*modelJob{}, done: map[string]doneJob{}, stats: map[Counter]int64{}, pauses: map[string]int64{}}
 }
 
 func (m *model) now() int64 { return m.us / 1000 }
@@ -262,9 +261,38 @@ func (m *model) wait() int64 {
 	return wait
 }
 
+// paused lists whose pauses last, sorted.
+func (m *model) paused() (by []string) {
+	for who, until := range m.pauses {
+		if until == 0 || m.now() < until {
+			by = append(by, who)
+		}
+	}
+	slices.Sort(by)
+	return by
+}
+
+// pause makes or ends pauses, and gives how the topic is then.
+func (m *model) pause(verb, by string, period int64) string {
+	switch {
+	case verb == "resume all":
+		clear(m.pauses)
+	case verb == "resume":
+		delete(m.pauses, by)
+	case period > 0:
+		m.pauses[by] = m.now() + period
+	default:
+		m.pauses[by] = 0
+	}
+	if len(m.paused()) > 0 {
+		return "paused"
+	}
+	return "running"
+}
+
 // take gives status, IDs and the number of the first lease.
 func (m *model) take(limit int, lease int64) (status string, ids []string) {
-	if m.paused && (m.pausedUntil == 0 || m.now() < m.pausedUntil) {
+	if len(m.paused()) > 0 {
 		return "paused", nil
 	}
 	status = "empty"

@@ -411,7 +411,7 @@ func TestRedisIsFull(t *testing.T) {
 		}
 		return nil
 	}), delayq.Hooks(&r.hooks), r.log.to())
-	require.NoError(t, r.client.Pause(t.Context(), "a", 0, "", ""))
+	require.NoError(t, r.client.Pause(t.Context(), "a", delayq.Pause{}))
 	for i := range 50 {
 		for _, kind := range []string{"plain", "fail", "bury", "snooze"} {
 			r.enqueue(fmt.Sprint(kind, "-", i), delayq.Backoff(time.Millisecond, time.Millisecond))
@@ -422,7 +422,7 @@ func TestRedisIsFull(t *testing.T) {
 	_, err := r.client.Enqueue(t.Context(), "a", "refused", nil)
 	require.ErrorContains(t, err, "OOM")
 	require.NotErrorIs(t, err, delayq.ErrUnknownOutcome)
-	require.NoError(t, r.client.Resume(t.Context(), "a"))
+	require.NoError(t, r.client.Resume(t.Context(), "a", ""))
 	until(t, func() bool { return len(r.hooks.of("Done")) == 200 && len(r.hooks.of("Buried")) == 50 })
 	require.Empty(t, stateOf(t, r.client, "a", "refused"))
 	state, err := r.client.Dequeue(t.Context(), "a", "bury-7")

@@ -252,7 +252,7 @@ func TestCancelMeansCancelled(t *testing.T) {
 				b.enqueue("a", id, delayq.Backoff(time.Minute, time.Minute))
 			}
 			synctest.Wait()
-			require.NoError(b, b.client.Pause(b.Context(), "a", 0, "", ""))
+			require.NoError(b, b.client.Pause(b.Context(), "a", delayq.Pause{}))
 			b.enqueue("a", "ready")
 			b.enqueue("a", "rescheduled", delayq.ProcessIn(time.Minute))
 			require.NoError(b, b.client.Reschedule(b.Context(), "a", "rescheduled", delayq.ProcessIn(0)))
@@ -269,7 +269,7 @@ func TestCancelMeansCancelled(t *testing.T) {
 				require.NoError(b, err, id)
 			}
 			again := b.at() + 10*time.Minute
-			require.NoError(b, b.client.Resume(b.Context(), "a"))
+			require.NoError(b, b.client.Resume(b.Context(), "a", ""))
 			b.pass(10*time.Minute - time.Millisecond)
 			require.Len(b, rec.all(), before, "a cancelled job has run, or a new one early")
 			b.pass(time.Millisecond)

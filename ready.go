@@ -32,8 +32,9 @@ type taker struct {
 	topic     *topicServer
 	receipt   string
 	number    uint64
-	n, free   int  // of the last call: the jobs it asks for, which room is kept for, and how many of them can be started at once
-	repeat    bool // it may have been carried out, so it is made again as it was
+	n, free   int           // of the last call: the jobs it asks for, which room is kept for, and how many of them can be started at once
+	repeat    bool          // it may have been carried out, so it is made again as it was
+	rest      time.Duration // of a paused topic: how long until it may run again, at most a tick
 	slow      pace
 	admitting sync.WaitGroup // the jobs of the last call, if they are many
 }
@@ -71,7 +72,7 @@ func (t *topicServer) takeLoop(ctx, work context.Context) {
 				return
 			}
 		case takeRest:
-			t.rest(ctx, t.server.o.tick)
+			t.rest(ctx, first.rest)
 		case takeEnd:
 			return
 		}
@@ -181,6 +182,10 @@ func (k *taker) call(work context.Context) (status string, got int, err error) {
 	t.clock.read(r.now(), sent, time.Now())
 	if r.status() != "ok" {
 		t.expect(k.n, 0)
+		k.rest = s.o.tick
+		if until := r.number(2); until > 0 { // in ms, so the answer may be up to one before its time
+			k.rest = min(k.rest, max(time.Millisecond, time.Duration(until-r.now())*time.Millisecond))
+		}
 		return r.status(), 0, nil
 	}
 	fence, ids, records, tried, moved := r.text(2), r.list(3), r.list(4), r.list(5), r.list(6)

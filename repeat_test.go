@@ -37,6 +37,8 @@ func TestScriptsSentTwice(t *testing.T) {
 		"reschedule none":    func(h *Hand, _ Held) (reply, error) { return h.tryReschedule("nobody", "+0") },
 		"revive none":        func(h *Hand, _ Held) (reply, error) { return h.tryRevive("ready") },
 		"prune":              func(h *Hand, _ Held) (reply, error) { return h.tryPrune(0, time.Hour, 500) },
+		"pause":              func(h *Hand, _ Held) (reply, error) { return h.tryPause("pause", "me", time.Hour) },
+		"resume":             func(h *Hand, _ Held) (reply, error) { return h.tryPause("resume", "me", 0) },
 		"prune none":         func(h *Hand, _ Held) (reply, error) { return h.tryPrune(1, time.Hour, 500) },
 	}
 	for name, call := range breakable {
@@ -62,8 +64,8 @@ func TestScriptsSentTwice(t *testing.T) {
 					func(h *Hand) { h.Take(100, time.Hour) },
 					func(h *Hand) { h.finish() },
 				} {
-					if name == "promote" || name == "extend" || name == "take" {
-						between = func(*Hand) {} // their work depends on the time, and a take on its leases
+					if name == "promote" || name == "extend" || name == "take" || name == "pause" {
+						between = func(*Hand) {} // their work depends on the time, a take on its leases, and in a pause nothing ends
 					}
 					other := NewHand(t, rdb, h.prefix(), "topic")
 					between(other)
@@ -286,7 +288,7 @@ func TestReviveWithALostReply(t *testing.T) {
 func TestPauseWithALostReply(t *testing.T) {
 	eachLossy(t, func(t *testing.T, l *lossy) {
 		l.next(pauseScript, nil)
-		require.NoError(t, l.client.Pause(t.Context(), "topic", 0, "me", "why"))
+		require.NoError(t, l.client.Pause(t.Context(), "topic", Pause{By: "me", Reason: "why"}))
 		info, err := l.client.Inspect(t.Context(), "topic")
 		require.NoError(t, err)
 		require.True(t, info.Paused)
@@ -330,7 +332,7 @@ func TestLostForGood(t *testing.T) {
 		f.again(fmt.Sprint(reviveScript.digest), nil)
 		require.ErrorIs(t, client.Revive(ctx, "topic", "x"), ErrUnknownOutcome)
 		f.again(fmt.Sprint(pauseScript.digest), nil)
-		require.ErrorIs(t, client.Pause(ctx, "topic", 0, "", ""), ErrUnknownOutcome)
+		require.ErrorIs(t, client.Pause(ctx, "topic", Pause{}), ErrUnknownOutcome)
 		f.again(fmt.Sprint(enqueueScript.digest), nil)
 		results, err := client.EnqueueBatch(ctx, []NewJob{{Topic: "topic", ID: "y"}, {Topic: "other", ID: "y"}})
 		require.ErrorIs(t, err, ErrUnknownOutcome)

@@ -505,7 +505,8 @@ func (c *Client) Unschedule(ctx context.Context, topic, name string) error {
 }
 
 // PauseSchedule stops the firing of a schedule until ResumeSchedule. A job it has fired goes on; a slot that waits is skipped. Pausing it
-// again changes nothing. ErrNotFound if there is no such schedule. Pause is for a whole topic.
+// again changes nothing, and there is one pause whoever made it: it has no end of its own. ErrNotFound if there is no such schedule.
+// Pause is for a whole topic.
 func (c *Client) PauseSchedule(ctx context.Context, topic, name string) error {
 	return c.suspend(ctx, topic, name, "pause")
 }

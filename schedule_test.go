@@ -168,7 +168,7 @@ func TestRemovedScheduleLeavesNoJob(t *testing.T) {
 			require.NoError(b, b.client.Schedule(ctx, topic, "s", delayq.Every(10*time.Second), []byte("payload"), opts...))
 		}
 		stop := []*served{b.serve("ready", r.then(nil)), b.serve("delayed", r.then(nil))} // they fire
-		require.NoError(b, b.client.Pause(ctx, "ready", 0, "", ""))
+		require.NoError(b, b.client.Pause(ctx, "ready", delayq.Pause{}))
 		b.pass(10*time.Second + time.Millisecond)
 		id := fmt.Sprint("s@", b.began.Add(10*time.Second).UnixMilli())
 		for topic, state := range map[string]delayq.State{
@@ -182,7 +182,7 @@ func TestRemovedScheduleLeavesNoJob(t *testing.T) {
 			require.NoError(b, b.client.Unschedule(ctx, topic, "s"))
 		}
 		close(finish)
-		require.NoError(b, b.client.Resume(ctx, "ready"))
+		require.NoError(b, b.client.Resume(ctx, "ready", ""))
 		b.pass(2 * time.Minute)
 		require.ElementsMatch(b, []string{id, id, triggered}, r.ids(), "one failed once, one ran to its end")
 		for _, topic := range []string{"ready", "failing", "running", "delayed"} {

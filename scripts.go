@@ -138,7 +138,7 @@ var (
 
 	//go:embed lua/pause.lua
 	pauseLua    string
-	pauseScript = newScript("pause", pauseLua, nowPart, controlPart)
+	pauseScript = newScript("pause", pauseLua, nowPart, receiptPart, controlPart)
 
 	//go:embed lua/prune.lua
 	pruneLua    string

@@ -314,11 +314,11 @@ func TestPauseStopsTheTaking(t *testing.T) {
 		b.serve("b", rec.then(nil))
 		b.enqueue("a", "running")
 		b.pass(time.Second)
-		require.NoError(b, b.client.Pause(b.Context(), "a", 0, "me", "why"))
+		require.NoError(b, b.client.Pause(b.Context(), "a", delayq.Pause{By: "me", Reason: "why"}))
 		info, err := b.client.Inspect(b.Context(), "a")
 		require.NoError(b, err)
 		require.True(b, info.Paused)
-		require.Equal(b, "me", info.PausedBy)
+		require.Equal(b, "me", info.Pauses[0].By)
 		b.enqueue("a", "1")
 		b.enqueue("a", "2", delayq.ProcessIn(10*time.Second))
 		b.enqueue("b", "other")
@@ -331,17 +331,70 @@ func TestPauseStopsTheTaking(t *testing.T) {
 
 		b.pass(1234 * time.Millisecond)
 		at := b.at()
-		require.NoError(b, b.client.Resume(b.Context(), "a"))
+		require.NoError(b, b.client.Resume(b.Context(), "a", "me"))
 		synctest.Wait()
 		require.ElementsMatch(b, []string{"running", "other", "1", "2"}, rec.ids())
 		require.Equal(b, at, rec.all()[2].at.Sub(b.began), "at once")
 
-		require.NoError(b, b.client.Pause(b.Context(), "a", 10*time.Second, "", ""))
+		require.NoError(b, b.client.Pause(b.Context(), "a", delayq.Pause{For: 10 * time.Second}))
 		b.enqueue("a", "3")
 		b.pass(10*time.Second - time.Millisecond)
 		require.Empty(b, rec.of("3"))
-		b.pass(time.Second + time.Millisecond) // it ends by itself, and the next tick finds out
+		b.pass(time.Millisecond) // it ends by itself, at its millisecond
 		require.Len(b, rec.of("3"), 1)
+	})
+}
+
+// A pause that a program makes by itself neither shortens nor ends that of an operator, and the topic runs again at the very millisecond
+// at which the last one ends, however that comes about.
+func TestPausesBelongToWhoMadeThem(t *testing.T) {
+	inBubble(t, func(b *bubble) {
+		var rec recorder
+		b.serve("a", rec.then(nil))
+		pause := func(by string, period time.Duration) {
+			b.Helper()
+			require.NoError(b, b.client.Pause(b.Context(), "a", delayq.Pause{By: by, For: period}))
+		}
+		resume := func(by string) {
+			b.Helper()
+			require.NoError(b, b.client.Resume(b.Context(), "a", by))
+			synctest.Wait()
+		}
+		startsIn := func(id string, wait time.Duration) {
+			b.Helper()
+			at := b.at()
+			b.pass(wait + 2*time.Second)
+			require.Len(b, rec.of(id), 1)
+			require.Equal(b, at+wait, rec.of(id)[0].at.Sub(b.began))
+		}
+
+		pause("operator", 0)
+		pause("program", 50*time.Millisecond)
+		b.enqueue("a", "1")
+		b.pass(time.Minute)
+		require.Empty(b, rec.all(), "the end of the program's pause")
+		pause("program", 10*time.Second+7*time.Millisecond)
+		resume("program")
+		b.pass(time.Second)
+		require.Empty(b, rec.all(), "the program resumed")
+		pause("program", 2*time.Second+7*time.Millisecond)
+		resume("operator")
+		b.pass(time.Second)
+		require.Empty(b, rec.all(), "the operator resumed")
+		startsIn("1", time.Second+7*time.Millisecond)
+
+		pause("program", time.Hour)
+		b.enqueue("a", "2")
+		b.pass(1234 * time.Millisecond)
+		pause("program", 3*time.Millisecond) // a new one, with an earlier end
+		startsIn("2", 3*time.Millisecond)
+
+		pause("program", 5*time.Second)
+		pause("operator", 20*time.Second)
+		b.enqueue("a", "3")
+		b.pass(2300 * time.Millisecond)
+		resume("operator")
+		startsIn("3", 2700*time.Millisecond)
 	})
 }
 

@@ -108,7 +108,7 @@ func TestServerThatListensLooksForItself(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(b *bubble) {
 				b.loadScripts()
-				require.NoError(b, b.client.Pause(b.Context(), "a", 0, "", ""))
+				require.NoError(b, b.client.Pause(b.Context(), "a", delayq.Pause{}))
 				b.enqueue("a", "resumed")
 				var rec recorder
 				w := newWire(b.redis)
@@ -120,7 +120,7 @@ func TestServerThatListensLooksForItself(t *testing.T) {
 				if again {
 					w.deafen()
 				}
-				require.NoError(b, b.client.Resume(b.Context(), "a"))
+				require.NoError(b, b.client.Resume(b.Context(), "a", ""))
 				due := b.enqueue("a", "later", delayq.ProcessIn(500*time.Millisecond)).Due
 				b.pass(200 * time.Millisecond)
 				require.Empty(b, rec.all())

@@ -13,7 +13,7 @@
 -- ARGV[1..]  counters   the counters to read
 --
 -- Returns {'ok', now, sizes of pool, bucket, leases, dead and done, head of bucket with its score,
--- {paused, until, by, reason}, counters, sizes of schedules and waiting, head of slots with its score}.
+-- {paused, until, pauses}, counters, sizes of schedules and waiting, head of slots with its score}.
 -- Cost: O(1).
 local pool, bucket, leases, dead = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local done, meta, stats = KEYS[5], KEYS[6], KEYS[7]
@@ -28,7 +28,7 @@ return {
   redis.call('ZCARD', dead),
   redis.call('ZCARD', done),
   redis.call('ZRANGE', bucket, 0, 0, 'WITHSCORES'),
-  redis.call('HMGET', meta, 'paused', 'until', 'by', 'reason'),
+  redis.call('HMGET', meta, 'paused', 'until', 'pauses'),
   redis.call('HMGET', stats, unpack(counters)),
   redis.call('HLEN', schedules),
   redis.call('ZCARD', waiting),

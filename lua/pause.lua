@@ -1,24 +1,70 @@
--- pause: stops or resumes the taking of jobs of a topic. Jobs still come in and fall due; running ones go on.
+-- pause: holds a topic in the name of somebody, or ends that. While anybody holds it no job is taken; jobs still come in and fall due,
+-- and running ones go on.
 --
 -- KEYS[1]  meta     hash, what an operator has set for the topic
--- ARGV[1]  paused   1 to pause, 0 to resume
--- ARGV[2]  period   ms after which it ends by itself, 0 for never
--- ARGV[3]  by       who
--- ARGV[4]  reason   why
--- ARGV[5]  channel  the control channel
--- ARGV[6]  topic    the topic's name, for the control channel
+-- KEYS[2]  receipt  string, the last call of the lane and its reply
+-- ARGV[1]  number   number of this call in its lane
+-- ARGV[2]  verb     pause, resume (ends the pause of by) or resume all
+-- ARGV[3]  by       who: everybody has one pause at most, and pausing again replaces it
+-- ARGV[4]  period   ms after which it ends by itself, 0 for never
+-- ARGV[5]  reason   why
+-- ARGV[6]  most     most pauses at once
+-- ARGV[7]  channel  the control channel
+-- ARGV[8]  topic    the topic's name, for the control channel
 --
--- Safe to send twice. Returns {'ok', now}. Cost: O(1).
-local meta = KEYS[1]
-local paused, period, by, reason, channel, topic = ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4], ARGV[5], ARGV[6]
+-- The field pauses has them one after the other, each as "<since> <until, or 0> <bytes of by> <bytes of reason> <by><reason>". What take
+-- reads is worked out from them: paused, since when, and until, the latest end, which is missing if one has none. A pause that is over
+-- is left out here.
+-- Returns {'ok', now, state}: paused or running (how the topic is now), or full (others have most pauses: nothing was done). Cost: O(1).
+local meta, receipt = KEYS[1], KEYS[2]
+local number, verb, by, period, reason = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4]), ARGV[5]
+local most, channel, topic = tonumber(ARGV[6]), ARGV[7], ARGV[8]
 
-redis.call('HDEL', meta, 'paused', 'until', 'by', 'reason')
-if paused == '1' then
-  redis.call('HSET', meta, 'paused', now, 'by', by, 'reason', reason)
-  if period > 0 then
-    redis.call('HSET', meta, 'until', now + period)
+local told = replay(receipt, number)
+if told then
+  return {'ok', now, told}
+end
+
+local before = redis.call('HMGET', meta, 'paused', 'until', 'pauses')
+local pauses, since, latest, endless = {}, now, 0, false
+
+local function hold(from, ending, who, why)
+  pauses[#pauses + 1] = from .. ' ' .. ending .. ' ' .. #who .. ' ' .. #why .. ' ' .. who .. why
+  since, latest, endless = math.min(since, from), math.max(latest, ending), endless or ending == 0
+end
+
+local list, at = before[3] or '', 1
+while true do
+  local _, stop, from, ending, n, m = string.find(list, '^(%d+) (%d+) (%d+) (%d+) ', at)
+  if not stop then
+    break
   end
-else
+  from, ending, n, m = tonumber(from), tonumber(ending), tonumber(n), tonumber(m)
+  local who, why = string.sub(list, stop + 1, stop + n), string.sub(list, stop + n + 1, stop + n + m)
+  at = stop + n + m + 1
+  if verb ~= 'resume all' and who ~= by and (ending == 0 or now < ending) then
+    hold(from, ending, who, why)
+  end
+end
+if verb == 'pause' then
+  if #pauses >= most then
+    remember(receipt, number, 'full')
+    return {'ok', now, 'full'}
+  end
+  hold(now, period > 0 and now + period or 0, by, reason)
+end
+
+redis.call('HDEL', meta, 'paused', 'until', 'pauses')
+if #pauses > 0 then
+  redis.call('HSET', meta, 'paused', since, 'pauses', table.concat(pauses))
+  if not endless then
+    redis.call('HSET', meta, 'until', latest)
+  end
+end
+-- Servers that rest until an end they know are to hear of an earlier one.
+if before[1] and (#pauses == 0 or not endless and (not before[2] or latest < tonumber(before[2]))) then
   nudge(channel, 'resume', topic, 0, '')
 end
-return {'ok', now}
+local state = #pauses > 0 and 'paused' or 'running'
+remember(receipt, number, state)
+return {'ok', now, state}

@@ -1,0 +1,101 @@
+package delayq
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// maxPauses is how many pauses a topic can have at once.
+const maxPauses = 16
+
+// A Pause is what [Client.Pause] is given. Everybody who pauses a topic has a pause of his own there, and the topic stands still
+// while any of them lasts: so what a program does by itself neither shortens nor ends what a person wants.
+type Pause struct {
+	By     string        // who: a name of a person or a program, at most 1 KiB; "" is a name like any other
+	Reason string        // why, for those who look; at most 1 KiB
+	For    time.Duration // how long. 0: until Resume. Range: 1 ms to 100 years
+}
+
+// PauseInfo is a pause of a topic, as [Client.Inspect] tells of it.
+type PauseInfo struct {
+	By     string
+	Reason string
+	Since  time.Time
+	Until  time.Time // zero: until Resume
+}
+
+// Pause stops the taking of jobs of a topic on all servers. Jobs still come in and fall due, running ones go on. Pausing again with
+// the same By replaces that pause alone, and is the way to change its end or its reason. A topic can have 16 pauses at once:
+// [ErrTooManyPauses] beyond that. When the last pause ends, by itself or by [Client.Resume], servers take jobs at that moment.
+func (c *Client) Pause(ctx context.Context, topic string, p Pause) error {
+	var errs []error
+	if err := notTiny("Pause.For", p.For); err != nil {
+		errs = append(errs, err)
+	} else if p.For < 0 || p.For > maxDelay {
+		errs = append(errs, fmt.Errorf("Pause.For(%v): must be 0 or from 1ms to %v", p.For, maxDelay))
+	}
+	if len(p.By) > maxIDLen || len(p.Reason) > maxIDLen {
+		errs = append(errs, fmt.Errorf("by and reason of %d and %d bytes, at most %d are allowed", len(p.By), len(p.Reason), maxIDLen))
+	}
+	return c.pause(ctx, "pause", topic, p, errs)
+}
+
+// Resume ends the pause that was made in the name of by. The topic stands still as long as others have paused it, which
+// [Client.Inspect] shows. If by has no pause there, nothing happens.
+func (c *Client) Resume(ctx context.Context, topic, by string) error {
+	return c.pause(ctx, "resume", topic, Pause{By: by}, nil)
+}
+
+// ResumeAll ends all pauses of a topic, whoever made them.
+func (c *Client) ResumeAll(ctx context.Context, topic string) error {
+	return c.pause(ctx, "resume all", topic, Pause{}, nil)
+}
+
+func (c *Client) pause(ctx context.Context, verb, topic string, p Pause, errs []error) error {
+	place := located{call: verb, topic: topic}
+	if err := errors.Join(c.ready(ctx, topic, ""), invalid(errs)); err != nil {
+		return place.at(err)
+	}
+	k := newKeys(c.o.prefix, topic)
+	lane := c.lanes.get()
+	r, err := c.scripts.call(ctx, pauseScript, topic, 0, names(k.meta, k.receipt(lane.id)),
+		lane.next(), verb, p.By, ceilMS(p.For), p.Reason, maxPauses, controlChannel(c.o.prefix), topic)
+	c.lanes.put(lane, err)
+	switch {
+	case err != nil:
+		return place.at(c.unsure(err))
+	case r.text(2) == "full":
+		return place.at(fmt.Errorf("by %q: %w", p.By, ErrTooManyPauses))
+	}
+	return nil
+}
+
+// parsePauses reads the pauses of a topic that last at now (Unix ms), the oldest first.
+func parsePauses(text string, now int64) (list []PauseInfo) {
+	for text != "" {
+		words := strings.SplitN(text, " ", 5)
+		if len(words) < 5 {
+			break
+		}
+		var n [4]int64
+		for i := range n {
+			n[i], _ = strconv.ParseInt(words[i], 10, 64)
+		}
+		since, until, by, reason, rest := n[0], n[1], int(n[2]), int(n[3]), words[4]
+		if by < 0 || reason < 0 || by+reason > len(rest) {
+			break
+		}
+		text = rest[by+reason:]
+		if until == 0 || now < until {
+			list = append(list, PauseInfo{By: rest[:by], Reason: rest[by : by+reason], Since: msTime(since), Until: orZero(until)})
+		}
+	}
+	slices.SortStableFunc(list, func(a, b PauseInfo) int { return cmp.Or(a.Since.Compare(b.Since), cmp.Compare(a.By, b.By)) })
+	return list
+}
