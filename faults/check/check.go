@@ -69,6 +69,7 @@ type Report struct {
 	Runs, Finished, Dead       int
 	Pruned                     int            // dead jobs that were too many
 	Renewed                    int            // jobs whose handler has put a new one in their place
+	GaveWay                    int            // dead jobs
 	Holds                      int            // pauses of topics
 	UnknownRan                 int            // of Unknown
 	Duplicates                 map[string]int // further runs by reason
@@ -104,8 +105,8 @@ func (r *Report) Count(rule string) (n int) {
 // String is the report as lines of text.
 func (r *Report) String() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "operations %d (enqueued %d, unknown %d of which %d ran, refused %d, cancelled %d, replaced %d, rescheduled %d), runs %d, finished %d, renewed %d, dead %d, pruned %d",
-		r.Operations, r.Enqueued, r.Unknown, r.UnknownRan, r.Refused, r.Cancelled, r.Replaced, r.Rescheduled, r.Runs, r.Finished, r.Renewed, r.Dead, r.Pruned)
+	fmt.Fprintf(&b, "operations %d (enqueued %d, unknown %d of which %d ran, refused %d, cancelled %d, replaced %d, rescheduled %d), runs %d, finished %d, renewed %d, dead %d, pruned %d, gave way %d",
+		r.Operations, r.Enqueued, r.Unknown, r.UnknownRan, r.Refused, r.Cancelled, r.Replaced, r.Rescheduled, r.Runs, r.Finished, r.Renewed, r.Dead, r.Pruned, r.GaveWay)
 	fmt.Fprintf(&b, "; faults %d (%s)", total(r.Faults), list(r.Faults))
 	fmt.Fprintf(&b, "; runs again %d (%s)", total(r.Duplicates), list(r.Duplicates))
 	if n := len(r.Late); n > 0 {

@@ -109,6 +109,9 @@ func (c *checker) gaveWay(j *job) {
 	for _, k := range j.gaveWay {
 		over := j.unknown || j.expires || len(j.ended) > 0
 		for _, r := range j.runs {
+			if r.Mono <= k.done && j.buriable(r) {
+				c.GaveWay++
+			}
 			over = over || r.Mono <= k.done && (j.buriable(r) || r.end != nil && r.end.Mono <= k.done && (r.end.Result == "ok" || r.end.Result == "again"))
 		}
 		if !over {

@@ -108,7 +108,7 @@ func TestLeftoversAreCounted(t *testing.T) {
 		_, err := client.Dequeue(ctx, "t", "gone")
 		require.NoError(t, err)
 		require.NoError(t, client.Reschedule(ctx, "t", "moved", delayq.ProcessIn(time.Hour)))
-		require.NoError(t, rdb.RPush(ctx, prefix+":{t}:ready", "twice", "").Err())
+		require.NoError(t, rdb.RPush(ctx, prefix+":{t}:ready", "gone", "moved", "twice", "").Err())
 
 		s, err := Read(ctx, rdb, prefix)
 		require.NoError(t, err)

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"slices"
 	"strconv"
 	"sync/atomic"
 	"time"
@@ -159,6 +160,18 @@ func documented(err error, readFirst bool) string {
 
 // Put enqueues a task; with replace its ID may be taken.
 func (c *Client) Put(ctx context.Context, t *Task, replace bool) error {
+	if replace {
+		return c.put(ctx, t, OpReplace, delayq.Replace())
+	}
+	return c.put(ctx, t, OpEnqueue)
+}
+
+// PutOverDead enqueues a task whose ID a dead job may have.
+func (c *Client) PutOverDead(ctx context.Context, t *Task) error {
+	return c.put(ctx, t, OpGiveWay, delayq.ReplaceDead())
+}
+
+func (c *Client) put(ctx context.Context, t *Task, op string, way ...delayq.JobOption) error {
 	if t.Inc == 0 {
 		t.Inc = calls.Add(1)
 	}
@@ -166,9 +179,9 @@ func (c *Client) Put(ctx context.Context, t *Task, replace bool) error {
 	if err != nil {
 		return err
 	}
-	opts = append(append(opts, delayq.ProcessIn(t.Delay)), t.Options...)
+	opts = slices.Concat(opts, []delayq.JobOption{delayq.ProcessIn(t.Delay)}, t.Options, way)
 	e := Event{
-		Op: OpEnqueue, Topic: t.Topic, ID: t.ID, Inc: t.Inc, Delay: t.Delay.Milliseconds(), Retries: t.Retries, Expires: t.Expires > 0,
+		Op: op, Topic: t.Topic, ID: t.ID, Inc: t.Inc, Delay: t.Delay.Milliseconds(), Retries: t.Retries, Expires: t.Expires > 0,
 		Sum: sum(payload),
 	}
 	if t.Retries >= 0 {
@@ -176,10 +189,6 @@ func (c *Client) Put(ctx context.Context, t *Task, replace bool) error {
 	}
 	if t.Expires > 0 {
 		opts = append(opts, delayq.ExpireIn(t.Expires))
-	}
-	if replace {
-		e.Op = OpReplace
-		opts = append(opts, delayq.Replace())
 	}
 	return c.call(e, func() (string, error) {
 		job, err := c.Enqueue(ctx, t.Topic, t.ID, payload, opts...)

@@ -76,16 +76,19 @@ func (e *enqueuer) step(ctx context.Context) {
 		_, err = e.client.Cancel(ctx, t)
 	case pick < 82: // cancelled, and a moment later here again
 		if _, err = e.client.Cancel(ctx, t); err == nil {
-			e.again(ctx, i, false)
+			e.again(ctx, i, e.put)
 			return
 		}
 	case pick < 90:
 		err = e.client.Move(ctx, t, e.delay())
-	case pick < 96:
-		e.again(ctx, i, true)
+	case pick < 95:
+		e.again(ctx, i, e.replace)
+		return
+	case pick < 98:
+		e.again(ctx, e.dead(i), e.client.PutOverDead)
 		return
 	default:
-		e.again(ctx, i, false) // mostly a duplicate
+		e.again(ctx, i, e.put) // the same
 		return
 	}
 	if errors.Is(err, delayq.ErrUnknownOutcome) {
@@ -93,12 +96,25 @@ func (e *enqueuer) step(ctx context.Context) {
 	}
 }
 
+// dead is the number of a job that is dead, or soon will be, or the given one.
+func (e *enqueuer) dead(i int) int {
+	for n, t := range e.live {
+		if t.Retries >= 0 && len(t.Steps) == 1 || t.Steps[0] == "perm" {
+			return n
+		}
+	}
+	return i
+}
+
+func (e *enqueuer) put(ctx context.Context, t *rig.Task) error     { return e.client.Put(ctx, t, false) }
+func (e *enqueuer) replace(ctx context.Context, t *rig.Task) error { return e.client.Put(ctx, t, true) }
+
 // again enqueues another incarnation of an ID.
-func (e *enqueuer) again(ctx context.Context, i int, replace bool) {
+func (e *enqueuer) again(ctx context.Context, i int, put func(context.Context, *rig.Task) error) {
 	fresh := e.task(e.live[i].ID)
 	fresh.Left = 0 // this ID is ours
 	fresh.Topic = e.live[i].Topic
-	err := e.client.Put(ctx, fresh, replace)
+	err := put(ctx, fresh)
 	switch {
 	case err == nil:
 		e.live[i] = fresh
