@@ -246,7 +246,7 @@ func (b *breaker) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	}
 }
 
-// A hook of the user's go-redis client breaks the call in which a chunk is sent: the batch ends, and says of which jobs it does not know more.
+// A hook of the user's go-redis client breaks the call in which a chunk is sent: the batch goes on, and says of which jobs it does not know more.
 func TestBatchWithABrokenHook(t *testing.T) {
 	for what, with := range map[string]func(){"panic": func() { panic("oh") }, "goexit": runtime.Goexit} {
 		t.Run(what, func(t *testing.T) {
@@ -261,10 +261,7 @@ func TestBatchWithABrokenHook(t *testing.T) {
 				client := delayq.NewClient(rdb)
 				results, err := client.EnqueueBatch(t.Context(), jobs)
 				require.ErrorIs(t, err, delayq.ErrUnknownOutcome)
-				require.ErrorContains(t, err, "cut off")
-				if what == "panic" {
-					require.ErrorContains(t, err, "panic: oh")
-				}
+				require.ErrorContains(t, err, "cut off: "+what+": ")
 				for i, r := range results {
 					if info, err := client.Get(t.Context(), "topic", jobs[i].ID); r.Err == nil {
 						require.NoError(t, err)
@@ -277,7 +274,7 @@ func TestBatchWithABrokenHook(t *testing.T) {
 				require.NoError(t, results[499].Err)
 				require.Error(t, results[500].Err)
 				require.Error(t, results[999].Err)
-				require.Equal(t, what == "goexit", results[1000].Err != nil)
+				require.NoError(t, results[1000].Err)
 			})
 		})
 	}

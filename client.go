@@ -6,7 +6,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"log/slog"
 	mathrand "math/rand/v2"
 	"reflect"
 	"slices"
@@ -39,7 +38,7 @@ func NewClient(rdb redis.UniversalClient, opts ...ClientOption) *Client {
 		err = checkReplicaWait(rdb, c.o.replicaWait)
 	}
 	c.err = errors.Join(c.err, err)
-	c.o.hooks.trouble = func(p any) { slog.Error("hook", "err", p) }
+	c.o.hooks.trouble = func(why *crash) { logHook(clientLog(), why) }
 	c.scripts = caller{rdb, &c.o.hooks}
 	return c
 }

@@ -97,14 +97,13 @@ func (g *commit) enqueue(ctx context.Context, e *enqueueing) error {
 		g.flushes, g.latest = 1, 1
 		g.mu.Unlock()
 		defer g.land() // also if a hook of the caller's go-redis client panics
-		g.flush(ctx, []*enqueueing{e})
-		<-e.done
+		g.flush(ctx, e)
 		return e.err
 	}
 	g.pending = append(g.pending, e)
 	if g.flushes < mostFlushes && len(g.pending) >= max(secondFlush, g.latest) {
 		g.flushes++
-		go g.fly()
+		g.fly()
 	}
 	g.mu.Unlock()
 
@@ -147,18 +146,53 @@ func (g *commit) land() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if len(g.pending) > 0 {
-		go g.fly()
+		g.fly()
 	} else {
 		g.flushes--
 	}
 }
 
-// fly flushes for those that have gathered until none is left.
+// fly flushes for those that have gathered until none is left, in a goroutine of its own. If what
+// go-redis calls on the way ends it, the callers of that flush hear so, and another one goes on.
 func (g *commit) fly() {
-	for list := g.gather(); len(list) > 0; list = g.gather() {
-		ctx, cancel := context.WithTimeout(context.Background(), flushTimeout)
-		g.flush(ctx, list)
-		cancel()
+	var list []*enqueueing
+	launch(nil, func() {
+		for list = g.gather(); len(list) > 0; list = g.gather() {
+			g.flushAll(list)
+			g.tell(list)
+		}
+	}, func(c *crash) {
+		cut(list, c)
+		g.tell(list)
+		g.land()
+	})
+}
+
+// flushAll sends a chunk of several callers.
+func (g *commit) flushAll(list []*enqueueing) {
+	ctx, cancel := context.WithTimeout(context.Background(), flushTimeout)
+	defer cancel()
+	for _, e := range list {
+		e.err = errCutOff
+	}
+	lane := g.lanes.get()
+	g.lanes.put(lane, g.send(ctx, lane, list))
+}
+
+// tell lets the callers of a flush go.
+func (g *commit) tell(list []*enqueueing) {
+	for _, e := range list {
+		e.done <- struct{}{}
+	}
+}
+
+// cut is the outcome of jobs whose call has ended its goroutine: it may have been carried out.
+func cut(list []*enqueueing, c *crash) {
+	clientLog().Error("enqueue", "topic", list[0].topic, "err", c, "stack", string(c.stack))
+	for _, e := range list {
+		if errors.Is(e.err, errCutOff) {
+			e.err = located{call: "enqueue", topic: e.topic, job: e.id}.at(fmt.Errorf("%w: %w", errCutOff, c))
+		}
 	}
 }
 
@@ -199,23 +233,13 @@ func chunkLen(list []*enqueueing) int {
 	return len(list)
 }
 
-// flush sends a chunk on a lane that no other call uses meanwhile.
-func (g *commit) flush(ctx context.Context, list []*enqueueing) {
-	err := errCutOff
-	for _, e := range list {
-		e.err = err
-	}
+// flush sends the job of a lone caller, on the caller's own goroutine.
+func (g *commit) flush(ctx context.Context, e *enqueueing) {
 	lane := g.lanes.get()
-	defer func() {
-		g.lanes.put(lane, err)
-		for _, e := range list {
-			e.done <- struct{}{}
-		}
-	}()
-	err = g.send(ctx, lane, list)
+	g.lanes.put(lane, g.send(ctx, lane, []*enqueueing{e}))
 }
 
-// errCutOff is the outcome of the other jobs of a flush that a panic in a hook of the caller's go-redis client has ended.
+// errCutOff is the outcome of jobs whose call has ended its goroutine, as a hook of the caller's go-redis client may.
 var errCutOff = fmt.Errorf("%w: the call was cut off", ErrUnknownOutcome)
 
 // An outbox sends the jobs of a batch while those that come after them are got ready: a goroutine of its own, unless they are few.
@@ -237,16 +261,23 @@ func (c *Client) newOutbox(ctx context.Context, jobs int) *outbox {
 		close(o.lists)
 		<-o.ended
 	})
-	go o.run()
+	o.run()
 	return o
 }
 
-// run is the goroutine of an outbox.
+// run starts the goroutine of an outbox. What a hook of the caller's go-redis client does to it is an
+// error of the jobs under way: another goroutine goes on with those that follow.
 func (o *outbox) run() {
-	defer close(o.ended)
-	for list := range o.lists {
-		o.deliver(list)
-	}
+	var list []*enqueueing
+	launch(nil, func() {
+		for list = range o.lists {
+			o.client.commit(list[0].topic).enqueueAll(o.ctx, list)
+		}
+		close(o.ended)
+	}, func(c *crash) {
+		cut(list, c)
+		o.run()
+	})
 }
 
 // send stores jobs of one topic. Their outcomes are there after close.
@@ -258,25 +289,7 @@ func (o *outbox) send(list []*enqueueing) {
 		o.client.commit(list[0].topic).enqueueAll(o.ctx, list)
 		return
 	}
-	select {
-	case o.lists <- list:
-	case <-o.ended: // by a hook of the caller's go-redis client that calls runtime.Goexit
-	}
-}
-
-// deliver stores jobs on the outbox's own goroutine. A panic of a hook of the caller's go-redis client is an error there: nobody could recover it.
-func (o *outbox) deliver(list []*enqueueing) {
-	defer func() {
-		if p := recover(); p != nil {
-			err := fmt.Errorf("%w by a panic: %v", errCutOff, p)
-			for _, e := range list {
-				if errors.Is(e.err, errCutOff) {
-					e.err = err
-				}
-			}
-		}
-	}()
-	o.client.commit(list[0].topic).enqueueAll(o.ctx, list)
+	o.lists <- list
 }
 
 // enqueueAll stores the jobs of a batch, chunk by chunk, on a lane of its own.

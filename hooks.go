@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"reflect"
 	"time"
 )
@@ -128,7 +129,7 @@ type hooks struct {
 	started  []func(RunEvent)
 	late     []func(RunEvent)
 	outcome  map[Outcome][]func(RunEvent)
-	trouble  func(recovered any) // called when a hook panics; nil: ignored
+	trouble  func(*crash) // called when a hook panics; nil: ignored
 }
 
 // A side is who calls a hook.
@@ -224,21 +225,31 @@ func (h *hooks) on(outcome Outcome, f func(RunEvent)) {
 // guard calls f and keeps its panic from the caller.
 func (h *hooks) guard(f func()) {
 	defer func() {
-		if p := recover(); p != nil && h.trouble != nil {
-			h.trouble(p)
+		if p := recover(); p != nil {
+			h.report(newCrash(p))
 		}
 	}()
 	f()
 }
 
+// report logs that a hook has panicked, or called runtime.Goexit where nobody else says so.
+func (h *hooks) report(c *crash) {
+	if h.trouble != nil {
+		h.trouble(c)
+	}
+}
+
+// logHook is what report does.
+func logHook(log *slog.Logger, c *crash) {
+	log.Error("hook", "err", c, "stack", string(c.stack))
+}
+
 // apart calls f like guard, in a goroutine of its own: a hook that calls runtime.Goexit, as FailNow of a test does, must not end a loop.
 func (h *hooks) apart(f func()) {
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		h.guard(f)
-	}()
-	<-done
+	var c *crash
+	if err := alone(func() error { f(); return nil }); errors.As(err, &c) {
+		h.report(c)
+	}
 }
 
 func (h *hooks) fireStarted(event RunEvent) {

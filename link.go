@@ -23,6 +23,7 @@ func ownClient(rdb redis.UniversalClient, connections int) (redis.UniversalClien
 	switch c := rdb.(type) {
 	case *redis.Client:
 		o := *c.Options()
+		containOptions(&o)
 		o.MaxRetries = -1 // the loops of the server repeat by themselves
 		o.ContextTimeoutEnabled = true
 		o.PoolSize, o.MinIdleConns, o.MaxIdleConns, o.MaxActiveConns = connections, 0, 0, 0
@@ -34,6 +35,7 @@ func ownClient(rdb redis.UniversalClient, connections int) (redis.UniversalClien
 		return redis.NewClient(&o), d
 	case *redis.ClusterClient:
 		o := *c.Options()
+		containClusterOptions(&o)
 		o.ContextTimeoutEnabled = true
 		o.PoolSize, o.MinIdleConns, o.MaxIdleConns, o.MaxActiveConns = connections, 0, 0, 0
 		o.PoolTimeout = callTimeout

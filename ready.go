@@ -53,8 +53,7 @@ const (
 
 // takeLoop takes jobs as long as there are free slots, and waits when there are none of either. It ends with ctx; a take under way then
 // is waited for, as long as work goes on, and what it brings is given back.
-func (t *topicServer) takeLoop(ctx, work context.Context) {
-	first := &taker{topic: t, receipt: t.keys.taken(t.server.id)}
+func (t *topicServer) takeLoop(ctx, work context.Context, first *taker) {
 	defer first.end()
 	var slow pace
 	for {
@@ -81,8 +80,7 @@ func (t *topicServer) takeLoop(ctx, work context.Context) {
 
 // takeMoreLoop is that of the second taker: it begins after a take that was full, asks for full ones only, and goes on until there is no room for one or not
 // much more to take. It never waits for a job, and does nothing for a single slot, which takes its jobs in their order.
-func (t *topicServer) takeMoreLoop(ctx, work context.Context) {
-	second := &taker{topic: t, receipt: t.keys.taken(t.server.id + "+")}
+func (t *topicServer) takeMoreLoop(ctx, work context.Context, second *taker) {
 	defer second.end()
 	for {
 		select {
@@ -118,8 +116,11 @@ func (k *taker) take(ctx, work context.Context, least int) afterTake {
 		}
 		k.number++
 	}
+	doubt := k.repeat
+	k.repeat = true // also if the call ends this goroutine
 	status, got, err := k.call(work)
-	if k.repeat = err != nil && !certain(err); err != nil {
+	// That a repetition was not carried out does not say that the call before it was not.
+	if k.repeat = err != nil && (!certain(err) || doubt && away(err)); err != nil {
 		if !k.repeat {
 			t.expect(k.n, 0)
 		}
@@ -205,10 +206,10 @@ func (k *taker) call(work context.Context) (status string, got int, err error) {
 		admit()
 		return "ok", len(ids), nil
 	}
-	k.admitting.Go(func() {
+	launch(&k.admitting, func() {
 		admit()
 		nudge(t.freed) // none of them may have been started
-	})
+	}, func(c *crash) { s.loops.crashed("take", c) })
 	return "ok", len(ids), nil
 }
 

@@ -1,6 +1,7 @@
 package delayq
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -54,6 +55,7 @@ type Server struct {
 	waits  redis.UniversalClient // for blocking pops
 	dials  [2]*dialed            // their connections
 	outage *outage
+	loops  keeper
 	alarms chan *topicServer // topics that have lost jobs
 	watch  watch
 
@@ -216,10 +218,9 @@ func (s *Server) begin() error {
 	}
 	s.used = true
 	s.started = time.Now()
-	if s.log = s.o.logger; s.log == nil {
-		s.log = slog.Default()
-	}
-	s.o.hooks.trouble = func(p any) { s.log.Error("hook", "err", p) }
+	s.log = contained(cmp.Or(s.o.logger, slog.Default()))
+	s.loops.log = s.log
+	s.o.hooks.trouble = func(why *crash) { logHook(s.log, why) }
 	// As many connections as there can be calls at once: promote, two takes, two settles and extend of each topic, and the server's own.
 	s.calls, s.dials[0] = ownClient(s.rdb, 6*len(s.topics)+4)
 	s.waits, s.dials[1] = ownClient(s.rdb, len(s.topics))
@@ -258,27 +259,27 @@ func (s *Server) Run(ctx context.Context) error {
 	defer endWork()
 	fetch, endFetch := context.WithCancel(ctx)
 	defer endFetch()
-	var fetching, working sync.WaitGroup
+	var fetching, working, beating sync.WaitGroup
 	for _, t := range s.topics {
 		t.base = work
-		fetching.Go(func() { t.promoteLoop(fetch) })
-		fetching.Go(func() { t.takeLoop(fetch, work) })
-		fetching.Go(func() { t.takeMoreLoop(fetch, work) })
-		working.Go(func() { t.settleLoop(work, t.settle, 1) })
-		working.Go(func() { t.settleLoop(work, t.pile, settlePile) })
-		working.Go(func() { t.extendLoop(work) })
+		first := &taker{topic: t, receipt: t.keys.taken(s.id)}
+		second := &taker{topic: t, receipt: t.keys.taken(s.id + "+")}
+		one, more := &settler{lane: newLane()}, &settler{lane: newLane()}
+		s.loops.keep(fetch, &fetching, "promote", func() { t.promoteLoop(fetch) })
+		s.loops.keep(fetch, &fetching, "take", func() { t.takeLoop(fetch, work, first) })
+		s.loops.keep(fetch, &fetching, "take", func() { t.takeMoreLoop(fetch, work, second) })
+		s.loops.keep(work, &working, "settle", func() { t.settleLoop(work, one, t.settle, 1) })
+		s.loops.keep(work, &working, "settle", func() { t.settleLoop(work, more, t.pile, settlePile) })
+		s.loops.keep(work, &working, "extend", func() { t.extendLoop(work) })
 	}
-	working.Go(func() { s.controlLoop(work) })
-	beating, endBeating := context.WithCancel(work)
+	s.loops.keep(work, &working, "control", func() { s.controlLoop(work) })
+	beat, endBeating := context.WithCancel(work)
 	defer endBeating()
-	beaten := make(chan struct{})
-	working.Go(func() {
-		defer close(beaten)
-		s.heartbeatLoop(beating, fetch)
-	})
-	working.Go(func() { s.watchLoop(fetch) })
-	working.Go(func() { s.checkLoop(fetch) })
-	working.Go(func() { s.alarmLoop(fetch) })
+	s.loops.keep(beat, &beating, "heartbeat", func() { s.heartbeatLoop(beat, fetch) })
+	beaten := s.ended(&beating)
+	s.loops.keep(fetch, &working, "watch", func() { s.watchLoop(fetch) })
+	s.loops.keep(fetch, &working, "check", func() { s.checkLoop(fetch) })
+	s.loops.keep(fetch, &working, "check", func() { s.alarmLoop(fetch) })
 
 	<-ctx.Done()
 	for _, t := range s.topics {
@@ -286,23 +287,30 @@ func (s *Server) Run(ctx context.Context) error {
 	}
 	s.log.Info("drain", "count", s.held())
 	s.closeWaits()
-	stopped := make(chan struct{})
-	go func() {
-		fetching.Wait()
-		s.running.Wait()
-		close(stopped)
-	}()
-	s.drain(stopped)
+	s.drain(s.ended(&fetching, &s.running))
 	endBeating()
 	s.farewell(beaten)
 	endWork()
 	s.close() // ends whatever call still waits for an answer
 	working.Wait()
+	<-beaten
 	fetching.Wait()
 	for _, t := range s.topics {
 		t.tellUnsettled()
 	}
 	return nil
+}
+
+// ended gives a channel that is closed when all in the groups has ended.
+func (s *Server) ended(groups ...*sync.WaitGroup) <-chan struct{} {
+	c := make(chan struct{})
+	launch(nil, func() {
+		defer close(c)
+		for _, g := range groups {
+			g.Wait()
+		}
+	}, func(why *crash) { s.loops.crashed("drain", why) })
+	return c
 }
 
 // Times of the end of a drain: what they add up to is how much longer than the Drain timeout Run may take.

@@ -165,7 +165,7 @@ func TestNothingIsSilent(t *testing.T) {
 		synctest.Wait()
 		says("level=WARN", "msg=retry", "job=panic", "attempt=1", "at the disco", "delay=2")
 		says("level=ERROR", "msg=bury", "job=bury", errTest.Error())
-		says("level=ERROR", "msg=hook", "err=started")
+		says("level=ERROR", "msg=hook", "panic: started")
 
 		w.cut()
 		_, err := client.Enqueue(b.Context(), "a", "2", nil)

@@ -225,8 +225,8 @@ func TestPanickingHooksAreHarmless(t *testing.T) {
 			require.Len(b, after.of(name), n, name)
 		}
 		require.Positive(b, after.calls("ack"))
-		for _, text := range []string{"err=started", "err=done", "err=returned", "err=script", errTest.Error(), "nil map"} {
-			require.NotEmpty(b, log.with("level=ERROR", "msg=hook", text), text)
+		for _, text := range []string{"panic: started", "panic: done", "panic: returned", "panic: script", errTest.Error(), "nil map"} {
+			require.NotEmpty(b, log.with("level=ERROR", "msg=hook", text, "stack=", "panickyHook"), text)
 		}
 		require.Equal(b, delayq.StateReady, b.state("a", "return"))
 	})

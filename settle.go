@@ -134,38 +134,50 @@ func (t *topicServer) tellLocked(r row) {
 
 // settleLoop tells Redis how jobs ended, those that gathered during one call with the next; the second loop of a topic, when there are so many at least.
 // It goes on until every outcome is told: only the end of ctx, after the drain, makes it give up. Then the leases run out and the jobs run again.
-func (t *topicServer) settleLoop(ctx context.Context, more <-chan struct{}, least int) {
-	lane := newLane()
-	var slow pace
-	var list []row
+func (t *topicServer) settleLoop(ctx context.Context, k *settler, more <-chan struct{}, least int) {
 	for {
-		clear(list) // jobs that are settled are not to be kept
-		list = t.gather(list[:0], least)
-		if len(list) == 0 {
-			select {
-			case <-more:
-				continue
-			case <-ctx.Done():
-				return
+		if k.number == "" {
+			clear(k.list) // jobs that are settled are not to be kept
+			k.list = t.gather(k.list[:0], least)
+			if len(k.list) == 0 {
+				select {
+				case <-more:
+					continue
+				case <-ctx.Done():
+					return
+				}
 			}
+			k.number = k.lane.next()
 		}
-		number := lane.next()
-		for {
-			err := t.tell(ctx, lane.id, number, list)
-			if err == nil {
-				slow.reset()
-				break
-			}
-			if !sleep(ctx, slow.next()) {
-				t.putBack(list)
-				return
-			}
-			if certain(err) { // not carried out: others need not wait for it
-				t.putBack(list)
-				break
-			}
+		doubt := k.doubt
+		k.doubt = true // also if the call ends this goroutine
+		err := t.tell(ctx, k.lane.id, k.number, k.list)
+		if err == nil {
+			k.slow.reset()
+			k.number, k.doubt = "", false
+			continue
+		}
+		goOn := sleep(ctx, k.slow.next())
+		// Others need not wait for what was not carried out. That a repetition was not does not say that
+		// the call before it was not.
+		k.doubt = !certain(err) || doubt && away(err)
+		if !goOn || !k.doubt {
+			t.putBack(k.list)
+			k.number, k.doubt = "", false
+		}
+		if !goOn {
+			return
 		}
 	}
+}
+
+// A settler is what a settle loop has to remember: the call that is under way or has to be made again.
+type settler struct {
+	lane   *lane
+	number string // of the call; empty: there is none
+	list   []row
+	doubt  bool // it may have been carried out
+	slow   pace
 }
 
 // gather takes the next rows, if there are so many at least, into list: those of the first one's

@@ -15,7 +15,7 @@ func (s *Server) awaitRedis(ctx context.Context) error {
 	var slow pace
 	for ctx.Err() == nil {
 		greeted := make(chan error, 1)
-		go func() { greeted <- s.greet(ctx) }()
+		launch(nil, func() { greeted <- s.greet(ctx) }, func(c *crash) { greeted <- c })
 		var err error
 		select {
 		case err = <-greeted:

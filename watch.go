@@ -89,7 +89,7 @@ func (s *Server) watchLoop(ctx context.Context) {
 		calls := 0
 		for some := range slices.Chunk(asleep, watchLimit) {
 			calls++
-			go func() { errs <- s.watchSome(ctx, some) }()
+			launch(nil, func() { errs <- s.watchSome(ctx, some) }, func(c *crash) { errs <- c })
 		}
 		var err error
 		for range calls {

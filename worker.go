@@ -331,7 +331,18 @@ func (t *topicServer) startSlotLocked() {
 		return
 	}
 	t.starting = true
-	t.server.running.Go(t.slot)
+	t.launch(t.slot)
+}
+
+// launch starts a goroutine of the running handlers. A handler that calls runtime.Goexit ends it, which
+// execute has dealt with.
+func (t *topicServer) launch(f func()) {
+	s := t.server
+	launch(&s.running, f, func(c *crash) {
+		if c.kind == KindPanic {
+			s.loops.crashed("run", c)
+		}
+	})
 }
 
 // slot is a slot in use: it runs one job after the other until there is none left.
@@ -399,7 +410,7 @@ func (t *topicServer) execute(r *run) (next *run) {
 		}
 		next = t.finish(r, context.Cause(ctx), err, time.Now())
 		if gone && next != nil { // this goroutine ends here
-			t.server.running.Go(func() { t.work(next) })
+			t.launch(func() { t.work(next) })
 		}
 	}()
 	if len(t.server.o.hooks.started) > 0 {
@@ -475,7 +486,7 @@ func (t *topicServer) popLocked(now time.Time) *run {
 			t.startLocked(r, now)
 			return r
 		}
-		t.server.running.Go(func() { t.tellLost(r) }) // beside the job behind it, which is not to wait for hooks
+		t.launch(func() { t.tellLost(r) }) // beside the job behind it, which is not to wait for hooks
 	}
 	return nil
 }

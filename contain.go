@@ -1,0 +1,278 @@
+package delayq
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"runtime/debug"
+	"sync"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/auth"
+)
+
+// Code of the user runs on goroutines of the library: handlers, hooks, calendars, the handler of the
+// Logger, and what go-redis calls on the way to Redis. A panic there would end the process, and a
+// runtime.Goexit, as FailNow of a test calls it, the goroutine. So every goroutine is started by launch,
+// which reports either, and what go-redis and slog call is called apart.
+
+// newCrash is what is known of a panic with this value; with nil it is a runtime.Goexit.
+func newCrash(value any) *crash {
+	if value == nil { // recover makes an error of a panic(nil)
+		return &crash{kind: KindGoexit, value: "runtime.Goexit was called", stack: debug.Stack()}
+	}
+	return &crash{kind: KindPanic, value: value, stack: debug.Stack()}
+}
+
+// launch calls f in a goroutine of its own, which belongs to the group if that is not nil. If f panics or
+// calls runtime.Goexit, crashed is called there, with the reason; neither goes any further.
+func launch(group *sync.WaitGroup, f func(), crashed func(*crash)) {
+	if group != nil {
+		group.Add(1)
+	}
+	go func() {
+		returned := false
+		defer func() {
+			if group != nil {
+				defer group.Done()
+			}
+			if value := recover(); !returned {
+				crashed(newCrash(value))
+			}
+		}()
+		f()
+		returned = true
+	}()
+}
+
+// apart calls f in a goroutine of its own and waits for it. Its error may be a crash.
+func apart[T any](f func() (T, error)) (v T, err error) {
+	done := make(chan struct{})
+	launch(nil, func() {
+		v, err = f()
+		close(done)
+	}, func(c *crash) {
+		err = c
+		close(done)
+	})
+	<-done
+	return v, err
+}
+
+// alone is apart for what gives only an error.
+func alone(f func() error) error {
+	_, err := apart(func() (struct{}, error) { return struct{}{}, f() })
+	return err
+}
+
+// A keeper starts the loops of a server, and starts them anew when something has ended them that is not
+// their own.
+type keeper struct {
+	log *slog.Logger
+
+	mu     sync.Mutex
+	logged map[string]time.Time // when a crash was logged last, by what crashed and how
+}
+
+// crashEvery is how often the same crash is logged, at most.
+const crashEvery = time.Minute
+
+// keep calls a loop in a goroutine of its own until it returns. After a crash it is called anew, after a
+// pause, unless ctx has ended. What the loop does not keep in variables of its own is as it was.
+func (k *keeper) keep(ctx context.Context, group *sync.WaitGroup, name string, loop func()) {
+	var slow pace
+	var start func(wait time.Duration)
+	start = func(wait time.Duration) {
+		began := time.Now()
+		launch(group, func() {
+			if wait == 0 || sleep(ctx, wait) {
+				loop()
+			}
+		}, func(c *crash) {
+			k.crashed(name, c)
+			if time.Since(began) > crashEvery {
+				slow.reset()
+			}
+			start(slow.next())
+		})
+	}
+	start(0)
+}
+
+// crashed logs a crash.
+func (k *keeper) crashed(name string, c *crash) {
+	which := name + " " + message(c)
+	k.mu.Lock()
+	if k.logged == nil {
+		k.logged = make(map[string]time.Time)
+	}
+	again := !k.logged[which].IsZero() && time.Since(k.logged[which]) < crashEvery
+	if !again {
+		k.logged[which] = time.Now()
+	}
+	k.mu.Unlock()
+	if !again {
+		k.log.Error(name, "err", c, "stack", string(c.stack))
+	}
+}
+
+// contained is a Logger that neither panics nor ends its caller's goroutine. What its handler does not
+// take is lost: there is nowhere else to say it.
+func contained(l *slog.Logger) *slog.Logger {
+	if _, is := l.Handler().(logHandler); is {
+		return l
+	}
+	return slog.New(logHandler{l.Handler()})
+}
+
+// clientLog is where a Client reports what no caller hears of.
+func clientLog() *slog.Logger { return contained(slog.Default()) }
+
+type logHandler struct{ inner slog.Handler }
+
+func (h logHandler) Enabled(ctx context.Context, level slog.Level) (enabled bool) {
+	defer func() { _ = recover() }()
+	return h.inner.Enabled(ctx, level)
+}
+
+func (h logHandler) Handle(ctx context.Context, record slog.Record) error {
+	return alone(func() error { return h.inner.Handle(ctx, record) })
+}
+
+func (h logHandler) WithAttrs(attrs []slog.Attr) (with slog.Handler) {
+	with = h
+	defer func() { _ = recover() }()
+	return logHandler{h.inner.WithAttrs(attrs)}
+}
+
+func (h logHandler) WithGroup(name string) (with slog.Handler) {
+	with = h
+	defer func() { _ = recover() }()
+	return logHandler{h.inner.WithGroup(name)}
+}
+
+// containOptions makes errors of what the user's functions in o do to the goroutines that call them, some
+// of which are go-redis's own. o is a copy.
+func containOptions(o *redis.Options) {
+	o.Dialer = containDialer(o.Dialer)
+	o.OnConnect = containOnConnect(o.OnConnect)
+	o.CredentialsProviderContext = containCredentials(o.CredentialsProvider, o.CredentialsProviderContext)
+	o.StreamingCredentialsProvider = containStreaming(o.StreamingCredentialsProvider)
+	o.DialerRetryBackoff = containBackoff(o.DialerRetryBackoff)
+}
+
+// containClusterOptions is containOptions for a cluster.
+func containClusterOptions(o *redis.ClusterOptions) {
+	o.Dialer = containDialer(o.Dialer)
+	o.OnConnect = containOnConnect(o.OnConnect)
+	o.CredentialsProviderContext = containCredentials(o.CredentialsProvider, o.CredentialsProviderContext)
+	o.StreamingCredentialsProvider = containStreaming(o.StreamingCredentialsProvider)
+	o.DialerRetryBackoff = containBackoff(o.DialerRetryBackoff)
+	if slots := o.ClusterSlots; slots != nil {
+		o.ClusterSlots = func(ctx context.Context) ([]redis.ClusterSlot, error) {
+			return apart(func() ([]redis.ClusterSlot, error) { return slots(ctx) })
+		}
+	}
+	if make := o.NewClient; make != nil {
+		o.NewClient = func(o *redis.Options) *redis.Client {
+			made, err := apart(func() (*redis.Client, error) { return make(o), nil })
+			if err != nil {
+				return redis.NewClient(o)
+			}
+			return made
+		}
+	}
+}
+
+func containDialer(dial dialer) dialer {
+	if dial == nil {
+		return nil
+	}
+	return func(ctx context.Context, network, addr string) (net.Conn, error) {
+		conn, err := apart(func() (net.Conn, error) { return dial(ctx, network, addr) })
+		if err == nil && isNil(conn) {
+			err = errors.New("the dialer gave no connection")
+		}
+		return conn, err
+	}
+}
+
+func containOnConnect(f func(context.Context, *redis.Conn) error) func(context.Context, *redis.Conn) error {
+	if f == nil {
+		return nil
+	}
+	return func(ctx context.Context, conn *redis.Conn) error {
+		return alone(func() error { return f(ctx, conn) })
+	}
+}
+
+func containBackoff(f func(int) time.Duration) func(int) time.Duration {
+	if f == nil {
+		return nil
+	}
+	return func(attempt int) time.Duration {
+		wait, _ := apart(func() (time.Duration, error) { return f(attempt), nil })
+		return wait
+	}
+}
+
+type credentials struct{ username, password string }
+
+// containCredentials makes one provider of two, of which go-redis asks the one with a context first.
+func containCredentials(
+	plain func() (string, string), with func(context.Context) (string, string, error),
+) func(context.Context) (string, string, error) {
+	if with == nil && plain != nil {
+		with = func(context.Context) (string, string, error) {
+			username, password := plain()
+			return username, password, nil
+		}
+	}
+	if with == nil {
+		return nil
+	}
+	return func(ctx context.Context) (string, string, error) {
+		c, err := apart(func() (c credentials, err error) {
+			c.username, c.password, err = with(ctx)
+			return c, err
+		})
+		return c.username, c.password, err
+	}
+}
+
+func containStreaming(p auth.StreamingCredentialsProvider) auth.StreamingCredentialsProvider {
+	if p == nil {
+		return nil
+	}
+	return streaming{p}
+}
+
+type streaming struct {
+	inner auth.StreamingCredentialsProvider
+}
+
+type subscription struct {
+	credentials auth.Credentials
+	unsubscribe auth.UnsubscribeFunc
+}
+
+func (s streaming) Subscribe(listener auth.CredentialsListener) (auth.Credentials, auth.UnsubscribeFunc, error) {
+	got, err := apart(func() (got subscription, err error) {
+		got.credentials, got.unsubscribe, err = s.inner.Subscribe(listener)
+		if err == nil && (got.credentials == nil || got.unsubscribe == nil) {
+			err = errors.New("the streaming credentials provider gave none")
+		}
+		if err == nil {
+			username, password := got.credentials.BasicAuth()
+			got.credentials = auth.NewBasicCredentials(username, password)
+		}
+		return got, err
+	})
+	if err != nil {
+		return nil, nil, fmt.Errorf("credentials: %w", err)
+	}
+	return got.credentials, func() error { return alone(got.unsubscribe) }, nil
+}

@@ -1,0 +1,364 @@
+package delayq
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"log/slog"
+	"net"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/auth"
+	"github.com/stretchr/testify/require"
+
+	"github.com/delayq/delayq/internal/embedded"
+	"github.com/delayq/delayq/internal/redistest"
+)
+
+// crashes are the ways in which code of the user can end a goroutine of the library.
+var crashes = map[string]func(){"panic": func() { panic("oh no") }, "goexit": runtime.Goexit}
+
+// Every goroutine of the library is started by launch, which lets none of them end the process.
+func TestGoroutinesAreAllContained(t *testing.T) {
+	t.Parallel()
+	paths, err := filepath.Glob("*.go")
+	require.NoError(t, err)
+	started := 0
+	for _, path := range paths {
+		if strings.HasSuffix(path, "_test.go") {
+			continue
+		}
+		file, err := parser.ParseFile(token.NewFileSet(), path, nil, 0)
+		require.NoError(t, err)
+		ast.Inspect(file, func(n ast.Node) bool {
+			switch n := n.(type) {
+			case *ast.GoStmt:
+				require.Equal(t, "contain.go", path, "a goroutine that launch has not started")
+				started++
+			case *ast.SelectorExpr:
+				require.NotEqual(t, "Go", n.Sel.Name, "%s: a goroutine that launch has not started", path)
+			}
+			return true
+		})
+	}
+	require.Equal(t, 1, started)
+}
+
+// A crashing thing is something of the user's that crashes while it is on.
+type crashing struct {
+	on   atomic.Bool
+	with func()
+	n    atomic.Int64 // how often it has
+}
+
+func (c *crashing) here() {
+	if c.on.Load() {
+		c.n.Add(1)
+		c.with()
+	}
+}
+
+func (c *crashing) DialHook(next redis.DialHook) redis.DialHook { return next }
+func (c *crashing) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
+
+func (c *crashing) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		c.here()
+		return next(ctx, cmd)
+	}
+}
+
+// A hook of the user's go-redis client crashes in a flush on behalf of several callers: each of them hears that the
+// outcome is not known, and those that come later are not in its way.
+func TestCommitWhoseFlushCrashes(t *testing.T) {
+	for what, with := range crashes {
+		t.Run(what, func(t *testing.T) {
+			holding(t, func(t *testing.T, c *commitTest) {
+				broken := &crashing{with: with}
+				c.client.rdb.(*redis.Client).AddHook(broken)
+				got := make([]error, 3)
+				for i := range got {
+					c.enqueue(t.Context(), func(err error) { got[i] = err }, fmt.Sprint("job", i), nil)
+				}
+				broken.on.Store(true)
+				c.release()
+				c.wg.Wait()
+				for i, err := range got {
+					require.ErrorIs(t, err, ErrUnknownOutcome)
+					require.ErrorContains(t, err, fmt.Sprintf(`enqueue topic "topic" job "job%d": `, i))
+					require.ErrorContains(t, err, what+": ")
+				}
+				require.EqualValues(t, 1, broken.n.Load())
+				require.Zero(t, c.client.commit("topic").flushes)
+				broken.on.Store(false)
+				for i := range 3 {
+					c.enqueue(t.Context(), c.stored, fmt.Sprint("next", i), nil)
+				}
+			})
+		})
+	}
+}
+
+// Those that have gathered while a flush crashes go with the next one.
+func TestCommitGoesOnAfterACrash(t *testing.T) {
+	for what, with := range crashes {
+		t.Run(what, func(t *testing.T) {
+			holding(t, func(t *testing.T, c *commitTest) {
+				var once atomic.Bool
+				broken := &crashing{with: func() {
+					if once.CompareAndSwap(false, true) {
+						with()
+					}
+				}}
+				broken.on.Store(true)
+				c.client.rdb.(*redis.Client).AddHook(broken)
+				var lost atomic.Int64
+				for i := range chunkJobs + 10 { // two flushes
+					c.wg.Go(func() {
+						if _, err := c.client.Enqueue(t.Context(), "topic", fmt.Sprint("job", i), nil); err != nil {
+							lost.Add(1)
+						}
+					})
+				}
+				synctest.Wait()
+				c.release()
+				c.wg.Wait()
+				require.Positive(t, lost.Load())
+				require.Less(t, lost.Load(), int64(chunkJobs+10))
+				require.Len(t, c.pool(), chunkJobs+12-int(lost.Load()))
+			})
+		})
+	}
+}
+
+// credentialsOf is a provider of streaming credentials.
+type credentialsOf func()
+
+func (f credentialsOf) Subscribe(auth.CredentialsListener) (auth.Credentials, auth.UnsubscribeFunc, error) {
+	f()
+	return auth.NewBasicCredentials("", ""), func() error { return nil }, nil
+}
+
+// What go-redis calls to make a connection crashes for a while: the server takes it for a Redis that is away, says so
+// once, and goes on as soon as it works.
+func TestServerWhoseConnectionsCrash(t *testing.T) {
+	for what, with := range crashes {
+		for where, breaks := range map[string]func(o *redis.Options, broken *crashing){
+			"dialer": func(o *redis.Options, broken *crashing) {
+				dial := o.Dialer
+				o.Dialer = func(ctx context.Context, network, addr string) (net.Conn, error) {
+					broken.here()
+					return dial(ctx, network, addr)
+				}
+			},
+			"OnConnect": func(o *redis.Options, broken *crashing) {
+				o.OnConnect = func(context.Context, *redis.Conn) error { broken.here(); return nil }
+			},
+			"credentials": func(o *redis.Options, broken *crashing) {
+				o.CredentialsProvider = func() (string, string) { broken.here(); return "", "" }
+			},
+			"credentials with a context": func(o *redis.Options, broken *crashing) {
+				o.CredentialsProviderContext = func(context.Context) (string, string, error) { broken.here(); return "", "", nil }
+			},
+			"streaming credentials": func(o *redis.Options, broken *crashing) {
+				o.StreamingCredentialsProvider = credentialsOf(broken.here)
+			},
+		} {
+			t.Run(where+"/"+what, func(t *testing.T) {
+				t.Parallel()
+				redistest.Bubble(t, func(t *testing.T, r *embedded.Redis, rdb *redis.Client) {
+					broken := &crashing{with: with}
+					broken.on.Store(true)
+					o := *rdb.Options()
+					breaks(&o, broken)
+					mine := redis.NewClient(&o)
+					defer func() { require.NoError(t, mine.Close()) }()
+					var log lines
+					ran := make(chan string, 10)
+					stop := serving(t, mine, &log, func(_ context.Context, job *Job) error { ran <- job.ID; return nil })
+					time.Sleep(10 * time.Second)
+					require.Positive(t, broken.n.Load())
+					require.Len(t, log.with("level=ERROR"), 1)
+					require.Len(t, log.with("redis away", what+": "), 1)
+					broken.on.Store(false)
+					time.Sleep(5 * time.Second)
+					require.Len(t, log.with("redis back"), 1)
+					_, err := NewClient(rdb).Enqueue(t.Context(), "topic", "x", nil)
+					require.NoError(t, err)
+					require.Equal(t, "x", <-ran)
+					require.NoError(t, stop())
+				})
+			})
+		}
+	}
+}
+
+// limiter is a Limiter of go-redis, which is called on the goroutine that makes a call.
+type limiter struct{ broken *crashing }
+
+func (l limiter) Allow() error       { l.broken.here(); return nil }
+func (l limiter) ReportResult(error) {}
+
+// Something of the user's ends every loop of a server again and again. Each is started anew, says so once, and
+// knows what it had under way: no job is taken twice, and none is settled twice.
+func TestServerWhoseLoopsCrash(t *testing.T) {
+	for what, with := range crashes {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			redistest.Bubble(t, func(t *testing.T, r *embedded.Redis, rdb *redis.Client) {
+				broken := &crashing{with: with}
+				o := *rdb.Options()
+				o.Limiter = limiter{broken}
+				mine := redis.NewClient(&o)
+				defer func() { require.NoError(t, mine.Close()) }()
+				var log lines
+				var mu sync.Mutex
+				runs := make(map[string]int)
+				enter, leave := make(chan struct{}, 100), make(chan struct{})
+				stop := serving(t, mine, &log, func(ctx context.Context, job *Job) error {
+					mu.Lock()
+					runs[job.ID]++
+					mu.Unlock()
+					if job.ID == "held" {
+						enter <- struct{}{}
+						<-leave
+					}
+					return nil
+				})
+				time.Sleep(3 * time.Second)
+				client := NewClient(rdb)
+				enqueue := func(id string) {
+					_, err := client.Enqueue(t.Context(), "topic", id, nil)
+					require.NoError(t, err)
+				}
+				enqueue("held")
+				<-enter
+				broken.on.Store(true)
+				close(leave) // its end cannot be told now
+				enqueue("meanwhile")
+				time.Sleep(8 * time.Second)
+				require.Len(t, log.with("msg=settle", what+": ", "stack="), 1)
+				require.Len(t, log.with("msg=take", what+": "), 1)
+				require.Len(t, log.with("msg=promote", what+": "), 1)
+				broken.on.Store(false)
+				time.Sleep(8 * time.Second)
+				enqueue("after")
+				time.Sleep(time.Second)
+				require.Equal(t, map[string]int{"held": 1, "meanwhile": 1, "after": 1}, runs)
+				info, err := client.Inspect(t.Context(), "topic")
+				require.NoError(t, err)
+				require.EqualValues(t, 3, info.Counters["acked"])
+				require.Zero(t, info.Counters["reclaimed"])
+				require.Zero(t, info.Running)
+				require.NoError(t, stop())
+			})
+		})
+	}
+}
+
+// brokenLog is the handler of a Logger.
+type brokenLog struct{ *crashing }
+
+func (l brokenLog) Enabled(context.Context, slog.Level) bool { return true }
+func (l brokenLog) WithGroup(string) slog.Handler            { return l }
+func (l brokenLog) WithAttrs([]slog.Attr) slog.Handler {
+	if l.on.Load() {
+		panic("no attributes")
+	}
+	return l
+}
+
+func (l brokenLog) Handle(context.Context, slog.Record) error {
+	l.here()
+	return errors.New("full")
+}
+
+// A log that crashes stops nothing.
+func TestServerWhoseLogCrashes(t *testing.T) {
+	for what, with := range crashes {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			redistest.Bubble(t, func(t *testing.T, r *embedded.Redis, rdb *redis.Client) {
+				broken := &crashing{with: with}
+				broken.on.Store(true)
+				done := make(chan int, 10)
+				server := NewServer(rdb, Logger(slog.New(brokenLog{broken})), Hooks(panickyDone{}))
+				server.HandlerFunc("topic", func(_ context.Context, job *Job) error {
+					if job.Attempt < 3 {
+						return errors.New("once more")
+					}
+					done <- job.Attempt
+					return nil
+				})
+				ctx, cancel := context.WithCancel(t.Context())
+				ended := make(chan error, 1)
+				go func() { ended <- server.Run(ctx) }()
+				_, err := NewClient(rdb).Enqueue(t.Context(), "topic", "x", nil)
+				require.NoError(t, err)
+				require.Equal(t, 3, <-done)
+				cancel()
+				require.NoError(t, <-ended)
+				require.Greater(t, broken.n.Load(), int64(3))
+			})
+		})
+	}
+}
+
+type panickyDone struct{}
+
+func (panickyDone) Done(RunEvent) { panic("done") }
+
+// lines keeps what is logged, a line for each record.
+type lines struct {
+	mu  sync.Mutex
+	all []string
+}
+
+func (l *lines) Write(line []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.all = append(l.all, string(line))
+	return len(line), nil
+}
+
+func (l *lines) with(parts ...string) (found []string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, line := range l.all {
+		has := true
+		for _, part := range parts {
+			has = has && strings.Contains(line, part)
+		}
+		if has {
+			found = append(found, line)
+		}
+	}
+	return found
+}
+
+// serving runs a server with one handler until stop is called.
+func serving(t *testing.T, rdb redis.UniversalClient, log *lines, h HandlerFunc, opts ...ServerOption) (stop func() error) {
+	t.Helper()
+	server := NewServer(rdb, append([]ServerOption{Logger(slog.New(slog.NewTextHandler(log, nil)))}, opts...)...)
+	server.HandlerFunc("topic", h)
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	ended := make(chan error, 1)
+	go func() { ended <- server.Run(ctx) }()
+	return func() error {
+		cancel()
+		return <-ended
+	}
+}
