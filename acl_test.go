@@ -454,6 +454,7 @@ func tour(t *testing.T, producer, worker, operator redis.UniversalClient) {
 	done, err := o.Get(ctx, topic, "ok")
 	require.NoError(t, err)
 	require.Equal(t, StateDone, done.State)
+	require.NoError(t, o.Delete(ctx, topic, "ok"))
 	require.ErrorIs(t, o.Reschedule(ctx, topic, "long", ProcessIn(time.Hour)), ErrRunning)
 	state, err = o.Dequeue(ctx, topic, "long")
 	require.NoError(t, err)

@@ -234,9 +234,10 @@ func (c *Client) enqueued(ctx context.Context, fresh *NewJob, e *enqueueing, err
 	}
 }
 
-// Dequeue cancels a job, in whatever state it is, and returns the state it was in. A job that was scheduled or ready never runs. Of one
+// Dequeue cancels a job that is scheduled, ready, running or dead, and returns the state it was in. A job that was scheduled or ready never runs. Of one
 // that was running, the handler's context ends with ErrCancelled, and what the handler returns is ignored. A dead one is
-// forgotten. ErrNotFound if there is no such job: it has run, for example. The cost does not depend on how many jobs wait.
+// forgotten. ErrNotFound if there is no such job: it has run, for example. One that is done is for [Client.Delete].
+// The cost does not depend on how many jobs wait.
 func (c *Client) Dequeue(ctx context.Context, topic, id string) (State, error) {
 	state, err := c.one(ctx, cancelScript, located{topic: topic, job: id}, func(k *keys, receipt string) []any {
 		return names(k.pool, k.bucket, k.leases, k.dead, k.attempts, k.errors, k.moved, k.stats, receipt, k.runs, k.ready)
@@ -245,6 +246,15 @@ func (c *Client) Dequeue(ctx context.Context, topic, id string) (State, error) {
 		return "", err
 	}
 	return state, nil
+}
+
+// Delete removes a done job before its Retention is over, with all that is kept of it. A job of the same ID that has
+// not ended is left alone: it is for [Client.Dequeue]. ErrNotFound if there is no done job with this ID.
+func (c *Client) Delete(ctx context.Context, topic, id string) error {
+	_, err := c.one(ctx, deleteScript, located{topic: topic, job: id}, func(k *keys, receipt string) []any {
+		return names(k.done, k.results, k.stats, receipt)
+	})
+	return err
 }
 
 // Reschedule gives a job that is scheduled (for the first time, backing off or snoozed) or ready another due time, by ProcessAt or

@@ -271,7 +271,7 @@ type TopicInfo struct {
 
 var counters = []Counter{
 	CounterEnqueued, CounterTaken, CounterAcked, CounterRetried, CounterSnoozed, CounterBuried, CounterCancelled,
-	CounterExpired, CounterReclaimed, CounterReturned, CounterRevived, CounterDropped, CounterPrunedDead, CounterPrunedDone, CounterMended,
+	CounterExpired, CounterReclaimed, CounterReturned, CounterRevived, CounterDropped, CounterPrunedDead, CounterPrunedDone, CounterDeleted, CounterMended,
 	CounterFired, CounterSkipped, CounterMissed,
 }
 

@@ -50,6 +50,7 @@ const (
 	CounterDropped    Counter = "dropped"     // leases without a job
 	CounterPrunedDead Counter = "pruned_dead" // dead jobs deleted by the [DeadLimit] of a server
 	CounterPrunedDone Counter = "pruned_done" // done jobs whose [Retention] is over
+	CounterDeleted    Counter = "deleted"     // done jobs removed by Delete
 	CounterMended     Counter = "mended"      // what Check has repaired
 	CounterFired      Counter = "fired"       // jobs made by schedules
 	CounterSkipped    Counter = "skipped"     // slots of schedules that were not fired because of the Overlap

@@ -285,6 +285,21 @@ func TestReviveWithALostReply(t *testing.T) {
 	})
 }
 
+// The ID is done again before the request comes a second time: that job is left alone.
+func TestDeleteWithALostReply(t *testing.T) {
+	eachLossy(t, func(t *testing.T, l *lossy) {
+		run := func() {
+			_, err := NewClient(l.hand.rdb, Prefix(l.hand.prefix())).Enqueue(t.Context(), "topic", "x", nil, Retention(time.Hour))
+			require.NoError(t, err)
+			require.Equal(t, "o", l.hand.Ack(l.hand.TakeOne("x")))
+		}
+		run()
+		l.next(deleteScript, run)
+		require.NoError(t, l.client.Delete(t.Context(), "topic", "x"))
+		require.Equal(t, StateDone, l.hand.info("x").State)
+	})
+}
+
 func TestPauseWithALostReply(t *testing.T) {
 	eachLossy(t, func(t *testing.T, l *lossy) {
 		l.next(pauseScript, nil)

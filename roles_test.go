@@ -51,7 +51,7 @@ var scriptRoles = map[*script][]string{
 	snoozeScript: {"worker"}, returnScript: {"worker"}, buryScript: {"worker"}, pruneScript: {"worker"}, heartbeatScript: {"worker"},
 	dueScript: {"worker"}, fireScript: {"worker"}, watchScript: {"worker"},
 	checkScript: {"worker", "operator"}, mendScript: {"worker", "operator"},
-	reviveScript: {"operator"}, listScript: {"operator"}, inspectScript: {"operator"}, pauseScript: {"operator"}, suspendScript: {"operator"},
+	reviveScript: {"operator"}, deleteScript: {"operator"}, listScript: {"operator"}, inspectScript: {"operator"}, pauseScript: {"operator"}, suspendScript: {"operator"},
 	cancelScript: {"producer", "operator"}, rescheduleScript: {"producer", "operator"}, getScript: {"producer", "operator"},
 	unscheduleScript: {"producer", "operator"}, triggerScript: {"producer", "operator"}, describeScript: {"producer", "operator"},
 }

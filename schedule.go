@@ -107,8 +107,9 @@ func (p OverlapPolicy) applySchedule(d *definition) {
 	d.overlap = p
 }
 
-// A MissedPolicy says what becomes of slots that nobody could fire in time, because no server was up or Redis was away. A slot is missed if
-// the one after it has come meanwhile, or if it is more than a minute late. It is an option of Schedule.
+// A MissedPolicy says what becomes of slots that nobody could fire in time: because no server was up, because Redis was away, or because they are
+// closer together than the looks of a server (see [Every]). A slot is missed if the one after it has come meanwhile, or if it is more than a
+// minute late. It is an option of Schedule.
 type MissedPolicy int
 
 // The missed policies, beside CatchUp.
@@ -364,14 +365,23 @@ func mix(x uint64) uint64 {
 	return x ^ x>>31
 }
 
-// slotOf reads the ID of a schedule's job: name, @ (! if it was triggered) and slot in Unix ms.
+// slotOf reads the ID of a schedule's job: name, @ and slot in Unix ms; or, if it was triggered, name, ! and the time, and
+// a dot and a number behind it if it was not the first one of that ms.
 func slotOf(id string) (name string, slot int64, triggered, ok bool) {
 	at := strings.LastIndexAny(id, "@!")
 	if at < 1 {
 		return "", 0, false, false
 	}
-	slot, err := strconv.ParseInt(id[at+1:], 10, 64)
-	return id[:at], slot, id[at] == '!', err == nil
+	triggered = id[at] == '!'
+	ms, more, found := strings.Cut(id[at+1:], ".")
+	slot, err := strconv.ParseInt(ms, 10, 64)
+	if found {
+		_, bad := strconv.ParseUint(more, 10, 64)
+		ok = triggered && bad == nil
+	} else {
+		ok = true
+	}
+	return id[:at], slot, triggered, ok && err == nil
 }
 
 // Schedule creates a schedule, or puts another one in the place of the one with this name. From then on the servers of the topic enqueue a
@@ -538,8 +548,8 @@ func (c *Client) suspend(ctx context.Context, topic, name, verb string) error {
 }
 
 // Trigger enqueues a job of a schedule now, beside its rhythm: whatever its policies, also while it is paused or after it has ended. It counts
-// neither as a slot nor for MaxRuns. The ID that is returned is the name, an exclamation mark and the time in Unix ms. Each call makes
-// one job, also if go-redis sends it twice. ErrNotFound if there is no such schedule.
+// neither as a slot nor for MaxRuns. The ID that is returned is the name, an exclamation mark and the time in Unix ms; from the second job of
+// one ms on, a dot and a number follow. Each call makes one job, also if go-redis sends it twice, and any number may be triggered at a time. ErrNotFound if there is no such schedule.
 func (c *Client) Trigger(ctx context.Context, topic, name string) (id string, err error) {
 	err = c.upToDate(ctx, topic, name, true, func(d *definition, _ int64) (State, error) {
 		var nonce [nonceLen]byte

@@ -292,7 +292,7 @@ func TestScheduleBadInput(t *testing.T) {
 			{"t", "n", hourly, nil, []delayq.ScheduleOption{delayq.CatchUp(1001)}, "CatchUp(1001)"},
 			{"t", "n", hourly, nil, []delayq.ScheduleOption{delayq.ProcessAt(time.Now())}, "ProcessAt"},
 			{"t", "n", hourly, nil, []delayq.ScheduleOption{delayq.Replace()}, "Replace"},
-			{"t", "n", hourly, nil, []delayq.ScheduleOption{delayq.Retry(-1)}, "Retry(-1)"},
+			{"t", "n", hourly, nil, []delayq.ScheduleOption{delayq.Retry(-2)}, "Retry(-2)"},
 			{"t", "n", hourly, nil, []delayq.ScheduleOption{nil}, "option is nil"},
 			{"t", "n", hourly, nil, []delayq.ScheduleOption{delayq.JobOption(nil)}, "option is nil"},
 		} {

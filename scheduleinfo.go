@@ -40,7 +40,7 @@ type ScheduleInfo struct {
 
 	Fired    int64 // slots that made a job
 	Skipped  int64 // slots that made none because of the OverlapPolicy; those of QueueOne are counted when the one that waits is fired
-	Missed   int64 // slots that made none because nobody was up; of a gap of more than 1,000 not all are counted, except of Every
+	Missed   int64 // slots that made none because the next one came first, see MissedPolicy; of a gap of more than 1,000 not all are counted, except of Every
 	Runs     int64 // runs that have ended: attempts, also of triggered jobs
 	Failures int64 // those of them that failed
 

@@ -116,6 +116,10 @@ var (
 	cancelLua    string
 	cancelScript = newScript("cancel", cancelLua, nowPart, receiptPart, statsPart, leasePart, controlPart, runsPart, unreadyPart, withdrawPart)
 
+	//go:embed lua/delete.lua
+	deleteLua    string
+	deleteScript = newScript("delete", deleteLua, nowPart, receiptPart, statsPart)
+
 	//go:embed lua/reschedule.lua
 	rescheduleLua    string
 	rescheduleScript = newScript("reschedule", rescheduleLua, nowPart, receiptPart, unreadyPart, controlPart)
@@ -187,7 +191,7 @@ var (
 
 var allScripts = []*script{
 	enqueueScript, replaceScript, promoteScript, watchScript, takeScript, extendScript, ackScript, retryScript, snoozeScript, returnScript, buryScript,
-	cancelScript, rescheduleScript, reviveScript, getScript, listScript, inspectScript, pauseScript, pruneScript, checkScript, mendScript, heartbeatScript,
+	cancelScript, deleteScript, rescheduleScript, reviveScript, getScript, listScript, inspectScript, pauseScript, pruneScript, checkScript, mendScript, heartbeatScript,
 	scheduleScript, unscheduleScript, suspendScript, triggerScript, dueScript, fireScript, describeScript,
 }
 

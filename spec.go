@@ -28,7 +28,11 @@ const (
 )
 
 // Every makes an interval: a slot at every multiple of d since the beginning of 1970 UTC by Redis's clock, or since StartAt if the schedule
-// has one. So the rhythm depends neither on when the schedule was made nor on restarts, and zones and daylight saving do not touch it. d is from 1 ms to 100 years, rounded up to whole milliseconds.
+// has one. So the rhythm depends neither on when the schedule was made nor on restarts, and zones and daylight saving do not touch it.
+//
+// Range: 1 ms to 100 years, rounded up to whole milliseconds. One look of a server fires the latest slot of a schedule that
+// has come, and takes a few calls to Redis. So with d below about 5 ms and a round trip, slots are missed also while all is
+// well; [Allow] with [CatchUp] makes jobs of them.
 func Every(d time.Duration) Spec {
 	return Spec{kind: specInterval, every: ceilMS(d), err: positive("Every", d)}
 }

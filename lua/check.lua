@@ -193,23 +193,32 @@ local function kept()
   end
 end
 
+-- The fields of a state, by their types: those that are always there, with what they are if nothing is known, and those that need not be.
+local always = {made = now, changed = now, from = now, fired = 0, since = 0, skipped = 0, missed = 0}
+local maybe = {
+  slot = 'number', at = 'number', job = 'string', paused = 'number', ended = 'boolean', catching = 'number', trigger = 'number',
+  more = 'number',
+}
+
 -- renew makes a state of what is there, and tells whether it was one of this definition already.
 local function renew(state, definition)
   local sound = true
-  for field, kind in pairs({
-    made = 'number', changed = 'number', fired = 'number', since = 'number', from = 'number', skipped = 'number', missed = 'number',
-    slot = 'number', at = 'number', job = 'string', paused = 'number', ended = 'boolean', catching = 'number',
-  }) do
-    local value = state[field]
+  local function field(name, kind, missing)
+    local value = state[name]
     local fits = type(value) == kind
     if fits and kind == 'number' then
       fits = value == math.floor(value) and math.abs(value) <= 9999999999999
     end
-    local needed = kind == 'number' and field ~= 'slot' and field ~= 'at' and field ~= 'paused' and field ~= 'catching'
-    if not fits and (value ~= nil or needed) then
+    if not fits and (value ~= nil or missing) then
       sound = false
-      state[field] = needed and ((field == 'made' or field == 'changed' or field == 'from') and now or 0) or nil
+      state[name] = missing
     end
+  end
+  for name, missing in pairs(always) do
+    field(name, 'number', missing)
+  end
+  for name, kind in pairs(maybe) do
+    field(name, kind)
   end
   if state.nonce ~= hex(definition) then
     sound, state.nonce = false, hex(definition)

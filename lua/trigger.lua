@@ -17,7 +17,8 @@
 -- ARGV[8]  channel  the control channel
 -- ARGV[9]  topic    the topic's name, for the control channel
 --
--- The id is the name, an exclamation mark and the time, or the next free ms after it.
+-- The id is the name, an exclamation mark and the time in Unix ms; if it is not the first one of that ms, also a dot and
+-- a number, from 1 on.
 -- Returns {'ok', now, id}, or in its place changed (by somebody else: nothing was done), or none when there is no such schedule.
 -- Cost: O(log N).
 local fired, pool, bucket, ready = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
@@ -35,14 +36,17 @@ local answer = 'none'
 if state and state.nonce ~= nonce then
   answer = 'changed'
 elseif state then
-  local at = now
-  repeat
-    answer = name .. '!' .. string.format('%.0f', at)
-    at = at + 1
-  until at - now > 1000 or redis.call('HEXISTS', pool, answer) == 0
-  if at - now > 1000 then
-    return redis.error_reply('ERR a thousand triggered jobs within a second')
+  -- The state counts those of a ms, so the first number is free, unless the schedule was made anew or the clock was set back.
+  local more = state.trigger == now and (state.more or 0) + 1 or 0
+  local function id()
+    return name .. '!' .. string.format('%.0f', now) .. (more > 0 and string.format('.%d', more) or '')
   end
+  while redis.call('HEXISTS', pool, id()) == 1 do
+    more = more + 1
+  end
+  answer = id()
+  state.trigger, state.more = now, more
+  redis.call('HSET', fired, name, cjson.encode(state))
   local record = head .. '\173' .. string.format('%013.0f', now) .. tail
   sized(sizes, #record)
   if delay > 0 then

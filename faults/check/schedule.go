@@ -73,7 +73,8 @@ func (c *checker) find(at place, e rig.Event) *job {
 		return nil
 	}
 	s := c.schedules[place{at.topic, at.id[:cut]}]
-	slot, err := strconv.ParseInt(at.id[cut+1:], 10, 64)
+	ms, _, _ := strings.Cut(at.id[cut+1:], ".") // behind it: which of the jobs triggered in that ms it is
+	slot, err := strconv.ParseInt(ms, 10, 64)
 	if s == nil || err != nil || s.defs[e.Inc] == nil {
 		return nil
 	}

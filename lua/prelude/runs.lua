@@ -2,9 +2,14 @@
 -- fields of the name, a line feed (which no name has) and the number of the run modulo 100.
 local runs_most = 100
 
+-- schedule_of reads the id of a schedule's job: name, @ and slot, or name, ! and the time, which may have a dot and a number behind it.
+local function schedule_of(id)
+  return string.match(id, '^(.+)[@!]%d+%.?%d*$')
+end
+
 -- ran notes that a run of a schedule's job has ended. With pcall, and when all else is done: it never decides the fate of a job.
 local function ran(runs, id, failures, note)
-  local name = string.match(id, '^(.+)[@!]%d+$')
+  local name = schedule_of(id)
   local log = name and redis.pcall('HGET', runs, name)
   local ended, bad = string.match(type(log) == 'string' and log or '', '^(%d+) (%d+)$')
   if ended then -- else the schedule is gone
@@ -36,6 +41,6 @@ end
 
 -- scheduled tells whether a job is one of a schedule that has a history: its id looks like it, and its record says so.
 local function scheduled(pool, runs, id)
-  local name = string.match(id, '^(.+)[@!]%d+$')
+  local name = schedule_of(id)
   return name and redis.pcall('HEXISTS', runs, name) == 1 and flagged(pool, id)
 end
