@@ -179,6 +179,14 @@ func maybeStored(err error) bool {
 	return err == nil || errors.Is(err, ErrNotReplicated) || errors.Is(err, ErrUnknownOutcome)
 }
 
+// defaults is what the jobs of the client say without any option of their own.
+func (c *Client) defaults() jobOptions {
+	if c == nil {
+		return defaultJob
+	}
+	return c.o.job
+}
+
 // prepare checks a job and encodes it.
 func (c *Client) prepare(ctx context.Context, fresh *NewJob) (*enqueueing, error) {
 	if c.usable(ctx) == nil {
@@ -187,7 +195,7 @@ func (c *Client) prepare(ctx context.Context, fresh *NewJob) (*enqueueing, error
 		}
 	}
 	err := c.ready(ctx, fresh.Topic, fresh.ID)
-	o, oerr := newJobOptions(fresh.Options)
+	o, oerr := c.defaults().with(fresh.Options)
 	if err = errors.Join(err, oerr); err != nil {
 		return nil, err
 	}

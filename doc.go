@@ -26,8 +26,9 @@
 //	err = server.Run(ctx) // until ctx ends
 //
 // What a handler returns decides what becomes of the job: see Handler. Job options (ProcessAt, ProcessIn, Retry, Backoff, Timeout, ExpireAt,
-// ExpireIn, Retention, Header, Replace) are given to Enqueue, options of clients and servers to NewClient and NewServer. NewTopic makes a topic
-// whose payloads are Go values. Middleware (Server.Use) wraps all handlers of a server; Hooks are told of everything that happens, for
+// ExpireIn, Retention, Header, Replace) are given to Enqueue, options of clients and servers to NewClient and NewServer.
+// Defaults says what counts for jobs that do not say themselves: give each client Defaults(Retry(25), Timeout(time.Hour)), or
+// a job that always fails comes back for ever. NewTopic makes a topic whose payloads are Go values. Middleware (Server.Use) wraps all handlers of a server; Hooks are told of everything that happens, for
 // metrics and traces. Get, List, Inspect, Topics and Servers look into a queue; Pause, Resume, Revive and Reschedule act on it.
 //
 // # Schedules

@@ -32,7 +32,7 @@ type proseFigure struct {
 // The defaults of options are in TestProseDefaultsAreTheRealOnes.
 func proseFigures(t *testing.T) []proseFigure {
 	ms := func(n int64) time.Duration { return time.Duration(n) * time.Millisecond }
-	first, last := ms(defaultJob.backoffMin), ms(defaultJob.backoffMax)
+	first, last := ms(defaultRun.backoffMin), ms(defaultRun.backoffMax)
 	receipt := ms(luaNumber(t, "prelude/receipt", `receipt_ms = (\d+)`))
 	lostFirst := ms(luaNumber(t, "promote", `step = (\d+) \* 2 \^ math\.max\(1,`)) * 2
 	lostLast := lostFirst / 2 << luaNumber(t, "promote", `math\.min\([^()]*, (\d+)\)\)`)
@@ -110,7 +110,7 @@ func proseFigures(t *testing.T) []proseFigure {
 		{"docs/protocol.md", "`[1 0 …]`; expires after <> |", checkTrust},
 		{"docs/protocol.md", "The receipt is kept for <>.", receipt},
 		{"docs/protocol.md", "a member of <> hyphens", anchor},
-		{"docs/protocol.md", "1 ≤ min ≤ max ≤ <> |", maxDelay.Milliseconds()},
+		{"docs/protocol.md", "1 ≤ min ≤ max ≤ <>; 0, 0", maxDelay.Milliseconds()},
 		{"docs/protocol.md", "any bytes; together at most <> |", size(maxHeaderLen)},
 		{"docs/protocol.md", "it snoozes it (<> here)", newerRecordDelay},
 		{"docs/protocol.md", "The log holds the first entry and the newest <>.", mostErrors - 1},

@@ -176,11 +176,11 @@ func TestProseKeysAreSpelledInTopicOnly(t *testing.T) {
 // The comment of an option names its default; docs/operations.md repeats it. (M6)
 func TestProseDefaultsAreTheRealOnes(t *testing.T) {
 	ms := func(n int64) time.Duration { return time.Duration(n) * time.Millisecond }
-	require.Equal(t, -1, defaultJob.retry) // unlimited
+	require.Equal(t, Unlimited, defaultRun.retry)
 	require.Equal(t, int64(0), defaultJob.timeout|defaultJob.expireAt|defaultJob.expireIn|defaultJob.retention|defaultJob.dueAt|defaultJob.dueIn)
 	defaults := map[string]string{
 		"Retry":        "unlimited",
-		"Backoff":      proseDuration(ms(defaultJob.backoffMin)) + " and " + strconv.FormatInt(defaultJob.backoffMax/1000, 10) + " s",
+		"Backoff":      proseDuration(ms(defaultRun.backoffMin)) + " and " + strconv.FormatInt(defaultRun.backoffMax/1000, 10) + " s",
 		"Timeout":      "no limit",
 		"Retention":    "a finished job leaves nothing behind",
 		"Prefix":       strconv.Quote(defaultClient.prefix),

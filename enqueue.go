@@ -44,7 +44,7 @@ func (e *enqueueing) due() int64 { return e.opts.due(e.now) }
 // job is what the caller of Enqueue gets.
 func (e *enqueueing) job() *Job {
 	job := &Job{
-		Topic: e.topic, ID: e.id, Payload: e.payload, Headers: e.opts.headers, Attempt: 1, Retries: e.opts.retry,
+		Topic: e.topic, ID: e.id, Payload: e.payload, Headers: e.opts.headers, Attempt: 1, Retries: e.opts.retries(),
 		nonce: string(e.nonce[:]),
 	}
 	if e.now != 0 {

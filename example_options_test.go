@@ -280,3 +280,61 @@ func ExamplePrefix() {
 	fmt.Println(errors.Is(err, delayq.ErrNotFound))
 	// Output: true
 }
+
+func ExampleDefaults() {
+	rdb, end := openRedis()
+	defer end()
+	ctx := context.Background()
+	client := delayq.NewClient(rdb, delayq.Defaults(delayq.Retry(25), delayq.Timeout(time.Hour)))
+
+	mail, err := client.Enqueue(ctx, "mail", "welcome-7", nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	bell, err := client.Enqueue(ctx, "bell", "seven", nil, delayq.Retry(0)) // too late is of no use
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(mail.Retries, bell.Retries)
+
+	// Also for jobs of other programs: a handler knows best how long it may run.
+	server := delayq.NewServer(rdb)
+	server.HandlerFunc("mail", func(context.Context, *delayq.Job) error { return nil },
+		delayq.Defaults(delayq.Timeout(time.Minute)))
+	// Output: 25 0
+}
+
+func ExampleRetryIn() {
+	rdb, end := openRedis()
+	defer end()
+	ctx, stop := context.WithCancel(context.Background())
+	defer stop()
+	client := delayq.NewClient(rdb)
+	server := delayq.NewServer(rdb)
+	server.HandlerFunc("webhook", func(_ context.Context, job *delayq.Job) error {
+		busy := errors.New("503 Service Unavailable")
+		after := 10 * time.Millisecond // what the answer's header Retry-After said
+		fmt.Println("attempt", job.Attempt, "retries left", job.RetriesLeft())
+		if job.LastAttempt() {
+			stop() // tell the customer: this failure buries the job
+		}
+		return delayq.RetryIn(after, busy)
+	})
+
+	if _, err := client.Enqueue(ctx, "webhook", "order-42", nil, delayq.Retry(2)); err != nil {
+		log.Fatal(err)
+	}
+	if err := server.Run(ctx); err != nil {
+		log.Fatal(err)
+	}
+	job, err := client.Get(context.Background(), "webhook", "order-42")
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(job.State)
+	// Output:
+	// attempt 1 retries left 2
+	// attempt 2 retries left 1
+	// attempt 3 retries left 0
+	// dead
+}

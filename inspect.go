@@ -119,14 +119,15 @@ func describe(topic, id string, cut int, at func(column int) string) *JobInfo {
 	if rec, err := decodeHead(raw, cut < 0 || len(raw) < cut); err != nil {
 		info.Undecodable, info.Raw = err, []byte(raw)
 	} else {
-		info.Headers, info.Retries, info.PayloadSize = rec.opts.headers, rec.opts.retry, rec.size
+		info.options = rec.opts
+		rec.opts.fill(&defaultRun)
+		info.Headers, info.Retries, info.PayloadSize = rec.opts.headers, rec.opts.retries(), rec.size
 		if cut < 0 {
 			info.Payload = rec.payload
 		}
 		info.EnqueuedAt, info.Due = msTime(rec.enqueuedAt), msTime(rec.due)
 		info.BackoffFirst, info.BackoffLimit = inMS(rec.opts.backoffMin), inMS(rec.opts.backoffMax)
 		info.Timeout, info.Retention, info.ExpireAt = inMS(rec.opts.timeout), inMS(rec.opts.retention), orZero(rec.expires())
-		info.options = rec.opts
 		if ofSchedule(raw) {
 			info.scheduledFor(id)
 		}

@@ -233,10 +233,12 @@ func TestInvalidPauses(t *testing.T) {
 func TestInvalidTypedTopics(t *testing.T) {
 	eachClient(t, func(t *testing.T, f *fixture) {
 		ctx := t.Context()
-		_, noCodec := delayq.NewTopic[int]("topic", nil).Enqueue(ctx, f.client, "x", 1)
+		_, noCodec := delayq.NewTopic[int]("topic", delayq.WithCodec(nil)).Enqueue(ctx, f.client, "x", 1)
+		_, noOption := delayq.NewTopic[int]("topic", nil).Enqueue(ctx, f.client, "x", 1)
 		_, noFunc := delayq.NewTopic[func()]("topic").Enqueue(ctx, f.client, "x", func() {})
 		_, noChan := delayq.NewTopic[chan int]("topic", delayq.JSON).Enqueue(ctx, f.client, "x", nil)
 		requireInvalid(t, map[string]error{"nil codec": noCodec}, "nil codec", `"topic"`)
+		requireInvalid(t, map[string]error{"nil option": noOption}, "option is nil", `"topic"`)
 		requireInvalid(t, map[string]error{"func": noFunc, "channel": noChan}, "encode", `"topic"`)
 		f.requireNothing()
 	})

@@ -20,8 +20,9 @@ type Job struct {
 	// Attempt is the how-many-th run this is, from 1. Runs that a crash cut off count, snoozed ones do not. It never
 	// falls, also not by Revive: see RetriesLeft.
 	Attempt int
-	// Retries is the number of retries the job may have after its first failure; [Unlimited] is -1. Revive and Snooze
-	// give all of them anew.
+	// Retries is the number of retries the job may have after its first failure; [Unlimited] is -1. In a handler the
+	// handler's Defaults count; elsewhere -1 may also be a job that leaves it to them. Revive and Snooze give all
+	// retries anew.
 	Retries int
 	// Snoozes is how often the job has been snoozed since its Enqueue.
 	Snoozes int
@@ -114,10 +115,12 @@ type JobInfo struct {
 	PayloadSize int            // of the payload, which [Client.List] reads only [WithPayload]
 	Errors      []AttemptError // the first and the newest ten, oldest first
 
-	BackoffFirst, BackoffLimit time.Duration
-	Timeout                    time.Duration // 0: none
+	// What the job does not say is shown as it holds without Defaults of its handler, of which the client knows
+	// nothing: these go before it. Options has only what the job says. Retries is -1 then.
+	BackoffFirst, BackoffLimit time.Duration // 2 s and 4096 s if the job does not say
+	Timeout                    time.Duration // 0: none, or the job does not say
 	ExpireAt                   time.Time     // zero: none
-	Retention                  time.Duration // 0: none
+	Retention                  time.Duration // 0: none, or the job does not say
 
 	// Undecodable is set if the record cannot be read: by this release (it is a newer one's) or at all. Raw then holds
 	// it, or the first 48 KiB of it if [Client.List] was to tell no payloads.

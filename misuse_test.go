@@ -170,7 +170,7 @@ func TestMisuseByTypedNils(t *testing.T) {
 		"a middleware returned a nil":       func(s *delayq.Server) { s.Use(func(delayq.Handler) delayq.Handler { return nil }) },
 		"middleware returned a nil handler": func(s *delayq.Server) { s.Use(func(delayq.Handler) delayq.Handler { return handler }) },
 		"nil codec": func(s *delayq.Server) {
-			delayq.NewTopic[int]("b", nil).Handle(s, func(context.Context, *delayq.Job, int) error { return nil })
+			delayq.NewTopic[int]("b", delayq.WithCodec(nil)).Handle(s, func(context.Context, *delayq.Job, int) error { return nil })
 		},
 	} {
 		s := delayq.NewServer(rdb, quiet("q")...)

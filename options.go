@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"math"
 	"strconv"
 	"time"
@@ -23,8 +24,8 @@ type JobOption func(*jobOptions)
 type jobOptions struct {
 	dueAt      int64 // Unix ms; 0: dueIn counts
 	dueIn      int64 // ms from now by the Redis clock
-	retry      int   // retries after the first failure; unlimited below 0
-	backoffMin int64
+	retry      int   // retries after the first failure; notGiven; else unlimited below 0
+	backoffMin int64 // 0: not given
 	backoffMax int64
 	timeout    int64
 	expireAt   int64 // Unix ms; 0: expireIn counts
@@ -36,11 +37,109 @@ type jobOptions struct {
 	errs       []error
 }
 
-// defaultJob is the one place where the defaults of job options are written.
-var defaultJob = jobOptions{
-	retry:      -1,
+// notGiven is the retry of a job that did not say. Its handler's Defaults count then.
+const notGiven = -2
+
+// defaultJob is what a job says without any option.
+var defaultJob = jobOptions{retry: notGiven}
+
+// defaultRun is what counts for a run if neither the job nor the Defaults of its handler say: the one
+// place where these defaults are written.
+var defaultRun = jobOptions{
+	retry:      Unlimited,
 	backoffMin: (2 * time.Second).Milliseconds(),
 	backoffMax: (4096 * time.Second).Milliseconds(),
+}
+
+// fill takes from d what a run is to know and o does not say.
+func (o *jobOptions) fill(d *jobOptions) {
+	if o.retry == notGiven {
+		o.retry = d.retry
+	}
+	if o.backoffMax == 0 {
+		o.backoffMin, o.backoffMax = d.backoffMin, d.backoffMax
+	}
+	if o.timeout == 0 {
+		o.timeout = d.timeout
+	}
+	if o.retention == 0 {
+		o.retention = d.retention
+	}
+}
+
+// retries is Job.Retries.
+func (o *jobOptions) retries() int { return max(o.retry, Unlimited) }
+
+// DefaultsOption is what Defaults returns: an option of clients, of typed topics and of single
+// handlers.
+type DefaultsOption []JobOption
+
+// Defaults sets what counts for jobs that do not say themselves. What a job says goes before the
+// Defaults of its [Topic], these go before those of the client, and these before those of the
+// handler. Given several times to one of them, the last one of each option counts.
+//
+// Given to [NewClient] they are for all jobs that the client makes: with Enqueue, EnqueueBatch and
+// Schedule, also through typed topics. Given to [NewTopic] they are for the jobs of the topic's own
+// Enqueue, Job and Schedule. All of these jobs carry them along, wherever they run. ProcessAt,
+// ProcessIn, ExpireAt, Replace and ReplaceDead are said with each job: in Defaults they are errors.
+//
+// Given to [Server.Handle] they are for the runs of all jobs of the topic, whoever made them, and do
+// not change what is stored. Only Retry, Backoff, Timeout and Retention may be among them. A
+// handler with a default Retry takes no job before it has a free slot for it, because a crash counts
+// as a failure of all jobs that were taken.
+//
+// Without any Defaults a job that always fails is retried for ever, and one that hangs holds its
+// slot: Defaults(Retry(25), Timeout(time.Hour)) for a client is a good beginning.
+func Defaults(opts ...JobOption) DefaultsOption { return opts }
+
+// apply adds the options to o.
+func (d DefaultsOption) apply(o *jobOptions) {
+	for _, opt := range d {
+		if opt == nil {
+			o.fail(errors.New("a job option is nil"))
+			continue
+		}
+		opt(o)
+	}
+}
+
+// check tells what is wrong with Defaults. With run they are those of a handler.
+func (d DefaultsOption) check(run bool) (errs []error) {
+	o := defaultJob
+	d.apply(&o)
+	refuse := func(given bool, name, why string) {
+		if given {
+			o.fail(fmt.Errorf("%s: %s", name, why))
+		}
+	}
+	const each, late = "is said with each job", "comes too late in a handler's"
+	refuse(o.dueAt > 0, "ProcessAt", each)
+	refuse(o.dueIn > 0, "ProcessIn", each)
+	refuse(o.expireAt > 0, "ExpireAt", each)
+	refuse(o.replace == replaceAny, "Replace", each)
+	refuse(o.replace == replaceDead, "ReplaceDead", each)
+	refuse(run && o.expireIn > 0, "ExpireIn", late)
+	refuse(run && o.headers != nil, "Header", late)
+	for _, err := range o.errs {
+		errs = append(errs, fmt.Errorf("Defaults: %w", err))
+	}
+	return errs
+}
+
+func (d DefaultsOption) applyClient(o *clientOptions) {
+	o.errs = append(o.errs, d.check(false)...)
+	d.apply(&o.job)
+	o.job.errs = nil // they are among the client's
+}
+
+func (d DefaultsOption) applyHandler(o *handlerOptions) {
+	o.errs = append(o.errs, d.check(true)...)
+	d.apply(&o.job)
+}
+
+func (d DefaultsOption) applyTopic(o *topicOptions) {
+	o.errs = append(o.errs, d.check(false)...)
+	o.defaults = append(o.defaults, d...)
 }
 
 // ProcessAt makes the job due at t by Redis's clock, rounded up to the millisecond. A time in the past means at once.
@@ -208,16 +307,13 @@ func (o *jobOptions) fail(err error) {
 	}
 }
 
-// newJobOptions applies opts to the defaults and joins all complaints.
-func newJobOptions(opts []JobOption) (jobOptions, error) {
-	o := defaultJob
-	for _, opt := range opts {
-		if opt == nil {
-			o.fail(errors.New("a job option is nil"))
-			continue
-		}
-		opt(&o)
-	}
+// newJobOptions applies opts and joins all complaints.
+func newJobOptions(opts []JobOption) (jobOptions, error) { return defaultJob.with(opts) }
+
+// with is o after opts, and what is wrong with that.
+func (o jobOptions) with(opts []JobOption) (jobOptions, error) {
+	o.headers = maps.Clone(o.headers)
+	DefaultsOption(opts).apply(&o)
 	return o, o.check()
 }
 
@@ -314,10 +410,11 @@ type clientOptions struct {
 	replicas    int
 	replicaWait time.Duration
 	hooks       hooks
+	job         jobOptions // of all jobs
 	errs        []error
 }
 
-var defaultClient = clientOptions{prefix: defaultPrefix, maxPayload: 1 << 20}
+var defaultClient = clientOptions{prefix: defaultPrefix, maxPayload: 1 << 20, job: defaultJob}
 
 type serverOptions struct {
 	prefix      string
@@ -346,7 +443,8 @@ var defaultServer = serverOptions{
 }
 
 type handlerOptions struct {
-	concurrency int // 0: the server's
+	concurrency int        // 0: the server's
+	job         jobOptions // of all runs
 	errs        []error
 }
 

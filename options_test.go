@@ -98,8 +98,8 @@ func TestBoundsOfJobOptions(t *testing.T) {
 			},
 		},
 		"Retry": {
-			[]JobOption{Retry(0), Retry(math.MaxInt32)},
-			map[string][]JobOption{"from 0 to 2147483647": {Retry(-1), Retry(-5), Retry(math.MaxInt32 + 1), Retry(math.MinInt)}},
+			[]JobOption{Retry(0), Retry(math.MaxInt32), Retry(Unlimited)},
+			map[string][]JobOption{"from 0 to 2147483647": {Retry(-2), Retry(-5), Retry(math.MaxInt32 + 1), Retry(math.MinInt)}},
 		},
 		"Backoff": {
 			[]JobOption{Backoff(time.Millisecond, time.Millisecond), Backoff(time.Second, hundredYears), Backoff(hundredYears, hundredYears)},
@@ -168,10 +168,12 @@ func TestDefaults(t *testing.T) {
 	t.Parallel()
 	job, err := newJobOptions(nil)
 	require.NoError(t, err)
+	require.Equal(t, jobOptions{retry: -2}, job, "nothing is said")
+	job.fill(&defaultRun)
 	require.Equal(t, jobOptions{retry: -1, backoffMin: 2000, backoffMax: 4_096_000}, job)
 	client, err := newClientOptions(nil)
 	require.NoError(t, err)
-	require.Equal(t, clientOptions{prefix: "delayq", maxPayload: 1 << 20}, client)
+	require.Equal(t, clientOptions{prefix: "delayq", maxPayload: 1 << 20, job: jobOptions{retry: -2}}, client)
 	server, err := newServerOptions(nil)
 	require.NoError(t, err)
 	require.Equal(t, serverOptions{

@@ -197,7 +197,8 @@ func (r *record) decodeTail(tail string, whole bool) error {
 		}
 		r.payload = raw[len(raw)-n:]
 	}
-	if r.opts.backoffMin < 1 || r.opts.backoffMax < r.opts.backoffMin || r.opts.backoffMax > ceilMS(maxDelay) {
+	given := r.opts.backoffMin != 0 || r.opts.backoffMax != 0
+	if given && (r.opts.backoffMin < 1 || r.opts.backoffMax < r.opts.backoffMin || r.opts.backoffMax > ceilMS(maxDelay)) {
 		return fmt.Errorf("backoff from %d to %d ms", r.opts.backoffMin, r.opts.backoffMax)
 	}
 	return nil

@@ -46,6 +46,7 @@ func TestRecordRoundTrip(t *testing.T) {
 		"every byte":    {[]JobOption{Header(string(all), string(all))}, all},
 		"due in":        {[]JobOption{ProcessIn(hundredYears)}, nil}, "due at": {[]JobOption{ProcessAt(at)}, nil}, "due long ago": {[]JobOption{ProcessAt(time.Unix(1, 0))}, nil},
 		"retry 0":        {[]JobOption{Retry(0)}, []byte("p")},
+		"unlimited":      {[]JobOption{Retry(Unlimited)}, []byte("p")},
 		"largest retry":  {[]JobOption{Retry(math.MaxInt32)}, []byte("p")},
 		"backoff":        {[]JobOption{Backoff(time.Millisecond, hundredYears)}, []byte("p")},
 		"timeout":        {[]JobOption{Timeout(hundredYears)}, []byte("p")},
@@ -94,8 +95,8 @@ func TestRecordLayout(t *testing.T) {
 	require.NoError(t, msgpack.Unmarshal([]byte(raw[headLen-1:]), &fields), "an ordinary msgpack array")
 	require.Len(t, fields, recordFields)
 	require.Equal(t, "1700000000001", fields[0])
-	require.EqualValues(t, -1, fields[3])
-	require.EqualValues(t, 2000, fields[4])
+	require.EqualValues(t, -2, fields[3], "not given")
+	require.EqualValues(t, 0, fields[4], "not given")
 	require.Equal(t, []byte("payload"), fields[12])
 	require.True(t, strings.HasSuffix(raw, "payload"), "last, with nothing behind it")
 }
@@ -119,7 +120,7 @@ func TestRecordThatCannotBeRead(t *testing.T) {
 		"too long":          {good + "x", "payload"},
 		"without a tail":    {good[:headLen+stampLen], "decode record"},
 		"garbage for tail":  {good[:headLen+stampLen] + "\xc1\xc1", "decode record"},
-		"backoff of 0":      {tailOf(t, good, -1, 0, 0), "backoff"},
+		"backoff from 0":    {tailOf(t, good, -1, 0, 1000), "backoff"},
 		"backoff backwards": {tailOf(t, good, -1, 5000, 1000), "backoff"},
 		"endless backoff":   {tailOf(t, good, -1, 1, math.MaxInt64), "backoff"},
 	} {
@@ -191,6 +192,7 @@ func readRecord(t testing.TB, raw string) {
 	}
 	require.Equal(t, raw[:nonceLen], rec.nonce)
 	require.Equal(t, len(rec.payload), rec.size)
+	rec.opts.fill(&defaultRun)
 	for _, attempt := range []int{1, 2, 70, math.MaxInt} {
 		require.Positive(t, backoff(attempt, rec.opts.backoffMin, rec.opts.backoffMax))
 	}

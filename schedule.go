@@ -393,12 +393,13 @@ func slotOf(id string) (name string, slot int64, triggered, ok bool) {
 // the last job, and takes effect at the first slot after it; a slot that waited (QueueOne, CatchUp) is skipped.
 //
 // What [Client.EditSchedule] has changed stays as it was edited, and only the rest is changed, unless [Overwrite] is
-// given. With [IfAbsent] nothing of a schedule that is there is changed.
+// given. With [IfAbsent] nothing of a schedule that is there is changed. The client's [Defaults] are part of what is given.
 //
 // Names are bounded like topics and unique in their topic. Errors: ErrInvalid, also for a spec that has no slot any more, and for a schedule
 // that together with the edits is none; ErrUnknownOutcome, after which the same call again is safe; or what Redis answered.
 func (c *Client) Schedule(ctx context.Context, topic, name string, spec Spec, payload []byte, opts ...ScheduleOption) error {
-	d := newDefinition(spec, payload, opts)
+	defaults := scheduleOption(func(d *definition) { d.job, _ = c.defaults().with(nil) }) // NewClient has checked them
+	d := newDefinition(spec, payload, append([]ScheduleOption{defaults}, opts...))
 	err := c.readySchedule(ctx, topic, name)
 	if err != nil {
 		err = errors.Join(err, d.check(math.MaxInt))

@@ -59,12 +59,12 @@ type ScheduleInfo struct {
 	PayloadSize                int
 	Headers                    map[string]string // nil: none
 	ProcessIn                  time.Duration     // after the slot
-	Retries                    int               // -1: unlimited
-	BackoffFirst, BackoffLimit time.Duration
-	Timeout                    time.Duration // 0: none
-	ExpireIn                   time.Duration // 0: none, or ExpireAt
-	ExpireAt                   time.Time     // zero: none, or ExpireIn
-	Retention                  time.Duration // 0: none
+	Retries                    int               // -1: unlimited, or left to the handler's Defaults
+	BackoffFirst, BackoffLimit time.Duration     // 2 s and 4096 s: perhaps left to the handler's Defaults
+	Timeout                    time.Duration     // 0: none
+	ExpireIn                   time.Duration     // 0: none, or ExpireAt
+	ExpireAt                   time.Time         // zero: none, or ExpireIn
+	Retention                  time.Duration     // 0: none
 
 	EditedAt time.Time // by EditSchedule, the last time; zero: it is as Schedule has made it
 	EditedBy string
@@ -291,9 +291,11 @@ func (info *ScheduleInfo) defined(d *definition) {
 	info.StartAt, info.EndAt = orZero(d.first), orZero(d.last)
 	info.MaxRuns, info.Jitter = int(d.most), time.Duration(d.jitter)*time.Millisecond
 	info.OnOverlap, info.OnMissed = d.overlap, d.missed
-	info.Payload, info.PayloadSize, info.Headers, info.Retries = d.payload, d.size, d.job.headers, d.job.retry
+	job := d.job
+	job.fill(&defaultRun)
+	info.Payload, info.PayloadSize, info.Headers, info.Retries = d.payload, d.size, job.headers, job.retries()
 	info.ProcessIn, info.Timeout, info.Retention = inMS(d.job.dueIn), inMS(d.job.timeout), inMS(d.job.retention)
-	info.BackoffFirst, info.BackoffLimit = inMS(d.job.backoffMin), inMS(d.job.backoffMax)
+	info.BackoffFirst, info.BackoffLimit = inMS(job.backoffMin), inMS(job.backoffMax)
 	info.ExpireIn, info.ExpireAt = inMS(d.job.expireIn), orZero(d.job.expireAt)
 	info.EditedAt, info.EditedBy, info.Edited = orZero(d.edit.at), d.edit.by, d.edit.names()
 	info.definition = d

@@ -117,7 +117,7 @@ func (s *Server) Handle(topic string, h Handler, opts ...HandlerOption) {
 	if !s.made("handle") {
 		return
 	}
-	var o handlerOptions
+	o := handlerOptions{job: defaultJob}
 	for _, opt := range opts {
 		if opt == nil {
 			o.errs = append(o.errs, errors.New("a handler option is nil"))
@@ -140,7 +140,9 @@ func (s *Server) Handle(topic string, h Handler, opts ...HandlerOption) {
 	if s.refuseLocked(topic, o.errs...) {
 		return
 	}
-	s.topics[topic] = &topicServer{server: s, keys: newKeys(s.o.prefix, topic), handler: h, concurrency: o.concurrency}
+	s.topics[topic] = &topicServer{
+		server: s, keys: newKeys(s.o.prefix, topic), handler: h, concurrency: o.concurrency, defaults: o.job,
+	}
 }
 
 // refuse notes what is wrong with the handler of a topic.

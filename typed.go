@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/vmihailenco/msgpack/v5"
 )
@@ -15,11 +16,33 @@ type Codec interface {
 	Decode(payload []byte, v any) error // v is a pointer
 }
 
-// MsgPack is the Codec of typed topics unless another is given: compact, and the field names of a struct are kept.
-var MsgPack Codec = codec{msgpack.Marshal, msgpack.Unmarshal}
+// MsgPack is the codec of typed topics unless another is given: compact, and the field names of a struct are kept.
+var MsgPack = WithCodec(codec{msgpack.Marshal, msgpack.Unmarshal})
 
-// JSON is the Codec to choose when other languages or people read the payloads.
-var JSON Codec = codec{json.Marshal, json.Unmarshal}
+// JSON is the codec to choose when other languages or people read the payloads.
+var JSON = WithCodec(codec{json.Marshal, json.Unmarshal})
+
+// A TopicOption configures a typed topic.
+type TopicOption interface{ applyTopic(*topicOptions) }
+
+type topicOptions struct {
+	codec    Codec
+	defaults []JobOption
+	errs     []error
+}
+
+// CodecOption is what WithCodec returns: an option of typed topics.
+type CodecOption struct{ Codec }
+
+// WithCodec makes the payloads of a typed topic those of a codec of your own. The last one given counts.
+func WithCodec(c Codec) CodecOption {
+	if o, ok := c.(CodecOption); ok {
+		return o
+	}
+	return CodecOption{c}
+}
+
+func (c CodecOption) applyTopic(o *topicOptions) { o.codec = c.Codec }
 
 type codec struct {
 	encode func(any) ([]byte, error)
@@ -31,16 +54,21 @@ func (c codec) Decode(payload []byte, v any) error { return c.decode(payload, v)
 
 // A Topic is a topic whose payloads are values of type T. It is safe for concurrent use.
 type Topic[T any] struct {
-	name  string
-	codec Codec
+	name string
+	o    topicOptions
 }
 
-// NewTopic makes a typed topic. Payloads are MsgPack, or of the one codec that is given. An illegal name or a nil codec is the error of every
+// NewTopic makes a typed topic. Its options are a codec ([MsgPack], [JSON] or [WithCodec]; default: MsgPack) and the
+// [Defaults] of the jobs that it makes. An illegal name, a nil codec and Defaults that cannot be are the error of every
 // call.
-func NewTopic[T any](name string, with ...Codec) *Topic[T] {
-	t := &Topic[T]{name: name, codec: MsgPack}
-	if len(with) > 0 {
-		t.codec = with[len(with)-1]
+func NewTopic[T any](name string, opts ...TopicOption) *Topic[T] {
+	t := &Topic[T]{name: name, o: topicOptions{codec: MsgPack}}
+	for _, opt := range opts {
+		if isNil(opt) {
+			t.o.errs = append(t.o.errs, errors.New("a topic option is nil"))
+			continue
+		}
+		opt.applyTopic(&t.o)
 	}
 	return t
 }
@@ -50,12 +78,12 @@ func (t *Topic[T]) check() error {
 	switch {
 	case t == nil:
 		return errors.New("nil Topic")
-	case t.codec == nil && t.name == "":
+	case t.o.codec == nil && t.name == "":
 		return errors.New("zero Topic: NewTopic makes one")
-	case isNil(t.codec):
-		return errors.New("nil codec")
+	case isNil(t.o.codec):
+		return errors.Join(append(t.o.errs, errors.New("nil codec"))...)
 	}
-	return nil
+	return errors.Join(t.o.errs...)
 }
 
 // Name is the topic's name.
@@ -80,9 +108,12 @@ func (t *Topic[T]) Job(id string, value T, opts ...JobOption) (NewJob, error) {
 	if err := t.check(); err != nil {
 		return NewJob{}, invalid([]error{err})
 	}
-	payload, err := t.codec.Encode(value)
+	payload, err := t.o.codec.Encode(value)
 	if err != nil {
 		return NewJob{}, fmt.Errorf("%w: encode %T: %w", ErrInvalid, value, err)
+	}
+	if len(t.o.defaults) > 0 {
+		opts = slices.Concat(t.o.defaults, opts)
 	}
 	return NewJob{Topic: t.name, ID: id, Payload: payload, Options: opts}, nil
 }
@@ -93,7 +124,11 @@ func (t *Topic[T]) Schedule(ctx context.Context, client *Client, name string, sp
 	if err != nil {
 		return located{call: "schedule", topic: t.Name(), schedule: name}.at(err)
 	}
-	return client.Schedule(ctx, t.name, name, spec, job.Payload, opts...)
+	given := make([]ScheduleOption, 0, len(job.Options)+len(opts))
+	for _, opt := range job.Options {
+		given = append(given, opt)
+	}
+	return client.Schedule(ctx, t.name, name, spec, job.Payload, append(given, opts...)...)
 }
 
 // Decode reads the value of a job, as Get and List give it for example.
@@ -105,7 +140,7 @@ func (t *Topic[T]) Decode(job *Job) (T, error) {
 	if job == nil {
 		return value, fmt.Errorf("%w: nil job", ErrInvalid)
 	}
-	if err := t.codec.Decode(job.Payload, &value); err != nil {
+	if err := t.o.codec.Decode(job.Payload, &value); err != nil {
 		return value, fmt.Errorf("decode %T: %w", value, err)
 	}
 	return value, nil

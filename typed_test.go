@@ -67,7 +67,9 @@ func roundTrip[T any](t *testing.T, f *fixture, topic *delayq.Topic[T], value T)
 func TestTypedRoundTrip(t *testing.T) {
 	eachClient(t, func(t *testing.T, f *fixture) {
 		want := somePackage()
-		for name, codec := range map[string]delayq.Codec{"msgpack": delayq.MsgPack, "json": delayq.JSON} {
+		for name, codec := range map[string]delayq.TopicOption{
+			"msgpack": delayq.MsgPack, "json": delayq.JSON, "json again": delayq.WithCodec(delayq.JSON),
+		} {
 			got := roundTrip(t, f, delayq.NewTopic[parcel](name, codec), want)
 			require.True(t, got.Sent.Equal(want.Sent))
 			got.Sent = want.Sent
@@ -78,7 +80,7 @@ func TestTypedRoundTrip(t *testing.T) {
 			require.Nil(t, roundTrip(t, f, delayq.NewTopic[*parcel](name, codec), nil))
 			require.Equal(t, want.Name, roundTrip(t, f, delayq.NewTopic[*parcel](name, codec), &want).Name)
 		}
-		require.Equal(t, "hello", roundTrip(t, f, delayq.NewTopic[string]("own", reversed{}), "hello"))
+		require.Equal(t, "hello", roundTrip(t, f, delayq.NewTopic[string]("own", delayq.WithCodec(reversed{})), "hello"))
 	})
 }
 
@@ -93,7 +95,7 @@ func TestTypedPayloads(t *testing.T) {
 	job, err = delayq.NewTopic[string]("t").Job("x", "hi")
 	require.NoError(t, err)
 	require.Equal(t, "\xa2hi", string(job.Payload), "MsgPack is the default")
-	job, err = delayq.NewTopic[string]("t", delayq.JSON, reversed{}).Job("x", "abc")
+	job, err = delayq.NewTopic[string]("t", delayq.JSON, delayq.WithCodec(reversed{})).Job("x", "abc")
 	require.NoError(t, err)
 	require.Equal(t, "cba", string(job.Payload), "the last codec counts")
 }
@@ -102,9 +104,9 @@ func TestTypedErrors(t *testing.T) {
 	t.Parallel()
 	_, err := delayq.NewTopic[int]("t").Decode(&delayq.Job{Payload: []byte("\xc1")})
 	require.ErrorContains(t, err, "decode int")
-	_, err = delayq.NewTopic[string]("t", reversed{}).Decode(&delayq.Job{})
+	_, err = delayq.NewTopic[string]("t", delayq.WithCodec(reversed{})).Decode(&delayq.Job{})
 	require.ErrorContains(t, err, "nothing")
-	_, err = delayq.NewTopic[int]("t", nil).Decode(&delayq.Job{})
+	_, err = delayq.NewTopic[int]("t", delayq.WithCodec(nil)).Decode(&delayq.Job{})
 	require.ErrorIs(t, err, delayq.ErrInvalid)
 	_, err = delayq.NewTopic[int]("t", nil).Job("x", 1)
 	require.ErrorIs(t, err, delayq.ErrInvalid)
@@ -154,7 +156,7 @@ func TestTypedHandlersThatCannotBe(t *testing.T) {
 	t.Parallel()
 	redistest.Bubble(t, func(t *testing.T, _ *embedded.Redis, rdb *redis.Client) {
 		server := delayq.NewServer(rdb)
-		delayq.NewTopic[int]("no codec", nil).Handle(server, func(context.Context, *delayq.Job, int) error { return nil })
+		delayq.NewTopic[int]("no codec", delayq.WithCodec(nil)).Handle(server, func(context.Context, *delayq.Job, int) error { return nil })
 		delayq.NewTopic[int]("no handler").Handle(server, nil)
 		delayq.NewTopic[int]("#").Handle(server, func(context.Context, *delayq.Job, int) error { return nil })
 		err := server.Run(t.Context())

@@ -20,6 +20,7 @@ type topicServer struct {
 	keys        *keys
 	handler     Handler
 	concurrency int
+	defaults    jobOptions      // what a run is to know and its job does not say
 	base        context.Context // what handlers' contexts are made of
 	clock       clock
 	trouble     trouble
@@ -55,6 +56,7 @@ type topicServer struct {
 
 func (t *topicServer) init() {
 	s := t.server
+	t.defaults.fill(&defaultRun)
 	if t.concurrency == 0 {
 		t.concurrency = s.o.concurrency
 	}
@@ -209,9 +211,10 @@ const (
 )
 
 // ahead is how many jobs may be held beyond those that run. After a crash a job that was taken has had an attempt, whether it was
-// started or not: so jobs of limited retries are not taken ahead.
+// started or not: so jobs of limited retries are not taken ahead. What a job does not say take.lua does not know: if the
+// Defaults of the handler limit the retries, nothing is.
 func (t *topicServer) ahead() int {
-	if t.limited || t.pace == aheadUnknown {
+	if t.limited || t.defaults.retry >= 0 || t.pace == aheadUnknown {
 		return 0
 	}
 	if t.pace <= aheadTime/aheadLimit {
@@ -724,7 +727,8 @@ func (t *topicServer) newRun(id, raw, fence string, leaseEnd int64, until time.T
 	if r.scheduled = ofSchedule(raw); r.scheduled {
 		r.job.scheduledFor(id)
 	}
-	r.job.Payload, r.job.Headers, r.job.Retries = rec.payload, rec.opts.headers, rec.opts.retry
+	r.opts.fill(&t.defaults)
+	r.job.Payload, r.job.Headers, r.job.Retries = rec.payload, rec.opts.headers, r.opts.retries()
 	r.job.EnqueuedAt, r.job.Due = msTime(rec.enqueuedAt), msTime(rec.due)
 	r.expires = rec.expires()
 	if known {
