@@ -159,6 +159,11 @@ func (c *checker) held(e rig.Event, open map[int64]*call) {
 	}
 }
 
+// paused tells whether a topic was paused at any time between two.
+func (c *checker) paused(topic string, from, to int64) bool {
+	return slices.ContainsFunc(c.holds[topic], func(h *hold) bool { return h.from <= to && h.to >= from })
+}
+
 // heldSlack is how long after its take a job is started at most, unless its process stands still: an extension meanwhile
 // makes the take look later than it was.
 const heldSlack = 100 * time.Millisecond
@@ -224,7 +229,7 @@ func (c *checker) early(j *job) {
 		if passed < due-tick {
 			c.bad("I3", j, "attempt %d began %v after %s, and was due after %v", r.Attempt, passed, why, due)
 		}
-		if i == 0 && why == "it was enqueued" && j.schedule == nil && j.enqueue.outcome == rig.OK && !c.broken(from, r.Mono, "") {
+		if i == 0 && why == "it was enqueued" && j.schedule == nil && j.enqueue.outcome == rig.OK && !c.broken(from, r.Mono, "") && !c.paused(j.topic, j.enqueue.Wall, r.Wall) {
 			c.Late = append(c.Late, max(0, passed-due))
 		}
 	}

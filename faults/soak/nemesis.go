@@ -53,14 +53,7 @@ func (s *Soak) nemesis(ctx context.Context) error {
 	return nil
 }
 
-func (n *nemesis) sleep(ctx context.Context, d time.Duration) bool {
-	select {
-	case <-time.After(d):
-		return ctx.Err() == nil
-	case <-ctx.Done():
-		return false
-	}
-}
+func (n *nemesis) sleep(ctx context.Context, d time.Duration) bool { return wait(ctx, d) }
 
 // during notes a fault that hits a process (empty: all) from its beginning to its end.
 func (n *nemesis) during(ctx context.Context, kind, proc string, d time.Duration, begin, end func() error) error {

@@ -96,6 +96,10 @@ func (s *Soak) Run(ctx context.Context) (report *check.Report, err error) {
 		})
 	}
 	loading.Go(func() { s.checks(load) })
+	var holdErrs [4]error
+	for i := range holdErrs {
+		loading.Go(func() { holdErrs[i] = s.hold(load, uint64(i)) }) //nolint:gosec // small
+	}
 	if s.Sabotage != nil {
 		loading.Go(func() {
 			select {
@@ -107,7 +111,7 @@ func (s *Soak) Run(ctx context.Context) (report *check.Report, err error) {
 	}
 	nemesisErr := s.nemesis(load)
 	loading.Wait()
-	if err := errors.Join(nemesisErr, err, ctx.Err()); err != nil {
+	if err := errors.Join(nemesisErr, err, ctx.Err(), errors.Join(holdErrs[:]...)); err != nil {
 		return nil, err
 	}
 	alive, err := s.alive(ctx)
