@@ -86,6 +86,7 @@ func duties(role string) (list []duty) {
 			_, _ = c.Servers(ctx)
 			_ = c.Pause(ctx, topic, Pause{By: "me", Reason: "because", For: time.Hour})
 			_ = c.Resume(ctx, topic, "me")
+			_, _ = c.Enqueue(ctx, topic, "", nil)
 		})
 		list = append(list, cancelAll)
 		check()

@@ -460,6 +460,8 @@ func tour(t *testing.T, producer, worker, operator redis.UniversalClient) {
 	require.NoError(t, err)
 	require.Equal(t, StateRunning, state)
 	events.await(t, ctx, "cancelled long")
+	_, err = o.Enqueue(ctx, "moved there", "by the operator", nil, ProcessIn(time.Hour))
+	require.NoError(t, err)
 	require.NoError(t, o.Revive(ctx, topic, "bury"))
 	events.await(t, ctx, "acked bury")
 	enqueue("far", ProcessIn(time.Hour))

@@ -260,7 +260,7 @@ func (c *Client) Dequeue(ctx context.Context, topic, id string) (State, error) {
 // not ended is left alone: it is for [Client.Dequeue]. ErrNotFound if there is no done job with this ID.
 func (c *Client) Delete(ctx context.Context, topic, id string) error {
 	_, err := c.one(ctx, deleteScript, located{topic: topic, job: id}, func(k *keys, receipt string) []any {
-		return names(k.done, k.results, k.stats, receipt)
+		return names(k.done, k.results, k.stats, receipt, k.operator)
 	})
 	return err
 }
@@ -316,7 +316,7 @@ func onlyDue(o jobOptions) bool {
 // dead job with this ID.
 func (c *Client) Revive(ctx context.Context, topic, id string) error {
 	_, err := c.one(ctx, reviveScript, located{topic: topic, job: id}, func(k *keys, receipt string) []any {
-		return names(k.dead, k.ready, k.attempts, k.moved, k.stats, receipt)
+		return names(k.dead, k.ready, k.attempts, k.moved, k.stats, receipt, k.operator)
 	})
 	return err
 }

@@ -278,13 +278,13 @@ func (h *Hand) tryRescheduleKnown(id, due string, known record) (reply, error) {
 func (h *Hand) tryRevive(id string) (reply, error) {
 	k := h.keys
 	return h.try(reviveScript, names(
-		k.dead, k.ready, k.attempts, k.moved, k.stats, k.receipt(h.lane.id),
+		k.dead, k.ready, k.attempts, k.moved, k.stats, k.receipt(h.lane.id), k.operator,
 	), h.lane.next(), id)
 }
 
 // tryPause is one call of the pause script.
 func (h *Hand) tryPause(verb, by string, period time.Duration) (reply, error) {
-	return h.try(pauseScript, names(h.keys.meta, h.keys.receipt(h.lane.id)),
+	return h.try(pauseScript, names(h.keys.meta, h.keys.receipt(h.lane.id), h.keys.operator),
 		h.lane.next(), verb, by, period.Milliseconds(), "why", maxPauses, controlChannel(h.prefix()), h.keys.topic)
 }
 

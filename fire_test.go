@@ -474,7 +474,7 @@ func TestScheduleCallsSentTwice(t *testing.T) {
 		require.Equal(b, "changed", twice(triggerScript, names(k.fired, k.pool, k.bucket, k.ready, k.stats, k.sizes, receipt), nil,
 			"s", "0000000000000000", head, tail, 0, 1000, channel, "topic"))
 
-		suspend := names(k.slots, k.waiting, k.fired, receipt)
+		suspend := names(k.slots, k.waiting, k.fired, receipt, k.operator)
 		resume := func() { require.NoError(b, b.client.ResumeSchedule(ctx, "topic", "s")) }
 		require.Equal(b, "paused", twice(suspendScript, suspend, resume, "s", "pause", "", "", 1000, channel, "topic"))
 		require.Zero(b, b.state().PausedSince, "a pause that comes late does not undo the resume")

@@ -221,7 +221,9 @@ func (c *Client) List(ctx context.Context, topic string, state State, offset, li
 	var list []*JobInfo
 	seen := make(map[string]bool) // an ID can stand in ready twice
 	for look := min(skip+limit, listJobs); ; look = listJobs {
-		r, err := c.scripts.call(ctx, listScript, topic, look, names(k.pool, k.bucket, k.ready, k.leases, k.dead, k.done), string(state), at, look)
+		r, err := c.scripts.call(ctx, listScript, topic, look, names(
+			k.pool, k.bucket, k.ready, k.leases, k.dead, k.done, k.operator,
+		), string(state), at, look)
 		if err != nil {
 			return nil, err
 		}

@@ -20,26 +20,21 @@ import (
 )
 
 // With DELAYQ_ROLES (internal/redistest/roles.go) the tests on a real Redis are made as the users of docs/acl/delayq.acl: a server is a worker,
-// a client's call is the producer's or the operator's as docs/operations.md has it, and a Hand's is that of whoever runs the script. A call
+// a client's call is the producer's or the operator's as docs/security.md has it, and a Hand's is that of whoever runs the script. A call
 // that two roles may make is made by both in turn.
 
 func init() { redistest.RoleOf = roleOf }
 
-// methodRoles are the roles that may call a method of Client, read from docs/operations.md.
+// methodRoles are the roles as which a method of Client is called: of the producer and the operator those that may, by docs/security.md.
 var methodRoles = sync.OnceValue(func() map[string][]string {
-	text, err := os.ReadFile("docs/operations.md")
+	text, err := os.ReadFile("docs/security.md")
 	if err != nil {
 		panic(err)
 	}
-	roles := map[string][]string{}
-	for _, role := range []string{"producer", "operator"} {
-		for line := range strings.Lines(string(text)) {
-			if row, ok := strings.CutPrefix(line, "| `delayq-"+role+"` |"); ok {
-				for _, word := range regexp.MustCompile("`([A-Z]\\w+)`").FindAllStringSubmatch(row, -1) {
-					roles[word[1]] = append(roles[word[1]], role)
-				}
-			}
-		}
+	roles := callRoles(string(text))
+	delete(roles, "Run")
+	for name := range roles {
+		roles[name] = slices.DeleteFunc(roles[name], func(role string) bool { return role == "worker" })
 	}
 	return roles
 })
@@ -139,11 +134,11 @@ func TestCallsAreMadeByTheUsers(t *testing.T) {
 	run, stop := context.WithCancel(ctx)
 	ended := make(chan error, 1)
 	go func() { ended <- server.Run(run) }()
-	_, err := client.Enqueue(ctx, "topic", "x", nil)
-	require.NoError(t, err)
-	<-acked
-	_, err = client.Inspect(ctx, "topic")
-	require.NoError(t, err)
+	for _, id := range []string{"x", "y"} { // by the producer and by the operator
+		_, err := client.Enqueue(ctx, "topic", id, nil)
+		require.NoError(t, err)
+		<-acked
+	}
 	users := map[string]bool{}
 	for _, m := range regexp.MustCompile(`user=(\S+)`).FindAllStringSubmatch(rdb.ClientList(ctx).Val(), -1) {
 		users[m[1]] = true
@@ -158,8 +153,9 @@ func TestCallsAreMadeByTheUsers(t *testing.T) {
 	require.NoError(t, rs.Restart())
 	_ = rdb.Ping(ctx) // drops the connection that the restart has cut
 	require.NoError(t, rdb.Do(ctx, "ACL", "SETUSER", "delayq-producer/other", "-evalsha").Err())
-	_, err = client.Enqueue(ctx, "topic", "x", nil)
-	require.ErrorContains(t, err, "NOPERM")
+	_, once := client.Enqueue(ctx, "topic", "x", nil)
+	_, twice := client.Enqueue(ctx, "topic", "y", nil)
+	require.ErrorContains(t, errors.Join(once, twice), "NOPERM")
 	require.ErrorContains(t, redistest.Denied(), "evalsha was denied to delayq-producer/other")
 	require.NoError(t, rdb.Do(ctx, "ACL", "LOG", "RESET").Err())
 }

@@ -542,7 +542,7 @@ func (c *Client) suspend(ctx context.Context, topic, name, verb string) error {
 			}
 		}
 		return c.one(ctx, suspendScript, located{topic: topic, schedule: name}, func(k *keys, receipt string) []any {
-			return names(k.slots, k.waiting, k.fired, receipt)
+			return names(k.slots, k.waiting, k.fired, receipt, k.operator)
 		}, verb, nonce, next, maxTick.Milliseconds(), controlChannel(c.o.prefix), topic)
 	})
 	return located{call: verb, topic: topic, schedule: name}.at(err)

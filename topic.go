@@ -34,6 +34,7 @@ type keys struct {
 	results  string // hash: job ID → what is kept of it
 	meta     string // hash: what an operator has set
 	stats    string // hash: counters
+	operator string // never there: the right to it is that to make the calls of an operator
 	sizes    string // hash: the size of the largest record
 
 	schedules string // hash: name → definition of a schedule
@@ -61,6 +62,7 @@ func newKeys(prefix, topic string) *keys {
 		results:  root + "results",
 		meta:     root + "meta",
 		stats:    root + "stats",
+		operator: root + "operator",
 		sizes:    root + "sizes",
 
 		schedules: root + "schedules",
@@ -97,6 +99,8 @@ func typeOf(key string) string {
 		return "set"
 	case "receipt":
 		return "string"
+	case "operator":
+		return "none"
 	}
 	return "hash"
 }

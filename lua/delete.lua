@@ -1,15 +1,16 @@
 -- delete: removes a done job that is kept. A live job of the same id is left alone.
 --
--- KEYS[1]  done     zset, job id scored by the time until which it is kept
--- KEYS[2]  results  hash, job id to what is kept of it
--- KEYS[3]  stats    hash, counter to number
--- KEYS[4]  receipt  string, the last call of the lane and its reply
--- ARGV[1]  number   number of this call in its lane
--- ARGV[2]  id       the job
+-- KEYS[1]  done      zset, job id scored by the time until which it is kept
+-- KEYS[2]  results   hash, job id to what is kept of it
+-- KEYS[3]  stats     hash, counter to number
+-- KEYS[4]  receipt   string, the last call of the lane and its reply
+-- KEYS[5]  operator  none, it is never there: who lacks the right to it cannot make this call
+-- ARGV[1]  number    number of this call in its lane
+-- ARGV[2]  id        the job
 --
 -- What is kept goes first: if something fails before its place has gone, another call or a prune removes that.
 -- Returns {'ok', now, state}: done, or none when there is no such job. Cost: O(log N).
-local done, results, stats, receipt = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local done, results, stats, receipt, operator = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local number, id = ARGV[1], ARGV[2]
 
 local told = replay(receipt, number)

@@ -1,19 +1,21 @@
 -- list: finds jobs in one state, in their order. Writes nothing.
 --
--- KEYS[1]  pool    hash, job id to record
--- KEYS[2]  bucket  zset, job id scored by due time (Unix ms)
--- KEYS[3]  ready   list of job ids, next one at the head
--- KEYS[4]  leases  zset, job id scored by the end of its lease
--- KEYS[5]  dead    zset, job id scored by the time of burial
--- KEYS[6]  done    zset, job id scored by the time until which it is kept
--- ARGV[1]  state   scheduled, ready, running, dead or done
--- ARGV[2]  offset  how many entries to pass over
--- ARGV[3]  limit   how many entries to look at, at most 1,000
+-- KEYS[1]  pool      hash, job id to record
+-- KEYS[2]  bucket    zset, job id scored by due time (Unix ms)
+-- KEYS[3]  ready     list of job ids, next one at the head
+-- KEYS[4]  leases    zset, job id scored by the end of its lease
+-- KEYS[5]  dead      zset, job id scored by the time of burial
+-- KEYS[6]  done      zset, job id scored by the time until which it is kept
+-- KEYS[7]  operator  none, it is never there: who lacks the right to it cannot make this call
+-- ARGV[1]  state     scheduled, ready, running, dead or done
+-- ARGV[2]  offset    how many entries to pass over
+-- ARGV[3]  limit     how many entries to look at, at most 1,000
 --
 -- Entries of ready that are no ready job are looked at and left out. An id that stands there twice is answered twice.
 -- Returns {'ok', now, looked, ids}: looked is how many entries were looked at, less than limit only if there are no more.
 -- Cost: O(log N + limit), and for ready O(offset + limit).
 local pool, bucket, ready, leases, dead, done = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
+local operator = KEYS[7]
 local state, offset, limit = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 
 local last = offset + limit - 1

@@ -6,11 +6,13 @@
 -- KEYS[4]  moved     hash, job id to its present due time, if that is not the record's
 -- KEYS[5]  stats     hash, counter to number
 -- KEYS[6]  receipt   string, the last call of the lane and its reply
+-- KEYS[7]  operator  none, it is never there: who lacks the right to it cannot make this call
 -- ARGV[1]  number    number of this call in its lane
 -- ARGV[2]  id        the job
 --
 -- Returns {'ok', now, state}: dead (revived) or none (there is no such dead job). Cost: O(log N).
 local dead, ready, attempts, moved, stats, receipt = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
+local operator = KEYS[7]
 local number, id = ARGV[1], ARGV[2]
 
 local told = replay(receipt, number)

@@ -1,21 +1,22 @@
 -- suspend: pauses one schedule, or resumes it. What comes while it is paused is neither missed nor made up for.
 --
--- KEYS[1]  slots    zset, name scored by the next slot (Unix ms)
--- KEYS[2]  waiting  zset, name scored by the slot that waits for the end of the last run
--- KEYS[3]  fired    hash, name to what has become of its slots
--- KEYS[4]  receipt  string, the last call of the lane and its reply
--- ARGV[1]  number   number of this call in its lane
--- ARGV[2]  name     the schedule
--- ARGV[3]  verb     pause or resume
--- ARGV[4]  nonce    resume: that of the definition which the slot was worked out by
--- ARGV[5]  slot     resume: the next slot, 0 if a server is to work that out, empty if there is none
--- ARGV[6]  tick     ms, how far ahead the timers look by themselves
--- ARGV[7]  channel  the control channel
--- ARGV[8]  topic    the topic's name, for the control channel
+-- KEYS[1]  slots     zset, name scored by the next slot (Unix ms)
+-- KEYS[2]  waiting   zset, name scored by the slot that waits for the end of the last run
+-- KEYS[3]  fired     hash, name to what has become of its slots
+-- KEYS[4]  receipt   string, the last call of the lane and its reply
+-- KEYS[5]  operator  none, it is never there: who lacks the right to it cannot make this call
+-- ARGV[1]  number    number of this call in its lane
+-- ARGV[2]  name      the schedule
+-- ARGV[3]  verb      pause or resume
+-- ARGV[4]  nonce     resume: that of the definition which the slot was worked out by
+-- ARGV[5]  slot      resume: the next slot, 0 if a server is to work that out, empty if there is none
+-- ARGV[6]  tick      ms, how far ahead the timers look by themselves
+-- ARGV[7]  channel   the control channel
+-- ARGV[8]  topic     the topic's name, for the control channel
 --
 -- Returns {'ok', now, state}: paused or active (how it is now), changed (by somebody else: nothing was done), or none when there is no such
 -- schedule. Cost: O(log N).
-local slots, waiting, fired, receipt = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local slots, waiting, fired, receipt, operator = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local number, name, verb, nonce, slot = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 local tick, channel, topic = tonumber(ARGV[6]), ARGV[7], ARGV[8]
 

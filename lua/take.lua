@@ -21,7 +21,8 @@
 -- a reschedule or a second push, and are dropped here; so is the empty id, which only wakes. At most 1,000 are looked at.
 --
 -- Returns {'ok', now, lease end (a score), ids, records, attempts, moved}, the last two false when no job of the topic has any,
--- {'empty', now}, {'full', now} (jobs of limited retries wait for a free slot) or {'paused', now, until when or 0}. No ids with 'ok' means: ask again.
+-- {'empty', now}, {'full', now} (jobs of limited retries wait for a free slot) or {'paused', now, until when
+-- or 0}. No ids with 'ok' means: ask again.
 -- Cost: O(limit × log N).
 local ready, handoff, pool, bucket, leases, dead = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local attempts, moved, meta, receipt, stats = KEYS[7], KEYS[8], KEYS[9], KEYS[10], KEYS[11]

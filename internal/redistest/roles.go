@@ -58,7 +58,7 @@ func users(prefix string, cluster bool) ([]string, error) {
 		}
 		words[1], _ = account(role, prefix, false)
 		list = append(list, strings.Join(words, " "))
-		if role == "producer" { // one with WaitReplicas
+		if role != "worker" { // one with WaitReplicas
 			words[1], _ = account(role, prefix, true)
 			list = append(list, strings.Join(append(words, "+wait"), " "))
 		}
