@@ -14,6 +14,12 @@
 //		q.AssertNone("order:cancel")
 //	}
 //
+// A unit test of a single handler needs no queue: NewJob makes a job as a handler gets it, with a nonce and a fence, and NextRun the
+// next attempt of it. A typed topic makes the rest: NewJob takes what Topic.Job gives.
+//
+//	job := delayqtest.NewJob(t, delayq.NewJob{Topic: "order:cancel", ID: "order-42"})
+//	err := shop.CancelOrder(ctx, job)
+//
 // Open gives the same to programs that are no tests: examples, demonstrations, a first try without Redis.
 //
 // # The clock
@@ -37,6 +43,6 @@
 // # Limits
 //
 // The embedded Redis is miniredis: one process, no persistence, no cluster. What an embedded Redis cannot show, like a failover,
-// needs a real one. Dead jobs over the DeadLimit and done jobs over their Retention are removed by the servers every ten seconds of
+// needs a real one. A miniredis of your own serves delayq too, but in real time: what moves its time by hand is in this package. Dead jobs over the DeadLimit and done jobs over their Retention are removed by the servers every ten seconds of
 // Redis's time: Advance does not wait for that.
 package delayqtest

@@ -98,3 +98,35 @@ func ExampleOpen() {
 	// hello world
 	// <nil> <nil>
 }
+
+// A ledger is a table of the program's own that only takes writes of the newest run of a job.
+type ledger struct {
+	fences map[string]int64
+	sent   []string
+}
+
+func (l *ledger) remind(_ context.Context, job *delayq.Job) error {
+	if job.Fence() < l.fences[job.ID] {
+		return errors.New("stale: the job is another worker's by now")
+	}
+	l.fences[job.ID] = job.Fence()
+	l.sent = append(l.sent, fmt.Sprintf("%s to %s at attempt %d", job.Payload, job.ID, job.Attempt))
+	return nil
+}
+
+// A handler is a function: a unit test calls it with a job of its own, without a queue.
+func ExampleNewJob() {
+	t := newT() // in a test: the *testing.T
+	defer t.end()
+
+	l := &ledger{fences: map[string]int64{}}
+	stale := delayqtest.NewJob(t, delayq.NewJob{Topic: "remind", ID: "anna", Payload: []byte("hello")})
+	next := delayqtest.NextRun(stale) // the lease ran out, and another worker has the job
+	fmt.Println(l.remind(context.Background(), next))
+	fmt.Println(l.remind(context.Background(), stale))
+	fmt.Println(l.sent)
+	// Output:
+	// <nil>
+	// stale: the job is another worker's by now
+	// [hello to anna at attempt 2]
+}

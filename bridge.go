@@ -1,0 +1,63 @@
+package delayq
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"maps"
+	mathrand "math/rand/v2"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/delayq/delayq/internal/bridge"
+)
+
+func init() {
+	bridge.NewJob = func(fresh any, now time.Time) (any, error) { return runOf(fresh.(NewJob), now) }
+	bridge.NextRun = func(job any) any { return job.(*Job).next() }
+}
+
+// runOf makes the job that a handler would get for the first run of fresh.
+func runOf(fresh NewJob, now time.Time) (*Job, error) {
+	var errs []error
+	if err := checkName("topic", fresh.Topic); err != nil {
+		errs = append(errs, err)
+	}
+	if len(fresh.ID) > maxIDLen {
+		errs = append(errs, fmt.Errorf("ID of %d bytes, at most %d are allowed", len(fresh.ID), maxIDLen))
+	}
+	o, err := newJobOptions(fresh.Options)
+	if err := errors.Join(invalid(errs), err); err != nil {
+		return nil, err
+	}
+	o.fill(&defaultRun)
+	enqueued := now.UnixMilli()
+	due := o.due(enqueued)
+	job := &Job{
+		Topic: fresh.Topic, ID: fresh.ID, Payload: slices.Clone(fresh.Payload), Headers: o.headers,
+		Attempt: 1, Retries: o.retries(), EnqueuedAt: msTime(enqueued), Due: msTime(due), Started: msTime(due),
+		nonce: string(binary.LittleEndian.AppendUint64(nil, mathrand.Uint64())),
+	}
+	if job.ID == "" {
+		job.ID = newID()
+	}
+	job.lend()
+	return job, nil
+}
+
+// lend gives a job the fence of a lease that begins when its run does.
+func (j *Job) lend() {
+	j.fence = new(atomic.Int64)
+	j.fence.Store(j.Started.Add(defaultServer.lease).UnixMicro())
+}
+
+// next is the job as its next run gets it: one that begins when the lease of this one is over.
+func (j *Job) next() *Job {
+	own := *j
+	own.Payload, own.Headers = slices.Clone(j.Payload), maps.Clone(j.Headers)
+	own.Attempt++
+	own.Started = j.Started.Add(defaultServer.lease)
+	own.lend()
+	return &own
+}

@@ -1,0 +1,91 @@
+package delayqtest_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/delayq/delayq"
+	"github.com/delayq/delayq/delayqtest"
+)
+
+func TestNewJob(t *testing.T) {
+	t.Parallel()
+	payload := []byte("hello")
+	fresh := delayq.NewJob{Topic: "mail", ID: "welcome-7", Payload: payload, Options: []delayq.JobOption{
+		delayq.Retry(2), delayq.Header("lang", "en"), delayq.ProcessIn(time.Hour),
+	}}
+	before := time.Now().Truncate(time.Millisecond)
+	job := delayqtest.NewJob(t, fresh)
+	require.Equal(t, "mail welcome-7", job.Topic+" "+job.ID)
+	require.Equal(t, "hello", string(job.Payload))
+	require.Equal(t, map[string]string{"lang": "en"}, job.Headers)
+	require.Equal(t, []int{1, 2, 2, 0}, []int{job.Attempt, job.Retries, job.RetriesLeft(), job.Snoozes})
+	require.WithinRange(t, job.EnqueuedAt, before, time.Now())
+	require.Equal(t, time.Hour, job.Due.Sub(job.EnqueuedAt))
+	require.Zero(t, job.Lateness())
+	require.Len(t, job.Nonce(), 8)
+	require.Equal(t, job.Started.Add(30*time.Second).UnixMicro(), job.Fence())
+	job.Payload[0] = 'x'
+	require.Equal(t, "hello", string(payload), "a payload of its own")
+
+	next := delayqtest.NextRun(job)
+	require.Equal(t, job.Nonce(), next.Nonce())
+	require.Greater(t, next.Fence(), job.Fence())
+	require.Equal(t, []int{1, 2}, []int{job.Attempt, next.Attempt})
+	require.True(t, next.Started.After(job.Started))
+	require.False(t, next.LastAttempt())
+	require.True(t, delayqtest.NextRun(next).LastAttempt())
+	next.Headers["lang"] = "de"
+	require.Equal(t, "en", job.Headers["lang"])
+
+	other := delayqtest.NewJob(t, fresh)
+	require.NotEqual(t, job.Nonce(), other.Nonce(), "another enqueueing of the same ID")
+	plain := delayqtest.NewJob(t, delayq.NewJob{Topic: "mail"})
+	require.NotEmpty(t, plain.ID)
+	require.Nil(t, plain.Headers)
+	require.Equal(t, delayq.Unlimited, plain.Retries)
+	require.True(t, plain.Due.Equal(plain.EnqueuedAt))
+}
+
+// It is what a server gives a handler of the same job, but for the nonce, the times and the fence.
+func TestNewJobIsLikeThatOfAServer(t *testing.T) {
+	t.Parallel()
+	q := delayqtest.Start(t)
+	fresh := delayq.NewJob{Topic: "mail", ID: "welcome-7", Payload: []byte("hello"), Options: []delayq.JobOption{
+		delayq.Retry(2), delayq.Header("lang", "en"), delayq.ProcessIn(time.Hour),
+	}}
+	got := make(chan delayq.Job, 1)
+	q.Serve(func(server *delayq.Server) {
+		server.HandlerFunc("mail", func(_ context.Context, job *delayq.Job) error {
+			got <- *job
+			return nil
+		})
+	})
+	_, err := q.Client.EnqueueBatch(t.Context(), []delayq.NewJob{fresh})
+	require.NoError(t, err)
+	q.Advance(time.Hour)
+	served, made := <-got, *delayqtest.NewJob(t, fresh)
+	require.Len(t, served.Nonce(), len(made.Nonce()))
+	require.Equal(t, made.RetriesLeft(), served.RetriesLeft())
+	require.Equal(t, made.Due.Sub(made.EnqueuedAt), served.Due.Sub(served.EnqueuedAt))
+	require.InDelta(t, 30e6, served.Fence()-served.Started.UnixMicro(), 1e6, "the default lease")
+	fields := func(job delayq.Job) []any {
+		return []any{job.Topic, job.ID, job.Payload, job.Headers, job.Attempt, job.Retries, job.Snoozes, job.Schedule, job.Slot}
+	}
+	require.Equal(t, fields(served), fields(made))
+}
+
+func TestNewJobThatCannotBe(t *testing.T) {
+	t.Parallel()
+	for _, fresh := range []delayq.NewJob{
+		{}, {Topic: "a{b"}, {Topic: "mail", ID: string(make([]byte, 1025))}, {Topic: "mail", Options: []delayq.JobOption{delayq.Retry(-5)}},
+		{Topic: "mail", Options: []delayq.JobOption{nil}},
+	} {
+		f := new(fakeT)
+		said := f.try(func() { delayqtest.NewJob(f, fresh) })
+		require.Contains(t, said, "fatal: delayqtest: new job: delayq: invalid: ")
+	}
+}
