@@ -81,7 +81,7 @@ func TestRescheduleKeepsWhatARevivalHasGiven(t *testing.T) {
 		f.hand.Bury(f.hand.TakeOne("x"))
 		require.NoError(t, f.client.Revive(t.Context(), "topic", "x"))
 		require.NoError(t, f.client.Reschedule(t.Context(), "topic", "x", delayq.ProcessIn(0)))
-		require.Regexp(t, ` reschedule 1$`, f.hand.TakeOne("x").Moved)
+		require.Regexp(t, ` reschedule 1 0 1$`, f.hand.TakeOne("x").Moved)
 	})
 }
 
