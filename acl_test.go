@@ -260,10 +260,10 @@ func tour(t *testing.T, producer, worker, operator redis.UniversalClient) {
 	// A server that died: right after a take, and between a wait and a take.
 	enqueue("lapse")
 	take := rawScript(t, "take")
-	require.NoError(t, take.Run(ctx, worker, rawKeys(t, "take", k), "1", 1, 1, 1).Err())
+	require.NoError(t, take.Run(ctx, worker, rawKeys(t, "take", k), "1", "1", 1, callBytes, 1, 1, "head").Err())
 	enqueue("held")
-	for range 2 { // the second time as if the answer had been lost
-		require.NoError(t, take.Run(ctx, worker, rawKeys(t, "take", k), "2", 1, 60_000, 1).Err())
+	for _, number := range []string{"2", "3"} { // the second time as if the answer had been lost
+		require.NoError(t, take.Run(ctx, worker, rawKeys(t, "take", k), number, "2", 1, callBytes, 60_000, 1, "head").Err())
 	}
 	state, err := p.Dequeue(ctx, topic, "held")
 	require.NoError(t, err)

@@ -32,7 +32,8 @@ func TestStepOfTheLocalClockChangesNothing(t *testing.T) {
 		var c clock
 		c.read(ms, sent, received)
 		require.True(t, msTime(ms+5000).Equal(c.at(wrong)), "jobs would be early or late by the step")
-		require.EqualValues(t, ms+5010+1, c.latest(wrong), "counted from the sending")
+		require.EqualValues(t, ms+5010+5+1, c.latest(wrong), "counted from the sending")
+		require.EqualValues(t, ms+5000-5-1, c.earliest(wrong), "counted from the arrival")
 
 		// A lease of 8 s that was asked for at sent.
 		ts := &topicServer{leases: map[string]*run{}}

@@ -1,6 +1,7 @@
 package delayq
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"slices"
@@ -86,6 +87,12 @@ func (h *Hand) tryTake(number string, limit int, lease time.Duration) (reply, er
 
 // tryTakeAhead is tryTake for a server that starts free of the jobs at once.
 func (h *Hand) tryTakeAhead(number string, limit, free int, lease time.Duration) (reply, error) {
+	return h.tryTakeSince(number, "", limit, callBytes, free, lease, "head")
+}
+
+// tryTakeSince is one call of the take script of a server that has had no answer to the takes from
+// since on; "": it has had all.
+func (h *Hand) tryTakeSince(number, since string, limit, bytes, free int, lease time.Duration, place string) (reply, error) {
 	if number == "" {
 		number = h.lane.next()
 	}
@@ -94,8 +101,8 @@ func (h *Hand) tryTakeAhead(number string, limit, free int, lease time.Duration)
 	}
 	k := h.keys
 	return h.try(takeScript, names(
-		k.ready, k.handoff, k.pool, k.bucket, k.leases, k.dead, k.attempts, k.moved, k.meta, k.taken(h.lane.id), k.stats,
-	), number, limit, lease.Milliseconds(), free)
+		k.ready, k.handoff, k.pool, k.bucket, k.leases, k.dead, k.attempts, k.moved, k.meta, k.taken(h.lane.id), k.stats, k.sizes,
+	), number, cmp.Or(since, number), limit, bytes, lease.Milliseconds(), free, place)
 }
 
 // heldOf reads what take answered.

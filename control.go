@@ -13,7 +13,7 @@ import (
 
 // controlLoop listens to the control channel, over which the scripts tell of what cannot wait for the next tick. A message that is lost,
 // during a reconnect for example, costs time and nothing else: the tick promotes, and an extension finds out about a cancel. What was said
-// before the server listened is not worth a tick either: once it does, every topic looks for itself.
+// before the server listened is not worth a tick either: once it does, every topic looks for itself, at its leases too.
 func (s *Server) controlLoop(ctx context.Context) {
 	var slow pace
 	for ctx.Err() == nil {
@@ -64,6 +64,7 @@ func (s *Server) listen(ctx context.Context) error {
 				for _, t := range s.topics {
 					nudge(t.wake)
 					nudge(t.resume)
+					nudge(t.unsure)
 				}
 			}
 		case errors.As(err, &timeout) && timeout.Timeout() && !asked:

@@ -123,6 +123,26 @@ func (x *explorer) common(w *world, name string, who func(w *world) *mind, add f
 			who(w).late = c
 		})
 	}
+	if c := mind.waiting; c != nil && c.since > 0 {
+		for _, limit := range []int{0, 1} {
+			anew := func(w *world, late *call) {
+				who(w).waiting = nil
+				x.arrive(w, who(w), x.make(w, who(w), func(_ *world, h *Hand) *call { return x.takeSince(h, c.since, limit) }))
+				who(w).late = late
+			}
+			name := fmt.Sprintf("%sasks anew for %d: %s", name, limit, c.what)
+			add(name, func(w *world) { anew(w, who(w).late) })
+			add(name+", and the first copy is late", func(w *world) { anew(w, c) })
+			if w.left.lost > 0 {
+				add(name+", and the answer is lost", func(w *world) {
+					w.left.lost--
+					again := x.make(w, who(w), func(_ *world, h *Hand) *call { return x.takeSince(h, c.since, limit) })
+					x.carryOut(w, again)
+					who(w).waiting = again
+				})
+			}
+		}
+	}
 	if c := mind.late; c != nil {
 		add("there arrives late: "+c.what, func(w *world) {
 			who(w).late = nil
@@ -327,31 +347,48 @@ func (x *explorer) settle(h *Hand, verb verb, who *mind, n int) *call {
 	return c
 }
 
-func (x *explorer) take(_ *world, h *Hand) *call {
-	c := &call{what: "take"}
+func (x *explorer) take(_ *world, h *Hand) *call { return x.takeSince(h, h.lane.seq+1, 2) }
+
+// takeSince is a take of a server that has had no answer to those from a number on.
+func (x *explorer) takeSince(h *Hand, since uint64, limit int) *call {
+	c := &call{what: fmt.Sprint("take ", limit), since: since}
 	laneAt := *h.lane
-	number := strconv.FormatUint(laneAt.seq+1, 10)
+	number := laneAt.seq + 1
 	server := strings.Split(laneAt.id, "-")[0]
 	at := int(server[len(server)-1] - '0')
 	c.again = func() (reply, error) {
 		own := laneAt
 		h.lane = &own
-		return h.tryTake(number, 2, exploreLease)
+		return h.tryTakeSince(fmt.Sprint(number), fmt.Sprint(since), limit, callBytes, 2, exploreLease, "head")
 	}
 	c.first = func(w *world) (got, want string) {
 		lease := w.m.leases
-		status, ids := w.m.take(2, exploreLease.Milliseconds())
+		var ids []string
+		status := "ok"
+		if last := w.taken[laneAt.id]; since < number && last.number >= since {
+			var left []string
+			for _, l := range w.still(last) {
+				left = append(left, l.ID)
+			}
+			ids = w.m.retake(left, limit, exploreLease.Milliseconds())
+		}
+		switch {
+		case limit == 0:
+			status = "returned"
+		case len(ids) == 0:
+			status, ids = w.m.take(limit, exploreLease.Milliseconds())
+		}
 		r, err := c.again()
 		require.NoError(x.t, err)
 		require.Equal(x.t, status, r.status())
-		receipt := receipt{number: laneAt.seq + 1, sent: w.m.us}
+		receipt := receipt{number: number, sent: w.m.us}
 		for _, id := range ids {
 			j := w.m.jobs[id]
 			require.Empty(x.t, w.gone[nonceOf(j.record)], "%s runs", id)
 			lease++
 			receipt.got = append(receipt.got, exploredLease{newLease(id, lease), nonceOf(j.record), w.m.us + exploreLease.Microseconds()})
 		}
-		if len(ids) > 0 {
+		if len(ids) > 0 || since < number {
 			w.taken[laneAt.id] = receipt
 		}
 		for _, one := range heldOf(r) {
@@ -368,17 +405,12 @@ func (x *explorer) take(_ *world, h *Hand) *call {
 		}
 		return strings.Join(idsOr(heldOf(r)), " "), strings.Join(ids, " ")
 	}
-	c.known = func(w *world) bool { return w.taken[laneAt.id].number > laneAt.seq }
-	still := func(w *world) (list []exploredLease) {
-		receipt := w.taken[laneAt.id]
-		for _, l := range receipt.got {
-			j := w.m.jobs[l.ID]
-			// One that was extended is not given again: its end is another.
-			if receipt.number == laneAt.seq+1 && j != nil && j.in == inLeases && j.lease == l.number && j.score*1000 == l.until {
-				list = append(list, l)
-			}
+	c.known = func(w *world) bool { return w.taken[laneAt.id].number >= number }
+	still := func(w *world) []exploredLease {
+		if receipt := w.taken[laneAt.id]; receipt.number == number {
+			return w.still(receipt)
 		}
-		return list
+		return nil
 	}
 	c.expect = func(w *world) string {
 		var ids []string
@@ -404,6 +436,18 @@ func (x *explorer) take(_ *world, h *Hand) *call {
 		}
 	}
 	return c
+}
+
+// still lists the leases of a receipt that are as they were given. One that was extended is not given
+// again: its end is another.
+func (w *world) still(r receipt) (list []exploredLease) {
+	for _, l := range r.got {
+		j := w.m.jobs[l.ID]
+		if j != nil && j.in == inLeases && j.lease == l.number && j.score*1000 == l.until {
+			list = append(list, l)
+		}
+	}
+	return list
 }
 
 func newLease(id string, number int) lease { return lease{Held{ID: id}, number} }
@@ -433,14 +477,10 @@ func (x *explorer) promote(w *world) {
 
 // expire removes the receipts of takes whose leases are over: miniredis lets no key expire when its clock is set.
 func (x *explorer) expire(w *world) {
+	maps.DeleteFunc(w.taken, func(_ string, r receipt) bool { return r.sent+exploreLease.Microseconds() <= w.m.us })
 	for _, key := range x.r.Keys() {
-		if strings.Contains(key, "}:taken:") {
-			list, err := x.r.List(key)
-			require.NoError(x.t, err)
-			if parseEnd(list[1]) <= w.m.us {
-				x.r.Del(key)
-			}
+		if _, lane, ok := strings.Cut(key, "}:taken:"); ok && w.taken[lane].number == 0 {
+			x.r.Del(key)
 		}
 	}
-	maps.DeleteFunc(w.taken, func(_ string, r receipt) bool { return r.sent+exploreLease.Microseconds() <= w.m.us })
 }

@@ -77,6 +77,7 @@ type said struct {
 type call struct {
 	what   string
 	about  []lease // the leases it is about
+	since  uint64  // of a take: the first number without an answer
 	again  func() (reply, error)
 	known  func(w *world) bool                  // a script would know it for one that was carried out
 	expect func(w *world) string                // what it answers then
@@ -311,7 +312,10 @@ func TestExploreFindsDefects(t *testing.T) {
 		scope                string
 	}{
 		"take does not look at the bucket":      {"take", "and not delayed[i] ", "", "all at once"},
-		"take gives a lost batch twice":         {"take", "if last == number then", "if false then", "an answer is lost"},
+		"take gives a lost batch twice":         {"take", "if last and last >= since then", "if false then", "an answer is lost"},
+		"take asked anew keeps the old lease":   {"take", "redis.call('ZADD', leases, 'XX', unpack(grants))", "", "an answer is lost"},
+		"take asked anew loses the others":      {"take", "redis.call('LPUSH', ready, unpack(reversed))", "", "an answer is lost"},
+		"take that is late takes":               {"take", "if last and last > tonumber(number) then", "if false then", "an answer is lost"},
 		"a fence of long ago is good":           {"ack", "if tonumber(lease_end) == tonumber(score) then", "if true then", "a server dies"},
 		"retry forgets the place":               {"retry", "redis.call('ZADD', bucket, now + jobs[where[i]], id)", "", "handlers fail"},
 		"snooze uses up an attempt":             {"snooze", "count(stats, 'snoozed', #ids)", "redis.call('HINCRBY', KEYS[3], ids[1] or '', 1)", "handlers fail"},

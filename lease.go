@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"math"
+	"slices"
 	"strconv"
 	"time"
 )
@@ -11,33 +12,58 @@ import (
 // extendLimit is the most leases that one call extends.
 const extendLimit = 500
 
-// extendLoop keeps the leases of a topic: every third of a lease it extends all that the server holds in one call, and takes the jobs from
-// handlers whose lease is over. It is a loop for each topic, so that a node of a cluster that does not answer costs no other its leases.
+// extendMost is the longest that a server goes without looking at its leases, however long they are.
+const extendMost = 10 * time.Second
+
+// extendLoop keeps the leases of a topic: every third of a lease, and every ten seconds at least, it
+// extends all that the server holds in one call, and takes the jobs from handlers whose lease is over.
+// When the server has subscribed to the control channel it looks at all leases at once, because
+// a cancel may have gone unheard. It is a loop for each topic, so that a node of a cluster that does not
+// answer costs no other its leases.
 func (t *topicServer) extendLoop(ctx context.Context) {
-	every := t.server.o.lease / 3
+	every := min(t.server.o.lease/3, extendMost)
 	var slow pace
-	for wait := every; sleep(ctx, wait); {
-		if err := t.extendAll(ctx); err != nil {
-			wait = min(every, slow.next())
+	timer := time.NewTimer(every)
+	defer timer.Stop()
+	look := false
+	for {
+		select {
+		case <-timer.C:
+		case <-t.unsure:
+			look = true
+		case <-ctx.Done():
+			return
+		}
+		wait := every
+		err := t.extendAll(ctx, look)
+		if err != nil {
+			wait = min(every/4, slow.next())
+		}
+		timer.Reset(wait)
+		if err != nil {
 			continue
 		}
+		look = false
 		// Also when there was nothing to ask for: else a call that failed, and is not made again, keeps the outage open.
 		t.server.outage.ended(t.trouble.name + "/extend")
-		wait = every
 		slow.reset()
 	}
 }
 
-// extendAll extends the leases of one topic.
-func (t *topicServer) extendAll(ctx context.Context) error {
+// extendAll extends the leases of one topic. With look it also asks after those that cannot be extended
+// yet.
+func (t *topicServer) extendAll(ctx context.Context, look bool) error {
 	t.turn(loopExtend)
-	held := t.held(time.Now())
-	for len(held) > 0 {
-		n := min(len(held), extendLimit)
-		if err := t.extend(ctx, held[:n]); err != nil {
+	for some := range slices.Chunk(t.held(time.Now()), extendLimit) {
+		rest, err := t.extend(ctx, some)
+		if err != nil {
 			return err
 		}
-		held = held[n:]
+		if look && len(rest) > 0 {
+			if err := t.askExtend(ctx, "", rest, time.Time{}); err != nil {
+				return err
+			}
+		}
 	}
 	return nil
 }
@@ -61,52 +87,75 @@ func (t *topicServer) held(now time.Time) []*run {
 	return list
 }
 
-// extend is one call of the extend script. The new end is chosen here, so that until the answer is there the lease is known to end at one of
-// two times, and whatever is told of the job meanwhile names both. An end that was not answered is proposed again as long as it is of
-// use: so the ends that may be in Redis stay few however long Redis is away.
-func (t *topicServer) extend(ctx context.Context, list []*run) error {
+// extend extends leases in one call and returns the runs whose leases it leaves alone. The new end is
+// chosen here, so that until the answer is there the lease is known to end at one of two times, and
+// whatever is told of the job meanwhile names both. An end that was not answered is proposed again as
+// long as it is of use: so the ends that may be in Redis stay few however long Redis is away.
+//
+// The end is less than a lease after the present of Redis, whose clock it takes for as early as it can
+// be: so each lease that is given later ends later, and fences grow. A lease that ends no earlier is left
+// alone, unless Redis's clock was set back since it was given.
+func (t *topicServer) extend(ctx context.Context, list []*run) (rest []*run, err error) {
 	lease := t.server.o.lease.Milliseconds()
 	sent := time.Now()
-	now := t.clock.latest(sent)
+	now, latest, sets := t.clock.earliest(sent), t.clock.latest(sent), t.clock.sets()
 	t.mu.Lock()
-	if t.proposed < now+2*lease/3 {
+	if t.proposed < now+2*lease/3 || t.proposed > now+lease {
 		t.proposed = now + lease
 	}
 	end := t.proposed
-	until := sent.Add(time.Duration(end-now) * time.Millisecond)
+	until := sent.Add(time.Duration(end-latest) * time.Millisecond)
 	ending := strconv.FormatInt(end, 10)
-	args := make([]any, 1, 1+2*len(list))
-	args[0] = ending
-	asked := list[:0]
+	asked := make([]*run, 0, len(list))
 	for _, r := range list {
-		if !r.until.Before(until) {
-			continue // taken after that end was first proposed; by our own clock, for Redis's may have been set back
+		if end*1000 <= r.ends && r.sets == sets || !r.until.Before(until) {
+			rest = append(rest, r)
+			continue
 		}
 		asked = append(asked, r)
+	}
+	t.mu.Unlock()
+	if len(asked) == 0 {
+		return rest, nil
+	}
+	return rest, t.askExtend(ctx, ending, asked, until)
+}
+
+// askExtend is one call of the extend script, about leases that are to end at ending, which is until by
+// our own clock. With an empty ending they stay as they are, and those that were lost are found out.
+func (t *topicServer) askExtend(ctx context.Context, ending string, asked []*run, until time.Time) error {
+	args := make([]any, 1, 1+2*len(asked))
+	args[0] = ending
+	t.mu.Lock()
+	for _, r := range asked {
 		args = append(args, r.id, r.fences())
+		if ending == "" {
+			continue
+		}
 		if r.extended != "" && r.extended != ending {
 			r.fence += " " + r.extended
 		}
 		r.extended = ending
 	}
 	t.mu.Unlock()
-	if len(asked) == 0 {
-		return nil
-	}
 
 	// While this call hangs nobody looks at the other leases of the topic.
 	call, cancel := context.WithTimeout(ctx, min(callTimeout, t.server.o.lease/3))
 	defer cancel()
 	k := t.keys
+	sent := time.Now()
 	reply, err := t.server.call.call(call, extendScript, k.topic, len(asked), names(k.leases, k.pool), args...)
 	t.note(ctx, "extend", err)
 	if err != nil {
 		return err
 	}
 	t.clock.read(reply.now(), sent, time.Now())
+	sets := t.clock.sets()
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.proposed = 0
+	if ending != "" {
+		t.proposed = 0
+	}
 	if reply.status() != "ok" {
 		return errLate
 	}
@@ -115,9 +164,11 @@ func (t *topicServer) extend(ctx context.Context, list []*run) error {
 		switch {
 		case i >= len(letters):
 			return errReply
+		case letters[i] == 'o' && ending == "":
 		case letters[i] == 'o':
-			r.fence, r.extended, r.until = ending, "", until
-			r.lease.Store(end * 1000)
+			r.fence, r.extended, r.until, r.sets = ending, "", until, sets
+			r.ends = parseEnd(ending)
+			r.lease.Store(r.ends)
 		default:
 			t.loseLocked(r, r.why(letters[i], sent))
 		}

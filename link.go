@@ -1,11 +1,11 @@
 package delayq
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
 	"net"
-	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -16,103 +16,125 @@ import (
 // callTimeout bounds one call of a server to Redis. Longer than a slow call takes, short enough to notice a dead connection.
 const callTimeout = 3 * time.Second
 
+// idleConns is how many connections of each kind a server keeps that are not in use, and with many topics
+// one for every four.
+const idleConns = 32
+
 // ownClient makes a client like rdb with connections of its own, so that what a server waits for can never eat the pool of the
-// application, nor the other way round.
-func ownClient(rdb redis.UniversalClient, connections int) (redis.UniversalClient, *dialed) {
-	d := &dialed{most: 2 * connections}
+// application, nor the other way round. It keeps up to idle connections that are not in use. With an
+// answer of 0 it waits for answers as long as rdb does.
+func ownClient(rdb redis.UniversalClient, all *dialedGroup, connections, idle int, answer time.Duration) (redis.UniversalClient, *dialed) {
+	own := all.add()
 	switch c := rdb.(type) {
 	case *redis.Client:
 		o := *c.Options()
 		containOptions(&o)
 		o.MaxRetries = -1 // the loops of the server repeat by themselves
 		o.ContextTimeoutEnabled = true
-		o.PoolSize, o.MinIdleConns, o.MaxIdleConns, o.MaxActiveConns = connections, 0, 0, 0
+		o.PoolSize, o.MinIdleConns, o.MaxIdleConns, o.MaxActiveConns = connections, 0, idle, 0
 		o.PoolTimeout = callTimeout
 		o.DialerRetries = 1
 		o.PushNotificationProcessor = nil // the handlers in it are those of rdb's own connections
-		o.ReadTimeout, o.WriteTimeout = bounded(o.ReadTimeout), bounded(o.WriteTimeout)
-		o.Dialer = d.wrap(o.Dialer)
-		return redis.NewClient(&o), d
+		o.ReadTimeout, o.WriteTimeout = cmp.Or(answer, bounded(o.ReadTimeout)), bounded(o.WriteTimeout)
+		o.Dialer = own.wrap(o.Dialer)
+		return redis.NewClient(&o), own
 	case *redis.ClusterClient:
 		o := *c.Options()
 		containClusterOptions(&o)
 		o.ContextTimeoutEnabled = true
-		o.PoolSize, o.MinIdleConns, o.MaxIdleConns, o.MaxActiveConns = connections, 0, 0, 0
+		o.PoolSize, o.MinIdleConns, o.MaxIdleConns, o.MaxActiveConns = connections, 0, idle, 0
 		o.PoolTimeout = callTimeout
 		o.PushNotificationProcessor = nil
-		o.ReadTimeout, o.WriteTimeout = bounded(o.ReadTimeout), bounded(o.WriteTimeout)
-		if o.Dialer != nil {
-			o.Dialer = d.wrap(o.Dialer)
+		o.ReadTimeout, o.WriteTimeout = cmp.Or(answer, bounded(o.ReadTimeout)), bounded(o.WriteTimeout)
+		if o.Dialer == nil { // go-redis would make one for each node
+			o.Dialer = redis.NewDialer(&redis.Options{DialTimeout: o.DialTimeout, TLSConfig: o.TLSConfig})
 		}
-		return redis.NewClusterClient(&o), d
+		o.Dialer = own.wrap(o.Dialer)
+		return redis.NewClusterClient(&o), own
 	}
 	return nil, nil // checkRedis refuses it
 }
 
-// dialed remembers connections, to close them when the server stops: also one that go-redis is still greeting Redis on, which it closes
-// neither at the end of a context nor with the client.
-type dialed struct {
-	most int // more are not open at once
-
-	mu     sync.Mutex
-	conns  []dialedConn
-	closed bool
-}
-
-type dialedConn struct {
-	net.Conn
-	at time.Time
-}
-
-type dialer = func(ctx context.Context, network, addr string) (net.Conn, error)
-
-func (d *dialed) wrap(dial dialer) dialer {
-	return func(ctx context.Context, network, addr string) (net.Conn, error) {
-		conn, err := dial(ctx, network, addr)
-		if err != nil {
-			return nil, err
-		}
-		d.mu.Lock()
-		defer d.mu.Unlock()
-		if d.closed {
-			_ = conn.Close() // unused
-			return nil, net.ErrClosed
-		}
-		d.conns = append(d.conns, dialedConn{conn, time.Now()})
-		if len(d.conns) > d.most {
-			d.conns = slices.Delete(d.conns, 0, 1)
-		}
-		return conn, nil
+// answerTimeout is how long a server waits for the answer to a call, if its size is bounded.
+func answerTimeout(rdb redis.UniversalClient) time.Duration {
+	switch c := rdb.(type) {
+	case *redis.Client:
+		return bounded(c.Options().ReadTimeout)
+	case *redis.ClusterClient:
+		return bounded(c.Options().ReadTimeout)
 	}
+	return callTimeout
 }
 
-func (d *dialed) close() {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.closed = true
-	for _, conn := range d.conns {
-		_ = conn.Close() // closed already, mostly
+// A pulse tells a slow answer from a silent Redis: it notes when Redis has answered last. On a cluster
+// the answers about one topic say nothing of the nodes of others.
+type pulse struct {
+	cluster bool
+
+	mu   sync.Mutex
+	last map[string]time.Time // by topic; without a cluster there is one entry
+}
+
+// slowAnswer is a call that was not answered in time while Redis answered others.
+type slowAnswer struct{ error }
+
+func (slowAnswer) Error() string   { return "no answer in time, though Redis answers others" }
+func (s slowAnswer) Unwrap() error { return s.error }
+
+// slowly reports whether err is a slow answer.
+func slowly(err error) bool {
+	var slow slowAnswer
+	return errors.As(err, &slow)
+}
+
+// feel notes the outcome of a call that began at some time, and names a timeout for what it is. The key
+// is one of the call's.
+func (p *pulse) feel(key string, began time.Time, err error) error {
+	topic := ""
+	if p.cluster {
+		topic, _, _ = strings.Cut(key, "}")
 	}
-	d.conns = nil
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if err == nil || isAnswer(err) {
+		if p.last == nil {
+			p.last = make(map[string]time.Time)
+		}
+		p.last[topic] = time.Now()
+		return err
+	}
+	if (isTimeout(err) || errors.Is(err, errSuspected)) && p.last[topic].After(began) {
+		return slowAnswer{err}
+	}
+	return err
 }
 
-// suspect closes all connections that were there before a call that had no answer in time. A firewall that has forgotten them does not tell:
-// each would be found dead by a call that waits out its timeout, one after the other, and a blocking pop waits longest.
-func (d *dialed) suspect(err error) {
+// isTimeout reports whether err says that an answer did not come in time.
+func isTimeout(err error) bool {
 	var timeout net.Error
-	if !errors.Is(err, context.DeadlineExceeded) && (!errors.As(err, &timeout) || !timeout.Timeout()) {
-		return
+	return errors.Is(err, context.DeadlineExceeded) || errors.As(err, &timeout) && timeout.Timeout()
+}
+
+// isAnswer reports whether Redis itself has said err.
+func isAnswer(err error) bool {
+	var said redis.Error
+	return errors.As(err, &said)
+}
+
+// felt is a processor whose calls are noted in a pulse.
+type felt struct {
+	processor
+	pulse *pulse
+}
+
+func (f felt) Process(ctx context.Context, cmd redis.Cmder) error {
+	began := time.Now()
+	err := f.processor.Process(ctx, cmd)
+	key := ""
+	if args := cmd.Args(); len(args) > 3 { // a script and the number of its keys come before the first one
+		key, _ = args[3].(string)
 	}
-	before := time.Now().Add(-callTimeout)
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.conns = slices.DeleteFunc(d.conns, func(c dialedConn) bool {
-		old := c.at.Before(before)
-		if old {
-			_ = c.Close() // its user meets an error that says so
-		}
-		return old
-	})
+	return f.pulse.feel(key, began, err)
 }
 
 // bounded is a timeout of the caller's client as one of ours: a server waits for no answer without end.
@@ -147,7 +169,7 @@ const outageMemory = callTimeout + 3*paceLimit/2
 
 // failed notes that a call was not answered, or that Redis said that it cannot serve.
 func (o *outage) failed(call string, err error) {
-	o.lost(err)
+	defer o.lost(err) // which makes other calls fail, whose errors tell less
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if len(o.away) == 0 {
@@ -189,7 +211,10 @@ type trouble struct {
 
 // note takes the outcome of a call.
 func (tr *trouble) note(call string, err error) {
-	if err != nil && away(err) {
+	if errors.Is(err, errSuspected) && slowly(err) {
+		return // it was another call that had no answer, and that is what is told of
+	}
+	if err != nil && away(err) && !slowly(err) {
 		tr.outage.failed(tr.name+"/"+call, err)
 		return
 	}

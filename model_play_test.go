@@ -235,10 +235,44 @@ func (p *player) take(n int, h *Hand) {
 				still = append(still, one.ID)
 			}
 		}
+		if limit := choose(p, -1, -1, 0, 1, 3); limit >= 0 && len(still) > 0 {
+			p.last[n] = nil
+			p.takeAnew(n, h, number, still, limit, ms)
+			return
+		}
 		p.note("server %d: take again: %q", n, still)
 		r, err := h.tryTake(number, limit, length)
 		require.NoError(p.t, err)
 		require.Equal(p.t, still, idsOr(heldOf(r)))
+	}
+}
+
+// takeAnew is a take of a server that has had no answer to the one with that number, of whose jobs some
+// are left.
+func (p *player) takeAnew(n int, h *Hand, since string, left []string, limit int, ms int64) {
+	number := h.lane.next()
+	first := p.m.leases + 1
+	kept := p.m.retake(left, limit, ms)
+	p.note("server %d: take anew %d of %q", n, limit, left)
+	length := time.Duration(ms) * time.Millisecond
+	for range 2 {
+		r, err := h.tryTakeSince(number, since, limit, callBytes, limit, length, "head")
+		require.NoError(p.t, err)
+		if limit == 0 {
+			require.Equal(p.t, "returned", r.status())
+			require.Equal(p.t, left, r.list(2).texts())
+			continue
+		}
+		require.Equal(p.t, "ok", r.status())
+		got := heldOf(r)
+		require.Equal(p.t, kept, idsOr(got))
+		for i, one := range got {
+			require.Equal(p.t, p.m.jobs[one.ID].score, one.fence())
+			if first > 0 {
+				p.held[n] = append(p.held[n], lease{one, first + i})
+			}
+		}
+		first = 0 // the second answer is the same
 	}
 }
 

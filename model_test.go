@@ -314,6 +314,22 @@ func (m *model) take(limit int, lease int64) (status string, ids []string) {
 	return status, ids
 }
 
+// retake is a take after one without an answer, of whose jobs those are left: some get a lease from
+// anew, and the others go back.
+func (m *model) retake(left []string, limit int, lease int64) (kept []string) {
+	kept = left[:min(limit, len(left))]
+	for _, id := range kept {
+		m.leases++
+		m.jobs[id].score, m.jobs[id].lease = m.now()+lease, m.leases
+	}
+	for _, id := range left[len(kept):] {
+		m.jobs[id].in = inReady
+		m.stats["returned"]++
+	}
+	m.giveBack(left[len(kept):])
+	return kept
+}
+
 // settle ends the lease of a job, if it is that lease, and gives its letter.
 func (m *model) settle(id string, lease int, verb verb, delay int64) string {
 	j := m.jobs[id]

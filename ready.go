@@ -17,6 +17,12 @@ const (
 	// aside is from how many jobs on they are admitted while the next take is under way: getting them ready costs as long as Redis needs for a take.
 	aside = 100
 
+	// takeTimeoutMost is the longest that a take waits for its answer.
+	takeTimeoutMost = time.Minute
+
+	// stopPatience is how long after the stop of a server its takes wait for their answers.
+	stopPatience = time.Second
+
 	// waitTimeout is how long a blocking pop waits, and waitMargin how much longer its answer may take before the connection counts as
 	// dead.
 	waitTimeout = 4 * time.Second
@@ -28,15 +34,39 @@ const (
 
 // A taker makes takes one after the other. A topic has two, each with a receipt of its own: the second one goes beside the first while there are many more
 // jobs ready than a call takes, so that Redis has work while the answer to the other is read.
+//
+// A take without an answer may have been carried out, or its answer may be too large for the link. So it
+// is made again for half of the jobs and bytes, and while Redis answers others, with twice the time: the
+// script answers as many of the jobs that were taken, with leases from anew, and puts the others back.
+// This goes on down to one job. So as long as the server reaches Redis no lease of a job whose record
+// has not arrived runs out. Answers that come soon make the takes grow again.
 type taker struct {
 	topic     *topicServer
 	receipt   string
-	number    uint64
-	n, free   int           // of the last call: the jobs it asks for, which room is kept for, and how many of them can be started at once
-	repeat    bool          // it may have been carried out, so it is made again as it was
+	number    uint64        // of the last call
+	since     uint64        // of the first call without an answer; 0: all have been answered
+	n, free   int           // the jobs that room is kept for, and how many of them can be started at once
+	halved    int           // how often what a call asks for is halved
+	timeout   time.Duration // how long the next call waits for its answer
 	rest      time.Duration // of a paused topic: how long until it may run again, at most a tick
 	slow      pace
 	admitting sync.WaitGroup // the jobs of the last call, if they are many
+}
+
+func (t *topicServer) newTaker(receipt string) *taker {
+	k := &taker{topic: t, receipt: receipt}
+	k.timeout = k.least()
+	return k
+}
+
+// least and most bound how long a call waits. An answer that comes later finds its leases nearly over.
+func (k *taker) least() time.Duration {
+	s := k.topic.server
+	return min(s.answerTimeout, s.o.lease/3)
+}
+
+func (k *taker) most() time.Duration {
+	return max(k.least(), min(takeTimeoutMost, 2*k.topic.server.o.lease/3))
 }
 
 // afterTake is what a taker is to do after a take.
@@ -58,7 +88,7 @@ func (t *topicServer) takeLoop(ctx, work context.Context, first *taker) {
 	var slow pace
 	for {
 		t.turn(loopTake)
-		next := first.take(ctx, work, 1)
+		next := first.take(ctx, work, false)
 		if next == takeWait && !t.idle() {
 			next = takeRoom // who has no slot must not be woken for a job
 		}
@@ -88,8 +118,8 @@ func (t *topicServer) takeMoreLoop(ctx, work context.Context, second *taker) {
 		case <-ctx.Done():
 			return
 		}
-		for again := true; again; again = second.repeat {
-			if second.take(ctx, work, takeLimit) == takeEnd {
+		for again := true; again; again = second.since > 0 {
+			if second.take(ctx, work, true) == takeEnd {
 				return
 			}
 		}
@@ -103,42 +133,79 @@ func (k *taker) end() {
 	k.topic.giveBack(ErrShutdown)
 }
 
-// take makes a take if there is room for that many jobs. One without an answer is made again the next time, with the room that is still kept for it.
-func (k *taker) take(ctx, work context.Context, least int) afterTake {
+// take makes a take if there is room for a job, or for a full take. One without an answer is made again the next time, with the room that is still kept
+// for it.
+func (k *taker) take(ctx, work context.Context, full bool) afterTake {
 	t := k.topic
-	if !k.repeat {
-		if k.n, k.free = t.reserve(least); k.n == 0 {
+	if ctx.Err() != nil {
+		k.giveUp(work)
+		return takeEnd
+	}
+	if k.since == 0 {
+		if k.n, k.free = t.reserve(full); k.n == 0 {
 			return takeRoom
 		}
-		if ctx.Err() != nil {
-			t.expect(k.n, 0)
-			return takeEnd
-		}
-		k.number++
 	}
-	doubt := k.repeat
-	k.repeat = true // also if the call ends this goroutine
-	status, got, err := k.call(work)
-	// That a repetition was not carried out does not say that the call before it was not.
-	if k.repeat = err != nil && (!certain(err) || doubt && away(err)); err != nil {
-		if !k.repeat {
-			t.expect(k.n, 0)
-		}
-		if !sleep(work, k.slow.next()) {
-			return takeEnd
-		}
+	next, err := k.call(work)
+	if err == nil {
+		k.since = 0
+		k.slow.reset()
+		return next
+	}
+	pause := k.slow.next()
+	switch {
+	case certain(err) && k.since == k.number: // else one before it may have been carried out
+		k.since = 0
+		t.expect(k.n, 0, false)
+	case slowly(err):
+		return k.slower(work)
+	default:
+		k.halved++
+		pause = min(pause, t.server.o.lease/10)
+	}
+	sleep(ctx, pause)
+	return takeFailed
+}
+
+// slower follows a call that Redis has not answered in time, although it answers others.
+func (k *taker) slower(work context.Context) afterTake {
+	t := k.topic
+	if limit, _ := k.share(); limit > 1 || k.timeout < k.most() {
+		k.halved++
+		k.timeout = min(2*k.timeout, k.most())
 		return takeFailed
 	}
-	k.slow.reset()
-	switch {
-	case status == "ok" && (got == 0 || got >= min(k.n, aside)): // there may be more: left-overs came first, or they are many and others follow
-		return takeAgain
-	case status == "ok", status == "empty":
-		return takeWait
-	case status == "full":
-		return takeRoom
-	default: // paused, or what a later release of the script may say
-		return takeRest
+	// Not even one job comes through. The others are not to wait for it.
+	r, _, err := k.send(work, 0, 0, "tail", k.least())
+	if err != nil {
+		return takeFailed
+	}
+	for _, id := range r.list(2).texts() {
+		t.trouble.log.Error("take", "job", id, "delay", k.timeout,
+			"err", "its record did not arrive in time, and it is behind the others now")
+	}
+	k.since, k.timeout = 0, k.least()
+	t.expect(k.n, 0, false)
+	return takeAgain
+}
+
+// giveUp gives back what calls without an answer have taken, after the stop of the server.
+func (k *taker) giveUp(work context.Context) {
+	t := k.topic
+	if k.since == 0 {
+		return
+	}
+	t.expect(k.n, 0, false)
+	for end := time.Now().Add(stopPatience); ; {
+		_, _, err := k.send(work, 0, 0, "head", time.Until(end))
+		if err == nil {
+			return
+		}
+		if time.Until(end) < paceFirst || !sleep(work, paceFirst) {
+			t.trouble.log.Warn("take", "err",
+				"Redis did not answer before the stop: what may have been taken runs when its leases are over")
+			return
+		}
 	}
 }
 
@@ -166,32 +233,62 @@ func (t *topicServer) waitForRoom(ctx context.Context) bool {
 // errSlow is why a job taken ahead is given back.
 var errSlow = errors.New("no slot became free in time")
 
-// call is one call of the take script. One whose answer was lost is made again with its number and gives the same jobs.
-func (k *taker) call(work context.Context) (status string, got int, err error) {
-	call, cancel := context.WithTimeout(work, callTimeout)
+// share is what the next call asks for: jobs, and bytes of their records.
+func (k *taker) share() (limit, bytes int) {
+	halved := min(k.halved, 30)
+	return max(1, k.n>>halved), max(1, callBytes>>halved)
+}
+
+// send makes one call of the take script.
+func (k *taker) send(work context.Context, limit, bytes int, place string, timeout time.Duration) (reply, time.Time, error) {
+	call, cancel := context.WithTimeout(work, timeout)
 	defer cancel()
+	k.number++
+	if k.since == 0 {
+		k.since = k.number
+	}
 	t := k.topic
 	key, s := t.keys, t.server
 	sent := time.Now()
-	r, err := s.call.call(call, takeScript, key.topic, k.n, names(
-		key.ready, key.handoff, key.pool, key.bucket, key.leases, key.dead, key.attempts, key.moved, key.meta, k.receipt, key.stats,
-	), strconv.FormatUint(k.number, 10), k.n, s.o.lease.Milliseconds(), k.free)
+	r, err := s.take.call(call, takeScript, key.topic, limit, names(
+		key.ready, key.handoff, key.pool, key.bucket, key.leases, key.dead, key.attempts, key.moved, key.meta, k.receipt, key.stats, key.sizes,
+	), strconv.FormatUint(k.number, 10), strconv.FormatUint(k.since, 10), limit, bytes, s.o.lease.Milliseconds(), k.free, place)
 	t.note(work, "take", err)
-	if err != nil {
-		return "", 0, err
+	if err == nil {
+		t.clock.read(r.now(), sent, time.Now())
 	}
-	t.clock.read(r.now(), sent, time.Now())
-	if r.status() != "ok" {
-		t.expect(k.n, 0)
-		k.rest = s.o.tick
+	return r, sent, err
+}
+
+// call makes a take and hands on the jobs that it brings. It tells what to do next.
+func (k *taker) call(work context.Context) (afterTake, error) {
+	t := k.topic
+	limit, bytes := k.share()
+	r, sent, err := k.send(work, limit, bytes, "head", k.timeout)
+	if err != nil {
+		return takeFailed, err
+	}
+	soon := k.adapt(time.Since(sent))
+	switch r.status() {
+	case "ok":
+	case "empty":
+		t.expect(k.n, 0, false)
+		return takeWait, nil
+	case "full":
+		t.expect(k.n, 0, false)
+		return takeRoom, nil
+	default: // paused, or what a later release of the script may say
+		t.expect(k.n, 0, false)
+		k.rest = t.server.o.tick
 		if until := r.number(2); until > 0 { // in ms, so the answer may be up to one before its time
 			k.rest = min(k.rest, max(time.Millisecond, time.Duration(until-r.now())*time.Millisecond))
 		}
-		return r.status(), 0, nil
+		return takeRest, nil
 	}
 	fence, ids, records, tried, moved := r.text(2), r.list(3), r.list(4), r.list(5), r.list(6)
+	more := r.number(7) == 1
 	leaseEnd := parseEnd(fence)
-	// Not the length of the lease: the jobs may be those of an earlier call whose answer was lost.
+	// Not the length of the lease: the answer may be that to an earlier copy of the request.
 	until := sent.Add(time.Duration(leaseEnd-r.now()*1000) * time.Microsecond)
 	admit := func() {
 		for i := range ids {
@@ -200,17 +297,33 @@ func (k *taker) call(work context.Context) (status string, got int, err error) {
 			t.admit(run, t.refusal(run, err, r.now()))
 		}
 	}
-	t.expect(k.n, len(ids))
+	t.expect(k.n, len(ids), len(ids) == takeLimit || more && soon)
 	k.admitting.Wait()
 	if len(ids) < aside {
 		admit()
-		return "ok", len(ids), nil
+	} else {
+		launch(&k.admitting, func() {
+			admit()
+			nudge(t.freed) // none of them may have been started
+		}, func(c *crash) { t.server.loops.crashed("take", c) })
 	}
-	launch(&k.admitting, func() {
-		admit()
-		nudge(t.freed) // none of them may have been started
-	}, func(c *crash) { s.loops.crashed("take", c) })
-	return "ok", len(ids), nil
+	if len(ids) == 0 || more || len(ids) >= min(limit, aside) { // there may be more: left-overs came first, or they are many and others follow
+		return takeAgain, nil
+	}
+	return takeWait, nil
+}
+
+// adapt makes the takes that follow larger if an answer came soon, and reports whether it did. If it came
+// late it gives them more time, because the next one may be somewhat larger.
+func (k *taker) adapt(took time.Duration) (soon bool) {
+	switch soon = took < k.timeout/4; {
+	case soon:
+		k.halved = max(0, min(k.halved, 30)-1)
+		k.timeout = max(k.least(), k.timeout/2)
+	case took > k.timeout/2:
+		k.timeout = min(2*k.timeout, k.most())
+	}
+	return soon
 }
 
 // refusal is what Redis is to be told of a taken job that is not to run; nil: it is.
@@ -244,7 +357,9 @@ func (t *topicServer) wait(ctx context.Context, slow *pace) {
 		t.turn(loopTake)
 		// Not a child of ctx: a deadline of that would look like a dead connection. The stop closes the connection.
 		call, cancel := context.WithTimeout(context.WithoutCancel(ctx), waitTimeout+waitMargin)
+		began := time.Now()
 		err := s.waits.BLMove(call, t.keys.ready, t.keys.handoff, "LEFT", "RIGHT", waitTimeout).Err()
+		err = s.pulse.feel(t.keys.ready, began, err)
 		err = s.call.blame(call, err, t.keys.ready, t.keys.handoff)
 		cancel()
 		if ctx.Err() != nil {

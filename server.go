@@ -50,14 +50,18 @@ type Server struct {
 	id   string
 	log  *slog.Logger
 	call caller
+	take caller // for takes
 
-	calls  redis.UniversalClient // for everything that Redis answers at once
-	waits  redis.UniversalClient // for blocking pops
-	dials  [2]*dialed            // their connections
-	outage *outage
-	loops  keeper
-	alarms chan *topicServer // topics that have lost jobs
-	watch  watch
+	calls         redis.UniversalClient // for everything that Redis answers at once
+	takes         redis.UniversalClient // for takes, whose answers may be large
+	waits         redis.UniversalClient // for blocking pops
+	dials         [3]*dialed            // their connections
+	pulse         pulse
+	answerTimeout time.Duration
+	outage        *outage
+	loops         keeper
+	alarms        chan *topicServer // topics that have lost jobs
+	watch         watch
 
 	mu         sync.Mutex
 	errs       []error // what is wrong with what the server was given
@@ -223,15 +227,21 @@ func (s *Server) begin() error {
 	s.log = contained(cmp.Or(s.o.logger, slog.Default()))
 	s.loops.log = s.log
 	s.o.hooks.trouble = func(why *crash) { logHook(s.log, why) }
-	// As many connections as there can be calls at once: promote, two takes, two settles and extend of each topic, and the server's own.
-	s.calls, s.dials[0] = ownClient(s.rdb, 6*len(s.topics)+4)
-	s.waits, s.dials[1] = ownClient(s.rdb, len(s.topics))
-	s.call = caller{s.calls, &s.o.hooks}
-	s.outage = &outage{log: s.log, lost: func(err error) {
-		s.dials[0].suspect(err)
-		s.dials[1].suspect(err)
-		reload(s.calls)
-		reload(s.waits)
+	// As many connections as there can be calls at once: promote, two settles and extend of each topic, and the server's own; two takes of
+	// each topic; a pop of each topic. When little is to be done, most of the first two kinds are given back.
+	n := len(s.topics)
+	idle, all := max(idleConns, n/4), &dialedGroup{began: time.Now()}
+	s.calls, s.dials[0] = ownClient(s.rdb, all, 4*n+4, idle, 0)
+	s.takes, s.dials[1] = ownClient(s.rdb, all, 2*n, idle, takeTimeoutMost)
+	s.waits, s.dials[2] = ownClient(s.rdb, all, n, 0, 0)
+	s.answerTimeout = answerTimeout(s.rdb)
+	_, s.pulse.cluster = s.rdb.(*redis.ClusterClient)
+	s.call = caller{felt{s.calls, &s.pulse}, &s.o.hooks}
+	s.take = caller{felt{s.takes, &s.pulse}, &s.o.hooks}
+	s.outage = &outage{log: s.log, lost: func(error) {
+		for _, rdb := range []redis.UniversalClient{s.calls, s.takes, s.waits} {
+			reload(rdb)
+		}
 	}}
 	for _, t := range s.topics {
 		t.init()
@@ -261,15 +271,15 @@ func (s *Server) Run(ctx context.Context) error {
 	defer endWork()
 	fetch, endFetch := context.WithCancel(ctx)
 	defer endFetch()
-	var fetching, working, beating sync.WaitGroup
+	var fetching, taking, working, beating sync.WaitGroup
 	for _, t := range s.topics {
 		t.base = work
-		first := &taker{topic: t, receipt: t.keys.taken(s.id)}
-		second := &taker{topic: t, receipt: t.keys.taken(s.id + "+")}
+		first := t.newTaker(t.keys.taken(s.id))
+		second := t.newTaker(t.keys.taken(s.id + "+"))
 		one, more := &settler{lane: newLane()}, &settler{lane: newLane()}
 		s.loops.keep(fetch, &fetching, "promote", func() { t.promoteLoop(fetch) })
-		s.loops.keep(fetch, &fetching, "take", func() { t.takeLoop(fetch, work, first) })
-		s.loops.keep(fetch, &fetching, "take", func() { t.takeMoreLoop(fetch, work, second) })
+		s.loops.keep(fetch, &taking, "take", func() { t.takeLoop(fetch, work, first) })
+		s.loops.keep(fetch, &taking, "take", func() { t.takeMoreLoop(fetch, work, second) })
 		s.loops.keep(work, &working, "settle", func() { t.settleLoop(work, one, t.settle, 1) })
 		s.loops.keep(work, &working, "settle", func() { t.settleLoop(work, more, t.pile, settlePile) })
 		s.loops.keep(work, &working, "extend", func() { t.extendLoop(work) })
@@ -289,13 +299,17 @@ func (s *Server) Run(ctx context.Context) error {
 	}
 	s.log.Info("drain", "count", s.held())
 	s.closeWaits()
-	s.drain(s.ended(&fetching, &s.running))
+	// Answers that are long on their way are not waited for: what they bring would only be given back.
+	hangUp := time.AfterFunc(stopPatience, s.dials[1].hangUp)
+	defer hangUp.Stop()
+	s.drain(s.ended(&s.running), s.ended(&taking, &fetching))
 	endBeating()
 	s.farewell(beaten)
 	endWork()
 	s.close() // ends whatever call still waits for an answer
 	working.Wait()
 	<-beaten
+	taking.Wait()
 	fetching.Wait()
 	for _, t := range s.topics {
 		t.tellUnsettled()
@@ -321,32 +335,47 @@ const (
 	settleGrace   = 200 * time.Millisecond // for Redis to be told
 )
 
-// drain lets handlers finish, then cuts them off.
-func (s *Server) drain(stopped <-chan struct{}) {
+// drain lets handlers finish, then cuts them off. Takes end by themselves soon after the stop, also if
+// Redis does not answer: handled is closed when there is no handler left, and fetched when nothing takes
+// or promotes any more.
+func (s *Server) drain(handled, fetched <-chan struct{}) {
 	begun := time.Now()
+	fetching := time.NewTimer(max(shutdownGrace, min(s.o.drain, callTimeout)))
+	defer fetching.Stop()
 	deadline := time.NewTimer(s.o.drain)
 	defer deadline.Stop()
+	patience := settleGrace
 	select {
-	case <-stopped:
-		s.flush(max(settleGrace, s.o.drain-time.Since(begun)))
-		return
+	case <-handled:
+		patience = max(patience, s.o.drain-time.Since(begun))
 	case <-deadline.C:
+		s.cutOff(handled)
 	}
+	select {
+	case <-fetched:
+	case <-fetching.C:
+		s.log.Warn("take", "err", "Redis did not answer the last calls before the end")
+	}
+	s.flush(patience)
+}
+
+// cutOff ends the contexts of all handlers, and gives back the jobs of those that do not end with them.
+func (s *Server) cutOff(handled <-chan struct{}) {
 	for _, t := range s.topics {
 		t.cancelAll(ErrShutdown)
 	}
 	grace := time.NewTimer(shutdownGrace)
 	defer grace.Stop()
 	select {
-	case <-stopped:
+	case <-handled:
+		return
 	case <-grace.C:
-		abandoned := 0
-		for _, t := range s.topics {
-			abandoned += t.abandonAll()
-		}
-		s.log.Warn("return", "count", abandoned, "err", "handlers did not end with their contexts")
 	}
-	s.flush(settleGrace)
+	abandoned := 0
+	for _, t := range s.topics {
+		abandoned += t.abandonAll()
+	}
+	s.log.Warn("return", "count", abandoned, "err", "handlers did not end with their contexts")
 }
 
 // flush waits until Redis knows how every job ended, for at most d.
@@ -374,13 +403,15 @@ func (s *Server) held() (n int) {
 // closeWaits ends the blocking pops.
 func (s *Server) closeWaits() {
 	closeQuietly(s.waits)
-	s.dials[1].close()
+	s.dials[2].close()
 }
 
 func (s *Server) close() {
 	s.closeWaits()
 	closeQuietly(s.calls)
 	s.dials[0].close()
+	closeQuietly(s.takes)
+	s.dials[1].close()
 }
 
 // closeQuietly closes a client that may be closed already, which is the only error there is.

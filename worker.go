@@ -31,6 +31,7 @@ type topicServer struct {
 
 	wake   chan struct{} // cuts the sleep of the promote loop short
 	resume chan struct{} // cuts the sleep of the take loop short
+	unsure chan struct{} // a cancel may have gone unheard
 	freed  chan struct{} // there may be room for more jobs
 	plenty chan struct{} // there are more jobs than one taker can take, and room for them
 
@@ -38,7 +39,9 @@ type topicServer struct {
 	busy     int             // slots in use
 	starting bool            // a slot is being started for the head of next
 	coming   int             // how many jobs have been asked for, or taken and not admitted yet
-	many     bool            // the last take was a full one
+	many     bool            // there is more to take than the last take has brought
+	batch    int             // how many jobs such a take brings
+	size     int             // about how large the record of a job is
 	next     []*run          // taken, in the order in which they are to be started
 	pace     time.Duration   // about how long a handler takes
 	limited  bool            // the last job that was taken has limited retries
@@ -62,6 +65,7 @@ func (t *topicServer) init() {
 	}
 	t.trouble = trouble{name: t.keys.topic, log: s.log.With("topic", t.keys.topic), outage: s.outage}
 	t.wake, t.resume = make(chan struct{}, 1), make(chan struct{}, 1)
+	t.unsure = make(chan struct{}, 1)
 	t.freed, t.plenty = make(chan struct{}, 1), make(chan struct{}, 1)
 	t.settle, t.pile = make(chan struct{}, 1), make(chan struct{}, 1)
 	t.leases = make(map[string]*run)
@@ -107,6 +111,8 @@ type run struct {
 	fence    string    // the end of the lease in ms that Redis has; several, with spaces between, while it is not known which of them
 	extended string    // the end that an extension without an answer yet may have set
 	until    time.Time // our own clock: from here on the lease may be over
+	ends     int64     // the latest end in µs that Redis is known to have given the lease
+	sets     int       // how often Redis's clock had been set back by then
 	deadline time.Time // our own clock: the end of Timeout; the lease is not extended beyond it
 	taken    time.Time // when the lease was given, by Redis's clock
 	start    time.Time // when the handler was called, by Redis's clock; zero: not yet
@@ -202,12 +208,13 @@ func (r *run) fences() string {
 // Taking ahead. A handler that is much shorter than a round trip to Redis would leave its slot empty until the next take is answered. So
 // a server takes as many jobs more than it has free slots as will be started within aheadTime, going by what handlers of the topic took
 // lately: none at all when they take longer than that times the number of slots. Should they turn out slower, the jobs are given back
-// after aheadPatience.
+// after aheadPatience. Of large jobs fewer are taken ahead: about aheadBytes in all.
 const (
 	aheadTime     = 2 * time.Millisecond
 	aheadLimit    = 4 * takeLimit // the jobs of two calls, and while they are got ready those of the next two
 	aheadPatience = 20 * time.Millisecond
 	aheadUnknown  = time.Second // what a handler is taken to need until some have ended
+	aheadBytes    = 4 * callBytes
 )
 
 // ahead is how many jobs may be held beyond those that run. After a crash a job that was taken has had an attempt, whether it was
@@ -217,10 +224,11 @@ func (t *topicServer) ahead() int {
 	if t.limited || t.defaults.retry >= 0 || t.pace == aheadUnknown {
 		return 0
 	}
+	most := min(aheadLimit, aheadBytes/max(t.size, 1))
 	if t.pace <= aheadTime/aheadLimit {
-		return aheadLimit
+		return most
 	}
-	return min(int(int64(aheadTime)*int64(t.concurrency)/int64(t.pace)), aheadLimit)
+	return min(int(int64(aheadTime)*int64(t.concurrency)/int64(t.pace)), most)
 }
 
 // roomLocked tells how many jobs to take now; 0: none.
@@ -231,7 +239,8 @@ func (t *topicServer) roomLocked() int {
 	}
 	// Handlers may have ended whose outcomes Redis does not take: then there is a limit.
 	most := 2*t.concurrency + 2*aheadLimit - len(t.leases) - t.coming
-	return max(0, min(free+ahead-held, most, takeLimit))
+	fit := callBytes / max(t.size, 1) // more will not come, and the room is one for the other taker
+	return max(0, min(free+ahead-held, most, takeLimit, fit+fit/8+1))
 }
 
 // idle tells whether there is a free slot that no job that was asked for, or has been taken, may fill.
@@ -246,25 +255,28 @@ func (t *topicServer) unclaimedLocked() int {
 	return max(0, t.concurrency-t.busy-len(t.next)-t.coming)
 }
 
-// reserve keeps room for the jobs of a take, if there is room for least, and tells for how many and how many of them can be started at once.
-func (t *topicServer) reserve(least int) (n, free int) {
+// reserve keeps room for the jobs of a take and tells for how many, and how many of them can be started
+// at once. There must be room for one job, or for a full take.
+func (t *topicServer) reserve(full bool) (n, free int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	free = t.unclaimedLocked()
-	if n = t.roomLocked(); n < least {
+	if n = t.roomLocked(); n < 1 || full && n < t.batch {
 		return 0, free
 	}
 	t.coming += n
 	return n, free
 }
 
-// expect notes how many jobs have been got of those that room was reserved for.
-func (t *topicServer) expect(reserved, got int) {
+// expect notes how many jobs have been got of those that room was reserved for, and whether there are
+// many more that a second taker can take at the same time.
+func (t *topicServer) expect(reserved, got int, many bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.coming += got - reserved
-	t.many = got == takeLimit && t.concurrency > 1 // a single slot takes its jobs in their order
-	if t.many && t.roomLocked() == takeLimit {
+	t.many = many && t.concurrency > 1 // a single slot takes its jobs in their order
+	t.batch = max(1, got)
+	if t.many && t.roomLocked() >= t.batch {
 		nudge(t.plenty)
 	}
 }
@@ -295,6 +307,7 @@ func (t *topicServer) holdLocked(r *run) {
 	}
 	t.leases[r.id] = r
 	t.limited = r.opts.retry >= 0
+	t.size += (r.stored - t.size) / 8
 	for _, m := range t.unheard {
 		if m.id == r.id && m.names(r) {
 			t.loseLocked(r, m.cause)
@@ -457,7 +470,7 @@ func (t *topicServer) finish(r *run, cause, err error, now time.Time) (next *run
 	}
 	if n := t.roomLocked(); n > 0 {
 		nudge(t.freed)
-		if n == takeLimit && t.many {
+		if t.many && n >= t.batch {
 			nudge(t.plenty)
 		}
 	}
@@ -704,7 +717,7 @@ func (t *topicServer) settled() <-chan struct{} {
 
 // newRun makes a run of what take answered. The error says why the record cannot be read; the run can be settled all the same.
 func (t *topicServer) newRun(id, raw, fence string, leaseEnd int64, until time.Time, tried, changed string) (*run, error) {
-	r := &run{id: id, attempt: 1, stored: len(raw), fence: fence, until: until}
+	r := &run{id: id, attempt: 1, stored: len(raw), fence: fence, until: until, ends: leaseEnd, sets: t.clock.sets()}
 	if tried != "" {
 		finished, _ := strconv.Atoi(tried) // HINCRBY wrote it
 		r.attempt += finished

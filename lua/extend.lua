@@ -2,7 +2,8 @@
 --
 -- KEYS[1]   leases  zset, job id scored by the end of its lease
 -- KEYS[2]   pool    hash, job id to record
--- ARGV[1]   ending  the new end (Unix ms by the Redis clock): the server chooses it, so that a repeated call finds its own work
+-- ARGV[1]   ending  the new end (Unix ms by the Redis clock): the server chooses it, so that a repeated call finds its own work.
+--                   It must be less than a lease after the present, and later than those ends. Empty: the leases are only looked at
 -- ARGV[2..] held    for each job: id, fence
 --
 -- Returns {'ok', now, letters}: one letter a job, o for extended, g for gone: cancelled, l for lost: another worker may have it.
@@ -11,7 +12,7 @@ local leases, pool = KEYS[1], KEYS[2]
 local ending = ARGV[1]
 local held, first, width = ARGV, 2, 2
 
-if tonumber(ending) <= now then
+if ending ~= '' and tonumber(ending) <= now then
   return {'late', now}
 end
 
@@ -31,7 +32,7 @@ for i, id in ipairs(ids) do
     letters[i] = redis.call('HEXISTS', pool, id) == 1 and 'l' or 'g'
   end
 end
-if #grants > 0 then
+if #grants > 0 and ending ~= '' then
   redis.call('ZREM', leases, '') -- having deleted, the script may write at maxmemory
   redis.call('ZADD', leases, 'XX', unpack(grants))
 end
