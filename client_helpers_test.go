@@ -26,6 +26,8 @@ type Hand struct {
 	lane *lane
 	ts   *topicServer // writes the rows
 	last func() (reply, error)
+
+	renewals map[string]*renewal // by ID: what Again asks for, if the test wants to know it
 }
 
 // A Held is a job that a Hand has taken, with its lease.
@@ -46,7 +48,7 @@ func NewHand(t testing.TB, rdb redis.UniversalClient, prefix, topic string) *Han
 }
 
 // prefix is that of the Hand's keys.
-func (h *Hand) prefix() string { return strings.TrimSuffix(h.keys.root, ":{"+h.keys.topic+"}:") }
+func (h *Hand) prefix() string { return h.keys.prefix() }
 
 // Key is the name of one of the topic's keys, like pool.
 func (h *Hand) Key(name string) string { return h.keys.root + name }
@@ -149,9 +151,14 @@ func (h *Hand) settle(held []Held, like row) (reply, error) {
 		if like.verb == verbSnooze {
 			list[i].past = m.snoozed(finished)
 		}
+		if n := h.renewals[one.ID]; n != nil && like.verb == verbAgain {
+			list[i].renewal = n
+		} else if like.verb == verbAgain {
+			list[i].renewal = h.renewal(ceilWhen(like.delay), 0)
+		}
 		list[i].entry = strings.Replace(like.entry, `"attempt":1,`, `"attempt":`+strconv.Itoa(finished+1)+",", 1)
 	}
-	args := h.ts.group(append([]any{h.lane.next()}, v.words...), list)
+	args := h.ts.group(like.verb.open(nil, h.keys, h.lane.next()), list)
 	return h.try(v.script, v.keys(h.keys, h.keys.receipt(h.lane.id)), args...)
 }
 
@@ -176,6 +183,11 @@ func (h *Hand) Retry(delay time.Duration, held ...Held) string {
 
 func (h *Hand) Snooze(delay time.Duration, held ...Held) string {
 	return h.letters(held, row{verb: verbSnooze, delay: delay})
+}
+
+// Again ends jobs and enqueues them anew, due after a delay.
+func (h *Hand) Again(delay time.Duration, held ...Held) string {
+	return h.letters(held, row{verb: verbAgain, delay: delay})
 }
 
 func (h *Hand) Bury(held ...Held) string {
@@ -255,6 +267,16 @@ func (h *Hand) record(when string, retention int64) (head, tail string) {
 	head, tail, err := encodeRecord(nonce, &o, []byte("payload "+strconv.FormatUint(n, 10)))
 	require.NoError(h.t, err)
 	return head, tail
+}
+
+// ceilWhen is a delay as enqueue.lua reads it.
+func ceilWhen(d time.Duration) string { return "+" + strconv.FormatInt(ceilMS(d), 10) }
+
+// renewal is what a handler's Again asks for.
+func (h *Hand) renewal(when string, retention int64) *renewal {
+	n := &renewal{when: when}
+	n.head, n.tail = h.record(when, retention)
+	return n
 }
 
 func (h *Hand) tryCancel(id string) (reply, error) {

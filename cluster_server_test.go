@@ -91,7 +91,7 @@ func TestServerOnACluster(t *testing.T) {
 		require.NoError(t, err)
 	}
 	until(t, func() bool {
-		return len(hooks.of("Cancelled", "cancel")) == n && len(hooks.of("Replaced", "replace")) == n
+		return len(hooks.of("Cancelled", "cancel")) == n && len(hooks.of("Replaced", "replace"))+len(hooks.of("LeaseLost", "replace")) == n
 	})
 	until(t, func() bool { return len(hooks.of("Buried", "dead")) == n })
 	for _, topic := range topics {

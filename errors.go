@@ -115,8 +115,8 @@ func (e *permanentError) Unwrap() error { return e.err }
 // no failure. It uses up no attempt and leaves no entry in the job's errors. The count of failures starts anew, so the
 // job has all its retries again and its backoff begins with the first delay. [Job.Snoozes] counts how often.
 //
-// An error that wraps a Snooze or is joined with it asks for the same. [Permanent] goes before it, and it goes before
-// [RetryIn]: see [Handler]. The whole error is in the hook's event. It is logged at Warn if another error is joined with
+// An error that wraps a Snooze or is joined with it asks for the same. [Permanent] and [Again] go before it, and it goes
+// before [RetryIn]: see [Handler]. The whole error is in the hook's event. It is logged at Warn if another error is joined with
 // the Snooze, and at Info if there is only a text around it. A Snooze alone is not logged.
 //
 // d is rounded up to the millisecond. A negative one counts as 0, one of more than 100 years as 100 years.
@@ -131,8 +131,8 @@ func (e *snoozeError) delay() time.Duration { return boundedDelay(e.d) }
 // instead of its [Backoff]. It is a failure like any other in all else. It counts against [Retry], has an entry in the
 // job's errors, and buries the job if no retry is left.
 //
-// An error that wraps a RetryIn or is joined with it asks for the same. [Permanent] and [Snooze] go before it: see
-// [Handler]. RetryIn(d, nil) is nil.
+// An error that wraps a RetryIn or is joined with it asks for the same. [Permanent], [Again] and [Snooze] go before it:
+// see [Handler]. RetryIn(d, nil) is nil.
 //
 // d is rounded up to the millisecond. A negative one counts as 0, one of more than 100 years as 100 years.
 func RetryIn(d time.Duration, err error) error {
@@ -157,7 +157,7 @@ func boundedDelay(d time.Duration) time.Duration {
 }
 
 // AsSnooze reports whether a handler that returns err has its job snoozed, and for how long. It is for middleware. A
-// [Snooze] that a [Permanent] overrules is none.
+// [Snooze] that a [Permanent] or an [Again] overrules is none.
 func AsSnooze(err error) (time.Duration, bool) {
 	if want := wishOf(err); want.snooze != nil {
 		return want.snooze.delay(), true
@@ -166,7 +166,7 @@ func AsSnooze(err error) (time.Duration, bool) {
 }
 
 // AsRetryIn reports whether a handler that returns err chooses the delay of its job's retry, and which one. It is for
-// middleware. A [RetryIn] that a [Permanent] or a [Snooze] overrules is none.
+// middleware. A [RetryIn] that a [Permanent], an [Again] or a [Snooze] overrules is none.
 func AsRetryIn(err error) (time.Duration, bool) {
 	if want := wishOf(err); want.retry != nil {
 		return want.retry.delay(), true
@@ -177,6 +177,7 @@ func AsRetryIn(err error) (time.Duration, bool) {
 // A wish is what an error asks for beside a plain retry: one of its fields, or nothing.
 type wish struct {
 	permanent *permanentError
+	again     *againError
 	snooze    *snoozeError
 	retry     *retryInError
 }
@@ -184,7 +185,7 @@ type wish struct {
 // wishOf finds what err asks for. What goes before what is documented at Handler.
 func wishOf(err error) (w wish) {
 	switch {
-	case as(err, &w.permanent), as(err, &w.snooze), as(err, &w.retry):
+	case as(err, &w.permanent), as(err, &w.again), as(err, &w.snooze), as(err, &w.retry):
 	}
 	return w
 }

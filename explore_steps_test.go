@@ -62,7 +62,7 @@ func (x *explorer) possible(w *world) (list []step) {
 		}
 		for n, held := range mind.held {
 			about := name + "%s " + held.ID
-			for verb, what := range map[verb]string{verbAck: "acks", verbRetry: "retries", verbSnooze: "snoozes", verbBury: "buries", verbReturn: "returns"} {
+			for verb, what := range map[verb]string{verbAck: "acks", verbRetry: "retries", verbSnooze: "snoozes", verbBury: "buries", verbReturn: "returns", verbAgain: "carries on with"} {
 				if verb != verbAck && w.left.failures == 0 {
 					continue
 				}
@@ -329,6 +329,10 @@ func (x *explorer) settle(h *Hand, verb verb, who *mind, n int) *call {
 	case verbBury:
 		like.entry, like.attempts = byHand, 1
 	}
+	var fresh *renewal
+	if verb == verbAgain {
+		fresh = h.renewal(ceilWhen(exploreTick), 0)
+	}
 	c := x.simple(h, string(verbs[verb].outcome)+" "+held.ID, func(w *world) string {
 		j := w.m.jobs[held.ID]
 		letter := w.m.settle(held.ID, held.number, verb, exploreTick.Milliseconds())
@@ -339,10 +343,16 @@ func (x *explorer) settle(h *Hand, verb verb, who *mind, n int) *call {
 			w.m.giveBack([]string{held.ID})
 		case verb == verbAck:
 			w.gone[nonceOf(j.record)] = "done"
+		case verb == verbAgain:
+			w.gone[nonceOf(j.record)] = "done"
+			w.m.enqueue(held.ID, fresh.when, whole(fresh.head, fresh.tail, w.m.now()), 0)
 		}
 		require.Equal(x.t, held.nonce, nonceOf(j.record), "settled a job of another incarnation")
 		return ""
-	}, func() (reply, error) { return h.settle([]Held{held.Held}, like) })
+	}, func() (reply, error) {
+		h.renewals = map[string]*renewal{held.ID: fresh}
+		return h.settle([]Held{held.Held}, like)
+	})
 	c.about = []lease{held.lease}
 	return c
 }

@@ -19,7 +19,7 @@ import (
 // nothing but itself, only Started ends its run (as a failure), and Enqueue and Enqueued the goroutine of the caller.
 type Hook any
 
-// EnqueueHook is called before a job is stored. It may add headers, by appending options to job. Jobs that are made by schedules are stored by a
+// EnqueueHook is called before a job is stored. It may add headers, by appending options to job. Jobs that are made by schedules and by [Again] are stored by a
 // script, without it.
 type EnqueueHook interface {
 	Enqueue(ctx context.Context, job *NewJob)
@@ -35,6 +35,10 @@ type StartedHook interface{ Started(event RunEvent) }
 
 // DoneHook is called when a job has ended well and Redis knows it.
 type DoneHook interface{ Done(event RunEvent) }
+
+// AgainHook is called, in place of DoneHook, when a job has ended with [Again] and Redis has the new
+// one; event.NextDue tells when that is due. No EnqueueHook and no EnqueuedHook is called for it.
+type AgainHook interface{ Again(event RunEvent) }
 
 // RetriedHook is called when a failed job is back in the bucket; event.NextDue tells until when.
 type RetriedHook interface{ Retried(event RunEvent) }
@@ -155,6 +159,7 @@ var hookKinds = []struct {
 	{serverSide, reflect.TypeFor[PrunedHook](), func(h *hooks, x Hook) { h.pruned = append(h.pruned, x.(PrunedHook)) }},
 	{serverSide, reflect.TypeFor[StartedHook](), func(h *hooks, x Hook) { h.started = append(h.started, x.(StartedHook).Started) }},
 	{serverSide, reflect.TypeFor[DoneHook](), func(h *hooks, x Hook) { h.on(OutcomeAcked, x.(DoneHook).Done) }},
+	{serverSide, reflect.TypeFor[AgainHook](), func(h *hooks, x Hook) { h.on(OutcomeAgain, x.(AgainHook).Again) }},
 	{serverSide, reflect.TypeFor[RetriedHook](), func(h *hooks, x Hook) { h.on(OutcomeRetried, x.(RetriedHook).Retried) }},
 	{serverSide, reflect.TypeFor[SnoozedHook](), func(h *hooks, x Hook) { h.on(OutcomeSnoozed, x.(SnoozedHook).Snoozed) }},
 	{serverSide, reflect.TypeFor[BuriedHook](), func(h *hooks, x Hook) { h.on(OutcomeBuried, x.(BuriedHook).Buried) }},

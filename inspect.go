@@ -273,7 +273,7 @@ type TopicInfo struct {
 }
 
 var counters = []Counter{
-	CounterEnqueued, CounterTaken, CounterAcked, CounterRetried, CounterSnoozed, CounterBuried, CounterCancelled,
+	CounterEnqueued, CounterTaken, CounterAcked, CounterAgain, CounterRetried, CounterSnoozed, CounterBuried, CounterCancelled,
 	CounterExpired, CounterReclaimed, CounterReturned, CounterRevived, CounterDropped, CounterPrunedDead, CounterPrunedDone, CounterDeleted, CounterMended,
 	CounterFired, CounterSkipped, CounterMissed,
 }

@@ -225,8 +225,8 @@ func (c *crowd) settle(t *testing.T, held []Held) {
 	if len(held) == 0 {
 		return
 	}
-	verb := c.IntN(5)
-	if verb == 1 { // else it would stand in ready twice, and of limited retries end a take sooner than by the book
+	verb := c.IntN(7)
+	if verb == 1 || verb == 6 { // else it would stand in ready twice, and of limited retries end a take sooner than by the book
 		seen := map[string]bool{}
 		held = slices.DeleteFunc(held, func(one Held) bool {
 			twice := seen[one.ID]
@@ -283,6 +283,8 @@ func (c *crowd) settle(t *testing.T, held []Held) {
 		func() string { return c.h.Bury(held...) },
 		func() string { return c.h.Retry(time.Hour, held...) },
 		func() string { return c.h.Snooze(time.Hour, held...) },
+		func() string { return c.h.Again(time.Hour, held...) },
+		func() string { return c.h.Again(0, held...) },
 	}[verb]()
 	c.limit("0")
 	require.Equal(t, want.String(), letters)
@@ -298,6 +300,11 @@ func (c *crowd) settle(t *testing.T, held []Held) {
 			c.dead[id] = 5
 		case 3, 4:
 			c.bucket[id] = 5
+		case 5:
+			c.pool[id], c.bucket[id] = unlimitedJob, 5
+		case 6:
+			c.pool[id] = unlimitedJob
+			c.ready = append(c.ready, id)
 		}
 	}
 	c.same(t)

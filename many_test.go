@@ -86,6 +86,9 @@ func TestManyAreSettledEachByItsOwnFence(t *testing.T) {
 		"ack":    (*delayq.Hand).Ack,
 		"return": (*delayq.Hand).Return,
 		"bury":   (*delayq.Hand).Bury,
+		"again": func(h *delayq.Hand, held ...delayq.Held) string {
+			return h.Again(time.Hour, held...)
+		},
 		"retry": func(h *delayq.Hand, held ...delayq.Held) string {
 			return h.Retry(time.Hour, held...)
 		},

@@ -310,7 +310,7 @@ func (p *player) some(n int, ending int64) (list []lease) {
 }
 
 func (p *player) settle(n int, h *Hand) {
-	verb := choose(p, verbAck, verbAck, verbExpire, verbRetry, verbRetry, verbSnooze, verbReturn, verbBury)
+	verb := choose(p, verbAck, verbAck, verbExpire, verbRetry, verbRetry, verbSnooze, verbReturn, verbBury, verbAgain, verbAgain)
 	delay := choose[int64](p, 0, 3, 2000)
 	list := p.some(n, 0)
 	if len(list) == 0 {
@@ -323,8 +323,16 @@ func (p *player) settle(n int, h *Hand) {
 	var letters string
 	var held []Held
 	var back []string
+	h.renewals = make(map[string]*renewal)
 	for _, one := range list {
 		letter := p.m.settle(one.ID, one.number, verb, delay)
+		if verb == verbAgain {
+			when, keep := p.when(), choose[int64](p, 0, 0, 9000)
+			n := h.renewal(when, keep)
+			if h.renewals[one.ID] = n; letter == "o" {
+				require.Equal(p.t, "n", p.m.enqueue(one.ID, when, whole(n.head, n.tail, p.m.now()), keep))
+			}
+		}
 		if letter == "o" {
 			back = append(back, one.ID)
 		}

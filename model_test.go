@@ -346,6 +346,12 @@ func (m *model) settle(id string, lease int, verb verb, delay int64) string {
 			m.done[id] = doneJob{j.record, m.now() + j.keep}
 		}
 		delete(m.jobs, id)
+	case verbAgain:
+		m.stats["acked"]++
+		if j.keep > 0 {
+			m.done[id] = doneJob{j.record, m.now() + j.keep}
+		}
+		delete(m.jobs, id)
 	case verbRetry:
 		j.move(m.now()+delay, "retry")
 		j.attempts++

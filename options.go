@@ -17,6 +17,9 @@ const (
 	maxRetry = math.MaxInt32
 )
 
+// mostPayload is the bound of MaxPayload, in bytes.
+const mostPayload = 64 << 20
+
 // A JobOption says how one job is to be run. Of two that contradict each other the last one wins.
 type JobOption func(*jobOptions)
 
@@ -484,8 +487,8 @@ func (h HooksOption) applyServer(o *serverOptions) {
 // memory and copies it while other calls wait.
 func MaxPayload(bytes int) ClientOption {
 	return clientOption(func(o *clientOptions) {
-		if bytes < 1 || bytes > 64<<20 {
-			o.errs = append(o.errs, fmt.Errorf("MaxPayload(%d): must be from 1 to %d", bytes, 64<<20))
+		if bytes < 1 || bytes > mostPayload {
+			o.errs = append(o.errs, fmt.Errorf("MaxPayload(%d): must be from 1 to %d", bytes, mostPayload))
 		}
 		o.maxPayload = bytes
 	})

@@ -39,6 +39,7 @@ const (
 	CounterEnqueued   Counter = "enqueued"
 	CounterTaken      Counter = "taken"
 	CounterAcked      Counter = "acked"
+	CounterAgain      Counter = "again" // acked jobs that were enqueued anew, which counts as enqueued
 	CounterRetried    Counter = "retried"
 	CounterSnoozed    Counter = "snoozed"
 	CounterBuried     Counter = "buried"

@@ -46,6 +46,7 @@ func TestScriptsSentTwice(t *testing.T) {
 	}
 	for name, verb := range map[string]verb{
 		"ack": verbAck, "expire": verbExpire, "retry": verbRetry, "snooze": verbSnooze, "bury": verbBury, "return": verbReturn,
+		"again": verbAgain,
 	} {
 		calls[name] = settled(verb)
 	}

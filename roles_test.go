@@ -42,7 +42,7 @@ var methodRoles = sync.OnceValue(func() map[string][]string {
 // scriptRoles are the roles that may run a script.
 var scriptRoles = map[*script][]string{
 	enqueueScript: {"producer"}, replaceScript: {"producer"}, scheduleScript: {"producer", "operator"},
-	promoteScript: {"worker"}, takeScript: {"worker"}, extendScript: {"worker"}, ackScript: {"worker"}, retryScript: {"worker"},
+	promoteScript: {"worker"}, takeScript: {"worker"}, extendScript: {"worker"}, ackScript: {"worker"}, againScript: {"worker"}, retryScript: {"worker"},
 	snoozeScript: {"worker"}, returnScript: {"worker"}, buryScript: {"worker"}, pruneScript: {"worker"}, heartbeatScript: {"worker"},
 	dueScript: {"worker"}, fireScript: {"worker"}, watchScript: {"worker"},
 	checkScript: {"worker", "operator"}, mendScript: {"worker", "operator"},

@@ -103,7 +103,7 @@ type Run struct {
 	Start     time.Time // zero if the job was not started or the server did not live to tell
 	End       time.Time
 	Server    string  // its ID; empty if the server did not live to tell
-	Outcome   Outcome // acked, retried, buried, expired, cancelled or lease_lost
+	Outcome   Outcome // acked, again, retried, buried, expired, cancelled or lease_lost
 	Error     string  // the first 256 bytes of it; Get has all, as long as the job is there
 }
 

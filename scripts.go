@@ -51,6 +51,9 @@ var (
 	//go:embed lua/prelude/rows.lua
 	rowsPart string
 
+	//go:embed lua/prelude/retain.lua
+	retainPart string
+
 	//go:embed lua/prelude/errors.lua
 	errorsPart string
 
@@ -94,7 +97,11 @@ var (
 
 	//go:embed lua/ack.lua
 	ackLua    string
-	ackScript = newScript("ack", ackLua, nowPart, receiptPart, statsPart, leasePart, rowsPart, runsPart)
+	ackScript = newScript("ack", ackLua, nowPart, receiptPart, statsPart, leasePart, rowsPart, retainPart, runsPart)
+
+	//go:embed lua/again.lua
+	againLua    string
+	againScript = newScript("again", againLua, nowPart, receiptPart, statsPart, sizesPart, termsPart, leasePart, rowsPart, retainPart, controlPart, runsPart)
 
 	//go:embed lua/retry.lua
 	retryLua    string
@@ -190,7 +197,7 @@ var (
 )
 
 var allScripts = []*script{
-	enqueueScript, replaceScript, promoteScript, watchScript, takeScript, extendScript, ackScript, retryScript, snoozeScript, returnScript, buryScript,
+	enqueueScript, replaceScript, promoteScript, watchScript, takeScript, extendScript, ackScript, againScript, retryScript, snoozeScript, returnScript, buryScript,
 	cancelScript, deleteScript, rescheduleScript, reviveScript, getScript, listScript, inspectScript, pauseScript, pruneScript, checkScript, mendScript, heartbeatScript,
 	scheduleScript, unscheduleScript, suspendScript, triggerScript, dueScript, fireScript, describeScript,
 }

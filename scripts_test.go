@@ -319,21 +319,22 @@ func TestSettlingNeedsTheLease(t *testing.T) {
 		"bury":   (*Hand).Bury,
 		"retry":  func(h *Hand, held ...Held) string { return h.Retry(time.Second, held...) },
 		"snooze": func(h *Hand, held ...Held) string { return h.Snooze(time.Second, held...) },
+		"again":  func(h *Hand, held ...Held) string { return h.Again(time.Second, held...) },
 	}
 	for verb, settle := range settle {
 		t.Run(verb, func(t *testing.T) {
 			eachHand(t, func(t *testing.T, h *Hand) {
-				h.put("+0", "gone", "ours", "again")
+				h.put("+0", "gone", "ours", "other")
 				held := h.Take(3, time.Minute)
 				_, err := h.tryCancel("gone")
 				require.NoError(t, err)
-				require.NoError(t, h.rdb.ZIncrBy(t.Context(), h.keys.leases, 1, "again").Err()) // another lease
-				record := h.info("again")
+				require.NoError(t, h.rdb.ZIncrBy(t.Context(), h.keys.leases, 1, "other").Err()) // another lease
+				record := h.info("other")
 
 				require.Equal(t, "gol", settle(h, held[0], held[1], held[2]))
 				require.Empty(t, h.Traces("gone"))
-				require.Equal(t, []string{"leases", "pool"}, h.Traces("again"))
-				require.Equal(t, record, h.info("again"))
+				require.Equal(t, []string{"leases", "pool"}, h.Traces("other"))
+				require.Equal(t, record, h.info("other"))
 				require.NotContains(t, h.Traces("ours"), "leases")
 				require.NotContains(t, settle(h, held...), "o", "none is ours now")
 			})

@@ -19,6 +19,7 @@ import (
 //	nil                      it is done and gone (or kept for its Retention)
 //	a panic, runtime.Goexit  like any other error, with the stack kept
 //	Permanent(err)           it is buried at once
+//	Again(payload, opts…)    it is done like with nil, and its ID is enqueued anew with that payload
 //	Snooze(d)                it is due again in d; no attempt is used up, and the count of failures starts anew
 //	RetryIn(d, err)          it is retried in d, or buried if no retry is left
 //	any other error          it is retried after its backoff, or buried if no retry is left

@@ -287,6 +287,7 @@ func (h *told) note(name string, e delayq.RunEvent) {
 
 func (h *told) Started(e delayq.RunEvent)   { h.note("Started", e) }
 func (h *told) Done(e delayq.RunEvent)      { h.note("Done", e) }
+func (h *told) Again(e delayq.RunEvent)     { h.note("Again", e) }
 func (h *told) Retried(e delayq.RunEvent)   { h.note("Retried", e) }
 func (h *told) Snoozed(e delayq.RunEvent)   { h.note("Snoozed", e) }
 func (h *told) Buried(e delayq.RunEvent)    { h.note("Buried", e) }

@@ -137,6 +137,7 @@ type panickyHook struct{}
 
 func (panickyHook) Started(delayq.RunEvent)   { panic("started") }
 func (panickyHook) Done(delayq.RunEvent)      { panic("done") }
+func (panickyHook) Again(delayq.RunEvent)     { panic("again") }
 func (panickyHook) Retried(delayq.RunEvent)   { panic("retried") }
 func (panickyHook) Snoozed(delayq.RunEvent)   { panic(errTest) }
 func (panickyHook) Buried(delayq.RunEvent)    { nilMap["a"]++ }

@@ -19,6 +19,7 @@ const (
 	verbSnooze
 	verbReturn
 	verbBury
+	verbAgain
 )
 
 // verbs says for each verb which script tells Redis, with which keys and words before its rows, and what the outcome is called.
@@ -26,27 +27,40 @@ var verbs = [...]struct {
 	script  *script
 	outcome Outcome
 	delays  bool // the job is due again after a delay
+	nudges  bool // the script is told of the timers, which it may wake
 	words   []any
 	keys    func(k *keys, receipt string) []any
 }{
-	verbAck:    {ackScript, OutcomeAcked, false, []any{string(OutcomeAcked)}, ackKeys},
-	verbExpire: {ackScript, OutcomeExpired, false, []any{string(OutcomeExpired)}, ackKeys},
-	verbRetry: {retryScript, OutcomeRetried, true, nil, func(k *keys, receipt string) []any {
+	verbAck:    {ackScript, OutcomeAcked, false, false, []any{string(OutcomeAcked)}, ackKeys},
+	verbExpire: {ackScript, OutcomeExpired, false, false, []any{string(OutcomeExpired)}, ackKeys},
+	verbAgain: {againScript, OutcomeAgain, false, true, nil, func(k *keys, receipt string) []any {
+		return append(ackKeys(k, receipt), k.bucket, k.ready, k.sizes)
+	}},
+	verbRetry: {retryScript, OutcomeRetried, true, false, nil, func(k *keys, receipt string) []any {
 		return names(k.leases, k.bucket, k.attempts, k.errors, k.moved, k.stats, receipt, k.pool, k.runs)
 	}},
-	verbSnooze: {snoozeScript, OutcomeSnoozed, true, nil, func(k *keys, receipt string) []any {
+	verbSnooze: {snoozeScript, OutcomeSnoozed, true, false, nil, func(k *keys, receipt string) []any {
 		return names(k.leases, k.bucket, k.moved, k.stats, receipt, k.pool)
 	}},
-	verbReturn: {returnScript, OutcomeReturned, false, nil, func(k *keys, receipt string) []any {
+	verbReturn: {returnScript, OutcomeReturned, false, false, nil, func(k *keys, receipt string) []any {
 		return names(k.leases, k.ready, k.stats, receipt, k.pool)
 	}},
-	verbBury: {buryScript, OutcomeBuried, false, nil, func(k *keys, receipt string) []any {
+	verbBury: {buryScript, OutcomeBuried, false, false, nil, func(k *keys, receipt string) []any {
 		return names(k.leases, k.dead, k.attempts, k.errors, k.stats, receipt, k.pool, k.runs)
 	}},
 }
 
 func ackKeys(k *keys, receipt string) []any {
 	return names(k.leases, k.pool, k.attempts, k.errors, k.moved, k.done, k.results, k.stats, receipt, k.runs)
+}
+
+// open adds what a settling script is told before its rows.
+func (v verb) open(args []any, k *keys, number string) []any {
+	args = append(args, number)
+	if verbs[v].nudges {
+		return append(args, maxTick.Milliseconds(), controlChannel(k.prefix()), k.topic)
+	}
+	return append(args, verbs[v].words...)
 }
 
 // A row is one job for a settling script.
@@ -58,6 +72,7 @@ type row struct {
 	past     tally         // of retry and snooze: what the moved entry is to carry
 	entry    string        // for the error log
 	attempts int           // finished attempts that bury adds
+	renewal  *renewal      // of again
 	err      error         // what the handler returned, for the hooks and the log
 	cause    error         // that of the end of the handler's context; nil: it had not ended
 	lost     error         // why the job was not the run's any more; its outcome stands for the verb's
@@ -87,6 +102,15 @@ func (r row) tail(server string) []any {
 		if note != "" {
 			return []any{0, "", note}
 		}
+	case verbAgain:
+		about, keep, n := "", r.run.opts.retention, r.renewal
+		if keep > 0 {
+			about = netstring(encodeFinished(r, server))
+		}
+		if _, bare := r.err.(*againError); bare {
+			r.err = nil
+		}
+		return []any{keep, about, encodeRun(r, OutcomeAgain, server), &n.head, &n.tail, &n.when}
 	case verbRetry:
 		return []any{r.delay.Milliseconds(), r.past.encode(), r.entry, encodeRun(r, OutcomeRetried, server)}
 	case verbSnooze:
@@ -108,12 +132,15 @@ const (
 	settlePile  = 250
 )
 
-// weight is about how many bytes the script moves for the job: the record that is kept, and the
-// error log, whose entries are taken to be as long as the new one.
+// weight is about how many bytes the script moves for the job: the record that is kept, the one that
+// is enqueued anew, and the error log, whose entries are taken to be as long as the new one.
 func (r row) weight() int {
 	weight := len(r.entry) * min(r.run.attempt, mostErrors)
-	if r.verb == verbAck && r.run.opts.retention > 0 {
+	if (r.verb == verbAck || r.verb == verbAgain) && r.run.opts.retention > 0 {
 		weight += r.run.stored
+	}
+	if r.renewal != nil {
+		weight += r.renewal.bytes()
 	}
 	return weight
 }
@@ -231,7 +258,7 @@ func (t *topicServer) putBack(list []row) {
 func (t *topicServer) tell(ctx context.Context, lane, number string, list []row) error {
 	v := verbs[list[0].verb]
 	args := make([]any, 0, 8+3*len(list))
-	args = append(append(args, number), v.words...)
+	args = list[0].verb.open(args, t.keys, number)
 	t.mu.Lock()
 	args = t.group(args, list)
 	t.mu.Unlock()
@@ -315,6 +342,8 @@ func (t *topicServer) outcome(r row) {
 		t.remark(slog.LevelInfo, "cancel", r)
 	case OutcomeReplaced:
 		t.remark(slog.LevelInfo, "replace", r)
+	case OutcomeAgain:
+		t.remark(quiet, "again", r)
 	case OutcomeReturned:
 		t.remark(quiet, "return", r)
 	case OutcomeSnoozed:
@@ -327,8 +356,11 @@ func (t *topicServer) outcome(r row) {
 		return
 	}
 	event := r.event()
-	if outcome == OutcomeRetried || outcome == OutcomeSnoozed {
+	switch outcome {
+	case OutcomeRetried, OutcomeSnoozed:
 		event.NextDue = r.end.Add(r.delay)
+	case OutcomeAgain:
+		event.NextDue = r.renewal.due
 	}
 	h.fireOutcome(event)
 }
@@ -384,7 +416,8 @@ func (t *topicServer) remark(level slog.Level, text string, r row, more ...any) 
 // plain reports whether an error is no news: it is that of the context that has ended, or what
 // steers the job.
 func (r row) plain(err error) bool {
-	if _, ok := err.(*snoozeError); ok {
+	switch err.(type) {
+	case *snoozeError, *againError:
 		return true
 	}
 	switch {

@@ -53,6 +53,15 @@ func TestSizesOfRecordsAreNoted(t *testing.T) {
 		})
 		require.NoError(t, err)
 		h.requireNoted()
+		held := h.TakeOne("small")
+		h.renewals = map[string]*renewal{}
+		for id, when := range map[string]string{"small": "+0", "b": "+1000"} {
+			n, err := (&run{said: defaultJob}).renew(&againError{payload: make([]byte, 9500+10*len(id))}, time.Now())
+			require.NoError(t, err)
+			n.when, h.renewals[id] = when, n
+		}
+		require.Equal(t, "o", h.Again(0, held))
+		h.requireNoted()
 		require.NoError(t, c.Schedule(ctx, "topic", "s", Every(10*365*24*time.Hour), make([]byte, 10_000)))
 		_, err = c.Trigger(ctx, "topic", "s")
 		require.NoError(t, err)

@@ -81,6 +81,9 @@ func (k *keys) checked() []string {
 	}
 }
 
+// prefix is what all keys begin with.
+func (k *keys) prefix() string { return k.root[:len(k.root)-len(":{"+k.topic+"}:")] }
+
 // name is what a key of the topic is called in the protocol.
 func (k *keys) name(key string) string { return strings.TrimPrefix(key, k.root) }
 

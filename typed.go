@@ -118,6 +118,16 @@ func (t *Topic[T]) Job(id string, value T, opts ...JobOption) (NewJob, error) {
 	return NewJob{Topic: t.name, ID: id, Payload: payload, Options: opts}, nil
 }
 
+// Again is [Again] with a value for the payload. A value that cannot be encoded makes a failed attempt of
+// the run, with an ErrInvalid.
+func (t *Topic[T]) Again(value T, opts ...JobOption) error {
+	job, err := t.Job("", value)
+	if err != nil {
+		return fmt.Errorf("again: %w", err)
+	}
+	return Again(job.Payload, opts...)
+}
+
 // Schedule is Client.Schedule with a value for the payload. A value that cannot be encoded is an ErrInvalid.
 func (t *Topic[T]) Schedule(ctx context.Context, client *Client, name string, spec Spec, value T, opts ...ScheduleOption) error {
 	job, err := t.Job("", value)

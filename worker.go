@@ -95,6 +95,7 @@ type run struct {
 	job     *Job
 	own     Job        // what job points to
 	opts    jobOptions // zero if the record cannot be read
+	said    jobOptions // the same without the Defaults of the handler
 	expires int64      // Redis's time from which the job is dropped instead of started; 0: never
 	size    int        // of the payload
 	stored  int        // bytes of the record
@@ -562,6 +563,13 @@ func (t *topicServer) verdict(r *run, cause, err error, ran time.Duration) row {
 	if !as(err, &c) { // a panic with such a value asks for nothing
 		want = wishOf(err)
 	}
+	if want.again != nil {
+		renewal, bad := r.renew(want.again, end)
+		if bad == nil {
+			return row{run: r, verb: verbAgain, end: end, renewal: renewal, err: err}
+		}
+		err = badAgain(err, bad)
+	}
 	permanent := want.permanent
 	if want.snooze != nil {
 		past := r.past.snoozed(r.attempt - 1)
@@ -736,7 +744,7 @@ func (t *topicServer) newRun(id, raw, fence string, leaseEnd int64, until time.T
 	if err != nil {
 		return r, err
 	}
-	r.opts, r.size = rec.opts, rec.size
+	r.opts, r.said, r.size = rec.opts, rec.opts, rec.size
 	if r.scheduled = ofSchedule(raw); r.scheduled {
 		r.job.scheduledFor(id)
 	}

@@ -39,13 +39,17 @@ var staged = []string{"back", "dead", "due", "handoff", "lapsed", "ready", "read
 
 // breakable are the calls of scripts that write, each made on a stage.
 var breakable = map[string]func(h *Hand, running Held) (reply, error){
-	"promote":            func(h *Hand, _ Held) (reply, error) { return h.tryPromote(1000, 1) },
-	"take":               func(h *Hand, _ Held) (reply, error) { return h.tryTake("", 10, time.Hour) },
-	"ack":                func(h *Hand, r Held) (reply, error) { return h.settle([]Held{r}, row{verb: verbAck}) },
-	"return":             func(h *Hand, r Held) (reply, error) { return h.settle([]Held{r}, row{verb: verbReturn}) },
-	"snooze":             func(h *Hand, r Held) (reply, error) { return h.settle([]Held{r}, row{verb: verbSnooze}) },
-	"retry":              func(h *Hand, r Held) (reply, error) { return h.settle([]Held{r}, row{verb: verbRetry, entry: byHand}) },
-	"bury":               func(h *Hand, r Held) (reply, error) { return h.settle([]Held{r}, row{verb: verbBury, entry: byHand}) },
+	"promote":   func(h *Hand, _ Held) (reply, error) { return h.tryPromote(1000, 1) },
+	"take":      func(h *Hand, _ Held) (reply, error) { return h.tryTake("", 10, time.Hour) },
+	"ack":       func(h *Hand, r Held) (reply, error) { return h.settle([]Held{r}, row{verb: verbAck}) },
+	"return":    func(h *Hand, r Held) (reply, error) { return h.settle([]Held{r}, row{verb: verbReturn}) },
+	"snooze":    func(h *Hand, r Held) (reply, error) { return h.settle([]Held{r}, row{verb: verbSnooze}) },
+	"retry":     func(h *Hand, r Held) (reply, error) { return h.settle([]Held{r}, row{verb: verbRetry, entry: byHand}) },
+	"bury":      func(h *Hand, r Held) (reply, error) { return h.settle([]Held{r}, row{verb: verbBury, entry: byHand}) },
+	"again now": func(h *Hand, r Held) (reply, error) { return h.settle([]Held{r}, row{verb: verbAgain}) },
+	"again later": func(h *Hand, r Held) (reply, error) {
+		return h.settle([]Held{r}, row{verb: verbAgain, delay: time.Second / 2})
+	},
 	"extend":             func(h *Hand, r Held) (reply, error) { return h.tryExtend(r.fence()+1000, r) },
 	"enqueue now":        func(h *Hand, _ Held) (reply, error) { return h.tryEnqueue(false, [2]string{"new", "+0"}) },
 	"enqueue later":      func(h *Hand, _ Held) (reply, error) { return h.tryEnqueue(false, [2]string{"new", "+500"}) },
@@ -77,7 +81,7 @@ func TestWrongTypeLosesNoJob(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, rdb redis.UniversalClient) {
 		for _, call := range []string{
-			"promote", "return", "snooze", "retry", "bury", "extend", "enqueue now", "enqueue later", "cancel running", "cancel scheduled",
+			"promote", "return", "snooze", "retry", "bury", "again now", "again later", "extend", "enqueue now", "enqueue later", "cancel running", "cancel scheduled",
 			"reschedule ready", "reschedule to now", "revive",
 		} {
 			t.Run(call, func(t *testing.T) {

@@ -132,6 +132,38 @@ func TestAdvanceRunsRetriesAndSnoozes(t *testing.T) {
 	require.Greater(t, len(d.take()), 25)
 }
 
+// A job that carries on by itself runs at each of its due times, also when that is at once, and Advance
+// returns when the hooks have been called.
+func TestAdvanceRunsWhatCarriesOn(t *testing.T) {
+	q := delayqtest.Start(t)
+	d := newDiary(q)
+	var h carriedOn
+	q.Serve(handle(func(_ context.Context, job *delayq.Job) error {
+		d.note(job)
+		switch string(job.Payload) {
+		case "":
+			return delayq.Again([]byte("at once"))
+		case "at once":
+			return delayq.Again([]byte("hourly"), delayq.ProcessIn(time.Hour))
+		}
+		return delayq.Again(job.Payload, delayq.ProcessIn(time.Hour))
+	}, "mail"), delayq.Hooks(&h))
+	enqueue(t, q, "mail", "digest", time.Minute)
+	q.Advance(time.Minute)
+	require.Equal(t, []string{"1m0s digest.1", "1m0s digest.1"}, d.take())
+	q.AssertScheduled("mail", "digest", d.start.Add(time.Hour+time.Minute))
+	require.EqualValues(t, 2, h.again.Load())
+	for i := range int64(3) {
+		q.Advance(time.Hour)
+		require.Equal(t, []string{fmt.Sprintf("%dh1m0s digest.1", i+1)}, d.take())
+		require.Equal(t, i+3, h.again.Load())
+	}
+}
+
+type carriedOn struct{ again atomic.Int64 }
+
+func (h *carriedOn) Again(delayq.RunEvent) { count(&h.again) }
+
 func TestAdvanceRunsWhatHandlersEnqueue(t *testing.T) {
 	q := delayqtest.Start(t)
 	d := newDiary(q)

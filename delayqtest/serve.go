@@ -137,6 +137,7 @@ func (w *watch) Started(delayq.RunEvent) {
 }
 
 func (w *watch) Done(e delayq.RunEvent)      { w.ended(e) }
+func (w *watch) Again(e delayq.RunEvent)     { w.ended(e) }
 func (w *watch) Retried(e delayq.RunEvent)   { w.ended(e) }
 func (w *watch) Snoozed(e delayq.RunEvent)   { w.ended(e) }
 func (w *watch) Buried(e delayq.RunEvent)    { w.ended(e) }
@@ -152,7 +153,11 @@ func (w *watch) ended(e delayq.RunEvent) {
 	if !e.Start.IsZero() { // else it was never started: it had expired, for example
 		w.running--
 	}
-	w.queue.told[outcome{e.Topic, delayq.Counter(e.Outcome)}]++
+	counter := delayq.Counter(e.Outcome)
+	if e.Outcome == delayq.OutcomeAgain {
+		counter = delayq.CounterAcked // is counted as both
+	}
+	w.queue.told[outcome{e.Topic, counter}]++
 	select {
 	case w.queue.ended <- struct{}{}:
 	default:

@@ -57,6 +57,13 @@ var outputs = map[string]string{
 		first server: stopped
 		second server: begin long, attempt 1
 		second server: end long`,
+	"again": `
+		day 1, attempt 1: ann gets [a new shop]
+		day 2, attempt 1: the mail server is down
+		day 2, attempt 2: ann gets [a fair, rain]
+		day 3, attempt 1: ann gets []
+		day 4, attempt 1: ann gets [sun]
+		4 jobs were enqueued, 3 of them by the one before`,
 	"cron": `
 		run poll
 		run poll

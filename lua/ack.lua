@@ -32,11 +32,7 @@ if #ids > 0 then
   redis.call('HDEL', moved, '') -- having deleted, the script may write at maxmemory
   for i, id in ipairs(ids) do
     if where[i] and jobs[where[i]] ~= '0' then
-      local record = redis.call('HGET', pool, id)
-      if record then
-        redis.pcall('HSET', results, id, jobs[where[i] + 1] .. record)
-        redis.pcall('ZADD', done, now + jobs[where[i]], id)
-      end
+      retain(pool, results, done, id, jobs[where[i]], jobs[where[i] + 1])
     end
   end
   release(leases, ids)

@@ -144,6 +144,7 @@ func (h hooks) settled(e delayq.RunEvent) {
 
 // The hooks of all outcomes.
 func (h hooks) Done(e delayq.RunEvent)      { h.settled(e) }
+func (h hooks) Again(e delayq.RunEvent)     { h.settled(e) }
 func (h hooks) Retried(e delayq.RunEvent)   { h.settled(e) }
 func (h hooks) Snoozed(e delayq.RunEvent)   { h.settled(e) }
 func (h hooks) Buried(e delayq.RunEvent)    { h.settled(e) }

@@ -1,0 +1,69 @@
+package delayq
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// Options that Again is not given are those of the ended job, but for its due time and an ExpireAt.
+func TestAgainInheritsOptions(t *testing.T) {
+	at := time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)
+	all := []JobOption{
+		Retry(3), Backoff(time.Minute, time.Hour), Timeout(time.Minute), Retention(time.Hour), ExpireIn(3 * time.Hour),
+		Header("a", "1"), Header("b", "2"),
+	}
+	with := func(opts ...JobOption) []JobOption { return append(slices.Clone(all), opts...) }
+	for name, c := range map[string]struct{ old, given, want []JobOption }{
+		"none":              {nil, nil, nil},
+		"all":               {all, nil, all},
+		"others":            {all, []JobOption{Retry(9), Header("b", "3")}, with(Retry(9), Header("b", "3"))},
+		"due in":            {[]JobOption{ProcessAt(at)}, []JobOption{ProcessIn(time.Hour)}, []JobOption{ProcessIn(time.Hour)}},
+		"due at":            {[]JobOption{ProcessIn(time.Hour)}, []JobOption{ProcessAt(at)}, []JobOption{ProcessAt(at)}},
+		"due at once":       {[]JobOption{ProcessIn(time.Hour)}, nil, nil},
+		"expires at":        {[]JobOption{ExpireAt(at)}, nil, nil},
+		"expires at anew":   {[]JobOption{ExpireAt(at)}, []JobOption{ExpireAt(at.Add(1))}, []JobOption{ExpireAt(at.Add(1))}},
+		"expires otherwise": {all, []JobOption{ExpireAt(at.Add(1))}, with(ExpireAt(at.Add(1)))},
+		"replaces":          {nil, []JobOption{Replace()}, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			old, err := newJobOptions(c.old)
+			require.NoError(t, err)
+			rec, err := decodeRecord(encoded(t, &old, []byte("old")))
+			require.NoError(t, err)
+			want, err := newJobOptions(c.want)
+			require.NoError(t, err)
+			r := &run{said: rec.opts}
+			n, err := r.renew(&againError{[]byte("new"), c.given}, at)
+			require.NoError(t, err)
+			require.Equal(t, encoded(t, &want, []byte("new"))[headLen:], whole(n.head, n.tail, 1_700_000_000_001)[headLen:])
+			require.Equal(t, len(encoded(t, &want, []byte("new"))), n.bytes())
+			require.NotEqual(t, nonceOf(encoded(t, &old, nil)), nonceOf(n.head))
+			other, err := r.renew(&againError{[]byte("new"), c.given}, at)
+			require.NoError(t, err)
+			require.NotEqual(t, n.head[:nonceLen], other.head[:nonceLen])
+			require.Equal(t, rec.opts, r.said, "the present job's are as they were")
+		})
+	}
+}
+
+// The record of a schedule's job stays one.
+func TestAgainKeepsTheSchedule(t *testing.T) {
+	for _, scheduled := range []bool{true, false} {
+		o := defaultJob
+		n, err := (&run{said: o, scheduled: scheduled}).renew(&againError{}, time.Now())
+		require.NoError(t, err)
+		require.Equal(t, scheduled, ofSchedule(n.head))
+	}
+}
+
+// Of a job that is kept and of its new record both count for what a call moves.
+func TestGatherWeighsRenewals(t *testing.T) {
+	n := &renewal{tail: string(make([]byte, 300<<10))}
+	kept := row{run: &run{stored: 300 << 10, opts: jobOptions{retention: 1}}, verb: verbAgain, renewal: n}
+	require.InDelta(t, 600<<10, kept.weight(), 100)
+	kept.run.opts.retention = 0
+	require.InDelta(t, 300<<10, kept.weight(), 100)
+}

@@ -1,0 +1,96 @@
+-- again: ends jobs for good, and enqueues new ones of the same ids.
+--
+-- KEYS[1]   leases    zset, job id scored by the end of its lease
+-- KEYS[2]   pool      hash, job id to record
+-- KEYS[3]   attempts  hash, job id to finished attempts
+-- KEYS[4]   errors    hash, job id to its last errors
+-- KEYS[5]   moved     hash, job id to its present due time, if that is not the record's
+-- KEYS[6]   done      zset, job id scored by the time until which it is kept
+-- KEYS[7]   results   hash, job id to what is kept of it
+-- KEYS[8]   stats     hash, counter to number
+-- KEYS[9]   receipt   string, the last call of the lane and its reply
+-- KEYS[10]  runs      hash, schedule to the history of its runs
+-- KEYS[11]  bucket    zset, job id scored by due time (Unix ms)
+-- KEYS[12]  ready     list of job ids, next one at the head
+-- KEYS[13]  sizes     hash, the size of the largest record
+-- ARGV[1]   number    number of this call in its lane
+-- ARGV[2]   tick      ms, how far ahead the timers look by themselves
+-- ARGV[3]   channel   the control channel
+-- ARGV[4]   topic     the topic's name, for the control channel
+-- ARGV[5..] jobs      rows (see prelude/rows.lua) of six values: the three of ack, which are about the
+--                     job that ends (for how many ms it is to be kept, 0: not; a netstring about the
+--                     run; what runs is to tell of it, empty: nothing), and three of enqueue, which
+--                     are about the new one (head and tail of its record, and when it is due)
+--
+-- At most 1,000 jobs a call, and no more than about 1 MiB of records, new ones and those that are to
+-- be kept, beyond those of the first job. Returns {'ok', now, letters}: o for done, l for lost, g for
+-- gone, nothing for all done. Of what is lost or gone nothing is enqueued. Cost: O(jobs × log N).
+local leases, pool, attempts, errors, moved = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local done, results, stats, receipt, runs = KEYS[6], KEYS[7], KEYS[8], KEYS[9], KEYS[10]
+local bucket, ready, sizes = KEYS[11], KEYS[12], KEYS[13]
+local number, tick, channel, topic = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+local jobs, first = ARGV, 5
+
+local told = replay(receipt, number)
+if told then
+  return {'ok', now, told}
+end
+
+local ids, where, letters = rows(leases, pool, jobs, first)
+if #ids > 0 then
+  -- A key of a wrong type must show before the first write.
+  redis.call('HLEN', pool)
+  redis.call('LLEN', ready)
+  redis.call('ZREM', bucket, unpack(ids)) -- having deleted, the script may write at maxmemory
+  local records, later, soon = {}, {}, {}
+  local earliest, largest = nil, 0
+  local enqueued = '\173' .. string.format('%013.0f', now)
+  for i, id in ipairs(ids) do
+    local at = where[i]
+    if jobs[at] ~= '0' then
+      retain(pool, results, done, id, jobs[at], jobs[at + 1])
+    end
+    local record, due = jobs[at + 3] .. enqueued .. jobs[at + 4], terms(jobs[at + 5])
+    if due > now then
+      later[#later + 1] = string.format('%.0f', due)
+      later[#later + 1] = id
+      earliest = math.min(earliest or due, due)
+    else
+      soon[#soon + 1] = id
+    end
+    records[2 * i - 1], records[2 * i] = id, record
+    largest = math.max(largest, #record)
+  end
+  sized(sizes, largest)
+  -- Places come before records, and the lease goes last: whatever fails, the old job or the new one is
+  -- there.
+  if earliest then
+    if earliest - now <= tonumber(tick) then
+      local head = redis.call('ZRANGE', bucket, 0, 0, 'WITHSCORES')
+      if not head[2] or tonumber(head[2]) > earliest then
+        nudge(channel, 'wake', topic, 0, '')
+      end
+    end
+    redis.call('ZADD', bucket, unpack(later))
+  end
+  if #soon > 0 then
+    redis.call('RPUSH', ready, unpack(soon))
+  end
+  redis.call('HSET', pool, unpack(records))
+  release(leases, ids)
+  if redis.call('EXISTS', attempts, errors, moved) > 0 then
+    redis.pcall('HDEL', attempts, unpack(ids))
+    redis.pcall('HDEL', errors, unpack(ids))
+    redis.pcall('HDEL', moved, unpack(ids))
+  end
+  for i, id in ipairs(ids) do
+    if jobs[where[i] + 2] ~= '' then
+      ran(runs, id, 0, jobs[where[i] + 2])
+    end
+  end
+end
+count(stats, 'acked', #ids)
+count(stats, 'again', #ids)
+count(stats, 'enqueued', #ids)
+remember(receipt, number, letters)
+return {'ok', now, letters}
