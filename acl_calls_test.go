@@ -43,8 +43,8 @@ func callRoles(text string) map[string][]string {
 // A deed is a call of the library on a stage, which succeeds if Redis refuses nothing.
 type deed func(ctx context.Context, c *Client, topic string) error
 
-// deeds are all calls of a Client that ask Redis anything. Where a call does different things for different arguments, each has an entry:
-// all of them must be allowed, or none.
+// deeds are all calls of a Client that ask Redis anything. Where a call does different things for
+// different arguments, each has an entry: all of them must be allowed, or none.
 var deeds = map[string][]deed{
 	"Enqueue": {
 		func(ctx context.Context, c *Client, topic string) error {
@@ -151,8 +151,8 @@ func list(state State) deed {
 // serverCalls are what a Server has beside Run, and none of it asks Redis anything.
 var serverCalls = []string{"Calendar", "Handle", "HandlerFunc", "ID", "Use"}
 
-// Each call of the library, made as each user of the ACL file on a real Redis, is carried out or refused as the table in docs/security.md
-// says; what is refused has changed nothing.
+// Each call of the library, made as each user of the ACL file on a real Redis, is carried out or
+// refused as the table in docs/security.md says; what is refused has changed nothing.
 func TestACLIsTheTableOfCalls(t *testing.T) {
 	t.Parallel()
 	table := callRoles(proseFile(t, "docs/security.md"))
@@ -196,8 +196,8 @@ func TestACLIsTheTableOfCalls(t *testing.T) {
 // refusal is how Redis refuses a call, and a command within a script.
 const refusal = "NOPERM|can't run this command|can't access"
 
-// A user is kept to one topic, or to another prefix, by other patterns, as docs/security.md says: there it can do all that it could, and elsewhere
-// nothing.
+// A user is kept to one topic, or to another prefix, by other patterns, as docs/security.md says:
+// there it can do all that it could, and elsewhere nothing.
 func TestACLCanBeNarrowed(t *testing.T) {
 	t.Parallel()
 	table := callRoles(proseFile(t, "docs/security.md"))
@@ -238,7 +238,8 @@ func TestACLCanBeNarrowed(t *testing.T) {
 	}
 }
 
-// aclStage makes a topic with a job in each state and a schedule, a server and a pause, and nothing else.
+// aclStage makes a topic with a job in each state and a schedule, a server and a pause, and nothing
+// else.
 func aclStage(t *testing.T, admin *redis.Client, prefix, topic string) *Hand {
 	t.Helper()
 	ctx := t.Context()

@@ -74,6 +74,13 @@ func proseFigures(t *testing.T) []proseFigure {
 		{"docs/design.md", "if the next one has come, or after <>.", missedAfter},
 
 		{"docs/operations.md", "is missing in `Servers` after <>", heartbeatStale},
+		{"docs/operations.md", "and log until `DeadLimit` (<> jobs", defaultServer.deadCount},
+		{"docs/operations.md", "There can be <> at once", maxPauses},
+		{"docs/reliability.md", "over the `DeadLimit` of any server (<>", defaultServer.deadCount},
+		{"errors.go", "when <> others have paused", maxPauses},
+		{"errors.go", "a topic has <> pauses at most", maxPauses},
+		{"hooks.go", "At most <> of each", pruneLimit},
+		{"pause.go", "can have <> pauses at once", maxPauses},
 		{"docs/operations.md", "has up to <> entries in its error log", mostErrors},
 		{"docs/operations.md", "at the next prune, at most <>,", pruneEvery + maxTick},
 		{"docs/operations.md", "but not twice within <>.", checkAgain - checkAgain/10},

@@ -14,8 +14,9 @@ import (
 // maxPauses is how many pauses a topic can have at once.
 const maxPauses = 16
 
-// A Pause is what [Client.Pause] is given. Everybody who pauses a topic has a pause of his own there, and the topic stands still
-// while any of them lasts: so what a program does by itself neither shortens nor ends what a person wants.
+// A Pause is what [Client.Pause] is given. Everybody who pauses a topic has a pause of his own
+// there, and the topic stands still while any of them lasts: so what a program does by itself
+// neither shortens nor ends what a person wants.
 type Pause struct {
 	By     string        // who: a name of a person or a program, at most 1 KiB; "" is a name like any other
 	Reason string        // why, for those who look; at most 1 KiB
@@ -30,9 +31,10 @@ type PauseInfo struct {
 	Until  time.Time // zero: until Resume
 }
 
-// Pause stops the taking of jobs of a topic on all servers. Jobs still come in and fall due, running ones go on. Pausing again with
-// the same By replaces that pause alone, and is the way to change its end or its reason. A topic can have 16 pauses at once:
-// [ErrTooManyPauses] beyond that. When the last pause ends, by itself or by [Client.Resume], servers take jobs at that moment.
+// Pause stops the taking of jobs of a topic on all servers. Jobs still come in and fall due,
+// running ones go on. Pausing again with the same By replaces that pause alone, and is the way to
+// change its end or its reason. A topic can have 16 pauses at once: [ErrTooManyPauses] beyond that.
+// When the last pause ends, by itself or by [Client.Resume], servers take jobs at that moment.
 func (c *Client) Pause(ctx context.Context, topic string, p Pause) error {
 	var errs []error
 	if err := notTiny("Pause.For", p.For); err != nil {
@@ -46,8 +48,8 @@ func (c *Client) Pause(ctx context.Context, topic string, p Pause) error {
 	return c.pause(ctx, "pause", topic, p, errs)
 }
 
-// Resume ends the pause that was made in the name of by. The topic stands still as long as others have paused it, which
-// [Client.Inspect] shows. If by has no pause there, nothing happens.
+// Resume ends the pause that was made in the name of by. The topic stands still as long as others
+// have paused it, which [Client.Inspect] shows. If by has no pause there, nothing happens.
 func (c *Client) Resume(ctx context.Context, topic, by string) error {
 	return c.pause(ctx, "resume", topic, Pause{By: by}, nil)
 }

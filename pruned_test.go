@@ -10,7 +10,8 @@ import (
 	"github.com/delayq/delayq"
 )
 
-// fill makes n dead and n done jobs of topic t as if they had been buried and were to be kept until now, in that order.
+// fill makes n dead and n done jobs of topic t as if they had been buried and were to be kept until
+// now, in that order.
 func (b *bubble) fill(dead, done int) {
 	b.Helper()
 	root := bubblePrefix + ":{t}:"
@@ -29,8 +30,8 @@ func (b *bubble) left(zset string) int64 {
 	return b.rdb.ZCard(b.Context(), bubblePrefix+":{t}:"+zset).Val()
 }
 
-// Of which kind it was that a call removed as many as it may does not matter: the next call follows at once, also if it has removed some of the
-// other kind as well.
+// Of which kind it was that a call removed as many as it may does not matter: the next call follows
+// at once, also if it has removed some of the other kind as well.
 func TestPruneGoesOnAfterBothKinds(t *testing.T) {
 	for _, kinds := range [][2]int{{1, 2600}, {2600, 1}, {700, 1300}} {
 		t.Run(fmt.Sprint(kinds), func(t *testing.T) {
@@ -48,7 +49,8 @@ func TestPruneGoesOnAfterBothKinds(t *testing.T) {
 	}
 }
 
-// Whoever deletes dead jobs says so: in the log, one line a minute at most with the sum, to hooks and in the counters.
+// Whoever deletes dead jobs says so: in the log, one line a minute at most with the sum, to hooks
+// and in the counters.
 func TestPrunedDeadJobsAreReported(t *testing.T) {
 	inBubble(t, func(b *bubble) {
 		var log logbook
@@ -105,7 +107,8 @@ func TestPruningWithoutEndIsReported(t *testing.T) {
 	})
 }
 
-// The answer of a call that removed dead jobs is lost: it is asked for once more, and nothing goes untold.
+// The answer of a call that removed dead jobs is lost: it is asked for once more, and nothing goes
+// untold.
 func TestPrunedDeadJobsAreReportedAfterALostAnswer(t *testing.T) {
 	inBubble(t, func(b *bubble) {
 		var log logbook

@@ -1,5 +1,5 @@
--- pause: holds a topic in the name of somebody, or ends that. While anybody holds it no job is taken; jobs still come in and fall due,
--- and running ones go on.
+-- pause: holds a topic in the name of somebody, or ends that. While anybody holds it no job is
+-- taken; jobs still come in and fall due, and running ones go on.
 --
 -- KEYS[1]  meta      hash, what an operator has set for the topic
 -- KEYS[2]  receipt   string, the last call of the lane and its reply
@@ -13,10 +13,11 @@
 -- ARGV[7]  channel   the control channel
 -- ARGV[8]  topic     the topic's name, for the control channel
 --
--- The field pauses has them one after the other, each as "<since> <until, or 0> <bytes of by> <bytes of reason> <by><reason>". What take
--- reads is worked out from them: paused, since when, and until, the latest end, which is missing if one has none. A pause that is over
--- is left out here.
--- Returns {'ok', now, state}: paused or running (how the topic is now), or full (others have most pauses: nothing was done). Cost: O(1).
+-- The field pauses has them one after the other, each as "<since> <until, or 0> <bytes of by>
+-- <bytes of reason> <by><reason>". What take reads is worked out from them: paused, since when, and
+-- until, the latest end, which is missing if one has none. A pause that is over is left out here.
+-- Returns {'ok', now, state}: paused or running (how the topic is now), or full (others have most
+-- pauses: nothing was done). Cost: O(1).
 local meta, receipt, operator = KEYS[1], KEYS[2], KEYS[3]
 local number, verb, by, period, reason = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4]), ARGV[5]
 local most, channel, topic = tonumber(ARGV[6]), ARGV[7], ARGV[8]

@@ -1,4 +1,5 @@
--- prune: removes the dead that are too many or too old, and the done that have been kept long enough. Counts the jobs that must be lost.
+-- prune: removes the dead that are too many or too old, and the done that have been kept long
+-- enough. Counts the jobs that must be lost.
 --
 -- KEYS[1]  pool      hash, job id to record
 -- KEYS[2]  dead      zset, job id scored by the time of burial
@@ -19,12 +20,15 @@
 -- ARGV[3]  age       ms, how long a dead job is kept
 -- ARGV[4]  limit     most jobs of each kind to remove, at most 1000 (unpack has a stack limit)
 --
--- When ready is far longer than the jobs in it, the left-overs among its first and its last ids are removed.
--- What needs a key of a wrong type is left out. Here such a key, also one that only serves bookkeeping, comes to light.
--- Returns {'ok', now, dead, done, missing, wrong, trimmed}: how many of each kind this call has removed, and how many left-overs of
--- ready; limit of one kind means ask again. missing is how many records there are more than places, or places in bucket and dead more
--- than records, in good health 0; wrong lists the keys of a wrong type. A call that is sent again removes no job and answers the same
--- numbers of removed jobs, so that none goes unreported. Cost: O(limit × log N).
+-- When ready is far longer than the jobs in it, the left-overs among its first and its last ids are
+-- removed. What needs a key of a wrong type is left out. Here such a key, also one that only serves
+-- bookkeeping, comes to light.
+-- Returns {'ok', now, dead, done, missing, wrong, trimmed}: how many of each kind this call has
+-- removed, and how many left-overs of ready; limit of one kind means ask again. missing is how many
+-- records there are more than places, or places in bucket and dead more than records, in good
+-- health 0; wrong lists the keys of a wrong type. A call that is sent again removes no job and
+-- answers the same numbers of removed jobs, so that none goes unreported.
+-- Cost: O(limit × log N).
 local pool, dead, attempts, errors, moved = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local done, results, stats = KEYS[6], KEYS[7], KEYS[8]
 local bucket, leases, ready, handoff = KEYS[9], KEYS[10], KEYS[11], KEYS[12]
@@ -78,7 +82,8 @@ if counters >= 0 then
   end
 end
 
--- trim removes from one end of ready what take would drop, and of an id that stands there twice the later entry.
+-- trim removes from one end of ready what take would drop, and of an id that stands there twice the
+-- later entry.
 local function trim(ids)
   local delayed_at, leased_to = redis.call('ZMSCORE', bucket, unpack(ids)), redis.call('ZMSCORE', leases, unpack(ids))
   local buried_at, seen, left = redis.call('ZMSCORE', dead, unpack(ids)), {}, {}
