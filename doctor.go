@@ -100,7 +100,7 @@ func (c *Client) Check(ctx context.Context, topic string, repair bool) (*CheckRe
 const (
 	checkBytes    = 256 << 10 // about how much of records and books one call looks at
 	checkLimit    = 1000      // the most entries of a key that one call looks at
-	checkWalk     = 5000      // how many IDs of ready one call reads
+	checkWalk     = 5000      // how many IDs of ready one call reads, if they are not long
 	checkStrays   = 10_000    // how many jobs without a place are dealt with at a time
 	checkMend     = 100       // the most jobs that one call mends
 	checkFindings = 1000      // the most findings that a report lists
@@ -128,12 +128,11 @@ type doctor struct {
 	wrong   []string // keys of a wrong type
 	strays  []string // IDs that have no place, as far as is known
 	late    []string // IDs with an impossible time in the bucket
-	average int      // bytes of an entry of the key that is looked through
 }
 
 func newDoctor(call caller, rdb redis.Cmdable, k *keys, repair bool) *doctor {
 	d := &doctor{
-		call: call, rdb: rdb, keys: k, report: &CheckReport{Found: make(map[string]int)}, seed: maphash.MakeSeed(), average: checkBytes,
+		call: call, rdb: rdb, keys: k, report: &CheckReport{Found: make(map[string]int)}, seed: maphash.MakeSeed(),
 		pause: func(ctx context.Context, _ time.Duration) error { return context.Cause(ctx) },
 	}
 	if repair {
@@ -162,9 +161,8 @@ func (d *doctor) check(ctx context.Context) error {
 		if sizes[i] <= 0 || !d.sound(key) {
 			continue
 		}
-		d.average = checkBytes / 10 // until it is known
 		for cursor := "0"; ; {
-			if cursor, _, err = d.slice(ctx, d.keys.name(key), cursor, min(max(checkBytes/d.average, 1), checkLimit)); err != nil {
+			if cursor, _, err = d.slice(ctx, d.keys.name(key), cursor, checkLimit); err != nil {
 				return err
 			}
 			if len(d.strays)+len(d.late) >= checkStrays || cursor == "0" {
@@ -224,19 +222,15 @@ func (d *doctor) ask(ctx context.Context, jobs int, args ...any) (r reply, err e
 // slice looks through a part of the topic.
 func (d *doctor) slice(ctx context.Context, part, cursor string, limit int) (next string, sizes []int64, err error) {
 	k := d.keys
-	r, err := d.ask(ctx, limit, part, cursor, limit, d.repair)
+	r, err := d.ask(ctx, limit, part, cursor, limit, checkBytes, d.repair)
 	if err != nil {
 		return "", nil, err
 	}
-	looked := r.number(3)
-	if looked > 0 {
-		d.average = max(1, (d.average+int(r.number(4)/looked))/2)
-	}
 	if part == k.name(k.pool) {
-		d.report.Jobs += looked
+		d.report.Jobs += r.number(3)
 	}
-	for i := range r.list(5) {
-		found := Finding{r.list(5).text(i), r.list(6).text(i), r.list(7).text(i), r.list(8).number(i) == 1}
+	for i := range r.list(4) {
+		found := Finding{r.list(4).text(i), r.list(5).text(i), r.list(6).text(i), r.list(7).number(i) == 1}
 		switch {
 		case found.What == FindingWrongType:
 			d.wrong = append(d.wrong, found.Key)
@@ -248,14 +242,14 @@ func (d *doctor) slice(ctx context.Context, part, cursor string, limit int) (nex
 			d.note(found)
 		}
 	}
-	for i, nowhere := 0, r.list(10); i < len(nowhere); i++ {
+	for i, nowhere := 0, r.list(9); i < len(nowhere); i++ {
 		id := nowhere.text(i)
 		if _, in := slices.BinarySearch(d.waiting, maphash.String(d.seed, id)); !in {
 			d.strays = append(d.strays, id)
 		}
 	}
-	for i := range r.list(9) {
-		sizes = append(sizes, r.list(9).number(i))
+	for i := range r.list(8) {
+		sizes = append(sizes, r.list(8).number(i))
 	}
 	if part == "all" && len(sizes) != len(k.checked())+2 {
 		return "", nil, errReply
@@ -276,42 +270,35 @@ func (d *doctor) note(found Finding) {
 // errGrowing says that a check has not come to an end.
 var errGrowing = errors.New("ready grows faster than it can be read")
 
-// walk reads ready from its tail to its head, and then handoff. What is pushed meanwhile makes the way longer: so it has a limit.
+// walk reads ready from its tail to its head, and then handoff.
 func (d *doctor) walk(ctx context.Context, see func(id string)) error {
-	most := int64(0)
-	for from := int64(1); ; from += checkWalk {
-		ids, length, err := d.list(ctx, d.keys.ready, 1-from-checkWalk, -from)
+	if err := d.walkList(ctx, d.keys.ready, see); err != nil {
+		return err
+	}
+	return d.walkList(ctx, d.keys.handoff, see)
+}
+
+// walkList reads a list from its tail to its head. What is pushed meanwhile makes the way longer: so it has a limit.
+func (d *doctor) walkList(ctx context.Context, key string, see func(id string)) error {
+	for passed, most := int64(0), int64(0); ; {
+		r, err := d.ask(ctx, checkWalk, d.keys.name(key), passed, checkWalk, checkBytes, 0)
 		if err != nil {
 			return err
 		}
-		if most == 0 {
-			most = 4*length + 20*checkWalk
+		for i := range r.list(5) {
+			for _, id := range r.list(5).list(i).texts() {
+				see(id)
+				passed++
+			}
 		}
-		for i := range ids {
-			see(ids.text(i))
-		}
-		if len(ids) < checkWalk {
-			break
-		}
-		if from > most {
+		most = cmp.Or(most, 4*r.list(8).number(0)+20*checkWalk)
+		switch {
+		case r.text(2) == "0":
+			return nil
+		case passed > most:
 			return errGrowing
 		}
 	}
-	ids, _, err := d.list(ctx, d.keys.handoff, 0, checkWalk-1)
-	for i := range ids {
-		see(ids.text(i))
-	}
-	return err
-}
-
-// list reads IDs of ready or handoff, by their indices, and how many there are.
-func (d *doctor) list(ctx context.Context, key string, first, last int64) (ids reply, length int64, err error) {
-	r, err := d.ask(ctx, int(last-first+1), d.keys.name(key), first, last, 0)
-	if err != nil {
-		return nil, 0, err
-	}
-	length, _ = strconv.ParseInt(r.text(2), 10, 64) // LLEN
-	return r.list(6), length, nil
 }
 
 // A stray is a job that may have lost its place.

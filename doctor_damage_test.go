@@ -182,11 +182,65 @@ func TestCheckLooksUpLargeStraysByTheBytes(t *testing.T) {
 		}
 		w := &heavy{UniversalClient: redistest.As(t, h.rdb, "worker", h.prefix(), false)}
 		d := newDoctor(caller{w, &hooks{}}, w, h.keys, true)
-		d.average = 1 // as after a scan of small records
 		d.strays = append(numbered("large", n), numbered("small", 200)...)
 		require.NoError(t, d.settle(t.Context()))
 		require.Equal(t, n, d.report.Mended)
 		require.Less(t, w.most, checkBytes*5/4)
 		require.Greater(t, w.calls, 10)
+	})
+}
+
+// A check looks through large records, results and error logs by the bytes, also where the first or most of them are small.
+func TestCheckReadsLargeValuesByTheBytes(t *testing.T) {
+	t.Parallel()
+	redistest.Need(t)
+	rdb := redistest.Shared(t)
+	h := NewHand(t, rdb, redistest.Prefix(t), "topic")
+	ctx, c := t.Context(), h.client()
+	const n, size = 30, 200 << 10 // one and a half of them are as much as a call looks at
+	h.put("+3600000", numbered("small", 2000)...)
+	for _, id := range numbered("large", n) {
+		_, err := c.Enqueue(ctx, "topic", id, make([]byte, size), ProcessIn(time.Hour))
+		require.NoError(t, err)
+		require.NoError(t, rdb.HSet(ctx, h.keys.results, id, make([]byte, size)).Err())
+		require.NoError(t, rdb.ZAdd(ctx, h.keys.done, redis.Z{Score: 9e12, Member: id}).Err())
+		require.NoError(t, rdb.HSet(ctx, h.keys.errors, id, make([]byte, size)).Err())
+	}
+	for _, key := range []string{h.keys.pool, h.keys.results, h.keys.errors} {
+		d := newDoctor(c.scripts, rdb, h.keys, false)
+		seen, calls := int64(0), 0
+		for cursor := "0"; calls == 0 || cursor != "0"; calls++ {
+			r, err := d.ask(ctx, 1, h.keys.name(key), cursor, checkLimit, checkBytes, 0)
+			require.NoError(t, err)
+			cursor = r.text(2)
+			require.LessOrEqual(t, r.number(3), int64(checkLimit+checkBytes/2000))
+			seen += r.number(3)
+		}
+		require.GreaterOrEqual(t, seen, int64(n))
+		// Two of them are more than a call looks at, and a place of the hash can have some.
+		require.GreaterOrEqual(t, calls, n/3, key)
+	}
+	report, err := c.Check(ctx, "topic", true)
+	require.NoError(t, err)
+	require.Empty(t, report.Found)
+	require.GreaterOrEqual(t, report.Jobs, int64(n+2000))
+}
+
+// IDs of ready are read by the bytes too, all of them, and in the right number.
+func TestCheckReadsLongIDsByTheBytes(t *testing.T) {
+	eachHand(t, func(t *testing.T, h *Hand) {
+		const n = 3000
+		ids := make([]string, n)
+		for i := range ids {
+			ids[i] = fmt.Sprintf("%01000d", i)
+		}
+		h.put("+0", ids...)
+		w := &heavy{UniversalClient: redistest.As(t, h.rdb, "worker", h.prefix(), false)}
+		d := newDoctor(caller{w, &hooks{}}, w, h.keys, false)
+		var seen []string
+		require.NoError(t, d.walk(t.Context(), func(id string) { seen = append(seen, id) }))
+		require.ElementsMatch(t, ids, seen)
+		require.Less(t, w.most, callBytes)
+		require.GreaterOrEqual(t, w.calls, n/1000)
 	})
 }

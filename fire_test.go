@@ -397,12 +397,13 @@ func TestScheduleHistoryOfALostLease(t *testing.T) {
 	})
 }
 
-// Whether lapsed jobs are those of a schedule is looked up in no more than 4 MiB of records; beyond that their IDs are believed. (G4)
+// Whether lapsed jobs are those of a schedule is looked up in the first record and no more than 1 MiB in all; beyond that their IDs are
+// believed. (G4)
 func TestScheduleHistoryReadsFewBytes(t *testing.T) {
 	eachFire(t, func(b *fireBench) {
 		ctx := b.Context()
 		const mine = 6 // jobs of a user, whose IDs look like those of the schedule
-		record := "12345678\x01\x00" + strings.Repeat("x", 1<<20-10)
+		record := "12345678\x01\x00" + strings.Repeat("x", 1<<18-10)
 		for i := range mine {
 			id := fmt.Sprint("s@", i)
 			require.NoError(b, b.rdb.HSet(ctx, b.keys.pool, id, record).Err())
@@ -410,6 +411,11 @@ func TestScheduleHistoryReadsFewBytes(t *testing.T) {
 		}
 		_, reclaimed := NewHand(b, b.rdb, b.prefix, "topic").Promote()
 		require.Equal(b, mine, reclaimed)
+		require.EqualValues(b, mine-4, b.state().Runs)
+
+		// The first one is read whatever its size.
+		require.NoError(b, b.rdb.HSet(ctx, b.keys.pool, "s@7", strings.Repeat(record, 5)).Err())
+		require.Equal(b, StateReady, must(b.client.Dequeue(ctx, "topic", "s@7")))
 		require.EqualValues(b, mine-4, b.state().Runs)
 	})
 }

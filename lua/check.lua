@@ -19,9 +19,10 @@
 -- KEYS[17]  stats     hash, counter to number
 -- KEYS[18]  sizes     hash, the size of the largest record
 -- ARGV[1]   part      which of the first sixteen keys, by its name here; or all, for what shows without looking through any
--- ARGV[2]   cursor    where the slice begins, 0 for the beginning; of a list the index of the first id
--- ARGV[3]   limit     about how many entries to look at; of a list the index of the last id
--- ARGV[4]   repair    1 to repair, 0 to look only
+-- ARGV[2]   cursor    where the slice begins, 0 for the beginning; of a list how many ids from its tail to pass over
+-- ARGV[3]   limit     about how many entries to look at
+-- ARGV[4]   most      no further entry is looked at once there are so many bytes of them
+-- ARGV[5]   repair    1 to repair, 0 to look only
 --
 -- What is found: no record (an id without one), two places, orphan (books of no job), unreadable (books that are not what they should
 -- be), score (a time that cannot be), anchor (left alone in leases), wrong type (the key is the whole name; the caller leaves out the
@@ -31,15 +32,15 @@
 --
 -- With repair, the size of the largest record is noted again if it was lost.
 -- Of an id in leases only the books are touched: it is its server's. Safe to send twice.
--- Returns {'ok', now, cursor, looked, bytes, keys, ids, whats, repaired, sizes, nowhere}: cursor is 0 at the end; bytes is the size of the
--- values that were looked at; four lists of what was found, repaired 1 or 0; with all also the sizes of the first sixteen keys, -1 for
--- a wrong type; nowhere lists the ids with a record that are in neither bucket nor leases nor dead, so they should be in ready. Of a
--- list: its length as cursor, and the ids as they are. (A script, as go-redis may send a mere LRANGE to a replica that lags.)
+-- Returns {'ok', now, cursor, looked, keys, ids, whats, repaired, sizes, nowhere}: cursor is 0 at the end; four lists of what was found,
+-- repaired 1 or 0; with all also the sizes of the first sixteen keys, -1 for a wrong type; nowhere lists the ids with a record that are
+-- in neither bucket nor leases nor dead, so they should be in ready. Of a list, from its tail to its head: pages of ids, and its
+-- length as the only one of sizes. (A script, as go-redis may send a mere LRANGE to a replica that lags.)
 -- Cost: O(limit × log N).
 local pool, bucket, leases, dead, attempts, errors, moved = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7]
 local done, results, schedules, slots, waiting = KEYS[8], KEYS[9], KEYS[10], KEYS[11], KEYS[12]
 local fired, runs, ready, handoff, stats, sizes = KEYS[13], KEYS[14], KEYS[15], KEYS[16], KEYS[17], KEYS[18]
-local part, cursor, limit, repair = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+local part, cursor, limit, most, repair = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5]
 
 local keys, ids, whats, repaired, mended = {}, {}, {}, {}, 0
 local nowhere = {}
@@ -53,14 +54,32 @@ local function found(key, id, what, can)
   return mend
 end
 
-local looked, bytes, entries = 0, 0, {}
-local function scan(command, key)
-  local page = redis.call(command, key, cursor, 'COUNT', limit)
-  cursor, entries = page[1], page[2]
-  looked = #entries / 2
-  for i = 2, #entries, 2 do
-    bytes = bytes + #entries[i]
-  end
+-- scan reads a slice of a key by and by, for Redis has no way to bound the bytes of a scan, and calls each for every page of entries.
+-- step is the most entries that it reads without a look at their size.
+local looked, entries = 0, {}
+local function scan(command, key, step, each)
+  local bytes = 0
+  repeat
+    local page = redis.call(command, key, cursor, 'COUNT', math.min(step, limit))
+    cursor, entries = page[1], page[2]
+    looked = looked + #entries / 2
+    for i = 2, #entries, 2 do
+      bytes = bytes + #entries[i]
+    end
+    each()
+  until cursor == '0' or looked >= limit or bytes >= most
+end
+
+-- walk reads pages of ids of a list, from its tail to its head.
+local function walk(list)
+  local passed, bytes, length = tonumber(cursor), 0, redis.call('LLEN', list)
+  repeat
+    local page = redis.call('LRANGE', list, -passed - 1000, -passed - 1)
+    ids[#ids + 1] = page
+    bytes, passed, looked = bytes + #table.concat(page), passed + #page, looked + #page
+  until passed >= length or looked >= limit or bytes >= most
+  cursor = passed < length and tostring(passed) or '0'
+  return {length}
 end
 
 local function all()
@@ -105,7 +124,6 @@ local function strip(id)
 end
 
 local function records()
-  scan('HSCAN', pool)
   local largest = 0
   for i = 2, #entries, 2 do
     largest = math.max(largest, #entries[i])
@@ -139,7 +157,6 @@ local function records()
 end
 
 local function places(zset)
-  scan('ZSCAN', zset)
   local no_job = anchor()
   for i = 1, #entries, 2 do
     local id = entries[i]
@@ -154,7 +171,6 @@ end
 
 -- books looks through entries of one to five words, of which numbers have 13 digits at most.
 local function books(hash, form)
-  scan('HSCAN', hash)
   for i = 1, #entries, 2 do
     local id = entries[i]
     local what
@@ -174,18 +190,16 @@ local function books(hash, form)
 end
 
 local function kept()
-  if part == 'done' then
-    scan('ZSCAN', done)
-    for i = 1, #entries, 2 do
-      if redis.call('HEXISTS', results, entries[i]) == 1 then
-        timed(done, entries[i], entries[i + 1])
-      elseif found(part, entries[i], 'no record', true) then
-        redis.call('ZREM', done, entries[i])
-      end
+  for i = 1, #entries, 2 do
+    if redis.call('HEXISTS', results, entries[i]) == 1 then
+      timed(done, entries[i], entries[i + 1])
+    elseif found(part, entries[i], 'no record', true) then
+      redis.call('ZREM', done, entries[i])
     end
-    return
   end
-  scan('HSCAN', results)
+end
+
+local function outcomes()
   for i = 1, #entries, 2 do
     if not redis.call('ZSCORE', done, entries[i]) and found(part, entries[i], 'orphan', true) then
       redis.call('HDEL', results, entries[i])
@@ -227,7 +241,6 @@ local function renew(state, definition)
 end
 
 local function rules()
-  scan('HSCAN', schedules)
   for i = 1, #entries, 2 do
     local name, definition = entries[i], entries[i + 1]
     local text = redis.call('HGET', fired, name)
@@ -265,8 +278,7 @@ end
 
 -- rest finds what is left of schedules without a definition. A run in a history has a field of its own, which begins with the name of
 -- its schedule.
-local function rest(key, command, remove)
-  scan(command, key)
+local function rest(key, remove)
   for i = 1, #entries, 2 do
     local name = string.match(entries[i], '^(.*)\n%d+$') or entries[i]
     if redis.call('HEXISTS', schedules, name) == 0 and found(part, name, 'no schedule', true) then
@@ -279,35 +291,28 @@ local lengths = {}
 if part == 'all' then
   lengths = all()
 elseif part == 'ready' or part == 'handoff' then
-  local list = part == 'ready' and ready or handoff
-  ids = redis.call('LRANGE', list, cursor, limit)
-  cursor = tostring(redis.call('LLEN', list))
-elseif part == 'pool' then
-  records()
-elseif part == 'bucket' then
-  places(bucket)
-elseif part == 'leases' then
-  places(leases)
-elseif part == 'dead' then
-  places(dead)
-elseif part == 'attempts' then
-  books(attempts, '^(%d+)$')
-elseif part == 'errors' then
-  books(errors) -- append and readers get along with anything
-elseif part == 'moved' then
-  books(moved, '^(%d+) %a+ (%d+) (%d+) [01]$')
-elseif part == 'schedules' then
-  rules()
-elseif part == 'slots' then
-  rest(slots, 'ZSCAN', 'ZREM')
-elseif part == 'waiting' then
-  rest(waiting, 'ZSCAN', 'ZREM')
-elseif part == 'fired' then
-  rest(fired, 'HSCAN', 'HDEL')
-elseif part == 'runs' then
-  rest(runs, 'HSCAN', 'HDEL')
+  lengths = walk(part == 'ready' and ready or handoff)
 else
-  kept()
+  -- How to look through a key, and how many entries of it are read without a look at their size: those that have a payload one by one, if
+  -- it is not known how large the largest is, and error logs too.
+  local known = tonumber(redis.pcall('HGET', sizes, 'largest') or 2000) or 2000
+  local way = ({
+    pool = {'HSCAN', pool, math.max(1, math.floor(most / known)), records},
+    bucket = {'ZSCAN', bucket, 1000, function() places(bucket) end},
+    leases = {'ZSCAN', leases, 1000, function() places(leases) end},
+    dead = {'ZSCAN', dead, 1000, function() places(dead) end},
+    attempts = {'HSCAN', attempts, 1000, function() books(attempts, '^(%d+)$') end},
+    errors = {'HSCAN', errors, 1, function() books(errors) end}, -- append and readers get along with anything
+    moved = {'HSCAN', moved, 1000, function() books(moved, '^(%d+) %a+ (%d+) (%d+) [01]$') end},
+    done = {'ZSCAN', done, 1000, kept},
+    results = {'HSCAN', results, 1, outcomes},
+    schedules = {'HSCAN', schedules, 1, rules},
+    slots = {'ZSCAN', slots, 1000, function() rest(slots, 'ZREM') end},
+    waiting = {'ZSCAN', waiting, 1000, function() rest(waiting, 'ZREM') end},
+    fired = {'HSCAN', fired, 500, function() rest(fired, 'HDEL') end},
+    runs = {'HSCAN', runs, 500, function() rest(runs, 'HDEL') end},
+  })[part]
+  scan(way[1], way[2], way[3], way[4])
 end
 count(stats, 'mended', mended)
-return {'ok', now, cursor, looked, bytes, keys, ids, whats, repaired, lengths, nowhere}
+return {'ok', now, cursor, looked, keys, ids, whats, repaired, lengths, nowhere}

@@ -28,13 +28,14 @@ local function forget(runs, name)
 end
 
 -- flagged tells whether a job that is there is one of a schedule: its record says so. The records that one call reads for that are bounded,
--- for they may be large: beyond 4 MiB the id is believed.
-local records_most, records_read = 4194304, 0
+-- for they may be large: beyond the first one and 1 MiB the id is believed.
+local records_most, records_read = 1048576, 0
 local function flagged(pool, id)
-  records_read = records_read + redis.call('HSTRLEN', pool, id)
-  if records_read > records_most then
-    return redis.call('HEXISTS', pool, id) == 1
+  local size = redis.call('HSTRLEN', pool, id)
+  if records_read > 0 and records_read + size > records_most then
+    return size > 0
   end
+  records_read = records_read + size
   local record = redis.call('HGET', pool, id)
   return record and string.byte(record, 10) % 4 >= 2
 end
