@@ -351,10 +351,15 @@ func (c *Client) ask(
 
 // unsure marks an error after which the outcome is not known.
 func (c *Client) unsure(err error) error {
-	if err == nil || certain(err) {
+	if err == nil {
+		return nil
+	}
+	if away(err) {
+		reload(c.rdb)
+	}
+	if certain(err) {
 		return err
 	}
-	reload(c.rdb)
 	return beneath(ErrUnknownOutcome, err)
 }
 

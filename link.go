@@ -234,9 +234,10 @@ func (tr *trouble) note(call string, err error) {
 	}
 }
 
-// away tells whether err is about Redis as a whole (no answer, loading, a replica, a cluster that is down) and not about one call.
+// away tells whether err is about Redis as a whole (no answer, loading, a replica, a cluster that is down, a
+// password that it does not take) and not about one call.
 func away(err error) bool {
-	if !answered(err) {
+	if !answered(err) || isUndone(err) || locked(err) {
 		return true
 	}
 	var said redis.Error
@@ -244,7 +245,7 @@ func away(err error) bool {
 		return true
 	}
 	text := said.Error()
-	for _, prefix := range []string{"LOADING", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "BUSY ", "NOREPLICAS", "MOVED", "ASK"} {
+	for _, prefix := range []string{"LOADING", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "BUSY ", "NOREPLICAS", "MOVED", "ASK", "WRONGPASS", "ERR max number of clients"} {
 		if strings.HasPrefix(text, prefix) {
 			return true
 		}

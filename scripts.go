@@ -5,7 +5,9 @@ import (
 	_ "embed" // the scripts
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -311,7 +313,8 @@ func (c caller) call(ctx context.Context, s *script, topic string, jobs int, key
 	}
 	// Script.Run of go-redis does the same, with an allocation for every key.
 	words := make([]any, 0, 3+len(keys)+len(args))
-	words = append(append(append(words, "evalsha", s.digest, len(keys)), keys...), args...)
+	written := &request{keys: len(keys)}
+	words = append(append(append(words, "evalsha", s.digest, written), keys...), args...)
 	send := func() (*redis.Cmd, error) {
 		cmd := redis.NewCmd(ctx, words...)
 		cmd.SetFirstKeyPos(3) // tells the node of a cluster
@@ -319,6 +322,7 @@ func (c caller) call(ctx context.Context, s *script, topic string, jobs int, key
 	}
 	cmd, err := send()
 	if redis.HasErrorPrefix(err, "NOSCRIPT") {
+		written.answered()
 		words[0], words[1] = "eval", s.text
 		cmd, err = send()
 	}
@@ -328,6 +332,7 @@ func (c caller) call(ctx context.Context, s *script, topic string, jobs int, key
 	}
 	switch {
 	case err != nil:
+		err = written.judge(err)
 		err = located{call: s.name, topic: topic}.at(c.blame(ctx, err, keys...))
 	case len(r) < 2 || r.status() == "":
 		err = located{call: s.name, topic: topic}.at(errReply)
@@ -347,6 +352,57 @@ func names(keys ...string) []any {
 	return list
 }
 
+// A request counts how often it has been written to a connection: go-redis asks its words for their bytes
+// each time. It is the word that says how many keys there are.
+type request struct {
+	keys  int
+	times atomic.Int32
+}
+
+// MarshalBinary is called by go-redis when it writes the request.
+func (r *request) MarshalBinary() ([]byte, error) {
+	r.times.Add(1)
+	return strconv.AppendInt(nil, int64(r.keys), 10), nil
+}
+
+// String is for hooks that print the words of a command.
+func (r *request) String() string { return strconv.Itoa(r.keys) }
+
+// answered forgets the only writing, whose answer says that nothing was done. After several it may be that
+// one of them was carried out.
+func (r *request) answered() { r.times.CompareAndSwap(1, 0) }
+
+// judge marks an error after which it is sure that the request was not carried out, because it was never
+// written or because Redis has not let the client in.
+func (r *request) judge(err error) error {
+	if locked(err) {
+		r.answered()
+		err = fmt.Errorf("%w (Redis wants a password: set Password, and Username if it is not \"default\", in the options of the go-redis client)", err)
+	}
+	if r.times.Load() == 0 {
+		return &undone{err}
+	}
+	return err
+}
+
+// undone is an error of a request that was surely not carried out.
+type undone struct{ err error }
+
+func (e *undone) Error() string { return e.err.Error() }
+func (e *undone) Unwrap() error { return e.err }
+
+// isUndone reports whether err is of a request that was surely not carried out.
+func isUndone(err error) bool {
+	var e *undone
+	return errors.As(err, &e)
+}
+
+// locked reports whether Redis asks for a password that the client does not give. To a request of more
+// than ten words it says so as a protocol error.
+func locked(err error) bool {
+	return redis.HasErrorPrefix(err, "NOAUTH") || err != nil && answered(err) && strings.Contains(err.Error(), "unauthenticated")
+}
+
 // answered tells whether Redis itself said err: then it is sure that the call was not carried out.
 func answered(err error) bool {
 	var said redis.Error
@@ -356,5 +412,5 @@ func answered(err error) bool {
 // certain tells whether err leaves no doubt that the call was not carried out. An answer like LOADING does: it may be that to a repetition, by
 // go-redis or by a loop of the server, of a call that Redis had carried out before it went down.
 func certain(err error) bool {
-	return errors.Is(err, redis.ErrClosed) || !away(err)
+	return errors.Is(err, redis.ErrClosed) || isUndone(err) || !away(err)
 }
