@@ -312,8 +312,9 @@ func onlyDue(o jobOptions) bool {
 	return reflect.DeepEqual(o, defaultJob)
 }
 
-// Revive puts a dead job back to ready, with all its retries before it again; its attempts go on counting. ErrNotFound if there is no
-// dead job with this ID.
+// Revive puts a dead job back to ready. All its retries and the first delay of its backoff are before it again
+// ([Job.RetriesLeft]), and its expiry does not count any more. Job.Attempt goes on counting, and its errors are kept.
+// ErrNotFound if there is no dead job with this ID.
 func (c *Client) Revive(ctx context.Context, topic, id string) error {
 	_, err := c.one(ctx, reviveScript, located{topic: topic, job: id}, func(k *keys, receipt string) []any {
 		return names(k.dead, k.ready, k.attempts, k.moved, k.stats, receipt, k.operator)
