@@ -37,7 +37,7 @@ func TestTriggerHasNoBound(t *testing.T) {
 		}
 
 		var r recorder
-		b.serve("t", r.then(func(_ context.Context, job *delayq.Job) error {
+		server := b.serve("t", r.then(func(_ context.Context, job *delayq.Job) error {
 			require.Equal(b, "s", job.Schedule)
 			require.True(b, job.Slot.Equal(now))
 			return nil
@@ -52,6 +52,8 @@ func TestTriggerHasNoBound(t *testing.T) {
 			require.True(b, run.Triggered)
 			require.True(b, run.Slot.Equal(now))
 		}
+
+		require.NoError(b, server.stop()) // its handler takes no other slot
 
 		// Another millisecond begins anew, and an ID that is taken is passed over: here that of a job of the user.
 		b.pass(time.Millisecond)
