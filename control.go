@@ -16,9 +16,10 @@ import (
 // before the server listened is not worth a tick either: once it does, every topic looks for itself, at its leases too.
 func (s *Server) controlLoop(ctx context.Context) {
 	var slow pace
+	watch := trouble{name: "control", log: s.log, outage: s.outage}
 	for ctx.Err() == nil {
 		began := time.Now()
-		err := s.listen(ctx)
+		err := s.listen(ctx, func() { watch.note("subscribe", nil) })
 		if ctx.Err() != nil {
 			return
 		}
@@ -26,11 +27,7 @@ func (s *Server) controlLoop(ctx context.Context) {
 			slow.reset()
 		}
 		if err != nil {
-			if away(err) {
-				s.outage.failed("control", err)
-			} else {
-				s.log.Error("subscribe", "err", err)
-			}
+			watch.note("subscribe", err)
 		}
 		sleep(ctx, slow.next())
 	}
@@ -39,8 +36,8 @@ func (s *Server) controlLoop(ctx context.Context) {
 // controlSilence is how long the control channel may be silent before the connection is tried out.
 const controlSilence = 30 * time.Second
 
-// listen subscribes and passes messages on until something fails.
-func (s *Server) listen(ctx context.Context) error {
+// listen subscribes and passes messages on until something fails. It calls heard when Redis has said something.
+func (s *Server) listen(ctx context.Context, heard func()) error {
 	sub := s.calls.Subscribe(ctx, controlChannel(s.o.prefix))
 	// Closing is what ends a Receive that waits; its error is that of a connection no longer needed.
 	stop := context.AfterFunc(ctx, func() { _ = sub.Close() })
@@ -56,7 +53,7 @@ func (s *Server) listen(ctx context.Context) error {
 		switch {
 		case err == nil:
 			asked = false
-			s.outage.ended("control")
+			heard()
 			switch m := msg.(type) {
 			case *redis.Message:
 				s.obey(m.Payload)

@@ -31,7 +31,7 @@ type ServerInfo struct {
 	PID     int                   `json:"pid"`
 	Started time.Time             `json:"started"` // by the server's clock
 	Version string                `json:"version"` // of delayq, as the build knows it
-	State   string                `json:"state"`   // running or draining
+	State   string                `json:"state"`   // running or draining, as of the last heartbeat; there is one at once when the drain begins
 	Topics  map[string]TopicSlots `json:"topics"`
 }
 
@@ -51,18 +51,32 @@ type RunTime struct {
 	For time.Duration `json:"for"`
 }
 
-// heartbeatLoop tells Redis every five seconds that the server lives, and forgets servers that no longer do.
+// heartbeatLoop tells Redis every five seconds, and as soon as the drain begins, that the server lives, and
+// forgets servers that no longer do.
 func (s *Server) heartbeatLoop(ctx, fetch context.Context) {
 	watch := trouble{name: "heartbeat", log: s.log, outage: s.outage}
 	about := ServerInfo{PID: os.Getpid(), Started: s.started, Version: version()}
 	about.Host, _ = os.Hostname() // without a name the PID has to do
-	swept := time.Now()
+	swept, restored, known := time.Now(), time.Now(), false
+	draining := fetch.Done()
 	for {
 		about.State = "running"
 		if fetch.Err() != nil {
-			about.State = "draining"
+			about.State, draining = "draining", nil
 		}
-		now, err := s.heartbeat(ctx, about)
+		now, gone, err := s.heartbeat(ctx, about)
+		if err == nil && gone && known {
+			restored = time.Time{}
+		}
+		known = known || err == nil
+		if err == nil && time.Since(restored) >= sweepEvery {
+			// If Redis does not answer, that is tried again after the next heartbeat.
+			if err = s.restore(ctx); err == nil || !away(err) {
+				restored = time.Now()
+			} else {
+				err = nil
+			}
+		}
 		if err == nil && time.Since(swept) >= sweepEvery {
 			err = s.sweep(ctx, now)
 			swept = time.Now()
@@ -70,26 +84,33 @@ func (s *Server) heartbeatLoop(ctx, fetch context.Context) {
 		if ctx.Err() == nil {
 			watch.note("heartbeat", err)
 		}
-		if !sleep(ctx, heartbeatEvery) {
+		beat := time.NewTimer(heartbeatEvery)
+		select {
+		case <-beat.C:
+		case <-draining: // who looks is to see it at once
+			beat.Stop()
+		case <-ctx.Done():
+			beat.Stop()
 			return
 		}
 	}
 }
 
-// heartbeat is one call of the heartbeat script. It returns Redis's clock.
-func (s *Server) heartbeat(ctx context.Context, about ServerInfo) (now int64, err error) {
+// heartbeat is one call of the heartbeat script. It returns Redis's clock, and whether Redis did not have
+// the server.
+func (s *Server) heartbeat(ctx context.Context, about ServerInfo) (now int64, gone bool, err error) {
 	about.Topics = make(map[string]TopicSlots, len(s.topics))
 	for name, t := range s.topics {
 		about.Topics[name] = t.slots(time.Now())
 	}
 	text, err := json.Marshal(about)
 	if err != nil {
-		return 0, fmt.Errorf("heartbeat: %w", err)
+		return 0, false, fmt.Errorf("heartbeat: %w", err)
 	}
 	call, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	r, err := s.call.call(call, heartbeatScript, "", 0, names(serversKey(s.o.prefix)), s.id, text)
-	return r.now(), err
+	return r.now(), r.number(2) == 1, err
 }
 
 // farewell removes the heartbeat of a server that stops, once its last one is answered: else that could come after. If Redis does not

@@ -151,6 +151,7 @@ func (t *topicServer) askExtend(ctx context.Context, ending string, asked []*run
 	}
 	t.clock.read(reply.now(), sent, time.Now())
 	sets := t.clock.sets()
+	letters := t.examine(ctx, reply.text(2))
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if ending != "" {
@@ -159,7 +160,6 @@ func (t *topicServer) askExtend(ctx context.Context, ending string, asked []*run
 	if reply.status() != "ok" {
 		return errLate
 	}
-	letters := reply.text(2)
 	for i, r := range asked {
 		switch {
 		case i >= len(letters):

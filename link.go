@@ -160,6 +160,8 @@ type outage struct {
 	lost func(error) // called with every failure
 
 	mu    sync.Mutex
+	cause error     // the last failure that is not of a connection that was closed here
+	at    time.Time // when that was
 	since time.Time
 	away  map[string]time.Time // calls without an answer, and when they last had none
 }
@@ -172,12 +174,19 @@ func (o *outage) failed(call string, err error) {
 	defer o.lost(err) // which makes other calls fail, whose errors tell less
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	now := time.Now()
+	switch {
+	case !errors.Is(err, net.ErrClosed):
+		o.cause, o.at = err, now
+	case o.cause != nil && now.Sub(o.at) < outageMemory:
+		err = o.cause
+	}
 	if len(o.away) == 0 {
-		o.since = time.Now()
+		o.since = now
 		o.away = make(map[string]time.Time)
 		o.log.Error("redis away", "err", err)
 	}
-	o.away[call] = time.Now()
+	o.away[call] = now
 }
 
 // ended notes an answer.

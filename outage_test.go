@@ -383,12 +383,16 @@ func TestRedisIsFlushed(t *testing.T) {
 			cause <- context.Cause(ctx)
 		}
 		return nil
-	}), delayq.Hooks(&r.hooks), delayq.Lease(3*time.Second))
+	}), delayq.Hooks(&r.hooks), delayq.Lease(3*time.Second), r.log.to())
 	r.enqueue("running")
 	r.enqueue("later", delayq.ProcessIn(time.Hour))
 	until(t, func() bool { return r.started("running") })
 	require.NoError(t, r.rdb.FlushAll(t.Context()).Err())
-	require.ErrorIs(t, receive(t, cause), delayq.ErrCancelled)
+	require.Equal(t, delayq.ErrLeaseLost, receive(t, cause))
+	until(t, func() bool {
+		return len(r.log.with("level=ERROR", "msg=lost", "topic=a", "Redis has lost the jobs")) == 1
+	})
+	require.Empty(t, r.log.with("msg=cancel"))
 	for i := range 10 {
 		r.enqueue(fmt.Sprint(i))
 		r.requireOnce(fmt.Sprint(i))

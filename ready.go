@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -89,6 +90,7 @@ func (t *topicServer) takeLoop(ctx, work context.Context, first *taker) {
 	for {
 		t.turn(loopTake)
 		next := first.take(ctx, work, false)
+		t.notePause(ctx, next)
 		if next == takeWait && !t.idle() {
 			next = takeRoom // who has no slot must not be woken for a job
 		}
@@ -377,6 +379,27 @@ func (t *topicServer) wait(ctx context.Context, slow *pace) {
 			slow.reset()
 		}
 		return
+	}
+}
+
+// notePause logs when takes begin to find the topic paused, and when they do so no longer. Only the take
+// loop calls it.
+func (t *topicServer) notePause(ctx context.Context, next afterTake) {
+	switch {
+	case next == takeRest && !t.paused:
+		t.paused = true
+		var who []string
+		call, cancel := context.WithTimeout(ctx, callTimeout)
+		defer cancel()
+		if text, err := t.server.calls.HGet(call, t.keys.meta, "pauses").Result(); err == nil { // else the bare fact must do
+			for _, p := range parsePauses(text, t.clock.at(time.Now()).UnixMilli()) {
+				who = append(who, p.By+": "+p.Reason)
+			}
+		}
+		t.trouble.log.Info("pause", "by", strings.Join(who, ", "))
+	case (next == takeAgain || next == takeWait) && t.paused:
+		t.paused = false
+		t.trouble.log.Info("resume")
 	}
 }
 

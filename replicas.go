@@ -63,8 +63,11 @@ func (w *replicaWaiter) Process(ctx context.Context, cmd redis.Cmder) error {
 			return err
 		}
 		wait := pipe.Do(ctx, "WAIT", w.client.o.replicas, w.client.o.replicaWait.Milliseconds())
-		// Exec returns the error of the first command that failed; each is read from its own command below.
-		_, _ = pipe.Exec(ctx)
+		// Exec returns the error of the first command that failed; each is read from its own command below. What
+		// Redis says to a new connection stands in no command.
+		if _, err := pipe.Exec(ctx); cmd.Err() == nil && wait.Err() == nil && err != nil {
+			return err
+		}
 		w.confirmed, w.err = wait.Int64()
 		if _, moved := redis.IsMovedError(cmd.Err()); moved && try < redirects {
 			if cluster, ok := w.client.rdb.(*redis.ClusterClient); ok {

@@ -268,6 +268,7 @@ func (s *Server) Run(ctx context.Context) error {
 		return err
 	}
 
+	s.log.Info("start", "server", s.id, "count", len(s.topics))
 	work, endWork := context.WithCancel(context.WithoutCancel(ctx))
 	defer endWork()
 	fetch, endFetch := context.WithCancel(ctx)

@@ -268,7 +268,7 @@ func (t *topicServer) tell(ctx context.Context, lane, number string, list []row)
 	reply, err := t.server.call.call(call, v.script, t.keys.topic, len(list), v.keys(t.keys, t.keys.receipt(lane)), args...)
 	t.note(ctx, v.script.name, err)
 
-	letters, ended := reply.text(2), false
+	letters, ended := t.examine(ctx, reply.text(2)), false
 	t.mu.Lock()
 	for i := range list {
 		r := list[i].run

@@ -36,11 +36,7 @@ func (s *Server) awaitRedis(ctx context.Context) error {
 func (s *Server) greet(ctx context.Context) error {
 	call, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	topics := make([]any, 0, len(s.topics))
-	for name := range s.topics {
-		topics = append(topics, name)
-	}
-	if err := s.calls.SAdd(call, topicsKey(s.o.prefix), topics...).Err(); err != nil {
+	if err := s.noteTopics(call); err != nil {
 		if away(err) {
 			return fmt.Errorf("run: note topics: %w", err)
 		}

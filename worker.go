@@ -27,6 +27,7 @@ type topicServer struct {
 	turns       turns // guarded by mu
 	firer       firer
 	pruner      pruner
+	paused      bool        // the take loop has found the topic paused
 	waits       atomic.Bool // at the last promote a slot of some schedule waited for the end of a run
 
 	wake   chan struct{} // cuts the sleep of the promote loop short
@@ -38,6 +39,7 @@ type topicServer struct {
 	mu       sync.Mutex
 	busy     int             // slots in use
 	starting bool            // a slot is being started for the head of next
+	takes    int64           // how many jobs have been taken from the topic, at least: by this server, or as Redis has counted
 	coming   int             // how many jobs have been asked for, or taken and not admitted yet
 	many     bool            // there is more to take than the last take has brought
 	batch    int             // how many jobs such a take brings
@@ -120,6 +122,7 @@ type run struct {
 	began    time.Time // the same by our own clock
 	ended    bool      // the handler has returned, or will not be waited for
 	telling  bool      // a call that settles the job is under way
+	bereft   bool      // Redis has lost data of the topic since the take
 	lost     error     // why the job no longer belongs to this server
 
 	replacing int  // calls of the handler that replace its own job, under way or of unknown outcome
@@ -189,7 +192,7 @@ func (r *run) why(letter byte, now time.Time) error {
 	switch {
 	case r.ownDoing(now):
 		return ErrReplaced
-	case letter == 'g' && now.Before(r.until):
+	case letter == 'g' && now.Before(r.until) && !r.bereft:
 		return ErrCancelled
 	}
 	return ErrLeaseLost
@@ -307,6 +310,7 @@ func (t *topicServer) holdLocked(r *run) {
 		t.loseLocked(old, cause)
 	}
 	t.leases[r.id] = r
+	t.takes++
 	t.limited = r.opts.retry >= 0
 	t.size += (r.stored - t.size) / 8
 	for _, m := range t.unheard {

@@ -4,9 +4,9 @@
 -- ARGV[1]  server   the server's id
 -- ARGV[2]  about    the description, JSON
 --
--- Safe to send twice. Returns {'ok', now}. Cost: O(1).
+-- Returns {'ok', now, new}: new is 1 if Redis did not have the server. Safe to send twice. Cost: O(1).
 local servers = KEYS[1]
 local server, about = ARGV[1], ARGV[2]
 
-redis.call('HSET', servers, server, now .. ' ' .. about)
-return {'ok', now}
+local new = redis.call('HSET', servers, server, now .. ' ' .. about)
+return {'ok', now, new}

@@ -1,0 +1,121 @@
+package delayq
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// Redis can come back without its data: restarted with an empty disk, flushed, failed over to a replica
+// that was behind. Then all records are gone, as after a cancel. The counter of takes tells the two
+// apart: it only grows, and it cannot be below what this server has taken itself. It is looked at before
+// a job that is gone is called cancelled, whenever the server's own heartbeat is gone, and once a minute.
+
+// errData is why a job whose record is gone was not cancelled.
+const errData = "Redis has lost the jobs of this topic, or the last of them: it has counted %d takes, and there were at least %d"
+
+// countTakes reads the counter of takes of topics.
+func (s *Server) countTakes(ctx context.Context, topics []*topicServer) ([]int64, error) {
+	call, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	pipe := s.calls.Pipeline()
+	answers := make([]*redis.StringCmd, len(topics))
+	for i, t := range topics {
+		answers[i] = pipe.HGet(call, t.keys.stats, string(CounterTaken))
+	}
+	// The error of the first one that has one; each is read below.
+	_, _ = pipe.Exec(call)
+	counts := make([]int64, len(topics))
+	for i, answer := range answers {
+		n, err := answer.Int64()
+		if err != nil && !errors.Is(err, redis.Nil) {
+			return nil, fmt.Errorf("audit topic %q: %w", topics[i].keys.topic, err)
+		}
+		counts[i] = n
+	}
+	return counts, nil
+}
+
+// audit looks whether Redis has lost the data of topics.
+func (s *Server) audit(ctx context.Context, topics ...*topicServer) error {
+	least := make([]int64, len(topics))
+	for i, t := range topics {
+		least[i] = t.takesAtLeast(0)
+	}
+	counts, err := s.countTakes(ctx, topics)
+	if err != nil {
+		return err
+	}
+	for i, t := range topics {
+		if counts[i] < least[i] {
+			t.bereave(counts[i], least[i])
+		} else {
+			t.takesAtLeast(counts[i])
+		}
+	}
+	return nil
+}
+
+// takesAtLeast notes what the counter of takes has been seen at, and gives the least that it must be.
+func (t *topicServer) takesAtLeast(n int64) int64 {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.takes = max(t.takes, n)
+	return t.takes
+}
+
+// bereave notes that Redis has lost data of the topic: jobs that run now and whose records are gone were
+// not cancelled.
+func (t *topicServer) bereave(found, least int64) {
+	t.mu.Lock()
+	known := t.takes < least // somebody else has found it out meanwhile
+	if !known {
+		t.takes = found
+		for _, r := range t.leases {
+			r.bereft = true
+		}
+	}
+	t.mu.Unlock()
+	if !known {
+		t.trouble.log.Error("lost", "err", fmt.Sprintf(errData, found, least))
+	}
+}
+
+// examine looks, if one of the letters of a script says that a job is gone, whether Redis has lost it. As
+// long as that is not known, it is taken for lost and not for cancelled.
+func (t *topicServer) examine(ctx context.Context, letters string) string {
+	if !strings.Contains(letters, "g") {
+		return letters
+	}
+	if err := t.server.audit(ctx, t); err != nil && away(err) {
+		return strings.ReplaceAll(letters, "g", "l")
+	}
+	return letters
+}
+
+// noteTopics puts the topics of the server on record, for Topics to list.
+func (s *Server) noteTopics(ctx context.Context) error {
+	topics := make([]any, 0, len(s.topics))
+	for name := range s.topics {
+		topics = append(topics, name)
+	}
+	return s.calls.SAdd(ctx, topicsKey(s.o.prefix), topics...).Err()
+}
+
+// restore follows a heartbeat that was gone, and comes once a minute: it puts on record what Redis may
+// have lost, and says so if it has.
+func (s *Server) restore(ctx context.Context) error {
+	call, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	if err := s.noteTopics(call); err != nil && away(err) { // a Redis that is full is not noted in
+		return fmt.Errorf("note topics: %w", err)
+	}
+	all := make([]*topicServer, 0, len(s.topics))
+	for _, t := range s.topics {
+		all = append(all, t)
+	}
+	return s.audit(ctx, all...)
+}
