@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"net"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -25,6 +26,8 @@ import (
 //	deafen        connections that have subscribed break, and new ones cannot subscribe until the wire is healed
 //	stall         requests that contain a text do not come through, nor what follows them on their connection
 //	delay, rush   requests that contain a text are carried out, and the answers wait
+//	narrow        all answers share so many bytes a second
+//	jitter        each part of a request or an answer is held up for as long as a function says
 type wire struct {
 	redis *embedded.Redis
 
@@ -37,6 +40,10 @@ type wire struct {
 	before  bool   // dying: the request does not arrive
 	stalled []string
 	delayed string
+	rate    float64   // bytes a second of the answers; 0: they take no time
+	free    time.Time // from when on the next answer can pass
+	hold    func() time.Duration
+	carried int // bytes of answers
 	lost    int
 	sent    int // requests
 	dialed  int
@@ -104,10 +111,34 @@ func (c *wireConn) carry(from, to net.Conn, request bool) {
 		if err != nil || !c.may(buf[:n], request) {
 			return
 		}
-		if _, err := to.Write(buf[:n]); err != nil {
-			return
+		for part := range slices.Chunk(buf[:n], 4<<10) { // so that connections share a narrow wire
+			c.wire.pace(len(part), request)
+			if _, err := to.Write(part); err != nil {
+				return
+			}
 		}
 	}
+}
+
+// pace waits as long as a part of a request or an answer takes on the way.
+func (w *wire) pace(n int, request bool) {
+	w.mu.Lock()
+	wait := time.Duration(0)
+	if w.hold != nil {
+		wait = w.hold()
+	}
+	if !request {
+		w.carried += n
+	}
+	if w.rate > 0 && !request {
+		if now := time.Now(); w.free.Before(now) {
+			w.free = now
+		}
+		w.free = w.free.Add(time.Duration(float64(n) / w.rate * float64(time.Second)))
+		wait += time.Until(w.free)
+	}
+	w.mu.Unlock()
+	time.Sleep(wait)
 }
 
 // may waits until the bytes may pass, and tells whether they may at all.
@@ -213,6 +244,24 @@ func (w *wire) lose(texts ...string) { w.set(func() { w.losing = append(w.losing
 func (w *wire) delay(text string)    { w.set(func() { w.delayed = text }) }
 func (w *wire) stall(text string)    { w.set(func() { w.stalled = append(w.stalled, text) }) }
 
+func (w *wire) narrow(bytesPerSecond float64) { w.set(func() { w.rate = bytesPerSecond }) }
+
+func (w *wire) jitter(hold func() time.Duration) { w.set(func() { w.hold = hold }) }
+
+// open tells how many connections there are.
+func (w *wire) open() int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return len(w.conns)
+}
+
+// bytes tells how many bytes of answers have passed.
+func (w *wire) bytes() int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.carried
+}
+
 func (w *wire) rush() {
 	w.set(func() {
 		w.delayed = ""
@@ -224,7 +273,7 @@ func (w *wire) rush() {
 
 func (w *wire) heal() {
 	w.rush()
-	w.set(func() { w.down, w.frozen, w.losing, w.stalled = false, false, nil, nil })
+	w.set(func() { w.down, w.frozen, w.losing, w.stalled, w.rate, w.hold = false, false, nil, nil, 0, nil })
 }
 
 // die cuts the wire at the next request that contains the text: before Redis has it, or after Redis has carried it out.

@@ -1,0 +1,102 @@
+package delayq_test
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/delayq/delayq"
+)
+
+// Two servers with the same Lease run the same jobs over and over: they snooze, fail, are given back by
+// servers that stop, and have their leases extended, while each part of a request or an answer can be long
+// on its way. No run of a job has a fence that an earlier one had, or a lower one, and within a run it
+// never falls: a database that remembers the highest refuses nobody who is right.
+func TestFencesGrowOverAllRuns(t *testing.T) {
+	for _, narrow := range []float64{0, 200_000} {
+		t.Run(fmt.Sprint("narrow=", narrow), func(t *testing.T) {
+			inBubble(t, func(b *bubble) {
+				const jobs, lease = 12, 900 * time.Millisecond
+				seed := rand.Uint64()
+				b.Logf("seed %d", seed)
+				r := rand.New(rand.NewPCG(seed, 0))
+				var mu sync.Mutex
+				highest := make(map[string]int64)
+				runs, extensions := 0, 0
+				chance := func(n int) int { // also called by what is not serialized otherwise
+					mu.Lock()
+					defer mu.Unlock()
+					return r.IntN(n)
+				}
+				see := func(job *delayq.Job, last int64) int64 {
+					fence := job.Fence()
+					mu.Lock()
+					defer mu.Unlock()
+					switch {
+					case last == 0 && fence <= highest[job.ID]:
+						t.Errorf("job %s: a run has the fence %d after %d", job.ID, fence, highest[job.ID])
+					case fence < last:
+						t.Errorf("job %s: within a run the fence falls from %d to %d", job.ID, last, fence)
+					case last > 0 && fence > last:
+						extensions++
+					}
+					highest[job.ID] = max(highest[job.ID], fence)
+					return fence
+				}
+				handler := func(ctx context.Context, job *delayq.Job) error {
+					mu.Lock()
+					runs++
+					mu.Unlock()
+					last := see(job, 0)
+					for range chance(6) {
+						select {
+						case <-time.After(time.Duration(chance(200)) * time.Millisecond):
+							last = see(job, last)
+						case <-ctx.Done():
+							return ctx.Err()
+						}
+					}
+					switch chance(3) {
+					case 0:
+						return errTest
+					default:
+						return delayq.Snooze(0)
+					}
+				}
+				serve := func() *served {
+					w := newWire(b.redis)
+					w.narrow(narrow)
+					w.jitter(func() time.Duration {
+						if chance(3) > 0 {
+							return 0
+						}
+						return time.Duration(chance(150)) * time.Millisecond
+					})
+					return b.serveOn(w, "a", handler, delayq.Lease(lease), delayq.Concurrency(jobs), delayq.Drain(0))
+				}
+				for i := range jobs {
+					_, err := b.client.Enqueue(b.Context(), "a", fmt.Sprint(i), make([]byte, 2_000*i),
+						delayq.Backoff(time.Millisecond, 2*time.Millisecond))
+					require.NoError(b, err)
+				}
+				serve()
+				for range 20 {
+					second := serve()
+					b.pass(2 * time.Second)
+					require.NoError(b, second.stop()) // what it runs is given back
+				}
+				mu.Lock()
+				defer mu.Unlock()
+				b.Logf("%d runs, %d extensions seen, %d leases ran out", runs, extensions, b.counter("a", "reclaimed"))
+				require.Greater(b, runs, 100)
+				require.Greater(b, extensions, 20)
+				require.Positive(b, b.counter("a", "returned"))
+			})
+		})
+	}
+}
