@@ -99,17 +99,34 @@ func (h handler) step(ctx context.Context, job *delayq.Job, w work, step string)
 			return "snooze", delayq.Snooze(SnoozeBit)
 		}
 		return "ok", nil
-	case "renew":
+	case "renew", "again":
 		if w.Left == 0 {
 			return "ok", nil
 		}
-		next := &Task{Topic: job.Topic, ID: job.ID, Steps: w.Steps, Left: w.Left - 1, Pad: w.Pad, Empty: w.Empty, Delay: d, Retries: -1}
+		next := &Task{Topic: job.Topic, ID: job.ID, Steps: w.Steps, Left: w.Left - 1, Pad: w.Pad, Empty: w.Empty, Delay: d, Retries: job.Retries}
+		if verb == "again" {
+			return h.again(job, w, next)
+		}
 		if err := h.client.Put(ctx, next, true); err != nil {
 			return "err", err
 		}
 		return "ok", nil
 	}
 	return "err", fmt.Errorf("unknown step %q", step)
+}
+
+// again notes the task that is to follow, and asks for it.
+func (h handler) again(job *delayq.Job, w work, next *Task) (result string, err error) {
+	next.Inc = calls.Add(1)
+	payload, opts, err := next.payload()
+	if err != nil {
+		return "err", err
+	}
+	h.rec.Record(Event{
+		Op: OpAgain, Topic: job.Topic, ID: job.ID, Inc: next.Inc, Of: w.Inc, Attempt: job.Attempt, Started: job.Started.UnixMicro(),
+		Delay: next.Delay.Milliseconds(), Retries: next.Retries, Sum: sum(payload),
+	})
+	return "again", delayq.Again(payload, append(opts, delayq.ProcessIn(next.Delay))...)
 }
 
 // cause names the cause of a context's end.

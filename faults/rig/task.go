@@ -25,7 +25,7 @@ import (
 // Steps has one step for each attempt, the last one for all further ones: ok, err, perm, panic, goexit, exit (the process ends),
 // hang:<duration> (until then or the end of the context, and then its error), deaf:<duration> (ignores its context), snooze:<duration>
 // (snoozed in bits until that long after the enqueueing, then ok), renew:<delay> (as often as Left says, the handler enqueues a task like this
-// one under the same ID, with Replace; then ok).
+// one under the same ID, with Replace; then ok), again:<delay> (the same by returning Again).
 type Task struct {
 	Topic   string
 	ID      string

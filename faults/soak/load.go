@@ -164,6 +164,9 @@ var scripts = []struct {
 	{4, []string{"renew:0s"}, -1, 0},
 	{4, []string{"renew:150ms"}, -1, 0},
 	{2, []string{"err", "renew:50ms"}, -1, 0},
+	{4, []string{"again:0s"}, -1, 0},
+	{4, []string{"again:150ms"}, -1, 0},
+	{2, []string{"err", "again:50ms"}, 3, 0},
 }
 
 // sizes are how much larger payloads are than they must be, each as often as its weight says.
@@ -208,7 +211,7 @@ func (e *enqueuer) task(id string) *rig.Task {
 			break
 		}
 	}
-	if strings.HasPrefix(t.Steps[len(t.Steps)-1], "renew:") {
+	if last := t.Steps[len(t.Steps)-1]; strings.HasPrefix(last, "renew:") || strings.HasPrefix(last, "again:") {
 		t.Left = 1 + e.r.IntN(generations)
 	}
 	t.Pad = e.pad()
@@ -216,7 +219,7 @@ func (e *enqueuer) task(id string) *rig.Task {
 	if e.r.IntN(exitOften) == 0 {
 		t.Steps, t.Retries = []string{"exit", "ok"}, -1
 	}
-	if e.r.IntN(50) == 0 {
+	if t.Left == 0 && e.r.IntN(50) == 0 { // else its successors would expire too
 		t.Expires = t.Delay + time.Second
 	}
 	if e.r.IntN(50) == 0 {
