@@ -73,8 +73,8 @@ var deeds = map[string][]deed{
 			return c.Reschedule(ctx, topic, "ready", ProcessIn(time.Second/2))
 		},
 	},
-	"Get": {get("scheduled"), get("running"), get("dead"), get("done")},
-	"List": {list(StateScheduled), list(StateReady), list(StateRunning), list(StateDead), list(StateDone)},
+	"Get":     {get("scheduled"), get("running"), get("dead"), get("done")},
+	"List":    {list(StateScheduled), list(StateReady), list(StateRunning), list(StateDead), list(StateDone)},
 	"Inspect": {func(ctx context.Context, c *Client, topic string) error { _, err := c.Inspect(ctx, topic); return err }},
 	"Topics":  {func(ctx context.Context, c *Client, _ string) error { _, err := c.Topics(ctx); return err }},
 	"Servers": {func(ctx context.Context, c *Client, _ string) error { _, err := c.Servers(ctx); return err }},

@@ -141,7 +141,7 @@ func TestEditScheduleRefuses(t *testing.T) {
 		for say, err := range map[string]error{
 			"edit is nil":             c.EditSchedule(ctx, "topic", "s", "", nil),
 			"by of 1025 bytes":        c.EditSchedule(ctx, "topic", "s", strings.Repeat("x", 1025), nothing),
-			"nil context":             c.EditSchedule(nil, "topic", "s", "", nothing), //nolint:staticcheck // that is the test
+			"nil context":             c.EditSchedule(nil, "topic", "s", "", nothing), //lint:ignore SA1012 that is the test
 			"empty topic":             c.EditSchedule(ctx, "", "s", "", nothing),
 			"empty schedule name":     c.EditSchedule(ctx, "topic", "", "", nothing),
 			"are for Schedule":        c.EditSchedule(ctx, "topic", "s", "", func(d *ScheduleDef) error { d.Options = append(d.Options, Overwrite()); return nil }),
