@@ -45,9 +45,14 @@ type Job struct {
 // that follow each other have different ones, two attempts of one job the same.
 func (j *Job) Nonce() string { return j.nonce }
 
-// Fence is the end of the lease, in Unix µs. It grows with every extension and every new lease of this job, as long as all servers use the
-// same Lease and Redis's clock is not set back: a database that remembers the highest fence it has seen can refuse the writes of
-// a worker that lost its lease without knowing.
+// Fence is the end of the lease, in Unix µs. It grows with every extension and every new lease of this job:
+// a database that remembers the highest fence it has seen of a job can refuse the writes of a worker that
+// lost its lease without knowing, and refuses no worker that has one.
+//
+// That is so as long as all servers of the topic have the same [Lease], Redis's clock is not set back, also
+// not by a failover to a machine whose clock is behind, and the clocks of Redis and of the servers go at
+// the same rate to within a thousandth. It does not depend on how long a call is on its way. Read it when
+// you write, because it grows while the handler runs.
 func (j *Job) Fence() int64 {
 	if j.fence == nil {
 		return 0
