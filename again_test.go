@@ -17,8 +17,8 @@ import (
 	"github.com/delayq/delayq/internal/redistest"
 )
 
-// A job that enqueues itself anew: each of its lives ends well, begins with the first attempt, has the
-// payload that the one before gave it, and is due to the millisecond. The first two fail once.
+// A job that enqueues itself anew: each of its lives ends well, begins with the first attempt, has
+// the payload that the one before gave it, and is due to the millisecond. The first two fail once.
 func TestAgain(t *testing.T) {
 	inBubble(t, func(b *bubble) {
 		var rec recorder
@@ -75,8 +75,8 @@ func TestAgain(t *testing.T) {
 	})
 }
 
-// What several errors together ask for: a panic goes first, then Permanent, Again, Snooze, RetryIn, and any
-// other error last.
+// What several errors together ask for: a panic goes first, then Permanent, Again, Snooze, RetryIn,
+// and any other error last.
 func TestAgainAmongOtherErrors(t *testing.T) {
 	again := func() error { return delayq.Again([]byte("new"), delayq.ProcessIn(time.Hour)) }
 	for name, c := range map[string]struct {
@@ -229,7 +229,8 @@ func TestAgainOfALostJob(t *testing.T) {
 	}
 }
 
-// The answer is lost and the call made again, by go-redis or by the server: the new job is stored once.
+// The answer is lost and the call made again, by go-redis or by the server: the new job is stored
+// once.
 func TestAgainWithALostAnswer(t *testing.T) {
 	inBubble(t, func(b *bubble) {
 		b.loadScripts()
@@ -303,7 +304,8 @@ func TestAgainIsBoundedInBytes(t *testing.T) {
 	})
 }
 
-// A handler that the end of Drain has stopped may carry on all the same: what it returns is not an error.
+// A handler that the end of Drain has stopped may carry on all the same: what it returns is not an
+// error.
 func TestAgainAtTheEndOfDrain(t *testing.T) {
 	inBubble(t, func(b *bubble) {
 		var hooks told
@@ -320,8 +322,8 @@ func TestAgainAtTheEndOfDrain(t *testing.T) {
 	})
 }
 
-// The first job of a schedule carries on five times, every 5 s: it keeps its slot, the history has each of
-// its runs, and for the overlap policy it goes on until it ends without Again, at 35 s.
+// The first job of a schedule carries on five times, every 5 s: it keeps its slot, the history has
+// each of its runs, and for the overlap policy it goes on until it ends without Again, at 35 s.
 func TestAgainInASchedule(t *testing.T) {
 	for _, test := range []struct {
 		policy delayq.OverlapPolicy
@@ -424,8 +426,8 @@ func TestManyJobsThatCarryOn(t *testing.T) {
 	})
 }
 
-// What a handler's Defaults say counts for each run and is not stored with the next one: another handler
-// may have others.
+// What a handler's Defaults say counts for each run and is not stored with the next one: another
+// handler may have others.
 func TestAgainLeavesDefaultsToTheHandler(t *testing.T) {
 	inBubble(t, func(b *bubble) {
 		first := serveMany(b.T, b.rdb, bubblePrefix, func(s *delayq.Server) {

@@ -74,8 +74,8 @@ var (
 
 // Causes of the end of a handler's context. Read them with context.Cause.
 var (
-	// ErrLeaseLost is the cause when the job no longer belongs to this worker: its lease ran out, or
-	// it was replaced and the announcement of that was lost. Another worker may be running it.
+	// ErrLeaseLost is the cause when the job no longer belongs to this worker: its lease ran out,
+	// or it was replaced and the announcement of that was lost. Another worker may be running it.
 	// Whatever the handler returns now changes nothing; an error is logged.
 	ErrLeaseLost = errors.New("delayq: lease lost")
 
@@ -84,8 +84,8 @@ var (
 	// nothing; an error is logged. A handler that replaces its own job is not stopped.
 	ErrReplaced = fmt.Errorf("delayq: job replaced: %w", ErrLeaseLost)
 
-	// ErrCancelled is the cause when the job was cancelled by Dequeue. Whatever the handler returns now changes nothing; an error is
-	// logged.
+	// ErrCancelled is the cause when the job was cancelled by Dequeue. Whatever the handler returns
+	// now changes nothing; an error is logged.
 	ErrCancelled = errors.New("delayq: job cancelled")
 
 	// ErrShutdown is the cause when the server stops and the drain timeout is over. A handler that returns nil still
@@ -115,9 +115,10 @@ func (e *permanentError) Unwrap() error { return e.err }
 // no failure. It uses up no attempt and leaves no entry in the job's errors. The count of failures starts anew, so the
 // job has all its retries again and its backoff begins with the first delay. [Job.Snoozes] counts how often.
 //
-// An error that wraps a Snooze or is joined with it asks for the same. [Permanent] and [Again] go before it, and it goes
-// before [RetryIn]: see [Handler]. The whole error is in the hook's event. It is logged at Warn if another error is joined with
-// the Snooze, and at Info if there is only a text around it. A Snooze alone is not logged.
+// An error that wraps a Snooze or is joined with it asks for the same. [Permanent] and [Again] go
+// before it, and it goes before [RetryIn]: see [Handler]. The whole error is in the hook's event.
+// It is logged at Warn if another error is joined with the Snooze, and at Info if there is only a
+// text around it. A Snooze alone is not logged.
 //
 // d is rounded up to the millisecond. A negative one counts as 0, one of more than 100 years as 100 years.
 func Snooze(d time.Duration) error { return &snoozeError{d} }
@@ -131,8 +132,8 @@ func (e *snoozeError) delay() time.Duration { return boundedDelay(e.d) }
 // instead of its [Backoff]. It is a failure like any other in all else. It counts against [Retry], has an entry in the
 // job's errors, and buries the job if no retry is left.
 //
-// An error that wraps a RetryIn or is joined with it asks for the same. [Permanent], [Again] and [Snooze] go before it:
-// see [Handler]. RetryIn(d, nil) is nil.
+// An error that wraps a RetryIn or is joined with it asks for the same. [Permanent], [Again] and
+// [Snooze] go before it: see [Handler]. RetryIn(d, nil) is nil.
 //
 // d is rounded up to the millisecond. A negative one counts as 0, one of more than 100 years as 100 years.
 func RetryIn(d time.Duration, err error) error {

@@ -71,6 +71,38 @@ func ExampleServer_HandlerFunc() {
 	// delayq: job cancelled
 }
 
+// A crawler reads a site page by page: each page's job ends and enqueues the next one, under the
+// same ID and with another payload.
+func ExampleAgain() {
+	rdb, end := openRedis()
+	defer end()
+	ctx, stop := context.WithCancel(context.Background())
+	defer stop()
+	client := delayq.NewClient(rdb)
+	server := delayq.NewServer(rdb)
+	server.HandlerFunc("crawl", func(_ context.Context, job *delayq.Job) error {
+		page := string(job.Payload)
+		fmt.Println("read", page, "of", job.ID, "in attempt", job.Attempt)
+		if page == "page-3" {
+			stop()
+			return nil
+		}
+		next := map[string]string{"page-1": "page-2", "page-2": "page-3"}[page]
+		return delayq.Again([]byte(next), delayq.ProcessIn(10*time.Millisecond))
+	})
+
+	if _, err := client.Enqueue(ctx, "crawl", "example.org", []byte("page-1")); err != nil {
+		log.Fatal(err)
+	}
+	if err := server.Run(ctx); err != nil {
+		log.Fatal(err)
+	}
+	// Output:
+	// read page-1 of example.org in attempt 1
+	// read page-2 of example.org in attempt 1
+	// read page-3 of example.org in attempt 1
+}
+
 func ExampleServer_Use() {
 	rdb, end := openRedis()
 	defer end()

@@ -19,8 +19,8 @@ import (
 // nothing but itself, only Started ends its run (as a failure), and Enqueue and Enqueued the goroutine of the caller.
 type Hook any
 
-// EnqueueHook is called before a job is stored. It may add headers, by appending options to job. Jobs that are made by schedules and by [Again] are stored by a
-// script, without it.
+// EnqueueHook is called before a job is stored. It may add headers, by appending options to job. It
+// is not called for jobs that are made by schedules and by [Again]: scripts store these.
 type EnqueueHook interface {
 	Enqueue(ctx context.Context, job *NewJob)
 }
@@ -36,8 +36,9 @@ type StartedHook interface{ Started(event RunEvent) }
 // DoneHook is called when a job has ended well and Redis knows it.
 type DoneHook interface{ Done(event RunEvent) }
 
-// AgainHook is called, in place of DoneHook, when a job has ended with [Again] and Redis has the new
-// one; event.NextDue tells when that is due. No EnqueueHook and no EnqueuedHook is called for it.
+// AgainHook is called, in place of DoneHook, when a job has ended with [Again] and Redis has the
+// new one; event.NextDue tells when that is due. No EnqueueHook and no EnqueuedHook is called for
+// it.
 type AgainHook interface{ Again(event RunEvent) }
 
 // RetriedHook is called when a failed job is back in the bucket; event.NextDue tells until when.
@@ -95,8 +96,8 @@ type RunEvent struct {
 	End        time.Time // zero if no handler has ended
 	Outcome    Outcome   // empty for Started and Late
 
-	// Err is what the handler returned, or what stands for it. Of a run that was cancelled, replaced,
-	// lost or returned it wraps both the cause of that and what the handler returned.
+	// Err is what the handler returned, or what stands for it. Of a run that was cancelled,
+	// replaced, lost or returned it wraps both the cause of that and what the handler returned.
 	Err   error
 	Stack string // of a panic or a runtime.Goexit of the handler
 

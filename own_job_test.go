@@ -78,8 +78,8 @@ func TestHandlerReplacesItsOwnJob(t *testing.T) {
 	}
 }
 
-// The new job is due at once and runs beside the handler that has enqueued it, on the same server. That
-// ends well, and its end does not touch the new job.
+// The new job is due at once and runs beside the handler that has enqueued it, on the same server.
+// That ends well, and its end does not touch the new job.
 func TestOwnJobReplacedByOneDueAtOnce(t *testing.T) {
 	for _, nudged := range []bool{true, false} {
 		t.Run(fmt.Sprintf("nudged=%v", nudged), func(t *testing.T) {
@@ -113,8 +113,9 @@ func TestOwnJobReplacedByOneDueAtOnce(t *testing.T) {
 	}
 }
 
-// Only its own job is the handler's affair: one that replaces another running job ends the context of
-// that one's handler, also if the other is of the same ID in another topic or under another prefix.
+// Only its own job is the handler's affair: one that replaces another running job ends the context
+// of that one's handler, also if the other is of the same ID in another topic or under another
+// prefix.
 func TestHandlerReplacesAnothersJob(t *testing.T) {
 	inBubble(t, func(b *bubble) {
 		causes := make(map[string]error)
@@ -160,8 +161,8 @@ func TestHandlerReplacesAnothersJob(t *testing.T) {
 	})
 }
 
-// The job of a handler whose own Replace surely failed is still its own. If somebody else replaces it
-// then, its context ends.
+// The job of a handler whose own Replace surely failed is still its own. If somebody else replaces
+// it then, its context ends.
 func TestFailedReplaceOfTheOwnJobCountsForNothing(t *testing.T) {
 	for name, replace := range anew {
 		t.Run(name, func(t *testing.T) {
@@ -188,8 +189,8 @@ func TestFailedReplaceOfTheOwnJobCountsForNothing(t *testing.T) {
 	}
 }
 
-// The answer to its own Replace is lost, and go-redis does not repeat it. Redis has carried it out: the
-// handler goes on, and the outcome is that.
+// The answer to its own Replace is lost, and go-redis does not repeat it. Redis has carried it out:
+// the handler goes on, and the outcome is that.
 func TestReplaceOfTheOwnJobWithALostAnswer(t *testing.T) {
 	inBubble(t, func(b *bubble) {
 		b.loadScripts()
@@ -215,8 +216,8 @@ func TestReplaceOfTheOwnJobWithALostAnswer(t *testing.T) {
 	})
 }
 
-// Nobody knows whether its own Replace was carried out, and then the lease is over by the server's clock:
-// another server may have the job, so the handler is stopped.
+// Nobody knows whether its own Replace was carried out, and then the lease is over by the server's
+// clock: another server may have the job, so the handler is stopped.
 func TestReplaceOfUnknownOutcomeKeepsNoLease(t *testing.T) {
 	inBubble(t, func(b *bubble) {
 		b.loadScripts()
@@ -236,8 +237,8 @@ func TestReplaceOfUnknownOutcomeKeepsNoLease(t *testing.T) {
 	})
 }
 
-// A handler that has replaced its own job holds no lease any more, but the end of Drain stops it as it
-// stops others.
+// A handler that has replaced its own job holds no lease any more, but the end of Drain stops it as
+// it stops others.
 func TestHandlerWithoutAJobIsStoppedByTheDrain(t *testing.T) {
 	inBubble(t, func(b *bubble) {
 		var hooks told
@@ -268,5 +269,30 @@ func TestHandlersContextHasAName(t *testing.T) {
 		b.pass(time.Second)
 		require.Contains(b, text, "Handler")
 		require.NotContains(b, text, "of 1")
+	})
+}
+
+// A server takes the new job before it has heard that the old one, which it runs, was replaced: as
+// the new one has another nonce, it knows.
+func TestNewJobTellsThatTheOldOneWasReplaced(t *testing.T) {
+	inBubble(t, func(b *bubble) {
+		var hooks told
+		w := newWire(b.redis)
+		w.stall("subscribe")
+		b.serveOn(w, "a", func(ctx context.Context, job *delayq.Job) error {
+			if string(job.Payload) != "of 1" {
+				return nil
+			}
+			<-ctx.Done()
+			require.Equal(b, delayq.ErrReplaced, context.Cause(ctx))
+			require.Equal(b, time.Second, b.at())
+			return nil
+		}, delayq.Hooks(&hooks), delayq.Lease(30*time.Second))
+		b.enqueue("a", "1")
+		b.pass(time.Second)
+		_, err := b.client.Enqueue(b.Context(), "a", "1", []byte("new"), delayq.Replace())
+		require.NoError(b, err)
+		b.pass(time.Second)
+		require.Equal(b, map[string]int{"Started": 2, "Replaced": 1, "Done": 1}, hooks.kinds("1"))
 	})
 }

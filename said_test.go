@@ -14,8 +14,8 @@ import (
 	"github.com/delayq/delayq"
 )
 
-// Nothing that a handler said is lost when its run is not what decides about the job any more: it is in
-// the log once, with the stack of a panic, and the hooks have it beside the cause.
+// Nothing that a handler said is lost when its run is not what decides about the job any more: it
+// is in the log once, with the stack of a panic, and the hooks have it beside the cause.
 func TestWhatHandlersOfLostJobsSaid(t *testing.T) {
 	type way struct {
 		hook, message, level string
@@ -136,8 +136,8 @@ func quoted(text string) string {
 	return text
 }
 
-// A handler that outlives the drain, and Run: what it says at last is in the log, and its hook is called,
-// but its outcome stays the one that was told.
+// A handler that outlives the drain, and Run: what it says at last is in the log, and its hook is
+// called, but its outcome stays the one that was told.
 func TestWhatAbandonedHandlersSaid(t *testing.T) {
 	for name, end := range map[string]struct {
 		level, text string
@@ -189,8 +189,8 @@ func TestWhatAbandonedHandlersSaid(t *testing.T) {
 	}
 }
 
-// A handler is given up at the end of the drain and ends while Redis is still being told so: its outcome
-// is told once, and the job is not settled a second time.
+// A handler is given up at the end of the drain and ends while Redis is still being told so: its
+// outcome is told once, and the job is not settled a second time.
 func TestAbandonedRunHasOneOutcome(t *testing.T) {
 	inBubble(t, func(b *bubble) {
 		b.loadScripts()

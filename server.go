@@ -26,9 +26,10 @@ import (
 //
 // An error that wraps one of these, or is joined with it, asks for the same. Of several the first in this order counts.
 //
-// ctx ends with a cause (context.Cause) when the run is to stop: [ErrCancelled], [ErrReplaced], [ErrLeaseLost], [ErrTimeout] or
-// [ErrShutdown]. After the first three the job is not the run's any more: what Handle returns decides nothing then, but an error or a
-// panic is logged, and hooks get it. A job can run more than once, because a crash can come between the last line of a handler and
+// ctx ends with a cause (context.Cause) when the run is to stop: [ErrCancelled], [ErrReplaced],
+// [ErrLeaseLost], [ErrTimeout] or [ErrShutdown]. After the first three the job is not the run's any
+// more: what Handle returns decides nothing then, but an error or a panic is logged, and hooks get
+// it. A job can run more than once, because a crash can come between the last line of a handler and
 // the note that the job is done: handlers must be idempotent.
 type Handler interface {
 	Handle(ctx context.Context, job *Job) error

@@ -132,8 +132,8 @@ const (
 	settlePile  = 250
 )
 
-// weight is about how many bytes the script moves for the job: the record that is kept, the one that
-// is enqueued anew, and the error log, whose entries are taken to be as long as the new one.
+// weight is about how many bytes the script moves for the job: the record that is kept, the one
+// that is enqueued anew, and the error log, whose entries are taken to be as long as the new one.
 func (r row) weight() int {
 	weight := len(r.entry) * min(r.run.attempt, mostErrors)
 	if (r.verb == verbAck || r.verb == verbAgain) && r.run.opts.retention > 0 {

@@ -118,8 +118,8 @@ func (t *Topic[T]) Job(id string, value T, opts ...JobOption) (NewJob, error) {
 	return NewJob{Topic: t.name, ID: id, Payload: payload, Options: opts}, nil
 }
 
-// Again is [Again] with a value for the payload. A value that cannot be encoded makes a failed attempt of
-// the run, with an ErrInvalid.
+// Again is [Again] with a value for the payload. A value that cannot be encoded makes a failed
+// attempt of the run, with an ErrInvalid.
 func (t *Topic[T]) Again(value T, opts ...JobOption) error {
 	job, err := t.Job("", value)
 	if err != nil {

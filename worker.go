@@ -179,8 +179,8 @@ func (c *runContext) stored(err error) {
 	c.run.replaced = c.run.replaced || maybeStored(err)
 }
 
-// ownDoing reports whether the handler itself has replaced the job, if that has a new owner. With an
-// outcome that is not known, a lease that may be over counts as lost.
+// ownDoing reports whether the handler itself has replaced the job, if that has a new owner. With
+// an outcome that is not known, a lease that may be over counts as lost.
 func (r *run) ownDoing(now time.Time) bool {
 	return r.replaced || r.replacing > 0 && now.Before(r.until)
 }

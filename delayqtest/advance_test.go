@@ -132,8 +132,8 @@ func TestAdvanceRunsRetriesAndSnoozes(t *testing.T) {
 	require.Greater(t, len(d.take()), 25)
 }
 
-// A job that carries on by itself runs at each of its due times, also when that is at once, and Advance
-// returns when the hooks have been called.
+// A job that carries on by itself runs at each of its due times, also when that is at once, and
+// Advance returns when the hooks have been called.
 func TestAdvanceRunsWhatCarriesOn(t *testing.T) {
 	q := delayqtest.Start(t)
 	d := newDiary(q)

@@ -15,8 +15,8 @@
 -- ARGV[3..] jobs      rows (see prelude/rows.lua) with no values, or with three: for how many ms it is to be kept (0: not), a netstring
 --                     about the run, which the record is put behind, and what runs is to tell of the run (empty: nothing)
 --
--- At most 1,000 jobs a call, and no more than about 1 MiB of records that are to be kept, beyond the
--- first one: they are copied. Returns {'ok', now, letters}: o for done, l for lost, g for gone, nothing for all done.
+-- At most 1,000 jobs a call, and no more than about 1 MiB of records that are to be kept, beyond
+-- the first one: they are copied. Returns {'ok', now, letters}: o for done, l for lost, g for gone, nothing for all done.
 -- Cost: O(jobs × log N).
 local leases, pool, attempts, errors, moved = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local done, results, stats, receipt, runs = KEYS[6], KEYS[7], KEYS[8], KEYS[9], KEYS[10]

@@ -17,14 +17,16 @@
 -- ARGV[2]   tick      ms, how far ahead the timers look by themselves
 -- ARGV[3]   channel   the control channel
 -- ARGV[4]   topic     the topic's name, for the control channel
--- ARGV[5..] jobs      rows (see prelude/rows.lua) of six values: the three of ack, which are about the
---                     job that ends (for how many ms it is to be kept, 0: not; a netstring about the
---                     run; what runs is to tell of it, empty: nothing), and three of enqueue, which
---                     are about the new one (head and tail of its record, and when it is due)
+-- ARGV[5..] jobs      rows (see prelude/rows.lua) of six values: the three of ack, which are about
+--                     the job that ends (for how many ms it is to be kept, 0: not; a netstring
+--                     about the run; what runs is to tell of it, empty: nothing), and three of
+--                     enqueue, which are about the new one (head and tail of its record, and when
+--                     it is due)
 --
--- At most 1,000 jobs a call, and no more than about 1 MiB of records, new ones and those that are to
--- be kept, beyond those of the first job. Returns {'ok', now, letters}: o for done, l for lost, g for
--- gone, nothing for all done. Of what is lost or gone nothing is enqueued. Cost: O(jobs × log N).
+-- At most 1,000 jobs a call, and no more than about 1 MiB of records, new ones and those that are
+-- to be kept, beyond those of the first job. Returns {'ok', now, letters}: o for done, l for lost,
+-- g for gone, nothing for all done. Of what is lost or gone nothing is enqueued.
+-- Cost: O(jobs × log N).
 local leases, pool, attempts, errors, moved = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local done, results, stats, receipt, runs = KEYS[6], KEYS[7], KEYS[8], KEYS[9], KEYS[10]
 local bucket, ready, sizes = KEYS[11], KEYS[12], KEYS[13]
@@ -62,8 +64,8 @@ if #ids > 0 then
     largest = math.max(largest, #record)
   end
   sized(sizes, largest)
-  -- Places come before records, and the lease goes last: whatever fails, the old job or the new one is
-  -- there.
+  -- Places come before records, and the lease goes last: whatever fails, the old job or the new one
+  -- is there.
   if earliest then
     if earliest - now <= tonumber(tick) then
       local head = redis.call('ZRANGE', bucket, 0, 0, 'WITHSCORES')

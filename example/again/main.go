@@ -1,6 +1,7 @@
-// Again sends a digest every day, until the trial is over. What it has sent so far travels in the payload:
-// each day's job ends and enqueues the next one, in one step, so that no crash loses the thread or sends
-// twice from the same place. Five days pass in milliseconds, on the clock of delayqtest.
+// Again sends a digest every day, until the trial is over. What it has sent so far travels in the
+// payload: each day's job ends and enqueues the next one, in one step, so that no crash loses the
+// thread or sends twice from the same place. Five days pass in milliseconds, on the clock of
+// delayqtest.
 package main
 
 import (
