@@ -259,6 +259,19 @@ func TestProseRecipeIsTheTest(t *testing.T) {
 	require.Equal(t, regexp.MustCompile(`(?m)^\t`).ReplaceAllString(body, ""), block)
 }
 
+// The programs that docs/tutorial.md asks its reader to paste are those of example/tutorial, which is
+// compiled and tested.
+func TestProseTutorialIsTheExample(t *testing.T) {
+	text := proseFile(t, "docs/tutorial.md")
+	var blocks []string
+	for _, m := range regexp.MustCompile("(?s)\n```go\n(.*?)```\n").FindAllStringSubmatch(text, -1) {
+		blocks = append(blocks, m[1])
+	}
+	require.Equal(t, []string{
+		proseFile(t, "example/tutorial/main.go"), proseFile(t, "example/tutorial/main_test.go"),
+	}, blocks)
+}
+
 func TestProseRootDependsOnFiveModules(t *testing.T) {
 	_, after, _ := strings.Cut(proseFile(t, "go.mod"), "require (")
 	block, _, _ := strings.Cut(after, "\n)")

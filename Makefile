@@ -1,0 +1,35 @@
+# What a contributor runs. `make` lists the targets.
+
+.DEFAULT_GOAL := help
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+test: ## run the tests (those that need redis-server are skipped without it)
+	go test ./...
+
+full: ## run the tests in full size, as CI does
+	DELAYQ_FULL=1 go test ./...
+
+race: ## run the tests with the race detector
+	go test -race -short ./...
+
+roles: ## run the root tests as the users of docs/acl/delayq.acl
+	DELAYQ_ROLES=docs/acl/delayq.acl go test .
+
+explore: ## explore the scripts to the end of each scope (some minutes)
+	DELAYQ_EXPLORE=all go test -run TestExplore -timeout 30m -v .
+
+faults: ## run the fault rig's tests
+	cd faults && go test ./...
+
+soak: ## run the soak for MINUTES (default 5) against killed, frozen and cut processes
+	cd faults && go run ./soak -minutes $(or $(MINUTES),5)
+
+bench: ## compare with asynq; ROWS is a pattern like 'enqueue|work' (default: all)
+	cd bench && go run . $(if $(ROWS),-rows '$(ROWS)')
+
+ci: ## run everything that must hold before a change lands
+	bash .ci/run
+
+.PHONY: help test full race roles explore faults soak bench ci
