@@ -49,6 +49,7 @@ func TestFencesGrowOverAllRuns(t *testing.T) {
 					return fence
 				}
 				handler := func(ctx context.Context, job *delayq.Job) error {
+					time.Sleep(time.Millisecond) // a clock of microseconds never stands still, that of a bubble does
 					mu.Lock()
 					runs++
 					mu.Unlock()
