@@ -89,6 +89,11 @@ func TestIfAbsentChangesNothing(t *testing.T) {
 		info, err := c.ScheduleInfo(ctx, "topic", "s")
 		require.NoError(t, err)
 		require.Equal(t, Every(time.Minute), info.Spec)
+		for range 2 { // as each role that may
+			runs, err := c.Runs(ctx, "topic", "s", 10)
+			require.NoError(t, err)
+			require.Empty(t, runs)
+		}
 	})
 }
 
