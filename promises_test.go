@@ -123,7 +123,7 @@ func TestNeverEarlyHardlyLate(t *testing.T) {
 			want := make(map[string]time.Time)
 			for i := range 1000 {
 				id := fmt.Sprint(i)
-				in := time.Duration(rand.Int64N(int64(5 * time.Second)))
+				in := time.Millisecond + rand.N(5*time.Second)
 				want[id] = time.Now().Add(in)
 				if i%2 == 0 {
 					b.enqueue("a", id, delayq.ProcessIn(in))
@@ -164,7 +164,7 @@ func TestNeverEarlyHardlyLate(t *testing.T) {
 			return nil
 		})
 		for i := range 100 {
-			in := time.Duration(rand.Int64N(int64(700 * time.Millisecond)))
+			in := time.Millisecond + rand.N(700*time.Millisecond)
 			_, err := client.Enqueue(t.Context(), "a", fmt.Sprint(i), nil, delayq.ProcessIn(in))
 			require.NoError(t, err)
 		}
