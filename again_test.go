@@ -322,18 +322,18 @@ func TestAgainAtTheEndOfDrain(t *testing.T) {
 	})
 }
 
-// The first job of a schedule carries on five times, every 5 s: it keeps its slot, the history has
-// each of its runs, and for the overlap policy it goes on until it ends without Again, at 35 s.
+// The first job of a schedule carries on five times, every 3 s: it keeps its slot, the history has
+// each of its runs, and for the overlap policy it goes on until it ends without Again, at 25 s.
 func TestAgainInASchedule(t *testing.T) {
 	for _, test := range []struct {
 		policy delayq.OverlapPolicy
 		starts []time.Duration
 		again  int
 	}{
-		{delayq.Allow, seconds(10, 15, 20, 20, 25, 30, 30, 35, 40), 5},
-		{delayq.SkipOverlap, seconds(10, 15, 20, 25, 30, 35, 40), 5},
-		{delayq.QueueOne, seconds(10, 15, 20, 25, 30, 35, 35, 40), 5},
-		{delayq.CancelPrevious, seconds(10, 15, 20, 30, 40), 2},
+		{delayq.Allow, seconds(10, 13, 16, 19, 20, 22, 25, 30, 40), 5},
+		{delayq.SkipOverlap, seconds(10, 13, 16, 19, 22, 25, 30, 40), 5},
+		{delayq.QueueOne, seconds(10, 13, 16, 19, 22, 25, 25, 30, 40), 5},
+		{delayq.CancelPrevious, seconds(10, 13, 16, 19, 20, 30, 40), 4},
 	} {
 		t.Run(test.policy.String(), func(t *testing.T) {
 			inBubble(t, func(b *bubble) {
@@ -347,7 +347,7 @@ func TestAgainInASchedule(t *testing.T) {
 					if n == 5 {
 						return nil
 					}
-					return delayq.Again([]byte(strconv.Itoa(n+1)), delayq.ProcessIn(5*time.Second))
+					return delayq.Again([]byte(strconv.Itoa(n+1)), delayq.ProcessIn(3*time.Second))
 				}))
 				b.schedule("s", delayq.Every(10*time.Second), test.policy)
 				b.pass(44 * time.Second)

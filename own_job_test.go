@@ -3,6 +3,7 @@ package delayq_test
 import (
 	"context"
 	"fmt"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -92,6 +93,7 @@ func TestOwnJobReplacedByOneDueAtOnce(t *testing.T) {
 				var log logbook
 				var rec recorder
 				b.serveOn(w, "a", rec.then(func(ctx context.Context, job *delayq.Job) error {
+					time.Sleep(time.Millisecond) // the clock of a bubble stands still, and a lease is known by its end
 					if string(job.Payload) == "of 1" {
 						require.NoError(b, anew["Enqueue"](ctx, b.client, job.ID))
 					}
@@ -118,6 +120,7 @@ func TestOwnJobReplacedByOneDueAtOnce(t *testing.T) {
 // prefix.
 func TestHandlerReplacesAnothersJob(t *testing.T) {
 	inBubble(t, func(b *bubble) {
+		var mu sync.Mutex
 		causes := make(map[string]error)
 		other := delayq.NewClient(b.rdb, delayq.Prefix("p"))
 		wait := func(name string) delayq.HandlerFunc {
@@ -126,6 +129,8 @@ func TestHandlerReplacesAnothersJob(t *testing.T) {
 					return nil
 				}
 				<-ctx.Done()
+				mu.Lock()
+				defer mu.Unlock()
 				causes[name] = context.Cause(ctx)
 				return nil
 			}
@@ -153,6 +158,8 @@ func TestHandlerReplacesAnothersJob(t *testing.T) {
 		b.pass(time.Second)
 		b.enqueue("a", "1")
 		b.pass(2 * time.Minute)
+		mu.Lock()
+		defer mu.Unlock()
 		require.Len(b, causes, 3)
 		for name, cause := range causes {
 			require.Equal(b, delayq.ErrReplaced, cause, name)
