@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"hash/maphash"
 	mathrand "math/rand/v2"
 	"reflect"
 	"slices"
@@ -23,15 +24,23 @@ type Client struct {
 	scripts caller
 	lanes   lanes
 
-	mu      sync.Mutex
-	commits map[string]*commit // by topic
+	mu         sync.Mutex
+	commits    map[string]*commit // by topic
+	most       int                // how many they are, while not all are in use
+	uses       uint64             // calls of commit
+	lanesBase  string             // of the lanes of new commits: see evict
+	lanesFloor uint64
+	recorded   map[uint64]int64 // hash of a topic → when it was added to the set of topics, Unix ms
+	seed       maphash.Seed
 }
 
 // NewClient makes a client of the queue that rdb holds: a *redis.Client (also of a Sentinel) or a *redis.ClusterClient. The caller
 // owns rdb and closes it. What is wrong with rdb or the options is the error of every call. Prompt cancellation of contexts
 // and timeouts are as good as those of rdb: see ContextTimeoutEnabled of go-redis.
 func NewClient(rdb redis.UniversalClient, opts ...ClientOption) *Client {
-	c := &Client{rdb: rdb, commits: make(map[string]*commit)}
+	c := &Client{
+		rdb: rdb, commits: make(map[string]*commit), most: mostCommits, lanesBase: rand.Text(), recorded: make(map[uint64]int64), seed: maphash.MakeSeed(),
+	}
 	c.o, c.err = newClientOptions(opts)
 	err := checkRedis(rdb)
 	if err == nil && c.o.replicas > 0 {
@@ -108,70 +117,15 @@ func (c *Client) Enqueue(ctx context.Context, topic, id string, payload []byte, 
 		return nil, err
 	}
 	e.done = make(chan struct{}, 1)
-	err = c.commit(fresh.Topic).enqueue(ctx, e)
+	g := c.commit(fresh.Topic)
+	defer g.done()
+	err = g.enqueue(ctx, e)
 	e.own.stored(err)
 	c.enqueued(ctx, fresh, e, err)
 	if !maybeStored(err) {
 		return nil, err
 	}
 	return e.job(), err
-}
-
-// EnqueueBatch stores any number of jobs of any topics and options. Jobs of one topic go in chunks, in their order, each of which is
-// stored as a whole or not at all. The results stand in the order of jobs: each job has its own outcome, with the errors of
-// Enqueue. The error is not nil if any job's is, and joins the first few of them. When ctx ends, jobs not yet sent get its error.
-func (c *Client) EnqueueBatch(ctx context.Context, jobs []NewJob) ([]Result, error) {
-	results := make([]Result, len(jobs))
-	fresh, prepared := make([]NewJob, len(jobs)), make([]*enqueueing, len(jobs))
-	byTopic := make(map[string][]*enqueueing)
-	out := c.newOutbox(ctx, len(jobs))
-	defer out.close()
-	for i := range jobs {
-		fresh[i] = jobs[i]
-		fresh[i].Options = slices.Clip(jobs[i].Options)
-		e, err := c.prepare(ctx, &fresh[i])
-		if err != nil {
-			err = fmt.Errorf("job %d of the batch: %w", i, err)
-			results[i].Err = located{call: "enqueue", topic: fresh[i].Topic, job: fresh[i].ID}.at(err)
-			c.enqueued(ctx, &fresh[i], nil, results[i].Err)
-			continue
-		}
-		prepared[i] = e
-		list := append(byTopic[e.topic], e)
-		if len(list) == chunkJobs {
-			out.send(list)
-			list = nil
-		}
-		byTopic[e.topic] = list
-	}
-	for _, list := range byTopic {
-		if len(list) > 0 {
-			out.send(list)
-		}
-	}
-	out.close()
-
-	failed := 0
-	var first []error
-	for i, e := range prepared {
-		if e != nil {
-			e.own.stored(e.err)
-			results[i].Err = e.err
-			if maybeStored(e.err) {
-				results[i].Job = e.job()
-			}
-			c.enqueued(ctx, &fresh[i], e, e.err)
-		}
-		if err := results[i].Err; err != nil {
-			if failed++; failed <= 10 {
-				first = append(first, err)
-			}
-		}
-	}
-	if failed == 0 {
-		return results, nil
-	}
-	return results, fmt.Errorf("enqueue batch: %d of %d jobs failed: %w", failed, len(jobs), errors.Join(first...))
 }
 
 // maybeStored tells whether a job may be stored after an Enqueue that ended with err.
@@ -370,16 +324,4 @@ func (c *Client) channel() string {
 		return ""
 	}
 	return controlChannel(c.o.prefix)
-}
-
-// commit gives the group commit of a topic.
-func (c *Client) commit(topic string) *commit {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	g := c.commits[topic]
-	if g == nil {
-		g = newCommit(c, topic)
-		c.commits[topic] = g
-	}
-	return g
 }

@@ -272,8 +272,8 @@ func TestCommitChunksByBytes(t *testing.T) {
 	})
 }
 
-// One call is about either new or replaced jobs, and about no ID twice; the order of the callers is kept.
-func TestCommitKeepsDifferentJobsApart(t *testing.T) {
+// One call is about no ID twice. Jobs of one ID keep their order, and others do not wait for them, whatever they replace.
+func TestCommitKeepsJobsOfOneIDApart(t *testing.T) {
 	holding(t, func(t *testing.T, c *commitTest) {
 		c.enqueue(t.Context(), c.stored, "a", []byte("1"))
 		c.enqueue(t.Context(), c.stored, "b", nil)
@@ -283,7 +283,7 @@ func TestCommitKeepsDifferentJobsApart(t *testing.T) {
 		c.enqueue(t.Context(), c.refused, "a", []byte("4"))
 		c.enqueue(t.Context(), c.stored, "d", nil)
 		c.release()
-		require.Equal(t, []int{1, 2, 2, 1, 2}, c.log.stored())
+		require.Equal(t, []int{1, 4, 1, 1, 1}, c.log.stored())
 		info, err := c.client.Get(t.Context(), "topic", "a")
 		require.NoError(t, err)
 		require.Equal(t, "2", string(info.Payload))

@@ -113,7 +113,7 @@ func proseFigures(t *testing.T) []proseFigure {
 
 		{"docs/protocol.md", "Topics and prefixes have 1 to <> of valid UTF-8", size(maxTopicLen)},
 		{"docs/protocol.md", "Job IDs have 1 to <> of any kind", size(maxIDLen)},
-		{"docs/protocol.md", "the letters); expires after <>.", receipt},
+		{"docs/protocol.md", "letters, since); expires after <>.", receipt},
 		{"docs/protocol.md", "`[1 0 …]`; expires after <> |", checkTrust},
 		{"docs/protocol.md", "The receipt is kept for <>.", receipt},
 		{"docs/protocol.md", "a member of <> hyphens", anchor},

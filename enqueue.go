@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -71,11 +72,14 @@ type commit struct {
 	words  []any // what the script is told in every call
 	lanes  lanes // of the flushes: the topic's own, so that each has its receipt here and nowhere else
 
+	users atomic.Int64 // who has it from Client.commit; goes up under Client.mu only
+	used  uint64       // when it was used last, by Client.uses; guarded by Client.mu
+
 	mu       sync.Mutex
 	pending  []*enqueueing
-	flushes  int  // under way
-	latest   int  // how many jobs the latest of them took
-	recorded bool // the topic is in the set of topics
+	flushes  int       // under way
+	latest   int       // how many jobs the latest of them took
+	recorded time.Time // when the topic was added to the set of topics
 }
 
 func newCommit(c *Client, topic string) *commit {
@@ -86,8 +90,19 @@ func newCommit(c *Client, topic string) *commit {
 		names: slices.Clip(names(k.pool, k.bucket, k.ready, k.stats, k.sizes)),
 		state: names(k.leases, k.dead),
 		books: names(k.attempts, k.errors, k.moved, k.handoff),
+		lanes: lanes{base: c.lanesBase, floor: c.lanesFloor},
 		words: []any{maxTick.Milliseconds(), controlChannel(c.o.prefix), topic},
 	}
+}
+
+// done gives back what Client.commit has given.
+func (g *commit) done() { g.users.Add(-1) }
+
+// idle reports whether nobody uses the commit. Client.mu is held.
+func (g *commit) idle() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.users.Load() == 0 && g.flushes == 0 && len(g.pending) == 0
 }
 
 // enqueue stores e, alone or with others.
@@ -200,14 +215,13 @@ func cut(list []*enqueueing, c *crash) {
 func (g *commit) gather() []*enqueueing {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	n := chunkLen(g.pending)
-	list := g.pending[:n:n]
-	g.pending = g.pending[n:]
+	list, rest := pick(g.pending)
+	g.pending = rest
 	for _, e := range list {
 		e.sent = true
 	}
-	if n > 0 {
-		g.latest = n
+	if len(list) > 0 {
+		g.latest = len(list)
 	} else {
 		g.pending = nil
 		g.flushes--
@@ -215,22 +229,74 @@ func (g *commit) gather() []*enqueueing {
 	return list
 }
 
-// chunkLen is how many jobs at the front of list may go in one call: no ID twice, not too much.
+// A chunk is what goes in one call: no ID twice, not too much.
+type chunk struct {
+	seen        map[string]struct{}
+	jobs, bytes int
+}
+
+func newChunk(list []*enqueueing) chunk {
+	return chunk{seen: make(map[string]struct{}, min(len(list), chunkJobs))}
+}
+
+func (c *chunk) full() bool { return c.jobs >= chunkJobs || c.bytes >= chunkBytes }
+
+// add reports whether the ID of e was not in the chunk yet. Now it is.
+func (c *chunk) add(e *enqueueing) bool {
+	if _, twice := c.seen[e.id]; twice {
+		return false
+	}
+	c.seen[e.id] = struct{}{}
+	c.jobs, c.bytes = c.jobs+1, c.bytes+len(e.tail)
+	return true
+}
+
+// chunkLen is how many jobs at the front of list may go in one call.
 func chunkLen(list []*enqueueing) int {
 	if len(list) < 2 {
 		return len(list)
 	}
-	seen := make(map[string]struct{}, min(len(list), chunkJobs))
-	bytes := 0
+	c := newChunk(list)
 	for i, e := range list {
-		_, twice := seen[e.id]
-		if i == chunkJobs || bytes >= chunkBytes || twice {
+		if c.full() || !c.add(e) {
 			return i
 		}
-		seen[e.id] = struct{}{}
-		bytes += len(e.tail)
 	}
 	return len(list)
+}
+
+// pickMost is how many waiting jobs are looked at for a chunk: behind those of an ID that comes again and again there are others.
+const pickMost = 4 * chunkJobs
+
+// pick takes a chunk out of the jobs that wait. One whose ID is in the chunk already waits on; others behind it overtake it, for
+// the order matters among jobs of one ID only.
+func pick(waiting []*enqueueing) (list, rest []*enqueueing) {
+	n := chunkLen(waiting)
+	list, rest = waiting[:n:n], waiting[n:]
+	if len(rest) == 0 {
+		return list, rest
+	}
+	c := newChunk(waiting)
+	for _, e := range list {
+		c.add(e)
+	}
+	if c.full() {
+		return list, rest
+	}
+	list = slices.Clone(list)
+	var passed []*enqueueing
+	for i, e := range rest {
+		if c.full() || n+i == pickMost {
+			passed = append(passed, rest[i:]...)
+			break
+		}
+		if c.add(e) {
+			list = append(list, e)
+		} else {
+			passed = append(passed, e)
+		}
+	}
+	return list, passed
 }
 
 // flush sends the job of a lone caller, on the caller's own goroutine.
@@ -249,6 +315,7 @@ type outbox struct {
 	lists  chan []*enqueueing // nil: there is no goroutine
 	ended  chan struct{}      // closed when it has ended
 	close  func()             // waits for what has been sent
+	silent error              // why nothing more is sent
 }
 
 func (c *Client) newOutbox(ctx context.Context, jobs int) *outbox {
@@ -271,7 +338,7 @@ func (o *outbox) run() {
 	var list []*enqueueing
 	launch(nil, func() {
 		for list = range o.lists {
-			o.client.commit(list[0].topic).enqueueAll(o.ctx, list)
+			o.forward(list)
 		}
 		close(o.ended)
 	}, func(c *crash) {
@@ -286,17 +353,29 @@ func (o *outbox) send(list []*enqueueing) {
 		e.err = errCutOff
 	}
 	if o.lists == nil {
-		o.client.commit(list[0].topic).enqueueAll(o.ctx, list)
+		o.forward(list)
 		return
 	}
 	o.lists <- list
 }
 
-// enqueueAll stores the jobs of a batch, chunk by chunk, on a lane of its own.
-func (g *commit) enqueueAll(ctx context.Context, list []*enqueueing) {
+// forward stores jobs of one topic, unless Redis has not answered before.
+func (o *outbox) forward(list []*enqueueing) {
+	g := o.client.commit(list[0].topic)
+	defer g.done()
+	o.silent = g.enqueueAll(o.ctx, list, o.silent)
+}
+
+// enqueueAll stores the jobs of a batch, chunk by chunk, on a lane of its own. After a chunk that Redis has not answered no other
+// is sent: each would wait as long. silent says that there was one before; what it is afterwards is returned.
+func (g *commit) enqueueAll(ctx context.Context, list []*enqueueing, silent error) error {
 	lane := g.client.lanes.get()
 	for len(list) > 0 {
-		if cause := context.Cause(ctx); cause != nil {
+		cause := context.Cause(ctx)
+		if cause == nil && silent != nil {
+			cause = silent
+		}
+		if cause != nil {
 			for _, e := range list {
 				e.err = g.at(e, cause)
 			}
@@ -305,10 +384,12 @@ func (g *commit) enqueueAll(ctx context.Context, list []*enqueueing) {
 		n := chunkLen(list)
 		if err := g.send(ctx, lane, list[:n]); err != nil && !certain(err) {
 			lane = newLane()
+			silent = fmt.Errorf("not sent, because Redis did not answer what was sent before: %w", err)
 		}
 		list = list[n:]
 	}
 	g.client.lanes.put(lane, nil)
+	return silent
 }
 
 // send is one call of the enqueue script. It sets the outcome of every job in list and returns the error of the call itself.
@@ -331,7 +412,7 @@ func (g *commit) send(ctx context.Context, lane *lane, list []*enqueueing) error
 		}
 		return err
 	}
-	g.record(ctx)
+	g.record(ctx, r.text(4) == "+")
 	letters, since := r.text(2), strings.Fields(r.text(3))
 	for i, e := range list {
 		e.now, e.err = r.now(), g.at(e, err)
@@ -364,15 +445,21 @@ func (e *enqueueing) refused(letter byte, since *[]string) error {
 	return twin
 }
 
-// record adds the topic to the set of topics, once. It only serves Topics: if it fails, the next call tries again.
-func (g *commit) record(ctx context.Context) {
+// recordEvery is how often a client adds a topic that it uses to the set of topics: Redis may have come back empty.
+const recordEvery = time.Minute
+
+// record adds the topic to the set of topics, now and then, and at once if Redis has not known the topic. It only serves Topics: if
+// it fails, the next call tries again.
+func (g *commit) record(ctx context.Context, unknown bool) {
+	now := time.Now()
 	g.mu.Lock()
-	recorded := g.recorded
+	since := now.Sub(g.recorded)
 	g.mu.Unlock()
-	if recorded || g.client.rdb.SAdd(ctx, topicsKey(g.client.o.prefix), g.keys.topic).Err() != nil {
+	if !unknown && since < recordEvery || g.client.rdb.SAdd(ctx, topicsKey(g.client.o.prefix), g.keys.topic).Err() != nil {
 		return
 	}
 	g.mu.Lock()
-	g.recorded = true
+	g.recorded = now
 	g.mu.Unlock()
+	g.client.remember(g.keys.topic, now)
 }

@@ -34,8 +34,13 @@ func (l *lane) receipt(k *keys) any {
 
 // lanes holds the lanes that are not in use.
 type lanes struct {
-	mu   sync.Mutex
-	free []*lane
+	base  string // what the names of its lanes begin with; empty: each has a name of its own
+	floor uint64 // the numbers of its lanes are greater
+
+	mu      sync.Mutex
+	free    []*lane
+	made    int
+	dropped bool // a lane was not given back after use
 }
 
 func (l *lanes) get() *lane {
@@ -46,15 +51,32 @@ func (l *lanes) get() *lane {
 		l.free = l.free[:n-1]
 		return last
 	}
-	return newLane()
+	if l.base == "" {
+		return newLane()
+	}
+	l.made++
+	return &lane{id: l.base + strconv.Itoa(l.made), seq: l.floor}
+}
+
+// last is the greatest number that a call has had in those lanes that are there, and reports whether
+// one was dropped.
+func (l *lanes) last() (seq uint64, dropped bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	seq = l.floor
+	for _, one := range l.free {
+		seq = max(seq, one.seq)
+	}
+	return seq, l.dropped
 }
 
 // put gives a lane back after a call. After a call that Redis did not answer the lane is dropped: the call may still arrive.
 func (l *lanes) put(used *lane, err error) {
-	if err != nil && !certain(err) {
-		return
-	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if err != nil && !certain(err) {
+		l.dropped = true
+		return
+	}
 	l.free = append(l.free, used)
 }

@@ -2,6 +2,7 @@ package delayq
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"sync/atomic"
@@ -354,11 +355,15 @@ func TestLostForGood(t *testing.T) {
 		require.ErrorIs(t, err, ErrUnknownOutcome)
 		unsure := 0
 		for _, r := range results {
-			if r.Err != nil {
-				require.ErrorIs(t, r.Err, ErrUnknownOutcome)
+			require.Error(t, r.Err)
+			if errors.Is(r.Err, ErrUnknownOutcome) {
 				unsure++
+				require.NotNil(t, r.Job)
+				continue
 			}
+			require.ErrorContains(t, r.Err, "not sent")
+			require.Nil(t, r.Job)
 		}
-		require.Equal(t, 1, unsure, "the other topic is another call")
+		require.Equal(t, 1, unsure, "the other topic would be another call")
 	})
 }

@@ -427,7 +427,9 @@ func (c *Client) Schedule(ctx context.Context, topic, name string, spec Spec, pa
 	if err != nil {
 		return located{call: "schedule", topic: topic, schedule: name}.at(err)
 	}
-	c.commit(topic).record(ctx)
+	g := c.commit(topic)
+	defer g.done()
+	g.record(ctx, false)
 	return nil
 }
 

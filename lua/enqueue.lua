@@ -18,9 +18,10 @@
 -- The record is head, the time of enqueueing as a msgpack string of 13 digits, tail.
 -- No id may stand twice in one call. At most 1,000 jobs a call (unpack has a stack limit).
 --
--- Returns {'ok', now, letters, since}: one letter a job, n for stored, x for left out because it expires before it is due, or the state
--- of the job that has its id and was left alone: s for scheduled, r for ready, u for running, d for dead. No letters: all stored. since
--- has the time of burial of each dead one, with a space before it. A call sent again gets the time of the first one.
+-- Returns {'ok', now, letters, since, mark}: one letter a job, n for stored, x for left out because it expires before it is due, or
+-- the state of the job that has its id and was left alone: s for scheduled, r for ready, u for running, d for dead. No letters: all
+-- stored. since has the time of burial of each dead one, with a space before it. mark is + if these were the topic's first jobs.
+-- A call sent again gets the time of the first one.
 -- Cost: O(jobs × log N).
 local pool, bucket, ready, stats, sizes, receipt = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local leases, dead = KEYS[7], KEYS[8]
@@ -29,8 +30,8 @@ local jobs, first, width = ARGV, 5, 4
 
 local told = replay(receipt, number)
 if told then
-  local stored_at, told_letters, told_since = string.match(told, '^(%d+) (%a*)(.*)$')
-  return {'ok', tonumber(stored_at) or now, told_letters or '', told_since or ''}
+  local told_mark, stored_at, told_letters, told_since = string.match(told, '^(%+?)(%d+) (%a*)(.*)$')
+  return {'ok', tonumber(stored_at) or now, told_letters or '', told_since or '', told_mark or ''}
 end
 
 local ids, total = {}, 0
@@ -121,6 +122,7 @@ if letters then
   end
 end
 letters = letters and table.concat(letters) or ''
-count(stats, 'enqueued', stored / 2)
-remember(receipt, number, string.format('%.0f ', now) .. letters .. since)
-return {'ok', now, letters, since}
+-- The topic's first jobs, as far as Redis knows: perhaps it has come back empty.
+local mark = count(stats, 'enqueued', stored / 2) == stored / 2 and '+' or ''
+remember(receipt, number, mark .. string.format('%.0f ', now) .. letters .. since)
+return {'ok', now, letters, since, mark}

@@ -1,7 +1,7 @@
--- A counter is written with pcall: it never decides the fate of a job.
+-- A counter is written with pcall: it never decides the fate of a job. Returns what it is then, if that is known.
 local function count(stats, field, n)
   if n > 0 then
-    redis.pcall('HINCRBY', stats, field, n)
+    return redis.pcall('HINCRBY', stats, field, n)
   end
 end
 

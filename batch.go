@@ -1,0 +1,131 @@
+package delayq
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+)
+
+// EnqueueBatch stores any number of jobs of any topics and options. Jobs of one topic go in chunks, in their order, each of which is
+// stored as a whole or not at all. The results stand in the order of jobs: each job has its own outcome, with the errors of
+// Enqueue. The error is not nil if any job's is, and joins the first few of them. When ctx ends, jobs not yet sent get its error.
+//
+// After a chunk that Redis does not answer no other is sent. The jobs of that chunk have ErrUnknownOutcome, those behind
+// it another error: they are not stored, and can be given to a batch again.
+//
+// It holds about 400 bytes for each result until it returns, and the records of no more than a few thousand jobs at a time.
+func (c *Client) EnqueueBatch(ctx context.Context, jobs []NewJob) ([]Result, error) {
+	b := &batch{
+		client: c, ctx: ctx, results: make([]Result, len(jobs)), waiting: make(map[string]*parcel), out: c.newOutbox(ctx, len(jobs)),
+	}
+	defer b.out.close()
+	for i := range jobs {
+		b.add(i, jobs[i])
+	}
+	b.sendAll()
+	b.out.close()
+	b.collect(0)
+	if b.failed == 0 {
+		return b.results, nil
+	}
+	return b.results, fmt.Errorf("enqueue batch: %d of %d jobs failed: %w", b.failed, len(jobs), errors.Join(b.first...))
+}
+
+const (
+	// parcelsHeld and parcelsBytes bound how many jobs wait for others of their topics, which go in the same call.
+	parcelsHeld  = 10 * chunkJobs
+	parcelsBytes = 4 * chunkBytes
+
+	// parcelsSent is how many parcels the outbox has at most: one under way and one that comes next. What was sent before is done.
+	parcelsSent = 2
+)
+
+// A batch is one EnqueueBatch.
+type batch struct {
+	client  *Client
+	ctx     context.Context
+	results []Result
+	waiting map[string]*parcel // by topic
+	held    int                // jobs in them
+	bytes   int                // of their records
+	out     *outbox
+	sent    []*parcel // whose outcome is not in results yet
+	failed  int
+	first   []error // some of them
+}
+
+// A parcel is jobs of one topic that go together.
+type parcel struct {
+	list  []*enqueueing
+	fresh []NewJob // as the hooks have left them
+	index []int    // of the results
+	bytes int
+}
+
+// add gets a job ready, and sends what is complete.
+func (b *batch) add(i int, job NewJob) {
+	job.Options = slices.Clip(job.Options)
+	e, err := b.client.prepare(b.ctx, &job)
+	if err != nil {
+		err = fmt.Errorf("job %d of the batch: %w", i, err)
+		b.outcome(i, &job, nil, located{call: "enqueue", topic: job.Topic, job: job.ID}.at(err))
+		return
+	}
+	p := b.waiting[e.topic]
+	if p == nil {
+		p = &parcel{}
+		b.waiting[e.topic] = p
+	}
+	size := len(e.tail)
+	p.list, p.fresh, p.index = append(p.list, e), append(p.fresh, job), append(p.index, i)
+	p.bytes, b.held, b.bytes = p.bytes+size, b.held+1, b.bytes+size
+	switch {
+	case len(p.list) == chunkJobs, p.bytes >= chunkBytes:
+		b.send(p)
+	case b.held >= parcelsHeld, b.bytes >= parcelsBytes:
+		b.sendAll()
+	}
+}
+
+// sendAll sends all that waits.
+func (b *batch) sendAll() {
+	for _, p := range b.waiting {
+		b.send(p)
+	}
+}
+
+func (b *batch) send(p *parcel) {
+	delete(b.waiting, p.list[0].topic)
+	b.held, b.bytes = b.held-len(p.list), b.bytes-p.bytes
+	b.sent = append(b.sent, p)
+	b.out.send(p.list)
+	b.collect(parcelsSent)
+}
+
+// collect takes the outcomes of what was sent, but for that many parcels, and forgets the records.
+func (b *batch) collect(but int) {
+	for len(b.sent) > but {
+		p := b.sent[0]
+		b.sent = slices.Delete(b.sent, 0, 1)
+		for n, e := range p.list {
+			e.own.stored(e.err)
+			b.outcome(p.index[n], &p.fresh[n], e, e.err)
+		}
+	}
+}
+
+// outcome notes what has become of a job. e is nil if it was not sent.
+func (b *batch) outcome(i int, job *NewJob, e *enqueueing, err error) {
+	b.results[i].Err = err
+	if e != nil && maybeStored(err) {
+		b.results[i].Job = e.job()
+	}
+	b.client.enqueued(b.ctx, job, e, err)
+	if err == nil {
+		return
+	}
+	if b.failed++; b.failed <= 10 {
+		b.first = append(b.first, err)
+	}
+}
