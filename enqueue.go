@@ -382,9 +382,11 @@ func (g *commit) enqueueAll(ctx context.Context, list []*enqueueing, silent erro
 			break
 		}
 		n := chunkLen(list)
-		if err := g.send(ctx, lane, list[:n]); err != nil && !certain(err) {
-			lane = newLane()
+		if err := g.send(ctx, lane, list[:n]); err != nil && away(err) {
 			silent = fmt.Errorf("not sent, because Redis did not answer what was sent before: %w", err)
+			if !certain(err) {
+				lane = newLane()
+			}
 		}
 		list = list[n:]
 	}
