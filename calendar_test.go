@@ -2,6 +2,8 @@ package delayq_test
 
 import (
 	"context"
+	"runtime"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -56,22 +58,58 @@ func TestCalendarsThatMisbehave(t *testing.T) {
 	inBubble(t, func(b *bubble) {
 		var r recorder
 		var log logbook
-		for _, name := range []string{"panics", "stands still", "never"} {
+		for _, name := range []string{"panics", "leaves", "stands still", "never"} {
 			b.schedule(name, delayq.OnCalendar(name))
 		}
 		b.schedule("tick", delayq.Every(time.Second))
 		serveMany(b.T, b.rdb, bubblePrefix, func(s *delayq.Server) {
 			s.HandlerFunc("t", r.then(nil))
 			s.Calendar("panics", nextFunc(func(time.Time) time.Time { panic("oh") }))
+			s.Calendar("leaves", nextFunc(func(time.Time) time.Time { runtime.Goexit(); return time.Time{} }))
 			s.Calendar("stands still", nextFunc(func(t time.Time) time.Time { return t }))
 			s.Calendar("never", nextFunc(func(time.Time) time.Time { return time.Time{} }))
 		}, log.to())
 		b.pass(10 * time.Second)
 		require.Len(b, b.slots(&r, "tick"), 10)
 		require.Len(b, log.with("calendar", "panics", "panic: oh"), 1)
+		require.Len(b, log.with("calendar", "leaves", "goexit: "), 1)
 		require.Len(b, log.with("calendar", "stands still", "not later"), 1)
+		require.Empty(b, log.with("msg=promote"), "its loop has not been started anew")
 		require.Equal(b, delayq.ScheduleEnded, b.info("never").Status)
 		require.Equal(b, delayq.ScheduleWaiting, b.info("panics").Status)
+	})
+}
+
+// A calendar that blocks stops neither the other schedules of its topic nor its other jobs: not for longer than a second in a
+// minute. When it answers again, it is asked again.
+func TestCalendarThatBlocks(t *testing.T) {
+	inBubble(t, func(b *bubble) {
+		var r recorder
+		var log logbook
+		var asked atomic.Int64
+		answer := make(chan struct{})
+		b.schedule("blocks", delayq.OnCalendar("blocks"))
+		b.schedule("tick", delayq.Every(5*time.Second))
+		serveMany(b.T, b.rdb, bubblePrefix, func(s *delayq.Server) {
+			s.HandlerFunc("t", r.then(nil))
+			s.Calendar("blocks", nextFunc(func(after time.Time) time.Time {
+				asked.Add(1)
+				<-answer
+				return after.Truncate(time.Hour).Add(time.Hour)
+			}))
+		}, log.to())
+		b.pass(5 * time.Minute)
+		require.EqualValues(b, 1, asked.Load(), "it has not returned")
+		require.Len(b, b.slots(&r, "tick"), 60)
+		require.Len(b, log.with("msg=fire", "schedule=blocks", "no answer within 1s"), 1)
+		b.enqueue("t", "job", delayq.ProcessIn(2500*time.Millisecond))
+		b.pass(3 * time.Second)
+		require.WithinDuration(b, r.of("job")[0].due, r.of("job")[0].at, 0)
+		close(answer)
+		b.pass(2 * time.Minute)
+		require.Greater(b, asked.Load(), int64(1))
+		require.NotZero(b, b.info("blocks").Next)
+		require.Len(b, log.with("level=INFO", "fire works again", "schedule=blocks"), 1)
 	})
 }
 

@@ -16,7 +16,9 @@ import (
 )
 
 // A Client enqueues, cancels and looks at jobs. It is safe for concurrent use and needs no closing. The only goroutines it starts are those
-// that send what concurrent Enqueue calls have gathered: they end with the last of it, after at most 30 s if Redis does not answer. All its methods return an error wrapping ErrInvalid, and write nothing, if the client or an argument is unusable.
+// that send what concurrent Enqueue calls have gathered, and those of a large batch. They end with the last of it. If Redis does not
+// answer, they wait as long as go-redis does: at most 30 s for each call with ContextTimeoutEnabled; else the timeouts and retries of rdb
+// count, and with a ReadTimeout of -1 there is no end. All its methods return an error wrapping ErrInvalid, and write nothing, if the client or an argument is unusable.
 type Client struct {
 	rdb     redis.UniversalClient
 	o       clientOptions

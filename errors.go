@@ -36,8 +36,9 @@ var (
 	// asks for had confirmed it in time. It will run unless a failover loses it.
 	ErrNotReplicated = errors.New("delayq: stored, but not confirmed by enough replicas")
 
-	// ErrUnknownOutcome is returned when Redis did not answer: the call may have been carried out or not. The cause is
-	// wrapped as well. Of a job that is not due yet Get tells, or the same call again: ErrDuplicate says that it is stored. A job that is
+	// ErrUnknownOutcome is returned when a request was sent and Redis did not answer: the call may have been carried
+	// out or not. The cause is wrapped as well. A request that was never sent, because the connection or the password
+	// was refused for example, was not carried out: then the cause is the error. Of a job that is not due yet Get tells, or the same call again: ErrDuplicate says that it is stored. A job that is
 	// due may have come and gone meanwhile.
 	ErrUnknownOutcome = errors.New("delayq: no answer from Redis, outcome unknown")
 )
@@ -74,8 +75,9 @@ var (
 
 // Causes of the end of a handler's context. Read them with context.Cause.
 var (
-	// ErrLeaseLost is the cause when the job no longer belongs to this worker: its lease ran out,
-	// or it was replaced and the announcement of that was lost. Another worker may be running it.
+	// ErrLeaseLost is the cause when the job no longer belongs to this worker: its lease ran out, or
+	// it was replaced and the announcement of that was lost, or Redis has lost its data. Another
+	// worker may be running it.
 	// Whatever the handler returns now changes nothing; an error is logged.
 	ErrLeaseLost = errors.New("delayq: lease lost")
 

@@ -102,7 +102,7 @@ func (s *Server) Calendar(name string, c Calendar) {
 	case len(errs) > 0:
 		s.errs = append(s.errs, invalid(errs))
 	default:
-		s.calendars[name] = c
+		s.calendars[name] = &calendar{inner: c}
 	}
 }
 

@@ -289,7 +289,7 @@ func decodeDefinition(raw string, whole bool) (*definition, error) {
 }
 
 // compile makes the rhythm of the definition.
-func (d *definition) compile(calendars map[string]Calendar) error {
+func (d *definition) compile(calendars map[string]*calendar) error {
 	next, err := d.spec.rhythm(d.first, calendars)
 	if err != nil {
 		return err

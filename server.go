@@ -70,17 +70,17 @@ type Server struct {
 	used       bool
 	started    time.Time
 	topics     map[string]*topicServer
-	calendars  map[string]Calendar
+	calendars  map[string]*calendar
 	middleware []Middleware
 	running    sync.WaitGroup // handlers
 }
 
 // NewServer makes a server for the queue that rdb holds: a *redis.Client (also of a Sentinel) or a *redis.ClusterClient. The caller owns rdb
-// and closes it after Run has returned. What is wrong with
-// rdb or the options is the error of Run.
+// and closes it after Run has returned. The server works with connections of its own, made with the options of rdb: closing rdb does not
+// stop it. What is wrong with rdb or the options is the error of Run.
 func NewServer(rdb redis.UniversalClient, opts ...ServerOption) *Server {
 	s := &Server{
-		rdb: rdb, id: rand.Text(), topics: make(map[string]*topicServer), alarms: make(chan *topicServer, 16), calendars: make(map[string]Calendar),
+		rdb: rdb, id: rand.Text(), topics: make(map[string]*topicServer), alarms: make(chan *topicServer, 16), calendars: make(map[string]*calendar),
 	}
 	var err error
 	if s.o, err = newServerOptions(opts); err != nil {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"time"
 	"unicode/utf8"
 
@@ -73,7 +74,8 @@ func OnCalendar(name string) Spec {
 }
 
 // A Calendar gives slots of any kind, like the working days of a bank. Next gives the first slot after a time, or the zero time if there is none.
-// It must depend on that time only, give the same on every server, be quick, and be safe for concurrent use. Slots are rounded up to
+// It must depend on that time only, give the same on every server, be quick, and be safe for concurrent use. A topic waits for it: one
+// that has not answered within a second is logged, and is not asked again for a minute, nor before that call has returned. Slots are rounded up to
 // the millisecond. The schedules of package github.com/robfig/cron are Calendars.
 type Calendar interface {
 	Next(after time.Time) time.Time
@@ -99,7 +101,7 @@ type rhythm func(after int64) (slot int64, err error)
 var errNoCalendar = errors.New("calendar is not registered")
 
 // rhythm makes the slots of a spec, from first on. calendars may be nil: then a spec of a calendar gives errNoCalendar.
-func (s Spec) rhythm(first int64, calendars map[string]Calendar) (rhythm, error) {
+func (s Spec) rhythm(first int64, calendars map[string]*calendar) (rhythm, error) {
 	if s.err != nil {
 		return nil, s.err
 	}
@@ -155,17 +157,73 @@ func interval(every, first int64) rhythm {
 	}
 }
 
+// A calendar is one of the user's on a server. It is asked apart, for the timer of a topic waits for it.
+type calendar struct {
+	inner Calendar
+
+	mu    sync.Mutex
+	asked int       // calls that have not returned
+	stuck bool      // one of them has not in time
+	until time.Time // not asked before
+}
+
+const (
+	calendarPatience = time.Second // how long a calendar may take for an answer
+	calendarRest     = time.Minute // how long one that took longer is left alone
+)
+
+var errStuck = fmt.Errorf("no answer within %v; it is asked again after %v, and not before that call has returned", calendarPatience, calendarRest)
+
+// next is Next of the calendar, if it answers in time.
+func (c *calendar) next(after time.Time) (time.Time, error) {
+	c.mu.Lock()
+	if c.stuck || time.Now().Before(c.until) {
+		c.mu.Unlock()
+		return time.Time{}, errStuck
+	}
+	c.asked++
+	c.mu.Unlock()
+	type answer struct {
+		at  time.Time
+		err error
+	}
+	answers := make(chan answer, 1)
+	launch(nil, func() {
+		at := c.inner.Next(after)
+		c.returned()
+		answers <- answer{at: at}
+	}, func(why *crash) {
+		c.returned()
+		answers <- answer{err: why}
+	})
+	patience := time.NewTimer(calendarPatience)
+	defer patience.Stop()
+	select {
+	case a := <-answers:
+		return a.at, a.err
+	case <-patience.C:
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.stuck, c.until = c.asked > 0, time.Now().Add(calendarRest)
+		return time.Time{}, errStuck
+	}
+}
+
+func (c *calendar) returned() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.asked--
+	c.stuck = c.stuck && c.asked > 0
+}
+
 // calendarRhythm asks a calendar of the user, and does not believe everything.
-func calendarRhythm(name string, c Calendar, first int64) rhythm {
+func calendarRhythm(name string, c *calendar, first int64) rhythm {
 	return func(after int64) (slot int64, err error) {
-		defer func() {
-			if p := recover(); p != nil {
-				slot, err = 0, fmt.Errorf("calendar %q: panic: %v", name, p)
-			}
-		}()
 		from := msTime(max(after, first-1)).UTC()
-		at := c.Next(from)
+		at, err := c.next(from)
 		switch {
+		case err != nil:
+			return 0, fmt.Errorf("calendar %q: %w", name, err)
 		case at.IsZero():
 			return 0, nil
 		case !at.After(from):
