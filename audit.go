@@ -17,17 +17,32 @@ import (
 // errData is why a job whose record is gone was not cancelled.
 const errData = "Redis has lost the jobs of this topic, or the last of them: it has counted %d takes, and there were at least %d"
 
-// countTakes reads the counter of takes of topics.
+// countTakes reads the counters of takes of topics, from the masters: a replica may be behind. go-redis may send the reads of
+// a cluster's client to one.
 func (s *Server) countTakes(ctx context.Context, topics []*topicServer) ([]int64, error) {
 	call, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	pipe := s.calls.Pipeline()
 	answers := make([]*redis.StringCmd, len(topics))
-	for i, t := range topics {
-		answers[i] = pipe.HGet(call, t.keys.stats, string(CounterTaken))
+	ask := func(i int, rdb redis.Cmdable) {
+		answers[i] = rdb.HGet(call, topics[i].keys.stats, string(CounterTaken))
 	}
-	// The error of the first one that has one; each is read below.
-	_, _ = pipe.Exec(call)
+	if cluster, ok := s.calls.(*redis.ClusterClient); ok {
+		for i, t := range topics {
+			node, err := cluster.MasterForKey(call, t.keys.stats)
+			if err != nil {
+				return nil, fmt.Errorf("audit topic %q: %w", t.keys.topic, err)
+			}
+			ask(i, node)
+		}
+	} else {
+		pipe := s.calls.Pipeline()
+		for i := range topics {
+			ask(i, pipe)
+		}
+		if _, err := pipe.Exec(call); err != nil && !answered(err) { // else each is read below
+			return nil, fmt.Errorf("audit: %w", err)
+		}
+	}
 	counts := make([]int64, len(topics))
 	for i, answer := range answers {
 		n, err := answer.Int64()
@@ -41,6 +56,9 @@ func (s *Server) countTakes(ctx context.Context, topics []*topicServer) ([]int64
 
 // audit looks whether Redis has lost the data of topics.
 func (s *Server) audit(ctx context.Context, topics ...*topicServer) error {
+	if len(topics) == 0 {
+		return nil
+	}
 	least := make([]int64, len(topics))
 	for i, t := range topics {
 		least[i] = t.takesAtLeast(0)
@@ -115,7 +133,9 @@ func (s *Server) restore(ctx context.Context) error {
 	}
 	all := make([]*topicServer, 0, len(s.topics))
 	for _, t := range s.topics {
-		all = append(all, t)
+		if t.takesAtLeast(0) > 0 { // else there is nothing that it could be below
+			all = append(all, t)
+		}
 	}
 	return s.audit(ctx, all...)
 }
