@@ -3,6 +3,7 @@ package delayq
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -68,5 +69,70 @@ func TestPruneCountsTheHandoff(t *testing.T) {
 		require.Zero(t, missing())
 		require.NoError(t, h.rdb.Del(ctx, h.keys.handoff).Err())
 		require.EqualValues(t, 1, missing())
+	})
+}
+
+// A job that expires in the very millisecond in which it is due could never run. In calls that say both
+// as delays, or one as a delay, only the script can tell.
+func TestExpiryAtTheVeryDueTimeIsRefused(t *testing.T) {
+	eachHand(t, func(t *testing.T, h *Hand) {
+		for words, letters := range map[string]string{"+5 +5": "x", "+5 +6": "", "+5 +4": "x", "+0 +0": "x", "+0 +1": ""} {
+			due, _, _ := strings.Cut(words, " ")
+			head, tail := h.record(due, 0)
+			r, err := h.trySend(false, []any{words, head, tail, words})
+			require.NoError(t, err)
+			require.Equal(t, letters, r.text(2), words)
+			require.Equal(t, letters == "", h.rdb.HExists(t.Context(), h.keys.pool, words).Val(), words)
+		}
+	})
+}
+
+// A job that was ready, and is replaced by one that is due later, leaves no entry in ready.
+func TestReplaceForLaterLeavesNothingInReady(t *testing.T) {
+	eachHand(t, func(t *testing.T, h *Hand) {
+		h.put("+0", "before", "x", "after")
+		_, err := h.client().Enqueue(t.Context(), "topic", "x", nil, Replace(), ProcessIn(time.Hour))
+		require.NoError(t, err)
+		require.Equal(t, []string{"before", "after"}, h.list(h.keys.ready))
+		require.Equal(t, []string{"bucket", "pool"}, h.Traces("x"))
+	})
+}
+
+// A lease that runs out leaves the tally of its job as it was: the attempts that do not count any more,
+// how often it was snoozed, and that it was revived.
+func TestLapsedLeaseKeepsTheTally(t *testing.T) {
+	eachHand(t, func(t *testing.T, h *Hand) {
+		ctx := t.Context()
+		h.put("+0", "x")
+		require.Len(t, h.Take(1, 0), 1)
+		require.NoError(t, h.rdb.HSet(ctx, h.keys.attempts, "x", 3).Err())
+		require.NoError(t, h.rdb.HSet(ctx, h.keys.moved, "x", "1750000000000 revive 2 5 1").Err())
+		_, reclaimed := h.Promote()
+		require.Equal(t, 1, reclaimed)
+		require.Regexp(t, `^\d{13} retry 2 5 1$`, h.rdb.HGet(ctx, h.keys.moved, "x").Val())
+	})
+}
+
+// A page of running jobs is of jobs: the anchor of the zset is none.
+func TestListOfRunningJobsLeavesTheAnchorOut(t *testing.T) {
+	eachHand(t, func(t *testing.T, h *Hand) {
+		h.put("+0", "x")
+		h.TakeOne("x")
+		k := h.keys
+		r, err := h.try(listScript, names(k.pool, k.bucket, k.ready, k.leases, k.dead, k.done, k.operator), string(StateRunning), 0, 10)
+		require.NoError(t, err)
+		require.EqualValues(t, 1, r.number(2))
+		require.Equal(t, []string{"x"}, r.list(3).texts())
+	})
+}
+
+// A job that was buried without a run, because its record cannot be read, was at its first attempt.
+func TestJobBuriedUnrunIsAtItsFirstAttempt(t *testing.T) {
+	eachHand(t, func(t *testing.T, h *Hand) {
+		h.put("+0", "x")
+		require.Equal(t, "o", h.letters([]Held{h.TakeOne("x")}, row{verb: verbBury, entry: byHand}))
+		info := h.info("x")
+		require.Equal(t, StateDead, info.State)
+		require.Equal(t, 1, info.Attempt)
 	})
 }

@@ -308,3 +308,94 @@ func TestBlockingPopsAreSuspectedToo(t *testing.T) {
 		require.Less(b, took, 5*time.Second)
 	})
 }
+
+// What is kept of done jobs counts in what one call reads, as records do.
+func TestListOfDoneJobsReadsAMebibyteAtATime(t *testing.T) {
+	eachClient(t, func(t *testing.T, f *fixture) {
+		var calls countScripts
+		client := delayq.NewClient(f.rdb, delayq.Prefix(f.prefix), delayq.Hooks(&calls))
+		payload := make([]byte, 700<<10)
+		for _, id := range []string{"1", "2", "3"} {
+			_, err := client.Enqueue(t.Context(), "topic", id, payload, delayq.Retention(time.Hour))
+			require.NoError(t, err)
+			require.Equal(t, "o", f.hand.Ack(f.hand.TakeOne(id)))
+		}
+		list, err := client.List(t.Context(), "topic", delayq.StateDone, 0, 10, delayq.WithPayload())
+		require.NoError(t, err)
+		require.Len(t, list, 3)
+		require.Equal(t, 3, calls["get"], "one in each")
+	})
+}
+
+// A handler that replaces a job of its own ID under another prefix, in another topic, or of another ID in
+// its own topic has not replaced its own: whoever does that ends its context.
+func TestReplaceOfANamesakeIsNotThatOfTheOwnJob(t *testing.T) {
+	for name, elsewhere := range map[string]struct{ prefix, topic, id string }{
+		"prefix": {"p", "a", "1"}, "topic": {bubblePrefix, "b", "1"}, "ID": {bubblePrefix, "a", "2"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(b *bubble) {
+				other := delayq.NewClient(b.rdb, delayq.Prefix(elsewhere.prefix))
+				var cause error
+				b.serve("a", func(ctx context.Context, job *delayq.Job) error {
+					if cause != nil || job.ID != "1" {
+						return nil
+					}
+					_, err := other.Enqueue(ctx, elsewhere.topic, elsewhere.id, nil, delayq.Replace())
+					require.NoError(b, err)
+					select {
+					case <-ctx.Done():
+					case <-time.After(time.Minute):
+					}
+					cause = context.Cause(ctx)
+					return cause
+				})
+				b.enqueue("a", "1")
+				b.pass(time.Second)
+				b.enqueue("a", "1", delayq.Replace())
+				b.pass(2 * time.Minute)
+				require.Equal(b, delayq.ErrReplaced, cause)
+			})
+		})
+	}
+}
+
+// A server that takes a job again, of which it has a run still, has lost the lease of that: the job is
+// the same one, and nobody has replaced it.
+func TestSameJobTakenAgainIsNotReplaced(t *testing.T) {
+	inBubble(t, func(b *bubble) {
+		var hooks told
+		var rec recorder
+		var cause error
+		b.serve("t", rec.then(func(ctx context.Context, job *delayq.Job) error {
+			if len(rec.of("1")) > 1 {
+				return nil
+			}
+			<-ctx.Done()
+			cause = context.Cause(ctx)
+			return nil
+		}), delayq.Lease(10*time.Minute), delayq.Hooks(&hooks))
+		b.enqueue("t", "1")
+		b.pass(time.Second)
+		require.NoError(b, b.rdb.Del(b.Context(), bubblePrefix+":{t}:leases").Err())
+		b.pass(2 * time.Minute) // it is found and put back long before the next extension
+		require.Len(b, rec.of("1"), 2)
+		require.Equal(b, delayq.ErrLeaseLost, cause)
+		require.Equal(b, map[string]int{"Started": 2, "LeaseLost": 1, "Done": 1}, hooks.kinds("1"))
+	})
+}
+
+// What is edited twice is told once.
+func TestEditedPartsAreNamedOnce(t *testing.T) {
+	inBubble(t, func(b *bubble) {
+		b.schedule("s", delayq.Every(time.Hour))
+		for _, text := range []string{"one", "two"} {
+			require.NoError(b, b.client.EditSchedule(b.Context(), "t", "s", "me", func(def *delayq.ScheduleDef) error {
+				def.Payload = []byte(text)
+				return nil
+			}))
+		}
+		require.Equal(b, []string{"Payload"}, b.info("s").Edited)
+		require.Equal(b, "two", string(b.info("s").Payload))
+	})
+}
