@@ -14,10 +14,12 @@ import (
 	"github.com/delayq/delayq/internal/redistest"
 )
 
-// A silence is a hook by which the calls of scripts get no answer from one of them on.
+// A silence is a hook that takes the answer from the calls of scripts, from one of them on, or does not
+// even send them.
 type silence struct {
-	from  int
-	calls int
+	from   int
+	calls  int
+	unsent bool
 }
 
 func (s *silence) DialHook(next redis.DialHook) redis.DialHook { return next }
@@ -29,6 +31,9 @@ func (s *silence) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
 		if strings.HasPrefix(cmd.Name(), "evalsha") {
 			if s.calls++; s.calls >= s.from {
+				if !s.unsent {
+					_ = next(ctx, cmd) // its answer is lost
+				}
 				cmd.SetErr(errSilent)
 				return errSilent
 			}
@@ -42,48 +47,64 @@ var errSilent = errors.New("i/o timeout")
 // After a chunk without an answer no other is sent: the batch says which jobs may be stored and which are not.
 func TestBatchOnASilentRedis(t *testing.T) {
 	t.Parallel()
-	redistest.Each(t, func(t *testing.T, rdb redis.UniversalClient) {
-		require.NoError(t, LoadScripts(t.Context(), rdb))
-		h := NewHand(t, rdb, redistest.Prefix(t), "a")
-		o := *rdb.(*redis.Client).Options()
-		own := redis.NewClient(&o)
-		defer func() { require.NoError(t, own.Close()) }()
-		redistest.InRoles(t, own)
-		silent := &silence{from: 3}
-		own.AddHook(silent)
-		client := NewClient(own, Prefix(h.prefix()))
-		var jobs []NewJob
-		for i := range 4 * chunkJobs {
-			jobs = append(jobs, NewJob{Topic: "a", ID: fmt.Sprint(i)})
-		}
-		jobs = append(jobs, NewJob{Topic: "b", ID: "last"}, NewJob{Topic: "{"})
-		results, err := client.EnqueueBatch(t.Context(), jobs)
-		require.Equal(t, 3, silent.calls, "no call after the one without an answer")
-		require.ErrorContains(t, err, fmt.Sprintf("%d of %d jobs failed", 2*chunkJobs+2, len(jobs)))
-		for i, r := range results {
-			switch {
-			case i < 2*chunkJobs:
-				require.NoError(t, r.Err)
-			case i < 3*chunkJobs:
-				require.ErrorIs(t, r.Err, ErrUnknownOutcome)
-				require.Equal(t, jobs[i].ID, r.Job.ID)
-			case jobs[i].Topic == "{":
-				require.ErrorIs(t, r.Err, ErrInvalid)
-			default:
-				require.NotErrorIs(t, r.Err, ErrUnknownOutcome)
-				require.ErrorIs(t, r.Err, errSilent)
-				require.ErrorContains(t, r.Err, fmt.Sprintf(`enqueue topic %q job %q: not sent, because Redis did not answer`, jobs[i].Topic, jobs[i].ID))
-				require.Nil(t, r.Job)
-			}
-		}
-		info, err := NewClient(rdb, Prefix(h.prefix())).Inspect(t.Context(), "a")
-		require.NoError(t, err)
-		require.EqualValues(t, 2*chunkJobs, info.Ready)
+	for name, unsent := range map[string]bool{"answers are lost": false, "nothing is sent": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			redistest.Each(t, func(t *testing.T, rdb redis.UniversalClient) { batchOnASilentRedis(t, rdb, unsent) })
+		})
+	}
+}
 
-		silent.from = 1 << 30
-		_, err = client.EnqueueBatch(t.Context(), jobs[3*chunkJobs:4*chunkJobs+1])
-		require.NoError(t, err, "what was not sent can be sent again")
-	})
+func batchOnASilentRedis(t *testing.T, rdb redis.UniversalClient, unsent bool) {
+	require.NoError(t, LoadScripts(t.Context(), rdb))
+	h := NewHand(t, rdb, redistest.Prefix(t), "a")
+	o := *rdb.(*redis.Client).Options()
+	own := redis.NewClient(&o)
+	defer func() { require.NoError(t, own.Close()) }()
+	redistest.InRoles(t, own)
+	silent := &silence{from: 3, unsent: unsent}
+	own.AddHook(silent)
+	client := NewClient(own, Prefix(h.prefix()))
+	var jobs []NewJob
+	for i := range 4 * chunkJobs {
+		jobs = append(jobs, NewJob{Topic: "a", ID: fmt.Sprint(i)})
+	}
+	jobs = append(jobs, NewJob{Topic: "b", ID: "last"}, NewJob{Topic: "{"})
+	results, err := client.EnqueueBatch(t.Context(), jobs)
+	require.Equal(t, 3, silent.calls, "no call after the one without an answer")
+	require.ErrorContains(t, err, fmt.Sprintf("%d of %d jobs failed", 2*chunkJobs+2, len(jobs)))
+	for i, r := range results {
+		switch {
+		case i < 2*chunkJobs:
+			require.NoError(t, r.Err)
+		case i < 3*chunkJobs && !unsent:
+			require.ErrorIs(t, r.Err, ErrUnknownOutcome)
+			require.Equal(t, jobs[i].ID, r.Job.ID)
+		case i < 3*chunkJobs:
+			require.ErrorIs(t, r.Err, errSilent)
+			require.NotErrorIs(t, r.Err, ErrUnknownOutcome)
+			require.Nil(t, r.Job)
+		case jobs[i].Topic == "{":
+			require.ErrorIs(t, r.Err, ErrInvalid)
+		default:
+			require.NotErrorIs(t, r.Err, ErrUnknownOutcome)
+			require.ErrorIs(t, r.Err, errSilent)
+			require.ErrorContains(t, r.Err,
+				fmt.Sprintf(`enqueue topic %q job %q: not sent, because Redis did not answer`, jobs[i].Topic, jobs[i].ID))
+			require.Nil(t, r.Job)
+		}
+	}
+	stored := 3 * chunkJobs
+	if unsent {
+		stored = 2 * chunkJobs
+	}
+	info, err := NewClient(rdb, Prefix(h.prefix())).Inspect(t.Context(), "a")
+	require.NoError(t, err)
+	require.EqualValues(t, stored, info.Ready)
+
+	silent.from = 1 << 30
+	_, err = client.EnqueueBatch(t.Context(), jobs[3*chunkJobs:4*chunkJobs+1])
+	require.NoError(t, err, "what was not sent can be sent again")
 }
 
 // A batch holds no records but those that are on their way.

@@ -143,7 +143,7 @@ func proseFigures(t *testing.T) []proseFigure {
 		{"docs/protocol.md", "that one is if it is more than <> late", missedAfter},
 		{"docs/protocol.md", "**check** the topic every <>, and", checkEvery},
 		{"docs/protocol.md", "the check of every <> ends here", checkEvery},
-		{"docs/protocol.md", "send a **heartbeat** every <>.", heartbeatEvery},
+		{"docs/protocol.md", "send a **heartbeat** every <>,", heartbeatEvery},
 
 		{"docs/reliability.md", "regular check, <> after the last one", checkEvery},
 		{"docs/reliability.md", "found in good health, for <> or until", checkTrust},

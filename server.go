@@ -347,10 +347,10 @@ func (s *Server) drain(handled, fetched <-chan struct{}) {
 	defer fetching.Stop()
 	deadline := time.NewTimer(s.o.drain)
 	defer deadline.Stop()
-	patience := settleGrace
+	early := false
 	select {
 	case <-handled:
-		patience = max(patience, s.o.drain-time.Since(begun))
+		early = true
 	case <-deadline.C:
 		s.cutOff(handled)
 	}
@@ -358,6 +358,10 @@ func (s *Server) drain(handled, fetched <-chan struct{}) {
 	case <-fetched:
 	case <-fetching.C:
 		s.log.Warn("take", "err", "Redis did not answer the last calls before the end")
+	}
+	patience := settleGrace
+	if early {
+		patience = max(patience, s.o.drain-time.Since(begun))
 	}
 	s.flush(patience)
 }
