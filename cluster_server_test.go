@@ -26,6 +26,11 @@ func TestServerOnACluster(t *testing.T) {
 
 	var hooks told
 	var log logbook
+	defer func() {
+		if t.Failed() {
+			t.Log(log.with("level="))
+		}
+	}()
 	release := make(chan struct{})
 	free := sync.OnceFunc(func() { close(release) })
 	defer free()
@@ -50,7 +55,7 @@ func TestServerOnACluster(t *testing.T) {
 			for _, topic := range topics {
 				s.HandlerFunc(topic, handler)
 			}
-		}, delayq.Hooks(&hooks), log.to(), delayq.Lease(3*time.Second), delayq.Drain(0))
+		}, delayq.Hooks(&hooks), log.to(), delayq.Lease(10*time.Second), delayq.Drain(0))
 	}
 	first := server()
 	second := server()
