@@ -44,7 +44,8 @@ func proseFigures(t *testing.T) []proseFigure {
 	}) + 1
 
 	return []proseFigure{
-		{"README.md", "it runs again: in <>, 4 s, 8 s", first},
+		{"README.md", "the job runs again: in <>, 4 s, 8 s", first},
+		{"README.md", "Redis holds wire format <>,", recordVersion},
 		{"README.md", "after <>, 4 s and so on up to", first},
 		{"README.md", "and so on up to <> with jitter", last},
 		{"README.md", "| up to <> of any bytes; an empty one is replaced", size(maxIDLen)},
@@ -57,7 +58,7 @@ func proseFigures(t *testing.T) []proseFigure {
 		{"README.md", "| unlimited, or up to <> |", maxRetry},
 		{"README.md", "has more than <> of them or after", defaultServer.deadCount},
 		{"README.md", "of them or after <> days (`DeadLimit`)", int(defaultServer.deadAge / (24 * time.Hour))},
-		{"README.md", "`Runs` the last <> runs", history},
+		{"README.md", "`Runs` lists the last <> runs", history},
 
 		{"options.go", "at most <>. Redis holds every payload", size(largestPayload)},
 

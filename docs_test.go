@@ -233,17 +233,103 @@ func TestProseLimitsAreTheRealOnes(t *testing.T) {
 	require.EqualValues(t, math.MaxInt32, maxRetry)
 }
 
+// The program in README.md is example/readme, which is built and vetted with everything else.
+// TestReadmeProgram in example/ builds and runs the text of the README itself.
 func TestProseReadmeCodeIsTheExample(t *testing.T) {
 	_, after, _ := strings.Cut(proseFile(t, "README.md"), "\n```go\n")
-	block, _, found := strings.Cut(after, "\n```\n")
+	block, _, found := strings.Cut(after, "```\n")
 	require.True(t, found)
-	source := proseFile(t, "example_test.go")
-	_, after, _ = strings.Cut(source, "\nfunc shop(")
-	_, after, _ = strings.Cut(after, "{\n")
-	body, _, found := strings.Cut(after, "\n}\n")
+	require.Equal(t, proseFile(t, "example/readme/main.go"), block)
+	_, body, _ := strings.Cut(block, "\nfunc main() {\n")
+	require.LessOrEqual(t, strings.Count(body, "\n"), 26, "lines of main, with its closing brace")
+}
+
+// The figures in README.md are rows of the table of results in bench/README.md.
+func TestProseFiguresAreResults(t *testing.T) {
+	_, after, _ := strings.Cut(proseFile(t, "README.md"), "\n## Figures\n")
+	section, _, _ := strings.Cut(after, "\n## ")
+	_, after, _ = strings.Cut(proseFile(t, "bench/README.md"), "\n## Results\n")
+	results, _, _ := strings.Cut(after, "\n## ")
+	rows := 0
+	for line := range strings.Lines(section) {
+		if strings.HasPrefix(line, "| ") {
+			require.Contains(t, results, line)
+			rows++
+		}
+	}
+	require.Equal(t, 2+4, rows, "a head, a rule and four figures")
+	conditions, _, found := strings.Cut(section, ".\n\n|")
 	require.True(t, found)
-	require.Equal(t, regexp.MustCompile(`(?m)^\t`).ReplaceAllString(body, ""), block)
-	require.LessOrEqual(t, strings.Count(block, "\n")+1, 25)
+	require.Contains(t, strings.Join(strings.Fields(results), " "), strings.Join(strings.Fields(conditions), " "))
+}
+
+// The picture in README.md shows every state of a job.
+func TestProsePictureHasEveryState(t *testing.T) {
+	_, after, _ := strings.Cut(proseFile(t, "README.md"), "\n## A job's life\n")
+	_, after, _ = strings.Cut(after, "\n```text\n")
+	picture, _, found := strings.Cut(after, "\n```\n")
+	require.True(t, found)
+	for _, state := range []State{StateScheduled, StateReady, StateRunning, StateDead, StateDone} {
+		require.Contains(t, picture, string(state))
+	}
+}
+
+// What a document links to as an example on pkg.go.dev is one here.
+func TestProseExamplesExist(t *testing.T) {
+	link := regexp.MustCompile(`https://pkg\.go\.dev/github\.com/delayq/delayq(/\w+)?#example-([\w.-]+)`)
+	examples := map[string]string{}
+	for _, dir := range []string{"", "/delayqtest"} {
+		files, err := filepath.Glob("." + dir + "/*_test.go")
+		require.NoError(t, err)
+		for _, file := range files {
+			examples[dir] += proseFile(t, file)
+		}
+	}
+	found := 0
+	for _, file := range []string{"README.md", "docs/README.md", "CONTRIBUTING.md"} {
+		for _, m := range link.FindAllStringSubmatch(proseFile(t, file), -1) {
+			found++
+			name := "func Example" + strings.NewReplacer(".", "_", "-", "_").Replace(m[2]) + "()"
+			if m[2] == "package" {
+				name = "func Example()"
+			}
+			require.Contains(t, examples[m[1]], "\n"+name, "%s links to %s", file, m[0])
+		}
+	}
+	require.NotZero(t, found)
+}
+
+// What a document for users calls delayq.X is exported by this package.
+func TestProseNamesAreExported(t *testing.T) {
+	exported := map[string]bool{}
+	for _, tree := range proseGo(t) {
+		for _, decl := range tree.Decls {
+			switch d := decl.(type) {
+			case *ast.FuncDecl:
+				if d.Recv == nil {
+					exported[d.Name.Name] = true
+				}
+			case *ast.GenDecl:
+				for _, spec := range d.Specs {
+					switch s := spec.(type) {
+					case *ast.TypeSpec:
+						exported[s.Name.Name] = true
+					case *ast.ValueSpec:
+						for _, name := range s.Names {
+							exported[name.Name] = true
+						}
+					}
+				}
+			}
+		}
+	}
+	files, err := filepath.Glob("docs/howto/*.md")
+	require.NoError(t, err)
+	for _, file := range append(files, "README.md", "docs/tutorial.md") {
+		for _, m := range regexp.MustCompile(`\bdelayq\.([A-Z]\w*)`).FindAllStringSubmatch(proseFile(t, file), -1) {
+			require.True(t, exported[m[1]], "%s names %s", file, m[0])
+		}
+	}
 }
 
 // What docs/operations.md says about cancelling many jobs is what TestRecipeForWrongJobs runs.

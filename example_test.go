@@ -13,7 +13,7 @@ import (
 // payWithin is short here. A shop gives half an hour.
 const payWithin = 30 * time.Millisecond
 
-// shop is the code of the README, which docs_test.go holds to this.
+// shop cancels two orders unless they are paid in time. The first one is.
 func shop(ctx context.Context, rdb *redis.Client, cancelOrder func(ctx context.Context, id string) error) error {
 	client := delayq.NewClient(rdb)
 	server := delayq.NewServer(rdb)

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/alicebob/miniredis/v2"
 	"github.com/stretchr/testify/require"
 )
 
@@ -89,7 +90,8 @@ func TestExamples(t *testing.T) {
 	sources, err := filepath.Glob("*/main.go")
 	require.NoError(t, err)
 	sources = slices.DeleteFunc(sources, func(source string) bool {
-		return filepath.Dir(source) == "tutorial" // it takes arguments and has a test of its own
+		// tutorial takes arguments, readme wants a Redis: these have tests of their own.
+		return slices.Contains([]string{"tutorial", "readme"}, filepath.Dir(source))
 	})
 	require.Len(t, outputs, len(sources), "every example has an output")
 
@@ -113,6 +115,35 @@ func TestExamples(t *testing.T) {
 			require.Equal(t, normal(outputs[name]), normal(measured.ReplaceAllString(out.String(), "N ms")))
 		})
 	}
+}
+
+// The program in README.md compiles as it stands when it is pasted into a file, and runs. Only the
+// address of the Redis is replaced for the run, because nobody knows what listens on that one.
+func TestReadmeProgram(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile("../README.md")
+	require.NoError(t, err)
+	program := regexp.MustCompile("(?s)\n```go\n(package main\n.*?)```\n").FindSubmatch(text)
+	require.NotNil(t, program, "README.md has a whole program")
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+	defer cancel()
+
+	main := filepath.Join(t.TempDir(), "main.go")
+	require.NoError(t, os.WriteFile(main, program[1], 0o600))
+	out, err := exec.CommandContext(ctx, "go", "build", "-o", os.DevNull, main).CombinedOutput()
+	require.NoError(t, err, "%s", out)
+
+	address := []byte("localhost:6379")
+	require.Equal(t, 1, bytes.Count(program[1], address))
+	here := bytes.Replace(program[1], address, []byte(miniredis.RunT(t).Addr()), 1)
+	require.NoError(t, os.WriteFile(main, here, 0o600))
+	run := exec.CommandContext(ctx, "go", "run", main)
+	var log bytes.Buffer
+	run.Stderr, run.WaitDelay = &log, time.Second
+	out, err = run.Output()
+	require.NoError(t, err, "%s%s", out, &log)
+	require.Equal(t, "cancelling order cup\n", string(out))
+	require.Contains(t, string(text), "\n```text\n"+string(out)+"```\n", "README.md says what it prints")
 }
 
 // measured matches what is different in every run.
