@@ -297,6 +297,7 @@ func (s *Server) Run(ctx context.Context) error {
 	s.loops.keep(fetch, &working, "check", func() { s.alarmLoop(fetch) })
 
 	<-ctx.Done()
+	endFetch() // ctx ends before fetch does: a pop that is closed between the two would be logged as an outage
 	for _, t := range s.topics {
 		t.stop()
 	}

@@ -48,6 +48,54 @@ func TestDrainLetsHandlersFinish(t *testing.T) {
 	})
 }
 
+// A laggingContext is done before the contexts that were made of it, as any context is for a moment.
+type laggingContext struct {
+	context.Context
+	done chan struct{}
+}
+
+func (c laggingContext) Done() <-chan struct{} { return c.done }
+
+func (c laggingContext) Err() error {
+	select {
+	case <-c.done:
+		return context.Canceled
+	default:
+		return nil
+	}
+}
+
+// AfterFunc is what package context calls to end a context that was made of c.
+func (c laggingContext) AfterFunc(f func()) (stop func() bool) {
+	return context.AfterFunc(c.Context, func() {
+		time.Sleep(time.Second)
+		f()
+	})
+}
+
+// A stop closes connections that wait for jobs. Their loops take that for what it is, and not for an
+// outage, even if they have not seen the end of their context yet.
+func TestStopIsNoOutage(t *testing.T) {
+	inBubble(t, func(b *bubble) {
+		var log logbook
+		s := delayq.AsWorker(delayq.NewServer(b.rdb, append(quiet(bubblePrefix), log.to())...))
+		s.HandlerFunc("a", nothing)
+		parent, end := context.WithCancel(context.WithoutCancel(b.Context()))
+		ctx := laggingContext{parent, make(chan struct{})}
+		ended := make(chan error)
+		go func() { ended <- s.Run(ctx) }()
+		b.pass(time.Second)
+		close(ctx.done)
+		end()
+		require.NoError(b, <-ended)
+		require.Len(b, log.with("msg=drain"), 1)
+		require.Empty(b, log.with("level=ERROR"))
+		require.Empty(b, log.with("level=WARN"))
+		require.Equal(b, time.Second, b.at())
+		b.pass(time.Second)
+	})
+}
+
 // What still runs when the drain is over is cut off and goes back to the front of ready, with no attempt used up. (C6, K3)
 func TestHandlerBeyondTheDrainIsCutOff(t *testing.T) {
 	for name, result := range map[string]func(ctx context.Context) error{

@@ -144,9 +144,10 @@ func TestStopDuringASlowAnswer(t *testing.T) {
 	})
 }
 
-// Redis does not answer a take when its server is stopped. The stop is over soon, and no handler is
-// blamed, because there is none.
-func TestStopWhileATakeHasNoAnswer(t *testing.T) {
+// Redis is silent when an idle server is stopped. The stop is over soon, and no handler is blamed, because
+// there is none. No take is either: on a connection without an answer to its greeting no request is
+// written, so no job can have been taken.
+func TestStopWhileRedisIsSilent(t *testing.T) {
 	inBubble(t, func(b *bubble) {
 		w := newWire(b.redis)
 		var log logbook
@@ -157,7 +158,43 @@ func TestStopWhileATakeHasNoAnswer(t *testing.T) {
 		at := b.at()
 		require.NoError(b, s.stop())
 		require.LessOrEqual(b, b.at()-at, 3500*time.Millisecond)
+		require.Len(b, log.with("level=ERROR", `msg="redis away"`), 1)
 		require.Empty(b, log.with("handlers did not end"))
+		require.Empty(b, log.with("msg=take"))
+		w.heal()
+	})
+}
+
+// Redis carries out a take, does not answer it and falls silent. The stop is over soon, and the log says
+// that the job runs when its lease is over, which it does.
+func TestStopWhileATakeHasNoAnswer(t *testing.T) {
+	inBubble(t, func(b *bubble) {
+		const lease = 30 * time.Second
+		b.loadScripts()
+		w := newWire(b.redis)
+		var log logbook
+		s := b.serveOn(w, "a", nothing, delayq.Drain(20*time.Second), delayq.Lease(lease), log.to())
+		b.pass(time.Second)
+		w.lose(script("take"))
+		b.enqueue("a", "1")
+		taken := b.at()
+		synctest.Wait()
+		require.Equal(b, 1, w.losses())
+		w.freeze()
+		b.pass(9 * time.Second)
+		at := b.at()
+		require.NoError(b, s.stop())
+		require.LessOrEqual(b, b.at()-at, 3500*time.Millisecond)
+		require.Len(b, log.with("level=WARN", "msg=take", "what may have been taken runs when its leases are over"), 1)
+		require.Empty(b, log.with("handlers did not end"))
+		require.Equal(b, delayq.StateRunning, b.state("a", "1"))
+
+		var rec recorder
+		b.serve("a", rec.then(nil), delayq.Lease(lease))
+		b.pass(taken + lease - time.Millisecond - b.at())
+		require.Empty(b, rec.all())
+		b.pass(2 * time.Second)
+		require.Equal(b, []string{"1"}, rec.ids())
 		w.heal()
 	})
 }
