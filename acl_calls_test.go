@@ -258,7 +258,7 @@ func aclStage(t *testing.T, admin *redis.Client, prefix, topic string) *Hand {
 	h.put("+0", "ready")
 	require.NoError(t, c.Schedule(ctx, topic, "s", Every(time.Hour), nil))
 	require.NoError(t, c.Pause(ctx, topic, Pause{By: "ops"}))
-	_, err := h.try(heartbeatScript, names(serversKey(prefix)), "server", "{}")
+	_, err := h.try(heartbeatScript, []any{serversKey(prefix)}, "server", "{}")
 	require.NoError(t, err)
 	require.NoError(t, admin.Do(ctx, "ACL", "LOG", "RESET").Err())
 	return h

@@ -67,7 +67,7 @@ func duties(role string) (list []duty) {
 			_ = sub.Ping(ctx)
 			_, _ = sub.Receive(ctx)
 			_ = sub.Close()
-			_, _ = h.try(heartbeatScript, names(serversKey(defaultPrefix)), "acl", "{}")
+			_, _ = h.try(heartbeatScript, []any{serversKey(defaultPrefix)}, "acl", "{}")
 		}, func(_ context.Context, h *Hand, running Held) { // the last lease goes
 			_, _ = h.tryPromote(1000, 0)
 			_, _ = h.settle([]Held{running}, row{verb: verbAck})

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 )
 
 // EnqueueBatch stores any number of jobs of any topics and options. Jobs of one topic go in chunks, in their order, each of which is
@@ -128,4 +129,93 @@ func (b *batch) outcome(i int, job *NewJob, e *enqueueing, err error) {
 	if b.failed++; b.failed <= 10 {
 		b.first = append(b.first, err)
 	}
+}
+
+// errCutOff is the outcome of jobs whose call has ended its goroutine, as a hook of the caller's go-redis client may.
+var errCutOff = fmt.Errorf("%w: the call was cut off", ErrUnknownOutcome)
+
+// An outbox sends the jobs of a batch while those that come after them are got ready: a goroutine of its own, unless they are few.
+type outbox struct {
+	client *Client
+	ctx    context.Context    // of the batch
+	lists  chan []*enqueueing // nil: there is no goroutine
+	ended  chan struct{}      // closed when it has ended
+	close  func()             // waits for what has been sent
+	silent error              // why nothing more is sent
+}
+
+func (c *Client) newOutbox(ctx context.Context, jobs int) *outbox {
+	o := &outbox{client: c, ctx: ctx, close: func() {}}
+	if jobs <= chunkJobs {
+		return o
+	}
+	o.lists, o.ended = make(chan []*enqueueing, 1), make(chan struct{})
+	o.close = sync.OnceFunc(func() {
+		close(o.lists)
+		<-o.ended
+	})
+	o.run()
+	return o
+}
+
+// run starts the goroutine of an outbox. What a hook of the caller's go-redis client does to it is an
+// error of the jobs under way: another goroutine goes on with those that follow.
+func (o *outbox) run() {
+	var list []*enqueueing
+	launch(nil, func() {
+		for list = range o.lists {
+			o.forward(list)
+		}
+		close(o.ended)
+	}, func(c *crash) {
+		cut(list, c)
+		o.run()
+	})
+}
+
+// send stores jobs of one topic. Their outcomes are there after close.
+func (o *outbox) send(list []*enqueueing) {
+	for _, e := range list {
+		e.err = errCutOff
+	}
+	if o.lists == nil {
+		o.forward(list)
+		return
+	}
+	o.lists <- list
+}
+
+// forward stores jobs of one topic, unless Redis has not answered before.
+func (o *outbox) forward(list []*enqueueing) {
+	g := o.client.commit(list[0].topic)
+	defer g.done()
+	o.silent = g.enqueueAll(o.ctx, list, o.silent)
+}
+
+// enqueueAll stores the jobs of a batch, chunk by chunk, on a lane of its own. After a chunk that Redis has not answered no other
+// is sent: each would wait as long. silent says that there was one before; what it is afterwards is returned.
+func (g *commit) enqueueAll(ctx context.Context, list []*enqueueing, silent error) error {
+	lane := g.client.lanes.get()
+	for len(list) > 0 {
+		cause := context.Cause(ctx)
+		if cause == nil && silent != nil {
+			cause = silent
+		}
+		if cause != nil {
+			for _, e := range list {
+				e.err = g.at(e, cause)
+			}
+			break
+		}
+		n := chunkLen(list)
+		if err := g.send(ctx, lane, list[:n]); err != nil && away(err) {
+			silent = fmt.Errorf("not sent, because Redis did not answer what was sent before: %w", err)
+			if !certain(err) {
+				lane = newLane()
+			}
+		}
+		list = list[n:]
+	}
+	g.client.lanes.put(lane, nil)
+	return silent
 }

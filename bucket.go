@@ -2,8 +2,6 @@ package delayq
 
 import (
 	"context"
-	"fmt"
-	"log/slog"
 	"math"
 	"math/rand/v2"
 	"time"
@@ -62,51 +60,6 @@ func (t *topicServer) promoteLoop(ctx context.Context) {
 	}
 }
 
-// pruneDue prunes if it is time to, and reports whether there is more to be pruned.
-func (t *topicServer) pruneDue(ctx context.Context, pruned *time.Time) (more bool) {
-	now := t.clock.at(time.Now())
-	if now.Sub(*pruned).Abs() < pruneEvery {
-		return false
-	}
-	dead, full, err := t.prune(ctx)
-	if more = err == nil && full; !more {
-		*pruned = now // a failure is in the log; the next turn is soon enough
-	}
-	t.pruner.note(t.trouble.log, dead, more)
-	return more
-}
-
-// A pruner is what a topic remembers from one call of the prune script to the next. Only the promote loop uses it.
-type pruner struct {
-	lane   *lane
-	number string // of a call whose answer has not come: it is made again until it has, for the dead that it may have removed
-
-	dead   int       // jobs removed that are not in the log yet
-	since  time.Time // when the first of them was
-	warned time.Time // the last line in the log
-}
-
-// note takes how many dead jobs a call has removed, and logs their number: one line for all that go in one turn, and one a
-// minute at most.
-func (p *pruner) note(log *slog.Logger, dead int, more bool) {
-	now := time.Now()
-	if dead > 0 && p.dead == 0 {
-		p.since = now
-	}
-	p.dead += dead
-	if now.Sub(p.warned) >= prunedEvery && (!more || now.Sub(p.since) >= prunedEvery) {
-		p.warn(log)
-	}
-}
-
-// warn logs how many dead jobs have been removed since the last line.
-func (p *pruner) warn(log *slog.Logger) {
-	if p.dead > 0 {
-		log.Warn("prune", "count", p.dead)
-		p.dead, p.warned = 0, time.Now()
-	}
-}
-
 func (t *topicServer) sleepUntilDue(ctx context.Context, d time.Duration) {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -120,25 +73,14 @@ func (t *topicServer) sleepUntilDue(ctx context.Context, d time.Duration) {
 // promote is one call of the promote script: how many jobs of one kind it moved at most, how long until it has something to do again, how many
 // schedules have a slot that is due, and how many have one that waits.
 func (t *topicServer) promote(ctx context.Context, heal bool) (moved int, wait time.Duration, due, held int, err error) {
-	call, cancel := context.WithTimeout(t.base, callTimeout)
-	defer cancel()
-	k := t.keys
 	flag := 0
 	if heal {
 		flag = 1
 	}
-	sent := time.Now()
-	r, err := t.server.call.call(call, promoteScript, k.topic, promoteLimit, names(
-		k.bucket, k.ready, k.leases, k.pool, k.attempts, k.errors, k.moved, k.handoff, k.stats, k.slots, k.waiting, k.runs,
-	), promoteLimit, flag)
-	if ctx.Err() != nil {
-		return 0, 0, 0, 0, ctx.Err()
-	}
-	t.trouble.note("promote", err)
+	r, err := t.run(ctx, topicCall{script: promoteScript, jobs: promoteLimit, outlives: true}, promoteLimit, flag)
 	if err != nil {
 		return 0, 0, 0, 0, err
 	}
-	t.clock.read(r.now(), sent, time.Now())
 	if n := r.number(3); n > 0 {
 		t.trouble.log.Warn("reclaim", "count", n)
 	}
@@ -151,45 +93,4 @@ func waitOf(us int64) time.Duration {
 		return nothingDue
 	}
 	return time.Duration(us) * time.Microsecond
-}
-
-// prune is one call of the prune script: how many dead jobs it removed, and whether it removed as many of one kind as a call may.
-func (t *topicServer) prune(ctx context.Context) (dead int, full bool, err error) {
-	call, cancel := context.WithTimeout(t.base, callTimeout)
-	defer cancel()
-	k, o, p := t.keys, &t.server.o, &t.pruner
-	if p.lane == nil {
-		p.lane = newLane()
-	}
-	if p.number == "" {
-		p.number = p.lane.next()
-	}
-	sent := time.Now()
-	r, err := t.server.call.call(call, pruneScript, k.topic, pruneLimit, append(names(
-		k.pool, k.dead, k.attempts, k.errors, k.moved, k.done, k.results, k.stats, k.bucket, k.leases, k.ready, k.handoff, k.sizes,
-	), p.lane.receipt(k)), p.number, o.deadCount, o.deadAge.Milliseconds(), pruneLimit)
-	if err == nil || certain(err) {
-		p.number = ""
-	}
-	dead = int(r.number(2))
-	done := int(r.number(3))
-	if dead+done > 0 {
-		t.server.o.hooks.firePruned(PruneEvent{Topic: k.topic, Dead: dead, Done: done})
-	}
-	full = max(dead, done, int(r.number(6))) >= pruneLimit
-	if ctx.Err() != nil {
-		return dead, full, ctx.Err()
-	}
-	if wrong := r.list(5).texts(); err == nil && len(wrong) > 0 {
-		t.trouble.note("prune", fmt.Errorf("prune topic %q: %w", k.topic, t.server.call.blame(call, wrongKeys(wrong), names(wrong...)...)))
-	} else {
-		t.trouble.note("prune", err)
-	}
-	if err == nil {
-		t.clock.read(r.now(), sent, time.Now())
-	}
-	if missing := r.number(4); missing > 0 {
-		t.server.alarm(t)
-	}
-	return dead, full, err
 }

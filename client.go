@@ -203,9 +203,7 @@ func (c *Client) enqueued(ctx context.Context, fresh *NewJob, e *enqueueing, err
 // forgotten. ErrNotFound if there is no such job: it has run, for example. One that is done is for [Client.Delete].
 // The cost does not depend on how many jobs wait.
 func (c *Client) Dequeue(ctx context.Context, topic, id string) (State, error) {
-	state, err := c.one(ctx, cancelScript, located{topic: topic, job: id}, func(k *keys, receipt string) []any {
-		return names(k.pool, k.bucket, k.leases, k.dead, k.attempts, k.errors, k.moved, k.stats, receipt, k.runs, k.ready)
-	}, c.channel(), topic)
+	state, err := c.one(ctx, cancelScript, located{topic: topic, job: id}, c.channel(), topic)
 	if err != nil {
 		return "", err
 	}
@@ -215,9 +213,7 @@ func (c *Client) Dequeue(ctx context.Context, topic, id string) (State, error) {
 // Delete removes a done job before its Retention is over, with all that is kept of it. A job of the same ID that has
 // not ended is left alone: it is for [Client.Dequeue]. ErrNotFound if there is no done job with this ID.
 func (c *Client) Delete(ctx context.Context, topic, id string) error {
-	_, err := c.one(ctx, deleteScript, located{topic: topic, job: id}, func(k *keys, receipt string) []any {
-		return names(k.done, k.results, k.stats, receipt, k.operator)
-	})
+	_, err := c.one(ctx, deleteScript, located{topic: topic, job: id})
 	return err
 }
 
@@ -237,9 +233,7 @@ func (c *Client) Reschedule(ctx context.Context, topic, id string, due JobOption
 	var known record // of a job that expires
 	for range 10 {   // more often it is not replaced in between
 		var r reply
-		state, r, err = c.ask(ctx, rescheduleScript, place, func(k *keys, receipt string) []any {
-			return names(k.pool, k.bucket, k.ready, k.leases, k.dead, k.moved, receipt)
-		}, o.when(), maxTick.Milliseconds(), c.channel(), topic, known.nonce, known.expires())
+		state, r, err = c.ask(ctx, rescheduleScript, place, o.when(), maxTick.Milliseconds(), c.channel(), topic, known.nonce, known.expires())
 		if err == nil && state == "beyond" {
 			return place.at(hopeless(known.expires(), o.due(r.now())))
 		}
@@ -272,21 +266,19 @@ func onlyDue(o jobOptions) bool {
 // ([Job.RetriesLeft]), and its expiry does not count any more. Job.Attempt goes on counting, and its errors are kept.
 // ErrNotFound if there is no dead job with this ID.
 func (c *Client) Revive(ctx context.Context, topic, id string) error {
-	_, err := c.one(ctx, reviveScript, located{topic: topic, job: id}, func(k *keys, receipt string) []any {
-		return names(k.dead, k.ready, k.attempts, k.moved, k.stats, receipt, k.operator)
-	})
+	_, err := c.one(ctx, reviveScript, located{topic: topic, job: id})
 	return err
 }
 
 // one runs a script that is about one job or schedule and answers with the state it found it in.
-func (c *Client) one(ctx context.Context, s *script, place located, keys func(*keys, string) []any, args ...any) (State, error) {
-	state, _, err := c.ask(ctx, s, place, keys, args...)
+func (c *Client) one(ctx context.Context, s *script, place located, args ...any) (State, error) {
+	state, _, err := c.ask(ctx, s, place, args...)
 	return state, err
 }
 
 // ask is one with the whole reply.
 func (c *Client) ask(
-	ctx context.Context, s *script, place located, keys func(*keys, string) []any, args ...any,
+	ctx context.Context, s *script, place located, args ...any,
 ) (State, reply, error) {
 	place.call = s.name
 	topic, id := place.topic, place.job+place.schedule // it is about one of them
@@ -295,7 +287,7 @@ func (c *Client) ask(
 	}
 	k := newKeys(c.o.prefix, topic)
 	lane := c.lanes.get()
-	r, err := c.scripts.call(ctx, s, topic, 1, keys(k, k.receipt(lane.id)), append([]any{lane.next(), id}, args...)...)
+	r, err := c.scripts.run(ctx, s, k, k.receipt(lane.id), 1, append([]any{lane.next(), id}, args...)...)
 	c.lanes.put(lane, err)
 	if err != nil {
 		return "", nil, place.at(c.unsure(err))

@@ -61,12 +61,14 @@ func (h *Hand) try(s *script, keys []any, args ...any) (reply, error) {
 	return h.last()
 }
 
+// run is try with the keys that the script's header names, and the receipt of the Hand's lane.
+func (h *Hand) run(s *script, args ...any) (reply, error) {
+	return h.try(s, h.keys.of(s, h.keys.receipt(h.lane.id)), args...)
+}
+
 // tryPromote promotes at most limit jobs of each kind.
 func (h *Hand) tryPromote(limit, heal int) (reply, error) {
-	k := h.keys
-	return h.try(promoteScript, names(
-		k.bucket, k.ready, k.leases, k.pool, k.attempts, k.errors, k.moved, k.handoff, k.stats, k.slots, k.waiting, k.runs,
-	), limit, heal)
+	return h.run(promoteScript, limit, heal)
 }
 
 // Promote promotes all that is due, and tells how many jobs were due and how many leases had run out.
@@ -101,10 +103,7 @@ func (h *Hand) tryTakeSince(number, since string, limit, bytes, free int, lease 
 	if lease == 0 {
 		lease = -time.Millisecond // the end has microseconds, the clock that it is compared with has not
 	}
-	k := h.keys
-	return h.try(takeScript, names(
-		k.ready, k.handoff, k.pool, k.bucket, k.leases, k.dead, k.attempts, k.moved, k.meta, k.taken(h.lane.id), k.stats, k.sizes,
-	), number, cmp.Or(since, number), limit, bytes, lease.Milliseconds(), free, place)
+	return h.try(takeScript, h.keys.of(takeScript, h.keys.taken(h.lane.id)), number, cmp.Or(since, number), limit, bytes, lease.Milliseconds(), free, place)
 }
 
 // heldOf reads what take answered.
@@ -159,7 +158,7 @@ func (h *Hand) settle(held []Held, like row) (reply, error) {
 		list[i].entry = strings.Replace(like.entry, `"attempt":1,`, `"attempt":`+strconv.Itoa(finished+1)+",", 1)
 	}
 	args := h.ts.group(like.verb.open(nil, h.keys, h.lane.next()), list)
-	return h.try(v.script, v.keys(h.keys, h.keys.receipt(h.lane.id)), args...)
+	return h.run(v.script, args...)
 }
 
 // letters gives one letter for every job that was settled: o or l.
@@ -203,16 +202,12 @@ func (h *Hand) tryExtend(ending int64, held ...Held) (reply, error) {
 	for _, one := range held {
 		args = append(args, one.ID, one.Fence)
 	}
-	return h.try(extendScript, names(h.keys.leases, h.keys.pool), args...)
+	return h.run(extendScript, args...)
 }
 
 // tryPrune is one call of the prune script.
 func (h *Hand) tryPrune(most int, age time.Duration, limit int) (reply, error) {
-	k := h.keys
-	return h.try(pruneScript, names(
-		k.pool, k.dead, k.attempts, k.errors, k.moved, k.done, k.results, k.stats, k.bucket, k.leases, k.ready, k.handoff, k.sizes,
-		k.receipt(h.lane.id),
-	), h.lane.next(), most, age.Milliseconds(), limit)
+	return h.run(pruneScript, h.lane.next(), most, age.Milliseconds(), limit)
 }
 
 // tryEnqueue, tryCancel, tryReschedule and tryRevive make the calls of a Client. A job is an ID and its due time as the script reads it.
@@ -228,17 +223,17 @@ func (h *Hand) tryEnqueue(replace bool, jobs ...[2]string) (reply, error) {
 // trySend is one call of the enqueue script, or of the replace script if any job says what it replaces. With replace all give way.
 func (h *Hand) trySend(replace bool, jobs []any) (reply, error) {
 	g := newCommit(&Client{o: clientOptions{prefix: h.prefix()}}, h.keys.topic)
-	script, keys := enqueueScript, append(append(g.names, h.keys.receipt(h.lane.id)), g.state...)
+	script := enqueueScript
 	jobs = slices.Clone(jobs)
 	for i := 3; i < len(jobs); i += 4 {
 		if replace {
 			jobs[i] = string(replaceAny) + jobs[i].(string)
 		}
-		if strings.ContainsAny(jobs[i].(string), "rd") && script != replaceScript {
-			script, keys = replaceScript, append(keys, g.books...)
+		if strings.ContainsAny(jobs[i].(string), "rd") {
+			script = replaceScript
 		}
 	}
-	return h.try(script, keys, append(append([]any{h.lane.next()}, g.words...), jobs...)...)
+	return h.run(script, append(append([]any{h.lane.next()}, g.words...), jobs...)...)
 }
 
 // nonces are those of the records that Hands have made.
@@ -281,9 +276,7 @@ func (h *Hand) renewal(when string, retention int64) *renewal {
 
 func (h *Hand) tryCancel(id string) (reply, error) {
 	k := h.keys
-	return h.try(cancelScript, names(
-		k.pool, k.bucket, k.leases, k.dead, k.attempts, k.errors, k.moved, k.stats, k.receipt(h.lane.id), k.runs, k.ready,
-	), h.lane.next(), id, controlChannel(h.prefix()), k.topic)
+	return h.run(cancelScript, h.lane.next(), id, controlChannel(h.prefix()), k.topic)
 }
 
 func (h *Hand) tryReschedule(id, due string) (reply, error) {
@@ -299,22 +292,16 @@ func (h *Hand) tryReschedule(id, due string) (reply, error) {
 // tryRescheduleKnown is tryReschedule by a caller that knows when the job expires.
 func (h *Hand) tryRescheduleKnown(id, due string, known record) (reply, error) {
 	k := h.keys
-	return h.try(rescheduleScript, names(
-		k.pool, k.bucket, k.ready, k.leases, k.dead, k.moved, k.receipt(h.lane.id),
-	), h.lane.next(), id, due, maxTick.Milliseconds(), controlChannel(h.prefix()), k.topic, known.nonce, known.expires())
+	return h.run(rescheduleScript, h.lane.next(), id, due, maxTick.Milliseconds(), controlChannel(h.prefix()), k.topic, known.nonce, known.expires())
 }
 
 func (h *Hand) tryRevive(id string) (reply, error) {
-	k := h.keys
-	return h.try(reviveScript, names(
-		k.dead, k.ready, k.attempts, k.moved, k.stats, k.receipt(h.lane.id), k.operator,
-	), h.lane.next(), id)
+	return h.run(reviveScript, h.lane.next(), id)
 }
 
 // tryPause is one call of the pause script.
 func (h *Hand) tryPause(verb, by string, period time.Duration) (reply, error) {
-	return h.try(pauseScript, names(h.keys.meta, h.keys.receipt(h.lane.id), h.keys.operator),
-		h.lane.next(), verb, by, period.Milliseconds(), "why", maxPauses, controlChannel(h.prefix()), h.keys.topic)
+	return h.run(pauseScript, h.lane.next(), verb, by, period.Milliseconds(), "why", maxPauses, controlChannel(h.prefix()), h.keys.topic)
 }
 
 // Hasten makes all due times and lease ends come earlier: what the passing of time does, without the waiting.

@@ -153,7 +153,7 @@ func TestProseScriptsBuildNoKey(t *testing.T) {
 	}
 }
 
-func TestProseKeysAreSpelledInTopicOnly(t *testing.T) {
+func TestProseKeysAreSpelledInKeysOnly(t *testing.T) {
 	spelled := regexp.MustCompile(`[{}]:|:[{}]|^:\w|^(pool|bucket|leases|handoff|attempts|errors|moved|results|meta|stats|sizes|schedules|runs)$|^(receipt|taken):`)
 	topic := 0
 	for file, tree := range proseGo(t) {
@@ -166,7 +166,7 @@ func TestProseKeysAreSpelledInTopicOnly(t *testing.T) {
 				return true
 			}
 			if text := must(strconv.Unquote(lit.Value)); spelled.MatchString(text) {
-				require.Equal(t, "topic.go", file, "%s", lit.Value)
+				require.Equal(t, "keys.go", file, "%s", lit.Value)
 				topic++
 			}
 			return true
@@ -626,15 +626,15 @@ func proseGo(t *testing.T) map[string]*ast.File {
 	return trees
 }
 
-// proseDoc is the comment of a function in options.go.
+// proseDoc is the comment of an option.
 func proseDoc(t *testing.T, name string) string {
 	t.Helper()
-	for _, decl := range proseGo(t)["options.go"].Decls {
+	for _, decl := range slices.Concat(proseGo(t)["options.go"].Decls, proseGo(t)["options_job.go"].Decls) {
 		if f, ok := decl.(*ast.FuncDecl); ok && f.Recv == nil && f.Name.Name == name {
 			return f.Doc.Text()
 		}
 	}
-	t.Fatalf("no function %s in options.go", name)
+	t.Fatalf("no option %s", name)
 	return ""
 }
 

@@ -98,97 +98,22 @@ var (
 	ErrTimeout = fmt.Errorf("delayq: job timeout: %w", context.DeadlineExceeded)
 )
 
-// Permanent marks err as one that no retry can mend: a handler that returns it has its job buried at once, whatever
-// retries are left. An error that wraps it or is joined with it asks for the same. Only a panic goes before it: see
-// [Handler]. Permanent(nil) is nil.
-func Permanent(err error) error {
-	if err == nil {
-		return nil
-	}
-	return &permanentError{err}
+// as is errors.As, also for an error whose methods panic: a nil pointer in an error is a common slip.
+func as(err error, target any) (ok bool) {
+	defer func() {
+		if recover() != nil {
+			ok = false
+		}
+	}()
+	return errors.As(err, target)
 }
 
-type permanentError struct{ err error }
-
-func (e *permanentError) Error() string { return e.err.Error() }
-func (e *permanentError) Unwrap() error { return e.err }
-
-// Snooze asks for another run after d: a handler that returns it has its job put back, due again after d, and that is
-// no failure. It uses up no attempt and leaves no entry in the job's errors. The count of failures starts anew, so the
-// job has all its retries again and its backoff begins with the first delay. [Job.Snoozes] counts how often.
-//
-// An error that wraps a Snooze or is joined with it asks for the same. [Permanent] and [Again] go
-// before it, and it goes before [RetryIn]: see [Handler]. The whole error is in the hook's event.
-// It is logged at Warn if another error is joined with the Snooze, and at Info if there is only a
-// text around it. A Snooze alone is not logged.
-//
-// d is rounded up to the millisecond. A negative one counts as 0, one of more than 100 years as 100 years.
-func Snooze(d time.Duration) error { return &snoozeError{d} }
-
-type snoozeError struct{ d time.Duration }
-
-func (e *snoozeError) Error() string        { return fmt.Sprintf("delayq: snooze for %v", e.d) }
-func (e *snoozeError) delay() time.Duration { return boundedDelay(e.d) }
-
-// RetryIn marks err as a failure that chooses its own delay: the job of a handler that returns it is retried after d
-// instead of its [Backoff]. It is a failure like any other in all else. It counts against [Retry], has an entry in the
-// job's errors, and buries the job if no retry is left.
-//
-// An error that wraps a RetryIn or is joined with it asks for the same. [Permanent], [Again] and
-// [Snooze] go before it: see [Handler]. RetryIn(d, nil) is nil.
-//
-// d is rounded up to the millisecond. A negative one counts as 0, one of more than 100 years as 100 years.
-func RetryIn(d time.Duration, err error) error {
-	if err == nil {
-		return nil
-	}
-	return &retryInError{d, err}
-}
-
-type retryInError struct {
-	d   time.Duration
-	err error
-}
-
-func (e *retryInError) Error() string        { return e.err.Error() }
-func (e *retryInError) Unwrap() error        { return e.err }
-func (e *retryInError) delay() time.Duration { return boundedDelay(e.d) }
-
-// boundedDelay is a delay that a handler has chosen, in whole milliseconds.
-func boundedDelay(d time.Duration) time.Duration {
-	return time.Duration(ceilMS(min(max(d, 0), maxDelay))) * time.Millisecond
-}
-
-// AsSnooze reports whether a handler that returns err has its job snoozed, and for how long. It is for middleware. A
-// [Snooze] that a [Permanent] or an [Again] overrules is none.
-func AsSnooze(err error) (time.Duration, bool) {
-	if want := wishOf(err); want.snooze != nil {
-		return want.snooze.delay(), true
-	}
-	return 0, false
-}
-
-// AsRetryIn reports whether a handler that returns err chooses the delay of its job's retry, and which one. It is for
-// middleware. A [RetryIn] that a [Permanent], an [Again] or a [Snooze] overrules is none.
-func AsRetryIn(err error) (time.Duration, bool) {
-	if want := wishOf(err); want.retry != nil {
-		return want.retry.delay(), true
-	}
-	return 0, false
-}
-
-// A wish is what an error asks for beside a plain retry: one of its fields, or nothing.
-type wish struct {
-	permanent *permanentError
-	again     *againError
-	snooze    *snoozeError
-	retry     *retryInError
-}
-
-// wishOf finds what err asks for. What goes before what is documented at Handler.
-func wishOf(err error) (w wish) {
-	switch {
-	case as(err, &w.permanent), as(err, &w.again), as(err, &w.snooze), as(err, &w.retry):
-	}
-	return w
+// message is the text of an error, also of one whose Error method panics.
+func message(err error) (text string) {
+	defer func() {
+		if p := recover(); p != nil {
+			text = fmt.Sprintf("%T, whose Error method panics", err)
+		}
+	}()
+	return err.Error()
 }

@@ -109,7 +109,7 @@ func (s *Server) heartbeat(ctx context.Context, about ServerInfo) (now int64, go
 	}
 	call, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	r, err := s.call.call(call, heartbeatScript, "", 0, names(serversKey(s.o.prefix)), s.id, text)
+	r, err := s.scripts.call(call, heartbeatScript, "", 0, []any{serversKey(s.o.prefix)}, s.id, text)
 	return r.now(), r.number(2) == 1, err
 }
 

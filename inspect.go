@@ -78,9 +78,7 @@ func (c caller) lookUp(ctx context.Context, k *keys, bytes, cut int, ids []strin
 	for _, id := range ids {
 		args = append(args, id)
 	}
-	return c.call(ctx, getScript, k.topic, len(ids), names(
-		k.pool, k.bucket, k.leases, k.dead, k.attempts, k.errors, k.moved, k.done, k.results,
-	), args...)
+	return c.run(ctx, getScript, k, "", len(ids), args...)
 }
 
 // Columns of what get.lua answers.
@@ -221,9 +219,7 @@ func (c *Client) List(ctx context.Context, topic string, state State, offset, li
 	var list []*JobInfo
 	seen := make(map[string]bool) // an ID can stand in ready twice
 	for look := min(skip+limit, listJobs); ; look = listJobs {
-		r, err := c.scripts.call(ctx, listScript, topic, look, names(
-			k.pool, k.bucket, k.ready, k.leases, k.dead, k.done, k.operator,
-		), string(state), at, look)
+		r, err := c.scripts.run(ctx, listScript, k, "", look, string(state), at, look)
 		if err != nil {
 			return nil, err
 		}
@@ -288,9 +284,7 @@ func (c *Client) Inspect(ctx context.Context, topic string) (*TopicInfo, error) 
 	for i, name := range counters {
 		args[i] = string(name)
 	}
-	r, err := c.scripts.call(ctx, inspectScript, topic, 0, names(
-		k.pool, k.bucket, k.leases, k.dead, k.done, k.meta, k.stats, k.schedules, k.slots, k.waiting,
-	), args...)
+	r, err := c.scripts.run(ctx, inspectScript, k, "", 0, args...)
 	if err != nil {
 		return nil, err
 	}

@@ -6,6 +6,7 @@ import (
 	"math"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 )
 
@@ -140,16 +141,13 @@ func (t *topicServer) askExtend(ctx context.Context, ending string, asked []*run
 	t.mu.Unlock()
 
 	// While this call hangs nobody looks at the other leases of the topic.
-	call, cancel := context.WithTimeout(ctx, min(callTimeout, t.server.o.lease/3))
-	defer cancel()
-	k := t.keys
 	sent := time.Now()
-	reply, err := t.server.call.call(call, extendScript, k.topic, len(asked), names(k.leases, k.pool), args...)
-	t.note(ctx, "extend", err)
+	reply, err := t.run(ctx, topicCall{
+		script: extendScript, jobs: len(asked), timeout: min(callTimeout, t.server.o.lease/3),
+	}, args...)
 	if err != nil {
 		return err
 	}
-	t.clock.read(reply.now(), sent, time.Now())
 	sets := t.clock.sets()
 	letters := t.examine(ctx, reply.text(2))
 	t.mu.Lock()
@@ -184,3 +182,140 @@ func parseEnd(score string) int64 {
 
 // errLate says that Redis's clock was ahead of what we took it for. It has been read with the answer that says so.
 var errLate = errors.New("lease end in the past")
+
+func (t *topicServer) count() int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return len(t.leases)
+}
+
+// holdLocked notes a taken job as ours.
+func (t *topicServer) holdLocked(r *run) {
+	t.coming--
+	if old := t.leases[r.id]; old != nil { // the same job again: the older lease must be over
+		now := time.Now()
+		cause := old.why('l', now)
+		if r.nonce != old.nonce && now.Before(old.until) {
+			cause = ErrReplaced // the announcement is on its way
+		}
+		t.loseLocked(old, cause)
+	}
+	t.leases[r.id] = r
+	t.takes++
+	t.limited = r.opts.retry >= 0
+	t.size += (r.stored - t.size) / 8
+	for _, m := range t.unheard {
+		if m.id == r.id && m.names(r) {
+			t.loseLocked(r, m.cause)
+		}
+	}
+}
+
+// A loss says that the run of a job has lost its lease.
+type loss struct {
+	id, fence string
+	cause     error
+	at        time.Time
+}
+
+// names tells whether the loss is that of this run and no other one of the job.
+func (m loss) names(r *run) bool {
+	return slices.ContainsFunc(strings.Fields(r.fences()), func(end string) bool { return parseEnd(end) == parseEnd(m.fence) })
+}
+
+// lookLocked notes that the lease of a job that is to be started is over by our own clock: this process has stood still, and another server may
+// have the job. It would be found out by the next extension, but by then many more would have been started.
+func (t *topicServer) lookLocked(r *run, now time.Time) {
+	if r.lost == nil && !now.Before(r.until) {
+		t.loseLocked(r, ErrLeaseLost)
+	}
+}
+
+// loseLocked notes that a job no longer belongs to this server and ends its handler's context,
+// unless the handler has replaced the job itself.
+func (t *topicServer) loseLocked(r *run, cause error) {
+	if r.telling || t.leases[r.id] != r {
+		return
+	}
+	r.lost = cause
+	t.dropLocked(r)
+	switch {
+	case r.cancel == nil: // not started
+	case errors.Is(cause, ErrReplaced) && r.ownDoing(time.Now()):
+		if t.apart == nil {
+			t.apart = make(map[*run]bool)
+		}
+		t.apart[r] = true
+	default:
+		r.cancel(cause)
+	}
+}
+
+// dropLocked forgets a job.
+func (t *topicServer) dropLocked(r *run) {
+	if t.leases[r.id] == r {
+		delete(t.leases, r.id)
+	}
+	if len(t.leases) == 0 {
+		for _, c := range t.waiting {
+			close(c)
+		}
+		t.waiting = nil
+	}
+	nudge(t.freed)
+}
+
+// cancelRun ends the run of a job that a nudge says is cancelled or replaced, if it is the run of that lease.
+func (t *topicServer) cancelRun(id, fence string, cause error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	m := loss{id, fence, cause, time.Now()}
+	if r := t.leases[id]; r != nil && m.names(r) {
+		t.loseLocked(r, cause)
+		return
+	}
+	t.unheard = slices.DeleteFunc(t.unheard, func(old loss) bool { return m.at.Sub(old.at) > time.Second })
+	if len(t.unheard) < takeLimit { // more would cost more than the next extension, which finds out by itself
+		t.unheard = append(t.unheard, m)
+	}
+}
+
+// cancelAll ends the contexts of all running handlers.
+func (t *topicServer) cancelAll(cause error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, r := range t.leases {
+		if r.running() {
+			r.cancel(cause)
+		}
+	}
+	for r := range t.apart {
+		r.cancel(cause)
+	}
+}
+
+// abandonAll gives back the jobs of handlers that do not end, and tells how many those are.
+func (t *topicServer) abandonAll() (n int) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, r := range t.leases {
+		if r.running() {
+			n++
+			t.tellLocked(row{run: r, verb: verbReturn, err: ErrShutdown, cause: ErrShutdown})
+		}
+	}
+	return n
+}
+
+// settled gives a channel that is closed once nothing belongs to this server any more.
+func (t *topicServer) settled() <-chan struct{} {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	c := make(chan struct{})
+	if len(t.leases) == 0 {
+		close(c)
+	} else {
+		t.waiting = append(t.waiting, c)
+	}
+	return c
+}

@@ -118,8 +118,7 @@ func TestListOfRunningJobsLeavesTheAnchorOut(t *testing.T) {
 	eachHand(t, func(t *testing.T, h *Hand) {
 		h.put("+0", "x")
 		h.TakeOne("x")
-		k := h.keys
-		r, err := h.try(listScript, names(k.pool, k.bucket, k.ready, k.leases, k.dead, k.done, k.operator), string(StateRunning), 0, 10)
+		r, err := h.run(listScript, string(StateRunning), 0, 10)
 		require.NoError(t, err)
 		require.EqualValues(t, 1, r.number(2))
 		require.Equal(t, []string{"x"}, r.list(3).texts())

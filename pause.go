@@ -66,7 +66,7 @@ func (c *Client) pause(ctx context.Context, verb, topic string, p Pause, errs []
 	}
 	k := newKeys(c.o.prefix, topic)
 	lane := c.lanes.get()
-	r, err := c.scripts.call(ctx, pauseScript, topic, 0, names(k.meta, k.receipt(lane.id), k.operator),
+	r, err := c.scripts.run(ctx, pauseScript, k, k.receipt(lane.id), 0,
 		lane.next(), verb, p.By, ceilMS(p.For), p.Reason, maxPauses, controlChannel(c.o.prefix), topic)
 	c.lanes.put(lane, err)
 	switch {

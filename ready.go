@@ -243,22 +243,15 @@ func (k *taker) share() (limit, bytes int) {
 
 // send makes one call of the take script.
 func (k *taker) send(work context.Context, limit, bytes int, place string, timeout time.Duration) (reply, time.Time, error) {
-	call, cancel := context.WithTimeout(work, timeout)
-	defer cancel()
 	k.number++
 	if k.since == 0 {
 		k.since = k.number
 	}
 	t := k.topic
-	key, s := t.keys, t.server
 	sent := time.Now()
-	r, err := s.take.call(call, takeScript, key.topic, limit, names(
-		key.ready, key.handoff, key.pool, key.bucket, key.leases, key.dead, key.attempts, key.moved, key.meta, k.receipt, key.stats, key.sizes,
-	), strconv.FormatUint(k.number, 10), strconv.FormatUint(k.since, 10), limit, bytes, s.o.lease.Milliseconds(), k.free, place)
-	t.note(work, "take", err)
-	if err == nil {
-		t.clock.read(r.now(), sent, time.Now())
-	}
+	r, err := t.run(work, topicCall{
+		script: takeScript, jobs: limit, receipt: k.receipt, timeout: timeout, caller: &t.server.takeScripts,
+	}, strconv.FormatUint(k.number, 10), strconv.FormatUint(k.since, 10), limit, bytes, t.server.o.lease.Milliseconds(), k.free, place)
 	return r, sent, err
 }
 
@@ -328,29 +321,6 @@ func (k *taker) adapt(took time.Duration) (soon bool) {
 	return soon
 }
 
-// refusal is what Redis is to be told of a taken job that is not to run; nil: it is.
-func (t *topicServer) refusal(r *run, undecodable error, now int64) *row {
-	switch job := r.job; {
-	case errors.Is(undecodable, errNewerRecord):
-		t.trouble.log.Error("snooze", "job", job.ID, "err", undecodable, "delay", newerRecordDelay)
-		return &row{run: r, verb: verbSnooze, end: msTime(now), delay: newerRecordDelay, past: r.past, err: undecodable}
-	case undecodable != nil:
-		entry := AttemptError{Attempt: job.Attempt, At: msTime(now), Server: t.server.id, Kind: KindUndecodable, Message: undecodable.Error()}
-		return &row{run: r, verb: verbBury, entry: entry.encode(), err: undecodable}
-	case job.Due.After(msTime(now)) && job.Due.After(job.EnqueuedAt): // its entry in the bucket was lost, and a left-over of its ID was in ready
-		t.trouble.log.Warn("snooze", "job", job.ID, "err", errNotDue, "delay", job.Due.Sub(msTime(now)))
-		return &row{run: r, verb: verbSnooze, end: msTime(now), delay: job.Due.Sub(msTime(now)), past: r.past, err: errNotDue}
-	case r.expires > 0 && now >= r.expires:
-		return &row{run: r, verb: verbExpire}
-	case r.opts.retry >= 0 && r.attempt-1-r.past.spent > r.opts.retry:
-		return &row{run: r, verb: verbBury, err: ErrLeaseLost} // its last run was cut off: promote has put that on record
-	}
-	return nil
-}
-
-// errNotDue is why a job is put back that was taken before its time.
-var errNotDue = errors.New("not due yet")
-
 // wait waits until there is something in ready. The pop moves the ID to handoff, which every take empties first: if this process dies
 // between the two, the ID is not lost. One ID wakes one server.
 func (t *topicServer) wait(ctx context.Context, slow *pace) {
@@ -362,7 +332,7 @@ func (t *topicServer) wait(ctx context.Context, slow *pace) {
 		began := time.Now()
 		err := s.waits.BLMove(call, t.keys.ready, t.keys.handoff, "LEFT", "RIGHT", waitTimeout).Err()
 		err = s.pulse.feel(t.keys.ready, began, err)
-		err = s.call.blame(call, err, t.keys.ready, t.keys.handoff)
+		err = s.scripts.blame(call, err, t.keys.ready, t.keys.handoff)
 		cancel()
 		if ctx.Err() != nil {
 			return

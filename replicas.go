@@ -23,22 +23,6 @@ func checkReplicaWait(rdb redis.UniversalClient, wait time.Duration) error {
 	return nil
 }
 
-// store runs the enqueue script and, with WaitReplicas, waits on the same connection until enough replicas have what it wrote.
-func (c *Client) store(ctx context.Context, s *script, k *keys, names []any, jobs int, args []any) (reply, error) {
-	if c.o.replicas == 0 {
-		return c.scripts.call(ctx, s, k.topic, jobs, names, args...)
-	}
-	w := &replicaWaiter{client: c, key: k.pool}
-	r, err := caller{w, &c.o.hooks}.call(ctx, s, k.topic, jobs, names, args...)
-	if err == nil && w.confirmed < int64(c.o.replicas) {
-		err = fmt.Errorf("%w: %d of %d within %v", ErrNotReplicated, w.confirmed, c.o.replicas, c.o.replicaWait)
-		if w.err != nil {
-			err = fmt.Errorf("%w: WAIT: %w", err, w.err)
-		}
-	}
-	return r, err
-}
-
 // A replicaWaiter sends a command with a WAIT behind it on the same connection, as WAIT speaks of its own connection's writes only.
 type replicaWaiter struct {
 	client    *Client

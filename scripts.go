@@ -2,7 +2,7 @@ package delayq
 
 import (
 	"context"
-	_ "embed" // the scripts
+	"embed"
 	"errors"
 	"fmt"
 	"strconv"
@@ -16,192 +16,111 @@ import (
 // A script is one transition in Lua. Each is called from exactly one Go function.
 type script struct {
 	name         string
-	text, digest any // strings, ready to be sent
+	text, digest any   // strings, ready to be sent
+	keys         []int // of a topic, in the order of the header, as indexes of keyFields
 }
 
-func newScript(name, body string, parts ...string) *script {
-	text := strings.Join(parts, "") + body
-	return &script{name: name, text: text, digest: redis.NewScript(text).Hash()}
+// luaFiles holds the scripts and the parts of their prelude.
+//
+//go:embed lua
+var luaFiles embed.FS
+
+// newScript reads lua/<name>.lua. The header of a script says which keys it gets (KEYS[1] pool …), which
+// parts of the prelude stand before it (Uses: …), and which script follows it in the same call (Then: …).
+// Each part is defined again in every call, so none is there without need.
+func newScript(name string) *script {
+	body := luaFile(name)
+	s := &script{name: name}
+	var text strings.Builder
+	for _, part := range strings.Fields(headerLine(body, "Uses")) {
+		text.WriteString(luaFile("prelude/" + part))
+	}
+	text.WriteString(body)
+	if then := headerLine(body, "Then"); then != "" {
+		next := luaFile(then)
+		text.WriteString(next)
+		s.readKeys(next)
+	}
+	s.readKeys(body)
+	s.text, s.digest = text.String(), redis.NewScript(text.String()).Hash()
+	return s
 }
 
-// The parts of the prelude, put before the scripts that use them: each is defined anew in every call, so none is there for nothing.
-var (
-	//go:embed lua/prelude/now.lua
-	nowPart string
+// luaFile is the text of a file in lua/, which is part of the program.
+func luaFile(name string) string {
+	text, _ := luaFiles.ReadFile("lua/" + name + ".lua")
+	return string(text)
+}
 
-	//go:embed lua/prelude/receipt.lua
-	receiptPart string
+// headerLine is what follows a word and a colon in the header of a script.
+func headerLine(body, word string) string {
+	for line := range strings.Lines(body) {
+		if after, ok := strings.CutPrefix(line, "-- "+word+": "); ok {
+			return strings.TrimSpace(after)
+		}
+		if !strings.HasPrefix(line, "--") {
+			break
+		}
+	}
+	return ""
+}
 
-	//go:embed lua/prelude/stats.lua
-	statsPart string
-
-	//go:embed lua/prelude/sizes.lua
-	sizesPart string
-
-	//go:embed lua/prelude/terms.lua
-	termsPart string
-
-	//go:embed lua/prelude/unready.lua
-	unreadyPart string
-
-	//go:embed lua/prelude/measure.lua
-	measurePart string
-
-	//go:embed lua/prelude/lease.lua
-	leasePart string
-
-	//go:embed lua/prelude/rows.lua
-	rowsPart string
-
-	//go:embed lua/prelude/retain.lua
-	retainPart string
-
-	//go:embed lua/prelude/errors.lua
-	errorsPart string
-
-	//go:embed lua/prelude/control.lua
-	controlPart string
-
-	//go:embed lua/prelude/schedule.lua
-	schedulePart string
-
-	//go:embed lua/prelude/runs.lua
-	runsPart string
-
-	//go:embed lua/prelude/withdraw.lua
-	withdrawPart string
-)
+// readKeys reads the KEYS lines of a header.
+func (s *script) readKeys(body string) {
+	for line := range strings.Lines(body) {
+		if !strings.HasPrefix(line, "--") {
+			return
+		}
+		var n int
+		var name string
+		if count, _ := fmt.Sscanf(line, "-- KEYS[%d] %s", &n, &name); count < 2 {
+			continue
+		}
+		s.keys = append(s.keys, make([]int, max(0, n-len(s.keys)))...)
+		s.keys[n-1] = keyNamed(name)
+	}
+}
 
 var (
-	//go:embed lua/enqueue.lua
-	enqueueLua    string
-	enqueueScript = newScript("enqueue", enqueueLua, nowPart, receiptPart, statsPart, sizesPart, termsPart, controlPart)
-
-	//go:embed lua/replace.lua
-	replaceLua    string
-	replaceScript = newScript("replace", replaceLua+enqueueLua, nowPart, receiptPart, statsPart, sizesPart, termsPart, leasePart, unreadyPart, controlPart)
-
-	//go:embed lua/promote.lua
-	promoteLua    string
-	promoteScript = newScript("promote", promoteLua, nowPart, statsPart, leasePart, errorsPart, runsPart)
-
-	//go:embed lua/watch.lua
-	watchLua    string
-	watchScript = newScript("watch", watchLua, nowPart, leasePart)
-
-	//go:embed lua/take.lua
-	takeLua    string
-	takeScript = newScript("take", takeLua, nowPart, statsPart, leasePart)
-
-	//go:embed lua/extend.lua
-	extendLua    string
-	extendScript = newScript("extend", extendLua, nowPart, rowsPart)
-
-	//go:embed lua/ack.lua
-	ackLua    string
-	ackScript = newScript("ack", ackLua, nowPart, receiptPart, statsPart, leasePart, rowsPart, retainPart, runsPart)
-
-	//go:embed lua/again.lua
-	againLua    string
-	againScript = newScript("again", againLua, nowPart, receiptPart, statsPart, sizesPart, termsPart, leasePart, rowsPart, retainPart, controlPart, runsPart)
-
-	//go:embed lua/retry.lua
-	retryLua    string
-	retryScript = newScript("retry", retryLua, nowPart, receiptPart, statsPart, leasePart, rowsPart, errorsPart, runsPart)
-
-	//go:embed lua/snooze.lua
-	snoozeLua    string
-	snoozeScript = newScript("snooze", snoozeLua, nowPart, receiptPart, statsPart, leasePart, rowsPart)
-
-	//go:embed lua/return.lua
-	returnLua    string
-	returnScript = newScript("return", returnLua, nowPart, receiptPart, statsPart, leasePart, rowsPart)
-
-	//go:embed lua/bury.lua
-	buryLua    string
-	buryScript = newScript("bury", buryLua, nowPart, receiptPart, statsPart, leasePart, rowsPart, errorsPart, runsPart)
-
-	//go:embed lua/cancel.lua
-	cancelLua    string
-	cancelScript = newScript("cancel", cancelLua, nowPart, receiptPart, statsPart, leasePart, controlPart, runsPart, unreadyPart, withdrawPart)
-
-	//go:embed lua/delete.lua
-	deleteLua    string
-	deleteScript = newScript("delete", deleteLua, nowPart, receiptPart, statsPart)
-
-	//go:embed lua/reschedule.lua
-	rescheduleLua    string
-	rescheduleScript = newScript("reschedule", rescheduleLua, nowPart, receiptPart, unreadyPart, controlPart)
-
-	//go:embed lua/revive.lua
-	reviveLua    string
-	reviveScript = newScript("revive", reviveLua, nowPart, receiptPart, statsPart)
-
-	//go:embed lua/get.lua
-	getLua    string
-	getScript = newScript("get", getLua, nowPart)
-
-	//go:embed lua/list.lua
-	listLua    string
-	listScript = newScript("list", listLua, nowPart)
-
-	//go:embed lua/inspect.lua
-	inspectLua    string
-	inspectScript = newScript("inspect", inspectLua, nowPart)
-
-	//go:embed lua/pause.lua
-	pauseLua    string
-	pauseScript = newScript("pause", pauseLua, nowPart, receiptPart, controlPart)
-
-	//go:embed lua/prune.lua
-	pruneLua    string
-	pruneScript = newScript("prune", pruneLua, nowPart, receiptPart, measurePart)
-
-	//go:embed lua/check.lua
-	checkLua    string
-	checkScript = newScript("check", checkLua, nowPart, statsPart, sizesPart, leasePart, measurePart, schedulePart)
-
-	//go:embed lua/mend.lua
-	mendLua    string
-	mendScript = newScript("mend", mendLua, nowPart, statsPart)
-
-	//go:embed lua/heartbeat.lua
-	heartbeatLua    string
-	heartbeatScript = newScript("heartbeat", heartbeatLua, nowPart)
-
-	//go:embed lua/schedule.lua
-	scheduleLua    string
-	scheduleScript = newScript("schedule", scheduleLua, nowPart, receiptPart, controlPart, schedulePart)
-
-	//go:embed lua/unschedule.lua
-	unscheduleLua    string
-	unscheduleScript = newScript("unschedule", unscheduleLua, nowPart, receiptPart, statsPart, leasePart, controlPart, schedulePart, runsPart, unreadyPart, withdrawPart)
-
-	//go:embed lua/suspend.lua
-	suspendLua    string
-	suspendScript = newScript("suspend", suspendLua, nowPart, receiptPart, controlPart, schedulePart)
-
-	//go:embed lua/trigger.lua
-	triggerLua    string
-	triggerScript = newScript("trigger", triggerLua, nowPart, receiptPart, statsPart, sizesPart, controlPart, schedulePart)
-
-	//go:embed lua/due.lua
-	dueLua    string
-	dueScript = newScript("due", dueLua, nowPart, schedulePart)
-
-	//go:embed lua/fire.lua
-	fireLua    string
-	fireScript = newScript("fire", fireLua, nowPart, statsPart, sizesPart, leasePart, controlPart, schedulePart, runsPart, unreadyPart, withdrawPart)
-
-	//go:embed lua/describe.lua
-	describeLua    string
-	describeScript = newScript("describe", describeLua, nowPart, schedulePart, runsPart)
+	enqueueScript    = newScript("enqueue")
+	replaceScript    = newScript("replace")
+	promoteScript    = newScript("promote")
+	watchScript      = newScript("watch")
+	takeScript       = newScript("take")
+	extendScript     = newScript("extend")
+	ackScript        = newScript("ack")
+	againScript      = newScript("again")
+	retryScript      = newScript("retry")
+	snoozeScript     = newScript("snooze")
+	returnScript     = newScript("return")
+	buryScript       = newScript("bury")
+	cancelScript     = newScript("cancel")
+	deleteScript     = newScript("delete")
+	rescheduleScript = newScript("reschedule")
+	reviveScript     = newScript("revive")
+	getScript        = newScript("get")
+	listScript       = newScript("list")
+	inspectScript    = newScript("inspect")
+	pauseScript      = newScript("pause")
+	pruneScript      = newScript("prune")
+	checkScript      = newScript("check")
+	mendScript       = newScript("mend")
+	heartbeatScript  = newScript("heartbeat")
+	scheduleScript   = newScript("schedule")
+	unscheduleScript = newScript("unschedule")
+	suspendScript    = newScript("suspend")
+	triggerScript    = newScript("trigger")
+	dueScript        = newScript("due")
+	fireScript       = newScript("fire")
+	describeScript   = newScript("describe")
 )
 
 var allScripts = []*script{
-	enqueueScript, replaceScript, promoteScript, watchScript, takeScript, extendScript, ackScript, againScript, retryScript, snoozeScript, returnScript, buryScript,
-	cancelScript, deleteScript, rescheduleScript, reviveScript, getScript, listScript, inspectScript, pauseScript, pruneScript, checkScript, mendScript, heartbeatScript,
-	scheduleScript, unscheduleScript, suspendScript, triggerScript, dueScript, fireScript, describeScript,
+	enqueueScript, replaceScript, promoteScript, watchScript, takeScript, extendScript, ackScript,
+	againScript, retryScript, snoozeScript, returnScript, buryScript, cancelScript, deleteScript,
+	rescheduleScript, reviveScript, getScript, listScript, inspectScript, pauseScript,
+	pruneScript, checkScript, mendScript, heartbeatScript, scheduleScript, unscheduleScript,
+	suspendScript, triggerScript, dueScript, fireScript, describeScript,
 }
 
 // Scripts gives the name and the SHA-1 digest of every script that delayq runs, as SLOWLOG and MONITOR show them.
@@ -304,6 +223,12 @@ func (w wrongKeys) RedisError() {}
 // wrongType is in every error of Redis about the type of a key.
 const wrongType = "WRONGTYPE"
 
+// run runs a script of a topic with the keys that its header names. receipt is the one that is not the
+// topic's alone.
+func (c caller) run(ctx context.Context, s *script, k *keys, receipt string, jobs int, args ...any) (reply, error) {
+	return c.call(ctx, s, k.topic, jobs, k.of(s, receipt), args...)
+}
+
 // call runs s. On NOSCRIPT, after a restart or a failover of Redis, the script's text is sent. An error says which transition of
 // which topic it was.
 func (c caller) call(ctx context.Context, s *script, topic string, jobs int, keys []any, args ...any) (reply, error) {
@@ -341,15 +266,6 @@ func (c caller) call(ctx context.Context, s *script, topic string, jobs int, key
 		c.hooks.tellScript(ScriptEvent{Name: s.name, Topic: topic, Jobs: jobs, Duration: time.Since(start), Err: err})
 	}
 	return r, err
-}
-
-// names makes the list of keys of a call.
-func names(keys ...string) []any {
-	list := make([]any, len(keys))
-	for i, k := range keys {
-		list[i] = k
-	}
-	return list
 }
 
 // A request counts how often it has been written to a connection: go-redis asks its words for their bytes

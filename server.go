@@ -47,12 +47,12 @@ type Middleware func(Handler) Handler
 // A Server takes due jobs of the topics it has handlers for, and runs them. It uses connections of its own, made with the options of the
 // go-redis client it is given: up to seven for each topic, and a few more. It runs once.
 type Server struct {
-	rdb  redis.UniversalClient
-	o    serverOptions
-	id   string
-	log  *slog.Logger
-	call caller
-	take caller // for takes
+	rdb         redis.UniversalClient
+	o           serverOptions
+	id          string
+	log         *slog.Logger
+	scripts     caller
+	takeScripts caller // on connections of their own
 
 	calls         redis.UniversalClient // for everything that Redis answers at once
 	takes         redis.UniversalClient // for takes, whose answers may be large
@@ -238,8 +238,8 @@ func (s *Server) begin() error {
 	s.waits, s.dials[2] = ownClient(s.rdb, all, n, 0, 0)
 	s.answerTimeout = answerTimeout(s.rdb)
 	_, s.pulse.cluster = s.rdb.(*redis.ClusterClient)
-	s.call = caller{felt{s.calls, &s.pulse}, &s.o.hooks}
-	s.take = caller{felt{s.takes, &s.pulse}, &s.o.hooks}
+	s.scripts = caller{felt{s.calls, &s.pulse}, &s.o.hooks}
+	s.takeScripts = caller{felt{s.takes, &s.pulse}, &s.o.hooks}
 	s.outage = &outage{log: s.log, lost: func(error) {
 		for _, rdb := range []redis.UniversalClient{s.calls, s.takes, s.waits} {
 			reload(rdb)

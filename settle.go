@@ -2,10 +2,6 @@ package delayq
 
 import (
 	"context"
-	"errors"
-	"fmt"
-	"log/slog"
-	"slices"
 	"time"
 )
 
@@ -22,36 +18,22 @@ const (
 	verbAgain
 )
 
-// verbs says for each verb which script tells Redis, with which keys and words before its rows, and what the outcome is called.
+// verbs says for each verb which script tells Redis, with which words before its rows, and what the
+// outcome is called.
 var verbs = [...]struct {
 	script  *script
 	outcome Outcome
 	delays  bool // the job is due again after a delay
-	nudges  bool // the script is told of the timers, which it may wake
+	nudges  bool // the script may wake the timers
 	words   []any
-	keys    func(k *keys, receipt string) []any
 }{
-	verbAck:    {ackScript, OutcomeAcked, false, false, []any{string(OutcomeAcked)}, ackKeys},
-	verbExpire: {ackScript, OutcomeExpired, false, false, []any{string(OutcomeExpired)}, ackKeys},
-	verbAgain: {againScript, OutcomeAgain, false, true, nil, func(k *keys, receipt string) []any {
-		return append(ackKeys(k, receipt), k.bucket, k.ready, k.sizes)
-	}},
-	verbRetry: {retryScript, OutcomeRetried, true, false, nil, func(k *keys, receipt string) []any {
-		return names(k.leases, k.bucket, k.attempts, k.errors, k.moved, k.stats, receipt, k.pool, k.runs)
-	}},
-	verbSnooze: {snoozeScript, OutcomeSnoozed, true, false, nil, func(k *keys, receipt string) []any {
-		return names(k.leases, k.bucket, k.moved, k.stats, receipt, k.pool)
-	}},
-	verbReturn: {returnScript, OutcomeReturned, false, false, nil, func(k *keys, receipt string) []any {
-		return names(k.leases, k.ready, k.stats, receipt, k.pool)
-	}},
-	verbBury: {buryScript, OutcomeBuried, false, false, nil, func(k *keys, receipt string) []any {
-		return names(k.leases, k.dead, k.attempts, k.errors, k.stats, receipt, k.pool, k.runs)
-	}},
-}
-
-func ackKeys(k *keys, receipt string) []any {
-	return names(k.leases, k.pool, k.attempts, k.errors, k.moved, k.done, k.results, k.stats, receipt, k.runs)
+	verbAck:    {ackScript, OutcomeAcked, false, false, []any{string(OutcomeAcked)}},
+	verbExpire: {ackScript, OutcomeExpired, false, false, []any{string(OutcomeExpired)}},
+	verbAgain:  {againScript, OutcomeAgain, false, true, nil},
+	verbRetry:  {retryScript, OutcomeRetried, true, false, nil},
+	verbSnooze: {snoozeScript, OutcomeSnoozed, true, false, nil},
+	verbReturn: {returnScript, OutcomeReturned, false, false, nil},
+	verbBury:   {buryScript, OutcomeBuried, false, false, nil},
 }
 
 // open adds what a settling script is told before its rows.
@@ -82,13 +64,6 @@ type row struct {
 func (r row) as(lost error) row {
 	r.lost = lost
 	return r
-}
-
-func (r row) outcome() Outcome {
-	if r.lost != nil {
-		return lostOutcome(r.lost)
-	}
-	return verbs[r.verb].outcome
 }
 
 // tail is what the script is told of the job beside ID and fence.
@@ -263,10 +238,7 @@ func (t *topicServer) tell(ctx context.Context, lane, number string, list []row)
 	args = t.group(args, list)
 	t.mu.Unlock()
 
-	call, cancel := context.WithTimeout(ctx, callTimeout)
-	defer cancel()
-	reply, err := t.server.call.call(call, v.script, t.keys.topic, len(list), v.keys(t.keys, t.keys.receipt(lane)), args...)
-	t.note(ctx, v.script.name, err)
+	reply, err := t.run(ctx, topicCall{script: v.script, jobs: len(list), receipt: t.keys.receipt(lane)}, args...)
 
 	letters, ended := t.examine(ctx, reply.text(2)), false
 	t.mu.Lock()
@@ -324,150 +296,4 @@ func (t *topicServer) group(args []any, list []row) []any {
 		args = append(append(args, &r.id), tail...)
 	}
 	return args
-}
-
-// outcome tells the log and the hooks what has become of a run.
-func (t *topicServer) outcome(r row) {
-	outcome := r.outcome()
-	job := r.run.job
-	log := t.trouble.log
-	switch outcome {
-	case OutcomeRetried:
-		log.Warn("retry", "job", job.ID, "attempt", job.Attempt, "err", message(r.err), "delay", r.delay)
-	case OutcomeBuried:
-		log.Error("bury", "job", job.ID, "attempt", job.Attempt, "err", message(r.err))
-	case OutcomeLeaseLost:
-		t.remark(slog.LevelWarn, "lease lost", r)
-	case OutcomeCancelled: // by Dequeue, or deleted by hand
-		t.remark(slog.LevelInfo, "cancel", r)
-	case OutcomeReplaced:
-		t.remark(slog.LevelInfo, "replace", r)
-	case OutcomeAgain:
-		t.remark(quiet, "again", r)
-	case OutcomeReturned:
-		t.remark(quiet, "return", r)
-	case OutcomeSnoozed:
-		t.remark(quiet, "snooze", r, "delay", r.delay)
-	case OutcomeExpired:
-		t.remark(slog.LevelInfo, "expire", r)
-	}
-	h := &t.server.o.hooks
-	if len(h.outcome[outcome]) == 0 {
-		return
-	}
-	event := r.event()
-	switch outcome {
-	case OutcomeRetried, OutcomeSnoozed:
-		event.NextDue = r.end.Add(r.delay)
-	case OutcomeAgain:
-		event.NextDue = r.renewal.due
-	}
-	h.fireOutcome(event)
-}
-
-// event is what the hooks are told of a run that has ended.
-func (r row) event() RunEvent {
-	err, why := r.err, r.lost
-	if why == nil && r.verb == verbReturn {
-		why = r.cause
-	}
-	switch {
-	case why == nil || why == err:
-	case err == nil:
-		err = why
-	default:
-		err = fmt.Errorf("%w: %w", why, err)
-	}
-	event := r.run.event(r.outcome(), err)
-	event.End = r.end
-	var c *crash
-	if as(r.err, &c) {
-		event.Stack = string(c.stack)
-	}
-	return event
-}
-
-// quiet is the level of a line that is logged only if the handler has said something.
-const quiet = slog.LevelDebug - 1
-
-// remark logs an outcome that does not depend on the handler's error, with that error and the stack
-// of a panic if there is one: nobody else would hear of it. An error makes a warning of the line, a
-// panic an error. What says no more than that the context has ended, or that the job is to be
-// snoozed, leaves the line as it is.
-func (t *topicServer) remark(level slog.Level, text string, r row, more ...any) {
-	var c *crash
-	switch said := r.err; {
-	case said == nil || r.run.start.IsZero() || r.plain(said): // not started: the server's own reason
-	case as(said, &c):
-		level = slog.LevelError
-		more = append(more, "err", message(said), "stack", string(c.stack))
-	default:
-		more = append(more, "err", message(said))
-		if level = max(level, slog.LevelInfo); r.loud(said) {
-			level = max(level, slog.LevelWarn)
-		}
-	}
-	if level > quiet {
-		more = append([]any{"job", r.run.id, "attempt", r.run.attempt}, more...)
-		t.trouble.log.Log(context.Background(), level, text, more...)
-	}
-}
-
-// plain reports whether an error is no news: it is that of the context that has ended, or what
-// steers the job.
-func (r row) plain(err error) bool {
-	switch err.(type) {
-	case *snoozeError, *againError:
-		return true
-	}
-	switch {
-	case r.cause == nil:
-		return false
-	case errors.Is(r.cause, context.DeadlineExceeded):
-		return err == r.cause || err == context.DeadlineExceeded
-	}
-	return err == r.cause || err == context.Canceled
-}
-
-// loud reports whether an error wraps something that is news, also if its methods panic.
-func (r row) loud(err error) (loud bool) {
-	defer func() {
-		if recover() != nil {
-			loud = true
-		}
-	}()
-	if r.plain(err) {
-		return false
-	}
-	switch x := err.(type) {
-	case interface{ Unwrap() error }:
-		inner := x.Unwrap()
-		return inner == nil || r.loud(inner)
-	case interface{ Unwrap() []error }:
-		return slices.ContainsFunc(x.Unwrap(), func(inner error) bool { return inner != nil && r.loud(inner) })
-	}
-	return true
-}
-
-// late tells of the end of a handler that outlived the drain. Its job has been given back, and the
-// outcome has been told.
-func (t *topicServer) late(r row) {
-	r.verb, r.lost = verbReturn, nil
-	t.remark(quiet, "late", r)
-	event := r.event()
-	event.Outcome = ""
-	for _, f := range t.server.o.hooks.late {
-		t.server.o.hooks.apart(func() { f(event) })
-	}
-}
-
-// tellUnsettled logs what handlers have said whose outcomes Redis did not take.
-func (t *topicServer) tellUnsettled() {
-	t.mu.Lock()
-	rows := t.rows
-	t.rows = nil
-	t.mu.Unlock()
-	for _, r := range rows {
-		t.remark(quiet, "settle", r)
-	}
 }

@@ -197,7 +197,7 @@ func TestExtendThatOnlyLooks(t *testing.T) {
 		for _, one := range held {
 			args = append(args, one.ID, one.Fence)
 		}
-		r, err := h.try(extendScript, names(h.keys.leases, h.keys.pool), args...)
+		r, err := h.run(extendScript, args...)
 		require.NoError(t, err)
 		require.Equal(t, "olg", r.text(2))
 		require.Equal(t, before, Dump(t, h.rdb, h.prefix()))

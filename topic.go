@@ -1,152 +1,176 @@
 package delayq
 
 import (
+	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
-	"strings"
-	"unicode"
-	"unicode/utf8"
+	"slices"
+
+	"github.com/vmihailenco/msgpack/v5"
 )
 
-// Bounds of what a caller names and stores.
-const (
-	maxTopicLen  = 255     // bytes of a topic or a prefix
-	maxIDLen     = 1 << 10 // bytes of a job ID
-	maxHeaderLen = 16 << 10
-)
-
-const defaultPrefix = "delayq"
-
-// keys holds the names of all keys of one topic. They share the hash tag {topic}, so one topic is one cluster slot.
-// This file is the only one that spells a key.
-type keys struct {
-	topic    string
-	root     string // "<prefix>:{<topic>}:"
-	pool     string // hash: job ID → record of every unfinished job
-	bucket   string // zset: job ID by due time
-	ready    string // list: job IDs, the next one at the head
-	handoff  string // list: job IDs between a server's wait and its take
-	leases   string // zset: job ID by the end of its lease
-	attempts string // hash: job ID → finished attempts
-	errors   string // hash: job ID → last errors
-	moved    string // hash: job ID → present due time, if that is not the record's
-	dead     string // zset: job ID by time of burial
-	done     string // zset: job ID by the time until which it is kept
-	results  string // hash: job ID → what is kept of it
-	meta     string // hash: what an operator has set
-	stats    string // hash: counters
-	operator string // never there: the right to it is that to make the calls of an operator
-	sizes    string // hash: the size of the largest record
-
-	schedules string // hash: name → definition of a schedule
-	slots     string // zset: schedule by its next slot
-	waiting   string // zset: schedule by the slot that waits for the end of the last run
-	fired     string // hash: schedule → what has become of its slots
-	runs      string // hash: schedule → history of its runs
+// A Codec turns values into payloads and back. It must be safe for concurrent use.
+type Codec interface {
+	Encode(v any) ([]byte, error)
+	Decode(payload []byte, v any) error // v is a pointer
 }
 
-func newKeys(prefix, topic string) *keys {
-	root := prefix + ":{" + topic + "}:"
-	return &keys{
-		topic:    topic,
-		root:     root,
-		pool:     root + "pool",
-		bucket:   root + "bucket",
-		ready:    root + "ready",
-		handoff:  root + "handoff",
-		leases:   root + "leases",
-		attempts: root + "attempts",
-		errors:   root + "errors",
-		moved:    root + "moved",
-		dead:     root + "dead",
-		done:     root + "done",
-		results:  root + "results",
-		meta:     root + "meta",
-		stats:    root + "stats",
-		operator: root + "operator",
-		sizes:    root + "sizes",
+// MsgPack is the codec of typed topics unless another is given: compact, and the field names of a struct are kept.
+var MsgPack = WithCodec(codec{msgpack.Marshal, msgpack.Unmarshal})
 
-		schedules: root + "schedules",
-		slots:     root + "slots",
-		waiting:   root + "waiting",
-		fired:     root + "fired",
-		runs:      root + "runs",
-	}
+// JSON is the codec to choose when other languages or people read the payloads.
+var JSON = WithCodec(codec{json.Marshal, json.Unmarshal})
+
+// A TopicOption configures a typed topic.
+type TopicOption interface{ applyTopic(*topicOptions) }
+
+type topicOptions struct {
+	codec    Codec
+	defaults []JobOption
+	errs     []error
 }
 
-// checked lists the keys that a check looks through, in an order in which what is found in one does not hide what is in the next.
-func (k *keys) checked() []string {
-	return []string{
-		k.pool, k.bucket, k.leases, k.dead, k.attempts, k.errors, k.moved, k.done, k.results,
-		k.schedules, k.slots, k.waiting, k.fired, k.runs,
+// CodecOption is what WithCodec returns: an option of typed topics.
+type CodecOption struct{ Codec }
+
+// WithCodec makes the payloads of a typed topic those of a codec of your own. The last one given counts.
+func WithCodec(c Codec) CodecOption {
+	if o, ok := c.(CodecOption); ok {
+		return o
 	}
+	return CodecOption{c}
 }
 
-// prefix is what all keys begin with.
-func (k *keys) prefix() string { return k.root[:len(k.root)-len(":{"+k.topic+"}:")] }
+func (c CodecOption) applyTopic(o *topicOptions) { o.codec = c.Codec }
 
-// name is what a key of the topic is called in the protocol.
-func (k *keys) name(key string) string { return strings.TrimPrefix(key, k.root) }
-
-// typeOf is the type that a key of a topic or of a prefix must have, as TYPE calls it.
-func typeOf(key string) string {
-	name := key[strings.LastIndexByte(key, ':')+1:]
-	if _, after, ok := strings.Cut(key, "}:"); ok {
-		name, _, _ = strings.Cut(after, ":")
-	}
-	switch name {
-	case "ready", "handoff", "taken":
-		return "list"
-	case "bucket", "leases", "dead", "done", "slots", "waiting":
-		return "zset"
-	case "topics":
-		return "set"
-	case "receipt":
-		return "string"
-	case "operator":
-		return "none"
-	}
-	return "hash"
+type codec struct {
+	encode func(any) ([]byte, error)
+	decode func([]byte, any) error
 }
 
-// turn is the key that says that a server has checked the topic lately, for a reason, or what it found.
-func (k *keys) turn(reason string) string { return k.receipt(reason) }
+func (c codec) Encode(v any) ([]byte, error)       { return c.encode(v) }
+func (c codec) Decode(payload []byte, v any) error { return c.decode(payload, v) }
 
-// nothing is a key that never exists: no lane has that name.
-func (k *keys) nothing() string { return k.receipt("nothing") }
+// A Topic is a topic whose payloads are values of type T. It is safe for concurrent use.
+type Topic[T any] struct {
+	name string
+	o    topicOptions
+}
 
-// receipt is the key under which the last numbered call of a lane leaves its reply.
-func (k *keys) receipt(lane string) string { return k.root + "receipt:" + lane }
+// NewTopic makes a typed topic. Its options are a codec ([MsgPack], [JSON] or [WithCodec]; default: MsgPack) and the
+// [Defaults] of the jobs that it makes. An illegal name, a nil codec and Defaults that cannot be are the error of every
+// call.
+func NewTopic[T any](name string, opts ...TopicOption) *Topic[T] {
+	t := &Topic[T]{name: name, o: topicOptions{codec: MsgPack}}
+	for _, opt := range opts {
+		if isNil(opt) {
+			t.o.errs = append(t.o.errs, errors.New("a topic option is nil"))
+			continue
+		}
+		opt.applyTopic(&t.o)
+	}
+	return t
+}
 
-// taken is the key under which a server's last take leaves the IDs it got.
-func (k *keys) taken(server string) string { return k.root + "taken:" + server }
-
-// Keys and channels of a prefix as a whole.
-func topicsKey(prefix string) string      { return prefix + ":topics" }
-func serversKey(prefix string) string     { return prefix + ":servers" }
-func controlChannel(prefix string) string { return prefix + ":control" }
-
-// checkName tells what is wrong with a topic or a prefix.
-func checkName(what, name string) error {
+// check tells what is wrong with the topic itself.
+func (t *Topic[T]) check() error {
 	switch {
-	case name == "":
-		return fmt.Errorf("empty %s", what)
-	case len(name) > maxTopicLen:
-		return fmt.Errorf("%s of %d bytes, at most %d are allowed", what, len(name), maxTopicLen)
-	case !utf8.ValidString(name):
-		return fmt.Errorf("%s %q is not valid UTF-8", what, name)
+	case t == nil:
+		return errors.New("nil Topic")
+	case t.o.codec == nil && t.name == "":
+		return errors.New("zero Topic: NewTopic makes one")
+	case isNil(t.o.codec):
+		return errors.Join(append(t.o.errs, errors.New("nil codec"))...)
 	}
-	if at := strings.IndexFunc(name, func(r rune) bool {
-		return r == '{' || r == '}' || r == '#' || unicode.IsControl(r)
-	}); at >= 0 {
-		return fmt.Errorf("%s %q has %q at byte %d; {, }, # and control characters are not allowed",
-			what, name, name[at], at)
-	}
-	return nil
+	return errors.Join(t.o.errs...)
 }
 
-func checkID(id string) error {
-	if len(id) > maxIDLen {
-		return fmt.Errorf("ID of %d bytes, at most %d are allowed", len(id), maxIDLen)
+// Name is the topic's name.
+func (t *Topic[T]) Name() string {
+	if t == nil {
+		return ""
 	}
-	return nil
+	return t.name
+}
+
+// Enqueue is Client.Enqueue with a value for the payload. A value that cannot be encoded is an ErrInvalid.
+func (t *Topic[T]) Enqueue(ctx context.Context, client *Client, id string, value T, opts ...JobOption) (*Job, error) {
+	job, err := t.Job(id, value, opts...)
+	if err != nil {
+		return nil, located{call: "enqueue", topic: t.Name(), job: id}.at(err)
+	}
+	return client.Enqueue(ctx, job.Topic, job.ID, job.Payload, job.Options...)
+}
+
+// Job makes a job for EnqueueBatch.
+func (t *Topic[T]) Job(id string, value T, opts ...JobOption) (NewJob, error) {
+	if err := t.check(); err != nil {
+		return NewJob{}, invalid([]error{err})
+	}
+	payload, err := t.o.codec.Encode(value)
+	if err != nil {
+		return NewJob{}, fmt.Errorf("%w: encode %T: %w", ErrInvalid, value, err)
+	}
+	if len(t.o.defaults) > 0 {
+		opts = slices.Concat(t.o.defaults, opts)
+	}
+	return NewJob{Topic: t.name, ID: id, Payload: payload, Options: opts}, nil
+}
+
+// Again is [Again] with a value for the payload. A value that cannot be encoded makes a failed
+// attempt of the run, with an ErrInvalid.
+func (t *Topic[T]) Again(value T, opts ...JobOption) error {
+	job, err := t.Job("", value)
+	if err != nil {
+		return fmt.Errorf("again: %w", err)
+	}
+	return Again(job.Payload, opts...)
+}
+
+// Schedule is Client.Schedule with a value for the payload. A value that cannot be encoded is an ErrInvalid.
+func (t *Topic[T]) Schedule(ctx context.Context, client *Client, name string, spec Spec, value T, opts ...ScheduleOption) error {
+	job, err := t.Job("", value)
+	if err != nil {
+		return located{call: "schedule", topic: t.Name(), schedule: name}.at(err)
+	}
+	given := make([]ScheduleOption, 0, len(job.Options)+len(opts))
+	for _, opt := range job.Options {
+		given = append(given, opt)
+	}
+	return client.Schedule(ctx, t.name, name, spec, job.Payload, append(given, opts...)...)
+}
+
+// Decode reads the value of a job, as Get and List give it for example.
+func (t *Topic[T]) Decode(job *Job) (T, error) {
+	var value T
+	if err := t.check(); err != nil {
+		return value, invalid([]error{err})
+	}
+	if job == nil {
+		return value, fmt.Errorf("%w: nil job", ErrInvalid)
+	}
+	if err := t.o.codec.Decode(job.Payload, &value); err != nil {
+		return value, fmt.Errorf("decode %T: %w", value, err)
+	}
+	return value, nil
+}
+
+// Handle is Server.Handle with a function that gets the value. A job whose payload cannot be decoded is buried: no retry mends it.
+func (t *Topic[T]) Handle(server *Server, f func(ctx context.Context, job *Job, value T) error, opts ...HandlerOption) {
+	if err := t.check(); err != nil {
+		server.refuse(t.Name(), err)
+		return
+	}
+	if f == nil {
+		server.Handle(t.name, nil, opts...)
+		return
+	}
+	server.HandlerFunc(t.name, func(ctx context.Context, job *Job) error {
+		value, err := t.Decode(job)
+		if err != nil {
+			return Permanent(err)
+		}
+		return f(ctx, job, value)
+	}, opts...)
 }

@@ -18,6 +18,7 @@
 -- At most 1,000 jobs a call, and no more than about 1 MiB of records that are to be kept, beyond
 -- the first one: they are copied. Returns {'ok', now, letters}: o for done, l for lost, g for gone, nothing for all done.
 -- Cost: O(jobs × log N).
+-- Uses: now receipt stats lease rows retain runs
 local leases, pool, attempts, errors, moved = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local done, results, stats, receipt, runs = KEYS[6], KEYS[7], KEYS[8], KEYS[9], KEYS[10]
 local number, counter, jobs, first = ARGV[1], ARGV[2], ARGV, 3

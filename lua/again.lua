@@ -27,6 +27,7 @@
 -- to be kept, beyond those of the first job. Returns {'ok', now, letters}: o for done, l for lost,
 -- g for gone, nothing for all done. Of what is lost or gone nothing is enqueued.
 -- Cost: O(jobs × log N).
+-- Uses: now receipt stats sizes terms lease rows retain control runs
 local leases, pool, attempts, errors, moved = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local done, results, stats, receipt, runs = KEYS[6], KEYS[7], KEYS[8], KEYS[9], KEYS[10]
 local bucket, ready, sizes = KEYS[11], KEYS[12], KEYS[13]

@@ -14,6 +14,7 @@
 --
 -- At most 1,000 jobs a call. Returns {'ok', now, letters}: o for buried, l for lost, g for gone, nothing for all buried.
 -- Cost: O(jobs × log N).
+-- Uses: now receipt stats lease rows errors runs
 local leases, dead, attempts, errors = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local stats, receipt, pool, runs = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
 local number, jobs, first = ARGV[1], ARGV, 2

@@ -17,6 +17,7 @@
 -- ARGV[4]   topic     the topic's name, for the control channel
 --
 -- Returns {'ok', now, state}: scheduled, ready, running, dead, or none when there is no such job. Cost: O(log N).
+-- Uses: now receipt stats lease control runs unready withdraw
 local pool, bucket, leases, dead, attempts = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local errors, moved, stats, receipt, runs, ready = KEYS[6], KEYS[7], KEYS[8], KEYS[9], KEYS[10], KEYS[11]
 local number, id, channel, topic = ARGV[1], ARGV[2], ARGV[3], ARGV[4]

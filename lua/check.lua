@@ -37,6 +37,7 @@
 -- in neither bucket nor leases nor dead, so they should be in ready. Of a list, from its tail to its head: pages of ids, and its
 -- length as the only one of sizes. (A script, as go-redis may send a mere LRANGE to a replica that lags.)
 -- Cost: O(limit × log N).
+-- Uses: now stats sizes lease measure schedule
 local pool, bucket, leases, dead, attempts, errors, moved = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7]
 local done, results, schedules, slots, waiting = KEYS[8], KEYS[9], KEYS[10], KEYS[11], KEYS[12]
 local fired, runs, ready, handoff, stats, sizes = KEYS[13], KEYS[14], KEYS[15], KEYS[16], KEYS[17], KEYS[18]

@@ -10,6 +10,7 @@
 --
 -- What is kept goes first: if something fails before its place has gone, another call or a prune removes that.
 -- Returns {'ok', now, state}: done, or none when there is no such job. Cost: O(log N).
+-- Uses: now receipt stats
 local done, results, stats, receipt, operator = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local number, id = ARGV[1], ARGV[2]
 

@@ -15,6 +15,7 @@
 -- Those whose slot is due come with the latest slot first. Of those that wait, only those are told whose last run has ended.
 -- Returns {'ok', now, looked, names, slots, definitions, states}: looked is how many were looked at, less than limit only if there are no
 -- more or bytes was reached. Cost: O(log N + offset + limit).
+-- Uses: now schedule
 local schedules, slots, waiting, fired, pool, dead = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local place, offset, limit, bytes = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
 local which, first = ARGV, 5

@@ -23,6 +23,7 @@
 -- stored. since has the time of burial of each dead one, with a space before it. mark is + if these were the topic's first jobs.
 -- A call sent again gets the time of the first one.
 -- Cost: O(jobs × log N).
+-- Uses: now receipt stats sizes terms control
 local pool, bucket, ready, stats, sizes, receipt = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local leases, dead = KEYS[7], KEYS[8]
 local number, tick, channel, topic = ARGV[1], ARGV[2], ARGV[3], ARGV[4]

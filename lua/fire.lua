@@ -28,6 +28,7 @@
 -- the script is safe to send twice.
 -- Returns {'ok', now, letters}: one letter a schedule, f for done, w for nothing done because the last run is still going, o for not as it
 -- was. Cost: O((schedules + jobs) × log N).
+-- Uses: now stats sizes lease control schedule runs unready withdraw
 local slots, waiting, fired, runs, pool, bucket, ready = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7]
 local leases, dead, attempts, errors, moved, stats, sizes = KEYS[8], KEYS[9], KEYS[10], KEYS[11], KEYS[12], KEYS[13], KEYS[14]
 local channel, topic = ARGV[1], ARGV[2]

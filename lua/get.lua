@@ -16,6 +16,7 @@
 -- Redis has no way to read a part of a record: with cut it is read in whole, and not sent.
 -- Returns {'ok', now, records, due times, lease ends, burials, attempts, errors, moved, kept until, results}: nine lists,
 -- each with one value (or nothing) for each of the first jobs, as many as bytes allows. Cost: O(jobs).
+-- Uses: now
 local pool, bucket, leases, dead, attempts = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local errors, moved, done, results = KEYS[6], KEYS[7], KEYS[8], KEYS[9]
 local bytes, cut = tonumber(ARGV[1]), tonumber(ARGV[2])

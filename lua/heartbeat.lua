@@ -5,6 +5,7 @@
 -- ARGV[2]  about    the description, JSON
 --
 -- Returns {'ok', now, new}: new is 1 if Redis did not have the server. Safe to send twice. Cost: O(1).
+-- Uses: now
 local servers = KEYS[1]
 local server, about = ARGV[1], ARGV[2]
 

@@ -15,6 +15,7 @@
 -- Returns {'ok', now, sizes of pool, bucket, leases, dead and done, head of bucket with its score,
 -- {paused, until, pauses}, counters, sizes of schedules and waiting, head of slots with its score}.
 -- Cost: O(1).
+-- Uses: now
 local pool, bucket, leases, dead = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local done, meta, stats = KEYS[5], KEYS[6], KEYS[7]
 local schedules, slots, waiting = KEYS[8], KEYS[9], KEYS[10]

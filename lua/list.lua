@@ -14,6 +14,7 @@
 -- Entries of ready that are no ready job are looked at and left out. An id that stands there twice is answered twice.
 -- Returns {'ok', now, looked, ids}: looked is how many entries were looked at, less than limit only if there are no more.
 -- Cost: O(log N + limit), and for ready O(offset + limit).
+-- Uses: now
 local pool, bucket, ready, leases, dead, done = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local operator = KEYS[7]
 local state, offset, limit = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])

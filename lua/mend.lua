@@ -18,6 +18,7 @@
 -- dead, in the bucket with a time that can be, among the first or the last thousand of ready or the first thousand of handoff.
 -- At most 100 jobs a call. Safe to send twice.
 -- Returns {'ok', now, letters}: m for mended (or to be mended), o for one that needs nothing. Cost: O(1,000 + jobs × log N).
+-- Uses: now stats
 local pool, bucket, leases, dead, attempts, moved = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local ready, handoff, stats = KEYS[7], KEYS[8], KEYS[9]
 local repair, jobs, first, width = ARGV[1], ARGV, 2, 5

@@ -18,6 +18,7 @@
 -- until, the latest end, which is missing if one has none. A pause that is over is left out here.
 -- Returns {'ok', now, state}: paused or running (how the topic is now), or full (others have most
 -- pauses: nothing was done). Cost: O(1).
+-- Uses: now receipt control
 local meta, receipt, operator = KEYS[1], KEYS[2], KEYS[3]
 local number, verb, by, period, reason = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4]), ARGV[5]
 local most, channel, topic = tonumber(ARGV[6]), ARGV[7], ARGV[8]

@@ -29,6 +29,7 @@
 -- health 0; wrong lists the keys of a wrong type. A call that is sent again removes no job and
 -- answers the same numbers of removed jobs, so that none goes unreported.
 -- Cost: O(limit × log N).
+-- Uses: now receipt measure
 local pool, dead, attempts, errors, moved = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local done, results, stats = KEYS[6], KEYS[7], KEYS[8]
 local bucket, leases, ready, handoff = KEYS[9], KEYS[10], KEYS[11], KEYS[12]

@@ -19,6 +19,8 @@
 -- The other keys and words are those of enqueue, and so is the reply. A new job that is due now keeps the place in ready of an old one
 -- that had one. Of old jobs that were ready and give way to one that is due later, twenty a call leave ready like those that are
 -- cancelled; other old ids may stay behind there. Cost: O(jobs × log N).
+-- Then: enqueue
+-- Uses: now receipt stats sizes terms lease unready control
 do
   local pool, bucket, ready, sizes, receipt, leases = KEYS[1], KEYS[2], KEYS[3], KEYS[5], KEYS[6], KEYS[7]
   local dead, attempts, errors, moved, handoff = KEYS[8], KEYS[9], KEYS[10], KEYS[11], KEYS[12]

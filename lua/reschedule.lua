@@ -20,6 +20,7 @@
 -- expires before that), or expiring with what the record has in front of the payload: nothing was done, because the job
 -- can expire and the caller has brought another nonce. It is to call again with what it reads there.
 -- Cost: O(log N).
+-- Uses: now receipt unready control
 local pool, bucket, ready, leases, dead, moved, receipt = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7]
 local number, id, due, tick, channel, topic = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4]), ARGV[5], ARGV[6]
 local nonce, expires = ARGV[7], tonumber(ARGV[8])

@@ -16,6 +16,7 @@
 --
 -- At most 1,000 jobs a call. Returns {'ok', now, letters}: o for put back, l for lost, g for gone, nothing for all put back.
 -- Cost: O(jobs × log N).
+-- Uses: now receipt stats lease rows errors runs
 local leases, bucket, attempts, errors, moved = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local stats, receipt, pool, runs = KEYS[6], KEYS[7], KEYS[8], KEYS[9]
 local number, jobs, first = ARGV[1], ARGV, 2

@@ -10,6 +10,7 @@
 --
 -- At most 1,000 jobs a call. Returns {'ok', now, letters}: o for given back, l for lost, g for gone, nothing for all given back.
 -- Cost: O(jobs × log N).
+-- Uses: now receipt stats lease rows
 local leases, ready, stats, receipt, pool = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local number, jobs, first = ARGV[1], ARGV, 2
 

@@ -11,6 +11,7 @@
 -- ARGV[2]  id        the job
 --
 -- Returns {'ok', now, state}: dead (revived) or none (there is no such dead job). Cost: O(log N).
+-- Uses: now receipt stats
 local dead, ready, attempts, moved, stats, receipt = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local operator = KEYS[7]
 local number, id = ARGV[1], ARGV[2]

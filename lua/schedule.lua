@@ -17,6 +17,7 @@
 --
 -- Counts, history and a pause stay as they are; a slot that waits is skipped, for it was the old one's.
 -- Returns {'ok', now, what}: new, replaced, same, or changed (by somebody else: nothing was done). Cost: O(log N).
+-- Uses: now receipt control schedule
 local schedules, slots, waiting, fired, runs, receipt = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local number, name, definition, nonce, slot = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 local tick, channel, topic = tonumber(ARGV[6]), ARGV[7], ARGV[8]

@@ -12,6 +12,7 @@
 --
 -- At most 1,000 jobs a call. Returns {'ok', now, letters}: o for put back, l for lost, g for gone, nothing for all put back.
 -- Cost: O(jobs × log N).
+-- Uses: now receipt stats lease rows
 local leases, bucket, moved, stats, receipt, pool = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local number, jobs, first = ARGV[1], ARGV, 2
 

@@ -16,6 +16,7 @@
 --
 -- Returns {'ok', now, state}: paused or active (how it is now), changed (by somebody else: nothing was done), or none when there is no such
 -- schedule. Cost: O(log N).
+-- Uses: now receipt control schedule
 local slots, waiting, fired, receipt, operator = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local number, name, verb, nonce, slot = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 local tick, channel, topic = tonumber(ARGV[6]), ARGV[7], ARGV[8]

@@ -33,6 +33,7 @@
 -- limited retries wait for a free slot), {'paused', now, until when or 0}, or with limit 0 {'returned', now, ids}. No ids with 'ok'
 -- means: ask again.
 -- Cost: O(limit × log N), and no more than bytes, or one record, are read.
+-- Uses: now stats lease
 local ready, handoff, pool, bucket, leases, dead = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local attempts, moved, meta, receipt, stats, sizes = KEYS[7], KEYS[8], KEYS[9], KEYS[10], KEYS[11], KEYS[12]
 local number, since, limit, bytes = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])

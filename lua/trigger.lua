@@ -21,6 +21,7 @@
 -- a number, from 1 on.
 -- Returns {'ok', now, id}, or in its place changed (by somebody else: nothing was done), or none when there is no such schedule.
 -- Cost: O(log N).
+-- Uses: now receipt stats sizes control schedule
 local fired, pool, bucket, ready = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local stats, sizes, receipt = KEYS[5], KEYS[6], KEYS[7]
 local number, name, nonce, head, tail, delay = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], tonumber(ARGV[6])

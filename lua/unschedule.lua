@@ -20,6 +20,7 @@
 --
 -- The definition goes last: if something fails before, another call finds it and removes the rest.
 -- Returns {'ok', now, state}: gone, or none when there is no such schedule. Cost: O(log N).
+-- Uses: now receipt stats lease control schedule runs unready withdraw
 local schedules, slots, waiting, fired, runs, receipt = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local pool, bucket, leases, dead, attempts = KEYS[7], KEYS[8], KEYS[9], KEYS[10], KEYS[11]
 local errors, moved, stats, ready = KEYS[12], KEYS[13], KEYS[14], KEYS[15]

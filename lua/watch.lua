@@ -10,6 +10,7 @@
 --
 -- Returns {'ok', now, waits}: for each topic the time to its earliest head in µs, at most 285 years; 0 if there is something to do now, -1
 -- if there is nothing at all. Cost: O(log N) for each topic.
+-- Uses: now lease
 local keys = KEYS
 local first = keys[1]
 

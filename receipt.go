@@ -13,7 +13,7 @@ type lane struct {
 	seq uint64
 
 	topic string // of the last receipt
-	key   any
+	key   string
 }
 
 func newLane() *lane { return &lane{id: rand.Text()} }
@@ -25,8 +25,8 @@ func (l *lane) next() string {
 }
 
 // receipt is the key of the lane's receipt in a topic.
-func (l *lane) receipt(k *keys) any {
-	if l.topic != k.topic || l.key == nil {
+func (l *lane) receipt(k *keys) string {
+	if l.topic != k.topic || l.key == "" {
 		l.topic, l.key = k.topic, k.receipt(l.id)
 	}
 	return l.key

@@ -134,12 +134,12 @@ func (s *Server) watchSome(ctx context.Context, some []*sleeper) error {
 func (s *Server) look(ctx context.Context, some []*sleeper) (now int64, waits []time.Duration, err error) {
 	call, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	keys := make([]string, 0, 5*len(some))
+	keys := make([]any, 0, 5*len(some))
 	for _, one := range some {
 		k := one.topic.keys
 		keys = append(keys, k.bucket, k.leases, k.slots, k.handoff, k.waiting)
 	}
-	r, err := s.call.call(call, watchScript, "", 0, names(keys...))
+	r, err := s.scripts.call(call, watchScript, "", 0, keys)
 	if err == nil && len(r.list(2)) != len(some) {
 		err = fmt.Errorf("watch: %w", errReply)
 	}

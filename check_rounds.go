@@ -62,7 +62,7 @@ func (t *topicServer) check(ctx context.Context, reason string, every time.Durat
 	turn, clean := t.keys.turn(reason), t.keys.turn("clean")
 	s := t.server
 	length := every - every/10 // gone when the loop comes round
-	d := newDoctor(s.call, s.calls, t.keys, true)
+	d := newDoctor(s.scripts, s.calls, t.keys, true)
 	d.timeout = callTimeout
 	claimed := time.Now()
 	d.pause = func(ctx context.Context, took time.Duration) error {
@@ -108,7 +108,9 @@ func (t *topicServer) check(ctx context.Context, reason string, every time.Durat
 		t.trouble.log.Warn("check", "err", errGrowing)
 		err = nil
 	}
-	t.note(ctx, "check", err)
+	if err == nil || ctx.Err() == nil { // else it was cut off
+		t.trouble.note("check", err)
+	}
 	if len(d.report.Found) == 0 {
 		return
 	}

@@ -2,8 +2,10 @@ package delayq
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
+	"hash/maphash"
 	"slices"
 	"strconv"
 	"strings"
@@ -66,9 +68,6 @@ const (
 type commit struct {
 	client *Client
 	keys   *keys
-	names  []any // the keys of the script up to the receipt
-	state  []any // the keys after it
-	books  []any // the further keys of replace
 	words  []any // what the script is told in every call
 	lanes  lanes // of the flushes: the topic's own, so that each has its receipt here and nowhere else
 
@@ -86,10 +85,6 @@ func newCommit(c *Client, topic string) *commit {
 	k := newKeys(c.o.prefix, topic)
 	return &commit{
 		client: c, keys: k,
-		// No capacity to spare: two flushes may append to it at the same time.
-		names: slices.Clip(names(k.pool, k.bucket, k.ready, k.stats, k.sizes)),
-		state: names(k.leases, k.dead),
-		books: names(k.attempts, k.errors, k.moved, k.handoff),
 		lanes: lanes{base: c.lanesBase, floor: c.lanesFloor},
 		words: []any{maxTick.Milliseconds(), controlChannel(c.o.prefix), topic},
 	}
@@ -305,95 +300,6 @@ func (g *commit) flush(ctx context.Context, e *enqueueing) {
 	g.lanes.put(lane, g.send(ctx, lane, []*enqueueing{e}))
 }
 
-// errCutOff is the outcome of jobs whose call has ended its goroutine, as a hook of the caller's go-redis client may.
-var errCutOff = fmt.Errorf("%w: the call was cut off", ErrUnknownOutcome)
-
-// An outbox sends the jobs of a batch while those that come after them are got ready: a goroutine of its own, unless they are few.
-type outbox struct {
-	client *Client
-	ctx    context.Context    // of the batch
-	lists  chan []*enqueueing // nil: there is no goroutine
-	ended  chan struct{}      // closed when it has ended
-	close  func()             // waits for what has been sent
-	silent error              // why nothing more is sent
-}
-
-func (c *Client) newOutbox(ctx context.Context, jobs int) *outbox {
-	o := &outbox{client: c, ctx: ctx, close: func() {}}
-	if jobs <= chunkJobs {
-		return o
-	}
-	o.lists, o.ended = make(chan []*enqueueing, 1), make(chan struct{})
-	o.close = sync.OnceFunc(func() {
-		close(o.lists)
-		<-o.ended
-	})
-	o.run()
-	return o
-}
-
-// run starts the goroutine of an outbox. What a hook of the caller's go-redis client does to it is an
-// error of the jobs under way: another goroutine goes on with those that follow.
-func (o *outbox) run() {
-	var list []*enqueueing
-	launch(nil, func() {
-		for list = range o.lists {
-			o.forward(list)
-		}
-		close(o.ended)
-	}, func(c *crash) {
-		cut(list, c)
-		o.run()
-	})
-}
-
-// send stores jobs of one topic. Their outcomes are there after close.
-func (o *outbox) send(list []*enqueueing) {
-	for _, e := range list {
-		e.err = errCutOff
-	}
-	if o.lists == nil {
-		o.forward(list)
-		return
-	}
-	o.lists <- list
-}
-
-// forward stores jobs of one topic, unless Redis has not answered before.
-func (o *outbox) forward(list []*enqueueing) {
-	g := o.client.commit(list[0].topic)
-	defer g.done()
-	o.silent = g.enqueueAll(o.ctx, list, o.silent)
-}
-
-// enqueueAll stores the jobs of a batch, chunk by chunk, on a lane of its own. After a chunk that Redis has not answered no other
-// is sent: each would wait as long. silent says that there was one before; what it is afterwards is returned.
-func (g *commit) enqueueAll(ctx context.Context, list []*enqueueing, silent error) error {
-	lane := g.client.lanes.get()
-	for len(list) > 0 {
-		cause := context.Cause(ctx)
-		if cause == nil && silent != nil {
-			cause = silent
-		}
-		if cause != nil {
-			for _, e := range list {
-				e.err = g.at(e, cause)
-			}
-			break
-		}
-		n := chunkLen(list)
-		if err := g.send(ctx, lane, list[:n]); err != nil && away(err) {
-			silent = fmt.Errorf("not sent, because Redis did not answer what was sent before: %w", err)
-			if !certain(err) {
-				lane = newLane()
-			}
-		}
-		list = list[n:]
-	}
-	g.client.lanes.put(lane, nil)
-	return silent
-}
-
 // send is one call of the enqueue script. It sets the outcome of every job in list and returns the error of the call itself.
 func (g *commit) send(ctx context.Context, lane *lane, list []*enqueueing) error {
 	args := make([]any, 0, 4+4*len(list))
@@ -401,12 +307,11 @@ func (g *commit) send(ctx context.Context, lane *lane, list []*enqueueing) error
 	for _, e := range list {
 		args = append(args, &e.id, &e.head, &e.tail, &e.when)
 	}
-	k := g.keys
-	script, names := enqueueScript, append(append(g.names, lane.receipt(k)), g.state...)
+	script := enqueueScript
 	if slices.ContainsFunc(list, func(e *enqueueing) bool { return e.opts.replace != replaceNone }) {
-		script, names = replaceScript, append(names, g.books...)
+		script = replaceScript
 	}
-	r, err := g.client.store(ctx, script, k, names, len(list), args)
+	r, err := g.client.store(ctx, script, g.keys, lane.receipt(g.keys), len(list), args)
 	if err != nil && !errors.Is(err, ErrNotReplicated) {
 		outcome := g.client.unsure(err)
 		for _, e := range list {
@@ -464,4 +369,85 @@ func (g *commit) record(ctx context.Context, unknown bool) {
 	g.recorded = now
 	g.mu.Unlock()
 	g.client.remember(g.keys.topic, now)
+}
+
+const (
+	// mostCommits is of how many topics a client keeps the state.
+	mostCommits = 1000
+
+	// mostRecorded is of how many topics it knows at most that they are in the set of topics.
+	mostRecorded = 50_000
+)
+
+// commit gives the group commit of a topic. It is to be given back with done.
+func (c *Client) commit(topic string) *commit {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	g := c.commits[topic]
+	if g == nil {
+		if len(c.commits) >= c.most {
+			c.evict()
+			c.evict() // after a time when all were in use
+		}
+		g = newCommit(c, topic)
+		if at := c.recorded[maphash.String(c.seed, topic)]; at != 0 {
+			g.recorded = msTime(at)
+		}
+		c.commits[topic] = g
+	}
+	c.uses++
+	g.used = c.uses
+	g.users.Add(1)
+	return g
+}
+
+// evict forgets one topic that is not in use: of a few, that which has not been used for longest. Used again, the topic has lanes
+// of the same names, so that it leaves no more receipts than before, and with greater numbers, so that none of its calls is taken
+// for an old one. The name of a lane that was dropped is not used again: then there are new names from here on.
+func (c *Client) evict() {
+	var idlest *commit
+	looked := 0
+	for _, g := range c.commits { // from anywhere
+		if g.idle() && (idlest == nil || g.used < idlest.used) {
+			idlest = g
+		}
+		if looked++; looked == 8 {
+			break
+		}
+	}
+	if idlest == nil {
+		return
+	}
+	delete(c.commits, idlest.keys.topic)
+	last, dropped := idlest.lanes.last()
+	c.lanesFloor = max(c.lanesFloor, last)
+	if dropped {
+		c.lanesBase = rand.Text()
+	}
+}
+
+// remember notes that a topic is in the set of topics.
+func (c *Client) remember(topic string, at time.Time) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.recorded) >= mostRecorded {
+		clear(c.recorded)
+	}
+	c.recorded[maphash.String(c.seed, topic)] = at.UnixMilli()
+}
+
+// store runs the enqueue script and, with WaitReplicas, waits on the same connection until enough replicas have what it wrote.
+func (c *Client) store(ctx context.Context, s *script, k *keys, receipt string, jobs int, args []any) (reply, error) {
+	if c.o.replicas == 0 {
+		return c.scripts.run(ctx, s, k, receipt, jobs, args...)
+	}
+	w := &replicaWaiter{client: c, key: k.pool}
+	r, err := caller{w, &c.o.hooks}.run(ctx, s, k, receipt, jobs, args...)
+	if err == nil && w.confirmed < int64(c.o.replicas) {
+		err = fmt.Errorf("%w: %d of %d within %v", ErrNotReplicated, w.confirmed, c.o.replicas, c.o.replicaWait)
+		if w.err != nil {
+			err = fmt.Errorf("%w: WAIT: %w", err, w.err)
+		}
+	}
+	return r, err
 }

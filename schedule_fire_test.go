@@ -69,9 +69,7 @@ func (b *fireBench) server() *topicServer {
 // read is what a server has found out before it fires.
 func (b *fireBench) read(t *topicServer) firing {
 	b.Helper()
-	k := b.keys
-	r, err := t.server.call.call(b.Context(), dueScript, "topic", 1,
-		names(k.schedules, k.slots, k.waiting, k.fired, k.pool, k.dead), placeSlots, 0, 10, fireBytes)
+	r, err := t.server.scripts.run(b.Context(), dueScript, b.keys, "", 1, placeSlots, 0, 10, fireBytes)
 	require.NoError(b, err)
 	require.Equal(b, []string{"s"}, []string{r.list(3).text(0)})
 	f, err := t.plan(placeSlots, "s", r.list(4).text(0), r.list(5).text(0), r.list(6).text(0), r.now())
@@ -477,18 +475,18 @@ func TestScheduleCallsSentTwice(t *testing.T) {
 		head, tail, err := encodeRecord([nonceLen]byte{1}, &d.job, nil)
 		require.NoError(b, err)
 
-		id := twice(triggerScript, names(k.fired, k.pool, k.bucket, k.ready, k.stats, k.sizes, receipt), nil,
+		id := twice(triggerScript, k.of(triggerScript, receipt), nil,
 			"s", nonce(), head, tail, 0, 1000, channel, "topic")
 		require.Equal(b, []string{id}, b.jobs())
-		require.Equal(b, "changed", twice(triggerScript, names(k.fired, k.pool, k.bucket, k.ready, k.stats, k.sizes, receipt), nil,
+		require.Equal(b, "changed", twice(triggerScript, k.of(triggerScript, receipt), nil,
 			"s", "0000000000000000", head, tail, 0, 1000, channel, "topic"))
 
-		suspend := names(k.slots, k.waiting, k.fired, receipt, k.operator)
+		suspend := k.of(suspendScript, receipt)
 		resume := func() { require.NoError(b, b.client.ResumeSchedule(ctx, "topic", "s")) }
 		require.Equal(b, "paused", twice(suspendScript, suspend, resume, "s", "pause", "", "", 1000, channel, "topic"))
 		require.Zero(b, b.state().PausedSince, "a pause that comes late does not undo the resume")
 
-		keys := names(k.schedules, k.slots, k.waiting, k.fired, k.runs, receipt)
+		keys := k.of(scheduleScript, receipt)
 		raw, err := d.encode()
 		require.NoError(b, err)
 		remove := func() { require.NoError(b, b.client.Unschedule(ctx, "topic", "s")) }

@@ -1,0 +1,204 @@
+package delayq
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+)
+
+// Bounds of what a caller names and stores.
+const (
+	maxTopicLen  = 255     // bytes of a topic or a prefix
+	maxIDLen     = 1 << 10 // bytes of a job ID
+	maxHeaderLen = 16 << 10
+)
+
+const defaultPrefix = "delayq"
+
+// keys holds the names of all keys of one topic. They share the hash tag {topic}, so one topic is one cluster slot.
+// This file is the only one that spells a key.
+type keys struct {
+	topic    string
+	root     string // "<prefix>:{<topic>}:"
+	pool     string // hash: job ID → record of every unfinished job
+	bucket   string // zset: job ID by due time
+	ready    string // list: job IDs, the next one at the head
+	handoff  string // list: job IDs between a server's wait and its take
+	leases   string // zset: job ID by the end of its lease
+	attempts string // hash: job ID → finished attempts
+	errors   string // hash: job ID → last errors
+	moved    string // hash: job ID → present due time, if that is not the record's
+	dead     string // zset: job ID by time of burial
+	done     string // zset: job ID by the time until which it is kept
+	results  string // hash: job ID → what is kept of it
+	meta     string // hash: what an operator has set
+	stats    string // hash: counters
+	operator string // never there: the right to it is that to make the calls of an operator
+	sizes    string // hash: the size of the largest record
+
+	schedules string // hash: name → definition of a schedule
+	slots     string // zset: schedule by its next slot
+	waiting   string // zset: schedule by the slot that waits for the end of the last run
+	fired     string // hash: schedule → what has become of its slots
+	runs      string // hash: schedule → history of its runs
+}
+
+func newKeys(prefix, topic string) *keys {
+	root := prefix + ":{" + topic + "}:"
+	return &keys{
+		topic:    topic,
+		root:     root,
+		pool:     root + "pool",
+		bucket:   root + "bucket",
+		ready:    root + "ready",
+		handoff:  root + "handoff",
+		leases:   root + "leases",
+		attempts: root + "attempts",
+		errors:   root + "errors",
+		moved:    root + "moved",
+		dead:     root + "dead",
+		done:     root + "done",
+		results:  root + "results",
+		meta:     root + "meta",
+		stats:    root + "stats",
+		operator: root + "operator",
+		sizes:    root + "sizes",
+
+		schedules: root + "schedules",
+		slots:     root + "slots",
+		waiting:   root + "waiting",
+		fired:     root + "fired",
+		runs:      root + "runs",
+	}
+}
+
+// checked lists the keys that a check looks through, in an order in which what is found in one does not hide what is in the next.
+func (k *keys) checked() []string {
+	return []string{
+		k.pool, k.bucket, k.leases, k.dead, k.attempts, k.errors, k.moved, k.done, k.results,
+		k.schedules, k.slots, k.waiting, k.fired, k.runs,
+	}
+}
+
+// prefix is what all keys begin with.
+func (k *keys) prefix() string { return k.root[:len(k.root)-len(":{"+k.topic+"}:")] }
+
+// name is what a key of the topic is called in the protocol.
+func (k *keys) name(key string) string { return strings.TrimPrefix(key, k.root) }
+
+// typeOf is the type that a key of a topic or of a prefix must have, as TYPE calls it.
+func typeOf(key string) string {
+	name := key[strings.LastIndexByte(key, ':')+1:]
+	if _, after, ok := strings.Cut(key, "}:"); ok {
+		name, _, _ = strings.Cut(after, ":")
+	}
+	switch name {
+	case "ready", "handoff", "taken":
+		return "list"
+	case "bucket", "leases", "dead", "done", "slots", "waiting":
+		return "zset"
+	case "topics":
+		return "set"
+	case "receipt":
+		return "string"
+	case "operator":
+		return "none"
+	}
+	return "hash"
+}
+
+// turn is the key that says that a server has checked the topic lately, for a reason, or what it found.
+func (k *keys) turn(reason string) string { return k.receipt(reason) }
+
+// nothing is a key that never exists: no lane has that name.
+func (k *keys) nothing() string { return k.receipt("nothing") }
+
+// receipt is the key under which the last numbered call of a lane leaves its reply.
+func (k *keys) receipt(lane string) string { return k.root + "receipt:" + lane }
+
+// taken is the key under which a server's last take leaves the IDs it got.
+func (k *keys) taken(server string) string { return k.root + "taken:" + server }
+
+// Keys and channels of a prefix as a whole.
+func topicsKey(prefix string) string      { return prefix + ":topics" }
+func serversKey(prefix string) string     { return prefix + ":servers" }
+func controlChannel(prefix string) string { return prefix + ":control" }
+
+// checkName tells what is wrong with a topic or a prefix.
+func checkName(what, name string) error {
+	switch {
+	case name == "":
+		return fmt.Errorf("empty %s", what)
+	case len(name) > maxTopicLen:
+		return fmt.Errorf("%s of %d bytes, at most %d are allowed", what, len(name), maxTopicLen)
+	case !utf8.ValidString(name):
+		return fmt.Errorf("%s %q is not valid UTF-8", what, name)
+	}
+	if at := strings.IndexFunc(name, func(r rune) bool {
+		return r == '{' || r == '}' || r == '#' || unicode.IsControl(r)
+	}); at >= 0 {
+		return fmt.Errorf("%s %q has %q at byte %d; {, }, # and control characters are not allowed",
+			what, name, name[at], at)
+	}
+	return nil
+}
+
+func checkID(id string) error {
+	if len(id) > maxIDLen {
+		return fmt.Errorf("ID of %d bytes, at most %d are allowed", len(id), maxIDLen)
+	}
+	return nil
+}
+
+// A keyField is a key of a topic by the name that it has in the headers of the scripts.
+type keyField struct {
+	name string
+	of   func(*keys) *string
+}
+
+var keyFields = []keyField{
+	{"receipt", nil}, // that of the caller
+	{"pool", func(k *keys) *string { return &k.pool }},
+	{"bucket", func(k *keys) *string { return &k.bucket }},
+	{"ready", func(k *keys) *string { return &k.ready }},
+	{"handoff", func(k *keys) *string { return &k.handoff }},
+	{"leases", func(k *keys) *string { return &k.leases }},
+	{"attempts", func(k *keys) *string { return &k.attempts }},
+	{"errors", func(k *keys) *string { return &k.errors }},
+	{"moved", func(k *keys) *string { return &k.moved }},
+	{"dead", func(k *keys) *string { return &k.dead }},
+	{"done", func(k *keys) *string { return &k.done }},
+	{"results", func(k *keys) *string { return &k.results }},
+	{"meta", func(k *keys) *string { return &k.meta }},
+	{"stats", func(k *keys) *string { return &k.stats }},
+	{"operator", func(k *keys) *string { return &k.operator }},
+	{"sizes", func(k *keys) *string { return &k.sizes }},
+	{"schedules", func(k *keys) *string { return &k.schedules }},
+	{"slots", func(k *keys) *string { return &k.slots }},
+	{"waiting", func(k *keys) *string { return &k.waiting }},
+	{"fired", func(k *keys) *string { return &k.fired }},
+	{"runs", func(k *keys) *string { return &k.runs }},
+}
+
+const keyReceipt = 0 // the index of receipt in keyFields
+
+// keyNamed is the index of a name in keyFields. Keys of a whole prefix have none: the callers of such
+// scripts name them.
+func keyNamed(name string) int {
+	return slices.IndexFunc(keyFields, func(f keyField) bool { return f.name == name })
+}
+
+// of lists the keys of a script.
+func (k *keys) of(s *script, receipt string) []any {
+	list := make([]any, len(s.keys))
+	for i, field := range s.keys {
+		if field == keyReceipt {
+			list[i] = receipt
+		} else {
+			list[i] = *keyFields[field].of(k)
+		}
+	}
+	return list
+}

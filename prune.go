@@ -1,0 +1,92 @@
+package delayq
+
+import (
+	"context"
+	"log/slog"
+	"time"
+)
+
+// pruneDue prunes if it is time to, and reports whether there is more to be pruned.
+func (t *topicServer) pruneDue(ctx context.Context, pruned *time.Time) (more bool) {
+	now := t.clock.at(time.Now())
+	if now.Sub(*pruned).Abs() < pruneEvery {
+		return false
+	}
+	dead, full, err := t.prune(ctx)
+	if more = err == nil && full; !more {
+		*pruned = now // a failure is in the log; the next turn is soon enough
+	}
+	t.pruner.note(t.trouble.log, dead, more)
+	return more
+}
+
+// A pruner is what a topic remembers from one call of the prune script to the next. Only the promote loop uses it.
+type pruner struct {
+	lane   *lane
+	number string // of a call whose answer has not come: it is made again until it has, for the dead that it may have removed
+
+	dead   int       // jobs removed that are not in the log yet
+	since  time.Time // when the first of them was
+	warned time.Time // the last line in the log
+}
+
+// note takes how many dead jobs a call has removed, and logs their number: one line for all that go in one turn, and one a
+// minute at most.
+func (p *pruner) note(log *slog.Logger, dead int, more bool) {
+	now := time.Now()
+	if dead > 0 && p.dead == 0 {
+		p.since = now
+	}
+	p.dead += dead
+	if now.Sub(p.warned) >= prunedEvery && (!more || now.Sub(p.since) >= prunedEvery) {
+		p.warn(log)
+	}
+}
+
+// warn logs how many dead jobs have been removed since the last line.
+func (p *pruner) warn(log *slog.Logger) {
+	if p.dead > 0 {
+		log.Warn("prune", "count", p.dead)
+		p.dead, p.warned = 0, time.Now()
+	}
+}
+
+// prune is one call of the prune script: how many dead jobs it removed, and whether it removed as many of one kind as a call may.
+func (t *topicServer) prune(ctx context.Context) (dead int, full bool, err error) {
+	k, o, p := t.keys, &t.server.o, &t.pruner
+	if p.lane == nil {
+		p.lane = newLane()
+	}
+	if p.number == "" {
+		p.number = p.lane.next()
+	}
+	r, err := t.run(ctx, topicCall{
+		script: pruneScript, jobs: pruneLimit, receipt: k.receipt(p.lane.id), outlives: true, within: prunedWrongTypes,
+	}, p.number, o.deadCount, o.deadAge.Milliseconds(), pruneLimit)
+	if err == nil || certain(err) {
+		p.number = ""
+	}
+	dead = int(r.number(2))
+	done := int(r.number(3))
+	if dead+done > 0 {
+		t.server.o.hooks.firePruned(PruneEvent{Topic: k.topic, Dead: dead, Done: done})
+	}
+	full = max(dead, done, int(r.number(6))) >= pruneLimit
+	if missing := r.number(4); missing > 0 {
+		t.server.alarm(t)
+	}
+	return dead, full, err
+}
+
+// prunedWrongTypes is the error of a prune that went on without keys of a wrong type.
+func prunedWrongTypes(ctx context.Context, c caller, topic string, r reply) error {
+	wrong := r.list(5).texts()
+	if len(wrong) == 0 {
+		return nil
+	}
+	keys := make([]any, len(wrong))
+	for i, key := range wrong {
+		keys[i] = key
+	}
+	return located{call: "prune", topic: topic}.at(c.blame(ctx, wrongKeys(wrong), keys...))
+}

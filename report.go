@@ -1,0 +1,186 @@
+package delayq
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+)
+
+func (r row) outcome() Outcome {
+	if r.lost != nil {
+		return lostOutcome(r.lost)
+	}
+	return verbs[r.verb].outcome
+}
+
+// outcome tells the log and the hooks what has become of a run.
+func (t *topicServer) outcome(r row) {
+	outcome := r.outcome()
+	job := r.run.job
+	log := t.trouble.log
+	switch outcome {
+	case OutcomeRetried:
+		log.Warn("retry", "job", job.ID, "attempt", job.Attempt, "err", message(r.err), "delay", r.delay)
+	case OutcomeBuried:
+		log.Error("bury", "job", job.ID, "attempt", job.Attempt, "err", message(r.err))
+	case OutcomeLeaseLost:
+		t.remark(slog.LevelWarn, "lease lost", r)
+	case OutcomeCancelled: // by Dequeue, or deleted by hand
+		t.remark(slog.LevelInfo, "cancel", r)
+	case OutcomeReplaced:
+		t.remark(slog.LevelInfo, "replace", r)
+	case OutcomeAgain:
+		t.remark(quiet, "again", r)
+	case OutcomeReturned:
+		t.remark(quiet, "return", r)
+	case OutcomeSnoozed:
+		t.remark(quiet, "snooze", r, "delay", r.delay)
+	case OutcomeExpired:
+		t.remark(slog.LevelInfo, "expire", r)
+	}
+	h := &t.server.o.hooks
+	if len(h.outcome[outcome]) == 0 {
+		return
+	}
+	event := r.event()
+	switch outcome {
+	case OutcomeRetried, OutcomeSnoozed:
+		event.NextDue = r.end.Add(r.delay)
+	case OutcomeAgain:
+		event.NextDue = r.renewal.due
+	}
+	h.fireOutcome(event)
+}
+
+// event is what the hooks are told of a run that has ended.
+func (r row) event() RunEvent {
+	err, why := r.err, r.lost
+	if why == nil && r.verb == verbReturn {
+		why = r.cause
+	}
+	switch {
+	case why == nil || why == err:
+	case err == nil:
+		err = why
+	default:
+		err = fmt.Errorf("%w: %w", why, err)
+	}
+	event := r.run.event(r.outcome(), err)
+	event.End = r.end
+	var c *crash
+	if as(r.err, &c) {
+		event.Stack = string(c.stack)
+	}
+	return event
+}
+
+// quiet is the level of a line that is logged only if the handler has said something.
+const quiet = slog.LevelDebug - 1
+
+// remark logs an outcome that does not depend on the handler's error, with that error and the stack
+// of a panic if there is one: nobody else would hear of it. An error makes a warning of the line, a
+// panic an error. What says no more than that the context has ended, or that the job is to be
+// snoozed, leaves the line as it is.
+func (t *topicServer) remark(level slog.Level, text string, r row, more ...any) {
+	var c *crash
+	switch said := r.err; {
+	case said == nil || r.run.start.IsZero() || r.plain(said): // not started: the server's own reason
+	case as(said, &c):
+		level = slog.LevelError
+		more = append(more, "err", message(said), "stack", string(c.stack))
+	default:
+		more = append(more, "err", message(said))
+		if level = max(level, slog.LevelInfo); r.loud(said) {
+			level = max(level, slog.LevelWarn)
+		}
+	}
+	if level > quiet {
+		more = append([]any{"job", r.run.id, "attempt", r.run.attempt}, more...)
+		t.trouble.log.Log(context.Background(), level, text, more...)
+	}
+}
+
+// plain reports whether an error is no news: it is that of the context that has ended, or what
+// steers the job.
+func (r row) plain(err error) bool {
+	switch err.(type) {
+	case *snoozeError, *againError:
+		return true
+	}
+	switch {
+	case r.cause == nil:
+		return false
+	case errors.Is(r.cause, context.DeadlineExceeded):
+		return err == r.cause || err == context.DeadlineExceeded
+	}
+	return err == r.cause || err == context.Canceled
+}
+
+// loud reports whether an error wraps something that is news, also if its methods panic.
+func (r row) loud(err error) (loud bool) {
+	defer func() {
+		if recover() != nil {
+			loud = true
+		}
+	}()
+	if r.plain(err) {
+		return false
+	}
+	switch x := err.(type) {
+	case interface{ Unwrap() error }:
+		inner := x.Unwrap()
+		return inner == nil || r.loud(inner)
+	case interface{ Unwrap() []error }:
+		return slices.ContainsFunc(x.Unwrap(), func(inner error) bool { return inner != nil && r.loud(inner) })
+	}
+	return true
+}
+
+// late tells of the end of a handler that outlived the drain. Its job has been given back, and the
+// outcome has been told.
+func (t *topicServer) late(r row) {
+	r.verb, r.lost = verbReturn, nil
+	t.remark(quiet, "late", r)
+	event := r.event()
+	event.Outcome = ""
+	for _, f := range t.server.o.hooks.late {
+		t.server.o.hooks.apart(func() { f(event) })
+	}
+}
+
+// tellUnsettled logs what handlers have said whose outcomes Redis did not take.
+func (t *topicServer) tellUnsettled() {
+	t.mu.Lock()
+	rows := t.rows
+	t.rows = nil
+	t.mu.Unlock()
+	for _, r := range rows {
+		t.remark(quiet, "settle", r)
+	}
+}
+
+// tellLost tells of a run that was lost before it was started.
+func (t *topicServer) tellLost(r *run) {
+	t.outcome(row{run: r}.as(r.lost))
+}
+
+// lostOutcome is what has become of a run whose job was taken from it.
+func lostOutcome(lost error) Outcome {
+	switch {
+	case errors.Is(lost, ErrCancelled):
+		return OutcomeCancelled
+	case errors.Is(lost, ErrReplaced):
+		return OutcomeReplaced
+	}
+	return OutcomeLeaseLost
+}
+
+// event is what the hooks are told of a run.
+func (r *run) event(outcome Outcome, err error) RunEvent {
+	return RunEvent{
+		Topic: r.job.Topic, ID: r.id, Attempt: r.attempt, EnqueuedAt: r.job.EnqueuedAt, Due: r.job.Due,
+		Start: r.start, Outcome: outcome, Err: err, PayloadSize: r.size, Headers: r.job.Headers,
+	}
+}
