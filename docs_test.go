@@ -202,7 +202,7 @@ func TestProseDefaultsAreTheRealOnes(t *testing.T) {
 		require.Regexp(t, `(?i)default(s)?(:| and|)? ?`+regexp.QuoteMeta(value), strings.Join(strings.Fields(doc), " "), option)
 		if option != "Logger" && option != "WaitReplicas" && option != "Timeout" && option != "Retention" {
 			value = strings.TrimPrefix(value, "and maximum ")
-			require.Regexp(t, "(?m)^\\| `"+option+"`.* \\| "+regexp.QuoteMeta(value)+" \\|", operations, "table of options in docs/operations.md")
+			require.Regexp(t, "(?m)^`"+option+"`\\. Default: "+regexp.QuoteMeta(value)+"\\.$", operations, "options in docs/operations.md")
 		}
 	}
 }
@@ -591,6 +591,57 @@ func TestProseLinksResolve(t *testing.T) {
 		}
 		return nil
 	}))
+}
+
+// A document links a name of the API to the package documentation by a definition at its end, which
+// names something that exists. Every definition is used.
+func TestProseDocLinksNameTheAPI(t *testing.T) {
+	exported := map[string]bool{}
+	for _, tree := range proseGo(t) {
+		for _, decl := range tree.Decls {
+			switch d := decl.(type) {
+			case *ast.FuncDecl:
+				name := d.Name.Name
+				if d.Recv != nil {
+					typ := d.Recv.List[0].Type
+					if star, ok := typ.(*ast.StarExpr); ok {
+						typ = star.X
+					}
+					if id, ok := typ.(*ast.Ident); ok {
+						name = id.Name + "." + name
+					}
+				}
+				exported[name] = true
+			case *ast.GenDecl:
+				for _, spec := range d.Specs {
+					switch spec := spec.(type) {
+					case *ast.TypeSpec:
+						exported[spec.Name.Name] = true
+					case *ast.ValueSpec:
+						for _, id := range spec.Names {
+							exported[id.Name] = true
+						}
+					}
+				}
+			}
+		}
+	}
+	definition := regexp.MustCompile(`(?m)^\[(\w+)\]: https://pkg\.go\.dev/github\.com/delayq/delayq#(\S+)$`)
+	files, err := filepath.Glob("docs/*.md")
+	require.NoError(t, err)
+	found := 0
+	for _, file := range append(files, "README.md", "bench/README.md", "faults/README.md") {
+		text := proseFile(t, file)
+		for _, m := range definition.FindAllStringSubmatch(text, -1) {
+			if strings.HasPrefix(m[2], "example-") {
+				continue // see TestProseExamplesExist
+			}
+			require.True(t, exported[m[2]], "%s links to %s", file, m[2])
+			require.Contains(t, text, "]["+m[1]+"]", "%s defines a link that it does not use", file)
+			found++
+		}
+	}
+	require.Positive(t, found) // or this test looks for the wrong thing
 }
 
 // proseAnchors are the names under which the headings of a document can be linked to.
