@@ -274,6 +274,39 @@ func TestProsePictureHasEveryState(t *testing.T) {
 	}
 }
 
+// The helpers in the tables of CONTRIBUTING.md exist.
+func TestProseHelpersExist(t *testing.T) {
+	_, after, _ := strings.Cut(proseFile(t, "CONTRIBUTING.md"), "\n## Which test helper do I use?\n")
+	section, _, found := strings.Cut(after, "\n## ")
+	require.True(t, found)
+	declared := map[string]string{} // qualifier → sources
+	for qualifier, patterns := range map[string][]string{
+		"":           {"*_test.go", "internal/*/*.go", "tests/*.go"},
+		"redistest":  {"internal/redistest/*.go"},
+		"delayqtest": {"delayqtest/*.go"},
+	} {
+		for _, pattern := range patterns {
+			files, err := filepath.Glob(pattern)
+			require.NoError(t, err)
+			for _, file := range files {
+				declared[qualifier] += proseFile(t, file)
+			}
+		}
+	}
+	helpers := 0
+	for _, row := range regexp.MustCompile("(?m)^\\| [^|]+ \\| ([^|]+) \\|").FindAllStringSubmatch(section, -1) {
+		for _, m := range regexp.MustCompile("`(?:(\\w+)\\.)?(\\w+)`").FindAllStringSubmatch(row[1], -1) {
+			sources, name := declared[m[1]], `(?m)^(func|type) `+m[2]+`[ (\[]`
+			if sources == "" { // m[1] is a type
+				sources, name = declared[""], `(?m)^func \(\w+ \*?`+m[1]+`\) `+m[2]+`\(`
+			}
+			require.Regexp(t, name, sources, "helper %s", m[0])
+			helpers++
+		}
+	}
+	require.Greater(t, helpers, 20)
+}
+
 // What a document links to as an example on pkg.go.dev is one here.
 func TestProseExamplesExist(t *testing.T) {
 	link := regexp.MustCompile(`https://pkg\.go\.dev/github\.com/delayq/delayq(/\w+)?#example-([\w.-]+)`)
