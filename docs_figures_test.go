@@ -60,6 +60,12 @@ func proseFigures(t *testing.T) []proseFigure {
 		{"README.md", "of them or after <> days (`DeadLimit`)", int(defaultServer.deadAge / (24 * time.Hour))},
 		{"README.md", "`Runs` lists the last <> runs", history},
 
+		{"docs/howto/dead-jobs.md", "by count and age: <> jobs", defaultServer.deadCount},
+		{"docs/howto/dead-jobs.md", "jobs and <> days by default", int(defaultServer.deadAge / (24 * time.Hour))},
+		{"docs/howto/stopping-under-kubernetes.md", "The default `Drain` of <> suits", defaultServer.drain},
+		{"docs/howto/stopping-under-kubernetes.md", "leases run out, after <> by default", defaultServer.lease},
+		{"docs/tutorial.md", "for the handler, up to <> by default", defaultServer.drain},
+
 		{"options.go", "at most <>. Redis holds every payload", size(largestPayload)},
 
 		{"docs/design.md", "they vanish after <>.", receipt},

@@ -274,6 +274,18 @@ func TestProsePictureHasEveryState(t *testing.T) {
 	}
 }
 
+// The files that README.md and CONTRIBUTING.md name exist.
+func TestProseFilesExist(t *testing.T) {
+	named := regexp.MustCompile("`([\\w/]+\\.(?:go|lua|acl))`")
+	for _, document := range []string{"README.md", "CONTRIBUTING.md"} {
+		for _, m := range named.FindAllStringSubmatch(proseFile(t, document), -1) {
+			if m[1] != "main.go" { // the reader's own
+				require.FileExists(t, m[1], document)
+			}
+		}
+	}
+}
+
 // The helpers in the tables of CONTRIBUTING.md exist.
 func TestProseHelpersExist(t *testing.T) {
 	_, after, _ := strings.Cut(proseFile(t, "CONTRIBUTING.md"), "\n## Which test helper do I use?\n")
