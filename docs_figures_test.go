@@ -151,9 +151,6 @@ func proseFigures(t *testing.T) []proseFigure {
 		{"docs/protocol.md", "the check of every <> ends here", checkEvery},
 		{"docs/protocol.md", "send a **heartbeat** every <>,", heartbeatEvery},
 
-		{"docs/reliability.md", "regular check, <> after the last one", checkEvery},
-		{"docs/reliability.md", "found in good health, for <> or until", checkTrust},
-
 		{"docs/security.md", "| its text, <> of it |", size(maxMessageLen)},
 		{"docs/security.md", "and the stack, <> of it |", size(maxStackLen)},
 	}

@@ -431,9 +431,9 @@ func requireOnlyDocumentedKeys(t *testing.T, rdb redis.UniversalClient, prefix, 
 	}
 }
 
-// TestWhatShouldNotBeIsFound takes the place of a job and that of a schedule away while their topic is
+// TestDamageIsRepaired takes the place of a job and that of a schedule away while their topic is
 // in use: both are back without anybody's help, and neither runs or fires twice.
-func TestWhatShouldNotBeIsFound(t *testing.T) {
+func TestDamageIsRepaired(t *testing.T) {
 	inBubble(t, func(b *bubble) {
 		var rec recorder
 		b.serve("t", rec.then(nil))
