@@ -344,37 +344,79 @@ func TestProseExamplesExist(t *testing.T) {
 	require.NotZero(t, found)
 }
 
-// What a document for users calls delayq.X is exported by this package.
+// What documents for users name in code is exported: delayq.X by the package itself, other names by
+// it or by delayqtest, and as methods and fields too.
 func TestProseNamesAreExported(t *testing.T) {
-	exported := map[string]bool{}
+	top, all := map[string]bool{}, map[string]bool{}
 	for _, tree := range proseGo(t) {
-		for _, decl := range tree.Decls {
-			switch d := decl.(type) {
-			case *ast.FuncDecl:
-				if d.Recv == nil {
-					exported[d.Name.Name] = true
-				}
-			case *ast.GenDecl:
-				for _, spec := range d.Specs {
-					switch s := spec.(type) {
-					case *ast.TypeSpec:
-						exported[s.Name.Name] = true
-					case *ast.ValueSpec:
-						for _, name := range s.Names {
-							exported[name.Name] = true
-						}
-					}
+		exportedNames(tree, top, all)
+	}
+	files, err := filepath.Glob("delayqtest/*.go")
+	require.NoError(t, err)
+	for _, file := range files {
+		tree, err := parser.ParseFile(token.NewFileSet(), file, nil, 0)
+		require.NoError(t, err)
+		exportedNames(tree, all, all)
+	}
+	others := []string{
+		"CancelProcessing", "DeleteTask", "JobCancel", // of other projects
+		"PlaceOrder", "PayOrder", "Register", // of the tutorial
+	}
+
+	files, err = filepath.Glob("docs/howto/*.md")
+	require.NoError(t, err)
+	found := 0
+	for _, file := range append(files, "README.md", "CHANGELOG.md", "docs/tutorial.md") {
+		text := proseFile(t, file)
+		for _, m := range regexp.MustCompile(`\bdelayq\.([A-Z]\w*)`).FindAllStringSubmatch(text, -1) {
+			require.True(t, top[m[1]], "%s names %s", file, m[0])
+		}
+		for _, m := range regexp.MustCompile("`((?:[A-Z]\\w*\\.)?[A-Z]\\w*[a-z]\\w*)(?:\\([^`]*)?`").FindAllStringSubmatch(text, -1) {
+			if slices.Contains(others, m[1]) {
+				continue
+			}
+			for _, name := range strings.Split(m[1], ".") {
+				require.True(t, all[name], "%s names %s", file, m[0])
+				found++
+			}
+		}
+	}
+	require.Greater(t, found, 100)
+}
+
+// exportedNames notes what a file declares at its top, and all with methods and fields.
+func exportedNames(tree *ast.File, top, all map[string]bool) {
+	note := func(into map[string]bool, names ...*ast.Ident) {
+		for _, name := range names {
+			if name.IsExported() {
+				into[name.Name], all[name.Name] = true, true
+			}
+		}
+	}
+	for _, decl := range tree.Decls {
+		switch d := decl.(type) {
+		case *ast.FuncDecl:
+			if d.Recv == nil {
+				note(top, d.Name)
+			}
+			note(all, d.Name)
+		case *ast.GenDecl:
+			for _, spec := range d.Specs {
+				switch s := spec.(type) {
+				case *ast.TypeSpec:
+					note(top, s.Name)
+				case *ast.ValueSpec:
+					note(top, s.Names...)
 				}
 			}
 		}
 	}
-	files, err := filepath.Glob("docs/howto/*.md")
-	require.NoError(t, err)
-	for _, file := range append(files, "README.md", "docs/tutorial.md") {
-		for _, m := range regexp.MustCompile(`\bdelayq\.([A-Z]\w*)`).FindAllStringSubmatch(proseFile(t, file), -1) {
-			require.True(t, exported[m[1]], "%s names %s", file, m[0])
+	ast.Inspect(tree, func(n ast.Node) bool {
+		if field, ok := n.(*ast.Field); ok {
+			note(all, field.Names...)
 		}
-	}
+		return true
+	})
 }
 
 // What docs/operations.md says about cancelling many jobs is what TestRecipeForWrongJobs runs.
