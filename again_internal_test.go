@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 )
 
@@ -66,4 +67,25 @@ func TestGatherWeighsRenewals(t *testing.T) {
 	require.InDelta(t, 600<<10, kept.weight(), 100)
 	kept.run.opts.retention = 0
 	require.InDelta(t, 300<<10, kept.weight(), 100)
+}
+
+// Of the jobs of one call the first that is due wakes the timers, wherever it is among them.
+func TestAgainWakesTheTimersForTheFirst(t *testing.T) {
+	eachHand(t, func(t *testing.T, h *Hand) {
+		ctx := t.Context()
+		sub := h.rdb.Subscribe(ctx, controlChannel(h.prefix()))
+		defer func() { require.NoError(t, sub.Close()) }()
+		_, err := sub.Receive(ctx)
+		require.NoError(t, err)
+		for _, whens := range [][]string{{"+300", "+3600000"}, {"+3600000", "+300"}} {
+			h.put("+0", "1", "2")
+			h.renewals = map[string]*renewal{"1": h.renewal(whens[0], 0), "2": h.renewal(whens[1], 0)}
+			require.Equal(t, "oo", h.Again(0, h.Take(2, time.Minute)...))
+			m, err := sub.ReceiveTimeout(ctx, 10*time.Second)
+			require.NoError(t, err, "%v", whens)
+			require.IsType(t, &redis.Message{}, m)
+			require.Regexp(t, "^wake ", m.(*redis.Message).Payload)
+			require.NoError(t, h.rdb.Del(ctx, h.keys.bucket, h.keys.pool).Err())
+		}
+	})
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -100,4 +101,50 @@ func TestFencesGrowOverAllRuns(t *testing.T) {
 			})
 		})
 	}
+}
+
+// An extension has no answer, and then Redis's clock is set back. The end that was asked for is now far
+// away, and is not asked for again: a job must not wait for it if its server dies.
+func TestExtensionAfterAStepBackOfRedis(t *testing.T) {
+	inBubble(t, func(b *bubble) {
+		const lease = 30 * time.Second
+		b.loadScripts()
+		var step atomic.Int64
+		now := func() time.Time { return time.Now().Add(time.Duration(step.Load())) }
+		end := make(chan struct{})
+		defer close(end)
+		go func() { // the clock of miniredis stands still once it is set
+			for {
+				b.redis.SetTime(now())
+				select {
+				case <-end:
+					return
+				case <-time.After(time.Millisecond):
+				}
+			}
+		}()
+		w := newWire(b.redis)
+		finish := make(chan struct{})
+		b.serveOn(w, "a", func(context.Context, *delayq.Job) error {
+			<-finish
+			return nil
+		}, delayq.Lease(lease))
+		b.enqueue("a", "1")
+		b.pass(time.Second)
+		w.stall(script("extend"))
+		b.pass(12 * time.Second)
+		step.Store(-int64(time.Hour))
+		b.pass(4 * time.Second)
+		w.heal()
+		b.pass(8 * time.Second)
+		score, err := b.rdb.ZScore(b.Context(), bubblePrefix+":{a}:leases", "1").Result()
+		require.NoError(b, err)
+		left := time.UnixMilli(int64(score)).Sub(now())
+		require.LessOrEqual(b, left, lease)
+		require.Positive(b, left)
+		close(finish)
+		b.pass(time.Second)
+		require.EqualValues(b, 1, b.counter("a", "acked"))
+		require.Zero(b, b.counter("a", "reclaimed"))
+	})
 }

@@ -367,19 +367,23 @@ func TestSameJobTakenAgainIsNotReplaced(t *testing.T) {
 		var hooks told
 		var rec recorder
 		var cause error
+		var over time.Duration
 		b.serve("t", rec.then(func(ctx context.Context, job *delayq.Job) error {
 			if len(rec.of("1")) > 1 {
 				return nil
 			}
 			<-ctx.Done()
-			cause = context.Cause(ctx)
+			cause, over = context.Cause(ctx), b.at()
 			return nil
 		}), delayq.Lease(10*time.Minute), delayq.Hooks(&hooks))
 		b.enqueue("t", "1")
 		b.pass(time.Second)
-		require.NoError(b, b.rdb.Del(b.Context(), bubblePrefix+":{t}:leases").Err())
-		b.pass(2 * time.Minute) // it is found and put back long before the next extension
+		ctx, key := b.Context(), bubblePrefix+":{t}:"
+		require.NoError(b, b.rdb.Del(ctx, key+"leases").Err())
+		require.NoError(b, b.rdb.RPush(ctx, key+"ready", "1").Err())
+		b.pass(time.Second)
 		require.Len(b, rec.of("1"), 2)
+		require.Equal(b, time.Second, over, "before the server has looked at its leases")
 		require.Equal(b, delayq.ErrLeaseLost, cause)
 		require.Equal(b, map[string]int{"Started": 2, "LeaseLost": 1, "Done": 1}, hooks.kinds("1"))
 	})

@@ -41,3 +41,26 @@ func TestKeptJobsAreSettledInSmallCalls(t *testing.T) {
 		require.Equal(b, delayq.StateDone, b.state("a", "0"))
 	})
 }
+
+// Redis carries out an ack, and its answer is lost. Then Redis cannot be reached for a while. That a
+// repetition was never sent says nothing about the call before it, so the outcome is asked for again with
+// the same number, and is the true one.
+func TestOutcomeStaysInDoubtWhileRedisIsAway(t *testing.T) {
+	inBubble(t, func(b *bubble) {
+		b.loadScripts()
+		w := newWire(b.redis)
+		var hooks told
+		b.serveOn(w, "a", nothing, delayq.Hooks(&hooks))
+		b.pass(time.Second)
+		w.die(script("ack"), false)
+		b.enqueue("a", "1")
+		b.pass(5 * time.Second)
+		require.Equal(b, 1, w.losses())
+		require.Empty(b, b.state("a", "1"), "the ack was carried out")
+		require.Equal(b, map[string]int{"Started": 1}, hooks.kinds("1"))
+		w.mend()
+		b.pass(5 * time.Second)
+		require.Equal(b, map[string]int{"Started": 1, "Done": 1}, hooks.kinds("1"))
+		require.EqualValues(b, 1, b.counter("a", "acked"))
+	})
+}
