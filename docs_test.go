@@ -274,13 +274,15 @@ func TestProsePictureHasEveryState(t *testing.T) {
 	}
 }
 
-// The files that README.md and CONTRIBUTING.md name exist.
+// The files that documents name exist.
 func TestProseFilesExist(t *testing.T) {
 	named := regexp.MustCompile("`([\\w/]+\\.(?:go|lua|acl))`")
-	for _, document := range []string{"README.md", "CONTRIBUTING.md"} {
+	for document, dir := range map[string]string{
+		"README.md": "", "CONTRIBUTING.md": "", "docs/reliability.md": "", "bench/README.md": "bench",
+	} {
 		for _, m := range named.FindAllStringSubmatch(proseFile(t, document), -1) {
 			if m[1] != "main.go" { // the reader's own
-				require.FileExists(t, m[1], document)
+				require.FileExists(t, filepath.Join(dir, m[1]), document)
 			}
 		}
 	}
