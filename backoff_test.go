@@ -69,7 +69,7 @@ func TestBackoffProperty(t *testing.T) {
 }
 
 func TestPace(t *testing.T) {
-	var p pace
+	var p retryPace
 	for _, want := range []time.Duration{50, 100, 200, 400, 800, 1000, 1000, 1000} {
 		got := p.next()
 		require.GreaterOrEqual(t, got, want*time.Millisecond)

@@ -139,7 +139,7 @@ type outbox struct {
 	client *Client
 	ctx    context.Context    // of the batch
 	lists  chan []*enqueueing // nil: there is no goroutine
-	ended  chan struct{}      // closed when it has ended
+	done   chan struct{}      // closed when it has ended
 	close  func()             // waits for what has been sent
 	silent error              // why nothing more is sent
 }
@@ -149,27 +149,27 @@ func (c *Client) newOutbox(ctx context.Context, jobs int) *outbox {
 	if jobs <= chunkJobs {
 		return o
 	}
-	o.lists, o.ended = make(chan []*enqueueing, 1), make(chan struct{})
+	o.lists, o.done = make(chan []*enqueueing, 1), make(chan struct{})
 	o.close = sync.OnceFunc(func() {
 		close(o.lists)
-		<-o.ended
+		<-o.done
 	})
-	o.run()
+	o.start()
 	return o
 }
 
 // run starts the goroutine of an outbox. What a hook of the caller's go-redis client does to it is an
 // error of the jobs under way: another goroutine goes on with those that follow.
-func (o *outbox) run() {
+func (o *outbox) start() {
 	var list []*enqueueing
 	launch(nil, func() {
 		for list = range o.lists {
 			o.forward(list)
 		}
-		close(o.ended)
+		close(o.done)
 	}, func(c *crash) {
 		cut(list, c)
-		o.run()
+		o.start()
 	})
 }
 
@@ -211,7 +211,7 @@ func (g *commit) enqueueAll(ctx context.Context, list []*enqueueing, silent erro
 		if err := g.send(ctx, lane, list[:n]); err != nil && away(err) {
 			silent = fmt.Errorf("not sent, because Redis did not answer what was sent before: %w", err)
 			if !certain(err) {
-				lane = newLane()
+				lane = newSeries()
 			}
 		}
 		list = list[n:]

@@ -116,7 +116,7 @@ func TestBatchHoldsNoSecondCopy(t *testing.T) {
 			client := NewClient(rdb)
 			b := &batch{client: client, ctx: t.Context(), results: make([]Result, 100_000), waiting: map[string]*parcel{}}
 			sent := 0
-			b.out = &outbox{client: client, ctx: t.Context(), lists: make(chan []*enqueueing, 1), ended: make(chan struct{})}
+			b.out = &outbox{client: client, ctx: t.Context(), lists: make(chan []*enqueueing, 1), done: make(chan struct{})}
 			taken := make(chan struct{})
 			go func() {
 				defer close(taken)

@@ -29,7 +29,7 @@ const (
 func (t *topicServer) promoteLoop(ctx context.Context) {
 	defer func() { t.firer.warn(t.trouble.log, false) }()
 	defer func() { t.pruner.warn(t.trouble.log) }()
-	var slow pace
+	var slow retryPace
 	var healed, pruned time.Time
 	tick := t.server.o.tick
 	for ctx.Err() == nil {
@@ -77,7 +77,7 @@ func (t *topicServer) promote(ctx context.Context, heal bool) (moved int, wait t
 	if heal {
 		flag = 1
 	}
-	r, err := t.run(ctx, topicCall{script: promoteScript, jobs: promoteLimit, outlives: true}, promoteLimit, flag)
+	r, err := t.exec(ctx, topicCall{script: promoteScript, jobs: promoteLimit, outlives: true}, promoteLimit, flag)
 	if err != nil {
 		return 0, 0, 0, 0, err
 	}

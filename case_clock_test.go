@@ -40,9 +40,9 @@ func TestStepOfTheLocalClockChangesNothing(t *testing.T) {
 		ts := &topicServer{leases: map[string]*run{}}
 		r := &run{id: "x", until: sent.Add(8 * time.Second)}
 		ts.leases["x"] = r
-		require.Equal(t, []*run{r}, ts.held(wrong), "given up too early")
+		require.Equal(t, []*run{r}, ts.extendable(wrong), "given up too early")
 		require.NoError(t, r.lost)
-		require.Empty(t, ts.held(stepped(sent.Add(8*time.Second), step)), "kept too long")
+		require.Empty(t, ts.extendable(stepped(sent.Add(8*time.Second), step)), "kept too long")
 		require.ErrorIs(t, r.lost, ErrLeaseLost)
 	}
 }

@@ -75,7 +75,7 @@ type CheckReport struct {
 // concurrent use.
 func (c *Client) Check(ctx context.Context, topic string, repair bool) (*CheckReport, error) {
 	place := located{call: "check", topic: topic}
-	if err := c.ready(ctx, topic, ""); err != nil {
+	if err := c.validate(ctx, topic, ""); err != nil {
 		return nil, place.at(err)
 	}
 	d := newDoctor(c.scripts, c.rdb, newKeys(c.o.prefix, topic), repair)

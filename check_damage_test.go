@@ -183,7 +183,7 @@ func TestCheckLooksUpLargeStraysByTheBytes(t *testing.T) {
 		w := &heavy{UniversalClient: redistest.As(t, h.rdb, "worker", h.prefix(), false)}
 		d := newDoctor(caller{w, &hooks{}}, w, h.keys, true)
 		d.strays = append(numbered("large", n), numbered("small", 200)...)
-		require.NoError(t, d.settle(t.Context()))
+		require.NoError(t, d.resolve(t.Context()))
 		require.Equal(t, n, d.report.Mended)
 		require.Less(t, w.most, checkBytes*5/4)
 		require.Greater(t, w.calls, 10)

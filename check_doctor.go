@@ -41,7 +41,7 @@ type doctor struct {
 	report  *CheckReport
 
 	seed    maphash.Seed
-	waiting []uint64 // hashes of the IDs in ready and handoff, sorted
+	inReady []uint64 // hashes of the IDs in ready and handoff, sorted
 	wrong   []string // keys of a wrong type
 	strays  []string // IDs that have no place, as far as is known
 	late    []string // IDs with an impossible time in the bucket
@@ -69,10 +69,10 @@ func (d *doctor) check(ctx context.Context) error {
 	}
 	lists := sizes[len(d.keys.checked()):]
 	if slices.Max(lists) > 0 && d.sound(d.keys.pool) {
-		if err := d.walk(ctx, func(id string) { d.waiting = append(d.waiting, maphash.String(d.seed, id)) }); err != nil {
+		if err := d.walk(ctx, func(id string) { d.inReady = append(d.inReady, maphash.String(d.seed, id)) }); err != nil {
 			return err
 		}
-		slices.Sort(d.waiting)
+		slices.Sort(d.inReady)
 	}
 	for i, key := range d.keys.checked() {
 		if sizes[i] <= 0 || !d.sound(key) {
@@ -83,7 +83,7 @@ func (d *doctor) check(ctx context.Context) error {
 				return err
 			}
 			if len(d.strays)+len(d.late) >= checkStrays || cursor == "0" {
-				if err := d.settle(ctx); err != nil {
+				if err := d.resolve(ctx); err != nil {
 					return err
 				}
 			}
@@ -129,7 +129,7 @@ func (d *doctor) paced(ctx context.Context, call func(ctx context.Context) error
 // ask is one call of the check script.
 func (d *doctor) ask(ctx context.Context, jobs int, args ...any) (r reply, err error) {
 	err = d.paced(ctx, func(ctx context.Context) (err error) {
-		r, err = d.scripts.run(ctx, checkScript, d.keys, "", jobs, args...)
+		r, err = d.scripts.exec(ctx, checkScript, d.keys, "", jobs, args...)
 		return err
 	})
 	return r, err
@@ -160,7 +160,7 @@ func (d *doctor) slice(ctx context.Context, part, cursor string, limit int) (nex
 	}
 	for i, nowhere := 0, r.list(9); i < len(nowhere); i++ {
 		id := nowhere.text(i)
-		if _, in := slices.BinarySearch(d.waiting, maphash.String(d.seed, id)); !in {
+		if _, in := slices.BinarySearch(d.inReady, maphash.String(d.seed, id)); !in {
 			d.strays = append(d.strays, id)
 		}
 	}
@@ -227,7 +227,7 @@ type stray struct {
 }
 
 // settle finds out which of the strays have lost their places, and mends those.
-func (d *doctor) settle(ctx context.Context) error {
+func (d *doctor) resolve(ctx context.Context) error {
 	missing := make(map[string]bool, len(d.strays))
 	for _, id := range d.strays {
 		missing[id] = true
@@ -297,12 +297,12 @@ func (d *doctor) winnow(ctx context.Context, missing map[string]bool) error {
 	if len(missing) == 0 {
 		return nil
 	}
-	d.waiting = d.waiting[:0] // for what is found next: a picture that is not as old
+	d.inReady = d.inReady[:0] // for what is found next: a picture that is not as old
 	err := d.walk(ctx, func(id string) {
 		delete(missing, id)
-		d.waiting = append(d.waiting, maphash.String(d.seed, id))
+		d.inReady = append(d.inReady, maphash.String(d.seed, id))
 	})
-	slices.Sort(d.waiting)
+	slices.Sort(d.inReady)
 	return err
 }
 
@@ -377,7 +377,7 @@ func (d *doctor) mend(ctx context.Context, list []*stray) error {
 	}
 	var r reply
 	err := d.paced(ctx, func(ctx context.Context) (err error) {
-		r, err = d.scripts.run(ctx, mendScript, k, "", len(known), args...)
+		r, err = d.scripts.exec(ctx, mendScript, k, "", len(known), args...)
 		return err
 	})
 	if err != nil {

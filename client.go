@@ -24,7 +24,7 @@ type Client struct {
 	o       clientOptions
 	err     error // what is wrong with the client itself
 	scripts caller
-	lanes   lanes
+	lanes   seriesPool
 
 	mu         sync.Mutex
 	commits    map[string]*commit // by topic
@@ -90,7 +90,7 @@ func (c *Client) usable(ctx context.Context) error {
 }
 
 // ready joins what is wrong with the client, a context, a topic and an ID. Every method calls it, or usable, before anything else.
-func (c *Client) ready(ctx context.Context, topic, id string) error {
+func (c *Client) validate(ctx context.Context, topic, id string) error {
 	var errs []error
 	if err := checkName("topic", topic); err != nil {
 		errs = append(errs, err)
@@ -150,7 +150,7 @@ func (c *Client) prepare(ctx context.Context, fresh *NewJob) (*enqueueing, error
 			c.o.hooks.guard(func() { h.Enqueue(ctx, fresh) })
 		}
 	}
-	err := c.ready(ctx, fresh.Topic, fresh.ID)
+	err := c.validate(ctx, fresh.Topic, fresh.ID)
 	o, oerr := c.defaults().with(fresh.Options)
 	if err = errors.Join(err, oerr); err != nil {
 		return nil, err
@@ -227,7 +227,7 @@ func (c *Client) Reschedule(ctx context.Context, topic, id string, due JobOption
 		err = fmt.Errorf("%w: Reschedule takes ProcessAt or ProcessIn only", ErrInvalid)
 	}
 	if err != nil {
-		return place.at(errors.Join(c.ready(ctx, topic, id), err))
+		return place.at(errors.Join(c.validate(ctx, topic, id), err))
 	}
 	var state State
 	var known record // of a job that expires
@@ -282,12 +282,12 @@ func (c *Client) ask(
 ) (State, reply, error) {
 	place.call = s.name
 	topic, id := place.topic, place.job+place.schedule // it is about one of them
-	if err := c.ready(ctx, topic, id); err != nil {
+	if err := c.validate(ctx, topic, id); err != nil {
 		return "", nil, place.at(err)
 	}
 	k := newKeys(c.o.prefix, topic)
 	lane := c.lanes.get()
-	r, err := c.scripts.run(ctx, s, k, k.receipt(lane.id), 1, append([]any{lane.next(), id}, args...)...)
+	r, err := c.scripts.exec(ctx, s, k, k.receipt(lane.id), 1, append([]any{lane.next(), id}, args...)...)
 	c.lanes.put(lane, err)
 	if err != nil {
 		return "", nil, place.at(c.unsure(err))

@@ -23,7 +23,7 @@ type Hand struct {
 	t    testing.TB
 	rdb  redis.UniversalClient
 	keys *keys
-	lane *lane
+	lane *series
 	ts   *topicServer // writes the rows
 	last func() (reply, error)
 
@@ -42,7 +42,7 @@ func (one Held) fence() int64 {
 
 // NewHand makes a Hand for a topic.
 func NewHand(t testing.TB, rdb redis.UniversalClient, prefix, topic string) *Hand {
-	h := &Hand{t: t, rdb: rdb, keys: newKeys(prefix, topic), lane: newLane()}
+	h := &Hand{t: t, rdb: rdb, keys: newKeys(prefix, topic), lane: newSeries()}
 	h.ts = &topicServer{server: &Server{id: "by-hand"}, keys: h.keys}
 	return h
 }

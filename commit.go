@@ -68,8 +68,8 @@ const (
 type commit struct {
 	client *Client
 	keys   *keys
-	words  []any // what the script is told in every call
-	lanes  lanes // of the flushes: the topic's own, so that each has its receipt here and nowhere else
+	words  []any      // what the script is told in every call
+	lanes  seriesPool // of the flushes: the topic's own, so that each has its receipt here and nowhere else
 
 	users atomic.Int64 // who has it from Client.commit; goes up under Client.mu only
 	used  uint64       // when it was used last, by Client.uses; guarded by Client.mu
@@ -85,7 +85,7 @@ func newCommit(c *Client, topic string) *commit {
 	k := newKeys(c.o.prefix, topic)
 	return &commit{
 		client: c, keys: k,
-		lanes: lanes{base: c.lanesBase, floor: c.lanesFloor},
+		lanes: seriesPool{base: c.lanesBase, floor: c.lanesFloor},
 		words: []any{maxTick.Milliseconds(), controlChannel(c.o.prefix), topic},
 	}
 }
@@ -301,7 +301,7 @@ func (g *commit) flush(ctx context.Context, e *enqueueing) {
 }
 
 // send is one call of the enqueue script. It sets the outcome of every job in list and returns the error of the call itself.
-func (g *commit) send(ctx context.Context, lane *lane, list []*enqueueing) error {
+func (g *commit) send(ctx context.Context, lane *series, list []*enqueueing) error {
 	args := make([]any, 0, 4+4*len(list))
 	args = append(append(args, lane.next()), g.words...)
 	for _, e := range list {
@@ -439,10 +439,10 @@ func (c *Client) remember(topic string, at time.Time) {
 // store runs the enqueue script and, with WaitReplicas, waits on the same connection until enough replicas have what it wrote.
 func (c *Client) store(ctx context.Context, s *script, k *keys, receipt string, jobs int, args []any) (reply, error) {
 	if c.o.replicas == 0 {
-		return c.scripts.run(ctx, s, k, receipt, jobs, args...)
+		return c.scripts.exec(ctx, s, k, receipt, jobs, args...)
 	}
 	w := &replicaWaiter{client: c, key: k.pool}
-	r, err := caller{w, &c.o.hooks}.run(ctx, s, k, receipt, jobs, args...)
+	r, err := caller{w, &c.o.hooks}.exec(ctx, s, k, receipt, jobs, args...)
 	if err == nil && w.confirmed < int64(c.o.replicas) {
 		err = fmt.Errorf("%w: %d of %d within %v", ErrNotReplicated, w.confirmed, c.o.replicas, c.o.replicaWait)
 		if w.err != nil {

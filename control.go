@@ -15,7 +15,7 @@ import (
 // during a reconnect for example, costs time and nothing else: the tick promotes, and an extension finds out about a cancel. What was said
 // before the server listened is not worth a tick either: once it does, every topic looks for itself, at its leases too.
 func (s *Server) controlLoop(ctx context.Context) {
-	var slow pace
+	var slow retryPace
 	watch := trouble{name: "control", log: s.log, outage: s.outage}
 	for ctx.Err() == nil {
 		began := time.Now()
@@ -59,9 +59,9 @@ func (s *Server) listen(ctx context.Context, heard func()) error {
 				s.obey(m.Payload)
 			case *redis.Subscription:
 				for _, t := range s.topics {
-					nudge(t.wake)
-					nudge(t.resume)
-					nudge(t.unsure)
+					signal(t.wake)
+					signal(t.resume)
+					signal(t.unsure)
 				}
 			}
 		case errors.As(err, &timeout) && timeout.Timeout() && !asked:
@@ -92,9 +92,9 @@ func (s *Server) obey(message string) {
 	}
 	switch verb {
 	case "wake":
-		nudge(t.wake)
+		signal(t.wake)
 	case "resume":
-		nudge(t.resume)
+		signal(t.resume)
 	case "cancel":
 		t.cancelRun(id, fence, ErrCancelled)
 	case "replace":

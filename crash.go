@@ -73,7 +73,7 @@ const crashEvery = time.Minute
 // keep calls a loop in a goroutine of its own until it returns. After a crash it is called anew, after a
 // pause, unless ctx has ended. What the loop does not keep in variables of its own is as it was.
 func (k *keeper) keep(ctx context.Context, group *sync.WaitGroup, name string, loop func()) {
-	var slow pace
+	var slow retryPace
 	var start func(wait time.Duration)
 	start = func(wait time.Duration) {
 		began := time.Now()

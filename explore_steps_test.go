@@ -233,7 +233,7 @@ func (x *explorer) make(w *world, who *mind, build func(w *world, h *Hand) *call
 			name = "server" + strconv.Itoa(i)
 		}
 	}
-	h.lane = &lane{id: fmt.Sprint(name, "-", who.lives), seq: who.seq}
+	h.lane = &series{id: fmt.Sprint(name, "-", who.lives), seq: who.seq}
 	c := build(w, h)
 	who.seq++
 	return c

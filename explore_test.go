@@ -211,7 +211,7 @@ func explore(t testing.TB, s scope, mutant func(script string) string) (x *explo
 func (x *explorer) end(w *world) {
 	x.drawn++
 	x.p.m = w.m.clone()
-	x.p.hands[0].lane = newLane()
+	x.p.hands[0].lane = newSeries()
 	x.p.finish()
 }
 

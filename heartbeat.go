@@ -25,19 +25,19 @@ const (
 
 // ServerInfo is what a server tells of itself every five seconds.
 type ServerInfo struct {
-	ID      string                `json:"-"`
-	Seen    time.Time             `json:"-"` // its last heartbeat, by Redis's clock
-	Host    string                `json:"host"`
-	PID     int                   `json:"pid"`
-	Started time.Time             `json:"started"` // by the server's clock
-	Version string                `json:"version"` // of delayq, as the build knows it
-	State   string                `json:"state"`   // running or draining, as of the last heartbeat; there is one at once when the drain begins
-	Topics  map[string]TopicSlots `json:"topics"`
+	ID      string                 `json:"-"`
+	Seen    time.Time              `json:"-"` // its last heartbeat, by Redis's clock
+	Host    string                 `json:"host"`
+	PID     int                    `json:"pid"`
+	Started time.Time              `json:"started"` // by the server's clock
+	Version string                 `json:"version"` // of delayq, as the build knows it
+	State   string                 `json:"state"`   // running or draining, as of the last heartbeat; there is one at once when the drain begins
+	Topics  map[string]TopicStatus `json:"topics"`
 }
 
 // TopicSlots is what a server does for one topic.
-type TopicSlots struct {
-	Slots   int       `json:"slots"`   // its Concurrency
+type TopicStatus struct {
+	Workers int       `json:"slots"`   // its Concurrency
 	Running int       `json:"running"` // handlers that run
 	Longest []RunTime `json:"longest,omitempty"`
 
@@ -99,9 +99,9 @@ func (s *Server) heartbeatLoop(ctx, fetch context.Context) {
 // heartbeat is one call of the heartbeat script. It returns Redis's clock, and whether Redis did not have
 // the server.
 func (s *Server) heartbeat(ctx context.Context, about ServerInfo) (now int64, gone bool, err error) {
-	about.Topics = make(map[string]TopicSlots, len(s.topics))
+	about.Topics = make(map[string]TopicStatus, len(s.topics))
 	for name, t := range s.topics {
-		about.Topics[name] = t.slots(time.Now())
+		about.Topics[name] = t.status(time.Now())
 	}
 	text, err := json.Marshal(about)
 	if err != nil {
@@ -141,10 +141,10 @@ func (s *Server) sweep(ctx context.Context, now int64) error {
 }
 
 // slots says what the server does for the topic.
-func (t *topicServer) slots(now time.Time) TopicSlots {
+func (t *topicServer) status(now time.Time) TopicStatus {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	info := TopicSlots{Slots: t.concurrency, Running: t.busy, Loops: t.turns.ages(now)}
+	info := TopicStatus{Workers: t.concurrency, Running: t.busy, Loops: t.turns.ages(now)}
 	at := t.clock.at(now)
 	for id, r := range t.leases {
 		if r.running() {

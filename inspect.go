@@ -31,7 +31,7 @@ func encodeFinished(r row, server string) string {
 // Get tells all that is known of a job. ErrNotFound if there is no job with this ID; done jobs are found during their Retention.
 func (c *Client) Get(ctx context.Context, topic, id string) (*JobInfo, error) {
 	place := located{call: "get", topic: topic, job: id}
-	if err := c.ready(ctx, topic, id); err != nil {
+	if err := c.validate(ctx, topic, id); err != nil {
 		return nil, place.at(err)
 	}
 	list, err := c.get(ctx, topic, -1, []string{id})
@@ -61,7 +61,7 @@ func (c *Client) get(ctx context.Context, topic string, cut int, ids []string) (
 		}
 		for i, id := range some[:told] {
 			at := func(column int) string { return r.list(2 + column).text(i) }
-			if info := describe(topic, id, cut, at); info != nil {
+			if info := readJobInfo(topic, id, cut, at); info != nil {
 				list = append(list, info)
 			}
 		}
@@ -78,7 +78,7 @@ func (c caller) lookUp(ctx context.Context, k *keys, bytes, cut int, ids []strin
 	for _, id := range ids {
 		args = append(args, id)
 	}
-	return c.run(ctx, getScript, k, "", len(ids), args...)
+	return c.exec(ctx, getScript, k, "", len(ids), args...)
 }
 
 // Columns of what get.lua answers.
@@ -96,7 +96,7 @@ const (
 
 // describe makes a JobInfo of one line of what get.lua answers, nil if there is no such job. Of a record
 // that was cut it leaves out the payload, also if all of it is there.
-func describe(topic, id string, cut int, at func(column int) string) *JobInfo {
+func readJobInfo(topic, id string, cut int, at func(column int) string) *JobInfo {
 	raw := at(columnRecord)
 	info := &JobInfo{Job: Job{Topic: topic, ID: id}}
 	attempts, _ := strconv.Atoi(at(columnAttempts)) // "" is none
@@ -192,7 +192,7 @@ func WithPayload() ListOption { return func(o *listOptions) { o.cut = -1 } }
 // It makes several calls to Redis, each of which looks at up to 1,000 entries and reads about 1 MiB and one job. Cost:
 // O(log(jobs) + limit), and for ready jobs O(offset + limit + what cancelled jobs have left behind in front of them).
 func (c *Client) List(ctx context.Context, topic string, state State, offset, limit int, opts ...ListOption) ([]*JobInfo, error) {
-	err := c.ready(ctx, topic, "")
+	err := c.validate(ctx, topic, "")
 	if offset < 0 || limit < 1 || limit > listJobs {
 		err = errors.Join(err, fmt.Errorf("%w: List from %d, %d jobs: must be from 0 on and 1 to %d", ErrInvalid, offset, limit, listJobs))
 	}
@@ -219,7 +219,7 @@ func (c *Client) List(ctx context.Context, topic string, state State, offset, li
 	var list []*JobInfo
 	seen := make(map[string]bool) // an ID can stand in ready twice
 	for look := min(skip+limit, listJobs); ; look = listJobs {
-		r, err := c.scripts.run(ctx, listScript, k, "", look, string(state), at, look)
+		r, err := c.scripts.exec(ctx, listScript, k, "", look, string(state), at, look)
 		if err != nil {
 			return nil, err
 		}
@@ -276,7 +276,7 @@ var counters = []Counter{
 
 // Inspect counts the jobs of a topic. A topic that was never used has none.
 func (c *Client) Inspect(ctx context.Context, topic string) (*TopicInfo, error) {
-	if err := c.ready(ctx, topic, ""); err != nil {
+	if err := c.validate(ctx, topic, ""); err != nil {
 		return nil, located{call: inspectScript.name, topic: topic}.at(err)
 	}
 	k := newKeys(c.o.prefix, topic)
@@ -284,7 +284,7 @@ func (c *Client) Inspect(ctx context.Context, topic string) (*TopicInfo, error) 
 	for i, name := range counters {
 		args[i] = string(name)
 	}
-	r, err := c.scripts.run(ctx, inspectScript, k, "", 0, args...)
+	r, err := c.scripts.exec(ctx, inspectScript, k, "", 0, args...)
 	if err != nil {
 		return nil, err
 	}

@@ -375,7 +375,7 @@ func TestServersThatLive(t *testing.T) {
 		require.Len(t, got, 1)
 		require.Equal(t, server.ID(), got[0].ID)
 		require.Equal(t, "running", got[0].State)
-		require.Equal(t, 7, got[0].Topics["topic"].Slots)
+		require.Equal(t, 7, got[0].Topics["topic"].Workers)
 		require.NotZero(t, got[0].PID)
 		require.Equal(t, 12*time.Second, time.Since(got[0].Started))
 		require.Equal(t, 2*time.Second, time.Since(got[0].Seen))

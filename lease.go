@@ -23,7 +23,7 @@ const extendMost = 10 * time.Second
 // answer costs no other its leases.
 func (t *topicServer) extendLoop(ctx context.Context) {
 	every := min(t.server.o.lease/3, extendMost)
-	var slow pace
+	var slow retryPace
 	timer := time.NewTimer(every)
 	defer timer.Stop()
 	look := false
@@ -46,7 +46,7 @@ func (t *topicServer) extendLoop(ctx context.Context) {
 		}
 		look = false
 		// Also when there was nothing to ask for: else a call that failed, and is not made again, keeps the outage open.
-		t.server.outage.ended(t.trouble.name + "/extend")
+		t.server.outage.answered(t.trouble.name + "/extend")
 		slow.reset()
 	}
 }
@@ -55,7 +55,7 @@ func (t *topicServer) extendLoop(ctx context.Context) {
 // yet.
 func (t *topicServer) extendAll(ctx context.Context, look bool) error {
 	t.turn(loopExtend)
-	for some := range slices.Chunk(t.held(time.Now()), extendLimit) {
+	for some := range slices.Chunk(t.extendable(time.Now()), extendLimit) {
 		rest, err := t.extend(ctx, some)
 		if err != nil {
 			return err
@@ -71,16 +71,16 @@ func (t *topicServer) extendAll(ctx context.Context, look bool) error {
 
 // held lists the runs whose leases are to be extended. A lease that is over by our own clock is lost: another server may have the job
 // by now. Of one whose handler has returned only Redis can tell. A handler past its Timeout keeps its lease no longer.
-func (t *topicServer) held(now time.Time) []*run {
+func (t *topicServer) extendable(now time.Time) []*run {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	var list []*run
 	for _, r := range t.leases {
 		switch {
-		case r.telling, r.ended && !now.Before(r.until):
-		case !r.ended && !now.Before(r.until):
+		case r.telling, r.returned && !now.Before(r.until):
+		case !r.returned && !now.Before(r.until):
 			t.loseLocked(r, r.why('l', now))
-		case !r.ended && !r.deadline.IsZero() && now.After(r.deadline):
+		case !r.returned && !r.deadline.IsZero() && now.After(r.deadline):
 		default:
 			list = append(list, r)
 		}
@@ -142,7 +142,7 @@ func (t *topicServer) askExtend(ctx context.Context, ending string, asked []*run
 
 	// While this call hangs nobody looks at the other leases of the topic.
 	sent := time.Now()
-	reply, err := t.run(ctx, topicCall{
+	reply, err := t.exec(ctx, topicCall{
 		script: extendScript, jobs: len(asked), timeout: min(callTimeout, t.server.o.lease/3),
 	}, args...)
 	if err != nil {
@@ -257,12 +257,12 @@ func (t *topicServer) dropLocked(r *run) {
 		delete(t.leases, r.id)
 	}
 	if len(t.leases) == 0 {
-		for _, c := range t.waiting {
+		for _, c := range t.drained {
 			close(c)
 		}
-		t.waiting = nil
+		t.drained = nil
 	}
-	nudge(t.freed)
+	signal(t.freed)
 }
 
 // cancelRun ends the run of a job that a nudge says is cancelled or replaced, if it is the run of that lease.
@@ -315,7 +315,7 @@ func (t *topicServer) settled() <-chan struct{} {
 	if len(t.leases) == 0 {
 		close(c)
 	} else {
-		t.waiting = append(t.waiting, c)
+		t.drained = append(t.drained, c)
 	}
 	return c
 }

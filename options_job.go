@@ -305,11 +305,11 @@ func newJobOptions(opts []JobOption) (jobOptions, error) { return defaultJob.wit
 func (o jobOptions) with(opts []JobOption) (jobOptions, error) {
 	o.headers = maps.Clone(o.headers)
 	DefaultsOption(opts).apply(&o)
-	return o, o.check()
+	return o, o.validate()
 }
 
 // check tells what is wrong with the options as a whole.
-func (o *jobOptions) check() error {
+func (o *jobOptions) validate() error {
 	size := 0
 	for k, v := range o.headers {
 		size += len(k) + len(v)

@@ -61,12 +61,12 @@ func (c *Client) ResumeAll(ctx context.Context, topic string) error {
 
 func (c *Client) pause(ctx context.Context, verb, topic string, p Pause, errs []error) error {
 	place := located{call: verb, topic: topic}
-	if err := errors.Join(c.ready(ctx, topic, ""), invalid(errs)); err != nil {
+	if err := errors.Join(c.validate(ctx, topic, ""), invalid(errs)); err != nil {
 		return place.at(err)
 	}
 	k := newKeys(c.o.prefix, topic)
 	lane := c.lanes.get()
-	r, err := c.scripts.run(ctx, pauseScript, k, k.receipt(lane.id), 0,
+	r, err := c.scripts.exec(ctx, pauseScript, k, k.receipt(lane.id), 0,
 		lane.next(), verb, p.By, ceilMS(p.For), p.Reason, maxPauses, controlChannel(c.o.prefix), topic)
 	c.lanes.put(lane, err)
 	switch {

@@ -12,7 +12,7 @@ const leastMajor, leastMinor = 6, 2
 
 // awaitRedis waits until Redis answers, looks at what it is, and puts the topics on record. It returns nil when ctx ends.
 func (s *Server) awaitRedis(ctx context.Context) error {
-	var slow pace
+	var slow retryPace
 	for ctx.Err() == nil {
 		greeted := make(chan error, 1)
 		launch(nil, func() { greeted <- s.greet(ctx) }, func(c *crash) { greeted <- c })
@@ -43,7 +43,7 @@ func (s *Server) greet(ctx context.Context) error {
 		// Only Topics goes without. A Redis that is full must be worked off above all.
 		s.log.Error("note topics", "err", err)
 	}
-	s.outage.ended("start")
+	s.outage.answered("start")
 	info, err := s.calls.Info(call).Result()
 	if err != nil {
 		if away(err) {

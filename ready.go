@@ -50,7 +50,7 @@ type taker struct {
 	halved    int           // how often what a call asks for is halved
 	timeout   time.Duration // how long the next call waits for its answer
 	rest      time.Duration // of a paused topic: how long until it may run again, at most a tick
-	slow      pace
+	slow      retryPace
 	admitting sync.WaitGroup // the jobs of the last call, if they are many
 }
 
@@ -86,18 +86,18 @@ const (
 // is waited for, as long as work goes on, and what it brings is given back.
 func (t *topicServer) takeLoop(ctx, work context.Context, first *taker) {
 	defer first.end()
-	var slow pace
+	var slow retryPace
 	for {
 		t.turn(loopTake)
 		next := first.take(ctx, work, false)
 		t.notePause(ctx, next)
-		if next == takeWait && !t.idle() {
+		if next == takeWait && !t.hasIdleWorker() {
 			next = takeRoom // who has no slot must not be woken for a job
 		}
 		switch next {
 		case takeAgain, takeFailed:
 		case takeWait:
-			t.wait(ctx, &slow)
+			t.waitForJobs(ctx, &slow)
 		case takeRoom:
 			if !t.waitForRoom(ctx) {
 				return
@@ -125,7 +125,7 @@ func (t *topicServer) takeMoreLoop(ctx, work context.Context, second *taker) {
 				return
 			}
 		}
-		nudge(t.freed) // the first one may have found the slots reserved, and wait for them
+		signal(t.freed) // the first one may have found the slots reserved, and wait for them
 	}
 }
 
@@ -249,7 +249,7 @@ func (k *taker) send(work context.Context, limit, bytes int, place string, timeo
 	}
 	t := k.topic
 	sent := time.Now()
-	r, err := t.run(work, topicCall{
+	r, err := t.exec(work, topicCall{
 		script: takeScript, jobs: limit, receipt: k.receipt, timeout: timeout, caller: &t.server.takeScripts,
 	}, strconv.FormatUint(k.number, 10), strconv.FormatUint(k.since, 10), limit, bytes, t.server.o.lease.Milliseconds(), k.free, place)
 	return r, sent, err
@@ -299,7 +299,7 @@ func (k *taker) call(work context.Context) (afterTake, error) {
 	} else {
 		launch(&k.admitting, func() {
 			admit()
-			nudge(t.freed) // none of them may have been started
+			signal(t.freed) // none of them may have been started
 		}, func(c *crash) { t.server.loops.crashed("take", c) })
 	}
 	if len(ids) == 0 || more || len(ids) >= min(limit, aside) { // there may be more: left-overs came first, or they are many and others follow
@@ -323,14 +323,14 @@ func (k *taker) adapt(took time.Duration) (soon bool) {
 
 // wait waits until there is something in ready. The pop moves the ID to handoff, which every take empties first: if this process dies
 // between the two, the ID is not lost. One ID wakes one server.
-func (t *topicServer) wait(ctx context.Context, slow *pace) {
+func (t *topicServer) waitForJobs(ctx context.Context, slow *retryPace) {
 	s := t.server
 	for {
 		t.turn(loopTake)
 		// Not a child of ctx: a deadline of that would look like a dead connection. The stop closes the connection.
 		call, cancel := context.WithTimeout(context.WithoutCancel(ctx), waitTimeout+waitMargin)
 		began := time.Now()
-		err := s.waits.BLMove(call, t.keys.ready, t.keys.handoff, "LEFT", "RIGHT", waitTimeout).Err()
+		err := s.blocking.BLMove(call, t.keys.ready, t.keys.handoff, "LEFT", "RIGHT", waitTimeout).Err()
 		err = s.pulse.feel(t.keys.ready, began, err)
 		err = s.scripts.blame(call, err, t.keys.ready, t.keys.handoff)
 		cancel()

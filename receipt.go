@@ -8,7 +8,7 @@ import (
 
 // A lane is a row of calls that follow each other, numbered, so that a script can tell a call that was sent again from a new
 // one (see lua/prelude/receipt.lua). One call at a time.
-type lane struct {
+type series struct {
 	id  string
 	seq uint64
 
@@ -16,16 +16,16 @@ type lane struct {
 	key   string
 }
 
-func newLane() *lane { return &lane{id: rand.Text()} }
+func newSeries() *series { return &series{id: rand.Text()} }
 
 // next is the number of the lane's next call.
-func (l *lane) next() string {
+func (l *series) next() string {
 	l.seq++
 	return strconv.FormatUint(l.seq, 10)
 }
 
 // receipt is the key of the lane's receipt in a topic.
-func (l *lane) receipt(k *keys) string {
+func (l *series) receipt(k *keys) string {
 	if l.topic != k.topic || l.key == "" {
 		l.topic, l.key = k.topic, k.receipt(l.id)
 	}
@@ -33,17 +33,17 @@ func (l *lane) receipt(k *keys) string {
 }
 
 // lanes holds the lanes that are not in use.
-type lanes struct {
+type seriesPool struct {
 	base  string // what the names of its lanes begin with; empty: each has a name of its own
 	floor uint64 // the numbers of its lanes are greater
 
 	mu      sync.Mutex
-	free    []*lane
+	free    []*series
 	made    int
 	dropped bool // a lane was not given back after use
 }
 
-func (l *lanes) get() *lane {
+func (l *seriesPool) get() *series {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if n := len(l.free); n > 0 {
@@ -52,15 +52,15 @@ func (l *lanes) get() *lane {
 		return last
 	}
 	if l.base == "" {
-		return newLane()
+		return newSeries()
 	}
 	l.made++
-	return &lane{id: l.base + strconv.Itoa(l.made), seq: l.floor}
+	return &series{id: l.base + strconv.Itoa(l.made), seq: l.floor}
 }
 
 // last is the greatest number that a call has had in those lanes that are there, and reports whether
 // one was dropped.
-func (l *lanes) last() (seq uint64, dropped bool) {
+func (l *seriesPool) last() (seq uint64, dropped bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	seq = l.floor
@@ -71,7 +71,7 @@ func (l *lanes) last() (seq uint64, dropped bool) {
 }
 
 // put gives a lane back after a call. After a call that Redis did not answer the lane is dropped: the call may still arrive.
-func (l *lanes) put(used *lane, err error) {
+func (l *seriesPool) put(used *series, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if err != nil && !certain(err) {

@@ -219,7 +219,7 @@ func FuzzRecord(f *testing.F) {
 			require.LessOrEqual(t, len(first)+len(rest), len(raw))
 		}
 		for _, cut := range []int{-1, 0, len(raw), recordHead} {
-			describe("topic", "id", cut, func(int) string { return raw })
+			readJobInfo("topic", "id", cut, func(int) string { return raw })
 		}
 	})
 }

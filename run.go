@@ -39,7 +39,7 @@ type run struct {
 	taken    time.Time // when the lease was given, by Redis's clock
 	start    time.Time // when the handler was called, by Redis's clock; zero: not yet
 	began    time.Time // the same by our own clock
-	ended    bool      // the handler has returned, or will not be waited for
+	returned bool      // the handler has returned, or will not be waited for
 	telling  bool      // a call that settles the job is under way
 	bereft   bool      // Redis has lost data of the topic since the take
 	lost     error     // why the job no longer belongs to this server
@@ -118,7 +118,7 @@ func (r *run) why(letter byte, now time.Time) error {
 }
 
 // running tells whether the handler has been called and is waited for.
-func (r *run) running() bool { return !r.start.IsZero() && !r.ended }
+func (r *run) running() bool { return !r.start.IsZero() && !r.returned }
 
 // fences is what a settling script may find as the end of the lease.
 func (r *run) fences() string {

@@ -27,11 +27,11 @@ import (
 func (c *Client) Schedule(ctx context.Context, topic, name string, spec Spec, payload []byte, opts ...ScheduleOption) error {
 	defaults := scheduleOption(func(d *definition) { d.job, _ = c.defaults().with(nil) }) // NewClient has checked them
 	d := newDefinition(spec, payload, append([]ScheduleOption{defaults}, opts...))
-	err := c.readySchedule(ctx, topic, name)
+	err := c.validateSchedule(ctx, topic, name)
 	if err != nil {
-		err = errors.Join(err, d.check(math.MaxInt))
+		err = errors.Join(err, d.validate(math.MaxInt))
 	} else {
-		err = d.check(c.o.maxPayload)
+		err = d.validate(c.o.maxPayload)
 	}
 	if err == nil {
 		err = c.define(ctx, topic, name, func(old *definition, bad error, _ int64) (*definition, error) {
@@ -45,7 +45,7 @@ func (c *Client) Schedule(ctx context.Context, topic, name string, spec Spec, pa
 			}
 			merged := *d
 			merged.keep(old)
-			if err := merged.check(max(c.o.maxPayload, len(old.payload))); err != nil {
+			if err := merged.validate(max(c.o.maxPayload, len(old.payload))); err != nil {
 				return nil, fmt.Errorf("with %s as edited by %q: %w", old.edit.parts, old.edit.by, err)
 			}
 			return &merged, nil
@@ -67,7 +67,7 @@ func (c *Client) define(
 	ctx context.Context, topic, name string, next func(old *definition, bad error, now int64) (*definition, error),
 ) error {
 	for range defineTries {
-		r, err := c.describe(ctx, topic, -1, name)
+		r, err := c.readSchedules(ctx, topic, -1, name)
 		if err != nil {
 			return err
 		}
@@ -106,18 +106,18 @@ const defineTries = 100
 var errChanging = fmt.Errorf("the schedule was changed %d times meanwhile", defineTries)
 
 // readySchedule joins what is wrong with the client, the topic and the name of a schedule.
-func (c *Client) readySchedule(ctx context.Context, topic, name string) error {
+func (c *Client) validateSchedule(ctx context.Context, topic, name string) error {
 	if err := checkName("schedule name", name); err != nil {
-		return errors.Join(c.ready(ctx, topic, ""), invalid([]error{err}))
+		return errors.Join(c.validate(ctx, topic, ""), invalid([]error{err}))
 	}
-	return c.ready(ctx, topic, "")
+	return c.validate(ctx, topic, "")
 }
 
 // Unschedule removes a schedule, its counts and its history. When it has returned no slot is fired any more, and the job of the last slot is
 // cancelled if it waits, backs off or snoozes. One that is running goes on, and other jobs of the schedule are jobs like any other: those of
 // Trigger, and with Allow those of earlier slots. ErrNotFound if there is no such schedule.
 func (c *Client) Unschedule(ctx context.Context, topic, name string) error {
-	err := c.readySchedule(ctx, topic, name)
+	err := c.validateSchedule(ctx, topic, name)
 	if err == nil {
 		_, err = c.one(ctx, unscheduleScript, located{topic: topic, schedule: name})
 	}
@@ -179,14 +179,14 @@ func (c *Client) Trigger(ctx context.Context, topic, name string) (id string, er
 
 // upToDate reads the definition of a schedule, if that is needed, and does something by it; once more, if the schedule is changed in between.
 func (c *Client) upToDate(ctx context.Context, topic, name string, read bool, do func(d *definition, now int64) (State, error)) error {
-	if err := c.readySchedule(ctx, topic, name); err != nil {
+	if err := c.validateSchedule(ctx, topic, name); err != nil {
 		return err
 	}
 	for range defineTries {
 		var d *definition
 		var now int64
 		if read {
-			r, err := c.describe(ctx, topic, -1, name)
+			r, err := c.readSchedules(ctx, topic, -1, name)
 			if err != nil {
 				return err
 			}
@@ -210,12 +210,12 @@ func (c *Client) upToDate(ctx context.Context, topic, name string, read bool, do
 }
 
 // describe is one call of the describe script. It tells of the first of those that are asked for, of as many as can be read in a moment.
-func (c *Client) describe(ctx context.Context, topic string, size int, which ...string) (reply, error) {
+func (c *Client) readSchedules(ctx context.Context, topic string, size int, which ...string) (reply, error) {
 	k := newKeys(c.o.prefix, topic)
 	args := make([]any, 2, 2+len(which))
 	args[0], args[1] = size, callBytes
 	for _, name := range which {
 		args = append(args, name)
 	}
-	return c.scripts.run(ctx, describeScript, k, "", 0, args...)
+	return c.scripts.exec(ctx, describeScript, k, "", 0, args...)
 }

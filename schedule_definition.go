@@ -144,7 +144,7 @@ func (d *definition) compile(calendars map[string]*calendar) error {
 }
 
 // check tells what is wrong with a definition as a whole.
-func (d *definition) check(maxPayload int) error {
+func (d *definition) validate(maxPayload int) error {
 	if d.job.dueAt > 0 {
 		d.job.fail(errors.New("ProcessAt: the jobs of a schedule are due at their slots; StartAt sets the first"))
 	}
@@ -164,7 +164,7 @@ func (d *definition) check(maxPayload int) error {
 	if err := d.compile(nil); err != nil && !errors.Is(err, errNoCalendar) {
 		d.job.fail(err)
 	}
-	return d.job.check()
+	return d.job.validate()
 }
 
 // firstSlot is the first slot after now: 0 for a calendar, which only servers know.

@@ -34,7 +34,7 @@ func (c *Client) EditSchedule(ctx context.Context, topic, name, by string, edit 
 }
 
 func (c *Client) editSchedule(ctx context.Context, topic, name, by string, edit func(*ScheduleDef) error) error {
-	err := c.readySchedule(ctx, topic, name)
+	err := c.validateSchedule(ctx, topic, name)
 	if len(by) > maxIDLen {
 		err = errors.Join(err, fmt.Errorf("%w: by of %d bytes, at most %d are allowed", ErrInvalid, len(by), maxIDLen))
 	}
@@ -57,7 +57,7 @@ func (c *Client) editSchedule(ctx context.Context, topic, name, by string, edit 
 			d.job.fail(errors.New("IfAbsent and Overwrite are for Schedule"))
 		}
 		changed := d.differences(old)
-		if err := d.check(max(c.o.maxPayload, len(old.payload))); err != nil || len(changed) == 0 {
+		if err := d.validate(max(c.o.maxPayload, len(old.payload))); err != nil || len(changed) == 0 {
 			return nil, err
 		}
 		d.edit = old.edit.and(now, by, changed)

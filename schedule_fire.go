@@ -60,7 +60,7 @@ type firer struct {
 	blind bool              // the last look found less than promote had counted
 	idle  int               // how many schedules were left at the last look because there is nothing to be done about them
 	last  time.Time         // the last look
-	slow  pace
+	slow  retryPace
 	until time.Time // not before, after a call that failed
 
 	missed map[string]int64 // slots by schedule, since they were logged last
@@ -110,19 +110,19 @@ func (s *Server) Calendar(name string, c Calendar) {
 func (t *topicServer) noteEnded() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if room := maxEnded - len(t.firer.ended); room >= len(t.ended) {
-		t.firer.ended = append(t.firer.ended, t.ended...)
+	if room := maxEnded - len(t.firer.ended); room >= len(t.endedSchedules) {
+		t.firer.ended = append(t.firer.ended, t.endedSchedules...)
 		slices.Sort(t.firer.ended) // a call must not name one twice
 		t.firer.ended = slices.Compact(t.firer.ended)
 	}
-	t.ended = nil
+	t.endedSchedules = nil
 }
 
 // fire fires slots that are due, and those that wait for a run that has ended. due and held are how many schedules of each kind promote has
 // counted; again says that there may be more to do, or sooner than promote said.
 func (t *topicServer) fire(ctx context.Context, due, held int) (again bool) {
 	f := &t.firer
-	t.waits.Store(held > 0)
+	t.slotWaits.Store(held > 0)
 	if held == 0 {
 		f.ended, f.passed = nil, 0
 	}
@@ -228,7 +228,7 @@ func (t *topicServer) firePage(ctx context.Context, place string, offset int, wh
 	for _, name := range which {
 		args = append(args, name)
 	}
-	r, err := t.run(ctx, topicCall{script: dueScript, jobs: fireLimit, outlives: true}, args...)
+	r, err := t.exec(ctx, topicCall{script: dueScript, jobs: fireLimit, outlives: true}, args...)
 	if err != nil {
 		return 0, 0, false, err
 	}
@@ -355,7 +355,7 @@ func (t *topicServer) fireSome(ctx context.Context, list []firing) (n, done int,
 		}
 		jobs += len(f.slots)
 	}
-	r, err := t.run(ctx, topicCall{script: fireScript, jobs: jobs, outlives: true}, args...)
+	r, err := t.exec(ctx, topicCall{script: fireScript, jobs: jobs, outlives: true}, args...)
 	if err != nil {
 		return 0, 0, err
 	}

@@ -69,7 +69,7 @@ func (b *fireBench) server() *topicServer {
 // read is what a server has found out before it fires.
 func (b *fireBench) read(t *topicServer) firing {
 	b.Helper()
-	r, err := t.server.scripts.run(b.Context(), dueScript, b.keys, "", 1, placeSlots, 0, 10, fireBytes)
+	r, err := t.server.scripts.exec(b.Context(), dueScript, b.keys, "", 1, placeSlots, 0, 10, fireBytes)
 	require.NoError(b, err)
 	require.Equal(b, []string{"s"}, []string{r.list(3).text(0)})
 	f, err := t.plan(placeSlots, "s", r.list(4).text(0), r.list(5).text(0), r.list(6).text(0), r.now())

@@ -163,7 +163,7 @@ func decodeRun(entry string) (run Run, ok bool) {
 
 // ScheduleInfo tells all that is known of a schedule. ErrNotFound if there is none of this name.
 func (c *Client) ScheduleInfo(ctx context.Context, topic, name string) (*ScheduleInfo, error) {
-	err := c.readySchedule(ctx, topic, name)
+	err := c.validateSchedule(ctx, topic, name)
 	var list []*ScheduleInfo
 	if err == nil {
 		list, err = c.scheduleInfos(ctx, topic, -1, []string{name})
@@ -194,7 +194,7 @@ func (c *Client) Schedules(ctx context.Context, topic string) ([]*ScheduleInfo, 
 }
 
 func (c *Client) schedules(ctx context.Context, topic string) ([]*ScheduleInfo, error) {
-	if err := c.ready(ctx, topic, ""); err != nil {
+	if err := c.validate(ctx, topic, ""); err != nil {
 		return nil, err
 	}
 	k := newKeys(c.o.prefix, topic)
@@ -226,7 +226,7 @@ func (c *Client) schedules(ctx context.Context, topic string) ([]*ScheduleInfo, 
 // scheduleInfos describes schedules and leaves out those that do not exist.
 func (c *Client) scheduleInfos(ctx context.Context, topic string, size int, which []string) (list []*ScheduleInfo, err error) {
 	for len(which) > 0 {
-		r, err := c.describe(ctx, topic, size, which...)
+		r, err := c.readSchedules(ctx, topic, size, which...)
 		if err != nil {
 			return nil, err
 		}
@@ -347,7 +347,7 @@ func (c *Client) Runs(ctx context.Context, topic, name string, limit int) ([]Run
 }
 
 func (c *Client) runs(ctx context.Context, topic, name string, limit int) (list []Run, err error) {
-	err = c.readySchedule(ctx, topic, name)
+	err = c.validateSchedule(ctx, topic, name)
 	if limit < 1 || limit > maxRuns {
 		err = errors.Join(err, fmt.Errorf("%w: limit of %d: must be from 1 to %d", ErrInvalid, limit, maxRuns))
 	}

@@ -52,7 +52,7 @@ func TestReleaseLooksAtWhatHasEnded(t *testing.T) {
 		require.NoError(b, b.rdb.ZRem(ctx, b.keys.slots, "s").Err())
 		ts := b.server()
 		ts.firer.looked = time.Now().Add(time.Hour) // no tick
-		ts.ended = []string{"q7", "q9", "nobody", "s"}
+		ts.endedSchedules = []string{"q7", "q9", "nobody", "s"}
 		ts.noteEnded()
 		_, _, due, held, err := ts.promote(ctx, false)
 		require.NoError(b, err)
@@ -61,7 +61,7 @@ func TestReleaseLooksAtWhatHasEnded(t *testing.T) {
 		require.ElementsMatch(b, []string{fmt.Sprint("q7@", b.slot), fmt.Sprint("q9@", b.slot)}, b.jobs())
 		require.False(b, ts.fire(ctx, due, held))
 		require.Empty(b, ts.firer.ended)
-		require.True(b, ts.waits.Load())
+		require.True(b, ts.slotWaits.Load())
 
 		for _, want := range []int{1002, all} { // a thousand in a tick
 			ts.firer.looked = time.Time{}
@@ -71,7 +71,7 @@ func TestReleaseLooksAtWhatHasEnded(t *testing.T) {
 		_, _, _, held, err = ts.promote(ctx, false)
 		require.NoError(b, err)
 		require.Zero(b, held)
-		ts.ended = []string{"q7"}
+		ts.endedSchedules = []string{"q7"}
 		ts.noteEnded()
 		require.False(b, ts.fire(ctx, 0, 0))
 		require.Empty(b, ts.firer.ended)
@@ -145,7 +145,7 @@ func TestReleaseNamesAScheduleOnce(t *testing.T) {
 		ts := b.server()
 		ts.firer.looked = time.Now().Add(time.Hour) // no tick
 		for range 2 {
-			ts.ended = []string{"q0", "s", "q0", "q0"}
+			ts.endedSchedules = []string{"q0", "s", "q0", "q0"}
 			ts.noteEnded()
 		}
 		require.Equal(b, []string{"q0", "s"}, ts.firer.ended)

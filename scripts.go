@@ -225,7 +225,7 @@ const wrongType = "WRONGTYPE"
 
 // run runs a script of a topic with the keys that its header names. receipt is the one that is not the
 // topic's alone.
-func (c caller) run(ctx context.Context, s *script, k *keys, receipt string, jobs int, args ...any) (reply, error) {
+func (c caller) exec(ctx context.Context, s *script, k *keys, receipt string, jobs int, args ...any) (reply, error) {
 	return c.call(ctx, s, k.topic, jobs, k.of(s, receipt), args...)
 }
 

@@ -56,7 +56,7 @@ type Server struct {
 
 	calls         redis.UniversalClient // for everything that Redis answers at once
 	takes         redis.UniversalClient // for takes, whose answers may be large
-	waits         redis.UniversalClient // for blocking pops
+	blocking      redis.UniversalClient // for blocking pops
 	dials         [3]*dialed            // their connections
 	pulse         pulse
 	answerTimeout time.Duration
@@ -235,13 +235,13 @@ func (s *Server) begin() error {
 	idle, all := max(idleConns, n/4), &dialedGroup{began: time.Now()}
 	s.calls, s.dials[0] = ownClient(s.rdb, all, 4*n+4, idle, 0)
 	s.takes, s.dials[1] = ownClient(s.rdb, all, 2*n, idle, takeTimeoutMost)
-	s.waits, s.dials[2] = ownClient(s.rdb, all, n, 0, 0)
+	s.blocking, s.dials[2] = ownClient(s.rdb, all, n, 0, 0)
 	s.answerTimeout = answerTimeout(s.rdb)
 	_, s.pulse.cluster = s.rdb.(*redis.ClusterClient)
 	s.scripts = caller{felt{s.calls, &s.pulse}, &s.o.hooks}
 	s.takeScripts = caller{felt{s.takes, &s.pulse}, &s.o.hooks}
 	s.outage = &outage{log: s.log, lost: func(error) {
-		for _, rdb := range []redis.UniversalClient{s.calls, s.takes, s.waits} {
+		for _, rdb := range []redis.UniversalClient{s.calls, s.takes, s.blocking} {
 			reload(rdb)
 		}
 	}}
@@ -279,11 +279,11 @@ func (s *Server) Run(ctx context.Context) error {
 		t.base = work
 		first := t.newTaker(t.keys.taken(s.id))
 		second := t.newTaker(t.keys.taken(s.id + "+"))
-		one, more := &settler{lane: newLane()}, &settler{lane: newLane()}
+		one, more := &settler{lane: newSeries()}, &settler{lane: newSeries()}
 		s.loops.keep(fetch, &fetching, "promote", func() { t.promoteLoop(fetch) })
 		s.loops.keep(fetch, &taking, "take", func() { t.takeLoop(fetch, work, first) })
 		s.loops.keep(fetch, &taking, "take", func() { t.takeMoreLoop(fetch, work, second) })
-		s.loops.keep(work, &working, "settle", func() { t.settleLoop(work, one, t.settle, 1) })
+		s.loops.keep(work, &working, "settle", func() { t.settleLoop(work, one, t.settleReady, 1) })
 		s.loops.keep(work, &working, "settle", func() { t.settleLoop(work, more, t.pile, settlePile) })
 		s.loops.keep(work, &working, "extend", func() { t.extendLoop(work) })
 	}
@@ -291,7 +291,7 @@ func (s *Server) Run(ctx context.Context) error {
 	beat, endBeating := context.WithCancel(work)
 	defer endBeating()
 	s.loops.keep(beat, &beating, "heartbeat", func() { s.heartbeatLoop(beat, fetch) })
-	beaten := s.ended(&beating)
+	beaten := s.whenDone(&beating)
 	s.loops.keep(fetch, &working, "watch", func() { s.watchLoop(fetch) })
 	s.loops.keep(fetch, &working, "check", func() { s.checkLoop(fetch) })
 	s.loops.keep(fetch, &working, "check", func() { s.alarmLoop(fetch) })
@@ -301,12 +301,12 @@ func (s *Server) Run(ctx context.Context) error {
 	for _, t := range s.topics {
 		t.stop()
 	}
-	s.log.Info("drain", "count", s.held())
+	s.log.Info("drain", "count", s.owned())
 	s.closeWaits()
 	// Answers that are long on their way are not waited for: what they bring would only be given back.
 	hangUp := time.AfterFunc(stopPatience, s.dials[1].hangUp)
 	defer hangUp.Stop()
-	s.drain(s.ended(&s.running), s.ended(&taking, &fetching))
+	s.drain(s.whenDone(&s.running), s.whenDone(&taking, &fetching))
 	endBeating()
 	s.farewell(beaten)
 	endWork()
@@ -322,7 +322,7 @@ func (s *Server) Run(ctx context.Context) error {
 }
 
 // ended gives a channel that is closed when all in the groups has ended.
-func (s *Server) ended(groups ...*sync.WaitGroup) <-chan struct{} {
+func (s *Server) whenDone(groups ...*sync.WaitGroup) <-chan struct{} {
 	c := make(chan struct{})
 	launch(nil, func() {
 		defer close(c)
@@ -394,14 +394,14 @@ func (s *Server) flush(d time.Duration) {
 		select {
 		case <-t.settled():
 		case <-deadline.C:
-			s.log.Error("settle", "count", s.held(), "err", "Redis did not take the outcomes; the leases will run out")
+			s.log.Error("settle", "count", s.owned(), "err", "Redis did not take the outcomes; the leases will run out")
 			return
 		}
 	}
 }
 
 // held is the number of jobs that belong to this server.
-func (s *Server) held() (n int) {
+func (s *Server) owned() (n int) {
 	for _, t := range s.topics {
 		n += t.count()
 	}
@@ -410,7 +410,7 @@ func (s *Server) held() (n int) {
 
 // closeWaits ends the blocking pops.
 func (s *Server) closeWaits() {
-	closeQuietly(s.waits)
+	closeQuietly(s.blocking)
 	s.dials[2].close()
 }
 

@@ -34,4 +34,4 @@ func NewOutage(w io.Writer, lost func()) Outage {
 // Failed and Ended are its methods.
 func (o Outage) Failed(call string, err error) { o.o.failed(call, err) }
 
-func (o Outage) Ended(call string) { o.o.ended(call) }
+func (o Outage) Ended(call string) { o.o.answered(call) }

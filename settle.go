@@ -126,11 +126,11 @@ const callBytes = 1 << 20
 
 // tellLocked puts a row among those Redis is to be told.
 func (t *topicServer) tellLocked(r row) {
-	r.run.ended = true
+	r.run.returned = true
 	t.rows = append(t.rows, r)
-	nudge(t.settle)
+	signal(t.settleReady)
 	if len(t.rows) >= settlePile {
-		nudge(t.pile)
+		signal(t.pile)
 	}
 }
 
@@ -175,11 +175,11 @@ func (t *topicServer) settleLoop(ctx context.Context, k *settler, more <-chan st
 
 // A settler is what a settle loop has to remember: the call that is under way or has to be made again.
 type settler struct {
-	lane   *lane
+	lane   *series
 	number string // of the call; empty: there is none
 	list   []row
 	doubt  bool // it may have been carried out
-	slow   pace
+	slow   retryPace
 }
 
 // gather takes the next rows, if there are so many at least, into list: those of the first one's
@@ -226,7 +226,7 @@ func (t *topicServer) putBack(list []row) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.rows = append(t.rows, list...)
-	nudge(t.settle) // they may be too few for the second loop
+	signal(t.settleReady) // they may be too few for the second loop
 }
 
 // tell is one call of a settling script. The outcomes are final when it returns nil.
@@ -238,7 +238,7 @@ func (t *topicServer) tell(ctx context.Context, lane, number string, list []row)
 	args = t.group(args, list)
 	t.mu.Unlock()
 
-	reply, err := t.run(ctx, topicCall{script: v.script, jobs: len(list), receipt: t.keys.receipt(lane)}, args...)
+	reply, err := t.exec(ctx, topicCall{script: v.script, jobs: len(list), receipt: t.keys.receipt(lane)}, args...)
 
 	letters, ended := t.examine(ctx, reply.text(2)), false
 	t.mu.Lock()
@@ -255,8 +255,8 @@ func (t *topicServer) tell(ctx context.Context, lane, number string, list []row)
 			list[i].lost = r.lost
 		}
 		t.dropLocked(r)
-		if name, _, triggered, _ := slotOf(r.id); r.scheduled && !triggered && len(t.ended) < maxEnded {
-			t.ended = append(t.ended, name)
+		if name, _, triggered, _ := slotOf(r.id); r.scheduled && !triggered && len(t.endedSchedules) < maxEnded {
+			t.endedSchedules = append(t.endedSchedules, name)
 			ended = true
 		}
 	}
@@ -269,11 +269,11 @@ func (t *topicServer) tell(ctx context.Context, lane, number string, list []row)
 		t.outcome(r)
 		soon = soon || r.delay < t.server.o.tick
 	}
-	if ended && t.waits.Load() {
-		nudge(t.wake)
+	if ended && t.slotWaits.Load() {
+		signal(t.wake)
 	}
 	if v.delays && soon {
-		nudge(t.wake) // the timer sleeps until the next tick
+		signal(t.wake) // the timer sleeps until the next tick
 	}
 	return nil
 }

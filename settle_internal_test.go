@@ -30,9 +30,9 @@ func TestGatherNeverMixesVerbs(t *testing.T) {
 
 // What a call that was not carried out has left is told by the first loop: the second one does not come back for a few.
 func TestWhatIsPutBackIsTold(t *testing.T) {
-	server := &topicServer{settle: make(chan struct{}, 1)}
+	server := &topicServer{settleReady: make(chan struct{}, 1)}
 	server.putBack([]row{{run: &run{}, verb: verbAck}})
-	require.Len(t, server.settle, 1)
+	require.Len(t, server.settleReady, 1)
 	require.Empty(t, server.gather(nil, settlePile))
 	require.Len(t, server.gather(nil, 1), 1)
 }

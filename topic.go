@@ -74,7 +74,7 @@ func NewTopic[T any](name string, opts ...TopicOption) *Topic[T] {
 }
 
 // check tells what is wrong with the topic itself.
-func (t *Topic[T]) check() error {
+func (t *Topic[T]) validate() error {
 	switch {
 	case t == nil:
 		return errors.New("nil Topic")
@@ -105,7 +105,7 @@ func (t *Topic[T]) Enqueue(ctx context.Context, client *Client, id string, value
 
 // Job makes a job for EnqueueBatch.
 func (t *Topic[T]) Job(id string, value T, opts ...JobOption) (NewJob, error) {
-	if err := t.check(); err != nil {
+	if err := t.validate(); err != nil {
 		return NewJob{}, invalid([]error{err})
 	}
 	payload, err := t.o.codec.Encode(value)
@@ -144,7 +144,7 @@ func (t *Topic[T]) Schedule(ctx context.Context, client *Client, name string, sp
 // Decode reads the value of a job, as Get and List give it for example.
 func (t *Topic[T]) Decode(job *Job) (T, error) {
 	var value T
-	if err := t.check(); err != nil {
+	if err := t.validate(); err != nil {
 		return value, invalid([]error{err})
 	}
 	if job == nil {
@@ -158,7 +158,7 @@ func (t *Topic[T]) Decode(job *Job) (T, error) {
 
 // Handle is Server.Handle with a function that gets the value. A job whose payload cannot be decoded is buried: no retry mends it.
 func (t *Topic[T]) Handle(server *Server, f func(ctx context.Context, job *Job, value T) error, opts ...HandlerOption) {
-	if err := t.check(); err != nil {
+	if err := t.validate(); err != nil {
 		server.refuse(t.Name(), err)
 		return
 	}

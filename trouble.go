@@ -14,19 +14,19 @@ import (
 
 // A pace is the waiting of a loop whose calls fail: 50 ms, then twice as long each time, at most 1 s, and each up to a fifth longer.
 // It is the backoff of jobs with other numbers.
-type pace struct{ failures int }
+type retryPace struct{ failures int }
 
 const (
 	paceFirst = 50 * time.Millisecond
 	paceLimit = time.Second
 )
 
-func (p *pace) next() time.Duration {
+func (p *retryPace) next() time.Duration {
 	p.failures++
 	return backoff(p.failures, paceFirst.Milliseconds(), paceLimit.Milliseconds())
 }
 
-func (p *pace) reset() { p.failures = 0 }
+func (p *retryPace) reset() { p.failures = 0 }
 
 // An outage watches the answers of Redis for a server, so that trouble is logged once when it begins and once when it ends: when every
 // call that failed has been answered again.
@@ -65,7 +65,7 @@ func (o *outage) failed(call string, err error) {
 }
 
 // ended notes an answer.
-func (o *outage) ended(call string) {
+func (o *outage) answered(call string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if len(o.away) == 0 {
@@ -102,7 +102,7 @@ func (tr *trouble) note(call string, err error) {
 		tr.outage.failed(tr.name+"/"+call, err)
 		return
 	}
-	tr.outage.ended(tr.name + "/" + call)
+	tr.outage.answered(tr.name + "/" + call)
 	tr.mu.Lock()
 	defer tr.mu.Unlock()
 	switch was, open := tr.open[call]; {

@@ -24,7 +24,7 @@ type topicServer struct {
 	firer       firer
 	pruner      pruner
 	paused      bool        // the take loop has found the topic paused
-	waits       atomic.Bool // at the last promote a slot of some schedule waited for the end of a run
+	slotWaits   atomic.Bool // at the last promote a slot of some schedule waited for the end of a run
 
 	wake   chan struct{} // cuts the sleep of the promote loop short
 	resume chan struct{} // cuts the sleep of the take loop short
@@ -32,27 +32,27 @@ type topicServer struct {
 	freed  chan struct{} // there may be room for more jobs
 	plenty chan struct{} // there are more jobs than one taker can take, and room for them
 
-	mu       sync.Mutex
-	busy     int             // slots in use
-	starting bool            // a slot is being started for the head of next
-	takes    int64           // how many jobs have been taken from the topic, at least: by this server, or as Redis has counted
-	coming   int             // how many jobs have been asked for, or taken and not admitted yet
-	many     bool            // there is more to take than the last take has brought
-	batch    int             // how many jobs such a take brings
-	size     int             // about how large the record of a job is
-	next     []*run          // taken, in the order in which they are to be started
-	pace     time.Duration   // about how long a handler takes
-	limited  bool            // the last job that was taken has limited retries
-	stopping bool            // no more handlers are to be started
-	unheard  []loss          // cancels of the last second whose runs were not found: their takes may still be on the way
-	leases   map[string]*run // by job ID: what belongs to this server and is not settled
-	apart    map[*run]bool   // runs whose handlers have replaced their own jobs and go on
-	rows     []row           // what Redis is to be told
-	ended    []string        // schedules whose runs have ended since the last promote
-	settle   chan struct{}   // there are rows
-	pile     chan struct{}   // there are so many rows that a second call is worth it
-	proposed int64           // a lease end in ms that Redis has been told and has not confirmed; 0: none
-	waiting  []chan struct{} // closed when leases becomes empty
+	mu             sync.Mutex
+	busy           int             // slots in use
+	starting       bool            // a slot is being started for the head of next
+	takes          int64           // how many jobs have been taken from the topic, at least: by this server, or as Redis has counted
+	coming         int             // how many jobs have been asked for, or taken and not admitted yet
+	many           bool            // there is more to take than the last take has brought
+	batch          int             // how many jobs such a take brings
+	size           int             // about how large the record of a job is
+	next           []*run          // taken, in the order in which they are to be started
+	handlerTime    time.Duration   // about how long a handler takes
+	limited        bool            // the last job that was taken has limited retries
+	stopping       bool            // no more handlers are to be started
+	unheard        []loss          // cancels of the last second whose runs were not found: their takes may still be on the way
+	leases         map[string]*run // by job ID: what belongs to this server and is not settled
+	apart          map[*run]bool   // runs whose handlers have replaced their own jobs and go on
+	rows           []row           // what Redis is to be told
+	endedSchedules []string        // schedules whose runs have ended since the last promote
+	settleReady    chan struct{}   // there are rows
+	pile           chan struct{}   // there are so many rows that a second call is worth it
+	proposed       int64           // a lease end in ms that Redis has been told and has not confirmed; 0: none
+	drained        []chan struct{} // closed when leases becomes empty
 }
 
 func (t *topicServer) init() {
@@ -65,9 +65,9 @@ func (t *topicServer) init() {
 	t.wake, t.resume = make(chan struct{}, 1), make(chan struct{}, 1)
 	t.unsure = make(chan struct{}, 1)
 	t.freed, t.plenty = make(chan struct{}, 1), make(chan struct{}, 1)
-	t.settle, t.pile = make(chan struct{}, 1), make(chan struct{}, 1)
+	t.settleReady, t.pile = make(chan struct{}, 1), make(chan struct{}, 1)
 	t.leases = make(map[string]*run)
-	t.pace = aheadUnknown
+	t.handlerTime = aheadUnknown
 	t.firer.plans, t.firer.bad, t.firer.missed = make(map[string]plan), make(map[string]string), make(map[string]int64)
 }
 
@@ -84,7 +84,7 @@ type topicCall struct {
 
 // run makes a call: it bounds the time, notes trouble when it begins and when it ends, and reads Redis's
 // clock from the answer. ctx is that of the loop that makes the call.
-func (t *topicServer) run(ctx context.Context, c topicCall, args ...any) (reply, error) {
+func (t *topicServer) exec(ctx context.Context, c topicCall, args ...any) (reply, error) {
 	whole := ctx
 	if c.outlives {
 		whole = t.base
@@ -96,7 +96,7 @@ func (t *topicServer) run(ctx context.Context, c topicCall, args ...any) (reply,
 		scripts = *c.caller
 	}
 	sent := time.Now()
-	r, err := scripts.run(call, c.script, t.keys, c.receipt, c.jobs, args...)
+	r, err := scripts.exec(call, c.script, t.keys, c.receipt, c.jobs, args...)
 	if err == nil {
 		t.clock.read(r.now(), sent, time.Now())
 	}
@@ -113,7 +113,7 @@ func (t *topicServer) run(ctx context.Context, c topicCall, args ...any) (reply,
 }
 
 // nudge puts a token into a channel of one, if it is empty.
-func nudge(c chan struct{}) {
+func signal(c chan struct{}) {
 	select {
 	case c <- struct{}{}:
 	default:
@@ -183,9 +183,9 @@ func (t *topicServer) finish(r *run, cause, err error, now time.Time) (next *run
 	told := t.verdict(r, cause, err, ran)
 	told.cause = cause
 	t.mu.Lock()
-	t.pace += (ran - t.pace) / 8
-	abandoned := r.ended // by abandonAll: it has been given back already
-	r.ended = true
+	t.handlerTime += (ran - t.handlerTime) / 8
+	abandoned := r.returned // by abandonAll: it has been given back already
+	r.returned = true
 	delete(t.apart, r)
 	lost := r.lost
 	if lost == nil && !abandoned {
@@ -195,9 +195,9 @@ func (t *topicServer) finish(r *run, cause, err error, now time.Time) (next *run
 		t.busy--
 	}
 	if n := t.roomLocked(); n > 0 {
-		nudge(t.freed)
+		signal(t.freed)
 		if t.many && n >= t.batch {
-			nudge(t.plenty)
+			signal(t.plenty)
 		}
 	}
 	t.mu.Unlock()

@@ -58,7 +58,7 @@ func (t *topicServer) letGo() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.starting = false
-	t.startSlotLocked()
+	t.startWorkerLocked()
 }
 
 // All slots are used, though each is started by the one before, and the jobs are started in their order, but for one that is cancelled before that.
@@ -82,7 +82,7 @@ func TestSlotsStartEachOther(t *testing.T) {
 		synctest.Wait()
 		require.ElementsMatch(t, []string{"0", "1", "2", "3", "4"}, started)
 		require.Zero(t, a.coming)
-		require.False(t, a.idle())
+		require.False(t, a.hasIdleWorker())
 		a.cancelRun("6", "1", ErrCancelled)
 		for i, id := range []string{"5", "7"} {
 			release <- struct{}{}
@@ -95,7 +95,7 @@ func TestSlotsStartEachOther(t *testing.T) {
 		require.Len(t, a.rows, 7)
 		require.Equal(t, "6", <-cancelled)
 		require.Zero(t, a.busy)
-		require.True(t, a.idle())
+		require.True(t, a.hasIdleWorker())
 	})
 }
 
@@ -164,7 +164,7 @@ func TestStartedSlotsMakeRoom(t *testing.T) {
 			<-release
 			return nil
 		})
-		a.pace = 5 * time.Millisecond
+		a.handlerTime = 5 * time.Millisecond
 		a.admitted(10)
 		require.Zero(t, a.roomLocked())
 		a.letGo()

@@ -22,14 +22,14 @@ const (
 // started or not: so jobs of limited retries are not taken ahead. What a job does not say take.lua does not know: if the
 // Defaults of the handler limit the retries, nothing is.
 func (t *topicServer) ahead() int {
-	if t.limited || t.defaults.retry >= 0 || t.pace == aheadUnknown {
+	if t.limited || t.defaults.retry >= 0 || t.handlerTime == aheadUnknown {
 		return 0
 	}
 	most := min(aheadLimit, aheadBytes/max(t.size, 1))
-	if t.pace <= aheadTime/aheadLimit {
+	if t.handlerTime <= aheadTime/aheadLimit {
 		return most
 	}
-	return min(int(int64(aheadTime)*int64(t.concurrency)/int64(t.pace)), most)
+	return min(int(int64(aheadTime)*int64(t.concurrency)/int64(t.handlerTime)), most)
 }
 
 // roomLocked tells how many jobs to take now; 0: none.
@@ -45,7 +45,7 @@ func (t *topicServer) roomLocked() int {
 }
 
 // idle tells whether there is a free slot that no job that was asked for, or has been taken, may fill.
-func (t *topicServer) idle() bool {
+func (t *topicServer) hasIdleWorker() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.unclaimedLocked() > 0
@@ -78,7 +78,7 @@ func (t *topicServer) expect(reserved, got int, many bool) {
 	t.many = many && t.concurrency > 1 // a single slot takes its jobs in their order
 	t.batch = max(1, got)
 	if t.many && t.roomLocked() >= t.batch {
-		nudge(t.plenty)
+		signal(t.plenty)
 	}
 }
 
@@ -92,30 +92,30 @@ func (t *topicServer) admit(r *run, refused *row) {
 		return
 	}
 	t.next = append(t.next, r)
-	t.startSlotLocked()
+	t.startWorkerLocked()
 }
 
 // startSlotLocked starts a slot if one is free and there is a job for it. One at a time, each by the one before: while handlers are short, a few slots do
 // all the work, and no others are started that would find it done.
-func (t *topicServer) startSlotLocked() {
+func (t *topicServer) startWorkerLocked() {
 	if t.starting || t.stopping || t.busy == t.concurrency || len(t.next) == 0 {
 		return
 	}
 	t.starting = true
-	t.launch(t.slot)
+	t.launch(t.startWorker)
 }
 
 // slot is a slot in use: it runs one job after the other until there is none left.
-func (t *topicServer) slot() {
+func (t *topicServer) startWorker() {
 	t.mu.Lock()
 	t.starting = false
 	r := t.popLocked(time.Now())
 	if r != nil {
 		t.busy++
-		t.startSlotLocked()
+		t.startWorkerLocked()
 	}
 	if !t.starting && t.roomLocked() > 0 { // none, as long as next has jobs for free slots
-		nudge(t.freed)
+		signal(t.freed)
 	}
 	t.mu.Unlock()
 	t.work(r)
@@ -178,7 +178,7 @@ func (t *topicServer) giveBack(why error) {
 	}
 	clear(t.next[len(kept):])
 	t.next = kept
-	t.pace = aheadUnknown
+	t.handlerTime = aheadUnknown
 	t.mu.Unlock()
 	for _, r := range lost {
 		t.tellLost(r)
