@@ -49,7 +49,7 @@ func duties(role string) (list []duty) {
 		})
 		list = append(list, cancelAll)
 	case "worker":
-		raw("take", "promote", "ack", "return", "snooze", "retry", "bury", "again now", "again later", "extend")
+		raw("take", "promote", "ack", "give_back", "snooze", "retry", "bury", "again now", "again later", "extend")
 		list = append(list, func(ctx context.Context, h *Hand, _ Held) {
 			for range 2 { // the second time as if the answer had been lost
 				_, _ = h.tryTake("9", 1, time.Hour)

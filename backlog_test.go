@@ -252,7 +252,7 @@ func TestTwoTakesKeepToTheSlots(t *testing.T) {
 				b.pass(2 * time.Second)
 				require.Len(b, rec.all(), slots)
 				require.LessOrEqual(b, calls.calls("take"), 12)
-				require.Zero(b, calls.calls("return"))
+				require.Zero(b, calls.calls("give_back"))
 			})
 		})
 	}

@@ -192,10 +192,10 @@ func (o *outbox) forward(list []*enqueueing) {
 	o.silent = g.enqueueAll(o.ctx, list, o.silent)
 }
 
-// enqueueAll stores the jobs of a batch, chunk by chunk, on a lane of its own. After a chunk that Redis has not answered no other
+// enqueueAll stores the jobs of a batch, chunk by chunk, on a series of its own. After a chunk that Redis has not answered no other
 // is sent: each would wait as long. silent says that there was one before; what it is afterwards is returned.
 func (g *commit) enqueueAll(ctx context.Context, list []*enqueueing, silent error) error {
-	lane := g.client.lanes.get()
+	series := g.client.series.get()
 	for len(list) > 0 {
 		cause := context.Cause(ctx)
 		if cause == nil && silent != nil {
@@ -208,14 +208,14 @@ func (g *commit) enqueueAll(ctx context.Context, list []*enqueueing, silent erro
 			break
 		}
 		n := chunkLen(list)
-		if err := g.send(ctx, lane, list[:n]); err != nil && away(err) {
+		if err := g.send(ctx, series, list[:n]); err != nil && away(err) {
 			silent = fmt.Errorf("not sent, because Redis did not answer what was sent before: %w", err)
 			if !certain(err) {
-				lane = newSeries()
+				series = newSeries()
 			}
 		}
 		list = list[n:]
 	}
-	g.client.lanes.put(lane, nil)
+	g.client.series.put(series, nil)
 	return silent
 }

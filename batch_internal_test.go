@@ -226,35 +226,35 @@ func (c *countAdds) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	}
 }
 
-// What is in use is not forgotten, and a name of a lane that was given up is not used again.
+// What is in use is not forgotten, and a name of a series that was given up is not used again.
 func TestClientKeepsTopicsInUse(t *testing.T) {
 	t.Parallel()
 	rdb := redis.NewClient(&redis.Options{})
 	defer func() { require.NoError(t, rdb.Close()) }()
 	client := NewClient(rdb)
 	first := client.commit("first")
-	lane := first.lanes.get()
-	lane.seq = 41
+	series := first.series.get()
+	series.seq = 41
 	for i := range 5 * mostCommits {
 		client.commit(fmt.Sprint("topic", i)).done()
 	}
 	require.Same(t, first, client.commits["first"])
 	require.LessOrEqual(t, len(client.commits), mostCommits)
-	first.lanes.put(lane, nil)
+	first.series.put(series, nil)
 	first.done()
 	for i := 0; client.commits["first"] != nil; i++ {
 		client.commit(fmt.Sprint("other", i)).done()
 	}
-	again := client.commit("first").lanes.get()
-	require.Equal(t, lane.id, again.id)
+	again := client.commit("first").series.get()
+	require.Equal(t, series.id, again.id)
 	require.Equal(t, uint64(41), again.seq)
 
-	client.commit("first").lanes.put(again, context.DeadlineExceeded)
+	client.commit("first").series.put(again, context.DeadlineExceeded)
 	client.commits["first"].users.Store(0)
 	for i := 0; client.commits["first"] != nil; i++ {
 		client.commit(fmt.Sprint("third", i)).done()
 	}
-	require.NotEqual(t, lane.id, client.commit("first").lanes.get().id)
+	require.NotEqual(t, series.id, client.commit("first").series.get().id)
 }
 
 // The set of topics heals after Redis has come back empty: at once where the first job tells, else within a minute.

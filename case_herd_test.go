@@ -55,7 +55,7 @@ func TestTicksOfServersSpread(t *testing.T) {
 	inBubble(t, func(b *bubble) {
 		const servers = 20
 		var mu sync.Mutex
-		last := map[string][]time.Time{"watch": make([]time.Time, servers), "promote": make([]time.Time, servers), "prune": make([]time.Time, servers)}
+		last := map[string][]time.Time{"idle": make([]time.Time, servers), "promote": make([]time.Time, servers), "prune": make([]time.Time, servers)}
 		for i := range servers {
 			b.serve("a", nothing, delayq.Hooks(onScript(func(e delayq.ScriptEvent) {
 				mu.Lock()
@@ -78,7 +78,7 @@ func TestTicksOfServersSpread(t *testing.T) {
 		}
 		b.pass(2 * time.Minute)
 		spread("prune", 11*time.Second)
-		spread("watch", time.Second)
+		spread("idle", time.Second)
 		// With something that waits each looks for itself at each tick. A message brings all of them into step.
 		require.NoError(b, b.rdb.ZAdd(b.Context(), bubblePrefix+":{a}:waiting", zsetMember("nothing", time.Now())).Err())
 		require.NoError(b, b.rdb.Publish(b.Context(), delayq.ControlChannel(bubblePrefix), "wake 0 1 a").Err())

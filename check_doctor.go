@@ -385,7 +385,7 @@ func (d *doctor) mend(ctx context.Context, list []*stray) error {
 	}
 	letters := r.text(2)
 	for i, s := range known {
-		if i < len(letters) && letters[i] == 'm' {
+		if i < len(letters) && letters[i] == letterMended {
 			s.found.Mended = d.repair == 1
 			d.note(s.found)
 		}

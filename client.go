@@ -24,16 +24,16 @@ type Client struct {
 	o       clientOptions
 	err     error // what is wrong with the client itself
 	scripts caller
-	lanes   seriesPool
+	series  seriesPool
 
-	mu         sync.Mutex
-	commits    map[string]*commit // by topic
-	most       int                // how many they are, while not all are in use
-	uses       uint64             // calls of commit
-	lanesBase  string             // of the lanes of new commits: see evict
-	lanesFloor uint64
-	recorded   map[uint64]int64 // hash of a topic → when it was added to the set of topics, Unix ms
-	seed       maphash.Seed
+	mu          sync.Mutex
+	commits     map[string]*commit // by topic
+	most        int                // how many they are, while not all are in use
+	uses        uint64             // calls of commit
+	seriesBase  string             // of the series of new commits: see evict
+	seriesFloor uint64
+	recorded    map[uint64]int64 // hash of a topic → when it was added to the set of topics, Unix ms
+	seed        maphash.Seed
 }
 
 // NewClient makes a client of the queue that rdb holds: a *redis.Client (also of a Sentinel) or a *redis.ClusterClient. The caller
@@ -41,7 +41,7 @@ type Client struct {
 // and timeouts are as good as those of rdb: see ContextTimeoutEnabled of go-redis.
 func NewClient(rdb redis.UniversalClient, opts ...ClientOption) *Client {
 	c := &Client{
-		rdb: rdb, commits: make(map[string]*commit), most: mostCommits, lanesBase: rand.Text(), recorded: make(map[uint64]int64), seed: maphash.MakeSeed(),
+		rdb: rdb, commits: make(map[string]*commit), most: mostCommits, seriesBase: rand.Text(), recorded: make(map[uint64]int64), seed: maphash.MakeSeed(),
 	}
 	c.o, c.err = newClientOptions(opts)
 	err := checkRedis(rdb)
@@ -286,9 +286,9 @@ func (c *Client) ask(
 		return "", nil, place.at(err)
 	}
 	k := newKeys(c.o.prefix, topic)
-	lane := c.lanes.get()
-	r, err := c.scripts.exec(ctx, s, k, k.receipt(lane.id), 1, append([]any{lane.next(), id}, args...)...)
-	c.lanes.put(lane, err)
+	series := c.series.get()
+	r, err := c.scripts.exec(ctx, s, k, k.receipt(series.id), 1, append([]any{series.next(), id}, args...)...)
+	c.series.put(series, err)
 	if err != nil {
 		return "", nil, place.at(c.unsure(err))
 	}

@@ -20,12 +20,12 @@ import (
 // A Hand does by hand what the servers of one topic do, one script call at a time and only when the test says so. It and the functions
 // below are for the tests of this package and of delayq_test.
 type Hand struct {
-	t    testing.TB
-	rdb  redis.UniversalClient
-	keys *keys
-	lane *series
-	ts   *topicServer // writes the rows
-	last func() (reply, error)
+	t      testing.TB
+	rdb    redis.UniversalClient
+	keys   *keys
+	series *series
+	ts     *topicServer // writes the rows
+	last   func() (reply, error)
 
 	renewals map[string]*renewal // by ID: what Again asks for, if the test wants to know it
 }
@@ -42,7 +42,7 @@ func (one Held) fence() int64 {
 
 // NewHand makes a Hand for a topic.
 func NewHand(t testing.TB, rdb redis.UniversalClient, prefix, topic string) *Hand {
-	h := &Hand{t: t, rdb: rdb, keys: newKeys(prefix, topic), lane: newSeries()}
+	h := &Hand{t: t, rdb: rdb, keys: newKeys(prefix, topic), series: newSeries()}
 	h.ts = &topicServer{server: &Server{id: "by-hand"}, keys: h.keys}
 	return h
 }
@@ -61,9 +61,9 @@ func (h *Hand) try(s *script, keys []any, args ...any) (reply, error) {
 	return h.last()
 }
 
-// run is try with the keys that the script's header names, and the receipt of the Hand's lane.
+// run is try with the keys that the script's header names, and the receipt of the Hand's series.
 func (h *Hand) run(s *script, args ...any) (reply, error) {
-	return h.try(s, h.keys.of(s, h.keys.receipt(h.lane.id)), args...)
+	return h.try(s, h.keys.of(s, h.keys.receipt(h.series.id)), args...)
 }
 
 // tryPromote promotes at most limit jobs of each kind.
@@ -98,12 +98,12 @@ func (h *Hand) tryTakeAhead(number string, limit, free int, lease time.Duration)
 // since on; "": it has had all.
 func (h *Hand) tryTakeSince(number, since string, limit, bytes, free int, lease time.Duration, place string) (reply, error) {
 	if number == "" {
-		number = h.lane.next()
+		number = h.series.next()
 	}
 	if lease == 0 {
 		lease = -time.Millisecond // the end has microseconds, the clock that it is compared with has not
 	}
-	return h.try(takeScript, h.keys.of(takeScript, h.keys.taken(h.lane.id)), number, cmp.Or(since, number), limit, bytes, lease.Milliseconds(), free, place)
+	return h.try(takeScript, h.keys.of(takeScript, h.keys.taken(h.series.id)), number, cmp.Or(since, number), limit, bytes, lease.Milliseconds(), free, place)
 }
 
 // heldOf reads what take answered.
@@ -157,7 +157,7 @@ func (h *Hand) settle(held []Held, like row) (reply, error) {
 		}
 		list[i].entry = strings.Replace(like.entry, `"attempt":1,`, `"attempt":`+strconv.Itoa(finished+1)+",", 1)
 	}
-	args := h.ts.group(like.verb.open(nil, h.keys, h.lane.next()), list)
+	args := h.ts.group(like.verb.open(nil, h.keys, h.series.next()), list)
 	return h.run(v.script, args...)
 }
 
@@ -207,7 +207,7 @@ func (h *Hand) tryExtend(ending int64, held ...Held) (reply, error) {
 
 // tryPrune is one call of the prune script.
 func (h *Hand) tryPrune(most int, age time.Duration, limit int) (reply, error) {
-	return h.run(pruneScript, h.lane.next(), most, age.Milliseconds(), limit)
+	return h.run(pruneScript, h.series.next(), most, age.Milliseconds(), limit)
 }
 
 // tryEnqueue, tryCancel, tryReschedule and tryRevive make the calls of a Client. A job is an ID and its due time as the script reads it.
@@ -233,7 +233,7 @@ func (h *Hand) trySend(replace bool, jobs []any) (reply, error) {
 			script = replaceScript
 		}
 	}
-	return h.run(script, append(append([]any{h.lane.next()}, g.words...), jobs...)...)
+	return h.run(script, append(append([]any{h.series.next()}, g.words...), jobs...)...)
 }
 
 // nonces are those of the records that Hands have made.
@@ -276,7 +276,7 @@ func (h *Hand) renewal(when string, retention int64) *renewal {
 
 func (h *Hand) tryCancel(id string) (reply, error) {
 	k := h.keys
-	return h.run(cancelScript, h.lane.next(), id, controlChannel(h.prefix()), k.topic)
+	return h.run(cancelScript, h.series.next(), id, controlChannel(h.prefix()), k.topic)
 }
 
 func (h *Hand) tryReschedule(id, due string) (reply, error) {
@@ -292,16 +292,16 @@ func (h *Hand) tryReschedule(id, due string) (reply, error) {
 // tryRescheduleKnown is tryReschedule by a caller that knows when the job expires.
 func (h *Hand) tryRescheduleKnown(id, due string, known record) (reply, error) {
 	k := h.keys
-	return h.run(rescheduleScript, h.lane.next(), id, due, maxTick.Milliseconds(), controlChannel(h.prefix()), k.topic, known.nonce, known.expires())
+	return h.run(rescheduleScript, h.series.next(), id, due, maxTick.Milliseconds(), controlChannel(h.prefix()), k.topic, known.nonce, known.expires())
 }
 
 func (h *Hand) tryRevive(id string) (reply, error) {
-	return h.run(reviveScript, h.lane.next(), id)
+	return h.run(reviveScript, h.series.next(), id)
 }
 
 // tryPause is one call of the pause script.
 func (h *Hand) tryPause(verb, by string, period time.Duration) (reply, error) {
-	return h.run(pauseScript, h.lane.next(), verb, by, period.Milliseconds(), "why", maxPauses, controlChannel(h.prefix()), h.keys.topic)
+	return h.run(pauseScript, h.series.next(), verb, by, period.Milliseconds(), "why", maxPauses, controlChannel(h.prefix()), h.keys.topic)
 }
 
 // Hasten makes all due times and lease ends come earlier: what the passing of time does, without the waiting.

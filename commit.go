@@ -69,7 +69,7 @@ type commit struct {
 	client *Client
 	keys   *keys
 	words  []any      // what the script is told in every call
-	lanes  seriesPool // of the flushes: the topic's own, so that each has its receipt here and nowhere else
+	series seriesPool // of the flushes: the topic's own, so that each has its receipt here and nowhere else
 
 	users atomic.Int64 // who has it from Client.commit; goes up under Client.mu only
 	used  uint64       // when it was used last, by Client.uses; guarded by Client.mu
@@ -85,8 +85,8 @@ func newCommit(c *Client, topic string) *commit {
 	k := newKeys(c.o.prefix, topic)
 	return &commit{
 		client: c, keys: k,
-		lanes: seriesPool{base: c.lanesBase, floor: c.lanesFloor},
-		words: []any{maxTick.Milliseconds(), controlChannel(c.o.prefix), topic},
+		series: seriesPool{base: c.seriesBase, floor: c.seriesFloor},
+		words:  []any{maxTick.Milliseconds(), controlChannel(c.o.prefix), topic},
 	}
 }
 
@@ -185,8 +185,8 @@ func (g *commit) flushAll(list []*enqueueing) {
 	for _, e := range list {
 		e.err = errCutOff
 	}
-	lane := g.lanes.get()
-	g.lanes.put(lane, g.send(ctx, lane, list))
+	series := g.series.get()
+	g.series.put(series, g.send(ctx, series, list))
 }
 
 // tell lets the callers of a flush go.
@@ -296,14 +296,14 @@ func pick(waiting []*enqueueing) (list, rest []*enqueueing) {
 
 // flush sends the job of a lone caller, on the caller's own goroutine.
 func (g *commit) flush(ctx context.Context, e *enqueueing) {
-	lane := g.lanes.get()
-	g.lanes.put(lane, g.send(ctx, lane, []*enqueueing{e}))
+	series := g.series.get()
+	g.series.put(series, g.send(ctx, series, []*enqueueing{e}))
 }
 
 // send is one call of the enqueue script. It sets the outcome of every job in list and returns the error of the call itself.
-func (g *commit) send(ctx context.Context, lane *series, list []*enqueueing) error {
+func (g *commit) send(ctx context.Context, series *series, list []*enqueueing) error {
 	args := make([]any, 0, 4+4*len(list))
-	args = append(append(args, lane.next()), g.words...)
+	args = append(append(args, series.next()), g.words...)
 	for _, e := range list {
 		args = append(args, &e.id, &e.head, &e.tail, &e.when)
 	}
@@ -311,7 +311,7 @@ func (g *commit) send(ctx context.Context, lane *series, list []*enqueueing) err
 	if slices.ContainsFunc(list, func(e *enqueueing) bool { return e.opts.replace != replaceNone }) {
 		script = replaceScript
 	}
-	r, err := g.client.store(ctx, script, g.keys, lane.receipt(g.keys), len(list), args)
+	r, err := g.client.store(ctx, script, g.keys, series.receipt(g.keys), len(list), args)
 	if err != nil && !errors.Is(err, ErrNotReplicated) {
 		outcome := g.client.unsure(err)
 		for _, e := range list {
@@ -323,7 +323,7 @@ func (g *commit) send(ctx context.Context, lane *series, list []*enqueueing) err
 	letters, since := r.text(2), strings.Fields(r.text(3))
 	for i, e := range list {
 		e.now, e.err = r.now(), g.at(e, err)
-		if i < len(letters) && letters[i] != 'n' {
+		if i < len(letters) && letters[i] != letterStored {
 			e.err = g.at(e, e.refused(letters[i], &since))
 		}
 	}
@@ -334,15 +334,15 @@ func (g *commit) send(ctx context.Context, lane *series, list []*enqueueing) err
 func (e *enqueueing) refused(letter byte, since *[]string) error {
 	twin := &DuplicateError{Topic: e.topic, ID: e.id}
 	switch letter {
-	case 'x':
+	case letterExpired:
 		return hopeless(e.opts.expires(e.now), e.due())
-	case 's':
+	case letterScheduled:
 		twin.State = StateScheduled
-	case 'r':
+	case letterReady:
 		twin.State = StateReady
-	case 'u':
+	case letterRunning:
 		twin.State = StateRunning
-	case 'd':
+	case letterDead:
 		twin.State = StateDead
 		if len(*since) > 0 {
 			ms, _ := strconv.ParseInt((*since)[0], 10, 64) // the script has written it
@@ -401,9 +401,9 @@ func (c *Client) commit(topic string) *commit {
 	return g
 }
 
-// evict forgets one topic that is not in use: of a few, that which has not been used for longest. Used again, the topic has lanes
+// evict forgets one topic that is not in use: of a few, that which has not been used for longest. Used again, the topic has series
 // of the same names, so that it leaves no more receipts than before, and with greater numbers, so that none of its calls is taken
-// for an old one. The name of a lane that was dropped is not used again: then there are new names from here on.
+// for an old one. The name of a series that was dropped is not used again: then there are new names from here on.
 func (c *Client) evict() {
 	var idlest *commit
 	looked := 0
@@ -419,10 +419,10 @@ func (c *Client) evict() {
 		return
 	}
 	delete(c.commits, idlest.keys.topic)
-	last, dropped := idlest.lanes.last()
-	c.lanesFloor = max(c.lanesFloor, last)
+	last, dropped := idlest.series.last()
+	c.seriesFloor = max(c.seriesFloor, last)
 	if dropped {
-		c.lanesBase = rand.Text()
+		c.seriesBase = rand.Text()
 	}
 }
 

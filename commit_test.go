@@ -322,6 +322,6 @@ func TestCommitWithoutAReply(t *testing.T) {
 		for _, err := range got {
 			require.ErrorIs(t, err, ErrUnknownOutcome)
 		}
-		require.Empty(t, c.client.commit("topic").lanes.free, "the lost call may still arrive")
+		require.Empty(t, c.client.commit("topic").series.free, "the lost call may still arrive")
 	})
 }

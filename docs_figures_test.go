@@ -37,7 +37,7 @@ func proseFigures(t *testing.T) []proseFigure {
 	lostFirst := ms(luaNumber(t, "promote", `step = (\d+) \* 2 \^ math\.max\(1,`)) * 2
 	lostLast := lostFirst / 2 << luaNumber(t, "promote", `math\.min\([^()]*, (\d+)\)\)`)
 	anchor := luaNumber(t, "prelude/lease", `string\.rep\('-', (\d+)\)`)
-	history := luaNumber(t, "prelude/runs", `runs_most = (\d+)`)
+	history := luaNumber(t, "prelude/history", `runs_most = (\d+)`)
 	largestPayload := sort.Search(1<<30, func(n int) bool {
 		_, err := newClientOptions([]ClientOption{MaxPayload(n + 2)})
 		return err != nil

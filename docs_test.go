@@ -124,13 +124,21 @@ func TestProseEveryLuaFileIsAScript(t *testing.T) {
 
 // One script, one caller: what it is given is written in one place.
 func TestProseScriptIsUsedInOneDeclaration(t *testing.T) {
-	users := map[string][]string{} // script → declarations
+	users := map[string][]string{} // variable of a script → declarations
+	known := map[string]bool{}
+	for name := range Scripts() {
+		words := strings.Split(name, "_")
+		for i, word := range words[1:] {
+			words[i+1] = strings.ToUpper(word[:1]) + word[1:]
+		}
+		known[strings.Join(words, "")+"Script"] = true
+	}
 	for file, tree := range proseGo(t) {
 		for _, decl := range tree.Decls {
 			seen := map[string]bool{}
 			ast.Inspect(decl, func(n ast.Node) bool {
 				id, ok := n.(*ast.Ident)
-				if ok && strings.HasSuffix(id.Name, "Script") && Scripts()[strings.TrimSuffix(id.Name, "Script")] != "" && file != "scripts.go" && !seen[id.Name] {
+				if ok && known[id.Name] && file != "scripts.go" && !seen[id.Name] {
 					seen[id.Name] = true
 					users[id.Name] = append(users[id.Name], fmt.Sprintf("%s:%d", file, decl.Pos()))
 				}
@@ -138,8 +146,8 @@ func TestProseScriptIsUsedInOneDeclaration(t *testing.T) {
 			})
 		}
 	}
-	for name := range Scripts() {
-		require.Len(t, users[name+"Script"], 1, "%s: %v", name, users[name+"Script"])
+	for name := range known {
+		require.Len(t, users[name], 1, "%s: %v", name, users[name])
 	}
 }
 
@@ -528,9 +536,9 @@ func TestProseProtocolIsTheScripts(t *testing.T) {
 	for _, key := range []string{
 		k.pool, k.bucket, k.ready, k.handoff, k.leases, k.attempts, k.errors, k.moved, k.dead, k.done, k.results, k.meta, k.stats, k.sizes,
 		k.schedules, k.slots, k.waiting, k.fired, k.runs,
-		k.receipt("lane"), k.taken("server"), topicsKey("delayq"), serversKey("delayq"), controlChannel("delayq"),
+		k.receipt("series"), k.taken("server"), topicsKey("delayq"), serversKey("delayq"), controlChannel("delayq"),
 	} {
-		name := strings.NewReplacer("delayq:", "", "{t}:", "", ":lane", "", ":server", "").Replace(key)
+		name := strings.NewReplacer("delayq:", "", "{t}:", "", ":series", "", ":server", "").Replace(key)
 		require.Regexp(t, "(?m)^\\| `(\\{topic\\}:)?"+name, protocol, "table of keys")
 	}
 	for _, word := range slices.Concat(wordsOf(t, "ErrorKind"), wordsOf(t, "Counter")) {

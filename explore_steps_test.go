@@ -224,7 +224,7 @@ func (w *world) end(id, why string) {
 
 func (m *mind) die() { *m = mind{lives: m.lives + 1, late: m.late} }
 
-// make makes a call of a mind, with the next number of its lane.
+// make makes a call of a mind, with the next number of its series.
 func (x *explorer) make(w *world, who *mind, build func(w *world, h *Hand) *call) *call {
 	h := x.p.hands[0]
 	name := "client"
@@ -233,7 +233,7 @@ func (x *explorer) make(w *world, who *mind, build func(w *world, h *Hand) *call
 			name = "server" + strconv.Itoa(i)
 		}
 	}
-	h.lane = &series{id: fmt.Sprint(name, "-", who.lives), seq: who.seq}
+	h.series = &series{id: fmt.Sprint(name, "-", who.lives), seq: who.seq}
 	c := build(w, h)
 	who.seq++
 	return c
@@ -275,11 +275,11 @@ func answerOf(r reply) string {
 // simple is a call whose answer is a text and no news for the caller.
 func (x *explorer) simple(h *Hand, what string, onModel func(w *world) string, send func() (reply, error)) *call {
 	c := &call{what: what}
-	laneAt := *h.lane
+	laneAt := *h.series
 	number := laneAt.seq + 1
 	c.again = func() (reply, error) {
 		own := laneAt
-		h.lane = &own
+		h.series = &own
 		return send()
 	}
 	c.first = func(w *world) (got, want string) {
@@ -357,18 +357,18 @@ func (x *explorer) settle(h *Hand, verb verb, who *mind, n int) *call {
 	return c
 }
 
-func (x *explorer) take(_ *world, h *Hand) *call { return x.takeSince(h, h.lane.seq+1, 2) }
+func (x *explorer) take(_ *world, h *Hand) *call { return x.takeSince(h, h.series.seq+1, 2) }
 
 // takeSince is a take of a server that has had no answer to those from a number on.
 func (x *explorer) takeSince(h *Hand, since uint64, limit int) *call {
 	c := &call{what: fmt.Sprint("take ", limit), since: since}
-	laneAt := *h.lane
+	laneAt := *h.series
 	number := laneAt.seq + 1
 	server := strings.Split(laneAt.id, "-")[0]
 	at := int(server[len(server)-1] - '0')
 	c.again = func() (reply, error) {
 		own := laneAt
-		h.lane = &own
+		h.series = &own
 		return h.tryTakeSince(fmt.Sprint(number), fmt.Sprint(since), limit, callBytes, 2, exploreLease, "head")
 	}
 	c.first = func(w *world) (got, want string) {
@@ -489,7 +489,7 @@ func (x *explorer) promote(w *world) {
 func (x *explorer) expire(w *world) {
 	maps.DeleteFunc(w.taken, func(_ string, r receipt) bool { return r.sent+exploreLease.Microseconds() <= w.m.us })
 	for _, key := range x.r.Keys() {
-		if _, lane, ok := strings.Cut(key, "}:taken:"); ok && w.taken[lane].number == 0 {
+		if _, series, ok := strings.Cut(key, "}:taken:"); ok && w.taken[series].number == 0 {
 			x.r.Del(key)
 		}
 	}

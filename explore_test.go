@@ -38,8 +38,8 @@ type world struct {
 	client  mind
 	left    budget
 	gone    map[string]string  // nonce → what has become of the job for good; and what the client did
-	said    map[string]said    // lane → the receipt of its last call but for takes
-	taken   map[string]receipt // lane → the receipt of its last take
+	said    map[string]said    // series → the receipt of its last call but for takes
+	taken   map[string]receipt // series → the receipt of its last take
 	depth   int
 	before  *world
 	step    string
@@ -47,7 +47,7 @@ type world struct {
 
 // A mind is what a server or the client knows.
 type mind struct {
-	lives   int // how often it died: each life has a lane of its own
+	lives   int // how often it died: each life has a series of its own
 	seq     uint64
 	held    []exploredLease
 	waiting *call // without an answer yet
@@ -211,7 +211,7 @@ func explore(t testing.TB, s scope, mutant func(script string) string) (x *explo
 func (x *explorer) end(w *world) {
 	x.drawn++
 	x.p.m = w.m.clone()
-	x.p.hands[0].lane = newSeries()
+	x.p.hands[0].series = newSeries()
 	x.p.finish()
 }
 
@@ -324,7 +324,7 @@ func TestExploreFindsDefects(t *testing.T) {
 		"again keeps the lease":                 {"again", "release(leases, ids)", "", "handlers fail"},
 		"again keeps the attempts":              {"again", "redis.pcall('HDEL', attempts, unpack(ids))", "", "handlers fail"},
 		"again is done again":                   {"again", "if told then", "if false then", "an answer is lost"},
-		"return goes to the tail":               {"return", "'LPUSH'", "'RPUSH'", "handlers fail"},
+		"return goes to the tail":               {"give_back", "'LPUSH'", "'RPUSH'", "handlers fail"},
 		"bury keeps the lease":                  {"bury", "release(leases, ids)", "", "handlers fail"},
 		"ack keeps the record":                  {"ack", "redis.call('HDEL', pool, unpack(ids))", "", "a server dies"},
 		"promote leaves due jobs in the bucket": {"promote", "redis.call('ZREM', bucket, unpack(due))", "", "a server dies"},

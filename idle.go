@@ -139,7 +139,7 @@ func (s *Server) look(ctx context.Context, some []*sleeper) (now int64, waits []
 		k := one.topic.keys
 		keys = append(keys, k.bucket, k.leases, k.slots, k.handoff, k.waiting)
 	}
-	r, err := s.scripts.call(call, watchScript, "", 0, keys)
+	r, err := s.scripts.call(call, idleScript, "", 0, keys)
 	if err == nil && len(r.list(2)) != len(some) {
 		err = fmt.Errorf("watch: %w", errReply)
 	}

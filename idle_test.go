@@ -51,9 +51,9 @@ func TestWhatIsFarAwayCostsNothing(t *testing.T) {
 				}
 			}, delayq.Hooks(&calls))
 			b.pass(30 * time.Second) // the first check is over
-			requests, watches, promotes = w.requests(), calls.calls("watch"), calls.calls("promote")
+			requests, watches, promotes = w.requests(), calls.calls("idle"), calls.calls("promote")
 			b.pass(3 * time.Minute)
-			requests, watches, promotes = w.requests()-requests, calls.calls("watch")-watches, calls.calls("promote")-promotes
+			requests, watches, promotes = w.requests()-requests, calls.calls("idle")-watches, calls.calls("promote")-promotes
 			require.NoError(b, s.stop())
 			return requests, watches, promotes
 		}
@@ -91,9 +91,9 @@ func TestWatchFindsJobsNobodyToldOf(t *testing.T) {
 					b.serveTopics(c.topics, starts.then(nil), delayq.Hooks(&calls))
 				}
 				b.pass(time.Second)
-				watches := calls.calls("watch")
+				watches := calls.calls("idle")
 				b.pass(10 * time.Second)
-				require.InDelta(b, c.servers*((c.topics+199)/200)*10, calls.calls("watch")-watches, 4)
+				require.InDelta(b, c.servers*((c.topics+199)/200)*10, calls.calls("idle")-watches, 4)
 				require.Equal(b, 2*c.servers*c.topics, calls.calls("promote"), "each at the start, and when its server listens")
 				rounds := 12
 				if c.topics > 100 {
@@ -129,7 +129,7 @@ func TestTopicsDoNotWaitForTheWatch(t *testing.T) {
 		b.serveOn(w, "t", starts.then(nil))
 		due := b.enqueue("t", "known", delayq.ProcessIn(7777*time.Millisecond)).Due
 		b.pass(5 * time.Second)
-		w.stall(script("watch"))
+		w.stall(script("idle"))
 		b.pass(time.Second)
 		stored := time.Now()
 		b.smuggle("t", "unknown", 0)
@@ -161,11 +161,11 @@ func TestBusyTopicLeavesTheWatch(t *testing.T) {
 		}, delayq.Hooks(&calls))
 		b.enqueue("t", "1")
 		b.pass(30 * time.Second)
-		require.LessOrEqual(b, calls.calls("watch"), 3, "at the instant of a run")
+		require.LessOrEqual(b, calls.calls("idle"), 3, "at the instant of a run")
 		require.Len(b, calls.of("Snoozed"), 101)
 		busy.Store(false)
 		b.pass(10 * time.Second)
-		require.InDelta(b, 11, calls.calls("watch"), 4)
+		require.InDelta(b, 11, calls.calls("idle"), 4)
 	})
 }
 
@@ -208,7 +208,7 @@ func TestWatchTellsNobodyWhatIsOutOfDate(t *testing.T) {
 		b.serveOn(w, "t", starts.then(nil))
 		for i := range 5 {
 			b.pass(3 * time.Second)
-			w.delay(script("watch"))
+			w.delay(script("idle"))
 			b.pass(time.Second) // it has been carried out meanwhile, and the answer waits
 			due := b.smuggle("t", fmt.Sprint(i), 1500*time.Millisecond)
 			require.NoError(b, b.rdb.Publish(b.Context(), delayq.ControlChannel(bubblePrefix), "wake 0 1 t").Err())

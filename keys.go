@@ -112,11 +112,11 @@ func typeOf(key string) string {
 // turn is the key that says that a server has checked the topic lately, for a reason, or what it found.
 func (k *keys) turn(reason string) string { return k.receipt(reason) }
 
-// nothing is a key that never exists: no lane has that name.
+// nothing is a key that never exists: no series has that name.
 func (k *keys) nothing() string { return k.receipt("nothing") }
 
-// receipt is the key under which the last numbered call of a lane leaves its reply.
-func (k *keys) receipt(lane string) string { return k.root + "receipt:" + lane }
+// receipt is the key under which the last numbered call of a series leaves its reply.
+func (k *keys) receipt(series string) string { return k.root + "receipt:" + series }
 
 // taken is the key under which a server's last take leaves the IDs it got.
 func (k *keys) taken(server string) string { return k.root + "taken:" + server }

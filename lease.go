@@ -79,7 +79,7 @@ func (t *topicServer) extendable(now time.Time) []*run {
 		switch {
 		case r.telling, r.returned && !now.Before(r.until):
 		case !r.returned && !now.Before(r.until):
-			t.loseLocked(r, r.why('l', now))
+			t.loseLocked(r, r.why(letterLost, now))
 		case !r.returned && !r.deadline.IsZero() && now.After(r.deadline):
 		default:
 			list = append(list, r)
@@ -162,8 +162,8 @@ func (t *topicServer) askExtend(ctx context.Context, ending string, asked []*run
 		switch {
 		case i >= len(letters):
 			return errReply
-		case letters[i] == 'o' && ending == "":
-		case letters[i] == 'o':
+		case letters[i] == letterOurs && ending == "":
+		case letters[i] == letterOurs:
 			r.fence, r.extended, r.until, r.sets = ending, "", until, sets
 			r.ends = parseEnd(ending)
 			r.lease.Store(r.ends)
@@ -194,7 +194,7 @@ func (t *topicServer) holdLocked(r *run) {
 	t.coming--
 	if old := t.leases[r.id]; old != nil { // the same job again: the older lease must be over
 		now := time.Now()
-		cause := old.why('l', now)
+		cause := old.why(letterLost, now)
 		if r.nonce != old.nonce && now.Before(old.until) {
 			cause = ErrReplaced // the announcement is on its way
 		}

@@ -197,7 +197,7 @@ func (p *player) take(n int, h *Hand) {
 	status, ids := p.m.take(limit, ms)
 	p.note("server %d: take %d for %d ms: %s %q", n, limit, ms, status, ids)
 	length := time.Duration(ms) * time.Millisecond
-	number := h.lane.next()
+	number := h.series.next()
 	r, err := h.tryTake(number, limit, length)
 	require.NoError(p.t, err)
 	require.Equal(p.t, status, r.status())
@@ -250,7 +250,7 @@ func (p *player) take(n int, h *Hand) {
 // takeAnew is a take of a server that has had no answer to the one with that number, of whose jobs some
 // are left.
 func (p *player) takeAnew(n int, h *Hand, since string, left []string, limit int, ms int64) {
-	number := h.lane.next()
+	number := h.series.next()
 	first := p.m.leases + 1
 	kept := p.m.retake(left, limit, ms)
 	p.note("server %d: take anew %d of %q", n, limit, left)
@@ -404,10 +404,10 @@ func (p *player) operate(n int, h *Hand) {
 		dead, done := p.m.prune(most, age, limit)
 		p.note("prune to %d, %d ms, %d at once: %d dead, %d done", most, age, limit, dead, done)
 		r, err := h.tryPrune(most, time.Duration(age)*time.Millisecond, limit)
-		p.last[n] = nil // the lane has gone on: what was called before cannot be sent again
+		p.last[n] = nil // the series has gone on: what was called before cannot be sent again
 		require.NoError(p.t, err)
 		require.Equal(p.t, []int64{int64(dead), int64(done)}, []int64{r.number(2), r.number(3)})
-		p.last[n] = nil // it had a number of the lane: no call before it is made again
+		p.last[n] = nil // it had a number of the series: no call before it is made again
 	}
 }
 

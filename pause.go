@@ -65,10 +65,10 @@ func (c *Client) pause(ctx context.Context, verb, topic string, p Pause, errs []
 		return place.at(err)
 	}
 	k := newKeys(c.o.prefix, topic)
-	lane := c.lanes.get()
-	r, err := c.scripts.exec(ctx, pauseScript, k, k.receipt(lane.id), 0,
-		lane.next(), verb, p.By, ceilMS(p.For), p.Reason, maxPauses, controlChannel(c.o.prefix), topic)
-	c.lanes.put(lane, err)
+	series := c.series.get()
+	r, err := c.scripts.exec(ctx, pauseScript, k, k.receipt(series.id), 0,
+		series.next(), verb, p.By, ceilMS(p.For), p.Reason, maxPauses, controlChannel(c.o.prefix), topic)
+	c.series.put(series, err)
 	switch {
 	case err != nil:
 		return place.at(c.unsure(err))

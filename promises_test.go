@@ -27,7 +27,7 @@ import (
 // TestAtLeastOnce lets a server die at every call it makes: before Redis has got the call, and after Redis has carried it out but before the
 // answer is there. Another server is up all the time.
 func TestAtLeastOnce(t *testing.T) {
-	for _, name := range []string{"promote", "take", "extend", "ack", "retry", "snooze", "bury", "return"} {
+	for _, name := range []string{"promote", "take", "extend", "ack", "retry", "snooze", "bury", "give_back"} {
 		for _, before := range []bool{true, false} {
 			t.Run(fmt.Sprintf("%s/before=%v", name, before), func(t *testing.T) {
 				inBubble(t, func(b *bubble) { dieAt(b, name, before) })

@@ -22,7 +22,7 @@ func (t *topicServer) pruneDue(ctx context.Context, pruned *time.Time) (more boo
 
 // A pruner is what a topic remembers from one call of the prune script to the next. Only the promote loop uses it.
 type pruner struct {
-	lane   *series
+	series *series
 	number string // of a call whose answer has not come: it is made again until it has, for the dead that it may have removed
 
 	dead   int       // jobs removed that are not in the log yet
@@ -54,14 +54,14 @@ func (p *pruner) warn(log *slog.Logger) {
 // prune is one call of the prune script: how many dead jobs it removed, and whether it removed as many of one kind as a call may.
 func (t *topicServer) prune(ctx context.Context) (dead int, full bool, err error) {
 	k, o, p := t.keys, &t.server.o, &t.pruner
-	if p.lane == nil {
-		p.lane = newSeries()
+	if p.series == nil {
+		p.series = newSeries()
 	}
 	if p.number == "" {
-		p.number = p.lane.next()
+		p.number = p.series.next()
 	}
 	r, err := t.exec(ctx, topicCall{
-		script: pruneScript, jobs: pruneLimit, receipt: k.receipt(p.lane.id), outlives: true, within: prunedWrongTypes,
+		script: pruneScript, jobs: pruneLimit, receipt: k.receipt(p.series.id), outlives: true, within: prunedWrongTypes,
 	}, p.number, o.deadCount, o.deadAge.Milliseconds(), pruneLimit)
 	if err == nil || certain(err) {
 		p.number = ""

@@ -6,7 +6,7 @@ import (
 	"sync"
 )
 
-// A lane is a row of calls that follow each other, numbered, so that a script can tell a call that was sent again from a new
+// A series is a row of calls that follow each other, numbered, so that a script can tell a call that was sent again from a new
 // one (see lua/prelude/receipt.lua). One call at a time.
 type series struct {
 	id  string
@@ -18,13 +18,13 @@ type series struct {
 
 func newSeries() *series { return &series{id: rand.Text()} }
 
-// next is the number of the lane's next call.
+// next is the number of the series's next call.
 func (l *series) next() string {
 	l.seq++
 	return strconv.FormatUint(l.seq, 10)
 }
 
-// receipt is the key of the lane's receipt in a topic.
+// receipt is the key of the series's receipt in a topic.
 func (l *series) receipt(k *keys) string {
 	if l.topic != k.topic || l.key == "" {
 		l.topic, l.key = k.topic, k.receipt(l.id)
@@ -32,15 +32,15 @@ func (l *series) receipt(k *keys) string {
 	return l.key
 }
 
-// lanes holds the lanes that are not in use.
+// series holds the series that are not in use.
 type seriesPool struct {
-	base  string // what the names of its lanes begin with; empty: each has a name of its own
-	floor uint64 // the numbers of its lanes are greater
+	base  string // what the names of its series begin with; empty: each has a name of its own
+	floor uint64 // the numbers of its series are greater
 
 	mu      sync.Mutex
 	free    []*series
 	made    int
-	dropped bool // a lane was not given back after use
+	dropped bool // a series was not given back after use
 }
 
 func (l *seriesPool) get() *series {
@@ -58,7 +58,7 @@ func (l *seriesPool) get() *series {
 	return &series{id: l.base + strconv.Itoa(l.made), seq: l.floor}
 }
 
-// last is the greatest number that a call has had in those lanes that are there, and reports whether
+// last is the greatest number that a call has had in those series that are there, and reports whether
 // one was dropped.
 func (l *seriesPool) last() (seq uint64, dropped bool) {
 	l.mu.Lock()
@@ -70,7 +70,7 @@ func (l *seriesPool) last() (seq uint64, dropped bool) {
 	return seq, l.dropped
 }
 
-// put gives a lane back after a call. After a call that Redis did not answer the lane is dropped: the call may still arrive.
+// put gives a series back after a call. After a call that Redis did not answer the series is dropped: the call may still arrive.
 func (l *seriesPool) put(used *series, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -86,7 +86,7 @@ func TestScriptsSentTwice(t *testing.T) {
 	})
 }
 
-// A number is sent again by the one who had it: the next number of the lane, or the same of another lane, is another call.
+// A number is sent again by the one who had it: the next number of the series, or the same of another series, is another call.
 func TestScriptsSentAnewAreDoneAnew(t *testing.T) {
 	eachHand(t, func(t *testing.T, h *Hand) {
 		h.put("+0", "x")
@@ -99,7 +99,7 @@ func TestScriptsSentAnewAreDoneAnew(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, "none", r.text(2))
 		other := NewHand(t, h.rdb, h.prefix(), "topic")
-		other.lane.seq = h.lane.seq - 3 // its next number is that of the first cancel
+		other.series.seq = h.series.seq - 3 // its next number is that of the first cancel
 		h.put("+0", "x")
 		r, err = other.tryCancel("x")
 		require.NoError(t, err)

@@ -41,14 +41,14 @@ var methodRoles = sync.OnceValue(func() map[string][]string {
 
 // scriptRoles are the roles that may run a script.
 var scriptRoles = map[*script][]string{
-	enqueueScript: {"producer"}, replaceScript: {"producer"}, scheduleScript: {"producer", "operator"},
+	enqueueScript: {"producer"}, replaceScript: {"producer"}, scheduleSetScript: {"producer", "operator"},
 	promoteScript: {"worker"}, takeScript: {"worker"}, extendScript: {"worker"}, ackScript: {"worker"}, againScript: {"worker"}, retryScript: {"worker"},
-	snoozeScript: {"worker"}, returnScript: {"worker"}, buryScript: {"worker"}, pruneScript: {"worker"}, heartbeatScript: {"worker"},
-	dueScript: {"worker"}, fireScript: {"worker"}, watchScript: {"worker"},
+	snoozeScript: {"worker"}, giveBackScript: {"worker"}, buryScript: {"worker"}, pruneScript: {"worker"}, heartbeatScript: {"worker"},
+	scheduleDueScript: {"worker"}, scheduleFireScript: {"worker"}, idleScript: {"worker"},
 	checkScript: {"worker", "operator"}, mendScript: {"worker", "operator"},
-	reviveScript: {"operator"}, deleteScript: {"operator"}, listScript: {"operator"}, inspectScript: {"operator"}, pauseScript: {"operator"}, suspendScript: {"operator"},
+	reviveScript: {"operator"}, deleteScript: {"operator"}, listScript: {"operator"}, inspectScript: {"operator"}, pauseScript: {"operator"}, schedulePauseScript: {"operator"},
 	cancelScript: {"producer", "operator"}, rescheduleScript: {"producer", "operator"}, getScript: {"producer", "operator"},
-	unscheduleScript: {"producer", "operator"}, triggerScript: {"producer", "operator"}, describeScript: {"producer", "operator"},
+	scheduleRemoveScript: {"producer", "operator"}, scheduleTriggerScript: {"producer", "operator"}, scheduleInfoScript: {"producer", "operator"},
 }
 
 func roleOf(call redistest.Call) (role, what string) {

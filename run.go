@@ -111,7 +111,7 @@ func (r *run) why(letter byte, now time.Time) error {
 	switch {
 	case r.ownDoing(now):
 		return ErrReplaced
-	case letter == 'g' && now.Before(r.until) && !r.bereft:
+	case letter == letterGone && now.Before(r.until) && !r.bereft:
 		return ErrCancelled
 	}
 	return ErrLeaseLost

@@ -203,7 +203,7 @@ func TestAbandonedRunHasOneOutcome(t *testing.T) {
 		}, delayq.Hooks(&hooks), delayq.Drain(0))
 		b.enqueue("a", "1")
 		b.pass(time.Second)
-		w.delay(script("return"))
+		w.delay(script("give_back"))
 		s.end()
 		b.pass(150 * time.Millisecond) // the job is back, and the answer is on its way
 		require.Equal(b, delayq.StateReady, b.state("a", "1"))

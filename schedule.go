@@ -91,7 +91,7 @@ func (c *Client) define(
 		if err != nil {
 			return err
 		}
-		state, err := c.one(ctx, scheduleScript, located{topic: topic, schedule: name}, fresh, hex.EncodeToString([]byte(raw[:min(len(raw), nonceLen)])), slot, maxTick.Milliseconds(), controlChannel(c.o.prefix), topic)
+		state, err := c.one(ctx, scheduleSetScript, located{topic: topic, schedule: name}, fresh, hex.EncodeToString([]byte(raw[:min(len(raw), nonceLen)])), slot, maxTick.Milliseconds(), controlChannel(c.o.prefix), topic)
 		if err != nil || state != "changed" {
 			return err
 		}
@@ -119,9 +119,9 @@ func (c *Client) validateSchedule(ctx context.Context, topic, name string) error
 func (c *Client) Unschedule(ctx context.Context, topic, name string) error {
 	err := c.validateSchedule(ctx, topic, name)
 	if err == nil {
-		_, err = c.one(ctx, unscheduleScript, located{topic: topic, schedule: name})
+		_, err = c.one(ctx, scheduleRemoveScript, located{topic: topic, schedule: name})
 	}
-	return located{call: unscheduleScript.name, topic: topic, schedule: name}.at(err)
+	return located{call: "unschedule", topic: topic, schedule: name}.at(err)
 }
 
 // PauseSchedule stops the firing of a schedule until ResumeSchedule. A job it has fired goes on; a slot that waits is skipped. Pausing it
@@ -150,7 +150,7 @@ func (c *Client) suspend(ctx context.Context, topic, name, verb string) error {
 				next = strconv.FormatInt(slot, 10)
 			}
 		}
-		return c.one(ctx, suspendScript, located{topic: topic, schedule: name}, verb, nonce, next, maxTick.Milliseconds(), controlChannel(c.o.prefix), topic)
+		return c.one(ctx, schedulePauseScript, located{topic: topic, schedule: name}, verb, nonce, next, maxTick.Milliseconds(), controlChannel(c.o.prefix), topic)
 	})
 	return located{call: verb, topic: topic, schedule: name}.at(err)
 }
@@ -167,12 +167,12 @@ func (c *Client) Trigger(ctx context.Context, topic, name string) (id string, er
 		if err != nil {
 			return "", err
 		}
-		state, err := c.one(ctx, triggerScript, located{topic: topic, schedule: name}, d.nonce, head, tail, d.job.dueIn, maxTick.Milliseconds(), controlChannel(c.o.prefix), topic)
+		state, err := c.one(ctx, scheduleTriggerScript, located{topic: topic, schedule: name}, d.nonce, head, tail, d.job.dueIn, maxTick.Milliseconds(), controlChannel(c.o.prefix), topic)
 		id = string(state)
 		return state, err
 	})
 	if err != nil {
-		return "", located{call: triggerScript.name, topic: topic, schedule: name}.at(err)
+		return "", located{call: "trigger", topic: topic, schedule: name}.at(err)
 	}
 	return id, nil
 }
@@ -217,5 +217,5 @@ func (c *Client) readSchedules(ctx context.Context, topic string, size int, whic
 	for _, name := range which {
 		args = append(args, name)
 	}
-	return c.scripts.exec(ctx, describeScript, k, "", 0, args...)
+	return c.scripts.exec(ctx, scheduleInfoScript, k, "", 0, args...)
 }

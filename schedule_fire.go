@@ -228,7 +228,7 @@ func (t *topicServer) firePage(ctx context.Context, place string, offset int, wh
 	for _, name := range which {
 		args = append(args, name)
 	}
-	r, err := t.exec(ctx, topicCall{script: dueScript, jobs: fireLimit, outlives: true}, args...)
+	r, err := t.exec(ctx, topicCall{script: scheduleDueScript, jobs: fireLimit, outlives: true}, args...)
 	if err != nil {
 		return 0, 0, false, err
 	}
@@ -355,17 +355,17 @@ func (t *topicServer) fireSome(ctx context.Context, list []firing) (n, done int,
 		}
 		jobs += len(f.slots)
 	}
-	r, err := t.exec(ctx, topicCall{script: fireScript, jobs: jobs, outlives: true}, args...)
+	r, err := t.exec(ctx, topicCall{script: scheduleFireScript, jobs: jobs, outlives: true}, args...)
 	if err != nil {
 		return 0, 0, err
 	}
 	letters := r.text(2)
 	for i, f := range list[:n] {
-		if i >= len(letters) || letters[i] == 'w' {
+		if i >= len(letters) || letters[i] == letterWaits {
 			continue
 		}
 		done++
-		if letters[i] == 'f' && f.missed > 0 {
+		if letters[i] == letterFired && f.missed > 0 {
 			t.firer.missed[f.name] += f.missed
 		}
 	}

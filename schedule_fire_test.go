@@ -69,7 +69,7 @@ func (b *fireBench) server() *topicServer {
 // read is what a server has found out before it fires.
 func (b *fireBench) read(t *topicServer) firing {
 	b.Helper()
-	r, err := t.server.scripts.exec(b.Context(), dueScript, b.keys, "", 1, placeSlots, 0, 10, fireBytes)
+	r, err := t.server.scripts.exec(b.Context(), scheduleDueScript, b.keys, "", 1, placeSlots, 0, 10, fireBytes)
 	require.NoError(b, err)
 	require.Equal(b, []string{"s"}, []string{r.list(3).text(0)})
 	f, err := t.plan(placeSlots, "s", r.list(4).text(0), r.list(5).text(0), r.list(6).text(0), r.now())
@@ -453,10 +453,10 @@ func TestScheduleCallsSentTwice(t *testing.T) {
 	eachFire(t, func(b *fireBench) {
 		ctx, k := b.Context(), b.keys
 		h := NewHand(b, b.rdb, b.prefix, "topic")
-		receipt, channel := k.receipt(h.lane.id), controlChannel(b.prefix)
+		receipt, channel := k.receipt(h.series.id), controlChannel(b.prefix)
 		twice := func(s *script, keys []any, meanwhile func(), args ...any) string {
 			b.Helper()
-			first, err := h.try(s, keys, append([]any{h.lane.next()}, args...)...)
+			first, err := h.try(s, keys, append([]any{h.series.next()}, args...)...)
 			require.NoError(b, err)
 			if meanwhile != nil {
 				meanwhile()
@@ -475,30 +475,30 @@ func TestScheduleCallsSentTwice(t *testing.T) {
 		head, tail, err := encodeRecord([nonceLen]byte{1}, &d.job, nil)
 		require.NoError(b, err)
 
-		id := twice(triggerScript, k.of(triggerScript, receipt), nil,
+		id := twice(scheduleTriggerScript, k.of(scheduleTriggerScript, receipt), nil,
 			"s", nonce(), head, tail, 0, 1000, channel, "topic")
 		require.Equal(b, []string{id}, b.jobs())
-		require.Equal(b, "changed", twice(triggerScript, k.of(triggerScript, receipt), nil,
+		require.Equal(b, "changed", twice(scheduleTriggerScript, k.of(scheduleTriggerScript, receipt), nil,
 			"s", "0000000000000000", head, tail, 0, 1000, channel, "topic"))
 
-		suspend := k.of(suspendScript, receipt)
+		suspend := k.of(schedulePauseScript, receipt)
 		resume := func() { require.NoError(b, b.client.ResumeSchedule(ctx, "topic", "s")) }
-		require.Equal(b, "paused", twice(suspendScript, suspend, resume, "s", "pause", "", "", 1000, channel, "topic"))
+		require.Equal(b, "paused", twice(schedulePauseScript, suspend, resume, "s", "pause", "", "", 1000, channel, "topic"))
 		require.Zero(b, b.state().PausedSince, "a pause that comes late does not undo the resume")
 
-		keys := k.of(scheduleScript, receipt)
+		keys := k.of(scheduleSetScript, receipt)
 		raw, err := d.encode()
 		require.NoError(b, err)
 		remove := func() { require.NoError(b, b.client.Unschedule(ctx, "topic", "s")) }
-		require.Equal(b, "changed", twice(scheduleScript, keys, nil, "s", raw, "0000000000000000", b.slot, 1000, channel, "topic"))
-		require.Equal(b, "replaced", twice(scheduleScript, keys, remove, "s", raw, nonce(), b.slot, 1000, channel, "topic"))
+		require.Equal(b, "changed", twice(scheduleSetScript, keys, nil, "s", raw, "0000000000000000", b.slot, 1000, channel, "topic"))
+		require.Equal(b, "replaced", twice(scheduleSetScript, keys, remove, "s", raw, nonce(), b.slot, 1000, channel, "topic"))
 		_, err = b.client.ScheduleInfo(ctx, "topic", "s")
 		require.ErrorIs(b, err, ErrNotFound, "a schedule that was removed meanwhile is not made again")
 
-		require.Equal(b, "changed", twice(scheduleScript, keys, nil, "s", raw, "0000000000000000", b.slot, 1000, channel, "topic"))
-		require.Equal(b, "new", twice(scheduleScript, keys, nil, "s", raw, "", b.slot, 1000, channel, "topic"))
-		require.Equal(b, "gone", twice(unscheduleScript, keys, nil, "s"))
-		require.Equal(b, "none", twice(unscheduleScript, keys, nil, "s"))
+		require.Equal(b, "changed", twice(scheduleSetScript, keys, nil, "s", raw, "0000000000000000", b.slot, 1000, channel, "topic"))
+		require.Equal(b, "new", twice(scheduleSetScript, keys, nil, "s", raw, "", b.slot, 1000, channel, "topic"))
+		require.Equal(b, "gone", twice(scheduleRemoveScript, keys, nil, "s"))
+		require.Equal(b, "none", twice(scheduleRemoveScript, keys, nil, "s"))
 	})
 }
 

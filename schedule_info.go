@@ -328,7 +328,7 @@ func orZero(ms int64) time.Time {
 	return msTime(ms)
 }
 
-// maxRuns is how many runs the history of a schedule has (prelude/runs.lua), and maxRunAge how much older than the latest of them one may be
+// maxRuns is how many runs the history of a schedule has (prelude/history.lua), and maxRunAge how much older than the latest of them one may be
 // that is told of.
 const (
 	maxRuns   = 100

@@ -82,45 +82,45 @@ func (s *script) readKeys(body string) {
 }
 
 var (
-	enqueueScript    = newScript("enqueue")
-	replaceScript    = newScript("replace")
-	promoteScript    = newScript("promote")
-	watchScript      = newScript("watch")
-	takeScript       = newScript("take")
-	extendScript     = newScript("extend")
-	ackScript        = newScript("ack")
-	againScript      = newScript("again")
-	retryScript      = newScript("retry")
-	snoozeScript     = newScript("snooze")
-	returnScript     = newScript("return")
-	buryScript       = newScript("bury")
-	cancelScript     = newScript("cancel")
-	deleteScript     = newScript("delete")
-	rescheduleScript = newScript("reschedule")
-	reviveScript     = newScript("revive")
-	getScript        = newScript("get")
-	listScript       = newScript("list")
-	inspectScript    = newScript("inspect")
-	pauseScript      = newScript("pause")
-	pruneScript      = newScript("prune")
-	checkScript      = newScript("check")
-	mendScript       = newScript("mend")
-	heartbeatScript  = newScript("heartbeat")
-	scheduleScript   = newScript("schedule")
-	unscheduleScript = newScript("unschedule")
-	suspendScript    = newScript("suspend")
-	triggerScript    = newScript("trigger")
-	dueScript        = newScript("due")
-	fireScript       = newScript("fire")
-	describeScript   = newScript("describe")
+	enqueueScript         = newScript("enqueue")
+	replaceScript         = newScript("replace")
+	promoteScript         = newScript("promote")
+	idleScript            = newScript("idle")
+	takeScript            = newScript("take")
+	extendScript          = newScript("extend")
+	ackScript             = newScript("ack")
+	againScript           = newScript("again")
+	retryScript           = newScript("retry")
+	snoozeScript          = newScript("snooze")
+	giveBackScript        = newScript("give_back")
+	buryScript            = newScript("bury")
+	cancelScript          = newScript("cancel")
+	deleteScript          = newScript("delete")
+	rescheduleScript      = newScript("reschedule")
+	reviveScript          = newScript("revive")
+	getScript             = newScript("get")
+	listScript            = newScript("list")
+	inspectScript         = newScript("inspect")
+	pauseScript           = newScript("pause")
+	pruneScript           = newScript("prune")
+	checkScript           = newScript("check")
+	mendScript            = newScript("mend")
+	heartbeatScript       = newScript("heartbeat")
+	scheduleSetScript     = newScript("schedule_set")
+	scheduleRemoveScript  = newScript("schedule_remove")
+	schedulePauseScript   = newScript("schedule_pause")
+	scheduleTriggerScript = newScript("schedule_trigger")
+	scheduleDueScript     = newScript("schedule_due")
+	scheduleFireScript    = newScript("schedule_fire")
+	scheduleInfoScript    = newScript("schedule_info")
 )
 
 var allScripts = []*script{
-	enqueueScript, replaceScript, promoteScript, watchScript, takeScript, extendScript, ackScript,
-	againScript, retryScript, snoozeScript, returnScript, buryScript, cancelScript, deleteScript,
+	enqueueScript, replaceScript, promoteScript, idleScript, takeScript, extendScript, ackScript,
+	againScript, retryScript, snoozeScript, giveBackScript, buryScript, cancelScript, deleteScript,
 	rescheduleScript, reviveScript, getScript, listScript, inspectScript, pauseScript,
-	pruneScript, checkScript, mendScript, heartbeatScript, scheduleScript, unscheduleScript,
-	suspendScript, triggerScript, dueScript, fireScript, describeScript,
+	pruneScript, checkScript, mendScript, heartbeatScript, scheduleSetScript, scheduleRemoveScript,
+	schedulePauseScript, scheduleTriggerScript, scheduleDueScript, scheduleFireScript, scheduleInfoScript,
 }
 
 // Scripts gives the name and the SHA-1 digest of every script that delayq runs, as SLOWLOG and MONITOR show them.
@@ -137,6 +137,24 @@ func ControlChannel(prefix string) string { return controlChannel(prefix) }
 
 // errReply says that a script answered what this release does not understand.
 var errReply = errors.New("delayq: unexpected reply")
+
+// Letters of replies about many jobs, one for each. Each means the same in every script.
+const (
+	letterStored    = 'n' // a new job
+	letterExpired   = 'x' // refused: the job expires before it is due
+	letterScheduled = 's' // refused: the job that has the ID is scheduled
+	letterReady     = 'r' // … is ready
+	letterRunning   = 'u' // … is running
+	letterDead      = 'd' // … is dead
+	letterOurs      = 'o' // done: the lease was the caller's
+	letterLost      = 'l' // refused: the lease is lost
+	letterGone      = 'g' // refused: the job is gone
+	letterFired     = 'f' // the slot is fired
+	letterWaits     = 'w' // the slot waits on
+	letterChanged   = 'c' // refused: changed since the caller read it
+	letterMended    = 'm' // repaired, or to be repaired
+	letterKept      = 'k' // left as it is
+)
 
 // reply is what a script answers: a status, the Redis clock in ms, and what the script's header says.
 type reply []any

@@ -279,7 +279,7 @@ func (s *Server) Run(ctx context.Context) error {
 		t.base = work
 		first := t.newTaker(t.keys.taken(s.id))
 		second := t.newTaker(t.keys.taken(s.id + "+"))
-		one, more := &settler{lane: newSeries()}, &settler{lane: newSeries()}
+		one, more := &settler{series: newSeries()}, &settler{series: newSeries()}
 		s.loops.keep(fetch, &fetching, "promote", func() { t.promoteLoop(fetch) })
 		s.loops.keep(fetch, &taking, "take", func() { t.takeLoop(fetch, work, first) })
 		s.loops.keep(fetch, &taking, "take", func() { t.takeMoreLoop(fetch, work, second) })

@@ -121,13 +121,13 @@ func TestHooksOfARun(t *testing.T) {
 			require.Less(b, e.Lateness(), 2*time.Millisecond, e.ID)
 		}
 		require.Equal(b, 2, hooks.of("Done", failed)[0].Attempt)
-		for _, name := range []string{"promote", "take", "extend", "ack", "retry", "bury", "snooze", "return", "heartbeat"} {
+		for _, name := range []string{"promote", "take", "extend", "ack", "retry", "bury", "snooze", "give_back", "heartbeat"} {
 			require.Positive(b, hooks.calls(name), name)
 		}
 		for _, e := range hooks.scripts {
 			require.NoError(b, e.Err)
 			require.Contains(b, delayq.Scripts(), e.Name)
-			require.True(b, e.Topic == "a" || e.Topic == "" && (e.Name == "heartbeat" || e.Name == "watch"), e.Name)
+			require.True(b, e.Topic == "a" || e.Topic == "" && (e.Name == "heartbeat" || e.Name == "idle"), e.Name)
 		}
 	})
 }

@@ -32,7 +32,7 @@ var verbs = [...]struct {
 	verbAgain:  {againScript, OutcomeAgain, false, true, nil},
 	verbRetry:  {retryScript, OutcomeRetried, true, false, nil},
 	verbSnooze: {snoozeScript, OutcomeSnoozed, true, false, nil},
-	verbReturn: {returnScript, OutcomeReturned, false, false, nil},
+	verbReturn: {giveBackScript, OutcomeReturned, false, false, nil},
 	verbBury:   {buryScript, OutcomeBuried, false, false, nil},
 }
 
@@ -149,11 +149,11 @@ func (t *topicServer) settleLoop(ctx context.Context, k *settler, more <-chan st
 					return
 				}
 			}
-			k.number = k.lane.next()
+			k.number = k.series.next()
 		}
 		doubt := k.doubt
 		k.doubt = true // also if the call ends this goroutine
-		err := t.tell(ctx, k.lane.id, k.number, k.list)
+		err := t.tell(ctx, k.series.id, k.number, k.list)
 		if err == nil {
 			k.slow.reset()
 			k.number, k.doubt = "", false
@@ -175,7 +175,7 @@ func (t *topicServer) settleLoop(ctx context.Context, k *settler, more <-chan st
 
 // A settler is what a settle loop has to remember: the call that is under way or has to be made again.
 type settler struct {
-	lane   *series
+	series *series
 	number string // of the call; empty: there is none
 	list   []row
 	doubt  bool // it may have been carried out
@@ -230,7 +230,7 @@ func (t *topicServer) putBack(list []row) {
 }
 
 // tell is one call of a settling script. The outcomes are final when it returns nil.
-func (t *topicServer) tell(ctx context.Context, lane, number string, list []row) error {
+func (t *topicServer) tell(ctx context.Context, series, number string, list []row) error {
 	v := verbs[list[0].verb]
 	args := make([]any, 0, 8+3*len(list))
 	args = list[0].verb.open(args, t.keys, number)
@@ -238,7 +238,7 @@ func (t *topicServer) tell(ctx context.Context, lane, number string, list []row)
 	args = t.group(args, list)
 	t.mu.Unlock()
 
-	reply, err := t.exec(ctx, topicCall{script: v.script, jobs: len(list), receipt: t.keys.receipt(lane)}, args...)
+	reply, err := t.exec(ctx, topicCall{script: v.script, jobs: len(list), receipt: t.keys.receipt(series)}, args...)
 
 	letters, ended := t.examine(ctx, reply.text(2)), false
 	t.mu.Lock()
@@ -248,7 +248,7 @@ func (t *topicServer) tell(ctx context.Context, lane, number string, list []row)
 		if err != nil {
 			continue
 		}
-		if i < len(letters) && letters[i] != 'o' {
+		if i < len(letters) && letters[i] != letterOurs {
 			if r.lost == nil {
 				r.lost = r.why(letters[i], time.Now())
 			}

@@ -309,10 +309,10 @@ func TestIdleServerIsQuiet(t *testing.T) {
 		b.serveOn(w, "a", func(context.Context, *delayq.Job) error { return nil }, delayq.Hooks(&hooks))
 		b.enqueue("a", "1", delayq.ProcessIn(time.Hour))
 		b.pass(10 * time.Second)
-		before, promotes, watches := w.requests(), hooks.calls("promote"), hooks.calls("watch")
+		before, promotes, watches := w.requests(), hooks.calls("promote"), hooks.calls("idle")
 		b.pass(100 * time.Second)
 		require.LessOrEqual(b, w.requests()-before, 175)
-		require.InDelta(b, 105, hooks.calls("watch")-watches, 6) // ticks of 0.9 to 1 s
+		require.InDelta(b, 105, hooks.calls("idle")-watches, 6) // ticks of 0.9 to 1 s
 		require.Equal(b, promotes, hooks.calls("promote"))
 	})
 }

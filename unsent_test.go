@@ -102,7 +102,7 @@ func TestRequestsThatAreNeverSent(t *testing.T) {
 					require.ErrorIs(t, err, c.is, "%s, %s, %d", what, how, i)
 				}
 			}
-			require.NotEmpty(t, client.lanes.free, "%s, %s: nothing of the call can still arrive", what, how)
+			require.NotEmpty(t, client.series.free, "%s, %s: nothing of the call can still arrive", what, how)
 		}
 	}
 	require.Zero(t, admin.Exists(ctx, "delayq:{topic}:pool").Val())

@@ -42,7 +42,7 @@ var breakable = map[string]func(h *Hand, running Held) (reply, error){
 	"promote":   func(h *Hand, _ Held) (reply, error) { return h.tryPromote(1000, 1) },
 	"take":      func(h *Hand, _ Held) (reply, error) { return h.tryTake("", 10, time.Hour) },
 	"ack":       func(h *Hand, r Held) (reply, error) { return h.settle([]Held{r}, row{verb: verbAck}) },
-	"return":    func(h *Hand, r Held) (reply, error) { return h.settle([]Held{r}, row{verb: verbReturn}) },
+	"give_back": func(h *Hand, r Held) (reply, error) { return h.settle([]Held{r}, row{verb: verbReturn}) },
 	"snooze":    func(h *Hand, r Held) (reply, error) { return h.settle([]Held{r}, row{verb: verbSnooze}) },
 	"retry":     func(h *Hand, r Held) (reply, error) { return h.settle([]Held{r}, row{verb: verbRetry, entry: byHand}) },
 	"bury":      func(h *Hand, r Held) (reply, error) { return h.settle([]Held{r}, row{verb: verbBury, entry: byHand}) },
@@ -81,7 +81,7 @@ func TestWrongTypeLosesNoJob(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, rdb redis.UniversalClient) {
 		for _, call := range []string{
-			"promote", "return", "snooze", "retry", "bury", "again now", "again later", "extend", "enqueue now", "enqueue later", "cancel running", "cancel scheduled",
+			"promote", "give_back", "snooze", "retry", "bury", "again now", "again later", "extend", "enqueue now", "enqueue later", "cancel running", "cancel scheduled",
 			"reschedule ready", "reschedule to now", "revive",
 		} {
 			t.Run(call, func(t *testing.T) {
@@ -257,7 +257,7 @@ func TestTypesOfKeys(t *testing.T) {
 	full := func(name string) string {
 		switch name {
 		case "receipt":
-			return k.receipt("lane")
+			return k.receipt("series")
 		case "servers":
 			return serversKey("a:b")
 		}

@@ -8,17 +8,17 @@
 -- KEYS[6]   done      zset, job id scored by the time until which it is kept
 -- KEYS[7]   results   hash, job id to what is kept of it
 -- KEYS[8]   stats     hash, counter to number
--- KEYS[9]   receipt   string, the last call of the lane and its reply
+-- KEYS[9]   receipt   string, the last call of the series and its reply
 -- KEYS[10]  runs      hash, schedule to the history of its runs
--- ARGV[1]   number    number of this call in its lane
+-- ARGV[1]   number    number of this call in its series
 -- ARGV[2]   counter   the counter these jobs go to: acked or expired
--- ARGV[3..] jobs      rows (see prelude/rows.lua) with no values, or with three: for how many ms it is to be kept (0: not), a netstring
+-- ARGV[3..] jobs      rows (see prelude/settle.lua) with no values, or with three: for how many ms it is to be kept (0: not), a netstring
 --                     about the run, which the record is put behind, and what runs is to tell of the run (empty: nothing)
 --
 -- At most 1,000 jobs a call, and no more than about 1 MiB of records that are to be kept, beyond
 -- the first one: they are copied. Returns {'ok', now, letters}: o for done, l for lost, g for gone, nothing for all done.
 -- Cost: O(jobs × log N).
--- Uses: now receipt stats lease rows retain runs
+-- Uses: now receipt stats lease settle retain history
 local leases, pool, attempts, errors, moved = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local done, results, stats, receipt, runs = KEYS[6], KEYS[7], KEYS[8], KEYS[9], KEYS[10]
 local number, counter, jobs, first = ARGV[1], ARGV[2], ARGV, 3

@@ -8,16 +8,16 @@
 -- KEYS[6]   done      zset, job id scored by the time until which it is kept
 -- KEYS[7]   results   hash, job id to what is kept of it
 -- KEYS[8]   stats     hash, counter to number
--- KEYS[9]   receipt   string, the last call of the lane and its reply
+-- KEYS[9]   receipt   string, the last call of the series and its reply
 -- KEYS[10]  runs      hash, schedule to the history of its runs
 -- KEYS[11]  bucket    zset, job id scored by due time (Unix ms)
 -- KEYS[12]  ready     list of job ids, next one at the head
 -- KEYS[13]  sizes     hash, the size of the largest record
--- ARGV[1]   number    number of this call in its lane
+-- ARGV[1]   number    number of this call in its series
 -- ARGV[2]   tick      ms, how far ahead the timers look by themselves
 -- ARGV[3]   channel   the control channel
 -- ARGV[4]   topic     the topic's name, for the control channel
--- ARGV[5..] jobs      rows (see prelude/rows.lua) of six values: the three of ack, which are about
+-- ARGV[5..] jobs      rows (see prelude/settle.lua) of six values: the three of ack, which are about
 --                     the job that ends (for how many ms it is to be kept, 0: not; a netstring
 --                     about the run; what runs is to tell of it, empty: nothing), and three of
 --                     enqueue, which are about the new one (head and tail of its record, and when
@@ -27,7 +27,7 @@
 -- to be kept, beyond those of the first job. Returns {'ok', now, letters}: o for done, l for lost,
 -- g for gone, nothing for all done. Of what is lost or gone nothing is enqueued.
 -- Cost: O(jobs × log N).
--- Uses: now receipt stats sizes terms lease rows retain control runs
+-- Uses: now receipt stats sizes terms lease settle retain control history
 local leases, pool, attempts, errors, moved = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local done, results, stats, receipt, runs = KEYS[6], KEYS[7], KEYS[8], KEYS[9], KEYS[10]
 local bucket, ready, sizes = KEYS[11], KEYS[12], KEYS[13]

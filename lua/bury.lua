@@ -5,16 +5,16 @@
 -- KEYS[3]   attempts  hash, job id to finished attempts
 -- KEYS[4]   errors    hash, job id to its last errors
 -- KEYS[5]   stats     hash, counter to number
--- KEYS[6]   receipt   string, the last call of the lane and its reply
+-- KEYS[6]   receipt   string, the last call of the series and its reply
 -- KEYS[7]   pool      hash, job id to record
 -- KEYS[8]   runs      hash, schedule to the history of its runs
--- ARGV[1]   number    number of this call in its lane
--- ARGV[2..] jobs      rows (see prelude/rows.lua) of three values: finished attempts to add (0 or 1), entry for the error log (none
+-- ARGV[1]   number    number of this call in its series
+-- ARGV[2..] jobs      rows (see prelude/settle.lua) of three values: finished attempts to add (0 or 1), entry for the error log (none
 --                   when empty), and what runs is to tell of the run (empty: nothing)
 --
 -- At most 1,000 jobs a call. Returns {'ok', now, letters}: o for buried, l for lost, g for gone, nothing for all buried.
 -- Cost: O(jobs × log N).
--- Uses: now receipt stats lease rows errors runs
+-- Uses: now receipt stats lease settle errors history
 local leases, dead, attempts, errors = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local stats, receipt, pool, runs = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
 local number, jobs, first = ARGV[1], ARGV, 2

@@ -8,16 +8,16 @@
 -- KEYS[6]   errors    hash, job id to its last errors
 -- KEYS[7]   moved     hash, job id to its present due time, if that is not the record's
 -- KEYS[8]   stats     hash, counter to number
--- KEYS[9]   receipt   string, the last call of the lane and its reply
+-- KEYS[9]   receipt   string, the last call of the series and its reply
 -- KEYS[10]  runs      hash, schedule to the history of its runs
 -- KEYS[11]  ready     list of job ids, next one at the head
--- ARGV[1]   number    number of this call in its lane
+-- ARGV[1]   number    number of this call in its series
 -- ARGV[2]   id        the job
 -- ARGV[3]   channel   the control channel
 -- ARGV[4]   topic     the topic's name, for the control channel
 --
 -- Returns {'ok', now, state}: scheduled, ready, running, dead, or none when there is no such job. Cost: O(log N).
--- Uses: now receipt stats lease control runs unready withdraw
+-- Uses: now receipt stats lease control history unready withdraw
 local pool, bucket, leases, dead, attempts = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local errors, moved, stats, receipt, runs, ready = KEYS[6], KEYS[7], KEYS[8], KEYS[9], KEYS[10], KEYS[11]
 local number, id, channel, topic = ARGV[1], ARGV[2], ARGV[3], ARGV[4]

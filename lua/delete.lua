@@ -3,9 +3,9 @@
 -- KEYS[1]  done      zset, job id scored by the time until which it is kept
 -- KEYS[2]  results   hash, job id to what is kept of it
 -- KEYS[3]  stats     hash, counter to number
--- KEYS[4]  receipt   string, the last call of the lane and its reply
+-- KEYS[4]  receipt   string, the last call of the series and its reply
 -- KEYS[5]  operator  none, it is never there: who lacks the right to it cannot make this call
--- ARGV[1]  number    number of this call in its lane
+-- ARGV[1]  number    number of this call in its series
 -- ARGV[2]  id        the job
 --
 -- What is kept goes first: if something fails before its place has gone, another call or a prune removes that.

@@ -5,10 +5,10 @@
 -- KEYS[3]   ready    list of job ids, next one at the head
 -- KEYS[4]   stats    hash, counter to number
 -- KEYS[5]   sizes    hash, the size of the largest record
--- KEYS[6]   receipt  string, the last call of the lane and its reply
+-- KEYS[6]   receipt  string, the last call of the series and its reply
 -- KEYS[7]   leases   zset, job id scored by the end of its lease
 -- KEYS[8]   dead     zset, job id scored by the time of burial
--- ARGV[1]   number   number of this call in its lane
+-- ARGV[1]   number   number of this call in its series
 -- ARGV[2]   tick     ms, how far ahead the timers look by themselves
 -- ARGV[3]   channel  the control channel
 -- ARGV[4]   topic    the topic's name, for the control channel

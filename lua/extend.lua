@@ -8,7 +8,7 @@
 --
 -- Returns {'ok', now, letters}: one letter a job, o for extended, g for gone: cancelled, l for lost: another worker may have it.
 -- {'late', now} when the new end is not in the future. At most 1,000 jobs a call. Cost: O(jobs × log N).
--- Uses: now rows
+-- Uses: now settle
 local leases, pool = KEYS[1], KEYS[2]
 local ending = ARGV[1]
 local held, first, width = ARGV, 2, 2

@@ -17,7 +17,7 @@
 -- A job is left alone if it is not as the caller knows it: gone, another one, run or moved meanwhile; or if it has a place: in leases, in
 -- dead, in the bucket with a time that can be, among the first or the last thousand of ready or the first thousand of handoff.
 -- At most 100 jobs a call. Safe to send twice.
--- Returns {'ok', now, letters}: m for mended (or to be mended), o for one that needs nothing. Cost: O(1,000 + jobs × log N).
+-- Returns {'ok', now, letters}: m for mended (or to be mended), k for kept as it is. Cost: O(1,000 + jobs × log N).
 -- Uses: now stats
 local pool, bucket, leases, dead, attempts, moved = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local ready, handoff, stats = KEYS[7], KEYS[8], KEYS[9]
@@ -44,7 +44,7 @@ for at = first, #jobs, width do
   else
     astray = astray and not waits[id]
   end
-  letters[#letters + 1] = astray and 'm' or 'o'
+  letters[#letters + 1] = astray and 'm' or 'k'
   if astray and repair == '1' then
     redis.call('ZREM', leases, '') -- having deleted, the script may write at maxmemory
     if where == 'dead' then

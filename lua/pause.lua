@@ -2,9 +2,9 @@
 -- taken; jobs still come in and fall due, and running ones go on.
 --
 -- KEYS[1]  meta      hash, what an operator has set for the topic
--- KEYS[2]  receipt   string, the last call of the lane and its reply
+-- KEYS[2]  receipt   string, the last call of the series and its reply
 -- KEYS[3]  operator  none, it is never there: who lacks the right to it cannot make this call
--- ARGV[1]  number    number of this call in its lane
+-- ARGV[1]  number    number of this call in its series
 -- ARGV[2]  verb      pause, resume (ends the pause of by) or resume all
 -- ARGV[3]  by        who: everybody has one pause at most, and pausing again replaces it
 -- ARGV[4]  period    ms after which it ends by itself, 0 for never

@@ -21,7 +21,7 @@
 -- Returns {'ok', now, moved, reclaimed, wait, due, held}: wait is the time to the next due job, lease end or slot in µs, -1 when there is
 -- none; due is how many schedules have a slot that is due, held how many have one that waits.
 -- Cost: O(log N + limit).
--- Uses: now stats lease errors runs
+-- Uses: now stats lease errors history
 local bucket, ready, leases, pool, attempts = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local errors, moved, handoff, stats = KEYS[6], KEYS[7], KEYS[8], KEYS[9]
 local slots, waiting, runs = KEYS[10], KEYS[11], KEYS[12]

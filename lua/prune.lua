@@ -14,8 +14,8 @@
 -- KEYS[11] ready     list of job ids, next one at the head
 -- KEYS[12] handoff   list of job ids between a server's wait and its take
 -- KEYS[13] sizes     hash, the size of the largest record
--- KEYS[14] receipt   string, the last call of the lane that removed something, and its reply
--- ARGV[1]  number    number of this call in its lane
+-- KEYS[14] receipt   string, the last call of the series that removed something, and its reply
+-- ARGV[1]  number    number of this call in its series
 -- ARGV[2]  most      most dead jobs to keep
 -- ARGV[3]  age       ms, how long a dead job is kept
 -- ARGV[4]  limit     most jobs of each kind to remove, at most 1000 (unpack has a stack limit)

@@ -4,14 +4,14 @@
 -- KEYS[2]   bucket    zset, job id scored by due time (Unix ms)
 -- KEYS[3]   ready     list of job ids, next one at the head
 -- KEYS[5]   sizes     hash, the size of the largest record
--- KEYS[6]   receipt   string, the last call of the lane and its reply
+-- KEYS[6]   receipt   string, the last call of the series and its reply
 -- KEYS[7]   leases    zset, job id scored by the end of its lease
 -- KEYS[8]   dead      zset, job id scored by the time of burial
 -- KEYS[9]   attempts  hash, job id to finished attempts
 -- KEYS[10]  errors    hash, job id to its last errors
 -- KEYS[11]  moved     hash, job id to its present due time, if that is not the record's
 -- KEYS[12]  handoff   list of job ids between a server's wait and its take
--- ARGV[1]   number    number of this call in its lane
+-- ARGV[1]   number    number of this call in its series
 -- ARGV[3]   channel   the control channel
 -- ARGV[4]   topic     the topic's name, for the control channel
 -- ARGV[5..] jobs      for each job: id, head and tail of the record, and when it is due, after the letter that says what it replaces

@@ -6,8 +6,8 @@
 -- KEYS[4]  leases   zset, job id scored by the end of its lease
 -- KEYS[5]  dead     zset, job id scored by the time of burial
 -- KEYS[6]  moved    hash, job id to its present due time, if that is not the record's
--- KEYS[7]  receipt  string, the last call of the lane and its reply
--- ARGV[1]  number   number of this call in its lane
+-- KEYS[7]  receipt  string, the last call of the series and its reply
+-- ARGV[1]  number   number of this call in its series
 -- ARGV[2]  id       the job
 -- ARGV[3]  due      Unix ms, or + and a delay in ms
 -- ARGV[4]  tick     ms, how far ahead the timers look by themselves

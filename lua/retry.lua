@@ -6,17 +6,17 @@
 -- KEYS[4]    errors    hash, job id to its last errors
 -- KEYS[5]    moved     hash, job id to its present due time, if that is not the record's
 -- KEYS[6]    stats     hash, counter to number
--- KEYS[7]    receipt   string, the last call of the lane and its reply
+-- KEYS[7]    receipt   string, the last call of the series and its reply
 -- KEYS[8]    pool      hash, job id to record
 -- KEYS[9]    runs      hash, schedule to the history of its runs
--- ARGV[1]    number    number of this call in its lane
--- ARGV[2..]  jobs      rows (see prelude/rows.lua) of four values: delay in ms, the tally for its entry
+-- ARGV[1]    number    number of this call in its series
+-- ARGV[2..]  jobs      rows (see prelude/settle.lua) of four values: delay in ms, the tally for its entry
 --                   in moved ("<spent> <snoozes> <revived>"), entry for the error log, and what runs is
 --                   to tell of the run (empty: nothing)
 --
 -- At most 1,000 jobs a call. Returns {'ok', now, letters}: o for put back, l for lost, g for gone, nothing for all put back.
 -- Cost: O(jobs × log N).
--- Uses: now receipt stats lease rows errors runs
+-- Uses: now receipt stats lease settle errors history
 local leases, bucket, attempts, errors, moved = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local stats, receipt, pool, runs = KEYS[6], KEYS[7], KEYS[8], KEYS[9]
 local number, jobs, first = ARGV[1], ARGV, 2

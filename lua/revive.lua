@@ -5,9 +5,9 @@
 -- KEYS[3]  attempts  hash, job id to finished attempts
 -- KEYS[4]  moved     hash, job id to its present due time, if that is not the record's
 -- KEYS[5]  stats     hash, counter to number
--- KEYS[6]  receipt   string, the last call of the lane and its reply
+-- KEYS[6]  receipt   string, the last call of the series and its reply
 -- KEYS[7]  operator  none, it is never there: who lacks the right to it cannot make this call
--- ARGV[1]  number    number of this call in its lane
+-- ARGV[1]  number    number of this call in its series
 -- ARGV[2]  id        the job
 --
 -- Returns {'ok', now, state}: dead (revived) or none (there is no such dead job). Cost: O(log N).

@@ -4,15 +4,15 @@
 -- KEYS[2]   bucket   zset, job id scored by due time (Unix ms)
 -- KEYS[3]   moved    hash, job id to its present due time, if that is not the record's
 -- KEYS[4]   stats    hash, counter to number
--- KEYS[5]   receipt  string, the last call of the lane and its reply
+-- KEYS[5]   receipt  string, the last call of the series and its reply
 -- KEYS[6]   pool     hash, job id to record
--- ARGV[1]   number   number of this call in its lane
--- ARGV[2..] jobs     rows (see prelude/rows.lua) of two values: delay in ms, and the tally for its
+-- ARGV[1]   number   number of this call in its series
+-- ARGV[2..] jobs     rows (see prelude/settle.lua) of two values: delay in ms, and the tally for its
 --                   entry in moved: "<spent> <snoozes> <revived>"
 --
 -- At most 1,000 jobs a call. Returns {'ok', now, letters}: o for put back, l for lost, g for gone, nothing for all put back.
 -- Cost: O(jobs × log N).
--- Uses: now receipt stats lease rows
+-- Uses: now receipt stats lease settle
 local leases, bucket, moved, stats, receipt, pool = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local number, jobs, first = ARGV[1], ARGV, 2
 

@@ -130,13 +130,13 @@ var faults = []fault{
 	}),
 	dropping("worker", 3, "take"),
 	dropping("worker", 3, "ack"),
-	dropping("worker", 2, "retry", "snooze", "bury", "return"),
+	dropping("worker", 2, "retry", "snooze", "bury", "give_back"),
 	dropping("worker", 2, "extend"),
 	dropping("worker", 1, "promote"),
-	dropping("worker", 2, "due", "fire"),
+	dropping("worker", 2, "schedule_due", "schedule_fire"),
 	dropping(enqueuers, 3, "enqueue"),
 	dropping(enqueuers, 2, "replace", "cancel", "reschedule"),
-	dropping(enqueuers, 3, "schedule", "unschedule", "suspend", "trigger"),
+	dropping(enqueuers, 3, "schedule_set", "schedule_remove", "schedule_pause", "schedule_trigger"),
 	{"kill", 3, func(_ context.Context, n *nemesis, _ time.Duration) error {
 		w := n.worker()
 		return n.end(w, w.Kill)

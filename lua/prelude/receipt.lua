@@ -1,4 +1,4 @@
--- A caller numbers the calls of a lane, upwards. When the reply of a call is lost and the call is sent again, replay finds the number
+-- A caller numbers the calls of a series, upwards. When the reply of a call is lost and the call is sent again, replay finds the number
 -- and the script answers as it did the first time. A call with a lower number was given up by its caller and comes late, from a
 -- connection that was thought dead: it must do nothing, and nobody waits for its answer.
 local receipt_ms = 180000

@@ -1,4 +1,4 @@
--- watch: tells for each of some topics how long there is nothing to do. Writes nothing.
+-- idle: tells for each of some topics how long there is nothing to do. Writes nothing.
 --
 -- KEYS[1..] keys  bucket, leases, slots, handoff, waiting of each topic, of at most 200
 --

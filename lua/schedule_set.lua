@@ -1,12 +1,12 @@
--- schedule: creates a schedule, or puts another one in its place. One that is there already is left as it is.
+-- schedule_set: creates a schedule, or puts another one in its place. One that is there already is left as it is.
 --
 -- KEYS[1]  schedules  hash, name to definition
 -- KEYS[2]  slots      zset, name scored by the next slot (Unix ms)
 -- KEYS[3]  waiting    zset, name scored by the slot that waits for the end of the last run
 -- KEYS[4]  fired      hash, name to what has become of its slots
 -- KEYS[5]  runs       hash, name to the history of its runs
--- KEYS[6]  receipt    string, the last call of the lane and its reply
--- ARGV[1]  number      number of this call in its lane
+-- KEYS[6]  receipt    string, the last call of the series and its reply
+-- ARGV[1]  number      number of this call in its series
 -- ARGV[2]  name        the schedule
 -- ARGV[3]  definition  nonce, then what is compared with that of the schedule that is there
 -- ARGV[4]  nonce       that of the definition which the caller has read, empty if there was none

@@ -1,4 +1,4 @@
--- trigger: stores a job of a schedule beside its rhythm.
+-- schedule_trigger: stores a job of a schedule beside its rhythm.
 --
 -- KEYS[1]  fired    hash, name to what has become of its slots
 -- KEYS[2]  pool     hash, job id to record
@@ -6,8 +6,8 @@
 -- KEYS[4]  ready    list of job ids, next one at the head
 -- KEYS[5]  stats    hash, counter to number
 -- KEYS[6]  sizes    hash, the size of the largest record
--- KEYS[7]  receipt  string, the last call of the lane and its reply
--- ARGV[1]  number   number of this call in its lane
+-- KEYS[7]  receipt  string, the last call of the series and its reply
+-- ARGV[1]  number   number of this call in its series
 -- ARGV[2]  name     the schedule
 -- ARGV[3]  nonce    that of the definition which the job was made by
 -- ARGV[4]  head     of the job's record

@@ -1,11 +1,11 @@
--- suspend: pauses one schedule, or resumes it. What comes while it is paused is neither missed nor made up for.
+-- schedule_pause: pauses one schedule, or resumes it. What comes while it is paused is neither missed nor made up for.
 --
 -- KEYS[1]  slots     zset, name scored by the next slot (Unix ms)
 -- KEYS[2]  waiting   zset, name scored by the slot that waits for the end of the last run
 -- KEYS[3]  fired     hash, name to what has become of its slots
--- KEYS[4]  receipt   string, the last call of the lane and its reply
+-- KEYS[4]  receipt   string, the last call of the series and its reply
 -- KEYS[5]  operator  none, it is never there: who lacks the right to it cannot make this call
--- ARGV[1]  number    number of this call in its lane
+-- ARGV[1]  number    number of this call in its series
 -- ARGV[2]  name      the schedule
 -- ARGV[3]  verb      pause or resume
 -- ARGV[4]  nonce     resume: that of the definition which the slot was worked out by

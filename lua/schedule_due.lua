@@ -1,4 +1,4 @@
--- due: reads the schedules that have something to fire. Writes nothing.
+-- schedule_due: reads the schedules that have something to fire. Writes nothing.
 --
 -- KEYS[1]  schedules  hash, name to definition
 -- KEYS[2]  slots      zset, name scored by the next slot (Unix ms)

@@ -1,11 +1,11 @@
--- unschedule: removes a schedule with its history, and cancels the job of its last slot unless that is running.
+-- schedule_remove: removes a schedule with its history, and cancels the job of its last slot unless that is running.
 --
 -- KEYS[1]   schedules  hash, name to definition
 -- KEYS[2]   slots      zset, name scored by the next slot (Unix ms)
 -- KEYS[3]   waiting    zset, name scored by the slot that waits for the end of the last run
 -- KEYS[4]   fired      hash, name to what has become of its slots
 -- KEYS[5]   runs       hash, name to the history of its runs
--- KEYS[6]   receipt    string, the last call of the lane and its reply
+-- KEYS[6]   receipt    string, the last call of the series and its reply
 -- KEYS[7]   pool       hash, job id to record
 -- KEYS[8]   bucket     zset, job id scored by due time (Unix ms)
 -- KEYS[9]   leases     zset, job id scored by the end of its lease
@@ -15,12 +15,12 @@
 -- KEYS[13]  moved      hash, job id to its present due time, if that is not the record's
 -- KEYS[14]  stats      hash, counter to number
 -- KEYS[15]  ready      list of job ids, next one at the head
--- ARGV[1]   number  number of this call in its lane
+-- ARGV[1]   number  number of this call in its series
 -- ARGV[2]   name    the schedule
 --
 -- The definition goes last: if something fails before, another call finds it and removes the rest.
 -- Returns {'ok', now, state}: gone, or none when there is no such schedule. Cost: O(log N).
--- Uses: now receipt stats lease control schedule runs unready withdraw
+-- Uses: now receipt stats lease control schedule history unready withdraw
 local schedules, slots, waiting, fired, runs, receipt = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local pool, bucket, leases, dead, attempts = KEYS[7], KEYS[8], KEYS[9], KEYS[10], KEYS[11]
 local errors, moved, stats, ready = KEYS[12], KEYS[13], KEYS[14], KEYS[15]

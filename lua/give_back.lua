@@ -1,16 +1,16 @@
--- return: gives jobs back to the head of ready because their server stops. No attempt is used up.
+-- give_back: gives jobs back to the head of ready because their server stops. No attempt is used up.
 --
 -- KEYS[1]   leases   zset, job id scored by the end of its lease
 -- KEYS[2]   ready    list of job ids, next one at the head
 -- KEYS[3]   stats    hash, counter to number
--- KEYS[4]   receipt  string, the last call of the lane and its reply
+-- KEYS[4]   receipt  string, the last call of the series and its reply
 -- KEYS[5]   pool     hash, job id to record
--- ARGV[1]   number   number of this call in its lane
--- ARGV[2..] jobs     rows (see prelude/rows.lua) with no values; the one to run first stands first
+-- ARGV[1]   number   number of this call in its series
+-- ARGV[2..] jobs     rows (see prelude/settle.lua) with no values; the one to run first stands first
 --
 -- At most 1,000 jobs a call. Returns {'ok', now, letters}: o for given back, l for lost, g for gone, nothing for all given back.
 -- Cost: O(jobs × log N).
--- Uses: now receipt stats lease rows
+-- Uses: now receipt stats lease settle
 local leases, ready, stats, receipt, pool = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local number, jobs, first = ARGV[1], ARGV, 2
 

@@ -1,4 +1,4 @@
--- fire: fires slots: stores their jobs, and notes what comes next. Of several servers that would fire a slot one does.
+-- schedule_fire: fires slots: stores their jobs, and notes what comes next. Of several servers that would fire a slot one does.
 --
 -- KEYS[1]   slots     zset, schedule scored by its next slot (Unix ms)
 -- KEYS[2]   waiting   zset, schedule scored by the slot that waits for the end of the last run
@@ -26,9 +26,9 @@
 --
 -- Nothing is done for a schedule that is not as the caller has read it: somebody else has fired the slot, or changed the schedule. So
 -- the script is safe to send twice.
--- Returns {'ok', now, letters}: one letter a schedule, f for done, w for nothing done because the last run is still going, o for not as it
--- was. Cost: O((schedules + jobs) × log N).
--- Uses: now stats sizes lease control schedule runs unready withdraw
+-- Returns {'ok', now, letters}: one letter a schedule, f for done, w for nothing done because the last run is still going, c for
+-- changed since the caller read it. Cost: O((schedules + jobs) × log N).
+-- Uses: now stats sizes lease control schedule history unready withdraw
 local slots, waiting, fired, runs, pool, bucket, ready = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7]
 local leases, dead, attempts, errors, moved, stats, sizes = KEYS[8], KEYS[9], KEYS[10], KEYS[11], KEYS[12], KEYS[13], KEYS[14]
 local channel, topic = ARGV[1], ARGV[2]
@@ -95,7 +95,7 @@ for i, start in ipairs(starts) do
   if place == 'waiting' then
     score = held[i]
   end
-  local letter = 'o'
+  local letter = 'c'
   if state and state.nonce == nonce and score and tonumber(score) == from then
     local busy = overlap ~= 'allow' and jobs > 0 and going(pool, dead, state)
     if busy and overlap == 'cancel' then

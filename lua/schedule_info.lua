@@ -1,4 +1,4 @@
--- describe: reads all that is known of schedules. Writes nothing.
+-- schedule_info: reads all that is known of schedules. Writes nothing.
 --
 -- KEYS[1]    schedules  hash, name to definition
 -- KEYS[2]    slots      zset, name scored by the next slot (Unix ms)
@@ -16,7 +16,7 @@
 -- was used up. Of a history, the counters and the last entry; last is what the job that was fired last is doing: running, going (it
 -- waits, or backs off), or none.
 -- Cost: O(names × log N).
--- Uses: now schedule runs
+-- Uses: now schedule history
 local schedules, slots, waiting, fired = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local runs, pool, leases, dead = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
 local bytes, budget = tonumber(ARGV[1]), tonumber(ARGV[2])
