@@ -90,7 +90,7 @@ func (c *checker) prunable(j *job) bool {
 
 // buriable tells whether a job may be dead after a run.
 func (j *job) buriable(r *run) bool {
-	if r.settled != nil {
+	if r.settled != nil && r.settled.Result != "lease_lost" {
 		return r.settled.Result == "buried"
 	}
 	return r.end != nil && r.end.Result == "perm" || j.retries >= 0 && r.Attempt > j.retries // nobody lived to tell

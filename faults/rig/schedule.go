@@ -107,15 +107,6 @@ func (c *Client) about(op, topic, name string, do func(e *Event) error) error {
 	return c.ask(Event{Op: op, Topic: topic, ID: name}, do)
 }
 
-// readsFirst tells whether the call of an event reads before it writes, or only reads.
-func (e *Event) readsFirst() bool {
-	switch e.Op {
-	case OpSchedule, OpResume, OpTrigger, OpRead, OpRuns, OpCheck:
-		return true
-	}
-	return false
-}
-
 // PutSchedule makes a schedule or changes it.
 func (c *Client) PutSchedule(ctx context.Context, s *Schedule) error {
 	if s.Inc == 0 {

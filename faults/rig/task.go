@@ -129,21 +129,22 @@ func (c *Client) ask(e Event, do func(e *Event) error) error {
 	case errors.Is(err, delayq.ErrUnknownOutcome), errors.Is(err, delayq.ErrNotReplicated):
 		e.Type, e.Err = Info, err.Error()
 	default:
-		e.Type, e.Err, e.Result = Fail, err.Error(), documented(err, e.readsFirst())
+		e.Type, e.Err, e.Result = Fail, err.Error(), documented(err)
 	}
 	c.rec.Record(e)
 	return err
 }
 
-// documented names the kind of an error that callers can tell from others, empty if it is of none. Calls that read before they write, or read only,
-// give errors of the network as they are.
-func documented(err error, readFirst bool) string {
+// documented names the kind of an error that callers can tell from others, empty if there is none. An
+// error of the network without ErrUnknownOutcome is that of a call that was never sent, or that only read.
+func documented(err error) string {
 	for _, known := range []struct {
 		err  error
 		name string
 	}{
 		{delayq.ErrDuplicate, "duplicate"}, {delayq.ErrNotFound, "not found"}, {delayq.ErrRunning, "running"}, {delayq.ErrDead, "dead"},
 		{delayq.ErrInvalid, "invalid"}, {context.Canceled, "canceled"}, {context.DeadlineExceeded, "deadline"},
+		{delayq.ErrLeaseLost, "lease lost"}, {delayq.ErrShutdown, "shutdown"},
 	} {
 		if errors.Is(err, known.err) {
 			return known.name
@@ -152,7 +153,7 @@ func documented(err error, readFirst bool) string {
 	if said := redis.Error(nil); errors.As(err, &said) {
 		return "redis"
 	}
-	if network := net.Error(nil); readFirst && (errors.As(err, &network) || errors.Is(err, io.EOF)) {
+	if network := net.Error(nil); errors.As(err, &network) || errors.Is(err, io.EOF) {
 		return "network"
 	}
 	return ""
