@@ -17,31 +17,35 @@ import (
 
 const (
 	heartbeatEvery = 5 * time.Second
-	heartbeatStale = 30 * time.Second // without a heartbeat for so long, a server counts as gone
-	sweepEvery     = 60 * time.Second // how often a server removes the entries of those
-	longestRuns    = 3                // how many of the longest-running jobs of a topic a heartbeat names
+	heartbeatStale = 30 * time.Second // after this time without a heartbeat a server is gone
+	sweepEvery     = 60 * time.Second // how often a server deletes the entries of gone servers
+	longestRuns    = 3                // most jobs in TopicStatus.Longest
 	farewellTime   = 100 * time.Millisecond
 )
 
-// ServerInfo is what a server tells of itself every five seconds.
+// ServerInfo describes a server. Each server writes it to Redis every five seconds.
 type ServerInfo struct {
-	ID      string                 `json:"-"`
-	Seen    time.Time              `json:"-"` // its last heartbeat, by Redis's clock
-	Host    string                 `json:"host"`
-	PID     int                    `json:"pid"`
-	Started time.Time              `json:"started"` // by the server's clock
-	Version string                 `json:"version"` // of delayq, as the build knows it
-	State   string                 `json:"state"`   // running or draining, as of the last heartbeat; there is one at once when the drain begins
-	Topics  map[string]TopicStatus `json:"topics"`
+	ID      string    `json:"-"`
+	Seen    time.Time `json:"-"` // time of the last heartbeat, by Redis's clock
+	Host    string    `json:"host"`
+	PID     int       `json:"pid"`
+	Started time.Time `json:"started"` // by the server's clock
+	Version string    `json:"version"` // of delayq, from the build information
+	// State is "running" or "draining", as of the last heartbeat. A server that begins to drain
+	// sends a heartbeat immediately.
+	State  string                 `json:"state"`
+	Topics map[string]TopicStatus `json:"topics"`
 }
 
-// TopicSlots is what a server does for one topic.
+// TopicStatus describes what a server does for one topic.
 type TopicStatus struct {
 	Workers int       `json:"slots"`   // its Concurrency
-	Running int       `json:"running"` // handlers that run
+	Running int       `json:"running"` // number of running handlers
 	Longest []RunTime `json:"longest,omitempty"`
 
-	// Age of the last turn of each loop: in good health they are below the tick, a blocking pop of 4 s or a third of the lease.
+	// Loops holds the time since the last turn of each loop. In a healthy server it is below the
+	// tick for promote, below 4 s (a blocking pop) for take, and below a third of the lease for
+	// extend.
 	Loops map[string]time.Duration `json:"loops,omitempty"`
 }
 
@@ -51,12 +55,12 @@ type RunTime struct {
 	For time.Duration `json:"for"`
 }
 
-// heartbeatLoop tells Redis every five seconds, and as soon as the drain begins, that the server lives, and
-// forgets servers that no longer do.
+// heartbeatLoop sends a heartbeat every five seconds and as soon as the drain begins. It also
+// deletes the entries of servers that are gone.
 func (s *Server) heartbeatLoop(ctx, fetch context.Context) {
 	watch := trouble{name: "heartbeat", log: s.log, outage: s.outage}
 	about := ServerInfo{PID: os.Getpid(), Started: s.started, Version: version()}
-	about.Host, _ = os.Hostname() // without a name the PID has to do
+	about.Host, _ = os.Hostname() // if it is unknown, the PID must do
 	swept, restored, known := time.Now(), time.Now(), false
 	draining := fetch.Done()
 	for {
@@ -70,7 +74,7 @@ func (s *Server) heartbeatLoop(ctx, fetch context.Context) {
 		}
 		known = known || err == nil
 		if err == nil && time.Since(restored) >= sweepEvery {
-			// If Redis does not answer, that is tried again after the next heartbeat.
+			// If Redis does not answer, the next heartbeat tries again.
 			if err = s.restore(ctx); err == nil || !away(err) {
 				restored = time.Now()
 			} else {
@@ -87,7 +91,7 @@ func (s *Server) heartbeatLoop(ctx, fetch context.Context) {
 		beat := time.NewTimer(heartbeatEvery)
 		select {
 		case <-beat.C:
-		case <-draining: // who looks is to see it at once
+		case <-draining: // so that operators see it immediately
 			beat.Stop()
 		case <-ctx.Done():
 			beat.Stop()
@@ -96,8 +100,8 @@ func (s *Server) heartbeatLoop(ctx, fetch context.Context) {
 	}
 }
 
-// heartbeat is one call of the heartbeat script. It returns Redis's clock, and whether Redis did not have
-// the server.
+// heartbeat executes the heartbeat script. It returns Redis's time and reports whether Redis had no
+// entry of the server.
 func (s *Server) heartbeat(ctx context.Context, about ServerInfo) (now int64, gone bool, err error) {
 	about.Topics = make(map[string]TopicStatus, len(s.topics))
 	for name, t := range s.topics {
@@ -113,8 +117,9 @@ func (s *Server) heartbeat(ctx context.Context, about ServerInfo) (now int64, go
 	return r.now(), r.number(2) == 1, err
 }
 
-// farewell removes the heartbeat of a server that stops, once its last one is answered: else that could come after. If Redis does not
-// answer at once it is left to grow stale.
+// farewell deletes the heartbeat of a server that stops. It first waits for the reply to the last
+// heartbeat, which could otherwise arrive after the deletion. If Redis does not answer immediately,
+// the entry remains until it is stale.
 func (s *Server) farewell(beaten <-chan struct{}) {
 	ctx, cancel := context.WithTimeout(context.Background(), farewellTime)
 	defer cancel()
@@ -127,7 +132,7 @@ func (s *Server) farewell(beaten <-chan struct{}) {
 	}
 }
 
-// sweep removes heartbeats that are stale.
+// sweep deletes stale heartbeats.
 func (s *Server) sweep(ctx context.Context, now int64) error {
 	call, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
@@ -140,7 +145,7 @@ func (s *Server) sweep(ctx context.Context, now int64) error {
 	return err
 }
 
-// slots says what the server does for the topic.
+// status describes what the server does for the topic.
 func (t *topicServer) status(now time.Time) TopicStatus {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -156,7 +161,8 @@ func (t *topicServer) status(now time.Time) TopicStatus {
 	return info
 }
 
-// readServers reads all heartbeats of a prefix. HSCAN, as HGETALL is among the commands that operators like to forbid.
+// readServers reads all heartbeats of a prefix. It uses HSCAN because operators often forbid
+// HGETALL.
 func readServers(ctx context.Context, rdb redis.Cmdable, prefix string) ([]ServerInfo, error) {
 	found := make(map[string]ServerInfo)
 	for cursor := uint64(0); ; {
@@ -170,7 +176,7 @@ func readServers(ctx context.Context, rdb redis.Cmdable, prefix string) ([]Serve
 			if ms, err := strconv.ParseInt(at, 10, 64); err == nil {
 				info.Seen = msTime(ms)
 			}
-			// What a newer release says differently is left out.
+			// Fields that a newer release writes differently are left out.
 			_ = json.Unmarshal([]byte(about), &info)
 			found[info.ID] = info
 		}
@@ -186,7 +192,7 @@ func readServers(ctx context.Context, rdb redis.Cmdable, prefix string) ([]Serve
 	return list, nil
 }
 
-// version is the version of delayq that the program was built with.
+// version returns the version of delayq in the program.
 func version() string {
 	const path = "github.com/delayq/delayq"
 	if info, ok := debug.ReadBuildInfo(); ok {
@@ -202,7 +208,7 @@ func version() string {
 	return ""
 }
 
-// turns notes when each loop last came round.
+// turns holds the time of the last turn of each loop.
 type turns struct{ last [loops]time.Time }
 
 // The loops of a topic.

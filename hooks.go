@@ -9,74 +9,84 @@ import (
 	"time"
 )
 
-// A Hook is called when something happens. It has one or more of the methods of the hook interfaces below. Those of
-// EnqueueHook and EnqueuedHook are called by a [Client], that of ScriptHook by both, all others by a [Server]. It is an
-// error from the first call to give NewClient or NewServer a value without a method that it calls, or a value that has a
-// method with the name of a hook's and another signature. One value with methods of both sides may be given to both.
+// A Hook receives events. It implements one or more of the hook interfaces below. A [Client] calls
+// [EnqueueHook], [EnqueuedHook] and [ScriptHook]; a [Server] calls all but the first two of these.
+// A value may implement interfaces of both and be given to both.
 //
-// Hooks are called in the order they were given, and what talks to Redis waits for some of them: they must be quick and
-// safe for concurrent use. One that panics is reported to the Logger and otherwise ignored. One that calls runtime.Goexit ends
-// nothing but itself, only Started ends its run (as a failure), and Enqueue and Enqueued the goroutine of the caller.
+// A hook is invalid if it has none of the methods that its Client or Server calls, or a method with
+// the name of a hook's method but another signature. Every call of the Client, and [Server.Run],
+// then returns [ErrInvalid].
+//
+// Hooks are called in the order in which they were given. Some run on the goroutines that talk to
+// Redis, so they must be fast and safe for concurrent use. A hook that panics is reported to the
+// [Logger] and otherwise ignored. A hook that calls [runtime.Goexit] ends only itself, with two
+// exceptions. In Started it ends the run, which counts as a failure. In Enqueue and Enqueued it
+// ends the caller's goroutine.
 type Hook any
 
-// EnqueueHook is called before a job is stored. It may add headers, by appending options to job. It
-// is not called for jobs that are made by schedules and by [Again]: scripts store these.
+// EnqueueHook is called before a job is stored. It can add headers by appending options to job. It
+// is not called for jobs of schedules and of [Again], because scripts store these.
 type EnqueueHook interface {
 	Enqueue(ctx context.Context, job *NewJob)
 }
 
-// EnqueuedHook is called after an enqueueing, with its outcome.
+// EnqueuedHook is called after an enqueue, with its outcome.
 type EnqueuedHook interface {
 	Enqueued(ctx context.Context, event EnqueueEvent)
 }
 
-// StartedHook is called right before a handler is.
+// StartedHook is called immediately before the handler.
 type StartedHook interface{ Started(event RunEvent) }
 
-// DoneHook is called when a job has ended well and Redis knows it.
+// DoneHook is called when a job is done and this is recorded in Redis.
 type DoneHook interface{ Done(event RunEvent) }
 
-// AgainHook is called, in place of DoneHook, when a job has ended with [Again] and Redis has the
-// new one; event.NextDue tells when that is due. No EnqueueHook and no EnqueuedHook is called for
-// it.
+// AgainHook is called instead of [DoneHook] when a job ended with [Again] and the new job is stored
+// in Redis. event.NextDue is the due time of the new job. Neither [EnqueueHook] nor [EnqueuedHook]
+// is called for it.
 type AgainHook interface{ Again(event RunEvent) }
 
-// RetriedHook is called when a failed job is back in the bucket; event.NextDue tells until when.
+// RetriedHook is called when a failed job is back in the bucket. event.NextDue is its due time.
 type RetriedHook interface{ Retried(event RunEvent) }
 
-// SnoozedHook is called when a snoozed job is back in the bucket; event.NextDue tells until when.
+// SnoozedHook is called when a snoozed job is back in the bucket. event.NextDue is its due time.
 type SnoozedHook interface{ Snoozed(event RunEvent) }
 
 // BuriedHook is called when a job is dead.
 type BuriedHook interface{ Buried(event RunEvent) }
 
-// CancelledHook is called when a handler ended whose job had been cancelled meanwhile, and for a job that was cancelled between its take and its start.
+// CancelledHook is called when a handler returns after its job was cancelled, or when a job is
+// cancelled after it was taken but before its handler is called.
 type CancelledHook interface{ Cancelled(event RunEvent) }
 
-// ReplacedHook is called when a handler ended whose job had been replaced meanwhile, by somebody
-// else or by the handler itself, and for a job that was replaced between its take and its start.
+// ReplacedHook is called when a handler returns after its job was replaced by another caller or by
+// the handler itself. It is also called when a job is replaced after it was taken but before its
+// handler is called.
 type ReplacedHook interface{ Replaced(event RunEvent) }
 
-// LeaseLostHook is called when a handler ended whose job did no longer belong to it, and for a job that was lost between its take and its start.
+// LeaseLostHook is called when a handler returns after losing its lease, or when a job is lost
+// after it was taken but before its handler is called.
 type LeaseLostHook interface{ LeaseLost(event RunEvent) }
 
-// ExpiredHook is called when a job was dropped because its ExpireAt or ExpireIn had passed before it could be started.
+// ExpiredHook is called when a job was dropped because it could not start before its [ExpireAt] or
+// [ExpireIn] had passed.
 type ExpiredHook interface{ Expired(event RunEvent) }
 
-// ReturnedHook is called when a job is back in ready because its server stops.
+// ReturnedHook is called when a job is back in ready because its server is shutting down.
 type ReturnedHook interface{ Returned(event RunEvent) }
 
-// PrunedHook is called when a server has removed dead or done jobs that are not to be kept any longer.
+// PrunedHook is called when a server has deleted dead or done jobs that are no longer kept.
 type PrunedHook interface{ Pruned(event PruneEvent) }
 
-// LateHook is called when a handler ends after all that outlived the Drain of its server. Its job
-// has been given back, and ReturnedHook has been told.
+// LateHook is called when a handler returns after the [Drain] of its server is over. Its job has
+// been put back in the meantime, and [ReturnedHook] was called for it.
 type LateHook interface{ Late(event RunEvent) }
 
-// ScriptHook is called after every script call, with Redis's part and the network's in Duration.
+// ScriptHook is called after every script call. Duration includes the time in Redis and the
+// network.
 type ScriptHook interface{ Script(event ScriptEvent) }
 
-// EnqueueEvent is what an EnqueuedHook is told.
+// EnqueueEvent is the event of an [EnqueuedHook].
 type EnqueueEvent struct {
 	Topic       string
 	ID          string
@@ -85,7 +95,7 @@ type EnqueueEvent struct {
 	Err         error
 }
 
-// RunEvent is what the hooks of a run are told. All times are Redis's.
+// RunEvent is the event of the hooks of a run. All times are by Redis's clock.
 type RunEvent struct {
 	Topic      string
 	ID         string
@@ -93,39 +103,42 @@ type RunEvent struct {
 	EnqueuedAt time.Time
 	Due        time.Time
 	Start      time.Time // zero if no handler was called
-	End        time.Time // zero if no handler has ended
+	End        time.Time // zero if no handler has returned
 	Outcome    Outcome   // empty for Started and Late
 
-	// Err is what the handler returned, or what stands for it. Of a run that was cancelled,
-	// replaced, lost or returned it wraps both the cause of that and what the handler returned.
+	// Err is the error that the handler returned, or one that takes its place. If the run was
+	// cancelled, replaced, lost or returned, Err wraps both the cause and the handler's error.
 	Err   error
-	Stack string // of a panic or a runtime.Goexit of the handler
+	Stack string // of the handler's panic or runtime.Goexit
 
-	NextDue     time.Time // zero if there is none
+	NextDue     time.Time // zero if the job does not run again
 	PayloadSize int
 	Headers     map[string]string
 }
 
-// Lateness is the time from Due to Start by Redis's clock.
+// Lateness returns the time from Due to Start, by Redis's clock.
 func (e RunEvent) Lateness() time.Duration { return e.Start.Sub(e.Due) }
 
-// PruneEvent is what a PrunedHook is told: of one topic, how many dead jobs were removed by [DeadLimit], which no one will ever run,
-// and how many done ones whose [Retention] is over. At most 500 of each, so after an incident there are many events.
+// PruneEvent is the event of a [PrunedHook] and is about one topic. Dead counts jobs that were
+// deleted by [DeadLimit] and will never run, Done those whose [Retention] is over. At most 500 of
+// each are in one event, so after an incident there are many events.
 type PruneEvent struct {
 	Topic      string
 	Dead, Done int
 }
 
-// ScriptEvent is what a ScriptHook is told.
+// ScriptEvent is the event of a [ScriptHook].
 type ScriptEvent struct {
-	Name     string // of the file in lua/, without its ending
-	Topic    string // empty for heartbeat and watch, which are not about one topic
-	Jobs     int    // how many jobs the call was about; for promote and take the most it asked for
+	Name     string // name of the file in lua/, without its extension
+	Topic    string // empty for heartbeat and idle, which are not about one topic
+	Jobs     int    // number of jobs in the call; for promote and take the limit that it asked for
 	Duration time.Duration
-	Err      error // nil if the script ran; context.Canceled if its caller gave the call up, as a server does that stops
+	// Err is nil if the script was executed. It is [context.Canceled] if the caller gave up the
+	// call, as a server does when it stops.
+	Err error
 }
 
-// hooks holds hooks by what they are told.
+// hooks holds hooks by the events that they receive.
 type hooks struct {
 	enqueue  []EnqueueHook
 	enqueued []EnqueuedHook
@@ -137,7 +150,7 @@ type hooks struct {
 	trouble  func(*crash) // called when a hook panics; nil: ignored
 }
 
-// A side is who calls a hook.
+// A side is a caller of hooks: clients or servers.
 type side int
 
 const (
@@ -145,10 +158,11 @@ const (
 	serverSide
 )
 
-// makers says which constructor takes the hooks of a side.
+// makers holds the constructor that accepts the hooks of a side.
 var makers = map[side]string{clientSide: "NewClient", serverSide: "NewServer"}
 
-// hookKinds are the hook interfaces, each of one method: who calls it, and how a hook that has it is kept.
+// hookKinds lists the hook interfaces, which have one method each. For each it holds which side
+// calls it and how a hook that implements it is kept.
 var hookKinds = []struct {
 	side side
 	kind reflect.Type
@@ -172,7 +186,7 @@ var hookKinds = []struct {
 	{serverSide, reflect.TypeFor[ReturnedHook](), func(h *hooks, x Hook) { h.on(OutcomeReturned, x.(ReturnedHook).Returned) }},
 }
 
-// add keeps the hooks of a list that this side calls, and tells what is wrong with the others.
+// add keeps the hooks of a list that this side calls, and returns the errors of the others.
 func (h *hooks) add(list []Hook, here side) (errs []error) {
 	for _, hook := range list {
 		if isNil(hook) {
@@ -209,7 +223,7 @@ func (h *hooks) add(list []Hook, here side) (errs []error) {
 	return errs
 }
 
-// isNil reports whether v is nil, or a nil pointer or function of whatever type.
+// isNil reports whether v is nil, or a nil pointer or nil function of any type.
 func isNil(v any) bool {
 	switch r := reflect.ValueOf(v); r.Kind() {
 	case reflect.Invalid:
@@ -228,7 +242,7 @@ func (h *hooks) on(outcome Outcome, f func(RunEvent)) {
 	h.outcome[outcome] = append(h.outcome[outcome], f)
 }
 
-// guard calls f and keeps its panic from the caller.
+// guard calls f and recovers from its panic.
 func (h *hooks) guard(f func()) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -238,19 +252,20 @@ func (h *hooks) guard(f func()) {
 	f()
 }
 
-// report logs that a hook has panicked, or called runtime.Goexit where nobody else says so.
+// report logs that a hook panicked, or called runtime.Goexit where nothing else reports it.
 func (h *hooks) report(c *crash) {
 	if h.trouble != nil {
 		h.trouble(c)
 	}
 }
 
-// logHook is what report does.
+// logHook logs the crash of a hook.
 func logHook(log *slog.Logger, c *crash) {
 	log.Error("hook", "err", c, "stack", string(c.stack))
 }
 
-// apart calls f like guard, in a goroutine of its own: a hook that calls runtime.Goexit, as FailNow of a test does, must not end a loop.
+// apart calls f like guard, but in a new goroutine. A hook that calls runtime.Goexit, as FailNow of
+// a test does, must not end a loop.
 func (h *hooks) apart(f func()) {
 	var c *crash
 	if err := alone(func() error { f(); return nil }); errors.As(err, &c) {

@@ -14,50 +14,55 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// A Handler runs jobs. What Handle returns decides what becomes of the job:
+// A Handler runs jobs. The value that Handle returns decides what happens to the job:
 //
-//	nil                      it is done and gone (or kept for its Retention)
-//	a panic, runtime.Goexit  like any other error, with the stack kept
-//	Permanent(err)           it is buried at once
-//	Again(payload, opts…)    it is done like with nil, and its ID is enqueued anew with that payload
-//	Snooze(d)                it is due again in d; no attempt is used up, and the count of failures starts anew
-//	RetryIn(d, err)          it is retried in d, or buried if no retry is left
-//	any other error          it is retried after its backoff, or buried if no retry is left
+//	nil                      the job is done: deleted, or kept for its Retention
+//	a panic, runtime.Goexit  handled like any other error; the stack is kept
+//	Permanent(err)           the job is buried immediately
+//	Again(payload, opts…)    the job is done, as with nil, and its ID is enqueued again with payload
+//	Snooze(d)                the job is due again in d; the attempt is not used up, and the count
+//	                         of failures starts again at zero
+//	RetryIn(d, err)          the job is retried in d, or buried if no retry is left
+//	any other error          the job is retried after its backoff, or buried if no retry is left
 //
-// An error that wraps one of these, or is joined with it, asks for the same. Of several the first in this order counts.
+// An error that wraps one of these or is joined with it has the same effect. If an error contains
+// several of them, the first in this order counts.
 //
-// ctx ends with a cause (context.Cause) when the run is to stop: [ErrCancelled], [ErrReplaced],
-// [ErrLeaseLost], [ErrTimeout] or [ErrShutdown]. After the first three the job is not the run's any
-// more: what Handle returns decides nothing then, but an error or a panic is logged, and hooks get
-// it. A job can run more than once, because a crash can come between the last line of a handler and
-// the note that the job is done: handlers must be idempotent.
+// When the run must stop, ctx is cancelled. Its cause ([context.Cause]) is [ErrCancelled],
+// [ErrReplaced], [ErrLeaseLost], [ErrTimeout] or [ErrShutdown]. After the first three the job no
+// longer belongs to the run. The value that Handle returns then decides nothing, but an error or a
+// panic is logged and passed to hooks.
+//
+// A job can run more than once, because the process can crash after the handler's last line but
+// before the job is marked done. Handlers must be idempotent.
 type Handler interface {
 	Handle(ctx context.Context, job *Job) error
 }
 
-// HandlerFunc is a function that is a Handler.
+// HandlerFunc is a function that implements [Handler].
 type HandlerFunc func(ctx context.Context, job *Job) error
 
 // Handle calls f.
 func (f HandlerFunc) Handle(ctx context.Context, job *Job) error { return f(ctx, job) }
 
-// Middleware wraps a Handler in another.
+// Middleware wraps a [Handler] in another one.
 type Middleware func(Handler) Handler
 
-// A Server takes due jobs of the topics it has handlers for, and runs them. It uses connections of its own, made with the options of the
-// go-redis client it is given: up to seven for each topic, and a few more. It runs once.
+// A Server runs due jobs of the topics it has handlers for. It opens its own connections, with the
+// options of the go-redis client that it is given: up to seven for each topic, and a few more. A
+// Server can be run only once.
 type Server struct {
 	rdb         redis.UniversalClient
 	o           serverOptions
 	id          string
 	log         *slog.Logger
 	scripts     caller
-	takeScripts caller // on connections of their own
+	takeScripts caller // with their own connections
 
-	calls         redis.UniversalClient // for everything that Redis answers at once
-	takes         redis.UniversalClient // for takes, whose answers may be large
+	calls         redis.UniversalClient // for calls that Redis answers immediately
+	takes         redis.UniversalClient // for takes, whose replies can be large
 	blocking      redis.UniversalClient // for blocking pops
-	dials         [3]*dialed            // their connections
+	dials         [3]*dialed            // the connections of these three
 	pulse         pulse
 	answerTimeout time.Duration
 	outage        *outage
@@ -66,7 +71,7 @@ type Server struct {
 	watch         watch
 
 	mu         sync.Mutex
-	errs       []error // what is wrong with what the server was given
+	errs       []error // errors in the handlers, calendars and options of the server
 	used       bool
 	started    time.Time
 	topics     map[string]*topicServer
@@ -75,9 +80,10 @@ type Server struct {
 	running    sync.WaitGroup // handlers
 }
 
-// NewServer makes a server for the queue that rdb holds: a *redis.Client (also of a Sentinel) or a *redis.ClusterClient. The caller owns rdb
-// and closes it after Run has returned. The server works with connections of its own, made with the options of rdb: closing rdb does not
-// stop it. What is wrong with rdb or the options is the error of Run.
+// NewServer returns a server for the queue in rdb, which is a [redis.Client] (for a standalone
+// Redis or a Sentinel) or a [redis.ClusterClient]. The caller owns rdb and closes it after
+// [Server.Run] has returned. The server opens its own connections with the options of rdb, so
+// closing rdb does not stop it. If rdb or an option is invalid, Run returns that error.
 func NewServer(rdb redis.UniversalClient, opts ...ServerOption) *Server {
 	s := &Server{
 		rdb: rdb, id: rand.Text(), topics: make(map[string]*topicServer), alarms: make(chan *topicServer, 16), calendars: make(map[string]*calendar),
@@ -92,7 +98,8 @@ func NewServer(rdb redis.UniversalClient, opts ...ServerOption) *Server {
 	return s
 }
 
-// made reports whether NewServer made the server. Of the zero Server Run says that it did not; a nil one is in the log.
+// made reports whether NewServer returned s. For a nil Server it logs an error. For a zero Server
+// it does not, because Run returns one.
 func (s *Server) made(call string) bool {
 	if s == nil {
 		slog.Error(call, "err", errNilServer)
@@ -103,13 +110,13 @@ func (s *Server) made(call string) bool {
 
 var (
 	errNilServer  = fmt.Errorf("%w: nil Server", ErrInvalid)
-	errZeroServer = fmt.Errorf("%w: zero Server: NewServer makes one", ErrInvalid)
+	errZeroServer = fmt.Errorf("%w: zero Server: use NewServer", ErrInvalid)
 
-	// errTooLate says why a handler, a middleware or a calendar is not taken any more.
+	// errTooLate is the reason why a handler, a middleware or a calendar is rejected after Run.
 	errTooLate = errors.New("too late: the server is running or has run; set it before Run")
 )
 
-// ID is the server's name in Redis: random, another for every Server.
+// ID returns the server's name in Redis. It is random, and different for every Server.
 func (s *Server) ID() string {
 	if s == nil {
 		return ""
@@ -117,8 +124,9 @@ func (s *Server) ID() string {
 	return s.id
 }
 
-// Handle sets the handler of a topic. Setting one twice, an illegal topic and a nil handler, also a nil pointer, are errors of
-// Run. After Run has begun nothing can be set any more: that is logged.
+// Handle sets the handler of a topic. A second handler for the same topic, an invalid topic, a nil
+// handler or a nil pointer as handler makes [Server.Run] return an error. Calls after Run has
+// started are ignored and logged as errors.
 func (s *Server) Handle(topic string, h Handler, opts ...HandlerOption) {
 	if !s.made("handle") {
 		return
@@ -141,7 +149,7 @@ func (s *Server) Handle(topic string, h Handler, opts ...HandlerOption) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.topics[topic] != nil {
-		o.errs = append(o.errs, errors.New("a second handler"))
+		o.errs = append(o.errs, errors.New("handler already set"))
 	}
 	if s.refuseLocked(topic, o.errs...) {
 		return
@@ -151,7 +159,7 @@ func (s *Server) Handle(topic string, h Handler, opts ...HandlerOption) {
 	}
 }
 
-// refuse notes what is wrong with the handler of a topic.
+// refuse records errors about the handler of a topic.
 func (s *Server) refuse(topic string, errs ...error) {
 	if !s.made("handle") {
 		return
@@ -173,12 +181,14 @@ func (s *Server) refuseLocked(topic string, errs ...error) bool {
 	return false
 }
 
-// HandlerFunc sets the handler of a topic; see Handle.
+// HandlerFunc sets a function as the handler of a topic. See [Server.Handle].
 func (s *Server) HandlerFunc(topic string, f HandlerFunc, opts ...HandlerOption) {
 	s.Handle(topic, f, opts...)
 }
 
-// Use adds middleware around the handlers of all topics; the first one given is outermost.
+// Use adds middleware around the handlers of all topics. The first one is the outermost. A nil
+// middleware makes [Server.Run] return an error. Calls after Run has started are ignored and logged
+// as errors.
 func (s *Server) Use(middleware ...Middleware) {
 	if !s.made("use") {
 		return
@@ -197,7 +207,7 @@ func (s *Server) Use(middleware ...Middleware) {
 	}
 }
 
-// begin checks what the server was given and fixes it.
+// begin validates the server's configuration and fixes it.
 func (s *Server) begin() error {
 	switch {
 	case s == nil:
@@ -211,7 +221,7 @@ func (s *Server) begin() error {
 		return ErrServerUsed
 	}
 	if len(s.topics) == 0 && len(s.errs) == 0 {
-		s.errs = append(s.errs, fmt.Errorf("%w: a server with no handler", ErrInvalid))
+		s.errs = append(s.errs, fmt.Errorf("%w: no handlers registered", ErrInvalid))
 	}
 	if err := errors.Join(s.errs...); err != nil {
 		return err
@@ -229,8 +239,9 @@ func (s *Server) begin() error {
 	s.log = contained(cmp.Or(s.o.logger, slog.Default()))
 	s.loops.log = s.log
 	s.o.hooks.trouble = func(why *crash) { logHook(s.log, why) }
-	// As many connections as there can be calls at once: promote, two settles and extend of each topic, and the server's own; two takes of
-	// each topic; a pop of each topic. When little is to be done, most of the first two kinds are given back.
+	// The pools have as many connections as there can be simultaneous calls. For each topic these
+	// are promote, two settles and extend, then two takes, then a pop. The server itself needs a
+	// few more. When there is little to do, most of the first two kinds are closed.
 	n := len(s.topics)
 	idle, all := max(idleConns, n/4), &dialedGroup{began: time.Now()}
 	s.calls, s.dials[0] = ownClient(s.rdb, all, 4*n+4, idle, 0)
@@ -251,12 +262,14 @@ func (s *Server) begin() error {
 	return nil
 }
 
-// Run serves until ctx ends and then drains: it takes no more jobs, lets the running handlers finish within the Drain timeout, ends their
-// contexts with ErrShutdown, gives back what still runs, and returns when everything the server started has ended. Only a handler
-// that ignores its context can outlive Run; that is logged.
+// Run processes jobs until ctx is done, then shuts down gracefully. It stops taking jobs and gives
+// running handlers up to the [Drain] timeout. Then it cancels the remaining contexts with cause
+// [ErrShutdown] and puts unfinished jobs back. It returns once all its goroutines have exited. Only
+// a handler that ignores its context can outlive Run, and this is logged.
 //
-// Run returns nil after a stop by ctx. Before it begins it returns ErrInvalid for unusable handlers or options, and ErrServerUsed the second
-// time. ErrRedisVersion if Redis is too old. While Redis cannot be reached, also at the start, Run waits for it.
+// Run returns nil after a shutdown by ctx. Before it starts, it returns [ErrInvalid] for invalid
+// handlers or options, and [ErrServerUsed] if it was called before. It returns [ErrRedisVersion] if
+// Redis is too old. While Redis is unreachable, even at the start, Run waits for it.
 func (s *Server) Run(ctx context.Context) error {
 	if err := checkContext(ctx); err != nil {
 		return fmt.Errorf("run: %w", err)
@@ -297,20 +310,22 @@ func (s *Server) Run(ctx context.Context) error {
 	s.loops.keep(fetch, &working, "check", func() { s.alarmLoop(fetch) })
 
 	<-ctx.Done()
-	endFetch() // ctx ends before fetch does: a pop that is closed between the two would be logged as an outage
+	// ctx is cancelled before fetch: if a pop were closed in between, it would be logged as an
+	// outage.
+	endFetch()
 	for _, t := range s.topics {
 		t.stop()
 	}
 	s.log.Info("drain", "count", s.owned())
 	s.closeWaits()
-	// Answers that are long on their way are not waited for: what they bring would only be given back.
+	// Replies that take long to arrive are not awaited, because their jobs would only be put back.
 	hangUp := time.AfterFunc(stopPatience, s.dials[1].hangUp)
 	defer hangUp.Stop()
 	s.drain(s.whenDone(&s.running), s.whenDone(&taking, &fetching))
 	endBeating()
 	s.farewell(beaten)
 	endWork()
-	s.close() // ends whatever call still waits for an answer
+	s.close() // ends every call that still waits for a reply
 	working.Wait()
 	<-beaten
 	taking.Wait()
@@ -321,7 +336,7 @@ func (s *Server) Run(ctx context.Context) error {
 	return nil
 }
 
-// ended gives a channel that is closed when all in the groups has ended.
+// whenDone returns a channel that is closed when all goroutines of the groups have exited.
 func (s *Server) whenDone(groups ...*sync.WaitGroup) <-chan struct{} {
 	c := make(chan struct{})
 	launch(nil, func() {
@@ -333,15 +348,15 @@ func (s *Server) whenDone(groups ...*sync.WaitGroup) <-chan struct{} {
 	return c
 }
 
-// Times of the end of a drain: what they add up to is how much longer than the Drain timeout Run may take.
+// Timeouts at the end of a drain. Their sum is how long Run can take beyond the Drain timeout.
 const (
-	shutdownGrace = 100 * time.Millisecond // for handlers to return once their contexts have ended
-	settleGrace   = 200 * time.Millisecond // for Redis to be told
+	shutdownGrace = 100 * time.Millisecond // for handlers to return once cancelled
+	settleGrace   = 200 * time.Millisecond // for results to be recorded in Redis
 )
 
-// drain lets handlers finish, then cuts them off. Takes end by themselves soon after the stop, also if
-// Redis does not answer: handled is closed when there is no handler left, and fetched when nothing takes
-// or promotes any more.
+// drain lets handlers finish, then cuts them off. Takes exit soon after the stop by themselves,
+// even if Redis does not answer. handled is closed when no handler is left, and fetched when
+// nothing takes or promotes any more.
 func (s *Server) drain(handled, fetched <-chan struct{}) {
 	begun := time.Now()
 	fetching := time.NewTimer(max(shutdownGrace, min(s.o.drain, callTimeout)))
@@ -367,7 +382,7 @@ func (s *Server) drain(handled, fetched <-chan struct{}) {
 	s.flush(patience)
 }
 
-// cutOff ends the contexts of all handlers, and gives back the jobs of those that do not end with them.
+// cutOff cancels the contexts of all handlers, and puts back the jobs of those that do not return.
 func (s *Server) cutOff(handled <-chan struct{}) {
 	for _, t := range s.topics {
 		t.cancelAll(ErrShutdown)
@@ -383,10 +398,10 @@ func (s *Server) cutOff(handled <-chan struct{}) {
 	for _, t := range s.topics {
 		abandoned += t.abandonAll()
 	}
-	s.log.Warn("return", "count", abandoned, "err", "handlers did not end with their contexts")
+	s.log.Warn("return", "count", abandoned, "err", "handlers did not return after their contexts were cancelled")
 }
 
-// flush waits until Redis knows how every job ended, for at most d.
+// flush waits until all results are recorded in Redis, for at most d.
 func (s *Server) flush(d time.Duration) {
 	deadline := time.NewTimer(d)
 	defer deadline.Stop()
@@ -394,13 +409,13 @@ func (s *Server) flush(d time.Duration) {
 		select {
 		case <-t.settled():
 		case <-deadline.C:
-			s.log.Error("settle", "count", s.owned(), "err", "Redis did not take the outcomes; the leases will run out")
+			s.log.Error("settle", "count", s.owned(), "err", "could not record results in Redis; these jobs will run again after their leases expire")
 			return
 		}
 	}
 }
 
-// held is the number of jobs that belong to this server.
+// owned returns the number of jobs that belong to this server.
 func (s *Server) owned() (n int) {
 	for _, t := range s.topics {
 		n += t.count()
@@ -422,5 +437,5 @@ func (s *Server) close() {
 	s.dials[1].close()
 }
 
-// closeQuietly closes a client that may be closed already, which is the only error there is.
+// closeQuietly closes a client. The only possible error is that it is closed already.
 func closeQuietly(rdb redis.UniversalClient) { _ = rdb.Close() }

@@ -31,10 +31,10 @@ func TestServerMisuse(t *testing.T) {
 		}{
 			"nil client":       {nil, good, nil, []string{"nil Redis client"}},
 			"nil *Client":      {noClient, good, nil, []string{"nil Redis client"}},
-			"no handler":       {b.rdb, func(*delayq.Server) {}, nil, []string{"no handler"}},
+			"no handler":       {b.rdb, func(*delayq.Server) {}, nil, []string{"no handlers registered"}},
 			"nil handler":      {b.rdb, func(s *delayq.Server) { s.Handle("a", nil) }, nil, []string{`"a"`, "nil handler"}},
 			"nil function":     {b.rdb, func(s *delayq.Server) { s.HandlerFunc("a", nil) }, nil, []string{`"a"`, "nil handler"}},
-			"two handlers":     {b.rdb, func(s *delayq.Server) { good(s); good(s) }, nil, []string{`"a"`, "second handler"}},
+			"two handlers":     {b.rdb, func(s *delayq.Server) { good(s); good(s) }, nil, []string{`"a"`, "handler already set"}},
 			"empty topic":      {b.rdb, func(s *delayq.Server) { s.HandlerFunc("", nothing) }, nil, []string{"empty topic"}},
 			"illegal topic":    {b.rdb, func(s *delayq.Server) { s.HandlerFunc("a{b", nothing) }, nil, []string{"a{b", "not allowed"}},
 			"handler's option": {b.rdb, func(s *delayq.Server) { s.HandlerFunc("a", nothing, delayq.Concurrency(-1)) }, nil, []string{"Concurrency(-1)"}},
@@ -46,7 +46,7 @@ func TestServerMisuse(t *testing.T) {
 				delayq.Logger(nil), delayq.Hooks(struct{}{}, nil), delayq.Prefix("a{b"),
 			}, []string{
 				"nil Redis client", "Concurrency(0)", "Lease(1ms)", "from 100ms", "Drain(-1ns)", "Tick(1m0s)", "DeadLimit(-1", "Logger(nil)", "hook of type struct {}",
-				"a hook is nil", "prefix", "second handler",
+				"a hook is nil", "prefix", "handler already set",
 			}},
 		} {
 			s := delayq.NewServer(c.rdb, c.opts...)
