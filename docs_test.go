@@ -286,7 +286,8 @@ func TestProsePictureHasEveryState(t *testing.T) {
 func TestProseFilesExist(t *testing.T) {
 	named := regexp.MustCompile("`([\\w/]+\\.(?:go|lua|acl))`")
 	for document, dir := range map[string]string{
-		"README.md": "", "CONTRIBUTING.md": "", "docs/reliability.md": "", "bench/README.md": "bench",
+		"README.md": "", "CONTRIBUTING.md": "", "docs/design.md": "", "docs/protocol.md": "",
+		"docs/reliability.md": "", "bench/README.md": "bench",
 	} {
 		for _, m := range named.FindAllStringSubmatch(proseFile(t, document), -1) {
 			if m[1] != "main.go" { // the reader's own
