@@ -8,24 +8,26 @@ import (
 )
 
 const (
-	// promoteLimit is the most jobs that one call promotes: with more, others feel it when a million fall due at once.
+	// promoteLimit is the most jobs that one call promotes. With a higher limit, other calls slow
+	// down when a million jobs fall due together.
 	promoteLimit = 250
 
-	// pruneEvery is how often a server looks for dead and done jobs that have been kept long enough, and pruneLimit the most it
-	// removes in one call.
+	// pruneEvery is how often a server looks for dead and done jobs that are past their retention.
+	// pruneLimit is the most jobs that one call removes.
 	pruneEvery = 10 * time.Second
 	pruneLimit = 500
 
-	// prunedEvery is the shortest time between two lines in the log about dead jobs that were removed.
+	// prunedEvery is the shortest time between two log lines about removed dead jobs.
 	prunedEvery = time.Minute
 
-	// nothingDue is how long a topic without due times, leases and slots may wait.
+	// nothingDue is the wait of a topic without due times, leases and slots.
 	nothingDue = time.Duration(math.MaxInt64)
 )
 
-// promoteLoop is the timer of a topic: it promotes what is due, sleeps until the next due time or lease end, at most for a tick, and is
-// woken when a job comes that is due earlier. Every server runs it; what one has promoted the others find done. A tick is cut short by up to a
-// tenth, so that servers that were started together, or woken by the same job, do not go on in step.
+// promoteLoop is the timer of a topic. It promotes due jobs and sleeps until the next due time or
+// lease end, at most for one tick. An earlier job wakes it. Every server runs this loop; a server
+// finds the work of another one done. A tick is shortened by up to a tenth, so that servers that
+// started together, or were woken by the same job, do not stay in step.
 func (t *topicServer) promoteLoop(ctx context.Context) {
 	defer func() { t.firer.warn(t.trouble.log, false) }()
 	defer func() { t.pruner.warn(t.trouble.log) }()
@@ -53,7 +55,7 @@ func (t *topicServer) promoteLoop(ctx context.Context) {
 		wait -= time.Since(began)
 		if wait > tick && due+held == 0 && len(t.firer.missed) == 0 && t.server.watches() {
 			t.sleepWatched(ctx, wait, &pruned)
-			healed = time.Time{} // it may be a handoff that has woken us
+			healed = time.Time{} // an ID in handoff may have ended the sleep
 			continue
 		}
 		t.sleepUntilDue(ctx, min(wait, tick-rand.N(tick/10).Truncate(time.Millisecond)))
@@ -70,8 +72,9 @@ func (t *topicServer) sleepUntilDue(ctx context.Context, d time.Duration) {
 	}
 }
 
-// promote is one call of the promote script: how many jobs of one kind it moved at most, how long until it has something to do again, how many
-// schedules have a slot that is due, and how many have one that waits.
+// promote is one call of the promote script. It returns the number of jobs moved, of the kind with
+// more, and how long until there is work again. due is the number of schedules with a due slot, and
+// held the number of those with a waiting slot.
 func (t *topicServer) promote(ctx context.Context, heal bool) (moved int, wait time.Duration, due, held int, err error) {
 	flag := 0
 	if heal {
@@ -87,7 +90,8 @@ func (t *topicServer) promote(ctx context.Context, heal bool) (moved int, wait t
 	return int(max(r.number(2), r.number(3))), waitOf(r.number(4)), int(r.number(5)), int(r.number(6)), nil
 }
 
-// waitOf reads a wait in µs that a script has answered. One of more than 292 years, until a time that only a hand can have written, is as good as none.
+// waitOf reads a wait in µs from a script's reply. A wait of more than 292 years counts as none,
+// because only a manual edit can have caused it.
 func waitOf(us int64) time.Duration {
 	if us < 0 || us > int64(nothingDue/time.Microsecond) {
 		return nothingDue

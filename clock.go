@@ -5,27 +5,27 @@ import (
 	"time"
 )
 
-// A clock is what a server knows of Redis's clock. An answer says what that was at some moment between
-// the sending of the call and the arrival of the answer. So each gives two bounds: Redis's clock has
-// shown at least that when the answer arrived, and at most that when the call was sent. Of all answers
-// those are kept whose bounds are the closest, because an answer may be long on its way. An answer that
-// contradicts them shows that Redis's clock was set, and takes their place.
+// A clock is a server's estimate of Redis's clock. A reply contains Redis's time at some moment
+// between the sending of the call and the arrival of the reply. So each reply gives two bounds:
+// Redis's clock showed at least that time when the reply arrived, and at most that time when the
+// call was sent. A reply can be delayed on its way, so the clock keeps the closest bounds of all
+// replies. A reply that contradicts them shows that Redis's clock was set, and replaces them.
 type clock struct {
 	mu       sync.Mutex
-	low      reading // the best lower bound: counted from when its answer arrived
-	high     reading // the best upper bound: counted from when its call was sent
+	low      reading // the best lower bound: counted from the arrival of its reply
+	high     reading // the best upper bound: counted from the sending of its call
 	setBacks int     // how often Redis's clock was set back
 }
 
 type reading struct {
 	ms int64
-	at time.Time // by the local monotonic clock; zero: there is none
+	at time.Time // by the local monotonic clock; zero: none
 }
 
-// rateError is by how much two clocks may differ in their rates: by one part in so many.
+// rateError bounds by how much the rates of two clocks may differ: one part in that many.
 const rateError = 1000
 
-// least and most are what Redis's clock shows at least, or at most, at another local instant.
+// least and most return the least, or the most, that Redis's clock shows at another local instant.
 func (r reading) least(local time.Time) time.Time { return r.on(local, -1) }
 func (r reading) most(local time.Time) time.Time  { return r.on(local, 1) }
 
@@ -34,12 +34,12 @@ func (r reading) on(local time.Time, sign time.Duration) time.Time {
 	return msTime(r.ms).Add(d + sign*d.Abs()/rateError)
 }
 
-// read notes an answer.
+// read notes a reply.
 func (c *clock) read(ms int64, sent, received time.Time) {
 	low, high, said := reading{ms, received}, reading{ms, sent}, msTime(ms)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	back := c.low.least(sent).Sub(said) > time.Millisecond // more than what is cut off
+	back := c.low.least(sent).Sub(said) > time.Millisecond // more than the truncated part
 	switch {
 	case c.low.at.IsZero(), said.Sub(c.high.most(received)) > time.Millisecond, back:
 		if !c.low.at.IsZero() && back {
@@ -56,7 +56,8 @@ func (c *clock) read(ms int64, sent, received time.Time) {
 	}
 }
 
-// at is Redis's time at a local instant: it can be behind by the time an answer travels, never ahead.
+// at returns Redis's time at a local instant. It can lag by the travel time of a reply, but it never
+// runs ahead.
 func (c *clock) at(local time.Time) time.Time {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -66,8 +67,8 @@ func (c *clock) at(local time.Time) time.Time {
 	return msTime(c.low.ms).Add(max(0, local.Sub(c.low.at)))
 }
 
-// earliest is a time in ms that Redis's clock has passed for sure at a local instant, also if the two
-// clocks do not go at quite the same rate. Without a step of Redis's clock it never falls.
+// earliest returns a time in ms that Redis's clock has certainly passed at a local instant, even if
+// the rates of the two clocks differ slightly. The result never falls unless Redis's clock is set.
 func (c *clock) earliest(local time.Time) int64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -77,7 +78,7 @@ func (c *clock) earliest(local time.Time) int64 {
 	return c.low.least(local).UnixMilli() - 1
 }
 
-// latest is the latest that Redis's time can be at a local instant, in ms.
+// latest returns the latest time in ms that Redis's clock can show at a local instant.
 func (c *clock) latest(local time.Time) int64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -87,7 +88,7 @@ func (c *clock) latest(local time.Time) int64 {
 	return c.high.most(local).UnixMilli() + 1
 }
 
-// sets tells how often Redis's clock was set back.
+// sets returns how often Redis's clock was set back.
 func (c *clock) sets() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -9,16 +9,17 @@ import (
 	"time"
 )
 
-// newCrash is what is known of a panic with this value; with nil it is a runtime.Goexit.
+// newCrash returns a crash for the value of a panic. A nil value means runtime.Goexit.
 func newCrash(value any) *crash {
-	if value == nil { // recover makes an error of a panic(nil)
+	if value == nil { // recover returns an error for panic(nil)
 		return &crash{kind: KindGoexit, value: "runtime.Goexit was called", stack: debug.Stack()}
 	}
 	return &crash{kind: KindPanic, value: value, stack: debug.Stack()}
 }
 
-// launch calls f in a goroutine of its own, which belongs to the group if that is not nil. If f panics or
-// calls runtime.Goexit, crashed is called there, with the reason; neither goes any further.
+// launch calls f in a goroutine of its own, which belongs to the group if that is not nil. If f
+// panics or calls runtime.Goexit, launch calls crashed in that goroutine with the reason. Neither
+// propagates.
 func launch(group *sync.WaitGroup, f func(), crashed func(*crash)) {
 	if group != nil {
 		group.Add(1)
@@ -38,7 +39,7 @@ func launch(group *sync.WaitGroup, f func(), crashed func(*crash)) {
 	}()
 }
 
-// apart calls f in a goroutine of its own and waits for it. Its error may be a crash.
+// apart calls f in a goroutine of its own and waits for it. The error can be a crash.
 func apart[T any](f func() (T, error)) (v T, err error) {
 	done := make(chan struct{})
 	launch(nil, func() {
@@ -52,26 +53,25 @@ func apart[T any](f func() (T, error)) (v T, err error) {
 	return v, err
 }
 
-// alone is apart for what gives only an error.
+// alone is apart for a function that returns only an error.
 func alone(f func() error) error {
 	_, err := apart(func() (struct{}, error) { return struct{}{}, f() })
 	return err
 }
 
-// A keeper starts the loops of a server, and starts them anew when something has ended them that is not
-// their own.
+// A keeper starts the loops of a server, and restarts a loop that a crash has ended.
 type keeper struct {
 	log *slog.Logger
 
 	mu     sync.Mutex
-	logged map[string]time.Time // when a crash was logged last, by what crashed and how
+	logged map[string]time.Time // when a crash was last logged, by its loop and its message
 }
 
-// crashEvery is how often the same crash is logged, at most.
+// crashEvery is the shortest time between two log lines about the same crash.
 const crashEvery = time.Minute
 
-// keep calls a loop in a goroutine of its own until it returns. After a crash it is called anew, after a
-// pause, unless ctx has ended. What the loop does not keep in variables of its own is as it was.
+// keep calls a loop in a goroutine of its own until it returns. After a crash it calls the loop
+// again after a pause, unless ctx is done. All state except the loop's own variables is preserved.
 func (k *keeper) keep(ctx context.Context, group *sync.WaitGroup, name string, loop func()) {
 	var slow retryPace
 	var start func(wait time.Duration)
@@ -109,7 +109,7 @@ func (k *keeper) crashed(name string, c *crash) {
 	}
 }
 
-// A crash is a panic or a Goexit of a handler.
+// A crash is a panic or a runtime.Goexit.
 type crash struct {
 	kind  ErrorKind
 	value any

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// pruneDue prunes if it is time to, and reports whether there is more to be pruned.
+// pruneDue prunes if it is time to, and reports whether there is more to prune.
 func (t *topicServer) pruneDue(ctx context.Context, pruned *time.Time) (more bool) {
 	now := t.clock.at(time.Now())
 	if now.Sub(*pruned).Abs() < pruneEvery {
@@ -14,24 +14,27 @@ func (t *topicServer) pruneDue(ctx context.Context, pruned *time.Time) (more boo
 	}
 	dead, full, err := t.prune(ctx)
 	if more = err == nil && full; !more {
-		*pruned = now // a failure is in the log; the next turn is soon enough
+		*pruned = now // a failure is in the log; the next interval is soon enough
 	}
 	t.pruner.note(t.trouble.log, dead, more)
 	return more
 }
 
-// A pruner is what a topic remembers from one call of the prune script to the next. Only the promote loop uses it.
+// A pruner is the state of a topic between two calls of the prune script. Only the promote loop
+// uses it.
 type pruner struct {
 	series *series
-	number string // of a call whose answer has not come: it is made again until it has, for the dead that it may have removed
+	// Of a call without a reply. The call is repeated until it has one, because it may have removed
+	// dead jobs.
+	number string
 
-	dead   int       // jobs removed that are not in the log yet
-	since  time.Time // when the first of them was
+	dead   int       // removed jobs that are not in the log yet
+	since  time.Time // when the first of them was removed
 	warned time.Time // the last line in the log
 }
 
-// note takes how many dead jobs a call has removed, and logs their number: one line for all that go in one turn, and one a
-// minute at most.
+// note receives the number of dead jobs that a call has removed, and logs it. It writes one line
+// for all jobs of one interval, at most once a minute.
 func (p *pruner) note(log *slog.Logger, dead int, more bool) {
 	now := time.Now()
 	if dead > 0 && p.dead == 0 {
@@ -43,7 +46,7 @@ func (p *pruner) note(log *slog.Logger, dead int, more bool) {
 	}
 }
 
-// warn logs how many dead jobs have been removed since the last line.
+// warn logs the number of dead jobs removed since the last line.
 func (p *pruner) warn(log *slog.Logger) {
 	if p.dead > 0 {
 		log.Warn("prune", "count", p.dead)
@@ -51,7 +54,8 @@ func (p *pruner) warn(log *slog.Logger) {
 	}
 }
 
-// prune is one call of the prune script: how many dead jobs it removed, and whether it removed as many of one kind as a call may.
+// prune is one call of the prune script. It returns the number of dead jobs removed, and whether
+// the call removed as many of one kind as it may.
 func (t *topicServer) prune(ctx context.Context) (dead int, full bool, err error) {
 	k, o, p := t.keys, &t.server.o, &t.pruner
 	if p.series == nil {
@@ -78,7 +82,7 @@ func (t *topicServer) prune(ctx context.Context) (dead int, full bool, err error
 	return dead, full, err
 }
 
-// prunedWrongTypes is the error of a prune that went on without keys of a wrong type.
+// prunedWrongTypes returns the error of a prune that left out keys of a wrong type.
 func prunedWrongTypes(ctx context.Context, c caller, topic string, r reply) error {
 	wrong := r.list(5).texts()
 	if len(wrong) == 0 {

@@ -9,46 +9,52 @@ import (
 	"time"
 )
 
-// A run is one taken job, from the take until Redis knows how it ended.
+// A run is one taken job, from the take until Redis has its outcome.
 type run struct {
-	id      string // the job's own fields belong to the handler, which may change them
-	nonce   string
-	job     *Job
-	own     Job        // what job points to
-	opts    jobOptions // zero if the record cannot be read
-	said    jobOptions // the same without the Defaults of the handler
-	expires int64      // Redis's time from which the job is dropped instead of started; 0: never
-	size    int        // of the payload
-	stored  int        // bytes of the record
-	attempt int        // from 1
+	id    string // the fields of job belong to the handler, which may change them
+	nonce string
+	job   *Job
+	own   Job        // the value that job points to
+	opts  jobOptions // zero if the record cannot be read
+	said  jobOptions // opts without the Defaults of the handler
+	// Redis's time from which the job is dropped instead of started; 0: never
+	expires int64
+	size    int // of the payload, in bytes
+	stored  int // of the record, in bytes
+	attempt int // from 1
 	past    tally
 	lease   atomic.Int64 // the fence that the handler sees, in µs
 
-	scheduled bool // the job is one of a schedule
+	scheduled bool // a schedule made the job
 
 	ctx    runContext // of the handler
 	cancel context.CancelCauseFunc
 
-	// What follows is guarded by topicServer.mu.
-	fence    string    // the end of the lease in ms that Redis has; several, with spaces between, while it is not known which of them
-	extended string    // the end that an extension without an answer yet may have set
-	until    time.Time // our own clock: from here on the lease may be over
-	ends     int64     // the latest end in µs that Redis is known to have given the lease
+	// The following fields are guarded by topicServer.mu.
+
+	// The end of the lease in ms that Redis has. Several ends, separated by spaces, while any of
+	// them may be current.
+	fence    string
+	extended string    // the end that an unanswered extension may have set
+	until    time.Time // local clock: from here on the lease may be over
+	ends     int64     // the latest end in µs that Redis is known to have set
 	sets     int       // how often Redis's clock had been set back by then
-	deadline time.Time // our own clock: the end of Timeout; the lease is not extended beyond it
-	taken    time.Time // when the lease was given, by Redis's clock
+	// Local clock: the end of Timeout. The lease is not extended beyond it.
+	deadline time.Time
+	taken    time.Time // when the job was taken, by Redis's clock
 	start    time.Time // when the handler was called, by Redis's clock; zero: not yet
-	began    time.Time // the same by our own clock
-	returned bool      // the handler has returned, or will not be waited for
-	telling  bool      // a call that settles the job is under way
+	began    time.Time // the same by the local clock
+	returned bool      // the handler has returned, or is no longer waited for
+	telling  bool      // a call that settles the job is in flight
 	bereft   bool      // Redis has lost data of the topic since the take
 	lost     error     // why the job no longer belongs to this server
 
-	replacing int  // calls of the handler that replace its own job, under way or of unknown outcome
-	replaced  bool // one of them was carried out
+	// calls of the handler that replace its own job, in flight or of unknown outcome
+	replacing int
+	replaced  bool // one of them was executed
 }
 
-// A runContext is the context of a handler. It says whose it is.
+// A runContext is the context of a handler. It identifies the run.
 type runContext struct {
 	context.Context
 	topic *topicServer
@@ -67,7 +73,7 @@ func (c *runContext) Value(key any) any {
 // String keeps fmt from looking into the run.
 func (c *runContext) String() string { return fmt.Sprintf("%v.Handler", c.Context) }
 
-// ownRun gives the context of the handler that calls if the job of that ID is its own, else nil.
+// ownRun returns the context of the calling handler if the job with that ID is its own, else nil.
 func ownRun(ctx context.Context, prefix, topic, id string) *runContext {
 	c, _ := ctx.Value(runKey{}).(*runContext)
 	if c == nil || c.run.id != id || c.topic.keys.topic != topic || c.topic.server.o.prefix != prefix {
@@ -76,8 +82,8 @@ func ownRun(ctx context.Context, prefix, topic, id string) *runContext {
 	return c
 }
 
-// replace notes that a call that replaces the handler's own job is under way: it is not to end the
-// handler's context.
+// replace notes that a call that replaces the handler's own job is in flight. The call must not
+// cancel the handler's context.
 func (c *runContext) replace() {
 	if c == nil {
 		return
@@ -87,7 +93,7 @@ func (c *runContext) replace() {
 	c.run.replacing++
 }
 
-// stored notes how that call has ended. One of unknown outcome counts as under way for good.
+// stored notes the outcome of that call. A call of unknown outcome counts as in flight forever.
 func (c *runContext) stored(err error) {
 	if c == nil || errors.Is(err, ErrUnknownOutcome) {
 		return
@@ -98,15 +104,15 @@ func (c *runContext) stored(err error) {
 	c.run.replaced = c.run.replaced || maybeStored(err)
 }
 
-// ownDoing reports whether the handler itself has replaced the job, if that has a new owner. With
-// an outcome that is not known, a lease that may be over counts as lost.
+// ownDoing reports whether the handler itself replaced the job, if the job has a new owner. If the
+// outcome of the handler's call is unknown, a lease that may be over counts as lost.
 func (r *run) ownDoing(now time.Time) bool {
 	return r.replaced || r.replacing > 0 && now.Before(r.until)
 }
 
-// why is the reason why a job that is gone (letter g) or has another lease or none (l) no longer
-// belongs to its run. Without an announcement, Redis does not tell a job that was replaced by
-// somebody else from one whose lease was over.
+// why returns the reason why a job no longer belongs to its run. The letter is letterGone if the
+// job does not exist, and letterLost if it has another lease or none. Without a control message, a
+// job that another caller replaced looks like one whose lease ran out.
 func (r *run) why(letter byte, now time.Time) error {
 	switch {
 	case r.ownDoing(now):
@@ -117,10 +123,10 @@ func (r *run) why(letter byte, now time.Time) error {
 	return ErrLeaseLost
 }
 
-// running tells whether the handler has been called and is waited for.
+// running reports whether the handler has been called and is waited for.
 func (r *run) running() bool { return !r.start.IsZero() && !r.returned }
 
-// fences is what a settling script may find as the end of the lease.
+// fences returns the lease ends that a settling script can find.
 func (r *run) fences() string {
 	if r.extended != "" {
 		return r.fence + " " + r.extended
@@ -128,7 +134,8 @@ func (r *run) fences() string {
 	return r.fence
 }
 
-// newRun makes a run of what take answered. The error says why the record cannot be read; the run can be settled all the same.
+// newRun returns a run of a job from the reply of take. The error says why the record cannot be
+// read; the run can be settled even then.
 func (t *topicServer) newRun(id, raw, fence string, leaseEnd int64, until time.Time, tried, changed string) (*run, error) {
 	r := &run{id: id, attempt: 1, stored: len(raw), fence: fence, until: until, ends: leaseEnd, sets: t.clock.sets()}
 	if tried != "" {
@@ -141,7 +148,7 @@ func (t *topicServer) newRun(id, raw, fence string, leaseEnd int64, until time.T
 	r.lease.Store(leaseEnd)
 	r.job.fence = &r.lease
 	m, known := parseMoved(changed)
-	if known { // also if the record cannot be read: it may be put back
+	if known { // even if the record cannot be read: the job may be put back
 		r.past = m.tally
 		r.job.Snoozes, r.job.spent = m.snoozes, m.spent
 	}
@@ -161,7 +168,7 @@ func (t *topicServer) newRun(id, raw, fence string, leaseEnd int64, until time.T
 		r.job.Due = msTime(m.due)
 	}
 	if m.revived {
-		r.expires = 0 // who revives a job means it to run
+		r.expires = 0 // an operator who revives a job wants it to run
 	}
 	return r, nil
 }

@@ -9,49 +9,53 @@ import (
 	"time"
 )
 
-// A topicServer is the part of a server that serves one topic: a loop that promotes (bucket.go), two that take (ready.go), the running
-// handlers (here), and two that tell Redis how they ended (settle.go).
+// A topicServer is the part of a server that serves one topic. It has a loop that promotes jobs
+// (bucket.go), two loops that take them (ready.go), the running handlers (here and in workers.go),
+// a loop that extends leases (lease.go) and two loops that report outcomes to Redis (settle.go).
 type topicServer struct {
 	server      *Server
 	keys        *keys
 	handler     Handler
 	concurrency int
-	defaults    jobOptions      // what a run is to know and its job does not say
-	base        context.Context // what handlers' contexts are made of
+	defaults    jobOptions      // defaults of what the job's record leaves open
+	base        context.Context // parent of the handlers' contexts
 	clock       clock
 	trouble     trouble
 	turns       turns // guarded by mu
 	firer       firer
 	pruner      pruner
-	paused      bool        // the take loop has found the topic paused
-	slotWaits   atomic.Bool // at the last promote a slot of some schedule waited for the end of a run
+	paused      bool // the take loop has found the topic paused
+	// at the last promote, a slot of some schedule waited for a run to finish
+	slotWaits atomic.Bool
 
-	wake   chan struct{} // cuts the sleep of the promote loop short
-	resume chan struct{} // cuts the sleep of the take loop short
-	unsure chan struct{} // a cancel may have gone unheard
+	wake   chan struct{} // interrupts the sleep of the promote loop
+	resume chan struct{} // interrupts the sleep of the take loop
+	unsure chan struct{} // a cancel message may have been missed
 	freed  chan struct{} // there may be room for more jobs
-	plenty chan struct{} // there are more jobs than one taker can take, and room for them
+	plenty chan struct{} // there is more to take than one taker can, and room for it
 
-	mu             sync.Mutex
-	busy           int             // slots in use
-	starting       bool            // a slot is being started for the head of next
-	takes          int64           // how many jobs have been taken from the topic, at least: by this server, or as Redis has counted
-	coming         int             // how many jobs have been asked for, or taken and not admitted yet
-	many           bool            // there is more to take than the last take has brought
-	batch          int             // how many jobs such a take brings
-	size           int             // about how large the record of a job is
-	next           []*run          // taken, in the order in which they are to be started
-	handlerTime    time.Duration   // about how long a handler takes
-	limited        bool            // the last job that was taken has limited retries
-	stopping       bool            // no more handlers are to be started
-	unheard        []loss          // cancels of the last second whose runs were not found: their takes may still be on the way
-	leases         map[string]*run // by job ID: what belongs to this server and is not settled
-	apart          map[*run]bool   // runs whose handlers have replaced their own jobs and go on
-	rows           []row           // what Redis is to be told
-	endedSchedules []string        // schedules whose runs have ended since the last promote
+	mu       sync.Mutex
+	busy     int  // workers that are running a handler
+	starting bool // a worker is being started for the head of next
+	// lower bound of the jobs taken from the topic, by this server or by Redis's own count
+	takes       int64
+	coming      int           // jobs requested, or taken and not yet admitted
+	many        bool          // there is more to take than the last take returned
+	batch       int           // jobs that such a take returns
+	size        int           // running mean of the size of a job's record, in bytes
+	next        []*run        // taken, in the order in which they start
+	handlerTime time.Duration // running mean of the duration of a handler
+	limited     bool          // the last job taken has limited retries
+	stopping    bool          // no more handlers may start
+	// cancels of the last second whose runs were not found: their takes may still be in flight
+	unheard        []loss
+	leases         map[string]*run // by job ID: what this server owns and has not settled
+	apart          map[*run]bool   // runs whose handlers replaced their own jobs and go on
+	rows           []row           // outcomes that Redis has not received yet
+	endedSchedules []string        // schedules whose runs have finished since the last promote
 	settleReady    chan struct{}   // there are rows
-	pile           chan struct{}   // there are so many rows that a second call is worth it
-	proposed       int64           // a lease end in ms that Redis has been told and has not confirmed; 0: none
+	pile           chan struct{}   // there are enough rows for a second call
+	proposed       int64           // proposed lease end in ms that Redis has not confirmed; 0: none
 	drained        []chan struct{} // closed when leases becomes empty
 }
 
@@ -73,17 +77,19 @@ func (t *topicServer) init() {
 
 // A topicCall is one call of a script of the topic.
 type topicCall struct {
-	script   *script
-	jobs     int                                                              // for the script hooks
-	receipt  string                                                           // its key, if the script leaves one
-	timeout  time.Duration                                                    // default: callTimeout
-	caller   *caller                                                          // default: the server's
-	outlives bool                                                             // the call goes on when its loop is stopped, and is then of no interest any more
-	within   func(ctx context.Context, c caller, topic string, r reply) error // trouble that the reply reports
+	script  *script
+	jobs    int           // number reported to the script hooks
+	receipt string        // key of the receipt, if the script leaves one
+	timeout time.Duration // default: callTimeout
+	caller  *caller       // default: the server's
+	// The call goes on after its loop is stopped; its result is then ignored.
+	outlives bool
+	// within returns the trouble that a successful reply reports.
+	within func(ctx context.Context, c caller, topic string, r reply) error
 }
 
-// run makes a call: it bounds the time, notes trouble when it begins and when it ends, and reads Redis's
-// clock from the answer. ctx is that of the loop that makes the call.
+// exec makes a call. It bounds the time, notes when trouble begins and ends, and reads Redis's
+// clock from the reply. ctx is the context of the calling loop.
 func (t *topicServer) exec(ctx context.Context, c topicCall, args ...any) (reply, error) {
 	whole := ctx
 	if c.outlives {
@@ -103,7 +109,7 @@ func (t *topicServer) exec(ctx context.Context, c topicCall, args ...any) (reply
 	switch stopped := ctx.Err(); {
 	case stopped != nil && c.outlives:
 		return r, stopped
-	case stopped != nil && err != nil: // cut off
+	case stopped != nil && err != nil: // interrupted
 	case err == nil && c.within != nil:
 		t.trouble.note(c.script.name, c.within(call, scripts, t.keys.topic, r))
 	default:
@@ -112,7 +118,7 @@ func (t *topicServer) exec(ctx context.Context, c topicCall, args ...any) (reply
 	return r, err
 }
 
-// nudge puts a token into a channel of one, if it is empty.
+// signal puts a token into a channel of capacity 1, unless it already holds one.
 func signal(c chan struct{}) {
 	select {
 	case c <- struct{}{}:
@@ -120,15 +126,15 @@ func signal(c chan struct{}) {
 	}
 }
 
-// turn notes that a loop has come round.
+// turn notes that a loop has started another iteration.
 func (t *topicServer) turn(loop int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.turns.last[loop] = time.Now()
 }
 
-// launch starts a goroutine of the running handlers. A handler that calls runtime.Goexit ends it, which
-// execute has dealt with.
+// launch starts a goroutine for running handlers. A handler that calls runtime.Goexit ends the
+// goroutine, after execute has settled its job.
 func (t *topicServer) launch(f func()) {
 	s := t.server
 	launch(&s.running, f, func(c *crash) {
@@ -138,14 +144,15 @@ func (t *topicServer) launch(f func()) {
 	})
 }
 
-// work runs r, and then one job after the other until there is none left.
+// work runs r and then further jobs until none is left.
 func (t *topicServer) work(r *run) {
 	for r != nil {
 		r = t.execute(r)
 	}
 }
 
-// execute calls the handler, settles the job by what it returns, and gives the next job for this slot.
+// execute calls the handler, settles the job by the handler's result, and returns the next job for
+// this worker.
 func (t *topicServer) execute(r *run) (next *run) {
 	var ctx context.Context = &r.ctx
 	defer r.cancel(nil)
@@ -177,14 +184,15 @@ func (t *topicServer) execute(r *run) (next *run) {
 	return nil
 }
 
-// finish decides what becomes of the job of a handler that has ended, and gives its slot to the next job, if there is one.
+// finish decides the outcome of a job whose handler has ended. It returns the next job for the
+// worker, or nil if there is none.
 func (t *topicServer) finish(r *run, cause, err error, now time.Time) (next *run) {
 	ran := now.Sub(r.began)
 	told := t.verdict(r, cause, err, ran)
 	told.cause = cause
 	t.mu.Lock()
 	t.handlerTime += (ran - t.handlerTime) / 8
-	abandoned := r.returned // by abandonAll: it has been given back already
+	abandoned := r.returned // by abandonAll, which has already given the job back
 	r.returned = true
 	delete(t.apart, r)
 	lost := r.lost

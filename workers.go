@@ -6,21 +6,25 @@ import (
 	"time"
 )
 
-// Taking ahead. A handler that is much shorter than a round trip to Redis would leave its slot empty until the next take is answered. So
-// a server takes as many jobs more than it has free slots as will be started within aheadTime, going by what handlers of the topic took
-// lately: none at all when they take longer than that times the number of slots. Should they turn out slower, the jobs are given back
-// after aheadPatience. Of large jobs fewer are taken ahead: about aheadBytes in all.
+// Taking ahead. A handler that is much shorter than a round trip to Redis would leave its worker
+// idle until the next take is answered. So a server takes more jobs than it has idle workers: as
+// many as will start within aheadTime, judging by the recent handler durations of the topic. It
+// takes none ahead when handlers take longer than aheadTime times the number of workers. If
+// handlers turn out slower, the jobs are given back after aheadPatience. Fewer large jobs are taken
+// ahead: about aheadBytes in total.
 const (
-	aheadTime     = 2 * time.Millisecond
-	aheadLimit    = 4 * takeLimit // the jobs of two calls, and while they are got ready those of the next two
+	aheadTime = 2 * time.Millisecond
+	// the jobs of two calls, and those of the next two, which arrive while the first are admitted
+	aheadLimit    = 4 * takeLimit
 	aheadPatience = 20 * time.Millisecond
-	aheadUnknown  = time.Second // what a handler is taken to need until some have ended
+	aheadUnknown  = time.Second // assumed handler duration until some have finished
 	aheadBytes    = 4 * callBytes
 )
 
-// ahead is how many jobs may be held beyond those that run. After a crash a job that was taken has had an attempt, whether it was
-// started or not: so jobs of limited retries are not taken ahead. What a job does not say take.lua does not know: if the
-// Defaults of the handler limit the retries, nothing is.
+// ahead returns how many jobs may be held beyond those that are running. After a crash, every taken
+// job has used an attempt, even if its handler was never called. So jobs with limited retries are
+// not taken ahead. take.lua knows only what a job's record says, so nothing is taken ahead if the
+// Defaults of the handler limit the retries.
 func (t *topicServer) ahead() int {
 	if t.limited || t.defaults.retry >= 0 || t.handlerTime == aheadUnknown {
 		return 0
@@ -32,32 +36,33 @@ func (t *topicServer) ahead() int {
 	return min(int(int64(aheadTime)*int64(t.concurrency)/int64(t.handlerTime)), most)
 }
 
-// roomLocked tells how many jobs to take now; 0: none.
+// roomLocked returns how many jobs to take now; 0: none.
 func (t *topicServer) roomLocked() int {
 	free, ahead, held := t.concurrency-t.busy, t.ahead(), len(t.next)+t.coming
 	if held > ahead/2 && held >= free {
 		return 0
 	}
-	// Handlers may have ended whose outcomes Redis does not take: then there is a limit.
+	// Redis may be rejecting the outcomes of finished handlers, so the total is limited.
 	most := 2*t.concurrency + 2*aheadLimit - len(t.leases) - t.coming
-	fit := callBytes / max(t.size, 1) // more will not come, and the room is one for the other taker
+	// one take returns no more; the other taker gets the rest of the room
+	fit := callBytes / max(t.size, 1)
 	return max(0, min(free+ahead-held, most, takeLimit, fit+fit/8+1))
 }
 
-// idle tells whether there is a free slot that no job that was asked for, or has been taken, may fill.
+// hasIdleWorker reports whether there is an idle worker that no requested or taken job will use.
 func (t *topicServer) hasIdleWorker() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.unclaimedLocked() > 0
 }
 
-// unclaimedLocked is how many slots no job is meant for yet.
+// unclaimedLocked returns the number of idle workers that no job is intended for yet.
 func (t *topicServer) unclaimedLocked() int {
 	return max(0, t.concurrency-t.busy-len(t.next)-t.coming)
 }
 
-// reserve keeps room for the jobs of a take and tells for how many, and how many of them can be started
-// at once. There must be room for one job, or for a full take.
+// reserve keeps room for the jobs of a take. It returns how many jobs that is, and how many of them
+// can start immediately. There must be room for one job, or with full for a full take.
 func (t *topicServer) reserve(full bool) (n, free int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -69,20 +74,21 @@ func (t *topicServer) reserve(full bool) (n, free int) {
 	return n, free
 }
 
-// expect notes how many jobs have been got of those that room was reserved for, and whether there are
-// many more that a second taker can take at the same time.
+// expect notes how many jobs arrived out of those reserved, and whether a second taker can take
+// many more at the same time.
 func (t *topicServer) expect(reserved, got int, many bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.coming += got - reserved
-	t.many = many && t.concurrency > 1 // a single slot takes its jobs in their order
+	t.many = many && t.concurrency > 1 // a single worker takes its jobs in their order
 	t.batch = max(1, got)
 	if t.many && t.roomLocked() >= t.batch {
 		signal(t.plenty)
 	}
 }
 
-// admit takes a job over that was taken: it is started as soon as there is a slot for it, or if it is refused, Redis is told that.
+// admit accepts a taken job. The job starts as soon as a worker is idle; if it is refused, the
+// refusal is reported to Redis.
 func (t *topicServer) admit(r *run, refused *row) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -95,8 +101,9 @@ func (t *topicServer) admit(r *run, refused *row) {
 	t.startWorkerLocked()
 }
 
-// startSlotLocked starts a slot if one is free and there is a job for it. One at a time, each by the one before: while handlers are short, a few slots do
-// all the work, and no others are started that would find it done.
+// startWorkerLocked starts a worker if one is idle and there is a job for it. Workers start one at
+// a time, each by the one before. While handlers are short, a few workers do all the work, and no
+// others are started only to find it done.
 func (t *topicServer) startWorkerLocked() {
 	if t.starting || t.stopping || t.busy == t.concurrency || len(t.next) == 0 {
 		return
@@ -105,7 +112,7 @@ func (t *topicServer) startWorkerLocked() {
 	t.launch(t.startWorker)
 }
 
-// slot is a slot in use: it runs one job after the other until there is none left.
+// startWorker is the goroutine of a worker: it runs jobs until none is left.
 func (t *topicServer) startWorker() {
 	t.mu.Lock()
 	t.starting = false
@@ -114,27 +121,27 @@ func (t *topicServer) startWorker() {
 		t.busy++
 		t.startWorkerLocked()
 	}
-	if !t.starting && t.roomLocked() > 0 { // none, as long as next has jobs for free slots
+	if !t.starting && t.roomLocked() > 0 { // no room as long as next has jobs for idle workers
 		signal(t.freed)
 	}
 	t.mu.Unlock()
 	t.work(r)
 }
 
-// stop says that no more handlers are to be started.
+// stop prevents any more handlers from starting.
 func (t *topicServer) stop() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.stopping = true
 }
 
-// startLocked makes a run a running one.
+// startLocked marks a run as running.
 func (t *topicServer) startLocked(r *run, now time.Time) {
 	r.ctx = runContext{topic: t, run: r}
 	r.ctx.Context, r.cancel = context.WithCancelCause(t.base)
 	r.began, r.start = now, t.clock.at(now)
 	if r.start.Before(r.taken) {
-		r.start = r.taken // an older answer of Redis has been read since
+		r.start = r.taken // an older reply of Redis has been read since
 	}
 	r.job.Started = r.start
 	if limit := r.opts.timeout; limit > 0 {
@@ -142,7 +149,7 @@ func (t *topicServer) startLocked(r *run, now time.Time) {
 	}
 }
 
-// popLocked takes the next job that is still ours out of next, and makes it a running one.
+// popLocked removes the first job that this server still owns from next, and marks it as running.
 func (t *topicServer) popLocked(now time.Time) *run {
 	for len(t.next) > 0 && !t.stopping {
 		r := t.next[0]
@@ -152,12 +159,13 @@ func (t *topicServer) popLocked(now time.Time) *run {
 			t.startLocked(r, now)
 			return r
 		}
-		t.launch(func() { t.tellLost(r) }) // beside the job behind it, which is not to wait for hooks
+		t.launch(func() { t.tellLost(r) }) // concurrently: the next job must not wait for hooks
 	}
 	return nil
 }
 
-// giveBack returns the jobs that wait for a slot to become free; at the end of a server also those that a free slot is being started for.
+// giveBack returns the jobs that wait for a worker to become idle. On shutdown it also returns
+// those that a worker is being started for.
 func (t *topicServer) giveBack(why error) {
 	t.mu.Lock()
 	free := 0
