@@ -15,30 +15,35 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// A Client enqueues, cancels and looks at jobs. It is safe for concurrent use and needs no closing. The only goroutines it starts are those
-// that send what concurrent Enqueue calls have gathered, and those of a large batch. They end with the last of it. If Redis does not
-// answer, they wait as long as go-redis does: at most 30 s for each call with ContextTimeoutEnabled; else the timeouts and retries of rdb
-// count, and with a ReadTimeout of -1 there is no end. All its methods return an error wrapping ErrInvalid, and write nothing, if the client or an argument is unusable.
+// A Client enqueues, cancels and inspects jobs. It is safe for concurrent use and need not be
+// closed. If the client or an argument is invalid, every method returns an error that wraps
+// [ErrInvalid] and writes nothing.
+//
+// Its only goroutines send the batched Enqueue calls and the parts of a large batch. They exit when
+// these have been sent. If Redis does not respond, they wait as long as go-redis does. With
+// ContextTimeoutEnabled that is at most 30 s for each call. Otherwise the timeouts and retries of
+// rdb apply, and a ReadTimeout of -1 means no limit.
 type Client struct {
 	rdb     redis.UniversalClient
 	o       clientOptions
-	err     error // what is wrong with the client itself
+	err     error // why the client itself is invalid
 	scripts caller
 	series  seriesPool
 
 	mu          sync.Mutex
 	commits     map[string]*commit // by topic
-	most        int                // how many they are, while not all are in use
-	uses        uint64             // calls of commit
-	seriesBase  string             // of the series of new commits: see evict
+	most        int                // number of commits, while some are unused
+	uses        uint64             // number of calls of commit
+	seriesBase  string             // for the series of new commits: see evict
 	seriesFloor uint64
-	recorded    map[uint64]int64 // hash of a topic → when it was added to the set of topics, Unix ms
+	recorded    map[uint64]int64 // hash of a topic → time it was added to the set of topics, Unix ms
 	seed        maphash.Seed
 }
 
-// NewClient makes a client of the queue that rdb holds: a *redis.Client (also of a Sentinel) or a *redis.ClusterClient. The caller
-// owns rdb and closes it. What is wrong with rdb or the options is the error of every call. Prompt cancellation of contexts
-// and timeouts are as good as those of rdb: see ContextTimeoutEnabled of go-redis.
+// NewClient returns a client of the queue in rdb: a *redis.Client (of a Sentinel too) or a
+// *redis.ClusterClient. The caller owns rdb and closes it. If rdb or an option is invalid, every
+// call returns that error. Contexts interrupt a call in flight only if rdb was created with
+// ContextTimeoutEnabled; otherwise the timeouts of rdb apply.
 func NewClient(rdb redis.UniversalClient, opts ...ClientOption) *Client {
 	c := &Client{
 		rdb: rdb, commits: make(map[string]*commit), most: mostCommits, seriesBase: rand.Text(), recorded: make(map[uint64]int64), seed: maphash.MakeSeed(),
@@ -54,8 +59,8 @@ func NewClient(rdb redis.UniversalClient, opts ...ClientOption) *Client {
 	return c
 }
 
-// checkRedis refuses a nil client, also one inside a non-nil interface, and one of another kind: a server cannot make
-// connections like its own, and a Ring spreads what belongs together.
+// checkRedis rejects a nil client, even one inside a non-nil interface, and other kinds of clients:
+// a server cannot open connections like theirs, and a Ring spreads keys that belong together.
 func checkRedis(rdb redis.UniversalClient) error {
 	if isNil(rdb) {
 		return fmt.Errorf("%w: nil Redis client", ErrInvalid)
@@ -67,7 +72,7 @@ func checkRedis(rdb redis.UniversalClient) error {
 	return fmt.Errorf("%w: the Redis client must be a *redis.Client or a *redis.ClusterClient, not a %T", ErrInvalid, rdb)
 }
 
-// checkContext refuses a nil context, which would be a panic further down.
+// checkContext rejects a nil context, which would panic further down.
 func checkContext(ctx context.Context) error {
 	if ctx == nil {
 		return fmt.Errorf("%w: nil context", ErrInvalid)
@@ -75,7 +80,7 @@ func checkContext(ctx context.Context) error {
 	return nil
 }
 
-// usable tells what is wrong with the client itself and with a context.
+// usable returns an error if the client itself or a context is invalid.
 func (c *Client) usable(ctx context.Context) error {
 	var err error
 	switch {
@@ -84,12 +89,13 @@ func (c *Client) usable(ctx context.Context) error {
 	case c.err != nil:
 		err = c.err
 	case c.rdb == nil:
-		err = fmt.Errorf("%w: zero Client: NewClient makes one", ErrInvalid)
+		err = fmt.Errorf("%w: zero Client: use NewClient", ErrInvalid)
 	}
 	return errors.Join(err, checkContext(ctx))
 }
 
-// ready joins what is wrong with the client, a context, a topic and an ID. Every method calls it, or usable, before anything else.
+// validate joins the complaints about the client, a context, a topic and an ID. Every method calls
+// it, or usable, before anything else.
 func (c *Client) validate(ctx context.Context, topic, id string) error {
 	var errs []error
 	if err := checkName("topic", topic); err != nil {
@@ -101,16 +107,21 @@ func (c *Client) validate(ctx context.Context, topic, id string) error {
 	return errors.Join(c.usable(ctx), invalid(errs))
 }
 
-// Enqueue stores a job and returns when it is stored. It is due at once unless ProcessAt or ProcessIn say otherwise. The ID is up to
-// 1 KiB of arbitrary bytes, unique in its topic, and what Dequeue takes; an empty one is replaced by a generated one. The
-// payload is arbitrary bytes, up to MaxPayload. Topics are up to 255 bytes of UTF-8 without {, }, # and control characters.
+// Enqueue stores a job and returns once Redis has it. The job is due immediately unless [ProcessAt]
+// or [ProcessIn] is given. The ID is unique in its topic, and [Client.Dequeue] takes it; an empty
+// ID is replaced by a generated one. Limits: an ID has up to 1 KiB of any bytes, a payload up to
+// [MaxPayload] of any bytes, a topic up to 255 bytes of UTF-8 without {, }, # and control
+// characters.
 //
-// Enqueue calls that run at the same time travel to Redis together. Errors: ErrDuplicate, ErrInvalid, ErrNotReplicated,
-// ErrUnknownOutcome, the context's error if it ended before the job was sent, or what Redis answered; only after
-// ErrNotReplicated and ErrUnknownOutcome may the job be stored, and only then is a job returned beside the error: with its ID, so that it can
-// be asked for. A request that go-redis repeats makes no second job.
+// Concurrent Enqueue calls are sent to Redis in batches. A request that go-redis repeats makes no
+// second job.
+//
+// Errors: [ErrDuplicate], [ErrInvalid], [ErrNotReplicated], [ErrUnknownOutcome], the context's
+// error if it was done before the job was sent, or the error that Redis returned. After
+// ErrNotReplicated or ErrUnknownOutcome the job may have been stored. Enqueue then returns the Job
+// along with the error, so that you can look it up by ID. After any other error nothing was stored.
 func (c *Client) Enqueue(ctx context.Context, topic, id string, payload []byte, opts ...JobOption) (*Job, error) {
-	// Clipped: what a hook appends must not end up in the caller's slice.
+	// Clipped, so that options that a hook appends do not end up in the caller's slice.
 	fresh := &NewJob{Topic: topic, ID: id, Payload: payload, Options: slices.Clip(opts)}
 	e, err := c.prepare(ctx, fresh)
 	if err != nil {
@@ -130,12 +141,12 @@ func (c *Client) Enqueue(ctx context.Context, topic, id string, payload []byte, 
 	return e.job(), err
 }
 
-// maybeStored tells whether a job may be stored after an Enqueue that ended with err.
+// maybeStored reports whether a job may be stored after an Enqueue that returned err.
 func maybeStored(err error) bool {
 	return err == nil || errors.Is(err, ErrNotReplicated) || errors.Is(err, ErrUnknownOutcome)
 }
 
-// defaults is what the jobs of the client say without any option of their own.
+// defaults returns the options of a job of this client that sets none itself.
 func (c *Client) defaults() jobOptions {
 	if c == nil {
 		return defaultJob
@@ -143,7 +154,7 @@ func (c *Client) defaults() jobOptions {
 	return c.o.job
 }
 
-// prepare checks a job and encodes it.
+// prepare validates a job and encodes it.
 func (c *Client) prepare(ctx context.Context, fresh *NewJob) (*enqueueing, error) {
 	if c.usable(ctx) == nil {
 		for _, h := range c.o.hooks.enqueue {
@@ -177,11 +188,13 @@ func (c *Client) prepare(ctx context.Context, fresh *NewJob) (*enqueueing, error
 	return e, nil
 }
 
-// newID makes an ID of 14 letters and digits: 70 random bits, so that two of a hundred million live jobs of a topic are the same once in
-// 200,000 times (and then the second is refused as a duplicate). One more character costs Redis 16 bytes, each of the two times it holds an ID.
+// newID returns an ID of 14 letters and digits, which is 70 random bits. Among a hundred million
+// live jobs of a topic, two get the same ID with a probability of 1 in 200,000, and then the second
+// is refused as a duplicate. One more character costs Redis 16 bytes for each of the two copies of
+// an ID.
 func newID() string { return rand.Text()[:14] }
 
-// enqueued tells the hooks how an enqueueing ended.
+// enqueued reports the outcome of an Enqueue to the hooks.
 func (c *Client) enqueued(ctx context.Context, fresh *NewJob, e *enqueueing, err error) {
 	if c == nil || ctx == nil || len(c.o.hooks.enqueued) == 0 {
 		return
@@ -198,10 +211,13 @@ func (c *Client) enqueued(ctx context.Context, fresh *NewJob, e *enqueueing, err
 	}
 }
 
-// Dequeue cancels a job that is scheduled, ready, running or dead, and returns the state it was in. A job that was scheduled or ready never runs. Of one
-// that was running, the handler's context ends with ErrCancelled, and what the handler returns is ignored. A dead one is
-// forgotten. ErrNotFound if there is no such job: it has run, for example. One that is done is for [Client.Delete].
-// The cost does not depend on how many jobs wait.
+// Dequeue cancels a job in any state but done, and returns the state the job was in. (In some other
+// queues a call of this name takes a job; this one does not.) A scheduled or ready job never runs.
+// If the job is running, its handler's context is cancelled with cause [ErrCancelled] and the
+// handler's result is ignored. A dead job is deleted. The cost does not depend on the backlog.
+//
+// Dequeue returns [ErrNotFound] if there is no such job, for example because it has finished. To
+// remove a done job, use [Client.Delete].
 func (c *Client) Dequeue(ctx context.Context, topic, id string) (State, error) {
 	state, err := c.one(ctx, cancelScript, located{topic: topic, job: id}, c.channel(), topic)
 	if err != nil {
@@ -210,16 +226,18 @@ func (c *Client) Dequeue(ctx context.Context, topic, id string) (State, error) {
 	return state, nil
 }
 
-// Delete removes a done job before its Retention is over, with all that is kept of it. A job of the same ID that has
-// not ended is left alone: it is for [Client.Dequeue]. ErrNotFound if there is no done job with this ID.
+// Delete removes a done job, and everything that is kept of it, before its [Retention] is over. It
+// leaves an unfinished job of the same ID alone: cancel that with [Client.Dequeue]. Delete returns
+// [ErrNotFound] if there is no done job with this ID.
 func (c *Client) Delete(ctx context.Context, topic, id string) error {
 	_, err := c.one(ctx, deleteScript, located{topic: topic, job: id})
 	return err
 }
 
-// Reschedule gives a job that is scheduled (for the first time, backing off or snoozed) or ready another due time, by ProcessAt or
-// ProcessIn; other options are an error. ErrRunning and ErrDead if it is that, ErrNotFound if there is no such job.
-// ErrInvalid if the job expires by that time: it is left as it was.
+// Reschedule gives a scheduled (first time, backing off or snoozed) or ready job another due time,
+// by [ProcessAt] or [ProcessIn]; other options are an error. Reschedule returns [ErrRunning] if the
+// job is running, [ErrDead] if it is dead, and [ErrNotFound] if there is no such job. If the job
+// expires by the new time, Reschedule returns [ErrInvalid] and changes nothing.
 func (c *Client) Reschedule(ctx context.Context, topic, id string, due JobOption) error {
 	place := located{call: rescheduleScript.name, topic: topic, job: id}
 	o, err := newJobOptions([]JobOption{due})
@@ -230,8 +248,8 @@ func (c *Client) Reschedule(ctx context.Context, topic, id string, due JobOption
 		return place.at(errors.Join(c.validate(ctx, topic, id), err))
 	}
 	var state State
-	var known record // of a job that expires
-	for range 10 {   // more often it is not replaced in between
+	var known record // of a job that can expire
+	for range 10 {   // it is not replaced in between more often than that
 		var r reply
 		state, r, err = c.ask(ctx, rescheduleScript, place, o.when(), maxTick.Milliseconds(), c.channel(), topic, known.nonce, known.expires())
 		if err == nil && state == "beyond" {
@@ -256,32 +274,32 @@ func (c *Client) Reschedule(ctx context.Context, topic, id string, due JobOption
 	return nil
 }
 
-// onlyDue tells whether options say nothing but when the job is due.
+// onlyDue reports whether the options set a due time and nothing else.
 func onlyDue(o jobOptions) bool {
 	o.dueAt, o.dueIn = 0, 0
 	return reflect.DeepEqual(o, defaultJob)
 }
 
-// Revive puts a dead job back to ready. All its retries and the first delay of its backoff are before it again
-// ([Job.RetriesLeft]), and its expiry does not count any more. Job.Attempt goes on counting, and its errors are kept.
-// ErrNotFound if there is no dead job with this ID.
+// Revive moves a dead job back to ready with its full number of retries ([Job.RetriesLeft]) and the
+// first delay of its backoff. Its expiry no longer applies. [Job.Attempt] keeps counting up, and
+// its errors are kept. Revive returns [ErrNotFound] if there is no dead job with this ID.
 func (c *Client) Revive(ctx context.Context, topic, id string) error {
 	_, err := c.one(ctx, reviveScript, located{topic: topic, job: id})
 	return err
 }
 
-// one runs a script that is about one job or schedule and answers with the state it found it in.
+// one executes a script for one job or schedule and returns the state in which the script found it.
 func (c *Client) one(ctx context.Context, s *script, place located, args ...any) (State, error) {
 	state, _, err := c.ask(ctx, s, place, args...)
 	return state, err
 }
 
-// ask is one with the whole reply.
+// ask is like one, but returns the whole reply too.
 func (c *Client) ask(
 	ctx context.Context, s *script, place located, args ...any,
 ) (State, reply, error) {
 	place.call = s.name
-	topic, id := place.topic, place.job+place.schedule // it is about one of them
+	topic, id := place.topic, place.job+place.schedule // one of them is empty
 	if err := c.validate(ctx, topic, id); err != nil {
 		return "", nil, place.at(err)
 	}
@@ -298,7 +316,7 @@ func (c *Client) ask(
 	return "", nil, place.at(ErrNotFound)
 }
 
-// unsure marks an error after which the outcome is not known.
+// unsure marks an error after which the outcome is unknown.
 func (c *Client) unsure(err error) error {
 	if err == nil {
 		return nil
@@ -312,7 +330,8 @@ func (c *Client) unsure(err error) error {
 	return beneath(ErrUnknownOutcome, err)
 }
 
-// channel is the control channel: none of a nil Client, which is not refused before its arguments are there.
+// channel returns the control channel, or "" for a nil Client, because that is rejected only after
+// its arguments are evaluated.
 func (c *Client) channel() string {
 	if c == nil {
 		return ""

@@ -216,15 +216,15 @@ func TestDefaultsThatCannotBe(t *testing.T) {
 			handler bool // only a handler refuses it
 			say     string
 		}{
-			"ProcessIn": {delayq.ProcessIn(time.Hour), false, "Defaults: ProcessIn: is said with each job"},
-			"ProcessAt": {delayq.ProcessAt(time.Now()), false, "Defaults: ProcessAt: is said with each job"},
-			"ExpireAt":  {delayq.ExpireAt(time.Now()), false, "Defaults: ExpireAt: is said with each job"},
-			"Replace":   {delayq.Replace(), false, "Defaults: Replace: is said with each job"},
-			"if dead":   {delayq.ReplaceDead(), false, "Defaults: ReplaceDead: is said with each job"},
+			"ProcessIn": {delayq.ProcessIn(time.Hour), false, "Defaults: ProcessIn: must be given with each job"},
+			"ProcessAt": {delayq.ProcessAt(time.Now()), false, "Defaults: ProcessAt: must be given with each job"},
+			"ExpireAt":  {delayq.ExpireAt(time.Now()), false, "Defaults: ExpireAt: must be given with each job"},
+			"Replace":   {delayq.Replace(), false, "Defaults: Replace: must be given with each job"},
+			"if dead":   {delayq.ReplaceDead(), false, "Defaults: ReplaceDead: must be given with each job"},
 			"nil":       {nil, false, "Defaults: a job option is nil"},
 			"Retry":     {delayq.Retry(-5), false, "Defaults: Retry(-5)"},
-			"ExpireIn":  {delayq.ExpireIn(time.Hour), true, "Defaults: ExpireIn: comes too late in a handler's"},
-			"Header":    {delayq.Header("k", "v"), true, "Defaults: Header: comes too late in a handler's"},
+			"ExpireIn":  {delayq.ExpireIn(time.Hour), true, "Defaults: ExpireIn: has no effect in the Defaults of a handler"},
+			"Header":    {delayq.Header("k", "v"), true, "Defaults: Header: has no effect in the Defaults of a handler"},
 		} {
 			defaults := delayq.Defaults(delayq.Timeout(time.Hour), test.opt)
 			server := delayq.NewServer(f.rdb, quiet(f.prefix)...)

@@ -1,66 +1,84 @@
-// Package delayq is a delay queue on Redis: a job is enqueued with an ID and a due time, runs when it is due, and can be cancelled or moved
-// by its ID until it has ended.
+// Package delayq is a delay queue on Redis. Enqueue a job with an ID and a due time: it runs when
+// it is due. Until it finishes, you can cancel or reschedule it by its ID.
 //
 // # The model
 //
-// A topic is a named stream of jobs. A job is a payload (any bytes) with an ID that is unique in its topic. A Client enqueues jobs and
-// cancels them; a Server takes due jobs of the topics it has handlers for and runs them. Both are made from a go-redis client, which may be
-// one of a single Redis, a Sentinel or a Cluster. Any number of clients and servers, in any number of processes, share a queue.
+// A topic is a named stream of jobs. A job is a payload (any bytes) with an ID that is unique in
+// its topic. A [Client] enqueues and cancels jobs. A [Server] runs due jobs of the topics it has
+// handlers for. Create both from a go-redis client, for a standalone Redis, Sentinel or Cluster.
+// Any number of clients and servers, in any number of processes, can share a queue.
 //
 // A job is always in one of these states:
 //
-//	scheduled   in the bucket, until it is due: for the first time, backing off after a failure, or snoozed
-//	ready       due, and waiting for a free slot of a server
+//	scheduled   in the bucket until it is due: the first time, backing off after a failure, or snoozed
+//	ready       due, waiting for a free worker of a server
 //	running     leased to a server, which extends the lease as long as the handler runs
-//	dead        buried: it will not run again unless it is revived
-//	done        ended well and still on show; only with the option Retention, else it is simply gone
+//	dead        buried: it does not run again unless it is revived
+//	done        completed and kept for its Retention; without Retention a completed job is deleted
 //
 // # Use
 //
 //	client := delayq.NewClient(rdb)
-//	job, err := client.Enqueue(ctx, "order:cancel", "order-42", payload, delayq.ProcessIn(30*time.Minute), delayq.Retry(6))
-//	state, err := client.Dequeue(ctx, "order:cancel", "order-42") // paid: never mind
+//	job, err := client.Enqueue(ctx, "order:cancel", "order-42", payload,
+//		delayq.ProcessIn(30*time.Minute), delayq.Retry(6))
+//	state, err := client.Dequeue(ctx, "order:cancel", "order-42") // paid: cancel the job
 //
 //	server := delayq.NewServer(rdb, delayq.Concurrency(64))
 //	server.HandlerFunc("order:cancel", func(ctx context.Context, job *delayq.Job) error { … })
-//	err = server.Run(ctx) // until ctx ends
+//	err = server.Run(ctx) // until ctx is cancelled
 //
-// What a handler returns decides what becomes of the job: see Handler. Job options (ProcessAt, ProcessIn, Retry, Backoff, Timeout, ExpireAt,
-// ExpireIn, Retention, Header, Replace) are given to Enqueue, options of clients and servers to NewClient and NewServer.
-// Defaults says what counts for jobs that do not say themselves: give each client Defaults(Retry(25), Timeout(time.Hour)), or
-// a job that always fails comes back for ever. NewTopic makes a topic whose payloads are Go values. Middleware (Server.Use) wraps all handlers of a server; Hooks are told of everything that happens, for
-// metrics and traces. Get, List, Inspect, Topics and Servers look into a queue; Pause, Resume, Revive and Reschedule act on it.
+// The value that a handler returns decides what happens to the job: see [Handler]. Job options
+// ([ProcessAt], [ProcessIn], [Retry], [Backoff], [Timeout], [ExpireAt], [ExpireIn], [Retention],
+// [Header], [Replace], [ReplaceDead]) are passed to [Client.Enqueue]. Options of clients and
+// servers are passed to [NewClient] and [NewServer].
+//
+// [Defaults] sets options for jobs that do not set them themselves. Give each client
+// Defaults(Retry(25), Timeout(time.Hour)): otherwise a job that always fails is retried forever.
+//
+// [NewTopic] returns a topic whose payloads are Go values. Middleware ([Server.Use]) wraps all
+// handlers of a server. [Hooks] receive every event; use them for metrics and tracing.
+// [Client.Get], [Client.List], [Client.Inspect], [Client.Topics] and [Client.Servers] read the
+// state of a queue. [Client.Pause], [Client.Resume], [Client.Revive] and [Client.Reschedule] change
+// it.
 //
 // # Schedules
 //
-// What is to run again and again is a schedule: a name, a rule for its slots (Every, Cron, OnCalendar), a payload and options.
+// A schedule enqueues jobs repeatedly. It has a name, a rule for its slots ([Every], [Cron] or
+// [OnCalendar]), a payload and options.
 //
-//	err = client.Schedule(ctx, "report", "weekly", delayq.Cron("0 9 * * 1", "Europe/Berlin"), payload, delayq.Retry(3), delayq.QueueOne)
+//	err = client.Schedule(ctx, "report", "weekly", delayq.Cron("0 9 * * 1", "Europe/Berlin"),
+//		payload, delayq.Retry(3), delayq.QueueOne)
 //
-// It is kept in Redis, and the servers of the topic make one job for each slot, to the millisecond, whatever their number and whichever of them
-// dies. An OverlapPolicy says what becomes of a slot while the last run is still going, a MissedPolicy what becomes of those that
-// nobody was there for. PauseSchedule, ResumeSchedule, Trigger and Unschedule act on a schedule; Schedules, ScheduleInfo and Runs
-// tell of it.
+// It is stored in Redis. The servers of the topic enqueue one job for each slot, to the
+// millisecond, however many servers there are and whichever of them crash. An [OverlapPolicy]
+// decides what happens to a slot that comes up while the previous run is still in progress. A
+// [MissedPolicy] decides what happens to slots that passed while no server was running.
+// [Client.PauseSchedule], [Client.ResumeSchedule], [Client.Trigger] and [Client.Unschedule] change
+// a schedule. [Client.Schedules], [Client.ScheduleInfo] and [Client.Runs] read it.
 //
 // # Guarantees
 //
-// At least once. A job whose Enqueue returned nil runs to a successful end, or is cancelled, expires, or is buried where a person can see it. A
-// crash of a process at any line can make a job run again and loses none. So handlers must be idempotent. What a crash of Redis can lose
-// depends on how Redis is set up: see docs/operations.md.
+// At least once. After Enqueue returns nil, the job completes, is cancelled, expires, or is buried
+// where a person can inspect it. A process that crashes at any line can make a job run again, but
+// loses none. So handlers must be idempotent. What a crash of Redis can lose depends on the setup
+// of Redis: see docs/operations.md.
 //
-// Never early. A handler starts at or after the due time by Redis's clock, to the millisecond. The clocks of clients and servers do
-// not matter.
+// Never early. A handler starts at or after the due time by Redis's clock, to the millisecond. The
+// clocks of clients and servers do not matter.
 //
-// One owner at a time. A running job belongs to one server while its lease holds. A server that lost the lease can no longer settle
-// the job, and the context of its handler ends. Job.Fence lets a database of your own refuse late writes as well.
+// One owner at a time. A running job belongs to one server while its lease holds. A server that
+// loses the lease can no longer settle the job, and the context of its handler is cancelled. With
+// [Job.Fence] your own database can refuse late writes too.
 //
-// Cancel means cancelled. Dequeue works in every state, costs the same whatever the backlog, and a job that was cancelled before it was
-// taken never runs.
+// Cancel means cancelled. [Client.Dequeue] works in every state, costs the same whatever the
+// backlog, and a job that is cancelled before it is taken never runs.
 //
-// Nothing is silent. Every error is returned or logged, and nothing in this package panics or ends the process.
+// Nothing is silent. Every error is returned or logged, and nothing in this package panics or exits
+// the process.
 //
 // # More
 //
-// The documents in the repository: README.md for a start, docs/operations.md for whoever runs it, docs/protocol.md for the keys and scripts,
-// docs/design.md for the reasons. Package delayqtest tests programs that use delayq without a Redis and without waiting.
+// In the repository, see README.md to get started, docs/operations.md to run delayq in production,
+// docs/protocol.md for the keys and scripts, and docs/design.md for the reasons. Package delayqtest
+// tests programs that use delayq, without a Redis server and without waiting.
 package delayq

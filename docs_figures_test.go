@@ -66,7 +66,7 @@ func proseFigures(t *testing.T) []proseFigure {
 		{"docs/howto/stopping-under-kubernetes.md", "leases run out, after <> by default", defaultServer.lease},
 		{"docs/tutorial.md", "for the handler, up to <> by default", defaultServer.drain},
 
-		{"options.go", "at most <>. Redis holds every payload", size(largestPayload)},
+		{"options.go", "Range: 1 byte to <>.", size(largestPayload)},
 
 		{"docs/design.md", "each expires after <> (", receipt},
 		{"docs/design.md", "delay doubles from <> to", first},
@@ -87,7 +87,7 @@ func proseFigures(t *testing.T) []proseFigure {
 		{"docs/operations.md", "There can be <> at the same time", maxPauses},
 		{"docs/reliability.md", "over the `DeadLimit` of any server (<>", defaultServer.deadCount},
 		{"errors.go", "when <> others have paused", maxPauses},
-		{"errors.go", "a topic has <> pauses at most", maxPauses},
+		{"errors.go", "the topic already has <> pauses", maxPauses},
 		{"hooks.go", "At most <> of each", pruneLimit},
 		{"pause.go", "can have <> pauses at once", maxPauses},
 		{"docs/operations.md", "has up to <> entries in its error log", mostErrors},

@@ -7,46 +7,56 @@ import (
 	"time"
 )
 
-// Errors from a client's calls. Test for them with errors.Is.
+// Errors from calls of a client. Test for them with errors.Is.
 var (
-	// ErrInvalid is returned when an argument or an option is out of its bounds. Nothing was written. The text lists
-	// every complaint with what, where and which bound.
+	// ErrInvalid is returned when an argument or an option is out of range. Nothing was written.
+	// The text lists every complaint with the name, the value and the bound.
 	ErrInvalid = errors.New("delayq: invalid")
 
-	// ErrDuplicate is returned by Enqueue when an unfinished job with this ID exists, in whatever state, dead included.
-	// That job is left as it was and nothing of the new one was written. The error is a [DuplicateError], which says what state
-	// that job is in. A dead job keeps its ID until it is revived and ends well, until [Client.Dequeue] forgets it, or for as long
-	// as [DeadLimit] lets it lie. The option [ReplaceDead] makes a dead job give way, [Replace] any.
+	// ErrDuplicate is returned by [Client.Enqueue] when an unfinished job with this ID exists, in
+	// whatever state, dead included. That job is unchanged and nothing of the new one was written.
+	// The error is a [DuplicateError], which has the state of the existing job. A dead job keeps
+	// its ID until it is revived and completes, until [Client.Dequeue] deletes it, or until it
+	// exceeds [DeadLimit]. With the option [ReplaceDead] the new job replaces a dead one, with
+	// [Replace] any unfinished one.
 	ErrDuplicate = errors.New("delayq: duplicate job ID")
 
-	// ErrNotFound is returned when there is no job with this ID: it never was, has ended, was cancelled or has expired; or no schedule of this
-	// name.
+	// ErrNotFound is returned when there is no job with this ID (it never existed, finished, was
+	// cancelled or expired) or no schedule with this name.
 	ErrNotFound = errors.New("delayq: not found")
 
-	// ErrRunning is returned by Reschedule when the job is running. It was left alone.
+	// ErrRunning is returned by [Client.Reschedule] when the job is running. The job is unchanged.
 	ErrRunning = errors.New("delayq: job is running")
 
-	// ErrDead is returned by Reschedule when the job is dead. It was left alone; Revive brings it back.
+	// ErrDead is returned by [Client.Reschedule] when the job is dead. The job is unchanged. To run
+	// it again, use [Client.Revive].
 	ErrDead = errors.New("delayq: job is dead")
 
-	// ErrTooManyPauses is returned by Pause when 16 others have paused the topic. Nothing was done; ResumeAll ends all of them.
-	ErrTooManyPauses = errors.New("delayq: a topic has 16 pauses at most")
+	// ErrTooManyPauses is returned by [Client.Pause] when 16 others have paused the topic. Nothing
+	// was changed. [Client.ResumeAll] ends all of them.
+	ErrTooManyPauses = errors.New("delayq: the topic already has 16 pauses")
 
-	// ErrNotReplicated is returned by Enqueue, besides the job, when the job is stored but fewer replicas than WaitReplicas
-	// asks for had confirmed it in time. It will run unless a failover loses it.
+	// ErrNotReplicated is returned by [Client.Enqueue], along with the job, when the job is stored
+	// but too few replicas confirmed it in time for [WaitReplicas]. It runs unless a failover loses
+	// it.
 	ErrNotReplicated = errors.New("delayq: stored, but not confirmed by enough replicas")
 
-	// ErrUnknownOutcome is returned when a request was sent and Redis did not answer: the call may have been carried
-	// out or not. The cause is wrapped as well. A request that was never sent, because the connection or the password
-	// was refused for example, was not carried out: then the cause is the error. Of a job that is not due yet Get tells, or the same call again: ErrDuplicate says that it is stored. A job that is
-	// due may have come and gone meanwhile.
+	// ErrUnknownOutcome is returned when a request was sent and Redis did not reply: the call may
+	// or may not have been carried out. The error wraps the cause too. If a request was never sent,
+	// for example because the connection or the password was refused, it was not carried out, and
+	// the call returns the cause alone.
+	//
+	// To find out about a job that is not due yet, call [Client.Get] or repeat the call:
+	// [ErrDuplicate] means that the first call stored the job. A job that was already due may have
+	// finished in the meantime.
 	ErrUnknownOutcome = errors.New("delayq: no answer from Redis, outcome unknown")
 )
 
-// A DuplicateError says which job has the ID of a new one that was refused. It is an [ErrDuplicate].
+// A DuplicateError describes the job that has the ID of a rejected new one. It is an
+// [ErrDuplicate].
 type DuplicateError struct {
 	Topic, ID string
-	State     State     // of the job that has the ID, when the new one was refused; empty: not known
+	State     State     // of the job that has the ID, when the new one was rejected; empty: unknown
 	Since     time.Time // when that job was buried, by Redis's clock; zero unless it is dead
 }
 
@@ -55,50 +65,52 @@ func (e *DuplicateError) Error() string {
 	case "":
 		return ErrDuplicate.Error()
 	case StateDead:
-		return fmt.Sprintf("%v: that job is dead since %s; Revive runs it again, Dequeue or ReplaceDead frees the ID",
+		return fmt.Sprintf("%v: that job has been dead since %s; Revive runs it again, Dequeue or ReplaceDead frees the ID",
 			ErrDuplicate, e.Since.UTC().Format(time.RFC3339))
 	}
 	return fmt.Sprintf("%v: that job is %s", ErrDuplicate, e.State)
 }
 
-// Is makes errors.Is find an ErrDuplicate.
+// Is reports whether target is [ErrDuplicate], for errors.Is.
 func (e *DuplicateError) Is(target error) bool { return target == ErrDuplicate }
 
-// Errors from Server.Run.
+// Errors from [Server.Run].
 var (
-	// ErrServerUsed is returned by Run when the server is running or has run. A Server runs once.
+	// ErrServerUsed is returned by Run when the server is running or has run. A Server can be run
+	// only once.
 	ErrServerUsed = errors.New("delayq: server has been run before")
 
 	// ErrRedisVersion is returned by Run when Redis is older than 6.2.
-	ErrRedisVersion = errors.New("delayq: Redis 6.2 or newer is needed")
+	ErrRedisVersion = errors.New("delayq: requires Redis 6.2 or later")
 )
 
-// Causes of the end of a handler's context. Read them with context.Cause.
+// Causes of the cancellation of a handler's context. Read them with context.Cause.
 var (
-	// ErrLeaseLost is the cause when the job no longer belongs to this worker: its lease ran out, or
-	// it was replaced and the announcement of that was lost, or Redis has lost its data. Another
-	// worker may be running it.
-	// Whatever the handler returns now changes nothing; an error is logged.
+	// ErrLeaseLost is the cause when the job no longer belongs to this worker: its lease ran out,
+	// or it was replaced and the announcement was lost, or Redis has lost data. Another worker may
+	// be running the job. The handler's result is ignored; an error is logged.
 	ErrLeaseLost = errors.New("delayq: lease lost")
 
-	// ErrReplaced is the cause when somebody else has put a new job of the same ID in the place of
-	// this one, with [Replace]. It wraps ErrLeaseLost. Whatever the handler returns now changes
-	// nothing; an error is logged. A handler that replaces its own job is not stopped.
+	// ErrReplaced is the cause when another call has replaced this job by a new one of the same ID,
+	// with [Replace]. It wraps [ErrLeaseLost]. The handler's result is ignored; an error is logged.
+	// A handler that replaces its own job is not cancelled.
 	ErrReplaced = fmt.Errorf("delayq: job replaced: %w", ErrLeaseLost)
 
-	// ErrCancelled is the cause when the job was cancelled by Dequeue. Whatever the handler returns
-	// now changes nothing; an error is logged.
+	// ErrCancelled is the cause when [Client.Dequeue] cancelled the job. The handler's result is
+	// ignored; an error is logged.
 	ErrCancelled = errors.New("delayq: job cancelled")
 
-	// ErrShutdown is the cause when the server stops and the drain timeout is over. A handler that returns nil still
-	// finishes its job; one that returns an error gives it back without using up an attempt.
+	// ErrShutdown is the cause when the server stops and the [Drain] timeout is over. A handler
+	// that then returns nil still completes its job. If it returns an error, the job goes back to
+	// ready without using up an attempt.
 	ErrShutdown = errors.New("delayq: server is shutting down")
 
-	// ErrTimeout is the cause when the job's Timeout is over. It wraps context.DeadlineExceeded.
+	// ErrTimeout is the cause when the job's [Timeout] is over. It wraps context.DeadlineExceeded.
 	ErrTimeout = fmt.Errorf("delayq: job timeout: %w", context.DeadlineExceeded)
 )
 
-// as is errors.As, also for an error whose methods panic: a nil pointer in an error is a common slip.
+// as is errors.As that survives an error whose methods panic: a nil pointer in an error is a common
+// mistake.
 func as(err error, target any) (ok bool) {
 	defer func() {
 		if recover() != nil {
@@ -108,7 +120,7 @@ func as(err error, target any) (ok bool) {
 	return errors.As(err, target)
 }
 
-// message is the text of an error, also of one whose Error method panics.
+// message returns the text of an error, even of one whose Error method panics.
 func message(err error) (text string) {
 	defer func() {
 		if p := recover(); p != nil {

@@ -9,50 +9,53 @@ import (
 	"time"
 )
 
-// A Job is a payload with an ID that is unique in its topic, as Enqueue made it and as a handler gets it. All times are
-// Redis's. A Job can be copied; a copy has the Fence of the same run.
+// A Job is a payload with an ID that is unique in its topic. [Client.Enqueue] returns it and a
+// [Handler] receives it. All times are by Redis's clock. A Job can be copied; the copy shares the
+// Fence of the run.
 type Job struct {
 	Topic   string
 	ID      string
 	Payload []byte            // nil and empty are the same
 	Headers map[string]string // nil if there are none
 
-	// Attempt is the how-many-th run this is, from 1. Runs that a crash cut off count, snoozed ones do not. It never
-	// falls, also not by Revive: see RetriesLeft.
+	// Attempt is the number of this run, starting at 1. Runs interrupted by a crash count; snoozed
+	// runs do not. It never decreases, even after Revive: see [Job.RetriesLeft].
 	Attempt int
-	// Retries is the number of retries the job may have after its first failure; [Unlimited] is -1. In a handler the
-	// handler's Defaults count; elsewhere -1 may also be a job that leaves it to them. Revive and Snooze give all
-	// retries anew.
+	// Retries is the number of retries after the first failure; [Unlimited] is -1. In a handler,
+	// the handler's Defaults apply. Elsewhere -1 can also mean that the job leaves it to them.
+	// Revive and Snooze restore the full number of retries.
 	Retries int
 	// Snoozes is how often the job has been snoozed since its Enqueue.
 	Snoozes int
 
 	EnqueuedAt time.Time // when Redis stored the job
-	Due        time.Time // its present due time: moved by retries, Snooze and Reschedule
-	Started    time.Time // when this run was started; zero outside of a handler
+	Due        time.Time // the present due time: moved by retries, Snooze and Reschedule
+	Started    time.Time // when this run started; zero outside a handler
 
-	// Schedule is the name of the schedule that the job is of, and Slot the time it was fired for: by the schedule's rhythm, or, after Trigger, by that
-	// call. Empty and zero for all other jobs.
+	// Schedule is the name of the schedule that the job belongs to. Slot is the time it was fired
+	// for: by the rule of the schedule or, after Trigger, the time of that call. They are empty and
+	// zero for all other jobs.
 	Schedule string
 	Slot     time.Time
 
 	nonce string
-	spent int           // finished attempts that do not count against Retries any more
-	fence *atomic.Int64 // of the run, which a copy of the job shares; nil: there is no lease
+	spent int           // finished attempts that no longer count against Retries
+	fence *atomic.Int64 // of the run, shared by copies of the job; nil: there is no lease
 }
 
-// Nonce is the job's incarnation: eight random bytes that change with every accepted Enqueue of the ID. Two jobs of the same ID
-// that follow each other have different ones, two attempts of one job the same.
+// Nonce identifies one incarnation of the job: eight random bytes that change with every accepted
+// Enqueue of the ID. Successive jobs of the same ID have different nonces. Two attempts of one job
+// have the same.
 func (j *Job) Nonce() string { return j.nonce }
 
-// Fence is the end of the lease, in Unix µs. It grows with every extension and every new lease of this job:
-// a database that remembers the highest fence it has seen of a job can refuse the writes of a worker that
-// lost its lease without knowing, and refuses no worker that has one.
+// Fence is the end of the lease, in Unix µs. It grows with every extension and every new lease of
+// this job. A database that stores the highest fence it has seen of a job can refuse the writes of
+// a worker that lost its lease unnoticed, and refuses no worker that has one.
 //
-// That is so as long as all servers of the topic have the same [Lease], Redis's clock is not set back, also
-// not by a failover to a machine whose clock is behind, and the clocks of Redis and of the servers go at
-// the same rate to within a thousandth. It does not depend on how long a call is on its way. Read it when
-// you write, because it grows while the handler runs.
+// This requires that all servers of the topic have the same [Lease]. Redis's clock must not be set
+// back, even by a failover to a machine whose clock is behind. The clocks of Redis and of the
+// servers must run at the same rate to within a thousandth. The latency of calls does not matter.
+// Read Fence when you write, because it grows while the handler runs.
 func (j *Job) Fence() int64 {
 	if j.fence == nil {
 		return 0
@@ -60,8 +63,9 @@ func (j *Job) Fence() int64 {
 	return j.fence.Load()
 }
 
-// RetriesLeft is the number of retries that the job may still have if this run fails: -1 if they are unlimited, 0 on the
-// last attempt. After Revive or Snooze it is Retries again. Of a [JobInfo] the run is that of its Attempt.
+// RetriesLeft is the number of retries that remain if this run fails: -1 if they are unlimited, 0
+// on the last attempt. After Revive or Snooze it is Retries again. For a [JobInfo] the run is the
+// one that its Attempt names.
 func (j *Job) RetriesLeft() int {
 	if j.Retries < 0 {
 		return Unlimited
@@ -69,20 +73,21 @@ func (j *Job) RetriesLeft() int {
 	return max(0, j.Retries-max(0, j.Attempt-1-j.spent))
 }
 
-// LastAttempt reports whether a failure of this run buries the job. It is false if retries are unlimited.
+// LastAttempt reports whether a failure of this run buries the job. It is false if retries are
+// unlimited.
 func (j *Job) LastAttempt() bool { return j.RetriesLeft() == 0 }
 
-// scheduledFor fills in what the ID of a schedule's job tells.
+// scheduledFor sets the fields that follow from the ID of a schedule's job.
 func (j *Job) scheduledFor(id string) {
 	if name, slot, _, ok := slotOf(id); ok {
 		j.Schedule, j.Slot = name, msTime(slot)
 	}
 }
 
-// Lateness is the time from Due to Started by Redis's clock: never below zero.
+// Lateness is the time from Due to Started by Redis's clock, never below zero.
 func (j *Job) Lateness() time.Duration { return j.Started.Sub(j.Due) }
 
-// A NewJob is a job for EnqueueBatch.
+// A NewJob is a job for [Client.EnqueueBatch].
 type NewJob struct {
 	Topic   string
 	ID      string // empty: one is generated
@@ -90,28 +95,29 @@ type NewJob struct {
 	Options []JobOption
 }
 
-// A Result is what became of one job of an EnqueueBatch: Err is nil if it is stored.
+// A Result is the outcome of one job of a [Client.EnqueueBatch] call. Err is nil if the job was
+// stored.
 type Result struct {
 	Job *Job // nil if Err is not nil, except for ErrNotReplicated and ErrUnknownOutcome
 	Err error
 }
 
-// A State is where a job stands.
+// A State is the state of a job.
 type State string
 
 // The states of a job. A job that is backing off or snoozed is scheduled.
 const (
-	StateScheduled State = "scheduled" // waits for its due time
-	StateReady     State = "ready"     // is due and waits for a free worker
-	StateRunning   State = "running"   // is leased to a worker
-	StateDead      State = "dead"      // is buried: will not run unless revived
-	StateDone      State = "done"      // has ended well and is kept for its Retention
+	StateScheduled State = "scheduled" // not due yet
+	StateReady     State = "ready"     // due, waiting for a free worker
+	StateRunning   State = "running"   // leased to a worker
+	StateDead      State = "dead"      // buried: it does not run unless revived
+	StateDone      State = "done"      // completed and kept for its Retention
 )
 
-// JobInfo is what Get and List tell of a job.
+// JobInfo describes a job. [Client.Get] and [Client.List] return it.
 type JobInfo struct {
-	Job                        // Attempt is that of the present or next run; Started is zero
-	State       State          //
+	Job         // Attempt is the number of the present or next run; Started is zero
+	State       State
 	Moved       string         // why Due is not the due time of the Enqueue: retry, snooze, reschedule, revive, or empty
 	LeaseEnd    time.Time      // of a running job
 	BuriedAt    time.Time      // of a dead job
@@ -120,27 +126,30 @@ type JobInfo struct {
 	PayloadSize int            // of the payload, which [Client.List] reads only [WithPayload]
 	Errors      []AttemptError // the first and the newest ten, oldest first
 
-	// What the job does not say is shown as it holds without Defaults of its handler, of which the client knows
-	// nothing: these go before it. Options has only what the job says. Retries is -1 then.
-	BackoffFirst, BackoffLimit time.Duration // 2 s and 4096 s if the job does not say
-	Timeout                    time.Duration // 0: none, or the job does not say
+	// If the job does not set one of these, or Retries, the field has the built-in value (-1 for
+	// Retries). The Defaults of the topic's handler take precedence over it, but a client does not
+	// know them. Options returns only what the job sets.
+	BackoffFirst, BackoffLimit time.Duration // 2 s and 4096 s if the job does not set them
+	Timeout                    time.Duration // 0: none, or the job does not set it
 	ExpireAt                   time.Time     // zero: none
-	Retention                  time.Duration // 0: none, or the job does not say
+	Retention                  time.Duration // 0: none, or the job does not set it
 
-	// Undecodable is set if the record cannot be read: by this release (it is a newer one's) or at all. Raw then holds
-	// it, or the first 48 KiB of it if [Client.List] was to tell no payloads.
+	// Undecodable is set if the record cannot be read, because a newer release wrote it or because
+	// it is damaged. Then Raw holds the record, or its first 48 KiB if [Client.List] was called
+	// without [WithPayload].
 	Undecodable error
 	Raw         []byte
 
 	options jobOptions // as the record has them
 }
 
-// Options gives the options that make the same job again, with [Client.Enqueue] and the payload of info: in another
-// topic, for example. It is due at info.Due, expires at info.ExpireAt, and has the same retries, backoff, timeout,
-// retention and headers. Its attempts and errors, and of which schedule it is, do not go with it.
+// Options returns the options to enqueue the same job again, with [Client.Enqueue] and the payload
+// of info: in another topic, for example. It is due at info.Due, expires at info.ExpireAt, and has
+// the same retries, backoff, timeout, retention and headers. Its attempts, its errors and its
+// schedule are not copied.
 //
-// Enqueue refuses the options with ErrInvalid if info has no payload because [Client.List] was not asked for it, or if
-// the record could not be read.
+// Enqueue rejects the options with [ErrInvalid] if info has no payload because [Client.List] did
+// not read it, or if the record could not be read.
 func (info *JobInfo) Options() []JobOption {
 	switch {
 	case info.Undecodable != nil:
@@ -156,18 +165,18 @@ func (info *JobInfo) Options() []JobOption {
 	return o.options()
 }
 
-// An AttemptError is what is kept of one failed attempt.
+// An AttemptError is the stored error of one failed attempt.
 type AttemptError struct {
 	Attempt int
 	At      time.Time
-	Ran     time.Duration // how long the handler ran; 0 if that is not known
-	Server  string        // ID of the server, empty if that is not known
+	Ran     time.Duration // how long the handler ran; 0 if unknown
+	Server  string        // ID of the server; empty if unknown
 	Kind    ErrorKind
 	Type    string    // Go type of the error or of the panic's value
 	Message string    // at most 1 KiB
 	Stack   string    // of a panic or a goexit, at most 4 KiB
 	NextDue time.Time // when the retry is due; zero if there is none
-	Trace   string    // the header traceparent of the job
+	Trace   string    // the job's header traceparent
 }
 
 const (
@@ -176,7 +185,8 @@ const (
 	mostErrors    = 11 // the first and the newest ten
 )
 
-// errorEntry is an AttemptError as the errors hash holds it. promote.lua writes entries of attempt, at and kind.
+// errorEntry is an AttemptError as the errors hash holds it. promote.lua writes entries of attempt,
+// at and kind.
 type errorEntry struct {
 	Attempt int       `json:"attempt"`
 	At      int64     `json:"at"`
@@ -213,7 +223,8 @@ func clip(s string, n int) string {
 	return strings.ToValidUTF8(s[:n-3], "") + "…"
 }
 
-// decodeErrors reads what the errors hash holds of a job: netstrings of entries. What cannot be read is left out.
+// decodeErrors reads a job's entry of the errors hash, which is netstrings of entries. It skips
+// what cannot be read.
 func decodeErrors(log string) []AttemptError {
 	var list []AttemptError
 	for log != "" {
@@ -238,7 +249,8 @@ func decodeErrors(log string) []AttemptError {
 	return list
 }
 
-// netstring and cutNetstring write and read the format <length>:<bytes>, without the comma of D. J. Bernstein's original.
+// netstring and cutNetstring write and read the format <length>:<bytes>, without the comma of D. J.
+// Bernstein's original.
 func netstring(s string) string { return strconv.Itoa(len(s)) + ":" + s }
 
 func cutNetstring(s string) (first, rest string, ok bool) {

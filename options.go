@@ -8,14 +8,14 @@ import (
 	"time"
 )
 
-// Bounds of times. A due time has 13 digits of Unix milliseconds in Redis.
+// Bounds of times. In Redis a due time has 13 digits, in Unix milliseconds.
 const (
 	maxDelay = 100 * 365 * 24 * time.Hour // of ProcessIn, ExpireIn, Retention, Snooze and the backoff
 	maxDueMS = 9_999_999_999_999          // 2286-11-20T17:46:39.999Z
 	maxRetry = math.MaxInt32
 )
 
-// mostPayload is the bound of MaxPayload, in bytes.
+// mostPayload is the upper bound of MaxPayload, in bytes.
 const mostPayload = 64 << 20
 
 // invalid joins complaints under ErrInvalid.
@@ -33,7 +33,7 @@ func atMost(option string, d time.Duration) error {
 	return nil
 }
 
-// notTiny refuses what is above zero and below a millisecond: nobody means nanoseconds.
+// notTiny rejects durations above zero and below a millisecond, because nobody means nanoseconds.
 func notTiny(option string, d time.Duration) error {
 	if d > 0 && d < time.Millisecond {
 		return fmt.Errorf("%s(%v): at least 1ms; were seconds meant, %d*time.Second?", option, d, d.Nanoseconds())
@@ -51,7 +51,7 @@ func positive(option string, d time.Duration) error {
 	return atMost(option, d)
 }
 
-// instant is t in Unix ms, rounded up so that nothing is ever early.
+// instant returns t in Unix ms, rounded up so that nothing is ever early.
 func instant(option string, t time.Time) (int64, error) {
 	if t.IsZero() {
 		return 0, fmt.Errorf("%s: the zero time", option)
@@ -66,10 +66,10 @@ func instant(option string, t time.Time) (int64, error) {
 	return min(max(ms, 1), maxDueMS), nil
 }
 
-// ofMS is a duration of whole milliseconds.
+// ofMS returns a duration of ms milliseconds.
 func ofMS(ms int64) time.Duration { return time.Duration(ms) * time.Millisecond }
 
-// ceilMS is d in milliseconds, rounded up.
+// ceilMS returns d in milliseconds, rounded up.
 func ceilMS(d time.Duration) int64 {
 	ms := d.Milliseconds()
 	if d > 0 && d%time.Millisecond != 0 {
@@ -78,13 +78,13 @@ func ceilMS(d time.Duration) int64 {
 	return ms
 }
 
-// A ClientOption configures a Client.
+// A ClientOption configures a [Client].
 type ClientOption interface{ applyClient(*clientOptions) }
 
-// A ServerOption configures a Server.
+// A ServerOption configures a [Server].
 type ServerOption interface{ applyServer(*serverOptions) }
 
-// A HandlerOption configures one topic of a Server.
+// A HandlerOption configures one topic of a [Server].
 type HandlerOption interface{ applyHandler(*handlerOptions) }
 
 type clientOptions struct {
@@ -112,7 +112,8 @@ type serverOptions struct {
 	errs        []error
 }
 
-// maxTick is how far ahead a timer may sleep: an Enqueue that is due sooner wakes the timers.
+// maxTick is how far ahead a timer may sleep. An Enqueue of a job that is due sooner wakes the
+// timers.
 const maxTick = time.Second
 
 var defaultServer = serverOptions{
@@ -139,20 +140,21 @@ type serverOption func(*serverOptions)
 
 func (f serverOption) applyServer(o *serverOptions) { f(o) }
 
-// PrefixOption is what Prefix returns: an option of clients and of servers.
+// PrefixOption is the type of [Prefix]: an option of clients and servers.
 type PrefixOption string
 
-// Prefix sets what all keys and channels begin with, so that several applications or tests can share one Redis: it is also the
-// whole ACL pattern. Clients and servers must agree on it. Names are bounded like topics; default "delayq".
+// Prefix sets the first part of all keys and channels, so that several applications or tests can
+// share one Redis. It is also the only pattern that an ACL needs. Clients and servers must have the
+// same prefix. The bounds are those of a topic's name. Default: "delayq".
 func Prefix(prefix string) PrefixOption { return PrefixOption(prefix) }
 
 func (p PrefixOption) applyClient(o *clientOptions) { o.prefix = string(p) }
 func (p PrefixOption) applyServer(o *serverOptions) { o.prefix = string(p) }
 
-// HooksOption is what Hooks returns: an option of clients and of servers.
+// HooksOption is the type of [Hooks]: an option of clients and servers.
 type HooksOption []Hook
 
-// Hooks adds hooks; see Hook. Given several times, all of them count.
+// Hooks adds hooks; see [Hook]. If it is given several times, all its hooks are added.
 func Hooks(hooks ...Hook) HooksOption { return hooks }
 
 func (h HooksOption) applyClient(o *clientOptions) {
@@ -163,8 +165,8 @@ func (h HooksOption) applyServer(o *serverOptions) {
 	o.errs = append(o.errs, o.hooks.add(h, serverSide)...)
 }
 
-// MaxPayload sets the largest payload Enqueue takes, in bytes; default 1 MiB, at most 64 MiB. Redis holds every payload in
-// memory and copies it while other calls wait.
+// MaxPayload sets the largest payload that a client enqueues, in bytes. Redis holds every payload
+// in memory and copies it while other calls wait. Default: 1 MiB. Range: 1 byte to 64 MiB.
 func MaxPayload(bytes int) ClientOption {
 	return clientOption(func(o *clientOptions) {
 		if bytes < 1 || bytes > mostPayload {
@@ -174,9 +176,10 @@ func MaxPayload(bytes int) ClientOption {
 	})
 }
 
-// WaitReplicas makes Enqueue return only when n replicas have confirmed the job, or with ErrNotReplicated after timeout.
-// n from 1 to 64, timeout from 1 ms to 3 s and below the ReadTimeout of the go-redis client. Default: no waiting; what a failover can
-// lose then is in docs/operations.md.
+// WaitReplicas makes Enqueue return only after n replicas have confirmed the job. If they do not
+// confirm it within timeout, Enqueue returns [ErrNotReplicated]. The timeout must be shorter than
+// the ReadTimeout of the go-redis client. See docs/operations.md for what a failover can lose
+// without this option. Default: no waiting. Range: 1 to 64 replicas, 1 ms to 3 s.
 func WaitReplicas(n int, timeout time.Duration) ClientOption {
 	return clientOption(func(o *clientOptions) {
 		if n < 1 || n > 64 || timeout < time.Millisecond || timeout > 3*time.Second {
@@ -186,11 +189,13 @@ func WaitReplicas(n int, timeout time.Duration) ClientOption {
 	})
 }
 
-// ConcurrencyOption is what Concurrency returns: an option of servers and of single handlers.
+// ConcurrencyOption is the type of [Concurrency]: an option of servers and of single handlers.
 type ConcurrencyOption int
 
-// Concurrency sets how many handlers of one topic run at once in this server; default 10, from 1 to 10,000. Given to NewServer
-// it counts for every topic, given to Handle for that one. Topics do not share slots: a slow one never delays another.
+// Concurrency sets the number of workers of a topic in this server, which is how many of its
+// handlers run simultaneously. Passed to [NewServer] it applies to every topic, passed to
+// [Server.Handle] to that one. Topics do not share workers, so a slow topic never delays another.
+// Default: 10. Range: 1 to 10,000.
 func Concurrency(n int) ConcurrencyOption { return ConcurrencyOption(n) }
 
 func (n ConcurrencyOption) check() error {
@@ -214,7 +219,7 @@ func (n ConcurrencyOption) applyHandler(o *handlerOptions) {
 	}
 }
 
-// duration is a server option that is a duration between two bounds.
+// duration returns a server option that is a duration between two bounds.
 func duration(name string, d, least, most time.Duration, set func(*serverOptions)) ServerOption {
 	return serverOption(func(o *serverOptions) {
 		if err := notTiny(name, d); err != nil {
@@ -226,28 +231,37 @@ func duration(name string, d, least, most time.Duration, set func(*serverOptions
 	})
 }
 
-// Lease sets how long a taken job belongs to its worker without a sign of life; default 30 s, from 100 ms to 24 h. Leases of
-// running handlers are extended every third of it, so a handler may run far longer. A crashed server's jobs run again
-// after at most this time; those that had failed or been cut off before, after a backoff of 2 s to 64 s beyond it. Too short, and a pause of Redis or of the process makes jobs run twice; too long, and they wait after a crash.
+// Lease sets how long a job stays with its worker after the last extension. Servers extend the
+// leases of running handlers every third of this period, so handlers can run much longer.
+//
+// Jobs of a crashed server run again after at most this time. If they failed or were interrupted
+// before, a backoff of 2 s to 64 s is added. If the lease is too short, a pause of Redis or of the
+// process makes jobs run twice. If it is too long, jobs of a crashed server wait longer. Default:
+// 30 s. Range: 100 ms to 24 h.
 func Lease(d time.Duration) ServerOption {
 	return duration("Lease", d, 100*time.Millisecond, 24*time.Hour, func(o *serverOptions) { o.lease = d })
 }
 
-// Drain sets how long handlers may go on after the stop of the server; default 20 s, from 0 to 24 h. Then their contexts end with
-// ErrShutdown, and what still runs is given back without using up an attempt. Keep it below the grace period of whatever stops the process.
+// Drain sets how long running handlers may continue after the server is stopped. Then their
+// contexts are cancelled with cause [ErrShutdown], and unfinished jobs go back to ready without
+// using up an attempt. Keep it below the grace period of the process manager. Default: 20 s. Range:
+// 0 to 24 h.
 func Drain(d time.Duration) ServerOption {
 	return duration("Drain", d, 0, 24*time.Hour, func(o *serverOptions) { o.drain = d })
 }
 
-// Tick sets how often a topic is looked after when nothing is due; default and maximum 1 s, at least 10 ms. It heals what a lost
-// wake-up or a crash left behind. Shorter costs Redis more idle calls and gains nothing on a healthy system.
+// Tick sets how often a server checks an idle topic, to recover from lost wake-ups and crashed
+// servers. A shorter tick costs Redis more idle calls and gains nothing on a healthy system.
+// Default: 1 s. Range: 10 ms to 1 s.
 func Tick(d time.Duration) ServerOption {
 	return duration("Tick", d, 10*time.Millisecond, maxTick, func(o *serverOptions) { o.tick = d })
 }
 
-// DeadLimit sets how many dead jobs of a topic are kept, and for how long. Those over it are deleted for good, the oldest first: that is
-// logged as a warning with their number, counted ([CounterPrunedDead]), and told to a [PrunedHook]. Default 1,000,000 and 90 days. Range: 0 to
-// 10,000,000 jobs, 1 s to 100 years. Every server of a topic deletes what is over its own limit, so the strictest server wins.
+// DeadLimit sets how many dead jobs of a topic are kept, and for how long. Jobs over the limit are
+// deleted for good, oldest first. The server logs a warning with their number, counts them
+// ([CounterPrunedDead]) and reports them to a [PrunedHook]. Every server of a topic deletes what
+// exceeds its own limit, so the strictest server wins. Default: 1,000,000 and 90 days. Range: 0 to
+// 10,000,000 jobs, 1 s to 100 years.
 func DeadLimit(count int, age time.Duration) ServerOption {
 	return serverOption(func(o *serverOptions) {
 		if count < 0 || count > 10_000_000 || age < time.Second || age > maxDelay {
@@ -257,7 +271,8 @@ func DeadLimit(count int, age time.Duration) ServerOption {
 	})
 }
 
-// Logger sets where the server logs; default slog.Default() at the time of Run. Payloads are never logged.
+// Logger sets the logger of the server. Payloads are never logged. Default: slog.Default() when Run
+// is called.
 func Logger(l *slog.Logger) ServerOption {
 	return serverOption(func(o *serverOptions) {
 		if l == nil {

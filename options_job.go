@@ -8,41 +8,41 @@ import (
 	"time"
 )
 
-// A JobOption says how one job is to be run. Of two that contradict each other the last one wins.
+// A JobOption sets one property of a job. If two options contradict each other, the last one wins.
 type JobOption func(*jobOptions)
 
-// jobOptions is what the job options say. Durations are whole milliseconds, rounded up.
+// jobOptions holds the values of the job options. Durations are whole milliseconds, rounded up.
 type jobOptions struct {
-	dueAt      int64 // Unix ms; 0: dueIn counts
+	dueAt      int64 // Unix ms; 0: dueIn applies
 	dueIn      int64 // ms from now by the Redis clock
-	retry      int   // retries after the first failure; notGiven; else unlimited below 0
+	retry      int   // retries after the first failure; notGiven; otherwise below 0: unlimited
 	backoffMin int64 // 0: not given
 	backoffMax int64
 	timeout    int64
-	expireAt   int64 // Unix ms; 0: expireIn counts
+	expireAt   int64 // Unix ms; 0: expireIn applies
 	expireIn   int64 // ms after the enqueueing; 0: never
 	retention  int64
 	replace    replacing
 	headers    map[string]string
-	scheduled  bool // the job is one of a schedule
+	scheduled  bool // the job belongs to a schedule
 	errs       []error
 }
 
-// notGiven is the retry of a job that did not say. Its handler's Defaults count then.
+// notGiven is the retry of a job without the option. Then the Defaults of its handler apply.
 const notGiven = -2
 
-// defaultJob is what a job says without any option.
+// defaultJob holds the options of a job that sets none.
 var defaultJob = jobOptions{retry: notGiven}
 
-// defaultRun is what counts for a run if neither the job nor the Defaults of its handler say: the one
-// place where these defaults are written.
+// defaultRun holds the values that apply to a run if neither the job nor the Defaults of its
+// handler set them. It is the only place where these defaults are written.
 var defaultRun = jobOptions{
 	retry:      Unlimited,
 	backoffMin: (2 * time.Second).Milliseconds(),
 	backoffMax: (4096 * time.Second).Milliseconds(),
 }
 
-// fill takes from d what a run is to know and o does not say.
+// fill takes from d the values that a run needs and o does not set.
 func (o *jobOptions) fill(d *jobOptions) {
 	if o.retry == notGiven {
 		o.retry = d.retry
@@ -58,29 +58,30 @@ func (o *jobOptions) fill(d *jobOptions) {
 	}
 }
 
-// retries is Job.Retries.
+// retries returns the value of Job.Retries.
 func (o *jobOptions) retries() int { return max(o.retry, Unlimited) }
 
-// DefaultsOption is what Defaults returns: an option of clients, of typed topics and of single
+// DefaultsOption is the type of [Defaults]: an option of clients, of typed topics and of single
 // handlers.
 type DefaultsOption []JobOption
 
-// Defaults sets what counts for jobs that do not say themselves. What a job says goes before the
-// Defaults of its [Topic], these go before those of the client, and these before those of the
-// handler. Given several times to one of them, the last one of each option counts.
+// Defaults sets options for jobs that do not set them themselves. The options of a job come first,
+// then the Defaults of its [Topic], then those of the client, then those of the handler. If
+// Defaults is given several times in one place, the last one of each option applies.
 //
-// Given to [NewClient] they are for all jobs that the client makes: with Enqueue, EnqueueBatch and
-// Schedule, also through typed topics. Given to [NewTopic] they are for the jobs of the topic's own
-// Enqueue, Job and Schedule. All of these jobs carry them along, wherever they run. ProcessAt,
-// ProcessIn, ExpireAt, Replace and ReplaceDead are said with each job: in Defaults they are errors.
+// Passed to [NewClient] they apply to all jobs of the client, from [Client.Enqueue],
+// [Client.EnqueueBatch] and [Client.Schedule], through typed topics too. Passed to [NewTopic] they
+// apply to the jobs of [Topic.Enqueue], [Topic.Job] and [Topic.Schedule]. All of these jobs store
+// them, wherever they run. ProcessAt, ProcessIn, ExpireAt, Replace and ReplaceDead belong to a
+// single job: in Defaults they are errors.
 //
-// Given to [Server.Handle] they are for the runs of all jobs of the topic, whoever made them, and do
-// not change what is stored. Only Retry, Backoff, Timeout and Retention may be among them. A
-// handler with a default Retry takes no job before it has a free slot for it, because a crash counts
-// as a failure of all jobs that were taken.
+// Passed to [Server.Handle] they apply to the runs of all jobs of the topic, from whatever client,
+// and do not change the stored jobs. Only Retry, Backoff, Timeout and Retention are allowed there.
+// A handler with a default Retry takes a job only when it has a free worker, because a crash counts
+// as a failure of all taken jobs.
 //
-// Without any Defaults a job that always fails is retried for ever, and one that hangs holds its
-// slot: Defaults(Retry(25), Timeout(time.Hour)) for a client is a good beginning.
+// Without any Defaults a job that always fails is retried forever, and one that hangs occupies its
+// worker. Defaults(Retry(25), Timeout(time.Hour)) for a client is a good start.
 func Defaults(opts ...JobOption) DefaultsOption { return opts }
 
 // apply adds the options to o.
@@ -94,7 +95,7 @@ func (d DefaultsOption) apply(o *jobOptions) {
 	}
 }
 
-// check tells what is wrong with Defaults. With run they are those of a handler.
+// check returns the complaints about Defaults. With run they are those of a handler.
 func (d DefaultsOption) check(run bool) (errs []error) {
 	o := defaultJob
 	d.apply(&o)
@@ -103,7 +104,7 @@ func (d DefaultsOption) check(run bool) (errs []error) {
 			o.fail(fmt.Errorf("%s: %s", name, why))
 		}
 	}
-	const each, late = "is said with each job", "comes too late in a handler's"
+	const each, late = "must be given with each job", "has no effect in the Defaults of a handler"
 	refuse(o.dueAt > 0, "ProcessAt", each)
 	refuse(o.dueIn > 0, "ProcessIn", each)
 	refuse(o.expireAt > 0, "ExpireAt", each)
@@ -120,7 +121,7 @@ func (d DefaultsOption) check(run bool) (errs []error) {
 func (d DefaultsOption) applyClient(o *clientOptions) {
 	o.errs = append(o.errs, d.check(false)...)
 	d.apply(&o.job)
-	o.job.errs = nil // they are among the client's
+	o.job.errs = nil // they are in the client's errs
 }
 
 func (d DefaultsOption) applyHandler(o *handlerOptions) {
@@ -133,8 +134,9 @@ func (d DefaultsOption) applyTopic(o *topicOptions) {
 	o.defaults = append(o.defaults, d...)
 }
 
-// ProcessAt makes the job due at t by Redis's clock, rounded up to the millisecond. A time in the past means at once.
-// From 1970 to 2286; the zero time is an error, as it is hardly ever meant.
+// ProcessAt makes the job due at t by Redis's clock, rounded up to the millisecond. A time in the
+// past makes it due immediately. The zero time is an error, because it is hardly ever intended.
+// Range: 1970 to 2286.
 func ProcessAt(t time.Time) JobOption {
 	return func(o *jobOptions) {
 		ms, err := instant("ProcessAt", t)
@@ -143,10 +145,11 @@ func ProcessAt(t time.Time) JobOption {
 	}
 }
 
-// ProcessIn makes the job due d after Redis has stored it, by Redis's clock, rounded up to the millisecond. The clock of the
-// caller does not matter. Zero, negative and no such option at all mean at once. Else from 1 ms to 100 years: ProcessIn(30)
-// would be 30 nanoseconds, and is refused. For a delay that is the difference of two times, and may come out smaller,
-// there is ProcessAt.
+// ProcessIn makes the job due d after Redis has stored it, by Redis's clock, rounded up to the
+// millisecond. The clock of the caller does not matter. Zero or a negative d makes the job due
+// immediately. A d below 1 ms is rejected, because ProcessIn(30) would be 30 nanoseconds. If the
+// delay is the difference of two times and can get that small, use [ProcessAt]. Default: due
+// immediately. Range: 1 ms to 100 years.
 func ProcessIn(d time.Duration) JobOption {
 	return func(o *jobOptions) {
 		o.fail(notTiny("ProcessIn", d))
@@ -155,12 +158,13 @@ func ProcessIn(d time.Duration) JobOption {
 	}
 }
 
-// Unlimited is the Retry of a job that is retried until it ends well.
+// Unlimited is the value of [Retry] for a job that is retried until it completes.
 const Unlimited = -1
 
-// Retry limits the job to n retries after its first failure; 0 means that a failure buries it. A crash in mid-run counts as
-// a failure of every job that the server had taken, also of one whose handler it had not called yet. [Snooze] and
-// [Client.Revive] give all retries anew. Default: unlimited. Range: 0 to 2,147,483,647, or [Unlimited].
+// Retry limits the job to n retries after its first failure; 0 means that the first failure buries
+// it. If a server crashes, every job it had taken counts as failed, even one whose handler had not
+// been called. [Snooze] and [Client.Revive] restore the full number of retries. Default: unlimited.
+// Range: 0 to 2,147,483,647, or [Unlimited].
 func Retry(n int) JobOption {
 	return func(o *jobOptions) {
 		if n < Unlimited || n > maxRetry {
@@ -170,9 +174,10 @@ func Retry(n int) JobOption {
 	}
 }
 
-// Backoff sets the delays between the attempts of the job: first after the first failure, doubled after each further one, at
-// most limit, and each with up to a fifth added at random. [Snooze] and [Client.Revive] start it anew, and [RetryIn]
-// chooses another delay. Defaults: 2 s and 4096 s. From 1 ms to 100 years, first ≤ limit.
+// Backoff sets the delays between the attempts of the job. The first failure is followed by the
+// delay first. Each further failure doubles the delay, up to limit. Up to a fifth of the delay is
+// added at random. [Snooze] and [Client.Revive] restart it, and [RetryIn] chooses another delay.
+// Default: 2 s and 4096 s. Range: 1 ms to 100 years, first ≤ limit.
 func Backoff(first, limit time.Duration) JobOption {
 	return func(o *jobOptions) {
 		if first < time.Millisecond || limit < first || limit > maxDelay {
@@ -182,8 +187,9 @@ func Backoff(first, limit time.Duration) JobOption {
 	}
 }
 
-// Timeout limits every run of the job to d: the handler's context then ends with the cause ErrTimeout. A handler that goes on
-// all the same loses the lease within its length, and the job is run elsewhere. From 1 ms to 100 years; default: no limit.
+// Timeout limits every run of the job to d. Then the handler's context is cancelled with cause
+// [ErrTimeout]. A handler that ignores its context loses its lease within one lease period, and the
+// job runs elsewhere. Default: no limit. Range: 1 ms to 100 years.
 func Timeout(d time.Duration) JobOption {
 	return func(o *jobOptions) {
 		o.fail(positive("Timeout", d))
@@ -191,9 +197,10 @@ func Timeout(d time.Duration) JobOption {
 	}
 }
 
-// ExpireAt drops the job if it has not been started by t, by Redis's clock: an ExpiredHook is told, no handler is.
-// A retry after that time is dropped too. A job that would have expired before it is due is refused with [ErrInvalid], by
-// Enqueue and by [Client.Reschedule]. A job that was revived does not expire. Bounds as for ProcessAt.
+// ExpireAt drops the job if it has not started by t, by Redis's clock. An [ExpiredHook] is called;
+// the handler is not. A retry after that time is dropped too. [Client.Enqueue] and
+// [Client.Reschedule] reject a job that would expire before it is due, with [ErrInvalid]. A revived
+// job does not expire. Bounds as for [ProcessAt].
 func ExpireAt(t time.Time) JobOption {
 	return func(o *jobOptions) {
 		ms, err := instant("ExpireAt", t)
@@ -202,7 +209,8 @@ func ExpireAt(t time.Time) JobOption {
 	}
 }
 
-// ExpireIn is ExpireAt at d after the enqueueing, by Redis's clock. From 1 ms to 100 years.
+// ExpireIn is [ExpireAt] with a time d after the enqueueing, by Redis's clock. Range: 1 ms to 100
+// years.
 func ExpireIn(d time.Duration) JobOption {
 	return func(o *jobOptions) {
 		o.fail(positive("ExpireIn", d))
@@ -210,8 +218,8 @@ func ExpireIn(d time.Duration) JobOption {
 	}
 }
 
-// Retention keeps the job for d after its successful end, for Get and List to show as done. Its ID is free all the same.
-// From 1 ms to 100 years; default: a finished job leaves nothing behind.
+// Retention keeps the job as done for d after it completes, so that Get and List show it. Its ID
+// can be reused immediately. Default: a completed job is deleted. Range: 1 ms to 100 years.
 func Retention(d time.Duration) JobOption {
 	return func(o *jobOptions) {
 		o.fail(positive("Retention", d))
@@ -219,7 +227,8 @@ func Retention(d time.Duration) JobOption {
 	}
 }
 
-// Header adds a header that travels with the job. Key and value are arbitrary bytes; all of a job together take at most 16 KiB.
+// Header adds a header to the job. Key and value are any bytes. All headers of a job together have
+// at most 16 KiB.
 func Header(key, value string) JobOption {
 	return func(o *jobOptions) {
 		if o.headers == nil {
@@ -229,7 +238,7 @@ func Header(key, value string) JobOption {
 	}
 }
 
-// replacing says which job of the same ID gives way to a new one, as the script is told it.
+// replacing selects which job of the same ID a new one replaces, as the script reads it.
 type replacing string
 
 const (
@@ -238,22 +247,23 @@ const (
 	replaceDead replacing = "d"
 )
 
-// Replace makes an unfinished job with the same ID give way, whatever its state, in one step with the enqueueing. If that job is
-// running, its worker loses the lease: the handler's context ends with [ErrReplaced].
+// Replace atomically replaces any unfinished job with the same ID, whatever its state. If that job
+// is running, its worker loses the lease: the handler's context is cancelled with cause
+// [ErrReplaced].
 //
-// A handler may replace its own job, with a context that is its own or made of it. Then its context
-// does not end, and it may go on; what it returns changes nothing for the new job, which may be
-// running by then.
+// A handler can replace its own job if it passes its own context or one derived from it. Then its
+// context is not cancelled, and it can continue. Its result does not affect the new job, which may
+// already be running.
 //
-// A job that is due at once and replaces one that was ready takes its place in the order.
+// A job that is due immediately and replaces a ready one keeps its position in the order.
 func Replace() JobOption { return func(o *jobOptions) { o.replace = replaceAny } }
 
-// ReplaceDead makes a dead job with the same ID give way, in one step with the enqueueing: its errors and attempts are
-// forgotten. A job in any other state is left alone, and the new one is refused with [ErrDuplicate]. Of Replace and
-// ReplaceDead the last one given counts.
+// ReplaceDead atomically replaces a dead job with the same ID and deletes its errors and attempts.
+// If the existing job is in any other state, it is unchanged and the new one is rejected with
+// [ErrDuplicate]. If both Replace and ReplaceDead are given, the last one applies.
 func ReplaceDead() JobOption { return func(o *jobOptions) { o.replace = replaceDead } }
 
-// due is when a job that was enqueued at now is due, as enqueue.lua has it.
+// due returns the due time of a job that was enqueued at now, as enqueue.lua computes it.
 func (o *jobOptions) due(now int64) int64 {
 	if o.dueAt > 0 {
 		return max(o.dueAt, now)
@@ -261,8 +271,8 @@ func (o *jobOptions) due(now int64) int64 {
 	return now + o.dueIn
 }
 
-// when is what enqueue.lua is told of the due time: what gives way, the time, and when the job expires if only the script can
-// know whether it would be due before.
+// when returns the time argument of enqueue.lua: what is replaced, the due time, and the expiry if
+// only the script can know whether the job would expire before it is due.
 func (o *jobOptions) when() string {
 	when := string(o.replace) + instantOr(o.dueAt, o.dueIn)
 	if o.expireAt > 0 || o.expireIn > 0 && o.dueAt > 0 {
@@ -271,7 +281,7 @@ func (o *jobOptions) when() string {
 	return when
 }
 
-// instantOr is a time as the scripts read it: at in Unix ms, or in ms from now if at is 0.
+// instantOr returns a time as the scripts read it: at in Unix ms, or in ms from now if at is 0.
 func instantOr(at, in int64) string {
 	if at > 0 {
 		return strconv.FormatInt(at, 10)
@@ -279,7 +289,8 @@ func instantOr(at, in int64) string {
 	return "+" + strconv.FormatInt(in, 10)
 }
 
-// expires is when a job that was enqueued at now is dropped if it has not been started; 0: never.
+// expires returns the time at which a job that was enqueued at now is dropped if it has not
+// started; 0: never.
 func (o *jobOptions) expires(now int64) int64 {
 	if o.expireIn > 0 {
 		return now + o.expireIn
@@ -287,7 +298,7 @@ func (o *jobOptions) expires(now int64) int64 {
 	return o.expireAt
 }
 
-// hopeless is the error of a job that would have expired before it is due.
+// hopeless returns the error of a job that would expire before it is due.
 func hopeless(expires, due int64) error {
 	return fmt.Errorf("%w: expires at %v and would be due at %v: it could never run", ErrInvalid, msTime(expires).UTC(), msTime(due).UTC())
 }
@@ -301,14 +312,14 @@ func (o *jobOptions) fail(err error) {
 // newJobOptions applies opts and joins all complaints.
 func newJobOptions(opts []JobOption) (jobOptions, error) { return defaultJob.with(opts) }
 
-// with is o after opts, and what is wrong with that.
+// with returns o after opts, and the complaints about the result.
 func (o jobOptions) with(opts []JobOption) (jobOptions, error) {
 	o.headers = maps.Clone(o.headers)
 	DefaultsOption(opts).apply(&o)
 	return o, o.validate()
 }
 
-// check tells what is wrong with the options as a whole.
+// validate returns the complaints about the options as a whole.
 func (o *jobOptions) validate() error {
 	size := 0
 	for k, v := range o.headers {

@@ -154,7 +154,7 @@ func decodeHead(raw string, whole bool) (r record, err error) {
 	}
 	r.nonce = nonceOf(raw)
 	if r.enqueuedAt, err = decodeStamp(raw[headLen:]); err != nil {
-		return r, fmt.Errorf("enqueueing time of record: %w", err)
+		return r, err
 	}
 	if err := r.decodeTail(raw[headLen+stampLen:], whole); err != nil {
 		return r, fmt.Errorf("decode record: %w", err)
@@ -165,11 +165,11 @@ func decodeHead(raw string, whole bool) (r record, err error) {
 
 func decodeStamp(s string) (int64, error) {
 	if s[0] != 0xad {
-		return 0, fmt.Errorf("0x%02x instead of a string of 13 digits", s[0])
+		return 0, fmt.Errorf("enqueue time is not a 13-digit string but begins with 0x%02x", s[0])
 	}
 	ms, err := strconv.ParseInt(s[1:stampLen], 10, 64)
 	if err != nil {
-		return 0, errors.New("13 bytes that are no number") // err would show them, and they may be anything, a payload too
+		return 0, errors.New("enqueue time is not a 13-digit number") // err would show them, and they may be anything, a payload too
 	}
 	return ms, nil
 }

@@ -79,7 +79,7 @@ func (t *Topic[T]) validate() error {
 	case t == nil:
 		return errors.New("nil Topic")
 	case t.o.codec == nil && t.name == "":
-		return errors.New("zero Topic: NewTopic makes one")
+		return errors.New("zero Topic: use NewTopic")
 	case isNil(t.o.codec):
 		return errors.Join(append(t.o.errs, errors.New("nil codec"))...)
 	}
