@@ -121,7 +121,7 @@ func TestAgainAmongOtherErrors(t *testing.T) {
 					require.Len(b, log.with("job=1", "level="+c.log, "err="), 1)
 				}
 				if c.hook == "Again" {
-					require.Len(b, log.with("job=1", "msg=again"), len(log.with("job=1")))
+					require.Len(b, log.with("job=1", `msg="job enqueued again"`), len(log.with("job=1")))
 					require.Equal(b, "new", string(b.get("a", "1").Payload))
 				}
 			})
@@ -171,7 +171,7 @@ func TestAgainThatIsRefused(t *testing.T) {
 				require.Equal(b, "of 1", string(info.Payload))
 				for _, text := range append(c.texts, "again: delayq: invalid: ") {
 					require.Contains(b, info.Errors[0].Message, text)
-					require.NotEmpty(b, log.with("msg=retry", "job=1"))
+					require.NotEmpty(b, log.with(`msg="job retried"`, "job=1"))
 				}
 				require.EqualValues(b, 1, b.counter("a", "enqueued"))
 			})

@@ -98,7 +98,7 @@ func (t *topicServer) bereave(found, least int64) {
 	}
 	t.mu.Unlock()
 	if !known {
-		t.trouble.log.Error("lost", "err", fmt.Sprintf(errData, found, least))
+		t.trouble.log.Error("topic lost data", "err", fmt.Sprintf(errData, found, least))
 	}
 }
 

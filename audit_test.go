@@ -56,14 +56,14 @@ func TestRedisComesBackEmpty(t *testing.T) {
 				topics, err := b.client.Topics(b.Context())
 				require.NoError(b, err)
 				require.Equal(b, []string{"a", "b", "idle"}, topics)
-				require.Len(b, log.with("level=ERROR", "msg=lost", "topic=a", "Redis has lost the jobs"), 1)
-				require.Len(b, log.with("level=ERROR", "msg=lost", "topic=b"), 1)
+				require.Len(b, log.with("level=ERROR", `msg="topic lost data"`, "topic=a", "Redis has lost the jobs"), 1)
+				require.Len(b, log.with("level=ERROR", `msg="topic lost data"`, "topic=b"), 1)
 				require.Len(b, log.with("level=ERROR"), 2)
 				b.pass(12 * time.Second)
 				for range 3 {
 					require.ErrorIs(b, <-causes, delayq.ErrLeaseLost) // one of them was enqueued anew
 				}
-				require.Empty(b, log.with("msg=cancel"))
+				require.Empty(b, log.with(`msg="job cancelled"`))
 				require.Len(b, append(hooks.of("LeaseLost"), hooks.of("Replaced")...), 3)
 				require.Empty(b, hooks.of("Cancelled"))
 
@@ -77,7 +77,7 @@ func TestRedisComesBackEmpty(t *testing.T) {
 				require.Contains(b, drain(causes), delayq.ErrCancelled)
 				require.NoError(b, b.rdb.FlushDB(b.Context()).Err())
 				b.pass(6 * time.Second)
-				require.Len(b, log.with("level=ERROR", "msg=lost", "topic=b"), 2)
+				require.Len(b, log.with("level=ERROR", `msg="topic lost data"`, "topic=b"), 2)
 				require.NoError(b, s.stop())
 			})
 		})
@@ -106,8 +106,8 @@ func TestJobThatIsLostBeforeItsEnd(t *testing.T) {
 		require.NoError(b, b.rdb.FlushDB(b.Context()).Err())
 		b.pass(2 * time.Second)
 		require.Len(b, hooks.of("LeaseLost", "1"), 1)
-		require.Len(b, log.with("level=ERROR", "msg=lost"), 1)
-		require.Empty(b, log.with("msg=cancel"))
+		require.Len(b, log.with("level=ERROR", `msg="topic lost data"`), 1)
+		require.Empty(b, log.with(`msg="job cancelled"`))
 	})
 }
 
@@ -116,7 +116,7 @@ func TestStartAndPausesAreLogged(t *testing.T) {
 	inBubble(t, func(b *bubble) {
 		var log logbook
 		s := b.serve("a", nothing, log.to())
-		require.Len(b, log.with("level=INFO", "msg=start", "server="+s.ID(), "count=1"), 1)
+		require.Len(b, log.with("level=INFO", `msg="server started"`, "server="+s.ID(), "count=1"), 1)
 		for _, by := range []string{"anna", "worker"} {
 			require.NoError(b, b.client.Pause(b.Context(), "a", delayq.Pause{By: by, Reason: "because of " + by}))
 		}
@@ -124,11 +124,11 @@ func TestStartAndPausesAreLogged(t *testing.T) {
 			b.enqueue("a", fmt.Sprint(i))
 			b.pass(3 * time.Second)
 		}
-		require.Len(b, log.with("level=INFO", "msg=pause", "topic=a", "anna: because of anna", "worker: because of worker"), 1)
-		require.Empty(b, log.with("msg=resume"))
+		require.Len(b, log.with("level=INFO", `msg="topic paused"`, "topic=a", "anna: because of anna", "worker: because of worker"), 1)
+		require.Empty(b, log.with(`msg="topic resumed"`))
 		require.NoError(b, b.client.ResumeAll(b.Context(), "a"))
 		b.pass(time.Second)
-		require.Len(b, log.with("level=INFO", "msg=resume", "topic=a"), 1)
+		require.Len(b, log.with("level=INFO", `msg="topic resumed"`, "topic=a"), 1)
 		require.Empty(b, b.state("a", "2"))
 	})
 }
@@ -162,10 +162,10 @@ func TestMissingRightsAreLoggedOnce(t *testing.T) {
 	opts.Username, opts.Password = "app", "right"
 	rdb := clientOf(t, opts)
 	r.serve(rdb)
-	until(t, func() bool { return len(r.log.with("msg=subscribe")) > 0 })
+	until(t, func() bool { return len(r.log.with(`msg="subscribe failed"`)) > 0 })
 	before := attempts(t, r)
 	until(t, func() bool { return attempts(t, r) >= before+4 })
-	require.Len(t, r.log.with("level=ERROR", "msg=subscribe", "NOPERM"), 1)
+	require.Len(t, r.log.with("level=ERROR", `msg="subscribe failed"`, "NOPERM"), 1)
 	require.Len(t, r.log.with("level=ERROR"), 1)
 	require.NoError(t, r.rdb.Do(ctx, "ACL", "SETUSER", "app", "allchannels").Err())
 	until(t, func() bool { return len(r.log.with("level=INFO", `msg="subscribe works again"`)) == 1 })

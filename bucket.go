@@ -85,7 +85,7 @@ func (t *topicServer) promote(ctx context.Context, heal bool) (moved int, wait t
 		return 0, 0, 0, 0, err
 	}
 	if n := r.number(3); n > 0 {
-		t.trouble.log.Warn("reclaim", "count", n)
+		t.trouble.log.Warn("leases reclaimed", "count", n)
 	}
 	return int(max(r.number(2), r.number(3))), waitOf(r.number(4)), int(r.number(5)), int(r.number(6)), nil
 }

@@ -105,7 +105,7 @@ func (t *topicServer) check(ctx context.Context, reason string, every time.Durat
 		})
 	}
 	if errors.Is(err, errGrowing) { // it will be looked at again
-		t.trouble.log.Warn("check", "err", errGrowing)
+		t.trouble.log.Warn("check failed", "err", errGrowing)
 		err = nil
 	}
 	if err == nil || ctx.Err() == nil { // else it was cut off
@@ -121,5 +121,5 @@ func (t *topicServer) check(ctx context.Context, reason string, every time.Durat
 	for _, key := range d.wrong {
 		found = append(found, fmt.Sprintf("%s is not a %s", key, typeOf(key)))
 	}
-	t.trouble.log.Warn("mend", "count", d.report.Mended, "err", strings.Join(found, ", "))
+	t.trouble.log.Warn("topic repaired", "count", d.report.Mended, "found", strings.Join(found, ", "))
 }

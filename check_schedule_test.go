@@ -165,6 +165,6 @@ func TestServerMendsASchedule(t *testing.T) {
 		require.NoError(b, b.rdb.Del(b.Context(), bubblePrefix+":{t}:slots").Err())
 		b.pass(3 * time.Minute)
 		require.Equal(b, []string{b.id("s", 10*time.Second), b.id("s", 20*time.Second), b.id("s", 200*time.Second)}, jobsOf(&r, "s"))
-		require.Len(b, log.with("msg=mend", "count=1", `err="no slot: 1"`), 1)
+		require.Len(b, log.with(`msg="topic repaired"`, "count=1", `found="no slot: 1"`), 1)
 	})
 }

@@ -42,7 +42,7 @@ func TestServerMendsLostLeases(t *testing.T) {
 			require.Len(b, starts.of(fmt.Sprint("job", i)), 2)
 			require.Empty(b, b.state("t", fmt.Sprint("job", i)))
 		}
-		require.Len(b, log.with("msg=mend", "topic=t", "count=5", `err="no place: 5"`), 1)
+		require.Len(b, log.with(`msg="topic repaired"`, "topic=t", "count=5", `found="no place: 5"`), 1)
 		require.EqualValues(b, 5, b.counter("t", "mended"))
 	})
 }
@@ -107,8 +107,8 @@ func TestServerNamesAWrongTypeAndGoesOn(t *testing.T) {
 		require.NoError(b, b.rdb.ZRem(b.Context(), bubblePrefix+":{t}:bucket", "lost").Err())
 		b.pass(2 * time.Minute)
 		require.Empty(b, b.state("t", "lost"))
-		require.Len(b, log.with("msg=prune", "level=ERROR", stats), 1)
-		require.NotEmpty(b, log.with("msg=mend", "no place: 1", "wrong type: 1", stats+" is not a hash"))
+		require.Len(b, log.with(`msg="prune failed"`, "level=ERROR", stats), 1)
+		require.NotEmpty(b, log.with(`msg="topic repaired"`, "no place: 1", "wrong type: 1", stats+" is not a hash"))
 		require.NoError(b, b.rdb.Del(b.Context(), stats).Err())
 		b.pass(11 * time.Second)
 		require.Len(b, log.with("msg=\"prune works again\""), 1)

@@ -198,7 +198,7 @@ func (g *commit) tell(list []*enqueueing) {
 
 // cut is the outcome of jobs whose call has ended its goroutine: it may have been carried out.
 func cut(list []*enqueueing, c *crash) {
-	clientLog().Error("enqueue", "topic", list[0].topic, "err", c, "stack", string(c.stack))
+	clientLog().Error("enqueue crashed", "topic", list[0].topic, "err", c, "stack", string(c.stack))
 	for _, e := range list {
 		if errors.Is(e.err, errCutOff) {
 			e.err = located{call: "enqueue", topic: e.topic, job: e.id}.at(fmt.Errorf("%w: %w", errCutOff, c))

@@ -250,9 +250,9 @@ func TestServerWhoseLoopsCrash(t *testing.T) {
 				close(leave) // its end cannot be told now
 				enqueue("meanwhile")
 				time.Sleep(8 * time.Second)
-				require.Len(t, log.with("msg=settle", what+": ", "stack="), 1)
-				require.Len(t, log.with("msg=take", what+": "), 1)
-				require.Len(t, log.with("msg=promote", what+": "), 1)
+				require.Len(t, log.with(`msg="settle crashed"`, what+": ", "stack="), 1)
+				require.Len(t, log.with(`msg="take crashed"`, what+": "), 1)
+				require.Len(t, log.with(`msg="promote crashed"`, what+": "), 1)
 				broken.on.Store(false)
 				time.Sleep(8 * time.Second)
 				enqueue("after")

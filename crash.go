@@ -105,7 +105,7 @@ func (k *keeper) crashed(name string, c *crash) {
 	}
 	k.mu.Unlock()
 	if !again {
-		k.log.Error(name, "err", c, "stack", string(c.stack))
+		k.log.Error(name+" crashed", "err", c, "stack", string(c.stack))
 	}
 }
 

@@ -757,6 +757,55 @@ func proseFile(t *testing.T, path string) string {
 	return string(text)
 }
 
+// The table of log messages in docs/operations.md is that of the code.
+func TestProseLogMessagesAreListed(t *testing.T) {
+	text := proseFile(t, "docs/operations.md")
+	_, section, found := strings.Cut(text, "\n### The log\n")
+	require.True(t, found)
+	section, _, _ = strings.Cut(section, "\n### ")
+	listed := map[string]bool{}
+	for _, m := range regexp.MustCompile("(?m)^\\| `([^`]+)` \\| (?:INFO|WARN|ERROR) \\|").FindAllStringSubmatch(section, -1) {
+		require.False(t, listed[m[1]], m[1])
+		listed[m[1]] = true
+	}
+	logged := map[string]bool{}
+	for _, tree := range proseGo(t) {
+		ast.Inspect(tree, func(n ast.Node) bool {
+			call, ok := n.(*ast.CallExpr)
+			if !ok || len(call.Args) == 0 {
+				return true
+			}
+			to, ok := call.Fun.(*ast.SelectorExpr)
+			if !ok {
+				return true
+			}
+			at := map[string]int{"Info": 0, "Warn": 0, "Error": 0, "remark": 1}
+			n0, known := at[to.Sel.Name]
+			if !known || n0 >= len(call.Args) {
+				return true
+			}
+			switch arg := call.Args[n0].(type) {
+			case *ast.BasicLit:
+				logged[must(strconv.Unquote(arg.Value))] = true
+			case *ast.BinaryExpr:
+				if end, ok := arg.Y.(*ast.BasicLit); ok {
+					logged["…"+must(strconv.Unquote(end.Value))] = true
+				}
+			}
+			return true
+		})
+	}
+	require.Greater(t, len(logged), 30) // or this test looks for the wrong thing
+	for message := range logged {
+		if len(message) < 40 { // the longer ones are sentences that need no explanation
+			require.Contains(t, section, "`"+message+"`", "a message that is not documented")
+		}
+	}
+	for message := range listed {
+		require.Contains(t, logged, message, "a message that is never logged")
+	}
+}
+
 // proseGo parses the Go files of this package that are no tests, by name.
 func proseGo(t *testing.T) map[string]*ast.File {
 	t.Helper()

@@ -262,8 +262,8 @@ func TestErrorBesideASnoozeIsTold(t *testing.T) {
 			events := hooks.of("Snoozed", id)
 			require.Len(b, events, 1, id)
 			require.Equal(b, c.err, events[0].Err, id)
-			lines := log.with("level=WARN", "msg=snooze", "job=\""+id+"\"", "delay=1h0m0s")
-			lines = append(lines, log.with("level=WARN", "msg=snooze", "job="+id+" ", "delay=1h0m0s")...)
+			lines := log.with("level=WARN", `msg="job snoozed"`, "job=\""+id+"\"", "delay=1h0m0s")
+			lines = append(lines, log.with("level=WARN", `msg="job snoozed"`, "job="+id+" ", "delay=1h0m0s")...)
 			if !c.told {
 				require.Empty(b, lines, id)
 				continue

@@ -128,7 +128,7 @@ func (s *Server) farewell(beaten <-chan struct{}) {
 	case <-ctx.Done():
 	}
 	if err := s.calls.HDel(ctx, serversKey(s.o.prefix), s.id).Err(); err != nil {
-		s.log.Warn("heartbeat", "err", err)
+		s.log.Warn("heartbeat not deleted", "err", err)
 	}
 }
 

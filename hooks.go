@@ -261,7 +261,7 @@ func (h *hooks) report(c *crash) {
 
 // logHook logs the crash of a hook.
 func logHook(log *slog.Logger, c *crash) {
-	log.Error("hook", "err", c, "stack", string(c.stack))
+	log.Error("hook crashed", "err", c, "stack", string(c.stack))
 }
 
 // apart calls f like guard, but in a new goroutine. A hook that calls runtime.Goexit, as FailNow of

@@ -437,7 +437,7 @@ func TestUndecodableRecordIsBuried(t *testing.T) {
 			require.Len(b, hooks.of("Buried", name), 1, name)
 			require.Error(b, hooks.of("Buried", name)[0].Err)
 		}
-		require.Len(b, log.with("level=ERROR", "msg=bury", "topic=a"), len(spoilt))
+		require.Len(b, log.with("level=ERROR", `msg="job buried"`, "topic=a"), len(spoilt))
 
 		// A lease of one that ran out does not stop the others either.
 		require.NoError(b, b.rdb.HSet(b.Context(), poolKey("a"), "lapsed", "garbage").Err())

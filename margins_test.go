@@ -211,7 +211,7 @@ func TestHandlerThatEndsAtTheEndOfDrainIsSettled(t *testing.T) {
 		require.NoError(b, s.err)
 		require.Empty(b, b.state("a", "1"))
 		require.EqualValues(b, 1, b.counter("a", "acked"))
-		require.Empty(b, log.with("msg=settle"))
+		require.Empty(b, log.with(`msg="job not settled"`))
 		require.LessOrEqual(b, b.at(), time.Minute+60*time.Millisecond, "it waits no longer than it has to")
 	})
 }

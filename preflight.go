@@ -41,7 +41,7 @@ func (s *Server) greet(ctx context.Context) error {
 			return fmt.Errorf("run: note topics: %w", err)
 		}
 		// Only Topics goes without. A Redis that is full must be worked off above all.
-		s.log.Error("note topics", "err", err)
+		s.log.Error("topics not recorded", "err", err)
 	}
 	s.outage.answered("start")
 	info, err := s.calls.Info(call).Result()
@@ -49,7 +49,7 @@ func (s *Server) greet(ctx context.Context) error {
 		if away(err) {
 			return fmt.Errorf("run: ask Redis about itself: %w", err)
 		}
-		s.log.Warn("Redis does not say what it is: neither its version nor its settings are checked", "err", err)
+		s.log.Warn("INFO is not permitted; the version and the settings of Redis are not checked", "err", err)
 		return nil
 	}
 	return s.judge(parseInfo(info))

@@ -49,7 +49,7 @@ func (p *pruner) note(log *slog.Logger, dead int, more bool) {
 // warn logs the number of dead jobs removed since the last line.
 func (p *pruner) warn(log *slog.Logger) {
 	if p.dead > 0 {
-		log.Warn("prune", "count", p.dead)
+		log.Warn("dead jobs pruned", "count", p.dead)
 		p.dead, p.warned = 0, time.Now()
 	}
 }

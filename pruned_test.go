@@ -56,7 +56,7 @@ func TestPrunedDeadJobsAreReported(t *testing.T) {
 		var log logbook
 		var hooks told
 		s := b.serve("t", nothing, delayq.DeadLimit(10, time.Hour), log.to(), delayq.Hooks(panickyHook{}, &hooks))
-		lines := func() []string { return log.with("msg=prune") }
+		lines := func() []string { return log.with(`msg="dead jobs pruned"`) }
 		b.fill(10, 3)
 		b.pass(12 * time.Second)
 		require.Empty(b, lines(), "done jobs are no warning")
@@ -66,7 +66,7 @@ func TestPrunedDeadJobsAreReported(t *testing.T) {
 		b.pass(11 * time.Second)
 		require.EqualValues(b, 10, b.left("dead"))
 		require.Len(b, lines(), 1, "all that go in one turn")
-		require.Regexp(b, `level=WARN msg=prune topic=t count=1200$`, lines()[0])
+		require.Regexp(b, `level=WARN msg="dead jobs pruned" topic=t count=1200$`, lines()[0])
 
 		for range 5 {
 			b.fill(7, 1)
@@ -75,7 +75,7 @@ func TestPrunedDeadJobsAreReported(t *testing.T) {
 		require.Len(b, lines(), 1, "one a minute")
 		b.pass(22 * time.Second)
 		require.Len(b, lines(), 2)
-		require.Regexp(b, `level=WARN msg=prune topic=t count=35$`, lines()[1])
+		require.Regexp(b, `level=WARN msg="dead jobs pruned" topic=t count=35$`, lines()[1])
 
 		b.pass(time.Minute)
 		require.Len(b, lines(), 2, "nothing to tell")
@@ -103,7 +103,7 @@ func TestPruningWithoutEndIsReported(t *testing.T) {
 		b.fill(500*10, 0)
 		b.pass(85 * time.Second)
 		require.Positive(b, b.left("dead"))
-		require.Len(b, log.with("level=WARN", "msg=prune"), 1)
+		require.Len(b, log.with("level=WARN", `msg="dead jobs pruned"`), 1)
 	})
 }
 
@@ -122,7 +122,7 @@ func TestPrunedDeadJobsAreReportedAfterALostAnswer(t *testing.T) {
 		b.pass(30 * time.Second)
 		require.Zero(b, b.left("dead"))
 		require.Equal(b, delayq.PruneEvent{Topic: "t", Dead: 40, Done: 2}, hooks.pruned())
-		require.Len(b, log.with("msg=prune", "count=40"), 1)
+		require.Len(b, log.with(`msg="dead jobs pruned"`, "count=40"), 1)
 		require.EqualValues(b, 40, b.counter("t", "pruned_dead"))
 	})
 }

@@ -183,8 +183,8 @@ func (k *taker) slower(work context.Context) afterTake {
 		return takeFailed
 	}
 	for _, id := range r.list(2).texts() {
-		t.trouble.log.Error("take", "job", id, "delay", k.timeout,
-			"err", "its record did not arrive in time, and it is behind the others now")
+		t.trouble.log.Error("job does not arrive", "job", id, "delay", k.timeout,
+			"err", "its record did not arrive in time; the job moved to the end of the ready list")
 	}
 	k.since, k.timeout = 0, k.least()
 	t.expect(k.n, 0, false)
@@ -204,8 +204,8 @@ func (k *taker) giveUp(work context.Context) {
 			return
 		}
 		if time.Until(end) < paceFirst || !sleep(work, paceFirst) {
-			t.trouble.log.Warn("take", "err",
-				"Redis did not answer before the stop: what may have been taken runs when its leases are over")
+			t.trouble.log.Warn("take unanswered", "err",
+				"Redis did not answer before the server stopped; jobs that were taken run again when their leases expire")
 			return
 		}
 	}
@@ -366,10 +366,10 @@ func (t *topicServer) notePause(ctx context.Context, next afterTake) {
 				who = append(who, p.By+": "+p.Reason)
 			}
 		}
-		t.trouble.log.Info("pause", "by", strings.Join(who, ", "))
+		t.trouble.log.Info("topic paused", "by", strings.Join(who, ", "))
 	case (next == takeAgain || next == takeWait) && t.paused:
 		t.paused = false
-		t.trouble.log.Info("resume")
+		t.trouble.log.Info("topic resumed")
 	}
 }
 

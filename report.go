@@ -22,23 +22,23 @@ func (t *topicServer) outcome(r row) {
 	log := t.trouble.log
 	switch outcome {
 	case OutcomeRetried:
-		log.Warn("retry", "job", job.ID, "attempt", job.Attempt, "err", message(r.err), "delay", r.delay)
+		log.Warn("job retried", "job", job.ID, "attempt", job.Attempt, "err", message(r.err), "delay", r.delay)
 	case OutcomeBuried:
-		log.Error("bury", "job", job.ID, "attempt", job.Attempt, "err", message(r.err))
+		log.Error("job buried", "job", job.ID, "attempt", job.Attempt, "err", message(r.err))
 	case OutcomeLeaseLost:
 		t.remark(slog.LevelWarn, "lease lost", r)
 	case OutcomeCancelled: // by Dequeue, or deleted by hand
-		t.remark(slog.LevelInfo, "cancel", r)
+		t.remark(slog.LevelInfo, "job cancelled", r)
 	case OutcomeReplaced:
-		t.remark(slog.LevelInfo, "replace", r)
+		t.remark(slog.LevelInfo, "job replaced", r)
 	case OutcomeAgain:
-		t.remark(quiet, "again", r)
+		t.remark(quiet, "job enqueued again", r)
 	case OutcomeReturned:
-		t.remark(quiet, "return", r)
+		t.remark(quiet, "job returned", r)
 	case OutcomeSnoozed:
-		t.remark(quiet, "snooze", r, "delay", r.delay)
+		t.remark(quiet, "job snoozed", r, "delay", r.delay)
 	case OutcomeExpired:
-		t.remark(slog.LevelInfo, "expire", r)
+		t.remark(slog.LevelInfo, "job expired", r)
 	}
 	h := &t.server.o.hooks
 	if len(h.outcome[outcome]) == 0 {
@@ -142,7 +142,7 @@ func (r row) loud(err error) (loud bool) {
 // outcome has been told.
 func (t *topicServer) late(r row) {
 	r.verb, r.lost = verbReturn, nil
-	t.remark(quiet, "late", r)
+	t.remark(quiet, "handler returned late", r)
 	event := r.event()
 	event.Outcome = ""
 	for _, f := range t.server.o.hooks.late {
@@ -157,7 +157,7 @@ func (t *topicServer) tellUnsettled() {
 	t.rows = nil
 	t.mu.Unlock()
 	for _, r := range rows {
-		t.remark(quiet, "settle", r)
+		t.remark(quiet, "job not settled", r)
 	}
 }
 

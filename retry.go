@@ -78,13 +78,13 @@ func (t *topicServer) verdict(r *run, cause, err error, ran time.Duration) row {
 func (t *topicServer) refusal(r *run, undecodable error, now int64) *row {
 	switch job := r.job; {
 	case errors.Is(undecodable, errNewerRecord):
-		t.trouble.log.Error("snooze", "job", job.ID, "err", undecodable, "delay", newerRecordDelay)
+		t.trouble.log.Error("job snoozed", "job", job.ID, "err", undecodable, "delay", newerRecordDelay)
 		return &row{run: r, verb: verbSnooze, end: msTime(now), delay: newerRecordDelay, past: r.past, err: undecodable}
 	case undecodable != nil:
 		entry := AttemptError{Attempt: job.Attempt, At: msTime(now), Server: t.server.id, Kind: KindUndecodable, Message: undecodable.Error()}
 		return &row{run: r, verb: verbBury, entry: entry.encode(), err: undecodable}
 	case job.Due.After(msTime(now)) && job.Due.After(job.EnqueuedAt): // its entry in the bucket was lost, and a left-over of its ID was in ready
-		t.trouble.log.Warn("snooze", "job", job.ID, "err", errNotDue, "delay", job.Due.Sub(msTime(now)))
+		t.trouble.log.Warn("job snoozed", "job", job.ID, "err", errNotDue, "delay", job.Due.Sub(msTime(now)))
 		return &row{run: r, verb: verbSnooze, end: msTime(now), delay: job.Due.Sub(msTime(now)), past: r.past, err: errNotDue}
 	case r.expires > 0 && now >= r.expires:
 		return &row{run: r, verb: verbExpire}

@@ -212,7 +212,7 @@ func TestCrashOfAHandlerIsAFailureOfTheAttempt(t *testing.T) {
 				require.LessOrEqual(b, len(e.Stack), 4<<10)
 				require.Contains(b, e.Stack, c.stack)
 				require.Equal(b, c.stack == "", e.Stack == "")
-				require.Len(b, log.with("msg=retry", "attempt=1"), 6)
+				require.Len(b, log.with(`msg="job retried"`, "attempt=1"), 6)
 				b.pass(time.Minute)
 				require.EqualValues(b, 7, b.counter("a", "acked"))
 			})

@@ -23,17 +23,17 @@ func TestWhatHandlersOfLostJobsSaid(t *testing.T) {
 		take                 func(b *bubble, s *served) // from the handler
 	}
 	ways := map[string]way{
-		"cancelled": {"Cancelled", "cancel", "INFO", delayq.ErrCancelled, func(b *bubble, _ *served) {
+		"cancelled": {"Cancelled", "job cancelled", "INFO", delayq.ErrCancelled, func(b *bubble, _ *served) {
 			_, err := b.client.Dequeue(b.Context(), "a", "1")
 			require.NoError(b, err)
 		}},
-		"replaced": {"Replaced", "replace", "INFO", delayq.ErrReplaced, func(b *bubble, _ *served) {
+		"replaced": {"Replaced", "job replaced", "INFO", delayq.ErrReplaced, func(b *bubble, _ *served) {
 			b.enqueue("a", "1", delayq.Replace(), delayq.ProcessIn(time.Hour))
 		}},
 		"lease lost": {"LeaseLost", "lease lost", "WARN", delayq.ErrLeaseLost, func(b *bubble, _ *served) {
 			require.NoError(b, b.rdb.Del(b.Context(), bubblePrefix+":{a}:leases").Err())
 		}},
-		"returned": {"Returned", "return", "", delayq.ErrShutdown, func(b *bubble, s *served) { s.end() }},
+		"returned": {"Returned", "job returned", "", delayq.ErrShutdown, func(b *bubble, s *served) { s.end() }},
 	}
 	type end struct {
 		level string // that the line has at least; empty: there is nothing to tell
@@ -171,7 +171,7 @@ func TestWhatAbandonedHandlersSaid(t *testing.T) {
 				require.Empty(b, late.Outcome)
 				require.ErrorIs(b, late.Err, delayq.ErrShutdown)
 				require.Equal(b, time.Hour+time.Second, late.End.Sub(late.Start).Round(time.Second))
-				lines := log.with("msg=late", "job=1", "attempt=1")
+				lines := log.with(`msg="handler returned late"`, "job=1", "attempt=1")
 				if end.level == "" {
 					require.Empty(b, lines)
 					return
@@ -241,7 +241,7 @@ func TestWhatHandlersSaidThatRedisWasNotTold(t *testing.T) {
 		b.pass(2 * time.Second)
 		require.NoError(b, s.stop())
 		for _, id := range []string{"cheese", "time"} {
-			require.Len(b, log.with("level=ERROR", "msg=settle", "job="+id, "out of "+id, "said_test.go"), 1)
+			require.Len(b, log.with("level=ERROR", `msg="job not settled"`, "job="+id, "out of "+id, "said_test.go"), 1)
 		}
 		require.Empty(b, log.with("job=well"))
 	})
@@ -268,8 +268,8 @@ func TestWhatIsSaidBesideASnooze(t *testing.T) {
 		require.EqualValues(b, 3, b.counter("a", "snoozed"))
 		require.Empty(b, log.with("job=bare"))
 		require.Len(b, log.with("job=put"), 1)
-		require.Len(b, log.with("level=INFO", "msg=snooze", "job=put", "too many requests", "delay=1h"), 1)
+		require.Len(b, log.with("level=INFO", `msg="job snoozed"`, "job=put", "too many requests", "delay=1h"), 1)
 		require.Len(b, log.with("job=joined"), 1)
-		require.Len(b, log.with("level=WARN", "msg=snooze", "job=joined", errTest.Error(), "delay=1h"), 1)
+		require.Len(b, log.with("level=WARN", `msg="job snoozed"`, "job=joined", errTest.Error(), "delay=1h"), 1)
 	})
 }

@@ -74,7 +74,7 @@ func TestCalendarsThatMisbehave(t *testing.T) {
 		require.Len(b, log.with("calendar", "panics", "panic: oh"), 1)
 		require.Len(b, log.with("calendar", "leaves", "goexit: "), 1)
 		require.Len(b, log.with("calendar", "stands still", "not later"), 1)
-		require.Empty(b, log.with("msg=promote"), "its loop has not been started anew")
+		require.Empty(b, log.with(`msg="promote failed"`), "its loop has not been started anew")
 		require.Equal(b, delayq.ScheduleEnded, b.info("never").Status)
 		require.Equal(b, delayq.ScheduleWaiting, b.info("panics").Status)
 	})
@@ -101,7 +101,7 @@ func TestCalendarThatBlocks(t *testing.T) {
 		b.pass(5 * time.Minute)
 		require.EqualValues(b, 1, asked.Load(), "it has not returned")
 		require.Len(b, b.slots(&r, "tick"), 60)
-		require.Len(b, log.with("msg=fire", "schedule=blocks", "no answer within 1s"), 1)
+		require.Len(b, log.with(`msg="schedule failed"`, "schedule=blocks", "no answer within 1s"), 1)
 		b.enqueue("t", "job", delayq.ProcessIn(2500*time.Millisecond))
 		b.pass(3 * time.Second)
 		require.WithinDuration(b, r.of("job")[0].due, r.of("job")[0].at, 0)
@@ -109,7 +109,7 @@ func TestCalendarThatBlocks(t *testing.T) {
 		b.pass(2 * time.Minute)
 		require.Greater(b, asked.Load(), int64(1))
 		require.NotZero(b, b.info("blocks").Next)
-		require.Len(b, log.with("level=INFO", "fire works again", "schedule=blocks"), 1)
+		require.Len(b, log.with("level=INFO", "schedule works again", "schedule=blocks"), 1)
 	})
 }
 

@@ -97,7 +97,7 @@ func (s *Server) Calendar(name string, c Calendar) {
 	}
 	switch {
 	case s.used:
-		s.log.Error("calendar", "err", errors.Join(append(errs, errTooLate)...))
+		s.log.Error("calendar not registered", "err", errors.Join(append(errs, errTooLate)...))
 	case len(errs) > 0:
 		s.errs = append(s.errs, invalid(errs))
 	default:
@@ -156,7 +156,7 @@ func (f *firer) warn(log *slog.Logger, later bool) {
 			which = name
 		}
 	}
-	log.Warn("missed", "schedule", which, "count", count)
+	log.Warn("slots missed", "schedule", which, "count", count)
 	clear(f.missed)
 	f.warned = time.Now()
 }
@@ -277,13 +277,13 @@ func (t *topicServer) complain(name string, err error) {
 	switch was, bad := f.bad[name]; {
 	case err == nil && bad:
 		delete(f.bad, name)
-		t.trouble.log.Info("fire works again", "schedule", name, "err", was)
+		t.trouble.log.Info("schedule works again", "schedule", name, "err", was)
 	case err != nil && was != err.Error():
 		if len(f.bad) >= plansLimit {
 			clear(f.bad)
 		}
 		f.bad[name] = err.Error()
-		t.trouble.log.Error("fire", "schedule", name, "err", err)
+		t.trouble.log.Error("schedule failed", "schedule", name, "err", err)
 	}
 }
 

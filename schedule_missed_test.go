@@ -136,8 +136,8 @@ func TestScheduleMissedIsLoggedOnce(t *testing.T) {
 		var log logbook
 		stop := b.serve("t", new(recorder).then(nil), log.to()).stop
 		b.pass(0)
-		require.Len(b, log.with("missed"), 1)
-		require.Len(b, log.with("missed", `schedule="260 schedules"`, "count=260"), 1)
+		require.Len(b, log.with("slots missed"), 1)
+		require.Len(b, log.with("slots missed", `schedule="260 schedules"`, "count=260"), 1)
 
 		for i := range 3 { // a minute's slots missed by clocks that jump, 10 s after each other
 			b.schedule(fmt.Sprint("jump", i), delayq.Every(time.Minute), delayq.EndAt(time.Now().Add(10*time.Hour)))
@@ -146,12 +146,12 @@ func TestScheduleMissedIsLoggedOnce(t *testing.T) {
 			b.redis.SetTime(time.Now().Add(time.Duration(i+1) * 10 * time.Minute))
 			b.pass(10 * time.Second)
 		}
-		require.Len(b, log.with("missed"), 1)
+		require.Len(b, log.with("slots missed"), 1)
 		b.pass(21 * time.Second)
-		require.Len(b, log.with("missed"), 2)
-		require.Len(b, log.with("missed", `schedule="3 schedules"`, "count="), 1)
+		require.Len(b, log.with("slots missed"), 2)
+		require.Len(b, log.with("slots missed", `schedule="3 schedules"`, "count="), 1)
 		require.NoError(b, stop())
-		require.Len(b, log.with("missed"), 2, "nothing is left")
+		require.Len(b, log.with("slots missed"), 2, "nothing is left")
 	})
 }
 
@@ -164,9 +164,9 @@ func TestScheduleMissedIsLoggedWhenTheTopicGoesIdle(t *testing.T) {
 		var log logbook
 		b.serve("t", new(recorder).then(nil), log.to())
 		b.pass(time.Second)
-		require.Len(b, log.with("missed", "schedule=first"), 1)
+		require.Len(b, log.with("slots missed", "schedule=first"), 1)
 		b.redis.SetTime(time.Now().Add(10 * time.Minute))
 		b.pass(2 * time.Minute)
-		require.Len(b, log.with("missed", "schedule=last"), 1)
+		require.Len(b, log.with("slots missed", "schedule=last"), 1)
 	})
 }

@@ -191,9 +191,9 @@ func TestNoSecretIsLoggedOrReturned(t *testing.T) {
 	for _, err := range failures {
 		secretless(t, err.Error())
 	}
-	require.NotEmpty(t, log.with("msg=bury"))
-	require.NotEmpty(t, log.with("msg=hook"))
-	require.NotEmpty(t, log.with("msg=drain"))
+	require.NotEmpty(t, log.with(`msg="job buried"`))
+	require.NotEmpty(t, log.with(`msg="hook crashed"`))
+	require.NotEmpty(t, log.with(`msg="server draining"`))
 	secretless(t, strings.Join(log.with(""), "\n"))
 }
 

@@ -102,7 +102,7 @@ func NewServer(rdb redis.UniversalClient, opts ...ServerOption) *Server {
 // it does not, because Run returns one.
 func (s *Server) made(call string) bool {
 	if s == nil {
-		slog.Error(call, "err", errNilServer)
+		slog.Error(call+" failed", "err", errNilServer)
 		return false
 	}
 	return s.topics != nil
@@ -171,7 +171,7 @@ func (s *Server) refuse(topic string, errs ...error) {
 
 func (s *Server) refuseLocked(topic string, errs ...error) bool {
 	if s.used {
-		s.log.Error("handle", "topic", topic, "err", errors.Join(append(errs, errTooLate)...))
+		s.log.Error("handler not registered", "topic", topic, "err", errors.Join(append(errs, errTooLate)...))
 		return true
 	}
 	if len(errs) > 0 {
@@ -198,7 +198,7 @@ func (s *Server) Use(middleware ...Middleware) {
 	for _, m := range middleware {
 		switch {
 		case s.used:
-			s.log.Error("use", "err", errTooLate)
+			s.log.Error("middleware not added", "err", errTooLate)
 		case m == nil:
 			s.errs = append(s.errs, fmt.Errorf("%w: nil middleware", ErrInvalid))
 		default:
@@ -282,7 +282,7 @@ func (s *Server) Run(ctx context.Context) error {
 		return err
 	}
 
-	s.log.Info("start", "server", s.id, "count", len(s.topics))
+	s.log.Info("server started", "server", s.id, "count", len(s.topics))
 	work, endWork := context.WithCancel(context.WithoutCancel(ctx))
 	defer endWork()
 	fetch, endFetch := context.WithCancel(ctx)
@@ -316,7 +316,7 @@ func (s *Server) Run(ctx context.Context) error {
 	for _, t := range s.topics {
 		t.stop()
 	}
-	s.log.Info("drain", "count", s.owned())
+	s.log.Info("server draining", "count", s.owned())
 	s.closeWaits()
 	// Replies that take long to arrive are not awaited, because their jobs would only be put back.
 	hangUp := time.AfterFunc(stopPatience, s.dials[1].hangUp)
@@ -373,7 +373,7 @@ func (s *Server) drain(handled, fetched <-chan struct{}) {
 	select {
 	case <-fetched:
 	case <-fetching.C:
-		s.log.Warn("take", "err", "Redis did not answer the last calls before the end")
+		s.log.Warn("take unanswered", "err", "Redis did not answer the last takes before the server stopped")
 	}
 	patience := settleGrace
 	if early {
@@ -398,7 +398,7 @@ func (s *Server) cutOff(handled <-chan struct{}) {
 	for _, t := range s.topics {
 		abandoned += t.abandonAll()
 	}
-	s.log.Warn("return", "count", abandoned, "err", "handlers did not return after their contexts were cancelled")
+	s.log.Warn("handlers abandoned", "count", abandoned, "err", "they did not return when their contexts were cancelled")
 }
 
 // flush waits until all results are recorded in Redis, for at most d.
@@ -409,7 +409,7 @@ func (s *Server) flush(d time.Duration) {
 		select {
 		case <-t.settled():
 		case <-deadline.C:
-			s.log.Error("settle", "count", s.owned(), "err", "could not record results in Redis; these jobs will run again after their leases expire")
+			s.log.Error("jobs not settled", "count", s.owned(), "err", "could not record results in Redis; these jobs run again when their leases expire")
 			return
 		}
 	}

@@ -163,9 +163,9 @@ func TestNothingIsSilent(t *testing.T) {
 			b.enqueue("a", id)
 		}
 		synctest.Wait()
-		says("level=WARN", "msg=retry", "job=panic", "attempt=1", "at the disco", "delay=2")
-		says("level=ERROR", "msg=bury", "job=bury", errTest.Error())
-		says("level=ERROR", "msg=hook", "panic: started")
+		says("level=WARN", `msg="job retried"`, "job=panic", "attempt=1", "at the disco", "delay=2")
+		says("level=ERROR", `msg="job buried"`, "job=bury", errTest.Error())
+		says("level=ERROR", `msg="hook crashed"`, "panic: started")
 
 		w.cut()
 		_, err := client.Enqueue(b.Context(), "a", "2", nil)
@@ -183,17 +183,17 @@ func TestNothingIsSilent(t *testing.T) {
 		w.mend()
 		b.pass(5 * time.Second)
 		says("level=INFO", `msg="redis back"`)
-		says("level=WARN", "msg=reclaim", "count=1")
+		says("level=WARN", `msg="leases reclaimed"`, "count=1")
 
 		require.NoError(b, b.rdb.HSet(b.Context(), poolKey("a"), "garbage", "garbage").Err())
 		require.NoError(b, b.rdb.RPush(b.Context(), bubblePrefix+":{a}:ready", "garbage").Err())
 		synctest.Wait()
-		says("level=ERROR", "msg=bury", "job=garbage")
+		says("level=ERROR", `msg="job buried"`, "job=garbage")
 
 		require.Equal(b, delayq.StateRunning, b.state("a", "long-1"))
 		require.NoError(b, s.stop())
-		says("level=INFO", "msg=drain")
-		says("level=WARN", "msg=return", "did not end")
+		says("level=INFO", `msg="server draining"`)
+		says("level=WARN", `msg="handlers abandoned"`, "did not return")
 		require.Equal(b, delayq.StateReady, b.state("a", "long-1"))
 		b.pass(time.Minute)
 	})
@@ -214,8 +214,8 @@ func TestLoopThatIsRefusedSaysSo(t *testing.T) {
 				_, err := delayq.NewClient(rdb).Enqueue(t.Context(), "a", "", nil)
 				return err == nil || command == "hset"
 			}
-			until(t, func() bool { return enqueue() && len(log.with("level=ERROR", "msg="+call)) > 0 })
-			require.Len(t, log.with("level=ERROR", "msg="+call, "err="), 1)
+			until(t, func() bool { return enqueue() && len(log.with("level=ERROR", `msg="`+call+` failed"`)) > 0 })
+			require.Len(t, log.with("level=ERROR", `msg="`+call+` failed"`, "err="), 1)
 			require.NoError(t, rdb.Do(t.Context(), "ACL", "SETUSER", "default", "+"+command).Err())
 			until(t, func() bool { return enqueue() && len(log.with("level=INFO", call+" works again")) > 0 })
 		})

@@ -227,7 +227,7 @@ func TestPanickingHooksAreHarmless(t *testing.T) {
 		}
 		require.Positive(b, after.calls("ack"))
 		for _, text := range []string{"panic: started", "panic: done", "panic: returned", "panic: script", errTest.Error(), "nil map"} {
-			require.NotEmpty(b, log.with("level=ERROR", "msg=hook", text, "stack=", "panickyHook"), text)
+			require.NotEmpty(b, log.with("level=ERROR", `msg="hook crashed"`, text, "stack=", "panickyHook"), text)
 		}
 		require.Equal(b, delayq.StateReady, b.state("a", "return"))
 	})

@@ -88,7 +88,7 @@ func TestHandleAfterRunIsLogged(t *testing.T) {
 		s.HandlerFunc("after-run-"+s.ID(), nothing)
 		s.Use(func(h delayq.Handler) delayq.Handler { return h })
 		require.Len(b, log.with("level=ERROR", "after-run-"+s.ID(), "too late", "before Run"), 1)
-		require.Len(b, log.with("level=ERROR", "msg=use", "too late", "before Run"), 1)
+		require.Len(b, log.with("level=ERROR", `msg="middleware not added"`, "too late", "before Run"), 1)
 		b.enqueue("after-run-"+s.ID(), "1")
 		b.pass(time.Minute)
 		require.Equal(b, delayq.StateReady, b.state("after-run-"+s.ID(), "1"))
@@ -449,7 +449,7 @@ func TestExpiredJobIsDropped(t *testing.T) {
 		require.Len(b, rec.of("retried"), 2, "at 0 and 2 s; the next would be after 6 s")
 		require.Len(b, hooks.of("Expired"), 3)
 		for _, e := range hooks.of("Expired") {
-			require.Len(b, log.with("level=INFO", "msg=expire", "topic=a", "job="+e.ID), 1)
+			require.Len(b, log.with("level=INFO", `msg="job expired"`, "topic=a", "job="+e.ID), 1)
 			require.Equal(b, delayq.OutcomeExpired, e.Outcome)
 			require.Empty(b, b.state("a", e.ID))
 		}

@@ -88,7 +88,7 @@ func TestStopIsNoOutage(t *testing.T) {
 		close(ctx.done)
 		end()
 		require.NoError(b, <-ended)
-		require.Len(b, log.with("msg=drain"), 1)
+		require.Len(b, log.with(`msg="server draining"`), 1)
 		require.Empty(b, log.with("level=ERROR"))
 		require.Empty(b, log.with("level=WARN"))
 		require.Equal(b, time.Second, b.at())

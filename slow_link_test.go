@@ -102,7 +102,7 @@ func TestPayloadBeyondTheTimeoutOfACall(t *testing.T) {
 		b.serveOn(w, "a", rec.then(nil), delayq.Concurrency(1), delayq.Lease(lease), log.to())
 		b.pass(50 * time.Second)
 		require.Equal(b, []string{"1 slow", "3 small"}, rec.ids())
-		require.NotEmpty(b, log.with("level=ERROR", "msg=take", `job="2 hopeless"`))
+		require.NotEmpty(b, log.with("level=ERROR", `msg="job does not arrive"`, `job="2 hopeless"`))
 		require.Empty(b, log.with(`msg="redis away"`))
 		require.Zero(b, b.counter("a", "reclaimed"))
 		require.Equal(b, 1, b.get("a", "2 hopeless").Attempt)
@@ -140,7 +140,7 @@ func TestStopDuringASlowAnswer(t *testing.T) {
 			ids = append(ids, fmt.Sprint(i))
 		}
 		require.Equal(b, ids, rec.ids(), "in their order")
-		require.Empty(b, log.with("handlers did not end"))
+		require.Empty(b, log.with("handlers abandoned"))
 	})
 }
 
@@ -159,8 +159,8 @@ func TestStopWhileRedisIsSilent(t *testing.T) {
 		require.NoError(b, s.stop())
 		require.LessOrEqual(b, b.at()-at, 3500*time.Millisecond)
 		require.Len(b, log.with("level=ERROR", `msg="redis away"`), 1)
-		require.Empty(b, log.with("handlers did not end"))
-		require.Empty(b, log.with("msg=take"))
+		require.Empty(b, log.with("handlers abandoned"))
+		require.Empty(b, log.with("msg=\"take"))
 		w.heal()
 	})
 }
@@ -185,8 +185,8 @@ func TestStopWhileATakeHasNoAnswer(t *testing.T) {
 		at := b.at()
 		require.NoError(b, s.stop())
 		require.LessOrEqual(b, b.at()-at, 3500*time.Millisecond)
-		require.Len(b, log.with("level=WARN", "msg=take", "what may have been taken runs when its leases are over"), 1)
-		require.Empty(b, log.with("handlers did not end"))
+		require.Len(b, log.with("level=WARN", `msg="take unanswered"`, "jobs that were taken run again when their leases expire"), 1)
+		require.Empty(b, log.with("handlers abandoned"))
 		require.Equal(b, delayq.StateRunning, b.state("a", "1"))
 
 		var rec recorder
@@ -218,7 +218,7 @@ func TestStopWaitsForHandlersApartFromTakes(t *testing.T) {
 		require.NoError(b, s.stop())
 		require.True(b, ended)
 		require.LessOrEqual(b, b.at()-at, 20*time.Second+500*time.Millisecond)
-		require.Empty(b, log.with("handlers did not end"))
+		require.Empty(b, log.with("handlers abandoned"))
 		w.heal()
 	})
 }

@@ -114,7 +114,7 @@ func (tr *trouble) note(call string, err error) {
 			tr.open = make(map[string]string)
 		}
 		tr.open[call] = err.Error()
-		tr.log.Error(call, "err", err)
+		tr.log.Error(call+" failed", "err", err)
 	}
 }
 

@@ -54,7 +54,7 @@ func TestFullRedisDrains(t *testing.T) {
 	require.Equal(t, 5, report.Dead)
 	require.Zero(t, report.Outcomes["lease_lost"], "leases can be extended at maxmemory")
 	require.Zero(t, report.Count("I16"))
-	require.Zero(t, errorsIn(w.Log(), "level=ERROR", "msg=extend"))
+	require.Zero(t, errorsIn(w.Log(), "level=ERROR", `msg="extend failed"`))
 }
 
 // TestServerStartsOnAFullRedis (J4): the servers that would empty a full Redis must be able to start.
