@@ -12,13 +12,14 @@ import (
 	"github.com/redis/go-redis/v9/auth"
 )
 
-// Code of the user runs on goroutines of the library: handlers, hooks, calendars, the handler of the
-// Logger, and what go-redis calls on the way to Redis. A panic there would end the process, and a
-// runtime.Goexit, as FailNow of a test calls it, the goroutine. So every goroutine is started by launch,
-// which reports either, and what go-redis and slog call is called apart.
+// User code runs on goroutines of the library: handlers, hooks, calendars, the Logger's handler,
+// and the functions that go-redis calls on the way to Redis. A panic there would end the process,
+// and a runtime.Goexit, which a test's FailNow calls, would end the goroutine. So every goroutine
+// is started by launch, which reports both, and the functions that go-redis and slog call are
+// called by apart.
 
-// contained is a Logger that neither panics nor ends its caller's goroutine. What its handler does not
-// take is lost: there is nowhere else to say it.
+// contained returns a Logger that neither panics nor ends its caller's goroutine. Lines that its
+// handler does not accept are lost, because there is nowhere else to report them.
 func contained(l *slog.Logger) *slog.Logger {
 	if _, is := l.Handler().(logHandler); is {
 		return l
@@ -26,7 +27,7 @@ func contained(l *slog.Logger) *slog.Logger {
 	return slog.New(logHandler{l.Handler()})
 }
 
-// clientLog is where a Client reports what no caller hears of.
+// clientLog returns the log for events of a Client that no caller receives.
 func clientLog() *slog.Logger { return contained(slog.Default()) }
 
 type logHandler struct{ inner slog.Handler }
@@ -52,8 +53,8 @@ func (h logHandler) WithGroup(name string) (with slog.Handler) {
 	return logHandler{h.inner.WithGroup(name)}
 }
 
-// containOptions makes errors of what the user's functions in o do to the goroutines that call them, some
-// of which are go-redis's own. o is a copy.
+// containOptions makes panics and Goexits of the user's functions in o into errors. Some of these
+// functions run on go-redis's own goroutines. o is a copy.
 func containOptions(o *redis.Options) {
 	o.Dialer = containDialer(o.Dialer)
 	o.OnConnect = containOnConnect(o.OnConnect)
@@ -119,7 +120,7 @@ func containBackoff(f func(int) time.Duration) func(int) time.Duration {
 
 type credentials struct{ username, password string }
 
-// containCredentials makes one provider of two, of which go-redis asks the one with a context first.
+// containCredentials combines two providers into one. go-redis asks the one with a context first.
 func containCredentials(
 	plain func() (string, string), with func(context.Context) (string, string, error),
 ) func(context.Context) (string, string, error) {

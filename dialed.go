@@ -9,8 +9,9 @@ import (
 	"time"
 )
 
-// A dialed holds the connections that were made with its dialer and are open, also one that go-redis is
-// still greeting Redis on: that one it closes neither at the end of a context nor with the client.
+// A dialed holds the open connections that its dialer has made. They include those on which
+// go-redis has not finished its greeting. go-redis closes such a connection neither when a context
+// ends nor when the client is closed.
 type dialed struct {
 	group *dialedGroup
 
@@ -19,35 +20,35 @@ type dialed struct {
 	closed bool
 }
 
-// A dialedGroup is those of some clients of one Redis: what is found out on a connection of one of them
-// goes for those of the others too.
+// A dialedGroup holds the connections of several clients of one Redis. A dead connection of one
+// client raises suspicion against the connections of the others too.
 type dialedGroup struct {
 	began time.Time
 	all   []*dialed
 }
 
-// add makes one more. All must be made before the first connection.
+// add adds the connections of one more client. Every call must precede the first connection.
 func (g *dialedGroup) add() *dialed {
 	d := &dialed{group: g, conns: make(map[*conn]bool)}
 	g.all = append(g.all, d)
 	return d
 }
 
-// now is the present, counted from the making of the group by the monotonic clock.
+// now returns the time since the group was created, by the monotonic clock.
 func (g *dialedGroup) now() time.Duration { return time.Since(g.began) }
 
-// A conn is a connection that knows when it was used, in the group's time.
+// A conn is a connection that notes when it was used, in the group's time.
 type conn struct {
 	net.Conn
 	of        *dialed
 	addr      string
 	made      time.Duration
 	asked     atomic.Int64 // when the last request was sent
-	heard     atomic.Int64 // when the last part of an answer came
+	heard     atomic.Int64 // when the last part of a reply arrived
 	suspected atomic.Bool
 }
 
-// tcpConn and unixConn are conns of which go-redis can see whether the other side has closed them.
+// tcpConn and unixConn let go-redis detect that the other side has closed the connection.
 type tcpConn struct {
 	*net.TCPConn
 	own *conn
@@ -65,13 +66,13 @@ func (c unixConn) Read(p []byte) (int, error)  { return c.own.Read(p) }
 func (c unixConn) Write(p []byte) (int, error) { return c.own.Write(p) }
 func (c unixConn) Close() error                { return c.own.Close() }
 
-// errSuspected is met by who uses a connection that was closed because another one is dead.
+// errSuspected is the error of a call on a connection that was closed because another one is dead.
 var errSuspected = errors.New("connection given up, because Redis did not answer on another one")
 
-// A dialer makes connections, as that of go-redis's options.
+// A dialer makes connections, like the Dialer in go-redis's options.
 type dialer = func(ctx context.Context, network, addr string) (net.Conn, error)
 
-// wrap makes a dialer whose connections are remembered.
+// wrap returns a dialer whose connections are recorded.
 func (d *dialed) wrap(dial dialer) dialer {
 	return func(ctx context.Context, network, addr string) (net.Conn, error) {
 		raw, err := dial(ctx, network, addr)
@@ -104,9 +105,9 @@ func (c *conn) Write(p []byte) (int, error) {
 	return n, c.blame(err)
 }
 
-// Read notes that something was heard. A firewall that has forgotten connections does not tell: each would
-// be found dead by a call that waits out its timeout, one after the other, and a blocking pop waits
-// longest. So a request without a single byte of an answer makes others suspect, too.
+// Read notes when data arrives. A firewall that has forgotten connections does not report it. Then
+// a call would have to time out on each connection in turn, and a blocking pop waits longest. So
+// after a request without a single byte of a reply, other connections are suspected too.
 func (c *conn) Read(p []byte) (int, error) {
 	n, err := c.Conn.Read(p)
 	if n > 0 {
@@ -121,7 +122,7 @@ func (c *conn) Read(p []byte) (int, error) {
 	return n, c.blame(err)
 }
 
-// blame puts the cause in the place of an error that is only its consequence.
+// blame replaces an error that is only a consequence by its cause.
 func (c *conn) blame(err error) error {
 	if err != nil && c.suspected.Load() {
 		return errSuspected
@@ -136,7 +137,7 @@ func (c *conn) Close() error {
 	return c.Conn.Close()
 }
 
-// close closes all connections for good.
+// close closes all connections permanently.
 func (d *dialed) close() {
 	d.mu.Lock()
 	d.closed = true
@@ -144,27 +145,27 @@ func (d *dialed) close() {
 	d.hangUp()
 }
 
-// suspect closes the connections to an address that were there at some time, and on which nothing was
-// heard since.
+// suspect closes the connections to an address that were open at some time and have received
+// nothing since.
 func (d *dialed) suspect(addr string, since time.Duration) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for c := range d.conns {
 		if c.addr == addr && c.made <= since && time.Duration(c.heard.Load()) < since {
 			c.suspected.Store(true)
-			_ = c.Conn.Close() // its user meets errSuspected
+			_ = c.Conn.Close() // its user receives errSuspected
 			delete(d.conns, c)
 		}
 	}
 }
 
-// hangUp closes all connections there are, and so ends the calls that wait for answers. New ones can be
-// made.
+// hangUp closes all open connections, which ends the calls that wait for replies. New connections
+// can be made.
 func (d *dialed) hangUp() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for c := range d.conns {
-		_ = c.Conn.Close() // its user meets an error
+		_ = c.Conn.Close() // its user receives an error
 	}
 	clear(d.conns)
 }

@@ -12,15 +12,17 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// watchLimit is the most topics that one call asks for.
+// watchLimit is the most topics that one call covers.
 const watchLimit = 200
 
-// A watch is the tick of the topics of a server that have nothing to do within one: one call asks for all of them how long that is so, so that ten
-// topics whose jobs and schedules are far away do not cost ten promotes a second. Each goes on sleeping until its own due time, and to the millisecond
-// what the watch has seen counts: so what a lost wake-up left behind is found within a tick as ever. On a cluster each topic ticks for itself, for a
-// script must not touch two slots.
+// A watch is the shared tick of a server's topics that have nothing to do within one tick. One call
+// asks for all of them how long that remains so. So ten topics whose jobs and schedules are far in
+// the future do not cost ten promotes a second. Each topic sleeps until its own due time, to the
+// millisecond. The tick only corrects that time, so the effects of a lost wake-up are still found
+// within a tick. On a cluster each topic has its own tick, because a script must not access two
+// slots.
 type watch struct {
-	off atomic.Bool // Redis refuses a call about several topics
+	off atomic.Bool // Redis rejects a call about several topics
 
 	mu     sync.Mutex
 	asleep map[*sleeper]bool
@@ -29,9 +31,11 @@ type watch struct {
 // A sleeper is one sleep of a topic that leaves its ticks to the watch.
 type sleeper struct {
 	topic *topicServer
-	timer *time.Timer   // until its earliest head; or a little more than a tick, after which a topic without news looks for itself
-	at    time.Time     // when that was last told,
-	head  time.Duration // and how long it was until the earliest head
+	// The timer runs until the earliest head, but only a little more than a tick. After that, a
+	// topic without news checks for itself.
+	timer *time.Timer
+	at    time.Time     // when the watch last reported,
+	head  time.Duration // and how long it then was until the earliest head
 }
 
 func (w *watch) add(one *sleeper) {
@@ -60,9 +64,9 @@ func (w *watch) list() []*sleeper {
 	return list
 }
 
-// tell lets a sleep end when its head is due: after wait, by the answer to a call that was sent at that time. An answer that was long on its way
-// does not put off the head that is known, if it can be the same. A sleep that has ended meanwhile is left alone: that topic has looked for itself
-// since.
+// tell makes a sleep end when its head is due: after wait, by the reply to a call that was sent at
+// sent. A delayed reply does not postpone the known head, if both can be the same. A sleep that has
+// ended is left alone, because its topic has checked for itself since.
 func (w *watch) tell(one *sleeper, sent time.Time, wait, patience time.Duration) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -77,8 +81,9 @@ func (w *watch) tell(one *sleeper, sent time.Time, wait, patience time.Duration)
 	one.timer.Reset(min(wait, patience))
 }
 
-// watchLoop looks after the topics that sleep, once a tick. Like those of promoteLoop, its ticks are cut short by up to a tenth. They are counted
-// from the beginning of one look to that of the next, for topics rely on that: however far away Redis is, and however many calls a look takes.
+// watchLoop checks the sleeping topics once a tick. Like those of promoteLoop, its ticks are
+// shortened by up to a tenth. A tick is measured from the start of one check to the start of the
+// next, because topics rely on that, however slow Redis is and however many calls a check takes.
 func (s *Server) watchLoop(ctx context.Context) {
 	watched := trouble{name: "watch", log: s.log, outage: s.outage}
 	tick, took := s.o.tick, time.Duration(0)
@@ -107,7 +112,7 @@ func (s *Server) watchLoop(ctx context.Context) {
 	}
 }
 
-// watchSome tells some topics what one call says of them.
+// watchSome passes the results of one call to the topics that it covers.
 func (s *Server) watchSome(ctx context.Context, some []*sleeper) error {
 	sent := time.Now()
 	now, waits, err := s.look(ctx, some)
@@ -115,12 +120,13 @@ func (s *Server) watchSome(ctx context.Context, some []*sleeper) error {
 	if ctx.Err() != nil {
 		return nil
 	}
-	if redis.HasErrorPrefix(err, "CROSSSLOT") { // a cluster behind a proxy, or of one node, and a client that does not know
+	// a cluster behind a proxy, or of one node, with a client that does not know it
+	if redis.HasErrorPrefix(err, "CROSSSLOT") {
 		s.watch.off.Store(true)
 	}
 	for i, one := range some {
 		if err != nil {
-			s.watch.tell(one, received, 0, 0) // each looks for itself
+			s.watch.tell(one, received, 0, 0) // each checks for itself
 			continue
 		}
 		one.topic.turn(loopPromote)
@@ -130,7 +136,8 @@ func (s *Server) watchSome(ctx context.Context, some []*sleeper) error {
 	return err
 }
 
-// look is one call of the watch script: Redis's clock, and how long each of these topics has nothing to do.
+// look is one call of the idle script. It returns Redis's clock, and how long each of these topics
+// has nothing to do.
 func (s *Server) look(ctx context.Context, some []*sleeper) (now int64, waits []time.Duration, err error) {
 	call, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
@@ -149,17 +156,17 @@ func (s *Server) look(ctx context.Context, some []*sleeper) (now int64, waits []
 	return r.now(), waits, err
 }
 
-// patience is how long a topic relies on a watch that says nothing.
+// patience returns how long a topic relies on a watch that reports nothing.
 func (s *Server) patience() time.Duration { return s.o.tick + s.o.tick/10 }
 
-// watches tells whether topics may leave their ticks to the watch.
+// watches reports whether topics can leave their ticks to the watch.
 func (s *Server) watches() bool {
 	_, cluster := s.rdb.(*redis.ClusterClient)
 	return !cluster && !s.watch.off.Load()
 }
 
-// sleepWatched sleeps until wait is over, or what the watch says instead, or until the topic is woken. It prunes meanwhile, and returns if there
-// is more of that to do.
+// sleepWatched sleeps until wait is over, or as long as the watch says, or until the topic is
+// woken. It prunes in the meantime, and returns if there is more to prune.
 func (t *topicServer) sleepWatched(ctx context.Context, wait time.Duration, pruned *time.Time) {
 	s := t.server
 	one := &sleeper{topic: t, timer: time.NewTimer(min(wait, s.patience())), at: time.Now(), head: wait}
@@ -175,7 +182,7 @@ func (t *topicServer) sleepWatched(ctx context.Context, wait time.Duration, prun
 		select {
 		case <-prune.C:
 			if t.pruneDue(ctx, pruned) {
-				return // the promote loop goes on with it
+				return // the promote loop continues it
 			}
 			prune.Reset(untilPrune())
 		case <-one.timer.C:

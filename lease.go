@@ -13,14 +13,14 @@ import (
 // extendLimit is the most leases that one call extends.
 const extendLimit = 500
 
-// extendMost is the longest that a server goes without looking at its leases, however long they are.
+// extendMost is the longest interval between two extensions, however long the leases are.
 const extendMost = 10 * time.Second
 
-// extendLoop keeps the leases of a topic: every third of a lease, and every ten seconds at least, it
-// extends all that the server holds in one call, and takes the jobs from handlers whose lease is over.
-// When the server has subscribed to the control channel it looks at all leases at once, because
-// a cancel may have gone unheard. It is a loop for each topic, so that a node of a cluster that does not
-// answer costs no other its leases.
+// extendLoop keeps the leases of a topic. It extends all leases that the server holds every third
+// of a lease, and at least every 10 s. It also cancels handlers whose lease is over. When the
+// server has subscribed to the control channel, the loop checks all leases immediately, because a
+// cancel message may have been missed. Each topic has a loop of its own, so that an unresponsive
+// cluster node costs no other topic its leases.
 func (t *topicServer) extendLoop(ctx context.Context) {
 	every := min(t.server.o.lease/3, extendMost)
 	var slow retryPace
@@ -45,14 +45,15 @@ func (t *topicServer) extendLoop(ctx context.Context) {
 			continue
 		}
 		look = false
-		// Also when there was nothing to ask for: else a call that failed, and is not made again, keeps the outage open.
+		// Even if there was nothing to ask for: otherwise a failed call that is not repeated would
+		// keep the outage open.
 		t.server.outage.answered(t.trouble.name + "/extend")
 		slow.reset()
 	}
 }
 
-// extendAll extends the leases of one topic. With look it also asks after those that cannot be extended
-// yet.
+// extendAll extends the leases of one topic. With look, it also checks those that cannot be
+// extended yet.
 func (t *topicServer) extendAll(ctx context.Context, look bool) error {
 	t.turn(loopExtend)
 	for some := range slices.Chunk(t.extendable(time.Now()), extendLimit) {
@@ -69,8 +70,9 @@ func (t *topicServer) extendAll(ctx context.Context, look bool) error {
 	return nil
 }
 
-// held lists the runs whose leases are to be extended. A lease that is over by our own clock is lost: another server may have the job
-// by now. Of one whose handler has returned only Redis can tell. A handler past its Timeout keeps its lease no longer.
+// extendable lists the runs whose leases can be extended. A lease that is over by the local clock
+// is lost, because another server may have the job by now. If the handler has returned, only Redis
+// knows whether the lease is lost. The lease of a handler past its Timeout is not extended.
 func (t *topicServer) extendable(now time.Time) []*run {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -88,14 +90,15 @@ func (t *topicServer) extendable(now time.Time) []*run {
 	return list
 }
 
-// extend extends leases in one call and returns the runs whose leases it leaves alone. The new end is
-// chosen here, so that until the answer is there the lease is known to end at one of two times, and
-// whatever is told of the job meanwhile names both. An end that was not answered is proposed again as
-// long as it is of use: so the ends that may be in Redis stay few however long Redis is away.
+// extend extends leases in one call and returns the runs whose leases it leaves alone. The new end
+// is chosen here. Until the reply arrives, the lease is known to end at one of two times, and every
+// call that settles the job names both. An unanswered end is proposed again as long as it is
+// useful. So Redis can hold only a few different ends, however long it is unreachable.
 //
-// The end is less than a lease after the present of Redis, whose clock it takes for as early as it can
-// be: so each lease that is given later ends later, and fences grow. A lease that ends no earlier is left
-// alone, unless Redis's clock was set back since it was given.
+// The end is less than one lease after Redis's present time, because extend uses the earliest time
+// that Redis's clock can show. So leases that are given later end later, and fences grow. A lease
+// that already ends as late is left alone, unless Redis's clock was set back since the lease was
+// given.
 func (t *topicServer) extend(ctx context.Context, list []*run) (rest []*run, err error) {
 	lease := t.server.o.lease.Milliseconds()
 	sent := time.Now()
@@ -122,8 +125,8 @@ func (t *topicServer) extend(ctx context.Context, list []*run) (rest []*run, err
 	return rest, t.askExtend(ctx, ending, asked, until)
 }
 
-// askExtend is one call of the extend script, about leases that are to end at ending, which is until by
-// our own clock. With an empty ending they stay as they are, and those that were lost are found out.
+// askExtend is one call of the extend script. The leases are to end at ending, which is until by
+// the local clock. With an empty ending they stay unchanged, and the call only detects lost leases.
 func (t *topicServer) askExtend(ctx context.Context, ending string, asked []*run, until time.Time) error {
 	args := make([]any, 1, 1+2*len(asked))
 	args[0] = ending
@@ -140,7 +143,7 @@ func (t *topicServer) askExtend(ctx context.Context, ending string, asked []*run
 	}
 	t.mu.Unlock()
 
-	// While this call hangs nobody looks at the other leases of the topic.
+	// While this call hangs, no other lease of the topic is extended.
 	sent := time.Now()
 	reply, err := t.exec(ctx, topicCall{
 		script: extendScript, jobs: len(asked), timeout: min(callTimeout, t.server.o.lease/3),
@@ -174,13 +177,13 @@ func (t *topicServer) askExtend(ctx context.Context, ending string, asked []*run
 	return nil
 }
 
-// parseEnd reads the end of a lease, in ms with a fraction as Redis writes scores, in µs.
+// parseEnd converts the end of a lease to µs. Redis writes scores in ms with a fraction.
 func parseEnd(score string) int64 {
 	ms, _ := strconv.ParseFloat(score, 64) // Redis wrote it
 	return int64(math.Round(ms * 1000))
 }
 
-// errLate says that Redis's clock was ahead of what we took it for. It has been read with the answer that says so.
+// errLate means that Redis's clock was ahead of the estimate. The reply has already corrected it.
 var errLate = errors.New("lease end in the past")
 
 func (t *topicServer) count() int {
@@ -189,14 +192,15 @@ func (t *topicServer) count() int {
 	return len(t.leases)
 }
 
-// holdLocked notes a taken job as ours.
+// holdLocked records that this server owns a taken job.
 func (t *topicServer) holdLocked(r *run) {
 	t.coming--
-	if old := t.leases[r.id]; old != nil { // the same job again: the older lease must be over
+	// The same job again: the older lease must be over.
+	if old := t.leases[r.id]; old != nil {
 		now := time.Now()
 		cause := old.why(letterLost, now)
 		if r.nonce != old.nonce && now.Before(old.until) {
-			cause = ErrReplaced // the announcement is on its way
+			cause = ErrReplaced // the control message has not arrived yet
 		}
 		t.loseLocked(old, cause)
 	}
@@ -218,21 +222,22 @@ type loss struct {
 	at        time.Time
 }
 
-// names tells whether the loss is that of this run and no other one of the job.
+// names reports whether the loss is that of this run, and not of another run of the job.
 func (m loss) names(r *run) bool {
 	return slices.ContainsFunc(strings.Fields(r.fences()), func(end string) bool { return parseEnd(end) == parseEnd(m.fence) })
 }
 
-// lookLocked notes that the lease of a job that is to be started is over by our own clock: this process has stood still, and another server may
-// have the job. It would be found out by the next extension, but by then many more would have been started.
+// lookLocked marks a job as lost if its lease is over by the local clock before the job starts.
+// Then this process has been suspended, and another server may have the job. The next extension
+// would detect it, but by then many more would have started.
 func (t *topicServer) lookLocked(r *run, now time.Time) {
 	if r.lost == nil && !now.Before(r.until) {
 		t.loseLocked(r, ErrLeaseLost)
 	}
 }
 
-// loseLocked notes that a job no longer belongs to this server and ends its handler's context,
-// unless the handler has replaced the job itself.
+// loseLocked marks a job as lost and cancels its handler's context, unless the handler itself
+// replaced the job.
 func (t *topicServer) loseLocked(r *run, cause error) {
 	if r.telling || t.leases[r.id] != r {
 		return
@@ -251,7 +256,7 @@ func (t *topicServer) loseLocked(r *run, cause error) {
 	}
 }
 
-// dropLocked forgets a job.
+// dropLocked removes a job from this server's leases.
 func (t *topicServer) dropLocked(r *run) {
 	if t.leases[r.id] == r {
 		delete(t.leases, r.id)
@@ -265,7 +270,8 @@ func (t *topicServer) dropLocked(r *run) {
 	signal(t.freed)
 }
 
-// cancelRun ends the run of a job that a nudge says is cancelled or replaced, if it is the run of that lease.
+// cancelRun ends the run of a job that a control message reports as cancelled or replaced, if the
+// fence is that of the run.
 func (t *topicServer) cancelRun(id, fence string, cause error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -275,12 +281,13 @@ func (t *topicServer) cancelRun(id, fence string, cause error) {
 		return
 	}
 	t.unheard = slices.DeleteFunc(t.unheard, func(old loss) bool { return m.at.Sub(old.at) > time.Second })
-	if len(t.unheard) < takeLimit { // more would cost more than the next extension, which finds out by itself
+	// More would cost more than the next extension, which detects lost leases itself.
+	if len(t.unheard) < takeLimit {
 		t.unheard = append(t.unheard, m)
 	}
 }
 
-// cancelAll ends the contexts of all running handlers.
+// cancelAll cancels the contexts of all running handlers.
 func (t *topicServer) cancelAll(cause error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -294,7 +301,7 @@ func (t *topicServer) cancelAll(cause error) {
 	}
 }
 
-// abandonAll gives back the jobs of handlers that do not end, and tells how many those are.
+// abandonAll gives back the jobs of handlers that do not return, and returns their number.
 func (t *topicServer) abandonAll() (n int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -307,7 +314,7 @@ func (t *topicServer) abandonAll() (n int) {
 	return n
 }
 
-// settled gives a channel that is closed once nothing belongs to this server any more.
+// settled returns a channel that is closed once this server owns no job of the topic.
 func (t *topicServer) settled() <-chan struct{} {
 	t.mu.Lock()
 	defer t.mu.Unlock()

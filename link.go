@@ -12,28 +12,30 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// callTimeout bounds one call of a server to Redis. Longer than a slow call takes, short enough to notice a dead connection.
+// callTimeout bounds one call of a server to Redis. It is longer than a slow call, and short enough
+// to detect a dead connection soon.
 const callTimeout = 3 * time.Second
 
-// idleConns is how many connections of each kind a server keeps that are not in use, and with many topics
-// one for every four.
+// idleConns is how many idle connections of each kind a server keeps. With many topics it keeps one
+// for every four topics.
 const idleConns = 32
 
-// ownClient makes a client like rdb with connections of its own, so that what a server waits for can never eat the pool of the
-// application, nor the other way round. It keeps up to idle connections that are not in use. With an
-// answer of 0 it waits for answers as long as rdb does.
+// ownClient returns a client like rdb with connections of its own. So blocking calls of a server
+// never exhaust the application's pool, and the application never exhausts the server's. The client
+// keeps up to idle connections that are not in use. With an answer of 0 it waits for replies as
+// long as rdb does.
 func ownClient(rdb redis.UniversalClient, all *dialedGroup, connections, idle int, answer time.Duration) (redis.UniversalClient, *dialed) {
 	own := all.add()
 	switch c := rdb.(type) {
 	case *redis.Client:
 		o := *c.Options()
 		containOptions(&o)
-		o.MaxRetries = -1 // the loops of the server repeat by themselves
+		o.MaxRetries = -1 // the server's loops retry themselves
 		o.ContextTimeoutEnabled = true
 		o.PoolSize, o.MinIdleConns, o.MaxIdleConns, o.MaxActiveConns = connections, 0, idle, 0
 		o.PoolTimeout = callTimeout
 		o.DialerRetries = 1
-		o.PushNotificationProcessor = nil // the handlers in it are those of rdb's own connections
+		o.PushNotificationProcessor = nil // its handlers belong to rdb's own connections
 		o.ReadTimeout, o.WriteTimeout = cmp.Or(answer, bounded(o.ReadTimeout)), bounded(o.WriteTimeout)
 		o.Dialer = own.wrap(o.Dialer)
 		return redis.NewClient(&o), own
@@ -45,16 +47,17 @@ func ownClient(rdb redis.UniversalClient, all *dialedGroup, connections, idle in
 		o.PoolTimeout = callTimeout
 		o.PushNotificationProcessor = nil
 		o.ReadTimeout, o.WriteTimeout = cmp.Or(answer, bounded(o.ReadTimeout)), bounded(o.WriteTimeout)
-		if o.Dialer == nil { // go-redis would make one for each node
+		if o.Dialer == nil { // go-redis would create one for each node
 			o.Dialer = redis.NewDialer(&redis.Options{DialTimeout: o.DialTimeout, TLSConfig: o.TLSConfig})
 		}
 		o.Dialer = own.wrap(o.Dialer)
 		return redis.NewClusterClient(&o), own
 	}
-	return nil, nil // checkRedis refuses it
+	return nil, nil // checkRedis rejects it
 }
 
-// answerTimeout is how long a server waits for the answer to a call, if its size is bounded.
+// answerTimeout returns how long a server waits for the reply to a call whose reply is bounded in
+// size.
 func answerTimeout(rdb redis.UniversalClient) time.Duration {
 	switch c := rdb.(type) {
 	case *redis.Client:
@@ -65,8 +68,8 @@ func answerTimeout(rdb redis.UniversalClient) time.Duration {
 	return callTimeout
 }
 
-// A pulse tells a slow answer from a silent Redis: it notes when Redis has answered last. On a cluster
-// the answers about one topic say nothing of the nodes of others.
+// A pulse distinguishes a slow reply from an unresponsive Redis: it notes the time of Redis's last
+// reply. On a cluster, the replies about one topic say nothing about the nodes of other topics.
 type pulse struct {
 	cluster bool
 
@@ -86,8 +89,8 @@ func slowly(err error) bool {
 	return errors.As(err, &slow)
 }
 
-// feel notes the outcome of a call that began at some time, and names a timeout for what it is. The key
-// is one of the call's.
+// feel notes the result of a call that started at began, and turns a timeout into a slowAnswer
+// where it is one. key is one of the call's keys.
 func (p *pulse) feel(key string, began time.Time, err error) error {
 	topic := ""
 	if p.cluster {
@@ -108,13 +111,13 @@ func (p *pulse) feel(key string, began time.Time, err error) error {
 	return err
 }
 
-// isTimeout reports whether err says that an answer did not come in time.
+// isTimeout reports whether err means that a reply did not arrive in time.
 func isTimeout(err error) bool {
 	var timeout net.Error
 	return errors.Is(err, context.DeadlineExceeded) || errors.As(err, &timeout) && timeout.Timeout()
 }
 
-// isAnswer reports whether Redis itself has said err.
+// isAnswer reports whether err is a reply of Redis itself.
 func isAnswer(err error) bool {
 	var said redis.Error
 	return errors.As(err, &said)
@@ -130,13 +133,14 @@ func (f felt) Process(ctx context.Context, cmd redis.Cmder) error {
 	began := time.Now()
 	err := f.processor.Process(ctx, cmd)
 	key := ""
-	if args := cmd.Args(); len(args) > 3 { // a script and the number of its keys come before the first one
+	if args := cmd.Args(); len(args) > 3 { // a script and its number of keys precede the first key
 		key, _ = args[3].(string)
 	}
 	return f.pulse.feel(key, began, err)
 }
 
-// bounded is a timeout of the caller's client as one of ours: a server waits for no answer without end.
+// bounded limits a timeout of the caller's client for use by a server, which never waits
+// indefinitely for a reply.
 func bounded(timeout time.Duration) time.Duration {
 	if timeout <= 0 || timeout > callTimeout {
 		return callTimeout
@@ -144,8 +148,9 @@ func bounded(timeout time.Duration) time.Duration {
 	return timeout
 }
 
-// reload makes a cluster's client ask who its nodes are: by itself it does so when a node says that a slot has moved, but not when a node
-// is gone. It only starts the asking.
+// reload makes a cluster client read the list of nodes again. By itself the client does so when a
+// node reports that a slot has moved, but not when a node is unreachable. reload does not wait for
+// the result.
 func reload(rdb redis.UniversalClient) {
 	if cluster, ok := rdb.(*redis.ClusterClient); ok {
 		cluster.ReloadState(context.Background())

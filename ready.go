@@ -15,41 +15,47 @@ const (
 	// takeLimit is the most jobs that one call takes.
 	takeLimit = 500
 
-	// aside is from how many jobs on they are admitted while the next take is under way: getting them ready costs as long as Redis needs for a take.
+	// aside is the number of jobs from which they are admitted concurrently with the next take.
+	// Admitting that many takes as long as Redis needs for a take.
 	aside = 100
 
-	// takeTimeoutMost is the longest that a take waits for its answer.
+	// takeTimeoutMost is the longest that a take waits for its reply.
 	takeTimeoutMost = time.Minute
 
-	// stopPatience is how long after the stop of a server its takes wait for their answers.
+	// stopPatience is how long the takes of a stopped server wait for their replies.
 	stopPatience = time.Second
 
-	// waitTimeout is how long a blocking pop waits, and waitMargin how much longer its answer may take before the connection counts as
-	// dead.
+	// waitTimeout is how long a blocking pop waits. waitMargin is how much later its reply can
+	// arrive before the connection counts as dead.
 	waitTimeout = 4 * time.Second
 	waitMargin  = 2 * time.Second
 
-	// newerRecordDelay is how long a record of a newer release is left alone before the next look.
+	// newerRecordDelay is how long a record of a newer release is left alone before the next
+	// attempt.
 	newerRecordDelay = 30 * time.Second
 )
 
-// A taker makes takes one after the other. A topic has two, each with a receipt of its own: the second one goes beside the first while there are many more
-// jobs ready than a call takes, so that Redis has work while the answer to the other is read.
+// A taker makes takes, one after the other. A topic has two takers, each with a receipt of its own.
+// The second one works beside the first while many more jobs are ready than one call takes. So
+// Redis has work while a server reads the reply to the other take.
 //
-// A take without an answer may have been carried out, or its answer may be too large for the link. So it
-// is made again for half of the jobs and bytes, and while Redis answers others, with twice the time: the
-// script answers as many of the jobs that were taken, with leases from anew, and puts the others back.
-// This goes on down to one job. So as long as the server reaches Redis no lease of a job whose record
-// has not arrived runs out. Answers that come soon make the takes grow again.
+// A take without a reply may have been executed, or its reply may be too large for the link. So the
+// taker repeats it for half of the jobs and bytes, and with twice the timeout if Redis replies to
+// other calls. The script returns as many of the taken jobs, with new leases, and puts the others
+// back. This continues down to one job. So as long as the server reaches Redis, no job's lease runs
+// out because its record has not arrived. Fast replies make the takes grow again.
 type taker struct {
-	topic     *topicServer
-	receipt   string
-	number    uint64        // of the last call
-	since     uint64        // of the first call without an answer; 0: all have been answered
-	n, free   int           // the jobs that room is kept for, and how many of them can be started at once
-	halved    int           // how often what a call asks for is halved
-	timeout   time.Duration // how long the next call waits for its answer
-	rest      time.Duration // of a paused topic: how long until it may run again, at most a tick
+	topic   *topicServer
+	receipt string
+	number  uint64 // of the last call
+	since   uint64 // of the first call without a reply; 0: none
+	// n is the number of jobs that room is kept for, and free how many of them can start
+	// immediately.
+	n, free int
+	halved  int           // how often the share of a call is halved
+	timeout time.Duration // how long the next call waits for its reply
+	// Of a paused topic: how long until it may run again, at most one tick.
+	rest      time.Duration
 	slow      retryPace
 	admitting sync.WaitGroup // the jobs of the last call, if they are many
 }
@@ -60,7 +66,7 @@ func (t *topicServer) newTaker(receipt string) *taker {
 	return k
 }
 
-// least and most bound how long a call waits. An answer that comes later finds its leases nearly over.
+// least and most bound the timeout of a call. The leases in a later reply are nearly over.
 func (k *taker) least() time.Duration {
 	s := k.topic.server
 	return min(s.answerTimeout, s.o.lease/3)
@@ -70,20 +76,21 @@ func (k *taker) most() time.Duration {
 	return max(k.least(), min(takeTimeoutMost, 2*k.topic.server.o.lease/3))
 }
 
-// afterTake is what a taker is to do after a take.
+// afterTake is what a taker does after a take.
 type afterTake int
 
 const (
 	takeAgain  afterTake = iota // take again: there may be more
 	takeWait                    // wait for a job
-	takeRoom                    // wait for a free slot
+	takeRoom                    // wait for an idle worker
 	takeRest                    // the topic is paused
-	takeFailed                  // the call was not carried out
+	takeFailed                  // the call was not executed
 	takeEnd
 )
 
-// takeLoop takes jobs as long as there are free slots, and waits when there are none of either. It ends with ctx; a take under way then
-// is waited for, as long as work goes on, and what it brings is given back.
+// takeLoop takes jobs as long as there are idle workers, and waits when there are no jobs or no
+// idle workers. It ends with ctx. A take in flight at that time is waited for until work is done,
+// and its jobs are given back.
 func (t *topicServer) takeLoop(ctx, work context.Context, first *taker) {
 	defer first.end()
 	var slow retryPace
@@ -92,7 +99,7 @@ func (t *topicServer) takeLoop(ctx, work context.Context, first *taker) {
 		next := first.take(ctx, work, false)
 		t.notePause(ctx, next)
 		if next == takeWait && !t.hasIdleWorker() {
-			next = takeRoom // who has no slot must not be woken for a job
+			next = takeRoom // a server without an idle worker must not be woken for a job
 		}
 		switch next {
 		case takeAgain, takeFailed:
@@ -110,8 +117,9 @@ func (t *topicServer) takeLoop(ctx, work context.Context, first *taker) {
 	}
 }
 
-// takeMoreLoop is that of the second taker: it begins after a take that was full, asks for full ones only, and goes on until there is no room for one or not
-// much more to take. It never waits for a job, and does nothing for a single slot, which takes its jobs in their order.
+// takeMoreLoop is the loop of the second taker. It starts after a full take, makes only full takes,
+// and continues until there is no room for one or little left to take. It never waits for a job. A
+// single worker never uses it, because that worker takes its jobs in their order.
 func (t *topicServer) takeMoreLoop(ctx, work context.Context, second *taker) {
 	defer second.end()
 	for {
@@ -125,18 +133,19 @@ func (t *topicServer) takeMoreLoop(ctx, work context.Context, second *taker) {
 				return
 			}
 		}
-		signal(t.freed) // the first one may have found the slots reserved, and wait for them
+		// The first taker may have found the room reserved, and may wait for it.
+		signal(t.freed)
 	}
 }
 
-// end gives back what a taker has taken and nobody has started.
+// end gives back the jobs that a taker has taken and no worker has started.
 func (k *taker) end() {
 	k.admitting.Wait()
 	k.topic.giveBack(ErrShutdown)
 }
 
-// take makes a take if there is room for a job, or for a full take. One without an answer is made again the next time, with the room that is still kept
-// for it.
+// take makes a take if there is room for a job, or with full for a full take. A take without a
+// reply is repeated the next time, with the room that is still kept for it.
 func (k *taker) take(ctx, work context.Context, full bool) afterTake {
 	t := k.topic
 	if ctx.Err() != nil {
@@ -156,7 +165,7 @@ func (k *taker) take(ctx, work context.Context, full bool) afterTake {
 	}
 	pause := k.slow.next()
 	switch {
-	case certain(err) && k.since == k.number: // else one before it may have been carried out
+	case certain(err) && k.since == k.number: // otherwise an earlier one may have been executed
 		k.since = 0
 		t.expect(k.n, 0, false)
 	case slowly(err):
@@ -169,7 +178,7 @@ func (k *taker) take(ctx, work context.Context, full bool) afterTake {
 	return takeFailed
 }
 
-// slower follows a call that Redis has not answered in time, although it answers others.
+// slower handles a take that Redis has not answered in time, although it answers other calls.
 func (k *taker) slower(work context.Context) afterTake {
 	t := k.topic
 	if limit, _ := k.share(); limit > 1 || k.timeout < k.most() {
@@ -177,7 +186,7 @@ func (k *taker) slower(work context.Context) afterTake {
 		k.timeout = min(2*k.timeout, k.most())
 		return takeFailed
 	}
-	// Not even one job comes through. The others are not to wait for it.
+	// Not even one job arrives. It must not hold up the others.
 	r, _, err := k.send(work, 0, 0, "tail", k.least())
 	if err != nil {
 		return takeFailed
@@ -191,7 +200,7 @@ func (k *taker) slower(work context.Context) afterTake {
 	return takeAgain
 }
 
-// giveUp gives back what calls without an answer have taken, after the stop of the server.
+// giveUp gives back the jobs of takes without a reply, after the server has been stopped.
 func (k *taker) giveUp(work context.Context) {
 	t := k.topic
 	if k.since == 0 {
@@ -211,8 +220,8 @@ func (k *taker) giveUp(work context.Context) {
 	}
 }
 
-// waitForRoom waits until jobs can be taken again, and tells whether that is before the end of ctx. Jobs that have been taken ahead and that
-// no slot becomes free for are given back meanwhile.
+// waitForRoom waits until jobs can be taken again. It reports whether that happened before ctx was
+// done. Jobs taken ahead that find no idle worker in time are given back.
 func (t *topicServer) waitForRoom(ctx context.Context) bool {
 	patience := time.NewTimer(aheadPatience)
 	defer patience.Stop()
@@ -232,10 +241,10 @@ func (t *topicServer) waitForRoom(ctx context.Context) bool {
 	}
 }
 
-// errSlow is why a job taken ahead is given back.
+// errSlow is the reason why a job taken ahead is given back.
 var errSlow = errors.New("no slot became free in time")
 
-// share is what the next call asks for: jobs, and bytes of their records.
+// share returns the jobs, and the bytes of their records, that the next call asks for.
 func (k *taker) share() (limit, bytes int) {
 	halved := min(k.halved, 30)
 	return max(1, k.n>>halved), max(1, callBytes>>halved)
@@ -255,7 +264,7 @@ func (k *taker) send(work context.Context, limit, bytes int, place string, timeo
 	return r, sent, err
 }
 
-// call makes a take and hands on the jobs that it brings. It tells what to do next.
+// call makes a take and passes on its jobs. It returns the next step.
 func (k *taker) call(work context.Context) (afterTake, error) {
 	t := k.topic
 	limit, bytes := k.share()
@@ -272,10 +281,11 @@ func (k *taker) call(work context.Context) (afterTake, error) {
 	case "full":
 		t.expect(k.n, 0, false)
 		return takeRoom, nil
-	default: // paused, or what a later release of the script may say
+	default: // paused, or a status of a later release of the script
 		t.expect(k.n, 0, false)
 		k.rest = t.server.o.tick
-		if until := r.number(2); until > 0 { // in ms, so the answer may be up to one before its time
+		// in whole ms, so the reply can be up to 1 ms too early
+		if until := r.number(2); until > 0 {
 			k.rest = min(k.rest, max(time.Millisecond, time.Duration(until-r.now())*time.Millisecond))
 		}
 		return takeRest, nil
@@ -283,7 +293,7 @@ func (k *taker) call(work context.Context) (afterTake, error) {
 	fence, ids, records, tried, moved := r.text(2), r.list(3), r.list(4), r.list(5), r.list(6)
 	more := r.number(7) == 1
 	leaseEnd := parseEnd(fence)
-	// Not the length of the lease: the answer may be that to an earlier copy of the request.
+	// Not the length of the lease: the reply may be one to an earlier copy of the request.
 	until := sent.Add(time.Duration(leaseEnd-r.now()*1000) * time.Microsecond)
 	admit := func() {
 		for i := range ids {
@@ -302,14 +312,15 @@ func (k *taker) call(work context.Context) (afterTake, error) {
 			signal(t.freed) // none of them may have been started
 		}, func(c *crash) { t.server.loops.crashed("take", c) })
 	}
-	if len(ids) == 0 || more || len(ids) >= min(limit, aside) { // there may be more: left-overs came first, or they are many and others follow
+	// There may be more: leftovers came first, or these are many and others follow.
+	if len(ids) == 0 || more || len(ids) >= min(limit, aside) {
 		return takeAgain, nil
 	}
 	return takeWait, nil
 }
 
-// adapt makes the takes that follow larger if an answer came soon, and reports whether it did. If it came
-// late it gives them more time, because the next one may be somewhat larger.
+// adapt enlarges the next takes if a reply came soon, and reports whether it did. After a late
+// reply it raises their timeout, because the next reply may be somewhat larger.
 func (k *taker) adapt(took time.Duration) (soon bool) {
 	switch soon = took < k.timeout/4; {
 	case soon:
@@ -321,13 +332,15 @@ func (k *taker) adapt(took time.Duration) (soon bool) {
 	return soon
 }
 
-// wait waits until there is something in ready. The pop moves the ID to handoff, which every take empties first: if this process dies
-// between the two, the ID is not lost. One ID wakes one server.
+// waitForJobs waits until ready is not empty. The pop moves the ID to handoff, which every take
+// empties first. So the ID is not lost if this process dies between the two. One ID wakes one
+// server.
 func (t *topicServer) waitForJobs(ctx context.Context, slow *retryPace) {
 	s := t.server
 	for {
 		t.turn(loopTake)
-		// Not a child of ctx: a deadline of that would look like a dead connection. The stop closes the connection.
+		// Not a child of ctx: a deadline of ctx would look like a dead connection. A stop closes
+		// the connection.
 		call, cancel := context.WithTimeout(context.WithoutCancel(ctx), waitTimeout+waitMargin)
 		began := time.Now()
 		err := s.blocking.BLMove(call, t.keys.ready, t.keys.handoff, "LEFT", "RIGHT", waitTimeout).Err()
@@ -352,8 +365,8 @@ func (t *topicServer) waitForJobs(ctx context.Context, slow *retryPace) {
 	}
 }
 
-// notePause logs when takes begin to find the topic paused, and when they do so no longer. Only the take
-// loop calls it.
+// notePause logs when the topic is first found paused, and when it no longer is. Only the take loop
+// calls it.
 func (t *topicServer) notePause(ctx context.Context, next afterTake) {
 	switch {
 	case next == takeRest && !t.paused:
@@ -361,7 +374,8 @@ func (t *topicServer) notePause(ctx context.Context, next afterTake) {
 		var who []string
 		call, cancel := context.WithTimeout(ctx, callTimeout)
 		defer cancel()
-		if text, err := t.server.calls.HGet(call, t.keys.meta, "pauses").Result(); err == nil { // else the bare fact must do
+		// Without the names, the log only says that the topic is paused.
+		if text, err := t.server.calls.HGet(call, t.keys.meta, "pauses").Result(); err == nil {
 			for _, p := range parsePauses(text, t.clock.at(time.Now()).UnixMilli()) {
 				who = append(who, p.By+": "+p.Reason)
 			}

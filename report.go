@@ -15,7 +15,7 @@ func (r row) outcome() Outcome {
 	return verbs[r.verb].outcome
 }
 
-// outcome tells the log and the hooks what has become of a run.
+// outcome reports the outcome of a run to the log and the hooks.
 func (t *topicServer) outcome(r row) {
 	outcome := r.outcome()
 	job := r.run.job
@@ -27,7 +27,7 @@ func (t *topicServer) outcome(r row) {
 		log.Error("job buried", "job", job.ID, "attempt", job.Attempt, "err", message(r.err))
 	case OutcomeLeaseLost:
 		t.remark(slog.LevelWarn, "lease lost", r)
-	case OutcomeCancelled: // by Dequeue, or deleted by hand
+	case OutcomeCancelled: // by Dequeue, or deleted manually
 		t.remark(slog.LevelInfo, "job cancelled", r)
 	case OutcomeReplaced:
 		t.remark(slog.LevelInfo, "job replaced", r)
@@ -54,7 +54,7 @@ func (t *topicServer) outcome(r row) {
 	h.fireOutcome(event)
 }
 
-// event is what the hooks are told of a run that has ended.
+// event returns the hooks' event for a run that has ended.
 func (r row) event() RunEvent {
 	err, why := r.err, r.lost
 	if why == nil && r.verb == verbReturn {
@@ -76,17 +76,17 @@ func (r row) event() RunEvent {
 	return event
 }
 
-// quiet is the level of a line that is logged only if the handler has said something.
+// quiet is the level of a line that is logged only if the handler returned an error worth logging.
 const quiet = slog.LevelDebug - 1
 
-// remark logs an outcome that does not depend on the handler's error, with that error and the stack
-// of a panic if there is one: nobody else would hear of it. An error makes a warning of the line, a
-// panic an error. What says no more than that the context has ended, or that the job is to be
-// snoozed, leaves the line as it is.
+// remark logs an outcome that does not depend on the handler's error. The line includes that error,
+// and the stack if it is a panic, because nothing else reports them. An error makes the line a
+// warning, and a panic makes it an error. An error that only says that the context was cancelled,
+// or that the job is snoozed, does not change the line.
 func (t *topicServer) remark(level slog.Level, text string, r row, more ...any) {
 	var c *crash
 	switch said := r.err; {
-	case said == nil || r.run.start.IsZero() || r.plain(said): // not started: the server's own reason
+	case said == nil || r.run.start.IsZero() || r.plain(said): // the server's own reason
 	case as(said, &c):
 		level = slog.LevelError
 		more = append(more, "err", message(said), "stack", string(c.stack))
@@ -102,8 +102,8 @@ func (t *topicServer) remark(level slog.Level, text string, r row, more ...any) 
 	}
 }
 
-// plain reports whether an error is no news: it is that of the context that has ended, or what
-// steers the job.
+// plain reports whether an error adds no information: it is the error of the cancelled context, or
+// it steers the job.
 func (r row) plain(err error) bool {
 	switch err.(type) {
 	case *snoozeError, *againError:
@@ -118,7 +118,8 @@ func (r row) plain(err error) bool {
 	return err == r.cause || err == context.Canceled
 }
 
-// loud reports whether an error wraps something that is news, also if its methods panic.
+// loud reports whether an error wraps one that adds information. It returns true if the error's
+// methods panic.
 func (r row) loud(err error) (loud bool) {
 	defer func() {
 		if recover() != nil {
@@ -138,8 +139,8 @@ func (r row) loud(err error) (loud bool) {
 	return true
 }
 
-// late tells of the end of a handler that outlived the drain. Its job has been given back, and the
-// outcome has been told.
+// late reports a handler that returns after the drain. Its job has already been given back, and its
+// outcome has been reported.
 func (t *topicServer) late(r row) {
 	r.verb, r.lost = verbReturn, nil
 	t.remark(quiet, "handler returned late", r)
@@ -150,7 +151,7 @@ func (t *topicServer) late(r row) {
 	}
 }
 
-// tellUnsettled logs what handlers have said whose outcomes Redis did not take.
+// tellUnsettled logs the handlers' errors in outcomes that Redis did not receive.
 func (t *topicServer) tellUnsettled() {
 	t.mu.Lock()
 	rows := t.rows
@@ -161,12 +162,12 @@ func (t *topicServer) tellUnsettled() {
 	}
 }
 
-// tellLost tells of a run that was lost before it was started.
+// tellLost reports a run that was lost before it started.
 func (t *topicServer) tellLost(r *run) {
 	t.outcome(row{run: r}.as(r.lost))
 }
 
-// lostOutcome is what has become of a run whose job was taken from it.
+// lostOutcome returns the outcome of a run that has lost its job.
 func lostOutcome(lost error) Outcome {
 	switch {
 	case errors.Is(lost, ErrCancelled):
@@ -177,7 +178,7 @@ func lostOutcome(lost error) Outcome {
 	return OutcomeLeaseLost
 }
 
-// event is what the hooks are told of a run.
+// event returns the hooks' event for a run.
 func (r *run) event(outcome Outcome, err error) RunEvent {
 	return RunEvent{
 		Topic: r.job.Topic, ID: r.id, Attempt: r.attempt, EnqueuedAt: r.job.EnqueuedAt, Due: r.job.Due,

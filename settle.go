@@ -18,13 +18,13 @@ const (
 	verbAgain
 )
 
-// verbs says for each verb which script tells Redis, with which words before its rows, and what the
-// outcome is called.
+// verbs holds, for each verb, its script, the arguments before the rows, and the name of the
+// outcome.
 var verbs = [...]struct {
 	script  *script
 	outcome Outcome
 	delays  bool // the job is due again after a delay
-	nudges  bool // the script may wake the timers
+	nudges  bool // the script can wake the timers
 	words   []any
 }{
 	verbAck:    {ackScript, OutcomeAcked, false, false, []any{string(OutcomeAcked)}},
@@ -36,7 +36,7 @@ var verbs = [...]struct {
 	verbBury:   {buryScript, OutcomeBuried, false, false, nil},
 }
 
-// open adds what a settling script is told before its rows.
+// open appends the arguments that precede the rows of a settling script.
 func (v verb) open(args []any, k *keys, number string) []any {
 	args = append(args, number)
 	if verbs[v].nudges {
@@ -51,22 +51,23 @@ type row struct {
 	verb     verb
 	end      time.Time     // of the handler
 	delay    time.Duration // of retry and snooze, whole ms
-	past     tally         // of retry and snooze: what the moved entry is to carry
+	past     tally         // of retry and snooze: for the moved entry
 	entry    string        // for the error log
 	attempts int           // finished attempts that bury adds
 	renewal  *renewal      // of again
-	err      error         // what the handler returned, for the hooks and the log
-	cause    error         // that of the end of the handler's context; nil: it had not ended
-	lost     error         // why the job was not the run's any more; its outcome stands for the verb's
+	err      error         // returned by the handler, for the hooks and the log
+	cause    error         // cause of the cancelled context; nil: it was not cancelled
+	// Why the run lost the job; the outcome of that replaces the verb's.
+	lost error
 }
 
-// as is the row of a run that has lost its job.
+// as returns the row of a run that has lost its job.
 func (r row) as(lost error) row {
 	r.lost = lost
 	return r
 }
 
-// tail is what the script is told of the job beside ID and fence.
+// tail returns the values of the job that follow its ID in the call.
 func (r row) tail(server string) []any {
 	switch r.verb {
 	case verbAck, verbExpire:
@@ -100,15 +101,15 @@ func (r row) tail(server string) []any {
 	return nil
 }
 
-// settleLimit is the most jobs that one call settles, and settlePile from how many on a second call is made beside the first, so that Redis has work
-// while the answer to that is on its way.
+// settleLimit is the most jobs that one call settles. From settlePile jobs on, a second call runs
+// beside the first, so that Redis has work while a reply is on its way.
 const (
 	settleLimit = 500
 	settlePile  = 250
 )
 
-// weight is about how many bytes the script moves for the job: the record that is kept, the one
-// that is enqueued anew, and the error log, whose entries are taken to be as long as the new one.
+// weight estimates how many bytes the script moves for the job: the kept record, the new record and
+// the error log. It assumes that all entries of the log are as long as the new one.
 func (r row) weight() int {
 	weight := len(r.entry) * min(r.run.attempt, mostErrors)
 	if (r.verb == verbAck || r.verb == verbAgain) && r.run.opts.retention > 0 {
@@ -120,11 +121,11 @@ func (r row) weight() int {
 	return weight
 }
 
-// callBytes is about how many bytes one call may read, write or answer beyond those of its first
-// job: Redis serves nobody else meanwhile.
+// callBytes is about how many bytes one call can read, write or return, beyond those of its first
+// job. Redis serves no other client during that time.
 const callBytes = 1 << 20
 
-// tellLocked puts a row among those Redis is to be told.
+// tellLocked queues a row for the settle loops.
 func (t *topicServer) tellLocked(r row) {
 	r.run.returned = true
 	t.rows = append(t.rows, r)
@@ -134,12 +135,14 @@ func (t *topicServer) tellLocked(r row) {
 	}
 }
 
-// settleLoop tells Redis how jobs ended, those that gathered during one call with the next; the second loop of a topic, when there are so many at least.
-// It goes on until every outcome is told: only the end of ctx, after the drain, makes it give up. Then the leases run out and the jobs run again.
+// settleLoop reports outcomes to Redis. Rows that gather during one call go with the next. The
+// second loop of a topic makes no call for fewer than least rows. A loop continues until every
+// outcome is reported. Only the end of ctx, after the drain, makes it give up. Then the leases run
+// out and the jobs run again.
 func (t *topicServer) settleLoop(ctx context.Context, k *settler, more <-chan struct{}, least int) {
 	for {
 		if k.number == "" {
-			clear(k.list) // jobs that are settled are not to be kept
+			clear(k.list) // do not retain settled jobs
 			k.list = t.gather(k.list[:0], least)
 			if len(k.list) == 0 {
 				select {
@@ -152,7 +155,7 @@ func (t *topicServer) settleLoop(ctx context.Context, k *settler, more <-chan st
 			k.number = k.series.next()
 		}
 		doubt := k.doubt
-		k.doubt = true // also if the call ends this goroutine
+		k.doubt = true // even if the call ends this goroutine
 		err := t.tell(ctx, k.series.id, k.number, k.list)
 		if err == nil {
 			k.slow.reset()
@@ -160,8 +163,8 @@ func (t *topicServer) settleLoop(ctx context.Context, k *settler, more <-chan st
 			continue
 		}
 		goOn := sleep(ctx, k.slow.next())
-		// Others need not wait for what was not carried out. That a repetition was not does not say that
-		// the call before it was not.
+		// If the call was not executed, other rows need not wait for it. If a repeated call was not
+		// executed, the call before it may have been.
 		k.doubt = !certain(err) || doubt && away(err)
 		if !goOn || !k.doubt {
 			t.putBack(k.list)
@@ -173,19 +176,19 @@ func (t *topicServer) settleLoop(ctx context.Context, k *settler, more <-chan st
 	}
 }
 
-// A settler is what a settle loop has to remember: the call that is under way or has to be made again.
+// A settler is the state of a settle loop: the call that is in flight or must be repeated.
 type settler struct {
 	series *series
-	number string // of the call; empty: there is none
+	number string // of the call; empty: none
 	list   []row
-	doubt  bool // it may have been carried out
+	doubt  bool // it may have been executed
 	slow   retryPace
 }
 
-// gather takes the next rows, if there are so many at least, into list: those of the first one's
-// verb, in their order, as long as they weigh at most callBytes beyond the first one. Jobs that are
-// given back go to the head of ready. So of more than one call takes the last ones go first, and
-// the second loop leaves them to the first.
+// gather moves the next rows into list, unless fewer than least are queued. They have the verb of
+// the first row, keep their order, and weigh at most callBytes beyond the first. Jobs that are
+// given back go to the head of ready. So if they need more than one call, the last ones go first,
+// and the second loop leaves them to the first.
 func (t *topicServer) gather(list []row, least int) []row {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -229,7 +232,7 @@ func (t *topicServer) putBack(list []row) {
 	signal(t.settleReady) // they may be too few for the second loop
 }
 
-// tell is one call of a settling script. The outcomes are final when it returns nil.
+// tell is one call of a settling script. The outcomes are final if it returns nil.
 func (t *topicServer) tell(ctx context.Context, series, number string, list []row) error {
 	v := verbs[list[0].verb]
 	args := make([]any, 0, 8+3*len(list))
@@ -278,8 +281,10 @@ func (t *topicServer) tell(ctx context.Context, series, number string, list []ro
 	return nil
 }
 
-// group adds rows as the scripts read them: groups of fence, number of values, number of jobs, and the ID and the values of each job.
-// Jobs that were taken together mostly end together, so the groups are large. While an answer is awaited, the leases are not extended.
+// group appends rows in the form that the scripts read. A group consists of a fence, the number of
+// values, the number of jobs, and the ID and values of each job. Jobs that were taken together
+// mostly finish together, so the groups are large. The leases are not extended until the reply
+// arrives.
 func (t *topicServer) group(args []any, list []row) []any {
 	fence, width, count, jobs := "", -1, 0, 0
 	for i := range list {

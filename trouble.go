@@ -12,8 +12,8 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// A pace is the waiting of a loop whose calls fail: 50 ms, then twice as long each time, at most 1 s, and each up to a fifth longer.
-// It is the backoff of jobs with other numbers.
+// A retryPace is the backoff of a loop whose calls fail. It starts at 50 ms and doubles up to 1 s;
+// up to a fifth is added at random. It is the backoff of jobs with other numbers.
 type retryPace struct{ failures int }
 
 const (
@@ -28,25 +28,26 @@ func (p *retryPace) next() time.Duration {
 
 func (p *retryPace) reset() { p.failures = 0 }
 
-// An outage watches the answers of Redis for a server, so that trouble is logged once when it begins and once when it ends: when every
-// call that failed has been answered again.
+// An outage watches Redis's replies for a server. It logs trouble once when it begins, and once
+// when it ends. Trouble ends when every failed call has been answered again.
 type outage struct {
 	log  *slog.Logger
 	lost func(error) // called with every failure
 
-	mu    sync.Mutex
-	cause error     // the last failure that is not of a connection that was closed here
-	at    time.Time // when that was
+	mu sync.Mutex
+	// the last failure, except errors of connections that were closed here
+	cause error
+	at    time.Time // when it happened
 	since time.Time
-	away  map[string]time.Time // calls without an answer, and when they last had none
+	away  map[string]time.Time // unanswered calls, and when each last failed
 }
 
-// outageMemory is longer than a call that fails takes until it fails again.
+// outageMemory is longer than a failing call takes until it fails again.
 const outageMemory = callTimeout + 3*paceLimit/2
 
-// failed notes that a call was not answered, or that Redis said that it cannot serve.
+// failed notes that a call was not answered, or that Redis cannot serve.
 func (o *outage) failed(call string, err error) {
-	defer o.lost(err) // which makes other calls fail, whose errors tell less
+	defer o.lost(err) // makes other calls fail, whose errors say less
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	now := time.Now()
@@ -64,7 +65,7 @@ func (o *outage) failed(call string, err error) {
 	o.away[call] = now
 }
 
-// ended notes an answer.
+// answered notes a reply.
 func (o *outage) answered(call string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -73,7 +74,7 @@ func (o *outage) answered(call string) {
 	}
 	delete(o.away, call)
 	for other, last := range o.away {
-		if time.Since(last) > outageMemory { // it is not made again
+		if time.Since(last) > outageMemory { // it is not repeated
 			delete(o.away, other)
 		}
 	}
@@ -82,21 +83,22 @@ func (o *outage) answered(call string) {
 	}
 }
 
-// A trouble watches the calls of one topic. What concerns Redis as a whole is for the outage; anything else, like a key of a wrong type or a
-// right that is missing, is logged once when it begins, for each kind of call, and once when it ends.
+// A trouble watches the calls of one topic. Errors of Redis as a whole go to the outage. Any other
+// error, such as a key of a wrong type or a missing permission, is logged for each kind of call:
+// once when it begins, and once when it ends.
 type trouble struct {
-	name   string // of the topic, or of what else calls
+	name   string // of the topic, or of another caller
 	log    *slog.Logger
 	outage *outage
 
 	mu   sync.Mutex
-	open map[string]string // call → what was logged
+	open map[string]string // call → logged error
 }
 
-// note takes the outcome of a call.
+// note receives the result of a call.
 func (tr *trouble) note(call string, err error) {
 	if errors.Is(err, errSuspected) && slowly(err) {
-		return // it was another call that had no answer, and that is what is told of
+		return // the unanswered call is reported instead
 	}
 	if err != nil && away(err) && !slowly(err) {
 		tr.outage.failed(tr.name+"/"+call, err)
@@ -118,8 +120,8 @@ func (tr *trouble) note(call string, err error) {
 	}
 }
 
-// away tells whether err is about Redis as a whole (no answer, loading, a replica, a cluster that is down, a
-// password that it does not take) and not about one call.
+// away reports whether err concerns Redis as a whole and not one call: no answer, loading, a
+// replica, a cluster that is down, or a rejected password.
 func away(err error) bool {
 	if !answered(err) || isUndone(err) || locked(err) {
 		return true
@@ -137,7 +139,7 @@ func away(err error) bool {
 	return strings.Contains(text, "READONLY")
 }
 
-// sleep waits for d or the end of ctx, and tells whether it was d.
+// sleep waits for d or until ctx is done, and reports whether it waited for d.
 func sleep(ctx context.Context, d time.Duration) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()
