@@ -17,7 +17,8 @@ import (
 // A duty is a call of a role. It is made on a stage; what it answers does not matter here.
 type duty func(ctx context.Context, h *Hand, running Held)
 
-// duties are what a role does, each call so that it uses the rights of the role that no other call uses.
+// duties are what a role does, each call so that it uses the rights of the role that no other call
+// uses.
 func duties(role string) (list []duty) {
 	raw := func(calls ...string) {
 		for _, call := range calls {
@@ -94,8 +95,8 @@ func duties(role string) (list []duty) {
 	return list
 }
 
-// fireSome fires some slots of a schedule, the second while the job of the first one runs, the others while the last job is ready: those
-// are cancelled.
+// fireSome fires some slots of a schedule, the second while the job of the first one runs, the
+// others while the last job is ready: those are cancelled.
 func fireSome(ctx context.Context, h *Hand, _ Held) {
 	topic := h.keys.topic
 	s := NewServer(h.rdb, Logger(slog.New(slog.DiscardHandler)))
@@ -116,8 +117,9 @@ func fireSome(ctx context.Context, h *Hand, _ Held) {
 	}
 }
 
-// Each command, each pattern of keys and the channel that the ACL file gives to a role is taken away in turn: each time something that
-// the role has to do is refused, for want of that very right; and nothing is with all of them.
+// Each command, each pattern of keys and the channel that the ACL file gives to a role is taken
+// away in turn: each time something that the role has to do is refused, for want of that very
+// right; and nothing is with all of them.
 func TestACLNeedsEachRight(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
@@ -143,7 +145,8 @@ func TestACLNeedsEachRight(t *testing.T) {
 	}
 }
 
-// refused makes a user of these rights, lets it do its duties, and tells whether Redis has refused something for want of the right word.
+// refused makes a user of these rights, lets it do its duties, and tells whether Redis has refused
+// something for want of the right word.
 func refused(t *testing.T, rs *redistest.Server, admin *redis.Client, rights []string, word string) bool {
 	t.Helper()
 	ctx := t.Context()

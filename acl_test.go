@@ -51,7 +51,8 @@ func aclGranted(t *testing.T) map[string][]string {
 	return granted
 }
 
-// The three users of the ACL file are granted what the whole of delayq needs, and no command beyond. (J10)
+// The three users of the ACL file are granted what the whole of delayq needs, and no command
+// beyond. (J10)
 func TestACLGrantsWhatIsNeededAndNoMore(t *testing.T) {
 	t.Parallel()
 	file, err := filepath.Abs(aclFile)
@@ -149,12 +150,14 @@ func nothingDenied(t *testing.T, admin *redis.Client) {
 	}
 }
 
-// A seenCommand is a command that Redis has carried out, by itself or within a script, for a connection.
+// A seenCommand is a command that Redis has carried out, by itself or within a script, for a
+// connection.
 type seenCommand struct{ from, name string }
 
 var monitored = regexp.MustCompile(`^\+[\d.]+ \[\d+ ([^\]]+)\] "(\w+)"`)
 
-// watchCommands begins to note all commands, and returns a function that ends it and gives what was noted.
+// watchCommands begins to note all commands, and returns a function that ends it and gives what was
+// noted.
 func watchCommands(t *testing.T, admin *redis.Client, addr string) func() []seenCommand {
 	conn, err := net.Dial("tcp", addr)
 	require.NoError(t, err)
@@ -240,8 +243,8 @@ func TestProseScriptsGetTheKeysOfTheirHeaders(t *testing.T) {
 	}
 }
 
-// tour goes through everything that delayq can do, with the rights of three clients: each transition, on each kind of job, once
-// at least.
+// tour goes through everything that delayq can do, with the rights of three clients: each
+// transition, on each kind of job, once at least.
 func tour(t *testing.T, producer, worker, operator redis.UniversalClient) {
 	t.Helper()
 	const topic = "tour"
@@ -474,7 +477,8 @@ func tour(t *testing.T, producer, worker, operator redis.UniversalClient) {
 	enqueue("dead", Retry(0))
 	events.await(t, ctx, "buried dead")
 
-	// What a server does every ten seconds, after half a minute without a message, and every minute.
+	// What a server does every ten seconds, after half a minute without a message, and every
+	// minute.
 	prune := rawScript(t, "prune")
 	require.NoError(t, prune.Run(ctx, worker, rawKeys(t, "prune", k), "1", 0, 1000, 10).Err())
 	require.NoError(t, worker.Ping(ctx).Err())

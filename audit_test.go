@@ -25,8 +25,9 @@ func waitsForItsEnd(causes chan<- error) delayq.HandlerFunc {
 	}
 }
 
-// Redis comes back without its data. Handlers hear that their leases are lost and not that somebody has cancelled
-// their jobs; the log has one error for each topic that had jobs, however often it happens; Topics heals.
+// Redis comes back without its data. Handlers hear that their leases are lost and not that somebody
+// has cancelled their jobs; the log has one error for each topic that had jobs, however often it
+// happens; Topics heals.
 func TestRedisComesBackEmpty(t *testing.T) {
 	for name, afterwards := range map[string]func(b *bubble){
 		"nobody comes":            func(*bubble) {},
@@ -95,7 +96,8 @@ func drain[T any](c <-chan T) (list []T) {
 	}
 }
 
-// A handler that ends when its job is lost already: what it returns counts for nothing, and nobody has cancelled it.
+// A handler that ends when its job is lost already: what it returns counts for nothing, and nobody
+// has cancelled it.
 func TestJobThatIsLostBeforeItsEnd(t *testing.T) {
 	inBubble(t, func(b *bubble) {
 		var hooks told
@@ -111,7 +113,8 @@ func TestJobThatIsLostBeforeItsEnd(t *testing.T) {
 	})
 }
 
-// The start of a server, and the beginning and the end of a pause that it comes across, are in its log.
+// The start of a server, and the beginning and the end of a pause that it comes across, are in its
+// log.
 func TestStartAndPausesAreLogged(t *testing.T) {
 	inBubble(t, func(b *bubble) {
 		var log logbook
@@ -153,7 +156,8 @@ func TestDrainIsSeenAtOnce(t *testing.T) {
 	})
 }
 
-// A right that is missing is logged once for each kind of call, also when it is that to listen; and once when it is back.
+// A right that is missing is logged once for each kind of call, also when it is that to listen; and
+// once when it is back.
 func TestMissingRightsAreLoggedOnce(t *testing.T) {
 	r := onRedis(t, redistest.NoRoles...)
 	ctx := t.Context()
@@ -215,7 +219,8 @@ func clientOf(t *testing.T, opts *redis.Options) *redis.Client {
 	return rdb
 }
 
-// attempts is how many commands Redis has been given, and with a wrong password how many tries to log in.
+// attempts is how many commands Redis has been given, and with a wrong password how many tries to
+// log in.
 func attempts(t *testing.T, r *real) int {
 	t.Helper()
 	for _, line := range strings.Split(r.rdb.Info(t.Context(), "stats").Val(), "\r\n") {
@@ -228,7 +233,8 @@ func attempts(t *testing.T, r *real) int {
 	return 0
 }
 
-// The first cause of an outage is the one that is logged, and not the closing of connections that it led to.
+// The first cause of an outage is the one that is logged, and not the closing of connections that
+// it led to.
 func TestFirstCauseOfAnOutage(t *testing.T) {
 	t.Parallel()
 	var log logbook

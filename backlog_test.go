@@ -24,7 +24,8 @@ func slow(name string, d time.Duration) onScript {
 	}
 }
 
-// backlog stores jobs of the topic a that are due at once, and gives their IDs: name and five digits.
+// backlog stores jobs of the topic a that are due at once, and gives their IDs: name and five
+// digits.
 func (b *bubble) backlog(name string, n int, opts ...delayq.JobOption) (ids []string) {
 	b.Helper()
 	var list []delayq.NewJob
@@ -37,8 +38,9 @@ func (b *bubble) backlog(name string, n int, opts ...delayq.JobOption) (ids []st
 	return ids
 }
 
-// While there are more jobs ready than a call can take, two takes are under way at a time, and two calls that settle, so that Redis does not wait for the
-// server to read its answers. A single slot has one take at a time: it takes its jobs in their order.
+// While there are more jobs ready than a call can take, two takes are under way at a time, and two
+// calls that settle, so that Redis does not wait for the server to read its answers. A single slot
+// has one take at a time: it takes its jobs in their order.
 func TestBacklogIsTakenTwoCallsAtATime(t *testing.T) {
 	const jobs, answer = 20_000, 10 * time.Millisecond
 	for concurrency, most := range map[int]time.Duration{64: 30 * answer, 1: 100 * answer} { // a single slot learns slower how short its runs are
@@ -69,7 +71,8 @@ func TestBacklogIsTakenTwoCallsAtATime(t *testing.T) {
 	}
 }
 
-// Answers of both takers are lost: their calls are made again and give the same jobs, so none waits for the end of a lease, and none runs twice.
+// Answers of both takers are lost: their calls are made again and give the same jobs, so none waits
+// for the end of a lease, and none runs twice.
 func TestLostAnswersInABacklog(t *testing.T) {
 	inBubble(t, func(b *bubble) {
 		const jobs = 10_000
@@ -119,7 +122,8 @@ func TestStopInABacklog(t *testing.T) {
 	}
 }
 
-// Jobs of a single slot that were taken ahead are back in their order after a stop, however many calls that takes.
+// Jobs of a single slot that were taken ahead are back in their order after a stop, however many
+// calls that takes.
 func TestStoppedBacklogKeepsItsOrder(t *testing.T) {
 	inBubble(t, func(b *bubble) {
 		const jobs = 10_000
@@ -147,8 +151,8 @@ func TestStoppedBacklogKeepsItsOrder(t *testing.T) {
 	})
 }
 
-// At the end of a backlog one taker finds nothing while the other one's call is still under way, also one whose answer is lost. Nothing is left lying, and
-// the next job starts at once.
+// At the end of a backlog one taker finds nothing while the other one's call is still under way,
+// also one whose answer is lost. Nothing is left lying, and the next job starts at once.
 func TestEndOfABacklog(t *testing.T) {
 	inBubble(t, func(b *bubble) {
 		b.loadScripts()
@@ -180,7 +184,8 @@ func TestEndOfABacklog(t *testing.T) {
 	})
 }
 
-// The second taker's answer is lost, and then the handlers become slow. What its repeated call brings goes back: who has free slots may have it.
+// The second taker's answer is lost, and then the handlers become slow. What its repeated call
+// brings goes back: who has free slots may have it.
 func TestLostAnswerIsNotKeptFromOthers(t *testing.T) {
 	inBubble(t, func(b *bubble) {
 		b.loadScripts()
@@ -217,8 +222,9 @@ func TestLostAnswerIsNotKeptFromOthers(t *testing.T) {
 	})
 }
 
-// Two takes at a time take no more jobs of limited retries than there are slots, also while it is not known what one of them has brought. And slow handlers
-// make no server take jobs again and again that it has to give back.
+// Two takes at a time take no more jobs of limited retries than there are slots, also while it is
+// not known what one of them has brought. And slow handlers make no server take jobs again and
+// again that it has to give back.
 func TestTwoTakesKeepToTheSlots(t *testing.T) {
 	for name, c := range map[string]struct {
 		lose string

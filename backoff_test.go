@@ -24,13 +24,15 @@ func TestBackoffTable(t *testing.T) {
 		}
 		require.GreaterOrEqual(t, least, want, "attempt %d", attempt)
 		require.LessOrEqual(t, most, want+want/5, "attempt %d", attempt)
-		// With 500 draws the ends are met to within a tenth of the jitter, but for once in 10^22 runs.
+		// With 500 draws the ends are met to within a tenth of the jitter, but for once in 10^22
+		// runs.
 		require.Less(t, least, want+want/50, "attempt %d", attempt)
 		require.Greater(t, most, want+want/5-want/50, "attempt %d", attempt)
 	}
 }
 
-// Whatever the attempt and the bounds: base ≤ d ≤ 1.2 × limit, the steps never fall, and nothing overflows. (M1)
+// Whatever the attempt and the bounds: base ≤ d ≤ 1.2 × limit, the steps never fall, and nothing
+// overflows. (M1)
 func TestBackoffProperty(t *testing.T) {
 	longest := ceilMS(maxDelay)
 	for range 20_000 {
@@ -47,7 +49,8 @@ func TestBackoffProperty(t *testing.T) {
 		require.GreaterOrEqual(t, d.Milliseconds(), first, "backoff(%d, %d, %d)", attempt, first, limit)
 		require.LessOrEqual(t, float64(d.Milliseconds()), 1.2*float64(limit), "backoff(%d, %d, %d)", attempt, first, limit)
 
-		// Without its jitter a step is the least of what can come out: that of the next attempt is no smaller, and up to the limit it doubles.
+		// Without its jitter a step is the least of what can come out: that of the next attempt is
+		// no smaller, and up to the limit it doubles.
 		step := func(attempt int) int64 {
 			least := int64(math.MaxInt64)
 			for range 3 {

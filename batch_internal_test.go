@@ -14,8 +14,8 @@ import (
 	"github.com/delayq/delayq/internal/redistest"
 )
 
-// A silence is a hook that takes the answer from the calls of scripts, from one of them on, or does not
-// even send them.
+// A silence is a hook that takes the answer from the calls of scripts, from one of them on, or does
+// not even send them.
 type silence struct {
 	from   int
 	calls  int
@@ -44,7 +44,8 @@ func (s *silence) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 
 var errSilent = errors.New("i/o timeout")
 
-// After a chunk without an answer no other is sent: the batch says which jobs may be stored and which are not.
+// After a chunk without an answer no other is sent: the batch says which jobs may be stored and
+// which are not.
 func TestBatchOnASilentRedis(t *testing.T) {
 	t.Parallel()
 	for name, unsent := range map[string]bool{"answers are lost": false, "nothing is sent": true} {
@@ -175,7 +176,8 @@ func TestBatchHoldsFewBytes(t *testing.T) {
 	})
 }
 
-// A client keeps the state of about a thousand topics, however many it uses, and leaves no receipts but one in each.
+// A client keeps the state of about a thousand topics, however many it uses, and leaves no receipts
+// but one in each.
 func TestClientForgetsTopics(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, rdb redis.UniversalClient) {
@@ -257,7 +259,8 @@ func TestClientKeepsTopicsInUse(t *testing.T) {
 	require.NotEqual(t, series.id, client.commit("first").series.get().id)
 }
 
-// The set of topics heals after Redis has come back empty: at once where the first job tells, else within a minute.
+// The set of topics heals after Redis has come back empty: at once where the first job tells, else
+// within a minute.
 func TestTopicsAreAddedAgain(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, rdb redis.UniversalClient) {

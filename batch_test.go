@@ -246,7 +246,8 @@ func (b *breaker) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	}
 }
 
-// A hook of the user's go-redis client breaks the call in which a chunk is sent: the batch goes on, and says of which jobs it does not know more.
+// A hook of the user's go-redis client breaks the call in which a chunk is sent: the batch goes on,
+// and says of which jobs it does not know more.
 func TestBatchWithABrokenHook(t *testing.T) {
 	for what, with := range map[string]func(){"panic": func() { panic("oh") }, "goexit": runtime.Goexit} {
 		t.Run(what, func(t *testing.T) {

@@ -18,8 +18,9 @@ import (
 	"github.com/delayq/delayq/internal/redistest"
 )
 
-// BenchmarkSchedulesDueAtOnce has 10,000 schedules, of which 1,000 are due at the same millisecond, again and again: every op is one such
-// slot. It tells how late the jobs are made and started. Run it with -benchtime 10x.
+// BenchmarkSchedulesDueAtOnce has 10,000 schedules, of which 1,000 are due at the same millisecond,
+// again and again: every op is one such slot. It tells how late the jobs are made and started. Run
+// it with -benchtime 10x.
 func BenchmarkSchedulesDueAtOnce(b *testing.B) {
 	for _, servers := range []int{1, 3} {
 		b.Run(fmt.Sprint(servers, "servers"), func(b *testing.B) {
@@ -65,8 +66,8 @@ func BenchmarkSchedulesDueAtOnce(b *testing.B) {
 	}
 }
 
-// BenchmarkIdleSchedules counts what an idle server asks of Redis in ten seconds, with no schedule and with 10,000 that are due in a month: calls, and all
-// commands, those inside scripts too.
+// BenchmarkIdleSchedules counts what an idle server asks of Redis in ten seconds, with no schedule
+// and with 10,000 that are due in a month: calls, and all commands, those inside scripts too.
 func BenchmarkIdleSchedules(b *testing.B) {
 	for _, n := range []int{0, 10_000} {
 		b.Run(strconv.Itoa(n), func(b *testing.B) {
@@ -120,7 +121,8 @@ func serveBench(b *testing.B, rdb redis.UniversalClient, h delayq.HandlerFunc) {
 
 var called = regexp.MustCompile(`(?m)^cmdstat_(\S+):calls=(\d+)`)
 
-// callsOf is how many scripts and blocking pops Redis has been asked for, and how many commands it has carried out, without what this asks itself.
+// callsOf is how many scripts and blocking pops Redis has been asked for, and how many commands it
+// has carried out, without what this asks itself.
 func callsOf(b *testing.B, rdb redis.UniversalClient) (calls, commands int) {
 	b.Helper()
 	text, err := rdb.Info(b.Context(), "commandstats").Result()
@@ -143,9 +145,10 @@ func callsOf(b *testing.B, rdb redis.UniversalClient) (calls, commands int) {
 	return calls, commands
 }
 
-// BenchmarkQueueOne has 5,000 schedules of which each has a slot that waits for the end of the last run, and then those runs end, one each
-// millisecond. It tells how long it takes for each schedule until its slot has been released and run, and how much of that was Redis's time.
-// Run it with -benchtime 1x.
+// BenchmarkQueueOne has 5,000 schedules of which each has a slot that waits for the end of the last
+// run, and then those runs end, one each millisecond. It tells how long it takes for each schedule
+// until its slot has been released and run, and how much of that was Redis's time. Run it with
+// -benchtime 1x.
 func BenchmarkQueueOne(b *testing.B) {
 	rdb := redistest.Start(b).Client(b)
 	const schedules = 5000
@@ -179,7 +182,8 @@ func BenchmarkQueueOne(b *testing.B) {
 	b.ReportMetric(float64(microsOf(b, rdb)-before)/schedules, "redis-µs/schedule")
 }
 
-// BenchmarkHistory runs jobs of one schedule whose history is full. It tells how much of Redis's time each takes, with its making.
+// BenchmarkHistory runs jobs of one schedule whose history is full. It tells how much of Redis's
+// time each takes, with its making.
 func BenchmarkHistory(b *testing.B) {
 	rdb := redistest.Start(b).Client(b)
 	client := delayq.NewClient(rdb)

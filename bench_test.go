@@ -11,8 +11,9 @@ import (
 	"github.com/delayq/delayq/internal/redistest"
 )
 
-// The benchmarks of the hot paths, on a real redis-server. Redis is part of what they measure, so compare them with each other
-// and with those of another commit in the same run, not with a number. bench/ compares with other queues.
+// The benchmarks of the hot paths, on a real redis-server. Redis is part of what they measure, so
+// compare them with each other and with those of another commit in the same run, not with a number.
+// bench/ compares with other queues.
 
 var payload = make([]byte, 100)
 

@@ -11,7 +11,8 @@ import (
 	"github.com/delayq/delayq"
 )
 
-// Dequeue works in every state, tells it, and leaves nothing of the job behind. Whoever was running it can write nothing any more. (D2, D3, D7)
+// Dequeue works in every state, tells it, and leaves nothing of the job behind. Whoever was running
+// it can write nothing any more. (D2, D3, D7)
 func TestDequeueInEveryState(t *testing.T) {
 	eachLife(t, func(t *testing.T, f *fixture, state delayq.State, lease delayq.Held) {
 		before := f.dump()
@@ -79,7 +80,8 @@ func TestDequeueOfOneLeavesTheOthers(t *testing.T) {
 	})
 }
 
-// Cancel races with the taking of a job: it runs if and only if the cancel says that it was running. (D1)
+// Cancel races with the taking of a job: it runs if and only if the cancel says that it was
+// running. (D1)
 func TestDequeueRacesWithTake(t *testing.T) {
 	eachClient(t, func(t *testing.T, f *fixture) {
 		const n = 200

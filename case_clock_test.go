@@ -9,16 +9,17 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// stepped is the same instant on a machine whose wall clock was set forward by so many seconds, or back: its monotonic reading is left alone.
-// It writes into the first word of a time.Time: a flag, 33 bits of seconds, 30 bits of nanoseconds.
+// stepped is the same instant on a machine whose wall clock was set forward by so many seconds, or
+// back: its monotonic reading is left alone. It writes into the first word of a time.Time: a flag,
+// 33 bits of seconds, 30 bits of nanoseconds.
 func stepped(t time.Time, seconds int64) time.Time {
 	word := (*uint64)(unsafe.Pointer(&t))
 	*word += uint64(seconds) << 30
 	return t
 }
 
-// Somebody sets the wall clock of the machine while a server runs, by an hour or by years: what it takes for Redis's time, and for the ends of
-// its leases, stays as it was. (E3, E4)
+// Somebody sets the wall clock of the machine while a server runs, by an hour or by years: what it
+// takes for Redis's time, and for the ends of its leases, stays as it was. (E3, E4)
 func TestStepOfTheLocalClockChangesNothing(t *testing.T) {
 	t.Parallel()
 	sent := time.Now()
@@ -47,8 +48,9 @@ func TestStepOfTheLocalClockChangesNothing(t *testing.T) {
 	}
 }
 
-// What a clock says of Redis's is true: whatever the delays on the way, though the two do not go at quite the
-// same rate, and after Redis's was set. The lower bound never falls unless Redis's clock was set back.
+// What a clock says of Redis's is true: whatever the delays on the way, though the two do not go at
+// quite the same rate, and after Redis's was set. The lower bound never falls unless Redis's clock
+// was set back.
 func TestClockBounds(t *testing.T) {
 	t.Parallel()
 	seed := rand.Uint64()

@@ -12,8 +12,9 @@ import (
 	"github.com/delayq/delayq/internal/redistest"
 )
 
-// What a call asks of Redis does not depend on how many jobs there are in each state: the same commands, as many times. Each of them
-// is O(log n) or O(its arguments), see TestBoundedWork. (F12, G2, G3, G8)
+// What a call asks of Redis does not depend on how many jobs there are in each state: the same
+// commands, as many times. Each of them is O(log n) or O(its arguments), see TestBoundedWork. (F12,
+// G2, G3, G8)
 func TestCostOfACallDoesNotGrow(t *testing.T) {
 	t.Parallel()
 	own := redistest.Start(t)
@@ -93,7 +94,8 @@ func commandsOf(t *testing.T, rdb *redis.Client) map[string]string {
 	return times
 }
 
-// Every script gets through more jobs than unpack takes values, in the portions that clients and servers ask for. (G4, G12)
+// Every script gets through more jobs than unpack takes values, in the portions that clients and
+// servers ask for. (G4, G12)
 func TestMoreJobsThanUnpackTakes(t *testing.T) {
 	t.Parallel()
 	redistest.Need(t)
@@ -143,8 +145,9 @@ func TestMoreJobsThanUnpackTakes(t *testing.T) {
 	}
 }
 
-// Ten thousand jobs that fail together do not come back together: their delays are spread evenly over the fifth that is added. The bound of
-// the χ² of 20 bins is exceeded by chance once in some 10^9 runs. (G10)
+// Ten thousand jobs that fail together do not come back together: their delays are spread evenly
+// over the fifth that is added. The bound of the χ² of 20 bins is exceeded by chance once in some
+// 10^9 runs. (G10)
 func TestRetriesOfOneMomentSpread(t *testing.T) {
 	t.Parallel()
 	const draws, bins = 10_000, 20

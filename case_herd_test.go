@@ -13,8 +13,8 @@ import (
 	"github.com/delayq/delayq/internal/redistest"
 )
 
-// Fifty servers move and run the same jobs, all due at one instant: no server asks Redis for a job in vain again and again. One request serves
-// more than ten jobs. (G5)
+// Fifty servers move and run the same jobs, all due at one instant: no server asks Redis for a job
+// in vain again and again. One request serves more than ten jobs. (G5)
 func TestManyServersShareTheMoving(t *testing.T) {
 	t.Parallel()
 	const jobs = 20_000
@@ -79,7 +79,8 @@ func TestTicksOfServersSpread(t *testing.T) {
 		b.pass(2 * time.Minute)
 		spread("prune", 11*time.Second)
 		spread("idle", time.Second)
-		// With something that waits each looks for itself at each tick. A message brings all of them into step.
+		// With something that waits each looks for itself at each tick. A message brings all of
+		// them into step.
 		require.NoError(b, b.rdb.ZAdd(b.Context(), bubblePrefix+":{a}:waiting", zsetMember("nothing", time.Now())).Err())
 		require.NoError(b, b.rdb.Publish(b.Context(), delayq.ControlChannel(bubblePrefix), "wake 0 1 a").Err())
 		b.pass(time.Minute)
@@ -87,7 +88,8 @@ func TestTicksOfServersSpread(t *testing.T) {
 	})
 }
 
-// One server knows one topic, another one the other. Failing jobs are retried by the one that knows them, and the other never touches them. (H2)
+// One server knows one topic, another one the other. Failing jobs are retried by the one that knows
+// them, and the other never touches them. (H2)
 func TestServersOfDifferentTopicsKeepToTheirOwn(t *testing.T) {
 	inBubble(t, func(b *bubble) {
 		recs := map[string]*recorder{"a": {}, "b": {}}
@@ -113,8 +115,8 @@ func TestServersOfDifferentTopicsKeepToTheirOwn(t *testing.T) {
 	})
 }
 
-// A topic with fifty thousand due jobs does not keep the one job of another topic from being run: when that starts, most of the many
-// still wait. (H4)
+// A topic with fifty thousand due jobs does not keep the one job of another topic from being run:
+// when that starts, most of the many still wait. (H4)
 func TestHugeTopicDelaysNoOther(t *testing.T) {
 	t.Parallel()
 	rdb, prefix := redistest.Shared(t), redistest.Prefix(t)

@@ -16,8 +16,8 @@ import (
 	"github.com/delayq/delayq/internal/redistest"
 )
 
-// Ten times fifty servers are started and stopped at all moments of their lives, side by side and with jobs at hand. Each Run returns, nothing
-// is left running, no job is lost or run twice. (K5)
+// Ten times fifty servers are started and stopped at all moments of their lives, side by side and
+// with jobs at hand. Each Run returns, nothing is left running, no job is lost or run twice. (K5)
 func TestStartsAndStopsSideBySide(t *testing.T) {
 	inBubble(t, func(b *bubble) {
 		var rec recorder
@@ -64,8 +64,9 @@ func TestStartsAndStopsSideBySide(t *testing.T) {
 	})
 }
 
-// The application closes its go-redis client: calls say so, and what they asked for has not happened. The library has nothing of its own to
-// close, and closes nothing of the application's. (K7)
+// The application closes its go-redis client: calls say so, and what they asked for has not
+// happened. The library has nothing of its own to close, and closes nothing of the application's.
+// (K7)
 func TestCallsAfterCloseSaySo(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, rdb redis.UniversalClient) {

@@ -17,11 +17,11 @@ import (
 	"github.com/delayq/delayq/internal/redistest"
 )
 
-// The tests in the files case_*_test.go show that what has gone wrong in other queues does not go wrong here. The letters and numbers are
-// those of the table in faults/README.md.
+// The tests in the files case_*_test.go show that what has gone wrong in other queues does not go
+// wrong here. The letters and numbers are those of the table in faults/README.md.
 
-// Nobody looks after the topic for more than a year: the job is kept, runs once when a server comes, and the server is told how late it is.
-// (A11, A12, A13)
+// Nobody looks after the topic for more than a year: the job is kept, runs once when a server
+// comes, and the server is told how late it is. (A11, A12, A13)
 func TestJobWaitsForAServerWithoutEnd(t *testing.T) {
 	inBubble(t, func(b *bubble) {
 		const idle = 400 * 24 * time.Hour
@@ -56,7 +56,8 @@ func TestWaitingJobsHaveNoExpiry(t *testing.T) {
 	})
 }
 
-// The one who enqueued is gone and nothing else happens in the topic for an hour: servers need no traffic to find what is due. (A12)
+// The one who enqueued is gone and nothing else happens in the topic for an hour: servers need no
+// traffic to find what is due. (A12)
 func TestIdleServerFindsWhatIsDue(t *testing.T) {
 	inBubble(t, func(b *bubble) {
 		var rec recorder
@@ -98,7 +99,8 @@ func TestServerRestartBeforeTheDueTime(t *testing.T) {
 	})
 }
 
-// Nothing tells jobs apart but their IDs: of jobs with the same payload each runs, with every byte. (A21)
+// Nothing tells jobs apart but their IDs: of jobs with the same payload each runs, with every byte.
+// (A21)
 func TestEqualPayloadsAreDifferentJobs(t *testing.T) {
 	inBubble(t, func(b *bubble) {
 		payload := make([]byte, 64<<10)
@@ -120,8 +122,8 @@ func TestEqualPayloadsAreDifferentJobs(t *testing.T) {
 	})
 }
 
-// Redis is away for a minute. What falls due after that is on time, what fell due meanwhile runs at once, nothing runs twice, and the server
-// is a whole one again. (A9, A10, C12, C14, C15)
+// Redis is away for a minute. What falls due after that is on time, what fell due meanwhile runs at
+// once, nothing runs twice, and the server is a whole one again. (A9, A10, C12, C14, C15)
 func TestOutageDelaysOnlyWhatFallsDueInIt(t *testing.T) {
 	for _, kind := range []string{"cut", "freeze"} {
 		t.Run(kind, func(t *testing.T) {
@@ -156,8 +158,8 @@ func TestOutageDelaysOnlyWhatFallsDueInIt(t *testing.T) {
 	}
 }
 
-// Whatever comes between a server and Redis, two hundred times, for a moment or for twenty seconds: afterwards it works, within ten seconds.
-// (C13, C15)
+// Whatever comes between a server and Redis, two hundred times, for a moment or for twenty seconds:
+// afterwards it works, within ten seconds. (C13, C15)
 func TestTwoHundredOutages(t *testing.T) {
 	inBubble(t, func(b *bubble) {
 		var rec recorder
@@ -204,8 +206,8 @@ func TestDueJobIsFoundAmongLaterOnes(t *testing.T) {
 	})
 }
 
-// A record that cannot be read, under a lease that ran out, keeps no other lapsed job from being run again, in its topic or another one, and its
-// bytes are kept. (C2, I3)
+// A record that cannot be read, under a lease that ran out, keeps no other lapsed job from being
+// run again, in its topic or another one, and its bytes are kept. (C2, I3)
 func TestPoisonedLeaseStopsNoOther(t *testing.T) {
 	inBubble(t, func(b *bubble) {
 		ctx := b.Context()
@@ -234,7 +236,8 @@ func TestPoisonedLeaseStopsNoOther(t *testing.T) {
 	})
 }
 
-// The record and the lease of a running job are deleted by hand. Its ack finds nothing: that is in the log, and the server goes on. (B17)
+// The record and the lease of a running job are deleted by hand. Its ack finds nothing: that is in
+// the log, and the server goes on. (B17)
 func TestJobDeletedUnderneathIsLogged(t *testing.T) {
 	inBubble(t, func(b *bubble) {
 		var rec recorder

@@ -18,7 +18,8 @@ import (
 	"github.com/delayq/delayq/internal/redistest"
 )
 
-// What becomes of a job whose attempts all end the same way, by its number of retries: the table of outcomes. (M3, L2)
+// What becomes of a job whose attempts all end the same way, by its number of retries: the table of
+// outcomes. (M3, L2)
 //
 //	retries      0         1          25          unlimited
 //	error        dead, 1   dead, 2    dead, 26    tried on
@@ -43,7 +44,8 @@ func TestTableOfOutcomes(t *testing.T) {
 					if retries < 0 {
 						attempts = 40
 					}
-					// One server after the other, as a crash ends it. After that the next one finds the lapsed lease and makes the job back off.
+					// One server after the other, as a crash ends it. After that the next one finds
+					// the lapsed lease and makes the job back off.
 					for range 2*attempts + 2 {
 						w := newWire(b.redis)
 						s := b.serveOn(w, "a", rec.then(func(ctx context.Context, _ *delayq.Job) error {
@@ -89,12 +91,14 @@ func TestTableOfOutcomes(t *testing.T) {
 	}
 }
 
-// The layout of the first release, written down byte by byte: a server of this release works it off, whatever state the jobs are in, also of a
-// topic that was paused. Do not change what is stored here: what a release has written a later one must read. (O1, O3)
+// The layout of the first release, written down byte by byte: a server of this release works it
+// off, whatever state the jobs are in, also of a topic that was paused. Do not change what is
+// stored here: what a release has written a later one must read. (O1, O3)
 func TestLayoutOfTheFirstRelease(t *testing.T) {
 	inBubble(t, func(b *bubble) {
 		ctx := b.Context()
-		// nonce, version 1, no flags, an array of 13: enqueued at 0946684700000, due in 5 s, …, header lang=en, payload "hi"
+		// nonce, version 1, no flags, an array of 13: enqueued at 0946684700000, due in 5 s, …,
+		// header lang=en, payload "hi"
 		raw, err := hex.DecodeString(strings.ReplaceAll("1f8b5c03d177e240 01 01 9d ad30393436363834373030303030 00 cd1388"+
 			" 06 cd07d0 ce003e8000 00000000 81a46c616e67a2656e 02 c4026869", " ", ""))
 		require.NoError(b, err)
@@ -154,8 +158,8 @@ func TestLayoutOfTheFirstRelease(t *testing.T) {
 	})
 }
 
-// What a delayed job takes of Redis's memory beside its payload and its ID is what docs/operations.md says: about 250 bytes, and all of it
-// comes back. (L3, L7)
+// What a delayed job takes of Redis's memory beside its payload and its ID is what
+// docs/operations.md says: about 250 bytes, and all of it comes back. (L3, L7)
 func TestMemoryOfAJob(t *testing.T) {
 	t.Parallel()
 	own := redistest.Start(t)

@@ -14,8 +14,8 @@ import (
 	"github.com/delayq/delayq/internal/redistest"
 )
 
-// Nothing on the way reads a payload, least of all as numbers: what the handler gets, also after a failure and a snooze, is what was enqueued.
-// (I7)
+// Nothing on the way reads a payload, least of all as numbers: what the handler gets, also after a
+// failure and a snooze, is what was enqueued. (I7)
 func TestPayloadIsNeverRead(t *testing.T) {
 	inBubble(t, func(b *bubble) {
 		payloads := map[string]string{
@@ -56,7 +56,8 @@ func TestPayloadIsNeverRead(t *testing.T) {
 	})
 }
 
-// Braces in IDs move no key to another slot of a cluster, on no path: retry, crash and its rescue, burial, revival. (I9)
+// Braces in IDs move no key to another slot of a cluster, on no path: retry, crash and its rescue,
+// burial, revival. (I9)
 func TestClusterWithBracesInIDs(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.SharedCluster(t).Client(t)
@@ -84,7 +85,8 @@ func TestClusterWithBracesInIDs(t *testing.T) {
 	}
 }
 
-// On a cluster too, and where a WAIT travels behind the script in a pipeline, a script that is unknown is sent once more. (J1)
+// On a cluster too, and where a WAIT travels behind the script in a pipeline, a script that is
+// unknown is sent once more. (J1)
 func TestClusterForgetsItsScripts(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.SharedCluster(t).Client(t)

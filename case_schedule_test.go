@@ -11,7 +11,8 @@ import (
 	"github.com/delayq/delayq/internal/redistest"
 )
 
-// Thousands of schedules have a slot in the same millisecond: each has its one job, and all of them start in that millisecond. (F10, G7)
+// Thousands of schedules have a slot in the same millisecond: each has its one job, and all of them
+// start in that millisecond. (F10, G7)
 func TestManySchedulesAtOneSlot(t *testing.T) {
 	inBubble(t, func(b *bubble) {
 		schedules := redistest.Size(5000)

@@ -13,7 +13,8 @@ import (
 	"github.com/delayq/delayq/internal/redistest"
 )
 
-// The lease runs from the take on, not from when a server first knows of the job: a delay of many leases makes one run. (B1)
+// The lease runs from the take on, not from when a server first knows of the job: a delay of many
+// leases makes one run. (B1)
 func TestLeaseBeginsWithTheTake(t *testing.T) {
 	inBubble(t, func(b *bubble) {
 		var rec recorder
@@ -28,8 +29,9 @@ func TestLeaseBeginsWithTheTake(t *testing.T) {
 	})
 }
 
-// A handler ends well and Redis is away for eight seconds, so that one ack after the other fails. The lease is longer: the job has run once,
-// and nothing is left of it, though another server is there to take it. (B5, B6)
+// A handler ends well and Redis is away for eight seconds, so that one ack after the other fails.
+// The lease is longer: the job has run once, and nothing is left of it, though another server is
+// there to take it. (B5, B6)
 func TestAckDuringAnOutageIsMadeGood(t *testing.T) {
 	for _, kind := range []string{"cut", "freeze"} {
 		t.Run(kind, func(t *testing.T) {
@@ -68,8 +70,9 @@ func TestAckDuringAnOutageIsMadeGood(t *testing.T) {
 	}
 }
 
-// A server is about to look for lapsed leases, and its call is held up while the job, whose lease is over by then, is acknowledged. When the
-// call arrives it finds nothing to do: what it does is decided when it is done. (B8)
+// A server is about to look for lapsed leases, and its call is held up while the job, whose lease
+// is over by then, is acknowledged. When the call arrives it finds nothing to do: what it does is
+// decided when it is done. (B8)
 func TestRescueThatComesLateLeavesAFinishedJobAlone(t *testing.T) {
 	inBubble(t, func(b *bubble) {
 		b.loadScripts()
@@ -101,8 +104,8 @@ func TestRescueThatComesLateLeavesAFinishedJobAlone(t *testing.T) {
 // callTime is longer than a call of a server hangs, with the pause after it.
 const callTime = 5 * time.Second
 
-// Twenty thousand jobs of a millisecond each, with three servers that look for lapsed leases all the time: none is ever taken for one that
-// crashed. (B11)
+// Twenty thousand jobs of a millisecond each, with three servers that look for lapsed leases all
+// the time: none is ever taken for one that crashed. (B11)
 func TestShortJobsAreNeverRescued(t *testing.T) {
 	inBubble(t, func(b *bubble) {
 		jobs := redistest.Size(20_000)
@@ -130,7 +133,8 @@ func TestShortJobsAreNeverRescued(t *testing.T) {
 	})
 }
 
-// Three servers find the same ten thousand jobs due: each stands in ready once. The topic is paused, so they stay there. (B14)
+// Three servers find the same ten thousand jobs due: each stands in ready once. The topic is
+// paused, so they stay there. (B14)
 func TestManyMoversMoveEachJobOnce(t *testing.T) {
 	inBubble(t, func(b *bubble) {
 		jobs := redistest.Size(10_000)
@@ -159,8 +163,8 @@ func TestManyMoversMoveEachJobOnce(t *testing.T) {
 	})
 }
 
-// Of jobs whose leases ran out half are finished or cancelled before the rescue and half after it. No rescue brings back one that is gone, and
-// what runs again has its payload. (D8, B8)
+// Of jobs whose leases ran out half are finished or cancelled before the rescue and half after it.
+// No rescue brings back one that is gone, and what runs again has its payload. (D8, B8)
 func TestRescueRevivesNothingThatIsGone(t *testing.T) {
 	eachClient(t, func(t *testing.T, f *fixture) {
 		rounds, each := redistest.Size(25), 400

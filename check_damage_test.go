@@ -52,7 +52,8 @@ func TestCheckGoesOnBesideAWrongType(t *testing.T) {
 	})
 }
 
-// The pool alone is lost, and its IDs are enqueued anew: a new job that is delayed is not dead because the former one was.
+// The pool alone is lost, and its IDs are enqueued anew: a new job that is delayed is not dead
+// because the former one was.
 func TestCheckForgetsAFormerJob(t *testing.T) {
 	eachHand(t, func(t *testing.T, h *Hand) {
 		h.put("+0", "delayed", "due")
@@ -79,7 +80,8 @@ func TestCheckForgetsAFormerJob(t *testing.T) {
 	})
 }
 
-// What was buried stays so, also if Redis's clock went back by minutes between the enqueueing and the burial, and keeps its errors.
+// What was buried stays so, also if Redis's clock went back by minutes between the enqueueing and
+// the burial, and keeps its errors.
 func TestCheckBelievesBurialsWhenTheClockGoesBack(t *testing.T) {
 	eachHand(t, func(t *testing.T, h *Hand) {
 		h.put("+0", "dead", "tried")
@@ -169,7 +171,8 @@ func (w *heavy) Process(ctx context.Context, cmd redis.Cmder) error {
 	return err
 }
 
-// Jobs that have lost their places are looked up by a few if they are large, whatever the others are.
+// Jobs that have lost their places are looked up by a few if they are large, whatever the others
+// are.
 func TestCheckLooksUpLargeStraysByTheBytes(t *testing.T) {
 	eachHand(t, func(t *testing.T, h *Hand) {
 		const n = 40
@@ -190,7 +193,8 @@ func TestCheckLooksUpLargeStraysByTheBytes(t *testing.T) {
 	})
 }
 
-// A check looks through large records, results and error logs by the bytes, also where the first or most of them are small.
+// A check looks through large records, results and error logs by the bytes, also where the first or
+// most of them are small.
 func TestCheckReadsLargeValuesByTheBytes(t *testing.T) {
 	t.Parallel()
 	redistest.Need(t)

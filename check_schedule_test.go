@@ -65,8 +65,8 @@ func jobsOf(r *recorder, name string) []string {
 	return slices.DeleteFunc(r.ids(), func(id string) bool { return !strings.HasPrefix(id, name+"@") })
 }
 
-// A schedule that has lost its place, its state or its history has them again after a check, fires on from its next slot, and none twice. In good
-// health, whatever its state, it is left alone.
+// A schedule that has lost its place, its state or its history has them again after a check, fires
+// on from its next slot, and none twice. In good health, whatever its state, it is left alone.
 func TestCheckOfSchedules(t *testing.T) {
 	key := func(name string) string { return bubblePrefix + ":{t}:" + name }
 	state := func(b *bubble, change func(state map[string]any)) {

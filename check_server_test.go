@@ -19,8 +19,9 @@ import (
 	"github.com/delayq/delayq/internal/redistest"
 )
 
-// The key of the leases is deleted while handlers run. They lose their leases, and within half a minute the server has put the jobs back by
-// itself, for the numbers tell: nobody has to call Check.
+// The key of the leases is deleted while handlers run. They lose their leases, and within half a
+// minute the server has put the jobs back by itself, for the numbers tell: nobody has to call
+// Check.
 func TestServerMendsLostLeases(t *testing.T) {
 	inBubble(t, func(b *bubble) {
 		var starts recorder
@@ -78,7 +79,8 @@ func TestServerDoesNotTryTooOften(t *testing.T) {
 	})
 }
 
-// A job whose entry in the bucket was lost, while a left-over of its ID was in ready, is taken and put back: it does not run early.
+// A job whose entry in the bucket was lost, while a left-over of its ID was in ready, is taken and
+// put back: it does not run early.
 func TestTakenTooEarlyIsPutBack(t *testing.T) {
 	inBubble(t, func(b *bubble) {
 		b.enqueue("t", "a")
@@ -174,7 +176,8 @@ func TestIdleTopicFindsAJobWithinATick(t *testing.T) {
 	})
 }
 
-// An ID that a server left in handoff when it died is taken by another one within a tick, also where that one has been idle.
+// An ID that a server left in handoff when it died is taken by another one within a tick, also
+// where that one has been idle.
 func TestIdleTopicFindsAHandoffWithinATick(t *testing.T) {
 	inBubble(t, func(b *bubble) {
 		other := delayq.NewClient(b.rdb, delayq.Prefix("other"))
@@ -198,7 +201,8 @@ func TestIdleTopicFindsAHandoffWithinATick(t *testing.T) {
 	})
 }
 
-// Where Redis refuses a command about several topics, each topic has its own tick, and nobody is told of an error.
+// Where Redis refuses a command about several topics, each topic has its own tick, and nobody is
+// told of an error.
 func TestIdleTopicsOfARefusedWatch(t *testing.T) {
 	t.Parallel()
 	own := redistest.Start(t, "--cluster-enabled", "yes")
@@ -223,8 +227,9 @@ func TestIdleTopicsOfARefusedWatch(t *testing.T) {
 	require.Empty(t, log.with("CROSSSLOT"))
 }
 
-// Whatever happens to a queue while it is checked and mended without pause, nothing is lost, early or doubled. In half of the games keys are
-// damaged as well: then a job may run twice, for its lease may be what was lost.
+// Whatever happens to a queue while it is checked and mended without pause, nothing is lost, early
+// or doubled. In half of the games keys are damaged as well: then a job may run twice, for its
+// lease may be what was lost.
 func TestCheckUnderLoad(t *testing.T) {
 	t.Parallel()
 	for _, damage := range []bool{false, true} {

@@ -102,8 +102,8 @@ func (h *Hand) placed(states map[string]State) (got map[string]State, due map[st
 	return got, due
 }
 
-// Each key of a topic is deleted in turn. The check says what is wrong and writes nothing; with repair every job is back where it was, due when
-// it was due; and then nothing is wrong.
+// Each key of a topic is deleted in turn. The check says what is wrong and writes nothing; with
+// repair every job is back where it was, due when it was due; and then nothing is wrong.
 func TestCheckAfterTheLossOfAKey(t *testing.T) {
 	noPlace := func(ids ...string) map[string][]string {
 		for i, id := range ids {
@@ -171,7 +171,8 @@ func TestCheckAfterTheLossOfAKey(t *testing.T) {
 	}
 }
 
-// Of jobs without a record nothing can be saved. All that speaks of them goes, but for what belongs to a running handler.
+// Of jobs without a record nothing can be saved. All that speaks of them goes, but for what belongs
+// to a running handler.
 func TestCheckAfterTheLossOfRecords(t *testing.T) {
 	eachHand(t, func(t *testing.T, h *Hand) {
 		ward(h)
@@ -297,7 +298,8 @@ func TestCheckOfSpoiltEntries(t *testing.T) {
 	}
 }
 
-// The mend script has the last word: whatever has happened to a job since it was looked up, it is left alone.
+// The mend script has the last word: whatever has happened to a job since it was looked up, it is
+// left alone.
 func TestMendLeavesAloneWhatHasMoved(t *testing.T) {
 	change := map[string]func(t *testing.T, h *Hand){
 		"cancelled": func(t *testing.T, h *Hand) { _, err := h.tryCancel("x"); require.NoError(t, err) },
@@ -503,7 +505,8 @@ func TestCheckOfNothing(t *testing.T) {
 	})
 }
 
-// A check with repair at any moment of any game changes nothing and finds nothing: play compares all that there is with the model.
+// A check with repair at any moment of any game changes nothing and finds nothing: play compares
+// all that there is with the model.
 func TestCheckOfAHealthyQueue(t *testing.T) {
 	t.Parallel()
 	for range 10 {

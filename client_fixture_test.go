@@ -56,7 +56,8 @@ func (f *fixture) dump() map[string]any {
 	return delayq.Dump(f.t, f.rdb, f.prefix)
 }
 
-// lives are the ways of a job to a state: what has become of it before the call that a test is about.
+// lives are the ways of a job to a state: what has become of it before the call that a test is
+// about.
 var lives = []struct {
 	name  string
 	state delayq.State // "" if there is no such job any more

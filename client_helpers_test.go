@@ -17,8 +17,8 @@ import (
 	"github.com/delayq/delayq/internal/redistest"
 )
 
-// A Hand does by hand what the servers of one topic do, one script call at a time and only when the test says so. It and the functions
-// below are for the tests of this package and of delayq_test.
+// A Hand does by hand what the servers of one topic do, one script call at a time and only when the
+// test says so. It and the functions below are for the tests of this package and of delayq_test.
 type Hand struct {
 	t      testing.TB
 	rdb    redis.UniversalClient
@@ -71,7 +71,8 @@ func (h *Hand) tryPromote(limit, heal int) (reply, error) {
 	return h.run(promoteScript, limit, heal)
 }
 
-// Promote promotes all that is due, and tells how many jobs were due and how many leases had run out.
+// Promote promotes all that is due, and tells how many jobs were due and how many leases had run
+// out.
 func (h *Hand) Promote() (moved, reclaimed int) {
 	h.t.Helper()
 	for {
@@ -172,7 +173,8 @@ func (h *Hand) letters(held []Held, like row) string {
 	return strings.Repeat("o", len(held))
 }
 
-// Ack, Expire, Retry, Snooze, Bury and Return settle jobs and give a letter for each: o if the lease was ours, l if it was lost, g if the job is gone.
+// Ack, Expire, Retry, Snooze, Bury and Return settle jobs and give a letter for each: o if the
+// lease was ours, l if it was lost, g if the job is gone.
 func (h *Hand) Ack(held ...Held) string    { return h.letters(held, row{verb: verbAck}) }
 func (h *Hand) Expire(held ...Held) string { return h.letters(held, row{verb: verbExpire}) }
 func (h *Hand) Return(held ...Held) string { return h.letters(held, row{verb: verbReturn}) }
@@ -210,7 +212,8 @@ func (h *Hand) tryPrune(most int, age time.Duration, limit int) (reply, error) {
 	return h.run(pruneScript, h.series.next(), most, age.Milliseconds(), limit)
 }
 
-// tryEnqueue, tryCancel, tryReschedule and tryRevive make the calls of a Client. A job is an ID and its due time as the script reads it.
+// tryEnqueue, tryCancel, tryReschedule and tryRevive make the calls of a Client. A job is an ID and
+// its due time as the script reads it.
 func (h *Hand) tryEnqueue(replace bool, jobs ...[2]string) (reply, error) {
 	var args []any
 	for _, job := range jobs {
@@ -220,7 +223,8 @@ func (h *Hand) tryEnqueue(replace bool, jobs ...[2]string) (reply, error) {
 	return h.trySend(replace, args)
 }
 
-// trySend is one call of the enqueue script, or of the replace script if any job says what it replaces. With replace all give way.
+// trySend is one call of the enqueue script, or of the replace script if any job says what it
+// replaces. With replace all give way.
 func (h *Hand) trySend(replace bool, jobs []any) (reply, error) {
 	g := newCommit(&Client{o: clientOptions{prefix: h.prefix()}}, h.keys.topic)
 	script := enqueueScript
@@ -304,7 +308,8 @@ func (h *Hand) tryPause(verb, by string, period time.Duration) (reply, error) {
 	return h.run(pauseScript, h.series.next(), verb, by, period.Milliseconds(), "why", maxPauses, controlChannel(h.prefix()), h.keys.topic)
 }
 
-// Hasten makes all due times and lease ends come earlier: what the passing of time does, without the waiting.
+// Hasten makes all due times and lease ends come earlier: what the passing of time does, without
+// the waiting.
 func (h *Hand) Hasten(d time.Duration) {
 	h.t.Helper()
 	ctx := context.Background()

@@ -156,7 +156,8 @@ func topicsOnAllMasters(t *testing.T, rdb *redis.ClusterClient, prefix string) [
 	return topics
 }
 
-// One master of a cluster is frozen. Topics on the others go on as if nothing were, and those on it when it is back.
+// One master of a cluster is frozen. Topics on the others go on as if nothing were, and those on it
+// when it is back.
 func TestFrozenMasterOfACluster(t *testing.T) {
 	t.Parallel()
 	cluster := redistest.StartCluster(t, 3, 0)

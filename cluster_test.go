@@ -14,7 +14,8 @@ import (
 	"github.com/delayq/delayq/internal/redistest"
 )
 
-// topicsOnAllNodes is more topics than a cluster of three masters can have on one of them, with any luck.
+// topicsOnAllNodes is more topics than a cluster of three masters can have on one of them, with any
+// luck.
 func topicsOnAllNodes() (topics []string) {
 	for i := range 12 {
 		topics = append(topics, fmt.Sprintf("topic %d", i))
@@ -97,7 +98,8 @@ func TestClusterBatch(t *testing.T) {
 	}
 }
 
-// A cluster whose masters have no replicas confirms nothing; the WAIT goes to the node of the topic.
+// A cluster whose masters have no replicas confirms nothing; the WAIT goes to the node of the
+// topic.
 func TestClusterWaitReplicas(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, redistest.SharedCluster(t).Client(t), delayq.WaitReplicas(1, time.Millisecond))
@@ -115,7 +117,8 @@ type onScript func(delayq.ScriptEvent)
 
 func (f onScript) Script(e delayq.ScriptEvent) { f(e) }
 
-// A server has topics on all nodes: jobs for now and for soon run, one that fails is retried, one that is cancelled does not run.
+// A server has topics on all nodes: jobs for now and for soon run, one that fails is retried, one
+// that is cancelled does not run.
 func TestClusterServer(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.SharedCluster(t).Client(t)

@@ -272,7 +272,8 @@ func TestCommitChunksByBytes(t *testing.T) {
 	})
 }
 
-// One call is about no ID twice. Jobs of one ID keep their order, and others do not wait for them, whatever they replace.
+// One call is about no ID twice. Jobs of one ID keep their order, and others do not wait for them,
+// whatever they replace.
 func TestCommitKeepsJobsOfOneIDApart(t *testing.T) {
 	holding(t, func(t *testing.T, c *commitTest) {
 		c.enqueue(t.Context(), c.stored, "a", []byte("1"))

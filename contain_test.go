@@ -81,8 +81,8 @@ func (c *crashing) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	}
 }
 
-// A hook of the user's go-redis client crashes in a flush on behalf of several callers: each of them hears that the
-// outcome is not known, and those that come later are not in its way.
+// A hook of the user's go-redis client crashes in a flush on behalf of several callers: each of
+// them hears that the outcome is not known, and those that come later are not in its way.
 func TestCommitWhoseFlushCrashes(t *testing.T) {
 	for what, with := range crashes {
 		t.Run(what, func(t *testing.T) {
@@ -152,8 +152,8 @@ func (f credentialsOf) Subscribe(auth.CredentialsListener) (auth.Credentials, au
 	return auth.NewBasicCredentials("", ""), func() error { return nil }, nil
 }
 
-// What go-redis calls to make a connection crashes for a while: the server takes it for a Redis that is away, says so
-// once, and goes on as soon as it works.
+// What go-redis calls to make a connection crashes for a while: the server takes it for a Redis
+// that is away, says so once, and goes on as soon as it works.
 func TestServerWhoseConnectionsCrash(t *testing.T) {
 	for what, with := range crashes {
 		for where, breaks := range map[string]func(o *redis.Options, broken *crashing){
@@ -212,8 +212,8 @@ type limiter struct{ broken *crashing }
 func (l limiter) Allow() error       { l.broken.here(); return nil }
 func (l limiter) ReportResult(error) {}
 
-// Something of the user's ends every loop of a server again and again. Each is started anew, says so once, and
-// knows what it had under way: no job is taken twice, and none is settled twice.
+// Something of the user's ends every loop of a server again and again. Each is started anew, says
+// so once, and knows what it had under way: no job is taken twice, and none is settled twice.
 func TestServerWhoseLoopsCrash(t *testing.T) {
 	for what, with := range crashes {
 		t.Run(what, func(t *testing.T) {

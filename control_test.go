@@ -12,8 +12,8 @@ import (
 	"github.com/delayq/delayq"
 )
 
-// A cancel comes while the server has lost the control channel. It looks at its leases as soon as it
-// listens again, however long they are.
+// A cancel comes while the server has lost the control channel. It looks at its leases as soon as
+// it listens again, however long they are.
 func TestCancelDuringAReconnectIsNoticedAfterIt(t *testing.T) {
 	inBubble(t, func(b *bubble) {
 		w := newWire(b.redis)
@@ -65,7 +65,8 @@ func TestLeasesAreLookedAtEveryTenSeconds(t *testing.T) {
 	})
 }
 
-// A server of many topics that have nothing to do keeps one connection for each, which waits, and few others.
+// A server of many topics that have nothing to do keeps one connection for each, which waits, and
+// few others.
 func TestIdleTopicsGiveConnectionsBack(t *testing.T) {
 	inBubble(t, func(b *bubble) {
 		const topics = 130

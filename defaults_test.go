@@ -11,7 +11,8 @@ import (
 	"github.com/delayq/delayq"
 )
 
-// What counts for a job: what it says itself, then the Defaults of its typed topic, then those of its client.
+// What counts for a job: what it says itself, then the Defaults of its typed topic, then those of
+// its client.
 func TestDefaultsOfAClient(t *testing.T) {
 	eachClient(t, func(t *testing.T, f *fixture) {
 		ctx := t.Context()
@@ -95,7 +96,8 @@ func TestDefaultsOfAClient(t *testing.T) {
 	})
 }
 
-// The Defaults of a handler are for the runs of jobs that do not say, whoever made them, and change nothing that is stored.
+// The Defaults of a handler are for the runs of jobs that do not say, whoever made them, and change
+// nothing that is stored.
 func TestDefaultsOfAHandler(t *testing.T) {
 	inBubble(t, func(b *bubble) {
 		var rec recorder
@@ -145,7 +147,8 @@ func TestDefaultsOfAHandler(t *testing.T) {
 	})
 }
 
-// A crash counts as a failure also against retries that only the handler limits: a job without any left is not run again.
+// A crash counts as a failure also against retries that only the handler limits: a job without any
+// left is not run again.
 func TestDefaultRetryCountsCrashes(t *testing.T) {
 	inBubble(t, func(b *bubble) {
 		var rec recorder
@@ -171,7 +174,8 @@ func TestDefaultRetryCountsCrashes(t *testing.T) {
 	})
 }
 
-// Which jobs have limited retries take.lua sees in their records. If the handler limits them, none is taken ahead.
+// Which jobs have limited retries take.lua sees in their records. If the handler limits them, none
+// is taken ahead.
 func TestHandlerWithADefaultRetryTakesNothingAhead(t *testing.T) {
 	for name, opts := range map[string][]delayq.HandlerOption{
 		"a limit":  {delayq.Concurrency(1), delayq.Defaults(delayq.Retry(3))},

@@ -45,9 +45,10 @@ func TestConnectionsToAClusterAreRemembered(t *testing.T) {
 	require.ErrorIs(t, err, net.ErrClosed, "none is made any more")
 }
 
-// A request without any answer casts suspicion on the connections to that address on which nothing was heard
-// since, of all clients: not on one that is well, nor on one that was made later, nor on other addresses.
-// One whose answer has begun to arrive is slow, and that is no ground for suspicion.
+// A request without any answer casts suspicion on the connections to that address on which nothing
+// was heard since, of all clients: not on one that is well, nor on one that was made later, nor on
+// other addresses. One whose answer has begun to arrive is slow, and that is no ground for
+// suspicion.
 func TestSuspicion(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -121,8 +122,8 @@ func TestSuspicion(t *testing.T) {
 	})
 }
 
-// A timeout is a slow answer if Redis has answered another call meanwhile. On a cluster only answers about
-// the same topic tell.
+// A timeout is a slow answer if Redis has answered another call meanwhile. On a cluster only
+// answers about the same topic tell.
 func TestPulse(t *testing.T) {
 	t.Parallel()
 	for _, cluster := range []bool{false, true} {

@@ -21,8 +21,8 @@ import (
 type size int64
 
 // A proseFigure is a figure that a document repeats. Around it are the words of the document, any
-// white space between them; <> stands for the figure: a number or a numeral, with a unit if value is a
-// time.Duration or a size.
+// white space between them; <> stands for the figure: a number or a numeral, with a unit if value
+// is a time.Duration or a size.
 type proseFigure struct {
 	document, words string
 	value           any
@@ -242,8 +242,8 @@ func luaNumber(t *testing.T, file, pattern string) int64 {
 	return must(strconv.ParseInt(m[1], 10, 64))
 }
 
-// The table of control messages has the verbs that scripts say and those that servers obey, and says
-// which scripts they are.
+// The table of control messages has the verbs that scripts say and those that servers obey, and
+// says which scripts they are.
 func TestProseVerbsAreTheScripts(t *testing.T) {
 	said := map[string][]string{}
 	verb := regexp.MustCompile(`\bnudge\(channel, '(\w+)'`)

@@ -23,7 +23,8 @@ import (
 
 // The tests in this file hold prose to what it speaks of: comments and documents to code.
 
-// A luaHeader is what the comment at the top of a script says of KEYS and ARGV, and what is under it.
+// A luaHeader is what the comment at the top of a script says of KEYS and ARGV, and what is under
+// it.
 type luaHeader struct {
 	own        map[string]string // KEYS[1] and so on → name, as this file documents them
 	keys, args []string          // all names in their order
@@ -33,7 +34,8 @@ type luaHeader struct {
 
 var documented = regexp.MustCompile(`^-- (KEYS|ARGV)\[(\d+)(\.\.)?\]\s+(\w+)\s+\S`)
 
-// readLua reads the header of a script and checks that its numbers go up from 1. Only replace leaves some to enqueue.
+// readLua reads the header of a script and checks that its numbers go up from 1. Only replace
+// leaves some to enqueue.
 func readLua(t *testing.T, name string) luaHeader {
 	t.Helper()
 	h := luaHeader{own: map[string]string{}, rest: map[string]int{}}
@@ -566,7 +568,8 @@ func wordsOf(t *testing.T, name string) (list []string) {
 	return list
 }
 
-// Outcomes, kinds and counters are labels of metrics: words without spaces. The scripts write no others.
+// Outcomes, kinds and counters are labels of metrics: words without spaces. The scripts write no
+// others.
 func TestProseOutcomesAreOneWord(t *testing.T) {
 	known := map[string][]string{
 		"outcome": wordsOf(t, "Outcome"), "kind": wordsOf(t, "ErrorKind"), "counter": wordsOf(t, "Counter"),
@@ -620,7 +623,8 @@ func TestProseRecordIsOne(t *testing.T) {
 	require.Equal(t, string(raw), string(head)+string(raw[headLen:headLen+stampLen])+string(tail))
 }
 
-// The table of cases in faults/README.md names tests that exist and that say which case they show, and counts its rows.
+// The table of cases in faults/README.md names tests that exist and that say which case they show,
+// and counts its rows.
 func TestProseCasesNameTests(t *testing.T) {
 	tests := map[string]string{} // name → comment and text
 	for _, pattern := range []string{"*_test.go", "faults/*_test.go"} {

@@ -91,8 +91,8 @@ func TestDueOfTheLastOptionWins(t *testing.T) {
 	})
 }
 
-// A property: a due time is the asked one, rounded up to the ms, by the clock that Redis had; and a longer delay is never due earlier.
-// (F1, F4)
+// A property: a due time is the asked one, rounded up to the ms, by the clock that Redis had; and a
+// longer delay is never due earlier. (F1, F4)
 func TestDueIsNeverRoundedDown(t *testing.T) {
 	eachClient(t, func(t *testing.T, f *fixture) {
 		seed := rand.Uint64()

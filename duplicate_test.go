@@ -14,7 +14,8 @@ import (
 	"github.com/delayq/delayq"
 )
 
-// An ID is taken as long as its job is unfinished, whatever has become of it, and free afterwards. (D10)
+// An ID is taken as long as its job is unfinished, whatever has become of it, and free afterwards.
+// (D10)
 func TestEnqueueOfAnIDInEveryState(t *testing.T) {
 	eachLife(t, func(t *testing.T, f *fixture, state delayq.State, _ delayq.Held) {
 		before := f.dump()
@@ -51,7 +52,8 @@ func requireFresh(t *testing.T, info *delayq.JobInfo) {
 	require.Zero(t, info.Started)
 }
 
-// With Replace the old job gives way in every state, with all that was known of it; whoever was running it can write nothing any more. (D10)
+// With Replace the old job gives way in every state, with all that was known of it; whoever was
+// running it can write nothing any more. (D10)
 func TestReplaceInEveryState(t *testing.T) {
 	for name, due := range map[string]time.Duration{"later": time.Minute, "now": 0} {
 		t.Run(name, func(t *testing.T) {
@@ -93,7 +95,8 @@ func TestReplaceInEveryState(t *testing.T) {
 	}
 }
 
-// A job that was cancelled while it was ready leaves its ID in ready. It must not start the next job of that ID early. (D15)
+// A job that was cancelled while it was ready leaves its ID in ready. It must not start the next
+// job of that ID early. (D15)
 func TestCancelThenEnqueueTheSameIDForLater(t *testing.T) {
 	eachClient(t, func(t *testing.T, f *fixture) {
 		f.enqueue("x")
@@ -124,7 +127,8 @@ func TestReplaceIsDoneByTheNewestOnly(t *testing.T) {
 	})
 }
 
-// The error says what state the job is in that has the ID, and of a dead one since when and what to do.
+// The error says what state the job is in that has the ID, and of a dead one since when and what to
+// do.
 func TestDuplicateErrorTellsOfTheJob(t *testing.T) {
 	eachLife(t, func(t *testing.T, f *fixture, state delayq.State, _ delayq.Held) {
 		if state == "" {
@@ -192,7 +196,8 @@ func TestDuplicateErrorsOfABatch(t *testing.T) {
 	})
 }
 
-// With ReplaceDead a dead job gives way, with all that was known of it, and any other is left alone.
+// With ReplaceDead a dead job gives way, with all that was known of it, and any other is left
+// alone.
 func TestReplaceDeadInEveryState(t *testing.T) {
 	eachLife(t, func(t *testing.T, f *fixture, state delayq.State, _ delayq.Held) {
 		before := f.dump()
@@ -254,7 +259,8 @@ func TestReplaceMixedInOneCall(t *testing.T) {
 	})
 }
 
-// A job that is replaced while it is ready leaves its place in the list to the new one: the list does not grow.
+// A job that is replaced while it is ready leaves its place in the list to the new one: the list
+// does not grow.
 func TestReplaceOfAReadyJobKeepsItsPlace(t *testing.T) {
 	eachClient(t, func(t *testing.T, f *fixture) {
 		ids := []string{"a", "b", "c"}
@@ -284,7 +290,8 @@ func (f *fixture) ready() []string {
 	return f.rdb.LRange(f.t.Context(), f.hand.Key("ready"), 0, -1).Val()
 }
 
-// A ready job that is cancelled, moved or replaced by a later one leaves no entry behind near the ends of the list.
+// A ready job that is cancelled, moved or replaced by a later one leaves no entry behind near the
+// ends of the list.
 func TestReadyJobsLeaveTheList(t *testing.T) {
 	for name, leave := range map[string]func(t *testing.T, f *fixture, id string){
 		"cancel": func(_ *testing.T, f *fixture, id string) { require.Equal(f.t, delayq.StateReady, f.dequeue(id)) },

@@ -81,7 +81,8 @@ func TestEveryAcceptedJobHasItsOwnNonce(t *testing.T) {
 	})
 }
 
-// Jobs that are due now are taken in the order in which they came, those that were due later in the order of their due times.
+// Jobs that are due now are taken in the order in which they came, those that were due later in the
+// order of their due times.
 func TestEnqueueKeepsTheOrder(t *testing.T) {
 	eachClient(t, func(t *testing.T, f *fixture) {
 		f.enqueue("later", delayq.ProcessIn(2*time.Hour))
@@ -245,8 +246,8 @@ func TestScriptsComeBackAfterAFlush(t *testing.T) {
 	}
 }
 
-// What Redis says of its own accord reaches the caller, and nothing is stored. What is there can be worked off all the same: that is how
-// memory becomes free. (J4)
+// What Redis says of its own accord reaches the caller, and nothing is stored. What is there can be
+// worked off all the same: that is how memory becomes free. (J4)
 func TestEnqueueWhenRedisIsFull(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)

@@ -13,7 +13,8 @@ import (
 	"github.com/delayq/delayq"
 )
 
-// A poller that fails now and then goes on for ever: what failed before a Snooze does not add up with what fails after it.
+// A poller that fails now and then goes on for ever: what failed before a Snooze does not add up
+// with what fails after it.
 func TestSnoozeStartsTheCountOfFailuresAnew(t *testing.T) {
 	inBubble(t, func(b *bubble) {
 		const sequence = "ffsffssffff" // fail, snooze
@@ -80,7 +81,8 @@ func TestSnoozedJobExpires(t *testing.T) {
 	})
 }
 
-// A server that puts a job back because it cannot read its record changes nothing of what is known of it.
+// A server that puts a job back because it cannot read its record changes nothing of what is known
+// of it.
 func TestJobThatIsPutBackKeepsItsTally(t *testing.T) {
 	inBubble(t, func(b *bubble) {
 		const root = "q:{a}:"
@@ -163,7 +165,8 @@ func TestRetryInIsAFailureWithItsOwnDelay(t *testing.T) {
 	})
 }
 
-// What an error asks for when it asks for several things, seen by middleware and by what becomes of the job.
+// What an error asks for when it asks for several things, seen by middleware and by what becomes of
+// the job.
 func TestWhatAnErrorAsksFor(t *testing.T) {
 	permanent, snooze, retry := delayq.Permanent(errTest), delayq.Snooze(time.Minute), delayq.RetryIn(time.Hour, errTest)
 	cases := map[string]struct {

@@ -6,8 +6,8 @@ import (
 	"github.com/delayq/delayq/internal/embedded"
 )
 
-// openRedis stands for redis.NewClient(&redis.Options{Addr: "localhost:6379"}): a Redis inside the process, so that the examples
-// run anywhere.
+// openRedis stands for redis.NewClient(&redis.Options{Addr: "localhost:6379"}): a Redis inside the
+// process, so that the examples run anywhere.
 func openRedis() (rdb *redis.Client, end func()) {
 	r := embedded.New()
 	rdb = r.Client()

@@ -98,7 +98,8 @@ func ExampleClient_Trigger() {
 	// triggered: true attempt: 1 outcome: acked
 }
 
-// An operator moves a report from three to five in the morning. The start of the program leaves it there.
+// An operator moves a report from three to five in the morning. The start of the program leaves it
+// there.
 func ExampleClient_EditSchedule() {
 	q, err := delayqtest.Open() // an embedded Redis
 	check(err)

@@ -20,8 +20,8 @@ func clockOf(t *testing.T, rdb redis.UniversalClient) time.Time {
 	return now
 }
 
-// A job that would have expired by the time it is due is refused, however the two times are given, and nothing of it is written;
-// one that has a millisecond is not. (M4)
+// A job that would have expired by the time it is due is refused, however the two times are given,
+// and nothing of it is written; one that has a millisecond is not. (M4)
 func TestExpiryThatCannotBeMet(t *testing.T) {
 	eachClient(t, func(t *testing.T, f *fixture) {
 		now := clockOf(t, f.rdb).Truncate(time.Millisecond)
@@ -66,7 +66,8 @@ func TestExpiryThatCannotBeMet(t *testing.T) {
 	})
 }
 
-// What cannot be met hurts neither the other jobs of the call nor the job that it would have replaced.
+// What cannot be met hurts neither the other jobs of the call nor the job that it would have
+// replaced.
 func TestExpiryThatCannotBeMetBesideOthers(t *testing.T) {
 	eachClient(t, func(t *testing.T, f *fixture) {
 		past := delayq.ExpireAt(clockOf(t, f.rdb).Add(-time.Hour))
@@ -107,8 +108,8 @@ func (c *countScripts) Script(e delayq.ScriptEvent) {
 	(*c)[e.Name]++
 }
 
-// A due time at which the job would have expired is refused by Reschedule too, and the job stays as it was. It is asked once more
-// only if the job can expire at all.
+// A due time at which the job would have expired is refused by Reschedule too, and the job stays as
+// it was. It is asked once more only if the job can expire at all.
 func TestRescheduleBeyondTheExpiry(t *testing.T) {
 	for name, due := range map[string]delayq.JobOption{"ready": delayq.ProcessIn(0), "scheduled": delayq.ProcessIn(time.Minute)} {
 		t.Run(name, func(t *testing.T) {
@@ -166,7 +167,8 @@ func (m *meddler) Script(e delayq.ScriptEvent) {
 	}
 }
 
-// The job is replaced by another one, with another expiry, between the two calls of a Reschedule: that one's counts.
+// The job is replaced by another one, with another expiry, between the two calls of a Reschedule:
+// that one's counts.
 func TestRescheduleOfAJobThatIsReplacedMeanwhile(t *testing.T) {
 	eachClient(t, func(t *testing.T, f *fixture) {
 		f.enqueue("x", delayq.ExpireIn(10*time.Hour))

@@ -36,7 +36,8 @@ func (m *model) clone() *model {
 	return &n
 }
 
-// key tells what a state is, without what makes no difference: absolute times and numbers, and which of the servers is which.
+// key tells what a state is, without what makes no difference: absolute times and numbers, and
+// which of the servers is which.
 func (w *world) key() string {
 	var b strings.Builder
 	ticks := func(us int64) int64 {

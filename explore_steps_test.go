@@ -301,7 +301,8 @@ func (x *explorer) simple(h *Hand, what string, onModel func(w *world) string, s
 
 var exploredIDs = []string{"a", "b"}
 
-// enqueue stores a, which is due at once, or b, which is due in a second. What replaces a job is due in a second.
+// enqueue stores a, which is due at once, or b, which is due in a second. What replaces a job is
+// due in a second.
 func (x *explorer) enqueue(h *Hand, id string, replace bool) *call {
 	what, when := "enqueue "+id, "+1000"
 	if replace {
@@ -448,8 +449,8 @@ func (x *explorer) takeSince(h *Hand, since uint64, limit int) *call {
 	return c
 }
 
-// still lists the leases of a receipt that are as they were given. One that was extended is not given
-// again: its end is another.
+// still lists the leases of a receipt that are as they were given. One that was extended is not
+// given again: its end is another.
 func (w *world) still(r receipt) (list []exploredLease) {
 	for _, l := range r.got {
 		j := w.m.jobs[l.ID]
@@ -485,7 +486,8 @@ func (x *explorer) promote(w *world) {
 	require.Equal(x.t, []int64{int64(moved), int64(reclaimed), w.m.wait()}, []int64{r.number(2), r.number(3), r.number(4)})
 }
 
-// expire removes the receipts of takes whose leases are over: miniredis lets no key expire when its clock is set.
+// expire removes the receipts of takes whose leases are over: miniredis lets no key expire when its
+// clock is set.
 func (x *explorer) expire(w *world) {
 	maps.DeleteFunc(w.taken, func(_ string, r receipt) bool { return r.sent+exploreLease.Microseconds() <= w.m.us })
 	for _, key := range x.r.Keys() {

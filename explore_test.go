@@ -17,14 +17,19 @@ import (
 	"github.com/delayq/delayq/internal/embedded"
 )
 
-// What follows explores the queue instead of playing games with it: two jobs, two servers and a client, and every order of their calls within the
-// bounds of a scope. Each call can be answered, or be carried out without its answer arriving (and be sent again later), or be late: its server dies
-// and the call arrives at some time after. A state is all that Redis holds (through the real scripts), the same by the
-// model, and what the servers and the client think. From each state that was not met before every possible step is taken; after each,
-// Redis is compared with the model in full, and the promises are checked: nothing early, no job with two servers whose leases live, no run
-// of a job that was cancelled, replaced or done, and, from a part of the states, everything comes to its end and leaves nothing. From fewer still, after the loss of each key in turn, a check puts all of it right.
+// What follows explores the queue instead of playing games with it: two jobs, two servers and a
+// client, and every order of their calls within the bounds of a scope. Each call can be answered,
+// or be carried out without its answer arriving (and be sent again later), or be late: its server
+// dies and the call arrives at some time after. A state is all that Redis holds (through the real
+// scripts), the same by the model, and what the servers and the client think. From each state that
+// was not met before every possible step is taken; after each, Redis is compared with the model in
+// full, and the promises are checked: nothing early, no job with two servers whose leases live, no
+// run of a job that was cancelled, replaced or done, and, from a part of the states, everything
+// comes to its end and leaves nothing. From fewer still, after the loss of each key in turn, a
+// check puts all of it right.
 
-// Times of the exploration. Every step takes a millisecond, so that no two leases end at the same time; a tick takes a second and one.
+// Times of the exploration. Every step takes a millisecond, so that no two leases end at the same
+// time; a tick takes a second and one.
 const (
 	exploreTick  = time.Second
 	exploreLease = 2 * time.Second
@@ -118,7 +123,8 @@ type scope struct {
 	begun bool // both jobs are enqueued already, and the client does nothing
 }
 
-// scopes are what is explored. With their depths they take a few seconds; all but the last have an end, after some minutes.
+// scopes are what is explored. With their depths they take a few seconds; all but the last have an
+// end, after some minutes.
 var scopes = []scope{
 	{"a server dies", budget{ticks: 4, dead: 1, pops: 1}, 5, true},
 	{"an answer is lost", budget{ticks: 3, lost: 1, failures: 1}, 5, true},
@@ -129,7 +135,8 @@ var scopes = []scope{
 	{"all at once", budget{ticks: 5, failures: 2, cancels: 1, replaces: 1, reschedules: 1, revives: 1, extends: 1, lost: 1, dead: 1, pops: 1}, 3, false},
 }
 
-// A finder is the testing.TB of an exploration that may fail on purpose: it keeps the first failure.
+// A finder is the testing.TB of an exploration that may fail on purpose: it keeps the first
+// failure.
 type finder struct {
 	testing.TB
 	failure string
@@ -146,7 +153,8 @@ func (f *finder) Errorf(format string, args ...any) {
 }
 func (f *finder) FailNow() { panic(errFound) }
 
-// explore visits all states of a scope. It gives what it has met, and the story of the first failure.
+// explore visits all states of a scope. It gives what it has met, and the story of the first
+// failure.
 func explore(t testing.TB, s scope, mutant func(script string) string) (x *explorer, failure string) {
 	x = &explorer{t: &finder{TB: t}, r: embedded.New(), seen: map[string]bool{}}
 	defer x.r.Close()
@@ -286,7 +294,8 @@ func (m mutation) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	}
 }
 
-// DELAYQ_EXPLORE=all takes away the bounds of the depth, but for the last scope, which goes three steps further.
+// DELAYQ_EXPLORE=all takes away the bounds of the depth, but for the last scope, which goes three
+// steps further.
 func TestExplore(t *testing.T) {
 	t.Parallel()
 	for _, s := range scopes {

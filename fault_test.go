@@ -10,8 +10,8 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// A fault happens once, to the next request that contains what: Redis carries it out, and then after is called. If lose is set the
-// reply is thrown away and the connection is cut.
+// A fault happens once, to the next request that contains what: Redis carries it out, and then
+// after is called. If lose is set the reply is thrown away and the connection is cut.
 type fault struct {
 	what  string
 	lose  bool

@@ -14,10 +14,11 @@ import (
 	"github.com/delayq/delayq"
 )
 
-// Two servers with the same Lease run the same jobs over and over: they snooze, fail, are given back by
-// servers that stop, and have their leases extended, while each part of a request or an answer can be long
-// on its way. No run of a job has a fence that an earlier one had, or a lower one, and within a run it
-// never falls: a database that remembers the highest refuses nobody who is right.
+// Two servers with the same Lease run the same jobs over and over: they snooze, fail, are given
+// back by servers that stop, and have their leases extended, while each part of a request or an
+// answer can be long on its way. No run of a job has a fence that an earlier one had, or a lower
+// one, and within a run it never falls: a database that remembers the highest refuses nobody who is
+// right.
 func TestFencesGrowOverAllRuns(t *testing.T) {
 	for _, narrow := range []float64{0, 200_000} {
 		t.Run(fmt.Sprint("narrow=", narrow), func(t *testing.T) {
@@ -103,8 +104,8 @@ func TestFencesGrowOverAllRuns(t *testing.T) {
 	}
 }
 
-// An extension has no answer, and then Redis's clock is set back. The end that was asked for is now far
-// away, and is not asked for again: a job must not wait for it if its server dies.
+// An extension has no answer, and then Redis's clock is set back. The end that was asked for is now
+// far away, and is not asked for again: a job must not wait for it if its server dies.
 func TestExtensionAfterAStepBackOfRedis(t *testing.T) {
 	inBubble(t, func(b *bubble) {
 		const lease = 30 * time.Second

@@ -36,7 +36,8 @@ func (otherwise) Close() error                               { return nil }
 func (otherwise) Enqueues(context.Context, *NewJob)          {}
 func (otherwise) Released(_ context.Context, _ EnqueueEvent) {}
 
-// A hook that would never be called is refused by the side that would not call it, with what it should be.
+// A hook that would never be called is refused by the side that would not call it, with what it
+// should be.
 func TestHooksThatWouldNotBeCalled(t *testing.T) {
 	t.Parallel()
 	rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"})
@@ -88,7 +89,8 @@ func TestHooksThatWouldNotBeCalled(t *testing.T) {
 	}
 }
 
-// Every exported interface whose name ends in Hook is one of those that are looked for, and has one method.
+// Every exported interface whose name ends in Hook is one of those that are looked for, and has one
+// method.
 func TestHookKindsAreComplete(t *testing.T) {
 	t.Parallel()
 	declared := make(map[string]bool)

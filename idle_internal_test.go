@@ -24,8 +24,9 @@ func (h *Hand) tryWatch(topics ...*Hand) (now int64, waits []time.Duration, err 
 	return s.look(h.t.Context(), some)
 }
 
-// The watch tells of each topic how far its earliest head is, and of one in which a key is of a wrong type that there is something to do, whatever
-// there is in the others. It writes nothing. (J11)
+// The watch tells of each topic how far its earliest head is, and of one in which a key is of a
+// wrong type that there is something to do, whatever there is in the others. It writes nothing.
+// (J11)
 func TestWatchTellsTheEarliestHead(t *testing.T) {
 	eachHand(t, func(t *testing.T, far *Hand) {
 		ctx, rdb := t.Context(), far.rdb
@@ -97,7 +98,8 @@ func TestWatchTellsTheEarliestHead(t *testing.T) {
 	})
 }
 
-// A time that cannot be, which only a hand has written, is far away for the timer, whatever it is: a wait of less than nothing would be no sleep.
+// A time that cannot be, which only a hand has written, is far away for the timer, whatever it is:
+// a wait of less than nothing would be no sleep.
 func TestImpossibleTimesAreFarAway(t *testing.T) {
 	eachHand(t, func(t *testing.T, h *Hand) {
 		for _, score := range []float64{1e13, 1.2e13, 1.5e13, 2e13, 2.2e13, 1e14, 1e18, 1e300, math.Inf(1)} {
@@ -112,8 +114,9 @@ func TestImpossibleTimesAreFarAway(t *testing.T) {
 	})
 }
 
-// A Redis that has become a replica can be read from still, and knows less and less. The watch says so, as everything does that writes: topics that
-// have nothing to do would not notice. So it does where the master has too few replicas. A key of a wrong type says nothing of the kind.
+// A Redis that has become a replica can be read from still, and knows less and less. The watch says
+// so, as everything does that writes: topics that have nothing to do would not notice. So it does
+// where the master has too few replicas. A key of a wrong type says nothing of the kind.
 func TestWatchOfARedisThatTakesNoWrites(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.Start(t).Client(t)

@@ -44,7 +44,8 @@ func TestWatchPutsOffWhatHasMoved(t *testing.T) {
 	})
 }
 
-// However long the answers of the watch are on their way, and however many there are, topics with nothing to do rely on it.
+// However long the answers of the watch are on their way, and however many there are, topics with
+// nothing to do rely on it.
 func TestSlowWatchOfManyTopicsIsRegular(t *testing.T) {
 	inBubble(t, func(b *bubble) {
 		b.loadScripts()

@@ -37,7 +37,8 @@ func (b *bubble) serveTopics(topics int, h delayq.HandlerFunc, opts ...delayq.Se
 	return s
 }
 
-// A server whose jobs and schedules are far away asks Redis no more often than one that has none, the checks but the first one included. (G11)
+// A server whose jobs and schedules are far away asks Redis no more often than one that has none,
+// the checks but the first one included. (G11)
 func TestWhatIsFarAwayCostsNothing(t *testing.T) {
 	inBubble(t, func(b *bubble) {
 		b.loadScripts()
@@ -70,13 +71,15 @@ func TestWhatIsFarAwayCostsNothing(t *testing.T) {
 		far, watches, promotes := count("far")
 		require.InDelta(b, 180/0.95, watches, 5)
 		require.Zero(b, promotes)
-		// Ticks are cut short at random, and a round of checks asks of two topics whether they have changed.
+		// Ticks are cut short at random, and a round of checks asks of two topics whether they have
+		// changed.
 		require.InDelta(b, bare, far, 10)
 	})
 }
 
-// What a client has stored without a word to the servers is found by the watch, also before what they know of: it starts to the millisecond if it is
-// due a tick later or more, else within a tick. And so it is with many topics, several calls for each tick, and two servers.
+// What a client has stored without a word to the servers is found by the watch, also before what
+// they know of: it starts to the millisecond if it is due a tick later or more, else within a tick.
+// And so it is with many topics, several calls for each tick, and two servers.
 func TestWatchFindsJobsNobodyToldOf(t *testing.T) {
 	for _, c := range []struct {
 		name            string
@@ -119,8 +122,8 @@ func TestWatchFindsJobsNobodyToldOf(t *testing.T) {
 	}
 }
 
-// A topic does not depend on the watch: when that has no answer, what is due starts on time, and what nobody told of is found within little more than a
-// tick.
+// A topic does not depend on the watch: when that has no answer, what is due starts on time, and
+// what nobody told of is found within little more than a tick.
 func TestTopicsDoNotWaitForTheWatch(t *testing.T) {
 	inBubble(t, func(b *bubble) {
 		b.loadScripts()
@@ -147,7 +150,8 @@ func TestTopicsDoNotWaitForTheWatch(t *testing.T) {
 	})
 }
 
-// A topic that has something to do within each tick sees to itself, and comes back to the watch when it has not.
+// A topic that has something to do within each tick sees to itself, and comes back to the watch
+// when it has not.
 func TestBusyTopicLeavesTheWatch(t *testing.T) {
 	inBubble(t, func(b *bubble) {
 		var calls told
@@ -169,7 +173,8 @@ func TestBusyTopicLeavesTheWatch(t *testing.T) {
 	})
 }
 
-// A key of a wrong type in one topic is that topic's trouble: its log says so once, and the others go on sleeping and start what is due. (J11)
+// A key of a wrong type in one topic is that topic's trouble: its log says so once, and the others
+// go on sleeping and start what is due. (J11)
 func TestWatchOfAWrongTypeBlindsNoOther(t *testing.T) {
 	for _, key := range []string{"bucket", "leases", "slots", "handoff", "waiting"} {
 		t.Run(key, func(t *testing.T) {
@@ -199,7 +204,8 @@ func TestWatchOfAWrongTypeBlindsNoOther(t *testing.T) {
 	}
 }
 
-// A topic takes no notice of a watch that has looked before its own last promote: what it knows since counts.
+// A topic takes no notice of a watch that has looked before its own last promote: what it knows
+// since counts.
 func TestWatchTellsNobodyWhatIsOutOfDate(t *testing.T) {
 	inBubble(t, func(b *bubble) {
 		b.loadScripts()
@@ -221,7 +227,8 @@ func TestWatchTellsNobodyWhatIsOutOfDate(t *testing.T) {
 	})
 }
 
-// Schedules that are far away are looked through once an hour, and at the next round when anything has been added or lost. One server tells the next.
+// Schedules that are far away are looked through once an hour, and at the next round when anything
+// has been added or lost. One server tells the next.
 func TestRoundsPassOverWhatHasNotChanged(t *testing.T) {
 	inBubble(t, func(b *bubble) {
 		schedule := func(name string) {

@@ -291,7 +291,8 @@ func TestTopicsThatWereUsed(t *testing.T) {
 	})
 }
 
-// A heartbeat that is still on its way to Redis when the server stops does not bring it back after its good-bye.
+// A heartbeat that is still on its way to Redis when the server stops does not bring it back after
+// its good-bye.
 func TestLastHeartbeatComesBeforeTheGoodBye(t *testing.T) {
 	t.Parallel()
 	redistest.Bubble(t, func(t *testing.T, _ *embedded.Redis, rdb *redis.Client) {
@@ -322,7 +323,8 @@ func TestLastHeartbeatComesBeforeTheGoodBye(t *testing.T) {
 	})
 }
 
-// A slowConn is a network that carries what contains some words a while later, also if the connection has been closed since.
+// A slowConn is a network that carries what contains some words a while later, also if the
+// connection has been closed since.
 type slowConn struct {
 	net.Conn
 	words string
@@ -352,7 +354,8 @@ func (c *slowConn) Close() error {
 	return nil
 }
 
-// A server tells of itself every five seconds, is missing 30 s after its last word, and goes at once when it stops.
+// A server tells of itself every five seconds, is missing 30 s after its last word, and goes at
+// once when it stops.
 func TestServersThatLive(t *testing.T) {
 	t.Parallel()
 	redistest.Bubble(t, func(t *testing.T, _ *embedded.Redis, rdb *redis.Client) {
@@ -386,7 +389,8 @@ func TestServersThatLive(t *testing.T) {
 		require.NoError(t, <-ended)
 		require.Empty(t, list(), "it said good-bye")
 
-		// One that was killed is known by its silence. What is no heartbeat is no server that lives.
+		// One that was killed is known by its silence. What is no heartbeat is no server that
+		// lives.
 		require.NoError(t, rdb.HSet(ctx, "delayq:servers", server.ID(), beat, "odd", "no heartbeat").Err())
 		time.Sleep(27 * time.Second)
 		require.Len(t, list(), 1)
@@ -422,7 +426,8 @@ func TestPauseAndResume(t *testing.T) {
 		require.Empty(t, f.hand.Take(10, time.Minute))
 		require.Equal(t, delayq.StateReady, f.dequeue("y"))
 
-		// A new pause takes the place of that of the same name alone, and the end of one is not that of the other.
+		// A new pause takes the place of that of the same name alone, and the end of one is not
+		// that of the other.
 		require.NoError(t, f.client.Pause(ctx, "topic", delayq.Pause{By: "bob", For: time.Hour}))
 		require.NoError(t, f.client.Pause(ctx, "topic", delayq.Pause{By: "bob", For: 2 * time.Hour, Reason: "more"}))
 		require.NoError(t, f.client.Pause(ctx, "topic", delayq.Pause{}))

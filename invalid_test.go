@@ -52,7 +52,8 @@ func requireInvalid(t *testing.T, errs map[string]error, parts ...string) {
 	}
 }
 
-// requireNothing looks for any key of the prefix. The text of a bad prefix can be anything: then the whole Redis must be empty.
+// requireNothing looks for any key of the prefix. The text of a bad prefix can be anything: then
+// the whole Redis must be empty.
 func (f *fixture) requireNothing() {
 	f.t.Helper()
 	keys, err := redistest.Census(f.t.Context(), f.rdb, f.prefix+"*")

@@ -12,8 +12,8 @@ import (
 	"github.com/delayq/delayq"
 )
 
-// Nothing in a Job or a JobInfo forbids to copy it: vet (copylocks) complains of a value that has a Lock method or holds
-// such a value.
+// Nothing in a Job or a JobInfo forbids to copy it: vet (copylocks) complains of a value that has a
+// Lock method or holds such a value.
 func TestJobsCanBeCopied(t *testing.T) {
 	t.Parallel()
 	locker := reflect.TypeFor[sync.Locker]()

@@ -20,8 +20,8 @@ import (
 	"github.com/delayq/delayq/internal/redistest"
 )
 
-// TestMain runs the tests, or the worker that some of them start as a process of its own. A goroutine that is left in the end fails the
-// whole: tests close what they open.
+// TestMain runs the tests, or the worker that some of them start as a process of its own. A
+// goroutine that is left in the end fails the whole: tests close what they open.
 func TestMain(m *testing.M) {
 	if os.Getenv(workerEnv) != "" {
 		workerMain()
@@ -52,7 +52,8 @@ type noLog struct{}
 
 func (noLog) Printf(context.Context, string, ...any) {}
 
-// leftGoroutines waits until only goroutines are there that may stay, and returns the stacks of the others.
+// leftGoroutines waits until only goroutines are there that may stay, and returns the stacks of the
+// others.
 func leftGoroutines(limit time.Duration) string {
 	mayStay := []string{
 		"delayq_test.leftGoroutines",
@@ -72,14 +73,16 @@ func leftGoroutines(limit time.Duration) string {
 }
 
 func TestLeftGoroutinesSeesALeak(t *testing.T) {
-	// Not parallel: the goroutines of other tests would be seen as well, which does no harm but proves nothing.
+	// Not parallel: the goroutines of other tests would be seen as well, which does no harm but
+	// proves nothing.
 	leak := make(chan struct{})
 	go func() { <-leak }()
 	defer close(leak)
 	require.Contains(t, leftGoroutines(0), "TestLeftGoroutinesSeesALeak.func1")
 }
 
-// TestNothingStaysInRedis lets jobs end in every way there is and looks at what keys are left: the documented ones. (L3)
+// TestNothingStaysInRedis lets jobs end in every way there is and looks at what keys are left: the
+// documented ones. (L3)
 func TestNothingStaysInRedis(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, rdb redis.UniversalClient) {

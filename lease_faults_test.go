@@ -12,7 +12,8 @@ import (
 	"github.com/delayq/delayq"
 )
 
-// A handler learns that the lease is over when it is, and not when some call has given up that nobody answers. (B15)
+// A handler learns that the lease is over when it is, and not when some call has given up that
+// nobody answers. (B15)
 func TestLostLeaseIsNoticedInTime(t *testing.T) {
 	inBubble(t, func(b *bubble) {
 		const lease = time.Second
@@ -64,7 +65,8 @@ func TestTwoLeasesOfOneMillisecondHaveDifferentFences(t *testing.T) {
 	})
 }
 
-// The answer of a take that comes with a later try is about a lease that has begun with that one. (E4)
+// The answer of a take that comes with a later try is about a lease that has begun with that one.
+// (E4)
 func TestRepeatedTakeDoesNotOverrateItsLease(t *testing.T) {
 	inBubble(t, func(b *bubble) {
 		b.loadScripts()
@@ -90,7 +92,8 @@ func TestRepeatedTakeDoesNotOverrateItsLease(t *testing.T) {
 	})
 }
 
-// A call about one topic that hangs, as with a node of a cluster that is frozen, costs no other topic its leases.
+// A call about one topic that hangs, as with a node of a cluster that is frozen, costs no other
+// topic its leases.
 func TestSlowExtensionOfOneTopicLosesNoLeaseOfAnother(t *testing.T) {
 	inBubble(t, func(b *bubble) {
 		w := newWire(b.redis)
@@ -124,7 +127,8 @@ func TestSlowExtensionOfOneTopicLosesNoLeaseOfAnother(t *testing.T) {
 	})
 }
 
-// A server that has not heard that its job was replaced, and that another one runs the new job, extends its lease in vain.
+// A server that has not heard that its job was replaced, and that another one runs the new job,
+// extends its lease in vain.
 func TestExtensionOfALostLeaseIsRefused(t *testing.T) {
 	inBubble(t, func(b *bubble) {
 		const lease = 6 * time.Second
@@ -160,8 +164,8 @@ func TestExtensionOfALostLeaseIsRefused(t *testing.T) {
 	})
 }
 
-// A server dies between the end of its wait, which has moved the ID aside, and its take. Nothing else happens in the topic: the tick brings
-// the job back.
+// A server dies between the end of its wait, which has moved the ID aside, and its take. Nothing
+// else happens in the topic: the tick brings the job back.
 func TestJobBetweenWaitAndTakeIsNotLost(t *testing.T) {
 	inBubble(t, func(b *bubble) {
 		b.loadScripts()

@@ -41,8 +41,8 @@ func TestLongHandlerKeepsItsLease(t *testing.T) {
 	})
 }
 
-// A server that finished a job says so too late, for the network held it up until another server had the job. Whatever it says is refused,
-// and what the other one does stands. (B7)
+// A server that finished a job says so too late, for the network held it up until another server
+// had the job. Whatever it says is refused, and what the other one does stands. (B7)
 func TestFencingOfEveryVerb(t *testing.T) {
 	for verb, result := range map[string]error{
 		"ack":    nil,
@@ -103,7 +103,8 @@ func TestFencingOfEveryVerb(t *testing.T) {
 	}
 }
 
-// Redis carries a call out and its answer is lost: the call is made again and nothing happens twice. (B6)
+// Redis carries a call out and its answer is lost: the call is made again and nothing happens
+// twice. (B6)
 func TestLostAnswersChangeNothing(t *testing.T) {
 	for _, name := range []string{"take", "ack", "retry", "bury", "snooze", "extend", "promote"} {
 		t.Run(name, func(t *testing.T) {
@@ -188,7 +189,8 @@ func TestExtensionWithoutAnswerIsNotALostLease(t *testing.T) {
 	})
 }
 
-// Whatever the handler of a cancelled job returns, the job is gone and the outcome is "cancelled". (D2, D4)
+// Whatever the handler of a cancelled job returns, the job is gone and the outcome is "cancelled".
+// (D2, D4)
 func TestDequeueOfARunningJob(t *testing.T) {
 	for name, result := range map[string]error{
 		"nil": nil, "error": errTest, "ctx": context.Canceled, "cause": delayq.ErrCancelled, "permanent": delayq.Permanent(errTest), "snooze": delayq.Snooze(time.Second),
@@ -236,7 +238,8 @@ func TestDequeueOfARunningJob(t *testing.T) {
 	}
 }
 
-// With the control channel out of order a cancel is noticed with the next extension, also when no slot is free and nothing else happens. (D6)
+// With the control channel out of order a cancel is noticed with the next extension, also when no
+// slot is free and nothing else happens. (D6)
 func TestDequeueOfARunningJobWithoutTheControlChannel(t *testing.T) {
 	inBubble(t, func(b *bubble) {
 		w := newWire(b.redis)
@@ -353,7 +356,8 @@ func TestFenceGrows(t *testing.T) {
 	})
 }
 
-// A handler that does not heed its Timeout keeps the lease no longer, and the job is run elsewhere. (C9)
+// A handler that does not heed its Timeout keeps the lease no longer, and the job is run elsewhere.
+// (C9)
 func TestHandlerPastItsTimeoutLosesTheJob(t *testing.T) {
 	inBubble(t, func(b *bubble) {
 		const lease, timeout = 3 * time.Second, 10 * time.Second

@@ -47,7 +47,8 @@ func TestListPagesAreFull(t *testing.T) {
 	})
 }
 
-// A page has no gaps where the bucket or the dead name jobs that are not there, or not in this state.
+// A page has no gaps where the bucket or the dead name jobs that are not there, or not in this
+// state.
 func TestListPagesHaveNoGaps(t *testing.T) {
 	eachClient(t, func(t *testing.T, f *fixture) {
 		places := make([]redis.Z, 1200)
@@ -134,8 +135,8 @@ func TestListWithPayload(t *testing.T) {
 	})
 }
 
-// The recipe of docs/operations.md removes all wrong jobs and no other, however many there are and whatever
-// cancelled ones have left behind.
+// The recipe of docs/operations.md removes all wrong jobs and no other, however many there are and
+// whatever cancelled ones have left behind.
 func TestRecipeForWrongJobs(t *testing.T) {
 	eachClient(t, func(t *testing.T, f *fixture) {
 		f.enqueue("right-0")

@@ -17,7 +17,8 @@ import (
 	"github.com/delayq/delayq/internal/redistest"
 )
 
-// A take that a single job is missing to looks through the left-overs behind in large steps, and not once for each of them.
+// A take that a single job is missing to looks through the left-overs behind in large steps, and
+// not once for each of them.
 func TestLeftOversCostATakeLittle(t *testing.T) {
 	t.Parallel()
 	own := redistest.Start(t)
@@ -49,8 +50,8 @@ func TestLeftOverOfLimitedRetriesIsNotInTheWay(t *testing.T) {
 	})
 }
 
-// Whatever stands in the lists, and however many jobs are taken or settled in one call: what happens is what looking at one after the other
-// would do.
+// Whatever stands in the lists, and however many jobs are taken or settled in one call: what
+// happens is what looking at one after the other would do.
 func TestManyAreWhatOneAfterTheOtherWouldBe(t *testing.T) {
 	eachHand(t, func(t *testing.T, h *Hand) { playCrowds(t, h, redistest.Size(50), func(string) {}) })
 }
@@ -65,7 +66,8 @@ func TestManyWhenRedisIsFull(t *testing.T) {
 	})
 }
 
-// playCrowds plays with n crowds. limit sets the memory that Redis may use before each call of a script, and after it.
+// playCrowds plays with n crowds. limit sets the memory that Redis may use before each call of a
+// script, and after it.
 func playCrowds(t *testing.T, h *Hand, n int, limit func(maxmemory string)) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
@@ -86,7 +88,8 @@ const (
 	unlimitedJob = "nonce...\x01\x00"
 )
 
-// A crowd is what a topic holds, and does with it by the book what take and the settling scripts are to do.
+// A crowd is what a topic holds, and does with it by the book what take and the settling scripts
+// are to do.
 type crowd struct {
 	*rand.Rand
 	h                    *Hand
@@ -210,7 +213,8 @@ func (c *crowd) take(t *testing.T, limit, free int) []Held {
 	return held
 }
 
-// settle ends the runs of some jobs, of which some are not there any more or have another lease, in one call.
+// settle ends the runs of some jobs, of which some are not there any more or have another lease, in
+// one call.
 func (c *crowd) settle(t *testing.T, held []Held) {
 	t.Helper()
 	k, ctx := c.h.keys, t.Context()
@@ -310,7 +314,8 @@ func (c *crowd) settle(t *testing.T, held []Held) {
 	c.same(t)
 }
 
-// same compares what the topic holds with what it should hold; of the bucket and of dead just the IDs.
+// same compares what the topic holds with what it should hold; of the bucket and of dead just the
+// IDs.
 func (c *crowd) same(t *testing.T) {
 	t.Helper()
 	k, ctx := c.h.keys, t.Context()

@@ -38,8 +38,9 @@ func idsOf(list []delayq.Held) (ids []string) {
 	return ids
 }
 
-// A take of many jobs does not look up each in leases. Left-overs of jobs that are leased, delayed or dead, and IDs that stand in ready
-// twice, give no second lease all the same, and the leases that there were stay as they were.
+// A take of many jobs does not look up each in leases. Left-overs of jobs that are leased, delayed
+// or dead, and IDs that stand in ready twice, give no second lease all the same, and the leases
+// that there were stay as they were.
 func TestTakeOfManyGivesNoSecondLease(t *testing.T) {
 	eachClient(t, func(t *testing.T, f *fixture) {
 		leased := f.many("leased", 20)
@@ -79,8 +80,8 @@ func TestTakeOfManyLooksBehindLeftOvers(t *testing.T) {
 	})
 }
 
-// Many jobs of one take are told together, and each counts for itself: those that were cancelled, reclaimed, or leased again by another server
-// are refused, and what has become of them stays.
+// Many jobs of one take are told together, and each counts for itself: those that were cancelled,
+// reclaimed, or leased again by another server are refused, and what has become of them stays.
 func TestManyAreSettledEachByItsOwnFence(t *testing.T) {
 	for verb, settle := range map[string]func(h *delayq.Hand, held ...delayq.Held) string{
 		"ack":    (*delayq.Hand).Ack,
@@ -125,7 +126,8 @@ func TestManyAreSettledEachByItsOwnFence(t *testing.T) {
 	}
 }
 
-// Jobs of one take with one end that has been extended for some: the groups are told with several fences, and among many other leases of that end.
+// Jobs of one take with one end that has been extended for some: the groups are told with several
+// fences, and among many other leases of that end.
 func TestFewOfManyAreSettled(t *testing.T) {
 	eachClient(t, func(t *testing.T, f *fixture) {
 		f.many("job", 60)

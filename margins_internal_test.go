@@ -72,8 +72,8 @@ func TestPruneCountsTheHandoff(t *testing.T) {
 	})
 }
 
-// A job that expires in the very millisecond in which it is due could never run. In calls that say both
-// as delays, or one as a delay, only the script can tell.
+// A job that expires in the very millisecond in which it is due could never run. In calls that say
+// both as delays, or one as a delay, only the script can tell.
 func TestExpiryAtTheVeryDueTimeIsRefused(t *testing.T) {
 	eachHand(t, func(t *testing.T, h *Hand) {
 		for words, letters := range map[string]string{"+5 +5": "x", "+5 +6": "", "+5 +4": "x", "+0 +0": "x", "+0 +1": ""} {
@@ -98,8 +98,8 @@ func TestReplaceForLaterLeavesNothingInReady(t *testing.T) {
 	})
 }
 
-// A lease that runs out leaves the tally of its job as it was: the attempts that do not count any more,
-// how often it was snoozed, and that it was revived.
+// A lease that runs out leaves the tally of its job as it was: the attempts that do not count any
+// more, how often it was snoozed, and that it was revived.
 func TestLapsedLeaseKeepsTheTally(t *testing.T) {
 	eachHand(t, func(t *testing.T, h *Hand) {
 		ctx := t.Context()

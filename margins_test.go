@@ -55,8 +55,8 @@ func TestEnqueueHookLeavesTheCallersOptions(t *testing.T) {
 	})
 }
 
-// Of a job that is not stored the hooks learn the ID, also a generated one, and the size, and no due
-// time.
+// Of a job that is not stored the hooks learn the ID, also a generated one, and the size, and no
+// due time.
 func TestEnqueuedEventOfAFailure(t *testing.T) {
 	inBubble(t, func(b *bubble) {
 		w := newWire(b.redis)
@@ -159,8 +159,8 @@ func TestLongCheckKeepsItsTurn(t *testing.T) {
 	})
 }
 
-// A check spends a twentieth of its time at Redis: after each call it waits for twenty times as long
-// as that took.
+// A check spends a twentieth of its time at Redis: after each call it waits for twenty times as
+// long as that took.
 func TestCheckTakesATwentieth(t *testing.T) {
 	for _, lag := range []time.Duration{0, 10 * time.Millisecond, 100 * time.Millisecond} {
 		t.Run(lag.String(), func(t *testing.T) {
@@ -190,7 +190,8 @@ func TestCheckTakesATwentieth(t *testing.T) {
 	}
 }
 
-// A handler that ends in the last moment of the drain is settled: there is time for Redis to be told.
+// A handler that ends in the last moment of the drain is settled: there is time for Redis to be
+// told.
 func TestHandlerThatEndsAtTheEndOfDrainIsSettled(t *testing.T) {
 	inBubble(t, func(b *bubble) {
 		b.loadScripts()
@@ -274,8 +275,8 @@ func (c *stranded) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// A firewall forgets all connections, and new ones work. The first call that has no answer makes the
-// server suspect all of them, also those of the blocking pops, which would be found dead later.
+// A firewall forgets all connections, and new ones work. The first call that has no answer makes
+// the server suspect all of them, also those of the blocking pops, which would be found dead later.
 func TestBlockingPopsAreSuspectedToo(t *testing.T) {
 	inBubble(t, func(b *bubble) {
 		forgotten := make(chan struct{})
@@ -327,8 +328,8 @@ func TestListOfDoneJobsReadsAMebibyteAtATime(t *testing.T) {
 	})
 }
 
-// A handler that replaces a job of its own ID under another prefix, in another topic, or of another ID in
-// its own topic has not replaced its own: whoever does that ends its context.
+// A handler that replaces a job of its own ID under another prefix, in another topic, or of another
+// ID in its own topic has not replaced its own: whoever does that ends its context.
 func TestReplaceOfANamesakeIsNotThatOfTheOwnJob(t *testing.T) {
 	for name, elsewhere := range map[string]struct{ prefix, topic, id string }{
 		"prefix": {"p", "a", "1"}, "topic": {bubblePrefix, "b", "1"}, "ID": {bubblePrefix, "a", "2"},
@@ -360,8 +361,8 @@ func TestReplaceOfANamesakeIsNotThatOfTheOwnJob(t *testing.T) {
 	}
 }
 
-// A server that takes a job again, of which it has a run still, has lost the lease of that: the job is
-// the same one, and nobody has replaced it.
+// A server that takes a job again, of which it has a run still, has lost the lease of that: the job
+// is the same one, and nobody has replaced it.
 func TestSameJobTakenAgainIsNotReplaced(t *testing.T) {
 	inBubble(t, func(b *bubble) {
 		var hooks told

@@ -26,7 +26,8 @@ func methodsWithContext(v any) (names []string) {
 	return names
 }
 
-// callWith calls a method with this context and arguments that are fine, and gives the error that it returns.
+// callWith calls a method with this context and arguments that are fine, and gives the error that
+// it returns.
 func callWith(t *testing.T, receiver reflect.Value, name string, ctx context.Context, client *delayq.Client) (err error) {
 	t.Helper()
 	method := receiver.MethodByName(name)
@@ -70,8 +71,8 @@ func callWith(t *testing.T, receiver reflect.Value, name string, ctx context.Con
 	return err
 }
 
-// Every method that takes a context refuses a nil one, and every method refuses to work on a value that no constructor has
-// made: a new one cannot forget it. (I13)
+// Every method that takes a context refuses a nil one, and every method refuses to work on a value
+// that no constructor has made: a new one cannot forget it. (I13)
 func TestMisuseOfEveryMethod(t *testing.T) {
 	eachClient(t, func(t *testing.T, f *fixture) {
 		server := delayq.NewServer(f.rdb, quiet(f.prefix)...)
@@ -116,7 +117,8 @@ func TestMisuseOfEveryMethod(t *testing.T) {
 	})
 }
 
-// The methods without a context do no harm either: Run, or the call that follows, says what is wrong.
+// The methods without a context do no harm either: Run, or the call that follows, says what is
+// wrong.
 func TestMisuseOfMethodsWithoutContext(t *testing.T) {
 	t.Parallel()
 	var noServer *delayq.Server
@@ -184,7 +186,8 @@ func TestMisuseByTypedNils(t *testing.T) {
 	}
 }
 
-// A client that no server can work for is refused, and so is one that spreads what belongs together.
+// A client that no server can work for is refused, and so is one that spreads what belongs
+// together.
 func TestMisuseOfOtherRedisClients(t *testing.T) {
 	t.Parallel()
 	ring := redis.NewRing(&redis.RingOptions{Addrs: map[string]string{"a": "127.0.0.1:1"}})
@@ -199,7 +202,8 @@ func TestMisuseOfOtherRedisClients(t *testing.T) {
 
 type wrapped struct{ redis.UniversalClient }
 
-// Every error of a client names its topic and its job or schedule, whatever has gone wrong, and in the same form. (I13)
+// Every error of a client names its topic and its job or schedule, whatever has gone wrong, and in
+// the same form. (I13)
 func TestErrorsNameTopicAndJob(t *testing.T) {
 	eachClient(t, func(t *testing.T, f *fixture) {
 		ctx := t.Context()

@@ -18,7 +18,8 @@ import (
 	"github.com/delayq/delayq/internal/embedded"
 )
 
-// A player makes calls on Redis and on the model, as a string of bytes says. Two servers and a client take part.
+// A player makes calls on Redis and on the model, as a string of bytes says. Two servers and a
+// client take part.
 type player struct {
 	t     testing.TB
 	r     *embedded.Redis
@@ -35,7 +36,8 @@ type lease struct {
 	number int // of the model
 }
 
-// playModel plays one game, with something else after each of its steps. In the end every job must come to its end.
+// playModel plays one game, with something else after each of its steps. In the end every job must
+// come to its end.
 func playModel(t testing.TB, game []byte, also ...func(p *player)) {
 	r := embedded.New()
 	defer r.Close()
@@ -136,7 +138,8 @@ func (p *player) step() {
 	}
 }
 
-// calls makes a numbered call that is to answer with a text, notes it for a repetition, and repeats it now and then at once.
+// calls makes a numbered call that is to answer with a text, notes it for a repetition, and repeats
+// it now and then at once.
 func (p *player) calls(n int, what, want string, call func() (reply, error)) {
 	p.t.Helper()
 	p.note("server %d: %s: %s", n, what, want)
@@ -247,8 +250,8 @@ func (p *player) take(n int, h *Hand) {
 	}
 }
 
-// takeAnew is a take of a server that has had no answer to the one with that number, of whose jobs some
-// are left.
+// takeAnew is a take of a server that has had no answer to the one with that number, of whose jobs
+// some are left.
 func (p *player) takeAnew(n int, h *Hand, since string, left []string, limit int, ms int64) {
 	number := h.series.next()
 	first := p.m.leases + 1
@@ -288,8 +291,9 @@ func atoi(s string) int {
 	return n
 }
 
-// some chooses leases of a server. One that was lost is left out if the job has another lease by now that ends at the same ms, or at the ms
-// that it would be extended to: fences cannot tell those two apart. A server holds one lease of a job at a time.
+// some chooses leases of a server. One that was lost is left out if the job has another lease by
+// now that ends at the same ms, or at the ms that it would be extended to: fences cannot tell those
+// two apart. A server holds one lease of a job at a time.
 func (p *player) some(n int, ending int64) (list []lease) {
 	for range 1 + p.pick(3) {
 		if len(p.held[n]) == 0 {
@@ -470,7 +474,8 @@ func (p *player) comparePauses() {
 	require.Equal(p.t, len(by) > 0, stands, "paused after %s", p.trace[len(p.trace)-1])
 }
 
-// census looks for every record in exactly one structure, and for a record of every ID that has a place.
+// census looks for every record in exactly one structure, and for a record of every ID that has a
+// place.
 func (p *player) census() {
 	k := p.hands[0].keys
 	pool := p.hash(k.pool)

@@ -63,7 +63,8 @@ func (r *real) enqueue(id string, opts ...delayq.JobOption) {
 
 func (r *real) started(id string) bool { return len(r.rec.of(id)) > 0 }
 
-// requireOnce waits until the jobs are done, and makes sure that each was run once and nothing is left of any.
+// requireOnce waits until the jobs are done, and makes sure that each was run once and nothing is
+// left of any.
 func (r *real) requireOnce(ids ...string) {
 	r.Helper()
 	until(r.T, func() bool {
@@ -83,7 +84,8 @@ func (r *real) requireOnce(ids ...string) {
 	require.Zero(r, counterOf(r.T, look, "a", "reclaimed"))
 }
 
-// requireReplicated waits until the replica has all that has been written so far: WAIT asks about the writes of its own connection.
+// requireReplicated waits until the replica has all that has been written so far: WAIT asks about
+// the writes of its own connection.
 func (r *real) requireReplicated() {
 	r.Helper()
 	var replicas *redis.Cmd
@@ -96,8 +98,8 @@ func (r *real) requireReplicated() {
 	require.EqualValues(r, 1, replicas.Val())
 }
 
-// Redis is killed while a handler runs, which ends during the outage. Its job is acked when Redis is back, and was run once; what fell due
-// meanwhile runs then.
+// Redis is killed while a handler runs, which ends during the outage. Its job is acked when Redis
+// is back, and was run once; what fell due meanwhile runs then.
 func TestRedisIsKilledAndRestarted(t *testing.T) {
 	r := onRedis(t, redistest.AOF...)
 	r.serve(r.rdb)
@@ -213,7 +215,8 @@ func TestScriptsAreFlushedUnderLoad(t *testing.T) {
 	}
 }
 
-// All connections are closed again and again, those that wait and that of the control channel as well.
+// All connections are closed again and again, those that wait and that of the control channel as
+// well.
 func TestConnectionsAreKilled(t *testing.T) {
 	r := onRedis(t)
 	r.serve(r.rdb)
@@ -231,7 +234,8 @@ func TestConnectionsAreKilled(t *testing.T) {
 	r.requireOnce(ids...)
 }
 
-// The master becomes a replica and answers READONLY on the connections that are there; new ones go to the server that was promoted. (J6)
+// The master becomes a replica and answers READONLY on the connections that are there; new ones go
+// to the server that was promoted. (J6)
 func TestFailoverToAReplica(t *testing.T) {
 	r := onRedis(t)
 	second := redistest.Replica(t, r.redis)
@@ -266,7 +270,8 @@ func TestFailoverToAReplica(t *testing.T) {
 	require.Equal(t, "1", next.HGet(t.Context(), "delayq:{a}:stats", "retried").Val()+"1", "it is the promoted one that is asked")
 }
 
-// The master dies while a handler runs, and a Sentinel makes its replica the master: the client and the server find it by themselves. (A7)
+// The master dies while a handler runs, and a Sentinel makes its replica the master: the client and
+// the server find it by themselves. (A7)
 func TestSentinelFailsOver(t *testing.T) {
 	r := onRedis(t)
 	second := redistest.Replica(t, r.redis)
@@ -302,7 +307,8 @@ func TestRedisThatLoads(t *testing.T) {
 		return nil
 	})
 	require.NoError(t, err)
-	// Redis answers while it loads the keys of a base file, and not between the commands of an append-only one.
+	// Redis answers while it loads the keys of a base file, and not between the commands of an
+	// append-only one.
 	require.NoError(t, r.rdb.BgRewriteAOF(t.Context()).Err())
 	until(t, func() bool {
 		return strings.Contains(r.rdb.Info(t.Context(), "persistence").Val(), "aof_rewrite_in_progress:0")
@@ -328,7 +334,8 @@ func TestRedisThatLoads(t *testing.T) {
 	}
 }
 
-// Ten topics wait for jobs and none of them takes a connection from the application, whose pool has two. (J8)
+// Ten topics wait for jobs and none of them takes a connection from the application, whose pool has
+// two. (J8)
 func TestSmallPoolOfTheApplication(t *testing.T) {
 	r := onRedis(t)
 	opts := r.redis.Options()
@@ -400,7 +407,8 @@ func TestRedisIsFlushed(t *testing.T) {
 	require.Empty(t, stateOf(t, r.client, "a", "later"))
 }
 
-// Redis is full and refuses to store anything. Jobs that are there are carried to their end all the same.
+// Redis is full and refuses to store anything. Jobs that are there are carried to their end all the
+// same.
 func TestRedisIsFull(t *testing.T) {
 	r := onRedis(t)
 	serve(t, r.rdb, "delayq", "a", r.rec.then(func(_ context.Context, job *delayq.Job) error {

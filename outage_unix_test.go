@@ -17,8 +17,8 @@ import (
 	"github.com/delayq/delayq/internal/redistest"
 )
 
-// A process that runs a hundred jobs is killed while another one is up. All hundred run again there, by themselves, once the leases are over.
-// (A1, A19, C3, C5)
+// A process that runs a hundred jobs is killed while another one is up. All hundred run again
+// there, by themselves, once the leases are over. (A1, A19, C3, C5)
 func TestKilledWorkerLosesNothing(t *testing.T) {
 	t.Parallel()
 	rdb, prefix := redistest.Shared(t), redistest.Prefix(t)
@@ -59,8 +59,8 @@ func TestKilledWorkerLosesNothing(t *testing.T) {
 	require.Len(t, rec.all(), jobs)
 }
 
-// A process sleeps through its lease, as a laptop that is closed or a virtual machine that is moved. When it wakes up it still believes that
-// the job is its own, and its ack is refused. (B7)
+// A process sleeps through its lease, as a laptop that is closed or a virtual machine that is
+// moved. When it wakes up it still believes that the job is its own, and its ack is refused. (B7)
 func TestStoppedWorkerIsRefused(t *testing.T) {
 	t.Parallel()
 	rdb, prefix := redistest.Shared(t), redistest.Prefix(t)

@@ -22,10 +22,11 @@ import (
 	"github.com/delayq/delayq/internal/redistest"
 )
 
-// The promises of docs/reliability.md, each with a test of its name; TestNothingIsSilent is in server_health_test.go.
+// The promises of docs/reliability.md, each with a test of its name; TestNothingIsSilent is in
+// server_health_test.go.
 
-// TestAtLeastOnce lets a server die at every call it makes: before Redis has got the call, and after Redis has carried it out but before the
-// answer is there. Another server is up all the time.
+// TestAtLeastOnce lets a server die at every call it makes: before Redis has got the call, and
+// after Redis has carried it out but before the answer is there. Another server is up all the time.
 func TestAtLeastOnce(t *testing.T) {
 	for _, name := range []string{"promote", "take", "extend", "ack", "retry", "snooze", "bury", "give_back"} {
 		for _, before := range []bool{true, false} {
@@ -112,8 +113,8 @@ func dieAt(b *bubble, name string, before bool) {
 	require.Zero(b, info.Scheduled+info.Ready+info.Running)
 }
 
-// TestNeverEarlyHardlyLate starts jobs that are due at odd times, on a fake clock, where lateness is what the design costs and not
-// the machine, and on a real Redis, whose own clock is asked. (F1)
+// TestNeverEarlyHardlyLate starts jobs that are due at odd times, on a fake clock, where lateness
+// is what the design costs and not the machine, and on a real Redis, whose own clock is asked. (F1)
 func TestNeverEarlyHardlyLate(t *testing.T) {
 	t.Run("fake clock", func(t *testing.T) {
 		inBubble(t, func(b *bubble) {
@@ -177,8 +178,9 @@ func TestNeverEarlyHardlyLate(t *testing.T) {
 	})
 }
 
-// TestOneOwnerAtATime cuts a server off from Redis while it runs a job. It must learn that the lease is lost, another server runs the job
-// then and not before, and what the first one says when it is back is refused. (C3)
+// TestOneOwnerAtATime cuts a server off from Redis while it runs a job. It must learn that the
+// lease is lost, another server runs the job then and not before, and what the first one says when
+// it is back is refused. (C3)
 func TestOneOwnerAtATime(t *testing.T) {
 	inBubble(t, func(b *bubble) {
 		const lease = 6 * time.Second
@@ -222,8 +224,8 @@ func TestOneOwnerAtATime(t *testing.T) {
 	})
 }
 
-// TestCancelMeansCancelled cancels jobs in every state, and in a race with their start. A job that Dequeue found waiting never runs, also if
-// its ID is enqueued again. (D1, D7)
+// TestCancelMeansCancelled cancels jobs in every state, and in a race with their start. A job that
+// Dequeue found waiting never runs, also if its ID is enqueued again. (D1, D7)
 func TestCancelMeansCancelled(t *testing.T) {
 	t.Run("every state", func(t *testing.T) {
 		inBubble(t, func(b *bubble) {
@@ -321,7 +323,8 @@ func TestCancelMeansCancelled(t *testing.T) {
 	})
 }
 
-// TestBoundedWork watches what a real Redis is asked to do while jobs go through all transitions on top of a backlog. (G1, G3, G6, G8)
+// TestBoundedWork watches what a real Redis is asked to do while jobs go through all transitions on
+// top of a backlog. (G1, G3, G6, G8)
 func TestBoundedWork(t *testing.T) {
 	t.Parallel()
 	own := redistest.Start(t)
@@ -375,7 +378,8 @@ func TestBoundedWork(t *testing.T) {
 		}
 	})
 	t.Run("commands", func(t *testing.T) {
-		// Each of these is O(log n) or O(its own arguments): no KEYS, SMEMBERS, HGETALL, HKEYS, SORT, LREM, LINSERT, SCAN.
+		// Each of these is O(log n) or O(its own arguments): no KEYS, SMEMBERS, HGETALL, HKEYS,
+		// SORT, LREM, LINSERT, SCAN.
 		allowed := strings.Fields(`auth blmove client config del eval evalsha exists expire get hdel hello hexists hget hincrby hlen hmget
 			hset incr info lindex llen lmove lpop lpush lrange ltrim pexpire ping publish rpush sadd script set srem subscribe time unsubscribe
 			zadd zcard zcount zmscore zrange zrangebyscore zrem zscore`)
@@ -411,7 +415,8 @@ func TestBoundedWork(t *testing.T) {
 	})
 }
 
-// requireOnlyDocumentedKeys fails if a topic without unfinished jobs has left anything but counters and what expires by itself.
+// requireOnlyDocumentedKeys fails if a topic without unfinished jobs has left anything but counters
+// and what expires by itself.
 func requireOnlyDocumentedKeys(t *testing.T, rdb redis.UniversalClient, prefix, topic string) {
 	t.Helper()
 	root := prefix + ":{" + topic + "}:"

@@ -13,7 +13,8 @@ import (
 	"github.com/delayq/delayq/internal/redistest"
 )
 
-// bury makes dead jobs, the first one the oldest: each is buried a minute after the one before it, the last one now.
+// bury makes dead jobs, the first one the oldest: each is buried a minute after the one before it,
+// the last one now.
 func (h *Hand) buryAll(ids ...string) {
 	h.t.Helper()
 	h.put("+0", ids...)
@@ -185,7 +186,8 @@ func TestPruneGoesOnBesideAWrongType(t *testing.T) {
 	})
 }
 
-// The pool alone is lost: prune tells that there are places without records, at once and not with the next regular check.
+// The pool alone is lost: prune tells that there are places without records, at once and not with
+// the next regular check.
 func TestPruneTellsOfALostPool(t *testing.T) {
 	eachHand(t, func(t *testing.T, h *Hand) {
 		h.buryAll("a", "b", "c")
@@ -201,8 +203,8 @@ func TestPruneTellsOfALostPool(t *testing.T) {
 	})
 }
 
-// Entries of ready that count for nothing are removed when there are far more of them than jobs: from both ends, in bounded steps, and
-// the jobs keep their order.
+// Entries of ready that count for nothing are removed when there are far more of them than jobs:
+// from both ends, in bounded steps, and the jobs keep their order.
 func TestPruneTrimsReady(t *testing.T) {
 	eachHand(t, func(t *testing.T, h *Hand) {
 		trim := func() int64 {
@@ -220,7 +222,8 @@ func TestPruneTrimsReady(t *testing.T) {
 		for i := range 250 {
 			gone = append(gone, fmt.Sprint("gone", i))
 		}
-		// 4 places of jobs that are elsewhere, and twice a, behind the true ones; and then too many at both ends.
+		// 4 places of jobs that are elsewhere, and twice a, behind the true ones; and then too many
+		// at both ends.
 		h.push(h.keys.ready, "running", "dead", "later", "a", "")
 		require.Zero(t, trim(), "that is not many")
 		all := append(slices.Clone(gone), h.list(h.keys.ready)...)

@@ -140,7 +140,8 @@ func tailOf(t *testing.T, good string, retry, low, high int64) string {
 	return good[:headLen+stampLen] + tail
 }
 
-// A record of a later release is told apart from one that is broken: it is left for who can read it. (O2)
+// A record of a later release is told apart from one that is broken: it is left for who can read
+// it. (O2)
 func TestRecordOfALaterRelease(t *testing.T) {
 	t.Parallel()
 	o := defaultJob

@@ -15,8 +15,8 @@ import (
 	"github.com/delayq/delayq/internal/redistest"
 )
 
-// go-redis sends a request again when its reply is lost. First the scripts: sent twice, with other things in between, they answer as they
-// did and change nothing more.
+// go-redis sends a request again when its reply is lost. First the scripts: sent twice, with other
+// things in between, they answer as they did and change nothing more.
 
 func TestScriptsSentTwice(t *testing.T) {
 	settled := func(verb verb) func(h *Hand, running Held) (reply, error) {
@@ -86,7 +86,8 @@ func TestScriptsSentTwice(t *testing.T) {
 	})
 }
 
-// A number is sent again by the one who had it: the next number of the series, or the same of another series, is another call.
+// A number is sent again by the one who had it: the next number of the series, or the same of
+// another series, is another call.
 func TestScriptsSentAnewAreDoneAnew(t *testing.T) {
 	eachHand(t, func(t *testing.T, h *Hand) {
 		h.put("+0", "x")
@@ -138,7 +139,8 @@ func eachLossy(t *testing.T, test func(t *testing.T, l *lossy)) {
 // lose arms the fault: the next call of a script is carried out, and after that its reply is lost.
 func (l *lossy) next(s *script, after func()) { l.again(fmt.Sprint(s.digest), after) }
 
-// The job runs while the caller still waits: by the time the request is repeated nothing of it is left. (B2, B3, B4)
+// The job runs while the caller still waits: by the time the request is repeated nothing of it is
+// left. (B2, B3, B4)
 func TestEnqueueWithALostReplyRunsOnce(t *testing.T) {
 	eachLossy(t, func(t *testing.T, l *lossy) {
 		var runs atomic.Int64
@@ -195,7 +197,8 @@ func TestEnqueueWithALostReply(t *testing.T) {
 	}
 }
 
-// The replaced job is being run already when the request comes a second time: its lease is left alone.
+// The replaced job is being run already when the request comes a second time: its lease is left
+// alone.
 func TestReplaceWithALostReplyKeepsTheNewLease(t *testing.T) {
 	eachLossy(t, func(t *testing.T, l *lossy) {
 		l.hand.put("+0", "x")

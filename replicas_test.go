@@ -41,7 +41,8 @@ func TestWaitReplicas(t *testing.T) {
 	require.NoError(t, err)
 	require.True(t, onReplica("after the flush"))
 
-	// A replica that is behind confirms nothing. The job is stored all the same, and the caller gets both.
+	// A replica that is behind confirms nothing. The job is stored all the same, and the caller
+	// gets both.
 	require.NoError(t, replica.Stop())
 	hasty := NewClient(rdb, WaitReplicas(1, time.Millisecond))
 	job, err = hasty.Enqueue(ctx, "topic", "unconfirmed", nil)

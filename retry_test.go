@@ -62,7 +62,8 @@ func TestRetriesAreUnlimitedByDefault(t *testing.T) {
 	})
 }
 
-// With the default backoff the attempts lie two seconds apart, then four, and so on, each with up to a fifth more. (M5)
+// With the default backoff the attempts lie two seconds apart, then four, and so on, each with up
+// to a fifth more. (M5)
 func TestRetriesFollowTheDefaultBackoff(t *testing.T) {
 	inBubble(t, func(b *bubble) {
 		var rec recorder
@@ -162,8 +163,8 @@ type panickyError struct{}
 
 func (panickyError) Error() string { panic("even the error is broken") }
 
-// However a handler ends without returning well, it is a failure of that attempt, with the stack kept where there is one, and its slot is
-// free again at once. (C7, C8, I4, I5, I11)
+// However a handler ends without returning well, it is a failure of that attempt, with the stack
+// kept where there is one, and its slot is free again at once. (C7, C8, I4, I5, I11)
 func TestCrashOfAHandlerIsAFailureOfTheAttempt(t *testing.T) {
 	crashes := map[string]struct {
 		crash              func() error
@@ -304,8 +305,9 @@ func TestTimeoutIsAFailureOfTheAttempt(t *testing.T) {
 	})
 }
 
-// Every server that starts the job dies of it. The lease runs out as often as there are tries, then the next server buries the job instead
-// of dying too; another job of the topic gets through. (I1, M2)
+// Every server that starts the job dies of it. The lease runs out as often as there are tries, then
+// the next server buries the job instead of dying too; another job of the topic gets through. (I1,
+// M2)
 func TestJobThatKillsItsProcessIsBuried(t *testing.T) {
 	for _, retries := range []int{0, 2} {
 		t.Run(fmt.Sprint(retries), func(t *testing.T) {
@@ -356,8 +358,8 @@ func TestJobThatKillsItsProcessIsBuried(t *testing.T) {
 	}
 }
 
-// A job of unlimited retries that kills every process that runs it does not keep the others from being run: from the second time on it backs
-// off, and apart from the jobs it was taken with. (I1)
+// A job of unlimited retries that kills every process that runs it does not keep the others from
+// being run: from the second time on it backs off, and apart from the jobs it was taken with. (I1)
 func TestJobThatKillsItsProcessStarvesNoOther(t *testing.T) {
 	inBubble(t, func(b *bubble) {
 		var rec recorder

@@ -19,13 +19,15 @@ import (
 	"github.com/delayq/delayq/internal/redistest"
 )
 
-// With DELAYQ_ROLES (internal/redistest/roles.go) the tests on a real Redis are made as the users of docs/acl/delayq.acl: a server is a worker,
-// a client's call is the producer's or the operator's as docs/security.md has it, and a Hand's is that of whoever runs the script. A call
-// that two roles may make is made by both in turn.
+// With DELAYQ_ROLES (internal/redistest/roles.go) the tests on a real Redis are made as the users
+// of docs/acl/delayq.acl: a server is a worker, a client's call is the producer's or the operator's
+// as docs/security.md has it, and a Hand's is that of whoever runs the script. A call that two
+// roles may make is made by both in turn.
 
 func init() { redistest.RoleOf = roleOf }
 
-// methodRoles are the roles as which a method of Client is called: of the producer and the operator those that may, by docs/security.md.
+// methodRoles are the roles as which a method of Client is called: of the producer and the operator
+// those that may, by docs/security.md.
 var methodRoles = sync.OnceValue(func() map[string][]string {
 	text, err := os.ReadFile("docs/security.md")
 	if err != nil {
@@ -90,7 +92,8 @@ type workerCalls struct{ test string }
 
 func (w workerCalls) Script(e ScriptEvent) { redistest.Count("worker", e.Name, w.test) }
 
-// RolesError tells after all tests what is wrong: what was refused, and that not all of it was asked for.
+// RolesError tells after all tests what is wrong: what was refused, and that not all of it was
+// asked for.
 func RolesError() error {
 	errs := []error{redistest.Denied()}
 	for role, tally := range redistest.Tallies() {
@@ -121,8 +124,8 @@ func RolesError() error {
 	return errors.Join(errs...)
 }
 
-// A test asks as the user default, which cannot run scripts, the library as its three users, and what is denied to these is told. Here with or
-// without DELAYQ_ROLES.
+// A test asks as the user default, which cannot run scripts, the library as its three users, and
+// what is denied to these is told. Here with or without DELAYQ_ROLES.
 func TestCallsAreMadeByTheUsers(t *testing.T) {
 	t.Setenv("DELAYQ_ROLES", aclFile)
 	rs := redistest.Start(t)

@@ -25,8 +25,8 @@ func (w workdays) Next(after time.Time) time.Time {
 	return time.Time{}
 }
 
-// A calendar is known to servers only: the first one that knows it works out the first slot. One that does not know it leaves it alone, and
-// fires all others.
+// A calendar is known to servers only: the first one that knows it works out the first slot. One
+// that does not know it leaves it alone, and fires all others.
 func TestScheduleOnCalendar(t *testing.T) {
 	inBubble(t, func(b *bubble) {
 		var r recorder
@@ -53,7 +53,8 @@ func TestScheduleOnCalendar(t *testing.T) {
 	})
 }
 
-// A calendar that does not do what it should stops nothing but its own schedule, and is in the log. (F10)
+// A calendar that does not do what it should stops nothing but its own schedule, and is in the log.
+// (F10)
 func TestCalendarsThatMisbehave(t *testing.T) {
 	inBubble(t, func(b *bubble) {
 		var r recorder
@@ -80,8 +81,8 @@ func TestCalendarsThatMisbehave(t *testing.T) {
 	})
 }
 
-// A calendar that blocks stops neither the other schedules of its topic nor its other jobs: not for longer than a second in a
-// minute. When it answers again, it is asked again.
+// A calendar that blocks stops neither the other schedules of its topic nor its other jobs: not for
+// longer than a second in a minute. When it answers again, it is asked again.
 func TestCalendarThatBlocks(t *testing.T) {
 	inBubble(t, func(b *bubble) {
 		var r recorder

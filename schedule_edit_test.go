@@ -180,7 +180,8 @@ func TestEditScheduleRefuses(t *testing.T) {
 	})
 }
 
-// given are the options of a schedule with another value than the default, by the name of the part they are of.
+// given are the options of a schedule with another value than the default, by the name of the part
+// they are of.
 var given = map[string]ScheduleOption{
 	"StartAt": StartAt(time.UnixMilli(maxDueMS - 1e9)), "EndAt": EndAt(time.UnixMilli(maxDueMS - 1e3)), "MaxRuns": MaxRuns(7),
 	"Jitter": Jitter(time.Minute), "OnOverlap": QueueOne, "OnMissed": CatchUp(3), "ProcessIn": ProcessIn(time.Minute), "Retry": Retry(0),

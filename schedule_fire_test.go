@@ -19,7 +19,8 @@ import (
 	"github.com/delayq/delayq/internal/redistest"
 )
 
-// A fireBench is a schedule "s" whose slot is due, and servers that fire only when the test says so.
+// A fireBench is a schedule "s" whose slot is due, and servers that fire only when the test says
+// so.
 type fireBench struct {
 	*testing.T
 	rdb    redis.UniversalClient
@@ -128,8 +129,8 @@ func TestFireHappensOnce(t *testing.T) {
 	})
 }
 
-// A schedule that is changed, paused or removed between the reading and the firing has no job of that slot, and nothing is left of one removed.
-// (D16, N2)
+// A schedule that is changed, paused or removed between the reading and the firing has no job of
+// that slot, and nothing is left of one removed. (D16, N2)
 func TestFireOfWhatHasChanged(t *testing.T) {
 	for name, change := range map[string]func(b *fireBench) error{
 		"changed": func(b *fireBench) error {
@@ -172,7 +173,8 @@ func TestFireOfWhatHasChanged(t *testing.T) {
 	}
 }
 
-// A fire that got as far as the job and no further is made good by the next one: it is the same job. (E6)
+// A fire that got as far as the job and no further is made good by the next one: it is the same
+// job. (E6)
 func TestFireThatWasCutOff(t *testing.T) {
 	eachFire(t, func(b *fireBench) {
 		ts := b.server()
@@ -189,7 +191,8 @@ func TestFireThatWasCutOff(t *testing.T) {
 	})
 }
 
-// Somebody's own job that happens to have the ID of the slot is left alone, and the slot is skipped. (N4)
+// Somebody's own job that happens to have the ID of the slot is left alone, and the slot is
+// skipped. (N4)
 func TestFireFindsTheIDTaken(t *testing.T) {
 	eachFire(t, func(b *fireBench) {
 		_, err := b.client.Enqueue(b.Context(), "topic", b.id, []byte("mine"), ProcessIn(time.Hour))
@@ -232,7 +235,8 @@ func TestFireMakesAJobOfTheOptions(t *testing.T) {
 		Header("k", "v"), Header("l", "w"))
 }
 
-// What cannot be read stops nothing: neither a state nor a definition nor a score, and not however many.
+// What cannot be read stops nothing: neither a state nor a definition nor a score, and not however
+// many.
 func TestFirePassesOverPoison(t *testing.T) {
 	eachFire(t, func(b *fireBench) {
 		ctx := b.Context()
@@ -260,7 +264,8 @@ func TestFirePassesOverPoison(t *testing.T) {
 	})
 }
 
-// A state that is not of the definition is left for a check to mend, and no loop goes round and round meanwhile.
+// A state that is not of the definition is left for a check to mend, and no loop goes round and
+// round meanwhile.
 func TestFireLeavesAStateOfAnotherDefinition(t *testing.T) {
 	eachFire(t, func(b *fireBench) {
 		ctx := b.Context()
@@ -287,7 +292,8 @@ func TestFireLeavesAStateOfAnotherDefinition(t *testing.T) {
 	})
 }
 
-// A slot that somebody has written with a fraction is fired like any other, and a check finds it before it is due.
+// A slot that somebody has written with a fraction is fired like any other, and a check finds it
+// before it is due.
 func TestFireOfASlotWithAFraction(t *testing.T) {
 	eachFire(t, func(b *fireBench) {
 		ctx := b.Context()
@@ -355,7 +361,8 @@ func TestDueOfALongGap(t *testing.T) {
 	}
 }
 
-// A definition is read as it was written; whatever the bytes are, reading it is an error and no panic.
+// A definition is read as it was written; whatever the bytes are, reading it is an error and no
+// panic.
 func FuzzDefinition(f *testing.F) {
 	d := &definition{spec: Cron("0 9 * * 1", "Europe/Berlin"), job: defaultJob, payload: []byte("p"), missed: CatchUp(3), overlap: QueueOne}
 	raw, err := d.encode()
@@ -395,8 +402,8 @@ func TestScheduleHistoryOfALostLease(t *testing.T) {
 	})
 }
 
-// Whether lapsed jobs are those of a schedule is looked up in the first record and no more than 1 MiB in all; beyond that their IDs are
-// believed. (G4)
+// Whether lapsed jobs are those of a schedule is looked up in the first record and no more than 1
+// MiB in all; beyond that their IDs are believed. (G4)
 func TestScheduleHistoryReadsFewBytes(t *testing.T) {
 	eachFire(t, func(b *fireBench) {
 		ctx := b.Context()
@@ -422,7 +429,8 @@ type scriptCalls []string
 
 func (c *scriptCalls) Script(e ScriptEvent) { *c = append(*c, e.Name) }
 
-// One call reads no more than some MiB of definitions, however many it is asked for, and a list has all of them none the less. (G4)
+// One call reads no more than some MiB of definitions, however many it is asked for, and a list has
+// all of them none the less. (G4)
 func TestDescribeReadsFewBytes(t *testing.T) {
 	eachFire(t, func(b *fireBench) {
 		var calls scriptCalls
@@ -448,7 +456,8 @@ func TestDescribeReadsFewBytes(t *testing.T) {
 	})
 }
 
-// A call of a client that is sent again is carried out once, and answers as it did the first time, whatever has happened meanwhile.
+// A call of a client that is sent again is carried out once, and answers as it did the first time,
+// whatever has happened meanwhile.
 func TestScheduleCallsSentTwice(t *testing.T) {
 	eachFire(t, func(b *fireBench) {
 		ctx, k := b.Context(), b.keys
@@ -502,7 +511,8 @@ func TestScheduleCallsSentTwice(t *testing.T) {
 	})
 }
 
-// A Redis that is full refuses to fire, as it refuses to enqueue, and the slot is fired when there is room again. Nothing is half done.
+// A Redis that is full refuses to fire, as it refuses to enqueue, and the slot is fired when there
+// is room again. Nothing is half done.
 func TestFireOnAFullRedis(t *testing.T) {
 	t.Parallel()
 	redistest.Need(t)

@@ -11,7 +11,8 @@ import (
 	"github.com/delayq/delayq"
 )
 
-// Nobody was up for 95 s, and a slot is every 10 s: nine were missed, and the latest is only 5 s late. (N3)
+// Nobody was up for 95 s, and a slot is every 10 s: nine were missed, and the latest is only 5 s
+// late. (N3)
 func TestScheduleMissed(t *testing.T) {
 	for _, test := range []struct {
 		policy  delayq.MissedPolicy
@@ -81,8 +82,9 @@ func TestScheduleMissedByTime(t *testing.T) {
 	}
 }
 
-// Catching up one after the other waits for each run, wherever it runs, and comes to its end also if a run takes longer than the interval. What falls
-// due meanwhile is up to the overlap policy. A slot is every 10 s, and nobody was up for 45 s.
+// Catching up one after the other waits for each run, wherever it runs, and comes to its end also
+// if a run takes longer than the interval. What falls due meanwhile is up to the overlap policy. A
+// slot is every 10 s, and nobody was up for 45 s.
 func TestScheduleCatchUpInTurn(t *testing.T) {
 	for _, test := range []struct {
 		overlap delayq.OverlapPolicy

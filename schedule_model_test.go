@@ -16,7 +16,8 @@ import (
 	"github.com/delayq/delayq/internal/embedded"
 )
 
-// A scheduleModel is what one schedule is to do, written down as plainly as can be: slot by slot, in memory, on a clock that stands still.
+// A scheduleModel is what one schedule is to do, written down as plainly as can be: slot by slot,
+// in memory, on a clock that stands still.
 type scheduleModel struct {
 	exists, paused, ended bool
 	every                 int64

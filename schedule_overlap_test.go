@@ -11,7 +11,8 @@ import (
 	"github.com/delayq/delayq"
 )
 
-// What becomes of a slot whose predecessor is still going. The first run takes 25 s, the others none. (N4)
+// What becomes of a slot whose predecessor is still going. The first run takes 25 s, the others
+// none. (N4)
 func TestScheduleOverlap(t *testing.T) {
 	for _, test := range []struct {
 		policy  delayq.OverlapPolicy
@@ -101,8 +102,9 @@ func TestScheduleOverlapOfFailedRuns(t *testing.T) {
 	})
 }
 
-// The server of a run dies when it has told Redis of the end, and before it has looked whether a slot waits for that: the tick of another one finds
-// it. So does a job that is cancelled while it waits. (E6)
+// The server of a run dies when it has told Redis of the end, and before it has looked whether a
+// slot waits for that: the tick of another one finds it. So does a job that is cancelled while it
+// waits. (E6)
 func TestWaitingSlotOfADeadServer(t *testing.T) {
 	inBubble(t, func(b *bubble) {
 		block := make(chan struct{})

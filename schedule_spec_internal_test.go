@@ -93,7 +93,8 @@ func TestCronThroughDaylightSaving(t *testing.T) {
 	}
 }
 
-// Asking from anywhere gives what walking from the beginning gives: the slot after a time does not depend on how one came there.
+// Asking from anywhere gives what walking from the beginning gives: the slot after a time does not
+// depend on how one came there.
 func TestCronHasOneRowOfSlots(t *testing.T) {
 	t.Parallel()
 	for _, zone := range []string{"Europe/Berlin", "America/New_York", "Australia/Lord_Howe", "Asia/Tehran", "UTC"} {

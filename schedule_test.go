@@ -32,7 +32,8 @@ func (b *bubble) id(name string, slot time.Duration) string {
 	return fmt.Sprintf("%s@%d", name, b.began.Add(slot).UnixMilli())
 }
 
-// slots are those that the jobs of a schedule were started for, as times since the beginning; each at the very ms.
+// slots are those that the jobs of a schedule were started for, as times since the beginning; each
+// at the very ms.
 func (b *bubble) slots(r *recorder, name string) (list []time.Duration) {
 	b.Helper()
 	for _, s := range r.all() {
@@ -85,7 +86,8 @@ func TestScheduleFiresEachSlotOnce(t *testing.T) {
 	})
 }
 
-// A second server, a client and Redis agree though the clock of the bubble is not theirs: Redis is a century ahead.
+// A second server, a client and Redis agree though the clock of the bubble is not theirs: Redis is
+// a century ahead.
 func TestScheduleFollowsTheClockOfRedis(t *testing.T) {
 	inBubble(t, func(b *bubble) {
 		b.redis.SetTime(time.Date(2100, 3, 28, 0, 59, 59, 0, time.UTC))
@@ -149,7 +151,8 @@ func TestSchedulePauseTriggerAndRemove(t *testing.T) {
 	})
 }
 
-// A schedule that is removed takes the job of its last slot with it, in whatever state that is, unless it runs; a triggered one stays. (D16)
+// A schedule that is removed takes the job of its last slot with it, in whatever state that is,
+// unless it runs; a triggered one stays. (D16)
 func TestRemovedScheduleLeavesNoJob(t *testing.T) {
 	inBubble(t, func(b *bubble) {
 		ctx := b.Context()
@@ -329,7 +332,8 @@ func TestScheduleBadInput(t *testing.T) {
 
 func second[T any](_ T, err error) error { return err }
 
-// A jitter that is just below what would let a job expire is none too many, and ExpireAt is another matter.
+// A jitter that is just below what would let a job expire is none too many, and ExpireAt is another
+// matter.
 func TestScheduleJitterBelowExpiry(t *testing.T) {
 	eachClient(t, func(t *testing.T, f *fixture) {
 		for _, opts := range [][]delayq.ScheduleOption{
@@ -437,7 +441,8 @@ func exported(info *delayq.ScheduleInfo) map[string]any {
 	return fields
 }
 
-// Three servers on a clock that runs: thirty schedules with a thousand slots a second together, and every slot of each has its one job. (N1)
+// Three servers on a clock that runs: thirty schedules with a thousand slots a second together, and
+// every slot of each has its one job. (N1)
 func TestScheduleOnThreeServers(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, rdb redis.UniversalClient) {
@@ -449,7 +454,8 @@ func TestScheduleOnThreeServers(t *testing.T) {
 		}
 		const every, schedules = 30 * time.Millisecond, 30
 		for i := range schedules {
-			// CatchUp: on a machine that stands still for a moment all slots have their jobs all the same.
+			// CatchUp: on a machine that stands still for a moment all slots have their jobs all
+			// the same.
 			require.NoError(t, client.Schedule(t.Context(), "t", fmt.Sprint("s", i), delayq.Every(every), nil, delayq.Allow, delayq.CatchUp(1000)))
 		}
 		until(t, func() bool { return len(r.all()) > 20*schedules })

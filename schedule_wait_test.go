@@ -9,7 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// hold makes a slot of each of n schedules wait, with nobody's job going. Their names are the given one and a number.
+// hold makes a slot of each of n schedules wait, with nobody's job going. Their names are the given
+// one and a number.
 func (b *fireBench) hold(name string, n int) {
 	b.Helper()
 	ctx, p := b.Context(), b.rdb.Pipeline()
@@ -43,7 +44,8 @@ func (b *fireBench) nonce() string {
 
 func second[T any](_ T, err error) error { return err }
 
-// When runs end, only their own schedules are looked at; all others that wait are looked at in turn, some in each tick. (G7)
+// When runs end, only their own schedules are looked at; all others that wait are looked at in
+// turn, some in each tick. (G7)
 func TestReleaseLooksAtWhatHasEnded(t *testing.T) {
 	eachFire(t, func(b *fireBench) {
 		ctx := b.Context()
@@ -103,8 +105,8 @@ func TestReleaseComesRound(t *testing.T) {
 	}, QueueOne)
 }
 
-// Schedules with a long gap do not make those late whose slot is on time: the latest slot comes first, and a server works out a bounded number
-// of slots before it looks again. (F10)
+// Schedules with a long gap do not make those late whose slot is on time: the latest slot comes
+// first, and a server works out a bounded number of slots before it looks again. (F10)
 func TestFireIsNotHeldUpByGaps(t *testing.T) {
 	eachFire(t, func(b *fireBench) {
 		ctx := b.Context()
@@ -136,7 +138,8 @@ func TestFireIsNotHeldUpByGaps(t *testing.T) {
 	})
 }
 
-// Several runs of a schedule that end together ask for one look at it, for a call that names it twice would fire its slot twice.
+// Several runs of a schedule that end together ask for one look at it, for a call that names it
+// twice would fire its slot twice.
 func TestReleaseNamesAScheduleOnce(t *testing.T) {
 	eachFire(t, func(b *fireBench) {
 		ctx := b.Context()

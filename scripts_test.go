@@ -253,7 +253,8 @@ func TestTakeSentAgainGivesTheSameJobs(t *testing.T) {
 	})
 }
 
-// The largest calls of a server and a client stay below what unpack can take: 7,999 values on Redis, about 5,000 on miniredis. (G4)
+// The largest calls of a server and a client stay below what unpack can take: 7,999 values on
+// Redis, about 5,000 on miniredis. (G4)
 func TestLargestCalls(t *testing.T) {
 	eachHand(t, func(t *testing.T, h *Hand) {
 		const n = 1000
@@ -262,8 +263,8 @@ func TestLargestCalls(t *testing.T) {
 			require.Equal(t, n, len(held))
 			return held
 		}
-		// go-redis sends a call again that a busy machine has not answered in 3 s, and promote and prune then find nothing left to do: it counts what is
-		// in the keys.
+		// go-redis sends a call again that a busy machine has not answered in 3 s, and promote and
+		// prune then find nothing left to do: it counts what is in the keys.
 		promote := func() {
 			h.Hasten(2 * time.Hour)
 			h.Promote()

@@ -73,7 +73,8 @@ func TestHeartbeats(t *testing.T) {
 		require.Len(b, servers, 1)
 		require.Equal(b, first.ID(), servers[0].ID)
 
-		// One that dies is not seen any more after half a minute, and later the others remove what it left.
+		// One that dies is not seen any more after half a minute, and later the others remove what
+		// it left.
 		third := b.serveOn(w, "c", nothing, delayq.Drain(0))
 		w.cut()
 		require.NoError(b, third.stop())
@@ -92,8 +93,9 @@ func TestHeartbeats(t *testing.T) {
 	})
 }
 
-// Trouble with Redis is logged when it begins and when it ends, whatever the number of topics and however long it takes, and meanwhile the
-// server does not try more than about once a second in each loop. (C13)
+// Trouble with Redis is logged when it begins and when it ends, whatever the number of topics and
+// however long it takes, and meanwhile the server does not try more than about once a second in
+// each loop. (C13)
 func TestOutageIsLoggedOnce(t *testing.T) {
 	for _, kind := range []string{"cut", "freeze"} {
 		t.Run(kind, func(t *testing.T) {
@@ -136,7 +138,8 @@ func TestOutageIsLoggedOnce(t *testing.T) {
 	}
 }
 
-// TestNothingIsSilent: whatever goes wrong, a caller gets an error or the log has a line, and the process lives. (B16, K6)
+// TestNothingIsSilent: whatever goes wrong, a caller gets an error or the log has a line, and the
+// process lives. (B16, K6)
 func TestNothingIsSilent(t *testing.T) {
 	inBubble(t, func(b *bubble) {
 		var log logbook
@@ -199,7 +202,8 @@ func TestNothingIsSilent(t *testing.T) {
 	})
 }
 
-// Redis refuses one command that only one of the loops needs. That loop says so once, names itself, and says when it works again. (J10)
+// Redis refuses one command that only one of the loops needs. That loop says so once, names itself,
+// and says when it works again. (J10)
 func TestLoopThatIsRefusedSaysSo(t *testing.T) {
 	t.Parallel()
 	for call, command := range map[string]string{"promote": "zrangebyscore", "take": "ltrim", "wait": "blmove", "ack": "hdel", "heartbeat": "hset"} {

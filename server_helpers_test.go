@@ -19,7 +19,8 @@ import (
 	"github.com/delayq/delayq/internal/redistest"
 )
 
-// patience bounds what happens at once on a healthy system but not on a fake clock. It is only reached when something is broken.
+// patience bounds what happens at once on a healthy system but not on a fake clock. It is only
+// reached when something is broken.
 const patience = 2 * time.Minute
 
 // until polls on a real clock.
@@ -42,8 +43,8 @@ func receive[T any](t *testing.T, c <-chan T) T {
 	}
 }
 
-// A bubble is a queue on an embedded Redis in a synctest bubble. Every call to Redis takes no time there, so what a server does at once it does
-// at the very same instant of the fake clock.
+// A bubble is a queue on an embedded Redis in a synctest bubble. Every call to Redis takes no time
+// there, so what a server does at once it does at the very same instant of the fake clock.
 type bubble struct {
 	*testing.T
 	redis  *embedded.Redis
@@ -329,7 +330,8 @@ func (h *told) of(name string, ids ...string) []delayq.RunEvent {
 	})
 }
 
-// total tells how many events of a kind there were: of gives a copy, and of thousands it holds up who has more to tell.
+// total tells how many events of a kind there were: of gives a copy, and of thousands it holds up
+// who has more to tell.
 func (h *told) total(name string) int {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -230,7 +230,8 @@ func TestSlowTopicDelaysNoOther(t *testing.T) {
 	})
 }
 
-// Each key of a topic in turn has a wrong type. Other topics do not notice, it is logged, and all is well when the key is. (A6, J11)
+// Each key of a topic in turn has a wrong type. Other topics do not notice, it is logged, and all
+// is well when the key is. (A6, J11)
 func TestBrokenTopicDelaysNoOther(t *testing.T) {
 	// Without these a topic works all the same: they never decide the fate of a job.
 	bookkeeping := map[string]bool{"attempts": true, "moved": true, "stats": true, "errors": true, "done": true, "results": true}
@@ -345,8 +346,8 @@ func TestPauseStopsTheTaking(t *testing.T) {
 	})
 }
 
-// A pause that a program makes by itself neither shortens nor ends that of an operator, and the topic runs again at the very millisecond
-// at which the last one ends, however that comes about.
+// A pause that a program makes by itself neither shortens nor ends that of an operator, and the
+// topic runs again at the very millisecond at which the last one ends, however that comes about.
 func TestPausesBelongToWhoMadeThem(t *testing.T) {
 	inBubble(t, func(b *bubble) {
 		var rec recorder

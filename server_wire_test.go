@@ -17,7 +17,8 @@ import (
 	"github.com/delayq/delayq/internal/embedded"
 )
 
-// A wire is the network between one process and an embedded Redis, for faults. It works inside and outside of bubbles.
+// A wire is the network between one process and an embedded Redis, for faults. It works inside and
+// outside of bubbles.
 //
 //	cut, mend     connections break and none can be made, as when the process or Redis is gone
 //	freeze, thaw  nothing comes through, and connections stay open; what is under way arrives after the thaw
@@ -68,8 +69,8 @@ func newWire(r *embedded.Redis) *wire {
 	return w
 }
 
-// client makes a go-redis client whose connections, and those of a server that is given it, are of this wire. At the end of the test the
-// wire is mended, so that nothing hangs on it.
+// client makes a go-redis client whose connections, and those of a server that is given it, are of
+// this wire. At the end of the test the wire is mended, so that nothing hangs on it.
 func (w *wire) client(t *testing.T) *redis.Client {
 	t.Helper()
 	opts := w.redis.Options()
@@ -276,7 +277,8 @@ func (w *wire) heal() {
 	w.set(func() { w.down, w.frozen, w.losing, w.stalled, w.rate, w.hold = false, false, nil, nil, 0, nil })
 }
 
-// die cuts the wire at the next request that contains the text: before Redis has it, or after Redis has carried it out.
+// die cuts the wire at the next request that contains the text: before Redis has it, or after Redis
+// has carried it out.
 func (w *wire) die(text string, before bool) { w.set(func() { w.dying, w.before = text, before }) }
 
 func (w *wire) alive() bool {

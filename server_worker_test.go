@@ -21,9 +21,10 @@ import (
 	"github.com/delayq/delayq/internal/redistest"
 )
 
-// workerEnv makes the test binary a worker: a server in a process of its own, so that it can be killed and stopped. What its handlers and
-// hooks see it tells on its standard output, a line each: "start 7 1" (job and attempt), "done 7", "lost 7". Its handlers end with
-// the first line on its standard input, the process with the end of that.
+// workerEnv makes the test binary a worker: a server in a process of its own, so that it can be
+// killed and stopped. What its handlers and hooks see it tells on its standard output, a line each:
+// "start 7 1" (job and attempt), "done 7", "lost 7". Its handlers end with the first line on its
+// standard input, the process with the end of that.
 const workerEnv = "DELAYQ_TEST_WORKER"
 
 type workerConfig struct {

@@ -8,8 +8,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A call settles jobs of one verb only: an ack that carries a job to be returned would lose it. (It did, when the rows that stay
-// were moved to the front while the first one's verb was still being compared with.)
+// A call settles jobs of one verb only: an ack that carries a job to be returned would lose it. (It
+// did, when the rows that stay were moved to the front while the first one's verb was still being
+// compared with.)
 func TestGatherNeverMixesVerbs(t *testing.T) {
 	verbs := []verb{verbAck, verbReturn, verbAck, verbReturn, verbRetry, verbReturn, verbAck, verbBury, verbRetry}
 	server := &topicServer{}
@@ -28,7 +29,8 @@ func TestGatherNeverMixesVerbs(t *testing.T) {
 	require.Equal(t, verbs, got)
 }
 
-// What a call that was not carried out has left is told by the first loop: the second one does not come back for a few.
+// What a call that was not carried out has left is told by the first loop: the second one does not
+// come back for a few.
 func TestWhatIsPutBackIsTold(t *testing.T) {
 	server := &topicServer{settleReady: make(chan struct{}, 1)}
 	server.putBack([]row{{run: &run{}, verb: verbAck}})

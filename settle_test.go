@@ -42,9 +42,9 @@ func TestKeptJobsAreSettledInSmallCalls(t *testing.T) {
 	})
 }
 
-// Redis carries out an ack, and its answer is lost. Then Redis cannot be reached for a while. That a
-// repetition was never sent says nothing about the call before it, so the outcome is asked for again with
-// the same number, and is the true one.
+// Redis carries out an ack, and its answer is lost. Then Redis cannot be reached for a while. That
+// a repetition was never sent says nothing about the call before it, so the outcome is asked for
+// again with the same number, and is the true one.
 func TestOutcomeStaysInDoubtWhileRedisIsAway(t *testing.T) {
 	inBubble(t, func(b *bubble) {
 		b.loadScripts()

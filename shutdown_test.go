@@ -48,7 +48,8 @@ func TestDrainLetsHandlersFinish(t *testing.T) {
 	})
 }
 
-// A laggingContext is done before the contexts that were made of it, as any context is for a moment.
+// A laggingContext is done before the contexts that were made of it, as any context is for a
+// moment.
 type laggingContext struct {
 	context.Context
 	done chan struct{}
@@ -73,8 +74,8 @@ func (c laggingContext) AfterFunc(f func()) (stop func() bool) {
 	})
 }
 
-// A stop closes connections that wait for jobs. Their loops take that for what it is, and not for an
-// outage, even if they have not seen the end of their context yet.
+// A stop closes connections that wait for jobs. Their loops take that for what it is, and not for
+// an outage, even if they have not seen the end of their context yet.
 func TestStopIsNoOutage(t *testing.T) {
 	inBubble(t, func(b *bubble) {
 		var log logbook
@@ -96,7 +97,8 @@ func TestStopIsNoOutage(t *testing.T) {
 	})
 }
 
-// What still runs when the drain is over is cut off and goes back to the front of ready, with no attempt used up. (C6, K3)
+// What still runs when the drain is over is cut off and goes back to the front of ready, with no
+// attempt used up. (C6, K3)
 func TestHandlerBeyondTheDrainIsCutOff(t *testing.T) {
 	for name, result := range map[string]func(ctx context.Context) error{
 		"ctx error":   func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() },
@@ -179,7 +181,8 @@ func TestHandlerBeyondTheDrainIsCutOff(t *testing.T) {
 	}
 }
 
-// Whatever state the server and Redis are in, Run returns within half a second after the drain. (C9, K1)
+// Whatever state the server and Redis are in, Run returns within half a second after the drain.
+// (C9, K1)
 func TestRunReturnsInTime(t *testing.T) {
 	block := func(ctx context.Context, _ *delayq.Job) error { <-ctx.Done(); return ctx.Err() }
 	for name, c := range map[string]struct {
@@ -231,7 +234,8 @@ func TestRunReturnsInTime(t *testing.T) {
 	}
 }
 
-// A job that was taken when the server stops and has not been started goes back: the answer of its take comes after the stop.
+// A job that was taken when the server stops and has not been started goes back: the answer of its
+// take comes after the stop.
 func TestTakenJobThatIsNotStartedIsReturned(t *testing.T) {
 	inBubble(t, func(b *bubble) {
 		b.loadScripts()
@@ -291,7 +295,8 @@ func TestJobTakenAheadIsReturned(t *testing.T) {
 	})
 }
 
-// Servers come and go while jobs flow. Each stop leaves nothing running, and no job is lost or run twice. (A5, K5)
+// Servers come and go while jobs flow. Each stop leaves nothing running, and no job is lost or run
+// twice. (A5, K5)
 func TestManyStops(t *testing.T) {
 	inBubble(t, func(b *bubble) {
 		var mu sync.Mutex
@@ -352,7 +357,8 @@ func TestStopFromInsideAHandler(t *testing.T) {
 	})
 }
 
-// The same with a real Redis that is killed, frozen or never there. Half a second is not asserted on a real clock. (K2)
+// The same with a real Redis that is killed, frozen or never there. Half a second is not asserted
+// on a real clock. (K2)
 func TestRunReturnsOnARealClock(t *testing.T) {
 	for name, fail := range map[string]func(s *redistest.Server) error{
 		"idle": nil, "killed": (*redistest.Server).Kill, "frozen": (*redistest.Server).Stop,

@@ -11,7 +11,8 @@ import (
 	"github.com/delayq/delayq/internal/redistest"
 )
 
-// largest is what the topic has noted of its largest record, "" for nothing, beside the largest that there is.
+// largest is what the topic has noted of its largest record, "" for nothing, beside the largest
+// that there is.
 func (h *Hand) largest() (noted string, there int) {
 	h.t.Helper()
 	noted = h.rdb.HGet(h.t.Context(), h.keys.sizes, "largest").Val()
@@ -85,7 +86,8 @@ func TestSizesGoWithTheLastRecord(t *testing.T) {
 	})
 }
 
-// A check notes the size again if the note was lost, and otherwise leaves it alone: it may be that of a record that is gone.
+// A check notes the size again if the note was lost, and otherwise leaves it alone: it may be that
+// of a record that is gone.
 func TestCheckNotesTheLargestRecord(t *testing.T) {
 	eachHand(t, func(t *testing.T, h *Hand) {
 		c := h.client()
@@ -122,7 +124,8 @@ func TestSizesOfAWrongTypeLoseNoJob(t *testing.T) {
 	})
 }
 
-// Looking for duplicates reads no payloads but where all of them together are small, or as long as those of the call.
+// Looking for duplicates reads no payloads but where all of them together are small, or as long as
+// those of the call.
 func TestDuplicatesAreNotRead(t *testing.T) {
 	t.Parallel()
 	rs := redistest.Start(t, redistest.NoRoles...)

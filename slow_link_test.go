@@ -26,8 +26,8 @@ func (b *bubble) storeLarge(topic string, n, bytes int, opts ...delayq.JobOption
 	require.NoError(b, err)
 }
 
-// A backlog of which a take brings more than the link carries while the answer is waited for. All of it
-// runs, once, no lease runs out, and what else the server does is done in time meanwhile.
+// A backlog of which a take brings more than the link carries while the answer is waited for. All
+// of it runs, once, no lease runs out, and what else the server does is done in time meanwhile.
 func TestBacklogBeyondTheLink(t *testing.T) {
 	inBubble(t, func(b *bubble) {
 		const jobs, bytes = 300, 20_000
@@ -64,7 +64,8 @@ func TestBacklogBeyondTheLink(t *testing.T) {
 	})
 }
 
-// Jobs of limited retries whose answers do not come through at once are not buried without a run. (A4)
+// Jobs of limited retries whose answers do not come through at once are not buried without a run.
+// (A4)
 func TestJobsOfASlowAnswerAreNotBuried(t *testing.T) {
 	inBubble(t, func(b *bubble) {
 		const jobs = 50
@@ -84,8 +85,8 @@ func TestJobsOfASlowAnswerAreNotBuried(t *testing.T) {
 	})
 }
 
-// A payload for which a call's usual time is too short gets more. One that takes longer than most of a
-// lease is put behind the others, and said in the log; no attempt is counted.
+// A payload for which a call's usual time is too short gets more. One that takes longer than most
+// of a lease is put behind the others, and said in the log; no attempt is counted.
 func TestPayloadBeyondTheTimeoutOfACall(t *testing.T) {
 	inBubble(t, func(b *bubble) {
 		const lease = 9 * time.Second // so 6 s at most for a take
@@ -113,8 +114,8 @@ func TestPayloadBeyondTheTimeoutOfACall(t *testing.T) {
 	})
 }
 
-// A server stops while a large answer is on its way: the stop does not wait for it, and the jobs are where
-// they were.
+// A server stops while a large answer is on its way: the stop does not wait for it, and the jobs
+// are where they were.
 func TestStopDuringASlowAnswer(t *testing.T) {
 	inBubble(t, func(b *bubble) {
 		b.storeLarge("a", 40, 20_000)
@@ -144,9 +145,9 @@ func TestStopDuringASlowAnswer(t *testing.T) {
 	})
 }
 
-// Redis is silent when an idle server is stopped. The stop is over soon, and no handler is blamed, because
-// there is none. No take is either: on a connection without an answer to its greeting no request is
-// written, so no job can have been taken.
+// Redis is silent when an idle server is stopped. The stop is over soon, and no handler is blamed,
+// because there is none. No take is either: on a connection without an answer to its greeting no
+// request is written, so no job can have been taken.
 func TestStopWhileRedisIsSilent(t *testing.T) {
 	inBubble(t, func(b *bubble) {
 		w := newWire(b.redis)
@@ -165,8 +166,8 @@ func TestStopWhileRedisIsSilent(t *testing.T) {
 	})
 }
 
-// Redis carries out a take, does not answer it and falls silent. The stop is over soon, and the log says
-// that the job runs when its lease is over, which it does.
+// Redis carries out a take, does not answer it and falls silent. The stop is over soon, and the log
+// says that the job runs when its lease is over, which it does.
 func TestStopWhileATakeHasNoAnswer(t *testing.T) {
 	inBubble(t, func(b *bubble) {
 		const lease = 30 * time.Second

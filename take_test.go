@@ -26,7 +26,8 @@ func (h *Hand) takeSince(number, since string, limit, bytes int) reply {
 	return r
 }
 
-// A take answers no more bytes than it is asked for, but one job in any case, and says that there are more.
+// A take answers no more bytes than it is asked for, but one job in any case, and says that there
+// are more.
 func TestTakeIsBoundedInBytes(t *testing.T) {
 	eachHand(t, func(t *testing.T, h *Hand) {
 		h.store(10_000, "l0", "l1", "l2", "l3", "l4")
@@ -56,8 +57,8 @@ func btoi(b bool) int {
 	return 0
 }
 
-// What counts for nothing is not read: a large record that is in the bucket, and of which ready has a
-// left-over, costs a take nothing.
+// What counts for nothing is not read: a large record that is in the bucket, and of which ready has
+// a left-over, costs a take nothing.
 func TestTakeDoesNotReadLeftOvers(t *testing.T) {
 	eachHand(t, func(t *testing.T, h *Hand) {
 		h.store(50_000, "later")
@@ -69,7 +70,8 @@ func TestTakeDoesNotReadLeftOvers(t *testing.T) {
 	})
 }
 
-// Without a note of how large records are they are small, and with one that cannot be read they are measured.
+// Without a note of how large records are they are small, and with one that cannot be read they are
+// measured.
 func TestTakeOfATopicWithoutSizes(t *testing.T) {
 	eachHand(t, func(t *testing.T, h *Hand) {
 		h.store(10_000, "a", "b", "c")
@@ -92,8 +94,8 @@ func TestTakeOfLargeJobsWaitsForSlots(t *testing.T) {
 	})
 }
 
-// A server that has had no answer asks for fewer. It gets the first of the jobs with a lease that begins
-// now, and the others are where they were, with no attempt used up.
+// A server that has had no answer asks for fewer. It gets the first of the jobs with a lease that
+// begins now, and the others are where they were, with no attempt used up.
 func TestTakeAskedAnew(t *testing.T) {
 	eachHand(t, func(t *testing.T, h *Hand) {
 		h.put("+0", "a", "b", "c", "d", "e")
@@ -141,8 +143,8 @@ func TestTakeAskedAnewForFewerBytes(t *testing.T) {
 	})
 }
 
-// A take that gives up gives back what was taken, to the head or the tail, and the request before it that
-// comes late takes nothing.
+// A take that gives up gives back what was taken, to the head or the tail, and the request before
+// it that comes late takes nothing.
 func TestTakeThatGivesUp(t *testing.T) {
 	eachHand(t, func(t *testing.T, h *Hand) {
 		h.put("+0", "a", "b", "c")

@@ -22,7 +22,8 @@ func ms(t time.Time) time.Time {
 	return t
 }
 
-// In a bubble nothing takes time but waiting, so a job has to start at its due millisecond exactly, however long ago it was enqueued. (F6, F11)
+// In a bubble nothing takes time but waiting, so a job has to start at its due millisecond exactly,
+// however long ago it was enqueued. (F6, F11)
 func TestJobStartsAtItsDueMillisecond(t *testing.T) {
 	for _, in := range []time.Duration{
 		0, -time.Hour, time.Millisecond, time.Millisecond + time.Nanosecond, 1500 * time.Microsecond, 50 * time.Millisecond, 999 * time.Millisecond,
@@ -101,8 +102,9 @@ func TestEarlierJobWakesTheTimer(t *testing.T) {
 	}
 }
 
-// What a server could not hear, because it had not subscribed yet or was subscribing again, it does not wait a tick for: a topic that was resumed
-// goes on, and a job that came meanwhile starts to the millisecond.
+// What a server could not hear, because it had not subscribed yet or was subscribing again, it does
+// not wait a tick for: a topic that was resumed goes on, and a job that came meanwhile starts to
+// the millisecond.
 func TestServerThatListensLooksForItself(t *testing.T) {
 	for name, again := range map[string]bool{"at the start": false, "again": true} {
 		t.Run(name, func(t *testing.T) {
@@ -134,7 +136,8 @@ func TestServerThatListensLooksForItself(t *testing.T) {
 	}
 }
 
-// A job that is due now is started by its own enqueueing: with all timers stopped it still is. (F11)
+// A job that is due now is started by its own enqueueing: with all timers stopped it still is.
+// (F11)
 func TestJobDueNowNeedsNoTick(t *testing.T) {
 	inBubble(t, func(b *bubble) {
 		b.loadScripts()
@@ -205,8 +208,9 @@ func TestFifteenHundredDueAtOnce(t *testing.T) {
 	})
 }
 
-// The clock of Redis is hours away from those of client and server, in either direction: what was asked for in durations is not touched by
-// that, and what was asked for as an instant is that instant of Redis's clock. (E1, E2)
+// The clock of Redis is hours away from those of client and server, in either direction: what was
+// asked for in durations is not touched by that, and what was asked for as an instant is that
+// instant of Redis's clock. (E1, E2)
 func TestWrongClocksChangeNothing(t *testing.T) {
 	for _, ahead := range []time.Duration{-5 * time.Hour, 5 * time.Hour, 350 * 24 * time.Hour} {
 		t.Run(ahead.String(), func(t *testing.T) {
@@ -317,7 +321,8 @@ func TestIdleServerIsQuiet(t *testing.T) {
 	})
 }
 
-// A crash counts as an attempt of every job that was taken, so a job with few of them is not taken before there is a slot for it.
+// A crash counts as an attempt of every job that was taken, so a job with few of them is not taken
+// before there is a slot for it.
 func TestJobOfLimitedRetriesIsNotTakenAhead(t *testing.T) {
 	inBubble(t, func(b *bubble) {
 		release := make(chan struct{})
@@ -369,7 +374,8 @@ func TestJobTakenAheadDoesNotWaitForASlowOne(t *testing.T) {
 	})
 }
 
-// A whole call of jobs of which none is started leaves all slots free, and the next call comes at once.
+// A whole call of jobs of which none is started leaves all slots free, and the next call comes at
+// once.
 func TestManyExpiredJobsHoldUpNothing(t *testing.T) {
 	inBubble(t, func(b *bubble) {
 		const jobs = 1500
@@ -389,7 +395,8 @@ func TestManyExpiredJobsHoldUpNothing(t *testing.T) {
 	})
 }
 
-// A server that has nothing else to do asks once for a job: what it got is less than it asked for, so it waits again at once.
+// A server that has nothing else to do asks once for a job: what it got is less than it asked for,
+// so it waits again at once.
 func TestLoneJobIsTakenWithOneCall(t *testing.T) {
 	inBubble(t, func(b *bubble) {
 		var hooks told

@@ -28,7 +28,8 @@ import (
 	"github.com/delayq/delayq/internal/redistest"
 )
 
-// A safe is a redis-server that speaks TLS only to those who show a certificate of its own authority, and asks for a password.
+// A safe is a redis-server that speaks TLS only to those who show a certificate of its own
+// authority, and asks for a password.
 type safe struct {
 	addr   string
 	roots  *x509.CertPool
@@ -100,8 +101,9 @@ func (s *safe) config() *tls.Config {
 	return &tls.Config{RootCAs: s.roots, Certificates: []tls.Certificate{s.client}, MinVersion: tls.VersionTLS12}
 }
 
-// A server makes connections of its own: for calls, for the control channel and for blocking pops. All of them have the TLS settings and the
-// credentials of the client that it was given, however those were given.
+// A server makes connections of its own: for calls, for the control channel and for blocking pops.
+// All of them have the TLS settings and the credentials of the client that it was given, however
+// those were given.
 func TestServerOverTLSAndWithAPassword(t *testing.T) {
 	t.Parallel()
 	s := openSafe(t)
@@ -164,7 +166,8 @@ func TestServerOverTLSAndWithAPassword(t *testing.T) {
 	}
 }
 
-// Who has the wrong authority, no certificate, no TLS or the wrong password gets an error that says so, and stores nothing.
+// Who has the wrong authority, no certificate, no TLS or the wrong password gets an error that says
+// so, and stores nothing.
 func TestWrongTLSAndWrongPassword(t *testing.T) {
 	t.Parallel()
 	s := openSafe(t)

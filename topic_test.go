@@ -115,7 +115,8 @@ func TestTypedErrors(t *testing.T) {
 	require.ErrorContains(t, err, "encode chan int")
 }
 
-// A handler gets the value; a payload that cannot be decoded is buried at once, for no retry mends it.
+// A handler gets the value; a payload that cannot be decoded is buried at once, for no retry mends
+// it.
 func TestTypedHandlers(t *testing.T) {
 	t.Parallel()
 	redistest.Bubble(t, func(t *testing.T, _ *embedded.Redis, rdb *redis.Client) {

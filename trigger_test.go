@@ -11,8 +11,8 @@ import (
 	"github.com/delayq/delayq"
 )
 
-// Any number of jobs can be triggered within a millisecond. Each has an ID of its own and the slot of that moment, and the
-// history knows it.
+// Any number of jobs can be triggered within a millisecond. Each has an ID of its own and the slot
+// of that moment, and the history knows it.
 func TestTriggerHasNoBound(t *testing.T) {
 	inBubble(t, func(b *bubble) {
 		ctx := b.Context()
@@ -55,7 +55,8 @@ func TestTriggerHasNoBound(t *testing.T) {
 
 		require.NoError(b, server.stop()) // its handler takes no other slot
 
-		// Another millisecond begins anew, and an ID that is taken is passed over: here that of a job of the user.
+		// Another millisecond begins anew, and an ID that is taken is passed over: here that of a
+		// job of the user.
 		b.pass(time.Millisecond)
 		taken := fmt.Sprintf("s!%d", time.Now().UnixMilli())
 		b.enqueue("t", taken, delayq.ProcessIn(time.Hour))
@@ -72,7 +73,8 @@ func TestTriggerHasNoBound(t *testing.T) {
 	})
 }
 
-// A job that Trigger makes for a moment from now is started then: it wakes the servers, that sleep till the tick.
+// A job that Trigger makes for a moment from now is started then: it wakes the servers, that sleep
+// till the tick.
 func TestTriggeredJobWakesTheTimer(t *testing.T) {
 	inBubble(t, func(b *bubble) {
 		var r recorder

@@ -36,7 +36,8 @@ func (h hookOf) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	}
 }
 
-// A request that was never written to a connection was not carried out: its error is the plain cause.
+// A request that was never written to a connection was not carried out: its error is the plain
+// cause.
 func TestRequestsThatAreNeverSent(t *testing.T) {
 	t.Parallel()
 	rs := redistest.Start(t, redistest.NoRoles...)
@@ -164,8 +165,8 @@ func TestRequestsThatAreSentOnce(t *testing.T) {
 	})
 }
 
-// A script that Redis does not know was not carried out, so only its text counts. After two writings of its digest
-// one of them may have been.
+// A script that Redis does not know was not carried out, so only its text counts. After two
+// writings of its digest one of them may have been.
 func TestRequestCountsItsWritings(t *testing.T) {
 	t.Parallel()
 	refused := errors.New("connection refused")
@@ -182,8 +183,8 @@ func TestRequestCountsItsWritings(t *testing.T) {
 	require.Equal(t, "7", fmt.Sprint(&request{keys: 7}))
 }
 
-// The error of a request that was not sent says nothing of the same request before it: jobs whose end may be
-// known to Redis are told with the same number until there is an answer.
+// The error of a request that was not sent says nothing of the same request before it: jobs whose
+// end may be known to Redis are told with the same number until there is an answer.
 func TestUnsentRepetitionKeepsItsNumber(t *testing.T) {
 	t.Parallel()
 	redistest.Bubble(t, func(t *testing.T, r *embedded.Redis, rdb *redis.Client) {

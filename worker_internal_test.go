@@ -61,7 +61,8 @@ func (t *topicServer) letGo() {
 	t.startWorkerLocked()
 }
 
-// All slots are used, though each is started by the one before, and the jobs are started in their order, but for one that is cancelled before that.
+// All slots are used, though each is started by the one before, and the jobs are started in their
+// order, but for one that is cancelled before that.
 func TestSlotsStartEachOther(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -107,7 +108,8 @@ func (f onCancelled) Cancelled(e RunEvent) { f(e.ID) }
 // into makes a hook that puts the IDs into a channel.
 func into(c chan<- string) onCancelled { return func(id string) { c <- id } }
 
-// A job that is cancelled between its take and its start is not started. The hooks are told, and the room it leaves is taken.
+// A job that is cancelled between its take and its start is not started. The hooks are told, and
+// the room it leaves is taken.
 func TestCancelledBeforeTheStart(t *testing.T) {
 	t.Parallel()
 	cancelled := make(chan string, 2)
@@ -125,8 +127,8 @@ func TestCancelledBeforeTheStart(t *testing.T) {
 	require.Empty(t, a.rows)
 }
 
-// What waits too long for a slot to become free is given back: not what has a free slot that is being started, unless the server stops. Those that were
-// cancelled meanwhile count as that.
+// What waits too long for a slot to become free is given back: not what has a free slot that is
+// being started, unless the server stops. Those that were cancelled meanwhile count as that.
 func TestGiveBackLeavesWhatHasAFreeSlot(t *testing.T) {
 	t.Parallel()
 	cancelled := make(chan string, 2)
@@ -155,7 +157,8 @@ func TestGiveBackLeavesWhatHasAFreeSlot(t *testing.T) {
 	require.Empty(t, a.next)
 }
 
-// Once there is a slot for every job that was taken, others may be taken ahead, and the taker is told so.
+// Once there is a slot for every job that was taken, others may be taken ahead, and the taker is
+// told so.
 func TestStartedSlotsMakeRoom(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -177,7 +180,8 @@ func TestStartedSlotsMakeRoom(t *testing.T) {
 	})
 }
 
-// A hook that is told of a job lost before its start does not hold up the job behind it, whose Timeout runs already.
+// A hook that is told of a job lost before its start does not hold up the job behind it, whose
+// Timeout runs already.
 func TestHooksOfLostJobsHoldUpNoStart(t *testing.T) {
 	t.Parallel()
 	started := make(chan struct{})

@@ -16,10 +16,12 @@ import (
 	"github.com/delayq/delayq/internal/redistest"
 )
 
-// A Lua script is not undone when one of its commands fails. What follows calls every script with every one of its keys in turn being of a wrong
-// type, as after a slip of an operator, mends the key, and looks whether all jobs still come to their end.
+// A Lua script is not undone when one of its commands fails. What follows calls every script with
+// every one of its keys in turn being of a wrong type, as after a slip of an operator, mends the
+// key, and looks whether all jobs still come to their end.
 
-// stage has jobs in every state: scheduled, ready, handoff, running, lapsed, back (off), dead. It gives the leases of the running ones.
+// stage has jobs in every state: scheduled, ready, handoff, running, lapsed, back (off), dead. It
+// gives the leases of the running ones.
 func stage(h *Hand) (running, lapsed Held) {
 	h.t.Helper()
 	ctx := context.Background()
@@ -96,7 +98,8 @@ func TestWrongTypeLosesNoJob(t *testing.T) {
 	})
 }
 
-// keysIn reads the header of a script: its keys but stats and receipt, which have a test of their own.
+// keysIn reads the header of a script: its keys but stats and receipt, which have a test of their
+// own.
 func keysIn(t *testing.T, script string) (list []string) {
 	t.Helper()
 	for _, s := range allScripts {
@@ -160,7 +163,8 @@ func (h *Hand) deface(name string) (mend func()) {
 	}
 }
 
-// finish lets all time pass, runs every job and revives the dead ones, until nothing is left. It gives the IDs it has met.
+// finish lets all time pass, runs every job and revives the dead ones, until nothing is left. It
+// gives the IDs it has met.
 func (h *Hand) finish() (ids []string) {
 	h.t.Helper()
 	for range 3 {

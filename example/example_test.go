@@ -103,7 +103,8 @@ func TestExamples(t *testing.T) {
 			require.NoError(t, err)
 			require.Less(t, bytes.Count(text, []byte("\n")), 80, "an example is short")
 
-			// Not go build: go run keeps the program in the build cache, so that only the first time is slow.
+			// Not go build: go run keeps the program in the build cache, so that only the first
+			// time is slow.
 			ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 			defer cancel()
 			var out, log bytes.Buffer

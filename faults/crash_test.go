@@ -15,8 +15,9 @@ import (
 	"github.com/delayq/delayq/faults/rig"
 )
 
-// TestKilledWorkerLosesNothing (A1, A19, C3, C5): W1 is killed while its handlers run and further jobs are in its hands; W2, started before
-// and never restarted, finishes all of them within the lease and the tick.
+// TestKilledWorkerLosesNothing (A1, A19, C3, C5): W1 is killed while its handlers run and further
+// jobs are in its hands; W2, started before and never restarted, finishes all of them within the
+// lease and the tick.
 func TestKilledWorkerLosesNothing(t *testing.T) {
 	b := newBench(t)
 	w1 := b.worker("w1")
@@ -39,7 +40,8 @@ func TestKilledWorkerLosesNothing(t *testing.T) {
 	require.Positive(t, last)
 }
 
-// TestCrashCountsAsAttempt (M2, M3): the run that a kill cut off is attempt 1; with no retry left the job is buried, not run again.
+// TestCrashCountsAsAttempt (M2, M3): the run that a kill cut off is attempt 1; with no retry left
+// the job is buried, not run again.
 func TestCrashCountsAsAttempt(t *testing.T) {
 	b := newBench(t)
 	w1 := b.worker("w1")
@@ -62,8 +64,8 @@ func TestCrashCountsAsAttempt(t *testing.T) {
 	b.judge()
 }
 
-// TestPoisonStopsKilling (I1, sidekiq#4633): a job that ends its process is run again by a supervisor's next process, a bounded number of
-// times; the others finish.
+// TestPoisonStopsKilling (I1, sidekiq#4633): a job that ends its process is run again by a
+// supervisor's next process, a bounded number of times; the others finish.
 func TestPoisonStopsKilling(t *testing.T) {
 	b := newBench(t)
 	b.put(20, rig.Task{ID: "good", Steps: []string{"hang:50ms"}, Retries: -1})
@@ -90,8 +92,9 @@ func TestPoisonStopsKilling(t *testing.T) {
 	require.Equal(t, 1, report.Dead)
 }
 
-// TestStoppedWorkerIsFenced (B7, D15, bull#308): W1 stands still for three leases while W2 runs its jobs. When W1 goes on, whatever it says is
-// refused, and the contexts of handlers that still run end with ErrLeaseLost.
+// TestStoppedWorkerIsFenced (B7, D15, bull#308): W1 stands still for three leases while W2 runs its
+// jobs. When W1 goes on, whatever it says is refused, and the contexts of handlers that still run
+// end with ErrLeaseLost.
 func TestStoppedWorkerIsFenced(t *testing.T) {
 	b := newBench(t)
 	w1 := b.worker("w1")
@@ -110,8 +113,9 @@ func TestStoppedWorkerIsFenced(t *testing.T) {
 	require.Equal(t, 16, report.Runs)
 }
 
-// TestStoppedWorkerDoesNotTouchTheNextIncarnation (D15, I9): while W1 stands still its job is cancelled and its ID enqueued again for
-// later. What W1 says when it goes on does not concern the new job.
+// TestStoppedWorkerDoesNotTouchTheNextIncarnation (D15, I9): while W1 stands still its job is
+// cancelled and its ID enqueued again for later. What W1 says when it goes on does not concern the
+// new job.
 func TestStoppedWorkerDoesNotTouchTheNextIncarnation(t *testing.T) {
 	b := newBench(t)
 	w1 := b.worker("w1")
@@ -132,7 +136,8 @@ func TestStoppedWorkerDoesNotTouchTheNextIncarnation(t *testing.T) {
 	b.judge()
 }
 
-// TestCancelOfAnOrphan (D5, asynq#420): the worker is dead, the job still leased: cancel takes it out, and it never runs again.
+// TestCancelOfAnOrphan (D5, asynq#420): the worker is dead, the job still leased: cancel takes it
+// out, and it never runs again.
 func TestCancelOfAnOrphan(t *testing.T) {
 	b := newBench(t)
 	w1 := b.worker("w1")
@@ -160,8 +165,8 @@ func TestNewWorkerLeavesOthersJobsAlone(t *testing.T) {
 	require.Equal(t, 10, b.judge().Runs)
 }
 
-// TestRedisCrashLosesNothing (A9, A10, A11, C14): Redis is killed and comes back. What was due before, during and after the outage runs,
-// with workers that were not restarted and never early.
+// TestRedisCrashLosesNothing (A9, A10, A11, C14): Redis is killed and comes back. What was due
+// before, during and after the outage runs, with workers that were not restarted and never early.
 func TestRedisCrashLosesNothing(t *testing.T) {
 	b := newBench(t)
 	w := b.worker("w")
@@ -189,7 +194,8 @@ func TestRedisCrashLosesNothing(t *testing.T) {
 	eventually(t, "a word when it ends", patient, func() bool { return errorsIn(w.Log(), "redis back") == 1 })
 }
 
-// TestDueWhileEverythingIsDown (A11, A12, A20): neither Redis nor a worker runs when the job falls due.
+// TestDueWhileEverythingIsDown (A11, A12, A20): neither Redis nor a worker runs when the job falls
+// due.
 func TestDueWhileEverythingIsDown(t *testing.T) {
 	b := newBench(t)
 	w := b.worker("w1")
@@ -205,8 +211,8 @@ func TestDueWhileEverythingIsDown(t *testing.T) {
 	require.Equal(t, 5, b.judge().Runs)
 }
 
-// TestRedisWithoutPersistenceStartsEmpty (J13, J12, asynq#650): all jobs are gone, which the log announced at the start. Running workers go on
-// with what comes next.
+// TestRedisWithoutPersistenceStartsEmpty (J13, J12, asynq#650): all jobs are gone, which the log
+// announced at the start. Running workers go on with what comes next.
 func TestRedisWithoutPersistenceStartsEmpty(t *testing.T) {
 	b := newBench(t, "--appendonly", "no")
 	w := b.worker("w")
@@ -232,7 +238,8 @@ func TestFlushallUnderALiveWorker(t *testing.T) {
 	b.drained(patient)
 }
 
-// TestScriptFlushIsNotNoticed (J1, go-redis#3228): the script cache is emptied every 10 ms under load.
+// TestScriptFlushIsNotNoticed (J1, go-redis#3228): the script cache is emptied every 10 ms under
+// load.
 func TestScriptFlushIsNotNoticed(t *testing.T) {
 	b := newBench(t)
 	w := b.worker("w")
@@ -258,7 +265,8 @@ func TestScriptFlushIsNotNoticed(t *testing.T) {
 	require.Zero(t, errorsIn(w.Log(), "NOSCRIPT"))
 }
 
-// TestRecordDeletedByHandIsDropped (J5, C1): a record is gone (evicted, deleted); its ID leaves all places by itself, and others go on.
+// TestRecordDeletedByHandIsDropped (J5, C1): a record is gone (evicted, deleted); its ID leaves all
+// places by itself, and others go on.
 func TestRecordDeletedByHandIsDropped(t *testing.T) {
 	b := newBench(t)
 	ctx := t.Context()
@@ -280,8 +288,9 @@ func TestRecordDeletedByHandIsDropped(t *testing.T) {
 	require.EqualValues(t, 1, info.Counters["dropped"], "the leased one; an ID that waits without a record is what every cancel leaves")
 }
 
-// TestLostLeasesKeyIsMended (C1, asynq#1144): the whole key of leases is deleted under load. The handlers end, nothing else is disturbed, and a
-// server finds the jobs that are in no place any more and puts them back: they run again to their end.
+// TestLostLeasesKeyIsMended (C1, asynq#1144): the whole key of leases is deleted under load. The
+// handlers end, nothing else is disturbed, and a server finds the jobs that are in no place any
+// more and puts them back: they run again to their end.
 func TestLostLeasesKeyIsMended(t *testing.T) {
 	b := newBench(t)
 	b.worker("w")

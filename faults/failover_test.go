@@ -19,8 +19,8 @@ import (
 // patientFailover is how long a failover with all that follows may take.
 const patientFailover = 60 * time.Second
 
-// newReplicated is a bench whose Redis has a replica, watched by three Sentinels. The client waits for the replica, so nothing that was
-// acknowledged may be lost.
+// newReplicated is a bench whose Redis has a replica, watched by three Sentinels. The client waits
+// for the replica, so nothing that was acknowledged may be lost.
 func newReplicated(t *testing.T) (b *bench, replica *redistest.Server, access rig.Redis) {
 	t.Helper()
 	b = newBench(t)
@@ -44,8 +44,9 @@ func (b *bench) newMaster(s *redistest.Server) {
 	b.direct = rdb
 }
 
-// TestFailoverLosesNothingConfirmed (A7, sidekiq#2999): the master dies with handlers running and jobs waiting, a Sentinel promotes the replica.
-// Every job that the replica had confirmed runs; jobs that were done may run again, since their acks may not have reached the replica.
+// TestFailoverLosesNothingConfirmed (A7, sidekiq#2999): the master dies with handlers running and
+// jobs waiting, a Sentinel promotes the replica. Every job that the replica had confirmed runs;
+// jobs that were done may run again, since their acks may not have reached the replica.
 func TestFailoverLosesNothingConfirmed(t *testing.T) {
 	b, replica, access := newReplicated(t)
 	b.worker("w", func(c *rig.WorkerConfig) { c.Redis = access; c.Slots = 200 })
@@ -63,7 +64,8 @@ func TestFailoverLosesNothingConfirmed(t *testing.T) {
 	require.Zero(t, report.LostInFailover)
 }
 
-// TestTwoFailoversInARow (J12, J6): there and back. The worker goes on both times, with no connection left at the wrong server.
+// TestTwoFailoversInARow (J12, J6): there and back. The worker goes on both times, with no
+// connection left at the wrong server.
 func TestTwoFailoversInARow(t *testing.T) {
 	b, replica, access := newReplicated(t)
 	w := b.worker("w", func(c *rig.WorkerConfig) { c.Redis = access })
@@ -108,8 +110,8 @@ func knowMaster(sentinels []string, master string) bool {
 	return true
 }
 
-// TestClusterMasterDies (J7, C13): 3+3 nodes, six topics; one master is killed under load. The topics of the others go on, those of the dead one
-// come back with its replica.
+// TestClusterMasterDies (J7, C13): 3+3 nodes, six topics; one master is killed under load. The
+// topics of the others go on, those of the dead one come back with its replica.
 func TestClusterMasterDies(t *testing.T) {
 	b := newBench(t)
 	cluster := redistest.StartCluster(t, 3, 1)
@@ -158,8 +160,8 @@ func TestClusterMasterDies(t *testing.T) {
 	}
 }
 
-// TestSlotMovesUnderLoad (J7, asynq#138): the slot of a topic is moved to another node, key by key, while jobs are enqueued and run. MOVED, ASK and
-// TRYAGAIN are no failures of jobs.
+// TestSlotMovesUnderLoad (J7, asynq#138): the slot of a topic is moved to another node, key by key,
+// while jobs are enqueued and run. MOVED, ASK and TRYAGAIN are no failures of jobs.
 func TestSlotMovesUnderLoad(t *testing.T) {
 	b := newBench(t)
 	cluster := redistest.StartCluster(t, 3, 1)
@@ -241,9 +243,10 @@ func TestSlotMovesUnderLoad(t *testing.T) {
 	b.judge()
 }
 
-// TestAHundredFailoversLeakNothing (J12, go-redis#1446): two servers change their parts a hundred times, and each time the name leads to the new
-// master. A server and a client in this process work after every change, and in the end there are as many goroutines and open files as after
-// the first few. It does not run in parallel: it looks at the whole process.
+// TestAHundredFailoversLeakNothing (J12, go-redis#1446): two servers change their parts a hundred
+// times, and each time the name leads to the new master. A server and a client in this process work
+// after every change, and in the end there are as many goroutines and open files as after the first
+// few. It does not run in parallel: it looks at the whole process.
 func TestAHundredFailoversLeakNothing(t *testing.T) {
 	changes := 100
 	if testing.Short() {

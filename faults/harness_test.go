@@ -42,7 +42,8 @@ const (
 	patient = 20 * time.Second // how long to wait for what should come at once, on a machine that is busy
 )
 
-// A bench is what a test works on: a Redis of its own that keeps what it has answered, a proxy in front of it, and a history.
+// A bench is what a test works on: a Redis of its own that keeps what it has answered, a proxy in
+// front of it, and a history.
 type bench struct {
 	t       *testing.T
 	server  *redistest.Server
@@ -55,7 +56,8 @@ type bench struct {
 	options check.Options
 }
 
-// newBench starts it all. args are further ones of redis-server. The test runs in parallel with others from here on.
+// newBench starts it all. args are further ones of redis-server. The test runs in parallel with
+// others from here on.
 func newBench(t *testing.T, args ...string) *bench {
 	t.Helper()
 	t.Parallel()

@@ -23,8 +23,8 @@ import (
 // grace is how much longer than its drain timeout a server may take to stop (K1).
 const grace = 500 * time.Millisecond
 
-// TestStopKeepsItsDeadline (K1, K2, K3; machinery#206, bullmq#4656): whatever the state of the handlers and of Redis, Run returns within the
-// drain timeout and half a second. (C9)
+// TestStopKeepsItsDeadline (K1, K2, K3; machinery#206, bullmq#4656): whatever the state of the
+// handlers and of Redis, Run returns within the drain timeout and half a second. (C9)
 func TestStopKeepsItsDeadline(t *testing.T) {
 	const drain = time.Second
 	hang := func(ctx context.Context, _ *delayq.Job) error { <-ctx.Done(); return ctx.Err() }
@@ -89,8 +89,9 @@ func TestStopKeepsItsDeadline(t *testing.T) {
 	}
 }
 
-// TestTermGivesJobsBack (C6, K3, faktory#268): a worker is told to stop, its handlers need longer than the drain timeout. Their jobs are back in
-// ready before the process is gone, run elsewhere at once, and no attempt is used up.
+// TestTermGivesJobsBack (C6, K3, faktory#268): a worker is told to stop, its handlers need longer
+// than the drain timeout. Their jobs are back in ready before the process is gone, run elsewhere at
+// once, and no attempt is used up.
 func TestTermGivesJobsBack(t *testing.T) {
 	b := newBench(t)
 	w1 := b.worker("w1", func(c *rig.WorkerConfig) { c.Lease = time.Minute })
@@ -114,8 +115,8 @@ func TestTermGivesJobsBack(t *testing.T) {
 	b.judge()
 }
 
-// TestStopUnderLoadLosesNoJob (A5, llm-d-async#128): a server with full slots and jobs taken ahead is stopped, 200 times. Every job has run or is
-// back when Run returns.
+// TestStopUnderLoadLosesNoJob (A5, llm-d-async#128): a server with full slots and jobs taken ahead
+// is stopped, 200 times. Every job has run or is back when Run returns.
 func TestStopUnderLoadLosesNoJob(t *testing.T) {
 	b := newBench(t)
 	var done sync.Map
@@ -157,7 +158,8 @@ func TestStopUnderLoadLosesNoJob(t *testing.T) {
 	require.Len(t, state.Topics["t"].Pool, n-int(ran.Load()))
 }
 
-// TestServersCanBeStartedAndStoppedManyTimes (K4, HDT): 30 servers one after the other leave no goroutine and no connection behind.
+// TestServersCanBeStartedAndStoppedManyTimes (K4, HDT): 30 servers one after the other leave no
+// goroutine and no connection behind.
 func TestServersCanBeStartedAndStoppedManyTimes(t *testing.T) {
 	b := newBench(t)
 	cycle := func() {
@@ -206,8 +208,9 @@ func usage() (goroutines int, heap uint64, files int) {
 	return runtime.NumGoroutine(), m.HeapAlloc, files
 }
 
-// TestAThousandCutsLeakNothing (K9, L3, asynq PR#1104): 100,000 jobs while the connections are reset a thousand times: goroutines, heap, open
-// files and Redis keys are what they were. It does not run in parallel: it looks at the whole process.
+// TestAThousandCutsLeakNothing (K9, L3, asynq PR#1104): 100,000 jobs while the connections are
+// reset a thousand times: goroutines, heap, open files and Redis keys are what they were. It does
+// not run in parallel: it looks at the whole process.
 func TestAThousandCutsLeakNothing(t *testing.T) {
 	jobs, cuts := 100_000, 1000
 	if testing.Short() {
@@ -289,8 +292,8 @@ func TestAThousandCutsLeakNothing(t *testing.T) {
 	r.end(t)
 }
 
-// TestBlackHole (K2): an address accepts connections and never answers. A new connection begins with a
-// greeting, so the job itself is never sent, and its outcome is not unknown.
+// TestBlackHole (K2): an address accepts connections and never answers. A new connection begins
+// with a greeting, so the job itself is never sent, and its outcome is not unknown.
 func TestBlackHole(t *testing.T) {
 	t.Parallel()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")

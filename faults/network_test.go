@@ -24,7 +24,8 @@ func (b *bench) resumed(id string, since int64) time.Duration {
 	return time.Duration(e.Mono - since)
 }
 
-// TestFrozenConnectionThaws (C12, bullmq#1656, J14): nothing goes through for a while, then everything does. Jobs that came meanwhile run soon.
+// TestFrozenConnectionThaws (C12, bullmq#1656, J14): nothing goes through for a while, then
+// everything does. Jobs that came meanwhile run soon.
 func TestFrozenConnectionThaws(t *testing.T) {
 	for _, frozen := range []time.Duration{3 * time.Second, 12 * time.Second} {
 		t.Run(frozen.String(), func(t *testing.T) {
@@ -47,8 +48,8 @@ func TestFrozenConnectionThaws(t *testing.T) {
 	}
 }
 
-// TestHalfOpenConnectionsAreReplaced (C12, J14): a firewall forgets all connections; new ones work. A blocking pop on a dead one must not
-// keep the worker from jobs for long.
+// TestHalfOpenConnectionsAreReplaced (C12, J14): a firewall forgets all connections; new ones work.
+// A blocking pop on a dead one must not keep the worker from jobs for long.
 func TestHalfOpenConnectionsAreReplaced(t *testing.T) {
 	b := newBench(t)
 	b.worker("w")
@@ -84,8 +85,8 @@ func TestRedisRestartsBehindAFrozenConnection(t *testing.T) {
 	b.judge()
 }
 
-// TestHandlersLearnOfAFrozenHeartbeat (B15): extensions do not get through for longer than the lease. The handlers' contexts end with
-// ErrLeaseLost by the worker's own clock.
+// TestHandlersLearnOfAFrozenHeartbeat (B15): extensions do not get through for longer than the
+// lease. The handlers' contexts end with ErrLeaseLost by the worker's own clock.
 func TestHandlersLearnOfAFrozenHeartbeat(t *testing.T) {
 	b := newBench(t)
 	b.worker("w1")
@@ -106,9 +107,9 @@ func TestHandlersLearnOfAFrozenHeartbeat(t *testing.T) {
 	b.judge()
 }
 
-// TestWorkerResumesAfterEveryFault (C13, C15, J6; celery#8030, gocraft/work#166): 30 faults of the network of random kind and length (but half-open
-// connections, which have tests of their own); after each
-// one the worker runs jobs again within ten seconds, without a restart.
+// TestWorkerResumesAfterEveryFault (C13, C15, J6; celery#8030, gocraft/work#166): 30 faults of the
+// network of random kind and length (but half-open connections, which have tests of their own);
+// after each one the worker runs jobs again within ten seconds, without a restart.
 func TestWorkerResumesAfterEveryFault(t *testing.T) {
 	b := newBench(t)
 	b.worker("w")
@@ -139,8 +140,8 @@ func TestWorkerResumesAfterEveryFault(t *testing.T) {
 	b.judge()
 }
 
-// TestDemotedMaster (J6, go-redis#790, stormkit PR#533): the connections lead to a server that has become a replica, then the name leads to
-// the new master. READONLY is no failure of a job.
+// TestDemotedMaster (J6, go-redis#790, stormkit PR#533): the connections lead to a server that has
+// become a replica, then the name leads to the new master. READONLY is no failure of a job.
 func TestDemotedMaster(t *testing.T) {
 	for name, answer := range map[string]string{
 		"plain": "-READONLY You can't write against a read only replica.",
@@ -169,7 +170,8 @@ func demote(t *testing.T, answer string) {
 	require.Equal(t, 1, errorsIn(w.Log(), "redis away"))
 }
 
-// TestRedisThatIsLoading (J2, faktory 1.0.1): the worker starts while Redis reads its data, waits, and works; no attempt is burnt.
+// TestRedisThatIsLoading (J2, faktory 1.0.1): the worker starts while Redis reads its data, waits,
+// and works; no attempt is burnt.
 func TestRedisThatIsLoading(t *testing.T) {
 	b := newBench(t)
 	b.put(3, rig.Task{Retries: -1})
@@ -186,8 +188,9 @@ func TestRedisThatIsLoading(t *testing.T) {
 	b.judge()
 }
 
-// TestSmallPoolKeepsEveryLease (J8, go-redis#1798, asynq#243): the application's client has two connections, ten topics wait, fifty handlers run
-// for three leases, and all the while the application enqueues with the same client.
+// TestSmallPoolKeepsEveryLease (J8, go-redis#1798, asynq#243): the application's client has two
+// connections, ten topics wait, fifty handlers run for three leases, and all the while the
+// application enqueues with the same client.
 func TestSmallPoolKeepsEveryLease(t *testing.T) {
 	b := newBench(t)
 	rdb := b.through(b.proxy, func(o *redis.Options) { o.PoolSize = 2 })
@@ -215,7 +218,8 @@ func TestSmallPoolKeepsEveryLease(t *testing.T) {
 	require.NoError(t, <-done)
 }
 
-// TestClientRetriesDoNotDouble (B2): the outage of a moment is bridged by go-redis; each of 2,000 concurrent enqueueings makes one job.
+// TestClientRetriesDoNotDouble (B2): the outage of a moment is bridged by go-redis; each of 2,000
+// concurrent enqueueings makes one job.
 func TestClientRetriesDoNotDouble(t *testing.T) {
 	b := newBench(t)
 	client := delayq.NewClient(b.through(b.proxy), delayq.Prefix(b.prefix))

@@ -15,8 +15,9 @@ import (
 	"github.com/delayq/delayq/faults/rig"
 )
 
-// TestCancelAtTheDueTime (D1, HDT's TryIntercept): 100,000 cancels (with -short 4,000) within two milliseconds of the due time. Cancelled while it waited means that
-// it never starts; not found means that it has run. There is no third outcome.
+// TestCancelAtTheDueTime (D1, HDT's TryIntercept): 100,000 cancels (with -short 4,000) within two
+// milliseconds of the due time. Cancelled while it waited means that it never starts; not found
+// means that it has run. There is no third outcome.
 func TestCancelAtTheDueTime(t *testing.T) {
 	b := newBench(t)
 	n := 100_000
@@ -74,8 +75,9 @@ func TestCancelAtTheDueTime(t *testing.T) {
 	t.Logf("cancelled while waiting %d, while running %d, too late %d", waiting.Load(), running.Load(), gone.Load())
 }
 
-// TestStoppedWorkerDoesNotStartWhatItLost: a worker that stood still for several leases had taken jobs ahead. It does not run what others have
-// long finished, but for the handlers that were being called at that very moment. (B7)
+// TestStoppedWorkerDoesNotStartWhatItLost: a worker that stood still for several leases had taken
+// jobs ahead. It does not run what others have long finished, but for the handlers that were being
+// called at that very moment. (B7)
 func TestStoppedWorkerDoesNotStartWhatItLost(t *testing.T) {
 	b := newBench(t)
 	w1 := b.worker("w1", func(c *rig.WorkerConfig) { c.Slots = 2 })

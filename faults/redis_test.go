@@ -28,8 +28,9 @@ func (b *bench) full() (heal func()) {
 	}
 }
 
-// TestFullRedisDrains (J4, bull#416): at maxmemory Enqueue gives a definite error, and everything that empties the queue works: jobs fall due,
-// run, are acknowledged, retried, snoozed, buried and cancelled. No lease is lost meanwhile, however long the handler.
+// TestFullRedisDrains (J4, bull#416): at maxmemory Enqueue gives a definite error, and everything
+// that empties the queue works: jobs fall due, run, are acknowledged, retried, snoozed, buried and
+// cancelled. No lease is lost meanwhile, however long the handler.
 func TestFullRedisDrains(t *testing.T) {
 	b := newBench(t)
 	w := b.worker("w")
@@ -57,7 +58,8 @@ func TestFullRedisDrains(t *testing.T) {
 	require.Zero(t, errorsIn(w.Log(), "level=ERROR", `msg="extend failed"`))
 }
 
-// TestServerStartsOnAFullRedis (J4): the servers that would empty a full Redis must be able to start.
+// TestServerStartsOnAFullRedis (J4): the servers that would empty a full Redis must be able to
+// start.
 func TestServerStartsOnAFullRedis(t *testing.T) {
 	b := newBench(t)
 	b.put(20, rig.Task{Retries: -1})
@@ -68,8 +70,9 @@ func TestServerStartsOnAFullRedis(t *testing.T) {
 	heal()
 }
 
-// TestWrongTypeIsNamed (J11, A6, sidekiq#1322, bullmq#1207): each key of a topic in turn is of a wrong type. The error names what could not be done and the key, other
-// topics go on, and when the key is right again the topic does too. A key that only serves bookkeeping stops nothing.
+// TestWrongTypeIsNamed (J11, A6, sidekiq#1322, bullmq#1207): each key of a topic in turn is of a
+// wrong type. The error names what could not be done and the key, other topics go on, and when the
+// key is right again the topic does too. A key that only serves bookkeeping stops nothing.
 func TestWrongTypeIsNamed(t *testing.T) {
 	bookkeeping := map[string]bool{"stats": true, "errors": true, "results": true, "done": true}
 	for _, key := range []string{"pool", "bucket", "ready", "handoff", "leases", "dead", "attempts", "errors", "moved", "meta", "stats", "done", "results"} {
@@ -104,7 +107,8 @@ func TestWrongTypeIsNamed(t *testing.T) {
 	}
 }
 
-// TestBookkeepingThatIsForbidden (A6): the right to write the key of the counters is missing. Jobs run all the same, and the log says so.
+// TestBookkeepingThatIsForbidden (A6): the right to write the key of the counters is missing. Jobs
+// run all the same, and the log says so.
 func TestBookkeepingThatIsForbidden(t *testing.T) {
 	b := newBench(t)
 	require.NoError(t, b.direct.Set(t.Context(), b.prefix+":{t}:stats", "x", 0).Err())
@@ -115,8 +119,9 @@ func TestBookkeepingThatIsForbidden(t *testing.T) {
 	eventually(t, "a word about it", patient, func() bool { return errorsIn(w.Log(), "WRONGTYPE", b.prefix+":{t}:stats") > 0 })
 }
 
-// TestMissingRightIsNamed (J10, bull#2113): one command after the other is taken from the user of the server. Nothing is silent: the log has an
-// error with NOPERM that names the command. For a command inside a script Redis 7.0 gives only the line, so the log names the script.
+// TestMissingRightIsNamed (J10, bull#2113): one command after the other is taken from the user of
+// the server. Nothing is silent: the log has an error with NOPERM that names the command. For a
+// command inside a script Redis 7.0 gives only the line, so the log names the script.
 func TestMissingRightIsNamed(t *testing.T) {
 	b := newBench(t)
 	ctx := t.Context()
@@ -167,7 +172,8 @@ func TestMissingRightIsNamed(t *testing.T) {
 	}
 }
 
-// TestCommandsThatScanEverythingAreNotNeeded (G6): KEYS, SMEMBERS, HGETALL, SORT and FLUSH* are forbidden; everything works.
+// TestCommandsThatScanEverythingAreNotNeeded (G6): KEYS, SMEMBERS, HGETALL, SORT and FLUSH* are
+// forbidden; everything works.
 func TestCommandsThatScanEverythingAreNotNeeded(t *testing.T) {
 	b := newBench(t)
 	require.NoError(t, b.direct.Do(t.Context(), "ACL", "SETUSER", "default", "-keys", "-smembers", "-hgetall", "-sort", "-flushall", "-flushdb").Err())
@@ -187,8 +193,9 @@ func TestCommandsThatScanEverythingAreNotNeeded(t *testing.T) {
 	}
 }
 
-// TestNeverEarly (F1, E1, promise 2): 500 jobs; the time from before the call of Enqueue to the start of the handler, by a clock that is finer than
-// Redis's milliseconds, is never a millisecond below the delay.
+// TestNeverEarly (F1, E1, promise 2): 500 jobs; the time from before the call of Enqueue to the
+// start of the handler, by a clock that is finer than Redis's milliseconds, is never a millisecond
+// below the delay.
 func TestNeverEarly(t *testing.T) {
 	b := newBench(t)
 	var early atomic.Int64

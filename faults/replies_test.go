@@ -14,10 +14,11 @@ import (
 	"github.com/delayq/delayq/faults/rig"
 )
 
-// The fault that separates queues: a request is carried out and its reply is lost. Each test loses the reply of one script and says
-// what must not come of it.
+// The fault that separates queues: a request is carried out and its reply is lost. Each test loses
+// the reply of one script and says what must not come of it.
 
-// TestLostReplyOfTakeDoesNotCostTheLease (A4, B4): the server asks again with the same number and gets the same jobs at once.
+// TestLostReplyOfTakeDoesNotCostTheLease (A4, B4): the server asks again with the same number and
+// gets the same jobs at once.
 func TestLostReplyOfTakeDoesNotCostTheLease(t *testing.T) {
 	b := newBench(t)
 	trap := b.proxy.DropReply(rig.Script("take"))
@@ -47,8 +48,8 @@ func TestLostRepliesOfTakeLoseNothing(t *testing.T) {
 	require.Equal(t, 10_000, b.judge().Runs, "none has to wait for the end of its lease and run again")
 }
 
-// TestLostReplyOfEnqueueMakesOneJob (B2, B3, B4, sidekiq#3303): for an ID of one's own, a generated one and a batch. The call succeeds: it
-// is no conflict with itself.
+// TestLostReplyOfEnqueueMakesOneJob (B2, B3, B4, sidekiq#3303): for an ID of one's own, a generated
+// one and a batch. The call succeeds: it is no conflict with itself.
 func TestLostReplyOfEnqueueMakesOneJob(t *testing.T) {
 	b := newBench(t)
 	client := delayq.NewClient(b.through(b.proxy), delayq.Prefix(b.prefix))
@@ -72,7 +73,8 @@ func TestLostReplyOfEnqueueMakesOneJob(t *testing.T) {
 	require.EqualValues(t, 4, info.Ready)
 }
 
-// TestLostReplyOfReplaceReplacesOnce: the repetition does not take the new job for the old one. (B3)
+// TestLostReplyOfReplaceReplacesOnce: the repetition does not take the new job for the old one.
+// (B3)
 func TestLostReplyOfReplaceReplacesOnce(t *testing.T) {
 	b := newBench(t)
 	client := b.newClient(b.through(b.proxy))
@@ -86,7 +88,8 @@ func TestLostReplyOfReplaceReplacesOnce(t *testing.T) {
 	require.Equal(t, 1, b.judge().Runs)
 }
 
-// TestUnknownOutcomeIsSaid (B2, K6): when every reply is lost the caller gets ErrUnknownOutcome, never a conflict, and asking again tells.
+// TestUnknownOutcomeIsSaid (B2, K6): when every reply is lost the caller gets ErrUnknownOutcome,
+// never a conflict, and asking again tells.
 func TestUnknownOutcomeIsSaid(t *testing.T) {
 	b := newBench(t)
 	client := delayq.NewClient(b.through(b.proxy), delayq.Prefix(b.prefix))
@@ -107,7 +110,8 @@ func TestUnknownOutcomeIsSaid(t *testing.T) {
 	require.ErrorIs(t, err, delayq.ErrNotFound)
 }
 
-// TestLostReplyOfCancelTellsTheTruth: the repeated call answers as the first one did, not with ErrNotFound.
+// TestLostReplyOfCancelTellsTheTruth: the repeated call answers as the first one did, not with
+// ErrNotFound.
 func TestLostReplyOfCancelTellsTheTruth(t *testing.T) {
 	b := newBench(t)
 	client := delayq.NewClient(b.through(b.proxy), delayq.Prefix(b.prefix))
@@ -122,8 +126,8 @@ func TestLostReplyOfCancelTellsTheTruth(t *testing.T) {
 	require.Equal(t, delayq.StateScheduled, state)
 }
 
-// TestLostReplyOfSettlingSettlesOnce (B5, B6, A8): ack, retry, snooze, bury. The job ends as its handler said, once, and its attempts are
-// counted once.
+// TestLostReplyOfSettlingSettlesOnce (B5, B6, A8): ack, retry, snooze, bury. The job ends as its
+// handler said, once, and its attempts are counted once.
 func TestLostReplyOfSettlingSettlesOnce(t *testing.T) {
 	for script, c := range map[string]struct {
 		steps    []string
@@ -159,7 +163,8 @@ func TestLostReplyOfSettlingSettlesOnce(t *testing.T) {
 	}
 }
 
-// TestLostReplyOfExtendKeepsTheLease: what was extended without an answer is known under both ends. (B12)
+// TestLostReplyOfExtendKeepsTheLease: what was extended without an answer is known under both ends.
+// (B12)
 func TestLostReplyOfExtendKeepsTheLease(t *testing.T) {
 	b := newBench(t)
 	trap := b.proxy.DropReplies(rig.Every(2, rig.Script("extend")))
@@ -170,8 +175,8 @@ func TestLostReplyOfExtendKeepsTheLease(t *testing.T) {
 	require.Equal(t, 5, b.judge().Runs)
 }
 
-// TestAckAfterACutIsMadeGood (B5, asynq ≥ 0.25, asynq#1051): a handler ends well, then the network is away for longer than any single
-// call lasts, but not for a whole lease.
+// TestAckAfterACutIsMadeGood (B5, asynq ≥ 0.25, asynq#1051): a handler ends well, then the network
+// is away for longer than any single call lasts, but not for a whole lease.
 func TestAckAfterACutIsMadeGood(t *testing.T) {
 	b := newBench(t)
 	w := b.worker("w", func(c *rig.WorkerConfig) { c.Lease = 12 * time.Second })
@@ -192,7 +197,8 @@ func TestAckAfterACutIsMadeGood(t *testing.T) {
 	eventually(t, "log", patient, func() bool { return errorsIn(w.Log(), "redis back") == 1 })
 }
 
-// TestAckWhoseReplyIsLostBeforeACut (B6, sidekiq#4495): the ack was carried out; the long silence after it must not make it fail.
+// TestAckWhoseReplyIsLostBeforeACut (B6, sidekiq#4495): the ack was carried out; the long silence
+// after it must not make it fail.
 func TestAckWhoseReplyIsLostBeforeACut(t *testing.T) {
 	b := newBench(t)
 	trap := b.proxy.DropReply(rig.Script("ack"))
@@ -206,7 +212,8 @@ func TestAckWhoseReplyIsLostBeforeACut(t *testing.T) {
 	require.Equal(t, 1, b.judge().Runs)
 }
 
-// TestFailureDuringACutIsRetried (A8, sidekiq#4141): the handler fails while Redis is away. The failure is put on record when it is back.
+// TestFailureDuringACutIsRetried (A8, sidekiq#4141): the handler fails while Redis is away. The
+// failure is put on record when it is back.
 func TestFailureDuringACutIsRetried(t *testing.T) {
 	b := newBench(t)
 	b.worker("w", func(c *rig.WorkerConfig) { c.Lease = 10 * time.Second })
@@ -226,8 +233,8 @@ func TestFailureDuringACutIsRetried(t *testing.T) {
 	b.judge()
 }
 
-// TestEnqueueDuringACutIsRefused (A17, A18, K6): no hidden buffer, no end of the process: every call has a definite answer, and what was
-// answered with an error did not happen.
+// TestEnqueueDuringACutIsRefused (A17, A18, K6): no hidden buffer, no end of the process: every
+// call has a definite answer, and what was answered with an error did not happen.
 func TestEnqueueDuringACutIsRefused(t *testing.T) {
 	b := newBench(t)
 	rdb := b.through(b.proxy, func(o *redis.Options) { o.DialTimeout = 100 * time.Millisecond; o.MaxRetries = 1 })
@@ -250,8 +257,9 @@ func TestEnqueueDuringACutIsRefused(t *testing.T) {
 	require.EqualValues(t, 1, info.Ready)
 }
 
-// TestRefusedRepetitionIsNoRefusal: Redis carries a call out and dies with the reply; the repetition by go-redis is answered with LOADING. That the
-// repetition was refused says nothing about the call: the outcome is unknown. Found by the soak (B2, I16)
+// TestRefusedRepetitionIsNoRefusal: Redis carries a call out and dies with the reply; the
+// repetition by go-redis is answered with LOADING. That the repetition was refused says nothing
+// about the call: the outcome is unknown. Found by the soak (B2, I16)
 func TestRefusedRepetitionIsNoRefusal(t *testing.T) {
 	b := newBench(t)
 	client := delayq.NewClient(b.through(b.proxy), delayq.Prefix(b.prefix))

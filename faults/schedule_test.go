@@ -14,8 +14,9 @@ import (
 	"github.com/delayq/delayq/faults/rig"
 )
 
-// TestKillAtTheSlot (N1, N2): three servers fire one schedule with a slot in every second. A hundred times one of them is killed within 50 ms of a
-// slot, and another process takes its place. Every slot has exactly one job, none is missed, and none is late by more than a tick.
+// TestKillAtTheSlot (N1, N2): three servers fire one schedule with a slot in every second. A
+// hundred times one of them is killed within 50 ms of a slot, and another process takes its place.
+// Every slot has exactly one job, none is missed, and none is late by more than a tick.
 func TestKillAtTheSlot(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes two minutes")
@@ -71,7 +72,8 @@ func TestKillAtTheSlot(t *testing.T) {
 		}
 	}
 	for slot := first; !slot.After(last); slot = slot.Add(every) {
-		// A run whose server was killed right after the take is attempt 2 when it is seen first, and the take may have got no further.
+		// A run whose server was killed right after the take is attempt 2 when it is seen first,
+		// and the take may have got no further.
 		if len(started[slot.UnixMilli()]) == 0 {
 			again := b.events(func(e rig.Event) bool {
 				return e.Op == rig.OpStart && e.ID == fmt.Sprint("s@", slot.UnixMilli()) && e.Attempt > 1

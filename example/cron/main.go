@@ -1,5 +1,6 @@
-// Cron runs two schedules: one every two seconds and one by a cron rule. It pauses the first one, runs the second one by hand, and prints what
-// has become of them. Any number of servers may run this; each slot is still fired once.
+// Cron runs two schedules: one every two seconds and one by a cron rule. It pauses the first one,
+// runs the second one by hand, and prints what has become of them. Any number of servers may run
+// this; each slot is still fired once.
 package main
 
 import (

@@ -1,5 +1,6 @@
-// Graceful stops a server with a signal, as a deployment does. A job that ends within the drain timeout is finished. One that does
-// not is given back, and the next server goes on with it at once.
+// Graceful stops a server with a signal, as a deployment does. A job that ends within the drain
+// timeout is finished. One that does not is given back, and the next server goes on with it at
+// once.
 package main
 
 import (

@@ -1,6 +1,7 @@
 // Order cancels orders that are not paid in time and puts their goods back into stock.
 //
-// This shop waits for 300 milliseconds. A real one waits for half an hour, and nothing else is different.
+// This shop waits for 300 milliseconds. A real one waits for half an hour, and nothing else is
+// different.
 package main
 
 import (
@@ -41,7 +42,8 @@ func (s *shop) pay(ctx context.Context, order string) {
 	fmt.Println(order, "is paid, its job was", state)
 }
 
-// cancel is the handler. A job can run twice, after a crash for example: the second run finds nothing to do.
+// cancel is the handler. A job can run twice, after a crash for example: the second run finds
+// nothing to do.
 func (s *shop) cancel(_ context.Context, job *delayq.Job) error {
 	if _, open := s.open.LoadAndDelete(job.ID); open {
 		fmt.Println(job.ID, "is cancelled, cups in stock:", s.cups.Add(1))

@@ -1,5 +1,6 @@
-// Poll asks a bank about a refund until it is settled. To ask again is no failure, so the handler snoozes: that uses up no attempt
-// and leaves no error behind, and it can go on for weeks, across restarts and crashes. Each snooze starts the count of failures anew.
+// Poll asks a bank about a refund until it is settled. To ask again is no failure, so the handler
+// snoozes: that uses up no attempt and leaves no error behind, and it can go on for weeks, across
+// restarts and crashes. Each snooze starts the count of failures anew.
 package main
 
 import (

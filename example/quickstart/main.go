@@ -1,6 +1,8 @@
-// Quickstart runs delayed jobs, with a retry, a cancel and a reschedule, and prints when each was due and when it started.
+// Quickstart runs delayed jobs, with a retry, a cancel and a reschedule, and prints when each was
+// due and when it started.
 //
-// It needs no Redis: one is embedded, unless REDIS_URL names a real one, like redis://localhost:6379/0.
+// It needs no Redis: one is embedded, unless REDIS_URL names a real one, like
+// redis://localhost:6379/0.
 package main
 
 import (
@@ -59,7 +61,8 @@ func main() {
 	check(server.Run(ctx))
 }
 
-// connect gives a client of the Redis that REDIS_URL names, or else of an embedded one. Both live as long as the program.
+// connect gives a client of the Redis that REDIS_URL names, or else of an embedded one. Both live
+// as long as the program.
 func connect() *redis.Client {
 	if url := os.Getenv("REDIS_URL"); url != "" {
 		o, err := redis.ParseURL(url)

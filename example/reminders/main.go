@@ -1,5 +1,6 @@
-// Reminders lets mailboxes expire after thirty days: reminders on days 23, 28 and 29, the end on day 30, and then an undo within
-// 24 hours. Eight weeks pass in milliseconds, on the clock of delayqtest.
+// Reminders lets mailboxes expire after thirty days: reminders on days 23, 28 and 29, the end on
+// day 30, and then an undo within 24 hours. Eight weeks pass in milliseconds, on the clock of
+// delayqtest.
 package main
 
 import (

@@ -7,11 +7,14 @@ import (
 	"github.com/delayq/delayq/faults/rig"
 )
 
-// Every slot of a rhythm is fired, skipped or missed, and counted as that when the schedule goes on to another slot. So between two looks at
-// the books of a schedule the counters grow by the number of slots that its place has passed over. What may have come in between is at most
-// one call, and some calls leave a choice: it is not seen from outside where the schedule had its place at that moment.
+// Every slot of a rhythm is fired, skipped or missed, and counted as that when the schedule goes on
+// to another slot. So between two looks at the books of a schedule the counters grow by the number
+// of slots that its place has passed over. What may have come in between is at most one call, and
+// some calls leave a choice: it is not seen from outside where the schedule had its place at that
+// moment.
 
-// at is the slot that a schedule has come to; 0: it is paused, or a server is still to work that out.
+// at is the slot that a schedule has come to; 0: it is paused, or a server is still to work that
+// out.
 func at(b *rig.Books) int64 {
 	if b.Waits != 0 {
 		return b.Waits
@@ -21,7 +24,8 @@ func at(b *rig.Books) int64 {
 
 func counted(b *rig.Books) int64 { return b.Fired + b.Skipped + b.Missed }
 
-// passed tells how many slots are from one to before another. The first may be one of the rhythm before.
+// passed tells how many slots are from one to before another. The first may be one of the rhythm
+// before.
 func passed(p *rig.Plan, from, to int64) int64 {
 	if to <= from {
 		return 0
@@ -151,8 +155,9 @@ func compact(list []int64) []int64 {
 	return slices.Compact(list)
 }
 
-// choices lists what may have been counted if one call has changed or paused the schedule. The slot it had its place at then is carried over by
-// a change if it was due, one that waited is skipped, and what else was due is forgotten by a pause.
+// choices lists what may have been counted if one call has changed or paused the schedule. The slot
+// it had its place at then is carried over by a change if it was due, one that waited is skipped,
+// and what else was due is forgotten by a pause.
 func (c *checker) choices(l *look) (choice []int64) {
 	old, k, s := l.def.Plan, l.since[0], c.schedules[place{l.Topic, l.ID}]
 	moment := l.Paused

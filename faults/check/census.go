@@ -8,17 +8,18 @@ import (
 	"time"
 )
 
-// maxReceipt is the longest time a receipt may be kept, and maxClean that for the note of good health of a check.
+// maxReceipt is the longest time a receipt may be kept, and maxClean that for the note of good
+// health of a check.
 const (
 	maxReceipt = 3 * time.Minute
 	maxClean   = time.Hour
 )
 
-// Census checks the form of a state (invariant I12), whether or not there still are jobs: every record is in exactly one structure, and what
-// is noted of a job belongs to one.
+// Census checks the form of a state (invariant I12), whether or not there still are jobs: every
+// record is in exactly one structure, and what is noted of a job belongs to one.
 //
-// An ID in ready or handoff that has no record, stands there twice or whose job is elsewhere is a left-over, which the next take drops:
-// these are allowed and counted.
+// An ID in ready or handoff that has no record, stands there twice or whose job is elsewhere is a
+// left-over, which the next take drops: these are allowed and counted.
 func Census(s *State) (violations []Violation, leftovers int) {
 	bad := func(topic, id, format string, args ...any) {
 		violations = append(violations, Violation{Rule: "I12", Topic: topic, ID: id, Text: fmt.Sprintf(format, args...)})
@@ -93,7 +94,8 @@ func Census(s *State) (violations []Violation, leftovers int) {
 	return violations, leftovers
 }
 
-// schedules checks that every schedule has a definition, a state and a history, and one place, or none while it is paused or after its end.
+// schedules checks that every schedule has a definition, a state and a history, and one place, or
+// none while it is paused or after its end.
 func (t *Topic) schedules(bad func(schedule, format string, args ...any)) {
 	names := map[string]bool{}
 	for _, part := range []string{"schedules", "fired", "runs"} {
@@ -148,8 +150,8 @@ func (t *Topic) fixed(id string) (places []string) {
 	return places
 }
 
-// Empty checks that nothing is left but the dead and what is documented to stay: stats, the names of topics and servers, receipts. Schedules
-// must have been removed.
+// Empty checks that nothing is left but the dead and what is documented to stay: stats, the names
+// of topics and servers, receipts. Schedules must have been removed.
 func Empty(s *State) (violations []Violation) {
 	for name, t := range s.Topics {
 		for _, part := range []string{"schedules", "slots", "waiting", "fired", "runs"} {

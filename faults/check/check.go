@@ -1,6 +1,8 @@
-// Package check judges the history of a queue: what was asked of it, what ran, and what Redis holds at the end.
+// Package check judges the history of a queue: what was asked of it, what ran, and what Redis holds
+// at the end.
 //
-// It knows nothing of how the queue works, only what it promises. Each rule has the name it has in docs/reliability.md:
+// It knows nothing of how the queue works, only what it promises. Each rule has the name it has in
+// docs/reliability.md:
 //
 //	I1  lost         an acknowledged job that was not cancelled or replaced has ended well or lies among the dead
 //	I2  unexpected   every run is of a job that somebody enqueued, with its payload, and one incarnation has one nonce
@@ -214,7 +216,8 @@ func (r *run) until() int64 {
 	return forever
 }
 
-// Check judges a history with the state at the end, which should be that of a drained queue. Events must be in the order of the clock.
+// Check judges a history with the state at the end, which should be that of a drained queue. Events
+// must be in the order of the clock.
 func Check(events []rig.Event, state *State, o Options) *Report {
 	c := &checker{
 		Report: &Report{Duplicates: map[string]int{}, Outcomes: map[string]int{}, Faults: map[string]int{}},

@@ -110,7 +110,8 @@ func TestCheckAcceptsWhatIsRight(t *testing.T) {
 	}
 }
 
-// TestCheckFindsPlantedFaults breaks each promise once. A checker that has never failed proves nothing.
+// TestCheckFindsPlantedFaults breaks each promise once. A checker that has never failed proves
+// nothing.
 func TestCheckFindsPlantedFaults(t *testing.T) {
 	enqueued := func(delay int64) *story { return (&story{}).call(0, rig.OpEnqueue, 1, delay, rig.OK, "") }
 	for name, c := range map[string]struct {

@@ -171,8 +171,8 @@ func (c *checker) invoked(at place, e rig.Event) {
 	}
 }
 
-// answered notes the outcome of a call. Calls about one ID that overlap, or follow one of unknown outcome, as those of handlers may, can
-// have been carried out in any order.
+// answered notes the outcome of a call. Calls about one ID that overlap, or follow one of unknown
+// outcome, as those of handlers may, can have been carried out in any order.
 func (c *checker) answered(at place, k *call, last map[place]*job) {
 	j := c.jobs[at][k.Inc]
 	if j == nil {

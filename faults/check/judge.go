@@ -80,7 +80,8 @@ func (c *checker) lost(j *job) {
 	}
 }
 
-// prunable tells whether a job may have been buried, and then removed because there were too many dead ones.
+// prunable tells whether a job may have been buried, and then removed because there were too many
+// dead ones.
 func (c *checker) prunable(j *job) bool {
 	if c.o.DeadLimit == 0 || len(j.runs) == 0 {
 		return false
@@ -164,12 +165,13 @@ func (c *checker) paused(topic string, from, to int64) bool {
 	return slices.ContainsFunc(c.holds[topic], func(h *hold) bool { return h.from <= to && h.to >= from })
 }
 
-// heldSlack is how long after its take a job is started at most, unless its process stands still: an extension meanwhile
-// makes the take look later than it was.
+// heldSlack is how long after its take a job is started at most, unless its process stands still:
+// an extension meanwhile makes the take look later than it was.
 const heldSlack = 100 * time.Millisecond
 
-// whileHeld checks that a run was not taken while somebody had paused its topic. A take whose answer was lost may have been carried out
-// before, and is answered later, with a lease that begins then.
+// whileHeld checks that a run was not taken while somebody had paused its topic. A take whose
+// answer was lost may have been carried out before, and is answered later, with a lease that begins
+// then.
 func (c *checker) whileHeld(j *job, r *run) {
 	taken := r.Fence/1000 - c.o.Lease.Milliseconds()
 	for _, h := range c.holds[j.topic] {
@@ -179,7 +181,8 @@ func (c *checker) whileHeld(j *job, r *run) {
 	}
 }
 
-// pruned checks that no dead job is missing that was not counted as removed, and that what was removed was told and was too much.
+// pruned checks that no dead job is missing that was not counted as removed, and that what was
+// removed was told and was too much.
 func (c *checker) pruned() {
 	for name, t := range c.state.Topics {
 		counted, _ := strconv.ParseInt(t.Hashes["stats"]["pruned_dead"], 10, 64) // none is 0
@@ -257,7 +260,8 @@ func (c *checker) cancelled(j *job) {
 			if r.Mono <= k.done {
 				continue
 			}
-			// A worker that had taken the job may be about to start it: until its lease is over, or as long as it stood still.
+			// A worker that had taken the job may be about to start it: until its lease is over, or
+			// as long as it stood still.
 			held := k.Op == rig.OpReplace || k.result == "running" || c.stopped(k, r.Proc)
 			if held && (r.Mono-k.done < int64(c.o.Lease) || c.broken(k.Mono-int64(c.o.Lease), r.Mono, r.Proc)) {
 				continue
@@ -267,7 +271,8 @@ func (c *checker) cancelled(j *job) {
 	}
 }
 
-// stopped tells whether a process stood still during a call: it may have held the job long enough for others to give it up.
+// stopped tells whether a process stood still during a call: it may have held the job long enough
+// for others to give it up.
 func (c *checker) stopped(k call, proc string) bool {
 	for _, w := range c.windows {
 		if w.kind == "stop" && w.proc == proc && w.from <= k.done && w.to >= k.Mono {
@@ -336,7 +341,8 @@ func (c *checker) blame(p, next *run) string {
 	return kind
 }
 
-// broken tells whether anything was broken between two times that may concern a process, or with proc empty any.
+// broken tells whether anything was broken between two times that may concern a process, or with
+// proc empty any.
 func (c *checker) broken(from, to int64, proc string) bool {
 	for _, w := range c.windows {
 		if w.from <= to && w.to+int64(2*c.o.Lease) >= from && (w.proc == "" || proc == "" || w.proc == proc) || w.to == forever && w.from <= to {
@@ -346,8 +352,8 @@ func (c *checker) broken(from, to int64, proc string) bool {
 	return false
 }
 
-// attempts checks the numbers of the runs: how each ended tells which number the next one has. A lease that ran out before its handler
-// began uses up an attempt too; that takes a fault.
+// attempts checks the numbers of the runs: how each ended tells which number the next one has. A
+// lease that ran out before its handler began uses up an attempt too; that takes a fault.
 func (c *checker) attempts(j *job) {
 	for i, r := range j.runs {
 		if j.retries >= 0 && r.Attempt > j.retries+1 {

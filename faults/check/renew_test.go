@@ -57,8 +57,8 @@ func enqueued(delay int64) *story { return (&story{}).call(0, rig.OpEnqueue, 1, 
 // buried is a job that is dead.
 func buried() *story { return enqueued(0).start(5, "a", 1, 1).end(6, "a", 1, 1, "perm", "buried") }
 
-// TestCheckKnowsRenewals shows jobs that are put in the place of others by handlers and by who knows that
-// those are dead, and pauses: what is right, and each promise broken once.
+// TestCheckKnowsRenewals shows jobs that are put in the place of others by handlers and by who
+// knows that those are dead, and pauses: what is right, and each promise broken once.
 func TestCheckKnowsRenewals(t *testing.T) {
 	limited := options
 	limited.DeadLimit = 1

@@ -11,8 +11,9 @@ import (
 	"github.com/delayq/delayq/faults/rig"
 )
 
-// A schedule is all that was asked of one name, whether or not it was gone in between. Calls about a name must follow each other; after one
-// of unknown outcome no more is known than what the definitions allow.
+// A schedule is all that was asked of one name, whether or not it was gone in between. Calls about
+// a name must follow each other; after one of unknown outcome no more is known than what the
+// definitions allow.
 type schedule struct {
 	place
 	calls     []*call
@@ -49,7 +50,8 @@ func (c *checker) asked(at place, k *call) {
 	}
 }
 
-// looked judges a check of a topic in which nothing may be found: no write is ever lost, unless by a failover.
+// looked judges a check of a topic in which nothing may be found: no write is ever lost, unless by
+// a failover.
 func (c *checker) looked(e rig.Event) {
 	switch {
 	case e.Type != rig.OK:
@@ -97,12 +99,14 @@ func (c *checker) find(at place, e rig.Event) *job {
 	return j
 }
 
-// mono is the time of the histories' clock that a time of Redis's is, Unix ms: both are of this machine.
+// mono is the time of the histories' clock that a time of Redis's is, Unix ms: both are of this
+// machine.
 func (j *job) mono(wall int64) int64 {
 	return j.enqueue.Mono + (wall-j.slot)*int64(time.Millisecond)
 }
 
-// endings notes which jobs of a schedule may have been taken out: those that CancelPrevious or Unschedule may have met.
+// endings notes which jobs of a schedule may have been taken out: those that CancelPrevious or
+// Unschedule may have met.
 func (c *checker) endings(s *schedule) {
 	slices.SortStableFunc(s.jobs, func(a, b *job) int { return cmp.Compare(a.slot, b.slot) })
 	for i, j := range s.jobs {
@@ -141,7 +145,8 @@ func (c *checker) wrong(rule string, s *schedule, id, format string, args ...any
 	c.Violations = append(c.Violations, Violation{rule, s.topic, id, 0, fmt.Sprintf(format, args...)})
 }
 
-// slots checks that every job is of a slot of the definition it carries, or of a slot that was due and not fired when that definition came.
+// slots checks that every job is of a slot of the definition it carries, or of a slot that was due
+// and not fired when that definition came.
 func (c *checker) slots(s *schedule) {
 	for i, j := range s.jobs {
 		def := s.defs[j.inc]
@@ -164,8 +169,9 @@ func (c *checker) slots(s *schedule) {
 	}
 }
 
-// silence checks that slots are fired only while the definition counts: from the call of Schedule or ResumeSchedule to the return of what
-// ends that. It also checks that calls find what is there, and only that.
+// silence checks that slots are fired only while the definition counts: from the call of Schedule
+// or ResumeSchedule to the return of what ends that. It also checks that calls find what is there,
+// and only that.
 func (c *checker) silence(s *schedule) {
 	allowed := map[int64][]span{}
 	var def *call
@@ -241,8 +247,8 @@ walk:
 	}
 }
 
-// unscheduled checks that the last job of a schedule does not start any more after that is gone, unless it was running or taken. With Allow
-// it is not known which job the last one was.
+// unscheduled checks that the last job of a schedule does not start any more after that is gone,
+// unless it was running or taken. With Allow it is not known which job the last one was.
 func (c *checker) unscheduled(s *schedule, k *call) {
 	for i, j := range s.jobs {
 		last := j.made > 0 && j.made <= k.Wall && (i == len(s.jobs)-1 || s.jobs[i+1].made > k.doneWall())
@@ -254,7 +260,8 @@ func (c *checker) unscheduled(s *schedule, k *call) {
 			if r.Mono <= k.done {
 				continue
 			}
-			// It may have been taken, and not begun: unless it was due only later, and nothing had happened to it since that was known.
+			// It may have been taken, and not begun: unless it was due only later, and nothing had
+			// happened to it since that was known.
 			waited := r.Due > k.doneWall() && (i == 0 && r.Attempt == 1 || i > 0 && j.runs[i-1].settled != nil &&
 				j.runs[i-1].settled.Mono < k.Mono && r.Attempt == j.runs[i-1].next())
 			held := ran || r.Mono-k.done <= int64(c.o.Lease) || c.broken(k.Mono-int64(c.o.Lease), r.Mono, r.Proc)
@@ -321,8 +328,9 @@ func (c *checker) mayExpire(s *schedule) bool {
 	return false
 }
 
-// overlaps checks every job against the one before it of the same definition, if that does not allow both at once: when Redis stored the job,
-// the one before must have ended or been cancelled. So no run that was acknowledged as the owner's may end later.
+// overlaps checks every job against the one before it of the same definition, if that does not
+// allow both at once: when Redis stored the job, the one before must have ended or been cancelled.
+// So no run that was acknowledged as the owner's may end later.
 func (c *checker) overlaps(s *schedule) {
 	for i, j := range s.jobs {
 		if i == 0 || j.made == 0 || s.jobs[i-1].inc != j.inc {

@@ -86,7 +86,8 @@ func (s *story) books(ms int64, change func(b *rig.Books)) *story {
 	return s
 }
 
-// rhythm is a schedule that keeps every promise: it fires, pauses, goes on, is triggered, changed and removed.
+// rhythm is a schedule that keeps every promise: it fires, pauses, goes on, is triggered, changed
+// and removed.
 func rhythm() *story {
 	s := &story{}
 	s.set(100, 1, second).read(102, rig.Books{Next: 1000, Created: 100, Changed: 100})

@@ -10,8 +10,9 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// A State is all that Redis holds under a prefix. It is read with SCAN and its kin and taken apart by what docs/protocol.md says, not with
-// the library, so that a mistake there cannot hide itself here.
+// A State is all that Redis holds under a prefix. It is read with SCAN and its kin and taken apart
+// by what docs/protocol.md says, not with the library, so that a mistake there cannot hide itself
+// here.
 type State struct {
 	Topics map[string]*Topic
 	Other  map[string]Key // what belongs to no topic, by name

@@ -91,8 +91,8 @@ func Mono() int64 {
 	return ts.Nano()
 }
 
-// A Recorder appends events to a file of its own. Every line is handed to the system before Record returns, so that the death of
-// the process loses none. Safe for concurrent use.
+// A Recorder appends events to a file of its own. Every line is handed to the system before Record
+// returns, so that the death of the process loses none. Safe for concurrent use.
 type Recorder struct {
 	proc string
 
@@ -152,8 +152,8 @@ func NewHistory(dir string) *History {
 // Dir is the directory.
 func (h *History) Dir() string { return h.dir }
 
-// Events reads what is new and returns all events in the order of the clock. The last line of a process that was killed may be cut
-// short; it is left out.
+// Events reads what is new and returns all events in the order of the clock. The last line of a
+// process that was killed may be cut short; it is left out.
 func (h *History) Events() ([]Event, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -13,8 +13,8 @@ const (
 	Gbit1   = 125_000_000 * 94 / 100
 )
 
-// How a link of limited bandwidth carries bytes: in pieces, so that connections share it, and with a
-// little credit for the time by which a sleep is longer than it was to be.
+// How a link of limited bandwidth carries bytes: in pieces, so that connections share it, and with
+// a little credit for the time by which a sleep is longer than it was to be.
 const (
 	piece  = 16 << 10
 	credit = 2 * time.Millisecond

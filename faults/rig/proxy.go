@@ -12,8 +12,9 @@ import (
 	"time"
 )
 
-// A Proxy is a network between clients and one Redis server that breaks when told to. It understands enough of the Redis protocol to know
-// which reply belongs to which request. Safe for concurrent use.
+// A Proxy is a network between clients and one Redis server that breaks when told to. It
+// understands enough of the Redis protocol to know which reply belongs to which request. Safe for
+// concurrent use.
 type Proxy struct {
 	ln    net.Listener
 	wg    sync.WaitGroup
@@ -45,7 +46,8 @@ func NewProxy(target string) (*Proxy, error) {
 // Addr is where clients connect to.
 func (p *Proxy) Addr() string { return p.ln.Addr().String() }
 
-// Retarget sends new connections to another server, like a change of DNS. Those that are open stay where they are.
+// Retarget sends new connections to another server, like a change of DNS. Those that are open stay
+// where they are.
 func (p *Proxy) Retarget(target string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -70,7 +72,8 @@ func (p *Proxy) Reset() int {
 	return len(p.links)
 }
 
-// Freeze holds back every byte in both directions until Heal: connections are accepted and stay open, and nothing answers.
+// Freeze holds back every byte in both directions until Heal: connections are accepted and stay
+// open, and nothing answers.
 func (p *Proxy) Freeze() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -79,8 +82,9 @@ func (p *Proxy) Freeze() {
 	}
 }
 
-// Strand makes all present connections half-open for ever: they stay open and nothing goes through them any more, as when a firewall
-// has forgotten them. New connections are served. It tells how many there were.
+// Strand makes all present connections half-open for ever: they stay open and nothing goes through
+// them any more, as when a firewall has forgotten them. New connections are served. It tells how
+// many there were.
 func (p *Proxy) Strand() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -97,8 +101,8 @@ func (p *Proxy) Slow(d time.Duration) {
 	p.delay = d
 }
 
-// Narrow gives the link a bandwidth, in bytes a second for each direction, which all connections share,
-// and delays every request by d, until Heal.
+// Narrow gives the link a bandwidth, in bytes a second for each direction, which all connections
+// share, and delays every request by d, until Heal.
 func (p *Proxy) Narrow(bytes int64, d time.Duration) {
 	p.requests.narrow(bytes)
 	p.replies.narrow(bytes)
@@ -117,15 +121,16 @@ func (p *Proxy) Heal() {
 	}
 }
 
-// DropReply makes the next request that matches be carried out and its reply be lost: the connection is reset instead. A reply of NOSCRIPT
-// passes, for then nothing was carried out, and the trap stays.
+// DropReply makes the next request that matches be carried out and its reply be lost: the
+// connection is reset instead. A reply of NOSCRIPT passes, for then nothing was carried out, and
+// the trap stays.
 func (p *Proxy) DropReply(m Match) *Trap { return p.trap(&Trap{match: m, left: 1}) }
 
 // DropReplies is DropReply for every request that matches, until the trap is removed.
 func (p *Proxy) DropReplies(m Match) *Trap { return p.trap(&Trap{match: m, left: -1}) }
 
-// Answer gives requests that match a reply of the test's own, like "-READONLY no writes here"; they do not reach Redis. n is how many,
-// below zero all until the trap is removed.
+// Answer gives requests that match a reply of the test's own, like "-READONLY no writes here"; they
+// do not reach Redis. n is how many, below zero all until the trap is removed.
 func (p *Proxy) Answer(m Match, reply string, n int) *Trap {
 	return p.trap(&Trap{match: m, left: n, reply: reply + "\r\n"})
 }
@@ -166,7 +171,8 @@ type Trap struct {
 	hit     chan struct{} // closed with the first request
 }
 
-// Hit is closed when the trap has had its first request and, if its reply was to be lost, that has happened.
+// Hit is closed when the trap has had its first request and, if its reply was to be lost, that has
+// happened.
 func (t *Trap) Hit() <-chan struct{} { return t.hit }
 
 // Count is how many requests have been trapped.

@@ -27,7 +27,8 @@ func bulk(r *bufio.Reader, raw []byte, n int) (data, all []byte, err error) {
 	return raw[at : at+n], raw, nil
 }
 
-// readRequest reads a command as clients send it: an array of bulk strings. The words share memory with raw.
+// readRequest reads a command as clients send it: an array of bulk strings. The words share memory
+// with raw.
 func readRequest(r *bufio.Reader) (words [][]byte, raw []byte, err error) {
 	head, raw, err := line(r, nil)
 	if err != nil {

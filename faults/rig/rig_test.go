@@ -100,8 +100,8 @@ func TestCutFreezeStrandAndHeal(t *testing.T) {
 	require.GreaterOrEqual(t, time.Since(begin), 100*time.Millisecond)
 }
 
-// A narrow link carries its bandwidth, shared by all connections, in each direction, and a small reply
-// does not wait behind a large one.
+// A narrow link carries its bandwidth, shared by all connections, in each direction, and a small
+// reply does not wait behind a large one.
 func TestNarrowLinkCarriesItsBandwidth(t *testing.T) {
 	p, hasty, direct := proxied(t, -1)
 	o := *hasty.Options()
@@ -166,7 +166,8 @@ func TestSubscriptionsPass(t *testing.T) {
 	}
 }
 
-// TestHistorySurvivesAKill shows that what a worker has noted is there however it ended, and that its clock is ours.
+// TestHistorySurvivesAKill shows that what a worker has noted is there however it ended, and that
+// its clock is ours.
 func TestHistorySurvivesAKill(t *testing.T) {
 	s := redistest.Start(t)
 	h := NewHistory(t.TempDir())

@@ -12,8 +12,8 @@ import (
 	"github.com/delayq/delayq"
 )
 
-// A Plan is what a schedule is to do, in terms that can be judged without the library: its slots are at all multiples of Every since 1970,
-// or at these seconds of every minute.
+// A Plan is what a schedule is to do, in terms that can be judged without the library: its slots
+// are at all multiples of Every since 1970, or at these seconds of every minute.
 type Plan struct {
 	Every   int64  `json:"every,omitempty"` // ms
 	Seconds []int  `json:"seconds,omitempty"`
@@ -88,7 +88,8 @@ type Ran struct {
 	Outcome string `json:"outcome"`
 }
 
-// A Schedule is one whose jobs are tasks: of Task the topic, what an attempt does and what its jobs may.
+// A Schedule is one whose jobs are tasks: of Task the topic, what an attempt does and what its jobs
+// may.
 type Schedule struct {
 	Plan
 	Task
@@ -177,7 +178,8 @@ func newBooks(info *delayq.ScheduleInfo) *Books {
 	}
 }
 
-// ListSchedules lists the schedules of a topic, notes the books of some, and gives the names of all.
+// ListSchedules lists the schedules of a topic, notes the books of some, and gives the names of
+// all.
 func (c *Client) ListSchedules(ctx context.Context, topic string, some []string) (all []string, err error) {
 	found := make(map[string]*Books)
 	var ask func(left []string) error

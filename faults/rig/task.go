@@ -22,10 +22,12 @@ import (
 
 // A Task is a job whose payload tells the handler what to do, so that workers need no state.
 //
-// Steps has one step for each attempt, the last one for all further ones: ok, err, perm, panic, goexit, exit (the process ends),
-// hang:<duration> (until then or the end of the context, and then its error), deaf:<duration> (ignores its context), snooze:<duration>
-// (snoozed in bits until that long after the enqueueing, then ok), renew:<delay> (as often as Left says, the handler enqueues a task like this
-// one under the same ID, with Replace; then ok), again:<delay> (the same by returning Again).
+// Steps has one step for each attempt, the last one for all further ones: ok, err, perm, panic,
+// goexit, exit (the process ends), hang:<duration> (until then or the end of the context, and then
+// its error), deaf:<duration> (ignores its context), snooze:<duration> (snoozed in bits until that
+// long after the enqueueing, then ok), renew:<delay> (as often as Left says, the handler enqueues a
+// task like this one under the same ID, with Replace; then ok), again:<delay> (the same by
+// returning Again).
 type Task struct {
 	Topic   string
 	ID      string
@@ -66,8 +68,8 @@ func (w work) step(attempt int) string {
 	return w.Steps[min(attempt, len(w.Steps))-1]
 }
 
-// incHeader is the header with the incarnation, for the hooks, and workHeader that with the work of a
-// task without a payload.
+// incHeader is the header with the incarnation, for the hooks, and workHeader that with the work of
+// a task without a payload.
 const (
 	incHeader  = "inc"
 	workHeader = "work"
@@ -94,7 +96,8 @@ func sum(payload []byte) string {
 	return hex.EncodeToString(s[:8])
 }
 
-// calls numbers calls and incarnations. It begins with the clock, so that several processes or runs do not meet.
+// calls numbers calls and incarnations. It begins with the clock, so that several processes or runs
+// do not meet.
 var calls atomic.Int64
 
 func init() { calls.Store(time.Now().UnixMicro() * 1000) }
@@ -135,8 +138,9 @@ func (c *Client) ask(e Event, do func(e *Event) error) error {
 	return err
 }
 
-// documented names the kind of an error that callers can tell from others, empty if there is none. An
-// error of the network without ErrUnknownOutcome is that of a call that was never sent, or that only read.
+// documented names the kind of an error that callers can tell from others, empty if there is none.
+// An error of the network without ErrUnknownOutcome is that of a call that was never sent, or that
+// only read.
 func documented(err error) string {
 	for _, known := range []struct {
 		err  error

@@ -67,8 +67,8 @@ func (r Redis) Client() redis.UniversalClient {
 // workerEnv is the variable that makes a process a worker.
 const workerEnv = "DELAYQ_FAULTS_WORKER"
 
-// WorkerMain makes this process a worker, if it was started as one, and ends it when its server has ended. Call it first in main or
-// TestMain.
+// WorkerMain makes this process a worker, if it was started as one, and ends it when its server has
+// ended. Call it first in main or TestMain.
 func WorkerMain() {
 	text := os.Getenv(workerEnv)
 	if text == "" {
@@ -267,7 +267,8 @@ func (w *Worker) Tail(n int) string {
 
 var crashed = regexp.MustCompile(`(?m)^(panic: |fatal error: |WARNING: DATA RACE|goroutine \d+ \[)`)
 
-// Crashes finds in the log of a process what no log line is: the traces of a panic that was not caught, or of a race.
+// Crashes finds in the log of a process what no log line is: the traces of a panic that was not
+// caught, or of a race.
 func (w *Worker) Crashes() string {
 	log := []byte(w.Log())
 	if at := crashed.FindIndex(log); at != nil {

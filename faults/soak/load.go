@@ -17,8 +17,8 @@ import (
 // pause is how long an enqueuer waits between two calls, on average.
 const pause = 12 * time.Millisecond
 
-// An enqueuer works on IDs of its own, one call after the other. An ID whose call had an unknown outcome is never used again: the call may
-// still arrive.
+// An enqueuer works on IDs of its own, one call after the other. An ID whose call had an unknown
+// outcome is never used again: the call may still arrive.
 type enqueuer struct {
 	r      *rand.Rand
 	n      uint64

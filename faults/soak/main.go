@@ -1,10 +1,13 @@
-// Soak runs a queue under random faults for some time, heals it, drains it, and checks that every promise was kept.
+// Soak runs a queue under random faults for some time, heals it, drains it, and checks that every
+// promise was kept.
 //
 //	go run ./soak -minutes 10 [-seed n] [-dir path]
 //
-// Three worker processes and several enqueuers enqueue, cancel, reschedule, replace, fail, snooze, panic and time out, and schedules are made,
-// changed, paused, triggered and removed, while connections are cut, frozen and slowed, replies lost, workers and Redis killed and stopped. The
-// last line has the figures. On a violation the exit code is 1, and the history, the logs and the seed are kept.
+// Three worker processes and several enqueuers enqueue, cancel, reschedule, replace, fail, snooze,
+// panic and time out, and schedules are made, changed, paused, triggered and removed, while
+// connections are cut, frozen and slowed, replies lost, workers and Redis killed and stopped. The
+// last line has the figures. On a violation the exit code is 1, and the history, the logs and the
+// seed are kept.
 package main
 
 import (

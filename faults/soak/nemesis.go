@@ -25,7 +25,8 @@ type nemesis struct {
 	r *rand.Rand
 }
 
-// quiet is how long it rests between two faults at most: long enough for what comes of a fault to be seen outside of any.
+// quiet is how long it rests between two faults at most: long enough for what comes of a fault to
+// be seen outside of any.
 const quiet = 3 * time.Second
 
 func (s *Soak) nemesis(ctx context.Context) error {

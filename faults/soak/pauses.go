@@ -19,10 +19,10 @@ const (
 	holdLimit = 1500 * time.Millisecond // for a program's; an operator's may be as long
 )
 
-// hold pauses topics as programs and operators do, who know nothing of each other. A program pauses for a
-// time, through the network of the enqueuers, and may let go earlier; a name whose call had an unknown
-// outcome is not used again, because the call may still arrive. An operator pauses without an end, past
-// all faults but those of Redis, and goes on asking until Redis has let go.
+// hold pauses topics as programs and operators do, who know nothing of each other. A program pauses
+// for a time, through the network of the enqueuers, and may let go earlier; a name whose call had
+// an unknown outcome is not used again, because the call may still arrive. An operator pauses
+// without an end, past all faults but those of Redis, and goes on asking until Redis has let go.
 func (s *Soak) hold(ctx context.Context, n uint64) error {
 	r := rand.New(rand.NewPCG(s.Seed, 3000+n)) //nolint:gosec // not for secrets
 	topic, operator := topics[n%2], n/2 == 1

@@ -19,12 +19,14 @@ const (
 	schedulers = 4
 	each       = 8
 
-	// ponder is how long a scheduler waits between two calls, on average, and checkEvery the same for the checks of topics.
+	// ponder is how long a scheduler waits between two calls, on average, and checkEvery the same
+	// for the checks of topics.
 	ponder     = 300 * time.Millisecond
 	checkEvery = 4 * time.Second
 )
 
-// A scheduler works on schedules of its own, one call after the other. Names whose call had an unknown outcome are given up, and removed.
+// A scheduler works on schedules of its own, one call after the other. Names whose call had an
+// unknown outcome are given up, and removed.
 type scheduler struct {
 	r      *rand.Rand
 	n      uint64
@@ -35,7 +37,8 @@ type scheduler struct {
 	spent  []string               // names that may be used again
 }
 
-// schedule is one scheduler. What it has in the end it pauses, reads for the last time and removes, when all is healed.
+// schedule is one scheduler. What it has in the end it pauses, reads for the last time and removes,
+// when all is healed.
 func (s *Soak) schedule(ctx context.Context, n uint64) (finish func(ctx context.Context) error) {
 	rdb := redis.NewClient(&redis.Options{Addr: s.proxies[enqueuers].Addr(), DialTimeout: time.Second, ReadTimeout: time.Second})
 	defer func() { _ = rdb.Close() }()

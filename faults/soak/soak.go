@@ -47,7 +47,8 @@ type Soak struct {
 	For  time.Duration
 	Log  io.Writer
 
-	// Sabotage, for the negative control, is called once in the middle with a direct connection to Redis.
+	// Sabotage, for the negative control, is called once in the middle with a direct connection to
+	// Redis.
 	Sabotage func(ctx context.Context, rdb *redis.Client) error
 
 	server  *redistest.Server
@@ -223,7 +224,8 @@ func (s *Soak) keep(ctx context.Context, w *rig.Worker) {
 	}
 }
 
-// alive sees whether each worker works again after the last fault: it gives all slots of all workers something to do.
+// alive sees whether each worker works again after the last fault: it gives all slots of all
+// workers something to do.
 func (s *Soak) alive(ctx context.Context) (violations []check.Violation, err error) {
 	since := rig.Mono()
 	client := rig.NewClient(s.direct, s.rec, delayq.Prefix(prefix))
@@ -251,7 +253,8 @@ func (s *Soak) alive(ctx context.Context) (violations []check.Violation, err err
 	return violations, nil
 }
 
-// drained waits until Redis holds no job but dead ones. What is left at the limit is for the check to name.
+// drained waits until Redis holds no job but dead ones. What is left at the limit is for the check
+// to name.
 func (s *Soak) drained(ctx context.Context) error {
 	for deadline := time.Now().Add(drainLimit); time.Now().Before(deadline); {
 		state, err := check.Read(ctx, s.direct, prefix)
@@ -297,7 +300,8 @@ func (s *Soak) stopWorkers() (violations []check.Violation, err error) {
 // options say what the checker cannot know.
 var options = check.Options{Lease: lease, BackoffMin: backoffMin, Snooze: rig.SnoozeBit, DeadLimit: deadLimit}
 
-// recheck judges a history that was kept. Without the state, of the dead only those are known whose burial was noted.
+// recheck judges a history that was kept. Without the state, of the dead only those are known whose
+// burial was noted.
 func (s *Soak) recheck() (*check.Report, error) {
 	events, err := s.history.Events()
 	if err != nil {
@@ -332,7 +336,8 @@ func (s *Soak) judge(ctx context.Context, more []check.Violation) (*check.Report
 	return report, nil
 }
 
-// related tells whether an ID is that of a job of a schedule and the other one that schedule's name.
+// related tells whether an ID is that of a job of a schedule and the other one that schedule's
+// name.
 func related(id, name string) bool {
 	cut := strings.LastIndexAny(id, "@!")
 	return cut > 0 && id[:cut] == name

@@ -38,8 +38,9 @@ func TestSoakShortly(t *testing.T) {
 	require.NotZero(t, report.Slots.Checks)
 }
 
-// TestSoakFindsWhatIsLost is the negative control: in the middle, jobs that wait are deleted behind the queue's back. One may expire or be replaced later,
-// and is no loss then; of many the most must be found.
+// TestSoakFindsWhatIsLost is the negative control: in the middle, jobs that wait are deleted behind
+// the queue's back. One may expire or be replaced later, and is no loss then; of many the most must
+// be found.
 func TestSoakFindsWhatIsLost(t *testing.T) {
 	redistest.Need(t)
 	deleted := map[string]bool{}
@@ -72,7 +73,8 @@ func TestSoakFindsWhatIsLost(t *testing.T) {
 	require.Greater(t, 2*len(found), len(deleted), "of %d jobs that were deleted: %v", len(deleted), report.Violations)
 }
 
-// TestSoakFindsALostSlot is the negative control of schedules: in the middle, some are set to a later slot behind the queue's back.
+// TestSoakFindsALostSlot is the negative control of schedules: in the middle, some are set to a
+// later slot behind the queue's back.
 func TestSoakFindsALostSlot(t *testing.T) {
 	redistest.Need(t)
 	s := &Soak{Seed: 3, Dir: t.TempDir(), For: 6 * time.Second, Log: io.Discard}
