@@ -15,7 +15,7 @@ import (
 // a job that is gone is called cancelled, whenever the server's own heartbeat is gone, and once a minute.
 
 // errData is why a job whose record is gone was not cancelled.
-const errData = "Redis has lost the jobs of this topic, or the last of them: it has counted %d takes, and there were at least %d"
+const errData = "Redis has lost jobs of this topic: its counter of takes is %d and was at least %d"
 
 // countTakes reads the counters of takes of topics, from the masters: a replica may be behind. go-redis may send the reads of
 // a cluster's client to one.

@@ -57,7 +57,7 @@ func TestRedisComesBackEmpty(t *testing.T) {
 				topics, err := b.client.Topics(b.Context())
 				require.NoError(b, err)
 				require.Equal(b, []string{"a", "b", "idle"}, topics)
-				require.Len(b, log.with("level=ERROR", `msg="topic lost data"`, "topic=a", "Redis has lost the jobs"), 1)
+				require.Len(b, log.with("level=ERROR", `msg="topic lost data"`, "topic=a", "Redis has lost jobs"), 1)
 				require.Len(b, log.with("level=ERROR", `msg="topic lost data"`, "topic=b"), 1)
 				require.Len(b, log.with("level=ERROR"), 2)
 				b.pass(12 * time.Second)

@@ -100,8 +100,8 @@ func (s *Server) heartbeatLoop(ctx, fetch context.Context) {
 	}
 }
 
-// heartbeat executes the heartbeat script. It returns Redis's time and reports whether Redis had no
-// entry of the server.
+// heartbeat executes the heartbeat script. It returns Redis's time and reports whether Redis had
+// no entry of the server.
 func (s *Server) heartbeat(ctx context.Context, about ServerInfo) (now int64, gone bool, err error) {
 	about.Topics = make(map[string]TopicStatus, len(s.topics))
 	for name, t := range s.topics {
@@ -118,8 +118,8 @@ func (s *Server) heartbeat(ctx context.Context, about ServerInfo) (now int64, go
 }
 
 // farewell deletes the heartbeat of a server that stops. It first waits for the reply to the last
-// heartbeat, which could otherwise arrive after the deletion. If Redis does not answer immediately,
-// the entry remains until it is stale.
+// heartbeat, which could otherwise arrive after the deletion. If Redis does not answer
+// immediately, the entry remains until it is stale.
 func (s *Server) farewell(beaten <-chan struct{}) {
 	ctx, cancel := context.WithTimeout(context.Background(), farewellTime)
 	defer cancel()

@@ -13,9 +13,9 @@ import (
 // [EnqueueHook], [EnqueuedHook] and [ScriptHook]; a [Server] calls all but the first two of these.
 // A value may implement interfaces of both and be given to both.
 //
-// A hook is invalid if it has none of the methods that its Client or Server calls, or a method with
-// the name of a hook's method but another signature. Every call of the Client, and [Server.Run],
-// then returns [ErrInvalid].
+// A hook is invalid if it has none of the methods that its Client or Server calls, or a method
+// with the name of a hook's method but another signature. Every call of the Client, and
+// [Server.Run], then returns [ErrInvalid].
 //
 // Hooks are called in the order in which they were given. Some run on the goroutines that talk to
 // Redis, so they must be fast and safe for concurrent use. A hook that panics is reported to the
@@ -41,9 +41,9 @@ type StartedHook interface{ Started(event RunEvent) }
 // DoneHook is called when a job is done and this is recorded in Redis.
 type DoneHook interface{ Done(event RunEvent) }
 
-// AgainHook is called instead of [DoneHook] when a job ended with [Again] and the new job is stored
-// in Redis. event.NextDue is the due time of the new job. Neither [EnqueueHook] nor [EnqueuedHook]
-// is called for it.
+// AgainHook is called instead of [DoneHook] when a job ended with [Again] and the new job is
+// stored in Redis. event.NextDue is the due time of the new job. Neither [EnqueueHook] nor
+// [EnqueuedHook] is called for it.
 type AgainHook interface{ Again(event RunEvent) }
 
 // RetriedHook is called when a failed job is back in the bucket. event.NextDue is its due time.
@@ -264,8 +264,8 @@ func logHook(log *slog.Logger, c *crash) {
 	log.Error("hook crashed", "err", c, "stack", string(c.stack))
 }
 
-// apart calls f like guard, but in a new goroutine. A hook that calls runtime.Goexit, as FailNow of
-// a test does, must not end a loop.
+// apart calls f like guard, but in a new goroutine. A hook that calls runtime.Goexit, as FailNow
+// of a test does, must not end a loop.
 func (h *hooks) apart(f func()) {
 	var c *crash
 	if err := alone(func() error { f(); return nil }); errors.As(err, &c) {

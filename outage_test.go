@@ -397,7 +397,7 @@ func TestRedisIsFlushed(t *testing.T) {
 	require.NoError(t, r.rdb.FlushAll(t.Context()).Err())
 	require.Equal(t, delayq.ErrLeaseLost, receive(t, cause))
 	until(t, func() bool {
-		return len(r.log.with("level=ERROR", `msg="topic lost data"`, "topic=a", "Redis has lost the jobs")) == 1
+		return len(r.log.with("level=ERROR", `msg="topic lost data"`, "topic=a", "Redis has lost jobs")) == 1
 	})
 	require.Empty(t, r.log.with(`msg="job cancelled"`))
 	for i := range 10 {

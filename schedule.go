@@ -11,21 +11,27 @@ import (
 	"strconv"
 )
 
-// Schedule creates a schedule, or puts another one in the place of the one with this name. From then on the servers of the topic enqueue a
-// job of this payload at every slot of the spec: exactly one for each slot, however many servers there are. The ID of the job is the
-// name, an @ and the slot in Unix ms; Job.Schedule and Job.Slot have the two. All clocks are Redis's. A topic that nobody handles takes schedules too:
-// its slots are missed until somebody does.
+// Schedule creates a schedule, or replaces the one with this name. From then on the servers of the
+// topic enqueue one job with this payload at every slot of spec, however many servers there are.
+// The ID of the job is the name, an @ and the slot in Unix ms. [Job.Schedule] and [Job.Slot] hold
+// both parts. All times are by Redis's clock. A topic without handlers accepts schedules too, but
+// their slots are missed until it has one.
 //
-// The same schedule again is left as it is, so a program may call Schedule at every start. A change keeps the counts, the history, a pause and
-// the last job, and takes effect at the first slot after it; a slot that waited (QueueOne, CatchUp) is skipped.
+// Calling Schedule again with the same arguments changes nothing, so programs can call it on every
+// start. A change keeps the counts, the history, a pause and the last job. It takes effect at the
+// first slot after it. A slot that was waiting ([QueueOne], [CatchUp]) is skipped.
 //
-// What [Client.EditSchedule] has changed stays as it was edited, and only the rest is changed, unless [Overwrite] is
-// given. With [IfAbsent] nothing of a schedule that is there is changed. The client's [Defaults] are part of what is given.
+// Changes made by [Client.EditSchedule] remain, and only the rest is changed, unless [Overwrite]
+// is given. With [IfAbsent] an existing schedule is not changed at all. The client's [Defaults]
+// are part of the arguments.
 //
-// Names are bounded like topics and unique in their topic. Errors: ErrInvalid, also for a spec that has no slot any more, and for a schedule
-// that together with the edits is none; ErrUnknownOutcome, after which the same call again is safe; or what Redis answered.
+// Names have the same limits as topics and are unique in their topic. Schedule returns
+// [ErrInvalid] for invalid arguments, for a spec without future slots, and for arguments that are
+// invalid together with the edits. After [ErrUnknownOutcome] the call can safely be repeated.
+// Other errors are those of Redis.
 func (c *Client) Schedule(ctx context.Context, topic, name string, spec Spec, payload []byte, opts ...ScheduleOption) error {
-	defaults := scheduleOption(func(d *definition) { d.job, _ = c.defaults().with(nil) }) // NewClient has checked them
+	// NewClient has validated the defaults.
+	defaults := scheduleOption(func(d *definition) { d.job, _ = c.defaults().with(nil) })
 	d := newDefinition(spec, payload, append([]ScheduleOption{defaults}, opts...))
 	err := c.validateSchedule(ctx, topic, name)
 	if err != nil {
@@ -60,9 +66,10 @@ func (c *Client) Schedule(ctx context.Context, topic, name string, spec Spec, pa
 	return nil
 }
 
-// define puts a definition in the place of the one that a schedule has. next makes it of that one, or of what is wrong
-// with it (ErrNotFound: there is none), and of Redis's time; it gives nil if nothing is to be done. If the schedule is
-// changed in between, next is asked again.
+// define replaces the definition of a schedule. next returns the new definition. It receives the
+// old one or the error of decoding it (ErrNotFound if there is none), and Redis's time. A nil
+// definition means that nothing changes. If somebody else changes the schedule in between, next is
+// called again.
 func (c *Client) define(
 	ctx context.Context, topic, name string, next func(old *definition, bad error, now int64) (*definition, error),
 ) error {
@@ -85,7 +92,7 @@ func (c *Client) define(
 			return err
 		}
 		if len(raw) > nonceLen && raw[nonceLen:] == fresh[nonceLen:] {
-			return nil // it may even have ended
+			return nil // even if the schedule has ended
 		}
 		slot, err := d.firstSlot(r.now())
 		if err != nil {
@@ -99,13 +106,14 @@ func (c *Client) define(
 	return errChanging
 }
 
-// defineTries is how often a call begins anew because others change the schedule meanwhile: each time one of them has got on.
+// defineTries is how often a call starts again because others change the schedule at the same
+// time. Each time, one of the others has succeeded.
 const defineTries = 100
 
-// errChanging says that others never ceased to change a schedule.
-var errChanging = fmt.Errorf("the schedule was changed %d times meanwhile", defineTries)
+// errChanging is returned when others kept changing a schedule.
+var errChanging = fmt.Errorf("gave up after others changed the schedule %d times", defineTries)
 
-// readySchedule joins what is wrong with the client, the topic and the name of a schedule.
+// validateSchedule joins the errors of the client, the topic and the name of a schedule.
 func (c *Client) validateSchedule(ctx context.Context, topic, name string) error {
 	if err := checkName("schedule name", name); err != nil {
 		return errors.Join(c.validate(ctx, topic, ""), invalid([]error{err}))
@@ -113,9 +121,11 @@ func (c *Client) validateSchedule(ctx context.Context, topic, name string) error
 	return c.validate(ctx, topic, "")
 }
 
-// Unschedule removes a schedule, its counts and its history. When it has returned no slot is fired any more, and the job of the last slot is
-// cancelled if it waits, backs off or snoozes. One that is running goes on, and other jobs of the schedule are jobs like any other: those of
-// Trigger, and with Allow those of earlier slots. ErrNotFound if there is no such schedule.
+// Unschedule removes a schedule with its counts and its history. After it returns, no slot is
+// fired. The job of the last slot is cancelled if it waits, backs off or snoozes; if it is
+// running, it continues. Other jobs of the schedule remain and are ordinary jobs: those of
+// [Client.Trigger], and with [Allow] those of earlier slots. Unschedule returns [ErrNotFound] if
+// there is no such schedule.
 func (c *Client) Unschedule(ctx context.Context, topic, name string) error {
 	err := c.validateSchedule(ctx, topic, name)
 	if err == nil {
@@ -124,15 +134,17 @@ func (c *Client) Unschedule(ctx context.Context, topic, name string) error {
 	return located{call: "unschedule", topic: topic, schedule: name}.at(err)
 }
 
-// PauseSchedule stops the firing of a schedule until ResumeSchedule. A job it has fired goes on; a slot that waits is skipped. Pausing it
-// again changes nothing, and there is one pause whoever made it: it has no end of its own. ErrNotFound if there is no such schedule.
-// Pause is for a whole topic.
+// PauseSchedule stops a schedule from firing until [Client.ResumeSchedule]. A job that was already
+// fired continues, and a slot that waits is skipped. A schedule has at most one pause, whoever
+// made it, and the pause does not expire. Pausing a paused schedule changes nothing. PauseSchedule
+// returns [ErrNotFound] if there is no such schedule. To pause a whole topic, use [Client.Pause].
 func (c *Client) PauseSchedule(ctx context.Context, topic, name string) error {
 	return c.suspend(ctx, topic, name, "pause")
 }
 
-// ResumeSchedule ends the pause of a schedule. Its next slot is the first one from now on: those during the pause are neither run nor missed. A
-// schedule that is not paused is left as it is. ErrNotFound if there is no such schedule.
+// ResumeSchedule ends the pause of a schedule. The next slot is the first one from now on. Slots
+// during the pause are neither run nor missed. A schedule that is not paused does not change.
+// ResumeSchedule returns [ErrNotFound] if there is no such schedule.
 func (c *Client) ResumeSchedule(ctx context.Context, topic, name string) error {
 	return c.suspend(ctx, topic, name, "resume")
 }
@@ -155,9 +167,14 @@ func (c *Client) suspend(ctx context.Context, topic, name, verb string) error {
 	return located{call: verb, topic: topic, schedule: name}.at(err)
 }
 
-// Trigger enqueues a job of a schedule now, beside its rhythm: whatever its policies, also while it is paused or after it has ended. It counts
-// neither as a slot nor for MaxRuns. The ID that is returned is the name, an exclamation mark and the time in Unix ms; from the second job of
-// one ms on, a dot and a number follow. Each call makes one job, also if go-redis sends it twice, and any number may be triggered at a time. ErrNotFound if there is no such schedule.
+// Trigger enqueues a job of a schedule now, in addition to those of its slots. It does so whatever
+// the policies, and even if the schedule is paused or has ended. The job counts neither as a slot
+// nor for [MaxRuns].
+//
+// Trigger returns the job's ID: the name, an exclamation mark and the time in Unix ms. From the
+// second job of the same millisecond on, a dot and a number follow. Each call enqueues one job,
+// even if go-redis sends the call twice, and any number of calls can run simultaneously. Trigger
+// returns [ErrNotFound] if there is no such schedule.
 func (c *Client) Trigger(ctx context.Context, topic, name string) (id string, err error) {
 	err = c.upToDate(ctx, topic, name, true, func(d *definition, _ int64) (State, error) {
 		var nonce [nonceLen]byte
@@ -177,7 +194,8 @@ func (c *Client) Trigger(ctx context.Context, topic, name string) (id string, er
 	return id, nil
 }
 
-// upToDate reads the definition of a schedule, if that is needed, and does something by it; once more, if the schedule is changed in between.
+// upToDate reads the definition of a schedule if read is set, and calls do with it. It repeats
+// both if somebody else changes the schedule in between.
 func (c *Client) upToDate(ctx context.Context, topic, name string, read bool, do func(d *definition, now int64) (State, error)) error {
 	if err := c.validateSchedule(ctx, topic, name); err != nil {
 		return err
@@ -209,7 +227,8 @@ func (c *Client) upToDate(ctx context.Context, topic, name string, read bool, do
 	return errChanging
 }
 
-// describe is one call of the describe script. It tells of the first of those that are asked for, of as many as can be read in a moment.
+// readSchedules executes the schedule_info script once. The reply covers the first of the
+// schedules in which, as many as can be read in a short time.
 func (c *Client) readSchedules(ctx context.Context, topic string, size int, which ...string) (reply, error) {
 	k := newKeys(c.o.prefix, topic)
 	args := make([]any, 2, 2+len(which))

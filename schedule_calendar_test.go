@@ -131,7 +131,7 @@ func TestCalendarMisuse(t *testing.T) {
 	s.Calendar("y", workdays{})
 	err := s.Run(t.Context())
 	require.ErrorIs(t, err, delayq.ErrInvalid)
-	for _, say := range []string{"empty calendar", `"x" is nil`, `"y" twice`} {
+	for _, say := range []string{"empty calendar", `"x" is nil`, `"y" already registered`} {
 		require.ErrorContains(t, err, say)
 	}
 }

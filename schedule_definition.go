@@ -15,28 +15,30 @@ import (
 	"github.com/vmihailenco/msgpack/v5"
 )
 
-// A definition is what a schedule is to do. It never changes: Schedule puts another one in its place. In Redis it is
+// A definition holds what a schedule does. It never changes: [Client.Schedule] replaces it by
+// another one. In Redis it is
 //
 //	nonce (8 random bytes) · format version (1 byte) · msgpack array
 //
-// with the fields of fields(), then what a record has behind its enqueueing time. docs/protocol.md has the format.
+// with the numbers, the policies, the time of the edit and the texts, then the fields that follow
+// the enqueue time in a record. docs/protocol.md describes the format.
 type definition struct {
 	spec    Spec
 	first   int64 // the earliest slot, Unix ms; 0: any
-	last    int64 // the latest one; 0: none
-	most    int64 // jobs; 0: no limit
+	last    int64 // the latest slot, Unix ms; 0: none
+	most    int64 // maximum number of jobs; 0: no limit
 	jitter  int64 // ms
 	overlap OverlapPolicy
 	missed  MissedPolicy
 	job     jobOptions
 	payload []byte
-	size    int // of the payload
+	size    int // of the payload, in bytes
 	edit    edit
 
 	onto   onto
 	nonce  string // hexadecimal
 	next   rhythm
-	walked int // how many slots due has looked at
+	walked int // how many slots due has computed
 }
 
 const (
@@ -52,7 +54,7 @@ func (d *definition) texts() []*string {
 	return []*string{&d.spec.text, &d.spec.zone, &d.edit.by, &d.edit.parts}
 }
 
-// encode gives the definition with a new nonce.
+// encode returns the encoding of the definition with a new nonce.
 func (d *definition) encode() (string, error) {
 	var buf bytes.Buffer
 	buf.Write(binary.LittleEndian.AppendUint64(nil, mathrand.Uint64()))
@@ -74,7 +76,8 @@ func (d *definition) encode() (string, error) {
 	return buf.String(), err
 }
 
-// decodeDefinition reads a definition, or the beginning of one: then without its payload.
+// decodeDefinition decodes a definition. If whole is false, raw can be only the beginning of one,
+// and the definition has no payload.
 func decodeDefinition(raw string, whole bool) (*definition, error) {
 	if len(raw) <= nonceLen+1 {
 		return nil, fmt.Errorf("definition of %d bytes is too short", len(raw))
@@ -118,7 +121,7 @@ func decodeDefinition(raw string, whole bool) (*definition, error) {
 		err = fmt.Errorf("payload of %d bytes, %d announced", in.Len(), n)
 	}
 	if err == nil && (d.spec.kind == specInterval && d.spec.every < 1 || !d.overlap.known() || !d.missed.known()) {
-		err = fmt.Errorf("spec %q, %v, %v", d.spec, d.overlap, d.missed)
+		err = fmt.Errorf("invalid values: spec %q, overlap %v, missed %v", d.spec, d.overlap, d.missed)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("decode definition: %w", err)
@@ -127,7 +130,7 @@ func decodeDefinition(raw string, whole bool) (*definition, error) {
 	return d, nil
 }
 
-// compile makes the rhythm of the definition.
+// compile computes the rhythm of the definition.
 func (d *definition) compile(calendars map[string]*calendar) error {
 	next, err := d.spec.rhythm(d.first, calendars)
 	if err != nil {
@@ -143,13 +146,13 @@ func (d *definition) compile(calendars map[string]*calendar) error {
 	return nil
 }
 
-// check tells what is wrong with a definition as a whole.
+// validate returns the errors of the whole definition.
 func (d *definition) validate(maxPayload int) error {
 	if d.job.dueAt > 0 {
 		d.job.fail(errors.New("ProcessAt: the jobs of a schedule are due at their slots; StartAt sets the first"))
 	}
 	if d.job.replace != replaceNone {
-		d.job.fail(errors.New("Replace and ReplaceDead: the ID of each job of a schedule is a new one"))
+		d.job.fail(errors.New("Replace and ReplaceDead: each job of a schedule has a new ID"))
 	}
 	if d.last > 0 && d.first > d.last {
 		d.job.fail(errors.New("EndAt is before StartAt"))
@@ -167,23 +170,26 @@ func (d *definition) validate(maxPayload int) error {
 	return d.job.validate()
 }
 
-// firstSlot is the first slot after now: 0 for a calendar, which only servers know.
+// firstSlot returns the first slot after now. For a calendar it returns 0, because only servers
+// know calendars.
 func (d *definition) firstSlot(now int64) (slot int64, err error) {
 	if d.spec.kind == specCalendar {
 		return 0, nil
 	}
 	slot, err = d.next(now)
 	if err == nil && slot == 0 {
-		err = fmt.Errorf("%w: %v has no slot any more", ErrInvalid, d.spec)
+		err = fmt.Errorf("%w: %v has no future slots", ErrInvalid, d.spec)
 	}
 	return slot, err
 }
 
-// jobAt makes the record of a slot's job, and tells its nonce and when it is due. The nonce follows from definition and slot, so that a
-// call that got half way and its repetition make the same job.
+// jobAt returns the record of a slot's job with its nonce and its due time. The nonce is derived
+// from the definition and the slot, so a call that was interrupted and its repetition store the
+// same job.
 func (d *definition) jobAt(name string, slot int64) (mark, head, tail string, due int64, err error) {
 	h := fnv.New64a()
-	_, _ = h.Write([]byte(d.nonce + " " + name + " " + strconv.FormatInt(slot, 10))) // never fails
+	// Write of a hash never fails.
+	_, _ = h.Write([]byte(d.nonce + " " + name + " " + strconv.FormatInt(slot, 10)))
 	sum := mix(h.Sum64())
 	o := d.job
 	o.scheduled = true
@@ -197,15 +203,16 @@ func (d *definition) jobAt(name string, slot int64) (mark, head, tail string, du
 	return hex.EncodeToString(nonce[:]), head, tail, o.dueAt, err
 }
 
-// mix spreads a hash over all 64 bits: the last step of SplitMix64 (Steele, Lea and Flood).
+// mix spreads a hash over all 64 bits. It is the last step of SplitMix64 (Steele, Lea and Flood).
 func mix(x uint64) uint64 {
 	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
 	x = (x ^ x>>27) * 0x94d049bb133111eb
 	return x ^ x>>31
 }
 
-// slotOf reads the ID of a schedule's job: name, @ and slot in Unix ms; or, if it was triggered, name, ! and the time, and
-// a dot and a number behind it if it was not the first one of that ms.
+// slotOf parses the ID of a schedule's job: the name, an @ and the slot in Unix ms. The ID of a
+// triggered job is the name, an exclamation mark and the time in Unix ms. A dot and a number
+// follow it if the job was not the first one of that millisecond.
 func slotOf(id string) (name string, slot int64, triggered, ok bool) {
 	at := strings.LastIndexAny(id, "@!")
 	if at < 1 {
@@ -223,7 +230,7 @@ func slotOf(id string) (name string, slot int64, triggered, ok bool) {
 	return id[:at], slot, triggered, ok && err == nil
 }
 
-// newDefinition makes the definition of what Schedule is given.
+// newDefinition returns the definition for the arguments of Schedule.
 func newDefinition(spec Spec, payload []byte, opts []ScheduleOption) *definition {
 	d := &definition{spec: spec, job: defaultJob, payload: payload, size: len(payload)}
 	for _, opt := range opts {

@@ -11,23 +11,27 @@ import (
 	"time"
 )
 
-// A ScheduleDef is what a schedule was made of: the arguments of [Client.Schedule].
+// A ScheduleDef holds the arguments of [Client.Schedule] that define a schedule.
 type ScheduleDef struct {
 	Spec    Spec
 	Payload []byte
-	Options []ScheduleOption // those that were given. Of two that contradict each other the last one wins
+	// Options holds the options that were given. If two of them contradict each other, the last
+	// one wins.
+	Options []ScheduleOption
 }
 
-// EditSchedule changes a schedule in part: edit is given what it was made of, and changes what is to be another way.
-// It may be called several times, because somebody else may change the schedule meanwhile. by, at most 1 KiB, is for
-// who looks.
+// EditSchedule changes parts of a schedule. edit receives the definition and changes it in place.
+// It can be called several times, because somebody else may change the schedule at the same time.
+// by (up to 1 KiB) is reported by [ScheduleInfo.EditedBy].
 //
-// A change counts as one by [Client.Schedule], with all that follows from it. Besides, what was changed is marked:
-// [ScheduleInfo.Edited] tells of it, and from then on Schedule leaves it as it was edited, unless [Overwrite] is given.
-// So the start of a program does not undo what an operator has changed. If edit changes nothing, nothing is written.
+// The change has all effects of a change by [Client.Schedule]. In addition, the changed parts are
+// marked and listed in [ScheduleInfo.Edited]. From then on Schedule leaves them as they are,
+// unless [Overwrite] is given. So a program that starts does not undo the changes of an operator.
+// If edit changes nothing, nothing is written.
 //
-// Errors: ErrNotFound if there is no such schedule; ErrInvalid if it would be none, or if by is too long; the error of
-// edit; ErrUnknownOutcome; or what Redis answered.
+// EditSchedule returns [ErrNotFound] if there is no such schedule, [ErrInvalid] if the new
+// definition is invalid or by is too long, the error of edit, [ErrUnknownOutcome], or an error of
+// Redis.
 func (c *Client) EditSchedule(ctx context.Context, topic, name, by string, edit func(*ScheduleDef) error) error {
 	err := c.editSchedule(ctx, topic, name, by, edit)
 	return located{call: "edit", topic: topic, schedule: name}.at(err)
@@ -54,7 +58,7 @@ func (c *Client) editSchedule(ctx context.Context, topic, name, by string, edit 
 		}
 		d := newDefinition(def.Spec, def.Payload, def.Options)
 		if d.onto != ontoGiven {
-			d.job.fail(errors.New("IfAbsent and Overwrite are for Schedule"))
+			d.job.fail(errors.New("IfAbsent and Overwrite are options of Schedule only"))
 		}
 		changed := d.differences(old)
 		if err := d.validate(max(c.o.maxPayload, len(old.payload))); err != nil || len(changed) == 0 {
@@ -65,23 +69,24 @@ func (c *Client) editSchedule(ctx context.Context, topic, name, by string, edit 
 	})
 }
 
-// An edit says what of a definition EditSchedule has changed, and who did so last. The zero edit: nothing.
+// An edit says which parts of a definition EditSchedule has changed, and who changed it last. The
+// zero edit means none.
 type edit struct {
 	at    int64 // Unix ms
 	by    string
-	parts string // names of parts, with a space between two
+	parts string // names of parts, separated by spaces
 }
 
 func (e edit) names() []string { return strings.Fields(e.parts) }
 
-// and is the edit after another one.
+// and returns the edit that follows e.
 func (e edit) and(at int64, by string, changed []string) edit {
 	names := append(e.names(), changed...)
 	slices.Sort(names)
 	return edit{at, by, strings.Join(slices.Compact(names), " ")}
 }
 
-// parts are what can be edited of a definition: the name of each, and its fields.
+// parts lists the parts of a definition that can be edited.
 var parts = []struct {
 	name   string
 	fields func(*definition) []any // pointers
@@ -103,7 +108,7 @@ var parts = []struct {
 	{"Headers", func(d *definition) []any { return []any{&d.job.headers} }},
 }
 
-// differences names the parts in which two definitions differ.
+// differences returns the names of the parts in which two definitions differ.
 func (d *definition) differences(from *definition) (names []string) {
 	for _, part := range parts {
 		a, b := part.fields(d), part.fields(from)
@@ -122,7 +127,7 @@ func (d *definition) differences(from *definition) (names []string) {
 	return names
 }
 
-// keep takes over what was edited of a definition.
+// keep copies the edited parts of another definition.
 func (d *definition) keep(from *definition) {
 	d.edit = from.edit
 	for _, part := range parts {
@@ -136,7 +141,7 @@ func (d *definition) keep(from *definition) {
 	}
 }
 
-// options are those that make the definition, but for spec and payload.
+// options returns the options that produce d, besides its spec and payload.
 func (d *definition) options() (list []ScheduleOption) {
 	if d.first > 0 {
 		list = append(list, StartAt(msTime(d.first)))
@@ -157,7 +162,7 @@ func (d *definition) options() (list []ScheduleOption) {
 	return list
 }
 
-// options are those that give o, those that were given.
+// options returns the options that were given to produce o.
 func (o *jobOptions) options() (list []JobOption) {
 	add := func(given bool, opt func() JobOption) {
 		if given {
@@ -180,5 +185,5 @@ func (o *jobOptions) options() (list []JobOption) {
 	return list
 }
 
-// inMS is a number of milliseconds as a duration.
+// inMS converts milliseconds to a duration.
 func inMS(ms int64) time.Duration { return time.Duration(ms) * time.Millisecond }

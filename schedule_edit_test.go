@@ -149,11 +149,11 @@ func TestEditScheduleRefuses(t *testing.T) {
 			"nil context":             c.EditSchedule(nil, "topic", "s", "", nothing), //lint:ignore SA1012 that is the test
 			"empty topic":             c.EditSchedule(ctx, "", "s", "", nothing),
 			"empty schedule name":     c.EditSchedule(ctx, "topic", "", "", nothing),
-			"are for Schedule":        c.EditSchedule(ctx, "topic", "s", "", func(d *ScheduleDef) error { d.Options = append(d.Options, Overwrite()); return nil }),
-			"not of Every, Cron":      c.EditSchedule(ctx, "topic", "s", "", func(d *ScheduleDef) error { d.Spec = Spec{}; return nil }),
+			"options of Schedule":     c.EditSchedule(ctx, "topic", "s", "", func(d *ScheduleDef) error { d.Options = append(d.Options, Overwrite()); return nil }),
+			"use Every, Cron":         c.EditSchedule(ctx, "topic", "s", "", func(d *ScheduleDef) error { d.Spec = Spec{}; return nil }),
 			"payload of 1048577":      c.EditSchedule(ctx, "topic", "s", "", func(d *ScheduleDef) error { d.Payload = make([]byte, 1<<20+1); return nil }),
 			"some jobs would expire":  c.EditSchedule(ctx, "topic", "s", "", func(d *ScheduleDef) error { d.Options = append(d.Options, Jitter(time.Hour)); return nil }),
-			"has no slot any more":    c.EditSchedule(ctx, "topic", "s", "", func(d *ScheduleDef) error { d.Options = append(d.Options, EndAt(time.UnixMilli(1))); return nil }),
+			"has no future slots":     c.EditSchedule(ctx, "topic", "s", "", func(d *ScheduleDef) error { d.Options = append(d.Options, EndAt(time.UnixMilli(1))); return nil }),
 			"Retry(-7): must be from": c.EditSchedule(ctx, "topic", "s", "", func(d *ScheduleDef) error { d.Options = append(d.Options, Retry(-7)); return nil }),
 		} {
 			require.ErrorIs(t, err, ErrInvalid, say)

@@ -93,7 +93,7 @@ func (s *Server) Calendar(name string, c Calendar) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.calendars[name] != nil {
-		errs = append(errs, fmt.Errorf("calendar %q twice", name))
+		errs = append(errs, fmt.Errorf("calendar %q already registered", name))
 	}
 	switch {
 	case s.used:
@@ -324,7 +324,7 @@ func (t *topicServer) plan(place, name, from, raw, text string, now int64) (firi
 		return firing{}, fmt.Errorf("state: %w", err)
 	}
 	if state.Nonce != d.nonce {
-		return firing{}, errors.New("state: of another definition") // a check repairs it
+		return firing{}, errors.New("state belongs to another definition") // a check repairs it
 	}
 	at, err := strconv.ParseFloat(from, 64)
 	if err != nil {

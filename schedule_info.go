@@ -349,7 +349,7 @@ func (c *Client) Runs(ctx context.Context, topic, name string, limit int) ([]Run
 func (c *Client) runs(ctx context.Context, topic, name string, limit int) (list []Run, err error) {
 	err = c.validateSchedule(ctx, topic, name)
 	if limit < 1 || limit > maxRuns {
-		err = errors.Join(err, fmt.Errorf("%w: limit of %d: must be from 1 to %d", ErrInvalid, limit, maxRuns))
+		err = errors.Join(err, fmt.Errorf("%w: limit %d: must be from 1 to %d", ErrInvalid, limit, maxRuns))
 	}
 	if err != nil {
 		return nil, err

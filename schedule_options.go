@@ -6,8 +6,9 @@ import (
 	"time"
 )
 
-// A ScheduleOption configures a schedule. Every JobOption is one too, for the jobs of the schedule; only ProcessAt, Replace and ReplaceDead make no sense
-// there and are errors. ProcessIn counts from the slot.
+// A ScheduleOption configures a schedule. Every [JobOption] is one too and applies to the jobs of
+// the schedule. [ProcessIn] counts from the slot. [ProcessAt], [Replace] and [ReplaceDead] are
+// errors, because they make no sense for a schedule.
 type ScheduleOption interface{ applySchedule(*definition) }
 
 type scheduleOption func(*definition)
@@ -22,7 +23,8 @@ func (f JobOption) applySchedule(d *definition) {
 	f(&d.job)
 }
 
-// StartAt sets the first time a slot may be at. The slots of Every count from it. Bounds as for ProcessAt; default: none.
+// StartAt sets the earliest slot. The slots of [Every] count from it. The bounds are those of
+// [ProcessAt]. Default: none.
 func StartAt(t time.Time) ScheduleOption {
 	return scheduleOption(func(d *definition) {
 		ms, err := instant("StartAt", t)
@@ -31,8 +33,8 @@ func StartAt(t time.Time) ScheduleOption {
 	})
 }
 
-// EndAt sets the last time a slot may be at. Then the schedule has ended, and stays to be seen until Unschedule. Bounds as for ProcessAt;
-// default: none.
+// EndAt sets the latest slot. After it the schedule is ended. It remains visible until
+// [Client.Unschedule] removes it. The bounds are those of [ProcessAt]. Default: none.
 func EndAt(t time.Time) ScheduleOption {
 	return scheduleOption(func(d *definition) {
 		ms, err := instant("EndAt", t)
@@ -44,8 +46,9 @@ func EndAt(t time.Time) ScheduleOption {
 	})
 }
 
-// MaxRuns ends the schedule after n jobs, counted from the last change of the schedule; retries, triggered jobs, skipped and missed slots do not
-// count. From 1 to 2,147,483,647; default: no limit.
+// MaxRuns ends the schedule after n jobs, counted from the last change of the schedule. Retries,
+// triggered jobs, and skipped and missed slots do not count. Default: no limit. Range: 1 to
+// 2,147,483,647.
 func MaxRuns(n int) ScheduleOption {
 	return scheduleOption(func(d *definition) {
 		if n < 1 || n > maxRetry {
@@ -55,9 +58,11 @@ func MaxRuns(n int) ScheduleOption {
 	})
 }
 
-// Jitter makes each job due by up to d later than its slot, so that schedules of the same rhythm do not all run at once. How much later follows
-// from name and slot, so it differs from slot to slot and is the same on every server. From 1 ms to 100 years, and with ExpireIn below that, less
-// ProcessIn: else jobs would expire before they are due. Default: none.
+// Jitter makes each job due up to d later than its slot, so that schedules with the same slots do
+// not all run simultaneously. The delay is derived from the name and the slot. It differs from
+// slot to slot and is the same on every server. With [ExpireIn], d must be below ExpireIn less
+// [ProcessIn], because jobs would otherwise expire before they are due. Default: none. Range: 1 ms
+// to 100 years.
 func Jitter(d time.Duration) ScheduleOption {
 	return scheduleOption(func(def *definition) {
 		def.job.fail(positive("Jitter", d))
@@ -65,23 +70,33 @@ func Jitter(d time.Duration) ScheduleOption {
 	})
 }
 
-// An OverlapPolicy says what becomes of a slot while the job of the slot before is still going: its record is there and it is not dead, so it
-// waits, runs, backs off or snoozes. It is an option of Schedule. Triggered jobs count for nothing here.
+// An OverlapPolicy decides what happens to a slot that comes while the job of the previous slot is
+// unfinished: scheduled, ready, running, backing off or snoozed. Triggered jobs are not
+// considered. It is an option of [Client.Schedule].
 type OverlapPolicy int
 
 // The overlap policies.
 const (
-	SkipOverlap    OverlapPolicy = iota // the slot is skipped; the default
-	Allow                               // its job runs beside the other
-	QueueOne                            // its job comes when the other has ended, at once or at the tick; further slots until then are skipped
-	CancelPrevious                      // the other is cancelled, as by Dequeue, and the slot's job comes at once
+	// SkipOverlap skips the slot. It is the default.
+	SkipOverlap OverlapPolicy = iota
+
+	// Allow runs the slot's job beside the previous one.
+	Allow
+
+	// QueueOne makes the slot wait until the previous job has finished. Its job is then enqueued
+	// immediately or at the next tick. Further slots in the meantime are skipped.
+	QueueOne
+
+	// CancelPrevious cancels the previous job, as [Client.Dequeue] does, and enqueues the slot's
+	// job immediately.
+	CancelPrevious
 )
 
 var overlapNames = []string{"SkipOverlap", "Allow", "QueueOne", "CancelPrevious"}
 
 func (p OverlapPolicy) known() bool { return p >= 0 && int(p) < len(overlapNames) }
 
-// String is the policy's name.
+// String returns the name of the policy.
 func (p OverlapPolicy) String() string {
 	if p.known() {
 		return overlapNames[p]
@@ -96,26 +111,37 @@ func (p OverlapPolicy) applySchedule(d *definition) {
 	d.overlap = p
 }
 
-// A MissedPolicy says what becomes of slots that nobody could fire in time: because no server was up, because Redis was away, or because they are
-// closer together than the looks of a server (see [Every]). A slot is missed if the one after it has come meanwhile, or if it is more than a
-// minute late. It is an option of Schedule.
+// A MissedPolicy decides what happens to slots that no server could fire in time. This happens
+// when no server was running, when Redis was unavailable, or when slots are closer together than a
+// server can fire them (see [Every]). A slot is missed if the next one has come in the meantime,
+// or if it is more than a minute late. A MissedPolicy is an option of [Client.Schedule].
 type MissedPolicy int
 
-// The missed policies, beside CatchUp.
+// The missed policies besides [CatchUp].
 const (
-	RunOnce MissedPolicy = iota // one job for all of them, that of the latest slot; the default
-	Skip                        // none; a slot that is late by up to a minute and is the latest is fired all the same
+	// RunOnce enqueues one job for all missed slots, the job of the latest one. It is the default.
+	RunOnce MissedPolicy = iota
+
+	// Skip enqueues no job for missed slots. The latest slot is still fired if it is at most a
+	// minute late.
+	Skip
+
 	catchUp
-	missedKinds = 4 // CatchUp is a number times this, and catchUp
+	missedKinds = 4 // CatchUp is most × missedKinds + catchUp
 )
 
-// maxCatchUp is the most slots that CatchUp makes up for.
+// maxCatchUp is the maximum of CatchUp.
 const maxCatchUp = 1000
 
-// CatchUp makes up for the latest slots that were missed, at most so many, from 1 to 1,000; older ones stay missed. With Allow their jobs come
-// all at once; with CancelPrevious only that of the latest slot comes. With SkipOverlap and QueueOne they come one after the other, each when the
-// one before has ended; slots that fall due before the job of the last one has been made are up to the overlap policy, as if one job had been going
-// all the time: they are skipped, but for the first of them with QueueOne. So it comes to an end also if a run takes longer than the interval.
+// CatchUp runs up to most of the latest missed slots. Older ones remain missed. Range: 1 to 1,000.
+//
+// With [Allow] their jobs are enqueued simultaneously. With [CancelPrevious] only the job of the
+// latest slot is enqueued. With [SkipOverlap] and [QueueOne] they run one after the other, each
+// when the previous one has finished.
+//
+// The overlap policy decides about slots that come due before the last of these jobs is enqueued,
+// as if one job had been running all the time. They are skipped, except that with QueueOne the
+// first of them waits. Catching up therefore ends even if a run takes longer than the interval.
 func CatchUp(most int) MissedPolicy { return MissedPolicy(most)*missedKinds + catchUp }
 
 func (p MissedPolicy) kind() MissedPolicy { return p & (missedKinds - 1) }
@@ -126,7 +152,7 @@ func (p MissedPolicy) known() bool {
 	return p == RunOnce || p == Skip || p.kind() == catchUp && p.most() >= 1 && p.most() <= maxCatchUp
 }
 
-// String is the policy as it is written: RunOnce, Skip, CatchUp(3).
+// String returns the policy as it is written in Go: RunOnce, Skip, CatchUp(3).
 func (p MissedPolicy) String() string {
 	switch {
 	case p == RunOnce:
@@ -146,22 +172,24 @@ func (p MissedPolicy) applySchedule(d *definition) {
 	d.missed = p
 }
 
-// IfAbsent makes Schedule create the schedule if there is none of this name, and leave one that is there as it is,
-// whatever it says. So old and new versions of a program that run side by side do not change it to and fro.
+// IfAbsent makes [Client.Schedule] create the schedule only if there is none with this name. An
+// existing one does not change, whatever its definition. So old and new versions of a program that
+// run side by side do not keep changing it back.
 func IfAbsent() ScheduleOption {
 	return scheduleOption(func(d *definition) { d.onto = ontoNothing })
 }
 
-// Overwrite makes Schedule put aside what [Client.EditSchedule] has changed. Without it an edit stays.
+// Overwrite makes [Client.Schedule] discard the changes made by [Client.EditSchedule]. Without it
+// they remain.
 func Overwrite() ScheduleOption {
 	return scheduleOption(func(d *definition) { d.onto = ontoEdited })
 }
 
-// An onto says in the place of what a definition may be put.
+// An onto says what a definition can replace.
 type onto int
 
 const (
-	ontoGiven   onto = iota // of what Schedule gave: edits stay
-	ontoNothing             // IfAbsent
-	ontoEdited              // Overwrite
+	ontoGiven   onto = iota // what Schedule gave: edits remain
+	ontoNothing             // nothing: IfAbsent
+	ontoEdited              // edits too: Overwrite
 )

@@ -58,7 +58,7 @@ func Cron(rule, zone string) Spec {
 	if text, ok := strings.CutPrefix(strings.TrimSpace(rule), "@every "); ok {
 		d, err := time.ParseDuration(strings.TrimSpace(text))
 		if err != nil {
-			return Spec{kind: specInterval, err: fmt.Errorf("Cron(%q): %q at byte %d is no duration", rule, text, strings.Index(rule, "@every ")+7)}
+			return Spec{kind: specInterval, err: fmt.Errorf("Cron(%q): invalid duration %q at byte %d", rule, text, strings.Index(rule, "@every ")+7)}
 		}
 		spec := Every(d)
 		spec.err = errors.Join(spec.err, checkZone(zone))
@@ -127,19 +127,19 @@ func (s Spec) rhythm(first int64, calendars map[string]*calendar) (rhythm, error
 		}
 		return nil, fmt.Errorf("%w: %q", errNoCalendar, s.text)
 	}
-	return nil, errors.New("a spec that is not of Every, Cron or OnCalendar")
+	return nil, errors.New("zero Spec: use Every, Cron or OnCalendar")
 }
 
 // checkZone tells what is wrong with the name of a zone.
 func checkZone(name string) error {
 	if name == "Local" {
-		return errors.New(`zone "Local" is another one on every machine: name it`)
+		return errors.New(`zone "Local" depends on the machine: use an IANA name`)
 	}
 	if len(name) > maxCronLen {
 		return fmt.Errorf("zone of %d bytes, at most %d are allowed", len(name), maxCronLen)
 	}
 	if _, err := time.LoadLocation(name); err != nil {
-		return fmt.Errorf("zone %.100q is not known: %w", name, err)
+		return fmt.Errorf("zone %.100q: %w", name, err)
 	}
 	return nil
 }
@@ -172,7 +172,7 @@ const (
 	calendarRest     = time.Minute // how long one that took longer is left alone
 )
 
-var errStuck = fmt.Errorf("no answer within %v; it is asked again after %v, and not before that call has returned", calendarPatience, calendarRest)
+var errStuck = fmt.Errorf("no answer within %v; the next call follows after %v, and not before this one has returned", calendarPatience, calendarRest)
 
 // next is Next of the calendar, if it answers in time.
 func (c *calendar) next(after time.Time) (time.Time, error) {
@@ -244,7 +244,7 @@ var cronFields = [...]string{"second", "minute", "hour", "day of month", "month"
 func parseCron(rule string) (*cron.SpecSchedule, error) {
 	// The parser would read a zone in front of the rule, and panics at one with nothing behind it.
 	if strings.Contains(rule, "=") {
-		return nil, errors.New("a zone within the rule: it is the second argument")
+		return nil, errors.New("zone inside the rule: use the second argument")
 	}
 	parsed, err := cronParser.Parse(rule)
 	if err != nil {
@@ -252,7 +252,7 @@ func parseCron(rule string) (*cron.SpecSchedule, error) {
 	}
 	spec, ok := parsed.(*cron.SpecSchedule)
 	if !ok { // @every without a blank behind it
-		return nil, errors.New("no such descriptor")
+		return nil, errors.New("unknown descriptor")
 	}
 	for i, bits := range [...]uint64{spec.Second, spec.Minute, spec.Hour, spec.Dom, spec.Month, spec.Dow} {
 		if bits == 0 { // a field of commas only
@@ -278,7 +278,7 @@ func checkCron(rule string) error {
 	fields := strings.Fields(rule)
 	if n := len(fields); n != 5 && n != 6 || strings.Contains(rule, "=") {
 		if (n == 0 || !strings.HasPrefix(fields[0], "@")) && !strings.Contains(rule, "=") {
-			err = fmt.Errorf("%d fields, 5 or 6 are needed", n)
+			err = fmt.Errorf("want 5 or 6 fields, got %d", n)
 		}
 		return fmt.Errorf("Cron(%q): %w", rule, err)
 	}

@@ -136,9 +136,9 @@ func TestIntervalsAreAbsolute(t *testing.T) {
 func TestBadCronSaysWhere(t *testing.T) {
 	t.Parallel()
 	for rule, parts := range map[string][]string{
-		"":                         {"0 fields"},
-		"* * * *":                  {"4 fields, 5 or 6"},
-		"* * * * * * *":            {"7 fields"},
+		"":                         {"want 5 or 6 fields, got 0"},
+		"* * * *":                  {"got 4"},
+		"* * * * * * *":            {"got 7"},
 		"60 * * * *":               {`minute "60" at byte 0`, "59"},
 		"0 25 * * *":               {`hour "25" at byte 2`, "23"},
 		"0  0   32 * *":            {`day of month "32" at byte 7`, "31"},
@@ -152,7 +152,7 @@ func TestBadCronSaysWhere(t *testing.T) {
 		"-1 * * * *":               {`minute "-1" at byte 0`},
 		"@fortnightly":             {"@fortnightly"},
 		"@every":                   {"@every"},
-		"@every soon":              {`"soon" at byte 7`},
+		"@every soon":              {`invalid duration "soon" at byte 7`},
 		"@every 10us":              {"at least 1ms"},
 		"TZ=UTC":                   {"zone"},
 		"CRON_TZ=UTC 0 0 * * *":    {"zone"},

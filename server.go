@@ -187,8 +187,8 @@ func (s *Server) HandlerFunc(topic string, f HandlerFunc, opts ...HandlerOption)
 }
 
 // Use adds middleware around the handlers of all topics. The first one is the outermost. A nil
-// middleware makes [Server.Run] return an error. Calls after Run has started are ignored and logged
-// as errors.
+// middleware makes [Server.Run] return an error. Calls after Run has started are ignored and
+// logged as errors.
 func (s *Server) Use(middleware ...Middleware) {
 	if !s.made("use") {
 		return
@@ -264,12 +264,12 @@ func (s *Server) begin() error {
 
 // Run processes jobs until ctx is done, then shuts down gracefully. It stops taking jobs and gives
 // running handlers up to the [Drain] timeout. Then it cancels the remaining contexts with cause
-// [ErrShutdown] and puts unfinished jobs back. It returns once all its goroutines have exited. Only
-// a handler that ignores its context can outlive Run, and this is logged.
+// [ErrShutdown] and puts unfinished jobs back. It returns once all its goroutines have exited.
+// Only a handler that ignores its context can outlive Run, and this is logged.
 //
 // Run returns nil after a shutdown by ctx. Before it starts, it returns [ErrInvalid] for invalid
-// handlers or options, and [ErrServerUsed] if it was called before. It returns [ErrRedisVersion] if
-// Redis is too old. While Redis is unreachable, even at the start, Run waits for it.
+// handlers or options, and [ErrServerUsed] if it was called before. It returns [ErrRedisVersion]
+// if Redis is too old. While Redis is unreachable, even at the start, Run waits for it.
 func (s *Server) Run(ctx context.Context) error {
 	if err := checkContext(ctx); err != nil {
 		return fmt.Errorf("run: %w", err)
