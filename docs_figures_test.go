@@ -122,8 +122,8 @@ func proseFigures(t *testing.T) []proseFigure {
 
 		{"docs/protocol.md", "Topics and prefixes have 1 to <> of valid UTF-8", size(maxTopicLen)},
 		{"docs/protocol.md", "Job IDs have 1 to <> of any kind", size(maxIDLen)},
-		{"docs/protocol.md", "letters, since); expires after <>.", receipt},
-		{"docs/protocol.md", "`[1 0 …]`; expires after <> |", checkTrust},
+		{"docs/protocol.md", "of a series; expires after <> |", receipt},
+		{"docs/protocol.md", "`[1 0 …]`. It expires after <>.", checkTrust},
 		{"docs/protocol.md", "The receipt is kept for <>.", receipt},
 		{"docs/protocol.md", "a member of <> hyphens", anchor},
 		{"docs/protocol.md", "1 ≤ min ≤ max ≤ <>; 0, 0", maxDelay.Milliseconds()},
@@ -136,22 +136,22 @@ func proseFigures(t *testing.T) []proseFigure {
 		{"docs/protocol.md", "`<name>\\n<n modulo <>>`", history},
 		{"docs/protocol.md", "So there are the newest <>.", history},
 		{"docs/protocol.md", "A server writes one every <> and", heartbeatEvery},
-		{"docs/protocol.md", "Without one for <> a server counts as gone", heartbeatStale},
-		{"docs/protocol.md", "removes the entries of those, once <>.", sweepEvery},
-		{"docs/protocol.md", "absent: none was larger than <> |", luaNumber(t, "prelude/sizes", `if bytes > (\d+) then`)},
+		{"docs/protocol.md", "Without one for <> a server counts as dead", heartbeatStale},
+		{"docs/protocol.md", "removes such entries, once <>.", sweepEvery},
+		{"docs/protocol.md", "absent: none was larger than <> bytes.", luaNumber(t, "prelude/sizes", `if bytes > (\d+) then`)},
 		{"docs/protocol.md", "a backoff of <> to", defaultRun.backoffMin},
 		{"docs/protocol.md", "a backoff of 2,000 to <> ms, no timeout", defaultRun.backoffMax},
 		{"docs/protocol.md", "as by cancel, in up to <> cases a call", luaNumber(t, "replace", `searched < (\d+)`)},
-		{"docs/protocol.md", "how many there may be at once: <>.", maxPauses},
+		{"docs/protocol.md", "how many pauses there may be at the same time: <>.", maxPauses},
 		{"docs/protocol.md", "copied: send no more than about <> of them", size(callBytes)},
 		{"docs/protocol.md", "since the last revival) s, from <> to", lostFirst},
 		{"docs/protocol.md", "since the last revival) s, from 2 s to <>,", lostLast},
-		{"docs/protocol.md", "with `heal` once a tick (<>).", maxTick},
-		{"docs/protocol.md", "**prune** every <>.", pruneEvery},
+		{"docs/protocol.md", "with `heal` once a tick (<>), and", maxTick},
+		{"docs/protocol.md", "Call **prune** every <>.", pruneEvery},
 		{"docs/protocol.md", "that one is if it is more than <> late", missedAfter},
-		{"docs/protocol.md", "**check** the topic every <>, and", checkEvery},
-		{"docs/protocol.md", "the check of every <> ends here", checkEvery},
-		{"docs/protocol.md", "send a **heartbeat** every <>,", heartbeatEvery},
+		{"docs/protocol.md", "with **check** every <>, and", checkEvery},
+		{"docs/protocol.md", "A check of every <> ends here", checkEvery},
+		{"docs/protocol.md", "Send a **heartbeat** every <>,", heartbeatEvery},
 
 		{"docs/security.md", "| its text, <> of it |", size(maxMessageLen)},
 		{"docs/security.md", "and the stack, <> of it |", size(maxStackLen)},
@@ -263,7 +263,7 @@ func TestProseVerbsAreTheScripts(t *testing.T) {
 	require.True(t, found)
 	section, _, _ := strings.Cut(after, "\n## ")
 	documented := map[string][]string{}
-	for _, m := range regexp.MustCompile("(?m)^\\| `(\\w+)` \\| [^|]+ \\| [^|]+ \\| ([\\w, ]+) \\|").FindAllStringSubmatch(section, -1) {
+	for _, m := range regexp.MustCompile("(?m)^\\| `(\\w+)` \\| [^|]+ \\| ([\\w, ]+) \\|$").FindAllStringSubmatch(section, -1) {
 		documented[m[1]] = strings.Split(m[2], ", ")
 	}
 	require.NotEmpty(t, said)

@@ -548,6 +548,64 @@ func TestProseProtocolIsTheScripts(t *testing.T) {
 	}
 }
 
+// The table of letters in docs/protocol.md has the constants of scripts.go and no others, and says which
+// scripts reply with them.
+func TestProseLettersAreTheConstants(t *testing.T) {
+	constants := map[string]string{} // letter → constant
+	ast.Inspect(proseGo(t)["scripts.go"], func(n ast.Node) bool {
+		spec, ok := n.(*ast.ValueSpec)
+		if !ok {
+			return true
+		}
+		for i, name := range spec.Names {
+			if strings.HasPrefix(name.Name, "letter") {
+				lit, ok := spec.Values[i].(*ast.BasicLit)
+				require.True(t, ok, name.Name)
+				letter := must(strconv.Unquote(lit.Value))
+				require.Empty(t, constants[letter], "%s is %s too", name.Name, letter)
+				constants[letter] = name.Name
+			}
+		}
+		return true
+	})
+	require.NotEmpty(t, constants)
+
+	uses := map[string][]string{} // letter → scripts
+	inCode := regexp.MustCompile(`'([a-z])'`)
+	for _, s := range allScripts {
+		for line := range strings.Lines(s.text.(string)) {
+			code, _, _ := strings.Cut(line, "--")
+			if !strings.Contains(code, "letter") || strings.Contains(code, "if ") {
+				continue
+			}
+			for _, m := range inCode.FindAllStringSubmatch(code, -1) {
+				uses[m[1]] = append(uses[m[1]], s.name)
+			}
+		}
+	}
+
+	_, after, found := strings.Cut(proseFile(t, "docs/protocol.md"), "\n### Letters\n")
+	require.True(t, found)
+	section, _, _ := strings.Cut(after, "\n###")
+	documented := map[string]string{}
+	for _, m := range regexp.MustCompile("(?m)^\\| `(\\w)` \\| `(\\w+)` \\| [^|]+ \\| ([\\w, ]+) \\|$").FindAllStringSubmatch(section, -1) {
+		letter, constant, scripts := m[1], m[2], strings.Split(m[3], ", ")
+		require.Empty(t, documented[letter], "%s stands twice", letter)
+		documented[letter] = constant
+		if i := slices.Index(scripts, "settling scripts"); i >= 0 {
+			scripts = slices.Delete(scripts, i, i+1)
+			for _, v := range verbs {
+				scripts = append(scripts, v.script.name)
+			}
+		}
+		slices.Sort(uses[letter])
+		slices.Sort(scripts)
+		require.Equal(t, slices.Compact(uses[letter]), slices.Compact(scripts), "scripts that reply with %s", letter)
+	}
+	require.Equal(t, constants, documented)
+	require.Len(t, uses, len(constants), "letters in scripts")
+}
+
 // wordsOf gives the values of the constants of a type in outcome.go.
 func wordsOf(t *testing.T, name string) (list []string) {
 	file, err := parser.ParseFile(token.NewFileSet(), "outcome.go", nil, 0)
