@@ -23,7 +23,7 @@ import (
 )
 
 // The promises of docs/reliability.md, each with a test of its name; TestNothingIsSilent is in
-// server_health_test.go.
+// trouble_test.go.
 
 // TestAtLeastOnce lets a server die at every call it makes: before Redis has got the call, and
 // after Redis has carried it out but before the answer is there. Another server is up all the time.
