@@ -7,29 +7,31 @@ import (
 	"time"
 )
 
-// Again asks for the next run of a job that carries on by itself: a handler that returns it ends
-// its job well, and in the same step enqueues a new one of the same ID, with this payload. No crash
-// comes between the two: the old job runs again, or the new one is there.
+// Again requests the next run of a job that continues itself. A handler that returns it completes
+// its job and, in the same step, enqueues a new one with the same ID and this payload. No crash can
+// separate the two: either the old job runs again, or the new one exists.
 //
 //	return delayq.Again(state, delayq.ProcessIn(24*time.Hour))
 //
-// The ended job is as one whose handler returned nil: it counts as acked and is kept for its
-// [Retention], but as long as the new one is there, Get and List tell of that. The new one counts
-// as enqueued, has another nonce, begins with attempt 1 and has no errors and no snoozes. It has
-// the options of the ended one ([Retry], [Backoff], [Timeout], Retention, the headers, and an
-// [ExpireIn] that begins anew), unless opts say otherwise. It is due at once without [ProcessIn] or
-// [ProcessAt], and it does not inherit an [ExpireAt], nor what the handler's [Defaults] say.
-// [Replace] and [ReplaceDead] mean nothing here. A job of a schedule stays one: it has the same
-// slot, and for the schedule's overlap policy its run goes on until a handler ends the job without
-// Again.
+// The completed job is treated as if its handler had returned nil: it counts as acked and is kept
+// for its [Retention]. While the new job exists, Get and List show that one. The new job counts as
+// enqueued, has another nonce, starts with attempt 1 and has no errors and no snoozes. Unless opts
+// say otherwise, it has the options of the completed one: [Retry], [Backoff], [Timeout], Retention,
+// the headers, and an [ExpireIn] that starts again. Without [ProcessIn] or [ProcessAt] it is due
+// immediately. It does not inherit an [ExpireAt] or the [Defaults] of the handler. [Replace] and
+// [ReplaceDead] have no effect here.
 //
-// Nothing is enqueued if the job was cancelled, replaced or lost meanwhile. Options that are
-// invalid and a payload of more than 64 MiB make a failed attempt of the run, with an ErrInvalid
-// that says what is wrong. [WaitReplicas] and the bound of [MaxPayload] are a client's and do not
-// count.
+// A job of a schedule remains one and keeps its slot. For the schedule's overlap policy the run
+// continues until a handler ends the job without Again.
 //
-// An error that wraps an Again or is joined with it asks for the same, unless a [Permanent] is in
-// it: see [Handler]. An error that is joined with it is logged and is in the event of [AgainHook].
+// Nothing is enqueued if the job was cancelled, replaced or lost in the meantime. If opts are
+// invalid or the payload has more than 64 MiB, the run is a failed attempt, with an [ErrInvalid]
+// that names the fault. [WaitReplicas] and the bound of [MaxPayload] belong to clients and do not
+// apply.
+//
+// An error that wraps an Again or is joined with it has the same effect, unless it contains a
+// [Permanent]: see [Handler]. An error that is joined with it is logged and is in the event of
+// [AgainHook].
 func Again(payload []byte, opts ...JobOption) error { return &againError{payload, opts} }
 
 type againError struct {
@@ -39,8 +41,8 @@ type againError struct {
 
 func (e *againError) Error() string { return "delayq: again" }
 
-// IsAgain reports whether a handler that returns err has its job enqueued anew. It is for
-// middleware. An [Again] that a [Permanent] overrules is none.
+// IsAgain reports whether a handler that returns err has its job enqueued again. Use it in
+// middleware. If a [Permanent] takes precedence over the [Again], it reports false.
 func IsAgain(err error) bool { return wishOf(err).again != nil }
 
 // A renewal is the new job that a row of again enqueues.
@@ -50,10 +52,10 @@ type renewal struct {
 	due        time.Time
 }
 
-// bytes is how long the record will be.
+// bytes is the length of the record.
 func (n *renewal) bytes() int { return len(n.head) + stampLen + len(n.tail) }
 
-// renew makes the job that takes the place of a run's own.
+// renew returns the job that follows the job of a run.
 func (r *run) renew(again *againError, end time.Time) (*renewal, error) {
 	if n := len(again.payload); n > mostPayload {
 		return nil, fmt.Errorf("again: %w: payload of %d bytes, at most %d are allowed", ErrInvalid, n, mostPayload)
@@ -77,7 +79,8 @@ func (r *run) renew(again *againError, end time.Time) (*renewal, error) {
 	return n, nil
 }
 
-// badAgain is the error of an attempt whose Again is bad: that, and what else the handler has said.
+// badAgain returns the error of an attempt whose Again is invalid, joined with the handler's other
+// errors.
 func badAgain(err, bad error) error {
 	if _, bare := err.(*againError); bare {
 		return bad

@@ -8,14 +8,17 @@ import (
 	"sync"
 )
 
-// EnqueueBatch stores any number of jobs of any topics and options. Jobs of one topic go in chunks, in their order, each of which is
-// stored as a whole or not at all. The results stand in the order of jobs: each job has its own outcome, with the errors of
-// Enqueue. The error is not nil if any job's is, and joins the first few of them. When ctx ends, jobs not yet sent get its error.
+// EnqueueBatch stores any number of jobs of any topics and options. Jobs of one topic are sent in
+// chunks, in their order. Each chunk is stored as a whole or not at all. Results are in the order
+// of jobs; each has its own error, as from [Client.Enqueue]. The returned error is non-nil if any
+// job failed, and joins the first ten failures. When ctx is done, jobs not yet sent get its error.
 //
-// After a chunk that Redis does not answer no other is sent. The jobs of that chunk have ErrUnknownOutcome, those behind
-// it another error: they are not stored, and can be given to a batch again.
+// After a chunk that Redis does not answer, no other is sent. The jobs of that chunk have
+// [ErrUnknownOutcome]. Later jobs have another error: they are not stored, and can be sent again in
+// another batch.
 //
-// It holds about 400 bytes for each result until it returns, and the records of no more than a few thousand jobs at a time.
+// EnqueueBatch holds about 400 bytes for each result until it returns, and the records of at most a
+// few thousand jobs at a time.
 func (c *Client) EnqueueBatch(ctx context.Context, jobs []NewJob) ([]Result, error) {
 	b := &batch{
 		client: c, ctx: ctx, results: make([]Result, len(jobs)), waiting: make(map[string]*parcel), out: c.newOutbox(ctx, len(jobs)),
@@ -34,11 +37,13 @@ func (c *Client) EnqueueBatch(ctx context.Context, jobs []NewJob) ([]Result, err
 }
 
 const (
-	// parcelsHeld and parcelsBytes bound how many jobs wait for others of their topics, which go in the same call.
+	// parcelsHeld and parcelsBytes bound the jobs that wait for others of their topics to share a
+	// call.
 	parcelsHeld  = 10 * chunkJobs
 	parcelsBytes = 4 * chunkBytes
 
-	// parcelsSent is how many parcels the outbox has at most: one under way and one that comes next. What was sent before is done.
+	// parcelsSent is the maximum number of parcels in the outbox: one in progress and the next one.
+	// Earlier ones are done.
 	parcelsSent = 2
 )
 
@@ -56,15 +61,15 @@ type batch struct {
 	first   []error // some of them
 }
 
-// A parcel is jobs of one topic that go together.
+// A parcel is jobs of one topic that are sent together.
 type parcel struct {
 	list  []*enqueueing
-	fresh []NewJob // as the hooks have left them
+	fresh []NewJob // as the hooks have changed them
 	index []int    // of the results
 	bytes int
 }
 
-// add gets a job ready, and sends what is complete.
+// add prepares a job, and sends parcels that are complete.
 func (b *batch) add(i int, job NewJob) {
 	job.Options = slices.Clip(job.Options)
 	e, err := b.client.prepare(b.ctx, &job)
@@ -89,7 +94,7 @@ func (b *batch) add(i int, job NewJob) {
 	}
 }
 
-// sendAll sends all that waits.
+// sendAll sends all waiting parcels.
 func (b *batch) sendAll() {
 	for _, p := range b.waiting {
 		b.send(p)
@@ -104,7 +109,8 @@ func (b *batch) send(p *parcel) {
 	b.collect(parcelsSent)
 }
 
-// collect takes the outcomes of what was sent, but for that many parcels, and forgets the records.
+// collect reads the outcomes of the sent parcels, except the last but parcels, and drops their
+// records.
 func (b *batch) collect(but int) {
 	for len(b.sent) > but {
 		p := b.sent[0]
@@ -116,7 +122,7 @@ func (b *batch) collect(but int) {
 	}
 }
 
-// outcome notes what has become of a job. e is nil if it was not sent.
+// outcome records the outcome of a job. e is nil if it was not sent.
 func (b *batch) outcome(i int, job *NewJob, e *enqueueing, err error) {
 	b.results[i].Err = err
 	if e != nil && maybeStored(err) {
@@ -131,17 +137,19 @@ func (b *batch) outcome(i int, job *NewJob, e *enqueueing, err error) {
 	}
 }
 
-// errCutOff is the outcome of jobs whose call has ended its goroutine, as a hook of the caller's go-redis client may.
+// errCutOff is the outcome of jobs whose call has ended its goroutine, as a hook of the caller's
+// go-redis client can.
 var errCutOff = fmt.Errorf("%w: the call was cut off", ErrUnknownOutcome)
 
-// An outbox sends the jobs of a batch while those that come after them are got ready: a goroutine of its own, unless they are few.
+// An outbox sends the jobs of a batch while the next ones are prepared. It has its own goroutine,
+// unless there are few jobs.
 type outbox struct {
 	client *Client
 	ctx    context.Context    // of the batch
 	lists  chan []*enqueueing // nil: there is no goroutine
-	done   chan struct{}      // closed when it has ended
-	close  func()             // waits for what has been sent
-	silent error              // why nothing more is sent
+	done   chan struct{}      // closed when the goroutine has exited
+	close  func()             // waits until all jobs are sent
+	silent error              // why no more jobs are sent
 }
 
 func (c *Client) newOutbox(ctx context.Context, jobs int) *outbox {
@@ -158,8 +166,8 @@ func (c *Client) newOutbox(ctx context.Context, jobs int) *outbox {
 	return o
 }
 
-// run starts the goroutine of an outbox. What a hook of the caller's go-redis client does to it is an
-// error of the jobs under way: another goroutine goes on with those that follow.
+// start starts the goroutine of an outbox. If a hook of the caller's go-redis client ends it, the
+// jobs in progress get an error, and another goroutine continues with the next ones.
 func (o *outbox) start() {
 	var list []*enqueueing
 	launch(nil, func() {
@@ -173,7 +181,7 @@ func (o *outbox) start() {
 	})
 }
 
-// send stores jobs of one topic. Their outcomes are there after close.
+// send stores jobs of one topic. Their outcomes are set after close.
 func (o *outbox) send(list []*enqueueing) {
 	for _, e := range list {
 		e.err = errCutOff
@@ -185,15 +193,16 @@ func (o *outbox) send(list []*enqueueing) {
 	o.lists <- list
 }
 
-// forward stores jobs of one topic, unless Redis has not answered before.
+// forward stores jobs of one topic, unless Redis failed to answer an earlier call.
 func (o *outbox) forward(list []*enqueueing) {
 	g := o.client.commit(list[0].topic)
 	defer g.done()
 	o.silent = g.enqueueAll(o.ctx, list, o.silent)
 }
 
-// enqueueAll stores the jobs of a batch, chunk by chunk, on a series of its own. After a chunk that Redis has not answered no other
-// is sent: each would wait as long. silent says that there was one before; what it is afterwards is returned.
+// enqueueAll stores the jobs of a batch, chunk by chunk, on its own series. After a chunk that
+// Redis does not answer it sends no other, because each would wait as long. silent is the error of
+// such a chunk earlier in the batch; enqueueAll returns its new value.
 func (g *commit) enqueueAll(ctx context.Context, list []*enqueueing, silent error) error {
 	series := g.client.series.get()
 	for len(list) > 0 {
@@ -209,7 +218,7 @@ func (g *commit) enqueueAll(ctx context.Context, list []*enqueueing, silent erro
 		}
 		n := chunkLen(list)
 		if err := g.send(ctx, series, list[:n]); err != nil && away(err) {
-			silent = fmt.Errorf("not sent, because Redis did not answer what was sent before: %w", err)
+			silent = fmt.Errorf("not sent, because Redis did not answer an earlier chunk: %w", err)
 			if !certain(err) {
 				series = newSeries()
 			}

@@ -36,8 +36,9 @@ type Client struct {
 	uses        uint64             // number of calls of commit
 	seriesBase  string             // for the series of new commits: see evict
 	seriesFloor uint64
-	recorded    map[uint64]int64 // hash of a topic → time it was added to the set of topics, Unix ms
-	seed        maphash.Seed
+	// hash of a topic → time it was added to the set of topics, Unix ms
+	recorded map[uint64]int64
+	seed     maphash.Seed
 }
 
 // NewClient returns a client of the queue in rdb: a *redis.Client (of a Sentinel too) or a

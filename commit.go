@@ -14,15 +14,15 @@ import (
 	"time"
 )
 
-// A chunk is what one script call stores: at most chunkJobs jobs, and no further job once chunkBytes are reached. It bounds how
-// long Redis is busy with it.
+// A chunk is the set of jobs that one script call stores. It has at most chunkJobs jobs, and no
+// further job once it has chunkBytes. That bounds how long Redis is busy with it.
 const (
 	chunkJobs  = 500
 	chunkBytes = 1 << 20
 )
 
-// flushTimeout bounds a flush on behalf of several callers, none of whose contexts can speak for all. go-redis has its own timeouts,
-// usually far shorter.
+// flushTimeout bounds a flush for several callers, because no single caller's context applies to
+// all. The timeouts of go-redis are usually far shorter.
 const flushTimeout = 30 * time.Second
 
 // An enqueueing is one job on its way to Redis.
@@ -36,15 +36,15 @@ type enqueueing struct {
 	own        *runContext // of the handler whose own job this one replaces
 
 	sent bool          // guarded by commit.mu: it is too late to take it out of pending
-	done chan struct{} // gets one value when now and err are set
+	done chan struct{} // receives one value when now and err are set
 	now  int64         // Redis's clock when the job was stored
 	err  error
 }
 
-// due is when the job is due, once it is stored.
+// due returns when the job is due, once it is stored.
 func (e *enqueueing) due() int64 { return e.opts.due(e.now) }
 
-// job is what the caller of Enqueue gets.
+// job returns the Job for the caller of Enqueue.
 func (e *enqueueing) job() *Job {
 	job := &Job{
 		Topic: e.topic, ID: e.id, Payload: e.payload, Headers: e.opts.headers, Attempt: 1, Retries: e.opts.retries(),
@@ -56,28 +56,31 @@ func (e *enqueueing) job() *Job {
 	return job
 }
 
-// A second flush starts while one is under way as soon as secondFlush jobs wait, and no fewer than the first has taken, so that Redis has work while
-// the answer to the first is on its way. With fewer it would only make the flushes smaller.
+// A second flush starts beside the first once secondFlush jobs wait, and no fewer than the first
+// has taken. Then Redis has work while the reply to the first is on its way. With fewer jobs it
+// would only make the flushes smaller.
 const (
 	mostFlushes = 2
 	secondFlush = 16
 )
 
-// A commit gathers the concurrent Enqueue calls of a topic: while a flush is under way the calls that come meanwhile wait and
-// go together with the next. A lone caller flushes its own job at once and waits for nobody.
+// A commit batches the concurrent Enqueue calls of a topic. Calls that come during a flush wait and
+// are sent together in the next one. A lone caller flushes its own job immediately and waits for no
+// other.
 type commit struct {
 	client *Client
 	keys   *keys
-	words  []any      // what the script is told in every call
-	series seriesPool // of the flushes: the topic's own, so that each has its receipt here and nowhere else
+	words  []any // the arguments that are the same in every call
+	// of the flushes: the topic's own, so that each has its receipt here and nowhere else
+	series seriesPool
 
-	users atomic.Int64 // who has it from Client.commit; goes up under Client.mu only
-	used  uint64       // when it was used last, by Client.uses; guarded by Client.mu
+	users atomic.Int64 // callers of Client.commit; incremented under Client.mu only
+	used  uint64       // time of the last use, by Client.uses; guarded by Client.mu
 
 	mu       sync.Mutex
 	pending  []*enqueueing
 	flushes  int       // under way
-	latest   int       // how many jobs the latest of them took
+	latest   int       // number of jobs that the latest of them took
 	recorded time.Time // when the topic was added to the set of topics
 }
 
@@ -90,10 +93,10 @@ func newCommit(c *Client, topic string) *commit {
 	}
 }
 
-// done gives back what Client.commit has given.
+// done releases a commit that Client.commit has returned.
 func (g *commit) done() { g.users.Add(-1) }
 
-// idle reports whether nobody uses the commit. Client.mu is held.
+// idle reports whether nobody uses the commit. Client.mu must be held.
 func (g *commit) idle() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -106,7 +109,7 @@ func (g *commit) enqueue(ctx context.Context, e *enqueueing) error {
 	if g.flushes == 0 {
 		g.flushes, g.latest = 1, 1
 		g.mu.Unlock()
-		defer g.land() // also if a hook of the caller's go-redis client panics
+		defer g.land() // even if a hook of the caller's go-redis client panics
 		g.flush(ctx, e)
 		return e.err
 	}
@@ -125,7 +128,8 @@ func (g *commit) enqueue(ctx context.Context, e *enqueueing) error {
 	}
 }
 
-// abandon leaves a job that its caller no longer waits for: not stored if it has not been sent, else unknown.
+// abandon stops waiting for a job after its caller's context is done: a job that was not sent is
+// not stored; otherwise the outcome is unknown.
 func (g *commit) abandon(ctx context.Context, e *enqueueing) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -146,12 +150,12 @@ func (g *commit) abandon(ctx context.Context, e *enqueueing) error {
 	return g.at(e, context.Cause(ctx))
 }
 
-// at says that an error happened with one job.
+// at adds the place to an error of one job.
 func (g *commit) at(e *enqueueing, err error) error {
 	return located{call: "enqueue", topic: g.keys.topic, job: e.id}.at(err)
 }
 
-// land ends a lone flush. If others have gathered meanwhile, a goroutine goes on for them.
+// land ends a lone flush. If other calls have come in the meantime, a goroutine continues for them.
 func (g *commit) land() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -162,8 +166,8 @@ func (g *commit) land() {
 	}
 }
 
-// fly flushes for those that have gathered until none is left, in a goroutine of its own. If what
-// go-redis calls on the way ends it, the callers of that flush hear so, and another one goes on.
+// fly flushes the pending jobs until none is left, in its own goroutine. If a hook of go-redis ends
+// the goroutine, the callers of that flush receive an error, and another goroutine continues.
 func (g *commit) fly() {
 	var list []*enqueueing
 	launch(nil, func() {
@@ -189,14 +193,14 @@ func (g *commit) flushAll(list []*enqueueing) {
 	g.series.put(series, g.send(ctx, series, list))
 }
 
-// tell lets the callers of a flush go.
+// tell wakes the callers of a flush.
 func (g *commit) tell(list []*enqueueing) {
 	for _, e := range list {
 		e.done <- struct{}{}
 	}
 }
 
-// cut is the outcome of jobs whose call has ended its goroutine: it may have been carried out.
+// cut sets the outcome of jobs whose call has ended its goroutine: it may have been carried out.
 func cut(list []*enqueueing, c *crash) {
 	clientLog().Error("enqueue crashed", "topic", list[0].topic, "err", c, "stack", string(c.stack))
 	for _, e := range list {
@@ -206,7 +210,7 @@ func cut(list []*enqueueing, c *crash) {
 	}
 }
 
-// gather takes the next chunk out of pending; an empty one ends the flush.
+// gather takes the next chunk out of pending. An empty one ends the flush.
 func (g *commit) gather() []*enqueueing {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -224,7 +228,7 @@ func (g *commit) gather() []*enqueueing {
 	return list
 }
 
-// A chunk is what goes in one call: no ID twice, not too much.
+// A chunk holds the IDs and the size of one call: each ID only once, and within the bounds.
 type chunk struct {
 	seen        map[string]struct{}
 	jobs, bytes int
@@ -236,7 +240,7 @@ func newChunk(list []*enqueueing) chunk {
 
 func (c *chunk) full() bool { return c.jobs >= chunkJobs || c.bytes >= chunkBytes }
 
-// add reports whether the ID of e was not in the chunk yet. Now it is.
+// add adds e to the chunk, and reports whether its ID was not in it yet.
 func (c *chunk) add(e *enqueueing) bool {
 	if _, twice := c.seen[e.id]; twice {
 		return false
@@ -246,7 +250,7 @@ func (c *chunk) add(e *enqueueing) bool {
 	return true
 }
 
-// chunkLen is how many jobs at the front of list may go in one call.
+// chunkLen returns how many jobs at the front of list one call can take.
 func chunkLen(list []*enqueueing) int {
 	if len(list) < 2 {
 		return len(list)
@@ -260,11 +264,12 @@ func chunkLen(list []*enqueueing) int {
 	return len(list)
 }
 
-// pickMost is how many waiting jobs are looked at for a chunk: behind those of an ID that comes again and again there are others.
+// pickMost is how many pending jobs pick looks at, because behind many jobs of one ID there may be
+// others.
 const pickMost = 4 * chunkJobs
 
-// pick takes a chunk out of the jobs that wait. One whose ID is in the chunk already waits on; others behind it overtake it, for
-// the order matters among jobs of one ID only.
+// pick takes a chunk out of the pending jobs. A job whose ID is already in the chunk stays, and
+// later jobs overtake it: the order matters only among jobs of one ID.
 func pick(waiting []*enqueueing) (list, rest []*enqueueing) {
 	n := chunkLen(waiting)
 	list, rest = waiting[:n:n], waiting[n:]
@@ -300,7 +305,8 @@ func (g *commit) flush(ctx context.Context, e *enqueueing) {
 	g.series.put(series, g.send(ctx, series, []*enqueueing{e}))
 }
 
-// send is one call of the enqueue script. It sets the outcome of every job in list and returns the error of the call itself.
+// send calls the enqueue script once. It sets the outcome of every job in list and returns the
+// error of the call itself.
 func (g *commit) send(ctx context.Context, series *series, list []*enqueueing) error {
 	args := make([]any, 0, 4+4*len(list))
 	args = append(append(args, series.next()), g.words...)
@@ -330,7 +336,8 @@ func (g *commit) send(ctx context.Context, series *series, list []*enqueueing) e
 	return nil
 }
 
-// refused is what a letter of the script other than n says. since has when the dead ones were buried.
+// refused returns the error for a letter of the script other than n. since holds the burial times
+// of the dead jobs.
 func (e *enqueueing) refused(letter byte, since *[]string) error {
 	twin := &DuplicateError{Topic: e.topic, ID: e.id}
 	switch letter {
@@ -352,11 +359,12 @@ func (e *enqueueing) refused(letter byte, since *[]string) error {
 	return twin
 }
 
-// recordEvery is how often a client adds a topic that it uses to the set of topics: Redis may have come back empty.
+// recordEvery is how often a client adds a topic that it uses to the set of topics, because Redis
+// may have lost its data.
 const recordEvery = time.Minute
 
-// record adds the topic to the set of topics, now and then, and at once if Redis has not known the topic. It only serves Topics: if
-// it fails, the next call tries again.
+// record adds the topic to the set of topics every recordEvery, and immediately if Redis did not
+// know the topic. Only Topics reads the set: if the call fails, the next call tries again.
 func (g *commit) record(ctx context.Context, unknown bool) {
 	now := time.Now()
 	g.mu.Lock()
@@ -372,14 +380,15 @@ func (g *commit) record(ctx context.Context, unknown bool) {
 }
 
 const (
-	// mostCommits is of how many topics a client keeps the state.
+	// mostCommits is the number of topics whose state a client keeps.
 	mostCommits = 1000
 
-	// mostRecorded is of how many topics it knows at most that they are in the set of topics.
+	// mostRecorded is the maximum number of topics that a client remembers as members of the set of
+	// topics.
 	mostRecorded = 50_000
 )
 
-// commit gives the group commit of a topic. It is to be given back with done.
+// commit returns the group commit of a topic. The caller must release it with done.
 func (c *Client) commit(topic string) *commit {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -401,13 +410,14 @@ func (c *Client) commit(topic string) *commit {
 	return g
 }
 
-// evict forgets one topic that is not in use: of a few, that which has not been used for longest. Used again, the topic has series
-// of the same names, so that it leaves no more receipts than before, and with greater numbers, so that none of its calls is taken
-// for an old one. The name of a series that was dropped is not used again: then there are new names from here on.
+// evict drops one topic that is not in use: the least recently used of a few. When the topic is
+// used again, its series have the same names, so that it leaves no more receipts than before. Their
+// numbers are greater, so that no call is taken for an old one. The name of a dropped series is not
+// used again: after one, all series get new names.
 func (c *Client) evict() {
 	var idlest *commit
 	looked := 0
-	for _, g := range c.commits { // from anywhere
+	for _, g := range c.commits { // in random order
 		if g.idle() && (idlest == nil || g.used < idlest.used) {
 			idlest = g
 		}
@@ -426,7 +436,7 @@ func (c *Client) evict() {
 	}
 }
 
-// remember notes that a topic is in the set of topics.
+// remember records that a topic is in the set of topics.
 func (c *Client) remember(topic string, at time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -436,7 +446,8 @@ func (c *Client) remember(topic string, at time.Time) {
 	c.recorded[maphash.String(c.seed, topic)] = at.UnixMilli()
 }
 
-// store runs the enqueue script and, with WaitReplicas, waits on the same connection until enough replicas have what it wrote.
+// store executes the enqueue script. With WaitReplicas it waits on the same connection until enough
+// replicas have the writes.
 func (c *Client) store(ctx context.Context, s *script, k *keys, receipt string, jobs int, args []any) (reply, error) {
 	if c.o.replicas == 0 {
 		return c.scripts.exec(ctx, s, k, receipt, jobs, args...)

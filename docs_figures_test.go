@@ -89,7 +89,7 @@ func proseFigures(t *testing.T) []proseFigure {
 		{"errors.go", "when <> others have paused", maxPauses},
 		{"errors.go", "the topic already has <> pauses", maxPauses},
 		{"hooks.go", "At most <> of each", pruneLimit},
-		{"pause.go", "can have <> pauses at once", maxPauses},
+		{"pause.go", "can have <> pauses simultaneously", maxPauses},
 		{"docs/operations.md", "has up to <> entries in its error log", mostErrors},
 		{"docs/operations.md", "at the next prune, at most <> later.", pruneEvery + maxTick},
 		{"docs/operations.md", "but not twice within <>.", checkAgain - checkAgain/10},

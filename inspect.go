@@ -28,7 +28,8 @@ func encodeFinished(r row, server string) string {
 	return string(raw)
 }
 
-// Get tells all that is known of a job. ErrNotFound if there is no job with this ID; done jobs are found during their Retention.
+// Get returns everything that is known about a job. It finds done jobs during their [Retention].
+// Get returns [ErrNotFound] if there is no job with this ID.
 func (c *Client) Get(ctx context.Context, topic, id string) (*JobInfo, error) {
 	place := located{call: "get", topic: topic, job: id}
 	if err := c.validate(ctx, topic, id); err != nil {
@@ -44,8 +45,9 @@ func (c *Client) Get(ctx context.Context, topic, id string) (*JobInfo, error) {
 	return list[0], nil
 }
 
-// get looks up jobs, and leaves out those that do not exist. Of each record it reads cut bytes, -1 for
-// all. One call reads no more than is good for Redis, so large jobs take several.
+// get looks up jobs, and skips those that do not exist. It reads cut bytes of each record, or the
+// whole record if cut is -1. One call reads a bounded number of bytes, to keep Redis responsive, so
+// large jobs take several.
 func (c *Client) get(ctx context.Context, topic string, cut int, ids []string) ([]*JobInfo, error) {
 	var list []*JobInfo
 	k := newKeys(c.o.prefix, topic)
@@ -66,12 +68,12 @@ func (c *Client) get(ctx context.Context, topic string, cut int, ids []string) (
 			}
 		}
 		ids = ids[told:]
-		ask = 2 * told // the IDs of jobs that the answer has no room for would be sent for nothing
+		ask = 2 * told // IDs that the reply has no room for are sent in vain
 	}
 	return list, nil
 }
 
-// lookUp is one call of the get script. The answer may be about the first of ids only.
+// lookUp executes the get script once. The reply may cover only the first of ids.
 func (c caller) lookUp(ctx context.Context, k *keys, bytes, cut int, ids []string) (reply, error) {
 	args := make([]any, 2, 2+len(ids))
 	args[0], args[1] = bytes, cut
@@ -81,7 +83,7 @@ func (c caller) lookUp(ctx context.Context, k *keys, bytes, cut int, ids []strin
 	return c.exec(ctx, getScript, k, "", len(ids), args...)
 }
 
-// Columns of what get.lua answers.
+// Columns of the reply of get.lua.
 const (
 	columnRecord = iota
 	columnBucket
@@ -94,8 +96,8 @@ const (
 	columnResult
 )
 
-// describe makes a JobInfo of one line of what get.lua answers, nil if there is no such job. Of a record
-// that was cut it leaves out the payload, also if all of it is there.
+// readJobInfo returns the JobInfo of one line of the reply of get.lua, or nil if there is no such
+// job. It leaves out the payload of a record that was cut, even if the whole payload is there.
 func readJobInfo(topic, id string, cut int, at func(column int) string) *JobInfo {
 	raw := at(columnRecord)
 	info := &JobInfo{Job: Job{Topic: topic, ID: id}}
@@ -166,38 +168,48 @@ func scoreTime(score string) time.Time {
 const (
 	listJobs = 1000 // the most jobs that one call looks at
 
-	// recordHead is more than a record has in front of its payload: msgpack adds to short headers as much as they have.
+	// recordHead is at least the length of a record up to its payload: msgpack at most triples the
+	// bytes of short headers.
 	recordHead = 3 * maxHeaderLen
 )
 
-// A ListOption says what List tells of each job.
+// A ListOption sets what [Client.List] reads of each job.
 type ListOption func(*listOptions)
 
 type listOptions struct{ cut int }
 
-// WithPayload makes List tell the payloads too. All those of a page are in memory then, so ask for few jobs at a
-// time where payloads may be large. Default: [JobInfo.Payload] is nil and [JobInfo.PayloadSize] says how large it is;
-// [Client.Get] tells it of one job.
+// WithPayload makes [Client.List] read the payloads too. All payloads of a page are in memory at
+// the same time, so list few jobs at a time if payloads can be large. To read the payload of one
+// job, use [Client.Get]. Default: [JobInfo.Payload] is nil and [JobInfo.PayloadSize] is its size.
 func WithPayload() ListOption { return func(o *listOptions) { o.cut = -1 } }
 
-// List tells of the jobs of a topic in one state: at most limit of them (1 to 1,000), after the first offset of that
-// state. A page that has fewer than limit jobs is the last one.
+// List returns the jobs of a topic in one state. It skips the first offset jobs of that state and
+// returns at most limit of those that follow. A page with fewer than limit jobs is the last one.
+// Range of offset: 0 or more. Range of limit: 1 to 1,000.
 //
-// Scheduled jobs come by due time; ready ones in the order in which they will be taken (one that is just on its way to
-// a server may be missing); running ones by the end of their lease; dead ones the latest first; done ones by the time
-// until which they are kept. Jobs that change their state meanwhile may be missing, or stand on two pages. Whoever
-// cancels what List tells asks for the page at offset 0 again, until it is empty: an offset would pass over as many
-// jobs as were cancelled.
+// The order depends on the state:
 //
-// It makes several calls to Redis, each of which looks at up to 1,000 entries and reads about 1 MiB and one job. Cost:
-// O(log(jobs) + limit), and for ready jobs O(offset + limit + what cancelled jobs have left behind in front of them).
+//   - Scheduled jobs are sorted by due time.
+//   - Ready jobs are in the order in which servers take them. A job on its way to a server may be
+//     missing.
+//   - Running jobs are sorted by the end of their lease.
+//   - Dead jobs are sorted by time of burial, the latest first.
+//   - Done jobs are sorted by the time until which they are kept.
+//
+// Jobs that change state between calls may be skipped or appear on two pages. To cancel all listed
+// jobs, list the page at offset 0 again and again until it is empty: a growing offset would skip as
+// many jobs as were cancelled.
+//
+// List makes several calls to Redis, each of which looks at up to 1,000 entries and reads about 1
+// MiB and one job. Cost: O(log(jobs) + limit). For ready jobs it is O(offset + limit + entries that
+// cancelled jobs have left in front of them).
 func (c *Client) List(ctx context.Context, topic string, state State, offset, limit int, opts ...ListOption) ([]*JobInfo, error) {
 	err := c.validate(ctx, topic, "")
 	if offset < 0 || limit < 1 || limit > listJobs {
-		err = errors.Join(err, fmt.Errorf("%w: List from %d, %d jobs: must be from 0 on and 1 to %d", ErrInvalid, offset, limit, listJobs))
+		err = errors.Join(err, fmt.Errorf("%w: List: offset %d, limit %d: offset must be ≥ 0, limit 1 to %d", ErrInvalid, offset, limit, listJobs))
 	}
 	if !slices.Contains([]State{StateScheduled, StateReady, StateRunning, StateDead, StateDone}, state) {
-		err = errors.Join(err, fmt.Errorf("%w: state %q", ErrInvalid, state))
+		err = errors.Join(err, fmt.Errorf("%w: unknown state %q", ErrInvalid, state))
 	}
 	o := listOptions{cut: recordHead}
 	for _, opt := range opts {
@@ -213,11 +225,11 @@ func (c *Client) List(ctx context.Context, topic string, state State, offset, li
 
 	k := newKeys(c.o.prefix, topic)
 	at, skip := offset, 0
-	if state == StateReady { // an offset into the list would count what is no job
+	if state == StateReady { // an offset into the list would count entries that are not jobs
 		at, skip = 0, offset
 	}
 	var list []*JobInfo
-	seen := make(map[string]bool) // an ID can stand in ready twice
+	seen := make(map[string]bool) // an ID can be in ready twice
 	for look := min(skip+limit, listJobs); ; look = listJobs {
 		r, err := c.scripts.exec(ctx, listScript, k, "", look, string(state), at, look)
 		if err != nil {
@@ -237,7 +249,7 @@ func (c *Client) List(ctx context.Context, topic string, state State, offset, li
 				return nil, err
 			}
 			for _, info := range infos {
-				if info.State == state { // else it has gone on meanwhile
+				if info.State == state { // its state has changed in the meantime
 					list = append(list, info)
 				}
 			}
@@ -250,19 +262,21 @@ func (c *Client) List(ctx context.Context, topic string, state State, offset, li
 	}
 }
 
-// TopicInfo is what a topic holds, and what has happened in it since its first job.
+// TopicInfo holds the numbers of jobs in a topic, and what has happened in it since its first job.
 type TopicInfo struct {
 	Scheduled, Ready, Running, Dead, Done int64
 
 	NextDue time.Time // of the earliest scheduled job; zero if there is none
 
-	Schedules int64     // all of the topic, also those that are paused or have ended
-	Waiting   int64     // schedules of which a slot waits for the end of the last run
-	NextSlot  time.Time // the earliest of all schedules; 1970 if a server is to work it out; zero if there is none
+	Schedules int64 // all of the topic, even if paused or ended
+	Waiting   int64 // schedules with a slot that waits for the end of the last run
+	// the earliest of all schedules; 1970 if a server has yet to compute it; zero if there is none
+	NextSlot time.Time
 
-	Paused      bool        // while any of Pauses lasts
-	PausedUntil time.Time   // the latest end of Pauses; zero if one has none, or if the topic is not paused
-	Pauses      []PauseInfo // those that last, the oldest first
+	Paused bool // whether any of Pauses is in effect
+	// the latest end of Pauses; zero if one has none, or if the topic is not paused
+	PausedUntil time.Time
+	Pauses      []PauseInfo // those in effect, the oldest first
 
 	// Counters has every [Counter].
 	Counters map[Counter]int64
@@ -274,7 +288,8 @@ var counters = []Counter{
 	CounterFired, CounterSkipped, CounterMissed,
 }
 
-// Inspect counts the jobs of a topic. A topic that was never used has none.
+// Inspect returns the numbers of jobs, the pauses and the counters of a topic. They are all zero
+// for a topic that was never used.
 func (c *Client) Inspect(ctx context.Context, topic string) (*TopicInfo, error) {
 	if err := c.validate(ctx, topic, ""); err != nil {
 		return nil, located{call: inspectScript.name, topic: topic}.at(err)
@@ -312,7 +327,7 @@ func (c *Client) Inspect(ctx context.Context, topic string) (*TopicInfo, error) 
 	return info, nil
 }
 
-// Topics lists the topics that jobs were enqueued to or that a server has handled, sorted.
+// Topics returns the topics that jobs were enqueued to or that a server has handled, sorted.
 func (c *Client) Topics(ctx context.Context) ([]string, error) {
 	if err := c.usable(ctx); err != nil {
 		return nil, fmt.Errorf("topics: %w", err)
@@ -332,7 +347,7 @@ func (c *Client) Topics(ctx context.Context) ([]string, error) {
 	return slices.Compact(names), nil
 }
 
-// Servers lists the servers of the prefix that have sent a heartbeat within the last 30 s.
+// Servers returns the servers of the prefix that have sent a heartbeat within the last 30 s.
 func (c *Client) Servers(ctx context.Context) ([]ServerInfo, error) {
 	if err := c.usable(ctx); err != nil {
 		return nil, fmt.Errorf("servers: %w", err)

@@ -116,9 +116,10 @@ const (
 
 // JobInfo describes a job. [Client.Get] and [Client.List] return it.
 type JobInfo struct {
-	Job         // Attempt is the number of the present or next run; Started is zero
-	State       State
-	Moved       string         // why Due is not the due time of the Enqueue: retry, snooze, reschedule, revive, or empty
+	Job   // Attempt is the number of the present or next run; Started is zero
+	State State
+	// why Due is not the due time of the Enqueue: retry, snooze, reschedule, revive, or empty
+	Moved       string
 	LeaseEnd    time.Time      // of a running job
 	BuriedAt    time.Time      // of a dead job
 	FinishedAt  time.Time      // of a done job

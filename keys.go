@@ -17,8 +17,8 @@ const (
 
 const defaultPrefix = "delayq"
 
-// keys holds the names of all keys of one topic. They share the hash tag {topic}, so one topic is one cluster slot.
-// This file is the only one that spells a key.
+// keys holds the names of all keys of one topic. They share the hash tag {topic}, so one topic is
+// one cluster slot. Only this file spells keys.
 type keys struct {
 	topic    string
 	root     string // "<prefix>:{<topic>}:"
@@ -29,19 +29,19 @@ type keys struct {
 	leases   string // zset: job ID by the end of its lease
 	attempts string // hash: job ID → finished attempts
 	errors   string // hash: job ID → last errors
-	moved    string // hash: job ID → present due time, if that is not the record's
+	moved    string // hash: job ID → present due time, if it differs from the record's
 	dead     string // zset: job ID by time of burial
 	done     string // zset: job ID by the time until which it is kept
 	results  string // hash: job ID → what is kept of it
-	meta     string // hash: what an operator has set
+	meta     string // hash: settings of operators
 	stats    string // hash: counters
-	operator string // never there: the right to it is that to make the calls of an operator
+	operator string // never exists: the right to it is the right to make operator calls
 	sizes    string // hash: the size of the largest record
 
 	schedules string // hash: name → definition of a schedule
 	slots     string // zset: schedule by its next slot
 	waiting   string // zset: schedule by the slot that waits for the end of the last run
-	fired     string // hash: schedule → what has become of its slots
+	fired     string // hash: schedule → state of its slots
 	runs      string // hash: schedule → history of its runs
 }
 
@@ -74,7 +74,8 @@ func newKeys(prefix, topic string) *keys {
 	}
 }
 
-// checked lists the keys that a check looks through, in an order in which what is found in one does not hide what is in the next.
+// checked lists the keys that a check scans, in an order in which a finding in one key does not
+// hide a finding in the next.
 func (k *keys) checked() []string {
 	return []string{
 		k.pool, k.bucket, k.leases, k.dead, k.attempts, k.errors, k.moved, k.done, k.results,
@@ -82,13 +83,13 @@ func (k *keys) checked() []string {
 	}
 }
 
-// prefix is what all keys begin with.
+// prefix returns the first part of all keys.
 func (k *keys) prefix() string { return k.root[:len(k.root)-len(":{"+k.topic+"}:")] }
 
-// name is what a key of the topic is called in the protocol.
+// name returns the name of a key of the topic in the protocol.
 func (k *keys) name(key string) string { return strings.TrimPrefix(key, k.root) }
 
-// typeOf is the type that a key of a topic or of a prefix must have, as TYPE calls it.
+// typeOf returns the type that a key of a topic or of a prefix must have, as TYPE returns it.
 func typeOf(key string) string {
 	name := key[strings.LastIndexByte(key, ':')+1:]
 	if _, after, ok := strings.Cut(key, "}:"); ok {
@@ -109,16 +110,17 @@ func typeOf(key string) string {
 	return "hash"
 }
 
-// turn is the key that says that a server has checked the topic lately, for a reason, or what it found.
+// turn returns the key that records that a server has recently checked the topic, for a reason, or
+// what it found.
 func (k *keys) turn(reason string) string { return k.receipt(reason) }
 
-// nothing is a key that never exists: no series has that name.
+// nothing returns a key that never exists, because no series has that name.
 func (k *keys) nothing() string { return k.receipt("nothing") }
 
-// receipt is the key under which the last numbered call of a series leaves its reply.
+// receipt returns the key of the reply to the last numbered call of a series.
 func (k *keys) receipt(series string) string { return k.root + "receipt:" + series }
 
-// taken is the key under which a server's last take leaves the IDs it got.
+// taken returns the key of the IDs of a server's last take.
 func (k *keys) taken(server string) string { return k.root + "taken:" + server }
 
 // Keys and channels of a prefix as a whole.
@@ -126,7 +128,7 @@ func topicsKey(prefix string) string      { return prefix + ":topics" }
 func serversKey(prefix string) string     { return prefix + ":servers" }
 func controlChannel(prefix string) string { return prefix + ":control" }
 
-// checkName tells what is wrong with a topic or a prefix.
+// checkName returns an error if a topic or a prefix is invalid.
 func checkName(what, name string) error {
 	switch {
 	case name == "":
@@ -152,14 +154,14 @@ func checkID(id string) error {
 	return nil
 }
 
-// A keyField is a key of a topic by the name that it has in the headers of the scripts.
+// A keyField is a key of a topic, with the name it has in the headers of the scripts.
 type keyField struct {
 	name string
 	of   func(*keys) *string
 }
 
 var keyFields = []keyField{
-	{"receipt", nil}, // that of the caller
+	{"receipt", nil}, // the caller's
 	{"pool", func(k *keys) *string { return &k.pool }},
 	{"bucket", func(k *keys) *string { return &k.bucket }},
 	{"ready", func(k *keys) *string { return &k.ready }},
@@ -184,8 +186,8 @@ var keyFields = []keyField{
 
 const keyReceipt = 0 // the index of receipt in keyFields
 
-// keyNamed is the index of a name in keyFields. Keys of a whole prefix have none: the callers of such
-// scripts name them.
+// keyNamed returns the index of a name in keyFields. Keys of a whole prefix have none: the callers
+// of such scripts name them.
 func keyNamed(name string) int {
 	return slices.IndexFunc(keyFields, func(f keyField) bool { return f.name == name })
 }

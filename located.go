@@ -6,11 +6,11 @@ import (
 	"strings"
 )
 
-// A located error says where it happened: in which call, in which topic, and with which job or schedule. Its text is
+// A located error names the call, the topic, and the job or schedule where it occurred. Its text is
 //
 //	cancel topic "mail" job "welcome/anna": …
 //
-// without what is not known or what the call is not about.
+// It leaves out parts that are unknown or do not apply to the call.
 type located struct {
 	call     string
 	topic    string
@@ -26,7 +26,7 @@ func (e *located) Error() string {
 		{"topic", e.topic}, {"job", e.job}, {"schedule", e.schedule},
 	} {
 		if part.name != "" {
-			_, _ = fmt.Fprintf(&text, " %s %q", part.what, part.name) // a Builder takes everything
+			_, _ = fmt.Fprintf(&text, " %s %q", part.what, part.name) // a Builder returns no error
 		}
 	}
 	return text.String() + ": " + e.err.Error()
@@ -34,11 +34,11 @@ func (e *located) Error() string {
 
 func (e *located) Unwrap() error { return e.err }
 
-// at says where err happened. An err that says so already is not wrapped twice: what the place leaves open is
-// taken from it. Nil stays nil.
+// at adds the place to err. An err that already has a place is not wrapped twice: the missing parts
+// are taken from it. Nil stays nil.
 func (place located) at(err error) error {
 	if err == nil {
-		return nil // a call in which all goes well allocates nothing
+		return nil // a successful call allocates nothing
 	}
 	return place.wrap(err)
 }
@@ -55,7 +55,7 @@ func (place located) wrap(err error) error {
 	return &place
 }
 
-// beneath puts a sentinel in front of err, behind the place that err names.
+// beneath wraps err in a sentinel, which comes after the place that err names.
 func beneath(sentinel, err error) error {
 	if known, ok := err.(*located); ok {
 		place := *known

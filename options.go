@@ -10,8 +10,9 @@ import (
 
 // Bounds of times. In Redis a due time has 13 digits, in Unix milliseconds.
 const (
-	maxDelay = 100 * 365 * 24 * time.Hour // of ProcessIn, ExpireIn, Retention, Snooze and the backoff
-	maxDueMS = 9_999_999_999_999          // 2286-11-20T17:46:39.999Z
+	// of ProcessIn, ExpireIn, Retention, Snooze and the backoff
+	maxDelay = 100 * 365 * 24 * time.Hour
+	maxDueMS = 9_999_999_999_999 // 2286-11-20T17:46:39.999Z
 	maxRetry = math.MaxInt32
 )
 
@@ -56,7 +57,8 @@ func instant(option string, t time.Time) (int64, error) {
 	if t.IsZero() {
 		return 0, fmt.Errorf("%s: the zero time", option)
 	}
-	if t.Before(time.UnixMilli(0)) || t.After(time.UnixMilli(maxDueMS)) { // before UnixMilli can overflow
+	if t.Before(time.UnixMilli(0)) || t.After(time.UnixMilli(maxDueMS)) {
+		// before UnixMilli can overflow
 		return 0, fmt.Errorf("%s(%v): must be from 1970 to %v", option, t, time.UnixMilli(maxDueMS).UTC())
 	}
 	ms := t.UnixMilli()

@@ -1,24 +1,24 @@
 package delayq
 
-// An Outcome is how a run of a job ended: of [RunEvent] and of [Run], and the label to count runs by. An Outcome that
-// ends a job or puts it back is the name of a [Counter] too.
+// An Outcome is the way a run of a job ended. [RunEvent] and [Run] have it; use it as the label to
+// count runs. An Outcome that ends a job or puts it back is the name of a [Counter] too.
 type Outcome string
 
 // The outcomes of a run.
 const (
-	OutcomeAcked     Outcome = "acked"      // the handler returned nil: the job is done
-	OutcomeRetried   Outcome = "retried"    // the run failed: the job is due again after its backoff
+	OutcomeAcked     Outcome = "acked"      // the handler returned nil: the job is completed
+	OutcomeRetried   Outcome = "retried"    // the run failed: it is due again after its backoff
 	OutcomeSnoozed   Outcome = "snoozed"    // the handler returned Snooze: the job is due again
 	OutcomeBuried    Outcome = "buried"     // the run failed for good: the job is dead
-	OutcomeExpired   Outcome = "expired"    // the job was dropped because its expiry had passed before it could start
+	OutcomeExpired   Outcome = "expired"    // dropped, because its expiry passed before its start
 	OutcomeReturned  Outcome = "returned"   // the server stopped: the job is back in ready
-	OutcomeCancelled Outcome = "cancelled"  // Dequeue took the job from its run
-	OutcomeReplaced  Outcome = "replaced"   // an Enqueue with Replace took the job from its run
+	OutcomeCancelled Outcome = "cancelled"  // Dequeue cancelled the job during its run
+	OutcomeReplaced  Outcome = "replaced"   // an Enqueue with Replace replaced it during its run
 	OutcomeLeaseLost Outcome = "lease_lost" // the lease ran out before the run ended
-	OutcomeAgain     Outcome = "again"      // the handler returned Again: the job has ended and was enqueued anew
+	OutcomeAgain     Outcome = "again"      // the handler returned Again: the job is enqueued again
 )
 
-// An ErrorKind is what made an attempt fail: that of an [AttemptError].
+// An ErrorKind is the kind of failure of an attempt: see [AttemptError].
 type ErrorKind string
 
 // The kinds of failure.
@@ -27,19 +27,19 @@ const (
 	KindPanic       ErrorKind = "panic"       // the handler panicked
 	KindGoexit      ErrorKind = "goexit"      // the handler called runtime.Goexit
 	KindTimeout     ErrorKind = "timeout"     // the handler returned an error after its Timeout
-	KindLeaseLost   ErrorKind = "lease_lost"  // the lease ran out before the run ended: a crash, mostly
+	KindLeaseLost   ErrorKind = "lease_lost"  // the lease ran out first: mostly after a crash
 	KindUndecodable ErrorKind = "undecodable" // the job's record cannot be read
 )
 
-// A Counter names what [Client.Inspect] counts.
+// A Counter names a number that [Client.Inspect] returns.
 type Counter string
 
-// The counters of a topic. Those of runs have the names of their outcomes.
+// The counters of a topic. Counters of runs have the names of their outcomes.
 const (
 	CounterEnqueued   Counter = "enqueued"
 	CounterTaken      Counter = "taken"
 	CounterAcked      Counter = "acked"
-	CounterAgain      Counter = "again" // acked jobs that were enqueued anew, which counts as enqueued
+	CounterAgain      Counter = "again" // jobs that were acked and enqueued again
 	CounterRetried    Counter = "retried"
 	CounterSnoozed    Counter = "snoozed"
 	CounterBuried     Counter = "buried"
@@ -52,8 +52,8 @@ const (
 	CounterPrunedDead Counter = "pruned_dead" // dead jobs deleted by the [DeadLimit] of a server
 	CounterPrunedDone Counter = "pruned_done" // done jobs whose [Retention] is over
 	CounterDeleted    Counter = "deleted"     // done jobs removed by Delete
-	CounterMended     Counter = "mended"      // what Check has repaired
+	CounterMended     Counter = "mended"      // repairs by Check
 	CounterFired      Counter = "fired"       // jobs made by schedules
-	CounterSkipped    Counter = "skipped"     // slots of schedules that were not fired because of the Overlap
-	CounterMissed     Counter = "missed"      // slots of schedules that were not fired because of Missed
+	CounterSkipped    Counter = "skipped"     // slots not fired because of the [OverlapPolicy]
+	CounterMissed     Counter = "missed"      // slots not fired because of the [MissedPolicy]
 )

@@ -11,19 +11,19 @@ import (
 	"time"
 )
 
-// maxPauses is how many pauses a topic can have at once.
+// maxPauses is the maximum number of simultaneous pauses of a topic.
 const maxPauses = 16
 
-// A Pause is what [Client.Pause] is given. Everybody who pauses a topic has a pause of his own
-// there, and the topic stands still while any of them lasts: so what a program does by itself
-// neither shortens nor ends what a person wants.
+// A Pause is the argument of [Client.Pause]. Every person or program that pauses a topic has its
+// own pause there, and the topic is paused while any of them is in effect. So a program neither
+// shortens nor ends the pause of a person.
 type Pause struct {
-	By     string        // who: a name of a person or a program, at most 1 KiB; "" is a name like any other
-	Reason string        // why, for those who look; at most 1 KiB
-	For    time.Duration // how long. 0: until Resume. Range: 1 ms to 100 years
+	By     string        // a person or a program, at most 1 KiB; "" is a name like any other
+	Reason string        // the reason, for people who inspect the topic; at most 1 KiB
+	For    time.Duration // duration. 0: until Resume. Range: 1 ms to 100 years
 }
 
-// PauseInfo is a pause of a topic, as [Client.Inspect] tells of it.
+// PauseInfo is a pause of a topic, as [Client.Inspect] returns it.
 type PauseInfo struct {
 	By     string
 	Reason string
@@ -31,10 +31,12 @@ type PauseInfo struct {
 	Until  time.Time // zero: until Resume
 }
 
-// Pause stops the taking of jobs of a topic on all servers. Jobs still come in and fall due,
-// running ones go on. Pausing again with the same By replaces that pause alone, and is the way to
-// change its end or its reason. A topic can have 16 pauses at once: [ErrTooManyPauses] beyond that.
-// When the last pause ends, by itself or by [Client.Resume], servers take jobs at that moment.
+// Pause stops all servers from taking jobs of a topic. Jobs are still enqueued and become due, and
+// running jobs continue. By and Reason (up to 1 KiB each) are reported by [Client.Inspect]. A
+// second Pause with the same By replaces the first, for example to change its end or its reason.
+// Other pauses are unchanged. A topic can have 16 pauses simultaneously; a further one returns
+// [ErrTooManyPauses]. When the last pause ends, by itself or by [Client.Resume], servers
+// immediately take jobs again.
 func (c *Client) Pause(ctx context.Context, topic string, p Pause) error {
 	var errs []error
 	if err := notTiny("Pause.For", p.For); err != nil {
@@ -48,8 +50,8 @@ func (c *Client) Pause(ctx context.Context, topic string, p Pause) error {
 	return c.pause(ctx, "pause", topic, p, errs)
 }
 
-// Resume ends the pause that was made in the name of by. The topic stands still as long as others
-// have paused it, which [Client.Inspect] shows. If by has no pause there, nothing happens.
+// Resume ends the pause of by. The topic remains paused while pauses of others are in effect;
+// [Client.Inspect] shows them. If by has no pause there, nothing happens.
 func (c *Client) Resume(ctx context.Context, topic, by string) error {
 	return c.pause(ctx, "resume", topic, Pause{By: by}, nil)
 }
@@ -78,7 +80,7 @@ func (c *Client) pause(ctx context.Context, verb, topic string, p Pause, errs []
 	return nil
 }
 
-// parsePauses reads the pauses of a topic that last at now (Unix ms), the oldest first.
+// parsePauses reads the pauses of a topic that are in effect at now (Unix ms), the oldest first.
 func parsePauses(text string, now int64) (list []PauseInfo) {
 	for text != "" {
 		words := strings.SplitN(text, " ", 5)

@@ -6,8 +6,8 @@ import (
 	"sync"
 )
 
-// A series is a row of calls that follow each other, numbered, so that a script can tell a call that was sent again from a new
-// one (see lua/prelude/receipt.lua). One call at a time.
+// A series is a sequence of numbered calls, so that a script can distinguish a call that was sent
+// again from a new one (see lua/prelude/receipt.lua). Only one call is in progress at a time.
 type series struct {
 	id  string
 	seq uint64
@@ -18,13 +18,13 @@ type series struct {
 
 func newSeries() *series { return &series{id: rand.Text()} }
 
-// next is the number of the series's next call.
+// next returns the number of the next call.
 func (l *series) next() string {
 	l.seq++
 	return strconv.FormatUint(l.seq, 10)
 }
 
-// receipt is the key of the series's receipt in a topic.
+// receipt returns the key of the series's receipt in a topic.
 func (l *series) receipt(k *keys) string {
 	if l.topic != k.topic || l.key == "" {
 		l.topic, l.key = k.topic, k.receipt(l.id)
@@ -32,9 +32,9 @@ func (l *series) receipt(k *keys) string {
 	return l.key
 }
 
-// series holds the series that are not in use.
+// seriesPool holds the series that are not in use.
 type seriesPool struct {
-	base  string // what the names of its series begin with; empty: each has a name of its own
+	base  string // prefix of the IDs of its series; empty: each has a random ID
 	floor uint64 // the numbers of its series are greater
 
 	mu      sync.Mutex
@@ -58,8 +58,8 @@ func (l *seriesPool) get() *series {
 	return &series{id: l.base + strconv.Itoa(l.made), seq: l.floor}
 }
 
-// last is the greatest number that a call has had in those series that are there, and reports whether
-// one was dropped.
+// last returns the greatest number of a call in the series of the pool, and reports whether one was
+// dropped.
 func (l *seriesPool) last() (seq uint64, dropped bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -70,7 +70,8 @@ func (l *seriesPool) last() (seq uint64, dropped bool) {
 	return seq, l.dropped
 }
 
-// put gives a series back after a call. After a call that Redis did not answer the series is dropped: the call may still arrive.
+// put returns a series to the pool after a call. If Redis did not answer the call, the series is
+// dropped, because the call may still arrive.
 func (l *seriesPool) put(used *series, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

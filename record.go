@@ -14,32 +14,35 @@ import (
 	"github.com/vmihailenco/msgpack/v5"
 )
 
-// A record is what the pool holds of a job, written once at enqueue:
+// A record is the value of a job in the pool, written once at enqueue:
 //
 //	nonce (8 random bytes) · format version (1 byte) · flags (1 byte) · msgpack array
 //
-// The array is metadata first, payload last, so that a list needs only the first bytes of each:
+// The array has the metadata first and the payload last, so that a list needs only the first bytes
+// of each record:
 //
-//	enqueued at (13 digits, Unix ms) · due at, in · retry · backoff min, max · timeout · expire at, in · retention · headers ·
-//	payload size · payload
+//	enqueued at (13 digits, Unix ms) · due at, in · retry · backoff min, max · timeout ·
+//	expire at, in · retention · headers · payload size · payload
 //
-// The script that enqueues puts the time in, for it is Redis's: it gets the head (up to the array's first byte) and the tail (from
-// due at on). docs/protocol.md has the format for other languages.
+// The script that enqueues inserts the time, because it is Redis's. It receives the head (up to the
+// array's first byte) and the tail (from due at on). docs/protocol.md describes the format for
+// other languages.
 const (
 	recordVersion = 1
 	recordFields  = 13
 	nonceLen      = 8
 	headLen       = nonceLen + 3
 	stampLen      = 14 // 0xad and 13 digits
-	flagLimited   = 1  // the job's retries are limited: take.lua looks at it
-	flagSchedule  = 2  // the job is one of a schedule: its ID tells of which and for which slot
-	flagExpires   = 4  // the job has an expiry: reschedule.lua looks at it
+	flagLimited   = 1  // the job's retries are limited: take.lua reads it
+	flagSchedule  = 2  // the job belongs to a schedule: its ID holds the schedule and the slot
+	flagExpires   = 4  // the job has an expiry: reschedule.lua reads it
 )
 
-// ofSchedule tells whether a record is that of a schedule's job.
+// ofSchedule reports whether a record is that of a schedule's job.
 func ofSchedule(raw string) bool { return len(raw) > nonceLen+1 && raw[nonceLen+1]&flagSchedule != 0 }
 
-// errNewerRecord says that a later release of delayq wrote the record. It is left in place for one that can read it.
+// errNewerRecord is the error for a record that a later release of delayq wrote. The record is left
+// for a server that can read it.
 var errNewerRecord = errors.New("record of a newer format version")
 
 // record is a decoded record.
@@ -57,7 +60,7 @@ var (
 	readers = sync.Pool{New: func() any { return new(bytes.Reader) }}
 )
 
-// encodeRecord gives the head and the tail of a record.
+// encodeRecord returns the head and the tail of a record.
 func encodeRecord(nonce [nonceLen]byte, o *jobOptions, payload []byte) (head, tail string, err error) {
 	buf := buffers.Get().(*bytes.Buffer)
 	defer buffers.Put(buf)
@@ -91,7 +94,7 @@ func encodeRecord(nonce [nonceLen]byte, o *jobOptions, payload []byte) (head, ta
 	return whole[:headLen], whole[headLen:], nil
 }
 
-// encodeOptions writes what comes behind the enqueueing time of a record, but for the payload's own bytes.
+// encodeOptions writes the part of a record after the enqueue time, except the payload's own bytes.
 func encodeOptions(enc *msgpack.Encoder, o *jobOptions, size int) error {
 	for _, n := range [...]int64{
 		o.dueAt, o.dueIn, int64(o.retry), o.backoffMin, o.backoffMax, o.timeout, o.expireAt, o.expireIn, o.retention,
@@ -116,7 +119,8 @@ func encodeHeaders(enc *msgpack.Encoder, headers map[string]string) error {
 	if err := enc.EncodeMapLen(len(headers)); err != nil {
 		return err
 	}
-	for _, k := range slices.Sorted(maps.Keys(headers)) { // the same headers make the same bytes
+	for _, k := range slices.Sorted(maps.Keys(headers)) {
+		// the same headers result in the same bytes
 		if err := enc.EncodeString(k); err != nil {
 			return err
 		}
@@ -127,18 +131,18 @@ func encodeHeaders(enc *msgpack.Encoder, headers map[string]string) error {
 	return nil
 }
 
-// nonceOf is the nonce of a record, or "" if there is none.
+// nonceOf returns the nonce of a record, or "" if there is none.
 func nonceOf(raw string) string {
 	if len(raw) < nonceLen {
 		return ""
 	}
-	return strings.Clone(raw[:nonceLen]) // not to keep the whole record
+	return strings.Clone(raw[:nonceLen]) // so that the whole record can be freed
 }
 
-// decodeRecord reads a record. Whatever the bytes are, it returns an error rather than panicking.
+// decodeRecord reads a record. It returns an error for invalid bytes and never panics.
 func decodeRecord(raw string) (record, error) { return decodeHead(raw, true) }
 
-// decodeHead reads a record, or if it is not whole what stands in front of the payload.
+// decodeHead reads a record. Unless whole is set, it reads only the part before the payload.
 func decodeHead(raw string, whole bool) (r record, err error) {
 	if len(raw) < headLen+stampLen {
 		return r, fmt.Errorf("record of %d bytes is too short", len(raw))
@@ -147,7 +151,7 @@ func decodeHead(raw string, whole bool) (r record, err error) {
 	case version > recordVersion:
 		return r, fmt.Errorf("%w: %d, this release reads up to %d", errNewerRecord, version, recordVersion)
 	case version < 1:
-		return r, fmt.Errorf("record of format version %d", version)
+		return r, fmt.Errorf("invalid record format version %d", version)
 	}
 	if first := raw[headLen-1]; first != 0x90|recordFields {
 		return r, fmt.Errorf("record does not begin with an array of %d fields but with 0x%02x", recordFields, first)
@@ -169,7 +173,8 @@ func decodeStamp(s string) (int64, error) {
 	}
 	ms, err := strconv.ParseInt(s[1:stampLen], 10, 64)
 	if err != nil {
-		return 0, errors.New("enqueue time is not a 13-digit number") // err would show them, and they may be anything, a payload too
+		// err would show them: any bytes, perhaps of a payload
+		return 0, errors.New("enqueue time is not a 13-digit number")
 	}
 	return ms, nil
 }
@@ -199,12 +204,12 @@ func (r *record) decodeTail(tail string, whole bool) error {
 	}
 	given := r.opts.backoffMin != 0 || r.opts.backoffMax != 0
 	if given && (r.opts.backoffMin < 1 || r.opts.backoffMax < r.opts.backoffMin || r.opts.backoffMax > ceilMS(maxDelay)) {
-		return fmt.Errorf("backoff from %d to %d ms", r.opts.backoffMin, r.opts.backoffMax)
+		return fmt.Errorf("invalid backoff of %d to %d ms", r.opts.backoffMin, r.opts.backoffMax)
 	}
 	return nil
 }
 
-// decodeOptions reads everything up to the payload, and tells the payload's size.
+// decodeOptions reads everything up to the payload, and returns the payload's size.
 func decodeOptions(dec *msgpack.Decoder, o *jobOptions) (size int, err error) {
 	var retry int64
 	for _, field := range [...]*int64{
@@ -230,7 +235,7 @@ func decodeHeaders(dec *msgpack.Decoder) (map[string]string, error) {
 		return nil, err
 	}
 	if n > maxHeaderLen {
-		return nil, fmt.Errorf("%d headers", n)
+		return nil, fmt.Errorf("%d headers are too many", n)
 	}
 	headers := make(map[string]string)
 	for range n {
@@ -245,21 +250,22 @@ func decodeHeaders(dec *msgpack.Decoder) (map[string]string, error) {
 	return headers, nil
 }
 
-// expires is the time from which the job is dropped instead of started, 0 for never.
+// expires returns the time from which the job is dropped instead of started, 0 for never.
 func (r *record) expires() int64 { return r.opts.expires(r.enqueuedAt) }
 
-// moved is what the hash of that name holds of a job: its present due time, why it is that, and its tally.
+// moved is a job's entry in the hash of that name: its present due time, the reason for it, and its
+// tally.
 type moved struct {
 	due int64
 	why string
 	tally
 }
 
-// A tally is what a moved entry holds of a job's past. Whatever writes the entry carries it over.
+// A tally is the history of a job in its moved entry. Every write of the entry carries it over.
 type tally struct {
-	spent   int  // finished attempts that do not count against the retries any more
-	snoozes int  // how often the job was snoozed since its enqueueing
-	revived bool // the job was revived: its expiry does not count any more
+	spent   int  // finished attempts that no longer count against the retries
+	snoozes int  // number of snoozes since the enqueueing
+	revived bool // the job was revived: its expiry no longer applies
 }
 
 func (y tally) encode() string {
@@ -270,13 +276,15 @@ func (y tally) encode() string {
 	return fmt.Sprintf("%d %d %d", y.spent, y.snoozes, revived)
 }
 
-// snoozed is the tally of a job whose handler has snoozed it after so many finished attempts.
+// snoozed returns the tally of a job after its handler snoozes it, with that many finished
+// attempts.
 func (y tally) snoozed(finished int) tally {
 	y.spent, y.snoozes = finished, y.snoozes+1
 	return y
 }
 
-// parseMoved reads an entry. A number of more than 13 digits is none: check.lua removes such an entry.
+// parseMoved reads an entry. It rejects numbers of more than 13 digits; check.lua removes such an
+// entry.
 func parseMoved(s string) (m moved, ok bool) {
 	field := strings.Fields(s)
 	if len(field) != 5 || field[4] != "0" && field[4] != "1" {

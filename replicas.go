@@ -8,7 +8,8 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// checkReplicaWait refuses a wait during which go-redis would give up on the connection and send everything again.
+// checkReplicaWait rejects a wait during which go-redis would give up on the connection and send
+// everything again.
 func checkReplicaWait(rdb redis.UniversalClient, wait time.Duration) error {
 	var limit time.Duration // 0 or less: none
 	switch c := rdb.(type) {
@@ -23,15 +24,16 @@ func checkReplicaWait(rdb redis.UniversalClient, wait time.Duration) error {
 	return nil
 }
 
-// A replicaWaiter sends a command with a WAIT behind it on the same connection, as WAIT speaks of its own connection's writes only.
+// A replicaWaiter sends a command followed by a WAIT on the same connection, because WAIT covers
+// only the writes of its own connection.
 type replicaWaiter struct {
 	client    *Client
-	key       string // tells the node of a cluster
+	key       string // selects the node of a cluster
 	confirmed int64
 	err       error // of WAIT
 }
 
-// Process sends cmd, then WAIT if it is a script.
+// Process sends cmd, then WAIT if cmd is a script.
 func (w *replicaWaiter) Process(ctx context.Context, cmd redis.Cmder) error {
 	if name := cmd.Name(); name != "evalsha" && name != "eval" {
 		return w.client.rdb.Process(ctx, cmd) // it writes nothing
@@ -47,8 +49,8 @@ func (w *replicaWaiter) Process(ctx context.Context, cmd redis.Cmder) error {
 			return err
 		}
 		wait := pipe.Do(ctx, "WAIT", w.client.o.replicas, w.client.o.replicaWait.Milliseconds())
-		// Exec returns the error of the first command that failed; each is read from its own command below. What
-		// Redis says to a new connection stands in no command.
+		// Exec returns the error of the first command that failed; each error is read from its own
+		// command below. An error that Redis returns to a new connection is in no command.
 		if _, err := pipe.Exec(ctx); cmd.Err() == nil && wait.Err() == nil && err != nil {
 			return err
 		}
@@ -63,7 +65,7 @@ func (w *replicaWaiter) Process(ctx context.Context, cmd redis.Cmder) error {
 	}
 }
 
-// node gives the client of the one node that holds the topic.
+// node returns the client of the one node that holds the topic.
 func (w *replicaWaiter) node(ctx context.Context) (redis.UniversalClient, error) {
 	if cluster, ok := w.client.rdb.(*redis.ClusterClient); ok {
 		return cluster.MasterForKey(ctx, w.key)

@@ -7,8 +7,9 @@ import (
 	"time"
 )
 
-// backoff is the delay after the failed attempt (from 1) of a job: first × 2^(attempt-1), at most limit, and up to a fifth of that
-// added at random so that jobs which failed together do not come back together. With the defaults:
+// backoff returns the delay after the failed attempt (from 1) of a job: first × 2^(attempt-1), at
+// most limit. Up to a fifth is added at random, so that jobs that failed together do not come back
+// together. With the defaults:
 //
 //	attempt   1    2    3    4     5     6     7      8      9      10       11       from 12
 //	delay     2 s  4 s  8 s  16 s  32 s  64 s  128 s  256 s  512 s  1,024 s  2,048 s  4,096 s
@@ -20,7 +21,7 @@ func backoff(attempt int, first, limit int64) time.Duration {
 	return time.Duration(step+rand.Int64N(step/5+1)) * time.Millisecond
 }
 
-// verdict turns what a handler returned into what Redis is to be told.
+// verdict turns the result of a handler into the row that is sent to Redis.
 func (t *topicServer) verdict(r *run, cause, err error, ran time.Duration) row {
 	end := r.start.Add(ran)
 	if err == nil {
@@ -28,7 +29,7 @@ func (t *topicServer) verdict(r *run, cause, err error, ran time.Duration) row {
 	}
 	var c *crash
 	var want wish
-	if !as(err, &c) { // a panic with such a value asks for nothing
+	if !as(err, &c) { // a panic with such a value requests nothing
 		want = wishOf(err)
 	}
 	if want.again != nil {
@@ -74,7 +75,7 @@ func (t *topicServer) verdict(r *run, cause, err error, ran time.Duration) row {
 	return row{run: r, verb: verbRetry, end: end, delay: delay, past: r.past, entry: entry.encode(), err: err}
 }
 
-// refusal is what Redis is to be told of a taken job that is not to run; nil: it is.
+// refusal returns the row to send for a taken job that must not run, or nil if it must run.
 func (t *topicServer) refusal(r *run, undecodable error, now int64) *row {
 	switch job := r.job; {
 	case errors.Is(undecodable, errNewerRecord):
@@ -83,23 +84,25 @@ func (t *topicServer) refusal(r *run, undecodable error, now int64) *row {
 	case undecodable != nil:
 		entry := AttemptError{Attempt: job.Attempt, At: msTime(now), Server: t.server.id, Kind: KindUndecodable, Message: undecodable.Error()}
 		return &row{run: r, verb: verbBury, entry: entry.encode(), err: undecodable}
-	case job.Due.After(msTime(now)) && job.Due.After(job.EnqueuedAt): // its entry in the bucket was lost, and a left-over of its ID was in ready
+	case job.Due.After(msTime(now)) && job.Due.After(job.EnqueuedAt):
+		// its entry in the bucket was lost, and ready still held its ID
 		t.trouble.log.Warn("job snoozed", "job", job.ID, "err", errNotDue, "delay", job.Due.Sub(msTime(now)))
 		return &row{run: r, verb: verbSnooze, end: msTime(now), delay: job.Due.Sub(msTime(now)), past: r.past, err: errNotDue}
 	case r.expires > 0 && now >= r.expires:
 		return &row{run: r, verb: verbExpire}
 	case r.opts.retry >= 0 && r.attempt-1-r.past.spent > r.opts.retry:
-		return &row{run: r, verb: verbBury, err: ErrLeaseLost} // its last run was cut off: promote has put that on record
+		// its last run was interrupted: promote has recorded that
+		return &row{run: r, verb: verbBury, err: ErrLeaseLost}
 	}
 	return nil
 }
 
-// errNotDue is why a job is put back that was taken before its time.
+// errNotDue is the reason why a job that was taken too early is put back.
 var errNotDue = errors.New("not due yet")
 
-// Permanent marks err as one that no retry can mend: a handler that returns it has its job buried at once, whatever
-// retries are left. An error that wraps it or is joined with it asks for the same. Only a panic goes before it: see
-// [Handler]. Permanent(nil) is nil.
+// Permanent marks err as not retryable. A handler that returns it has its job buried immediately,
+// even if retries are left. An error that wraps it or is joined with it has the same effect. Only a
+// panic takes precedence: see [Handler]. Permanent(nil) is nil.
 func Permanent(err error) error {
 	if err == nil {
 		return nil
@@ -113,16 +116,18 @@ func (e *permanentError) Error() string { return e.err.Error() }
 
 func (e *permanentError) Unwrap() error { return e.err }
 
-// Snooze asks for another run after d: a handler that returns it has its job put back, due again after d, and that is
-// no failure. It uses up no attempt and leaves no entry in the job's errors. The count of failures starts anew, so the
-// job has all its retries again and its backoff begins with the first delay. [Job.Snoozes] counts how often.
+// Snooze requests another run after d. A handler that returns it has its job put back, due again
+// after d, and that is not a failure. It uses up no attempt and leaves no entry in the job's
+// errors. The count of failures restarts, so the job has its full number of retries again and its
+// backoff starts with the first delay. [Job.Snoozes] counts the snoozes.
 //
-// An error that wraps a Snooze or is joined with it asks for the same. [Permanent] and [Again] go
-// before it, and it goes before [RetryIn]: see [Handler]. The whole error is in the hook's event.
-// It is logged at Warn if another error is joined with the Snooze, and at Info if there is only a
-// text around it. A Snooze alone is not logged.
+// An error that wraps a Snooze or is joined with it has the same effect. [Permanent] and [Again]
+// take precedence over it, and it takes precedence over [RetryIn]: see [Handler]. The event that
+// hooks receive holds the whole error. It is logged at Warn if another error is joined with the
+// Snooze, and at Info if only text is around it. A Snooze alone is not logged.
 //
-// d is rounded up to the millisecond. A negative one counts as 0, one of more than 100 years as 100 years.
+// d is rounded up to the millisecond. A negative d counts as 0. Maximum: 100 years; a longer d
+// counts as that.
 func Snooze(d time.Duration) error { return &snoozeError{d} }
 
 type snoozeError struct{ d time.Duration }
@@ -131,14 +136,16 @@ func (e *snoozeError) Error() string { return fmt.Sprintf("delayq: snooze for %v
 
 func (e *snoozeError) delay() time.Duration { return boundedDelay(e.d) }
 
-// RetryIn marks err as a failure that chooses its own delay: the job of a handler that returns it is retried after d
-// instead of its [Backoff]. It is a failure like any other in all else. It counts against [Retry], has an entry in the
-// job's errors, and buries the job if no retry is left.
+// RetryIn marks err as a failure that chooses its own delay. A handler that returns it has its job
+// retried after d instead of its [Backoff]. In every other respect it is a failure like any other.
+// It counts against [Retry], has an entry in the job's errors, and buries the job if no retry is
+// left.
 //
-// An error that wraps a RetryIn or is joined with it asks for the same. [Permanent], [Again] and
-// [Snooze] go before it: see [Handler]. RetryIn(d, nil) is nil.
+// An error that wraps a RetryIn or is joined with it has the same effect. [Permanent], [Again] and
+// [Snooze] take precedence over it: see [Handler]. RetryIn(d, nil) is nil.
 //
-// d is rounded up to the millisecond. A negative one counts as 0, one of more than 100 years as 100 years.
+// d is rounded up to the millisecond. A negative d counts as 0. Maximum: 100 years; a longer d
+// counts as that.
 func RetryIn(d time.Duration, err error) error {
 	if err == nil {
 		return nil
@@ -157,13 +164,15 @@ func (e *retryInError) Unwrap() error { return e.err }
 
 func (e *retryInError) delay() time.Duration { return boundedDelay(e.d) }
 
-// boundedDelay is a delay that a handler has chosen, in whole milliseconds.
+// boundedDelay returns a delay that a handler has chosen, within the bounds and in whole
+// milliseconds.
 func boundedDelay(d time.Duration) time.Duration {
 	return time.Duration(ceilMS(min(max(d, 0), maxDelay))) * time.Millisecond
 }
 
-// AsSnooze reports whether a handler that returns err has its job snoozed, and for how long. It is for middleware. A
-// [Snooze] that a [Permanent] or an [Again] overrules is none.
+// AsSnooze reports whether a handler that returns err has its job snoozed, and for how long. Use it
+// in middleware. If a [Permanent] or an [Again] takes precedence over the [Snooze], it reports
+// false.
 func AsSnooze(err error) (time.Duration, bool) {
 	if want := wishOf(err); want.snooze != nil {
 		return want.snooze.delay(), true
@@ -171,8 +180,9 @@ func AsSnooze(err error) (time.Duration, bool) {
 	return 0, false
 }
 
-// AsRetryIn reports whether a handler that returns err chooses the delay of its job's retry, and which one. It is for
-// middleware. A [RetryIn] that a [Permanent], an [Again] or a [Snooze] overrules is none.
+// AsRetryIn reports whether a handler that returns err chooses the delay of its job's retry, and
+// which one. Use it in middleware. If a [Permanent], an [Again] or a [Snooze] takes precedence over
+// the [RetryIn], it reports false.
 func AsRetryIn(err error) (time.Duration, bool) {
 	if want := wishOf(err); want.retry != nil {
 		return want.retry.delay(), true
@@ -180,7 +190,7 @@ func AsRetryIn(err error) (time.Duration, bool) {
 	return 0, false
 }
 
-// A wish is what an error asks for beside a plain retry: one of its fields, or nothing.
+// A wish is what an error requests beside a plain retry: one of its fields, or nothing.
 type wish struct {
 	permanent *permanentError
 	again     *againError
@@ -188,7 +198,7 @@ type wish struct {
 	retry     *retryInError
 }
 
-// wishOf finds what err asks for. What goes before what is documented at Handler.
+// wishOf returns what err requests. Handler documents the order of precedence.
 func wishOf(err error) (w wish) {
 	switch {
 	case as(err, &w.permanent), as(err, &w.again), as(err, &w.snooze), as(err, &w.retry):

@@ -13,7 +13,7 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// A script is one transition in Lua. Each is called from exactly one Go function.
+// A script is one transition in Lua. Exactly one Go function calls it.
 type script struct {
 	name         string
 	text, digest any   // strings, ready to be sent
@@ -25,9 +25,9 @@ type script struct {
 //go:embed lua
 var luaFiles embed.FS
 
-// newScript reads lua/<name>.lua. The header of a script says which keys it gets (KEYS[1] pool …), which
-// parts of the prelude stand before it (Uses: …), and which script follows it in the same call (Then: …).
-// Each part is defined again in every call, so none is there without need.
+// newScript reads lua/<name>.lua. The header of a script names its keys (KEYS[1] pool …), the parts
+// of the prelude that precede it (Uses: …), and the script that follows it in the same call (Then:
+// …). Every call defines each part again, so a script includes only the parts it needs.
 func newScript(name string) *script {
 	body := luaFile(name)
 	s := &script{name: name}
@@ -46,13 +46,13 @@ func newScript(name string) *script {
 	return s
 }
 
-// luaFile is the text of a file in lua/, which is part of the program.
+// luaFile returns the text of a file in lua/, which is embedded in the program.
 func luaFile(name string) string {
 	text, _ := luaFiles.ReadFile("lua/" + name + ".lua")
 	return string(text)
 }
 
-// headerLine is what follows a word and a colon in the header of a script.
+// headerLine returns the text after a word and a colon in the header of a script.
 func headerLine(body, word string) string {
 	for line := range strings.Lines(body) {
 		if after, ok := strings.CutPrefix(line, "-- "+word+": "); ok {
@@ -123,7 +123,8 @@ var allScripts = []*script{
 	schedulePauseScript, scheduleTriggerScript, scheduleDueScript, scheduleFireScript, scheduleInfoScript,
 }
 
-// Scripts gives the name and the SHA-1 digest of every script that delayq runs, as SLOWLOG and MONITOR show them.
+// Scripts returns the name and the SHA-1 digest of every script that delayq executes, as SLOWLOG
+// and MONITOR show them.
 func Scripts() map[string]string {
 	digests := make(map[string]string, len(allScripts))
 	for _, s := range allScripts {
@@ -132,15 +133,16 @@ func Scripts() map[string]string {
 	return digests
 }
 
-// ControlChannel is the pub/sub channel over which the clients and servers of a prefix wake and tell each other.
+// ControlChannel returns the pub/sub channel on which the clients and servers of a prefix wake and
+// notify each other.
 func ControlChannel(prefix string) string { return controlChannel(prefix) }
 
-// errReply says that a script answered what this release does not understand.
+// errReply is the error for a reply that this release does not understand.
 var errReply = errors.New("delayq: unexpected reply")
 
-// Letters of replies about many jobs, one for each. Each means the same in every script.
+// Letters of replies about many jobs, one letter for each job. Each means the same in every script.
 const (
-	letterStored    = 'n' // a new job
+	letterStored    = 'n' // stored as a new job
 	letterExpired   = 'x' // refused: the job expires before it is due
 	letterScheduled = 's' // refused: the job that has the ID is scheduled
 	letterReady     = 'r' // … is ready
@@ -148,15 +150,16 @@ const (
 	letterDead      = 'd' // … is dead
 	letterOurs      = 'o' // done: the lease was the caller's
 	letterLost      = 'l' // refused: the lease is lost
-	letterGone      = 'g' // refused: the job is gone
+	letterGone      = 'g' // refused: the job no longer exists
 	letterFired     = 'f' // the slot is fired
-	letterWaits     = 'w' // the slot waits on
+	letterWaits     = 'w' // the slot still waits
 	letterChanged   = 'c' // refused: changed since the caller read it
-	letterMended    = 'm' // repaired, or to be repaired
-	letterKept      = 'k' // left as it is
+	letterMended    = 'm' // repaired, or needs repair
+	letterKept      = 'k' // unchanged
 )
 
-// reply is what a script answers: a status, the Redis clock in ms, and what the script's header says.
+// reply is the reply of a script: a status, the Redis clock in ms, and the values that the script's
+// header names.
 type reply []any
 
 func (r reply) status() string {
@@ -166,7 +169,7 @@ func (r reply) status() string {
 	return r.text(0)
 }
 
-// text, number and list read one value; what is not there or not of that kind reads as zero.
+// text, number and list read one value. A missing value or one of another kind reads as zero.
 func (r reply) text(i int) string {
 	if i < len(r) {
 		s, _ := r[i].(string)
@@ -201,18 +204,19 @@ func (r reply) texts() []string {
 
 func (r reply) now() int64 { return r.number(1) }
 
-// A processor sends a command to Redis: a client does.
+// A processor sends a command to Redis, as a client does.
 type processor interface {
 	Process(ctx context.Context, cmd redis.Cmder) error
 }
 
-// caller runs scripts for a client or a server and tells the script hooks.
+// caller executes scripts for a client or a server and calls the script hooks.
 type caller struct {
 	rdb   processor
 	hooks *hooks
 }
 
-// blame adds to an error of Redis about the type of a key which of the keys it is: Redis does not tell. It costs a call for each key, only then.
+// blame adds the name of the key to an error of Redis about the type of a key, because Redis does
+// not name it. Only then it costs a call for each key.
 func (c caller) blame(ctx context.Context, err error, keys ...any) error {
 	if err == nil || !answered(err) || !strings.Contains(err.Error(), wrongType) {
 		return err
@@ -221,7 +225,7 @@ func (c caller) blame(ctx context.Context, err error, keys ...any) error {
 		name, _ := key.(string)
 		cmd := redis.NewStatusCmd(ctx, "type", name)
 		if c.rdb.Process(ctx, cmd) != nil {
-			return err // the right is missing, or Redis has gone: what there is must do
+			return err // the right is missing or Redis is away: return the error as it is
 		}
 		if is, should := cmd.Val(), typeOf(name); is != should && is != "none" {
 			return fmt.Errorf("key %q is a %s and not a %s: %w", name, is, should, err)
@@ -230,37 +234,37 @@ func (c caller) blame(ctx context.Context, err error, keys ...any) error {
 	return err
 }
 
-// wrongKeys is what a script says of keys that it has gone on without, as an error of Redis.
+// wrongKeys lists keys of the wrong type that a script has skipped, as an error of Redis.
 type wrongKeys []string
 
 func (w wrongKeys) Error() string { return fmt.Sprintf("%s %q", wrongType, []string(w)) }
 
-// RedisError tells answered that Redis has said it.
+// RedisError marks wrongKeys as an error of Redis, for answered.
 func (w wrongKeys) RedisError() {}
 
-// wrongType is in every error of Redis about the type of a key.
+// wrongType is part of every error of Redis about the type of a key.
 const wrongType = "WRONGTYPE"
 
-// run runs a script of a topic with the keys that its header names. receipt is the one that is not the
-// topic's alone.
+// exec executes a script of a topic with the keys that its header names. receipt is the only one
+// that does not belong to the topic alone.
 func (c caller) exec(ctx context.Context, s *script, k *keys, receipt string, jobs int, args ...any) (reply, error) {
 	return c.call(ctx, s, k.topic, jobs, k.of(s, receipt), args...)
 }
 
-// call runs s. On NOSCRIPT, after a restart or a failover of Redis, the script's text is sent. An error says which transition of
-// which topic it was.
+// call executes s. After NOSCRIPT, when Redis has restarted or failed over, it sends the script's
+// text. An error names the transition and the topic.
 func (c caller) call(ctx context.Context, s *script, topic string, jobs int, keys []any, args ...any) (reply, error) {
 	var start time.Time
 	if len(c.hooks.script) > 0 {
 		start = time.Now()
 	}
-	// Script.Run of go-redis does the same, with an allocation for every key.
+	// Script.Run of go-redis does the same, but allocates for every key.
 	words := make([]any, 0, 3+len(keys)+len(args))
 	written := &request{keys: len(keys)}
 	words = append(append(append(words, "evalsha", s.digest, written), keys...), args...)
 	send := func() (*redis.Cmd, error) {
 		cmd := redis.NewCmd(ctx, words...)
-		cmd.SetFirstKeyPos(3) // tells the node of a cluster
+		cmd.SetFirstKeyPos(3) // selects the node of a cluster
 		return cmd, c.rdb.Process(ctx, cmd)
 	}
 	cmd, err := send()
@@ -286,8 +290,8 @@ func (c caller) call(ctx context.Context, s *script, topic string, jobs int, key
 	return r, err
 }
 
-// A request counts how often it has been written to a connection: go-redis asks its words for their bytes
-// each time. It is the word that says how many keys there are.
+// A request counts how often it has been written to a connection, because go-redis asks its words
+// for their bytes each time. It is the word for the number of keys.
 type request struct {
 	keys  int
 	times atomic.Int32
@@ -302,16 +306,16 @@ func (r *request) MarshalBinary() ([]byte, error) {
 // String is for hooks that print the words of a command.
 func (r *request) String() string { return strconv.Itoa(r.keys) }
 
-// answered forgets the only writing, whose answer says that nothing was done. After several it may be that
-// one of them was carried out.
+// answered discounts the only write, after a reply that means that nothing was done. After several
+// writes one of them may have been carried out.
 func (r *request) answered() { r.times.CompareAndSwap(1, 0) }
 
-// judge marks an error after which it is sure that the request was not carried out, because it was never
-// written or because Redis has not let the client in.
+// judge marks an error after which it is certain that the request was not carried out, because it
+// was never written or because Redis has refused the client.
 func (r *request) judge(err error) error {
 	if locked(err) {
 		r.answered()
-		err = fmt.Errorf("%w (Redis wants a password: set Password, and Username if it is not \"default\", in the options of the go-redis client)", err)
+		err = fmt.Errorf("%w (Redis requires a password: set Password, and Username if it is not \"default\", in the options of the go-redis client)", err)
 	}
 	if r.times.Load() == 0 {
 		return &undone{err}
@@ -319,32 +323,34 @@ func (r *request) judge(err error) error {
 	return err
 }
 
-// undone is an error of a request that was surely not carried out.
+// undone is an error of a request that was certainly not carried out.
 type undone struct{ err error }
 
 func (e *undone) Error() string { return e.err.Error() }
 func (e *undone) Unwrap() error { return e.err }
 
-// isUndone reports whether err is of a request that was surely not carried out.
+// isUndone reports whether err is of a request that was certainly not carried out.
 func isUndone(err error) bool {
 	var e *undone
 	return errors.As(err, &e)
 }
 
-// locked reports whether Redis asks for a password that the client does not give. To a request of more
-// than ten words it says so as a protocol error.
+// locked reports whether Redis requires a password that the client does not send. For a request of
+// more than ten words, Redis returns that as a protocol error.
 func locked(err error) bool {
 	return redis.HasErrorPrefix(err, "NOAUTH") || err != nil && answered(err) && strings.Contains(err.Error(), "unauthenticated")
 }
 
-// answered tells whether Redis itself said err: then it is sure that the call was not carried out.
+// answered reports whether err is a reply of Redis itself: then the call was certainly not carried
+// out.
 func answered(err error) bool {
 	var said redis.Error
 	return errors.As(err, &said) || errors.Is(err, redis.ErrClosed)
 }
 
-// certain tells whether err leaves no doubt that the call was not carried out. An answer like LOADING does: it may be that to a repetition, by
-// go-redis or by a loop of the server, of a call that Redis had carried out before it went down.
+// certain reports whether err leaves no doubt that the call was not carried out. A reply like
+// LOADING does leave doubt. It may be the reply to a repetition, by go-redis or by a loop of the
+// server, of a call that Redis carried out before it went down.
 func certain(err error) bool {
 	return errors.Is(err, redis.ErrClosed) || isUndone(err) || !away(err)
 }

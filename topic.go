@@ -10,16 +10,16 @@ import (
 	"github.com/vmihailenco/msgpack/v5"
 )
 
-// A Codec turns values into payloads and back. It must be safe for concurrent use.
+// A Codec encodes values as payloads and decodes payloads. It must be safe for concurrent use.
 type Codec interface {
 	Encode(v any) ([]byte, error)
 	Decode(payload []byte, v any) error // v is a pointer
 }
 
-// MsgPack is the codec of typed topics unless another is given: compact, and the field names of a struct are kept.
+// MsgPack is the default codec of typed topics: compact, and it keeps the field names of a struct.
 var MsgPack = WithCodec(codec{msgpack.Marshal, msgpack.Unmarshal})
 
-// JSON is the codec to choose when other languages or people read the payloads.
+// JSON is the codec to choose when people or programs in other languages read the payloads.
 var JSON = WithCodec(codec{json.Marshal, json.Unmarshal})
 
 // A TopicOption configures a typed topic.
@@ -31,10 +31,10 @@ type topicOptions struct {
 	errs     []error
 }
 
-// CodecOption is what WithCodec returns: an option of typed topics.
+// CodecOption is the type of [WithCodec]: an option of typed topics.
 type CodecOption struct{ Codec }
 
-// WithCodec makes the payloads of a typed topic those of a codec of your own. The last one given counts.
+// WithCodec sets your own codec for the payloads of a typed topic. The last one given applies.
 func WithCodec(c Codec) CodecOption {
 	if o, ok := c.(CodecOption); ok {
 		return o
@@ -58,9 +58,9 @@ type Topic[T any] struct {
 	o    topicOptions
 }
 
-// NewTopic makes a typed topic. Its options are a codec ([MsgPack], [JSON] or [WithCodec]; default: MsgPack) and the
-// [Defaults] of the jobs that it makes. An illegal name, a nil codec and Defaults that cannot be are the error of every
-// call.
+// NewTopic returns a typed topic. Its options are a codec ([MsgPack], [JSON] or [WithCodec]) and
+// the [Defaults] of its jobs. If the name or an option is invalid, every call returns that error.
+// Default: MsgPack.
 func NewTopic[T any](name string, opts ...TopicOption) *Topic[T] {
 	t := &Topic[T]{name: name, o: topicOptions{codec: MsgPack}}
 	for _, opt := range opts {
@@ -73,7 +73,7 @@ func NewTopic[T any](name string, opts ...TopicOption) *Topic[T] {
 	return t
 }
 
-// check tells what is wrong with the topic itself.
+// validate returns the complaints about the topic itself.
 func (t *Topic[T]) validate() error {
 	switch {
 	case t == nil:
@@ -86,7 +86,7 @@ func (t *Topic[T]) validate() error {
 	return errors.Join(t.o.errs...)
 }
 
-// Name is the topic's name.
+// Name returns the topic's name.
 func (t *Topic[T]) Name() string {
 	if t == nil {
 		return ""
@@ -94,7 +94,8 @@ func (t *Topic[T]) Name() string {
 	return t.name
 }
 
-// Enqueue is Client.Enqueue with a value for the payload. A value that cannot be encoded is an ErrInvalid.
+// Enqueue is [Client.Enqueue] with a value as the payload. A value that cannot be encoded is an
+// [ErrInvalid].
 func (t *Topic[T]) Enqueue(ctx context.Context, client *Client, id string, value T, opts ...JobOption) (*Job, error) {
 	job, err := t.Job(id, value, opts...)
 	if err != nil {
@@ -103,7 +104,7 @@ func (t *Topic[T]) Enqueue(ctx context.Context, client *Client, id string, value
 	return client.Enqueue(ctx, job.Topic, job.ID, job.Payload, job.Options...)
 }
 
-// Job makes a job for EnqueueBatch.
+// Job returns a job for [Client.EnqueueBatch]. A value that cannot be encoded is an [ErrInvalid].
 func (t *Topic[T]) Job(id string, value T, opts ...JobOption) (NewJob, error) {
 	if err := t.validate(); err != nil {
 		return NewJob{}, invalid([]error{err})
@@ -118,8 +119,8 @@ func (t *Topic[T]) Job(id string, value T, opts ...JobOption) (NewJob, error) {
 	return NewJob{Topic: t.name, ID: id, Payload: payload, Options: opts}, nil
 }
 
-// Again is [Again] with a value for the payload. A value that cannot be encoded makes a failed
-// attempt of the run, with an ErrInvalid.
+// Again is [Again] with a value as the payload. If the value cannot be encoded, the run is a failed
+// attempt, with an [ErrInvalid].
 func (t *Topic[T]) Again(value T, opts ...JobOption) error {
 	job, err := t.Job("", value)
 	if err != nil {
@@ -128,7 +129,8 @@ func (t *Topic[T]) Again(value T, opts ...JobOption) error {
 	return Again(job.Payload, opts...)
 }
 
-// Schedule is Client.Schedule with a value for the payload. A value that cannot be encoded is an ErrInvalid.
+// Schedule is [Client.Schedule] with a value as the payload. A value that cannot be encoded is an
+// [ErrInvalid].
 func (t *Topic[T]) Schedule(ctx context.Context, client *Client, name string, spec Spec, value T, opts ...ScheduleOption) error {
 	job, err := t.Job("", value)
 	if err != nil {
@@ -141,7 +143,7 @@ func (t *Topic[T]) Schedule(ctx context.Context, client *Client, name string, sp
 	return client.Schedule(ctx, t.name, name, spec, job.Payload, append(given, opts...)...)
 }
 
-// Decode reads the value of a job, as Get and List give it for example.
+// Decode returns the value of a job, for example of one from [Client.Get] or [Client.List].
 func (t *Topic[T]) Decode(job *Job) (T, error) {
 	var value T
 	if err := t.validate(); err != nil {
@@ -156,7 +158,8 @@ func (t *Topic[T]) Decode(job *Job) (T, error) {
 	return value, nil
 }
 
-// Handle is Server.Handle with a function that gets the value. A job whose payload cannot be decoded is buried: no retry mends it.
+// Handle is [Server.Handle] with a function that receives the value. A job whose payload cannot be
+// decoded is buried, because no retry can fix it.
 func (t *Topic[T]) Handle(server *Server, f func(ctx context.Context, job *Job, value T) error, opts ...HandlerOption) {
 	if err := t.validate(); err != nil {
 		server.refuse(t.Name(), err)
