@@ -202,7 +202,7 @@ func TestInvalidLists(t *testing.T) {
 			offset, limit int
 			part          string
 		}{
-			{delayq.StateReady, -1, 10, "from -1"}, {delayq.StateReady, 0, 0, "0 jobs"}, {delayq.StateReady, 0, -1, "-1 jobs"},
+			{delayq.StateReady, -1, 10, "offset -1"}, {delayq.StateReady, 0, 0, "limit 0"}, {delayq.StateReady, 0, -1, "limit -1"},
 			{delayq.StateReady, 0, 1001, "1 to 1000"}, {"asleep", 0, 10, `"asleep"`}, {"", 0, 10, `""`},
 		} {
 			_, err := f.client.List(t.Context(), "topic", c.state, c.offset, c.limit)
