@@ -56,7 +56,7 @@ func (c *clock) read(ms int64, sent, received time.Time) {
 	}
 }
 
-// at returns Redis's time at a local instant. It can lag by the travel time of a reply, but it never
+// at returns Redis's time at a local instant. It can lag by the travel time of a reply, but never
 // runs ahead.
 func (c *clock) at(local time.Time) time.Time {
 	c.mu.Lock()

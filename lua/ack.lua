@@ -1,22 +1,24 @@
--- ack: ends jobs for good. Nothing of them is left, unless they ask to be kept as done.
+-- ack: ends jobs for good and deletes them, unless they are kept as done.
 --
--- KEYS[1]   leases    zset, job id scored by the end of its lease
--- KEYS[2]   pool      hash, job id to record
--- KEYS[3]   attempts  hash, job id to finished attempts
--- KEYS[4]   errors    hash, job id to its last errors
--- KEYS[5]   moved     hash, job id to its present due time, if that is not the record's
--- KEYS[6]   done      zset, job id scored by the time until which it is kept
--- KEYS[7]   results   hash, job id to what is kept of it
--- KEYS[8]   stats     hash, counter to number
--- KEYS[9]   receipt   string, the last call of the series and its reply
--- KEYS[10]  runs      hash, schedule to the history of its runs
--- ARGV[1]   number    number of this call in its series
--- ARGV[2]   counter   the counter these jobs go to: acked or expired
--- ARGV[3..] jobs      rows (see prelude/settle.lua) with no values, or with three: for how many ms it is to be kept (0: not), a netstring
---                     about the run, which the record is put behind, and what runs is to tell of the run (empty: nothing)
+-- KEYS[1]    leases    zset, job ID scored by the end of its lease
+-- KEYS[2]    pool      hash, job ID to record
+-- KEYS[3]    attempts  hash, job ID to number of finished attempts
+-- KEYS[4]    errors    hash, job ID to its error log
+-- KEYS[5]    moved     hash, job ID to its current due time, if it differs from the record's
+-- KEYS[6]    done      zset, job ID scored by the time it is kept until
+-- KEYS[7]    results   hash, job ID to its kept run and record
+-- KEYS[8]    stats     hash, counter to number
+-- KEYS[9]    receipt   string, the last call of the series and its reply
+-- KEYS[10]   runs      hash, schedule to the history of its runs
+-- ARGV[1]    number    number of this call in its series
+-- ARGV[2]    counter   the counter of these jobs: acked or expired
+-- ARGV[3..]  jobs      rows (see prelude/settle.lua) with no values, or with three: how long the
+--                      job is kept in ms (0: not), a netstring about the run that precedes the
+--                      record, and the run's entry for runs (empty: none)
 --
--- At most 1,000 jobs a call, and no more than about 1 MiB of records that are to be kept, beyond
--- the first one: they are copied. Returns {'ok', now, letters}: o for done, l for lost, g for gone, nothing for all done.
+-- At most 1,000 jobs a call. Send no more than about 1 MiB of records to keep, beyond the first
+-- one, because they are copied.
+-- Returns {'ok', now, letters}: o for done, l for lost, g for gone; no letters if all are done.
 -- Cost: O(jobs × log N).
 -- Uses: now receipt stats lease settle retain history
 local leases, pool, attempts, errors, moved = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
@@ -30,7 +32,7 @@ end
 
 local ids, where, letters = rows(leases, pool, jobs, first)
 if #ids > 0 then
-  redis.call('HDEL', moved, '') -- having deleted, the script may write at maxmemory
+  redis.call('HDEL', moved, '') -- after a deletion, the script can write at maxmemory
   for i, id in ipairs(ids) do
     if where[i] and jobs[where[i]] ~= '0' then
       retain(pool, results, done, id, jobs[where[i]], jobs[where[i] + 1])

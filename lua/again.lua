@@ -1,31 +1,30 @@
--- again: ends jobs for good, and enqueues new ones of the same ids.
+-- again: ends jobs for good, and enqueues new jobs with the same IDs.
 --
--- KEYS[1]   leases    zset, job id scored by the end of its lease
--- KEYS[2]   pool      hash, job id to record
--- KEYS[3]   attempts  hash, job id to finished attempts
--- KEYS[4]   errors    hash, job id to its last errors
--- KEYS[5]   moved     hash, job id to its present due time, if that is not the record's
--- KEYS[6]   done      zset, job id scored by the time until which it is kept
--- KEYS[7]   results   hash, job id to what is kept of it
--- KEYS[8]   stats     hash, counter to number
--- KEYS[9]   receipt   string, the last call of the series and its reply
--- KEYS[10]  runs      hash, schedule to the history of its runs
--- KEYS[11]  bucket    zset, job id scored by due time (Unix ms)
--- KEYS[12]  ready     list of job ids, next one at the head
--- KEYS[13]  sizes     hash, the size of the largest record
--- ARGV[1]   number    number of this call in its series
--- ARGV[2]   tick      ms, how far ahead the timers look by themselves
--- ARGV[3]   channel   the control channel
--- ARGV[4]   topic     the topic's name, for the control channel
--- ARGV[5..] jobs      rows (see prelude/settle.lua) of six values: the three of ack, which are about
---                     the job that ends (for how many ms it is to be kept, 0: not; a netstring
---                     about the run; what runs is to tell of it, empty: nothing), and three of
---                     enqueue, which are about the new one (head and tail of its record, and when
---                     it is due)
+-- KEYS[1]    leases    zset, job ID scored by the end of its lease
+-- KEYS[2]    pool      hash, job ID to record
+-- KEYS[3]    attempts  hash, job ID to number of finished attempts
+-- KEYS[4]    errors    hash, job ID to its error log
+-- KEYS[5]    moved     hash, job ID to its current due time, if it differs from the record's
+-- KEYS[6]    done      zset, job ID scored by the time it is kept until
+-- KEYS[7]    results   hash, job ID to its kept run and record
+-- KEYS[8]    stats     hash, counter to number
+-- KEYS[9]    receipt   string, the last call of the series and its reply
+-- KEYS[10]   runs      hash, schedule to the history of its runs
+-- KEYS[11]   bucket    zset, job ID scored by due time (Unix ms)
+-- KEYS[12]   ready     list of job IDs, next one at the head
+-- KEYS[13]   sizes     hash, the size of the largest record
+-- ARGV[1]    number    number of this call in its series
+-- ARGV[2]    tick      ms, how far ahead timers look without a wake-up
+-- ARGV[3]    channel   the control channel
+-- ARGV[4]    topic     the topic's name, for the control channel
+-- ARGV[5..]  jobs      rows (see prelude/settle.lua) of six values. Three are those of ack, about
+--                      the job that ends: how long it is kept in ms (0: not), a netstring about the
+--                      run, and the run's entry for runs (empty: none). Three are those of enqueue,
+--                      about the new job: head and tail of its record, and its due time
 --
--- At most 1,000 jobs a call, and no more than about 1 MiB of records, new ones and those that are
--- to be kept, beyond those of the first job. Returns {'ok', now, letters}: o for done, l for lost,
--- g for gone, nothing for all done. Of what is lost or gone nothing is enqueued.
+-- At most 1,000 jobs a call. Send no more than about 1 MiB of records, new ones and those to keep,
+-- beyond those of the first job. A job that is lost or gone is not enqueued.
+-- Returns {'ok', now, letters}: o for done, l for lost, g for gone; no letters if all are done.
 -- Cost: O(jobs × log N).
 -- Uses: now receipt stats sizes terms lease settle retain control history
 local leases, pool, attempts, errors, moved = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
@@ -41,10 +40,10 @@ end
 
 local ids, where, letters = rows(leases, pool, jobs, first)
 if #ids > 0 then
-  -- A key of a wrong type must show before the first write.
+  -- A wrong type must cause an error before the first write.
   redis.call('HLEN', pool)
   redis.call('LLEN', ready)
-  redis.call('ZREM', bucket, unpack(ids)) -- having deleted, the script may write at maxmemory
+  redis.call('ZREM', bucket, unpack(ids)) -- after a deletion, the script can write at maxmemory
   local records, later, soon = {}, {}, {}
   local earliest, largest = nil, 0
   local enqueued = '\173' .. string.format('%013.0f', now)
@@ -65,8 +64,8 @@ if #ids > 0 then
     largest = math.max(largest, #record)
   end
   sized(sizes, largest)
-  -- Places come before records, and the lease goes last: whatever fails, the old job or the new one
-  -- is there.
+  -- Places come before records, and the lease is released last. So whatever fails, the old job or
+  -- the new one exists.
   if earliest then
     if earliest - now <= tonumber(tick) then
       local head = redis.call('ZRANGE', bucket, 0, 0, 'WITHSCORES')

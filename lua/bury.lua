@@ -1,18 +1,20 @@
--- bury: puts jobs that are not to run again among the dead, with their record and their errors, for a person to see.
+-- bury: moves jobs that must not run again to dead. They keep their records and their error logs.
 --
--- KEYS[1]   leases    zset, job id scored by the end of its lease
--- KEYS[2]   dead      zset, job id scored by the time of burial
--- KEYS[3]   attempts  hash, job id to finished attempts
--- KEYS[4]   errors    hash, job id to its last errors
--- KEYS[5]   stats     hash, counter to number
--- KEYS[6]   receipt   string, the last call of the series and its reply
--- KEYS[7]   pool      hash, job id to record
--- KEYS[8]   runs      hash, schedule to the history of its runs
--- ARGV[1]   number    number of this call in its series
--- ARGV[2..] jobs      rows (see prelude/settle.lua) of three values: finished attempts to add (0 or 1), entry for the error log (none
---                   when empty), and what runs is to tell of the run (empty: nothing)
+-- KEYS[1]    leases    zset, job ID scored by the end of its lease
+-- KEYS[2]    dead      zset, job ID scored by the time of burial
+-- KEYS[3]    attempts  hash, job ID to number of finished attempts
+-- KEYS[4]    errors    hash, job ID to its error log
+-- KEYS[5]    stats     hash, counter to number
+-- KEYS[6]    receipt   string, the last call of the series and its reply
+-- KEYS[7]    pool      hash, job ID to record
+-- KEYS[8]    runs      hash, schedule to the history of its runs
+-- ARGV[1]    number    number of this call in its series
+-- ARGV[2..]  jobs      rows (see prelude/settle.lua) of three values: finished attempts to add (0
+--                      or 1), entry for the error log (empty: none), and the run's entry for runs
+--                      (empty: none)
 --
--- At most 1,000 jobs a call. Returns {'ok', now, letters}: o for buried, l for lost, g for gone, nothing for all buried.
+-- At most 1,000 jobs a call.
+-- Returns {'ok', now, letters}: o for buried, l for lost, g for gone; no letters if all are buried.
 -- Cost: O(jobs × log N).
 -- Uses: now receipt stats lease settle errors history
 local leases, dead, attempts, errors = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
@@ -26,7 +28,7 @@ end
 
 local ids, where, letters = rows(leases, pool, jobs, first)
 if #ids > 0 then
-  redis.call('ZREM', dead, '') -- having deleted, the script may write at maxmemory
+  redis.call('ZREM', dead, '') -- after a deletion, the script can write at maxmemory
   for _, id in ipairs(ids) do
     redis.call('ZADD', dead, now, id)
   end

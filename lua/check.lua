@@ -1,52 +1,63 @@
--- check: looks through a slice of one key of a topic for what no transition leaves behind, and with repair removes it.
+-- check: scans a slice of one key of a topic for inconsistencies that no transition produces. With
+-- repair, it removes them.
 --
--- KEYS[1]   pool      hash, job id to record
--- KEYS[2]   bucket    zset, job id scored by due time (Unix ms)
--- KEYS[3]   leases    zset, job id scored by the end of its lease
--- KEYS[4]   dead      zset, job id scored by the time of burial
--- KEYS[5]   attempts  hash, job id to finished attempts
--- KEYS[6]   errors    hash, job id to its last errors
--- KEYS[7]   moved     hash, job id to its present due time, if that is not the record's
--- KEYS[8]   done      zset, job id scored by the time until which it is kept
--- KEYS[9]   results   hash, job id to what is kept of it
--- KEYS[10]  schedules  hash, name to definition
--- KEYS[11]  slots     zset, schedule scored by its next slot (Unix ms)
--- KEYS[12]  waiting   zset, schedule scored by the slot that waits for the end of the last run
--- KEYS[13]  fired     hash, schedule to what has become of its slots
--- KEYS[14]  runs      hash, schedule to the history of its runs
--- KEYS[15]  ready     list of job ids, next one at the head
--- KEYS[16]  handoff   list of job ids between a server's wait and its take
--- KEYS[17]  stats     hash, counter to number
--- KEYS[18]  sizes     hash, the size of the largest record
--- ARGV[1]   part      which of the first sixteen keys, by its name here; or all, for what shows without looking through any
--- ARGV[2]   cursor    where the slice begins, 0 for the beginning; of a list how many ids from its tail to pass over
--- ARGV[3]   limit     about how many entries to look at
--- ARGV[4]   most      no further entry is looked at once there are so many bytes of them
--- ARGV[5]   repair    1 to repair, 0 to look only
+-- KEYS[1]   pool       hash, job ID to record
+-- KEYS[2]   bucket     zset, job ID scored by due time (Unix ms)
+-- KEYS[3]   leases     zset, job ID scored by the end of its lease
+-- KEYS[4]   dead       zset, job ID scored by the time of burial
+-- KEYS[5]   attempts   hash, job ID to number of finished attempts
+-- KEYS[6]   errors     hash, job ID to its error log
+-- KEYS[7]   moved      hash, job ID to its current due time, if it differs from the record's
+-- KEYS[8]   done       zset, job ID scored by the time it is kept until
+-- KEYS[9]   results    hash, job ID to its kept run and record
+-- KEYS[10]  schedules  hash, schedule to definition
+-- KEYS[11]  slots      zset, schedule scored by its next slot (Unix ms)
+-- KEYS[12]  waiting    zset, schedule scored by the slot that waits for its last run to finish
+-- KEYS[13]  fired      hash, schedule to the state of its slots
+-- KEYS[14]  runs       hash, schedule to the history of its runs
+-- KEYS[15]  ready      list of job IDs, next one at the head
+-- KEYS[16]  handoff    list of job IDs on the way from a server's wait to its take
+-- KEYS[17]  stats      hash, counter to number
+-- KEYS[18]  sizes      hash, the size of the largest record
+-- ARGV[1]   part       one of the first sixteen keys, by its name here; or all, for checks that
+--                      need no scan
+-- ARGV[2]   cursor     where the slice begins, 0 for the beginning. For a list: how many IDs to
+--                      skip at its tail
+-- ARGV[3]   limit      about how many entries to read
+-- ARGV[4]   most       the call reads no further entries after that many bytes
+-- ARGV[5]   repair     1 to repair, 0 to report only
 --
--- What is found: no record (an id without one), two places, orphan (books of no job), unreadable (books that are not what they should
--- be), score (a time that cannot be), anchor (left alone in leases), wrong type (the key is the whole name; the caller leaves out the
--- parts that need it). Of schedules, with the name as id: no slot (neither paused nor ended, and nowhere), no state, no history,
--- unreadable (a state that is not one, or not of this definition), score, no schedule (left of one without a definition). One that
--- gets a place again has the slot 0: a server works out the first one from now on.
+-- Findings about jobs: no record (an ID without one), two places, orphan (books of no job),
+-- unreadable (malformed books), score (an impossible time), anchor (left alone in leases), wrong
+-- type (the key is the full name; the caller leaves out the parts that need it). The books of a job
+-- are its entries in attempts, errors and moved. Findings about schedules, with the name as ID: no
+-- slot (neither paused nor ended, and in neither slots nor waiting), no state, no history,
+-- unreadable (a malformed state, or one of another definition), score, no schedule (leftovers
+-- without a definition). A schedule that gets a place again has the slot 0: a server computes its
+-- first slot from then on.
 --
--- With repair, the size of the largest record is noted again if it was lost.
--- Of an id in leases only the books are touched: it is its server's. Safe to send twice.
--- Returns {'ok', now, cursor, looked, keys, ids, whats, repaired, sizes, nowhere}: cursor is 0 at the end; four lists of what was found,
--- repaired 1 or 0; with all also the sizes of the first sixteen keys, -1 for a wrong type; nowhere lists the ids with a record that are
--- in neither bucket nor leases nor dead, so they should be in ready. Of a list, from its tail to its head: pages of ids, and its
--- length as the only one of sizes. (A script, as go-redis may send a mere LRANGE to a replica that lags.)
+-- With repair, a lost size of the largest record is noted again. For an ID in leases only the books
+-- are repaired, because the job belongs to its server. Safe to send twice.
+-- Returns {'ok', now, cursor, looked, keys, ids, whats, repaired, sizes, nowhere}. cursor is 0 at
+-- the end. Four lists describe the findings; repaired is 1 or 0. With all, sizes holds the sizes of
+-- the first sixteen keys, -1 for a wrong type. nowhere lists the IDs with a record that are in
+-- neither bucket nor leases nor dead, so they should be in ready. For a list, ids holds pages of
+-- IDs from its tail to its head, and sizes only its length. (It is a script because go-redis can
+-- send a plain LRANGE to a replica that lags.)
 -- Cost: O(limit × log N).
 -- Uses: now stats sizes lease measure schedule
-local pool, bucket, leases, dead, attempts, errors, moved = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7]
+local pool, bucket, leases, dead = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local attempts, errors, moved = KEYS[5], KEYS[6], KEYS[7]
 local done, results, schedules, slots, waiting = KEYS[8], KEYS[9], KEYS[10], KEYS[11], KEYS[12]
-local fired, runs, ready, handoff, stats, sizes = KEYS[13], KEYS[14], KEYS[15], KEYS[16], KEYS[17], KEYS[18]
-local part, cursor, limit, most, repair = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5]
+local fired, runs, ready, handoff = KEYS[13], KEYS[14], KEYS[15], KEYS[16]
+local stats, sizes = KEYS[17], KEYS[18]
+local part, cursor, repair = ARGV[1], ARGV[2], ARGV[5]
+local limit, most = tonumber(ARGV[3]), tonumber(ARGV[4])
 
 local keys, ids, whats, repaired, mended = {}, {}, {}, {}, 0
 local nowhere = {}
 
--- found notes one finding, and tells whether it is to be repaired.
+-- found notes one finding, and reports whether to repair it.
 local function found(key, id, what, can)
   local mend = can and repair == '1'
   local n = #keys + 1
@@ -55,8 +66,9 @@ local function found(key, id, what, can)
   return mend
 end
 
--- scan reads a slice of a key by and by, for Redis has no way to bound the bytes of a scan, and calls each for every page of entries.
--- step is the most entries that it reads without a look at their size.
+-- scan reads a slice of a key in steps, because Redis cannot limit the bytes of a scan. It calls
+-- each for every page of entries. step is the most entries that it reads before it checks their
+-- size.
 local looked, entries = 0, {}
 local function scan(command, key, step, each)
   local bytes = 0
@@ -71,7 +83,7 @@ local function scan(command, key, step, each)
   until cursor == '0' or looked >= limit or bytes >= most
 end
 
--- walk reads pages of ids of a list, from its tail to its head.
+-- walk reads pages of IDs of a list, from its tail to its head.
 local function walk(list)
   local passed, bytes, length = tonumber(cursor), 0, redis.call('LLEN', list)
   repeat
@@ -86,8 +98,9 @@ end
 local function all()
   local lengths = {}
   for i, one in ipairs({
-    {'HLEN', pool}, {'ZCARD', bucket}, {'ZCARD', leases}, {'ZCARD', dead}, {'HLEN', attempts}, {'HLEN', errors}, {'HLEN', moved},
-    {'ZCARD', done}, {'HLEN', results}, {'HLEN', schedules}, {'ZCARD', slots}, {'ZCARD', waiting}, {'HLEN', fired}, {'HLEN', runs},
+    {'HLEN', pool}, {'ZCARD', bucket}, {'ZCARD', leases}, {'ZCARD', dead},
+    {'HLEN', attempts}, {'HLEN', errors}, {'HLEN', moved}, {'ZCARD', done}, {'HLEN', results},
+    {'HLEN', schedules}, {'ZCARD', slots}, {'ZCARD', waiting}, {'HLEN', fired}, {'HLEN', runs},
     {'LLEN', ready}, {'LLEN', handoff},
   }) do
     lengths[i] = measure(one[1], one[2])
@@ -97,26 +110,29 @@ local function all()
   for _, key in ipairs(wrong) do
     found(key, '', 'wrong type', false)
   end
-  if lengths[3] == 1 and redis.call('ZSCORE', leases, anchor()) and found('leases', '', 'anchor', true) then
+  local left = lengths[3] == 1 and redis.call('ZSCORE', leases, anchor())
+  if left and found('leases', '', 'anchor', true) then
     redis.call('DEL', leases)
   end
   return lengths
 end
 
--- timed finds a time that cannot be: those that can have 13 digits. The due time of a job in the bucket is the caller's to find out.
+-- timed finds an impossible time: possible ones have at most 13 digits. The caller determines the
+-- due time of a job in the bucket.
 local function timed(zset, id, score)
-  if (tonumber(score) or math.huge) > 9999999999999 and found(part, id, 'score', zset ~= bucket) then
-    redis.call('ZREM', zset, '') -- having deleted, the script may write at maxmemory
+  local beyond = (tonumber(score) or math.huge) > 9999999999999
+  if beyond and found(part, id, 'score', zset ~= bucket) then
+    redis.call('ZREM', zset, '') -- after a deletion, the script can write at maxmemory
     redis.call('ZADD', zset, now, id)
   end
 end
 
--- enqueued is when the record of a job was written.
+-- enqueued returns when the record of a job was written.
 local function enqueued(record)
   return tonumber(string.sub(record, 13, 25)) or 0
 end
 
--- strip removes what a former job of the same id has left behind.
+-- strip removes the leftovers of a former job with the same ID.
 local function strip(id)
   redis.call('ZREM', dead, id)
   redis.pcall('HDEL', attempts, id)
@@ -148,7 +164,7 @@ local function records()
         found('leases', id, 'two places', false)
       elseif delayed[i] and buried[i] and enqueued(written[i]) > tonumber(buried[i]) then
         if found('dead', id, 'two places', true) then
-          strip(id) -- of a former job of this id, whose record was lost
+          strip(id) -- of a former job with this ID, whose record was lost
         end
       elseif delayed[i] and buried[i] and found('bucket', id, 'two places', true) then
         redis.call('ZREM', bucket, id)
@@ -170,7 +186,7 @@ local function places(zset)
   end
 end
 
--- books looks through entries of one to five words, of which numbers have 13 digits at most.
+-- books checks entries of one to five words, whose numbers have at most 13 digits.
 local function books(hash, form)
   for i = 1, #entries, 2 do
     local id = entries[i]
@@ -208,14 +224,17 @@ local function outcomes()
   end
 end
 
--- The fields of a state, by their types: those that are always there, with what they are if nothing is known, and those that need not be.
-local always = {made = now, changed = now, from = now, fired = 0, since = 0, skipped = 0, missed = 0}
+-- The fields of a state. Those in always must exist, and have these values if nothing is known.
+-- Those in maybe are optional; maybe holds their types.
+local always = {
+  made = now, changed = now, from = now, fired = 0, since = 0, skipped = 0, missed = 0,
+}
 local maybe = {
-  slot = 'number', at = 'number', job = 'string', paused = 'number', ended = 'boolean', catching = 'number', trigger = 'number',
-  more = 'number',
+  slot = 'number', at = 'number', job = 'string', paused = 'number', ended = 'boolean',
+  catching = 'number', trigger = 'number', more = 'number',
 }
 
--- renew makes a state of what is there, and tells whether it was one of this definition already.
+-- renew repairs a state, and reports whether it was already a valid state of this definition.
 local function renew(state, definition)
   local sound = true
   local function field(name, kind, missing)
@@ -246,11 +265,13 @@ local function rules()
     local name, definition = entries[i], entries[i + 1]
     local text = redis.call('HGET', fired, name)
     local state = state_of(text) or {}
-    local stale = not renew(state, definition) and found('fired', name, text and 'unreadable' or 'no state', true)
+    local what = text and 'unreadable' or 'no state'
+    local stale = not renew(state, definition) and found('fired', name, what, true)
     local placed, cleared = false, false
     for place, zset in pairs({slots = slots, waiting = waiting}) do
       local score = redis.call('ZSCORE', zset, name)
-      if score and tonumber(score) and score % 1 == 0 and score + 0 >= 0 and score + 0 <= 9999999999999 then
+      local at = tonumber(score or nil)
+      if at and at % 1 == 0 and at >= 0 and at <= 9999999999999 then
         placed = true
       elseif score and found(place, name, 'score', true) then
         redis.call('ZREM', zset, name)
@@ -259,10 +280,12 @@ local function rules()
         placed = true
       end
     end
-    if not placed and not state.paused and not state.ended and (cleared or found('slots', name, 'no slot', true)) then
-      local last = state.slot and state.slot < now + 60000 and state.slot or 0 -- else Redis's clock has been set back
+    local astray = not placed and not state.paused and not state.ended
+    if astray and (cleared or found('slots', name, 'no slot', true)) then
+      -- A slot that is far in the future was fired before Redis's clock was set back.
+      local last = state.slot and state.slot < now + 60000 and state.slot or 0
       stale, state.from, state.catching = true, math.max(now, last), nil
-      redis.call('ZREM', slots, '') -- having deleted, the script may write at maxmemory
+      redis.call('ZREM', slots, '') -- after a deletion, the script can write at maxmemory
       redis.call('ZADD', slots, 0, name)
     end
     if stale then
@@ -270,15 +293,16 @@ local function rules()
       redis.call('HSET', fired, name, cjson.encode(state))
     end
     local log = redis.pcall('HGET', runs, name)
-    if type(log) ~= 'table' and not string.match(log or '', '^%d+ %d+$') and found('runs', name, 'no history', true) then
+    local readable = type(log) == 'table' or string.match(log or '', '^%d+ %d+$')
+    if not readable and found('runs', name, 'no history', true) then
       redis.call('HDEL', runs, '')
       redis.call('HSET', runs, name, '0 0')
     end
   end
 end
 
--- rest finds what is left of schedules without a definition. A run in a history has a field of its own, which begins with the name of
--- its schedule.
+-- rest finds leftovers of schedules without a definition. A run in a history has a field of its
+-- own, which begins with the name of its schedule.
 local function rest(key, remove)
   for i = 1, #entries, 2 do
     local name = string.match(entries[i], '^(.*)\n%d+$') or entries[i]
@@ -294,8 +318,8 @@ if part == 'all' then
 elseif part == 'ready' or part == 'handoff' then
   lengths = walk(part == 'ready' and ready or handoff)
 else
-  -- How to look through a key, and how many entries of it are read without a look at their size: those that have a payload one by one, if
-  -- it is not known how large the largest is, and error logs too.
+  -- How to scan a key, and how many entries to read before a check of their size. Entries with
+  -- payloads are read one by one if the largest size is unknown, and so are error logs.
   local known = tonumber(redis.pcall('HGET', sizes, 'largest') or 2000) or 2000
   local way = ({
     pool = {'HSCAN', pool, math.max(1, math.floor(most / known)), records},
@@ -303,7 +327,7 @@ else
     leases = {'ZSCAN', leases, 1000, function() places(leases) end},
     dead = {'ZSCAN', dead, 1000, function() places(dead) end},
     attempts = {'HSCAN', attempts, 1000, function() books(attempts, '^(%d+)$') end},
-    errors = {'HSCAN', errors, 1, function() books(errors) end}, -- append and readers get along with anything
+    errors = {'HSCAN', errors, 1, function() books(errors) end}, -- any bytes are readable
     moved = {'HSCAN', moved, 1000, function() books(moved, '^(%d+) %a+ (%d+) (%d+) [01]$') end},
     done = {'ZSCAN', done, 1000, kept},
     results = {'HSCAN', results, 1, outcomes},

@@ -1,15 +1,17 @@
--- delete: removes a done job that is kept. A live job of the same id is left alone.
+-- delete: deletes a done job. A live job with the same ID is left alone.
 --
--- KEYS[1]  done      zset, job id scored by the time until which it is kept
--- KEYS[2]  results   hash, job id to what is kept of it
+-- KEYS[1]  done      zset, job ID scored by the time it is kept until
+-- KEYS[2]  results   hash, job ID to its kept run and record
 -- KEYS[3]  stats     hash, counter to number
 -- KEYS[4]  receipt   string, the last call of the series and its reply
--- KEYS[5]  operator  none, it is never there: who lacks the right to it cannot make this call
+-- KEYS[5]  operator  none, never exists: a client without rights to it cannot make this call
 -- ARGV[1]  number    number of this call in its series
 -- ARGV[2]  id        the job
 --
--- What is kept goes first: if something fails before its place has gone, another call or a prune removes that.
--- Returns {'ok', now, state}: done, or none when there is no such job. Cost: O(log N).
+-- The result is deleted first. If something fails before its place is deleted, another call or a
+-- prune deletes the place.
+-- Returns {'ok', now, state}: done, or none if there is no such job.
+-- Cost: O(log N).
 -- Uses: now receipt stats
 local done, results, stats, receipt, operator = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local number, id = ARGV[1], ARGV[2]

@@ -1,38 +1,41 @@
--- enqueue: stores new jobs of one topic, in the bucket when they are due later, at the tail of ready when they are due now.
+-- enqueue: stores new jobs of one topic: in bucket if they are due later, at the tail of ready if
+-- they are due now.
 --
--- KEYS[1]   pool     hash, job id to record
--- KEYS[2]   bucket   zset, job id scored by due time (Unix ms)
--- KEYS[3]   ready    list of job ids, next one at the head
--- KEYS[4]   stats    hash, counter to number
--- KEYS[5]   sizes    hash, the size of the largest record
--- KEYS[6]   receipt  string, the last call of the series and its reply
--- KEYS[7]   leases   zset, job id scored by the end of its lease
--- KEYS[8]   dead     zset, job id scored by the time of burial
--- ARGV[1]   number   number of this call in its series
--- ARGV[2]   tick     ms, how far ahead the timers look by themselves
--- ARGV[3]   channel  the control channel
--- ARGV[4]   topic    the topic's name, for the control channel
--- ARGV[5..] jobs     for each job: id, head and tail of the record, and when it is due (Unix ms, or + and a delay in ms), for some with
---                    more around it: see prelude/terms.lua
+-- KEYS[1]    pool     hash, job ID to record
+-- KEYS[2]    bucket   zset, job ID scored by due time (Unix ms)
+-- KEYS[3]    ready    list of job IDs, next one at the head
+-- KEYS[4]    stats    hash, counter to number
+-- KEYS[5]    sizes    hash, the size of the largest record
+-- KEYS[6]    receipt  string, the last call of the series and its reply
+-- KEYS[7]    leases   zset, job ID scored by the end of its lease
+-- KEYS[8]    dead     zset, job ID scored by the time of burial
+-- ARGV[1]    number   number of this call in its series
+-- ARGV[2]    tick     ms, how far ahead timers look without a wake-up
+-- ARGV[3]    channel  the control channel
+-- ARGV[4]    topic    the topic's name, for the control channel
+-- ARGV[5..]  jobs     for each job: ID, head and tail of the record, and when it is due (Unix ms,
+--                     or + and a delay in ms). More can surround the due time: see
+--                     prelude/terms.lua
 --
--- The record is head, the time of enqueueing as a msgpack string of 13 digits, tail.
--- No id may stand twice in one call. At most 1,000 jobs a call (unpack has a stack limit).
+-- The record is head, the time of enqueueing as a msgpack string of 13 digits, tail. No ID may
+-- occur twice in one call. At most 1,000 jobs a call (unpack has a stack limit).
 --
--- Returns {'ok', now, letters, since, mark}: one letter a job, n for stored, x for left out because it expires before it is due, or
--- the state of the job that has its id and was left alone: s for scheduled, r for ready, u for running, d for dead. No letters: all
--- stored. since has the time of burial of each dead one, with a space before it. mark is + if these were the topic's first jobs.
--- A call sent again gets the time of the first one.
+-- Returns {'ok', now, letters, since, mark}. letters has one letter a job: n for stored, x for
+-- refused because it expires before it is due, or the state of the job that has its ID and is
+-- unchanged: s for scheduled, r for ready, u for running, d for dead. No letters: all are stored.
+-- since has the time of burial of each dead one, with a space before it. mark is + if these were
+-- the topic's first jobs. A repeated call returns the time of the first one.
 -- Cost: O(jobs × log N).
 -- Uses: now receipt stats sizes terms control
-local pool, bucket, ready, stats, sizes, receipt = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
-local leases, dead = KEYS[7], KEYS[8]
+local pool, bucket, ready, stats = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local sizes, receipt, leases, dead = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
 local number, tick, channel, topic = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 local jobs, first, width = ARGV, 5, 4
 
 local told = replay(receipt, number)
 if told then
-  local told_mark, stored_at, told_letters, told_since = string.match(told, '^(%+?)(%d+) (%a*)(.*)$')
-  return {'ok', tonumber(stored_at) or now, told_letters or '', told_since or '', told_mark or ''}
+  local told_mark, at, told_letters, told_since = string.match(told, '^(%+?)(%d+) (%a*)(.*)$')
+  return {'ok', tonumber(at) or now, told_letters or '', told_since or '', told_mark or ''}
 end
 
 local ids, total = {}, 0
@@ -90,7 +93,8 @@ end
 
 local since = ''
 if #taken > 0 then
-  local buried, leased = redis.call('ZMSCORE', dead, unpack(taken)), redis.call('ZMSCORE', leases, unpack(taken))
+  local buried = redis.call('ZMSCORE', dead, unpack(taken))
+  local leased = redis.call('ZMSCORE', leases, unpack(taken))
   local waiting = redis.call('ZMSCORE', bucket, unpack(taken))
   letters = letters or {}
   for n, i in ipairs(twins) do
@@ -100,7 +104,8 @@ if #taken > 0 then
 end
 
 sized(sizes, largest)
--- Places come before records: if something fails between the two, an id without a record is dropped by take.
+-- Places come before records: if something fails between the two, take drops an ID without a
+-- record.
 if delayed > 0 then
   if earliest - now <= tonumber(tick) then
     local head = redis.call('ZRANGE', bucket, 0, 0, 'WITHSCORES')
@@ -123,7 +128,7 @@ if letters then
   end
 end
 letters = letters and table.concat(letters) or ''
--- The topic's first jobs, as far as Redis knows: perhaps it has come back empty.
+-- The topic's first jobs, as far as Redis knows: it may have restarted empty.
 local mark = count(stats, 'enqueued', stored / 2) == stored / 2 and '+' or ''
 remember(receipt, number, mark .. string.format('%.0f ', now) .. letters .. since)
 return {'ok', now, letters, since, mark}

@@ -1,13 +1,16 @@
 -- extend: gives the leases that one server holds in a topic a later end.
 --
--- KEYS[1]   leases  zset, job id scored by the end of its lease
--- KEYS[2]   pool    hash, job id to record
--- ARGV[1]   ending  the new end (Unix ms by the Redis clock): the server chooses it, so that a repeated call finds its own work.
---                   It must be less than a lease after the present, and later than those ends. Empty: the leases are only looked at
--- ARGV[2..] held    for each job: id, fence
+-- KEYS[1]    leases  zset, job ID scored by the end of its lease
+-- KEYS[2]    pool    hash, job ID to record
+-- ARGV[1]    ending  the new end (Unix ms by Redis's clock). The server chooses it, so that a
+--                    repeated call recognises its own work. It must be less than a lease after the
+--                    present, and later than the current ends. Empty: the leases are only checked
+-- ARGV[2..]  held    for each job: ID, fence
 --
--- Returns {'ok', now, letters}: one letter a job, o for extended, g for gone: cancelled, l for lost: another worker may have it.
--- {'late', now} when the new end is not in the future. At most 1,000 jobs a call. Cost: O(jobs × log N).
+-- Returns {'ok', now, letters}: one letter a job, o for extended, g for gone (cancelled), l for
+-- lost (another server may have it). {'late', now} if the new end is not in the future. At most
+-- 1,000 jobs a call.
+-- Cost: O(jobs × log N).
 -- Uses: now settle
 local leases, pool = KEYS[1], KEYS[2]
 local ending = ARGV[1]
@@ -34,7 +37,7 @@ for i, id in ipairs(ids) do
   end
 end
 if #grants > 0 and ending ~= '' then
-  redis.call('ZREM', leases, '') -- having deleted, the script may write at maxmemory
+  redis.call('ZREM', leases, '') -- after a deletion, the script can write at maxmemory
   redis.call('ZADD', leases, 'XX', unpack(grants))
 end
 return {'ok', now, table.concat(letters)}

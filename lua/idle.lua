@@ -1,15 +1,17 @@
--- idle: tells for each of some topics how long there is nothing to do. Writes nothing.
+-- idle: reports how long each of some topics has nothing to do. Writes nothing.
 --
--- KEYS[1..] keys  bucket, leases, slots, handoff, waiting of each topic, of at most 200
+-- KEYS[1..]  keys  bucket, leases, slots, handoff, waiting of each topic, of at most 200
 --
--- There is something to do in a topic when the head of one of the first three (zsets) is due, and when one of the others is there. So
--- there is when one of them is of a wrong type: promote will say so, and the other topics are none the worse for it.
+-- A topic has something to do if the head of one of the first three keys (zsets) is due, or if one
+-- of the others exists. A key of a wrong type counts as something to do: promote reports it, and
+-- the other topics are not affected.
 --
--- Where Redis takes no writes the answer is the error that says so: a master that has become a replica can be read from still, and would
--- go on telling what is no longer so.
+-- If Redis accepts no writes, the reply is the error that says so. A master that has become a
+-- replica can still be read, and its data can be stale.
 --
--- Returns {'ok', now, waits}: for each topic the time to its earliest head in µs, at most 285 years; 0 if there is something to do now, -1
--- if there is nothing at all. Cost: O(log N) for each topic.
+-- Returns {'ok', now, waits}: for each topic the time to its earliest head in µs, at most 285
+-- years; 0 if there is something to do now, -1 if there is nothing at all.
+-- Cost: O(log N) for each topic.
 -- Uses: now lease
 local keys = KEYS
 local first = keys[1]
@@ -29,7 +31,8 @@ for i = 1, #keys, 5 do
     if head.err then
       wait = 0
     elseif head[2] and head[1] ~= anchor() then
-      local left = math.max(0, math.min(math.ceil(head[2]) * 1000 - time[1] * 1000000 - time[2], 9e15))
+      local left = math.ceil(head[2]) * 1000 - time[1] * 1000000 - time[2]
+      left = math.max(0, math.min(left, 9e15))
       if wait < 0 or left < wait then
         wait = left
       end

@@ -1,15 +1,15 @@
--- inspect: counts what a topic holds. Writes nothing.
+-- inspect: counts the entries of a topic. Writes nothing.
 --
--- KEYS[1]    pool       hash, job id to record
--- KEYS[2]    bucket     zset, job id scored by due time (Unix ms)
--- KEYS[3]    leases     zset, job id scored by the end of its lease
--- KEYS[4]    dead       zset, job id scored by the time of burial
--- KEYS[5]    done       zset, job id scored by the time until which it is kept
--- KEYS[6]    meta       hash, what an operator has set for the topic
+-- KEYS[1]    pool       hash, job ID to record
+-- KEYS[2]    bucket     zset, job ID scored by due time (Unix ms)
+-- KEYS[3]    leases     zset, job ID scored by the end of its lease
+-- KEYS[4]    dead       zset, job ID scored by the time of burial
+-- KEYS[5]    done       zset, job ID scored by the time it is kept until
+-- KEYS[6]    meta       hash, settings of the topic made by operators
 -- KEYS[7]    stats      hash, counter to number
--- KEYS[8]    schedules  hash, name to definition
+-- KEYS[8]    schedules  hash, schedule to definition
 -- KEYS[9]    slots      zset, schedule scored by its next slot (Unix ms)
--- KEYS[10]   waiting    zset, schedule scored by the slot that waits for the end of the last run
+-- KEYS[10]   waiting    zset, schedule scored by the slot that waits for its last run to finish
 -- ARGV[1..]  counters   the counters to read
 --
 -- Returns {'ok', now, sizes of pool, bucket, leases, dead and done, head of bucket with its score,

@@ -1,18 +1,20 @@
--- list: finds jobs in one state, in their order. Writes nothing.
+-- list: lists jobs in one state, in their order. Writes nothing.
 --
--- KEYS[1]  pool      hash, job id to record
--- KEYS[2]  bucket    zset, job id scored by due time (Unix ms)
--- KEYS[3]  ready     list of job ids, next one at the head
--- KEYS[4]  leases    zset, job id scored by the end of its lease
--- KEYS[5]  dead      zset, job id scored by the time of burial
--- KEYS[6]  done      zset, job id scored by the time until which it is kept
--- KEYS[7]  operator  none, it is never there: who lacks the right to it cannot make this call
+-- KEYS[1]  pool      hash, job ID to record
+-- KEYS[2]  bucket    zset, job ID scored by due time (Unix ms)
+-- KEYS[3]  ready     list of job IDs, next one at the head
+-- KEYS[4]  leases    zset, job ID scored by the end of its lease
+-- KEYS[5]  dead      zset, job ID scored by the time of burial
+-- KEYS[6]  done      zset, job ID scored by the time it is kept until
+-- KEYS[7]  operator  none, never exists: a client without rights to it cannot make this call
 -- ARGV[1]  state     scheduled, ready, running, dead or done
--- ARGV[2]  offset    how many entries to pass over
--- ARGV[3]  limit     how many entries to look at, at most 1,000
+-- ARGV[2]  offset    how many entries to skip
+-- ARGV[3]  limit     how many entries to read, at most 1,000
 --
--- Entries of ready that are no ready job are looked at and left out. An id that stands there twice is answered twice.
--- Returns {'ok', now, looked, ids}: looked is how many entries were looked at, less than limit only if there are no more.
+-- Entries of ready that are no ready job are read and left out. An ID that occurs there twice is
+-- returned twice.
+-- Returns {'ok', now, looked, ids}: looked is how many entries were read. It is less than limit
+-- only if there are no more.
 -- Cost: O(log N + limit), and for ready O(offset + limit).
 -- Uses: now
 local pool, bucket, ready, leases, dead, done = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
@@ -40,7 +42,8 @@ if state == 'ready' and #entries > 0 then
   local buried = redis.call('ZMSCORE', dead, unpack(entries))
   ids = {}
   for i, id in ipairs(entries) do
-    if not delayed[i] and not leased[i] and not buried[i] and redis.call('HEXISTS', pool, id) == 1 then
+    local elsewhere = delayed[i] or leased[i] or buried[i]
+    if not elsewhere and redis.call('HEXISTS', pool, id) == 1 then
       ids[#ids + 1] = id
     end
   end

@@ -1,31 +1,35 @@
--- mend: gives jobs that have lost their place one again: the bucket if they are due later, the tail of ready if they are due, dead if
--- they had been buried.
+-- mend: gives jobs that have lost their place a new one: bucket if they are due later, the tail of
+-- ready if they are due, dead if they were buried.
 --
--- KEYS[1]   pool      hash, job id to record
--- KEYS[2]   bucket    zset, job id scored by due time (Unix ms)
--- KEYS[3]   leases    zset, job id scored by the end of its lease
--- KEYS[4]   dead      zset, job id scored by the time of burial
--- KEYS[5]   attempts  hash, job id to finished attempts
--- KEYS[6]   moved     hash, job id to its present due time, if that is not the record's
--- KEYS[7]   ready     list of job ids, next one at the head
--- KEYS[8]   handoff   list of job ids between a server's wait and its take
--- KEYS[9]   stats     hash, counter to number
--- ARGV[1]   repair    1 to repair, 0 to tell only which would be
--- ARGV[2..] jobs      for each job what the caller knows of it: id, nonce, finished attempts, moved entry (these two empty when there is
---                     none), and where it belongs: its due time, or dead
+-- KEYS[1]    pool      hash, job ID to record
+-- KEYS[2]    bucket    zset, job ID scored by due time (Unix ms)
+-- KEYS[3]    leases    zset, job ID scored by the end of its lease
+-- KEYS[4]    dead      zset, job ID scored by the time of burial
+-- KEYS[5]    attempts  hash, job ID to number of finished attempts
+-- KEYS[6]    moved     hash, job ID to its current due time, if it differs from the record's
+-- KEYS[7]    ready     list of job IDs, next one at the head
+-- KEYS[8]    handoff   list of job IDs on the way from a server's wait to its take
+-- KEYS[9]    stats     hash, counter to number
+-- ARGV[1]    repair    1 to repair, 0 to report only
+-- ARGV[2..]  jobs      for each job the caller's data: ID, nonce, finished attempts, moved entry
+--                      (these two empty if there is none), and where it belongs: its due time, or
+--                      dead
 --
--- A job is left alone if it is not as the caller knows it: gone, another one, run or moved meanwhile; or if it has a place: in leases, in
--- dead, in the bucket with a time that can be, among the first or the last thousand of ready or the first thousand of handoff.
--- At most 100 jobs a call. Safe to send twice.
--- Returns {'ok', now, letters}: m for mended (or to be mended), k for kept as it is. Cost: O(1,000 + jobs × log N).
+-- A job is left alone if it no longer matches the caller's data: it is gone, or was replaced, run
+-- or moved. It is also left alone if it has a place: in leases, in dead, in bucket with a possible
+-- time, among the first or last thousand of ready, or among the first thousand of handoff. At most
+-- 100 jobs a call. Safe to send twice.
+-- Returns {'ok', now, letters}: m for mended (or to be mended), k for kept as it is.
+-- Cost: O(1,000 + jobs × log N).
 -- Uses: now stats
-local pool, bucket, leases, dead, attempts, moved = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
-local ready, handoff, stats = KEYS[7], KEYS[8], KEYS[9]
+local pool, bucket, leases, dead, attempts = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local moved, ready, handoff, stats = KEYS[6], KEYS[7], KEYS[8], KEYS[9]
 local repair, jobs, first, width = ARGV[1], ARGV, 2, 5
 
 local waits = {}
 for _, ids in ipairs({
-  redis.call('LRANGE', ready, 0, 999), redis.call('LRANGE', ready, -1000, -1), redis.call('LRANGE', handoff, 0, 999),
+  redis.call('LRANGE', ready, 0, 999), redis.call('LRANGE', ready, -1000, -1),
+  redis.call('LRANGE', handoff, 0, 999),
 }) do
   for _, id in ipairs(ids) do
     waits[id] = true
@@ -34,10 +38,12 @@ end
 
 local letters, mended = {}, 0
 for at = first, #jobs, width do
-  local id, nonce, tried, due, where = jobs[at], jobs[at + 1], jobs[at + 2], jobs[at + 3], jobs[at + 4]
+  local id, nonce, tried = jobs[at], jobs[at + 1], jobs[at + 2]
+  local due, where = jobs[at + 3], jobs[at + 4]
   local record, delayed = redis.call('HGET', pool, id), redis.call('ZSCORE', bucket, id)
   local astray = record and string.sub(record, 1, 8) == nonce
-    and (redis.call('HGET', attempts, id) or '') == tried and (redis.call('HGET', moved, id) or '') == due
+    and (redis.call('HGET', attempts, id) or '') == tried
+    and (redis.call('HGET', moved, id) or '') == due
     and not redis.call('ZSCORE', leases, id) and not redis.call('ZSCORE', dead, id)
   if delayed then
     astray = astray and (tonumber(delayed) or math.huge) > 9999999999999
@@ -46,7 +52,7 @@ for at = first, #jobs, width do
   end
   letters[#letters + 1] = astray and 'm' or 'k'
   if astray and repair == '1' then
-    redis.call('ZREM', leases, '') -- having deleted, the script may write at maxmemory
+    redis.call('ZREM', leases, '') -- after a deletion, the script can write at maxmemory
     if where == 'dead' then
       redis.call('ZADD', dead, now, id)
       redis.call('ZREM', bucket, id)

@@ -1,23 +1,25 @@
--- pause: holds a topic in the name of somebody, or ends that. While anybody holds it no job is
--- taken; jobs still come in and fall due, and running ones go on.
+-- pause: pauses a topic in somebody's name, or ends that pause. While a topic has a pause, no job
+-- is taken. Jobs are still enqueued and fall due, and running ones continue.
 --
--- KEYS[1]  meta      hash, what an operator has set for the topic
+-- KEYS[1]  meta      hash, settings of the topic made by operators
 -- KEYS[2]  receipt   string, the last call of the series and its reply
--- KEYS[3]  operator  none, it is never there: who lacks the right to it cannot make this call
+-- KEYS[3]  operator  none, never exists: a client without rights to it cannot make this call
 -- ARGV[1]  number    number of this call in its series
 -- ARGV[2]  verb      pause, resume (ends the pause of by) or resume all
--- ARGV[3]  by        who: everybody has one pause at most, and pausing again replaces it
--- ARGV[4]  period    ms after which it ends by itself, 0 for never
+-- ARGV[3]  by        who: everybody has at most one pause, and pausing again replaces it
+-- ARGV[4]  period    ms after which the pause ends by itself, 0 for never
 -- ARGV[5]  reason    why
--- ARGV[6]  most      most pauses at once
+-- ARGV[6]  most      most simultaneous pauses
 -- ARGV[7]  channel   the control channel
 -- ARGV[8]  topic     the topic's name, for the control channel
 --
--- The field pauses has them one after the other, each as "<since> <until, or 0> <bytes of by>
--- <bytes of reason> <by><reason>". What take reads is worked out from them: paused, since when, and
--- until, the latest end, which is missing if one has none. A pause that is over is left out here.
--- Returns {'ok', now, state}: paused or running (how the topic is now), or full (others have most
--- pauses: nothing was done). Cost: O(1).
+-- The field pauses holds them one after the other, each as "<since> <until, or 0> <bytes of by>
+-- <bytes of reason> <by><reason>". The fields that take reads are computed from them: paused, the
+-- earliest start, and until, the latest end, which is missing if a pause has no end. An expired
+-- pause is dropped here.
+-- Returns {'ok', now, state}: paused or running (the topic's new state), or full (others have most
+-- pauses: nothing was done).
+-- Cost: O(1).
 -- Uses: now receipt control
 local meta, receipt, operator = KEYS[1], KEYS[2], KEYS[3]
 local number, verb, by, period, reason = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4]), ARGV[5]
@@ -43,7 +45,8 @@ while true do
     break
   end
   from, ending, n, m = tonumber(from), tonumber(ending), tonumber(n), tonumber(m)
-  local who, why = string.sub(list, stop + 1, stop + n), string.sub(list, stop + n + 1, stop + n + m)
+  local who = string.sub(list, stop + 1, stop + n)
+  local why = string.sub(list, stop + n + 1, stop + n + m)
   at = stop + n + m + 1
   if verb ~= 'resume all' and who ~= by and (ending == 0 or now < ending) then
     hold(from, ending, who, why)
@@ -64,8 +67,9 @@ if #pauses > 0 then
     redis.call('HSET', meta, 'until', latest)
   end
 end
--- Servers that rest until an end they know are to hear of an earlier one.
-if before[1] and (#pauses == 0 or not endless and (not before[2] or latest < tonumber(before[2]))) then
+-- Servers that rest until a known end must receive an earlier one.
+if before[1] and (#pauses == 0
+  or not endless and (not before[2] or latest < tonumber(before[2]))) then
   nudge(channel, 'resume', topic, 0, '')
 end
 local state = #pauses > 0 and 'paused' or 'running'

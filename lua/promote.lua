@@ -1,25 +1,28 @@
--- promote: moves what has fallen due to ready: jobs whose lease ran out to the head, due jobs to the tail, oldest due first. A job with
--- finished attempts whose lease ran out goes to the bucket instead, due after a backoff.
+-- promote: moves due jobs to the tail of ready, oldest due first, and jobs whose lease ran out to
+-- the head. If such a job has finished attempts, it goes to bucket instead, due after a backoff.
 --
--- KEYS[1]   bucket    zset, job id scored by due time (Unix ms)
--- KEYS[2]   ready     list of job ids, next one at the head
--- KEYS[3]   leases    zset, job id scored by the end of its lease
--- KEYS[4]   pool      hash, job id to record
--- KEYS[5]   attempts  hash, job id to finished attempts
--- KEYS[6]   errors    hash, job id to its last errors
--- KEYS[7]   moved     hash, job id to its present due time, if that is not the record's
--- KEYS[8]   handoff   list of job ids between a server's wait and its take
+-- KEYS[1]   bucket    zset, job ID scored by due time (Unix ms)
+-- KEYS[2]   ready     list of job IDs, next one at the head
+-- KEYS[3]   leases    zset, job ID scored by the end of its lease
+-- KEYS[4]   pool      hash, job ID to record
+-- KEYS[5]   attempts  hash, job ID to number of finished attempts
+-- KEYS[6]   errors    hash, job ID to its error log
+-- KEYS[7]   moved     hash, job ID to its current due time, if it differs from the record's
+-- KEYS[8]   handoff   list of job IDs on the way from a server's wait to its take
 -- KEYS[9]   stats     hash, counter to number
 -- KEYS[10]  slots     zset, schedule scored by its next slot (Unix ms)
--- KEYS[11]  waiting   zset, schedule scored by the slot that waits for the end of the last run
+-- KEYS[11]  waiting   zset, schedule scored by the slot that waits for its last run to finish
 -- KEYS[12]  runs      hash, schedule to the history of its runs
--- ARGV[1]   limit     most jobs to move of each kind, at most 1000 (unpack has a stack limit)
--- ARGV[2]   heal      1: also put back what a server that died between wait and take left in handoff
+-- ARGV[1]   limit     most jobs to move of each kind, at most 1,000 (unpack has a stack limit)
+-- ARGV[2]   heal      1: also put back IDs in handoff, left by a server that died between wait and
+--                     take
 --
--- A run that a lease cut off counts as an attempt. The backoff doubles from 2 s after the second attempt up to 64 s; jobs of one call get
--- up to a fifth more, each another part, so that they do not come back together. Safe to send twice.
--- Returns {'ok', now, moved, reclaimed, wait, due, held}: wait is the time to the next due job, lease end or slot in µs, -1 when there is
--- none; due is how many schedules have a slot that is due, held how many have one that waits.
+-- A run whose lease ran out counts as an attempt. The backoff doubles from 2 s after the second
+-- attempt up to 64 s. Jobs of one call get up to a fifth more, each a different part, so that they
+-- do not return together. Safe to send twice.
+-- Returns {'ok', now, moved, reclaimed, wait, due, held}: wait is the time to the next due job,
+-- lease end or slot in µs, -1 if there is none. due is the number of schedules with a due slot,
+-- held the number of those with a waiting slot.
 -- Cost: O(log N + limit).
 -- Uses: now stats lease errors history
 local bucket, ready, leases, pool, attempts = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
@@ -30,13 +33,15 @@ local limit, heal = tonumber(ARGV[1]), ARGV[2]
 local lapsed = redis.call('ZRANGEBYSCORE', leases, '-inf', now, 'LIMIT', 0, limit)
 local due = redis.call('ZRANGEBYSCORE', bucket, '-inf', now, 'LIMIT', 0, limit)
 
--- A script that has deleted something may go on writing when Redis is at maxmemory; one that begins with a push may not.
+-- At maxmemory, a script can go on writing after it has deleted something. A script that begins
+-- with a push cannot.
 if #lapsed + #due > 0 or heal == '1' then
   redis.call('ZREM', bucket, '')
 end
 
--- The place first, then the books. The first time a job goes to the head: it has waited already. After that it backs
--- off as if it had failed, for it may be what kills the process: it must not keep the others from being run.
+-- Places come first, then the books. The first time, a job goes to the head, because it has waited
+-- already. After that it backs off as if it had failed. It may be the job that crashes the process,
+-- and must not keep the others from running.
 local reclaimed = 0
 if #lapsed > 0 then
   local back, first, later, log, tally = {}, {}, {}, {}, {}
@@ -44,7 +49,8 @@ if #lapsed > 0 then
     if redis.call('HEXISTS', pool, id) == 1 then
       local n = #back + 1
       local before, known = redis.pcall('HGET', attempts, id), redis.pcall('HGET', moved, id)
-      local entry = {attempt = (type(before) == 'string' and tonumber(before) or 0) + 1, at = now, kind = 'lease_lost'}
+      local finished = type(before) == 'string' and tonumber(before) or 0
+      local entry = {attempt = finished + 1, at = now, kind = 'lease_lost'}
       if entry.attempt == 1 then
         table.insert(first, 1, id)
       else
@@ -77,14 +83,16 @@ if #lapsed > 0 then
     end
     failed(attempts, errors, id, 1, cjson.encode(log[i]))
     if scheduled(pool, runs, id) then
-      ran(runs, id, 1, cjson.encode({job = id, attempt = log[i].attempt, ['end'] = now, outcome = 'lease_lost'}))
+      local note = {job = id, attempt = log[i].attempt, ['end'] = now, outcome = 'lease_lost'}
+      ran(runs, id, 1, cjson.encode(note))
     end
   end
   count(stats, 'reclaimed', reclaimed)
   count(stats, 'dropped', #lapsed - reclaimed)
 end
 
--- First into ready, then out of the bucket: an id in both is dropped by take and promoted again.
+-- Jobs enter ready before they leave the bucket. An ID in both is dropped by take and promoted
+-- again.
 if #due > 0 then
   redis.call('RPUSH', ready, unpack(due))
   redis.call('ZREM', bucket, unpack(due))
@@ -97,13 +105,16 @@ if heal == '1' then
 end
 
 local heads = {
-  redis.call('ZRANGE', bucket, 0, 0, 'WITHSCORES'), redis.call('ZRANGE', leases, 0, 0, 'WITHSCORES'),
+  redis.call('ZRANGE', bucket, 0, 0, 'WITHSCORES'),
+  redis.call('ZRANGE', leases, 0, 0, 'WITHSCORES'),
   redis.call('ZRANGE', slots, 0, 0, 'WITHSCORES'),
 }
 local held, overdue = redis.call('ZCARD', waiting), 0
-if heads[3][2] and tonumber(heads[3][2]) <= now then -- who fires it asks again; what comes after it must not wait for that
+-- The server that fires a due slot asks again. Later slots must not wait for that.
+if heads[3][2] and tonumber(heads[3][2]) <= now then
   overdue = redis.call('ZCOUNT', slots, '-inf', now)
-  heads[3] = redis.call('ZRANGEBYSCORE', slots, string.format('(%.0f', now), '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
+  local after = string.format('(%.0f', now)
+  heads[3] = redis.call('ZRANGEBYSCORE', slots, after, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
 end
 local wait = -1
 for _, head in ipairs(heads) do

@@ -1,33 +1,33 @@
--- prune: removes the dead that are too many or too old, and the done that have been kept long
--- enough. Counts the jobs that must be lost.
+-- prune: deletes dead jobs that are too many or too old, and done jobs that are past their
+-- retention. It also counts jobs that must have been lost.
 --
--- KEYS[1]  pool      hash, job id to record
--- KEYS[2]  dead      zset, job id scored by the time of burial
--- KEYS[3]  attempts  hash, job id to finished attempts
--- KEYS[4]  errors    hash, job id to its last errors
--- KEYS[5]  moved     hash, job id to its present due time, if that is not the record's
--- KEYS[6]  done      zset, job id scored by the time until which it is kept
--- KEYS[7]  results   hash, job id to what is kept of it
--- KEYS[8]  stats     hash, counter to number
--- KEYS[9]  bucket    zset, job id scored by due time (Unix ms)
--- KEYS[10] leases    zset, job id scored by the end of its lease
--- KEYS[11] ready     list of job ids, next one at the head
--- KEYS[12] handoff   list of job ids between a server's wait and its take
--- KEYS[13] sizes     hash, the size of the largest record
--- KEYS[14] receipt   string, the last call of the series that removed something, and its reply
--- ARGV[1]  number    number of this call in its series
--- ARGV[2]  most      most dead jobs to keep
--- ARGV[3]  age       ms, how long a dead job is kept
--- ARGV[4]  limit     most jobs of each kind to remove, at most 1000 (unpack has a stack limit)
+-- KEYS[1]   pool      hash, job ID to record
+-- KEYS[2]   dead      zset, job ID scored by the time of burial
+-- KEYS[3]   attempts  hash, job ID to number of finished attempts
+-- KEYS[4]   errors    hash, job ID to its error log
+-- KEYS[5]   moved     hash, job ID to its current due time, if it differs from the record's
+-- KEYS[6]   done      zset, job ID scored by the time it is kept until
+-- KEYS[7]   results   hash, job ID to its kept run and record
+-- KEYS[8]   stats     hash, counter to number
+-- KEYS[9]   bucket    zset, job ID scored by due time (Unix ms)
+-- KEYS[10]  leases    zset, job ID scored by the end of its lease
+-- KEYS[11]  ready     list of job IDs, next one at the head
+-- KEYS[12]  handoff   list of job IDs on the way from a server's wait to its take
+-- KEYS[13]  sizes     hash, the size of the largest record
+-- KEYS[14]  receipt   string, the last call of the series that deleted something, and its reply
+-- ARGV[1]   number    number of this call in its series
+-- ARGV[2]   most      most dead jobs to keep
+-- ARGV[3]   age       ms, how long a dead job is kept
+-- ARGV[4]   limit     most jobs of each kind to delete, at most 1,000 (unpack has a stack limit)
 --
--- When ready is far longer than the jobs in it, the left-overs among its first and its last ids are
--- removed. What needs a key of a wrong type is left out. Here such a key, also one that only serves
--- bookkeeping, comes to light.
--- Returns {'ok', now, dead, done, missing, wrong, trimmed}: how many of each kind this call has
--- removed, and how many left-overs of ready; limit of one kind means ask again. missing is how many
--- records there are more than places, or places in bucket and dead more than records, in good
--- health 0; wrong lists the keys of a wrong type. A call that is sent again removes no job and
--- answers the same numbers of removed jobs, so that none goes unreported.
+-- If ready is far longer than its number of jobs, the leftovers among its first and last IDs are
+-- removed. Work that needs a key of a wrong type is left out. Such keys, even those for bookkeeping
+-- only, are reported here.
+-- Returns {'ok', now, dead, done, missing, wrong, trimmed}: how many of each kind this call
+-- deleted, and how many leftovers of ready it removed. limit of one kind means ask again. missing
+-- is how many more records there are than places, or how many more places in bucket and dead than
+-- records; 0 in a healthy topic. wrong lists the keys of a wrong type. A repeated call deletes no
+-- job and returns the same numbers of deleted jobs, so that every deletion is reported.
 -- Cost: O(limit × log N).
 -- Uses: now receipt measure
 local pool, dead, attempts, errors, moved = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
@@ -38,9 +38,11 @@ local number, most, age, limit = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), 
 
 local told = replay(receipt, number)
 
-local records, buried, finished, kept = measure('HLEN', pool), measure('ZCARD', dead), measure('ZCARD', done), measure('HLEN', results)
-local delayed, leased, waits = measure('ZCARD', bucket), measure('ZCARD', leases), measure('LLEN', ready)
-local handed, counters, noted = measure('LLEN', handoff), measure('HLEN', stats), measure('HLEN', sizes)
+local records, buried = measure('HLEN', pool), measure('ZCARD', dead)
+local finished, kept = measure('ZCARD', done), measure('HLEN', results)
+local delayed, leased = measure('ZCARD', bucket), measure('ZCARD', leases)
+local waits, handed = measure('LLEN', ready), measure('LLEN', handoff)
+local counters, noted = measure('HLEN', stats), measure('HLEN', sizes)
 local books = {}
 for _, book in ipairs({attempts, errors, moved}) do
   if measure('HLEN', book) >= 0 then
@@ -83,11 +85,13 @@ if counters >= 0 then
   end
 end
 
--- trim removes from one end of ready what take would drop, and of an id that stands there twice the
--- later entry.
+-- trim returns the IDs from one end of ready that take would not drop, each at its first
+-- occurrence.
 local function trim(ids)
-  local delayed_at, leased_to = redis.call('ZMSCORE', bucket, unpack(ids)), redis.call('ZMSCORE', leases, unpack(ids))
-  local buried_at, seen, left = redis.call('ZMSCORE', dead, unpack(ids)), {}, {}
+  local delayed_at = redis.call('ZMSCORE', bucket, unpack(ids))
+  local leased_to = redis.call('ZMSCORE', leases, unpack(ids))
+  local buried_at = redis.call('ZMSCORE', dead, unpack(ids))
+  local seen, left = {}, {}
   for i, id in ipairs(ids) do
     local gone = seen[id] or delayed_at[i] or leased_to[i] or buried_at[i]
     if not gone and redis.call('HEXISTS', pool, id) == 1 then
@@ -101,7 +105,8 @@ local missing, trimmed = 0, 0
 if math.min(records, buried, delayed, leased, waits, handed) >= 0 then
   local taken = redis.call('ZCOUNT', leases, '-inf', 9999999999999)
   local places = delayed + taken + buried + waits + handed
-  missing = math.max(0, records - places, delayed + buried - records) -- of those that were pruned both are counted
+  -- The numbers of records and of places were read before the prune, so both include its jobs.
+  missing = math.max(0, records - places, delayed + buried - records)
   if waits > 2 * (records - delayed - taken - buried) + 1000 then
     local first = redis.call('LRANGE', ready, 0, limit - 1)
     local left = trim(first)

@@ -1,20 +1,22 @@
--- retry: puts jobs whose attempt failed back into the bucket, due after their backoff.
+-- retry: puts jobs whose attempt failed back into bucket, due after their backoff.
 --
--- KEYS[1]    leases    zset, job id scored by the end of its lease
--- KEYS[2]    bucket    zset, job id scored by due time (Unix ms)
--- KEYS[3]    attempts  hash, job id to finished attempts
--- KEYS[4]    errors    hash, job id to its last errors
--- KEYS[5]    moved     hash, job id to its present due time, if that is not the record's
+-- KEYS[1]    leases    zset, job ID scored by the end of its lease
+-- KEYS[2]    bucket    zset, job ID scored by due time (Unix ms)
+-- KEYS[3]    attempts  hash, job ID to number of finished attempts
+-- KEYS[4]    errors    hash, job ID to its error log
+-- KEYS[5]    moved     hash, job ID to its current due time, if it differs from the record's
 -- KEYS[6]    stats     hash, counter to number
 -- KEYS[7]    receipt   string, the last call of the series and its reply
--- KEYS[8]    pool      hash, job id to record
+-- KEYS[8]    pool      hash, job ID to record
 -- KEYS[9]    runs      hash, schedule to the history of its runs
 -- ARGV[1]    number    number of this call in its series
--- ARGV[2..]  jobs      rows (see prelude/settle.lua) of four values: delay in ms, the tally for its entry
---                   in moved ("<spent> <snoozes> <revived>"), entry for the error log, and what runs is
---                   to tell of the run (empty: nothing)
+-- ARGV[2..]  jobs      rows (see prelude/settle.lua) of four values: delay in ms, the tally for its
+--                      entry in moved ("<spent> <snoozes> <revived>"), entry for the error log, and
+--                      the run's entry for runs (empty: none)
 --
--- At most 1,000 jobs a call. Returns {'ok', now, letters}: o for put back, l for lost, g for gone, nothing for all put back.
+-- At most 1,000 jobs a call.
+-- Returns {'ok', now, letters}: o for put back, l for lost, g for gone; no letters if all are put
+-- back.
 -- Cost: O(jobs × log N).
 -- Uses: now receipt stats lease settle errors history
 local leases, bucket, attempts, errors, moved = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
@@ -28,7 +30,7 @@ end
 
 local ids, where, letters = rows(leases, pool, jobs, first)
 if #ids > 0 then
-  redis.call('ZREM', bucket, '') -- having deleted, the script may write at maxmemory
+  redis.call('ZREM', bucket, '') -- after a deletion, the script can write at maxmemory
   for i, id in ipairs(ids) do
     redis.call('ZADD', bucket, now + jobs[where[i]], id)
   end

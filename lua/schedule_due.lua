@@ -1,22 +1,26 @@
 -- schedule_due: reads the schedules that have something to fire. Writes nothing.
 --
--- KEYS[1]  schedules  hash, name to definition
--- KEYS[2]  slots      zset, name scored by the next slot (Unix ms)
--- KEYS[3]  waiting    zset, name scored by the slot that waits for the end of the last run
--- KEYS[4]  fired      hash, name to what has become of its slots
--- KEYS[5]  pool       hash, job id to record
--- KEYS[6]  dead       zset, job id scored by the time of burial
--- ARGV[1]  place      slots or waiting: where to look
--- ARGV[2]  offset     how many to pass over
--- ARGV[3]  limit      most schedules to look at, at most 1000
--- ARGV[4]  bytes      no further definition is read once there are so many
--- ARGV[5..] which     waiting: if any, only these are looked at, at most 1000, whatever offset and limit
+-- KEYS[1]    schedules  hash, schedule to definition
+-- KEYS[2]    slots      zset, schedule scored by its next slot (Unix ms)
+-- KEYS[3]    waiting    zset, schedule scored by the slot that waits for its last run to finish
+-- KEYS[4]    fired      hash, schedule to the state of its slots
+-- KEYS[5]    pool       hash, job ID to record
+-- KEYS[6]    dead       zset, job ID scored by the time of burial
+-- ARGV[1]    place      slots or waiting: where to look
+-- ARGV[2]    offset     how many to skip
+-- ARGV[3]    limit      most schedules to read, at most 1,000
+-- ARGV[4]    bytes      the call reads no further definition after that many bytes
+-- ARGV[5..]  which      waiting: if any, only these are read, at most 1,000, whatever offset and
+--                       limit say
 --
--- Those whose slot is due come with the latest slot first. Of those that wait, only those are told whose last run has ended.
--- Returns {'ok', now, looked, names, slots, definitions, states}: looked is how many were looked at, less than limit only if there are no
--- more or bytes was reached. Cost: O(log N + offset + limit).
+-- Schedules with a due slot come with the latest slot first. Of the schedules with a waiting slot,
+-- only those whose last run has finished are returned.
+-- Returns {'ok', now, looked, names, slots, definitions, states}: looked is how many were read. It
+-- is less than limit only if there are no more, or if bytes was reached.
+-- Cost: O(log N + offset + limit).
 -- Uses: now schedule
-local schedules, slots, waiting, fired, pool, dead = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
+local schedules, slots, waiting, fired = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local pool, dead = KEYS[5], KEYS[6]
 local place, offset, limit, bytes = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
 local which, first = ARGV, 5
 
@@ -29,8 +33,9 @@ if which[first] then
 elseif place == 'waiting' then
   list = redis.call('ZRANGE', waiting, offset, offset + limit - 1, 'WITHSCORES')
 else
-  -- The latest first: a slot that is on time does not wait for those that were missed long ago.
-  list = redis.call('ZRANGE', slots, now, '-inf', 'BYSCORE', 'REV', 'LIMIT', offset, limit, 'WITHSCORES')
+  -- The latest first: a slot that is on time does not wait for slots that were missed long ago.
+  list = redis.call('ZRANGE', slots, now, '-inf', 'BYSCORE', 'REV', 'LIMIT', offset, limit,
+    'WITHSCORES')
 end
 local found = {}
 for i = 1, #list, 2 do

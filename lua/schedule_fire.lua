@@ -1,36 +1,41 @@
--- schedule_fire: fires slots: stores their jobs, and notes what comes next. Of several servers that would fire a slot one does.
+-- schedule_fire: fires slots: stores their jobs, and notes what comes next. Only one of several
+-- servers fires a slot.
 --
--- KEYS[1]   slots     zset, schedule scored by its next slot (Unix ms)
--- KEYS[2]   waiting   zset, schedule scored by the slot that waits for the end of the last run
--- KEYS[3]   fired     hash, schedule to what has become of its slots
--- KEYS[4]   runs      hash, schedule to the history of its runs
--- KEYS[5]   pool      hash, job id to record
--- KEYS[6]   bucket    zset, job id scored by due time (Unix ms)
--- KEYS[7]   ready     list of job ids, next one at the head
--- KEYS[8]   leases    zset, job id scored by the end of its lease
--- KEYS[9]   dead      zset, job id scored by the time of burial
--- KEYS[10]  attempts  hash, job id to finished attempts
--- KEYS[11]  errors    hash, job id to its last errors
--- KEYS[12]  moved     hash, job id to its present due time, if that is not the record's
--- KEYS[13]  stats     hash, counter to number
--- KEYS[14]  sizes     hash, the size of the largest record
--- ARGV[1]   channel   the control channel
--- ARGV[2]   topic     the topic's name, for the control channel
--- ARGV[3..] entries   for each schedule: name, nonce of its definition, place (slots or waiting), the slot it has there, overlap (allow,
---                     skip, queue or cancel), run limit (0: none), missed, skipped, next slot (empty: none), the slot that is to
---                     wait for these jobs (empty: none), if it waits for its turn to be made up for the last slot of that gap (else
---                     empty), number of jobs; and for each job: slot, nonce, head and tail of the record, due
+-- KEYS[1]    slots     zset, schedule scored by its next slot (Unix ms)
+-- KEYS[2]    waiting   zset, schedule scored by the slot that waits for its last run to finish
+-- KEYS[3]    fired     hash, schedule to the state of its slots
+-- KEYS[4]    runs      hash, schedule to the history of its runs
+-- KEYS[5]    pool      hash, job ID to record
+-- KEYS[6]    bucket    zset, job ID scored by due time (Unix ms)
+-- KEYS[7]    ready     list of job IDs, next one at the head
+-- KEYS[8]    leases    zset, job ID scored by the end of its lease
+-- KEYS[9]    dead      zset, job ID scored by the time of burial
+-- KEYS[10]   attempts  hash, job ID to number of finished attempts
+-- KEYS[11]   errors    hash, job ID to its error log
+-- KEYS[12]   moved     hash, job ID to its current due time, if it differs from the record's
+-- KEYS[13]   stats     hash, counter to number
+-- KEYS[14]   sizes     hash, the size of the largest record
+-- ARGV[1]    channel   the control channel
+-- ARGV[2]    topic     the topic's name, for the control channel
+-- ARGV[3..]  entries   for each schedule: name, nonce of its definition, place (slots or waiting),
+--                      its slot there, overlap (allow, skip, queue or cancel), run limit (0: none),
+--                      missed, skipped, next slot (empty: none), the slot that is to wait for these
+--                      jobs (empty: none), the last slot of the gap if that slot is one of a
+--                      catch-up (else empty), number of jobs; and for each job: slot, nonce, head
+--                      and tail of the record, due time
 --
--- No schedule may stand twice in one call. At most 500 schedules and 1,000 jobs a call (unpack has a stack limit). Nonces are in
--- hexadecimal digits. The id of a job is the name, an @ and the slot.
+-- No schedule may occur twice in one call. At most 500 schedules and 1,000 jobs a call (unpack has
+-- a stack limit). Nonces are in hexadecimal digits. The ID of a job is the name, an @ and the slot.
 --
--- Nothing is done for a schedule that is not as the caller has read it: somebody else has fired the slot, or changed the schedule. So
--- the script is safe to send twice.
--- Returns {'ok', now, letters}: one letter a schedule, f for done, w for nothing done because the last run is still going, c for
--- changed since the caller read it. Cost: O((schedules + jobs) × log N).
+-- A schedule is left unchanged if it no longer is as the caller read it: another server has fired
+-- the slot, or somebody has changed the schedule. So the script is safe to send twice.
+-- Returns {'ok', now, letters}: one letter a schedule, f for fired, w if nothing was done because
+-- the last run has not finished, c for changed since the caller read it.
+-- Cost: O((schedules + jobs) × log N).
 -- Uses: now stats sizes lease control schedule history unready withdraw
-local slots, waiting, fired, runs, pool, bucket, ready = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7]
-local leases, dead, attempts, errors, moved, stats, sizes = KEYS[8], KEYS[9], KEYS[10], KEYS[11], KEYS[12], KEYS[13], KEYS[14]
+local slots, waiting, fired, runs = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local pool, bucket, ready, leases, dead = KEYS[5], KEYS[6], KEYS[7], KEYS[8], KEYS[9]
+local attempts, errors, moved, stats, sizes = KEYS[10], KEYS[11], KEYS[12], KEYS[13], KEYS[14]
 local channel, topic = ARGV[1], ARGV[2]
 local entries, first = ARGV, 3
 
@@ -43,7 +48,8 @@ end
 local due = redis.call('ZMSCORE', slots, unpack(names))
 local held = redis.call('ZMSCORE', waiting, unpack(names))
 local states = redis.call('HMGET', fired, unpack(names))
--- A key of a wrong type must show before the first write: a slot is fired as a whole or not at all.
+-- A wrong type must cause an error before the first write, because a slot is fired as a whole or
+-- not at all.
 redis.call('HLEN', pool)
 redis.call('ZCARD', bucket)
 redis.call('LLEN', ready)
@@ -51,7 +57,8 @@ redis.call('ZCARD', leases)
 redis.call('ZCARD', dead)
 
 local records, later, soon = {}, {}, {}
-local put, wait, gone, unheld, told = {}, {}, {}, {}, {} -- slots, waiting, to be removed from either, states
+local put, wait, told = {}, {}, {} -- entries for slots, for waiting and for fired
+local gone, unheld = {}, {} -- names to remove from slots, and from waiting
 local letters, total, skips, misses, cancels, largest = {}, 0, 0, 0, 0, 0
 local enqueued = '\173' .. string.format('%013.0f', now)
 
@@ -60,14 +67,15 @@ local function add(list, a, b)
   list[#list + 1] = b
 end
 
--- store makes the job of a slot. A record of the same nonce is this very job: an earlier call got so far and no further.
+-- store creates the job of a slot. A record with the same nonce is this very job: an earlier call
+-- was interrupted after it had stored the job.
 local function store(name, state, job)
   local slot, mark, head, tail = entries[job], entries[job + 1], entries[job + 2], entries[job + 3]
   local when = tonumber(entries[job + 4])
   local id = name .. '@' .. slot
   local present = redis.call('HGET', pool, id)
   if present and hex(present) ~= mark then
-    return 1 -- somebody has enqueued a job of this id
+    return 1 -- somebody has enqueued a job with this ID
   end
   if not present then
     if when > now then
@@ -87,7 +95,8 @@ end
 for i, start in ipairs(starts) do
   local name, nonce, place = entries[start], entries[start + 1], entries[start + 2]
   local from = tonumber(entries[start + 3])
-  local overlap, limit, missed = entries[start + 4], tonumber(entries[start + 5]), tonumber(entries[start + 6])
+  local overlap, limit = entries[start + 4], tonumber(entries[start + 5])
+  local missed = tonumber(entries[start + 6])
   local skipped, after, rest = tonumber(entries[start + 7]), entries[start + 8], entries[start + 9]
   local gap, jobs = tonumber(entries[start + 10]), tonumber(entries[start + 11])
   local state = state_of(states[i])
@@ -101,7 +110,8 @@ for i, start in ipairs(starts) do
     if busy and overlap == 'cancel' then
       busy = false
       if flagged(pool, state.job) then
-        withdraw(state.job, true, pool, bucket, ready, leases, dead, attempts, errors, moved, runs, channel, topic)
+        withdraw(state.job, true, pool, bucket, ready, leases, dead, attempts, errors, moved, runs,
+          channel, topic)
         cancels = cancels + 1
       end
     end
@@ -136,8 +146,8 @@ for i, start in ipairs(starts) do
 end
 
 sized(sizes, largest)
--- Places come before records: if something fails between the two, an id without a record is dropped by take. The schedule comes last,
--- so that its slot is fired again if something fails before.
+-- Places come before records: if something fails between the two, take drops an ID without a
+-- record. The schedule comes last, so that its slot is fired again if something fails before.
 if #later > 0 then
   redis.call('ZADD', bucket, unpack(later))
 end

@@ -1,20 +1,21 @@
--- schedule_info: reads all that is known of schedules. Writes nothing.
+-- schedule_info: reads all data of schedules. Writes nothing.
 --
--- KEYS[1]    schedules  hash, name to definition
--- KEYS[2]    slots      zset, name scored by the next slot (Unix ms)
--- KEYS[3]    waiting    zset, name scored by the slot that waits for the end of the last run
--- KEYS[4]    fired      hash, name to what has become of its slots
--- KEYS[5]    runs       hash, name to the history of its runs
--- KEYS[6]    pool       hash, job id to record
--- KEYS[7]    leases     zset, job id scored by the end of its lease
--- KEYS[8]    dead       zset, job id scored by the time of burial
--- ARGV[1]    bytes      how many bytes of each definition to read; -1: all
--- ARGV[2]    budget     about how many bytes of definitions to read; the first one is read in any case
+-- KEYS[1]    schedules  hash, schedule to definition
+-- KEYS[2]    slots      zset, schedule scored by its next slot (Unix ms)
+-- KEYS[3]    waiting    zset, schedule scored by the slot that waits for its last run to finish
+-- KEYS[4]    fired      hash, schedule to the state of its slots
+-- KEYS[5]    runs       hash, schedule to the history of its runs
+-- KEYS[6]    pool       hash, job ID to record
+-- KEYS[7]    leases     zset, job ID scored by the end of its lease
+-- KEYS[8]    dead       zset, job ID scored by the time of burial
+-- ARGV[1]    bytes      how many bytes of each definition to return; -1: all
+-- ARGV[2]    budget     about how many bytes of definitions to read; the first one is always read
 -- ARGV[3..]  names      at most 1,000
 --
--- Returns {'ok', now, definitions, slots, waiting, states, histories, last}: six lists with one value for each name, fewer if the budget
--- was used up. Of a history, the counters and the last entry; last is what the job that was fired last is doing: running, going (it
--- waits, or backs off), or none.
+-- Returns {'ok', now, definitions, slots, waiting, states, histories, last}: six lists with one
+-- value for each name, fewer if the budget was used up. A history consists of the counters and the
+-- newest entry. last is the state of the last fired job: running, going (waiting or backing off),
+-- or none.
 -- Cost: O(names × log N).
 -- Uses: now schedule history
 local schedules, slots, waiting, fired = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
@@ -35,7 +36,8 @@ for i = first, #names do
   states[n] = redis.call('HGET', fired, name) or ''
   local log = redis.call('HGET', runs, name) or ''
   local ended = tonumber(string.match(log, '^%d+') or '')
-  histories[n] = log .. ' ' .. (ended and ended > 0 and redis.call('HGET', runs, name .. '\n' .. (ended - 1) % runs_most) or '')
+  local newest = ended and ended > 0 and name .. '\n' .. (ended - 1) % runs_most
+  histories[n] = log .. ' ' .. (newest and redis.call('HGET', runs, newest) or '')
   local state = state_of(states[n])
   last[n] = 'none'
   if state and going(pool, dead, state) then

@@ -1,21 +1,23 @@
--- schedule_pause: pauses one schedule, or resumes it. What comes while it is paused is neither missed nor made up for.
+-- schedule_pause: pauses one schedule, or resumes it. Slots during a pause are neither missed nor
+-- made up for.
 --
--- KEYS[1]  slots     zset, name scored by the next slot (Unix ms)
--- KEYS[2]  waiting   zset, name scored by the slot that waits for the end of the last run
--- KEYS[3]  fired     hash, name to what has become of its slots
+-- KEYS[1]  slots     zset, schedule scored by its next slot (Unix ms)
+-- KEYS[2]  waiting   zset, schedule scored by the slot that waits for its last run to finish
+-- KEYS[3]  fired     hash, schedule to the state of its slots
 -- KEYS[4]  receipt   string, the last call of the series and its reply
--- KEYS[5]  operator  none, it is never there: who lacks the right to it cannot make this call
+-- KEYS[5]  operator  none, never exists: a client without rights to it cannot make this call
 -- ARGV[1]  number    number of this call in its series
 -- ARGV[2]  name      the schedule
 -- ARGV[3]  verb      pause or resume
--- ARGV[4]  nonce     resume: that of the definition which the slot was worked out by
--- ARGV[5]  slot      resume: the next slot, 0 if a server is to work that out, empty if there is none
--- ARGV[6]  tick      ms, how far ahead the timers look by themselves
+-- ARGV[4]  nonce     resume: that of the definition from which the slot was computed
+-- ARGV[5]  slot      resume: the next slot, 0 if a server must compute it, empty if there is none
+-- ARGV[6]  tick      ms, how far ahead timers look without a wake-up
 -- ARGV[7]  channel   the control channel
 -- ARGV[8]  topic     the topic's name, for the control channel
 --
--- Returns {'ok', now, state}: paused or active (how it is now), changed (by somebody else: nothing was done), or none when there is no such
--- schedule. Cost: O(log N).
+-- Returns {'ok', now, state}: paused or active (the new state), changed (by another caller: nothing
+-- was done), or none if there is no such schedule.
+-- Cost: O(log N).
 -- Uses: now receipt control schedule
 local slots, waiting, fired, receipt, operator = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local number, name, verb, nonce, slot = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
@@ -43,8 +45,9 @@ elseif state and state.nonce ~= nonce then
 elseif state then
   answer = 'active'
   if state.paused then
-    -- No slot counts that is over, or that was fired before the pause: then a server is to work out the next one.
-    local fired_last = state.slot and state.slot < now + 60000 and state.slot or 0 -- else Redis's clock has been set back
+    -- A slot that has passed, or that was fired before the pause, does not count. Then a server
+    -- must compute the next one.
+    local fired_last = state.slot and state.slot < now + 60000 and state.slot or 0
     state.paused, state.from = nil, math.max(now, fired_last)
     if slot ~= '' and tonumber(slot) <= state.from then
       slot = '0'

@@ -1,27 +1,31 @@
--- schedule_remove: removes a schedule with its history, and cancels the job of its last slot unless that is running.
+-- schedule_remove: removes a schedule with its history, and cancels the job of its last slot unless
+-- that is running.
 --
--- KEYS[1]   schedules  hash, name to definition
--- KEYS[2]   slots      zset, name scored by the next slot (Unix ms)
--- KEYS[3]   waiting    zset, name scored by the slot that waits for the end of the last run
--- KEYS[4]   fired      hash, name to what has become of its slots
--- KEYS[5]   runs       hash, name to the history of its runs
+-- KEYS[1]   schedules  hash, schedule to definition
+-- KEYS[2]   slots      zset, schedule scored by its next slot (Unix ms)
+-- KEYS[3]   waiting    zset, schedule scored by the slot that waits for its last run to finish
+-- KEYS[4]   fired      hash, schedule to the state of its slots
+-- KEYS[5]   runs       hash, schedule to the history of its runs
 -- KEYS[6]   receipt    string, the last call of the series and its reply
--- KEYS[7]   pool       hash, job id to record
--- KEYS[8]   bucket     zset, job id scored by due time (Unix ms)
--- KEYS[9]   leases     zset, job id scored by the end of its lease
--- KEYS[10]  dead       zset, job id scored by the time of burial
--- KEYS[11]  attempts   hash, job id to finished attempts
--- KEYS[12]  errors     hash, job id to its last errors
--- KEYS[13]  moved      hash, job id to its present due time, if that is not the record's
+-- KEYS[7]   pool       hash, job ID to record
+-- KEYS[8]   bucket     zset, job ID scored by due time (Unix ms)
+-- KEYS[9]   leases     zset, job ID scored by the end of its lease
+-- KEYS[10]  dead       zset, job ID scored by the time of burial
+-- KEYS[11]  attempts   hash, job ID to number of finished attempts
+-- KEYS[12]  errors     hash, job ID to its error log
+-- KEYS[13]  moved      hash, job ID to its current due time, if it differs from the record's
 -- KEYS[14]  stats      hash, counter to number
--- KEYS[15]  ready      list of job ids, next one at the head
--- ARGV[1]   number  number of this call in its series
--- ARGV[2]   name    the schedule
+-- KEYS[15]  ready      list of job IDs, next one at the head
+-- ARGV[1]   number     number of this call in its series
+-- ARGV[2]   name       the schedule
 --
--- The definition goes last: if something fails before, another call finds it and removes the rest.
--- Returns {'ok', now, state}: gone, or none when there is no such schedule. Cost: O(log N).
+-- The definition is deleted last. If something fails before, another call finds it and removes the
+-- rest.
+-- Returns {'ok', now, state}: gone, or none if there is no such schedule.
+-- Cost: O(log N).
 -- Uses: now receipt stats lease control schedule history unready withdraw
-local schedules, slots, waiting, fired, runs, receipt = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
+local schedules, slots, waiting = KEYS[1], KEYS[2], KEYS[3]
+local fired, runs, receipt = KEYS[4], KEYS[5], KEYS[6]
 local pool, bucket, leases, dead, attempts = KEYS[7], KEYS[8], KEYS[9], KEYS[10], KEYS[11]
 local errors, moved, stats, ready = KEYS[12], KEYS[13], KEYS[14], KEYS[15]
 local number, name = ARGV[1], ARGV[2]
@@ -35,7 +39,8 @@ local state = 'none'
 if redis.call('HEXISTS', schedules, name) == 1 then
   state = 'gone'
   local last = state_of(redis.call('HGET', fired, name))
-  if last and going(pool, dead, last) and not redis.call('ZSCORE', leases, last.job) and flagged(pool, last.job) then
+  local unfinished = last and going(pool, dead, last)
+  if unfinished and not redis.call('ZSCORE', leases, last.job) and flagged(pool, last.job) then
     withdraw(last.job, false, pool, bucket, ready, leases, dead, attempts, errors, moved)
     count(stats, 'cancelled', 1)
   end

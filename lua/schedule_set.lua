@@ -1,24 +1,27 @@
--- schedule_set: creates a schedule, or puts another one in its place. One that is there already is left as it is.
+-- schedule_set: creates a schedule, or replaces it. An identical schedule is left unchanged.
 --
--- KEYS[1]  schedules  hash, name to definition
--- KEYS[2]  slots      zset, name scored by the next slot (Unix ms)
--- KEYS[3]  waiting    zset, name scored by the slot that waits for the end of the last run
--- KEYS[4]  fired      hash, name to what has become of its slots
--- KEYS[5]  runs       hash, name to the history of its runs
--- KEYS[6]  receipt    string, the last call of the series and its reply
+-- KEYS[1]  schedules   hash, schedule to definition
+-- KEYS[2]  slots       zset, schedule scored by its next slot (Unix ms)
+-- KEYS[3]  waiting     zset, schedule scored by the slot that waits for its last run to finish
+-- KEYS[4]  fired       hash, schedule to the state of its slots
+-- KEYS[5]  runs        hash, schedule to the history of its runs
+-- KEYS[6]  receipt     string, the last call of the series and its reply
 -- ARGV[1]  number      number of this call in its series
 -- ARGV[2]  name        the schedule
--- ARGV[3]  definition  nonce, then what is compared with that of the schedule that is there
--- ARGV[4]  nonce       that of the definition which the caller has read, empty if there was none
--- ARGV[5]  slot        its first slot, 0 if a server is to work that out
--- ARGV[6]  tick        ms, how far ahead the timers look by themselves
+-- ARGV[3]  definition  nonce, then the part that is compared with the existing definition
+-- ARGV[4]  nonce       that of the definition that the caller has read, empty if there was none
+-- ARGV[5]  slot        its first slot, 0 if a server must compute it
+-- ARGV[6]  tick        ms, how far ahead timers look without a wake-up
 -- ARGV[7]  channel     the control channel
 -- ARGV[8]  topic       the topic's name, for the control channel
 --
--- Counts, history and a pause stay as they are; a slot that waits is skipped, for it was the old one's.
--- Returns {'ok', now, what}: new, replaced, same, or changed (by somebody else: nothing was done). Cost: O(log N).
+-- Counts, history and a pause stay as they are. A waiting slot is skipped, because it belonged to
+-- the old definition.
+-- Returns {'ok', now, what}: new, replaced, same, or changed (by another caller: nothing was done).
+-- Cost: O(log N).
 -- Uses: now receipt control schedule
-local schedules, slots, waiting, fired, runs, receipt = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
+local schedules, slots, waiting = KEYS[1], KEYS[2], KEYS[3]
+local fired, runs, receipt = KEYS[4], KEYS[5], KEYS[6]
 local number, name, definition, nonce, slot = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 local tick, channel, topic = tonumber(ARGV[6]), ARGV[7], ARGV[8]
 
@@ -32,25 +35,28 @@ local old = redis.call('HGET', schedules, name)
 if old then
   what = string.sub(old, 9) == string.sub(definition, 9) and 'same' or 'replaced'
   local state = state_of(redis.call('HGET', fired, name))
-  local placed = state and (state.paused or state.ended or redis.call('ZSCORE', slots, name) or redis.call('ZSCORE', waiting, name))
+  local placed = state and (state.paused or state.ended or redis.call('ZSCORE', slots, name)
+    or redis.call('ZSCORE', waiting, name))
   if not placed then
-    what = 'replaced' -- its place or its state was lost: an evicted key, or a hand
+    what = 'replaced' -- its place or its state was lost, by an eviction or a manual edit
   end
 end
 if what ~= 'same' and hex(old or '') ~= nonce then
   what = 'changed'
 end
 if what == 'new' or what == 'replaced' then
-  -- A key of a wrong type shows before the first write.
-  local state = state_of(redis.call('HGET', fired, name)) or {fired = 0, skipped = 0, missed = 0, made = now}
+  -- A wrong type causes an error before the first write.
+  local state = state_of(redis.call('HGET', fired, name))
+    or {fired = 0, skipped = 0, missed = 0, made = now}
   local log = redis.call('HGET', runs, name)
   local waits = redis.call('ZSCORE', waiting, name)
 
-  -- A slot that is due and not fired yet is still fired, with the new definition. Else no slot counts that is over, or that the old
-  -- definition has fired: then a server is to work out the next one.
+  -- A slot that is due and not fired yet is still fired, with the new definition. Otherwise a slot
+  -- that has passed, or that the old definition has fired, does not count. Then a server must
+  -- compute the next one.
   local present, fired_last = redis.call('ZSCORE', slots, name), 0
   if state.slot and state.slot < now + 60000 then
-    fired_last = state.slot -- else Redis's clock has been set back
+    fired_last = state.slot -- otherwise Redis's clock has been set back
   end
   state.from = math.max(now, fired_last)
   if present and tonumber(present) > 0 and tonumber(present) <= now then

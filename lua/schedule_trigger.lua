@@ -1,31 +1,32 @@
--- schedule_trigger: stores a job of a schedule beside its rhythm.
+-- schedule_trigger: stores a job of a schedule in addition to those of its slots.
 --
--- KEYS[1]  fired    hash, name to what has become of its slots
--- KEYS[2]  pool     hash, job id to record
--- KEYS[3]  bucket   zset, job id scored by due time (Unix ms)
--- KEYS[4]  ready    list of job ids, next one at the head
+-- KEYS[1]  fired    hash, schedule to the state of its slots
+-- KEYS[2]  pool     hash, job ID to record
+-- KEYS[3]  bucket   zset, job ID scored by due time (Unix ms)
+-- KEYS[4]  ready    list of job IDs, next one at the head
 -- KEYS[5]  stats    hash, counter to number
 -- KEYS[6]  sizes    hash, the size of the largest record
 -- KEYS[7]  receipt  string, the last call of the series and its reply
 -- ARGV[1]  number   number of this call in its series
 -- ARGV[2]  name     the schedule
--- ARGV[3]  nonce    that of the definition which the job was made by
+-- ARGV[3]  nonce    that of the definition from which the job was made
 -- ARGV[4]  head     of the job's record
 -- ARGV[5]  tail     of the job's record
 -- ARGV[6]  delay    ms until it is due
--- ARGV[7]  tick     ms, how far ahead the timers look by themselves
+-- ARGV[7]  tick     ms, how far ahead timers look without a wake-up
 -- ARGV[8]  channel  the control channel
 -- ARGV[9]  topic    the topic's name, for the control channel
 --
--- The id is the name, an exclamation mark and the time in Unix ms; if it is not the first one of that ms, also a dot and
--- a number, from 1 on.
--- Returns {'ok', now, id}, or in its place changed (by somebody else: nothing was done), or none when there is no such schedule.
+-- The ID is the name, an exclamation mark and the time in Unix ms. After the first one of a ms, it
+-- continues with a dot and a number, from 1.
+-- Returns {'ok', now, id}. In place of the ID it returns changed (by another caller: nothing was
+-- done), or none if there is no such schedule.
 -- Cost: O(log N).
 -- Uses: now receipt stats sizes control schedule
 local fired, pool, bucket, ready = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local stats, sizes, receipt = KEYS[5], KEYS[6], KEYS[7]
-local number, name, nonce, head, tail, delay = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], tonumber(ARGV[6])
-local tick, channel, topic = tonumber(ARGV[7]), ARGV[8], ARGV[9]
+local number, name, nonce, head, tail = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
+local delay, tick, channel, topic = tonumber(ARGV[6]), tonumber(ARGV[7]), ARGV[8], ARGV[9]
 
 local told = replay(receipt, number)
 if told then
@@ -37,10 +38,12 @@ local answer = 'none'
 if state and state.nonce ~= nonce then
   answer = 'changed'
 elseif state then
-  -- The state counts those of a ms, so the first number is free, unless the schedule was made anew or the clock was set back.
+  -- The state counts the jobs of a ms, so the first number is free. It is not if the schedule was
+  -- created again or the clock was set back.
   local more = state.trigger == now and (state.more or 0) + 1 or 0
   local function id()
-    return name .. '!' .. string.format('%.0f', now) .. (more > 0 and string.format('.%d', more) or '')
+    local suffix = more > 0 and string.format('.%d', more) or ''
+    return name .. '!' .. string.format('%.0f', now) .. suffix
   end
   while redis.call('HEXISTS', pool, id()) == 1 do
     more = more + 1

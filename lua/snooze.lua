@@ -1,19 +1,22 @@
--- snooze: puts jobs back into the bucket because their handlers asked for it. No attempt is used up.
+-- snooze: puts jobs back into bucket because their handlers asked for it. No attempt is used up.
 --
--- KEYS[1]   leases   zset, job id scored by the end of its lease
--- KEYS[2]   bucket   zset, job id scored by due time (Unix ms)
--- KEYS[3]   moved    hash, job id to its present due time, if that is not the record's
--- KEYS[4]   stats    hash, counter to number
--- KEYS[5]   receipt  string, the last call of the series and its reply
--- KEYS[6]   pool     hash, job id to record
--- ARGV[1]   number   number of this call in its series
--- ARGV[2..] jobs     rows (see prelude/settle.lua) of two values: delay in ms, and the tally for its
---                   entry in moved: "<spent> <snoozes> <revived>"
+-- KEYS[1]    leases   zset, job ID scored by the end of its lease
+-- KEYS[2]    bucket   zset, job ID scored by due time (Unix ms)
+-- KEYS[3]    moved    hash, job ID to its current due time, if it differs from the record's
+-- KEYS[4]    stats    hash, counter to number
+-- KEYS[5]    receipt  string, the last call of the series and its reply
+-- KEYS[6]    pool     hash, job ID to record
+-- ARGV[1]    number   number of this call in its series
+-- ARGV[2..]  jobs     rows (see prelude/settle.lua) of two values: delay in ms, and the tally for
+--                     its entry in moved: "<spent> <snoozes> <revived>"
 --
--- At most 1,000 jobs a call. Returns {'ok', now, letters}: o for put back, l for lost, g for gone, nothing for all put back.
+-- At most 1,000 jobs a call.
+-- Returns {'ok', now, letters}: o for put back, l for lost, g for gone; no letters if all are put
+-- back.
 -- Cost: O(jobs × log N).
 -- Uses: now receipt stats lease settle
-local leases, bucket, moved, stats, receipt, pool = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
+local leases, bucket, moved = KEYS[1], KEYS[2], KEYS[3]
+local stats, receipt, pool = KEYS[4], KEYS[5], KEYS[6]
 local number, jobs, first = ARGV[1], ARGV, 2
 
 local told = replay(receipt, number)
@@ -23,7 +26,7 @@ end
 
 local ids, where, letters = rows(leases, pool, jobs, first)
 if #ids > 0 then
-  redis.call('ZREM', bucket, '') -- having deleted, the script may write at maxmemory
+  redis.call('ZREM', bucket, '') -- after a deletion, the script can write at maxmemory
   for i, id in ipairs(ids) do
     redis.call('ZADD', bucket, now + jobs[where[i]], id)
   end

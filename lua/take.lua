@@ -1,67 +1,77 @@
 -- take: leases jobs from the head of ready to one server.
 --
--- KEYS[1]   ready     list of job ids, next one at the head
--- KEYS[2]   handoff   list of job ids between a server's wait and its take
--- KEYS[3]   pool      hash, job id to record
--- KEYS[4]   bucket    zset, job id scored by due time (Unix ms)
--- KEYS[5]   leases    zset, job id scored by the end of its lease
--- KEYS[6]   dead      zset, job id scored by the time of burial
--- KEYS[7]   attempts  hash, job id to finished attempts
--- KEYS[8]   moved     hash, job id to its present due time, if that is not the record's
--- KEYS[9]   meta      hash, what an operator has set for the topic
--- KEYS[10]  receipt   list of this taker: number, lease end and more of its last take, then the ids it got
+-- KEYS[1]   ready     list of job IDs, next one at the head
+-- KEYS[2]   handoff   list of job IDs on the way from a server's wait to its take
+-- KEYS[3]   pool      hash, job ID to record
+-- KEYS[4]   bucket    zset, job ID scored by due time (Unix ms)
+-- KEYS[5]   leases    zset, job ID scored by the end of its lease
+-- KEYS[6]   dead      zset, job ID scored by the time of burial
+-- KEYS[7]   attempts  hash, job ID to number of finished attempts
+-- KEYS[8]   moved     hash, job ID to its current due time, if it differs from the record's
+-- KEYS[9]   meta      hash, settings of the topic made by operators
+-- KEYS[10]  receipt   list of this taker: number and lease end of its last take, 1 if there was
+--                     more to take, then the IDs it got
 -- KEYS[11]  stats     hash, counter to number
 -- KEYS[12]  sizes     hash, the size of the largest record
 -- ARGV[1]   number    number of this take, higher than that of the one before
--- ARGV[2]   since     number of the first take that the server has had no answer to; this number: it has had all
--- ARGV[3]   limit     most jobs to take, at most 1000 (unpack has a stack limit). 0: give back what those takes have got
--- ARGV[4]   bytes     most bytes of records to answer; one job in any case
+-- ARGV[2]   since     number of the first take without a reply; equal to number: none
+-- ARGV[3]   limit     most jobs to take, at most 1,000 (unpack has a stack limit). 0: give back the
+--                     jobs of those takes
+-- ARGV[4]   bytes     most bytes of records to return; always at least one job
 -- ARGV[5]   lease     length of the lease in ms
--- ARGV[6]   free      how many will be started at once: beyond that no job of limited retries is taken, which
---                     flag 1 of its record tells, because a crash counts as an attempt of every job that was taken
+-- ARGV[6]   free      how many jobs can start immediately. Beyond that, no job with limited retries
+--                     is taken (flag 1 of its record), because a crash counts as an attempt of
+--                     every taken job
 -- ARGV[7]   place     where the jobs go that are given back: head or tail of ready
 --
--- An id counts only if it has a record and is in neither bucket nor leases nor dead. All others are left-overs of a cancel,
--- a reschedule or a second push, and are dropped here; so is the empty id, which only wakes. At most 1,000 are looked at.
+-- An ID counts only if it has a record and is in neither bucket nor leases nor dead. All others are
+-- leftovers of a cancel, a reschedule or a second push, and are dropped here. So is the empty ID,
+-- which is only a wake-up. At most 1,000 IDs are looked at.
 --
--- A server that has had no answer asks again, with a new number and for fewer jobs. If one of the takes since then was carried out,
--- its receipt names the jobs. As many as fit are answered, with a lease that begins now; the others go back, in their order, and no
--- attempt is used up. A request that arrives twice is answered as it was the first time. One that comes after a later one does nothing.
+-- A server without a reply asks again, with a new number and for fewer jobs. If one of the takes
+-- since then was executed, its receipt names the jobs. As many as fit are returned, with a lease
+-- that begins now. The others go back in their order, and no attempt is used up. A request that
+-- arrives twice gets the first reply again. A request that arrives after a later one does nothing.
 --
--- Returns {'ok', now, lease end (a score), ids, records, attempts, moved, more}, attempts and moved false when no job of the topic
--- has any; more is 1 when bytes ended the take or jobs were given back: there is more to take. {'empty', now}, {'full', now} (jobs of
--- limited retries wait for a free slot), {'paused', now, until when or 0}, or with limit 0 {'returned', now, ids}. No ids with 'ok'
--- means: ask again.
+-- Returns {'ok', now, lease end (a score), ids, records, attempts, moved, more}. attempts and moved
+-- are false if no job of the topic has any. more is 1 if bytes ended the take or jobs were given
+-- back: there is more to take. Other replies are {'empty', now}, {'full', now} (jobs with limited
+-- retries wait for an idle worker), {'paused', now, until when or 0}, and with limit 0 {'returned',
+-- now, ids}. 'ok' without IDs means: ask again.
 -- Cost: O(limit × log N), and no more than bytes, or one record, are read.
 -- Uses: now stats lease
-local ready, handoff, pool, bucket, leases, dead = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
-local attempts, moved, meta, receipt, stats, sizes = KEYS[7], KEYS[8], KEYS[9], KEYS[10], KEYS[11], KEYS[12]
+local ready, handoff, pool, bucket = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local leases, dead, attempts, moved = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
+local meta, receipt, stats, sizes = KEYS[9], KEYS[10], KEYS[11], KEYS[12]
 local number, since, limit, bytes = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 local lease, free, place = tonumber(ARGV[5]), tonumber(ARGV[6]), ARGV[7]
 
--- answer adds what is known of the jobs beside their records. With pcall: it is not worth losing the jobs for.
+-- answer adds the known data of the jobs to their records. With pcall: missing data must not cost
+-- the jobs.
 local function answer(lease_end, ids, records, more)
   local tried, due = false, false
   if #ids > 0 and redis.call('EXISTS', attempts, moved) > 0 then
     tried = redis.pcall('HMGET', attempts, unpack(ids))
     due = redis.pcall('HMGET', moved, unpack(ids))
   end
-  return {'ok', now, lease_end, ids, records, tried and not tried.err and tried, due and not due.err and due, more and 1 or 0}
+  tried, due = tried and not tried.err and tried, due and not due.err and due
+  return {'ok', now, lease_end, ids, records, tried, due, more and 1 or 0}
 end
 
--- note leaves the receipt. With pcall: at worst the jobs wait until their leases are over.
+-- note writes the receipt. With pcall: at worst the jobs wait until their leases are over.
 local function note(lease_end, more, ids)
   redis.pcall('DEL', receipt)
   redis.pcall('RPUSH', receipt, number, lease_end, more and 1 or 0, unpack(ids))
   redis.pcall('PEXPIRE', receipt, lease)
 end
 
--- The end has the microseconds of the present: so no two leases of a job end at the same time, and a fence names one of them.
+-- The end contains the microseconds of the present. So no two leases of a job end at the same time,
+-- and a fence identifies one of them.
 local lease_end = string.format('%.0f.%03d', now + lease, time[2] % 1000)
 
 local last = tonumber(redis.call('LINDEX', receipt, 0) or nil)
 if last and last > tonumber(number) then
-  return {'empty', now} -- given up by the server, and late: see prelude/receipt.lua
+  return {'empty', now} -- abandoned by the server, and late: see prelude/receipt.lua
 end
 if last and last >= since then
   local kept = redis.call('LRANGE', receipt, 1, -1)
@@ -85,7 +95,7 @@ if last and last >= since then
   end
   if not twice then
     more = #back > 0
-    redis.call('ZREM', leases, '') -- having deleted, the script may write at maxmemory
+    redis.call('ZREM', leases, '') -- after a deletion, the script can write at maxmemory
     if #back > 0 then
       if place == 'tail' then
         redis.call('RPUSH', ready, unpack(back))
@@ -121,7 +131,7 @@ if last and last >= since then
   end
 end
 if since < tonumber(number) then
-  note('0', false, {}) -- so that none of those takes gets anything if it comes after this one
+  note('0', false, {}) -- none of those takes gets anything if it comes after this one
 end
 if limit == 0 then
   return {'returned', now, {}}
@@ -132,16 +142,18 @@ if pause[1] and (not pause[2] or now < tonumber(pause[2])) then
   return {'paused', now, tonumber(pause[2] or 0)}
 end
 
--- scores looks up ids in a zset. Most topics have nobody among the dead, and often the bucket is empty as well: that costs nothing.
+-- scores looks up IDs in a zset. Most topics have no dead jobs, and often the bucket is empty too:
+-- that costs nothing.
 local function scores(zset, waiting)
   return redis.call('EXISTS', zset) == 1 and redis.call('ZMSCORE', zset, unpack(waiting)) or {}
 end
 
--- Nearly always no lease has that end yet: then all that have it afterwards were leased by this call, and of many ids none has to be
--- looked up before.
+-- Nearly always no lease has that end yet. Then this call has leased all jobs that have it
+-- afterwards, and no ID needs a look-up beforehand.
 local alone = limit >= 8 and redis.call('ZCOUNT', leases, lease_end, lease_end) == 0
 
--- own keeps those of the first n ids that this call has leased, each once. The others had a lease already, and still have it.
+-- own keeps those of the first n IDs that this call has leased, each once. The others already had a
+-- lease, and still have it.
 local function own(ids, records, n)
   local ends, kept, seen = redis.call('ZMSCORE', leases, unpack(ids, 1, n)), 0, {}
   for i = 1, n do
@@ -156,9 +168,9 @@ local function own(ids, records, n)
   return kept
 end
 
--- wanted reads the records of those of the first n ids that count, one after the other as long as they are no more than bytes. It
--- returns how many ids that is.
-local read = 0 -- bytes of the records that this call has read to answer them
+-- wanted reads the records of those of the first n IDs that count, one after the other up to bytes.
+-- It returns the number of IDs covered.
+local read = 0 -- bytes of the records read for the reply
 local function wanted(waiting, n, most, found, delayed, buried, leased)
   local ids, places, total = {}, {}, read
   for i = 1, n do
@@ -183,7 +195,8 @@ local function wanted(waiting, n, most, found, delayed, buried, leased)
   return n
 end
 
--- bounded tells whether n records may be more than bytes, with those that were read before, going by the largest there is.
+-- bounded reports whether n records can exceed bytes, together with those read before. It assumes
+-- the largest size.
 local largest
 local function bounded(n)
   if not largest then
@@ -196,7 +209,8 @@ end
 local ids, records, seen = {}, {}, {}
 local got, looked, full, more = 0, 0, false, false
 while got < limit and looked < 1000 and not full and not more do
-  -- Everything is read before anything is written: a key of a wrong type costs no id. After left-overs there may be many more.
+  -- Everything is read before anything is written, so a key of a wrong type costs no ID. Many more
+  -- leftovers can follow the first ones.
   local most = looked == 0 and limit or math.min(math.max(limit - got, 64), 1000 - looked)
   local waiting = redis.call('LRANGE', handoff, 0, most - 1)
   local handed = #waiting
@@ -211,7 +225,8 @@ while got < limit and looked < 1000 and not full and not more do
   if n == 0 then
     break
   end
-  local delayed, buried, leased = scores(bucket, waiting), scores(dead, waiting), not alone and scores(leases, waiting)
+  local delayed, buried = scores(bucket, waiting), scores(dead, waiting)
+  local leased = not alone and scores(leases, waiting)
   local found, all = {}, n
   if (n > 1 or read > 0) and bounded(n) then
     n = wanted(waiting, n, limit - got, found, delayed, buried, leased)
@@ -225,8 +240,10 @@ while got < limit and looked < 1000 and not full and not more do
     if got == limit then
       break
     end
-    if record and not delayed[i] and not buried[i] and (alone or not leased[i] and not seen[id]) then
-      full = got >= free and string.byte(record, 10) % 2 == 1 and not (alone and redis.call('ZSCORE', leases, id))
+    local new = alone or not leased[i] and not seen[id]
+    if record and not delayed[i] and not buried[i] and new then
+      full = got >= free and string.byte(record, 10) % 2 == 1
+        and not (alone and redis.call('ZSCORE', leases, id))
       if full then
         break
       end
@@ -249,11 +266,12 @@ while got < limit and looked < 1000 and not full and not more do
   if used > handed then
     redis.call('LTRIM', ready, used - handed, -1)
   end
-  if got > before then -- after a deletion: so the script may write at maxmemory
+  if got > before then -- after a deletion, so the script can write at maxmemory
     redis.call('ZADD', leases, unpack(grants))
     if alone and redis.call('ZCOUNT', leases, lease_end, lease_end) < got then
       got = own(ids, records, got)
-      alone, full = false, false -- behind some left-overs there may be many: from here on each id is looked up before
+      -- One leftover can precede many: from here on each ID is looked up before it is leased.
+      alone, full = false, false
     end
   end
 end

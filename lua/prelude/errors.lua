@@ -1,11 +1,12 @@
--- append adds an entry to a job's error log: netstrings, at most eleven of them, the first and the newest ten.
+-- append adds an entry to a job's error log. The log consists of netstrings, at most eleven: the
+-- first one and the newest ten.
 local function append(log, entry)
   local starts, at = {}, 1
   log = log or ''
   while at <= #log do
     local size = string.match(string.sub(log, at, at + 9), '^(%d+):')
     if not size then
-      break -- not ours: keep what can be read
+      break -- not ours: keep the readable part
     end
     starts[#starts + 1] = at
     at = at + #size + 1 + size
@@ -16,8 +17,8 @@ local function append(log, entry)
   return log .. #entry .. ':' .. entry
 end
 
--- failed notes that attempts (0 or 1) have ended, and how, if entry is not empty. With pcall, and after the job has its new place: it
--- never decides the fate of one.
+-- failed notes that attempts (0 or 1) have finished, and how, if entry is not empty. With pcall,
+-- and after the job has its new place: the log never decides the fate of a job.
 local function failed(attempts, errors, id, n, entry)
   if n ~= '0' then
     redis.pcall('HINCRBY', attempts, id, n)

@@ -1,4 +1,5 @@
--- measure asks how large a key is, by its command. -1 if it is of a wrong type: then wrong has its name, and the caller goes on without it.
+-- measure returns the size of a key by its command, or -1 if the key is of a wrong type. Then it
+-- adds the name to wrong, and the caller goes on without the key.
 local wrong = {}
 local function measure(command, key)
   local n = redis.pcall(command, key)

@@ -1,6 +1,7 @@
--- A caller numbers the calls of a series, upwards. When the reply of a call is lost and the call is sent again, replay finds the number
--- and the script answers as it did the first time. A call with a lower number was given up by its caller and comes late, from a
--- connection that was thought dead: it must do nothing, and nobody waits for its answer.
+-- A caller numbers the calls of a series, upwards. If the reply to a call is lost and the call is
+-- sent again, replay finds the number and the script returns its first reply. A call with a lower
+-- number was abandoned by its caller and comes late, from a connection that was considered dead. It
+-- must do nothing, and no caller waits for its reply.
 local receipt_ms = 180000
 
 local function replay(receipt, number)

@@ -1,5 +1,5 @@
--- retain puts a job that ends well among the done, with its record and what is known of the run.
--- With pcall: the job ends all the same.
+-- retain adds a completed job to done, with its record and the data of the run. With pcall: a
+-- failure does not keep the job from ending.
 local function retain(pool, results, done, id, ms, about)
   local record = redis.call('HGET', pool, id)
   if record then

@@ -1,6 +1,7 @@
--- owns tells whether a lease that ends at score (a string, or false when there is none) is the one that fence names.
--- A fence is one lease end, or several with spaces between them while extensions are not known to have arrived. Ends are compared
--- as numbers: releases of Redis differ in how many digits they write.
+-- owns reports whether a lease that ends at score (a string, or false if there is none) is the one
+-- that fence names. A fence is one lease end, or several separated by spaces while extensions are
+-- unconfirmed. Ends are compared as numbers, because releases of Redis write different numbers of
+-- digits.
 local function owns(score, fence)
   if not score or score == fence then
     return score ~= false
@@ -13,11 +14,12 @@ local function owns(score, fence)
   return false
 end
 
--- together looks up which leases end at fence, for a group of so many jobs: as a set of ids. It gives nil where the ids are better
--- asked for one by one: few jobs, several fences, or many other leases with that end. A range writes no scores, which saves Redis 7.0
--- a fifth of an ack.
+-- together returns the set of IDs whose leases end at fence, for a group of that many jobs. It
+-- returns nil if single look-ups are cheaper: for few jobs, several fences, or many other leases
+-- with that end. A range without scores saves Redis 7.0 a fifth of an ack.
 local function together(leases, fence, jobs)
-  if jobs < 8 or not string.find(fence, '^%d+%.?%d*$') or redis.call('ZCOUNT', leases, fence, fence) > 2 * jobs then
+  if jobs < 8 or not string.find(fence, '^%d+%.?%d*$')
+    or redis.call('ZCOUNT', leases, fence, fence) > 2 * jobs then
     return nil
   end
   local set = {}
@@ -27,10 +29,11 @@ local function together(leases, fence, jobs)
   return set
 end
 
--- rows reads what the scripts that settle jobs are given: groups of fence, number of values a job has, number of jobs, and then for
--- each job its id and its values. It returns the ids whose lease still is the one the fence names, where in given the values of
--- each of them begin (nil without values), and a letter for every job: o for ours, l for lost, g for lost because the job is
--- gone; no letters when all are ours.
+-- rows parses the rows of a script that settles jobs: groups of fence, number of values of a job,
+-- number of jobs, and then the ID and values of each job. It returns three values. The first lists
+-- the IDs whose lease still is the one that the fence names. where lists at which index in given
+-- the values of each of them begin (nil without values). The letters are one for every job: o for
+-- ours, l for lost, g for lost because the job is gone; none if all are ours.
 local function rows(leases, pool, given, first)
   local ids, where, n = {}, {}, 0
   local single, fences, place = {}, {}, {}

@@ -1,6 +1,6 @@
--- sized notes how large the largest record is that a call stores, for the scripts that read records: they bound what they read by it.
--- Records of at most 2,000 bytes are not noted. To be called before the records are written. With pcall: it never decides the fate of
--- a job.
+-- sized notes the size of the largest record that a call stores. Scripts that read records limit
+-- their reading by it. Records of at most 2,000 bytes are not noted. It must be called before the
+-- records are written. With pcall: the size never decides the fate of a job.
 local function sized(sizes, bytes)
   if bytes > 2000 then
     local largest = redis.pcall('HGET', sizes, 'largest')

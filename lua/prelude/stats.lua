@@ -1,4 +1,5 @@
--- A counter is written with pcall: it never decides the fate of a job. Returns what it is then, if that is known.
+-- count adds to a counter. It returns the new value, if that is known. With pcall: a counter never
+-- decides the fate of a job.
 local function count(stats, field, n)
   if n > 0 then
     return redis.pcall('HINCRBY', stats, field, n)

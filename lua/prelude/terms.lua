@@ -1,6 +1,7 @@
--- terms reads when a job that is to be stored is due: Unix ms, or + and a delay in ms. Before that may stand r, for a job that any of its
--- id gives way to, or d, for one that only a dead one does; behind it, after a space, when it expires, in the same form. Returns the due
--- time, whether the job could never run because it expires by then, and that letter.
+-- terms parses when a job that a call stores is due: Unix ms, or + and a delay in ms. A letter can
+-- precede it: r if the job replaces any job with its ID, d if it replaces only a dead one. After a
+-- space, the time at which the job expires can follow in the same form. It returns the due time,
+-- whether the job could never run because it expires by then, and the letter.
 local function terms(words)
   local due, till, letter = tonumber(words), nil, ''
   if not due then
@@ -18,12 +19,14 @@ local function terms(words)
   return due, due >= ends, letter
 end
 
--- namesakes looks up which ids have a record. For each it gives false if there is none, a string that begins with the nonce if it may be
--- the record of this very call, and else any other string. No payload is read but where all of them together are small, or where a
--- record is as long as that of the call: then reading it costs no more than sending it has.
+-- namesakes looks up which IDs have a record. For each it returns false if there is none, a string
+-- that begins with the nonce if the record may be that of this very call, and otherwise any other
+-- string. It reads payloads only if all of them together are small, or if a record is as long as
+-- that of the call. Reading that one costs no more than sending it did.
 local function namesakes(pool, sizes, ids, jobs, first, width)
   local largest = #ids > 3 and redis.pcall('HGET', sizes, 'largest')
-  if #ids > 3 and type(largest) ~= 'table' and #ids * (tonumber(largest or 2000) or 1048577) <= 1048576 then
+  if #ids > 3 and type(largest) ~= 'table'
+    and #ids * (tonumber(largest or 2000) or 1048577) <= 1048576 then
     return redis.call('HMGET', pool, unpack(ids))
   end
   local found, at = {}, first
@@ -37,6 +40,7 @@ local function namesakes(pool, sizes, ids, jobs, first, width)
   return found
 end
 
--- What replace leaves to enqueue: live, what namesakes has found and still is there, and placed, which ids have a place in ready.
+-- What replace passes to enqueue: live, the result of namesakes without the replaced jobs, and
+-- placed, the IDs that have a place in ready.
 local replaced = {}
 

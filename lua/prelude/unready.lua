@@ -1,5 +1,6 @@
--- unready removes the entry of a job that was ready, if it is among the first or the last thousand of the list. Anywhere else it stays
--- behind, for take or prune to drop: the cost is the same however many wait. With pcall: it never decides the fate of a job.
+-- unready removes the entry of a ready job if it is among the first or last thousand of the list.
+-- Any other entry stays for take or prune to drop, so the cost does not depend on the length of the
+-- list. With pcall: the entry never decides the fate of a job.
 local function unready(ready, id)
   for _, side in ipairs({1, -1}) do
     local at = redis.pcall('LPOS', ready, id, 'RANK', side, 'MAXLEN', 1000)

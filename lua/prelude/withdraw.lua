@@ -1,7 +1,8 @@
--- withdraw takes a job out of whatever state it is in, and tells the worker that runs it. Deep in ready its id stays behind: take drops an
--- id without a record. noted: it is a job of a schedule, whose history is to tell of it. Returns the state the job was in, or none when
--- there is no such job.
-local function withdraw(id, noted, pool, bucket, ready, leases, dead, attempts, errors, moved, runs, channel, topic)
+-- withdraw removes a job in any state, and notifies the server that runs it. An ID deep in ready
+-- stays there: take drops an ID without a record. noted means that the job is one of a schedule
+-- whose history must record it. It returns the state of the job, or none if there is no such job.
+local function withdraw(id, noted, pool, bucket, ready, leases, dead, attempts, errors, moved, runs,
+    channel, topic)
   if redis.call('HDEL', pool, id) == 0 then
     return 'none'
   end
@@ -26,7 +27,8 @@ local function withdraw(id, noted, pool, bucket, ready, leases, dead, attempts, 
   redis.pcall('HDEL', moved, id)
   if noted then
     local attempt = (type(tried) == 'string' and tried or 0) + 1
-    ran(runs, id, 0, cjson.encode({job = id, attempt = attempt, ['end'] = now, outcome = 'cancelled'}))
+    local note = {job = id, attempt = attempt, ['end'] = now, outcome = 'cancelled'}
+    ran(runs, id, 0, cjson.encode(note))
   end
   return state
 end
