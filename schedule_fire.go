@@ -12,73 +12,78 @@ import (
 )
 
 const (
-	// fireLimit is the most schedules that one call reads or fires, fireJobs about the most jobs of one call, and fireBytes about the most bytes.
+	// fireLimit is the maximum number of schedules that one call reads or fires. fireJobs is about
+	// the maximum number of jobs of one call, and fireBytes about the maximum number of bytes.
 	fireLimit = 250
 	fireJobs  = 500
 	fireBytes = 1 << 20
 
-	// catchUpJobs is the most jobs of one schedule in one call.
+	// catchUpJobs is the maximum number of jobs of one schedule in one call.
 	catchUpJobs = 100
 
-	// missedAfter is how late the latest slot of a schedule may be before it counts as missed.
+	// missedAfter is how late the latest slot of a schedule can be before it counts as missed.
 	missedAfter = time.Minute
 
-	// missedEvery is how often missed slots are logged, at most.
+	// missedEvery is the minimum time between two log messages about missed slots.
 	missedEvery = time.Minute
 
-	// missedCount is how many slots of one gap are counted one by one. After a longer one the number of missed slots is too low. endCount is how
-	// many of its end are looked at to find the latest ones.
+	// missedCount is how many slots of one gap are counted one by one. After a longer gap the
+	// number of missed slots is too low. endCount is how many slots at its end are examined to
+	// find the latest ones.
 	missedCount = 1000
 	endCount    = 10_000
 
-	// pageSlots is about how many slots a server works out before it looks whether others have fallen due meanwhile: 1 ms with cron rules, more
-	// with slow calendars.
+	// pageSlots is about how many slots a server computes before it looks whether others have come
+	// due in the meantime. This takes 1 ms with cron rules, more with slow calendars.
 	pageSlots = 5000
 
-	// releasePages is how many pages of schedules whose slots wait a server looks at in a tick, and maxEnded of how many runs that have ended
-	// here it remembers the schedules; those of more are found by the look at the tick.
+	// releasePages is how many pages of schedules with a waiting slot a server looks at in each
+	// tick. maxEnded is the maximum number of schedules it remembers whose runs have ended here.
+	// Further ones are found by the look at each tick.
 	releasePages = 4
 	maxEnded     = 10_000
 
-	// plansLimit is how many rhythms a server keeps at hand for each topic.
+	// plansLimit is how many rhythms a server caches for each topic.
 	plansLimit = 20_000
 )
 
-// Places of a schedule, as the scripts call them. A schedule that is paused or has ended is in neither.
+// Places of a schedule, as the scripts name them. A paused or ended schedule is in neither.
 const (
 	placeSlots   = "slots"   // it has a next slot
 	placeWaiting = "waiting" // a slot waits for the end of its last run
 )
 
-// overlapWords are what the fire script calls the policies.
+// overlapWords are the names of the policies in the schedule_fire script.
 var overlapWords = map[OverlapPolicy]string{SkipOverlap: "skip", Allow: "allow", QueueOne: "queue", CancelPrevious: "cancel"}
 
 // A firer is the part of a topic's timer that fires schedules. Only the promote loop uses it.
 type firer struct {
 	plans map[string]plan   // by name
-	bad   map[string]string // what is wrong with schedules that cannot be fired here, as it was logged
+	bad   map[string]string // by name, the logged errors of schedules that cannot be fired here
 	blind bool              // the last look found less than promote had counted
-	idle  int               // how many schedules were left at the last look because there is nothing to be done about them
-	last  time.Time         // the last look
+	idle  int               // due schedules that the last look could not fire
+	last  time.Time         // time of the last look
 	slow  retryPace
-	until time.Time // not before, after a call that failed
+	until time.Time // no look before this time, after a call that failed
 
-	missed map[string]int64 // slots by schedule, since they were logged last
-	warned time.Time        // when that was
+	missed map[string]int64 // slots by schedule, since the last log message about them
+	warned time.Time        // time of that message
 
-	ended  []string  // schedules whose runs have ended here, and whose slots may wait for that
-	looked time.Time // the last look at others of which a slot waits
-	passed int       // how many of them that look and those before have seen
+	ended  []string  // schedules whose runs have ended here, and which may have a waiting slot
+	looked time.Time // time of the last look at other schedules with a waiting slot
+	passed int       // how many of these the looks so far have covered
 }
 
-// A plan is a rhythm that has been worked out from the definition with this nonce: parsing rules and reading zones is the dear part of it.
+// A plan is a rhythm computed from the definition with this nonce. It is cached because parsing
+// rules and loading zones is expensive.
 type plan struct {
 	nonce string
 	next  rhythm
 }
 
-// Calendar registers a calendar for the schedules of OnCalendar in all topics of this server. Setting one twice, an illegal name and a nil calendar
-// are errors of Run; after Run has begun nothing can be set any more: that is logged.
+// Calendar registers a calendar for schedules with [OnCalendar] in all topics of this server. A
+// second calendar with the same name, an invalid name or a nil calendar makes [Server.Run] return
+// an error. Calls after Run has started are ignored and logged as errors.
 func (s *Server) Calendar(name string, c Calendar) {
 	if !s.made("calendar") {
 		return
@@ -105,8 +110,8 @@ func (s *Server) Calendar(name string, c Calendar) {
 	}
 }
 
-// noteEnded hands over to the firer whose runs have ended. It is called before promote counts the slots that wait: if there are none, none of
-// them waits for one of these runs.
+// noteEnded passes the schedules whose runs have ended to the firer. It is called before promote
+// counts the waiting slots. If promote counts none, no slot waits for one of these runs.
 func (t *topicServer) noteEnded() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -118,8 +123,9 @@ func (t *topicServer) noteEnded() {
 	t.endedSchedules = nil
 }
 
-// fire fires slots that are due, and those that wait for a run that has ended. due and held are how many schedules of each kind promote has
-// counted; again says that there may be more to do, or sooner than promote said.
+// fire fires slots that are due, and waiting slots whose run has ended. due and held are the
+// numbers of schedules of each kind that promote has counted. again reports whether there may be
+// more to do, or something to do sooner than promote said.
 func (t *topicServer) fire(ctx context.Context, due, held int) (again bool) {
 	f := &t.firer
 	t.slotWaits.Store(held > 0)
@@ -144,8 +150,8 @@ func (t *topicServer) fire(ctx context.Context, due, held int) (again bool) {
 	return again
 }
 
-// warn logs how many slots of how many schedules were missed: one line for all, when there is nothing more to fire, and one a minute at most. After an
-// outage that may be thousands.
+// warn logs how many slots of how many schedules were missed. It logs one line for all, when there
+// is nothing more to fire, and at most one a minute. After an outage there may be thousands.
 func (f *firer) warn(log *slog.Logger, later bool) {
 	if len(f.missed) == 0 || later && len(f.missed) < plansLimit {
 		return
@@ -175,7 +181,7 @@ func (t *topicServer) fireDue(ctx context.Context, due int) (again bool, err err
 		switch {
 		case err != nil:
 			return false, err
-		case done > 0: // promote in between: a slot must not make other jobs late
+		case done > 0: // first promote again: a slot must not make other jobs late
 			f.blind = false
 			return true, nil
 		}
@@ -187,13 +193,15 @@ func (t *topicServer) fireDue(ctx context.Context, due int) (again bool, err err
 		f.idle, f.blind = due, false
 		return false, nil
 	}
-	// Another server has fired some meanwhile: promote is to tell, once, when the next slot is.
+	// Another server has fired some in the meantime. Promote must report once when the next slot
+	// is.
 	f.idle, f.blind = all, !f.blind
 	return f.blind, nil
 }
 
-// release fires slots that wait for a run that has ended: of the schedules whose runs have ended here, and once a tick of some more, in turn, whose
-// server did not live to look, or whose job was cancelled while it did not run.
+// release fires waiting slots whose run has ended. It looks at the schedules whose runs have ended
+// here. Once a tick it also looks at some others in turn: those of a server that crashed before it
+// could look, and those whose job was cancelled while it was not running.
 func (t *topicServer) release(ctx context.Context) (again bool, err error) {
 	f, tick := &t.firer, t.server.o.tick
 	if len(f.ended) > 0 {
@@ -221,8 +229,9 @@ func (t *topicServer) release(ctx context.Context) (again bool, err error) {
 	return again, nil
 }
 
-// firePage reads some schedules, those of these names or if there are none a page from offset on, and fires what it can: how many it has
-// looked at, with how many something has happened, and whether there may be more behind them.
+// firePage reads some schedules and fires what it can. It reads the schedules in which, or if that
+// is empty, a page from offset on. It returns how many it has looked at and for how many something
+// happened, and reports whether there may be more after them.
 func (t *topicServer) firePage(ctx context.Context, place string, offset int, which []string) (looked, done int, more bool, err error) {
 	args := []any{place, offset, fireLimit, fireBytes}
 	for _, name := range which {
@@ -271,7 +280,7 @@ func (t *topicServer) firePage(ctx context.Context, place string, offset int, wh
 	return looked, done, cut || looked == fireLimit || size >= fireBytes, nil
 }
 
-// complain logs that a schedule cannot be fired here, once, and that it can be again.
+// complain logs once that a schedule cannot be fired here, and once that it can be again.
 func (t *topicServer) complain(name string, err error) {
 	f := &t.firer
 	switch was, bad := f.bad[name]; {
@@ -287,22 +296,24 @@ func (t *topicServer) complain(name string, err error) {
 	}
 }
 
-// A firing is what is to be done about one schedule.
+// A firing holds what to do about one schedule.
 type firing struct {
 	name, nonce string
 	def         *definition
 	place       string
-	score       string // of the slot that it has there, as Redis writes it
+	score       string // of the slot that it has in place, as Redis writes it
 	overlap     string
 	missed      int64
 	skipped     int64
-	slots       []int64 // to be fired
+	slots       []int64 // slots to fire
 	after       int64   // the next slot; 0: none
-	rest        int64   // the slot that is to wait for these jobs; 0: none
-	gap         int64   // the last slot of the gap that is made up for one by one, as long as one of its slots waits; 0: none
+	rest        int64   // the slot that waits for these jobs; 0: none
+	// gap is the last slot of the gap that is caught up on one by one, while one of its slots
+	// waits. 0: none.
+	gap int64
 }
 
-// plan decides what is to be done about a schedule.
+// plan decides what to do about a schedule.
 func (t *topicServer) plan(place, name, from, raw, text string, now int64) (firing, error) {
 	d, err := decodeDefinition(raw, true)
 	if err != nil {
@@ -335,8 +346,9 @@ func (t *topicServer) plan(place, name, from, raw, text string, now int64) (firi
 	return f, err
 }
 
-// fireSome is one call of the fire script for the first of list: with how many schedules that was, and with how many of them something has happened,
-// by this call or by somebody else's.
+// fireSome executes the schedule_fire script once for the first schedules of list. It returns how
+// many these were, and for how many of them something happened, by this call or by another
+// server's.
 func (t *topicServer) fireSome(ctx context.Context, list []firing) (n, done int, err error) {
 	args := []any{controlChannel(t.server.o.prefix), t.keys.topic}
 	jobs, size := 0, 0
@@ -372,7 +384,7 @@ func (t *topicServer) fireSome(ctx context.Context, list []firing) (n, done int,
 	return n, done, nil
 }
 
-// orEmpty writes a slot for the script, which knows none as the empty string.
+// orEmpty formats a slot for the script, which expects an empty string for none.
 func orEmpty(slot int64) string {
 	if slot == 0 {
 		return ""

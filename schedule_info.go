@@ -11,42 +11,58 @@ import (
 	"time"
 )
 
-// A ScheduleStatus is how a schedule stands.
+// A ScheduleStatus is the state of a schedule.
 type ScheduleStatus string
 
 // The states of a schedule.
 const (
-	ScheduleWaiting ScheduleStatus = "waiting" // for its next slot, or for the end of what keeps its last job from running
-	ScheduleRunning ScheduleStatus = "running" // the job that was fired last is running
-	SchedulePaused  ScheduleStatus = "paused"  // by PauseSchedule
-	ScheduleEnded   ScheduleStatus = "ended"   // there is no further slot, because of EndAt or MaxRuns
+	// ScheduleWaiting is a schedule that waits for its next slot, or whose last job waits to run.
+	ScheduleWaiting ScheduleStatus = "waiting"
+
+	// ScheduleRunning is a schedule whose last job is running.
+	ScheduleRunning ScheduleStatus = "running"
+
+	// SchedulePaused is a schedule paused by [Client.PauseSchedule].
+	SchedulePaused ScheduleStatus = "paused"
+
+	// ScheduleEnded is a schedule without further slots, because of [EndAt] or [MaxRuns].
+	ScheduleEnded ScheduleStatus = "ended"
 )
 
-// ScheduleInfo is what is known of a schedule. Times are Redis's.
+// ScheduleInfo describes a schedule. All times are by Redis's clock.
 type ScheduleInfo struct {
 	Topic, Name string
 	Spec        Spec
 	Zone        string // of a cron rule; empty: UTC
 	Status      ScheduleStatus
 
-	Next  time.Time // the next slot; zero while it is paused, after it has ended, and until a server has asked the calendar
-	Waits time.Time // the slot that waits for the end of the last run; zero: none. Then there is no Next
-	Going bool      // the job that was fired last has not ended
+	// Next is the next slot. It is zero while a slot waits, while the schedule is paused, after it
+	// has ended, and until a server has asked the calendar.
+	Next time.Time
+	// Waits is the slot that waits for the last run to end. Zero: none.
+	Waits time.Time
+	Going bool // the last job is unfinished
 
-	Last    time.Time // the slot that was fired last; zero: none yet
-	FiredAt time.Time // when that was
-	LastJob string    // the ID of its job
-	LastRun *Run      // the run that ended last, also of a triggered job; nil: none yet. It has the last outcome and error
+	Last    time.Time // the last slot that was fired; zero: none yet
+	FiredAt time.Time // when Last was fired
+	LastJob string    // ID of the job of Last
+	// LastRun is the run that ended last, with its outcome and error. It can be a run of a
+	// triggered job. Nil: none yet.
+	LastRun *Run
 
-	Fired    int64 // slots that made a job
-	Skipped  int64 // slots that made none because of the OverlapPolicy; those of QueueOne are counted when the one that waits is fired
-	Missed   int64 // slots that made none because the next one came first, see MissedPolicy; of a gap of more than 1,000 not all are counted, except of Every
-	Runs     int64 // runs that have ended: attempts, also of triggered jobs
-	Failures int64 // those of them that failed
+	Fired int64 // slots that made a job
+	// Skipped counts slots that made no job because of the [OverlapPolicy]. Slots skipped by
+	// [QueueOne] are counted when the slot that waits is fired.
+	Skipped int64
+	// Missed counts slots that made no job because of the [MissedPolicy]. In a gap of more than
+	// 1,000 slots not all are counted, except with [Every].
+	Missed   int64
+	Runs     int64 // attempts that have ended, including those of triggered jobs
+	Failures int64 // the attempts among Runs that failed
 
 	CreatedAt   time.Time
-	ChangedAt   time.Time // by Schedule
-	PausedSince time.Time // zero: it is not paused
+	ChangedAt   time.Time // by Schedule or EditSchedule
+	PausedSince time.Time // zero: not paused
 
 	StartAt, EndAt time.Time // zero: none
 	MaxRuns        int       // 0: no limit
@@ -54,31 +70,34 @@ type ScheduleInfo struct {
 	OnOverlap      OverlapPolicy
 	OnMissed       MissedPolicy
 
-	// What its jobs are given.
-	Payload                    []byte // nil in what [Client.Schedules] tells
+	// The rest describes the jobs of the schedule.
+	Payload                    []byte // nil from [Client.Schedules]
 	PayloadSize                int
 	Headers                    map[string]string // nil: none
-	ProcessIn                  time.Duration     // after the slot
-	Retries                    int               // -1: unlimited, or left to the handler's Defaults
-	BackoffFirst, BackoffLimit time.Duration     // 2 s and 4096 s: perhaps left to the handler's Defaults
+	ProcessIn                  time.Duration     // counted from the slot
+	Retries                    int               // -1: unlimited, or set by the handler
+	BackoffFirst, BackoffLimit time.Duration     // 2 s and 4096 s: perhaps set by the handler
 	Timeout                    time.Duration     // 0: none
 	ExpireIn                   time.Duration     // 0: none, or ExpireAt
 	ExpireAt                   time.Time         // zero: none, or ExpireIn
 	Retention                  time.Duration     // 0: none
 
-	EditedAt time.Time // by EditSchedule, the last time; zero: it is as Schedule has made it
+	EditedAt time.Time // by EditSchedule, the last time; zero: never
 	EditedBy string
-	Edited   []string // what was edited, sorted: Spec, Payload, an option's name, OnOverlap, OnMissed, Expire or Headers
+	// Edited lists the edited parts, sorted: Spec, Payload, the name of an option, OnOverlap,
+	// OnMissed, Expire or Headers.
+	Edited []string
 
-	// Undecodable is set if this release cannot read the definition. All that stands in it is zero then.
+	// Undecodable is set if this release cannot decode the definition or the state. The fields
+	// that depend on it are zero then.
 	Undecodable error
 
 	definition *definition
 }
 
-// Options gives the options that make the same schedule again, with [Client.Schedule] and the Spec and the Payload of
-// info. What [Client.Schedules] tells has no payload: if there is one, Schedule refuses those options with ErrInvalid,
-// as it does those of a schedule that cannot be read.
+// Options returns the options that recreate the schedule with [Client.Schedule], together with the
+// Spec and the Payload of info. Schedule rejects these options with [ErrInvalid] if the definition
+// could not be decoded, or if info lacks the payload, as it does from [Client.Schedules].
 func (info *ScheduleInfo) Options() []ScheduleOption {
 	switch {
 	case info.definition == nil:
@@ -89,28 +108,31 @@ func (info *ScheduleInfo) Options() []ScheduleOption {
 	return info.definition.options()
 }
 
-// refusedOption is an option that is refused.
+// refusedOption returns an option that is always invalid.
 func refusedOption(reason string) JobOption {
 	return func(o *jobOptions) { o.fail(errors.New(reason)) }
 }
 
-// A Run is one run of a job of a schedule, as its history tells of it.
+// A Run is an entry in the history of a schedule: one run of one of its jobs.
 type Run struct {
 	Slot      time.Time // of a triggered job: when it was triggered
 	Triggered bool
 	JobID     string
 	Attempt   int
-	Start     time.Time // zero if the job was not started or the server did not live to tell
+	Start     time.Time // zero if the job was not started, or its server crashed
 	End       time.Time
-	Server    string  // its ID; empty if the server did not live to tell
+	Server    string  // its ID; empty if it crashed
 	Outcome   Outcome // acked, again, retried, buried, expired, cancelled or lease_lost
-	Error     string  // the first 256 bytes of it; Get has all, as long as the job is there
+	// Error is the first 256 bytes of the error. [Client.Get] returns all of it while the job
+	// exists.
+	Error string
 }
 
-// maxRunError is how much of an error a history keeps: it is copied at every run.
+// maxRunError is how many bytes of an error a history keeps. They are copied at every run.
 const maxRunError = 256
 
-// runEntry is a Run as the hash runs holds it. promote.lua and prelude/withdraw.lua write some of it.
+// runEntry is the encoding of a [Run] in the hash runs. promote.lua and prelude/withdraw.lua write
+// some of its fields.
 type runEntry struct {
 	Job     string  `json:"job"`
 	Attempt int     `json:"attempt"`
@@ -121,7 +143,8 @@ type runEntry struct {
 	Error   string  `json:"error,omitempty"`
 }
 
-// encodeRun writes what the history is to tell of a run that has ended; empty if its job is not one of a schedule.
+// encodeRun returns the history entry of a run that ended. It is empty if the job does not belong
+// to a schedule.
 func encodeRun(r row, outcome Outcome, server string) string {
 	if !r.run.scheduled {
 		return ""
@@ -134,13 +157,13 @@ func encodeRun(r row, outcome Outcome, server string) string {
 		e.Error = clip(message(r.err), maxRunError)
 	}
 	raw, err := json.Marshal(e)
-	if err != nil { // cannot be: strings and numbers only
+	if err != nil { // impossible, since there are only strings and numbers
 		return "{}"
 	}
 	return string(raw)
 }
 
-// decodeRun reads an entry: a time and JSON.
+// decodeRun decodes an entry: a time and JSON.
 func decodeRun(entry string) (run Run, ok bool) {
 	at, text, found := strings.Cut(entry, " ")
 	var e runEntry
@@ -152,7 +175,7 @@ func decodeRun(entry string) (run Run, ok bool) {
 		run.Start = msTime(e.Start)
 	}
 	if e.End == 0 {
-		e.End, _ = strconv.ParseInt(at, 10, 64) // when Redis was told
+		e.End, _ = strconv.ParseInt(at, 10, 64) // when it was recorded in Redis
 	}
 	run.End = msTime(e.End)
 	if _, slot, triggered, ok := slotOf(e.Job); ok {
@@ -161,7 +184,7 @@ func decodeRun(entry string) (run Run, ok bool) {
 	return run, true
 }
 
-// ScheduleInfo tells all that is known of a schedule. ErrNotFound if there is none of this name.
+// ScheduleInfo describes a schedule. It returns [ErrNotFound] if there is none with this name.
 func (c *Client) ScheduleInfo(ctx context.Context, topic, name string) (*ScheduleInfo, error) {
 	err := c.validateSchedule(ctx, topic, name)
 	var list []*ScheduleInfo
@@ -177,14 +200,15 @@ func (c *Client) ScheduleInfo(ctx context.Context, topic, name string) (*Schedul
 	return list[0], nil
 }
 
-// schedulesPage is the most schedules one call describes, and definitionHead how much of a definition it answers: all but
-// the payload.
+// schedulesPage is the maximum number of schedules in one call. definitionHead is how many bytes
+// of a definition the call reads, which is everything but the payload.
 const (
 	schedulesPage  = 100
-	definitionHead = 3*maxHeaderLen + 6*maxCronLen // msgpack adds to short headers as much as they have
+	definitionHead = 3*maxHeaderLen + 6*maxCronLen // msgpack at most doubles short headers
 )
 
-// Schedules tells of all schedules of a topic, by name. Those that come or go meanwhile may be missing.
+// Schedules describes all schedules of a topic, sorted by name and without payloads. Schedules
+// that are created or removed during the call may be missing.
 func (c *Client) Schedules(ctx context.Context, topic string) ([]*ScheduleInfo, error) {
 	list, err := c.schedules(ctx, topic)
 	if err != nil {
@@ -245,8 +269,8 @@ func (c *Client) scheduleInfos(ctx context.Context, topic string, size int, whic
 	return list, nil
 }
 
-// readInfo reads one schedule of a reply of describe, which has the whole definitions or the beginnings of them; nil: it
-// does not exist.
+// readInfo decodes one schedule of a reply of schedule_info. If whole is set, the reply has whole
+// definitions, otherwise the beginnings of them. It returns nil if the schedule does not exist.
 func readInfo(r reply, i int, whole bool) *ScheduleInfo {
 	raw := r.list(2).text(i)
 	if raw == "" {
@@ -307,20 +331,20 @@ func (info *ScheduleInfo) fired(state *scheduleState) {
 	info.Last, info.FiredAt, info.LastJob = orZero(state.Slot), orZero(state.At), state.Job
 }
 
-// ran reads the counters and the last entry of a history.
+// ran decodes the counters and the last entry of a history.
 func (info *ScheduleInfo) ran(log string) {
 	field := strings.SplitN(log, " ", 3)
 	if len(field) < 3 {
 		return
 	}
-	info.Runs, _ = strconv.ParseInt(field[0], 10, 64) // a script wrote it
+	info.Runs, _ = strconv.ParseInt(field[0], 10, 64) // written by a script
 	info.Failures, _ = strconv.ParseInt(field[1], 10, 64)
 	if run, ok := decodeRun(field[2]); ok {
 		info.LastRun = &run
 	}
 }
 
-// orZero is the time of a number of ms that may be 0 for none.
+// orZero returns the time of a number of milliseconds, or the zero time for 0.
 func orZero(ms int64) time.Time {
 	if ms == 0 {
 		return time.Time{}
@@ -328,16 +352,17 @@ func orZero(ms int64) time.Time {
 	return msTime(ms)
 }
 
-// maxRuns is how many runs the history of a schedule has (prelude/history.lua), and maxRunAge how much older than the latest of them one may be
-// that is told of.
+// maxRuns is how many runs the history of a schedule holds (prelude/history.lua). maxRunAge is how
+// much older than the latest run a reported run can be.
 const (
 	maxRuns   = 100
 	maxRunAge = 400 * 24 * time.Hour
 )
 
-// Runs tells of the last runs of a schedule's jobs, the latest first, at most limit of them (1 to 100): every attempt that has ended, also of triggered
-// jobs. A history keeps the newest 100 runs, but for those that are 400 days older than the latest one. ErrNotFound if there is no such
-// schedule.
+// Runs returns the last runs of a schedule's jobs, the latest first. It lists every attempt that
+// has ended, including those of triggered jobs. Range of limit: 1 to 100. A history keeps the
+// newest 100 runs, except those that are 400 days older than the latest one. Runs returns
+// [ErrNotFound] if there is no such schedule.
 func (c *Client) Runs(ctx context.Context, topic, name string, limit int) ([]Run, error) {
 	list, err := c.runs(ctx, topic, name, limit)
 	if err != nil {
@@ -369,7 +394,7 @@ func (c *Client) runs(ctx context.Context, topic, name string, limit int) (list 
 	}
 	log := reply(values)
 	counts, _, _ := strings.Cut(log.text(0), " ")
-	ended, _ := strconv.ParseInt(counts, 10, 64) // a script wrote it
+	ended, _ := strconv.ParseInt(counts, 10, 64) // written by a script
 	for n := ended - 1; n >= max(0, ended-int64(limit)); n-- {
 		run, ok := decodeRun(log.text(1 + int(n%maxRuns)))
 		if ok && len(list) > 0 && list[0].End.Sub(run.End) > maxRunAge {

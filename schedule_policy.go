@@ -5,28 +5,31 @@ import (
 	"time"
 )
 
-// scheduleState is what the hash fired holds of a schedule, as JSON. The scripts write it.
+// scheduleState is the state of a schedule in the hash fired, as JSON. The scripts write it.
 type scheduleState struct {
-	Nonce    string `json:"nonce"`    // of the definition, hexadecimal
-	Made     int64  `json:"made"`     // when the schedule was created
-	Changed  int64  `json:"changed"`  // when it was changed last
-	Fired    int64  `json:"fired"`    // jobs
-	Since    int64  `json:"since"`    // how many those were at the last change
-	From     int64  `json:"from"`     // after which time slots count: that of the last change or resume
-	Skipped  int64  `json:"skipped"`  // slots
-	Missed   int64  `json:"missed"`   // slots
-	Slot     int64  `json:"slot"`     // the last one that was fired
-	At       int64  `json:"at"`       // when that was
-	Job      string `json:"job"`      // of that slot
-	Paused   int64  `json:"paused"`   // since when
-	Ended    bool   `json:"ended"`    // there is no further slot
-	Catching int64  `json:"catching"` // the slot that waits was missed, and this is the last one of that gap; 0: it was not
+	Nonce   string `json:"nonce"`   // of the definition, hexadecimal
+	Made    int64  `json:"made"`    // when the schedule was created
+	Changed int64  `json:"changed"` // when it was last changed
+	Fired   int64  `json:"fired"`   // number of jobs
+	Since   int64  `json:"since"`   // Fired at the last change
+	From    int64  `json:"from"`    // time of the last change or resume; only later slots count
+	Skipped int64  `json:"skipped"` // number of slots
+	Missed  int64  `json:"missed"`  // number of slots
+	Slot    int64  `json:"slot"`    // the last slot that was fired
+	At      int64  `json:"at"`      // when Slot was fired
+	Job     string `json:"job"`     // ID of the job of Slot
+	Paused  int64  `json:"paused"`  // when it was paused; 0: it is not
+	Ended   bool   `json:"ended"`   // there are no further slots
+	// Catching is set while a missed slot waits: the last slot of its gap. 0: the slot that waits
+	// was not missed.
+	Catching int64 `json:"catching"`
 }
 
-// decide is the policy: given the slot that is due and Redis's time, it says which slots to fire, which were missed and when the next one is.
+// decide applies the policies. From the slot that is due and Redis's time it decides which slots
+// are fired, which were missed and when the next one is.
 func (d *definition) decide(place string, from, now int64, state *scheduleState) (f firing, err error) {
 	f.overlap = overlapWords[d.overlap]
-	if from == 0 { // nobody has worked it out yet
+	if from == 0 { // the first slot is not computed yet
 		f.after, err = d.next(cmp.Or(state.From, now))
 		return f, err
 	}
@@ -76,8 +79,9 @@ func (d *definition) decide(place string, from, now int64, state *scheduleState)
 	return f, nil
 }
 
-// catchUp fires the slot of a gap whose turn it is. Those that came after the gap, while its jobs were going, are up to the overlap policy: skipped,
-// or with QueueOne the first of them waits and the others are skipped when it is fired.
+// catchUp fires the slot of a gap whose turn it is. The overlap policy decides about slots that
+// came after the gap, while the jobs of the gap ran. They are skipped, except that with QueueOne
+// the first of them waits, and the others are skipped when it is fired.
 func (d *definition) catchUp(f firing, from, now int64, state *scheduleState) (firing, error) {
 	next, err := d.next(from)
 	f.overlap, f.slots = overlapWords[QueueOne], []int64{from}
@@ -97,7 +101,7 @@ func (d *definition) catchUp(f firing, from, now int64, state *scheduleState) (f
 	return f, err
 }
 
-// limit leaves out the slots beyond MaxRuns.
+// limit drops the slots beyond MaxRuns.
 func (d *definition) limit(f *firing, state *scheduleState) {
 	if d.most > 0 {
 		left := max(0, d.most-(state.Fired-state.Since))
@@ -105,10 +109,11 @@ func (d *definition) limit(f *firing, state *scheduleState) {
 	}
 }
 
-// mostAtOnce is how many jobs of the schedule go in one call.
+// mostAtOnce returns the maximum number of jobs of the schedule in one call.
 func (d *definition) mostAtOnce() int { return max(1, min(catchUpJobs, fireBytes/(len(d.payload)+1))) }
 
-// due lists the latest slots from one that is due until now, as many as are wanted. It also tells how many there are, and which is the next.
+// due lists the latest slots from a due slot until now, up to the wanted number. It also returns
+// how many there are in all, and the next slot.
 func (d *definition) due(from, now int64, wanted int) (latest []int64, n, next int64, err error) {
 	walk := func(at, most int64) (list []int64, n, next int64, err error) {
 		for next = at; next > 0 && next <= now && n < most; n++ {
@@ -122,12 +127,12 @@ func (d *definition) due(from, now int64, wanted int) (latest []int64, n, next i
 		}
 		return list[max(0, len(list)-wanted):], n, next, nil
 	}
-	if from > now { // it was due: Redis's clock has been set back since
+	if from > now { // it was due, but Redis's clock has been set back since
 		next, err = d.next(from)
 		return []int64{from}, 1, next, err
 	}
 	if d.spec.kind == specInterval && from < now {
-		// Any number of slots is as quick as one.
+		// Any number of slots is as fast as one.
 		steps := (min(now, cmp.Or(d.last, now)) - from) / d.spec.every
 		skip := max(0, steps-int64(wanted))
 		latest, n, next, err = walk(from+skip*d.spec.every, endCount)
@@ -137,21 +142,21 @@ func (d *definition) due(from, now int64, wanted int) (latest []int64, n, next i
 	if err != nil || next == 0 || next > now {
 		return latest, n, next, err
 	}
-	// The gap is too long to be walked through: the end of it will do, as much as it takes to find enough slots there.
+	// The gap is too long to walk through. Its end is enough: as much of it as has enough slots.
 	for back := time.Minute.Milliseconds(); ; back *= 2 {
 		begin, err := d.next(max(from, now-back))
 		if err != nil {
 			return nil, 0, 0, err
 		}
 		if begin == 0 || begin > now {
-			if now-back <= from { // a calendar that changes its mind
+			if now-back <= from { // a calendar that contradicts itself
 				return latest, n, next, nil
 			}
 			continue
 		}
 		latest, some, next, err := walk(begin, endCount)
 		if err != nil || next > 0 && next <= now {
-			return latest, n, next, err // even the end is too long: what is left comes with the next look
+			return latest, n, next, err // even the end is too long: the next look finds the rest
 		}
 		if some >= int64(wanted) || now-back <= from {
 			return latest, max(n, some), next, nil

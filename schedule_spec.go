@@ -11,13 +11,14 @@ import (
 	"github.com/robfig/cron/v3"
 )
 
-// A Spec says when the slots of a schedule are. Every, Cron and OnCalendar make one. Specs can be compared.
+// A Spec defines the slots of a schedule. Use [Every], [Cron] or [OnCalendar] to create one. Specs
+// can be compared.
 type Spec struct {
 	kind  specKind
 	every int64  // ms, of an interval
 	text  string // of a cron rule; the name of a calendar
 	zone  string // of a cron rule
-	err   error  // what is wrong with what it was made of, where that can be seen at once
+	err   error  // an invalid argument that could be detected immediately
 }
 
 type specKind int64
@@ -28,32 +29,41 @@ const (
 	specCalendar
 )
 
-// Every makes an interval: a slot at every multiple of d since the beginning of 1970 UTC by Redis's clock, or since StartAt if the schedule
-// has one. So the rhythm depends neither on when the schedule was made nor on restarts, and zones and daylight saving do not touch it.
+// Every returns the spec of an interval. There is a slot at every multiple of d since the
+// beginning of 1970 UTC by Redis's clock, or since [StartAt] if the schedule has one. So the slots
+// depend neither on when the schedule was created nor on restarts. Time zones and daylight saving
+// do not affect them.
 //
-// Range: 1 ms to 100 years, rounded up to whole milliseconds. One look of a server fires the latest slot of a schedule that
-// has come, and takes a few calls to Redis. So with d below about 5 ms and a round trip, slots are missed also while all is
-// well; [Allow] with [CatchUp] makes jobs of them.
+// A server fires the latest slot that has come, and this takes a few calls to Redis. If d is below
+// about 5 ms plus a round trip, slots are missed even in normal operation. [Allow] with [CatchUp]
+// enqueues jobs for them. Range: 1 ms to 100 years, rounded up to whole milliseconds.
 func Every(d time.Duration) Spec {
 	return Spec{kind: specInterval, every: ceilMS(d), err: positive("Every", d)}
 }
 
-// maxCronLen is the longest cron rule, and the longest name of a zone, in bytes.
+// maxCronLen is the maximum length of a cron rule and of the name of a zone, in bytes.
 const maxCronLen = 1 << 10
 
-// Cron makes slots of a cron rule by the clocks of a time zone. The rule has 5 fields (minute, hour, day of month, month, day of week) or 6
-// (second first). A field is *, a value, a range 1-5, a step */15 or 10-50/10, or a list of such with commas; months and days of the week also
-// have English names of three letters, Sunday is 0. If both days are restricted one of them is enough, as always in cron. The descriptors are
-// @yearly, @annually, @monthly, @weekly, @daily, @midnight, @hourly and @every with a duration, which is Every.
+// Cron returns the spec of a cron rule in a time zone. The rule has 5 fields (minute, hour, day of
+// month, month, day of week) or 6 (second first). A field is *, a value, a range 1-5, a step */15
+// or 10-50/10, or a list of these with commas. Months and days of the week can also be English
+// names of three letters; Sunday is 0. If both days are restricted, one of them is enough, as
+// always in cron. The descriptors are @yearly, @annually, @monthly, @weekly, @daily, @midnight,
+// @hourly, and @every with a duration, which is [Every].
 //
-// The zone is a name of the IANA database, like Europe/Berlin; empty is UTC. "Local" is refused: it is another one on every machine. The
-// database must be on the machines of the clients and servers that use the schedule; the package time/tzdata brings it along.
+// The zone is an IANA name, like Europe/Berlin. An empty zone is UTC. "Local" is rejected because
+// it differs between machines. The time zone database must be on the machines of the clients and
+// servers that use the schedule; the package time/tzdata embeds it.
 //
-// When clocks are put forward, a slot within the hour that is left out is at the jump; several are one. When they are put back, a slot
-// within the hour that comes twice is at its first time only; but a rule for every hour of the day goes on through both of them, for the
-// second one is an hour of its own. Where clocks move by half an hour (Australia/Lord_Howe) such a rule follows the minute that they show: 45 * * * *
-// has a slot at both times that they show 1:45 in autumn, half an hour apart; 15 * * * * has none for an hour and a half then, and in
-// spring one at the jump instead of 2:15.
+// When clocks are put forward, a slot in the hour that is left out moves to the time of the jump.
+// Several such slots become one. When clocks are put back, a slot in the repeated hour comes only
+// the first time. A rule for every hour of the day continues through both hours, because the
+// second one is an hour of its own.
+//
+// Where clocks move by half an hour (Australia/Lord_Howe), a rule for every hour follows the
+// minutes that they show. In autumn 45 * * * * has a slot at both times that they show 1:45, half
+// an hour apart. 15 * * * * then has none for an hour and a half. In spring it has one at the time
+// of the jump instead of 2:15.
 func Cron(rule, zone string) Spec {
 	if text, ok := strings.CutPrefix(strings.TrimSpace(rule), "@every "); ok {
 		d, err := time.ParseDuration(strings.TrimSpace(text))
@@ -67,21 +77,26 @@ func Cron(rule, zone string) Spec {
 	return Spec{kind: specCron, text: strings.Join(strings.Fields(rule), " "), zone: zone, err: checkCron(rule)}
 }
 
-// OnCalendar makes slots of the Calendar that servers have registered under this name. The name is bounded like a topic. A schedule whose
-// calendar no server of its topic knows waits for one.
+// OnCalendar returns the spec of a [Calendar] that servers have registered under this name. Names
+// have the same limits as topics. If no server of its topic has the calendar, the schedule waits
+// for one.
 func OnCalendar(name string) Spec {
 	return Spec{kind: specCalendar, text: name, err: checkName("calendar", name)}
 }
 
-// A Calendar gives slots of any kind, like the working days of a bank. Next gives the first slot after a time, or the zero time if there is none.
-// It must depend on that time only, give the same on every server, be quick, and be safe for concurrent use. A topic waits for it: one
-// that has not answered within a second is logged, and is not asked again for a minute, nor before that call has returned. Slots are rounded up to
-// the millisecond. The schedules of package github.com/robfig/cron are Calendars.
+// A Calendar computes arbitrary slots, like the working days of a bank. Next returns the first
+// slot after a time, or the zero time if there is none. Slots are rounded up to the millisecond.
+//
+// Next must depend on that time only, return the same on every server, be fast, and be safe for
+// concurrent use. A topic waits for it. If it does not return within a second, this is logged. It
+// is then not called again for a minute, nor before that call has returned.
+//
+// The schedules of package github.com/robfig/cron are Calendars.
 type Calendar interface {
 	Next(after time.Time) time.Time
 }
 
-// String is the spec in words: "every 10s", "cron 0 9 * * 1-5 Europe/Berlin", "calendar bank-days".
+// String describes the spec: "every 10s", "cron 0 9 * * 1-5 Europe/Berlin", "calendar bank-days".
 func (s Spec) String() string {
 	switch s.kind {
 	case specInterval:
@@ -94,13 +109,16 @@ func (s Spec) String() string {
 	return "none"
 }
 
-// A rhythm gives the first slot after a time, both in Unix ms; 0: there is none. after may be below 0.
+// A rhythm returns the first slot after a time, both in Unix ms, or 0 if there is none. after can
+// be negative.
 type rhythm func(after int64) (slot int64, err error)
 
-// errNoCalendar says that this server does not know the calendar of a schedule. Another one may.
+// errNoCalendar is returned when this server does not have the calendar of a schedule. Another
+// server may have it.
 var errNoCalendar = errors.New("calendar is not registered")
 
-// rhythm makes the slots of a spec, from first on. calendars may be nil: then a spec of a calendar gives errNoCalendar.
+// rhythm computes the slots of a spec, from first on. If calendars is nil, the spec of a calendar
+// returns errNoCalendar.
 func (s Spec) rhythm(first int64, calendars map[string]*calendar) (rhythm, error) {
 	if s.err != nil {
 		return nil, s.err
@@ -130,7 +148,7 @@ func (s Spec) rhythm(first int64, calendars map[string]*calendar) (rhythm, error
 	return nil, errors.New("zero Spec: use Every, Cron or OnCalendar")
 }
 
-// checkZone tells what is wrong with the name of a zone.
+// checkZone validates the name of a zone.
 func checkZone(name string) error {
 	if name == "Local" {
 		return errors.New(`zone "Local" depends on the machine: use an IANA name`)
@@ -144,11 +162,11 @@ func checkZone(name string) error {
 	return nil
 }
 
-// interval has a slot at first and after every so many ms.
+// interval returns the rhythm with a slot at first and then one after every that many ms.
 func interval(every, first int64) rhythm {
 	return func(after int64) (int64, error) {
 		if after < first {
-			return max(first, 1), nil // a slot at 0 would be none
+			return max(first, 1), nil // a slot at 0 would mean none
 		}
 		if step := (after-first)/every + 1; step <= (maxDueMS-first)/every {
 			return first + step*every, nil
@@ -157,24 +175,25 @@ func interval(every, first int64) rhythm {
 	}
 }
 
-// A calendar is one of the user's on a server. It is asked apart, for the timer of a topic waits for it.
+// A calendar wraps a user's Calendar on a server. It is called on a goroutine of its own, because
+// the timer of the topic waits for it.
 type calendar struct {
 	inner Calendar
 
 	mu    sync.Mutex
 	asked int       // calls that have not returned
-	stuck bool      // one of them has not in time
-	until time.Time // not asked before
+	stuck bool      // one of these calls took too long
+	until time.Time // no call before this time
 }
 
 const (
-	calendarPatience = time.Second // how long a calendar may take for an answer
-	calendarRest     = time.Minute // how long one that took longer is left alone
+	calendarPatience = time.Second // how long a calendar can take to answer
+	calendarRest     = time.Minute // how long a slow calendar is not called again
 )
 
 var errStuck = fmt.Errorf("no answer within %v; the next call follows after %v, and not before this one has returned", calendarPatience, calendarRest)
 
-// next is Next of the calendar, if it answers in time.
+// next returns the result of Next if the calendar answers in time.
 func (c *calendar) next(after time.Time) (time.Time, error) {
 	c.mu.Lock()
 	if c.stuck || time.Now().Before(c.until) {
@@ -216,7 +235,7 @@ func (c *calendar) returned() {
 	c.stuck = c.stuck && c.asked > 0
 }
 
-// calendarRhythm asks a calendar of the user, and does not believe everything.
+// calendarRhythm calls a user's calendar and validates what it returns.
 func calendarRhythm(name string, c *calendar, first int64) rhythm {
 	return func(after int64) (slot int64, err error) {
 		from := msTime(max(after, first-1)).UTC()
@@ -235,14 +254,14 @@ func calendarRhythm(name string, c *calendar, first int64) rhythm {
 	}
 }
 
-// cronParser takes 5 or 6 fields and descriptors.
+// cronParser accepts 5 or 6 fields and descriptors.
 var cronParser = cron.NewParser(cron.SecondOptional | cron.Minute | cron.Hour | cron.Dom | cron.Month | cron.Dow | cron.Descriptor)
 
 var cronFields = [...]string{"second", "minute", "hour", "day of month", "month", "day of week"}
 
-// parseCron parses a rule whose times are taken for UTC, whatever zone they are meant for.
+// parseCron parses a rule as if its times were in UTC, whatever its zone.
 func parseCron(rule string) (*cron.SpecSchedule, error) {
-	// The parser would read a zone in front of the rule, and panics at one with nothing behind it.
+	// The parser would accept a zone in front of the rule, and panics if nothing follows it.
 	if strings.Contains(rule, "=") {
 		return nil, errors.New("zone inside the rule: use the second argument")
 	}
@@ -251,11 +270,11 @@ func parseCron(rule string) (*cron.SpecSchedule, error) {
 		return nil, err
 	}
 	spec, ok := parsed.(*cron.SpecSchedule)
-	if !ok { // @every without a blank behind it
+	if !ok { // @every without a following space
 		return nil, errors.New("unknown descriptor")
 	}
 	for i, bits := range [...]uint64{spec.Second, spec.Minute, spec.Hour, spec.Dom, spec.Month, spec.Dow} {
-		if bits == 0 { // a field of commas only
+		if bits == 0 { // a field with nothing but commas
 			return nil, fmt.Errorf("the %s is empty", cronFields[i])
 		}
 	}
@@ -263,7 +282,7 @@ func parseCron(rule string) (*cron.SpecSchedule, error) {
 	return spec, nil
 }
 
-// checkCron tells what is wrong with a cron rule, and where.
+// checkCron validates a cron rule. The error says where the fault is.
 func checkCron(rule string) error {
 	switch {
 	case len(rule) > maxCronLen:
@@ -282,7 +301,7 @@ func checkCron(rule string) error {
 		}
 		return fmt.Errorf("Cron(%q): %w", rule, err)
 	}
-	// Which field is it? Each is tried with nothing but stars beside it.
+	// To find the invalid field, each one is parsed with stars in all others.
 	at := 0
 	for i, field := range fields {
 		at += strings.Index(rule[at:], field)
@@ -297,8 +316,9 @@ func checkCron(rule string) error {
 	return fmt.Errorf("Cron(%q): %w", rule, err)
 }
 
-// A wallClock has its slots where the clocks of a zone show what a cron rule says. The parser's own Next leaves out what the spring leaves out,
-// and counts twice what comes twice in autumn. So here it only sees a clock without daylight saving, and the jumps are looked after.
+// A wallClock has its slots where the clocks of a zone show the times of a cron rule. The parser's
+// own Next leaves out slots that the spring jump leaves out, and returns slots twice that autumn
+// repeats. So here it only sees a clock without daylight saving, and wallClock handles the jumps.
 type wallClock struct {
 	rule *cron.SpecSchedule
 	zone *time.Location
@@ -314,9 +334,10 @@ func (w *wallClock) rhythm(first int64) rhythm {
 	}
 }
 
-// next gives the first slot after t; zero: never.
+// next returns the first slot after t, or the zero time if there is none.
 //
-// It walks through the periods of the zone between two jumps of its clocks. Within a period wall time is UTC and a constant.
+// It walks through the periods of the zone between two jumps of its clocks. Within a period, wall
+// time is UTC plus a constant.
 func (w *wallClock) next(t time.Time) time.Time {
 	everyHour := w.rule.Hour&(1<<24-1) == 1<<24-1
 	for period := t; ; {
@@ -324,7 +345,7 @@ func (w *wallClock) next(t time.Time) time.Time {
 		shift := offset(period, w.zone)
 		wall := t.Add(shift)
 		if !start.IsZero() && !everyHour {
-			// What the clocks showed before they were put back is over.
+			// Times that the clocks showed before they were put back are over.
 			if shown := start.Add(offset(start.Add(-1), w.zone) - 1); wall.Before(shown) {
 				wall = shown
 			}
@@ -338,14 +359,15 @@ func (w *wallClock) next(t time.Time) time.Time {
 			return at
 		}
 		if first := end.Add(offset(end, w.zone)); first.After(end.Add(shift)) && !slot.After(first) {
-			return end // the clocks never show the slot, or it is what they show first after the jump
+			// The clocks never show the slot, or it is the first time they show after the jump.
+			return end
 		}
 		t, period = end.Add(-1), end
 	}
 }
 
-// wallNext gives the first wall time after another that the rule is for. The parser's own Next looks five years ahead, and from 2096 to 2104 there
-// is no 29th of February.
+// wallNext returns the first wall time after another that matches the rule. The parser's own Next
+// searches five years, but from 2096 to 2104 there is no 29 February.
 func (w *wallClock) wallNext(wall time.Time) time.Time {
 	wall = wall.UTC()
 	if slot := w.rule.Next(wall); !slot.IsZero() {
@@ -354,7 +376,7 @@ func (w *wallClock) wallNext(wall time.Time) time.Time {
 	return w.rule.Next(time.Date(wall.Year()+6, time.January, 1, 0, 0, 0, -1, time.UTC))
 }
 
-// offset is how much the clocks of a zone are ahead of UTC.
+// offset returns how far the clocks of a zone are ahead of UTC.
 func offset(t time.Time, zone *time.Location) time.Duration {
 	_, seconds := t.In(zone).Zone()
 	return time.Duration(seconds) * time.Second
