@@ -9,16 +9,17 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// Redis can come back without its data: restarted with an empty disk, flushed, failed over to a replica
-// that was behind. Then all records are gone, as after a cancel. The counter of takes tells the two
-// apart: it only grows, and it cannot be below what this server has taken itself. It is looked at before
-// a job that is gone is called cancelled, whenever the server's own heartbeat is gone, and once a minute.
+// Redis can come back without its data: restarted with an empty disk, flushed, or failed over to a
+// replica that lagged. Then all records are gone, as after a cancel. The counter of takes shows
+// the difference: it only grows, and it cannot be below the number of this server's own takes. It
+// is read before a job without a record counts as cancelled, whenever the server's own heartbeat
+// is gone, and once a minute.
 
-// errData is why a job whose record is gone was not cancelled.
+// errData is the reason why a job without a record does not count as cancelled.
 const errData = "Redis has lost jobs of this topic: its counter of takes is %d and was at least %d"
 
-// countTakes reads the counters of takes of topics, from the masters: a replica may be behind. go-redis may send the reads of
-// a cluster's client to one.
+// countTakes reads the counters of takes of topics from the masters, because a replica can lag.
+// go-redis can send the reads of a cluster's client to a replica.
 func (s *Server) countTakes(ctx context.Context, topics []*topicServer) ([]int64, error) {
 	call, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
@@ -39,7 +40,7 @@ func (s *Server) countTakes(ctx context.Context, topics []*topicServer) ([]int64
 		for i := range topics {
 			ask(i, pipe)
 		}
-		if _, err := pipe.Exec(call); err != nil && !answered(err) { // else each is read below
+		if _, err := pipe.Exec(call); err != nil && !answered(err) { // else each is read
 			return nil, fmt.Errorf("audit: %w", err)
 		}
 	}
@@ -54,7 +55,7 @@ func (s *Server) countTakes(ctx context.Context, topics []*topicServer) ([]int64
 	return counts, nil
 }
 
-// audit looks whether Redis has lost the data of topics.
+// audit detects whether Redis has lost the data of topics.
 func (s *Server) audit(ctx context.Context, topics ...*topicServer) error {
 	if len(topics) == 0 {
 		return nil
@@ -77,7 +78,7 @@ func (s *Server) audit(ctx context.Context, topics ...*topicServer) error {
 	return nil
 }
 
-// takesAtLeast notes what the counter of takes has been seen at, and gives the least that it must be.
+// takesAtLeast records that the counter of takes was at least n, and returns its known minimum.
 func (t *topicServer) takesAtLeast(n int64) int64 {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -85,11 +86,11 @@ func (t *topicServer) takesAtLeast(n int64) int64 {
 	return t.takes
 }
 
-// bereave notes that Redis has lost data of the topic: jobs that run now and whose records are gone were
-// not cancelled.
+// bereave records that Redis has lost data of the topic. Jobs that are running now and have no
+// record were not cancelled.
 func (t *topicServer) bereave(found, least int64) {
 	t.mu.Lock()
-	known := t.takes < least // somebody else has found it out meanwhile
+	known := t.takes < least // another goroutine was first
 	if !known {
 		t.takes = found
 		for _, r := range t.leases {
@@ -102,8 +103,8 @@ func (t *topicServer) bereave(found, least int64) {
 	}
 }
 
-// examine looks, if one of the letters of a script says that a job is gone, whether Redis has lost it. As
-// long as that is not known, it is taken for lost and not for cancelled.
+// examine checks whether Redis has lost data if a letter of a reply says that a job is gone. If
+// that cannot be determined, the job counts as lost and not as cancelled.
 func (t *topicServer) examine(ctx context.Context, letters string) string {
 	if !strings.Contains(letters, "g") {
 		return letters
@@ -114,7 +115,7 @@ func (t *topicServer) examine(ctx context.Context, letters string) string {
 	return letters
 }
 
-// noteTopics puts the topics of the server on record, for Topics to list.
+// noteTopics records the topics of the server for [Client.Topics].
 func (s *Server) noteTopics(ctx context.Context) error {
 	topics := make([]any, 0, len(s.topics))
 	for name := range s.topics {
@@ -123,17 +124,17 @@ func (s *Server) noteTopics(ctx context.Context) error {
 	return s.calls.SAdd(ctx, topicsKey(s.o.prefix), topics...).Err()
 }
 
-// restore follows a heartbeat that was gone, and comes once a minute: it puts on record what Redis may
-// have lost, and says so if it has.
+// restore records the topics again, which Redis may have lost, and logs lost data. It runs once a
+// minute and after a heartbeat that was missing in Redis.
 func (s *Server) restore(ctx context.Context) error {
 	call, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	if err := s.noteTopics(call); err != nil && away(err) { // a Redis that is full is not noted in
+	if err := s.noteTopics(call); err != nil && away(err) { // a full Redis cannot record them
 		return fmt.Errorf("note topics: %w", err)
 	}
 	all := make([]*topicServer, 0, len(s.topics))
 	for _, t := range s.topics {
-		if t.takesAtLeast(0) > 0 { // else there is nothing that it could be below
+		if t.takesAtLeast(0) > 0 { // otherwise nothing can be below it
 			all = append(all, t)
 		}
 	}

@@ -18,7 +18,7 @@ func init() {
 	bridge.NextRun = func(job any) any { return job.(*Job).next() }
 }
 
-// runOf makes the job that a handler would get for the first run of fresh.
+// runOf returns the job that a handler would receive in the first run of fresh.
 func runOf(fresh NewJob, now time.Time) (*Job, error) {
 	var errs []error
 	if err := checkName("topic", fresh.Topic); err != nil {
@@ -46,13 +46,13 @@ func runOf(fresh NewJob, now time.Time) (*Job, error) {
 	return job, nil
 }
 
-// lend gives a job the fence of a lease that begins when its run does.
+// lend gives a job the fence of a lease that begins with its run.
 func (j *Job) lend() {
 	j.fence = new(atomic.Int64)
 	j.fence.Store(j.Started.Add(defaultServer.lease).UnixMicro())
 }
 
-// next is the job as its next run gets it: one that begins when the lease of this one is over.
+// next returns the job of the next run, which begins when the lease of this run has expired.
 func (j *Job) next() *Job {
 	own := *j
 	own.Payload, own.Headers = slices.Clone(j.Payload), maps.Clone(j.Headers)

@@ -2,77 +2,97 @@ package delayq
 
 import "context"
 
-// What a check finds.
+// The kinds of findings of [Client.Check].
 const (
-	// FindingNoPlace is a job that would never run: its record is there, and its ID is nowhere. Repaired: the job goes back to where
-	// its record and its books say that it belongs.
+	// FindingNoPlace is a job that would never run: it has a record, but its ID is in no place.
+	// Repair: it goes back to the place that its record and its books indicate.
 	FindingNoPlace = "no place"
 
-	// FindingNoRecord is an ID without a record. Repaired: it is removed, for there is nothing to run. One in leases is left alone: it
-	// belongs to a running handler, and goes when that ends.
+	// FindingNoRecord is an ID without a record. Repair: removed, since there is nothing to run.
+	// An ID in leases is left alone, because it belongs to a running handler and goes when that
+	// returns.
 	FindingNoRecord = "no record"
 
-	// FindingTwoPlaces is a job in two places. Repaired: one that is dead is removed from the bucket, or from the dead if it was enqueued after
-	// that burial, which was that of a former job of its ID. One that is leased is left alone: the other place counts when the lease is over.
+	// FindingTwoPlaces is a job in two places. Repair: a dead job is removed from the bucket. If
+	// it was enqueued after that burial, which was then that of an earlier job with its ID, it is
+	// removed from the dead instead. A leased job is left alone: the other place counts when the
+	// lease is over.
 	FindingTwoPlaces = "two places"
 
-	// FindingOrphan is an entry in attempts, errors, moved or results that belongs to no job. Repaired: it is removed.
+	// FindingOrphan is an entry in attempts, errors, moved or results without a job. Repair:
+	// removed.
 	FindingOrphan = "orphan"
 
-	// FindingUnreadable is an entry in attempts or moved that is not one. Repaired: it is removed, and counts as none. Of a schedule, a
-	// state in fired that cannot be read or is of another definition: repaired, it keeps what can be read.
+	// FindingUnreadable is a malformed entry in attempts or moved. Repair: removed, and then it
+	// counts as none. For a schedule it is a state in fired that is malformed or belongs to
+	// another definition. Repair: the readable parts are kept.
 	FindingUnreadable = "unreadable"
 
-	// FindingScore is a time that cannot be, of more than 13 digits (of a slot, also one that is no whole number or negative). Repaired: the due time is worked out anew; a lease lapses
-	// now, a dead job was buried now, a done one is kept no longer; a schedule goes on with the first slot from now on.
+	// FindingScore is an impossible time: one of more than 13 digits, or a slot that is negative
+	// or not a whole number. Repair: the due time is computed again; a lease expires now; a dead
+	// job counts as buried now; a done job is no longer kept; a schedule continues with the first
+	// slot from now on.
 	FindingScore = "score"
 
-	// FindingNoSlot is a schedule that would fire no more: it is neither paused nor ended, and has no next slot. Repaired: a server works out
-	// the first one from now on. Slots since then have neither a job nor a count.
+	// FindingNoSlot is a schedule that would never fire again: it is neither paused nor ended, but
+	// has no next slot. Repair: a server computes the first slot from now on. Slots in between
+	// have neither a job nor a count.
 	FindingNoSlot = "no slot"
 
-	// FindingNoState is a schedule without its state. Repaired: it has a new one, as if nothing had been fired; if it was paused or had
-	// ended, it goes on.
+	// FindingNoState is a schedule without its state. Repair: it gets a new one, as if nothing had
+	// been fired. If it was paused or had ended, it continues.
 	FindingNoState = "no state"
 
-	// FindingNoHistory is a schedule without the history of its runs. Repaired: it has an empty one.
+	// FindingNoHistory is a schedule without the history of its runs. Repair: it gets an empty
+	// one.
 	FindingNoHistory = "no history"
 
-	// FindingNoSchedule is an entry of a schedule that has no definition any more. Repaired: it is removed.
+	// FindingNoSchedule is an entry of a schedule without a definition. Repair: removed.
 	FindingNoSchedule = "no schedule"
 
-	// FindingWrongType is a key of a wrong type; the ID is empty. Not repaired: what it holds, nobody knows. What needs that key is not
-	// looked at, the rest is.
+	// FindingWrongType is a key of a wrong type. The ID is empty. There is no repair, because the
+	// contents are unknown. Checks that need this key are left out; all others are made.
 	FindingWrongType = "wrong type"
 
-	// FindingAnchor is the anchor of the leases without a lease. Repaired: it is removed.
+	// FindingAnchor is the anchor of the leases without a lease. Repair: removed.
 	FindingAnchor = "anchor"
 )
 
-// A Finding is one thing that no transition leaves behind: a lost write, an evicted key or a hand has been there.
+// A Finding is one inconsistency that normal operation never produces. Its causes are lost writes,
+// evicted keys and manual edits.
 type Finding struct {
-	Key    string // the name of the key it was found in, as in docs/protocol.md
-	ID     string // of the job, or the name of the schedule; empty for FindingAnchor and FindingWrongType
+	Key string // name of the key, as in docs/protocol.md
+	// ID is the ID of the job or the name of the schedule. It is empty for [FindingAnchor] and
+	// [FindingWrongType].
+	ID     string
 	What   string // one of the constants
-	Mended bool   // it was repaired
+	Mended bool   // whether it was repaired
 }
 
-// A CheckReport is what Check has found in a topic. Findings holds the first 1,000, Found and Mended count all.
+// A CheckReport is the result of [Client.Check] for a topic. Findings lists the first 1,000. Found
+// and Mended count all of them.
 type CheckReport struct {
-	Jobs     int64          // records that were looked at
-	Findings []Finding      //
-	Found    map[string]int // how many of each kind: FindingNoPlace and so on; empty: all is well
-	Mended   int            // how many of them were repaired
+	Jobs     int64 // number of records that were examined
+	Findings []Finding
+	// Found counts the findings of each kind, like [FindingNoPlace]. It is empty if there are
+	// none.
+	Found  map[string]int
+	Mended int // number of findings that were repaired
 }
 
-// Check looks through a topic, while it is in use, for what no transition leaves behind: after a failover that lost writes, an evicted or a
-// hand-deleted key. With repair it puts every job back to where it loses nothing and starts none before it is due; without, it
-// writes nothing. A server does the same by itself, with repair: see docs/operations.md for what it can and cannot tell.
+// Check scans a live topic for inconsistencies that normal operation never produces but a failover
+// with lost writes, an eviction or a manual edit can. Without repair it writes nothing. With
+// repair it moves every job to a place where nothing is lost and no job starts before it is due.
+// Servers run the same check by themselves, with repair. docs/operations.md describes what it can
+// and cannot detect.
 //
-// It makes one bounded call after the other, one to two thousand for each million of jobs, and keeps eight bytes for each ready job. A job whose
-// place was lost goes to the tail of ready, or to the bucket; those found together go in the order of their due times. A
-// dead one is dead again if its books tell. The report of what was looked at so far is returned beside an error, too. Safe for
-// concurrent use.
+// Check makes one bounded call after the other: one to two thousand for each million jobs. It
+// keeps eight bytes in memory for each ready job. A job without a place goes to the tail of ready
+// or to the bucket. Jobs found together are ordered by due time. A dead job is dead again if its
+// books say so.
+//
+// If Check returns an error, it also returns the report of the part that it has scanned. It is
+// safe for concurrent use.
 func (c *Client) Check(ctx context.Context, topic string, repair bool) (*CheckReport, error) {
 	place := located{call: "check", topic: topic}
 	if err := c.validate(ctx, topic, ""); err != nil {

@@ -15,21 +15,24 @@ import (
 )
 
 const (
-	checkBytes    = 256 << 10 // about how much of records and books one call looks at
-	checkLimit    = 1000      // the most entries of a key that one call looks at
-	checkWalk     = 5000      // how many IDs of ready one call reads, if they are not long
-	checkStrays   = 10_000    // how many jobs without a place are dealt with at a time
-	checkMend     = 100       // the most jobs that one call mends
-	checkFindings = 1000      // the most findings that a report lists
+	checkBytes    = 256 << 10 // about how many bytes of records and books one call reads
+	checkLimit    = 1000      // maximum number of entries of a key that one call reads
+	checkWalk     = 5000      // how many IDs of ready one call reads, if they are short
+	checkStrays   = 10_000    // how many jobs without a place are resolved together
+	checkMend     = 100       // maximum number of jobs that one call repairs
+	checkFindings = 1000      // maximum number of findings in a report
 )
 
 // A doctor checks one topic.
 //
-// The hard part is a record in neither bucket nor leases nor dead: it should be in ready, and a list cannot be asked for a member. So
-// ready is read once before the pool is scanned. What the scan then finds in no place, and was not in ready, may have come there since.
-// So ready is read again, from its tail to its head: its jobs leave at the head only, so one that stays is never
-// overlooked. What is not in it is looked up, ready is read once more, and the mend script has the last word: a job that has gone to
-// ready meanwhile, other than to one of its ends, is not as it was looked up.
+// The hard part is a record in neither bucket nor leases nor dead. It should be in ready, but a
+// list cannot be searched for a member. So ready is read once before the pool is scanned. IDs that
+// the scan finds in no place, and that were not in ready, may have arrived there since.
+//
+// So ready is read again, from its tail to its head. Jobs leave at the head only, so one that
+// stays is never overlooked. IDs that are not in it are looked up, and ready is read once more.
+// The mend script has the last word: it rejects a job that has moved to ready in the meantime,
+// because the job is no longer as it was looked up. The script itself searches both ends of ready.
 type doctor struct {
 	scripts caller
 	rdb     redis.Cmdable
@@ -37,13 +40,15 @@ type doctor struct {
 	repair  int
 	timeout time.Duration                                       // of a call; 0: that of rdb
 	pause   func(ctx context.Context, took time.Duration) error // between two calls
-	known   func(ctx context.Context, sizes []int64) bool       // whether a look at keys of these sizes has found nothing; nil: not asked
-	report  *CheckReport
+	// known reports whether an earlier check of keys with these sizes has found nothing. Nil: not
+	// asked.
+	known  func(ctx context.Context, sizes []int64) bool
+	report *CheckReport
 
 	seed    maphash.Seed
-	inReady []uint64 // hashes of the IDs in ready and handoff, sorted
+	inReady []uint64 // sorted hashes of the IDs in ready and handoff
 	wrong   []string // keys of a wrong type
-	strays  []string // IDs that have no place, as far as is known
+	strays  []string // IDs that have no place, as far as known
 	late    []string // IDs with an impossible time in the bucket
 }
 
@@ -58,7 +63,7 @@ func newDoctor(scripts caller, rdb redis.Cmdable, k *keys, repair bool) *doctor 
 	return d
 }
 
-// check is one check of the topic.
+// check checks the topic once.
 func (d *doctor) check(ctx context.Context) error {
 	_, sizes, err := d.slice(ctx, "all", "0", checkLimit)
 	if err != nil {
@@ -95,12 +100,13 @@ func (d *doctor) check(ctx context.Context) error {
 	return nil
 }
 
-// sound tells whether a key can be looked through: neither it nor any that this needs is of a wrong type.
+// sound reports whether a key can be scanned: neither it nor any key that this needs is of a wrong
+// type.
 func (d *doctor) sound(key string) bool {
 	k := d.keys
 	needs := []string{k.pool, k.leases}
 	switch key {
-	case k.pool, k.bucket: // what is found there is looked up and mended
+	case k.pool, k.bucket: // findings there are looked up and repaired
 		needs = append(needs, k.bucket, k.dead, k.ready, k.handoff, k.attempts, k.moved)
 	case k.done, k.results:
 		needs = []string{k.done, k.results}
@@ -112,7 +118,7 @@ func (d *doctor) sound(key string) bool {
 	return !slices.ContainsFunc(append(needs, key), func(name string) bool { return slices.Contains(d.wrong, name) })
 }
 
-// paced makes a call and the pause after it.
+// paced makes a call and then pauses.
 func (d *doctor) paced(ctx context.Context, call func(ctx context.Context) error) error {
 	bounded, cancel := ctx, context.CancelFunc(func() {})
 	if d.timeout > 0 {
@@ -126,7 +132,7 @@ func (d *doctor) paced(ctx context.Context, call func(ctx context.Context) error
 	return d.pause(ctx, time.Since(began))
 }
 
-// ask is one call of the check script.
+// ask executes the check script once.
 func (d *doctor) ask(ctx context.Context, jobs int, args ...any) (r reply, err error) {
 	err = d.paced(ctx, func(ctx context.Context) (err error) {
 		r, err = d.scripts.exec(ctx, checkScript, d.keys, "", jobs, args...)
@@ -135,7 +141,7 @@ func (d *doctor) ask(ctx context.Context, jobs int, args ...any) (r reply, err e
 	return r, err
 }
 
-// slice looks through a part of the topic.
+// slice scans a part of the topic.
 func (d *doctor) slice(ctx context.Context, part, cursor string, limit int) (next string, sizes []int64, err error) {
 	k := d.keys
 	r, err := d.ask(ctx, limit, part, cursor, limit, checkBytes, d.repair)
@@ -183,7 +189,7 @@ func (d *doctor) note(found Finding) {
 	}
 }
 
-// errGrowing says that a check has not come to an end.
+// errGrowing is returned when a check cannot finish.
 var errGrowing = errors.New("ready grows faster than it can be read")
 
 // walk reads ready from its tail to its head, and then handoff.
@@ -194,7 +200,8 @@ func (d *doctor) walk(ctx context.Context, see func(id string)) error {
 	return d.walkList(ctx, d.keys.handoff, see)
 }
 
-// walkList reads a list from its tail to its head. What is pushed meanwhile makes the way longer: so it has a limit.
+// walkList reads a list from its tail to its head. Jobs pushed in the meantime make the walk
+// longer, so it has a limit.
 func (d *doctor) walkList(ctx context.Context, key string, see func(id string)) error {
 	for passed, most := int64(0), int64(0); ; {
 		r, err := d.ask(ctx, checkWalk, d.keys.name(key), passed, checkWalk, checkBytes, 0)
@@ -222,11 +229,11 @@ type stray struct {
 	id, nonce, attempts, moved string
 	found                      Finding
 	due                        int64
-	where                      string // what the mend script is told: the due time, or dead
+	where                      string // for the mend script: the due time, or dead
 	size                       int
 }
 
-// settle finds out which of the strays have lost their places, and mends those.
+// resolve finds out which strays have lost their places, and repairs these.
 func (d *doctor) resolve(ctx context.Context) error {
 	missing := make(map[string]bool, len(d.strays))
 	for _, id := range d.strays {
@@ -236,7 +243,8 @@ func (d *doctor) resolve(ctx context.Context) error {
 		return err
 	}
 	slices.Sort(d.late)
-	ids := slices.AppendSeq(slices.Compact(d.late), maps.Keys(missing)) // a scan can give an ID twice
+	// A scan can return an ID twice.
+	ids := slices.AppendSeq(slices.Compact(d.late), maps.Keys(missing))
 	d.strays, d.late = nil, nil
 	var list []*stray
 	for len(ids) > 0 {
@@ -274,10 +282,10 @@ func (d *doctor) resolve(ctx context.Context) error {
 	return nil
 }
 
-// lookUp reads what is known of jobs, or of the first of them if they are large.
+// lookUp reads what Redis holds of jobs, or of the first of them if they are large.
 func (d *doctor) lookUp(ctx context.Context, ids []string) (r reply, err error) {
 	k := *d.keys
-	for _, key := range []*string{&k.errors, &k.done, &k.results} { // it can do without these
+	for _, key := range []*string{&k.errors, &k.done, &k.results} { // these are optional
 		if slices.Contains(d.wrong, *key) {
 			*key = k.nothing()
 		}
@@ -292,12 +300,12 @@ func (d *doctor) lookUp(ctx context.Context, ids []string) (r reply, err error) 
 	return r, err
 }
 
-// winnow removes from missing what is in ready or handoff.
+// winnow removes the IDs in ready or handoff from missing.
 func (d *doctor) winnow(ctx context.Context, missing map[string]bool) error {
 	if len(missing) == 0 {
 		return nil
 	}
-	d.inReady = d.inReady[:0] // for what is found next: a picture that is not as old
+	d.inReady = d.inReady[:0] // collected again: later findings need fresh IDs
 	err := d.walk(ctx, func(id string) {
 		delete(missing, id)
 		d.inReady = append(d.inReady, maphash.String(d.seed, id))
@@ -306,7 +314,8 @@ func (d *doctor) winnow(ctx context.Context, missing map[string]bool) error {
 	return err
 }
 
-// diagnose says where a job belongs, by what the get script tells of it; nil if it has a place.
+// diagnose decides where a job belongs from the reply of the get script. It returns nil if the job
+// has a place.
 func (d *doctor) diagnose(id string, at func(column int) string) *stray {
 	raw := at(columnRecord)
 	if raw == "" || at(columnLease) != "" || at(columnDead) != "" {
@@ -317,7 +326,7 @@ func (d *doctor) diagnose(id string, at func(column int) string) *stray {
 		found: Finding{Key: d.keys.name(d.keys.pool), ID: id, What: FindingNoPlace},
 	}
 	if score := at(columnBucket); score != "" {
-		if due, _ := strconv.ParseFloat(score, 64); due <= maxDueMS { // Redis wrote it
+		if due, _ := strconv.ParseFloat(score, 64); due <= maxDueMS { // written by Redis
 			return nil
 		}
 		s.found.Key, s.found.What = d.keys.name(d.keys.bucket), FindingScore
@@ -328,26 +337,27 @@ func (d *doctor) diagnose(id string, at func(column int) string) *stray {
 	case moved:
 		s.due = m.due
 	case errors.Is(err, errNewerRecord):
-		s.due = maxDueMS // only a newer release can tell
+		s.due = maxDueMS // only a newer release can decode it
 		s.where = "unknown"
 		return s
 	default:
-		s.due = rec.due // 0 if the record cannot be read: the server that takes it buries it
+		s.due = rec.due // 0 if it cannot be decoded: the server that takes it buries it
 	}
 	s.due = min(s.due, maxDueMS)
 	s.where = strconv.FormatInt(s.due, 10)
-	finished, _ := strconv.Atoi(s.attempts) // "" is none
+	finished, _ := strconv.Atoi(s.attempts) // "" counts as 0
 	if buried(rec.opts.retry, err == nil, finished, m, decodeErrors(at(columnErrors))) {
 		s.where = d.keys.name(d.keys.dead)
 	}
 	return s
 }
 
-// buried tells by the books of a job whether it was dead: it has no retry left, or its last failure was followed by no other attempt.
-// A job of unlimited retries that was buried when a lease had been lost cannot be told from one that waits.
+// buried reports whether the books of a job say that it was dead: it has no retry left, or no
+// attempt followed its last failure. A job with unlimited retries that was buried after a lost
+// lease cannot be told apart from one that waits.
 func buried(retry int, readable bool, finished int, m moved, log []AttemptError) bool {
 	if finished <= m.spent && (m.revived || m.spent > 0) {
-		return false // revived or snoozed, and not failed since
+		return false // revived or snoozed, and no failure since
 	}
 	if readable && retry >= 0 && finished-m.spent > retry {
 		return true
@@ -359,7 +369,7 @@ func buried(retry int, readable bool, finished int, m moved, log []AttemptError)
 	return last.Kind != KindLeaseLost && last.NextDue.IsZero() && last.Attempt >= finished
 }
 
-// mend is one call of the mend script.
+// mend executes the mend script once.
 func (d *doctor) mend(ctx context.Context, list []*stray) error {
 	k := d.keys
 	args := []any{d.repair}

@@ -10,11 +10,16 @@ import (
 	"time"
 )
 
-// A server checks its topics, with repair, in two ways. In rounds, three minutes after each other, all its topics are looked through one after the
-// other from end to end. And every prune counts: if there are more records than places, the topic is looked through at once, but not twice
-// within a minute. Of each way, whichever server comes first leaves a key behind for the others to see. Of the time of the calls of a
-// check a twentieth at most is Redis's. A round passes over a topic that a round of the last hour has found in good health, if the sizes of
-// all its keys are the same still: ten thousand schedules that are far away cost 66 calls an hour and not every three minutes.
+// A server checks its topics, with repair, in two ways.
+//
+// Rounds are three minutes apart. Each checks all topics one after the other from end to end. In
+// addition, every prune counts: if a topic has more records than places, it is checked
+// immediately, but at most once a minute. For each way, the first server leaves a key that makes
+// the others skip the topic. The calls of a check take at most a twentieth of Redis's time.
+//
+// A round skips a topic if a round of the last hour has found nothing in it and the sizes of all
+// its keys have not changed. Ten thousand schedules that are not due for long then cost 66 calls
+// an hour instead of 66 every three minutes.
 const (
 	checkFirst = 15 * time.Second
 	checkEvery = 3 * time.Minute
@@ -24,11 +29,11 @@ const (
 	checkShare = 20
 )
 
-// alarm says that a topic has lost jobs.
+// alarm reports that a topic has lost jobs.
 func (s *Server) alarm(t *topicServer) {
 	select {
 	case s.alarms <- t:
-	default: // there is work enough
+	default: // there is enough work
 	}
 }
 
@@ -56,12 +61,13 @@ func (s *Server) alarmLoop(ctx context.Context) {
 	}
 }
 
-// check looks through a topic if no server has done so for this reason within the last every. A long check takes its turn anew, so that no two
-// servers are at it. The sizes of the topic's keys before a look that has found nothing are kept for the next one that trusts them.
+// check checks a topic, unless a server has done so for this reason within the last every. A long
+// check renews its key, so that no two servers check the topic simultaneously. If a check finds
+// nothing, it stores the sizes of the topic's keys for the next check that trusts them.
 func (t *topicServer) check(ctx context.Context, reason string, every time.Duration, trusts bool) {
 	turn, clean := t.keys.turn(reason), t.keys.turn("clean")
 	s := t.server
-	length := every - every/10 // gone when the loop comes round
+	length := every - every/10 // expires before the loop comes round
 	d := newDoctor(s.scripts, s.calls, t.keys, true)
 	d.timeout = callTimeout
 	claimed := time.Now()
@@ -90,7 +96,7 @@ func (t *topicServer) check(ctx context.Context, reason string, every time.Durat
 		call, cancel := context.WithTimeout(ctx, callTimeout)
 		defer cancel()
 		sizes = fmt.Sprint(now)
-		passed = trusts && s.calls.Get(call, clean).Val() == sizes // an error is as good as no key
+		passed = trusts && s.calls.Get(call, clean).Val() == sizes // an error counts as no key
 		return passed
 	}
 	if err == nil {
@@ -99,16 +105,16 @@ func (t *topicServer) check(ctx context.Context, reason string, every time.Durat
 	if found := len(d.report.Found) > 0; err == nil && !passed && (found || sizes != "") {
 		err = d.paced(ctx, func(ctx context.Context) error {
 			if found {
-				return s.calls.Del(ctx, clean).Err() // the next one is to look again
+				return s.calls.Del(ctx, clean).Err() // the next check must look again
 			}
 			return s.calls.Set(ctx, clean, sizes, checkTrust).Err()
 		})
 	}
-	if errors.Is(err, errGrowing) { // it will be looked at again
+	if errors.Is(err, errGrowing) { // the next check looks again
 		t.trouble.log.Warn("check failed", "err", errGrowing)
 		err = nil
 	}
-	if err == nil || ctx.Err() == nil { // else it was cut off
+	if err == nil || ctx.Err() == nil { // otherwise it was cut off
 		t.trouble.note("check", err)
 	}
 	if len(d.report.Found) == 0 {

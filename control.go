@@ -11,9 +11,11 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// controlLoop listens to the control channel, over which the scripts tell of what cannot wait for the next tick. A message that is lost,
-// during a reconnect for example, costs time and nothing else: the tick promotes, and an extension finds out about a cancel. What was said
-// before the server listened is not worth a tick either: once it does, every topic looks for itself, at its leases too.
+// controlLoop listens to the control channel, where scripts publish messages that cannot wait for
+// the next tick. A lost message, for example during a reconnect, costs only time: the tick
+// promotes, and an extension detects a cancel. The loop does not even wait a tick for messages
+// that were published before it subscribed. Once it has subscribed, every topic looks for itself,
+// and at its leases too.
 func (s *Server) controlLoop(ctx context.Context) {
 	var slow retryPace
 	watch := trouble{name: "control", log: s.log, outage: s.outage}
@@ -23,7 +25,9 @@ func (s *Server) controlLoop(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
-		if time.Since(began) > paceLimit { // one that breaks again and again costs a promote of each topic every time
+		// Only a lasting subscription resets the pace: one that breaks repeatedly would cost a
+		// promote of each topic every time.
+		if time.Since(began) > paceLimit {
 			slow.reset()
 		}
 		if err != nil {
@@ -33,13 +37,14 @@ func (s *Server) controlLoop(ctx context.Context) {
 	}
 }
 
-// controlSilence is how long the control channel may be silent before the connection is tried out.
+// controlSilence is how long the control channel can be silent before the connection is tested.
 const controlSilence = 30 * time.Second
 
-// listen subscribes and passes messages on until something fails. It calls heard when Redis has said something.
+// listen subscribes and dispatches messages until something fails. It calls heard after every
+// message from Redis.
 func (s *Server) listen(ctx context.Context, heard func()) error {
 	sub := s.calls.Subscribe(ctx, controlChannel(s.o.prefix))
-	// Closing is what ends a Receive that waits; its error is that of a connection no longer needed.
+	// Close ends a pending Receive. Its error is about a connection that is no longer needed.
 	stop := context.AfterFunc(ctx, func() { _ = sub.Close() })
 	defer func() {
 		if stop() {

@@ -7,10 +7,11 @@ import (
 	"strings"
 )
 
-// Redis must be at least 6.2: LPOP with a count, ZMSCORE, LMOVE and BLMOVE came with it.
+// Redis must be at least 6.2, which introduced LPOP with a count, ZMSCORE, LMOVE and BLMOVE.
 const leastMajor, leastMinor = 6, 2
 
-// awaitRedis waits until Redis answers, looks at what it is, and puts the topics on record. It returns nil when ctx ends.
+// awaitRedis waits until Redis answers, checks its version and settings, and records the topics.
+// It returns nil when ctx is done.
 func (s *Server) awaitRedis(ctx context.Context) error {
 	var slow retryPace
 	for ctx.Err() == nil {
@@ -20,7 +21,7 @@ func (s *Server) awaitRedis(ctx context.Context) error {
 		select {
 		case err = <-greeted:
 		case <-ctx.Done():
-			s.close() // ends the call, also one that Redis never answers
+			s.close() // ends the call, even if Redis never answers
 			<-greeted
 			return nil
 		}
@@ -40,7 +41,7 @@ func (s *Server) greet(ctx context.Context) error {
 		if away(err) {
 			return fmt.Errorf("run: note topics: %w", err)
 		}
-		// Only Topics goes without. A Redis that is full must be worked off above all.
+		// Only Topics needs them. A Redis that is full must still be worked off.
 		s.log.Error("topics not recorded", "err", err)
 	}
 	s.outage.answered("start")
@@ -55,7 +56,8 @@ func (s *Server) greet(ctx context.Context) error {
 	return s.judge(parseInfo(info))
 }
 
-// judge refuses a Redis that is too old and warns of one that is set up to lose jobs. What is not told is not judged.
+// judge rejects a Redis that is too old and warns about settings that can lose jobs. Values that
+// Redis does not report are not checked.
 func (s *Server) judge(info map[string]string) error {
 	if v := info["redis_version"]; v != "" && !atLeast(v, leastMajor, leastMinor) {
 		return fmt.Errorf("run: %w: this is %s", ErrRedisVersion, v)
@@ -70,7 +72,7 @@ func (s *Server) judge(info map[string]string) error {
 	return nil
 }
 
-// parseInfo reads the answer of INFO.
+// parseInfo parses the reply of INFO.
 func parseInfo(text string) map[string]string {
 	info := make(map[string]string)
 	for line := range strings.Lines(text) {
@@ -81,7 +83,7 @@ func parseInfo(text string) map[string]string {
 	return info
 }
 
-// atLeast compares a version like 7.0.15.
+// atLeast reports whether a version like 7.0.15 is at least major.minor.
 func atLeast(version string, major, minor int) bool {
 	part := strings.SplitN(version, ".", 3)
 	if len(part) < 2 {
