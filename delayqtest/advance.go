@@ -13,14 +13,14 @@ import (
 	"github.com/delayq/delayq"
 )
 
-// maxAdvance is the longest Advance: that of the longest delay of a job.
+// maxAdvance is the longest Advance: the longest delay of a job.
 const maxAdvance = 100 * 365 * 24 * time.Hour
 
-// hookPatience is how long, in real time, Advance waits for hooks to be told of an outcome that Redis knows. They are told within
-// microseconds, unless a server was stopped just then.
+// hookPatience is how long, in real time, Advance waits until hooks have received an outcome that
+// Redis has counted. They receive it within microseconds, unless a server has just been stopped.
 const hookPatience = time.Second
 
-// An outcome is a counter of a topic that hooks are told of as well.
+// An outcome is a counter of a topic whose events hooks receive too.
 type outcome struct {
 	topic   string
 	counter delayq.Counter
@@ -32,19 +32,24 @@ var counted = []delayq.Counter{
 	delayq.CounterReturned,
 }
 
-// Advance moves Redis's clock ahead by d, rounded up to the millisecond, and runs what falls due meanwhile in the topics that servers of
-// Serve handle. The clock goes from due time to due time and stands still while handlers run, so each job starts at its own due
-// time and all of an earlier one before any of a later one; jobs of the same millisecond run side by side, as always. Retries, snoozed jobs
-// and what handlers enqueue run too if they are due within d. The end of a pause is one of the times the clock stops at, and so
-// is every slot of a schedule: its job is due at that very millisecond, and none is missed.
+// Advance moves Redis's clock ahead by d, rounded up to the millisecond, and runs all jobs that
+// become due in the topics of the servers of Serve. The clock goes from due time to due time and
+// stands still while handlers run. So each job starts at its own due time, and all jobs of an
+// earlier time finish before those of a later one. Jobs of the same millisecond run concurrently,
+// as always. Retries, snoozed jobs and jobs that handlers enqueue run too if they are due within d.
+// The clock also stops at the end of a pause and at every slot of a schedule: its job is due at
+// that very millisecond, and none is missed.
 //
-// Advance returns when the clock is at its goal and no job that is due then is left to run; hooks have been told by then. Advance(ctx, 0)
-// runs what is due now. Jobs of topics that nobody handles, or that are paused, wait and are not waited for. What it costs is a few
-// milliseconds of real time for each due time, however long the span: a job that snoozes for a minute all day long makes 1,440 of them.
+// Advance returns when the clock has reached its goal, no job that is due then is left to run, and
+// hooks have received all events. Advance(ctx, 0) runs the jobs that are due now. Advance does not
+// wait for jobs of topics that no server handles or that are paused. It takes a few milliseconds of
+// real time for each due time, however long the span. A job that snoozes for a minute all day long
+// has 1,440 due times.
 //
-// It is an error if what is due at one instant has not run after Limit of real time, as when a handler blocks: the text names the jobs, and the
-// clock stays there. Other errors are ErrInvalid for a negative d and one of over 100 years, another Advance under way, a server that was not
-// started by Serve, the end of ctx, and what the embedded Redis answers.
+// If the jobs of one due time have not run after Limit of real time, for example because a handler
+// blocks, Advance returns an error that names them, and the clock stays there. Other errors are
+// [delayq.ErrInvalid] for an invalid d, another Advance in progress, a server that Serve did not
+// start, the error of ctx, and an error of the embedded Redis. Range: 0 to 100 years.
 func (q *Queue) Advance(ctx context.Context, d time.Duration) error {
 	if err := q.advance(ctx, d); err != nil {
 		return fmt.Errorf("delayqtest: advance: %w", err)
@@ -57,7 +62,7 @@ func (q *Queue) advance(ctx context.Context, d time.Duration) error {
 		return fmt.Errorf("%w: by %v: must be from 0 to %v", delayq.ErrInvalid, d, maxAdvance)
 	}
 	if !q.advancing.TryLock() {
-		return errors.New("another one is under way")
+		return errors.New("another Advance is in progress")
 	}
 	defer q.advancing.Unlock()
 	now := q.freeze()
@@ -85,7 +90,8 @@ func (q *Queue) advance(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// onlyServed makes sure that there is no server but those of Serve: a job that another one runs would not be waited for.
+// onlyServed returns an error if there are other servers than those of Serve: Advance would not
+// wait for their jobs.
 func (q *Queue) onlyServed(ctx context.Context) error {
 	all, err := q.Client.Servers(ctx)
 	if err != nil {
@@ -101,22 +107,24 @@ func (q *Queue) onlyServed(ctx context.Context) error {
 	return nil
 }
 
-// settle waits until all that is due at now has run, and tells when there is something to do next (zero: never) and in which topics.
+// settle waits until all jobs that are due at now have run. It returns when the next event is
+// (zero: never) and in which topics.
 func (q *Queue) settle(ctx context.Context, now time.Time) (next time.Time, in []string, err error) {
 	limited, cancel := context.WithTimeoutCause(ctx, q.Limit, errLimit)
 	defer cancel()
 	var topics []string
 	var before, infos []*delayq.TopicInfo
-	var quiet time.Time // since when only the hooks are waited for
+	var quiet time.Time // since when it waits for the hooks only
 	for p := new(pace); ; before = infos {
 		topics = q.handled()
 		if q.handlers() == 0 {
 			if infos, err = q.inspect(ctx, topics); err != nil {
 				return time.Time{}, nil, err
 			}
-			// Topics are looked at one after the other, and meanwhile a handler of a later one may have enqueued to an earlier one; and
-			// a slot that waited may have been released before its schedule is looked at. If a second look at all of them shows
-			// nothing different, counters included, nothing was going on between the two.
+			// Topics are inspected one after the other. In between, a handler of a later one may
+			// have enqueued to an earlier one, or a waiting slot may have been released before its
+			// schedule is read. If a second look at all of them shows no difference, counters
+			// included, nothing happened between the two.
 			same := atomic(infos) || reflect.DeepEqual(infos, before)
 			released, err := q.released(ctx, topics, infos)
 			if err != nil {
@@ -124,7 +132,7 @@ func (q *Queue) settle(ctx context.Context, now time.Time) (next time.Time, in [
 			}
 			switch {
 			case released:
-				quiet, infos = time.Time{}, nil // what comes of it may come before the second look
+				quiet, infos = time.Time{}, nil // its effects may come before the second look
 			case q.push(topics, infos, now) || q.handlers() > 0:
 				quiet = time.Time{}
 			case !same && limited.Err() == nil:
@@ -145,7 +153,7 @@ func (q *Queue) settle(ctx context.Context, now time.Time) (next time.Time, in [
 	}
 }
 
-// handled lists the topics that servers handle, sorted.
+// handled returns the topics that servers handle, sorted.
 func (q *Queue) handled() (topics []string) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -156,7 +164,7 @@ func (q *Queue) handled() (topics []string) {
 	return slices.Compact(topics)
 }
 
-// handlers is how many handlers run, or have ended without all hooks knowing it.
+// handlers returns how many handlers run, or have returned without all hooks having received it.
 func (q *Queue) handlers() (n int) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -178,7 +186,8 @@ func (q *Queue) inspect(ctx context.Context, topics []string) ([]*delayq.TopicIn
 	return infos, nil
 }
 
-// push tells whether any topic has something left to do at now, and wakes servers for what they would else notice at the next tick only.
+// push reports whether any topic has work left at now, and wakes servers for work that they would
+// notice only at the next tick.
 func (q *Queue) push(topics []string, infos []*delayq.TopicInfo, now time.Time) (busy bool) {
 	for i, info := range infos {
 		due := isDue(info.NextDue, now) || isDue(info.NextSlot, now)
@@ -193,12 +202,13 @@ func (q *Queue) push(topics []string, infos []*delayq.TopicInfo, now time.Time) 
 
 func isDue(at, now time.Time) bool { return !at.IsZero() && !at.After(now) }
 
-// atomic tells whether all that settle asks about these topics is in one answer of Redis.
+// atomic reports whether one reply of Redis covers everything that settle reads of these topics.
 func atomic(infos []*delayq.TopicInfo) bool {
 	return len(infos) == 0 || len(infos) == 1 && infos[0].Waiting == 0
 }
 
-// released tells whether a slot has waited for the end of a run that has ended, and has the servers look at it.
+// released reports whether a slot waits for a run that has finished, and makes the servers look at
+// it.
 func (q *Queue) released(ctx context.Context, topics []string, infos []*delayq.TopicInfo) (found bool, err error) {
 	for i, info := range infos {
 		if info.Waiting == 0 {
@@ -216,15 +226,17 @@ func (q *Queue) released(ctx context.Context, topics []string, infos []*delayq.T
 	return found, nil
 }
 
-// wake has the servers look at a topic at once: whether a job is due, and whether a pause is over. The messages are those of the scripts of
-// delayq: verb, fence, length of the topic, topic and no job ID.
+// wake makes the servers look at a topic immediately: whether a job is due, and whether a pause is
+// over. The messages are those of delayq's scripts: verb, fence, length of the topic, topic and no
+// job ID.
 func (q *Queue) wake(topic string) {
 	for _, verb := range []string{"wake", "resume"} {
 		q.Miniredis.Publish(delayq.ControlChannel(q.Prefix), fmt.Sprintf("%s 0 %d %s", verb, len(topic), topic))
 	}
 }
 
-// earliest is when something happens next by itself, and in which topics: a job or a slot is due, or a pause ends.
+// earliest returns the time of the next event, and its topics: a job or a slot becomes due, or a
+// pause ends.
 func earliest(topics []string, infos []*delayq.TopicInfo, now time.Time) (next time.Time, in []string) {
 	for i, info := range infos {
 		for _, at := range []time.Time{info.NextDue, info.NextSlot, info.PausedUntil} {
@@ -240,7 +252,7 @@ func earliest(topics []string, infos []*delayq.TopicInfo, now time.Time) (next t
 	return next, in
 }
 
-// hooksTold tells whether the hooks have been told of all outcomes that Redis has counted.
+// hooksTold reports whether the hooks have received all outcomes that Redis has counted.
 func (q *Queue) hooksTold(topics []string, infos []*delayq.TopicInfo) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -254,7 +266,8 @@ func (q *Queue) hooksTold(topics []string, infos []*delayq.TopicInfo) bool {
 	return true
 }
 
-// forgive gives up waiting for hooks: the outcomes are those of a server that was stopped, or was not one of Serve.
+// forgive stops waiting for hooks: the outcomes are those of a stopped server, or of one that Serve
+// did not start.
 func (q *Queue) forgive(topics []string, infos []*delayq.TopicInfo) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -269,7 +282,7 @@ func (q *Queue) forgive(topics []string, infos []*delayq.TopicInfo) {
 // errLimit is the cause when Limit is over.
 var errLimit = errors.New("limit")
 
-// stuck says why settle has given up.
+// stuck returns the reason why settle has given up.
 func (q *Queue) stuck(ctx context.Context, now time.Time, topics []string) error {
 	if cause := context.Cause(ctx); !errors.Is(cause, errLimit) {
 		return cause

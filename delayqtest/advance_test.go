@@ -16,7 +16,7 @@ import (
 	"github.com/delayq/delayq/delayqtest"
 )
 
-// A diary is what handlers have done, in order.
+// A diary is a record of what handlers did, in order.
 type diary struct {
 	q     *delayqtest.TestQueue
 	start time.Time
@@ -48,7 +48,7 @@ func enqueue(t *testing.T, q *delayqtest.TestQueue, topic, id string, in time.Du
 	require.NoError(t, err)
 }
 
-// handle makes a setup with one handler for several topics.
+// handle returns a setup with one handler for several topics.
 func handle(f delayq.HandlerFunc, topics ...string) func(*delayq.Server) {
 	return func(s *delayq.Server) {
 		for _, topic := range topics {
@@ -82,7 +82,7 @@ func TestAdvanceRunsWhatIsDueAtItsDueTime(t *testing.T) {
 	enqueue(t, q, "mail", "now", 0)
 	q.Advance(0)
 	require.Equal(t, []string{"24h0m0s now.1"}, d.take())
-	q.Advance(time.Microsecond) // is a millisecond
+	q.Advance(time.Microsecond) // counts as a millisecond
 	require.Equal(t, []string{"24h0m0.001s late.1"}, d.take())
 	q.AssertNone("mail")
 }
@@ -132,8 +132,8 @@ func TestAdvanceRunsRetriesAndSnoozes(t *testing.T) {
 	require.Greater(t, len(d.take()), 25)
 }
 
-// A job that carries on by itself runs at each of its due times, also when that is at once, and
-// Advance returns when the hooks have been called.
+// A job that continues itself runs at each of its due times, even immediately, and Advance returns
+// when the hooks have been called.
 func TestAdvanceRunsWhatCarriesOn(t *testing.T) {
 	q := delayqtest.Start(t)
 	d := newDiary(q)
@@ -182,7 +182,8 @@ func TestAdvanceRunsWhatHandlersEnqueue(t *testing.T) {
 	q.AssertScheduled("daily", "day 3", d.start.Add(72*time.Hour))
 }
 
-// What is enqueued to another topic at the same instant must not be missed, in whatever order the topics are looked at.
+// Advance must not miss a job that is enqueued to another topic at the same instant, in whatever
+// order it inspects the topics.
 func TestAdvanceFollowsJobsFromTopicToTopic(t *testing.T) {
 	q := delayqtest.Start(t)
 	const hops = 30
@@ -221,7 +222,7 @@ func TestAdvanceLeavesWhatNobodyHandles(t *testing.T) {
 }
 
 func TestAdvanceAcrossPauses(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) { // so that the real time it takes is a fake one
+	synctest.Test(t, func(t *testing.T) { // so that its real time is fake too
 		q := delayqtest.Start(t)
 		d := newDiary(q)
 		q.Serve(handle(func(_ context.Context, job *delayq.Job) error { d.note(job); return nil }, "mail"))
@@ -247,7 +248,8 @@ func TestAdvanceAcrossPauses(t *testing.T) {
 	})
 }
 
-// Hooks are called after Redis knows the outcome, so an Advance that looked at Redis only would sometimes be too early.
+// Hooks are called after Redis knows the outcome, so an Advance that looked only at Redis would
+// sometimes return too early.
 func TestAdvanceReturnsAfterTheHooks(t *testing.T) {
 	q := delayqtest.Start(t)
 	var h hooks
@@ -284,7 +286,7 @@ func (h *hooks) Buried(delayq.RunEvent)    { count(&h.buried) }
 func (h *hooks) Cancelled(delayq.RunEvent) { count(&h.cancelled) }
 func (h *hooks) Expired(delayq.RunEvent)   { count(&h.expired) }
 
-// count is late, as a hook may be.
+// count is slow, as a hook can be.
 func count(n *atomic.Int64) {
 	<-time.After(time.Millisecond)
 	n.Add(1)
@@ -319,7 +321,7 @@ func TestAdvanceWaitsForRunningHandlers(t *testing.T) {
 	require.ErrorContains(t, err, "after 50ms of real time")
 	require.Equal(t, before, q.Now())
 
-	// A job that was cancelled while it ran is gone from Redis, but its handler goes on.
+	// A job that was cancelled while it ran is deleted in Redis, but its handler continues.
 	_, err = q.Client.Dequeue(t.Context(), "mail", "slow")
 	require.NoError(t, err)
 	err = q.Queue.Advance(t.Context(), 2*time.Hour)
@@ -348,7 +350,7 @@ func TestAdvanceRefuses(t *testing.T) {
 	}, "mail"))
 	enqueue(t, q, "mail", "a", time.Second)
 	q.Advance(time.Second)
-	require.ErrorContains(t, <-inside, "another one is under way")
+	require.ErrorContains(t, <-inside, "another Advance is in progress")
 
 	own := delayq.NewServer(q.Redis)
 	own.HandlerFunc("own", func(context.Context, *delayq.Job) error { return nil })
@@ -369,9 +371,9 @@ func TestAdvanceRefuses(t *testing.T) {
 	q.Miniredis.SetError("")
 }
 
-// After the counters of Redis were lost or written by others, the hooks do not hold up an Advance for long.
+// If the counters of Redis are lost or changed by others, the hooks delay an Advance only briefly.
 func TestAdvanceForgivesHooks(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) { // so that the real time it takes is a fake one
+	synctest.Test(t, func(t *testing.T) { // so that its real time is fake too
 		q := delayqtest.Start(t)
 		own := delayq.NewServer(q.Redis)
 		done := make(chan struct{})

@@ -10,11 +10,11 @@ import (
 	"github.com/delayq/delayq"
 )
 
-// page is the most jobs that Client.List lists at once.
+// page is the most jobs that one call of Client.List returns.
 const page = 1000
 
-// Scheduled lists the jobs of a topic that wait for their due time, the earliest due first: new ones, snoozed ones and those that
-// are backing off.
+// Scheduled returns the jobs of a topic that are not due yet, the earliest first: new, snoozed and
+// backing off.
 func (q *TestQueue) Scheduled(topic string) []*delayq.JobInfo {
 	q.t.Helper()
 	list, err := q.list(topic, delayq.StateScheduled)
@@ -24,8 +24,9 @@ func (q *TestQueue) Scheduled(topic string) []*delayq.JobInfo {
 	return list
 }
 
-// AssertScheduled fails the test if there is no job with this ID that waits for exactly this due time (to the millisecond, rounded up).
-// It tells what there is instead. The test goes on.
+// AssertScheduled fails the test unless a job with this ID is scheduled for exactly this due time
+// (to the millisecond, rounded up). The message says what the topic has instead. The test
+// continues.
 func (q *TestQueue) AssertScheduled(topic, id string, due time.Time) {
 	q.t.Helper()
 	due = ceil(due)
@@ -34,8 +35,8 @@ func (q *TestQueue) AssertScheduled(topic, id string, due time.Time) {
 	}
 }
 
-// AssertState fails the test if there is no job with this ID, or if it is in another state. It tells the state and the last error. Done jobs are
-// there during their Retention only. The test goes on.
+// AssertState fails the test unless there is a job with this ID in this state. The message has the
+// actual state and the last error. Done jobs exist only during their Retention. The test continues.
 func (q *TestQueue) AssertState(topic, id string, want delayq.State) {
 	q.t.Helper()
 	if job, ok := q.find(topic, id); ok && job.State != want {
@@ -43,7 +44,8 @@ func (q *TestQueue) AssertState(topic, id string, want delayq.State) {
 	}
 }
 
-// AssertNone fails the test if the topic has a job that is scheduled, ready, running or dead, and lists them. The test goes on.
+// AssertNone fails the test if the topic has a scheduled, ready, running or dead job, and lists
+// them. The test continues.
 func (q *TestQueue) AssertNone(topic string) {
 	q.t.Helper()
 	list, err := q.unfinished(topic)
@@ -55,7 +57,7 @@ func (q *TestQueue) AssertNone(topic string) {
 	}
 }
 
-// find gets a job, and fails the test if there is none.
+// find returns a job, and fails the test if there is none.
 func (q *TestQueue) find(topic, id string) (job *delayq.JobInfo, ok bool) {
 	q.t.Helper()
 	job, err := q.Client.Get(context.Background(), topic, id)
@@ -77,7 +79,7 @@ func (q *TestQueue) find(topic, id string) (job *delayq.JobInfo, ok bool) {
 	return nil, false
 }
 
-// unfinished lists all jobs of a topic but the done ones.
+// unfinished returns all jobs of a topic except the done ones.
 func (q *TestQueue) unfinished(topic string) (all []*delayq.JobInfo, err error) {
 	for _, state := range []delayq.State{delayq.StateRunning, delayq.StateReady, delayq.StateScheduled, delayq.StateDead} {
 		list, err := q.list(topic, state)
@@ -99,10 +101,10 @@ func (q *TestQueue) list(topic string, state delayq.State) (all []*delayq.JobInf
 	}
 }
 
-// timeFormat is how messages write an instant.
+// timeFormat is the format of times in messages.
 const timeFormat = "2006-01-02 15:04:05.000"
 
-// at says when an instant is, by itself and from now.
+// at formats a time, absolute and relative to now.
 func at(t, now time.Time) string {
 	switch d := t.Sub(now); {
 	case d > 0:
@@ -114,7 +116,7 @@ func at(t, now time.Time) string {
 	}
 }
 
-// describe tells of jobs in one line, of ten at most.
+// describe returns a line about jobs, about the first ten at most.
 func describe(list []*delayq.JobInfo, now time.Time) string {
 	var parts []string
 	for i, job := range list {

@@ -17,7 +17,7 @@ import (
 	"github.com/delayq/delayq/delayqtest"
 )
 
-// A fakeT is a test that keeps what it is told.
+// A fakeT is a test that records its failures.
 type fakeT struct {
 	mu       sync.Mutex
 	said     []string
@@ -46,7 +46,7 @@ func (f *fakeT) end() {
 	}
 }
 
-// try runs a part of a test and returns what it complained about, without dates.
+// try runs a part of a test and returns its complaints, without dates.
 func (f *fakeT) try(part func()) string {
 	done := make(chan struct{})
 	go func() {
@@ -86,7 +86,7 @@ func TestAssertions(t *testing.T) {
 	}
 	require.Empty(t, f.try(func() {
 		q.AssertScheduled("mail", "a", hour)
-		q.AssertScheduled("mail", "a", hour.Add(-time.Nanosecond)) // is rounded up, like ProcessAt
+		q.AssertScheduled("mail", "a", hour.Add(-time.Nanosecond)) // rounded up, like ProcessAt
 		q.AssertState("mail", "b", delayq.StateScheduled)
 	}))
 	list := q.Scheduled("mail")
@@ -151,11 +151,11 @@ func TestErrorsFailTheTest(t *testing.T) {
 	f.end()
 	require.Empty(t, f.said)
 	log := strings.Join(f.logged, "\n")
-	require.Contains(t, log, "level=WARN msg=retry topic=mail job=a attempt=1 err=no")
+	require.Contains(t, log, "level=WARN msg=\"job retried\" topic=mail job=a attempt=1 err=no")
 	require.NotContains(t, log, "time=")
 }
 
-// newT is the T of an example. What it is told is printed, so that the example fails.
+// newT returns the T of an example. It prints failures, so that the example fails.
 func newT() *exampleT { return &exampleT{} }
 
 type exampleT struct{ fakeT }

@@ -1,7 +1,7 @@
-// Package delayqtest tests programs that use delayq: with no Redis, and with no waiting.
+// Package delayqtest tests programs that use delayq, without a Redis server and without waiting.
 //
-// Start gives a test a queue on an embedded Redis and moves its time by hand. A plan of thirty days is over in milliseconds, and
-// every job of it has run at the very millisecond it was due:
+// [Start] gives a test a queue on an embedded Redis whose time the test controls. A plan of thirty
+// days is over in milliseconds, and every job of it has run at the very millisecond it was due:
 //
 //	func TestUnpaidOrderIsCancelled(t *testing.T) {
 //		q := delayqtest.Start(t)
@@ -14,35 +14,42 @@
 //		q.AssertNone("order:cancel")
 //	}
 //
-// A unit test of a single handler needs no queue: NewJob makes a job as a handler gets it, with a nonce and a fence, and NextRun the
-// next attempt of it. A typed topic makes the rest: NewJob takes what Topic.Job gives.
+// A unit test of a single handler needs no queue. [NewJob] returns a job as a handler receives it,
+// with a nonce and a fence, and [NextRun] returns its next attempt. NewJob accepts the result of
+// [delayq.Topic.Job] too.
 //
 //	job := delayqtest.NewJob(t, delayq.NewJob{Topic: "order:cancel", ID: "order-42"})
 //	err := shop.CancelOrder(ctx, job)
 //
-// Open gives the same to programs that are no tests: examples, demonstrations, a first try without Redis.
+// [Open] gives the same to programs that are not tests: examples, demonstrations, a first try
+// without Redis.
 //
 // # The clock
 //
-// Redis's clock is the only one that delayq asks, so a test only has to move that. The clock of Start stands still from the
-// beginning; only Advance moves it. The clock of Open runs with time.Now until the first Advance, which stops it. Unfreeze lets
-// a clock run that has not been moved ahead.
+// Redis's clock is the only one that delayq reads, so a test only has to move that. The clock of
+// Start stands still from the beginning; only Advance moves it. The clock of Open runs with
+// time.Now until the first Advance, which stops it. Unfreeze restarts a clock that has not been
+// moved ahead.
 //
-// What does not follow Redis's clock goes on in real time: the Timeout of a job and other deadlines of contexts, the waiting inside a
-// handler, and time.Now. So a handler takes no time by a clock that stands still, job.Started is job.Due plus the
-// microseconds it really took, and a program that computes due times with time.Now and ProcessAt is better given Now.
+// Everything that does not follow Redis's clock continues in real time: the Timeout of a job and
+// other deadlines of contexts, waiting inside a handler, and time.Now. So a handler takes no time
+// by a clock that stands still. [delayq.Job.Started] is its Due plus the microseconds that really
+// passed. A program that computes due times with time.Now and ProcessAt should use Now instead.
 //
 // # In a testing/synctest bubble
 //
-// In a bubble time.Now itself is a fake clock, and time.Sleep is what moves it. Call Unfreeze right after Start, and Redis, the timers
-// of servers and handlers and all contexts live on that one clock; there is no need for Advance, and using it would part
-// Redis from the bubble. The price is that nothing is skipped: a server that has nothing to do still looks once in every second
-// of fake time, which takes a second or two of real time for every fake hour and topic. For hours and for Timeouts use a bubble,
-// for days and weeks Advance.
+// In a bubble time.Now itself is a fake clock, and time.Sleep moves it. Call Unfreeze right after
+// Start. Then Redis, the timers of servers and handlers, and all contexts share that one clock.
+// Advance is not needed there, and would separate Redis's clock from that of the bubble. The price
+// is that nothing is skipped: an idle server still looks once in every second of fake time. That
+// takes a second or two of real time for every fake hour and topic. For hours and for Timeouts use
+// a bubble, for days and weeks Advance.
 //
 // # Limits
 //
-// The embedded Redis is miniredis: one process, no persistence, no cluster. What an embedded Redis cannot show, like a failover,
-// needs a real one. A miniredis of your own serves delayq too, but in real time: what moves its time by hand is in this package. Dead jobs over the DeadLimit and done jobs over their Retention are removed by the servers every ten seconds of
-// Redis's time: Advance does not wait for that.
+// The embedded Redis is miniredis: one process, no persistence, no cluster. Situations that it
+// cannot show, like a failover, need a real Redis. A miniredis of your own works with delayq too,
+// but in real time, because only this package moves its time. Servers remove dead jobs over the
+// DeadLimit and done jobs over their Retention every ten seconds of Redis's time: Advance does not
+// wait for that.
 package delayqtest

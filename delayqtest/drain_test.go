@@ -12,7 +12,7 @@ import (
 	"github.com/delayq/delayq/delayqtest"
 )
 
-// A server of Serve drains for a second, unless it is given another time.
+// A server of Serve drains for a second, unless the options set another time.
 func TestServeTakesADrain(t *testing.T) {
 	for name, c := range map[string]struct {
 		opts  []delayq.ServerOption

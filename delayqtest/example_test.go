@@ -12,19 +12,21 @@ import (
 
 const day = 24 * time.Hour
 
-// A hoster is the program under test: its mailboxes expire after thirty days, and their owners are reminded of that.
+// A hoster is the program under test: its mailboxes expire after thirty days, and it reminds their
+// owners.
 type hoster struct {
 	client *delayq.Client
 	send   func(mail string) error
 }
 
-// register gives a server the handlers. The program calls it for its own server, the test for that of Serve.
+// register sets the handlers of a server. The program calls it for its own server, the test for
+// that of Serve.
 func (h *hoster) register(server *delayq.Server) {
 	server.HandlerFunc("remind", func(_ context.Context, job *delayq.Job) error { return h.send(job.ID) })
 	server.HandlerFunc("expire", func(_ context.Context, job *delayq.Job) error { return h.send(job.ID + " is gone") })
 }
 
-// plan enqueues all that is to happen to a mailbox.
+// plan enqueues all jobs of a mailbox.
 func (h *hoster) plan(ctx context.Context, mailbox string) error {
 	for _, d := range []time.Duration{23, 28, 29} {
 		_, err := h.client.Enqueue(ctx, "remind", fmt.Sprintf("%s/%d", mailbox, d), nil,
@@ -37,7 +39,7 @@ func (h *hoster) plan(ctx context.Context, mailbox string) error {
 	return err
 }
 
-// A plan of thirty days with two retries in it, tested in some milliseconds.
+// A plan of thirty days with two retries in it, tested in a few milliseconds.
 func Example() {
 	t := newT() // in a test: the *testing.T
 	defer t.end()
@@ -73,7 +75,7 @@ func Example() {
 	// day 30, 0s: anna is gone
 }
 
-// Programs that are no tests have errors to look at instead.
+// Programs that are not tests check errors instead.
 func ExampleOpen() {
 	ctx := context.Background()
 	q, err := delayqtest.Open()
@@ -99,7 +101,7 @@ func ExampleOpen() {
 	// <nil> <nil>
 }
 
-// A ledger is a table of the program's own that only takes writes of the newest run of a job.
+// A ledger is a table of the program that accepts only writes of the newest run of a job.
 type ledger struct {
 	fences map[string]int64
 	sent   []string
@@ -114,7 +116,7 @@ func (l *ledger) remind(_ context.Context, job *delayq.Job) error {
 	return nil
 }
 
-// A handler is a function: a unit test calls it with a job of its own, without a queue.
+// A handler is a function: a unit test calls it with its own job, without a queue.
 func ExampleNewJob() {
 	t := newT() // in a test: the *testing.T
 	defer t.end()

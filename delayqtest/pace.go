@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// A pace is the waiting of a loop that looks until it sees what it wants: 1 ms, then twice as long each time, at most 8 ms.
+// A pace is the waiting time of a polling loop: 1 ms, then twice as long each time, at most 8 ms.
 type pace struct{ last time.Duration }
 
 const (
@@ -13,7 +13,7 @@ const (
 	paceLimit = 8 * time.Millisecond
 )
 
-// wait ends early when there is something in sooner. It tells whether there is time left.
+// wait returns early when it receives from sooner. It reports whether time is left.
 func (p *pace) wait(ctx context.Context, sooner <-chan struct{}) bool {
 	p.last = min(max(2*p.last, paceFirst), paceLimit)
 	timer := time.NewTimer(p.last)

@@ -15,39 +15,43 @@ import (
 	"github.com/delayq/delayq/internal/embedded"
 )
 
-// defaultPrefix is that of delayq, so that clients and servers made with no Prefix at all find each other here.
+// defaultPrefix is the default of delayq, so that clients and servers without a Prefix find each
+// other here.
 const defaultPrefix = "delayq"
 
 // defaultLimit is the default of Queue.Limit.
 const defaultLimit = 10 * time.Second
 
-// A Queue is an embedded Redis with a client on it. It is safe for concurrent use, except for its fields, which are not to be changed while
-// a method runs.
+// A Queue is an embedded Redis with a client. It is safe for concurrent use, but do not change its
+// fields while a method runs.
 type Queue struct {
 	Client *delayq.Client
 	Redis  *redis.Client // for NewServer and for programs that make their own delayq.Client
-	Prefix string        // what Client was given; default "delayq"
+	Prefix string        // the prefix of Client. Default: "delayq"
 
-	// Miniredis is the embedded Redis, for a look inside and for faults (SetError). Its SetTime, Start, Restart and Close are not for use.
+	// Miniredis is the embedded Redis, to look inside and to inject faults (SetError). Do not use
+	// its SetTime, Start, Restart and Close.
 	Miniredis *miniredis.Miniredis
 
-	// Limit is how much real time an Advance spends at most at one instant of Redis's clock, until all that is due has run, and a Serve on its
-	// server to be up. Default 10 s. Higher for very many jobs at one instant, lower to learn sooner of a handler that blocks.
+	// Limit is how much real time an Advance waits at most at one instant of Redis's clock until
+	// all due jobs have run, and a Serve until its server is up. Increase it for very many jobs at
+	// one instant. Decrease it to learn sooner about a handler that blocks. Default: 10 s.
 	Limit time.Duration
 
 	embedded  *embedded.Redis
 	advancing sync.Mutex    // held during an Advance
-	ended     chan struct{} // holds one when a job may have ended since the last look
+	ended     chan struct{} // holds one value when a job may have ended since the last look
 
 	mu      sync.Mutex
 	now     time.Time // Redis's clock; zero while it runs with time.Now
 	servers []*served
-	told    map[outcome]int64 // how often the hooks of the servers were told of it
+	told    map[outcome]int64 // how often the hooks of the servers have received it
 	closed  bool
 }
 
-// Open starts an embedded Redis. Its clock runs with time.Now until the first Advance. The options are those of the Client; the Prefix among
-// them is also that of the servers of Serve. An unusable option is an error. Call Close in the end.
+// Open starts an embedded Redis. Its clock runs with time.Now until the first Advance. The options
+// are those of the Client; their Prefix also applies to the servers of Serve. An invalid option is
+// an error. Call Close at the end.
 func Open(opts ...delayq.ClientOption) (*Queue, error) {
 	inside := embedded.New()
 	rdb := inside.Client()
@@ -68,8 +72,9 @@ func Open(opts ...delayq.ClientOption) (*Queue, error) {
 	return q, nil
 }
 
-// Close stops the servers of Serve as their stop functions do, and ends the embedded Redis and the clients of it. It returns the errors
-// of servers that were not stopped before. Closing twice is harmless.
+// Close stops the servers of Serve as their stop functions do, and closes the embedded Redis and
+// its clients. It returns the errors of servers that were not stopped before. A second call does
+// nothing.
 func (q *Queue) Close() error {
 	q.mu.Lock()
 	servers, closed := slices.Clone(q.servers), q.closed
@@ -89,7 +94,8 @@ func (q *Queue) Close() error {
 	return errors.Join(errs...)
 }
 
-// Now is the time by Redis's clock, to the millisecond if that stands still. Handlers and the code under test may call it.
+// Now returns the time by Redis's clock, in whole milliseconds while the clock stands still.
+// Handlers and the code under test can call it.
 func (q *Queue) Now() time.Time {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -99,8 +105,9 @@ func (q *Queue) Now() time.Time {
 	return q.now
 }
 
-// Unfreeze lets Redis's clock run with time.Now: for tests in a testing/synctest bubble above all, and for those of what happens in real
-// time. It is an error if Advance has moved the clock ahead of time.Now, for Redis's clock must not go back.
+// Unfreeze makes Redis's clock run with time.Now. It is meant for tests in a testing/synctest
+// bubble, and for tests that run in real time. It is an error if Advance has moved the clock ahead
+// of time.Now, because Redis's clock must not go back.
 func (q *Queue) Unfreeze() error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -109,7 +116,8 @@ func (q *Queue) Unfreeze() error {
 	}
 	q.now = time.Time{}
 	q.Miniredis.SetTime(q.now)
-	q.Miniredis.ClockTTL(true) // SetTime has taken that for a step back to the year 1, after which every key would expire
+	// or all keys expire: SetTime took that for a step back to the year 1
+	q.Miniredis.ClockTTL(true)
 	return nil
 }
 
@@ -135,7 +143,7 @@ func (q *Queue) setLocked(now time.Time) {
 	q.Miniredis.SetTime(now)
 }
 
-// ceil rounds up to the millisecond, as delayq does with due times.
+// ceil rounds up to the millisecond, as delayq rounds due times.
 func ceil(t time.Time) time.Time {
 	ms := t.UnixMilli()
 	if t.Nanosecond()%int(time.Millisecond) != 0 {

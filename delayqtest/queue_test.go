@@ -32,7 +32,7 @@ func TestOpenNeedsNoTest(t *testing.T) {
 	require.Equal(t, job.Due, <-ran)
 	require.WithinDuration(t, time.Now(), q.Now(), time.Second)
 
-	// And stands still from the first Advance on.
+	// It stands still from the first Advance on.
 	require.NoError(t, q.Advance(t.Context(), time.Hour))
 	require.Equal(t, q.Now(), q.Now())
 	require.Greater(t, time.Until(q.Now()), 50*time.Minute)
@@ -112,8 +112,8 @@ func TestServersShareTheWork(t *testing.T) {
 	q.AssertNone("mail")
 }
 
-// In a bubble, time.Sleep is the time machine: timeouts of jobs and the waiting of handlers follow the same clock. A goroutine
-// that is left behind fails the test by itself.
+// In a bubble, time.Sleep is the time machine: timeouts of jobs and the waiting of handlers follow
+// the same clock. A leaked goroutine fails the test by itself.
 func TestBubble(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := delayqtest.Start(t)
@@ -143,7 +143,7 @@ func TestBubble(t *testing.T) {
 	})
 }
 
-// Advance works in a bubble too, on a clock of its own, and leaves no goroutine.
+// Advance works in a bubble too, on its own clock, and leaks no goroutine.
 func TestAdvanceInABubble(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := delayqtest.Start(t)
@@ -163,7 +163,7 @@ func TestAdvanceInABubble(t *testing.T) {
 	})
 }
 
-// A crowd of queues opened and closed leaves nothing behind.
+// Many queues opened and closed leave nothing behind.
 func TestNoGoroutineIsLeft(t *testing.T) {
 	before := runtime.NumGoroutine()
 	var wg sync.WaitGroup

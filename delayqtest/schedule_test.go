@@ -13,7 +13,8 @@ import (
 	"github.com/delayq/delayq/delayqtest"
 )
 
-// A year of a monthly report, and of a night job by the clocks of Berlin, in much less than a second.
+// A year of a monthly report, and of a nightly job by the clocks of Berlin, in much less than a
+// second.
 func TestAdvanceDrivesSchedules(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
@@ -73,7 +74,8 @@ func TestAdvanceWithOverlap(t *testing.T) {
 	require.Zero(t, starts[0])
 	require.Positive(t, starts[1]) // the retry
 	require.Positive(t, starts[2]) // the slot that waited for it
-	require.Zero(t, starts[3])     // and none after it does: the clock has stood still until that one had started
+	// no later slot waits: the clock stood still until that one had started
+	require.Zero(t, starts[3])
 	info, err = q.Client.ScheduleInfo(ctx, "t", "s")
 	require.NoError(t, err)
 	require.Zero(t, info.Waits)

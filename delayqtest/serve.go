@@ -13,33 +13,36 @@ import (
 	"github.com/delayq/delayq"
 )
 
-// drain is how long handlers may go on at the end of a server of Serve.
+// drain is how long handlers may continue after a server of Serve is stopped.
 const drain = time.Second
 
 // A served is a server that Serve runs.
 type served struct {
 	server *delayq.Server
 	watch  watch
-	topics []string // those it handles
+	topics []string // topics that it handles
 	cancel context.CancelFunc
 	done   chan struct{} // closed when Run has returned
 	err    error         // what Run returned; read it after done
 	once   sync.Once     // of the stop
 }
 
-// Serve makes a server, lets setup give it its handlers and middleware, runs it in the background, and returns when it is up. The
-// options are those of delayq.NewServer, but for the Prefix, which is the queue's; Drain is 1 s unless given. Several servers can run
-// at once. Only what is handled by servers of Serve is run by Advance.
+// Serve starts a server in the background and returns when it is up. setup registers the handlers
+// and middleware. The options are those of [delayq.NewServer], except the Prefix, which is that of
+// the queue; Drain is 1 s by default. Several servers can run simultaneously. Advance runs only
+// jobs of topics that servers of Serve handle.
 //
-// stop ends the server as the end of Run's context does, waits for it, and returns the error of Run if there is one; calling it again is
-// harmless. Close stops what was not stopped. The error of Serve is that of Run, for example ErrInvalid for a server with no handler.
+// stop stops the server as the end of Run's context does, waits for it, and returns the error of
+// Run. A second call does nothing. Close stops all servers that are still running. The error of
+// Serve is that of Run, for example [delayq.ErrInvalid] for a server without handlers.
 func (q *Queue) Serve(setup func(*delayq.Server), opts ...delayq.ServerOption) (stop func() error, err error) {
 	if setup == nil {
 		return nil, errors.New("delayqtest: serve: nil function")
 	}
 	s := &served{watch: watch{queue: q}, done: make(chan struct{})}
 	opts = slices.Concat([]delayq.ServerOption{delayq.Drain(drain)}, opts,
-		[]delayq.ServerOption{delayq.Prefix(q.Prefix), delayq.Hooks(&s.watch)}) // the watch comes after all hooks of the caller
+		// the watch comes after all hooks of the caller
+		[]delayq.ServerOption{delayq.Prefix(q.Prefix), delayq.Hooks(&s.watch)})
 	s.server = delayq.NewServer(q.Redis, opts...)
 	setup(s.server)
 
@@ -69,14 +72,15 @@ func (q *Queue) add(s *served) error {
 	return nil
 }
 
-// awaitUp waits until a server listens to the control channel and has told of itself, and notes which topics it handles.
+// awaitUp waits until a server listens to the control channel and has sent a heartbeat, and records
+// which topics it handles.
 func (q *Queue) awaitUp(s *served) error {
 	ctx, cancel := context.WithTimeout(context.Background(), q.Limit)
 	defer cancel()
 	for p := new(pace); ; {
 		select {
 		case <-s.done:
-			return errors.New("the server has ended") // why, the stop says
+			return errors.New("the server has stopped") // stop returns the reason
 		default:
 		}
 		all, err := q.Client.Servers(ctx)
@@ -96,7 +100,7 @@ func (q *Queue) awaitUp(s *served) error {
 	}
 }
 
-// listeners is how many subscribers the control channel has: one for every server that runs.
+// listeners returns the number of subscribers of the control channel: one for every running server.
 func (q *Queue) listeners() int {
 	channel := delayq.ControlChannel(q.Prefix)
 	return q.Miniredis.PubSubNumSub(channel)[channel]
@@ -108,7 +112,7 @@ func (q *Queue) running() int {
 	return len(q.servers)
 }
 
-// stop ends a server and forgets it. Only the first call returns the server's error.
+// stop stops a server and removes it. Only the first call returns the server's error.
 func (q *Queue) stop(s *served) (err error) {
 	s.once.Do(func() {
 		s.cancel()
@@ -123,13 +127,14 @@ func (q *Queue) stop(s *served) (err error) {
 	return err
 }
 
-// A watch is the hook by which a queue knows that the handlers of a server have ended, and that all other hooks have been told of it.
+// A watch is the hook that tells a queue when the handlers of a server have returned and all other
+// hooks have received it.
 type watch struct {
 	queue   *Queue
-	running int // runs that were started and have no outcome yet; guarded by the queue's mu
+	running int // runs that started and have no outcome yet; guarded by the queue's mu
 }
 
-// Started and the others are the hooks.
+// Started and the other methods are the hooks.
 func (w *watch) Started(delayq.RunEvent) {
 	w.queue.mu.Lock()
 	defer w.queue.mu.Unlock()
@@ -150,12 +155,12 @@ func (w *watch) LeaseLost(e delayq.RunEvent) { w.ended(e) }
 func (w *watch) ended(e delayq.RunEvent) {
 	w.queue.mu.Lock()
 	defer w.queue.mu.Unlock()
-	if !e.Start.IsZero() { // else it was never started: it had expired, for example
+	if !e.Start.IsZero() { // otherwise it never started: it had expired, for example
 		w.running--
 	}
 	counter := delayq.Counter(e.Outcome)
 	if e.Outcome == delayq.OutcomeAgain {
-		counter = delayq.CounterAcked // is counted as both
+		counter = delayq.CounterAcked // it counts as both
 	}
 	w.queue.told[outcome{e.Topic, counter}]++
 	select {

@@ -10,7 +10,7 @@ import (
 	"github.com/delayq/delayq"
 )
 
-// T is what is needed of a *testing.T, *testing.B or *testing.F.
+// T is the part of *testing.T, *testing.B and *testing.F that this package needs.
 type T interface {
 	Helper()
 	Cleanup(func())
@@ -19,15 +19,17 @@ type T interface {
 	Fatalf(format string, args ...any)
 }
 
-// A TestQueue is a Queue whose errors fail a test. Its methods are for the goroutine of the test, except Now.
+// A TestQueue is a Queue whose errors fail a test. Call its methods on the goroutine of the test,
+// except Now.
 type TestQueue struct {
 	*Queue
 	t    T
 	logs *testLog
 }
 
-// Start is Open for a test: the clock stands still from the beginning, what goes wrong fails the test, servers log to the test, and
-// everything is closed when the test ends. A subtest starts one of its own; that takes about a millisecond.
+// Start is [Open] for a test. The clock stands still from the beginning, errors fail the test,
+// servers log to the test, and everything is closed when the test ends. A subtest starts its own
+// queue, which takes about a millisecond.
 func Start(t T, opts ...delayq.ClientOption) *TestQueue {
 	t.Helper()
 	inner, err := Open(opts...)
@@ -46,7 +48,8 @@ func Start(t T, opts ...delayq.ClientOption) *TestQueue {
 	return q
 }
 
-// Serve is Queue.Serve. The server stops at the end of the test, if stop is not called before. An error of its Run fails the test.
+// Serve is [Queue.Serve]. The server stops at the end of the test, unless stop is called before. An
+// error of its Run fails the test.
 func (q *TestQueue) Serve(setup func(*delayq.Server), opts ...delayq.ServerOption) (stop func()) {
 	q.t.Helper()
 	end, err := q.Queue.Serve(setup, append([]delayq.ServerOption{delayq.Logger(q.logs.logger())}, opts...)...)
@@ -61,7 +64,7 @@ func (q *TestQueue) Serve(setup func(*delayq.Server), opts ...delayq.ServerOptio
 	}
 }
 
-// Advance is Queue.Advance; an error ends the test.
+// Advance is [Queue.Advance]; an error ends the test.
 func (q *TestQueue) Advance(d time.Duration) {
 	q.t.Helper()
 	if err := q.Queue.Advance(context.Background(), d); err != nil {
@@ -69,7 +72,7 @@ func (q *TestQueue) Advance(d time.Duration) {
 	}
 }
 
-// Unfreeze is Queue.Unfreeze; an error ends the test.
+// Unfreeze is [Queue.Unfreeze]; an error ends the test.
 func (q *TestQueue) Unfreeze() {
 	q.t.Helper()
 	if err := q.Queue.Unfreeze(); err != nil {
@@ -77,7 +80,7 @@ func (q *TestQueue) Unfreeze() {
 	}
 }
 
-// A testLog gives what a server logs to a test, line by line and only as long as the test runs.
+// A testLog writes the log of a server to a test, line by line, as long as the test runs.
 type testLog struct {
 	mu sync.Mutex
 	t  T // nil: the test has ended
@@ -87,14 +90,14 @@ func (l *testLog) logger() *slog.Logger {
 	return slog.New(slog.NewTextHandler(l, &slog.HandlerOptions{
 		ReplaceAttr: func(groups []string, a slog.Attr) slog.Attr {
 			if len(groups) == 0 && a.Key == slog.TimeKey {
-				return slog.Attr{} // it is real time, not that of the test
+				return slog.Attr{} // it is real time, not the time of the test
 			}
 			return a
 		},
 	}))
 }
 
-// Write takes one line.
+// Write writes one line.
 func (l *testLog) Write(line []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -21,9 +21,10 @@ func (endpoint) String() string  { return network }
 
 // pipe returns the two ends of a connection in memory.
 //
-// A write never waits for the reader. net.Pipe has no buffer, and miniredis does not stand that: a pipeline of more than a
-// few kilobytes blocks for ever, since each side waits for the other to read, and a PUBLISH to a subscriber that does
-// not read blocks the whole server. Errors are those of sockets, so that a client treats them like those of a network.
+// A write never waits for the reader. net.Pipe has no buffer, and miniredis needs one. A pipeline
+// of more than a few kilobytes would block forever, because each side waits for the other to read.
+// A PUBLISH to a subscriber that does not read would block the whole server. Errors are those of
+// sockets, so that a client treats them like network errors.
 func pipe() (net.Conn, net.Conn) {
 	a, b := newStream(), newStream()
 	return &conn{in: a, out: b}, &conn{in: b, out: a}
@@ -84,7 +85,7 @@ type stream struct {
 	writerGone bool
 	readEnd    time.Time   // the read deadline, zero for none
 	writeEnd   time.Time   // the write deadline, zero for none
-	timer      *time.Timer // wakes the reader at readEnd; made by the first deadline
+	timer      *time.Timer // wakes the reader at readEnd; created with the first deadline
 }
 
 func newStream() *stream {
@@ -167,8 +168,9 @@ func (s *stream) writeUntil(t time.Time) {
 	s.writeEnd = t
 }
 
-// wake lets the reader see that its deadline has passed. The timer counts monotonic time and a deadline may be wall time, so
-// it can come a little early, and a late one can meet a newer deadline: both sleep for the rest.
+// wake makes the reader check its deadline. The timer counts monotonic time and a deadline can be
+// wall time, so the timer can fire a little early, and a late one can meet a newer deadline. In
+// both cases the reader sleeps for the rest.
 func (s *stream) wake() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

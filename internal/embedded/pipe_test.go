@@ -68,7 +68,8 @@ func TestPipeDeadlines(t *testing.T) {
 		_, err = a.Write(buf)
 		require.ErrorIs(t, err, os.ErrDeadlineExceeded)
 
-		// A deadline that moves while a read waits counts from then on, later, sooner or not at all.
+		// A deadline that moves while a read waits applies from then on: later, sooner or not at
+		// all.
 		for _, wait := range []time.Duration{time.Minute, time.Second, 0} {
 			require.NoError(t, a.SetReadDeadline(time.Now().Add(10*time.Second)))
 			begin = time.Now()

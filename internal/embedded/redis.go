@@ -1,8 +1,9 @@
 // Package embedded is a Redis inside the process: miniredis behind connections that never leave memory.
 //
-// No port is opened and no socket is used, so it works inside a testing/synctest bubble, where TIME, the expiry of keys,
-// the timeouts of blocking commands and the deadlines of the client all follow the fake clock of the bubble. It must then be
-// made, used and closed inside the bubble. Outside a bubble it works as well and follows the wall clock.
+// It opens no port and uses no socket, so it works inside a testing/synctest bubble. There TIME,
+// the expiry of keys, the timeouts of blocking commands and the deadlines of the client all follow
+// the fake clock of the bubble. It must then be created, used and closed inside the bubble. Outside
+// a bubble it works too, and follows the wall clock.
 package embedded
 
 import (
@@ -16,15 +17,17 @@ import (
 	"github.com/redis/go-redis/v9/maintnotifications"
 )
 
-// poolSize keeps a client from ever waiting for a free connection. go-redis times such a wait with a timer from a pool
-// that the whole process shares, and a timer that was made in one synctest bubble ends the process when it is used in
-// another one. A connection here costs little and none is opened before it is needed.
+// poolSize keeps a client from ever waiting for a free connection. go-redis times such a wait with
+// a timer from a pool of the whole process. A timer that was created in one synctest bubble ends
+// the process when another bubble uses it. A connection here is cheap, and none is opened before it
+// is needed.
 const poolSize = 1024
 
 // Redis is a miniredis that can be reached only through Dial, Options and Client.
 //
-// The methods of miniredis for looking inside (Keys, Dump, SetTime, SetError, FastForward and so on) are there too. Do not
-// call its Start or Restart: they open a port. Safe for concurrent use.
+// The methods of miniredis for looking inside (Keys, Dump, SetTime, SetError, FastForward and so
+// on) are available too. Do not call its Start or Restart, because they open a port. Redis is safe
+// for concurrent use.
 type Redis struct {
 	*miniredis.Miniredis
 	srv *server.Server
@@ -39,7 +42,8 @@ type Redis struct {
 func New() *Redis {
 	m := miniredis.NewMiniRedis()
 	m.ClockTTL(true)
-	// Dialing is the one way to start a miniredis that listens nowhere. This connection is not kept.
+	// Dialing is the only way to start a miniredis that listens nowhere. This connection is not
+	// kept.
 	first, err := m.Dial()
 	if err == nil {
 		err = first.Close()
@@ -49,8 +53,8 @@ func New() *Redis {
 
 // Dial returns a new connection to the server.
 //
-// After Close it fails like a dial to a port where nobody listens. Unlike the Dial of miniredis its connections have
-// buffers, as sockets have.
+// After Close it fails like a dial to a port where nobody listens. Unlike those of miniredis's
+// Dial, its connections have buffers, as sockets have.
 func (r *Redis) Dial() (net.Conn, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -64,7 +68,7 @@ func (r *Redis) Dial() (net.Conn, error) {
 
 // Options returns new options for a client of this server.
 //
-// The caller may change them, but should leave PoolSize alone if the client is used in a synctest bubble: a wait for a free
+// The caller may change them. In a synctest bubble leave PoolSize alone: a wait for a free
 // connection in two bubbles of one process ends the process.
 func (r *Redis) Options() *redis.Options {
 	return &redis.Options{
@@ -76,8 +80,9 @@ func (r *Redis) Options() *redis.Options {
 		DisableIdentity:          true,
 		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
 		PoolSize:                 poolSize,
-		// go-redis dials in the background, also for a caller that has gone. It would sleep there between two attempts,
-		// which is a goroutine left behind if the bubble ends meanwhile. Commands are still repeated.
+		// go-redis dials in the background, even for a caller that has gone. It would sleep there
+		// between two attempts, and leak a goroutine if the bubble ends in the meantime. Commands
+		// are still repeated.
 		DialerRetries: 1,
 	}
 }
@@ -89,20 +94,22 @@ func (r *Redis) Client() *redis.Client {
 	return redis.NewClient(r.Options())
 }
 
-// Close ends the server, all its connections and all its goroutines.
+// Close stops the server, all its connections and all its goroutines.
 //
-// Blocking commands that wait and subscriptions end with an error at their clients. The data can still be read through the
-// methods of miniredis. Closing twice is harmless.
+// Clients of blocking commands and subscriptions receive an error. The data can still be read
+// through the methods of miniredis. A second call does nothing.
 func (r *Redis) Close() {
 	r.mu.Lock()
 	r.down = net.ErrClosed
 	r.mu.Unlock()
 
-	// Blocking commands look at this context whenever they wake. miniredis wakes them without its lock, which may come
-	// between the look and the sleep and is lost then. Any change of data wakes them again, and that under the lock.
+	// Blocking commands check this context whenever they wake. miniredis wakes them without its
+	// lock, so a wake-up between the check and the sleep is lost. Any change of data wakes them
+	// again, under the lock.
 	r.CtxCancel()
 	r.Del("")
-	// Before the Close of miniredis, which takes the server away from scripts that are still running.
+	// Before the Close of miniredis, which takes the server away from scripts that are still
+	// running.
 	r.srv.Close()
 	r.Miniredis.Close()
 }

@@ -133,11 +133,11 @@ func TestPublishReachesEverySubscriber(t *testing.T) {
 	})
 }
 
-// Both stand still for ever on net.Pipe.
+// Both block forever on net.Pipe.
 func TestWritesNeedNoReader(t *testing.T) {
 	everywhere(t, func(t *testing.T, _ *Redis, rdb *redis.Client) {
 		ctx := t.Context()
-		silent := rdb.Subscribe(ctx, "control") // does not read what it gets
+		silent := rdb.Subscribe(ctx, "control") // does not read its messages
 		defer func() { _ = silent.Close() }()
 		_, err := silent.Receive(ctx)
 		require.NoError(t, err)
@@ -156,7 +156,7 @@ func TestWritesNeedNoReader(t *testing.T) {
 }
 
 func TestClientsDoNotWaitForConnections(t *testing.T) {
-	// Twice, since the second bubble is the one that would meet the timers of the first.
+	// Twice, because the second bubble would meet the timers of the first.
 	for range 2 {
 		synctest.Test(t, func(t *testing.T) {
 			r := New()
@@ -177,7 +177,7 @@ func TestClientsDoNotWaitForConnections(t *testing.T) {
 	}
 }
 
-// In the bubble, a goroutine that is left behind fails the test by itself.
+// In the bubble, a leaked goroutine fails the test by itself.
 func TestCloseEndsWhatWaits(t *testing.T) {
 	everywhere(t, func(t *testing.T, r *Redis, rdb *redis.Client) {
 		before := runtime.NumGoroutine()
@@ -221,7 +221,7 @@ func TestCloseEndsWhatWaits(t *testing.T) {
 	})
 }
 
-// inline turns a line into the array form that miniredis reads.
+// inline converts a line to the array form that miniredis reads.
 func inline(lines string) []byte {
 	var out []byte
 	for line := range strings.SplitSeq(strings.TrimSuffix(lines, "\r\n"), "\r\n") {
