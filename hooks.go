@@ -10,8 +10,8 @@ import (
 )
 
 // A Hook receives events. It implements one or more of the hook interfaces below. A [Client] calls
-// [EnqueueHook], [EnqueuedHook] and [ScriptHook]; a [Server] calls all but the first two of these.
-// A value may implement interfaces of both and be given to both.
+// [EnqueueHook], [EnqueuedHook] and [ScriptHook]. A [Server] calls ScriptHook and all the others.
+// A value can implement interfaces of both and be given to both.
 //
 // A hook is invalid if it has none of the methods that its Client or Server calls, or a method
 // with the name of a hook's method but another signature. Every call of the Client, and
@@ -111,7 +111,7 @@ type RunEvent struct {
 	Err   error
 	Stack string // of the handler's panic or runtime.Goexit
 
-	NextDue     time.Time // zero if the job does not run again
+	NextDue     time.Time // zero if there is none
 	PayloadSize int
 	Headers     map[string]string
 }
@@ -205,10 +205,10 @@ func (h *hooks) add(list []Hook, here side) (errs []error) {
 				}
 			} else if reflect.PointerTo(v.Type()).Implements(k.kind) {
 				wrong = true
-				errs = append(errs, fmt.Errorf("hook of type %T: its method %s has a pointer receiver: give a pointer", hook, method.Name))
+				errs = append(errs, fmt.Errorf("hook of type %T: method %s has a pointer receiver: pass a pointer", hook, method.Name))
 			} else if has := v.MethodByName(method.Name); has.IsValid() {
 				wrong = true
-				errs = append(errs, fmt.Errorf("hook of type %T: its method %s is a %v, that of a hook must be a %v",
+				errs = append(errs, fmt.Errorf("hook of type %T: method %s is a %v, want a %v",
 					hook, method.Name, has.Type(), method.Type))
 			}
 		}

@@ -60,7 +60,7 @@ func TestHooksThatWouldNotBeCalled(t *testing.T) {
 			wrongAlone{}, []string{"delayq.wrongAlone", "Enqueue", "func(context.Context, delayq.NewJob) error", "func(context.Context, *delayq.NewJob)"},
 			[]string{"delayq.wrongAlone", "Enqueue"},
 		},
-		{byPointer{}, []string{"delayq.byPointer", "Buried", "give a pointer"}, []string{"delayq.byPointer", "Buried", "give a pointer"}},
+		{byPointer{}, []string{"delayq.byPointer", "Buried", "pass a pointer"}, []string{"delayq.byPointer", "Buried", "pass a pointer"}},
 		{otherwise{}, []string{"delayq.otherwise", "none of the hook methods"}, []string{"delayq.otherwise", "none of the hook methods"}},
 		{none, []string{"a hook is nil"}, []string{"a hook is nil"}},
 	} {

@@ -121,7 +121,7 @@ type Run struct {
 	Attempt   int
 	Start     time.Time // zero if the job was not started, or its server crashed
 	End       time.Time
-	Server    string  // its ID; empty if it crashed
+	Server    string  // ID of the server; empty if it crashed
 	Outcome   Outcome // acked, again, retried, buried, expired, cancelled or lease_lost
 	// Error is the first 256 bytes of the error. [Client.Get] returns all of it while the job
 	// exists.

@@ -19,7 +19,7 @@ import (
 //	nil                      the job is done: deleted, or kept for its Retention
 //	a panic, runtime.Goexit  handled like any other error; the stack is kept
 //	Permanent(err)           the job is buried immediately
-//	Again(payload, opts…)    the job is done, as with nil, and its ID is enqueued again with payload
+//	Again(payload, opts…)    the job is done, and its ID is enqueued again with payload
 //	Snooze(d)                the job is due again in d; the attempt is not used up, and the count
 //	                         of failures starts again at zero
 //	RetryIn(d, err)          the job is retried in d, or buried if no retry is left
