@@ -17,14 +17,14 @@ func ExampleClient_Enqueue() {
 	client := delayq.NewClient(rdb)
 
 	job, err := client.Enqueue(ctx, "order:cancel", "order-42", []byte("unpaid"),
-		delayq.ProcessIn(30*time.Minute), // default: at once
+		delayq.ProcessIn(30*time.Minute), // default: due immediately
 		delayq.Retry(6))                  // default: unlimited
 	if err != nil {
 		log.Fatal(err)
 	}
 	fmt.Println(job.ID, "is due in", job.Due.Sub(job.EnqueuedAt))
 
-	// An ID is unique in its topic as long as the job is unfinished.
+	// An ID is unique in its topic until the job finishes.
 	_, err = client.Enqueue(ctx, "order:cancel", "order-42", nil)
 	fmt.Println(errors.Is(err, delayq.ErrDuplicate))
 	// Output:
@@ -201,7 +201,8 @@ func ExampleClient_Revive() {
 	client := delayq.NewClient(rdb)
 	server := delayq.NewServer(rdb, delayq.Hooks(onBuried(func(event delayq.RunEvent) {
 		fmt.Println("buried after attempt", event.Attempt)
-		if err := client.Revive(ctx, event.Topic, event.ID); err != nil { // a person would mend something first
+		if err := client.Revive(ctx, event.Topic, event.ID); err != nil {
+			// An operator would fix the cause first.
 			log.Fatal(err)
 		}
 	})))
@@ -230,7 +231,7 @@ type onBuried func(event delayq.RunEvent)
 
 func (f onBuried) Buried(event delayq.RunEvent) { f(event) }
 
-// A Job can be copied, to change a part of it for a helper for example: vet has nothing against it.
+// A Job can be copied, for example to change a field for a helper: vet accepts it.
 func ExampleJob_copied() {
 	job := &delayq.Job{Topic: "mail", ID: "welcome-7", Payload: []byte("Hello")}
 	quiet := *job

@@ -37,7 +37,8 @@ func ExampleRetry() {
 
 	_, err := client.Enqueue(ctx, "refund", "order-42", nil,
 		delayq.Retry(2),
-		delayq.Backoff(time.Millisecond, time.Second)) // default: 2 s, doubled each time up to 4096 s
+		// default: 2 s, doubled each time up to 4096 s
+		delayq.Backoff(time.Millisecond, time.Second))
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -90,7 +91,7 @@ func ExampleSnooze() {
 	defer stop()
 	client := delayq.NewClient(rdb)
 	server := delayq.NewServer(rdb)
-	answers := []string{"pending", "pending", "settled"} // of the bank
+	answers := []string{"pending", "pending", "settled"} // from the bank
 	server.HandlerFunc("refund:poll", func(_ context.Context, job *delayq.Job) error {
 		answer := answers[0]
 		answers = answers[1:]
@@ -132,7 +133,7 @@ func ExampleRetention() {
 		log.Fatal(err)
 	}
 
-	// Without Retention it would be gone by now.
+	// Without Retention it would be deleted by now.
 	info, err := client.Get(context.Background(), "report", "2050-01")
 	if err != nil {
 		log.Fatal(err)
@@ -153,7 +154,7 @@ func ExampleExpireIn() {
 	})))
 	server.HandlerFunc("push", func(_ context.Context, job *delayq.Job) error {
 		fmt.Println(job.ID, "is sent")
-		<-time.After(20 * time.Millisecond) // and it takes long
+		<-time.After(20 * time.Millisecond) // a slow job
 		return nil
 	})
 
@@ -248,7 +249,7 @@ func ExampleHeader() {
 	// Output: acme
 }
 
-// It needs a Redis with replicas, so it is compiled but not run.
+// It needs a Redis with replicas, so it is compiled but not executed.
 func ExampleWaitReplicas() {
 	rdb, end := openRedis()
 	defer end()
@@ -291,13 +292,14 @@ func ExampleDefaults() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	bell, err := client.Enqueue(ctx, "bell", "seven", nil, delayq.Retry(0)) // too late is of no use
+	// A late bell is useless.
+	bell, err := client.Enqueue(ctx, "bell", "seven", nil, delayq.Retry(0))
 	if err != nil {
 		log.Fatal(err)
 	}
 	fmt.Println(mail.Retries, bell.Retries)
 
-	// Also for jobs of other programs: a handler knows best how long it may run.
+	// For jobs of other programs too: a handler knows best how long it may run.
 	server := delayq.NewServer(rdb)
 	server.HandlerFunc("mail", func(context.Context, *delayq.Job) error { return nil },
 		delayq.Defaults(delayq.Timeout(time.Minute)))
@@ -313,7 +315,7 @@ func ExampleRetryIn() {
 	server := delayq.NewServer(rdb)
 	server.HandlerFunc("webhook", func(_ context.Context, job *delayq.Job) error {
 		busy := errors.New("503 Service Unavailable")
-		after := 10 * time.Millisecond // what the answer's header Retry-After said
+		after := 10 * time.Millisecond // from the header Retry-After of the reply
 		fmt.Println("attempt", job.Attempt, "retries left", job.RetriesLeft())
 		if job.LastAttempt() {
 			stop() // tell the customer: this failure buries the job

@@ -12,7 +12,7 @@ func openRedis() (rdb *redis.Client, end func()) {
 	r := embedded.New()
 	rdb = r.Client()
 	return rdb, func() {
-		_ = rdb.Close() // nothing is left to lose
+		_ = rdb.Close() // it holds nothing to lose
 		r.Close()
 	}
 }

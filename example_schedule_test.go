@@ -35,7 +35,7 @@ func ExampleClient_Schedule() {
 
 	ctx := context.Background()
 	check(q.Client.Schedule(ctx, "report", "weekly", delayq.Cron("0 9 * * 1", "Europe/Berlin"), nil, delayq.Retry(3), delayq.MaxRuns(3)))
-	check(q.Advance(ctx, 30*24*time.Hour)) // a month in some milliseconds
+	check(q.Advance(ctx, 30*24*time.Hour)) // a month in a few milliseconds
 
 	info, err := q.Client.ScheduleInfo(ctx, "report", "weekly")
 	check(err)
@@ -48,7 +48,7 @@ func ExampleClient_Schedule() {
 	// 3 fired, 0 failed, 0 missed
 }
 
-// Nobody was there for an hour: the last two slots are made up for.
+// No server ran for an hour: the last two slots are caught up.
 func ExampleCatchUp() {
 	q, err := delayqtest.Open()
 	check(err)
@@ -73,7 +73,7 @@ func ExampleCatchUp() {
 	// slot at 1h5m0s
 }
 
-// A run by hand, beside the rhythm, and the history.
+// A manual run, outside the rule of the schedule, and the history.
 func ExampleClient_Trigger() {
 	q, err := delayqtest.Open()
 	check(err)
@@ -98,8 +98,8 @@ func ExampleClient_Trigger() {
 	// triggered: true attempt: 1 outcome: acked
 }
 
-// An operator moves a report from three to five in the morning. The start of the program leaves it
-// there.
+// An operator moves a report from three to five in the morning. The next start of the program keeps
+// that.
 func ExampleClient_EditSchedule() {
 	q, err := delayqtest.Open() // an embedded Redis
 	check(err)

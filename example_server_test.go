@@ -16,7 +16,7 @@ import (
 func ExampleServer_Run() {
 	rdb, end := openRedis()
 	defer end()
-	// The end of the context stops the server; a signal is the usual reason.
+	// Cancelling the context stops the server; usually a signal does it.
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	client := delayq.NewClient(rdb)
@@ -47,11 +47,11 @@ func ExampleServer_HandlerFunc() {
 	server := delayq.NewServer(rdb, delayq.Lease(time.Second))
 	server.HandlerFunc("video", func(ctx context.Context, _ *delayq.Job) error {
 		close(started)
-		<-ctx.Done() // a long piece of work must look at its context
+		<-ctx.Done() // a long task must watch its context
 		fmt.Println(context.Cause(ctx))
 		close(ended)
 		return ctx.Err() // ignored: the job no longer exists
-	}, delayq.Concurrency(2)) // at most two videos at once
+	}, delayq.Concurrency(2)) // at most two videos simultaneously
 
 	if _, err := client.Enqueue(ctx, "video", "clip-3", nil); err != nil {
 		log.Fatal(err)
@@ -71,8 +71,8 @@ func ExampleServer_HandlerFunc() {
 	// delayq: job cancelled
 }
 
-// A crawler reads a site page by page: each page's job ends and enqueues the next one, under the
-// same ID and with another payload.
+// A crawler reads a site page by page. The job of each page enqueues the next one, under the same
+// ID and with another payload.
 func ExampleAgain() {
 	rdb, end := openRedis()
 	defer end()
@@ -136,7 +136,7 @@ func ExampleServer_Use() {
 	// after welcome-7 <nil>
 }
 
-// metrics is a hook: it has some of the methods of the hook interfaces.
+// metrics is a hook: it implements some of the hook interfaces.
 type metrics struct{ end func() }
 
 func (metrics) Enqueued(_ context.Context, event delayq.EnqueueEvent) {
@@ -186,7 +186,7 @@ func ExampleHooks() {
 	// done welcome-7 attempt 2
 }
 
-// tracing puts a header on every job.
+// tracing adds a header to every job.
 type tracing struct{}
 
 func (tracing) Enqueue(_ context.Context, job *delayq.NewJob) {
@@ -216,7 +216,8 @@ func ExampleJob_Fence() {
 	var highest int64 // a column beside the row that the job writes
 	server.HandlerFunc("invoice", func(_ context.Context, job *delayq.Job) error {
 		fence := job.Fence()
-		fmt.Println("newer than all before:", fence > highest) // if not: do not write, the job is another worker's by now
+		// if not, another worker has the job: do not write
+		fmt.Println("newer than all before:", fence > highest)
 		highest = fence
 		if job.Attempt == 1 {
 			return errors.New("once more")

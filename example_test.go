@@ -10,7 +10,7 @@ import (
 	"github.com/delayq/delayq"
 )
 
-// payWithin is short here. A shop gives half an hour.
+// payWithin is short here. A shop would use half an hour.
 const payWithin = 30 * time.Millisecond
 
 // shop cancels two orders unless they are paid in time. The first one is.
@@ -22,19 +22,20 @@ func shop(ctx context.Context, rdb *redis.Client, cancelOrder func(ctx context.C
 		return cancelOrder(ctx, job.ID) // after an error it runs again: in 2 s, 4 s, 8 s and so on
 	})
 
-	// Two orders come in. Each is to be cancelled unless it is paid in time.
+	// Two orders arrive. Each is cancelled unless it is paid in time.
 	for _, id := range []string{"order-1", "order-2"} {
 		if _, err := client.Enqueue(ctx, "order:cancel", id, nil, delayq.ProcessIn(payWithin)); err != nil {
 			return err
 		}
 	}
 
-	// The first one is paid: it will not be cancelled.
+	// The first one is paid, so it is not cancelled.
 	if _, err := client.Dequeue(ctx, "order:cancel", "order-1"); err != nil {
 		return err
 	}
 
-	return server.Run(ctx) // until ctx ends; start as many servers as you like, in as many processes
+	// until ctx is cancelled; start any number of servers, in any number of processes
+	return server.Run(ctx)
 }
 
 func Example() {

@@ -11,9 +11,10 @@ import (
 
 // Bubble runs a test in a testing/synctest bubble with an embedded Redis on the clock of the bubble.
 //
-// The time in the bubble begins at midnight UTC 2000-01-01 and moves only when all goroutines in it wait. The client and
-// the Redis are closed after the cleanups of the test; a goroutine that is still there then ends the test binary with a
-// deadlock report, whether it waits for something or for a time. What synctest forbids (t.Run, t.Parallel) is forbidden.
+// The time in the bubble begins at midnight UTC 2000-01-01 and moves only when all goroutines in it
+// wait. The client and the Redis are closed after the cleanups of the test. A goroutine that has
+// not exited by then ends the test binary with a deadlock report. Calls that synctest forbids
+// (t.Run, t.Parallel) are forbidden here too.
 func Bubble(t *testing.T, test func(t *testing.T, r *embedded.Redis, rdb *redis.Client)) {
 	t.Helper()
 	needNoRoles(t)

@@ -57,7 +57,7 @@ func TestBubbleClosesAfterTheCleanups(t *testing.T) {
 	})
 }
 
-// leakEnv names what the test below leaves behind.
+// leakEnv names the kind of leak of the test below.
 const leakEnv = "REDISTEST_LEAK"
 
 func TestBubbleFailsOnALeak(t *testing.T) {

@@ -17,19 +17,21 @@ import (
 // slots is the number of slots of a Redis Cluster.
 const slots = 16384
 
-// Cluster is a Redis Cluster on servers of its own.
+// Cluster is a Redis Cluster on its own servers.
 type Cluster struct {
-	// Nodes are first the masters, in the order of their slots, then the replicas: those of the first master, of the
-	// second, and so on. A failover changes the roles and not this order.
+	// Nodes are first the masters, in the order of their slots, then the replicas: those of the
+	// first master, of the second, and so on. A failover changes the roles, but not this order.
 	Nodes []*Server
 
 	dir     string
 	ownsDir bool
 }
 
-// StartCluster starts a cluster that ends with the test: so many masters, each with so many replicas.
+// StartCluster starts a cluster that ends with the test. It has that many masters, and that many
+// replicas for each.
 //
-// It waits until all nodes see the whole cluster as working. A node is taken for dead after two seconds. Calls Need.
+// It waits until all nodes see the whole cluster as working. A node counts as failed after two
+// seconds. Calls Need.
 func StartCluster(t testing.TB, masters, replicas int) *Cluster {
 	t.Helper()
 	Need(t)
@@ -77,7 +79,7 @@ func (c *Cluster) up(masters, replicas int) error {
 
 	ids := make([]string, total)
 	err := c.each(func(ctx context.Context, i int, rdb *redis.Client) (err error) {
-		// Different epochs from the start, or the nodes must settle who has which.
+		// Different epochs from the start, or the nodes must first agree on them.
 		if err = rdb.Do(ctx, "CLUSTER", "SET-CONFIG-EPOCH", i+1).Err(); err != nil {
 			return err
 		}
@@ -131,7 +133,7 @@ func met(ctx context.Context, rdb *redis.Client, total int) error {
 	return err
 }
 
-// complete returns nil if a node sees all slots served, by a master and so many replicas each.
+// complete returns nil if a node sees all slots served, by a master and that many replicas each.
 func complete(ctx context.Context, rdb *redis.Client, masters, replicas int) error {
 	info, err := rdb.ClusterInfo(ctx).Result()
 	if err != nil {
@@ -168,7 +170,7 @@ func (c *Cluster) each(question func(ctx context.Context, i int, rdb *redis.Clie
 	return nil
 }
 
-// settle asks all nodes until each says yes.
+// settle asks all nodes until question returns nil for each.
 func (c *Cluster) settle(question func(ctx context.Context, i int, rdb *redis.Client) error) error {
 	return poll(startLimit, func() error { return c.each(question) })
 }
@@ -192,8 +194,8 @@ func (c *Cluster) Options() *redis.ClusterOptions {
 
 // Client returns a new client that is closed at the end of the test.
 //
-// It has the defaults of go-redis, with which it does not look for a new master when the old one refuses connections: it
-// learns of a failover by a redirection, by ReloadState or after a minute.
+// It has the defaults of go-redis. With them it does not look for a new master when the old one
+// refuses connections. It learns of a failover by a redirection, by ReloadState or after a minute.
 func (c *Cluster) Client(t testing.TB) *redis.ClusterClient {
 	t.Helper()
 	rdb := redis.NewClusterClient(c.Options())
@@ -204,7 +206,7 @@ func (c *Cluster) Client(t testing.TB) *redis.ClusterClient {
 	return rdb
 }
 
-// Close kills all nodes and removes the directory if the cluster has made it.
+// Close kills all nodes, and removes the directory if the cluster created it.
 func (c *Cluster) Close() error {
 	var errs []error
 	for _, n := range c.Nodes {

@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// slotOf is the slot of a key without a hash tag: CRC-16/XMODEM modulo 16384.
+// slotOf returns the slot of a key without a hash tag: CRC-16/XMODEM modulo 16384.
 func slotOf(key string) int {
 	crc := uint16(0)
 	for _, b := range []byte(key) {
@@ -111,7 +111,8 @@ func TestSentinelsFailOver(t *testing.T) {
 	require.NoError(t, poll(startLimit, func() error { return rdb.Set(ctx, "k", "after", 0).Err() }))
 	require.Equal(t, "after", replica.Client(t).Get(ctx, "k").Val())
 
-	// The old master comes back as a master. Sentinels that have heard of the new one make it a replica of that.
+	// The old master restarts as a master. Sentinels that know the new one make it a replica of
+	// that.
 	for _, addr := range sentinels {
 		sentinel := redis.NewSentinelClient(&redis.Options{Addr: addr})
 		require.NoError(t, poll(startLimit, func() error {

@@ -15,24 +15,26 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// library is what the names of the library's functions begin with.
+// library is the prefix of the names of the library's functions.
 const library = "github.com/delayq/delayq."
 
-// A Call is what the library asks Redis for.
+// A Call is a request of the library to Redis.
 type Call struct {
-	// Function is the exported method of Client that was called first, else the first function of the library.
+	// Function is the first exported method of Client in the stack, or else the first function of
+	// the library.
 	Function string
 	Cmd      redis.Cmder
-	Turn     uint // is one more when the function asks for the same again in this test
+	Turn     uint // increases when the function repeats the request in this test
 }
 
-// RoleOf tells which role makes a call, and what to count it as. The library's tests set it before all else.
+// RoleOf returns the role that makes a call, and the name under which to count it. The library's
+// tests set it first.
 var RoleOf func(Call) (role, what string)
 
-// A Tally is what was done as a role.
+// A Tally counts the actions of a role.
 type Tally struct {
 	Calls int
-	Did   map[string]int  // by what it is counted as
+	Did   map[string]int  // by the name under which it is counted
 	Tests map[string]bool // their names
 }
 
@@ -41,10 +43,10 @@ var (
 	talliesLock sync.Mutex
 )
 
-// Tallies returns what was done as each role. To be called after all tests.
+// Tallies returns the tally of each role. Call it after all tests.
 func Tallies() map[string]*Tally { return tallies }
 
-// Count notes something that a test has done as a role.
+// Count counts an action of a test in a role.
 func Count(role, what, test string) {
 	talliesLock.Lock()
 	defer talliesLock.Unlock()
@@ -58,24 +60,26 @@ func Count(role, what, test string) {
 	tally.Tests[test] = true
 }
 
-// hooked are the clients whose calls are divided, each with its division.
+// hooked holds the clients whose calls are divided, each with its division.
 var hooked sync.Map
 
-// InRoles makes the library's calls on a client calls of the users, until the end of the test: each goes to a client like it that has the
-// user's name. The clients of Server and Cluster are so already. It does nothing unless Roles, nor on a server that has not the users.
+// InRoles makes the library's calls on a client calls of the users, until the end of the test. Each
+// call goes to a copy of the client that has the user's name. The clients of Server and Cluster
+// already do this. It does nothing unless Roles is true, or if a server does not have the users.
 func InRoles(t testing.TB, rdb redis.UniversalClient) {
 	if !Roles() || RoleOf == nil || !haveUsers(rdb) {
 		return
 	}
 	d := newDivision(t, rdb)
 	if cluster, ok := rdb.(*redis.ClusterClient); ok {
-		cluster.OnNewNode(func(node *redis.Client) { newDivision(t, node) }) // what the library asks of a single node
+		// calls of the library to a single node
+		cluster.OnNewNode(func(node *redis.Client) { newDivision(t, node) })
 	}
 	hooked.Store(rdb, d)
 	t.Cleanup(func() { hooked.Delete(rdb) })
 }
 
-// Close closes a client and those of the users in its place.
+// Close closes a client and the clients of the users that replace it.
 func Close(rdb redis.UniversalClient) error {
 	if d, ok := hooked.Load(rdb); ok {
 		d.(*division).close()
@@ -83,7 +87,8 @@ func Close(rdb redis.UniversalClient) error {
 	return rdb.Close()
 }
 
-// As makes a client like rdb that is a user's, if rdb's server has the users, and is closed at the end of the test.
+// As returns a copy of rdb that is closed at the end of the test. It connects as a user, if rdb's
+// server has the users.
 func As(t testing.TB, rdb redis.UniversalClient, role, prefix string, waits bool) redis.UniversalClient {
 	t.Helper()
 	var name, password string
@@ -100,7 +105,8 @@ func As(t testing.TB, rdb redis.UniversalClient, role, prefix string, waits bool
 	return c
 }
 
-// Account returns the name and the password of a user, and makes sure that there is one; nothing unless Roles.
+// Account returns the name and the password of a user, and creates the user if necessary. It does
+// nothing unless Roles is true.
 func Account(t testing.TB, addr, role, prefix string) (name, password string) {
 	t.Helper()
 	if !Roles() {
@@ -112,7 +118,7 @@ func Account(t testing.TB, addr, role, prefix string) (name, password string) {
 	return account(role, prefix, false)
 }
 
-// addrs are the addresses that a client asks.
+// addrs returns the addresses to which a client connects.
 func addrs(rdb redis.UniversalClient) []string {
 	switch c := rdb.(type) {
 	case *redis.Client:
@@ -123,7 +129,8 @@ func addrs(rdb redis.UniversalClient) []string {
 	return nil
 }
 
-// haveUsers tells whether the servers of a client have the users. Those behind Sentinels have.
+// haveUsers reports whether the servers of a client have the users. Servers behind Sentinels have
+// them.
 func haveUsers(rdb redis.UniversalClient) bool {
 	for _, addr := range addrs(rdb) {
 		if _, ok := servers.Load(addr); !ok && addr != "FailoverClient" {
@@ -133,7 +140,7 @@ func haveUsers(rdb redis.UniversalClient) bool {
 	return true
 }
 
-// like makes a client like rdb, with another name if there is one.
+// like returns a copy of rdb, with another name if name is not empty.
 func like(rdb redis.UniversalClient, name, password string) redis.UniversalClient {
 	switch c := rdb.(type) {
 	case *redis.Client:
@@ -156,7 +163,7 @@ func like(rdb redis.UniversalClient, name, password string) redis.UniversalClien
 	return rdb
 }
 
-// none writes zeros as one gives them to go-redis, for which a zero that is given is the default.
+// none replaces zeros by -1, because go-redis reads a zero option as the default.
 func none[N int | time.Duration](fields ...*N) {
 	for _, f := range fields {
 		if *f == 0 {
@@ -165,7 +172,7 @@ func none[N int | time.Duration](fields ...*N) {
 	}
 }
 
-// A division is a hook that hands the library's calls to clients of the users.
+// A division is a hook that passes the library's calls to clients of the users.
 type division struct {
 	t   testing.TB
 	rdb redis.UniversalClient
@@ -229,10 +236,10 @@ func (d *division) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Pro
 	}
 }
 
-// introductions are the commands with which go-redis itself begins.
+// introductions are the commands with which go-redis itself opens a connection.
 var introductions = []string{"hello", "client", "cluster"}
 
-// to gives the client over which commands go, nil if it is not the library that calls.
+// to returns the client for commands, or nil if the library is not the caller.
 func (d *division) to(cmds ...redis.Cmder) (redis.UniversalClient, error) {
 	call := Call{Function: function(), Cmd: cmds[0]}
 	prefix := prefixOf(call.Cmd)
@@ -250,7 +257,8 @@ func (d *division) to(cmds ...redis.Cmder) (redis.UniversalClient, error) {
 	return d.as(role, prefix, cmds[len(cmds)-1].Name() == "wait")
 }
 
-// turn counts calls. The first number depends on the test, so that what one call or another begins with is not the same role's in all tests.
+// turn counts calls. The first number depends on the test, so that a call that alternates between
+// roles starts with different roles in different tests.
 func (d *division) turn(call Call) uint {
 	what := call.Function + " " + call.Cmd.Name()
 	if strings.HasPrefix(call.Cmd.Name(), "eval") {
@@ -265,7 +273,7 @@ func (d *division) turn(call Call) uint {
 	return d.turns[what]
 }
 
-// as gives the client of a user, nil after close.
+// as returns the client of a user, or nil after close.
 func (d *division) as(role, prefix string, waits bool) (redis.UniversalClient, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -286,8 +294,8 @@ func (d *division) as(role, prefix string, waits bool) (redis.UniversalClient, e
 	return c, nil
 }
 
-// Worker gives the client that a server is to have in place of rdb, and the name of the test that it belongs to: rdb itself if its calls are
-// not divided.
+// Worker returns the client that a server uses in place of rdb, and the name of its test. It
+// returns rdb itself if its calls are not divided.
 func Worker(rdb redis.UniversalClient, prefix string) (_ redis.UniversalClient, test string) {
 	if d, ok := hooked.Load(rdb); ok {
 		c, err := d.(*division).as("worker", prefix, false)
@@ -301,7 +309,8 @@ func Worker(rdb redis.UniversalClient, prefix string) (_ redis.UniversalClient, 
 	return rdb, ""
 }
 
-// function finds in the stack what Call.Function says; nothing if it is the tests that call, who may do so from within a handler.
+// function returns the value of Call.Function from the stack. It returns "" if the caller is a
+// test, even inside a handler.
 func function() (name string) {
 	var pcs [100]uintptr
 	frames := runtime.CallersFrames(pcs[:runtime.Callers(1, pcs[:])])
@@ -309,7 +318,8 @@ func function() (name string) {
 	for more := true; more; {
 		var f runtime.Frame
 		f, more = frames.Next()
-		if path.Dir(f.File) != root || path.Base(f.File) == "contain.go" { // which starts goroutines for others
+		if path.Dir(f.File) != root || path.Base(f.File) == "contain.go" {
+			// it starts goroutines for others
 			continue
 		}
 		if strings.HasSuffix(f.File, "_test.go") {
@@ -333,7 +343,8 @@ var root = func() string {
 	return path.Dir(path.Dir(path.Dir(file)))
 }()
 
-// prefixOf tells from the first key of a command what prefix it has. TIME has no key, and no user is denied it: any prefix will do.
+// prefixOf returns the prefix in the first key of a command. TIME has no key, and every user may
+// call it, so any prefix works.
 func prefixOf(cmd redis.Cmder) string {
 	args, at := cmd.Args(), 1
 	switch cmd.Name() {

@@ -12,7 +12,8 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// notPlain is what must not be in a prefix, since it has a meaning in hash tags, patterns or key schemes.
+// notPlain matches characters with a meaning in hash tags, patterns or key schemes; a prefix must
+// not have them.
 var notPlain = regexp.MustCompile(`[^A-Za-z0-9_]+`)
 
 // Prefix returns a key prefix that no other call returns: the name of the test and a random part.
@@ -23,9 +24,10 @@ func Prefix(t testing.TB) string {
 	return name[:min(len(name), 40)] + "-" + strings.ToLower(rand.Text()[:10])
 }
 
-// Census returns the keys that match a pattern, each with its type, from all masters if it is a cluster.
+// Census returns the keys that match a pattern, each with its type, from all masters of a cluster.
 //
-// The whole keyspace is scanned. A key that comes or goes meanwhile may be there or not.
+// It scans the whole keyspace. A key that is created or deleted during the scan may be missing or
+// not.
 func Census(ctx context.Context, rdb redis.UniversalClient, pattern string) (map[string]string, error) {
 	var mu sync.Mutex
 	keys := map[string]string{}

@@ -6,15 +6,18 @@ import (
 	"strconv"
 )
 
-// sideBySide is how many tests run at a time for each processor. The usual one is too few here: most tests that talk to a process of their own wait.
+// sideBySide is the number of parallel tests for each processor. The default is too low here,
+// because most tests wait for their own process.
 const sideBySide = 4
 
-// SideBySide has TestMain run more tests at a time, unless the flag -parallel says how many.
+// SideBySide, called by TestMain, raises the number of parallel tests, unless the flag -parallel is
+// set.
 func SideBySide() {
 	flag.Parse()
 	given := false
 	flag.Visit(func(f *flag.Flag) { given = given || f.Name == "test.parallel" })
 	if !given {
-		_ = flag.Set("test.parallel", strconv.Itoa(sideBySide*runtime.GOMAXPROCS(0))) // the testing package has it for sure
+		// the testing package has the flag
+		_ = flag.Set("test.parallel", strconv.Itoa(sideBySide*runtime.GOMAXPROCS(0)))
 	}
 }

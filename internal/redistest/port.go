@@ -7,8 +7,9 @@ import (
 	"sync"
 )
 
-// Ports lie below the range from which the system takes the ports of outgoing connections (on Linux from 32768): nobody
-// takes one while its server is down for a restart. The bus of a cluster node listens busOffset higher.
+// Ports are below the range from which the system assigns the ports of outgoing connections (on
+// Linux from 32768). So none of these takes a port while its server is down for a restart. The bus
+// of a cluster node listens busOffset higher.
 const (
 	firstPort = 10_000
 	lastPort  = 19_999
@@ -17,10 +18,11 @@ const (
 
 var (
 	portsMu sync.Mutex
-	ports   = map[int]bool{} // ports this process has given out; never given out again
+	ports   = map[int]bool{} // ports that this process has used; never used again
 )
 
-// freePort returns a port on which nobody listens, nor on its bus port. Another process may take it at the next moment.
+// freePort returns a port on which nobody listens, and nobody on its bus port. Another process can
+// take it a moment later.
 func freePort() (int, error) {
 	portsMu.Lock()
 	defer portsMu.Unlock()

@@ -11,14 +11,14 @@ import (
 	"time"
 )
 
-// startLimit is how long a server may take to start, to stop or to join others. It is generous, since it is only reached
-// when something is broken.
+// startLimit is the time limit for a server to start, to stop or to join others. It is generous,
+// because it is reached only when something is broken.
 const startLimit = 30 * time.Second
 
 // process is one run of redis-server.
 type process struct {
 	cmd   *exec.Cmd
-	ended chan struct{} // closed when the process is gone
+	ended chan struct{} // closed when the process has ended
 }
 
 // launch runs a command with its output added to the file log.
@@ -35,7 +35,7 @@ func launch(log string, cmd *exec.Cmd) (*process, error) {
 	}
 	p := &process{cmd: cmd, ended: make(chan struct{})}
 	go func() {
-		_ = cmd.Wait() // how it ended is in its log
+		_ = cmd.Wait() // its log shows how it ended
 		close(p.ended)
 	}()
 	if !diesWithThread {
@@ -53,7 +53,7 @@ func (p *process) gone() bool {
 	}
 }
 
-// end sends a signal that ends the process and waits until it is gone.
+// end sends a signal that ends the process, and waits until it has ended.
 func (p *process) end(sig os.Signal) error {
 	if err := p.signal(sig); err != nil {
 		return err
@@ -66,7 +66,7 @@ func (p *process) end(sig os.Signal) error {
 	}
 }
 
-// signal sends a signal. A process that is gone needs none.
+// signal sends a signal, unless the process has ended.
 func (p *process) signal(sig os.Signal) error {
 	if err := p.cmd.Process.Signal(sig); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		return fmt.Errorf("signal redis-server %d: %w", p.cmd.Process.Pid, err)
@@ -79,8 +79,9 @@ type spawning struct {
 	err chan error
 }
 
-// spawner starts the goroutine that starts all processes. The kernel sends the death signal when the starting thread ends,
-// which for a thread of the Go runtime is any time; this goroutine keeps its thread and never ends.
+// spawner starts the goroutine that starts all processes. The kernel sends the death signal when
+// the starting thread ends, and the Go runtime can end its threads at any time. This goroutine
+// keeps its thread and never exits.
 var spawner = sync.OnceValue(func() chan<- spawning {
 	requests := make(chan spawning)
 	go func() {
@@ -99,7 +100,7 @@ func spawn(cmd *exec.Cmd) error {
 	return <-r.err
 }
 
-// poll tries until it gets nil, and gives up after the limit with the last error.
+// poll calls try until it returns nil. After the limit it returns the last error.
 func poll(limit time.Duration, try func() error) error {
 	for deadline := time.Now().Add(limit); ; {
 		err := try()

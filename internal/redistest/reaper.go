@@ -8,9 +8,10 @@ import (
 	"sync"
 )
 
-// reaperScript waits until the write end of its standard input closes, which happens when this process ends in whatever
-// way. Then it removes the directories of the servers that lived as long as the process. Where the kernel does not kill
-// the servers, it does, after a look whether the process of that number still is one.
+// reaperScript waits until the write end of its standard input closes, which happens whenever and
+// however this process ends. Then it removes the directories of the servers that lived as long as
+// the process. Where the kernel does not kill the servers, the script does. It first checks that
+// the process with that number is still a server.
 const reaperScript = `
 trap '' INT TERM HUP
 while read -r kind what; do
@@ -27,7 +28,7 @@ done
 rm -rf -- "$@" 2>/dev/null || { sleep 1; rm -rf -- "$@"; }
 `
 
-// reaper is the input of the one script of this process.
+// reaper returns the input of the only script of this process.
 var reaper = sync.OnceValues(func() (io.Writer, error) {
 	cmd := exec.Command("sh", "-c", reaperScript)
 	cmd.Dir = os.TempDir()
@@ -35,10 +36,10 @@ var reaper = sync.OnceValues(func() (io.Writer, error) {
 	if err != nil {
 		return nil, err
 	}
-	return in, cmd.Start() // never waited for: it ends last
+	return in, cmd.Start() // never waited for, because it ends last
 })
 
-// reap leaves something to the reaper: a "dir" to remove or a "pid" to kill.
+// reap gives the reaper a "dir" to remove or a "pid" to kill.
 func reap(kind, what string) error {
 	in, err := reaper()
 	if err == nil {
@@ -50,7 +51,7 @@ func reap(kind, what string) error {
 	return nil
 }
 
-// ownDir returns a new directory that goes with the process if nobody removes it earlier.
+// ownDir returns a new directory that is removed with the process at the latest.
 func ownDir() (string, error) {
 	dir, err := os.MkdirTemp("", "delayq-redis-")
 	if err != nil {

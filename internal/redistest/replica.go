@@ -18,16 +18,16 @@ import (
 // MasterName is the name under which Sentinels watch the master.
 const MasterName = "delayq"
 
-// downAfter is the silence after which a Sentinel takes a server for dead.
+// downAfter is the silence after which a Sentinel counts a server as failed.
 const downAfter = time.Second
 
-// quick lets a Sentinel look around more often than once in one, two or ten seconds, and go on soon when it was asleep
-// for a moment because the machine was busy. In milliseconds.
+// quick lets a Sentinel check its servers more often than once in one, two or ten seconds, and
+// continue quickly when it was stalled on a busy machine. In milliseconds.
 var quick = []any{
 	"SENTINEL", "DEBUG", "publish-period", 200, "info-period", 500, "ping-period", 200, "ask-period", 200, "tilt-period", 1000,
 }
 
-// Replica starts a replica of a server that ends with the test, and waits until it is in step.
+// Replica starts a replica of a server that ends with the test, and waits until it is in sync.
 //
 // The arguments are added as in Start. After a Restart it is a replica of the same server again.
 func Replica(t testing.TB, of *Server, args ...string) *Server {
@@ -52,9 +52,9 @@ func (s *Server) inStep() error {
 
 // Sentinels starts n Sentinels for a master, which end with the test, and returns their addresses.
 //
-// It waits until they know each other and the replicas that the master has at that time, so start those first. The name of
-// the master is MasterName, the quorum is the majority, and a server is taken for dead after one second of silence; a
-// failover follows a few seconds later.
+// It waits until they know each other and the replicas that the master has at that time, so start
+// the replicas first. The name of the master is MasterName and the quorum is the majority. A server
+// counts as failed after one second of silence; a failover follows a few seconds later.
 func Sentinels(t testing.TB, master *Server, n int) []string {
 	t.Helper()
 	Need(t)
@@ -68,7 +68,8 @@ func Sentinels(t testing.TB, master *Server, n int) []string {
 			t.Fatal(err)
 		}
 		s.until(t)
-		// Best effort: before Redis 7 it is unknown, and all takes some seconds longer.
+		// Best effort: before Redis 7 the command is unknown, and a failover takes some seconds
+		// longer.
 		_ = s.ask(func(ctx context.Context, rdb *redis.Client) error { return rdb.Do(ctx, quick...).Err() })
 		sentinels = append(sentinels, s)
 		addrs = append(addrs, s.Addr())
@@ -88,7 +89,7 @@ func Sentinels(t testing.TB, master *Server, n int) []string {
 	return addrs
 }
 
-// sentinelArgs writes the file that a Sentinel must have, for it keeps its state there.
+// sentinelArgs writes the file that a Sentinel needs, because it stores its state there.
 func sentinelArgs(port int, dir string, master, quorum int) ([]string, error) {
 	path := filepath.Join(dir, "sentinel.conf")
 	config := fmt.Sprintf(`bind 127.0.0.1
@@ -101,7 +102,7 @@ sentinel failover-timeout %[3]s %[7]d
 	return []string{path, "--sentinel"}, os.WriteFile(path, []byte(config), 0o600)
 }
 
-// watches returns nil if a Sentinel sees the master with so many other Sentinels and replicas.
+// watches returns nil if a Sentinel sees the master with that many other Sentinels and replicas.
 func (s *Server) watches(others int, replicas string) error {
 	return s.ask(func(ctx context.Context, _ *redis.Client) error {
 		sentinel := redis.NewSentinelClient(s.Options())

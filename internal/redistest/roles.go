@@ -14,11 +14,12 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// rolesEnv names a file like docs/acl/delayq.acl. The servers then have its users, and what the library calls is called as one of them, with
-// nothing else allowed to run a script; what tests themselves ask of Redis they ask as the user default.
+// rolesEnv names a file like docs/acl/delayq.acl. With it, the servers have its users and the
+// library calls them as one of these users. No other user may execute a script. Tests make their
+// own calls to Redis as the user default.
 const rolesEnv = "DELAYQ_ROLES"
 
-// Roles tells whether the library is to be run as the users of an ACL file.
+// Roles reports whether the library runs as the users of an ACL file.
 func Roles() bool { return os.Getenv(rolesEnv) != "" }
 
 // needNoRoles skips a test on the embedded Redis, which has no users, if it is about them.
@@ -29,16 +30,16 @@ func needNoRoles(t testing.TB) {
 	}
 }
 
-// NoRoles are the arguments for a server without these users, for tests that make users of their own.
+// NoRoles are the arguments for a server without these users, for tests that create their own.
 var NoRoles = []string{"--aclfile", os.DevNull}
 
 const (
-	userPrefix = "delayq-" // of the names of the users
-	filePrefix = "delayq"  // of the keys in the file
+	userPrefix = "delayq-" // start of the names of the users
+	filePrefix = "delayq"  // start of the keys in the file
 )
 
-// users are the lines of the file for keys with a prefix, as docs/operations.md has people change them. For a prefix other than the file's the
-// users have other names.
+// users returns the lines of the file for keys with a prefix, changed as docs/operations.md
+// describes. For a prefix other than the file's the users have other names.
 func users(prefix string, cluster bool) ([]string, error) {
 	file, err := os.ReadFile(os.Getenv(rolesEnv))
 	if err != nil {
@@ -66,7 +67,7 @@ func users(prefix string, cluster bool) ([]string, error) {
 	return list, nil
 }
 
-// account is the name and the password of a user.
+// account returns the name and the password of a user.
 func account(role, prefix string, waits bool) (name, password string) {
 	name, password = userPrefix+role, "change-me-"+role
 	if waits {
@@ -78,7 +79,7 @@ func account(role, prefix string, waits bool) (name, password string) {
 	return name, password
 }
 
-// servers are those that have the users, by their addresses.
+// servers holds the servers that have the users, by their addresses.
 var servers sync.Map
 
 // withUsers writes the file of users for a server that is about to start.
@@ -97,7 +98,7 @@ func (s *Server) withUsers(args []string) ([]string, error) {
 	return append(args, "--aclfile", s.aclFile), os.WriteFile(s.aclFile, []byte(strings.Join(list, "\n")+"\n"), 0o600)
 }
 
-// grant makes the users for a prefix, once, so that they are still there after a restart.
+// grant creates the users for a prefix once, so that they survive a restart.
 func (s *Server) grant(prefix string) error {
 	s.grants.Lock()
 	defer s.grants.Unlock()
@@ -130,7 +131,8 @@ func (s *Server) grant(prefix string) error {
 	return err
 }
 
-// grant makes the users for a prefix on the server at an address. One that redistest has not started has them, or never will.
+// grant creates the users for a prefix on the server at an address. It does nothing for a server
+// that redistest has not started.
 func grant(addr, prefix string) error {
 	if s, ok := servers.Load(addr); ok {
 		return s.(*Server).grant(prefix)
@@ -138,8 +140,8 @@ func grant(addr, prefix string) error {
 	return nil
 }
 
-// denied returns an error if the server has refused something to one of the users, or a script to another: then the library has called
-// past them, in a way that nothing here divides.
+// denied returns an error if the server has denied something to one of the users, or a script to
+// another user. In that case the library has made a call that is not divided.
 func (s *Server) denied() error {
 	if s.aclFile == "" || s.proc == nil || s.proc.gone() || frozen(s.proc.cmd.Process.Pid) == nil {
 		return nil
@@ -147,7 +149,7 @@ func (s *Server) denied() error {
 	return s.ask(func(ctx context.Context, rdb *redis.Client) error {
 		log, err := rdb.ACLLog(ctx, 1000).Result()
 		if err != nil {
-			return nil // it is busy with something worse
+			return nil // it has more serious trouble
 		}
 		var errs []error
 		for _, e := range log {
@@ -160,7 +162,8 @@ func (s *Server) denied() error {
 	})
 }
 
-// Denied returns what the servers that all tests share have refused to the users. The others tell their tests when they end.
+// Denied returns what the servers that all tests share have denied to the users. Other servers fail
+// their own tests.
 func Denied() error {
 	var errs []error
 	servers.Range(func(_, s any) bool {

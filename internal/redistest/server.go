@@ -21,18 +21,19 @@ import (
 	"github.com/redis/go-redis/v9/maintnotifications"
 )
 
-// AOF are the arguments for a server that loses nothing it has answered, not even to Kill.
+// AOF are the arguments for a server that loses no write that it has answered, even after Kill.
 var AOF = []string{"--appendonly", "yes", "--appendfsync", "always"}
 
-// errPortTaken is returned by up when another process was faster.
+// errPortTaken is returned by up when another process has taken the port first.
 var errPortTaken = errors.New("port is taken")
 
-// Server is a redis-server process of its own, on a fixed port and with a fixed directory.
+// Server is a redis-server process with a fixed port and a fixed directory.
 //
-// Safe for concurrent use. What changes the process (Kill, Restart, Stop, Cont, Shutdown, Close) runs one at a time and
-// returns when it has worked. If such a call fails on a server of Start, the test fails too, so that a test need not look.
+// It is safe for concurrent use. Methods that change the process (Kill, Restart, Stop, Cont,
+// Shutdown, Close) run one at a time and return when the change is complete. If such a call fails
+// on a server of Start, the test fails too, so a test need not check the error.
 type Server struct {
-	t       testing.TB // of Start, else nil
+	t       testing.TB // of Start; otherwise nil
 	port    int
 	dir     string
 	ownsDir bool
@@ -45,13 +46,13 @@ type Server struct {
 	cluster bool
 	aclFile string // empty: it has no users, see Roles
 	grants  sync.Mutex
-	granted map[string]bool // prefixes for which there are users
+	granted map[string]bool // prefixes for which the users exist
 }
 
 // Start starts a server without persistence that ends with the test.
 //
-// The arguments are those of redis-server, and override the usual ones: Start(t, redistest.AOF...). Do not set a password
-// with them; use ACL SETUSER on the running server. Calls Need.
+// The arguments are those of redis-server, and override the usual ones: Start(t, redistest.AOF...).
+// Do not set a password with them; use ACL SETUSER on the running server. Calls Need.
 func Start(t testing.TB, args ...string) *Server {
 	t.Helper()
 	Need(t)
@@ -65,7 +66,8 @@ func Start(t testing.TB, args ...string) *Server {
 
 // StartE is Start without a test. The caller calls Close.
 //
-// The server works in dir and leaves it there. If dir is empty it makes a directory of its own that Close removes.
+// The server works in dir and leaves it there. If dir is empty, it creates its own directory, which
+// Close removes.
 func StartE(dir string, args ...string) (*Server, error) {
 	return start(dir, func(port int, dir string) ([]string, error) {
 		usual := []string{
@@ -111,7 +113,8 @@ func start(dir string, args func(port int, dir string) ([]string, error)) (_ *Se
 	return s, nil
 }
 
-// until ties a server to a test: it is closed at the end, and if the test fails the end of its log is shown.
+// until ties a server to a test: it is closed at the end, and if the test fails, the end of its log
+// is shown.
 func (s *Server) until(t testing.TB) {
 	s.t = t
 	t.Cleanup(func() {
@@ -151,7 +154,8 @@ func (s *Server) up() error {
 	return fmt.Errorf("start redis-server on %s: it ended at once:\n%s", s.Addr(), log)
 }
 
-// answers returns nil if the process pid answers on the port. It could be another server that took the port first.
+// answers returns nil if the process pid answers on the port. Another server may have taken the
+// port first.
 func (s *Server) answers(pid int) error {
 	conn, err := net.DialTimeout("tcp", s.Addr(), time.Second)
 	if err != nil {
@@ -187,7 +191,7 @@ func (s *Server) Addr() string {
 	return local(s.port)
 }
 
-// Dir returns the directory in which the server works and keeps its files.
+// Dir returns the directory in which the server works and stores its files.
 func (s *Server) Dir() string {
 	return s.dir
 }
@@ -211,7 +215,7 @@ func (s *Server) Client(t testing.TB) *redis.Client {
 	return rdb
 }
 
-// Kill ends the process with SIGKILL, like a crash. A server that is down stays down.
+// Kill ends the process with SIGKILL, like a crash. If the server is down, it does nothing.
 func (s *Server) Kill() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -225,7 +229,8 @@ func (s *Server) kill() error {
 	return s.proc.end(os.Kill)
 }
 
-// Restart starts the server again on its port, with its directory and arguments, and waits until it answers.
+// Restart starts the server again on its port, with its directory and arguments, and waits until it
+// answers.
 //
 // A server that still runs is killed first.
 func (s *Server) Restart() error {
@@ -239,11 +244,12 @@ func (s *Server) Restart() error {
 		if !errors.Is(err, errPortTaken) || time.Now().After(deadline) {
 			return s.report(err)
 		}
-		time.Sleep(100 * time.Millisecond) // somebody tries whether the port is free, and lets go of it
+		// another process is testing the port and releases it soon
+		time.Sleep(100 * time.Millisecond)
 	}
 }
 
-// Shutdown ends the process in order, with SIGTERM: it writes what it has to write first.
+// Shutdown ends the process in order, with SIGTERM, so that it first writes its data.
 func (s *Server) Shutdown() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -253,7 +259,8 @@ func (s *Server) Shutdown() error {
 	return s.report(errors.Join(s.proc.signal(sigCont), s.denied(), s.proc.end(syscall.SIGTERM)))
 }
 
-// Stop freezes the process with SIGSTOP: it keeps its port and its connections and answers nothing.
+// Stop freezes the process with SIGSTOP: it keeps its port and its connections, and answers
+// nothing.
 func (s *Server) Stop() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -267,7 +274,7 @@ func (s *Server) Stop() error {
 	return s.report(err)
 }
 
-// Cont lets a process go on that Stop has frozen.
+// Cont resumes a process that Stop has frozen.
 func (s *Server) Cont() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -277,7 +284,7 @@ func (s *Server) Cont() error {
 	return s.report(s.proc.signal(sigCont))
 }
 
-// Close kills the process and removes the directory if the server has made it.
+// Close kills the process, and removes the directory if the server created it.
 func (s *Server) Close() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -289,7 +296,7 @@ func (s *Server) Close() error {
 	return s.report(err)
 }
 
-// report passes an error on, and fails the test to which the server belongs.
+// report returns err, and fails the test to which the server belongs.
 func (s *Server) report(err error) error {
 	if err != nil && s.t != nil {
 		s.t.Error(err)
@@ -301,7 +308,7 @@ func (s *Server) logFile() string {
 	return filepath.Join(s.dir, "redis.log")
 }
 
-// log returns the log from an offset on, or as much of its end as a person reads.
+// log returns the log from an offset on, at most the last 4 KiB.
 func (s *Server) log(from int64) []byte {
 	log, err := os.ReadFile(s.logFile())
 	if err != nil {
@@ -319,15 +326,16 @@ func binary() (string, error) {
 	return exec.LookPath(name)
 }
 
-// debugArgs allow the command DEBUG. Before Redis 7 it was always allowed and the argument did not exist.
+// debugArgs allows the command DEBUG. Before Redis 7 it was always allowed and the argument did not
+// exist.
 var debugArgs = sync.OnceValue(func() []string {
 	bin, err := binary()
 	if err != nil {
-		return nil // start says so
+		return nil // start reports it
 	}
 	out, err := exec.Command(bin, "--version").Output()
 	if err != nil {
-		return nil // start will say so
+		return nil // start reports it
 	}
 	major := regexp.MustCompile(`v=(\d+)\.`).FindSubmatch(out)
 	if major == nil {

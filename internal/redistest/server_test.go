@@ -14,7 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// impatient returns a client that does not try twice.
+// impatient returns a client that does not retry.
 func impatient(t *testing.T, s *Server) *redis.Client {
 	opt := s.Options()
 	opt.MaxRetries = -1
@@ -44,7 +44,7 @@ func TestKillAndRestartKeepWhatAOFHolds(t *testing.T) {
 				require.Error(t, rdb.Ping(ctx).Err())
 				require.NoError(t, s.Kill())
 				require.NoError(t, s.Restart())
-				_ = rdb.Ping(ctx) // drops the connection that the kill has cut
+				_ = rdb.Ping(ctx) // drops the connection that the kill has closed
 				require.Equal(t, test.want, rdb.Exists(ctx, "k").Val())
 			}
 		})
@@ -85,7 +85,7 @@ func TestStopAndCont(t *testing.T) {
 		require.Eventually(t, func() bool { return rdb.Ping(ctx).Err() == nil }, startLimit, 10*time.Millisecond)
 	}
 	require.NoError(t, s.Kill())
-	s.t = nil // what follows fails, and should
+	s.t = nil // the calls below must fail
 	require.Error(t, s.Stop())
 	require.Error(t, s.Cont())
 }
@@ -131,7 +131,7 @@ func TestServerOutlivesTheThreadThatAskedForIt(t *testing.T) {
 	Need(t)
 	servers := make(chan *Server)
 	go func() {
-		runtime.LockOSThread() // and never unlocked: the thread ends with the goroutine
+		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
 		s, err := StartE("")
 		if err != nil {
 			t.Error(err)
@@ -148,7 +148,7 @@ func TestServerOutlivesTheThreadThatAskedForIt(t *testing.T) {
 	require.NoDirExists(t, s.Dir())
 }
 
-// crashEnv makes the test below start servers and die.
+// crashEnv makes the test below start servers and crash.
 const crashEnv = "REDISTEST_CRASH"
 
 func TestServersEndWithTheProcess(t *testing.T) {

@@ -23,9 +23,11 @@ func Need(t testing.TB) {
 	}
 }
 
-// Each runs a test on an embedded Redis, as the subtest "miniredis", and on the shared real one, as the subtest "redis".
+// Each runs a test on an embedded Redis, as the subtest "miniredis", and on the shared real one, as
+// the subtest "redis".
 //
-// The client is closed at the end of the subtest. Take the keys from Prefix: others use the real server at the same time.
+// The client is closed at the end of the subtest. Take the keys from Prefix, because other tests
+// use the real server at the same time.
 func Each(t *testing.T, test func(t *testing.T, rdb redis.UniversalClient)) {
 	t.Helper()
 	t.Run("miniredis", func(t *testing.T) {
@@ -43,9 +45,9 @@ func Each(t *testing.T, test func(t *testing.T, rdb redis.UniversalClient)) {
 
 // Shared returns a new client of the one real server that all tests of the process share.
 //
-// The client is closed at the end of the test. The server starts with the first call, has no persistence and ends with the
-// process. A test must leave it as it was: no FLUSHDB, no CONFIG SET; such a test takes a server of its own from Start.
-// Calls Need.
+// The client is closed at the end of the test. The server starts with the first call, has no
+// persistence and ends with the process. A test must leave it unchanged: no FLUSHDB, no CONFIG SET.
+// For those, start a server with Start. Calls Need.
 func Shared(t testing.TB) *redis.Client {
 	t.Helper()
 	Need(t)
@@ -62,7 +64,8 @@ var sharedServer = sync.OnceValues(func() (*Server, error) {
 
 // SharedCluster returns the cluster of three masters that all tests of the process share.
 //
-// It starts with the first call and ends with the process; the rules of Shared hold for it too. Calls Need.
+// It starts with the first call and ends with the process; the rules of Shared apply to it too.
+// Calls Need.
 func SharedCluster(t testing.TB) *Cluster {
 	t.Helper()
 	Need(t)

@@ -12,7 +12,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// again runs the calling test once more in a process of its own, with more environment, and returns what it printed.
+// again runs the calling test once more in its own process, with more environment, and returns its
+// output.
 func again(t *testing.T, env ...string) string {
 	t.Helper()
 	cmd := exec.Command(os.Args[0], "-test.run=^"+t.Name()+"$", "-test.v", "-test.timeout=60s")
@@ -73,7 +74,7 @@ func TestPrefixIsFreshAndPlain(t *testing.T) {
 	})
 }
 
-// verdict is a test that notes how it would end.
+// verdict is a test that records how it would end.
 type verdict struct {
 	testing.TB
 	skipped, failed string

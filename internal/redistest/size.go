@@ -2,8 +2,9 @@ package redistest
 
 import "os"
 
-// Size is how many of something a test uses that is only larger to be the more certain: full if DELAYQ_FULL is set, as in CI, and else a tenth of
-// that, so that all tests take less than a minute.
+// Size returns the size of a test whose larger size only gives more certainty. That is full if
+// DELAYQ_FULL is set, as in CI, and otherwise a tenth of it, so that all tests take less than a
+// minute.
 func Size(full int) int {
 	if os.Getenv("DELAYQ_FULL") != "" {
 		return full

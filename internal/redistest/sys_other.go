@@ -4,7 +4,7 @@ package redistest
 
 import "syscall"
 
-// There is no redis-server on these systems. This file lets the tests that do without one compile.
+// There is no redis-server on these systems. This file makes the tests compile that need none.
 
 const diesWithThread = false
 
