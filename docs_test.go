@@ -17,6 +17,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"github.com/stretchr/testify/require"
 )
@@ -285,13 +286,14 @@ func TestProsePictureHasEveryState(t *testing.T) {
 
 // The files that documents name exist.
 func TestProseFilesExist(t *testing.T) {
+	placeholder := regexp.MustCompile(`(^|_)x_`)
 	named := regexp.MustCompile("`([\\w/]+\\.(?:go|lua|acl))`")
 	for document, dir := range map[string]string{
 		"README.md": "", "CONTRIBUTING.md": "", "docs/design.md": "", "docs/protocol.md": "",
 		"docs/reliability.md": "", "bench/README.md": "bench",
 	} {
 		for _, m := range named.FindAllStringSubmatch(proseFile(t, document), -1) {
-			if m[1] != "main.go" { // the reader's own
+			if m[1] != "main.go" && !placeholder.MatchString(m[1]) { // the reader's own, and patterns
 				require.FileExists(t, filepath.Join(dir, m[1]), document)
 			}
 		}
@@ -866,6 +868,52 @@ func TestProseLogMessagesAreListed(t *testing.T) {
 	for message := range listed {
 		require.Contains(t, logged, message, "a message that is never logged")
 	}
+}
+
+// Comments and prose have at most 100 columns; a tab counts as four. Tables and code may be wider.
+func TestProseFitsItsColumns(t *testing.T) {
+	const most = 100
+	files := 0
+	require.NoError(t, filepath.WalkDir(".", func(path string, entry fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if entry.IsDir() {
+			if name := entry.Name(); name != "." && strings.HasPrefix(name, ".") {
+				return filepath.SkipDir
+			}
+			return nil
+		}
+		comment := map[string]string{".go": "//", ".lua": "--", ".md": ""}
+		mark, known := comment[filepath.Ext(path)]
+		if !known {
+			return nil
+		}
+		files++
+		fenced, quoted := false, false
+		for n, line := range strings.Split(proseFile(t, path), "\n") {
+			text := strings.TrimSpace(line)
+			switch {
+			case mark == "" && strings.HasPrefix(text, "```"):
+				fenced = !fenced
+			case mark == "//" && strings.Count(line, "`")%2 == 1:
+				quoted = !quoted
+			}
+			if fenced || quoted || !strings.HasPrefix(text, mark) || strings.HasPrefix(text, "//go:") {
+				continue
+			}
+			width := utf8.RuneCountInString(strings.ReplaceAll(line, "\t", "    "))
+			if width <= most || strings.HasPrefix(text, "|") && mark == "" || !strings.Contains(text[:min(len(text), most)], " ") {
+				continue
+			}
+			if mark == "" && regexp.MustCompile(`^\[[^]]+\]: \S+$`).MatchString(text) {
+				continue // the definition of a link
+			}
+			t.Errorf("%s:%d: %d columns", path, n+1, width)
+		}
+		return nil
+	}))
+	require.Greater(t, files, 200)
 }
 
 // proseGo parses the Go files of this package that are no tests, by name.

@@ -168,19 +168,20 @@ func comparePlaces(a, b place) int {
 // A job is one incarnation.
 type job struct {
 	place
-	inc     int64
-	enqueue call
-	retries int
-	expires bool
-	sum     string
-	runs    []*run // in the order of their leases: a process that stood still may begin later than it took the job
-	moves   []call // reschedulings that were carried out
-	ended   []call // what ended it early: a cancel or the replacement by another
-	unknown bool   // a later call with unknown outcome may have ended it
-	heirs   []*job // what its runs have enqueued by Again
-	from    *run   // of an heir: the run that enqueued it
-	gaveWay []call // enqueueings that only a dead job gives way to
-	expired int64  // when it was dropped unrun, Unix ms; 0: it was not, as far as is known
+	inc         int64
+	enqueue     call
+	retries     int
+	expires     bool
+	sum         string
+	runs        []*run // in the order of their leases: a process that stood still may begin later than it took the job
+	moves       []call // reschedulings that were carried out
+	ended       []call // what ended it early: a cancel or the replacement by another
+	unknown     bool   // a later call with unknown outcome may have ended it
+	heirs       []*job // what its runs have enqueued by Again
+	from        *run   // of an heir: the run that enqueued it
+	gaveWay     []call // enqueueings that only a dead job gives way to
+	expired     int64  // when it was dropped unrun, Unix ms; 0: it was not, as far as is known
+	buriedUnrun int64  // when it was buried because its last run was cut off, monotonic; 0: it was not
 
 	schedule  *schedule // nil: somebody has enqueued it
 	slot      int64     // Unix ms; of a triggered one the time

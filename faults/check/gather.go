@@ -113,6 +113,11 @@ func (c *checker) gather(events []rig.Event) {
 					j.expired = e.Wall
 				}
 			}
+			if e.Result == "buried" && runs[key] == nil {
+				if j := c.find(at, e); j != nil {
+					j.buriedUnrun = e.Mono
+				}
+			}
 		case rig.OpAgain:
 			c.Operations++
 			c.invoked(at, e)

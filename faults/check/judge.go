@@ -83,10 +83,10 @@ func (c *checker) lost(j *job) {
 // prunable tells whether a job may have been buried, and then removed because there were too many
 // dead ones.
 func (c *checker) prunable(j *job) bool {
-	if c.o.DeadLimit == 0 || len(j.runs) == 0 {
+	if c.o.DeadLimit == 0 {
 		return false
 	}
-	return j.buriable(j.runs[len(j.runs)-1])
+	return j.buriedUnrun > 0 || len(j.runs) > 0 && j.buriable(j.runs[len(j.runs)-1])
 }
 
 // buriable tells whether a job may be dead after a run.
@@ -108,7 +108,7 @@ func (r *run) done() bool {
 // gaveWay checks that a job that had to be dead to give way was not alive.
 func (c *checker) gaveWay(j *job) {
 	for _, k := range j.gaveWay {
-		over := j.unknown || j.expires || len(j.ended) > 0
+		over := j.unknown || j.expires || len(j.ended) > 0 || j.buriedUnrun > 0 && j.buriedUnrun <= k.done
 		for _, r := range j.runs {
 			if r.Mono <= k.done && j.buriable(r) {
 				c.GaveWay++
