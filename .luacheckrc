@@ -1,4 +1,4 @@
--- The scripts run inside Redis, each with parts of the prelude before it; here all parts stand before each.
+-- The scripts run inside Redis, each after the parts of the prelude that its Uses line names.
 std = "lua51"
 read_globals = { "redis", "cjson", "KEYS", "ARGV" }
 max_line_length = 100

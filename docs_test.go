@@ -550,8 +550,8 @@ func TestProseProtocolIsTheScripts(t *testing.T) {
 	}
 }
 
-// The table of letters in docs/protocol.md has the constants of scripts.go and no others, and says which
-// scripts reply with them.
+// The table of letters in docs/protocol.md has the constants of scripts.go and no others, and says
+// which scripts reply with them.
 func TestProseLettersAreTheConstants(t *testing.T) {
 	constants := map[string]string{} // letter → constant
 	ast.Inspect(proseGo(t)["scripts.go"], func(n ast.Node) bool {
@@ -899,7 +899,8 @@ func TestProseFitsItsColumns(t *testing.T) {
 			case mark == "//" && strings.Count(line, "`")%2 == 1:
 				quoted = !quoted
 			}
-			if fenced || quoted || !strings.HasPrefix(text, mark) || strings.HasPrefix(text, "//go:") {
+			if fenced || quoted || !strings.HasPrefix(text, mark) || strings.HasPrefix(text, "//go:") ||
+				mark == "" && strings.HasPrefix(line, "    ") {
 				continue
 			}
 			width := utf8.RuneCountInString(strings.ReplaceAll(line, "\t", "    "))
