@@ -10,7 +10,8 @@
 //
 // A job is always in one of these states:
 //
-//	scheduled   in the bucket until it is due: the first time, backing off after a failure, or snoozed
+//	scheduled   in the bucket until it is due: the first time, backing off after a failure, or
+//	            snoozed
 //	ready       due, waiting for a free worker of a server
 //	running     leased to a server, which extends the lease as long as the handler runs
 //	dead        buried: it does not run again unless it is revived

@@ -21,11 +21,16 @@ import (
 // outside of bubbles.
 //
 //	cut, mend     connections break and none can be made, as when the process or Redis is gone
-//	freeze, thaw  nothing comes through, and connections stay open; what is under way arrives after the thaw
-//	lose          the next request that contains a text is carried out, its reply is lost, and the connection breaks
-//	die           like lose, and the wire is cut from then on; or the request is not even carried out
-//	deafen        connections that have subscribed break, and new ones cannot subscribe until the wire is healed
-//	stall         requests that contain a text do not come through, nor what follows them on their connection
+//	freeze, thaw  nothing comes through, and connections stay open; what is under way arrives
+//	              after the thaw
+//	lose          the next request that contains a text is carried out, its reply is lost, and
+//	              the connection breaks
+//	die           like lose, and the wire is cut from then on; or the request is not even
+//	              carried out
+//	deafen        connections that have subscribed break, and new ones cannot subscribe until
+//	              the wire is healed
+//	stall         requests that contain a text do not come through, nor what follows them on
+//	              their connection
 //	delay, rush   requests that contain a text are carried out, and the answers wait
 //	narrow        all answers share so many bytes a second
 //	jitter        each part of a request or an answer is held up for as long as a function says

@@ -4,8 +4,10 @@
 // It knows nothing of how the queue works, only what it promises. Each rule has the name it has in
 // docs/reliability.md:
 //
-//	I1  lost         an acknowledged job that was not cancelled or replaced has ended well or lies among the dead
-//	I2  unexpected   every run is of a job that somebody enqueued, with its payload, and one incarnation has one nonce
+//	I1  lost         an acknowledged job that was not cancelled or replaced has ended well or
+//	    lies among the dead
+//	I2  unexpected   every run is of a job that somebody enqueued, with its payload, and one
+//	    incarnation has one nonce
 //	I3  early        no run begins before its job is due
 //	I5  duplicate    a job runs again only for a reason; never after it was acknowledged as done
 //	I6  overlap      two runs of a job overlap only if the first one lost its lease
@@ -15,12 +17,17 @@
 //	I11 ledger       nothing is left that should have run
 //	I12 census       every record is in exactly one structure, and nothing is left behind
 //	I16 errors       errors are of documented kinds, and a refused job never runs
-//	I17 slots        a job of a schedule is of a slot of its rhythm, is not made before it, and no slot has two jobs
-//	I18 silence      a schedule fires nothing while it is paused, by an old definition, or after it is gone; what is there is found
-//	I19 books        fired, skipped and missed slots are all slots there are, each for a reason, and each that was fired had a job
-//	I20 policy       no slot is fired while the last job is going, other than by the schedule's policy
+//	I17 slots        a job of a schedule is of a slot of its rhythm, is not made before it, and
+//	                 no slot has two jobs
+//	I18 silence      a schedule fires nothing while it is paused, by an old definition, or after
+//	                 it is gone; what is there is found
+//	I19 books        fired, skipped and missed slots are all slots there are, each for a reason,
+//	                 and each that was fired had a job
+//	I20 policy       no slot is fired while the last job is going, other than by the schedule's
+//	                 policy
 //	I21 dead         dead jobs go only when there are too many, and are counted and told of then
-//	I22 pause        nothing is taken from a topic while anybody holds it, whoever else has let it go
+//	I22 pause        nothing is taken from a topic while anybody holds it, whoever else has let
+//	                 it go
 package check
 
 import (
