@@ -76,7 +76,8 @@ func (c *conn) SetWriteDeadline(t time.Time) error {
 	return nil
 }
 
-// stream is one direction of a connection. It waits on a sync.Cond, which counts as durably blocked in a synctest bubble.
+// stream is one direction of a connection. It waits on a sync.Cond, which counts as durably blocked
+// in a synctest bubble.
 type stream struct {
 	mu         sync.Mutex
 	changed    *sync.Cond

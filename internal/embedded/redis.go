@@ -1,4 +1,5 @@
-// Package embedded is a Redis inside the process: miniredis behind connections that never leave memory.
+// Package embedded is a Redis inside the process: miniredis behind connections that never leave
+// memory.
 //
 // It opens no port and uses no socket, so it works inside a testing/synctest bubble. There TIME,
 // the expiry of keys, the timeouts of blocking commands and the deadlines of the client all follow
