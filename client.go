@@ -212,10 +212,11 @@ func (c *Client) enqueued(ctx context.Context, fresh *NewJob, e *enqueueing, err
 	}
 }
 
-// Dequeue cancels a job in any state but done, and returns the state the job was in. (In some other
-// queues a call of this name takes a job; this one does not.) A scheduled or ready job never runs.
-// If the job is running, its handler's context is cancelled with cause [ErrCancelled] and the
-// handler's result is ignored. A dead job is deleted. The cost does not depend on the backlog.
+// Dequeue cancels a job and returns the state it was in. (It does not take a job, as calls of this
+// name do in some other queues.) It cancels an unfinished job in any state. A scheduled or ready
+// job never runs. If the job is running, its handler's context is cancelled with cause
+// [ErrCancelled] and the handler's result is ignored. A dead job is deleted. The cost does not
+// depend on the backlog.
 //
 // Dequeue returns [ErrNotFound] if there is no such job, for example because it has finished. To
 // remove a done job, use [Client.Delete].

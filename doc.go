@@ -10,8 +10,7 @@
 //
 // A job is always in one of these states:
 //
-//	scheduled   in the bucket until it is due: the first time, backing off after a failure, or
-//	            snoozed
+//	scheduled   in the bucket until it is due: for the first time, backing off, or snoozed
 //	ready       due, waiting for a free worker of a server
 //	running     leased to a server, which extends the lease as long as the handler runs
 //	dead        buried: it does not run again unless it is revived
@@ -71,8 +70,8 @@
 // loses the lease can no longer settle the job, and the context of its handler is cancelled. With
 // [Job.Fence] your own database can refuse late writes too.
 //
-// Cancel means cancelled. [Client.Dequeue] works in every state, costs the same whatever the
-// backlog, and a job that is cancelled before it is taken never runs.
+// Cancel means cancelled. [Client.Dequeue] cancels an unfinished job in any state, at the same cost
+// whatever the backlog. A job that is cancelled before it is taken never runs.
 //
 // Nothing is silent. Every error is returned or logged, and nothing in this package panics or exits
 // the process.

@@ -180,7 +180,8 @@ type listOptions struct{ cut int }
 
 // WithPayload makes [Client.List] read the payloads too. All payloads of a page are in memory at
 // the same time, so list few jobs at a time if payloads can be large. To read the payload of one
-// job, use [Client.Get]. Default: [JobInfo.Payload] is nil and [JobInfo.PayloadSize] is its size.
+// job, use [Client.Get]. Without WithPayload, [Job.Payload] is nil and [JobInfo.PayloadSize] is its
+// size.
 func WithPayload() ListOption { return func(o *listOptions) { o.cut = -1 } }
 
 // List returns the jobs of a topic in one state. It skips the first offset jobs of that state and
@@ -270,11 +271,13 @@ type TopicInfo struct {
 
 	Schedules int64 // all of the topic, even if paused or ended
 	Waiting   int64 // schedules with a slot that waits for the end of the last run
-	// the earliest of all schedules; 1970 if a server has yet to compute it; zero if there is none
+	// NextSlot is the earliest slot of all schedules. It is in 1970 if a server has yet to compute
+	// it, and zero if there is none.
 	NextSlot time.Time
 
 	Paused bool // whether any of Pauses is in effect
-	// the latest end of Pauses; zero if one has none, or if the topic is not paused
+	// PausedUntil is the latest end of Pauses. It is zero if one of them has no end, or if the
+	// topic is not paused.
 	PausedUntil time.Time
 	Pauses      []PauseInfo // those in effect, the oldest first
 
@@ -288,8 +291,8 @@ var counters = []Counter{
 	CounterFired, CounterSkipped, CounterMissed,
 }
 
-// Inspect returns the numbers of jobs, the pauses and the counters of a topic. They are all zero
-// for a topic that was never used.
+// Inspect returns the numbers of jobs, the pauses and the counters of a topic. A topic that was
+// never used has no jobs.
 func (c *Client) Inspect(ctx context.Context, topic string) (*TopicInfo, error) {
 	if err := c.validate(ctx, topic, ""); err != nil {
 		return nil, located{call: inspectScript.name, topic: topic}.at(err)

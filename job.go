@@ -116,9 +116,10 @@ const (
 
 // JobInfo describes a job. [Client.Get] and [Client.List] return it.
 type JobInfo struct {
-	Job   // Attempt is the number of the present or next run; Started is zero
+	Job   // Attempt is the present, next or last run; Started is zero unless done
 	State State
-	// why Due is not the due time of the Enqueue: retry, snooze, reschedule, revive, or empty
+	// Moved is the reason why Due differs from the due time of the Enqueue: retry, snooze,
+	// reschedule or revive. It is empty if Due does not differ.
 	Moved       string
 	LeaseEnd    time.Time      // of a running job
 	BuriedAt    time.Time      // of a dead job

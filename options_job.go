@@ -65,9 +65,10 @@ func (o *jobOptions) retries() int { return max(o.retry, Unlimited) }
 // handlers.
 type DefaultsOption []JobOption
 
-// Defaults sets options for jobs that do not set them themselves. The options of a job come first,
-// then the Defaults of its [Topic], then those of the client, then those of the handler. If
-// Defaults is given several times in one place, the last one of each option applies.
+// Defaults sets options for jobs that do not set them themselves. The options of a job take
+// precedence over the Defaults of its [Topic], these over those of the client, and these over those
+// of the handler. If Defaults is given several times in one place, the last one of each option
+// applies.
 //
 // Passed to [NewClient] they apply to all jobs of the client, from [Client.Enqueue],
 // [Client.EnqueueBatch] and [Client.Schedule], through typed topics too. Passed to [NewTopic] they

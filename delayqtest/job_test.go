@@ -50,7 +50,8 @@ func TestNewJob(t *testing.T) {
 	require.True(t, plain.Due.Equal(plain.EnqueuedAt))
 }
 
-// It is what a server gives a handler of the same job, but for the nonce, the times and the fence.
+// NewJob returns the same job as a server passes to a handler, except the nonce, the times and the
+// fence.
 func TestNewJobIsLikeThatOfAServer(t *testing.T) {
 	t.Parallel()
 	q := delayqtest.Start(t)

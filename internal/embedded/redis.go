@@ -1,4 +1,4 @@
-// Package embedded is a Redis inside the process: miniredis behind connections that never leave
+// Package embedded is a Redis inside the process: miniredis with connections that never leave
 // memory.
 //
 // It opens no port and uses no socket, so it works inside a testing/synctest bubble. There TIME,

@@ -9,7 +9,7 @@ import (
 	"github.com/delayq/delayq/internal/embedded"
 )
 
-// Bubble runs a test in a testing/synctest bubble with an embedded Redis on the clock of the
+// Bubble runs a test in a testing/synctest bubble with an embedded Redis, on the clock of the
 // bubble.
 //
 // The time in the bubble begins at midnight UTC 2000-01-01 and moves only when all goroutines in it

@@ -10,8 +10,8 @@ import (
 	"github.com/delayq/delayq/internal/embedded"
 )
 
-// Need skips a test if there is no redis-server, and fails it instead if the environment variable
-// CI is set.
+// Need skips a test if there is no redis-server. If the environment variable CI is set, it fails
+// the test instead.
 func Need(t testing.TB) {
 	t.Helper()
 	_, err := binary()

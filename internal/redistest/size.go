@@ -2,9 +2,8 @@ package redistest
 
 import "os"
 
-// Size returns the size of a test whose larger size only gives more certainty. That is full if
-// DELAYQ_FULL is set, as in CI, and otherwise a tenth of it, so that all tests take less than a
-// minute.
+// Size returns full if DELAYQ_FULL is set, as in CI, and otherwise a tenth of it. Use it for sizes
+// that only add certainty to a test. It keeps all tests below a minute.
 func Size(full int) int {
 	if os.Getenv("DELAYQ_FULL") != "" {
 		return full
