@@ -320,7 +320,7 @@ func TestProseHelpersExist(t *testing.T) {
 		}
 	}
 	helpers := 0
-	for _, row := range regexp.MustCompile("(?m)^\\| [^|]+ \\| ([^|]+) \\|").FindAllStringSubmatch(section, -1) {
+	for _, row := range regexp.MustCompile(`(?m)^\| [^|]+ \| ([^|]+) \|`).FindAllStringSubmatch(section, -1) {
 		for _, m := range regexp.MustCompile("`(?:(\\w+)\\.)?(\\w+)`").FindAllStringSubmatch(row[1], -1) {
 			sources, name := declared[m[1]], `(?m)^(func|type) `+m[2]+`[ (\[]`
 			if sources == "" { // m[1] is a type
