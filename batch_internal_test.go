@@ -62,9 +62,9 @@ func batchOnASilentRedis(t *testing.T, rdb redis.UniversalClient, unsent bool) {
 	o := *rdb.(*redis.Client).Options()
 	own := redis.NewClient(&o)
 	defer func() { require.NoError(t, own.Close()) }()
-	redistest.InRoles(t, own)
 	silent := &silence{from: 3, unsent: unsent}
 	own.AddHook(silent)
+	redistest.InRoles(t, own)
 	client := NewClient(own, Prefix(h.prefix()))
 	var jobs []NewJob
 	for i := range 4 * chunkJobs {
@@ -185,8 +185,8 @@ func TestClientForgetsTopics(t *testing.T) {
 		o := *rdb.(*redis.Client).Options()
 		own := redis.NewClient(&o)
 		defer func() { require.NoError(t, own.Close()) }()
-		redistest.InRoles(t, own)
 		own.AddHook(&adds)
+		redistest.InRoles(t, own)
 		client := NewClient(own, Prefix(redistest.Prefix(t)))
 		require.Equal(t, 1000, client.most)
 		const topics, rounds = 60, 3

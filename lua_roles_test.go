@@ -58,7 +58,7 @@ func roleOf(call redistest.Call) (role, what string) {
 	switch call.Function {
 	case "(*commit).fly": // for callers of Enqueue
 		call.Function = "Enqueue"
-	case "(*outbox).run":
+	case "(*outbox).start", "(*batch).add", "(*batch).sendAll": // the latter two by a test of the batch
 		call.Function = "EnqueueBatch"
 	}
 	if roles := methodRoles()[call.Function]; roles != nil {

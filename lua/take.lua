@@ -207,6 +207,17 @@ local function bounded(n)
 end
 
 local ids, records, seen = {}, {}, {}
+
+-- taken reports whether this call has taken a job of that ID already.
+local function taken(id)
+  for _, other in ipairs(ids) do
+    if other == id then
+      return true
+    end
+  end
+  return false
+end
+
 local got, looked, full, more = 0, 0, false, false
 while got < limit and looked < 1000 and not full and not more do
   -- Everything is read before anything is written, so a key of a wrong type costs no ID. Many more
@@ -243,7 +254,7 @@ while got < limit and looked < 1000 and not full and not more do
     local new = alone or not leased[i] and not seen[id]
     if record and not delayed[i] and not buried[i] and new then
       full = got >= free and string.byte(record, 10) % 2 == 1
-        and not (alone and redis.call('ZSCORE', leases, id))
+        and not (alone and (redis.call('ZSCORE', leases, id) or taken(id)))
       if full then
         break
       end
