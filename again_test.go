@@ -44,7 +44,7 @@ func TestAgain(t *testing.T) {
 		require.Equal(b, "1", string(info.Payload))
 		require.Equal(b, 1, info.Attempt)
 		require.Empty(b, info.Errors)
-		require.Empty(b, info.Moved)
+		require.Empty(b, info.DueReason)
 		require.Equal(b, info.EnqueuedAt.Add(time.Hour), info.Due)
 		b.pass(4 * time.Hour)
 
@@ -61,7 +61,7 @@ func TestAgain(t *testing.T) {
 		for i, e := range hooks.of("Again") {
 			require.Equal(b, delayq.OutcomeAgain, e.Outcome)
 			require.True(b, delayq.IsAgain(e.Err))
-			require.True(b, e.NextDue.Equal(e.End.Add(time.Hour)))
+			require.True(b, e.NextDue.Equal(e.FinishedAt.Add(time.Hour)))
 			require.Equal(b, []int{2, 2, 1}[i], e.Attempt)
 		}
 		for name, want := range map[delayq.Counter]int64{
@@ -330,10 +330,10 @@ func TestAgainInASchedule(t *testing.T) {
 		starts []time.Duration
 		again  int
 	}{
-		{delayq.Allow, seconds(10, 13, 16, 19, 20, 22, 25, 30, 40), 5},
-		{delayq.SkipOverlap, seconds(10, 13, 16, 19, 22, 25, 30, 40), 5},
-		{delayq.QueueOne, seconds(10, 13, 16, 19, 22, 25, 25, 30, 40), 5},
-		{delayq.CancelPrevious, seconds(10, 13, 16, 19, 20, 30, 40), 4},
+		{delayq.OverlapAllow, seconds(10, 13, 16, 19, 20, 22, 25, 30, 40), 5},
+		{delayq.OverlapSkip, seconds(10, 13, 16, 19, 22, 25, 30, 40), 5},
+		{delayq.OverlapQueueOne, seconds(10, 13, 16, 19, 22, 25, 25, 30, 40), 5},
+		{delayq.OverlapCancelPrevious, seconds(10, 13, 16, 19, 20, 30, 40), 4},
 	} {
 		t.Run(test.policy.String(), func(t *testing.T) {
 			inBubble(t, func(b *bubble) {
@@ -366,7 +366,7 @@ func TestAgainInASchedule(t *testing.T) {
 				require.Equal(b, test.again, ends[delayq.OutcomeAgain])
 				info := b.info("s")
 				require.Zero(b, info.Failures)
-				require.EqualValues(b, len(runs), info.Runs)
+				require.EqualValues(b, len(runs), info.Attempts)
 			})
 		})
 	}

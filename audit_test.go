@@ -148,7 +148,7 @@ func TestDrainIsSeenAtOnce(t *testing.T) {
 		servers, err := b.client.Servers(b.Context())
 		require.NoError(b, err)
 		require.Len(b, servers, 1)
-		require.Equal(b, "draining", servers[0].State)
+		require.Equal(b, delayq.ServerDraining, servers[0].State)
 		require.Equal(b, 1, servers[0].Topics["a"].Running)
 		b.pass(4*time.Second - time.Millisecond)
 		close(leave)

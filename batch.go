@@ -19,9 +19,9 @@ import (
 //
 // EnqueueBatch holds about 400 bytes for each result until it returns, and the records of at most a
 // few thousand jobs at a time.
-func (c *Client) EnqueueBatch(ctx context.Context, jobs []NewJob) ([]Result, error) {
+func (c *Client) EnqueueBatch(ctx context.Context, jobs []NewJob) ([]EnqueueResult, error) {
 	b := &batch{
-		client: c, ctx: ctx, results: make([]Result, len(jobs)), waiting: make(map[string]*parcel), out: c.newOutbox(ctx, len(jobs)),
+		client: c, ctx: ctx, results: make([]EnqueueResult, len(jobs)), waiting: make(map[string]*parcel), out: c.newOutbox(ctx, len(jobs)),
 	}
 	defer b.out.close()
 	for i := range jobs {
@@ -51,7 +51,7 @@ const (
 type batch struct {
 	client  *Client
 	ctx     context.Context
-	results []Result
+	results []EnqueueResult
 	waiting map[string]*parcel // by topic
 	held    int                // jobs in them
 	bytes   int                // of their records

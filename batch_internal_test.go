@@ -115,7 +115,7 @@ func TestBatchHoldsNoSecondCopy(t *testing.T) {
 			rdb := redis.NewClient(&redis.Options{})
 			defer func() { require.NoError(t, rdb.Close()) }()
 			client := NewClient(rdb)
-			b := &batch{client: client, ctx: t.Context(), results: make([]Result, 100_000), waiting: map[string]*parcel{}}
+			b := &batch{client: client, ctx: t.Context(), results: make([]EnqueueResult, 100_000), waiting: map[string]*parcel{}}
 			sent := 0
 			b.out = &outbox{client: client, ctx: t.Context(), lists: make(chan []*enqueueing, 1), done: make(chan struct{})}
 			taken := make(chan struct{})
@@ -161,7 +161,7 @@ func TestBatchHoldsFewBytes(t *testing.T) {
 		for i := range 60 {
 			jobs = append(jobs, NewJob{Topic: fmt.Sprint("topic", i%30), ID: fmt.Sprint(i), Payload: payload})
 		}
-		b := &batch{client: client, ctx: t.Context(), results: make([]Result, len(jobs)), waiting: map[string]*parcel{}}
+		b := &batch{client: client, ctx: t.Context(), results: make([]EnqueueResult, len(jobs)), waiting: map[string]*parcel{}}
 		b.out = client.newOutbox(t.Context(), len(jobs))
 		for i, job := range jobs {
 			b.add(i, job)

@@ -35,7 +35,7 @@ func BenchmarkSchedulesDueAtOnce(b *testing.B) {
 				serveBench(b, rdb, func(_ context.Context, job *delayq.Job) error {
 					mu.Lock()
 					defer mu.Unlock()
-					fired, started = append(fired, job.EnqueuedAt.Sub(job.Slot)), append(started, job.Started.Sub(job.Slot))
+					fired, started = append(fired, job.EnqueuedAt.Sub(job.Slot)), append(started, job.StartedAt.Sub(job.Slot))
 					if slots[job.Slot]++; slots[job.Slot] == crowd {
 						full <- struct{}{}
 					}
@@ -44,7 +44,7 @@ func BenchmarkSchedulesDueAtOnce(b *testing.B) {
 			}
 			start := delayq.StartAt(time.Now().Add(5 * time.Second)) // until all are there
 			for n := range crowd {
-				err := delayq.NewClient(rdb).Schedule(b.Context(), "bench", fmt.Sprint("crowd", n), delayq.Every(every), payload, start, delayq.Allow)
+				err := delayq.NewClient(rdb).Schedule(b.Context(), "bench", fmt.Sprint("crowd", n), delayq.Every(every), payload, start, delayq.OverlapAllow)
 				if err != nil {
 					b.Fatal(err)
 				}
@@ -153,7 +153,7 @@ func BenchmarkQueueOne(b *testing.B) {
 	rdb := redistest.Start(b).Client(b)
 	const schedules = 5000
 	start, every := time.Now().Add(5*time.Second).Truncate(time.Second), 2*time.Second // until all are there
-	fillSchedules(b, rdb, schedules, delayq.Every(every), delayq.StartAt(start), delayq.EndAt(start.Add(every)), delayq.QueueOne)
+	fillSchedules(b, rdb, schedules, delayq.Every(every), delayq.StartAt(start), delayq.EndAt(start.Add(every)), delayq.OverlapQueueOne)
 	var ran atomic.Int64
 	var turn sync.Mutex
 	release, done := make(chan struct{}), make(chan struct{})
@@ -172,7 +172,7 @@ func BenchmarkQueueOne(b *testing.B) {
 		if err != nil {
 			b.Fatal(err)
 		}
-		waiting = info.Waiting
+		waiting = info.WaitingSlots
 	}
 	before := microsOf(b, rdb)
 	b.ResetTimer()

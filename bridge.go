@@ -36,7 +36,7 @@ func runOf(fresh NewJob, now time.Time) (*Job, error) {
 	due := o.due(enqueued)
 	job := &Job{
 		Topic: fresh.Topic, ID: fresh.ID, Payload: slices.Clone(fresh.Payload), Headers: o.headers,
-		Attempt: 1, Retries: o.retries(), EnqueuedAt: msTime(enqueued), Due: msTime(due), Started: msTime(due),
+		Attempt: 1, Retries: o.retries(), EnqueuedAt: msTime(enqueued), Due: msTime(due), StartedAt: msTime(due),
 		nonce: string(binary.LittleEndian.AppendUint64(nil, mathrand.Uint64())),
 	}
 	if job.ID == "" {
@@ -49,7 +49,7 @@ func runOf(fresh NewJob, now time.Time) (*Job, error) {
 // lend gives a job the fence of a lease that begins with its run.
 func (j *Job) lend() {
 	j.fence = new(atomic.Int64)
-	j.fence.Store(j.Started.Add(defaultServer.lease).UnixMicro())
+	j.fence.Store(j.StartedAt.Add(defaultServer.lease).UnixMicro())
 }
 
 // next returns the job of the next run, which begins when the lease of this run has expired.
@@ -57,7 +57,7 @@ func (j *Job) next() *Job {
 	own := *j
 	own.Payload, own.Headers = slices.Clone(j.Payload), maps.Clone(j.Headers)
 	own.Attempt++
-	own.Started = j.Started.Add(defaultServer.lease)
+	own.StartedAt = j.StartedAt.Add(defaultServer.lease)
 	own.lend()
 	return &own
 }

@@ -2,99 +2,109 @@ package delayq
 
 import "context"
 
-// The kinds of findings of [Client.Check].
+// A FindingKind is the kind of a [Finding].
+type FindingKind string
+
+// The kinds of findings of [Client.Check] and [Client.Repair].
 const (
 	// FindingNoPlace is a job that would never run: it has a record, but its ID is in no place.
 	// Repair: it goes back to the place that its record and its books indicate.
-	FindingNoPlace = "no place"
+	FindingNoPlace FindingKind = "no_place"
 
 	// FindingNoRecord is an ID without a record. Repair: removed, since there is nothing to run.
 	// An ID in leases is left alone, because it belongs to a running handler and goes when that
 	// returns.
-	FindingNoRecord = "no record"
+	FindingNoRecord FindingKind = "no_record"
 
 	// FindingTwoPlaces is a job in two places. Repair: a dead job is removed from the bucket. If
 	// it was enqueued after that burial, which was then that of an earlier job with its ID, it is
 	// removed from the dead instead. A leased job is left alone: the other place counts when the
 	// lease is over.
-	FindingTwoPlaces = "two places"
+	FindingTwoPlaces FindingKind = "two_places"
 
 	// FindingOrphan is an entry in attempts, errors, moved or results without a job. Repair:
 	// removed.
-	FindingOrphan = "orphan"
+	FindingOrphan FindingKind = "orphan"
 
 	// FindingUnreadable is a malformed entry in attempts or moved. Repair: removed, and then it
 	// counts as none. For a schedule it is a state in fired that is malformed or belongs to
 	// another definition. Repair: the readable parts are kept.
-	FindingUnreadable = "unreadable"
+	FindingUnreadable FindingKind = "unreadable"
 
-	// FindingScore is an impossible time: one of more than 13 digits, or a slot that is negative
+	// FindingBadTime is an impossible time: one of more than 13 digits, or a slot that is negative
 	// or not a whole number. Repair: the due time is computed again; a lease expires now; a dead
 	// job counts as buried now; a done job is no longer kept; a schedule continues with the first
 	// slot from now on.
-	FindingScore = "score"
+	FindingBadTime FindingKind = "bad_time"
 
 	// FindingNoSlot is a schedule that would never fire again: it is neither paused nor ended, but
 	// has no next slot. Repair: a server computes the first slot from now on. Slots in between
 	// have neither a job nor a count.
-	FindingNoSlot = "no slot"
+	FindingNoSlot FindingKind = "no_slot"
 
 	// FindingNoState is a schedule without its state. Repair: it gets a new one, as if nothing had
 	// been fired. If it was paused or had ended, it continues.
-	FindingNoState = "no state"
+	FindingNoState FindingKind = "no_state"
 
 	// FindingNoHistory is a schedule without the history of its runs. Repair: it gets an empty
 	// one.
-	FindingNoHistory = "no history"
+	FindingNoHistory FindingKind = "no_history"
 
 	// FindingNoSchedule is an entry of a schedule without a definition. Repair: removed.
-	FindingNoSchedule = "no schedule"
+	FindingNoSchedule FindingKind = "no_schedule"
 
 	// FindingWrongType is a key of a wrong type. The ID is empty. There is no repair, because the
 	// contents are unknown. Checks that need this key are left out; all others are made.
-	FindingWrongType = "wrong type"
+	FindingWrongType FindingKind = "wrong_type"
 
-	// FindingAnchor is the anchor of the leases without a lease. Repair: removed.
-	FindingAnchor = "anchor"
+	// FindingLoneAnchor is the anchor of the leases without a lease. Repair: removed.
+	FindingLoneAnchor FindingKind = "lone_anchor"
 )
 
 // A Finding is one inconsistency that normal operation never produces. Its causes are lost writes,
 // evicted keys and manual edits.
 type Finding struct {
 	Key string // name of the key, as in docs/protocol.md
-	// ID is the ID of the job or the name of the schedule. It is empty for [FindingAnchor] and
+	// ID is the ID of the job or the name of the schedule. It is empty for [FindingLoneAnchor] and
 	// [FindingWrongType].
-	ID     string
-	What   string // one of the constants
-	Mended bool   // whether it was repaired
+	ID       string
+	Kind     FindingKind
+	Repaired bool // always false in a report of [Client.Check]
 }
 
-// A CheckReport is the result of [Client.Check] for a topic. Findings lists the first 1,000. Found
-// and Mended count all of them.
+// A CheckReport is the result of [Client.Check] or [Client.Repair] for a topic. Findings lists the
+// first 1,000. Found and Repaired count all of them.
 type CheckReport struct {
 	Jobs     int64 // number of records that were examined
 	Findings []Finding
-	// Found counts the findings of each kind, like [FindingNoPlace]. It is empty if there are
-	// none.
-	Found  map[string]int
-	Mended int // number of findings that were repaired
+	Found    map[FindingKind]int // number of findings of each kind; empty if there are none
+	Repaired int                 // number of findings that were repaired
 }
 
 // Check scans a live topic for inconsistencies that normal operation never produces but a failover
-// with lost writes, an eviction or a manual edit can. Without repair it writes nothing. With
-// repair it moves every job to a place where nothing is lost and no job starts before it is due.
-// Servers run the same check by themselves, with repair. docs/operations.md describes what it can
-// and cannot detect.
+// with lost writes, an eviction or a manual edit can. It writes nothing. docs/operations.md
+// describes what it can and cannot detect.
 //
 // Check makes one bounded call after the other: one to two thousand for each million jobs. It
-// keeps eight bytes in memory for each ready job. A job without a place goes to the tail of ready
-// or to the bucket. Jobs found together are ordered by due time. A dead job is dead again if its
-// books say so.
+// keeps eight bytes in memory for each ready job. It is safe for concurrent use.
 //
-// If Check returns an error, it also returns the report of the part that it has scanned. It is
-// safe for concurrent use.
-func (c *Client) Check(ctx context.Context, topic string, repair bool) (*CheckReport, error) {
-	place := located{call: "check", topic: topic}
+// If Check returns an error, it also returns the report of the part that it has scanned.
+func (c *Client) Check(ctx context.Context, topic string) (*CheckReport, error) {
+	return c.examine(ctx, "check", topic, false)
+}
+
+// Repair does what [Client.Check] does, and repairs what it finds. It moves every job to a place
+// where nothing is lost and no job starts before it is due. Servers do the same by themselves.
+//
+// A job without a place goes to the tail of ready or to the bucket. Jobs found together are ordered
+// by due time. A dead job is dead again if its books say so. A repair that Redis did not confirm is
+// an [ErrUnknownOutcome]; Repair can safely be repeated.
+func (c *Client) Repair(ctx context.Context, topic string) (*CheckReport, error) {
+	return c.examine(ctx, "repair", topic, true)
+}
+
+func (c *Client) examine(ctx context.Context, call, topic string, repair bool) (*CheckReport, error) {
+	place := located{call: call, topic: topic}
 	if err := c.validate(ctx, topic, ""); err != nil {
 		return nil, place.at(err)
 	}

@@ -28,7 +28,7 @@ func TestCheckGoesOnBesideAWrongType(t *testing.T) {
 			require.NoError(t, h.rdb.HSet(t.Context(), h.keys.attempts, "nobody", "1").Err())
 			h.deface(name)
 			before := Dump(t, h.rdb, h.prefix())
-			want := map[string][]string{FindingWrongType: {name + " "}}
+			want := map[FindingKind][]string{FindingWrongType: {name + " "}}
 			if name != "done" && name != "results" {
 				want[FindingOrphan] = append(want[FindingOrphan], "results nobody")
 			}
@@ -47,7 +47,7 @@ func TestCheckGoesOnBesideAWrongType(t *testing.T) {
 			require.Equal(t, want, found, name)
 			require.Equal(t, len(want[FindingOrphan])+len(want[FindingNoPlace]), mended)
 			found, _ = h.look(true)
-			require.Equal(t, map[string][]string{FindingWrongType: {name + " "}}, found, name)
+			require.Equal(t, map[FindingKind][]string{FindingWrongType: {name + " "}}, found, name)
 		}
 	})
 }
@@ -64,7 +64,7 @@ func TestCheckForgetsAFormerJob(t *testing.T) {
 		require.NoError(t, h.rdb.ZIncrBy(t.Context(), h.keys.dead, -5, "delayed").Err())
 		require.Equal(t, StateDead, h.info("delayed").State)
 
-		want := map[string][]string{FindingTwoPlaces: {"dead delayed"}}
+		want := map[FindingKind][]string{FindingTwoPlaces: {"dead delayed"}}
 		before := Dump(t, h.rdb, h.prefix())
 		found, _ := h.look(false)
 		require.Equal(t, want, found)
@@ -122,9 +122,9 @@ func TestCheckOfManyImpossibleTimes(t *testing.T) {
 		}
 		impossible(h.keys.dead, numbered("held", n-7))
 		for _, repair := range []bool{false, true} {
-			report, err := h.client().Check(t.Context(), "topic", repair)
+			report, err := checkWith(t.Context(), h.client(), "topic", repair)
 			require.NoError(t, err)
-			require.Equal(t, map[string]int{FindingScore: n + n - 7}, report.Found)
+			require.Equal(t, map[FindingKind]int{FindingBadTime: n + n - 7}, report.Found)
 		}
 		found, _ := h.look(true)
 		require.Empty(t, found)
@@ -148,7 +148,7 @@ func TestCheckOfAbsurdBooks(t *testing.T) {
 		require.NoError(t, h.rdb.HSet(t.Context(), h.keys.attempts, "dead", "12345678901234").Err())
 		require.NoError(t, h.rdb.ZRem(t.Context(), h.keys.bucket, "asleep").Err())
 		found, mended := h.look(true)
-		require.Equal(t, map[string][]string{
+		require.Equal(t, map[FindingKind][]string{
 			FindingNoPlace: {"pool asleep"}, FindingUnreadable: {"attempts dead", "moved alive", "moved alive-snoozed", "moved asleep"},
 		}, found)
 		require.Equal(t, 5, mended)
@@ -187,7 +187,7 @@ func TestCheckLooksUpLargeStraysByTheBytes(t *testing.T) {
 		d := newDoctor(caller{w, &hooks{}}, w, h.keys, true)
 		d.strays = append(numbered("large", n), numbered("small", 200)...)
 		require.NoError(t, d.resolve(t.Context()))
-		require.Equal(t, n, d.report.Mended)
+		require.Equal(t, n, d.report.Repaired)
 		require.Less(t, w.most, checkBytes*5/4)
 		require.Greater(t, w.calls, 10)
 	})
@@ -224,7 +224,7 @@ func TestCheckReadsLargeValuesByTheBytes(t *testing.T) {
 		// Two of them are more than a call looks at, and a place of the hash can have some.
 		require.GreaterOrEqual(t, calls, n/3, key)
 	}
-	report, err := c.Check(ctx, "topic", true)
+	report, err := c.Repair(ctx, "topic")
 	require.NoError(t, err)
 	require.Empty(t, report.Found)
 	require.GreaterOrEqual(t, report.Jobs, int64(n+2000))

@@ -54,7 +54,7 @@ type doctor struct {
 
 func newDoctor(scripts caller, rdb redis.Cmdable, k *keys, repair bool) *doctor {
 	d := &doctor{
-		scripts: scripts, rdb: rdb, keys: k, report: &CheckReport{Found: make(map[string]int)}, seed: maphash.MakeSeed(),
+		scripts: scripts, rdb: rdb, keys: k, report: &CheckReport{Found: make(map[FindingKind]int)}, seed: maphash.MakeSeed(),
 		pause: func(ctx context.Context, _ time.Duration) error { return context.Cause(ctx) },
 	}
 	if repair {
@@ -152,13 +152,13 @@ func (d *doctor) slice(ctx context.Context, part, cursor string, limit int) (nex
 		d.report.Jobs += r.number(3)
 	}
 	for i := range r.list(4) {
-		found := Finding{r.list(4).text(i), r.list(5).text(i), r.list(6).text(i), r.list(7).number(i) == 1}
+		found := Finding{r.list(4).text(i), r.list(5).text(i), FindingKind(r.list(6).text(i)), r.list(7).number(i) == 1}
 		switch {
-		case found.What == FindingWrongType:
+		case found.Kind == FindingWrongType:
 			d.wrong = append(d.wrong, found.Key)
 			found.Key = k.name(found.Key)
 			d.note(found)
-		case found.What == FindingScore && found.Key == k.name(k.bucket):
+		case found.Kind == FindingBadTime && found.Key == k.name(k.bucket):
 			d.late = append(d.late, found.ID)
 		default:
 			d.note(found)
@@ -180,9 +180,9 @@ func (d *doctor) slice(ctx context.Context, part, cursor string, limit int) (nex
 }
 
 func (d *doctor) note(found Finding) {
-	d.report.Found[found.What]++
-	if found.Mended {
-		d.report.Mended++
+	d.report.Found[found.Kind]++
+	if found.Repaired {
+		d.report.Repaired++
 	}
 	if len(d.report.Findings) < checkFindings {
 		d.report.Findings = append(d.report.Findings, found)
@@ -266,7 +266,7 @@ func (d *doctor) resolve(ctx context.Context) error {
 	if err := d.winnow(ctx, missing); err != nil {
 		return err
 	}
-	list = slices.DeleteFunc(list, func(s *stray) bool { return s.found.What == FindingNoPlace && !missing[s.id] })
+	list = slices.DeleteFunc(list, func(s *stray) bool { return s.found.Kind == FindingNoPlace && !missing[s.id] })
 	slices.SortFunc(list, func(a, b *stray) int { return cmp.Or(cmp.Compare(a.due, b.due), cmp.Compare(a.id, b.id)) })
 	for len(list) > 0 {
 		n, bytes := 0, 0
@@ -323,13 +323,13 @@ func (d *doctor) diagnose(id string, at func(column int) string) *stray {
 	}
 	s := &stray{
 		id: id, nonce: strings.Clone(raw[:min(len(raw), nonceLen)]), attempts: at(columnAttempts), moved: at(columnMoved), size: len(raw),
-		found: Finding{Key: d.keys.name(d.keys.pool), ID: id, What: FindingNoPlace},
+		found: Finding{Key: d.keys.name(d.keys.pool), ID: id, Kind: FindingNoPlace},
 	}
 	if score := at(columnBucket); score != "" {
 		if due, _ := strconv.ParseFloat(score, 64); due <= maxDueMS { // written by Redis
 			return nil
 		}
-		s.found.Key, s.found.What = d.keys.name(d.keys.bucket), FindingScore
+		s.found.Key, s.found.Kind = d.keys.name(d.keys.bucket), FindingBadTime
 	}
 	rec, err := decodeRecord(raw)
 	m, moved := parseMoved(s.moved)
@@ -396,7 +396,7 @@ func (d *doctor) mend(ctx context.Context, list []*stray) error {
 	letters := r.text(2)
 	for i, s := range known {
 		if i < len(letters) && letters[i] == letterMended {
-			s.found.Mended = d.repair == 1
+			s.found.Repaired = d.repair == 1
 			d.note(s.found)
 		}
 	}

@@ -69,22 +69,30 @@ func ward(h *Hand) map[string]State {
 	}
 }
 
+// checkWith calls Repair or Check.
+func checkWith(ctx context.Context, c *Client, topic string, repair bool) (*CheckReport, error) {
+	if repair {
+		return c.Repair(ctx, topic)
+	}
+	return c.Check(ctx, topic)
+}
+
 // look checks the topic and gives what was found: kind to IDs, each with its key.
-func (h *Hand) look(repair bool) (found map[string][]string, mended int) {
+func (h *Hand) look(repair bool) (found map[FindingKind][]string, mended int) {
 	h.t.Helper()
-	report, err := h.client().Check(h.t.Context(), h.keys.topic, repair)
+	report, err := checkWith(h.t.Context(), h.client(), h.keys.topic, repair)
 	require.NoError(h.t, err)
-	found = map[string][]string{}
+	found = map[FindingKind][]string{}
 	for _, f := range report.Findings {
-		found[f.What] = append(found[f.What], f.Key+" "+f.ID)
-		require.True(h.t, repair || !f.Mended, "%+v", f)
+		found[f.Kind] = append(found[f.Kind], f.Key+" "+f.ID)
+		require.True(h.t, repair || !f.Repaired, "%+v", f)
 	}
 	for what, ids := range found {
 		slices.Sort(ids)
 		require.Len(h.t, ids, report.Found[what])
 	}
 	require.Len(h.t, report.Found, len(found))
-	return found, report.Mended
+	return found, report.Repaired
 }
 
 // placed tells the state and the due time of jobs, and fails if one is nowhere.
@@ -105,14 +113,14 @@ func (h *Hand) placed(states map[string]State) (got map[string]State, due map[st
 // Each key of a topic is deleted in turn. The check says what is wrong and writes nothing; with
 // repair every job is back where it was, due when it was due; and then nothing is wrong.
 func TestCheckAfterTheLossOfAKey(t *testing.T) {
-	noPlace := func(ids ...string) map[string][]string {
+	noPlace := func(ids ...string) map[FindingKind][]string {
 		for i, id := range ids {
 			ids[i] = "pool " + id
 		}
-		return map[string][]string{FindingNoPlace: ids}
+		return map[FindingKind][]string{FindingNoPlace: ids}
 	}
 	for key, want := range map[string]struct {
-		found  map[string][]string
+		found  map[FindingKind][]string
 		mended int
 		now    map[string]State // states that are not those of before
 	}{
@@ -123,8 +131,8 @@ func TestCheckAfterTheLossOfAKey(t *testing.T) {
 		"leases":   {noPlace("lapsed", "running"), 2, map[string]State{"lapsed": StateReady, "running": StateReady}},
 		"dead":     {noPlace("dead", "out-of-retries"), 2, nil},
 		"attempts": {}, "errors": {}, "moved": {}, "stats": {}, // the jobs are where they were, and that they were tried before is forgotten
-		"done":    {map[string][]string{FindingOrphan: {"results done"}}, 1, nil},
-		"results": {map[string][]string{FindingNoRecord: {"done done"}}, 1, nil},
+		"done":    {map[FindingKind][]string{FindingOrphan: {"results done"}}, 1, nil},
+		"results": {map[FindingKind][]string{FindingNoRecord: {"done done"}}, 1, nil},
 	} {
 		t.Run(key, func(t *testing.T) {
 			eachHand(t, func(t *testing.T, h *Hand) {
@@ -133,7 +141,7 @@ func TestCheckAfterTheLossOfAKey(t *testing.T) {
 				require.NoError(t, h.rdb.Del(t.Context(), h.Key(key)).Err())
 				before := Dump(t, h.rdb, h.prefix())
 				if want.found == nil {
-					want.found = map[string][]string{}
+					want.found = map[FindingKind][]string{}
 				}
 
 				found, mended := h.look(false)
@@ -223,52 +231,52 @@ func TestCheckOfSpoiltEntries(t *testing.T) {
 	const inf = "+inf"
 	for name, test := range map[string]struct {
 		spoil  func(t *testing.T, h *Hand)
-		found  map[string][]string
+		found  map[FindingKind][]string
 		mended int
 		id     string // a job that is then in
 		state  State
 	}{
 		"due time": {func(t *testing.T, h *Hand) {
 			require.NoError(t, h.rdb.Do(t.Context(), "ZADD", h.keys.bucket, inf, "asleep").Err())
-		}, map[string][]string{FindingScore: {"bucket asleep"}}, 1, "asleep", StateScheduled},
+		}, map[FindingKind][]string{FindingBadTime: {"bucket asleep"}}, 1, "asleep", StateScheduled},
 		"due time, and due long since": {func(t *testing.T, h *Hand) {
 			h.put("+0", "slow")
 			require.NoError(t, h.rdb.Do(t.Context(), "ZADD", h.keys.bucket, "1e15", "slow").Err())
-		}, map[string][]string{FindingScore: {"bucket slow"}}, 1, "slow", StateReady},
+		}, map[FindingKind][]string{FindingBadTime: {"bucket slow"}}, 1, "slow", StateReady},
 		"lease end": {func(t *testing.T, h *Hand) {
 			require.NoError(t, h.rdb.Do(t.Context(), "ZADD", h.keys.leases, inf, "running").Err())
-		}, map[string][]string{FindingScore: {"leases running"}}, 1, "running", StateRunning},
+		}, map[FindingKind][]string{FindingBadTime: {"leases running"}}, 1, "running", StateRunning},
 		"time of burial": {func(t *testing.T, h *Hand) {
 			require.NoError(t, h.rdb.Do(t.Context(), "ZADD", h.keys.dead, inf, "dead").Err())
-		}, map[string][]string{FindingScore: {"dead dead"}}, 1, "dead", StateDead},
+		}, map[FindingKind][]string{FindingBadTime: {"dead dead"}}, 1, "dead", StateDead},
 		"time of keeping": {func(t *testing.T, h *Hand) {
 			require.NoError(t, h.rdb.Do(t.Context(), "ZADD", h.keys.done, inf, "done").Err())
-		}, map[string][]string{FindingScore: {"done done"}}, 1, "ready", StateReady},
+		}, map[FindingKind][]string{FindingBadTime: {"done done"}}, 1, "ready", StateReady},
 		"anchor alone": {func(t *testing.T, h *Hand) {
 			require.NoError(t, h.rdb.ZRem(t.Context(), h.keys.leases, "running", "lapsed").Err())
-		}, map[string][]string{FindingAnchor: {"leases "}, FindingNoPlace: {"pool lapsed", "pool running"}}, 3, "running", StateReady},
+		}, map[FindingKind][]string{FindingLoneAnchor: {"leases "}, FindingNoPlace: {"pool lapsed", "pool running"}}, 3, "running", StateReady},
 		"dead and scheduled": {func(t *testing.T, h *Hand) {
 			require.NoError(t, h.rdb.ZAdd(t.Context(), h.keys.bucket, redis.Z{Score: 5, Member: "dead"}).Err())
-		}, map[string][]string{FindingTwoPlaces: {"bucket dead"}}, 1, "dead", StateDead},
+		}, map[FindingKind][]string{FindingTwoPlaces: {"bucket dead"}}, 1, "dead", StateDead},
 		"running and scheduled": {func(t *testing.T, h *Hand) {
 			require.NoError(t, h.rdb.ZAdd(t.Context(), h.keys.bucket, redis.Z{Score: 5, Member: "running"}).Err())
-		}, map[string][]string{FindingTwoPlaces: {"leases running"}}, 0, "running", StateRunning},
+		}, map[FindingKind][]string{FindingTwoPlaces: {"leases running"}}, 0, "running", StateRunning},
 		"running and dead": {func(t *testing.T, h *Hand) {
 			require.NoError(t, h.rdb.ZAdd(t.Context(), h.keys.dead, redis.Z{Score: 5, Member: "running"}).Err())
-		}, map[string][]string{FindingTwoPlaces: {"leases running"}}, 0, "running", StateDead},
+		}, map[FindingKind][]string{FindingTwoPlaces: {"leases running"}}, 0, "running", StateDead},
 		"books": {func(t *testing.T, h *Hand) {
 			require.NoError(t, h.rdb.HSet(t.Context(), h.keys.attempts, "dead", "many", "nobody", "1").Err())
 			require.NoError(t, h.rdb.HSet(t.Context(), h.keys.moved, "asleep", "soon", "alive", "12 revive 1 2 1 3").Err())
-		}, map[string][]string{FindingOrphan: {"attempts nobody"}, FindingUnreadable: {"attempts dead", "moved alive", "moved asleep"}},
+		}, map[FindingKind][]string{FindingOrphan: {"attempts nobody"}, FindingUnreadable: {"attempts dead", "moved alive", "moved asleep"}},
 			4, "asleep", StateScheduled},
 		"record, and no place": {func(t *testing.T, h *Hand) {
 			require.NoError(t, h.rdb.HSet(t.Context(), h.keys.pool, "scheduled", "spoilt").Err())
 			require.NoError(t, h.rdb.ZRem(t.Context(), h.keys.bucket, "scheduled").Err())
-		}, map[string][]string{FindingNoPlace: {"pool scheduled"}}, 1, "scheduled", StateReady},
+		}, map[FindingKind][]string{FindingNoPlace: {"pool scheduled"}}, 1, "scheduled", StateReady},
 		"record of a newer release, and no place": {func(t *testing.T, h *Hand) {
 			newer := "nonce456" + string(rune(recordVersion+1)) + strings.Repeat("x", 50)
 			require.NoError(t, h.rdb.HSet(t.Context(), h.keys.pool, "newer", newer).Err())
-		}, map[string][]string{FindingNoPlace: {"pool newer"}}, 0, "ready", StateReady},
+		}, map[FindingKind][]string{FindingNoPlace: {"pool newer"}}, 0, "ready", StateReady},
 	} {
 		t.Run(name, func(t *testing.T) {
 			eachHand(t, func(t *testing.T, h *Hand) {
@@ -416,10 +424,10 @@ func TestCheckOfManyJobs(t *testing.T) {
 	h.put("+0", numbered("ready", 2500)...)
 	h.put("+7200000", "stays")
 	require.NoError(t, h.rdb.ZRemRangeByScore(t.Context(), h.keys.bucket, "-inf", h.score("stays", -1)).Err())
-	report, err := h.client().Check(t.Context(), "topic", true)
+	report, err := h.client().Repair(t.Context(), "topic")
 	require.NoError(t, err)
-	require.Equal(t, map[string]int{FindingNoPlace: n}, report.Found)
-	require.Equal(t, n, report.Mended)
+	require.Equal(t, map[FindingKind]int{FindingNoPlace: n}, report.Found)
+	require.Equal(t, n, report.Repaired)
 	require.Len(t, report.Findings, checkFindings)
 	require.GreaterOrEqual(t, report.Jobs, int64(n+2501))
 	require.EqualValues(t, n+1, h.rdb.ZCard(t.Context(), h.keys.bucket).Val())
@@ -429,9 +437,9 @@ func TestCheckOfManyJobs(t *testing.T) {
 	require.NoError(t, h.rdb.Del(t.Context(), h.keys.ready).Err())
 	h.Promote()
 	require.True(t, slices.Equal(append(ids, "stays"), h.list(h.keys.ready)), "the due times are those of before")
-	report, err = h.client().Check(t.Context(), "topic", true)
+	report, err = h.client().Repair(t.Context(), "topic")
 	require.NoError(t, err)
-	require.Equal(t, 2500, report.Mended)
+	require.Equal(t, 2500, report.Repaired)
 	require.True(t, slices.Equal(ids, h.list(h.keys.ready)[:n]), "those that were there stand before them")
 }
 
@@ -471,7 +479,7 @@ func TestCheckLooksAtFewLargeRecords(t *testing.T) {
 		_, err := c.Enqueue(t.Context(), "topic", strconv.Itoa(i), make([]byte, 100<<10), ProcessIn(time.Hour))
 		require.NoError(t, err)
 	}
-	report, err := c.Check(t.Context(), "topic", true)
+	report, err := c.Repair(t.Context(), "topic")
 	require.NoError(t, err)
 	require.Empty(t, report.Found)
 	require.GreaterOrEqual(t, report.Jobs, int64(60))
@@ -495,11 +503,11 @@ func (s *slices0) Script(event ScriptEvent) {
 
 func TestCheckOfNothing(t *testing.T) {
 	eachHand(t, func(t *testing.T, h *Hand) {
-		_, err := h.client().Check(t.Context(), "{}", true)
+		_, err := h.client().Repair(t.Context(), "{}")
 		require.ErrorIs(t, err, ErrInvalid)
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
-		report, err := h.client().Check(ctx, "topic", true)
+		report, err := h.client().Repair(ctx, "topic")
 		require.ErrorIs(t, err, context.Canceled)
 		require.NotNil(t, report)
 	})
@@ -513,7 +521,7 @@ func TestCheckOfAHealthyQueue(t *testing.T) {
 		seed := rand.Uint64()
 		t.Run(strconv.FormatUint(seed, 10), func(t *testing.T) {
 			playModel(t, gameOf(seed, 300), func(p *player) {
-				report, err := p.hands[0].client().Check(t.Context(), "model", true)
+				report, err := p.hands[0].client().Repair(t.Context(), "model")
 				require.NoError(t, err)
 				require.Empty(t, report.Findings)
 				require.EqualValues(t, len(p.m.jobs), report.Jobs)

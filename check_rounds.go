@@ -127,5 +127,5 @@ func (t *topicServer) check(ctx context.Context, reason string, every time.Durat
 	for _, key := range d.wrong {
 		found = append(found, fmt.Sprintf("%s is not a %s", key, typeOf(key)))
 	}
-	t.trouble.log.Warn("topic repaired", "count", d.report.Mended, "found", strings.Join(found, ", "))
+	t.trouble.log.Warn("topic repaired", "count", d.report.Repaired, "found", strings.Join(found, ", "))
 }

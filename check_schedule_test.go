@@ -22,14 +22,18 @@ func (everyMinute) Next(after time.Time) time.Time {
 }
 
 // look checks the topic "t" and gives what was found: kind to names, each with its key.
-func (b *bubble) look(repair bool) map[string][]string {
+func (b *bubble) look(repair bool) map[delayq.FindingKind][]string {
 	b.Helper()
-	report, err := b.client.Check(b.Context(), "t", repair)
+	check := b.client.Check
+	if repair {
+		check = b.client.Repair
+	}
+	report, err := check(b.Context(), "t")
 	require.NoError(b, err)
-	found := map[string][]string{}
+	found := map[delayq.FindingKind][]string{}
 	for _, f := range report.Findings {
-		found[f.What] = append(found[f.What], f.Key+" "+f.ID)
-		require.Equal(b, repair, f.Mended, "%+v", f)
+		found[f.Kind] = append(found[f.Kind], f.Key+" "+f.ID)
+		require.Equal(b, repair, f.Repaired, "%+v", f)
 	}
 	for _, list := range found {
 		slices.Sort(list)
@@ -56,7 +60,7 @@ func timetable(b *bubble, r *recorder) {
 	require.NoError(b, b.client.PauseSchedule(b.Context(), "t", "paused"))
 	b.schedule("ended", delayq.Every(time.Second), delayq.EndAt(b.began.Add(5*time.Second)))
 	b.schedule("all run", delayq.Every(time.Second), delayq.MaxRuns(2))
-	b.schedule("busy", delayq.Every(7*time.Second), delayq.QueueOne)
+	b.schedule("busy", delayq.Every(7*time.Second), delayq.OverlapQueueOne)
 	serveMany(b.T, b.rdb, bubblePrefix, setup)
 }
 
@@ -84,40 +88,40 @@ func TestCheckOfSchedules(t *testing.T) {
 	zrem := func(b *bubble) { require.NoError(b, b.rdb.ZRem(b.Context(), key("slots"), "s").Err()) }
 	for name, test := range map[string]struct {
 		spoil func(b *bubble)
-		found map[string][]string
+		found map[delayq.FindingKind][]string
 		slots []int // fired in the end, the check being at 52 s
 	}{
-		"nothing": {func(*bubble) {}, map[string][]string{}, []int{10, 20, 30, 40, 50, 60, 70}},
-		"place":   {zrem, map[string][]string{delayq.FindingNoSlot: {"slots s"}}, []int{10, 20, 60, 70}},
+		"nothing": {func(*bubble) {}, map[delayq.FindingKind][]string{}, []int{10, 20, 30, 40, 50, 60, 70}},
+		"place":   {zrem, map[delayq.FindingKind][]string{delayq.FindingNoSlot: {"slots s"}}, []int{10, 20, 60, 70}},
 		"place of one that waits": {func(b *bubble) {
 			require.NoError(b, b.rdb.Del(b.Context(), key("waiting")).Err())
-		}, map[string][]string{delayq.FindingNoSlot: {"slots busy"}}, []int{10, 20, 30, 40, 50, 60, 70}},
+		}, map[delayq.FindingKind][]string{delayq.FindingNoSlot: {"slots busy"}}, []int{10, 20, 30, 40, 50, 60, 70}},
 		"all places": {func(b *bubble) {
 			require.NoError(b, b.rdb.Del(b.Context(), key("slots")).Err())
-		}, map[string][]string{delayq.FindingNoSlot: {"slots calendar", "slots far", "slots s"}}, []int{10, 20, 60, 70}},
+		}, map[delayq.FindingKind][]string{delayq.FindingNoSlot: {"slots calendar", "slots far", "slots s"}}, []int{10, 20, 60, 70}},
 		"a slot that cannot be": {func(b *bubble) {
 			require.NoError(b, b.rdb.ZAdd(b.Context(), key("slots"), redis.Z{Score: 1e15, Member: "s"}).Err())
-		}, map[string][]string{delayq.FindingScore: {"slots s"}}, []int{10, 20, 60, 70}},
-		"state":   {func(b *bubble) { hdel(b, "fired") }, map[string][]string{delayq.FindingNoState: {"fired s"}}, []int{10, 20, 50, 60, 70}},
-		"history": {func(b *bubble) { hdel(b, "runs") }, map[string][]string{delayq.FindingNoHistory: {"runs s"}}, []int{10, 20, 30, 40, 50, 60, 70}},
+		}, map[delayq.FindingKind][]string{delayq.FindingBadTime: {"slots s"}}, []int{10, 20, 60, 70}},
+		"state":   {func(b *bubble) { hdel(b, "fired") }, map[delayq.FindingKind][]string{delayq.FindingNoState: {"fired s"}}, []int{10, 20, 50, 60, 70}},
+		"history": {func(b *bubble) { hdel(b, "runs") }, map[delayq.FindingKind][]string{delayq.FindingNoHistory: {"runs s"}}, []int{10, 20, 30, 40, 50, 60, 70}},
 		"state and place": {func(b *bubble) {
 			hdel(b, "fired")
 			zrem(b)
-		}, map[string][]string{delayq.FindingNoState: {"fired s"}, delayq.FindingNoSlot: {"slots s"}}, []int{10, 20, 60, 70}},
+		}, map[delayq.FindingKind][]string{delayq.FindingNoState: {"fired s"}, delayq.FindingNoSlot: {"slots s"}}, []int{10, 20, 60, 70}},
 		"the state is none": {func(b *bubble) {
 			require.NoError(b, b.rdb.HSet(b.Context(), key("fired"), "s", "nonsense").Err())
-		}, map[string][]string{delayq.FindingUnreadable: {"fired s"}}, []int{10, 20, 50, 60, 70}},
+		}, map[delayq.FindingKind][]string{delayq.FindingUnreadable: {"fired s"}}, []int{10, 20, 50, 60, 70}},
 		"a field of the state is gone": {func(b *bubble) {
 			state(b, func(state map[string]any) { delete(state, "skipped") })
-		}, map[string][]string{delayq.FindingUnreadable: {"fired s"}}, nil},
+		}, map[delayq.FindingKind][]string{delayq.FindingUnreadable: {"fired s"}}, nil},
 		"a field of the state is another thing": {func(b *bubble) {
 			state(b, func(state map[string]any) { state["job"], state["fired"] = 7, "many" })
-		}, map[string][]string{delayq.FindingUnreadable: {"fired s"}}, []int{10, 20, 50, 60, 70}},
+		}, map[delayq.FindingKind][]string{delayq.FindingUnreadable: {"fired s"}}, []int{10, 20, 50, 60, 70}},
 		"the state is of another definition": {func(b *bubble) {
 			state(b, func(state map[string]any) { state["nonce"] = "0123456789abcdef" })
-		}, map[string][]string{delayq.FindingUnreadable: {"fired s"}}, []int{10, 20, 30, 40, 50, 60, 70}},
+		}, map[delayq.FindingKind][]string{delayq.FindingUnreadable: {"fired s"}}, []int{10, 20, 30, 40, 50, 60, 70}},
 		"definition": {func(b *bubble) { hdel(b, "schedules") },
-			map[string][]string{delayq.FindingNoSchedule: {"fired s", "runs s", "runs s", "runs s", "slots s"}}, []int{10, 20}},
+			map[delayq.FindingKind][]string{delayq.FindingNoSchedule: {"fired s", "runs s", "runs s", "runs s", "slots s"}}, []int{10, 20}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(b *bubble) {
@@ -165,6 +169,6 @@ func TestServerMendsASchedule(t *testing.T) {
 		require.NoError(b, b.rdb.Del(b.Context(), bubblePrefix+":{t}:slots").Err())
 		b.pass(3 * time.Minute)
 		require.Equal(b, []string{b.id("s", 10*time.Second), b.id("s", 20*time.Second), b.id("s", 200*time.Second)}, jobsOf(&r, "s"))
-		require.Len(b, log.with(`msg="topic repaired"`, "count=1", `found="no slot: 1"`), 1)
+		require.Len(b, log.with(`msg="topic repaired"`, "count=1", `found="no_slot: 1"`), 1)
 	})
 }

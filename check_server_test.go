@@ -43,7 +43,7 @@ func TestServerMendsLostLeases(t *testing.T) {
 			require.Len(b, starts.of(fmt.Sprint("job", i)), 2)
 			require.Empty(b, b.state("t", fmt.Sprint("job", i)))
 		}
-		require.Len(b, log.with(`msg="topic repaired"`, "topic=t", "count=5", `found="no place: 5"`), 1)
+		require.Len(b, log.with(`msg="topic repaired"`, "topic=t", "count=5", `found="no_place: 5"`), 1)
 		require.EqualValues(b, 5, b.counter("t", "mended"))
 	})
 }
@@ -110,7 +110,7 @@ func TestServerNamesAWrongTypeAndGoesOn(t *testing.T) {
 		b.pass(2 * time.Minute)
 		require.Empty(b, b.state("t", "lost"))
 		require.Len(b, log.with(`msg="prune failed"`, "level=ERROR", stats), 1)
-		require.NotEmpty(b, log.with(`msg="topic repaired"`, "no place: 1", "wrong type: 1", stats+" is not a hash"))
+		require.NotEmpty(b, log.with(`msg="topic repaired"`, "no_place: 1", "wrong_type: 1", stats+" is not a hash"))
 		require.NoError(b, b.rdb.Del(b.Context(), stats).Err())
 		b.pass(11 * time.Second)
 		require.Len(b, log.with("msg=\"prune works again\""), 1)
@@ -311,7 +311,7 @@ func checkUnderLoad(t *testing.T, rdb redis.UniversalClient, damage bool) {
 				return
 			default:
 			}
-			report, err := client.Check(context.WithoutCancel(ctx), "t", true)
+			report, err := client.Repair(context.WithoutCancel(ctx), "t")
 			if err != nil || !damage && len(report.Found) > 0 {
 				mu.Lock()
 				wrong = append(wrong, fmt.Sprint("check: ", err, report.Findings))

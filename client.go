@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"hash/maphash"
 	mathrand "math/rand/v2"
-	"reflect"
 	"slices"
 	"sync"
 
@@ -237,15 +236,12 @@ func (c *Client) Delete(ctx context.Context, topic, id string) error {
 }
 
 // Reschedule gives a scheduled (first time, backing off or snoozed) or ready job another due time,
-// by [ProcessAt] or [ProcessIn]; other options are an error. Reschedule returns [ErrRunning] if the
-// job is running, [ErrDead] if it is dead, and [ErrNotFound] if there is no such job. If the job
-// expires by the new time, Reschedule returns [ErrInvalid] and changes nothing.
-func (c *Client) Reschedule(ctx context.Context, topic, id string, due JobOption) error {
+// by [ProcessAt] or [ProcessIn]. Reschedule returns [ErrRunning] if the job is running, [ErrDead]
+// if it is dead, and [ErrNotFound] if there is no such job. If the job expires by the new time,
+// Reschedule returns [ErrInvalid] and changes nothing.
+func (c *Client) Reschedule(ctx context.Context, topic, id string, due DueOption) error {
 	place := located{call: rescheduleScript.name, topic: topic, job: id}
 	o, err := newJobOptions([]JobOption{due})
-	if err == nil && !onlyDue(o) {
-		err = fmt.Errorf("%w: Reschedule takes ProcessAt or ProcessIn only", ErrInvalid)
-	}
 	if err != nil {
 		return place.at(errors.Join(c.validate(ctx, topic, id), err))
 	}
@@ -274,12 +270,6 @@ func (c *Client) Reschedule(ctx context.Context, topic, id string, due JobOption
 		return place.at(ErrDead)
 	}
 	return nil
-}
-
-// onlyDue reports whether the options set a due time and nothing else.
-func onlyDue(o jobOptions) bool {
-	o.dueAt, o.dueIn = 0, 0
-	return reflect.DeepEqual(o, defaultJob)
 }
 
 // Revive moves a dead job back to ready with its full number of retries ([Job.RetriesLeft]) and the

@@ -58,7 +58,7 @@ func TestClusterClient(t *testing.T) {
 		for _, state := range []delayq.State{
 			delayq.StateScheduled, delayq.StateReady, delayq.StateRunning, delayq.StateDead, delayq.StateDone,
 		} {
-			list, err := f.client.List(ctx, topic, state, 0, 10)
+			list, err := f.client.List(ctx, topic, delayq.ListQuery{State: state, Limit: 10})
 			require.NoError(t, err)
 			require.Equal(t, state == delayq.StateDead, len(list) == 1, state)
 		}

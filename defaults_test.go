@@ -86,7 +86,8 @@ func TestDefaultsOfAClient(t *testing.T) {
 		after, err := client.ScheduleInfo(ctx, "topic", "typed")
 		require.NoError(t, err)
 		require.Equal(t, before.ChangedAt, after.ChangedAt, "the same again")
-		require.NoError(t, client.EditSchedule(ctx, "topic", "typed", "me", func(def *delayq.ScheduleDef) error {
+		require.NoError(t, client.EditSchedule(ctx, "topic", "typed", func(def *delayq.ScheduleDefinition) error {
+			def.EditedBy = "me"
 			def.Options = []delayq.ScheduleOption{delayq.Retry(9)}
 			return nil
 		}))

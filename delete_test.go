@@ -40,7 +40,7 @@ func TestDeleteLeavesALiveJob(t *testing.T) {
 		require.NoError(t, f.client.Delete(t.Context(), "topic", "x"))
 		require.Equal(t, delayq.StateReady, f.get("x").State)
 		require.Equal(t, "payload of x", string(f.get("x").Payload))
-		list, err := f.client.List(t.Context(), "topic", delayq.StateDone, 0, 10)
+		list, err := f.client.List(t.Context(), "topic", delayq.ListQuery{State: delayq.StateDone, Limit: 10})
 		require.NoError(t, err)
 		require.Empty(t, list)
 		f.hand.TakeOne("x")

@@ -47,7 +47,7 @@
 // [OnCalendar]), a payload and options.
 //
 //	err = client.Schedule(ctx, "report", "weekly", delayq.Cron("0 9 * * 1", "Europe/Berlin"),
-//		payload, delayq.Retry(3), delayq.QueueOne)
+//		payload, delayq.Retry(3), delayq.OverlapQueueOne)
 //
 // It is stored in Redis. The servers of the topic enqueue one job for each slot, to the
 // millisecond, however many servers there are and whichever of them crash. An [OverlapPolicy]

@@ -44,13 +44,13 @@ func requireFresh(t *testing.T, info *delayq.JobInfo) {
 	t.Helper()
 	require.Equal(t, 1, info.Attempt)
 	require.Empty(t, info.Errors)
-	require.Empty(t, info.Moved)
+	require.Empty(t, info.DueReason)
 	require.Zero(t, info.Fence())
 	require.Zero(t, info.LeaseEnd)
 	require.Zero(t, info.BuriedAt)
 	require.Zero(t, info.FinishedAt)
 	require.Zero(t, info.KeptUntil)
-	require.Zero(t, info.Started)
+	require.Zero(t, info.StartedAt)
 }
 
 // With Replace the old job gives way in every state, with all that was known of it; whoever was

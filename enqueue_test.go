@@ -29,7 +29,7 @@ func TestEnqueueGivesTheJobAsStored(t *testing.T) {
 		require.Equal(t, 3, job.Retries)
 		require.True(t, job.Due.Equal(at), job.Due)
 		require.Len(t, job.Nonce(), 8)
-		require.Zero(t, job.Started)
+		require.Zero(t, job.StartedAt)
 
 		info := f.get("x")
 		require.Equal(t, delayq.StateScheduled, info.State)

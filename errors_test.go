@@ -126,8 +126,8 @@ func TestSnoozeIsRoundedUp(t *testing.T) {
 		for _, e := range events {
 			_, delay, _ := strings.Cut(e.ID, " ")
 			want := map[string]time.Duration{"1ns": time.Millisecond, "1500µs": 2 * time.Millisecond, "2ms": 2 * time.Millisecond}[delay]
-			require.Equal(b, want, e.NextDue.Sub(e.End), e.ID)
-			require.False(b, rec.of(e.ID)[1].at.Before(e.End.Add(want)), "never early")
+			require.Equal(b, want, e.NextDue.Sub(e.FinishedAt), e.ID)
+			require.False(b, rec.of(e.ID)[1].at.Before(e.FinishedAt.Add(want)), "never early")
 		}
 	})
 }
@@ -205,7 +205,7 @@ func TestWhatAnErrorAsksFor(t *testing.T) {
 			events := append(append(hooks.of("Retried", id), hooks.of("Snoozed", id)...), hooks.of("Buried", id)...)
 			require.Len(b, events, 1, id)
 			require.Equal(b, c.outcome, events[0].Outcome, id)
-			delay := events[0].NextDue.Sub(events[0].End)
+			delay := events[0].NextDue.Sub(events[0].FinishedAt)
 			switch {
 			case c.delay > 0:
 				require.Equal(b, c.delay, delay, id)

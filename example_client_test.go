@@ -90,7 +90,7 @@ func ExampleClient_Reschedule() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	fmt.Println(info.Due.UTC(), info.Moved)
+	fmt.Println(info.Due.UTC(), info.DueReason)
 	// Output: 2050-01-01 00:00:00 +0000 UTC reschedule
 }
 
@@ -123,7 +123,7 @@ func ExampleClient_List() {
 		}
 	}
 
-	jobs, err := client.List(ctx, "mail", delayq.StateScheduled, 0, 2)
+	jobs, err := client.List(ctx, "mail", delayq.ListQuery{State: delayq.StateScheduled, Limit: 2})
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -49,13 +49,13 @@ func ExampleClient_Schedule() {
 }
 
 // No server ran for an hour: the last two slots are caught up.
-func ExampleCatchUp() {
+func ExampleMissedCatchUp() {
 	q, err := delayqtest.Open()
 	check(err)
 	ctx := context.Background()
 	check(q.Advance(ctx, 0)) // from here on the clock only moves by Advance
 	start := q.Now()
-	check(q.Client.Schedule(ctx, "sync", "stock", delayq.Every(5*time.Minute), nil, delayq.StartAt(start.Add(5*time.Minute)), delayq.CatchUp(2)))
+	check(q.Client.Schedule(ctx, "sync", "stock", delayq.Every(5*time.Minute), nil, delayq.StartAt(start.Add(5*time.Minute)), delayq.MissedCatchUp(2)))
 	check(q.Advance(ctx, 62*time.Minute)) // no server
 
 	_, err = q.Serve(func(server *delayq.Server) {
@@ -82,7 +82,7 @@ func ExampleClient_Trigger() {
 	}, quietly)
 	check(err)
 	ctx := context.Background()
-	check(q.Client.Schedule(ctx, "backup", "nightly", delayq.Cron("@daily", ""), nil, delayq.SkipOverlap))
+	check(q.Client.Schedule(ctx, "backup", "nightly", delayq.Cron("@daily", ""), nil, delayq.OverlapSkip))
 	check(q.Client.PauseSchedule(ctx, "backup", "nightly"))
 	_, err = q.Client.Trigger(ctx, "backup", "nightly")
 	check(err)
@@ -109,7 +109,8 @@ func ExampleClient_EditSchedule() {
 	}
 	start()
 
-	check(q.Client.EditSchedule(ctx, "report", "nightly", "ops:anna", func(def *delayq.ScheduleDef) error {
+	check(q.Client.EditSchedule(ctx, "report", "nightly", func(def *delayq.ScheduleDefinition) error {
+		def.EditedBy = "ops:anna"
 		def.Spec = delayq.Cron("0 5 * * *", "")
 		return nil
 	}))

@@ -148,7 +148,7 @@ func (metrics) Started(event delayq.RunEvent) {
 }
 
 func (metrics) Retried(event delayq.RunEvent) {
-	fmt.Println("retried", event.ID, event.Err, "- due later:", event.NextDue.After(event.End))
+	fmt.Println("retried", event.ID, event.Err, "- due later:", event.NextDue.After(event.FinishedAt))
 }
 
 func (m metrics) Done(event delayq.RunEvent) {

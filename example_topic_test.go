@@ -70,7 +70,7 @@ func ExampleTopic_Job() {
 		log.Fatal(err)
 	}
 
-	jobs, err := client.List(ctx, Reminders.Name(), delayq.StateScheduled, 0, 10, delayq.WithPayload())
+	jobs, err := client.List(ctx, Reminders.Name(), delayq.ListQuery{State: delayq.StateScheduled, Limit: 10, Payload: true})
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -120,7 +120,7 @@ func TestRescheduleBeyondTheExpiry(t *testing.T) {
 				f.enqueue("free", due)
 				before := f.dump()
 				for _, id := range []string{"x", "at"} {
-					for _, late := range []delayq.JobOption{
+					for _, late := range []delayq.DueOption{
 						delayq.ProcessIn(2 * time.Hour), delayq.ProcessAt(job.EnqueuedAt.Add(time.Hour)), delayq.ProcessIn(time.Hour),
 					} {
 						err := f.client.Reschedule(ctx, "topic", id, late)

@@ -25,23 +25,32 @@ const (
 
 // ServerInfo describes a server. Each server writes it to Redis every five seconds.
 type ServerInfo struct {
-	ID      string    `json:"-"`
-	Seen    time.Time `json:"-"` // time of the last heartbeat, by Redis's clock
-	Host    string    `json:"host"`
-	PID     int       `json:"pid"`
-	Started time.Time `json:"started"` // by the server's clock
-	Version string    `json:"version"` // of delayq, from the build information
-	// State is "running" or "draining", as of the last heartbeat. A server that begins to drain
-	// sends a heartbeat immediately.
-	State  string                 `json:"state"`
+	ID        string    `json:"-"`
+	SeenAt    time.Time `json:"-"` // time of the last heartbeat, by Redis's clock
+	Host      string    `json:"host"`
+	PID       int       `json:"pid"`
+	StartedAt time.Time `json:"started"` // by the server's clock
+	Version   string    `json:"version"` // of delayq, from the build information
+	// State is that of the last heartbeat. A server that begins to drain sends a heartbeat
+	// immediately.
+	State  ServerState            `json:"state"`
 	Topics map[string]TopicStatus `json:"topics"`
 }
 
+// A ServerState is the state of a server.
+type ServerState string
+
+// The states of a server.
+const (
+	ServerRunning  ServerState = "running"
+	ServerDraining ServerState = "draining" // stopped: its running handlers continue up to its Drain
+)
+
 // TopicStatus describes what a server does for one topic.
 type TopicStatus struct {
-	Workers int       `json:"slots"`   // its Concurrency
-	Running int       `json:"running"` // number of running handlers
-	Longest []RunTime `json:"longest,omitempty"`
+	Workers int          `json:"slots"`   // its Concurrency
+	Running int          `json:"running"` // number of running handlers
+	Longest []RunningJob `json:"longest,omitempty"`
 
 	// Loops holds the time since the last turn of each loop. In a healthy server it is below the
 	// tick for promote, below 4 s (a blocking pop) for take, and below a third of the lease for
@@ -49,24 +58,24 @@ type TopicStatus struct {
 	Loops map[string]time.Duration `json:"loops,omitempty"`
 }
 
-// RunTime says how long a job has been running, by the server's clock.
-type RunTime struct {
-	ID  string        `json:"id"`
-	For time.Duration `json:"for"`
+// A RunningJob says how long a job has been running, by the server's clock.
+type RunningJob struct {
+	ID      string        `json:"id"`
+	Running time.Duration `json:"for"`
 }
 
 // heartbeatLoop sends a heartbeat every five seconds and as soon as the drain begins. It also
 // deletes the entries of servers that are gone.
 func (s *Server) heartbeatLoop(ctx, fetch context.Context) {
 	watch := trouble{name: "heartbeat", log: s.log, outage: s.outage}
-	about := ServerInfo{PID: os.Getpid(), Started: s.started, Version: version()}
+	about := ServerInfo{PID: os.Getpid(), StartedAt: s.started, Version: version()}
 	about.Host, _ = os.Hostname() // if it is unknown, the PID must do
 	swept, restored, known := time.Now(), time.Now(), false
 	draining := fetch.Done()
 	for {
-		about.State = "running"
+		about.State = ServerRunning
 		if fetch.Err() != nil {
-			about.State, draining = "draining", nil
+			about.State, draining = ServerDraining, nil
 		}
 		now, gone, err := s.heartbeat(ctx, about)
 		if err == nil && gone && known {
@@ -138,7 +147,7 @@ func (s *Server) sweep(ctx context.Context, now int64) error {
 	defer cancel()
 	all, err := readServers(call, s.calls, s.o.prefix)
 	for _, info := range all {
-		if err == nil && msTime(now).Sub(info.Seen) > heartbeatStale {
+		if err == nil && msTime(now).Sub(info.SeenAt) > heartbeatStale {
 			err = s.calls.HDel(call, serversKey(s.o.prefix), info.ID).Err()
 		}
 	}
@@ -153,10 +162,10 @@ func (t *topicServer) status(now time.Time) TopicStatus {
 	at := t.clock.at(now)
 	for id, r := range t.leases {
 		if r.running() {
-			info.Longest = append(info.Longest, RunTime{strings.ToValidUTF8(id, "\uFFFD"), at.Sub(r.start)})
+			info.Longest = append(info.Longest, RunningJob{strings.ToValidUTF8(id, "\uFFFD"), at.Sub(r.start)})
 		}
 	}
-	slices.SortFunc(info.Longest, func(a, b RunTime) int { return cmp.Compare(b.For, a.For) })
+	slices.SortFunc(info.Longest, func(a, b RunningJob) int { return cmp.Compare(b.Running, a.Running) })
 	info.Longest = info.Longest[:min(len(info.Longest), longestRuns)]
 	return info
 }
@@ -174,7 +183,7 @@ func readServers(ctx context.Context, rdb redis.Cmdable, prefix string) ([]Serve
 			info := ServerInfo{ID: pairs[i]}
 			at, about, _ := strings.Cut(pairs[i+1], " ")
 			if ms, err := strconv.ParseInt(at, 10, 64); err == nil {
-				info.Seen = msTime(ms)
+				info.SeenAt = msTime(ms)
 			}
 			// Fields that a newer release writes differently are left out.
 			_ = json.Unmarshal([]byte(about), &info)

@@ -206,7 +206,7 @@ type recorder struct {
 func (r *recorder) then(f delayq.HandlerFunc) delayq.HandlerFunc {
 	return func(ctx context.Context, job *delayq.Job) error {
 		r.mu.Lock()
-		r.list = append(r.list, start{job.ID, job.Attempt, time.Now(), job.Started, job.Due, string(job.Payload)})
+		r.list = append(r.list, start{job.ID, job.Attempt, time.Now(), job.StartedAt, job.Due, string(job.Payload)})
 		r.mu.Unlock()
 		if f == nil {
 			return nil

@@ -102,8 +102,8 @@ type RunEvent struct {
 	Attempt    int
 	EnqueuedAt time.Time
 	Due        time.Time
-	Start      time.Time // zero if no handler was called
-	End        time.Time // zero if no handler has returned
+	StartedAt  time.Time // zero if no handler was called
+	FinishedAt time.Time // zero if no handler has returned
 	Outcome    Outcome   // empty for Started and Late
 
 	// Err is the error that the handler returned, or one that takes its place. If the run was
@@ -117,7 +117,7 @@ type RunEvent struct {
 }
 
 // Lateness returns the time from Due to Start, by Redis's clock.
-func (e RunEvent) Lateness() time.Duration { return e.Start.Sub(e.Due) }
+func (e RunEvent) Lateness() time.Duration { return e.StartedAt.Sub(e.Due) }
 
 // PruneEvent is the event of a [PrunedHook] and is about one topic. Dead counts jobs that were
 // deleted by [DeadLimit] and will never run, Done those whose [Retention] is over. At most 500 of

@@ -102,9 +102,9 @@ func TestHooksOfARun(t *testing.T) {
 				require.True(b, e.EnqueuedAt.Equal(enqueued))
 			} else {
 				require.True(b, e.EnqueuedAt.Equal(began), c.id)
-				require.WithinDuration(b, c.start, e.Start, 0, c.id)
+				require.WithinDuration(b, c.start, e.StartedAt, 0, c.id)
 			}
-			require.WithinDuration(b, c.end, e.End, 0, c.id)
+			require.WithinDuration(b, c.end, e.FinishedAt, 0, c.id)
 			if c.err != nil {
 				require.ErrorIs(b, e.Err, c.err, c.id)
 			}
@@ -116,7 +116,7 @@ func TestHooksOfARun(t *testing.T) {
 		}
 		for _, e := range hooks.of("Started") {
 			require.Empty(b, e.Outcome)
-			require.Zero(b, e.End)
+			require.Zero(b, e.FinishedAt)
 			require.GreaterOrEqual(b, e.Lateness(), time.Duration(0))
 			require.Less(b, e.Lateness(), 2*time.Millisecond, e.ID)
 		}

@@ -135,13 +135,13 @@ func readJobInfo(topic, id string, cut int, at func(column int) string) *JobInfo
 	if info.State == StateDone {
 		var run finishedRun
 		if json.Unmarshal([]byte(finished), &run) == nil {
-			info.Attempt, info.Started, info.FinishedAt = run.Attempt, msTime(run.Start), msTime(run.End)
+			info.Attempt, info.StartedAt, info.FinishedAt = run.Attempt, msTime(run.Start), msTime(run.End)
 			info.Snoozes = run.Snoozes
 		}
 		return info
 	}
 	if m, ok := parseMoved(at(columnMoved)); ok {
-		info.Due, info.Moved = msTime(m.due), m.why
+		info.Due, info.DueReason = msTime(m.due), DueReason(m.why)
 		info.Snoozes, info.spent = m.snoozes, m.spent
 	}
 	if score := at(columnBucket); score != "" {
@@ -173,20 +173,40 @@ const (
 	recordHead = 3 * maxHeaderLen
 )
 
-// A ListOption sets what [Client.List] reads of each job.
-type ListOption func(*listOptions)
+// A ListQuery selects the jobs that [Client.List] returns.
+type ListQuery struct {
+	State  State
+	Offset int // number of jobs of that state to skip. Default: 0
+	Limit  int // most jobs to return. Default: 100. Range: 1 to 1,000
 
-type listOptions struct{ cut int }
+	// Payload makes List read the payloads too. All payloads of a page are in memory at the same
+	// time, so list few jobs at a time if payloads can be large. To read the payload of one job,
+	// use [Client.Get]. Without it, [Job.Payload] is nil and [JobInfo.PayloadSize] is its size.
+	Payload bool
+}
 
-// WithPayload makes [Client.List] read the payloads too. All payloads of a page are in memory at
-// the same time, so list few jobs at a time if payloads can be large. To read the payload of one
-// job, use [Client.Get]. Without WithPayload, [Job.Payload] is nil and [JobInfo.PayloadSize] is its
-// size.
-func WithPayload() ListOption { return func(o *listOptions) { o.cut = -1 } }
+const defaultLimit = 100 // of a ListQuery
 
-// List returns the jobs of a topic in one state. It skips the first offset jobs of that state and
-// returns at most limit of those that follow. A page with fewer than limit jobs is the last one.
-// Range of offset: 0 or more. Range of limit: 1 to 1,000.
+// check returns the complaints about the query, with its limit set to the default if it is 0.
+func (q *ListQuery) check() error {
+	var errs []error
+	if !slices.Contains([]State{StateScheduled, StateReady, StateRunning, StateDead, StateDone}, q.State) {
+		errs = append(errs, fmt.Errorf("unknown state %q", q.State))
+	}
+	if q.Offset < 0 {
+		errs = append(errs, fmt.Errorf("offset %d: must be at least 0", q.Offset))
+	}
+	if q.Limit == 0 {
+		q.Limit = defaultLimit
+	}
+	if q.Limit < 1 || q.Limit > listJobs {
+		errs = append(errs, fmt.Errorf("limit %d: must be from 1 to %d", q.Limit, listJobs))
+	}
+	return invalid(errs)
+}
+
+// List returns the jobs of a topic in one state: a page of at most Limit jobs, after the first
+// Offset jobs of that state. A page with fewer jobs than its Limit is the last one.
 //
 // The order depends on the state:
 //
@@ -198,36 +218,25 @@ func WithPayload() ListOption { return func(o *listOptions) { o.cut = -1 } }
 //   - Done jobs are sorted by the time until which they are kept.
 //
 // Jobs that change state between calls may be skipped or appear on two pages. To cancel all listed
-// jobs, list the page at offset 0 again and again until it is empty: a growing offset would skip as
+// jobs, list the page at Offset 0 again and again until it is empty: a growing Offset would skip as
 // many jobs as were cancelled.
 //
 // List makes several calls to Redis, each of which looks at up to 1,000 entries and reads about 1
-// MiB and one job. Cost: O(log(jobs) + limit). For ready jobs it is O(offset + limit + entries that
+// MiB and one job. Cost: O(log(jobs) + Limit). For ready jobs it is O(Offset + Limit + entries that
 // cancelled jobs have left in front of them).
-func (c *Client) List(ctx context.Context, topic string, state State, offset, limit int, opts ...ListOption) ([]*JobInfo, error) {
-	err := c.validate(ctx, topic, "")
-	if offset < 0 || limit < 1 || limit > listJobs {
-		err = errors.Join(err, fmt.Errorf("%w: List: offset %d, limit %d: offset must be ≥ 0, limit 1 to %d", ErrInvalid, offset, limit, listJobs))
-	}
-	if !slices.Contains([]State{StateScheduled, StateReady, StateRunning, StateDead, StateDone}, state) {
-		err = errors.Join(err, fmt.Errorf("%w: unknown state %q", ErrInvalid, state))
-	}
-	o := listOptions{cut: recordHead}
-	for _, opt := range opts {
-		if opt == nil {
-			err = errors.Join(err, fmt.Errorf("%w: a list option is nil", ErrInvalid))
-			continue
-		}
-		opt(&o)
-	}
-	if err != nil {
+func (c *Client) List(ctx context.Context, topic string, q ListQuery) ([]*JobInfo, error) {
+	if err := errors.Join(c.validate(ctx, topic, ""), q.check()); err != nil {
 		return nil, fmt.Errorf("list topic %q: %w", topic, err)
+	}
+	state, limit, cut := q.State, q.Limit, recordHead
+	if q.Payload {
+		cut = -1
 	}
 
 	k := newKeys(c.o.prefix, topic)
-	at, skip := offset, 0
+	at, skip := q.Offset, 0
 	if state == StateReady { // an offset into the list would count entries that are not jobs
-		at, skip = 0, offset
+		at, skip = 0, q.Offset
 	}
 	var list []*JobInfo
 	seen := make(map[string]bool) // an ID can be in ready twice
@@ -245,7 +254,7 @@ func (c *Client) List(ctx context.Context, topic string, state State, offset, li
 		skip, ids = skip-over, ids[over:]
 		for len(ids) > 0 && len(list) < limit {
 			some := ids[:min(len(ids), limit-len(list))]
-			infos, err := c.get(ctx, topic, o.cut, some)
+			infos, err := c.get(ctx, topic, cut, some)
 			if err != nil {
 				return nil, err
 			}
@@ -269,8 +278,8 @@ type TopicInfo struct {
 
 	NextDue time.Time // of the earliest scheduled job; zero if there is none
 
-	Schedules int64 // all of the topic, even if paused or ended
-	Waiting   int64 // schedules with a slot that waits for the end of the last run
+	Schedules    int64 // all of the topic, even if paused or ended
+	WaitingSlots int64 // schedules with a slot that waits for the end of the last run
 	// NextSlot is the earliest slot of all schedules. It is in 1970 if a server has yet to compute
 	// it, and zero if there is none.
 	NextSlot time.Time
@@ -287,7 +296,7 @@ type TopicInfo struct {
 
 var counters = []Counter{
 	CounterEnqueued, CounterTaken, CounterAcked, CounterAgain, CounterRetried, CounterSnoozed, CounterBuried, CounterCancelled,
-	CounterExpired, CounterReclaimed, CounterReturned, CounterRevived, CounterDropped, CounterPrunedDead, CounterPrunedDone, CounterDeleted, CounterMended,
+	CounterExpired, CounterReclaimed, CounterReturned, CounterRevived, CounterDropped, CounterPrunedDead, CounterPrunedDone, CounterDeleted, CounterRepaired,
 	CounterFired, CounterSkipped, CounterMissed,
 }
 
@@ -311,7 +320,7 @@ func (c *Client) Inspect(ctx context.Context, topic string) (*TopicInfo, error) 
 	if head := r.list(7); len(head) == 2 {
 		info.NextDue = scoreTime(head.text(1))
 	}
-	info.Schedules, info.Waiting = r.number(10), r.number(11)
+	info.Schedules, info.WaitingSlots = r.number(10), r.number(11)
 	if head := r.list(12); len(head) == 2 {
 		info.NextSlot = scoreTime(head.text(1))
 	}
@@ -363,5 +372,5 @@ func (c *Client) Servers(ctx context.Context) ([]ServerInfo, error) {
 	if err != nil {
 		return nil, fmt.Errorf("servers of %q: %w", c.o.prefix, err)
 	}
-	return slices.DeleteFunc(list, func(info ServerInfo) bool { return now.Sub(info.Seen) > heartbeatStale }), nil
+	return slices.DeleteFunc(list, func(info ServerInfo) bool { return now.Sub(info.SeenAt) > heartbeatStale }), nil
 }

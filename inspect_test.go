@@ -38,7 +38,7 @@ func TestGetInEveryState(t *testing.T) {
 		if life == "kept_as_done" {
 			state = delayq.StateDone
 			require.InDelta(t, time.Hour, info.KeptUntil.Sub(info.EnqueuedAt), float64(time.Minute))
-			require.Equal(t, 5*time.Millisecond, info.FinishedAt.Sub(info.Started), "as the Hand says")
+			require.Equal(t, 5*time.Millisecond, info.FinishedAt.Sub(info.StartedAt), "as the Hand says")
 		}
 		require.Equal(t, state, info.State)
 		require.Equal(t, "topic", info.Topic)
@@ -61,24 +61,24 @@ func TestGetInEveryState(t *testing.T) {
 		}
 		type story struct {
 			attempt, errors int
-			moved           string
+			moved           delayq.DueReason
 			wait            time.Duration
 		}
 		want, ok := map[string]story{
 			"scheduled":   {1, 0, "", time.Hour},
-			"backing_off": {2, 1, "retry", time.Hour},
-			"snoozed":     {1, 0, "snooze", time.Hour},
+			"backing_off": {2, 1, delayq.DueRetry, time.Hour},
+			"snoozed":     {1, 0, delayq.DueSnooze, time.Hour},
 			"reclaimed":   {2, 1, "", 0},
 			"dead":        {1, 1, "", 0},
-			"revived":     {2, 1, "revive", 0},
-			"rescheduled": {1, 0, "reschedule", time.Hour},
+			"revived":     {2, 1, delayq.DueRevive, 0},
+			"rescheduled": {1, 0, delayq.DueReschedule, time.Hour},
 		}[life]
 		if !ok {
 			want = story{attempt: 1}
 		}
 		require.Equal(t, want.attempt, info.Attempt)
 		require.Len(t, info.Errors, want.errors)
-		require.Equal(t, want.moved, info.Moved)
+		require.Equal(t, want.moved, info.DueReason)
 		require.InDelta(t, want.wait, info.Due.Sub(info.EnqueuedAt), float64(time.Minute))
 	})
 }
@@ -122,7 +122,7 @@ func TestGetOfWhatCannotBeRead(t *testing.T) {
 			require.Equal(t, delayq.StateReady, info.State)
 			require.Equal(t, raw[:8], info.Nonce())
 		}
-		list, err := f.client.List(t.Context(), "topic", delayq.StateReady, 0, 10)
+		list, err := f.client.List(t.Context(), "topic", delayq.ListQuery{State: delayq.StateReady, Limit: 10})
 		require.NoError(t, err)
 		require.Equal(t, []string{"good", "bad", "newer"}, infoIDs(list))
 		require.Equal(t, delayq.StateReady, f.dequeue("bad"))
@@ -141,7 +141,7 @@ func TestListInItsOrder(t *testing.T) {
 	eachClient(t, func(t *testing.T, f *fixture) {
 		list := func(state delayq.State, offset, limit int) []string {
 			t.Helper()
-			infos, err := f.client.List(t.Context(), "topic", state, offset, limit)
+			infos, err := f.client.List(t.Context(), "topic", delayq.ListQuery{State: state, Offset: offset, Limit: limit})
 			require.NoError(t, err)
 			for _, info := range infos {
 				require.Equal(t, state, info.State)
@@ -195,7 +195,7 @@ func TestListLeavesOutLeftOvers(t *testing.T) {
 		f.dequeue("cancelled")
 		require.NoError(t, f.client.Reschedule(t.Context(), "topic", "moved", delayq.ProcessIn(time.Hour)))
 		require.NoError(t, f.rdb.RPush(t.Context(), f.hand.Key("ready"), "", "ready", "nobody").Err())
-		list, err := f.client.List(t.Context(), "topic", delayq.StateReady, 0, 100)
+		list, err := f.client.List(t.Context(), "topic", delayq.ListQuery{State: delayq.StateReady, Limit: 100})
 		require.NoError(t, err)
 		require.Equal(t, []string{"ready"}, infoIDs(list))
 		info, err := f.client.Inspect(t.Context(), "topic")
@@ -215,7 +215,7 @@ func TestListInPages(t *testing.T) {
 		require.NoError(t, err)
 		seen := 0
 		for {
-			page, err := f.client.List(t.Context(), "topic", delayq.StateReady, seen, 1000)
+			page, err := f.client.List(t.Context(), "topic", delayq.ListQuery{State: delayq.StateReady, Offset: seen, Limit: 1000})
 			require.NoError(t, err)
 			for _, info := range page {
 				require.Equal(t, jobs[seen].ID, info.ID)
@@ -377,11 +377,11 @@ func TestServersThatLive(t *testing.T) {
 		got := list()
 		require.Len(t, got, 1)
 		require.Equal(t, server.ID(), got[0].ID)
-		require.Equal(t, "running", got[0].State)
+		require.Equal(t, delayq.ServerRunning, got[0].State)
 		require.Equal(t, 7, got[0].Topics["topic"].Workers)
 		require.NotZero(t, got[0].PID)
-		require.Equal(t, 12*time.Second, time.Since(got[0].Started))
-		require.Equal(t, 2*time.Second, time.Since(got[0].Seen))
+		require.Equal(t, 12*time.Second, time.Since(got[0].StartedAt))
+		require.Equal(t, 2*time.Second, time.Since(got[0].SeenAt))
 		require.Contains(t, got[0].Topics["topic"].Loops, "promote")
 		beat, err := rdb.HGet(ctx, "delayq:servers", server.ID()).Result()
 		require.NoError(t, err)

@@ -31,7 +31,7 @@ func everyCall(ctx context.Context, c *delayq.Client, topic, id string) map[stri
 // topicCalls makes all calls that name a topic alone.
 func topicCalls(ctx context.Context, c *delayq.Client, topic string) map[string]error {
 	errs := map[string]error{}
-	_, errs["list"] = c.List(ctx, topic, delayq.StateReady, 0, 10)
+	_, errs["list"] = c.List(ctx, topic, delayq.ListQuery{State: delayq.StateReady, Limit: 10})
 	_, errs["inspect"] = c.Inspect(ctx, topic)
 	errs["pause"] = c.Pause(ctx, topic, delayq.Pause{})
 	errs["resume"] = c.Resume(ctx, topic, "")
@@ -202,10 +202,10 @@ func TestInvalidLists(t *testing.T) {
 			offset, limit int
 			part          string
 		}{
-			{delayq.StateReady, -1, 10, "offset -1"}, {delayq.StateReady, 0, 0, "limit 0"}, {delayq.StateReady, 0, -1, "limit -1"},
+			{delayq.StateReady, -1, 10, "offset -1"}, {delayq.StateReady, 0, -1, "limit -1"},
 			{delayq.StateReady, 0, 1001, "1 to 1000"}, {"asleep", 0, 10, `"asleep"`}, {"", 0, 10, `""`},
 		} {
-			_, err := f.client.List(t.Context(), "topic", c.state, c.offset, c.limit)
+			_, err := f.client.List(t.Context(), "topic", delayq.ListQuery{State: c.state, Offset: c.offset, Limit: c.limit})
 			requireInvalid(t, map[string]error{c.part: err}, c.part)
 		}
 		f.requireNothing()

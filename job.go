@@ -30,7 +30,7 @@ type Job struct {
 
 	EnqueuedAt time.Time // when Redis stored the job
 	Due        time.Time // the present due time: moved by retries, Snooze and Reschedule
-	Started    time.Time // when this run started; zero outside a handler
+	StartedAt  time.Time // when this run started; zero outside a handler
 
 	// Schedule is the name of the schedule that the job belongs to. Slot is the time it was fired
 	// for: by the rule of the schedule or, after Trigger, the time of that call. They are empty and
@@ -85,7 +85,7 @@ func (j *Job) scheduledFor(id string) {
 }
 
 // Lateness is the time from Due to Started by Redis's clock, never below zero.
-func (j *Job) Lateness() time.Duration { return j.Started.Sub(j.Due) }
+func (j *Job) Lateness() time.Duration { return j.StartedAt.Sub(j.Due) }
 
 // A NewJob is a job for [Client.EnqueueBatch].
 type NewJob struct {
@@ -95,9 +95,9 @@ type NewJob struct {
 	Options []JobOption
 }
 
-// A Result is the outcome of one job of a [Client.EnqueueBatch] call. Err is nil if the job was
-// stored.
-type Result struct {
+// An EnqueueResult is the outcome of one job of a [Client.EnqueueBatch] call. Err is nil if the job
+// was stored.
+type EnqueueResult struct {
 	Job *Job // nil if Err is not nil, except for ErrNotReplicated and ErrUnknownOutcome
 	Err error
 }
@@ -114,18 +114,29 @@ const (
 	StateDone      State = "done"      // completed and kept for its Retention
 )
 
+// A DueReason is the reason why the due time of a job has changed since its Enqueue.
+type DueReason string
+
+// The reasons for a changed due time.
+const (
+	DueRetry      DueReason = "retry"
+	DueSnooze     DueReason = "snooze"
+	DueReschedule DueReason = "reschedule"
+	DueRevive     DueReason = "revive"
+)
+
 // JobInfo describes a job. [Client.Get] and [Client.List] return it.
 type JobInfo struct {
-	Job   // Attempt is the present, next or last run; Started is zero unless done
+	Job   // Attempt is the present, next or last run; StartedAt is zero unless done
 	State State
-	// Moved is the reason why Due differs from the due time of the Enqueue: retry, snooze,
-	// reschedule or revive. It is empty if Due does not differ.
-	Moved       string
+	// DueReason is the reason why Due differs from the due time of the Enqueue. It is empty if Due
+	// does not differ.
+	DueReason   DueReason
 	LeaseEnd    time.Time      // of a running job
 	BuriedAt    time.Time      // of a dead job
 	FinishedAt  time.Time      // of a done job
 	KeptUntil   time.Time      // of a done job
-	PayloadSize int            // of the payload, which [Client.List] reads only [WithPayload]
+	PayloadSize int            // of the payload, which [Client.List] reads only if asked
 	Errors      []AttemptError // the first and the newest ten, oldest first
 
 	// If the job does not set one of these, or Retries, the field has the built-in value (-1 for
@@ -138,7 +149,7 @@ type JobInfo struct {
 
 	// Undecodable is set if the record cannot be read, because a newer release wrote it or because
 	// it is damaged. Then Raw holds the record, or its first 48 KiB if [Client.List] was called
-	// without [WithPayload].
+	// without Payload.
 	Undecodable error
 	Raw         []byte
 
@@ -157,7 +168,7 @@ func (info *JobInfo) Options() []JobOption {
 	case info.Undecodable != nil:
 		return []JobOption{refusedOption("info.Options: the record of the job could not be read")}
 	case info.Payload == nil && info.PayloadSize > 0:
-		return []JobOption{refusedOption("info.Options: the payload was not read; Get reads it, and List WithPayload")}
+		return []JobOption{refusedOption("info.Options: the payload was not read; Get reads it, and List with Payload")}
 	}
 	o := info.options
 	o.dueAt, o.dueIn = info.Due.UnixMilli(), 0
@@ -169,16 +180,16 @@ func (info *JobInfo) Options() []JobOption {
 
 // An AttemptError is the stored error of one failed attempt.
 type AttemptError struct {
-	Attempt int
-	At      time.Time
-	Ran     time.Duration // how long the handler ran; 0 if unknown
-	Server  string        // ID of the server; empty if unknown
-	Kind    ErrorKind
-	Type    string    // Go type of the error or of the panic's value
-	Message string    // at most 1 KiB
-	Stack   string    // of a panic or a goexit, at most 4 KiB
-	NextDue time.Time // when the retry is due; zero if there is none
-	Trace   string    // the job's header traceparent
+	Attempt     int
+	At          time.Time
+	Duration    time.Duration // how long the handler ran; 0 if unknown
+	Server      string        // ID of the server; empty if unknown
+	Kind        ErrorKind
+	Type        string    // Go type of the error or of the panic's value
+	Message     string    // at most 1 KiB
+	Stack       string    // of a panic or a goexit, at most 4 KiB
+	NextDue     time.Time // when the retry is due; zero if there is none
+	TraceParent string    // the job's header traceparent
 }
 
 const (
@@ -204,8 +215,8 @@ type errorEntry struct {
 
 func (e *AttemptError) encode() string {
 	entry := errorEntry{
-		Attempt: e.Attempt, At: e.At.UnixMilli(), Ran: e.Ran.Milliseconds(), Server: e.Server, Kind: e.Kind, Type: e.Type,
-		Message: clip(e.Message, maxMessageLen), Stack: clip(e.Stack, maxStackLen), Trace: clip(e.Trace, maxTopicLen),
+		Attempt: e.Attempt, At: e.At.UnixMilli(), Ran: e.Duration.Milliseconds(), Server: e.Server, Kind: e.Kind, Type: e.Type,
+		Message: clip(e.Message, maxMessageLen), Stack: clip(e.Stack, maxStackLen), Trace: clip(e.TraceParent, maxTopicLen),
 	}
 	if !e.NextDue.IsZero() {
 		entry.NextDue = e.NextDue.UnixMilli()
@@ -240,8 +251,8 @@ func decodeErrors(log string) []AttemptError {
 			continue
 		}
 		a := AttemptError{
-			Attempt: e.Attempt, At: msTime(e.At), Ran: time.Duration(e.Ran) * time.Millisecond, Server: e.Server, Kind: e.Kind,
-			Type: e.Type, Message: e.Message, Stack: e.Stack, Trace: e.Trace,
+			Attempt: e.Attempt, At: msTime(e.At), Duration: time.Duration(e.Ran) * time.Millisecond, Server: e.Server, Kind: e.Kind,
+			Type: e.Type, Message: e.Message, Stack: e.Stack, TraceParent: e.Trace,
 		}
 		if e.NextDue != 0 {
 			a.NextDue = msTime(e.NextDue)

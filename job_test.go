@@ -32,7 +32,7 @@ func TestJobsCanBeCopied(t *testing.T) {
 	}
 	for _, typ := range []reflect.Type{
 		reflect.TypeFor[delayq.Job](), reflect.TypeFor[delayq.JobInfo](), reflect.TypeFor[delayq.RunEvent](),
-		reflect.TypeFor[delayq.NewJob](), reflect.TypeFor[delayq.Result](),
+		reflect.TypeFor[delayq.NewJob](), reflect.TypeFor[delayq.EnqueueResult](),
 	} {
 		walk(typ, typ.String())
 	}

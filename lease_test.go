@@ -227,7 +227,7 @@ func TestDequeueOfARunningJob(t *testing.T) {
 				info := b.get("a", "1")
 				require.Equal(b, delayq.StateScheduled, info.State)
 				require.Empty(b, info.Errors)
-				require.Empty(b, info.Moved)
+				require.Empty(b, info.DueReason)
 				require.Equal(b, map[string]int{"Started": 1, "Cancelled": 1}, hooks.kinds("1"))
 				b.pass(time.Minute)
 				require.Len(b, rec.all(), 2)

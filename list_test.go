@@ -35,7 +35,7 @@ func TestListPagesAreFull(t *testing.T) {
 		for _, size := range []int{1, 3, 10, 1000} {
 			var got []string
 			for {
-				page, err := f.client.List(t.Context(), "topic", delayq.StateReady, len(got), size)
+				page, err := f.client.List(t.Context(), "topic", delayq.ListQuery{State: delayq.StateReady, Offset: len(got), Limit: size})
 				require.NoError(t, err)
 				got = append(got, infoIDs(page)...)
 				if len(page) < size {
@@ -61,7 +61,7 @@ func TestListPagesHaveNoGaps(t *testing.T) {
 			if state == delayq.StateScheduled { // by due time: the job is the last one
 				require.NoError(t, f.rdb.ZAdd(t.Context(), f.hand.Key(key), redis.Z{Score: 2000, Member: key}).Err())
 			}
-			page, err := f.client.List(t.Context(), "topic", state, 0, 1)
+			page, err := f.client.List(t.Context(), "topic", delayq.ListQuery{State: state, Limit: 1})
 			require.NoError(t, err)
 			require.Equal(t, []string{key}, infoIDs(page), "%s", state)
 		}
@@ -79,13 +79,23 @@ func TestListReadsAMebibyteAtATime(t *testing.T) {
 			_, err := f.client.Enqueue(t.Context(), "topic", fmt.Sprint(i), make([]byte, size), delayq.ProcessIn(time.Hour))
 			require.NoError(t, err)
 		}
-		for _, opts := range [][]delayq.ListOption{nil, {delayq.WithPayload()}} {
+		for _, payload := range []bool{false, true} {
 			clear(calls)
-			list, err := f.client.List(t.Context(), "topic", delayq.StateScheduled, 0, 1000, opts...)
+			list, err := f.client.List(t.Context(), "topic", delayq.ListQuery{State: delayq.StateScheduled, Limit: 1000, Payload: payload})
 			require.NoError(t, err)
 			require.Len(t, list, jobs)
 			require.Equal(t, map[string]int{"list": 1, "get": jobs / (1 << 20 / size)}, calls)
 		}
+	})
+}
+
+// A query without a limit returns a page of 100 jobs.
+func TestListHasADefaultLimit(t *testing.T) {
+	eachClient(t, func(t *testing.T, f *fixture) {
+		f.enqueueMany(101, "x")
+		page, err := f.client.List(t.Context(), "topic", delayq.ListQuery{State: delayq.StateReady})
+		require.NoError(t, err)
+		require.Len(t, page, 100)
 	})
 }
 
@@ -110,9 +120,9 @@ func TestListWithPayload(t *testing.T) {
 		}
 		check := func(state delayq.State) {
 			for range 2 {
-				bare, err := f.client.List(t.Context(), "topic", state, 0, 10)
+				bare, err := f.client.List(t.Context(), "topic", delayq.ListQuery{State: state, Limit: 10})
 				require.NoError(t, err)
-				full, err := f.client.List(t.Context(), "topic", state, 0, 10, delayq.WithPayload())
+				full, err := f.client.List(t.Context(), "topic", delayq.ListQuery{State: state, Limit: 10, Payload: true})
 				require.NoError(t, err)
 				require.Len(t, bare, 3)
 				for i, info := range full {
@@ -162,7 +172,7 @@ func TestRecipeForWrongJobs(t *testing.T) {
 // cancelWrong is what docs/operations.md says; TestProseRecipeIsTheTest compares the two.
 func cancelWrong(ctx context.Context, client *delayq.Client, topic string, state delayq.State, wrong func(*delayq.JobInfo) bool) error {
 	for kept := 0; ; {
-		page, err := client.List(ctx, topic, state, kept, 1000)
+		page, err := client.List(ctx, topic, delayq.ListQuery{State: state, Offset: kept, Limit: 1000})
 		if err != nil || len(page) == 0 {
 			return err
 		}

@@ -80,11 +80,13 @@ var deeds = map[string][]deed{
 	"Servers": {func(ctx context.Context, c *Client, _ string) error { _, err := c.Servers(ctx); return err }},
 	"Check": {
 		func(ctx context.Context, c *Client, topic string) error {
-			_, err := c.Check(ctx, topic, false)
+			_, err := c.Check(ctx, topic)
 			return err
 		},
+	},
+	"Repair": {
 		func(ctx context.Context, c *Client, topic string) error {
-			_, err := c.Check(ctx, topic, true)
+			_, err := c.Repair(ctx, topic)
 			return err
 		},
 	},
@@ -103,11 +105,11 @@ var deeds = map[string][]deed{
 			return c.Schedule(ctx, topic, "new", Every(time.Hour), nil)
 		},
 		func(ctx context.Context, c *Client, topic string) error {
-			return c.Schedule(ctx, topic, "s", Every(time.Second/2), nil, Overwrite())
+			return c.Schedule(ctx, topic, "s", Every(time.Second/2), nil, DiscardEdits())
 		},
 	},
 	"EditSchedule": {func(ctx context.Context, c *Client, topic string) error {
-		return c.EditSchedule(ctx, topic, "s", "me", func(def *ScheduleDef) error { def.Payload = []byte("new"); return nil })
+		return c.EditSchedule(ctx, topic, "s", func(def *ScheduleDefinition) error { def.EditedBy = "me"; def.Payload = []byte("new"); return nil })
 	}},
 	"Unschedule":     {func(ctx context.Context, c *Client, topic string) error { return c.Unschedule(ctx, topic, "s") }},
 	"PauseSchedule":  {func(ctx context.Context, c *Client, topic string) error { return c.PauseSchedule(ctx, topic, "s") }},
@@ -143,7 +145,7 @@ func get(id string) deed {
 
 func list(state State) deed {
 	return func(ctx context.Context, c *Client, topic string) error {
-		_, err := c.List(ctx, topic, state, 0, 10)
+		_, err := c.List(ctx, topic, ListQuery{State: state, Limit: 10})
 		return err
 	}
 }

@@ -34,7 +34,7 @@ func duties(role string) (list []duty) {
 		}
 	}
 	check := func() {
-		asClient(func(ctx context.Context, c *Client, topic string) { _, _ = c.Check(ctx, topic, true) })
+		asClient(func(ctx context.Context, c *Client, topic string) { _, _ = c.Repair(ctx, topic) })
 	}
 	list = append(list, func(ctx context.Context, h *Hand, _ Held) {
 		_ = h.rdb.Set(ctx, h.keys.leases, "a slip", 0).Err()
@@ -79,7 +79,7 @@ func duties(role string) (list []duty) {
 		raw("cancel running", "cancel dead", "reschedule ready", "reschedule to now", "revive")
 		asClient(func(ctx context.Context, c *Client, topic string) {
 			for _, state := range []State{StateScheduled, StateReady, StateRunning, StateDead} {
-				_, _ = c.List(ctx, topic, state, 0, 10)
+				_, _ = c.List(ctx, topic, ListQuery{State: state, Limit: 10})
 			}
 			_, _ = c.Inspect(ctx, topic)
 			_, _ = c.ScheduleInfo(ctx, topic, "s")
@@ -107,7 +107,7 @@ func fireSome(ctx context.Context, h *Hand, _ Held) {
 	defer s.close()
 	t := s.topics[topic]
 	t.base = ctx
-	_ = h.client().Schedule(ctx, topic, "s", Every(time.Millisecond), nil, CancelPrevious)
+	_ = h.client().Schedule(ctx, topic, "s", Every(time.Millisecond), nil, OverlapCancelPrevious)
 	for cancelled, try := 0, 0; cancelled < 3 && try < 500; try++ { // the slots come by themselves
 		t.firer.idle = 0 // look again, though nothing is new
 		t.fire(ctx, 1, 0)

@@ -312,9 +312,9 @@ func tour(t *testing.T, producer, worker, operator redis.UniversalClient) {
 	enqueue("astray", ProcessIn(time.Hour))
 	for _, doctor := range []*Client{NewClient(worker), o} {
 		require.NoError(t, worker.ZRem(ctx, k.bucket, "astray").Err())
-		report, err := doctor.Check(ctx, topic, true)
+		report, err := doctor.Repair(ctx, topic)
 		require.NoError(t, err)
-		require.Equal(t, []Finding{{Key: "pool", ID: "astray", What: FindingNoPlace, Mended: true}}, report.Findings)
+		require.Equal(t, []Finding{{Key: "pool", ID: "astray", Kind: FindingNoPlace, Repaired: true}}, report.Findings)
 	}
 
 	// A key of a wrong type, which each of them can name.
@@ -335,10 +335,10 @@ func tour(t *testing.T, producer, worker, operator redis.UniversalClient) {
 		require.NoError(t, p.Schedule(ctx, timed, name, Every(every), []byte(name), opts...))
 	}
 	for range 2 {
-		tick("tick", 20*time.Millisecond, Allow, CatchUp(2))
+		tick("tick", 20*time.Millisecond, OverlapAllow, MissedCatchUp(2))
 	}
-	tick("long", 20*time.Millisecond, CancelPrevious)
-	tick("queued", 20*time.Millisecond, QueueOne, MaxRuns(2))
+	tick("long", 20*time.Millisecond, OverlapCancelPrevious)
+	tick("queued", 20*time.Millisecond, OverlapQueueOne, MaxRuns(2))
 	tick("late", 20*time.Millisecond, ProcessIn(time.Millisecond), MaxRuns(1))
 	tick("far", time.Hour)
 	tick("far", 500*time.Hour)
@@ -375,7 +375,7 @@ func tour(t *testing.T, producer, worker, operator redis.UniversalClient) {
 		return nil
 	})
 	const crowded = "crowded" // a topic whose jobs wait for a slot until they are cancelled
-	require.NoError(t, p.Schedule(ctx, crowded, "crowd", Every(20*time.Millisecond), nil, CancelPrevious))
+	require.NoError(t, p.Schedule(ctx, crowded, "crowd", Every(20*time.Millisecond), nil, OverlapCancelPrevious))
 	leave := make(chan struct{})
 	server.HandlerFunc(crowded, func(context.Context, *Job) error {
 		<-leave
@@ -397,7 +397,7 @@ func tour(t *testing.T, producer, worker, operator redis.UniversalClient) {
 	for waits := false; !waits; {
 		info, err := p.ScheduleInfo(ctx, timed, "queued")
 		require.NoError(t, err)
-		waits = !info.Waits.IsZero()
+		waits = !info.WaitingSlot.IsZero()
 	}
 	close(release)
 	events.await(t, ctx, "acked schedule queued")
@@ -415,7 +415,7 @@ func tour(t *testing.T, producer, worker, operator redis.UniversalClient) {
 		require.NoError(t, err)
 	}
 	events.await(t, ctx, "acked schedule far")
-	require.NoError(t, o.EditSchedule(ctx, timed, "far", "me", func(d *ScheduleDef) error { d.Spec = Every(2 * time.Hour); return nil }))
+	require.NoError(t, o.EditSchedule(ctx, timed, "far", func(d *ScheduleDefinition) error { d.EditedBy = "me"; d.Spec = Every(2 * time.Hour); return nil }))
 	require.NoError(t, o.PauseSchedule(ctx, timed, "far"))
 	require.NoError(t, o.ResumeSchedule(ctx, timed, "far"))
 	list, err := o.Schedules(ctx, timed)
@@ -454,7 +454,7 @@ func tour(t *testing.T, producer, worker, operator redis.UniversalClient) {
 	require.NoError(t, err)
 	require.Len(t, servers, 1)
 	for _, state := range []State{StateScheduled, StateReady, StateRunning, StateDead, StateDone} {
-		_, err := o.List(ctx, topic, state, 0, 10)
+		_, err := o.List(ctx, topic, ListQuery{State: state, Limit: 10})
 		require.NoError(t, err)
 	}
 	done, err := o.Get(ctx, topic, "ok")

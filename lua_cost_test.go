@@ -60,7 +60,10 @@ func TestCostOfACallDoesNotGrow(t *testing.T) {
 			{"prune", func(i int) error { _, err := h.tryPrune(backlog-3-i, time.Hour, 500); return err }},
 			{"get", func(int) error { _, err := client.Get(ctx, "topic", id("later", 6)); return err }},
 			{"inspect", func(int) error { _, err := client.Inspect(ctx, "topic"); return err }},
-			{"list", func(int) error { _, err := client.List(ctx, "topic", StateScheduled, 5, 10); return err }},
+			{"list", func(int) error {
+				_, err := client.List(ctx, "topic", ListQuery{State: StateScheduled, Offset: 5, Limit: 10})
+				return err
+			}},
 		} {
 			require.NoError(t, c.call(0), c.name) // so that Redis knows the script
 			require.NoError(t, rdb.ConfigResetStat(ctx).Err())

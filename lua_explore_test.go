@@ -232,7 +232,7 @@ func (x *explorer) hurt(w *world) {
 		x.p.note("%s is deleted", key)
 		there := x.r.Exists(key)
 		x.r.Del(key)
-		report, err := x.p.hands[0].client().Check(context.Background(), k.topic, true)
+		report, err := x.p.hands[0].client().Repair(context.Background(), k.topic)
 		require.NoError(x.t, err)
 		if !there {
 			require.Empty(x.t, report.Findings)

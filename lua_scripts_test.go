@@ -290,7 +290,7 @@ func TestLargestCalls(t *testing.T) {
 		require.Zero(t, h.rdb.ZCard(t.Context(), h.keys.leases).Val())
 		promote() // they had attempts, so they back off
 		require.NotContains(t, h.Bury(all(h.Take(n, time.Minute))...), "l")
-		infos, err := h.client().List(t.Context(), "topic", StateDead, 0, n)
+		infos, err := h.client().List(t.Context(), "topic", ListQuery{State: StateDead, Limit: n})
 		require.NoError(t, err)
 		require.Len(t, infos, n)
 		_, err = h.tryPrune(0, time.Hour, n)

@@ -318,8 +318,14 @@ func TestWrongTypeOfPlainCommandsIsNamed(t *testing.T) {
 	eachHand(t, func(t *testing.T, h *Hand) {
 		c := h.client()
 		for key, call := range map[string]func() error{
-			h.keys.ready:           func() error { _, err := c.List(t.Context(), "topic", StateReady, 0, 1); return err },
-			h.keys.done:            func() error { _, err := c.List(t.Context(), "topic", StateDone, 0, 1); return err },
+			h.keys.ready: func() error {
+				_, err := c.List(t.Context(), "topic", ListQuery{State: StateReady, Limit: 1})
+				return err
+			},
+			h.keys.done: func() error {
+				_, err := c.List(t.Context(), "topic", ListQuery{State: StateDone, Limit: 1})
+				return err
+			},
 			h.keys.fired:           func() error { _, err := c.Schedules(t.Context(), "topic"); return err },
 			h.keys.runs:            func() error { _, err := c.Runs(t.Context(), "topic", "s", 1); return err },
 			topicsKey(h.prefix()):  func() error { _, err := c.Topics(t.Context()); return err },

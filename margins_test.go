@@ -322,7 +322,7 @@ func TestListOfDoneJobsReadsAMebibyteAtATime(t *testing.T) {
 			require.NoError(t, err)
 			require.Equal(t, "o", f.hand.Ack(f.hand.TakeOne(id)))
 		}
-		list, err := client.List(t.Context(), "topic", delayq.StateDone, 0, 10, delayq.WithPayload())
+		list, err := client.List(t.Context(), "topic", delayq.ListQuery{State: delayq.StateDone, Limit: 10, Payload: true})
 		require.NoError(t, err)
 		require.Len(t, list, 3)
 		require.Equal(t, 3, calls["get"], "one in each")
@@ -397,7 +397,8 @@ func TestEditedPartsAreNamedOnce(t *testing.T) {
 	inBubble(t, func(b *bubble) {
 		b.schedule("s", delayq.Every(time.Hour))
 		for _, text := range []string{"one", "two"} {
-			require.NoError(b, b.client.EditSchedule(b.Context(), "t", "s", "me", func(def *delayq.ScheduleDef) error {
+			require.NoError(b, b.client.EditSchedule(b.Context(), "t", "s", func(def *delayq.ScheduleDefinition) error {
+				def.EditedBy = "me"
 				def.Payload = []byte(text)
 				return nil
 			}))

@@ -9,7 +9,32 @@ import (
 )
 
 // A JobOption sets one property of a job. If two options contradict each other, the last one wins.
-type JobOption func(*jobOptions)
+// Every JobOption is a [ScheduleOption] too.
+type JobOption interface {
+	ScheduleOption
+	applyJob(*jobOptions)
+}
+
+type jobOption func(*jobOptions)
+
+func (f jobOption) applyJob(o *jobOptions) { f(o) }
+
+func (f jobOption) applySchedule(d *definition) { f(&d.job) }
+
+// A DueOption is the [JobOption] that sets the due time: [ProcessAt] or [ProcessIn].
+type DueOption func(*jobOptions)
+
+func (f DueOption) applyJob(o *jobOptions) {
+	if f == nil {
+		o.fail(errNilJobOption)
+		return
+	}
+	f(o)
+}
+
+func (f DueOption) applySchedule(d *definition) { f.applyJob(&d.job) }
+
+var errNilJobOption = errors.New("a job option is nil")
 
 // jobOptions holds the values of the job options. Durations are whole milliseconds, rounded up.
 type jobOptions struct {
@@ -89,10 +114,10 @@ func Defaults(opts ...JobOption) DefaultsOption { return opts }
 func (d DefaultsOption) apply(o *jobOptions) {
 	for _, opt := range d {
 		if opt == nil {
-			o.fail(errors.New("a job option is nil"))
+			o.fail(errNilJobOption)
 			continue
 		}
-		opt(o)
+		opt.applyJob(o)
 	}
 }
 
@@ -138,7 +163,7 @@ func (d DefaultsOption) applyTopic(o *topicOptions) {
 // ProcessAt makes the job due at t by Redis's clock, rounded up to the millisecond. A time in the
 // past makes it due immediately. The zero time is an error, because it is hardly ever intended.
 // Range: 1970 to 2286.
-func ProcessAt(t time.Time) JobOption {
+func ProcessAt(t time.Time) DueOption {
 	return func(o *jobOptions) {
 		ms, err := instant("ProcessAt", t)
 		o.fail(err)
@@ -151,7 +176,7 @@ func ProcessAt(t time.Time) JobOption {
 // immediately. A d below 1 ms is rejected, because ProcessIn(30) would be 30 nanoseconds. If the
 // delay is the difference of two times and can get that small, use [ProcessAt]. Default: due
 // immediately. Range: 1 ms to 100 years.
-func ProcessIn(d time.Duration) JobOption {
+func ProcessIn(d time.Duration) DueOption {
 	return func(o *jobOptions) {
 		o.fail(notTiny("ProcessIn", d))
 		o.fail(atMost("ProcessIn", d))
@@ -167,12 +192,12 @@ const Unlimited = -1
 // been called. [Snooze] and [Client.Revive] restore the full number of retries. Default: unlimited.
 // Range: 0 to 2,147,483,647, or [Unlimited].
 func Retry(n int) JobOption {
-	return func(o *jobOptions) {
+	return jobOption(func(o *jobOptions) {
 		if n < Unlimited || n > maxRetry {
 			o.fail(fmt.Errorf("Retry(%d): must be from 0 to %d, or Unlimited", n, maxRetry))
 		}
 		o.retry = n
-	}
+	})
 }
 
 // Backoff sets the delays between the attempts of the job. The first failure is followed by the
@@ -180,22 +205,22 @@ func Retry(n int) JobOption {
 // added at random. [Snooze] and [Client.Revive] restart it, and [RetryIn] chooses another delay.
 // Default: 2 s and 4096 s. Range: 1 ms to 100 years, first ≤ limit.
 func Backoff(first, limit time.Duration) JobOption {
-	return func(o *jobOptions) {
+	return jobOption(func(o *jobOptions) {
 		if first < time.Millisecond || limit < first || limit > maxDelay {
 			o.fail(fmt.Errorf("Backoff(%v, %v): must be 1ms ≤ first ≤ limit ≤ %v", first, limit, maxDelay))
 		}
 		o.backoffMin, o.backoffMax = ceilMS(first), ceilMS(limit)
-	}
+	})
 }
 
 // Timeout limits every run of the job to d. Then the handler's context is cancelled with cause
 // [ErrTimeout]. A handler that ignores its context loses its lease within one lease period, and the
 // job runs elsewhere. Default: no limit. Range: 1 ms to 100 years.
 func Timeout(d time.Duration) JobOption {
-	return func(o *jobOptions) {
+	return jobOption(func(o *jobOptions) {
 		o.fail(positive("Timeout", d))
 		o.timeout = ceilMS(d)
-	}
+	})
 }
 
 // ExpireAt drops the job if it has not started by t, by Redis's clock. An [ExpiredHook] is called;
@@ -203,40 +228,40 @@ func Timeout(d time.Duration) JobOption {
 // [Client.Reschedule] reject a job that would expire before it is due, with [ErrInvalid]. A revived
 // job does not expire. Bounds as for [ProcessAt].
 func ExpireAt(t time.Time) JobOption {
-	return func(o *jobOptions) {
+	return jobOption(func(o *jobOptions) {
 		ms, err := instant("ExpireAt", t)
 		o.fail(err)
 		o.expireAt, o.expireIn = ms, 0
-	}
+	})
 }
 
 // ExpireIn is [ExpireAt] with a time d after the enqueueing, by Redis's clock. Range: 1 ms to 100
 // years.
 func ExpireIn(d time.Duration) JobOption {
-	return func(o *jobOptions) {
+	return jobOption(func(o *jobOptions) {
 		o.fail(positive("ExpireIn", d))
 		o.expireAt, o.expireIn = 0, ceilMS(d)
-	}
+	})
 }
 
 // Retention keeps the job as done for d after it completes, so that Get and List show it. Its ID
 // can be reused immediately. Default: a completed job is deleted. Range: 1 ms to 100 years.
 func Retention(d time.Duration) JobOption {
-	return func(o *jobOptions) {
+	return jobOption(func(o *jobOptions) {
 		o.fail(positive("Retention", d))
 		o.retention = ceilMS(d)
-	}
+	})
 }
 
 // Header adds a header to the job. Key and value are any bytes. All headers of a job together have
 // at most 16 KiB.
 func Header(key, value string) JobOption {
-	return func(o *jobOptions) {
+	return jobOption(func(o *jobOptions) {
 		if o.headers == nil {
 			o.headers = make(map[string]string)
 		}
 		o.headers[key] = value
-	}
+	})
 }
 
 // replacing selects which job of the same ID a new one replaces, as the script reads it.
@@ -257,12 +282,12 @@ const (
 // already be running.
 //
 // A job that is due immediately and replaces a ready one keeps its position in the order.
-func Replace() JobOption { return func(o *jobOptions) { o.replace = replaceAny } }
+func Replace() JobOption { return jobOption(func(o *jobOptions) { o.replace = replaceAny }) }
 
 // ReplaceDead atomically replaces a dead job with the same ID and deletes its errors and attempts.
 // If the existing job is in any other state, it is unchanged and the new one is rejected with
 // [ErrDuplicate]. If both Replace and ReplaceDead are given, the last one applies.
-func ReplaceDead() JobOption { return func(o *jobOptions) { o.replace = replaceDead } }
+func ReplaceDead() JobOption { return jobOption(func(o *jobOptions) { o.replace = replaceDead }) }
 
 // due returns the due time of a job that was enqueued at now, as enqueue.lua computes it.
 func (o *jobOptions) due(now int64) int64 {

@@ -52,7 +52,7 @@ const (
 	CounterPrunedDead Counter = "pruned_dead" // dead jobs deleted by the [DeadLimit] of a server
 	CounterPrunedDone Counter = "pruned_done" // done jobs whose [Retention] is over
 	CounterDeleted    Counter = "deleted"     // done jobs removed by Delete
-	CounterMended     Counter = "mended"      // repairs by Check
+	CounterRepaired   Counter = "mended"      // repairs by Check
 	CounterFired      Counter = "fired"       // jobs made by schedules
 	CounterSkipped    Counter = "skipped"     // slots not fired because of the [OverlapPolicy]
 	CounterMissed     Counter = "missed"      // slots not fired because of the [MissedPolicy]

@@ -229,8 +229,8 @@ func TestErrorsRoundTrip(t *testing.T) {
 	t.Parallel()
 	want := []AttemptError{
 		{
-			Attempt: 1, At: msTime(1_700_000_000_000), Ran: 1500 * time.Millisecond, Server: "s", Kind: KindPanic, Type: "*errors.errorString",
-			Message: "mess\"age\n🐢", Stack: "goroutine 1", NextDue: msTime(1_700_000_002_000), Trace: "00-1-2-3",
+			Attempt: 1, At: msTime(1_700_000_000_000), Duration: 1500 * time.Millisecond, Server: "s", Kind: KindPanic, Type: "*errors.errorString",
+			Message: "mess\"age\n🐢", Stack: "goroutine 1", NextDue: msTime(1_700_000_002_000), TraceParent: "00-1-2-3",
 		},
 		{Attempt: 2, At: msTime(1_700_000_002_000), Kind: KindTimeout},
 	}
@@ -240,11 +240,11 @@ func TestErrorsRoundTrip(t *testing.T) {
 // (I11)
 func TestErrorsAreClipped(t *testing.T) {
 	t.Parallel()
-	long := AttemptError{Message: strings.Repeat("🐢", 10_000), Stack: strings.Repeat("s", 100_000), Trace: strings.Repeat("t", 100_000)}
+	long := AttemptError{Message: strings.Repeat("🐢", 10_000), Stack: strings.Repeat("s", 100_000), TraceParent: strings.Repeat("t", 100_000)}
 	got := decodeErrors(netstring(long.encode()))[0]
 	require.LessOrEqual(t, len(got.Message), 1<<10)
 	require.LessOrEqual(t, len(got.Stack), 4<<10)
-	require.LessOrEqual(t, len(got.Trace), 255)
+	require.LessOrEqual(t, len(got.TraceParent), 255)
 	require.True(t, strings.HasSuffix(got.Message, "🐢…"), "cut between characters: %q", got.Message[len(got.Message)-8:])
 	exact := strings.Repeat("x", 1<<10)
 	require.Equal(t, exact, decodeErrors(netstring((&AttemptError{Message: exact}).encode()))[0].Message)

@@ -68,7 +68,7 @@ func (r row) event() RunEvent {
 		err = fmt.Errorf("%w: %w", why, err)
 	}
 	event := r.run.event(r.outcome(), err)
-	event.End = r.end
+	event.FinishedAt = r.end
 	var c *crash
 	if as(r.err, &c) {
 		event.Stack = string(c.stack)
@@ -182,6 +182,6 @@ func lostOutcome(lost error) Outcome {
 func (r *run) event(outcome Outcome, err error) RunEvent {
 	return RunEvent{
 		Topic: r.job.Topic, ID: r.id, Attempt: r.attempt, EnqueuedAt: r.job.EnqueuedAt, Due: r.job.Due,
-		Start: r.start, Outcome: outcome, Err: err, PayloadSize: r.size, Headers: r.job.Headers,
+		StartedAt: r.start, Outcome: outcome, Err: err, PayloadSize: r.size, Headers: r.job.Headers,
 	}
 }

@@ -48,8 +48,8 @@ func (t *topicServer) verdict(r *run, cause, err error, ran time.Duration) row {
 		return row{run: r, verb: verbReturn, end: end, err: err}
 	}
 	entry := AttemptError{
-		Attempt: r.attempt, At: end, Ran: ran, Server: t.server.id, Kind: KindError,
-		Type: fmt.Sprintf("%T", err), Message: message(err), Trace: r.job.Headers["traceparent"],
+		Attempt: r.attempt, At: end, Duration: ran, Server: t.server.id, Kind: KindError,
+		Type: fmt.Sprintf("%T", err), Message: message(err), TraceParent: r.job.Headers["traceparent"],
 	}
 	switch {
 	case c != nil:

@@ -170,7 +170,7 @@ func TestWhatAbandonedHandlersSaid(t *testing.T) {
 				late := hooks.of("Late")[0]
 				require.Empty(b, late.Outcome)
 				require.ErrorIs(b, late.Err, delayq.ErrShutdown)
-				require.Equal(b, time.Hour+time.Second, late.End.Sub(late.Start).Round(time.Second))
+				require.Equal(b, time.Hour+time.Second, late.FinishedAt.Sub(late.StartedAt).Round(time.Second))
 				lines := log.with(`msg="handler returned late"`, "job=1", "attempt=1")
 				if end.level == "" {
 					require.Empty(b, lines)

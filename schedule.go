@@ -19,9 +19,9 @@ import (
 //
 // Calling Schedule again with the same arguments changes nothing, so programs can call it on every
 // start. A change keeps the counts, the history, a pause and the last job. It takes effect at the
-// first slot after it. A slot that was waiting ([QueueOne], [CatchUp]) is skipped.
+// first slot after it. A slot that was waiting ([OverlapQueueOne], [MissedCatchUp]) is skipped.
 //
-// Changes made by [Client.EditSchedule] remain, and only the rest is changed, unless [Overwrite]
+// Changes made by [Client.EditSchedule] remain, and only the rest is changed, unless [DiscardEdits]
 // is given. With [IfAbsent] an existing schedule is not changed at all. The client's [Defaults]
 // are part of the arguments.
 //
@@ -122,10 +122,10 @@ func (c *Client) validateSchedule(ctx context.Context, topic, name string) error
 }
 
 // Unschedule removes a schedule with its counts and its history. After it returns, no slot is
-// fired. The job of the last slot is cancelled if it waits, backs off or snoozes; if it is
-// running, it continues. Other jobs of the schedule remain and are ordinary jobs: those of
-// [Client.Trigger], and with [Allow] those of earlier slots. Unschedule returns [ErrNotFound] if
-// there is no such schedule.
+// fired. The job of the last slot is cancelled if it waits, backs off or snoozes; if it is running,
+// it continues. Other jobs of the schedule remain and are ordinary jobs: those of [Client.Trigger],
+// and with [OverlapAllow] those of earlier slots. Unschedule returns [ErrNotFound] if there is no
+// such schedule.
 func (c *Client) Unschedule(ctx context.Context, topic, name string) error {
 	err := c.validateSchedule(ctx, topic, name)
 	if err == nil {

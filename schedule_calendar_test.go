@@ -33,7 +33,7 @@ func TestScheduleOnCalendar(t *testing.T) {
 		var log logbook
 		b.schedule("days", delayq.OnCalendar("work"))
 		b.schedule("tick", delayq.Every(5*time.Second))
-		require.Zero(b, b.info("days").Next)
+		require.Zero(b, b.info("days").NextSlot)
 		b.serve("t", r.then(nil), log.to())
 		b.pass(11 * time.Second)
 		require.Equal(b, seconds(5, 10), b.slots(&r, "tick"))
@@ -48,7 +48,7 @@ func TestScheduleOnCalendar(t *testing.T) {
 		b.pass(20 * time.Second)
 		require.Equal(b, []time.Duration{11 * time.Second, 17*time.Second + time.Millisecond, 23 * time.Second}, b.slots(&r, "days"))
 		require.Contains(b, r.ids(), b.id("days", 3*time.Second), "it had come before anybody knew")
-		require.Equal(b, delayq.ScheduleEnded, b.info("days").Status)
+		require.Equal(b, delayq.ScheduleEnded, b.info("days").State)
 		require.Len(b, b.slots(&r, "tick"), 6)
 	})
 }
@@ -76,8 +76,8 @@ func TestCalendarsThatMisbehave(t *testing.T) {
 		require.Len(b, log.with("calendar", "leaves", "goexit: "), 1)
 		require.Len(b, log.with("calendar", "stands still", "not later"), 1)
 		require.Empty(b, log.with(`msg="promote failed"`), "its loop has not been started anew")
-		require.Equal(b, delayq.ScheduleEnded, b.info("never").Status)
-		require.Equal(b, delayq.ScheduleWaiting, b.info("panics").Status)
+		require.Equal(b, delayq.ScheduleEnded, b.info("never").State)
+		require.Equal(b, delayq.ScheduleWaiting, b.info("panics").State)
 	})
 }
 
@@ -109,7 +109,7 @@ func TestCalendarThatBlocks(t *testing.T) {
 		close(answer)
 		b.pass(2 * time.Minute)
 		require.Greater(b, asked.Load(), int64(1))
-		require.NotZero(b, b.info("blocks").Next)
+		require.NotZero(b, b.info("blocks").NextSlot)
 		require.Len(b, log.with("level=INFO", "schedule works again", "schedule=blocks"), 1)
 	})
 }

@@ -11,37 +11,37 @@ import (
 	"time"
 )
 
-// A ScheduleDef holds the arguments of [Client.Schedule] that define a schedule.
-type ScheduleDef struct {
+// A ScheduleDefinition is what [Client.EditSchedule] changes: the arguments of [Client.Schedule]
+// that define a schedule.
+type ScheduleDefinition struct {
 	Spec    Spec
 	Payload []byte
 	// Options holds the options that were given. If two of them contradict each other, the last
 	// one wins.
 	Options []ScheduleOption
+	// EditedBy names who makes the edit, in at most 1 KiB. It is empty before. Afterwards
+	// [ScheduleInfo.EditedBy] reports it.
+	EditedBy string
 }
 
 // EditSchedule changes parts of a schedule. edit receives the definition and changes it in place.
 // It can be called several times, because somebody else may change the schedule at the same time.
-// by (up to 1 KiB) is reported by [ScheduleInfo.EditedBy].
 //
 // The change has all effects of a change by [Client.Schedule]. In addition, the changed parts are
-// marked and listed in [ScheduleInfo.Edited]. From then on Schedule leaves them as they are,
-// unless [Overwrite] is given. So a program that starts does not undo the changes of an operator.
-// If edit changes nothing, nothing is written.
+// marked and listed in [ScheduleInfo.Edited]. From then on Schedule leaves them as they are, unless
+// [DiscardEdits] is given. So a program that starts does not undo the changes of an operator. If
+// edit changes nothing, nothing is written.
 //
 // EditSchedule returns [ErrNotFound] if there is no such schedule, [ErrInvalid] if the new
-// definition is invalid or by is too long, the error of edit, [ErrUnknownOutcome], or an error of
+// definition is invalid, the error of edit, [ErrUnknownOutcome], or an error of
 // Redis.
-func (c *Client) EditSchedule(ctx context.Context, topic, name, by string, edit func(*ScheduleDef) error) error {
-	err := c.editSchedule(ctx, topic, name, by, edit)
+func (c *Client) EditSchedule(ctx context.Context, topic, name string, edit func(*ScheduleDefinition) error) error {
+	err := c.editSchedule(ctx, topic, name, edit)
 	return located{call: "edit", topic: topic, schedule: name}.at(err)
 }
 
-func (c *Client) editSchedule(ctx context.Context, topic, name, by string, edit func(*ScheduleDef) error) error {
+func (c *Client) editSchedule(ctx context.Context, topic, name string, edit func(*ScheduleDefinition) error) error {
 	err := c.validateSchedule(ctx, topic, name)
-	if len(by) > maxIDLen {
-		err = errors.Join(err, fmt.Errorf("%w: by of %d bytes, at most %d are allowed", ErrInvalid, len(by), maxIDLen))
-	}
 	if edit == nil {
 		err = errors.Join(err, fmt.Errorf("%w: edit is nil", ErrInvalid))
 	}
@@ -52,19 +52,22 @@ func (c *Client) editSchedule(ctx context.Context, topic, name, by string, edit 
 		if bad != nil {
 			return nil, bad
 		}
-		def := ScheduleDef{old.spec, slices.Clone(old.payload), old.options()}
+		def := ScheduleDefinition{Spec: old.spec, Payload: slices.Clone(old.payload), Options: old.options()}
 		if err := edit(&def); err != nil {
 			return nil, err
 		}
 		d := newDefinition(def.Spec, def.Payload, def.Options)
 		if d.onto != ontoGiven {
-			d.job.fail(errors.New("IfAbsent and Overwrite are options of Schedule only"))
+			d.job.fail(errors.New("IfAbsent and DiscardEdits are options of Schedule only"))
+		}
+		if by := len(def.EditedBy); by > maxIDLen {
+			d.job.fail(fmt.Errorf("EditedBy of %d bytes, at most %d are allowed", by, maxIDLen))
 		}
 		changed := d.differences(old)
 		if err := d.validate(max(c.o.maxPayload, len(old.payload))); err != nil || len(changed) == 0 {
 			return nil, err
 		}
-		d.edit = old.edit.and(now, by, changed)
+		d.edit = old.edit.and(now, def.EditedBy, changed)
 		return d, nil
 	})
 }

@@ -27,7 +27,8 @@ func TestProgramStartKeepsAnEdit(t *testing.T) {
 		require.Empty(t, info.Edited)
 
 		before := time.Now().Add(-time.Minute)
-		require.NoError(t, c.EditSchedule(ctx, "topic", "s", "ops:anna", func(def *ScheduleDef) error {
+		require.NoError(t, c.EditSchedule(ctx, "topic", "s", func(def *ScheduleDefinition) error {
+			def.EditedBy = "ops:anna"
 			require.Equal(t, Cron("0 3 * * *", ""), def.Spec)
 			require.Equal(t, "one", string(def.Payload))
 			def.Spec = Cron("0 5 * * *", "")
@@ -36,7 +37,7 @@ func TestProgramStartKeepsAnEdit(t *testing.T) {
 		for _, payload := range []string{"one", "two", "one", "one"} {
 			info = start(payload, Retry(3))
 			require.Equal(t, Cron("0 5 * * *", ""), info.Spec)
-			require.Equal(t, 5, info.Next.UTC().Hour())
+			require.Equal(t, 5, info.NextSlot.UTC().Hour())
 			require.Equal(t, payload, string(info.Payload))
 			require.Equal(t, []string{"Spec"}, info.Edited)
 			require.Equal(t, "ops:anna", info.EditedBy)
@@ -48,7 +49,8 @@ func TestProgramStartKeepsAnEdit(t *testing.T) {
 		require.Equal(t, []string{"Spec"}, list[0].Edited)
 
 		// A second edit adds to the first one.
-		require.NoError(t, c.EditSchedule(ctx, "topic", "s", "ops:ben", func(def *ScheduleDef) error {
+		require.NoError(t, c.EditSchedule(ctx, "topic", "s", func(def *ScheduleDefinition) error {
+			def.EditedBy = "ops:ben"
 			def.Options = append(def.Options, Retry(9), Header("k", "v"))
 			return nil
 		}))
@@ -57,7 +59,7 @@ func TestProgramStartKeepsAnEdit(t *testing.T) {
 		require.Equal(t, "ops:ben", info.EditedBy)
 		require.Equal(t, []any{9, "v", time.Second, "three"}, []any{info.Retries, info.Headers["k"], info.Jitter, string(info.Payload)})
 
-		info = start("three", Retry(4), Overwrite())
+		info = start("three", Retry(4), DiscardEdits())
 		require.Empty(t, info.Edited)
 		require.Empty(t, info.EditedBy)
 		require.True(t, info.EditedAt.IsZero())
@@ -83,7 +85,7 @@ func TestIfAbsentChangesNothing(t *testing.T) {
 		require.NoError(t, h.rdb.HSet(ctx, h.keys.schedules, "s", "12345678\x63of a newer release").Err())
 		require.NoError(t, c.Schedule(ctx, "topic", "s", Every(time.Hour), nil, IfAbsent()))
 		require.Equal(t, "12345678\x63of a newer release", h.rdb.HGet(ctx, h.keys.schedules, "s").Val())
-		require.ErrorContains(t, c.EditSchedule(ctx, "topic", "s", "", func(*ScheduleDef) error { return nil }), "format version 99")
+		require.ErrorContains(t, c.EditSchedule(ctx, "topic", "s", func(*ScheduleDefinition) error { return nil }), "format version 99")
 		require.NoError(t, c.Unschedule(ctx, "topic", "s"))
 		require.NoError(t, c.Schedule(ctx, "topic", "s", Every(time.Minute), nil, IfAbsent()))
 		info, err := c.ScheduleInfo(ctx, "topic", "s")
@@ -106,14 +108,15 @@ func TestEditsAtTheSameTime(t *testing.T) {
 		}
 		require.NoError(t, program(0))
 		edits := []ScheduleOption{
-			Jitter(time.Second), MaxRuns(3), Timeout(time.Minute), Retention(time.Hour), ExpireIn(time.Hour), QueueOne, CatchUp(4),
+			Jitter(time.Second), MaxRuns(3), Timeout(time.Minute), Retention(time.Hour), ExpireIn(time.Hour), OverlapQueueOne, MissedCatchUp(4),
 			ProcessIn(time.Minute), Backoff(time.Minute, time.Hour), Header("k", "v"),
 		}
 		var all sync.WaitGroup
 		errs := make(chan error, 100)
 		for i, opt := range edits {
 			all.Go(func() {
-				errs <- c.EditSchedule(ctx, "topic", "s", fmt.Sprint(i), func(def *ScheduleDef) error {
+				errs <- c.EditSchedule(ctx, "topic", "s", func(def *ScheduleDefinition) error {
+					def.EditedBy = fmt.Sprint(i)
 					def.Options = append(def.Options, opt)
 					return nil
 				})
@@ -137,46 +140,47 @@ func TestEditsAtTheSameTime(t *testing.T) {
 func TestEditScheduleRefuses(t *testing.T) {
 	eachHand(t, func(t *testing.T, h *Hand) {
 		ctx, c := t.Context(), h.client()
-		nothing := func(*ScheduleDef) error { return nil }
-		require.ErrorIs(t, c.EditSchedule(ctx, "topic", "s", "", nothing), ErrNotFound)
+		nothing := func(*ScheduleDefinition) error { return nil }
+		require.ErrorIs(t, c.EditSchedule(ctx, "topic", "s", nothing), ErrNotFound)
 		require.NoError(t, c.Schedule(ctx, "topic", "s", Every(time.Hour), make([]byte, 100), ExpireIn(time.Hour)))
 		before := Dump(t, h.rdb, h.prefix())
 		mine := errors.New("mine")
-		require.ErrorIs(t, c.EditSchedule(ctx, "topic", "s", "", func(*ScheduleDef) error { return mine }), mine)
+		require.ErrorIs(t, c.EditSchedule(ctx, "topic", "s", func(*ScheduleDefinition) error { return mine }), mine)
 		for say, err := range map[string]error{
-			"edit is nil":             c.EditSchedule(ctx, "topic", "s", "", nil),
-			"by of 1025 bytes":        c.EditSchedule(ctx, "topic", "s", strings.Repeat("x", 1025), nothing),
-			"nil context":             c.EditSchedule(nil, "topic", "s", "", nothing), //lint:ignore SA1012 that is the test
-			"empty topic":             c.EditSchedule(ctx, "", "s", "", nothing),
-			"empty schedule name":     c.EditSchedule(ctx, "topic", "", "", nothing),
-			"options of Schedule":     c.EditSchedule(ctx, "topic", "s", "", func(d *ScheduleDef) error { d.Options = append(d.Options, Overwrite()); return nil }),
-			"use Every, Cron":         c.EditSchedule(ctx, "topic", "s", "", func(d *ScheduleDef) error { d.Spec = Spec{}; return nil }),
-			"payload of 1048577":      c.EditSchedule(ctx, "topic", "s", "", func(d *ScheduleDef) error { d.Payload = make([]byte, 1<<20+1); return nil }),
-			"some jobs would expire":  c.EditSchedule(ctx, "topic", "s", "", func(d *ScheduleDef) error { d.Options = append(d.Options, Jitter(time.Hour)); return nil }),
-			"has no future slots":     c.EditSchedule(ctx, "topic", "s", "", func(d *ScheduleDef) error { d.Options = append(d.Options, EndAt(time.UnixMilli(1))); return nil }),
-			"Retry(-7): must be from": c.EditSchedule(ctx, "topic", "s", "", func(d *ScheduleDef) error { d.Options = append(d.Options, Retry(-7)); return nil }),
+			"edit is nil":             c.EditSchedule(ctx, "topic", "s", nil),
+			"EditedBy of 1025 bytes":  c.EditSchedule(ctx, "topic", "s", func(d *ScheduleDefinition) error { d.EditedBy = strings.Repeat("x", 1025); return nil }),
+			"nil context":             c.EditSchedule(nil, "topic", "s", nothing), //lint:ignore SA1012 that is the test
+			"empty topic":             c.EditSchedule(ctx, "", "s", nothing),
+			"empty schedule name":     c.EditSchedule(ctx, "topic", "", nothing),
+			"options of Schedule":     c.EditSchedule(ctx, "topic", "s", func(d *ScheduleDefinition) error { d.Options = append(d.Options, DiscardEdits()); return nil }),
+			"use Every, Cron":         c.EditSchedule(ctx, "topic", "s", func(d *ScheduleDefinition) error { d.Spec = Spec{}; return nil }),
+			"payload of 1048577":      c.EditSchedule(ctx, "topic", "s", func(d *ScheduleDefinition) error { d.Payload = make([]byte, 1<<20+1); return nil }),
+			"some jobs would expire":  c.EditSchedule(ctx, "topic", "s", func(d *ScheduleDefinition) error { d.Options = append(d.Options, Jitter(time.Hour)); return nil }),
+			"has no future slots":     c.EditSchedule(ctx, "topic", "s", func(d *ScheduleDefinition) error { d.Options = append(d.Options, EndAt(time.UnixMilli(1))); return nil }),
+			"Retry(-7): must be from": c.EditSchedule(ctx, "topic", "s", func(d *ScheduleDefinition) error { d.Options = append(d.Options, Retry(-7)); return nil }),
 		} {
 			require.ErrorIs(t, err, ErrInvalid, say)
 			require.ErrorContains(t, err, say)
 		}
-		require.NoError(t, c.EditSchedule(ctx, "topic", "s", "me", nothing))
-		require.NoError(t, c.EditSchedule(ctx, "topic", "s", "me", func(d *ScheduleDef) error { d.Payload[0] = 0; return nil }))
+		require.NoError(t, c.EditSchedule(ctx, "topic", "s", nothing))
+		require.NoError(t, c.EditSchedule(ctx, "topic", "s", func(d *ScheduleDefinition) error { d.EditedBy = "me"; d.Payload[0] = 0; return nil }))
 		require.Equal(t, before, Dump(t, h.rdb, h.prefix()), "an edit that changes nothing writes nothing")
 
 		// What the program gives need not go together with an edit.
-		require.NoError(t, c.EditSchedule(ctx, "topic", "s", "ops", func(d *ScheduleDef) error {
+		require.NoError(t, c.EditSchedule(ctx, "topic", "s", func(d *ScheduleDefinition) error {
+			d.EditedBy = "ops"
 			d.Options = append(d.Options, ExpireIn(time.Minute))
 			return nil
 		}))
 		err := c.Schedule(ctx, "topic", "s", Every(time.Hour), nil, ExpireIn(time.Hour), Jitter(2*time.Minute))
 		require.ErrorIs(t, err, ErrInvalid)
 		require.ErrorContains(t, err, `schedule "s": with Expire as edited by "ops": `)
-		require.NoError(t, c.Schedule(ctx, "topic", "s", Every(time.Hour), nil, ExpireIn(time.Hour), Jitter(2*time.Minute), Overwrite()))
+		require.NoError(t, c.Schedule(ctx, "topic", "s", Every(time.Hour), nil, ExpireIn(time.Hour), Jitter(2*time.Minute), DiscardEdits()))
 
 		// A tool with a lower MaxPayload can edit all but the payload.
 		small := NewClient(h.rdb, Prefix(h.prefix()), MaxPayload(10))
 		require.NoError(t, c.Schedule(ctx, "topic", "s", Every(time.Hour), make([]byte, 100)))
-		require.NoError(t, small.EditSchedule(ctx, "topic", "s", "", func(d *ScheduleDef) error { d.Spec = Every(time.Minute); return nil }))
+		require.NoError(t, small.EditSchedule(ctx, "topic", "s", func(d *ScheduleDefinition) error { d.Spec = Every(time.Minute); return nil }))
 	})
 }
 
@@ -184,7 +188,7 @@ func TestEditScheduleRefuses(t *testing.T) {
 // they are of.
 var given = map[string]ScheduleOption{
 	"StartAt": StartAt(time.UnixMilli(maxDueMS - 1e9)), "EndAt": EndAt(time.UnixMilli(maxDueMS - 1e3)), "MaxRuns": MaxRuns(7),
-	"Jitter": Jitter(time.Minute), "OnOverlap": QueueOne, "OnMissed": CatchUp(3), "ProcessIn": ProcessIn(time.Minute), "Retry": Retry(0),
+	"Jitter": Jitter(time.Minute), "OnOverlap": OverlapQueueOne, "OnMissed": MissedCatchUp(3), "ProcessIn": ProcessIn(time.Minute), "Retry": Retry(0),
 	"Backoff": Backoff(3*time.Second, time.Hour), "Timeout": Timeout(time.Second), "Expire": ExpireIn(time.Hour), "Retention": Retention(time.Hour),
 	"Headers": Header("k", "v"),
 }
@@ -200,7 +204,7 @@ func TestEditAndCopyOfEachPart(t *testing.T) {
 		}
 		copied := func(name string) {
 			info := read(name)
-			require.NoError(t, c.Schedule(ctx, "topic", "copy", info.Spec, info.Payload, append(info.Options(), Overwrite())...))
+			require.NoError(t, c.Schedule(ctx, "topic", "copy", info.Spec, info.Payload, append(info.Options(), DiscardEdits())...))
 			twin := read("copy")
 			require.Empty(t, twin.definition.differences(info.definition), name)
 			require.Equal(t, []any{info.Spec, info.Payload, info.Headers}, []any{twin.Spec, twin.Payload, twin.Headers}, name)
@@ -209,7 +213,8 @@ func TestEditAndCopyOfEachPart(t *testing.T) {
 		for _, part := range parts {
 			require.NoError(t, c.Schedule(ctx, "topic", part.name, Every(time.Hour), []byte("payload")))
 			before := read(part.name)
-			require.NoError(t, c.EditSchedule(ctx, "topic", part.name, "me", func(def *ScheduleDef) error {
+			require.NoError(t, c.EditSchedule(ctx, "topic", part.name, func(def *ScheduleDefinition) error {
+				def.EditedBy = "me"
 				switch part.name {
 				case "Spec":
 					def.Spec = Cron("0 9 * * *", "Europe/Berlin")
@@ -293,7 +298,7 @@ func TestMoveLosesNothing(t *testing.T) {
 			}
 			require.Equal(t, told(from), told(to), name)
 
-			page, err := c.List(ctx, "topic", from.State, 0, 1)
+			page, err := c.List(ctx, "topic", ListQuery{State: from.State, Limit: 1})
 			require.NoError(t, err)
 			_, err = c.Enqueue(ctx, "nowhere", name, nil, page[0].Options()...)
 			require.ErrorIs(t, err, ErrInvalid)

@@ -54,7 +54,7 @@ const (
 )
 
 // overlapWords are the names of the policies in the schedule_fire script.
-var overlapWords = map[OverlapPolicy]string{SkipOverlap: "skip", Allow: "allow", QueueOne: "queue", CancelPrevious: "cancel"}
+var overlapWords = map[OverlapPolicy]string{OverlapSkip: "skip", OverlapAllow: "allow", OverlapQueueOne: "queue", OverlapCancelPrevious: "cancel"}
 
 // A firer is the part of a topic's timer that fires schedules. Only the promote loop uses it.
 type firer struct {

@@ -124,7 +124,7 @@ func TestFireHappensOnce(t *testing.T) {
 		require.Equal(b, []string{b.id}, b.jobs())
 		require.EqualValues(b, 1, b.state().Fired)
 		require.Len(b, must(b.rdb.LRange(b.Context(), b.keys.ready, 0, -1).Result()), 1)
-		require.Equal(b, time.UnixMilli(b.slot+rare.Milliseconds()), b.state().Next)
+		require.Equal(b, time.UnixMilli(b.slot+rare.Milliseconds()), b.state().NextSlot)
 		require.Equal(b, "1", must(b.rdb.HGet(b.Context(), b.keys.stats, "fired").Result()))
 	})
 }
@@ -205,7 +205,7 @@ func TestFireFindsTheIDTaken(t *testing.T) {
 		require.Empty(b, info.Schedule)
 		require.EqualValues(b, 1, b.state().Skipped)
 		require.Zero(b, b.state().Fired)
-		require.False(b, b.state().Next.IsZero())
+		require.False(b, b.state().NextSlot.IsZero())
 	})
 }
 
@@ -298,9 +298,9 @@ func TestFireOfASlotWithAFraction(t *testing.T) {
 	eachFire(t, func(b *fireBench) {
 		ctx := b.Context()
 		require.NoError(b, b.rdb.ZAdd(ctx, b.keys.slots, redis.Z{Score: float64(b.slot) + 0.5, Member: "s"}).Err())
-		report, err := b.client.Check(ctx, "topic", false)
+		report, err := b.client.Check(ctx, "topic")
 		require.NoError(b, err)
-		require.Equal(b, map[string]int{FindingScore: 1}, report.Found)
+		require.Equal(b, map[FindingKind]int{FindingBadTime: 1}, report.Found)
 		ts := b.server()
 		for range 3 {
 			_, _, due, held, err := ts.promote(ctx, false)
@@ -364,7 +364,7 @@ func TestDueOfALongGap(t *testing.T) {
 // A definition is read as it was written; whatever the bytes are, reading it is an error and no
 // panic.
 func FuzzDefinition(f *testing.F) {
-	d := &definition{spec: Cron("0 9 * * 1", "Europe/Berlin"), job: defaultJob, payload: []byte("p"), missed: CatchUp(3), overlap: QueueOne}
+	d := &definition{spec: Cron("0 9 * * 1", "Europe/Berlin"), job: defaultJob, payload: []byte("p"), missed: MissedCatchUp(3), overlap: OverlapQueueOne}
 	raw, err := d.encode()
 	if err != nil {
 		f.Fatal(err)
@@ -416,12 +416,12 @@ func TestScheduleHistoryReadsFewBytes(t *testing.T) {
 		}
 		_, reclaimed := NewHand(b, b.rdb, b.prefix, "topic").Promote()
 		require.Equal(b, mine, reclaimed)
-		require.EqualValues(b, mine-4, b.state().Runs)
+		require.EqualValues(b, mine-4, b.state().Attempts)
 
 		// The first one is read whatever its size.
 		require.NoError(b, b.rdb.HSet(ctx, b.keys.pool, "s@7", strings.Repeat(record, 5)).Err())
 		require.Equal(b, StateReady, must(b.client.Dequeue(ctx, "topic", "s@7")))
-		require.EqualValues(b, mine-4, b.state().Runs)
+		require.EqualValues(b, mine-4, b.state().Attempts)
 	})
 }
 

@@ -22,19 +22,19 @@ func TestScheduleHistoryIsBounded(t *testing.T) {
 			}
 			return nil
 		}), delayq.Concurrency(1))
-		b.schedule("s", delayq.Every(time.Second), delayq.Allow, delayq.Backoff(time.Hour, time.Hour))
+		b.schedule("s", delayq.Every(time.Second), delayq.OverlapAllow, delayq.Backoff(time.Hour, time.Hour))
 		b.pass(250 * time.Second)
 		runs, err := b.client.Runs(b.Context(), "t", "s", 100)
 		require.NoError(b, err)
 		require.Len(b, runs, 100)
 		for i, run := range runs {
 			require.Equal(b, b.id("s", time.Duration(250-i)*time.Second), run.JobID)
-			require.True(b, run.Slot.Equal(run.Start))
+			require.True(b, run.Slot.Equal(run.StartedAt))
 		}
 		require.Equal(b, delayq.OutcomeRetried, runs[0].Outcome)
 		require.Len(b, runs[0].Error, 256)
 		info := b.info("s")
-		require.EqualValues(b, 250, info.Runs)
+		require.EqualValues(b, 250, info.Attempts)
 		require.EqualValues(b, 1, info.Failures)
 		require.Equal(b, runs[0], *info.LastRun)
 		few, err := b.client.Runs(b.Context(), "t", "s", 3)
@@ -56,7 +56,7 @@ func TestScheduleHistoryOfOtherEnds(t *testing.T) {
 			return ctx.Err()
 		}
 		b.serve("t", h, delayq.Concurrency(1))
-		b.schedule("s", delayq.Every(10*time.Second), delayq.Allow, delayq.ExpireIn(15*time.Second), delayq.MaxRuns(3))
+		b.schedule("s", delayq.Every(10*time.Second), delayq.OverlapAllow, delayq.ExpireIn(15*time.Second), delayq.MaxRuns(3))
 		b.pass(10 * time.Second)
 		state, err := b.client.Dequeue(ctx, "t", b.id("s", 10*time.Second))
 		require.NoError(b, err)
@@ -94,6 +94,6 @@ func TestScheduleHistoryOfOldRuns(t *testing.T) {
 		require.Equal(b, 2, told())
 		time.Sleep(2 * time.Second)
 		require.Equal(b, 2, told())
-		require.EqualValues(b, 3, b.info("s").Runs)
+		require.EqualValues(b, 3, b.info("s").Attempts)
 	})
 }

@@ -11,22 +11,22 @@ import (
 	"time"
 )
 
-// A ScheduleStatus is the state of a schedule.
-type ScheduleStatus string
+// A ScheduleState is the state of a schedule.
+type ScheduleState string
 
 // The states of a schedule.
 const (
 	// ScheduleWaiting is a schedule that waits for its next slot, or whose last job waits to run.
-	ScheduleWaiting ScheduleStatus = "waiting"
+	ScheduleWaiting ScheduleState = "waiting"
 
 	// ScheduleRunning is a schedule whose last job is running.
-	ScheduleRunning ScheduleStatus = "running"
+	ScheduleRunning ScheduleState = "running"
 
 	// SchedulePaused is a schedule paused by [Client.PauseSchedule].
-	SchedulePaused ScheduleStatus = "paused"
+	SchedulePaused ScheduleState = "paused"
 
 	// ScheduleEnded is a schedule without further slots, because of [EndAt] or [MaxRuns].
-	ScheduleEnded ScheduleStatus = "ended"
+	ScheduleEnded ScheduleState = "ended"
 )
 
 // ScheduleInfo describes a schedule. All times are by Redis's clock.
@@ -34,30 +34,30 @@ type ScheduleInfo struct {
 	Topic, Name string
 	Spec        Spec
 	Zone        string // of a cron rule; empty: UTC
-	Status      ScheduleStatus
+	State       ScheduleState
 
 	// Next is the next slot. It is zero while a slot waits, while the schedule is paused, after it
 	// has ended, and until a server has asked the calendar.
-	Next time.Time
+	NextSlot time.Time
 	// Waits is the slot that waits for the last run to end. Zero: none.
-	Waits time.Time
-	Going bool // the last job is unfinished
+	WaitingSlot    time.Time
+	LastUnfinished bool // the last job is unfinished
 
-	Last    time.Time // the last slot that was fired; zero: none yet
-	FiredAt time.Time // when Last was fired
-	LastJob string    // ID of the job of Last
+	LastSlot    time.Time // the last slot that was fired; zero: none yet
+	LastFiredAt time.Time // when Last was fired
+	LastJobID   string    // ID of the job of Last
 	// LastRun is the run that ended last, with its outcome and error. It can be a run of a
 	// triggered job. Nil: none yet.
-	LastRun *Run
+	LastRun *RunInfo
 
 	Fired int64 // slots that made a job
 	// Skipped counts slots that made no job because of the [OverlapPolicy]. Slots skipped by
-	// [QueueOne] are counted when the slot that waits is fired.
+	// [OverlapQueueOne] are counted when the slot that waits is fired.
 	Skipped int64
 	// Missed counts slots that made no job because of the [MissedPolicy]. In a gap of more than
 	// 1,000 slots not all are counted, except with [Every].
 	Missed   int64
-	Runs     int64 // attempts that have ended, including those of triggered jobs
+	Attempts int64 // attempts that have ended, including those of triggered jobs
 	Failures int64 // the attempts among Runs that failed
 
 	CreatedAt   time.Time
@@ -110,19 +110,19 @@ func (info *ScheduleInfo) Options() []ScheduleOption {
 
 // refusedOption returns an option that is always invalid.
 func refusedOption(reason string) JobOption {
-	return func(o *jobOptions) { o.fail(errors.New(reason)) }
+	return jobOption(func(o *jobOptions) { o.fail(errors.New(reason)) })
 }
 
 // A Run is an entry in the history of a schedule: one run of one of its jobs.
-type Run struct {
-	Slot      time.Time // of a triggered job: when it was triggered
-	Triggered bool
-	JobID     string
-	Attempt   int
-	Start     time.Time // zero if the job was not started, or its server crashed
-	End       time.Time
-	Server    string  // ID of the server; empty if it crashed
-	Outcome   Outcome // acked, again, retried, buried, expired, cancelled or lease_lost
+type RunInfo struct {
+	Slot       time.Time // of a triggered job: when it was triggered
+	Triggered  bool
+	JobID      string
+	Attempt    int
+	StartedAt  time.Time // zero if the job was not started, or its server crashed
+	FinishedAt time.Time
+	Server     string  // ID of the server; empty if it crashed
+	Outcome    Outcome // acked, again, retried, buried, expired, cancelled or lease_lost
 	// Error is the first 256 bytes of the error. [Client.Get] returns all of it while the job
 	// exists.
 	Error string
@@ -164,20 +164,20 @@ func encodeRun(r row, outcome Outcome, server string) string {
 }
 
 // decodeRun decodes an entry: a time and JSON.
-func decodeRun(entry string) (run Run, ok bool) {
+func decodeRun(entry string) (run RunInfo, ok bool) {
 	at, text, found := strings.Cut(entry, " ")
 	var e runEntry
 	if !found || json.Unmarshal([]byte(text), &e) != nil {
 		return run, false
 	}
-	run = Run{JobID: e.Job, Attempt: e.Attempt, Server: e.Server, Outcome: e.Outcome, Error: e.Error}
+	run = RunInfo{JobID: e.Job, Attempt: e.Attempt, Server: e.Server, Outcome: e.Outcome, Error: e.Error}
 	if e.Start != 0 {
-		run.Start = msTime(e.Start)
+		run.StartedAt = msTime(e.Start)
 	}
 	if e.End == 0 {
 		e.End, _ = strconv.ParseInt(at, 10, 64) // when it was recorded in Redis
 	}
-	run.End = msTime(e.End)
+	run.FinishedAt = msTime(e.End)
 	if _, slot, triggered, ok := slotOf(e.Job); ok {
 		run.Slot, run.Triggered = msTime(slot), triggered
 	}
@@ -289,23 +289,23 @@ func readInfo(r reply, i int, whole bool) *ScheduleInfo {
 	}
 	info.fired(&state)
 	if score := r.list(3).text(i); score != "" && score != "0" {
-		info.Next = scoreTime(score)
+		info.NextSlot = scoreTime(score)
 	}
 	if score := r.list(4).text(i); score != "" {
-		info.Waits = scoreTime(score)
+		info.WaitingSlot = scoreTime(score)
 	}
 	info.ran(r.list(6).text(i))
 	doing := r.list(7).text(i)
-	info.Going = doing != "none"
+	info.LastUnfinished = doing != "none"
 	switch {
 	case state.Paused != 0:
-		info.Status = SchedulePaused
+		info.State = SchedulePaused
 	case doing == "running":
-		info.Status = ScheduleRunning
+		info.State = ScheduleRunning
 	case state.Ended:
-		info.Status = ScheduleEnded
+		info.State = ScheduleEnded
 	default:
-		info.Status = ScheduleWaiting
+		info.State = ScheduleWaiting
 	}
 	return info
 }
@@ -328,7 +328,7 @@ func (info *ScheduleInfo) defined(d *definition) {
 func (info *ScheduleInfo) fired(state *scheduleState) {
 	info.Fired, info.Skipped, info.Missed = state.Fired, state.Skipped, state.Missed
 	info.CreatedAt, info.ChangedAt, info.PausedSince = orZero(state.Made), orZero(state.Changed), orZero(state.Paused)
-	info.Last, info.FiredAt, info.LastJob = orZero(state.Slot), orZero(state.At), state.Job
+	info.LastSlot, info.LastFiredAt, info.LastJobID = orZero(state.Slot), orZero(state.At), state.Job
 }
 
 // ran decodes the counters and the last entry of a history.
@@ -337,7 +337,7 @@ func (info *ScheduleInfo) ran(log string) {
 	if len(field) < 3 {
 		return
 	}
-	info.Runs, _ = strconv.ParseInt(field[0], 10, 64) // written by a script
+	info.Attempts, _ = strconv.ParseInt(field[0], 10, 64) // written by a script
 	info.Failures, _ = strconv.ParseInt(field[1], 10, 64)
 	if run, ok := decodeRun(field[2]); ok {
 		info.LastRun = &run
@@ -363,7 +363,7 @@ const (
 // has ended, including those of triggered jobs. Range of limit: 1 to 100. A history keeps the
 // newest 100 runs, except those that are 400 days older than the latest one. Runs returns
 // [ErrNotFound] if there is no such schedule.
-func (c *Client) Runs(ctx context.Context, topic, name string, limit int) ([]Run, error) {
+func (c *Client) Runs(ctx context.Context, topic, name string, limit int) ([]RunInfo, error) {
 	list, err := c.runs(ctx, topic, name, limit)
 	if err != nil {
 		return nil, located{call: "list runs", topic: topic, schedule: name}.at(err)
@@ -371,7 +371,7 @@ func (c *Client) Runs(ctx context.Context, topic, name string, limit int) ([]Run
 	return list, nil
 }
 
-func (c *Client) runs(ctx context.Context, topic, name string, limit int) (list []Run, err error) {
+func (c *Client) runs(ctx context.Context, topic, name string, limit int) (list []RunInfo, err error) {
 	err = c.validateSchedule(ctx, topic, name)
 	if limit < 1 || limit > maxRuns {
 		err = errors.Join(err, fmt.Errorf("%w: limit %d: must be from 1 to %d", ErrInvalid, limit, maxRuns))
@@ -397,7 +397,7 @@ func (c *Client) runs(ctx context.Context, topic, name string, limit int) (list 
 	ended, _ := strconv.ParseInt(counts, 10, 64) // written by a script
 	for n := ended - 1; n >= max(0, ended-int64(limit)); n-- {
 		run, ok := decodeRun(log.text(1 + int(n%maxRuns)))
-		if ok && len(list) > 0 && list[0].End.Sub(run.End) > maxRunAge {
+		if ok && len(list) > 0 && list[0].FinishedAt.Sub(run.FinishedAt) > maxRunAge {
 			break
 		}
 		if ok {

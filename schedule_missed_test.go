@@ -21,16 +21,16 @@ func TestScheduleMissed(t *testing.T) {
 		slots   []time.Duration // of the jobs that come at once
 		missed  int64
 	}{
-		{delayq.RunOnce, delayq.SkipOverlap, 95 * time.Second, seconds(90), 8},
-		{delayq.RunOnce, delayq.Allow, 95 * time.Second, seconds(90), 8},
-		{delayq.Skip, delayq.SkipOverlap, 95 * time.Second, seconds(90), 8},
-		{delayq.CatchUp(3), delayq.Allow, 95 * time.Second, seconds(60, 70, 80, 90), 5},
-		{delayq.CatchUp(3), delayq.SkipOverlap, 95 * time.Second, seconds(60, 70, 80, 90), 5},
-		{delayq.CatchUp(3), delayq.QueueOne, 95 * time.Second, seconds(60, 70, 80, 90), 5},
-		{delayq.CatchUp(3), delayq.CancelPrevious, 95 * time.Second, seconds(90), 8},
-		{delayq.CatchUp(1000), delayq.Allow, 95 * time.Second, seconds(10, 20, 30, 40, 50, 60, 70, 80, 90), 0},
-		{delayq.RunOnce, delayq.SkipOverlap, 5 * time.Second, nil, 0},
-		{delayq.Skip, delayq.SkipOverlap, 15 * time.Second, seconds(10), 0},
+		{delayq.MissedRunOnce, delayq.OverlapSkip, 95 * time.Second, seconds(90), 8},
+		{delayq.MissedRunOnce, delayq.OverlapAllow, 95 * time.Second, seconds(90), 8},
+		{delayq.MissedSkip, delayq.OverlapSkip, 95 * time.Second, seconds(90), 8},
+		{delayq.MissedCatchUp(3), delayq.OverlapAllow, 95 * time.Second, seconds(60, 70, 80, 90), 5},
+		{delayq.MissedCatchUp(3), delayq.OverlapSkip, 95 * time.Second, seconds(60, 70, 80, 90), 5},
+		{delayq.MissedCatchUp(3), delayq.OverlapQueueOne, 95 * time.Second, seconds(60, 70, 80, 90), 5},
+		{delayq.MissedCatchUp(3), delayq.OverlapCancelPrevious, 95 * time.Second, seconds(90), 8},
+		{delayq.MissedCatchUp(1000), delayq.OverlapAllow, 95 * time.Second, seconds(10, 20, 30, 40, 50, 60, 70, 80, 90), 0},
+		{delayq.MissedRunOnce, delayq.OverlapSkip, 5 * time.Second, nil, 0},
+		{delayq.MissedSkip, delayq.OverlapSkip, 15 * time.Second, seconds(10), 0},
 	} {
 		t.Run(fmt.Sprint(test.policy, test.overlap, test.away), func(t *testing.T) {
 			inBubble(t, func(b *bubble) {
@@ -60,9 +60,9 @@ func TestScheduleMissed(t *testing.T) {
 // A daily slot that is an hour late is missed, one that is half a minute late is not. (N3)
 func TestScheduleMissedByTime(t *testing.T) {
 	for late, want := range map[time.Duration]map[delayq.MissedPolicy]int{
-		30 * time.Second: {delayq.Skip: 1, delayq.RunOnce: 1, delayq.CatchUp(1): 1},
-		time.Hour:        {delayq.Skip: 0, delayq.RunOnce: 1, delayq.CatchUp(1): 1},
-		25 * time.Hour:   {delayq.Skip: 0, delayq.RunOnce: 1, delayq.CatchUp(1): 1},
+		30 * time.Second: {delayq.MissedSkip: 1, delayq.MissedRunOnce: 1, delayq.MissedCatchUp(1): 1},
+		time.Hour:        {delayq.MissedSkip: 0, delayq.MissedRunOnce: 1, delayq.MissedCatchUp(1): 1},
+		25 * time.Hour:   {delayq.MissedSkip: 0, delayq.MissedRunOnce: 1, delayq.MissedCatchUp(1): 1},
 	} {
 		for policy, jobs := range want {
 			t.Run(fmt.Sprint(policy, late), func(t *testing.T) {
@@ -93,14 +93,14 @@ func TestScheduleCatchUpInTurn(t *testing.T) {
 		starts  []time.Duration
 		skipped int64
 	}{
-		{delayq.SkipOverlap, 4 * time.Second, seconds(10, 20, 30, 40, 70), seconds(45, 49, 53, 57, 70), 2},
-		{delayq.QueueOne, 4 * time.Second, seconds(10, 20, 30, 40, 50, 70), seconds(45, 49, 53, 57, 61, 70), 1},
-		{delayq.SkipOverlap, 12 * time.Second, seconds(10, 20, 30, 40, 100), seconds(45, 57, 69, 81, 100), 5},
-		{delayq.QueueOne, 12 * time.Second, seconds(10, 20, 30, 40, 50, 100), seconds(45, 57, 69, 81, 93, 105), 4},
+		{delayq.OverlapSkip, 4 * time.Second, seconds(10, 20, 30, 40, 70), seconds(45, 49, 53, 57, 70), 2},
+		{delayq.OverlapQueueOne, 4 * time.Second, seconds(10, 20, 30, 40, 50, 70), seconds(45, 49, 53, 57, 61, 70), 1},
+		{delayq.OverlapSkip, 12 * time.Second, seconds(10, 20, 30, 40, 100), seconds(45, 57, 69, 81, 100), 5},
+		{delayq.OverlapQueueOne, 12 * time.Second, seconds(10, 20, 30, 40, 50, 100), seconds(45, 57, 69, 81, 93, 105), 4},
 	} {
 		t.Run(fmt.Sprint(test.overlap, test.run), func(t *testing.T) {
 			inBubble(t, func(b *bubble) {
-				b.schedule("s", delayq.Every(10*time.Second), test.overlap, delayq.CatchUp(4), delayq.MaxRuns(len(test.slots)))
+				b.schedule("s", delayq.Every(10*time.Second), test.overlap, delayq.MissedCatchUp(4), delayq.MaxRuns(len(test.slots)))
 				time.Sleep(45 * time.Second)
 				var r recorder
 				handler := r.then(func(context.Context, *delayq.Job) error {
@@ -110,7 +110,7 @@ func TestScheduleCatchUpInTurn(t *testing.T) {
 				b.serve("t", handler)
 				b.serve("t", handler)
 				b.pass(2 * time.Second)
-				require.True(b, b.began.Add(20*time.Second).Equal(b.info("s").Waits))
+				require.True(b, b.began.Add(20*time.Second).Equal(b.info("s").WaitingSlot))
 				b.pass(test.starts[len(test.starts)-1] + test.run - 47*time.Second)
 				var ids []string
 				for _, slot := range test.slots {
@@ -121,7 +121,7 @@ func TestScheduleCatchUpInTurn(t *testing.T) {
 				info := b.info("s")
 				require.Zero(b, info.Missed)
 				require.Equal(b, test.skipped, info.Skipped)
-				require.Equal(b, delayq.ScheduleEnded, info.Status)
+				require.Equal(b, delayq.ScheduleEnded, info.State)
 			})
 		})
 	}
@@ -160,8 +160,8 @@ func TestScheduleMissedIsLoggedOnce(t *testing.T) {
 // The last slots of a topic that has nothing more to do are logged as well.
 func TestScheduleMissedIsLoggedWhenTheTopicGoesIdle(t *testing.T) {
 	inBubble(t, func(b *bubble) {
-		b.schedule("first", delayq.Every(time.Hour), delayq.Skip, delayq.EndAt(b.began.Add(time.Hour)))
-		b.schedule("last", delayq.Every(time.Hour), delayq.Skip, delayq.StartAt(b.began.Add(2*time.Hour)), delayq.EndAt(b.began.Add(2*time.Hour)))
+		b.schedule("first", delayq.Every(time.Hour), delayq.MissedSkip, delayq.EndAt(b.began.Add(time.Hour)))
+		b.schedule("last", delayq.Every(time.Hour), delayq.MissedSkip, delayq.StartAt(b.began.Add(2*time.Hour)), delayq.EndAt(b.began.Add(2*time.Hour)))
 		b.pass(2*time.Hour - 20*time.Second)
 		var log logbook
 		b.serve("t", new(recorder).then(nil), log.to())

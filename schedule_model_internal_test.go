@@ -60,7 +60,7 @@ func (m *scheduleModel) look(now int64) {
 		latest := due[len(due)-1]
 		late := now-latest > time.Minute.Milliseconds()
 		queued, gap := m.waits > 0 && m.gap == 0, m.gap
-		catchingUp := m.waits == 0 && m.missedPolicy.kind() == catchUp && (len(due) > 1 || late)
+		catchingUp := m.waits == 0 && m.missedPolicy.kind() == missedCatchUp && (len(due) > 1 || late)
 		first := due[0]
 		m.next, m.waits, m.gap = m.after(now), 0, 0
 		switch {
@@ -73,13 +73,13 @@ func (m *scheduleModel) look(now int64) {
 			}
 		case gap > 0:
 			late := due[1:]
-			if m.overlap == SkipOverlap {
+			if m.overlap == OverlapSkip {
 				m.skipped += int64(len(late))
 			}
-			if m.fire(first); !m.ended && m.overlap == QueueOne && len(late) > 0 {
+			if m.fire(first); !m.ended && m.overlap == OverlapQueueOne && len(late) > 0 {
 				m.next, m.waits = 0, late[0]
 			}
-		case catchingUp && m.overlap == CancelPrevious:
+		case catchingUp && m.overlap == OverlapCancelPrevious:
 			m.missed += int64(len(due) - 1)
 			delete(m.jobs, m.last)
 			m.fire(latest)
@@ -91,22 +91,22 @@ func (m *scheduleModel) look(now int64) {
 				if m.ended {
 					break
 				}
-				if m.overlap != Allow && m.jobs[m.last] {
+				if m.overlap != OverlapAllow && m.jobs[m.last] {
 					m.next, m.waits, m.gap = 0, slot, latest
 					break
 				}
 				m.fire(slot)
 			}
-		case m.missedPolicy == Skip && late:
+		case m.missedPolicy == MissedSkip && late:
 			m.missed += int64(len(due))
 		default:
 			m.missed += int64(len(due) - 1)
 			switch {
-			case going && m.overlap == SkipOverlap:
+			case going && m.overlap == OverlapSkip:
 				m.skipped++
-			case going && m.overlap == QueueOne:
+			case going && m.overlap == OverlapQueueOne:
 				m.next, m.waits = 0, latest
-			case going && m.overlap == CancelPrevious:
+			case going && m.overlap == OverlapCancelPrevious:
 				delete(m.jobs, m.last)
 				m.fire(latest)
 			default:
@@ -205,7 +205,7 @@ func playSchedules(t *testing.T, seed uint64, n int) {
 			given := []time.Duration{time.Second, 10 * time.Second, time.Minute}[random.IntN(3)]
 			every := given
 			overlap := OverlapPolicy(random.IntN(4))
-			missed := []MissedPolicy{RunOnce, Skip, CatchUp(1), CatchUp(3), CatchUp(500)}[random.IntN(5)]
+			missed := []MissedPolicy{MissedRunOnce, MissedSkip, MissedCatchUp(1), MissedCatchUp(3), MissedCatchUp(500)}[random.IntN(5)]
 			opts := []ScheduleOption{overlap, missed}
 			most := int64(random.IntN(6))
 			if most > 0 {
@@ -223,7 +223,7 @@ func playSchedules(t *testing.T, seed uint64, n int) {
 					keep = map[string]bool{"Spec": true, "OnOverlap": true, "OnMissed": true, "MaxRuns": true}
 				}
 			case "overwrite":
-				opts = append(opts, Overwrite())
+				opts = append(opts, DiscardEdits())
 			}
 			if keep["Spec"] {
 				every = time.Duration(m.every) * time.Millisecond
@@ -240,7 +240,8 @@ func playSchedules(t *testing.T, seed uint64, n int) {
 			if how != "edit" {
 				require.NoError(t, client.Schedule(ctx, "t", "s", Every(given), nil, opts...))
 			} else {
-				err := client.EditSchedule(ctx, "t", "s", "me", func(def *ScheduleDef) error {
+				err := client.EditSchedule(ctx, "t", "s", func(def *ScheduleDefinition) error {
+					def.EditedBy = "me"
 					def.Spec, def.Options = Every(every), opts
 					return nil
 				})
@@ -287,8 +288,8 @@ func (m *scheduleModel) compare(t *testing.T, client *Client, story string) {
 	if m.exists {
 		require.NoError(t, err, story)
 		require.Equal(t, []int64{m.fired, m.skipped, m.missed}, []int64{info.Fired, info.Skipped, info.Missed}, story)
-		require.Equal(t, []time.Time{orZero(m.next), orZero(m.waits)}, []time.Time{info.Next, info.Waits}, story)
-		require.Equal(t, m.jobs[m.last], info.Going, story)
+		require.Equal(t, []time.Time{orZero(m.next), orZero(m.waits)}, []time.Time{info.NextSlot, info.WaitingSlot}, story)
+		require.Equal(t, m.jobs[m.last], info.LastUnfinished, story)
 		var edited []string
 		for name, is := range m.edited {
 			if is {
@@ -297,8 +298,8 @@ func (m *scheduleModel) compare(t *testing.T, client *Client, story string) {
 		}
 		require.ElementsMatch(t, edited, info.Edited, story)
 		require.Equal(t, len(edited) == 0, info.EditedAt.IsZero(), story)
-		require.Equal(t, m.paused, info.Status == SchedulePaused, story)
-		require.Equal(t, m.ended && !m.paused, info.Status == ScheduleEnded, story)
+		require.Equal(t, m.paused, info.State == SchedulePaused, story)
+		require.Equal(t, m.ended && !m.paused, info.State == ScheduleEnded, story)
 	}
 	ready, err := client.rdb.HKeys(ctx, newKeys(defaultPrefix, "t").pool).Result()
 	require.NoError(t, err)

@@ -1,7 +1,6 @@
 package delayq
 
 import (
-	"errors"
 	"fmt"
 	"time"
 )
@@ -14,14 +13,6 @@ type ScheduleOption interface{ applySchedule(*definition) }
 type scheduleOption func(*definition)
 
 func (f scheduleOption) applySchedule(d *definition) { f(d) }
-
-func (f JobOption) applySchedule(d *definition) {
-	if f == nil {
-		d.job.fail(errors.New("a job option is nil"))
-		return
-	}
-	f(&d.job)
-}
 
 // StartAt sets the earliest slot. The slots of [Every] count from it. The bounds are those of
 // [ProcessAt]. Default: none.
@@ -77,22 +68,22 @@ type OverlapPolicy int
 
 // The overlap policies.
 const (
-	// SkipOverlap skips the slot. It is the default.
-	SkipOverlap OverlapPolicy = iota
+	// OverlapSkip skips the slot. It is the default.
+	OverlapSkip OverlapPolicy = iota
 
-	// Allow runs the slot's job beside the previous one.
-	Allow
+	// OverlapAllow runs the slot's job beside the previous one.
+	OverlapAllow
 
-	// QueueOne makes the slot wait until the previous job has finished. Its job is then enqueued
-	// immediately or at the next tick. Further slots in the meantime are skipped.
-	QueueOne
+	// OverlapQueueOne makes the slot wait until the previous job has finished. Its job is then
+	// enqueued immediately or at the next tick. Further slots in the meantime are skipped.
+	OverlapQueueOne
 
-	// CancelPrevious cancels the previous job, as [Client.Dequeue] does, and enqueues the slot's
-	// job immediately.
-	CancelPrevious
+	// OverlapCancelPrevious cancels the previous job, as [Client.Dequeue] does, and enqueues the
+	// slot's job immediately.
+	OverlapCancelPrevious
 )
 
-var overlapNames = []string{"SkipOverlap", "Allow", "QueueOne", "CancelPrevious"}
+var overlapNames = []string{"OverlapSkip", "OverlapAllow", "OverlapQueueOne", "OverlapCancelPrevious"}
 
 func (p OverlapPolicy) known() bool { return p >= 0 && int(p) < len(overlapNames) }
 
@@ -117,57 +108,59 @@ func (p OverlapPolicy) applySchedule(d *definition) {
 // or if it is more than a minute late. A MissedPolicy is an option of [Client.Schedule].
 type MissedPolicy int
 
-// The missed policies besides [CatchUp].
+// The missed policies besides [MissedCatchUp].
 const (
-	// RunOnce enqueues one job for all missed slots, the job of the latest one. It is the default.
-	RunOnce MissedPolicy = iota
+	// MissedRunOnce enqueues one job for all missed slots, the job of the latest one. It is the
+	// default.
+	MissedRunOnce MissedPolicy = iota
 
-	// Skip enqueues no job for missed slots. The latest slot is still fired if it is at most a
-	// minute late.
-	Skip
+	// MissedSkip enqueues no job for missed slots. The latest slot is still fired if it is at most
+	// a minute late.
+	MissedSkip
 
-	catchUp
-	missedKinds = 4 // CatchUp is most × missedKinds + catchUp
+	missedCatchUp
+	missedKinds = 4 // MissedCatchUp is most × missedKinds + catchUp
 )
 
-// maxCatchUp is the maximum of CatchUp.
+// maxCatchUp is the maximum of MissedCatchUp.
 const maxCatchUp = 1000
 
-// CatchUp runs up to most of the latest missed slots. Older ones remain missed. Range: 1 to 1,000.
+// MissedCatchUp runs up to most of the latest missed slots. Older ones remain missed. Range: 1 to
+// 1,000.
 //
-// With [Allow] their jobs are enqueued simultaneously. With [CancelPrevious] only the job of the
-// latest slot is enqueued. With [SkipOverlap] and [QueueOne] they run one after the other, each
-// when the previous one has finished.
+// With [OverlapAllow] their jobs are enqueued simultaneously. With [OverlapCancelPrevious] only the
+// job of the latest slot is enqueued. With [OverlapSkip] and [OverlapQueueOne] they run one after
+// the other, each when the previous one has finished.
 //
 // The overlap policy decides about slots that come due before the last of these jobs is enqueued,
-// as if one job had been running all the time. They are skipped, except that with QueueOne the
-// first of them waits. Catching up therefore ends even if a run takes longer than the interval.
-func CatchUp(most int) MissedPolicy { return MissedPolicy(most)*missedKinds + catchUp }
+// as if one job had been running all the time. They are skipped, except that with OverlapQueueOne
+// the first of them waits. Catching up therefore ends even if a run takes longer than the interval.
+func MissedCatchUp(most int) MissedPolicy { return MissedPolicy(most)*missedKinds + missedCatchUp }
 
 func (p MissedPolicy) kind() MissedPolicy { return p & (missedKinds - 1) }
 
 func (p MissedPolicy) most() int { return int(p >> 2) }
 
 func (p MissedPolicy) known() bool {
-	return p == RunOnce || p == Skip || p.kind() == catchUp && p.most() >= 1 && p.most() <= maxCatchUp
+	return p == MissedRunOnce || p == MissedSkip || p.kind() == missedCatchUp && p.most() >= 1 && p.most() <= maxCatchUp
 }
 
-// String returns the policy as it is written in Go: RunOnce, Skip, CatchUp(3).
+// String returns the policy as it is written in Go: MissedRunOnce, MissedSkip, MissedCatchUp(3).
 func (p MissedPolicy) String() string {
 	switch {
-	case p == RunOnce:
-		return "RunOnce"
-	case p == Skip:
-		return "Skip"
-	case p.kind() == catchUp:
-		return fmt.Sprintf("CatchUp(%d)", p.most())
+	case p == MissedRunOnce:
+		return "MissedRunOnce"
+	case p == MissedSkip:
+		return "MissedSkip"
+	case p.kind() == missedCatchUp:
+		return fmt.Sprintf("MissedCatchUp(%d)", p.most())
 	}
 	return fmt.Sprintf("MissedPolicy(%d)", int(p))
 }
 
 func (p MissedPolicy) applySchedule(d *definition) {
 	if !p.known() {
-		d.job.fail(fmt.Errorf("%v: no such policy; CatchUp takes from 1 to %d slots", p, maxCatchUp))
+		d.job.fail(fmt.Errorf("%v: no such policy; MissedCatchUp takes from 1 to %d slots", p, maxCatchUp))
 	}
 	d.missed = p
 }
@@ -179,9 +172,9 @@ func IfAbsent() ScheduleOption {
 	return scheduleOption(func(d *definition) { d.onto = ontoNothing })
 }
 
-// Overwrite makes [Client.Schedule] discard the changes made by [Client.EditSchedule]. Without it
-// they remain.
-func Overwrite() ScheduleOption {
+// DiscardEdits makes [Client.Schedule] discard the changes made by [Client.EditSchedule]. Without
+// it they remain.
+func DiscardEdits() ScheduleOption {
 	return scheduleOption(func(d *definition) { d.onto = ontoEdited })
 }
 
@@ -191,5 +184,5 @@ type onto int
 const (
 	ontoGiven   onto = iota // what Schedule gave: edits remain
 	ontoNothing             // nothing: IfAbsent
-	ontoEdited              // edits too: Overwrite
+	ontoEdited              // edits too: DiscardEdits
 )

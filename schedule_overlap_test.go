@@ -20,10 +20,10 @@ func TestScheduleOverlap(t *testing.T) {
 		ids     []time.Duration
 		skipped int64
 	}{
-		{delayq.Allow, seconds(10, 20, 30, 40), seconds(10, 20, 30, 40), 0},
-		{delayq.SkipOverlap, seconds(10, 40), seconds(10, 40), 2},
-		{delayq.QueueOne, seconds(10, 35, 40), seconds(10, 20, 40), 1},
-		{delayq.CancelPrevious, seconds(10, 20, 30, 40), seconds(10, 20, 30, 40), 0},
+		{delayq.OverlapAllow, seconds(10, 20, 30, 40), seconds(10, 20, 30, 40), 0},
+		{delayq.OverlapSkip, seconds(10, 40), seconds(10, 40), 2},
+		{delayq.OverlapQueueOne, seconds(10, 35, 40), seconds(10, 20, 40), 1},
+		{delayq.OverlapCancelPrevious, seconds(10, 20, 30, 40), seconds(10, 20, 30, 40), 0},
 	} {
 		t.Run(test.policy.String(), func(t *testing.T) {
 			inBubble(t, func(b *bubble) {
@@ -45,11 +45,11 @@ func TestScheduleOverlap(t *testing.T) {
 				b.serve("t", handler)
 				b.schedule("s", delayq.Every(10*time.Second), test.policy)
 				b.pass(12 * time.Second)
-				require.Equal(b, delayq.ScheduleRunning, b.info("s").Status)
+				require.Equal(b, delayq.ScheduleRunning, b.info("s").State)
 				b.pass(10 * time.Second)
-				if test.policy == delayq.QueueOne {
-					require.True(b, b.began.Add(20*time.Second).Equal(b.info("s").Waits))
-					require.Zero(b, b.info("s").Next)
+				if test.policy == delayq.OverlapQueueOne {
+					require.True(b, b.began.Add(20*time.Second).Equal(b.info("s").WaitingSlot))
+					require.Zero(b, b.info("s").NextSlot)
 				}
 				b.pass(22 * time.Second)
 				var ids []string
@@ -63,7 +63,7 @@ func TestScheduleOverlap(t *testing.T) {
 				require.EqualValues(b, len(ids), info.Fired)
 				require.Zero(b, info.Missed)
 				require.Equal(b, test.policy, info.OnOverlap)
-				if test.policy == delayq.CancelPrevious {
+				if test.policy == delayq.OverlapCancelPrevious {
 					require.Len(b, causes, 1)
 					require.ErrorIs(b, causes[0], delayq.ErrCancelled)
 					runs, err := b.client.Runs(b.Context(), "t", "s", 100)
@@ -87,10 +87,10 @@ func TestScheduleOverlapOfFailedRuns(t *testing.T) {
 		require.Equal(b, seconds(10, 30), b.slots(&r, "s")) // at 20 s the first one backs off, at 22 to 25 s it dies
 		info := b.info("s")
 		require.EqualValues(b, 1, info.Skipped)
-		require.EqualValues(b, 3, info.Runs)
+		require.EqualValues(b, 3, info.Attempts)
 		require.EqualValues(b, 3, info.Failures)
-		require.True(b, info.Going)
-		require.Equal(b, delayq.ScheduleWaiting, info.Status)
+		require.True(b, info.LastUnfinished)
+		require.Equal(b, delayq.ScheduleWaiting, info.State)
 		runs, err := b.client.Runs(b.Context(), "t", "s", 100)
 		require.NoError(b, err)
 		require.Len(b, runs, 3)
@@ -114,16 +114,16 @@ func TestWaitingSlotOfADeadServer(t *testing.T) {
 			return nil
 		}, delayq.Concurrency(1))
 		b.enqueue("t", "blocks")
-		b.schedule("s", delayq.Every(10*time.Second), delayq.QueueOne)
+		b.schedule("s", delayq.Every(10*time.Second), delayq.OverlapQueueOne)
 		hand := delayq.NewHand(b.T, b.rdb, bubblePrefix, "t") // the other server
 		for _, end := range []func(){
 			func() { require.Equal(b, "o", hand.Ack(hand.Take(1, time.Minute)...)) },
-			func() { require.NoError(b, second(b.client.Dequeue(b.Context(), "t", b.info("s").LastJob))) },
+			func() { require.NoError(b, second(b.client.Dequeue(b.Context(), "t", b.info("s").LastJobID))) },
 		} {
-			for b.info("s").Waits.IsZero() {
+			for b.info("s").WaitingSlot.IsZero() {
 				b.pass(time.Second)
 			}
-			waits := b.id("s", b.info("s").Waits.Sub(b.began))
+			waits := b.id("s", b.info("s").WaitingSlot.Sub(b.began))
 			b.pass(300 * time.Millisecond)
 			require.Empty(b, b.state("t", waits))
 			end()

@@ -37,7 +37,7 @@ func (d *definition) decide(place string, from, now int64, state *scheduleState)
 		return d.catchUp(f, from, now, state)
 	}
 	wanted := 1
-	if d.missed.kind() == catchUp {
+	if d.missed.kind() == missedCatchUp {
 		wanted += d.missed.most()
 	}
 	latest, n, next, err := d.due(from, now, wanted)
@@ -50,7 +50,7 @@ func (d *definition) decide(place string, from, now int64, state *scheduleState)
 	switch {
 	case place == placeWaiting:
 		f.slots, f.skipped = []int64{from}, n-1
-	case d.missed.kind() == catchUp && (n > 1 || late):
+	case d.missed.kind() == missedCatchUp && (n > 1 || late):
 		most := d.missed.most()
 		if !late {
 			most++ // the latest one is not missed
@@ -58,19 +58,19 @@ func (d *definition) decide(place string, from, now int64, state *scheduleState)
 		keep := latest[max(0, len(latest)-most):]
 		f.missed = n - int64(len(keep))
 		switch {
-		case d.overlap == Allow && len(keep) > d.mostAtOnce():
+		case d.overlap == OverlapAllow && len(keep) > d.mostAtOnce():
 			f.slots, f.after = keep[:d.mostAtOnce()], keep[d.mostAtOnce()]
-		case d.overlap == Allow:
+		case d.overlap == OverlapAllow:
 			f.slots = keep
-		case d.overlap == CancelPrevious:
+		case d.overlap == OverlapCancelPrevious:
 			f.slots, f.missed = latest[last:], n-1
 		default:
-			f.slots, f.overlap, f.gap = keep[:1], overlapWords[QueueOne], latest[last]
+			f.slots, f.overlap, f.gap = keep[:1], overlapWords[OverlapQueueOne], latest[last]
 			if len(keep) > 1 {
 				f.rest = keep[1]
 			}
 		}
-	case d.missed == Skip && late:
+	case d.missed == MissedSkip && late:
 		f.missed = n
 	default:
 		f.slots, f.missed = latest[last:], n-1
@@ -80,11 +80,11 @@ func (d *definition) decide(place string, from, now int64, state *scheduleState)
 }
 
 // catchUp fires the slot of a gap whose turn it is. The overlap policy decides about slots that
-// came after the gap, while the jobs of the gap ran. They are skipped, except that with QueueOne
-// the first of them waits, and the others are skipped when it is fired.
+// came after the gap, while the jobs of the gap ran. They are skipped, except that with
+// OverlapQueueOne the first of them waits, and the others are skipped when it is fired.
 func (d *definition) catchUp(f firing, from, now int64, state *scheduleState) (firing, error) {
 	next, err := d.next(from)
-	f.overlap, f.slots = overlapWords[QueueOne], []int64{from}
+	f.overlap, f.slots = overlapWords[OverlapQueueOne], []int64{from}
 	switch {
 	case err != nil:
 		return f, err
@@ -92,7 +92,7 @@ func (d *definition) catchUp(f firing, from, now int64, state *scheduleState) (f
 		f.rest, f.gap = next, state.Catching
 	case next == 0 || next > now:
 		f.after = next
-	case d.overlap == QueueOne:
+	case d.overlap == OverlapQueueOne:
 		f.rest = next
 	default:
 		_, f.skipped, f.after, err = d.due(next, now, 1)

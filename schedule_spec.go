@@ -36,8 +36,8 @@ const (
 //
 // Each time a server looks, it fires only the latest slot that has come, and a look takes a few
 // calls to Redis. If d is below about 5 ms plus a round trip, slots are missed even in normal
-// operation. [Allow] with [CatchUp] enqueues jobs for them. Range: 1 ms to 100 years, rounded up
-// to whole milliseconds.
+// operation. [OverlapAllow] with [MissedCatchUp] enqueues jobs for them. Range: 1 ms to 100 years,
+// rounded up to whole milliseconds.
 func Every(d time.Duration) Spec {
 	return Spec{kind: specInterval, every: ceilMS(d), err: positive("Every", d)}
 }

@@ -65,10 +65,10 @@ func TestScheduleFiresEachSlotOnce(t *testing.T) {
 		}
 		b.schedule("tick", delayq.Every(10*time.Second))
 		info := b.info("tick")
-		require.Equal(b, delayq.ScheduleWaiting, info.Status)
+		require.Equal(b, delayq.ScheduleWaiting, info.State)
 		require.Equal(b, "every 10s", info.Spec.String())
-		require.True(b, b.began.Add(10*time.Second).Equal(info.Next))
-		require.Zero(b, info.Last)
+		require.True(b, b.began.Add(10*time.Second).Equal(info.NextSlot))
+		require.Zero(b, info.LastSlot)
 		require.Nil(b, info.LastRun)
 
 		b.pass(35 * time.Second)
@@ -77,10 +77,10 @@ func TestScheduleFiresEachSlotOnce(t *testing.T) {
 		require.Equal(b, "of tick", r.all()[0].payload)
 		info = b.info("tick")
 		require.EqualValues(b, 3, info.Fired)
-		require.EqualValues(b, 3, info.Runs)
+		require.EqualValues(b, 3, info.Attempts)
 		require.Zero(b, info.Failures+info.Skipped+info.Missed)
-		require.True(b, b.began.Add(40*time.Second).Equal(info.Next))
-		require.True(b, b.began.Add(30*time.Second).Equal(info.Last))
+		require.True(b, b.began.Add(40*time.Second).Equal(info.NextSlot))
+		require.True(b, b.began.Add(30*time.Second).Equal(info.LastSlot))
 		require.Equal(b, delayq.OutcomeAcked, info.LastRun.Outcome)
 		require.EqualValues(b, 3, b.counter("t", "fired"))
 	})
@@ -94,7 +94,7 @@ func TestScheduleFollowsTheClockOfRedis(t *testing.T) {
 		var r recorder
 		b.serve("t", r.then(nil))
 		b.schedule("spring", delayq.Cron("30 2 * * *", "Europe/Berlin"))
-		require.Equal(b, "2100-03-28 01:00:00", b.info("spring").Next.UTC().Format(time.DateTime))
+		require.Equal(b, "2100-03-28 01:00:00", b.info("spring").NextSlot.UTC().Format(time.DateTime))
 		b.redis.SetTime(time.Date(2100, 3, 28, 1, 0, 0, 0, time.UTC))
 		b.pass(time.Second) // the tick: it is the clock of the bubble that timers run by
 		require.Equal(b, []string{fmt.Sprintf("spring@%d", time.Date(2100, 3, 28, 1, 0, 0, 0, time.UTC).UnixMilli())}, r.ids())
@@ -111,9 +111,9 @@ func TestSchedulePauseTriggerAndRemove(t *testing.T) {
 		require.NoError(b, b.client.PauseSchedule(ctx, "t", "s"))
 		require.NoError(b, b.client.PauseSchedule(ctx, "t", "s"))
 		info := b.info("s")
-		require.Equal(b, delayq.SchedulePaused, info.Status)
+		require.Equal(b, delayq.SchedulePaused, info.State)
 		require.True(b, b.began.Add(11*time.Second).Equal(info.PausedSince))
-		require.Zero(b, info.Next)
+		require.Zero(b, info.NextSlot)
 		b.pass(20 * time.Second)
 		require.Len(b, r.ids(), 1)
 
@@ -129,11 +129,11 @@ func TestSchedulePauseTriggerAndRemove(t *testing.T) {
 
 		// A change of a paused schedule leaves it paused.
 		b.schedule("s", delayq.Every(5*time.Second))
-		require.Equal(b, delayq.SchedulePaused, b.info("s").Status)
+		require.Equal(b, delayq.SchedulePaused, b.info("s").State)
 		require.NoError(b, b.client.ResumeSchedule(ctx, "t", "s"))
 		require.NoError(b, b.client.ResumeSchedule(ctx, "t", "s"))
 		info = b.info("s")
-		require.True(b, b.began.Add(35*time.Second).Equal(info.Next))
+		require.True(b, b.began.Add(35*time.Second).Equal(info.NextSlot))
 		require.Zero(b, info.Missed+info.Skipped)
 		b.pass(4 * time.Second)
 		require.Equal(b, seconds(10, 35), b.slots(&r, "s"))
@@ -214,18 +214,18 @@ func TestScheduleAgain(t *testing.T) {
 		}
 		require.Equal(b, changed, b.info("s").ChangedAt)
 		b.pass(100 * time.Second)
-		require.Equal(b, delayq.ScheduleEnded, b.info("s").Status)
+		require.Equal(b, delayq.ScheduleEnded, b.info("s").State)
 		b.schedule("s", delayq.Every(time.Minute), headers...) // the same: it stays ended
 		b.pass(time.Minute)
 		require.Len(b, r.ids(), 2)
 
 		b.schedule("s", delayq.Every(2*time.Minute), headers...)
-		require.Equal(b, delayq.ScheduleWaiting, b.info("s").Status)
+		require.Equal(b, delayq.ScheduleWaiting, b.info("s").State)
 		b.pass(10 * time.Minute)
 		info := b.info("s")
-		require.Equal(b, delayq.ScheduleEnded, info.Status)
+		require.Equal(b, delayq.ScheduleEnded, info.State)
 		require.EqualValues(b, 4, info.Fired)
-		require.EqualValues(b, 4, info.Runs)
+		require.EqualValues(b, 4, info.Attempts)
 	})
 }
 
@@ -235,11 +235,11 @@ func TestScheduleBounds(t *testing.T) {
 		b.serve("t", r.then(nil))
 		at := func(s int) time.Time { return b.began.Add(time.Duration(s) * time.Second) }
 		b.schedule("span", delayq.Every(10*time.Second), delayq.StartAt(at(13)), delayq.EndAt(at(33)))
-		b.schedule("jitter", delayq.Every(10*time.Second), delayq.Jitter(3*time.Second), delayq.EndAt(at(40)), delayq.Allow)
+		b.schedule("jitter", delayq.Every(10*time.Second), delayq.Jitter(3*time.Second), delayq.EndAt(at(40)), delayq.OverlapAllow)
 		b.schedule("later", delayq.Every(20*time.Second), delayq.ProcessIn(time.Second), delayq.EndAt(at(25)))
 		b.pass(time.Minute)
 		require.Equal(b, seconds(13, 23, 33), b.slots(&r, "span"))
-		require.Equal(b, delayq.ScheduleEnded, b.info("span").Status)
+		require.Equal(b, delayq.ScheduleEnded, b.info("span").State)
 		require.Equal(b, seconds(21), b.slots(&r, "later"))
 		late := map[time.Duration]bool{}
 		for _, s := range r.all() {
@@ -290,9 +290,9 @@ func TestScheduleBadInput(t *testing.T) {
 			{"t", "n", hourly, nil, []delayq.ScheduleOption{delayq.ExpireIn(time.Hour), delayq.ProcessIn(45 * time.Minute), delayq.Jitter(20 * time.Minute)},
 				"must be below 15m0s"},
 			{"t", "n", hourly, nil, []delayq.ScheduleOption{delayq.OverlapPolicy(4)}, "OverlapPolicy(4)"},
-			{"t", "n", hourly, nil, []delayq.ScheduleOption{delayq.CatchUp(0)}, "CatchUp(0)"},
-			{"t", "n", hourly, nil, []delayq.ScheduleOption{delayq.CatchUp(-1)}, "CatchUp(-1)"},
-			{"t", "n", hourly, nil, []delayq.ScheduleOption{delayq.CatchUp(1001)}, "CatchUp(1001)"},
+			{"t", "n", hourly, nil, []delayq.ScheduleOption{delayq.MissedCatchUp(0)}, "MissedCatchUp(0)"},
+			{"t", "n", hourly, nil, []delayq.ScheduleOption{delayq.MissedCatchUp(-1)}, "MissedCatchUp(-1)"},
+			{"t", "n", hourly, nil, []delayq.ScheduleOption{delayq.MissedCatchUp(1001)}, "MissedCatchUp(1001)"},
 			{"t", "n", hourly, nil, []delayq.ScheduleOption{delayq.ProcessAt(time.Now())}, "ProcessAt"},
 			{"t", "n", hourly, nil, []delayq.ScheduleOption{delayq.Replace()}, "Replace"},
 			{"t", "n", hourly, nil, []delayq.ScheduleOption{delayq.Retry(-2)}, "Retry(-2)"},
@@ -370,8 +370,8 @@ func TestScheduleInfo(t *testing.T) {
 	eachClient(t, func(t *testing.T, f *fixture) {
 		ctx := t.Context()
 		start := time.Now().Add(100 * time.Hour).Truncate(time.Millisecond)
-		require.NoError(t, f.client.Schedule(ctx, "topic", "b", delayq.Cron("0 9 * * 1-5", "Europe/Berlin"), []byte("payload"), delayq.QueueOne,
-			delayq.CatchUp(3), delayq.StartAt(start), delayq.EndAt(start.AddDate(1, 0, 0)), delayq.MaxRuns(7), delayq.Jitter(time.Minute),
+		require.NoError(t, f.client.Schedule(ctx, "topic", "b", delayq.Cron("0 9 * * 1-5", "Europe/Berlin"), []byte("payload"), delayq.OverlapQueueOne,
+			delayq.MissedCatchUp(3), delayq.StartAt(start), delayq.EndAt(start.AddDate(1, 0, 0)), delayq.MaxRuns(7), delayq.Jitter(time.Minute),
 			delayq.Retry(3), delayq.Timeout(time.Second), delayq.Header("k", "v"), delayq.Retention(time.Hour)))
 		require.NoError(t, f.client.Schedule(ctx, "topic", "a", delayq.Every(time.Millisecond), nil))
 		require.NoError(t, f.client.Schedule(ctx, "topic", "c", delayq.OnCalendar("x"), nil))
@@ -390,13 +390,13 @@ func TestScheduleInfo(t *testing.T) {
 		require.Equal(t, "cron 0 9 * * 1-5 Europe/Berlin", info.Spec.String())
 		require.Equal(t, delayq.Cron("0 9 * * 1-5", "Europe/Berlin"), info.Spec)
 		require.Equal(t, "Europe/Berlin", info.Zone)
-		require.Equal(t, delayq.ScheduleWaiting, info.Status)
-		require.True(t, !info.Next.Before(start))
+		require.Equal(t, delayq.ScheduleWaiting, info.State)
+		require.True(t, !info.NextSlot.Before(start))
 		require.True(t, info.StartAt.Equal(start))
 		require.Equal(t, 7, info.MaxRuns)
 		require.Equal(t, time.Minute, info.Jitter)
-		require.Equal(t, delayq.QueueOne, info.OnOverlap)
-		require.Equal(t, delayq.CatchUp(3), info.OnMissed)
+		require.Equal(t, delayq.OverlapQueueOne, info.OnOverlap)
+		require.Equal(t, delayq.MissedCatchUp(3), info.OnMissed)
 		require.Equal(t, 7, info.PayloadSize)
 		require.Equal(t, map[string]string{"k": "v"}, info.Headers)
 		require.Equal(t, 3, info.Retries)
@@ -454,9 +454,9 @@ func TestScheduleOnThreeServers(t *testing.T) {
 		}
 		const every, schedules = 30 * time.Millisecond, 30
 		for i := range schedules {
-			// CatchUp: on a machine that stands still for a moment all slots have their jobs all
-			// the same.
-			require.NoError(t, client.Schedule(t.Context(), "t", fmt.Sprint("s", i), delayq.Every(every), nil, delayq.Allow, delayq.CatchUp(1000)))
+			// MissedCatchUp: on a machine that stands still for a moment all slots have their jobs
+			// all the same.
+			require.NoError(t, client.Schedule(t.Context(), "t", fmt.Sprint("s", i), delayq.Every(every), nil, delayq.OverlapAllow, delayq.MissedCatchUp(1000)))
 		}
 		until(t, func() bool { return len(r.all()) > 20*schedules })
 		for i := range schedules {
@@ -480,7 +480,7 @@ func TestScheduleOnThreeServers(t *testing.T) {
 		}
 		for _, info := range infos {
 			require.Zero(t, info.Missed+info.Skipped+info.Failures)
-			last := info.Last.UnixMilli()
+			last := info.LastSlot.UnixMilli()
 			for n := range info.Fired {
 				id := fmt.Sprintf("%s@%d", info.Name, last-n*every.Milliseconds())
 				require.Positive(t, times[id], id)

@@ -77,7 +77,7 @@ func TestReleaseLooksAtWhatHasEnded(t *testing.T) {
 		ts.noteEnded()
 		require.False(b, ts.fire(ctx, 0, 0))
 		require.Empty(b, ts.firer.ended)
-	}, QueueOne)
+	}, OverlapQueueOne)
 }
 
 // The look at the tick comes round to all that wait, also if most of them go on waiting.
@@ -102,7 +102,7 @@ func TestReleaseComesRound(t *testing.T) {
 		ts.firer.looked = time.Time{}
 		require.True(b, ts.fire(b.Context(), 0, 1))
 		require.Equal(b, all-1, free(), "one has gone, one has come")
-	}, QueueOne)
+	}, OverlapQueueOne)
 }
 
 // Schedules with a long gap do not make those late whose slot is on time: the latest slot comes

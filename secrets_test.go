@@ -118,7 +118,7 @@ func TestNoSecretIsLoggedOrReturned(t *testing.T) {
 	})
 	require.NoError(t, admin.Del(ctx, "delayq:{t}:leases").Err())
 	until(t, func() bool { return len(happened.of("LeaseLost", "lease")) > 0 })
-	report, err := client.Check(ctx, "t", true)
+	report, err := client.Repair(ctx, "t")
 	require.NoError(t, err)
 	secretless(t, fmt.Sprintf("%+v", report))
 	until(t, func() bool { return len(happened.of("Started", "cancelled")) > 1 })

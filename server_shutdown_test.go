@@ -149,7 +149,7 @@ func TestHandlerBeyondTheDrainIsCutOff(t *testing.T) {
 				case "snooze":
 					require.EqualValues(b, 3, info.Counters["snoozed"])
 				default:
-					list, err := b.client.List(b.Context(), "a", delayq.StateReady, 0, 10)
+					list, err := b.client.List(b.Context(), "a", delayq.ListQuery{State: delayq.StateReady, Limit: 10})
 					require.NoError(b, err)
 					require.Len(b, list, 5)
 					var ids []string
@@ -283,7 +283,7 @@ func TestJobTakenAheadIsReturned(t *testing.T) {
 		b.pass(time.Millisecond)
 		s.end()
 		b.pass(time.Second)
-		list2, err := b.client.List(b.Context(), "a", delayq.StateReady, 0, 10)
+		list2, err := b.client.List(b.Context(), "a", delayq.ListQuery{State: delayq.StateReady, Limit: 10})
 		require.NoError(b, err)
 		require.Len(b, list2, 3, "they do not wait for the slow one")
 		for i, info := range list2 {

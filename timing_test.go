@@ -59,19 +59,19 @@ func TestJobStartsAtItsDueMillisecond(t *testing.T) {
 
 // A timer that sleeps until the earliest job must hear of an earlier one.
 func TestEarlierJobWakesTheTimer(t *testing.T) {
-	for name, make := range map[string]func(b *bubble, due delayq.JobOption){
-		"enqueue": func(b *bubble, due delayq.JobOption) { b.enqueue("a", "early", due) },
-		"reschedule": func(b *bubble, due delayq.JobOption) {
+	for name, make := range map[string]func(b *bubble, due delayq.DueOption){
+		"enqueue": func(b *bubble, due delayq.DueOption) { b.enqueue("a", "early", due) },
+		"reschedule": func(b *bubble, due delayq.DueOption) {
 			b.enqueue("a", "early", delayq.ProcessIn(2*time.Hour))
 			b.pass(5 * time.Second)
 			require.NoError(b, b.client.Reschedule(b.Context(), "a", "early", due))
 		},
-		"replace": func(b *bubble, due delayq.JobOption) {
+		"replace": func(b *bubble, due delayq.DueOption) {
 			b.enqueue("a", "early", delayq.ProcessIn(2*time.Hour))
 			b.pass(5 * time.Second)
 			b.enqueue("a", "early", due, delayq.Replace())
 		},
-		"batch": func(b *bubble, due delayq.JobOption) {
+		"batch": func(b *bubble, due delayq.DueOption) {
 			_, err := b.client.EnqueueBatch(b.Context(), []delayq.NewJob{
 				{Topic: "a", ID: "late", Options: []delayq.JobOption{delayq.ProcessIn(time.Hour)}},
 				{Topic: "a", ID: "early", Options: []delayq.JobOption{due}},

@@ -44,7 +44,7 @@ func TestTriggerHasNoBound(t *testing.T) {
 		}))
 		b.pass(time.Second)
 		require.Len(b, r.ids(), jobs)
-		require.EqualValues(b, jobs, b.info("s").Runs)
+		require.EqualValues(b, jobs, b.info("s").Attempts)
 		runs, err := b.client.Runs(ctx, "t", "s", 100)
 		require.NoError(b, err)
 		for _, run := range runs {
@@ -105,7 +105,7 @@ func TestUnscheduleLeavesNothing(t *testing.T) {
 					require.NoError(b, err)
 				}
 				b.pass(time.Second)
-				require.EqualValues(b, runs, b.info("s").Runs)
+				require.EqualValues(b, runs, b.info("s").Attempts)
 				require.NoError(b, b.client.Unschedule(b.Context(), "t", "s"))
 				for _, key := range []string{"schedules", "slots", "waiting", "fired", "runs"} {
 					n, err := b.rdb.Exists(b.Context(), fmt.Sprintf("%s:{t}:%s", bubblePrefix, key)).Result()

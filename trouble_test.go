@@ -39,9 +39,9 @@ func TestHeartbeats(t *testing.T) {
 		require.Equal(b, os.Getpid(), info.PID)
 		host, _ := os.Hostname()
 		require.Equal(b, host, info.Host)
-		require.Equal(b, "running", info.State)
-		require.True(b, info.Started.Equal(b.began))
-		require.WithinDuration(b, b.began.Add(15*time.Second), info.Seen, 0)
+		require.Equal(b, delayq.ServerRunning, info.State)
+		require.True(b, info.StartedAt.Equal(b.began))
+		require.WithinDuration(b, b.began.Add(15*time.Second), info.SeenAt, 0)
 		require.Len(b, info.Topics, 2)
 		require.Equal(b, 5, info.Topics["a"].Workers)
 		require.Equal(b, 3, info.Topics["b"].Workers)
@@ -49,7 +49,7 @@ func TestHeartbeats(t *testing.T) {
 		require.Zero(b, info.Topics["b"].Running)
 		require.Len(b, info.Topics["a"].Longest, 3)
 		require.Equal(b, "0", info.Topics["a"].Longest[0].ID)
-		require.InDelta(b, 14*time.Second, info.Topics["a"].Longest[0].For, float64(2*time.Millisecond))
+		require.InDelta(b, 14*time.Second, info.Topics["a"].Longest[0].Running, float64(2*time.Millisecond))
 		for _, loop := range []string{"promote", "take", "extend"} {
 			age, ok := info.Topics["b"].Loops[loop]
 			require.True(b, ok, loop)

@@ -143,7 +143,7 @@ func (t *topicServer) startLocked(r *run, now time.Time) {
 	if r.start.Before(r.taken) {
 		r.start = r.taken // an older reply of Redis has been read since
 	}
-	r.job.Started = r.start
+	r.job.StartedAt = r.start
 	if limit := r.opts.timeout; limit > 0 {
 		r.deadline = now.Add(time.Duration(limit) * time.Millisecond)
 	}

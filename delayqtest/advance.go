@@ -204,21 +204,21 @@ func isDue(at, now time.Time) bool { return !at.IsZero() && !at.After(now) }
 
 // atomic reports whether one reply of Redis covers everything that settle reads of these topics.
 func atomic(infos []*delayq.TopicInfo) bool {
-	return len(infos) == 0 || len(infos) == 1 && infos[0].Waiting == 0
+	return len(infos) == 0 || len(infos) == 1 && infos[0].WaitingSlots == 0
 }
 
 // released reports whether a slot waits for a run that has finished, and makes the servers look at
 // it.
 func (q *Queue) released(ctx context.Context, topics []string, infos []*delayq.TopicInfo) (found bool, err error) {
 	for i, info := range infos {
-		if info.Waiting == 0 {
+		if info.WaitingSlots == 0 {
 			continue
 		}
 		list, err := q.Client.Schedules(ctx, topics[i])
 		if err != nil {
 			return false, err
 		}
-		if slices.ContainsFunc(list, func(s *delayq.ScheduleInfo) bool { return !s.Waits.IsZero() && !s.Going }) {
+		if slices.ContainsFunc(list, func(s *delayq.ScheduleInfo) bool { return !s.WaitingSlot.IsZero() && !s.LastUnfinished }) {
 			found = true
 			q.wake(topics[i])
 		}
@@ -298,7 +298,7 @@ func (q *Queue) stuck(ctx context.Context, now time.Time, topics []string) error
 		var part []string
 		if info.Running > 0 {
 			ids := "?"
-			if list, err := q.Client.List(ctx, topics[i], delayq.StateRunning, 0, 5); err == nil {
+			if list, err := q.Client.List(ctx, topics[i], delayq.ListQuery{State: delayq.StateRunning, Limit: 5}); err == nil {
 				ids = describe(list, now)
 			}
 			part = append(part, fmt.Sprintf("%d running (%s)", info.Running, ids))

@@ -63,7 +63,7 @@ func TestAdvanceRunsWhatIsDueAtItsDueTime(t *testing.T) {
 	q.Serve(handle(func(_ context.Context, job *delayq.Job) error {
 		d.note(job)
 		if !q.Now().Equal(job.Due) || job.Lateness() < 0 || job.Lateness() > time.Second {
-			t.Errorf("%s: due %v, started %v, clock %v", job.ID, job.Due, job.Started, q.Now())
+			t.Errorf("%s: due %v, started %v, clock %v", job.ID, job.Due, job.StartedAt, q.Now())
 		}
 		return nil
 	}, "mail"))

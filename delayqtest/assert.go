@@ -93,7 +93,7 @@ func (q *TestQueue) unfinished(topic string) (all []*delayq.JobInfo, err error) 
 
 func (q *TestQueue) list(topic string, state delayq.State) (all []*delayq.JobInfo, err error) {
 	for offset := 0; ; offset += page {
-		list, err := q.Client.List(context.Background(), topic, state, offset, page, delayq.WithPayload())
+		list, err := q.Client.List(context.Background(), topic, delayq.ListQuery{State: state, Offset: offset, Limit: page, Payload: true})
 		all = append(all, list...)
 		if err != nil || len(list) == 0 {
 			return all, err

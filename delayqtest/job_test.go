@@ -27,7 +27,7 @@ func TestNewJob(t *testing.T) {
 	require.Equal(t, time.Hour, job.Due.Sub(job.EnqueuedAt))
 	require.Zero(t, job.Lateness())
 	require.Len(t, job.Nonce(), 8)
-	require.Equal(t, job.Started.Add(30*time.Second).UnixMicro(), job.Fence())
+	require.Equal(t, job.StartedAt.Add(30*time.Second).UnixMicro(), job.Fence())
 	job.Payload[0] = 'x'
 	require.Equal(t, "hello", string(payload), "a payload of its own")
 
@@ -35,7 +35,7 @@ func TestNewJob(t *testing.T) {
 	require.Equal(t, job.Nonce(), next.Nonce())
 	require.Greater(t, next.Fence(), job.Fence())
 	require.Equal(t, []int{1, 2}, []int{job.Attempt, next.Attempt})
-	require.True(t, next.Started.After(job.Started))
+	require.True(t, next.StartedAt.After(job.StartedAt))
 	require.False(t, next.LastAttempt())
 	require.True(t, delayqtest.NextRun(next).LastAttempt())
 	next.Headers["lang"] = "de"
@@ -72,7 +72,7 @@ func TestNewJobIsLikeThatOfAServer(t *testing.T) {
 	require.Len(t, served.Nonce(), len(made.Nonce()))
 	require.Equal(t, made.RetriesLeft(), served.RetriesLeft())
 	require.Equal(t, made.Due.Sub(made.EnqueuedAt), served.Due.Sub(served.EnqueuedAt))
-	require.InDelta(t, 30e6, served.Fence()-served.Started.UnixMicro(), 1e6, "the default lease")
+	require.InDelta(t, 30e6, served.Fence()-served.StartedAt.UnixMicro(), 1e6, "the default lease")
 	fields := func(job delayq.Job) []any {
 		return []any{job.Topic, job.ID, job.Payload, job.Headers, job.Attempt, job.Retries, job.Snoozes, job.Schedule, job.Slot}
 	}

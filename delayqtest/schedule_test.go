@@ -63,13 +63,13 @@ func TestAdvanceWithOverlap(t *testing.T) {
 		})
 	})
 	begin := q.Now()
-	require.NoError(t, q.Client.Schedule(ctx, "t", "s", delayq.Every(10*time.Second), nil, delayq.QueueOne, delayq.StartAt(begin),
+	require.NoError(t, q.Client.Schedule(ctx, "t", "s", delayq.Every(10*time.Second), nil, delayq.OverlapQueueOne, delayq.StartAt(begin),
 		delayq.Backoff(25*time.Second, 25*time.Second)))
 	q.Advance(21 * time.Second)
 	info, err := q.Client.ScheduleInfo(ctx, "t", "s")
 	require.NoError(t, err)
-	require.False(t, info.Waits.IsZero())
-	require.True(t, info.Going)
+	require.False(t, info.WaitingSlot.IsZero())
+	require.True(t, info.LastUnfinished)
 	q.Advance(40 * time.Second)
 	require.Zero(t, starts[0])
 	require.Positive(t, starts[1]) // the retry
@@ -78,7 +78,7 @@ func TestAdvanceWithOverlap(t *testing.T) {
 	require.Zero(t, starts[3])
 	info, err = q.Client.ScheduleInfo(ctx, "t", "s")
 	require.NoError(t, err)
-	require.Zero(t, info.Waits)
+	require.Zero(t, info.WaitingSlot)
 	require.Positive(t, info.Skipped)
 }
 

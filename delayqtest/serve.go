@@ -155,7 +155,7 @@ func (w *watch) LeaseLost(e delayq.RunEvent) { w.ended(e) }
 func (w *watch) ended(e delayq.RunEvent) {
 	w.queue.mu.Lock()
 	defer w.queue.mu.Unlock()
-	if !e.Start.IsZero() { // otherwise it never started: it had expired, for example
+	if !e.StartedAt.IsZero() { // otherwise it never started: it had expired, for example
 		w.running--
 	}
 	counter := delayq.Counter(e.Outcome)

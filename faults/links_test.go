@@ -89,7 +89,7 @@ func carry(t *testing.T, c load) {
 			return nil
 		})
 		s.HandlerFunc("small", func(_ context.Context, job *delayq.Job) error {
-			late.add(job.Started.Sub(job.Due))
+			late.add(job.StartedAt.Sub(job.Due))
 			return nil
 		})
 	}, delayq.Lease(30*time.Second))

@@ -33,10 +33,10 @@ func TestKillAtTheSlot(t *testing.T) {
 		return err == nil && len(all) == len(workers)
 	})
 	client := delayq.NewClient(b.direct, delayq.Prefix(b.prefix))
-	require.NoError(t, client.Schedule(ctx, "t", "s", delayq.Every(every), []byte("{}"), delayq.Allow, delayq.CatchUp(10)))
+	require.NoError(t, client.Schedule(ctx, "t", "s", delayq.Every(every), []byte("{}"), delayq.OverlapAllow, delayq.MissedCatchUp(10)))
 	info, err := client.ScheduleInfo(ctx, "t", "s")
 	require.NoError(t, err)
-	first := info.Next
+	first := info.NextSlot
 
 	random := rand.New(rand.NewPCG(1, uint64(first.UnixMilli())))
 	for n := range kills {
@@ -57,7 +57,7 @@ func TestKillAtTheSlot(t *testing.T) {
 	require.Zero(t, info.Skipped)
 	require.EqualValues(t, int(last.Sub(first)/every)+1, info.Fired)
 	b.await("the last run", patient, func(events []rig.Event) bool {
-		return len(filter(events, func(e rig.Event) bool { return e.Op == rig.OpStart && e.ID == info.LastJob })) > 0
+		return len(filter(events, func(e rig.Event) bool { return e.Op == rig.OpStart && e.ID == info.LastJobID })) > 0
 	})
 
 	started := map[int64][]rig.Event{} // first attempts, by slot

@@ -27,12 +27,12 @@
 -- ARGV[4]   most       the call reads no further entries after that many bytes
 -- ARGV[5]   repair     1 to repair, 0 to report only
 --
--- Findings about jobs: no record (an ID without one), two places, orphan (books of no job),
--- unreadable (malformed books), score (an impossible time), anchor (left alone in leases), wrong
--- type (the key is the full name; the caller leaves out the parts that need it). The books of a job
--- are its entries in attempts, errors and moved. Findings about schedules, with the name as ID: no
--- slot (neither paused nor ended, and in neither slots nor waiting), no state, no history,
--- unreadable (a malformed state, or one of another definition), score, no schedule (leftovers
+-- Findings about jobs: no_record (an ID without one), two_places, orphan (books of no job),
+-- unreadable (malformed books), bad_time (an impossible time), lone_anchor (left alone in leases),
+-- wrong_type (the key is the full name; the caller leaves out the parts that need it). The books of
+-- a job are its entries in attempts, errors and moved. Findings about schedules, with the name as
+-- ID: no_slot (neither paused nor ended, and in neither slots nor waiting), no_state, no_history,
+-- unreadable (a malformed state, or one of another definition), bad_time, no_schedule (leftovers
 -- without a definition). A schedule that gets a place again has the slot 0: a server computes its
 -- first slot from then on.
 --
@@ -108,10 +108,10 @@ local function all()
   measure('HLEN', stats)
   measure('HLEN', sizes)
   for _, key in ipairs(wrong) do
-    found(key, '', 'wrong type', false)
+    found(key, '', 'wrong_type', false)
   end
   local left = lengths[3] == 1 and redis.call('ZSCORE', leases, anchor())
-  if left and found('leases', '', 'anchor', true) then
+  if left and found('leases', '', 'lone_anchor', true) then
     redis.call('DEL', leases)
   end
   return lengths
@@ -121,7 +121,7 @@ end
 -- due time of a job in the bucket.
 local function timed(zset, id, score)
   local beyond = (tonumber(score) or math.huge) > 9999999999999
-  if beyond and found(part, id, 'score', zset ~= bucket) then
+  if beyond and found(part, id, 'bad_time', zset ~= bucket) then
     redis.call('ZREM', zset, '') -- after a deletion, the script can write at maxmemory
     redis.call('ZADD', zset, now, id)
   end
@@ -161,12 +161,12 @@ local function records()
       if not delayed[i] and not leased[i] and not buried[i] then
         nowhere[#nowhere + 1] = id
       elseif leased[i] and (delayed[i] or buried[i]) then
-        found('leases', id, 'two places', false)
+        found('leases', id, 'two_places', false)
       elseif delayed[i] and buried[i] and enqueued(written[i]) > tonumber(buried[i]) then
-        if found('dead', id, 'two places', true) then
+        if found('dead', id, 'two_places', true) then
           strip(id) -- of a former job with this ID, whose record was lost
         end
-      elseif delayed[i] and buried[i] and found('bucket', id, 'two places', true) then
+      elseif delayed[i] and buried[i] and found('bucket', id, 'two_places', true) then
         redis.call('ZREM', bucket, id)
       end
     end
@@ -178,7 +178,7 @@ local function places(zset)
   for i = 1, #entries, 2 do
     local id = entries[i]
     local gone = id ~= no_job and redis.call('HEXISTS', pool, id) == 0
-    if gone and found(part, id, 'no record', zset ~= leases) then
+    if gone and found(part, id, 'no_record', zset ~= leases) then
       redis.call('ZREM', zset, id)
     elseif id ~= no_job and (not gone or zset == leases) then
       timed(zset, id, entries[i + 1])
@@ -210,7 +210,7 @@ local function kept()
   for i = 1, #entries, 2 do
     if redis.call('HEXISTS', results, entries[i]) == 1 then
       timed(done, entries[i], entries[i + 1])
-    elseif found(part, entries[i], 'no record', true) then
+    elseif found(part, entries[i], 'no_record', true) then
       redis.call('ZREM', done, entries[i])
     end
   end
@@ -265,7 +265,7 @@ local function rules()
     local name, definition = entries[i], entries[i + 1]
     local text = redis.call('HGET', fired, name)
     local state = state_of(text) or {}
-    local what = text and 'unreadable' or 'no state'
+    local what = text and 'unreadable' or 'no_state'
     local stale = not renew(state, definition) and found('fired', name, what, true)
     local placed, cleared = false, false
     for place, zset in pairs({slots = slots, waiting = waiting}) do
@@ -273,7 +273,7 @@ local function rules()
       local at = tonumber(score or nil)
       if at and at % 1 == 0 and at >= 0 and at <= 9999999999999 then
         placed = true
-      elseif score and found(place, name, 'score', true) then
+      elseif score and found(place, name, 'bad_time', true) then
         redis.call('ZREM', zset, name)
         cleared = true
       elseif score then
@@ -281,7 +281,7 @@ local function rules()
       end
     end
     local astray = not placed and not state.paused and not state.ended
-    if astray and (cleared or found('slots', name, 'no slot', true)) then
+    if astray and (cleared or found('slots', name, 'no_slot', true)) then
       -- A slot that is far in the future was fired before Redis's clock was set back.
       local last = state.slot and state.slot < now + 60000 and state.slot or 0
       stale, state.from, state.catching = true, math.max(now, last), nil
@@ -294,7 +294,7 @@ local function rules()
     end
     local log = redis.pcall('HGET', runs, name)
     local readable = type(log) == 'table' or string.match(log or '', '^%d+ %d+$')
-    if not readable and found('runs', name, 'no history', true) then
+    if not readable and found('runs', name, 'no_history', true) then
       redis.call('HDEL', runs, '')
       redis.call('HSET', runs, name, '0 0')
     end
@@ -306,7 +306,7 @@ end
 local function rest(key, remove)
   for i = 1, #entries, 2 do
     local name = string.match(entries[i], '^(.*)\n%d+$') or entries[i]
-    if redis.call('HEXISTS', schedules, name) == 0 and found(part, name, 'no schedule', true) then
+    if redis.call('HEXISTS', schedules, name) == 0 and found(part, name, 'no_schedule', true) then
       redis.call(remove, key, entries[i])
     end
   end

@@ -39,7 +39,7 @@ func main() {
 	go func() { ended <- server.Run(ctx) }()
 
 	check(client.Schedule(ctx, "chores", "poll", delayq.Every(2*time.Second), nil))
-	check(client.Schedule(ctx, "chores", "report", delayq.Cron("0 9 * * 1-5", "Europe/Berlin"), nil, delayq.Retry(3), delayq.QueueOne))
+	check(client.Schedule(ctx, "chores", "report", delayq.Cron("0 9 * * 1-5", "Europe/Berlin"), nil, delayq.Retry(3), delayq.OverlapQueueOne))
 	for range 2 {
 		fmt.Println("run", <-ran)
 	}
@@ -50,7 +50,7 @@ func main() {
 	list, err := client.Schedules(ctx, "chores")
 	check(err)
 	for _, info := range list {
-		fmt.Printf("%s is %s: %v, %d slots fired\n", info.Name, info.Status, info.Spec, info.Fired)
+		fmt.Printf("%s is %s: %v, %d slots fired\n", info.Name, info.State, info.Spec, info.Fired)
 	}
 	check(client.ResumeSchedule(ctx, "chores", "poll"))
 	fmt.Println("run", <-ran)

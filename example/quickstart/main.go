@@ -49,7 +49,7 @@ func main() {
 	server := delayq.NewServer(rdb, prefix, delayq.Logger(slog.New(slog.DiscardHandler))) // the table tells it all
 	server.HandlerFunc("demo", func(_ context.Context, job *delayq.Job) error {
 		fmt.Printf("%6d ms   %6d ms   %4d ms  %s, attempt %d\n", job.Due.Sub(begin).Milliseconds(),
-			job.Started.Sub(begin).Milliseconds(), job.Lateness().Milliseconds(), job.ID, job.Attempt)
+			job.StartedAt.Sub(begin).Milliseconds(), job.Lateness().Milliseconds(), job.ID, job.Attempt)
 		if job.ID == "flaky" && job.Attempt == 1 {
 			return errors.New("no answer") // it is retried after the backoff of a second and up to a fifth more
 		}

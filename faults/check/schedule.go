@@ -105,8 +105,8 @@ func (j *job) mono(wall int64) int64 {
 	return j.enqueue.Mono + (wall-j.slot)*int64(time.Millisecond)
 }
 
-// endings notes which jobs of a schedule may have been taken out: those that CancelPrevious or
-// Unschedule may have met.
+// endings notes which jobs of a schedule may have been taken out: those that OverlapCancelPrevious
+// or Unschedule may have met.
 func (c *checker) endings(s *schedule) {
 	slices.SortStableFunc(s.jobs, func(a, b *job) int { return cmp.Compare(a.slot, b.slot) })
 	for i, j := range s.jobs {

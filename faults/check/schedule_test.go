@@ -231,7 +231,7 @@ func TestCheckFindsPlantedFaultsOfSchedules(t *testing.T) {
 			read(2500, rig.Books{Waits: 2000, Fired: 1, Created: 100, Last: 1000}).ask(2600, rig.Event{Op: rig.OpPause}, rig.OK, "").
 			read(2602, rig.Books{Fired: 1, Created: 100, Last: 1000, Paused: 2600}), "I19"},
 		"an error of an undocumented kind":            {rhythm().ask(5200, rig.Event{Op: rig.OpPause}, rig.Fail, ""), "I16"},
-		"a check finds something on a healthy system": {rhythm().ask(5200, rig.Event{Op: rig.OpCheck, Err: "no place"}, rig.OK, ""), "I12"},
+		"a check finds something on a healthy system": {rhythm().ask(5200, rig.Event{Op: rig.OpCheck, Err: "no_place"}, rig.OK, ""), "I12"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := c.s.judge(&State{})

@@ -27,7 +27,7 @@ type handler struct {
 func (h handler) Handle(ctx context.Context, job *delayq.Job) (err error) {
 	e := Event{
 		Topic: job.Topic, ID: job.ID, Attempt: job.Attempt, Fence: job.Fence(), Nonce: hex.EncodeToString([]byte(job.Nonce())),
-		Started: job.Started.UnixMicro(), Due: job.Due.UnixMilli(), Sum: sum(job.Payload),
+		Started: job.StartedAt.UnixMicro(), Due: job.Due.UnixMilli(), Sum: sum(job.Payload),
 		Made: job.EnqueuedAt.UnixMilli(),
 	}
 	w, err := workOf(job)
@@ -95,7 +95,7 @@ func (h handler) step(ctx context.Context, job *delayq.Job, w work, step string)
 		time.Sleep(d) // the point of it: nothing else ends this
 		return "ok", nil
 	case "snooze":
-		if job.Started.Before(job.EnqueuedAt.Add(d)) {
+		if job.StartedAt.Before(job.EnqueuedAt.Add(d)) {
 			return "snooze", delayq.Snooze(SnoozeBit)
 		}
 		return "ok", nil
@@ -123,7 +123,7 @@ func (h handler) again(job *delayq.Job, w work, next *Task) (result string, err 
 		return "err", err
 	}
 	h.rec.Record(Event{
-		Op: OpAgain, Topic: job.Topic, ID: job.ID, Inc: next.Inc, Of: w.Inc, Attempt: job.Attempt, Started: job.Started.UnixMicro(),
+		Op: OpAgain, Topic: job.Topic, ID: job.ID, Inc: next.Inc, Of: w.Inc, Attempt: job.Attempt, Started: job.StartedAt.UnixMicro(),
 		Delay: next.Delay.Milliseconds(), Retries: next.Retries, Sum: sum(payload),
 	})
 	return "again", delayq.Again(payload, append(opts, delayq.ProcessIn(next.Delay))...)
@@ -150,7 +150,7 @@ type hooks struct{ rec *Recorder }
 func (h hooks) settled(e delayq.RunEvent) {
 	inc, _ := strconv.ParseInt(e.Headers[incHeader], 10, 64) // 0: not a task of ours
 	event := Event{
-		Op: OpSettled, Topic: e.Topic, ID: e.ID, Inc: inc, Attempt: e.Attempt, Started: e.Start.UnixMicro(), Result: string(e.Outcome),
+		Op: OpSettled, Topic: e.Topic, ID: e.ID, Inc: inc, Attempt: e.Attempt, Started: e.StartedAt.UnixMicro(), Result: string(e.Outcome),
 		Made: e.EnqueuedAt.UnixMilli(),
 	}
 	if !e.NextDue.IsZero() {

@@ -15,10 +15,10 @@ import (
 // A Plan is what a schedule is to do, in terms that can be judged without the library: its slots
 // are at all multiples of Every since 1970, or at these seconds of every minute.
 type Plan struct {
-	Every   int64  `json:"every,omitempty"` // ms
-	Seconds []int  `json:"seconds,omitempty"`
-	Overlap string `json:"overlap"`            // allow, skip, queue, cancel
-	Missed  string `json:"missed"`             // once, skip, catch up
+	Every         int64  `json:"every,omitempty"` // ms
+	Seconds       []int  `json:"seconds,omitempty"`
+	Overlap       string `json:"overlap"`            // allow, skip, queue, cancel
+	Missed        string `json:"missed"`             // once, skip, catch up
 	CatchUp int    `json:"catch_up,omitempty"` // slots
 }
 
@@ -61,9 +61,9 @@ func (p *Plan) spec() delayq.Spec {
 
 func (p *Plan) policies() []delayq.ScheduleOption {
 	overlap := map[string]delayq.OverlapPolicy{
-		"allow": delayq.Allow, "skip": delayq.SkipOverlap, "queue": delayq.QueueOne, "cancel": delayq.CancelPrevious,
+		"allow": delayq.OverlapAllow, "skip": delayq.OverlapSkip, "queue": delayq.OverlapQueueOne, "cancel": delayq.OverlapCancelPrevious,
 	}[p.Overlap]
-	missed := map[string]delayq.MissedPolicy{"once": delayq.RunOnce, "skip": delayq.Skip, "catch up": delayq.CatchUp(p.CatchUp)}[p.Missed]
+	missed := map[string]delayq.MissedPolicy{"once": delayq.MissedRunOnce, "skip": delayq.MissedSkip, "catch up": delayq.MissedCatchUp(p.CatchUp)}[p.Missed]
 	return []delayq.ScheduleOption{overlap, missed}
 }
 
@@ -173,8 +173,8 @@ func (c *Client) ReadSchedule(ctx context.Context, topic, name string) (books *B
 
 func newBooks(info *delayq.ScheduleInfo) *Books {
 	return &Books{
-		Next: unixMS(info.Next), Waits: unixMS(info.Waits), Fired: info.Fired, Skipped: info.Skipped, Missed: info.Missed, Runs: info.Runs,
-		Created: unixMS(info.CreatedAt), Changed: unixMS(info.ChangedAt), Paused: unixMS(info.PausedSince), Last: unixMS(info.Last),
+		Next: unixMS(info.NextSlot), Waits: unixMS(info.WaitingSlot), Fired: info.Fired, Skipped: info.Skipped, Missed: info.Missed, Runs: info.Attempts,
+		Created: unixMS(info.CreatedAt), Changed: unixMS(info.ChangedAt), Paused: unixMS(info.PausedSince), Last: unixMS(info.LastSlot),
 	}
 }
 
@@ -218,7 +218,7 @@ func (c *Client) ReadRuns(ctx context.Context, topic, name string) error {
 // Look checks a topic without repair.
 func (c *Client) Look(ctx context.Context, topic string) error {
 	return c.about(OpCheck, topic, "", func(e *Event) error {
-		report, err := c.Check(ctx, topic, false)
+		report, err := c.Check(ctx, topic)
 		if report != nil && len(report.Findings) > 0 {
 			e.Err = fmt.Sprint(report.Findings[:min(len(report.Findings), 10)])
 		}
