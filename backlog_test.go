@@ -71,6 +71,36 @@ func TestBacklogIsTakenTwoCallsAtATime(t *testing.T) {
 	}
 }
 
+// Two takes are under way while records are large, but one while they are huge. Otherwise another
+// client of Redis waits until two of the largest payloads have been read.
+func TestHugeJobsAreTakenOneAtATime(t *testing.T) {
+	for size, most := range map[int]int64{1_000_000: 2, 5 << 20: 1} {
+		t.Run(fmt.Sprint(size), func(t *testing.T) {
+			inBubble(t, func(b *bubble) {
+				const jobs = 12
+				b.loadScripts()
+				client := delayq.NewClient(b.rdb, delayq.Prefix(bubblePrefix), delayq.MaxPayload(size))
+				for i := range jobs {
+					_, err := client.Enqueue(b.Context(), "a", fmt.Sprint(i), make([]byte, size))
+					require.NoError(b, err)
+				}
+				var now, highest atomic.Int64
+				var rec recorder
+				b.serve("a", rec.then(nil), delayq.Hooks(onScript(func(e delayq.ScriptEvent) {
+					if e.Name == "take" {
+						highest.Store(max(highest.Load(), now.Add(1)))
+						time.Sleep(10 * time.Millisecond)
+						now.Add(-1)
+					}
+				})))
+				b.pass(time.Second)
+				require.Len(b, rec.all(), jobs)
+				require.Equal(b, most, highest.Load())
+			})
+		})
+	}
+}
+
 // Answers of both takers are lost: their calls are made again and give the same jobs, so none waits
 // for the end of a lease, and none runs twice.
 func TestLostAnswersInABacklog(t *testing.T) {

@@ -19,6 +19,10 @@ const (
 	// Admitting that many takes as long as Redis needs for a take.
 	aside = 100
 
+	// hugeRecord is the size of a record, in bytes, beyond which Redis needs about 20 ms for it.
+	// Larger records are taken one at a time, by one taker.
+	hugeRecord = 4 * callBytes
+
 	// takeTimeoutMost is the longest that a take waits for its reply.
 	takeTimeoutMost = time.Minute
 
@@ -37,7 +41,7 @@ const (
 
 // A taker makes takes, one after the other. A topic has two takers, each with a receipt of its own.
 // The second one works beside the first while many more jobs are ready than one call takes. So
-// Redis has work while a server reads the reply to the other take.
+// Redis has work while a server reads the reply to the other take. Huge records have one taker.
 //
 // A take without a reply may have been executed, or its reply may be too large for the link. So the
 // taker repeats it for half of the jobs and bytes, and with twice the timeout if Redis replies to
@@ -302,7 +306,9 @@ func (k *taker) call(work context.Context) (afterTake, error) {
 			t.admit(run, t.refusal(run, err, r.now()))
 		}
 	}
-	t.expect(k.n, len(ids), len(ids) == takeLimit || more && soon)
+	// Two takes in succession must not delay Redis's other clients by two of the largest payloads.
+	huge := len(ids) == 1 && len(records.text(0)) > hugeRecord
+	t.expect(k.n, len(ids), len(ids) == takeLimit || more && soon && !huge)
 	k.admitting.Wait()
 	if len(ids) < aside {
 		admit()
