@@ -1,10 +1,10 @@
 package delayq
 
 import (
-	"encoding/binary"
 	"fmt"
-	mathrand "math/rand/v2"
 	"time"
+
+	"github.com/delayq/delayq/internal/record"
 )
 
 // Again requests the next run of a job that continues itself. A handler that returns it completes
@@ -53,27 +53,25 @@ type renewal struct {
 }
 
 // bytes is the length of the record.
-func (n *renewal) bytes() int { return len(n.head) + stampLen + len(n.tail) }
+func (n *renewal) bytes() int { return len(n.head) + record.StampLen + len(n.tail) }
 
 // renew returns the job that follows the job of a run.
 func (r *run) renew(again *againError, end time.Time) (*renewal, error) {
 	if n := len(again.payload); n > mostPayload {
 		return nil, fmt.Errorf("again: %w: payload of %d bytes, at most %d are allowed", ErrInvalid, n, mostPayload)
 	}
-	o := r.said
-	o.dueAt, o.dueIn, o.expireAt, o.scheduled = 0, 0, 0, r.scheduled
+	o := jobOptions{Options: r.said}
+	o.DueAt, o.DueIn, o.ExpireAt, o.Scheduled = 0, 0, 0, r.scheduled
 	o, err := o.with(again.opts)
 	if err != nil {
 		return nil, fmt.Errorf("again: %w", err)
 	}
-	var nonce [nonceLen]byte
-	binary.LittleEndian.PutUint64(nonce[:], mathrand.Uint64())
 	now := end.UnixMilli()
-	n := &renewal{when: instantOr(o.dueAt, o.dueIn), due: msTime(o.due(now))}
-	if expires := o.expires(now); expires > 0 && o.due(now) >= expires {
-		return nil, fmt.Errorf("again: %w", hopeless(expires, o.due(now)))
+	n := &renewal{when: instantOr(o.DueAt, o.DueIn), due: msTime(o.Due(now))}
+	if expires := o.Expires(now); expires > 0 && o.Due(now) >= expires {
+		return nil, fmt.Errorf("again: %w", hopeless(expires, o.Due(now)))
 	}
-	if n.head, n.tail, err = encodeRecord(nonce, &o, again.payload); err != nil {
+	if n.head, n.tail, err = record.Encode(record.NewNonce(), &o.Options, again.payload); err != nil {
 		return nil, fmt.Errorf("again: %w", err)
 	}
 	return n, nil

@@ -7,9 +7,18 @@ import (
 
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
+
+	"github.com/delayq/delayq/internal/record"
 )
 
 // Options that Again is not given are those of the ended job, but for its due time and an ExpireAt.
+func encoded(t *testing.T, o *jobOptions, payload []byte) string {
+	t.Helper()
+	head, tail, err := record.Encode(record.Nonce{1, 2, 3, 4, 5, 6, 7, 8}, &o.Options, payload)
+	require.NoError(t, err)
+	return record.Join(head, 1_700_000_000_001, tail)
+}
+
 func TestAgainInheritsOptions(t *testing.T) {
 	at := time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)
 	all := []JobOption{
@@ -32,20 +41,20 @@ func TestAgainInheritsOptions(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			old, err := newJobOptions(c.old)
 			require.NoError(t, err)
-			rec, err := decodeRecord(encoded(t, &old, []byte("old")))
+			rec, err := record.Decode(encoded(t, &old, []byte("old")))
 			require.NoError(t, err)
 			want, err := newJobOptions(c.want)
 			require.NoError(t, err)
-			r := &run{said: rec.opts}
+			r := &run{said: rec.Options}
 			n, err := r.renew(&againError{[]byte("new"), c.given}, at)
 			require.NoError(t, err)
-			require.Equal(t, encoded(t, &want, []byte("new"))[headLen:], whole(n.head, n.tail, 1_700_000_000_001)[headLen:])
+			require.Equal(t, encoded(t, &want, []byte("new"))[record.HeadLen:], record.Join(n.head, 1_700_000_000_001, n.tail)[record.HeadLen:])
 			require.Equal(t, len(encoded(t, &want, []byte("new"))), n.bytes())
-			require.NotEqual(t, nonceOf(encoded(t, &old, nil)), nonceOf(n.head))
+			require.NotEqual(t, record.NonceOf(encoded(t, &old, nil)), record.NonceOf(n.head))
 			other, err := r.renew(&againError{[]byte("new"), c.given}, at)
 			require.NoError(t, err)
-			require.NotEqual(t, n.head[:nonceLen], other.head[:nonceLen])
-			require.Equal(t, rec.opts, r.said, "the present job's are as they were")
+			require.NotEqual(t, n.head[:record.NonceLen], other.head[:record.NonceLen])
+			require.Equal(t, rec.Options, r.said, "the present job's are as they were")
 		})
 	}
 }
@@ -54,18 +63,20 @@ func TestAgainInheritsOptions(t *testing.T) {
 func TestAgainKeepsTheSchedule(t *testing.T) {
 	for _, scheduled := range []bool{true, false} {
 		o := defaultJob
-		n, err := (&run{said: o, scheduled: scheduled}).renew(&againError{}, time.Now())
+		n, err := (&run{said: o.Options, scheduled: scheduled}).renew(&againError{}, time.Now())
 		require.NoError(t, err)
-		require.Equal(t, scheduled, ofSchedule(n.head))
+		rec, err := record.Decode(record.Join(n.head, 1_700_000_000_001, n.tail))
+		require.NoError(t, err)
+		require.Equal(t, scheduled, rec.Options.Scheduled)
 	}
 }
 
 // Of a job that is kept and of its new record both count for what a call moves.
 func TestGatherWeighsRenewals(t *testing.T) {
 	n := &renewal{tail: string(make([]byte, 300<<10))}
-	kept := row{run: &run{stored: 300 << 10, opts: jobOptions{retention: 1}}, verb: verbAgain, renewal: n}
+	kept := row{run: &run{stored: 300 << 10, opts: record.Options{Retention: 1}}, verb: verbAgain, renewal: n}
 	require.InDelta(t, 600<<10, kept.weight(), 100)
-	kept.run.opts.retention = 0
+	kept.run.opts.Retention = 0
 	require.InDelta(t, 300<<10, kept.weight(), 100)
 }
 

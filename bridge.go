@@ -31,12 +31,12 @@ func runOf(fresh NewJob, now time.Time) (*Job, error) {
 	if err := errors.Join(invalid(errs), err); err != nil {
 		return nil, err
 	}
-	o.fill(&defaultRun)
+	o.Fill(&defaultRun)
 	enqueued := now.UnixMilli()
-	due := o.due(enqueued)
+	due := o.Due(enqueued)
 	job := &Job{
-		Topic: fresh.Topic, ID: fresh.ID, Payload: slices.Clone(fresh.Payload), Headers: o.headers,
-		Attempt: 1, Retries: o.retries(), EnqueuedAt: msTime(enqueued), Due: msTime(due), StartedAt: msTime(due),
+		Topic: fresh.Topic, ID: fresh.ID, Payload: slices.Clone(fresh.Payload), Headers: o.Headers,
+		Attempt: 1, Retries: o.Retries(), EnqueuedAt: msTime(enqueued), Due: msTime(due), StartedAt: msTime(due),
 		nonce: string(binary.LittleEndian.AppendUint64(nil, mathrand.Uint64())),
 	}
 	if job.ID == "" {

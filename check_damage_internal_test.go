@@ -10,6 +10,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
+	"github.com/delayq/delayq/internal/record"
 	"github.com/delayq/delayq/internal/redistest"
 )
 
@@ -140,10 +141,10 @@ func TestCheckOfAbsurdBooks(t *testing.T) {
 			"asleep": "99999999999999 snooze 0 1 0", "alive": "12 revive 12345678901234 0 1", "alive-snoozed": "12 snooze 0 12345678901234 0",
 		} {
 			require.NoError(t, h.rdb.HSet(t.Context(), h.keys.moved, key, value).Err())
-			_, ok := parseMoved(value)
+			_, ok := record.DecodeMoved(value)
 			require.False(t, ok)
 		}
-		_, ok := parseMoved("9999999999999 snooze 0 1 0")
+		_, ok := record.DecodeMoved("9999999999999 snooze 0 1 0")
 		require.True(t, ok)
 		require.NoError(t, h.rdb.HSet(t.Context(), h.keys.attempts, "dead", "12345678901234").Err())
 		require.NoError(t, h.rdb.ZRem(t.Context(), h.keys.bucket, "asleep").Err())

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/delayq/delayq/internal/record"
 )
 
 const (
@@ -322,7 +324,7 @@ func (d *doctor) diagnose(id string, at func(column int) string) *stray {
 		return nil
 	}
 	s := &stray{
-		id: id, nonce: strings.Clone(raw[:min(len(raw), nonceLen)]), attempts: at(columnAttempts), moved: at(columnMoved), size: len(raw),
+		id: id, nonce: strings.Clone(raw[:min(len(raw), record.NonceLen)]), attempts: at(columnAttempts), moved: at(columnMoved), size: len(raw),
 		found: Finding{Key: d.keys.name(d.keys.pool), ID: id, Kind: FindingNoPlace},
 	}
 	if score := at(columnBucket); score != "" {
@@ -331,22 +333,22 @@ func (d *doctor) diagnose(id string, at func(column int) string) *stray {
 		}
 		s.found.Key, s.found.Kind = d.keys.name(d.keys.bucket), FindingBadTime
 	}
-	rec, err := decodeRecord(raw)
-	m, moved := parseMoved(s.moved)
+	rec, err := record.Decode(raw)
+	m, moved := record.DecodeMoved(s.moved)
 	switch {
 	case moved:
-		s.due = m.due
-	case errors.Is(err, errNewerRecord):
+		s.due = m.Due
+	case errors.Is(err, record.ErrNewer):
 		s.due = maxDueMS // only a newer release can decode it
 		s.where = "unknown"
 		return s
 	default:
-		s.due = rec.due // 0 if it cannot be decoded: the server that takes it buries it
+		s.due = rec.Due() // 0 if it cannot be decoded: the server that takes it buries it
 	}
 	s.due = min(s.due, maxDueMS)
 	s.where = strconv.FormatInt(s.due, 10)
 	finished, _ := strconv.Atoi(s.attempts) // "" counts as 0
-	if buried(rec.opts.retry, err == nil, finished, m, decodeErrors(at(columnErrors))) {
+	if buried(rec.Options.Retry, err == nil, finished, m, attemptErrors(at(columnErrors))) {
 		s.where = d.keys.name(d.keys.dead)
 	}
 	return s
@@ -355,11 +357,11 @@ func (d *doctor) diagnose(id string, at func(column int) string) *stray {
 // buried reports whether the books of a job say that it was dead: it has no retry left, or no
 // attempt followed its last failure. A job with unlimited retries that was buried after a lost
 // lease cannot be told apart from one that waits.
-func buried(retry int, readable bool, finished int, m moved, log []AttemptError) bool {
-	if finished <= m.spent && (m.revived || m.spent > 0) {
+func buried(retry int, readable bool, finished int, m record.Moved, log []AttemptError) bool {
+	if finished <= m.Spent && (m.Revived || m.Spent > 0) {
 		return false // revived or snoozed, and no failure since
 	}
-	if readable && retry >= 0 && finished-m.spent > retry {
+	if readable && retry >= 0 && finished-m.Spent > retry {
 		return true
 	}
 	if len(log) == 0 {

@@ -3,15 +3,15 @@ package delayq
 import (
 	"context"
 	"crypto/rand"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"hash/maphash"
-	mathrand "math/rand/v2"
 	"slices"
 	"sync"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/delayq/delayq/internal/record"
 )
 
 // A Client enqueues, cancels and inspects jobs. It is safe for concurrent use and need not be
@@ -176,8 +176,8 @@ func (c *Client) prepare(ctx context.Context, fresh *NewJob) (*enqueueing, error
 	if e.id == "" {
 		e.id = newID()
 	}
-	binary.LittleEndian.PutUint64(e.nonce[:], mathrand.Uint64())
-	if e.head, e.tail, err = encodeRecord(e.nonce, &o, fresh.Payload); err != nil {
+	e.nonce = record.NewNonce()
+	if e.head, e.tail, err = record.Encode(e.nonce, &o.Options, fresh.Payload); err != nil {
 		return nil, err
 	}
 	e.when = o.when()
@@ -246,17 +246,17 @@ func (c *Client) Reschedule(ctx context.Context, topic, id string, due DueOption
 		return place.at(errors.Join(c.validate(ctx, topic, id), err))
 	}
 	var state State
-	var known record // of a job that can expire
-	for range 10 {   // it is not replaced in between more often than that
+	var known record.Job // of a job that can expire
+	for range 10 {       // it is not replaced in between more often than that
 		var r reply
-		state, r, err = c.ask(ctx, rescheduleScript, place, o.when(), maxTick.Milliseconds(), c.channel(), topic, known.nonce, known.expires())
+		state, r, err = c.ask(ctx, rescheduleScript, place, o.when(), maxTick.Milliseconds(), c.channel(), topic, known.Nonce, known.Expires())
 		if err == nil && state == "beyond" {
-			return place.at(hopeless(known.expires(), o.due(r.now())))
+			return place.at(hopeless(known.Expires(), o.Due(r.now())))
 		}
 		if err != nil || state != "expiring" {
 			break
 		}
-		if known, err = decodeHead(r.text(3), false); err != nil {
+		if known, err = record.DecodeMeta(r.text(3)); err != nil {
 			return place.at(err)
 		}
 		err = place.at(errReply)

@@ -12,6 +12,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/delayq/delayq/internal/record"
 )
 
 // A chunk is the set of jobs that one script call stores. It has at most chunkJobs jobs, and no
@@ -28,7 +30,7 @@ const flushTimeout = 30 * time.Second
 // An enqueueing is one job on its way to Redis.
 type enqueueing struct {
 	topic, id  string
-	nonce      [nonceLen]byte
+	nonce      record.Nonce
 	head, tail string // of the record
 	when       string // due time for the script
 	opts       jobOptions
@@ -42,12 +44,12 @@ type enqueueing struct {
 }
 
 // due returns when the job is due, once it is stored.
-func (e *enqueueing) due() int64 { return e.opts.due(e.now) }
+func (e *enqueueing) due() int64 { return e.opts.Due(e.now) }
 
 // job returns the Job for the caller of Enqueue.
 func (e *enqueueing) job() *Job {
 	job := &Job{
-		Topic: e.topic, ID: e.id, Payload: e.payload, Headers: e.opts.headers, Attempt: 1, Retries: e.opts.retries(),
+		Topic: e.topic, ID: e.id, Payload: e.payload, Headers: e.opts.Headers, Attempt: 1, Retries: e.opts.Retries(),
 		nonce: string(e.nonce[:]),
 	}
 	if e.now != 0 {
@@ -342,7 +344,7 @@ func (e *enqueueing) refused(letter byte, since *[]string) error {
 	twin := &DuplicateError{Topic: e.topic, ID: e.id}
 	switch letter {
 	case letterExpired:
-		return hopeless(e.opts.expires(e.now), e.due())
+		return hopeless(e.opts.Expires(e.now), e.due())
 	case letterScheduled:
 		twin.State = StateScheduled
 	case letterReady:

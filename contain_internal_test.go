@@ -5,11 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"go/ast"
-	"go/parser"
-	"go/token"
 	"log/slog"
 	"net"
-	"path/filepath"
 	"runtime"
 	"strings"
 	"sync"
@@ -32,15 +29,8 @@ var crashes = map[string]func(){"panic": func() { panic("oh no") }, "goexit": ru
 // Every goroutine of the library is started by launch, which lets none of them end the process.
 func TestGoroutinesAreAllContained(t *testing.T) {
 	t.Parallel()
-	paths, err := filepath.Glob("*.go")
-	require.NoError(t, err)
 	started := 0
-	for _, path := range paths {
-		if strings.HasSuffix(path, "_test.go") {
-			continue
-		}
-		file, err := parser.ParseFile(token.NewFileSet(), path, nil, 0)
-		require.NoError(t, err)
+	for path, file := range proseLibrary(t) {
 		ast.Inspect(file, func(n ast.Node) bool {
 			switch n := n.(type) {
 			case *ast.GoStmt:

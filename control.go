@@ -4,11 +4,11 @@ import (
 	"context"
 	"errors"
 	"net"
-	"strconv"
-	"strings"
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/delayq/delayq/internal/record"
 )
 
 // controlLoop listens to the control channel, where scripts publish messages that cannot wait for
@@ -80,29 +80,21 @@ func (s *Server) listen(ctx context.Context, heard func()) error {
 	}
 }
 
-// obey carries out a message: verb, fence, length of the topic, topic and job ID.
-func (s *Server) obey(message string) {
-	part := strings.SplitN(message, " ", 4)
-	if len(part) != 4 {
+// obey carries out a message.
+func (s *Server) obey(text string) {
+	m, ok := record.DecodeMessage(text)
+	t := s.topics[m.Topic]
+	if !ok || t == nil {
 		return
 	}
-	n, err := strconv.Atoi(part[2])
-	if err != nil || n < 0 || n > len(part[3]) {
-		return
-	}
-	verb, fence, topic, id := part[0], part[1], part[3][:n], part[3][n:]
-	t := s.topics[topic]
-	if t == nil {
-		return
-	}
-	switch verb {
+	switch m.Verb {
 	case "wake":
 		signal(t.wake)
 	case "resume":
 		signal(t.resume)
 	case "cancel":
-		t.cancelRun(id, fence, ErrCancelled)
+		t.cancelRun(m.Job, m.Fence, ErrCancelled)
 	case "replace":
-		t.cancelRun(id, fence, ErrReplaced)
+		t.cancelRun(m.Job, m.Fence, ErrReplaced)
 	}
 }

@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/delayq/delayq/internal/record"
 )
 
 // A size is a number of bytes in a document.
@@ -32,7 +34,7 @@ type proseFigure struct {
 // The defaults of options are in TestProseDefaultsAreTheRealOnes.
 func proseFigures(t *testing.T) []proseFigure {
 	ms := func(n int64) time.Duration { return time.Duration(n) * time.Millisecond }
-	first, last := ms(defaultRun.backoffMin), ms(defaultRun.backoffMax)
+	first, last := ms(defaultRun.BackoffMin), ms(defaultRun.BackoffMax)
 	receipt := ms(luaNumber(t, "prelude/receipt", `receipt_ms = (\d+)`))
 	lostFirst := ms(luaNumber(t, "promote", `step = (\d+) \* 2 \^ math\.max\(1,`)) * 2
 	lostLast := lostFirst / 2 << luaNumber(t, "promote", `math\.min\([^()]*, (\d+)\)\)`)
@@ -45,7 +47,7 @@ func proseFigures(t *testing.T) []proseFigure {
 
 	return []proseFigure{
 		{"README.md", "the job runs again: in <>, 4 s, 8 s", first},
-		{"README.md", "Redis holds wire format <>,", recordVersion},
+		{"README.md", "Redis holds wire format <>,", record.Version},
 		{"README.md", "after <>, 4 s and so on up to", first},
 		{"README.md", "and so on up to <> with jitter", last},
 		{"README.md", "| up to <> of any bytes; an empty one is replaced", size(maxIDLen)},
@@ -90,7 +92,7 @@ func proseFigures(t *testing.T) []proseFigure {
 		{"errors.go", "the topic already has <> pauses", maxPauses},
 		{"hooks.go", "At most <> of each", pruneLimit},
 		{"pause.go", "can have <> pauses simultaneously", maxPauses},
-		{"docs/operations.md", "has up to <> entries in its error log", mostErrors},
+		{"docs/operations.md", "has up to <> entries in its error log", record.MaxFailures},
 		{"docs/operations.md", "at the next prune, at most <> later.", pruneEvery + maxTick},
 		{"docs/operations.md", "but not twice within <>.", checkAgain - checkAgain/10},
 		{"docs/operations.md", "begins its first round <> after its start,", checkFirst},
@@ -129,18 +131,18 @@ func proseFigures(t *testing.T) []proseFigure {
 		{"docs/protocol.md", "1 ≤ min ≤ max ≤ <>; 0, 0", maxDelay.Milliseconds()},
 		{"docs/protocol.md", "any bytes; together at most <> |", size(maxHeaderLen)},
 		{"docs/protocol.md", "it snoozes it (<> here)", newerRecordDelay},
-		{"docs/protocol.md", "The log holds the first entry and the newest <>.", mostErrors - 1},
-		{"docs/protocol.md", "| message | string | at most <> |", size(maxMessageLen)},
-		{"docs/protocol.md", "of a panic or a goexit, at most <> |", size(maxStackLen)},
-		{"docs/protocol.md", "| error | string | at most <> |", size(maxRunError)},
+		{"docs/protocol.md", "The log holds the first entry and the newest <>.", record.MaxFailures - 1},
+		{"docs/protocol.md", "| message | string | at most <> |", size(record.MaxMessage)},
+		{"docs/protocol.md", "of a panic or a goexit, at most <> |", size(record.MaxStack)},
+		{"docs/protocol.md", "| error | string | at most <> |", size(record.MaxRunError)},
 		{"docs/protocol.md", "`<name>\\n<n modulo <>>`", history},
 		{"docs/protocol.md", "So there are the newest <>.", history},
 		{"docs/protocol.md", "A server writes one every <> and", heartbeatEvery},
 		{"docs/protocol.md", "Without one for <> a server counts as dead", heartbeatStale},
 		{"docs/protocol.md", "removes such entries, once <>.", sweepEvery},
 		{"docs/protocol.md", "absent: none was larger than <> bytes.", luaNumber(t, "prelude/sizes", `if bytes > (\d+) then`)},
-		{"docs/protocol.md", "a backoff of <> to", defaultRun.backoffMin},
-		{"docs/protocol.md", "a backoff of 2,000 to <> ms, no timeout", defaultRun.backoffMax},
+		{"docs/protocol.md", "a backoff of <> to", defaultRun.BackoffMin},
+		{"docs/protocol.md", "a backoff of 2,000 to <> ms, no timeout", defaultRun.BackoffMax},
 		{"docs/protocol.md", "as by cancel, in up to <> cases a call", luaNumber(t, "replace", `searched < (\d+)`)},
 		{"docs/protocol.md", "how many pauses there may be at the same time: <>.", maxPauses},
 		{"docs/protocol.md", "copied: send no more than about <> of them", size(callBytes)},
@@ -153,8 +155,8 @@ func proseFigures(t *testing.T) []proseFigure {
 		{"docs/protocol.md", "A check of every <> ends here", checkEvery},
 		{"docs/protocol.md", "Send a **heartbeat** every <>,", heartbeatEvery},
 
-		{"docs/security.md", "| its text, <> of it |", size(maxMessageLen)},
-		{"docs/security.md", "and the stack, <> of it |", size(maxStackLen)},
+		{"docs/security.md", "| its text, <> of it |", size(record.MaxMessage)},
+		{"docs/security.md", "and the stack, <> of it |", size(record.MaxStack)},
 	}
 }
 

@@ -20,6 +20,8 @@ import (
 	"unicode/utf8"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/delayq/delayq/internal/record"
 )
 
 // The tests in this file hold prose to what it speaks of: comments and documents to code.
@@ -167,7 +169,7 @@ func TestProseScriptsBuildNoKey(t *testing.T) {
 func TestProseKeysAreSpelledInKeysOnly(t *testing.T) {
 	spelled := regexp.MustCompile(`[{}]:|:[{}]|^:\w|^(pool|bucket|leases|handoff|attempts|errors|moved|results|meta|stats|sizes|schedules|runs)$|^(receipt|taken):`)
 	topic := 0
-	for file, tree := range proseGo(t) {
+	for file, tree := range proseLibrary(t) {
 		ast.Inspect(tree, func(n ast.Node) bool {
 			if _, ok := n.(*ast.ImportSpec); ok {
 				return false
@@ -189,11 +191,11 @@ func TestProseKeysAreSpelledInKeysOnly(t *testing.T) {
 // The comment of an option names its default; docs/operations.md repeats it. (M6)
 func TestProseDefaultsAreTheRealOnes(t *testing.T) {
 	ms := func(n int64) time.Duration { return time.Duration(n) * time.Millisecond }
-	require.Equal(t, Unlimited, defaultRun.retry)
-	require.Equal(t, int64(0), defaultJob.timeout|defaultJob.expireAt|defaultJob.expireIn|defaultJob.retention|defaultJob.dueAt|defaultJob.dueIn)
+	require.Equal(t, Unlimited, defaultRun.Retry)
+	require.Equal(t, int64(0), defaultJob.Timeout|defaultJob.ExpireAt|defaultJob.ExpireIn|defaultJob.Retention|defaultJob.DueAt|defaultJob.DueIn)
 	defaults := map[string]string{
 		"Retry":        "unlimited",
-		"Backoff":      proseDuration(ms(defaultRun.backoffMin)) + " and " + strconv.FormatInt(defaultRun.backoffMax/1000, 10) + " s",
+		"Backoff":      proseDuration(ms(defaultRun.BackoffMin)) + " and " + strconv.FormatInt(defaultRun.BackoffMax/1000, 10) + " s",
 		"Timeout":      "no limit",
 		"Retention":    "a completed job is deleted",
 		"Prefix":       strconv.Quote(defaultClient.prefix),
@@ -475,13 +477,13 @@ func TestProseRootDependsOnFiveModules(t *testing.T) {
 		"github.com/stretchr/testify", // of the tests
 		"github.com/vmihailenco/msgpack/v5",
 	}, direct)
-	for file, tree := range proseGo(t) {
+	for file, tree := range proseLibrary(t) {
 		for _, spec := range tree.Imports {
 			path := must(strconv.Unquote(spec.Path.Value))
 			require.NotContains(t, path, "miniredis", file)
 			require.NotContains(t, path, "testify", file)
-			if file != "bridge.go" { // the helpers of tests stay out of programs
-				require.NotContains(t, path, "delayq/internal", file)
+			if _, part, _ := strings.Cut(path, "delayq/delayq/"); file != "bridge.go" && !slices.Contains(proseParts, part) {
+				require.NotContains(t, path, "delayq/internal", file) // the helpers of tests stay out of programs
 			}
 		}
 	}
@@ -493,7 +495,7 @@ func TestProseRootDependsOnFiveModules(t *testing.T) {
 
 // The library ends no process, handles no signal and has no panic of its own. (K6)
 func TestProseLibraryLeavesTheProcessAlone(t *testing.T) {
-	for file, tree := range proseGo(t) {
+	for file, tree := range proseLibrary(t) {
 		for _, spec := range tree.Imports {
 			require.NotContains(t, []string{`"log"`, `"os/signal"`, `"syscall"`}, spec.Path.Value, file)
 		}
@@ -670,24 +672,24 @@ func TestProseRecordIsOne(t *testing.T) {
 	block, _, _ := strings.Cut(after, "```")
 	raw, err := hex.DecodeString(strings.Join(strings.Fields(block), ""))
 	require.NoError(t, err)
-	r, err := decodeRecord(string(raw))
+	r, err := record.Decode(string(raw))
 	require.NoError(t, err)
-	require.Equal(t, "hi", string(r.payload))
-	require.Equal(t, int64(1_750_000_000_000), r.enqueuedAt)
-	require.Equal(t, int64(30*60*1000), r.due-r.enqueuedAt)
+	require.Equal(t, "hi", string(r.Payload))
+	require.Equal(t, int64(1_750_000_000_000), r.EnqueuedAt)
+	require.Equal(t, int64(30*60*1000), r.Due()-r.EnqueuedAt)
 	o, err := newJobOptions([]JobOption{ProcessIn(30 * time.Minute), Retry(6), Header("lang", "en")})
 	require.NoError(t, err)
-	require.Equal(t, o, r.opts)
-	head, tail, err := encodeRecord([nonceLen]byte(raw[:nonceLen]), &o, r.payload)
+	require.Equal(t, o.Options, r.Options)
+	head, tail, err := record.Encode(record.Nonce(raw[:record.NonceLen]), &o.Options, r.Payload)
 	require.NoError(t, err)
-	require.Equal(t, string(raw), string(head)+string(raw[headLen:headLen+stampLen])+string(tail))
+	require.Equal(t, string(raw), string(head)+string(raw[record.HeadLen:record.HeadLen+record.StampLen])+string(tail))
 }
 
 // The table of cases in faults/README.md names tests that exist and that say which case they show,
 // and counts its rows.
 func TestProseCasesNameTests(t *testing.T) {
 	tests := map[string]string{} // name → comment and text
-	for _, pattern := range []string{"*_test.go", "faults/*_test.go"} {
+	for _, pattern := range []string{"*_test.go", "internal/*/*_test.go", "faults/*_test.go"} {
 		files, err := filepath.Glob(pattern)
 		require.NoError(t, err)
 		for _, file := range files {
@@ -920,7 +922,25 @@ func TestProseFitsItsColumns(t *testing.T) {
 // proseGo parses the Go files of this package that are no tests, by name.
 func proseGo(t *testing.T) map[string]*ast.File {
 	t.Helper()
-	files, err := filepath.Glob("*.go")
+	return proseTrees(t, "*.go")
+}
+
+// proseParts are the packages that the library consists of, besides this one.
+var proseParts = []string{"internal/record"}
+
+// proseLibrary is proseGo with the files of proseParts, by path.
+func proseLibrary(t *testing.T) map[string]*ast.File {
+	t.Helper()
+	trees := proseGo(t)
+	for _, dir := range proseParts {
+		maps.Copy(trees, proseTrees(t, dir+"/*.go"))
+	}
+	return trees
+}
+
+func proseTrees(t *testing.T, pattern string) map[string]*ast.File {
+	t.Helper()
+	files, err := filepath.Glob(pattern)
 	require.NoError(t, err)
 	trees := map[string]*ast.File{}
 	for _, file := range files {
@@ -931,6 +951,7 @@ func proseGo(t *testing.T) map[string]*ast.File {
 		require.NoError(t, err)
 		trees[file] = tree
 	}
+	require.NotEmpty(t, trees, pattern)
 	return trees
 }
 

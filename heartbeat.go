@@ -3,16 +3,16 @@ package delayq
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"fmt"
 	"os"
 	"runtime/debug"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/delayq/delayq/internal/record"
 )
 
 const (
@@ -25,16 +25,16 @@ const (
 
 // ServerInfo describes a server. Each server writes it to Redis every five seconds.
 type ServerInfo struct {
-	ID        string    `json:"-"`
-	SeenAt    time.Time `json:"-"` // time of the last heartbeat, by Redis's clock
-	Host      string    `json:"host"`
-	PID       int       `json:"pid"`
-	StartedAt time.Time `json:"started"` // by the server's clock
-	Version   string    `json:"version"` // of delayq, from the build information
+	ID        string
+	SeenAt    time.Time // time of the last heartbeat, by Redis's clock
+	Host      string
+	PID       int
+	StartedAt time.Time // by the server's clock
+	Version   string    // of delayq, from the build information
 	// State is that of the last heartbeat. A server that begins to drain sends a heartbeat
 	// immediately.
-	State  ServerState            `json:"state"`
-	Topics map[string]TopicStatus `json:"topics"`
+	State  ServerState
+	Topics map[string]TopicStatus
 }
 
 // A ServerState is the state of a server.
@@ -48,34 +48,34 @@ const (
 
 // TopicStatus describes what a server does for one topic.
 type TopicStatus struct {
-	Workers int          `json:"slots"`   // its Concurrency
-	Running int          `json:"running"` // number of running handlers
-	Longest []RunningJob `json:"longest,omitempty"`
+	Workers int // its Concurrency
+	Running int // number of running handlers
+	Longest []RunningJob
 
 	// Loops holds the time since the last turn of each loop. In a healthy server it is below the
 	// tick for promote, below 4 s (a blocking pop) for take, and below a third of the lease for
 	// extend.
-	Loops map[string]time.Duration `json:"loops,omitempty"`
+	Loops map[string]time.Duration
 }
 
 // A RunningJob says how long a job has been running, by the server's clock.
 type RunningJob struct {
-	ID      string        `json:"id"`
-	Running time.Duration `json:"for"`
+	ID      string
+	Running time.Duration
 }
 
 // heartbeatLoop sends a heartbeat every five seconds and as soon as the drain begins. It also
 // deletes the entries of servers that are gone.
 func (s *Server) heartbeatLoop(ctx, fetch context.Context) {
 	watch := trouble{name: "heartbeat", log: s.log, outage: s.outage}
-	about := ServerInfo{PID: os.Getpid(), StartedAt: s.started, Version: version()}
+	about := record.Heartbeat{PID: os.Getpid(), Started: s.started, Version: version()}
 	about.Host, _ = os.Hostname() // if it is unknown, the PID must do
 	swept, restored, known := time.Now(), time.Now(), false
 	draining := fetch.Done()
 	for {
-		about.State = ServerRunning
+		about.State = string(ServerRunning)
 		if fetch.Err() != nil {
-			about.State, draining = ServerDraining, nil
+			about.State, draining = string(ServerDraining), nil
 		}
 		now, gone, err := s.heartbeat(ctx, about)
 		if err == nil && gone && known {
@@ -111,12 +111,12 @@ func (s *Server) heartbeatLoop(ctx, fetch context.Context) {
 
 // heartbeat executes the heartbeat script. It returns Redis's time and reports whether Redis had
 // no entry of the server.
-func (s *Server) heartbeat(ctx context.Context, about ServerInfo) (now int64, gone bool, err error) {
-	about.Topics = make(map[string]TopicStatus, len(s.topics))
+func (s *Server) heartbeat(ctx context.Context, about record.Heartbeat) (now int64, gone bool, err error) {
+	about.Topics = make(map[string]record.HeartbeatTopic, len(s.topics))
 	for name, t := range s.topics {
 		about.Topics[name] = t.status(time.Now())
 	}
-	text, err := json.Marshal(about)
+	text, err := about.Encode()
 	if err != nil {
 		return 0, false, fmt.Errorf("heartbeat: %w", err)
 	}
@@ -155,17 +155,17 @@ func (s *Server) sweep(ctx context.Context, now int64) error {
 }
 
 // status describes what the server does for the topic.
-func (t *topicServer) status(now time.Time) TopicStatus {
+func (t *topicServer) status(now time.Time) record.HeartbeatTopic {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	info := TopicStatus{Workers: t.concurrency, Running: t.busy, Loops: t.turns.ages(now)}
+	info := record.HeartbeatTopic{Workers: t.concurrency, Running: t.busy, Loops: t.turns.ages(now)}
 	at := t.clock.at(now)
 	for id, r := range t.leases {
 		if r.running() {
-			info.Longest = append(info.Longest, RunningJob{strings.ToValidUTF8(id, "\uFFFD"), at.Sub(r.start)})
+			info.Longest = append(info.Longest, record.HeartbeatJob{ID: strings.ToValidUTF8(id, "\uFFFD"), Running: at.Sub(r.start)})
 		}
 	}
-	slices.SortFunc(info.Longest, func(a, b RunningJob) int { return cmp.Compare(b.Running, a.Running) })
+	slices.SortFunc(info.Longest, func(a, b record.HeartbeatJob) int { return cmp.Compare(b.Running, a.Running) })
 	info.Longest = info.Longest[:min(len(info.Longest), longestRuns)]
 	return info
 }
@@ -180,13 +180,7 @@ func readServers(ctx context.Context, rdb redis.Cmdable, prefix string) ([]Serve
 			return nil, fmt.Errorf("servers of %q: %w", prefix, err)
 		}
 		for i := 0; i+1 < len(pairs); i += 2 {
-			info := ServerInfo{ID: pairs[i]}
-			at, about, _ := strings.Cut(pairs[i+1], " ")
-			if ms, err := strconv.ParseInt(at, 10, 64); err == nil {
-				info.SeenAt = msTime(ms)
-			}
-			// Fields that a newer release writes differently are left out.
-			_ = json.Unmarshal([]byte(about), &info)
+			info := serverInfo(pairs[i], pairs[i+1])
 			found[info.ID] = info
 		}
 		if cursor = next; cursor == 0 {
@@ -199,6 +193,23 @@ func readServers(ctx context.Context, rdb redis.Cmdable, prefix string) ([]Serve
 	}
 	slices.SortFunc(list, func(a, b ServerInfo) int { return cmp.Compare(a.ID, b.ID) })
 	return list, nil
+}
+
+// serverInfo returns what a heartbeat says.
+func serverInfo(id, heartbeat string) ServerInfo {
+	h, at := record.DecodeHeartbeat(heartbeat)
+	info := ServerInfo{
+		ID: id, SeenAt: orZero(at), Host: h.Host, PID: h.PID, StartedAt: h.Started, Version: h.Version, State: ServerState(h.State),
+	}
+	info.Topics = make(map[string]TopicStatus, len(h.Topics))
+	for topic, does := range h.Topics {
+		status := TopicStatus{Workers: does.Workers, Running: does.Running, Loops: does.Loops}
+		for _, job := range does.Longest {
+			status.Longest = append(status.Longest, RunningJob{ID: job.ID, Running: job.Running})
+		}
+		info.Topics[topic] = status
+	}
+	return info
 }
 
 // version returns the version of delayq in the program.

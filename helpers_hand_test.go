@@ -14,6 +14,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
+	"github.com/delayq/delayq/internal/record"
 	"github.com/delayq/delayq/internal/redistest"
 )
 
@@ -141,15 +142,15 @@ func (h *Hand) settle(held []Held, like row) (reply, error) {
 	list := make([]row, len(held))
 	for i, one := range held {
 		list[i] = like
-		rec, _ := decodeRecord(one.Record) // of one that cannot be read nothing is needed
-		m, _ := parseMoved(one.Moved)
+		rec, _ := record.Decode(one.Record) // of one that cannot be read nothing is needed
+		m, _ := record.DecodeMoved(one.Moved)
 		finished, _ := strconv.Atoi(one.Attempts) // "" is none
 		list[i].run = &run{
-			id: one.ID, fence: one.Fence, opts: rec.opts, past: m.tally, attempt: finished + 1, start: msTime(rec.enqueuedAt), job: &Job{},
+			id: one.ID, fence: one.Fence, opts: rec.Options, past: m.Tally, attempt: finished + 1, start: msTime(rec.EnqueuedAt), job: &Job{},
 		}
-		list[i].end, list[i].past = msTime(rec.enqueuedAt+5), m.tally
+		list[i].end, list[i].past = msTime(rec.EnqueuedAt+5), m.Tally
 		if like.verb == verbSnooze {
-			list[i].past = m.snoozed(finished)
+			list[i].past = m.Snoozed(finished)
 		}
 		if n := h.renewals[one.ID]; n != nil && like.verb == verbAgain {
 			list[i].renewal = n
@@ -246,12 +247,12 @@ var nonces atomic.Uint64
 // record makes the head and the tail of a record that no other call makes.
 func (h *Hand) record(when string, retention int64) (head, tail string) {
 	n := nonces.Add(1)
-	var nonce [nonceLen]byte
+	var nonce record.Nonce
 	binary.BigEndian.PutUint64(nonce[:], n)
 	o := defaultJob
-	o.retention = retention
+	o.Retention = retention
 	due, till, _ := strings.Cut(strings.TrimLeft(when, "rd"), " ")
-	for text, field := range map[string][2]*int64{due: {&o.dueAt, &o.dueIn}, till: {&o.expireAt, &o.expireIn}} {
+	for text, field := range map[string][2]*int64{due: {&o.DueAt, &o.DueIn}, till: {&o.ExpireAt, &o.ExpireIn}} {
 		if text == "" {
 			continue
 		}
@@ -263,7 +264,7 @@ func (h *Hand) record(when string, retention int64) (head, tail string) {
 			*field[0] = ms
 		}
 	}
-	head, tail, err := encodeRecord(nonce, &o, []byte("payload "+strconv.FormatUint(n, 10)))
+	head, tail, err := record.Encode(nonce, &o.Options, []byte("payload "+strconv.FormatUint(n, 10)))
 	require.NoError(h.t, err)
 	return head, tail
 }
@@ -284,9 +285,9 @@ func (h *Hand) tryCancel(id string) (reply, error) {
 }
 
 func (h *Hand) tryReschedule(id, due string) (reply, error) {
-	r, err := h.tryRescheduleKnown(id, due, record{})
+	r, err := h.tryRescheduleKnown(id, due, record.Job{})
 	if r.text(2) == "expiring" {
-		known, err := decodeHead(r.text(3), false)
+		known, err := record.DecodeMeta(r.text(3))
 		require.NoError(h.t, err)
 		return h.tryRescheduleKnown(id, due, known)
 	}
@@ -294,9 +295,9 @@ func (h *Hand) tryReschedule(id, due string) (reply, error) {
 }
 
 // tryRescheduleKnown is tryReschedule by a caller that knows when the job expires.
-func (h *Hand) tryRescheduleKnown(id, due string, known record) (reply, error) {
+func (h *Hand) tryRescheduleKnown(id, due string, known record.Job) (reply, error) {
 	k := h.keys
-	return h.run(rescheduleScript, h.series.next(), id, due, maxTick.Milliseconds(), controlChannel(h.prefix()), k.topic, known.nonce, known.expires())
+	return h.run(rescheduleScript, h.series.next(), id, due, maxTick.Milliseconds(), controlChannel(h.prefix()), k.topic, known.Nonce, known.Expires())
 }
 
 func (h *Hand) tryRevive(id string) (reply, error) {

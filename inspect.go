@@ -2,31 +2,15 @@ package delayq
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
 	"strconv"
 	"sync/atomic"
 	"time"
+
+	"github.com/delayq/delayq/internal/record"
 )
-
-// finishedRun is what is kept of a done job beside its record, as JSON.
-type finishedRun struct {
-	Attempt int    `json:"attempt"`
-	Start   int64  `json:"start"`
-	End     int64  `json:"end"`
-	Server  string `json:"server"`
-	Snoozes int    `json:"snoozes,omitempty"`
-}
-
-func encodeFinished(r row, server string) string {
-	raw, err := json.Marshal(finishedRun{r.run.attempt, r.run.start.UnixMilli(), r.end.UnixMilli(), server, r.run.past.snoozes})
-	if err != nil { // cannot be: numbers and a plain string
-		return "{}"
-	}
-	return string(raw)
-}
 
 // Get returns everything that is known about a job. It finds done jobs during their [Retention].
 // Get returns [ErrNotFound] if there is no job with this ID.
@@ -103,46 +87,42 @@ func readJobInfo(topic, id string, cut int, at func(column int) string) *JobInfo
 	info := &JobInfo{Job: Job{Topic: topic, ID: id}}
 	attempts, _ := strconv.Atoi(at(columnAttempts)) // "" is none
 	info.Attempt = attempts + 1
-	var finished string
+	var done record.Done
+	var known bool
 	switch {
 	case raw != "":
 		info.State = StateReady
-		info.Errors = decodeErrors(at(columnErrors))
+		info.Errors = attemptErrors(at(columnErrors))
 	case at(columnResult) != "" && at(columnDone) != "":
 		info.State = StateDone
 		info.KeptUntil = scoreTime(at(columnDone))
-		finished, raw, _ = cutNetstring(at(columnResult))
+		done, raw, known = record.DecodeDone(at(columnResult))
 	default:
 		return nil
 	}
-	info.nonce = nonceOf(raw)
-	if rec, err := decodeHead(raw, cut < 0 || len(raw) < cut); err != nil {
+	info.nonce = record.NonceOf(raw)
+	decode := record.Decode
+	if cut >= 0 && len(raw) >= cut {
+		decode = record.DecodeMeta
+	}
+	if rec, err := decode(raw); err != nil {
 		info.Undecodable, info.Raw = err, []byte(raw)
 	} else {
-		info.options = rec.opts
-		rec.opts.fill(&defaultRun)
-		info.Headers, info.Retries, info.PayloadSize = rec.opts.headers, rec.opts.retries(), rec.size
+		info.recorded(&rec)
 		if cut < 0 {
-			info.Payload = rec.payload
-		}
-		info.EnqueuedAt, info.Due = msTime(rec.enqueuedAt), msTime(rec.due)
-		info.BackoffFirst, info.BackoffLimit = inMS(rec.opts.backoffMin), inMS(rec.opts.backoffMax)
-		info.Timeout, info.Retention, info.ExpireAt = inMS(rec.opts.timeout), inMS(rec.opts.retention), orZero(rec.expires())
-		if ofSchedule(raw) {
-			info.scheduledFor(id)
+			info.Payload = rec.Payload
 		}
 	}
 	if info.State == StateDone {
-		var run finishedRun
-		if json.Unmarshal([]byte(finished), &run) == nil {
-			info.Attempt, info.StartedAt, info.FinishedAt = run.Attempt, msTime(run.Start), msTime(run.End)
-			info.Snoozes = run.Snoozes
+		if known {
+			info.Attempt, info.StartedAt, info.FinishedAt = done.Attempt, msTime(done.Start), msTime(done.End)
+			info.Snoozes = done.Snoozes
 		}
 		return info
 	}
-	if m, ok := parseMoved(at(columnMoved)); ok {
-		info.Due, info.DueReason = msTime(m.due), DueReason(m.why)
-		info.Snoozes, info.spent = m.snoozes, m.spent
+	if m, ok := record.DecodeMoved(at(columnMoved)); ok {
+		info.Due, info.DueReason = msTime(m.Due), DueReason(m.Why)
+		info.Snoozes, info.spent = m.Snoozes, m.Spent
 	}
 	if score := at(columnBucket); score != "" {
 		info.State, info.Due = StateScheduled, scoreTime(score)
@@ -159,6 +139,20 @@ func readJobInfo(topic, id string, cut int, at func(column int) string) *JobInfo
 	return info
 }
 
+// recorded sets what the record of the job holds, except the payload.
+func (info *JobInfo) recorded(rec *record.Job) {
+	info.options = rec.Options
+	o := rec.Options
+	o.Fill(&defaultRun)
+	info.Headers, info.Retries, info.PayloadSize = o.Headers, o.Retries(), rec.Size
+	info.EnqueuedAt, info.Due = msTime(rec.EnqueuedAt), msTime(rec.Due())
+	info.BackoffFirst, info.BackoffLimit = ofMS(o.BackoffMin), ofMS(o.BackoffMax)
+	info.Timeout, info.Retention, info.ExpireAt = ofMS(o.Timeout), ofMS(o.Retention), orZero(rec.Expires())
+	if o.Scheduled {
+		info.scheduledFor(info.ID)
+	}
+}
+
 // scoreTime reads the score of a zset, in Unix ms.
 func scoreTime(score string) time.Time {
 	ms, _ := strconv.ParseFloat(score, 64) // Redis wrote it
@@ -170,7 +164,7 @@ const (
 
 	// recordHead is at least the length of a record up to its payload: msgpack at most triples the
 	// bytes of short headers.
-	recordHead = 3 * maxHeaderLen
+	recordHead = 3 * record.MaxHeaders
 )
 
 // A ListQuery selects the jobs that [Client.List] returns.
@@ -325,7 +319,9 @@ func (c *Client) Inspect(ctx context.Context, topic string) (*TopicInfo, error) 
 		info.NextSlot = scoreTime(head.text(1))
 	}
 	pause := r.list(8)
-	info.Pauses = parsePauses(pause.text(2), r.now())
+	for _, p := range record.DecodePauses(pause.text(2), r.now()) {
+		info.Pauses = append(info.Pauses, PauseInfo{By: p.By, Reason: p.Reason, Since: msTime(p.Since), Until: orZero(p.Until)})
+	}
 	if until := pause.text(1); pause.text(0) != "" {
 		info.Paused = until == "" || r.now() < scoreTime(until).UnixMilli()
 		if info.Paused && until != "" {

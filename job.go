@@ -1,12 +1,10 @@
 package delayq
 
 import (
-	"encoding/json"
-	"fmt"
-	"strconv"
-	"strings"
 	"sync/atomic"
 	"time"
+
+	"github.com/delayq/delayq/internal/record"
 )
 
 // A Job is a payload with an ID that is unique in its topic. [Client.Enqueue] returns it and a
@@ -79,8 +77,8 @@ func (j *Job) LastAttempt() bool { return j.RetriesLeft() == 0 }
 
 // scheduledFor sets the fields that follow from the ID of a schedule's job.
 func (j *Job) scheduledFor(id string) {
-	if name, slot, _, ok := slotOf(id); ok {
-		j.Schedule, j.Slot = name, msTime(slot)
+	if s, ok := record.DecodeSlotID(id); ok {
+		j.Schedule, j.Slot = s.Schedule, msTime(s.Slot)
 	}
 }
 
@@ -153,7 +151,7 @@ type JobInfo struct {
 	Undecodable error
 	Raw         []byte
 
-	options jobOptions // as the record has them
+	options record.Options // as the record has them
 }
 
 // Options returns the options to enqueue the same job again, with [Client.Enqueue] and the payload
@@ -171,11 +169,11 @@ func (info *JobInfo) Options() []JobOption {
 		return []JobOption{refusedOption("info.Options: the payload was not read; Get reads it, and List with Payload")}
 	}
 	o := info.options
-	o.dueAt, o.dueIn = info.Due.UnixMilli(), 0
+	o.DueAt, o.DueIn = info.Due.UnixMilli(), 0
 	if !info.ExpireAt.IsZero() {
-		o.expireAt, o.expireIn = info.ExpireAt.UnixMilli(), 0
+		o.ExpireAt, o.ExpireIn = info.ExpireAt.UnixMilli(), 0
 	}
-	return o.options()
+	return jobOptionsOf(&o)
 }
 
 // An AttemptError is the stored error of one failed attempt.
@@ -192,85 +190,25 @@ type AttemptError struct {
 	TraceParent string    // the job's header traceparent
 }
 
-const (
-	maxMessageLen = 1 << 10
-	maxStackLen   = 4 << 10
-	mostErrors    = 11 // the first and the newest ten
-)
-
-// errorEntry is an AttemptError as the errors hash holds it. promote.lua writes entries of attempt,
-// at and kind.
-type errorEntry struct {
-	Attempt int       `json:"attempt"`
-	At      int64     `json:"at"`
-	Ran     int64     `json:"ran,omitempty"`
-	Server  string    `json:"server,omitempty"`
-	Kind    ErrorKind `json:"kind"`
-	Type    string    `json:"type,omitempty"`
-	Message string    `json:"message,omitempty"`
-	Stack   string    `json:"stack,omitempty"`
-	NextDue int64     `json:"next,omitempty"`
-	Trace   string    `json:"trace,omitempty"`
-}
-
+// encode returns the entry of the error log.
 func (e *AttemptError) encode() string {
-	entry := errorEntry{
-		Attempt: e.Attempt, At: e.At.UnixMilli(), Ran: e.Duration.Milliseconds(), Server: e.Server, Kind: e.Kind, Type: e.Type,
-		Message: clip(e.Message, maxMessageLen), Stack: clip(e.Stack, maxStackLen), Trace: clip(e.TraceParent, maxTopicLen),
+	f := record.Failure{
+		Attempt: e.Attempt, At: e.At.UnixMilli(), Ran: e.Duration.Milliseconds(), Server: e.Server, Kind: string(e.Kind), Type: e.Type,
+		Message: e.Message, Stack: e.Stack, Trace: e.TraceParent,
 	}
 	if !e.NextDue.IsZero() {
-		entry.NextDue = e.NextDue.UnixMilli()
+		f.NextDue = e.NextDue.UnixMilli()
 	}
-	raw, err := json.Marshal(entry)
-	if err != nil { // cannot be: strings and numbers only
-		return fmt.Sprintf(`{"attempt":%d,"at":%d,"kind":%q}`, entry.Attempt, entry.At, entry.Kind)
-	}
-	return string(raw)
+	return f.Encode()
 }
 
-// clip cuts s to at most n bytes.
-func clip(s string, n int) string {
-	if len(s) <= n {
-		return s
-	}
-	return strings.ToValidUTF8(s[:n-3], "") + "…"
-}
-
-// decodeErrors reads a job's entry of the errors hash, which is netstrings of entries. It skips
-// what cannot be read.
-func decodeErrors(log string) []AttemptError {
-	var list []AttemptError
-	for log != "" {
-		raw, rest, ok := cutNetstring(log)
-		if !ok {
-			break
-		}
-		log = rest
-		var e errorEntry
-		if json.Unmarshal([]byte(raw), &e) != nil {
-			continue
-		}
-		a := AttemptError{
-			Attempt: e.Attempt, At: msTime(e.At), Duration: time.Duration(e.Ran) * time.Millisecond, Server: e.Server, Kind: e.Kind,
-			Type: e.Type, Message: e.Message, Stack: e.Stack, TraceParent: e.Trace,
-		}
-		if e.NextDue != 0 {
-			a.NextDue = msTime(e.NextDue)
-		}
-		list = append(list, a)
+// attemptErrors returns the errors of an error log.
+func attemptErrors(log string) (list []AttemptError) {
+	for _, f := range record.DecodeFailures(log) {
+		list = append(list, AttemptError{
+			Attempt: f.Attempt, At: msTime(f.At), Duration: ofMS(f.Ran), Server: f.Server, Kind: ErrorKind(f.Kind),
+			Type: f.Type, Message: f.Message, Stack: f.Stack, NextDue: orZero(f.NextDue), TraceParent: f.Trace,
+		})
 	}
 	return list
-}
-
-// netstring and cutNetstring write and read the format <length>:<bytes>, without the comma of D. J.
-// Bernstein's original.
-func netstring(s string) string { return strconv.Itoa(len(s)) + ":" + s }
-
-func cutNetstring(s string) (first, rest string, ok bool) {
-	size, after, found := strings.Cut(s, ":")
-	n, err := strconv.Atoi(size)
-	if !found || err != nil || n < 0 || n > len(after) {
-		return "", s, false
-	}
-	return after[:n], after[n:], true
 }

@@ -6,13 +6,15 @@ import (
 	"strings"
 	"unicode"
 	"unicode/utf8"
+
+	"github.com/delayq/delayq/internal/record"
 )
 
 // Bounds of what a caller names and stores.
 const (
-	maxTopicLen  = 255     // bytes of a topic or a prefix
-	maxIDLen     = 1 << 10 // bytes of a job ID
-	maxHeaderLen = 16 << 10
+	maxTopicLen  = record.MaxName // bytes of a topic or a prefix
+	maxIDLen     = record.MaxID   // bytes of a job ID
+	maxHeaderLen = record.MaxHeaders
 )
 
 const defaultPrefix = "delayq"

@@ -206,7 +206,7 @@ func (t *topicServer) holdLocked(r *run) {
 	}
 	t.leases[r.id] = r
 	t.takes++
-	t.limited = r.opts.retry >= 0
+	t.limited = r.opts.Retry >= 0
 	t.size += (r.stored - t.size) / 8
 	for _, m := range t.unheard {
 		if m.id == r.id && m.names(r) {

@@ -24,6 +24,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/delayq/delayq/internal/embedded"
+	"github.com/delayq/delayq/internal/record"
 	"github.com/delayq/delayq/internal/redistest"
 )
 
@@ -540,8 +541,8 @@ func (e *tourEvents) run(event RunEvent) {
 	e.once[string(event.Outcome)+" "+event.ID] = true
 	e.mu.Unlock()
 	e.happened <- string(event.Outcome) + " " + event.ID
-	if name, _, _, ok := slotOf(event.ID); ok {
-		e.happened <- string(event.Outcome) + " schedule " + name
+	if s, ok := record.DecodeSlotID(event.ID); ok {
+		e.happened <- string(event.Outcome) + " schedule " + s.Schedule
 	}
 }
 func (e *tourEvents) Started(event RunEvent)   { e.happened <- "started " + event.ID }

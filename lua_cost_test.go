@@ -155,12 +155,12 @@ func TestRetriesOfOneMomentSpread(t *testing.T) {
 	t.Parallel()
 	const draws, bins = 10_000, 20
 	for _, attempt := range []int{1, 5, 12, 40} {
-		step := backoff(attempt, defaultRun.backoffMin, defaultRun.backoffMin<<11) // only its size
-		base := min(defaultRun.backoffMin<<min(attempt-1, 11), defaultRun.backoffMax)
+		step := backoff(attempt, defaultRun.BackoffMin, defaultRun.BackoffMin<<11) // only its size
+		base := min(defaultRun.BackoffMin<<min(attempt-1, 11), defaultRun.BackoffMax)
 		require.GreaterOrEqual(t, step.Milliseconds(), base)
 		var count [bins]float64
 		for range draws {
-			extra := backoff(attempt, defaultRun.backoffMin, defaultRun.backoffMax).Milliseconds() - base
+			extra := backoff(attempt, defaultRun.BackoffMin, defaultRun.BackoffMax).Milliseconds() - base
 			count[min(extra*bins/(base/5+1), bins-1)]++
 		}
 		chi := 0.0

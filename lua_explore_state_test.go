@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/delayq/delayq/internal/record"
 )
 
 // next makes the state after another, to be worked on.
@@ -50,11 +52,11 @@ func (w *world) key() string {
 			continue
 		}
 		fmt.Fprint(&b, j.in, ticks(j.score*1000), j.attempts, j.log)
-		if m, ok := parseMoved(j.moved); ok {
-			fmt.Fprint(&b, ticks(m.due*1000), m.why, m.spent, m.revived) // how often it was snoozed makes no difference
+		if m, ok := record.DecodeMoved(j.moved); ok {
+			fmt.Fprint(&b, ticks(m.Due*1000), m.Why, m.Spent, m.Revived) // how often it was snoozed makes no difference
 		}
-		rec, _ := decodeRecord(j.record) // the model made it
-		fmt.Fprint(&b, ticks(rec.due*1000), ";")
+		rec, _ := record.Decode(j.record) // the model made it
+		fmt.Fprint(&b, ticks(rec.Due()*1000), ";")
 	}
 	fmt.Fprint(&b, w.m.sorted(inBucket), w.m.sorted(inLeases), w.m.sorted(inDead), w.m.ready, w.m.handoff, w.left, w.once("enqueue a"), w.once("enqueue b"))
 	for _, by := range w.m.paused() {

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/delayq/delayq/internal/record"
 )
 
 // A step is one thing that can happen.
@@ -218,7 +220,7 @@ func (w *world) once(what string) bool { return w.gone[what] != "" }
 // end notes that the present incarnation of a job is to run no more.
 func (w *world) end(id, why string) {
 	if j := w.m.jobs[id]; j != nil {
-		w.gone[nonceOf(j.record)] = why
+		w.gone[record.NonceOf(j.record)] = why
 	}
 }
 
@@ -315,7 +317,7 @@ func (x *explorer) enqueue(h *Hand, id string, replace bool) *call {
 		if replace {
 			w.end(id, "replaced")
 		}
-		letters := w.m.enqueue(id, when, whole(head, tail, w.m.now()), 0)
+		letters := w.m.enqueue(id, when, record.Join(head, w.m.now(), tail), 0)
 		return strings.ReplaceAll(letters, "n", "")
 	}, func() (reply, error) { return h.trySend(false, []any{id, head, tail, when}) })
 }
@@ -343,12 +345,12 @@ func (x *explorer) settle(h *Hand, verb verb, who *mind, n int) *call {
 		case verb == verbReturn:
 			w.m.giveBack([]string{held.ID})
 		case verb == verbAck:
-			w.gone[nonceOf(j.record)] = "done"
+			w.gone[record.NonceOf(j.record)] = "done"
 		case verb == verbAgain:
-			w.gone[nonceOf(j.record)] = "done"
-			w.m.enqueue(held.ID, fresh.when, whole(fresh.head, fresh.tail, w.m.now()), 0)
+			w.gone[record.NonceOf(j.record)] = "done"
+			w.m.enqueue(held.ID, fresh.when, record.Join(fresh.head, w.m.now(), fresh.tail), 0)
 		}
-		require.Equal(x.t, held.nonce, nonceOf(j.record), "settled a job of another incarnation")
+		require.Equal(x.t, held.nonce, record.NonceOf(j.record), "settled a job of another incarnation")
 		return ""
 	}, func() (reply, error) {
 		h.renewals = map[string]*renewal{held.ID: fresh}
@@ -395,19 +397,19 @@ func (x *explorer) takeSince(h *Hand, since uint64, limit int) *call {
 		receipt := receipt{number: number, sent: w.m.us}
 		for _, id := range ids {
 			j := w.m.jobs[id]
-			require.Empty(x.t, w.gone[nonceOf(j.record)], "%s runs", id)
+			require.Empty(x.t, w.gone[record.NonceOf(j.record)], "%s runs", id)
 			lease++
-			receipt.got = append(receipt.got, exploredLease{newLease(id, lease), nonceOf(j.record), w.m.us + exploreLease.Microseconds()})
+			receipt.got = append(receipt.got, exploredLease{newLease(id, lease), record.NonceOf(j.record), w.m.us + exploreLease.Microseconds()})
 		}
 		if len(ids) > 0 || since < number {
 			w.taken[laneAt.id] = receipt
 		}
 		for _, one := range heldOf(r) {
-			rec, err := decodeRecord(one.Record)
+			rec, err := record.Decode(one.Record)
 			require.NoError(x.t, err)
-			due := rec.due
-			if m, ok := parseMoved(one.Moved); ok {
-				due = m.due
+			due := rec.Due()
+			if m, ok := record.DecodeMoved(one.Moved); ok {
+				due = m.Due
 			}
 			require.LessOrEqual(x.t, due, w.m.now(), "%s is early", one.ID)
 			if j := w.m.jobs[one.ID]; j != nil {

@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/delayq/delayq/internal/embedded"
+	"github.com/delayq/delayq/internal/record"
 )
 
 // A player makes calls on Redis and on the model, as a string of bytes says. Two servers and a
@@ -174,9 +175,8 @@ func (p *player) enqueue(n int, h *Hand) {
 		}
 		jobs[id] = true
 		head, tail := h.record(when, int64(keep))
-		record := whole(head, tail, p.m.now())
 		args = append(args, id, head, tail, when)
-		letters += p.m.enqueue(id, when, record, int64(keep))
+		letters += p.m.enqueue(id, when, record.Join(head, p.m.now(), tail), int64(keep))
 		what += fmt.Sprintf(" %q %s", id, when)
 	}
 	if strings.Trim(letters, "n") == "" {
@@ -214,11 +214,11 @@ func (p *player) take(n int, h *Hand) {
 		require.Equal(p.t, j.score, one.fence())
 		require.Equal(p.t, j.moved, one.Moved)
 		require.Equal(p.t, j.attempts, atoi(one.Attempts))
-		rec, err := decodeRecord(one.Record)
+		rec, err := record.Decode(one.Record)
 		require.NoError(p.t, err)
-		due := rec.due
-		if m, ok := parseMoved(one.Moved); ok {
-			due = m.due
+		due := rec.Due()
+		if m, ok := record.DecodeMoved(one.Moved); ok {
+			due = m.Due
 		}
 		require.LessOrEqual(p.t, due, p.m.now(), "never early")
 		taken = append(taken, lease{one, first + i})
@@ -334,7 +334,7 @@ func (p *player) settle(n int, h *Hand) {
 			when, keep := p.when(), choose[int64](p, 0, 0, 9000)
 			n := h.renewal(when, keep)
 			if h.renewals[one.ID] = n; letter == "o" {
-				require.Equal(p.t, "n", p.m.enqueue(one.ID, when, whole(n.head, n.tail, p.m.now()), keep))
+				require.Equal(p.t, "n", p.m.enqueue(one.ID, when, record.Join(n.head, p.m.now(), n.tail), keep))
 			}
 		}
 		if letter == "o" {
@@ -464,9 +464,9 @@ func (p *player) compare() {
 // comparePauses holds the pauses, and what take reads of them, to the model.
 func (p *player) comparePauses() {
 	meta, by := p.hash(p.hands[0].keys.meta), []string(nil)
-	for _, pause := range parsePauses(meta["pauses"], p.m.now()) {
+	for _, pause := range record.DecodePauses(meta["pauses"], p.m.now()) {
 		by = append(by, pause.By)
-		require.Equal(p.t, orZero(p.m.pauses[pause.By]), pause.Until)
+		require.Equal(p.t, p.m.pauses[pause.By], pause.Until)
 	}
 	slices.Sort(by)
 	require.Equal(p.t, p.m.paused(), by, "paused after %s", p.trace[len(p.trace)-1])
@@ -512,7 +512,7 @@ func (p *player) hash(key string) map[string]string {
 		case k.errors:
 			v = kinds(v)
 		case k.results:
-			_, v, _ = cutNetstring(v)
+			_, v, _ = record.CutNetstring(v)
 		case k.stats:
 			if v == "0" {
 				continue
@@ -526,7 +526,7 @@ func (p *player) hash(key string) map[string]string {
 // kinds tells attempt and kind of the entries of an error log.
 func kinds(log string) string {
 	var list []string
-	for _, e := range decodeErrors(log) {
+	for _, e := range attemptErrors(log) {
 		list = append(list, fmt.Sprint(e.Attempt, " ", e.Kind))
 	}
 	return strings.Join(list, ", ")
@@ -638,10 +638,10 @@ func FuzzModel(f *testing.F) {
 	f.Fuzz(func(t *testing.T, game []byte) { playModel(t, game[:min(len(game), 1000)]) })
 }
 
-// The error log of a Hand must be one that decodeErrors reads, or the model compares nothing.
+// The error log of a Hand must be one that attemptErrors reads, or the model compares nothing.
 func TestByHandIsAnEntry(t *testing.T) {
 	t.Parallel()
-	var e errorEntry
+	var e record.Failure
 	require.NoError(t, json.Unmarshal([]byte(byHand), &e))
-	require.Equal(t, "1 error, 1 error", kinds(netstring(byHand)+netstring(byHand)))
+	require.Equal(t, "1 error, 1 error", kinds(record.Netstring(byHand)+record.Netstring(byHand)))
 }

@@ -6,13 +6,15 @@ import (
 	"log/slog"
 	"math"
 	"time"
+
+	"github.com/delayq/delayq/internal/record"
 )
 
 // Bounds of times. In Redis a due time has 13 digits, in Unix milliseconds.
 const (
 	// of ProcessIn, ExpireIn, Retention, Snooze and the backoff
-	maxDelay = 100 * 365 * 24 * time.Hour
-	maxDueMS = 9_999_999_999_999 // 2286-11-20T17:46:39.999Z
+	maxDelay = record.MaxDelay * time.Millisecond // 100 years
+	maxDueMS = record.MaxTime
 	maxRetry = math.MaxInt32
 )
 
@@ -66,6 +68,17 @@ func instant(option string, t time.Time) (int64, error) {
 		ms++
 	}
 	return min(max(ms, 1), maxDueMS), nil
+}
+
+// msTime returns the time of a number of Unix milliseconds.
+func msTime(ms int64) time.Time { return time.UnixMilli(ms) }
+
+// orZero returns the time of a number of Unix milliseconds, or the zero time for 0.
+func orZero(ms int64) time.Time {
+	if ms == 0 {
+		return time.Time{}
+	}
+	return msTime(ms)
 }
 
 // ofMS returns a duration of ms milliseconds.

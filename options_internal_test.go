@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/delayq/delayq/internal/record"
 )
 
 const hundredYears = 100 * 365 * 24 * time.Hour
@@ -22,16 +24,16 @@ func TestJobOptionsChangeWhatTheySay(t *testing.T) {
 		opt  JobOption
 		want func(o *jobOptions)
 	}{
-		"ProcessAt":   {ProcessAt(at), func(o *jobOptions) { o.dueAt = 4_000_000_000_000 }},
-		"ProcessIn":   {ProcessIn(time.Second), func(o *jobOptions) { o.dueIn = 1000 }},
-		"Retry":       {Retry(7), func(o *jobOptions) { o.retry = 7 }},
-		"Retry(0)":    {Retry(0), func(o *jobOptions) { o.retry = 0 }},
-		"Backoff":     {Backoff(time.Second, time.Minute), func(o *jobOptions) { o.backoffMin, o.backoffMax = 1000, 60_000 }},
-		"Timeout":     {Timeout(1500 * time.Microsecond), func(o *jobOptions) { o.timeout = 2 }},
-		"ExpireAt":    {ExpireAt(at), func(o *jobOptions) { o.expireAt = 4_000_000_000_000 }},
-		"ExpireIn":    {ExpireIn(time.Second), func(o *jobOptions) { o.expireIn = 1000 }},
-		"Retention":   {Retention(time.Second), func(o *jobOptions) { o.retention = 1000 }},
-		"Header":      {Header("k", "v"), func(o *jobOptions) { o.headers = map[string]string{"k": "v"} }},
+		"ProcessAt":   {ProcessAt(at), func(o *jobOptions) { o.DueAt = 4_000_000_000_000 }},
+		"ProcessIn":   {ProcessIn(time.Second), func(o *jobOptions) { o.DueIn = 1000 }},
+		"Retry":       {Retry(7), func(o *jobOptions) { o.Retry = 7 }},
+		"Retry(0)":    {Retry(0), func(o *jobOptions) { o.Retry = 0 }},
+		"Backoff":     {Backoff(time.Second, time.Minute), func(o *jobOptions) { o.BackoffMin, o.BackoffMax = 1000, 60_000 }},
+		"Timeout":     {Timeout(1500 * time.Microsecond), func(o *jobOptions) { o.Timeout = 2 }},
+		"ExpireAt":    {ExpireAt(at), func(o *jobOptions) { o.ExpireAt = 4_000_000_000_000 }},
+		"ExpireIn":    {ExpireIn(time.Second), func(o *jobOptions) { o.ExpireIn = 1000 }},
+		"Retention":   {Retention(time.Second), func(o *jobOptions) { o.Retention = 1000 }},
+		"Header":      {Header("k", "v"), func(o *jobOptions) { o.Headers = map[string]string{"k": "v"} }},
 		"Replace":     {Replace(), func(o *jobOptions) { o.replace = replaceAny }},
 		"ReplaceDead": {ReplaceDead(), func(o *jobOptions) { o.replace = replaceDead }},
 	} {
@@ -72,11 +74,11 @@ func TestJobOptionsShareNothing(t *testing.T) {
 	shared := []JobOption{Header("k", "v"), Retry(1)}
 	one, err := newJobOptions(shared)
 	require.NoError(t, err)
-	one.headers["k"] = "changed"
+	one.Headers["k"] = "changed"
 	other, err := newJobOptions(shared)
 	require.NoError(t, err)
-	require.Equal(t, map[string]string{"k": "v"}, other.headers)
-	require.Nil(t, defaultJob.headers)
+	require.Equal(t, map[string]string{"k": "v"}, other.Headers)
+	require.Nil(t, defaultJob.Headers)
 }
 
 func TestBoundsOfJobOptions(t *testing.T) {
@@ -168,12 +170,12 @@ func TestDefaults(t *testing.T) {
 	t.Parallel()
 	job, err := newJobOptions(nil)
 	require.NoError(t, err)
-	require.Equal(t, jobOptions{retry: -2}, job, "nothing is said")
-	job.fill(&defaultRun)
-	require.Equal(t, jobOptions{retry: -1, backoffMin: 2000, backoffMax: 4_096_000}, job)
+	require.Equal(t, record.Options{Retry: -2}, job.Options, "nothing is said")
+	job.Fill(&defaultRun)
+	require.Equal(t, record.Options{Retry: -1, BackoffMin: 2000, BackoffMax: 4_096_000}, job.Options)
 	client, err := newClientOptions(nil)
 	require.NoError(t, err)
-	require.Equal(t, clientOptions{prefix: "delayq", maxPayload: 1 << 20, job: jobOptions{retry: -2}}, client)
+	require.Equal(t, clientOptions{prefix: "delayq", maxPayload: 1 << 20, job: jobOptions{Options: record.Options{Retry: -2}}}, client)
 	server, err := newServerOptions(nil)
 	require.NoError(t, err)
 	require.Equal(t, serverOptions{

@@ -6,6 +6,8 @@ import (
 	"maps"
 	"strconv"
 	"time"
+
+	"github.com/delayq/delayq/internal/record"
 )
 
 // A JobOption sets one property of a job. If two options contradict each other, the last one wins.
@@ -19,7 +21,7 @@ type jobOption func(*jobOptions)
 
 func (f jobOption) applyJob(o *jobOptions) { f(o) }
 
-func (f jobOption) applySchedule(d *definition) { f(&d.job) }
+func (f jobOption) applySchedule(d *definition) { d.set(f) }
 
 // A DueOption is the [JobOption] that sets the due time: [ProcessAt] or [ProcessIn].
 type DueOption func(*jobOptions)
@@ -32,59 +34,28 @@ func (f DueOption) applyJob(o *jobOptions) {
 	f(o)
 }
 
-func (f DueOption) applySchedule(d *definition) { f.applyJob(&d.job) }
+func (f DueOption) applySchedule(d *definition) { d.set(f.applyJob) }
 
 var errNilJobOption = errors.New("a job option is nil")
 
-// jobOptions holds the values of the job options. Durations are whole milliseconds, rounded up.
+// jobOptions holds what job options set: the values that are stored with the job, what it replaces,
+// and the complaints. Durations are rounded up to whole milliseconds.
 type jobOptions struct {
-	dueAt      int64 // Unix ms; 0: dueIn applies
-	dueIn      int64 // ms from now by the Redis clock
-	retry      int   // retries after the first failure; notGiven; otherwise below 0: unlimited
-	backoffMin int64 // 0: not given
-	backoffMax int64
-	timeout    int64
-	expireAt   int64 // Unix ms; 0: expireIn applies
-	expireIn   int64 // ms after the enqueueing; 0: never
-	retention  int64
-	replace    replacing
-	headers    map[string]string
-	scheduled  bool // the job belongs to a schedule
-	errs       []error
+	record.Options
+	replace replacing
+	errs    []error
 }
 
-// notGiven is the retry of a job without the option. Then the Defaults of its handler apply.
-const notGiven = -2
-
 // defaultJob holds the options of a job that sets none.
-var defaultJob = jobOptions{retry: notGiven}
+var defaultJob = jobOptions{Options: record.Options{Retry: record.NotSet}}
 
 // defaultRun holds the values that apply to a run if neither the job nor the Defaults of its
 // handler set them. It is the only place where these defaults are written.
-var defaultRun = jobOptions{
-	retry:      Unlimited,
-	backoffMin: (2 * time.Second).Milliseconds(),
-	backoffMax: (4096 * time.Second).Milliseconds(),
+var defaultRun = record.Options{
+	Retry:      Unlimited,
+	BackoffMin: (2 * time.Second).Milliseconds(),
+	BackoffMax: (4096 * time.Second).Milliseconds(),
 }
-
-// fill takes from d the values that a run needs and o does not set.
-func (o *jobOptions) fill(d *jobOptions) {
-	if o.retry == notGiven {
-		o.retry = d.retry
-	}
-	if o.backoffMax == 0 {
-		o.backoffMin, o.backoffMax = d.backoffMin, d.backoffMax
-	}
-	if o.timeout == 0 {
-		o.timeout = d.timeout
-	}
-	if o.retention == 0 {
-		o.retention = d.retention
-	}
-}
-
-// retries returns the value of Job.Retries.
-func (o *jobOptions) retries() int { return max(o.retry, Unlimited) }
 
 // DefaultsOption is the type of [Defaults]: an option of clients, of typed topics and of single
 // handlers.
@@ -131,13 +102,13 @@ func (d DefaultsOption) check(run bool) (errs []error) {
 		}
 	}
 	const each, late = "must be given with each job", "has no effect in the Defaults of a handler"
-	refuse(o.dueAt > 0, "ProcessAt", each)
-	refuse(o.dueIn > 0, "ProcessIn", each)
-	refuse(o.expireAt > 0, "ExpireAt", each)
+	refuse(o.DueAt > 0, "ProcessAt", each)
+	refuse(o.DueIn > 0, "ProcessIn", each)
+	refuse(o.ExpireAt > 0, "ExpireAt", each)
 	refuse(o.replace == replaceAny, "Replace", each)
 	refuse(o.replace == replaceDead, "ReplaceDead", each)
-	refuse(run && o.expireIn > 0, "ExpireIn", late)
-	refuse(run && o.headers != nil, "Header", late)
+	refuse(run && o.ExpireIn > 0, "ExpireIn", late)
+	refuse(run && o.Headers != nil, "Header", late)
 	for _, err := range o.errs {
 		errs = append(errs, fmt.Errorf("Defaults: %w", err))
 	}
@@ -167,7 +138,7 @@ func ProcessAt(t time.Time) DueOption {
 	return func(o *jobOptions) {
 		ms, err := instant("ProcessAt", t)
 		o.fail(err)
-		o.dueAt, o.dueIn = ms, 0
+		o.DueAt, o.DueIn = ms, 0
 	}
 }
 
@@ -180,7 +151,7 @@ func ProcessIn(d time.Duration) DueOption {
 	return func(o *jobOptions) {
 		o.fail(notTiny("ProcessIn", d))
 		o.fail(atMost("ProcessIn", d))
-		o.dueAt, o.dueIn = 0, max(0, ceilMS(d))
+		o.DueAt, o.DueIn = 0, max(0, ceilMS(d))
 	}
 }
 
@@ -196,7 +167,7 @@ func Retry(n int) JobOption {
 		if n < Unlimited || n > maxRetry {
 			o.fail(fmt.Errorf("Retry(%d): must be from 0 to %d, or Unlimited", n, maxRetry))
 		}
-		o.retry = n
+		o.Retry = n
 	})
 }
 
@@ -209,7 +180,7 @@ func Backoff(first, limit time.Duration) JobOption {
 		if first < time.Millisecond || limit < first || limit > maxDelay {
 			o.fail(fmt.Errorf("Backoff(%v, %v): must be 1ms ≤ first ≤ limit ≤ %v", first, limit, maxDelay))
 		}
-		o.backoffMin, o.backoffMax = ceilMS(first), ceilMS(limit)
+		o.BackoffMin, o.BackoffMax = ceilMS(first), ceilMS(limit)
 	})
 }
 
@@ -219,7 +190,7 @@ func Backoff(first, limit time.Duration) JobOption {
 func Timeout(d time.Duration) JobOption {
 	return jobOption(func(o *jobOptions) {
 		o.fail(positive("Timeout", d))
-		o.timeout = ceilMS(d)
+		o.Timeout = ceilMS(d)
 	})
 }
 
@@ -231,7 +202,7 @@ func ExpireAt(t time.Time) JobOption {
 	return jobOption(func(o *jobOptions) {
 		ms, err := instant("ExpireAt", t)
 		o.fail(err)
-		o.expireAt, o.expireIn = ms, 0
+		o.ExpireAt, o.ExpireIn = ms, 0
 	})
 }
 
@@ -240,7 +211,7 @@ func ExpireAt(t time.Time) JobOption {
 func ExpireIn(d time.Duration) JobOption {
 	return jobOption(func(o *jobOptions) {
 		o.fail(positive("ExpireIn", d))
-		o.expireAt, o.expireIn = 0, ceilMS(d)
+		o.ExpireAt, o.ExpireIn = 0, ceilMS(d)
 	})
 }
 
@@ -249,7 +220,7 @@ func ExpireIn(d time.Duration) JobOption {
 func Retention(d time.Duration) JobOption {
 	return jobOption(func(o *jobOptions) {
 		o.fail(positive("Retention", d))
-		o.retention = ceilMS(d)
+		o.Retention = ceilMS(d)
 	})
 }
 
@@ -257,10 +228,10 @@ func Retention(d time.Duration) JobOption {
 // at most 16 KiB.
 func Header(key, value string) JobOption {
 	return jobOption(func(o *jobOptions) {
-		if o.headers == nil {
-			o.headers = make(map[string]string)
+		if o.Headers == nil {
+			o.Headers = make(map[string]string)
 		}
-		o.headers[key] = value
+		o.Headers[key] = value
 	})
 }
 
@@ -289,20 +260,12 @@ func Replace() JobOption { return jobOption(func(o *jobOptions) { o.replace = re
 // [ErrDuplicate]. If both Replace and ReplaceDead are given, the last one applies.
 func ReplaceDead() JobOption { return jobOption(func(o *jobOptions) { o.replace = replaceDead }) }
 
-// due returns the due time of a job that was enqueued at now, as enqueue.lua computes it.
-func (o *jobOptions) due(now int64) int64 {
-	if o.dueAt > 0 {
-		return max(o.dueAt, now)
-	}
-	return now + o.dueIn
-}
-
 // when returns the time argument of enqueue.lua: what is replaced, the due time, and the expiry if
 // only the script can know whether the job would expire before it is due.
 func (o *jobOptions) when() string {
-	when := string(o.replace) + instantOr(o.dueAt, o.dueIn)
-	if o.expireAt > 0 || o.expireIn > 0 && o.dueAt > 0 {
-		when += " " + instantOr(o.expireAt, o.expireIn)
+	when := string(o.replace) + instantOr(o.DueAt, o.DueIn)
+	if o.ExpireAt > 0 || o.ExpireIn > 0 && o.DueAt > 0 {
+		when += " " + instantOr(o.ExpireAt, o.ExpireIn)
 	}
 	return when
 }
@@ -313,15 +276,6 @@ func instantOr(at, in int64) string {
 		return strconv.FormatInt(at, 10)
 	}
 	return "+" + strconv.FormatInt(in, 10)
-}
-
-// expires returns the time at which a job that was enqueued at now is dropped if it has not
-// started; 0: never.
-func (o *jobOptions) expires(now int64) int64 {
-	if o.expireIn > 0 {
-		return now + o.expireIn
-	}
-	return o.expireAt
 }
 
 // hopeless returns the error of a job that would expire before it is due.
@@ -340,7 +294,7 @@ func newJobOptions(opts []JobOption) (jobOptions, error) { return defaultJob.wit
 
 // with returns o after opts, and the complaints about the result.
 func (o jobOptions) with(opts []JobOption) (jobOptions, error) {
-	o.headers = maps.Clone(o.headers)
+	o.Headers = maps.Clone(o.Headers)
 	DefaultsOption(opts).apply(&o)
 	return o, o.validate()
 }
@@ -348,17 +302,17 @@ func (o jobOptions) with(opts []JobOption) (jobOptions, error) {
 // validate returns the complaints about the options as a whole.
 func (o *jobOptions) validate() error {
 	size := 0
-	for k, v := range o.headers {
+	for k, v := range o.Headers {
 		size += len(k) + len(v)
 	}
 	if size > maxHeaderLen {
 		o.fail(fmt.Errorf("headers of %d bytes, at most %d are allowed", size, maxHeaderLen))
 	}
 	switch {
-	case o.expireAt > 0 && o.dueAt >= o.expireAt:
-		o.fail(fmt.Errorf("ExpireAt(%v) must be after ProcessAt(%v)", msTime(o.expireAt).UTC(), msTime(o.dueAt).UTC()))
-	case o.expireIn > 0 && o.dueIn >= o.expireIn:
-		o.fail(fmt.Errorf("ExpireIn(%v) must be longer than ProcessIn(%v)", ofMS(o.expireIn), ofMS(o.dueIn)))
+	case o.ExpireAt > 0 && o.DueAt >= o.ExpireAt:
+		o.fail(fmt.Errorf("ExpireAt(%v) must be after ProcessAt(%v)", msTime(o.ExpireAt).UTC(), msTime(o.DueAt).UTC()))
+	case o.ExpireIn > 0 && o.DueIn >= o.ExpireIn:
+		o.fail(fmt.Errorf("ExpireIn(%v) must be longer than ProcessIn(%v)", ofMS(o.ExpireIn), ofMS(o.DueIn)))
 	}
 	return invalid(o.errs)
 }

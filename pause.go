@@ -1,13 +1,9 @@
 package delayq
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"slices"
-	"strconv"
-	"strings"
 	"time"
 )
 
@@ -78,28 +74,4 @@ func (c *Client) pause(ctx context.Context, verb, topic string, p Pause, errs []
 		return place.at(fmt.Errorf("by %q: %w", p.By, ErrTooManyPauses))
 	}
 	return nil
-}
-
-// parsePauses reads the pauses of a topic that are in effect at now (Unix ms), the oldest first.
-func parsePauses(text string, now int64) (list []PauseInfo) {
-	for text != "" {
-		words := strings.SplitN(text, " ", 5)
-		if len(words) < 5 {
-			break
-		}
-		var n [4]int64
-		for i := range n {
-			n[i], _ = strconv.ParseInt(words[i], 10, 64)
-		}
-		since, until, by, reason, rest := n[0], n[1], int(n[2]), int(n[3]), words[4]
-		if by < 0 || reason < 0 || by+reason > len(rest) {
-			break
-		}
-		text = rest[by+reason:]
-		if until == 0 || now < until {
-			list = append(list, PauseInfo{By: rest[:by], Reason: rest[by : by+reason], Since: msTime(since), Until: orZero(until)})
-		}
-	}
-	slices.SortStableFunc(list, func(a, b PauseInfo) int { return cmp.Or(a.Since.Compare(b.Since), cmp.Compare(a.By, b.By)) })
-	return list
 }

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/delayq/delayq/internal/record"
 )
 
 const (
@@ -382,7 +384,7 @@ func (t *topicServer) notePause(ctx context.Context, next afterTake) {
 		defer cancel()
 		// Without the names, the log only says that the topic is paused.
 		if text, err := t.server.calls.HGet(call, t.keys.meta, "pauses").Result(); err == nil {
-			for _, p := range parsePauses(text, t.clock.at(time.Now()).UnixMilli()) {
+			for _, p := range record.DecodePauses(text, t.clock.at(time.Now()).UnixMilli()) {
 				who = append(who, p.By+": "+p.Reason)
 			}
 		}

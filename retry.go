@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"time"
+
+	"github.com/delayq/delayq/internal/record"
 )
 
 // backoff returns the delay after the failed attempt (from 1) of a job: first × 2^(attempt-1), at
@@ -41,7 +43,7 @@ func (t *topicServer) verdict(r *run, cause, err error, ran time.Duration) row {
 	}
 	permanent := want.permanent
 	if want.snooze != nil {
-		past := r.past.snoozed(r.attempt - 1)
+		past := r.past.Snoozed(r.attempt - 1)
 		return row{run: r, verb: verbSnooze, end: end, delay: want.snooze.delay(), past: past, err: err}
 	}
 	if errors.Is(cause, ErrShutdown) && c == nil && permanent == nil {
@@ -57,17 +59,17 @@ func (t *topicServer) verdict(r *run, cause, err error, ran time.Duration) row {
 	case errors.Is(cause, ErrTimeout):
 		entry.Kind = KindTimeout
 	}
-	tries := r.attempt - r.past.spent
+	tries := r.attempt - r.past.Spent
 	switch {
 	case permanent != nil:
 		entry.Type = fmt.Sprintf("%T", permanent.err)
 	case want.retry != nil:
 		entry.Type = fmt.Sprintf("%T", want.retry.err)
 	}
-	if permanent != nil || r.opts.retry >= 0 && tries > r.opts.retry {
+	if permanent != nil || r.opts.Retry >= 0 && tries > r.opts.Retry {
 		return row{run: r, verb: verbBury, end: end, entry: entry.encode(), attempts: 1, err: err}
 	}
-	delay := backoff(tries, r.opts.backoffMin, r.opts.backoffMax)
+	delay := backoff(tries, r.opts.BackoffMin, r.opts.BackoffMax)
 	if want.retry != nil {
 		delay = want.retry.delay()
 	}
@@ -78,7 +80,7 @@ func (t *topicServer) verdict(r *run, cause, err error, ran time.Duration) row {
 // refusal returns the row to send for a taken job that must not run, or nil if it must run.
 func (t *topicServer) refusal(r *run, undecodable error, now int64) *row {
 	switch job := r.job; {
-	case errors.Is(undecodable, errNewerRecord):
+	case errors.Is(undecodable, record.ErrNewer):
 		t.trouble.log.Error("job snoozed", "job", job.ID, "err", undecodable, "delay", newerRecordDelay)
 		return &row{run: r, verb: verbSnooze, end: msTime(now), delay: newerRecordDelay, past: r.past, err: undecodable}
 	case undecodable != nil:
@@ -90,7 +92,7 @@ func (t *topicServer) refusal(r *run, undecodable error, now int64) *row {
 		return &row{run: r, verb: verbSnooze, end: msTime(now), delay: job.Due.Sub(msTime(now)), past: r.past, err: errNotDue}
 	case r.expires > 0 && now >= r.expires:
 		return &row{run: r, verb: verbExpire}
-	case r.opts.retry >= 0 && r.attempt-1-r.past.spent > r.opts.retry:
+	case r.opts.Retry >= 0 && r.attempt-1-r.past.Spent > r.opts.Retry:
 		// its last run was interrupted: promote has recorded that
 		return &row{run: r, verb: verbBury, err: ErrLeaseLost}
 	}

@@ -19,7 +19,7 @@ func TestBackoffTable(t *testing.T) {
 	} {
 		least, most := time.Duration(math.MaxInt64), time.Duration(0)
 		for range 500 {
-			d := backoff(attempt, defaultRun.backoffMin, defaultRun.backoffMax)
+			d := backoff(attempt, defaultRun.BackoffMin, defaultRun.BackoffMax)
 			least, most = min(least, d), max(most, d)
 		}
 		require.GreaterOrEqual(t, least, want, "attempt %d", attempt)

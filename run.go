@@ -7,6 +7,8 @@ import (
 	"strconv"
 	"sync/atomic"
 	"time"
+
+	"github.com/delayq/delayq/internal/record"
 )
 
 // A run is one taken job, from the take until Redis has its outcome.
@@ -14,15 +16,15 @@ type run struct {
 	id    string // the fields of job belong to the handler, which may change them
 	nonce string
 	job   *Job
-	own   Job        // the value that job points to
-	opts  jobOptions // zero if the record cannot be read
-	said  jobOptions // opts without the Defaults of the handler
+	own   Job            // the value that job points to
+	opts  record.Options // zero if the record cannot be read
+	said  record.Options // opts without the Defaults of the handler
 	// Redis's time from which the job is dropped instead of started; 0: never
 	expires int64
 	size    int // of the payload, in bytes
 	stored  int // of the record, in bytes
 	attempt int // from 1
-	past    tally
+	past    record.Tally
 	lease   atomic.Int64 // the fence that the handler sees, in µs
 
 	scheduled bool // a schedule made the job
@@ -143,31 +145,31 @@ func (t *topicServer) newRun(id, raw, fence string, leaseEnd int64, until time.T
 		r.attempt += finished
 	}
 	r.job = &r.own
-	r.nonce = nonceOf(raw)
+	r.nonce = record.NonceOf(raw)
 	r.job.Topic, r.job.ID, r.job.Attempt, r.job.nonce = t.keys.topic, id, r.attempt, r.nonce
 	r.lease.Store(leaseEnd)
 	r.job.fence = &r.lease
-	m, known := parseMoved(changed)
+	m, known := record.DecodeMoved(changed)
 	if known { // even if the record cannot be read: the job may be put back
-		r.past = m.tally
-		r.job.Snoozes, r.job.spent = m.snoozes, m.spent
+		r.past = m.Tally
+		r.job.Snoozes, r.job.spent = m.Snoozes, m.Spent
 	}
-	rec, err := decodeRecord(raw)
+	rec, err := record.Decode(raw)
 	if err != nil {
 		return r, err
 	}
-	r.opts, r.said, r.size = rec.opts, rec.opts, rec.size
-	if r.scheduled = ofSchedule(raw); r.scheduled {
+	r.opts, r.said, r.size = rec.Options, rec.Options, rec.Size
+	if r.scheduled = rec.Options.Scheduled; r.scheduled {
 		r.job.scheduledFor(id)
 	}
-	r.opts.fill(&t.defaults)
-	r.job.Payload, r.job.Headers, r.job.Retries = rec.payload, rec.opts.headers, r.opts.retries()
-	r.job.EnqueuedAt, r.job.Due = msTime(rec.enqueuedAt), msTime(rec.due)
-	r.expires = rec.expires()
+	r.opts.Fill(&t.defaults)
+	r.job.Payload, r.job.Headers, r.job.Retries = rec.Payload, rec.Options.Headers, r.opts.Retries()
+	r.job.EnqueuedAt, r.job.Due = msTime(rec.EnqueuedAt), msTime(rec.Due())
+	r.expires = rec.Expires()
 	if known {
-		r.job.Due = msTime(m.due)
+		r.job.Due = msTime(m.Due)
 	}
-	if m.revived {
+	if m.Revived {
 		r.expires = 0 // an operator who revives a job wants it to run
 	}
 	return r, nil

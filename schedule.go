@@ -2,13 +2,12 @@ package delayq
 
 import (
 	"context"
-	"encoding/binary"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"math"
-	mathrand "math/rand/v2"
 	"strconv"
+
+	"github.com/delayq/delayq/internal/record"
 )
 
 // Schedule creates a schedule, or replaces the one with this name. From then on the servers of the
@@ -31,7 +30,9 @@ import (
 // Other errors are those of Redis.
 func (c *Client) Schedule(ctx context.Context, topic, name string, spec Spec, payload []byte, opts ...ScheduleOption) error {
 	// NewClient has validated the defaults.
-	defaults := scheduleOption(func(d *definition) { d.job, _ = c.defaults().with(nil) })
+	defaults := scheduleOption(func(d *definition) {
+		d.set(func(o *jobOptions) { *o, _ = c.defaults().with(nil) })
+	})
 	d := newDefinition(spec, payload, append([]ScheduleOption{defaults}, opts...))
 	err := c.validateSchedule(ctx, topic, name)
 	if err != nil {
@@ -46,13 +47,13 @@ func (c *Client) Schedule(ctx context.Context, topic, name string, spec Spec, pa
 				return d, nil
 			case d.onto == ontoNothing:
 				return nil, nil
-			case bad != nil || old.edit.parts == "":
+			case bad != nil || old.Edit.Parts == "":
 				return d, nil
 			}
 			merged := *d
-			merged.keep(old)
-			if err := merged.validate(max(c.o.maxPayload, len(old.payload))); err != nil {
-				return nil, fmt.Errorf("with %s as edited by %q: %w", old.edit.parts, old.edit.by, err)
+			keep(&merged.Definition, &old.Definition)
+			if err := merged.validate(max(c.o.maxPayload, len(old.Payload))); err != nil {
+				return nil, fmt.Errorf("with %s as edited by %q: %w", old.Edit.Parts, old.Edit.By, err)
 			}
 			return &merged, nil
 		})
@@ -79,7 +80,7 @@ func (c *Client) define(
 			return err
 		}
 		raw := r.list(2).text(0)
-		old, bad := decodeDefinition(raw, true)
+		old, bad := decodeDefinition(raw)
 		if raw == "" {
 			bad = ErrNotFound
 		}
@@ -87,18 +88,18 @@ func (c *Client) define(
 		if err != nil || d == nil {
 			return err
 		}
-		fresh, err := d.encode()
+		fresh, err := d.Encode()
 		if err != nil {
 			return err
 		}
-		if len(raw) > nonceLen && raw[nonceLen:] == fresh[nonceLen:] {
+		if record.SameDefinition(raw, fresh) {
 			return nil // even if the schedule has ended
 		}
 		slot, err := d.firstSlot(r.now())
 		if err != nil {
 			return err
 		}
-		state, err := c.one(ctx, scheduleSetScript, located{topic: topic, schedule: name}, fresh, hex.EncodeToString([]byte(raw[:min(len(raw), nonceLen)])), slot, maxTick.Milliseconds(), controlChannel(c.o.prefix), topic)
+		state, err := c.one(ctx, scheduleSetScript, located{topic: topic, schedule: name}, fresh, record.HexNonceOf(raw), slot, maxTick.Milliseconds(), controlChannel(c.o.prefix), topic)
 		if err != nil || state != "changed" {
 			return err
 		}
@@ -153,7 +154,7 @@ func (c *Client) suspend(ctx context.Context, topic, name, verb string) error {
 	err := c.upToDate(ctx, topic, name, verb == "resume", func(d *definition, now int64) (State, error) {
 		nonce, next := "", ""
 		if d != nil {
-			nonce = d.nonce
+			nonce = d.Nonce
 			slot, err := d.firstSlot(now)
 			if err != nil && !errors.Is(err, ErrInvalid) {
 				return "", err
@@ -177,14 +178,12 @@ func (c *Client) suspend(ctx context.Context, topic, name, verb string) error {
 // returns [ErrNotFound] if there is no such schedule.
 func (c *Client) Trigger(ctx context.Context, topic, name string) (id string, err error) {
 	err = c.upToDate(ctx, topic, name, true, func(d *definition, _ int64) (State, error) {
-		var nonce [nonceLen]byte
-		binary.LittleEndian.PutUint64(nonce[:], mathrand.Uint64())
-		d.job.scheduled = true
-		head, tail, err := encodeRecord(nonce, &d.job, d.payload)
+		d.Job.Scheduled = true
+		head, tail, err := record.Encode(record.NewNonce(), &d.Job, d.Payload)
 		if err != nil {
 			return "", err
 		}
-		state, err := c.one(ctx, scheduleTriggerScript, located{topic: topic, schedule: name}, d.nonce, head, tail, d.job.dueIn, maxTick.Milliseconds(), controlChannel(c.o.prefix), topic)
+		state, err := c.one(ctx, scheduleTriggerScript, located{topic: topic, schedule: name}, d.Nonce, head, tail, d.Job.DueIn, maxTick.Milliseconds(), controlChannel(c.o.prefix), topic)
 		id = string(state)
 		return state, err
 	})
@@ -212,7 +211,7 @@ func (c *Client) upToDate(ctx context.Context, topic, name string, read bool, do
 			if raw == "" {
 				return ErrNotFound
 			}
-			if d, err = decodeDefinition(raw, true); err != nil {
+			if d, err = decodeDefinition(raw); err != nil {
 				return err
 			}
 			if err := d.compile(nil); err != nil && !errors.Is(err, errNoCalendar) {

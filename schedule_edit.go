@@ -8,7 +8,8 @@ import (
 	"reflect"
 	"slices"
 	"strings"
-	"time"
+
+	"github.com/delayq/delayq/internal/record"
 )
 
 // A ScheduleDefinition is what [Client.EditSchedule] changes: the arguments of [Client.Schedule]
@@ -52,67 +53,57 @@ func (c *Client) editSchedule(ctx context.Context, topic, name string, edit func
 		if bad != nil {
 			return nil, bad
 		}
-		def := ScheduleDefinition{Spec: old.spec, Payload: slices.Clone(old.payload), Options: old.options()}
+		def := ScheduleDefinition{Spec: Spec{rule: old.Spec}, Payload: slices.Clone(old.Payload), Options: scheduleOptionsOf(&old.Definition)}
 		if err := edit(&def); err != nil {
 			return nil, err
 		}
 		d := newDefinition(def.Spec, def.Payload, def.Options)
 		if d.onto != ontoGiven {
-			d.job.fail(errors.New("IfAbsent and DiscardEdits are options of Schedule only"))
+			d.fail(errors.New("IfAbsent and DiscardEdits are options of Schedule only"))
 		}
 		if by := len(def.EditedBy); by > maxIDLen {
-			d.job.fail(fmt.Errorf("EditedBy of %d bytes, at most %d are allowed", by, maxIDLen))
+			d.fail(fmt.Errorf("EditedBy of %d bytes, at most %d are allowed", by, maxIDLen))
 		}
-		changed := d.differences(old)
-		if err := d.validate(max(c.o.maxPayload, len(old.payload))); err != nil || len(changed) == 0 {
+		changed := differences(&d.Definition, &old.Definition)
+		if err := d.validate(max(c.o.maxPayload, len(old.Payload))); err != nil || len(changed) == 0 {
 			return nil, err
 		}
-		d.edit = old.edit.and(now, def.EditedBy, changed)
+		d.Edit = after(old.Edit, now, def.EditedBy, changed)
 		return d, nil
 	})
 }
 
-// An edit says which parts of a definition EditSchedule has changed, and who changed it last. The
-// zero edit means none.
-type edit struct {
-	at    int64 // Unix ms
-	by    string
-	parts string // names of parts, separated by spaces
-}
-
-func (e edit) names() []string { return strings.Fields(e.parts) }
-
-// and returns the edit that follows e.
-func (e edit) and(at int64, by string, changed []string) edit {
-	names := append(e.names(), changed...)
+// after returns the edit that follows e.
+func after(e record.Edit, at int64, by string, changed []string) record.Edit {
+	names := append(e.Names(), changed...)
 	slices.Sort(names)
-	return edit{at, by, strings.Join(slices.Compact(names), " ")}
+	return record.Edit{At: at, By: by, Parts: strings.Join(slices.Compact(names), " ")}
 }
 
 // parts lists the parts of a definition that can be edited.
 var parts = []struct {
 	name   string
-	fields func(*definition) []any // pointers
+	fields func(*record.Definition) []any // pointers
 }{
-	{"Spec", func(d *definition) []any { return []any{&d.spec} }},
-	{"Payload", func(d *definition) []any { return []any{&d.payload, &d.size} }},
-	{"StartAt", func(d *definition) []any { return []any{&d.first} }},
-	{"EndAt", func(d *definition) []any { return []any{&d.last} }},
-	{"MaxRuns", func(d *definition) []any { return []any{&d.most} }},
-	{"Jitter", func(d *definition) []any { return []any{&d.jitter} }},
-	{"OnOverlap", func(d *definition) []any { return []any{&d.overlap} }},
-	{"OnMissed", func(d *definition) []any { return []any{&d.missed} }},
-	{"ProcessIn", func(d *definition) []any { return []any{&d.job.dueIn} }},
-	{"Retry", func(d *definition) []any { return []any{&d.job.retry} }},
-	{"Backoff", func(d *definition) []any { return []any{&d.job.backoffMin, &d.job.backoffMax} }},
-	{"Timeout", func(d *definition) []any { return []any{&d.job.timeout} }},
-	{"Expire", func(d *definition) []any { return []any{&d.job.expireAt, &d.job.expireIn} }},
-	{"Retention", func(d *definition) []any { return []any{&d.job.retention} }},
-	{"Headers", func(d *definition) []any { return []any{&d.job.headers} }},
+	{"Spec", func(d *record.Definition) []any { return []any{&d.Spec} }},
+	{"Payload", func(d *record.Definition) []any { return []any{&d.Payload, &d.Size} }},
+	{"StartAt", func(d *record.Definition) []any { return []any{&d.First} }},
+	{"EndAt", func(d *record.Definition) []any { return []any{&d.Last} }},
+	{"MaxRuns", func(d *record.Definition) []any { return []any{&d.Most} }},
+	{"Jitter", func(d *record.Definition) []any { return []any{&d.Jitter} }},
+	{"OnOverlap", func(d *record.Definition) []any { return []any{&d.Overlap} }},
+	{"OnMissed", func(d *record.Definition) []any { return []any{&d.Missed} }},
+	{"ProcessIn", func(d *record.Definition) []any { return []any{&d.Job.DueIn} }},
+	{"Retry", func(d *record.Definition) []any { return []any{&d.Job.Retry} }},
+	{"Backoff", func(d *record.Definition) []any { return []any{&d.Job.BackoffMin, &d.Job.BackoffMax} }},
+	{"Timeout", func(d *record.Definition) []any { return []any{&d.Job.Timeout} }},
+	{"Expire", func(d *record.Definition) []any { return []any{&d.Job.ExpireAt, &d.Job.ExpireIn} }},
+	{"Retention", func(d *record.Definition) []any { return []any{&d.Job.Retention} }},
+	{"Headers", func(d *record.Definition) []any { return []any{&d.Job.Headers} }},
 }
 
 // differences returns the names of the parts in which two definitions differ.
-func (d *definition) differences(from *definition) (names []string) {
+func differences(d, from *record.Definition) (names []string) {
 	for _, part := range parts {
 		a, b := part.fields(d), part.fields(from)
 		for i := range a {
@@ -130,11 +121,11 @@ func (d *definition) differences(from *definition) (names []string) {
 	return names
 }
 
-// keep copies the edited parts of another definition.
-func (d *definition) keep(from *definition) {
-	d.edit = from.edit
+// keep copies the edited parts of another definition to d.
+func keep(d, from *record.Definition) {
+	d.Edit = from.Edit
 	for _, part := range parts {
-		if !slices.Contains(from.edit.names(), part.name) {
+		if !slices.Contains(from.Edit.Names(), part.name) {
 			continue
 		}
 		to := part.fields(d)
@@ -144,49 +135,46 @@ func (d *definition) keep(from *definition) {
 	}
 }
 
-// options returns the options that produce d, besides its spec and payload.
-func (d *definition) options() (list []ScheduleOption) {
-	if d.first > 0 {
-		list = append(list, StartAt(msTime(d.first)))
+// scheduleOptionsOf returns the options that produce d, besides its spec and payload.
+func scheduleOptionsOf(d *record.Definition) (list []ScheduleOption) {
+	if d.First > 0 {
+		list = append(list, StartAt(msTime(d.First)))
 	}
-	if d.last > 0 {
-		list = append(list, EndAt(msTime(d.last)))
+	if d.Last > 0 {
+		list = append(list, EndAt(msTime(d.Last)))
 	}
-	if d.most > 0 {
-		list = append(list, MaxRuns(int(d.most)))
+	if d.Most > 0 {
+		list = append(list, MaxRuns(int(d.Most)))
 	}
-	if d.jitter > 0 {
-		list = append(list, Jitter(inMS(d.jitter)))
+	if d.Jitter > 0 {
+		list = append(list, Jitter(ofMS(d.Jitter)))
 	}
-	list = append(list, d.overlap, d.missed)
-	for _, opt := range d.job.options() {
+	list = append(list, OverlapPolicy(d.Overlap), MissedPolicy(d.Missed))
+	for _, opt := range jobOptionsOf(&d.Job) {
 		list = append(list, opt)
 	}
 	return list
 }
 
-// options returns the options that were given to produce o.
-func (o *jobOptions) options() (list []JobOption) {
+// jobOptionsOf returns the options that were given to produce o.
+func jobOptionsOf(o *record.Options) (list []JobOption) {
 	add := func(given bool, opt func() JobOption) {
 		if given {
 			list = append(list, opt())
 		}
 	}
-	add(o.dueAt > 0, func() JobOption { return ProcessAt(msTime(o.dueAt)) })
-	add(o.dueAt == 0 && o.dueIn > 0, func() JobOption { return ProcessIn(inMS(o.dueIn)) })
-	add(o.retry != defaultJob.retry, func() JobOption { return Retry(o.retry) })
-	add(o.backoffMin != defaultJob.backoffMin || o.backoffMax != defaultJob.backoffMax, func() JobOption {
-		return Backoff(inMS(o.backoffMin), inMS(o.backoffMax))
+	add(o.DueAt > 0, func() JobOption { return ProcessAt(msTime(o.DueAt)) })
+	add(o.DueAt == 0 && o.DueIn > 0, func() JobOption { return ProcessIn(ofMS(o.DueIn)) })
+	add(o.Retry != defaultJob.Retry, func() JobOption { return Retry(o.Retry) })
+	add(o.BackoffMin != defaultJob.BackoffMin || o.BackoffMax != defaultJob.BackoffMax, func() JobOption {
+		return Backoff(ofMS(o.BackoffMin), ofMS(o.BackoffMax))
 	})
-	add(o.timeout > 0, func() JobOption { return Timeout(inMS(o.timeout)) })
-	add(o.expireIn > 0, func() JobOption { return ExpireIn(inMS(o.expireIn)) })
-	add(o.expireIn == 0 && o.expireAt > 0, func() JobOption { return ExpireAt(msTime(o.expireAt)) })
-	add(o.retention > 0, func() JobOption { return Retention(inMS(o.retention)) })
-	for _, key := range slices.Sorted(maps.Keys(o.headers)) {
-		list = append(list, Header(key, o.headers[key]))
+	add(o.Timeout > 0, func() JobOption { return Timeout(ofMS(o.Timeout)) })
+	add(o.ExpireIn > 0, func() JobOption { return ExpireIn(ofMS(o.ExpireIn)) })
+	add(o.ExpireIn == 0 && o.ExpireAt > 0, func() JobOption { return ExpireAt(msTime(o.ExpireAt)) })
+	add(o.Retention > 0, func() JobOption { return Retention(ofMS(o.Retention)) })
+	for _, key := range slices.Sorted(maps.Keys(o.Headers)) {
+		list = append(list, Header(key, o.Headers[key]))
 	}
 	return list
 }
-
-// inMS converts milliseconds to a duration.
-func inMS(ms int64) time.Duration { return time.Duration(ms) * time.Millisecond }

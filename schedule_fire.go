@@ -2,13 +2,14 @@ package delayq
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
 	"strconv"
 	"time"
+
+	"github.com/delayq/delayq/internal/record"
 )
 
 const (
@@ -54,7 +55,9 @@ const (
 )
 
 // overlapWords are the names of the policies in the schedule_fire script.
-var overlapWords = map[OverlapPolicy]string{OverlapSkip: "skip", OverlapAllow: "allow", OverlapQueueOne: "queue", OverlapCancelPrevious: "cancel"}
+var overlapWords = map[record.Overlap]string{
+	record.OverlapSkip: "skip", record.OverlapAllow: "allow", record.OverlapQueueOne: "queue", record.OverlapCancelPrevious: "cancel",
+}
 
 // A firer is the part of a topic's timer that fires schedules. Only the promote loop uses it.
 type firer struct {
@@ -315,11 +318,11 @@ type firing struct {
 
 // plan decides what to do about a schedule.
 func (t *topicServer) plan(place, name, from, raw, text string, now int64) (firing, error) {
-	d, err := decodeDefinition(raw, true)
+	d, err := decodeDefinition(raw)
 	if err != nil {
 		return firing{}, err
 	}
-	if known, ok := t.firer.plans[name]; ok && known.nonce == d.nonce {
+	if known, ok := t.firer.plans[name]; ok && known.nonce == d.Nonce {
 		d.next = known.next
 	} else {
 		if err := d.compile(t.server.calendars); err != nil {
@@ -328,13 +331,13 @@ func (t *topicServer) plan(place, name, from, raw, text string, now int64) (firi
 		if len(t.firer.plans) >= plansLimit {
 			clear(t.firer.plans)
 		}
-		t.firer.plans[name] = plan{d.nonce, d.next}
+		t.firer.plans[name] = plan{d.Nonce, d.next}
 	}
-	var state scheduleState
-	if err := json.Unmarshal([]byte(text), &state); err != nil {
-		return firing{}, fmt.Errorf("state: %w", err)
+	state, err := record.DecodeScheduleState(text)
+	if err != nil {
+		return firing{}, err
 	}
-	if state.Nonce != d.nonce {
+	if state.Nonce != d.Nonce {
 		return firing{}, errors.New("state belongs to another definition") // a check repairs it
 	}
 	at, err := strconv.ParseFloat(from, 64)
@@ -342,7 +345,7 @@ func (t *topicServer) plan(place, name, from, raw, text string, now int64) (firi
 		return firing{}, fmt.Errorf("slot: %w", err)
 	}
 	f, err := d.decide(place, int64(at), now, &state)
-	f.name, f.nonce, f.def, f.place, f.score = name, d.nonce, d, place, from
+	f.name, f.nonce, f.def, f.place, f.score = name, d.Nonce, d, place, from
 	return f, err
 }
 
@@ -355,7 +358,7 @@ func (t *topicServer) fireSome(ctx context.Context, list []firing) (n, done int,
 	for n < len(list) && jobs < fireJobs && size < fireBytes {
 		f := &list[n]
 		n++
-		args = append(args, f.name, f.nonce, f.place, f.score, f.overlap, f.def.most, f.missed, f.skipped, orEmpty(f.after), orEmpty(f.rest), orEmpty(f.gap),
+		args = append(args, f.name, f.nonce, f.place, f.score, f.overlap, f.def.Most, f.missed, f.skipped, orEmpty(f.after), orEmpty(f.rest), orEmpty(f.gap),
 			len(f.slots))
 		for _, slot := range f.slots {
 			mark, head, tail, due, err := f.def.jobAt(f.name, slot)

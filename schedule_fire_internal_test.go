@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -16,6 +15,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
+	"github.com/delayq/delayq/internal/record"
 	"github.com/delayq/delayq/internal/redistest"
 )
 
@@ -223,14 +223,14 @@ func TestFireMakesAJobOfTheOptions(t *testing.T) {
 		require.Equal(b, 3, info.Retries)
 		require.Equal(b, map[string]string{"k": "v", "l": "w"}, info.Headers)
 		raw := must(b.rdb.HGet(b.Context(), b.keys.pool, b.id).Result())
-		require.EqualValues(b, flagSchedule|flagLimited|flagExpires, raw[nonceLen+1])
-		rec, err := decodeRecord(raw)
+		require.EqualValues(b, 1|2|4, raw[record.NonceLen+1])
+		rec, err := record.Decode(raw)
 		require.NoError(b, err)
 		want, err := newJobOptions([]JobOption{Retry(3), Timeout(time.Minute), ExpireIn(3 * rare), Retention(time.Hour),
 			Backoff(time.Second, time.Minute), Header("k", "v"), Header("l", "w")})
 		require.NoError(b, err)
-		want.dueAt = rec.opts.dueAt
-		require.Equal(b, want, rec.opts)
+		want.DueAt, want.Scheduled = rec.Options.DueAt, true
+		require.Equal(b, want.Options, rec.Options)
 	}, ProcessIn(2*rare), Retry(3), Timeout(time.Minute), ExpireIn(3*rare), Retention(time.Hour), Backoff(time.Second, time.Minute),
 		Header("k", "v"), Header("l", "w"))
 }
@@ -333,16 +333,16 @@ func TestDueOfALongGap(t *testing.T) {
 		{Cron("* * * * * *", "UTC"), 0, 1000, missedCount},
 		{Cron("@monthly", "UTC"), 0, 0, 361},
 	} {
-		d := &definition{spec: test.spec}
+		d := newDefinition(test.spec, nil, nil)
 		require.NoError(t, d.compile(nil))
 		first := must(d.next(from - 1))
-		latest, n, next, err := d.due(first, now, maxCatchUp+1)
+		latest, n, next, err := d.due(first, now, record.MaxCatchUp+1)
 		require.NoError(t, err)
 		require.GreaterOrEqual(t, n+1, test.count, "%v", test.spec)
 		if test.count != missedCount { // then it is only the least
 			require.InDelta(t, test.count, n, 1, "%v", test.spec)
 		}
-		require.LessOrEqual(t, d.walked, missedCount+8*maxCatchUp, "%v", test.spec)
+		require.LessOrEqual(t, d.walked, missedCount+8*record.MaxCatchUp, "%v", test.spec)
 		d.walked = 0
 		last, _, after, err := d.due(first, now, 1)
 		require.NoError(t, err)
@@ -350,9 +350,9 @@ func TestDueOfALongGap(t *testing.T) {
 		require.Equal(t, next, after)
 		require.LessOrEqual(t, d.walked, missedCount+100, "%v", test.spec)
 		require.Equal(t, next, must(d.next(now)), "%v", test.spec)
-		require.LessOrEqual(t, len(latest), maxCatchUp+1)
+		require.LessOrEqual(t, len(latest), record.MaxCatchUp+1)
 		if test.step > 0 {
-			require.Len(t, latest, maxCatchUp+1, "%v", test.spec)
+			require.Len(t, latest, record.MaxCatchUp+1, "%v", test.spec)
 			for i, slot := range latest {
 				require.Equal(t, latest[0]+int64(i)*test.step, slot)
 			}
@@ -364,19 +364,16 @@ func TestDueOfALongGap(t *testing.T) {
 // A definition is read as it was written; whatever the bytes are, reading it is an error and no
 // panic.
 func FuzzDefinition(f *testing.F) {
-	d := &definition{spec: Cron("0 9 * * 1", "Europe/Berlin"), job: defaultJob, payload: []byte("p"), missed: MissedCatchUp(3), overlap: OverlapQueueOne}
-	raw, err := d.encode()
+	d := newDefinition(Cron("0 9 * * 1", "Europe/Berlin"), []byte("p"), []ScheduleOption{MissedCatchUp(3), OverlapQueueOne})
+	raw, err := d.Encode()
 	if err != nil {
 		f.Fatal(err)
 	}
 	f.Add(raw)
 	f.Add(raw[:len(raw)-3])
 	f.Fuzz(func(_ *testing.T, raw string) {
-		for _, whole := range []bool{true, false} {
-			if d, err := decodeDefinition(raw, whole); err == nil {
-				_ = d.compile(nil)
-				_ = d.spec.String() + d.missed.String() + d.overlap.String() + strconv.Itoa(d.size)
-			}
+		if d, err := decodeDefinition(raw); err == nil {
+			_ = d.compile(nil)
 		}
 	})
 }
@@ -408,10 +405,10 @@ func TestScheduleHistoryReadsFewBytes(t *testing.T) {
 	eachFire(t, func(b *fireBench) {
 		ctx := b.Context()
 		const mine = 6 // jobs of a user, whose IDs look like those of the schedule
-		record := "12345678\x01\x00" + strings.Repeat("x", 1<<18-10)
+		raw := "12345678\x01\x00" + strings.Repeat("x", 1<<18-10)
 		for i := range mine {
 			id := fmt.Sprint("s@", i)
-			require.NoError(b, b.rdb.HSet(ctx, b.keys.pool, id, record).Err())
+			require.NoError(b, b.rdb.HSet(ctx, b.keys.pool, id, raw).Err())
 			require.NoError(b, b.rdb.ZAdd(ctx, b.keys.leases, redis.Z{Score: float64(i), Member: id}).Err())
 		}
 		_, reclaimed := NewHand(b, b.rdb, b.prefix, "topic").Promote()
@@ -419,7 +416,7 @@ func TestScheduleHistoryReadsFewBytes(t *testing.T) {
 		require.EqualValues(b, mine-4, b.state().Attempts)
 
 		// The first one is read whatever its size.
-		require.NoError(b, b.rdb.HSet(ctx, b.keys.pool, "s@7", strings.Repeat(record, 5)).Err())
+		require.NoError(b, b.rdb.HSet(ctx, b.keys.pool, "s@7", strings.Repeat(raw, 5)).Err())
 		require.Equal(b, StateReady, must(b.client.Dequeue(ctx, "topic", "s@7")))
 		require.EqualValues(b, mine-4, b.state().Attempts)
 	})
@@ -475,13 +472,13 @@ func TestScheduleCallsSentTwice(t *testing.T) {
 			require.Equal(b, first.text(2), again.text(2))
 			return first.text(2)
 		}
-		d := &definition{spec: Every(rare), job: defaultJob}
+		d := newDefinition(Every(rare), nil, nil)
 		nonce := func() string {
 			raw := must(b.rdb.HGet(ctx, k.schedules, "s").Result())
-			return must(decodeDefinition(raw, true)).nonce
+			return must(decodeDefinition(raw)).Nonce
 		}
-		d.job.scheduled = true
-		head, tail, err := encodeRecord([nonceLen]byte{1}, &d.job, nil)
+		d.Job.Scheduled = true
+		head, tail, err := record.Encode(record.Nonce{1}, &d.Job, nil)
 		require.NoError(b, err)
 
 		id := twice(scheduleTriggerScript, k.of(scheduleTriggerScript, receipt), nil,
@@ -496,7 +493,7 @@ func TestScheduleCallsSentTwice(t *testing.T) {
 		require.Zero(b, b.state().PausedSince, "a pause that comes late does not undo the resume")
 
 		keys := k.of(scheduleSetScript, receipt)
-		raw, err := d.encode()
+		raw, err := d.Encode()
 		require.NoError(b, err)
 		remove := func() { require.NoError(b, b.client.Unschedule(ctx, "topic", "s")) }
 		require.Equal(b, "changed", twice(scheduleSetScript, keys, nil, "s", raw, "0000000000000000", b.slot, 1000, channel, "topic"))

@@ -2,13 +2,12 @@ package delayq
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
-	"strconv"
-	"strings"
 	"time"
+
+	"github.com/delayq/delayq/internal/record"
 )
 
 // A ScheduleState is the state of a schedule.
@@ -92,7 +91,7 @@ type ScheduleInfo struct {
 	// that depend on it are zero then.
 	Undecodable error
 
-	definition *definition
+	definition *record.Definition
 }
 
 // Options returns the options that recreate the schedule with [Client.Schedule], together with the
@@ -105,7 +104,7 @@ func (info *ScheduleInfo) Options() []ScheduleOption {
 	case info.Payload == nil && info.PayloadSize > 0:
 		return []ScheduleOption{refusedOption("info.Options: the payload was not read; ScheduleInfo reads it")}
 	}
-	return info.definition.options()
+	return scheduleOptionsOf(info.definition)
 }
 
 // refusedOption returns an option that is always invalid.
@@ -128,58 +127,18 @@ type RunInfo struct {
 	Error string
 }
 
-// maxRunError is how many bytes of an error a history keeps. They are copied at every run.
-const maxRunError = 256
-
-// runEntry is the encoding of a [Run] in the hash runs. promote.lua and prelude/withdraw.lua write
-// some of its fields.
-type runEntry struct {
-	Job     string  `json:"job"`
-	Attempt int     `json:"attempt"`
-	Start   int64   `json:"start,omitempty"`
-	End     int64   `json:"end"`
-	Server  string  `json:"server,omitempty"`
-	Outcome Outcome `json:"outcome"`
-	Error   string  `json:"error,omitempty"`
-}
-
-// encodeRun returns the history entry of a run that ended. It is empty if the job does not belong
-// to a schedule.
-func encodeRun(r row, outcome Outcome, server string) string {
-	if !r.run.scheduled {
-		return ""
-	}
-	e := runEntry{Job: r.run.id, Attempt: r.run.attempt, Server: server, Outcome: outcome}
-	if !r.run.start.IsZero() {
-		e.Start, e.End = r.run.start.UnixMilli(), r.end.UnixMilli()
-	}
-	if r.err != nil {
-		e.Error = clip(message(r.err), maxRunError)
-	}
-	raw, err := json.Marshal(e)
-	if err != nil { // impossible, since there are only strings and numbers
-		return "{}"
-	}
-	return string(raw)
-}
-
-// decodeRun decodes an entry: a time and JSON.
-func decodeRun(entry string) (run RunInfo, ok bool) {
-	at, text, found := strings.Cut(entry, " ")
-	var e runEntry
-	if !found || json.Unmarshal([]byte(text), &e) != nil {
+// runInfo returns what an entry of a history says.
+func runInfo(entry string) (run RunInfo, ok bool) {
+	e, ok := record.DecodeRun(entry)
+	if !ok {
 		return run, false
 	}
-	run = RunInfo{JobID: e.Job, Attempt: e.Attempt, Server: e.Server, Outcome: e.Outcome, Error: e.Error}
-	if e.Start != 0 {
-		run.StartedAt = msTime(e.Start)
+	run = RunInfo{
+		JobID: e.Job, Attempt: e.Attempt, StartedAt: orZero(e.Start), FinishedAt: msTime(e.End),
+		Server: e.Server, Outcome: Outcome(e.Outcome), Error: e.Error,
 	}
-	if e.End == 0 {
-		e.End, _ = strconv.ParseInt(at, 10, 64) // when it was recorded in Redis
-	}
-	run.FinishedAt = msTime(e.End)
-	if _, slot, triggered, ok := slotOf(e.Job); ok {
-		run.Slot, run.Triggered = msTime(slot), triggered
+	if s, ok := record.DecodeSlotID(e.Job); ok {
+		run.Slot, run.Triggered = msTime(s.Slot), s.Triggered
 	}
 	return run, true
 }
@@ -277,15 +236,18 @@ func readInfo(r reply, i int, whole bool) *ScheduleInfo {
 		return nil
 	}
 	info := new(ScheduleInfo)
-	d, err := decodeDefinition(raw, whole)
-	if err != nil {
+	decode := record.DecodeDefinition
+	if !whole {
+		decode = record.DecodeDefinitionMeta
+	}
+	if d, err := decode(raw); err != nil {
 		info.Undecodable = err
 	} else {
 		info.defined(d)
 	}
-	var state scheduleState
-	if err := json.Unmarshal([]byte(r.list(5).text(i)), &state); err != nil {
-		info.Undecodable = errors.Join(info.Undecodable, fmt.Errorf("state: %w", err))
+	state, err := record.DecodeScheduleState(r.list(5).text(i))
+	if err != nil {
+		info.Undecodable = errors.Join(info.Undecodable, err)
 	}
 	info.fired(&state)
 	if score := r.list(3).text(i); score != "" && score != "0" {
@@ -310,22 +272,22 @@ func readInfo(r reply, i int, whole bool) *ScheduleInfo {
 	return info
 }
 
-func (info *ScheduleInfo) defined(d *definition) {
-	info.Spec, info.Zone = d.spec, d.spec.zone
-	info.StartAt, info.EndAt = orZero(d.first), orZero(d.last)
-	info.MaxRuns, info.Jitter = int(d.most), time.Duration(d.jitter)*time.Millisecond
-	info.OnOverlap, info.OnMissed = d.overlap, d.missed
-	job := d.job
-	job.fill(&defaultRun)
-	info.Payload, info.PayloadSize, info.Headers, info.Retries = d.payload, d.size, job.headers, job.retries()
-	info.ProcessIn, info.Timeout, info.Retention = inMS(d.job.dueIn), inMS(d.job.timeout), inMS(d.job.retention)
-	info.BackoffFirst, info.BackoffLimit = inMS(job.backoffMin), inMS(job.backoffMax)
-	info.ExpireIn, info.ExpireAt = inMS(d.job.expireIn), orZero(d.job.expireAt)
-	info.EditedAt, info.EditedBy, info.Edited = orZero(d.edit.at), d.edit.by, d.edit.names()
+func (info *ScheduleInfo) defined(d *record.Definition) {
+	info.Spec, info.Zone = Spec{rule: d.Spec}, d.Spec.Zone
+	info.StartAt, info.EndAt = orZero(d.First), orZero(d.Last)
+	info.MaxRuns, info.Jitter = int(d.Most), time.Duration(d.Jitter)*time.Millisecond
+	info.OnOverlap, info.OnMissed = OverlapPolicy(d.Overlap), MissedPolicy(d.Missed)
+	job := d.Job
+	job.Fill(&defaultRun)
+	info.Payload, info.PayloadSize, info.Headers, info.Retries = d.Payload, d.Size, job.Headers, job.Retries()
+	info.ProcessIn, info.Timeout, info.Retention = ofMS(d.Job.DueIn), ofMS(d.Job.Timeout), ofMS(d.Job.Retention)
+	info.BackoffFirst, info.BackoffLimit = ofMS(job.BackoffMin), ofMS(job.BackoffMax)
+	info.ExpireIn, info.ExpireAt = ofMS(d.Job.ExpireIn), orZero(d.Job.ExpireAt)
+	info.EditedAt, info.EditedBy, info.Edited = orZero(d.Edit.At), d.Edit.By, d.Edit.Names()
 	info.definition = d
 }
 
-func (info *ScheduleInfo) fired(state *scheduleState) {
+func (info *ScheduleInfo) fired(state *record.ScheduleState) {
 	info.Fired, info.Skipped, info.Missed = state.Fired, state.Skipped, state.Missed
 	info.CreatedAt, info.ChangedAt, info.PausedSince = orZero(state.Made), orZero(state.Changed), orZero(state.Paused)
 	info.LastSlot, info.LastFiredAt, info.LastJobID = orZero(state.Slot), orZero(state.At), state.Job
@@ -333,23 +295,11 @@ func (info *ScheduleInfo) fired(state *scheduleState) {
 
 // ran decodes the counters and the last entry of a history.
 func (info *ScheduleInfo) ran(log string) {
-	field := strings.SplitN(log, " ", 3)
-	if len(field) < 3 {
-		return
-	}
-	info.Attempts, _ = strconv.ParseInt(field[0], 10, 64) // written by a script
-	info.Failures, _ = strconv.ParseInt(field[1], 10, 64)
-	if run, ok := decodeRun(field[2]); ok {
+	ended, failed, last := record.CutRunCounts(log)
+	info.Attempts, info.Failures = ended, failed
+	if run, ok := runInfo(last); ok {
 		info.LastRun = &run
 	}
-}
-
-// orZero returns the time of a number of milliseconds, or the zero time for 0.
-func orZero(ms int64) time.Time {
-	if ms == 0 {
-		return time.Time{}
-	}
-	return msTime(ms)
 }
 
 // maxRuns is how many runs the history of a schedule holds (prelude/history.lua). maxRunAge is how
@@ -393,10 +343,9 @@ func (c *Client) runs(ctx context.Context, topic, name string, limit int) (list 
 		return nil, c.scripts.blame(ctx, err, key)
 	}
 	log := reply(values)
-	counts, _, _ := strings.Cut(log.text(0), " ")
-	ended, _ := strconv.ParseInt(counts, 10, 64) // written by a script
+	ended, _, _ := record.CutRunCounts(log.text(0))
 	for n := ended - 1; n >= max(0, ended-int64(limit)); n-- {
-		run, ok := decodeRun(log.text(1 + int(n%maxRuns)))
+		run, ok := runInfo(log.text(1 + int(n%maxRuns)))
 		if ok && len(list) > 0 && list[0].FinishedAt.Sub(run.FinishedAt) > maxRunAge {
 			break
 		}

@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/delayq/delayq/internal/embedded"
+	"github.com/delayq/delayq/internal/record"
 )
 
 // A scheduleModel is what one schedule is to do, written down as plainly as can be: slot by slot,
@@ -60,7 +61,8 @@ func (m *scheduleModel) look(now int64) {
 		latest := due[len(due)-1]
 		late := now-latest > time.Minute.Milliseconds()
 		queued, gap := m.waits > 0 && m.gap == 0, m.gap
-		catchingUp := m.waits == 0 && m.missedPolicy.kind() == missedCatchUp && (len(due) > 1 || late)
+		most, catchUp := record.Missed(m.missedPolicy).CatchUp()
+		catchingUp := m.waits == 0 && catchUp && (len(due) > 1 || late)
 		first := due[0]
 		m.next, m.waits, m.gap = m.after(now), 0, 0
 		switch {
@@ -84,7 +86,7 @@ func (m *scheduleModel) look(now int64) {
 			delete(m.jobs, m.last)
 			m.fire(latest)
 		case catchingUp:
-			for wanted := m.missedPolicy.most() + map[bool]int{false: 1}[late]; len(due) > wanted; due = due[1:] {
+			for wanted := most + map[bool]int{false: 1}[late]; len(due) > wanted; due = due[1:] {
 				m.missed++
 			}
 			for _, slot := range due {

@@ -3,6 +3,8 @@ package delayq
 import (
 	"fmt"
 	"time"
+
+	"github.com/delayq/delayq/internal/record"
 )
 
 // A ScheduleOption configures a schedule. Every [JobOption] is one too and applies to the jobs of
@@ -19,8 +21,8 @@ func (f scheduleOption) applySchedule(d *definition) { f(d) }
 func StartAt(t time.Time) ScheduleOption {
 	return scheduleOption(func(d *definition) {
 		ms, err := instant("StartAt", t)
-		d.job.fail(err)
-		d.first = ms
+		d.fail(err)
+		d.First = ms
 	})
 }
 
@@ -29,11 +31,11 @@ func StartAt(t time.Time) ScheduleOption {
 func EndAt(t time.Time) ScheduleOption {
 	return scheduleOption(func(d *definition) {
 		ms, err := instant("EndAt", t)
-		d.job.fail(err)
+		d.fail(err)
 		if err == nil && t.Nanosecond()%int(time.Millisecond) != 0 {
 			ms-- // instant rounds up
 		}
-		d.last = ms
+		d.Last = ms
 	})
 }
 
@@ -43,9 +45,9 @@ func EndAt(t time.Time) ScheduleOption {
 func MaxRuns(n int) ScheduleOption {
 	return scheduleOption(func(d *definition) {
 		if n < 1 || n > maxRetry {
-			d.job.fail(fmt.Errorf("MaxRuns(%d): must be from 1 to %d", n, maxRetry))
+			d.fail(fmt.Errorf("MaxRuns(%d): must be from 1 to %d", n, maxRetry))
 		}
-		d.most = int64(n)
+		d.Most = int64(n)
 	})
 }
 
@@ -56,8 +58,8 @@ func MaxRuns(n int) ScheduleOption {
 // to 100 years.
 func Jitter(d time.Duration) ScheduleOption {
 	return scheduleOption(func(def *definition) {
-		def.job.fail(positive("Jitter", d))
-		def.jitter = ceilMS(d)
+		def.fail(positive("Jitter", d))
+		def.Jitter = ceilMS(d)
 	})
 }
 
@@ -83,23 +85,14 @@ const (
 	OverlapCancelPrevious
 )
 
-var overlapNames = []string{"OverlapSkip", "OverlapAllow", "OverlapQueueOne", "OverlapCancelPrevious"}
-
-func (p OverlapPolicy) known() bool { return p >= 0 && int(p) < len(overlapNames) }
-
 // String returns the name of the policy.
-func (p OverlapPolicy) String() string {
-	if p.known() {
-		return overlapNames[p]
-	}
-	return fmt.Sprintf("OverlapPolicy(%d)", int(p))
-}
+func (p OverlapPolicy) String() string { return record.Overlap(p).String() }
 
 func (p OverlapPolicy) applySchedule(d *definition) {
-	if !p.known() {
-		d.job.fail(fmt.Errorf("%v: no such policy", p))
+	if !record.Overlap(p).Known() {
+		d.fail(fmt.Errorf("%v: no such policy", p))
 	}
-	d.overlap = p
+	d.Overlap = record.Overlap(p)
 }
 
 // A MissedPolicy decides what happens to slots that no server could fire in time. This happens
@@ -117,13 +110,7 @@ const (
 	// MissedSkip enqueues no job for missed slots. The latest slot is still fired if it is at most
 	// a minute late.
 	MissedSkip
-
-	missedCatchUp
-	missedKinds = 4 // MissedCatchUp is most × missedKinds + catchUp
 )
-
-// maxCatchUp is the maximum of MissedCatchUp.
-const maxCatchUp = 1000
 
 // MissedCatchUp runs up to most of the latest missed slots. Older ones remain missed. Range: 1 to
 // 1,000.
@@ -135,34 +122,16 @@ const maxCatchUp = 1000
 // The overlap policy decides about slots that come due before the last of these jobs is enqueued,
 // as if one job had been running all the time. They are skipped, except that with OverlapQueueOne
 // the first of them waits. Catching up therefore ends even if a run takes longer than the interval.
-func MissedCatchUp(most int) MissedPolicy { return MissedPolicy(most)*missedKinds + missedCatchUp }
-
-func (p MissedPolicy) kind() MissedPolicy { return p & (missedKinds - 1) }
-
-func (p MissedPolicy) most() int { return int(p >> 2) }
-
-func (p MissedPolicy) known() bool {
-	return p == MissedRunOnce || p == MissedSkip || p.kind() == missedCatchUp && p.most() >= 1 && p.most() <= maxCatchUp
-}
+func MissedCatchUp(most int) MissedPolicy { return MissedPolicy(record.MissedCatchUp(most)) }
 
 // String returns the policy as it is written in Go: MissedRunOnce, MissedSkip, MissedCatchUp(3).
-func (p MissedPolicy) String() string {
-	switch {
-	case p == MissedRunOnce:
-		return "MissedRunOnce"
-	case p == MissedSkip:
-		return "MissedSkip"
-	case p.kind() == missedCatchUp:
-		return fmt.Sprintf("MissedCatchUp(%d)", p.most())
-	}
-	return fmt.Sprintf("MissedPolicy(%d)", int(p))
-}
+func (p MissedPolicy) String() string { return record.Missed(p).String() }
 
 func (p MissedPolicy) applySchedule(d *definition) {
-	if !p.known() {
-		d.job.fail(fmt.Errorf("%v: no such policy; MissedCatchUp takes from 1 to %d slots", p, maxCatchUp))
+	if !record.Missed(p).Known() {
+		d.fail(fmt.Errorf("%v: no such policy; MissedCatchUp takes from 1 to %d slots", p, record.MaxCatchUp))
 	}
-	d.missed = p
+	d.Missed = record.Missed(p)
 }
 
 // IfAbsent makes [Client.Schedule] create the schedule only if there is none with this name. An

@@ -9,25 +9,16 @@ import (
 	"unicode/utf8"
 
 	"github.com/robfig/cron/v3"
+
+	"github.com/delayq/delayq/internal/record"
 )
 
 // A Spec defines the slots of a schedule. Use [Every], [Cron] or [OnCalendar] to create one. Specs
 // can be compared.
 type Spec struct {
-	kind  specKind
-	every int64  // ms, of an interval
-	text  string // of a cron rule; the name of a calendar
-	zone  string // of a cron rule
-	err   error  // an invalid argument that could be detected immediately
+	rule record.Spec
+	err  error // an invalid argument that could be detected immediately
 }
-
-type specKind int64
-
-const (
-	specInterval specKind = iota + 1
-	specCron
-	specCalendar
-)
 
 // Every returns the spec of an interval. There is a slot at every multiple of d since the
 // beginning of 1970 UTC by Redis's clock, or since [StartAt] if the schedule has one. So the slots
@@ -39,7 +30,7 @@ const (
 // operation. [OverlapAllow] with [MissedCatchUp] enqueues jobs for them. Range: 1 ms to 100 years,
 // rounded up to whole milliseconds.
 func Every(d time.Duration) Spec {
-	return Spec{kind: specInterval, every: ceilMS(d), err: positive("Every", d)}
+	return Spec{record.Spec{Kind: record.Interval, Every: ceilMS(d)}, positive("Every", d)}
 }
 
 // maxCronLen is the maximum length of a cron rule and of the name of a zone, in bytes.
@@ -69,20 +60,20 @@ func Cron(rule, zone string) Spec {
 	if text, ok := strings.CutPrefix(strings.TrimSpace(rule), "@every "); ok {
 		d, err := time.ParseDuration(strings.TrimSpace(text))
 		if err != nil {
-			return Spec{kind: specInterval, err: fmt.Errorf("Cron(%q): invalid duration %q at byte %d", rule, text, strings.Index(rule, "@every ")+7)}
+			return Spec{record.Spec{Kind: record.Interval}, fmt.Errorf("Cron(%q): invalid duration %q at byte %d", rule, text, strings.Index(rule, "@every ")+7)}
 		}
 		spec := Every(d)
 		spec.err = errors.Join(spec.err, checkZone(zone))
 		return spec
 	}
-	return Spec{kind: specCron, text: strings.Join(strings.Fields(rule), " "), zone: zone, err: checkCron(rule)}
+	return Spec{record.Spec{Kind: record.Cron, Text: strings.Join(strings.Fields(rule), " "), Zone: zone}, checkCron(rule)}
 }
 
 // OnCalendar returns the spec of a [Calendar] that servers have registered under this name. Names
 // have the same limits as topics. If no server of its topic has the calendar, the schedule waits
 // for one.
 func OnCalendar(name string) Spec {
-	return Spec{kind: specCalendar, text: name, err: checkName("calendar", name)}
+	return Spec{record.Spec{Kind: record.Calendar, Text: name}, checkName("calendar", name)}
 }
 
 // A Calendar computes arbitrary slots, like the working days of a bank. Next returns the first
@@ -98,17 +89,7 @@ type Calendar interface {
 }
 
 // String describes the spec: "every 10s", "cron 0 9 * * 1-5 Europe/Berlin", "calendar bank-days".
-func (s Spec) String() string {
-	switch s.kind {
-	case specInterval:
-		return "every " + (time.Duration(s.every) * time.Millisecond).String()
-	case specCron:
-		return strings.TrimSpace("cron " + s.text + " " + s.zone)
-	case specCalendar:
-		return "calendar " + s.text
-	}
-	return "none"
-}
+func (s Spec) String() string { return s.rule.String() }
 
 // A rhythm returns the first slot after a time, both in Unix ms, or 0 if there is none. after can
 // be negative.
@@ -118,33 +99,30 @@ type rhythm func(after int64) (slot int64, err error)
 // server may have it.
 var errNoCalendar = errors.New("calendar is not registered")
 
-// rhythm computes the slots of a spec, from first on. If calendars is nil, the spec of a calendar
+// newRhythm computes the slots of a spec, from first on. Without its calendar, the spec of one
 // returns errNoCalendar.
-func (s Spec) rhythm(first int64, calendars map[string]*calendar) (rhythm, error) {
-	if s.err != nil {
-		return nil, s.err
-	}
-	switch s.kind {
-	case specInterval:
-		return interval(s.every, first), nil
-	case specCron:
-		if err := checkZone(s.zone); err != nil {
+func newRhythm(s record.Spec, first int64, calendars map[string]*calendar) (rhythm, error) {
+	switch s.Kind {
+	case record.Interval:
+		return interval(s.Every, first), nil
+	case record.Cron:
+		if err := checkZone(s.Zone); err != nil {
 			return nil, err
 		}
-		zone, err := time.LoadLocation(s.zone)
+		zone, err := time.LoadLocation(s.Zone)
 		if err != nil {
 			return nil, err
 		}
-		rule, err := parseCron(s.text)
+		rule, err := parseCron(s.Text)
 		if err != nil {
 			return nil, err
 		}
 		return (&wallClock{rule: rule, zone: zone}).rhythm(first), nil
-	case specCalendar:
-		if c := calendars[s.text]; c != nil {
-			return calendarRhythm(s.text, c, first), nil
+	case record.Calendar:
+		if c := calendars[s.Text]; c != nil {
+			return calendarRhythm(s.Text, c, first), nil
 		}
-		return nil, fmt.Errorf("%w: %q", errNoCalendar, s.text)
+		return nil, fmt.Errorf("%w: %q", errNoCalendar, s.Text)
 	}
 	return nil, errors.New("zero Spec: use Every, Cron or OnCalendar")
 }

@@ -7,6 +7,13 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
+func rhythmOf(s Spec, first int64) (rhythm, error) {
+	if s.err != nil {
+		return nil, s.err
+	}
+	return newRhythm(s.rule, first, nil)
+}
+
 // slotsOf lists the slots of a spec after a time and before another, in the zone's own words.
 func slotsOf(t *testing.T, spec Spec, zone, from, to string) (list []string) {
 	t.Helper()
@@ -16,7 +23,7 @@ func slotsOf(t *testing.T, spec Spec, zone, from, to string) (list []string) {
 	require.NoError(t, err)
 	end, err := time.Parse(time.RFC3339, to)
 	require.NoError(t, err)
-	next, err := spec.rhythm(0, nil)
+	next, err := rhythmOf(spec, 0)
 	require.NoError(t, err)
 	for ms := at.UnixMilli(); ; {
 		ms, err = next(ms)
@@ -99,7 +106,7 @@ func TestCronHasOneRowOfSlots(t *testing.T) {
 	t.Parallel()
 	for _, zone := range []string{"Europe/Berlin", "America/New_York", "Australia/Lord_Howe", "Asia/Tehran", "UTC"} {
 		for _, rule := range []string{"30 2 * * *", "*/15 1-3 * * *", "*/30 * * * *", "45 1 * * 0", "0 0 1 * *"} {
-			next, err := Cron(rule, zone).rhythm(0, nil)
+			next, err := rhythmOf(Cron(rule, zone), 0)
 			require.NoError(t, err)
 			from := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC).UnixMilli()
 			to := time.Date(2027, 1, 2, 0, 0, 0, 0, time.UTC).UnixMilli()
@@ -116,18 +123,18 @@ func TestCronHasOneRowOfSlots(t *testing.T) {
 
 func TestIntervalsAreAbsolute(t *testing.T) {
 	t.Parallel()
-	next, err := Every(24*time.Hour).rhythm(0, nil)
+	next, err := rhythmOf(Every(24*time.Hour), 0)
 	require.NoError(t, err)
 	day := time.Date(2026, 3, 28, 0, 0, 0, 0, time.UTC)
 	for i := range 4 { // the clocks of Berlin and others jump meanwhile
 		require.Equal(t, day.AddDate(0, 0, i+1).UnixMilli(), must(next(day.AddDate(0, 0, i).UnixMilli())))
 	}
-	next, err = Every(7*time.Second).rhythm(1_000_003, nil)
+	next, err = rhythmOf(Every(7*time.Second), 1_000_003)
 	require.NoError(t, err)
 	require.EqualValues(t, 1_000_003, must(next(5)))
 	require.EqualValues(t, 1_007_003, must(next(1_000_003)))
 	require.EqualValues(t, 0, must(next(maxDueMS)))
-	next, err = Every(time.Nanosecond*1_000_001).rhythm(0, nil) // rounded up
+	next, err = rhythmOf(Every(time.Nanosecond*1_000_001), 0) // rounded up
 	require.NoError(t, err)
 	require.EqualValues(t, 12, must(next(10)))
 }
@@ -159,14 +166,14 @@ func TestBadCronSaysWhere(t *testing.T) {
 		"0 0 * * \xff":             {"UTF-8"},
 		string(make([]byte, 2000)): {"2000 bytes"},
 	} {
-		_, err := Cron(rule, "UTC").rhythm(0, nil)
+		_, err := rhythmOf(Cron(rule, "UTC"), 0)
 		require.Error(t, err, rule)
 		for _, part := range parts {
 			require.ErrorContains(t, err, part)
 		}
 	}
 	for _, zone := range []string{"Europe/Atlantis", "Local", "../etc/passwd"} {
-		_, err := Cron("* * * * *", zone).rhythm(0, nil)
+		_, err := rhythmOf(Cron("* * * * *", zone), 0)
 		require.ErrorContains(t, err, zone)
 	}
 }
@@ -187,7 +194,7 @@ func TestCronDescriptors(t *testing.T) {
 		"0 9 13 * 5":   time.Date(2026, 5, 15, 9, 0, 0, 0, time.UTC), // either day
 		"0 0 29 feb *": time.Date(2028, 2, 29, 0, 0, 0, 0, time.UTC),
 	} {
-		next, err := Cron(rule, "").rhythm(0, nil)
+		next, err := rhythmOf(Cron(rule, ""), 0)
 		require.NoError(t, err, rule)
 		require.Equal(t, want, msTime(must(next(at))).UTC(), rule)
 	}
@@ -199,7 +206,7 @@ func FuzzCron(f *testing.F) {
 		f.Add(rule, "Europe/Berlin")
 	}
 	f.Fuzz(func(t *testing.T, rule, zone string) {
-		next, err := Cron(rule, zone).rhythm(0, nil)
+		next, err := rhythmOf(Cron(rule, zone), 0)
 		if err != nil {
 			return
 		}

@@ -39,7 +39,7 @@ func (b *fireBench) busy(name string, from, to int) {
 
 func (b *fireBench) nonce() string {
 	raw := must(b.rdb.HGet(b.Context(), b.keys.schedules, "s").Result())
-	return must(decodeDefinition(raw, true)).nonce
+	return must(decodeDefinition(raw)).Nonce
 }
 
 func second[T any](_ T, err error) error { return err }

@@ -155,7 +155,7 @@ func (s *Server) Handle(topic string, h Handler, opts ...HandlerOption) {
 		return
 	}
 	s.topics[topic] = &topicServer{
-		server: s, keys: newKeys(s.o.prefix, topic), handler: h, concurrency: o.concurrency, defaults: o.job,
+		server: s, keys: newKeys(s.o.prefix, topic), handler: h, concurrency: o.concurrency, defaults: o.job.Options,
 	}
 }
 

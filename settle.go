@@ -3,6 +3,8 @@ package delayq
 import (
 	"context"
 	"time"
+
+	"github.com/delayq/delayq/internal/record"
 )
 
 // A verb is a way to settle a job.
@@ -51,7 +53,7 @@ type row struct {
 	verb     verb
 	end      time.Time     // of the handler
 	delay    time.Duration // of retry and snooze, whole ms
-	past     tally         // of retry and snooze: for the moved entry
+	past     record.Tally  // of retry and snooze: for the moved entry
 	entry    string        // for the error log
 	attempts int           // finished attempts that bury adds
 	renewal  *renewal      // of again
@@ -71,34 +73,57 @@ func (r row) as(lost error) row {
 func (r row) tail(server string) []any {
 	switch r.verb {
 	case verbAck, verbExpire:
-		note := encodeRun(r, verbs[r.verb].outcome, server)
-		if keep := r.run.opts.retention; keep > 0 && r.verb == verbAck {
-			return []any{keep, netstring(encodeFinished(r, server)), note}
+		note := r.history(verbs[r.verb].outcome, server)
+		if keep := r.run.opts.Retention; keep > 0 && r.verb == verbAck {
+			return []any{keep, r.done(server), note}
 		}
 		if note != "" {
 			return []any{0, "", note}
 		}
 	case verbAgain:
-		about, keep, n := "", r.run.opts.retention, r.renewal
+		about, keep, n := "", r.run.opts.Retention, r.renewal
 		if keep > 0 {
-			about = netstring(encodeFinished(r, server))
+			about = r.done(server)
 		}
 		if _, bare := r.err.(*againError); bare {
 			r.err = nil
 		}
-		return []any{keep, about, encodeRun(r, OutcomeAgain, server), &n.head, &n.tail, &n.when}
+		return []any{keep, about, r.history(OutcomeAgain, server), &n.head, &n.tail, &n.when}
 	case verbRetry:
-		return []any{r.delay.Milliseconds(), r.past.encode(), r.entry, encodeRun(r, OutcomeRetried, server)}
+		return []any{r.delay.Milliseconds(), r.past.Encode(), r.entry, r.history(OutcomeRetried, server)}
 	case verbSnooze:
-		return []any{r.delay.Milliseconds(), r.past.encode()}
+		return []any{r.delay.Milliseconds(), r.past.Encode()}
 	case verbBury:
 		note := ""
 		if r.attempts > 0 || r.entry != "" { // else promote has noted that the run was cut off
-			note = encodeRun(r, OutcomeBuried, server)
+			note = r.history(OutcomeBuried, server)
 		}
 		return []any{r.attempts, r.entry, note}
 	}
 	return nil
+}
+
+// done returns what is kept of a completed job beside its record.
+func (r row) done(server string) string {
+	return record.Done{
+		Attempt: r.run.attempt, Start: r.run.start.UnixMilli(), End: r.end.UnixMilli(), Server: server, Snoozes: r.run.past.Snoozes,
+	}.Encode()
+}
+
+// history returns the entry in the history of the job's schedule. It is empty if the job does not
+// belong to one.
+func (r row) history(outcome Outcome, server string) string {
+	if !r.run.scheduled {
+		return ""
+	}
+	e := record.Run{Job: r.run.id, Attempt: r.run.attempt, Server: server, Outcome: string(outcome)}
+	if !r.run.start.IsZero() {
+		e.Start, e.End = r.run.start.UnixMilli(), r.end.UnixMilli()
+	}
+	if r.err != nil {
+		e.Error = message(r.err)
+	}
+	return e.Encode()
 }
 
 // settleLimit is the most jobs that one call settles. From settlePile jobs on, a second call runs
@@ -111,8 +136,8 @@ const (
 // weight estimates how many bytes the script moves for the job: the kept record, the new record and
 // the error log. It assumes that all entries of the log are as long as the new one.
 func (r row) weight() int {
-	weight := len(r.entry) * min(r.run.attempt, mostErrors)
-	if (r.verb == verbAck || r.verb == verbAgain) && r.run.opts.retention > 0 {
+	weight := len(r.entry) * min(r.run.attempt, record.MaxFailures)
+	if (r.verb == verbAck || r.verb == verbAgain) && r.run.opts.Retention > 0 {
 		weight += r.run.stored
 	}
 	if r.renewal != nil {
@@ -258,8 +283,8 @@ func (t *topicServer) tell(ctx context.Context, series, number string, list []ro
 			list[i].lost = r.lost
 		}
 		t.dropLocked(r)
-		if name, _, triggered, _ := slotOf(r.id); r.scheduled && !triggered && len(t.endedSchedules) < maxEnded {
-			t.endedSchedules = append(t.endedSchedules, name)
+		if s, _ := record.DecodeSlotID(r.id); r.scheduled && !s.Triggered && len(t.endedSchedules) < maxEnded {
+			t.endedSchedules = append(t.endedSchedules, s.Schedule)
 			ended = true
 		}
 	}

@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/delayq/delayq/internal/record"
 )
 
 // A call settles jobs of one verb only: an ack that carries a job to be returned would lose it. (It
@@ -70,16 +72,16 @@ func TestGatherIsBoundedInBytes(t *testing.T) {
 	}{
 		"nothing is kept": {row{run: &run{stored: 64 << 20}}, []int{30}},
 		"kept, small": {
-			row{run: &run{stored: 1000, opts: jobOptions{retention: 1}}}, []int{30},
+			row{run: &run{stored: 1000, opts: record.Options{Retention: 1}}}, []int{30},
 		},
 		"kept, of 100 KiB": {
-			row{run: &run{stored: 100 << 10, opts: jobOptions{retention: 1}}}, []int{11, 11, 8},
+			row{run: &run{stored: 100 << 10, opts: record.Options{Retention: 1}}}, []int{11, 11, 8},
 		},
 		"kept, as large as can be": {
-			row{run: &run{stored: 64 << 20, opts: jobOptions{retention: 1}}}, slices.Repeat([]int{1}, 30),
+			row{run: &run{stored: 64 << 20, opts: record.Options{Retention: 1}}}, slices.Repeat([]int{1}, 30),
 		},
 		"expired, so not kept": {
-			row{run: &run{stored: 1 << 20, opts: jobOptions{retention: 1}}, verb: verbExpire}, []int{30},
+			row{run: &run{stored: 1 << 20, opts: record.Options{Retention: 1}}, verb: verbExpire}, []int{30},
 		},
 		"a first stack": {row{run: &run{attempt: 1}, verb: verbRetry, entry: entry}, []int{30}},
 		"a log of stacks": {
@@ -101,7 +103,7 @@ func TestGatherIsBoundedInBytes(t *testing.T) {
 func TestGatherKeepsTheOrder(t *testing.T) {
 	server := &topicServer{}
 	for i, stored := range []int{1, 1 << 20, 600 << 10, 1, 64 << 20, 1} {
-		r := row{run: &run{stored: stored, opts: jobOptions{retention: 1}}, attempts: i}
+		r := row{run: &run{stored: stored, opts: record.Options{Retention: 1}}, attempts: i}
 		server.rows = append(server.rows, r, row{run: &run{}, verb: verbSnooze})
 	}
 	var calls [][]int

@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/delayq/delayq/internal/record"
 	"github.com/delayq/delayq/internal/redistest"
 )
 
@@ -57,7 +58,7 @@ func TestSizesOfRecordsAreNoted(t *testing.T) {
 		held := h.TakeOne("small")
 		h.renewals = map[string]*renewal{}
 		for id, when := range map[string]string{"small": "+0", "b": "+1000"} {
-			n, err := (&run{said: defaultJob}).renew(&againError{payload: make([]byte, 9500+10*len(id))}, time.Now())
+			n, err := (&run{said: defaultJob.Options}).renew(&againError{payload: make([]byte, 9500+10*len(id))}, time.Now())
 			require.NoError(t, err)
 			n.when, h.renewals[id] = when, n
 		}
@@ -178,7 +179,7 @@ func TestEnqueueFindsItsOwnRecords(t *testing.T) {
 				for _, replace := range []bool{false, true} {
 					var args []any
 					for i := range jobs {
-						head, tail, err := encodeRecord([nonceLen]byte{byte(i), byte(jobs)}, &defaultJob, make([]byte, payload))
+						head, tail, err := record.Encode(record.Nonce{byte(i), byte(jobs)}, &defaultJob.Options, make([]byte, payload))
 						require.NoError(t, err)
 						args = append(args, fmt.Sprint(jobs, replace, payload, i), head, tail, "+0")
 					}

@@ -7,6 +7,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/delayq/delayq/internal/record"
 )
 
 // A topicServer is the part of a server that serves one topic. It has a loop that promotes jobs
@@ -17,7 +19,7 @@ type topicServer struct {
 	keys        *keys
 	handler     Handler
 	concurrency int
-	defaults    jobOptions      // defaults of what the job's record leaves open
+	defaults    record.Options  // defaults of what the job's record leaves open
 	base        context.Context // parent of the handlers' contexts
 	clock       clock
 	trouble     trouble
@@ -61,7 +63,7 @@ type topicServer struct {
 
 func (t *topicServer) init() {
 	s := t.server
-	t.defaults.fill(&defaultRun)
+	t.defaults.Fill(&defaultRun)
 	if t.concurrency == 0 {
 		t.concurrency = s.o.concurrency
 	}

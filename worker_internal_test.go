@@ -38,7 +38,7 @@ func (t *topicServer) taken(n int) (runs []*run) {
 	for i := range n {
 		r := &run{id: fmt.Sprint(i), fence: "1", until: time.Now().Add(time.Hour)}
 		r.job = &r.own
-		r.job.ID, r.opts.retry = r.id, -1
+		r.job.ID, r.opts.Retry = r.id, -1
 		runs = append(runs, r)
 	}
 	return runs

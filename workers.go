@@ -26,7 +26,7 @@ const (
 // not taken ahead. take.lua knows only what a job's record says, so nothing is taken ahead if the
 // Defaults of the handler limit the retries.
 func (t *topicServer) ahead() int {
-	if t.limited || t.defaults.retry >= 0 || t.handlerTime == aheadUnknown {
+	if t.limited || t.defaults.Retry >= 0 || t.handlerTime == aheadUnknown {
 		return 0
 	}
 	most := min(aheadLimit, aheadBytes/max(t.size, 1))
@@ -144,7 +144,7 @@ func (t *topicServer) startLocked(r *run, now time.Time) {
 		r.start = r.taken // an older reply of Redis has been read since
 	}
 	r.job.StartedAt = r.start
-	if limit := r.opts.timeout; limit > 0 {
+	if limit := r.opts.Timeout; limit > 0 {
 		r.deadline = now.Add(time.Duration(limit) * time.Millisecond)
 	}
 }

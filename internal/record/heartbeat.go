@@ -1,0 +1,50 @@
+package record
+
+import (
+	"encoding/json"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// A Heartbeat is what a server says about itself in the hash servers, every few seconds. Redis
+// holds its time, by Redis's clock, a space and JSON. Durations in it are in nanoseconds.
+type Heartbeat struct {
+	Host    string                    `json:"host"`
+	PID     int                       `json:"pid"`
+	Started time.Time                 `json:"started"` // by the server's clock
+	Version string                    `json:"version"` // of delayq
+	State   string                    `json:"state"`
+	Topics  map[string]HeartbeatTopic `json:"topics"`
+}
+
+// A HeartbeatTopic is what a server does for one topic.
+type HeartbeatTopic struct {
+	Workers int            `json:"slots"`
+	Running int            `json:"running"` // number of handlers
+	Longest []HeartbeatJob `json:"longest,omitempty"`
+
+	// Loops holds the time since the last turn of each loop: promote, take and extend.
+	Loops map[string]time.Duration `json:"loops,omitempty"`
+}
+
+// A HeartbeatJob says how long a job has been running, by the server's clock.
+type HeartbeatJob struct {
+	ID      string        `json:"id"`
+	Running time.Duration `json:"for"`
+}
+
+// Encode returns the JSON of the heartbeat. The script writes the time in front of it.
+func (h *Heartbeat) Encode() ([]byte, error) { return json.Marshal(h) }
+
+// DecodeHeartbeat reads a heartbeat and the time when it was written, 0 if that cannot be read.
+// Names that a later release writes differently are left out.
+func DecodeHeartbeat(value string) (h Heartbeat, at int64) {
+	stamp, about, _ := strings.Cut(value, " ")
+	at, err := strconv.ParseInt(stamp, 10, 64)
+	if err != nil {
+		at = 0
+	}
+	_ = json.Unmarshal([]byte(about), &h) // see above
+	return h, at
+}

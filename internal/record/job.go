@@ -1,0 +1,207 @@
+package record
+
+import (
+	"bytes"
+	"encoding/binary"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strconv"
+	"strings"
+	"sync"
+
+	"github.com/vmihailenco/msgpack/v5"
+)
+
+// A Job is the value of a job in the pool, its record, which is written once at enqueue:
+//
+//	nonce (8 random bytes) · format version (1 byte) · flags (1 byte) · msgpack array
+//
+// The array has the metadata first and the payload last, so that a list needs only the first bytes
+// of each record:
+//
+//	enqueued at (13 digits, Unix ms) · due at, in · retry · backoff min, max · timeout ·
+//	expire at, in · retention · headers · payload size · payload
+//
+// The script that enqueues inserts the time, because it is Redis's. It receives the head (up to the
+// array's first byte) and the tail (from due at on).
+type Job struct {
+	Nonce      string
+	EnqueuedAt int64
+	Options    Options
+	Size       int // of the payload, in bytes
+	Payload    []byte
+}
+
+// Version is the format version of a record.
+const Version = 1
+
+// Lengths in bytes: of the nonce, of the part before the enqueue time, and of the enqueue time.
+const (
+	NonceLen = 8
+	HeadLen  = NonceLen + 3
+	StampLen = 14 // 0xad and 13 digits
+)
+
+const (
+	jobFields   = 13
+	flagLimited = 1 // the job's retries are limited: take.lua reads it
+	flagSlot    = 2 // a schedule made the job: its ID holds the schedule and the slot
+	flagExpires = 4 // the job has an expiry: reschedule.lua reads it
+)
+
+// A Nonce identifies one incarnation of a job or of a definition.
+type Nonce [NonceLen]byte
+
+// NewNonce returns a random nonce.
+func NewNonce() (n Nonce) {
+	binary.LittleEndian.PutUint64(n[:], rand.Uint64())
+	return n
+}
+
+// NonceOf returns the nonce of a record, or "" if there is none.
+func NonceOf(raw string) string {
+	if len(raw) < NonceLen {
+		return ""
+	}
+	return strings.Clone(raw[:NonceLen]) // so that the whole record can be freed
+}
+
+// HexNonceOf returns the nonce of a record or a definition in hexadecimal digits.
+func HexNonceOf(raw string) string { return hex.EncodeToString([]byte(raw[:min(len(raw), NonceLen)])) }
+
+// ErrNewer is the error for a record that a later release of delayq wrote. The record is left for a
+// server that can decode it.
+var ErrNewer = errors.New("record of a newer format version")
+
+var (
+	buffers = sync.Pool{New: func() any { return new(bytes.Buffer) }}
+	readers = sync.Pool{New: func() any { return new(bytes.Reader) }}
+)
+
+// Encode returns the head and the tail of a record. The script inserts the enqueue time.
+func Encode(nonce Nonce, o *Options, payload []byte) (head, tail string, err error) {
+	buf := buffers.Get().(*bytes.Buffer)
+	defer buffers.Put(buf)
+	buf.Reset()
+	buf.Write(nonce[:])
+	buf.WriteByte(Version)
+	flags := byte(0)
+	if o.Retry >= 0 {
+		flags |= flagLimited
+	}
+	if o.Scheduled {
+		flags |= flagSlot
+	}
+	if o.ExpireAt > 0 || o.ExpireIn > 0 {
+		flags |= flagExpires
+	}
+	buf.WriteByte(flags)
+
+	enc := msgpack.GetEncoder()
+	defer msgpack.PutEncoder(enc)
+	enc.Reset(buf)
+	enc.UseCompactInts(true)
+	if err := enc.EncodeArrayLen(jobFields); err != nil {
+		return "", "", err
+	}
+	if err := o.encode(enc, len(payload)); err != nil {
+		return "", "", err
+	}
+	buf.Write(payload)
+	whole := buf.String()
+	return whole[:HeadLen], whole[HeadLen:], nil
+}
+
+// Join returns the record of a head and a tail, as enqueue.lua stores it.
+func Join(head string, enqueuedAt int64, tail string) string {
+	return fmt.Sprintf("%s\xad%013d%s", head, enqueuedAt, tail)
+}
+
+// Decode reads a record. With an error it returns the zero Job.
+func Decode(raw string) (Job, error) { return decode(raw, true) }
+
+// DecodeMeta reads the part of a record before its payload. raw can end within the payload.
+func DecodeMeta(raw string) (Job, error) { return decode(raw, false) }
+
+func decode(raw string, whole bool) (Job, error) {
+	if len(raw) < HeadLen+StampLen {
+		return Job{}, fmt.Errorf("record of %d bytes is too short", len(raw))
+	}
+	switch version := raw[NonceLen]; {
+	case version > Version:
+		return Job{}, fmt.Errorf("%w: %d, this release reads up to %d", ErrNewer, version, Version)
+	case version < 1:
+		return Job{}, fmt.Errorf("invalid record format version %d", version)
+	}
+	if first := raw[HeadLen-1]; first != 0x90|jobFields {
+		return Job{}, fmt.Errorf("record does not begin with an array of %d fields but with 0x%02x", jobFields, first)
+	}
+	stamp, err := decodeStamp(raw[HeadLen:])
+	if err != nil {
+		return Job{}, err
+	}
+	j := Job{Nonce: NonceOf(raw), EnqueuedAt: stamp}
+	if err := j.decodeTail(raw[HeadLen+StampLen:], whole); err != nil {
+		return Job{}, fmt.Errorf("decode record: %w", err)
+	}
+	j.Options.Scheduled = raw[NonceLen+1]&flagSlot != 0
+	return j, nil
+}
+
+func decodeStamp(s string) (int64, error) {
+	if s[0] != 0xad {
+		return 0, fmt.Errorf("enqueue time is not a 13-digit string but begins with 0x%02x", s[0])
+	}
+	ms, err := strconv.ParseInt(s[1:StampLen], 10, 64)
+	if err != nil {
+		// err would show them: any bytes, perhaps of a payload
+		return 0, errors.New("enqueue time is not a 13-digit number")
+	}
+	return ms, nil
+}
+
+func (j *Job) decodeTail(tail string, whole bool) error {
+	raw := []byte(tail)
+	in := readers.Get().(*bytes.Reader)
+	defer readers.Put(in)
+	in.Reset(raw)
+	defer in.Reset(nil)
+	dec := msgpack.GetDecoder()
+	defer msgpack.PutDecoder(dec)
+	dec.Reset(in)
+	var err error
+	if j.Size, err = j.Options.decode(dec); err != nil {
+		return err
+	}
+	if whole {
+		if j.Payload, err = lastBytes(dec, in, raw, j.Size); err != nil {
+			return err
+		}
+	}
+	o := &j.Options
+	given := o.BackoffMin != 0 || o.BackoffMax != 0
+	if given && (o.BackoffMin < 1 || o.BackoffMax < o.BackoffMin || o.BackoffMax > MaxDelay) {
+		return fmt.Errorf("invalid backoff of %d to %d ms", o.BackoffMin, o.BackoffMax)
+	}
+	return nil
+}
+
+// lastBytes returns the last value of raw, which in has not read yet: a payload of the given size.
+func lastBytes(dec *msgpack.Decoder, in *bytes.Reader, raw []byte, size int) ([]byte, error) {
+	n, err := dec.DecodeBytesLen()
+	if err != nil {
+		return nil, fmt.Errorf("payload: %w", err)
+	}
+	if n != in.Len() || n != size {
+		return nil, fmt.Errorf("payload of %d bytes, %d announced", in.Len(), n)
+	}
+	return raw[len(raw)-n:], nil
+}
+
+// Due returns the due time of the job by its record.
+func (j *Job) Due() int64 { return j.Options.Due(j.EnqueuedAt) }
+
+// Expires returns the time from which the job is dropped instead of started, 0 for never.
+func (j *Job) Expires() int64 { return j.Options.Expires(j.EnqueuedAt) }

@@ -1,0 +1,144 @@
+package record
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/vmihailenco/msgpack/v5"
+)
+
+// Options holds the values of the options of a job. A schedule has them too, for its jobs.
+type Options struct {
+	DueAt      int64 // Unix ms; 0: DueIn applies
+	DueIn      int64 // ms after the enqueueing
+	Retry      int   // retries after the first failure; [NotSet]; otherwise below 0: unlimited
+	BackoffMin int64 // 0: not set
+	BackoffMax int64
+	Timeout    int64 // 0: not set
+	ExpireAt   int64 // Unix ms; 0: ExpireIn applies
+	ExpireIn   int64 // ms after the enqueueing; 0: never
+	Retention  int64 // 0: not set
+	Headers    map[string]string
+
+	// Scheduled is set if a schedule made the job. It is a flag of a job, and not part of the
+	// definition of a schedule.
+	Scheduled bool
+}
+
+// NotSet is the Retry of a job that leaves it to the defaults of its handler.
+const NotSet = -2
+
+// Due returns the due time of a job that was enqueued at now, as enqueue.lua computes it.
+func (o *Options) Due(now int64) int64 {
+	if o.DueAt > 0 {
+		return max(o.DueAt, now)
+	}
+	return now + o.DueIn
+}
+
+// Expires returns the time at which a job that was enqueued at now is dropped if it has not
+// started; 0: never.
+func (o *Options) Expires(now int64) int64 {
+	if o.ExpireIn > 0 {
+		return now + o.ExpireIn
+	}
+	return o.ExpireAt
+}
+
+// Fill takes from defaults the values that a run needs and o does not set.
+func (o *Options) Fill(defaults *Options) {
+	if o.Retry == NotSet {
+		o.Retry = defaults.Retry
+	}
+	if o.BackoffMax == 0 {
+		o.BackoffMin, o.BackoffMax = defaults.BackoffMin, defaults.BackoffMax
+	}
+	if o.Timeout == 0 {
+		o.Timeout = defaults.Timeout
+	}
+	if o.Retention == 0 {
+		o.Retention = defaults.Retention
+	}
+}
+
+// Retries returns the number of retries after the first failure, -1 if it is unlimited or not set.
+func (o *Options) Retries() int { return max(o.Retry, -1) }
+
+// encode writes the part of a job after the enqueue time, except the payload's own bytes.
+func (o *Options) encode(enc *msgpack.Encoder, size int) error {
+	for _, n := range [...]int64{
+		o.DueAt, o.DueIn, int64(o.Retry), o.BackoffMin, o.BackoffMax, o.Timeout, o.ExpireAt, o.ExpireIn, o.Retention,
+	} {
+		if err := enc.EncodeInt(n); err != nil {
+			return err
+		}
+	}
+	if err := encodeHeaders(enc, o.Headers); err != nil {
+		return err
+	}
+	if err := enc.EncodeInt(int64(size)); err != nil {
+		return err
+	}
+	return enc.EncodeBytesLen(size)
+}
+
+func encodeHeaders(enc *msgpack.Encoder, headers map[string]string) error {
+	if len(headers) == 0 {
+		return enc.EncodeNil()
+	}
+	if err := enc.EncodeMapLen(len(headers)); err != nil {
+		return err
+	}
+	for _, k := range slices.Sorted(maps.Keys(headers)) {
+		// the same headers result in the same bytes
+		if err := enc.EncodeString(k); err != nil {
+			return err
+		}
+		if err := enc.EncodeString(headers[k]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// decode reads everything up to the payload, and returns the payload's size.
+func (o *Options) decode(dec *msgpack.Decoder) (size int, err error) {
+	var retry int64
+	for _, field := range [...]*int64{
+		&o.DueAt, &o.DueIn, &retry, &o.BackoffMin, &o.BackoffMax, &o.Timeout, &o.ExpireAt, &o.ExpireIn, &o.Retention,
+	} {
+		if *field, err = dec.DecodeInt64(); err != nil {
+			return 0, err
+		}
+	}
+	o.Retry = int(retry)
+	if o.Headers, err = decodeHeaders(dec); err != nil {
+		return 0, fmt.Errorf("headers: %w", err)
+	}
+	if size, err = dec.DecodeInt(); err != nil {
+		return 0, fmt.Errorf("payload size: %w", err)
+	}
+	return size, nil
+}
+
+func decodeHeaders(dec *msgpack.Decoder) (map[string]string, error) {
+	n, err := dec.DecodeMapLen()
+	if err != nil || n <= 0 {
+		return nil, err
+	}
+	if n > MaxHeaders {
+		return nil, fmt.Errorf("%d headers are too many", n)
+	}
+	headers := make(map[string]string)
+	for range n {
+		k, err := dec.DecodeString()
+		if err != nil {
+			return nil, err
+		}
+		if headers[k], err = dec.DecodeString(); err != nil {
+			return nil, err
+		}
+	}
+	return headers, nil
+}
