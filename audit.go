@@ -82,18 +82,18 @@ func (s *Server) audit(ctx context.Context, topics ...*topicServer) error {
 func (t *topicServer) takesAtLeast(n int64) int64 {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.takes = max(t.takes, n)
-	return t.takes
+	t.held.taken = max(t.held.taken, n)
+	return t.held.taken
 }
 
 // bereave records that Redis has lost data of the topic. Jobs that are running now and have no
 // record were not cancelled.
 func (t *topicServer) bereave(found, least int64) {
 	t.mu.Lock()
-	known := t.takes < least // another goroutine was first
+	known := t.held.taken < least // another goroutine was first
 	if !known {
-		t.takes = found
-		for _, r := range t.leases {
+		t.held.taken = found
+		for _, r := range t.held.runs {
 			r.bereft = true
 		}
 	}

@@ -29,37 +29,64 @@ const (
 // finds the work of another one done. A tick is shortened by up to a tenth, so that servers that
 // started together, or were woken by the same job, do not stay in step.
 func (t *topicServer) promoteLoop(ctx context.Context) {
-	defer func() { t.firer.warn(t.trouble.log, false) }()
+	defer t.firer.warn(false)
 	defer func() { t.pruner.warn(t.trouble.log) }()
 	var slow retryPace
-	var healed, pruned time.Time
-	tick := t.server.o.tick
+	var timer timer
 	for ctx.Err() == nil {
-		t.turn(loopPromote)
-		t.noteEnded()
-		heal := time.Since(healed) >= tick-tick/10
-		moved, wait, due, held, err := t.promote(ctx, heal)
-		if err != nil {
+		wait, alone, err := t.promoteOnce(ctx, &timer)
+		switch {
+		case err != nil:
 			sleep(ctx, slow.next())
 			continue
+		case wait <= 0:
+		case alone && wait > t.server.o.tick && t.server.watches():
+			t.sleepWatched(ctx, wait, &timer.pruned)
+			timer.healed = time.Time{} // an ID in handoff may have ended the sleep
+		default:
+			t.sleepUntilDue(ctx, min(wait, t.tick()))
 		}
 		slow.reset()
-		if heal {
-			healed = time.Now()
-		}
-		again := t.fire(ctx, due, held) || moved >= promoteLimit
-		began := time.Now()
-		if t.pruneDue(ctx, &pruned) || again {
-			continue
-		}
-		wait -= time.Since(began)
-		if wait > tick && due+held == 0 && len(t.firer.missed) == 0 && t.server.watches() {
-			t.sleepWatched(ctx, wait, &pruned)
-			healed = time.Time{} // an ID in handoff may have ended the sleep
-			continue
-		}
-		t.sleepUntilDue(ctx, min(wait, tick-rand.N(tick/10).Truncate(time.Millisecond)))
 	}
+}
+
+// A timer is what the promote loop remembers from one turn to the next.
+type timer struct {
+	healed time.Time // the last promote that looked at everything
+	pruned time.Time // the last prune
+}
+
+// tick returns the longest sleep of the loop.
+func (t *topicServer) tick() time.Duration {
+	tick := t.server.o.tick
+	return tick - rand.N(tick/10).Truncate(time.Millisecond)
+}
+
+// promoteOnce is one turn of the promote loop. It returns how long the topic has nothing to do; 0
+// if there may be more to do now. alone reports whether schedules and slots leave it alone until
+// then, so that the watch can take over the ticks.
+func (t *topicServer) promoteOnce(ctx context.Context, at *timer) (wait time.Duration, alone bool, err error) {
+	t.turn(loopPromote)
+	t.mu.Lock()
+	// Before promote counts the waiting slots: if it counts none, none waits for one of these runs.
+	t.firer.remember(t.outcomes.takeEnded())
+	t.mu.Unlock()
+	tick := t.server.o.tick
+	heal := time.Since(at.healed) >= tick-tick/10
+	p, err := t.promote(ctx, heal)
+	if err != nil {
+		return 0, false, err
+	}
+	if heal {
+		at.healed = time.Now()
+	}
+	again := t.firer.fire(ctx, p.due, p.held) || p.moved >= promoteLimit
+	began := time.Now()
+	if t.pruneDue(ctx, &at.pruned) || again {
+		return 0, false, nil
+	}
+	alone = p.due+p.held == 0 && len(t.firer.missed) == 0
+	return max(1, p.wait-time.Since(began)), alone, nil
 }
 
 func (t *topicServer) sleepUntilDue(ctx context.Context, d time.Duration) {
@@ -67,27 +94,33 @@ func (t *topicServer) sleepUntilDue(ctx context.Context, d time.Duration) {
 	defer timer.Stop()
 	select {
 	case <-timer.C:
-	case <-t.wake:
+	case <-t.wakeups.promote:
 	case <-ctx.Done():
 	}
 }
 
-// promote is one call of the promote script. It returns the number of jobs moved, of the kind with
-// more, and how long until there is work again. due is the number of schedules with a due slot, and
-// held the number of those with a waiting slot.
-func (t *topicServer) promote(ctx context.Context, heal bool) (moved int, wait time.Duration, due, held int, err error) {
+// promoted is the reply of the promote script.
+type promoted struct {
+	moved int           // number of jobs moved, of the kind with more
+	wait  time.Duration // how long until there is work again
+	due   int           // schedules with a due slot
+	held  int           // schedules with a waiting slot
+}
+
+// promote is one call of the promote script.
+func (t *topicServer) promote(ctx context.Context, heal bool) (promoted, error) {
 	flag := 0
 	if heal {
 		flag = 1
 	}
 	r, err := t.exec(ctx, topicCall{script: promoteScript, jobs: promoteLimit, outlives: true}, promoteLimit, flag)
 	if err != nil {
-		return 0, 0, 0, 0, err
+		return promoted{}, err
 	}
 	if n := r.number(3); n > 0 {
 		t.trouble.log.Warn("leases reclaimed", "count", n)
 	}
-	return int(max(r.number(2), r.number(3))), waitOf(r.number(4)), int(r.number(5)), int(r.number(6)), nil
+	return promoted{int(max(r.number(2), r.number(3))), waitOf(r.number(4)), int(r.number(5)), int(r.number(6))}, nil
 }
 
 // waitOf reads a wait in µs from a script's reply. A wait of more than 292 years counts as none,

@@ -38,12 +38,12 @@ func TestStepOfTheLocalClockChangesNothing(t *testing.T) {
 		require.EqualValues(t, ms+5000-5-1, c.earliest(wrong), "counted from the arrival")
 
 		// A lease of 8 s that was asked for at sent.
-		ts := &topicServer{leases: map[string]*run{}}
+		held := &holdings{}
 		r := &run{id: "x", until: sent.Add(8 * time.Second)}
-		ts.leases["x"] = r
-		require.Equal(t, []*run{r}, ts.extendable(wrong), "given up too early")
+		held.add(r, sent)
+		require.Equal(t, []*run{r}, held.extendable(wrong), "given up too early")
 		require.NoError(t, r.lost)
-		require.Empty(t, ts.extendable(stepped(sent.Add(8*time.Second), step)), "kept too long")
+		require.Empty(t, held.extendable(stepped(sent.Add(8*time.Second), step)), "kept too long")
 		require.ErrorIs(t, r.lost, ErrLeaseLost)
 	}
 }

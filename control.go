@@ -64,9 +64,9 @@ func (s *Server) listen(ctx context.Context, heard func()) error {
 				s.obey(m.Payload)
 			case *redis.Subscription:
 				for _, t := range s.topics {
-					signal(t.wake)
-					signal(t.resume)
-					signal(t.unsure)
+					signal(t.wakeups.promote)
+					signal(t.wakeups.resume)
+					signal(t.wakeups.unsure)
 				}
 			}
 		case errors.As(err, &timeout) && timeout.Timeout() && !asked:
@@ -89,9 +89,9 @@ func (s *Server) obey(text string) {
 	}
 	switch m.Verb {
 	case "wake":
-		signal(t.wake)
+		signal(t.wakeups.promote)
 	case "resume":
-		signal(t.resume)
+		signal(t.wakeups.resume)
 	case "cancel":
 		t.cancelRun(m.Job, m.Fence, ErrCancelled)
 	case "replace":

@@ -158,12 +158,10 @@ func (s *Server) sweep(ctx context.Context, now int64) error {
 func (t *topicServer) status(now time.Time) record.HeartbeatTopic {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	info := record.HeartbeatTopic{Workers: t.concurrency, Running: t.busy, Loops: t.turns.ages(now)}
+	info := record.HeartbeatTopic{Workers: t.workers.count, Running: t.workers.busy, Loops: t.turns.ages(now)}
 	at := t.clock.at(now)
-	for id, r := range t.leases {
-		if r.running() {
-			info.Longest = append(info.Longest, record.HeartbeatJob{ID: strings.ToValidUTF8(id, "\uFFFD"), Running: at.Sub(r.start)})
-		}
+	for r := range t.held.running {
+		info.Longest = append(info.Longest, record.HeartbeatJob{ID: strings.ToValidUTF8(r.id, "\uFFFD"), Running: at.Sub(r.start)})
 	}
 	slices.SortFunc(info.Longest, func(a, b record.HeartbeatJob) int { return cmp.Compare(b.Running, a.Running) })
 	info.Longest = info.Longest[:min(len(info.Longest), longestRuns)]

@@ -38,7 +38,7 @@ type Held struct {
 
 // fence is the end of the lease, in ms, rounded up.
 func (one Held) fence() int64 {
-	return (parseEnd(one.Fence) + 999) / 1000
+	return (record.ParseLeaseEnd(one.Fence).Micros() + 999) / 1000
 }
 
 // NewHand makes a Hand for a topic.
@@ -146,7 +146,7 @@ func (h *Hand) settle(held []Held, like row) (reply, error) {
 		m, _ := record.DecodeMoved(one.Moved)
 		finished, _ := strconv.Atoi(one.Attempts) // "" is none
 		list[i].run = &run{
-			id: one.ID, fence: one.Fence, opts: rec.Options, past: m.Tally, attempt: finished + 1, start: msTime(rec.EnqueuedAt), job: &Job{},
+			id: one.ID, fence: record.ParseFence(one.Fence), opts: rec.Options, past: m.Tally, attempt: finished + 1, start: msTime(rec.EnqueuedAt), job: &Job{},
 		}
 		list[i].end, list[i].past = msTime(rec.EnqueuedAt+5), m.Tally
 		if like.verb == verbSnooze {

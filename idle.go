@@ -187,7 +187,7 @@ func (t *topicServer) sleepWatched(ctx context.Context, wait time.Duration, prun
 			prune.Reset(untilPrune())
 		case <-one.timer.C:
 			return
-		case <-t.wake:
+		case <-t.wakeups.promote:
 			return
 		case <-ctx.Done():
 			return

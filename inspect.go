@@ -130,7 +130,7 @@ func readJobInfo(topic, id string, cut int, at func(column int) string) *JobInfo
 	if score := at(columnLease); score != "" {
 		info.State, info.LeaseEnd = StateRunning, scoreTime(score)
 		info.fence = new(atomic.Int64)
-		info.fence.Store(parseEnd(score))
+		info.fence.Store(record.ParseLeaseEnd(score).Micros())
 	}
 	if score := at(columnDead); score != "" {
 		info.State, info.BuriedAt = StateDead, scoreTime(score)

@@ -3,11 +3,10 @@ package delayq
 import (
 	"context"
 	"errors"
-	"math"
 	"slices"
-	"strconv"
-	"strings"
 	"time"
+
+	"github.com/delayq/delayq/internal/record"
 )
 
 // extendLimit is the most leases that one call extends.
@@ -30,7 +29,7 @@ func (t *topicServer) extendLoop(ctx context.Context) {
 	for {
 		select {
 		case <-timer.C:
-		case <-t.unsure:
+		case <-t.wakeups.unsure:
 			look = true
 		case <-ctx.Done():
 			return
@@ -56,13 +55,16 @@ func (t *topicServer) extendLoop(ctx context.Context) {
 // extended yet.
 func (t *topicServer) extendAll(ctx context.Context, look bool) error {
 	t.turn(loopExtend)
-	for some := range slices.Chunk(t.extendable(time.Now()), extendLimit) {
+	t.mu.Lock()
+	list := t.held.extendable(time.Now())
+	t.mu.Unlock()
+	for some := range slices.Chunk(list, extendLimit) {
 		rest, err := t.extend(ctx, some)
 		if err != nil {
 			return err
 		}
 		if look && len(rest) > 0 {
-			if err := t.askExtend(ctx, "", rest, time.Time{}); err != nil {
+			if err := t.askExtend(ctx, extension{}, rest); err != nil {
 				return err
 			}
 		}
@@ -70,76 +72,47 @@ func (t *topicServer) extendAll(ctx context.Context, look bool) error {
 	return nil
 }
 
-// extendable lists the runs whose leases can be extended. A lease that is over by the local clock
-// is lost, because another server may have the job by now. If the handler has returned, only Redis
-// knows whether the lease is lost. The lease of a handler past its Timeout is not extended.
-func (t *topicServer) extendable(now time.Time) []*run {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	var list []*run
-	for _, r := range t.leases {
-		switch {
-		case r.telling, r.returned && !now.Before(r.until):
-		case !r.returned && !now.Before(r.until):
-			t.loseLocked(r, r.why(letterLost, now))
-		case !r.returned && !r.deadline.IsZero() && now.After(r.deadline):
-		default:
-			list = append(list, r)
-		}
-	}
-	return list
-}
-
 // extend extends leases in one call and returns the runs whose leases it leaves alone. The new end
 // is chosen here. Until the reply arrives, the lease is known to end at one of two times, and every
-// call that settles the job names both. An unanswered end is proposed again as long as it is
-// useful. So Redis can hold only a few different ends, however long it is unreachable.
+// call that settles the job names both.
 //
 // The end is less than one lease after Redis's present time, because extend uses the earliest time
-// that Redis's clock can show. So leases that are given later end later, and fences grow. A lease
-// that already ends as late is left alone, unless Redis's clock was set back since the lease was
-// given.
+// that Redis's clock can show. So leases that are given later end later, and fences grow.
 func (t *topicServer) extend(ctx context.Context, list []*run) (rest []*run, err error) {
-	lease := t.server.o.lease.Milliseconds()
 	sent := time.Now()
 	now, latest, sets := t.clock.earliest(sent), t.clock.latest(sent), t.clock.sets()
 	t.mu.Lock()
-	if t.proposed < now+2*lease/3 || t.proposed > now+lease {
-		t.proposed = now + lease
+	end := t.held.propose(now, t.server.o.lease.Milliseconds())
+	e := extension{
+		end: record.LeaseEndAt(end), until: sent.Add(time.Duration(end-latest) * time.Millisecond), sets: sets,
 	}
-	end := t.proposed
-	until := sent.Add(time.Duration(end-latest) * time.Millisecond)
-	ending := strconv.FormatInt(end, 10)
 	asked := make([]*run, 0, len(list))
 	for _, r := range list {
-		if end*1000 <= r.ends && r.sets == sets || !r.until.Before(until) {
+		if r.needs(e) {
+			asked = append(asked, r)
+		} else {
 			rest = append(rest, r)
-			continue
 		}
-		asked = append(asked, r)
 	}
 	t.mu.Unlock()
 	if len(asked) == 0 {
 		return rest, nil
 	}
-	return rest, t.askExtend(ctx, ending, asked, until)
+	return rest, t.askExtend(ctx, e, asked)
 }
 
-// askExtend is one call of the extend script. The leases are to end at ending, which is until by
-// the local clock. With an empty ending they stay unchanged, and the call only detects lost leases.
-func (t *topicServer) askExtend(ctx context.Context, ending string, asked []*run, until time.Time) error {
+// askExtend is one call of the extend script. With the zero extension the leases stay unchanged,
+// and the call only detects lost ones.
+func (t *topicServer) askExtend(ctx context.Context, e extension, asked []*run) error {
+	look := e == extension{}
 	args := make([]any, 1, 1+2*len(asked))
-	args[0] = ending
+	args[0] = e.end.String()
 	t.mu.Lock()
 	for _, r := range asked {
-		args = append(args, r.id, r.fences())
-		if ending == "" {
-			continue
+		args = append(args, r.id, r.fence.String())
+		if !look {
+			r.fence.Propose(e.end)
 		}
-		if r.extended != "" && r.extended != ending {
-			r.fence += " " + r.extended
-		}
-		r.extended = ending
 	}
 	t.mu.Unlock()
 
@@ -151,12 +124,12 @@ func (t *topicServer) askExtend(ctx context.Context, ending string, asked []*run
 	if err != nil {
 		return err
 	}
-	sets := t.clock.sets()
+	e.sets = t.clock.sets()
 	letters := t.examine(ctx, reply.text(2))
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if ending != "" {
-		t.proposed = 0
+	if !look {
+		t.held.proposed = 0
 	}
 	if reply.status() != "ok" {
 		return errLate
@@ -165,22 +138,14 @@ func (t *topicServer) askExtend(ctx context.Context, ending string, asked []*run
 		switch {
 		case i >= len(letters):
 			return errReply
-		case letters[i] == letterOurs && ending == "":
+		case letters[i] == letterOurs && look:
 		case letters[i] == letterOurs:
-			r.fence, r.extended, r.until, r.sets = ending, "", until, sets
-			r.ends = parseEnd(ending)
-			r.lease.Store(r.ends)
+			r.confirm(e)
 		default:
-			t.loseLocked(r, r.why(letters[i], sent))
+			t.held.lose(r, r.why(letters[i], sent), time.Now())
 		}
 	}
 	return nil
-}
-
-// parseEnd converts the end of a lease to µs. Redis writes scores in ms with a fraction.
-func parseEnd(score string) int64 {
-	ms, _ := strconv.ParseFloat(score, 64) // Redis wrote it
-	return int64(math.Round(ms * 1000))
 }
 
 // errLate means that Redis's clock was ahead of the estimate. The reply has already corrected it.
@@ -189,127 +154,31 @@ var errLate = errors.New("lease end in the past")
 func (t *topicServer) count() int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return len(t.leases)
-}
-
-// holdLocked records that this server owns a taken job.
-func (t *topicServer) holdLocked(r *run) {
-	t.coming--
-	// The same job again: the older lease must be over.
-	if old := t.leases[r.id]; old != nil {
-		now := time.Now()
-		cause := old.why(letterLost, now)
-		if r.nonce != old.nonce && now.Before(old.until) {
-			cause = ErrReplaced // the control message has not arrived yet
-		}
-		t.loseLocked(old, cause)
-	}
-	t.leases[r.id] = r
-	t.takes++
-	t.limited = r.opts.Retry >= 0
-	t.size += (r.stored - t.size) / 8
-	for _, m := range t.unheard {
-		if m.id == r.id && m.names(r) {
-			t.loseLocked(r, m.cause)
-		}
-	}
-}
-
-// A loss says that the run of a job has lost its lease.
-type loss struct {
-	id, fence string
-	cause     error
-	at        time.Time
-}
-
-// names reports whether the loss is that of this run, and not of another run of the job.
-func (m loss) names(r *run) bool {
-	return slices.ContainsFunc(strings.Fields(r.fences()), func(end string) bool { return parseEnd(end) == parseEnd(m.fence) })
-}
-
-// lookLocked marks a job as lost if its lease is over by the local clock before the job starts.
-// Then this process has been suspended, and another server may have the job. The next extension
-// would detect it, but by then many more would have started.
-func (t *topicServer) lookLocked(r *run, now time.Time) {
-	if r.lost == nil && !now.Before(r.until) {
-		t.loseLocked(r, ErrLeaseLost)
-	}
-}
-
-// loseLocked marks a job as lost and cancels its handler's context, unless the handler itself
-// replaced the job.
-func (t *topicServer) loseLocked(r *run, cause error) {
-	if r.telling || t.leases[r.id] != r {
-		return
-	}
-	r.lost = cause
-	t.dropLocked(r)
-	switch {
-	case r.cancel == nil: // not started
-	case errors.Is(cause, ErrReplaced) && r.ownDoing(time.Now()):
-		if t.apart == nil {
-			t.apart = make(map[*run]bool)
-		}
-		t.apart[r] = true
-	default:
-		r.cancel(cause)
-	}
-}
-
-// dropLocked removes a job from this server's leases.
-func (t *topicServer) dropLocked(r *run) {
-	if t.leases[r.id] == r {
-		delete(t.leases, r.id)
-	}
-	if len(t.leases) == 0 {
-		for _, c := range t.drained {
-			close(c)
-		}
-		t.drained = nil
-	}
-	signal(t.freed)
+	return len(t.held.runs)
 }
 
 // cancelRun ends the run of a job that a control message reports as cancelled or replaced, if the
-// fence is that of the run.
-func (t *topicServer) cancelRun(id, fence string, cause error) {
+// run has the lease with that end.
+func (t *topicServer) cancelRun(id, end string, cause error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	m := loss{id, fence, cause, time.Now()}
-	if r := t.leases[id]; r != nil && m.names(r) {
-		t.loseLocked(r, cause)
-		return
-	}
-	t.unheard = slices.DeleteFunc(t.unheard, func(old loss) bool { return m.at.Sub(old.at) > time.Second })
-	// More would cost more than the next extension, which detects lost leases itself.
-	if len(t.unheard) < takeLimit {
-		t.unheard = append(t.unheard, m)
-	}
+	t.held.hear(loss{id, record.ParseLeaseEnd(end), cause, time.Now()})
 }
 
 // cancelAll cancels the contexts of all running handlers.
 func (t *topicServer) cancelAll(cause error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	for _, r := range t.leases {
-		if r.running() {
-			r.cancel(cause)
-		}
-	}
-	for r := range t.apart {
-		r.cancel(cause)
-	}
+	t.held.cancelAll(cause)
 }
 
 // abandonAll gives back the jobs of handlers that do not return, and returns their number.
 func (t *topicServer) abandonAll() (n int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	for _, r := range t.leases {
-		if r.running() {
-			n++
-			t.tellLocked(row{run: r, verb: verbReturn, err: ErrShutdown, cause: ErrShutdown})
-		}
+	for r := range t.held.running {
+		n++
+		t.outcomes.add(row{run: r, verb: verbReturn, err: ErrShutdown, cause: ErrShutdown})
 	}
 	return n
 }
@@ -318,11 +187,5 @@ func (t *topicServer) abandonAll() (n int) {
 func (t *topicServer) settled() <-chan struct{} {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	c := make(chan struct{})
-	if len(t.leases) == 0 {
-		close(c)
-	} else {
-		t.drained = append(t.drained, c)
-	}
-	return c
+	return t.held.empty()
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
+	"github.com/delayq/delayq/internal/record"
 	"github.com/delayq/delayq/internal/redistest"
 )
 
@@ -207,7 +208,7 @@ func (c *crowd) take(t *testing.T, limit, free int) []Held {
 		}
 	}
 	for _, one := range held {
-		c.leases[one.ID] = float64(parseEnd(one.Fence)) / 1000
+		c.leases[one.ID] = float64(record.ParseLeaseEnd(one.Fence).Micros()) / 1000
 	}
 	c.same(t)
 	return held
@@ -269,7 +270,7 @@ func (c *crowd) settle(t *testing.T, held []Held) {
 	var ours []string
 	for _, one := range held {
 		end, leased := c.leases[one.ID]
-		names := func(fence string) bool { return parseEnd(fence) == int64(math.Round(1000*end)) }
+		names := func(fence string) bool { return record.ParseLeaseEnd(fence).Micros() == int64(math.Round(1000*end)) }
 		switch {
 		case leased && slices.ContainsFunc(strings.Fields(one.Fence), names):
 			want.WriteByte('o')

@@ -130,7 +130,7 @@ func (t *topicServer) takeMoreLoop(ctx, work context.Context, second *taker) {
 	defer second.end()
 	for {
 		select {
-		case <-t.plenty:
+		case <-t.wakeups.plenty:
 		case <-ctx.Done():
 			return
 		}
@@ -140,7 +140,7 @@ func (t *topicServer) takeMoreLoop(ctx, work context.Context, second *taker) {
 			}
 		}
 		// The first taker may have found the room reserved, and may wait for it.
-		signal(t.freed)
+		signal(t.wakeups.freed)
 	}
 }
 
@@ -232,7 +232,7 @@ func (t *topicServer) waitForRoom(ctx context.Context) bool {
 	patience := time.NewTimer(aheadPatience)
 	defer patience.Stop()
 	select {
-	case <-t.freed:
+	case <-t.wakeups.freed:
 		return true
 	case <-ctx.Done():
 		return false
@@ -240,7 +240,7 @@ func (t *topicServer) waitForRoom(ctx context.Context) bool {
 	}
 	t.giveBack(errSlow)
 	select {
-	case <-t.freed:
+	case <-t.wakeups.freed:
 		return true
 	case <-ctx.Done():
 		return false
@@ -296,14 +296,13 @@ func (k *taker) call(work context.Context) (afterTake, error) {
 		}
 		return takeRest, nil
 	}
-	fence, ids, records, tried, moved := r.text(2), r.list(3), r.list(4), r.list(5), r.list(6)
+	end, ids, records, tried, moved := record.ParseLeaseEnd(r.text(2)), r.list(3), r.list(4), r.list(5), r.list(6)
 	more := r.number(7) == 1
-	leaseEnd := parseEnd(fence)
 	// Not the length of the lease: the reply may be one to an earlier copy of the request.
-	until := sent.Add(time.Duration(leaseEnd-r.now()*1000) * time.Microsecond)
+	until := sent.Add(time.Duration(end.Micros()-r.now()*1000) * time.Microsecond)
 	admit := func() {
 		for i := range ids {
-			run, err := t.newRun(ids.text(i), records.text(i), fence, leaseEnd, until, tried.text(i), moved.text(i))
+			run, err := t.newRun(ids.text(i), records.text(i), end, until, tried.text(i), moved.text(i))
 			run.taken = msTime(r.now())
 			t.admit(run, t.refusal(run, err, r.now()))
 		}
@@ -317,7 +316,7 @@ func (k *taker) call(work context.Context) (afterTake, error) {
 	} else {
 		launch(&k.admitting, func() {
 			admit()
-			signal(t.freed) // none of them may have been started
+			signal(t.wakeups.freed) // none of them may have been started
 		}, func(c *crash) { t.server.loops.crashed("take", c) })
 	}
 	// There may be more: leftovers came first, or these are many and others follow.
@@ -401,7 +400,7 @@ func (t *topicServer) rest(ctx context.Context, d time.Duration) {
 	defer timer.Stop()
 	select {
 	case <-timer.C:
-	case <-t.resume:
+	case <-t.wakeups.resume:
 	case <-ctx.Done():
 	}
 }

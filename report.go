@@ -154,8 +154,7 @@ func (t *topicServer) late(r row) {
 // tellUnsettled logs the handlers' errors in outcomes that Redis did not receive.
 func (t *topicServer) tellUnsettled() {
 	t.mu.Lock()
-	rows := t.rows
-	t.rows = nil
+	rows := t.outcomes.takeAll()
 	t.mu.Unlock()
 	for _, r := range rows {
 		t.remark(quiet, "job not settled", r)

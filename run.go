@@ -34,13 +34,9 @@ type run struct {
 
 	// The following fields are guarded by topicServer.mu.
 
-	// The end of the lease in ms that Redis has. Several ends, separated by spaces, while any of
-	// them may be current.
-	fence    string
-	extended string    // the end that an unanswered extension may have set
-	until    time.Time // local clock: from here on the lease may be over
-	ends     int64     // the latest end in µs that Redis is known to have set
-	sets     int       // how often Redis's clock had been set back by then
+	fence record.Fence
+	until time.Time // local clock: from here on the lease may be over
+	sets  int       // how often Redis's clock had been set back when the lease was given
 	// Local clock: the end of Timeout. The lease is not extended beyond it.
 	deadline time.Time
 	taken    time.Time // when the job was taken, by Redis's clock
@@ -128,18 +124,10 @@ func (r *run) why(letter byte, now time.Time) error {
 // running reports whether the handler has been called and is waited for.
 func (r *run) running() bool { return !r.start.IsZero() && !r.returned }
 
-// fences returns the lease ends that a settling script can find.
-func (r *run) fences() string {
-	if r.extended != "" {
-		return r.fence + " " + r.extended
-	}
-	return r.fence
-}
-
 // newRun returns a run of a job from the reply of take. The error says why the record cannot be
 // read; the run can be settled even then.
-func (t *topicServer) newRun(id, raw, fence string, leaseEnd int64, until time.Time, tried, changed string) (*run, error) {
-	r := &run{id: id, attempt: 1, stored: len(raw), fence: fence, until: until, ends: leaseEnd, sets: t.clock.sets()}
+func (t *topicServer) newRun(id, raw string, end record.LeaseEnd, until time.Time, tried, changed string) (*run, error) {
+	r := &run{id: id, attempt: 1, stored: len(raw), fence: record.FenceOf(end), until: until, sets: t.clock.sets()}
 	if tried != "" {
 		finished, _ := strconv.Atoi(tried) // HINCRBY wrote it
 		r.attempt += finished
@@ -147,7 +135,7 @@ func (t *topicServer) newRun(id, raw, fence string, leaseEnd int64, until time.T
 	r.job = &r.own
 	r.nonce = record.NonceOf(raw)
 	r.job.Topic, r.job.ID, r.job.Attempt, r.job.nonce = t.keys.topic, id, r.attempt, r.nonce
-	r.lease.Store(leaseEnd)
+	r.lease.Store(end.Micros())
 	r.job.fence = &r.lease
 	m, known := record.DecodeMoved(changed)
 	if known { // even if the record cannot be read: the job may be put back

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"slices"
 	"strconv"
+	"sync/atomic"
 	"time"
 
 	"github.com/delayq/delayq/internal/record"
@@ -59,8 +60,18 @@ var overlapWords = map[record.Overlap]string{
 	record.OverlapSkip: "skip", record.OverlapAllow: "allow", record.OverlapQueueOne: "queue", record.OverlapCancelPrevious: "cancel",
 }
 
-// A firer is the part of a topic's timer that fires schedules. Only the promote loop uses it.
+// A firer is the part of a topic's timer that fires schedules. Only the promote loop uses it. It
+// reaches Redis only through exec.
 type firer struct {
+	exec      func(ctx context.Context, c topicCall, args ...any) (reply, error)
+	log       *slog.Logger
+	tick      time.Duration
+	calendars map[string]*calendar
+	channel   string // for control messages
+	topic     string
+	// at the last promote, a slot of some schedule waited for a run to finish
+	waits atomic.Bool
+
 	plans map[string]plan   // by name
 	bad   map[string]string // by name, the logged errors of schedules that cannot be fired here
 	blind bool              // the last look found less than promote had counted
@@ -82,6 +93,14 @@ type firer struct {
 type plan struct {
 	nonce string
 	next  rhythm
+}
+
+// setUp makes the firer of a topic ready for use.
+func (f *firer) setUp(t *topicServer) {
+	s := t.server
+	f.exec, f.log, f.tick, f.calendars = t.exec, t.trouble.log, s.o.tick, s.calendars
+	f.channel, f.topic = controlChannel(s.o.prefix), t.keys.topic
+	f.plans, f.bad, f.missed = make(map[string]plan), make(map[string]string), make(map[string]int64)
 }
 
 // Calendar registers a calendar for schedules with [OnCalendar] in all topics of this server. A
@@ -113,36 +132,31 @@ func (s *Server) Calendar(name string, c Calendar) {
 	}
 }
 
-// noteEnded passes the schedules whose runs have ended to the firer. It is called before promote
-// counts the waiting slots. If promote counts none, no slot waits for one of these runs.
-func (t *topicServer) noteEnded() {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if room := maxEnded - len(t.firer.ended); room >= len(t.endedSchedules) {
-		t.firer.ended = append(t.firer.ended, t.endedSchedules...)
-		slices.Sort(t.firer.ended) // a call must not name one twice
-		t.firer.ended = slices.Compact(t.firer.ended)
+// remember notes schedules whose runs have ended.
+func (f *firer) remember(ended []string) {
+	if room := maxEnded - len(f.ended); room >= len(ended) {
+		f.ended = append(f.ended, ended...)
+		slices.Sort(f.ended) // a call must not name one twice
+		f.ended = slices.Compact(f.ended)
 	}
-	t.endedSchedules = nil
 }
 
 // fire fires slots that are due, and waiting slots whose run has ended. due and held are the
 // numbers of schedules of each kind that promote has counted. again reports whether there may be
 // more to do, or something to do sooner than promote said.
-func (t *topicServer) fire(ctx context.Context, due, held int) (again bool) {
-	f := &t.firer
-	t.slotWaits.Store(held > 0)
+func (f *firer) fire(ctx context.Context, due, held int) (again bool) {
+	f.waits.Store(held > 0)
 	if held == 0 {
 		f.ended, f.passed = nil, 0
 	}
 	if time.Now().Before(f.until) {
 		return false
 	}
-	defer func() { f.warn(t.trouble.log, again || time.Since(f.warned) < missedEvery) }()
-	again, err := t.fireDue(ctx, due)
+	defer func() { f.warn(again || time.Since(f.warned) < missedEvery) }()
+	again, err := f.fireDue(ctx, due)
 	if err == nil && held > 0 {
 		var more bool
-		more, err = t.release(ctx)
+		more, err = f.release(ctx)
 		again = again || more
 	}
 	if err != nil {
@@ -155,7 +169,7 @@ func (t *topicServer) fire(ctx context.Context, due, held int) (again bool) {
 
 // warn logs how many slots of how many schedules were missed. It logs one line for all, when there
 // is nothing more to fire, and at most one a minute. After an outage there may be thousands.
-func (f *firer) warn(log *slog.Logger, later bool) {
+func (f *firer) warn(later bool) {
 	if len(f.missed) == 0 || later && len(f.missed) < plansLimit {
 		return
 	}
@@ -165,22 +179,21 @@ func (f *firer) warn(log *slog.Logger, later bool) {
 			which = name
 		}
 	}
-	log.Warn("slots missed", "schedule", which, "count", count)
+	f.log.Warn("slots missed", "schedule", which, "count", count)
 	clear(f.missed)
 	f.warned = time.Now()
 }
 
 // fireDue fires slots that are due.
-func (t *topicServer) fireDue(ctx context.Context, due int) (again bool, err error) {
-	f := &t.firer
+func (f *firer) fireDue(ctx context.Context, due int) (again bool, err error) {
 	now := time.Now()
-	if due == 0 || due == f.idle && now.Sub(f.last) < t.server.o.tick {
+	if due == 0 || due == f.idle && now.Sub(f.last) < f.tick {
 		return false, nil // nothing new since the last look
 	}
 	f.last, f.idle = now, 0
 	all := 0
 	for {
-		looked, done, more, err := t.firePage(ctx, placeSlots, all, nil)
+		looked, done, more, err := f.firePage(ctx, placeSlots, all, nil)
 		switch {
 		case err != nil:
 			return false, err
@@ -205,20 +218,19 @@ func (t *topicServer) fireDue(ctx context.Context, due int) (again bool, err err
 // release fires waiting slots whose run has ended. It looks at the schedules whose runs have ended
 // here. Once a tick it also looks at some others in turn: those of a server that crashed before it
 // could look, and those whose job was cancelled while it was not running.
-func (t *topicServer) release(ctx context.Context) (again bool, err error) {
-	f, tick := &t.firer, t.server.o.tick
+func (f *firer) release(ctx context.Context) (again bool, err error) {
 	if len(f.ended) > 0 {
-		looked, done, _, err := t.firePage(ctx, placeWaiting, 0, f.ended[:min(len(f.ended), fireLimit)])
+		looked, done, _, err := f.firePage(ctx, placeWaiting, 0, f.ended[:min(len(f.ended), fireLimit)])
 		if err != nil {
 			return false, err
 		}
 		f.ended = f.ended[max(1, looked):]
 		again = done > 0 || len(f.ended) > 0
 	}
-	if now := time.Now(); now.Sub(f.looked) >= tick-tick/10 {
+	if now := time.Now(); now.Sub(f.looked) >= f.tick-f.tick/10 {
 		f.looked = now
 		for range releasePages {
-			looked, done, more, err := t.firePage(ctx, placeWaiting, f.passed, nil)
+			looked, done, more, err := f.firePage(ctx, placeWaiting, f.passed, nil)
 			if err != nil {
 				return false, err
 			}
@@ -235,12 +247,12 @@ func (t *topicServer) release(ctx context.Context) (again bool, err error) {
 // firePage reads some schedules and fires what it can. It reads the schedules in which, or if that
 // is empty, a page from offset on. It returns how many it has looked at and for how many something
 // happened, and reports whether there may be more after them.
-func (t *topicServer) firePage(ctx context.Context, place string, offset int, which []string) (looked, done int, more bool, err error) {
+func (f *firer) firePage(ctx context.Context, place string, offset int, which []string) (looked, done int, more bool, err error) {
 	args := []any{place, offset, fireLimit, fireBytes}
 	for _, name := range which {
 		args = append(args, name)
 	}
-	r, err := t.exec(ctx, topicCall{script: scheduleDueScript, jobs: fireLimit, outlives: true}, args...)
+	r, err := f.exec(ctx, topicCall{script: scheduleDueScript, jobs: fireLimit, outlives: true}, args...)
 	if err != nil {
 		return 0, 0, false, err
 	}
@@ -250,13 +262,13 @@ func (t *topicServer) firePage(ctx context.Context, place string, offset int, wh
 	for i := range r.list(3) {
 		name, raw := r.list(3).text(i), r.list(5).text(i)
 		size += len(raw)
-		f, err := t.plan(place, name, r.list(4).text(i), raw, r.list(6).text(i), r.now())
-		t.complain(name, err)
+		one, err := f.plan(place, name, r.list(4).text(i), raw, r.list(6).text(i), r.now())
+		f.complain(name, err)
 		if err != nil {
 			continue
 		}
-		list = append(list, f)
-		if walked += f.def.walked; walked >= pageSlots {
+		list = append(list, one)
+		if walked += one.def.walked; walked >= pageSlots {
 			cut, last = true, name
 			if place == placeSlots {
 				looked = i + 1
@@ -265,7 +277,7 @@ func (t *topicServer) firePage(ctx context.Context, place string, offset int, wh
 		}
 	}
 	for len(list) > 0 {
-		n, some, err := t.fireSome(ctx, list)
+		n, some, err := f.fireSome(ctx, list)
 		if err != nil {
 			return 0, 0, false, err
 		}
@@ -284,18 +296,17 @@ func (t *topicServer) firePage(ctx context.Context, place string, offset int, wh
 }
 
 // complain logs once that a schedule cannot be fired here, and once that it can be again.
-func (t *topicServer) complain(name string, err error) {
-	f := &t.firer
+func (f *firer) complain(name string, err error) {
 	switch was, bad := f.bad[name]; {
 	case err == nil && bad:
 		delete(f.bad, name)
-		t.trouble.log.Info("schedule works again", "schedule", name, "err", was)
+		f.log.Info("schedule works again", "schedule", name, "err", was)
 	case err != nil && was != err.Error():
 		if len(f.bad) >= plansLimit {
 			clear(f.bad)
 		}
 		f.bad[name] = err.Error()
-		t.trouble.log.Error("schedule failed", "schedule", name, "err", err)
+		f.log.Error("schedule failed", "schedule", name, "err", err)
 	}
 }
 
@@ -317,21 +328,21 @@ type firing struct {
 }
 
 // plan decides what to do about a schedule.
-func (t *topicServer) plan(place, name, from, raw, text string, now int64) (firing, error) {
+func (f *firer) plan(place, name, from, raw, text string, now int64) (firing, error) {
 	d, err := decodeDefinition(raw)
 	if err != nil {
 		return firing{}, err
 	}
-	if known, ok := t.firer.plans[name]; ok && known.nonce == d.Nonce {
+	if known, ok := f.plans[name]; ok && known.nonce == d.Nonce {
 		d.next = known.next
 	} else {
-		if err := d.compile(t.server.calendars); err != nil {
+		if err := d.compile(f.calendars); err != nil {
 			return firing{}, err
 		}
-		if len(t.firer.plans) >= plansLimit {
-			clear(t.firer.plans)
+		if len(f.plans) >= plansLimit {
+			clear(f.plans)
 		}
-		t.firer.plans[name] = plan{d.Nonce, d.next}
+		f.plans[name] = plan{d.Nonce, d.next}
 	}
 	state, err := record.DecodeScheduleState(text)
 	if err != nil {
@@ -344,44 +355,44 @@ func (t *topicServer) plan(place, name, from, raw, text string, now int64) (firi
 	if err != nil {
 		return firing{}, fmt.Errorf("slot: %w", err)
 	}
-	f, err := d.decide(place, int64(at), now, &state)
-	f.name, f.nonce, f.def, f.place, f.score = name, d.Nonce, d, place, from
-	return f, err
+	one, err := d.decide(place, int64(at), now, &state)
+	one.name, one.nonce, one.def, one.place, one.score = name, d.Nonce, d, place, from
+	return one, err
 }
 
 // fireSome executes the schedule_fire script once for the first schedules of list. It returns how
 // many these were, and for how many of them something happened, by this call or by another
 // server's.
-func (t *topicServer) fireSome(ctx context.Context, list []firing) (n, done int, err error) {
-	args := []any{controlChannel(t.server.o.prefix), t.keys.topic}
+func (f *firer) fireSome(ctx context.Context, list []firing) (n, done int, err error) {
+	args := []any{f.channel, f.topic}
 	jobs, size := 0, 0
 	for n < len(list) && jobs < fireJobs && size < fireBytes {
-		f := &list[n]
+		one := &list[n]
 		n++
-		args = append(args, f.name, f.nonce, f.place, f.score, f.overlap, f.def.Most, f.missed, f.skipped, orEmpty(f.after), orEmpty(f.rest), orEmpty(f.gap),
-			len(f.slots))
-		for _, slot := range f.slots {
-			mark, head, tail, due, err := f.def.jobAt(f.name, slot)
+		args = append(args, one.name, one.nonce, one.place, one.score, one.overlap, one.def.Most, one.missed, one.skipped, orEmpty(one.after), orEmpty(one.rest), orEmpty(one.gap),
+			len(one.slots))
+		for _, slot := range one.slots {
+			mark, head, tail, due, err := one.def.jobAt(one.name, slot)
 			if err != nil {
 				return 0, 0, err
 			}
 			args = append(args, slot, mark, head, tail, due)
 			size += len(tail)
 		}
-		jobs += len(f.slots)
+		jobs += len(one.slots)
 	}
-	r, err := t.exec(ctx, topicCall{script: scheduleFireScript, jobs: jobs, outlives: true}, args...)
+	r, err := f.exec(ctx, topicCall{script: scheduleFireScript, jobs: jobs, outlives: true}, args...)
 	if err != nil {
 		return 0, 0, err
 	}
 	letters := r.text(2)
-	for i, f := range list[:n] {
+	for i, one := range list[:n] {
 		if i >= len(letters) || letters[i] == letterWaits {
 			continue
 		}
 		done++
-		if letters[i] == letterFired && f.missed > 0 {
-			t.firer.missed[f.name] += f.missed
+		if letters[i] == letterFired && one.missed > 0 {
+			f.missed[one.name] += one.missed
 		}
 	}
 	return n, done, nil

@@ -73,14 +73,14 @@ func (b *fireBench) read(t *topicServer) firing {
 	r, err := t.server.scripts.exec(b.Context(), scheduleDueScript, b.keys, "", 1, placeSlots, 0, 10, fireBytes)
 	require.NoError(b, err)
 	require.Equal(b, []string{"s"}, []string{r.list(3).text(0)})
-	f, err := t.plan(placeSlots, "s", r.list(4).text(0), r.list(5).text(0), r.list(6).text(0), r.now())
+	f, err := t.firer.plan(placeSlots, "s", r.list(4).text(0), r.list(5).text(0), r.list(6).text(0), r.now())
 	require.NoError(b, err)
 	return f
 }
 
 func (b *fireBench) fire(t *topicServer, f firing) {
 	b.Helper()
-	n, _, err := t.fireSome(b.Context(), []firing{f})
+	n, _, err := t.firer.fireSome(b.Context(), []firing{f})
 	require.NoError(b, err)
 	require.Equal(b, 1, n)
 }
@@ -114,7 +114,7 @@ func TestFireHappensOnce(t *testing.T) {
 		for i, ts := range all {
 			group.Go(func() {
 				for range 2 {
-					if _, _, err := ts.fireSome(b.Context(), planned[i:i+1]); err != nil {
+					if _, _, err := ts.firer.fireSome(b.Context(), planned[i:i+1]); err != nil {
 						b.Error(err)
 					}
 				}
@@ -249,15 +249,15 @@ func TestFirePassesOverPoison(t *testing.T) {
 			require.NoError(b, b.rdb.ZAdd(ctx, place, redis.Z{Score: float64(i), Member: name}).Err())
 		}
 		ts := b.server()
-		_, _, due, held, err := ts.promote(ctx, false)
+		p, err := ts.promote(ctx, false)
 		require.NoError(b, err)
-		require.Equal(b, 601, due+held)
-		require.True(b, ts.fire(ctx, due, held))
+		require.Equal(b, 601, p.due+p.held)
+		require.True(b, ts.firer.fire(ctx, p.due, p.held))
 		require.Equal(b, []string{b.id}, b.jobs())
-		_, _, due, held, err = ts.promote(ctx, false)
+		p, err = ts.promote(ctx, false)
 		require.NoError(b, err)
-		require.False(b, ts.fire(ctx, due, held))
-		require.Equal(b, 600, ts.firer.idle+held)
+		require.False(b, ts.firer.fire(ctx, p.due, p.held))
+		require.Equal(b, 600, ts.firer.idle+p.held)
 		list, err := b.client.Schedules(ctx, "topic")
 		require.NoError(b, err)
 		require.Len(b, slices.DeleteFunc(list, func(i *ScheduleInfo) bool { return i.Undecodable != nil }), 1)
@@ -278,16 +278,16 @@ func TestFireLeavesAStateOfAnotherDefinition(t *testing.T) {
 		require.NoError(b, err)
 		require.NoError(b, b.rdb.HSet(ctx, b.keys.fired, "s", other).Err())
 		ts := b.server()
-		_, _, due, held, err := ts.promote(ctx, false)
+		p, err := ts.promote(ctx, false)
 		require.NoError(b, err)
-		require.Equal(b, 1, due)
-		require.False(b, ts.fire(ctx, due, held), "nothing has happened")
+		require.Equal(b, 1, p.due)
+		require.False(b, ts.firer.fire(ctx, p.due, p.held), "nothing has happened")
 		require.Contains(b, ts.firer.bad["s"], "another definition")
 		require.Empty(b, b.jobs())
 
 		require.NoError(b, b.rdb.HSet(ctx, b.keys.fired, "s", text).Err())
 		ts.firer.last = time.Time{} // a tick later
-		require.True(b, ts.fire(ctx, due, held))
+		require.True(b, ts.firer.fire(ctx, p.due, p.held))
 		require.Equal(b, []string{b.id}, b.jobs())
 	})
 }
@@ -303,16 +303,16 @@ func TestFireOfASlotWithAFraction(t *testing.T) {
 		require.Equal(b, map[FindingKind]int{FindingBadTime: 1}, report.Found)
 		ts := b.server()
 		for range 3 {
-			_, _, due, held, err := ts.promote(ctx, false)
+			p, err := ts.promote(ctx, false)
 			require.NoError(b, err)
-			if !ts.fire(ctx, due, held) {
+			if !ts.firer.fire(ctx, p.due, p.held) {
 				break
 			}
 		}
 		require.Equal(b, []string{b.id}, b.jobs())
-		_, _, due, held, err := ts.promote(ctx, false)
+		p, err := ts.promote(ctx, false)
 		require.NoError(b, err)
-		require.Zero(b, due+held)
+		require.Zero(b, p.due+p.held)
 	})
 }
 
@@ -524,7 +524,7 @@ func TestFireOnAFullRedis(t *testing.T) {
 	f := b.read(ts)
 	before := Dump(t, rdb, b.prefix)
 	require.NoError(t, rdb.ConfigSet(t.Context(), "maxmemory", "1").Err())
-	_, _, err := ts.fireSome(t.Context(), []firing{f})
+	_, _, err := ts.firer.fireSome(t.Context(), []firing{f})
 	require.ErrorContains(t, err, "OOM")
 	require.NoError(t, rdb.ConfigSet(t.Context(), "maxmemory", "0").Err())
 	require.Equal(t, before, Dump(t, rdb, b.prefix))
@@ -540,7 +540,7 @@ func TestFireMeetsAKeyOfAWrongType(t *testing.T) {
 		for _, key := range []string{b.keys.pool, b.keys.bucket, b.keys.ready, b.keys.leases, b.keys.dead, b.keys.waiting} {
 			require.NoError(b, b.rdb.Set(b.Context(), key, "wrong", 0).Err())
 			before := Dump(b, b.rdb, b.prefix)
-			_, _, err := ts.fireSome(b.Context(), []firing{f})
+			_, _, err := ts.firer.fireSome(b.Context(), []firing{f})
 			require.ErrorContains(b, err, "WRONGTYPE", key)
 			require.Equal(b, before, Dump(b, b.rdb, b.prefix))
 			require.NoError(b, b.rdb.Del(b.Context(), key).Err())

@@ -157,10 +157,10 @@ func playSchedules(t *testing.T, seed uint64, n int) {
 				step += " and look"
 				m.look(now.UnixMilli())
 				for again := true; again; {
-					_, _, due, held, err := ts.promote(ctx, false)
+					p, err := ts.promote(ctx, false)
 					require.NoError(t, err)
 					ts.firer.idle, ts.firer.looked = 0, time.Time{} // as if a tick had passed
-					again = ts.fire(ctx, due, held)
+					again = ts.firer.fire(ctx, p.due, p.held)
 				}
 			}
 		case what < 14: // some job ends

@@ -54,28 +54,28 @@ func TestReleaseLooksAtWhatHasEnded(t *testing.T) {
 		require.NoError(b, b.rdb.ZRem(ctx, b.keys.slots, "s").Err())
 		ts := b.server()
 		ts.firer.looked = time.Now().Add(time.Hour) // no tick
-		ts.endedSchedules = []string{"q7", "q9", "nobody", "s"}
-		ts.noteEnded()
-		_, _, due, held, err := ts.promote(ctx, false)
+		ts.outcomes.endedSchedules = []string{"q7", "q9", "nobody", "s"}
+		ts.firer.remember(ts.outcomes.takeEnded())
+		p, err := ts.promote(ctx, false)
 		require.NoError(b, err)
-		require.Equal(b, []int{0, all}, []int{due, held})
-		require.True(b, ts.fire(ctx, due, held))
+		require.Equal(b, []int{0, all}, []int{p.due, p.held})
+		require.True(b, ts.firer.fire(ctx, p.due, p.held))
 		require.ElementsMatch(b, []string{fmt.Sprint("q7@", b.slot), fmt.Sprint("q9@", b.slot)}, b.jobs())
-		require.False(b, ts.fire(ctx, due, held))
+		require.False(b, ts.firer.fire(ctx, p.due, p.held))
 		require.Empty(b, ts.firer.ended)
-		require.True(b, ts.slotWaits.Load())
+		require.True(b, ts.firer.waits.Load())
 
 		for _, want := range []int{1002, all} { // a thousand in a tick
 			ts.firer.looked = time.Time{}
-			require.True(b, ts.fire(ctx, 0, all))
+			require.True(b, ts.firer.fire(ctx, 0, all))
 			require.Len(b, b.jobs(), want)
 		}
-		_, _, _, held, err = ts.promote(ctx, false)
+		p, err = ts.promote(ctx, false)
 		require.NoError(b, err)
-		require.Zero(b, held)
-		ts.endedSchedules = []string{"q7"}
-		ts.noteEnded()
-		require.False(b, ts.fire(ctx, 0, 0))
+		require.Zero(b, p.held)
+		ts.outcomes.endedSchedules = []string{"q7"}
+		ts.firer.remember(ts.outcomes.takeEnded())
+		require.False(b, ts.firer.fire(ctx, 0, 0))
 		require.Empty(b, ts.firer.ended)
 	}, OverlapQueueOne)
 }
@@ -95,12 +95,12 @@ func TestReleaseComesRound(t *testing.T) {
 		free := func() int { return len(b.jobs()) - all }
 		for range 3 {
 			ts.firer.looked = time.Time{}
-			ts.fire(b.Context(), 0, all)
+			ts.firer.fire(b.Context(), 0, all)
 		}
 		require.Equal(b, all-1, free())
 		require.NoError(b, b.rdb.HDel(b.Context(), b.keys.pool, fmt.Sprintf("q%d@1", all-1)).Err())
 		ts.firer.looked = time.Time{}
-		require.True(b, ts.fire(b.Context(), 0, 1))
+		require.True(b, ts.firer.fire(b.Context(), 0, 1))
 		require.Equal(b, all-1, free(), "one has gone, one has come")
 	}, OverlapQueueOne)
 }
@@ -117,20 +117,20 @@ func TestFireIsNotHeldUpByGaps(t *testing.T) {
 			require.NoError(b, b.rdb.ZAdd(ctx, b.keys.slots, redis.Z{Score: float64(b.slot - 1000), Member: name}).Err())
 		}
 		ts := b.server()
-		_, _, due, _, err := ts.promote(ctx, false)
+		p, err := ts.promote(ctx, false)
 		require.NoError(b, err)
-		require.Equal(b, gaps+1, due)
-		require.True(b, ts.fire(ctx, due, 0))
+		require.Equal(b, gaps+1, p.due)
+		require.True(b, ts.firer.fire(ctx, p.due, 0))
 		require.Contains(b, b.jobs(), b.id)
 		require.Len(b, b.jobs(), page+1)
 		b.due() // another one falls due meanwhile
 		require.NoError(b, b.rdb.HDel(ctx, b.keys.pool, b.id).Err())
-		require.True(b, ts.fire(ctx, due, 0))
+		require.True(b, ts.firer.fire(ctx, p.due, 0))
 		require.Contains(b, b.jobs(), b.id)
 		require.Len(b, b.jobs(), 2*page+1)
-		for looks := 2; due > 0; looks++ {
-			ts.fire(ctx, due, 0)
-			_, _, due, _, err = ts.promote(ctx, false)
+		for looks := 2; p.due > 0; looks++ {
+			ts.firer.fire(ctx, p.due, 0)
+			p, err = ts.promote(ctx, false)
 			require.NoError(b, err)
 			require.LessOrEqual(b, looks, gaps/(page-1)+2)
 		}
@@ -148,13 +148,13 @@ func TestReleaseNamesAScheduleOnce(t *testing.T) {
 		ts := b.server()
 		ts.firer.looked = time.Now().Add(time.Hour) // no tick
 		for range 2 {
-			ts.endedSchedules = []string{"q0", "s", "q0", "q0"}
-			ts.noteEnded()
+			ts.outcomes.endedSchedules = []string{"q0", "s", "q0", "q0"}
+			ts.firer.remember(ts.outcomes.takeEnded())
 		}
 		require.Equal(b, []string{"q0", "s"}, ts.firer.ended)
-		_, _, due, held, err := ts.promote(ctx, false)
+		p, err := ts.promote(ctx, false)
 		require.NoError(b, err)
-		require.True(b, ts.fire(ctx, due, held))
+		require.True(b, ts.firer.fire(ctx, p.due, p.held))
 		info, err := b.client.Inspect(ctx, "topic")
 		require.NoError(b, err)
 		require.EqualValues(b, 1, info.Counters["fired"])
@@ -167,9 +167,9 @@ func TestUnscheduleWithoutAHistory(t *testing.T) {
 	eachFire(t, func(b *fireBench) {
 		ctx := b.Context()
 		ts := b.server()
-		_, _, due, held, err := ts.promote(ctx, false)
+		p, err := ts.promote(ctx, false)
 		require.NoError(b, err)
-		require.True(b, ts.fire(ctx, due, held))
+		require.True(b, ts.firer.fire(ctx, p.due, p.held))
 		require.Equal(b, []string{b.id}, b.jobs())
 		require.NoError(b, b.rdb.Del(ctx, b.keys.runs).Err())
 		require.NoError(b, b.client.Unschedule(ctx, "topic", "s"))

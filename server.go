@@ -155,7 +155,7 @@ func (s *Server) Handle(topic string, h Handler, opts ...HandlerOption) {
 		return
 	}
 	s.topics[topic] = &topicServer{
-		server: s, keys: newKeys(s.o.prefix, topic), handler: h, concurrency: o.concurrency, defaults: o.job.Options,
+		server: s, keys: newKeys(s.o.prefix, topic), handler: h, workers: workers{count: o.concurrency}, defaults: o.job.Options,
 	}
 }
 
@@ -296,8 +296,8 @@ func (s *Server) Run(ctx context.Context) error {
 		s.loops.keep(fetch, &fetching, "promote", func() { t.promoteLoop(fetch) })
 		s.loops.keep(fetch, &taking, "take", func() { t.takeLoop(fetch, work, first) })
 		s.loops.keep(fetch, &taking, "take", func() { t.takeMoreLoop(fetch, work, second) })
-		s.loops.keep(work, &working, "settle", func() { t.settleLoop(work, one, t.settleReady, 1) })
-		s.loops.keep(work, &working, "settle", func() { t.settleLoop(work, more, t.pile, settlePile) })
+		s.loops.keep(work, &working, "settle", func() { t.settleLoop(work, one, t.outcomes.ready, 1) })
+		s.loops.keep(work, &working, "settle", func() { t.settleLoop(work, more, t.outcomes.pile, settlePile) })
 		s.loops.keep(work, &working, "extend", func() { t.extendLoop(work) })
 	}
 	s.loops.keep(work, &working, "control", func() { s.controlLoop(work) })

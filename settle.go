@@ -150,16 +150,6 @@ func (r row) weight() int {
 // job. Redis serves no other client during that time.
 const callBytes = 1 << 20
 
-// tellLocked queues a row for the settle loops.
-func (t *topicServer) tellLocked(r row) {
-	r.run.returned = true
-	t.rows = append(t.rows, r)
-	signal(t.settleReady)
-	if len(t.rows) >= settlePile {
-		signal(t.pile)
-	}
-}
-
 // settleLoop reports outcomes to Redis. Rows that gather during one call go with the next. The
 // second loop of a topic makes no call for fewer than least rows. A loop continues until every
 // outcome is reported. Only the end of ctx, after the drain, makes it give up. Then the leases run
@@ -168,7 +158,9 @@ func (t *topicServer) settleLoop(ctx context.Context, k *settler, more <-chan st
 	for {
 		if k.number == "" {
 			clear(k.list) // do not retain settled jobs
-			k.list = t.gather(k.list[:0], least)
+			t.mu.Lock()
+			k.list = t.outcomes.gather(k.list[:0], least)
+			t.mu.Unlock()
 			if len(k.list) == 0 {
 				select {
 				case <-more:
@@ -192,7 +184,9 @@ func (t *topicServer) settleLoop(ctx context.Context, k *settler, more <-chan st
 		// executed, the call before it may have been.
 		k.doubt = !certain(err) || doubt && away(err)
 		if !goOn || !k.doubt {
-			t.putBack(k.list)
+			t.mu.Lock()
+			t.outcomes.putBack(k.list)
+			t.mu.Unlock()
 			k.number, k.doubt = "", false
 		}
 		if !goOn {
@@ -210,27 +204,49 @@ type settler struct {
 	slow   retryPace
 }
 
+// outcomes are the rows that Redis has not received yet. They make no calls. topicServer.mu guards
+// them.
+type outcomes struct {
+	rows  []row
+	ready chan struct{} // receives a token when there are rows
+	pile  chan struct{} // receives a token when there are enough rows for a second call
+	// schedules whose runs have finished since the last promote
+	endedSchedules []string
+}
+
+func newOutcomes() outcomes {
+	return outcomes{ready: make(chan struct{}, 1), pile: make(chan struct{}, 1)}
+}
+
+// add queues a row for the settle loops.
+func (o *outcomes) add(r row) {
+	r.run.returned = true
+	o.rows = append(o.rows, r)
+	signal(o.ready)
+	if len(o.rows) >= settlePile {
+		signal(o.pile)
+	}
+}
+
 // gather moves the next rows into list, unless fewer than least are queued. They have the verb of
 // the first row, keep their order, and weigh at most callBytes beyond the first. Jobs that are
 // given back go to the head of ready. So if they need more than one call, the last ones go first,
 // and the second loop leaves them to the first.
-func (t *topicServer) gather(list []row, least int) []row {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if len(t.rows) < least || least > 1 && t.rows[0].verb == verbReturn {
+func (o *outcomes) gather(list []row, least int) []row {
+	if len(o.rows) < least || least > 1 && o.rows[0].verb == verbReturn {
 		return list
 	}
-	verb, skip := t.rows[0].verb, 0
+	verb, skip := o.rows[0].verb, 0
 	if verb == verbReturn {
 		skip = -settleLimit
-		for _, r := range t.rows {
+		for _, r := range o.rows {
 			if r.verb == verb {
 				skip++
 			}
 		}
 	}
-	rest, beyond, full := t.rows[:0], 0, false
-	for _, r := range t.rows {
+	rest, beyond, full := o.rows[:0], 0, false
+	for _, r := range o.rows {
 		if r.verb == verb && len(list) > 0 {
 			beyond += r.weight()
 			full = full || len(list) == settleLimit || beyond > callBytes
@@ -245,16 +261,40 @@ func (t *topicServer) gather(list []row, least int) []row {
 			list = append(list, r)
 		}
 	}
-	clear(t.rows[len(rest):])
-	t.rows = rest
+	clear(o.rows[len(rest):])
+	o.rows = rest
 	return list
 }
 
-func (t *topicServer) putBack(list []row) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.rows = append(t.rows, list...)
-	signal(t.settleReady) // they may be too few for the second loop
+// putBack queues rows again whose call was not executed.
+func (o *outcomes) putBack(list []row) {
+	o.rows = append(o.rows, list...)
+	signal(o.ready) // they may be too few for the second loop
+}
+
+// takeAll removes all rows.
+func (o *outcomes) takeAll() []row {
+	rows := o.rows
+	o.rows = nil
+	return rows
+}
+
+// takeEnded removes the schedules whose runs have ended.
+func (o *outcomes) takeEnded() []string {
+	ended := o.endedSchedules
+	o.endedSchedules = nil
+	return ended
+}
+
+// noteEnded notes that a run of a schedule has ended, and reports whether it did. If there are
+// maxEnded already, the look of each tick finds the schedule.
+func (o *outcomes) noteEnded(r *run) bool {
+	s, _ := record.DecodeSlotID(r.id)
+	if !r.scheduled || s.Triggered || len(o.endedSchedules) >= maxEnded {
+		return false
+	}
+	o.endedSchedules = append(o.endedSchedules, s.Schedule)
+	return true
 }
 
 // tell is one call of a settling script. The outcomes are final if it returns nil.
@@ -282,11 +322,8 @@ func (t *topicServer) tell(ctx context.Context, series, number string, list []ro
 			}
 			list[i].lost = r.lost
 		}
-		t.dropLocked(r)
-		if s, _ := record.DecodeSlotID(r.id); r.scheduled && !s.Triggered && len(t.endedSchedules) < maxEnded {
-			t.endedSchedules = append(t.endedSchedules, s.Schedule)
-			ended = true
-		}
+		t.held.drop(r)
+		ended = t.outcomes.noteEnded(r) || ended
 	}
 	t.mu.Unlock()
 	if err != nil {
@@ -297,11 +334,11 @@ func (t *topicServer) tell(ctx context.Context, series, number string, list []ro
 		t.outcome(r)
 		soon = soon || r.delay < t.server.o.tick
 	}
-	if ended && t.slotWaits.Load() {
-		signal(t.wake)
+	if ended && t.firer.waits.Load() {
+		signal(t.wakeups.promote)
 	}
 	if v.delays && soon {
-		signal(t.wake) // the timer sleeps until the next tick
+		signal(t.wakeups.promote) // the timer sleeps until the next tick
 	}
 	return nil
 }
@@ -316,7 +353,7 @@ func (t *topicServer) group(args []any, list []row) []any {
 		r := list[i].run
 		r.telling = true
 		tail := list[i].tail(t.server.id)
-		if f := r.fences(); f != fence || len(tail) != width {
+		if f := r.fence.String(); f != fence || len(tail) != width {
 			fence, width, jobs = f, len(tail), 0
 			args = append(args, fence, width, 0)
 			count = len(args) - 1

@@ -15,12 +15,12 @@ import (
 // compared with.)
 func TestGatherNeverMixesVerbs(t *testing.T) {
 	verbs := []verb{verbAck, verbReturn, verbAck, verbReturn, verbRetry, verbReturn, verbAck, verbBury, verbRetry}
-	server := &topicServer{}
+	queue := newOutcomes()
 	for _, v := range verbs {
-		server.rows = append(server.rows, row{run: &run{}, verb: v})
+		queue.rows = append(queue.rows, row{run: &run{}, verb: v})
 	}
 	var got []verb
-	for list := server.gather(nil, 1); len(list) > 0; list = server.gather(list[:0], 1) {
+	for list := queue.gather(nil, 1); len(list) > 0; list = queue.gather(list[:0], 1) {
 		for _, r := range list {
 			require.Equal(t, list[0].verb, r.verb)
 			got = append(got, r.verb)
@@ -34,24 +34,24 @@ func TestGatherNeverMixesVerbs(t *testing.T) {
 // What a call that was not carried out has left is told by the first loop: the second one does not
 // come back for a few.
 func TestWhatIsPutBackIsTold(t *testing.T) {
-	server := &topicServer{settleReady: make(chan struct{}, 1)}
-	server.putBack([]row{{run: &run{}, verb: verbAck}})
-	require.Len(t, server.settleReady, 1)
-	require.Empty(t, server.gather(nil, settlePile))
-	require.Len(t, server.gather(nil, 1), 1)
+	queue := newOutcomes()
+	queue.putBack([]row{{run: &run{}, verb: verbAck}})
+	require.Len(t, queue.ready, 1)
+	require.Empty(t, queue.gather(nil, settlePile))
+	require.Len(t, queue.gather(nil, 1), 1)
 }
 
 // Jobs that are given back go to the head of ready, one call after the other: the last ones first.
 func TestGatherGivesBackFromTheEnd(t *testing.T) {
 	const jobs = 2*settleLimit + 7
-	server := &topicServer{}
+	queue := newOutcomes()
 	for i := range jobs {
-		server.rows = append(server.rows, row{run: &run{}, verb: verbReturn, attempts: i}, row{run: &run{}, verb: verbAck})
+		queue.rows = append(queue.rows, row{run: &run{}, verb: verbReturn, attempts: i}, row{run: &run{}, verb: verbAck})
 	}
-	require.Empty(t, server.gather(nil, settlePile), "for the first loop alone")
+	require.Empty(t, queue.gather(nil, settlePile), "for the first loop alone")
 	want := jobs
-	for len(server.rows) > 0 {
-		list := server.gather(nil, 1)
+	for len(queue.rows) > 0 {
+		list := queue.gather(nil, 1)
 		if list[0].verb != verbReturn {
 			continue
 		}
@@ -89,9 +89,9 @@ func TestGatherIsBoundedInBytes(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			server := &topicServer{rows: slices.Repeat([]row{c.row}, 30)}
+			queue := outcomes{rows: slices.Repeat([]row{c.row}, 30)}
 			var got []int
-			for list := server.gather(nil, 1); len(list) > 0; list = server.gather(nil, 1) {
+			for list := queue.gather(nil, 1); len(list) > 0; list = queue.gather(nil, 1) {
 				got = append(got, len(list))
 			}
 			require.Equal(t, c.want, got)
@@ -101,13 +101,13 @@ func TestGatherIsBoundedInBytes(t *testing.T) {
 
 // What does not fit stays, in its order, and small jobs do not overtake it.
 func TestGatherKeepsTheOrder(t *testing.T) {
-	server := &topicServer{}
+	queue := newOutcomes()
 	for i, stored := range []int{1, 1 << 20, 600 << 10, 1, 64 << 20, 1} {
 		r := row{run: &run{stored: stored, opts: record.Options{Retention: 1}}, attempts: i}
-		server.rows = append(server.rows, r, row{run: &run{}, verb: verbSnooze})
+		queue.rows = append(queue.rows, r, row{run: &run{}, verb: verbSnooze})
 	}
 	var calls [][]int
-	for list := server.gather(nil, 1); len(list) > 0; list = server.gather(nil, 1) {
+	for list := queue.gather(nil, 1); len(list) > 0; list = queue.gather(nil, 1) {
 		var got []int
 		for _, r := range list {
 			got = append(got, r.attempts)

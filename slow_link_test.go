@@ -134,7 +134,7 @@ func TestStopDuringASlowAnswer(t *testing.T) {
 		require.Zero(b, info.Running)
 		require.EqualValues(b, 40, info.Ready)
 		w.heal()
-		b.serve("a", rec.then(nil))
+		b.serve("a", rec.then(nil), delayq.Concurrency(1))
 		b.pass(time.Second)
 		var ids []string
 		for i := range 40 {

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/delayq/delayq/internal/record"
 	"github.com/stretchr/testify/require"
 )
 
@@ -109,7 +110,7 @@ func TestTakeAskedAnew(t *testing.T) {
 		require.Equal(t, []string{"a", "c"}, idsOf(held))
 		require.EqualValues(t, 1, r.number(7), "there are more")
 		require.Equal(t, []string{"d", "e"}, h.list(h.keys.ready))
-		require.Greater(t, parseEnd(held[0].Fence), parseEnd(first[0].Fence))
+		require.Greater(t, record.ParseLeaseEnd(held[0].Fence).Micros(), record.ParseLeaseEnd(first[0].Fence).Micros())
 		require.Equal(t, "l", h.Ack(first[0]), "the first lease is over")
 		before := Dump(t, h.rdb, h.prefix())
 		require.Equal(t, r[2:], h.takeSince("4", "3", 2, callBytes)[2:], "the same request once more")

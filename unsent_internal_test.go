@@ -202,7 +202,7 @@ func TestUnsentRepetitionKeepsItsNumber(t *testing.T) {
 		mine := redis.NewClient(o)
 		defer func() { require.NoError(t, mine.Close()) }()
 		var log lines
-		var told outcomes
+		var told endings
 		stop := serving(t, mine, &log, func(context.Context, *Job) error { return nil }, Hooks(&told))
 		time.Sleep(time.Second)
 		_, err := NewClient(rdb).Enqueue(t.Context(), "topic", "x", nil)
@@ -217,8 +217,8 @@ func TestUnsentRepetitionKeepsItsNumber(t *testing.T) {
 	})
 }
 
-type outcomes struct{ done, lost atomic.Int64 }
+type endings struct{ done, lost atomic.Int64 }
 
-func (o *outcomes) Done(RunEvent)      { o.done.Add(1) }
-func (o *outcomes) Cancelled(RunEvent) { o.lost.Add(1) }
-func (o *outcomes) LeaseLost(RunEvent) { o.lost.Add(1) }
+func (o *endings) Done(RunEvent)      { o.done.Add(1) }
+func (o *endings) Cancelled(RunEvent) { o.lost.Add(1) }
+func (o *endings) LeaseLost(RunEvent) { o.lost.Add(1) }

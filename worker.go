@@ -3,78 +3,68 @@ package delayq
 import (
 	"cmp"
 	"context"
+	"errors"
 	"runtime/debug"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/delayq/delayq/internal/record"
 )
 
 // A topicServer is the part of a server that serves one topic. It has a loop that promotes jobs
-// (bucket.go), two loops that take them (ready.go), the running handlers (here and in workers.go),
-// a loop that extends leases (lease.go) and two loops that report outcomes to Redis (settle.go).
+// (bucket.go), two loops that take them (ready.go), the running handlers (here), a loop that
+// extends leases (lease.go) and two loops that report outcomes to Redis (settle.go).
+//
+// Its state is in small parts, which make no calls: workers (who may start), holdings (which jobs
+// are this server's), outcomes (what Redis must be told), and the firer, which belongs to the
+// promote loop.
 type topicServer struct {
-	server      *Server
-	keys        *keys
-	handler     Handler
-	concurrency int
-	defaults    record.Options  // defaults of what the job's record leaves open
-	base        context.Context // parent of the handlers' contexts
-	clock       clock
-	trouble     trouble
-	turns       turns // guarded by mu
-	firer       firer
-	pruner      pruner
-	paused      bool // the take loop has found the topic paused
-	// at the last promote, a slot of some schedule waited for a run to finish
-	slotWaits atomic.Bool
-
-	wake   chan struct{} // interrupts the sleep of the promote loop
-	resume chan struct{} // interrupts the sleep of the take loop
-	unsure chan struct{} // a cancel message may have been missed
-	freed  chan struct{} // there may be room for more jobs
-	plenty chan struct{} // there is more to take than one taker can, and room for it
+	server   *Server
+	keys     *keys
+	handler  Handler
+	defaults record.Options  // defaults of what the job's record leaves open
+	base     context.Context // parent of the handlers' contexts
+	clock    clock
+	trouble  trouble
+	wakeups  wakeups
+	firer    firer
+	pruner   pruner
+	paused   bool // the take loop has found the topic paused
 
 	mu       sync.Mutex
-	busy     int  // workers that are running a handler
-	starting bool // a worker is being started for the head of next
-	// lower bound of the jobs taken from the topic, by this server or by Redis's own count
-	takes       int64
-	coming      int           // jobs requested, or taken and not yet admitted
-	many        bool          // there is more to take than the last take returned
-	batch       int           // jobs that such a take returns
-	size        int           // running mean of the size of a job's record, in bytes
-	next        []*run        // taken, in the order in which they start
-	handlerTime time.Duration // running mean of the duration of a handler
-	limited     bool          // the last job taken has limited retries
-	stopping    bool          // no more handlers may start
-	// cancels of the last second whose runs were not found: their takes may still be in flight
-	unheard        []loss
-	leases         map[string]*run // by job ID: what this server owns and has not settled
-	apart          map[*run]bool   // runs whose handlers replaced their own jobs and go on
-	rows           []row           // outcomes that Redis has not received yet
-	endedSchedules []string        // schedules whose runs have finished since the last promote
-	settleReady    chan struct{}   // there are rows
-	pile           chan struct{}   // there are enough rows for a second call
-	proposed       int64           // proposed lease end in ms that Redis has not confirmed; 0: none
-	drained        []chan struct{} // closed when leases becomes empty
+	workers  workers
+	held     holdings
+	outcomes outcomes
+	turns    turns
+}
+
+// wakeups are the channels that end the waits of a topic's loops. Each holds one token.
+type wakeups struct {
+	promote chan struct{} // a job may be due earlier
+	resume  chan struct{} // the topic may be resumed
+	unsure  chan struct{} // a cancel message may have been missed
+	freed   chan struct{} // there may be room for more jobs
+	plenty  chan struct{} // there is more to take than one taker can, and room for it
+}
+
+func newWakeups() wakeups {
+	token := func() chan struct{} { return make(chan struct{}, 1) }
+	return wakeups{token(), token(), token(), token(), token()}
 }
 
 func (t *topicServer) init() {
 	s := t.server
 	t.defaults.Fill(&defaultRun)
-	if t.concurrency == 0 {
-		t.concurrency = s.o.concurrency
+	if t.workers.count == 0 {
+		t.workers.count = s.o.concurrency
 	}
+	t.workers.cautious = t.defaults.Retry >= 0
+	t.workers.handlerTime = aheadUnknown
 	t.trouble = trouble{name: t.keys.topic, log: s.log.With("topic", t.keys.topic), outage: s.outage}
-	t.wake, t.resume = make(chan struct{}, 1), make(chan struct{}, 1)
-	t.unsure = make(chan struct{}, 1)
-	t.freed, t.plenty = make(chan struct{}, 1), make(chan struct{}, 1)
-	t.settleReady, t.pile = make(chan struct{}, 1), make(chan struct{}, 1)
-	t.leases = make(map[string]*run)
-	t.handlerTime = aheadUnknown
-	t.firer.plans, t.firer.bad, t.firer.missed = make(map[string]plan), make(map[string]string), make(map[string]int64)
+	t.wakeups = newWakeups()
+	t.held.freed = t.wakeups.freed
+	t.outcomes = newOutcomes()
+	t.firer.setUp(t)
 }
 
 // A topicCall is one call of a script of the topic.
@@ -135,6 +125,120 @@ func (t *topicServer) turn(loop int) {
 	t.turns.last[loop] = time.Now()
 }
 
+// roomLocked returns how many jobs to take now; 0: none.
+func (t *topicServer) roomLocked() int { return t.workers.room(len(t.held.runs)) }
+
+// hasIdleWorker reports whether there is an idle worker that no requested or taken job will use.
+func (t *topicServer) hasIdleWorker() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.workers.unclaimed() > 0
+}
+
+// reserve is workers.reserve.
+func (t *topicServer) reserve(full bool) (n, free int) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.workers.reserve(full, len(t.held.runs))
+}
+
+// expect is workers.expect. It wakes the second taker if that can take many more at the same time.
+func (t *topicServer) expect(reserved, got int, many bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.workers.expect(reserved, got, many)
+	if t.workers.roomForTwo(len(t.held.runs)) {
+		signal(t.wakeups.plenty)
+	}
+}
+
+// admit accepts a taken job. The job starts as soon as a worker is idle; if it is refused, the
+// refusal is reported to Redis.
+func (t *topicServer) admit(r *run, refused *row) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.held.add(r, time.Now())
+	t.workers.arrived(r)
+	if refused != nil {
+		t.outcomes.add(*refused)
+		return
+	}
+	t.workers.queue(r)
+	t.startWorkerLocked()
+}
+
+// startWorkerLocked starts a worker if one is idle and there is a job for it.
+func (t *topicServer) startWorkerLocked() {
+	if t.workers.toStart() {
+		t.launch(t.startWorker)
+	}
+}
+
+// startWorker is the goroutine of a worker: it runs jobs until none is left.
+func (t *topicServer) startWorker() {
+	t.mu.Lock()
+	t.workers.starting = false
+	r := t.popLocked(time.Now())
+	if r != nil {
+		t.workers.busy++
+		t.startWorkerLocked()
+	}
+	// no room as long as next has jobs for idle workers
+	if !t.workers.starting && t.roomLocked() > 0 {
+		signal(t.wakeups.freed)
+	}
+	t.mu.Unlock()
+	t.work(r)
+}
+
+// stop prevents any more handlers from starting.
+func (t *topicServer) stop() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.workers.stopping = true
+}
+
+// startLocked marks a run as running.
+func (t *topicServer) startLocked(r *run, now time.Time) {
+	r.ctx = runContext{topic: t, run: r}
+	r.ctx.Context, r.cancel = context.WithCancelCause(t.base)
+	r.began, r.start = now, t.clock.at(now)
+	if r.start.Before(r.taken) {
+		r.start = r.taken // an older reply of Redis has been read since
+	}
+	r.job.StartedAt = r.start
+	if limit := r.opts.Timeout; limit > 0 {
+		r.deadline = now.Add(time.Duration(limit) * time.Millisecond)
+	}
+}
+
+// popLocked removes the first job that this server still owns from the queue, and marks it as
+// running.
+func (t *topicServer) popLocked(now time.Time) *run {
+	for r := t.workers.pop(); r != nil; r = t.workers.pop() {
+		if t.held.expire(r, now); r.lost == nil {
+			t.startLocked(r, now)
+			return r
+		}
+		t.launch(func() { t.tellLost(r) }) // concurrently: the next job must not wait for hooks
+	}
+	return nil
+}
+
+// giveBack returns the jobs that wait for a worker to become idle. On shutdown it also returns
+// those that a worker is being started for.
+func (t *topicServer) giveBack(why error) {
+	t.mu.Lock()
+	lost, rest := t.workers.spill(errors.Is(why, ErrShutdown))
+	for _, r := range rest {
+		t.outcomes.add(row{run: r, verb: verbReturn, err: why})
+	}
+	t.mu.Unlock()
+	for _, r := range lost {
+		t.tellLost(r)
+	}
+}
+
 // launch starts a goroutine for running handlers. A handler that calls runtime.Goexit ends the
 // goroutine, after execute has settled its job.
 func (t *topicServer) launch(f func()) {
@@ -193,21 +297,21 @@ func (t *topicServer) finish(r *run, cause, err error, now time.Time) (next *run
 	told := t.verdict(r, cause, err, ran)
 	told.cause = cause
 	t.mu.Lock()
-	t.handlerTime += (ran - t.handlerTime) / 8
+	t.workers.ran(ran)
 	abandoned := r.returned // by abandonAll, which has already given the job back
 	r.returned = true
-	delete(t.apart, r)
+	delete(t.held.apart, r)
 	lost := r.lost
 	if lost == nil && !abandoned {
-		t.tellLocked(told)
+		t.outcomes.add(told)
 	}
 	if next = t.popLocked(now); next == nil {
-		t.busy--
+		t.workers.busy--
 	}
-	if n := t.roomLocked(); n > 0 {
-		signal(t.freed)
-		if t.many && n >= t.batch {
-			signal(t.plenty)
+	if t.roomLocked() > 0 {
+		signal(t.wakeups.freed)
+		if t.workers.roomForTwo(len(t.held.runs)) {
+			signal(t.wakeups.plenty)
 		}
 	}
 	t.mu.Unlock()

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/delayq/delayq/internal/embedded"
+	"github.com/delayq/delayq/internal/record"
 )
 
 // slots gives a topic with its slots and none of its loops.
@@ -34,9 +35,9 @@ func slots(t *testing.T, concurrency int, h HandlerFunc, opts ...ServerOption) *
 
 // taken gives runs of jobs that have just been taken, with room reserved for them.
 func (t *topicServer) taken(n int) (runs []*run) {
-	t.coming += n
+	t.workers.coming += n
 	for i := range n {
-		r := &run{id: fmt.Sprint(i), fence: "1", until: time.Now().Add(time.Hour)}
+		r := &run{id: fmt.Sprint(i), fence: record.ParseFence("1"), until: time.Now().Add(time.Hour)}
 		r.job = &r.own
 		r.job.ID, r.opts.Retry = r.id, -1
 		runs = append(runs, r)
@@ -46,7 +47,7 @@ func (t *topicServer) taken(n int) (runs []*run) {
 
 // admitted takes jobs over as admit does, and starts no slot for them until letGo.
 func (t *topicServer) admitted(n int) []*run {
-	t.starting = true
+	t.workers.starting = true
 	runs := t.taken(n)
 	for _, r := range runs {
 		t.admit(r, nil)
@@ -57,7 +58,7 @@ func (t *topicServer) admitted(n int) []*run {
 func (t *topicServer) letGo() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.starting = false
+	t.workers.starting = false
 	t.startWorkerLocked()
 }
 
@@ -82,7 +83,7 @@ func TestSlotsStartEachOther(t *testing.T) {
 		}
 		synctest.Wait()
 		require.ElementsMatch(t, []string{"0", "1", "2", "3", "4"}, started)
-		require.Zero(t, a.coming)
+		require.Zero(t, a.workers.coming)
 		require.False(t, a.hasIdleWorker())
 		a.cancelRun("6", "1", ErrCancelled)
 		for i, id := range []string{"5", "7"} {
@@ -93,9 +94,9 @@ func TestSlotsStartEachOther(t *testing.T) {
 		close(release)
 		a.server.running.Wait()
 		require.Len(t, started, 7)
-		require.Len(t, a.rows, 7)
+		require.Len(t, a.outcomes.rows, 7)
 		require.Equal(t, "6", <-cancelled)
-		require.Zero(t, a.busy)
+		require.Zero(t, a.workers.busy)
 		require.True(t, a.hasIdleWorker())
 	})
 }
@@ -117,14 +118,14 @@ func TestCancelledBeforeTheStart(t *testing.T) {
 	for _, r := range a.admitted(2) {
 		a.cancelRun(r.id, "1", ErrCancelled)
 	}
-	<-a.freed
+	<-a.wakeups.freed
 	require.Zero(t, a.roomLocked(), "the slot has not looked yet")
 	a.letGo()
 	a.server.running.Wait()
 	require.ElementsMatch(t, []string{"0", "1"}, []string{<-cancelled, <-cancelled})
-	require.Len(t, a.freed, 1)
+	require.Len(t, a.wakeups.freed, 1)
 	require.Equal(t, 1, a.roomLocked())
-	require.Empty(t, a.rows)
+	require.Empty(t, a.outcomes.rows)
 }
 
 // What waits too long for a slot to become free is given back: not what has a free slot that is
@@ -133,13 +134,13 @@ func TestGiveBackLeavesWhatHasAFreeSlot(t *testing.T) {
 	t.Parallel()
 	cancelled := make(chan string, 2)
 	a := slots(t, 3, func(context.Context, *Job) error { return nil }, Hooks(into(cancelled)))
-	a.busy = 1
+	a.workers.busy = 1
 	a.admitted(6)
-	all := a.next
+	all := a.workers.next
 	a.cancelRun("0", "1", ErrCancelled)
 	a.cancelRun("4", "1", ErrCancelled)
 	ids := func() (ids []string) {
-		for _, r := range a.rows {
+		for _, r := range a.outcomes.rows {
 			require.Equal(t, verbReturn, r.verb)
 			ids = append(ids, r.run.id)
 		}
@@ -148,13 +149,13 @@ func TestGiveBackLeavesWhatHasAFreeSlot(t *testing.T) {
 	a.giveBack(errSlow)
 	require.Equal(t, []string{"3", "5"}, ids())
 	require.Equal(t, []string{"0", "4"}, []string{<-cancelled, <-cancelled})
-	require.Len(t, a.next, 2)
+	require.Len(t, a.workers.next, 2)
 	for _, r := range all[2:] {
 		require.Nil(t, r, "it is not kept in memory")
 	}
 	a.giveBack(ErrShutdown)
 	require.Equal(t, []string{"3", "5", "1", "2"}, ids())
-	require.Empty(t, a.next)
+	require.Empty(t, a.workers.next)
 }
 
 // Once there is a slot for every job that was taken, others may be taken ahead, and the taker is
@@ -167,14 +168,14 @@ func TestStartedSlotsMakeRoom(t *testing.T) {
 			<-release
 			return nil
 		})
-		a.handlerTime = 5 * time.Millisecond
+		a.workers.handlerTime = 5 * time.Millisecond
 		a.admitted(10)
 		require.Zero(t, a.roomLocked())
 		a.letGo()
 		synctest.Wait()
-		require.Equal(t, 10, a.busy)
-		require.Equal(t, a.ahead(), a.roomLocked())
-		require.Len(t, a.freed, 1)
+		require.Equal(t, 10, a.workers.busy)
+		require.Equal(t, a.workers.ahead(), a.roomLocked())
+		require.Len(t, a.wakeups.freed, 1)
 		close(release)
 		a.server.running.Wait()
 	})
@@ -198,5 +199,5 @@ func TestHooksOfLostJobsHoldUpNoStart(t *testing.T) {
 	a.letGo()
 	a.server.running.Wait()
 	require.True(t, told)
-	require.Len(t, a.rows, 1)
+	require.Len(t, a.outcomes.rows, 1)
 }

@@ -1,10 +1,6 @@
 package delayq
 
-import (
-	"context"
-	"errors"
-	"time"
-)
+import "time"
 
 // Taking ahead. A handler that is much shorter than a round trip to Redis would leave its worker
 // idle until the next take is answered. So a server takes more jobs than it has idle workers: as
@@ -21,174 +17,134 @@ const (
 	aheadBytes    = 4 * callBytes
 )
 
+// workers decides when a taken job may start, and how many more jobs to take. It starts nothing
+// itself: its caller does, and guards it with topicServer.mu.
+type workers struct {
+	count    int  // the Concurrency of the topic
+	cautious bool // nothing is taken ahead: the Defaults of the handler limit the retries
+
+	busy     int    // workers that are running a handler
+	starting bool   // a worker is being started for the head of next
+	stopping bool   // no more handlers may start
+	next     []*run // taken, in the order in which they start
+
+	coming int  // jobs requested, or taken and not yet admitted
+	many   bool // there is more to take than the last take returned
+	batch  int  // jobs that such a take returns
+
+	size        int           // running mean of the size of a job's record, in bytes
+	handlerTime time.Duration // running mean of the duration of a handler
+	limited     bool          // the last job taken has limited retries
+}
+
 // ahead returns how many jobs may be held beyond those that are running. After a crash, every taken
 // job has used an attempt, even if its handler was never called. So jobs with limited retries are
 // not taken ahead. take.lua knows only what a job's record says, so nothing is taken ahead if the
 // Defaults of the handler limit the retries.
-func (t *topicServer) ahead() int {
-	if t.limited || t.defaults.Retry >= 0 || t.handlerTime == aheadUnknown {
+func (w *workers) ahead() int {
+	if w.limited || w.cautious || w.handlerTime == aheadUnknown {
 		return 0
 	}
-	most := min(aheadLimit, aheadBytes/max(t.size, 1))
-	if t.handlerTime <= aheadTime/aheadLimit {
+	most := min(aheadLimit, aheadBytes/max(w.size, 1))
+	if w.handlerTime <= aheadTime/aheadLimit {
 		return most
 	}
-	return min(int(int64(aheadTime)*int64(t.concurrency)/int64(t.handlerTime)), most)
+	return min(int(int64(aheadTime)*int64(w.count)/int64(w.handlerTime)), most)
 }
 
-// roomLocked returns how many jobs to take now; 0: none.
-func (t *topicServer) roomLocked() int {
-	free, ahead, held := t.concurrency-t.busy, t.ahead(), len(t.next)+t.coming
+// room returns how many jobs to take now; 0: none. owned is the number of jobs that the server has
+// not settled.
+func (w *workers) room(owned int) int {
+	free, ahead, held := w.count-w.busy, w.ahead(), len(w.next)+w.coming
 	if held > ahead/2 && held >= free {
 		return 0
 	}
 	// Redis may be rejecting the outcomes of finished handlers, so the total is limited.
-	most := 2*t.concurrency + 2*aheadLimit - len(t.leases) - t.coming
+	most := 2*w.count + 2*aheadLimit - owned - w.coming
 	// one take returns no more; the other taker gets the rest of the room
-	fit := callBytes / max(t.size, 1)
+	fit := callBytes / max(w.size, 1)
 	return max(0, min(free+ahead-held, most, takeLimit, fit+fit/8+1))
 }
 
-// hasIdleWorker reports whether there is an idle worker that no requested or taken job will use.
-func (t *topicServer) hasIdleWorker() bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.unclaimedLocked() > 0
-}
+// roomForTwo reports whether a second taker can take as many jobs as the last take has returned.
+func (w *workers) roomForTwo(owned int) bool { return w.many && w.room(owned) >= w.batch }
 
-// unclaimedLocked returns the number of idle workers that no job is intended for yet.
-func (t *topicServer) unclaimedLocked() int {
-	return max(0, t.concurrency-t.busy-len(t.next)-t.coming)
-}
+// unclaimed returns the number of idle workers that no job is intended for yet.
+func (w *workers) unclaimed() int { return max(0, w.count-w.busy-len(w.next)-w.coming) }
 
 // reserve keeps room for the jobs of a take. It returns how many jobs that is, and how many of them
 // can start immediately. There must be room for one job, or with full for a full take.
-func (t *topicServer) reserve(full bool) (n, free int) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	free = t.unclaimedLocked()
-	if n = t.roomLocked(); n < 1 || full && n < t.batch {
+func (w *workers) reserve(full bool, owned int) (n, free int) {
+	free = w.unclaimed()
+	if n = w.room(owned); n < 1 || full && n < w.batch {
 		return 0, free
 	}
-	t.coming += n
+	w.coming += n
 	return n, free
 }
 
-// expect notes how many jobs arrived out of those reserved, and whether a second taker can take
-// many more at the same time.
-func (t *topicServer) expect(reserved, got int, many bool) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.coming += got - reserved
-	t.many = many && t.concurrency > 1 // a single worker takes its jobs in their order
-	t.batch = max(1, got)
-	if t.many && t.roomLocked() >= t.batch {
-		signal(t.plenty)
-	}
+// expect notes how many jobs arrived out of those reserved, and whether there are many more.
+func (w *workers) expect(reserved, got int, many bool) {
+	w.coming += got - reserved
+	w.many = many && w.count > 1 // a single worker takes its jobs in their order
+	w.batch = max(1, got)
 }
 
-// admit accepts a taken job. The job starts as soon as a worker is idle; if it is refused, the
-// refusal is reported to Redis.
-func (t *topicServer) admit(r *run, refused *row) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.holdLocked(r)
-	if refused != nil {
-		t.tellLocked(*refused)
-		return
-	}
-	t.next = append(t.next, r)
-	t.startWorkerLocked()
+// arrived notes that a job has been admitted. Its place in next is that of queue.
+func (w *workers) arrived(r *run) {
+	w.coming--
+	w.limited = r.opts.Retry >= 0
+	w.size += (r.stored - w.size) / 8
 }
 
-// startWorkerLocked starts a worker if one is idle and there is a job for it. Workers start one at
-// a time, each by the one before. While handlers are short, a few workers do all the work, and no
-// others are started only to find it done.
-func (t *topicServer) startWorkerLocked() {
-	if t.starting || t.stopping || t.busy == t.concurrency || len(t.next) == 0 {
-		return
+// queue puts a job behind those that wait for a worker.
+func (w *workers) queue(r *run) { w.next = append(w.next, r) }
+
+// toStart reports whether the caller must start a worker. Workers start one at a time, each by the
+// one before. While handlers are short, a few workers do all the work, and no others are started
+// only to find it done.
+func (w *workers) toStart() bool {
+	if w.starting || w.stopping || w.busy == w.count || len(w.next) == 0 {
+		return false
 	}
-	t.starting = true
-	t.launch(t.startWorker)
+	w.starting = true
+	return true
 }
 
-// startWorker is the goroutine of a worker: it runs jobs until none is left.
-func (t *topicServer) startWorker() {
-	t.mu.Lock()
-	t.starting = false
-	r := t.popLocked(time.Now())
-	if r != nil {
-		t.busy++
-		t.startWorkerLocked()
+// pop removes the job that starts next. It returns nil if there is none, or if none may start.
+func (w *workers) pop() *run {
+	if len(w.next) == 0 || w.stopping {
+		return nil
 	}
-	if !t.starting && t.roomLocked() > 0 { // no room as long as next has jobs for idle workers
-		signal(t.freed)
-	}
-	t.mu.Unlock()
-	t.work(r)
+	r := w.next[0]
+	w.next[0] = nil
+	w.next = w.next[1:]
+	return r
 }
 
-// stop prevents any more handlers from starting.
-func (t *topicServer) stop() {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.stopping = true
-}
+// ran notes the duration of a handler.
+func (w *workers) ran(d time.Duration) { w.handlerTime += (d - w.handlerTime) / 8 }
 
-// startLocked marks a run as running.
-func (t *topicServer) startLocked(r *run, now time.Time) {
-	r.ctx = runContext{topic: t, run: r}
-	r.ctx.Context, r.cancel = context.WithCancelCause(t.base)
-	r.began, r.start = now, t.clock.at(now)
-	if r.start.Before(r.taken) {
-		r.start = r.taken // an older reply of Redis has been read since
-	}
-	r.job.StartedAt = r.start
-	if limit := r.opts.Timeout; limit > 0 {
-		r.deadline = now.Add(time.Duration(limit) * time.Millisecond)
-	}
-}
-
-// popLocked removes the first job that this server still owns from next, and marks it as running.
-func (t *topicServer) popLocked(now time.Time) *run {
-	for len(t.next) > 0 && !t.stopping {
-		r := t.next[0]
-		t.next[0] = nil
-		t.next = t.next[1:]
-		if t.lookLocked(r, now); r.lost == nil {
-			t.startLocked(r, now)
-			return r
-		}
-		t.launch(func() { t.tellLost(r) }) // concurrently: the next job must not wait for hooks
-	}
-	return nil
-}
-
-// giveBack returns the jobs that wait for a worker to become idle. On shutdown it also returns
-// those that a worker is being started for.
-func (t *topicServer) giveBack(why error) {
-	t.mu.Lock()
+// spill removes the jobs that wait in vain: those that are lost, and those that have no idle
+// worker. With all, it also removes those that a worker is being started for.
+func (w *workers) spill(all bool) (lost, rest []*run) {
 	free := 0
-	if !errors.Is(why, ErrShutdown) {
-		free = t.concurrency - t.busy
+	if !all {
+		free = w.count - w.busy
 	}
-	kept := t.next[:0]
-	var lost []*run
-	for _, r := range t.next {
+	kept := w.next[:0]
+	for _, r := range w.next {
 		switch {
 		case r.lost != nil:
 			lost = append(lost, r)
 		case len(kept) < free:
 			kept = append(kept, r)
 		default:
-			t.tellLocked(row{run: r, verb: verbReturn, err: why})
+			rest = append(rest, r)
 		}
 	}
-	clear(t.next[len(kept):])
-	t.next = kept
-	t.handlerTime = aheadUnknown
-	t.mu.Unlock()
-	for _, r := range lost {
-		t.tellLost(r)
-	}
+	clear(w.next[len(kept):])
+	w.next = kept
+	w.handlerTime = aheadUnknown
+	return lost, rest
 }

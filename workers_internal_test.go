@@ -1,0 +1,136 @@
+package delayq
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// A topic takes as many jobs as it has idle workers, and some ahead while handlers are short. It
+// takes fewer large ones, and none while Redis does not accept the outcomes of those it has.
+func TestWorkersRoom(t *testing.T) {
+	const short = aheadTime / aheadLimit
+	waiting := func(n int) []*run { return make([]*run, n) }
+	for name, c := range map[string]struct {
+		w     workers
+		owned int
+		want  int
+	}{
+		"idle":                        {workers{count: 10, handlerTime: aheadUnknown}, 0, 10},
+		"some busy":                   {workers{count: 10, busy: 4, handlerTime: aheadUnknown}, 4, 6},
+		"all busy":                    {workers{count: 10, busy: 10, handlerTime: aheadUnknown}, 10, 0},
+		"jobs are coming":             {workers{count: 10, coming: 7, handlerTime: aheadUnknown}, 0, 3},
+		"jobs wait":                   {workers{count: 10, next: waiting(9), handlerTime: aheadUnknown}, 9, 1},
+		"short handlers, all busy":    {workers{count: 10, busy: 10, handlerTime: short}, 10, takeLimit},
+		"half of those ahead wait":    {workers{count: 10, busy: 10, handlerTime: short, next: waiting(aheadLimit / 2)}, 0, takeLimit},
+		"more than half wait":         {workers{count: 10, busy: 10, handlerTime: short, next: waiting(aheadLimit/2 + 1)}, 0, 0},
+		"handlers of one ms":          {workers{count: 10, busy: 10, handlerTime: time.Millisecond}, 10, 20},
+		"handlers of an hour":         {workers{count: 10, busy: 9, handlerTime: time.Hour}, 9, 1},
+		"limited retries":             {workers{count: 10, busy: 10, handlerTime: short, limited: true}, 10, 0},
+		"Defaults that limit retries": {workers{count: 10, busy: 10, handlerTime: short, cautious: true}, 10, 0},
+		"large records":               {workers{count: 100, handlerTime: aheadUnknown, size: callBytes / 8}, 0, 10},
+		"records of a whole call":     {workers{count: 100, handlerTime: aheadUnknown, size: 64 << 20}, 0, 1},
+		"outcomes that pile up":       {workers{count: 10, handlerTime: aheadUnknown}, 2*10 + 2*aheadLimit, 0},
+		"outcomes that nearly do":     {workers{count: 10, handlerTime: aheadUnknown}, 2*10 + 2*aheadLimit - 1, 1},
+	} {
+		require.Equal(t, c.want, c.w.room(c.owned), name)
+	}
+}
+
+// Room is kept for the jobs of a take until they are admitted or did not come.
+func TestWorkersReserve(t *testing.T) {
+	w := workers{count: 10, handlerTime: aheadUnknown}
+	n, free := w.reserve(false, 0)
+	require.Equal(t, []int{10, 10}, []int{n, free})
+	n, free = w.reserve(false, 0)
+	require.Equal(t, []int{0, 0}, []int{n, free}, "the room is taken")
+	w.expect(10, 4, false)
+	require.Equal(t, 4, w.coming)
+	require.Equal(t, 6, w.unclaimed())
+	for range 4 {
+		w.arrived(&run{})
+	}
+	require.Zero(t, w.coming)
+	require.True(t, w.limited, "the retries of the last one are limited: 0")
+
+	w = workers{count: 10, handlerTime: aheadUnknown, batch: 11}
+	n, free = w.reserve(true, 0)
+	require.Equal(t, []int{0, 10}, []int{n, free}, "no room for a full take")
+	w.batch = 10
+	n, _ = w.reserve(true, 0)
+	require.Equal(t, 10, n)
+}
+
+// A second taker helps if there is more, and room for as much as the last take has returned. With
+// one worker it never does, because that takes its jobs in their order.
+func TestWorkersRoomForTwo(t *testing.T) {
+	w := workers{count: 10, handlerTime: aheadUnknown}
+	w.expect(0, 5, true)
+	require.True(t, w.roomForTwo(0))
+	w.expect(5, 5, false)
+	require.False(t, w.roomForTwo(0), "there is no more")
+	w.coming = 6
+	w.expect(0, 0, true)
+	require.True(t, w.roomForTwo(0), "an empty take counts as one job")
+	w.batch = 5
+	require.False(t, w.roomForTwo(0), "no room for five")
+	one := workers{count: 1, handlerTime: aheadUnknown}
+	one.expect(0, 1, true)
+	require.False(t, one.roomForTwo(0))
+}
+
+// Workers start one at a time, as long as one is idle and a job waits, and none after a stop.
+func TestWorkersStart(t *testing.T) {
+	w := workers{count: 2}
+	require.False(t, w.toStart(), "no job")
+	a, b, c := &run{id: "a"}, &run{id: "b"}, &run{id: "c"}
+	for _, r := range []*run{a, b, c} {
+		w.queue(r)
+	}
+	require.True(t, w.toStart())
+	require.False(t, w.toStart(), "one is being started")
+	w.starting = false
+	require.Same(t, a, w.pop())
+	w.busy++
+	require.True(t, w.toStart())
+	w.starting = false
+	require.Same(t, b, w.pop())
+	w.busy++
+	require.False(t, w.toStart(), "all are busy")
+	w.stopping = true
+	require.Nil(t, w.pop(), "stopped")
+	w.busy--
+	require.False(t, w.toStart(), "stopped")
+	w.stopping = false
+	require.Same(t, c, w.pop())
+	require.Nil(t, w.pop())
+}
+
+// Jobs without an idle worker go back, and lost ones are reported. On a stop all go back.
+func TestWorkersSpill(t *testing.T) {
+	fill := func() workers {
+		w := workers{count: 3, busy: 1, handlerTime: time.Millisecond}
+		for i := range 6 {
+			r := &run{id: string(rune('a' + i))}
+			if i == 1 {
+				r.lost = ErrCancelled
+			}
+			w.queue(r)
+		}
+		return w
+	}
+	ids := func(list []*run) (s string) {
+		for _, r := range list {
+			s += r.id
+		}
+		return s
+	}
+	w := fill()
+	lost, rest := w.spill(false)
+	require.Equal(t, []string{"b", "def", "ac"}, []string{ids(lost), ids(rest), ids(w.next)})
+	require.Equal(t, aheadUnknown, w.handlerTime, "nothing more is taken ahead for now")
+	w = fill()
+	lost, rest = w.spill(true)
+	require.Equal(t, []string{"b", "acdef", ""}, []string{ids(lost), ids(rest), ids(w.next)})
+}
