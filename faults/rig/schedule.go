@@ -15,10 +15,10 @@ import (
 // A Plan is what a schedule is to do, in terms that can be judged without the library: its slots
 // are at all multiples of Every since 1970, or at these seconds of every minute.
 type Plan struct {
-	Every         int64  `json:"every,omitempty"` // ms
-	Seconds       []int  `json:"seconds,omitempty"`
-	Overlap       string `json:"overlap"`            // allow, skip, queue, cancel
-	Missed        string `json:"missed"`             // once, skip, catch up
+	Every   int64  `json:"every,omitempty"` // ms
+	Seconds []int  `json:"seconds,omitempty"`
+	Overlap string `json:"overlap"`            // allow, skip, queue, cancel
+	Missed  string `json:"missed"`             // once, skip, catch up
 	CatchUp int    `json:"catch_up,omitempty"` // slots
 }
 
