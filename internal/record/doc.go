@@ -5,6 +5,7 @@
 //	key in Redis          type of the value    functions
 //	pool                  Job, Options         Encode, Decode, DecodeMeta, NonceOf
 //	errors                Failure              Failure.Encode, DecodeFailures
+//	leases (the scores)   LeaseEnd, Fence      ParseLeaseEnd, ParseFence
 //	moved                 Moved, Tally         Tally.Encode, DecodeMoved
 //	results               Done                 Done.Encode, DecodeDone
 //	meta, field pauses    Pause                DecodePauses
