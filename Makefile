@@ -14,8 +14,8 @@ full: ## run the tests in full size, as CI does
 race: ## run the tests with the race detector
 	go test -race -short ./...
 
-roles: ## run the root tests as the users of docs/acl/delayq.acl
-	DELAYQ_ROLES=docs/acl/delayq.acl go test .
+roles: ## run the tests as the users of docs/acl/delayq.acl
+	DELAYQ_ROLES=docs/acl/delayq.acl go test . ./tests
 
 explore: ## explore the scripts to the end of each scope (some minutes)
 	DELAYQ_EXPLORE=all go test -run TestExplore -timeout 30m -v .

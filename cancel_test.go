@@ -15,18 +15,18 @@ import (
 // it can write nothing any more. (D2, D3, D7)
 func TestDequeueInEveryState(t *testing.T) {
 	eachLife(t, func(t *testing.T, f *fixture, state delayq.State, lease delayq.Held) {
-		before := f.dump()
-		got, err := f.client.Dequeue(t.Context(), "topic", "x")
+		before := f.Dump()
+		got, err := f.Client.Dequeue(t.Context(), "topic", "x")
 		if state == "" {
 			require.ErrorIs(t, err, delayq.ErrNotFound)
 			require.ErrorContains(t, err, `"topic"`)
 			require.Empty(t, got)
-			require.Equal(t, before, f.dump(), "nothing was written")
+			require.Equal(t, before, f.Dump(), "nothing was written")
 			return
 		}
 		require.NoError(t, err)
 		require.Equal(t, state, got)
-		_, err = f.client.Get(t.Context(), "topic", "x")
+		_, err = f.Client.Get(t.Context(), "topic", "x")
 		require.ErrorIs(t, err, delayq.ErrNotFound)
 
 		if lease.ID != "" {
@@ -40,21 +40,21 @@ func TestDequeueInEveryState(t *testing.T) {
 		f.hand.Promote()
 		require.Empty(t, f.hand.Take(10, time.Minute), "it ran")
 		require.Empty(t, f.hand.Traces("x"))
-		for key := range f.dump() {
-			require.Equal(t, f.hand.Key("stats"), key, "left over")
+		for key := range f.Dump() {
+			require.Equal(t, f.Key("stats"), key, "left over")
 		}
-		_, err = f.client.Dequeue(t.Context(), "topic", "x")
+		_, err = f.Client.Dequeue(t.Context(), "topic", "x")
 		require.ErrorIs(t, err, delayq.ErrNotFound)
 	})
 }
 
 func TestDequeueCountsOnce(t *testing.T) {
 	eachClient(t, func(t *testing.T, f *fixture) {
-		f.enqueue("x")
-		f.dequeue("x")
-		_, err := f.client.Dequeue(t.Context(), "topic", "x")
+		f.Enqueue("x")
+		f.Dequeue("x")
+		_, err := f.Client.Dequeue(t.Context(), "topic", "x")
 		require.ErrorIs(t, err, delayq.ErrNotFound)
-		info, err := f.client.Inspect(t.Context(), "topic")
+		info, err := f.Client.Inspect(t.Context(), "topic")
 		require.NoError(t, err)
 		require.EqualValues(t, 1, info.Counters["cancelled"])
 	})
@@ -63,11 +63,11 @@ func TestDequeueCountsOnce(t *testing.T) {
 func TestDequeueOfOneLeavesTheOthers(t *testing.T) {
 	eachClient(t, func(t *testing.T, f *fixture) {
 		for i := range 5 {
-			f.enqueue(fmt.Sprint("ready", i))
-			f.enqueue(fmt.Sprint("scheduled", i), delayq.ProcessIn(time.Hour))
+			f.Enqueue(fmt.Sprint("ready", i))
+			f.Enqueue(fmt.Sprint("scheduled", i), delayq.ProcessIn(time.Hour))
 		}
-		f.dequeue("ready2")
-		f.dequeue("scheduled2")
+		f.Dequeue("ready2")
+		f.Dequeue("scheduled2")
 		f.hand.Hasten(2 * time.Hour)
 		f.hand.Promote()
 		var ids []string
@@ -86,13 +86,13 @@ func TestDequeueRacesWithTake(t *testing.T) {
 	eachClient(t, func(t *testing.T, f *fixture) {
 		const n = 200
 		for i := range n {
-			f.enqueue(fmt.Sprint(i))
+			f.Enqueue(fmt.Sprint(i))
 		}
 		states := make([]delayq.State, n)
 		var wg sync.WaitGroup
 		wg.Go(func() {
 			for i := range n {
-				state, err := f.client.Dequeue(t.Context(), "topic", fmt.Sprint(n-1-i))
+				state, err := f.Client.Dequeue(t.Context(), "topic", fmt.Sprint(n-1-i))
 				if err != nil {
 					t.Error(err)
 				}
@@ -127,11 +127,11 @@ func TestDequeueAmongMany(t *testing.T) {
 				jobs[i].Options = []delayq.JobOption{delayq.ProcessIn(time.Hour)}
 			}
 		}
-		_, err := f.client.EnqueueBatch(t.Context(), jobs)
+		_, err := f.Client.EnqueueBatch(t.Context(), jobs)
 		require.NoError(t, err)
-		require.Equal(t, delayq.StateScheduled, f.dequeue("1500"))
-		require.Equal(t, delayq.StateReady, f.dequeue("1501"))
-		info, err := f.client.Inspect(t.Context(), "topic")
+		require.Equal(t, delayq.StateScheduled, f.Dequeue("1500"))
+		require.Equal(t, delayq.StateReady, f.Dequeue("1501"))
+		info, err := f.Client.Inspect(t.Context(), "topic")
 		require.NoError(t, err)
 		require.EqualValues(t, 1499, info.Scheduled)
 		require.EqualValues(t, 1499, info.Ready)

@@ -304,7 +304,7 @@ func TestProsePromisesHaveTests(t *testing.T) {
 	section, _, _ := strings.Cut(after, "\n## ")
 	promises := regexp.MustCompile(`(?m)^\d+\. \*\*([^*.]+)\.?\*\*`).FindAllStringSubmatch(section, -1)
 	require.GreaterOrEqual(t, len(promises), 7)
-	files, err := filepath.Glob("*_test.go")
+	files, err := filepath.Glob("tests/*_test.go")
 	require.NoError(t, err)
 	var tests strings.Builder
 	for _, file := range files {

@@ -311,6 +311,7 @@ func TestProseHelpersExist(t *testing.T) {
 	for qualifier, patterns := range map[string][]string{
 		"":           {"*_test.go", "internal/*/*.go", "tests/*.go"},
 		"redistest":  {"internal/redistest/*.go"},
+		"queuetest":  {"internal/queuetest/*.go"},
 		"delayqtest": {"delayqtest/*.go"},
 	} {
 		for _, pattern := range patterns {
@@ -441,7 +442,7 @@ func TestProseRecipeIsTheTest(t *testing.T) {
 	_, after, _ = strings.Cut(after, "\n```go\n")
 	block, _, found := strings.Cut(after, "\n```\n")
 	require.True(t, found)
-	_, after, _ = strings.Cut(proseFile(t, "list_test.go"), "\nfunc cancelWrong(")
+	_, after, _ = strings.Cut(proseFile(t, "tests/list_test.go"), "\nfunc cancelWrong(")
 	_, after, _ = strings.Cut(after, "{\n")
 	body, _, found := strings.Cut(after, "\n}\n")
 	require.True(t, found)
@@ -689,7 +690,7 @@ func TestProseRecordIsOne(t *testing.T) {
 // and counts its rows.
 func TestProseCasesNameTests(t *testing.T) {
 	tests := map[string]string{} // name → comment and text
-	for _, pattern := range []string{"*_test.go", "internal/*/*_test.go", "faults/*_test.go"} {
+	for _, pattern := range []string{"*_test.go", "tests/*_test.go", "internal/*/*_test.go", "faults/*_test.go"} {
 		files, err := filepath.Glob(pattern)
 		require.NoError(t, err)
 		for _, file := range files {

@@ -13,17 +13,18 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/delayq/delayq"
+	"github.com/delayq/delayq/internal/queuetest"
 )
 
 // An ID is taken as long as its job is unfinished, whatever has become of it, and free afterwards.
 // (D10)
 func TestEnqueueOfAnIDInEveryState(t *testing.T) {
 	eachLife(t, func(t *testing.T, f *fixture, state delayq.State, _ delayq.Held) {
-		before := f.dump()
-		job, err := f.client.Enqueue(t.Context(), "topic", "x", []byte("new"), delayq.ProcessIn(time.Minute))
+		before := f.Dump()
+		job, err := f.Client.Enqueue(t.Context(), "topic", "x", []byte("new"), delayq.ProcessIn(time.Minute))
 		if state == "" {
 			require.NoError(t, err)
-			info := f.get("x")
+			info := f.Get("x")
 			require.Equal(t, "new", string(info.Payload))
 			require.Equal(t, job.Nonce(), info.Nonce())
 			requireFresh(t, info)
@@ -31,11 +32,11 @@ func TestEnqueueOfAnIDInEveryState(t *testing.T) {
 		}
 		require.Nil(t, job)
 		require.ErrorIs(t, err, delayq.ErrDuplicate)
-		require.Equal(t, before, f.dump(), "nothing was written")
-		results, err := f.client.EnqueueBatch(t.Context(), []delayq.NewJob{{Topic: "topic", ID: "x"}})
+		require.Equal(t, before, f.Dump(), "nothing was written")
+		results, err := f.Client.EnqueueBatch(t.Context(), []delayq.NewJob{{Topic: "topic", ID: "x"}})
 		require.ErrorIs(t, err, delayq.ErrDuplicate)
 		require.Nil(t, results[0].Job)
-		require.Equal(t, before, f.dump(), "nothing was written")
+		require.Equal(t, before, f.Dump(), "nothing was written")
 	})
 }
 
@@ -59,13 +60,13 @@ func TestReplaceInEveryState(t *testing.T) {
 	for name, due := range map[string]time.Duration{"later": time.Minute, "now": 0} {
 		t.Run(name, func(t *testing.T) {
 			eachLife(t, func(t *testing.T, f *fixture, state delayq.State, lease delayq.Held) {
-				job, err := f.client.Enqueue(t.Context(), "topic", "x", []byte("new"), delayq.ProcessIn(due), delayq.Replace())
+				job, err := f.Client.Enqueue(t.Context(), "topic", "x", []byte("new"), delayq.ProcessIn(due), delayq.Replace())
 				require.NoError(t, err)
 				want := delayq.StateScheduled
 				if due == 0 {
 					want = delayq.StateReady
 				}
-				info := f.get("x")
+				info := f.Get("x")
 				require.Equal(t, want, info.State)
 				require.Equal(t, job.Nonce(), info.Nonce())
 				require.Equal(t, "new", string(info.Payload))
@@ -74,7 +75,7 @@ func TestReplaceInEveryState(t *testing.T) {
 				if lease.ID != "" {
 					require.Equal(t, "l", f.hand.Ack(lease))
 					require.Equal(t, "l", f.hand.Retry(0, lease))
-					require.Equal(t, info, f.get("x"), "the old worker wrote something")
+					require.Equal(t, info, f.Get("x"), "the old worker wrote something")
 				}
 				// The new job runs once, at its own time.
 				if due > 0 {
@@ -100,12 +101,12 @@ func TestReplaceInEveryState(t *testing.T) {
 // job of that ID early. (D15)
 func TestCancelThenEnqueueTheSameIDForLater(t *testing.T) {
 	eachClient(t, func(t *testing.T, f *fixture) {
-		f.enqueue("x")
-		require.Equal(t, delayq.StateReady, f.dequeue("x"))
-		f.enqueue("x", delayq.ProcessIn(time.Hour))
+		f.Enqueue("x")
+		require.Equal(t, delayq.StateReady, f.Dequeue("x"))
+		f.Enqueue("x", delayq.ProcessIn(time.Hour))
 		f.hand.Promote()
 		require.Empty(t, f.hand.Take(10, time.Minute))
-		require.Equal(t, delayq.StateScheduled, f.get("x").State)
+		require.Equal(t, delayq.StateScheduled, f.Get("x").State)
 		f.hand.Hasten(time.Hour)
 		f.hand.Promote()
 		f.hand.TakeOne("x")
@@ -117,12 +118,12 @@ func TestCancelThenEnqueueTheSameIDForLater(t *testing.T) {
 func TestReplaceIsDoneByTheNewestOnly(t *testing.T) {
 	eachClient(t, func(t *testing.T, f *fixture) {
 		for _, payload := range []string{"one", "two", "three"} {
-			_, err := f.client.Enqueue(t.Context(), "topic", "x", []byte(payload), delayq.Replace())
+			_, err := f.Client.Enqueue(t.Context(), "topic", "x", []byte(payload), delayq.Replace())
 			require.NoError(t, err)
 		}
 		require.Contains(t, f.hand.TakeOne("x").Record, "three")
 		require.Empty(t, f.hand.Take(10, time.Minute))
-		info, err := f.client.Inspect(t.Context(), "topic")
+		info, err := f.Client.Inspect(t.Context(), "topic")
 		require.NoError(t, err)
 		require.EqualValues(t, 3, info.Counters["enqueued"])
 	})
@@ -135,12 +136,12 @@ func TestDuplicateErrorTellsOfTheJob(t *testing.T) {
 		if state == "" {
 			return
 		}
-		before := clockOf(t, f.rdb)
+		before := queuetest.ClockOf(t, f.RDB)
 		for _, opt := range []delayq.JobOption{delayq.ProcessIn(0), delayq.ReplaceDead()} {
 			if state == delayq.StateDead {
 				opt = delayq.ProcessIn(time.Hour)
 			}
-			_, err := f.client.Enqueue(t.Context(), "topic", "x", nil, opt)
+			_, err := f.Client.Enqueue(t.Context(), "topic", "x", nil, opt)
 			require.ErrorIs(t, err, delayq.ErrDuplicate)
 			var twin *delayq.DuplicateError
 			require.ErrorAs(t, err, &twin)
@@ -151,7 +152,7 @@ func TestDuplicateErrorTellsOfTheJob(t *testing.T) {
 				require.EqualError(t, err, text)
 				continue
 			}
-			require.Equal(t, f.get("x").BuriedAt, twin.Since)
+			require.Equal(t, f.Get("x").BuriedAt, twin.Since)
 			require.WithinDuration(t, before, twin.Since, time.Minute)
 			text = strings.Replace(text, "is dead", "has been dead", 1)
 			require.EqualError(t, err, text+" since "+twin.Since.UTC().Format(time.RFC3339)+
@@ -164,7 +165,7 @@ func TestDuplicateErrorTellsOfTheJob(t *testing.T) {
 func TestDuplicateErrorsOfABatch(t *testing.T) {
 	eachClient(t, func(t *testing.T, f *fixture) {
 		for _, id := range []string{"dead1", "dead2", "running"} {
-			f.enqueue(id)
+			f.Enqueue(id)
 		}
 		for _, held := range f.hand.Take(3, time.Hour) {
 			if held.ID != "running" {
@@ -172,15 +173,15 @@ func TestDuplicateErrorsOfABatch(t *testing.T) {
 			}
 		}
 		at := float64(4_000_000_000_001)
-		require.NoError(t, f.rdb.ZAdd(t.Context(), f.hand.Key("dead"), redis.Z{Score: at, Member: "dead2"}).Err())
-		f.enqueue("ready")
-		f.enqueue("later", delayq.ProcessIn(time.Hour))
+		require.NoError(t, f.RDB.ZAdd(t.Context(), f.Key("dead"), redis.Z{Score: at, Member: "dead2"}).Err())
+		f.Enqueue("ready")
+		f.Enqueue("later", delayq.ProcessIn(time.Hour))
 		ids := []string{"new", "dead2", "ready", "running", "later", "dead1", "also new"}
 		jobs := make([]delayq.NewJob, len(ids))
 		for i, id := range ids {
 			jobs[i] = delayq.NewJob{Topic: "topic", ID: id}
 		}
-		results, _ := f.client.EnqueueBatch(t.Context(), jobs)
+		results, _ := f.Client.EnqueueBatch(t.Context(), jobs)
 		var states []string
 		for i, r := range results {
 			var twin *delayq.DuplicateError
@@ -191,7 +192,7 @@ func TestDuplicateErrorsOfABatch(t *testing.T) {
 			}
 			require.Equal(t, ids[i], twin.ID)
 			if states = append(states, string(twin.State)); twin.State == delayq.StateDead {
-				require.Equal(t, f.get(ids[i]).BuriedAt, twin.Since)
+				require.Equal(t, f.Get(ids[i]).BuriedAt, twin.Since)
 			}
 		}
 		require.Equal(t, []string{"", "dead", "ready", "running", "scheduled", "dead", ""}, states)
@@ -202,15 +203,15 @@ func TestDuplicateErrorsOfABatch(t *testing.T) {
 // alone.
 func TestReplaceDeadInEveryState(t *testing.T) {
 	eachLife(t, func(t *testing.T, f *fixture, state delayq.State, _ delayq.Held) {
-		before := f.dump()
-		job, err := f.client.Enqueue(t.Context(), "topic", "x", []byte("new"), delayq.ReplaceDead())
+		before := f.Dump()
+		job, err := f.Client.Enqueue(t.Context(), "topic", "x", []byte("new"), delayq.ReplaceDead())
 		if state != "" && state != delayq.StateDead {
 			require.ErrorIs(t, err, delayq.ErrDuplicate)
-			require.Equal(t, before, f.dump(), "nothing was written")
+			require.Equal(t, before, f.Dump(), "nothing was written")
 			return
 		}
 		require.NoError(t, err)
-		info := f.get("x")
+		info := f.Get("x")
 		require.Equal(t, delayq.StateReady, info.State)
 		require.Equal(t, job.Nonce(), info.Nonce())
 		requireFresh(t, info)
@@ -230,10 +231,10 @@ func TestReplaceMixedInOneCall(t *testing.T) {
 				id := life + " " + option
 				switch life {
 				case "dead":
-					f.enqueue(id)
+					f.Enqueue(id)
 					require.Equal(t, "o", f.hand.Bury(f.hand.TakeOne(id)))
 				case "scheduled":
-					f.enqueue(id, delayq.ProcessIn(time.Hour))
+					f.Enqueue(id, delayq.ProcessIn(time.Hour))
 				}
 				want[id] = life == "none" || option == "any" || option == "only" && life == "dead"
 				jobs = append(jobs, delayq.NewJob{Topic: "topic", ID: id, Payload: []byte("new"), Options: opts})
@@ -241,14 +242,14 @@ func TestReplaceMixedInOneCall(t *testing.T) {
 		}
 		for id := range want {
 			if id[:5] == "ready" {
-				f.enqueue(id)
+				f.Enqueue(id)
 			}
 		}
-		var calls countScripts
-		client := delayq.NewClient(f.rdb, delayq.Prefix(f.prefix), delayq.Hooks(&calls))
+		var calls queuetest.CountScripts
+		client := delayq.NewClient(f.RDB, delayq.Prefix(f.Prefix), delayq.Hooks(&calls))
 		results, err := client.EnqueueBatch(t.Context(), jobs)
 		require.ErrorIs(t, err, delayq.ErrDuplicate)
-		require.Equal(t, countScripts{"replace": 1}, calls)
+		require.Equal(t, queuetest.CountScripts{"replace": 1}, calls)
 		for i, r := range results {
 			id := jobs[i].ID
 			if want[id] {
@@ -256,7 +257,7 @@ func TestReplaceMixedInOneCall(t *testing.T) {
 			} else {
 				require.ErrorIs(t, r.Err, delayq.ErrDuplicate, id)
 			}
-			require.Equal(t, want[id], string(f.get(id).Payload) == "new", id)
+			require.Equal(t, want[id], string(f.Get(id).Payload) == "new", id)
 		}
 	})
 }
@@ -267,41 +268,41 @@ func TestReplaceOfAReadyJobKeepsItsPlace(t *testing.T) {
 	eachClient(t, func(t *testing.T, f *fixture) {
 		ids := []string{"a", "b", "c"}
 		for _, id := range ids {
-			f.enqueue(id)
+			f.Enqueue(id)
 		}
 		for i := range 20 {
-			_, err := f.client.Enqueue(t.Context(), "topic", "b", []byte(strconv.Itoa(i)), delayq.Replace())
+			_, err := f.Client.Enqueue(t.Context(), "topic", "b", []byte(strconv.Itoa(i)), delayq.Replace())
 			require.NoError(t, err)
 		}
-		require.Equal(t, ids, f.ready())
+		require.Equal(t, ids, readyList(f))
 		// Also one that a server has popped, and has not taken yet.
-		require.NoError(t, f.rdb.LMove(t.Context(), f.hand.Key("ready"), f.hand.Key("handoff"), "LEFT", "RIGHT").Err())
-		require.NoError(t, f.rdb.LTrim(t.Context(), f.hand.Key("ready"), 2, -1).Err()) // b and c have lost their places
-		f.enqueue("a", delayq.Replace())
-		require.Empty(t, f.ready())
-		require.NoError(t, f.rdb.Del(t.Context(), f.hand.Key("handoff")).Err())
-		f.enqueue("c", delayq.Replace())
-		require.Equal(t, []string{"c"}, f.ready(), "in an empty list it cannot have one")
+		require.NoError(t, f.RDB.LMove(t.Context(), f.Key("ready"), f.Key("handoff"), "LEFT", "RIGHT").Err())
+		require.NoError(t, f.RDB.LTrim(t.Context(), f.Key("ready"), 2, -1).Err()) // b and c have lost their places
+		f.Enqueue("a", delayq.Replace())
+		require.Empty(t, readyList(f))
+		require.NoError(t, f.RDB.Del(t.Context(), f.Key("handoff")).Err())
+		f.Enqueue("c", delayq.Replace())
+		require.Equal(t, []string{"c"}, readyList(f), "in an empty list it cannot have one")
 		f.hand.TakeOne("c")
 	})
 }
 
-// ready is the list, with left-overs.
-func (f *fixture) ready() []string {
-	f.t.Helper()
-	return f.rdb.LRange(f.t.Context(), f.hand.Key("ready"), 0, -1).Val()
+// readyList is the list, with left-overs.
+func readyList(f *fixture) []string {
+	f.T.Helper()
+	return f.RDB.LRange(f.T.Context(), f.Key("ready"), 0, -1).Val()
 }
 
 // A ready job that is cancelled, moved or replaced by a later one leaves no entry behind near the
 // ends of the list.
 func TestReadyJobsLeaveTheList(t *testing.T) {
 	for name, leave := range map[string]func(t *testing.T, f *fixture, id string){
-		"cancel": func(_ *testing.T, f *fixture, id string) { require.Equal(f.t, delayq.StateReady, f.dequeue(id)) },
+		"cancel": func(_ *testing.T, f *fixture, id string) { require.Equal(f.T, delayq.StateReady, f.Dequeue(id)) },
 		"reschedule": func(t *testing.T, f *fixture, id string) {
-			require.NoError(t, f.client.Reschedule(t.Context(), "topic", id, delayq.ProcessIn(time.Hour)))
+			require.NoError(t, f.Client.Reschedule(t.Context(), "topic", id, delayq.ProcessIn(time.Hour)))
 		},
 		"replace": func(_ *testing.T, f *fixture, id string) {
-			f.enqueue(id, delayq.Replace(), delayq.ProcessIn(time.Hour))
+			f.Enqueue(id, delayq.Replace(), delayq.ProcessIn(time.Hour))
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -312,16 +313,16 @@ func TestReadyJobsLeaveTheList(t *testing.T) {
 					want[i] = fmt.Sprint("job", i)
 					jobs[i] = delayq.NewJob{Topic: "topic", ID: want[i]}
 				}
-				_, err := f.client.EnqueueBatch(t.Context(), jobs)
+				_, err := f.Client.EnqueueBatch(t.Context(), jobs)
 				require.NoError(t, err)
 				for _, at := range []int{1100 - 1, 1000} { // in the middle
 					leave(t, f, fmt.Sprint("job", at))
-					require.Equal(t, want, f.ready())
+					require.Equal(t, want, readyList(f))
 				}
 				for _, id := range []string{"job0", "job999", "job1101", "job2099"} {
 					leave(t, f, id)
 					want = slices.DeleteFunc(want, func(other string) bool { return other == id })
-					require.Equal(t, want, f.ready())
+					require.Equal(t, want, readyList(f))
 				}
 			})
 		})

@@ -323,30 +323,10 @@ func (h *Hand) Hasten(d time.Duration) {
 	}
 }
 
-// Dump reads all keys of a prefix but receipts, and the two sets of names: key to content.
+// Dump is [redistest.Dump].
 func Dump(t testing.TB, rdb redis.UniversalClient, prefix string) map[string]any {
 	t.Helper()
-	ctx := context.Background()
-	census, err := redistest.Census(ctx, rdb, prefix+":*")
-	require.NoError(t, err)
-	all := make(map[string]any, len(census))
-	for key, kind := range census {
-		if key == topicsKey(prefix) || key == serversKey(prefix) || strings.Contains(key, "}:receipt:") || strings.Contains(key, "}:taken:") {
-			continue
-		}
-		switch kind {
-		case "hash":
-			all[key], err = rdb.HGetAll(ctx, key).Result()
-		case "zset":
-			all[key], err = rdb.ZRangeWithScores(ctx, key, 0, -1).Result()
-		case "list":
-			all[key], err = rdb.LRange(ctx, key, 0, -1).Result()
-		default:
-			all[key], err = rdb.Get(ctx, key).Result()
-		}
-		require.NoError(t, err)
-	}
-	return all
+	return redistest.Dump(t, rdb, prefix)
 }
 
 // Traces lists the keys of the topic in which an ID stands.

@@ -13,21 +13,47 @@ import (
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
 	"github.com/delayq/delayq"
 	"github.com/delayq/delayq/internal/embedded"
-
-	"github.com/redis/go-redis/v9"
-
+	"github.com/delayq/delayq/internal/queuetest"
 	"github.com/delayq/delayq/internal/redistest"
 )
 
+// How often a job was snoozed is there in every state, also when it is done.
+func TestSnoozesAreCounted(t *testing.T) {
+	eachClient(t, func(t *testing.T, f *fixture) {
+		f.Enqueue("x", delayq.Retention(time.Hour), delayq.Retry(5))
+		require.Zero(t, f.Get("x").Snoozes)
+		for range 2 {
+			require.Equal(t, "o", f.hand.Snooze(0, f.hand.TakeOne("x")))
+			f.hand.Promote()
+		}
+		require.Equal(t, 2, f.Get("x").Snoozes)
+		held := f.hand.TakeOne("x")
+		require.Equal(t, 2, f.Get("x").Snoozes)
+		require.Equal(t, "o", f.hand.Bury(held))
+		require.Equal(t, 2, f.Get("x").Snoozes)
+		require.Equal(t, 5, f.Get("x").RetriesLeft())
+		require.NoError(t, f.Client.Revive(t.Context(), "topic", "x"))
+		require.Equal(t, 5, f.Get("x").RetriesLeft())
+		require.NoError(t, f.Client.Reschedule(t.Context(), "topic", "x", delayq.ProcessIn(0)))
+		held = f.hand.TakeOne("x")
+		require.Regexp(t, ` reschedule 1 2 1$`, held.Moved)
+		require.Equal(t, "o", f.hand.Ack(held))
+		info := f.Get("x")
+		require.Equal(t, delayq.StateDone, info.State)
+		require.Equal(t, 2, info.Snoozes)
+	})
+}
+
 func TestGetInEveryState(t *testing.T) {
 	eachLife(t, func(t *testing.T, f *fixture, state delayq.State, lease delayq.Held) {
-		before := f.dump()
-		info, err := f.client.Get(t.Context(), "topic", "x")
-		require.Equal(t, before, f.dump(), "Get writes nothing")
+		before := f.Dump()
+		info, err := f.Client.Get(t.Context(), "topic", "x")
+		require.Equal(t, before, f.Dump(), "Get writes nothing")
 		life := strings.SplitN(t.Name(), "/", 3)[2]
 		if state == "" && life != "kept_as_done" {
 			require.ErrorIs(t, err, delayq.ErrNotFound)
@@ -86,14 +112,14 @@ func TestGetInEveryState(t *testing.T) {
 // Of the errors of a job the first and the newest ten are kept.
 func TestGetTellsTheErrors(t *testing.T) {
 	eachClient(t, func(t *testing.T, f *fixture) {
-		f.enqueue("x")
+		f.Enqueue("x")
 		for range 15 {
 			require.Len(t, f.hand.Take(1, 0), 1)
 			f.hand.Promote()
 			f.hand.Hasten(2 * time.Hour) // from the second time on it backs off
 			f.hand.Promote()
 		}
-		info := f.get("x")
+		info := f.Get("x")
 		require.Equal(t, 16, info.Attempt)
 		var attempts []int
 		for _, e := range info.Errors {
@@ -108,45 +134,38 @@ func TestGetTellsTheErrors(t *testing.T) {
 // A record that cannot be read is shown as it is: by Get, by List, and nothing around it suffers.
 func TestGetOfWhatCannotBeRead(t *testing.T) {
 	eachClient(t, func(t *testing.T, f *fixture) {
-		f.enqueue("good")
-		f.enqueue("bad")
-		f.enqueue("newer")
-		newer, err := f.rdb.HGet(t.Context(), f.hand.Key("pool"), "newer").Result()
+		f.Enqueue("good")
+		f.Enqueue("bad")
+		f.Enqueue("newer")
+		newer, err := f.RDB.HGet(t.Context(), f.Key("pool"), "newer").Result()
 		require.NoError(t, err)
 		newer = newer[:8] + "\x63" + newer[9:]
-		require.NoError(t, f.rdb.HSet(t.Context(), f.hand.Key("pool"), "bad", "garbage\x00", "newer", newer).Err())
+		require.NoError(t, f.RDB.HSet(t.Context(), f.Key("pool"), "bad", "garbage\x00", "newer", newer).Err())
 		for id, raw := range map[string]string{"bad": "garbage\x00", "newer": newer} {
-			info := f.get(id)
+			info := f.Get(id)
 			require.Error(t, info.Undecodable)
 			require.Equal(t, raw, string(info.Raw))
 			require.Equal(t, delayq.StateReady, info.State)
 			require.Equal(t, raw[:8], info.Nonce())
 		}
-		list, err := f.client.List(t.Context(), "topic", delayq.ListQuery{State: delayq.StateReady, Limit: 10})
+		list, err := f.Client.List(t.Context(), "topic", delayq.ListQuery{State: delayq.StateReady, Limit: 10})
 		require.NoError(t, err)
-		require.Equal(t, []string{"good", "bad", "newer"}, infoIDs(list))
-		require.Equal(t, delayq.StateReady, f.dequeue("bad"))
-		require.Equal(t, delayq.StateReady, f.dequeue("newer"))
+		require.Equal(t, []string{"good", "bad", "newer"}, queuetest.InfoIDs(list))
+		require.Equal(t, delayq.StateReady, f.Dequeue("bad"))
+		require.Equal(t, delayq.StateReady, f.Dequeue("newer"))
 	})
-}
-
-func infoIDs(list []*delayq.JobInfo) (ids []string) {
-	for _, info := range list {
-		ids = append(ids, info.ID)
-	}
-	return ids
 }
 
 func TestListInItsOrder(t *testing.T) {
 	eachClient(t, func(t *testing.T, f *fixture) {
 		list := func(state delayq.State, offset, limit int) []string {
 			t.Helper()
-			infos, err := f.client.List(t.Context(), "topic", delayq.ListQuery{State: state, Offset: offset, Limit: limit})
+			infos, err := f.Client.List(t.Context(), "topic", delayq.ListQuery{State: state, Offset: offset, Limit: limit})
 			require.NoError(t, err)
 			for _, info := range infos {
 				require.Equal(t, state, info.State)
 			}
-			return infoIDs(infos)
+			return queuetest.InfoIDs(infos)
 		}
 		for _, state := range []delayq.State{
 			delayq.StateScheduled, delayq.StateReady, delayq.StateRunning, delayq.StateDead, delayq.StateDone,
@@ -155,7 +174,7 @@ func TestListInItsOrder(t *testing.T) {
 		}
 		// Ready, in the order in which they will be taken.
 		for _, id := range []string{"c", "a", "b"} {
-			f.enqueue(id, delayq.Retention(time.Hour))
+			f.Enqueue(id, delayq.Retention(time.Hour))
 		}
 		require.Equal(t, []string{"c", "a", "b"}, list(delayq.StateReady, 0, 10))
 		require.Equal(t, []string{"a"}, list(delayq.StateReady, 1, 1))
@@ -169,7 +188,7 @@ func TestListInItsOrder(t *testing.T) {
 		// Scheduled, by due time.
 		f.hand.Retry(2*time.Hour, short[0])
 		f.hand.Snooze(time.Hour, short[1])
-		f.enqueue("d", delayq.ProcessIn(90*time.Minute))
+		f.Enqueue("d", delayq.ProcessIn(90*time.Minute))
 		require.Equal(t, []string{"b", "d", "a"}, list(delayq.StateScheduled, 0, 10))
 		require.Equal(t, []string{"d", "a"}, list(delayq.StateScheduled, 1, 2))
 		// Done.
@@ -177,9 +196,9 @@ func TestListInItsOrder(t *testing.T) {
 		require.Equal(t, []string{"c"}, list(delayq.StateDone, 0, 10))
 		// Dead, the latest first.
 		for i, id := range []string{"x", "y", "z"} {
-			f.enqueue(id)
+			f.Enqueue(id)
 			f.hand.Bury(f.hand.TakeOne(id))
-			require.NoError(t, f.rdb.ZIncrBy(t.Context(), f.hand.Key("dead"), float64(i), id).Err())
+			require.NoError(t, f.RDB.ZIncrBy(t.Context(), f.Key("dead"), float64(i), id).Err())
 		}
 		require.Equal(t, []string{"z", "y", "x"}, list(delayq.StateDead, 0, 10))
 		require.Equal(t, []string{"y"}, list(delayq.StateDead, 1, 1))
@@ -190,15 +209,15 @@ func TestListInItsOrder(t *testing.T) {
 func TestListLeavesOutLeftOvers(t *testing.T) {
 	eachClient(t, func(t *testing.T, f *fixture) {
 		for _, id := range []string{"cancelled", "moved", "ready"} {
-			f.enqueue(id)
+			f.Enqueue(id)
 		}
-		f.dequeue("cancelled")
-		require.NoError(t, f.client.Reschedule(t.Context(), "topic", "moved", delayq.ProcessIn(time.Hour)))
-		require.NoError(t, f.rdb.RPush(t.Context(), f.hand.Key("ready"), "", "ready", "nobody").Err())
-		list, err := f.client.List(t.Context(), "topic", delayq.ListQuery{State: delayq.StateReady, Limit: 100})
+		f.Dequeue("cancelled")
+		require.NoError(t, f.Client.Reschedule(t.Context(), "topic", "moved", delayq.ProcessIn(time.Hour)))
+		require.NoError(t, f.RDB.RPush(t.Context(), f.Key("ready"), "", "ready", "nobody").Err())
+		list, err := f.Client.List(t.Context(), "topic", delayq.ListQuery{State: delayq.StateReady, Limit: 100})
 		require.NoError(t, err)
-		require.Equal(t, []string{"ready"}, infoIDs(list))
-		info, err := f.client.Inspect(t.Context(), "topic")
+		require.Equal(t, []string{"ready"}, queuetest.InfoIDs(list))
+		info, err := f.Client.Inspect(t.Context(), "topic")
 		require.NoError(t, err)
 		require.EqualValues(t, 1, info.Ready)
 		require.EqualValues(t, 1, info.Scheduled)
@@ -211,11 +230,11 @@ func TestListInPages(t *testing.T) {
 		for i := range jobs {
 			jobs[i] = delayq.NewJob{Topic: "topic", ID: fmt.Sprint(i), Payload: make([]byte, 100)}
 		}
-		_, err := f.client.EnqueueBatch(t.Context(), jobs)
+		_, err := f.Client.EnqueueBatch(t.Context(), jobs)
 		require.NoError(t, err)
 		seen := 0
 		for {
-			page, err := f.client.List(t.Context(), "topic", delayq.ListQuery{State: delayq.StateReady, Offset: seen, Limit: 1000})
+			page, err := f.Client.List(t.Context(), "topic", delayq.ListQuery{State: delayq.StateReady, Offset: seen, Limit: 1000})
 			require.NoError(t, err)
 			for _, info := range page {
 				require.Equal(t, jobs[seen].ID, info.ID)
@@ -231,7 +250,7 @@ func TestListInPages(t *testing.T) {
 
 func TestInspectCounts(t *testing.T) {
 	eachClient(t, func(t *testing.T, f *fixture) {
-		info, err := f.client.Inspect(t.Context(), "topic")
+		info, err := f.Client.Inspect(t.Context(), "topic")
 		require.NoError(t, err)
 		for name, n := range info.Counters {
 			require.Zero(t, n, name)
@@ -243,9 +262,9 @@ func TestInspectCounts(t *testing.T) {
 		for _, life := range lives {
 			life.lead(f, life.name)
 			// The next life wants ready for itself.
-			require.NoError(t, f.rdb.Del(t.Context(), f.hand.Key("ready")).Err())
+			require.NoError(t, f.RDB.Del(t.Context(), f.Key("ready")).Err())
 		}
-		info, err = f.client.Inspect(t.Context(), "topic")
+		info, err = f.Client.Inspect(t.Context(), "topic")
 		require.NoError(t, err)
 		require.Equal(t, []int64{4, 3, 1, 1, 1}, []int64{info.Scheduled, info.Ready, info.Running, info.Dead, info.Done})
 		require.Equal(t, map[delayq.Counter]int64{
@@ -259,9 +278,9 @@ func TestInspectCounts(t *testing.T) {
 func TestInspectTellsTheNextDueTime(t *testing.T) {
 	eachClient(t, func(t *testing.T, f *fixture) {
 		for _, ms := range []int64{4_000_000_000_123, 3_999_999_999_999, 9_999_999_999_999} {
-			f.enqueue(fmt.Sprint(ms), delayq.ProcessAt(time.UnixMilli(ms)))
+			f.Enqueue(fmt.Sprint(ms), delayq.ProcessAt(time.UnixMilli(ms)))
 		}
-		info, err := f.client.Inspect(t.Context(), "topic")
+		info, err := f.Client.Inspect(t.Context(), "topic")
 		require.NoError(t, err)
 		require.EqualValues(t, 3_999_999_999_999, info.NextDue.UnixMilli())
 	})
@@ -269,7 +288,7 @@ func TestInspectTellsTheNextDueTime(t *testing.T) {
 
 func TestTopicsThatWereUsed(t *testing.T) {
 	eachClient(t, func(t *testing.T, f *fixture) {
-		topics, err := f.client.Topics(t.Context())
+		topics, err := f.Client.Topics(t.Context())
 		require.NoError(t, err)
 		require.Empty(t, topics)
 		want := []string{"a:b", "topic", "ünï 🐢"}
@@ -280,12 +299,12 @@ func TestTopicsThatWereUsed(t *testing.T) {
 		for i, topic := range want {
 			jobs[i].Topic = topic
 		}
-		_, err = f.client.EnqueueBatch(t.Context(), jobs)
+		_, err = f.Client.EnqueueBatch(t.Context(), jobs)
 		require.NoError(t, err)
-		_, err = f.client.Get(t.Context(), "only asked for", "x")
+		_, err = f.Client.Get(t.Context(), "only asked for", "x")
 		require.ErrorIs(t, err, delayq.ErrNotFound)
 		slices.Sort(want)
-		topics, err = f.client.Topics(t.Context())
+		topics, err = f.Client.Topics(t.Context())
 		require.NoError(t, err)
 		require.Equal(t, want, topics)
 	})
@@ -404,11 +423,11 @@ func TestPauseAndResume(t *testing.T) {
 		ctx := t.Context()
 		inspect := func() *delayq.TopicInfo {
 			t.Helper()
-			info, err := f.client.Inspect(ctx, "topic")
+			info, err := f.Client.Inspect(ctx, "topic")
 			require.NoError(t, err)
 			return info
 		}
-		require.NoError(t, f.client.Pause(ctx, "topic", delayq.Pause{By: "ann", Reason: "release 7: \x00{} 1 2 3 4 \xff"}))
+		require.NoError(t, f.Client.Pause(ctx, "topic", delayq.Pause{By: "ann", Reason: "release 7: \x00{} 1 2 3 4 \xff"}))
 		info := inspect()
 		require.True(t, info.Paused)
 		require.Len(t, info.Pauses, 1)
@@ -419,18 +438,18 @@ func TestPauseAndResume(t *testing.T) {
 		require.True(t, info.PausedUntil.IsZero())
 
 		// Jobs still come in, fall due and can be cancelled, but none is taken.
-		f.enqueue("x")
-		f.enqueue("y", delayq.ProcessIn(time.Hour))
+		f.Enqueue("x")
+		f.Enqueue("y", delayq.ProcessIn(time.Hour))
 		f.hand.Hasten(time.Hour)
 		f.hand.Promote()
 		require.Empty(t, f.hand.Take(10, time.Minute))
-		require.Equal(t, delayq.StateReady, f.dequeue("y"))
+		require.Equal(t, delayq.StateReady, f.Dequeue("y"))
 
 		// A new pause takes the place of that of the same name alone, and the end of one is not
 		// that of the other.
-		require.NoError(t, f.client.Pause(ctx, "topic", delayq.Pause{By: "bob", For: time.Hour}))
-		require.NoError(t, f.client.Pause(ctx, "topic", delayq.Pause{By: "bob", For: 2 * time.Hour, Reason: "more"}))
-		require.NoError(t, f.client.Pause(ctx, "topic", delayq.Pause{}))
+		require.NoError(t, f.Client.Pause(ctx, "topic", delayq.Pause{By: "bob", For: time.Hour}))
+		require.NoError(t, f.Client.Pause(ctx, "topic", delayq.Pause{By: "bob", For: 2 * time.Hour, Reason: "more"}))
+		require.NoError(t, f.Client.Pause(ctx, "topic", delayq.Pause{}))
 		info = inspect()
 		require.Len(t, info.Pauses, 3)
 		require.True(t, info.PausedUntil.IsZero(), "ann's has no end")
@@ -440,32 +459,32 @@ func TestPauseAndResume(t *testing.T) {
 		require.Contains(t, info.Pauses, ann)
 
 		for _, by := range []string{"ann", "", "carl"} { // the last has none
-			require.NoError(t, f.client.Resume(ctx, "topic", by))
+			require.NoError(t, f.Client.Resume(ctx, "topic", by))
 			require.Empty(t, f.hand.Take(10, time.Minute))
 		}
 		info = inspect()
 		require.Len(t, info.Pauses, 1)
 		require.Equal(t, info.Pauses[0].Until, info.PausedUntil)
-		require.NoError(t, f.client.Resume(ctx, "topic", "bob"))
+		require.NoError(t, f.Client.Resume(ctx, "topic", "bob"))
 		info = inspect()
 		require.False(t, info.Paused)
 		require.Zero(t, info.PausedUntil)
 		require.Empty(t, info.Pauses)
-		require.Zero(t, f.rdb.Exists(ctx, f.hand.Key("meta")).Val())
+		require.Zero(t, f.RDB.Exists(ctx, f.Key("meta")).Val())
 		f.hand.TakeOne("x")
-		require.NoError(t, f.client.Resume(ctx, "topic", "bob"), "of a topic that is not paused")
+		require.NoError(t, f.Client.Resume(ctx, "topic", "bob"), "of a topic that is not paused")
 	})
 }
 
 func TestResumeAllEndsEveryPause(t *testing.T) {
 	eachClient(t, func(t *testing.T, f *fixture) {
-		f.enqueue("x")
+		f.Enqueue("x")
 		for _, by := range []string{"", "ann", "bob"} {
-			require.NoError(t, f.client.Pause(t.Context(), "topic", delayq.Pause{By: by}))
+			require.NoError(t, f.Client.Pause(t.Context(), "topic", delayq.Pause{By: by}))
 		}
-		require.NoError(t, f.client.ResumeAll(t.Context(), "topic"))
+		require.NoError(t, f.Client.ResumeAll(t.Context(), "topic"))
 		f.hand.TakeOne("x")
-		require.Zero(t, f.rdb.Exists(t.Context(), f.hand.Key("meta")).Val())
+		require.Zero(t, f.RDB.Exists(t.Context(), f.Key("meta")).Val())
 	})
 }
 
@@ -520,8 +539,8 @@ func TestPauseEndsByItself(t *testing.T) {
 
 func TestPauseOfOneTopicLeavesTheOthers(t *testing.T) {
 	eachClient(t, func(t *testing.T, f *fixture) {
-		require.NoError(t, f.client.Pause(t.Context(), "other", delayq.Pause{}))
-		f.enqueue("x")
+		require.NoError(t, f.Client.Pause(t.Context(), "other", delayq.Pause{}))
+		f.Enqueue("x")
 		f.hand.TakeOne("x")
 	})
 }
@@ -533,4 +552,63 @@ func TestScriptNamesAndChannels(t *testing.T) {
 		require.Regexp(t, `^[0-9a-f]{40}$`, scripts[name], name)
 	}
 	require.Equal(t, "shop:control", delayq.ControlChannel("shop"))
+}
+
+// Payloads are told if they are asked for, whatever their size. All else is told in any case.
+func TestListWithPayload(t *testing.T) {
+	eachClient(t, func(t *testing.T, f *fixture) {
+		// The largest head that a record can have: 16 KiB of the shortest headers.
+		var opts []delayq.JobOption
+		for i := range 8000 {
+			opts = append(opts, delayq.Header(string([]byte{byte(i >> 8), byte(i)}), ""))
+		}
+		for _, size := range []int{0, 10, 100 << 10} {
+			id := fmt.Sprint(size)
+			payload := []byte(strings.Repeat("x", size))
+			_, err := f.Client.Enqueue(t.Context(), "topic", id, payload, append(opts, delayq.Retention(time.Hour), delayq.Retry(3))...)
+			require.NoError(t, err)
+		}
+		check := func(state delayq.State) {
+			for range 2 {
+				bare, err := f.Client.List(t.Context(), "topic", delayq.ListQuery{State: state, Limit: 10})
+				require.NoError(t, err)
+				full, err := f.Client.List(t.Context(), "topic", delayq.ListQuery{State: state, Limit: 10, Payload: true})
+				require.NoError(t, err)
+				require.Len(t, bare, 3)
+				for i, info := range full {
+					require.NoError(t, bare[i].Undecodable)
+					require.Len(t, info.Payload, info.PayloadSize)
+					require.Equal(t, info.ID, fmt.Sprint(info.PayloadSize))
+					require.Nil(t, bare[i].Payload)
+					require.Len(t, bare[i].Headers, 8000)
+					info.Payload = nil
+					require.Equal(t, info, bare[i])
+					require.Equal(t, info.PayloadSize, len(f.Get(info.ID).Payload))
+				}
+			}
+		}
+		check(delayq.StateReady)
+		held := f.hand.Take(3, time.Hour)
+		check(delayq.StateRunning)
+		f.hand.Ack(held...)
+		check(delayq.StateDone)
+	})
+}
+
+// What is kept of done jobs counts in what one call reads, as records do.
+func TestListOfDoneJobsReadsAMebibyteAtATime(t *testing.T) {
+	eachClient(t, func(t *testing.T, f *fixture) {
+		var calls queuetest.CountScripts
+		client := delayq.NewClient(f.RDB, delayq.Prefix(f.Prefix), delayq.Hooks(&calls))
+		payload := make([]byte, 700<<10)
+		for _, id := range []string{"1", "2", "3"} {
+			_, err := client.Enqueue(t.Context(), "topic", id, payload, delayq.Retention(time.Hour))
+			require.NoError(t, err)
+			require.Equal(t, "o", f.hand.Ack(f.hand.TakeOne(id)))
+		}
+		list, err := client.List(t.Context(), "topic", delayq.ListQuery{State: delayq.StateDone, Limit: 10, Payload: true})
+		require.NoError(t, err)
+		require.Len(t, list, 3)
+		require.Equal(t, 3, calls["get"], "one in each")
+	})
 }

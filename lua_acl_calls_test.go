@@ -7,7 +7,6 @@ import (
 	"maps"
 	"path/filepath"
 	"reflect"
-	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -18,27 +17,6 @@ import (
 
 	"github.com/delayq/delayq/internal/redistest"
 )
-
-// callRoles reads the table of docs/security.md: which roles may make a call.
-func callRoles(text string) map[string][]string {
-	roles := map[string][]string{}
-	_, text, _ = strings.Cut(text, "| call | producer | worker | operator |")
-	text, _, _ = strings.Cut(text, "\n\n")
-	for line := range strings.Lines(text) {
-		cells := strings.Split(line, "|")
-		if len(cells) != 6 {
-			continue
-		}
-		for _, call := range regexp.MustCompile("`(\\w+)`").FindAllStringSubmatch(cells[1], -1) {
-			for i, role := range tourRoles {
-				if roles[call[1]] = slices.Grow(roles[call[1]], 1); strings.TrimSpace(cells[2+i]) == "yes" {
-					roles[call[1]] = append(roles[call[1]], role)
-				}
-			}
-		}
-	}
-	return roles
-}
 
 // A deed is a call of the library on a stage, which succeeds if Redis refuses nothing.
 type deed func(ctx context.Context, c *Client, topic string) error
@@ -157,7 +135,7 @@ var serverCalls = []string{"Calendar", "Handle", "HandlerFunc", "ID", "Use"}
 // refused as the table in docs/security.md says; what is refused has changed nothing.
 func TestACLIsTheTableOfCalls(t *testing.T) {
 	t.Parallel()
-	table := callRoles(proseFile(t, "docs/security.md"))
+	table := redistest.CallRoles(proseFile(t, "docs/security.md"))
 	want := slices.Collect(maps.Keys(deeds))
 	for i := range reflect.TypeFor[*Client]().NumMethod() {
 		require.Contains(t, want, reflect.TypeFor[*Client]().Method(i).Name, "a call that nobody tries")
@@ -202,7 +180,7 @@ const refusal = "NOPERM|can't run this command|can't access"
 // there it can do all that it could, and elsewhere nothing.
 func TestACLCanBeNarrowed(t *testing.T) {
 	t.Parallel()
-	table := callRoles(proseFile(t, "docs/security.md"))
+	table := redistest.CallRoles(proseFile(t, "docs/security.md"))
 	rs := redistest.Start(t, redistest.NoRoles...)
 	admin := rs.Client(t)
 	for what, c := range map[string]struct{ wide, narrow, prefix, topic string }{

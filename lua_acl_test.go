@@ -29,7 +29,7 @@ import (
 )
 
 // The roles of docs/acl/delayq.acl.
-var tourRoles = []string{"producer", "worker", "operator"}
+var tourRoles = redistest.RoleNames
 
 const aclFile = "docs/acl/delayq.acl"
 

@@ -3,15 +3,11 @@ package delayq
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"log/slog"
-	"os"
 	"reflect"
 	"regexp"
 	"slices"
-	"strings"
-	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -26,21 +22,6 @@ import (
 
 func init() { redistest.RoleOf = roleOf }
 
-// methodRoles are the roles as which a method of Client is called: of the producer and the operator
-// those that may, by docs/security.md.
-var methodRoles = sync.OnceValue(func() map[string][]string {
-	text, err := os.ReadFile("docs/security.md")
-	if err != nil {
-		panic(err)
-	}
-	roles := callRoles(string(text))
-	delete(roles, "Run")
-	for name := range roles {
-		roles[name] = slices.DeleteFunc(roles[name], func(role string) bool { return role == "worker" })
-	}
-	return roles
-})
-
 // scriptRoles are the roles that may run a script.
 var scriptRoles = map[*script][]string{
 	enqueueScript: {"producer"}, replaceScript: {"producer"}, scheduleSetScript: {"producer", "operator"},
@@ -54,16 +35,10 @@ var scriptRoles = map[*script][]string{
 }
 
 func roleOf(call redistest.Call) (role, what string) {
+	if role, what := redistest.MethodRole(call); role != "" {
+		return role, what
+	}
 	inTurn := func(roles []string) string { return roles[call.Turn%uint(len(roles))] }
-	switch call.Function {
-	case "(*commit).fly": // for callers of Enqueue
-		call.Function = "Enqueue"
-	case "(*outbox).start", "(*batch).add", "(*batch).sendAll": // the latter two by a test of the batch
-		call.Function = "EnqueueBatch"
-	}
-	if roles := methodRoles()[call.Function]; roles != nil {
-		return inTurn(roles), call.Function
-	}
 	switch call.Cmd.Name() { // by a Hand, or by a test of the function
 	case "type":
 		return inTurn(tourRoles), "type"
@@ -92,22 +67,10 @@ type workerCalls struct{ test string }
 
 func (w workerCalls) Script(e ScriptEvent) { redistest.Count("worker", e.Name, w.test) }
 
-// RolesError tells after all tests what is wrong: what was refused, and that not all of it was
-// asked for.
+// RolesError returns what no role has asked for in all tests.
 func RolesError() error {
-	errs := []error{redistest.Denied()}
-	for role, tally := range redistest.Tallies() {
-		tests := map[string]bool{}
-		for test := range tally.Tests {
-			name, _, _ := strings.Cut(test, "/")
-			tests[name] = true
-		}
-		fmt.Printf("as the %s: %d calls in %d tests, %d with subtests: %v\n", role, tally.Calls, len(tests), len(tally.Tests), tally.Did)
-	}
-	if flag.Lookup("test.run").Value.String() != "" || testing.Short() {
-		return errors.Join(errs...)
-	}
-	for method, roles := range methodRoles() {
+	var errs []error
+	for method, roles := range redistest.MethodRoles() {
 		for _, role := range roles {
 			if tally := redistest.Tallies()[role]; tally == nil || tally.Did[method] == 0 {
 				errs = append(errs, fmt.Errorf("no test has called %s as the %s", method, role))
@@ -168,9 +131,9 @@ func TestEveryCallHasARole(t *testing.T) {
 	t.Parallel()
 	methods := reflect.TypeFor[*Client]()
 	for i := range methods.NumMethod() {
-		require.NotEmpty(t, methodRoles()[methods.Method(i).Name], methods.Method(i).Name)
+		require.NotEmpty(t, redistest.MethodRoles()[methods.Method(i).Name], methods.Method(i).Name)
 	}
-	require.Len(t, methodRoles(), methods.NumMethod())
+	require.Len(t, redistest.MethodRoles(), methods.NumMethod())
 	for _, s := range allScripts {
 		require.NotEmpty(t, scriptRoles[s], s.name)
 	}

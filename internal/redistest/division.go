@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"hash/crc32"
 	"path"
+	"path/filepath"
 	"runtime"
 	"slices"
 	"strings"
@@ -318,15 +319,15 @@ func function() (name string) {
 	for more := true; more; {
 		var f runtime.Frame
 		f, more = frames.Next()
-		if path.Dir(f.File) != root || path.Base(f.File) == "crash.go" {
-			// it starts goroutines for others
-			continue
-		}
-		if strings.HasSuffix(f.File, "_test.go") {
+		if isTest(f.File) {
 			if strings.Contains(f.Function, ").ProcessHook.") {
 				continue // a hook on the way
 			}
 			break
+		}
+		if path.Dir(f.File) != root || path.Base(f.File) == "crash.go" {
+			// it starts goroutines for others
+			continue
 		}
 		is := strings.TrimPrefix(f.Function, library)
 		of, ok := strings.CutPrefix(is, "(*Client).")
@@ -340,11 +341,25 @@ func function() (name string) {
 	return name
 }
 
+// isTest reports whether a file is a test of the library or a helper of such tests.
+func isTest(file string) bool {
+	switch path.Dir(file) {
+	case root:
+		return strings.HasSuffix(file, "_test.go")
+	case root + "/tests", root + "/internal/queuetest":
+		return true
+	}
+	return false
+}
+
 // root is the directory of the library.
 var root = func() string {
 	_, file, _, _ := runtime.Caller(0)
 	return path.Dir(path.Dir(path.Dir(file)))
 }()
+
+// Path returns the path of a file of the library.
+func Path(elem ...string) string { return filepath.Join(append([]string{root}, elem...)...) }
 
 // prefixOf returns the prefix in the first key of a command. TIME has no key, and every user may
 // call it, so any prefix works.

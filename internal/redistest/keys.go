@@ -69,3 +69,34 @@ func Census(ctx context.Context, rdb redis.UniversalClient, pattern string) (map
 	}
 	return keys, nil
 }
+
+// Dump returns the content of each key of a prefix, except receipts and the two sets of names. It
+// is a map, a slice of redis.Z, a slice of strings or a string.
+func Dump(t testing.TB, rdb redis.UniversalClient, prefix string) map[string]any {
+	t.Helper()
+	ctx := context.Background()
+	census, err := Census(ctx, rdb, prefix+":*")
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := make(map[string]any, len(census))
+	for key, kind := range census {
+		if key == prefix+":topics" || key == prefix+":servers" || strings.Contains(key, "}:receipt:") || strings.Contains(key, "}:taken:") {
+			continue
+		}
+		switch kind {
+		case "hash":
+			all[key], err = rdb.HGetAll(ctx, key).Result()
+		case "zset":
+			all[key], err = rdb.ZRangeWithScores(ctx, key, 0, -1).Result()
+		case "list":
+			all[key], err = rdb.LRange(ctx, key, 0, -1).Result()
+		default:
+			all[key], err = rdb.Get(ctx, key).Result()
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	return all
+}

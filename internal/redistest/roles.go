@@ -14,9 +14,9 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// rolesEnv names a file like docs/acl/delayq.acl. With it, the servers have its users and the
-// library calls them as one of these users. No other user may execute a script. Tests make their
-// own calls to Redis as the user default.
+// rolesEnv names a file, like docs/acl/delayq.acl in the directory of the library. With it, the
+// servers have its users and the library calls them as one of these users. No other user may
+// execute a script. Tests make their own calls to Redis as the user default.
 const rolesEnv = "DELAYQ_ROLES"
 
 // Roles reports whether the library runs as the users of an ACL file.
@@ -41,7 +41,11 @@ const (
 // users returns the lines of the file for keys with a prefix, changed as docs/operations.md
 // describes. For a prefix other than the file's the users have other names.
 func users(prefix string, cluster bool) ([]string, error) {
-	file, err := os.ReadFile(os.Getenv(rolesEnv))
+	name := os.Getenv(rolesEnv)
+	if !filepath.IsAbs(name) {
+		name = Path(name)
+	}
+	file, err := os.ReadFile(name)
 	if err != nil {
 		return nil, err
 	}

@@ -1,0 +1,64 @@
+package redistest
+
+import (
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+)
+
+// RoleNames are the names of the roles, in the order of the table in docs/security.md.
+var RoleNames = []string{"producer", "worker", "operator"}
+
+// CallRoles reads the table of docs/security.md: the roles that may make each call.
+func CallRoles(text string) map[string][]string {
+	roles := map[string][]string{}
+	_, text, _ = strings.Cut(text, "| call | producer | worker | operator |")
+	text, _, _ = strings.Cut(text, "\n\n")
+	for line := range strings.Lines(text) {
+		cells := strings.Split(line, "|")
+		if len(cells) != 6 {
+			continue
+		}
+		for _, call := range regexp.MustCompile("`(\\w+)`").FindAllStringSubmatch(cells[1], -1) {
+			for i, role := range RoleNames {
+				if roles[call[1]] = slices.Grow(roles[call[1]], 1); strings.TrimSpace(cells[2+i]) == "yes" {
+					roles[call[1]] = append(roles[call[1]], role)
+				}
+			}
+		}
+	}
+	return roles
+}
+
+// MethodRoles returns the roles that call each method of Client in the tests: the producer, the
+// operator or both, by docs/security.md.
+var MethodRoles = sync.OnceValue(func() map[string][]string {
+	text, err := os.ReadFile(Path("docs", "security.md"))
+	if err != nil {
+		panic(err)
+	}
+	roles := CallRoles(string(text))
+	delete(roles, "Run")
+	for name := range roles {
+		roles[name] = slices.DeleteFunc(roles[name], func(role string) bool { return role == "worker" })
+	}
+	return roles
+})
+
+// MethodRole is the RoleOf of tests that use the exported API alone. Roles that may make the same
+// call take turns.
+func MethodRole(call Call) (role, what string) {
+	switch call.Function {
+	case "(*commit).fly": // for callers of Enqueue
+		call.Function = "Enqueue"
+	case "(*outbox).start", "(*batch).add", "(*batch).sendAll": // the latter two by a test of the batch
+		call.Function = "EnqueueBatch"
+	}
+	roles := MethodRoles()[call.Function]
+	if len(roles) == 0 {
+		return "", ""
+	}
+	return roles[call.Turn%uint(len(roles))], call.Function
+}

@@ -1,0 +1,260 @@
+package tests
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/delayq/delayq"
+	"github.com/delayq/delayq/internal/queuetest"
+)
+
+// What counts for a job: what it says itself, then the Defaults of its typed topic, then those of
+// its client.
+func TestDefaultsOfAClient(t *testing.T) {
+	queuetest.EachClient(t, func(t *testing.T, f *queuetest.Fixture) {
+		ctx := t.Context()
+		client := delayq.NewClient(f.RDB, delayq.Prefix(f.Prefix),
+			delayq.Defaults(delayq.Retry(25), delayq.Timeout(time.Hour), delayq.Header("of", "client"), delayq.Header("env", "test")),
+			delayq.Defaults(delayq.Backoff(time.Second, time.Minute), delayq.Timeout(2*time.Hour)))
+		topic := delayq.NewTopic[string]("topic", delayq.JSON,
+			delayq.Defaults(delayq.Retry(5), delayq.Retention(time.Hour), delayq.Header("of", "topic"), delayq.ExpireIn(24*time.Hour)))
+
+		later := delayq.ProcessIn(time.Hour)
+		job, err := client.Enqueue(ctx, "topic", "plain", nil, later)
+		require.NoError(t, err)
+		require.Equal(t, 25, job.Retries)
+		require.Equal(t, map[string]string{"of": "client", "env": "test"}, job.Headers)
+		job.Headers["of"] = "somebody" // a map of its own
+		_, err = client.Enqueue(ctx, "topic", "own", nil, later, delayq.Retry(delayq.Unlimited), delayq.Timeout(time.Second), delayq.Header("of", "own"))
+		require.NoError(t, err)
+		_, err = topic.Enqueue(ctx, client, "typed", "x", later)
+		require.NoError(t, err)
+		fresh, err := topic.Job("batch", "x", later, delayq.Retry(7), delayq.ExpireAt(time.Now().Add(100*time.Hour)))
+		require.NoError(t, err)
+		_, err = client.EnqueueBatch(ctx, []delayq.NewJob{fresh, {Topic: "topic", ID: "batched", Options: []delayq.JobOption{later}}})
+		require.NoError(t, err)
+		other, err := f.Client.Enqueue(ctx, "topic", "other client", nil, later)
+		require.NoError(t, err)
+		require.Equal(t, []int{-1, -1}, []int{other.Retries, other.RetriesLeft()})
+
+		type holds struct {
+			retries         int
+			first, limit    time.Duration
+			timeout, keep   time.Duration
+			of, env         string
+			expires, chosen bool
+		}
+		second, minute := time.Second, time.Minute
+		for id, want := range map[string]holds{
+			"plain":        {25, second, minute, 2 * time.Hour, 0, "client", "test", false, true},
+			"batched":      {25, second, minute, 2 * time.Hour, 0, "client", "test", false, true},
+			"own":          {-1, second, minute, second, 0, "own", "test", false, true},
+			"typed":        {5, second, minute, 2 * time.Hour, time.Hour, "topic", "test", true, true},
+			"batch":        {7, second, minute, 2 * time.Hour, time.Hour, "topic", "test", true, true},
+			"other client": {-1, 2 * second, 4096 * second, 0, 0, "", "", false, false},
+		} {
+			info := f.Get(id)
+			got := holds{
+				info.Retries, info.BackoffFirst, info.BackoffLimit, info.Timeout, info.Retention,
+				info.Headers["of"], info.Headers["env"], !info.ExpireAt.IsZero(), len(info.Options()) > 1,
+			}
+			require.Equal(t, want, got, id)
+		}
+		require.WithinDuration(t, f.Get("typed").EnqueuedAt.Add(24*time.Hour), f.Get("typed").ExpireAt, 0)
+
+		// A schedule and its jobs.
+		require.NoError(t, topic.Schedule(ctx, client, "typed", delayq.Every(time.Hour), "x", delayq.Retry(1)))
+		require.NoError(t, client.Schedule(ctx, "topic", "plain", delayq.Every(time.Hour), nil))
+		for name, want := range map[string]holds{
+			"plain": {25, second, minute, 2 * time.Hour, 0, "client", "test", false, false},
+			"typed": {1, second, minute, 2 * time.Hour, time.Hour, "topic", "test", true, false},
+		} {
+			id, err := client.Trigger(ctx, "topic", name)
+			require.NoError(t, err)
+			info := f.Get(id)
+			require.Equal(t, want, holds{
+				info.Retries, info.BackoffFirst, info.BackoffLimit, info.Timeout, info.Retention,
+				info.Headers["of"], info.Headers["env"], !info.ExpireAt.IsZero(), false,
+			}, name)
+		}
+		before, err := client.ScheduleInfo(ctx, "topic", "typed")
+		require.NoError(t, err)
+		require.NoError(t, topic.Schedule(ctx, client, "typed", delayq.Every(time.Hour), "x", delayq.Retry(1)))
+		after, err := client.ScheduleInfo(ctx, "topic", "typed")
+		require.NoError(t, err)
+		require.Equal(t, before.ChangedAt, after.ChangedAt, "the same again")
+		require.NoError(t, client.EditSchedule(ctx, "topic", "typed", func(def *delayq.ScheduleDefinition) error {
+			def.EditedBy = "me"
+			def.Options = []delayq.ScheduleOption{delayq.Retry(9)}
+			return nil
+		}))
+		after, err = client.ScheduleInfo(ctx, "topic", "typed")
+		require.NoError(t, err)
+		require.Equal(t, []int{9, 0}, []int{after.Retries, int(after.Timeout)}, "an edit says all that is to be")
+	})
+}
+
+// The Defaults of a handler are for the runs of jobs that do not say, whoever made them, and change
+// nothing that is stored.
+func TestDefaultsOfAHandler(t *testing.T) {
+	queuetest.InBubble(t, func(b *queuetest.Bubble) {
+		var rec queuetest.Recorder
+		type run struct {
+			retries, left int
+			last          bool
+			timeout       time.Duration
+		}
+		runs := map[string][]run{}
+		handler := rec.Then(func(ctx context.Context, job *delayq.Job) error {
+			r := run{retries: job.Retries, left: job.RetriesLeft(), last: job.LastAttempt()}
+			if deadline, ok := ctx.Deadline(); ok {
+				r.timeout = time.Until(deadline)
+			}
+			runs[job.ID] = append(runs[job.ID], r)
+			if job.ID == "kept" || job.ID == "kept by itself" {
+				return nil
+			}
+			return queuetest.ErrTest
+		})
+		queuetest.ServeMany(b.T, b.RDB, queuetest.Prefix, func(s *delayq.Server) {
+			s.HandlerFunc("a", handler, delayq.Concurrency(1), delayq.Defaults(
+				delayq.Retry(1), delayq.Backoff(10*time.Second, 10*time.Second), delayq.Timeout(time.Minute), delayq.Retention(time.Hour)))
+		})
+		b.Enqueue("a", "plain")
+		b.Enqueue("a", "never", delayq.Retry(0))
+		b.Enqueue("a", "ever", delayq.Retry(delayq.Unlimited), delayq.Backoff(time.Second, time.Second), delayq.Timeout(time.Second))
+		b.Enqueue("a", "kept")
+		b.Enqueue("a", "kept by itself", delayq.Retention(time.Minute))
+		b.Pass(59 * time.Second)
+		require.Equal(b, []run{{1, 1, false, time.Minute}, {1, 0, true, time.Minute}}, runs["plain"])
+		require.Equal(b, []run{{0, 0, true, time.Minute}}, runs["never"])
+		require.Equal(b, run{-1, -1, false, time.Second}, runs["ever"][0])
+		require.Greater(b, len(runs["ever"]), 40)
+		at := rec.Of("plain")
+		require.GreaterOrEqual(b, at[1].At.Sub(at[0].At), 10*time.Second)
+		require.LessOrEqual(b, at[1].At.Sub(at[0].At), 12*time.Second)
+		info := b.Get("a", "plain")
+		require.Equal(b, delayq.StateDead, info.State)
+		require.Equal(b, -1, info.Retries, "the client does not know the handler")
+		require.Equal(b, 2*time.Second, info.BackoffFirst)
+		require.Len(b, info.Options(), 1, "when it is due: it says nothing else")
+		require.Equal(b, delayq.StateDead, b.State("a", "never"))
+		require.Equal(b, delayq.StateDone, b.State("a", "kept"))
+		require.Equal(b, time.Hour, b.Get("a", "kept").KeptUntil.Sub(b.Get("a", "kept").FinishedAt))
+		require.Equal(b, time.Minute, b.Get("a", "kept by itself").KeptUntil.Sub(b.Get("a", "kept by itself").FinishedAt))
+	})
+}
+
+// A crash counts as a failure also against retries that only the handler limits: a job without any
+// left is not run again.
+func TestDefaultRetryCountsCrashes(t *testing.T) {
+	queuetest.InBubble(t, func(b *queuetest.Bubble) {
+		var rec queuetest.Recorder
+		for range 2 {
+			w := queuetest.NewWire(b.Redis)
+			s := queuetest.ServeMany(b.T, w.Client(b.T), queuetest.Prefix, func(s *delayq.Server) {
+				s.HandlerFunc("a", rec.Then(func(ctx context.Context, _ *delayq.Job) error {
+					w.Cut()
+					<-ctx.Done()
+					return nil
+				}), delayq.Defaults(delayq.Retry(0)))
+			}, delayq.Drain(0))
+			if len(rec.All()) == 0 {
+				b.Enqueue("a", "1")
+			}
+			b.Pass(2 * time.Minute)
+			w.Mend()
+			require.NoError(b, s.Stop())
+		}
+		b.Pass(time.Minute)
+		require.Len(b, rec.All(), 1)
+		require.Equal(b, delayq.StateDead, b.State("a", "1"))
+	})
+}
+
+// Which jobs have limited retries take.lua sees in their records. If the handler limits them, none
+// is taken ahead.
+func TestHandlerWithADefaultRetryTakesNothingAhead(t *testing.T) {
+	for name, opts := range map[string][]delayq.HandlerOption{
+		"a limit":  {delayq.Concurrency(1), delayq.Defaults(delayq.Retry(3))},
+		"no limit": {delayq.Concurrency(1), delayq.Defaults(delayq.Retry(delayq.Unlimited))},
+	} {
+		t.Run(name, func(t *testing.T) {
+			queuetest.InBubble(t, func(b *queuetest.Bubble) {
+				release := make(chan struct{})
+				defer close(release)
+				queuetest.ServeMany(b.T, b.RDB, queuetest.Prefix, func(s *delayq.Server) {
+					s.HandlerFunc("a", func(_ context.Context, job *delayq.Job) error {
+						if job.ID == "slow" {
+							<-release
+						}
+						return nil
+					}, opts...)
+				})
+				for range 200 { // so that the server knows how short the handler is
+					b.Enqueue("a", "short", delayq.Retry(delayq.Unlimited))
+					synctest.Wait()
+				}
+				slow := delayq.NewJob{Topic: "a", ID: "slow", Options: []delayq.JobOption{delayq.Retry(delayq.Unlimited)}}
+				_, err := b.Client.EnqueueBatch(b.Context(), []delayq.NewJob{slow, {Topic: "a", ID: "behind"}})
+				require.NoError(b, err)
+				synctest.Wait()
+				want := delayq.StateRunning
+				if name == "a limit" {
+					want = delayq.StateReady
+				}
+				require.Equal(b, want, b.State("a", "behind"))
+			})
+		})
+	}
+}
+
+// Options that are said with each job, or too late for a handler, are refused in Defaults.
+func TestDefaultsThatCannotBe(t *testing.T) {
+	queuetest.EachClient(t, func(t *testing.T, f *queuetest.Fixture) {
+		ctx := t.Context()
+		for name, test := range map[string]struct {
+			opt     delayq.JobOption
+			handler bool // only a handler refuses it
+			say     string
+		}{
+			"ProcessIn": {delayq.ProcessIn(time.Hour), false, "Defaults: ProcessIn: must be given with each job"},
+			"ProcessAt": {delayq.ProcessAt(time.Now()), false, "Defaults: ProcessAt: must be given with each job"},
+			"ExpireAt":  {delayq.ExpireAt(time.Now()), false, "Defaults: ExpireAt: must be given with each job"},
+			"Replace":   {delayq.Replace(), false, "Defaults: Replace: must be given with each job"},
+			"if dead":   {delayq.ReplaceDead(), false, "Defaults: ReplaceDead: must be given with each job"},
+			"nil":       {nil, false, "Defaults: a job option is nil"},
+			"Retry":     {delayq.Retry(-5), false, "Defaults: Retry(-5)"},
+			"ExpireIn":  {delayq.ExpireIn(time.Hour), true, "Defaults: ExpireIn: has no effect in the Defaults of a handler"},
+			"Header":    {delayq.Header("k", "v"), true, "Defaults: Header: has no effect in the Defaults of a handler"},
+		} {
+			defaults := delayq.Defaults(delayq.Timeout(time.Hour), test.opt)
+			server := delayq.NewServer(f.RDB, queuetest.Quiet(f.Prefix)...)
+			server.HandlerFunc("topic", func(context.Context, *delayq.Job) error { return nil }, defaults)
+			err := server.Run(ctx)
+			require.ErrorIs(t, err, delayq.ErrInvalid, name)
+			require.ErrorContains(t, err, test.say, name)
+
+			topic := delayq.NewTopic[string]("topic", defaults)
+			client := delayq.NewClient(f.RDB, delayq.Prefix(f.Prefix), defaults)
+			_, byClient := client.Enqueue(ctx, "topic", "x", nil, delayq.Replace())
+			_, byTopic := topic.Enqueue(ctx, f.Client, "x", "v", delayq.Replace())
+			_, byJob := topic.Job("x", "v")
+			for _, err := range []error{
+				byClient, byTopic, byJob, topic.Schedule(ctx, f.Client, "s", delayq.Every(time.Hour), "v"),
+				client.Schedule(ctx, "topic", "s", delayq.Every(time.Hour), nil),
+			} {
+				if test.handler {
+					require.NoError(t, err, name)
+					continue
+				}
+				require.ErrorIs(t, err, delayq.ErrInvalid, name)
+				require.ErrorContains(t, err, test.say, name)
+			}
+		}
+	})
+}

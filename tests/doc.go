@@ -1,0 +1,6 @@
+// Package tests has the tests that see the library as a program does: through its exported API,
+// with servers, processes, outages, TLS and clusters.
+//
+// The helpers are in internal/queuetest and internal/redistest. Tests that execute single scripts
+// by hand, and tests of unexported names, are in the root package.
+package tests

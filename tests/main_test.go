@@ -1,0 +1,9 @@
+package tests
+
+import (
+	"testing"
+
+	"github.com/delayq/delayq/internal/queuetest"
+)
+
+func TestMain(m *testing.M) { queuetest.Main(m, func() error { return nil }) }
