@@ -2,8 +2,13 @@ package delayq
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"io"
+	"log/slog"
 	"net"
+	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -139,4 +144,34 @@ func TestPulse(t *testing.T) {
 		require.ErrorIs(t, slow, context.DeadlineExceeded)
 		require.False(t, certain(slow))
 	}
+}
+
+// The first cause of an outage is the one that is logged, and not the closing of connections that
+// it led to.
+func TestFirstCauseOfAnOutage(t *testing.T) {
+	t.Parallel()
+	var log strings.Builder
+	lines := func(parts ...string) (n int) {
+		for line := range strings.Lines(log.String()) {
+			if !slices.ContainsFunc(parts, func(part string) bool { return !strings.Contains(line, part) }) {
+				n++
+			}
+		}
+		return n
+	}
+	cause, closed := errors.New("does not work"), fmt.Errorf("read tcp: %w", net.ErrClosed)
+	o := &outage{log: slog.New(slog.NewTextHandler(&log, nil)), lost: func(error) {}}
+	o.failed("take", cause)
+	o.failed("promote", closed)
+	o.answered("take")
+	o.answered("promote")
+	require.Equal(t, 1, lines("redis back"))
+	o.failed("extend", closed) // what was closed then is met only now
+	require.Equal(t, 2, lines("redis away"))
+	require.Equal(t, 2, lines("redis away", cause.Error()))
+	o.answered("extend")
+
+	// The line is there before connections are closed.
+	o = &outage{log: slog.New(slog.NewTextHandler(&log, nil)), lost: func(error) { require.Equal(t, 3, lines("redis away")) }}
+	o.failed("take", cause)
 }

@@ -41,28 +41,6 @@ func TestAgainWakesTheTimers(t *testing.T) {
 	}
 }
 
-// The first cause of an outage is the one that is logged, and not the closing of connections that
-// it led to.
-func TestFirstCauseOfAnOutage(t *testing.T) {
-	t.Parallel()
-	var log queuetest.Logbook
-	closed := fmt.Errorf("read tcp: %w", net.ErrClosed)
-	o := delayq.NewOutage(&log, nil)
-	o.Failed("take", queuetest.ErrTest)
-	o.Failed("promote", closed)
-	o.Ended("take")
-	o.Ended("promote")
-	require.Len(t, log.With("redis back"), 1)
-	o.Failed("extend", closed) // what was closed then is met only now
-	require.Len(t, log.With("redis away"), 2)
-	require.Len(t, log.With("redis away", queuetest.ErrTest.Error()), 2)
-	o.Ended("extend")
-
-	// The line is there before connections are closed.
-	o = delayq.NewOutage(&log, func() { require.Len(t, log.With("redis away"), 3) })
-	o.Failed("take", queuetest.ErrTest)
-}
-
 // Nothing that a job needs expires by itself, whatever has become of the job. (A13)
 func TestWaitingJobsHaveNoExpiry(t *testing.T) {
 	eachLife(t, func(t *testing.T, f *fixture, state delayq.State, _ delayq.Held) {

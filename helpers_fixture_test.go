@@ -13,6 +13,8 @@ import (
 	"github.com/delayq/delayq/internal/redistest"
 )
 
+func TestMain(m *testing.M) { queuetest.Main(m, delayq.RolesError) }
+
 // A fixture is a Fixture with a Hand for its topic.
 type fixture struct {
 	*queuetest.Fixture

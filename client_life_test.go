@@ -3,9 +3,11 @@ package delayq_test
 import (
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -15,6 +17,313 @@ import (
 	"github.com/delayq/delayq"
 	"github.com/delayq/delayq/internal/queuetest"
 )
+
+// Dequeue works in every state, tells it, and leaves nothing of the job behind. Whoever was running
+// it can write nothing any more. (D2, D3, D7)
+func TestDequeueInEveryState(t *testing.T) {
+	eachLife(t, func(t *testing.T, f *fixture, state delayq.State, lease delayq.Held) {
+		before := f.Dump()
+		got, err := f.Client.Dequeue(t.Context(), "topic", "x")
+		if state == "" {
+			require.ErrorIs(t, err, delayq.ErrNotFound)
+			require.ErrorContains(t, err, `"topic"`)
+			require.Empty(t, got)
+			require.Equal(t, before, f.Dump(), "nothing was written")
+			return
+		}
+		require.NoError(t, err)
+		require.Equal(t, state, got)
+		_, err = f.Client.Get(t.Context(), "topic", "x")
+		require.ErrorIs(t, err, delayq.ErrNotFound)
+
+		if lease.ID != "" {
+			for _, letter := range []string{
+				f.hand.Ack(lease), f.hand.Retry(0, lease), f.hand.Snooze(0, lease), f.hand.Bury(lease), f.hand.Return(lease),
+			} {
+				require.Equal(t, "g", letter, "lost, because it is gone")
+			}
+		}
+		f.hand.Hasten(24 * time.Hour)
+		f.hand.Promote()
+		require.Empty(t, f.hand.Take(10, time.Minute), "it ran")
+		require.Empty(t, f.hand.Traces("x"))
+		for key := range f.Dump() {
+			require.Equal(t, f.Key("stats"), key, "left over")
+		}
+		_, err = f.Client.Dequeue(t.Context(), "topic", "x")
+		require.ErrorIs(t, err, delayq.ErrNotFound)
+	})
+}
+
+func TestDequeueCountsOnce(t *testing.T) {
+	eachClient(t, func(t *testing.T, f *fixture) {
+		f.Enqueue("x")
+		f.Dequeue("x")
+		_, err := f.Client.Dequeue(t.Context(), "topic", "x")
+		require.ErrorIs(t, err, delayq.ErrNotFound)
+		info, err := f.Client.Inspect(t.Context(), "topic")
+		require.NoError(t, err)
+		require.EqualValues(t, 1, info.Counters["cancelled"])
+	})
+}
+
+func TestDequeueOfOneLeavesTheOthers(t *testing.T) {
+	eachClient(t, func(t *testing.T, f *fixture) {
+		for i := range 5 {
+			f.Enqueue(fmt.Sprint("ready", i))
+			f.Enqueue(fmt.Sprint("scheduled", i), delayq.ProcessIn(time.Hour))
+		}
+		f.Dequeue("ready2")
+		f.Dequeue("scheduled2")
+		f.hand.Hasten(2 * time.Hour)
+		f.hand.Promote()
+		var ids []string
+		for _, held := range f.hand.Take(100, time.Minute) {
+			ids = append(ids, held.ID)
+		}
+		require.ElementsMatch(t, []string{
+			"ready0", "ready1", "ready3", "ready4", "scheduled0", "scheduled1", "scheduled3", "scheduled4",
+		}, ids)
+	})
+}
+
+// Cancel races with the taking of a job: it runs if and only if the cancel says that it was
+// running. (D1)
+func TestDequeueRacesWithTake(t *testing.T) {
+	eachClient(t, func(t *testing.T, f *fixture) {
+		const n = 200
+		for i := range n {
+			f.Enqueue(fmt.Sprint(i))
+		}
+		states := make([]delayq.State, n)
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			for i := range n {
+				state, err := f.Client.Dequeue(t.Context(), "topic", fmt.Sprint(n-1-i))
+				if err != nil {
+					t.Error(err)
+				}
+				states[n-1-i] = state
+			}
+		})
+		taken := map[string]delayq.Held{}
+		for range n {
+			for _, held := range f.hand.Take(2, time.Minute) {
+				taken[held.ID] = held
+			}
+		}
+		wg.Wait()
+		for i, state := range states {
+			held, ran := taken[fmt.Sprint(i)]
+			require.Equal(t, ran, state == delayq.StateRunning, "job %d was %s", i, state)
+			require.Contains(t, []delayq.State{delayq.StateReady, delayq.StateRunning}, state)
+			if ran {
+				require.Equal(t, "g", f.hand.Ack(held))
+			}
+		}
+		require.Empty(t, f.hand.Take(n, time.Minute))
+	})
+}
+
+func TestDequeueAmongMany(t *testing.T) {
+	eachClient(t, func(t *testing.T, f *fixture) {
+		jobs := make([]delayq.NewJob, 3000)
+		for i := range jobs {
+			jobs[i] = delayq.NewJob{Topic: "topic", ID: fmt.Sprint(i)}
+			if i%2 == 0 {
+				jobs[i].Options = []delayq.JobOption{delayq.ProcessIn(time.Hour)}
+			}
+		}
+		_, err := f.Client.EnqueueBatch(t.Context(), jobs)
+		require.NoError(t, err)
+		require.Equal(t, delayq.StateScheduled, f.Dequeue("1500"))
+		require.Equal(t, delayq.StateReady, f.Dequeue("1501"))
+		info, err := f.Client.Inspect(t.Context(), "topic")
+		require.NoError(t, err)
+		require.EqualValues(t, 1499, info.Scheduled)
+		require.EqualValues(t, 1499, info.Ready)
+	})
+}
+
+// Delete removes all that is kept of a done job, and nothing else.
+func TestDeleteOfADoneJob(t *testing.T) {
+	eachLife(t, func(t *testing.T, f *fixture, state delayq.State, _ delayq.Held) {
+		before := f.Dump()
+		err := f.Client.Delete(t.Context(), "topic", "x")
+		if _, kept := before[f.Key("results")]; !kept {
+			require.ErrorIs(t, err, delayq.ErrNotFound)
+			require.ErrorContains(t, err, `delete topic "topic" job "x": `)
+			require.Equal(t, before, f.Dump())
+			return
+		}
+		require.NoError(t, err)
+		_, err = f.Client.Get(t.Context(), "topic", "x")
+		require.ErrorIs(t, err, delayq.ErrNotFound)
+		require.EqualValues(t, 1, queuetest.CounterOf(t, f.Client, "topic", "deleted"))
+		for _, key := range []string{"done", "results"} {
+			require.Zero(t, f.RDB.Exists(t.Context(), f.Key(key)).Val(), key)
+		}
+		require.ErrorIs(t, f.Client.Delete(t.Context(), "topic", "x"), delayq.ErrNotFound)
+	})
+}
+
+// A live job of the same ID stays, in whatever state it is.
+func TestDeleteLeavesALiveJob(t *testing.T) {
+	eachClient(t, func(t *testing.T, f *fixture) {
+		f.Enqueue("x", delayq.Retention(time.Hour))
+		require.Equal(t, "o", f.hand.Ack(f.hand.TakeOne("x")))
+		f.Enqueue("x")
+		require.NoError(t, f.Client.Delete(t.Context(), "topic", "x"))
+		require.Equal(t, delayq.StateReady, f.Get("x").State)
+		require.Equal(t, "payload of x", string(f.Get("x").Payload))
+		list, err := f.Client.List(t.Context(), "topic", delayq.ListQuery{State: delayq.StateDone, Limit: 10})
+		require.NoError(t, err)
+		require.Empty(t, list)
+		f.hand.TakeOne("x")
+	})
+}
+
+// What is left of a done job without its place is removed too: nobody could otherwise.
+func TestDeleteOfWhatIsLeft(t *testing.T) {
+	eachClient(t, func(t *testing.T, f *fixture) {
+		for _, lost := range []string{"done", "results"} {
+			f.Enqueue(lost, delayq.Retention(time.Hour))
+			require.Equal(t, "o", f.hand.Ack(f.hand.TakeOne(lost)))
+			require.NoError(t, f.RDB.Del(t.Context(), f.Key(lost)).Err())
+			require.NoError(t, f.Client.Delete(t.Context(), "topic", lost))
+			for _, key := range []string{"done", "results"} {
+				require.Zero(t, f.RDB.Exists(t.Context(), f.Key(key)).Val(), key)
+			}
+		}
+		// With a key of a wrong type the call fails, and can be made again.
+		f.Enqueue("x", delayq.Retention(time.Hour))
+		require.Equal(t, "o", f.hand.Ack(f.hand.TakeOne("x")))
+		for _, key := range []string{"done", "results"} {
+			require.NoError(t, f.RDB.Rename(t.Context(), f.Key(key), f.Key("aside")).Err())
+			require.NoError(t, f.RDB.Set(t.Context(), f.Key(key), "", 0).Err())
+			err := f.Client.Delete(t.Context(), "topic", "x")
+			require.ErrorContains(t, err, "is a string and not a ")
+			require.NoError(t, f.RDB.Rename(t.Context(), f.Key("aside"), f.Key(key)).Err())
+			if key == "done" {
+				require.NoError(t, f.Client.Delete(t.Context(), "topic", "x"))
+				f.Enqueue("x", delayq.Retention(time.Hour))
+				require.Equal(t, "o", f.hand.Ack(f.hand.TakeOne("x")))
+			}
+		}
+		require.NoError(t, f.Client.Delete(t.Context(), "topic", "x"))
+	})
+}
+
+// A job that waits gets another due time; any other is left alone, and the error says why.
+func TestRescheduleInEveryState(t *testing.T) {
+	eachLife(t, func(t *testing.T, f *fixture, state delayq.State, _ delayq.Held) {
+		before := f.Dump()
+		err := f.Client.Reschedule(t.Context(), "topic", "x", delayq.ProcessIn(5*time.Hour))
+		switch state {
+		case delayq.StateScheduled, delayq.StateReady:
+			require.NoError(t, err)
+		default:
+			want := map[delayq.State]error{
+				"": delayq.ErrNotFound, delayq.StateRunning: delayq.ErrRunning, delayq.StateDead: delayq.ErrDead,
+			}[state]
+			require.ErrorIs(t, err, want)
+			require.ErrorContains(t, err, `"topic"`)
+			require.Equal(t, before, f.Dump(), "nothing was written")
+			return
+		}
+		info := f.Get("x")
+		require.Equal(t, delayq.StateScheduled, info.State)
+		require.Equal(t, delayq.DueReschedule, info.DueReason)
+		require.InDelta(t, 5*time.Hour, info.Due.Sub(info.EnqueuedAt), float64(time.Minute))
+
+		f.hand.Hasten(4*time.Hour + 50*time.Minute)
+		f.hand.Promote()
+		require.Empty(t, f.hand.Take(10, time.Minute), "before its time")
+		f.hand.Hasten(10 * time.Minute)
+		f.hand.Promote()
+		held := f.hand.TakeOne("x")
+		require.Empty(t, f.hand.Take(10, time.Minute), "a second time")
+		require.Equal(t, "o", f.hand.Ack(held))
+		require.Empty(t, f.hand.Traces("x"))
+	})
+}
+
+// To now is at once, and a job that is ready already stays so.
+func TestRescheduleToNow(t *testing.T) {
+	eachLife(t, func(t *testing.T, f *fixture, state delayq.State, _ delayq.Held) {
+		if state != delayq.StateScheduled && state != delayq.StateReady {
+			return
+		}
+		for _, due := range []delayq.DueOption{
+			delayq.ProcessIn(0), delayq.ProcessIn(-time.Hour), delayq.ProcessAt(time.Unix(1, 0)), delayq.ProcessIn(math.MinInt64),
+		} {
+			require.NoError(t, f.Client.Reschedule(t.Context(), "topic", "x", due))
+			require.Equal(t, delayq.StateReady, f.Get("x").State)
+		}
+		held := f.hand.TakeOne("x")
+		require.Empty(t, f.hand.Take(10, time.Minute), "a second time")
+		require.Equal(t, "o", f.hand.Ack(held))
+	})
+}
+
+func TestRescheduleTellsTheDueTime(t *testing.T) {
+	eachClient(t, func(t *testing.T, f *fixture) {
+		f.Enqueue("x", delayq.ProcessIn(time.Hour))
+		at := time.UnixMilli(4_000_000_000_001)
+		require.NoError(t, f.Client.Reschedule(t.Context(), "topic", "x", delayq.ProcessAt(at.Add(-1))))
+		require.True(t, f.Get("x").Due.Equal(at), "rounded up")
+		score, err := f.RDB.ZScore(t.Context(), f.Key("bucket"), "x").Result()
+		require.NoError(t, err)
+		require.Equal(t, float64(at.UnixMilli()), score)
+	})
+}
+
+// The attempts before the last revival stay on record, whatever comes later.
+func TestRescheduleKeepsWhatARevivalHasGiven(t *testing.T) {
+	eachClient(t, func(t *testing.T, f *fixture) {
+		f.Enqueue("x")
+		f.hand.Bury(f.hand.TakeOne("x"))
+		require.NoError(t, f.Client.Revive(t.Context(), "topic", "x"))
+		require.NoError(t, f.Client.Reschedule(t.Context(), "topic", "x", delayq.ProcessIn(0)))
+		require.Regexp(t, ` reschedule 1 0 1$`, f.hand.TakeOne("x").Moved)
+	})
+}
+
+func TestRescheduleRefusesAnInvalidDueTime(t *testing.T) {
+	eachClient(t, func(t *testing.T, f *fixture) {
+		f.Enqueue("x", delayq.ProcessIn(time.Hour))
+		before := f.Dump()
+		for _, opt := range []delayq.DueOption{nil, delayq.ProcessIn(math.MaxInt64), delayq.ProcessIn(30), delayq.ProcessAt(time.Time{})} {
+			require.ErrorIs(t, f.Client.Reschedule(t.Context(), "topic", "x", opt), delayq.ErrInvalid)
+		}
+		require.Equal(t, before, f.Dump())
+	})
+}
+
+// Revive brings a dead job back, and leaves any other alone.
+func TestReviveInEveryState(t *testing.T) {
+	eachLife(t, func(t *testing.T, f *fixture, state delayq.State, _ delayq.Held) {
+		before := f.Dump()
+		err := f.Client.Revive(t.Context(), "topic", "x")
+		if state != delayq.StateDead {
+			require.ErrorIs(t, err, delayq.ErrNotFound)
+			require.Equal(t, before, f.Dump(), "nothing was written")
+			return
+		}
+		require.NoError(t, err)
+		info := f.Get("x")
+		require.Equal(t, delayq.StateReady, info.State)
+		require.Equal(t, 2, info.Attempt, "its attempts go on counting")
+		require.Len(t, info.Errors, 1, "what had happened is kept")
+		require.Equal(t, delayq.DueRevive, info.DueReason)
+		held := f.hand.TakeOne("x")
+		require.Regexp(t, ` revive 1 0 1$`, held.Moved, "all its retries are before it again")
+		require.ErrorIs(t, f.Client.Revive(t.Context(), "topic", "x"), delayq.ErrNotFound)
+		require.Equal(t, "o", f.hand.Bury(held))
+		require.NoError(t, f.Client.Revive(t.Context(), "topic", "x"))
+		require.Regexp(t, ` revive 2 0 1$`, f.hand.TakeOne("x").Moved)
+	})
+}
 
 // An ID is taken as long as its job is unfinished, whatever has become of it, and free afterwards.
 // (D10)

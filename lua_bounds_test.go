@@ -1,0 +1,486 @@
+package delayq
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/delayq/delayq/internal/record"
+	"github.com/delayq/delayq/internal/redistest"
+)
+
+// What a call asks of Redis does not depend on how many jobs there are in each state: the same
+// commands, as many times. Each of them is O(log n) or O(its arguments), see TestBoundedWork. (F12,
+// G2, G3, G8)
+func TestCostOfACallDoesNotGrow(t *testing.T) {
+	t.Parallel()
+	own := redistest.Start(t)
+	rdb := own.Client(t)
+	cost := map[int]map[string]map[string]string{} // backlog, call, command → times
+	for _, backlog := range []int{20, 20_000} {
+		h := NewHand(t, rdb, redistest.Prefix(t), "topic")
+		client := h.client()
+		for range 2 { // in each role: the connections are there
+			_, err := client.Get(t.Context(), "topic", "none")
+			require.ErrorIs(t, err, ErrNotFound)
+		}
+		h.put("+0", numbered("dead", backlog)...)
+		eachOf(t, backlog, 500, func(n int) { require.NotContains(t, h.Bury(h.Take(n, time.Hour)...), "l") })
+		h.put("+0", numbered("leased", backlog)...)
+		eachOf(t, backlog, 500, func(n int) { require.Len(t, h.Take(n, time.Hour), n) })
+		h.put("+3600000", numbered("later", backlog)...)
+		h.put("+0", "first")
+		h.put("+0", numbered("ready", backlog)...)
+
+		ctx := t.Context()
+		var held []Held
+		id := func(state string, i int) string { return fmt.Sprintf("%s%05d", state, i) }
+		cost[backlog] = map[string]map[string]string{}
+		for _, c := range []struct {
+			name string
+			call func(i int) error
+		}{
+			{"enqueue now", func(i int) error { _, err := h.tryEnqueue(false, [2]string{id("now", i), "+0"}); return err }},
+			{"enqueue later", func(i int) error { _, err := h.tryEnqueue(false, [2]string{id("soon", i), "+50000"}); return err }},
+			{"replace", func(i int) error { _, err := h.tryEnqueue(true, [2]string{id("later", i), "+50000"}); return err }},
+			{"promote", func(int) error { _, err := h.tryPromote(1000, 1); return err }},
+			{"take", func(int) error { held = append(held, h.Take(4, time.Hour)...); return nil }},
+			{"extend", func(i int) error { _, err := h.tryExtend(held[i].fence()+1, held[i]); return err }},
+			{"ack", func(i int) error { _, err := h.settle(held[2+i:3+i], row{verb: verbAck}); return err }},
+			{"retry", func(i int) error { _, err := h.settle(held[4+i:5+i], row{verb: verbRetry, entry: byHand}); return err }},
+			{"bury", func(i int) error { _, err := h.settle(held[6+i:7+i], row{verb: verbBury, entry: byHand}); return err }},
+			{"cancel scheduled", func(i int) error { _, err := h.tryCancel(id("later", 2+i)); return err }},
+			{"cancel ready", func(i int) error { _, err := h.tryCancel(id("ready", 15+i)); return err }},
+			{"cancel running", func(i int) error { _, err := h.tryCancel(id("leased", i)); return err }},
+			{"reschedule", func(i int) error { _, err := h.tryReschedule(id("later", 4+i), "+5000000"); return err }},
+			{"revive", func(i int) error { _, err := h.tryRevive(id("dead", 10+i)); return err }},
+			{"prune", func(i int) error { _, err := h.tryPrune(backlog-3-i, time.Hour, 500); return err }},
+			{"get", func(int) error { _, err := client.Get(ctx, "topic", id("later", 6)); return err }},
+			{"inspect", func(int) error { _, err := client.Inspect(ctx, "topic"); return err }},
+			{"list", func(int) error {
+				_, err := client.List(ctx, "topic", ListQuery{State: StateScheduled, Offset: 5, Limit: 10})
+				return err
+			}},
+		} {
+			require.NoError(t, c.call(0), c.name) // so that Redis knows the script
+			require.NoError(t, rdb.ConfigResetStat(ctx).Err())
+			require.NoError(t, c.call(1), c.name)
+			cost[backlog][c.name] = commandsOf(t, rdb)
+		}
+	}
+	require.Equal(t, "1", cost[20]["ack"]["zrem"], "the test looks for the wrong thing: %v", cost[20]["ack"])
+	require.Equal(t, cost[20], cost[20_000])
+}
+
+// eachOf calls f with parts of total, the last one smaller.
+func eachOf(t *testing.T, total, part int, f func(n int)) {
+	t.Helper()
+	for ; total > 0; total -= part {
+		f(min(total, part))
+	}
+}
+
+// commandsOf tells how often each command was called since the statistics were reset.
+func commandsOf(t *testing.T, rdb *redis.Client) map[string]string {
+	t.Helper()
+	stats, err := rdb.Info(t.Context(), "commandstats").Result()
+	require.NoError(t, err)
+	times := map[string]string{}
+	for _, m := range regexp.MustCompile(`cmdstat_(\S+):calls=(\d+)`).FindAllStringSubmatch(stats, -1) {
+		if m[1] != "config|resetstat" && m[1] != "info" {
+			times[m[1]] = m[2]
+		}
+	}
+	return times
+}
+
+// Every script gets through more jobs than unpack takes values, in the portions that clients and
+// servers ask for. (G4, G12)
+func TestMoreJobsThanUnpackTakes(t *testing.T) {
+	t.Parallel()
+	redistest.Need(t)
+	rdb := redistest.Shared(t)
+	for _, n := range []int{7_999, 8_000, redistest.Size(20_000)} {
+		t.Run(fmt.Sprint(n), func(t *testing.T) {
+			h := NewHand(t, rdb, redistest.Prefix(t), "topic")
+			jobs := make([]NewJob, n)
+			for i := range jobs {
+				jobs[i] = NewJob{Topic: "topic", ID: fmt.Sprint(i), Options: []JobOption{ProcessIn(time.Millisecond), Replace()}}
+			}
+			for range 2 { // stored, replaced
+				_, err := h.client().EnqueueBatch(t.Context(), jobs)
+				require.NoError(t, err)
+			}
+			later := func() { // by Redis's clock
+				now := rdb.Time(t.Context()).Val()
+				require.Eventually(t, func() bool { return rdb.Time(t.Context()).Val().Sub(now) > 3*time.Millisecond }, time.Minute, time.Millisecond)
+			}
+			later()
+			moved, _ := h.Promote()
+			require.Equal(t, n, moved)
+			eachOf(t, n, settleLimit, func(k int) { require.Len(t, h.Take(k, 0), k) })
+			later()
+			_, reclaimed := h.Promote()
+			require.Equal(t, n, reclaimed)
+			eachOf(t, n, settleLimit, func(k int) { require.NotContains(t, h.Return(h.Take(k, time.Hour)...), "l") })
+			eachOf(t, n, settleLimit, func(k int) { require.NotContains(t, h.Snooze(0, h.Take(k, time.Hour)...), "l") })
+			later()
+			h.Promote()
+			eachOf(t, n, settleLimit, func(k int) { require.NotContains(t, h.Retry(0, h.Take(k, time.Hour)...), "l") })
+			later()
+			h.Promote()
+			eachOf(t, n, settleLimit, func(k int) { require.NotContains(t, h.Bury(h.Take(k, time.Hour)...), "l") })
+
+			// All of them are too old and too many: one more is buried like any other.
+			h.put("+0", "one more")
+			require.Equal(t, "o", h.Bury(h.TakeOne("one more")))
+			require.Equal(t, StateDead, h.info("one more").State)
+			eachOf(t, n+1, pruneLimit, func(k int) {
+				r, err := h.tryPrune(0, time.Hour, pruneLimit)
+				require.NoError(t, err)
+				require.EqualValues(t, k, r.number(2))
+			})
+			require.Equal(t, []string{h.keys.stats}, keysOf(Dump(t, rdb, h.prefix())), "nothing else is left")
+		})
+	}
+}
+
+// Ten thousand jobs that fail together do not come back together: their delays are spread evenly
+// over the fifth that is added. The bound of the χ² of 20 bins is exceeded by chance once in some
+// 10^9 runs. (G10)
+func TestRetriesOfOneMomentSpread(t *testing.T) {
+	t.Parallel()
+	const draws, bins = 10_000, 20
+	for _, attempt := range []int{1, 5, 12, 40} {
+		step := backoff(attempt, defaultRun.BackoffMin, defaultRun.BackoffMin<<11) // only its size
+		base := min(defaultRun.BackoffMin<<min(attempt-1, 11), defaultRun.BackoffMax)
+		require.GreaterOrEqual(t, step.Milliseconds(), base)
+		var count [bins]float64
+		for range draws {
+			extra := backoff(attempt, defaultRun.BackoffMin, defaultRun.BackoffMax).Milliseconds() - base
+			count[min(extra*bins/(base/5+1), bins-1)]++
+		}
+		chi := 0.0
+		for _, n := range count {
+			chi += (n - draws/bins) * (n - draws/bins) / (draws / bins)
+		}
+		require.Less(t, chi, 85.0, "attempt %d: %v", attempt, count)
+	}
+}
+
+// largest is what the topic has noted of its largest record, "" for nothing, beside the largest
+// that there is.
+func (h *Hand) largest() (noted string, there int) {
+	h.t.Helper()
+	noted = h.rdb.HGet(h.t.Context(), h.keys.sizes, "largest").Val()
+	for _, record := range h.rdb.HGetAll(h.t.Context(), h.keys.pool).Val() {
+		there = max(there, len(record))
+	}
+	return noted, there
+}
+
+// requireNoted holds what is noted to the records that there are.
+func (h *Hand) requireNoted() {
+	h.t.Helper()
+	noted, there := h.largest()
+	require.Greater(h.t, there, 2000)
+	require.Equal(h.t, strconv.Itoa(there), noted)
+}
+
+// Whatever stores a record notes how large the largest one is, and only if it is large.
+func TestSizesOfRecordsAreNoted(t *testing.T) {
+	eachHand(t, func(t *testing.T, h *Hand) {
+		ctx, c := t.Context(), h.client()
+		enqueue := func(id string, payload int, opts ...JobOption) {
+			t.Helper()
+			_, err := c.Enqueue(ctx, "topic", id, make([]byte, payload), opts...)
+			require.NoError(t, err)
+		}
+		enqueue("small", 1900)
+		require.False(t, h.rdb.Exists(ctx, h.keys.sizes).Val() == 1, "nothing is noted of small ones")
+		enqueue("a", 3000)
+		h.requireNoted()
+		enqueue("b", 2500, ProcessIn(time.Hour))
+		h.requireNoted()
+		enqueue("b", 5000, Replace())
+		h.requireNoted()
+		enqueue("b", 6000, Replace(), ProcessIn(time.Hour))
+		h.requireNoted()
+		_, err := c.EnqueueBatch(ctx, []NewJob{
+			{Topic: "topic", ID: "1"}, {Topic: "topic", ID: "2", Payload: make([]byte, 9000)}, {Topic: "topic", ID: "3"},
+		})
+		require.NoError(t, err)
+		h.requireNoted()
+		held := h.TakeOne("small")
+		h.renewals = map[string]*renewal{}
+		for id, when := range map[string]string{"small": "+0", "b": "+1000"} {
+			n, err := (&run{said: defaultJob.Options}).renew(&againError{payload: make([]byte, 9500+10*len(id))}, time.Now())
+			require.NoError(t, err)
+			n.when, h.renewals[id] = when, n
+		}
+		require.Equal(t, "o", h.Again(0, held))
+		h.requireNoted()
+		require.NoError(t, c.Schedule(ctx, "topic", "s", Every(10*365*24*time.Hour), make([]byte, 10_000)))
+		_, err = c.Trigger(ctx, "topic", "s")
+		require.NoError(t, err)
+		h.requireNoted()
+	})
+}
+
+// The note goes when the topic is empty, and not before.
+func TestSizesGoWithTheLastRecord(t *testing.T) {
+	eachHand(t, func(t *testing.T, h *Hand) {
+		_, err := h.client().Enqueue(t.Context(), "topic", "a", make([]byte, 3000))
+		require.NoError(t, err)
+		held := h.TakeOne("a")
+		_, err = h.tryPrune(9, time.Hour, 500)
+		require.NoError(t, err)
+		h.requireNoted()
+		require.Equal(t, "o", h.Ack(held))
+		_, err = h.tryPrune(9, time.Hour, 500)
+		require.NoError(t, err)
+		require.Equal(t, []string{h.keys.stats}, keysOf(Dump(t, h.rdb, h.prefix())))
+	})
+}
+
+// A check notes the size again if the note was lost, and otherwise leaves it alone: it may be that
+// of a record that is gone.
+func TestCheckNotesTheLargestRecord(t *testing.T) {
+	eachHand(t, func(t *testing.T, h *Hand) {
+		c := h.client()
+		_, err := c.Enqueue(t.Context(), "topic", "a", make([]byte, 3000))
+		require.NoError(t, err)
+		h.put("+0", "b")
+		require.NoError(t, h.rdb.Del(t.Context(), h.keys.sizes).Err())
+		report, err := c.Check(t.Context(), "topic")
+		require.NoError(t, err)
+		require.Empty(t, report.Findings)
+		require.Zero(t, h.rdb.Exists(t.Context(), h.keys.sizes).Val(), "it was only to look")
+		for range 2 {
+			_, err = c.Repair(t.Context(), "topic")
+			require.NoError(t, err)
+			h.requireNoted()
+		}
+		require.Equal(t, "o", h.Ack(h.TakeOne("a")))
+		before, _ := h.largest()
+		_, err = c.Repair(t.Context(), "topic")
+		require.NoError(t, err)
+		after, _ := h.largest()
+		require.Equal(t, before, after)
+	})
+}
+
+// The note decides nothing about a job.
+func TestSizesOfAWrongTypeLoseNoJob(t *testing.T) {
+	eachHand(t, func(t *testing.T, h *Hand) {
+		h.deface("sizes")
+		job, err := h.client().Enqueue(t.Context(), "topic", "a", make([]byte, 3000))
+		require.NoError(t, err)
+		require.Equal(t, job.Nonce(), h.info("a").Nonce())
+		require.Equal(t, "o", h.Ack(h.TakeOne("a")))
+	})
+}
+
+// Looking for duplicates reads no payloads but where all of them together are small, or as long as
+// those of the call.
+func TestDuplicatesAreNotRead(t *testing.T) {
+	t.Parallel()
+	rs := redistest.Start(t, redistest.NoRoles...)
+	rdb := rs.Client(t)
+	for _, s := range allScripts {
+		require.NoError(t, rdb.ScriptLoad(t.Context(), fmt.Sprint(s.text)).Err())
+	}
+	client := NewClient(rdb)
+	enqueue := func(jobs, payload int, opts ...JobOption) {
+		list := make([]NewJob, jobs)
+		for i := range list {
+			list[i] = NewJob{Topic: "topic", ID: fmt.Sprint(i), Payload: make([]byte, payload), Options: opts}
+		}
+		_, _ = client.EnqueueBatch(t.Context(), list) // most are duplicates
+	}
+	reads := func(enqueue func()) (hmget, hget int) {
+		seen := watchCommands(t, rdb, rs.Addr())
+		enqueue()
+		for _, command := range seen() {
+			switch command.name {
+			case "hmget":
+				hmget++
+			case "hget":
+				hget++
+			}
+		}
+		return hmget, hget
+	}
+	type calls struct{ hmget, hget int }
+	as := func(hmget, hget int) calls { return calls{hmget, hget} }
+	enqueue(8, 100)
+	require.Equal(t, calls{1, 1}, as(reads(func() { enqueue(8, 0) })), "small ones in one go")
+	require.Equal(t, calls{0, 0}, as(reads(func() { enqueue(3, 0) })), "few")
+	enqueue(8, 200_000, Replace())
+	for _, opts := range [][]JobOption{nil, {Replace()}} {
+		require.Equal(t, calls{0, 1}, as(reads(func() { enqueue(8, 0, opts...) })), "only their number")
+		require.Equal(t, calls{0, 0}, as(reads(func() { enqueue(1, 9, opts...) })))
+		enqueue(8, 200_000, Replace())
+		hmget, hget := reads(func() { enqueue(8, 200_000) })
+		require.Equal(t, 0, hmget)
+		require.GreaterOrEqual(t, hget, 8, "as long as what was sent")
+	}
+}
+
+// A call whose receipt is lost finds its own records, however it looks for them.
+func TestEnqueueFindsItsOwnRecords(t *testing.T) {
+	eachHand(t, func(t *testing.T, h *Hand) {
+		for _, jobs := range []int{1, 3, 4, 9} {
+			for _, payload := range []int{0, 300_000} {
+				for _, replace := range []bool{false, true} {
+					var args []any
+					for i := range jobs {
+						head, tail, err := record.Encode(record.Nonce{byte(i), byte(jobs)}, &defaultJob.Options, make([]byte, payload))
+						require.NoError(t, err)
+						args = append(args, fmt.Sprint(jobs, replace, payload, i), head, tail, "+0")
+					}
+					_, err := h.trySend(replace, args)
+					require.NoError(t, err)
+					before := Dump(t, h.rdb, h.prefix())
+					r, err := NewHand(t, h.rdb, h.prefix(), "topic").trySend(replace, args)
+					require.NoError(t, err)
+					require.Empty(t, r.text(2), "all are stored")
+					require.Equal(t, before, Dump(t, h.rdb, h.prefix()))
+				}
+			}
+		}
+	})
+}
+
+// A job that was cut off backs off for 2 s after its second attempt, twice as long after each
+// further one, and never for more than 64 s. Jobs of one call get up to a fifth more.
+func TestBackoffOfLostLeasesIsCapped(t *testing.T) {
+	eachHand(t, func(t *testing.T, h *Hand) {
+		ctx := t.Context()
+		for finished, seconds := range map[int]int64{1: 2, 2: 4, 5: 32, 6: 64, 7: 64, 8: 64, 50: 64} {
+			ids := numbered(fmt.Sprint("after-", finished, "-"), 20)
+			h.put("+0", ids...)
+			require.Len(t, h.Take(len(ids), 0), len(ids))
+			for _, id := range ids {
+				require.NoError(t, h.rdb.HSet(ctx, h.keys.attempts, id, finished).Err())
+			}
+			r, err := h.tryPromote(1000, 0)
+			require.NoError(t, err)
+			require.EqualValues(t, len(ids), r.number(3))
+			var delays []int64
+			for _, id := range ids {
+				due, err := h.rdb.ZScore(ctx, h.keys.bucket, id).Result()
+				require.NoError(t, err)
+				delays = append(delays, int64(due)-r.now())
+			}
+			require.Equal(t, seconds*1000, slices.Min(delays), "after %d attempts", finished)
+			require.LessOrEqual(t, slices.Max(delays), seconds*1200, "after %d attempts", finished)
+			require.NoError(t, h.rdb.Del(ctx, h.keys.bucket).Err())
+		}
+	})
+}
+
+// A lease whose record is gone is dropped, which is counted, and is not a job that was reclaimed.
+func TestPromoteCountsWhatItDrops(t *testing.T) {
+	eachHand(t, func(t *testing.T, h *Hand) {
+		ctx := t.Context()
+		h.put("+0", "gone", "gone too", "here")
+		require.Len(t, h.Take(3, 0), 3)
+		require.NoError(t, h.rdb.HDel(ctx, h.keys.pool, "gone", "gone too").Err())
+		_, reclaimed := h.Promote()
+		require.Equal(t, 1, reclaimed)
+		require.Equal(t, "2", h.rdb.HGet(ctx, h.keys.stats, "dropped").Val())
+		require.Equal(t, "1", h.rdb.HGet(ctx, h.keys.stats, "reclaimed").Val())
+		require.Empty(t, h.Traces("gone"))
+		h.TakeOne("here")
+	})
+}
+
+// A job that is on its way to a server, between ready and a lease, has a place.
+func TestPruneCountsTheHandoff(t *testing.T) {
+	eachHand(t, func(t *testing.T, h *Hand) {
+		ctx := t.Context()
+		missing := func() int64 {
+			t.Helper()
+			r, err := h.tryPrune(10, time.Hour, 500)
+			require.NoError(t, err)
+			return r.number(4)
+		}
+		h.put("+0", "a")
+		require.NoError(t, h.rdb.LMove(ctx, h.keys.ready, h.keys.handoff, "LEFT", "RIGHT").Err())
+		require.Zero(t, missing())
+		require.NoError(t, h.rdb.Del(ctx, h.keys.handoff).Err())
+		require.EqualValues(t, 1, missing())
+	})
+}
+
+// A job that expires in the very millisecond in which it is due could never run. In calls that say
+// both as delays, or one as a delay, only the script can tell.
+func TestExpiryAtTheVeryDueTimeIsRefused(t *testing.T) {
+	eachHand(t, func(t *testing.T, h *Hand) {
+		for words, letters := range map[string]string{"+5 +5": "x", "+5 +6": "", "+5 +4": "x", "+0 +0": "x", "+0 +1": ""} {
+			due, _, _ := strings.Cut(words, " ")
+			head, tail := h.record(due, 0)
+			r, err := h.trySend(false, []any{words, head, tail, words})
+			require.NoError(t, err)
+			require.Equal(t, letters, r.text(2), words)
+			require.Equal(t, letters == "", h.rdb.HExists(t.Context(), h.keys.pool, words).Val(), words)
+		}
+	})
+}
+
+// A job that was ready, and is replaced by one that is due later, leaves no entry in ready.
+func TestReplaceForLaterLeavesNothingInReady(t *testing.T) {
+	eachHand(t, func(t *testing.T, h *Hand) {
+		h.put("+0", "before", "x", "after")
+		_, err := h.client().Enqueue(t.Context(), "topic", "x", nil, Replace(), ProcessIn(time.Hour))
+		require.NoError(t, err)
+		require.Equal(t, []string{"before", "after"}, h.list(h.keys.ready))
+		require.Equal(t, []string{"bucket", "pool"}, h.Traces("x"))
+	})
+}
+
+// A lease that runs out leaves the tally of its job as it was: the attempts that do not count any
+// more, how often it was snoozed, and that it was revived.
+func TestLapsedLeaseKeepsTheTally(t *testing.T) {
+	eachHand(t, func(t *testing.T, h *Hand) {
+		ctx := t.Context()
+		h.put("+0", "x")
+		require.Len(t, h.Take(1, 0), 1)
+		require.NoError(t, h.rdb.HSet(ctx, h.keys.attempts, "x", 3).Err())
+		require.NoError(t, h.rdb.HSet(ctx, h.keys.moved, "x", "1750000000000 revive 2 5 1").Err())
+		_, reclaimed := h.Promote()
+		require.Equal(t, 1, reclaimed)
+		require.Regexp(t, `^\d{13} retry 2 5 1$`, h.rdb.HGet(ctx, h.keys.moved, "x").Val())
+	})
+}
+
+// A page of running jobs is of jobs: the anchor of the zset is none.
+func TestListOfRunningJobsLeavesTheAnchorOut(t *testing.T) {
+	eachHand(t, func(t *testing.T, h *Hand) {
+		h.put("+0", "x")
+		h.TakeOne("x")
+		r, err := h.run(listScript, string(StateRunning), 0, 10)
+		require.NoError(t, err)
+		require.EqualValues(t, 1, r.number(2))
+		require.Equal(t, []string{"x"}, r.list(3).texts())
+	})
+}
+
+// A job that was buried without a run, because its record cannot be read, was at its first attempt.
+func TestJobBuriedUnrunIsAtItsFirstAttempt(t *testing.T) {
+	eachHand(t, func(t *testing.T, h *Hand) {
+		h.put("+0", "x")
+		require.Equal(t, "o", h.letters([]Held{h.TakeOne("x")}, row{verb: verbBury, entry: byHand}))
+		info := h.info("x")
+		require.Equal(t, StateDead, info.State)
+		require.Equal(t, 1, info.Attempt)
+	})
+}

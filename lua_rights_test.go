@@ -1,0 +1,617 @@
+package delayq
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"path/filepath"
+	"reflect"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/delayq/delayq/internal/redistest"
+)
+
+// A duty is a call of a role. It is made on a stage; what it answers does not matter here.
+type duty func(ctx context.Context, h *Hand, running Held)
+
+// duties are what a role does, each call so that it uses the rights of the role that no other call
+// uses.
+func duties(role string) (list []duty) {
+	raw := func(calls ...string) {
+		for _, call := range calls {
+			list = append(list, func(_ context.Context, h *Hand, running Held) { _, _ = breakable[call](h, running) })
+		}
+	}
+	asClient := func(f func(ctx context.Context, c *Client, topic string)) {
+		list = append(list, func(ctx context.Context, h *Hand, _ Held) { f(ctx, h.client(), h.keys.topic) })
+	}
+	cancelAll := func(_ context.Context, h *Hand, _ Held) { // the last lease goes
+		for _, id := range []string{"running", "lapsed"} {
+			_, _ = h.tryCancel(id)
+		}
+	}
+	check := func() {
+		asClient(func(ctx context.Context, c *Client, topic string) { _, _ = c.Repair(ctx, topic) })
+	}
+	list = append(list, func(ctx context.Context, h *Hand, _ Held) {
+		_ = h.rdb.Set(ctx, h.keys.leases, "a slip", 0).Err()
+		_, _ = h.client().Get(ctx, h.keys.topic, "x")
+	})
+	switch role {
+	case "producer":
+		raw("enqueue now", "enqueue later", "replace running", "replace dead", "cancel running", "cancel dead", "reschedule ready", "reschedule to now")
+		asClient(func(ctx context.Context, c *Client, topic string) {
+			_, _ = c.Enqueue(ctx, topic, "", nil)
+			_, _ = c.Get(ctx, topic, "dead")
+			_, _ = c.ScheduleInfo(ctx, topic, "s")
+		})
+		list = append(list, cancelAll)
+	case "worker":
+		raw("take", "promote", "ack", "give_back", "snooze", "retry", "bury", "again now", "again later", "extend")
+		list = append(list, func(ctx context.Context, h *Hand, _ Held) {
+			for range 2 { // the second time as if the answer had been lost
+				_, _ = h.tryTake("9", 1, time.Hour)
+			}
+		}, func(_ context.Context, h *Hand, _ Held) {
+			_, _ = h.tryPrune(0, time.Hour, 10)
+		}, func(ctx context.Context, h *Hand, _ Held) {
+			_ = h.rdb.BLMove(ctx, h.keys.ready, h.keys.handoff, "LEFT", "RIGHT", time.Second).Err()
+			_ = h.rdb.SAdd(ctx, topicsKey(defaultPrefix), h.keys.topic).Err()
+			_ = h.rdb.Info(ctx).Err()
+			_ = h.rdb.HScan(ctx, serversKey(defaultPrefix), 0, "", 100).Err()
+			_ = h.rdb.HDel(ctx, serversKey(defaultPrefix), "nobody").Err()
+			sub := h.rdb.Subscribe(ctx, controlChannel(defaultPrefix))
+			_, _ = sub.Receive(ctx)
+			_ = sub.Ping(ctx)
+			_, _ = sub.Receive(ctx)
+			_ = sub.Close()
+			_, _ = h.try(heartbeatScript, []any{serversKey(defaultPrefix)}, "acl", "{}")
+		}, func(_ context.Context, h *Hand, running Held) { // the last lease goes
+			_, _ = h.tryPromote(1000, 0)
+			_, _ = h.settle([]Held{running}, row{verb: verbAck})
+		})
+		list = append(list, fireSome)
+		check()
+	case "operator":
+		raw("cancel running", "cancel dead", "reschedule ready", "reschedule to now", "revive")
+		asClient(func(ctx context.Context, c *Client, topic string) {
+			for _, state := range []State{StateScheduled, StateReady, StateRunning, StateDead} {
+				_, _ = c.List(ctx, topic, ListQuery{State: state, Limit: 10})
+			}
+			_, _ = c.Inspect(ctx, topic)
+			_, _ = c.ScheduleInfo(ctx, topic, "s")
+			_, _ = c.Topics(ctx)
+			_, _ = c.Servers(ctx)
+			_ = c.Pause(ctx, topic, Pause{By: "me", Reason: "because", For: time.Hour})
+			_ = c.Resume(ctx, topic, "me")
+			_, _ = c.Enqueue(ctx, topic, "", nil)
+		})
+		list = append(list, cancelAll)
+		check()
+	}
+	return list
+}
+
+// fireSome fires some slots of a schedule, the second while the job of the first one runs, the
+// others while the last job is ready: those are cancelled.
+func fireSome(ctx context.Context, h *Hand, _ Held) {
+	topic := h.keys.topic
+	s := NewServer(h.rdb, Logger(slog.New(slog.DiscardHandler)))
+	s.HandlerFunc(topic, func(context.Context, *Job) error { return nil })
+	if s.begin() != nil {
+		return
+	}
+	defer s.close()
+	t := s.topics[topic]
+	t.base = ctx
+	_ = h.client().Schedule(ctx, topic, "s", Every(time.Millisecond), nil, OverlapCancelPrevious)
+	for cancelled, try := 0, 0; cancelled < 3 && try < 500; try++ { // the slots come by themselves
+		t.firer.idle = 0 // look again, though nothing is new
+		t.firer.fire(ctx, 1, 0)
+		if cancelled, _ = h.rdb.HGet(ctx, h.keys.stats, "cancelled").Int(); cancelled == 0 {
+			_, _ = h.tryTake("", 10, time.Hour)
+		}
+	}
+}
+
+// Each command, each pattern of keys and the channel that the ACL file gives to a role is taken
+// away in turn: each time something that the role has to do is refused, for want of that very
+// right; and nothing is with all of them.
+func TestACLNeedsEachRight(t *testing.T) {
+	t.Parallel()
+	if testing.Short() {
+		t.Skip("three roles, and all the rights of each")
+	}
+	for line := range strings.Lines(proseFile(t, aclFile)) {
+		words := strings.Fields(line)
+		role := strings.TrimPrefix(words[1], "delayq-")
+		t.Run(role, func(t *testing.T) {
+			t.Parallel()
+			rs := redistest.Start(t, redistest.NoRoles...)
+			admin := rs.Client(t)
+			for i, word := range words {
+				switch {
+				case i < 2, word == "on", strings.HasPrefix(word, ">"), strings.HasPrefix(word, "reset"), word == "-@all":
+				default:
+					rest := append(append([]string{}, words[1:i]...), words[i+1:]...)
+					require.True(t, refused(t, rs, admin, rest, word), "without %s nothing is refused", word)
+				}
+			}
+			require.False(t, refused(t, rs, admin, words[1:], ""), "with all rights something is refused")
+		})
+	}
+}
+
+// refused makes a user of these rights, lets it do its duties, and tells whether Redis has refused
+// something for want of the right word.
+func refused(t *testing.T, rs *redistest.Server, admin *redis.Client, rights []string, word string) bool {
+	t.Helper()
+	ctx := t.Context()
+	setuser := []any{"ACL", "SETUSER"}
+	for _, right := range append(rights[:1:1], append([]string{"reset"}, rights[1:]...)...) {
+		setuser = append(setuser, right)
+	}
+	require.NoError(t, admin.Do(ctx, setuser...).Err())
+	require.NoError(t, admin.Do(ctx, "ACL", "LOG", "RESET").Err())
+	require.NoError(t, admin.ScriptFlush(ctx).Err()) // for EVAL
+	role := strings.TrimPrefix(rights[0], "delayq-")
+	opt := rs.Options()
+	opt.Username, opt.Password, opt.DisableIdentity = rights[0], "change-me-"+role, true
+	rdb := redis.NewClient(opt)
+	defer func() { _ = rdb.Close() }()
+	for i, duty := range duties(role) {
+		topic := fmt.Sprint(role, i)
+		keys, err := admin.Keys(ctx, defaultPrefix+":*").Result()
+		require.NoError(t, err)
+		if len(keys) > 0 {
+			require.NoError(t, admin.Del(ctx, keys...).Err())
+		}
+		setting := NewHand(t, admin, defaultPrefix, topic)
+		running, _ := stage(setting)
+		require.NoError(t, admin.ZRem(ctx, setting.keys.bucket, "back").Err()) // for a check to find
+		duty(ctx, NewHand(t, rdb, defaultPrefix, topic), running)
+		denied, err := admin.ACLLog(ctx, 100).Result()
+		require.NoError(t, err)
+		for _, entry := range denied {
+			switch {
+			case word == "":
+				t.Errorf("refused: %+v", *entry)
+				return true
+			case strings.HasPrefix(word, "+") && entry.Reason == "command" && strings.EqualFold("+"+entry.Object, word),
+				strings.HasPrefix(word, "~") && entry.Reason == "key",
+				strings.HasPrefix(word, "&") && entry.Reason == "channel":
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// No role may touch what is not the queue's: another prefix, another channel, another command.
+func TestACLGrantsNothingElse(t *testing.T) {
+	t.Parallel()
+	rs := redistest.Start(t, redistest.NoRoles...)
+	admin := rs.Client(t)
+	for line := range strings.Lines(proseFile(t, aclFile)) {
+		words := strings.Fields(line)
+		setuser := []any{"ACL", "SETUSER"}
+		for _, word := range words[1:] {
+			setuser = append(setuser, word)
+		}
+		require.NoError(t, admin.Do(t.Context(), setuser...).Err())
+		role := strings.TrimPrefix(words[1], "delayq-")
+		opt := rs.Options()
+		opt.Username, opt.Password = words[1], "change-me-"+role
+		rdb := redis.NewClient(opt)
+		defer func() { _ = rdb.Close() }()
+		for _, command := range [][]any{
+			{"HGET", "other:{t}:pool", "id"}, {"HSET", "mine", "a", "b"}, {"DEL", "delayqx:{t}:pool"}, {"GET", "delayq:other"},
+			{"PUBLISH", "other:control", "x"}, {"SUBSCRIBE", "delayq:other"}, {"KEYS", "*"}, {"SCAN", "0"}, {"FLUSHALL"}, {"FLUSHDB"},
+			{"CONFIG", "GET", "*"}, {"ACL", "LIST"}, {"MONITOR"}, {"SHUTDOWN"}, {"DEBUG", "SLEEP", "0"}, {"SCRIPT", "FLUSH"},
+			{"REPLICAOF", "NO", "ONE"}, {"CLIENT", "KILL", "TYPE", "normal"}, {"HGETALL", "delayq:{t}:pool"}, {"RENAME", "delayq:{t}:pool", "delayq:{t}:x"},
+			{"EVAL", "return redis.call('GET', KEYS[1])", "1", "other"}, {"EVAL", "return redis.call('FLUSHALL')", "0"},
+		} {
+			err := rdb.Do(t.Context(), command...).Err()
+			require.Error(t, err, "%s: %v", role, command)
+			require.Regexp(t, "NOPERM|can't run this command|can't access|ACL failure", err.Error(), "%s: %v", role, command)
+		}
+	}
+}
+
+// A deed is a call of the library on a stage, which succeeds if Redis refuses nothing.
+type deed func(ctx context.Context, c *Client, topic string) error
+
+// deeds are all calls of a Client that ask Redis anything. Where a call does different things for
+// different arguments, each has an entry: all of them must be allowed, or none.
+var deeds = map[string][]deed{
+	"Enqueue": {
+		func(ctx context.Context, c *Client, topic string) error {
+			_, err := c.Enqueue(ctx, topic, "new", nil)
+			return err
+		},
+		func(ctx context.Context, c *Client, topic string) error {
+			_, err := c.Enqueue(ctx, topic, "running", nil, ProcessIn(time.Second/2), Replace())
+			return err
+		},
+		func(ctx context.Context, c *Client, topic string) error {
+			_, err := c.Enqueue(ctx, topic, "dead", nil, Replace())
+			return err
+		},
+	},
+	"EnqueueBatch": {func(ctx context.Context, c *Client, topic string) error {
+		_, err := c.EnqueueBatch(ctx, []NewJob{{Topic: topic, ID: "new"}, {Topic: topic, ID: "later", Options: []JobOption{ProcessIn(time.Hour)}}})
+		return err
+	}},
+	"Dequeue": {dequeue("scheduled"), dequeue("ready"), dequeue("running"), dequeue("dead")},
+	"Reschedule": {
+		func(ctx context.Context, c *Client, topic string) error {
+			return c.Reschedule(ctx, topic, "scheduled", ProcessIn(0))
+		},
+		func(ctx context.Context, c *Client, topic string) error {
+			return c.Reschedule(ctx, topic, "ready", ProcessIn(time.Second/2))
+		},
+	},
+	"Get":     {get("scheduled"), get("running"), get("dead"), get("done")},
+	"List":    {list(StateScheduled), list(StateReady), list(StateRunning), list(StateDead), list(StateDone)},
+	"Inspect": {func(ctx context.Context, c *Client, topic string) error { _, err := c.Inspect(ctx, topic); return err }},
+	"Topics":  {func(ctx context.Context, c *Client, _ string) error { _, err := c.Topics(ctx); return err }},
+	"Servers": {func(ctx context.Context, c *Client, _ string) error { _, err := c.Servers(ctx); return err }},
+	"Check": {
+		func(ctx context.Context, c *Client, topic string) error {
+			_, err := c.Check(ctx, topic)
+			return err
+		},
+	},
+	"Repair": {
+		func(ctx context.Context, c *Client, topic string) error {
+			_, err := c.Repair(ctx, topic)
+			return err
+		},
+	},
+	"Pause": {
+		func(ctx context.Context, c *Client, topic string) error { return c.Pause(ctx, topic, Pause{}) },
+		func(ctx context.Context, c *Client, topic string) error {
+			return c.Pause(ctx, topic, Pause{For: time.Hour})
+		},
+	},
+	"Resume":    {func(ctx context.Context, c *Client, topic string) error { return c.Resume(ctx, topic, "ops") }},
+	"ResumeAll": {func(ctx context.Context, c *Client, topic string) error { return c.ResumeAll(ctx, topic) }},
+	"Delete":    {func(ctx context.Context, c *Client, topic string) error { return c.Delete(ctx, topic, "done") }},
+	"Revive":    {func(ctx context.Context, c *Client, topic string) error { return c.Revive(ctx, topic, "dead") }},
+	"Schedule": {
+		func(ctx context.Context, c *Client, topic string) error {
+			return c.Schedule(ctx, topic, "new", Every(time.Hour), nil)
+		},
+		func(ctx context.Context, c *Client, topic string) error {
+			return c.Schedule(ctx, topic, "s", Every(time.Second/2), nil, DiscardEdits())
+		},
+	},
+	"EditSchedule": {func(ctx context.Context, c *Client, topic string) error {
+		return c.EditSchedule(ctx, topic, "s", func(def *ScheduleDefinition) error { def.EditedBy = "me"; def.Payload = []byte("new"); return nil })
+	}},
+	"Unschedule":     {func(ctx context.Context, c *Client, topic string) error { return c.Unschedule(ctx, topic, "s") }},
+	"PauseSchedule":  {func(ctx context.Context, c *Client, topic string) error { return c.PauseSchedule(ctx, topic, "s") }},
+	"ResumeSchedule": {func(ctx context.Context, c *Client, topic string) error { return c.ResumeSchedule(ctx, topic, "s") }},
+	"Trigger": {func(ctx context.Context, c *Client, topic string) error {
+		_, err := c.Trigger(ctx, topic, "s")
+		return err
+	}},
+	"Schedules": {func(ctx context.Context, c *Client, topic string) error {
+		_, err := c.Schedules(ctx, topic)
+		return err
+	}},
+	"ScheduleInfo": {func(ctx context.Context, c *Client, topic string) error {
+		_, err := c.ScheduleInfo(ctx, topic, "s")
+		return err
+	}},
+	"Runs": {func(ctx context.Context, c *Client, topic string) error {
+		_, err := c.Runs(ctx, topic, "s", 10)
+		return err
+	}},
+}
+
+func dequeue(id string) deed {
+	return func(ctx context.Context, c *Client, topic string) error {
+		_, err := c.Dequeue(ctx, topic, id)
+		return err
+	}
+}
+
+func get(id string) deed {
+	return func(ctx context.Context, c *Client, topic string) error { _, err := c.Get(ctx, topic, id); return err }
+}
+
+func list(state State) deed {
+	return func(ctx context.Context, c *Client, topic string) error {
+		_, err := c.List(ctx, topic, ListQuery{State: state, Limit: 10})
+		return err
+	}
+}
+
+// serverCalls are what a Server has beside Run, and none of it asks Redis anything.
+var serverCalls = []string{"Calendar", "Handle", "HandlerFunc", "ID", "Use"}
+
+// Each call of the library, made as each user of the ACL file on a real Redis, is carried out or
+// refused as the table in docs/security.md says; what is refused has changed nothing.
+func TestACLIsTheTableOfCalls(t *testing.T) {
+	t.Parallel()
+	table := redistest.CallRoles(proseFile(t, "docs/security.md"))
+	want := slices.Collect(maps.Keys(deeds))
+	for i := range reflect.TypeFor[*Client]().NumMethod() {
+		require.Contains(t, want, reflect.TypeFor[*Client]().Method(i).Name, "a call that nobody tries")
+	}
+	for i := range reflect.TypeFor[*Server]().NumMethod() {
+		if name := reflect.TypeFor[*Server]().Method(i).Name; !slices.Contains(serverCalls, name) {
+			require.Equal(t, "Run", name, "a call that nobody tries")
+		}
+	}
+	require.ElementsMatch(t, append(want, "Run"), slices.Collect(maps.Keys(table)), "the calls of the table")
+
+	file, err := filepath.Abs(aclFile)
+	require.NoError(t, err)
+	rs := redistest.Start(t, "--aclfile", file)
+	admin := rs.Client(t)
+	for _, role := range tourRoles {
+		rdb := aclClient(t, rs, role)
+		for name, list := range deeds {
+			for i, call := range list {
+				what := fmt.Sprintf("%s %d as the %s", name, i, role)
+				h := aclStage(t, admin, defaultPrefix, fmt.Sprint(role, name, i))
+				before := Dump(t, admin, defaultPrefix)
+				err := call(t.Context(), NewClient(rdb), h.keys.topic)
+				if slices.Contains(table[name], role) {
+					require.NoError(t, err, what)
+					nothingDenied(t, admin)
+					continue
+				}
+				require.Error(t, err, what)
+				require.Regexp(t, refusal, err.Error(), what)
+				require.Equal(t, before, Dump(t, admin, defaultPrefix), what)
+			}
+		}
+		require.Equal(t, slices.Contains(table["Run"], role), aclServes(t, admin, rdb, role), "Run as the %s", role)
+	}
+}
+
+// refusal is how Redis refuses a call, and a command within a script.
+const refusal = "NOPERM|can't run this command|can't access"
+
+// A user is kept to one topic, or to another prefix, by other patterns, as docs/security.md says:
+// there it can do all that it could, and elsewhere nothing.
+func TestACLCanBeNarrowed(t *testing.T) {
+	t.Parallel()
+	table := redistest.CallRoles(proseFile(t, "docs/security.md"))
+	rs := redistest.Start(t, redistest.NoRoles...)
+	admin := rs.Client(t)
+	for what, c := range map[string]struct{ wide, narrow, prefix, topic string }{
+		"a topic":        {"delayq:{*}:", "delayq:{mail}:", "delayq", "mail"},
+		"another prefix": {"delayq:", "shop:", "shop", "post"},
+	} {
+		for line := range strings.Lines(proseFile(t, aclFile)) {
+			setuser := []any{"ACL", "SETUSER"}
+			for _, word := range strings.Fields(line)[1:] {
+				setuser = append(setuser, strings.Replace(word, c.wide, c.narrow, 1))
+			}
+			require.NoError(t, admin.Do(t.Context(), setuser...).Err())
+		}
+		for _, role := range tourRoles {
+			rdb := aclClient(t, rs, role)
+			for name, list := range deeds {
+				if !slices.Contains(table[name], role) || what == "a topic" && (name == "Topics" || name == "Servers") {
+					continue
+				}
+				for i, call := range list {
+					what := fmt.Sprintf("%s: %s %d as the %s", what, name, i, role)
+					aclStage(t, admin, c.prefix, c.topic)
+					require.NoError(t, call(t.Context(), NewClient(rdb, Prefix(c.prefix)), c.topic), what)
+					nothingDenied(t, admin)
+
+					aclStage(t, admin, defaultPrefix, "post")
+					before := Dump(t, admin, defaultPrefix)
+					err := call(t.Context(), NewClient(rdb), "post")
+					require.Error(t, err, what)
+					require.Regexp(t, refusal, err.Error(), what)
+					require.Equal(t, before, Dump(t, admin, defaultPrefix), what)
+				}
+			}
+		}
+	}
+}
+
+// aclStage makes a topic with a job in each state and a schedule, a server and a pause, and nothing
+// else.
+func aclStage(t *testing.T, admin *redis.Client, prefix, topic string) *Hand {
+	t.Helper()
+	ctx := t.Context()
+	require.NoError(t, admin.FlushAll(ctx).Err()) // a Redis of the test's own
+	h := NewHand(t, admin, prefix, topic)
+	c := h.client()
+	for _, id := range []string{"done", "dead", "running"} {
+		_, err := c.Enqueue(ctx, topic, id, nil, Retention(time.Hour))
+		require.NoError(t, err)
+	}
+	held := h.Take(3, time.Hour)
+	require.Equal(t, "o", h.Ack(held[0]))
+	require.Equal(t, "o", h.Bury(held[1]))
+	h.put("+3600000", "scheduled", "nowhere")
+	require.NoError(t, admin.ZRem(ctx, h.keys.bucket, "nowhere").Err()) // for Check to find
+	h.put("+0", "ready")
+	require.NoError(t, c.Schedule(ctx, topic, "s", Every(time.Hour), nil))
+	require.NoError(t, c.Pause(ctx, topic, Pause{By: "ops"}))
+	_, err := h.try(heartbeatScript, []any{serversKey(prefix)}, "server", "{}")
+	require.NoError(t, err)
+	require.NoError(t, admin.Do(ctx, "ACL", "LOG", "RESET").Err())
+	return h
+}
+
+// aclClient is a client of one of the users of the ACL file.
+func aclClient(t *testing.T, rs *redistest.Server, role string) *redis.Client {
+	t.Helper()
+	opt := rs.Options()
+	opt.Username, opt.Password, opt.DisableIdentity = "delayq-"+role, "change-me-"+role, true
+	rdb := redis.NewClient(opt)
+	t.Cleanup(func() { _ = rdb.Close() })
+	return rdb
+}
+
+// aclServes reports whether a server with the rights of a role runs a job.
+func aclServes(t *testing.T, admin, rdb *redis.Client, role string) bool {
+	t.Helper()
+	h := aclStage(t, admin, defaultPrefix, "run"+role)
+	require.NoError(t, h.client().ResumeAll(t.Context(), h.keys.topic))
+	ended := make(chan bool, 1000)
+	s := NewServer(rdb, Logger(slog.New(slog.DiscardHandler)), Hooks(
+		doneHook(func() { ended <- true }),
+		takeHook(func(e ScriptEvent) {
+			if e.Name == "take" && e.Err != nil && strings.Contains(e.Err.Error(), "NOPERM") {
+				ended <- false
+			}
+		})))
+	s.HandlerFunc(h.keys.topic, func(context.Context, *Job) error { return nil })
+	run, stop := context.WithCancel(t.Context())
+	over := make(chan error, 1)
+	go func() { over <- s.Run(run) }()
+	defer func() {
+		stop()
+		<-over
+	}()
+	return <-ended
+}
+
+type takeHook func(ScriptEvent)
+
+func (f takeHook) Script(e ScriptEvent) { f(e) }
+
+// With DELAYQ_ROLES (internal/redistest/roles.go) the tests on a real Redis are made as the users
+// of docs/acl/delayq.acl: a server is a worker, a client's call is the producer's or the operator's
+// as docs/security.md has it, and a Hand's is that of whoever runs the script. A call that two
+// roles may make is made by both in turn.
+
+func init() { redistest.RoleOf = roleOf }
+
+// scriptRoles are the roles that may run a script.
+var scriptRoles = map[*script][]string{
+	enqueueScript: {"producer"}, replaceScript: {"producer"}, scheduleSetScript: {"producer", "operator"},
+	promoteScript: {"worker"}, takeScript: {"worker"}, extendScript: {"worker"}, ackScript: {"worker"}, againScript: {"worker"}, retryScript: {"worker"},
+	snoozeScript: {"worker"}, giveBackScript: {"worker"}, buryScript: {"worker"}, pruneScript: {"worker"}, heartbeatScript: {"worker"},
+	scheduleDueScript: {"worker"}, scheduleFireScript: {"worker"}, idleScript: {"worker"},
+	checkScript: {"worker", "operator"}, mendScript: {"worker", "operator"},
+	reviveScript: {"operator"}, deleteScript: {"operator"}, listScript: {"operator"}, inspectScript: {"operator"}, pauseScript: {"operator"}, schedulePauseScript: {"operator"},
+	cancelScript: {"producer", "operator"}, rescheduleScript: {"producer", "operator"}, getScript: {"producer", "operator"},
+	scheduleRemoveScript: {"producer", "operator"}, scheduleTriggerScript: {"producer", "operator"}, scheduleInfoScript: {"producer", "operator"},
+}
+
+func roleOf(call redistest.Call) (role, what string) {
+	if role, what := redistest.MethodRole(call); role != "" {
+		return role, what
+	}
+	inTurn := func(roles []string) string { return roles[call.Turn%uint(len(roles))] }
+	switch call.Cmd.Name() { // by a Hand, or by a test of the function
+	case "type":
+		return inTurn(tourRoles), "type"
+	case "eval", "evalsha":
+		for s, roles := range scriptRoles {
+			if what := call.Cmd.Args()[1]; what == s.digest || what == s.text {
+				return inTurn(roles), s.name
+			}
+		}
+	}
+	return "", ""
+}
+
+// AsWorker makes a server the worker, if the client that it was given is divided among the roles.
+func AsWorker(s *Server) *Server {
+	rdb, test := redistest.Worker(s.rdb, s.o.prefix)
+	if test != "" {
+		s.rdb = rdb
+		s.o.hooks.script = append(s.o.hooks.script, workerCalls{test})
+	}
+	return s
+}
+
+// workerCalls counts what servers call.
+type workerCalls struct{ test string }
+
+func (w workerCalls) Script(e ScriptEvent) { redistest.Count("worker", e.Name, w.test) }
+
+// RolesError returns what no role has asked for in all tests.
+func RolesError() error {
+	var errs []error
+	for method, roles := range redistest.MethodRoles() {
+		for _, role := range roles {
+			if tally := redistest.Tallies()[role]; tally == nil || tally.Did[method] == 0 {
+				errs = append(errs, fmt.Errorf("no test has called %s as the %s", method, role))
+			}
+		}
+	}
+	for s, roles := range scriptRoles {
+		if slices.Contains(roles, "worker") {
+			if tally := redistest.Tallies()["worker"]; tally == nil || tally.Did[s.name] == 0 {
+				errs = append(errs, fmt.Errorf("no server has called %s", s.name))
+			}
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// A test asks as the user default, which cannot run scripts, the library as its three users, and
+// what is denied to these is told. Here with or without DELAYQ_ROLES.
+func TestCallsAreMadeByTheUsers(t *testing.T) {
+	t.Setenv("DELAYQ_ROLES", aclFile)
+	rs := redistest.Start(t)
+	rdb, ctx := rs.Client(t), t.Context()
+	client := NewClient(rdb, Prefix("other"))
+	acked := make(chan struct{}, 1)
+	server := AsWorker(NewServer(rdb, Prefix("other"), Logger(slog.New(slog.DiscardHandler)), Hooks(doneHook(func() { acked <- struct{}{} }))))
+	server.HandlerFunc("topic", func(context.Context, *Job) error { return rdb.Ping(ctx).Err() })
+	run, stop := context.WithCancel(ctx)
+	ended := make(chan error, 1)
+	go func() { ended <- server.Run(run) }()
+	for _, id := range []string{"x", "y"} { // by the producer and by the operator
+		_, err := client.Enqueue(ctx, "topic", id, nil)
+		require.NoError(t, err)
+		<-acked
+	}
+	users := map[string]bool{}
+	for _, m := range regexp.MustCompile(`user=(\S+)`).FindAllStringSubmatch(rdb.ClientList(ctx).Val(), -1) {
+		users[m[1]] = true
+	}
+	require.Equal(t, map[string]bool{"default": true, "delayq-producer/other": true, "delayq-worker/other": true, "delayq-operator/other": true}, users)
+	stop()
+	require.NoError(t, <-ended)
+	require.ErrorContains(t, rdb.Eval(ctx, "return 1", nil).Err(), "NOPERM")
+	require.ErrorContains(t, redistest.Denied(), "eval was denied to default")
+	require.NoError(t, rdb.Do(ctx, "ACL", "LOG", "RESET").Err())
+
+	require.NoError(t, rs.Restart())
+	_ = rdb.Ping(ctx) // drops the connection that the restart has cut
+	require.NoError(t, rdb.Do(ctx, "ACL", "SETUSER", "delayq-producer/other", "-evalsha").Err())
+	_, once := client.Enqueue(ctx, "topic", "x", nil)
+	_, twice := client.Enqueue(ctx, "topic", "y", nil)
+	require.ErrorContains(t, errors.Join(once, twice), "NOPERM")
+	require.ErrorContains(t, redistest.Denied(), "evalsha was denied to delayq-producer/other")
+	require.NoError(t, rdb.Do(ctx, "ACL", "LOG", "RESET").Err())
+}
+
+// Each method of Client, and each script, is something that a role may call.
+func TestEveryCallHasARole(t *testing.T) {
+	t.Parallel()
+	methods := reflect.TypeFor[*Client]()
+	for i := range methods.NumMethod() {
+		require.NotEmpty(t, redistest.MethodRoles()[methods.Method(i).Name], methods.Method(i).Name)
+	}
+	require.Len(t, redistest.MethodRoles(), methods.NumMethod())
+	for _, s := range allScripts {
+		require.NotEmpty(t, scriptRoles[s], s.name)
+	}
+	require.Len(t, scriptRoles, len(allScripts))
+}
