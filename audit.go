@@ -82,18 +82,18 @@ func (s *Server) audit(ctx context.Context, topics ...*topicServer) error {
 func (t *topicServer) takesAtLeast(n int64) int64 {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.held.taken = max(t.held.taken, n)
-	return t.held.taken
+	t.owned.taken = max(t.owned.taken, n)
+	return t.owned.taken
 }
 
 // bereave records that Redis has lost data of the topic. Jobs that are running now and have no
 // record were not cancelled.
 func (t *topicServer) bereave(found, least int64) {
 	t.mu.Lock()
-	known := t.held.taken < least // another goroutine was first
+	known := t.owned.taken < least // another goroutine was first
 	if !known {
-		t.held.taken = found
-		for _, r := range t.held.runs {
+		t.owned.taken = found
+		for _, r := range t.owned.runs {
 			r.bereft = true
 		}
 	}

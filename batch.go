@@ -53,7 +53,7 @@ type batch struct {
 	ctx     context.Context
 	results []EnqueueResult
 	waiting map[string]*parcel // by topic
-	held    int                // jobs in them
+	queued  int                // jobs in them
 	bytes   int                // of their records
 	out     *outbox
 	sent    []*parcel // whose outcome is not in results yet
@@ -85,11 +85,11 @@ func (b *batch) add(i int, job NewJob) {
 	}
 	size := len(e.tail)
 	p.list, p.fresh, p.index = append(p.list, e), append(p.fresh, job), append(p.index, i)
-	p.bytes, b.held, b.bytes = p.bytes+size, b.held+1, b.bytes+size
+	p.bytes, b.queued, b.bytes = p.bytes+size, b.queued+1, b.bytes+size
 	switch {
 	case len(p.list) == chunkJobs, p.bytes >= chunkBytes:
 		b.send(p)
-	case b.held >= parcelsHeld, b.bytes >= parcelsBytes:
+	case b.queued >= parcelsHeld, b.bytes >= parcelsBytes:
 		b.sendAll()
 	}
 }
@@ -103,7 +103,7 @@ func (b *batch) sendAll() {
 
 func (b *batch) send(p *parcel) {
 	delete(b.waiting, p.list[0].topic)
-	b.held, b.bytes = b.held-len(p.list), b.bytes-p.bytes
+	b.queued, b.bytes = b.queued-len(p.list), b.bytes-p.bytes
 	b.sent = append(b.sent, p)
 	b.out.send(p.list)
 	b.collect(parcelsSent)

@@ -131,7 +131,7 @@ func TestBatchHoldsNoSecondCopy(t *testing.T) {
 			most := 0
 			for i := range b.results {
 				b.add(i, NewJob{Topic: fmt.Sprint("topic", i%topics), Payload: make([]byte, 100)})
-				held := b.held
+				held := b.queued
 				for _, p := range b.sent {
 					held += len(p.list)
 				}

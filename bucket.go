@@ -40,8 +40,8 @@ func (t *topicServer) promoteLoop(ctx context.Context) {
 			sleep(ctx, slow.next())
 			continue
 		case wait <= 0:
-		case alone && wait > t.server.o.tick && t.server.watches():
-			t.sleepWatched(ctx, wait, &timer.pruned)
+		case alone && wait > t.server.o.tick && t.server.sharesTick():
+			t.sleepIdle(ctx, wait, &timer.pruned)
 			timer.healed = time.Time{} // an ID in handoff may have ended the sleep
 		default:
 			t.sleepUntilDue(ctx, min(wait, t.tick()))
@@ -64,7 +64,7 @@ func (t *topicServer) tick() time.Duration {
 
 // promoteOnce is one turn of the promote loop. It returns how long the topic has nothing to do; 0
 // if there may be more to do now. alone reports whether schedules and slots leave it alone until
-// then, so that the watch can take over the ticks.
+// then, so that the idleTick can take over the ticks.
 func (t *topicServer) promoteOnce(ctx context.Context, at *timer) (wait time.Duration, alone bool, err error) {
 	t.turn(loopPromote)
 	t.mu.Lock()
@@ -80,12 +80,12 @@ func (t *topicServer) promoteOnce(ctx context.Context, at *timer) (wait time.Dur
 	if heal {
 		at.healed = time.Now()
 	}
-	again := t.firer.fire(ctx, p.due, p.held) || p.moved >= promoteLimit
+	again := t.firer.fire(ctx, p.due, p.waiting) || p.moved >= promoteLimit
 	began := time.Now()
 	if t.pruneDue(ctx, &at.pruned) || again {
 		return 0, false, nil
 	}
-	alone = p.due+p.held == 0 && len(t.firer.missed) == 0
+	alone = p.due+p.waiting == 0 && len(t.firer.missed) == 0
 	return max(1, p.wait-time.Since(began)), alone, nil
 }
 
@@ -101,10 +101,10 @@ func (t *topicServer) sleepUntilDue(ctx context.Context, d time.Duration) {
 
 // promoted is the reply of the promote script.
 type promoted struct {
-	moved int           // number of jobs moved, of the kind with more
-	wait  time.Duration // how long until there is work again
-	due   int           // schedules with a due slot
-	held  int           // schedules with a waiting slot
+	moved   int           // number of jobs moved, of the kind with more
+	wait    time.Duration // how long until there is work again
+	due     int           // schedules with a due slot
+	waiting int           // schedules with a waiting slot
 }
 
 // promote is one call of the promote script.

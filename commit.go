@@ -175,11 +175,11 @@ func (g *commit) fly() {
 	launch(nil, func() {
 		for list = g.gather(); len(list) > 0; list = g.gather() {
 			g.flushAll(list)
-			g.tell(list)
+			g.deliver(list)
 		}
 	}, func(c *crash) {
 		cut(list, c)
-		g.tell(list)
+		g.deliver(list)
 		g.land()
 	})
 }
@@ -195,8 +195,8 @@ func (g *commit) flushAll(list []*enqueueing) {
 	g.series.put(series, g.send(ctx, series, list))
 }
 
-// tell wakes the callers of a flush.
-func (g *commit) tell(list []*enqueueing) {
+// deliver wakes the callers of a flush.
+func (g *commit) deliver(list []*enqueueing) {
 	for _, e := range list {
 		e.done <- struct{}{}
 	}

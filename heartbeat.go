@@ -160,7 +160,7 @@ func (t *topicServer) status(now time.Time) record.HeartbeatTopic {
 	defer t.mu.Unlock()
 	info := record.HeartbeatTopic{Workers: t.workers.count, Running: t.workers.busy, Loops: t.turns.ages(now)}
 	at := t.clock.at(now)
-	for r := range t.held.running {
+	for r := range t.owned.running {
 		info.Longest = append(info.Longest, record.HeartbeatJob{ID: strings.ToValidUTF8(r.id, "\uFFFD"), Running: at.Sub(r.start)})
 	}
 	slices.SortFunc(info.Longest, func(a, b record.HeartbeatJob) int { return cmp.Compare(b.Running, a.Running) })

@@ -64,7 +64,7 @@ func (h *holdings) expire(r *run, now time.Time) {
 // lose marks a job as lost and cancels its handler's context, unless the handler itself replaced
 // the job.
 func (h *holdings) lose(r *run, cause error, now time.Time) {
-	if r.telling || h.runs[r.id] != r {
+	if r.settling || h.runs[r.id] != r {
 		return
 	}
 	r.lost = cause
@@ -116,7 +116,7 @@ func (h *holdings) hear(m loss) (found bool) {
 func (h *holdings) extendable(now time.Time) (list []*run) {
 	for _, r := range h.runs {
 		switch {
-		case r.telling, r.returned && !now.Before(r.until):
+		case r.settling, r.returned && !now.Before(r.until):
 		case !r.returned && !now.Before(r.until):
 			h.lose(r, r.why(letterLost, now), now)
 		case !r.returned && !r.deadline.IsZero() && now.After(r.deadline):

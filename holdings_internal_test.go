@@ -84,7 +84,7 @@ func TestHoldingsLeaveWhatIsBeingSettled(t *testing.T) {
 	var h holdings
 	r := leased("x", 1000, now)
 	h.add(r, now)
-	r.telling = true
+	r.settling = true
 	h.lose(r, ErrCancelled, now)
 	h.expire(r, now)
 	require.Empty(t, h.extendable(now))

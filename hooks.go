@@ -291,7 +291,7 @@ func (h *hooks) firePruned(event PruneEvent) {
 	}
 }
 
-func (h *hooks) tellScript(event ScriptEvent) {
+func (h *hooks) fireScript(event ScriptEvent) {
 	for _, x := range h.script {
 		h.apart(func() { x.Script(event) })
 	}

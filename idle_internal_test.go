@@ -21,7 +21,7 @@ func (h *Hand) tryWatch(topics ...*Hand) (now int64, waits []time.Duration, err 
 	for i, one := range topics {
 		some[i] = &sleeper{topic: one.ts}
 	}
-	return s.look(h.t.Context(), some)
+	return s.idleCall(h.t.Context(), some)
 }
 
 // The watch tells of each topic how far its earliest head is, and of one in which a key is of a

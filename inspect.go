@@ -41,18 +41,18 @@ func (c *Client) get(ctx context.Context, topic string, cut int, ids []string) (
 		if err != nil {
 			return nil, err
 		}
-		told := min(len(r.list(2)), len(some))
-		if told == 0 {
+		covered := min(len(r.list(2)), len(some))
+		if covered == 0 {
 			return nil, fmt.Errorf("get topic %q: %w", topic, errReply)
 		}
-		for i, id := range some[:told] {
+		for i, id := range some[:covered] {
 			at := func(column int) string { return r.list(2 + column).text(i) }
 			if info := readJobInfo(topic, id, cut, at); info != nil {
 				list = append(list, info)
 			}
 		}
-		ids = ids[told:]
-		ask = 2 * told // IDs that the reply has no room for are sent in vain
+		ids = ids[covered:]
+		ask = 2 * covered // IDs that the reply has no room for are sent in vain
 	}
 	return list, nil
 }

@@ -56,7 +56,7 @@ func (t *topicServer) extendLoop(ctx context.Context) {
 func (t *topicServer) extendAll(ctx context.Context, look bool) error {
 	t.turn(loopExtend)
 	t.mu.Lock()
-	list := t.held.extendable(time.Now())
+	list := t.owned.extendable(time.Now())
 	t.mu.Unlock()
 	for some := range slices.Chunk(list, extendLimit) {
 		rest, err := t.extend(ctx, some)
@@ -82,7 +82,7 @@ func (t *topicServer) extend(ctx context.Context, list []*run) (rest []*run, err
 	sent := time.Now()
 	now, latest, sets := t.clock.earliest(sent), t.clock.latest(sent), t.clock.sets()
 	t.mu.Lock()
-	end := t.held.propose(now, t.server.o.lease.Milliseconds())
+	end := t.owned.propose(now, t.server.o.lease.Milliseconds())
 	e := extension{
 		end: record.LeaseEndAt(end), until: sent.Add(time.Duration(end-latest) * time.Millisecond), sets: sets,
 	}
@@ -129,7 +129,7 @@ func (t *topicServer) askExtend(ctx context.Context, e extension, asked []*run) 
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if !look {
-		t.held.proposed = 0
+		t.owned.proposed = 0
 	}
 	if reply.status() != "ok" {
 		return errLate
@@ -142,7 +142,7 @@ func (t *topicServer) askExtend(ctx context.Context, e extension, asked []*run) 
 		case letters[i] == letterOurs:
 			r.confirm(e)
 		default:
-			t.held.lose(r, r.why(letters[i], sent), time.Now())
+			t.owned.lose(r, r.why(letters[i], sent), time.Now())
 		}
 	}
 	return nil
@@ -154,7 +154,7 @@ var errLate = errors.New("lease end in the past")
 func (t *topicServer) count() int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return len(t.held.runs)
+	return len(t.owned.runs)
 }
 
 // cancelRun ends the run of a job that a control message reports as cancelled or replaced, if the
@@ -162,21 +162,21 @@ func (t *topicServer) count() int {
 func (t *topicServer) cancelRun(id, end string, cause error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.held.hear(loss{id, record.ParseLeaseEnd(end), cause, time.Now()})
+	t.owned.hear(loss{id, record.ParseLeaseEnd(end), cause, time.Now()})
 }
 
 // cancelAll cancels the contexts of all running handlers.
 func (t *topicServer) cancelAll(cause error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.held.cancelAll(cause)
+	t.owned.cancelAll(cause)
 }
 
 // abandonAll gives back the jobs of handlers that do not return, and returns their number.
 func (t *topicServer) abandonAll() (n int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	for r := range t.held.running {
+	for r := range t.owned.running {
 		n++
 		t.outcomes.add(row{run: r, verb: verbReturn, err: ErrShutdown, cause: ErrShutdown})
 	}
@@ -187,5 +187,5 @@ func (t *topicServer) abandonAll() (n int) {
 func (t *topicServer) settled() <-chan struct{} {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.held.empty()
+	return t.owned.empty()
 }

@@ -350,7 +350,7 @@ func TestExploreFindsDefects(t *testing.T) {
 		"the end of one pause ends the other":   {"pause", "endless or ending == 0", "ending == 0", "a program and an operator pause"},
 		"pause is carried out when it is late":  {"pause", "local told = replay(receipt, number)", "local told", "a program and an operator pause"},
 		"replace leaves the lease":              {"replace", "release(leases, running)", "", "a client interferes"},
-		"extend gives leases to others":         {"extend", "if owns(scores[i], held[at + 1] .. ' ' .. ending) then", "if scores[i] then", "handlers fail"},
+		"extend gives leases to others":         {"extend", "if owns(scores[i], jobs[at + 1] .. ' ' .. ending) then", "if scores[i] then", "handlers fail"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

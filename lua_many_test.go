@@ -178,7 +178,7 @@ func (c *crowd) take(t *testing.T, limit, free int) []Held {
 		}
 		if record != "" && c.leases[id]+c.bucket[id]+c.dead[id] == 0 && !slices.Contains(want, id) {
 			if len(want) >= free && record == limitedJob {
-				status = "full"
+				status = "busy"
 				break
 			}
 			want = append(want, id)

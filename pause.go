@@ -70,7 +70,7 @@ func (c *Client) pause(ctx context.Context, verb, topic string, p Pause, errs []
 	switch {
 	case err != nil:
 		return place.at(c.unsure(err))
-	case r.text(2) == "full":
+	case r.text(2) == "too_many":
 		return place.at(fmt.Errorf("by %q: %w", p.By, ErrTooManyPauses))
 	}
 	return nil

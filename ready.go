@@ -284,7 +284,7 @@ func (k *taker) call(work context.Context) (afterTake, error) {
 	case "empty":
 		t.expect(k.n, 0, false)
 		return takeWait, nil
-	case "full":
+	case "busy":
 		t.expect(k.n, 0, false)
 		return takeRoom, nil
 	default: // paused, or a status of a later release of the script

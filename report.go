@@ -15,8 +15,8 @@ func (r row) outcome() Outcome {
 	return verbs[r.verb].outcome
 }
 
-// outcome reports the outcome of a run to the log and the hooks.
-func (t *topicServer) outcome(r row) {
+// reportOutcome reports the outcome of a run to the log and the hooks.
+func (t *topicServer) reportOutcome(r row) {
 	outcome := r.outcome()
 	job := r.run.job
 	log := t.trouble.log
@@ -139,9 +139,9 @@ func (r row) loud(err error) (loud bool) {
 	return true
 }
 
-// late reports a handler that returns after the drain. Its job has already been given back, and its
-// outcome has been reported.
-func (t *topicServer) late(r row) {
+// reportLate reports a handler that returns after the drain. Its job has already been given back,
+// and its outcome has been reported.
+func (t *topicServer) reportLate(r row) {
 	r.verb, r.lost = verbReturn, nil
 	t.remark(quiet, "handler returned late", r)
 	event := r.event()
@@ -151,8 +151,8 @@ func (t *topicServer) late(r row) {
 	}
 }
 
-// tellUnsettled logs the handlers' errors in outcomes that Redis did not receive.
-func (t *topicServer) tellUnsettled() {
+// reportUnsettled logs the handlers' errors in outcomes that Redis did not receive.
+func (t *topicServer) reportUnsettled() {
 	t.mu.Lock()
 	rows := t.outcomes.takeAll()
 	t.mu.Unlock()
@@ -161,9 +161,9 @@ func (t *topicServer) tellUnsettled() {
 	}
 }
 
-// tellLost reports a run that was lost before it started.
-func (t *topicServer) tellLost(r *run) {
-	t.outcome(row{run: r}.as(r.lost))
+// reportLost reports a run that was lost before it started.
+func (t *topicServer) reportLost(r *run) {
+	t.reportOutcome(row{run: r}.as(r.lost))
 }
 
 // lostOutcome returns the outcome of a run that has lost its job.

@@ -43,7 +43,7 @@ type run struct {
 	start    time.Time // when the handler was called, by Redis's clock; zero: not yet
 	began    time.Time // the same by the local clock
 	returned bool      // the handler has returned, or is no longer waited for
-	telling  bool      // a call that settles the job is in flight
+	settling bool      // a call that settles the job is in flight
 	bereft   bool      // Redis has lost data of the topic since the take
 	lost     error     // why the job no longer belongs to this server
 

@@ -141,12 +141,12 @@ func (f *firer) remember(ended []string) {
 	}
 }
 
-// fire fires slots that are due, and waiting slots whose run has ended. due and held are the
+// fire fires slots that are due, and waiting slots whose run has ended. due and waiting are the
 // numbers of schedules of each kind that promote has counted. again reports whether there may be
 // more to do, or something to do sooner than promote said.
-func (f *firer) fire(ctx context.Context, due, held int) (again bool) {
-	f.waits.Store(held > 0)
-	if held == 0 {
+func (f *firer) fire(ctx context.Context, due, waiting int) (again bool) {
+	f.waits.Store(waiting > 0)
+	if waiting == 0 {
 		f.ended, f.passed = nil, 0
 	}
 	if time.Now().Before(f.until) {
@@ -154,7 +154,7 @@ func (f *firer) fire(ctx context.Context, due, held int) (again bool) {
 	}
 	defer func() { f.warn(again || time.Since(f.warned) < missedEvery) }()
 	again, err := f.fireDue(ctx, due)
-	if err == nil && held > 0 {
+	if err == nil && waiting > 0 {
 		var more bool
 		more, err = f.release(ctx)
 		again = again || more

@@ -251,13 +251,13 @@ func TestFirePassesOverPoison(t *testing.T) {
 		ts := b.server()
 		p, err := ts.promote(ctx, false)
 		require.NoError(b, err)
-		require.Equal(b, 601, p.due+p.held)
-		require.True(b, ts.firer.fire(ctx, p.due, p.held))
+		require.Equal(b, 601, p.due+p.waiting)
+		require.True(b, ts.firer.fire(ctx, p.due, p.waiting))
 		require.Equal(b, []string{b.id}, b.jobs())
 		p, err = ts.promote(ctx, false)
 		require.NoError(b, err)
-		require.False(b, ts.firer.fire(ctx, p.due, p.held))
-		require.Equal(b, 600, ts.firer.idle+p.held)
+		require.False(b, ts.firer.fire(ctx, p.due, p.waiting))
+		require.Equal(b, 600, ts.firer.idle+p.waiting)
 		list, err := b.client.Schedules(ctx, "topic")
 		require.NoError(b, err)
 		require.Len(b, slices.DeleteFunc(list, func(i *ScheduleInfo) bool { return i.Undecodable != nil }), 1)
@@ -281,13 +281,13 @@ func TestFireLeavesAStateOfAnotherDefinition(t *testing.T) {
 		p, err := ts.promote(ctx, false)
 		require.NoError(b, err)
 		require.Equal(b, 1, p.due)
-		require.False(b, ts.firer.fire(ctx, p.due, p.held), "nothing has happened")
+		require.False(b, ts.firer.fire(ctx, p.due, p.waiting), "nothing has happened")
 		require.Contains(b, ts.firer.bad["s"], "another definition")
 		require.Empty(b, b.jobs())
 
 		require.NoError(b, b.rdb.HSet(ctx, b.keys.fired, "s", text).Err())
 		ts.firer.last = time.Time{} // a tick later
-		require.True(b, ts.firer.fire(ctx, p.due, p.held))
+		require.True(b, ts.firer.fire(ctx, p.due, p.waiting))
 		require.Equal(b, []string{b.id}, b.jobs())
 	})
 }
@@ -305,14 +305,14 @@ func TestFireOfASlotWithAFraction(t *testing.T) {
 		for range 3 {
 			p, err := ts.promote(ctx, false)
 			require.NoError(b, err)
-			if !ts.firer.fire(ctx, p.due, p.held) {
+			if !ts.firer.fire(ctx, p.due, p.waiting) {
 				break
 			}
 		}
 		require.Equal(b, []string{b.id}, b.jobs())
 		p, err := ts.promote(ctx, false)
 		require.NoError(b, err)
-		require.Zero(b, p.due+p.held)
+		require.Zero(b, p.due+p.waiting)
 	})
 }
 

@@ -213,17 +213,17 @@ func (c *Client) scheduleInfos(ctx context.Context, topic string, size int, whic
 		if err != nil {
 			return nil, err
 		}
-		told := min(len(r.list(2)), len(which))
-		if told == 0 {
+		covered := min(len(r.list(2)), len(which))
+		if covered == 0 {
 			return nil, errReply
 		}
-		for i, name := range which[:told] {
+		for i, name := range which[:covered] {
 			if info := readInfo(r, i, size < 0); info != nil {
 				info.Topic, info.Name = topic, name
 				list = append(list, info)
 			}
 		}
-		which = which[told:]
+		which = which[covered:]
 	}
 	return list, nil
 }

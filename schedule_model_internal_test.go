@@ -160,7 +160,7 @@ func playSchedules(t *testing.T, seed uint64, n int) {
 					p, err := ts.promote(ctx, false)
 					require.NoError(t, err)
 					ts.firer.idle, ts.firer.looked = 0, time.Time{} // as if a tick had passed
-					again = ts.firer.fire(ctx, p.due, p.held)
+					again = ts.firer.fire(ctx, p.due, p.waiting)
 				}
 			}
 		case what < 14: // some job ends

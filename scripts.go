@@ -285,7 +285,7 @@ func (c caller) call(ctx context.Context, s *script, topic string, jobs int, key
 		err = located{call: s.name, topic: topic}.at(errReply)
 	}
 	if len(c.hooks.script) > 0 {
-		c.hooks.tellScript(ScriptEvent{Name: s.name, Topic: topic, Jobs: jobs, Duration: time.Since(start), Err: err})
+		c.hooks.fireScript(ScriptEvent{Name: s.name, Topic: topic, Jobs: jobs, Duration: time.Since(start), Err: err})
 	}
 	return r, err
 }

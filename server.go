@@ -68,7 +68,7 @@ type Server struct {
 	outage        *outage
 	loops         keeper
 	alarms        chan *topicServer // topics that have lost jobs
-	watch         watch
+	idle          idleTick
 
 	mu         sync.Mutex
 	errs       []error // errors in the handlers, calendars and options of the server
@@ -305,7 +305,7 @@ func (s *Server) Run(ctx context.Context) error {
 	defer endBeating()
 	s.loops.keep(beat, &beating, "heartbeat", func() { s.heartbeatLoop(beat, fetch) })
 	beaten := s.whenDone(&beating)
-	s.loops.keep(fetch, &working, "watch", func() { s.watchLoop(fetch) })
+	s.loops.keep(fetch, &working, "idle", func() { s.idleLoop(fetch) })
 	s.loops.keep(fetch, &working, "check", func() { s.checkLoop(fetch) })
 	s.loops.keep(fetch, &working, "check", func() { s.alarmLoop(fetch) })
 
@@ -331,7 +331,7 @@ func (s *Server) Run(ctx context.Context) error {
 	taking.Wait()
 	fetching.Wait()
 	for _, t := range s.topics {
-		t.tellUnsettled()
+		t.reportUnsettled()
 	}
 	return nil
 }

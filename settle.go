@@ -173,7 +173,7 @@ func (t *topicServer) settleLoop(ctx context.Context, k *settler, more <-chan st
 		}
 		doubt := k.doubt
 		k.doubt = true // even if the call ends this goroutine
-		err := t.tell(ctx, k.series.id, k.number, k.list)
+		err := t.settle(ctx, k.series.id, k.number, k.list)
 		if err == nil {
 			k.slow.reset()
 			k.number, k.doubt = "", false
@@ -297,8 +297,8 @@ func (o *outcomes) noteEnded(r *run) bool {
 	return true
 }
 
-// tell is one call of a settling script. The outcomes are final if it returns nil.
-func (t *topicServer) tell(ctx context.Context, series, number string, list []row) error {
+// settle is one call of a settling script. The outcomes are final if it returns nil.
+func (t *topicServer) settle(ctx context.Context, series, number string, list []row) error {
 	v := verbs[list[0].verb]
 	args := make([]any, 0, 8+3*len(list))
 	args = list[0].verb.open(args, t.keys, number)
@@ -312,7 +312,7 @@ func (t *topicServer) tell(ctx context.Context, series, number string, list []ro
 	t.mu.Lock()
 	for i := range list {
 		r := list[i].run
-		r.telling = false
+		r.settling = false
 		if err != nil {
 			continue
 		}
@@ -322,7 +322,7 @@ func (t *topicServer) tell(ctx context.Context, series, number string, list []ro
 			}
 			list[i].lost = r.lost
 		}
-		t.held.drop(r)
+		t.owned.drop(r)
 		ended = t.outcomes.noteEnded(r) || ended
 	}
 	t.mu.Unlock()
@@ -331,7 +331,7 @@ func (t *topicServer) tell(ctx context.Context, series, number string, list []ro
 	}
 	soon := false
 	for _, r := range list {
-		t.outcome(r)
+		t.reportOutcome(r)
 		soon = soon || r.delay < t.server.o.tick
 	}
 	if ended && t.firer.waits.Load() {
@@ -351,7 +351,7 @@ func (t *topicServer) group(args []any, list []row) []any {
 	fence, width, count, jobs := "", -1, 0, 0
 	for i := range list {
 		r := list[i].run
-		r.telling = true
+		r.settling = true
 		tail := list[i].tail(t.server.id)
 		if f := r.fence.String(); f != fence || len(tail) != width {
 			fence, width, jobs = f, len(tail), 0

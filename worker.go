@@ -33,7 +33,7 @@ type topicServer struct {
 
 	mu       sync.Mutex
 	workers  workers
-	held     holdings
+	owned    holdings
 	outcomes outcomes
 	turns    turns
 }
@@ -62,7 +62,7 @@ func (t *topicServer) init() {
 	t.workers.handlerTime = aheadUnknown
 	t.trouble = trouble{name: t.keys.topic, log: s.log.With("topic", t.keys.topic), outage: s.outage}
 	t.wakeups = newWakeups()
-	t.held.freed = t.wakeups.freed
+	t.owned.freed = t.wakeups.freed
 	t.outcomes = newOutcomes()
 	t.firer.setUp(t)
 }
@@ -126,7 +126,7 @@ func (t *topicServer) turn(loop int) {
 }
 
 // roomLocked returns how many jobs to take now; 0: none.
-func (t *topicServer) roomLocked() int { return t.workers.room(len(t.held.runs)) }
+func (t *topicServer) roomLocked() int { return t.workers.room(len(t.owned.runs)) }
 
 // hasIdleWorker reports whether there is an idle worker that no requested or taken job will use.
 func (t *topicServer) hasIdleWorker() bool {
@@ -139,7 +139,7 @@ func (t *topicServer) hasIdleWorker() bool {
 func (t *topicServer) reserve(full bool) (n, free int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.workers.reserve(full, len(t.held.runs))
+	return t.workers.reserve(full, len(t.owned.runs))
 }
 
 // expect is workers.expect. It wakes the second taker if that can take many more at the same time.
@@ -147,7 +147,7 @@ func (t *topicServer) expect(reserved, got int, many bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.workers.expect(reserved, got, many)
-	if t.workers.roomForTwo(len(t.held.runs)) {
+	if t.workers.roomForTwo(len(t.owned.runs)) {
 		signal(t.wakeups.plenty)
 	}
 }
@@ -157,7 +157,7 @@ func (t *topicServer) expect(reserved, got int, many bool) {
 func (t *topicServer) admit(r *run, refused *row) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.held.add(r, time.Now())
+	t.owned.add(r, time.Now())
 	t.workers.arrived(r)
 	if refused != nil {
 		t.outcomes.add(*refused)
@@ -216,11 +216,11 @@ func (t *topicServer) startLocked(r *run, now time.Time) {
 // running.
 func (t *topicServer) popLocked(now time.Time) *run {
 	for r := t.workers.pop(); r != nil; r = t.workers.pop() {
-		if t.held.expire(r, now); r.lost == nil {
+		if t.owned.expire(r, now); r.lost == nil {
 			t.startLocked(r, now)
 			return r
 		}
-		t.launch(func() { t.tellLost(r) }) // concurrently: the next job must not wait for hooks
+		t.launch(func() { t.reportLost(r) }) // concurrently: the next job must not wait for hooks
 	}
 	return nil
 }
@@ -235,7 +235,7 @@ func (t *topicServer) giveBack(why error) {
 	}
 	t.mu.Unlock()
 	for _, r := range lost {
-		t.tellLost(r)
+		t.reportLost(r)
 	}
 }
 
@@ -294,32 +294,32 @@ func (t *topicServer) execute(r *run) (next *run) {
 // worker, or nil if there is none.
 func (t *topicServer) finish(r *run, cause, err error, now time.Time) (next *run) {
 	ran := now.Sub(r.began)
-	told := t.verdict(r, cause, err, ran)
-	told.cause = cause
+	settled := t.verdict(r, cause, err, ran)
+	settled.cause = cause
 	t.mu.Lock()
 	t.workers.ran(ran)
 	abandoned := r.returned // by abandonAll, which has already given the job back
 	r.returned = true
-	delete(t.held.apart, r)
+	delete(t.owned.apart, r)
 	lost := r.lost
 	if lost == nil && !abandoned {
-		t.outcomes.add(told)
+		t.outcomes.add(settled)
 	}
 	if next = t.popLocked(now); next == nil {
 		t.workers.busy--
 	}
 	if t.roomLocked() > 0 {
 		signal(t.wakeups.freed)
-		if t.workers.roomForTwo(len(t.held.runs)) {
+		if t.workers.roomForTwo(len(t.owned.runs)) {
 			signal(t.wakeups.plenty)
 		}
 	}
 	t.mu.Unlock()
 	switch {
 	case abandoned:
-		t.late(told)
+		t.reportLate(settled)
 	case lost != nil:
-		t.outcome(told.as(lost))
+		t.reportOutcome(settled.as(lost))
 	}
 	return next
 }

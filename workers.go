@@ -55,15 +55,15 @@ func (w *workers) ahead() int {
 // room returns how many jobs to take now; 0: none. owned is the number of jobs that the server has
 // not settled.
 func (w *workers) room(owned int) int {
-	free, ahead, held := w.count-w.busy, w.ahead(), len(w.next)+w.coming
-	if held > ahead/2 && held >= free {
+	free, ahead, have := w.count-w.busy, w.ahead(), len(w.next)+w.coming
+	if have > ahead/2 && have >= free {
 		return 0
 	}
 	// Redis may be rejecting the outcomes of finished handlers, so the total is limited.
 	most := 2*w.count + 2*aheadLimit - owned - w.coming
 	// one take returns no more; the other taker gets the rest of the room
 	fit := callBytes / max(w.size, 1)
-	return max(0, min(free+ahead-held, most, takeLimit, fit+fit/8+1))
+	return max(0, min(free+ahead-have, most, takeLimit, fit+fit/8+1))
 }
 
 // roomForTwo reports whether a second taker can take as many jobs as the last take has returned.

@@ -5,7 +5,7 @@
 -- ARGV[1]    ending  the new end (Unix ms by Redis's clock). The server chooses it, so that a
 --                    repeated call recognises its own work. It must be less than a lease after the
 --                    present, and later than the current ends. Empty: the leases are only checked
--- ARGV[2..]  held    for each job: ID, fence
+-- ARGV[2..]  jobs    for each job: ID, fence
 --
 -- Returns {'ok', now, letters}: one letter a job, o for extended, g for gone (cancelled), l for
 -- lost (another server may have it). {'late', now} if the new end is not in the future. At most
@@ -14,21 +14,21 @@
 -- Uses: now settle
 local leases, pool = KEYS[1], KEYS[2]
 local ending = ARGV[1]
-local held, first, width = ARGV, 2, 2
+local jobs, first, width = ARGV, 2, 2
 
 if ending ~= '' and tonumber(ending) <= now then
   return {'late', now}
 end
 
 local ids = {}
-for at = first, #held, width do
-  ids[#ids + 1] = held[at]
+for at = first, #jobs, width do
+  ids[#ids + 1] = jobs[at]
 end
 local scores = redis.call('ZMSCORE', leases, unpack(ids))
 local grants, letters = {}, {}
 for i, id in ipairs(ids) do
   local at = first + (i - 1) * width
-  if owns(scores[i], held[at + 1] .. ' ' .. ending) then
+  if owns(scores[i], jobs[at + 1] .. ' ' .. ending) then
     grants[#grants + 1] = ending
     grants[#grants + 1] = id
     letters[i] = 'o'

@@ -54,8 +54,8 @@ while true do
 end
 if verb == 'pause' then
   if #pauses >= most then
-    remember(receipt, number, 'full')
-    return {'ok', now, 'full'}
+    remember(receipt, number, 'too_many')
+    return {'ok', now, 'too_many'}
   end
   hold(now, period > 0 and now + period or 0, by, reason)
 end

@@ -20,9 +20,9 @@
 -- A run whose lease ran out counts as an attempt. The backoff doubles from 2 s after the second
 -- attempt up to 64 s. Jobs of one call get up to a fifth more, each a different part, so that they
 -- do not return together. Safe to send twice.
--- Returns {'ok', now, moved, reclaimed, wait, due, held}: wait is the time to the next due job,
+-- Returns {'ok', now, moved, reclaimed, wait, due, waiting}: wait is the time to the next due job,
 -- lease end or slot in µs, -1 if there is none. due is the number of schedules with a due slot,
--- held the number of those with a waiting slot.
+-- waiting the number of those with a waiting slot.
 -- Cost: O(log N + limit).
 -- Uses: now stats lease errors history
 local bucket, ready, leases, pool, attempts = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
@@ -109,7 +109,7 @@ local heads = {
   redis.call('ZRANGE', leases, 0, 0, 'WITHSCORES'),
   redis.call('ZRANGE', slots, 0, 0, 'WITHSCORES'),
 }
-local held, overdue = redis.call('ZCARD', waiting), 0
+local waits, overdue = redis.call('ZCARD', waiting), 0
 -- The server that fires a due slot asks again. Later slots must not wait for that.
 if heads[3][2] and tonumber(heads[3][2]) <= now then
   overdue = redis.call('ZCOUNT', slots, '-inf', now)
@@ -125,4 +125,4 @@ for _, head in ipairs(heads) do
     end
   end
 end
-return {'ok', now, #due, reclaimed, wait, overdue, held}
+return {'ok', now, #due, reclaimed, wait, overdue, waits}

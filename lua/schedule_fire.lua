@@ -46,7 +46,7 @@ while at <= #entries do
   at = at + 12 + 5 * entries[at + 11]
 end
 local due = redis.call('ZMSCORE', slots, unpack(names))
-local held = redis.call('ZMSCORE', waiting, unpack(names))
+local waits = redis.call('ZMSCORE', waiting, unpack(names))
 local states = redis.call('HMGET', fired, unpack(names))
 -- A wrong type must cause an error before the first write, because a slot is fired as a whole or
 -- not at all.
@@ -58,7 +58,7 @@ redis.call('ZCARD', dead)
 
 local records, later, soon = {}, {}, {}
 local put, wait, told = {}, {}, {} -- entries for slots, for waiting and for fired
-local gone, unheld = {}, {} -- names to remove from slots, and from waiting
+local gone, released = {}, {} -- names to remove from slots, and from waiting
 local letters, total, skips, misses, cancels, largest = {}, 0, 0, 0, 0, 0
 local enqueued = '\173' .. string.format('%013.0f', now)
 
@@ -102,7 +102,7 @@ for i, start in ipairs(starts) do
   local state = state_of(states[i])
   local score = due[i]
   if place == 'waiting' then
-    score = held[i]
+    score = waits[i]
   end
   local letter = 'c'
   if state and state.nonce == nonce and score and tonumber(score) == from then
@@ -129,13 +129,13 @@ for i, start in ipairs(starts) do
       state.catching = rest ~= '' and gap or nil
       if limit > 0 and state.fired - state.since >= limit or after == '' and rest == '' then
         state.ended = true
-        gone[#gone + 1], unheld[#unheld + 1] = name, name
+        gone[#gone + 1], released[#released + 1] = name, name
       elseif rest ~= '' then
         add(wait, rest, name)
         gone[#gone + 1] = name
       else
         add(put, after, name)
-        unheld[#unheld + 1] = name
+        released[#released + 1] = name
       end
       state.skipped, state.missed = state.skipped + skipped, state.missed + missed
       skips, misses = skips + skipped, misses + missed
@@ -169,8 +169,8 @@ end
 if #gone > 0 then
   redis.call('ZREM', slots, unpack(gone))
 end
-if #unheld > 0 then
-  redis.call('ZREM', waiting, unpack(unheld))
+if #released > 0 then
+  redis.call('ZREM', waiting, unpack(released))
 end
 count(stats, 'enqueued', total)
 count(stats, 'fired', total)

@@ -35,7 +35,7 @@
 --
 -- Returns {'ok', now, lease end (a score), ids, records, attempts, moved, more}. attempts and moved
 -- are false if no job of the topic has any. more is 1 if bytes ended the take or jobs were given
--- back: there is more to take. Other replies are {'empty', now}, {'full', now} (jobs with limited
+-- back: there is more to take. Other replies are {'empty', now}, {'busy', now} (jobs with limited
 -- retries wait for an idle worker), {'paused', now, until when or 0}, and with limit 0 {'returned',
 -- now, ids}. 'ok' without IDs means: ask again.
 -- Cost: O(limit × log N), and no more than bytes, or one record, are read.
@@ -218,8 +218,8 @@ local function taken(id)
   return false
 end
 
-local got, looked, full, more = 0, 0, false, false
-while got < limit and looked < 1000 and not full and not more do
+local got, looked, busy, more = 0, 0, false, false
+while got < limit and looked < 1000 and not busy and not more do
   -- Everything is read before anything is written, so a key of a wrong type costs no ID. Many more
   -- leftovers can follow the first ones.
   local most = looked == 0 and limit or math.min(math.max(limit - got, 64), 1000 - looked)
@@ -253,9 +253,9 @@ while got < limit and looked < 1000 and not full and not more do
     end
     local new = alone or not leased[i] and not seen[id]
     if record and not delayed[i] and not buried[i] and new then
-      full = got >= free and string.byte(record, 10) % 2 == 1
+      busy = got >= free and string.byte(record, 10) % 2 == 1
         and not (alone and (redis.call('ZSCORE', leases, id) or taken(id)))
-      if full then
+      if busy then
         break
       end
       got = got + 1
@@ -269,7 +269,7 @@ while got < limit and looked < 1000 and not full and not more do
     end
     used = i
   end
-  more = n < all and got < limit and not full
+  more = n < all and got < limit and not busy
   looked = looked + used
   if handed > 0 then
     redis.call('LTRIM', handoff, math.min(used, handed), -1)
@@ -282,12 +282,12 @@ while got < limit and looked < 1000 and not full and not more do
     if alone and redis.call('ZCOUNT', leases, lease_end, lease_end) < got then
       got = own(ids, records, got)
       -- One leftover can precede many: from here on each ID is looked up before it is leased.
-      alone, full = false, false
+      alone, busy = false, false
     end
   end
 end
 if looked == 0 then
-  return {full and 'full' or 'empty', now}
+  return {busy and 'busy' or 'empty', now}
 end
 if got > 0 then
   lease_end = redis.call('ZSCORE', leases, ids[1]) -- as Redis writes it from now on

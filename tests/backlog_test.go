@@ -18,6 +18,9 @@ import (
 
 // slow makes each answer of a script long on its way.
 func slow(name string, d time.Duration) queuetest.OnScript {
+	if delayq.Scripts()[name] == "" {
+		panic("no script " + name)
+	}
 	return func(e delayq.ScriptEvent) {
 		if e.Name == name {
 			time.Sleep(d)
