@@ -328,25 +328,6 @@ func TestScheduleJitterBelowExpiry(t *testing.T) {
 	})
 }
 
-// Each call triggers a job of its own, with nobody to fire the schedule. (On both backends.)
-func TestTriggerAgainAndAgain(t *testing.T) {
-	queuetest.EachClient(t, func(t *testing.T, f *queuetest.Fixture) {
-		ctx := t.Context()
-		require.NoError(t, f.Client.Schedule(ctx, "topic", "n", delayq.Every(time.Hour), []byte("payload")))
-		ids := map[string]bool{}
-		for range 3 {
-			id, err := f.Client.Trigger(ctx, "topic", "n")
-			require.NoError(t, err)
-			info := f.Get(id)
-			require.Equal(t, delayq.StateReady, info.State)
-			require.Equal(t, "payload", string(info.Payload))
-			ids[id] = true
-		}
-		require.Len(t, ids, 3)
-		require.EqualValues(t, 3, queuetest.CounterOf(t, f.Client, "topic", "enqueued"))
-	})
-}
-
 // All that is known of a schedule, on both backends, with nobody to fire it.
 func TestScheduleInfo(t *testing.T) {
 	queuetest.EachClient(t, func(t *testing.T, f *queuetest.Fixture) {
