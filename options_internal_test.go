@@ -1,17 +1,29 @@
 package delayq
 
 import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
 	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
 	"io"
 	"log/slog"
+	"maps"
 	"math"
+	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
+	"github.com/delayq/delayq/internal/embedded"
 	"github.com/delayq/delayq/internal/record"
 )
 
@@ -282,4 +294,206 @@ func TestBackoffGrowsToItsLimit(t *testing.T) {
 	}
 	require.Equal(t, time.Millisecond, backoff(5, 1, 1))
 	require.Positive(t, backoff(100, ceilMS(hundredYears), ceilMS(hundredYears)))
+}
+
+// Whatever the hashes of a topic hold for a job, Get makes something of it and does not panic. (I2)
+func FuzzJobInfo(f *testing.F) {
+	head, tail, err := record.Encode(record.Nonce{1}, &defaultJob.Options, []byte("payload"))
+	require.NoError(f, err)
+	good := record.Join(head, 1_700_000_000_001, tail)
+	for _, seed := range []string{"", good, good[:20], good + "x", record.Netstring(byHand) + good, "1 retry 3 4 0", "1e3"} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, raw string) {
+		for _, e := range attemptErrors(raw) {
+			_ = e.encode()
+		}
+		for _, cut := range []int{-1, 0, len(raw), recordHead} {
+			readJobInfo("topic", "id", cut, func(int) string { return raw })
+			readJobInfo("topic", "id", cut, func(column int) string {
+				if column == columnRecord {
+					return ""
+				}
+				return raw
+			})
+		}
+		if rec, err := record.Decode(raw); err == nil {
+			rec.Options.Fill(&defaultRun)
+			for _, attempt := range []int{1, 2, 70, math.MaxInt} {
+				require.Positive(t, backoff(attempt, rec.Options.BackoffMin, rec.Options.BackoffMax))
+			}
+		}
+	})
+}
+
+func TestAttemptErrorRoundTrip(t *testing.T) {
+	t.Parallel()
+	want := []AttemptError{
+		{
+			Attempt: 1, At: msTime(1_700_000_000_000), Duration: 1500 * time.Millisecond, Server: "s", Kind: KindPanic, Type: "*errors.errorString",
+			Message: "mess\"age\n🐢", Stack: "goroutine 1", NextDue: msTime(1_700_000_002_000), TraceParent: "00-1-2-3",
+		},
+		{Attempt: 2, At: msTime(1_700_000_002_000), Kind: KindTimeout},
+	}
+	require.Equal(t, want, attemptErrors(record.Netstring(want[0].encode())+record.Netstring(want[1].encode())))
+}
+
+// Any bytes are an ID and a payload. (B16, I8)
+func FuzzID(f *testing.F) {
+	r := embedded.New()
+	f.Cleanup(r.Close)
+	rdb := r.Client()
+	f.Cleanup(func() { _ = rdb.Close() })
+	client := NewClient(rdb)
+	every := make([]byte, 256)
+	binary.BigEndian.PutUint64(every[8:], math.MaxUint64)
+	for i := range every {
+		every[i] = byte(i)
+	}
+	for _, seed := range []string{
+		"", "x", ":", "{}", "a{b}c", "a\nb", "\x00", "\xff\xfe", "🐢", string(every), strings.Repeat("-", 1024), strings.Repeat("i", 1025), "none", " 1 ",
+	} {
+		f.Add(seed, []byte(seed))
+		f.Add(seed, []byte(nil))
+	}
+	f.Fuzz(func(t *testing.T, id string, payload []byte) {
+		ctx := context.Background()
+		const topic = "fuzz"
+		job, err := client.Enqueue(ctx, topic, id, payload, ProcessIn(time.Hour), Header(id, string(payload[:min(len(payload), 1000)])))
+		if len(id) > maxIDLen {
+			require.ErrorIs(t, err, ErrInvalid)
+			return
+		}
+		require.NoError(t, err)
+		if id != "" {
+			require.Equal(t, id, job.ID)
+		}
+		id = job.ID
+		_, err = client.Enqueue(ctx, topic, id, nil)
+		require.ErrorIs(t, err, ErrDuplicate)
+		info, err := client.Get(ctx, topic, id)
+		require.NoError(t, err)
+		require.NoError(t, info.Undecodable)
+		require.Equal(t, id, info.ID)
+		require.True(t, bytes.Equal(payload, info.Payload))
+		require.Equal(t, job.Due, info.Due)
+		require.NoError(t, client.Reschedule(ctx, topic, id, ProcessIn(0)))
+		h := NewHand(t, rdb, defaultPrefix, topic)
+		held := h.TakeOne(id)
+		require.Equal(t, "o", h.Return(held))
+		state, err := client.Dequeue(ctx, topic, id)
+		require.NoError(t, err)
+		require.Equal(t, StateReady, state)
+		require.Empty(t, h.Take(1, time.Minute), "it is cancelled")
+		_, err = client.Dequeue(ctx, topic, id)
+		require.True(t, errors.Is(err, ErrNotFound), err)
+		for _, key := range []string{"pool", "bucket", "ready", "leases", "moved", "attempts"} {
+			require.False(t, r.Exists(h.Key(key)), key)
+		}
+	})
+}
+
+// What can be wrong with a hook.
+type (
+	onlyDone    struct{}
+	onlyEnqueue struct{}
+	bothSides   struct{ nothingHook }
+	wrongKind   struct{ nothingHook }
+	wrongAlone  struct{}
+	byPointer   struct{ nothingHook }
+	otherwise   struct{}
+)
+
+func (onlyDone) Done(RunEvent)                               {}
+func (onlyEnqueue) Enqueue(context.Context, *NewJob)         {}
+func (bothSides) Enqueued(context.Context, EnqueueEvent)     {}
+func (wrongKind) Started(*RunEvent)                          {}
+func (wrongAlone) Enqueue(context.Context, NewJob) error     { return nil }
+func (*byPointer) Buried(RunEvent)                           {}
+func (otherwise) Close() error                               { return nil }
+func (otherwise) Enqueues(context.Context, *NewJob)          {}
+func (otherwise) Released(_ context.Context, _ EnqueueEvent) {}
+
+// A hook that would never be called is refused by the side that would not call it, with what it
+// should be.
+func TestHooksThatWouldNotBeCalled(t *testing.T) {
+	t.Parallel()
+	rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"})
+	defer func() { require.NoError(t, rdb.Close()) }()
+	var none *byPointer
+	for _, c := range []struct {
+		hook           Hook
+		client, server []string // what the complaint says; nil: the hook is fine there
+	}{
+		{hook: nothingHook{}},
+		{hook: bothSides{}},
+		{hook: &byPointer{}},
+		{onlyDone{}, []string{"delayq.onlyDone", "no method that NewClient calls", "NewServer"}, nil},
+		{onlyEnqueue{}, nil, []string{"delayq.onlyEnqueue", "no method that NewServer calls", "NewClient"}},
+		{
+			wrongKind{}, []string{"delayq.wrongKind", "Started", "func(*delayq.RunEvent)", "func(delayq.RunEvent)"},
+			[]string{"delayq.wrongKind", "Started", "func(*delayq.RunEvent)", "func(delayq.RunEvent)"},
+		},
+		{
+			wrongAlone{}, []string{"delayq.wrongAlone", "Enqueue", "func(context.Context, delayq.NewJob) error", "func(context.Context, *delayq.NewJob)"},
+			[]string{"delayq.wrongAlone", "Enqueue"},
+		},
+		{byPointer{}, []string{"delayq.byPointer", "Buried", "pass a pointer"}, []string{"delayq.byPointer", "Buried", "pass a pointer"}},
+		{otherwise{}, []string{"delayq.otherwise", "none of the hook methods"}, []string{"delayq.otherwise", "none of the hook methods"}},
+		{none, []string{"a hook is nil"}, []string{"a hook is nil"}},
+	} {
+		server := NewServer(rdb, Hooks(c.hook))
+		server.HandlerFunc("t", func(context.Context, *Job) error { return nil })
+		began := server.begin()
+		if began == nil {
+			server.close()
+		}
+		for side, got := range map[string]struct {
+			err   error
+			wants []string
+		}{
+			"client": {NewClient(rdb, Hooks(c.hook)).err, c.client},
+			"server": {began, c.server},
+		} {
+			if got.wants == nil {
+				require.NoError(t, got.err, "%T of a %s", c.hook, side)
+				continue
+			}
+			require.ErrorIs(t, got.err, ErrInvalid, "%T of a %s", c.hook, side)
+			for _, part := range got.wants {
+				require.ErrorContains(t, got.err, part, "%T of a %s", c.hook, side)
+			}
+		}
+	}
+}
+
+// Every exported interface whose name ends in Hook is one of those that are looked for, and has one
+// method.
+func TestHookKindsAreComplete(t *testing.T) {
+	t.Parallel()
+	declared := make(map[string]bool)
+	paths, err := filepath.Glob("*.go")
+	require.NoError(t, err)
+	for _, path := range paths {
+		file, err := parser.ParseFile(token.NewFileSet(), path, nil, 0)
+		require.NoError(t, err)
+		for _, decl := range file.Decls {
+			group, ok := decl.(*ast.GenDecl)
+			if !ok || group.Tok != token.TYPE {
+				continue
+			}
+			for _, spec := range group.Specs {
+				one := spec.(*ast.TypeSpec)
+				if _, is := one.Type.(*ast.InterfaceType); is && one.Name.IsExported() && strings.HasSuffix(one.Name.Name, "Hook") {
+					declared[one.Name.Name] = true
+				}
+			}
+		}
+	}
+	known := make(map[string]bool)
+	for _, k := range hookKinds {
+		known[k.kind.Name()] = true
+		require.Equal(t, 1, k.kind.NumMethod(), k.kind.Name())
+	}
+	require.Equal(t, slices.Sorted(maps.Keys(declared)), slices.Sorted(maps.Keys(known)))
 }
