@@ -315,6 +315,21 @@ func TestPauseWithALostReply(t *testing.T) {
 	})
 }
 
+// A pause that was refused is refused again, even if there is room for it by then.
+func TestRefusedPauseWithALostReply(t *testing.T) {
+	eachLossy(t, func(t *testing.T, l *lossy) {
+		for i := range maxPauses {
+			require.NoError(t, l.client.Pause(t.Context(), "topic", Pause{By: fmt.Sprint(i)}))
+		}
+		other := NewClient(l.hand.rdb, Prefix(l.hand.prefix()))
+		l.next(pauseScript, func() { require.NoError(t, other.Resume(t.Context(), "topic", "0")) })
+		require.ErrorIs(t, l.client.Pause(t.Context(), "topic", Pause{By: "me"}), ErrTooManyPauses)
+		info, err := other.Inspect(t.Context(), "topic")
+		require.NoError(t, err)
+		require.Len(t, info.Pauses, maxPauses-1)
+	})
+}
+
 // Without retries of go-redis the caller is told that the outcome is not known, and can find out.
 func TestLostForGood(t *testing.T) {
 	t.Parallel()
