@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/delayq/delayq/internal/record"
+	"github.com/delayq/delayq/internal/schedule"
 )
 
 // A size is a number of bytes in a document.
@@ -82,7 +83,7 @@ func proseFigures(t *testing.T) []proseFigure {
 		{"docs/design.md", "a tick of <>.", maxTick},
 		{"docs/design.md", "When <> wait, and no fewer than the call under way", secondFlush},
 		{"docs/design.md", "when <> wait, a second call goes beside the first", settlePile},
-		{"docs/design.md", "if the next one has come, or after <>.", missedAfter},
+		{"docs/design.md", "if the next one has come, or after <>.", schedule.MissedAfter},
 
 		{"docs/operations.md", "server is missing in `Servers` after <>.", heartbeatStale},
 		{"docs/operations.md", "`DeadLimit`. Default: <> and", defaultServer.deadCount},
@@ -106,9 +107,9 @@ func proseFigures(t *testing.T) []proseFigure {
 		{"docs/operations.md", "(<> after an alarm)", checkAgain - checkAgain/10},
 		{"docs/operations.md", "takes over, after up to <> in all.", 2 * checkEvery},
 		{"docs/operations.md", "leaves the job alone: it snoozes it for <>,", newerRecordDelay},
-		{"docs/operations.md", "before it could be fired, or <> has gone by", missedAfter},
+		{"docs/operations.md", "before it could be fired, or <> has gone by", schedule.MissedAfter},
 		{"docs/operations.md", "one line for all schedules of a topic, and one <> at most.", missedEvery},
-		{"docs/operations.md", "are counted up to <> for each gap", missedCount},
+		{"docs/operations.md", "are counted up to <> for each gap", schedule.MissedCount},
 		{"docs/operations.md", "each makes a wait for ready every <> and", waitTimeout},
 		{"docs/operations.md", "and a prune every <>.", pruneEvery},
 		{"docs/operations.md", "**One call of a server** takes at most <>,", callTimeout},
@@ -150,7 +151,7 @@ func proseFigures(t *testing.T) []proseFigure {
 		{"docs/protocol.md", "since the last revival) s, from 2 s to <>,", lostLast},
 		{"docs/protocol.md", "with `heal` once a tick (<>), and", maxTick},
 		{"docs/protocol.md", "Call **prune** every <>.", pruneEvery},
-		{"docs/protocol.md", "that one is if it is more than <> late", missedAfter},
+		{"docs/protocol.md", "that one is if it is more than <> late", schedule.MissedAfter},
 		{"docs/protocol.md", "with **check** every <>, and", checkEvery},
 		{"docs/protocol.md", "A check of every <> ends here", checkEvery},
 		{"docs/protocol.md", "Send a **heartbeat** every <>,", heartbeatEvery},

@@ -59,15 +59,11 @@ func instant(option string, t time.Time) (int64, error) {
 	if t.IsZero() {
 		return 0, fmt.Errorf("%s: the zero time", option)
 	}
-	if t.Before(time.UnixMilli(0)) || t.After(time.UnixMilli(maxDueMS)) {
-		// before UnixMilli can overflow
+	ms, ok := record.Millis(t)
+	if !ok {
 		return 0, fmt.Errorf("%s(%v): must be from 1970 to %v", option, t, time.UnixMilli(maxDueMS).UTC())
 	}
-	ms := t.UnixMilli()
-	if t.Nanosecond()%int(time.Millisecond) != 0 {
-		ms++
-	}
-	return min(max(ms, 1), maxDueMS), nil
+	return ms, nil
 }
 
 // msTime returns the time of a number of Unix milliseconds.

@@ -8,6 +8,7 @@ import (
 	"strconv"
 
 	"github.com/delayq/delayq/internal/record"
+	"github.com/delayq/delayq/internal/schedule"
 )
 
 // Schedule creates a schedule, or replaces the one with this name. From then on the servers of the
@@ -214,7 +215,7 @@ func (c *Client) upToDate(ctx context.Context, topic, name string, read bool, do
 			if d, err = decodeDefinition(raw); err != nil {
 				return err
 			}
-			if err := d.compile(nil); err != nil && !errors.Is(err, errNoCalendar) {
+			if err := d.compile(); err != nil && !errors.Is(err, schedule.ErrNoCalendar) {
 				return err
 			}
 			now = r.now()

@@ -1,15 +1,12 @@
 package delayq
 
 import (
-	"encoding/binary"
-	"encoding/hex"
 	"errors"
 	"fmt"
-	"hash/fnv"
-	"strconv"
 	"time"
 
 	"github.com/delayq/delayq/internal/record"
+	"github.com/delayq/delayq/internal/schedule"
 )
 
 // A definition is what a schedule does: what Redis holds of it, and what [Client.Schedule] is given
@@ -21,8 +18,7 @@ type definition struct {
 	errs    []error
 	onto    onto
 
-	next   rhythm
-	walked int // how many slots due has computed
+	next schedule.Rhythm
 }
 
 // set applies an option of jobs to the definition.
@@ -45,23 +41,13 @@ func decodeDefinition(raw string) (*definition, error) {
 	return &definition{Definition: *stored}, nil
 }
 
-// compile computes the rhythm of the definition.
-func (d *definition) compile(calendars map[string]*calendar) error {
+// compile computes the rhythm of the definition. That of a calendar is only known to servers.
+func (d *definition) compile() (err error) {
 	if d.specErr != nil {
 		return d.specErr
 	}
-	next, err := newRhythm(d.Spec, d.First, calendars)
-	if err != nil {
-		return err
-	}
-	d.next = func(after int64) (int64, error) {
-		slot, err := next(after)
-		if d.Last > 0 && slot > d.Last {
-			slot = 0
-		}
-		return slot, err
-	}
-	return nil
+	d.next, err = schedule.NewRhythm(&d.Definition, nil)
+	return err
 }
 
 // validate returns the errors of the whole definition.
@@ -82,7 +68,7 @@ func (d *definition) validate(maxPayload int) error {
 	if n := len(d.Payload); n > maxPayload {
 		d.fail(fmt.Errorf("payload of %d bytes, at most %d are allowed", n, maxPayload))
 	}
-	if err := d.compile(nil); err != nil && !errors.Is(err, errNoCalendar) {
+	if err := d.compile(); err != nil && !errors.Is(err, schedule.ErrNoCalendar) {
 		d.fail(err)
 	}
 	o := jobOptions{Options: d.Job, errs: d.errs}
@@ -100,33 +86,6 @@ func (d *definition) firstSlot(now int64) (slot int64, err error) {
 		err = fmt.Errorf("%w: %v has no future slots", ErrInvalid, d.Spec)
 	}
 	return slot, err
-}
-
-// jobAt returns the record of a slot's job with its nonce and its due time. The nonce is derived
-// from the definition and the slot, so a call that was interrupted and its repetition store the
-// same job.
-func (d *definition) jobAt(name string, slot int64) (mark, head, tail string, due int64, err error) {
-	h := fnv.New64a()
-	// Write of a hash never fails.
-	_, _ = h.Write([]byte(d.Nonce + " " + name + " " + strconv.FormatInt(slot, 10)))
-	sum := mix(h.Sum64())
-	o := d.Job
-	o.Scheduled = true
-	due = slot + o.DueIn
-	if d.Jitter > 0 {
-		due += int64(mix(sum) % uint64(d.Jitter+1))
-	}
-	o.DueAt, o.DueIn = min(due, maxDueMS), 0
-	nonce := [record.NonceLen]byte(binary.LittleEndian.AppendUint64(nil, sum))
-	head, tail, err = record.Encode(nonce, &o, d.Payload)
-	return hex.EncodeToString(nonce[:]), head, tail, o.DueAt, err
-}
-
-// mix spreads a hash over all 64 bits. It is the last step of SplitMix64 (Steele, Lea and Flood).
-func mix(x uint64) uint64 {
-	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
-	x = (x ^ x>>27) * 0x94d049bb133111eb
-	return x ^ x>>31
 }
 
 // newDefinition returns the definition for the arguments of Schedule.

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/delayq/delayq/internal/record"
+	"github.com/delayq/delayq/internal/schedule"
 )
 
 const (
@@ -23,17 +24,8 @@ const (
 	// catchUpJobs is the maximum number of jobs of one schedule in one call.
 	catchUpJobs = 100
 
-	// missedAfter is how late the latest slot of a schedule can be before it counts as missed.
-	missedAfter = time.Minute
-
 	// missedEvery is the minimum time between two log messages about missed slots.
 	missedEvery = time.Minute
-
-	// missedCount is how many slots of one gap are counted one by one. After a longer gap the
-	// number of missed slots is too low. endCount is how many slots at its end are examined to
-	// find the latest ones.
-	missedCount = 1000
-	endCount    = 10_000
 
 	// pageSlots is about how many slots a server computes before it looks whether others have come
 	// due in the meantime. This takes 1 ms with cron rules, more with slow calendars.
@@ -66,7 +58,7 @@ type firer struct {
 	exec      func(ctx context.Context, c topicCall, args ...any) (reply, error)
 	log       *slog.Logger
 	tick      time.Duration
-	calendars map[string]*calendar
+	calendars schedule.Calendars
 	channel   string // for control messages
 	topic     string
 	// at the last promote, a slot of some schedule waited for a run to finish
@@ -92,7 +84,7 @@ type firer struct {
 // rules and loading zones is expensive.
 type plan struct {
 	nonce string
-	next  rhythm
+	next  schedule.Rhythm
 }
 
 // setUp makes the firer of a topic ready for use.
@@ -101,35 +93,6 @@ func (f *firer) setUp(t *topicServer) {
 	f.exec, f.log, f.tick, f.calendars = t.exec, t.trouble.log, s.o.tick, s.calendars
 	f.channel, f.topic = controlChannel(s.o.prefix), t.keys.topic
 	f.plans, f.bad, f.missed = make(map[string]plan), make(map[string]string), make(map[string]int64)
-}
-
-// Calendar registers a calendar for schedules with [OnCalendar] in all topics of this server. A
-// second calendar with the same name, an invalid name or a nil calendar makes [Server.Run] return
-// an error. Calls after Run has started are ignored and logged as errors.
-func (s *Server) Calendar(name string, c Calendar) {
-	if !s.made("calendar") {
-		return
-	}
-	var errs []error
-	if err := checkName("calendar", name); err != nil {
-		errs = append(errs, err)
-	}
-	if isNil(c) {
-		errs = append(errs, fmt.Errorf("calendar %q is nil", name))
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.calendars[name] != nil {
-		errs = append(errs, fmt.Errorf("calendar %q already registered", name))
-	}
-	switch {
-	case s.used:
-		s.log.Error("calendar not registered", "err", errors.Join(append(errs, errTooLate)...))
-	case len(errs) > 0:
-		s.errs = append(s.errs, invalid(errs))
-	default:
-		s.calendars[name] = &calendar{inner: c}
-	}
 }
 
 // remember notes schedules whose runs have ended.
@@ -268,7 +231,7 @@ func (f *firer) firePage(ctx context.Context, place string, offset int, which []
 			continue
 		}
 		list = append(list, one)
-		if walked += one.def.walked; walked >= pageSlots {
+		if walked += one.Walked; walked >= pageSlots {
 			cut, last = true, name
 			if place == placeSlots {
 				looked = i + 1
@@ -312,37 +275,30 @@ func (f *firer) complain(name string, err error) {
 
 // A firing holds what to do about one schedule.
 type firing struct {
-	name, nonce string
-	def         *definition
-	place       string
-	score       string // of the slot that it has in place, as Redis writes it
-	overlap     string
-	missed      int64
-	skipped     int64
-	slots       []int64 // slots to fire
-	after       int64   // the next slot; 0: none
-	rest        int64   // the slot that waits for these jobs; 0: none
-	// gap is the last slot of the gap that is caught up on one by one, while one of its slots
-	// waits. 0: none.
-	gap int64
+	name  string
+	def   *schedule.Schedule
+	place string
+	score string // of the slot that it has in place, as Redis writes it
+	schedule.Decision
 }
 
 // plan decides what to do about a schedule.
 func (f *firer) plan(place, name, from, raw, text string, now int64) (firing, error) {
-	d, err := decodeDefinition(raw)
+	d, err := record.DecodeDefinition(raw)
 	if err != nil {
 		return firing{}, err
 	}
-	if known, ok := f.plans[name]; ok && known.nonce == d.Nonce {
-		d.next = known.next
-	} else {
-		if err := d.compile(f.calendars); err != nil {
+	known, ok := f.plans[name]
+	if !ok || known.nonce != d.Nonce {
+		next, err := schedule.NewRhythm(d, f.calendars)
+		if err != nil {
 			return firing{}, err
 		}
 		if len(f.plans) >= plansLimit {
 			clear(f.plans)
 		}
-		f.plans[name] = plan{d.Nonce, d.next}
+		known = plan{d.Nonce, next}
+		f.plans[name] = known
 	}
 	state, err := record.DecodeScheduleState(text)
 	if err != nil {
@@ -355,8 +311,11 @@ func (f *firer) plan(place, name, from, raw, text string, now int64) (firing, er
 	if err != nil {
 		return firing{}, fmt.Errorf("slot: %w", err)
 	}
-	one, err := d.decide(place, int64(at), now, &state)
-	one.name, one.nonce, one.def, one.place, one.score = name, d.Nonce, d, place, from
+	one := firing{name: name, def: &schedule.Schedule{Definition: d, Next: known.next}, place: place, score: from}
+	one.Decision, err = one.def.Decide(schedule.Look{
+		Slot: int64(at), Waits: place == placeWaiting, Now: now, State: &state,
+		Batch: max(1, min(catchUpJobs, fireBytes/(len(d.Payload)+1))),
+	})
 	return one, err
 }
 
@@ -369,17 +328,17 @@ func (f *firer) fireSome(ctx context.Context, list []firing) (n, done int, err e
 	for n < len(list) && jobs < fireJobs && size < fireBytes {
 		one := &list[n]
 		n++
-		args = append(args, one.name, one.nonce, one.place, one.score, one.overlap, one.def.Most, one.missed, one.skipped, orEmpty(one.after), orEmpty(one.rest), orEmpty(one.gap),
-			len(one.slots))
-		for _, slot := range one.slots {
-			mark, head, tail, due, err := one.def.jobAt(one.name, slot)
+		args = append(args, one.name, one.def.Nonce, one.place, one.score, overlapWords[one.Overlap], one.def.Most,
+			one.Missed, one.Skipped, orEmpty(one.After), orEmpty(one.Rest), orEmpty(one.Gap), len(one.Slots))
+		for _, slot := range one.Slots {
+			job, err := one.def.JobAt(one.name, slot)
 			if err != nil {
 				return 0, 0, err
 			}
-			args = append(args, slot, mark, head, tail, due)
-			size += len(tail)
+			args = append(args, slot, job.Nonce, job.Head, job.Tail, job.Due)
+			size += len(job.Tail)
 		}
-		jobs += len(one.slots)
+		jobs += len(one.Slots)
 	}
 	r, err := f.exec(ctx, topicCall{script: scheduleFireScript, jobs: jobs, outlives: true}, args...)
 	if err != nil {
@@ -391,8 +350,8 @@ func (f *firer) fireSome(ctx context.Context, list []firing) (n, done int, err e
 			continue
 		}
 		done++
-		if letters[i] == letterFired && one.missed > 0 {
-			f.missed[one.name] += one.missed
+		if letters[i] == letterFired && one.Missed > 0 {
+			f.missed[one.name] += one.Missed
 		}
 	}
 	return n, done, nil

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/delayq/delayq/internal/record"
+	"github.com/delayq/delayq/internal/schedule"
 )
 
 // A ScheduleState is the state of a schedule.
@@ -163,7 +164,7 @@ func (c *Client) ScheduleInfo(ctx context.Context, topic, name string) (*Schedul
 // of a definition the call reads, which is everything but the payload.
 const (
 	schedulesPage  = 100
-	definitionHead = 3*maxHeaderLen + 6*maxCronLen // msgpack at most doubles short headers
+	definitionHead = 3*maxHeaderLen + 6*schedule.MaxCronLen // msgpack at most doubles short headers
 )
 
 // Schedules describes all schedules of a topic, sorted by name and without payloads. Schedules

@@ -7,6 +7,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
+
+	"github.com/delayq/delayq/internal/schedule"
 )
 
 // hold makes a slot of each of n schedules wait, with nobody's job going. Their names are the given
@@ -110,7 +112,7 @@ func TestReleaseComesRound(t *testing.T) {
 func TestFireIsNotHeldUpByGaps(t *testing.T) {
 	eachFire(t, func(b *fireBench) {
 		ctx := b.Context()
-		const gaps, page = 40, (pageSlots + missedCount - 1) / missedCount
+		const gaps, page = 40, (pageSlots + schedule.MissedCount - 1) / schedule.MissedCount
 		for i := range gaps {
 			name := fmt.Sprint("gap", i)
 			require.NoError(b, b.client.Schedule(ctx, "topic", name, Cron("* * * * * *", "UTC"), nil, MaxRuns(1)))

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/delayq/delayq/internal/schedule"
 )
 
 // A Handler runs jobs. The value that Handle returns decides what happens to the job:
@@ -75,7 +77,7 @@ type Server struct {
 	used       bool
 	started    time.Time
 	topics     map[string]*topicServer
-	calendars  map[string]*calendar
+	calendars  schedule.Calendars
 	middleware []Middleware
 	running    sync.WaitGroup // handlers
 }
@@ -86,7 +88,7 @@ type Server struct {
 // closing rdb does not stop it. If rdb or an option is invalid, Run returns that error.
 func NewServer(rdb redis.UniversalClient, opts ...ServerOption) *Server {
 	s := &Server{
-		rdb: rdb, id: rand.Text(), topics: make(map[string]*topicServer), alarms: make(chan *topicServer, 16), calendars: make(map[string]*calendar),
+		rdb: rdb, id: rand.Text(), topics: make(map[string]*topicServer), alarms: make(chan *topicServer, 16), calendars: make(schedule.Calendars),
 	}
 	var err error
 	if s.o, err = newServerOptions(opts); err != nil {

@@ -125,7 +125,7 @@ func Decode(raw string) (Job, error) { return decode(raw, true) }
 // DecodeMeta reads the part of a record before its payload. raw can end within the payload.
 func DecodeMeta(raw string) (Job, error) { return decode(raw, false) }
 
-func decode(raw string, whole bool) (Job, error) {
+func decode(raw string, whole bool) (j Job, err error) {
 	if len(raw) < HeadLen+StampLen {
 		return Job{}, fmt.Errorf("record of %d bytes is too short", len(raw))
 	}
@@ -138,11 +138,10 @@ func decode(raw string, whole bool) (Job, error) {
 	if first := raw[HeadLen-1]; first != 0x90|jobFields {
 		return Job{}, fmt.Errorf("record does not begin with an array of %d fields but with 0x%02x", jobFields, first)
 	}
-	stamp, err := decodeStamp(raw[HeadLen:])
-	if err != nil {
+	if j.EnqueuedAt, err = decodeStamp(raw[HeadLen:]); err != nil {
 		return Job{}, err
 	}
-	j := Job{Nonce: NonceOf(raw), EnqueuedAt: stamp}
+	j.Nonce = NonceOf(raw)
 	if err := j.decodeTail(raw[HeadLen+StampLen:], whole); err != nil {
 		return Job{}, fmt.Errorf("decode record: %w", err)
 	}
