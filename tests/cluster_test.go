@@ -2,11 +2,13 @@ package tests
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
 	"github.com/delayq/delayq"
@@ -108,4 +110,250 @@ func TestClusterServer(t *testing.T) {
 	servers, err = f.Client.Servers(ctx)
 	require.NoError(t, err)
 	require.Empty(t, servers)
+}
+
+// All transitions on a Redis Cluster of three masters, for topics on each of them.
+func TestServerOnACluster(t *testing.T) {
+	t.Parallel()
+	cluster := redistest.SharedCluster(t)
+	rdb, prefix := cluster.Client(t), redistest.Prefix(t)
+	ctx := t.Context()
+	client := delayq.NewClient(rdb, delayq.Prefix(prefix))
+	topics := topicsOnAllMasters(t, rdb, prefix)
+
+	var hooks queuetest.HookLog
+	var log queuetest.Logbook
+	defer func() {
+		if t.Failed() {
+			t.Log(log.With("level="))
+		}
+	}()
+	release := make(chan struct{})
+	free := sync.OnceFunc(func() { close(release) })
+	defer free()
+	handler := func(ctx context.Context, job *delayq.Job) error {
+		switch {
+		case job.ID == "retry" && job.Attempt < 3, job.ID == "dead":
+			return queuetest.ErrTest
+		case job.ID == "panic" && job.Attempt == 1:
+			panic("at the disco")
+		case job.ID == "snooze" && job.Due.Equal(job.EnqueuedAt):
+			return delayq.Snooze(20 * time.Millisecond)
+		case job.ID == "stuck" && job.Attempt == 1:
+			<-release // past its Timeout, so that the lease runs out and another server has the job
+		case job.ID == "cancel", job.ID == "replace" && len(job.Payload) == 0, job.ID == "return":
+			<-ctx.Done()
+			return ctx.Err()
+		}
+		return nil
+	}
+	server := func() *queuetest.Running {
+		return queuetest.ServeMany(t, rdb, prefix, func(s *delayq.Server) {
+			for _, topic := range topics {
+				s.HandlerFunc(topic, handler)
+			}
+		}, delayq.Hooks(&hooks), log.To(), delayq.Lease(10*time.Second), delayq.Drain(0))
+	}
+	first := server()
+	second := server()
+	queuetest.Until(t, func() bool {
+		servers, err := client.Servers(ctx)
+		return err == nil && len(servers) == 2
+	})
+
+	short := delayq.Backoff(10*time.Millisecond, 20*time.Millisecond)
+	var batch []delayq.NewJob
+	for _, topic := range topics {
+		for i := range 20 {
+			batch = append(batch, delayq.NewJob{Topic: topic, ID: fmt.Sprint("batch-", i), Payload: []byte(topic),
+				Options: []delayq.JobOption{delayq.ProcessIn(time.Duration(i) * 20 * time.Millisecond)}})
+		}
+		for id, opts := range map[string][]delayq.JobOption{
+			"now": nil, "retry": {short}, "panic": {short}, "snooze": nil, "dead": {short, delayq.Retry(1)}, "kept": {delayq.Retention(time.Hour)},
+			"stuck": {delayq.Timeout(50 * time.Millisecond)}, "cancel": nil, "replace": nil, "return": nil,
+			"moved": {delayq.ProcessIn(time.Hour)}, "never": {delayq.ProcessIn(time.Hour)},
+		} {
+			_, err := client.Enqueue(ctx, topic, id, nil, opts...)
+			require.NoError(t, err)
+		}
+		require.NoError(t, client.Reschedule(ctx, topic, "moved", delayq.ProcessIn(50*time.Millisecond)))
+		state, err := client.Dequeue(ctx, topic, "never")
+		require.NoError(t, err)
+		require.Equal(t, delayq.StateScheduled, state)
+	}
+	_, err := client.EnqueueBatch(ctx, batch)
+	require.NoError(t, err)
+	n := len(topics)
+	queuetest.Until(t, func() bool { return len(hooks.Of("Started", "cancel", "replace", "return")) == 3*n })
+	for _, topic := range topics {
+		state, err := client.Dequeue(ctx, topic, "cancel") // told over the control channel, from whatever node
+		require.NoError(t, err)
+		require.Equal(t, delayq.StateRunning, state)
+		_, err = client.Enqueue(ctx, topic, "replace", []byte("new"), delayq.Replace())
+		require.NoError(t, err)
+	}
+	queuetest.Until(t, func() bool {
+		return len(hooks.Of("Cancelled", "cancel")) == n && len(hooks.Of("Replaced", "replace"))+len(hooks.Of("LeaseLost", "replace")) == n
+	})
+	queuetest.Until(t, func() bool { return len(hooks.Of("Buried", "dead")) == n })
+	for _, topic := range topics {
+		require.NoError(t, client.Revive(ctx, topic, "dead"))
+	}
+	queuetest.Until(t, func() bool { return len(hooks.Of("Buried", "dead")) == 2*n })
+	queuetest.Until(t, func() bool { return len(hooks.Of("Done")) == n*(20+8) }, "now, retry, panic, snooze, kept, stuck, replace, moved")
+	free()
+	// Its job may be gone by then, which looks like a cancel.
+	queuetest.Until(t, func() bool { return len(hooks.Of("LeaseLost", "stuck"))+len(hooks.Of("Cancelled", "stuck")) == n })
+
+	require.NoError(t, client.Pause(ctx, topics[0], delayq.Pause{}))
+	_, err = client.Enqueue(ctx, topics[0], "paused", nil)
+	require.NoError(t, err)
+	require.NoError(t, client.Resume(ctx, topics[0], ""))
+	queuetest.Until(t, func() bool { return len(hooks.Of("Done", "paused")) == 1 })
+
+	require.NoError(t, first.Stop())
+	require.NoError(t, second.Stop())
+	require.Empty(t, log.With("CROSSSLOT"))
+	require.Empty(t, log.With("MOVED"))
+	require.Empty(t, log.With("level=ERROR", "WRONGTYPE"))
+	for _, topic := range topics {
+		info, err := client.Inspect(ctx, topic)
+		require.NoError(t, err)
+		require.Zero(t, info.Running)
+		require.EqualValues(t, 1, info.Dead)
+		require.EqualValues(t, 1, info.Done)
+		require.EqualValues(t, 1, info.Ready, "the one that was given back")
+		require.EqualValues(t, 1, info.Counters["reclaimed"])
+		require.Equal(t, delayq.StateReady, queuetest.StateOf(t, client, topic, "return"))
+		job, err := client.Get(ctx, topic, "dead")
+		require.NoError(t, err)
+		require.Equal(t, 4, job.Attempt)
+		require.Len(t, job.Errors, 4)
+	}
+	servers, err := client.Servers(ctx)
+	require.NoError(t, err)
+	require.Empty(t, servers)
+}
+
+// topicsOnAllMasters gives five topics, at least one for each master.
+func topicsOnAllMasters(t *testing.T, rdb *redis.ClusterClient, prefix string) []string {
+	t.Helper()
+	var topics []string
+	seen := make(map[string]bool)
+	for i := 0; len(topics) < 5; i++ {
+		topic := fmt.Sprint("topic-", i)
+		node, err := rdb.MasterForKey(t.Context(), prefix+":{"+topic+"}:pool")
+		require.NoError(t, err)
+		if addr := node.Options().Addr; !seen[addr] || len(seen) == 3 {
+			seen[addr] = true
+			topics = append(topics, topic)
+		}
+	}
+	require.Len(t, seen, 3)
+	return topics
+}
+
+// One master of a cluster is frozen. Topics on the others go on as if nothing were, and those on it
+// when it is back.
+func TestFrozenMasterOfACluster(t *testing.T) {
+	t.Parallel()
+	cluster := redistest.StartCluster(t, 3, 0)
+	opts := cluster.Options()
+	opts.ReadTimeout, opts.MaxRetries = 500*time.Millisecond, 1
+	rdb := redis.NewClusterClient(opts)
+	t.Cleanup(func() { _ = rdb.Close() })
+	redistest.InRoles(t, rdb)
+	prefix := redistest.Prefix(t)
+	client := delayq.NewClient(rdb, delayq.Prefix(prefix))
+	ctx := t.Context()
+	topics := topicsOnAllMasters(t, rdb, prefix)
+	frozen := func(topic string) bool {
+		node, err := rdb.MasterForKey(ctx, prefix+":{"+topic+"}:pool")
+		require.NoError(t, err)
+		return node.Options().Addr == cluster.Nodes[0].Addr()
+	}
+	var hooks queuetest.HookLog
+	finish := make(chan struct{})
+	queuetest.ServeMany(t, rdb, prefix, func(s *delayq.Server) {
+		for _, topic := range topics {
+			s.HandlerFunc(topic, func(ctx context.Context, job *delayq.Job) error {
+				if job.ID == "long" {
+					select {
+					case <-finish:
+					case <-ctx.Done():
+						return context.Cause(ctx)
+					}
+				}
+				return nil
+			})
+		}
+	}, delayq.Hooks(&hooks), delayq.Lease(3*time.Second), delayq.Drain(0))
+	onFrozen := 0
+	for _, topic := range topics {
+		if frozen(topic) {
+			onFrozen++
+		}
+		_, err := client.Enqueue(ctx, topic, "long", nil)
+		require.NoError(t, err)
+	}
+	require.Positive(t, onFrozen)
+	queuetest.Until(t, func() bool { return len(hooks.Of("Started", "long")) == len(topics) })
+	var whole []string
+	for _, topic := range topics {
+		if !frozen(topic) {
+			whole = append(whole, topic)
+		}
+	}
+	require.NoError(t, rdb.ForEachMaster(ctx, func(ctx context.Context, node *redis.Client) error {
+		return node.ConfigSet(ctx, "cluster-require-full-coverage", "no").Err() // or they all stop when one is missed
+	}))
+	require.NoError(t, cluster.Nodes[0].Stop())
+	count := func() map[string]int {
+		hooks.Mu.Lock()
+		defer hooks.Mu.Unlock()
+		n := make(map[string]int)
+		for _, e := range hooks.Scripts {
+			if e.Name == "extend" && e.Err == nil {
+				n[e.Topic]++
+			}
+		}
+		return n
+	}
+	extended := count()
+	for _, topic := range whole {
+		for i := range 20 {
+			_, err := client.Enqueue(ctx, topic, fmt.Sprint(i), nil)
+			require.NoError(t, err)
+		}
+	}
+	queuetest.Until(t, func() bool { return len(hooks.Of("Done")) == 20*len(whole) })
+	queuetest.Until(t, func() bool { // more than a lease is over
+		now := count()
+		for _, topic := range whole {
+			if now[topic]-extended[topic] < 4 {
+				return false
+			}
+		}
+		return true
+	})
+	for _, e := range append(hooks.Of("LeaseLost"), hooks.Of("Cancelled")...) {
+		require.True(t, frozen(e.Topic), e.Topic)
+	}
+	require.NoError(t, cluster.Nodes[0].Cont())
+	queuetest.Until(t, func() bool {
+		for _, topic := range topics {
+			if _, err := client.Enqueue(ctx, topic, "after", nil); err != nil && !errors.Is(err, delayq.ErrDuplicate) {
+				return false
+			}
+		}
+		return true
+	})
+	close(finish)
+	queuetest.Until(t, func() bool {
+		done := make(map[string]bool)
+		for _, e := range hooks.Of("Done", "after", "long") {
+			done[e.Topic+" "+e.ID] = true
+		}
+		return len(done) == 2*len(topics)
+	})
 }

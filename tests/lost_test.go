@@ -17,9 +17,6 @@ import (
 	"github.com/delayq/delayq/internal/redistest"
 )
 
-// The tests in the files case_*_test.go show that what has gone wrong in other queues does not go
-// wrong here. The letters and numbers are those of the table in faults/README.md.
-
 // Nobody looks after the topic for more than a year: the job is kept, runs once when a server
 // comes, and the server is told how late it is. (A11, A12, A13)
 func TestJobWaitsForAServerWithoutEnd(t *testing.T) {
