@@ -11,6 +11,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/delayq/delayq/internal/link"
 	"github.com/delayq/delayq/internal/record"
 )
 
@@ -314,7 +315,7 @@ func (c *Client) unsure(err error) error {
 		return nil
 	}
 	if away(err) {
-		reload(c.rdb)
+		link.Reload(c.rdb)
 	}
 	if certain(err) {
 		return err

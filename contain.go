@@ -10,6 +10,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 	"github.com/redis/go-redis/v9/auth"
+
+	"github.com/delayq/delayq/internal/link"
 )
 
 // User code runs on goroutines of the library: handlers, hooks, calendars, the Logger's handler,
@@ -86,7 +88,7 @@ func containClusterOptions(o *redis.ClusterOptions) {
 	}
 }
 
-func containDialer(dial dialer) dialer {
+func containDialer(dial link.Dialer) link.Dialer {
 	if dial == nil {
 		return nil
 	}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/delayq/delayq/internal/link"
 	"github.com/delayq/delayq/internal/record"
 )
 
@@ -174,7 +175,7 @@ func (k *taker) take(ctx, work context.Context, full bool) afterTake {
 	case certain(err) && k.since == k.number: // otherwise an earlier one may have been executed
 		k.since = 0
 		t.expect(k.n, 0, false)
-	case slowly(err):
+	case link.Slowly(err):
 		return k.slower(work)
 	default:
 		k.halved++
@@ -351,7 +352,7 @@ func (t *topicServer) waitForJobs(ctx context.Context, slow *retryPace) {
 		call, cancel := context.WithTimeout(context.WithoutCancel(ctx), waitTimeout+waitMargin)
 		began := time.Now()
 		err := s.blocking.BLMove(call, t.keys.ready, t.keys.handoff, "LEFT", "RIGHT", waitTimeout).Err()
-		err = s.pulse.feel(t.keys.ready, began, err)
+		err = s.pulse.Feel(t.keys.ready, began, err)
 		err = s.scripts.blame(call, err, t.keys.ready, t.keys.handoff)
 		cancel()
 		if ctx.Err() != nil {

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/delayq/delayq/internal/link"
 )
 
 // A script is one transition in Lua. Exactly one Go function calls it.
@@ -207,6 +209,22 @@ func (r reply) now() int64 { return r.number(1) }
 // A processor sends a command to Redis, as a client does.
 type processor interface {
 	Process(ctx context.Context, cmd redis.Cmder) error
+}
+
+// felt is a processor whose calls are noted in a pulse.
+type felt struct {
+	processor
+	pulse *link.Pulse
+}
+
+func (f felt) Process(ctx context.Context, cmd redis.Cmder) error {
+	began := time.Now()
+	err := f.processor.Process(ctx, cmd)
+	key := ""
+	if args := cmd.Args(); len(args) > 3 { // a script and its number of keys precede the first key
+		key, _ = args[3].(string)
+	}
+	return f.pulse.Feel(key, began, err)
 }
 
 // caller executes scripts for a client or a server and calls the script hooks.

@@ -13,6 +13,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/delayq/delayq/internal/link"
 	"github.com/delayq/delayq/internal/schedule"
 )
 
@@ -64,8 +65,8 @@ type Server struct {
 	calls         redis.UniversalClient // for calls that Redis answers immediately
 	takes         redis.UniversalClient // for takes, whose replies can be large
 	blocking      redis.UniversalClient // for blocking pops
-	dials         [3]*dialed            // the connections of these three
-	pulse         pulse
+	dials         [3]*link.Conns        // the connections of these three
+	pulse         link.Pulse
 	answerTimeout time.Duration
 	outage        *outage
 	loops         keeper
@@ -245,17 +246,22 @@ func (s *Server) begin() error {
 	// are promote, two settles and extend, then two takes, then a pop. The server itself needs a
 	// few more. When there is little to do, most of the first two kinds are closed.
 	n := len(s.topics)
-	idle, all := max(idleConns, n/4), &dialedGroup{began: time.Now()}
-	s.calls, s.dials[0] = ownClient(s.rdb, all, 4*n+4, idle, 0)
-	s.takes, s.dials[1] = ownClient(s.rdb, all, 2*n, idle, takeTimeoutMost)
-	s.blocking, s.dials[2] = ownClient(s.rdb, all, n, 0, 0)
-	s.answerTimeout = answerTimeout(s.rdb)
-	_, s.pulse.cluster = s.rdb.(*redis.ClusterClient)
+	idle, all := max(link.IdleConns, n/4), link.NewGroup()
+	own := func(size, idle int, answer time.Duration) (redis.UniversalClient, *link.Conns) {
+		return link.New(s.rdb, all, link.Options{
+			PoolSize: size, Idle: idle, Answer: answer, Client: containOptions, Cluster: containClusterOptions,
+		})
+	}
+	s.calls, s.dials[0] = own(4*n+4, idle, 0)
+	s.takes, s.dials[1] = own(2*n, idle, takeTimeoutMost)
+	s.blocking, s.dials[2] = own(n, 0, 0)
+	s.answerTimeout = link.AnswerTimeout(s.rdb)
+	_, s.pulse.Cluster = s.rdb.(*redis.ClusterClient)
 	s.scripts = caller{felt{s.calls, &s.pulse}, &s.o.hooks}
 	s.takeScripts = caller{felt{s.takes, &s.pulse}, &s.o.hooks}
 	s.outage = &outage{log: s.log, lost: func(error) {
 		for _, rdb := range []redis.UniversalClient{s.calls, s.takes, s.blocking} {
-			reload(rdb)
+			link.Reload(rdb)
 		}
 	}}
 	for _, t := range s.topics {
@@ -321,7 +327,7 @@ func (s *Server) Run(ctx context.Context) error {
 	s.log.Info("server draining", "count", s.owned())
 	s.closeWaits()
 	// Replies that take long to arrive are not awaited, because their jobs would only be put back.
-	hangUp := time.AfterFunc(stopPatience, s.dials[1].hangUp)
+	hangUp := time.AfterFunc(stopPatience, s.dials[1].HangUp)
 	defer hangUp.Stop()
 	s.drain(s.whenDone(&s.running), s.whenDone(&taking, &fetching))
 	endBeating()
@@ -428,15 +434,15 @@ func (s *Server) owned() (n int) {
 // closeWaits ends the blocking pops.
 func (s *Server) closeWaits() {
 	closeQuietly(s.blocking)
-	s.dials[2].close()
+	s.dials[2].Close()
 }
 
 func (s *Server) close() {
 	s.closeWaits()
 	closeQuietly(s.calls)
-	s.dials[0].close()
+	s.dials[0].Close()
 	closeQuietly(s.takes)
-	s.dials[1].close()
+	s.dials[1].Close()
 }
 
 // closeQuietly closes a client. The only possible error is that it is closed already.

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/delayq/delayq/internal/link"
 )
 
 // A retryPace is the backoff of a loop whose calls fail. It starts at 50 ms and doubles up to 1 s;
@@ -41,6 +43,9 @@ type outage struct {
 	since time.Time
 	away  map[string]time.Time // unanswered calls, and when each last failed
 }
+
+// callTimeout bounds one call of a server to Redis.
+const callTimeout = link.CallTimeout
 
 // outageMemory is longer than a failing call takes until it fails again.
 const outageMemory = callTimeout + 3*paceLimit/2
@@ -97,10 +102,10 @@ type trouble struct {
 
 // note receives the result of a call.
 func (tr *trouble) note(call string, err error) {
-	if errors.Is(err, errSuspected) && slowly(err) {
+	if errors.Is(err, link.ErrSuspected) && link.Slowly(err) {
 		return // the unanswered call is reported instead
 	}
-	if err != nil && away(err) && !slowly(err) {
+	if err != nil && away(err) && !link.Slowly(err) {
 		tr.outage.failed(tr.name+"/"+call, err)
 		return
 	}

@@ -1,4 +1,4 @@
-package delayq
+package link
 
 import (
 	"context"
@@ -9,38 +9,41 @@ import (
 	"time"
 )
 
-// A dialed holds the open connections that its dialer has made. They include those on which
+// Conns holds the open connections that its dialer has made. They include those on which
 // go-redis has not finished its greeting. go-redis closes such a connection neither when a context
 // ends nor when the client is closed.
-type dialed struct {
-	group *dialedGroup
+type Conns struct {
+	group *Group
 
 	mu     sync.Mutex
 	conns  map[*conn]bool
 	closed bool
 }
 
-// A dialedGroup holds the connections of several clients of one Redis. A dead connection of one
+// A Group holds the connections of several clients of one Redis. A dead connection of one
 // client raises suspicion against the connections of the others too.
-type dialedGroup struct {
+type Group struct {
 	began time.Time
-	all   []*dialed
+	all   []*Conns
 }
 
+// NewGroup returns a group without connections.
+func NewGroup() *Group { return &Group{began: time.Now()} }
+
 // add adds the connections of one more client. Every call must precede the first connection.
-func (g *dialedGroup) add() *dialed {
-	d := &dialed{group: g, conns: make(map[*conn]bool)}
+func (g *Group) add() *Conns {
+	d := &Conns{group: g, conns: make(map[*conn]bool)}
 	g.all = append(g.all, d)
 	return d
 }
 
 // now returns the time since the group was created, by the monotonic clock.
-func (g *dialedGroup) now() time.Duration { return time.Since(g.began) }
+func (g *Group) now() time.Duration { return time.Since(g.began) }
 
 // A conn is a connection that notes when it was used, in the group's time.
 type conn struct {
 	net.Conn
-	of        *dialed
+	of        *Conns
 	addr      string
 	made      time.Duration
 	asked     atomic.Int64 // when the last request was sent
@@ -66,29 +69,29 @@ func (c unixConn) Read(p []byte) (int, error)  { return c.own.Read(p) }
 func (c unixConn) Write(p []byte) (int, error) { return c.own.Write(p) }
 func (c unixConn) Close() error                { return c.own.Close() }
 
-// errSuspected is the error of a call on a connection that was closed because another one is dead.
-var errSuspected = errors.New("connection given up, because Redis did not answer on another one")
+// ErrSuspected is the error of a call on a connection that was closed because another one is dead.
+var ErrSuspected = errors.New("connection given up, because Redis did not answer on another one")
 
-// A dialer makes connections, like the Dialer in go-redis's options.
-type dialer = func(ctx context.Context, network, addr string) (net.Conn, error)
+// A Dialer makes connections, like the Dialer in go-redis's options.
+type Dialer = func(ctx context.Context, network, addr string) (net.Conn, error)
 
 // wrap returns a dialer whose connections are recorded.
-func (d *dialed) wrap(dial dialer) dialer {
+func (cs *Conns) wrap(dial Dialer) Dialer {
 	return func(ctx context.Context, network, addr string) (net.Conn, error) {
 		raw, err := dial(ctx, network, addr)
 		if err != nil {
 			return nil, err
 		}
-		d.mu.Lock()
-		defer d.mu.Unlock()
-		if d.closed {
+		cs.mu.Lock()
+		defer cs.mu.Unlock()
+		if cs.closed {
 			_ = raw.Close() // unused
 			return nil, net.ErrClosed
 		}
-		c := &conn{Conn: raw, of: d, addr: addr, made: d.group.now()}
+		c := &conn{Conn: raw, of: cs, addr: addr, made: cs.group.now()}
 		c.heard.Store(int64(c.made) - 1) // nothing yet
 		c.asked.Store(int64(c.made) - 1)
-		d.conns[c] = true
+		cs.conns[c] = true
 		switch raw := raw.(type) {
 		case *net.TCPConn:
 			return tcpConn{raw, c}, nil
@@ -113,7 +116,7 @@ func (c *conn) Read(p []byte) (int, error) {
 	if n > 0 {
 		c.heard.Store(int64(c.of.group.now()))
 	}
-	if asked := c.asked.Load(); err != nil && isTimeout(err) && c.heard.Load() < asked {
+	if asked := c.asked.Load(); err != nil && IsTimeout(err) && c.heard.Load() < asked {
 		for _, d := range c.of.group.all {
 			d.suspect(c.addr, time.Duration(asked))
 		}
@@ -125,7 +128,7 @@ func (c *conn) Read(p []byte) (int, error) {
 // blame replaces an error that is only a consequence by its cause.
 func (c *conn) blame(err error) error {
 	if err != nil && c.suspected.Load() {
-		return errSuspected
+		return ErrSuspected
 	}
 	return err
 }
@@ -137,35 +140,46 @@ func (c *conn) Close() error {
 	return c.Conn.Close()
 }
 
-// close closes all connections permanently.
-func (d *dialed) close() {
-	d.mu.Lock()
-	d.closed = true
-	d.mu.Unlock()
-	d.hangUp()
+// Open returns how many connections to each address are open.
+func (cs *Conns) Open() map[string]int {
+	cs.mu.Lock()
+	defer cs.mu.Unlock()
+	open := make(map[string]int)
+	for c := range cs.conns {
+		open[c.addr]++
+	}
+	return open
+}
+
+// Close closes all connections permanently.
+func (cs *Conns) Close() {
+	cs.mu.Lock()
+	cs.closed = true
+	cs.mu.Unlock()
+	cs.HangUp()
 }
 
 // suspect closes the connections to an address that were open at some time and have received
 // nothing since.
-func (d *dialed) suspect(addr string, since time.Duration) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	for c := range d.conns {
+func (cs *Conns) suspect(addr string, since time.Duration) {
+	cs.mu.Lock()
+	defer cs.mu.Unlock()
+	for c := range cs.conns {
 		if c.addr == addr && c.made <= since && time.Duration(c.heard.Load()) < since {
 			c.suspected.Store(true)
-			_ = c.Conn.Close() // its user receives errSuspected
-			delete(d.conns, c)
+			_ = c.Conn.Close() // its user receives ErrSuspected
+			delete(cs.conns, c)
 		}
 	}
 }
 
-// hangUp closes all open connections, which ends the calls that wait for replies. New connections
+// HangUp closes all open connections, which ends the calls that wait for replies. New connections
 // can be made.
-func (d *dialed) hangUp() {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	for c := range d.conns {
+func (cs *Conns) HangUp() {
+	cs.mu.Lock()
+	defer cs.mu.Unlock()
+	for c := range cs.conns {
 		_ = c.Conn.Close() // its user receives an error
 	}
-	clear(d.conns)
+	clear(cs.conns)
 }

@@ -1,0 +1,67 @@
+package link
+
+import (
+	"context"
+	"errors"
+	"net"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// A Pulse distinguishes a slow reply from an unresponsive Redis: it notes the time of Redis's last
+// reply. On a cluster, the replies about one topic say nothing about the nodes of other topics.
+type Pulse struct {
+	Cluster bool // the client is one of a cluster
+
+	mu   sync.Mutex
+	last map[string]time.Time // by topic; without a cluster there is one entry
+}
+
+// slowAnswer is a call that was not answered in time while Redis answered others.
+type slowAnswer struct{ error }
+
+func (slowAnswer) Error() string   { return "no answer in time, though Redis answers others" }
+func (s slowAnswer) Unwrap() error { return s.error }
+
+// Slowly reports whether err is a slow answer.
+func Slowly(err error) bool {
+	var slow slowAnswer
+	return errors.As(err, &slow)
+}
+
+// Feel notes the result of a call that started at began, and turns a timeout into a slowAnswer
+// where it is one. key is one of the call's keys.
+func (p *Pulse) Feel(key string, began time.Time, err error) error {
+	topic := ""
+	if p.Cluster {
+		topic, _, _ = strings.Cut(key, "}")
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if err == nil || IsAnswer(err) {
+		if p.last == nil {
+			p.last = make(map[string]time.Time)
+		}
+		p.last[topic] = time.Now()
+		return err
+	}
+	if (IsTimeout(err) || errors.Is(err, ErrSuspected)) && p.last[topic].After(began) {
+		return slowAnswer{err}
+	}
+	return err
+}
+
+// IsTimeout reports whether err means that a reply did not arrive in time.
+func IsTimeout(err error) bool {
+	var timeout net.Error
+	return errors.Is(err, context.DeadlineExceeded) || errors.As(err, &timeout) && timeout.Timeout()
+}
+
+// IsAnswer reports whether err is a reply of Redis itself.
+func IsAnswer(err error) bool {
+	var said redis.Error
+	return errors.As(err, &said)
+}
