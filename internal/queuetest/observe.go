@@ -36,13 +36,13 @@ type Start struct {
 	Payload string
 }
 
-// A Recorder notes the calls of handlers.
+// A Recorder records the calls of handlers.
 type Recorder struct {
 	mu   sync.Mutex
 	list []Start
 }
 
-// Then makes a handler that notes its call and goes on with f; with nil it succeeds.
+// Then returns a handler that records its call and calls f. If f is nil, it succeeds.
 func (r *Recorder) Then(f delayq.HandlerFunc) delayq.HandlerFunc {
 	return func(ctx context.Context, job *delayq.Job) error {
 		r.mu.Lock()
@@ -73,7 +73,7 @@ func (r *Recorder) Of(id string) []Start {
 	return slices.DeleteFunc(r.All(), func(s Start) bool { return s.ID != id })
 }
 
-// Times tells how often each job was started.
+// Times returns how often each job was started.
 func (r *Recorder) Times() map[string]int {
 	n := make(map[string]int)
 	for _, id := range r.IDs() {
@@ -95,12 +95,12 @@ func (l *Logbook) Write(line []byte) (int, error) {
 	return len(line), nil
 }
 
-// To makes the server write into the logbook.
+// To returns the option of a server that logs to the Logbook.
 func (l *Logbook) To() delayq.ServerOption {
 	return delayq.Logger(slog.New(slog.NewTextHandler(l, nil)))
 }
 
-// With gives the lines that have all the parts.
+// With returns the lines that contain all the parts.
 func (l *Logbook) With(parts ...string) []string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -146,7 +146,7 @@ func (h *HookLog) Pruned(e delayq.PruneEvent) {
 	h.prunes = append(h.prunes, e)
 }
 
-// AllPruned gives the events of Pruned, added up.
+// AllPruned returns the sum of the events of Pruned.
 func (h *HookLog) AllPruned() (sum delayq.PruneEvent) {
 	h.Mu.Lock()
 	defer h.Mu.Unlock()
@@ -162,7 +162,7 @@ func (h *HookLog) Script(e delayq.ScriptEvent) {
 	h.Scripts = append(h.Scripts, e)
 }
 
-// Of gives the events of one kind, of all jobs or of those named.
+// Of returns the events of one kind, for all jobs or for those with the given IDs.
 func (h *HookLog) Of(name string, ids ...string) []delayq.RunEvent {
 	h.Mu.Lock()
 	defer h.Mu.Unlock()
@@ -171,15 +171,15 @@ func (h *HookLog) Of(name string, ids ...string) []delayq.RunEvent {
 	})
 }
 
-// Total tells how many events of a kind there were: of gives a copy, and of thousands it holds up
-// who has more to tell.
+// Total returns the number of events of a kind. For thousands of events it is faster than Of, which
+// copies them.
 func (h *HookLog) Total(name string) int {
 	h.Mu.Lock()
 	defer h.Mu.Unlock()
 	return len(h.runs[name])
 }
 
-// Kinds tells how many events of each kind there were for a job.
+// Kinds returns the number of events of each kind for a job.
 func (h *HookLog) Kinds(id string) map[string]int {
 	h.Mu.Lock()
 	names := slices.Collect(maps.Keys(h.runs))
@@ -193,7 +193,7 @@ func (h *HookLog) Kinds(id string) map[string]int {
 	return n
 }
 
-// Calls tells how many calls of a script there were, for all topics or for those named.
+// Calls returns the number of calls of a script, for all topics or for the given ones.
 func (h *HookLog) Calls(script string, topics ...string) (n int) {
 	h.Mu.Lock()
 	defer h.Mu.Unlock()

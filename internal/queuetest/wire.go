@@ -20,20 +20,20 @@ import (
 // A Wire is the network between one process and an embedded Redis, for faults. It works inside and
 // outside of bubbles.
 //
-//	cut, mend     connections break and none can be made, as when the process or Redis is gone
-//	freeze, thaw  nothing comes through, and connections stay open; what is under way arrives
-//	              after the thaw
-//	lose          the next request that contains a text is carried out, its reply is lost, and
-//	              the connection breaks
-//	die           like lose, and the wire is cut from then on; or the request is not even
-//	              carried out
-//	deafen        connections that have subscribed break, and new ones cannot subscribe until
+//	Cut, Mend     connections break and none can be made, as when the process or Redis is gone
+//	Freeze, Thaw  nothing passes, and connections stay open; what is on the way arrives after
+//	              the thaw
+//	Lose          the next request that contains a text is executed, its reply is lost, and the
+//	              connection breaks
+//	Die           like Lose, and the wire is cut from then on; or the request is not even
+//	              executed
+//	Deafen        connections that have subscribed break, and new ones cannot subscribe until
 //	              the wire is healed
-//	stall         requests that contain a text do not come through, nor what follows them on
-//	              their connection
-//	delay, rush   requests that contain a text are carried out, and the answers wait
-//	narrow        all answers share so many bytes a second
-//	jitter        each part of a request or an answer is held up for as long as a function says
+//	Stall         requests that contain a text do not pass, nor does what follows them on their
+//	              connection
+//	Delay, Rush   requests that contain a text are executed, and the answers wait
+//	Narrow        all answers share that many bytes a second
+//	Jitter        each part of a request or an answer is delayed for as long as a function says
 type Wire struct {
 	redis *embedded.Redis
 
@@ -74,8 +74,8 @@ func NewWire(r *embedded.Redis) *Wire {
 	return w
 }
 
-// Client makes a go-redis client whose connections, and those of a server that is given it, are of
-// this wire. At the end of the test the wire is mended, so that nothing hangs on it.
+// Client returns a go-redis client whose connections are of this wire, like those of a server on
+// this client. At the end of the test the wire is healed, so that nothing hangs on it.
 func (w *Wire) Client(t *testing.T) *redis.Client {
 	t.Helper()
 	opts := w.redis.Options()
@@ -108,7 +108,7 @@ func (w *Wire) dial() (net.Conn, error) {
 	return near, nil
 }
 
-// carry brings what one side says to the other.
+// carry copies what one side sends to the other.
 func (c *wireConn) carry(from, to net.Conn, request bool) {
 	defer c.close()
 	buf := make([]byte, 64<<10)
@@ -147,7 +147,7 @@ func (w *Wire) pace(n int, request bool) {
 	time.Sleep(wait)
 }
 
-// may waits until the bytes may pass, and tells whether they may at all.
+// may waits until the bytes can pass, and reports whether they can at all.
 func (c *wireConn) may(part []byte, request bool) bool {
 	w := c.wire
 	w.mu.Lock()
@@ -254,14 +254,14 @@ func (w *Wire) Narrow(bytesPerSecond float64) { w.Set(func() { w.rate = bytesPer
 
 func (w *Wire) Jitter(hold func() time.Duration) { w.Set(func() { w.hold = hold }) }
 
-// Open tells how many connections there are.
+// Open returns the number of connections.
 func (w *Wire) Open() int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return len(w.conns)
 }
 
-// Bytes tells how many bytes of answers have passed.
+// Bytes returns the number of bytes of answers that have passed.
 func (w *Wire) Bytes() int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -283,7 +283,7 @@ func (w *Wire) Heal() {
 }
 
 // Die cuts the wire at the next request that contains the text: before Redis has it, or after Redis
-// has carried it out.
+// has executed it.
 func (w *Wire) Die(text string, before bool) { w.Set(func() { w.dying, w.before = text, before }) }
 
 func (w *Wire) Alive() bool {
@@ -292,7 +292,7 @@ func (w *Wire) Alive() bool {
 	return !w.down
 }
 
-// Requests tells how many requests have come through.
+// Requests returns the number of requests that have passed.
 func (w *Wire) Requests() int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -305,14 +305,14 @@ func (w *Wire) Dials() int {
 	return w.dialed
 }
 
-// Losses tells how many replies were lost.
+// Losses returns the number of lost replies.
 func (w *Wire) Losses() int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.lost
 }
 
-// Digest is the text that requests to run a script contain, once Redis knows the script.
+// Digest returns the text that a request to execute a script contains, if Redis knows the script.
 func Digest(name string) string {
 	sha := delayq.Scripts()[name]
 	if sha == "" {

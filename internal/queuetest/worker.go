@@ -22,9 +22,9 @@ import (
 )
 
 // workerEnv makes the test binary a worker: a server in a process of its own, so that it can be
-// killed and stopped. What its handlers and hooks see it tells on its standard output, a line each:
-// "start 7 1" (job and attempt), "done 7", "lost 7". Its handlers end with the first line on its
-// standard input, the process with the end of that.
+// killed and stopped. It reports what its handlers and hooks see on its standard output, a line
+// each: "start 7 1" (job and attempt), "done 7", "lost 7". Its handlers end with the first line on
+// its standard input, and the process with the end of that input.
 const workerEnv = "DELAYQ_TEST_WORKER"
 
 type WorkerConfig struct {
@@ -73,14 +73,14 @@ func workerMain() {
 	os.Exit(1)
 }
 
-// A worker is such a process.
+// A worker is a server in a process of its own.
 type worker struct {
 	Cmd   *exec.Cmd
 	In    io.WriteCloser
 	Lines chan []string // fields of what it says; closed when it has ended
 }
 
-// StartWorker starts a worker that ends with the test at the latest.
+// StartWorker starts a worker. It ends with the test at the latest.
 func StartWorker(t *testing.T, c WorkerConfig) *worker {
 	t.Helper()
 	c.Username, c.Password = redistest.Account(t, c.Addr, "worker", c.Prefix)
