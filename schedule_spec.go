@@ -60,7 +60,17 @@ func Cron(rule, zone string) Spec {
 		spec.err = errors.Join(spec.err, schedule.CheckZone(zone))
 		return spec
 	}
-	return Spec{record.Spec{Kind: record.Cron, Text: strings.Join(strings.Fields(rule), " "), Zone: zone}, schedule.CheckCron(rule)}
+	return Spec{record.Spec{Kind: record.Cron, Text: strings.Join(strings.Fields(rule), " "), Zone: zone}, checkCron(rule)}
+}
+
+func checkCron(rule string) error {
+	if n := len(rule); n > schedule.MaxCronLen {
+		return fmt.Errorf("Cron: rule of %d bytes, at most %d are allowed", n, schedule.MaxCronLen)
+	}
+	if err := schedule.CheckCron(rule); err != nil {
+		return fmt.Errorf("Cron(%q): %w", rule, err)
+	}
+	return nil
 }
 
 // OnCalendar returns the spec of a [Calendar] that servers have registered under this name. Names
