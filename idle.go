@@ -121,7 +121,7 @@ func (s *Server) askIdle(ctx context.Context, some []*sleeper) error {
 		return nil
 	}
 	// a cluster behind a proxy, or of one node, with a client that does not know it
-	if redis.HasErrorPrefix(err, "CROSSSLOT") {
+	if redisCode(err) == codeCrossSlot {
 		s.idle.off.Store(true)
 	}
 	for i, one := range some {

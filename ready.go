@@ -348,12 +348,14 @@ func (t *topicServer) waitForJobs(ctx context.Context, slow *retryPace) {
 	for {
 		t.turn(loopTake)
 		// Not a child of ctx: a deadline of ctx would look like a dead connection. A stop closes
-		// the connection.
+		// the connection, and cancels the call so that a cluster's client does not repeat it.
 		call, cancel := context.WithTimeout(context.WithoutCancel(ctx), waitTimeout+waitMargin)
+		stopped := context.AfterFunc(ctx, cancel)
 		began := time.Now()
 		err := s.blocking.BLMove(call, t.keys.ready, t.keys.handoff, "LEFT", "RIGHT", waitTimeout).Err()
 		err = s.pulse.Feel(t.keys.ready, began, err)
 		err = s.scripts.blame(call, err, t.keys.ready, t.keys.handoff)
+		stopped()
 		cancel()
 		if ctx.Err() != nil {
 			return

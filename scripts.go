@@ -236,7 +236,7 @@ type caller struct {
 // blame adds the name of the key to an error of Redis about the type of a key, because Redis does
 // not name it. Only then it costs a call for each key.
 func (c caller) blame(ctx context.Context, err error, keys ...any) error {
-	if err == nil || !answered(err) || !strings.Contains(err.Error(), wrongType) {
+	if err == nil || !answered(err) || redisCode(err) != codeWrongType {
 		return err
 	}
 	for _, key := range keys {
@@ -255,13 +255,10 @@ func (c caller) blame(ctx context.Context, err error, keys ...any) error {
 // wrongKeys lists keys of the wrong type that a script has skipped, as an error of Redis.
 type wrongKeys []string
 
-func (w wrongKeys) Error() string { return fmt.Sprintf("%s %q", wrongType, []string(w)) }
+func (w wrongKeys) Error() string { return fmt.Sprintf("%s %q", codeWrongType, []string(w)) }
 
 // RedisError marks wrongKeys as an error of Redis, for answered.
 func (w wrongKeys) RedisError() {}
-
-// wrongType is part of every error of Redis about the type of a key.
-const wrongType = "WRONGTYPE"
 
 // exec executes a script of a topic with the keys that its header names. receipt is the only one
 // that does not belong to the topic alone.
@@ -286,7 +283,7 @@ func (c caller) call(ctx context.Context, s *script, topic string, jobs int, key
 		return cmd, c.rdb.Process(ctx, cmd)
 	}
 	cmd, err := send()
-	if redis.HasErrorPrefix(err, "NOSCRIPT") {
+	if redisCode(err) == codeNoScript {
 		written.answered()
 		words[0], words[1] = "eval", s.text
 		cmd, err = send()
@@ -356,7 +353,7 @@ func isUndone(err error) bool {
 // locked reports whether Redis requires a password that the client does not send. For a request of
 // more than ten words, Redis returns that as a protocol error.
 func locked(err error) bool {
-	return redis.HasErrorPrefix(err, "NOAUTH") || err != nil && answered(err) && strings.Contains(err.Error(), "unauthenticated")
+	return redisCode(err) == codeNoAuth || err != nil && answered(err) && strings.Contains(err.Error(), "unauthenticated")
 }
 
 // answered reports whether err is a reply of Redis itself: then the call was certainly not carried

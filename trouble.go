@@ -5,11 +5,8 @@ import (
 	"errors"
 	"log/slog"
 	"net"
-	"strings"
 	"sync"
 	"time"
-
-	"github.com/redis/go-redis/v9"
 
 	"github.com/delayq/delayq/internal/link"
 )
@@ -131,17 +128,7 @@ func away(err error) bool {
 	if !answered(err) || isUndone(err) || locked(err) {
 		return true
 	}
-	var said redis.Error
-	if !errors.As(err, &said) {
-		return true
-	}
-	text := said.Error()
-	for _, prefix := range []string{"LOADING", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "BUSY ", "NOREPLICAS", "MOVED", "ASK", "WRONGPASS", "ERR max number of clients"} {
-		if strings.HasPrefix(text, prefix) {
-			return true
-		}
-	}
-	return strings.Contains(text, "READONLY")
+	return redisCode(err) == "" || isAway(err)
 }
 
 // sleep waits for d or until ctx is done, and reports whether it waited for d.

@@ -208,7 +208,11 @@ func TestIdleTopicsOfARefusedWatch(t *testing.T) {
 	t.Parallel()
 	own := redistest.Start(t, "--cluster-enabled", "yes")
 	rdb := own.Client(t) // not a cluster's client
-	require.NoError(t, rdb.Do(t.Context(), "CLUSTER", "ADDSLOTSRANGE", 0, 16383).Err())
+	slots := []any{"CLUSTER", "ADDSLOTS"} // ADDSLOTSRANGE is of Redis 7.0
+	for slot := range 16384 {
+		slots = append(slots, slot)
+	}
+	require.NoError(t, rdb.Do(t.Context(), slots...).Err())
 	queuetest.Until(t, func() bool { return rdb.Set(t.Context(), "x", 1, 0).Err() == nil })
 	var log queuetest.Logbook
 	promotes := make(chan string, 1000)

@@ -152,7 +152,7 @@ func TestServerOnACluster(t *testing.T) {
 			for _, topic := range topics {
 				s.HandlerFunc(topic, handler)
 			}
-		}, delayq.Hooks(&hooks), log.To(), delayq.Lease(10*time.Second), delayq.Drain(0))
+		}, delayq.Hooks(&hooks), log.To(), delayq.Lease(10*time.Second), delayq.Drain(time.Second))
 	}
 	first := server()
 	second := server()
@@ -287,7 +287,7 @@ func TestFrozenMasterOfACluster(t *testing.T) {
 				return nil
 			})
 		}
-	}, delayq.Hooks(&hooks), delayq.Lease(3*time.Second), delayq.Drain(0))
+	}, delayq.Hooks(&hooks), delayq.Lease(3*time.Second), delayq.Drain(time.Second))
 	onFrozen := 0
 	for _, topic := range topics {
 		if frozen(topic) {

@@ -326,23 +326,36 @@ func binary() (string, error) {
 	return exec.LookPath(name)
 }
 
-// debugArgs allows the command DEBUG. Before Redis 7 it was always allowed and the argument did not
-// exist.
-var debugArgs = sync.OnceValue(func() []string {
+// major returns the major version of redis-server; 0 if it is unknown.
+var major = sync.OnceValue(func() int {
 	bin, err := binary()
 	if err != nil {
-		return nil // start reports it
+		return 0 // start reports it
 	}
 	out, err := exec.Command(bin, "--version").Output()
 	if err != nil {
-		return nil // start reports it
+		return 0 // start reports it
 	}
-	major := regexp.MustCompile(`v=(\d+)\.`).FindSubmatch(out)
-	if major == nil {
-		return nil
+	if v := regexp.MustCompile(`v=(\d+)\.`).FindSubmatch(out); v != nil {
+		n, _ := strconv.Atoi(string(v[1])) // only digits
+		return n
 	}
-	if n, err := strconv.Atoi(string(major[1])); err != nil || n < 7 {
+	return 0
+})
+
+// Major returns the major version of the redis-server that tests start. It skips the test if there
+// is none.
+func Major(t testing.TB) int {
+	t.Helper()
+	Need(t)
+	return major()
+}
+
+// debugArgs allows the command DEBUG. Before Redis 7 it was always allowed and the argument did not
+// exist.
+func debugArgs() []string {
+	if major() < 7 {
 		return nil
 	}
 	return []string{"--enable-debug-command", "yes"}
-})
+}

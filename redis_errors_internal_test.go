@@ -1,0 +1,73 @@
+package delayq
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// replied is an error as go-redis returns a reply of Redis.
+type replied string
+
+func (e replied) Error() string { return string(e) }
+func (replied) RedisError()     {}
+
+// What releases of Redis return for the same errors: plain, in a script of 6.2.16, and in a script
+// of 7.0.15 and 7.4.1. Every form has the same code.
+func TestRedisCode(t *testing.T) {
+	const (
+		call = "ERR Error running script (call to f_beef354d82996a708aa0deac229a63225ff0dd9c): @user_script:1: "
+		in7  = " script: beef354d82996a708aa0deac229a63225ff0dd9c, on @user_script:1."
+	)
+	for code, forms := range map[string][]replied{
+		"WRONGTYPE": {
+			"WRONGTYPE Operation against a key holding the wrong kind of value",
+			call + "WRONGTYPE Operation against a key holding the wrong kind of value",
+			"WRONGTYPE Operation against a key holding the wrong kind of value" + in7,
+			"ERR Error compiling script (new function): :98: WRONGTYPE Operation against a key holding the wrong kind of value stack traceback: [G]: ?",
+		},
+		"READONLY": {
+			"READONLY You can't write against a read only replica.",
+			call + "@user_script: 1: -READONLY You can't write against a read only replica.",
+			"READONLY You can't write against a read only replica." + in7,
+		},
+		"NOREPLICAS": {
+			"NOREPLICAS Not enough good replicas to write.",
+			call + "@user_script: 1: -NOREPLICAS Not enough good replicas to write.",
+			"@user_script: 40: -NOREPLICAS Not enough good replicas to write.",
+			"NOREPLICAS Not enough good replicas to write." + in7,
+		},
+		"OOM": {
+			"OOM command not allowed when used memory > 'maxmemory'.",
+			call + "@user_script: 1: -OOM command not allowed when used memory > 'maxmemory'.",
+			"OOM command not allowed when used memory > 'maxmemory'." + in7,
+		},
+		"NOPERM": {
+			"NOPERM this user has no permissions to run the 'set' command or its subcommand",
+			call + "@user_script: 1: The user executing the script can't run this command or subcommand",
+			call + "@user_script: 1: The user executing the script can't access at least one of the keys mentioned in the command arguments",
+			"ERR The user executing the script can't run this command or subcommand" + in7,
+		},
+		"ERR": {
+			"ERR wrong number of arguments for 'get' command",
+			call + "user_script:1: attempt to perform arithmetic on a nil value",
+			"ERR user_script:1: attempt to perform arithmetic on a nil value" + in7,
+			"ERR max number of clients reached",
+			"something else", "",
+		},
+		"NOAUTH":    {"NOAUTH Authentication required."},
+		"NOSCRIPT":  {"NOSCRIPT No matching script. Please use EVAL."},
+		"CROSSSLOT": {"CROSSSLOT Keys in request don't hash to the same slot"},
+		"BUSY":      {"BUSY Redis is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE."},
+	} {
+		for _, form := range forms {
+			require.Equal(t, code, redisCode(fmt.Errorf("take: %w", form)), form)
+			down := map[string]bool{"READONLY": true, "NOREPLICAS": true, "BUSY": true, "NOAUTH": true}[code] || form == "ERR max number of clients reached"
+			require.Equal(t, down, away(form), form)
+		}
+	}
+	require.Empty(t, redisCode(errors.New("READONLY, but not from Redis")))
+	require.Empty(t, redisCode(nil))
+}
