@@ -20,7 +20,7 @@ type Schedule struct {
 
 // A Look is what a server knows about a schedule when it decides.
 type Look struct {
-	Slot  int64 // the slot of the schedule; 0: it is not computed yet
+	Slot  int64 // the slot of the schedule; 0 or, after a manual edit, less: not computed yet
 	Waits bool  // Slot waits for the end of the last run, and that has ended
 	Now   int64
 	State *record.ScheduleState
@@ -62,7 +62,7 @@ type Decision struct {
 func (s *Schedule) Decide(l Look) (d Decision, err error) {
 	s.walked = 0
 	switch {
-	case l.Slot == 0:
+	case l.Slot <= 0:
 		d.Overlap = s.Overlap
 		d.After, err = s.Next(cmp.Or(l.State.From, l.Now))
 	case l.Waits && l.State.Catching > 0:

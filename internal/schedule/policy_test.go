@@ -2,6 +2,7 @@ package schedule
 
 import (
 	"fmt"
+	"math"
 	"testing"
 	"time"
 
@@ -234,4 +235,26 @@ func TestJobAt(t *testing.T) {
 	other, err := s.JobAt("t", minute)
 	require.NoError(t, err)
 	require.False(t, seen[other.Nonce])
+}
+
+// A manual edit can leave a slot that no rule has. It is computed again, like one that is missing:
+// a schedule must not stop the others of its topic.
+func TestDecideAboutAnImpossibleSlot(t *testing.T) {
+	t.Parallel()
+	const now = 1_700_000_000_000
+	for name, d := range map[string]record.Definition{
+		"a few slots":  {Spec: every(30 * 24 * time.Hour), Missed: record.MissedCatchUp(record.MaxCatchUp)},
+		"many slots":   {Spec: every(time.Minute)},
+		"not begun":    {Spec: cronSpec("@daily", ""), First: now + minute},
+		"none follows": {Spec: cronSpec("@daily", ""), Last: 1},
+	} {
+		s := scheduleOf(t, d)
+		for _, slot := range []int64{-1, -now, math.MinInt64} {
+			for _, waits := range []bool{false, true} {
+				got, err := s.Decide(Look{Slot: slot, Waits: waits, Now: now, State: &record.ScheduleState{From: now - 1}, Batch: 100})
+				require.NoError(t, err)
+				require.Equal(t, Decision{After: must(s.Next(now - 1))}, got, "%s, %d", name, slot)
+			}
+		}
+	}
 }
