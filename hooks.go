@@ -116,7 +116,7 @@ type RunEvent struct {
 	Headers     map[string]string
 }
 
-// Lateness returns the time from Due to Start, by Redis's clock.
+// Lateness returns the time from Due to StartedAt, by Redis's clock.
 func (e RunEvent) Lateness() time.Duration { return e.StartedAt.Sub(e.Due) }
 
 // PruneEvent is the event of a [PrunedHook] and is about one topic. Dead counts jobs that were

@@ -82,7 +82,7 @@ func (j *Job) scheduledFor(id string) {
 	}
 }
 
-// Lateness is the time from Due to Started by Redis's clock, never below zero.
+// Lateness is the time from Due to StartedAt by Redis's clock, never below zero.
 func (j *Job) Lateness() time.Duration { return j.StartedAt.Sub(j.Due) }
 
 // A NewJob is a job for [Client.EnqueueBatch].

@@ -36,16 +36,16 @@ type ScheduleInfo struct {
 	Zone        string // of a cron rule; empty: UTC
 	State       ScheduleState
 
-	// Next is the next slot. It is zero while a slot waits, while the schedule is paused, after it
-	// has ended, and until a server has asked the calendar.
+	// NextSlot is the next slot. It is zero while a slot waits, while the schedule is paused, after
+	// it has ended, and until a server has asked the calendar.
 	NextSlot time.Time
-	// Waits is the slot that waits for the last run to end. Zero: none.
+	// WaitingSlot is the slot that waits for the last run to end. Zero: none.
 	WaitingSlot    time.Time
 	LastUnfinished bool // the last job is unfinished
 
 	LastSlot    time.Time // the last slot that was fired; zero: none yet
-	LastFiredAt time.Time // when Last was fired
-	LastJobID   string    // ID of the job of Last
+	LastFiredAt time.Time // when LastSlot was fired
+	LastJobID   string    // ID of the job of LastSlot
 	// LastRun is the run that ended last, with its outcome and error. It can be a run of a
 	// triggered job. Nil: none yet.
 	LastRun *RunInfo
@@ -58,7 +58,7 @@ type ScheduleInfo struct {
 	// 1,000 slots not all are counted, except with [Every].
 	Missed   int64
 	Attempts int64 // attempts that have ended, including those of triggered jobs
-	Failures int64 // the attempts among Runs that failed
+	Failures int64 // the Attempts that failed
 
 	CreatedAt   time.Time
 	ChangedAt   time.Time // by Schedule or EditSchedule
@@ -113,7 +113,7 @@ func refusedOption(reason string) JobOption {
 	return jobOption(func(o *jobOptions) { o.fail(errors.New(reason)) })
 }
 
-// A Run is an entry in the history of a schedule: one run of one of its jobs.
+// A RunInfo is an entry in the history of a schedule: one run of one of its jobs.
 type RunInfo struct {
 	Slot       time.Time // of a triggered job: when it was triggered
 	Triggered  bool

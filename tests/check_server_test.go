@@ -207,7 +207,7 @@ func TestIdleTopicFindsAHandoffWithinATick(t *testing.T) {
 func TestIdleTopicsOfARefusedWatch(t *testing.T) {
 	t.Parallel()
 	own := redistest.Start(t, "--cluster-enabled", "yes")
-	rdb := own.Client(t) // not a cluster's client
+	rdb := own.Client(t)                  // not a cluster's client
 	slots := []any{"CLUSTER", "ADDSLOTS"} // ADDSLOTSRANGE is of Redis 7.0
 	for slot := range 16384 {
 		slots = append(slots, slot)

@@ -195,7 +195,7 @@ func TestWatchOfAWrongTypeBlindsNoOther(t *testing.T) {
 				require.True(b, starts.Of("1")[0].At.Equal(due))
 				require.Len(b, log.With(`msg="promote failed"`, "level=ERROR", "topic=t0", slip), 1)
 				require.Empty(b, log.With(`msg="promote failed"`, "topic=t1"))
-				require.Empty(b, log.With(`msg="watch failed"`))
+				require.Empty(b, log.With(`msg="idle failed"`))
 				require.Equal(b, promotes, calls.Calls("promote", "t2"), "it has nothing to do")
 				require.NoError(b, b.RDB.Del(b.Context(), slip).Err())
 				b.Pass(10 * time.Second)
