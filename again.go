@@ -7,22 +7,22 @@ import (
 	"github.com/delayq/delayq/internal/record"
 )
 
-// Again requests the next run of a job that continues itself. A handler that returns it completes
-// its job and, in the same step, enqueues a new one with the same ID and this payload. No crash can
-// separate the two: either the old job runs again, or the new one exists.
+// Again continues a job under the same ID. If a handler returns it, the job is completed and, in
+// the same step, a new job with the same ID and this payload is enqueued. No crash can separate the
+// two: either the old job runs again, or the new one exists.
 //
 //	return delayq.Again(state, delayq.ProcessIn(24*time.Hour))
 //
 // The completed job is treated as if its handler had returned nil: it counts as acked and is kept
-// for its [Retention]. While the new job exists, Get and List show that one. The new job counts as
-// enqueued, has another nonce, starts with attempt 1 and has no errors and no snoozes. Unless opts
-// say otherwise, it has the options of the completed one: [Retry], [Backoff], [Timeout], Retention,
-// the headers, and an [ExpireIn] that starts again. Without [ProcessIn] or [ProcessAt] it is due
-// immediately. It does not inherit an [ExpireAt] or the [Defaults] of the handler. [Replace] and
-// [ReplaceDead] have no effect here.
+// for its [Retention]. While the new job exists, Get and List show the new one. The new job counts
+// as enqueued, has another nonce, starts with attempt 1 and has no errors and no snoozes. Unless
+// opts say otherwise, it has the options of the completed one: [Retry], [Backoff], [Timeout],
+// Retention, the headers, and an [ExpireIn] that starts again. Without [ProcessIn] or [ProcessAt]
+// it is due immediately. It does not inherit an [ExpireAt] or the [Defaults] of the handler.
+// [Replace] and [ReplaceDead] have no effect here.
 //
-// A job of a schedule remains one and keeps its slot. For the schedule's overlap policy the run
-// continues until a handler ends the job without Again.
+// If the completed job belongs to a schedule, so does the new one, with the same slot. For the
+// schedule's overlap policy, the run continues until a handler ends the job without Again.
 //
 // Nothing is enqueued if the job was cancelled, replaced or lost in the meantime. If opts are
 // invalid or the payload has more than 64 MiB, the run is a failed attempt, with an [ErrInvalid]
@@ -41,7 +41,7 @@ type againError struct {
 
 func (e *againError) Error() string { return "delayq: again" }
 
-// IsAgain reports whether a handler that returns err has its job enqueued again. Use it in
+// IsAgain reports whether returning err from a handler enqueues the job again. Use it in
 // middleware. If a [Permanent] takes precedence over the [Again], it reports false.
 func IsAgain(err error) bool { return wishOf(err).again != nil }
 

@@ -5,29 +5,32 @@ import "context"
 // A FindingKind is the kind of a [Finding].
 type FindingKind string
 
-// The kinds of findings of [Client.Check] and [Client.Repair].
+// The kinds of findings of [Client.Check] and [Client.Repair]. Names in lower case, such as bucket,
+// are keys in docs/protocol.md. The place of a job is the one of ready, bucket, leases and dead
+// that holds its ID.
 const (
-	// FindingNoPlace is a job that would never run: it has a record, but its ID is in no place.
-	// Repair: it goes back to the place that its record and its books indicate.
+	// FindingNoPlace is a job that would never run: it has a record, but its ID is neither in ready
+	// nor in bucket, leases or dead. Repair: it goes back to the place that its record, its
+	// attempts and its errors indicate.
 	FindingNoPlace FindingKind = "no_place"
 
-	// FindingNoRecord is an ID without a record. Repair: removed, since there is nothing to run.
-	// An ID in leases is left alone, because it belongs to a running handler and goes when that
-	// returns.
+	// FindingNoRecord is an ID without a record. Repair: removed, since there is nothing to run. An
+	// ID in leases is left alone, because it belongs to a running handler and is removed when that
+	// handler returns.
 	FindingNoRecord FindingKind = "no_record"
 
-	// FindingTwoPlaces is a job in two places. Repair: a dead job is removed from the bucket. If
-	// it was enqueued after that burial, which was then that of an earlier job with its ID, it is
-	// removed from the dead instead. A leased job is left alone: the other place counts when the
-	// lease is over.
+	// FindingTwoPlaces is a job in two places. Repair: a dead job is removed from bucket. If the
+	// job was enqueued after the burial, an earlier job with its ID was buried, and the ID is
+	// removed from dead instead. A leased job is left alone: the other place counts when the lease
+	// is over.
 	FindingTwoPlaces FindingKind = "two_places"
 
 	// FindingOrphan is an entry in attempts, errors, moved or results without a job. Repair:
 	// removed.
 	FindingOrphan FindingKind = "orphan"
 
-	// FindingUnreadable is a malformed entry in attempts or moved. Repair: removed, and then it
-	// counts as none. For a schedule it is a state in fired that is malformed or belongs to
+	// FindingUnreadable is a malformed entry in attempts or moved. Repair: removed, as if there had
+	// been no entry. For a schedule it is a state in the key fired that is malformed or belongs to
 	// another definition. Repair: the readable parts are kept.
 	FindingUnreadable FindingKind = "unreadable"
 
@@ -54,10 +57,11 @@ const (
 	FindingNoSchedule FindingKind = "no_schedule"
 
 	// FindingWrongType is a key of a wrong type. The ID is empty. There is no repair, because the
-	// contents are unknown. Checks that need this key are left out; all others are made.
+	// contents are unknown. Checks that need this key are skipped; all others are made.
 	FindingWrongType FindingKind = "wrong_type"
 
-	// FindingLoneAnchor is the anchor of the leases without a lease. Repair: removed.
+	// FindingLoneAnchor is the anchor, a member that accompanies the leases of a topic, without any
+	// lease. Repair: removed.
 	FindingLoneAnchor FindingKind = "lone_anchor"
 )
 
@@ -81,24 +85,25 @@ type CheckReport struct {
 	Repaired int                 // number of findings that were repaired
 }
 
-// Check scans a live topic for inconsistencies that normal operation never produces but a failover
-// with lost writes, an eviction or a manual edit can. It writes nothing. docs/operations.md
-// describes what it can and cannot detect.
+// Check scans a live topic for inconsistencies. Normal operation never produces them, but a
+// failover with lost writes, an eviction or a manual edit can. Check writes nothing.
+// docs/operations.md describes what it can and cannot detect.
 //
-// Check makes one bounded call after the other: one to two thousand for each million jobs. It
-// keeps eight bytes in memory for each ready job. It is safe for concurrent use.
+// Check makes bounded calls, one after another: one to two thousand for each million jobs. It keeps
+// eight bytes in memory for each ready job. It is safe for concurrent use.
 //
 // If Check returns an error, it also returns the report of the part that it has scanned.
 func (c *Client) Check(ctx context.Context, topic string) (*CheckReport, error) {
 	return c.examine(ctx, "check", topic, false)
 }
 
-// Repair does what [Client.Check] does, and repairs what it finds. It moves every job to a place
-// where nothing is lost and no job starts before it is due. Servers do the same by themselves.
+// Repair does what [Client.Check] does, and repairs what it finds. It loses no job, and lets no job
+// start before it is due. Servers do the same by themselves.
 //
-// A job without a place goes to the tail of ready or to the bucket. Jobs found together are ordered
-// by due time. A dead job is dead again if its books say so. A repair that Redis did not confirm is
-// an [ErrUnknownOutcome]; Repair can safely be repeated.
+// A job that would never run becomes scheduled, or ready behind all other ready jobs. Jobs found
+// together are ordered by due time. A job that was dead is dead again if its attempts or errors
+// show it. Repair returns [ErrUnknownOutcome] if Redis did not confirm a repair; it can safely be
+// called again.
 func (c *Client) Repair(ctx context.Context, topic string) (*CheckReport, error) {
 	return c.examine(ctx, "repair", topic, true)
 }

@@ -109,10 +109,10 @@ func (c *Client) validate(ctx context.Context, topic, id string) error {
 }
 
 // Enqueue stores a job and returns once Redis has it. The job is due immediately unless [ProcessAt]
-// or [ProcessIn] is given. The ID is unique in its topic, and [Client.Dequeue] takes it; an empty
-// ID is replaced by a generated one. Limits: an ID has up to 1 KiB of any bytes, a payload up to
-// [MaxPayload] of any bytes, a topic up to 255 bytes of UTF-8 without {, }, # and control
-// characters.
+// or [ProcessIn] is given. The ID is unique in its topic, and cancels the job when it is passed to
+// [Client.Dequeue]. An empty ID is replaced by a generated one. Limits: an ID has up to 1 KiB of
+// any bytes, a payload up to [MaxPayload] of any bytes, a topic up to 255 bytes of UTF-8 without {,
+// }, # and control characters.
 //
 // Concurrent Enqueue calls are sent to Redis in batches. A request that go-redis repeats makes no
 // second job.
@@ -238,8 +238,8 @@ func (c *Client) Delete(ctx context.Context, topic, id string) error {
 
 // Reschedule gives a scheduled (first time, backing off or snoozed) or ready job another due time,
 // by [ProcessAt] or [ProcessIn]. Reschedule returns [ErrRunning] if the job is running, [ErrDead]
-// if it is dead, and [ErrNotFound] if there is no such job. If the job expires by the new time,
-// Reschedule returns [ErrInvalid] and changes nothing.
+// if it is dead, and [ErrNotFound] if there is no such job. If the job would expire by the new
+// time, Reschedule returns [ErrInvalid] and changes nothing.
 func (c *Client) Reschedule(ctx context.Context, topic, id string, due DueOption) error {
 	place := located{call: rescheduleScript.name, topic: topic, job: id}
 	o, err := newJobOptions([]JobOption{due})

@@ -1,5 +1,6 @@
-// Package delayq is a delay queue on Redis. Enqueue a job with an ID and a due time: it runs when
-// it is due. Until it finishes, you can cancel or reschedule it by its ID.
+// Package delayq is a delay queue on Redis. Enqueue a job with an ID and a due time, and it runs
+// when it is due. Until it finishes, you can cancel it by its ID. Until it runs, you can reschedule
+// it too.
 //
 // # The model
 //
@@ -10,7 +11,7 @@
 //
 // A job is always in one of these states:
 //
-//	scheduled   in the bucket until it is due: for the first time, backing off, or snoozed
+//	scheduled   not due yet: waiting for its first run, for a retry, or after a snooze
 //	ready       due, waiting for a free worker of a server
 //	running     leased to a server, which extends the lease as long as the handler runs
 //	dead        buried: it does not run again unless it is revived
@@ -78,7 +79,7 @@
 //
 // # More
 //
-// In the repository, see README.md to get started, docs/operations.md to run delayq in production,
-// docs/protocol.md for the keys and scripts, and docs/design.md for the reasons. Package delayqtest
-// tests programs that use delayq, without a Redis server and without waiting.
+// In the repository, README.md is for getting started, docs/operations.md for running delayq in
+// production, docs/protocol.md for the keys and scripts, and docs/design.md for the reasons.
+// Package delayqtest tests programs that use delayq, without a Redis server and without waiting.
 package delayq

@@ -10,15 +10,15 @@ import (
 // Errors from calls of a client. Test for them with errors.Is.
 var (
 	// ErrInvalid is returned when an argument or an option is out of range. Nothing was written.
-	// The text lists every complaint with the name, the value and the bound.
+	// The text lists every invalid argument with its name, its value and its bound.
 	ErrInvalid = errors.New("delayq: invalid")
 
-	// ErrDuplicate is returned by [Client.Enqueue] when an unfinished job with this ID exists, in
-	// whatever state, dead included. That job is unchanged and nothing of the new one was written.
-	// The error is a [DuplicateError], which has the state of the existing job. A dead job keeps
-	// its ID until it is revived and completes, until [Client.Dequeue] deletes it, or until it
-	// exceeds [DeadLimit]. With the option [ReplaceDead] the new job replaces a dead one, with
-	// [Replace] any unfinished one.
+	// ErrDuplicate is returned by [Client.Enqueue] when an unfinished job with this ID exists. Dead
+	// jobs are unfinished too. That job is unchanged, and nothing of the new one was written. The
+	// error is a [DuplicateError], which has the state of the existing job. A dead job keeps its ID
+	// until it is revived and completes, until [Client.Dequeue] deletes it, or until it exceeds
+	// [DeadLimit]. With the option [ReplaceDead] the new job replaces a dead one. With [Replace] it
+	// replaces any unfinished one.
 	ErrDuplicate = errors.New("delayq: duplicate job ID")
 
 	// ErrNotFound is returned when there is no job with this ID (it never existed, finished, was
@@ -37,8 +37,8 @@ var (
 	ErrTooManyPauses = errors.New("delayq: the topic already has 16 pauses")
 
 	// ErrNotReplicated is returned by [Client.Enqueue], along with the job, when the job is stored
-	// but too few replicas confirmed it in time for [WaitReplicas]. It runs unless a failover loses
-	// it.
+	// but too few replicas confirmed it in time for [WaitReplicas]. The job runs unless a failover
+	// loses it.
 	ErrNotReplicated = errors.New("delayq: stored, but not confirmed by enough replicas")
 
 	// ErrUnknownOutcome is returned when a request was sent and Redis did not reply: the call may
@@ -87,13 +87,13 @@ var (
 // Causes of the cancellation of a handler's context. Read them with context.Cause.
 var (
 	// ErrLeaseLost is the cause when the job no longer belongs to this worker: its lease ran out,
-	// or it was replaced and the announcement was lost, or Redis has lost data. Another worker may
-	// be running the job. The handler's result is ignored; an error is logged.
+	// or it was replaced and the message about that was lost, or Redis has lost data. Another
+	// worker may be running the job. The handler's result is ignored; an error is logged.
 	ErrLeaseLost = errors.New("delayq: lease lost")
 
-	// ErrReplaced is the cause when another call has replaced this job by a new one of the same ID,
-	// with [Replace]. It wraps [ErrLeaseLost]. The handler's result is ignored; an error is logged.
-	// A handler that replaces its own job is not cancelled.
+	// ErrReplaced is the cause when a call with [Replace] has replaced this job with a new one of
+	// the same ID. It wraps [ErrLeaseLost]. The handler's result is ignored; an error is logged. A
+	// handler that replaces its own job is not cancelled.
 	ErrReplaced = fmt.Errorf("delayq: job replaced: %w", ErrLeaseLost)
 
 	// ErrCancelled is the cause when [Client.Dequeue] cancelled the job. The handler's result is

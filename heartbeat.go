@@ -52,8 +52,8 @@ type TopicStatus struct {
 	Running int // number of running handlers
 	Longest []RunningJob
 
-	// Loops holds the time since the last turn of each loop. In a healthy server it is below the
-	// tick for promote, below 4 s (a blocking pop) for take, and below a third of the lease for
+	// Loops holds the time since the last iteration of each loop. In a healthy server it is below
+	// the tick for promote, below 4 s (a blocking pop) for take, and below a third of the lease for
 	// extend.
 	Loops map[string]time.Duration
 }

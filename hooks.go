@@ -9,9 +9,9 @@ import (
 	"time"
 )
 
-// A Hook receives events. It implements one or more of the hook interfaces below. A [Client] calls
-// [EnqueueHook], [EnqueuedHook] and [ScriptHook]. A [Server] calls ScriptHook and all the others.
-// A value can implement interfaces of both and be given to both.
+// A Hook receives events. It implements one or more of the hook interfaces, such as [DoneHook] and
+// [BuriedHook]. A [Client] calls [EnqueueHook], [EnqueuedHook] and [ScriptHook]. A [Server] calls
+// ScriptHook and all the others. A value can implement interfaces of both and be given to both.
 //
 // A hook is invalid if it has none of the methods that its Client or Server calls, or a method
 // with the name of a hook's method but another signature. Every call of the Client, and
@@ -25,7 +25,7 @@ import (
 type Hook any
 
 // EnqueueHook is called before a job is stored. It can add headers by appending options to job. It
-// is not called for jobs of schedules and of [Again], because scripts store these.
+// is not called for jobs of schedules and of [Again], because no client enqueues those.
 type EnqueueHook interface {
 	Enqueue(ctx context.Context, job *NewJob)
 }
@@ -46,10 +46,10 @@ type DoneHook interface{ Done(event RunEvent) }
 // [EnqueuedHook] is called for it.
 type AgainHook interface{ Again(event RunEvent) }
 
-// RetriedHook is called when a failed job is back in the bucket. event.NextDue is its due time.
+// RetriedHook is called when a failed job is scheduled again. event.NextDue is its due time.
 type RetriedHook interface{ Retried(event RunEvent) }
 
-// SnoozedHook is called when a snoozed job is back in the bucket. event.NextDue is its due time.
+// SnoozedHook is called when a snoozed job is scheduled again. event.NextDue is its due time.
 type SnoozedHook interface{ Snoozed(event RunEvent) }
 
 // BuriedHook is called when a job is dead.

@@ -215,9 +215,9 @@ func (q *ListQuery) check() error {
 // jobs, list the page at Offset 0 again and again until it is empty: a growing Offset would skip as
 // many jobs as were cancelled.
 //
-// List makes several calls to Redis, each of which looks at up to 1,000 entries and reads about 1
-// MiB and one job. Cost: O(log(jobs) + Limit). For ready jobs it is O(Offset + Limit + entries that
-// cancelled jobs have left in front of them).
+// List makes several calls to Redis, each of which looks at up to 1,000 entries and reads at most
+// about 1 MiB, or one job if that is larger. Cost: O(log(jobs) + Limit). For ready jobs it is
+// O(Offset + Limit + entries that cancelled jobs have left in front of them).
 func (c *Client) List(ctx context.Context, topic string, q ListQuery) ([]*JobInfo, error) {
 	if err := errors.Join(c.validate(ctx, topic, ""), q.check()); err != nil {
 		return nil, fmt.Errorf("list topic %q: %w", topic, err)
@@ -272,7 +272,7 @@ type TopicInfo struct {
 
 	NextDue time.Time // of the earliest scheduled job; zero if there is none
 
-	Schedules    int64 // all of the topic, even if paused or ended
+	Schedules    int64 // of the topic, including paused and ended ones
 	WaitingSlots int64 // schedules with a slot that waits for the end of the last run
 	// NextSlot is the earliest slot of all schedules. It is in 1970 if a server has yet to compute
 	// it, and zero if there is none.

@@ -19,20 +19,20 @@ type Job struct {
 	// Attempt is the number of this run, starting at 1. Runs interrupted by a crash count; snoozed
 	// runs do not. It never decreases, even after Revive: see [Job.RetriesLeft].
 	Attempt int
-	// Retries is the number of retries after the first failure; [Unlimited] is -1. In a handler,
-	// the handler's Defaults apply. Elsewhere -1 can also mean that the job leaves it to them.
-	// Revive and Snooze restore the full number of retries.
+	// Retries is the number of retries after the first failure, or [Unlimited] (-1). In a handler
+	// it includes the handler's Defaults. Elsewhere -1 can also mean that the job does not set it,
+	// and that the handler's Defaults decide. Revive and Snooze restore the full number of retries.
 	Retries int
-	// Snoozes is how often the job has been snoozed since its Enqueue.
+	// Snoozes is the number of times the job has been snoozed since its Enqueue.
 	Snoozes int
 
 	EnqueuedAt time.Time // when Redis stored the job
-	Due        time.Time // the present due time: moved by retries, Snooze and Reschedule
+	Due        time.Time // the current due time: retries, Snooze and Reschedule change it
 	StartedAt  time.Time // when this run started; zero outside a handler
 
-	// Schedule is the name of the schedule that the job belongs to. Slot is the time it was fired
-	// for: by the rule of the schedule or, after Trigger, the time of that call. They are empty and
-	// zero for all other jobs.
+	// Schedule is the name of the schedule that the job belongs to. Slot is the slot for which the
+	// job was enqueued or, for a triggered job, the time of the Trigger call. For all other jobs,
+	// Schedule is empty and Slot is zero.
 	Schedule string
 	Slot     time.Time
 
@@ -42,13 +42,13 @@ type Job struct {
 }
 
 // Nonce identifies one incarnation of the job: eight random bytes that change with every accepted
-// Enqueue of the ID. Successive jobs of the same ID have different nonces. Two attempts of one job
-// have the same.
+// Enqueue of the ID. Successive jobs of the same ID have different nonces. All attempts of one job
+// have the same nonce.
 func (j *Job) Nonce() string { return j.nonce }
 
 // Fence is the end of the lease, in Unix µs. It grows with every extension and every new lease of
 // this job. A database that stores the highest fence it has seen of a job can refuse the writes of
-// a worker that lost its lease unnoticed, and refuses no worker that has one.
+// a worker that lost its lease without noticing. It never refuses a worker that has the lease.
 //
 // This requires that all servers of the topic have the same [Lease]. Redis's clock must not be set
 // back, even by a failover to a machine whose clock is behind. The clocks of Redis and of the
@@ -62,8 +62,8 @@ func (j *Job) Fence() int64 {
 }
 
 // RetriesLeft is the number of retries that remain if this run fails: -1 if they are unlimited, 0
-// on the last attempt. After Revive or Snooze it is Retries again. For a [JobInfo] the run is the
-// one that its Attempt names.
+// on the last attempt. After Revive or Snooze it is Retries again. For a [JobInfo], "this run" is
+// the one that its Attempt names.
 func (j *Job) RetriesLeft() int {
 	if j.Retries < 0 {
 		return Unlimited
@@ -82,7 +82,8 @@ func (j *Job) scheduledFor(id string) {
 	}
 }
 
-// Lateness is the time from Due to StartedAt by Redis's clock, never below zero.
+// Lateness is the time from Due to StartedAt, by Redis's clock. In a handler it is never below
+// zero.
 func (j *Job) Lateness() time.Duration { return j.StartedAt.Sub(j.Due) }
 
 // A NewJob is a job for [Client.EnqueueBatch].
@@ -125,7 +126,7 @@ const (
 
 // JobInfo describes a job. [Client.Get] and [Client.List] return it.
 type JobInfo struct {
-	Job   // Attempt is the present, next or last run; StartedAt is zero unless done
+	Job   // Attempt is the current, next or last run; StartedAt is zero unless the job is done
 	State State
 	// DueReason is the reason why Due differs from the due time of the Enqueue. It is empty if Due
 	// does not differ.
@@ -137,9 +138,9 @@ type JobInfo struct {
 	PayloadSize int            // of the payload, which [Client.List] reads only if asked
 	Errors      []AttemptError // the first and the newest ten, oldest first
 
-	// If the job does not set one of these, or Retries, the field has the built-in value (-1 for
-	// Retries). The Defaults of the topic's handler take precedence over it, but a client does not
-	// know them. Options returns only what the job sets.
+	// If the job does not set one of these or Retries, the field has the built-in default, which is
+	// -1 for Retries. The Defaults of the topic's handler take precedence over that value, but a
+	// client does not know them. Options returns only what the job sets.
 	BackoffFirst, BackoffLimit time.Duration // 2 s and 4096 s if the job does not set them
 	Timeout                    time.Duration // 0: none, or the job does not set it
 	ExpireAt                   time.Time     // zero: none
@@ -154,10 +155,10 @@ type JobInfo struct {
 	options record.Options // as the record has them
 }
 
-// Options returns the options to enqueue the same job again, with [Client.Enqueue] and the payload
-// of info: in another topic, for example. It is due at info.Due, expires at info.ExpireAt, and has
-// the same retries, backoff, timeout, retention and headers. Its attempts, its errors and its
-// schedule are not copied.
+// Options returns the options that enqueue a copy of the job, for example in another topic: pass
+// them to [Client.Enqueue] with the payload of info. The copy is due at info.Due, expires at
+// info.ExpireAt, and has the same retries, backoff, timeout, retention and headers. Attempts,
+// errors and the schedule are not copied.
 //
 // Enqueue rejects the options with [ErrInvalid] if info has no payload because [Client.List] did
 // not read it, or if the record could not be read.

@@ -184,7 +184,7 @@ func Backoff(first, limit time.Duration) JobOption {
 	})
 }
 
-// Timeout limits every run of the job to d. Then the handler's context is cancelled with cause
+// Timeout limits every run of the job to d. After d the handler's context is cancelled with cause
 // [ErrTimeout]. A handler that ignores its context loses its lease within one lease period, and the
 // job runs elsewhere. Default: no limit. Range: 1 ms to 100 years.
 func Timeout(d time.Duration) JobOption {
@@ -206,8 +206,8 @@ func ExpireAt(t time.Time) JobOption {
 	})
 }
 
-// ExpireIn is [ExpireAt] with a time d after the enqueueing, by Redis's clock. Range: 1 ms to 100
-// years.
+// ExpireIn is [ExpireAt] with the time d after Redis has stored the job, by Redis's clock. Range: 1
+// ms to 100 years.
 func ExpireIn(d time.Duration) JobOption {
 	return jobOption(func(o *jobOptions) {
 		o.fail(positive("ExpireIn", d))

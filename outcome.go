@@ -1,7 +1,7 @@
 package delayq
 
-// An Outcome is the way a run of a job ended. [RunEvent] and [Run] have it; use it as the label to
-// count runs. An Outcome that ends a job or puts it back is the name of a [Counter] too.
+// An Outcome is the way a run of a job ended. [RunEvent] and [RunInfo] have it; use it as a label
+// of metrics. An Outcome that ends a job or puts it back is also the name of a [Counter].
 type Outcome string
 
 // The outcomes of a run.
@@ -34,7 +34,7 @@ const (
 // A Counter names a number that [Client.Inspect] returns.
 type Counter string
 
-// The counters of a topic. Counters of runs have the names of their outcomes.
+// The counters of a topic. A counter of runs has the name of their [Outcome].
 const (
 	CounterEnqueued   Counter = "enqueued"
 	CounterTaken      Counter = "taken"
@@ -52,7 +52,7 @@ const (
 	CounterPrunedDead Counter = "pruned_dead" // dead jobs deleted by the [DeadLimit] of a server
 	CounterPrunedDone Counter = "pruned_done" // done jobs whose [Retention] is over
 	CounterDeleted    Counter = "deleted"     // done jobs removed by Delete
-	CounterRepaired   Counter = "mended"      // repairs by Check
+	CounterRepaired   Counter = "mended"      // repairs by servers and by Repair
 	CounterFired      Counter = "fired"       // jobs made by schedules
 	CounterSkipped    Counter = "skipped"     // slots not fired because of the [OverlapPolicy]
 	CounterMissed     Counter = "missed"      // slots not fired because of the [MissedPolicy]

@@ -118,15 +118,15 @@ func (e *permanentError) Error() string { return e.err.Error() }
 
 func (e *permanentError) Unwrap() error { return e.err }
 
-// Snooze requests another run after d. A handler that returns it has its job put back, due again
-// after d, and that is not a failure. It uses up no attempt and leaves no entry in the job's
+// Snooze requests another run after d. If a handler returns it, the job is scheduled again and due
+// after d. A snooze is not a failure: it uses up no attempt and leaves no entry in the job's
 // errors. The count of failures restarts, so the job has its full number of retries again and its
 // backoff starts with the first delay. [Job.Snoozes] counts the snoozes.
 //
 // An error that wraps a Snooze or is joined with it has the same effect. [Permanent] and [Again]
 // take precedence over it, and it takes precedence over [RetryIn]: see [Handler]. The event that
-// hooks receive holds the whole error. It is logged at Warn if another error is joined with the
-// Snooze, and at Info if only text is around it. A Snooze alone is not logged.
+// hooks receive holds the whole error. The error is logged at Warn if another error is joined with
+// the Snooze, and at Info if the Snooze is only wrapped. A Snooze alone is not logged.
 //
 // d is rounded up to the millisecond. A negative d counts as 0. Maximum: 100 years; a longer d
 // counts as that.
@@ -139,9 +139,8 @@ func (e *snoozeError) Error() string { return fmt.Sprintf("delayq: snooze for %v
 func (e *snoozeError) delay() time.Duration { return boundedDelay(e.d) }
 
 // RetryIn marks err as a failure that chooses its own delay. A handler that returns it has its job
-// retried after d instead of its [Backoff]. In every other respect it is a failure like any other.
-// It counts against [Retry], has an entry in the job's errors, and buries the job if no retry is
-// left.
+// retried after d instead of its [Backoff]. In every other respect it is an ordinary failure. It
+// counts against [Retry], has an entry in the job's errors, and buries the job if no retry is left.
 //
 // An error that wraps a RetryIn or is joined with it has the same effect. [Permanent], [Again] and
 // [Snooze] take precedence over it: see [Handler]. RetryIn(d, nil) is nil.
@@ -172,8 +171,8 @@ func boundedDelay(d time.Duration) time.Duration {
 	return time.Duration(ceilMS(min(max(d, 0), maxDelay))) * time.Millisecond
 }
 
-// AsSnooze reports whether a handler that returns err has its job snoozed, and for how long. Use it
-// in middleware. If a [Permanent] or an [Again] takes precedence over the [Snooze], it reports
+// AsSnooze reports whether returning err from a handler snoozes the job, and returns the delay. Use
+// it in middleware. If a [Permanent] or an [Again] takes precedence over the [Snooze], it reports
 // false.
 func AsSnooze(err error) (time.Duration, bool) {
 	if want := wishOf(err); want.snooze != nil {
@@ -182,9 +181,9 @@ func AsSnooze(err error) (time.Duration, bool) {
 	return 0, false
 }
 
-// AsRetryIn reports whether a handler that returns err chooses the delay of its job's retry, and
-// which one. Use it in middleware. If a [Permanent], an [Again] or a [Snooze] takes precedence over
-// the [RetryIn], it reports false.
+// AsRetryIn reports whether returning err from a handler chooses the delay of the retry, and
+// returns the delay. Use it in middleware. If a [Permanent], an [Again] or a [Snooze] takes
+// precedence over the [RetryIn], it reports false.
 func AsRetryIn(err error) (time.Duration, bool) {
 	if want := wishOf(err); want.retry != nil {
 		return want.retry.delay(), true

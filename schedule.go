@@ -18,8 +18,9 @@ import (
 // their slots are missed until it has one.
 //
 // Calling Schedule again with the same arguments changes nothing, so programs can call it on every
-// start. A change keeps the counts, the history, a pause and the last job. It takes effect at the
-// first slot after it. A slot that was waiting ([OverlapQueueOne], [MissedCatchUp]) is skipped.
+// start. A change keeps the counts, the history, a pause and the last job. The change takes effect
+// at the first slot after the call. A slot that was waiting ([OverlapQueueOne], [MissedCatchUp]) is
+// skipped.
 //
 // Changes made by [Client.EditSchedule] remain, and only the rest is changed, unless [DiscardEdits]
 // is given. With [IfAbsent] an existing schedule is not changed at all. The client's [Defaults]
@@ -124,8 +125,8 @@ func (c *Client) validateSchedule(ctx context.Context, topic, name string) error
 }
 
 // Unschedule removes a schedule with its counts and its history. After it returns, no slot is
-// fired. The job of the last slot is cancelled if it waits, backs off or snoozes; if it is running,
-// it continues. Other jobs of the schedule remain and are ordinary jobs: those of [Client.Trigger],
+// fired. The job of the last slot is cancelled if it is scheduled or ready; if it is running, it
+// continues. Other jobs of the schedule remain and are ordinary jobs: those of [Client.Trigger],
 // and with [OverlapAllow] those of earlier slots. Unschedule returns [ErrNotFound] if there is no
 // such schedule.
 func (c *Client) Unschedule(ctx context.Context, topic, name string) error {
@@ -136,9 +137,9 @@ func (c *Client) Unschedule(ctx context.Context, topic, name string) error {
 	return located{call: "unschedule", topic: topic, schedule: name}.at(err)
 }
 
-// PauseSchedule stops a schedule from firing until [Client.ResumeSchedule]. A job that was already
-// fired continues, and a slot that waits is skipped. A schedule has at most one pause, whoever
-// made it, and the pause does not expire. Pausing a paused schedule changes nothing. PauseSchedule
+// PauseSchedule stops a schedule from firing until [Client.ResumeSchedule]. Jobs that were already
+// enqueued remain, and a slot that waits is skipped. A schedule has at most one pause, whoever made
+// it, and the pause does not expire. Pausing a paused schedule changes nothing. PauseSchedule
 // returns [ErrNotFound] if there is no such schedule. To pause a whole topic, use [Client.Pause].
 func (c *Client) PauseSchedule(ctx context.Context, topic, name string) error {
 	return c.suspend(ctx, topic, name, "pause")
@@ -171,7 +172,7 @@ func (c *Client) suspend(ctx context.Context, topic, name, verb string) error {
 
 // Trigger enqueues a job of a schedule now, in addition to those of its slots. It does so whatever
 // the policies, and even if the schedule is paused or has ended. The job counts neither as a slot
-// nor for [MaxRuns].
+// nor towards [MaxRuns].
 //
 // Trigger returns the job's ID: the name, an exclamation mark and the time in Unix ms. From the
 // second job of the same millisecond on, a dot and a number follow. Each call enqueues one job,

@@ -10,9 +10,9 @@ import (
 // A Calendar computes arbitrary slots, like the working days of a bank. Next returns the first
 // slot after a time, or the zero time if there is none. Slots are rounded up to the millisecond.
 //
-// Next must depend on that time only, return the same on every server, be fast, and be safe for
-// concurrent use. A topic waits for it. If it does not return within a second, this is logged. It
-// is then not called again for a minute, nor before that call has returned.
+// Next must depend only on its argument, return the same on every server, be fast, and be safe for
+// concurrent use. The topic waits for the call. A call that takes longer than a second is logged.
+// Next is then not called again for a minute, and not before that call has returned.
 //
 // The schedules of package github.com/robfig/cron are Calendars.
 type Calendar interface {

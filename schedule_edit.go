@@ -20,16 +20,17 @@ type ScheduleDefinition struct {
 	// Options holds the options that were given. If two of them contradict each other, the last
 	// one wins.
 	Options []ScheduleOption
-	// EditedBy names who makes the edit, in at most 1 KiB. It is empty before. Afterwards
-	// [ScheduleInfo.EditedBy] reports it.
+	// EditedBy is the name of the person or program that makes the edit, at most 1 KiB. It is empty
+	// when edit is called, which can set it. [ScheduleInfo.EditedBy] reports the name of the last
+	// edit.
 	EditedBy string
 }
 
 // EditSchedule changes parts of a schedule. edit receives the definition and changes it in place.
-// It can be called several times, because somebody else may change the schedule at the same time.
+// edit can be called several times, because somebody else may change the schedule at the same time.
 //
-// The change has all effects of a change by [Client.Schedule]. In addition, the changed parts are
-// marked and listed in [ScheduleInfo.Edited]. From then on Schedule leaves them as they are, unless
+// The change has all effects of a change by [Client.Schedule]. In addition, [ScheduleInfo.Edited]
+// lists the changed parts. From then on Schedule leaves these parts as they are, unless
 // [DiscardEdits] is given. So a program that starts does not undo the changes of an operator. If
 // edit changes nothing, nothing is written.
 //

@@ -58,7 +58,7 @@ type ScheduleInfo struct {
 	// 1,000 slots not all are counted, except with [Every].
 	Missed   int64
 	Attempts int64 // attempts that have ended, including those of triggered jobs
-	Failures int64 // the Attempts that failed
+	Failures int64 // how many of the Attempts failed
 
 	CreatedAt   time.Time
 	ChangedAt   time.Time // by Schedule or EditSchedule

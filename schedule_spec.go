@@ -33,9 +33,9 @@ func Every(d time.Duration) Spec {
 // Cron returns the spec of a cron rule in a time zone. The rule has 5 fields (minute, hour, day of
 // month, month, day of week) or 6 (second first). A field is *, a value, a range 1-5, a step */15
 // or 10-50/10, or a list of these with commas. Months and days of the week can also be English
-// names of three letters; Sunday is 0. If both days are restricted, one of them is enough, as
-// always in cron. The descriptors are @yearly, @annually, @monthly, @weekly, @daily, @midnight,
-// @hourly, and @every with a duration, which is [Every].
+// names of three letters; Sunday is 0. If both day fields are restricted, a day needs to match only
+// one of them, as always in cron. The descriptors are @yearly, @annually, @monthly, @weekly,
+// @daily, @midnight, @hourly, and @every with a duration, which is [Every].
 //
 // The zone is an IANA name, like Europe/Berlin. An empty zone is UTC. "Local" is rejected because
 // it differs between machines. The time zone database must be on the machines of the clients and
@@ -47,9 +47,9 @@ func Every(d time.Duration) Spec {
 // second one is an hour of its own.
 //
 // Where clocks move by half an hour (Australia/Lord_Howe), a rule for every hour follows the
-// minutes that they show. In autumn 45 * * * * has a slot at both times that they show 1:45, half
-// an hour apart. 15 * * * * then has none for an hour and a half. In spring it has one at the time
-// of the jump instead of 2:15.
+// minutes that they show. In autumn, 45 * * * * has a slot both times that the clocks show 1:45,
+// half an hour apart, and 15 * * * * has none for an hour and a half. In spring, 15 * * * * has a
+// slot at the time of the jump instead of 2:15.
 func Cron(rule, zone string) Spec {
 	if text, ok := strings.CutPrefix(strings.TrimSpace(rule), "@every "); ok {
 		d, err := time.ParseDuration(strings.TrimSpace(text))

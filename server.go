@@ -51,8 +51,8 @@ func (f HandlerFunc) Handle(ctx context.Context, job *Job) error { return f(ctx,
 // Middleware wraps a [Handler] in another one.
 type Middleware func(Handler) Handler
 
-// A Server runs due jobs of the topics it has handlers for. It opens its own connections, with the
-// options of the go-redis client that it is given: up to seven for each topic, and a few more. A
+// A Server runs due jobs of the topics it has handlers for. It opens up to seven connections of its
+// own for each topic, and a few more, with the options of the go-redis client that it is given. A
 // Server can be run only once.
 type Server struct {
 	rdb         redis.UniversalClient

@@ -119,8 +119,8 @@ func (t *Topic[T]) Job(id string, value T, opts ...JobOption) (NewJob, error) {
 	return NewJob{Topic: t.name, ID: id, Payload: payload, Options: opts}, nil
 }
 
-// Again is [Again] with a value as the payload. If the value cannot be encoded, the run is a failed
-// attempt, with an [ErrInvalid].
+// Again is the function [Again] with a value as the payload. If the value cannot be encoded, the
+// run is a failed attempt, with an [ErrInvalid].
 func (t *Topic[T]) Again(value T, opts ...JobOption) error {
 	job, err := t.Job("", value)
 	if err != nil {
