@@ -131,7 +131,7 @@ type PruneEvent struct {
 type ScriptEvent struct {
 	Name     string // name of the file in lua/, without its extension
 	Topic    string // empty for heartbeat and idle, which are not about one topic
-	Jobs     int    // number of jobs in the call; for promote and take the limit that it asked for
+	Jobs     int    // number of jobs in the call; for promote and take the limit of the call
 	Duration time.Duration
 	// Err is nil if the script was executed. It is [context.Canceled] if the caller gave up the
 	// call, as a server does when it stops.

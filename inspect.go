@@ -171,7 +171,7 @@ const (
 type ListQuery struct {
 	State  State
 	Offset int // number of jobs of that state to skip. Default: 0
-	Limit  int // most jobs to return. Default: 100. Range: 1 to 1,000
+	Limit  int // maximum number of jobs to return. Default: 100. Range: 1 to 1,000
 
 	// Payload makes List read the payloads too. All payloads of a page are in memory at the same
 	// time, so list few jobs at a time if payloads can be large. To read the payload of one job,

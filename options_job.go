@@ -68,9 +68,9 @@ type DefaultsOption []JobOption
 //
 // Passed to [NewClient] they apply to all jobs of the client, from [Client.Enqueue],
 // [Client.EnqueueBatch] and [Client.Schedule], through typed topics too. Passed to [NewTopic] they
-// apply to the jobs of [Topic.Enqueue], [Topic.Job] and [Topic.Schedule]. All of these jobs store
-// them, wherever they run. ProcessAt, ProcessIn, ExpireAt, Replace and ReplaceDead belong to a
-// single job: in Defaults they are errors.
+// apply to the jobs of [Topic.Enqueue], [Topic.Job] and [Topic.Schedule]. They are stored in these
+// jobs, so they apply wherever the jobs run. ProcessAt, ProcessIn, ExpireAt, Replace and
+// ReplaceDead belong to a single job: in Defaults they are errors.
 //
 // Passed to [Server.Handle] they apply to the runs of all jobs of the topic, from whatever client,
 // and do not change the stored jobs. Only Retry, Backoff, Timeout and Retention are allowed there.

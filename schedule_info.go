@@ -76,7 +76,7 @@ type ScheduleInfo struct {
 	Headers                    map[string]string // nil: none
 	ProcessIn                  time.Duration     // counted from the slot
 	Retries                    int               // -1: unlimited, or set by the handler
-	BackoffFirst, BackoffLimit time.Duration     // 2 s and 4096 s: perhaps set by the handler
+	BackoffFirst, BackoffLimit time.Duration     // 2 s and 4096 s: not set, or set by the handler
 	Timeout                    time.Duration     // 0: none
 	ExpireIn                   time.Duration     // 0: none, or ExpireAt
 	ExpireAt                   time.Time         // zero: none, or ExpireIn
@@ -310,8 +310,8 @@ const (
 	maxRunAge = 400 * 24 * time.Hour
 )
 
-// Runs returns the last runs of a schedule's jobs, the latest first. It lists every attempt that
-// has ended, including those of triggered jobs. Range of limit: 1 to 100. A history keeps the
+// Runs returns the last runs of a schedule's jobs, the latest first. Every attempt that has ended
+// is listed, including those of triggered jobs. Range of limit: 1 to 100. A history keeps the
 // newest 100 runs, except those that are 400 days older than the latest one. Runs returns
 // [ErrNotFound] if there is no such schedule.
 func (c *Client) Runs(ctx context.Context, topic, name string, limit int) ([]RunInfo, error) {

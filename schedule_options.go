@@ -112,12 +112,12 @@ const (
 	MissedSkip
 )
 
-// MissedCatchUp runs up to most of the latest missed slots. Older ones remain missed. Range: 1 to
-// 1,000.
+// MissedCatchUp runs the latest missed slots. The argument is their maximum number; older slots
+// remain missed. Range: 1 to 1,000.
 //
-// With [OverlapAllow] their jobs are enqueued simultaneously. With [OverlapCancelPrevious] only the
-// job of the latest slot is enqueued. With [OverlapSkip] and [OverlapQueueOne] they run one after
-// the other, each when the previous one has finished.
+// With [OverlapAllow] the jobs of these slots are enqueued simultaneously. With
+// [OverlapCancelPrevious] only the job of the latest slot is enqueued. With [OverlapSkip] and
+// [OverlapQueueOne] these jobs run one after another, each when the previous one has finished.
 //
 // The overlap policy decides about slots that come due before the last of these jobs is enqueued,
 // as if one job had been running all the time. They are skipped, except that with OverlapQueueOne
