@@ -58,7 +58,7 @@ func TestRedisCode(t *testing.T) {
 			"something else", "",
 		},
 		"NOAUTH":    {"NOAUTH Authentication required."},
-		"NOSCRIPT":  {"NOSCRIPT No matching script. Please use EVAL."},
+		"NOSCRIPT":  {"NOSCRIPT No matching script. Please use EVAL.", "ERR NOSCRIPT No matching script. Please use EVAL"},
 		"CROSSSLOT": {"CROSSSLOT Keys in request don't hash to the same slot"},
 		"BUSY":      {"BUSY Redis is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE."},
 	} {
