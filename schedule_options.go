@@ -112,8 +112,7 @@ const (
 	MissedSkip
 )
 
-// MissedCatchUp runs the latest missed slots. The argument is their maximum number; older slots
-// remain missed. Range: 1 to 1,000.
+// MissedCatchUp runs the latest n missed slots. Older slots remain missed. Range: 1 to 1,000.
 //
 // With [OverlapAllow] the jobs of these slots are enqueued simultaneously. With
 // [OverlapCancelPrevious] only the job of the latest slot is enqueued. With [OverlapSkip] and
@@ -122,7 +121,7 @@ const (
 // The overlap policy decides about slots that come due before the last of these jobs is enqueued,
 // as if one job had been running all the time. They are skipped, except that with OverlapQueueOne
 // the first of them waits. Catching up therefore ends even if a run takes longer than the interval.
-func MissedCatchUp(most int) MissedPolicy { return MissedPolicy(record.MissedCatchUp(most)) }
+func MissedCatchUp(n int) MissedPolicy { return MissedPolicy(record.MissedCatchUp(n)) }
 
 // String returns the policy as it is written in Go: MissedRunOnce, MissedSkip, MissedCatchUp(3).
 func (p MissedPolicy) String() string { return record.Missed(p).String() }
