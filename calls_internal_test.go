@@ -327,13 +327,16 @@ func TestRequestsThatAreNeverSent(t *testing.T) {
 	open := func(change func(o *redis.Options)) *redis.Client {
 		o := *rs.Options()
 		o.MaxRetries, o.MinRetryBackoff, o.MaxRetryBackoff, o.DialerRetries = 1, time.Millisecond, time.Millisecond, 1
-		o.DialTimeout = 200 * time.Millisecond
 		change(&o)
 		rdb := redis.NewClient(&o)
 		t.Cleanup(func() { _ = rdb.Close() })
 		return rdb
 	}
 
+	noTLS := func(o *redis.Options) {
+		o.TLSConfig = &tls.Config{MinVersion: tls.VersionTLS12}
+		o.DialTimeout = 200 * time.Millisecond // the handshake has no answer
+	}
 	full := open(func(o *redis.Options) { o.PoolSize, o.PoolTimeout, o.MaxRetries = 1, time.Millisecond, -1 })
 	held := full.Conn()
 	require.NoError(t, held.Ping(ctx).Err())
@@ -357,7 +360,7 @@ func TestRequestsThatAreNeverSent(t *testing.T) {
 		"connection refused": {open(func(o *redis.Options) { o.Addr = nobody }), "connection refused", nil},
 		"no such cluster":    {cluster, "connection refused", nil},
 		"wrong password":     {open(func(o *redis.Options) { o.Username, o.Password = "app", "wrong" }), "WRONGPASS", nil},
-		"no TLS there":       {open(func(o *redis.Options) { o.TLSConfig = &tls.Config{MinVersion: tls.VersionTLS12} }), "", nil},
+		"no TLS there":       {open(noTLS), "", nil},
 		"pool timeout":       {full, "pool timeout", redis.ErrPoolTimeout},
 		"context":            {ended, "canceled", context.Canceled},
 		"a hook says no":     {refused, errTest.Error(), errTest},
