@@ -55,7 +55,7 @@ func redisCode(err error) string {
 	if strings.Contains(text, noPermission) {
 		return codeNoPerm
 	}
-	text = strings.TrimPrefix(text, "ERR ") // Kvrocks puts it in front of a code
+	text = strings.TrimPrefix(text, "ERR ") // Kvrocks and some proxies put it in front of a code
 	code, _, _ := strings.Cut(text, " ")
 	if code == "" || strings.ToUpper(code) != code {
 		return "ERR"

@@ -32,6 +32,7 @@ func TestRedisCode(t *testing.T) {
 			"READONLY You can't write against a read only replica.",
 			call + "@user_script: 1: -READONLY You can't write against a read only replica.",
 			"READONLY You can't write against a read only replica." + in7,
+			"ERR READONLY You can't write against a read only replica.", // of some proxies
 		},
 		"NOREPLICAS": {
 			"NOREPLICAS Not enough good replicas to write.",
