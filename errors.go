@@ -60,6 +60,7 @@ type DuplicateError struct {
 	Since     time.Time // when that job was buried, by Redis's clock; zero unless it is dead
 }
 
+// Error returns a text that says, for a dead job, how its ID becomes free.
 func (e *DuplicateError) Error() string {
 	switch e.State {
 	case "":
