@@ -17,6 +17,9 @@ race: ## run the tests with the race detector
 roles: ## run the tests as the users of docs/acl/delayq.acl
 	DELAYQ_ROLES=docs/acl/delayq.acl go test . ./tests
 
+rings: ## run the tests with servers that wait for rings, however few topics they have
+	DELAYQ_RINGS=1 go test ./tests
+
 explore: ## explore the scripts to the end of each scope (some minutes)
 	DELAYQ_EXPLORE=all go test -run TestExplore -timeout 30m -v .
 
@@ -32,4 +35,4 @@ bench: ## compare with asynq; ROWS is a pattern like 'enqueue|work' (default: al
 ci: ## run everything that must hold before a change lands
 	bash .ci/run
 
-.PHONY: help test full race roles explore faults soak bench ci
+.PHONY: help test full race roles rings explore faults soak bench ci

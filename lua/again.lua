@@ -13,6 +13,7 @@
 -- KEYS[11]   bucket    zset, job ID scored by due time (Unix ms)
 -- KEYS[12]   ready     list of job IDs, next one at the head
 -- KEYS[13]   sizes     hash, the size of the largest record
+-- KEYS[14]   idle      zset, waiting server scored by the time its wait began (Unix ms)
 -- ARGV[1]    number    number of this call in its series
 -- ARGV[2]    tick      ms, how far ahead timers look without a wake-up
 -- ARGV[3]    channel   the control channel
@@ -26,10 +27,10 @@
 -- beyond those of the first job. A job that is lost or gone is not enqueued.
 -- Returns {'ok', now, letters}: o for done, l for lost, g for gone; no letters if all are done.
 -- Cost: O(jobs × log N).
--- Uses: now receipt stats sizes terms lease settle retain control history
+-- Uses: now receipt stats sizes terms lease settle retain control ring history
 local leases, pool, attempts, errors, moved = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local done, results, stats, receipt, runs = KEYS[6], KEYS[7], KEYS[8], KEYS[9], KEYS[10]
-local bucket, ready, sizes = KEYS[11], KEYS[12], KEYS[13]
+local bucket, ready, sizes, idle = KEYS[11], KEYS[12], KEYS[13], KEYS[14]
 local number, tick, channel, topic = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 local jobs, first = ARGV, 5
 
@@ -89,6 +90,9 @@ if #ids > 0 then
     if jobs[where[i] + 2] ~= '' then
       ran(runs, id, 0, jobs[where[i] + 2])
     end
+  end
+  if #soon > 0 then
+    ring(idle, channel, topic, #soon)
   end
 end
 count(stats, 'acked', #ids)

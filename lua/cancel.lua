@@ -1,4 +1,4 @@
--- cancel: removes a job in any state. If it is running, its server loses the lease and receives a
+-- cancel: removes jobs in any state. If one is running, its server loses the lease and receives a
 -- message.
 --
 -- KEYS[1]   pool      hash, job ID to record
@@ -13,26 +13,36 @@
 -- KEYS[10]  runs      hash, schedule to the history of its runs
 -- KEYS[11]  ready     list of job IDs, next one at the head
 -- ARGV[1]   number    number of this call in its series
--- ARGV[2]   id        the job
--- ARGV[3]   channel   the control channel
--- ARGV[4]   topic     the topic's name, for the control channel
+-- ARGV[2]   channel   the control channel
+-- ARGV[3]   topic     the topic's name, for the control channel
+-- ARGV[4..]  given    IDs of the jobs, each once, at most 500
 --
--- Returns {'ok', now, state}: scheduled, ready, running or dead, or none if there is no such job.
--- Cost: O(log N).
+-- Returns {'ok', now, letters}. letters has one letter for each of the first jobs, at least one:
+-- the state it was in (s for scheduled, r for ready, u for running, d for dead), or g if there is
+-- no such job. Nothing was done for the other jobs, because the call has removed 100 entries of
+-- ready.
+-- Cost: O(jobs × log N).
 -- Uses: now receipt stats lease control history unready withdraw
 local pool, bucket, leases, dead, attempts = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local errors, moved, stats = KEYS[6], KEYS[7], KEYS[8]
 local receipt, runs, ready = KEYS[9], KEYS[10], KEYS[11]
-local number, id, channel, topic = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+local number, channel, topic = ARGV[1], ARGV[2], ARGV[3]
+local given, first = ARGV, 4
 
 local told = replay(receipt, number)
 if told then
   return {'ok', now, told}
 end
 
-local noted = scheduled(pool, runs, id)
-local state = withdraw(id, noted, pool, bucket, ready, leases, dead, attempts, errors, moved, runs,
-  channel, topic)
-count(stats, 'cancelled', state == 'none' and 0 or 1)
-remember(receipt, number, state)
-return {'ok', now, state}
+local ids, noted = {}, {}
+for i = first, #given do
+  local n = i - first + 1
+  ids[n] = given[i]
+  noted[n] = scheduled(pool, runs, given[i])
+end
+local letters = withdraw(ids, noted, pool, bucket, ready, leases, dead, attempts, errors, moved,
+  runs, channel, topic)
+local _, none = string.gsub(letters, 'g', '')
+count(stats, 'cancelled', #letters - none)
+remember(receipt, number, letters)
+return {'ok', now, letters}

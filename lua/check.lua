@@ -19,6 +19,7 @@
 -- KEYS[16]  handoff    list of job IDs on the way from a server's wait to its take
 -- KEYS[17]  stats      hash, counter to number
 -- KEYS[18]  sizes      hash, the size of the largest record
+-- KEYS[19]  idle       zset, waiting server scored by the time its wait began (Unix ms)
 -- ARGV[1]   part       one of the first sixteen keys, by its name here; or all, for checks that
 --                      need no scan
 -- ARGV[2]   cursor     where the slice begins, 0 for the beginning. For a list: how many IDs to
@@ -50,7 +51,7 @@ local pool, bucket, leases, dead = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local attempts, errors, moved = KEYS[5], KEYS[6], KEYS[7]
 local done, results, schedules, slots, waiting = KEYS[8], KEYS[9], KEYS[10], KEYS[11], KEYS[12]
 local fired, runs, ready, handoff = KEYS[13], KEYS[14], KEYS[15], KEYS[16]
-local stats, sizes = KEYS[17], KEYS[18]
+local stats, sizes, idle = KEYS[17], KEYS[18], KEYS[19]
 local part, cursor, repair = ARGV[1], ARGV[2], ARGV[5]
 local limit, most = tonumber(ARGV[3]), tonumber(ARGV[4])
 
@@ -107,6 +108,7 @@ local function all()
   end
   measure('HLEN', stats)
   measure('HLEN', sizes)
+  measure('ZCARD', idle)
   for _, key in ipairs(wrong) do
     found(key, '', 'wrong_type', false)
   end

@@ -9,6 +9,7 @@
 -- KEYS[6]    receipt  string, the last call of the series and its reply
 -- KEYS[7]    leases   zset, job ID scored by the end of its lease
 -- KEYS[8]    dead     zset, job ID scored by the time of burial
+-- KEYS[9]    idle     zset, waiting server scored by the time its wait began (Unix ms)
 -- ARGV[1]    number   number of this call in its series
 -- ARGV[2]    tick     ms, how far ahead timers look without a wake-up
 -- ARGV[3]    channel  the control channel
@@ -26,9 +27,9 @@
 -- since has the time of burial of each dead one, with a space before it. mark is + if these were
 -- the topic's first jobs. A repeated call returns the time of the first one.
 -- Cost: O(jobs × log N).
--- Uses: now receipt stats sizes terms control
+-- Uses: now receipt stats sizes terms control ring
 local pool, bucket, ready, stats = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local sizes, receipt, leases, dead = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
+local sizes, receipt, leases, dead, idle = KEYS[5], KEYS[6], KEYS[7], KEYS[8], KEYS[9]
 local number, tick, channel, topic = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 local jobs, first, width = ARGV, 5, 4
 
@@ -36,6 +37,37 @@ local told = replay(receipt, number)
 if told then
   local told_mark, at, told_letters, told_since = string.match(told, '^(%+?)(%d+) (%a*)(.*)$')
   return {'ok', tonumber(at) or now, told_letters or '', told_since or '', told_mark or ''}
+end
+
+local stamp = string.format('%013.0f', now)
+local enqueued = '\173' .. stamp
+
+-- One new job, as a lone caller sends it, needs no lists. This does the same as what follows, in
+-- the same order.
+if #jobs == 8 and not replaced.live and redis.call('HEXISTS', pool, jobs[5]) == 0 then
+  local id, due, hopeless = jobs[5], terms(jobs[8])
+  if not hopeless then
+    local record = jobs[6] .. enqueued .. jobs[7]
+    sized(sizes, #record)
+    if due > now then
+      if due - now <= tonumber(tick) then
+        local head = redis.call('ZRANGE', bucket, 0, 0, 'WITHSCORES')
+        if not head[2] or tonumber(head[2]) > due then
+          nudge(channel, 'wake', topic, 0, '')
+        end
+      end
+      redis.call('ZADD', bucket, string.format('%.0f', due), id)
+    else
+      redis.call('RPUSH', ready, id)
+    end
+    redis.call('HSET', pool, id, record)
+    if due <= now then
+      ring(idle, channel, topic, 1)
+    end
+    local mark = count(stats, 'enqueued', 1) == 1 and '+' or ''
+    remember(receipt, number, mark .. stamp .. ' ')
+    return {'ok', now, '', '', mark}
+  end
 end
 
 local ids, total = {}, 0
@@ -50,7 +82,6 @@ local records, stored, largest = {}, 0, 0 -- id, record, id, record …
 local later, delayed = {}, 0 -- due, id, due, id …
 local soon, letters, taken, twins = {}, nil, {}, {}
 local earliest
-local enqueued = '\173' .. string.format('%013.0f', now)
 local when, due, hopeless, score -- most jobs of a call are due at the same time
 local at = first
 for i = 1, total do
@@ -58,7 +89,7 @@ for i = 1, total do
   if jobs[at + 3] ~= when then
     when = jobs[at + 3]
     due, hopeless = terms(when)
-    score = string.format('%.0f', due)
+    score = due > now and string.format('%.0f', due)
   end
   if present and string.sub(present, 1, 8) == string.sub(head, 1, 8) then
     at = at + width -- it is the record of this very call
@@ -121,6 +152,9 @@ end
 if stored > 0 then
   redis.call('HSET', pool, unpack(records))
 end
+if #soon > 0 then
+  ring(idle, channel, topic, #soon)
+end
 
 if letters then
   for i = 1, total do
@@ -130,5 +164,5 @@ end
 letters = letters and table.concat(letters) or ''
 -- The topic's first jobs, as far as Redis knows: it may have restarted empty.
 local mark = count(stats, 'enqueued', stored / 2) == stored / 2 and '+' or ''
-remember(receipt, number, mark .. string.format('%.0f ', now) .. letters .. since)
+remember(receipt, number, mark .. stamp .. ' ' .. letters .. since)
 return {'ok', now, letters, since, mark}

@@ -10,8 +10,11 @@
 -- KEYS[7]    ready     list of job IDs, next one at the head
 -- KEYS[8]    handoff   list of job IDs on the way from a server's wait to its take
 -- KEYS[9]    stats     hash, counter to number
+-- KEYS[10]   idle      zset, waiting server scored by the time its wait began (Unix ms)
 -- ARGV[1]    repair    1 to repair, 0 to report only
--- ARGV[2..]  jobs      for each job the caller's data: ID, nonce, finished attempts, moved entry
+-- ARGV[2]    channel   the control channel
+-- ARGV[3]    topic     the topic's name, for the control channel
+-- ARGV[4..]  jobs      for each job the caller's data: ID, nonce, finished attempts, moved entry
 --                      (these two empty if there is none), and where it belongs: its due time, or
 --                      dead
 --
@@ -21,10 +24,11 @@
 -- 100 jobs a call. Safe to send twice.
 -- Returns {'ok', now, letters}: m for mended (or to be mended), k for kept as it is.
 -- Cost: O(1,000 + jobs × log N).
--- Uses: now stats
+-- Uses: now stats control ring
 local pool, bucket, leases, dead, attempts = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local moved, ready, handoff, stats = KEYS[6], KEYS[7], KEYS[8], KEYS[9]
-local repair, jobs, first, width = ARGV[1], ARGV, 2, 5
+local moved, ready, handoff, stats, idle = KEYS[6], KEYS[7], KEYS[8], KEYS[9], KEYS[10]
+local repair, channel, topic = ARGV[1], ARGV[2], ARGV[3]
+local jobs, first, width = ARGV, 4, 5
 
 local waits = {}
 for _, ids in ipairs({
@@ -36,7 +40,7 @@ for _, ids in ipairs({
   end
 end
 
-local letters, mended = {}, 0
+local letters, mended, soon = {}, 0, 0
 for at = first, #jobs, width do
   local id, nonce, tried = jobs[at], jobs[at + 1], jobs[at + 2]
   local due, where = jobs[at + 3], jobs[at + 4]
@@ -61,10 +65,13 @@ for at = first, #jobs, width do
     else
       redis.call('RPUSH', ready, id)
       redis.call('ZREM', bucket, id)
-      waits[id] = true
+      waits[id], soon = true, soon + 1
     end
     mended = mended + 1
   end
 end
 count(stats, 'mended', mended)
+if soon > 0 then
+  ring(idle, channel, topic, soon)
+end
 return {'ok', now, table.concat(letters)}

@@ -13,9 +13,12 @@
 -- KEYS[10]  slots     zset, schedule scored by its next slot (Unix ms)
 -- KEYS[11]  waiting   zset, schedule scored by the slot that waits for its last run to finish
 -- KEYS[12]  runs      hash, schedule to the history of its runs
+-- KEYS[13]  idle      zset, waiting server scored by the time its wait began (Unix ms)
 -- ARGV[1]   limit     most jobs to move of each kind, at most 1,000 (unpack has a stack limit)
 -- ARGV[2]   heal      1: also put back IDs in handoff, left by a server that died between wait and
 --                     take
+-- ARGV[3]   channel   the control channel
+-- ARGV[4]   topic     the topic's name, for the control channel
 --
 -- A run whose lease ran out counts as an attempt. The backoff doubles from 2 s after the second
 -- attempt up to 64 s. Jobs of one call get up to a fifth more, each a different part, so that they
@@ -24,11 +27,11 @@
 -- lease end or slot in µs, -1 if there is none. due is the number of schedules with a due slot,
 -- waiting the number of those with a waiting slot.
 -- Cost: O(log N + limit).
--- Uses: now stats lease errors history
+-- Uses: now stats lease errors history control ring
 local bucket, ready, leases, pool, attempts = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local errors, moved, handoff, stats = KEYS[6], KEYS[7], KEYS[8], KEYS[9]
-local slots, waiting, runs = KEYS[10], KEYS[11], KEYS[12]
-local limit, heal = tonumber(ARGV[1]), ARGV[2]
+local slots, waiting, runs, idle = KEYS[10], KEYS[11], KEYS[12], KEYS[13]
+local limit, heal, channel, topic = tonumber(ARGV[1]), ARGV[2], ARGV[3], ARGV[4]
 
 local lapsed = redis.call('ZRANGEBYSCORE', leases, '-inf', now, 'LIMIT', 0, limit)
 local due = redis.call('ZRANGEBYSCORE', bucket, '-inf', now, 'LIMIT', 0, limit)
@@ -42,7 +45,7 @@ end
 -- Places come first, then the books. The first time, a job goes to the head, because it has waited
 -- already. After that it backs off as if it had failed. It may be the job that crashes the process,
 -- and must not keep the others from running.
-local reclaimed = 0
+local reclaimed, pushed = 0, 0
 if #lapsed > 0 then
   local back, first, later, log, tally = {}, {}, {}, {}, {}
   for _, id in ipairs(lapsed) do
@@ -69,6 +72,7 @@ if #lapsed > 0 then
   end
   if #first > 0 then
     redis.call('LPUSH', ready, unpack(first))
+    pushed = #first
   end
   for i, id in ipairs(back) do
     if log[i].next then
@@ -96,12 +100,17 @@ end
 if #due > 0 then
   redis.call('RPUSH', ready, unpack(due))
   redis.call('ZREM', bucket, unpack(due))
+  pushed = pushed + #due
 end
 
 if heal == '1' then
   for _ = 1, math.min(redis.call('LLEN', handoff), limit) do
     redis.call('LMOVE', handoff, ready, 'RIGHT', 'LEFT')
+    pushed = pushed + 1
   end
+end
+if pushed > 0 then
+  ring(idle, channel, topic, pushed)
 end
 
 local heads = {

@@ -15,25 +15,26 @@
 -- KEYS[12]  handoff   list of job IDs on the way from a server's wait to its take
 -- KEYS[13]  sizes     hash, the size of the largest record
 -- KEYS[14]  receipt   string, the last call of the series that deleted something, and its reply
+-- KEYS[15]  idle      zset, waiting server scored by the time its wait began (Unix ms)
 -- ARGV[1]   number    number of this call in its series
 -- ARGV[2]   most      most dead jobs to keep
 -- ARGV[3]   age       ms, how long a dead job is kept
 -- ARGV[4]   limit     most jobs of each kind to delete, at most 1,000 (unpack has a stack limit)
 --
 -- If ready is far longer than its number of jobs, the leftovers among its first and last IDs are
--- removed. Work that needs a key of a wrong type is left out. Such keys, even those for bookkeeping
--- only, are reported here.
+-- removed. So are names that have been in idle for more than an hour. Work that needs a key of a
+-- wrong type is left out. Such keys, even those for bookkeeping only, are reported here.
 -- Returns {'ok', now, dead, done, missing, wrong, trimmed}: how many of each kind this call
 -- deleted, and how many leftovers of ready it removed. limit of one kind means ask again. missing
 -- is how many more records there are than places, or how many more places in bucket and dead than
 -- records; 0 in a healthy topic. wrong lists the keys of a wrong type. A repeated call deletes no
 -- job and returns the same numbers of deleted jobs, so that every deletion is reported.
 -- Cost: O(limit × log N).
--- Uses: now receipt measure
+-- Uses: now receipt measure census
 local pool, dead, attempts, errors, moved = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local done, results, stats = KEYS[6], KEYS[7], KEYS[8]
 local bucket, leases, ready, handoff = KEYS[9], KEYS[10], KEYS[11], KEYS[12]
-local sizes, receipt = KEYS[13], KEYS[14]
+local sizes, receipt, idle = KEYS[13], KEYS[14], KEYS[15]
 local number, most, age, limit = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 
 local told = replay(receipt, number)
@@ -43,6 +44,7 @@ local finished, kept = measure('ZCARD', done), measure('HLEN', results)
 local delayed, leased = measure('ZCARD', bucket), measure('ZCARD', leases)
 local waits, handed = measure('LLEN', ready), measure('LLEN', handoff)
 local counters, noted = measure('HLEN', stats), measure('HLEN', sizes)
+local idlers = measure('ZCARD', idle)
 local books = {}
 for _, book in ipairs({attempts, errors, moved}) do
   if measure('HLEN', book) >= 0 then
@@ -101,13 +103,19 @@ local function trim(ids)
   return left
 end
 
+if idlers > 0 then
+  local gone = redis.call('ZRANGEBYSCORE', idle, '-inf', now - wait_most, 'LIMIT', 0, limit)
+  if #gone > 0 then
+    redis.call('ZREM', idle, unpack(gone))
+  end
+end
+
 local missing, trimmed = 0, 0
 if math.min(records, buried, delayed, leased, waits, handed) >= 0 then
   local taken = redis.call('ZCOUNT', leases, '-inf', 9999999999999)
-  local places = delayed + taken + buried + waits + handed
   -- The numbers of records and of places were read before the prune, so both include its jobs.
-  missing = math.max(0, records - places, delayed + buried - records)
-  if waits > 2 * (records - delayed - taken - buried) + 1000 then
+  missing = missing_of(records, delayed, taken, buried, waits, handed)
+  if littered(records, delayed, taken, buried, waits) then
     local first = redis.call('LRANGE', ready, 0, limit - 1)
     local left = trim(first)
     if #left < #first then

@@ -8,10 +8,10 @@
 -- KEYS[6]    receipt   string, the last call of the series and its reply
 -- KEYS[7]    leases    zset, job ID scored by the end of its lease
 -- KEYS[8]    dead      zset, job ID scored by the time of burial
--- KEYS[9]    attempts  hash, job ID to number of finished attempts
--- KEYS[10]   errors    hash, job ID to its error log
--- KEYS[11]   moved     hash, job ID to its current due time, if it differs from the record's
--- KEYS[12]   handoff   list of job IDs on the way from a server's wait to its take
+-- KEYS[10]   attempts  hash, job ID to number of finished attempts
+-- KEYS[11]   errors    hash, job ID to its error log
+-- KEYS[12]   moved     hash, job ID to its current due time, if it differs from the record's
+-- KEYS[13]   handoff   list of job IDs on the way from a server's wait to its take
 -- ARGV[1]    number    number of this call in its series
 -- ARGV[3]    channel   the control channel
 -- ARGV[4]    topic     the topic's name, for the control channel
@@ -24,11 +24,11 @@
 -- there.
 -- Cost: O(jobs × log N).
 -- Then: enqueue
--- Uses: now receipt stats sizes terms lease unready control
+-- Uses: now receipt stats sizes terms lease unready control ring
 do
   local pool, bucket, ready, sizes = KEYS[1], KEYS[2], KEYS[3], KEYS[5]
   local receipt, leases, dead = KEYS[6], KEYS[7], KEYS[8]
-  local attempts, errors, moved, handoff = KEYS[9], KEYS[10], KEYS[11], KEYS[12]
+  local attempts, errors, moved, handoff = KEYS[10], KEYS[11], KEYS[12], KEYS[13]
   local number, channel, topic = ARGV[1], ARGV[3], ARGV[4]
   local jobs, first, width = ARGV, 5, 4
 

@@ -1,4 +1,4 @@
--- reschedule: gives a scheduled or ready job another due time.
+-- reschedule: gives scheduled or ready jobs other due times.
 --
 -- KEYS[1]  pool     hash, job ID to record
 -- KEYS[2]  bucket   zset, job ID scored by due time (Unix ms)
@@ -7,76 +7,121 @@
 -- KEYS[5]  dead     zset, job ID scored by the time of burial
 -- KEYS[6]  moved    hash, job ID to its current due time, if it differs from the record's
 -- KEYS[7]  receipt  string, the last call of the series and its reply
+-- KEYS[8]  idle     zset, waiting server scored by the time its wait began (Unix ms)
 -- ARGV[1]  number   number of this call in its series
--- ARGV[2]  id       the job
--- ARGV[3]  due      Unix ms, or + and a delay in ms
--- ARGV[4]  tick     ms, how far ahead timers look without a wake-up
--- ARGV[5]  channel  the control channel
--- ARGV[6]  topic    the topic's name, for the control channel
--- ARGV[7]  nonce    of the record that expires belongs to; empty: the caller does not know whether
---                   the job expires
--- ARGV[8]  expires  Unix ms, when the job expires
+-- ARGV[2]  tick     ms, how far ahead timers look without a wake-up
+-- ARGV[3]  channel  the control channel
+-- ARGV[4]  topic    the topic's name, for the control channel
+-- ARGV[5..]  jobs   for each job: ID, new due time (Unix ms, or + and a delay in ms), nonce of the
+--                   record that the next value belongs to, and when the job expires (Unix ms).
+--                   Empty nonce: the caller does not know whether the job expires. Each ID once,
+--                   at most 500
 --
--- Returns {'ok', now, state}. The state is the one before: scheduled or ready (moved), running,
--- dead or none (left alone), or beyond (left alone: it expires before that time). It is expiring,
--- with the part of the record before the payload, if nothing was done because the job can expire
--- and the caller sent another nonce. The caller then calls again with the values that it reads
--- there.
--- Cost: O(log N).
--- Uses: now receipt unready control
+-- Returns {'ok', now, letters, heads}. letters has one letter for each of the first jobs, at least
+-- one. s for scheduled and r for ready: moved, and this was its state. u for running, d for dead, g
+-- if there is no such job, b because it would expire by that time: left alone. p: nothing was done,
+-- because the job can expire and the caller sent another nonce. For each p, heads has the part of
+-- the record before the payload, or an empty string. The caller then calls again with the values
+-- that it reads there. Nothing was done for the other jobs, because the call has read 1 MiB of
+-- records or has removed 100 entries of ready.
+-- Cost: O(jobs × log N).
+-- Uses: now receipt unready control ring
 local pool, bucket, ready, leases = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local dead, moved, receipt = KEYS[5], KEYS[6], KEYS[7]
-local number, id, due, tick = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
-local channel, topic, nonce, expires = ARGV[5], ARGV[6], ARGV[7], tonumber(ARGV[8])
+local dead, moved, receipt, idle = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
+local number, tick, channel, topic = ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4]
+local jobs, first, width = ARGV, 5, 4
+local bytes_most, head_most = 1048576, 49152
 
 local told = replay(receipt, number)
-if told then
-  return {'ok', now, told}
-end
 
-local state = 'ready'
-local record = redis.call('HGET', pool, id)
-if not record then
-  state = 'none'
-elseif redis.call('ZSCORE', leases, id) then
-  state = 'running'
-elseif redis.call('ZSCORE', dead, id) then
-  state = 'dead'
-elseif redis.call('ZSCORE', bucket, id) then
-  state = 'scheduled'
-end
-
-if state == 'scheduled' or state == 'ready' then
-  if string.byte(due) == 43 then
-    due = now + due -- Lua reads "+5" as 5
-  else
-    due = math.max(tonumber(due), now)
-  end
-  local before = redis.call('HGET', moved, id)
-  local tally = string.match(before or '', '%d+ %d+ [01]$') or '0 0 0'
-  -- A revived job does not expire.
-  if string.sub(tally, -1) == '0' and (string.byte(record, 10) or 0) % 8 >= 4 then
-    if string.sub(record, 1, 8) ~= nonce then
-      return {'ok', now, 'expiring', string.sub(record, 1, 49152)}
+-- The records of the first jobs. Other jobs are for another call.
+local ids, records, bytes = {}, {}, 0
+for at = first, told and first + #told * width - 1 or #jobs, width do
+  if #jobs > first + width then
+    bytes = bytes + redis.call('HSTRLEN', pool, jobs[at])
+    if bytes > bytes_most and at > first then
+      break
     end
-    state = due >= expires and 'beyond' or state
   end
-  if state ~= 'beyond' then
-    redis.call('HSET', moved, id, due .. ' reschedule ' .. tally)
-  end
+  ids[#ids + 1] = jobs[at]
+  records[#ids] = redis.call('HGET', pool, jobs[at])
 end
-if (state == 'scheduled' or state == 'ready') and due > now then
+
+if told then -- nothing was done for p, so its record can be another one by now
+  local heads = {}
+  for i = 1, #told do
+    if string.sub(told, i, i) == 'p' then
+      heads[#heads + 1] = string.sub(records[i] or '', 1, head_most)
+    end
+  end
+  return {'ok', now, told, heads}
+end
+
+local leased = redis.call('ZMSCORE', leases, unpack(ids))
+local buried = redis.call('ZMSCORE', dead, unpack(ids))
+local waiting = redis.call('ZMSCORE', bucket, unpack(ids))
+local known = redis.call('HMGET', moved, unpack(ids))
+local letters, heads, fields = {}, {}, {}
+local later, entries, soon, earliest = {}, {}, {}, nil
+for i, id in ipairs(ids) do
+  if #entries == unready_most then
+    break
+  end
+  local at = first + (i - 1) * width
+  local due, nonce, expires = jobs[at + 1], jobs[at + 2], tonumber(jobs[at + 3])
+  local letter = waiting[i] and 's' or 'r'
+  if not records[i] then
+    letter = 'g'
+  elseif leased[i] then
+    letter = 'u'
+  elseif buried[i] then
+    letter = 'd'
+  else
+    due = string.byte(due) == 43 and now + due or math.max(tonumber(due), now) -- "+5" is 5
+    local tally = string.match(known[i] or '', '%d+ %d+ [01]$') or '0 0 0'
+    -- A revived job does not expire.
+    if string.sub(tally, -1) == '0' and (string.byte(records[i], 10) or 0) % 8 >= 4 then
+      if string.sub(records[i], 1, 8) ~= nonce then
+        letter = 'p'
+        heads[#heads + 1] = string.sub(records[i], 1, head_most)
+      elseif due >= expires then
+        letter = 'b'
+      end
+    end
+    if letter == 's' or letter == 'r' then
+      fields[#fields + 1], fields[#fields + 2] = id, due .. ' reschedule ' .. tally
+      if due > now then
+        later[#later + 1], later[#later + 2] = due, id
+        earliest = math.min(earliest or due, due)
+        if letter == 'r' then
+          entries[#entries + 1] = id
+        end
+      elseif letter == 's' then
+        soon[#soon + 1] = id
+      end
+    end
+  end
+  letters[i] = letter
+end
+
+if #fields > 0 then
+  redis.call('HSET', moved, unpack(fields))
+end
+if #later > 0 then
   local head = redis.call('ZRANGE', bucket, 0, 0, 'WITHSCORES')
-  redis.call('ZADD', bucket, due, id)
-  if due - now <= tick and (not head[2] or tonumber(head[2]) > due) then
+  redis.call('ZADD', bucket, unpack(later))
+  if earliest - now <= tick and (not head[2] or tonumber(head[2]) > earliest) then
     nudge(channel, 'wake', topic, 0, '')
   end
-  if state == 'ready' then
+  for _, id in ipairs(entries) do
     unready(ready, id)
   end
-elseif state == 'scheduled' then
-  redis.call('RPUSH', ready, id)
-  redis.call('ZREM', bucket, id)
 end
-remember(receipt, number, state)
-return {'ok', now, state}
+if #soon > 0 then
+  redis.call('RPUSH', ready, unpack(soon))
+  redis.call('ZREM', bucket, unpack(soon))
+  ring(idle, channel, topic, #soon)
+end
+letters = table.concat(letters)
+remember(receipt, number, letters)
+return {'ok', now, letters, heads}

@@ -15,6 +15,7 @@
 -- KEYS[12]   moved     hash, job ID to its current due time, if it differs from the record's
 -- KEYS[13]   stats     hash, counter to number
 -- KEYS[14]   sizes     hash, the size of the largest record
+-- KEYS[15]   idle      zset, waiting server scored by the time its wait began (Unix ms)
 -- ARGV[1]    channel   the control channel
 -- ARGV[2]    topic     the topic's name, for the control channel
 -- ARGV[3..]  entries   for each schedule: name, nonce of its definition, place (slots or waiting),
@@ -32,10 +33,11 @@
 -- Returns {'ok', now, letters}: one letter a schedule, f for fired, w if nothing was done because
 -- the last run has not finished, c for changed since the caller read it.
 -- Cost: O((schedules + jobs) × log N).
--- Uses: now stats sizes lease control schedule history unready withdraw
+-- Uses: now stats sizes lease control ring schedule history unready withdraw
 local slots, waiting, fired, runs = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local pool, bucket, ready, leases, dead = KEYS[5], KEYS[6], KEYS[7], KEYS[8], KEYS[9]
-local attempts, errors, moved, stats, sizes = KEYS[10], KEYS[11], KEYS[12], KEYS[13], KEYS[14]
+local attempts, errors, moved = KEYS[10], KEYS[11], KEYS[12]
+local stats, sizes, idle = KEYS[13], KEYS[14], KEYS[15]
 local channel, topic = ARGV[1], ARGV[2]
 local entries, first = ARGV, 3
 
@@ -110,8 +112,8 @@ for i, start in ipairs(starts) do
     if busy and overlap == 'cancel' then
       busy = false
       if flagged(pool, state.job) then
-        withdraw(state.job, true, pool, bucket, ready, leases, dead, attempts, errors, moved, runs,
-          channel, topic)
+        withdraw({state.job}, {true}, pool, bucket, ready, leases, dead, attempts, errors, moved,
+          runs, channel, topic)
         cancels = cancels + 1
       end
     end
@@ -177,4 +179,7 @@ count(stats, 'fired', total)
 count(stats, 'skipped', skips)
 count(stats, 'missed', misses)
 count(stats, 'cancelled', cancels)
+if #soon > 0 then
+  ring(idle, channel, topic, #soon)
+end
 return {'ok', now, table.concat(letters)}

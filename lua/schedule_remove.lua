@@ -41,7 +41,7 @@ if redis.call('HEXISTS', schedules, name) == 1 then
   local last = state_of(redis.call('HGET', fired, name))
   local unfinished = last and going(pool, dead, last)
   if unfinished and not redis.call('ZSCORE', leases, last.job) and flagged(pool, last.job) then
-    withdraw(last.job, false, pool, bucket, ready, leases, dead, attempts, errors, moved)
+    withdraw({last.job}, {}, pool, bucket, ready, leases, dead, attempts, errors, moved)
     count(stats, 'cancelled', 1)
   end
   redis.call('ZREM', slots, name)

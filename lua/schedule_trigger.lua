@@ -7,6 +7,7 @@
 -- KEYS[5]  stats    hash, counter to number
 -- KEYS[6]  sizes    hash, the size of the largest record
 -- KEYS[7]  receipt  string, the last call of the series and its reply
+-- KEYS[8]  idle     zset, waiting server scored by the time its wait began (Unix ms)
 -- ARGV[1]  number   number of this call in its series
 -- ARGV[2]  name     the schedule
 -- ARGV[3]  nonce    that of the definition from which the job was made
@@ -22,9 +23,9 @@
 -- Returns {'ok', now, id}. In place of the ID it returns changed (by another caller: nothing was
 -- done), or none if there is no such schedule.
 -- Cost: O(log N).
--- Uses: now receipt stats sizes control schedule
+-- Uses: now receipt stats sizes control ring schedule
 local fired, pool, bucket, ready = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local stats, sizes, receipt = KEYS[5], KEYS[6], KEYS[7]
+local stats, sizes, receipt, idle = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
 local number, name, nonce, head, tail = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 local delay, tick, channel, topic = tonumber(ARGV[6]), tonumber(ARGV[7]), ARGV[8], ARGV[9]
 
@@ -63,6 +64,9 @@ elseif state then
   end
   redis.call('HSET', pool, answer, record)
   count(stats, 'enqueued', 1)
+  if delay <= 0 then
+    ring(idle, channel, topic, 1)
+  end
 end
 remember(receipt, number, answer)
 return {'ok', now, answer}

@@ -13,6 +13,7 @@
 --                     more to take, then the IDs it got
 -- KEYS[11]  stats     hash, counter to number
 -- KEYS[12]  sizes     hash, the size of the largest record
+-- KEYS[13]  idle      zset, waiting server scored by the time its wait began (Unix ms)
 -- ARGV[1]   number    number of this take, higher than that of the one before
 -- ARGV[2]   since     number of the first take without a reply; equal to number: none
 -- ARGV[3]   limit     most jobs to take, at most 1,000 (unpack has a stack limit). 0: give back the
@@ -23,6 +24,9 @@
 --                     is taken (flag 1 of its record), because a crash counts as an attempt of
 --                     every taken job
 -- ARGV[7]   place     where the jobs go that are given back: head or tail of ready
+-- ARGV[8]   name      under which the server waits if this take leaves ready empty and a slot
+--                     free; empty: it does not wait
+-- ARGV[9]   listed    1: the name may be in idle. A take that does not add it removes it
 --
 -- An ID counts only if it has a record and is in neither bucket nor leases nor dead. All others are
 -- leftovers of a cancel, a reschedule or a second push, and are dropped here. So is the empty ID,
@@ -33,29 +37,36 @@
 -- that begins now. The others go back in their order, and no attempt is used up. A request that
 -- arrives twice gets the first reply again. A request that arrives after a later one does nothing.
 --
--- Returns {'ok', now, lease end (a score), ids, records, attempts, moved, more}. attempts and moved
--- are false if no job of the topic has any. more is 1 if bytes ended the take or jobs were given
--- back: there is more to take. Other replies are {'empty', now}, {'busy', now} (jobs with limited
--- retries wait for an idle worker), {'paused', now, until when or 0}, and with limit 0 {'returned',
--- now, ids}. 'ok' without IDs means: ask again.
+-- A server waits if its name is in idle. A script that puts jobs into ready takes the name off and
+-- publishes the topic on <channel>:<name>. A take adds the name if it leaves both lists empty and
+-- has leased fewer jobs than can start immediately.
+--
+-- Returns {'ok', now, lease end (a score), ids, records, attempts, moved, more, waits}. attempts
+-- and moved are false if no job of the topic has any. more is 1 if bytes ended the take or jobs
+-- were given back: there is more to take. waits is 1 if the server waits now; after 0 it must ask
+-- again when it can start a job. Other replies are {'empty', now, waits}, {'busy', now, waits}
+-- (jobs with limited retries wait for an idle worker), {'paused', now, until when or 0} (idle is
+-- unchanged), and with limit 0 {'returned', now, ids}. 'ok' without IDs and with waits 0 means: ask
+-- again.
 -- Cost: O(limit × log N), and no more than bytes, or one record, are read.
--- Uses: now stats lease
+-- Uses: now stats lease paused
 local ready, handoff, pool, bucket = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local leases, dead, attempts, moved = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
-local meta, receipt, stats, sizes = KEYS[9], KEYS[10], KEYS[11], KEYS[12]
+local meta, receipt, stats, sizes, idle = KEYS[9], KEYS[10], KEYS[11], KEYS[12], KEYS[13]
 local number, since, limit, bytes = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 local lease, free, place = tonumber(ARGV[5]), tonumber(ARGV[6]), ARGV[7]
+local name, listed = ARGV[8], ARGV[9]
 
 -- answer adds the known data of the jobs to their records. With pcall: missing data must not cost
 -- the jobs.
-local function answer(lease_end, ids, records, more)
+local function answer(lease_end, ids, records, more, waits)
   local tried, due = false, false
   if #ids > 0 and redis.call('EXISTS', attempts, moved) > 0 then
     tried = redis.pcall('HMGET', attempts, unpack(ids))
     due = redis.pcall('HMGET', moved, unpack(ids))
   end
   tried, due = tried and not tried.err and tried, due and not due.err and due
-  return {'ok', now, lease_end, ids, records, tried, due, more and 1 or 0}
+  return {'ok', now, lease_end, ids, records, tried, due, more and 1 or 0, waits}
 end
 
 -- note writes the receipt. With pcall: at worst the jobs wait until their leases are over.
@@ -65,13 +76,19 @@ local function note(lease_end, more, ids)
   redis.pcall('PEXPIRE', receipt, lease)
 end
 
+-- known returns 1 if the server is in idle, without a change.
+local function known()
+  local since_when = name ~= '' and redis.pcall('ZSCORE', idle, name)
+  return type(since_when) == 'string' and 1 or 0
+end
+
 -- The end contains the microseconds of the present. So no two leases of a job end at the same time,
 -- and a fence identifies one of them.
 local lease_end = string.format('%.0f.%03d', now + lease, time[2] % 1000)
 
 local last = tonumber(redis.call('LINDEX', receipt, 0) or nil)
 if last and last > tonumber(number) then
-  return {'empty', now} -- abandoned by the server, and late: see prelude/receipt.lua
+  return {'empty', now, 0} -- abandoned by the server, and late: see prelude/receipt.lua
 end
 if last and last >= since then
   local kept = redis.call('LRANGE', receipt, 1, -1)
@@ -125,9 +142,9 @@ if last and last >= since then
     note(old_end, more, ids)
   end
   if #ids > 0 then
-    return answer(old_end, ids, redis.call('HMGET', pool, unpack(ids)), more)
+    return answer(old_end, ids, redis.call('HMGET', pool, unpack(ids)), more, known())
   elseif twice then
-    return {'empty', now}
+    return {'empty', now, known()}
   end
 end
 if since < tonumber(number) then
@@ -138,7 +155,7 @@ if limit == 0 then
 end
 
 local pause = redis.call('HMGET', meta, 'paused', 'until')
-if pause[1] and (not pause[2] or now < tonumber(pause[2])) then
+if paused(pause) then
   return {'paused', now, tonumber(pause[2] or 0)}
 end
 
@@ -219,7 +236,8 @@ local function taken(id)
 end
 
 local got, looked, busy, more = 0, 0, false, false
-while got < limit and looked < 1000 and not busy and not more do
+local dry = false -- both lists are known to be empty
+while got < limit and looked < 1000 and not busy and not more and not dry do
   -- Everything is read before anything is written, so a key of a wrong type costs no ID. Many more
   -- leftovers can follow the first ones.
   local most = looked == 0 and limit or math.min(math.max(limit - got, 64), 1000 - looked)
@@ -234,6 +252,7 @@ while got < limit and looked < 1000 and not busy and not more do
   end
   local n = #waiting
   if n == 0 then
+    dry = true
     break
   end
   local delayed, buried = scores(bucket, waiting), scores(dead, waiting)
@@ -270,6 +289,7 @@ while got < limit and looked < 1000 and not busy and not more do
     used = i
   end
   more = n < all and got < limit and not busy
+  dry = all < most and used == all
   looked = looked + used
   if handed > 0 then
     redis.call('LTRIM', handoff, math.min(used, handed), -1)
@@ -286,12 +306,29 @@ while got < limit and looked < 1000 and not busy and not more do
     end
   end
 end
+
+-- The server is registered by the very take that finds nothing more. So a job cannot be pushed
+-- between the two.
+local waits = 0
+if name ~= '' and dry and got < free then
+  local put = redis.pcall('ZADD', idle, 'NX', now, name)
+  if type(put) == 'table' and got == 0 and not string.find(put.err, 'WRONGTYPE', 1, true) then
+    -- It fails where Redis takes no writes, as on a master that has become a replica. There a take
+    -- must not go on reporting that nothing is ready. At maxmemory it does not fail, and after a
+    -- deletion the script can write.
+    redis.call('ZREM', idle, '')
+    put = redis.pcall('ZADD', idle, 'NX', now, name)
+  end
+  waits = type(put) == 'table' and 0 or 1
+elseif listed == '1' then
+  redis.pcall('ZREM', idle, name)
+end
 if looked == 0 then
-  return {busy and 'busy' or 'empty', now}
+  return {busy and 'busy' or 'empty', now, waits}
 end
 if got > 0 then
   lease_end = redis.call('ZSCORE', leases, ids[1]) -- as Redis writes it from now on
   note(lease_end, more, ids)
   count(stats, 'taken', got)
 end
-return answer(lease_end, ids, records, more)
+return answer(lease_end, ids, records, more, waits)

@@ -1,35 +1,70 @@
--- withdraw removes a job in any state, and notifies the server that runs it. An ID deep in ready
--- stays there: take drops an ID without a record. noted means that the job is one of a schedule
--- whose history must record it. It returns the state of the job, or none if there is no such job.
-local function withdraw(id, noted, pool, bucket, ready, leases, dead, attempts, errors, moved, runs,
-    channel, topic)
-  if redis.call('HDEL', pool, id) == 0 then
-    return 'none'
+-- withdraw removes jobs in any state, and notifies the servers that run them. An ID deep in ready
+-- stays there: take drops an ID without a record. noted has true at the index of a job of a
+-- schedule whose history must record it. withdraw returns a letter for each of the first jobs: the
+-- state it was in (s scheduled, r ready, u running, d dead), or g if there is no such job. It ends
+-- before a job for which it would search ready too often.
+local function withdraw(ids, noted, pool, bucket, ready, leases, dead, attempts, errors, moved,
+    runs, channel, topic)
+  local fences = redis.call('ZMSCORE', leases, unpack(ids))
+  local delayed = redis.call('ZMSCORE', bucket, unpack(ids))
+  local buried = redis.call('ZMSCORE', dead, unpack(ids))
+  local letters, gone, entries = {}, {}, {}
+  local waiting, finished, running = {}, {}, {}
+  for i, id in ipairs(ids) do
+    if #entries == unready_most then
+      break
+    end
+    letters[i] = 'g'
+    if redis.call('HDEL', pool, id) == 1 then
+      letters[i] = fences[i] and 'u' or buried[i] and 'd' or delayed[i] and 's' or 'r'
+      gone[#gone + 1] = id
+      if delayed[i] then
+        waiting[#waiting + 1] = id
+      end
+      if buried[i] then
+        finished[#finished + 1] = id
+      end
+      if fences[i] then
+        running[#running + 1] = id
+      end
+      if letters[i] == 'r' then
+        entries[#entries + 1] = id
+      end
+    end
   end
-  local state, fence = 'ready', redis.call('ZSCORE', leases, id)
-  if redis.call('ZREM', bucket, id) == 1 then
-    state = 'scheduled'
+  if #waiting > 0 then
+    redis.call('ZREM', bucket, unpack(waiting))
   end
-  if redis.call('ZREM', dead, id) == 1 then
-    state = 'dead'
+  if #finished > 0 then
+    redis.call('ZREM', dead, unpack(finished))
   end
-  if fence then
-    state = 'running'
-    release(leases, {id})
-    nudge(channel, 'cancel', topic, fence, id)
+  if #running > 0 then
+    release(leases, running)
   end
-  if state == 'ready' then
+  local tried = {}
+  for i, id in ipairs(ids) do
+    if letters[i] == 'u' then
+      nudge(channel, 'cancel', topic, fences[i], id)
+    end
+    if noted[i] and letters[i] and letters[i] ~= 'g' then
+      tried[i] = redis.pcall('HGET', attempts, id)
+    end
+  end
+  for _, id in ipairs(entries) do
     unready(ready, id)
   end
-  local tried = noted and redis.pcall('HGET', attempts, id)
-  redis.pcall('HDEL', attempts, id)
-  redis.pcall('HDEL', errors, id)
-  redis.pcall('HDEL', moved, id)
-  if noted then
-    local attempt = (type(tried) == 'string' and tried or 0) + 1
-    local note = {job = id, attempt = attempt, ['end'] = now, outcome = 'cancelled'}
-    ran(runs, id, 0, cjson.encode(note))
+  if #gone > 0 then
+    redis.pcall('HDEL', attempts, unpack(gone))
+    redis.pcall('HDEL', errors, unpack(gone))
+    redis.pcall('HDEL', moved, unpack(gone))
   end
-  return state
+  for i, id in ipairs(ids) do
+    if tried[i] ~= nil then
+      local attempt = (type(tried[i]) == 'string' and tried[i] or 0) + 1
+      local note = {job = id, attempt = attempt, ['end'] = now, outcome = 'cancelled'}
+      ran(runs, id, 0, cjson.encode(note))
+    end
+  end
+  return table.concat(letters)
 end
 

@@ -1,0 +1,81 @@
+-- watch: reports how long each of some topics has nothing to do, and where a server should take.
+-- Writes nothing.
+--
+-- KEYS[1..]  keys  bucket, leases, slots, handoff, waiting, ready, idle, meta of each topic
+-- ARGV[1]    name  under which the server waits; empty: report only how long
+-- ARGV[2..]  list  if there are no KEYS: the same names
+--
+-- At most 200 topics. With a list, the call goes to one node of a Cluster, and the topics can be of
+-- all its slots. A script that declares no keys may read any key of its node, from 6.2 on: Redis
+-- compares the slot of each command with those of the node, and not with the slots of the others. A
+-- topic of another node is marked m.
+--
+-- A topic has something to do if the head of bucket, leases or slots is due, or if handoff or
+-- waiting exists. A key of a wrong type counts as something to do: promote or take reports it, and
+-- the other topics are not affected.
+--
+-- If Redis accepts no writes, the reply is the error that says so. A master that has become a
+-- replica can still be read, and its data can be stale.
+--
+-- Returns {'ok', now, waits, marks}. waits has for each topic the time to its earliest head in µs,
+-- at most 285 years; 0 if there is something to do now, -1 if there is nothing at all. marks has
+-- one character for each topic: t if the server should take, because ready exists or its name is
+-- not in idle; p if it should, but the topic is paused; - if it should not; m if the topic is of
+-- another node.
+-- Cost: O(log N) for each topic.
+-- Uses: now lease paused
+local keys = KEYS
+local name, list, first = ARGV[1], ARGV, 2
+
+if #keys > 0 then
+  list, first = keys, 1
+end
+
+-- elsewhere reports whether a reply is the error about a key of another node.
+local function elsewhere(answer)
+  return type(answer) == 'table' and string.find(answer.err, 'non local key', 1, true)
+end
+
+local waits, marks, checked = {}, {}, false
+for i = first, #list, 8 do
+  local bucket, handoff, waiting, ready = list[i], list[i + 3], list[i + 4], list[i + 5]
+  if not checked then
+    local written = redis.pcall('ZREM', bucket, '') -- no job has that ID
+    checked = not elsewhere(written)
+    if checked and type(written) == 'table' and not string.find(written.err, 'WRONGTYPE', 1, true)
+    then
+      return written
+    end
+  end
+  local wait, mark = -1, '-'
+  local there = redis.pcall('EXISTS', bucket, list[i + 1], list[i + 2], handoff, waiting, ready)
+  if elsewhere(there) then
+    mark = 'm'
+  elseif type(there) == 'table' then
+    return there
+  else
+    if there > 0 and redis.pcall('EXISTS', handoff, waiting) ~= 0 then
+      wait = 0
+    end
+    for k = i, there > 0 and i + 2 or 0 do
+      local zset = list[k]
+      local head = wait ~= 0 and redis.pcall('ZRANGE', zset, 0, 0, 'WITHSCORES') or {}
+      if head.err then
+        wait = 0
+      elseif head[2] and head[1] ~= anchor() then
+        local left = math.ceil(head[2]) * 1000 - time[1] * 1000000 - time[2]
+        left = math.max(0, math.min(left, 9e15))
+        if wait < 0 or left < wait then
+          wait = left
+        end
+      end
+    end
+    local idle, meta = list[i + 6], list[i + 7]
+    if name ~= '' and (not redis.pcall('ZSCORE', idle, name)
+      or there > 0 and redis.pcall('EXISTS', ready) == 1) then
+      mark = paused(redis.pcall('HMGET', meta, 'paused', 'until')) and 'p' or 't'
+    end
+  end
+  waits[#waits + 1], marks[#marks + 1] = wait, mark
+end
+return {'ok', now, waits, table.concat(marks)}
