@@ -60,8 +60,8 @@ func (r *run) renew(again *againError, end time.Time) (*renewal, error) {
 	if n := len(again.payload); n > mostPayload {
 		return nil, fmt.Errorf("again: %w: payload of %d bytes, at most %d are allowed", ErrInvalid, n, mostPayload)
 	}
-	o := jobOptions{Options: r.said}
-	o.DueAt, o.DueIn, o.ExpireAt, o.Scheduled = 0, 0, 0, r.scheduled
+	o := jobOptions{Options: r.opts.Given()}
+	o.DueAt, o.DueIn, o.ExpireAt = 0, 0, 0
 	o, err := o.with(again.opts)
 	if err != nil {
 		return nil, fmt.Errorf("again: %w", err)

@@ -117,11 +117,24 @@ func (t *topicServer) examine(ctx context.Context, letters string) string {
 
 // noteTopics records the topics of the server for [Client.Topics].
 func (s *Server) noteTopics(ctx context.Context) error {
-	topics := make([]any, 0, len(s.topics))
-	for name := range s.topics {
-		topics = append(topics, name)
+	topics := make([]any, 0, s.topics.len())
+	for _, t := range s.topics.all() {
+		if !t.found {
+			topics = append(topics, t.keys.topic)
+		}
+	}
+	if len(topics) == 0 {
+		return s.calls.Ping(ctx).Err()
 	}
 	return s.calls.SAdd(ctx, topicsKey(s.o.prefix), topics...).Err()
+}
+
+// noteLate records a topic that was added while the server was running. Without a reply, the next
+// promote or restore tries again.
+func (s *Server) noteLate(ctx context.Context, t *topicServer) error {
+	call, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	return s.calls.SAdd(call, topicsKey(s.o.prefix), t.keys.topic).Err()
 }
 
 // restore records the topics again, which Redis may have lost, and logs lost data. It runs once a
@@ -132,8 +145,8 @@ func (s *Server) restore(ctx context.Context) error {
 	if err := s.noteTopics(call); err != nil && away(err) { // a full Redis cannot record them
 		return fmt.Errorf("note topics: %w", err)
 	}
-	all := make([]*topicServer, 0, len(s.topics))
-	for _, t := range s.topics {
+	all := make([]*topicServer, 0, s.topics.len())
+	for _, t := range s.topics.all() {
 		if t.takesAtLeast(0) > 0 { // otherwise nothing can be below it
 			all = append(all, t)
 		}

@@ -16,6 +16,7 @@ import (
 func init() {
 	bridge.NewJob = func(fresh any, now time.Time) (any, error) { return runOf(fresh.(NewJob), now) }
 	bridge.NextRun = func(job any) any { return job.(*Job).next() }
+	bridge.AlwaysRing = func(server any) { server.(*Server).alwaysRings = true }
 }
 
 // runOf returns the job that a handler would receive in the first run of fresh.

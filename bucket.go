@@ -13,8 +13,10 @@ const (
 	promoteLimit = 250
 
 	// pruneEvery is how often a server looks for dead and done jobs that are past their retention.
-	// pruneLimit is the most jobs that one call removes.
+	// pruneLimit is the most jobs that one call removes. A server of many topics only looks which
+	// of them need that, and prunes all of them once an hour.
 	pruneEvery = 10 * time.Second
+	pruneAll   = time.Hour
 	pruneLimit = 500
 
 	// prunedEvery is the shortest time between two log lines about removed dead jobs.
@@ -24,47 +26,69 @@ const (
 	nothingDue = time.Duration(math.MaxInt64)
 )
 
-// promoteLoop is the timer of a topic. It promotes due jobs and sleeps until the next due time or
-// lease end, at most for one tick. An earlier job wakes it. Every server runs this loop; a server
-// finds the work of another one done. A tick is shortened by up to a tenth, so that servers that
-// started together, or were woken by the same job, do not stay in step.
-func (t *topicServer) promoteLoop(ctx context.Context) {
-	defer t.firer.warn(false)
-	defer func() { t.pruner.warn(t.trouble.log) }()
-	var slow retryPace
-	var timer timer
-	for ctx.Err() == nil {
-		wait, alone, err := t.promoteOnce(ctx, &timer)
-		switch {
-		case err != nil:
-			sleep(ctx, slow.next())
-			continue
-		case wait <= 0:
-		case alone && wait > t.server.o.tick && t.server.sharesTick():
-			t.sleepIdle(ctx, wait, &timer.pruned)
-			timer.healed = time.Time{} // an ID in handoff may have ended the sleep
-		default:
-			t.sleepUntilDue(ctx, min(wait, t.tick()))
-		}
-		slow.reset()
+// promoteStep is a step of the loop that is the timer of a topic. It promotes due jobs, and rests
+// until the next due time or lease end, at most for one tick. An earlier job wakes it. Every server
+// has this loop; a server finds the work of another one done. A tick is shortened by up to a tenth,
+// so that servers that started together, or were woken by the same job, do not stay in step.
+func (t *topicServer) promoteStep(ctx context.Context) next {
+	at := &t.timer
+	if ctx.Err() != nil {
+		t.server.watch.remove(t)
+		t.firer.warn(false)
+		t.pruner.warn(t.trouble.log)
+		return stepOver
 	}
+	woken := t.woken.Swap(false)
+	if rest := t.server.watch.left(t); rest > 0 && !woken {
+		// the survey has woken the topic
+		if t.pruneDue(ctx) {
+			return stepAgain
+		}
+		return restFor(rest)
+	}
+	if t.server.watch.remove(t) {
+		at.healed = time.Time{} // an ID in handoff may have ended the rest
+	}
+	if t.late && !t.found {
+		t.late = t.server.noteLate(ctx, t) != nil
+	}
+	wait, alone, err := t.promoteOnce(ctx, at)
+	if err != nil {
+		return pauseFor(at.slow.next())
+	}
+	at.slow.reset()
+	switch {
+	case wait <= 0:
+		return stepAgain
+	case alone && wait > t.server.o.tick && t.server.sharesTick():
+		return restFor(t.server.watch.add(t, wait))
+	}
+	// Measured from the last promote that looked at everything, so that wake-ups do not put off the
+	// next one.
+	return restFor(min(wait, max(time.Millisecond, t.tick()-time.Since(at.healed))))
 }
 
-// A timer is what the promote loop remembers from one turn to the next.
+// wake makes the topic promote, because a job may be due earlier than is known.
+func (t *topicServer) wake() {
+	t.woken.Store(true)
+	t.loops.promote.wake()
+}
+
+// A timer is what that loop remembers from one step to the next.
 type timer struct {
 	healed time.Time // the last promote that looked at everything
-	pruned time.Time // the last prune
+	slow   retryPace
 }
 
-// tick returns the longest sleep of the loop.
+// tick returns the longest rest of the loop.
 func (t *topicServer) tick() time.Duration {
 	tick := t.server.o.tick
 	return tick - rand.N(tick/10).Truncate(time.Millisecond)
 }
 
-// promoteOnce is one turn of the promote loop. It returns how long the topic has nothing to do; 0
+// promoteOnce promotes, fires and prunes once. It returns how long the topic has nothing to do; 0
 // if there may be more to do now. alone reports whether schedules and slots leave it alone until
-// then, so that the idleTick can take over the ticks.
+// then, so that the watch can take over the ticks.
 func (t *topicServer) promoteOnce(ctx context.Context, at *timer) (wait time.Duration, alone bool, err error) {
 	t.turn(loopPromote)
 	t.mu.Lock()
@@ -80,23 +104,19 @@ func (t *topicServer) promoteOnce(ctx context.Context, at *timer) (wait time.Dur
 	if heal {
 		at.healed = time.Now()
 	}
-	again := t.firer.fire(ctx, p.due, p.waiting) || p.moved >= promoteLimit
+	again := p.moved >= promoteLimit
+	fire := func() { again = t.firer.fire(ctx, p.due, p.waiting) || again }
+	if len(t.server.calendars) > 0 {
+		t.outside(t.loops.promote, fire)
+	} else {
+		fire()
+	}
 	began := time.Now()
-	if t.pruneDue(ctx, &at.pruned) || again {
+	if t.pruneDue(ctx) || again {
 		return 0, false, nil
 	}
 	alone = p.due+p.waiting == 0 && len(t.firer.missed) == 0
 	return max(1, p.wait-time.Since(began)), alone, nil
-}
-
-func (t *topicServer) sleepUntilDue(ctx context.Context, d time.Duration) {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-t.wakeups.promote:
-	case <-ctx.Done():
-	}
 }
 
 // promoted is the reply of the promote script.
@@ -113,7 +133,7 @@ func (t *topicServer) promote(ctx context.Context, heal bool) (promoted, error) 
 	if heal {
 		flag = 1
 	}
-	r, err := t.exec(ctx, topicCall{script: promoteScript, jobs: promoteLimit, outlives: true}, promoteLimit, flag)
+	r, err := t.exec(ctx, topicCall{script: promoteScript, jobs: promoteLimit, outlives: true}, promoteLimit, flag, controlChannel(t.keys.prefix()), t.keys.topic)
 	if err != nil {
 		return promoted{}, err
 	}

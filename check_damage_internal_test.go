@@ -18,7 +18,7 @@ import (
 func TestCheckGoesOnBesideAWrongType(t *testing.T) {
 	eachHand(t, func(t *testing.T, h *Hand) {
 		var every []string
-		for _, key := range append(h.keys.checked(), h.keys.ready, h.keys.handoff, h.keys.stats) {
+		for _, key := range append(h.keys.checked(), h.keys.ready, h.keys.handoff, h.keys.stats, h.keys.idle) {
 			every = append(every, h.keys.name(key))
 		}
 		for _, name := range every {
@@ -37,7 +37,7 @@ func TestCheckGoesOnBesideAWrongType(t *testing.T) {
 				want[FindingOrphan] = append([]string{"attempts nobody"}, want[FindingOrphan]...)
 			}
 			switch name {
-			case "errors", "done", "results", "stats", "schedules", "slots", "waiting", "fired", "runs":
+			case "errors", "done", "results", "stats", "idle", "schedules", "slots", "waiting", "fired", "runs":
 				want[FindingNoPlace] = []string{"pool asleep"}
 			}
 			found, mended := h.look(false)

@@ -374,7 +374,7 @@ func buried(retry int, readable bool, finished int, m record.Moved, log []Attemp
 // mend executes the mend script once.
 func (d *doctor) mend(ctx context.Context, list []*stray) error {
 	k := d.keys
-	args := []any{d.repair}
+	args := []any{d.repair, controlChannel(k.prefix()), k.topic}
 	known := list[:0:0]
 	for _, s := range list {
 		if s.where == "unknown" {

@@ -40,7 +40,7 @@ func (s *Server) alarm(t *topicServer) {
 // checkLoop checks one topic after the other.
 func (s *Server) checkLoop(ctx context.Context) {
 	for wait := checkFirst; sleep(ctx, wait); wait = checkEvery {
-		for _, t := range s.topics {
+		for _, t := range s.topics.all() {
 			if ctx.Err() != nil {
 				return
 			}

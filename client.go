@@ -19,7 +19,8 @@ import (
 // closed. If the client or an argument is invalid, every method returns an error that wraps
 // [ErrInvalid] and writes nothing.
 //
-// Its only goroutines send the batched Enqueue calls and the parts of a large batch. They exit when
+// Concurrent calls about single jobs of a topic are sent to Redis together, each at once if it is
+// alone. Its only goroutines send these calls and the parts of a large batch. They exit when
 // these have been sent. If Redis does not respond, they wait as long as go-redis does. With
 // ContextTimeoutEnabled that is at most 30 s for each call. Otherwise the timeouts and retries of
 // rdb apply, and a ReadTimeout of -1 means no limit.
@@ -29,12 +30,14 @@ type Client struct {
 	err     error // why the client itself is invalid
 	scripts caller
 	series  seriesPool
+	air     airspace
+	yield   yielding
 
 	mu          sync.Mutex
-	commits     map[string]*commit // by topic
-	most        int                // number of commits, while some are unused
-	uses        uint64             // number of calls of commit
-	seriesBase  string             // for the series of new commits: see evict
+	commits     map[lane]*commit
+	most        int    // number of commits, while some are unused
+	uses        uint64 // number of calls of commit
+	seriesBase  string // for the series of new commits: see evict
 	seriesFloor uint64
 	// hash of a topic → time it was added to the set of topics, Unix ms
 	recorded map[uint64]int64
@@ -47,7 +50,7 @@ type Client struct {
 // ContextTimeoutEnabled; otherwise the timeouts of rdb apply.
 func NewClient(rdb redis.UniversalClient, opts ...ClientOption) *Client {
 	c := &Client{
-		rdb: rdb, commits: make(map[string]*commit), most: mostCommits, seriesBase: rand.Text(), recorded: make(map[uint64]int64), seed: maphash.MakeSeed(),
+		rdb: rdb, commits: make(map[lane]*commit), most: mostCommits, seriesBase: rand.Text(), recorded: make(map[uint64]int64), seed: maphash.MakeSeed(),
 	}
 	c.o, c.err = newClientOptions(opts)
 	err := checkRedis(rdb)
@@ -57,6 +60,7 @@ func NewClient(rdb redis.UniversalClient, opts ...ClientOption) *Client {
 	c.err = errors.Join(c.err, err)
 	c.o.hooks.trouble = func(why *crash) { logHook(clientLog(), why) }
 	c.scripts = caller{rdb, &c.o.hooks}
+	c.air.most = max(1, poolSize(rdb)/2)
 	return c
 }
 
@@ -71,6 +75,21 @@ func checkRedis(rdb redis.UniversalClient) error {
 		return nil
 	}
 	return fmt.Errorf("%w: the Redis client must be a *redis.Client or a *redis.ClusterClient, not a %T", ErrInvalid, rdb)
+}
+
+// poolSize returns the size of the connection pool of rdb, in a cluster that of each node.
+func poolSize(rdb redis.UniversalClient) int {
+	switch c := rdb.(type) {
+	case *redis.Client:
+		if c != nil {
+			return c.Options().PoolSize
+		}
+	case *redis.ClusterClient:
+		if c != nil {
+			return c.Options().PoolSize
+		}
+	}
+	return 0
 }
 
 // checkContext rejects a nil context, which would panic further down.
@@ -114,8 +133,7 @@ func (c *Client) validate(ctx context.Context, topic, id string) error {
 // any bytes, a payload up to [MaxPayload] of any bytes, a topic up to 255 bytes of UTF-8 without {,
 // }, # and control characters.
 //
-// Concurrent Enqueue calls are sent to Redis in batches. A request that go-redis repeats makes no
-// second job.
+// A request that go-redis repeats makes no second job.
 //
 // Errors: [ErrDuplicate], [ErrInvalid], [ErrNotReplicated], [ErrUnknownOutcome], the context's
 // error if it was done before the job was sent, or the error that Redis returned. After
@@ -124,22 +142,19 @@ func (c *Client) validate(ctx context.Context, topic, id string) error {
 func (c *Client) Enqueue(ctx context.Context, topic, id string, payload []byte, opts ...JobOption) (*Job, error) {
 	// Clipped, so that options that a hook appends do not end up in the caller's slice.
 	fresh := &NewJob{Topic: topic, ID: id, Payload: payload, Options: slices.Clip(opts)}
-	e, err := c.prepare(ctx, fresh)
+	o, err := c.prepare(ctx, fresh)
 	if err != nil {
 		err = located{call: "enqueue", topic: fresh.Topic, job: fresh.ID}.at(err)
-		c.enqueued(ctx, fresh, e, err)
+		c.enqueued(ctx, fresh, o, err)
 		return nil, err
 	}
-	e.done = make(chan struct{}, 1)
-	g := c.commit(fresh.Topic)
-	defer g.done()
-	err = g.enqueue(ctx, e)
-	e.own.stored(err)
-	c.enqueued(ctx, fresh, e, err)
+	err = c.carryOut(ctx, o)
+	o.fresh.own.stored(err)
+	c.enqueued(ctx, fresh, o, err)
 	if !maybeStored(err) {
 		return nil, err
 	}
-	return e.job(), err
+	return o.job(err), err
 }
 
 // maybeStored reports whether a job may be stored after an Enqueue that returned err.
@@ -156,7 +171,7 @@ func (c *Client) defaults() jobOptions {
 }
 
 // prepare validates a job and encodes it.
-func (c *Client) prepare(ctx context.Context, fresh *NewJob) (*enqueueing, error) {
+func (c *Client) prepare(ctx context.Context, fresh *NewJob) (*operation, error) {
 	if c.usable(ctx) == nil {
 		for _, h := range c.o.hooks.enqueue {
 			c.o.hooks.guard(func() { h.Enqueue(ctx, fresh) })
@@ -173,20 +188,19 @@ func (c *Client) prepare(ctx context.Context, fresh *NewJob) (*enqueueing, error
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	e := &enqueueing{topic: fresh.Topic, id: fresh.ID, opts: o, payload: fresh.Payload}
-	if e.id == "" {
-		e.id = newID()
+	e := &enqueueing{opts: o, payload: fresh.Payload, when: o.when(), nonce: record.NewNonce()}
+	op := &operation{kind: enqueueKind, topic: fresh.Topic, id: fresh.ID, fresh: e}
+	if op.id == "" {
+		op.id = newID()
 	}
-	e.nonce = record.NewNonce()
 	if e.head, e.tail, err = record.Encode(e.nonce, &o.Options, fresh.Payload); err != nil {
 		return nil, err
 	}
-	e.when = o.when()
 	if o.replace == replaceAny {
-		e.own = ownRun(ctx, c.o.prefix, e.topic, e.id)
+		e.own = ownRun(ctx, c.o.prefix, op.topic, op.id)
 		e.own.replace()
 	}
-	return e, nil
+	return op, nil
 }
 
 // newID returns an ID of 14 letters and digits, which is 70 random bits. Among a hundred million
@@ -196,15 +210,15 @@ func (c *Client) prepare(ctx context.Context, fresh *NewJob) (*enqueueing, error
 func newID() string { return rand.Text()[:14] }
 
 // enqueued reports the outcome of an Enqueue to the hooks.
-func (c *Client) enqueued(ctx context.Context, fresh *NewJob, e *enqueueing, err error) {
+func (c *Client) enqueued(ctx context.Context, fresh *NewJob, o *operation, err error) {
 	if c == nil || ctx == nil || len(c.o.hooks.enqueued) == 0 {
 		return
 	}
 	event := EnqueueEvent{Topic: fresh.Topic, ID: fresh.ID, PayloadSize: len(fresh.Payload), Err: err}
-	if e != nil {
-		event.ID = e.id
+	if o != nil {
+		event.ID = o.id
 		if err == nil {
-			event.Due = msTime(e.due())
+			event.Due = msTime(o.due())
 		}
 	}
 	for _, h := range c.o.hooks.enqueued {
@@ -221,19 +235,18 @@ func (c *Client) enqueued(ctx context.Context, fresh *NewJob, e *enqueueing, err
 // Dequeue returns [ErrNotFound] if there is no such job, for example because it has finished. To
 // remove a done job, use [Client.Delete].
 func (c *Client) Dequeue(ctx context.Context, topic, id string) (State, error) {
-	state, err := c.one(ctx, cancelScript, located{topic: topic, job: id}, c.channel(), topic)
-	if err != nil {
+	o := &operation{kind: cancelKind, topic: topic, id: id}
+	if err := c.do(ctx, o); err != nil {
 		return "", err
 	}
-	return state, nil
+	return o.state, nil
 }
 
 // Delete removes a done job, and everything that is kept of it, before its [Retention] is over. It
 // leaves an unfinished job of the same ID alone: cancel that with [Client.Dequeue]. Delete returns
 // [ErrNotFound] if there is no done job with this ID.
 func (c *Client) Delete(ctx context.Context, topic, id string) error {
-	_, err := c.one(ctx, deleteScript, located{topic: topic, job: id})
-	return err
+	return c.do(ctx, &operation{kind: deleteKind, topic: topic, id: id})
 }
 
 // Reschedule gives a scheduled (first time, backing off or snoozed) or ready job another due time,
@@ -241,72 +254,65 @@ func (c *Client) Delete(ctx context.Context, topic, id string) error {
 // if it is dead, and [ErrNotFound] if there is no such job. If the job would expire by the new
 // time, Reschedule returns [ErrInvalid] and changes nothing.
 func (c *Client) Reschedule(ctx context.Context, topic, id string, due DueOption) error {
-	place := located{call: rescheduleScript.name, topic: topic, job: id}
-	o, err := newJobOptions([]JobOption{due})
-	if err != nil {
-		return place.at(errors.Join(c.validate(ctx, topic, id), err))
+	o := &operation{kind: rescheduleKind, topic: topic, id: id}
+	if err := o.moveTo(due); err != nil {
+		return o.place().at(errors.Join(c.validate(ctx, topic, id), err))
 	}
-	var state State
-	var known record.Job // of a job that can expire
-	for range 10 {       // it is not replaced in between more often than that
-		var r reply
-		state, r, err = c.ask(ctx, rescheduleScript, place, o.when(), maxTick.Milliseconds(), c.channel(), topic, known.Nonce, known.Expires())
-		if err == nil && state == "beyond" {
-			return place.at(hopeless(known.Expires(), o.Due(r.now())))
-		}
-		if err != nil || state != "expiring" {
-			break
-		}
-		if known, err = record.DecodeMeta(r.text(3)); err != nil {
-			return place.at(err)
-		}
-		err = place.at(errReply)
+	return c.do(ctx, o)
+}
+
+// moveTo sets the new due time of a reschedule.
+func (o *operation) moveTo(due DueOption) error {
+	opts, err := newJobOptions([]JobOption{due})
+	if err == nil {
+		o.move = &rescheduling{when: opts.when(), opts: opts}
 	}
-	switch {
-	case err != nil:
-		return err
-	case state == StateRunning:
-		return place.at(ErrRunning)
-	case state == StateDead:
-		return place.at(ErrDead)
-	}
-	return nil
+	return err
 }
 
 // Revive moves a dead job back to ready with its full number of retries ([Job.RetriesLeft]) and the
 // first delay of its backoff. Its expiry no longer applies. [Job.Attempt] keeps counting up, and
 // its errors are kept. Revive returns [ErrNotFound] if there is no dead job with this ID.
 func (c *Client) Revive(ctx context.Context, topic, id string) error {
-	_, err := c.one(ctx, reviveScript, located{topic: topic, job: id})
-	return err
+	return c.do(ctx, &operation{kind: reviveKind, topic: topic, id: id})
 }
 
-// one executes a script for one job or schedule and returns the state in which the script found it.
-func (c *Client) one(ctx context.Context, s *script, place located, args ...any) (State, error) {
-	state, _, err := c.ask(ctx, s, place, args...)
-	return state, err
-}
-
-// ask is like one, but returns the whole reply too.
-func (c *Client) ask(
-	ctx context.Context, s *script, place located, args ...any,
-) (State, reply, error) {
-	place.call = s.name
-	topic, id := place.topic, place.job+place.schedule // one of them is empty
-	if err := c.validate(ctx, topic, id); err != nil {
-		return "", nil, place.at(err)
+// do validates an operation and carries it out.
+func (c *Client) do(ctx context.Context, o *operation) error {
+	err := c.validate(ctx, o.topic, o.id)
+	if err == nil {
+		err = ctx.Err()
 	}
-	k := newKeys(c.o.prefix, topic)
+	if err != nil {
+		return o.place().at(err)
+	}
+	return c.carryOut(ctx, o)
+}
+
+// carryOut carries out an operation, alone or with others of its topic.
+func (c *Client) carryOut(ctx context.Context, o *operation) error {
+	g := c.commit(o.topic, o.kind)
+	defer g.done()
+	return g.do(ctx, o)
+}
+
+// one executes a script for a schedule and returns the state in which the script found it.
+func (c *Client) one(ctx context.Context, s *script, place located, args ...any) (State, error) {
+	place.call = s.name
+	if err := c.validate(ctx, place.topic, place.schedule); err != nil {
+		return "", place.at(err)
+	}
+	k := newKeys(c.o.prefix, place.topic)
 	series := c.series.get()
-	r, err := c.scripts.exec(ctx, s, k, k.receipt(series.id), 1, append([]any{series.next(), id}, args...)...)
+	r, err := c.scripts.exec(ctx, s, k, k.receipt(series.id), 1, append([]any{series.next(), place.schedule}, args...)...)
 	c.series.put(series, err)
 	if err != nil {
-		return "", nil, place.at(c.unsure(err))
+		return "", place.at(c.unsure(err))
 	}
 	if state := r.text(2); state != "none" {
-		return State(state), r, nil
+		return State(state), nil
 	}
-	return "", nil, place.at(ErrNotFound)
+	return "", place.at(ErrNotFound)
 }
 
 // unsure marks an error after which the outcome is unknown.
@@ -321,13 +327,4 @@ func (c *Client) unsure(err error) error {
 		return err
 	}
 	return beneath(ErrUnknownOutcome, err)
-}
-
-// channel returns the control channel, or "" for a nil Client, because that is rejected only after
-// its arguments are evaluated.
-func (c *Client) channel() string {
-	if c == nil {
-		return ""
-	}
-	return controlChannel(c.o.prefix)
 }

@@ -479,3 +479,29 @@ func TestTriggerAgainAndAgain(t *testing.T) {
 		require.EqualValues(t, 3, queuetest.CounterOf(t, f.Client, "topic", "enqueued"))
 	})
 }
+
+// The batches of calls about jobs that exist say of each job what became of it, in the order given.
+func TestBatchesSayWhatBecameOfEachJob(t *testing.T) {
+	queuetest.EachClient(t, func(t *testing.T, f *queuetest.Fixture) {
+		for round := range 4 { // enough for each user that may make these calls
+			id := fmt.Sprint("job ", round)
+			f.Enqueue(id, delayq.ProcessIn(time.Hour))
+			refs := []delayq.JobRef{{Topic: "topic", ID: "none"}, {Topic: "topic", ID: id}}
+			got, err := f.Client.GetBatch(t.Context(), refs)
+			require.ErrorIs(t, err, delayq.ErrNotFound)
+			require.ErrorIs(t, got[0].Err, delayq.ErrNotFound)
+			require.NoError(t, got[1].Err)
+			moved, err := f.Client.RescheduleBatch(t.Context(), []delayq.NewDue{
+				{Topic: "topic", ID: "none", Due: delayq.ProcessIn(0)}, {Topic: "topic", ID: id, Due: delayq.ProcessIn(2 * time.Hour)},
+			})
+			require.ErrorIs(t, err, delayq.ErrNotFound)
+			require.ErrorIs(t, moved[0].Err, delayq.ErrNotFound)
+			require.NoError(t, moved[1].Err)
+			gone, err := f.Client.CancelBatch(t.Context(), refs)
+			require.ErrorIs(t, err, delayq.ErrNotFound)
+			require.ErrorIs(t, gone[0].Err, delayq.ErrNotFound)
+			require.NoError(t, gone[1].Err)
+			require.Equal(t, delayq.StateScheduled, gone[1].State)
+		}
+	})
+}

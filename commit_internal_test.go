@@ -77,8 +77,11 @@ func holding(t *testing.T, test func(t *testing.T, c *commitTest)) {
 		test(t, c)
 		c.wg.Wait()
 		synctest.Wait()
-		g := c.client.commit("topic")
-		require.Zero(t, g.flushes)
+		g := c.client.commit("topic", enqueueKind)
+		require.Zero(t, g.flights.up)
+		require.Zero(t, g.flights.gathering)
+		require.Zero(t, g.flights.air)
+		require.Zero(t, c.client.air.up.Load())
 		require.Empty(t, g.pending)
 	})
 }
@@ -121,28 +124,28 @@ func (c *commitTest) pool() []string {
 
 func TestCommitGathersWhatComesMeanwhile(t *testing.T) {
 	holding(t, func(t *testing.T, c *commitTest) {
-		for i := range secondFlush - 1 {
+		for i := range secondFlight - 1 {
 			c.enqueue(t.Context(), c.stored, fmt.Sprint("job", i), nil)
 		}
 		require.False(t, c.has("job0"))
 		c.release()
-		require.Equal(t, []int{1, secondFlush - 1}, c.log.stored())
-		require.Len(t, c.pool(), secondFlush+1)
+		require.Equal(t, []int{1, secondFlight - 1}, c.log.stored())
+		require.Len(t, c.pool(), secondFlight+1)
 	})
 }
 
 // Many do not wait for the flush that is under way: a second one goes beside it, and no third.
 func TestCommitFliesTwice(t *testing.T) {
 	holding(t, func(t *testing.T, c *commitTest) {
-		for i := range secondFlush {
+		for i := range secondFlight {
 			c.enqueue(t.Context(), c.stored, fmt.Sprint("job", i), nil)
 		}
-		require.Equal(t, []int{secondFlush}, c.log.stored(), "the first is still under way")
+		require.Equal(t, []int{secondFlight}, c.log.stored(), "the first is still under way")
 		require.True(t, c.has("job0"))
 
 		second := make(chan struct{})
 		c.fault.again("second", func() { <-second })
-		for i := range secondFlush {
+		for i := range secondFlight {
 			c.enqueue(t.Context(), c.stored, fmt.Sprint("second", i), nil)
 		}
 		for i := range 99 {
@@ -151,7 +154,7 @@ func TestCommitFliesTwice(t *testing.T) {
 		require.False(t, c.has("third0"))
 		close(second)
 		synctest.Wait()
-		require.Equal(t, []int{secondFlush, secondFlush, 99}, c.log.stored())
+		require.Equal(t, []int{secondFlight, secondFlight, 99}, c.log.stored())
 
 		// The flush of 99 was a large one: as many must wait before another goes beside the first.
 		for i := range 98 {
@@ -161,7 +164,7 @@ func TestCommitFliesTwice(t *testing.T) {
 		c.enqueue(t.Context(), c.stored, "last", nil)
 		require.True(t, c.has("fourth0"))
 		c.release()
-		require.Len(t, c.pool(), 2+2*secondFlush+2*99)
+		require.Len(t, c.pool(), 2+2*secondFlight+2*99)
 	})
 }
 
@@ -246,7 +249,7 @@ func TestCommitChunks(t *testing.T) {
 	holding(t, func(t *testing.T, c *commitTest) {
 		second := make(chan struct{})
 		c.fault.again("second", func() { <-second })
-		for i := range secondFlush {
+		for i := range secondFlight {
 			c.enqueue(t.Context(), c.stored, fmt.Sprint("second", i), nil)
 		}
 		for i := range 2*chunkJobs + 200 {
@@ -258,7 +261,7 @@ func TestCommitChunks(t *testing.T) {
 		synctest.Wait()
 		close(second)
 		synctest.Wait()
-		require.Equal(t, []int{secondFlush, chunkJobs, chunkJobs, 200}, c.log.stored())
+		require.Equal(t, []int{secondFlight, chunkJobs, chunkJobs, 200}, c.log.stored())
 		c.release()
 	})
 }
@@ -324,7 +327,7 @@ func TestCommitWithoutAReply(t *testing.T) {
 		for _, err := range got {
 			require.ErrorIs(t, err, ErrUnknownOutcome)
 		}
-		require.Empty(t, c.client.commit("topic").series.free, "the lost call may still arrive")
+		require.Empty(t, c.client.commit("topic", enqueueKind).series.free, "the lost call may still arrive")
 	})
 }
 
@@ -429,16 +432,17 @@ func TestBatchHoldsNoSecondCopy(t *testing.T) {
 			rdb := redis.NewClient(&redis.Options{})
 			defer func() { require.NoError(t, rdb.Close()) }()
 			client := NewClient(rdb)
-			b := &batch{client: client, ctx: t.Context(), results: make([]EnqueueResult, 100_000), waiting: map[string]*parcel{}}
+			b := client.newEnqueueBatch(t.Context(), 100_000)
+			b.out.close()
 			sent := 0
-			b.out = &outbox{client: client, ctx: t.Context(), lists: make(chan []*enqueueing, 1), done: make(chan struct{})}
+			b.out = &outbox{client: client, ctx: t.Context(), lists: make(chan []*operation, 1), done: make(chan struct{})}
 			taken := make(chan struct{})
 			go func() {
 				defer close(taken)
 				for list := range b.out.lists {
 					sent += len(list)
-					for _, e := range list {
-						e.err = nil
+					for _, o := range list {
+						o.settle(nil)
 					}
 				}
 			}()
@@ -475,8 +479,7 @@ func TestBatchHoldsFewBytes(t *testing.T) {
 		for i := range 60 {
 			jobs = append(jobs, NewJob{Topic: fmt.Sprint("topic", i%30), ID: fmt.Sprint(i), Payload: payload})
 		}
-		b := &batch{client: client, ctx: t.Context(), results: make([]EnqueueResult, len(jobs)), waiting: map[string]*parcel{}}
-		b.out = client.newOutbox(t.Context(), len(jobs))
+		b := client.newEnqueueBatch(t.Context(), len(jobs))
 		for i, job := range jobs {
 			b.add(i, job)
 			require.Less(t, b.bytes, parcelsBytes)
@@ -548,29 +551,29 @@ func TestClientKeepsTopicsInUse(t *testing.T) {
 	rdb := redis.NewClient(&redis.Options{})
 	defer func() { require.NoError(t, rdb.Close()) }()
 	client := NewClient(rdb)
-	first := client.commit("first")
+	first := client.commit("first", enqueueKind)
 	series := first.series.get()
 	series.seq = 41
 	for i := range 5 * mostCommits {
-		client.commit(fmt.Sprint("topic", i)).done()
+		client.commit(fmt.Sprint("topic", i), enqueueKind).done()
 	}
-	require.Same(t, first, client.commits["first"])
+	require.Same(t, first, client.commits[lane{topic: "first"}])
 	require.LessOrEqual(t, len(client.commits), mostCommits)
 	first.series.put(series, nil)
 	first.done()
-	for i := 0; client.commits["first"] != nil; i++ {
-		client.commit(fmt.Sprint("other", i)).done()
+	for i := 0; client.commits[lane{topic: "first"}] != nil; i++ {
+		client.commit(fmt.Sprint("other", i), enqueueKind).done()
 	}
-	again := client.commit("first").series.get()
+	again := client.commit("first", enqueueKind).series.get()
 	require.Equal(t, series.id, again.id)
 	require.Equal(t, uint64(41), again.seq)
 
-	client.commit("first").series.put(again, context.DeadlineExceeded)
-	client.commits["first"].users.Store(0)
-	for i := 0; client.commits["first"] != nil; i++ {
-		client.commit(fmt.Sprint("third", i)).done()
+	client.commit("first", enqueueKind).series.put(again, context.DeadlineExceeded)
+	client.commits[lane{topic: "first"}].users.Store(0)
+	for i := 0; client.commits[lane{topic: "first"}] != nil; i++ {
+		client.commit(fmt.Sprint("third", i), enqueueKind).done()
 	}
-	require.NotEqual(t, series.id, client.commit("first").series.get().id)
+	require.NotEqual(t, series.id, client.commit("first", enqueueKind).series.get().id)
 }
 
 // The set of topics heals after Redis has come back empty: at once where the first job tells, else
@@ -593,7 +596,7 @@ func TestTopicsAreAddedAgain(t *testing.T) {
 		require.Equal(t, []string{"topic"}, enqueue())
 		require.NoError(t, rdb.Del(t.Context(), topicsKey(h.prefix())).Err())
 		require.Empty(t, enqueue(), "not each time")
-		g := c.commits["topic"]
+		g := c.commits[lane{topic: "topic"}]
 		g.recorded = g.recorded.Add(-recordEvery)
 		require.Equal(t, []string{"topic"}, enqueue())
 		require.WithinDuration(t, time.Now(), g.recorded, time.Minute)

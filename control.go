@@ -13,15 +13,48 @@ import (
 
 // controlLoop listens to the control channel, where scripts publish messages that cannot wait for
 // the next tick. A lost message, for example during a reconnect, costs only time: the tick
-// promotes, and an extension detects a cancel. The loop does not even wait a tick for messages
-// that were published before it subscribed. Once it has subscribed, every topic looks for itself,
-// and at its leases too.
+// promotes and takes, and an extension detects a cancel. The server does not even wait a tick for
+// messages that were published before it subscribed. Once it has subscribed, it looks at every
+// topic, and at its leases too. Without a Cluster, the server is rung on the same connection.
 func (s *Server) controlLoop(ctx context.Context) {
+	channels := []string{controlChannel(s.o.prefix)}
+	if _, cluster := s.calls.(*redis.ClusterClient); !cluster {
+		channels = append(channels, ringChannel(s.o.prefix, s.id))
+	}
+	s.listenLoop(ctx, "subscribe", s.calls, channels, func() {
+		for _, t := range s.topics.all() {
+			if s.watch.left(t) == 0 {
+				t.wake()
+			}
+			t.resume()
+			t.doubt()
+		}
+		s.lookNow()
+	})
+}
+
+// ringLoop listens to the channel on which a server is rung at one node of a Cluster. Only then the
+// number of listeners that PUBLISH returns there is exact.
+func (s *Server) ringLoop(ctx context.Context, n *node) {
+	s.listenLoop(ctx, "subscribe "+n.name, n.client, []string{ringChannel(s.o.prefix, n.name)}, s.lookNow)
+}
+
+// lookNow makes the watch look at once.
+func (s *Server) lookNow() {
+	select {
+	case s.watch.now <- struct{}{}:
+	default: // it is about to
+	}
+}
+
+// listenLoop listens to channels until ctx is done. It calls subscribed when messages arrive from
+// now on.
+func (s *Server) listenLoop(ctx context.Context, call string, rdb redis.UniversalClient, channels []string, subscribed func()) {
 	var slow retryPace
 	watch := trouble{name: "control", log: s.log, outage: s.outage}
 	for ctx.Err() == nil {
 		began := time.Now()
-		err := s.listen(ctx, func() { watch.note("subscribe", nil) })
+		err := s.listen(ctx, rdb, channels, subscribed, func() { watch.note(call, nil) })
 		if ctx.Err() != nil {
 			return
 		}
@@ -31,19 +64,22 @@ func (s *Server) controlLoop(ctx context.Context) {
 			slow.reset()
 		}
 		if err != nil {
-			watch.note("subscribe", err)
+			watch.note(call, err)
+		}
+		if redisCode(err) == codeNoPerm && len(channels) > 1 {
+			channels = channels[:1] // messages are worth more than rings
 		}
 		sleep(ctx, slow.next())
 	}
 }
 
-// controlSilence is how long the control channel can be silent before the connection is tested.
+// controlSilence is how long a channel can be silent before the connection is tested.
 const controlSilence = 30 * time.Second
 
 // listen subscribes and dispatches messages until something fails. It calls heard after every
 // message from Redis.
-func (s *Server) listen(ctx context.Context, heard func()) error {
-	sub := s.calls.Subscribe(ctx, controlChannel(s.o.prefix))
+func (s *Server) listen(ctx context.Context, rdb redis.UniversalClient, channels []string, subscribed, heard func()) error {
+	sub := rdb.Subscribe(ctx, channels...)
 	// Close ends a pending Receive. Its error is about a connection that is no longer needed.
 	stop := context.AfterFunc(ctx, func() { _ = sub.Close() })
 	defer func() {
@@ -61,12 +97,14 @@ func (s *Server) listen(ctx context.Context, heard func()) error {
 			heard()
 			switch m := msg.(type) {
 			case *redis.Message:
-				s.obey(m.Payload)
+				if m.Channel == channels[0] && m.Channel == controlChannel(s.o.prefix) {
+					s.obey(m.Payload)
+				} else if t := s.topics.get(m.Payload); t != nil {
+					t.ring()
+				}
 			case *redis.Subscription:
-				for _, t := range s.topics {
-					signal(t.wakeups.promote)
-					signal(t.wakeups.resume)
-					signal(t.wakeups.unsure)
+				if m.Count == len(channels) {
+					subscribed()
 				}
 			}
 		case errors.As(err, &timeout) && timeout.Timeout() && !asked:
@@ -83,15 +121,19 @@ func (s *Server) listen(ctx context.Context, heard func()) error {
 // obey carries out a message.
 func (s *Server) obey(text string) {
 	m, ok := record.DecodeMessage(text)
-	t := s.topics[m.Topic]
+	t := s.topics.get(m.Topic)
 	if !ok || t == nil {
 		return
 	}
 	switch m.Verb {
 	case "wake":
-		signal(t.wakeups.promote)
+		t.wake()
+	case "ring":
+		if n := t.node.Load(); n != nil && m.Job == n.name {
+			t.ring()
+		}
 	case "resume":
-		signal(t.wakeups.resume)
+		t.resume()
 	case "cancel":
 		t.cancelRun(m.Job, m.Fence, ErrCancelled)
 	case "replace":

@@ -81,8 +81,14 @@ func proseFigures(t *testing.T) []proseFigure {
 		{"docs/design.md", "will be started within <>,", aheadTime},
 		{"docs/design.md", "worker becomes free for <>.", aheadPatience},
 		{"docs/design.md", "a tick of <>.", maxTick},
-		{"docs/design.md", "When <> wait, and no fewer than the call under way", secondFlush},
+		{"docs/design.md", "a second flight starts when <> wait", secondFlight},
+		{"docs/design.md", "one flight for each <> of a flight's time", perFlight},
+		{"docs/design.md", "depend on the number of its jobs, up to <> and", mostFlights},
 		{"docs/design.md", "when <> wait, a second call goes beside the first", settlePile},
+		{"docs/design.md", "a server of more than <> topics waits for *rings*", mostBlocked},
+		{"docs/design.md", "Every <> each server prunes", pruneEvery},
+		{"docs/design.md", "something to prune, up to <> topics in a call", watchLimit},
+		{"docs/design.md", "each topic is pruned once <> anyway", pruneAll},
 		{"docs/design.md", "if the next one has come, or after <>.", schedule.MissedAfter},
 
 		{"docs/operations.md", "server is missing in `Servers` after <>.", heartbeatStale},
@@ -110,10 +116,20 @@ func proseFigures(t *testing.T) []proseFigure {
 		{"docs/operations.md", "before it could be fired, or <> has gone by", schedule.MissedAfter},
 		{"docs/operations.md", "one line for all schedules of a topic, and one <> at most.", missedEvery},
 		{"docs/operations.md", "are counted up to <> for each gap", schedule.MissedCount},
-		{"docs/operations.md", "each makes a wait for ready every <> and", waitTimeout},
-		{"docs/operations.md", "and a prune every <>.", pruneEvery},
+		{"docs/operations.md", "`watch` once a tick, for up to <> topics", watchLimit},
+		{"docs/operations.md", "`survey` every <>, for up to", pruneEvery},
+		{"docs/operations.md", "`survey` every 10 s, for up to <> topics", watchLimit},
+		{"docs/operations.md", "Each topic is also pruned once <>.", pruneAll},
+		{"docs/operations.md", "`heartbeat` every <>.", heartbeatEvery},
+		{"docs/operations.md", "A server with at most <> topics waits", mostBlocked},
+		{"docs/operations.md", "which it repeats every <>, and", waitTimeout},
+		{"docs/operations.md", "and prunes each topic every <>.", pruneEvery},
+		{"docs/operations.md", "have room for <> connections to each", mostCalls(1000) + otherCalls + mostTakes(1000) + 2*mostBlocked},
+		{"docs/howto/many-topics.md", "and mostly within <>.", followEvery},
+		{"docs/howto/many-topics.md", "topics of a pattern, <> by default.", defaultMaxTopics},
+		{"docs/howto/many-topics.md", "Within <>, servers end the work", followAll},
 		{"docs/operations.md", "**One call of a server** takes at most <>,", callTimeout},
-		{"docs/operations.md", "**A server's wait for a job** lasts <> in Redis.", waitTimeout},
+		{"docs/operations.md", "waits for a job, lasts <> in Redis.", waitTimeout},
 		{"docs/operations.md", "Without a reply after <> the server", waitTimeout + waitMargin},
 		{"docs/operations.md", "**A silent control channel** is tested after <>.", controlSilence},
 		{"docs/operations.md", "by default every <> to 82 minutes.", int(last / time.Minute)},
@@ -150,7 +166,14 @@ func proseFigures(t *testing.T) []proseFigure {
 		{"docs/protocol.md", "since the last revival) s, from <> to", lostFirst},
 		{"docs/protocol.md", "since the last revival) s, from 2 s to <>,", lostLast},
 		{"docs/protocol.md", "with `heal` once a tick (<>), and", maxTick},
-		{"docs/protocol.md", "Call **prune** every <>.", pruneEvery},
+		{"docs/protocol.md", "A server with at most <> topics calls", mostBlocked},
+		{"docs/protocol.md", "When that happens twice within <>, this library", bypassWindow},
+		{"docs/protocol.md", "that topic with `BLMOVE` for <>. It does", bypassPeriod},
+		{"docs/protocol.md", "It does so for at most <> topics at a time.", mostBlocked},
+		{"docs/protocol.md", "wait for rings, at most <> in a call.", watchLimit},
+		{"docs/protocol.md", "**The survey.** Every <>, call **survey**", pruneEvery},
+		{"docs/protocol.md", "Prune every topic once <>, whatever", pruneAll},
+		{"docs/protocol.md", "With at most <> topics, prune all", mostBlocked},
 		{"docs/protocol.md", "that one is if it is more than <> late", schedule.MissedAfter},
 		{"docs/protocol.md", "with **check** every <>, and", checkEvery},
 		{"docs/protocol.md", "A check of every <> ends here", checkEvery},
@@ -297,6 +320,26 @@ func TestProseVerbsAreTheScripts(t *testing.T) {
 		require.Contains(t, obeyed, name, "documented, and not obeyed")
 	}
 	require.Len(t, obeyed, len(documented), "obeyed: %v", obeyed)
+}
+
+// The table of docs/howto/many-topics.md has the goroutines that nodes.go allows, and the
+// connections that TestConnectionsDoNotGrowWithTopics does.
+func TestProseConnectionsAreThoseOfTheirTest(t *testing.T) {
+	_, test, _ := strings.Cut(proseFile(t, "tests/control_test.go"), "\nfunc TestConnectionsDoNotGrowWithTopics(")
+	require.Contains(t, test, "w.MostOpen(), 2*most)")
+	_, test, _ = strings.Cut(test, "map[int]int{")
+	test, _, _ = strings.Cut(test, "}")
+	figures := regexp.MustCompile(`(\d+): (\d+)`).FindAllStringSubmatch(test, -1)
+	require.Len(t, figures, 4)
+	table := strings.ReplaceAll(proseFile(t, "docs/howto/many-topics.md"), ",000 |", "000 |")
+	for _, m := range figures {
+		n, most := must(strconv.Atoi(m[1])), must(strconv.Atoi(m[2]))
+		row := fmt.Sprintf("\n| %d | %d | %d | %d |\n", n, mostCalls(n)+mostTakes(n), most, 2*most)
+		require.Contains(t, table, row)
+	}
+	require.Contains(t, strings.Join(strings.Fields(proseFile(t, "docs/operations.md")), " "),
+		fmt.Sprintf("1,000 topics keeps at most %s connections when it has little to do, and has at most %d under load", figures[3][2],
+			2*must(strconv.Atoi(figures[3][2]))))
 }
 
 // Every promise of docs/reliability.md has a test that begins with its name.

@@ -208,7 +208,7 @@ func TestProseProtocolIsTheScripts(t *testing.T) {
 	}
 	k := newKeys("delayq", "t")
 	for _, key := range []string{
-		k.pool, k.bucket, k.ready, k.handoff, k.leases, k.attempts, k.errors, k.moved, k.dead, k.done, k.results, k.meta, k.stats, k.sizes,
+		k.pool, k.bucket, k.ready, k.handoff, k.leases, k.attempts, k.errors, k.moved, k.dead, k.done, k.results, k.meta, k.stats, k.sizes, k.idle,
 		k.schedules, k.slots, k.waiting, k.fired, k.runs,
 		k.receipt("series"), k.taken("server"), topicsKey("delayq"), serversKey("delayq"), controlChannel("delayq"),
 	} {

@@ -298,6 +298,20 @@ func TestProseTutorialIsTheExample(t *testing.T) {
 	}, blocks)
 }
 
+// The oldest Go and go-redis that the documents name are those of go.mod.
+func TestProseNamesTheOldestVersions(t *testing.T) {
+	mod := proseFile(t, "go.mod")
+	goes := regexp.MustCompile(`(?m)^go (\d+\.\d+)\.0$`).FindStringSubmatch(mod)
+	client := regexp.MustCompile(`go-redis/v9 v(\d+\.\d+)\.0\n`).FindStringSubmatch(mod)
+	require.NotNil(t, goes)
+	require.NotNil(t, client)
+	readme := proseFile(t, "README.md")
+	require.Contains(t, readme, "You need Go "+goes[1]+" or newer")
+	require.Contains(t, readme, "[go-redis](https://github.com/redis/go-redis) v"+client[1]+" or newer")
+	require.Contains(t, proseFile(t, "docs/tutorial.md"), "You need Go "+goes[1]+" or newer")
+	require.Contains(t, proseFile(t, ".ci/run"), "oldest=go"+goes[1]+".")
+}
+
 func TestProseRootDependsOnFiveModules(t *testing.T) {
 	_, after, _ := strings.Cut(proseFile(t, "go.mod"), "require (")
 	block, _, _ := strings.Cut(after, "\n)")

@@ -57,6 +57,67 @@ func ExampleClient_EnqueueBatch() {
 	// true
 }
 
+func ExampleClient_CancelBatch() {
+	rdb, end := openRedis()
+	defer end()
+	ctx := context.Background()
+	client := delayq.NewClient(rdb)
+	if _, err := client.Enqueue(ctx, "mail", "tips-7", nil, delayq.ProcessIn(24*time.Hour)); err != nil {
+		log.Fatal(err)
+	}
+
+	results, err := client.CancelBatch(ctx, []delayq.JobRef{{Topic: "mail", ID: "tips-7"}, {Topic: "order:cancel", ID: "order-7"}})
+	for _, r := range results {
+		fmt.Printf("%q %v\n", r.State, errors.Is(r.Err, delayq.ErrNotFound))
+	}
+	fmt.Println(err != nil) // some job was not cancelled
+	// Output:
+	// "scheduled" false
+	// "" true
+	// true
+}
+
+func ExampleClient_RescheduleBatch() {
+	rdb, end := openRedis()
+	defer end()
+	ctx := context.Background()
+	client := delayq.NewClient(rdb)
+	for _, id := range []string{"a", "b"} {
+		if _, err := client.Enqueue(ctx, "mail", id, nil, delayq.ProcessIn(time.Hour)); err != nil {
+			log.Fatal(err)
+		}
+	}
+
+	_, err := client.RescheduleBatch(ctx, []delayq.NewDue{
+		{Topic: "mail", ID: "a", Due: delayq.ProcessIn(0)},
+		{Topic: "mail", ID: "b", Due: delayq.ProcessIn(2 * time.Hour)},
+	})
+	fmt.Println(err)
+	// Output: <nil>
+}
+
+func ExampleClient_GetBatch() {
+	rdb, end := openRedis()
+	defer end()
+	ctx := context.Background()
+	client := delayq.NewClient(rdb)
+	if _, err := client.Enqueue(ctx, "mail", "a", []byte("Hello!")); err != nil {
+		log.Fatal(err)
+	}
+
+	results, _ := client.GetBatch(ctx, []delayq.JobRef{{Topic: "mail", ID: "a"}, {Topic: "mail", ID: "b"}})
+	for _, r := range results {
+		if r.Err != nil {
+			fmt.Println(errors.Is(r.Err, delayq.ErrNotFound))
+			continue
+		}
+		fmt.Println(r.Job.ID, r.Job.State, string(r.Job.Payload))
+	}
+	// Output:
+	// a ready Hello!
+	// true
+}
+
 func ExampleClient_Dequeue() {
 	rdb, end := openRedis()
 	defer end()

@@ -73,6 +73,62 @@ func ExampleServer_HandlerFunc() {
 	// delayq: job cancelled
 }
 
+// One handler serves the topics of all tenants, those that come later too.
+func ExampleServer_Handle_pattern() {
+	rdb, end := openRedis()
+	defer end()
+	ctx, stop := context.WithCancel(context.Background())
+	defer stop()
+	client := delayq.NewClient(rdb)
+	server := delayq.NewServer(rdb)
+	server.HandlerFunc("tenant.*", func(_ context.Context, job *delayq.Job) error {
+		fmt.Println(job.ID, "of", job.Topic)
+		stop()
+		return nil
+	}, delayq.Concurrency(2), delayq.MaxTopics(5000)) // two handlers for each tenant
+
+	if _, err := client.Enqueue(ctx, "tenant.42", "invoice-7", nil); err != nil {
+		log.Fatal(err)
+	}
+	if err := server.Run(ctx); err != nil {
+		log.Fatal(err)
+	}
+	// Output: invoice-7 of tenant.42
+}
+
+// A running server begins to serve a topic, and stops serving it. Other servers are not affected.
+func ExampleServer_Remove() {
+	rdb, end := openRedis()
+	defer end()
+	ctx, stop := context.WithCancel(context.Background())
+	client := delayq.NewClient(rdb)
+	server := delayq.NewServer(rdb)
+	server.HandlerFunc("mail", func(context.Context, *delayq.Job) error { return nil })
+	stopped := make(chan error)
+	go func() { stopped <- server.Run(ctx) }()
+
+	imported := make(chan string)
+	check(server.HandlerFunc("import", func(_ context.Context, job *delayq.Job) error {
+		imported <- job.ID
+		return nil
+	}))
+	_, err := client.Enqueue(ctx, "import", "file-1", nil)
+	check(err)
+	fmt.Println("imported", <-imported)
+	check(server.Remove(ctx, "import")) // waits for its running handlers
+
+	_, err = client.Enqueue(ctx, "import", "file-2", nil)
+	check(err)
+	job, err := client.Get(ctx, "import", "file-2")
+	check(err)
+	fmt.Println(job.ID, "is", job.State)
+	stop()
+	check(<-stopped)
+	// Output:
+	// imported file-1
+	// file-2 is ready
+}
+
 // A crawler reads a site page by page. The job of each page enqueues the next one, under the same
 // ID and with another payload.
 func ExampleAgain() {

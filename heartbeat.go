@@ -112,9 +112,9 @@ func (s *Server) heartbeatLoop(ctx, fetch context.Context) {
 // heartbeat executes the heartbeat script. It returns Redis's time and reports whether Redis had
 // no entry of the server.
 func (s *Server) heartbeat(ctx context.Context, about record.Heartbeat) (now int64, gone bool, err error) {
-	about.Topics = make(map[string]record.HeartbeatTopic, len(s.topics))
-	for name, t := range s.topics {
-		about.Topics[name] = t.status(time.Now())
+	about.Topics = make(map[string]record.HeartbeatTopic, s.topics.len())
+	for _, t := range s.topics.all() {
+		about.Topics[t.keys.topic] = t.status(time.Now())
 	}
 	text, err := about.Encode()
 	if err != nil {
@@ -227,17 +227,17 @@ func version() string {
 }
 
 // turns holds the time of the last turn of each loop.
-type turns struct{ last [loops]time.Time }
+type turns struct{ last [loopCount]time.Time }
 
 // The loops of a topic.
 const (
 	loopPromote = iota
 	loopTake
 	loopExtend
-	loops
+	loopCount
 )
 
-var loopNames = [loops]string{loopPromote: "promote", loopTake: "take", loopExtend: "extend"}
+var loopNames = [loopCount]string{loopPromote: "promote", loopTake: "take", loopExtend: "extend"}
 
 func (ts *turns) ages(now time.Time) map[string]time.Duration {
 	ages := make(map[string]time.Duration)

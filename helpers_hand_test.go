@@ -33,6 +33,9 @@ type Hand struct {
 	ts     *topicServer // writes the rows
 	last   func() (reply, error)
 
+	waits  string // the name under which its takes wait; "": they do not
+	listed int    // 1: the name may be in idle
+
 	renewals map[string]*renewal // by ID: what Again asks for, if the test wants to know it
 }
 
@@ -74,7 +77,7 @@ func (h *Hand) run(s *script, args ...any) (reply, error) {
 
 // tryPromote promotes at most limit jobs of each kind.
 func (h *Hand) tryPromote(limit, heal int) (reply, error) {
-	return h.run(promoteScript, limit, heal)
+	return h.run(promoteScript, limit, heal, controlChannel(h.prefix()), h.keys.topic)
 }
 
 // Promote promotes all that is due, and tells how many jobs were due and how many leases had run
@@ -110,7 +113,7 @@ func (h *Hand) tryTakeSince(number, since string, limit, bytes, free int, lease 
 	if lease == 0 {
 		lease = -time.Millisecond // the end has microseconds, the clock that it is compared with has not
 	}
-	return h.try(takeScript, h.keys.of(takeScript, h.keys.taken(h.series.id)), number, cmp.Or(since, number), limit, bytes, lease.Milliseconds(), free, place)
+	return h.try(takeScript, h.keys.of(takeScript, h.keys.taken(h.series.id)), number, cmp.Or(since, number), limit, bytes, lease.Milliseconds(), free, place, h.waits, h.listed)
 }
 
 // heldOf reads what take answered.
@@ -151,7 +154,7 @@ func (h *Hand) settle(held []Held, like row) (reply, error) {
 		m, _ := record.DecodeMoved(one.Moved)
 		finished, _ := strconv.Atoi(one.Attempts) // "" is none
 		list[i].run = &run{
-			id: one.ID, fence: record.ParseFence(one.Fence), opts: rec.Options, past: m.Tally, attempt: finished + 1, start: msTime(rec.EnqueuedAt), job: &Job{},
+			id: one.ID, fence: record.ParseFence(one.Fence), opts: rec.Options, past: m.Tally, attempt: finished + 1, start: msTime(rec.EnqueuedAt),
 		}
 		list[i].end, list[i].past = msTime(rec.EnqueuedAt+5), m.Tally
 		if like.verb == verbSnooze {
@@ -232,7 +235,7 @@ func (h *Hand) tryEnqueue(replace bool, jobs ...[2]string) (reply, error) {
 // trySend is one call of the enqueue script, or of the replace script if any job says what it
 // replaces. With replace all give way.
 func (h *Hand) trySend(replace bool, jobs []any) (reply, error) {
-	g := newCommit(&Client{o: clientOptions{prefix: h.prefix()}}, h.keys.topic)
+	g := newCommit(&Client{o: clientOptions{prefix: h.prefix()}}, lane{topic: h.keys.topic})
 	script := enqueueScript
 	jobs = slices.Clone(jobs)
 	for i := 3; i < len(jobs); i += 4 {
@@ -284,15 +287,18 @@ func (h *Hand) renewal(when string, retention int64) *renewal {
 	return n
 }
 
-func (h *Hand) tryCancel(id string) (reply, error) {
-	k := h.keys
-	return h.run(cancelScript, h.series.next(), id, controlChannel(h.prefix()), k.topic)
+func (h *Hand) tryCancel(ids ...string) (reply, error) {
+	args := []any{h.series.next(), controlChannel(h.prefix()), h.keys.topic}
+	for _, id := range ids {
+		args = append(args, id)
+	}
+	return h.run(cancelScript, args...)
 }
 
 func (h *Hand) tryReschedule(id, due string) (reply, error) {
 	r, err := h.tryRescheduleKnown(id, due, record.Job{})
-	if r.text(2) == "expiring" {
-		known, err := record.DecodeMeta(r.text(3))
+	if r.text(2) == string(letterExpires) {
+		known, err := record.DecodeMeta(r.list(3).text(0))
 		require.NoError(h.t, err)
 		return h.tryRescheduleKnown(id, due, known)
 	}
@@ -301,12 +307,21 @@ func (h *Hand) tryReschedule(id, due string) (reply, error) {
 
 // tryRescheduleKnown is tryReschedule by a caller that knows when the job expires.
 func (h *Hand) tryRescheduleKnown(id, due string, known record.Job) (reply, error) {
-	k := h.keys
-	return h.run(rescheduleScript, h.series.next(), id, due, maxTick.Milliseconds(), controlChannel(h.prefix()), k.topic, known.Nonce, known.Expires())
+	return h.run(rescheduleScript, h.series.next(), maxTick.Milliseconds(), controlChannel(h.prefix()), h.keys.topic, id, due, known.Nonce, known.Expires())
 }
 
 func (h *Hand) tryRevive(id string) (reply, error) {
-	return h.run(reviveScript, h.series.next(), id)
+	return h.run(reviveScript, h.series.next(), controlChannel(h.prefix()), h.keys.topic, id)
+}
+
+// letterOf gives the letter of a state in a reply.
+func letterOf(state string) string {
+	for letter, named := range states {
+		if state == string(named) {
+			return string(letter)
+		}
+	}
+	return map[string]string{"none": string(letterGone), "beyond": string(letterBeyond)}[state]
 }
 
 // tryPause is one call of the pause script.

@@ -19,7 +19,7 @@ type holdings struct {
 	taken    int64
 	proposed int64           // proposed end in ms that Redis has not answered; 0: none
 	drained  []chan struct{} // closed when runs becomes empty
-	freed    chan struct{}   // receives a token when a run is dropped
+	freed    func()          // called when a run is dropped; may be nil
 }
 
 // A loss says that the run of a job has lost its lease.
@@ -92,7 +92,9 @@ func (h *holdings) drop(r *run) {
 		}
 		h.drained = nil
 	}
-	signal(h.freed)
+	if h.freed != nil {
+		h.freed()
+	}
 }
 
 // hear ends the run of a job that a control message reports as cancelled or replaced, if the run

@@ -15,18 +15,11 @@ import (
 // Get returns everything that is known about a job. It finds done jobs during their [Retention].
 // Get returns [ErrNotFound] if there is no job with this ID.
 func (c *Client) Get(ctx context.Context, topic, id string) (*JobInfo, error) {
-	place := located{call: "get", topic: topic, job: id}
-	if err := c.validate(ctx, topic, id); err != nil {
-		return nil, place.at(err)
+	o := &operation{kind: getKind, topic: topic, id: id}
+	if err := c.do(ctx, o); err != nil {
+		return nil, err
 	}
-	list, err := c.get(ctx, topic, -1, []string{id})
-	if err != nil {
-		return nil, place.at(err)
-	}
-	if len(list) == 0 {
-		return nil, place.at(ErrNotFound)
-	}
-	return list[0], nil
+	return o.info, nil
 }
 
 // get looks up jobs, and skips those that do not exist. It reads cut bytes of each record, or the
@@ -64,7 +57,7 @@ func (c caller) lookUp(ctx context.Context, k *keys, bytes, cut int, ids []strin
 	for _, id := range ids {
 		args = append(args, id)
 	}
-	return c.exec(ctx, getScript, k, "", len(ids), args...)
+	return c.exec(ctx, getKind.script, k, "", len(ids), args...)
 }
 
 // Columns of the reply of get.lua.
@@ -212,8 +205,8 @@ func (q *ListQuery) check() error {
 //   - Done jobs are sorted by the time until which they are kept.
 //
 // Jobs that change state between calls may be skipped or appear on two pages. To cancel all listed
-// jobs, list the page at Offset 0 again and again until it is empty: a growing Offset would skip as
-// many jobs as were cancelled.
+// jobs, list the page at Offset 0 and pass it to [Client.CancelBatch], again and again until it is
+// empty: a growing Offset would skip as many jobs as were cancelled.
 //
 // List makes several calls to Redis, each of which looks at up to 1,000 entries and reads at most
 // about 1 MiB, or one job if that is larger. Cost: O(log(jobs) + Limit). For ready jobs it is

@@ -39,6 +39,7 @@ type keys struct {
 	stats    string // hash: counters
 	operator string // never exists: the right to it is the right to make operator calls
 	sizes    string // hash: the size of the largest record
+	idle     string // zset: server by the time at which it began to wait for jobs
 
 	schedules string // hash: name → definition of a schedule
 	slots     string // zset: schedule by its next slot
@@ -67,6 +68,7 @@ func newKeys(prefix, topic string) *keys {
 		stats:    root + "stats",
 		operator: root + "operator",
 		sizes:    root + "sizes",
+		idle:     root + "idle",
 
 		schedules: root + "schedules",
 		slots:     root + "slots",
@@ -100,7 +102,7 @@ func typeOf(key string) string {
 	switch name {
 	case "ready", "handoff", "taken":
 		return "list"
-	case "bucket", "leases", "dead", "done", "slots", "waiting":
+	case "bucket", "leases", "dead", "done", "slots", "waiting", "idle":
 		return "zset"
 	case "topics":
 		return "set"
@@ -141,9 +143,9 @@ func checkName(what, name string) error {
 		return fmt.Errorf("%s %q is not valid UTF-8", what, name)
 	}
 	if at := strings.IndexFunc(name, func(r rune) bool {
-		return r == '{' || r == '}' || r == '#' || unicode.IsControl(r)
+		return strings.ContainsRune("{}#*", r) || unicode.IsControl(r)
 	}); at >= 0 {
-		return fmt.Errorf("%s %q has %q at byte %d; {, }, # and control characters are not allowed",
+		return fmt.Errorf("%s %q has %q at byte %d; {, }, #, * and control characters are not allowed",
 			what, name, name[at], at)
 	}
 	return nil
@@ -179,6 +181,7 @@ var keyFields = []keyField{
 	{"stats", func(k *keys) *string { return &k.stats }},
 	{"operator", func(k *keys) *string { return &k.operator }},
 	{"sizes", func(k *keys) *string { return &k.sizes }},
+	{"idle", func(k *keys) *string { return &k.idle }},
 	{"schedules", func(k *keys) *string { return &k.schedules }},
 	{"slots", func(k *keys) *string { return &k.slots }},
 	{"waiting", func(k *keys) *string { return &k.waiting }},

@@ -15,40 +15,48 @@ const extendLimit = 500
 // extendMost is the longest interval between two extensions, however long the leases are.
 const extendMost = 10 * time.Second
 
-// extendLoop keeps the leases of a topic. It extends all leases that the server holds every third
-// of a lease, and at least every 10 s. It also cancels handlers whose lease is over. When the
-// server has subscribed to the control channel, the loop checks all leases immediately, because a
-// cancel message may have been missed. Each topic has a loop of its own, so that an unresponsive
-// cluster node costs no other topic its leases.
-func (t *topicServer) extendLoop(ctx context.Context) {
-	every := min(t.server.o.lease/3, extendMost)
-	var slow retryPace
-	timer := time.NewTimer(every)
-	defer timer.Stop()
-	look := false
-	for {
-		select {
-		case <-timer.C:
-		case <-t.wakeups.unsure:
-			look = true
-		case <-ctx.Done():
-			return
-		}
-		wait := every
-		err := t.extendAll(ctx, look)
-		if err != nil {
-			wait = min(every/4, slow.next())
-		}
-		timer.Reset(wait)
-		if err != nil {
-			continue
-		}
-		look = false
-		// Even if there was nothing to ask for: otherwise a failed call that is not repeated would
-		// keep the outage open.
-		t.server.outage.answered(t.trouble.name + "/extend")
-		slow.reset()
+// extendStep is a step of the loop that keeps the leases of a topic. It extends all leases that the
+// server holds every third of a lease, and at least every 10 s. It also cancels handlers whose
+// lease is over. When the server has subscribed to the control channel, the loop checks all leases
+// immediately, because a cancel message may have been missed.
+func (t *topicServer) extendStep(ctx context.Context, k *extender) next {
+	if ctx.Err() != nil {
+		return stepOver
 	}
+	every := min(t.server.o.lease/3, extendMost)
+	if k.at.IsZero() {
+		k.at = time.Now().Add(every)
+	}
+	k.look = t.unsure.Swap(false) || k.look
+	if wait := time.Until(k.at); wait > 0 && !k.look {
+		return restFor(wait)
+	}
+	err := t.extendAll(ctx, k.look)
+	if err != nil {
+		wait := min(every/4, k.slow.next())
+		k.at = time.Now().Add(wait)
+		return pauseFor(wait)
+	}
+	k.look = false
+	// Even if there was nothing to ask for: otherwise a failed call that is not repeated would keep
+	// the outage open.
+	t.server.outage.answered(t.trouble.name + "/extend")
+	k.slow.reset()
+	k.at = time.Now().Add(every)
+	return restFor(every)
+}
+
+// An extender is the state of that loop.
+type extender struct {
+	at   time.Time // of the next extension; zero: one interval after the start
+	look bool      // it also checks leases that cannot be extended yet
+	slow retryPace
+}
+
+// doubt makes the topic check all its leases.
+func (t *topicServer) doubt() {
+	t.unsure.Store(true)
+	t.loops.extend.wake()
 }
 
 // extendAll extends the leases of one topic. With look, it also checks those that cannot be

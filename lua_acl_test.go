@@ -227,9 +227,8 @@ func TestProseScriptsGetTheKeysOfTheirHeaders(t *testing.T) {
 			require.NoError(t, err)
 			keys := h.keys
 			if h.rest["keys"] > 0 { // the header lists those of one topic, and there may be several
-				_, list, _ := strings.Cut(h.text, " keys  ")
-				list, _, _ = strings.Cut(list, " of each topic")
-				keys = slices.Repeat(strings.Split(list, ", "), n/5)
+				keys = eachKey(t, name)
+				keys = slices.Repeat(keys, n/len(keys))
 			}
 			require.Len(t, keys, n, name)
 			for i, key := range args[1 : 1+n] {
@@ -264,17 +263,17 @@ func tour(t *testing.T, producer, worker, operator redis.UniversalClient) {
 	// A server that died: right after a take, and between a wait and a take.
 	enqueue("lapse")
 	take := rawScript(t, "take")
-	require.NoError(t, take.Run(ctx, worker, rawKeys(t, "take", k), "1", "1", 1, callBytes, 1, 1, "head").Err())
+	require.NoError(t, take.Run(ctx, worker, rawKeys(t, "take", k), "1", "1", 1, callBytes, 1, 1, "head", "", 0).Err())
 	enqueue("held")
 	for _, number := range []string{"2", "3"} { // the second time as if the answer had been lost
-		require.NoError(t, take.Run(ctx, worker, rawKeys(t, "take", k), number, "2", 1, callBytes, 60_000, 1, "head").Err())
+		require.NoError(t, take.Run(ctx, worker, rawKeys(t, "take", k), number, "2", 1, callBytes, 60_000, 1, "head", "", 0).Err())
 	}
 	state, err := p.Dequeue(ctx, topic, "held")
 	require.NoError(t, err)
 	require.Equal(t, StateRunning, state)
 	enqueue("handed")
 	require.NoError(t, worker.BLMove(ctx, k.ready, k.handoff, "LEFT", "RIGHT", time.Second).Err())
-	require.NoError(t, rawScript(t, "promote").Run(ctx, worker, rawKeys(t, "promote", k), 10, 1).Err())
+	require.NoError(t, rawScript(t, "promote").Run(ctx, worker, rawKeys(t, "promote", k), 10, 1, controlChannel(defaultPrefix), topic).Err())
 
 	for _, client := range []*Client{p, o} { // its entry leaves ready with it
 		enqueue("unwanted")
@@ -363,6 +362,7 @@ func tour(t *testing.T, producer, worker, operator redis.UniversalClient) {
 		}
 		return nil
 	})
+	server.HandlerFunc("elsewhere.*", func(context.Context, *Job) error { return nil }) // reads the topics
 	release := make(chan struct{})
 	server.HandlerFunc(timed, func(ctx context.Context, job *Job) error {
 		switch {
@@ -482,6 +482,9 @@ func tour(t *testing.T, producer, worker, operator redis.UniversalClient) {
 	// minute.
 	prune := rawScript(t, "prune")
 	require.NoError(t, prune.Run(ctx, worker, rawKeys(t, "prune", k), "1", 0, 1000, 10).Err())
+	require.NoError(t, rawScript(t, "survey").Run(ctx, worker, rawTopics(t, "survey", k), 0, 1000).Err())
+	require.NoError(t, rawScript(t, "watch").Run(ctx, worker, rawTopics(t, "watch", k), "another").Err())
+	require.NoError(t, rawScript(t, "ring").Run(ctx, worker, rawKeys(t, "ring", k), controlChannel(defaultPrefix), topic, "another", 1).Err())
 	require.NoError(t, worker.Ping(ctx).Err())
 	require.NoError(t, worker.HScan(ctx, serversKey(defaultPrefix), 0, "", 100).Err())
 
@@ -503,6 +506,24 @@ func rawScript(t *testing.T, name string) *redis.Script {
 	at := slices.IndexFunc(allScripts, func(s *script) bool { return s.name == name })
 	require.GreaterOrEqual(t, at, 0, name)
 	return redis.NewScript(fmt.Sprint(allScripts[at].text))
+}
+
+// rawTopics are the keys of a script about several topics, for these.
+func rawTopics(t *testing.T, name string, topics ...*keys) (list []string) {
+	for _, k := range topics {
+		for _, key := range eachKey(t, name) {
+			list = append(list, k.root+key)
+		}
+	}
+	return list
+}
+
+// eachKey lists the keys of each topic in the header of a script about several topics.
+func eachKey(t *testing.T, name string) []string {
+	_, list, found := strings.Cut(readLua(t, name).text, " keys  ")
+	require.True(t, found, name)
+	list, _, _ = strings.Cut(list, " of each topic")
+	return strings.Split(list, ", ")
 }
 
 // rawKeys are the keys that the header of a script asks for.

@@ -194,21 +194,24 @@ func (x *explorer) clientCalls(w *world, who func(w *world) *mind, calls func(fu
 				delete(w.gone, "enqueue "+id) // and may enqueue it anew
 				return x.simple(h, "cancel "+id, func(w *world) string {
 					w.end(id, "cancelled")
-					return w.m.cancel(id)
+					return letterOf(w.m.cancel(id))
 				}, func() (reply, error) { return h.tryCancel(id) })
 			})
 		}
 		if w.left.reschedules > 0 {
 			calls(who, "client reschedules "+id, func(w *world, h *Hand) *call {
 				w.left.reschedules--
-				return x.simple(h, "reschedule "+id, func(w *world) string { return w.m.reschedule(id, "+1000") },
-					func() (reply, error) { return h.tryReschedule(id, "+1000") })
+				return x.simple(h, "reschedule "+id, func(w *world) string { return letterOf(w.m.reschedule(id, "+1000")) },
+					func() (reply, error) {
+						r, err := h.tryReschedule(id, "+1000")
+						return r[:min(len(r), 3)], err // without records of jobs that expire: there is none
+					})
 			})
 		}
 		if w.left.revives > 0 && w.m.jobs[id].in == inDead {
 			calls(who, "client revives "+id, func(w *world, h *Hand) *call {
 				w.left.revives--
-				return x.simple(h, "revive "+id, func(w *world) string { return w.m.revive(id) },
+				return x.simple(h, "revive "+id, func(w *world) string { return letterOf(w.m.revive(id)) },
 					func() (reply, error) { return h.tryRevive(id) })
 			})
 		}

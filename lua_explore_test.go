@@ -343,7 +343,7 @@ func TestExploreFindsDefects(t *testing.T) {
 		"promote does not count a crash":        {"promote", "failed(attempts, errors, id, 1,", "failed(attempts, errors, id, '0',", "a server dies"},
 		"promote forgets handoff":               {"promote", "redis.call('LMOVE', handoff, ready, 'RIGHT', 'LEFT')", "redis.call('RPOP', handoff)", "a server dies"},
 		"promote is early":                      {"promote", "ZRANGEBYSCORE', bucket, '-inf', now,", "ZRANGEBYSCORE', bucket, '-inf', now + 5000,", "a server dies"},
-		"cancel leaves the lease":               {"cancel", "release(leases, {id})", "", "a client interferes"},
+		"cancel leaves the lease":               {"cancel", "release(leases, running)", "", "a client interferes"},
 		"cancel is carried out when it is late": {"cancel", "and '' or nil", "and nil or nil", "a call of the client is lost"},
 		"enqueue stores a job again":            {"enqueue", "if told then", "if false then", "a call of the client is lost"},
 		"resume ends the pauses of others":      {"pause", "who ~= by and ", "verb ~= 'resume' and who ~= by and ", "a program and an operator pause"},

@@ -104,13 +104,13 @@ func (p *player) step() {
 		p.enqueue(n, h)
 	case 2:
 		id := p.id()
-		p.calls(n, "cancel "+id, p.m.cancel(id), func() (reply, error) { return h.tryCancel(id) })
+		p.calls(n, "cancel "+id, letterOf(p.m.cancel(id)), func() (reply, error) { return h.tryCancel(id) })
 	case 3:
 		id, when := p.id(), p.when()
-		p.calls(n, "reschedule "+id+" "+when, p.m.reschedule(id, when), func() (reply, error) { return h.tryReschedule(id, when) })
+		p.calls(n, "reschedule "+id+" "+when, letterOf(p.m.reschedule(id, when)), func() (reply, error) { return h.tryReschedule(id, when) })
 	case 4:
 		id := p.id()
-		p.calls(n, "revive "+id, p.m.revive(id), func() (reply, error) { return h.tryRevive(id) })
+		p.calls(n, "revive "+id, letterOf(p.m.revive(id)), func() (reply, error) { return h.tryRevive(id) })
 	case 5:
 		us := choose[int64](p, 1, 400, 999, 1000, 7000, 50_000, 999_000, 5_000_000, 31_000_000)
 		p.note("%d µs pass", us)
@@ -510,7 +510,7 @@ func (p *player) hash(key string) map[string]string {
 		v := p.r.HGet(key, f)
 		switch key {
 		case k.errors:
-			v = kinds(v)
+			v = jobKinds(v)
 		case k.results:
 			_, v, _ = record.CutNetstring(v)
 		case k.stats:
@@ -524,7 +524,7 @@ func (p *player) hash(key string) map[string]string {
 }
 
 // kinds tells attempt and kind of the entries of an error log.
-func kinds(log string) string {
+func jobKinds(log string) string {
 	var list []string
 	for _, e := range attemptErrors(log) {
 		list = append(list, fmt.Sprint(e.Attempt, " ", e.Kind))
@@ -643,5 +643,5 @@ func TestByHandIsAnEntry(t *testing.T) {
 	t.Parallel()
 	var e record.Failure
 	require.NoError(t, json.Unmarshal([]byte(byHand), &e))
-	require.Equal(t, "1 error, 1 error", kinds(record.Netstring(byHand)+record.Netstring(byHand)))
+	require.Equal(t, "1 error, 1 error", jobKinds(record.Netstring(byHand)+record.Netstring(byHand)))
 }

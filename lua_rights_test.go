@@ -66,6 +66,8 @@ func duties(role string) (list []duty) {
 		}, func(ctx context.Context, h *Hand, _ Held) {
 			_ = h.rdb.BLMove(ctx, h.keys.ready, h.keys.handoff, "LEFT", "RIGHT", time.Second).Err()
 			_ = h.rdb.SAdd(ctx, topicsKey(defaultPrefix), h.keys.topic).Err()
+			_ = h.rdb.SCard(ctx, topicsKey(defaultPrefix)).Err() // as a server with patterns does
+			_ = h.rdb.SScan(ctx, topicsKey(defaultPrefix), 0, "", 1000).Err()
 			_ = h.rdb.Info(ctx).Err()
 			_ = h.rdb.HScan(ctx, serversKey(defaultPrefix), 0, "", 100).Err()
 			_ = h.rdb.HDel(ctx, serversKey(defaultPrefix), "nobody").Err()
@@ -111,7 +113,7 @@ func fireSome(ctx context.Context, h *Hand, _ Held) {
 		return
 	}
 	defer s.close()
-	t := s.topics[topic]
+	t := s.topics.get(topic)
 	t.base = ctx
 	_ = h.client().Schedule(ctx, topic, "s", Every(time.Millisecond), nil, OverlapCancelPrevious)
 	for cancelled, try := 0, 0; cancelled < 3 && try < 500; try++ { // the slots come by themselves
@@ -177,7 +179,8 @@ func refused(t *testing.T, rs *redistest.Server, admin *redis.Client, rights []s
 		}
 		setting := NewHand(t, admin, defaultPrefix, topic)
 		running, _ := stage(setting)
-		require.NoError(t, admin.ZRem(ctx, setting.keys.bucket, "back").Err()) // for a check to find
+		require.NoError(t, admin.ZRem(ctx, setting.keys.bucket, "back").Err())                            // for a check to find
+		require.NoError(t, admin.ZAdd(ctx, setting.keys.idle, redis.Z{Score: 1, Member: "nobody"}).Err()) // to be rung
 		duty(ctx, NewHand(t, rdb, defaultPrefix, topic), running)
 		denied, err := admin.ACLLog(ctx, 100).Result()
 		require.NoError(t, err)
@@ -249,6 +252,18 @@ var deeds = map[string][]deed{
 	},
 	"EnqueueBatch": {func(ctx context.Context, c *Client, topic string) error {
 		_, err := c.EnqueueBatch(ctx, []NewJob{{Topic: topic, ID: "new"}, {Topic: topic, ID: "later", Options: []JobOption{ProcessIn(time.Hour)}}})
+		return err
+	}},
+	"CancelBatch": {func(ctx context.Context, c *Client, topic string) error {
+		_, err := c.CancelBatch(ctx, []JobRef{{topic, "scheduled"}, {topic, "ready"}, {topic, "running"}, {topic, "dead"}})
+		return err
+	}},
+	"RescheduleBatch": {func(ctx context.Context, c *Client, topic string) error {
+		_, err := c.RescheduleBatch(ctx, []NewDue{{topic, "scheduled", ProcessIn(0)}, {topic, "ready", ProcessIn(time.Second / 2)}})
+		return err
+	}},
+	"GetBatch": {func(ctx context.Context, c *Client, topic string) error {
+		_, err := c.GetBatch(ctx, []JobRef{{topic, "scheduled"}})
 		return err
 	}},
 	"Dequeue": {dequeue("scheduled"), dequeue("ready"), dequeue("running"), dequeue("dead")},
@@ -337,8 +352,8 @@ func list(state State) deed {
 	}
 }
 
-// serverCalls are what a Server has beside Run, and none of it asks Redis anything.
-var serverCalls = []string{"Calendar", "Handle", "HandlerFunc", "ID", "Use"}
+// serverCalls are what a Server has beside Run. They ask Redis nothing but what Run does.
+var serverCalls = []string{"Calendar", "Handle", "HandlerFunc", "ID", "Remove", "Use"}
 
 // Each call of the library, made as each user of the ACL file on a real Redis, is carried out or
 // refused as the table in docs/security.md says; what is refused has changed nothing.
@@ -383,7 +398,7 @@ func TestACLIsTheTableOfCalls(t *testing.T) {
 }
 
 // refusal is how Redis refuses a call, and a command within a script.
-const refusal = "NOPERM|can't run this command|can't access"
+const refusal = "NOPERM|can't run this command|can't access|ACL failure"
 
 // A user is kept to one topic, or to another prefix, by other patterns, as docs/security.md says:
 // there it can do all that it could, and elsewhere nothing.
@@ -503,7 +518,8 @@ var scriptRoles = map[*script][]string{
 	enqueueScript: {"producer"}, replaceScript: {"producer"}, scheduleSetScript: {"producer", "operator"},
 	promoteScript: {"worker"}, takeScript: {"worker"}, extendScript: {"worker"}, ackScript: {"worker"}, againScript: {"worker"}, retryScript: {"worker"},
 	snoozeScript: {"worker"}, giveBackScript: {"worker"}, buryScript: {"worker"}, pruneScript: {"worker"}, heartbeatScript: {"worker"},
-	scheduleDueScript: {"worker"}, scheduleFireScript: {"worker"}, idleScript: {"worker"},
+	scheduleDueScript: {"worker"}, scheduleFireScript: {"worker"}, watchScript: {"worker"},
+	ringScript: {"worker"}, surveyScript: {"worker"},
 	checkScript: {"worker", "operator"}, mendScript: {"worker", "operator"},
 	reviveScript: {"operator"}, deleteScript: {"operator"}, listScript: {"operator"}, inspectScript: {"operator"}, pauseScript: {"operator"}, schedulePauseScript: {"operator"},
 	cancelScript: {"producer", "operator"}, rescheduleScript: {"producer", "operator"}, getScript: {"producer", "operator"},

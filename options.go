@@ -140,6 +140,8 @@ var defaultServer = serverOptions{
 type handlerOptions struct {
 	concurrency int        // 0: the server's
 	job         jobOptions // of all runs
+	topics      int        // of a pattern
+	bounded     bool       // MaxTopics is given
 	errs        []error
 }
 
@@ -150,6 +152,10 @@ func (f clientOption) applyClient(o *clientOptions) { f(o) }
 type serverOption func(*serverOptions)
 
 func (f serverOption) applyServer(o *serverOptions) { f(o) }
+
+type handlerOption func(*handlerOptions)
+
+func (f handlerOption) applyHandler(o *handlerOptions) { f(o) }
 
 // PrefixOption is the type of [Prefix]: an option of clients and servers.
 type PrefixOption string
@@ -281,6 +287,20 @@ func DeadLimit(count int, age time.Duration) ServerOption {
 		o.deadCount, o.deadAge = count, age
 	})
 }
+
+// MaxTopics sets how many topics of a pattern a server serves: see [Server.Handle]. If more match,
+// the others are not served by this server, which logs an error. Each topic costs the server about
+// 20 KB, and has its own Concurrency. Default: 1,000. Range: 1 to 10,000.
+func MaxTopics(n int) HandlerOption {
+	return handlerOption(func(o *handlerOptions) {
+		if n < 1 || n > 10_000 {
+			o.errs = append(o.errs, fmt.Errorf("MaxTopics(%d): must be 1 to 10000", n))
+		}
+		o.topics, o.bounded = n, true
+	})
+}
+
+const defaultMaxTopics = 1000
 
 // Logger sets the logger of the server. Payloads are never logged. Default: slog.Default() when Run
 // is called.

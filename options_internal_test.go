@@ -184,7 +184,9 @@ func TestDefaults(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, record.Options{Retry: -2}, job.Options, "nothing is said")
 	job.Fill(&defaultRun)
-	require.Equal(t, record.Options{Retry: -1, BackoffMin: 2000, BackoffMax: 4_096_000}, job.Options)
+	want := record.Options{Retry: -2}
+	want.Fill(&record.Options{Retry: -1, BackoffMin: 2000, BackoffMax: 4_096_000})
+	require.Equal(t, want, job.Options)
 	client, err := newClientOptions(nil)
 	require.NoError(t, err)
 	require.Equal(t, clientOptions{prefix: "delayq", maxPayload: 1 << 20, job: jobOptions{Options: record.Options{Retry: -2}}}, client)

@@ -2,20 +2,83 @@ package delayq
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
+	"math/rand/v2"
 	"time"
 )
 
-// pruneDue prunes if it is time to, and reports whether there is more to prune.
-func (t *topicServer) pruneDue(ctx context.Context, pruned *time.Time) (more bool) {
-	now := t.clock.at(time.Now())
-	if now.Sub(*pruned).Abs() < pruneEvery {
+// surveyLoop finds the topics that need a prune, and makes them prune. With few topics it makes all
+// of them prune.
+func (s *Server) surveyLoop(ctx context.Context) {
+	asked := trouble{name: "survey", log: s.log, outage: s.outage}
+	var all time.Time
+	for {
+		topics := s.topics.all()
+		switch {
+		case len(topics) <= mostBlocked, s.watch.off.Load(), time.Since(all) > pruneAll:
+			all = time.Now()
+			for _, t := range topics {
+				t.askPrune()
+			}
+		default:
+			by := make(map[*node][]watched)
+			for _, t := range topics {
+				if n := t.node.Load(); n != nil {
+					by[n] = append(by[n], watched{topic: t})
+				}
+			}
+			_, err := s.eachNode(by, func(n *node, some []watched) error { return s.survey(ctx, n, some) })
+			if ctx.Err() == nil {
+				asked.note("survey", err)
+			}
+		}
+		// not in step with other servers
+		if !sleep(ctx, pruneEvery+rand.N(s.o.tick).Truncate(time.Millisecond)) {
+			return
+		}
+	}
+}
+
+// survey is one call of the survey script.
+func (s *Server) survey(ctx context.Context, n *node, some []watched) error {
+	keys := make([]any, 0, 9*len(some))
+	for _, one := range some {
+		k := one.topic.keys
+		keys = append(keys, k.pool, k.bucket, k.leases, k.ready, k.handoff, k.dead, k.done, k.idle, k.results)
+	}
+	r, err := s.askNode(ctx, n, surveyScript, keys, s.o.deadCount, s.o.deadAge.Milliseconds())
+	marks := r.text(2)
+	if err == nil && len(marks) != len(some) {
+		err = fmt.Errorf("survey: %w", errReply)
+	}
+	if err != nil {
+		return err
+	}
+	for i, one := range some {
+		if marks[i] != markNone || one.topic.pruneOpen.Load() {
+			one.topic.askPrune()
+		}
+	}
+	return nil
+}
+
+// askPrune makes the topic prune.
+func (t *topicServer) askPrune() {
+	t.prunes.Store(true)
+	t.loops.promote.wake()
+}
+
+// pruneDue prunes if the topic needs it, and reports whether there is more to prune.
+func (t *topicServer) pruneDue(ctx context.Context) (more bool) {
+	if !t.prunes.Swap(false) {
 		return false
 	}
 	dead, full, err := t.prune(ctx)
-	if more = err == nil && full; !more {
-		*pruned = now // a failure is in the log; the next interval is soon enough
+	if more = err == nil && full; more {
+		t.prunes.Store(true) // a failure is in the log; the next survey is soon enough
 	}
+	t.pruneOpen.Store(t.pruner.number != "")
 	t.pruner.note(t.trouble.log, dead, more)
 	return more
 }
@@ -73,7 +136,9 @@ func (t *topicServer) prune(ctx context.Context) (dead int, full bool, err error
 	dead = int(r.number(2))
 	done := int(r.number(3))
 	if dead+done > 0 {
-		t.server.o.hooks.firePruned(PruneEvent{Topic: k.topic, Dead: dead, Done: done})
+		t.outside(t.loops.promote, func() {
+			t.server.o.hooks.firePruned(PruneEvent{Topic: k.topic, Dead: dead, Done: done})
+		})
 	}
 	full = max(dead, done, int(r.number(6))) >= pruneLimit
 	if missing := r.number(4); missing > 0 {

@@ -42,9 +42,10 @@ const (
 	newerRecordDelay = 30 * time.Second
 )
 
-// A taker makes takes, one after the other. A topic has two takers, each with a receipt of its own.
-// The second one works beside the first while many more jobs are ready than one call takes. So
-// Redis has work while a server reads the reply to the other take. Huge records have one taker.
+// A taker makes takes, one after the other, in a loop. A topic has two takers, each with a receipt
+// of its own. The second one works beside the first while many more jobs are ready than one call
+// takes. So Redis has work while a server reads the reply to the other take. Huge records have one
+// taker.
 //
 // A take without a reply may have been executed, or its reply may be too large for the link. So the
 // taker repeats it for half of the jobs and bytes, and with twice the timeout if Redis replies to
@@ -61,9 +62,14 @@ type taker struct {
 	n, free int
 	halved  int           // how often the share of a call is halved
 	timeout time.Duration // how long the next call waits for its reply
-	// Of a paused topic: how long until it may run again, at most one tick.
-	rest      time.Duration
+	// Of a paused topic: how long until it may run again, at most until it is looked at again.
+	rest time.Duration
+	// of the first taker of a topic that is rung: the name under which it waits for jobs
+	name      string
+	waits     bool // by the last reply, the server is among those that wait
+	got       int  // jobs in the last reply
 	slow      retryPace
+	patience  time.Time      // when jobs taken ahead are given back; zero: not
 	admitting sync.WaitGroup // the jobs of the last call, if they are many
 }
 
@@ -92,83 +98,88 @@ const (
 	takeRoom                    // wait for an idle worker
 	takeRest                    // the topic is paused
 	takeFailed                  // the call was not executed
-	takeEnd
 )
 
-// takeLoop takes jobs as long as there are idle workers, and waits when there are no jobs or no
-// idle workers. It ends with ctx. A take in flight at that time is waited for until work is done,
-// and its jobs are given back.
-func (t *topicServer) takeLoop(ctx, work context.Context, first *taker) {
-	defer first.end()
-	var slow retryPace
-	for {
-		t.turn(loopTake)
-		next := first.take(ctx, work, false)
-		t.notePause(ctx, next)
-		if next == takeWait && !t.hasIdleWorker() {
-			next = takeRoom // a server without an idle worker must not be woken for a job
+// takeStep is a step of the first taker's loop. It takes jobs as long as there are idle workers.
+// Otherwise it waits for a job, for an idle worker or for the end of a pause. After the end of ctx,
+// jobs that are not running are given back.
+func (t *topicServer) takeStep(ctx, work context.Context, first *taker) next {
+	t.turn(loopTake)
+	if ctx.Err() != nil {
+		over := first.leave(work)
+		if over.over {
+			t.stopWaiting(work, first.name)
 		}
-		switch next {
-		case takeAgain, takeFailed:
-		case takeWait:
-			t.waitForJobs(ctx, &slow)
-		case takeRoom:
-			if !t.waitForRoom(ctx) {
-				return
-			}
-		case takeRest:
-			t.rest(ctx, first.rest)
-		case takeEnd:
-			return
-		}
+		return over
 	}
+	rung, sought := t.rung.Swap(false), t.sought.Swap(false)
+	if wait, waits := first.stillWaits(); waits {
+		t.passOn(ctx, rung)
+		return wait
+	}
+	first.name = t.waitingName()
+	t.rings.Store(first.name != "")
+	did, pause := first.take(work, false)
+	t.notePause(ctx, did)
+	blocks := sought && first.got > 0 && t.noteBypass()
+	switch {
+	case did == takeFailed:
+		return pauseFor(pause)
+	case did == takeWait && blocks:
+		return stepAgain
+	case did == takeWait && t.hasIdleWorker():
+		if first.name != "" && !first.waits && first.got >= first.free {
+			return stepAgain // a worker has become idle since the take, which would not be rung
+		}
+		return first.waitForJobs(ctx)
+	// A server without an idle worker must not be woken for a job.
+	case did == takeWait, did == takeRoom:
+		t.passOn(ctx, rung && did == takeRoom)
+		return first.waitForRoom()
+	case did == takeRest:
+		if t.expectResume() {
+			return stepAgain
+		}
+		return restFor(first.rest)
+	}
+	return stepAgain
 }
 
-// takeMoreLoop is the loop of the second taker. It starts after a full take, makes only full takes,
-// and continues until there is no room for one or little left to take. It never waits for a job. A
-// single worker never uses it, because that worker takes its jobs in their order.
-func (t *topicServer) takeMoreLoop(ctx, work context.Context, second *taker) {
-	defer second.end()
-	for {
-		select {
-		case <-t.wakeups.plenty:
-		case <-ctx.Done():
-			return
-		}
-		for again := true; again; again = second.since > 0 {
-			if second.take(ctx, work, true) == takeEnd {
-				return
-			}
-		}
-		// The first taker may have found the room reserved, and may wait for it.
-		signal(t.wakeups.freed)
+// takeMoreStep is a step of the second taker's loop. It starts after a full take, makes only full
+// takes, and continues until there is no room for one or little left to take. It never waits for a
+// job. A single worker never uses it, because that worker takes its jobs in their order.
+func (t *topicServer) takeMoreStep(ctx, work context.Context, second *taker) next {
+	if ctx.Err() != nil {
+		return second.leave(work)
 	}
-}
-
-// end gives back the jobs that a taker has taken and no worker has started.
-func (k *taker) end() {
-	k.admitting.Wait()
-	k.topic.giveBack(ErrShutdown)
+	did, pause := second.take(work, true)
+	switch {
+	case did == takeFailed:
+		return pauseFor(pause)
+	case second.since > 0:
+		return stepAgain
+	}
+	// The first taker may have found the room reserved, and may wait for it.
+	t.freed()
+	return stepWoken
 }
 
 // take makes a take if there is room for a job, or with full for a full take. A take without a
-// reply is repeated the next time, with the room that is still kept for it.
-func (k *taker) take(ctx, work context.Context, full bool) afterTake {
+// reply is repeated the next time, with the room that is still kept for it. After a failure, take
+// returns how long to wait.
+func (k *taker) take(work context.Context, full bool) (afterTake, time.Duration) {
 	t := k.topic
-	if ctx.Err() != nil {
-		k.giveUp(work)
-		return takeEnd
-	}
+	k.got = 0
 	if k.since == 0 {
 		if k.n, k.free = t.reserve(full); k.n == 0 {
-			return takeRoom
+			return takeRoom, 0
 		}
 	}
-	next, err := k.call(work)
+	did, err := k.call(work)
 	if err == nil {
 		k.since = 0
 		k.slow.reset()
-		return next
+		return did, 0
 	}
 	pause := k.slow.next()
 	switch {
@@ -176,13 +187,12 @@ func (k *taker) take(ctx, work context.Context, full bool) afterTake {
 		k.since = 0
 		t.expect(k.n, 0, false)
 	case link.Slowly(err):
-		return k.slower(work)
+		return k.slower(work), 0
 	default:
 		k.halved++
 		pause = min(pause, t.server.o.lease/10)
 	}
-	sleep(ctx, pause)
-	return takeFailed
+	return takeFailed, pause
 }
 
 // slower handles a take that Redis has not answered in time, although it answers other calls.
@@ -207,45 +217,56 @@ func (k *taker) slower(work context.Context) afterTake {
 	return takeAgain
 }
 
-// giveUp gives back the jobs of takes without a reply, after the server has been stopped.
-func (k *taker) giveUp(work context.Context) {
-	t := k.topic
-	if k.since == 0 {
-		return
-	}
-	t.expect(k.n, 0, false)
-	for end := time.Now().Add(stopPatience); ; {
-		_, _, err := k.send(work, 0, 0, "head", time.Until(end))
-		if err == nil {
-			return
-		}
-		if time.Until(end) < paceFirst || !sleep(work, paceFirst) {
+// leave ends the loop of a taker. It gives back the jobs of takes without a reply, and those that
+// no worker has started.
+func (k *taker) leave(work context.Context) next {
+	t, end := k.topic, k.topic.leaveBy()
+	if k.since > 0 {
+		left := time.Until(end)
+		_, _, err := k.send(work, 0, 0, "head", max(left, time.Millisecond))
+		switch {
+		case err == nil:
+		case time.Until(end) >= paceFirst && work.Err() == nil:
+			return pauseFor(paceFirst)
+		default:
 			t.trouble.log.Warn("take unanswered", "err",
 				"Redis did not answer before the server stopped; jobs that were taken run again when their leases expire")
-			return
 		}
+		t.expect(k.n, 0, false)
+		k.since = 0
 	}
+	k.admitting.Wait()
+	t.giveBack(ErrShutdown)
+	return stepOver
 }
 
-// waitForRoom waits until jobs can be taken again. It reports whether that happened before ctx was
-// done. Jobs taken ahead that find no idle worker in time are given back.
-func (t *topicServer) waitForRoom(ctx context.Context) bool {
-	patience := time.NewTimer(aheadPatience)
-	defer patience.Stop()
-	select {
-	case <-t.wakeups.freed:
-		return true
-	case <-ctx.Done():
-		return false
-	case <-patience.C:
+// waitForRoom makes the loop wait until there is room for jobs. Jobs taken ahead that find no idle
+// worker in time are given back.
+func (k *taker) waitForRoom() next {
+	if k.topic.expectRoom() {
+		return stepAgain
 	}
+	patience := k.topic.patience()
+	k.patience = time.Now().Add(patience)
+	return restFor(patience)
+}
+
+// stillWaits reports whether the loop still waits for room, and how long.
+func (k *taker) stillWaits() (wait next, waits bool) {
+	t := k.topic
+	if !t.waitsForRoom() {
+		k.patience = time.Time{}
+		return next{}, false
+	}
+	switch left := time.Until(k.patience); {
+	case k.patience.IsZero():
+		return stepWoken, true
+	case left > 0:
+		return restFor(left), true
+	}
+	k.patience = time.Time{}
 	t.giveBack(errSlow)
-	select {
-	case <-t.wakeups.freed:
-		return true
-	case <-ctx.Done():
-		return false
-	}
+	return stepWoken, true
 }
 
 // errSlow is the reason why a job taken ahead is given back.
@@ -263,11 +284,15 @@ func (k *taker) send(work context.Context, limit, bytes int, place string, timeo
 	if k.since == 0 {
 		k.since = k.number
 	}
-	t := k.topic
+	t, listed := k.topic, 0
+	if k.name != "" && t.listed.Load() {
+		listed = 1
+	}
 	sent := time.Now()
 	r, err := t.exec(work, topicCall{
 		script: takeScript, jobs: limit, receipt: k.receipt, timeout: timeout, caller: &t.server.takeScripts,
-	}, strconv.FormatUint(k.number, 10), strconv.FormatUint(k.since, 10), limit, bytes, t.server.o.lease.Milliseconds(), k.free, place)
+	}, strconv.FormatUint(k.number, 10), strconv.FormatUint(k.since, 10), limit, bytes, t.server.o.lease.Milliseconds(), k.free, place,
+		k.name, listed)
 	return r, sent, err
 }
 
@@ -279,18 +304,22 @@ func (k *taker) call(work context.Context) (afterTake, error) {
 	if err != nil {
 		return takeFailed, err
 	}
-	soon := k.adapt(time.Since(sent))
+	took := time.Since(sent)
+	soon := k.adapt(took)
+	t.noteTook(took, len(r.list(3)))
 	switch r.status() {
 	case "ok":
 	case "empty":
 		t.expect(k.n, 0, false)
+		k.noteWaits(r.number(2) == 1)
 		return takeWait, nil
 	case "busy":
 		t.expect(k.n, 0, false)
+		k.noteWaits(r.number(2) == 1)
 		return takeRoom, nil
 	default: // paused, or a status of a later release of the script
 		t.expect(k.n, 0, false)
-		k.rest = t.server.o.tick
+		k.rest = k.restOfPause()
 		// in whole ms, so the reply can be up to 1 ms too early
 		if until := r.number(2); until > 0 {
 			k.rest = min(k.rest, max(time.Millisecond, time.Duration(until-r.now())*time.Millisecond))
@@ -299,12 +328,14 @@ func (k *taker) call(work context.Context) (afterTake, error) {
 	}
 	end, ids, records, tried, moved := record.ParseLeaseEnd(r.text(2)), r.list(3), r.list(4), r.list(5), r.list(6)
 	more := r.number(7) == 1
+	k.got = len(ids)
+	k.noteWaits(r.number(8) == 1)
 	// Not the length of the lease: the reply may be one to an earlier copy of the request.
 	until := sent.Add(time.Duration(end.Micros()-r.now()*1000) * time.Microsecond)
 	admit := func() {
 		for i := range ids {
 			run, err := t.newRun(ids.text(i), records.text(i), end, until, tried.text(i), moved.text(i))
-			run.taken = msTime(r.now())
+			run.taken = r.now()
 			t.admit(run, t.refusal(run, err, r.now()))
 		}
 	}
@@ -317,7 +348,7 @@ func (k *taker) call(work context.Context) (afterTake, error) {
 	} else {
 		launch(&k.admitting, func() {
 			admit()
-			signal(t.wakeups.freed) // none of them may have been started
+			t.freed() // none of them may have been started
 		}, func(c *crash) { t.server.loops.crashed("take", c) })
 	}
 	// There may be more: leftovers came first, or these are many and others follow.
@@ -340,10 +371,36 @@ func (k *taker) adapt(took time.Duration) (soon bool) {
 	return soon
 }
 
-// waitForJobs waits until ready is not empty. The pop moves the ID to handoff, which every take
+// waitForJobs makes the loop wait until ready is not empty: until the server is rung, or until a
+// blocking pop returns.
+func (k *taker) waitForJobs(ctx context.Context) next {
+	t := k.topic
+	if k.name != "" { // if it is not among those that wait, the watch finds that out
+		return stepWoken
+	}
+	if t.popping.Swap(true) {
+		return stepWoken
+	}
+	popped := func(err error) {
+		if err != nil {
+			sleep(ctx, t.slowWait.next())
+		} else {
+			t.slowWait.reset()
+		}
+		t.popping.Store(false)
+		t.loops.take.wake()
+	}
+	launch(&t.waits, func() { popped(t.pop(ctx)) }, func(c *crash) {
+		t.server.loops.crashed("wait", c)
+		popped(c)
+	})
+	return stepWoken
+}
+
+// pop blocks until ready is not empty or ctx is done. It moves the ID to handoff, which every take
 // empties first. So the ID is not lost if this process dies between the two. One ID wakes one
 // server.
-func (t *topicServer) waitForJobs(ctx context.Context, slow *retryPace) {
+func (t *topicServer) pop(ctx context.Context) error {
 	s := t.server
 	for {
 		t.turn(loopTake)
@@ -358,28 +415,26 @@ func (t *topicServer) waitForJobs(ctx context.Context, slow *retryPace) {
 		stopped()
 		cancel()
 		if ctx.Err() != nil {
-			return
+			return nil
 		}
 		if errors.Is(err, redis.Nil) {
-			slow.reset()
+			t.slowWait.reset()
 			t.trouble.note("wait", nil)
+			if !t.blocks() {
+				return nil
+			}
 			continue
 		}
 		t.trouble.note("wait", err)
-		if err != nil {
-			sleep(ctx, slow.next())
-		} else {
-			slow.reset()
-		}
-		return
+		return err
 	}
 }
 
 // notePause logs when the topic is first found paused, and when it no longer is. Only the take loop
 // calls it.
-func (t *topicServer) notePause(ctx context.Context, next afterTake) {
+func (t *topicServer) notePause(ctx context.Context, did afterTake) {
 	switch {
-	case next == takeRest && !t.paused:
+	case did == takeRest && !t.paused:
 		t.paused = true
 		var who []string
 		call, cancel := context.WithTimeout(ctx, callTimeout)
@@ -391,19 +446,8 @@ func (t *topicServer) notePause(ctx context.Context, next afterTake) {
 			}
 		}
 		t.trouble.log.Info("topic paused", "by", strings.Join(who, ", "))
-	case (next == takeAgain || next == takeWait) && t.paused:
+	case (did == takeAgain || did == takeWait) && t.paused:
 		t.paused = false
 		t.trouble.log.Info("topic resumed")
-	}
-}
-
-// rest waits for d, or until the topic is resumed.
-func (t *topicServer) rest(ctx context.Context, d time.Duration) {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-t.wakeups.resume:
-	case <-ctx.Done():
 	}
 }

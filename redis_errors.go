@@ -39,8 +39,9 @@ const tooManyClients = "ERR max number of clients"
 var inScript = regexp.MustCompile(
 	`^(?:ERR Error (?:running|compiling) script \([^)]*\): )?(?:[@\w]*: ?\d+: )*-?`)
 
-// noPermission is how Redis says NOPERM inside of a script, up to 7.0 at least.
-const noPermission = "The user executing the script can't"
+// noPermission matches how Redis says NOPERM inside of a script: the first form up to 7.0, the
+// second one from 7.2 on.
+var noPermission = regexp.MustCompile(`^(?:ERR )?(?:The user executing the script can't|ACL failure in script:) `)
 
 // redisCode returns the code of an error of Redis, its first word, however the release at hand
 // wraps the error of a command in a script. It returns "ERR" for an error without a code, and "" if
@@ -52,7 +53,7 @@ func redisCode(err error) string {
 	}
 	text := said.Error()
 	text = text[len(inScript.FindString(text)):]
-	if strings.Contains(text, noPermission) {
+	if noPermission.MatchString(text) {
 		return codeNoPerm
 	}
 	text = strings.TrimPrefix(text, "ERR ") // Kvrocks and some proxies put it in front of a code

@@ -72,3 +72,16 @@ func (w *replicaWaiter) node(ctx context.Context) (redis.UniversalClient, error)
 	}
 	return w.client.rdb, nil
 }
+
+// store executes an enqueue script and waits on the same connection until enough replicas have the
+// writes.
+func (c *Client) store(ctx context.Context, call *scriptCall) {
+	w := &replicaWaiter{client: c, key: call.firstKey()}
+	caller{w, &c.o.hooks}.do(ctx, call)
+	if call.err == nil && w.confirmed < int64(c.o.replicas) {
+		call.err = fmt.Errorf("%w: %d of %d within %v", ErrNotReplicated, w.confirmed, c.o.replicas, c.o.replicaWait)
+		if w.err != nil {
+			call.err = fmt.Errorf("%w: WAIT: %w", call.err, w.err)
+		}
+	}
+}

@@ -18,7 +18,7 @@ func (r row) outcome() Outcome {
 // reportOutcome reports the outcome of a run to the log and the hooks.
 func (t *topicServer) reportOutcome(r row) {
 	outcome := r.outcome()
-	job := r.run.job
+	job := &r.run.job
 	log := t.trouble.log
 	switch outcome {
 	case OutcomeRetried:
@@ -181,6 +181,6 @@ func lostOutcome(lost error) Outcome {
 func (r *run) event(outcome Outcome, err error) RunEvent {
 	return RunEvent{
 		Topic: r.job.Topic, ID: r.id, Attempt: r.attempt, EnqueuedAt: r.job.EnqueuedAt, Due: r.job.Due,
-		StartedAt: r.start, Outcome: outcome, Err: err, PayloadSize: r.size, Headers: r.job.Headers,
+		StartedAt: r.start, Outcome: outcome, Err: err, PayloadSize: int(r.size), Headers: r.job.Headers,
 	}
 }

@@ -79,7 +79,7 @@ func (t *topicServer) verdict(r *run, cause, err error, ran time.Duration) row {
 
 // refusal returns the row to send for a taken job that must not run, or nil if it must run.
 func (t *topicServer) refusal(r *run, undecodable error, now int64) *row {
-	switch job := r.job; {
+	switch job := &r.job; {
 	case errors.Is(undecodable, record.ErrNewer):
 		t.trouble.log.Error("job snoozed", "job", job.ID, "err", undecodable, "delay", newerRecordDelay)
 		return &row{run: r, verb: verbSnooze, end: msTime(now), delay: newerRecordDelay, past: r.past, err: undecodable}

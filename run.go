@@ -15,19 +15,16 @@ import (
 type run struct {
 	id    string // the fields of job belong to the handler, which may change them
 	nonce string
-	job   *Job
-	own   Job            // the value that job points to
-	opts  record.Options // zero if the record cannot be read
-	said  record.Options // opts without the Defaults of the handler
+	job   Job
+	// With the handler's Defaults; zero if the record cannot be read.
+	opts record.Options
 	// Redis's time from which the job is dropped instead of started; 0: never
 	expires int64
-	size    int // of the payload, in bytes
-	stored  int // of the record, in bytes
-	attempt int // from 1
+	size    int32 // of the payload, in bytes
+	stored  int32 // of the record, in bytes
+	attempt int   // from 1
 	past    record.Tally
 	lease   atomic.Int64 // the fence that the handler sees, in µs
-
-	scheduled bool // a schedule made the job
 
 	ctx    runContext // of the handler
 	cancel context.CancelCauseFunc
@@ -39,17 +36,17 @@ type run struct {
 	sets  int       // how often Redis's clock had been set back when the lease was given
 	// Local clock: the end of Timeout. The lease is not extended beyond it.
 	deadline time.Time
-	taken    time.Time // when the job was taken, by Redis's clock
+	taken    int64     // when the job was taken, by Redis's clock, in ms
 	start    time.Time // when the handler was called, by Redis's clock; zero: not yet
 	began    time.Time // the same by the local clock
 	returned bool      // the handler has returned, or is no longer waited for
 	settling bool      // a call that settles the job is in flight
 	bereft   bool      // Redis has lost data of the topic since the take
-	lost     error     // why the job no longer belongs to this server
-
-	// calls of the handler that replace its own job, in flight or of unknown outcome
-	replacing int
-	replaced  bool // one of them was executed
+	// Calls of the handler that replace its own job: one was executed, or that many are in flight
+	// or of unknown outcome.
+	replaced  bool
+	replacing int32
+	lost      error // why the job no longer belongs to this server
 }
 
 // A runContext is the context of a handler. It identifies the run.
@@ -127,13 +124,15 @@ func (r *run) running() bool { return !r.start.IsZero() && !r.returned }
 // newRun returns a run of a job from the reply of take. The error says why the record cannot be
 // read; the run can be settled even then.
 func (t *topicServer) newRun(id, raw string, end record.LeaseEnd, until time.Time, tried, changed string) (*run, error) {
-	r := &run{id: id, attempt: 1, stored: len(raw), fence: record.FenceOf(end), until: until, sets: t.clock.sets()}
+	r := &run{id: id, attempt: 1, stored: int32(len(raw)), fence: record.FenceOf(end), until: until, sets: t.clock.sets()}
 	if tried != "" {
 		finished, _ := strconv.Atoi(tried) // HINCRBY wrote it
 		r.attempt += finished
 	}
-	r.job = &r.own
-	r.nonce = record.NonceOf(raw)
+	rec, err := record.Decode(raw)
+	if r.nonce = rec.Nonce; err != nil {
+		r.nonce = record.NonceOf(raw)
+	}
 	r.job.Topic, r.job.ID, r.job.Attempt, r.job.nonce = t.keys.topic, id, r.attempt, r.nonce
 	r.lease.Store(end.Micros())
 	r.job.fence = &r.lease
@@ -142,12 +141,11 @@ func (t *topicServer) newRun(id, raw string, end record.LeaseEnd, until time.Tim
 		r.past = m.Tally
 		r.job.Snoozes, r.job.spent = m.Snoozes, m.Spent
 	}
-	rec, err := record.Decode(raw)
 	if err != nil {
 		return r, err
 	}
-	r.opts, r.said, r.size = rec.Options, rec.Options, rec.Size
-	if r.scheduled = rec.Options.Scheduled; r.scheduled {
+	r.opts, r.size = rec.Options, int32(rec.Size)
+	if r.opts.Scheduled {
 		r.job.scheduledFor(id)
 	}
 	r.opts.Fill(&t.defaults)

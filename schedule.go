@@ -63,7 +63,7 @@ func (c *Client) Schedule(ctx context.Context, topic, name string, spec Spec, pa
 	if err != nil {
 		return located{call: "schedule", topic: topic, schedule: name}.at(err)
 	}
-	g := c.commit(topic)
+	g := c.commit(topic, enqueueKind)
 	defer g.done()
 	g.record(ctx, false)
 	return nil

@@ -356,7 +356,7 @@ func TestPartsAreAllOfADefinition(t *testing.T) {
 	}
 	walk(reflect.ValueOf(d).Elem(), "Definition", "specErr", "replace", "errs", "onto", "next", "walked")
 	walk(reflect.ValueOf(&d.Definition).Elem(), "Job", "Edit", "Nonce")
-	walk(reflect.ValueOf(&d.Job).Elem(), "DueAt", "Scheduled")
+	walk(reflect.ValueOf(&d.Job).Elem(), "DueAt", "Scheduled", "filled")
 }
 
 // Of a job that is moved to another topic nothing is lost that its options gave.

@@ -190,7 +190,7 @@ func (f *firer) release(ctx context.Context) (again bool, err error) {
 		f.ended = f.ended[max(1, looked):]
 		again = done > 0 || len(f.ended) > 0
 	}
-	if now := time.Now(); now.Sub(f.looked) >= f.tick-f.tick/10 {
+	if now := time.Now(); now.Sub(f.looked) >= f.tick-f.tick/5 {
 		f.looked = now
 		for range releasePages {
 			looked, done, more, err := f.firePage(ctx, placeWaiting, f.passed, nil)

@@ -63,7 +63,7 @@ func (b *fireBench) server() *topicServer {
 	s.HandlerFunc("topic", func(context.Context, *Job) error { return nil })
 	require.NoError(b, s.begin())
 	b.Cleanup(s.close)
-	ts := s.topics["topic"]
+	ts := s.topics.get("topic")
 	ts.base = context.WithoutCancel(b.Context())
 	return ts
 }

@@ -142,7 +142,7 @@ func playSchedules(t *testing.T, seed uint64, n int) {
 	server.HandlerFunc("t", func(context.Context, *Job) error { return nil })
 	require.NoError(t, server.begin())
 	defer server.close()
-	ts := server.topics["t"]
+	ts := server.topics.get("t")
 	ts.base = ctx
 	m := &scheduleModel{jobs: map[string]bool{}}
 

@@ -87,7 +87,8 @@ var (
 	enqueueScript         = newScript("enqueue")
 	replaceScript         = newScript("replace")
 	promoteScript         = newScript("promote")
-	idleScript            = newScript("idle")
+	watchScript           = newScript("watch")
+	ringScript            = newScript("ring")
 	takeScript            = newScript("take")
 	extendScript          = newScript("extend")
 	ackScript             = newScript("ack")
@@ -105,6 +106,7 @@ var (
 	inspectScript         = newScript("inspect")
 	pauseScript           = newScript("pause")
 	pruneScript           = newScript("prune")
+	surveyScript          = newScript("survey")
 	checkScript           = newScript("check")
 	mendScript            = newScript("mend")
 	heartbeatScript       = newScript("heartbeat")
@@ -118,10 +120,10 @@ var (
 )
 
 var allScripts = []*script{
-	enqueueScript, replaceScript, promoteScript, idleScript, takeScript, extendScript, ackScript,
+	enqueueScript, replaceScript, promoteScript, watchScript, ringScript, takeScript, extendScript, ackScript,
 	againScript, retryScript, snoozeScript, giveBackScript, buryScript, cancelScript, deleteScript,
 	rescheduleScript, reviveScript, getScript, listScript, inspectScript, pauseScript,
-	pruneScript, checkScript, mendScript, heartbeatScript, scheduleSetScript, scheduleRemoveScript,
+	pruneScript, surveyScript, checkScript, mendScript, heartbeatScript, scheduleSetScript, scheduleRemoveScript,
 	schedulePauseScript, scheduleTriggerScript, scheduleDueScript, scheduleFireScript, scheduleInfoScript,
 }
 
@@ -152,12 +154,15 @@ const (
 	letterDead      = 'd' // … is dead
 	letterOurs      = 'o' // done: the lease was the caller's
 	letterLost      = 'l' // refused: the lease is lost
-	letterGone      = 'g' // refused: the job no longer exists
+	letterGone      = 'g' // refused: there is no such job
 	letterFired     = 'f' // the slot is fired
 	letterWaits     = 'w' // the slot still waits
 	letterChanged   = 'c' // refused: changed since the caller read it
 	letterMended    = 'm' // repaired, or needs repair
 	letterKept      = 'k' // unchanged
+	letterDone      = 'e' // the job was done
+	letterBeyond    = 'b' // refused: the job expires by then
+	letterExpires   = 'p' // left for another call: the job expires, and the caller does not know when
 )
 
 // reply is the reply of a script: a status, the Redis clock in ms, and the values that the script's
@@ -266,43 +271,11 @@ func (c caller) exec(ctx context.Context, s *script, k *keys, receipt string, jo
 	return c.call(ctx, s, k.topic, jobs, k.of(s, receipt), args...)
 }
 
-// call executes s. After NOSCRIPT, when Redis has restarted or failed over, it sends the script's
-// text. An error names the transition and the topic.
+// call executes s. An error names the transition and the topic.
 func (c caller) call(ctx context.Context, s *script, topic string, jobs int, keys []any, args ...any) (reply, error) {
-	var start time.Time
-	if len(c.hooks.script) > 0 {
-		start = time.Now()
-	}
-	// Script.Run of go-redis does the same, but allocates for every key.
-	words := make([]any, 0, 3+len(keys)+len(args))
-	written := &request{keys: len(keys)}
-	words = append(append(append(words, "evalsha", s.digest, written), keys...), args...)
-	send := func() (*redis.Cmd, error) {
-		cmd := redis.NewCmd(ctx, words...)
-		cmd.SetFirstKeyPos(3) // selects the node of a cluster
-		return cmd, c.rdb.Process(ctx, cmd)
-	}
-	cmd, err := send()
-	if redisCode(err) == codeNoScript {
-		written.answered()
-		words[0], words[1] = "eval", s.text
-		cmd, err = send()
-	}
-	var r reply
-	if err == nil {
-		r, err = cmd.Slice()
-	}
-	switch {
-	case err != nil:
-		err = written.judge(err)
-		err = located{call: s.name, topic: topic}.at(c.blame(ctx, err, keys...))
-	case len(r) < 2 || r.status() == "":
-		err = located{call: s.name, topic: topic}.at(errReply)
-	}
-	if len(c.hooks.script) > 0 {
-		c.hooks.fireScript(ScriptEvent{Name: s.name, Topic: topic, Jobs: jobs, Duration: time.Since(start), Err: err})
-	}
-	return r, err
+	one := newScriptCall(s, topic, jobs, keys, args)
+	c.do(ctx, one)
+	return one.reply, one.err
 }
 
 // A request counts how often it has been written to a connection, because go-redis asks its words

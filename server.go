@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"slices"
 	"sync"
 	"time"
 
@@ -51,9 +50,9 @@ func (f HandlerFunc) Handle(ctx context.Context, job *Job) error { return f(ctx,
 // Middleware wraps a [Handler] in another one.
 type Middleware func(Handler) Handler
 
-// A Server runs due jobs of the topics it has handlers for. It opens up to seven connections of its
-// own for each topic, and a few more, with the options of the go-redis client that it is given. A
-// Server can be run only once.
+// A Server runs due jobs of the topics it has handlers for. It opens connections of its own, with
+// the options of the go-redis client that it is given. All topics share them, so a server of 1,000
+// topics has a few dozen. A Server can be run only once.
 type Server struct {
 	rdb         redis.UniversalClient
 	o           serverOptions
@@ -69,15 +68,22 @@ type Server struct {
 	pulse         link.Pulse
 	answerTimeout time.Duration
 	outage        *outage
-	loops         keeper
+	loops         loops
+	nodes         nodes
+	leaveBy       func() time.Time  // when takes without a reply are given up, after a stop
 	alarms        chan *topicServer // topics that have lost jobs
-	idle          idleTick
+	watch         watch
+	blocked       blockedTopics
+	alwaysRings   bool // even with few topics
+	topics        topicSet
 
 	mu         sync.Mutex
 	errs       []error // errors in the handlers, calendars and options of the server
-	used       bool
+	used       bool    // Run has begun
+	stopped    bool    // Run is about to end
 	started    time.Time
-	topics     map[string]*topicServer
+	patterns   []*pattern // fixed by Run
+	lifetime   *lifetime  // nil: before and after Run
 	calendars  schedule.Calendars
 	middleware []Middleware
 	running    sync.WaitGroup // handlers
@@ -89,8 +95,11 @@ type Server struct {
 // closing rdb does not stop it. If rdb or an option is invalid, Run returns that error.
 func NewServer(rdb redis.UniversalClient, opts ...ServerOption) *Server {
 	s := &Server{
-		rdb: rdb, id: rand.Text(), topics: make(map[string]*topicServer), alarms: make(chan *topicServer, 16), calendars: make(schedule.Calendars),
+		rdb: rdb, id: rand.Text(), alarms: make(chan *topicServer, 16), calendars: make(schedule.Calendars),
 	}
+	s.watch.now = make(chan struct{}, 1)
+	s.nodes.all = make(map[redis.UniversalClient]*node)
+	s.leaveBy = sync.OnceValue(func() time.Time { return time.Now().Add(2 * stopPatience) })
 	var err error
 	if s.o, err = newServerOptions(opts); err != nil {
 		s.errs = append(s.errs, err)
@@ -108,7 +117,7 @@ func (s *Server) made(call string) bool {
 		slog.Error(call+" failed", "err", errNilServer)
 		return false
 	}
-	return s.topics != nil
+	return s.id != ""
 }
 
 var (
@@ -125,68 +134,6 @@ func (s *Server) ID() string {
 		return ""
 	}
 	return s.id
-}
-
-// Handle sets the handler of a topic. A second handler for the same topic, an invalid topic, a nil
-// handler or a nil pointer as handler makes [Server.Run] return an error. Calls after Run has
-// started are ignored and logged as errors.
-func (s *Server) Handle(topic string, h Handler, opts ...HandlerOption) {
-	if !s.made("handle") {
-		return
-	}
-	o := handlerOptions{job: defaultJob}
-	for _, opt := range opts {
-		if opt == nil {
-			o.errs = append(o.errs, errors.New("a handler option is nil"))
-			continue
-		}
-		opt.applyHandler(&o)
-	}
-	if err := checkName("topic", topic); err != nil {
-		o.errs = append(o.errs, err)
-	}
-	if isNil(h) {
-		o.errs = append(o.errs, errors.New("nil handler"))
-	}
-
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.topics[topic] != nil {
-		o.errs = append(o.errs, errors.New("handler already set"))
-	}
-	if s.refuseLocked(topic, o.errs...) {
-		return
-	}
-	s.topics[topic] = &topicServer{
-		server: s, keys: newKeys(s.o.prefix, topic), handler: h, workers: workers{count: o.concurrency}, defaults: o.job.Options,
-	}
-}
-
-// refuse records errors about the handler of a topic.
-func (s *Server) refuse(topic string, errs ...error) {
-	if !s.made("handle") {
-		return
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.refuseLocked(topic, errs...)
-}
-
-func (s *Server) refuseLocked(topic string, errs ...error) bool {
-	if s.used {
-		s.log.Error("handler not registered", "topic", topic, "err", errors.Join(append(errs, errTooLate)...))
-		return true
-	}
-	if len(errs) > 0 {
-		s.errs = append(s.errs, fmt.Errorf("handler of topic %q: %w", topic, invalid(errs)))
-		return true
-	}
-	return false
-}
-
-// HandlerFunc sets a function as the handler of a topic. See [Server.Handle].
-func (s *Server) HandlerFunc(topic string, f HandlerFunc, opts ...HandlerOption) {
-	s.Handle(topic, f, opts...)
 }
 
 // Use adds middleware around the handlers of all topics. The first one is the outermost. A nil
@@ -215,7 +162,7 @@ func (s *Server) begin() error {
 	switch {
 	case s == nil:
 		return errNilServer
-	case s.topics == nil:
+	case s.id == "":
 		return errZeroServer
 	}
 	s.mu.Lock()
@@ -223,38 +170,48 @@ func (s *Server) begin() error {
 	if s.used {
 		return ErrServerUsed
 	}
-	if len(s.topics) == 0 && len(s.errs) == 0 {
+	if s.topics.len()+len(s.patterns) == 0 && len(s.errs) == 0 {
 		s.errs = append(s.errs, fmt.Errorf("%w: no handlers registered", ErrInvalid))
 	}
 	if err := errors.Join(s.errs...); err != nil {
 		return err
 	}
-	for _, t := range s.topics {
-		for _, m := range slices.Backward(s.middleware) {
-			if t.handler = m(t.handler); isNil(t.handler) {
-				s.errs = append(s.errs, fmt.Errorf("%w: topic %q: a middleware returned a nil handler", ErrInvalid, t.keys.topic))
-				return errors.Join(s.errs...)
-			}
+	for _, t := range s.topics.all() {
+		h, err := s.wrapLocked(t.keys.topic, t.handler)
+		if err != nil {
+			s.errs = append(s.errs, err)
+			return err
 		}
+		t.handler = h
+	}
+	for _, p := range s.patterns {
+		h, err := s.wrapLocked(p.like.topic, p.like.handler)
+		if err != nil {
+			s.errs = append(s.errs, err)
+			return err
+		}
+		p.like.handler = h
 	}
 	s.used = true
 	s.started = time.Now()
 	s.log = contained(cmp.Or(s.o.logger, slog.Default()))
 	s.loops.log = s.log
 	s.o.hooks.trouble = func(why *crash) { logHook(s.log, why) }
-	// The pools have as many connections as there can be simultaneous calls. For each topic these
-	// are promote, two settles and extend, then two takes, then a pop. The server itself needs a
-	// few more. When there is little to do, most of the first two kinds are closed.
-	n := len(s.topics)
-	idle, all := max(link.IdleConns, n/4), link.NewGroup()
+	// The connection pools have room for as many calls as there can be at a time. When there is
+	// little to do, half of the connections are closed.
+	s.nodes.topics = s.topics.len()
+	for _, p := range s.patterns {
+		s.nodes.topics += p.most
+	}
+	n, many, all := s.nodes.topics, 1000, link.NewGroup()
 	own := func(size, idle int, answer time.Duration) (redis.UniversalClient, *link.Conns) {
 		return link.New(s.rdb, all, link.Options{
 			PoolSize: size, Idle: idle, Answer: answer, Client: containOptions, Cluster: containClusterOptions,
 		})
 	}
-	s.calls, s.dials[0] = own(4*n+4, idle, 0)
-	s.takes, s.dials[1] = own(2*n, idle, takeTimeoutMost)
-	s.blocking, s.dials[2] = own(n, 0, 0)
+	s.calls, s.dials[0] = own(mostCalls(many)+otherCalls, (mostCalls(n)+1)/2, 0)
+	s.takes, s.dials[1] = own(mostTakes(many), (mostTakes(n)+1)/2, takeTimeoutMost)
+	s.blocking, s.dials[2] = own(2*mostBlocked, 0, 0)
 	s.answerTimeout = link.AnswerTimeout(s.rdb)
 	_, s.pulse.Cluster = s.rdb.(*redis.ClusterClient)
 	s.scripts = caller{felt{s.calls, &s.pulse}, &s.o.hooks}
@@ -264,7 +221,7 @@ func (s *Server) begin() error {
 			link.Reload(rdb)
 		}
 	}}
-	for _, t := range s.topics {
+	for _, t := range s.topics.all() {
 		t.init()
 	}
 	return nil
@@ -286,34 +243,28 @@ func (s *Server) Run(ctx context.Context) error {
 		return fmt.Errorf("run: %w", err)
 	}
 	defer s.close()
+	defer s.serve(nil)
 	if err := s.awaitRedis(ctx); err != nil || ctx.Err() != nil {
 		return err
 	}
 
-	s.log.Info("server started", "server", s.id, "count", len(s.topics))
+	s.log.Info("server started", "server", s.id, "count", s.topics.len())
 	work, endWork := context.WithCancel(context.WithoutCancel(ctx))
 	defer endWork()
 	fetch, endFetch := context.WithCancel(ctx)
 	defer endFetch()
 	var fetching, taking, working, beating sync.WaitGroup
-	for _, t := range s.topics {
-		t.base = work
-		first := t.newTaker(t.keys.taken(s.id))
-		second := t.newTaker(t.keys.taken(s.id + "+"))
-		one, more := &settler{series: newSeries()}, &settler{series: newSeries()}
-		s.loops.keep(fetch, &fetching, "promote", func() { t.promoteLoop(fetch) })
-		s.loops.keep(fetch, &taking, "take", func() { t.takeLoop(fetch, work, first) })
-		s.loops.keep(fetch, &taking, "take", func() { t.takeMoreLoop(fetch, work, second) })
-		s.loops.keep(work, &working, "settle", func() { t.settleLoop(work, one, t.outcomes.ready, 1) })
-		s.loops.keep(work, &working, "settle", func() { t.settleLoop(work, more, t.outcomes.pile, settlePile) })
-		s.loops.keep(work, &working, "extend", func() { t.extendLoop(work) })
-	}
+	s.serve(&lifetime{fetch, work, &fetching, &taking, &working})
 	s.loops.keep(work, &working, "control", func() { s.controlLoop(work) })
 	beat, endBeating := context.WithCancel(work)
 	defer endBeating()
 	s.loops.keep(beat, &beating, "heartbeat", func() { s.heartbeatLoop(beat, fetch) })
 	beaten := s.whenDone(&beating)
-	s.loops.keep(fetch, &working, "idle", func() { s.idleLoop(fetch) })
+	s.loops.keep(fetch, &working, "watch", func() { s.watchLoop(fetch) })
+	s.loops.keep(fetch, &working, "survey", func() { s.surveyLoop(fetch) })
+	if len(s.patterns) > 0 {
+		s.loops.keep(fetch, &working, "follow", func() { s.followLoop(fetch) })
+	}
 	s.loops.keep(fetch, &working, "check", func() { s.checkLoop(fetch) })
 	s.loops.keep(fetch, &working, "check", func() { s.alarmLoop(fetch) })
 
@@ -321,14 +272,15 @@ func (s *Server) Run(ctx context.Context) error {
 	// ctx is cancelled before fetch: if a pop were closed in between, it would be logged as an
 	// outage.
 	endFetch()
-	for _, t := range s.topics {
+	s.serve(nil)
+	for _, t := range s.topics.all() {
 		t.stop()
 	}
 	s.log.Info("server draining", "count", s.owned())
 	s.closeWaits()
 	// Replies that take long to arrive are not awaited, because their jobs would only be put back.
-	hangUp := time.AfterFunc(stopPatience, s.dials[1].HangUp)
-	defer hangUp.Stop()
+	late := time.AfterFunc(stopPatience, s.dials[1].HangUp)
+	defer late.Stop()
 	s.drain(s.whenDone(&s.running), s.whenDone(&taking, &fetching))
 	endBeating()
 	s.farewell(beaten)
@@ -338,9 +290,11 @@ func (s *Server) Run(ctx context.Context) error {
 	<-beaten
 	taking.Wait()
 	fetching.Wait()
-	for _, t := range s.topics {
+	for _, t := range s.topics.all() {
+		t.waits.Wait()
 		t.reportUnsettled()
 	}
+	s.nodes.close()
 	return nil
 }
 
@@ -392,7 +346,7 @@ func (s *Server) drain(handled, fetched <-chan struct{}) {
 
 // cutOff cancels the contexts of all handlers, and puts back the jobs of those that do not return.
 func (s *Server) cutOff(handled <-chan struct{}) {
-	for _, t := range s.topics {
+	for _, t := range s.topics.all() {
 		t.cancelAll(ErrShutdown)
 	}
 	grace := time.NewTimer(shutdownGrace)
@@ -403,7 +357,7 @@ func (s *Server) cutOff(handled <-chan struct{}) {
 	case <-grace.C:
 	}
 	abandoned := 0
-	for _, t := range s.topics {
+	for _, t := range s.topics.all() {
 		abandoned += t.abandonAll()
 	}
 	s.log.Warn("handlers abandoned", "count", abandoned, "err", "they did not return when their contexts were cancelled")
@@ -413,7 +367,7 @@ func (s *Server) cutOff(handled <-chan struct{}) {
 func (s *Server) flush(d time.Duration) {
 	deadline := time.NewTimer(d)
 	defer deadline.Stop()
-	for _, t := range s.topics {
+	for _, t := range s.topics.all() {
 		select {
 		case <-t.settled():
 		case <-deadline.C:
@@ -425,25 +379,44 @@ func (s *Server) flush(d time.Duration) {
 
 // owned returns the number of jobs that belong to this server.
 func (s *Server) owned() (n int) {
-	for _, t := range s.topics {
+	for _, t := range s.topics.all() {
 		n += t.count()
 	}
 	return n
 }
 
 // closeWaits ends the blocking pops.
-func (s *Server) closeWaits() {
-	closeQuietly(s.blocking)
-	s.dials[2].Close()
-}
+func (s *Server) closeWaits() { hangUp(s.blocking, s.dials[2]) }
 
 func (s *Server) close() {
 	s.closeWaits()
-	closeQuietly(s.calls)
-	s.dials[0].Close()
-	closeQuietly(s.takes)
-	s.dials[1].Close()
+	hangUp(s.calls, s.dials[0])
+	hangUp(s.takes, s.dials[1])
 }
+
+// hangUp closes a client and its connections. Close alone waits for a connection on whose greeting
+// Redis does not answer. Without connections first, go-redis would log that it cannot dial.
+func hangUp(rdb redis.UniversalClient, conns *link.Conns) {
+	closed := make(chan struct{})
+	launch(nil, func() {
+		defer close(closed)
+		closeQuietly(rdb)
+	}, func(*crash) {}) // only hooks of the user could, and Close calls none
+	again := time.NewTicker(hangUpEvery)
+	defer again.Stop()
+	for waits := true; waits; {
+		conns.HangUp()
+		select {
+		case <-closed:
+			waits = false
+		case <-again.C:
+		}
+	}
+	conns.Close()
+}
+
+// hangUpEvery is how often connections are closed that are made while a client is being closed.
+const hangUpEvery = 10 * time.Millisecond
 
 // closeQuietly closes a client. The only possible error is that it is closed already.
 func closeQuietly(rdb redis.UniversalClient) { _ = rdb.Close() }

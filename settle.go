@@ -44,6 +44,9 @@ func (v verb) open(args []any, k *keys, number string) []any {
 	if verbs[v].nudges {
 		return append(args, maxTick.Milliseconds(), controlChannel(k.prefix()), k.topic)
 	}
+	if v == verbReturn {
+		return append(args, controlChannel(k.prefix()), k.topic)
+	}
 	return append(args, verbs[v].words...)
 }
 
@@ -113,7 +116,7 @@ func (r row) done(server string) string {
 // history returns the entry in the history of the job's schedule. It is empty if the job does not
 // belong to one.
 func (r row) history(outcome Outcome, server string) string {
-	if !r.run.scheduled {
+	if !r.run.opts.Scheduled {
 		return ""
 	}
 	e := record.Run{Job: r.run.id, Attempt: r.run.attempt, Server: server, Outcome: string(outcome)}
@@ -135,10 +138,10 @@ const (
 
 // weight estimates how many bytes the script moves for the job: the kept record, the new record and
 // the error log. It assumes that all entries of the log are as long as the new one.
-func (r row) weight() int {
+func (r *row) weight() int {
 	weight := len(r.entry) * min(r.run.attempt, record.MaxFailures)
 	if (r.verb == verbAck || r.verb == verbAgain) && r.run.opts.Retention > 0 {
-		weight += r.run.stored
+		weight += int(r.run.stored)
 	}
 	if r.renewal != nil {
 		weight += r.renewal.bytes()
@@ -150,52 +153,49 @@ func (r row) weight() int {
 // job. Redis serves no other client during that time.
 const callBytes = 1 << 20
 
-// settleLoop reports outcomes to Redis. Rows that gather during one call go with the next. The
-// second loop of a topic makes no call for fewer than least rows. A loop continues until every
-// outcome is reported. Only the end of ctx, after the drain, makes it give up. Then the leases run
-// out and the jobs run again.
-func (t *topicServer) settleLoop(ctx context.Context, k *settler, more <-chan struct{}, least int) {
-	for {
-		if k.number == "" {
-			clear(k.list) // do not retain settled jobs
-			t.mu.Lock()
-			k.list = t.outcomes.gather(k.list[:0], least)
-			t.mu.Unlock()
-			if len(k.list) == 0 {
-				select {
-				case <-more:
-					continue
-				case <-ctx.Done():
-					return
-				}
-			}
+// settleStep is a step of a loop that reports outcomes to Redis. Rows that gather during one call
+// go with the next. The second loop of a topic makes no call for fewer than least rows. A loop
+// continues until every outcome is reported. Only the end of ctx, after the drain, makes it give
+// up. Then the leases run out and the jobs run again.
+func (t *topicServer) settleStep(ctx context.Context, k *settler, least int) next {
+	if k.number == "" {
+		clear(k.list) // do not retain settled jobs
+		t.mu.Lock()
+		k.list = t.outcomes.gather(k.list[:0], least)
+		t.mu.Unlock()
+		switch {
+		case len(k.list) > 0:
 			k.number = k.series.next()
-		}
-		doubt := k.doubt
-		k.doubt = true // even if the call ends this goroutine
-		err := t.settle(ctx, k.series.id, k.number, k.list)
-		if err == nil {
-			k.slow.reset()
-			k.number, k.doubt = "", false
-			continue
-		}
-		goOn := sleep(ctx, k.slow.next())
-		// If the call was not executed, other rows need not wait for it. If a repeated call was not
-		// executed, the call before it may have been.
-		k.doubt = !certain(err) || doubt && away(err)
-		if !goOn || !k.doubt {
-			t.mu.Lock()
-			t.outcomes.putBack(k.list)
-			t.mu.Unlock()
-			k.number, k.doubt = "", false
-		}
-		if !goOn {
-			return
+		case ctx.Err() != nil:
+			return stepOver
+		default:
+			return stepWoken
 		}
 	}
+	doubt := k.doubt
+	k.doubt = true // even if the call ends this goroutine
+	err := t.settle(ctx, k.series.id, k.number, k.list)
+	if err == nil {
+		k.slow.reset()
+		k.number, k.doubt = "", false
+		return stepAgain
+	}
+	// If the call was not executed, other rows need not wait for it. If a repeated call was not
+	// executed, the call before it may have been.
+	k.doubt = !certain(err) || doubt && away(err)
+	if stopped := ctx.Err() != nil; stopped || !k.doubt {
+		t.mu.Lock()
+		t.outcomes.putBack(k.list)
+		t.mu.Unlock()
+		k.number, k.doubt = "", false
+		if stopped {
+			return stepOver
+		}
+	}
+	return pauseFor(k.slow.next())
 }
 
-// A settler is the state of a settle loop: the call that is in flight or must be repeated.
+// A settler is the state of such a loop: the call that is in flight or must be repeated.
 type settler struct {
 	series *series
 	number string // of the call; empty: none
@@ -208,23 +208,19 @@ type settler struct {
 // them.
 type outcomes struct {
 	rows  []row
-	ready chan struct{} // receives a token when there are rows
-	pile  chan struct{} // receives a token when there are enough rows for a second call
+	ready func() // called when there are rows
+	pile  func() // called when there are enough rows for a second call
 	// schedules whose runs have finished since the last promote
 	endedSchedules []string
-}
-
-func newOutcomes() outcomes {
-	return outcomes{ready: make(chan struct{}, 1), pile: make(chan struct{}, 1)}
 }
 
 // add queues a row for the settle loops.
 func (o *outcomes) add(r row) {
 	r.run.returned = true
 	o.rows = append(o.rows, r)
-	signal(o.ready)
+	o.ready()
 	if len(o.rows) >= settlePile {
-		signal(o.pile)
+		o.pile()
 	}
 }
 
@@ -246,19 +242,20 @@ func (o *outcomes) gather(list []row, least int) []row {
 		}
 	}
 	rest, beyond, full := o.rows[:0], 0, false
-	for _, r := range o.rows {
+	for i := range o.rows {
+		r := &o.rows[i]
 		if r.verb == verb && len(list) > 0 {
 			beyond += r.weight()
 			full = full || len(list) == settleLimit || beyond > callBytes
 		}
 		switch {
 		case r.verb != verb || full:
-			rest = append(rest, r)
+			rest = append(rest, *r)
 		case skip > 0:
 			skip--
-			rest = append(rest, r)
+			rest = append(rest, *r)
 		default:
-			list = append(list, r)
+			list = append(list, *r)
 		}
 	}
 	clear(o.rows[len(rest):])
@@ -269,7 +266,7 @@ func (o *outcomes) gather(list []row, least int) []row {
 // putBack queues rows again whose call was not executed.
 func (o *outcomes) putBack(list []row) {
 	o.rows = append(o.rows, list...)
-	signal(o.ready) // they may be too few for the second loop
+	o.ready() // they may be too few for the second loop
 }
 
 // takeAll removes all rows.
@@ -290,7 +287,7 @@ func (o *outcomes) takeEnded() []string {
 // maxEnded already, the look of each tick finds the schedule.
 func (o *outcomes) noteEnded(r *run) bool {
 	s, _ := record.DecodeSlotID(r.id)
-	if !r.scheduled || s.Triggered || len(o.endedSchedules) >= maxEnded {
+	if !r.opts.Scheduled || s.Triggered || len(o.endedSchedules) >= maxEnded {
 		return false
 	}
 	o.endedSchedules = append(o.endedSchedules, s.Schedule)
@@ -331,14 +328,18 @@ func (t *topicServer) settle(ctx context.Context, series, number string, list []
 	}
 	soon := false
 	for _, r := range list {
-		t.reportOutcome(r)
 		soon = soon || r.delay < t.server.o.tick
 	}
+	t.outside(t.loops.settle, func() { // hooks
+		for _, r := range list {
+			t.reportOutcome(r)
+		}
+	})
 	if ended && t.firer.waits.Load() {
-		signal(t.wakeups.promote)
+		t.wake()
 	}
 	if v.delays && soon {
-		signal(t.wakeups.promote) // the timer sleeps until the next tick
+		t.wake() // the timer sleeps until the next tick
 	}
 	return nil
 }

@@ -14,12 +14,15 @@ import (
 	"github.com/delayq/delayq/internal/record"
 )
 
+// quietOutcomes are outcomes without loops.
+func quietOutcomes() outcomes { return outcomes{ready: func() {}, pile: func() {}} }
+
 // A call settles jobs of one verb only: an ack that carries a job to be returned would lose it. (It
 // did, when the rows that stay were moved to the front while the first one's verb was still being
 // compared with.)
 func TestGatherNeverMixesVerbs(t *testing.T) {
 	verbs := []verb{verbAck, verbReturn, verbAck, verbReturn, verbRetry, verbReturn, verbAck, verbBury, verbRetry}
-	queue := newOutcomes()
+	queue := quietOutcomes()
 	for _, v := range verbs {
 		queue.rows = append(queue.rows, row{run: &run{}, verb: v})
 	}
@@ -38,9 +41,10 @@ func TestGatherNeverMixesVerbs(t *testing.T) {
 // What a call that was not carried out has left is told by the first loop: the second one does not
 // come back for a few.
 func TestWhatIsPutBackIsTold(t *testing.T) {
-	queue := newOutcomes()
+	queue, woken := quietOutcomes(), 0
+	queue.ready = func() { woken++ }
 	queue.putBack([]row{{run: &run{}, verb: verbAck}})
-	require.Len(t, queue.ready, 1)
+	require.Equal(t, 1, woken)
 	require.Empty(t, queue.gather(nil, settlePile))
 	require.Len(t, queue.gather(nil, 1), 1)
 }
@@ -48,7 +52,7 @@ func TestWhatIsPutBackIsTold(t *testing.T) {
 // Jobs that are given back go to the head of ready, one call after the other: the last ones first.
 func TestGatherGivesBackFromTheEnd(t *testing.T) {
 	const jobs = 2*settleLimit + 7
-	queue := newOutcomes()
+	queue := quietOutcomes()
 	for i := range jobs {
 		queue.rows = append(queue.rows, row{run: &run{}, verb: verbReturn, attempts: i}, row{run: &run{}, verb: verbAck})
 	}
@@ -105,8 +109,8 @@ func TestGatherIsBoundedInBytes(t *testing.T) {
 
 // What does not fit stays, in its order, and small jobs do not overtake it.
 func TestGatherKeepsTheOrder(t *testing.T) {
-	queue := newOutcomes()
-	for i, stored := range []int{1, 1 << 20, 600 << 10, 1, 64 << 20, 1} {
+	queue := quietOutcomes()
+	for i, stored := range []int32{1, 1 << 20, 600 << 10, 1, 64 << 20, 1} {
 		r := row{run: &run{stored: stored, opts: record.Options{Retention: 1}}, attempts: i}
 		queue.rows = append(queue.rows, r, row{run: &run{}, verb: verbSnooze})
 	}
@@ -157,7 +161,9 @@ func TestAgainInheritsOptions(t *testing.T) {
 			require.NoError(t, err)
 			want, err := newJobOptions(c.want)
 			require.NoError(t, err)
-			r := &run{said: rec.Options}
+			r := &run{opts: rec.Options}
+			r.opts.Fill(&record.Options{Retry: 7, BackoffMin: 1, BackoffMax: 2, Timeout: 3, Retention: 4})
+			filled := r.opts
 			n, err := r.renew(&againError{[]byte("new"), c.given}, at)
 			require.NoError(t, err)
 			require.Equal(t, encoded(t, &want, []byte("new"))[record.HeadLen:], record.Join(n.head, 1_700_000_000_001, n.tail)[record.HeadLen:])
@@ -166,7 +172,7 @@ func TestAgainInheritsOptions(t *testing.T) {
 			other, err := r.renew(&againError{[]byte("new"), c.given}, at)
 			require.NoError(t, err)
 			require.NotEqual(t, n.head[:record.NonceLen], other.head[:record.NonceLen])
-			require.Equal(t, rec.Options, r.said, "the present job's are as they were")
+			require.Equal(t, filled, r.opts, "the present job's are as they were")
 		})
 	}
 }
@@ -175,7 +181,8 @@ func TestAgainInheritsOptions(t *testing.T) {
 func TestAgainKeepsTheSchedule(t *testing.T) {
 	for _, scheduled := range []bool{true, false} {
 		o := defaultJob
-		n, err := (&run{said: o.Options, scheduled: scheduled}).renew(&againError{}, time.Now())
+		o.Scheduled = scheduled
+		n, err := (&run{opts: o.Options}).renew(&againError{}, time.Now())
 		require.NoError(t, err)
 		rec, err := record.Decode(record.Join(n.head, 1_700_000_000_001, n.tail))
 		require.NoError(t, err)

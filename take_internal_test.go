@@ -225,7 +225,8 @@ func TestStopEndsTheWaitForJobs(t *testing.T) {
 		ctx, stop := context.WithCancel(t.Context())
 		ended := make(chan struct{})
 		go func() {
-			a.waitForJobs(ctx, new(retryPace))
+			a.newTaker("").waitForJobs(ctx)
+			a.waits.Wait()
 			close(ended)
 		}()
 		<-popping

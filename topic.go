@@ -160,16 +160,14 @@ func (t *Topic[T]) Decode(job *Job) (T, error) {
 
 // Handle is [Server.Handle] with a function that receives the value. A job whose payload cannot be
 // decoded is buried, because no retry can fix it.
-func (t *Topic[T]) Handle(server *Server, f func(ctx context.Context, job *Job, value T) error, opts ...HandlerOption) {
+func (t *Topic[T]) Handle(server *Server, f func(ctx context.Context, job *Job, value T) error, opts ...HandlerOption) error {
 	if err := t.validate(); err != nil {
-		server.refuse(t.Name(), err)
-		return
+		return server.register(t.Name(), []error{err}, nil)
 	}
 	if f == nil {
-		server.Handle(t.name, nil, opts...)
-		return
+		return server.Handle(t.name, nil, opts...)
 	}
-	server.HandlerFunc(t.name, func(ctx context.Context, job *Job) error {
+	return server.HandlerFunc(t.name, func(ctx context.Context, job *Job) error {
 		value, err := t.Decode(job)
 		if err != nil {
 			return Permanent(err)

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"runtime/debug"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/delayq/delayq/internal/record"
@@ -26,30 +27,67 @@ type topicServer struct {
 	base     context.Context // parent of the handlers' contexts
 	clock    clock
 	trouble  trouble
-	wakeups  wakeups
+	loops    topicLoops
+	timer    timer
 	firer    firer
 	pruner   pruner
-	paused   bool // the take loop has found the topic paused
+	paused   bool                      // the first taker has found the topic paused
+	removeBy atomic.Pointer[time.Time] // see leaveBy; nil: the topic is not being removed
+
+	endFetch, endWork context.CancelFunc
+	fetching, working sync.WaitGroup // the loops that end with these
+	late              bool           // added after Run began, and not yet recorded in topics
+	leaving           bool           // being removed; guarded by Server.mu
+	found             bool           // by a pattern
+
+	node    atomic.Pointer[node] // that serves the topic
+	rings   atomic.Bool          // the first taker waits for rings, and not by a blocking pop
+	popping atomic.Bool          // a blocking pop is in flight
+	listed  atomic.Bool          // the server waits for a ring, as far as is known
+	rung    atomic.Bool          // the topic was rung, and no take has followed
+	sought  atomic.Bool          // the watch found jobs although the server waited
+	bypass  bypass
+
+	waits     sync.WaitGroup // blocking pops
+	slowWait  retryPace      // of the pop
+	unsure    atomic.Bool    // a cancel message may have been missed
+	prunes    atomic.Bool    // the topic needs a prune
+	pruneOpen atomic.Bool    // the last prune had no reply
+	woken     atomic.Bool    // a job may be due earlier than is known
 
 	mu       sync.Mutex
 	workers  workers
 	owned    holdings
 	outcomes outcomes
 	turns    turns
+	room     latch // there may be room for more jobs
+	resumed  latch // the topic may have been resumed
 }
 
-// wakeups are the channels that end the waits of a topic's loops. Each holds one token.
-type wakeups struct {
-	promote chan struct{} // a job may be due earlier
-	resume  chan struct{} // the topic may be resumed
-	unsure  chan struct{} // a cancel message may have been missed
-	freed   chan struct{} // there may be room for more jobs
-	plenty  chan struct{} // there is more to take than one taker can, and room for it
+// topicLoops are the loops of a topic. They are nil until the topic is started.
+type topicLoops struct {
+	promote, take, takeMore, extend, settle, settleMore *loop
 }
 
-func newWakeups() wakeups {
-	token := func() chan struct{} { return make(chan struct{}, 1) }
-	return wakeups{token(), token(), token(), token(), token()}
+// A latch says that something may have happened that a loop waits for. It stays set until the loop
+// looks. topicServer.mu guards it.
+type latch struct {
+	set    bool
+	waited bool // the loop waits for it
+}
+
+// give sets the latch. It reports whether the loop waits for it, and must be woken.
+func (l *latch) give() (waited bool) {
+	waited = l.waited
+	l.set, l.waited = !waited, false
+	return waited
+}
+
+// expect reports whether the latch was set already. Otherwise the loop waits for it.
+func (l *latch) expect() (set bool) {
+	set = l.set
+	l.set, l.waited = false, !set
+	return set
 }
 
 func (t *topicServer) init() {
@@ -61,10 +99,56 @@ func (t *topicServer) init() {
 	t.workers.cautious = t.defaults.Retry >= 0
 	t.workers.handlerTime = aheadUnknown
 	t.trouble = trouble{name: t.keys.topic, log: s.log.With("topic", t.keys.topic), outage: s.outage}
-	t.wakeups = newWakeups()
-	t.owned.freed = t.wakeups.freed
-	t.outcomes = newOutcomes()
+	t.owned.freed = t.freedLocked
+	t.outcomes.ready = func() { t.loops.settle.wake() }
+	t.outcomes.pile = func() { t.loops.settleMore.wake() }
 	t.firer.setUp(t)
+}
+
+// build makes the loops of a topic. They rest until begin.
+func (t *topicServer) build(as *lifetime) {
+	fetch, endFetch := context.WithCancel(as.fetch)
+	work, endWork := context.WithCancel(as.work)
+	t.base, t.endFetch, t.endWork = work, endFetch, endWork
+	n := t.server.nodeOf(fetch, t.keys, as)
+	t.node.Store(n)
+	ls, l := &t.server.loops, &t.loops
+	id := t.server.id
+	first, second := t.newTaker(t.keys.taken(id)), t.newTaker(t.keys.taken(id+"+"))
+	one, more := &settler{series: newSeries()}, &settler{series: newSeries()}
+	held := &extender{}
+	l.promote = ls.add(fetch, n.promotes, "promote", func() next { return t.promoteStep(fetch) }, as.fetching, &t.fetching)
+	l.take = ls.add(fetch, n.takes, "take", func() next { return t.takeStep(fetch, work, first) }, as.taking, &t.fetching)
+	l.takeMore = ls.add(fetch, n.takes, "take", func() next { return t.takeMoreStep(fetch, work, second) }, as.taking, &t.fetching)
+	l.settle = ls.add(work, n.settles, "settle", func() next { return t.settleStep(work, one, 1) }, as.working, &t.working)
+	l.settleMore = ls.add(work, n.settles, "settle", func() next { return t.settleStep(work, more, settlePile) }, as.working, &t.working)
+	l.extend = ls.add(work, n.extends, "extend", func() next { return t.extendStep(work, held) }, as.working, &t.working)
+}
+
+// begin starts the loops. They wake each other, so none begins before all of them are known.
+func (t *topicServer) begin() {
+	l := &t.loops
+	for _, one := range []*loop{l.promote, l.take, l.extend} {
+		one.wake()
+	}
+}
+
+// outside calls code of the user from a step of a loop. The loops of other topics do not wait for
+// it.
+func (t *topicServer) outside(l *loop, f func()) {
+	if l == nil {
+		f()
+		return
+	}
+	l.outside(f)
+}
+
+// leaveBy returns when takes without a reply are given up, once the topic is stopped.
+func (t *topicServer) leaveBy() time.Time {
+	if by := t.removeBy.Load(); by != nil {
+		return *by
+	}
+	return t.server.leaveBy()
 }
 
 // A topicCall is one call of a script of the topic.
@@ -110,12 +194,64 @@ func (t *topicServer) exec(ctx context.Context, c topicCall, args ...any) (reply
 	return r, err
 }
 
-// signal puts a token into a channel of capacity 1, unless it already holds one.
-func signal(c chan struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
+// freed notes that there may be room for more jobs.
+func (t *topicServer) freed() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.freedLocked()
+}
+
+func (t *topicServer) freedLocked() {
+	if t.room.give() {
+		t.loops.take.wake()
 	}
+}
+
+// expectRoom reports whether there may be room for jobs. Otherwise freed wakes the first taker.
+func (t *topicServer) expectRoom() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.room.expect()
+}
+
+// waitsForRoom reports whether the first taker still waits for room. It no longer waits for a
+// resume.
+func (t *topicServer) waitsForRoom() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.resumed.waited = false
+	return t.room.waited
+}
+
+// noteTook is workers.took.
+func (t *topicServer) noteTook(d time.Duration, n int) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.workers.took(d, n)
+}
+
+// patience is workers.patience.
+func (t *topicServer) patience() time.Duration {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.workers.patience()
+}
+
+// resume notes that the topic may have been resumed.
+func (t *topicServer) resume() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.resumed.give() {
+		t.loops.take.wake()
+	}
+}
+
+// expectResume reports whether the topic may have been resumed. Otherwise resume wakes the first
+// taker.
+func (t *topicServer) expectResume() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.resumed.expect()
 }
 
 // turn notes that a loop has started another iteration.
@@ -148,7 +284,7 @@ func (t *topicServer) expect(reserved, got int, many bool) {
 	defer t.mu.Unlock()
 	t.workers.expect(reserved, got, many)
 	if t.workers.roomForTwo(len(t.owned.runs)) {
-		signal(t.wakeups.plenty)
+		t.loops.takeMore.wake()
 	}
 }
 
@@ -185,7 +321,7 @@ func (t *topicServer) startWorker() {
 	}
 	// no room as long as next has jobs for idle workers
 	if !t.workers.starting && t.roomLocked() > 0 {
-		signal(t.wakeups.freed)
+		t.freedLocked()
 	}
 	t.mu.Unlock()
 	t.work(r)
@@ -203,8 +339,8 @@ func (t *topicServer) startLocked(r *run, now time.Time) {
 	r.ctx = runContext{topic: t, run: r}
 	r.ctx.Context, r.cancel = context.WithCancelCause(t.base)
 	r.began, r.start = now, t.clock.at(now)
-	if r.start.Before(r.taken) {
-		r.start = r.taken // an older reply of Redis has been read since
+	if taken := msTime(r.taken); r.start.Before(taken) {
+		r.start = taken // an older reply of Redis has been read since
 	}
 	r.job.StartedAt = r.start
 	if limit := r.opts.Timeout; limit > 0 {
@@ -285,7 +421,7 @@ func (t *topicServer) execute(r *run) (next *run) {
 	if len(t.server.o.hooks.started) > 0 {
 		t.server.o.hooks.fireStarted(r.event("", nil))
 	}
-	err = t.handler.Handle(ctx, r.job)
+	err = t.handler.Handle(ctx, &r.job)
 	returned = true
 	return nil
 }
@@ -309,9 +445,9 @@ func (t *topicServer) finish(r *run, cause, err error, now time.Time) (next *run
 		t.workers.busy--
 	}
 	if t.roomLocked() > 0 {
-		signal(t.wakeups.freed)
+		t.freedLocked()
 		if t.workers.roomForTwo(len(t.owned.runs)) {
-			signal(t.wakeups.plenty)
+			t.loops.takeMore.wake()
 		}
 	}
 	t.mu.Unlock()

@@ -4,16 +4,19 @@ import "time"
 
 // Taking ahead. A handler that is much shorter than a round trip to Redis would leave its worker
 // idle until the next take is answered. So a server takes more jobs than it has idle workers: as
-// many as will start within aheadTime, judging by the recent handler durations of the topic. It
-// takes none ahead when handlers take longer than aheadTime times the number of workers. If
-// handlers turn out slower, the jobs are given back after aheadPatience. Fewer large jobs are taken
-// ahead: about aheadBytes in total.
+// many as will start within a horizon, judging by the recent handler durations of the topic. The
+// horizon is aheadTime and one and a half times the recent round trip of a take, because the next
+// take must be answered before the jobs run out. The server takes none ahead when handlers take
+// longer than the horizon times the number of workers. If handlers turn out slower, the jobs are
+// given back after three horizons, at least aheadPatience. Fewer large jobs are taken ahead: about
+// aheadBytes in total.
 const (
 	aheadTime = 2 * time.Millisecond
 	// the jobs of two calls, and those of the next two, which arrive while the first are admitted
 	aheadLimit    = 4 * takeLimit
 	aheadPatience = 20 * time.Millisecond
-	aheadUnknown  = time.Second // assumed handler duration until some have finished
+	aheadTrip     = 250 * time.Millisecond // longer round trips count as this
+	aheadUnknown  = time.Second            // assumed handler duration until some have finished
 	aheadBytes    = 4 * callBytes
 )
 
@@ -34,6 +37,7 @@ type workers struct {
 
 	size        int           // running mean of the size of a job's record, in bytes
 	handlerTime time.Duration // running mean of the duration of a handler
+	trip        time.Duration // running mean of the round trip of a take, without Redis's work
 	limited     bool          // the last job taken has limited retries
 }
 
@@ -46,11 +50,32 @@ func (w *workers) ahead() int {
 		return 0
 	}
 	most := min(aheadLimit, aheadBytes/max(w.size, 1))
-	if w.handlerTime <= aheadTime/aheadLimit {
+	horizon := w.horizon()
+	if w.handlerTime <= horizon/aheadLimit {
 		return most
 	}
-	return min(int(int64(aheadTime)*int64(w.count)/int64(w.handlerTime)), most)
+	return min(int(int64(horizon)*int64(w.count)/int64(w.handlerTime)), most)
 }
+
+// horizon returns how far ahead jobs are taken.
+func (w *workers) horizon() time.Duration { return aheadTime + w.trip + w.trip/2 }
+
+// patience returns how long a job taken ahead waits for a worker.
+func (w *workers) patience() time.Duration { return max(aheadPatience, 3*w.horizon()) }
+
+// took notes how long a take of n jobs was on its way. The mean falls faster than it rises, because
+// a slow machine must not look like a long way.
+func (w *workers) took(d time.Duration, n int) {
+	trip := min(max(0, d-time.Duration(n)*takeWork), aheadTrip)
+	if trip < w.trip {
+		w.trip += (trip - w.trip) / 4
+	} else {
+		w.trip += (trip - w.trip) / 32
+	}
+}
+
+// takeWork is about what Redis and the reply need for a job of a take.
+const takeWork = 4 * time.Microsecond
 
 // room returns how many jobs to take now; 0: none. owned is the number of jobs that the server has
 // not settled.
@@ -94,7 +119,7 @@ func (w *workers) expect(reserved, got int, many bool) {
 func (w *workers) arrived(r *run) {
 	w.coming--
 	w.limited = r.opts.Retry >= 0
-	w.size += (r.stored - w.size) / 8
+	w.size += (int(r.stored) - w.size) / 8
 }
 
 // queue puts a job behind those that wait for a worker.

@@ -38,6 +38,31 @@ func TestWorkersRoom(t *testing.T) {
 	}
 }
 
+// The horizon contains the round trip of a take, so that a worker far from Redis does not wait for
+// the next one. A single slow take moves it little, and Redis's work on many jobs does not count.
+func TestWorkersHorizon(t *testing.T) {
+	w := workers{count: 10, busy: 10, handlerTime: time.Millisecond}
+	require.Equal(t, aheadTime, w.horizon())
+	require.Equal(t, aheadPatience, w.patience())
+	for range 500 {
+		w.took(10*time.Millisecond, 0)
+	}
+	require.InDelta(t, aheadTime+15*time.Millisecond, w.horizon(), float64(time.Microsecond))
+	require.InDelta(t, 3*(aheadTime+15*time.Millisecond), w.patience(), float64(time.Microsecond))
+	require.InDelta(t, 170, w.room(10), 1)
+	before := w.horizon()
+	w.took(time.Second, 0)
+	require.Less(t, w.horizon()-before, 15*time.Millisecond)
+	for range 100 {
+		w.took(2*time.Millisecond, 500)
+	}
+	require.InDelta(t, aheadTime, w.horizon(), float64(time.Microsecond))
+	for range 1000 {
+		w.took(time.Hour, 0)
+	}
+	require.LessOrEqual(t, w.horizon(), aheadTime+aheadTrip+aheadTrip/2)
+}
+
 // Room is kept for the jobs of a take until they are admitted or did not come.
 func TestWorkersReserve(t *testing.T) {
 	w := workers{count: 10, handlerTime: aheadUnknown}

@@ -66,19 +66,31 @@ func TestLeasesAreLookedAtEveryTenSeconds(t *testing.T) {
 	})
 }
 
-// A server of many topics that have nothing to do keeps one connection for each, which waits, and
-// few others.
-func TestIdleTopicsGiveConnectionsBack(t *testing.T) {
-	queuetest.InBubble(t, func(b *queuetest.Bubble) {
-		const topics = 130
-		w := queuetest.NewWire(b.Redis)
-		queuetest.ServeMany(b.T, w.Client(b.T), queuetest.Prefix, func(s *delayq.Server) {
-			for i := range topics {
-				s.HandlerFunc(fmt.Sprint(i), queuetest.Nothing)
+// The connections of a server do not grow with its topics, and it gives back most of those that it
+// has needed.
+func TestConnectionsDoNotGrowWithTopics(t *testing.T) {
+	for topics, most := range map[int]int{1: 6, 20: 10, 200: 16, 1000: 24} {
+		t.Run(fmt.Sprint(topics), func(t *testing.T) {
+			if testing.Short() && topics > 200 {
+				t.Skip("a thousand topics take a while")
 			}
+			queuetest.InBubble(t, func(b *queuetest.Bubble) {
+				w := queuetest.NewWire(b.Redis)
+				queuetest.ServeMany(b.T, w.Client(b.T), queuetest.Prefix, func(s *delayq.Server) {
+					for i := range topics {
+						require.NoError(b, s.HandlerFunc(fmt.Sprint(i), queuetest.Nothing))
+					}
+				})
+				b.Pass(30 * time.Second)
+				require.LessOrEqual(b, w.Open(), most)
+				for i := range 4 * topics {
+					b.Enqueue(fmt.Sprint(i%topics), fmt.Sprint(i))
+				}
+				b.Pass(time.Second)
+				require.LessOrEqual(b, w.MostOpen(), 2*most)
+				b.Pass(30 * time.Second)
+				require.LessOrEqual(b, w.Open(), most)
+			})
 		})
-		b.Pass(30 * time.Second)
-		require.GreaterOrEqual(b, w.Open(), topics)
-		require.LessOrEqual(b, w.Open(), topics+2*topics/4+5)
-	})
+	}
 }

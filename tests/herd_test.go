@@ -56,7 +56,7 @@ func TestTicksOfServersSpread(t *testing.T) {
 	queuetest.InBubble(t, func(b *queuetest.Bubble) {
 		const servers = 20
 		var mu sync.Mutex
-		last := map[string][]time.Time{"idle": make([]time.Time, servers), "promote": make([]time.Time, servers), "prune": make([]time.Time, servers)}
+		last := map[string][]time.Time{"watch": make([]time.Time, servers), "promote": make([]time.Time, servers), "prune": make([]time.Time, servers)}
 		for i := range servers {
 			b.Serve("a", queuetest.Nothing, delayq.Hooks(queuetest.OnScript(func(e delayq.ScriptEvent) {
 				mu.Lock()
@@ -79,7 +79,7 @@ func TestTicksOfServersSpread(t *testing.T) {
 		}
 		b.Pass(2 * time.Minute)
 		spread("prune", 11*time.Second)
-		spread("idle", time.Second)
+		spread("watch", time.Second)
 		// With something that waits each looks for itself at each tick. A message brings all of
 		// them into step.
 		require.NoError(b, b.RDB.ZAdd(b.Context(), queuetest.Prefix+":{a}:waiting", queuetest.ZMember("nothing", time.Now())).Err())

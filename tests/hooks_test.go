@@ -128,7 +128,7 @@ func TestHooksOfARun(t *testing.T) {
 		for _, e := range hooks.Scripts {
 			require.NoError(b, e.Err)
 			require.Contains(b, delayq.Scripts(), e.Name)
-			require.True(b, e.Topic == "a" || e.Topic == "" && (e.Name == "heartbeat" || e.Name == "idle"), e.Name)
+			require.True(b, e.Topic == "a" || e.Topic == "" && (e.Name == "heartbeat" || e.Name == "watch"), e.Name)
 		}
 	})
 }

@@ -18,7 +18,7 @@ func TestSlowWatchPutsNothingOff(t *testing.T) {
 	queuetest.InBubble(t, func(b *queuetest.Bubble) {
 		b.LoadScripts()
 		var starts queuetest.Recorder
-		b.Serve("t", starts.Then(nil), delayq.Hooks(slow("idle", 80*time.Millisecond)))
+		b.Serve("t", starts.Then(nil), delayq.Hooks(slow("watch", 80*time.Millisecond)))
 		for i := range 10 {
 			id := fmt.Sprint(i)
 			due := b.Enqueue("t", id, delayq.ProcessIn(2*time.Second+time.Duration(i)*77*time.Millisecond)).Due
@@ -51,7 +51,7 @@ func TestSlowWatchOfManyTopicsIsRegular(t *testing.T) {
 	queuetest.InBubble(t, func(b *queuetest.Bubble) {
 		b.LoadScripts()
 		var calls queuetest.HookLog
-		serveTopics(b, 201, queuetest.Nothing, delayq.Hooks(&calls, slow("idle", 150*time.Millisecond)))
+		serveTopics(b, 201, queuetest.Nothing, delayq.Hooks(&calls, slow("watch", 150*time.Millisecond)))
 		b.Pass(2 * time.Second)
 		promotes := calls.Calls("promote")
 		b.Pass(8 * time.Second)

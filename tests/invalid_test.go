@@ -22,6 +22,12 @@ func everyCall(ctx context.Context, c *delayq.Client, topic, id string) map[stri
 	_, errs["enqueue for later"] = c.Enqueue(ctx, topic, id, nil, delayq.ProcessIn(time.Hour), delayq.Replace())
 	results, err := c.EnqueueBatch(ctx, []delayq.NewJob{{Topic: topic, ID: id}})
 	errs["batch"], errs["batch result"] = err, results[0].Err
+	cancelled, err := c.CancelBatch(ctx, []delayq.JobRef{{Topic: topic, ID: id}})
+	errs["cancel batch"], errs["cancel batch result"] = err, cancelled[0].Err
+	moved, err := c.RescheduleBatch(ctx, []delayq.NewDue{{Topic: topic, ID: id, Due: delayq.ProcessIn(time.Hour)}})
+	errs["reschedule batch"], errs["reschedule batch result"] = err, moved[0].Err
+	got, err := c.GetBatch(ctx, []delayq.JobRef{{Topic: topic, ID: id}})
+	errs["get batch"], errs["get batch result"] = err, got[0].Err
 	_, errs["dequeue"] = c.Dequeue(ctx, topic, id)
 	errs["reschedule"] = c.Reschedule(ctx, topic, id, delayq.ProcessIn(time.Hour))
 	errs["revive"] = c.Revive(ctx, topic, id)

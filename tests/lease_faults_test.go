@@ -131,6 +131,7 @@ func TestSlowExtensionOfOneTopicLosesNoLeaseOfAnother(t *testing.T) {
 // A server that has not heard that its job was replaced, and that another one runs the new job,
 // extends its lease in vain.
 func TestExtensionOfALostLeaseIsRefused(t *testing.T) {
+	queuetest.NeedsPop(t)
 	queuetest.InBubble(t, func(b *queuetest.Bubble) {
 		const lease = 6 * time.Second
 		w := queuetest.NewWire(b.Redis)

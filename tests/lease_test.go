@@ -242,6 +242,7 @@ func TestDequeueOfARunningJob(t *testing.T) {
 // With the control channel out of order a cancel is noticed with the next extension, also when no
 // slot is free and nothing else happens. (D6)
 func TestDequeueOfARunningJobWithoutTheControlChannel(t *testing.T) {
+	queuetest.NeedsPop(t)
 	queuetest.InBubble(t, func(b *queuetest.Bubble) {
 		w := queuetest.NewWire(b.Redis)
 		w.Stall("subscribe")
@@ -269,6 +270,7 @@ func TestDequeueOfARunningJobWithoutTheControlChannel(t *testing.T) {
 
 // (D13)
 func TestReplaceOfARunningJob(t *testing.T) {
+	queuetest.NeedsPop(t)
 	for _, nudged := range []bool{true, false} {
 		t.Run(fmt.Sprintf("nudged=%v", nudged), func(t *testing.T) {
 			queuetest.InBubble(t, func(b *queuetest.Bubble) {

@@ -248,6 +248,7 @@ func TestReplaceOfANamesakeIsNotThatOfTheOwnJob(t *testing.T) {
 // A server that takes a job again, of which it has a run still, has lost the lease of that: the job
 // is the same one, and nobody has replaced it.
 func TestSameJobTakenAgainIsNotReplaced(t *testing.T) {
+	queuetest.NeedsPop(t)
 	queuetest.InBubble(t, func(b *queuetest.Bubble) {
 		var hooks queuetest.HookLog
 		var rec queuetest.Recorder

@@ -53,6 +53,10 @@ func callWith(t *testing.T, receiver reflect.Value, name string, ctx context.Con
 			args = append(args, reflect.ValueOf(delayq.ProcessIn(time.Hour)))
 		case of == reflect.TypeFor[[]delayq.NewJob]():
 			args = append(args, reflect.ValueOf([]delayq.NewJob{{Topic: "topic"}}))
+		case of == reflect.TypeFor[[]delayq.JobRef]():
+			args = append(args, reflect.ValueOf([]delayq.JobRef{{Topic: "topic"}}))
+		case of == reflect.TypeFor[[]delayq.NewDue]():
+			args = append(args, reflect.ValueOf([]delayq.NewDue{{Topic: "topic", Due: delayq.ProcessIn(0)}}))
 		case of.Kind() == reflect.String:
 			texts++
 			args = append(args, reflect.ValueOf(fmt.Sprint("text", texts)).Convert(of))

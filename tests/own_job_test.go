@@ -83,6 +83,7 @@ func TestHandlerReplacesItsOwnJob(t *testing.T) {
 // The new job is due at once and runs beside the handler that has enqueued it, on the same server.
 // That ends well, and its end does not touch the new job.
 func TestOwnJobReplacedByOneDueAtOnce(t *testing.T) {
+	queuetest.NeedsPop(t)
 	for _, nudged := range []bool{true, false} {
 		t.Run(fmt.Sprintf("nudged=%v", nudged), func(t *testing.T) {
 			queuetest.InBubble(t, func(b *queuetest.Bubble) {
@@ -283,6 +284,7 @@ func TestHandlersContextHasAName(t *testing.T) {
 // A server takes the new job before it has heard that the old one, which it runs, was replaced: as
 // the new one has another nonce, it knows.
 func TestNewJobTellsThatTheOldOneWasReplaced(t *testing.T) {
+	queuetest.NeedsPop(t)
 	queuetest.InBubble(t, func(b *queuetest.Bubble) {
 		var hooks queuetest.HookLog
 		w := queuetest.NewWire(b.Redis)

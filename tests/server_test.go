@@ -80,17 +80,12 @@ func TestServerRunsOnce(t *testing.T) {
 	})
 }
 
-func TestHandleAfterRunIsLogged(t *testing.T) {
+func TestUseAfterRunIsLogged(t *testing.T) {
 	queuetest.InBubble(t, func(b *queuetest.Bubble) {
 		var log queuetest.Logbook
 		s := b.Serve("a", queuetest.Nothing, log.To())
-		s.HandlerFunc("after-run-"+s.ID(), queuetest.Nothing)
 		s.Use(func(h delayq.Handler) delayq.Handler { return h })
-		require.Len(b, log.With("level=ERROR", "after-run-"+s.ID(), "too late", "before Run"), 1)
 		require.Len(b, log.With("level=ERROR", `msg="middleware not added"`, "too late", "before Run"), 1)
-		b.Enqueue("after-run-"+s.ID(), "1")
-		b.Pass(time.Minute)
-		require.Equal(b, delayq.StateReady, b.State("after-run-"+s.ID(), "1"))
 	})
 }
 

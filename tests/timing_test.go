@@ -314,10 +314,10 @@ func TestIdleServerIsQuiet(t *testing.T) {
 		b.ServeOn(w, "a", func(context.Context, *delayq.Job) error { return nil }, delayq.Hooks(&hooks))
 		b.Enqueue("a", "1", delayq.ProcessIn(time.Hour))
 		b.Pass(10 * time.Second)
-		before, promotes, watches := w.Requests(), hooks.Calls("promote"), hooks.Calls("idle")
+		before, promotes, watches := w.Requests(), hooks.Calls("promote"), hooks.Calls("watch")
 		b.Pass(100 * time.Second)
 		require.LessOrEqual(b, w.Requests()-before, 175)
-		require.InDelta(b, 105, hooks.Calls("idle")-watches, 6) // ticks of 0.9 to 1 s
+		require.InDelta(b, 105, hooks.Calls("watch")-watches, 6) // ticks of 0.9 to 1 s
 		require.Equal(b, promotes, hooks.Calls("promote"))
 	})
 }

@@ -142,6 +142,7 @@ func TestOutageIsLoggedOnce(t *testing.T) {
 // TestNothingIsSilent: whatever goes wrong, a caller gets an error or the log has a line, and the
 // process lives. (B16, K6)
 func TestNothingIsSilent(t *testing.T) {
+	queuetest.NeedsPop(t)
 	queuetest.InBubble(t, func(b *queuetest.Bubble) {
 		var log queuetest.Logbook
 		w := queuetest.NewWire(b.Redis)

@@ -1,4 +1,5 @@
-// Package bridge lets delayqtest create jobs as a handler receives them, with a nonce and a fence.
+// Package bridge lets delayqtest create jobs as a handler receives them, with a nonce and a fence,
+// and lets tests make a server wait for rings.
 // Package delayq sets its variables, and so exports nothing for tests.
 package bridge
 
@@ -12,4 +13,8 @@ var (
 	// NextRun returns the *delayq.Job of the next run of a job of NewJob or NextRun, with a later
 	// lease.
 	NextRun func(job any) (next any)
+
+	// AlwaysRing makes a *delayq.Server that has not been run wait for rings, however few topics it
+	// has.
+	AlwaysRing func(server any)
 )

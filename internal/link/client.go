@@ -14,10 +14,6 @@ import (
 // to detect a dead connection soon.
 const CallTimeout = 3 * time.Second
 
-// IdleConns is how many idle connections of each kind a server keeps. With many topics it keeps one
-// for every four topics.
-const IdleConns = 32
-
 // Options are the options of a client of [New].
 type Options struct {
 	PoolSize int           // most connections

@@ -3,6 +3,7 @@ package queuetest
 import (
 	"context"
 	"log/slog"
+	"os"
 	"testing"
 	"time"
 
@@ -10,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/delayq/delayq"
+	"github.com/delayq/delayq/internal/bridge"
 	"github.com/delayq/delayq/internal/redistest"
 )
 
@@ -78,13 +80,26 @@ func Quiet(prefix string) []delayq.ServerOption {
 	return []delayq.ServerOption{delayq.Prefix(prefix), delayq.Logger(slog.New(slog.DiscardHandler)), delayq.Drain(time.Second)}
 }
 
-// NewServer returns a quiet server. With DELAYQ_ROLES its calls are the worker's.
+// NewServer returns a quiet server. With DELAYQ_ROLES its calls are the worker's. With DELAYQ_RINGS
+// it waits for rings, however few topics it has.
 func NewServer(rdb redis.UniversalClient, prefix string, opts ...delayq.ServerOption) *delayq.Server {
 	rdb, test := redistest.Worker(rdb, prefix)
 	if test != "" {
 		opts = append(opts, delayq.Hooks(workerCalls{test}))
 	}
-	return delayq.NewServer(rdb, append(Quiet(prefix), opts...)...)
+	s := delayq.NewServer(rdb, append(Quiet(prefix), opts...)...)
+	if os.Getenv("DELAYQ_RINGS") != "" {
+		bridge.AlwaysRing(s)
+	}
+	return s
+}
+
+// NeedsPop skips a test of servers that wait by a blocking pop, if they wait for rings: one in
+// which jobs get into ready without a ring, or in which messages are lost.
+func NeedsPop(t *testing.T) {
+	if os.Getenv("DELAYQ_RINGS") != "" {
+		t.Skip("the server waits for rings")
+	}
 }
 
 // workerCalls counts the calls of servers.

@@ -54,6 +54,7 @@ type Wire struct {
 	sent    int // requests
 	dialed  int
 	conns   map[*wireConn]bool
+	most    int // open at a time
 }
 
 type wireConn struct {
@@ -103,6 +104,7 @@ func (w *Wire) dial() (net.Conn, error) {
 	near, inner := net.Pipe()
 	c := &wireConn{wire: w, client: inner, redis: far}
 	w.conns[c] = true
+	w.most = max(w.most, len(w.conns))
 	go c.carry(c.client, c.redis, true)
 	go c.carry(c.redis, c.client, false)
 	return near, nil
@@ -259,6 +261,13 @@ func (w *Wire) Open() int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return len(w.conns)
+}
+
+// MostOpen returns the most connections that were open at a time.
+func (w *Wire) MostOpen() int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.most
 }
 
 // Bytes returns the number of bytes of answers that have passed.

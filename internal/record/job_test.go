@@ -123,12 +123,44 @@ func TestFill(t *testing.T) {
 	o := unset
 	require.Equal(t, -1, o.Retries())
 	o.Fill(&defaults)
-	require.Equal(t, defaults, o)
+	want := defaults
+	want.filled = o.filled
+	require.Equal(t, want, o)
 	require.Equal(t, 7, o.Retries())
+	require.Equal(t, unset, o.Given())
 	set := Options{Retry: -1, BackoffMin: 11, BackoffMax: 12, Timeout: 13, Retention: 14}
 	o = set
 	o.Fill(&defaults)
 	require.Equal(t, set, o)
+	require.Equal(t, set, o.Given())
+}
+
+// Given returns every set of values as it was, also if they are those of the defaults.
+func TestGiven(t *testing.T) {
+	t.Parallel()
+	defaults := Options{Retry: 7, BackoffMin: 1, BackoffMax: 2, Timeout: 3, Retention: 4}
+	for sets := range 16 {
+		job := unset
+		job.DueIn, job.ExpireAt, job.Headers, job.Scheduled = 5, 6, map[string]string{"a": "1"}, true
+		if sets&1 != 0 {
+			job.Retry = 7
+		}
+		if sets&2 != 0 {
+			job.BackoffMin, job.BackoffMax = 1, 2
+		}
+		if sets&4 != 0 {
+			job.Timeout = 3
+		}
+		if sets&8 != 0 {
+			job.Retention = 4
+		}
+		o := job
+		o.Fill(&defaults)
+		o.Fill(&defaults)
+		require.Equal(t, job, o.Given())
+		require.Equal(t, defaults.Retry, o.Retry)
+		require.Equal(t, defaults.Retention, o.Retention)
+	}
 }
 
 // The layout that docs/protocol.md promises to other languages.

@@ -24,7 +24,19 @@ type Options struct {
 	// Scheduled is set if a schedule made the job. It is a flag of a job, and not part of the
 	// definition of a schedule.
 	Scheduled bool
+
+	filled filled
 }
+
+// filled has a bit for each value that Fill has taken from the defaults.
+type filled uint8
+
+const (
+	filledRetry filled = 1 << iota
+	filledBackoff
+	filledTimeout
+	filledRetention
+)
 
 // NotSet is the Retry of a job that leaves it to the defaults of its handler.
 const NotSet = -2
@@ -50,16 +62,39 @@ func (o *Options) Expires(now int64) int64 {
 func (o *Options) Fill(defaults *Options) {
 	if o.Retry == NotSet {
 		o.Retry = defaults.Retry
+		o.filled |= filledRetry
 	}
 	if o.BackoffMax == 0 {
 		o.BackoffMin, o.BackoffMax = defaults.BackoffMin, defaults.BackoffMax
+		o.filled |= filledBackoff
 	}
 	if o.Timeout == 0 {
 		o.Timeout = defaults.Timeout
+		o.filled |= filledTimeout
 	}
 	if o.Retention == 0 {
 		o.Retention = defaults.Retention
+		o.filled |= filledRetention
 	}
+}
+
+// Given returns the options without the values that Fill has taken from defaults. A copy of the
+// options from before Fill would make every run a seventh larger.
+func (o Options) Given() Options {
+	if o.filled&filledRetry != 0 {
+		o.Retry = NotSet
+	}
+	if o.filled&filledBackoff != 0 {
+		o.BackoffMin, o.BackoffMax = 0, 0
+	}
+	if o.filled&filledTimeout != 0 {
+		o.Timeout = 0
+	}
+	if o.filled&filledRetention != 0 {
+		o.Retention = 0
+	}
+	o.filled = 0
+	return o
 }
 
 // Retries returns the number of retries after the first failure, -1 if it is unlimited or not set.

@@ -51,9 +51,14 @@ var MethodRoles = sync.OnceValue(func() map[string][]string {
 // call take turns.
 func MethodRole(call Call) (role, what string) {
 	switch call.Function {
-	case "(*commit).fly": // for callers of Enqueue
+	case "(*commit).fly", "(*commit).send": // for callers of single calls; the latter by a test
 		call.Function = "Enqueue"
-	case "(*outbox).start", "(*batch).add", "(*batch).sendAll": // the latter two by a test of the batch
+		for _, arg := range call.Cmd.Args() {
+			if key, ok := arg.(string); ok && strings.HasSuffix(key, "}:operator") {
+				call.Function = "Revive" // or another call for operators alone
+			}
+		}
+	case "(*outbox).start", "(*enqueueBatch).add", "(*batch).sendAll": // the latter two by a test of the batch
 		call.Function = "EnqueueBatch"
 	}
 	roles := MethodRoles()[call.Function]

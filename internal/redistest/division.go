@@ -2,6 +2,7 @@ package redistest
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"hash/crc32"
 	"path"
@@ -218,7 +219,15 @@ func (d *division) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 }
 
 func (d *division) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	single := d.ProcessHook(func(context.Context, redis.Cmder) error { return errors.New("a script without a role") })
 	return func(ctx context.Context, cmds []redis.Cmder) error {
+		if len(cmds) > 1 && !slices.ContainsFunc(cmds, func(c redis.Cmder) bool { return !strings.HasPrefix(c.Name(), "eval") }) {
+			var errs []error
+			for _, cmd := range cmds { // scripts of several roles
+				errs = append(errs, single(ctx, cmd))
+			}
+			return errors.Join(errs...)
+		}
 		to, err := d.to(cmds...)
 		if err != nil {
 			return err
@@ -361,13 +370,16 @@ var root = func() string {
 // Path returns the path of a file of the library.
 func Path(elem ...string) string { return filepath.Join(append([]string{root}, elem...)...) }
 
-// prefixOf returns the prefix in the first key of a command. TIME has no key, and every user may
-// call it, so any prefix works.
+// prefixOf returns the prefix in the first key of a command. A script that declares no keys has
+// them among its arguments. TIME has no key, and every user may call it, so any prefix works.
 func prefixOf(cmd redis.Cmder) string {
 	args, at := cmd.Args(), 1
 	switch cmd.Name() {
 	case "eval", "evalsha":
 		at = 3
+		if len(args) > 2 && fmt.Sprint(args[2]) == "0" {
+			at += slices.IndexFunc(args[at:], func(arg any) bool { return strings.Contains(fmt.Sprint(arg), ":{") })
+		}
 	case "time":
 		return filePrefix
 	}

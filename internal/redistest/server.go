@@ -351,6 +351,21 @@ func Major(t testing.TB) int {
 	return major()
 }
 
+// speaksTLS reports whether redis-server was built with TLS. Then it ends because it misses its
+// certificate, and otherwise because it does not know what to do with the port.
+var speaksTLS = sync.OnceValue(func() bool {
+	bin, err := binary()
+	if err != nil {
+		return false // Need reports it
+	}
+	port, err := freePort()
+	if err != nil {
+		return false
+	}
+	out, _ := exec.Command(bin, "--port", "0", "--tls-port", strconv.Itoa(port), "--bind", "127.0.0.1", "--save", "").CombinedOutput()
+	return bytes.Contains(out, []byte("tls-cert-file"))
+})
+
 // debugArgs allows the command DEBUG. Before Redis 7 it was always allowed and the argument did not
 // exist.
 func debugArgs() []string {

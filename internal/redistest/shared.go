@@ -24,6 +24,19 @@ func Need(t testing.TB) {
 	}
 }
 
+// NeedTLS is Need for a test that needs a redis-server that was built with TLS.
+func NeedTLS(t testing.TB) {
+	t.Helper()
+	Need(t)
+	switch {
+	case speaksTLS():
+	case os.Getenv("CI") != "":
+		t.Fatalf("CI must have a redis-server with TLS")
+	default:
+		t.Skipf("this test needs a redis-server with TLS, which this one was built without")
+	}
+}
+
 // Each runs a test on an embedded Redis, as the subtest "miniredis", and on the shared real one, as
 // the subtest "redis".
 //

@@ -103,3 +103,17 @@ func TestNeed(t *testing.T) {
 	Need(&v)
 	require.Equal(t, verdict{}, v)
 }
+
+func TestNeedTLS(t *testing.T) {
+	Need(t)
+	t.Setenv("CI", "")
+	var v verdict
+	NeedTLS(&v)
+	require.Equal(t, speaksTLS(), v.skipped == "", v.skipped)
+	require.Empty(t, v.failed)
+	t.Setenv("CI", "true")
+	v = verdict{}
+	NeedTLS(&v)
+	require.Equal(t, speaksTLS(), v.failed == "", v.failed)
+	require.Empty(t, v.skipped)
+}

@@ -17,11 +17,13 @@ import (
 func (h *Hand) tryWatch(topics ...*Hand) (now int64, waits []time.Duration, err error) {
 	s := NewServer(h.rdb, Logger(slog.New(slog.DiscardHandler)))
 	s.calls, s.scripts = h.rdb, caller{h.rdb, &hooks{}}
-	some := make([]*sleeper, len(topics))
+	some := make([]watched, len(topics))
 	for i, one := range topics {
-		some[i] = &sleeper{topic: one.ts}
+		some[i] = watched{topic: one.ts}
 	}
-	return s.idleCall(h.t.Context(), some)
+	n := &node{only: true, scripts: s.scripts}
+	now, waits, _, err = s.watchCall(h.t.Context(), n, some)
+	return now, waits, err
 }
 
 // The watch tells of each topic how far its earliest head is, and of one in which a key is of a

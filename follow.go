@@ -1,0 +1,213 @@
+package delayq
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+)
+
+// followEvery is how often a server with patterns looks whether the number of topics has changed.
+// followAll is how often it reads all topics even if not.
+const (
+	followEvery = 5 * time.Second
+	followAll   = time.Minute
+)
+
+// A pattern is a handler for all topics whose names match. The follow loop uses it.
+type pattern struct {
+	like topicLike // of each topic; its topic is the pattern
+	most int
+	now  map[string]*topicServer // the topics that it serves
+	left int                     // topics beyond most, at the last look
+}
+
+// addPatternLocked adds a pattern before Run. Server.mu must be held.
+func (s *Server) addPatternLocked(p *pattern) error {
+	switch {
+	case s.used:
+		return invalid([]error{errors.New("a pattern must be set before Run")})
+	case slices.ContainsFunc(s.patterns, func(other *pattern) bool { return other.like.topic == p.like.topic }):
+		return invalid([]error{errors.New("handler already set")})
+	}
+	p.now = make(map[string]*topicServer)
+	s.patterns = append(s.patterns, p)
+	// the longest first
+	slices.SortFunc(s.patterns, func(a, b *pattern) int { return len(b.like.topic) - len(a.like.topic) })
+	return nil
+}
+
+// matches reports whether a topic matches a pattern, in which * stands for any text.
+func matches(pattern, topic string) bool {
+	parts := strings.Split(pattern, "*")
+	first, last := parts[0], parts[len(parts)-1]
+	if len(topic) < len(first)+len(last) || !strings.HasPrefix(topic, first) || !strings.HasSuffix(topic, last) {
+		return false
+	}
+	topic = topic[len(first) : len(topic)-len(last)]
+	for _, part := range parts[1 : len(parts)-1] {
+		_, after, found := strings.Cut(topic, part)
+		if !found {
+			return false
+		}
+		topic = after
+	}
+	return true
+}
+
+// followLoop starts the topics that patterns match.
+func (s *Server) followLoop(ctx context.Context) {
+	asked := trouble{name: "follow", log: s.log, outage: s.outage}
+	var slow retryPace
+	var count int64
+	var read time.Time
+	for ctx.Err() == nil {
+		call, cancel := context.WithTimeout(ctx, callTimeout)
+		now, err := s.calls.SCard(call, topicsKey(s.o.prefix)).Result()
+		cancel()
+		if err == nil && (now != count || time.Since(read) >= followAll) {
+			var topics []string
+			if topics, err = s.readTopics(ctx); err == nil {
+				if count, read = now, time.Now(); !s.follow(ctx, topics) {
+					count = -1 // look again soon
+				}
+			}
+		}
+		if ctx.Err() != nil {
+			return
+		}
+		asked.note("follow", err)
+		wait := followEvery
+		if err == nil {
+			slow.reset()
+		} else {
+			wait = slow.next()
+		}
+		sleep(ctx, wait)
+	}
+}
+
+// readTopics reads the set of topics.
+func (s *Server) readTopics(ctx context.Context) (topics []string, err error) {
+	for cursor := uint64(0); ; {
+		call, cancel := context.WithTimeout(ctx, callTimeout)
+		some, next, err := s.calls.SScan(call, topicsKey(s.o.prefix), cursor, "", 1000).Result()
+		cancel()
+		if err != nil {
+			return nil, fmt.Errorf("read topics: %w", err)
+		}
+		topics = append(topics, some...)
+		if cursor = next; cursor == 0 {
+			return topics, nil
+		}
+	}
+}
+
+// follow starts new topics, and ends those that are no longer in the set and have no jobs. It
+// reports whether nothing is left to do.
+func (s *Server) follow(ctx context.Context, topics []string) (done bool) {
+	done = true
+	slices.Sort(topics)
+	topics = slices.Compact(topics) // SSCAN can return one twice
+	for _, p := range s.patterns {
+		for topic, t := range p.now {
+			_, found := slices.BinarySearch(topics, topic)
+			switch {
+			case s.topics.get(topic) != t: // the user has removed it
+				delete(p.now, topic)
+			case !found && s.isEmpty(ctx, t):
+				delete(p.now, topic)
+				s.endFound(t)
+			}
+		}
+	}
+	left := make(map[*pattern]int)
+	for _, topic := range topics {
+		p := s.patternOf(topic)
+		if p == nil || p.now[topic] != nil || checkName("topic", topic) != nil {
+			continue
+		}
+		if t := s.topics.get(topic); t != nil {
+			done = done && !s.isLeaving(t)
+			continue
+		}
+		if len(p.now) >= p.most {
+			left[p]++
+			continue
+		}
+		like := p.like
+		like.topic = topic
+		if t := s.addFound(like); t != nil {
+			p.now[topic] = t
+		}
+	}
+	for _, p := range s.patterns {
+		if n := left[p]; n > p.left {
+			s.log.Error("topics not served", "pattern", p.like.topic, "count", n,
+				"err", fmt.Sprintf("the pattern matches more than %d topics: see MaxTopics", p.most))
+		}
+		p.left = left[p]
+	}
+	return done
+}
+
+// isEmpty reports whether a topic that is not in the set of topics has no jobs and no schedules. If
+// it has, Redis has lost the set, and isEmpty adds the topic again.
+func (s *Server) isEmpty(ctx context.Context, t *topicServer) bool {
+	call, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	n, err := s.calls.Exists(call, t.keys.pool, t.keys.schedules).Result()
+	if err == nil && n > 0 {
+		err = s.noteLate(ctx, t)
+	}
+	return err == nil && n == 0
+}
+
+// isLeaving reports whether a topic is being removed.
+func (s *Server) isLeaving(t *topicServer) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return t.leaving
+}
+
+// endFound removes a topic that a pattern has found. It lets running handlers finish, until the end
+// of the server's drain.
+func (s *Server) endFound(t *topicServer) {
+	s.mu.Lock()
+	as := s.lifetime
+	skip := as == nil || t.leaving
+	t.leaving = true
+	s.mu.Unlock()
+	if skip {
+		return
+	}
+	launch(as.working, func() { _ = t.remove(as.work) }, func(c *crash) { s.loops.crashed("follow", c) })
+}
+
+// patternOf returns the longest pattern that matches a topic.
+func (s *Server) patternOf(topic string) *pattern {
+	for _, p := range s.patterns {
+		if matches(p.like.topic, topic) {
+			return p
+		}
+	}
+	return nil
+}
+
+// addFound starts a topic that a pattern matches. It returns nil if the topic has a handler of its
+// own by now, or if the server is stopping.
+func (s *Server) addFound(like topicLike) *topicServer {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.lifetime == nil {
+		return nil
+	}
+	like.found = true
+	t, err := s.addTopicLocked(like)
+	if err != nil {
+		return nil
+	}
+	return t
+}

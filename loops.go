@@ -1,0 +1,369 @@
+package delayq
+
+import (
+	"container/heap"
+	"context"
+	"math"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// A loop is work that recurs: a topic promotes, takes, settles and extends in loops. A loop has no
+// goroutine of its own, because a server can have thousands. The goroutines of its pool call step.
+// No two calls of one loop overlap.
+type loop struct {
+	of   *loops
+	name string
+	ctx  context.Context
+	step func() next
+	end  func() // called once, when step has returned over
+
+	// Another step follows. It is set by the first of several wake-ups, and cleared when the step
+	// begins.
+	woken atomic.Bool
+
+	// The following fields are guarded by loops.mu.
+
+	pool   *loopPool
+	state  loopState
+	roused bool      // during the present step
+	at     time.Time // of the next step, unless a wake-up comes first
+	index  int       // in loops.timers; -1: not in it
+	slow   retryPace // after crashes
+	began  time.Time // the latest step
+}
+
+type loopState int
+
+const (
+	loopRests  loopState = iota // until at, or a wake-up
+	loopPauses                  // until at, whatever wakes it
+	loopQueued                  // a goroutine of its pool will call step
+	loopRuns                    // step is running
+	loopIsOver                  // step will not be called again
+)
+
+// next says when the next step follows.
+type next struct {
+	in   time.Duration
+	firm bool // a wake-up does not shorten it
+	over bool // there is no next step
+}
+
+// forever is a rest that only a wake-up ends.
+const forever = time.Duration(math.MaxInt64)
+
+var (
+	stepAgain = next{}
+	stepWoken = next{in: forever}
+	stepOver  = next{over: true}
+)
+
+func restFor(d time.Duration) next  { return next{in: d} }
+func pauseFor(d time.Duration) next { return next{in: d, firm: true} }
+
+// loops are the loops of a server, and the timer that they share.
+type loops struct {
+	keeper
+
+	mu     sync.Mutex
+	timers loopTimers
+	timer  *time.Timer // for the head of timers
+	due    time.Time   // when it fires
+}
+
+// add returns a loop that rests until it is woken. When ctx is done, it is woken, even from a
+// pause, and its step should return over as soon as it can. The loop belongs to the groups until
+// then.
+func (ls *loops) add(ctx context.Context, p *loopPool, name string, step func() next, groups ...*sync.WaitGroup) *loop {
+	l := &loop{of: ls, name: name, ctx: ctx, step: step, pool: p, index: -1}
+	for _, g := range groups {
+		g.Add(1)
+	}
+	ls.mu.Lock() // ctx may be done already
+	defer ls.mu.Unlock()
+	stop := context.AfterFunc(ctx, l.rouse)
+	l.end = func() {
+		stop()
+		for _, g := range groups {
+			g.Done()
+		}
+	}
+	return l
+}
+
+// wake makes a step follow: now, or after the present step or pause. It does nothing for a nil
+// loop.
+func (l *loop) wake() {
+	if l == nil || l.woken.Swap(true) {
+		return
+	}
+	l.of.mu.Lock()
+	defer l.of.mu.Unlock()
+	if l.state == loopRests {
+		l.enqueueLocked()
+	}
+}
+
+// rouse is like wake, but ends a pause too.
+func (l *loop) rouse() {
+	l.woken.Store(true)
+	l.of.mu.Lock()
+	defer l.of.mu.Unlock()
+	switch l.state {
+	case loopRests, loopPauses:
+		l.enqueueLocked()
+	case loopRuns:
+		l.roused = true
+	}
+}
+
+// rests reports whether the loop rests and nothing has woken it.
+func (l *loop) rests() bool {
+	l.of.mu.Lock()
+	defer l.of.mu.Unlock()
+	return l.state == loopRests && !l.woken.Load()
+}
+
+// restUntil moves the end of a rest. It does nothing if the loop does not rest.
+func (l *loop) restUntil(at time.Time) {
+	l.of.mu.Lock()
+	defer l.of.mu.Unlock()
+	if l.state == loopRests && !l.woken.Load() {
+		l.restLocked(at)
+	}
+}
+
+// move makes the goroutines of another pool call the next steps.
+func (l *loop) move(p *loopPool) {
+	l.of.mu.Lock()
+	defer l.of.mu.Unlock()
+	l.pool = p
+}
+
+func (l *loop) enqueueLocked() {
+	l.of.timers.drop(l)
+	l.state = loopQueued
+	l.pool.pushLocked(l)
+}
+
+func (l *loop) restLocked(at time.Time) {
+	l.at = at
+	l.of.timers.put(l)
+	l.of.setTimerLocked()
+}
+
+// settle follows up a step.
+func (l *loop) settle(n next) {
+	l.of.mu.Lock()
+	defer l.of.mu.Unlock()
+	l.settleLocked(n)
+}
+
+func (l *loop) settleLocked(n next) {
+	roused := l.roused
+	l.roused = false
+	switch now := time.Now(); {
+	case n.over:
+		l.state = loopIsOver
+		l.end()
+	case n.firm && n.in > 0 && !roused:
+		l.state = loopPauses
+		l.restLocked(now.Add(n.in))
+	case l.woken.Load() || n.in <= 0:
+		l.woken.Store(true)
+		l.enqueueLocked()
+	default:
+		l.state = loopRests
+		if n.in != forever {
+			l.restLocked(now.Add(n.in))
+		}
+	}
+}
+
+// setTimerLocked makes the timer fire for the head of timers.
+func (ls *loops) setTimerLocked() {
+	if len(ls.timers) == 0 {
+		return
+	}
+	at := ls.timers[0].at
+	switch {
+	case ls.timer == nil:
+		ls.timer = time.AfterFunc(time.Until(at), ls.ring)
+	case at.Before(ls.due) || ls.due.IsZero():
+		ls.timer.Reset(time.Until(at))
+	default:
+		return
+	}
+	ls.due = at
+}
+
+// ring queues the loops whose rest or pause is over.
+func (ls *loops) ring() {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	ls.due = time.Time{}
+	for now := time.Now(); len(ls.timers) > 0 && !ls.timers[0].at.After(now); {
+		l := ls.timers[0]
+		l.woken.Store(true)
+		l.enqueueLocked()
+	}
+	ls.setTimerLocked()
+}
+
+// A loopPool calls the steps of loops, in the order in which they became due, on a bounded number
+// of goroutines. It starts them when they are needed and keeps them until it is closed.
+type loopPool struct {
+	of *loops
+
+	// The following fields are guarded by loops.mu.
+
+	limit   int // most goroutines
+	count   int // goroutines
+	idle    int // of them, waiting
+	queue   []*loop
+	ready   sync.Cond
+	closed  bool
+	running sync.WaitGroup
+}
+
+func (ls *loops) newPool(limit int) *loopPool {
+	p := &loopPool{of: ls, limit: limit}
+	p.ready.L = &ls.mu
+	return p
+}
+
+// resize changes the most goroutines. Those that exist are kept.
+func (p *loopPool) resize(limit int) {
+	p.of.mu.Lock()
+	defer p.of.mu.Unlock()
+	p.limit = max(limit, p.limit)
+}
+
+// close ends the goroutines that have nothing to do. The pool must get no other loop.
+func (p *loopPool) close() {
+	p.of.mu.Lock()
+	defer p.of.mu.Unlock()
+	p.closed = true
+	p.ready.Broadcast()
+}
+
+// outside calls f, which is code of the user that may take long, from a step. Meanwhile the pool
+// may have another goroutine, so that the loops of other topics do not wait.
+func (l *loop) outside(f func()) {
+	l.of.mu.Lock()
+	p := l.pool
+	p.limit++
+	if len(p.queue) > 0 && p.idle == 0 {
+		p.startLocked()
+	}
+	p.of.mu.Unlock()
+	defer func() {
+		p.of.mu.Lock()
+		defer p.of.mu.Unlock()
+		p.limit--
+	}()
+	f()
+}
+
+func (p *loopPool) pushLocked(l *loop) {
+	p.queue = append(p.queue, l)
+	switch {
+	case p.idle > 0:
+		p.idle-- // the one that wakes up
+		p.ready.Signal()
+	case p.count < p.limit:
+		p.startLocked()
+	}
+}
+
+func (p *loopPool) startLocked() {
+	p.count++
+	var l *loop
+	launch(&p.running, func() {
+		for l = p.pop(); l != nil; l = p.pop() {
+			l.settle(l.step())
+		}
+	}, func(c *crash) {
+		p.of.crashed(l.name, c)
+		p.of.mu.Lock()
+		defer p.of.mu.Unlock()
+		p.count--
+		if time.Since(l.began) > crashEvery {
+			l.slow.reset()
+		}
+		n := pauseFor(l.slow.next())
+		n.over = l.ctx.Err() != nil
+		l.settleLocked(n)
+		if len(p.queue) > 0 && p.count < p.limit {
+			p.startLocked()
+		}
+	})
+}
+
+// pop returns the next loop to step. It returns nil when the pool is closed, or has more goroutines
+// than it may have.
+func (p *loopPool) pop() *loop {
+	p.of.mu.Lock()
+	defer p.of.mu.Unlock()
+	if p.count > p.limit {
+		p.count--
+		return nil
+	}
+	for len(p.queue) == 0 {
+		if p.closed {
+			p.count--
+			return nil
+		}
+		p.idle++
+		p.ready.Wait()
+	}
+	l := p.queue[0]
+	p.queue[0] = nil
+	p.queue = p.queue[1:]
+	l.state, l.began = loopRuns, time.Now()
+	l.woken.Store(false)
+	return l
+}
+
+// loopTimers is a heap of the loops that rest or pause, by the end of that.
+type loopTimers []*loop
+
+func (h loopTimers) Len() int           { return len(h) }
+func (h loopTimers) Less(i, j int) bool { return h[i].at.Before(h[j].at) }
+func (h loopTimers) Swap(i, j int) {
+	h[i], h[j] = h[j], h[i]
+	h[i].index, h[j].index = i, j
+}
+
+// Push and Pop implement [heap.Interface].
+func (h *loopTimers) Push(x any) {
+	l := x.(*loop)
+	l.index = len(*h)
+	*h = append(*h, l)
+}
+
+func (h *loopTimers) Pop() any {
+	last := len(*h) - 1
+	l := (*h)[last]
+	(*h)[last] = nil
+	*h = (*h)[:last]
+	l.index = -1
+	return l
+}
+
+// put adds a loop, or moves it after its time has changed.
+func (h *loopTimers) put(l *loop) {
+	if l.index < 0 {
+		heap.Push(h, l)
+	} else {
+		heap.Fix(h, l.index)
+	}
+}
+
+func (h *loopTimers) drop(l *loop) {
+	if l.index >= 0 {
+		heap.Remove(h, l.index)
+	}
+}

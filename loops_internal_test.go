@@ -1,0 +1,260 @@
+package delayq
+
+import (
+	"context"
+	"log/slog"
+	"runtime"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// loopBench runs loops in a bubble.
+type loopBench struct {
+	*testing.T
+	loops
+	ctx   context.Context
+	end   context.CancelFunc
+	group sync.WaitGroup
+	pool  *loopPool
+	began time.Time
+}
+
+func inLoops(t *testing.T, limit int, test func(b *loopBench)) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := &loopBench{T: t, began: time.Now()}
+		b.log = slog.New(slog.DiscardHandler)
+		b.ctx, b.end = context.WithCancel(context.Background())
+		b.pool = b.newPool(limit)
+		test(b)
+		b.end()
+		b.group.Wait()
+		b.pool.close()
+		b.pool.running.Wait()
+	})
+}
+
+// loop adds a loop that ends with the bench.
+func (b *loopBench) loop(step func() next) *loop {
+	return b.add(b.ctx, b.pool, "loop", func() next {
+		if b.ctx.Err() != nil {
+			return stepOver
+		}
+		return step()
+	}, &b.group)
+}
+
+func (b *loopBench) at() time.Duration { return time.Since(b.began) }
+
+// pass lets time pass, and then waits until nothing is running.
+func (b *loopBench) pass(d time.Duration) {
+	time.Sleep(d)
+	synctest.Wait()
+}
+
+// goroutines returns the number of the pool's goroutines.
+func (b *loopBench) goroutines() int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.pool.count
+}
+
+// A loop steps when it is woken, and when its rest is over, whichever comes first.
+func TestLoopRests(t *testing.T) {
+	inLoops(t, 2, func(b *loopBench) {
+		var steps []time.Duration
+		l := b.loop(func() next {
+			steps = append(steps, b.at())
+			return restFor(10 * time.Second)
+		})
+		synctest.Wait()
+		require.Empty(t, steps, "nobody has woken it")
+		l.wake()
+		b.pass(3 * time.Second)
+		l.wake()
+		b.pass(11 * time.Second)
+		l.restUntil(b.began.Add(20 * time.Second))
+		b.pass(10 * time.Second)
+		synctest.Wait()
+		require.Equal(t, []time.Duration{0, 3 * time.Second, 13 * time.Second, 20 * time.Second}, steps)
+		require.True(t, l.rests())
+	})
+}
+
+// A wake-up does not shorten a pause, and is not lost. The end of the context does end it.
+func TestLoopPauses(t *testing.T) {
+	inLoops(t, 2, func(b *loopBench) {
+		var steps []time.Duration
+		l := b.loop(func() next {
+			if steps = append(steps, b.at()); len(steps) == 2 {
+				return stepWoken
+			}
+			return pauseFor(10 * time.Second)
+		})
+		l.wake()
+		b.pass(time.Second)
+		l.wake()
+		b.pass(time.Minute)
+		require.Equal(t, []time.Duration{0, 10 * time.Second}, steps)
+		l.wake()
+		synctest.Wait()
+		b.end()
+		b.group.Wait()
+		require.Equal(t, 61*time.Second, b.at(), "the pause has ended at once")
+	})
+}
+
+// A loop that is woken during its step steps again: once, however often it was woken. Steps of one
+// loop do not overlap.
+func TestLoopWokenDuringItsStep(t *testing.T) {
+	inLoops(t, 4, func(b *loopBench) {
+		var running, steps atomic.Int64
+		var l *loop
+		l = b.loop(func() next {
+			require.EqualValues(t, 1, running.Add(1))
+			defer running.Add(-1)
+			if steps.Add(1) == 1 {
+				for range 5 {
+					l.wake()
+				}
+			}
+			time.Sleep(time.Second)
+			return stepWoken
+		})
+		l.wake()
+		b.pass(time.Minute)
+		require.EqualValues(t, 2, steps.Load())
+	})
+}
+
+// No wake-up is lost, however many loops share however few goroutines.
+func TestLoopWakeUpsAreNotLost(t *testing.T) {
+	t.Parallel()
+	b := &loopBench{T: t}
+	b.log = slog.New(slog.DiscardHandler)
+	b.ctx, b.end = context.WithCancel(t.Context())
+	b.pool = b.newPool(3)
+	const loops, rounds = 20, 2000
+	var done sync.WaitGroup
+	for range loops {
+		var wanted, seen atomic.Int64
+		caught := make(chan struct{}, 1)
+		l := b.loop(func() next {
+			seen.Store(wanted.Load())
+			select {
+			case caught <- struct{}{}:
+			default:
+			}
+			return restFor(time.Hour)
+		})
+		done.Add(1)
+		go func() {
+			defer done.Done()
+			for i := range int64(rounds) {
+				wanted.Store(i + 1)
+				l.wake()
+				for seen.Load() != i+1 {
+					<-caught
+				}
+			}
+		}()
+	}
+	done.Wait()
+	b.end()
+	b.group.Wait()
+	b.pool.close()
+	b.pool.running.Wait()
+}
+
+// A pool has no more goroutines than its limit, starts them when they are needed, and steps loops
+// in the order in which they were woken.
+func TestLoopPoolIsBounded(t *testing.T) {
+	inLoops(t, 3, func(b *loopBench) {
+		var mu sync.Mutex
+		var order []int
+		running, most := 0, 0
+		list := make([]*loop, 10)
+		for i := range list {
+			list[i] = b.loop(func() next {
+				mu.Lock()
+				order = append(order, i)
+				running++
+				most = max(most, running)
+				mu.Unlock()
+				time.Sleep(time.Second)
+				mu.Lock()
+				running--
+				mu.Unlock()
+				return stepWoken
+			})
+		}
+		list[0].wake()
+		b.pass(2 * time.Second)
+		require.Equal(t, 1, b.goroutines())
+		for _, l := range list[1:] {
+			l.wake()
+		}
+		b.pass(time.Minute)
+		require.Equal(t, 3, most)
+		require.Equal(t, 3, b.goroutines())
+		require.True(t, slices.IsSortedFunc(order, func(a, b int) int { return a/4 - b/4 }), "%v", order)
+	})
+}
+
+// While a step calls code of the user, another goroutine steps the other loops. Afterwards the pool
+// has no more goroutines than before, even if that code ended its goroutine.
+func TestLoopOutside(t *testing.T) {
+	inLoops(t, 1, func(b *loopBench) {
+		steps := 0
+		other := b.loop(func() next {
+			steps++
+			return restFor(time.Second)
+		})
+		var l *loop
+		l = b.loop(func() next {
+			l.outside(func() {
+				time.Sleep(10*time.Second + time.Millisecond)
+				if b.at() < 20*time.Second {
+					runtime.Goexit()
+				}
+			})
+			return stepWoken
+		})
+		l.wake()
+		other.wake()
+		b.pass(time.Minute)
+		require.Equal(t, 61, steps)
+		require.Equal(t, 1, b.goroutines())
+		require.Equal(t, 1, b.pool.limit)
+	})
+}
+
+// A loop whose step panics or ends its goroutine goes on after a pause, and holds up no other. Once
+// its context is done, it is over.
+func TestLoopOutlivesCrashes(t *testing.T) {
+	inLoops(t, 1, func(b *loopBench) {
+		var bad, good int
+		l := b.add(b.ctx, b.pool, "bad", func() next {
+			if bad++; bad%2 == 0 {
+				runtime.Goexit()
+			}
+			panic("bad")
+		}, &b.group)
+		l.wake()
+		other := b.loop(func() next {
+			good++
+			return restFor(time.Second)
+		})
+		other.wake()
+		b.pass(10*time.Second + 500*time.Millisecond)
+		require.Equal(t, 11, good)
+		require.Greater(t, bad, 5)
+		require.LessOrEqual(t, bad, 20)
+	})
+}

@@ -1,0 +1,475 @@
+package delayq
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/delayq/delayq/internal/record"
+	"github.com/delayq/delayq/internal/redistest"
+)
+
+// What follows is about who waits in idle, and who is rung.
+
+// A bell notes what is published to one channel.
+type bell struct {
+	t       testing.TB
+	rdb     redis.UniversalClient
+	channel string
+	sub     *redis.PubSub
+}
+
+// listen hears the rings of a waiting server, or with an empty name the control channel.
+func (h *Hand) listen(name string) *bell {
+	h.t.Helper()
+	b := &bell{t: h.t, rdb: h.rdb, channel: controlChannel(h.prefix())}
+	if name != "" {
+		b.channel += ":" + name
+	}
+	b.sub = h.rdb.Subscribe(context.Background(), b.channel)
+	_, err := b.sub.Receive(context.Background())
+	require.NoError(h.t, err)
+	h.t.Cleanup(b.close)
+	return b
+}
+
+func (b *bell) close() { _ = b.sub.Close() }
+
+// heard gives the messages since the last time.
+func (b *bell) heard() (list []string) {
+	b.t.Helper()
+	ctx := context.Background()
+	require.NoError(b.t, b.rdb.Publish(ctx, b.channel, "that was all").Err())
+	for {
+		m, err := b.sub.ReceiveMessage(ctx)
+		require.NoError(b.t, err)
+		if m.Payload == "that was all" {
+			return list
+		}
+		list = append(list, m.Payload)
+	}
+}
+
+// wait puts names into idle, the first one waiting longest.
+func (h *Hand) wait(names ...string) {
+	h.t.Helper()
+	for i, name := range names {
+		require.NoError(h.t, h.rdb.ZAdd(context.Background(), h.keys.idle, redis.Z{Score: float64(1000 + i), Member: name}).Err())
+	}
+}
+
+// waiting lists who is in idle.
+func (h *Hand) waiting() []string {
+	h.t.Helper()
+	names, err := h.rdb.ZRange(context.Background(), h.keys.idle, 0, -1).Result()
+	require.NoError(h.t, err)
+	return names
+}
+
+// pushes are the calls that put jobs into ready, each on a stage, and how many they put there.
+var pushes = map[string]struct {
+	call func(h *Hand, running Held) (reply, error)
+	jobs int
+}{
+	"enqueue": {func(h *Hand, _ Held) (reply, error) {
+		return h.tryEnqueue(false, [2]string{"1", "+0"}, [2]string{"2", "+500"}, [2]string{"3", "+0"}, [2]string{"ready", "+0"})
+	}, 2},
+	"enqueue later":           {breakable["enqueue later"], 0},
+	"replace running":         {breakable["replace running"], 1},
+	"replace scheduled":       {breakable["replace scheduled"], 1},
+	"replace ready":           {func(h *Hand, _ Held) (reply, error) { return h.tryEnqueue(true, [2]string{"ready", "+0"}) }, 0},
+	"reschedule to now":       {breakable["reschedule to now"], 1},
+	"reschedule ready":        {breakable["reschedule ready"], 0},
+	"reschedule ready to now": {func(h *Hand, _ Held) (reply, error) { return h.tryReschedule("ready", "+0") }, 0},
+	"revive":                  {breakable["revive"], 1},
+	"revive none":             {func(h *Hand, _ Held) (reply, error) { return h.tryRevive("ready") }, 0},
+	"give_back": {func(h *Hand, running Held) (reply, error) {
+		return h.settle([]Held{running, {ID: "lapsed", Fence: "1"}}, row{verb: verbReturn})
+	}, 1},
+	"again now":        {breakable["again now"], 1},
+	"again later":      {breakable["again later"], 0},
+	"promote and heal": {breakable["promote"], 3},
+	"promote":          {func(h *Hand, _ Held) (reply, error) { return h.tryPromote(1000, 0) }, 2},
+	"ack":              {breakable["ack"], 0},
+	"retry":            {breakable["retry"], 0},
+	"snooze":           {breakable["snooze"], 0},
+	"bury":             {breakable["bury"], 0},
+	"cancel":           {breakable["cancel running"], 0},
+	"mend": {func(h *Hand, _ Held) (reply, error) {
+		if err := h.rdb.LRem(context.Background(), h.keys.ready, 1, "ready").Err(); err != nil {
+			return nil, err
+		}
+		_, err := h.client().Repair(context.Background(), h.keys.topic)
+		return nil, err
+	}, 1},
+	"trigger": {func(h *Hand, _ Held) (reply, error) {
+		if err := h.client().Schedule(context.Background(), h.keys.topic, "s", Every(rare), nil); err != nil {
+			return nil, err
+		}
+		_, err := h.client().Trigger(context.Background(), h.keys.topic, "s")
+		return nil, err
+	}, 1},
+}
+
+// As many servers are woken as jobs become ready, those that wait longest, and no other.
+func TestPushesRingOneServerForEachJob(t *testing.T) {
+	t.Parallel()
+	redistest.Each(t, func(t *testing.T, rdb redis.UniversalClient) {
+		for name, push := range pushes {
+			t.Run(name, func(t *testing.T) {
+				h := NewHand(t, rdb, redistest.Prefix(t), "topic")
+				running, _ := stage(h)
+				names := []string{"first", "second", "third", "fourth"}
+				var bells []*bell
+				for _, name := range names {
+					bells = append(bells, h.listen(name))
+				}
+				control := h.listen("")
+				h.wait(names...)
+				before := h.rdb.LLen(t.Context(), h.keys.ready).Val() // the oracle of jobs
+				_, err := push.call(h, running)
+				require.NoError(t, err)
+				require.EqualValues(t, push.jobs, h.rdb.LLen(t.Context(), h.keys.ready).Val()-before+removed[name])
+				require.Equal(t, names[push.jobs:], h.waiting())
+				for i, bell := range bells {
+					var want []string
+					if i < push.jobs {
+						want = []string{"topic"}
+					}
+					require.Equal(t, want, bell.heard(), names[i])
+				}
+				for _, text := range control.heard() {
+					require.NotContains(t, text, "ring")
+				}
+			})
+		}
+	})
+}
+
+// removed is how many entries a call of pushes takes from ready.
+var removed = map[string]int64{"reschedule ready": 1, "mend": 1}
+
+func TestFireRingsOneServerForEachJob(t *testing.T) {
+	eachFire(t, func(b *fireBench) {
+		h := NewHand(b.T, b.rdb, b.prefix, "topic")
+		first, second := h.listen("first"), h.listen("second")
+		h.wait("first", "second")
+		b.server().firer.fire(b.Context(), 1, 0)
+		require.EqualValues(b, 1, b.rdb.LLen(b.Context(), b.keys.ready).Val())
+		require.Equal(b, []string{"topic"}, first.heard())
+		require.Empty(b, second.heard())
+		require.Equal(b, []string{"second"}, h.waiting())
+	})
+}
+
+// A call that is sent twice rings once.
+func TestPushSentTwiceRingsOnce(t *testing.T) {
+	eachHand(t, func(t *testing.T, h *Hand) {
+		first, second := h.listen("first"), h.listen("second")
+		h.wait("first", "second")
+		_, err := h.tryEnqueue(false, [2]string{"a", "+0"})
+		require.NoError(t, err)
+		_, err = h.last()
+		require.NoError(t, err)
+		require.Equal(t, []string{"topic"}, first.heard())
+		require.Empty(t, second.heard())
+	})
+}
+
+// Servers that died are passed over in the same call, up to a thousand of them.
+func TestRingPassesOverTheDead(t *testing.T) {
+	eachHand(t, func(t *testing.T, h *Hand) {
+		dead := numbered("dead", 1000)
+		h.wait(dead...)
+		h.wait("living", "second") // their scores are lower
+		living, second := h.listen("living"), h.listen("second")
+		require.NoError(t, h.rdb.ZAdd(t.Context(), h.keys.idle, redis.Z{Score: 9000, Member: "living"}, redis.Z{Score: 9001, Member: "second"}).Err())
+		h.put("+0", "a")
+		require.Equal(t, []string{"living", "second"}, h.waiting(), "the dead are gone, and that was the bound")
+		h.put("+0", "b")
+		require.Equal(t, []string{"topic"}, living.heard())
+		require.Empty(t, second.heard())
+		h.wait(dead[:3]...)
+		h.put("+0", "c", "d")
+		require.Equal(t, []string{"topic"}, second.heard())
+		require.Empty(t, h.waiting())
+	})
+}
+
+// One call rings a hundred servers at most.
+func TestRingIsBounded(t *testing.T) {
+	eachHand(t, func(t *testing.T, h *Hand) {
+		names := numbered("server", 101)
+		all := h.rdb.Subscribe(t.Context())
+		defer func() { _ = all.Close() }()
+		for _, name := range names {
+			require.NoError(t, all.Subscribe(t.Context(), controlChannel(h.prefix())+":"+name))
+			_, err := all.Receive(t.Context())
+			require.NoError(t, err)
+		}
+		h.wait(names...)
+		h.put("+0", numbered("job", 300)...)
+		require.Equal(t, names[100:], h.waiting())
+	})
+}
+
+// A key of a wrong type keeps no job from being stored, and none from being taken.
+func TestIdleOfAWrongTypeDecidesNothing(t *testing.T) {
+	t.Parallel()
+	redistest.Each(t, func(t *testing.T, rdb redis.UniversalClient) {
+		for name, push := range pushes {
+			if name == "mend" {
+				continue // its check reports the key
+			}
+			t.Run(name, func(t *testing.T) {
+				good, bad := NewHand(t, rdb, redistest.Prefix(t), "topic"), NewHand(t, rdb, redistest.Prefix(t), "topic")
+				running, _ := stage(good)
+				want, err := push.call(good, running)
+				require.NoError(t, err)
+				running, _ = stage(bad)
+				bad.deface("idle")
+				got, err := push.call(bad, running)
+				require.NoError(t, err)
+				require.Equal(t, places(want), places(got))
+				require.Equal(t, len(good.sketch()), len(bad.sketch()))
+			})
+		}
+		t.Run("take", func(t *testing.T) {
+			h := NewHand(t, rdb, redistest.Prefix(t), "topic")
+			h.waits, h.listed = "me", 1
+			h.deface("idle")
+			r, err := h.tryTake("", 10, time.Minute)
+			require.NoError(t, err)
+			require.Equal(t, reply{"empty", r.now(), int64(0)}, r)
+			h.put("+0", "a")
+			held := h.TakeOne("a")
+			require.Equal(t, "o", h.Ack(held))
+		})
+	})
+}
+
+// Without the right to publish on the server's channel, the ring goes to the control channel.
+func TestRingWithoutTheRightToItsChannel(t *testing.T) {
+	t.Parallel()
+	rs := redistest.Start(t, redistest.NoRoles...)
+	admin := rs.Client(t)
+	require.NoError(t, admin.Do(t.Context(), "ACL", "SETUSER", "old", "on", ">old", "~*", "+@all", "resetchannels", "&delayq:control").Err())
+	opt := rs.Options()
+	opt.Username, opt.Password = "old", "old"
+	rdb := redis.NewClient(opt)
+	t.Cleanup(func() { _ = rdb.Close() })
+	h := NewHand(t, admin, defaultPrefix, "topic: a")
+	own, control := h.listen("me"), h.listen("")
+	h.wait("me", "another")
+	_, err := NewClient(rdb).Enqueue(t.Context(), "topic: a", "id", nil)
+	require.NoError(t, err)
+	require.Empty(t, own.heard())
+	heard := control.heard()
+	require.Len(t, heard, 1)
+	m, ok := record.DecodeMessage(heard[0])
+	require.True(t, ok)
+	require.Equal(t, record.Message{Verb: "ring", Fence: "0", Topic: "topic: a", Job: "me"}, m)
+	require.Equal(t, []string{"another"}, h.waiting())
+}
+
+// A take adds its name when it leaves nothing and has a slot left, and else removes it.
+func TestTakeRegistersItsServer(t *testing.T) {
+	for name, c := range map[string]struct {
+		jobs, limit, free int
+		listed            int
+		there             bool // before
+		waits             bool
+	}{
+		"nothing":                       {0, 10, 10, 0, false, true},
+		"nothing, and it is there":      {0, 10, 10, 1, true, true},
+		"fewer than it has slots":       {3, 10, 10, 0, false, true},
+		"all":                           {3, 3, 10, 0, false, false},
+		"all, and it is there":          {3, 3, 10, 1, true, false},
+		"more than it has slots":        {3, 10, 2, 0, false, false},
+		"as many as slots, and listed":  {3, 10, 3, 1, true, false},
+		"no slot":                       {0, 10, 0, 0, false, false},
+		"no slot, and it is there":      {0, 10, 0, 1, true, false},
+		"no slot, and it does not know": {0, 10, 0, 0, true, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			eachHand(t, func(t *testing.T, h *Hand) {
+				if c.there {
+					h.wait("me")
+				}
+				h.waits, h.listed = "me", c.listed
+				h.put("+0", numbered("job", c.jobs)...)
+				r, err := h.tryTakeAhead("", c.limit, c.free, time.Minute)
+				require.NoError(t, err)
+				require.Len(t, heldOf(r), min(c.jobs, c.limit))
+				last := 2
+				if c.jobs > 0 {
+					last = 8
+				}
+				require.Len(t, r, last+1)
+				var want []string
+				if c.waits {
+					want = []string{"me"}
+				}
+				require.ElementsMatch(t, want, h.waiting())
+				if name == "no slot, and it does not know" {
+					return // nor does the take look
+				}
+				require.Equal(t, c.waits, r.number(last) == 1)
+				if c.there && c.waits {
+					require.Equal(t, 1000.0, h.rdb.ZScore(t.Context(), h.keys.idle, "me").Val(), "it has waited since then")
+				} else if c.waits {
+					require.Equal(t, strconv.FormatInt(r.now(), 10), strconv.FormatFloat(h.rdb.ZScore(t.Context(), h.keys.idle, "me").Val(), 'f', -1, 64))
+				}
+			})
+		})
+	}
+}
+
+// Left-overs alone are nothing: the server waits. Behind a job with limited retries it does not.
+func TestTakeRegistersBehindLeftOvers(t *testing.T) {
+	eachHand(t, func(t *testing.T, h *Hand) {
+		h.waits = "me"
+		require.NoError(t, h.rdb.RPush(t.Context(), h.keys.handoff, "", "gone").Err())
+		require.NoError(t, h.rdb.RPush(t.Context(), h.keys.ready, "gone", "gone").Err())
+		r, err := h.tryTake("", 10, time.Minute)
+		require.NoError(t, err)
+		require.Equal(t, "ok", r.status())
+		require.Empty(t, heldOf(r))
+		require.EqualValues(t, 1, r.number(8))
+		require.Equal(t, []string{"me"}, h.waiting())
+
+		_, err = h.client().Enqueue(t.Context(), "topic", "limited", nil, Retry(1))
+		require.NoError(t, err)
+		require.Empty(t, h.waiting(), "nobody listens")
+		r, err = h.tryTakeAhead("", 10, 0, time.Minute)
+		require.NoError(t, err)
+		require.Equal(t, reply{"busy", r.now(), int64(0)}, r)
+		require.Empty(t, h.waiting())
+	})
+}
+
+// A take that arrives twice says whether the server waits now. One that is late does nothing.
+func TestTakeSentTwiceSaysWhoWaits(t *testing.T) {
+	eachHand(t, func(t *testing.T, h *Hand) {
+		h.waits = "me"
+		h.put("+0", "a")
+		r, err := h.tryTake("5", 10, time.Minute)
+		require.NoError(t, err)
+		require.EqualValues(t, 1, r.number(8))
+		send := h.last
+		again, err := send()
+		require.NoError(t, err)
+		require.Equal(t, r[2:], again[2:])
+		h.put("+0", "b") // which nobody hears, and so the name goes
+		again, err = send()
+		require.NoError(t, err)
+		require.Equal(t, idsOf(heldOf(r)), idsOf(heldOf(again)))
+		require.Zero(t, again.number(8))
+		require.Empty(t, h.waiting())
+
+		late, err := h.tryTake("4", 10, time.Minute)
+		require.NoError(t, err)
+		require.Equal(t, reply{"empty", late.now(), int64(0)}, late)
+		require.Empty(t, h.waiting())
+
+		// Asked anew, because the reply to 6 was lost.
+		_, err = h.tryTake("6", 10, time.Minute)
+		require.NoError(t, err)
+		require.Equal(t, []string{"me"}, h.waiting())
+		r, err = h.tryTakeSince("7", "6", 10, callBytes, 10, time.Minute, "head")
+		require.NoError(t, err)
+		require.Equal(t, []string{"b"}, idsOf(heldOf(r)))
+		require.EqualValues(t, 1, r.number(8))
+	})
+}
+
+// A paused topic neither adds nor removes the server.
+func TestPausedTakeLeavesIdleAlone(t *testing.T) {
+	eachHand(t, func(t *testing.T, h *Hand) {
+		h.wait("me")
+		_, err := h.tryPause("pause", "somebody", 0)
+		require.NoError(t, err)
+		for _, name := range []string{"me", "other"} {
+			h.waits, h.listed = name, 1
+			r, err := h.tryTake("", 10, time.Minute)
+			require.NoError(t, err)
+			require.Equal(t, "paused", r.status())
+		}
+		require.Equal(t, []string{"me"}, h.waiting())
+	})
+}
+
+// A server that would wait learns that Redis takes no writes, and one at maxmemory waits all the
+// same.
+func TestWaitWhereRedisTakesNoWrites(t *testing.T) {
+	t.Parallel()
+	rs := redistest.Start(t)
+	rdb := rs.Client(t)
+	h := NewHand(t, rdb, redistest.Prefix(t), "topic")
+	h.waits = "me"
+	take := func() (reply, error) { return h.tryTake("", 10, time.Minute) }
+	r, err := take()
+	require.NoError(t, err)
+	require.EqualValues(t, 1, r.number(2))
+	require.NoError(t, rdb.Del(t.Context(), h.keys.idle).Err())
+
+	require.NoError(t, rdb.ConfigSet(t.Context(), "maxmemory", "1").Err())
+	r, err = take()
+	require.NoError(t, err)
+	require.EqualValues(t, 1, r.number(2))
+	require.NoError(t, rdb.ConfigSet(t.Context(), "maxmemory", "0").Err())
+
+	require.NoError(t, rdb.ConfigSet(t.Context(), "min-replicas-to-write", "1").Err())
+	_, err = take()
+	require.ErrorContains(t, err, "NOREPLICAS")
+	h.waits = "" // as while it blocks, which fails there by itself
+	r, err = take()
+	require.NoError(t, err)
+	require.Equal(t, "empty", r.status())
+}
+
+// A name may have any bytes, also those that the message of the control channel separates by.
+func TestRingHasTheNameAsItIs(t *testing.T) {
+	eachHand(t, func(t *testing.T, h *Hand) {
+		name := "a b:" + strings.Repeat("x", 200) + ".7"
+		bell := h.listen(name)
+		h.waits = name
+		r, err := h.tryTake("", 1, time.Minute)
+		require.NoError(t, err)
+		require.EqualValues(t, 1, r.number(2))
+		h.put("+0", "a")
+		require.Equal(t, []string{"topic"}, bell.heard(), fmt.Sprint(h.waiting()))
+	})
+}
+
+// On a Cluster a ring counts at the node that has the topic. A server that listens at another node
+// counts as one that died: its name goes, and the next one is rung too.
+func TestRingOnACluster(t *testing.T) {
+	t.Parallel()
+	c := redistest.SharedCluster(t)
+	rdb := c.Client(t)
+	h := NewHand(t, rdb, redistest.Prefix(t), "topic")
+	node, err := rdb.MasterForKey(t.Context(), h.keys.idle)
+	require.NoError(t, err)
+	listen := func(name, addr string) *bell {
+		one := redis.NewClient(&redis.Options{Addr: addr})
+		t.Cleanup(func() { _ = one.Close() })
+		return NewHand(t, one, h.prefix(), "topic").listen(name)
+	}
+	own := node.Options().Addr
+	other := slices.DeleteFunc(c.Addrs(), func(addr string) bool { return addr == own })[0]
+	listen("far", other)
+	near, last := listen("near", own), listen("last", own)
+	h.wait("far", "near", "last")
+	h.put("+0", "a")
+	require.Equal(t, []string{"last"}, h.waiting())
+	require.Equal(t, []string{"topic"}, near.heard())
+	require.Empty(t, last.heard())
+}

@@ -1,0 +1,170 @@
+package delayq
+
+import (
+	"context"
+	"strconv"
+	"sync"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// A node is one Redis that serves topics: the only one, or a master of a cluster. The loops of its
+// topics have goroutines of their own, so that a node that does not answer holds up no topic of
+// another one.
+type node struct {
+	name                              string // under which the server is rung there
+	only                              bool   // there is no cluster
+	client                            redis.UniversalClient
+	scripts                           caller // of this node alone
+	promotes, takes, settles, extends *loopPool
+	end                               context.CancelFunc // of its ring loop; nil: it has none
+}
+
+func (n *node) pools() []*loopPool { return []*loopPool{n.promotes, n.takes, n.settles, n.extends} }
+
+// close ends what belongs to a node that serves no topic.
+func (n *node) close() {
+	if n.end != nil {
+		n.end()
+	}
+	for _, p := range n.pools() {
+		p.close()
+	}
+}
+
+// nodes are the nodes of a server. A node of a cluster that comes back has a new client, and counts
+// as another one.
+type nodes struct {
+	mu     sync.Mutex
+	all    map[redis.UniversalClient]*node // by the client of the node
+	made   int
+	gone   []*node // they serve no topic any more
+	topics int     // of the server
+}
+
+// Most goroutines of each kind of loop of a node that serves some of a server's n topics. Each can
+// have one call in flight, so their sum also bounds the connections.
+func mostPromotes(n int) int { return min(n, 2+n/100, 6) }
+func mostTakes(n int) int    { return min(takers*n, 6+n/50, 16) }
+func mostSettles(n int) int  { return min(2*n, 4+n/100, 10) }
+func mostExtends(n int) int  { return min(n, 3+n/300, 6) }
+
+// mostCalls is the most goroutines that do not take.
+func mostCalls(n int) int { return mostPromotes(n) + mostSettles(n) + mostExtends(n) }
+
+// otherCalls is the most calls of a server that belong to no loop of a topic: a heartbeat, two
+// checks, and those of a watch or a survey of 1,000 topics.
+const otherCalls = 8
+
+// takers is the number of takers of a topic.
+const takers = 2
+
+// nodeOf returns the node that serves a topic. If a cluster's client does not know it, the client
+// of the cluster stands in.
+func (s *Server) nodeOf(ctx context.Context, k *keys, as *lifetime) *node {
+	client, only := s.calls, true
+	if cluster, ok := s.calls.(*redis.ClusterClient); ok {
+		only = false
+		if master, err := cluster.MasterForKey(ctx, k.ready); err == nil {
+			client = master
+		}
+	}
+	ns, ls := &s.nodes, &s.loops
+	ns.mu.Lock()
+	defer ns.mu.Unlock()
+	n := ns.all[client]
+	if n != nil {
+		return n
+	}
+	many := ns.topics
+	n = &node{
+		name: s.id, only: only, client: client, scripts: caller{felt{client, &s.pulse}, &s.o.hooks},
+		promotes: ls.newPool(mostPromotes(many)), takes: ls.newPool(mostTakes(many)),
+		settles: ls.newPool(mostSettles(many)), extends: ls.newPool(mostExtends(many)),
+	}
+	if !only {
+		n.name += "." + strconv.Itoa(ns.made)
+		var ctx context.Context
+		ctx, n.end = context.WithCancel(as.work)
+		s.loops.keep(ctx, as.working, "ring", func() { s.ringLoop(ctx, n) })
+	}
+	ns.made++
+	ns.all[client] = n
+	return n
+}
+
+// moveTopics gives the topics of a cluster to the nodes that serve them now.
+func (s *Server) moveTopics(ctx context.Context) {
+	if _, cluster := s.calls.(*redis.ClusterClient); !cluster {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.lifetime == nil {
+		return
+	}
+	for _, t := range s.topics.all() {
+		if n := s.nodeOf(ctx, t.keys, s.lifetime); n != t.node.Load() {
+			t.move(n)
+		}
+	}
+	s.nodes.drop(s.topics.all())
+}
+
+// drop ends the nodes that serve none of a server's topics.
+func (ns *nodes) drop(topics []*topicServer) {
+	ns.mu.Lock()
+	defer ns.mu.Unlock()
+	serves := make(map[*node]bool)
+	for _, t := range topics {
+		serves[t.node.Load()] = true
+	}
+	for client, n := range ns.all {
+		if !serves[n] {
+			n.close()
+			delete(ns.all, client)
+			ns.gone = append(ns.gone, n)
+		}
+	}
+}
+
+// move makes another node serve the topic.
+func (t *topicServer) move(n *node) {
+	t.node.Store(n)
+	t.listed.Store(false)
+	l := &t.loops
+	l.promote.move(n.promotes)
+	l.take.move(n.takes)
+	l.takeMore.move(n.takes)
+	l.settle.move(n.settles)
+	l.settleMore.move(n.settles)
+	l.extend.move(n.extends)
+}
+
+// grow lets each node have as many goroutines as n topics need.
+func (ns *nodes) grow(n int) {
+	ns.mu.Lock()
+	defer ns.mu.Unlock()
+	ns.topics = max(ns.topics, n)
+	for _, one := range ns.all {
+		one.promotes.resize(mostPromotes(n))
+		one.takes.resize(mostTakes(n))
+		one.settles.resize(mostSettles(n))
+		one.extends.resize(mostExtends(n))
+	}
+}
+
+// close ends the goroutines of all nodes, and waits for them. No loop may be left.
+func (ns *nodes) close() {
+	ns.mu.Lock()
+	defer ns.mu.Unlock()
+	for _, n := range ns.all {
+		n.close()
+		ns.gone = append(ns.gone, n)
+	}
+	for _, n := range ns.gone {
+		for _, p := range n.pools() {
+			p.running.Wait()
+		}
+	}
+}

@@ -1,0 +1,384 @@
+package delayq
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/delayq/delayq/internal/record"
+)
+
+// An operation is one call of a client about one job, on its way to Redis.
+type operation struct {
+	kind      *kind
+	topic, id string
+	fresh     *enqueueing   // of an enqueue
+	move      *rescheduling // of a reschedule
+
+	done chan struct{} // receives one value when the operation is settled; nil: nobody waits
+	sent bool          // guarded by commit.mu: it is too late to take it out of pending
+	left bool          // guarded by commit.mu: its caller does not wait any more
+
+	settled bool     // the rest is the outcome
+	now     int64    // Redis's clock when it was carried out
+	state   State    // of the job before
+	info    *JobInfo // of a get
+	err     error
+}
+
+// An enqueueing is what an operation stores.
+type enqueueing struct {
+	nonce      record.Nonce
+	head, tail string // of the record
+	when       string // due time for the script
+	opts       jobOptions
+	payload    []byte
+	own        *runContext // of the handler whose own job this one replaces
+}
+
+// A rescheduling is what an operation changes.
+type rescheduling struct {
+	when  string // due time for the script
+	opts  jobOptions
+	known record.Job // of a job that can expire: what the script has returned
+	asked int        // how often it has returned that
+}
+
+// A kind is one of the calls that share flights. One call of its script carries many operations.
+type kind struct {
+	name   string // in errors
+	script *script
+	which  func(list []*operation) *script // if not always script
+	reads  bool                            // it writes nothing, so that its outcome is never unknown
+
+	// words returns the arguments before those of the jobs, without the number of the call.
+	words func(g *commit) []any
+	// job appends the arguments about one job; nil: its ID.
+	job func(args []any, o *operation) []any
+	// read settles operations by the reply of the script. It leaves out those that the script has
+	// left for another call.
+	read func(g *commit, list []*operation, r reply)
+}
+
+// kinds lists all, those with large replies last.
+var kinds = []*kind{enqueueKind, cancelKind, deleteKind, rescheduleKind, reviveKind, getKind}
+
+var (
+	enqueueKind = &kind{
+		name: "enqueue", script: enqueueScript, read: readEnqueued,
+		which: func(list []*operation) *script {
+			if slices.ContainsFunc(list, func(o *operation) bool { return o.fresh.opts.replace != replaceNone }) {
+				return replaceScript
+			}
+			return enqueueScript
+		},
+		words: func(g *commit) []any { return g.words },
+		job: func(args []any, o *operation) []any {
+			return append(args, &o.id, &o.fresh.head, &o.fresh.tail, &o.fresh.when)
+		},
+	}
+	cancelKind = &kind{
+		name: "cancel", script: cancelScript, read: readStates,
+		words: func(g *commit) []any { return g.words[1:] },
+	}
+	deleteKind = &kind{
+		name: "delete", script: deleteScript, read: readStates,
+		words: func(*commit) []any { return nil },
+	}
+	rescheduleKind = &kind{
+		name: "reschedule", script: rescheduleScript, read: readRescheduled,
+		words: func(g *commit) []any { return g.words },
+		job: func(args []any, o *operation) []any {
+			return append(args, &o.id, &o.move.when, o.move.known.Nonce, o.move.known.Expires())
+		},
+	}
+	reviveKind = &kind{
+		name: "revive", script: reviveScript, read: readStates,
+		words: func(g *commit) []any { return g.words[1:] },
+	}
+	getKind = &kind{
+		name: "get", script: getScript, read: readInfos, reads: true,
+		words: func(*commit) []any { return []any{callBytes, -1} },
+	}
+)
+
+// place returns where an error of the operation occurred.
+func (o *operation) place() located {
+	return located{call: o.kind.name, topic: o.topic, job: o.id}
+}
+
+// settle sets the outcome, apart from what it holds about the job.
+func (o *operation) settle(err error) {
+	if err != nil {
+		err = o.place().at(err)
+	}
+	o.err, o.settled = err, true
+}
+
+// unsure returns the error of an operation that was sent and that Redis has not answered.
+func (o *operation) unsure(cause error) error {
+	if o.kind.reads {
+		return cause
+	}
+	return fmt.Errorf("%w: %w", ErrUnknownOutcome, cause)
+}
+
+// size returns how many bytes count towards those of a call.
+func (o *operation) size() int {
+	if o.fresh == nil {
+		return 0
+	}
+	return len(o.fresh.tail)
+}
+
+// due returns when the job is due, once it is stored.
+func (o *operation) due() int64 { return o.fresh.opts.Due(o.now) }
+
+// job returns the Job for the caller of Enqueue, after an outcome that says that the job may be
+// stored. If it is unknown, the operation may still be on its way and be settled later.
+func (o *operation) job(err error) *Job {
+	e := o.fresh
+	job := &Job{
+		Topic: o.topic, ID: o.id, Payload: e.payload, Headers: e.opts.Headers, Attempt: 1, Retries: e.opts.Retries(),
+		nonce: string(e.nonce[:]),
+	}
+	if !errors.Is(err, ErrUnknownOutcome) {
+		job.EnqueuedAt, job.Due = msTime(o.now), msTime(o.due())
+	}
+	return job
+}
+
+// states holds the letters of replies that name the state in which the script found a job.
+var states = map[byte]State{
+	letterScheduled: StateScheduled, letterReady: StateReady, letterRunning: StateRunning, letterDead: StateDead, letterDone: StateDone,
+}
+
+// readStates settles operations that succeed for a job in any state that the script names.
+func readStates(_ *commit, list []*operation, r reply) {
+	letters := r.text(2)
+	for i, o := range list[:min(len(list), len(letters))] {
+		o.now, o.state = r.now(), states[letters[i]]
+		switch {
+		case letters[i] == letterGone:
+			o.settle(ErrNotFound)
+		case o.state == "":
+			o.settle(errReply)
+		default:
+			o.settle(nil)
+		}
+	}
+}
+
+// readEnqueued settles the operations of an enqueue.
+func readEnqueued(_ *commit, list []*operation, r reply) {
+	letters, since := r.text(2), strings.Fields(r.text(3))
+	for i, o := range list {
+		o.now = r.now()
+		if i < len(letters) && letters[i] != letterStored {
+			o.settle(o.refused(letters[i], &since))
+		} else {
+			o.settle(nil)
+		}
+	}
+}
+
+// refused returns the error for a letter of the script other than n. since holds the burial times
+// of the dead jobs.
+func (o *operation) refused(letter byte, since *[]string) error {
+	if letter == letterExpired {
+		return hopeless(o.fresh.opts.Expires(o.now), o.due())
+	}
+	twin := &DuplicateError{Topic: o.topic, ID: o.id, State: states[letter]}
+	if letter == letterDead && len(*since) > 0 {
+		ms, _ := strconv.ParseInt((*since)[0], 10, 64) // the script has written it
+		twin.Since, *since = msTime(ms), (*since)[1:]
+	}
+	return twin
+}
+
+// mostAsked is how often a reschedule asks for the expiry of a job, which may be replaced in
+// between.
+const mostAsked = 10
+
+// readRescheduled settles the operations of a reschedule. If a job can expire, the operation is
+// left for another call that has its expiry.
+func readRescheduled(_ *commit, list []*operation, r reply) {
+	letters, heads := r.text(2), r.list(3).texts()
+	for i, o := range list[:min(len(list), len(letters))] {
+		o.now = r.now()
+		switch letters[i] {
+		case letterScheduled, letterReady:
+			o.settle(nil)
+		case letterRunning:
+			o.settle(ErrRunning)
+		case letterDead:
+			o.settle(ErrDead)
+		case letterGone:
+			o.settle(ErrNotFound)
+		case letterBeyond:
+			o.settle(hopeless(o.move.known.Expires(), o.move.opts.Due(o.now)))
+		case letterExpires:
+			head := ""
+			if len(heads) > 0 {
+				head, heads = heads[0], heads[1:]
+			}
+			o.learn(head)
+		default:
+			o.settle(errReply)
+		}
+	}
+}
+
+// learn reads the expiry of a job that is to be rescheduled. An empty head is that of a job that is
+// gone or of one that the reply had no room for.
+func (o *operation) learn(head string) {
+	if o.move.asked++; o.move.asked == mostAsked {
+		o.settle(errReply)
+		return
+	}
+	o.move.known = record.Job{}
+	if head == "" {
+		return
+	}
+	known, err := record.DecodeMeta(head)
+	if err != nil {
+		o.settle(err)
+		return
+	}
+	o.move.known = known
+}
+
+// readInfos settles the operations of a get.
+func readInfos(g *commit, list []*operation, r reply) {
+	covered := min(len(r.list(2)), len(list))
+	g.covered(covered, len(list))
+	for i, o := range list[:covered] {
+		at := func(column int) string { return r.list(2 + column).text(i) }
+		if o.info = readJobInfo(o.topic, o.id, -1, at); o.info == nil {
+			o.settle(ErrNotFound)
+		} else {
+			o.settle(nil)
+		}
+	}
+}
+
+// A sending is the operations of one kind that are sent in one call.
+type sending struct {
+	*scriptCall
+	kind   *kind
+	list   []*operation
+	series *series // nil: the script writes nothing
+}
+
+// sendings divides operations by kind. Each call has a series of its own, because it has a receipt
+// of its own.
+func (g *commit) sendings(pool *seriesPool, list []*operation) []*sending {
+	var all []*sending
+	for _, kind := range kinds {
+		some := list
+		if other := func(o *operation) bool { return o.kind != kind }; slices.ContainsFunc(list, other) {
+			if !slices.ContainsFunc(list, func(o *operation) bool { return o.kind == kind }) {
+				continue
+			}
+			some = slices.DeleteFunc(slices.Clone(list), other)
+		}
+		s := &sending{kind: kind, list: some}
+		args, receipt := make([]any, 0, 6+4*len(some)), ""
+		if !kind.reads {
+			s.series = pool.get()
+			args = append(args, s.series.next())
+			receipt = s.series.receipt(g.keys)
+		}
+		args = append(args, kind.words(g)...)
+		for _, o := range some {
+			if kind.job == nil {
+				args = append(args, &o.id)
+			} else {
+				args = kind.job(args, o)
+			}
+		}
+		script := kind.script
+		if kind.which != nil {
+			script = kind.which(some)
+		}
+		s.scriptCall = newScriptCall(script, g.keys.topic, len(some), g.keys.of(script, receipt), args)
+		all = append(all, s)
+		if len(some) == len(list) {
+			break
+		}
+	}
+	return all
+}
+
+// send carries out operations, each about another job: one call for each kind, all of them at the
+// same time. It settles them, except those that the scripts have left for another call, and returns
+// the first error of a call.
+func (g *commit) send(ctx context.Context, pool *seriesPool, list []*operation) error {
+	all := g.sendings(pool, list)
+	answered := false
+	defer func() {
+		for _, s := range all {
+			if s.series == nil {
+				continue
+			}
+			err := errCutOff // a hook of the caller's go-redis client has ended the goroutine
+			if answered {
+				err = s.err
+			}
+			pool.put(s.series, err)
+		}
+	}()
+	calls := make([]*scriptCall, len(all))
+	for i, s := range all {
+		calls[i] = s.scriptCall
+	}
+	if all[0].kind == enqueueKind && g.client.o.replicas > 0 {
+		g.client.store(ctx, calls[0]) // a lane has these to itself
+	} else {
+		g.client.scripts.do(ctx, calls...)
+	}
+	answered = true
+	var first error
+	for _, s := range all {
+		if first == nil {
+			first = s.err
+		}
+		g.read(ctx, s)
+	}
+	return first
+}
+
+// read settles the operations of one call.
+func (g *commit) read(ctx context.Context, s *sending) {
+	err := s.err
+	if err != nil && !errors.Is(err, ErrNotReplicated) {
+		if !s.kind.reads {
+			err = g.client.unsure(err)
+		}
+		for _, o := range s.list {
+			o.settle(err)
+		}
+		return
+	}
+	s.kind.read(g, s.list, s.reply)
+	if s.kind == enqueueKind {
+		g.record(ctx, s.reply.text(4) == "+")
+	}
+	left := 0
+	for _, o := range s.list {
+		switch {
+		case !o.settled && (o.move == nil || o.move.asked == 0):
+			left++
+		case o.err == nil && err != nil:
+			o.settle(err)
+		}
+	}
+	if left == len(s.list) { // or it would go on for ever
+		for _, o := range s.list {
+			o.settle(errReply)
+		}
+	}
+}
