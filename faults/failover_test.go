@@ -171,7 +171,47 @@ func TestSlotMovesUnderLoad(t *testing.T) {
 	b.client = b.newClient(rdb)
 	b.worker("w", func(c *rig.WorkerConfig) { c.Redis = access })
 	ctx := t.Context()
-	slot, err := rdb.ClusterKeySlot(ctx, "{t}").Result()
+	move := b.slotMove(cluster, rdb, "t")
+	stop, loaded := make(chan struct{}), make(chan int)
+	go func() {
+		n := 0
+		for {
+			select {
+			case <-stop:
+				loaded <- n
+				return
+			default:
+			}
+			if b.client.Put(context.Background(), &rig.Task{Topic: "t", ID: fmt.Sprint(n), Delay: time.Duration(n%3) * 100 * time.Millisecond, Retries: -1}, false) == nil {
+				n++
+			} else {
+				time.Sleep(10 * time.Millisecond) // in the middle of the move Redis says TRYAGAIN
+				n++
+			}
+		}
+	}()
+	b.awaitN(50, "ack", is(rig.OpSettled, "acked"))
+	heal := b.fault("reshard")
+	dst := move()
+	moved := rig.Mono()
+	b.awaitN(50, "ack after the move", func(e rig.Event) bool { return e.Mono > moved && e.Op == rig.OpSettled && e.Result == "acked" })
+	close(stop)
+	require.Positive(t, <-loaded)
+	heal()
+	eventually(t, "empty", patientFailover, func() bool {
+		info, err := b.client.Inspect(ctx, "t")
+		return err == nil && info.Scheduled+info.Ready+info.Running == 0
+	})
+	b.direct = dst
+	b.judge()
+}
+
+// slotMove prepares a move of the slot of a topic. move moves it to another master, key by key, and
+// returns a client of that node.
+func (b *bench) slotMove(cluster *redistest.Cluster, rdb *redis.ClusterClient, topic string) (move func() *redis.Client) {
+	b.t.Helper()
+	t, ctx := b.t, b.t.Context()
+	slot, err := rdb.ClusterKeySlot(ctx, "{"+topic+"}").Result()
 	require.NoError(t, err)
 	from, to := 0, 0
 	for i, n := range cluster.Nodes {
@@ -194,53 +234,25 @@ func TestSlotMovesUnderLoad(t *testing.T) {
 		ids[i], err = n.Do(ctx, "CLUSTER", "MYID").Text()
 		require.NoError(t, err)
 	}
-	stop, loaded := make(chan struct{}), make(chan int)
-	go func() {
-		n := 0
+	return func() *redis.Client {
+		require.NoError(t, dst.Do(ctx, "CLUSTER", "SETSLOT", slot, "IMPORTING", ids[0]).Err())
+		require.NoError(t, src.Do(ctx, "CLUSTER", "SETSLOT", slot, "MIGRATING", ids[1]).Err())
+		host, port, _ := strings.Cut(cluster.Nodes[to].Addr(), ":")
 		for {
-			select {
-			case <-stop:
-				loaded <- n
-				return
-			default:
+			keys, err := src.ClusterGetKeysInSlot(ctx, int(slot), 10).Result()
+			require.NoError(t, err)
+			if len(keys) == 0 {
+				break
 			}
-			if b.client.Put(context.Background(), &rig.Task{Topic: "t", ID: fmt.Sprint(n), Delay: time.Duration(n%3) * 100 * time.Millisecond, Retries: -1}, false) == nil {
-				n++
-			} else {
-				time.Sleep(10 * time.Millisecond) // in the middle of the move Redis says TRYAGAIN
-				n++
+			for _, k := range keys {
+				require.NoError(t, src.Do(ctx, "MIGRATE", host, port, k, 0, 5000, "REPLACE").Err())
 			}
 		}
-	}()
-	b.awaitN(50, "ack", is(rig.OpSettled, "acked"))
-	heal := b.fault("reshard")
-	require.NoError(t, dst.Do(ctx, "CLUSTER", "SETSLOT", slot, "IMPORTING", ids[0]).Err())
-	require.NoError(t, src.Do(ctx, "CLUSTER", "SETSLOT", slot, "MIGRATING", ids[1]).Err())
-	host, port, _ := strings.Cut(cluster.Nodes[to].Addr(), ":")
-	for {
-		keys, err := src.ClusterGetKeysInSlot(ctx, int(slot), 10).Result()
-		require.NoError(t, err)
-		if len(keys) == 0 {
-			break
+		for _, n := range []*redis.Client{dst, src, cluster.Nodes[3-from-to].Client(t)} {
+			require.NoError(t, n.Do(ctx, "CLUSTER", "SETSLOT", slot, "NODE", ids[1]).Err())
 		}
-		for _, k := range keys {
-			require.NoError(t, src.Do(ctx, "MIGRATE", host, port, k, 0, 5000, "REPLACE").Err())
-		}
+		return dst
 	}
-	for _, n := range []*redis.Client{dst, src, cluster.Nodes[3-from-to].Client(t)} {
-		require.NoError(t, n.Do(ctx, "CLUSTER", "SETSLOT", slot, "NODE", ids[1]).Err())
-	}
-	moved := rig.Mono()
-	b.awaitN(50, "ack after the move", func(e rig.Event) bool { return e.Mono > moved && e.Op == rig.OpSettled && e.Result == "acked" })
-	close(stop)
-	require.Positive(t, <-loaded)
-	heal()
-	eventually(t, "empty", patientFailover, func() bool {
-		info, err := b.client.Inspect(ctx, "t")
-		return err == nil && info.Scheduled+info.Ready+info.Running == 0
-	})
-	b.direct = dst
-	b.judge()
 }
 
 // TestAHundredFailoversLeakNothing (J12, go-redis#1446): two servers change their parts a hundred

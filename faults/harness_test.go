@@ -48,7 +48,8 @@ type bench struct {
 	t       *testing.T
 	server  *redistest.Server
 	proxy   *rig.Proxy
-	direct  *redis.Client // past the proxy
+	direct  *redis.Client         // past the proxy
+	cluster redis.UniversalClient // all nodes; nil: there is no Cluster
 	rec     *rig.Recorder
 	history *rig.History
 	prefix  string
@@ -282,12 +283,20 @@ func eventually(t *testing.T, what string, limit time.Duration, holds func() boo
 	}
 }
 
+// state reads all that Redis holds of the queue.
+func (b *bench) state() (*check.State, error) {
+	if b.cluster != nil {
+		return check.Read(context.Background(), b.cluster, b.prefix)
+	}
+	return check.Read(context.Background(), b.direct, b.prefix)
+}
+
 // drained waits until no job is left but dead ones.
 func (b *bench) drained(limit time.Duration) {
 	b.t.Helper()
 	var left []check.Violation
 	for deadline := time.Now().Add(limit); ; time.Sleep(20 * time.Millisecond) {
-		state, err := check.Read(context.Background(), b.direct, b.prefix)
+		state, err := b.state()
 		require.NoError(b.t, err)
 		if left = check.Empty(state); len(left) == 0 {
 			return
@@ -303,7 +312,7 @@ func (b *bench) drained(limit time.Duration) {
 func (b *bench) judge() *check.Report {
 	b.t.Helper()
 	b.drained(patient)
-	state, err := check.Read(context.Background(), b.direct, b.prefix)
+	state, err := b.state()
 	require.NoError(b.t, err)
 	events, err := b.history.Events()
 	require.NoError(b.t, err)

@@ -141,8 +141,13 @@ func TestMissingRightIsNamed(t *testing.T) {
 		require.NoError(t, err)
 		said := func() bool {
 			log := r.log.String()
-			if errorsIn(log, "NOPERM", command) > 0 || errorsIn(log, "The user executing the script can't run this command", "topic=t") > 0 {
+			if errorsIn(log, "NOPERM", command) > 0 {
 				return true
+			}
+			for _, refusal := range []string{"The user executing the script can't run this command", "ACL failure in script"} {
+				if errorsIn(log, refusal, "topic=t") > 0 {
+					return true
+				}
 			}
 			select {
 			case err := <-r.err:

@@ -56,6 +56,7 @@ var types = map[string]string{
 	"pool": "hash", "bucket": "zset", "ready": "list", "handoff": "list", "leases": "zset", "attempts": "hash", "errors": "hash",
 	"moved": "hash", "dead": "zset", "done": "zset", "results": "hash", "meta": "hash", "stats": "hash", "sizes": "hash",
 	"schedules": "hash", "slots": "zset", "waiting": "zset", "fired": "hash", "runs": "hash",
+	"idle": "zset",
 }
 
 // Read reads the state. Nothing else should be going on.
@@ -182,6 +183,8 @@ func (t *Topic) read(ctx context.Context, rdb redis.UniversalClient, name, part,
 		t.Ready, err = ids(ctx, rdb, name)
 	case "handoff":
 		t.Handoff, err = ids(ctx, rdb, name)
+	case "idle": // names of servers, of which some may be gone
+		return nil
 	case "pool":
 		return hash(ctx, rdb, name, t.Pool)
 	default:

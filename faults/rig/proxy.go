@@ -22,14 +22,16 @@ type Proxy struct {
 
 	requests, replies lane
 
-	mu     sync.Mutex
-	target string
-	cut    bool
-	delay  time.Duration
-	frozen chan struct{} // closed when the proxy thaws; nil: not frozen
-	links  map[*link]bool
-	traps  []*Trap
-	done   bool
+	mu      sync.Mutex
+	target  string
+	cut     bool
+	delay   time.Duration
+	mute    bool
+	dropped int
+	frozen  chan struct{} // closed when the proxy thaws; nil: not frozen
+	links   map[*link]bool
+	traps   []*Trap
+	done    bool
 }
 
 // NewProxy starts a proxy in front of a server. The caller closes it.
@@ -109,12 +111,37 @@ func (p *Proxy) Narrow(bytes int64, d time.Duration) {
 	p.Slow(d)
 }
 
-// Heal ends Cut, Freeze, Slow and Narrow. Traps stay.
+// Mute drops all messages that Redis publishes, until Heal. Subscriptions stay, and Redis counts
+// the subscribers as listeners.
+func (p *Proxy) Mute() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.mute = true
+}
+
+// muted reports whether a message is dropped, and counts it then.
+func (p *Proxy) muted() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.mute {
+		p.dropped++
+	}
+	return p.mute
+}
+
+// Dropped returns how many messages Mute has dropped.
+func (p *Proxy) Dropped() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.dropped
+}
+
+// Heal ends Cut, Freeze, Slow, Narrow and Mute. Traps stay.
 func (p *Proxy) Heal() {
 	p.Narrow(0, 0)
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.cut, p.delay = false, 0
+	p.cut, p.delay, p.mute = false, 0, false
 	if p.frozen != nil {
 		close(p.frozen)
 		p.frozen = nil
@@ -443,6 +470,9 @@ func (l *link) down() {
 			}
 			trap.missed()
 		}
+		if isMessage(raw) && l.proxy.muted() {
+			raw = nil
+		}
 		if _, err := out.Write(raw); err != nil {
 			return
 		}
@@ -450,4 +480,9 @@ func (l *link) down() {
 			return
 		}
 	}
+}
+
+// isMessage reports whether a reply is a message of a subscription, in RESP2 or RESP3.
+func isMessage(raw []byte) bool {
+	return len(raw) > 1 && (raw[0] == '*' || raw[0] == '>') && bytes.HasPrefix(raw[1:], []byte("3\r\n$7\r\nmessage\r\n"))
 }

@@ -72,6 +72,29 @@ func TestDropReplyLetsNoscriptPass(t *testing.T) {
 	require.EqualValues(t, 1, direct.HLen(ctx, "delayq:{t}:pool").Val())
 }
 
+func TestMuteDropsMessagesAlone(t *testing.T) {
+	p, rdb, direct := proxied(t, -1)
+	ctx := t.Context()
+	sub := rdb.Subscribe(ctx, "c")
+	t.Cleanup(func() { _ = sub.Close() })
+	_, err := sub.Receive(ctx)
+	require.NoError(t, err)
+	p.Mute()
+	require.EqualValues(t, 1, direct.Publish(ctx, "c", "dropped").Val())
+	require.Equal(t, "PONG", rdb.Ping(ctx).Val())
+	require.NoError(t, sub.Ping(ctx))
+	got, err := sub.Receive(ctx)
+	require.NoError(t, err)
+	require.IsType(t, &redis.Pong{}, got)
+	require.Equal(t, 1, p.Dropped())
+	p.Heal()
+	require.EqualValues(t, 1, direct.Publish(ctx, "c", "heard").Val())
+	message, err := sub.ReceiveMessage(ctx)
+	require.NoError(t, err)
+	require.Equal(t, "heard", message.Payload)
+	require.Equal(t, 1, p.Dropped())
+}
+
 func TestCutFreezeStrandAndHeal(t *testing.T) {
 	p, rdb, _ := proxied(t, -1)
 	ctx := t.Context()

@@ -195,8 +195,16 @@ func (e *enqueuer) pad() int {
 	return 0
 }
 
+// topic is where a job goes. Half of the jobs go to the crowd.
+func (e *enqueuer) topic() string {
+	if e.r.IntN(2) == 0 {
+		return topics[e.r.IntN(len(topics))]
+	}
+	return crowd[e.r.IntN(len(crowd))]
+}
+
 func (e *enqueuer) task(id string) *rig.Task {
-	t := &rig.Task{Topic: topics[e.r.IntN(len(topics))], ID: id, Delay: e.delay(), Retries: -1}
+	t := &rig.Task{Topic: e.topic(), ID: id, Delay: e.delay(), Retries: -1}
 	total := 0
 	for _, s := range scripts {
 		total += s.weight

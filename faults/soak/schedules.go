@@ -193,7 +193,7 @@ func (s *Soak) checks(ctx context.Context) {
 			return
 		}
 		call, cancel := context.WithTimeout(context.Background(), 10*time.Second)
-		_ = client.Look(call, topics[r.IntN(len(topics))]) // Redis may be away
+		_ = client.Look(call, all[r.IntN(len(all))]) // Redis may be away
 		cancel()
 	}
 }

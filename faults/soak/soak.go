@@ -38,7 +38,23 @@ const (
 	aliveLimit = 10 * time.Second
 )
 
-var topics = []string{"a", "b"}
+// topics are those that all workers serve. crowd are further ones, which the first workers serve
+// too. Those wait for rings, because they have so many topics. The last worker blocks.
+var (
+	topics = []string{"a", "b"}
+	crowd  = crowdOf(50)
+	all    = slices.Concat(topics, crowd)
+)
+
+// crowded is how many workers serve the crowd.
+const crowded = workers - 1
+
+func crowdOf(n int) (names []string) {
+	for i := range n {
+		names = append(names, fmt.Sprintf("crowd%02d", i))
+	}
+	return names
+}
 
 // A Soak is one run.
 type Soak struct {
@@ -128,7 +144,7 @@ func (s *Soak) Run(ctx context.Context) (report *check.Report, err error) {
 		return nil, err
 	}
 	client := rig.NewClient(s.direct, s.rec, delayq.Prefix(prefix))
-	for _, topic := range topics {
+	for _, topic := range all {
 		if err := client.Look(ctx, topic); err != nil {
 			return nil, err
 		}
@@ -156,14 +172,17 @@ func (s *Soak) up() (err error) {
 		return err
 	}
 	for i := range workers {
-		name := fmt.Sprintf("worker%d", i+1)
+		name, served := fmt.Sprintf("worker%d", i+1), all
+		if i >= crowded {
+			served = topics
+		}
 		p, err := rig.NewProxy(s.server.Addr())
 		if err != nil {
 			return err
 		}
 		s.proxies[name] = p
 		w, err := rig.StartWorker(rig.WorkerConfig{
-			Name: name, Dir: s.Dir, Redis: rig.Redis{Addr: p.Addr()}, Prefix: prefix, Topics: topics, Slots: slots, Lease: lease, Drain: drain,
+			Name: name, Dir: s.Dir, Redis: rig.Redis{Addr: p.Addr()}, Prefix: prefix, Topics: served, Slots: slots, Lease: lease, Drain: drain,
 			Dead: deadLimit,
 		}, s.rec)
 		if err != nil {
@@ -261,7 +280,7 @@ func (s *Soak) drained(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if len(check.Empty(state)) == 0 && !slices.ContainsFunc(topics, func(t string) bool {
+		if len(check.Empty(state)) == 0 && !slices.ContainsFunc(all, func(t string) bool {
 			return state.Topics[t] != nil && len(state.Topics[t].Dead) > deadLimit
 		}) {
 			return nil
