@@ -124,7 +124,7 @@ func (p *asynqPeer) startServer(w workload) (stop func() error, err error) {
 		cfg.Queues[t.topic] = 1
 		handlers[t.topic] = t.handle
 	}
-	rdb := p.store.client(asynqPool)
+	rdb := p.store.serverClient(asynqPool)
 	server := asynq.NewServerFromRedisClient(rdb, cfg)
 	err = server.Start(asynq.HandlerFunc(func(_ context.Context, task *asynq.Task) error {
 		payload := task.Payload()

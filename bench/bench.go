@@ -16,6 +16,8 @@ type bench struct {
 	store *store
 	sizes sizes
 	notes io.Writer // for remarks on how a measurement went
+	// rtt is the measured round trip of a Redis that is far away, else 0.
+	rtt time.Duration
 }
 
 // notef leaves a remark for the person at the terminal.

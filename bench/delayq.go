@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"os"
 	"sync"
+	"sync/atomic"
 
 	"github.com/redis/go-redis/v9"
 
@@ -105,11 +106,25 @@ func (p *delayqPeer) work(ctx context.Context, w workload) (func() error, error)
 	}, nil
 }
 
+// takeCounter is a hook that counts takes.
+type takeCounter struct{ takes *atomic.Int64 }
+
+// Script implements delayq.ScriptHook.
+func (c takeCounter) Script(e delayq.ScriptEvent) {
+	if e.Name == "take" {
+		c.takes.Add(1)
+	}
+}
+
 // serve runs one server with a client of its own until ctx is done.
 func (p *delayqPeer) serve(ctx context.Context, w workload) error {
-	rdb := p.store.client(0)
+	rdb := p.store.serverClient(0)
 	logger := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError}))
-	server := delayq.NewServer(rdb, delayqPrefix, delayq.Logger(logger))
+	opts := []delayq.ServerOption{delayqPrefix, delayq.Logger(logger)}
+	if w.takes != nil {
+		opts = append(opts, delayq.Hooks(takeCounter{w.takes}))
+	}
+	server := delayq.NewServer(rdb, opts...)
 	for _, t := range w.topics {
 		server.HandlerFunc(t.topic, func(_ context.Context, job *delayq.Job) error {
 			t.handle(delivery{payload: job.Payload, late: job.Lateness()})

@@ -94,13 +94,15 @@ func lateness(load bool) func(context.Context, *bench, peer) (sample, error) {
 func addLateness(result sample, late []time.Duration) {
 	slices.Sort(late)
 	early, _ := slices.BinarySearch(late, 0)
-	ms := func(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
 	result[figEarly] = float64(early)
-	result[figFirst] = ms(late[0])
-	result[figP50] = ms(percentile(late, 50))
-	result[figP99] = ms(percentile(late, 99))
-	result[figWorst] = ms(late[len(late)-1])
+	result[figFirst] = milliseconds(late[0])
+	result[figP50] = milliseconds(percentile(late, 50))
+	result[figP99] = milliseconds(percentile(late, 99))
+	result[figWorst] = milliseconds(late[len(late)-1])
 }
+
+// milliseconds is d in ms.
+func milliseconds(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
 
 // startLoad stores jobs that are due at once at a steady rate, until the
 // function it returns is called, which says how many were stored.

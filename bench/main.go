@@ -40,6 +40,8 @@ type config struct {
 	plot   string
 	cpu    string
 	pinger string
+	link   string
+	delay  time.Duration
 }
 
 // parseFlags reads the flags.
@@ -47,12 +49,14 @@ func parseFlags(args []string, stderr io.Writer) (config, error) {
 	var c config
 	flags := flag.NewFlagSet("bench", flag.ContinueOnError)
 	flags.SetOutput(stderr)
-	flags.BoolVar(&c.quick, "quick", false, "small numbers and one round, under a minute: shows that everything works")
+	flags.BoolVar(&c.quick, "quick", false, "small numbers and one round, under two minutes: shows that everything works")
 	flags.BoolVar(&c.json, "json", false, "print JSON instead of text")
 	flags.IntVar(&c.rounds, "rounds", 0, "how often each row is measured (default 3, with -quick 1)")
 	flags.StringVar(&c.plot, "plot", "", "draw the curves of the scale row into this `file`, SVG or PNG by its name")
 	flags.StringVar(&c.cpu, "cpuprofile", "", "write a CPU profile of this process to this `file`; use it with -rows and -sides")
 	flags.StringVar(&c.pinger, "pinger", "", "for the program itself: send PING to the Redis at this `address` until stdin ends")
+	flags.StringVar(&c.link, "link", "", "for the program itself: be a long way to the Redis at this `address` until stdin ends")
+	flags.DurationVar(&c.delay, "delay", 0, "for the program itself: one way of -link")
 	rows := flags.String("rows", "", "measure only rows whose ID matches this `regexp`")
 	sides := flags.String("sides", "", "measure only sides (delayq, asynq, …) whose name matches this `regexp`")
 	if err := flags.Parse(args); err != nil {
@@ -83,6 +87,9 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	}
 	if c.pinger != "" {
 		return pinger(ctx, os.Getenv(redisURL), c.pinger, stdin, stdout)
+	}
+	if c.link != "" {
+		return runLink(c.link, c.delay, stdin, stdout)
 	}
 	if len(c.apply(rows())) == 0 {
 		return errors.New("no row has been selected")

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -65,6 +66,8 @@ type workload struct {
 	// plain keeps every interval at the peer's default. Without it a peer is
 	// set up for the highest rate.
 	plain bool
+	// takes counts the calls that ask for jobs; nil if nobody wants to know.
+	takes *atomic.Int64
 }
 
 // peer is a queue under test, connected to the store. It is used for one

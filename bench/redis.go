@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -23,6 +24,9 @@ type store struct {
 	admin *redis.Client
 	// ours says that the server is one that we started, on this machine.
 	ours bool
+	// pool is how many connections every client under test may open; 0 leaves
+	// it to the peer.
+	pool int
 	// stop ends a server of our own and removes its directory.
 	stop func() error
 }
@@ -31,12 +35,13 @@ type store struct {
 // millions of jobs away takes it seconds.
 const adminTimeout = 2 * time.Minute
 
-// openStore connects to the Redis at url, or starts a redis-server when url is
-// empty. The Redis must hold no key at all, because it is emptied all the time.
-func openStore(ctx context.Context, url string) (*store, error) {
+// openStore connects to the Redis at url, or starts a redis-server with these
+// arguments when url is empty. The Redis must hold no key at all, because it
+// is emptied all the time.
+func openStore(ctx context.Context, url string, args ...string) (*store, error) {
 	s := &store{stop: func() error { return nil }}
 	if url == "" {
-		if err := s.startServer(); err != nil {
+		if err := s.startServer(args); err != nil {
 			return nil, err
 		}
 	} else {
@@ -56,10 +61,10 @@ func openStore(ctx context.Context, url string) (*store, error) {
 	return s, nil
 }
 
-// startServer starts a redis-server without persistence on a free port. All
-// else is as Redis has it by default.
-func (s *store) startServer() error {
-	server, err := redistest.StartE("", "--loglevel", "warning")
+// startServer starts a redis-server on a free port, without persistence unless
+// args ask for it. All else is as Redis has it by default.
+func (s *store) startServer(args []string) error {
+	server, err := redistest.StartE("", append([]string{"--loglevel", "warning"}, args...)...)
 	if err != nil {
 		return err
 	}
@@ -99,10 +104,29 @@ func (s *store) close() error {
 // number to go-redis.
 func (s *store) client(pool int) *redis.Client {
 	opt := s.opt
-	if pool > 0 {
-		opt.PoolSize = pool
-	}
+	opt.PoolSize = cmp.Or(s.pool, pool, opt.PoolSize)
 	return redis.NewClient(&opt)
+}
+
+// serverName is how the connections of servers under test are called in Redis.
+const serverName = "bench-server"
+
+// serverClient opens a counted client for a server, which Redis can tell from
+// others.
+func (s *store) serverClient(pool int) *redis.Client {
+	opt := s.opt
+	opt.PoolSize = cmp.Or(s.pool, pool, opt.PoolSize)
+	opt.ClientName = serverName
+	return redis.NewClient(&opt)
+}
+
+// through is the same Redis at another address, for clients with pool
+// connections. The admin client stays where it is.
+func (s *store) through(addr string, pool int) *store {
+	t := &store{opt: s.opt, admin: s.admin, ours: s.ours, pool: pool, stop: s.stop}
+	t.opt.Addr = addr
+	t.opt.Dialer = t.traffic.dial(&t.opt)
+	return t
 }
 
 // flush removes every key. Loaded scripts stay.

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"slices"
 	"time"
 )
 
@@ -22,6 +23,18 @@ const (
 	figLongestScript = "longest_script_ms"
 	figPing          = "ping_p99_ms"
 	figPingWorst     = "ping_most_ms"
+	figRTT           = "rtt_ms"
+	figCallP50       = "call_p50_round_trips"
+	figCallP99       = "call_p99_round_trips"
+	figCeiling       = "ceiling_percent"
+	figStartP50      = "start_p50_round_trips"
+	figStartP99      = "start_p99_round_trips"
+	figConns         = "connections"
+	figConnsLoaded   = "connections_loaded"
+	figGoroutines    = "goroutines"
+	figHeap          = "heap_bytes_per_topic"
+	figIdleCalls     = "redis_calls_per_s"
+	figTakes         = "takes_per_job"
 )
 
 // worstCounts are the figures with the promise "never": the median of three
@@ -72,6 +85,13 @@ type sizes struct {
 	scaleJobs            int   // measured at a time, at most the smallest of them
 	scaleCycles          int   // how often each step is measured; the sum counts
 	burst                int
+	farPings             int
+	farSpan              time.Duration // of single calls over a long way
+	farNow               int
+	topicLate, topicLoad int
+	wakes                int
+	cancel, mix          int
+	aof                  int
 }
 
 // fullSizes are those of the targets.
@@ -88,11 +108,16 @@ func fullSizes() sizes {
 		busyShort: 100_000, busyLong: 20_000,
 		scale:     []int{10_000, 1_000_000, 5_000_000},
 		scaleJobs: 5_000, scaleCycles: 4,
-		burst: 1_000_000,
+		burst:    1_000_000,
+		farPings: 101, farSpan: 3 * time.Second, farNow: 300,
+		topicLate: 1_000, topicLoad: 50_000,
+		wakes:  30,
+		cancel: 200_000, mix: 200_000,
+		aof: 100_000,
 	}
 }
 
-// quickSizes show in a minute that everything works. Their figures say little.
+// quickSizes show in less than two minutes that everything works. Their figures say little.
 func quickSizes() sizes {
 	return sizes{
 		warm:       200,
@@ -101,17 +126,27 @@ func quickSizes() sizes {
 		backlog: 3_000, due: 3_000, life: 3_000,
 		memory:   10_000,
 		lateJobs: 100, loadRate: 1_000,
-		lateSpan:   time.Second,
-		idleSettle: time.Second, idleSpan: 2 * time.Second,
+		lateSpan:   500 * time.Millisecond,
+		idleSettle: 300 * time.Millisecond, idleSpan: 700 * time.Millisecond,
 		busyShort: 3_000, busyLong: 1_000,
 		scale:     []int{1_000, 10_000, 50_000},
 		scaleJobs: 500, scaleCycles: 1,
-		burst: 50_000,
+		burst:    50_000,
+		farPings: 11, farSpan: 100 * time.Millisecond, farNow: 10,
+		topicLate: 50, topicLoad: 1_000,
+		wakes:  3,
+		cancel: 10_000, mix: 10_000,
+		aof: 1_000,
 	}
 }
 
 // rows is the table. Its targets hold for fullSizes on two cores.
 func rows() []row {
+	return slices.Concat(nearRows(), farRows(), topicRows(), callRows(), aofRows())
+}
+
+// nearRows are the rows with one Redis that is near and keeps nothing.
+func nearRows() []row {
 	return []row{
 		{
 			id: "enqueue/1", title: "enqueue delayed jobs, 1 goroutine",
@@ -135,17 +170,17 @@ func rows() []row {
 		},
 		{
 			id: "work/10", title: "work off a ready backlog, no-op handler, concurrency 10",
-			sides:   both(workBacklog(10)),
+			sides:   both(workBacklog(10, func(s sizes) int { return s.backlog })),
 			targets: []target{timesAtLeast(figRate, 6)},
 		},
 		{
 			id: "work/64", title: "work off a ready backlog, concurrency 64",
-			sides:   both(workBacklog(64)),
+			sides:   both(workBacklog(64, func(s sizes) int { return s.backlog })),
 			targets: []target{timesAtLeast(figRate, 10)},
 		},
 		{
 			id: "work/256", title: "work off a ready backlog, concurrency 256",
-			sides:   both(workBacklog(256)),
+			sides:   both(workBacklog(256, func(s sizes) int { return s.backlog })),
 			targets: []target{timesAtLeast(figRate, 10)},
 		},
 		{
@@ -180,12 +215,12 @@ func rows() []row {
 		},
 		{
 			id: "busy/1ms", title: "a handler that takes 1 ms, concurrency 64",
-			sides:   both(workBusy(time.Millisecond, func(s sizes) int { return s.busyShort })),
+			sides:   both(workBusy(64, time.Millisecond, func(s sizes) int { return s.busyShort })),
 			targets: []target{atLeast(figBusy, 95)},
 		},
 		{
 			id: "busy/10ms", title: "a handler that takes 10 ms, concurrency 64",
-			sides:   both(workBusy(10*time.Millisecond, func(s sizes) int { return s.busyLong })),
+			sides:   both(workBusy(64, 10*time.Millisecond, func(s sizes) int { return s.busyLong })),
 			targets: []target{atLeast(figBusy, 95)},
 		},
 		{

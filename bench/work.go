@@ -21,7 +21,10 @@ func (b *bench) wantLeft(ctx context.Context, p peer, n int) error {
 
 // warmUp has servers work off a few jobs, and leaves an empty Redis.
 func (b *bench) warmUp(ctx context.Context, p peer, concurrency int) error {
-	n := max(b.sizes.warm, 4*concurrency)
+	n := b.sizes.warm
+	if b.rtt == 0 { // each job may take a round trip
+		n = max(n, 4*concurrency)
+	}
 	t := newTally(n)
 	if err := fill(ctx, p, topic, 0, n, ready); err != nil {
 		return err
@@ -39,10 +42,9 @@ func (b *bench) warmUp(ctx context.Context, p peer, concurrency int) error {
 
 // workBacklog measures how fast a server works off ready jobs. The clock runs
 // from before the server is started to the last handler.
-func workBacklog(concurrency int) func(context.Context, *bench, peer) (sample, error) {
+func workBacklog(concurrency int, count func(sizes) int) func(context.Context, *bench, peer) (sample, error) {
 	return func(ctx context.Context, b *bench, p peer) (sample, error) {
-		n := b.sizes.backlog
-		t := newTally(n)
+		t := newTally(count(b.sizes))
 		return b.backlog(ctx, p, concurrency, t, t.handle)
 	}
 }
@@ -86,8 +88,7 @@ func (b *bench) finish(ctx context.Context, p peer, m *meter, t *tally, start ti
 
 // workBusy measures which share of the slots is busy while a server works off
 // ready jobs whose handler takes d.
-func workBusy(d time.Duration, count func(sizes) int) func(context.Context, *bench, peer) (sample, error) {
-	const concurrency = 64
+func workBusy(concurrency int, d time.Duration, count func(sizes) int) func(context.Context, *bench, peer) (sample, error) {
 	return func(ctx context.Context, b *bench, p peer) (sample, error) {
 		t := newTally(count(b.sizes))
 		var watch stopwatch
