@@ -90,7 +90,7 @@ func (t *topicServer) tick() time.Duration {
 // if there may be more to do now. alone reports whether schedules and slots leave it alone until
 // then, so that the watch can take over the ticks.
 func (t *topicServer) promoteOnce(ctx context.Context, at *timer) (wait time.Duration, alone bool, err error) {
-	t.turn(loopPromote)
+	t.turn(turnPromote)
 	t.mu.Lock()
 	// Before promote counts the waiting slots: if it counts none, none waits for one of these runs.
 	t.firer.remember(t.outcomes.takeEnded())

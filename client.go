@@ -34,7 +34,7 @@ type Client struct {
 	yield   yielding
 
 	mu          sync.Mutex
-	commits     map[lane]*commit
+	commits     map[commitKey]*commit
 	most        int    // number of commits, while some are unused
 	uses        uint64 // number of calls of commit
 	seriesBase  string // for the series of new commits: see evict
@@ -50,7 +50,7 @@ type Client struct {
 // ContextTimeoutEnabled; otherwise the timeouts of rdb apply.
 func NewClient(rdb redis.UniversalClient, opts ...ClientOption) *Client {
 	c := &Client{
-		rdb: rdb, commits: make(map[lane]*commit), most: mostCommits, seriesBase: rand.Text(), recorded: make(map[uint64]int64), seed: maphash.MakeSeed(),
+		rdb: rdb, commits: make(map[commitKey]*commit), most: mostCommits, seriesBase: rand.Text(), recorded: make(map[uint64]int64), seed: maphash.MakeSeed(),
 	}
 	c.o, c.err = newClientOptions(opts)
 	err := checkRedis(rdb)

@@ -20,7 +20,7 @@ const flushTimeout = 30 * time.Second
 // lone caller sends its own call immediately and waits for no other.
 type commit struct {
 	client *Client
-	lane   lane
+	key    commitKey
 	keys   *keys
 	words  []any // arguments that are the same in every call: tick, channel and topic
 	// of the flights: the topic's own, so that each has its receipt here and nowhere else
@@ -36,15 +36,15 @@ type commit struct {
 	recorded time.Time // when the topic was added to the set of topics
 }
 
-func newCommit(c *Client, l lane) *commit {
+func newCommit(c *Client, key commitKey) *commit {
 	base := c.seriesBase
-	if l.waits {
-		base += "w" // the names of both lanes' receipts differ
+	if key.waits {
+		base += "w" // the names of both commits' receipts differ
 	}
 	return &commit{
-		client: c, lane: l, keys: newKeys(c.o.prefix, l.topic),
+		client: c, key: key, keys: newKeys(c.o.prefix, key.topic),
 		series:  seriesPool{base: base, floor: c.seriesFloor},
-		words:   []any{maxTick.Milliseconds(), controlChannel(c.o.prefix), l.topic},
+		words:   []any{maxTick.Milliseconds(), controlChannel(c.o.prefix), key.topic},
 		flights: flights{most: c.air.most},
 	}
 }

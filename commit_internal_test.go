@@ -557,11 +557,11 @@ func TestClientKeepsTopicsInUse(t *testing.T) {
 	for i := range 5 * mostCommits {
 		client.commit(fmt.Sprint("topic", i), enqueueKind).done()
 	}
-	require.Same(t, first, client.commits[lane{topic: "first"}])
+	require.Same(t, first, client.commits[commitKey{topic: "first"}])
 	require.LessOrEqual(t, len(client.commits), mostCommits)
 	first.series.put(series, nil)
 	first.done()
-	for i := 0; client.commits[lane{topic: "first"}] != nil; i++ {
+	for i := 0; client.commits[commitKey{topic: "first"}] != nil; i++ {
 		client.commit(fmt.Sprint("other", i), enqueueKind).done()
 	}
 	again := client.commit("first", enqueueKind).series.get()
@@ -569,8 +569,8 @@ func TestClientKeepsTopicsInUse(t *testing.T) {
 	require.Equal(t, uint64(41), again.seq)
 
 	client.commit("first", enqueueKind).series.put(again, context.DeadlineExceeded)
-	client.commits[lane{topic: "first"}].users.Store(0)
-	for i := 0; client.commits[lane{topic: "first"}] != nil; i++ {
+	client.commits[commitKey{topic: "first"}].users.Store(0)
+	for i := 0; client.commits[commitKey{topic: "first"}] != nil; i++ {
 		client.commit(fmt.Sprint("third", i), enqueueKind).done()
 	}
 	require.NotEqual(t, series.id, client.commit("first", enqueueKind).series.get().id)
@@ -596,7 +596,7 @@ func TestTopicsAreAddedAgain(t *testing.T) {
 		require.Equal(t, []string{"topic"}, enqueue())
 		require.NoError(t, rdb.Del(t.Context(), topicsKey(h.prefix())).Err())
 		require.Empty(t, enqueue(), "not each time")
-		g := c.commits[lane{topic: "topic"}]
+		g := c.commits[commitKey{topic: "topic"}]
 		g.recorded = g.recorded.Add(-recordEvery)
 		require.Equal(t, []string{"topic"}, enqueue())
 		require.WithinDuration(t, time.Now(), g.recorded, time.Minute)

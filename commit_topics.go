@@ -12,7 +12,8 @@ import (
 const recordEvery = time.Minute
 
 // record adds the topic to the set of topics every recordEvery, and immediately if Redis did not
-// know the topic. Only Topics reads the set: if the call fails, the next call tries again.
+// know the topic. Only lists of topics and servers with patterns read the set: if the call fails,
+// the next call tries again.
 func (g *commit) record(ctx context.Context, unknown bool) {
 	now := time.Now()
 	g.mu.Lock()
@@ -36,9 +37,9 @@ const (
 	mostRecorded = 50_000
 )
 
-// A lane is the calls of a topic that share flights. Those that wait for replicas have their own,
-// so that no other call waits for replicas.
-type lane struct {
+// A commitKey says which calls share flights: those of a topic. Calls that wait for replicas have
+// their own flights, so that no other call waits for replicas.
+type commitKey struct {
 	topic string
 	waits bool
 }
@@ -46,20 +47,20 @@ type lane struct {
 // commit returns the group commit of the calls of one kind in a topic. The caller must release it
 // with done.
 func (c *Client) commit(topic string, k *kind) *commit {
-	l := lane{topic, k == enqueueKind && c.o.replicas > 0}
+	key := commitKey{topic, k == enqueueKind && c.o.replicas > 0}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	g := c.commits[l]
+	g := c.commits[key]
 	if g == nil {
 		if len(c.commits) >= c.most {
 			c.evict()
 			c.evict() // after a time when all were in use
 		}
-		g = newCommit(c, l)
+		g = newCommit(c, key)
 		if at := c.recorded[maphash.String(c.seed, topic)]; at != 0 {
 			g.recorded = msTime(at)
 		}
-		c.commits[l] = g
+		c.commits[key] = g
 	}
 	c.uses++
 	g.used = c.uses
@@ -85,7 +86,7 @@ func (c *Client) evict() {
 	if idlest == nil {
 		return
 	}
-	delete(c.commits, idlest.lane)
+	delete(c.commits, idlest.key)
 	last, dropped := idlest.series.last()
 	c.seriesFloor = max(c.seriesFloor, last)
 	if dropped {

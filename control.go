@@ -97,7 +97,7 @@ func (s *Server) listen(ctx context.Context, rdb redis.UniversalClient, channels
 			heard()
 			switch m := msg.(type) {
 			case *redis.Message:
-				if m.Channel == channels[0] && m.Channel == controlChannel(s.o.prefix) {
+				if m.Channel == controlChannel(s.o.prefix) {
 					s.obey(m.Payload)
 				} else if t := s.topics.get(m.Payload); t != nil {
 					t.ring()

@@ -16,10 +16,9 @@ import (
 //
 // A topic with a * is a pattern: tenant.* stands for all topics of the prefix, present and future,
 // that begin with tenant. and for which no handler of their own is set. If several patterns match,
-// the longest one counts. A server finds a new topic within a minute of its first job,
-// and mostly within 5 s. It
-// serves at most [MaxTopics] topics of a pattern. The Concurrency of a pattern is that of each
-// topic. Patterns must be set before Run.
+// the longest one counts. A server finds a new topic within a minute of its first job, and mostly
+// within 5 s. It serves at most [MaxTopics] topics of a pattern. The Concurrency of a pattern is
+// that of each topic. Patterns must be set before Run.
 //
 // Handle returns [ErrInvalid] for a second handler of the same topic, an invalid topic or option, a
 // nil handler or a nil pointer as handler, and sets nothing. [Server.Run] returns the same error,
@@ -160,11 +159,11 @@ func (s *Server) serve(as *lifetime) {
 // jobs back and returns an error that wraps the cause of ctx. The topic is removed in any case. Its
 // jobs stay in Redis, and other servers run them. Before Run, Remove only removes the handler.
 //
-// Remove also waits for the reply to a take in flight. In a server of at most four topics that can
-// be a wait for a job, of up to 4 s.
+// Remove also waits for the reply to a take in flight, at most a minute. In a server of at most
+// four topics that can be a wait for a job, of up to 4 s.
 //
-// Remove returns [ErrInvalid] for a topic without a handler. A topic that a pattern has found is
-// found again later.
+// Remove returns [ErrInvalid] for a topic without a handler, and [ErrServerUsed] once the server
+// has begun to stop. A topic that a pattern has found is found again later.
 func (s *Server) Remove(ctx context.Context, topic string) error {
 	err := checkContext(ctx)
 	switch {
@@ -180,6 +179,8 @@ func (s *Server) Remove(ctx context.Context, topic string) error {
 	t := s.topics.get(topic)
 	running := s.lifetime != nil
 	switch {
+	case s.stopped:
+		err = ErrServerUsed // the drain needs the topic
 	case t == nil:
 		err = invalid([]error{errors.New("the topic has no handler")})
 	case t.leaving:

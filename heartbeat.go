@@ -227,23 +227,23 @@ func version() string {
 }
 
 // turns holds the time of the last turn of each loop.
-type turns struct{ last [loopCount]time.Time }
+type turns struct{ last [turnCount]time.Time }
 
 // The loops of a topic.
 const (
-	loopPromote = iota
-	loopTake
-	loopExtend
-	loopCount
+	turnPromote = iota
+	turnTake
+	turnExtend
+	turnCount
 )
 
-var loopNames = [loopCount]string{loopPromote: "promote", loopTake: "take", loopExtend: "extend"}
+var turnNames = [turnCount]string{turnPromote: "promote", turnTake: "take", turnExtend: "extend"}
 
 func (ts *turns) ages(now time.Time) map[string]time.Duration {
 	ages := make(map[string]time.Duration)
 	for i, at := range ts.last {
 		if !at.IsZero() {
-			ages[loopNames[i]] = now.Sub(at)
+			ages[turnNames[i]] = now.Sub(at)
 		}
 	}
 	return ages

@@ -235,7 +235,7 @@ func (h *Hand) tryEnqueue(replace bool, jobs ...[2]string) (reply, error) {
 // trySend is one call of the enqueue script, or of the replace script if any job says what it
 // replaces. With replace all give way.
 func (h *Hand) trySend(replace bool, jobs []any) (reply, error) {
-	g := newCommit(&Client{o: clientOptions{prefix: h.prefix()}}, lane{topic: h.keys.topic})
+	g := newCommit(&Client{o: clientOptions{prefix: h.prefix()}}, commitKey{topic: h.keys.topic})
 	script := enqueueScript
 	jobs = slices.Clone(jobs)
 	for i := 3; i < len(jobs); i += 4 {

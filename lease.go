@@ -62,7 +62,7 @@ func (t *topicServer) doubt() {
 // extendAll extends the leases of one topic. With look, it also checks those that cannot be
 // extended yet.
 func (t *topicServer) extendAll(ctx context.Context, look bool) error {
-	t.turn(loopExtend)
+	t.turn(turnExtend)
 	t.mu.Lock()
 	list := t.owned.extendable(time.Now())
 	t.mu.Unlock()

@@ -154,14 +154,14 @@ func (l *loop) restLocked(at time.Time) {
 	l.of.setTimerLocked()
 }
 
-// settle follows up a step.
-func (l *loop) settle(n next) {
+// stepped follows up a step.
+func (l *loop) stepped(n next) {
 	l.of.mu.Lock()
 	defer l.of.mu.Unlock()
-	l.settleLocked(n)
+	l.steppedLocked(n)
 }
 
-func (l *loop) settleLocked(n next) {
+func (l *loop) steppedLocked(n next) {
 	roused := l.roused
 	l.roused = false
 	switch now := time.Now(); {
@@ -190,7 +190,7 @@ func (ls *loops) setTimerLocked() {
 	at := ls.timers[0].at
 	switch {
 	case ls.timer == nil:
-		ls.timer = time.AfterFunc(time.Until(at), ls.ring)
+		ls.timer = time.AfterFunc(time.Until(at), ls.timeUp)
 	case at.Before(ls.due) || ls.due.IsZero():
 		ls.timer.Reset(time.Until(at))
 	default:
@@ -199,8 +199,8 @@ func (ls *loops) setTimerLocked() {
 	ls.due = at
 }
 
-// ring queues the loops whose rest or pause is over.
-func (ls *loops) ring() {
+// timeUp queues the loops whose rest or pause is over.
+func (ls *loops) timeUp() {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
 	ls.due = time.Time{}
@@ -283,7 +283,7 @@ func (p *loopPool) startLocked() {
 	var l *loop
 	launch(&p.running, func() {
 		for l = p.pop(); l != nil; l = p.pop() {
-			l.settle(l.step())
+			l.stepped(l.step())
 		}
 	}, func(c *crash) {
 		p.of.crashed(l.name, c)
@@ -295,7 +295,7 @@ func (p *loopPool) startLocked() {
 		}
 		n := pauseFor(l.slow.next())
 		n.over = l.ctx.Err() != nil
-		l.settleLocked(n)
+		l.steppedLocked(n)
 		if len(p.queue) > 0 && p.count < p.limit {
 			p.startLocked()
 		}

@@ -336,7 +336,7 @@ func (g *commit) send(ctx context.Context, pool *seriesPool, list []*operation) 
 		calls[i] = s.scriptCall
 	}
 	if all[0].kind == enqueueKind && g.client.o.replicas > 0 {
-		g.client.store(ctx, calls[0]) // a lane has these to itself
+		g.client.store(ctx, calls[0]) // these calls have the commit to themselves
 	} else {
 		g.client.scripts.do(ctx, calls...)
 	}

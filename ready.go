@@ -104,7 +104,7 @@ const (
 // Otherwise it waits for a job, for an idle worker or for the end of a pause. After the end of ctx,
 // jobs that are not running are given back.
 func (t *topicServer) takeStep(ctx, work context.Context, first *taker) next {
-	t.turn(loopTake)
+	t.turn(turnTake)
 	if ctx.Err() != nil {
 		over := first.leave(work)
 		if over.over {
@@ -113,6 +113,7 @@ func (t *topicServer) takeStep(ctx, work context.Context, first *taker) next {
 		return over
 	}
 	rung, sought := t.rung.Swap(false), t.sought.Swap(false)
+	t.rested()
 	if wait, waits := first.stillWaits(); waits {
 		t.passOn(ctx, rung)
 		return wait
@@ -403,7 +404,7 @@ func (k *taker) waitForJobs(ctx context.Context) next {
 func (t *topicServer) pop(ctx context.Context) error {
 	s := t.server
 	for {
-		t.turn(loopTake)
+		t.turn(turnTake)
 		// Not a child of ctx: a deadline of ctx would look like a dead connection. A stop closes
 		// the connection, and cancels the call so that a cluster's client does not repeat it.
 		call, cancel := context.WithTimeout(context.WithoutCancel(ctx), waitTimeout+waitMargin)

@@ -60,18 +60,11 @@ func (t *topicServer) ring() {
 // seek makes the topic take, because the watch says so. It does nothing if the topic is about to
 // take anyway.
 func (t *topicServer) seek() {
-	if t.waitsForJobs() && t.loops.take.rests() {
+	if !t.waitsForRoom() && t.loops.take.rests() {
 		t.sought.Store(t.listed.Load())
 		t.listed.Store(true) // a take that does not wait takes the name off the list
 		t.loops.take.wake()
 	}
-}
-
-// waitsForJobs reports whether the first taker waits for a job or for the end of a pause.
-func (t *topicServer) waitsForJobs() bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return !t.room.waited
 }
 
 // restOfPause returns how long a topic that is paused may rest. The watch finds the end of a pause,
@@ -108,17 +101,14 @@ func (t *topicServer) callRing(ctx context.Context, leave int, timeout time.Dura
 	_, _ = t.exec(ctx, topicCall{script: ringScript, timeout: timeout}, controlChannel(s.o.prefix), t.keys.topic, n.name, leave)
 }
 
-// A bypass counts how often the watch has found jobs that nobody rang for. The take loop uses it.
-type bypass struct{ last time.Time }
-
 // noteBypass notes that the watch has found jobs in a topic that was to be rung. It reports whether
 // the topic blocks from now on.
 func (t *topicServer) noteBypass() (blocks bool) {
 	now := time.Now()
-	if blocks = now.Sub(t.bypass.last) < bypassWindow; blocks {
+	if blocks = now.Sub(t.bypassed) < bypassWindow; blocks {
 		t.server.blocked.add(t, now)
 	}
-	t.bypass.last = now
+	t.bypassed = now
 	return blocks
 }
 

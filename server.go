@@ -124,7 +124,7 @@ var (
 	errNilServer  = fmt.Errorf("%w: nil Server", ErrInvalid)
 	errZeroServer = fmt.Errorf("%w: zero Server: use NewServer", ErrInvalid)
 
-	// errTooLate is the reason why a handler, a middleware or a calendar is rejected after Run.
+	// errTooLate is the reason why a middleware or a calendar is rejected after Run.
 	errTooLate = errors.New("too late: the server is running or has run; set it before Run")
 )
 

@@ -77,7 +77,7 @@ type watched struct {
 	nap   *nap
 }
 
-// list returns the topics that rest or wait for a ring, by node.
+// watched returns the topics that rest or wait for a ring, by node.
 func (s *Server) watched() map[*node][]watched {
 	all := s.topics.all()
 	by := make(map[*node][]watched)
@@ -180,7 +180,7 @@ func (s *Server) look(ctx context.Context, n *node, some []watched) error {
 		}
 		t := one.topic
 		if t.clock.read(now, sent, received); one.nap != nil {
-			t.turn(loopPromote)
+			t.turn(turnPromote)
 		}
 		if marks[i] == markElsewhere {
 			s.watch.update(one, received, 0, 0)
@@ -191,7 +191,7 @@ func (s *Server) look(ctx context.Context, n *node, some []watched) error {
 		}
 		s.watch.update(one, sent, waits[i], s.patience())
 		if t.rings.Load() {
-			t.turn(loopTake)
+			t.turn(turnTake)
 			if marks[i] == markTake {
 				t.seek()
 			}

@@ -46,7 +46,10 @@ type topicServer struct {
 	listed  atomic.Bool          // the server waits for a ring, as far as is known
 	rung    atomic.Bool          // the topic was rung, and no take has followed
 	sought  atomic.Bool          // the watch found jobs although the server waited
-	bypass  bypass
+
+	// bypassed is the latest time when the watch found jobs that nobody had rung for. Only the take
+	// loop uses it.
+	bypassed time.Time
 
 	waits     sync.WaitGroup // blocking pops
 	slowWait  retryPace      // of the pop
@@ -214,13 +217,19 @@ func (t *topicServer) expectRoom() bool {
 	return t.room.expect()
 }
 
-// waitsForRoom reports whether the first taker still waits for room. It no longer waits for a
-// resume.
+// waitsForRoom reports whether the first taker waits for room, and not for a job or for the end of
+// a pause.
 func (t *topicServer) waitsForRoom() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.resumed.waited = false
 	return t.room.waited
+}
+
+// rested notes that the first taker no longer waits for the end of a pause.
+func (t *topicServer) rested() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.resumed.waited = false
 }
 
 // noteTook is workers.took.

@@ -115,8 +115,7 @@ func TestCutConnectionsOfManyTopics(t *testing.T) {
 	b.awaitN(len(topics)/2, "start", is(rig.OpStart, ""))
 	heal := b.fault("cut")
 	for range 3 {
-		b.proxy.Reset()
-		time.Sleep(200 * time.Millisecond) // new connections open in between
+		require.Eventually(t, func() bool { return b.proxy.Reset() > 0 }, patient, serverTick/10)
 	}
 	b.proxy.Cut()
 	time.Sleep(serverTick) // the length of the fault

@@ -219,8 +219,8 @@ func TestPatternOutlivesTheSetOfTopics(t *testing.T) {
 	})
 }
 
-// Remove returns when the server stops meanwhile, even if Redis never has the outcome. After a Run
-// that ended before it began, Handle is refused.
+// Remove returns when the server stops meanwhile, even if Redis never has the outcome. After that
+// it is refused, as is Handle after a Run that ended before it began.
 func TestRemoveAndHandleAtTheStop(t *testing.T) {
 	queuetest.InBubble(t, func(b *queuetest.Bubble) {
 		w := queuetest.NewWire(b.Redis)
@@ -241,6 +241,7 @@ func TestRemoveAndHandleAtTheStop(t *testing.T) {
 		b.Pass(time.Second)
 		require.NoError(b, s.Stop())
 		<-removed
+		require.ErrorIs(b, s.Remove(b.Context(), "a"), delayq.ErrServerUsed)
 
 		done, cancel := context.WithCancel(b.Context())
 		cancel()
