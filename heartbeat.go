@@ -65,7 +65,7 @@ type RunningJob struct {
 }
 
 // heartbeatLoop sends a heartbeat every five seconds and as soon as the drain begins. It also
-// deletes the entries of servers that are gone.
+// deletes the entries of servers that are gone, and closes connections that are no longer needed.
 func (s *Server) heartbeatLoop(ctx, fetch context.Context) {
 	watch := trouble{name: "heartbeat", log: s.log, outage: s.outage}
 	about := record.Heartbeat{PID: os.Getpid(), Started: s.started, Version: version()}
@@ -97,6 +97,7 @@ func (s *Server) heartbeatLoop(ctx, fetch context.Context) {
 		if ctx.Err() == nil {
 			watch.note("heartbeat", err)
 		}
+		s.trim()
 		beat := time.NewTimer(heartbeatEvery)
 		select {
 		case <-beat.C:

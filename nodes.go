@@ -4,6 +4,7 @@ import (
 	"context"
 	"strconv"
 	"sync"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 )
@@ -51,6 +52,22 @@ func mostExtends(n int) int  { return min(n, 3+n/300, 6) }
 
 // mostCalls is the most goroutines that do not take.
 func mostCalls(n int) int { return mostPromotes(n) + mostSettles(n) + mostExtends(n) }
+
+// Connections that a server of n topics keeps although nobody uses them, so that the next job need
+// not wait for one: half of those that it can use at a time.
+func restingCalls(n int) int { return (mostCalls(n) + 1) / 2 }
+func restingTakes(n int) int { return (mostTakes(n) + 1) / 2 }
+
+// trimAfter is how long a connection is kept that nobody uses, beyond these.
+const trimAfter = 5 * time.Second
+
+// trim closes connections that are no longer needed.
+func (s *Server) trim() {
+	n := s.topics.len()
+	for i, keep := range []int{restingCalls(n), restingTakes(n), 0} {
+		s.dials[i].Trim(keep, trimAfter)
+	}
+}
 
 // otherCalls is the most calls of a server that belong to no loop of a topic: a heartbeat, two
 // checks, and those of a watch or a survey of 1,000 topics.

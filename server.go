@@ -198,7 +198,7 @@ func (s *Server) begin() error {
 	s.loops.log = s.log
 	s.o.hooks.trouble = func(why *crash) { logHook(s.log, why) }
 	// The connection pools have room for as many calls as there can be at a time. When there is
-	// little to do, half of the connections are closed.
+	// little to do, most of the connections are closed: see trim.
 	s.nodes.topics = s.topics.len()
 	for _, p := range s.patterns {
 		s.nodes.topics += p.most
@@ -209,8 +209,8 @@ func (s *Server) begin() error {
 			PoolSize: size, Idle: idle, Answer: answer, Client: containOptions, Cluster: containClusterOptions,
 		})
 	}
-	s.calls, s.dials[0] = own(mostCalls(many)+otherCalls, (mostCalls(n)+1)/2, 0)
-	s.takes, s.dials[1] = own(mostTakes(many), (mostTakes(n)+1)/2, takeTimeoutMost)
+	s.calls, s.dials[0] = own(mostCalls(many)+otherCalls, restingCalls(n), 0)
+	s.takes, s.dials[1] = own(mostTakes(many), restingTakes(n), takeTimeoutMost)
 	s.blocking, s.dials[2] = own(2*mostBlocked, 0, 0)
 	s.answerTimeout = link.AnswerTimeout(s.rdb)
 	_, s.pulse.Cluster = s.rdb.(*redis.ClusterClient)

@@ -17,12 +17,20 @@ const CallTimeout = 3 * time.Second
 // Options are the options of a client of [New].
 type Options struct {
 	PoolSize int           // most connections
-	Idle     int           // most connections that are kept while they are not in use
+	Idle     int           // most idle connections, on systems without [Conns.Trim]
 	Answer   time.Duration // how long it waits for a reply; 0: as long as the user's client does
 
 	// Client and Cluster change the options of the user's client, before the others are set.
 	Client  func(*redis.Options)
 	Cluster func(*redis.ClusterOptions)
+}
+
+// idle returns the most idle connections that go-redis keeps. 0 is no limit.
+func (o Options) idle() int {
+	if checksConns {
+		return 0
+	}
+	return o.Idle
 }
 
 // New returns a client like rdb with connections of its own. So blocking calls of a server never
@@ -36,7 +44,7 @@ func New(rdb redis.UniversalClient, all *Group, want Options) (redis.UniversalCl
 		want.Client(&o)
 		o.MaxRetries = -1 // the server's loops retry themselves
 		o.ContextTimeoutEnabled = true
-		o.PoolSize, o.MinIdleConns, o.MaxIdleConns, o.MaxActiveConns = want.PoolSize, 0, want.Idle, 0
+		o.PoolSize, o.MinIdleConns, o.MaxIdleConns, o.MaxActiveConns = want.PoolSize, 0, want.idle(), 0
 		o.PoolTimeout = CallTimeout
 		o.DialerRetries = 1
 		o.PushNotificationProcessor = nil // its handlers belong to rdb's own connections
@@ -47,7 +55,7 @@ func New(rdb redis.UniversalClient, all *Group, want Options) (redis.UniversalCl
 		o := *c.Options()
 		want.Cluster(&o)
 		o.ContextTimeoutEnabled = true
-		o.PoolSize, o.MinIdleConns, o.MaxIdleConns, o.MaxActiveConns = want.PoolSize, 0, want.Idle, 0
+		o.PoolSize, o.MinIdleConns, o.MaxIdleConns, o.MaxActiveConns = want.PoolSize, 0, want.idle(), 0
 		o.PoolTimeout = CallTimeout
 		o.PushNotificationProcessor = nil
 		o.ReadTimeout, o.WriteTimeout = cmp.Or(want.Answer, bounded(o.ReadTimeout)), bounded(o.WriteTimeout)

@@ -1,11 +1,14 @@
 package link
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"net"
+	"slices"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 )
 
@@ -48,10 +51,13 @@ type conn struct {
 	made      time.Duration
 	asked     atomic.Int64 // when the last request was sent
 	heard     atomic.Int64 // when the last part of a reply arrived
+	fetched   atomic.Int64 // when go-redis last took it out of its pool
+	reads     atomic.Int32 // Read calls that wait
 	suspected atomic.Bool
+	trimmed   atomic.Bool
 }
 
-// tcpConn and unixConn let go-redis detect that the other side has closed the connection.
+// tcpConn and unixConn let go-redis detect that one of the sides has closed the connection.
 type tcpConn struct {
 	*net.TCPConn
 	own *conn
@@ -62,12 +68,39 @@ type unixConn struct {
 	own *conn
 }
 
-func (c tcpConn) Read(p []byte) (int, error)   { return c.own.Read(p) }
-func (c tcpConn) Write(p []byte) (int, error)  { return c.own.Write(p) }
-func (c tcpConn) Close() error                 { return c.own.Close() }
-func (c unixConn) Read(p []byte) (int, error)  { return c.own.Read(p) }
-func (c unixConn) Write(p []byte) (int, error) { return c.own.Write(p) }
-func (c unixConn) Close() error                { return c.own.Close() }
+func (c tcpConn) Read(p []byte) (int, error)     { return c.own.Read(p) }
+func (c tcpConn) Write(p []byte) (int, error)    { return c.own.Write(p) }
+func (c tcpConn) Close() error                   { return c.own.Close() }
+func (c tcpConn) SetDeadline(t time.Time) error  { return c.own.SetDeadline(t) }
+func (c unixConn) Read(p []byte) (int, error)    { return c.own.Read(p) }
+func (c unixConn) Write(p []byte) (int, error)   { return c.own.Write(p) }
+func (c unixConn) Close() error                  { return c.own.Close() }
+func (c unixConn) SetDeadline(t time.Time) error { return c.own.SetDeadline(t) }
+
+// SyscallConn lets go-redis detect that Trim has closed a connection of another kind, such as one
+// with TLS. It cannot detect there that the other side has.
+func (c *conn) SyscallConn() (syscall.RawConn, error) {
+	if c.trimmed.Load() {
+		return nil, net.ErrClosed
+	}
+	return openConn{}, nil
+}
+
+// openConn is the RawConn of a connection that is open and has nothing to read, as far as is known.
+type openConn struct{}
+
+func (openConn) Control(func(uintptr)) error    { return nil }
+func (openConn) Read(func(uintptr) bool) error  { return nil }
+func (openConn) Write(func(uintptr) bool) error { return nil }
+
+// SetDeadline is what go-redis calls first when it takes a connection out of its pool, before it
+// checks whether the connection is open. See [Conns.Trim].
+func (c *conn) SetDeadline(t time.Time) error {
+	c.of.mu.Lock()
+	c.fetched.Store(int64(c.of.group.now()))
+	c.of.mu.Unlock()
+	return c.Conn.SetDeadline(t)
+}
 
 // ErrSuspected is the error of a call on a connection that was closed because another one is dead.
 var ErrSuspected = errors.New("connection given up, because Redis did not answer on another one")
@@ -112,7 +145,9 @@ func (c *conn) Write(p []byte) (int, error) {
 // a call would have to time out on each connection in turn, and a blocking pop waits longest. So
 // after a request without a single byte of a reply, other connections are suspected too.
 func (c *conn) Read(p []byte) (int, error) {
+	c.reads.Add(1)
 	n, err := c.Conn.Read(p)
+	c.reads.Add(-1)
 	if n > 0 {
 		c.heard.Store(int64(c.of.group.now()))
 	}
@@ -149,6 +184,41 @@ func (cs *Conns) Open() map[string]int {
 		open[c.addr]++
 	}
 	return open
+}
+
+// Trim closes connections to each address that nobody has used for a time, except for as many as are
+// to be kept, the latest used ones. A connection that waits for a reply or for a message is in use.
+//
+// go-redis can limit the connections that it keeps only at all times. A busy client of it would
+// close and open connections all the time, because it has few of them idle for a moment now and
+// then. It finds the closed ones when it takes them out of its pool.
+func (cs *Conns) Trim(keep int, after time.Duration) {
+	if !checksConns {
+		return
+	}
+	cs.mu.Lock()
+	defer cs.mu.Unlock()
+	pooled := make(map[string][]*conn)
+	for c := range cs.conns {
+		if c.reads.Load() == 0 && c.heard.Load() >= c.asked.Load() {
+			pooled[c.addr] = append(pooled[c.addr], c)
+		}
+	}
+	for _, list := range pooled {
+		slices.SortFunc(list, func(a, b *conn) int { return cmp.Compare(b.used(), a.used()) })
+		for _, c := range list[min(keep, len(list)):] {
+			if cs.group.now()-c.used() >= after {
+				c.trimmed.Store(true)
+				_ = c.Conn.Close() // nobody uses it
+				delete(cs.conns, c)
+			}
+		}
+	}
+}
+
+// used returns when the connection was last used, in the group's time.
+func (c *conn) used() time.Duration {
+	return time.Duration(max(int64(c.made), c.asked.Load(), c.heard.Load(), c.fetched.Load()))
 }
 
 // Close closes all connections permanently.

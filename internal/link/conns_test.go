@@ -4,6 +4,8 @@ import (
 	"context"
 	"io"
 	"net"
+	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -89,6 +91,74 @@ func TestSuspicion(t *testing.T) {
 	})
 }
 
+// Trim closes the connections of a pool that nobody has used for a time, but for as many of each
+// address as are to be kept. It leaves alone those that wait for a reply or for a message. go-redis
+// notices what is closed, and a call does not fail because of it.
+func TestTrim(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		held := make(chan bool) // each call of SLOW waits for a value
+		user := redis.NewClient(&redis.Options{
+			Addr: "127.0.0.1:1", Protocol: 2, DisableIdentity: true,
+			Dialer: func(context.Context, string, string) (net.Conn, error) {
+				near, far := net.Pipe()
+				go func() {
+					defer func() { _ = far.Close() }()
+					p := make([]byte, 100)
+					for n, err := far.Read(p); err == nil; n, err = far.Read(p) {
+						reply := "-ERR unknown command\r\n" // to HELLO
+						if strings.Contains(string(p[:n]), "slow") {
+							<-held
+							reply = "+OK\r\n"
+						}
+						if _, err := far.Write([]byte(reply)); err != nil {
+							return
+						}
+					}
+				}()
+				return near, nil
+			},
+		})
+		defer func() { require.NoError(t, user.Close()) }()
+		own, conns := New(user, NewGroup(), Options{PoolSize: 5, Client: func(*redis.Options) {}})
+		defer func() { require.NoError(t, own.Close()) }()
+		var calls sync.WaitGroup
+		together := func(n int) {
+			for range n {
+				calls.Go(func() { require.NoError(t, own.Do(context.Background(), "slow").Err()) })
+			}
+			synctest.Wait()
+		}
+		answer := func(n int) {
+			for range n {
+				held <- true
+			}
+			synctest.Wait()
+		}
+		open := func() int { return conns.Open()["127.0.0.1:1"] }
+
+		together(5)
+		answer(4)
+		time.Sleep(time.Second)
+		conns.Trim(2, time.Second)
+		require.Equal(t, 3, open(), "two are kept, and one waits for a reply")
+		answer(1)
+		calls.Wait()
+		conns.Trim(0, time.Second)
+		require.Equal(t, 1, open(), "one was used a moment ago")
+		time.Sleep(time.Second)
+		together(5)
+		conns.Trim(0, 0)
+		require.Equal(t, 5, open(), "closed connections were replaced, and all wait for a reply")
+		answer(5)
+		calls.Wait()
+		conns.Trim(1, time.Second)
+		require.Equal(t, 5, open())
+		conns.Trim(0, 0)
+		require.Zero(t, open())
+	})
+}
+
 // Open names the connections, Close ends them, and after it none is made.
 func TestClosedConnsMakeNoMore(t *testing.T) {
 	t.Parallel()
@@ -126,7 +196,7 @@ func TestOwnClient(t *testing.T) {
 	o := own.(*redis.Client).Options()
 	require.Equal(t, 1, changed)
 	require.Equal(t, "ann", o.Username)
-	require.Equal(t, []any{5, 2, 0, CallTimeout}, []any{o.PoolSize, o.MaxIdleConns, o.MaxRetries, o.ReadTimeout})
+	require.Equal(t, []any{5, 0, 0, CallTimeout}, []any{o.PoolSize, o.MaxIdleConns, o.MaxRetries, o.ReadTimeout})
 	require.Empty(t, conns.Open())
 	require.Equal(t, CallTimeout, AnswerTimeout(user))
 	require.Equal(t, 7, user.Options().MaxRetries, "the user's is as it was")
