@@ -348,7 +348,10 @@ func TestProseRootDependsOnFiveModules(t *testing.T) {
 func TestProseLibraryLeavesTheProcessAlone(t *testing.T) {
 	for file, tree := range proseLibrary(t) {
 		for _, spec := range tree.Imports {
-			require.NotContains(t, []string{`"log"`, `"os/signal"`, `"syscall"`}, spec.Path.Value, file)
+			if file != "internal/link/conns.go" { // it needs the name of a type
+				require.NotEqual(t, `"syscall"`, spec.Path.Value, file)
+			}
+			require.NotContains(t, []string{`"log"`, `"os/signal"`}, spec.Path.Value, file)
 		}
 		ast.Inspect(tree, func(n ast.Node) bool {
 			call, ok := n.(*ast.CallExpr)
@@ -359,6 +362,9 @@ func TestProseLibraryLeavesTheProcessAlone(t *testing.T) {
 			case *ast.Ident:
 				require.NotEqual(t, "panic", f.Name, file)
 			case *ast.SelectorExpr:
+				if of, ok := f.X.(*ast.Ident); ok {
+					require.NotEqual(t, "syscall", of.Name, file)
+				}
 				require.NotEqual(t, "Exit", f.Sel.Name, file)
 				require.NotContains(t, f.Sel.Name, "Fatal", file)
 			}

@@ -186,8 +186,8 @@ func (cs *Conns) Open() map[string]int {
 	return open
 }
 
-// Trim closes connections to each address that nobody has used for a time, except for as many as are
-// to be kept, the latest used ones. A connection that waits for a reply or for a message is in use.
+// Trim closes connections to each address that nobody has used for a time. It keeps as many as keep
+// says, those used last. A connection that waits for a reply or a message is in use.
 //
 // go-redis can limit the connections that it keeps only at all times. A busy client of it would
 // close and open connections all the time, because it has few of them idle for a moment now and
