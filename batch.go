@@ -60,7 +60,7 @@ func (c *Client) CancelBatch(ctx context.Context, jobs []JobRef) ([]CancelResult
 			results[i].State = o.state
 		}
 	})
-	return results, err
+	return results, c.auditBatch(ctx, cancelKind, len(jobs), func(i int) (JobRef, error) { return jobs[i], results[i].Err }, err)
 }
 
 // A NewDue is a new due time of a job, for [Client.RescheduleBatch].
@@ -88,7 +88,9 @@ func (c *Client) RescheduleBatch(ctx context.Context, jobs []NewDue) ([]Reschedu
 		o.topic, o.id = jobs[i].Topic, jobs[i].ID
 		return o.moveTo(jobs[i].Due)
 	}, func(i int, o *operation) { results[i].Err = o.err })
-	return results, err
+	return results, c.auditBatch(ctx, rescheduleKind, len(jobs), func(i int) (JobRef, error) {
+		return JobRef{jobs[i].Topic, jobs[i].ID}, results[i].Err
+	}, err)
 }
 
 // A GetResult is the outcome of one job of a [Client.GetBatch] call.

@@ -114,8 +114,12 @@ func (c *Client) examine(ctx context.Context, call, topic string, repair bool) (
 		return nil, place.at(err)
 	}
 	d := newDoctor(c.scripts, c.rdb, newKeys(c.o.prefix, topic), repair)
-	if err := d.check(ctx); err != nil {
-		return d.report, place.at(c.unsure(err))
+	err := d.check(ctx)
+	if err != nil {
+		err = place.at(c.unsure(err))
 	}
-	return d.report, nil
+	if repair {
+		err = c.audited(ctx, place, "", int64(d.report.Repaired), err)
+	}
+	return d.report, err
 }

@@ -111,7 +111,10 @@ func (c *Client) usable(ctx context.Context) error {
 	case c.rdb == nil:
 		err = fmt.Errorf("%w: zero Client: use NewClient", ErrInvalid)
 	}
-	return errors.Join(err, checkContext(ctx))
+	if ctx == nil {
+		return errors.Join(err, checkContext(ctx))
+	}
+	return errors.Join(err, checkActor(ctx))
 }
 
 // validate joins the complaints about the client, a context, a topic and an ID. Every method calls
@@ -237,16 +240,17 @@ func (c *Client) enqueued(ctx context.Context, fresh *NewJob, o *operation, err 
 func (c *Client) Dequeue(ctx context.Context, topic, id string) (State, error) {
 	o := &operation{kind: cancelKind, topic: topic, id: id}
 	if err := c.do(ctx, o); err != nil {
-		return "", err
+		return "", c.audit(ctx, o, err)
 	}
-	return o.state, nil
+	return o.state, c.audit(ctx, o, nil)
 }
 
 // Delete removes a done job, and everything that is kept of it, before its [Retention] is over. It
 // leaves an unfinished job of the same ID alone: cancel that with [Client.Dequeue]. Delete returns
 // [ErrNotFound] if there is no done job with this ID.
 func (c *Client) Delete(ctx context.Context, topic, id string) error {
-	return c.do(ctx, &operation{kind: deleteKind, topic: topic, id: id})
+	o := &operation{kind: deleteKind, topic: topic, id: id}
+	return c.audit(ctx, o, c.do(ctx, o))
 }
 
 // Reschedule gives a scheduled (first time, backing off or snoozed) or ready job another due time,
@@ -258,7 +262,7 @@ func (c *Client) Reschedule(ctx context.Context, topic, id string, due DueOption
 	if err := o.moveTo(due); err != nil {
 		return o.place().at(errors.Join(c.validate(ctx, topic, id), err))
 	}
-	return c.do(ctx, o)
+	return c.audit(ctx, o, c.do(ctx, o))
 }
 
 // moveTo sets the new due time of a reschedule.
@@ -274,7 +278,8 @@ func (o *operation) moveTo(due DueOption) error {
 // first delay of its backoff. Its expiry no longer applies. [Job.Attempt] keeps counting up, and
 // its errors are kept. Revive returns [ErrNotFound] if there is no dead job with this ID.
 func (c *Client) Revive(ctx context.Context, topic, id string) error {
-	return c.do(ctx, &operation{kind: reviveKind, topic: topic, id: id})
+	o := &operation{kind: reviveKind, topic: topic, id: id}
+	return c.audit(ctx, o, c.do(ctx, o))
 }
 
 // do validates an operation and carries it out.

@@ -36,6 +36,11 @@ var (
 	// was changed. [Client.ResumeAll] ends all of them.
 	ErrTooManyPauses = errors.New("delayq: the topic already has 16 pauses")
 
+	// ErrNotAudited is returned when an act of an actor ([WithActor]) is done, but the entry in the
+	// audit was not written, for example because the Redis user lacks the right to it. The call
+	// returns its other results too. Do not repeat the act. The error wraps the cause.
+	ErrNotAudited = errors.New("delayq: done, but not recorded in the audit")
+
 	// ErrNotReplicated is returned by [Client.Enqueue], along with the job, when the job is stored
 	// but too few replicas confirmed it in time for [WaitReplicas]. The job runs unless a failover
 	// loses it.

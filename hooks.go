@@ -130,7 +130,7 @@ type PruneEvent struct {
 // ScriptEvent is the event of a [ScriptHook].
 type ScriptEvent struct {
 	Name     string // name of the file in lua/, without its extension
-	Topic    string // empty for heartbeat, watch and survey, which are not about one topic
+	Topic    string // empty for heartbeat, watch, survey and audit, which are not about one topic
 	Jobs     int    // number of jobs in the call; for promote and take the limit of the call
 	Duration time.Duration
 	// Err is nil if the script was executed. It is [context.Canceled] if the caller gave up the

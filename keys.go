@@ -100,7 +100,7 @@ func typeOf(key string) string {
 		name, _, _ = strings.Cut(after, ":")
 	}
 	switch name {
-	case "ready", "handoff", "taken":
+	case "ready", "handoff", "taken", "audit":
 		return "list"
 	case "bucket", "leases", "dead", "done", "slots", "waiting", "idle":
 		return "zset"
@@ -130,6 +130,7 @@ func (k *keys) taken(server string) string { return k.root + "taken:" + server }
 // Keys and channels of a prefix as a whole.
 func topicsKey(prefix string) string      { return prefix + ":topics" }
 func serversKey(prefix string) string     { return prefix + ":servers" }
+func auditKey(prefix string) string       { return prefix + ":audit" }
 func controlChannel(prefix string) string { return prefix + ":control" }
 
 // checkName returns an error if a topic or a prefix is invalid.

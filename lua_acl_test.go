@@ -447,7 +447,7 @@ func tour(t *testing.T, producer, worker, operator redis.UniversalClient) {
 	require.NoError(t, err)
 	require.True(t, info.Paused)
 	require.NoError(t, o.Resume(ctx, topic, "me"))
-	require.NoError(t, o.ResumeAll(ctx, topic))
+	require.NoError(t, o.ResumeAll(WithActor(ctx, "me"), topic))
 	topics, err := o.Topics(ctx)
 	require.NoError(t, err)
 	require.Equal(t, []string{crowded, lonely, timed, topic}, topics)

@@ -12,6 +12,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
+	"github.com/delayq/delayq/internal/record"
 	"github.com/delayq/delayq/internal/redistest"
 )
 
@@ -383,5 +384,22 @@ func TestLostForGood(t *testing.T) {
 			require.Nil(t, r.Job)
 		}
 		require.Equal(t, 1, unsure, "the other topic would be another call")
+	})
+}
+
+// An act that is sent twice, or again after others, is recorded once.
+func TestAuditSentTwice(t *testing.T) {
+	eachHand(t, func(t *testing.T, h *Hand) {
+		send := func(nonce string) {
+			_, err := h.try(auditScript, []any{auditKey(h.prefix())}, nonce, record.AuditEntry{Actor: nonce}.Encode(), record.MaxActs)
+			require.NoError(t, err)
+		}
+		for i := range 50 {
+			send(fmt.Sprintf("%02d", i))
+			send("00")
+		}
+		all, err := h.rdb.LRange(t.Context(), auditKey(h.prefix()), 0, -1).Result()
+		require.NoError(t, err)
+		require.Len(t, all, 50)
 	})
 }

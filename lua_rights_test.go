@@ -94,7 +94,7 @@ func duties(role string) (list []duty) {
 			_, _ = c.Topics(ctx)
 			_, _ = c.Servers(ctx)
 			_ = c.Pause(ctx, topic, Pause{By: "me", Reason: "because", For: time.Hour})
-			_ = c.Resume(ctx, topic, "me")
+			_ = c.Resume(WithActor(ctx, "me"), topic, "me")
 			_, _ = c.Enqueue(ctx, topic, "", nil)
 		})
 		list = append(list, cancelAll)
@@ -521,12 +521,15 @@ var scriptRoles = map[*script][]string{
 	scheduleDueScript: {"worker"}, scheduleFireScript: {"worker"}, watchScript: {"worker"},
 	ringScript: {"worker"}, surveyScript: {"worker"},
 	checkScript: {"worker", "operator"}, mendScript: {"worker", "operator"},
-	reviveScript: {"operator"}, deleteScript: {"operator"}, listScript: {"operator"}, inspectScript: {"operator"}, pauseScript: {"operator"}, schedulePauseScript: {"operator"},
+	reviveScript: {"operator"}, deleteScript: {"operator"}, listScript: {"operator"}, inspectScript: {"operator"}, pauseScript: {"operator"}, auditScript: {"operator"}, schedulePauseScript: {"operator"},
 	cancelScript: {"producer", "operator"}, rescheduleScript: {"producer", "operator"}, getScript: {"producer", "operator"},
 	scheduleRemoveScript: {"producer", "operator"}, scheduleTriggerScript: {"producer", "operator"}, scheduleInfoScript: {"producer", "operator"},
 }
 
 func roleOf(call redistest.Call) (role, what string) {
+	if args := call.Cmd.Args(); len(args) > 1 && (args[1] == auditScript.digest || args[1] == auditScript.text) {
+		return "operator", auditScript.name // whoever acts
+	}
 	if role, what := redistest.MethodRole(call); role != "" {
 		return role, what
 	}

@@ -264,6 +264,8 @@ func TestTypesOfKeys(t *testing.T) {
 			return k.receipt("series")
 		case "servers":
 			return serversKey("a:b")
+		case "audit":
+			return auditKey("a:b")
 		}
 		return k.root + name
 	}

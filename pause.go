@@ -69,9 +69,24 @@ func (c *Client) pause(ctx context.Context, verb, topic string, p Pause, errs []
 	c.series.put(series, err)
 	switch {
 	case err != nil:
-		return place.at(c.unsure(err))
+		err = place.at(c.unsure(err))
 	case r.text(2) == "too_many":
 		return place.at(fmt.Errorf("by %q: %w", p.By, ErrTooManyPauses))
 	}
-	return nil
+	return c.acted(ctx, place, p.text(verb), err)
+}
+
+// text describes a pause for the audit.
+func (p Pause) text(verb string) string {
+	var text string
+	if verb != "resume all" {
+		text = fmt.Sprintf("by %q", p.By)
+	}
+	if p.Reason != "" {
+		text += fmt.Sprintf(", reason %q", p.Reason)
+	}
+	if p.For > 0 {
+		text += fmt.Sprintf(", for %v", p.For)
+	}
+	return text
 }

@@ -42,8 +42,9 @@ func (c *Client) Schedule(ctx context.Context, topic, name string, spec Spec, pa
 	} else {
 		err = d.validate(c.o.maxPayload)
 	}
+	place, changed := located{call: "schedule", topic: topic, schedule: name}, false
 	if err == nil {
-		err = c.define(ctx, topic, name, func(old *definition, bad error, _ int64) (*definition, error) {
+		changed, err = c.define(ctx, topic, name, func(old *definition, bad error, _ int64) (*definition, error) {
 			switch {
 			case errors.Is(bad, ErrNotFound) || d.onto == ontoEdited:
 				return d, nil
@@ -61,25 +62,28 @@ func (c *Client) Schedule(ctx context.Context, topic, name string, spec Spec, pa
 		})
 	}
 	if err != nil {
-		return located{call: "schedule", topic: topic, schedule: name}.at(err)
+		return c.acted(ctx, place, "", place.at(err))
 	}
 	g := c.commit(topic, enqueueKind)
 	defer g.done()
 	g.record(ctx, false)
-	return nil
+	if !changed {
+		return nil
+	}
+	return c.acted(ctx, place, "", nil)
 }
 
 // define replaces the definition of a schedule. next returns the new definition. It receives the
 // old one or the error of decoding it (ErrNotFound if there is none), and Redis's time. A nil
 // definition means that nothing changes. If somebody else changes the schedule in between, next is
-// called again.
+// called again. define reports whether the schedule has changed.
 func (c *Client) define(
 	ctx context.Context, topic, name string, next func(old *definition, bad error, now int64) (*definition, error),
-) error {
+) (changed bool, err error) {
 	for range defineTries {
 		r, err := c.readSchedules(ctx, topic, -1, name)
 		if err != nil {
-			return err
+			return false, err
 		}
 		raw := r.list(2).text(0)
 		old, bad := decodeDefinition(raw)
@@ -88,25 +92,25 @@ func (c *Client) define(
 		}
 		d, err := next(old, bad, r.now())
 		if err != nil || d == nil {
-			return err
+			return false, err
 		}
 		fresh, err := d.Encode()
 		if err != nil {
-			return err
+			return false, err
 		}
 		if record.SameDefinition(raw, fresh) {
-			return nil // even if the schedule has ended
+			return false, nil // even if the schedule has ended
 		}
 		slot, err := d.firstSlot(r.now())
 		if err != nil {
-			return err
+			return false, err
 		}
 		state, err := c.one(ctx, scheduleSetScript, located{topic: topic, schedule: name}, fresh, record.HexNonceOf(raw), slot, maxTick.Milliseconds(), controlChannel(c.o.prefix), topic)
 		if err != nil || state != "changed" {
-			return err
+			return err == nil, err
 		}
 	}
-	return errChanging
+	return false, errChanging
 }
 
 // defineTries is how often a call starts again because others change the schedule at the same
@@ -134,7 +138,8 @@ func (c *Client) Unschedule(ctx context.Context, topic, name string) error {
 	if err == nil {
 		_, err = c.one(ctx, scheduleRemoveScript, located{topic: topic, schedule: name})
 	}
-	return located{call: "unschedule", topic: topic, schedule: name}.at(err)
+	place := located{call: "unschedule", topic: topic, schedule: name}
+	return c.acted(ctx, place, "", place.at(err))
 }
 
 // PauseSchedule stops a schedule from firing until [Client.ResumeSchedule]. Jobs that were already
@@ -167,7 +172,8 @@ func (c *Client) suspend(ctx context.Context, topic, name, verb string) error {
 		}
 		return c.one(ctx, schedulePauseScript, located{topic: topic, schedule: name}, verb, nonce, next, maxTick.Milliseconds(), controlChannel(c.o.prefix), topic)
 	})
-	return located{call: verb, topic: topic, schedule: name}.at(err)
+	err = located{call: verb, topic: topic, schedule: name}.at(err)
+	return c.acted(ctx, located{call: verb + " schedule", topic: topic, schedule: name}, "", err)
 }
 
 // Trigger enqueues a job of a schedule now, in addition to those of its slots. It does so whatever
@@ -190,9 +196,10 @@ func (c *Client) Trigger(ctx context.Context, topic, name string) (id string, er
 		return state, err
 	})
 	if err != nil {
-		return "", located{call: "trigger", topic: topic, schedule: name}.at(err)
+		id = ""
 	}
-	return id, nil
+	place := located{call: "trigger", topic: topic, schedule: name}
+	return id, c.acted(ctx, place, "", place.at(err))
 }
 
 // upToDate reads the definition of a schedule if read is set, and calls do with it. It repeats

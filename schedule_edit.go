@@ -38,17 +38,21 @@ type ScheduleDefinition struct {
 // definition is invalid, the error of edit, [ErrUnknownOutcome], or an error of
 // Redis.
 func (c *Client) EditSchedule(ctx context.Context, topic, name string, edit func(*ScheduleDefinition) error) error {
-	err := c.editSchedule(ctx, topic, name, edit)
-	return located{call: "edit", topic: topic, schedule: name}.at(err)
+	changed, err := c.editSchedule(ctx, topic, name, edit)
+	err = located{call: "edit", topic: topic, schedule: name}.at(err)
+	if err == nil && !changed {
+		return nil
+	}
+	return c.acted(ctx, located{call: "edit schedule", topic: topic, schedule: name}, "", err)
 }
 
-func (c *Client) editSchedule(ctx context.Context, topic, name string, edit func(*ScheduleDefinition) error) error {
-	err := c.validateSchedule(ctx, topic, name)
+func (c *Client) editSchedule(ctx context.Context, topic, name string, edit func(*ScheduleDefinition) error) (changed bool, err error) {
+	err = c.validateSchedule(ctx, topic, name)
 	if edit == nil {
 		err = errors.Join(err, fmt.Errorf("%w: edit is nil", ErrInvalid))
 	}
 	if err != nil {
-		return err
+		return false, err
 	}
 	return c.define(ctx, topic, name, func(old *definition, bad error, now int64) (*definition, error) {
 		if bad != nil {

@@ -110,6 +110,7 @@ var (
 	checkScript           = newScript("check")
 	mendScript            = newScript("mend")
 	heartbeatScript       = newScript("heartbeat")
+	auditScript           = newScript("audit")
 	scheduleSetScript     = newScript("schedule_set")
 	scheduleRemoveScript  = newScript("schedule_remove")
 	schedulePauseScript   = newScript("schedule_pause")
@@ -123,7 +124,7 @@ var allScripts = []*script{
 	enqueueScript, replaceScript, promoteScript, watchScript, ringScript, takeScript, extendScript, ackScript,
 	againScript, retryScript, snoozeScript, giveBackScript, buryScript, cancelScript, deleteScript,
 	rescheduleScript, reviveScript, getScript, listScript, inspectScript, pauseScript,
-	pruneScript, surveyScript, checkScript, mendScript, heartbeatScript, scheduleSetScript, scheduleRemoveScript,
+	pruneScript, surveyScript, checkScript, mendScript, heartbeatScript, auditScript, scheduleSetScript, scheduleRemoveScript,
 	schedulePauseScript, scheduleTriggerScript, scheduleDueScript, scheduleFireScript, scheduleInfoScript,
 }
 

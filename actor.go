@@ -1,0 +1,149 @@
+package delayq
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/delayq/delayq/internal/record"
+)
+
+// actorKey is the key of the actor in a context.
+type actorKey struct{}
+
+// WithActor returns a context for acts of a person or a program, such as an operator's. Every call
+// of a [Client] with this context that changes existing jobs, topics or schedules is recorded in
+// the audit of the prefix, under this name. Without an actor nothing is recorded, and nothing is
+// sent to Redis for it. An empty name removes the actor of ctx.
+//
+// A name has at most 1 KiB. With a longer one, every call of a Client returns [ErrInvalid].
+//
+// These calls are recorded: [Client.Dequeue], [Client.CancelBatch], [Client.Reschedule],
+// [Client.RescheduleBatch], [Client.Revive], [Client.Delete], [Client.Pause], [Client.Resume],
+// [Client.ResumeAll], [Client.Schedule], [Client.EditSchedule], [Client.Unschedule],
+// [Client.PauseSchedule], [Client.ResumeSchedule], [Client.Trigger] and [Client.Repair]. A call
+// that changes nothing is not recorded.
+//
+// The audit has the newest 1,000 acts of the prefix. An entry is written after its act, because the
+// two can be in different slots of a Cluster. If that fails, the call returns [ErrNotAudited]. If
+// the outcome of an act is unknown, an entry is written all the same, with a Count of 0. If the
+// process dies between the act and the entry, the entry is missing. Cost: one call of O(1) for each
+// act.
+func WithActor(ctx context.Context, actor string) context.Context {
+	if ctx == nil {
+		return nil // the call refuses it
+	}
+	return context.WithValue(ctx, actorKey{}, actor)
+}
+
+// An AuditEntry is one act that was recorded because its context had an actor ([WithActor]).
+type AuditEntry struct {
+	At     time.Time // by Redis's clock
+	Actor  string
+	Action string // for example cancel, revive, pause or edit schedule
+	Topic  string // empty for a batch of jobs of several topics
+	ID     string // of a job, or the name of a schedule; empty for other acts
+	Filter string // the jobs of a batch, or the arguments of the call; at most 2 KiB
+	Count  int64  // what was changed: jobs, a schedule, a topic or repairs; 0: the outcome is unknown
+}
+
+// actorOf returns the actor of a context, or "".
+func actorOf(ctx context.Context) string {
+	actor, _ := ctx.Value(actorKey{}).(string)
+	return actor
+}
+
+// checkActor returns an error if the actor of a context is too long.
+func checkActor(ctx context.Context) error {
+	if n := len(actorOf(ctx)); n > maxIDLen {
+		return fmt.Errorf("%w: actor of %d bytes, at most %d are allowed", ErrInvalid, n, maxIDLen)
+	}
+	return nil
+}
+
+// audited records an act that has ended with err, and returns the error of the call. place names
+// the act, filter has its arguments, and count is what it has changed. An act that has changed
+// nothing is not recorded, unless its outcome is unknown.
+func (c *Client) audited(ctx context.Context, place located, filter string, count int64, err error) error {
+	if c == nil || ctx == nil {
+		return err
+	}
+	actor, unknown := actorOf(ctx), errors.Is(err, ErrUnknownOutcome)
+	if actor == "" || count == 0 && !unknown {
+		return err
+	}
+	act := record.AuditEntry{
+		Actor: actor, Action: place.call, Topic: place.topic, ID: cmp.Or(place.job, place.schedule), Filter: filter, Count: count,
+	}
+	// The act is done, so the end of its context must not keep it from being recorded.
+	call, cancel := context.WithTimeout(context.WithoutCancel(ctx), callTimeout)
+	defer cancel()
+	_, failed := c.scripts.call(call, auditScript, "", 0, []any{auditKey(c.o.prefix)}, rand.Text()[:16], act.Encode(), record.MaxActs)
+	if failed == nil || unknown { // if it is unknown, the caller must look anyway
+		return err
+	}
+	return errors.Join(err, place.at(fmt.Errorf("%w: %w", ErrNotAudited, failed)))
+}
+
+// acted is audited for an act about one thing.
+func (c *Client) acted(ctx context.Context, place located, filter string, err error) error {
+	if err != nil {
+		return c.audited(ctx, place, filter, 0, err)
+	}
+	return c.audited(ctx, place, filter, 1, nil)
+}
+
+// audit records an operation that has ended with err, and returns the error of the call.
+func (c *Client) audit(ctx context.Context, o *operation, err error) error {
+	if ctx == nil || actorOf(ctx) == "" {
+		return err
+	}
+	filter := ""
+	if o.move != nil {
+		filter = dueText(&o.move.opts)
+	}
+	return c.acted(ctx, o.place(), filter, err)
+}
+
+// dueText returns a due time for the audit.
+func dueText(o *jobOptions) string {
+	if o.DueAt > 0 {
+		return "due " + msTime(o.DueAt).UTC().Format(time.RFC3339Nano)
+	}
+	return "due in " + ofMS(o.DueIn).String()
+}
+
+// auditBatch records a batch of n jobs, and returns its error. at returns a job and its own error.
+func (c *Client) auditBatch(ctx context.Context, k *kind, n int, at func(i int) (JobRef, error), err error) error {
+	if ctx == nil || actorOf(ctx) == "" || n == 0 {
+		return err
+	}
+	first, _ := at(0)
+	place, count := located{call: k.name, topic: first.Topic}, int64(0)
+	for i := range n {
+		job, failed := at(i)
+		if failed == nil {
+			count++
+		}
+		if job.Topic != first.Topic {
+			place.topic = ""
+		}
+	}
+	var text strings.Builder // as many jobs as fit
+	for i := 0; i < n && text.Len() <= record.MaxFilter; i++ {
+		job, _ := at(i)
+		if i > 0 {
+			text.WriteString(", ")
+		}
+		if place.topic == "" {
+			text.WriteString(strconv.Quote(job.Topic) + " ")
+		}
+		text.WriteString(strconv.Quote(job.ID))
+	}
+	return c.audited(ctx, place, text.String(), count, err)
+}

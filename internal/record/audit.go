@@ -1,0 +1,62 @@
+package record
+
+import (
+	"strconv"
+	"strings"
+)
+
+// An AuditEntry is an act of an operator, an element of the list audit:
+//
+//	<at> <nonce> <count> <netstring>…
+//
+// The netstrings are the actor, the action, the topic, the ID and the filter. A reader ignores
+// further ones.
+type AuditEntry struct {
+	At     int64 // Unix ms
+	Actor  string
+	Action string
+	Topic  string
+	ID     string // of a job, or the name of a schedule
+	Filter string
+	Count  int64 // what was changed; 0: unknown
+}
+
+// Bounds of the audit: how many acts it holds, and the bytes of the longest filter.
+const (
+	MaxActs   = 1000
+	MaxFilter = 2 << 10
+)
+
+// Encode returns what follows the time and the nonce, with the filter cut to its bound. The script
+// adds these two.
+func (a AuditEntry) Encode() string {
+	text := strconv.FormatInt(a.Count, 10) + " "
+	for _, s := range []string{a.Actor, a.Action, a.Topic, a.ID, clip(a.Filter, MaxFilter)} {
+		text += Netstring(s)
+	}
+	return text
+}
+
+// DecodeAudit reads an element of the list. It reports whether the element can be read.
+func DecodeAudit(element string) (a AuditEntry, ok bool) {
+	words := strings.SplitN(element, " ", 4)
+	if len(words) < 4 {
+		return AuditEntry{}, false
+	}
+	at, err := strconv.ParseInt(words[0], 10, 64)
+	if err != nil || at < 0 || at > MaxTime {
+		return AuditEntry{}, false
+	}
+	count, err := strconv.ParseInt(words[2], 10, 64)
+	if err != nil || count < 0 {
+		return AuditEntry{}, false
+	}
+	a = AuditEntry{At: at, Count: count}
+	rest := words[3]
+	for _, field := range []*string{&a.Actor, &a.Action, &a.Topic, &a.ID, &a.Filter} {
+		if *field, rest, ok = CutNetstring(rest); !ok {
+			return AuditEntry{}, false
+		}
+	}
+	return a, true
+}
