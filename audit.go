@@ -115,8 +115,8 @@ func (t *topicServer) examine(ctx context.Context, letters string) string {
 	return letters
 }
 
-// noteTopics records the topics of the server for [Client.Topics]. If there are none, it only asks
-// whether Redis answers.
+// noteTopics records the topics of the server for [Inspector.Topics]. If there are none, it only
+// asks whether Redis answers.
 func (s *Server) noteTopics(ctx context.Context) error {
 	topics := make([]any, 0, s.topics.len())
 	for _, t := range s.topics.all() {

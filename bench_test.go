@@ -244,11 +244,11 @@ func BenchmarkQueueOne(b *testing.B) {
 		return nil
 	})
 	for waiting := int64(0); waiting < schedules; time.Sleep(100 * time.Millisecond) {
-		info, err := delayq.NewClient(rdb).Inspect(b.Context(), "bench")
+		list, err := delayq.NewInspector(rdb).Stats(b.Context(), "bench")
 		if err != nil {
 			b.Fatal(err)
 		}
-		waiting = info.WaitingSlots
+		waiting = list[0].WaitingSlots
 	}
 	before := microsOf(b, rdb)
 	b.ResetTimer()

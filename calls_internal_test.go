@@ -400,7 +400,7 @@ func TestRedisThatWantsAPassword(t *testing.T) {
 	defer func() { require.NoError(t, rdb.Close()) }()
 	client := NewClient(rdb)
 	_, err := client.Enqueue(t.Context(), "topic", "x", nil)
-	_, inspected := client.Inspect(t.Context(), "topic")
+	_, inspected := inspectorOf(client).Stats(t.Context(), "topic")
 	for _, err := range []error{err, inspected} {
 		require.ErrorContains(t, err, "set Password")
 		require.NotErrorIs(t, err, ErrUnknownOutcome)

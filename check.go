@@ -5,9 +5,9 @@ import "context"
 // A FindingKind is the kind of a [Finding].
 type FindingKind string
 
-// The kinds of findings of [Client.Check] and [Client.Repair]. Names in lower case, such as bucket,
-// are keys in docs/protocol.md. The place of a job is the one of ready, bucket, leases and dead
-// that holds its ID.
+// The kinds of findings of [Inspector.Check] and [Client.Repair]. Names in lower case, such as
+// bucket, are keys in docs/protocol.md. The place of a job is the one of ready, bucket, leases and
+// dead that holds its ID.
 const (
 	// FindingNoPlace is a job that would never run: it has a record, but its ID is neither in ready
 	// nor in bucket, leases or dead. Repair: it goes back to the place that its record, its
@@ -73,11 +73,11 @@ type Finding struct {
 	// [FindingWrongType].
 	ID       string
 	Kind     FindingKind
-	Repaired bool // always false in a report of [Client.Check]
+	Repaired bool // always false in a report of [Inspector.Check]
 }
 
-// A CheckReport is the result of [Client.Check] or [Client.Repair] for a topic. Findings lists the
-// first 1,000. Found and Repaired count all of them.
+// A CheckReport is the result of [Inspector.Check] or [Client.Repair] for a topic. Findings lists
+// the first 1,000. Found and Repaired count all of them.
 type CheckReport struct {
 	Jobs     int64 // number of records that were examined
 	Findings []Finding
@@ -93,33 +93,32 @@ type CheckReport struct {
 // eight bytes in memory for each ready job. It is safe for concurrent use.
 //
 // If Check returns an error, it also returns the report of the part that it has scanned.
-func (c *Client) Check(ctx context.Context, topic string) (*CheckReport, error) {
-	return c.examine(ctx, "check", topic, false)
+func (i *Inspector) Check(ctx context.Context, topic string) (*CheckReport, error) {
+	place := located{call: "check", topic: topic}
+	if err := i.validate(ctx, topic, ""); err != nil {
+		return nil, place.at(err)
+	}
+	d := newDoctor(i.scripts, i.rdb, newKeys(i.o.prefix, topic), false)
+	err := d.check(ctx)
+	return d.report, place.at(err)
 }
 
-// Repair does what [Client.Check] does, and repairs what it finds. It loses no job, and lets no job
-// start before it is due. Servers do the same by themselves.
+// Repair does what [Inspector.Check] does, and repairs what it finds. It loses no job, and lets no
+// job start before it is due. Servers do the same by themselves.
 //
 // A job that would never run becomes scheduled, or ready behind all other ready jobs. Jobs found
 // together are ordered by due time. A job that was dead is dead again if its attempts or errors
 // show it. Repair returns [ErrUnknownOutcome] if Redis did not confirm a repair; it can safely be
 // called again.
 func (c *Client) Repair(ctx context.Context, topic string) (*CheckReport, error) {
-	return c.examine(ctx, "repair", topic, true)
-}
-
-func (c *Client) examine(ctx context.Context, call, topic string, repair bool) (*CheckReport, error) {
-	place := located{call: call, topic: topic}
+	place := located{call: "repair", topic: topic}
 	if err := c.validate(ctx, topic, ""); err != nil {
 		return nil, place.at(err)
 	}
-	d := newDoctor(c.scripts, c.rdb, newKeys(c.o.prefix, topic), repair)
+	d := newDoctor(c.scripts, c.rdb, newKeys(c.o.prefix, topic), true)
 	err := d.check(ctx)
 	if err != nil {
 		err = place.at(c.unsure(err))
 	}
-	if repair {
-		err = c.audited(ctx, place, "", int64(d.report.Repaired), err)
-	}
-	return d.report, err
+	return d.report, c.audited(ctx, place, "", int64(d.report.Repaired), err)
 }

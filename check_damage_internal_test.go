@@ -185,7 +185,7 @@ func TestCheckLooksUpLargeStraysByTheBytes(t *testing.T) {
 			require.NoError(t, h.rdb.ZRem(t.Context(), h.keys.bucket, id).Err())
 		}
 		w := &heavy{UniversalClient: redistest.As(t, h.rdb, "worker", h.prefix(), false)}
-		d := newDoctor(caller{w, &hooks{}}, w, h.keys, true)
+		d := newDoctor(caller{rdb: w, hooks: &hooks{}}, w, h.keys, true)
 		d.strays = append(numbered("large", n), numbered("small", 200)...)
 		require.NoError(t, d.resolve(t.Context()))
 		require.Equal(t, n, d.report.Repaired)
@@ -241,7 +241,7 @@ func TestCheckReadsLongIDsByTheBytes(t *testing.T) {
 		}
 		h.put("+0", ids...)
 		w := &heavy{UniversalClient: redistest.As(t, h.rdb, "worker", h.prefix(), false)}
-		d := newDoctor(caller{w, &hooks{}}, w, h.keys, false)
+		d := newDoctor(caller{rdb: w, hooks: &hooks{}}, w, h.keys, false)
 		var seen []string
 		require.NoError(t, d.walk(t.Context(), func(id string) { seen = append(seen, id) }))
 		require.ElementsMatch(t, ids, seen)

@@ -75,7 +75,7 @@ func checkWith(ctx context.Context, c *Client, topic string, repair bool) (*Chec
 	if repair {
 		return c.Repair(ctx, topic)
 	}
-	return c.Check(ctx, topic)
+	return inspectorOf(c).Check(ctx, topic)
 }
 
 // look checks the topic and gives what was found: kind to IDs, each with its key.
@@ -162,9 +162,8 @@ func TestCheckAfterTheLossOfAKey(t *testing.T) {
 				if key == "nothing" {
 					require.Equal(t, before, Dump(t, h.rdb, h.prefix()))
 				}
-				if info, err := h.client().Inspect(t.Context(), "topic"); key != "stats" {
-					require.NoError(t, err)
-					require.EqualValues(t, want.mended, info.Counters["mended"])
+				if key != "stats" {
+					require.EqualValues(t, want.mended, statsOf(t, h.client(), "topic").Counters["mended"])
 				}
 				found, _ = h.look(true)
 				require.Empty(t, found, "the second time")
@@ -350,7 +349,7 @@ func TestMendLeavesAloneWhatHasMoved(t *testing.T) {
 			eachHand(t, func(t *testing.T, h *Hand) {
 				h.put("+0", "x", "y")
 				require.NoError(t, h.rdb.Del(t.Context(), h.keys.ready).Err())
-				d := newDoctor(caller{h.rdb, &hooks{}}, h.rdb, h.keys, true)
+				d := newDoctor(caller{rdb: h.rdb, hooks: &hooks{}}, h.rdb, h.keys, true)
 				r, err := d.scripts.lookUp(t.Context(), h.keys, callBytes, -1, []string{"x", "y"})
 				require.NoError(t, err)
 				var list []*stray
@@ -374,7 +373,7 @@ func TestWalkMissesNothingThatStays(t *testing.T) {
 	eachHand(t, func(t *testing.T, h *Hand) {
 		ids := numbered("id", 6*checkWalk+500)
 		h.push(h.keys.ready, ids...)
-		d := newDoctor(caller{h.rdb, &hooks{}}, h.rdb, h.keys, true)
+		d := newDoctor(caller{rdb: h.rdb, hooks: &hooks{}}, h.rdb, h.keys, true)
 		steps := 0
 		d.pause = func(ctx context.Context, _ time.Duration) error {
 			steps++
@@ -403,7 +402,7 @@ func TestWalkHasAnEnd(t *testing.T) {
 	rdb := redistest.Shared(t)
 	h := NewHand(t, rdb, redistest.Prefix(t), "topic")
 	h.push(h.keys.ready, numbered("id", 2*checkWalk)...)
-	d := newDoctor(caller{rdb, &hooks{}}, rdb, h.keys, true)
+	d := newDoctor(caller{rdb: rdb, hooks: &hooks{}}, rdb, h.keys, true)
 	more := numbered("more", 2*checkWalk)
 	d.pause = func(context.Context, time.Duration) error {
 		h.push(h.keys.ready, more...)

@@ -15,9 +15,9 @@ import (
 	"github.com/delayq/delayq/internal/record"
 )
 
-// A Client enqueues, cancels and inspects jobs. It is safe for concurrent use and need not be
-// closed. If the client or an argument is invalid, every method returns an error that wraps
-// [ErrInvalid] and writes nothing.
+// A Client enqueues, cancels and changes jobs. To read what a queue holds, use an [Inspector]. A
+// Client is safe for concurrent use and need not be closed. If the client or an argument is
+// invalid, every method returns an error that wraps [ErrInvalid] and writes nothing.
 //
 // Concurrent calls about single jobs of a topic are sent to Redis together, each at once if it is
 // alone. Its only goroutines send these calls and the parts of a large batch. They exit when
@@ -59,7 +59,7 @@ func NewClient(rdb redis.UniversalClient, opts ...ClientOption) *Client {
 	}
 	c.err = errors.Join(c.err, err)
 	c.o.hooks.trouble = func(why *crash) { logHook(clientLog(), why) }
-	c.scripts = caller{rdb, &c.o.hooks}
+	c.scripts = caller{rdb: rdb, hooks: &c.o.hooks}
 	c.air.most = max(1, poolSize(rdb)/2)
 	return c
 }
@@ -120,6 +120,11 @@ func (c *Client) usable(ctx context.Context) error {
 // validate joins the complaints about the client, a context, a topic and an ID. Every method calls
 // it, or usable, before anything else.
 func (c *Client) validate(ctx context.Context, topic, id string) error {
+	return errors.Join(c.usable(ctx), checkNames(topic, id))
+}
+
+// checkNames joins the complaints about a topic and an ID.
+func checkNames(topic, id string) error {
 	var errs []error
 	if err := checkName("topic", topic); err != nil {
 		errs = append(errs, err)
@@ -127,7 +132,7 @@ func (c *Client) validate(ctx context.Context, topic, id string) error {
 	if err := checkID(id); err != nil {
 		errs = append(errs, err)
 	}
-	return errors.Join(c.usable(ctx), invalid(errs))
+	return invalid(errs)
 }
 
 // Enqueue stores a job and returns once Redis has it. The job is due immediately unless [ProcessAt]

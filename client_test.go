@@ -270,7 +270,7 @@ func TestEnqueueWithoutTheSetOfTopics(t *testing.T) {
 		require.NoError(t, f.RDB.Set(t.Context(), f.Prefix+":topics", "a slip", 0).Err())
 		f.Enqueue("x")
 		f.hand.TakeOne("x")
-		_, err := f.Client.Topics(t.Context())
+		_, err := f.Inspector.Topics(t.Context())
 		require.ErrorContains(t, err, "WRONGTYPE")
 	})
 }
@@ -290,7 +290,7 @@ func TestScriptsComeBackAfterAFlush(t *testing.T) {
 		func() { require.NoError(t, f.Client.Revive(t.Context(), "topic", "x")) },
 		func() { f.Dequeue("x") },
 		func() { require.NoError(t, f.Client.Pause(t.Context(), "topic", delayq.Pause{})) },
-		func() { _, err := f.Client.Inspect(t.Context(), "topic"); require.NoError(t, err) },
+		func() { f.Stats() },
 	} {
 		flush()
 		t.Log("call", i)
@@ -378,8 +378,7 @@ func TestClusterClient(t *testing.T) {
 		}
 		require.NoError(t, f.Client.Revive(ctx, topic, "x"))
 		require.Equal(t, "o", hand.Retry(time.Hour, hand.TakeOne("x")))
-		counts, err := f.Client.Inspect(ctx, topic)
-		require.NoError(t, err)
+		counts := queuetest.StatsOf(t, f.Inspector, topic)
 		require.EqualValues(t, 1, counts.Scheduled)
 		state, err := f.Client.Dequeue(ctx, topic, "x")
 		require.NoError(t, err)
@@ -388,7 +387,7 @@ func TestClusterClient(t *testing.T) {
 		require.ErrorIs(t, err, delayq.ErrNotFound)
 	}
 	require.Len(t, nodes, 3, "the topics are not on all nodes: take more")
-	topics, err := f.Client.Topics(ctx)
+	topics, err := f.Inspector.Topics(ctx)
 	require.NoError(t, err)
 	require.ElementsMatch(t, queuetest.TopicsOnAllNodes(), topics)
 }
@@ -476,7 +475,7 @@ func TestTriggerAgainAndAgain(t *testing.T) {
 			ids[id] = true
 		}
 		require.Len(t, ids, 3)
-		require.EqualValues(t, 3, queuetest.CounterOf(t, f.Client, "topic", "enqueued"))
+		require.EqualValues(t, 3, queuetest.CounterOf(t, f.Inspector, "topic", "enqueued"))
 	})
 }
 

@@ -416,8 +416,7 @@ func batchOnASilentRedis(t *testing.T, rdb redis.UniversalClient, unsent bool) {
 	if unsent {
 		stored = 2 * chunkJobs
 	}
-	info, err := NewClient(rdb, Prefix(h.prefix())).Inspect(t.Context(), "a")
-	require.NoError(t, err)
+	info := statsOf(t, NewClient(rdb, Prefix(h.prefix())), "a")
 	require.EqualValues(t, stored, info.Ready)
 
 	silent.from = 1 << 30
@@ -519,11 +518,10 @@ func TestClientForgetsTopics(t *testing.T) {
 		require.NoError(t, err)
 		require.Len(t, receipts, topics)
 		require.EqualValues(t, topics, adds, "a topic is added once")
-		names, err := client.Topics(t.Context())
+		names, err := inspectorOf(client).Topics(t.Context())
 		require.NoError(t, err)
 		require.Len(t, names, topics)
-		info, err := client.Inspect(t.Context(), "topic7")
-		require.NoError(t, err)
+		info := statsOf(t, client, "topic7")
 		require.EqualValues(t, rounds, info.Ready, "none of the calls was taken for an old one")
 	})
 }
@@ -587,7 +585,7 @@ func TestTopicsAreAddedAgain(t *testing.T) {
 			t.Helper()
 			_, err := c.Enqueue(t.Context(), "topic", "", nil)
 			require.NoError(t, err)
-			names, err := c.Topics(t.Context())
+			names, err := inspectorOf(c).Topics(t.Context())
 			require.NoError(t, err)
 			return names
 		}

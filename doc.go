@@ -38,9 +38,8 @@
 //
 // [NewTopic] returns a topic whose payloads are Go values. Middleware ([Server.Use]) wraps all
 // handlers of a server. [Hooks] receive every event; use them for metrics and tracing.
-// [Client.Get], [Client.List], [Client.Inspect], [Client.Topics] and [Client.Servers] read the
-// state of a queue. [Client.Pause], [Client.Resume], [Client.Revive] and [Client.Reschedule] change
-// it.
+// An [Inspector] reads the state of a queue, and [Client.Get] and [Client.List] read jobs.
+// [Client.Pause], [Client.Resume], [Client.Revive] and [Client.Reschedule] change it.
 //
 // # Schedules
 //
@@ -55,7 +54,7 @@
 // decides what happens to a slot that comes up while the previous run is still in progress. A
 // [MissedPolicy] decides what happens to slots that passed while no server was running.
 // [Client.PauseSchedule], [Client.ResumeSchedule], [Client.Trigger] and [Client.Unschedule] change
-// a schedule. [Client.Schedules], [Client.ScheduleInfo] and [Client.Runs] read it.
+// a schedule. [Inspector.Schedules], [Inspector.Schedule] and [Inspector.Runs] read it.
 //
 // # Guarantees
 //

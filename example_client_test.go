@@ -199,11 +199,12 @@ func ExampleClient_List() {
 	// second
 }
 
-func ExampleClient_Inspect() {
+func ExampleInspector_Stats() {
 	rdb, end := openRedis()
 	defer end()
 	ctx := context.Background()
 	client := delayq.NewClient(rdb)
+	insp := delayq.NewInspector(rdb)
 	_, err := client.EnqueueBatch(ctx, []delayq.NewJob{
 		{Topic: "mail"},
 		{Topic: "mail", Options: []delayq.JobOption{delayq.ProcessIn(time.Hour)}},
@@ -213,16 +214,12 @@ func ExampleClient_Inspect() {
 		log.Fatal(err)
 	}
 
-	topics, err := client.Topics(ctx)
+	topics, err := insp.Stats(ctx)
 	if err != nil {
 		log.Fatal(err)
 	}
-	for _, topic := range topics {
-		info, err := client.Inspect(ctx, topic)
-		if err != nil {
-			log.Fatal(err)
-		}
-		fmt.Println(topic, "scheduled", info.Scheduled, "ready", info.Ready, "enqueued so far", info.Counters["enqueued"])
+	for _, t := range topics {
+		fmt.Println(t.Topic, "scheduled", t.Scheduled, "ready", t.Ready, "enqueued so far", t.Counters["enqueued"])
 	}
 	// Output: mail scheduled 2 ready 1 enqueued so far 3
 }
@@ -232,26 +229,27 @@ func ExampleClient_Pause() {
 	defer end()
 	ctx := context.Background()
 	client := delayq.NewClient(rdb)
+	insp := delayq.NewInspector(rdb)
 
 	if err := client.Pause(ctx, "mail", delayq.Pause{By: "on-call", Reason: "the mail relay is down", For: time.Hour}); err != nil {
 		log.Fatal(err)
 	}
-	info, err := client.Inspect(ctx, "mail")
+	mail, err := insp.Stats(ctx, "mail")
 	if err != nil {
 		log.Fatal(err)
 	}
-	for _, p := range info.Pauses {
+	for _, p := range mail[0].Pauses {
 		fmt.Println(p.By, "-", p.Reason, "- for", p.Until.Sub(p.Since))
 	}
 
 	if err := client.Resume(ctx, "mail", "on-call"); err != nil {
 		log.Fatal(err)
 	}
-	info, err = client.Inspect(ctx, "mail")
+	mail, err = insp.Stats(ctx, "mail")
 	if err != nil {
 		log.Fatal(err)
 	}
-	fmt.Println("paused:", info.Paused)
+	fmt.Println("paused:", mail[0].Paused)
 	// Output:
 	// on-call - the mail relay is down - for 1h0m0s
 	// paused: false

@@ -322,7 +322,7 @@ func ExampleClient_Schedule() {
 	check(q.Client.Schedule(ctx, "report", "weekly", delayq.Cron("0 9 * * 1", "Europe/Berlin"), nil, delayq.Retry(3), delayq.MaxRuns(3)))
 	check(q.Advance(ctx, 30*24*time.Hour)) // a month in a few milliseconds
 
-	info, err := q.Client.ScheduleInfo(ctx, "report", "weekly")
+	info, err := q.Inspector.Schedule(ctx, "report", "weekly")
 	check(err)
 	fmt.Println(info.Fired, "fired,", info.Failures, "failed,", info.Missed, "missed")
 	check(q.Close())
@@ -373,7 +373,7 @@ func ExampleClient_Trigger() {
 	check(err)
 	check(q.Advance(ctx, 0))
 
-	runs, err := q.Client.Runs(ctx, "backup", "nightly", 10)
+	runs, err := q.Inspector.Runs(ctx, "backup", "nightly", 10)
 	check(err)
 	for _, run := range runs {
 		fmt.Println("triggered:", run.Triggered, "attempt:", run.Attempt, "outcome:", run.Outcome)
@@ -401,7 +401,7 @@ func ExampleClient_EditSchedule() {
 	}))
 	start()
 
-	info, err := q.Client.ScheduleInfo(ctx, "report", "nightly")
+	info, err := q.Inspector.Schedule(ctx, "report", "nightly")
 	check(err)
 	fmt.Println(info.Spec, "by", info.EditedBy, info.Edited)
 	check(q.Close())

@@ -169,12 +169,20 @@ func (t *topicServer) status(now time.Time) record.HeartbeatTopic {
 	return info
 }
 
+// serversPage is about how many heartbeats one call of a scan reads.
+const serversPage = 100
+
 // readServers reads all heartbeats of a prefix. It uses HSCAN because operators often forbid
 // HGETALL.
 func readServers(ctx context.Context, rdb redis.Cmdable, prefix string) ([]ServerInfo, error) {
+	return allServers(ctx, rdb, prefix, rdb.HScan(ctx, serversKey(prefix), 0, "", serversPage))
+}
+
+// allServers is readServers with the first call of its scan.
+func allServers(ctx context.Context, rdb redis.Cmdable, prefix string, page *redis.ScanCmd) ([]ServerInfo, error) {
 	found := make(map[string]ServerInfo)
-	for cursor := uint64(0); ; {
-		pairs, next, err := rdb.HScan(ctx, serversKey(prefix), cursor, "", 100).Result()
+	for {
+		pairs, next, err := page.Result()
 		if err != nil {
 			return nil, fmt.Errorf("servers of %q: %w", prefix, err)
 		}
@@ -182,9 +190,10 @@ func readServers(ctx context.Context, rdb redis.Cmdable, prefix string) ([]Serve
 			info := serverInfo(pairs[i], pairs[i+1])
 			found[info.ID] = info
 		}
-		if cursor = next; cursor == 0 {
+		if next == 0 {
 			break
 		}
+		page = rdb.HScan(ctx, serversKey(prefix), next, "", serversPage)
 	}
 	list := make([]ServerInfo, 0, len(found))
 	for _, info := range found {

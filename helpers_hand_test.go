@@ -65,7 +65,7 @@ func (h *Hand) Key(name string) string { return h.keys.root + name }
 // try calls a script and notes the call for Again.
 func (h *Hand) try(s *script, keys []any, args ...any) (reply, error) {
 	h.last = func() (reply, error) {
-		return caller{h.rdb, &hooks{}}.call(context.Background(), s, h.keys.topic, 0, keys, args...)
+		return caller{rdb: h.rdb, hooks: &hooks{}}.call(context.Background(), s, h.keys.topic, 0, keys, args...)
 	}
 	return h.last()
 }
@@ -457,4 +457,16 @@ func LoadScripts(ctx context.Context, rdb redis.Scripter) error {
 		}
 	}
 	return nil
+}
+
+// inspectorOf returns an inspector of the queue of a client.
+func inspectorOf(c *Client) *Inspector { return NewInspector(c.rdb, Prefix(c.o.prefix)) }
+
+// statsOf returns the numbers of a topic.
+func statsOf(t testing.TB, c *Client, topic string) TopicStats {
+	t.Helper()
+	list, err := inspectorOf(c).Stats(context.Background(), topic)
+	require.NoError(t, err)
+	require.Len(t, list, 1)
+	return list[0]
 }

@@ -6,16 +6,18 @@ import (
 	"fmt"
 	"log/slog"
 	"reflect"
+	"strings"
 	"time"
 )
 
 // A Hook receives events. It implements one or more of the hook interfaces, such as [DoneHook] and
 // [BuriedHook]. A [Client] calls [EnqueueHook], [EnqueuedHook] and [ScriptHook]. A [Server] calls
-// ScriptHook and all the others. A value can implement interfaces of both and be given to both.
+// ScriptHook and all the others. An [Inspector] calls ScriptHook only. A value can implement
+// interfaces of several of them and be given to each.
 //
-// A hook is invalid if it has none of the methods that its Client or Server calls, or a method
-// with the name of a hook's method but another signature. Every call of the Client, and
-// [Server.Run], then returns [ErrInvalid].
+// A hook is invalid if it has none of the methods that its Client, Server or Inspector calls, or a
+// method with the name of a hook's method but another signature. Every call of the Client or the
+// Inspector, and [Server.Run], then returns [ErrInvalid].
 //
 // Hooks are called in the order in which they were given. Some run on the goroutines that talk to
 // Redis, so they must be fast and safe for concurrent use. A hook that panics is reported to the
@@ -150,16 +152,28 @@ type hooks struct {
 	trouble  func(*crash) // called when a hook panics; nil: ignored
 }
 
-// A side is a caller of hooks: clients or servers.
+// A side is a caller of hooks: clients, servers or inspectors.
 type side int
 
 const (
 	clientSide side = 1 << iota
 	serverSide
+	inspectorSide
 )
 
 // makers holds the constructor that accepts the hooks of a side.
-var makers = map[side]string{clientSide: "NewClient", serverSide: "NewServer"}
+var makers = map[side]string{clientSide: "NewClient", serverSide: "NewServer", inspectorSide: "NewInspector"}
+
+// makersOf names the constructors that accept hooks of any of these sides.
+func makersOf(sides side) string {
+	var names []string
+	for _, one := range []side{clientSide, serverSide, inspectorSide} {
+		if sides&one != 0 {
+			names = append(names, makers[one])
+		}
+	}
+	return strings.Join(names, " or ")
+}
 
 // hookKinds lists the hook interfaces, which have one method each. For each it holds which side
 // calls it and how a hook that implements it is kept.
@@ -170,7 +184,7 @@ var hookKinds = []struct {
 }{
 	{clientSide, reflect.TypeFor[EnqueueHook](), func(h *hooks, x Hook) { h.enqueue = append(h.enqueue, x.(EnqueueHook)) }},
 	{clientSide, reflect.TypeFor[EnqueuedHook](), func(h *hooks, x Hook) { h.enqueued = append(h.enqueued, x.(EnqueuedHook)) }},
-	{clientSide | serverSide, reflect.TypeFor[ScriptHook](), func(h *hooks, x Hook) { h.script = append(h.script, x.(ScriptHook)) }},
+	{clientSide | serverSide | inspectorSide, reflect.TypeFor[ScriptHook](), func(h *hooks, x Hook) { h.script = append(h.script, x.(ScriptHook)) }},
 	{serverSide, reflect.TypeFor[PrunedHook](), func(h *hooks, x Hook) { h.pruned = append(h.pruned, x.(PrunedHook)) }},
 	{serverSide, reflect.TypeFor[StartedHook](), func(h *hooks, x Hook) { h.started = append(h.started, x.(StartedHook).Started) }},
 	{serverSide, reflect.TypeFor[DoneHook](), func(h *hooks, x Hook) { h.on(OutcomeAcked, x.(DoneHook).Done) }},
@@ -212,10 +226,10 @@ func (h *hooks) add(list []Hook, here side) (errs []error) {
 					hook, method.Name, has.Type(), method.Type))
 			}
 		}
-		switch there := (clientSide | serverSide) ^ here; {
+		switch {
 		case sides&here != 0 || wrong:
 		case sides != 0:
-			errs = append(errs, fmt.Errorf("hook of type %T has no method that %s calls: give it to %s", hook, makers[here], makers[there]))
+			errs = append(errs, fmt.Errorf("hook of type %T has no method that %s calls: give it to %s", hook, makers[here], makersOf(sides)))
 		default:
 			errs = append(errs, fmt.Errorf("hook of type %T has none of the hook methods", hook))
 		}

@@ -22,25 +22,24 @@ func (c *Client) Get(ctx context.Context, topic, id string) (*JobInfo, error) {
 	return o.info, nil
 }
 
-// get looks up jobs, and skips those that do not exist. It reads cut bytes of each record, or the
-// whole record if cut is -1. One call reads a bounded number of bytes, to keep Redis responsive, so
-// large jobs take several.
-func (c *Client) get(ctx context.Context, topic string, cut int, ids []string) ([]*JobInfo, error) {
+// jobInfos looks up jobs, and skips those that do not exist. It reads cut bytes of each record, or
+// the whole record if cut is -1. One call reads a bounded number of bytes, to keep Redis
+// responsive, so large jobs take several.
+func (c caller) jobInfos(ctx context.Context, k *keys, cut int, ids []string) ([]*JobInfo, error) {
 	var list []*JobInfo
-	k := newKeys(c.o.prefix, topic)
 	for ask := listJobs; len(ids) > 0; {
 		some := ids[:min(len(ids), ask)]
-		r, err := c.scripts.lookUp(ctx, k, callBytes, cut, some)
+		r, err := c.lookUp(ctx, k, callBytes, cut, some)
 		if err != nil {
 			return nil, err
 		}
 		covered := min(len(r.list(2)), len(some))
 		if covered == 0 {
-			return nil, fmt.Errorf("get topic %q: %w", topic, errReply)
+			return nil, fmt.Errorf("get topic %q: %w", k.topic, errReply)
 		}
 		for i, id := range some[:covered] {
 			at := func(column int) string { return r.list(2 + column).text(i) }
-			if info := readJobInfo(topic, id, cut, at); info != nil {
+			if info := readJobInfo(k.topic, id, cut, at); info != nil {
 				list = append(list, info)
 			}
 		}
@@ -241,7 +240,7 @@ func (c *Client) List(ctx context.Context, topic string, q ListQuery) ([]*JobInf
 		skip, ids = skip-over, ids[over:]
 		for len(ids) > 0 && len(list) < limit {
 			some := ids[:min(len(ids), limit-len(list))]
-			infos, err := c.get(ctx, topic, cut, some)
+			infos, err := c.scripts.jobInfos(ctx, k, cut, some)
 			if err != nil {
 				return nil, err
 			}
@@ -257,109 +256,4 @@ func (c *Client) List(ctx context.Context, topic string, q ListQuery) ([]*JobInf
 			return list, nil
 		}
 	}
-}
-
-// TopicInfo holds the numbers of jobs in a topic, and what has happened in it since its first job.
-type TopicInfo struct {
-	Scheduled, Ready, Running, Dead, Done int64
-
-	NextDue time.Time // of the earliest scheduled job; zero if there is none
-
-	Schedules    int64 // of the topic, including paused and ended ones
-	WaitingSlots int64 // schedules with a slot that waits for the end of the last run
-	// NextSlot is the earliest slot of all schedules. It is in 1970 if a server has yet to compute
-	// it, and zero if there is none.
-	NextSlot time.Time
-
-	Paused bool // whether any of Pauses is in effect
-	// PausedUntil is the latest end of Pauses. It is zero if one of them has no end, or if the
-	// topic is not paused.
-	PausedUntil time.Time
-	Pauses      []PauseInfo // those in effect, the oldest first
-
-	// Counters has every [Counter].
-	Counters map[Counter]int64
-}
-
-var counters = []Counter{
-	CounterEnqueued, CounterTaken, CounterAcked, CounterAgain, CounterRetried, CounterSnoozed, CounterBuried, CounterCancelled,
-	CounterExpired, CounterReclaimed, CounterReturned, CounterRevived, CounterDropped, CounterPrunedDead, CounterPrunedDone, CounterDeleted, CounterRepaired,
-	CounterFired, CounterSkipped, CounterMissed,
-}
-
-// Inspect returns the numbers of jobs, the pauses and the counters of a topic. A topic that was
-// never used has no jobs.
-func (c *Client) Inspect(ctx context.Context, topic string) (*TopicInfo, error) {
-	if err := c.validate(ctx, topic, ""); err != nil {
-		return nil, located{call: inspectScript.name, topic: topic}.at(err)
-	}
-	k := newKeys(c.o.prefix, topic)
-	args := make([]any, len(counters))
-	for i, name := range counters {
-		args[i] = string(name)
-	}
-	r, err := c.scripts.exec(ctx, inspectScript, k, "", 0, args...)
-	if err != nil {
-		return nil, err
-	}
-	info := &TopicInfo{Scheduled: r.number(3), Running: r.number(4), Dead: r.number(5), Done: r.number(6)}
-	info.Ready = max(0, r.number(2)-info.Scheduled-info.Running-info.Dead)
-	if head := r.list(7); len(head) == 2 {
-		info.NextDue = scoreTime(head.text(1))
-	}
-	info.Schedules, info.WaitingSlots = r.number(10), r.number(11)
-	if head := r.list(12); len(head) == 2 {
-		info.NextSlot = scoreTime(head.text(1))
-	}
-	pause := r.list(8)
-	for _, p := range record.DecodePauses(pause.text(2), r.now()) {
-		info.Pauses = append(info.Pauses, PauseInfo{By: p.By, Reason: p.Reason, Since: msTime(p.Since), Until: orZero(p.Until)})
-	}
-	if until := pause.text(1); pause.text(0) != "" {
-		info.Paused = until == "" || r.now() < scoreTime(until).UnixMilli()
-		if info.Paused && until != "" {
-			info.PausedUntil = scoreTime(until)
-		}
-	}
-	info.Counters = make(map[Counter]int64, len(counters))
-	for i, name := range counters {
-		info.Counters[name], _ = strconv.ParseInt(r.list(9).text(i), 10, 64) // "" is none yet
-	}
-	return info, nil
-}
-
-// Topics returns the topics that jobs were enqueued to or that a server has handled, sorted.
-func (c *Client) Topics(ctx context.Context) ([]string, error) {
-	if err := c.usable(ctx); err != nil {
-		return nil, fmt.Errorf("topics: %w", err)
-	}
-	var names []string
-	for cursor := uint64(0); ; {
-		some, next, err := c.rdb.SScan(ctx, topicsKey(c.o.prefix), cursor, "", 100).Result()
-		if err != nil {
-			return nil, fmt.Errorf("topics of %q: %w", c.o.prefix, c.scripts.blame(ctx, err, topicsKey(c.o.prefix)))
-		}
-		names = append(names, some...)
-		if cursor = next; cursor == 0 {
-			break
-		}
-	}
-	slices.Sort(names)
-	return slices.Compact(names), nil
-}
-
-// Servers returns the servers of the prefix that have sent a heartbeat within the last 30 s.
-func (c *Client) Servers(ctx context.Context) ([]ServerInfo, error) {
-	if err := c.usable(ctx); err != nil {
-		return nil, fmt.Errorf("servers: %w", err)
-	}
-	list, err := readServers(ctx, c.rdb, c.o.prefix)
-	if err != nil || len(list) == 0 {
-		return nil, c.scripts.blame(ctx, err, serversKey(c.o.prefix))
-	}
-	now, err := c.rdb.Time(ctx).Result()
-	if err != nil {
-		return nil, fmt.Errorf("servers of %q: %w", c.o.prefix, err)
-	}
-	return slices.DeleteFunc(list, func(info ServerInfo) bool { return now.Sub(info.SeenAt) > heartbeatStale }), nil
 }

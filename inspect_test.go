@@ -217,8 +217,7 @@ func TestListLeavesOutLeftOvers(t *testing.T) {
 		list, err := f.Client.List(t.Context(), "topic", delayq.ListQuery{State: delayq.StateReady, Limit: 100})
 		require.NoError(t, err)
 		require.Equal(t, []string{"ready"}, queuetest.InfoIDs(list))
-		info, err := f.Client.Inspect(t.Context(), "topic")
-		require.NoError(t, err)
+		info := f.Stats()
 		require.EqualValues(t, 1, info.Ready)
 		require.EqualValues(t, 1, info.Scheduled)
 	})
@@ -250,22 +249,21 @@ func TestListInPages(t *testing.T) {
 
 func TestInspectCounts(t *testing.T) {
 	eachClient(t, func(t *testing.T, f *fixture) {
-		info, err := f.Client.Inspect(t.Context(), "topic")
-		require.NoError(t, err)
+		info := f.Stats()
 		for name, n := range info.Counters {
 			require.Zero(t, n, name)
 		}
 		require.Len(t, info.Counters, 20)
 		info.Counters = nil
-		require.Equal(t, &delayq.TopicInfo{}, info, "of a topic that was never used")
+		info.At = time.Time{}
+		require.Equal(t, delayq.TopicStats{Topic: "topic"}, info, "of a topic that was never used")
 
 		for _, life := range lives {
 			life.lead(f, life.name)
 			// The next life wants ready for itself.
 			require.NoError(t, f.RDB.Del(t.Context(), f.Key("ready")).Err())
 		}
-		info, err = f.Client.Inspect(t.Context(), "topic")
-		require.NoError(t, err)
+		info = f.Stats()
 		require.Equal(t, []int64{4, 3, 1, 1, 1}, []int64{info.Scheduled, info.Ready, info.Running, info.Dead, info.Done})
 		require.Equal(t, map[delayq.Counter]int64{
 			"enqueued": 13, "taken": 9, "acked": 2, "again": 0, "retried": 1, "snoozed": 1, "buried": 2, "cancelled": 2, "reclaimed": 1, "revived": 1,
@@ -280,15 +278,14 @@ func TestInspectTellsTheNextDueTime(t *testing.T) {
 		for _, ms := range []int64{4_000_000_000_123, 3_999_999_999_999, 9_999_999_999_999} {
 			f.Enqueue(fmt.Sprint(ms), delayq.ProcessAt(time.UnixMilli(ms)))
 		}
-		info, err := f.Client.Inspect(t.Context(), "topic")
-		require.NoError(t, err)
+		info := f.Stats()
 		require.EqualValues(t, 3_999_999_999_999, info.NextDue.UnixMilli())
 	})
 }
 
 func TestTopicsThatWereUsed(t *testing.T) {
 	eachClient(t, func(t *testing.T, f *fixture) {
-		topics, err := f.Client.Topics(t.Context())
+		topics, err := f.Inspector.Topics(t.Context())
 		require.NoError(t, err)
 		require.Empty(t, topics)
 		want := []string{"a:b", "topic", "ünï 🐢"}
@@ -304,7 +301,7 @@ func TestTopicsThatWereUsed(t *testing.T) {
 		_, err = f.Client.Get(t.Context(), "only asked for", "x")
 		require.ErrorIs(t, err, delayq.ErrNotFound)
 		slices.Sort(want)
-		topics, err = f.Client.Topics(t.Context())
+		topics, err = f.Inspector.Topics(t.Context())
 		require.NoError(t, err)
 		require.Equal(t, want, topics)
 	})
@@ -336,7 +333,7 @@ func TestLastHeartbeatComesBeforeTheGoodBye(t *testing.T) {
 		stop()
 		require.NoError(t, <-ended)
 		time.Sleep(time.Second)
-		list, err := delayq.NewClient(rdb).Servers(t.Context())
+		list, err := delayq.NewInspector(rdb).Servers(t.Context())
 		require.NoError(t, err)
 		require.Empty(t, list)
 	})
@@ -379,10 +376,10 @@ func TestServersThatLive(t *testing.T) {
 	t.Parallel()
 	redistest.Bubble(t, func(t *testing.T, _ *embedded.Redis, rdb *redis.Client) {
 		ctx := t.Context()
-		client := delayq.NewClient(rdb)
+		insp := delayq.NewInspector(rdb)
 		list := func() []delayq.ServerInfo {
 			t.Helper()
-			list, err := client.Servers(ctx)
+			list, err := insp.Servers(ctx)
 			require.NoError(t, err)
 			return list
 		}
@@ -421,14 +418,8 @@ func TestServersThatLive(t *testing.T) {
 func TestPauseAndResume(t *testing.T) {
 	eachClient(t, func(t *testing.T, f *fixture) {
 		ctx := t.Context()
-		inspect := func() *delayq.TopicInfo {
-			t.Helper()
-			info, err := f.Client.Inspect(ctx, "topic")
-			require.NoError(t, err)
-			return info
-		}
 		require.NoError(t, f.Client.Pause(ctx, "topic", delayq.Pause{By: "ann", Reason: "release 7: \x00{} 1 2 3 4 \xff"}))
-		info := inspect()
+		info := f.Stats()
 		require.True(t, info.Paused)
 		require.Len(t, info.Pauses, 1)
 		ann := info.Pauses[0]
@@ -450,7 +441,7 @@ func TestPauseAndResume(t *testing.T) {
 		require.NoError(t, f.Client.Pause(ctx, "topic", delayq.Pause{By: "bob", For: time.Hour}))
 		require.NoError(t, f.Client.Pause(ctx, "topic", delayq.Pause{By: "bob", For: 2 * time.Hour, Reason: "more"}))
 		require.NoError(t, f.Client.Pause(ctx, "topic", delayq.Pause{}))
-		info = inspect()
+		info = f.Stats()
 		require.Len(t, info.Pauses, 3)
 		require.True(t, info.PausedUntil.IsZero(), "ann's has no end")
 		i := slices.IndexFunc(info.Pauses, func(p delayq.PauseInfo) bool { return p.By == "bob" })
@@ -462,11 +453,11 @@ func TestPauseAndResume(t *testing.T) {
 			require.NoError(t, f.Client.Resume(ctx, "topic", by))
 			require.Empty(t, f.hand.Take(10, time.Minute))
 		}
-		info = inspect()
+		info = f.Stats()
 		require.Len(t, info.Pauses, 1)
 		require.Equal(t, info.Pauses[0].Until, info.PausedUntil)
 		require.NoError(t, f.Client.Resume(ctx, "topic", "bob"))
-		info = inspect()
+		info = f.Stats()
 		require.False(t, info.Paused)
 		require.Zero(t, info.PausedUntil)
 		require.Empty(t, info.Pauses)
@@ -493,6 +484,7 @@ func TestPausesAreBounded(t *testing.T) {
 	t.Parallel()
 	redistest.Bubble(t, func(t *testing.T, _ *embedded.Redis, rdb *redis.Client) {
 		ctx, client := t.Context(), delayq.NewClient(rdb)
+		insp := delayq.NewInspector(rdb)
 		long := strings.Repeat("x", 1022)
 		for i := range 16 {
 			p := delayq.Pause{By: fmt.Sprintf("%02d", i) + long, Reason: long}
@@ -506,12 +498,10 @@ func TestPausesAreBounded(t *testing.T) {
 		require.ErrorContains(t, err, `pause topic "topic": by "one more": `)
 		require.NoError(t, client.Pause(ctx, "topic", delayq.Pause{By: "03" + long}), "instead of its own")
 		time.Sleep(time.Minute)
-		info, err := client.Inspect(ctx, "topic")
-		require.NoError(t, err)
+		info := queuetest.StatsOf(t, insp, "topic")
 		require.Len(t, info.Pauses, 15)
 		require.NoError(t, client.Pause(ctx, "topic", delayq.Pause{By: "one more"}))
-		info, err = client.Inspect(ctx, "topic")
-		require.NoError(t, err)
+		info = queuetest.StatsOf(t, insp, "topic")
 		require.Len(t, info.Pauses, 16)
 		require.True(t, slices.IsSortedFunc(info.Pauses, func(a, b delayq.PauseInfo) int { return a.Since.Compare(b.Since) }))
 		require.Equal(t, "one more", info.Pauses[15].By)
@@ -523,6 +513,7 @@ func TestPauseEndsByItself(t *testing.T) {
 	redistest.Bubble(t, func(t *testing.T, _ *embedded.Redis, rdb *redis.Client) {
 		ctx := t.Context()
 		client := delayq.NewClient(rdb)
+		insp := delayq.NewInspector(rdb)
 		hand := delayq.NewHand(t, rdb, "delayq", "topic")
 		_, err := client.Enqueue(ctx, "topic", "x", nil)
 		require.NoError(t, err)
@@ -530,8 +521,7 @@ func TestPauseEndsByItself(t *testing.T) {
 		time.Sleep(2*time.Millisecond - 1)
 		require.Empty(t, hand.Take(1, time.Minute))
 		time.Sleep(time.Nanosecond)
-		info, err := client.Inspect(ctx, "topic")
-		require.NoError(t, err)
+		info := queuetest.StatsOf(t, insp, "topic")
 		require.False(t, info.Paused)
 		hand.TakeOne("x")
 	})

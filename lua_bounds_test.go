@@ -63,7 +63,7 @@ func TestCostOfACallDoesNotGrow(t *testing.T) {
 			{"revive", func(i int) error { _, err := h.tryRevive(id("dead", 10+i)); return err }},
 			{"prune", func(i int) error { _, err := h.tryPrune(backlog-3-i, time.Hour, 500); return err }},
 			{"get", func(int) error { _, err := client.Get(ctx, "topic", id("later", 6)); return err }},
-			{"inspect", func(int) error { _, err := client.Inspect(ctx, "topic"); return err }},
+			{"inspect", func(int) error { _, err := inspectorOf(client).Stats(ctx, "topic"); return err }},
 			{"list", func(int) error {
 				_, err := client.List(ctx, "topic", ListQuery{State: StateScheduled, Offset: 5, Limit: 10})
 				return err
@@ -259,7 +259,7 @@ func TestCheckNotesTheLargestRecord(t *testing.T) {
 		require.NoError(t, err)
 		h.put("+0", "b")
 		require.NoError(t, h.rdb.Del(t.Context(), h.keys.sizes).Err())
-		report, err := c.Check(t.Context(), "topic")
+		report, err := inspectorOf(c).Check(t.Context(), "topic")
 		require.NoError(t, err)
 		require.Empty(t, report.Findings)
 		require.Zero(t, h.rdb.Exists(t.Context(), h.keys.sizes).Val(), "it was only to look")

@@ -555,8 +555,7 @@ func (p *player) list(key string) []string {
 // compareClient holds what a client is told to the model.
 func (p *player) compareClient(rdb *redis.Client) {
 	c, ctx := NewClient(rdb, Prefix("p")), context.Background()
-	info, err := c.Inspect(ctx, "model")
-	require.NoError(p.t, err)
+	info := statsOf(p.t, c, "model")
 	count := map[State]int64{
 		StateScheduled: info.Scheduled, StateReady: info.Ready, StateRunning: info.Running, StateDead: info.Dead, StateDone: info.Done,
 	}

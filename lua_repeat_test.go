@@ -310,8 +310,7 @@ func TestPauseWithALostReply(t *testing.T) {
 	eachLossy(t, func(t *testing.T, l *lossy) {
 		l.next(pauseScript, nil)
 		require.NoError(t, l.client.Pause(t.Context(), "topic", Pause{By: "me", Reason: "why"}))
-		info, err := l.client.Inspect(t.Context(), "topic")
-		require.NoError(t, err)
+		info := statsOf(t, l.client, "topic")
 		require.True(t, info.Paused)
 	})
 }
@@ -325,8 +324,7 @@ func TestRefusedPauseWithALostReply(t *testing.T) {
 		other := NewClient(l.hand.rdb, Prefix(l.hand.prefix()))
 		l.next(pauseScript, func() { require.NoError(t, other.Resume(t.Context(), "topic", "0")) })
 		require.ErrorIs(t, l.client.Pause(t.Context(), "topic", Pause{By: "me"}), ErrTooManyPauses)
-		info, err := other.Inspect(t.Context(), "topic")
-		require.NoError(t, err)
+		info := statsOf(t, other, "topic")
 		require.Len(t, info.Pauses, maxPauses-1)
 	})
 }

@@ -52,7 +52,7 @@ func duties(role string) (list []duty) {
 		asClient(func(ctx context.Context, c *Client, topic string) {
 			_, _ = c.Enqueue(ctx, topic, "", nil)
 			_, _ = c.Get(ctx, topic, "dead")
-			_, _ = c.ScheduleInfo(ctx, topic, "s")
+			_, _ = inspectorOf(c).Schedule(ctx, topic, "s")
 		})
 		list = append(list, cancelAll)
 	case "worker":
@@ -89,10 +89,10 @@ func duties(role string) (list []duty) {
 			for _, state := range []State{StateScheduled, StateReady, StateRunning, StateDead} {
 				_, _ = c.List(ctx, topic, ListQuery{State: state, Limit: 10})
 			}
-			_, _ = c.Inspect(ctx, topic)
-			_, _ = c.ScheduleInfo(ctx, topic, "s")
-			_, _ = c.Topics(ctx)
-			_, _ = c.Servers(ctx)
+			_, _ = inspectorOf(c).Stats(ctx, topic)
+			_, _ = inspectorOf(c).Schedule(ctx, topic, "s")
+			_, _ = inspectorOf(c).Topics(ctx)
+			_, _ = inspectorOf(c).Servers(ctx)
 			_ = c.Pause(ctx, topic, Pause{By: "me", Reason: "because", For: time.Hour})
 			_ = c.Resume(WithActor(ctx, "me"), topic, "me")
 			_, _ = c.Enqueue(ctx, topic, "", nil)
@@ -186,6 +186,7 @@ func refused(t *testing.T, rs *redistest.Server, admin *redis.Client, rights []s
 		require.NoError(t, err)
 		for _, entry := range denied {
 			switch {
+			case strings.HasSuffix(entry.Object, "_ro"): // an Inspector falls back from EVALSHA_RO
 			case word == "":
 				t.Errorf("refused: %+v", *entry)
 				return true
@@ -233,8 +234,9 @@ func TestACLGrantsNothingElse(t *testing.T) {
 // A deed is a call of the library on a stage, which succeeds if Redis refuses nothing.
 type deed func(ctx context.Context, c *Client, topic string) error
 
-// deeds are all calls of a Client that ask Redis anything. Where a call does different things for
-// different arguments, each has an entry: all of them must be allowed, or none.
+// deeds are all calls of a Client and of an Inspector that ask Redis anything. Where a call does
+// different things for different arguments, each has an entry: all of them must be allowed, or
+// none.
 var deeds = map[string][]deed{
 	"Enqueue": {
 		func(ctx context.Context, c *Client, topic string) error {
@@ -275,14 +277,29 @@ var deeds = map[string][]deed{
 			return c.Reschedule(ctx, topic, "ready", ProcessIn(time.Second/2))
 		},
 	},
-	"Get":     {get("scheduled"), get("running"), get("dead"), get("done")},
-	"List":    {list(StateScheduled), list(StateReady), list(StateRunning), list(StateDead), list(StateDone)},
-	"Inspect": {func(ctx context.Context, c *Client, topic string) error { _, err := c.Inspect(ctx, topic); return err }},
-	"Topics":  {func(ctx context.Context, c *Client, _ string) error { _, err := c.Topics(ctx); return err }},
-	"Servers": {func(ctx context.Context, c *Client, _ string) error { _, err := c.Servers(ctx); return err }},
-	"Check": {
+	"Get":  {get("scheduled"), get("running"), get("dead"), get("done")},
+	"List": {list(StateScheduled), list(StateReady), list(StateRunning), list(StateDead), list(StateDone)},
+	"Inspector.Stats": {func(ctx context.Context, c *Client, topic string) error {
+		_, err := inspectorOf(c).Stats(ctx, topic)
+		return err
+	}},
+	"Inspector.Topics": {func(ctx context.Context, c *Client, _ string) error {
+		_, err := inspectorOf(c).Topics(ctx)
+		return err
+	}},
+	"Inspector.Servers": {func(ctx context.Context, c *Client, _ string) error {
+		_, err := inspectorOf(c).Servers(ctx)
+		return err
+	}},
+	"Inspector.Job": {
 		func(ctx context.Context, c *Client, topic string) error {
-			_, err := c.Check(ctx, topic)
+			_, err := inspectorOf(c).Job(ctx, topic, "dead")
+			return err
+		},
+	},
+	"Inspector.Check": {
+		func(ctx context.Context, c *Client, topic string) error {
+			_, err := inspectorOf(c).Check(ctx, topic)
 			return err
 		},
 	},
@@ -320,16 +337,16 @@ var deeds = map[string][]deed{
 		_, err := c.Trigger(ctx, topic, "s")
 		return err
 	}},
-	"Schedules": {func(ctx context.Context, c *Client, topic string) error {
-		_, err := c.Schedules(ctx, topic)
+	"Inspector.Schedules": {func(ctx context.Context, c *Client, topic string) error {
+		_, err := inspectorOf(c).Schedules(ctx, topic)
 		return err
 	}},
-	"ScheduleInfo": {func(ctx context.Context, c *Client, topic string) error {
-		_, err := c.ScheduleInfo(ctx, topic, "s")
+	"Inspector.Schedule": {func(ctx context.Context, c *Client, topic string) error {
+		_, err := inspectorOf(c).Schedule(ctx, topic, "s")
 		return err
 	}},
-	"Runs": {func(ctx context.Context, c *Client, topic string) error {
-		_, err := c.Runs(ctx, topic, "s", 10)
+	"Inspector.Runs": {func(ctx context.Context, c *Client, topic string) error {
+		_, err := inspectorOf(c).Runs(ctx, topic, "s", 10)
 		return err
 	}},
 }
@@ -363,6 +380,9 @@ func TestACLIsTheTableOfCalls(t *testing.T) {
 	want := slices.Collect(maps.Keys(deeds))
 	for i := range reflect.TypeFor[*Client]().NumMethod() {
 		require.Contains(t, want, reflect.TypeFor[*Client]().Method(i).Name, "a call that nobody tries")
+	}
+	for i := range reflect.TypeFor[*Inspector]().NumMethod() {
+		require.Contains(t, want, "Inspector."+reflect.TypeFor[*Inspector]().Method(i).Name, "a call that nobody tries")
 	}
 	for i := range reflect.TypeFor[*Server]().NumMethod() {
 		if name := reflect.TypeFor[*Server]().Method(i).Name; !slices.Contains(serverCalls, name) {
@@ -421,7 +441,7 @@ func TestACLCanBeNarrowed(t *testing.T) {
 		for _, role := range tourRoles {
 			rdb := aclClient(t, rs, role)
 			for name, list := range deeds {
-				if !slices.Contains(table[name], role) || what == "a topic" && (name == "Topics" || name == "Servers") {
+				if !slices.Contains(table[name], role) || what == "a topic" && slices.Contains([]string{"Inspector.Topics", "Inspector.Servers", "Inspector.Stats"}, name) {
 					continue
 				}
 				for i, call := range list {
@@ -537,7 +557,7 @@ func roleOf(call redistest.Call) (role, what string) {
 	switch call.Cmd.Name() { // by a Hand, or by a test of the function
 	case "type":
 		return inTurn(tourRoles), "type"
-	case "eval", "evalsha":
+	case "eval", "evalsha", "eval_ro", "evalsha_ro":
 		for s, roles := range scriptRoles {
 			if what := call.Cmd.Args()[1]; what == s.digest || what == s.text {
 				return inTurn(roles), s.name
@@ -621,14 +641,18 @@ func TestCallsAreMadeByTheUsers(t *testing.T) {
 	require.NoError(t, rdb.Do(ctx, "ACL", "LOG", "RESET").Err())
 }
 
-// Each method of Client, and each script, is something that a role may call.
+// Each method of Client and Inspector, and each script, is something that a role may call.
 func TestEveryCallHasARole(t *testing.T) {
 	t.Parallel()
 	methods := reflect.TypeFor[*Client]()
 	for i := range methods.NumMethod() {
 		require.NotEmpty(t, redistest.MethodRoles()[methods.Method(i).Name], methods.Method(i).Name)
 	}
-	require.Len(t, redistest.MethodRoles(), methods.NumMethod())
+	readers := reflect.TypeFor[*Inspector]()
+	for i := range readers.NumMethod() {
+		require.NotEmpty(t, redistest.MethodRoles()["Inspector."+readers.Method(i).Name], readers.Method(i).Name)
+	}
+	require.Len(t, redistest.MethodRoles(), methods.NumMethod()+readers.NumMethod())
 	for _, s := range allScripts {
 		require.NotEmpty(t, scriptRoles[s], s.name)
 	}

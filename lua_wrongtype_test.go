@@ -305,9 +305,9 @@ func (p proto) RedisError()   {}
 func TestWrongTypeWithoutTheRightToAsk(t *testing.T) {
 	eachHand(t, func(t *testing.T, h *Hand) {
 		h.deface("pool")
-		_, err := NewClient(h.rdb, Prefix(h.prefix())).Inspect(t.Context(), "topic")
+		_, err := inspectorOf(h.client()).Stats(t.Context(), "topic")
 		require.ErrorContains(t, err, fmt.Sprintf(`inspect topic "topic": key %q is a string and not a hash: `, h.keys.pool))
-		c := caller{mute{redistest.As(t, h.rdb, "operator", h.prefix(), false)}, &hooks{}}
+		c := caller{rdb: mute{redistest.As(t, h.rdb, "operator", h.prefix(), false)}, hooks: &hooks{}}
 		_, err = c.lookUp(t.Context(), h.keys, callBytes, -1, []string{"a"})
 		require.ErrorContains(t, err, "WRONGTYPE")
 		require.NotContains(t, err.Error(), "pool")
@@ -328,10 +328,10 @@ func TestWrongTypeOfPlainCommandsIsNamed(t *testing.T) {
 				_, err := c.List(t.Context(), "topic", ListQuery{State: StateDone, Limit: 1})
 				return err
 			},
-			h.keys.fired:           func() error { _, err := c.Schedules(t.Context(), "topic"); return err },
-			h.keys.runs:            func() error { _, err := c.Runs(t.Context(), "topic", "s", 1); return err },
-			topicsKey(h.prefix()):  func() error { _, err := c.Topics(t.Context()); return err },
-			serversKey(h.prefix()): func() error { _, err := c.Servers(t.Context()); return err },
+			h.keys.fired:           func() error { _, err := inspectorOf(c).Schedules(t.Context(), "topic"); return err },
+			h.keys.runs:            func() error { _, err := inspectorOf(c).Runs(t.Context(), "topic", "s", 1); return err },
+			topicsKey(h.prefix()):  func() error { _, err := inspectorOf(c).Topics(t.Context()); return err },
+			serversKey(h.prefix()): func() error { _, err := inspectorOf(c).Servers(t.Context()); return err },
 		} {
 			require.NoError(t, h.rdb.Set(t.Context(), key, "a slip", 0).Err())
 			require.ErrorContains(t, call(), fmt.Sprintf("key %q is a string and not a %s: ", key, typeOf(key)))

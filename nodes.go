@@ -95,7 +95,7 @@ func (s *Server) nodeOf(ctx context.Context, k *keys, as *lifetime) *node {
 	}
 	many := ns.topics
 	n = &node{
-		name: s.id, only: only, client: client, scripts: caller{felt{client, &s.pulse}, &s.o.hooks},
+		name: s.id, only: only, client: client, scripts: caller{rdb: felt{client, &s.pulse}, hooks: &s.o.hooks},
 		promotes: ls.newPool(mostPromotes(many)), takes: ls.newPool(mostTakes(many)),
 		settles: ls.newPool(mostSettles(many)), extends: ls.newPool(mostExtends(many)),
 	}

@@ -157,18 +157,18 @@ type handlerOption func(*handlerOptions)
 
 func (f handlerOption) applyHandler(o *handlerOptions) { f(o) }
 
-// PrefixOption is the type of [Prefix]: an option of clients and servers.
+// PrefixOption is the type of [Prefix]: an option of clients, servers and inspectors.
 type PrefixOption string
 
 // Prefix sets the first part of all keys and channels, so that several applications or tests can
-// share one Redis. It is also the only pattern that an ACL needs. Clients and servers must have the
-// same prefix. The bounds are those of a topic's name. Default: "delayq".
+// share one Redis. It is also the only pattern that an ACL needs. Clients, servers and inspectors
+// must have the same prefix. The bounds are those of a topic's name. Default: "delayq".
 func Prefix(prefix string) PrefixOption { return PrefixOption(prefix) }
 
 func (p PrefixOption) applyClient(o *clientOptions) { o.prefix = string(p) }
 func (p PrefixOption) applyServer(o *serverOptions) { o.prefix = string(p) }
 
-// HooksOption is the type of [Hooks]: an option of clients and servers.
+// HooksOption is the type of [Hooks]: an option of clients, servers and inspectors.
 type HooksOption []Hook
 
 // Hooks adds hooks; see [Hook]. If it is given several times, all its hooks are added.

@@ -31,7 +31,7 @@ const (
 	KindUndecodable ErrorKind = "undecodable" // the job's record cannot be read
 )
 
-// A Counter names a number that [Client.Inspect] returns.
+// A Counter names a number that [Inspector.Stats] returns.
 type Counter string
 
 // The counters of a topic. A counter of runs has the name of their [Outcome].

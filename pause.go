@@ -19,7 +19,7 @@ type Pause struct {
 	For    time.Duration // duration. 0: until Resume. Range: 1 ms to 100 years
 }
 
-// PauseInfo is a pause of a topic, as [Client.Inspect] returns it.
+// PauseInfo is a pause of a topic, as [Inspector.Stats] returns it.
 type PauseInfo struct {
 	By     string
 	Reason string
@@ -28,7 +28,7 @@ type PauseInfo struct {
 }
 
 // Pause stops all servers from taking jobs of a topic. Jobs are still enqueued and become due, and
-// running jobs continue. By and Reason (up to 1 KiB each) are reported by [Client.Inspect]. A
+// running jobs continue. By and Reason (up to 1 KiB each) are reported by [Inspector.Stats]. A
 // second Pause with the same By replaces the first, for example to change its end or its reason.
 // Other pauses are unchanged. A topic can have 16 pauses simultaneously; a further one returns
 // [ErrTooManyPauses]. When the last pause ends, by itself or by [Client.Resume], servers
@@ -47,7 +47,7 @@ func (c *Client) Pause(ctx context.Context, topic string, p Pause) error {
 }
 
 // Resume ends the pause of by. The topic remains paused while pauses of others are in effect;
-// [Client.Inspect] shows them. If by has no pause there, nothing happens.
+// [Inspector.Stats] shows them. If by has no pause there, nothing happens.
 func (c *Client) Resume(ctx context.Context, topic, by string) error {
 	return c.pause(ctx, "resume", topic, Pause{By: by}, nil)
 }

@@ -77,7 +77,7 @@ func (w *replicaWaiter) node(ctx context.Context) (redis.UniversalClient, error)
 // writes.
 func (c *Client) store(ctx context.Context, call *scriptCall) {
 	w := &replicaWaiter{client: c, key: call.firstKey()}
-	caller{w, &c.o.hooks}.do(ctx, call)
+	caller{rdb: w, hooks: &c.o.hooks}.do(ctx, call)
 	if call.err == nil && w.confirmed < int64(c.o.replicas) {
 		call.err = fmt.Errorf("%w: %d of %d within %v", ErrNotReplicated, w.confirmed, c.o.replicas, c.o.replicaWait)
 		if w.err != nil {

@@ -81,7 +81,7 @@ func (c *Client) define(
 	ctx context.Context, topic, name string, next func(old *definition, bad error, now int64) (*definition, error),
 ) (changed bool, err error) {
 	for range defineTries {
-		r, err := c.readSchedules(ctx, topic, -1, name)
+		r, err := c.scripts.readSchedules(ctx, newKeys(c.o.prefix, topic), -1, name)
 		if err != nil {
 			return false, err
 		}
@@ -122,10 +122,15 @@ var errChanging = fmt.Errorf("gave up after others changed the schedule %d times
 
 // validateSchedule joins the errors of the client, the topic and the name of a schedule.
 func (c *Client) validateSchedule(ctx context.Context, topic, name string) error {
+	return errors.Join(c.validate(ctx, topic, ""), checkScheduleName(name))
+}
+
+// checkScheduleName returns an error if the name of a schedule is invalid.
+func checkScheduleName(name string) error {
 	if err := checkName("schedule name", name); err != nil {
-		return errors.Join(c.validate(ctx, topic, ""), invalid([]error{err}))
+		return invalid([]error{err})
 	}
-	return c.validate(ctx, topic, "")
+	return nil
 }
 
 // Unschedule removes a schedule with its counts and its history. After it returns, no slot is
@@ -212,7 +217,7 @@ func (c *Client) upToDate(ctx context.Context, topic, name string, read bool, do
 		var d *definition
 		var now int64
 		if read {
-			r, err := c.readSchedules(ctx, topic, -1, name)
+			r, err := c.scripts.readSchedules(ctx, newKeys(c.o.prefix, topic), -1, name)
 			if err != nil {
 				return err
 			}
@@ -233,16 +238,4 @@ func (c *Client) upToDate(ctx context.Context, topic, name string, read bool, do
 		}
 	}
 	return errChanging
-}
-
-// readSchedules executes the schedule_info script once. The reply covers the first of the
-// schedules in which, as many as can be read in a short time.
-func (c *Client) readSchedules(ctx context.Context, topic string, size int, which ...string) (reply, error) {
-	k := newKeys(c.o.prefix, topic)
-	args := make([]any, 2, 2+len(which))
-	args[0], args[1] = size, callBytes
-	for _, name := range which {
-		args = append(args, name)
-	}
-	return c.scripts.exec(ctx, scheduleInfoScript, k, "", 0, args...)
 }

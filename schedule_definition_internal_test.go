@@ -107,7 +107,7 @@ func TestProgramStartKeepsAnEdit(t *testing.T) {
 		ctx, c := t.Context(), h.client()
 		start := func(payload string, opts ...ScheduleOption) *ScheduleInfo {
 			require.NoError(t, c.Schedule(ctx, "topic", "s", Cron("0 3 * * *", ""), []byte(payload), opts...))
-			info, err := c.ScheduleInfo(ctx, "topic", "s")
+			info, err := inspectorOf(c).Schedule(ctx, "topic", "s")
 			require.NoError(t, err)
 			return info
 		}
@@ -132,7 +132,7 @@ func TestProgramStartKeepsAnEdit(t *testing.T) {
 			require.True(t, info.EditedAt.After(before))
 			require.Equal(t, 3, info.Retries)
 		}
-		list, err := c.Schedules(ctx, "topic")
+		list, err := inspectorOf(c).Schedules(ctx, "topic")
 		require.NoError(t, err)
 		require.Equal(t, []string{"Spec"}, list[0].Edited)
 
@@ -176,11 +176,11 @@ func TestIfAbsentChangesNothing(t *testing.T) {
 		require.ErrorContains(t, c.EditSchedule(ctx, "topic", "s", func(*ScheduleDefinition) error { return nil }), "format version 99")
 		require.NoError(t, c.Unschedule(ctx, "topic", "s"))
 		require.NoError(t, c.Schedule(ctx, "topic", "s", Every(time.Minute), nil, IfAbsent()))
-		info, err := c.ScheduleInfo(ctx, "topic", "s")
+		info, err := inspectorOf(c).Schedule(ctx, "topic", "s")
 		require.NoError(t, err)
 		require.Equal(t, Every(time.Minute), info.Spec)
 		for range 2 { // as each role that may
-			runs, err := c.Runs(ctx, "topic", "s", 10)
+			runs, err := inspectorOf(c).Runs(ctx, "topic", "s", 10)
 			require.NoError(t, err)
 			require.Empty(t, runs)
 		}
@@ -218,7 +218,7 @@ func TestEditsAtTheSameTime(t *testing.T) {
 		}
 		want := newDefinition(Every(time.Hour), []byte("77"), append(edits, Retry(77)))
 		require.NoError(t, program(77))
-		info, err := c.ScheduleInfo(ctx, "topic", "s")
+		info, err := inspectorOf(c).Schedule(ctx, "topic", "s")
 		require.NoError(t, err)
 		require.Empty(t, differences(info.definition, &want.Definition))
 		require.Len(t, info.Edited, len(edits))
@@ -286,7 +286,7 @@ func TestEditAndCopyOfEachPart(t *testing.T) {
 	eachHand(t, func(t *testing.T, h *Hand) {
 		ctx, c := t.Context(), h.client()
 		read := func(name string) *ScheduleInfo {
-			info, err := c.ScheduleInfo(ctx, "topic", name)
+			info, err := inspectorOf(c).Schedule(ctx, "topic", name)
 			require.NoError(t, err)
 			return info
 		}
@@ -325,7 +325,7 @@ func TestEditAndCopyOfEachPart(t *testing.T) {
 		require.NoError(t, c.Schedule(ctx, "topic", "all", Every(time.Hour), nil, ExpireAt(time.UnixMilli(maxDueMS))))
 		copied("all")
 
-		list, err := c.Schedules(ctx, "topic")
+		list, err := inspectorOf(c).Schedules(ctx, "topic")
 		require.NoError(t, err)
 		for _, info := range list {
 			err := c.Schedule(ctx, "topic", "twin", info.Spec, info.Payload, info.Options()...)

@@ -96,7 +96,7 @@ func (b *fireBench) jobs() []string {
 
 func (b *fireBench) state() *ScheduleInfo {
 	b.Helper()
-	info, err := b.client.ScheduleInfo(b.Context(), "topic", "s")
+	info, err := inspectorOf(b.client).Schedule(b.Context(), "topic", "s")
 	require.NoError(b, err)
 	return info
 }
@@ -259,7 +259,7 @@ func TestFirePassesOverPoison(t *testing.T) {
 		require.NoError(b, err)
 		require.False(b, ts.firer.fire(ctx, p.due, p.waiting))
 		require.Equal(b, 600, ts.firer.idle+p.waiting)
-		list, err := b.client.Schedules(ctx, "topic")
+		list, err := inspectorOf(b.client).Schedules(ctx, "topic")
 		require.NoError(b, err)
 		require.Len(b, slices.DeleteFunc(list, func(i *ScheduleInfo) bool { return i.Undecodable != nil }), 1)
 	})
@@ -299,7 +299,7 @@ func TestFireOfASlotWithAFraction(t *testing.T) {
 	eachFire(t, func(b *fireBench) {
 		ctx := b.Context()
 		require.NoError(b, b.rdb.ZAdd(ctx, b.keys.slots, redis.Z{Score: float64(b.slot) + 0.5, Member: "s"}).Err())
-		report, err := b.client.Check(ctx, "topic")
+		report, err := inspectorOf(b.client).Check(ctx, "topic")
 		require.NoError(b, err)
 		require.Equal(b, map[FindingKind]int{FindingBadTime: 1}, report.Found)
 		ts := b.server()
@@ -344,7 +344,7 @@ func TestScheduleHistoryOfALostLease(t *testing.T) {
 		require.Len(b, h.Take(2, 0), 2)
 		_, reclaimed := h.Promote()
 		require.Equal(b, 2, reclaimed)
-		runs, err := b.client.Runs(b.Context(), "topic", "s", 10)
+		runs, err := inspectorOf(b.client).Runs(b.Context(), "topic", "s", 10)
 		require.NoError(b, err)
 		require.Len(b, runs, 1)
 		require.Equal(b, b.id, runs[0].JobID)
@@ -392,7 +392,7 @@ func TestDescribeReadsFewBytes(t *testing.T) {
 			require.NoError(b, client.Schedule(b.Context(), "topic", fmt.Sprint("large", i), Every(rare), payload))
 		}
 		calls = nil
-		list, err := client.Schedules(b.Context(), "topic")
+		list, err := inspectorOf(client).Schedules(b.Context(), "topic")
 		require.NoError(b, err)
 		require.Len(b, list, 6)
 		require.Len(b, calls, 5, "one in each, and the small one with the last")
@@ -400,7 +400,7 @@ func TestDescribeReadsFewBytes(t *testing.T) {
 			require.NoError(b, info.Undecodable)
 			require.Equal(b, len(payload), info.PayloadSize)
 		}
-		info, err := NewClient(b.rdb, Prefix(b.prefix)).ScheduleInfo(b.Context(), "topic", "large4")
+		info, err := NewInspector(b.rdb, Prefix(b.prefix)).Schedule(b.Context(), "topic", "large4")
 		require.NoError(b, err)
 		require.True(b, bytes.Equal(payload, info.Payload), "only one schedule alone comes with its payload")
 		info.Payload, info.definition = nil, list[4].definition
@@ -453,7 +453,7 @@ func TestScheduleCallsSentTwice(t *testing.T) {
 		remove := func() { require.NoError(b, b.client.Unschedule(ctx, "topic", "s")) }
 		require.Equal(b, "changed", twice(scheduleSetScript, keys, nil, "s", raw, "0000000000000000", b.slot, 1000, channel, "topic"))
 		require.Equal(b, "replaced", twice(scheduleSetScript, keys, remove, "s", raw, nonce(), b.slot, 1000, channel, "topic"))
-		_, err = b.client.ScheduleInfo(ctx, "topic", "s")
+		_, err = inspectorOf(b.client).Schedule(ctx, "topic", "s")
 		require.ErrorIs(b, err, ErrNotFound, "a schedule that was removed meanwhile is not made again")
 
 		require.Equal(b, "changed", twice(scheduleSetScript, keys, nil, "s", raw, "0000000000000000", b.slot, 1000, channel, "topic"))

@@ -71,7 +71,7 @@ type ScheduleInfo struct {
 	OnMissed       MissedPolicy
 
 	// The rest describes the jobs of the schedule.
-	Payload                    []byte // nil from [Client.Schedules]
+	Payload                    []byte // nil from [Inspector.Schedules]
 	PayloadSize                int
 	Headers                    map[string]string // nil: none
 	ProcessIn                  time.Duration     // counted from the slot
@@ -97,13 +97,13 @@ type ScheduleInfo struct {
 
 // Options returns the options that recreate the schedule with [Client.Schedule], together with the
 // Spec and the Payload of info. Schedule rejects these options with [ErrInvalid] if the definition
-// could not be decoded, or if info lacks the payload, as it does from [Client.Schedules].
+// could not be decoded, or if info lacks the payload, as it does from [Inspector.Schedules].
 func (info *ScheduleInfo) Options() []ScheduleOption {
 	switch {
 	case info.definition == nil:
 		return []ScheduleOption{refusedOption("info.Options: the definition of the schedule could not be read")}
 	case info.Payload == nil && info.PayloadSize > 0:
-		return []ScheduleOption{refusedOption("info.Options: the payload was not read; ScheduleInfo reads it")}
+		return []ScheduleOption{refusedOption("info.Options: the payload was not read; Inspector.Schedule reads it")}
 	}
 	return scheduleOptionsOf(info.definition)
 }
@@ -123,7 +123,7 @@ type RunInfo struct {
 	FinishedAt time.Time
 	Server     string  // ID of the server; empty if it crashed
 	Outcome    Outcome // acked, again, retried, buried, expired, cancelled or lease_lost
-	// Error is the first 256 bytes of the error. [Client.Get] returns all of it while the job
+	// Error is the first 256 bytes of the error. [Inspector.Job] returns all of it while the job
 	// exists.
 	Error string
 }
@@ -144,12 +144,13 @@ func runInfo(entry string) (run RunInfo, ok bool) {
 	return run, true
 }
 
-// ScheduleInfo describes a schedule. It returns [ErrNotFound] if there is none with this name.
-func (c *Client) ScheduleInfo(ctx context.Context, topic, name string) (*ScheduleInfo, error) {
-	err := c.validateSchedule(ctx, topic, name)
+// Schedule describes a schedule, including its payload. It returns [ErrNotFound] if there is none
+// with this name. Cost: one call to Redis.
+func (i *Inspector) Schedule(ctx context.Context, topic, name string) (*ScheduleInfo, error) {
+	err := i.validateSchedule(ctx, topic, name)
 	var list []*ScheduleInfo
 	if err == nil {
-		list, err = c.scheduleInfos(ctx, topic, -1, []string{name})
+		list, err = i.scheduleInfos(ctx, topic, -1, []string{name})
 	}
 	if err == nil && len(list) == 0 {
 		err = ErrNotFound
@@ -160,6 +161,11 @@ func (c *Client) ScheduleInfo(ctx context.Context, topic, name string) (*Schedul
 	return list[0], nil
 }
 
+// validateSchedule joins the complaints about the inspector, the topic and the name of a schedule.
+func (i *Inspector) validateSchedule(ctx context.Context, topic, name string) error {
+	return errors.Join(i.validate(ctx, topic, ""), checkScheduleName(name))
+}
+
 // schedulesPage is the maximum number of schedules in one call. definitionHead is how many bytes
 // of a definition the call reads, which is everything but the payload.
 const (
@@ -168,28 +174,29 @@ const (
 )
 
 // Schedules describes all schedules of a topic, sorted by name and without payloads. Schedules
-// that are created or removed during the call may be missing.
-func (c *Client) Schedules(ctx context.Context, topic string) ([]*ScheduleInfo, error) {
-	list, err := c.schedules(ctx, topic)
+// that are created or removed during the call may be missing. Cost: two calls to Redis for each
+// hundred schedules, at most about 1 MiB each.
+func (i *Inspector) Schedules(ctx context.Context, topic string) ([]*ScheduleInfo, error) {
+	list, err := i.schedules(ctx, topic)
 	if err != nil {
 		return nil, located{call: "list schedules", topic: topic}.at(err)
 	}
 	return list, nil
 }
 
-func (c *Client) schedules(ctx context.Context, topic string) ([]*ScheduleInfo, error) {
-	if err := c.validate(ctx, topic, ""); err != nil {
+func (i *Inspector) schedules(ctx context.Context, topic string) ([]*ScheduleInfo, error) {
+	if err := i.validate(ctx, topic, ""); err != nil {
 		return nil, err
 	}
-	k := newKeys(c.o.prefix, topic)
+	k := newKeys(i.o.prefix, topic)
 	var found []string
 	for cursor := uint64(0); ; {
-		pairs, next, err := c.rdb.HScan(ctx, k.fired, cursor, "", schedulesPage).Result()
+		pairs, next, err := i.rdb.HScan(ctx, k.fired, cursor, "", schedulesPage).Result()
 		if err != nil {
-			return nil, c.scripts.blame(ctx, err, k.fired)
+			return nil, i.scripts.blame(ctx, err, k.fired)
 		}
-		for i := 0; i < len(pairs); i += 2 {
-			found = append(found, pairs[i])
+		for at := 0; at < len(pairs); at += 2 {
+			found = append(found, pairs[at])
 		}
 		if cursor = next; cursor == 0 {
 			break
@@ -198,7 +205,7 @@ func (c *Client) schedules(ctx context.Context, topic string) ([]*ScheduleInfo, 
 	slices.Sort(found)
 	var list []*ScheduleInfo
 	for some := range slices.Chunk(slices.Compact(found), schedulesPage) {
-		infos, err := c.scheduleInfos(ctx, topic, definitionHead, some)
+		infos, err := i.scheduleInfos(ctx, topic, definitionHead, some)
 		if err != nil {
 			return nil, err
 		}
@@ -208,9 +215,9 @@ func (c *Client) schedules(ctx context.Context, topic string) ([]*ScheduleInfo, 
 }
 
 // scheduleInfos describes schedules and leaves out those that do not exist.
-func (c *Client) scheduleInfos(ctx context.Context, topic string, size int, which []string) (list []*ScheduleInfo, err error) {
+func (i *Inspector) scheduleInfos(ctx context.Context, topic string, size int, which []string) (list []*ScheduleInfo, err error) {
 	for len(which) > 0 {
-		r, err := c.readSchedules(ctx, topic, size, which...)
+		r, err := i.scripts.readSchedules(ctx, newKeys(i.o.prefix, topic), size, which...)
 		if err != nil {
 			return nil, err
 		}
@@ -218,8 +225,8 @@ func (c *Client) scheduleInfos(ctx context.Context, topic string, size int, whic
 		if covered == 0 {
 			return nil, errReply
 		}
-		for i, name := range which[:covered] {
-			if info := readInfo(r, i, size < 0); info != nil {
+		for at, name := range which[:covered] {
+			if info := readInfo(r, at, size < 0); info != nil {
 				info.Topic, info.Name = topic, name
 				list = append(list, info)
 			}
@@ -227,6 +234,17 @@ func (c *Client) scheduleInfos(ctx context.Context, topic string, size int, whic
 		which = which[covered:]
 	}
 	return list, nil
+}
+
+// readSchedules executes the schedule_info script once. The reply covers the first of the
+// schedules in which, as many as can be read in a short time.
+func (c caller) readSchedules(ctx context.Context, k *keys, size int, which ...string) (reply, error) {
+	args := make([]any, 2, 2+len(which))
+	args[0], args[1] = size, callBytes
+	for _, name := range which {
+		args = append(args, name)
+	}
+	return c.exec(ctx, scheduleInfoScript, k, "", 0, args...)
 }
 
 // readInfo decodes one schedule of a reply of schedule_info. If whole is set, the reply has whole
@@ -313,35 +331,35 @@ const (
 // Runs returns the last runs of a schedule's jobs, the latest first. Every attempt that has ended
 // is listed, including those of triggered jobs. Range of limit: 1 to 100. A history keeps the
 // newest 100 runs, except those that are 400 days older than the latest one. Runs returns
-// [ErrNotFound] if there is no such schedule.
-func (c *Client) Runs(ctx context.Context, topic, name string, limit int) ([]RunInfo, error) {
-	list, err := c.runs(ctx, topic, name, limit)
+// [ErrNotFound] if there is no such schedule. Cost: one call to Redis.
+func (i *Inspector) Runs(ctx context.Context, topic, name string, limit int) ([]RunInfo, error) {
+	list, err := i.runs(ctx, topic, name, limit)
 	if err != nil {
 		return nil, located{call: "list runs", topic: topic, schedule: name}.at(err)
 	}
 	return list, nil
 }
 
-func (c *Client) runs(ctx context.Context, topic, name string, limit int) (list []RunInfo, err error) {
-	err = c.validateSchedule(ctx, topic, name)
+func (i *Inspector) runs(ctx context.Context, topic, name string, limit int) (list []RunInfo, err error) {
+	err = i.validateSchedule(ctx, topic, name)
 	if limit < 1 || limit > maxRuns {
 		err = errors.Join(err, fmt.Errorf("%w: limit %d: must be from 1 to %d", ErrInvalid, limit, maxRuns))
 	}
 	if err != nil {
 		return nil, err
 	}
-	key := newKeys(c.o.prefix, topic).runs
+	key := newKeys(i.o.prefix, topic).runs
 	fields := make([]string, 1, 1+maxRuns)
 	fields[0] = name
-	for i := range maxRuns {
-		fields = append(fields, fmt.Sprintf("%s\n%d", name, i))
+	for at := range maxRuns {
+		fields = append(fields, fmt.Sprintf("%s\n%d", name, at))
 	}
-	values, err := c.rdb.HMGet(ctx, key, fields...).Result()
+	values, err := i.rdb.HMGet(ctx, key, fields...).Result()
 	if err == nil && values[0] == nil {
 		err = ErrNotFound
 	}
 	if err != nil {
-		return nil, c.scripts.blame(ctx, err, key)
+		return nil, i.scripts.blame(ctx, err, key)
 	}
 	log := reply(values)
 	ended, _, _ := record.CutRunCounts(log.text(0))

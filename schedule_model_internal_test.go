@@ -287,7 +287,7 @@ func playSchedules(t *testing.T, seed uint64, n int) {
 func (m *scheduleModel) compare(t *testing.T, client *Client, story string) {
 	t.Helper()
 	ctx := context.Background()
-	info, err := client.ScheduleInfo(ctx, "t", "s")
+	info, err := inspectorOf(client).Schedule(ctx, "t", "s")
 	require.Equal(t, !m.exists, errors.Is(err, ErrNotFound), story)
 	if m.exists {
 		require.NoError(t, err, story)
@@ -477,8 +477,7 @@ func TestReleaseNamesAScheduleOnce(t *testing.T) {
 		p, err := ts.promote(ctx, false)
 		require.NoError(b, err)
 		require.True(b, ts.firer.fire(ctx, p.due, p.waiting))
-		info, err := b.client.Inspect(ctx, "topic")
-		require.NoError(b, err)
+		info := statsOf(b, b.client, "topic")
 		require.EqualValues(b, 1, info.Counters["fired"])
 		require.EqualValues(b, 1, info.Ready)
 	})

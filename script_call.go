@@ -2,11 +2,16 @@ package delayq
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/delayq/delayq/internal/link"
 )
 
 // A scriptCall is one execution of a script, and its outcome.
@@ -47,24 +52,30 @@ func (c *scriptCall) command(ctx context.Context) *redis.Cmd {
 	return c.cmd
 }
 
-// do executes calls at the same time. After NOSCRIPT, when Redis has restarted or failed over, it
-// sends the texts of the scripts.
-func (c caller) do(ctx context.Context, calls ...*scriptCall) {
+// do executes calls at the same time.
+func (c caller) do(ctx context.Context, calls ...*scriptCall) { c.doWith(ctx, calls) }
+
+// doWith executes calls, and other commands with them. It sets the errors of both. The calls are
+// sent again if Redis has asked for other words.
+func (c caller) doWith(ctx context.Context, calls []*scriptCall, others ...redis.Cmder) {
 	var start time.Time
 	if len(c.hooks.script) > 0 {
 		start = time.Now()
 	}
-	c.send(ctx, calls)
-	var unknown []*scriptCall
-	for _, call := range calls {
-		if redisCode(call.err) == codeNoScript {
-			call.count.answered()
-			call.words[0], call.words[1] = "eval", call.script.text
-			unknown = append(unknown, call)
+	if c.only != nil && !c.only.refused.Load() {
+		for _, call := range calls {
+			call.words[0] = "evalsha_ro"
 		}
 	}
-	if len(unknown) > 0 {
-		c.send(ctx, unknown)
+	for again := calls; len(again) > 0 || len(others) > 0; others = nil {
+		c.send(ctx, again, others)
+		var next []*scriptCall
+		for _, call := range again {
+			if c.reword(call) {
+				next = append(next, call)
+			}
+		}
+		again = next
 	}
 	for _, call := range calls {
 		c.finish(ctx, call)
@@ -76,23 +87,59 @@ func (c caller) do(ctx context.Context, calls ...*scriptCall) {
 	}
 }
 
-// send sends calls in one round trip and sets their errors.
-func (c caller) send(ctx context.Context, calls []*scriptCall) {
-	if len(calls) == 1 {
+// reword replaces the words that Redis did not understand, and reports whether to send the call
+// again. After NOSCRIPT, when Redis has restarted or failed over, the text of the script goes in
+// place of its digest. Redis 6.2 does not know EVALSHA_RO and EVAL_RO.
+func (c caller) reword(call *scriptCall) bool {
+	verb, _ := call.words[0].(string)
+	plain, ro := strings.CutSuffix(verb, "_ro")
+	switch {
+	case call.err == nil:
+		return false
+	case ro && refusesVerb(call.err, verb):
+		c.only.refused.Store(true)
+		call.words[0] = plain
+	case redisCode(call.err) == codeNoScript && plain == "evalsha":
+		call.words[0], call.words[1] = strings.Replace(verb, "evalsha", "eval", 1), call.script.text
+	default:
+		return false
+	}
+	call.count.answered()
+	return true
+}
+
+// refusesVerb reports whether Redis does not know EVALSHA_RO or EVAL_RO, or does not let the user
+// send it. miniredis knows them, but counts TIME among the writes.
+func refusesVerb(err error, verb string) bool {
+	var said redis.Error
+	if !errors.As(err, &said) {
+		return false
+	}
+	text := strings.ToLower(said.Error())
+	unknown := redisCode(err) == codeNoPerm || strings.Contains(text, "unknown command")
+	return unknown && strings.Contains(text, verb) || strings.Contains(text, "not allowed in read-only scripts")
+}
+
+// send sends calls and other commands in one round trip and sets the errors of the calls.
+func (c caller) send(ctx context.Context, calls []*scriptCall, others []redis.Cmder) {
+	if len(calls) == 1 && len(others) == 0 {
 		calls[0].err = c.rdb.Process(ctx, calls[0].command(ctx))
 		return
 	}
-	if rdb, ok := c.rdb.(*redis.Client); ok {
-		pipe := rdb.Pipeline()
+	rdb, single := c.rdb.(*redis.Client)
+	cluster, _ := c.rdb.(*redis.ClusterClient)
+	if single || c.only != nil {
+		cmds := make([]redis.Cmder, 0, len(calls)+len(others))
 		for _, call := range calls {
-			_ = pipe.Process(ctx, call.command(ctx)) // it only queues
+			cmds = append(cmds, call.command(ctx))
 		}
-		_, err := pipe.Exec(ctx)
+		if cmds = append(cmds, others...); single {
+			pipeline(ctx, rdb, cmds)
+		} else {
+			sendNodes(ctx, cluster, cmds)
+		}
 		for _, call := range calls {
-			// An error that Redis returns to a new connection is in no command.
-			if call.err = call.cmd.Err(); call.err == nil && call.cmd.Val() == nil {
-				call.err = err
-			}
+			call.err = call.cmd.Err()
 		}
 		return
 	}
@@ -107,6 +154,86 @@ func (c caller) send(ctx context.Context, calls []*scriptCall) {
 		})
 	}
 	group.Wait()
+}
+
+// pipeline sends commands in one round trip and sets their errors.
+func pipeline(ctx context.Context, rdb *redis.Client, cmds []redis.Cmder) {
+	pipe := rdb.Pipeline()
+	for _, cmd := range cmds {
+		_ = pipe.Process(ctx, cmd) // it only queues
+	}
+	_, err := pipe.Exec(ctx)
+	if failed := func(cmd redis.Cmder) bool { return cmd.Err() != nil }; err != nil && !slices.ContainsFunc(cmds, failed) {
+		setErrors(cmds, err) // Redis has returned it to a new connection
+	}
+}
+
+func setErrors(cmds []redis.Cmder, err error) {
+	for _, cmd := range cmds {
+		cmd.SetErr(err)
+	}
+}
+
+// sendNodes sends commands to the nodes of a Cluster, at the same time and in one round trip for
+// each. If the client may read from replicas, it does. The commands that a node has not answered
+// are sent once more, to the masters.
+func sendNodes(ctx context.Context, cluster *redis.ClusterClient, cmds []redis.Cmder) {
+	find := cluster.MasterForKey
+	if cluster.Options().ReadOnly {
+		find = cluster.SlaveForKey
+	}
+	spread(ctx, find, cmds)
+	var unanswered []redis.Cmder
+	for _, cmd := range cmds {
+		switch err := cmd.Err(); {
+		case err == nil || ctx.Err() != nil:
+		case !answered(err):
+			unanswered = append(unanswered, cmd)
+		case isAway(err): // a slot has moved, or moves: the client of the cluster follows it
+			cmd.SetErr(nil)
+			_ = cluster.Process(ctx, cmd) // it sets the error
+		}
+	}
+	if len(unanswered) > 0 {
+		link.Reload(cluster)
+		setErrors(unanswered, nil)
+		spread(ctx, cluster.MasterForKey, unanswered)
+	}
+}
+
+// spread sends commands to nodes, one pipeline for each.
+func spread(ctx context.Context, find func(ctx context.Context, key string) (*redis.Client, error), cmds []redis.Cmder) {
+	batches := make(map[*redis.Client][]redis.Cmder)
+	for _, cmd := range cmds {
+		node, err := find(ctx, firstKey(cmd))
+		if err != nil {
+			cmd.SetErr(err)
+			continue
+		}
+		batches[node] = append(batches[node], cmd)
+	}
+	var group sync.WaitGroup
+	for node, some := range batches {
+		launch(&group, func() {
+			pipeline(ctx, node, some)
+		}, func(crash *crash) {
+			setErrors(some, fmt.Errorf("%w: %w", errCut, crash))
+		})
+	}
+	group.Wait()
+}
+
+// firstKey returns the first key of a script call, or the first argument of another command.
+func firstKey(cmd redis.Cmder) string {
+	args, at := cmd.Args(), 1
+	if strings.HasPrefix(cmd.Name(), "eval") {
+		at = firstWord
+	}
+	if at >= len(args) {
+		return ""
+	}
+	key, _ := args[at].(string)
+	return key
 }
 
 // finish reads the reply of a call, or completes its error.

@@ -20,6 +20,7 @@ type script struct {
 	name         string
 	text, digest any   // strings, ready to be sent
 	keys         []int // of a topic, in the order of the header, as indexes of keyFields
+	reads        bool  // an Inspector may call it, because it writes nothing unless told to repair
 }
 
 // luaFiles holds the scripts and the parts of their prelude.
@@ -45,6 +46,13 @@ func newScript(name string) *script {
 	}
 	s.readKeys(body)
 	s.text, s.digest = text.String(), redis.NewScript(text.String()).Hash()
+	return s
+}
+
+// newReadingScript is newScript for one that an Inspector calls.
+func newReadingScript(name string) *script {
+	s := newScript(name)
+	s.reads = true
 	return s
 }
 
@@ -101,14 +109,14 @@ var (
 	deleteScript          = newScript("delete")
 	rescheduleScript      = newScript("reschedule")
 	reviveScript          = newScript("revive")
-	getScript             = newScript("get")
-	listScript            = newScript("list")
-	inspectScript         = newScript("inspect")
+	getScript             = newReadingScript("get")
+	listScript            = newReadingScript("list")
+	inspectScript         = newReadingScript("inspect")
 	pauseScript           = newScript("pause")
 	pruneScript           = newScript("prune")
 	surveyScript          = newScript("survey")
-	checkScript           = newScript("check")
-	mendScript            = newScript("mend")
+	checkScript           = newReadingScript("check")
+	mendScript            = newReadingScript("mend")
 	heartbeatScript       = newScript("heartbeat")
 	auditScript           = newScript("audit")
 	scheduleSetScript     = newScript("schedule_set")
@@ -117,7 +125,7 @@ var (
 	scheduleTriggerScript = newScript("schedule_trigger")
 	scheduleDueScript     = newScript("schedule_due")
 	scheduleFireScript    = newScript("schedule_fire")
-	scheduleInfoScript    = newScript("schedule_info")
+	scheduleInfoScript    = newReadingScript("schedule_info")
 )
 
 var allScripts = []*script{
@@ -233,10 +241,19 @@ func (f felt) Process(ctx context.Context, cmd redis.Cmder) error {
 	return f.pulse.Feel(key, began, err)
 }
 
-// caller executes scripts for a client or a server and calls the script hooks.
+// caller executes scripts for a client, an inspector or a server, and calls the script hooks.
 type caller struct {
 	rdb   processor
 	hooks *hooks
+	// only is nil unless the caller is an inspector's: then scripts are sent so that Redis refuses
+	// their writes.
+	only *readOnly
+}
+
+// readOnly sends scripts with EVALSHA_RO and EVAL_RO, which go-redis can send to the replicas of a
+// Cluster. Redis knows them from 7.0 on.
+type readOnly struct {
+	refused atomic.Bool // Redis does not know these commands, or the user may not send them
 }
 
 // blame adds the name of the key to an error of Redis about the type of a key, because Redis does

@@ -214,8 +214,8 @@ func (s *Server) begin() error {
 	s.blocking, s.dials[2] = own(2*mostBlocked, 0, 0)
 	s.answerTimeout = link.AnswerTimeout(s.rdb)
 	_, s.pulse.Cluster = s.rdb.(*redis.ClusterClient)
-	s.scripts = caller{felt{s.calls, &s.pulse}, &s.o.hooks}
-	s.takeScripts = caller{felt{s.takes, &s.pulse}, &s.o.hooks}
+	s.scripts = caller{rdb: felt{s.calls, &s.pulse}, hooks: &s.o.hooks}
+	s.takeScripts = caller{rdb: felt{s.takes, &s.pulse}, hooks: &s.o.hooks}
 	s.outage = &outage{log: s.log, lost: func(error) {
 		for _, rdb := range []redis.UniversalClient{s.calls, s.takes, s.blocking} {
 			link.Reload(rdb)

@@ -15,13 +15,13 @@ import (
 )
 
 // delayqPeer is delayq through its public API: Enqueue, EnqueueBatch, Dequeue,
-// Inspect, and a Server with a HandlerFunc. Nothing is set but the concurrency;
+// Stats of an Inspector, and a Server with a HandlerFunc. Nothing is set but the concurrency;
 // log level error, so that it prints nothing.
 type delayqPeer struct {
 	store  *store
 	rdb    *redis.Client
 	client *delayq.Client
-	admin  *delayq.Client // not counted
+	admin  *delayq.Inspector // not counted
 }
 
 // delayqProduct is delayq in the table.
@@ -32,7 +32,7 @@ const delayqPrefix = delayq.PrefixOption("bench")
 
 // newDelayqPeer connects delayq to s.
 func newDelayqPeer(s *store) peer {
-	p := &delayqPeer{store: s, rdb: s.client(0), admin: delayq.NewClient(s.admin, delayqPrefix)}
+	p := &delayqPeer{store: s, rdb: s.client(0), admin: delayq.NewInspector(s.admin, delayqPrefix)}
 	p.forget()
 	return p
 }
@@ -84,10 +84,11 @@ func (p *delayqPeer) cancel(ctx context.Context, topic, id string) error {
 
 // left implements peer.
 func (p *delayqPeer) left(ctx context.Context, topic string) (int, error) {
-	info, err := p.admin.Inspect(ctx, topic)
+	list, err := p.admin.Stats(ctx, topic)
 	if err != nil {
 		return 0, err
 	}
+	info := list[0]
 	return int(info.Scheduled + info.Ready + info.Running + info.Dead), nil
 }
 

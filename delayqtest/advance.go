@@ -93,7 +93,7 @@ func (q *Queue) advance(ctx context.Context, d time.Duration) error {
 // onlyServed returns an error if there are other servers than those of Serve: Advance would not
 // wait for their jobs.
 func (q *Queue) onlyServed(ctx context.Context) error {
-	all, err := q.Client.Servers(ctx)
+	all, err := q.Inspector.Servers(ctx)
 	if err != nil {
 		return err
 	}
@@ -113,7 +113,7 @@ func (q *Queue) settle(ctx context.Context, now time.Time) (next time.Time, in [
 	limited, cancel := context.WithTimeoutCause(ctx, q.Limit, errLimit)
 	defer cancel()
 	var topics []string
-	var before, infos []*delayq.TopicInfo
+	var before, infos []delayq.TopicStats
 	var quiet time.Time // since when it waits for the hooks only
 	for p := new(pace); ; before = infos {
 		topics = q.handled()
@@ -174,21 +174,21 @@ func (q *Queue) handlers() (n int) {
 	return n
 }
 
-func (q *Queue) inspect(ctx context.Context, topics []string) ([]*delayq.TopicInfo, error) {
-	infos := make([]*delayq.TopicInfo, len(topics))
-	for i, topic := range topics {
-		info, err := q.Client.Inspect(ctx, topic)
-		if err != nil {
-			return nil, err
-		}
-		infos[i] = info
+// inspect reads the numbers of topics. It leaves out the time, which tells two looks apart.
+func (q *Queue) inspect(ctx context.Context, topics []string) ([]delayq.TopicStats, error) {
+	if len(topics) == 0 {
+		return nil, nil
 	}
-	return infos, nil
+	infos, err := q.Inspector.Stats(ctx, topics...)
+	for i := range infos {
+		infos[i].At = time.Time{}
+	}
+	return infos, err
 }
 
 // push reports whether any topic has work left at now, and wakes servers for work that they would
 // notice only at the next tick.
-func (q *Queue) push(topics []string, infos []*delayq.TopicInfo, now time.Time) (busy bool) {
+func (q *Queue) push(topics []string, infos []delayq.TopicStats, now time.Time) (busy bool) {
 	for i, info := range infos {
 		due := isDue(info.NextDue, now) || isDue(info.NextSlot, now)
 		ready := info.Ready > 0 && !info.Paused
@@ -203,18 +203,18 @@ func (q *Queue) push(topics []string, infos []*delayq.TopicInfo, now time.Time) 
 func isDue(at, now time.Time) bool { return !at.IsZero() && !at.After(now) }
 
 // atomic reports whether one reply of Redis covers everything that settle reads of these topics.
-func atomic(infos []*delayq.TopicInfo) bool {
+func atomic(infos []delayq.TopicStats) bool {
 	return len(infos) == 0 || len(infos) == 1 && infos[0].WaitingSlots == 0
 }
 
 // released reports whether a slot waits for a run that has finished, and makes the servers look at
 // it.
-func (q *Queue) released(ctx context.Context, topics []string, infos []*delayq.TopicInfo) (found bool, err error) {
+func (q *Queue) released(ctx context.Context, topics []string, infos []delayq.TopicStats) (found bool, err error) {
 	for i, info := range infos {
 		if info.WaitingSlots == 0 {
 			continue
 		}
-		list, err := q.Client.Schedules(ctx, topics[i])
+		list, err := q.Inspector.Schedules(ctx, topics[i])
 		if err != nil {
 			return false, err
 		}
@@ -237,7 +237,7 @@ func (q *Queue) wake(topic string) {
 
 // earliest returns the time of the next event, and its topics: a job or a slot becomes due, or a
 // pause ends.
-func earliest(topics []string, infos []*delayq.TopicInfo, now time.Time) (next time.Time, in []string) {
+func earliest(topics []string, infos []delayq.TopicStats, now time.Time) (next time.Time, in []string) {
 	for i, info := range infos {
 		for _, at := range []time.Time{info.NextDue, info.NextSlot, info.PausedUntil} {
 			switch {
@@ -253,7 +253,7 @@ func earliest(topics []string, infos []*delayq.TopicInfo, now time.Time) (next t
 }
 
 // hooksTold reports whether the hooks have received all outcomes that Redis has counted.
-func (q *Queue) hooksTold(topics []string, infos []*delayq.TopicInfo) bool {
+func (q *Queue) hooksTold(topics []string, infos []delayq.TopicStats) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	for i, info := range infos {
@@ -268,7 +268,7 @@ func (q *Queue) hooksTold(topics []string, infos []*delayq.TopicInfo) bool {
 
 // forgive stops waiting for hooks: the outcomes are those of a stopped server, or of one that Serve
 // did not start.
-func (q *Queue) forgive(topics []string, infos []*delayq.TopicInfo) {
+func (q *Queue) forgive(topics []string, infos []delayq.TopicStats) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	for i, info := range infos {

@@ -358,7 +358,7 @@ func TestAdvanceRefuses(t *testing.T) {
 	var wg sync.WaitGroup
 	wg.Go(func() { require.NoError(t, own.Run(running)) })
 	require.Eventually(t, func() bool {
-		all, err := q.Client.Servers(ctx)
+		all, err := q.Inspector.Servers(ctx)
 		return err == nil && len(all) == 2
 	}, 10*time.Second, time.Millisecond)
 	require.ErrorContains(t, q.Queue.Advance(ctx, time.Hour), `not started by Serve, for the topics ["own"]`)

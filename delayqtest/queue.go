@@ -25,9 +25,10 @@ const defaultLimit = 10 * time.Second
 // A Queue is an embedded Redis with a client. It is safe for concurrent use, but do not change its
 // fields while a method runs.
 type Queue struct {
-	Client *delayq.Client
-	Redis  *redis.Client // for NewServer and for programs that make their own delayq.Client
-	Prefix string        // the prefix of Client. Default: "delayq"
+	Client    *delayq.Client
+	Inspector *delayq.Inspector // to read what the queue holds
+	Redis     *redis.Client     // for NewServer and for programs that make their own delayq.Client
+	Prefix    string            // the prefix of Client. Default: "delayq"
 
 	// Miniredis is the embedded Redis, to look inside and to inject faults (SetError). Do not use
 	// its SetTime, Start, Restart and Close.
@@ -64,9 +65,10 @@ func Open(opts ...delayq.ClientOption) (*Queue, error) {
 			q.Prefix = string(p)
 		}
 	}
+	q.Inspector = delayq.NewInspector(rdb, delayq.Prefix(q.Prefix))
 	ctx, cancel := context.WithTimeout(context.Background(), q.Limit)
 	defer cancel()
-	if _, err := q.Client.Topics(ctx); err != nil {
+	if _, err := q.Client.Get(ctx, "open", "-"); !errors.Is(err, delayq.ErrNotFound) {
 		return nil, errors.Join(fmt.Errorf("delayqtest: open: %w", err), q.Close())
 	}
 	return q, nil

@@ -41,7 +41,7 @@ func TestAdvanceDrivesSchedules(t *testing.T) {
 	}
 	require.Equal(t, want, months)
 	require.Len(t, months, 12)
-	info, err := q.Client.ScheduleInfo(ctx, "report", "monthly")
+	info, err := q.Inspector.Schedule(ctx, "report", "monthly")
 	require.NoError(t, err)
 	require.EqualValues(t, 12, info.Fired)
 	require.Zero(t, info.Missed+info.Skipped+info.Failures)
@@ -66,7 +66,7 @@ func TestAdvanceWithOverlap(t *testing.T) {
 	require.NoError(t, q.Client.Schedule(ctx, "t", "s", delayq.Every(10*time.Second), nil, delayq.OverlapQueueOne, delayq.StartAt(begin),
 		delayq.Backoff(25*time.Second, 25*time.Second)))
 	q.Advance(21 * time.Second)
-	info, err := q.Client.ScheduleInfo(ctx, "t", "s")
+	info, err := q.Inspector.Schedule(ctx, "t", "s")
 	require.NoError(t, err)
 	require.False(t, info.WaitingSlot.IsZero())
 	require.True(t, info.LastUnfinished)
@@ -76,7 +76,7 @@ func TestAdvanceWithOverlap(t *testing.T) {
 	require.Positive(t, starts[2]) // the slot that waited for it
 	// no later slot waits: the clock stood still until that one had started
 	require.Zero(t, starts[3])
-	info, err = q.Client.ScheduleInfo(ctx, "t", "s")
+	info, err = q.Inspector.Schedule(ctx, "t", "s")
 	require.NoError(t, err)
 	require.Zero(t, info.WaitingSlot)
 	require.Positive(t, info.Skipped)

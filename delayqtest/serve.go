@@ -83,7 +83,7 @@ func (q *Queue) awaitUp(s *served) error {
 			return errors.New("the server has stopped") // stop returns the reason
 		default:
 		}
-		all, err := q.Client.Servers(ctx)
+		all, err := q.Inspector.Servers(ctx)
 		if err != nil {
 			return err
 		}

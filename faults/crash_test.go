@@ -283,7 +283,7 @@ func TestRecordDeletedByHandIsDropped(t *testing.T) {
 	require.NoError(t, err)
 	found, _ := check.Census(state)
 	require.Empty(t, found)
-	info, err := b.client.Inspect(ctx, "t")
+	info, err := rig.StatsOf(ctx, b.client.Inspector, "t")
 	require.NoError(t, err)
 	require.EqualValues(t, 1, info.Counters["dropped"], "the leased one; an ID that waits without a record is what every cancel leaves")
 }

@@ -154,7 +154,7 @@ func TestClusterMasterDies(t *testing.T) {
 	})
 	for _, topic := range topics {
 		eventually(t, "topic "+topic+" is empty", patientFailover, func() bool {
-			info, err := b.client.Inspect(context.Background(), topic)
+			info, err := rig.StatsOf(context.Background(), b.client.Inspector, topic)
 			return err == nil && info.Scheduled+info.Ready+info.Running == 0
 		})
 	}
@@ -199,7 +199,7 @@ func TestSlotMovesUnderLoad(t *testing.T) {
 	require.Positive(t, <-loaded)
 	heal()
 	eventually(t, "empty", patientFailover, func() bool {
-		info, err := b.client.Inspect(ctx, "t")
+		info, err := rig.StatsOf(ctx, b.client.Inspector, "t")
 		return err == nil && info.Scheduled+info.Ready+info.Running == 0
 	})
 	b.direct = dst

@@ -145,7 +145,7 @@ func TestStopUnderLoadLosesNoJob(t *testing.T) {
 		}, delayq.Lease(time.Minute))
 		<-enough
 		r.end(t)
-		info, err := b.client.Inspect(t.Context(), "t")
+		info, err := rig.StatsOf(t.Context(), b.client.Inspector, "t")
 		require.NoError(t, err)
 		require.Zero(t, info.Running+info.Scheduled, "round %d", round)
 		require.EqualValues(t, n, ran.Load()+info.Ready, "round %d", round)

@@ -128,6 +128,7 @@ func (b *bench) pass(rdb redis.UniversalClient, c load, topic string) *passage {
 	least := p.one / 2
 
 	client := delayq.NewClient(b.direct, delayq.Prefix(b.prefix), delayq.MaxPayload(64<<20))
+	insp := delayq.NewInspector(b.direct, delayq.Prefix(b.prefix))
 	payload := slices.Repeat([]byte("payload "), c.size/8)
 	for i := range c.jobs {
 		_, err := client.Enqueue(ctx, topic, fmt.Sprint(i), payload)
@@ -181,7 +182,7 @@ func (b *bench) pass(rdb redis.UniversalClient, c load, topic string) *passage {
 
 	require.Equal(b.t, c.jobs, ran.len(), "each runs once")
 	require.Zero(b.t, wrong.Load(), "with its payload, at the first attempt")
-	info, err := client.Inspect(ctx, topic)
+	info, err := rig.StatsOf(ctx, insp, topic)
 	require.NoError(b.t, err)
 	require.EqualValues(b.t, c.jobs, info.Counters["acked"])
 	for _, none := range []delayq.Counter{"reclaimed", "buried", "retried", "returned"} {

@@ -236,7 +236,7 @@ func TestClientRetriesDoNotDouble(t *testing.T) {
 		require.NoError(t, <-errs)
 	}
 	require.Positive(t, trap.Count())
-	info, err := client.Inspect(t.Context(), "t")
+	info, err := rig.StatsOf(t.Context(), b.client.Inspector, "t")
 	require.NoError(t, err)
 	require.EqualValues(t, n, info.Ready)
 }

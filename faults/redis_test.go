@@ -189,7 +189,7 @@ func TestCommandsThatScanEverythingAreNotNeeded(t *testing.T) {
 		_, err := b.client.List(t.Context(), "t", delayq.ListQuery{State: state, Limit: 100})
 		require.NoError(t, err)
 	}
-	_, err := b.client.Servers(t.Context())
+	_, err := b.client.Inspector.Servers(t.Context())
 	require.NoError(t, err)
 	stats, err := b.direct.Info(t.Context(), "commandstats").Result()
 	require.NoError(t, err)

@@ -68,7 +68,7 @@ func TestLostReplyOfEnqueueMakesOneJob(t *testing.T) {
 	require.NoError(t, results[1].Err)
 	require.ErrorIs(t, results[2].Err, delayq.ErrDuplicate, "the true answer survives the repetition")
 	require.Equal(t, 1, trap.Count())
-	info, err := client.Inspect(ctx, "t")
+	info, err := rig.StatsOf(ctx, b.client.Inspector, "t")
 	require.NoError(t, err)
 	require.EqualValues(t, 4, info.Ready)
 }
@@ -252,7 +252,7 @@ func TestEnqueueDuringACutIsRefused(t *testing.T) {
 	b.proxy.Heal()
 	_, err := client.Enqueue(t.Context(), "t", "after", nil)
 	require.NoError(t, err)
-	info, err := client.Inspect(t.Context(), "t")
+	info, err := rig.StatsOf(t.Context(), b.client.Inspector, "t")
 	require.NoError(t, err)
 	require.EqualValues(t, 1, info.Ready)
 }

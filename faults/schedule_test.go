@@ -29,12 +29,13 @@ func TestKillAtTheSlot(t *testing.T) {
 		workers[i] = b.worker(fmt.Sprint("w", i))
 	}
 	b.await("workers", patient, func([]rig.Event) bool {
-		all, err := delayq.NewClient(b.direct, delayq.Prefix(b.prefix)).Servers(ctx)
+		all, err := delayq.NewInspector(b.direct, delayq.Prefix(b.prefix)).Servers(ctx)
 		return err == nil && len(all) == len(workers)
 	})
 	client := delayq.NewClient(b.direct, delayq.Prefix(b.prefix))
+	insp := delayq.NewInspector(b.direct, delayq.Prefix(b.prefix))
 	require.NoError(t, client.Schedule(ctx, "t", "s", delayq.Every(every), []byte("{}"), delayq.OverlapAllow, delayq.MissedCatchUp(10)))
-	info, err := client.ScheduleInfo(ctx, "t", "s")
+	info, err := insp.Schedule(ctx, "t", "s")
 	require.NoError(t, err)
 	first := info.NextSlot
 
@@ -51,7 +52,7 @@ func TestKillAtTheSlot(t *testing.T) {
 	last := first.Add((kills + 2) * every)
 	time.Sleep(time.Until(last.Add(every / 2)))
 	require.NoError(t, client.PauseSchedule(ctx, "t", "s"))
-	info, err = client.ScheduleInfo(ctx, "t", "s")
+	info, err = insp.Schedule(ctx, "t", "s")
 	require.NoError(t, err)
 	require.Zero(t, info.Missed)
 	require.Zero(t, info.Skipped)

@@ -73,7 +73,7 @@ func TestAuditHasEachAct(t *testing.T) {
 			{func(ctx context.Context) error {
 				f.Enqueue("lost", delayq.ProcessIn(time.Hour))
 				require.NoError(t, f.RDB.ZRem(ctx, f.Key("bucket"), "lost").Err())
-				_, err := c.Check(ctx, "topic")
+				_, err := f.Inspector.Check(ctx, "topic")
 				return err
 			}, ""},
 			{func(ctx context.Context) error { _, err := c.Repair(ctx, "topic"); return err }, "repair|topic|||1"},

@@ -335,7 +335,7 @@ func TestAgainInASchedule(t *testing.T) {
 					starts = append(starts, s.At.Sub(b.Began))
 				}
 				require.Equal(b, test.starts, starts)
-				runs, err := b.Client.Runs(b.Context(), "t", "s", 100)
+				runs, err := b.Inspector.Runs(b.Context(), "t", "s", 100)
 				require.NoError(b, err)
 				ends := map[delayq.Outcome]int{}
 				for _, run := range runs {
@@ -389,6 +389,7 @@ func TestManyJobsThatCarryOn(t *testing.T) {
 			return delayq.Again([]byte(strconv.Itoa(n+1)), delayq.ProcessIn(time.Duration(n)*time.Millisecond))
 		}, delayq.Hooks(&hooks), delayq.Concurrency(50))
 		client := delayq.NewClient(rdb, delayq.Prefix(prefix))
+		insp := delayq.NewInspector(rdb, delayq.Prefix(prefix))
 		list := make([]delayq.NewJob, jobs)
 		for i := range list {
 			list[i] = delayq.NewJob{Topic: "a", ID: fmt.Sprint(i)}
@@ -397,10 +398,9 @@ func TestManyJobsThatCarryOn(t *testing.T) {
 		require.NoError(t, err)
 		queuetest.Until(t, func() bool { return hooks.Total("Done") == jobs })
 		require.Equal(t, jobs*(lives-1), hooks.Total("Again"))
-		require.EqualValues(t, jobs*lives, queuetest.CounterOf(t, client, "a", "acked"))
-		require.EqualValues(t, jobs*lives, queuetest.CounterOf(t, client, "a", "enqueued"))
-		info, err := client.Inspect(t.Context(), "a")
-		require.NoError(t, err)
+		require.EqualValues(t, jobs*lives, queuetest.CounterOf(t, insp, "a", "acked"))
+		require.EqualValues(t, jobs*lives, queuetest.CounterOf(t, insp, "a", "enqueued"))
+		info := queuetest.StatsOf(t, insp, "a")
 		require.Zero(t, info.Scheduled+info.Ready+info.Running+info.Dead)
 	})
 }

@@ -142,8 +142,7 @@ func TestStopInABacklog(t *testing.T) {
 				s := b.Serve("a", rec.Then(nil), delayq.Concurrency(64), delayq.Hooks(slow("take", 10*time.Millisecond)))
 				b.Pass(after)
 				require.NoError(b, s.Stop())
-				info, err := b.Client.Inspect(b.Context(), "a")
-				require.NoError(b, err)
+				info := b.Stats("a")
 				require.Zero(b, info.Running)
 				require.EqualValues(b, jobs-len(rec.All()), info.Ready)
 				require.Len(b, rec.Times(), len(rec.All()))
@@ -174,8 +173,7 @@ func TestStoppedBacklogKeepsItsOrder(t *testing.T) {
 		}), delayq.Concurrency(1))
 		<-enough
 		synctest.Wait()
-		info, err := b.Client.Inspect(b.Context(), "a")
-		require.NoError(b, err)
+		info := b.Stats("a")
 		require.Greater(b, info.Running, int64(1000), "taken ahead")
 		s.End()
 		require.NoError(b, s.Stop())
@@ -249,8 +247,7 @@ func TestLostAnswerIsNotKeptFromOthers(t *testing.T) {
 		storeBacklog(b, "slow ", short/2)
 		b.Pass(time.Second)
 		require.Equal(b, 1, w.Losses())
-		info, err := b.Client.Inspect(b.Context(), "a")
-		require.NoError(b, err)
+		info := b.Stats("a")
 		require.EqualValues(b, slots, info.Running)
 		require.Positive(b, b.Counter("a", "returned"))
 	})
@@ -284,8 +281,7 @@ func TestTwoTakesKeepToTheSlots(t *testing.T) {
 				b.ServeOn(w, "a", rec.Then(func(context.Context, *delayq.Job) error { <-stop; return nil }), delayq.Concurrency(slots),
 					delayq.Hooks(&calls, slow("take", time.Millisecond)))
 				for range 50 {
-					info, err := b.Client.Inspect(b.Context(), "a")
-					require.NoError(b, err)
+					info := b.Stats("a")
 					require.LessOrEqual(b, info.Running, int64(slots))
 					b.Pass(3 * time.Millisecond)
 				}

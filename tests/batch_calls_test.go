@@ -45,8 +45,7 @@ func TestCancelBatchHasAnOutcomePerJob(t *testing.T) {
 			require.ErrorContains(t, r.Err, fmt.Sprintf("cancel topic %q job %q: ", jobs[i].Topic, jobs[i].ID))
 		}
 		for _, topic := range []string{"topic", "other"} {
-			info, err := f.Client.Inspect(t.Context(), topic)
-			require.NoError(t, err)
+			info := queuetest.StatsOf(t, f.Inspector, topic)
 			require.Zero(t, info.Ready+info.Scheduled)
 		}
 	})

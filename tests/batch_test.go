@@ -108,8 +108,7 @@ func TestBatchWhoseContextEnds(t *testing.T) {
 		}
 		results, err := client.EnqueueBatch(ctx, jobs)
 		require.ErrorIs(t, err, context.Canceled)
-		info, err := f.Client.Inspect(t.Context(), "topic")
-		require.NoError(t, err)
+		info := f.Stats()
 		require.EqualValues(t, 1000, info.Ready, "two chunks")
 		for i, r := range results {
 			if i < 1000 {
@@ -179,8 +178,7 @@ func TestBatchOfAHundredThousand(t *testing.T) {
 		}
 	}
 	for topic, count := range stored {
-		info, err := f.Client.Inspect(ctx, topic)
-		require.NoError(t, err)
+		info := queuetest.StatsOf(t, f.Inspector, topic)
 		require.Equal(t, count, info.Scheduled+info.Ready, topic)
 	}
 	for i := n / 2; i < n; i += 4321 {

@@ -25,7 +25,7 @@ func (everyMinute) Next(after time.Time) time.Time {
 // lookForStrays checks the topic "t" and gives what was found: kind to names, each with its key.
 func lookForStrays(b *queuetest.Bubble, repair bool) map[delayq.FindingKind][]string {
 	b.Helper()
-	check := b.Client.Check
+	check := b.Inspector.Check
 	if repair {
 		check = b.Client.Repair
 	}

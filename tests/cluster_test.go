@@ -29,8 +29,7 @@ func TestClusterBatch(t *testing.T) {
 		require.Equal(t, jobs[i].ID, r.Job.ID)
 	}
 	for _, topic := range queuetest.TopicsOnAllNodes() {
-		info, err := f.Client.Inspect(t.Context(), topic)
-		require.NoError(t, err)
+		info := queuetest.StatsOf(t, f.Inspector, topic)
 		require.EqualValues(t, 250, info.Ready)
 	}
 }
@@ -93,7 +92,7 @@ func TestClusterServer(t *testing.T) {
 	go func() { ended <- server.Run(run) }()
 	left.Wait()
 	<-beat
-	servers, err := f.Client.Servers(ctx)
+	servers, err := f.Inspector.Servers(ctx)
 	require.NoError(t, err)
 	require.Len(t, servers, 1)
 	require.Len(t, servers[0].Topics, 12)
@@ -101,13 +100,12 @@ func TestClusterServer(t *testing.T) {
 	require.NoError(t, <-ended)
 	require.Equal(t, map[string]int{"now": 12, "soon": 12, "fails": 24}, runs)
 	for _, topic := range queuetest.TopicsOnAllNodes() {
-		info, err := f.Client.Inspect(ctx, topic)
-		require.NoError(t, err)
+		info := queuetest.StatsOf(t, f.Inspector, topic)
 		require.Zero(t, info.Scheduled+info.Ready+info.Running+info.Dead)
 		require.EqualValues(t, 3, info.Counters["acked"])
 		require.EqualValues(t, 1, info.Counters["retried"])
 	}
-	servers, err = f.Client.Servers(ctx)
+	servers, err = f.Inspector.Servers(ctx)
 	require.NoError(t, err)
 	require.Empty(t, servers)
 }
@@ -119,6 +117,7 @@ func TestServerOnACluster(t *testing.T) {
 	rdb, prefix := cluster.Client(t), redistest.Prefix(t)
 	ctx := t.Context()
 	client := delayq.NewClient(rdb, delayq.Prefix(prefix))
+	insp := delayq.NewInspector(rdb, delayq.Prefix(prefix))
 	topics := topicsOnAllMasters(t, rdb, prefix)
 
 	var hooks queuetest.HookLog
@@ -157,7 +156,7 @@ func TestServerOnACluster(t *testing.T) {
 	first := server()
 	second := server()
 	queuetest.Until(t, func() bool {
-		servers, err := client.Servers(ctx)
+		servers, err := insp.Servers(ctx)
 		return err == nil && len(servers) == 2
 	})
 
@@ -217,8 +216,7 @@ func TestServerOnACluster(t *testing.T) {
 	require.Empty(t, log.With("MOVED"))
 	require.Empty(t, log.With("level=ERROR", "WRONGTYPE"))
 	for _, topic := range topics {
-		info, err := client.Inspect(ctx, topic)
-		require.NoError(t, err)
+		info := queuetest.StatsOf(t, insp, topic)
 		require.Zero(t, info.Running)
 		require.EqualValues(t, 1, info.Dead)
 		require.EqualValues(t, 1, info.Done)
@@ -230,7 +228,7 @@ func TestServerOnACluster(t *testing.T) {
 		require.Equal(t, 4, job.Attempt)
 		require.Len(t, job.Errors, 4)
 	}
-	servers, err := client.Servers(ctx)
+	servers, err := insp.Servers(ctx)
 	require.NoError(t, err)
 	require.Empty(t, servers)
 }

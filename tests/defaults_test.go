@@ -81,10 +81,10 @@ func TestDefaultsOfAClient(t *testing.T) {
 				info.Headers["of"], info.Headers["env"], !info.ExpireAt.IsZero(), false,
 			}, name)
 		}
-		before, err := client.ScheduleInfo(ctx, "topic", "typed")
+		before, err := f.Inspector.Schedule(ctx, "topic", "typed")
 		require.NoError(t, err)
 		require.NoError(t, topic.Schedule(ctx, client, "typed", delayq.Every(time.Hour), "x", delayq.Retry(1)))
-		after, err := client.ScheduleInfo(ctx, "topic", "typed")
+		after, err := f.Inspector.Schedule(ctx, "topic", "typed")
 		require.NoError(t, err)
 		require.Equal(t, before.ChangedAt, after.ChangedAt, "the same again")
 		require.NoError(t, client.EditSchedule(ctx, "topic", "typed", func(def *delayq.ScheduleDefinition) error {
@@ -92,7 +92,7 @@ func TestDefaultsOfAClient(t *testing.T) {
 			def.Options = []delayq.ScheduleOption{delayq.Retry(9)}
 			return nil
 		}))
-		after, err = client.ScheduleInfo(ctx, "topic", "typed")
+		after, err = f.Inspector.Schedule(ctx, "topic", "typed")
 		require.NoError(t, err)
 		require.Equal(t, []int{9, 0}, []int{after.Retries, int(after.Timeout)}, "an edit says all that is to be")
 	})

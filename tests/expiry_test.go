@@ -127,7 +127,7 @@ func TestExpiringJobIsNoJobOfASchedule(t *testing.T) {
 		require.NoError(t, f.Client.Schedule(ctx, "topic", "s", delayq.Every(1000*time.Hour), nil))
 		f.Enqueue("s@12", delayq.ExpireIn(time.Hour))
 		f.Dequeue("s@12")
-		runs, err := f.Client.Runs(ctx, "topic", "s", 10)
+		runs, err := f.Inspector.Runs(ctx, "topic", "s", 10)
 		require.NoError(t, err)
 		require.Empty(t, runs)
 	})

@@ -122,6 +122,7 @@ func TestHugeTopicDelaysNoOther(t *testing.T) {
 	t.Parallel()
 	rdb, prefix := redistest.Shared(t), redistest.Prefix(t)
 	client := delayq.NewClient(rdb, delayq.Prefix(prefix))
+	insp := delayq.NewInspector(rdb, delayq.Prefix(prefix))
 	const jobs = 50_000
 	list := make([]delayq.NewJob, 0, jobs+1)
 	for i := range jobs {
@@ -134,9 +135,9 @@ func TestHugeTopicDelaysNoOther(t *testing.T) {
 	queuetest.ServeMany(t, rdb, prefix, func(s *delayq.Server) {
 		s.HandlerFunc("huge", queuetest.Nothing)
 		s.HandlerFunc("small", func(ctx context.Context, _ *delayq.Job) error {
-			info, err := client.Inspect(ctx, "huge")
+			list, err := insp.Stats(ctx, "huge")
 			if err == nil {
-				waiting <- info.Scheduled + info.Ready
+				waiting <- list[0].Scheduled + list[0].Ready
 			}
 			return err
 		})

@@ -39,12 +39,23 @@ func everyCall(ctx context.Context, c *delayq.Client, topic, id string) map[stri
 func topicCalls(ctx context.Context, c *delayq.Client, topic string) map[string]error {
 	errs := map[string]error{}
 	_, errs["list"] = c.List(ctx, topic, delayq.ListQuery{State: delayq.StateReady, Limit: 10})
-	_, errs["inspect"] = c.Inspect(ctx, topic)
 	errs["pause"] = c.Pause(ctx, topic, delayq.Pause{})
 	errs["resume"] = c.Resume(ctx, topic, "")
 	errs["resume all"] = c.ResumeAll(ctx, topic)
 	typed := delayq.NewTopic[string](topic)
 	_, errs["typed"] = typed.Enqueue(ctx, c, "x", "value")
+	return errs
+}
+
+// readerCalls makes all calls of an Inspector that name a topic.
+func readerCalls(ctx context.Context, i *delayq.Inspector, topic, id string) map[string]error {
+	errs := map[string]error{}
+	_, errs["stats"] = i.Stats(ctx, topic)
+	_, errs["job"] = i.Job(ctx, topic, id)
+	_, errs["schedules"] = i.Schedules(ctx, topic)
+	_, errs["schedule"] = i.Schedule(ctx, topic, "s")
+	_, errs["runs"] = i.Runs(ctx, topic, "s", 1)
+	_, errs["check"] = i.Check(ctx, topic)
 	return errs
 }
 
@@ -154,7 +165,7 @@ func TestInvalidClients(t *testing.T) {
 		var nilCluster *redis.ClusterClient
 		impatient := redis.NewClient(&redis.Options{ReadTimeout: time.Second})
 		defer func() { require.NoError(t, impatient.Close()) }()
-		for name, c := range map[string]struct {
+		for _, c := range map[string]struct {
 			client *delayq.Client
 			parts  []string
 		}{
@@ -176,12 +187,47 @@ func TestInvalidClients(t *testing.T) {
 			ctx := t.Context()
 			requireInvalid(t, everyCall(ctx, c.client, "topic", "x"), c.parts...)
 			requireInvalid(t, topicCalls(ctx, c.client, "topic"), c.parts...)
-			_, terr := c.client.Topics(ctx)
-			_, serr := c.client.Servers(ctx)
-			requireInvalid(t, map[string]error{name + " topics": terr, name + " servers": serr}, c.parts...)
 			// What is wrong with the arguments is told as well.
 			requireInvalid(t, everyCall(ctx, c.client, "", "x"), append(c.parts, "empty topic")...)
 		}
+		requireNothing(f)
+	})
+}
+
+// An inspector that cannot work says so from every call, with all complaints. (I13)
+func TestInvalidInspectors(t *testing.T) {
+	queuetest.EachClient(t, func(t *testing.T, f *queuetest.Fixture) {
+		var nilClient *redis.Client
+		var nilInspector *delayq.Inspector
+		ring := redis.NewRing(&redis.RingOptions{})
+		defer func() { require.NoError(t, ring.Close()) }()
+		for name, c := range map[string]struct {
+			insp  *delayq.Inspector
+			parts []string
+		}{
+			"nil Redis":         {delayq.NewInspector(nil), []string{"nil Redis client"}},
+			"nil inside":        {delayq.NewInspector(nilClient), []string{"nil Redis client"}},
+			"ring":              {delayq.NewInspector(ring), []string{"not a *redis.Ring"}},
+			"empty prefix":      {delayq.NewInspector(f.RDB, delayq.Prefix("")), []string{"empty prefix"}},
+			"prefix with brace": {delayq.NewInspector(f.RDB, delayq.Prefix(f.Prefix+"{")), []string{"prefix", "'{'"}},
+			"nil option":        {delayq.NewInspector(f.RDB, nil), []string{"inspector option is nil"}},
+			"nil":               {nilInspector, []string{"nil Inspector"}},
+			"zero":              {new(delayq.Inspector), []string{"zero Inspector: use NewInspector"}},
+			"several": {
+				delayq.NewInspector(nil, delayq.Prefix("#"), delayq.Hooks(1, new(queuetest.HookLog))),
+				[]string{"nil Redis client", "prefix", "hook of type int"},
+			},
+		} {
+			ctx := t.Context()
+			requireInvalid(t, readerCalls(ctx, c.insp, "topic", "x"), c.parts...)
+			requireInvalid(t, readerCalls(ctx, c.insp, "", "x"), append(c.parts, "empty topic")...)
+			_, terr := c.insp.Topics(ctx)
+			_, serr := c.insp.Servers(ctx)
+			_, aerr := c.insp.Stats(ctx)
+			requireInvalid(t, map[string]error{name + " topics": terr, name + " servers": serr, name + " stats": aerr}, c.parts...)
+		}
+		requireInvalid(t, map[string]error{"job": queuetest.ErrOf(f.Inspector.Job(t.Context(), "topic", strings.Repeat("x", 1025)))}, "ID of 1025 bytes")
+		requireInvalid(t, map[string]error{"stats": queuetest.ErrOf(f.Inspector.Stats(t.Context(), "topic", "{", "}"))}, `topic "{"`, `topic "}"`)
 		requireNothing(f)
 	})
 }
@@ -192,8 +238,9 @@ func TestInvalidContexts(t *testing.T) {
 		var none context.Context
 		requireInvalid(t, everyCall(none, f.Client, "topic", "x"), "nil context")
 		requireInvalid(t, topicCalls(none, f.Client, "topic"), "nil context")
-		_, terr := f.Client.Topics(none)
-		_, serr := f.Client.Servers(none)
+		requireInvalid(t, readerCalls(none, f.Inspector, "topic", "x"), "nil context")
+		_, terr := f.Inspector.Topics(none)
+		_, serr := f.Inspector.Servers(none)
 		server := delayq.NewServer(f.RDB, queuetest.Quiet(f.Prefix)...)
 		server.HandlerFunc("topic", queuetest.Nothing)
 		requireInvalid(t, map[string]error{"topics": terr, "servers": serr, "run": server.Run(none)}, "nil context")

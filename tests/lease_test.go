@@ -382,7 +382,7 @@ func TestHandlerPastItsTimeoutLosesTheJob(t *testing.T) {
 		require.Len(b, rec.All(), 1)
 		require.Equal(b, 2, rec.All()[0].Attempt)
 		b.Pass(lease) // the first one has noticed
-		servers, err := b.Client.Servers(b.Context())
+		servers, err := b.Inspector.Servers(b.Context())
 		require.NoError(b, err)
 		for _, s := range servers {
 			if s.ID == first.ID() {

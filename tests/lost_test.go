@@ -129,7 +129,7 @@ func TestOutageDelaysOnlyWhatFallsDueInIt(t *testing.T) {
 				require.Len(b, rec.All(), 3)
 				require.Equal(b, 2*time.Second, rec.Of("before")[0].At.Sub(b.Began))
 				require.Equal(b, 75*time.Second, rec.Of("after")[0].At.Sub(b.Began))
-				servers, err := b.Client.Servers(b.Context())
+				servers, err := b.Inspector.Servers(b.Context())
 				require.NoError(b, err)
 				require.Len(b, servers, 1)
 				require.Equal(b, s.ID(), servers[0].ID)

@@ -86,6 +86,7 @@ func TestMisuseOfEveryMethod(t *testing.T) {
 		var noClient *delayq.Client
 		var noServer *delayq.Server
 		var noTopic *delayq.Topic[string]
+		var noInspector *delayq.Inspector
 		ctx := t.Context()
 		called := make(map[string]bool)
 		for _, c := range []struct {
@@ -101,6 +102,10 @@ func TestMisuseOfEveryMethod(t *testing.T) {
 			{"zero client", new(delayq.Client), ctx, nil, "zero Client"},
 			{"nil client", noClient, ctx, nil, "nil Client"},
 			{"nil client and context", noClient, nil, nil, "nil Client"},
+			{"nil context", f.Inspector, nil, nil, "nil context"},
+			{"zero inspector", new(delayq.Inspector), ctx, nil, "zero Inspector"},
+			{"nil inspector", noInspector, ctx, nil, "nil Inspector"},
+			{"nil inspector and context", noInspector, nil, nil, "nil Inspector"},
 			{"zero server", new(delayq.Server), ctx, nil, "zero Server"},
 			{"nil server", noServer, ctx, nil, "nil Server"},
 			{"zero topic", new(delayq.Topic[string]), ctx, f.Client, "zero Topic"},
@@ -115,7 +120,7 @@ func TestMisuseOfEveryMethod(t *testing.T) {
 				called[fmt.Sprintf("%T.%s", c.receiver, name)] = true
 			}
 		}
-		for _, some := range []string{"*delayq.Client.Enqueue", "*delayq.Client.Check", "*delayq.Client.Trigger", "*delayq.Server.Run", "*delayq.Topic[string].Schedule"} {
+		for _, some := range []string{"*delayq.Client.Enqueue", "*delayq.Inspector.Check", "*delayq.Client.Trigger", "*delayq.Server.Run", "*delayq.Topic[string].Schedule"} {
 			require.True(t, called[some], "%s is not among %v", some, called)
 		}
 		requireNothing(f)
@@ -257,8 +262,6 @@ func scheduleCalls(ctx context.Context, c *delayq.Client, topic, name string) ma
 	errs["pause"] = c.PauseSchedule(ctx, topic, name)
 	errs["resume"] = c.ResumeSchedule(ctx, topic, name)
 	_, errs["trigger"] = c.Trigger(ctx, topic, name)
-	_, errs["info"] = c.ScheduleInfo(ctx, topic, name)
-	_, errs["runs"] = c.Runs(ctx, topic, name, 1)
 	errs["schedule"] = c.Schedule(ctx, topic, name, delayq.Every(time.Hour), nil)
 	return errs
 }

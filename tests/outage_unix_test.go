@@ -24,6 +24,7 @@ func TestKilledWorkerLosesNothing(t *testing.T) {
 	t.Parallel()
 	rdb, prefix := redistest.Shared(t), redistest.Prefix(t)
 	client := delayq.NewClient(rdb, delayq.Prefix(prefix))
+	insp := delayq.NewInspector(rdb, delayq.Prefix(prefix))
 	const jobs, lease = 100, 3 * time.Second
 	w := queuetest.StartWorker(t, queuetest.WorkerConfig{Addr: rdb.Options().Addr, Prefix: prefix, Topic: "a", Lease: lease, Concurrency: jobs})
 	for i := range jobs {
@@ -36,7 +37,7 @@ func TestKilledWorkerLosesNothing(t *testing.T) {
 	var rec queuetest.Recorder
 	queuetest.Serve(t, rdb, prefix, "a", rec.Then(nil), delayq.Concurrency(10))
 	queuetest.Until(t, func() bool {
-		servers, err := client.Servers(t.Context())
+		servers, err := insp.Servers(t.Context())
 		return err == nil && len(servers) == 2
 	})
 	require.Empty(t, rec.All())
@@ -55,8 +56,8 @@ func TestKilledWorkerLosesNothing(t *testing.T) {
 		require.Equal(t, "payload "+s.ID, s.Payload)
 		require.False(t, s.Started.Before(ends[s.ID]), "job %s was taken from a worker that held its lease", s.ID)
 	}
-	queuetest.Until(t, func() bool { return queuetest.CounterOf(t, client, "a", "acked") == jobs })
-	require.EqualValues(t, jobs, queuetest.CounterOf(t, client, "a", "reclaimed"))
+	queuetest.Until(t, func() bool { return queuetest.CounterOf(t, insp, "a", "acked") == jobs })
+	require.EqualValues(t, jobs, queuetest.CounterOf(t, insp, "a", "reclaimed"))
 	require.Len(t, rec.All(), jobs)
 }
 
@@ -66,6 +67,7 @@ func TestStoppedWorkerIsRefused(t *testing.T) {
 	t.Parallel()
 	rdb, prefix := redistest.Shared(t), redistest.Prefix(t)
 	client := delayq.NewClient(rdb, delayq.Prefix(prefix))
+	insp := delayq.NewInspector(rdb, delayq.Prefix(prefix))
 	const lease = time.Second
 	w := queuetest.StartWorker(t, queuetest.WorkerConfig{Addr: rdb.Options().Addr, Prefix: prefix, Topic: "a", Lease: lease, Concurrency: 1})
 	_, err := client.Enqueue(t.Context(), "a", "1", nil)
@@ -96,9 +98,9 @@ func TestStoppedWorkerIsRefused(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, delayq.StateRunning, info.State, "the other one has it")
 	require.Equal(t, 2, info.Attempt)
-	require.Zero(t, queuetest.CounterOf(t, client, "a", "acked"))
+	require.Zero(t, queuetest.CounterOf(t, insp, "a", "acked"))
 	free()
 	queuetest.Until(t, func() bool { return queuetest.StateOf(t, client, "a", "1") == "" })
-	require.EqualValues(t, 1, queuetest.CounterOf(t, client, "a", "acked"))
+	require.EqualValues(t, 1, queuetest.CounterOf(t, insp, "a", "acked"))
 	require.Len(t, rec.All(), 1)
 }

@@ -107,8 +107,7 @@ func dieAt(b *queuetest.Bubble, name string, before bool) {
 			acked++
 		}
 	}
-	info, err := b.Client.Inspect(b.Context(), "work")
-	require.NoError(b, err)
+	info := b.Stats("work")
 	require.EqualValues(b, acked, info.Counters["acked"])
 	require.EqualValues(b, dead, info.Counters["buried"])
 	require.Zero(b, info.Scheduled+info.Ready+info.Running)

@@ -74,6 +74,7 @@ func TestRedisThatRefusesInfoConfigAndClient(t *testing.T) {
 				return nil
 			}, log.To())
 			client := delayq.NewClient(rdb)
+			insp := delayq.NewInspector(rdb)
 			_, err := client.Enqueue(t.Context(), "t", "now", nil)
 			require.NoError(t, err)
 			require.Equal(t, "now", queuetest.Receive(t, ran))
@@ -84,13 +85,13 @@ func TestRedisThatRefusesInfoConfigAndClient(t *testing.T) {
 			_, err = client.Trigger(t.Context(), "t", "s")
 			require.NoError(t, err)
 			queuetest.Receive(t, ran)
-			_, err = client.Check(t.Context(), "t")
+			_, err = insp.Check(t.Context(), "t")
 			require.NoError(t, err)
 			require.NoError(t, server.Stop())
 
 			require.Len(t, log.With("level=WARN", "INFO is not permitted", test.says), 1)
 			require.Empty(t, log.With("level=ERROR"))
-			require.Equal(t, int64(3), queuetest.CounterOf(t, client, "t", delayq.CounterAcked))
+			require.Equal(t, int64(3), queuetest.CounterOf(t, insp, "t", delayq.CounterAcked))
 		})
 	}
 }

@@ -25,7 +25,7 @@ func TestScheduleHistoryIsBounded(t *testing.T) {
 		}), delayq.Concurrency(1))
 		b.AddSchedule("s", delayq.Every(time.Second), delayq.OverlapAllow, delayq.Backoff(time.Hour, time.Hour))
 		b.Pass(250 * time.Second)
-		runs, err := b.Client.Runs(b.Context(), "t", "s", 100)
+		runs, err := b.Inspector.Runs(b.Context(), "t", "s", 100)
 		require.NoError(b, err)
 		require.Len(b, runs, 100)
 		for i, run := range runs {
@@ -38,7 +38,7 @@ func TestScheduleHistoryIsBounded(t *testing.T) {
 		require.EqualValues(b, 250, info.Attempts)
 		require.EqualValues(b, 1, info.Failures)
 		require.Equal(b, runs[0], *info.LastRun)
-		few, err := b.Client.Runs(b.Context(), "t", "s", 3)
+		few, err := b.Inspector.Runs(b.Context(), "t", "s", 3)
 		require.NoError(b, err)
 		require.Equal(b, runs[:3], few)
 	})
@@ -65,7 +65,7 @@ func TestScheduleHistoryOfOtherEnds(t *testing.T) {
 		b.Pass(36 * time.Second) // the second one runs on, the third one finds no slot and expires
 		close(block)
 		b.Pass(20 * time.Second)
-		runs, err := b.Client.Runs(ctx, "t", "s", 10)
+		runs, err := b.Inspector.Runs(ctx, "t", "s", 10)
 		require.NoError(b, err)
 		var outcomes []delayq.Outcome
 		for _, run := range runs {
@@ -86,7 +86,7 @@ func TestScheduleHistoryOfOldRuns(t *testing.T) {
 			require.NoError(b, err)
 			b.Pass(0)
 			require.NoError(b, server.Stop())
-			runs, err := b.Client.Runs(b.Context(), "t", "s", 100)
+			runs, err := b.Inspector.Runs(b.Context(), "t", "s", 100)
 			require.NoError(b, err)
 			return len(runs)
 		}

@@ -67,7 +67,7 @@ func TestScheduleOverlap(t *testing.T) {
 				if test.policy == delayq.OverlapCancelPrevious {
 					require.Len(b, causes, 1)
 					require.ErrorIs(b, causes[0], delayq.ErrCancelled)
-					runs, err := b.Client.Runs(b.Context(), "t", "s", 100)
+					runs, err := b.Inspector.Runs(b.Context(), "t", "s", 100)
 					require.NoError(b, err)
 					require.Equal(b, delayq.OutcomeCancelled, runs[len(runs)-1].Outcome)
 				} else {
@@ -92,7 +92,7 @@ func TestScheduleOverlapOfFailedRuns(t *testing.T) {
 		require.EqualValues(b, 3, info.Failures)
 		require.True(b, info.LastUnfinished)
 		require.Equal(b, delayq.ScheduleWaiting, info.State)
-		runs, err := b.Client.Runs(b.Context(), "t", "s", 100)
+		runs, err := b.Inspector.Runs(b.Context(), "t", "s", 100)
 		require.NoError(b, err)
 		require.Len(b, runs, 3)
 		require.Equal(b, []delayq.Outcome{"retried", "buried", "retried"}, []delayq.Outcome{runs[0].Outcome, runs[1].Outcome, runs[2].Outcome})

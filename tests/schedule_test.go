@@ -121,7 +121,7 @@ func TestSchedulePauseTriggerAndRemove(t *testing.T) {
 		require.Zero(b, info.Missed+info.Skipped)
 		b.Pass(4 * time.Second)
 		require.Equal(b, seconds(10, 35), slotsOf(b, &r, "s"))
-		runs, err := b.Client.Runs(ctx, "t", "s", 100)
+		runs, err := b.Inspector.Runs(ctx, "t", "s", 100)
 		require.NoError(b, err)
 		require.Len(b, runs, 4)
 		require.True(b, runs[1].Triggered)
@@ -130,7 +130,7 @@ func TestSchedulePauseTriggerAndRemove(t *testing.T) {
 		require.ErrorIs(b, b.Client.Unschedule(ctx, "t", "s"), delayq.ErrNotFound)
 		b.Pass(time.Minute)
 		require.Len(b, r.IDs(), 4)
-		_, err = b.Client.ScheduleInfo(ctx, "t", "s")
+		_, err = b.Inspector.Schedule(ctx, "t", "s")
 		require.ErrorIs(b, err, delayq.ErrNotFound)
 	})
 }
@@ -173,8 +173,7 @@ func TestRemovedScheduleLeavesNoJob(t *testing.T) {
 		b.Pass(2 * time.Minute)
 		require.ElementsMatch(b, []string{id, id, triggered}, r.IDs(), "one failed once, one ran to its end")
 		for _, topic := range []string{"ready", "failing", "running", "delayed"} {
-			info, err := b.Client.Inspect(ctx, topic)
-			require.NoError(b, err)
+			info := b.Stats(topic)
 			require.Zero(b, info.Scheduled+info.Ready+info.Running+info.Dead, topic)
 			require.Equal(b, topic != "running", info.Counters["cancelled"] == 1, topic)
 		}
@@ -288,27 +287,27 @@ func TestScheduleBadInput(t *testing.T) {
 			require.ErrorContains(t, err, test.say)
 		}
 		ctx := t.Context()
-		_, err := f.Client.Runs(ctx, "t", "n", 0)
+		_, err := f.Inspector.Runs(ctx, "t", "n", 0)
 		require.ErrorIs(t, err, delayq.ErrInvalid)
 		for what, err := range map[string]error{
 			"pause": f.Client.PauseSchedule(ctx, "t", "n"), "resume": f.Client.ResumeSchedule(ctx, "t", "n"),
 			"remove": f.Client.Unschedule(ctx, "t", "n"), "trigger": queuetest.ErrOf(f.Client.Trigger(ctx, "t", "n")),
-			"info": queuetest.ErrOf(f.Client.ScheduleInfo(ctx, "t", "n")), "runs": queuetest.ErrOf(f.Client.Runs(ctx, "t", "n", 1)),
+			"info": queuetest.ErrOf(f.Inspector.Schedule(ctx, "t", "n")), "runs": queuetest.ErrOf(f.Inspector.Runs(ctx, "t", "n", 1)),
 		} {
 			require.ErrorIs(t, err, delayq.ErrNotFound, what)
 		}
 		for what, err := range map[string]error{
 			"pause": f.Client.PauseSchedule(ctx, "t", ""), "resume": f.Client.ResumeSchedule(ctx, "", "n"),
 			"remove": f.Client.Unschedule(ctx, "t", ""), "trigger": queuetest.ErrOf(f.Client.Trigger(ctx, "t", "")),
-			"info": queuetest.ErrOf(f.Client.ScheduleInfo(ctx, "t", "")), "list": queuetest.ErrOf(f.Client.Schedules(ctx, "")),
+			"info": queuetest.ErrOf(f.Inspector.Schedule(ctx, "t", "")), "list": queuetest.ErrOf(f.Inspector.Schedules(ctx, "")),
 		} {
 			require.ErrorIs(t, err, delayq.ErrInvalid, what)
 		}
-		list, err := f.Client.Schedules(ctx, "t")
+		list, err := f.Inspector.Schedules(ctx, "t")
 		require.NoError(t, err)
 		require.Empty(t, list)
 		require.Empty(t, f.Dump())
-		topics, err := f.Client.Topics(ctx)
+		topics, err := f.Inspector.Topics(ctx)
 		require.NoError(t, err)
 		require.Empty(t, topics)
 	})
@@ -338,11 +337,11 @@ func TestScheduleInfo(t *testing.T) {
 			delayq.Retry(3), delayq.Timeout(time.Second), delayq.Header("k", "v"), delayq.Retention(time.Hour)))
 		require.NoError(t, f.Client.Schedule(ctx, "topic", "a", delayq.Every(time.Millisecond), nil))
 		require.NoError(t, f.Client.Schedule(ctx, "topic", "c", delayq.OnCalendar("x"), nil))
-		list, err := f.Client.Schedules(ctx, "topic")
+		list, err := f.Inspector.Schedules(ctx, "topic")
 		require.NoError(t, err)
 		require.Len(t, list, 3)
 		require.Equal(t, []string{"a", "b", "c"}, []string{list[0].Name, list[1].Name, list[2].Name})
-		info, err := f.Client.ScheduleInfo(ctx, "topic", "b")
+		info, err := f.Inspector.Schedule(ctx, "topic", "b")
 		require.NoError(t, err)
 		require.Nil(t, list[1].Payload)
 		require.Equal(t, "payload", string(info.Payload))
@@ -372,10 +371,9 @@ func TestScheduleInfo(t *testing.T) {
 		require.True(t, info.EditedAt.IsZero())
 		require.Empty(t, info.Edited)
 		require.False(t, info.CreatedAt.IsZero())
-		topic, err := f.Client.Inspect(ctx, "topic")
-		require.NoError(t, err)
+		topic := f.Stats()
 		require.EqualValues(t, 3, topic.Schedules)
-		topics, err := f.Client.Topics(ctx)
+		topics, err := f.Inspector.Topics(ctx)
 		require.NoError(t, err)
 		require.Equal(t, []string{"topic"}, topics)
 
@@ -383,7 +381,7 @@ func TestScheduleInfo(t *testing.T) {
 			require.NoError(t, f.Client.Schedule(ctx, "topic", fmt.Sprint("n", len(list)), delayq.Every(time.Hour), nil))
 			list = append(list, nil)
 		}
-		list, err = f.Client.Schedules(ctx, "topic")
+		list, err = f.Inspector.Schedules(ctx, "topic")
 		require.NoError(t, err)
 		require.Len(t, list, 153)
 		for _, info := range list {
@@ -411,6 +409,7 @@ func TestScheduleOnThreeServers(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, rdb redis.UniversalClient) {
 		prefix := redistest.Prefix(t)
 		client := delayq.NewClient(rdb, delayq.Prefix(prefix))
+		insp := delayq.NewInspector(rdb, delayq.Prefix(prefix))
 		var r queuetest.Recorder
 		for range 3 {
 			queuetest.Serve(t, rdb, prefix, "t", r.Then(nil))
@@ -425,15 +424,14 @@ func TestScheduleOnThreeServers(t *testing.T) {
 		for i := range schedules {
 			require.NoError(t, client.PauseSchedule(t.Context(), "t", fmt.Sprint("s", i)))
 		}
-		infos, err := client.Schedules(t.Context(), "t")
+		infos, err := insp.Schedules(t.Context(), "t")
 		require.NoError(t, err)
 		total := 0
 		for _, info := range infos {
 			total += int(info.Fired)
 		}
 		queuetest.Until(t, func() bool { return len(r.Times()) == total })
-		state, err := client.Inspect(t.Context(), "t")
-		require.NoError(t, err)
+		state := queuetest.StatsOf(t, insp, "t")
 		require.LessOrEqual(t, int64(len(r.All())-total), state.Counters["reclaimed"])
 		times, firsts := r.Times(), map[string]int{}
 		for _, s := range r.All() {

@@ -139,8 +139,7 @@ func TestHandlerBeyondTheDrainIsCutOff(t *testing.T) {
 				}
 				mu.Unlock()
 
-				info, err := b.Client.Inspect(b.Context(), "a")
-				require.NoError(b, err)
+				info := b.Stats("a")
 				require.Zero(b, info.Running)
 				switch name {
 				case "nil":
@@ -321,8 +320,7 @@ func TestManyStops(t *testing.T) {
 			}
 			b.Pass(time.Duration(rand.IntN(100)) * time.Millisecond)
 			require.NoError(b, s.Stop())
-			info, err := b.Client.Inspect(b.Context(), "a")
-			require.NoError(b, err)
+			info := b.Stats("a")
 			require.Zero(b, info.Running, "round %d", round)
 		}
 		b.Serve("a", func(_ context.Context, job *delayq.Job) error {

@@ -310,8 +310,7 @@ func TestPauseStopsTheTaking(t *testing.T) {
 		b.Enqueue("a", "running")
 		b.Pass(time.Second)
 		require.NoError(b, b.Client.Pause(b.Context(), "a", delayq.Pause{By: "me", Reason: "why"}))
-		info, err := b.Client.Inspect(b.Context(), "a")
-		require.NoError(b, err)
+		info := b.Stats("a")
 		require.True(b, info.Paused)
 		require.Equal(b, "me", info.Pauses[0].By)
 		b.Enqueue("a", "1")
@@ -402,14 +401,12 @@ func TestDeadLimit(t *testing.T) {
 			b.Enqueue("a", fmt.Sprint(i), delayq.ProcessIn(time.Duration(i)*time.Millisecond))
 		}
 		b.Pass(30 * time.Second)
-		info, err := b.Client.Inspect(b.Context(), "a")
-		require.NoError(b, err)
+		info := b.Stats("a")
 		require.EqualValues(b, 30, info.Dead)
 		require.Empty(b, b.State("a", "69"), "the oldest go first")
 		require.Equal(b, delayq.StateDead, b.State("a", "70"))
 		b.Pass(10 * time.Minute)
-		info, err = b.Client.Inspect(b.Context(), "a")
-		require.NoError(b, err)
+		info = b.Stats("a")
 		require.Zero(b, info.Dead)
 		for _, key := range b.Redis.Keys() {
 			for _, part := range []string{"pool", "dead", "attempts", "errors", "moved"} {

@@ -46,7 +46,7 @@ func TestTriggerHasNoBound(t *testing.T) {
 		b.Pass(time.Second)
 		require.Len(b, r.IDs(), jobs)
 		require.EqualValues(b, jobs, b.ScheduleInfo("s").Attempts)
-		runs, err := b.Client.Runs(ctx, "t", "s", 100)
+		runs, err := b.Inspector.Runs(ctx, "t", "s", 100)
 		require.NoError(b, err)
 		for _, run := range runs {
 			require.True(b, ids[run.JobID])

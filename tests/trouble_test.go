@@ -32,7 +32,7 @@ func TestHeartbeats(t *testing.T) {
 			b.Pass(time.Second)
 		}
 		b.Pass(12 * time.Second) // a heartbeat at 15 s
-		servers, err := b.Client.Servers(b.Context())
+		servers, err := b.Inspector.Servers(b.Context())
 		require.NoError(b, err)
 		require.Len(b, servers, 2)
 		byID := map[string]delayq.ServerInfo{servers[0].ID: servers[0], servers[1].ID: servers[1]}
@@ -62,14 +62,14 @@ func TestHeartbeats(t *testing.T) {
 		synctest.Wait()
 		second.End()
 		b.Pass(6 * time.Second)
-		servers, err = b.Client.Servers(b.Context())
+		servers, err = b.Inspector.Servers(b.Context())
 		require.NoError(b, err)
 		require.Len(b, servers, 2)
 		for _, info := range servers {
 			require.Equal(b, info.ID == second.ID(), info.State == "draining")
 		}
 		require.NoError(b, second.Stop())
-		servers, err = b.Client.Servers(b.Context())
+		servers, err = b.Inspector.Servers(b.Context())
 		require.NoError(b, err)
 		require.Len(b, servers, 1)
 		require.Equal(b, first.ID(), servers[0].ID)
@@ -80,11 +80,11 @@ func TestHeartbeats(t *testing.T) {
 		w.Cut()
 		require.NoError(b, third.Stop())
 		b.Pass(29 * time.Second)
-		servers, err = b.Client.Servers(b.Context())
+		servers, err = b.Inspector.Servers(b.Context())
 		require.NoError(b, err)
 		require.Len(b, servers, 2)
 		b.Pass(2 * time.Second)
-		servers, err = b.Client.Servers(b.Context())
+		servers, err = b.Inspector.Servers(b.Context())
 		require.NoError(b, err)
 		require.Len(b, servers, 1)
 		b.Pass(2 * time.Minute)
@@ -148,6 +148,7 @@ func TestNothingIsSilent(t *testing.T) {
 		w := queuetest.NewWire(b.Redis)
 		rdb := w.Client(b.T)
 		client := delayq.NewClient(rdb, delayq.Prefix(queuetest.Prefix))
+		insp := delayq.NewInspector(rdb, delayq.Prefix(queuetest.Prefix))
 		s := queuetest.Serve(b.T, rdb, queuetest.Prefix, "a", func(ctx context.Context, job *delayq.Job) error {
 			switch {
 			case job.ID == "panic":
@@ -180,7 +181,7 @@ func TestNothingIsSilent(t *testing.T) {
 		require.ErrorContains(b, err, "no route to host")
 		_, err = client.Get(b.Context(), "a", "bury")
 		require.Error(b, err)
-		_, err = client.Inspect(b.Context(), "a")
+		_, err = insp.Stats(b.Context(), "a")
 		require.Error(b, err)
 		b.Pass(30 * time.Second)
 		says("level=ERROR", `msg="redis away"`)

@@ -158,8 +158,7 @@ func TestManyMoversMoveEachJobOnce(t *testing.T) {
 			distinct[id] = true
 		}
 		require.Len(b, distinct, jobs)
-		info, err := b.Client.Inspect(b.Context(), "a")
-		require.NoError(b, err)
+		info := b.Stats("a")
 		require.Zero(b, info.Scheduled)
 	})
 }

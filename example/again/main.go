@@ -64,10 +64,10 @@ func main() {
 	check(err)
 	check(q.Advance(ctx, 5*day))
 
-	info, err := q.Client.Inspect(ctx, digest.Name())
+	stats, err := q.Inspector.Stats(ctx, digest.Name())
 	check(err)
 	fmt.Printf("%d jobs were enqueued, %d of them by the one before\n",
-		info.Counters[delayq.CounterEnqueued], info.Counters[delayq.CounterAgain])
+		stats[0].Counters[delayq.CounterEnqueued], stats[0].Counters[delayq.CounterAgain])
 	check(q.Close())
 }
 

@@ -27,6 +27,7 @@ func main() {
 		rdb = redis.NewClient(o)
 	}
 	client := delayq.NewClient(rdb, delayq.Prefix("cron"))
+	insp := delayq.NewInspector(rdb, delayq.Prefix("cron"))
 	ctx, stop := context.WithCancel(context.Background())
 
 	ran := make(chan string)
@@ -47,7 +48,7 @@ func main() {
 	_, err = client.Trigger(ctx, "chores", "report")
 	check(err)
 	fmt.Println("run", <-ran, "by hand")
-	list, err := client.Schedules(ctx, "chores")
+	list, err := insp.Schedules(ctx, "chores")
 	check(err)
 	for _, info := range list {
 		fmt.Printf("%s is %s: %v, %d slots fired\n", info.Name, info.State, info.Spec, info.Fired)
@@ -58,7 +59,7 @@ func main() {
 	stop()
 	check(<-ended)
 	for _, name := range []string{"poll", "report"} {
-		runs, err := client.Runs(context.Background(), "chores", name, 10)
+		runs, err := insp.Runs(context.Background(), "chores", name, 10)
 		check(err)
 		for i, run := range runs {
 			fmt.Printf("%s, %d from the end: attempt %d %s\n", name, i, run.Attempt, run.Outcome)

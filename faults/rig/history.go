@@ -61,7 +61,7 @@ const (
 	OpPause      = "pause"
 	OpResume     = "resume"
 	OpTrigger    = "trigger" // Result is the ID of the job
-	OpRead       = "read"    // ScheduleInfo
+	OpRead       = "read"    // Inspector.Schedule
 	OpRuns       = "runs"
 	OpCheck      = "check"   // Check without repair; Err lists what it found
 	OpStart      = "start"   // a handler starts

@@ -160,7 +160,7 @@ func (c *Client) TriggerSchedule(ctx context.Context, topic, name string) error 
 // ReadSchedule notes the books of a schedule.
 func (c *Client) ReadSchedule(ctx context.Context, topic, name string) (books *Books, err error) {
 	err = c.about(OpRead, topic, name, func(e *Event) error {
-		info, err := c.ScheduleInfo(ctx, topic, name)
+		info, err := c.Inspector.Schedule(ctx, topic, name)
 		if err != nil {
 			return err
 		}
@@ -185,7 +185,7 @@ func (c *Client) ListSchedules(ctx context.Context, topic string, some []string)
 	var ask func(left []string) error
 	ask = func(left []string) error { // one call for all of them: each is noted around those behind it
 		if len(left) == 0 {
-			list, err := c.Schedules(ctx, topic)
+			list, err := c.Inspector.Schedules(ctx, topic)
 			for _, info := range list {
 				all = append(all, info.Name)
 				found[info.Name] = newBooks(info)
@@ -207,7 +207,7 @@ func (c *Client) ListSchedules(ctx context.Context, topic string, some []string)
 // ReadRuns notes the history of a schedule.
 func (c *Client) ReadRuns(ctx context.Context, topic, name string) error {
 	return c.about(OpRuns, topic, name, func(e *Event) error {
-		list, err := c.Runs(ctx, topic, name, 20)
+		list, err := c.Inspector.Runs(ctx, topic, name, 20)
 		for _, r := range list {
 			e.Ran = append(e.Ran, Ran{r.JobID, r.Attempt, string(r.Outcome)})
 		}
@@ -218,7 +218,7 @@ func (c *Client) ReadRuns(ctx context.Context, topic, name string) error {
 // Look checks a topic without repair.
 func (c *Client) Look(ctx context.Context, topic string) error {
 	return c.about(OpCheck, topic, "", func(e *Event) error {
-		report, err := c.Check(ctx, topic)
+		report, err := c.Inspector.Check(ctx, topic)
 		if report != nil && len(report.Findings) > 0 {
 			e.Err = fmt.Sprint(report.Findings[:min(len(report.Findings), 10)])
 		}

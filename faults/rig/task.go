@@ -105,12 +105,29 @@ func init() { calls.Store(time.Now().UnixMicro() * 1000) }
 // A Client is a delayq client that writes down every call before it is made and after.
 type Client struct {
 	*delayq.Client
+	Inspector *delayq.Inspector // reads past the record, unless a method of Client does not
+
 	rec *Recorder
 }
 
 // NewClient makes a client that records.
 func NewClient(rdb redis.UniversalClient, rec *Recorder, opts ...delayq.ClientOption) *Client {
-	return &Client{delayq.NewClient(rdb, opts...), rec}
+	var same []delayq.InspectorOption
+	for _, opt := range opts {
+		if prefix, ok := opt.(delayq.PrefixOption); ok {
+			same = append(same, prefix)
+		}
+	}
+	return &Client{delayq.NewClient(rdb, opts...), delayq.NewInspector(rdb, same...), rec}
+}
+
+// StatsOf reads the numbers of a topic.
+func StatsOf(ctx context.Context, insp *delayq.Inspector, topic string) (delayq.TopicStats, error) {
+	list, err := insp.Stats(ctx, topic)
+	if err != nil {
+		return delayq.TopicStats{}, err
+	}
+	return list[0], nil
 }
 
 // call records a call and its outcome.

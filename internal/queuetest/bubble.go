@@ -22,6 +22,8 @@ type Bubble struct {
 	RDB    *redis.Client
 	Client *delayq.Client
 	Began  time.Time
+
+	Inspector *delayq.Inspector
 }
 
 // Prefix is that of the keys in a Bubble.
@@ -32,7 +34,10 @@ func InBubble(t *testing.T, test func(b *Bubble)) {
 	t.Helper()
 	t.Parallel()
 	redistest.Bubble(t, func(t *testing.T, r *embedded.Redis, rdb *redis.Client) {
-		test(&Bubble{T: t, Redis: r, RDB: rdb, Client: delayq.NewClient(rdb, delayq.Prefix(Prefix)), Began: time.Now()})
+		prefix := delayq.Prefix(Prefix)
+		test(&Bubble{
+			T: t, Redis: r, RDB: rdb, Client: delayq.NewClient(rdb, prefix), Inspector: delayq.NewInspector(rdb, prefix), Began: time.Now(),
+		})
 	})
 }
 
@@ -70,7 +75,13 @@ func (b *Bubble) Get(topic, id string) *delayq.JobInfo {
 // Counter returns a counter of a topic.
 func (b *Bubble) Counter(topic string, name delayq.Counter) int64 {
 	b.Helper()
-	return CounterOf(b.T, b.Client, topic, name)
+	return CounterOf(b.T, b.Inspector, topic, name)
+}
+
+// Stats returns the numbers of a topic.
+func (b *Bubble) Stats(topic string) delayq.TopicStats {
+	b.Helper()
+	return StatsOf(b.T, b.Inspector, topic)
 }
 
 // LoadScripts makes Redis know all scripts, so that requests name them by their digests only.
@@ -107,7 +118,7 @@ func (b *Bubble) AddSchedule(name string, spec delayq.Spec, opts ...delayq.Sched
 // ScheduleInfo returns what is known about a schedule of the topic "t".
 func (b *Bubble) ScheduleInfo(name string) *delayq.ScheduleInfo {
 	b.Helper()
-	info, err := b.Client.ScheduleInfo(b.Context(), "t", name)
+	info, err := b.Inspector.Schedule(b.Context(), "t", name)
 	require.NoError(b, err)
 	return info
 }

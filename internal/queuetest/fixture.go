@@ -16,6 +16,8 @@ type Fixture struct {
 	RDB    redis.UniversalClient
 	Prefix string
 	Client *delayq.Client
+
+	Inspector *delayq.Inspector
 }
 
 // EachClient runs a test on both backends, in parallel with other tests.
@@ -29,7 +31,14 @@ func EachClient(t *testing.T, test func(t *testing.T, f *Fixture)) {
 func NewFixture(t testing.TB, rdb redis.UniversalClient, opts ...delayq.ClientOption) *Fixture {
 	f := &Fixture{T: t, RDB: rdb, Prefix: redistest.Prefix(t)}
 	f.Client = delayq.NewClient(rdb, append(opts, delayq.Prefix(f.Prefix))...)
+	f.Inspector = delayq.NewInspector(rdb, delayq.Prefix(f.Prefix))
 	return f
+}
+
+// Stats returns the numbers of the topic.
+func (f *Fixture) Stats() delayq.TopicStats {
+	f.T.Helper()
+	return StatsOf(f.T, f.Inspector, "topic")
 }
 
 // Key returns one of the topic's keys, like that of pool.

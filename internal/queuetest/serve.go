@@ -51,13 +51,20 @@ func StateOf(t *testing.T, client *delayq.Client, topic, id string) delayq.State
 }
 
 // CounterOf returns a counter of a topic.
-func CounterOf(t *testing.T, client *delayq.Client, topic string, name delayq.Counter) int64 {
+func CounterOf(t *testing.T, insp *delayq.Inspector, topic string, name delayq.Counter) int64 {
 	t.Helper()
-	info, err := client.Inspect(t.Context(), topic)
-	require.NoError(t, err)
-	n, known := info.Counters[name]
+	n, known := StatsOf(t, insp, topic).Counters[name]
 	require.True(t, known, name)
 	return n
+}
+
+// StatsOf returns the numbers of a topic.
+func StatsOf(t testing.TB, insp *delayq.Inspector, topic string) delayq.TopicStats {
+	t.Helper()
+	list, err := insp.Stats(t.Context(), topic)
+	require.NoError(t, err)
+	require.Len(t, list, 1)
+	return list[0]
 }
 
 // A Running is a server that runs until the end of the test.

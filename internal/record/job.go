@@ -119,6 +119,31 @@ func Join(head string, enqueuedAt int64, tail string) string {
 	return fmt.Sprintf("%s\xad%013d%s", head, enqueuedAt, tail)
 }
 
+// DueHead is how many bytes of a record are enough for DueOf.
+const DueHead = HeadLen + StampLen + 2*9 // two integers of msgpack
+
+// DueOf returns the due time in the first bytes of a record, or 0 if it cannot be decoded.
+func DueOf(raw string) int64 {
+	if len(raw) < HeadLen+StampLen || raw[NonceLen] != Version || raw[HeadLen-1] != 0x90|jobFields {
+		return 0
+	}
+	at, err := decodeStamp(raw[HeadLen:])
+	if err != nil {
+		return 0
+	}
+	dec := msgpack.GetDecoder()
+	defer msgpack.PutDecoder(dec)
+	dec.Reset(strings.NewReader(raw[HeadLen+StampLen:]))
+	var o Options
+	if o.DueAt, err = dec.DecodeInt64(); err != nil {
+		return 0
+	}
+	if o.DueIn, err = dec.DecodeInt64(); err != nil {
+		return 0
+	}
+	return o.Due(at)
+}
+
 // Decode reads a record. With an error it returns the zero Job.
 func Decode(raw string) (Job, error) { return decode(raw, true) }
 

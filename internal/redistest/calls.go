@@ -21,7 +21,7 @@ func CallRoles(text string) map[string][]string {
 		if len(cells) != 6 {
 			continue
 		}
-		for _, call := range regexp.MustCompile("`(\\w+)`").FindAllStringSubmatch(cells[1], -1) {
+		for _, call := range regexp.MustCompile("`([\\w.]+)`").FindAllStringSubmatch(cells[1], -1) {
 			for i, role := range RoleNames {
 				if roles[call[1]] = slices.Grow(roles[call[1]], 1); strings.TrimSpace(cells[2+i]) == "yes" {
 					roles[call[1]] = append(roles[call[1]], role)
@@ -32,8 +32,8 @@ func CallRoles(text string) map[string][]string {
 	return roles
 }
 
-// MethodRoles returns the roles that call each method of Client in the tests: the producer, the
-// operator or both, by docs/security.md.
+// MethodRoles returns the roles that call each method of Client and Inspector in the tests: the
+// producer, the operator or both, by docs/security.md.
 var MethodRoles = sync.OnceValue(func() map[string][]string {
 	text, err := os.ReadFile(Path("docs", "security.md"))
 	if err != nil {

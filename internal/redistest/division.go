@@ -7,6 +7,7 @@ import (
 	"hash/crc32"
 	"path"
 	"path/filepath"
+	"regexp"
 	"runtime"
 	"slices"
 	"strings"
@@ -22,8 +23,8 @@ const library = "github.com/delayq/delayq."
 
 // A Call is a request of the library to Redis.
 type Call struct {
-	// Function is the first exported method of Client in the stack, or else the first function of
-	// the library.
+	// Function is the first exported method of Client or Inspector in the stack, or else the first
+	// function of the library. A method of Inspector has that name in front.
 	Function string
 	Cmd      redis.Cmder
 	Turn     uint // increases when the function repeats the request in this test
@@ -319,6 +320,9 @@ func Worker(rdb redis.UniversalClient, prefix string) (_ redis.UniversalClient, 
 	return rdb, ""
 }
 
+// exported matches an exported method that calls Redis, and a function literal in it.
+var exported = regexp.MustCompile(`^\(\*(Client|Inspector)\)\.([A-Z]\w*)`)
+
 // function returns the value of Call.Function from the stack. It returns "" if the caller is a
 // test, even inside a handler.
 func function() (name string) {
@@ -339,10 +343,8 @@ func function() (name string) {
 			continue
 		}
 		is := strings.TrimPrefix(f.Function, library)
-		of, ok := strings.CutPrefix(is, "(*Client).")
-		if exported := ok && of[0] < 'a'; exported {
-			name, _, _ = strings.Cut(of, ".") // of a function literal in it
-			method = true
+		if m := exported.FindStringSubmatch(is); m != nil {
+			name, method = strings.TrimPrefix(m[1]+"."+m[2], "Client."), true
 		} else if !method {
 			name, _, _ = strings.Cut(is, ".func") // of a function literal in it
 		}
@@ -375,7 +377,7 @@ func Path(elem ...string) string { return filepath.Join(append([]string{root}, e
 func prefixOf(cmd redis.Cmder) string {
 	args, at := cmd.Args(), 1
 	switch cmd.Name() {
-	case "eval", "evalsha":
+	case "eval", "evalsha", "eval_ro", "evalsha_ro":
 		at = 3
 		if len(args) > 2 && fmt.Sprint(args[2]) == "0" {
 			at += slices.IndexFunc(args[at:], func(arg any) bool { return strings.Contains(fmt.Sprint(arg), ":{") })

@@ -1,0 +1,155 @@
+package delayq
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// An Inspector reads what a queue holds. It has no method that writes, starts nothing and need not
+// be closed. It is safe for concurrent use. If the inspector or an argument is invalid, every
+// method returns an error that wraps [ErrInvalid].
+//
+// It can read from a replica, and from the replicas of a Cluster if the client is ReadOnly. What it
+// reads there can be some milliseconds old, and its times are by the clock of that replica. It
+// sends its scripts with EVALSHA_RO, so that Redis refuses their writes. If Redis does not know
+// that command, as before 7.0, or refuses it to the user, EVALSHA takes its place.
+type Inspector struct {
+	rdb     redis.UniversalClient
+	o       inspectorOptions
+	err     error // why the inspector itself is invalid
+	scripts caller
+}
+
+// An InspectorOption configures an [Inspector]: [Prefix] or [Hooks].
+type InspectorOption interface{ applyInspector(*inspectorOptions) }
+
+type inspectorOptions struct {
+	prefix string
+	hooks  hooks
+	errs   []error
+}
+
+func (p PrefixOption) applyInspector(o *inspectorOptions) { o.prefix = string(p) }
+
+func (h HooksOption) applyInspector(o *inspectorOptions) {
+	o.errs = append(o.errs, o.hooks.add(h, inspectorSide)...)
+}
+
+// NewInspector returns an inspector of the queue in rdb: a *redis.Client (of a Sentinel too) or a
+// *redis.ClusterClient. The caller owns rdb and closes it. If rdb or an option is invalid, every
+// call returns that error. Contexts interrupt a call in flight only if rdb was created with
+// ContextTimeoutEnabled; otherwise the timeouts of rdb apply.
+func NewInspector(rdb redis.UniversalClient, opts ...InspectorOption) *Inspector {
+	i := &Inspector{rdb: rdb, o: inspectorOptions{prefix: defaultPrefix}}
+	for _, opt := range opts {
+		if opt == nil {
+			i.o.errs = append(i.o.errs, errors.New("an inspector option is nil"))
+			continue
+		}
+		opt.applyInspector(&i.o)
+	}
+	if err := checkName("prefix", i.o.prefix); err != nil {
+		i.o.errs = append(i.o.errs, err)
+	}
+	i.err = errors.Join(invalid(i.o.errs), checkRedis(rdb))
+	i.o.hooks.trouble = func(why *crash) { logHook(clientLog(), why) }
+	i.scripts = caller{rdb: rdb, hooks: &i.o.hooks, only: new(readOnly)}
+	return i
+}
+
+// usable returns an error if the inspector itself or a context is invalid.
+func (i *Inspector) usable(ctx context.Context) error {
+	var err error
+	switch {
+	case i == nil:
+		err = fmt.Errorf("%w: nil Inspector", ErrInvalid)
+	case i.err != nil:
+		err = i.err
+	case i.rdb == nil:
+		err = fmt.Errorf("%w: zero Inspector: use NewInspector", ErrInvalid)
+	}
+	return errors.Join(err, checkContext(ctx))
+}
+
+// validate joins the complaints about the inspector, a context, a topic and an ID. Every method
+// calls it, or usable, before anything else.
+func (i *Inspector) validate(ctx context.Context, topic, id string) error {
+	return errors.Join(i.usable(ctx), checkNames(topic, id))
+}
+
+// exec executes a script that writes nothing.
+func (i *Inspector) exec(ctx context.Context, s *script, k *keys, jobs int, args ...any) (reply, error) {
+	return i.scripts.exec(ctx, s, k, "", jobs, args...)
+}
+
+// jobInfos looks up jobs, and skips those that do not exist: see [caller.jobInfos].
+func (i *Inspector) jobInfos(ctx context.Context, topic string, cut int, ids []string) ([]*JobInfo, error) {
+	return i.scripts.jobInfos(ctx, newKeys(i.o.prefix, topic), cut, ids)
+}
+
+// Job returns everything that is known about a job, including its payload, as [Client.Get] does. It
+// finds done jobs during their [Retention]. Job returns [ErrNotFound] if there is no job with this
+// ID. Cost: one call to Redis.
+func (i *Inspector) Job(ctx context.Context, topic, id string) (*JobInfo, error) {
+	err := i.validate(ctx, topic, id)
+	var list []*JobInfo
+	if err == nil {
+		list, err = i.jobInfos(ctx, topic, -1, []string{id})
+	}
+	if err == nil && len(list) == 0 {
+		err = ErrNotFound
+	}
+	if err != nil {
+		return nil, located{call: getKind.name, topic: topic, job: id}.at(err)
+	}
+	return list[0], nil
+}
+
+// topicsPage is the number of topics that one call of a scan reads, about.
+const topicsPage = 1000
+
+// Topics returns the topics that jobs were enqueued to or that a server has handled, sorted. Cost:
+// one call to Redis for about 1,000 topics.
+func (i *Inspector) Topics(ctx context.Context) ([]string, error) {
+	if err := i.usable(ctx); err != nil {
+		return nil, fmt.Errorf("topics: %w", err)
+	}
+	var names []string
+	for cursor := uint64(0); ; {
+		some, next, err := i.rdb.SScan(ctx, topicsKey(i.o.prefix), cursor, "", topicsPage).Result()
+		if err != nil {
+			return nil, fmt.Errorf("topics of %q: %w", i.o.prefix, i.scripts.blame(ctx, err, topicsKey(i.o.prefix)))
+		}
+		names = append(names, some...)
+		if cursor = next; cursor == 0 {
+			break
+		}
+	}
+	slices.Sort(names)
+	return slices.Compact(names), nil
+}
+
+// Servers returns the servers of the prefix that have sent a heartbeat within the last 30 s. Cost:
+// one call to Redis for about 100 servers, and one for its time.
+func (i *Inspector) Servers(ctx context.Context) ([]ServerInfo, error) {
+	if err := i.usable(ctx); err != nil {
+		return nil, fmt.Errorf("servers: %w", err)
+	}
+	list, err := readServers(ctx, i.rdb, i.o.prefix)
+	if err != nil || len(list) == 0 {
+		return nil, i.scripts.blame(ctx, err, serversKey(i.o.prefix))
+	}
+	now, err := i.rdb.Time(ctx).Result()
+	if err != nil {
+		return nil, fmt.Errorf("servers of %q: %w", i.o.prefix, err)
+	}
+	return slices.DeleteFunc(list, func(info ServerInfo) bool { return !info.live(now) }), nil
+}
+
+// live reports whether the server has sent a heartbeat lately.
+func (info *ServerInfo) live(now time.Time) bool { return now.Sub(info.SeenAt) <= heartbeatStale }

@@ -1,0 +1,201 @@
+package delayq
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/delayq/delayq/internal/record"
+)
+
+// TopicStats holds the numbers of jobs in a topic, and what has happened in it since its first job.
+type TopicStats struct {
+	Topic string
+	At    time.Time // when the numbers were read, by Redis's clock
+
+	Scheduled, Ready, Running, Dead, Done int64
+
+	// Retrying is the number of unfinished jobs with a finished attempt, except dead ones: they
+	// wait for a retry, are ready again or are running again. It is computed as if every dead job
+	// had a finished attempt.
+	Retrying int64
+
+	// Overdue is the number of jobs that are due and have not started: the ready ones, and
+	// scheduled ones whose time has come. A topic that keeps up has few, for milliseconds.
+	Overdue int64
+	// OldestOverdue is the earliest due time among the overdue jobs, as far as the first ready job
+	// and the first scheduled one show it. It is zero if no job is overdue, or if the first 20
+	// entries of ready are left over from cancelled jobs.
+	OldestOverdue time.Time
+
+	NextDue time.Time // of the earliest scheduled job; zero if there is none
+
+	Schedules    int64 // of the topic, including paused and ended ones
+	WaitingSlots int64 // schedules with a slot that waits for the end of the last run
+	// NextSlot is the earliest slot of all schedules. It is in 1970 if a server has yet to compute
+	// it, and zero if there is none.
+	NextSlot time.Time
+
+	Servers int // live servers that take jobs of the topic; a server that drains takes none
+	Workers int // the sum of their Concurrency for the topic
+
+	Paused bool // whether any of Pauses is in effect
+	// PausedUntil is the latest end of Pauses. It is zero if one of them has no end, or if the
+	// topic is not paused.
+	PausedUntil time.Time
+	Pauses      []PauseInfo // those in effect, the oldest first
+
+	// Counters has every [Counter].
+	Counters map[Counter]int64
+}
+
+var counters = []Counter{
+	CounterEnqueued, CounterTaken, CounterAcked, CounterAgain, CounterRetried, CounterSnoozed, CounterBuried, CounterCancelled,
+	CounterExpired, CounterReclaimed, CounterReturned, CounterRevived, CounterDropped, CounterPrunedDead, CounterPrunedDone, CounterDeleted, CounterRepaired,
+	CounterFired, CounterSkipped, CounterMissed,
+}
+
+// statsTopics is the maximum number of topics that travel in one pipeline.
+const statsTopics = 1000
+
+// Stats returns the numbers of jobs, the servers, the pauses and the counters of topics, in the
+// order of topics. Without topics it returns those of [Inspector.Topics]. The numbers of a topic
+// are read at one instant. A topic that was never used has no jobs.
+//
+// If some topics cannot be read, Stats returns the others along with the error.
+//
+// Stats sends 1,000 topics at a time, in one round trip to each node of a Cluster. Cost: O(log N)
+// for each topic with N jobs, and O(servers).
+func (i *Inspector) Stats(ctx context.Context, topics ...string) ([]TopicStats, error) {
+	errs := []error{i.usable(ctx)}
+	for _, topic := range topics {
+		errs = append(errs, invalidTopic(topic))
+	}
+	if err := errors.Join(errs...); err != nil {
+		return nil, fmt.Errorf("inspect: %w", err)
+	}
+	if len(topics) == 0 {
+		all, err := i.Topics(ctx)
+		if err != nil {
+			return nil, fmt.Errorf("inspect: %w", err)
+		}
+		topics = all
+	}
+	var servers []ServerInfo
+	var list []TopicStats
+	var failed []error
+	first := redis.NewScanCmd(ctx, nil, "hscan", serversKey(i.o.prefix), 0, "count", serversPage)
+	others := []redis.Cmder{first}
+	for some := range slices.Chunk(topics, statsTopics) {
+		calls := i.inspect(ctx, some, others...)
+		if others != nil {
+			found, err := allServers(ctx, i.rdb, i.o.prefix, first)
+			if err != nil {
+				failed = append(failed, fmt.Errorf("inspect: %w", i.scripts.blame(ctx, err, serversKey(i.o.prefix))))
+			}
+			servers, others = found, nil
+		}
+		for _, call := range calls {
+			if call.err != nil {
+				failed = append(failed, call.err)
+				continue
+			}
+			stats := topicStats(call.topic, call.reply)
+			stats.served(servers)
+			list = append(list, stats)
+		}
+	}
+	if len(failed) > mostErrors {
+		failed = append(failed[:mostErrors], fmt.Errorf("and %d more errors", len(failed)-mostErrors))
+	}
+	return list, errors.Join(failed...)
+}
+
+// mostErrors is how many errors of topics Stats joins.
+const mostErrors = 10
+
+// invalidTopic returns an error if a topic is invalid.
+func invalidTopic(topic string) error {
+	if err := checkName("topic", topic); err != nil {
+		return invalid([]error{err})
+	}
+	return nil
+}
+
+// inspect executes the inspect script once for each topic, and other commands along with them.
+func (i *Inspector) inspect(ctx context.Context, topics []string, others ...redis.Cmder) []*scriptCall {
+	args := make([]any, len(counters))
+	for at, name := range counters {
+		args[at] = string(name)
+	}
+	calls := make([]*scriptCall, len(topics))
+	for at, topic := range topics {
+		calls[at] = newScriptCall(inspectScript, topic, 0, newKeys(i.o.prefix, topic).of(inspectScript, ""), args)
+	}
+	i.scripts.doWith(ctx, calls, others...)
+	return calls
+}
+
+// topicStats reads a reply of the inspect script.
+func topicStats(topic string, r reply) TopicStats {
+	s := TopicStats{
+		Topic: topic, At: msTime(r.now()), Scheduled: r.number(3), Running: r.number(4), Dead: r.number(5), Done: r.number(6),
+	}
+	s.Ready = max(0, r.number(2)-s.Scheduled-s.Running-s.Dead)
+	s.Retrying = max(0, r.number(13)-s.Dead)
+	s.Overdue = s.Ready + r.number(14)
+	if head := r.list(7); len(head) == 2 {
+		s.NextDue = scoreTime(head.text(1))
+	}
+	if r.number(14) > 0 {
+		s.OldestOverdue = s.NextDue
+	}
+	if due := waitsSince(r.list(15)); s.OldestOverdue.IsZero() || !due.IsZero() && due.Before(s.OldestOverdue) {
+		s.OldestOverdue = due
+	}
+	s.Schedules, s.WaitingSlots = r.number(10), r.number(11)
+	if head := r.list(12); len(head) == 2 {
+		s.NextSlot = scoreTime(head.text(1))
+	}
+	pause := r.list(8)
+	for _, p := range record.DecodePauses(pause.text(2), r.now()) {
+		s.Pauses = append(s.Pauses, PauseInfo{By: p.By, Reason: p.Reason, Since: msTime(p.Since), Until: orZero(p.Until)})
+	}
+	if until := pause.text(1); pause.text(0) != "" {
+		s.Paused = until == "" || r.now() < scoreTime(until).UnixMilli()
+		if s.Paused && until != "" {
+			s.PausedUntil = scoreTime(until)
+		}
+	}
+	s.Counters = make(map[Counter]int64, len(counters))
+	for i, name := range counters {
+		s.Counters[name], _ = strconv.ParseInt(r.list(9).text(i), 10, 64) // "" is none yet
+	}
+	return s
+}
+
+// waitsSince returns the due time of the first ready job. head holds its entry in moved and the
+// beginning of its record, or nothing.
+func waitsSince(head reply) time.Time {
+	if m, ok := record.DecodeMoved(head.text(0)); ok {
+		return msTime(m.Due)
+	}
+	return orZero(record.DueOf(head.text(1)))
+}
+
+// served counts the servers that take jobs of the topic.
+func (s *TopicStats) served(servers []ServerInfo) {
+	for _, info := range servers {
+		does, ok := info.Topics[s.Topic]
+		if ok && info.live(s.At) && cmp.Or(info.State, ServerRunning) == ServerRunning {
+			s.Servers++
+			s.Workers += does.Workers
+		}
+	}
+}
