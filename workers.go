@@ -5,11 +5,11 @@ import "time"
 // Taking ahead. A handler that is much shorter than a round trip to Redis would leave its worker
 // idle until the next take is answered. So a server takes more jobs than it has idle workers: as
 // many as will start within a horizon, judging by the recent handler durations of the topic. The
-// horizon is aheadTime and one and a half times the recent round trip of a take, because the next
-// take must be answered before the jobs run out. The server takes none ahead when handlers take
-// longer than the horizon times the number of workers. If handlers turn out slower, the jobs are
-// given back after three horizons, at least aheadPatience. Fewer large jobs are taken ahead: about
-// aheadBytes in total.
+// horizon is aheadTime and two and a half times the recent round trip of a take. The next take is
+// sent when half of the jobs are left, and these must last until its reply arrives. The server
+// takes none ahead when handlers take longer than the horizon times the number of workers. If
+// handlers turn out slower, the jobs are given back after three horizons, at least aheadPatience.
+// Fewer large jobs are taken ahead: about aheadBytes in total.
 const (
 	aheadTime = 2 * time.Millisecond
 	// the jobs of two calls, and those of the next two, which arrive while the first are admitted
@@ -58,7 +58,7 @@ func (w *workers) ahead() int {
 }
 
 // horizon returns how far ahead jobs are taken.
-func (w *workers) horizon() time.Duration { return aheadTime + w.trip + w.trip/2 }
+func (w *workers) horizon() time.Duration { return aheadTime + 2*w.trip + w.trip/2 }
 
 // patience returns how long a job taken ahead waits for a worker.
 func (w *workers) patience() time.Duration { return max(aheadPatience, 3*w.horizon()) }

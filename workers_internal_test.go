@@ -47,12 +47,12 @@ func TestWorkersHorizon(t *testing.T) {
 	for range 500 {
 		w.took(10*time.Millisecond, 0)
 	}
-	require.InDelta(t, aheadTime+15*time.Millisecond, w.horizon(), float64(time.Microsecond))
-	require.InDelta(t, 3*(aheadTime+15*time.Millisecond), w.patience(), float64(time.Microsecond))
-	require.InDelta(t, 170, w.room(10), 1)
+	require.InDelta(t, aheadTime+25*time.Millisecond, w.horizon(), float64(time.Microsecond))
+	require.InDelta(t, 3*(aheadTime+25*time.Millisecond), w.patience(), float64(time.Microsecond))
+	require.InDelta(t, 270, w.room(10), 1)
 	before := w.horizon()
 	w.took(time.Second, 0)
-	require.Less(t, w.horizon()-before, 15*time.Millisecond)
+	require.Less(t, w.horizon()-before, 25*time.Millisecond)
 	for range 100 {
 		w.took(2*time.Millisecond, 500)
 	}
@@ -60,7 +60,7 @@ func TestWorkersHorizon(t *testing.T) {
 	for range 1000 {
 		w.took(time.Hour, 0)
 	}
-	require.LessOrEqual(t, w.horizon(), aheadTime+aheadTrip+aheadTrip/2)
+	require.LessOrEqual(t, w.horizon(), aheadTime+2*aheadTrip+aheadTrip/2)
 }
 
 // Room is kept for the jobs of a take until they are admitted or did not come.
