@@ -24,10 +24,10 @@ type actorKey struct{}
 // A name has at most 1 KiB. With a longer one, every call of a Client returns [ErrInvalid].
 //
 // These calls are recorded: [Client.Dequeue], [Client.CancelBatch], [Client.Reschedule],
-// [Client.RescheduleBatch], [Client.Revive], [Client.Delete], [Client.Pause], [Client.Resume],
-// [Client.ResumeAll], [Client.Schedule], [Client.EditSchedule], [Client.Unschedule],
-// [Client.PauseSchedule], [Client.ResumeSchedule], [Client.Trigger] and [Client.Repair]. A call
-// that changes nothing is not recorded.
+// [Client.RescheduleBatch], [Client.Revive], [Client.Bury], [Client.Delete], [Client.Pause],
+// [Client.Resume], [Client.ResumeAll], [Client.RemoveTopic], [Client.Schedule],
+// [Client.EditSchedule], [Client.Unschedule], [Client.PauseSchedule], [Client.ResumeSchedule],
+// [Client.Trigger] and [Client.Repair]. A call that changes nothing is not recorded.
 //
 // The audit has the newest 1,000 acts of the prefix. An entry is written after its act, because the
 // two can be in different slots of a Cluster. If that fails, the call returns [ErrNotAudited]. If
@@ -104,8 +104,11 @@ func (c *Client) audit(ctx context.Context, o *operation, err error) error {
 		return err
 	}
 	filter := ""
-	if o.move != nil {
+	switch {
+	case o.move != nil:
 		filter = dueText(&o.move.opts)
+	case o.reason != "":
+		filter = fmt.Sprintf("reason %q", o.reason)
 	}
 	return c.acted(ctx, o.place(), filter, err)
 }

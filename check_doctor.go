@@ -358,6 +358,9 @@ func (d *doctor) diagnose(id string, at func(column int) string) *stray {
 // attempt followed its last failure. A job with unlimited retries that was buried after a lost
 // lease cannot be told apart from one that waits.
 func buried(retry int, readable bool, finished int, m record.Moved, log []AttemptError) bool {
+	if m.Why == string(DueBury) {
+		return true // by a client
+	}
 	if finished <= m.Spent && (m.Revived || m.Spent > 0) {
 		return false // revived or snoozed, and no failure since
 	}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"hash/maphash"
 	"slices"
+	"strings"
 	"sync"
 
 	"github.com/redis/go-redis/v9"
@@ -75,6 +76,11 @@ func checkRedis(rdb redis.UniversalClient) error {
 		return nil
 	}
 	return fmt.Errorf("%w: the Redis client must be a *redis.Client or a *redis.ClusterClient, not a %T", ErrInvalid, rdb)
+}
+
+// inspector returns an inspector that reads what the client writes, and calls its hooks.
+func (c *Client) inspector() *Inspector {
+	return &Inspector{rdb: c.rdb, o: inspectorOptions{prefix: c.o.prefix}, scripts: c.scripts}
 }
 
 // poolSize returns the size of the connection pool of rdb, in a cluster that of each node.
@@ -285,6 +291,30 @@ func (o *operation) moveTo(due DueOption) error {
 func (c *Client) Revive(ctx context.Context, topic, id string) error {
 	o := &operation{kind: reviveKind, topic: topic, id: id}
 	return c.audit(ctx, o, c.do(ctx, o))
+}
+
+// Bury moves a scheduled or ready job to the dead, so that it does not run until it is revived
+// ([Client.Revive]). The reason becomes the last entry of [JobInfo.Errors], with the kind
+// [KindBuried]; it has at most 1 KiB. No attempt is used up. If a schedule made the job, its run
+// has ended and counts as failed.
+//
+// Bury returns [ErrRunning] if the job is running, [ErrDead] if it is dead, and [ErrNotFound] if
+// there is no such job. The job is unchanged then. [BuriedHook] is not called, because servers call
+// it for runs. Cost: O(log(jobs of the topic)).
+func (c *Client) Bury(ctx context.Context, topic, id, reason string) error {
+	o := &operation{kind: buryKind, topic: topic, id: id, reason: strings.ToValidUTF8(reason, "\uFFFD")}
+	if err := checkReason(reason); err != nil {
+		return o.place().at(errors.Join(c.validate(ctx, topic, id), err))
+	}
+	return c.audit(ctx, o, c.do(ctx, o))
+}
+
+// checkReason returns an error if the reason of a bury is too long.
+func checkReason(reason string) error {
+	if n := len(reason); n > record.MaxMessage {
+		return fmt.Errorf("%w: reason of %d bytes, at most %d are allowed", ErrInvalid, n, record.MaxMessage)
+	}
+	return nil
 }
 
 // do validates an operation and carries it out.

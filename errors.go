@@ -25,12 +25,17 @@ var (
 	// cancelled or expired) or no schedule with this name.
 	ErrNotFound = errors.New("delayq: not found")
 
-	// ErrRunning is returned by [Client.Reschedule] when the job is running. The job is unchanged.
+	// ErrRunning is returned by [Client.Reschedule] and [Client.Bury] when the job is running. The
+	// job is unchanged.
 	ErrRunning = errors.New("delayq: job is running")
 
-	// ErrDead is returned by [Client.Reschedule] when the job is dead. The job is unchanged. To run
-	// it again, use [Client.Revive].
+	// ErrDead is returned by [Client.Reschedule] and [Client.Bury] when the job is dead. The job is
+	// unchanged. To run it again, use [Client.Revive].
 	ErrDead = errors.New("delayq: job is dead")
+
+	// ErrNotEmpty is returned by [Client.RemoveTopic] when the topic has jobs or schedules, or when
+	// a server handles it. Nothing was removed.
+	ErrNotEmpty = errors.New("delayq: topic is not empty")
 
 	// ErrTooManyPauses is returned by [Client.Pause] when 16 others have paused the topic. Nothing
 	// was changed. [Client.ResumeAll] ends all of them.

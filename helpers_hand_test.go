@@ -290,9 +290,14 @@ func (h *Hand) renewal(when string, retention int64) *renewal {
 func (h *Hand) tryCancel(ids ...string) (reply, error) {
 	args := []any{h.series.next(), controlChannel(h.prefix()), h.keys.topic}
 	for _, id := range ids {
-		args = append(args, id)
+		args = append(args, id, "")
 	}
 	return h.run(cancelScript, args...)
+}
+
+// tryCancelKnown is tryCancel by a caller that knows how the job was.
+func (h *Hand) tryCancelKnown(id, known string) (reply, error) {
+	return h.run(cancelScript, h.series.next(), controlChannel(h.prefix()), h.keys.topic, id, known)
 }
 
 func (h *Hand) tryReschedule(id, due string) (reply, error) {
@@ -307,11 +312,21 @@ func (h *Hand) tryReschedule(id, due string) (reply, error) {
 
 // tryRescheduleKnown is tryReschedule by a caller that knows when the job expires.
 func (h *Hand) tryRescheduleKnown(id, due string, known record.Job) (reply, error) {
-	return h.run(rescheduleScript, h.series.next(), maxTick.Milliseconds(), controlChannel(h.prefix()), h.keys.topic, id, due, known.Nonce, known.Expires())
+	return h.run(rescheduleScript, h.series.next(), maxTick.Milliseconds(), controlChannel(h.prefix()), h.keys.topic, id, due, known.Nonce, known.Expires(), "")
 }
 
 func (h *Hand) tryRevive(id string) (reply, error) {
-	return h.run(reviveScript, h.series.next(), controlChannel(h.prefix()), h.keys.topic, id)
+	return h.tryReviveAt(id, "+0")
+}
+
+// tryReviveAt is tryRevive with a due time.
+func (h *Hand) tryReviveAt(id, due string) (reply, error) {
+	return h.run(reviveScript, h.series.next(), maxTick.Milliseconds(), controlChannel(h.prefix()), h.keys.topic, id, due, "")
+}
+
+// tryBury is one call of the bury_waiting script.
+func (h *Hand) tryBury(id string) (reply, error) {
+	return h.run(buryWaitingScript, h.series.next(), id, "why", "")
 }
 
 // letterOf gives the letter of a state in a reply.

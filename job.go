@@ -122,6 +122,7 @@ const (
 	DueSnooze     DueReason = "snooze"
 	DueReschedule DueReason = "reschedule"
 	DueRevive     DueReason = "revive"
+	DueBury       DueReason = "bury" // dead by Client.Bury or Apply: when it would have been due
 )
 
 // JobInfo describes a job. [Client.Get] and [Client.List] return it.

@@ -475,6 +475,15 @@ func tour(t *testing.T, producer, worker, operator redis.UniversalClient) {
 	require.NoError(t, o.Reschedule(ctx, topic, "far", ProcessIn(500*time.Millisecond)))
 	require.NoError(t, o.Reschedule(ctx, topic, "far", ProcessIn(0)))
 	events.await(t, ctx, "acked far")
+	for _, due := range []DueOption{ProcessIn(time.Hour), ProcessIn(0)} {
+		_, err = p.Enqueue(ctx, "emptied", "unwanted", nil, due)
+		require.NoError(t, err)
+		require.NoError(t, o.Bury(ctx, "emptied", "unwanted", "because"))
+		require.ErrorIs(t, o.RemoveTopic(ctx, "emptied"), ErrNotEmpty)
+		_, err = o.Dequeue(ctx, "emptied", "unwanted")
+		require.NoError(t, err)
+	}
+	require.NoError(t, o.RemoveTopic(ctx, "emptied"))
 	enqueue("dead", Retry(0))
 	events.await(t, ctx, "buried dead")
 

@@ -61,6 +61,8 @@ func TestCostOfACallDoesNotGrow(t *testing.T) {
 			{"cancel running", func(i int) error { _, err := h.tryCancel(id("leased", i)); return err }},
 			{"reschedule", func(i int) error { _, err := h.tryReschedule(id("later", 4+i), "+5000000"); return err }},
 			{"revive", func(i int) error { _, err := h.tryRevive(id("dead", 10+i)); return err }},
+			{"bury_waiting", func(i int) error { _, err := h.tryBury(id("later", 8+i)); return err }},
+			{"bury_waiting ready", func(i int) error { _, err := h.tryBury(id("ready", 17+i)); return err }},
 			{"prune", func(i int) error { _, err := h.tryPrune(backlog-3-i, time.Hour, 500); return err }},
 			{"get", func(int) error { _, err := client.Get(ctx, "topic", id("later", 6)); return err }},
 			{"inspect", func(int) error { _, err := inspectorOf(client).Stats(ctx, "topic"); return err }},

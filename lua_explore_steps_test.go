@@ -208,10 +208,17 @@ func (x *explorer) clientCalls(w *world, who func(w *world) *mind, calls func(fu
 					})
 			})
 		}
+		if w.left.buries > 0 {
+			calls(who, "client buries "+id, func(w *world, h *Hand) *call {
+				w.left.buries--
+				return x.simple(h, "bury "+id, func(w *world) string { return letterOf(w.m.bury(id)) },
+					func() (reply, error) { return h.tryBury(id) })
+			})
+		}
 		if w.left.revives > 0 && w.m.jobs[id].in == inDead {
 			calls(who, "client revives "+id, func(w *world, h *Hand) *call {
 				w.left.revives--
-				return x.simple(h, "revive "+id, func(w *world) string { return letterOf(w.m.revive(id)) },
+				return x.simple(h, "revive "+id, func(w *world) string { return letterOf(w.m.revive(id, "+0")) },
 					func() (reply, error) { return h.tryRevive(id) })
 			})
 		}

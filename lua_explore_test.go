@@ -94,7 +94,7 @@ type call struct {
 
 // A budget is how often what makes the number of states infinite may happen on one path.
 type budget struct {
-	ticks, failures, cancels, replaces, reschedules, revives, extends, lost, dead, pops, pauses int
+	ticks, failures, cancels, replaces, reschedules, revives, buries, extends, lost, dead, pops, pauses int
 }
 
 // A snapshot is all that miniredis holds.
@@ -122,7 +122,7 @@ type scope struct {
 	name  string
 	left  budget
 	depth int  // the most steps of a path; 0: as many as the budget allows, so that all there is within it is explored
-	begun bool // both jobs are enqueued already, and the client does nothing
+	begun bool // both jobs are enqueued already, and the client enqueues nothing
 }
 
 // scopes are what is explored. With their depths they take a few seconds; all but the last have an
@@ -134,6 +134,7 @@ var scopes = []scope{
 	{"a client interferes", budget{ticks: 2, cancels: 1, replaces: 1}, 5, false},
 	{"a call of the client is lost", budget{ticks: 1, cancels: 1, lost: 1}, 5, false},
 	{"a program and an operator pause", budget{ticks: 2, pauses: 3, lost: 1}, 5, true},
+	{"an operator buries", budget{ticks: 2, buries: 2, revives: 1, lost: 1}, 5, true},
 	{"all at once", budget{ticks: 5, failures: 2, cancels: 1, replaces: 1, reschedules: 1, revives: 1, extends: 1, lost: 1, dead: 1, pops: 1}, 3, false},
 }
 
@@ -337,6 +338,9 @@ func TestExploreFindsDefects(t *testing.T) {
 		"again is done again":                   {"again", "if told then", "if false then", "an answer is lost"},
 		"return goes to the tail":               {"give_back", "'LPUSH'", "'RPUSH'", "handlers fail"},
 		"bury keeps the lease":                  {"bury", "release(leases, ids)", "", "handlers fail"},
+		"bury leaves the bucket":                {"bury_waiting", "redis.call('ZREM', bucket, unpack(waiting))", "", "an operator buries"},
+		"bury hits a running job":               {"bury_waiting", "elseif leased[i] then", "elseif false then", "an operator buries"},
+		"bury forgets the moved entry":          {"bury_waiting", "redis.pcall('HSET', moved, id, due .. ' bury ' .. tally)", "", "an operator buries"},
 		"ack keeps the record":                  {"ack", "redis.call('HDEL', pool, unpack(ids))", "", "a server dies"},
 		"promote leaves due jobs in the bucket": {"promote", "redis.call('ZREM', bucket, unpack(due))", "", "a server dies"},
 		"promote drops lapsed jobs":             {"promote", "redis.call('LPUSH', ready, unpack(first))", "", "a server dies"},

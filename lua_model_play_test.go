@@ -99,18 +99,29 @@ func (p *player) when() string {
 func (p *player) step() {
 	n := p.pick(2)
 	h := p.hands[n]
-	switch p.pick(16) {
+	switch p.pick(17) {
 	case 0, 1:
 		p.enqueue(n, h)
 	case 2:
 		id := p.id()
-		p.calls(n, "cancel "+id, letterOf(p.m.cancel(id)), func() (reply, error) { return h.tryCancel(id) })
+		known := choose(p, "", "", "", "s", "r", "u", "d", letterOf(p.m.state(id)))
+		if j := p.m.jobs[id]; j != nil && (j.in == inBucket || j.in == inDead) && p.pick(2) == 0 {
+			known = letterOf(p.m.state(id)) + strconv.FormatInt(j.score+choose[int64](p, 0, 0, 1), 10)
+		}
+		want := "g"
+		if p.m.jobs[id] != nil {
+			want = "c"
+		}
+		if p.m.as(id, known) {
+			want = letterOf(p.m.cancel(id))
+		}
+		p.calls(n, "cancel "+id+" as "+known, want, func() (reply, error) { return h.tryCancelKnown(id, known) })
 	case 3:
 		id, when := p.id(), p.when()
 		p.calls(n, "reschedule "+id+" "+when, letterOf(p.m.reschedule(id, when)), func() (reply, error) { return h.tryReschedule(id, when) })
 	case 4:
-		id := p.id()
-		p.calls(n, "revive "+id, letterOf(p.m.revive(id)), func() (reply, error) { return h.tryRevive(id) })
+		id, when := p.id(), choose(p, "+0", "+0", p.when())
+		p.calls(n, "revive "+id+" "+when, letterOf(p.m.revive(id, when)), func() (reply, error) { return h.tryReviveAt(id, when) })
 	case 5:
 		us := choose[int64](p, 1, 400, 999, 1000, 7000, 50_000, 999_000, 5_000_000, 31_000_000)
 		p.note("%d µs pass", us)
@@ -136,6 +147,9 @@ func (p *player) step() {
 		p.stir(h)
 	case 15:
 		p.operate(n, h)
+	case 16:
+		id := p.id()
+		p.calls(n, "bury "+id, letterOf(p.m.bury(id)), func() (reply, error) { return h.tryBury(id) })
 	}
 }
 

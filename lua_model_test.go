@@ -187,15 +187,45 @@ func (j *modelJob) move(due int64, why string) {
 	j.moved = fmt.Sprint(due, " ", why, " ", spent, " ", snoozes, " ", revived)
 }
 
-func (m *model) revive(id string) string {
+// as reports whether a job is as a caller knows it: see lua/prelude/expect.lua.
+func (m *model) as(id, known string) bool {
+	state, j := letterOf(m.state(id)), m.jobs[id]
+	return known == "" || known == state || state != "g" && known == state+strconv.FormatInt(j.score, 10)
+}
+
+// bury moves a scheduled or ready job to dead, and gives the state it was in.
+func (m *model) bury(id string) string {
+	state, j := m.state(id), m.jobs[id]
+	if state != "scheduled" && state != "ready" {
+		return state
+	}
+	due := m.now()
+	switch {
+	case state == "scheduled":
+		due = j.score
+	case j.moved != "":
+		due = int64(atoi(strings.Fields(j.moved)[0]))
+	}
+	j.move(due, "bury")
+	if state == "ready" {
+		m.unready(id)
+	}
+	j.fail(j.attempts+1, KindBuried)
+	j.in, j.score = inDead, m.now()
+	m.stats["buried"]++
+	return state
+}
+
+func (m *model) revive(id, when string) string {
 	j := m.jobs[id]
 	if j == nil || j.in != inDead {
 		return "none"
 	}
 	j.revived = true
 	_, snoozes, _ := j.past()
-	j.moved = fmt.Sprint(m.now(), " revive ", j.attempts, " ", snoozes, " 1")
-	m.place(id, j, m.now())
+	due := m.due(when)
+	j.moved = fmt.Sprint(due, " revive ", j.attempts, " ", snoozes, " 1")
+	m.place(id, j, due)
 	m.stats["revived"]++
 	return "dead"
 }

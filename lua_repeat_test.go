@@ -37,6 +37,8 @@ func TestScriptsSentTwice(t *testing.T) {
 		"reschedule running": func(h *Hand, _ Held) (reply, error) { return h.tryReschedule("running", "+0") },
 		"reschedule dead":    func(h *Hand, _ Held) (reply, error) { return h.tryReschedule("dead", "+0") },
 		"reschedule none":    func(h *Hand, _ Held) (reply, error) { return h.tryReschedule("nobody", "+0") },
+		"bury running":       func(h *Hand, _ Held) (reply, error) { return h.tryBury("running") },
+		"cancel changed":     func(h *Hand, _ Held) (reply, error) { return h.tryCancelKnown("ready", "s") },
 		"revive none":        func(h *Hand, _ Held) (reply, error) { return h.tryRevive("ready") },
 		"prune":              func(h *Hand, _ Held) (reply, error) { return h.tryPrune(0, time.Hour, 500) },
 		"pause":              func(h *Hand, _ Held) (reply, error) { return h.tryPause("pause", "me", time.Hour) },

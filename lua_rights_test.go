@@ -84,7 +84,7 @@ func duties(role string) (list []duty) {
 		list = append(list, fireSome)
 		check()
 	case "operator":
-		raw("cancel running", "cancel dead", "reschedule ready", "reschedule to now", "revive")
+		raw("cancel running", "cancel dead", "reschedule ready", "reschedule to now", "revive", "revive later", "bury_waiting", "bury_waiting ready")
 		asClient(func(ctx context.Context, c *Client, topic string) {
 			for _, state := range []State{StateScheduled, StateReady, StateRunning, StateDead} {
 				_, _ = c.List(ctx, topic, ListQuery{State: state, Limit: 10})
@@ -95,6 +95,7 @@ func duties(role string) (list []duty) {
 			_, _ = inspectorOf(c).Servers(ctx)
 			_ = c.Pause(ctx, topic, Pause{By: "me", Reason: "because", For: time.Hour})
 			_ = c.Resume(WithActor(ctx, "me"), topic, "me")
+			_ = c.RemoveTopic(ctx, "unused")
 			_, _ = c.Enqueue(ctx, topic, "", nil)
 		})
 		list = append(list, cancelAll)
@@ -319,6 +320,18 @@ var deeds = map[string][]deed{
 	"ResumeAll": {func(ctx context.Context, c *Client, topic string) error { return c.ResumeAll(ctx, topic) }},
 	"Delete":    {func(ctx context.Context, c *Client, topic string) error { return c.Delete(ctx, topic, "done") }},
 	"Revive":    {func(ctx context.Context, c *Client, topic string) error { return c.Revive(ctx, topic, "dead") }},
+	"Bury": {
+		func(ctx context.Context, c *Client, topic string) error {
+			return c.Bury(ctx, topic, "scheduled", "why")
+		},
+		func(ctx context.Context, c *Client, topic string) error { return c.Bury(ctx, topic, "ready", "why") },
+	},
+	"RemoveTopic": {func(ctx context.Context, c *Client, topic string) error {
+		if err := c.RemoveTopic(ctx, topic); !errors.Is(err, ErrNotEmpty) {
+			return err
+		}
+		return nil
+	}},
 	"Schedule": {
 		func(ctx context.Context, c *Client, topic string) error {
 			return c.Schedule(ctx, topic, "new", Every(time.Hour), nil)
@@ -541,15 +554,12 @@ var scriptRoles = map[*script][]string{
 	scheduleDueScript: {"worker"}, scheduleFireScript: {"worker"}, watchScript: {"worker"},
 	ringScript: {"worker"}, surveyScript: {"worker"},
 	checkScript: {"worker", "operator"}, mendScript: {"worker", "operator"},
-	reviveScript: {"operator"}, deleteScript: {"operator"}, listScript: {"operator"}, inspectScript: {"operator"}, pauseScript: {"operator"}, auditScript: {"operator"}, schedulePauseScript: {"operator"},
+	reviveScript: {"operator"}, deleteScript: {"operator"}, listScript: {"operator"}, inspectScript: {"operator"}, pauseScript: {"operator"}, auditScript: {"operator"}, buryWaitingScript: {"operator"}, removeTopicScript: {"operator"}, schedulePauseScript: {"operator"},
 	cancelScript: {"producer", "operator"}, rescheduleScript: {"producer", "operator"}, getScript: {"producer", "operator"},
 	scheduleRemoveScript: {"producer", "operator"}, scheduleTriggerScript: {"producer", "operator"}, scheduleInfoScript: {"producer", "operator"},
 }
 
 func roleOf(call redistest.Call) (role, what string) {
-	if args := call.Cmd.Args(); len(args) > 1 && (args[1] == auditScript.digest || args[1] == auditScript.text) {
-		return "operator", auditScript.name // whoever acts
-	}
 	if role, what := redistest.MethodRole(call); role != "" {
 		return role, what
 	}

@@ -89,6 +89,8 @@ var pushes = map[string]struct {
 	"reschedule ready":        {breakable["reschedule ready"], 0},
 	"reschedule ready to now": {func(h *Hand, _ Held) (reply, error) { return h.tryReschedule("ready", "+0") }, 0},
 	"revive":                  {breakable["revive"], 1},
+	"revive later":            {breakable["revive later"], 0},
+	"bury_waiting":            {breakable["bury_waiting"], 0},
 	"revive none":             {func(h *Hand, _ Held) (reply, error) { return h.tryRevive("ready") }, 0},
 	"give_back": {func(h *Hand, running Held) (reply, error) {
 		return h.settle([]Held{running, {ID: "lapsed", Fence: "1"}}, row{verb: verbReturn})

@@ -65,6 +65,9 @@ var breakable = map[string]func(h *Hand, running Held) (reply, error){
 	"reschedule ready":   func(h *Hand, _ Held) (reply, error) { return h.tryReschedule("ready", "+500") },
 	"reschedule to now":  func(h *Hand, _ Held) (reply, error) { return h.tryReschedule("scheduled", "+0") },
 	"revive":             func(h *Hand, _ Held) (reply, error) { return h.tryRevive("dead") },
+	"revive later":       func(h *Hand, _ Held) (reply, error) { return h.tryReviveAt("dead", "+500") },
+	"bury_waiting ready": func(h *Hand, _ Held) (reply, error) { return h.tryBury("ready") },
+	"bury_waiting":       func(h *Hand, _ Held) (reply, error) { return h.tryBury("back") },
 }
 
 // scriptOf is the script of a call in breakable.
@@ -84,7 +87,7 @@ func TestWrongTypeLosesNoJob(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, rdb redis.UniversalClient) {
 		for _, call := range []string{
 			"promote", "give_back", "snooze", "retry", "bury", "again now", "again later", "extend", "enqueue now", "enqueue later", "cancel running", "cancel scheduled",
-			"reschedule ready", "reschedule to now", "revive",
+			"reschedule ready", "reschedule to now", "revive", "revive later", "bury_waiting ready", "bury_waiting",
 		} {
 			t.Run(call, func(t *testing.T) {
 				for _, key := range keysIn(t, scriptOf(call)) {

@@ -1,6 +1,7 @@
 package delayq
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -17,6 +18,9 @@ type operation struct {
 	topic, id string
 	fresh     *enqueueing   // of an enqueue
 	move      *rescheduling // of a reschedule
+	known     string        // how the caller knows the job, as lua/prelude/expect.lua reads it; empty: any job
+	when      string        // of a revive: due time for the script; empty: now
+	reason    string        // of a bury
 
 	done chan struct{} // receives one value when the operation is settled; nil: nobody waits
 	sent bool          // guarded by commit.mu: it is too late to take it out of pending
@@ -64,7 +68,7 @@ type kind struct {
 }
 
 // kinds lists all, those with large replies last.
-var kinds = []*kind{enqueueKind, cancelKind, deleteKind, rescheduleKind, reviveKind, getKind}
+var kinds = []*kind{enqueueKind, cancelKind, deleteKind, rescheduleKind, reviveKind, buryKind, getKind}
 
 var (
 	enqueueKind = &kind{
@@ -83,21 +87,29 @@ var (
 	cancelKind = &kind{
 		name: "cancel", script: cancelScript, read: readStates,
 		words: func(g *commit) []any { return g.words[1:] },
+		job:   func(args []any, o *operation) []any { return append(args, &o.id, &o.known) },
 	}
 	deleteKind = &kind{
 		name: "delete", script: deleteScript, read: readStates,
 		words: func(*commit) []any { return nil },
+		job:   func(args []any, o *operation) []any { return append(args, &o.id, &o.known) },
 	}
 	rescheduleKind = &kind{
 		name: "reschedule", script: rescheduleScript, read: readRescheduled,
 		words: func(g *commit) []any { return g.words },
 		job: func(args []any, o *operation) []any {
-			return append(args, &o.id, &o.move.when, o.move.known.Nonce, o.move.known.Expires())
+			return append(args, &o.id, &o.move.when, o.move.known.Nonce, o.move.known.Expires(), &o.known)
 		},
 	}
 	reviveKind = &kind{
 		name: "revive", script: reviveScript, read: readStates,
-		words: func(g *commit) []any { return g.words[1:] },
+		words: func(g *commit) []any { return g.words },
+		job:   func(args []any, o *operation) []any { return append(args, &o.id, cmp.Or(o.when, "+0"), &o.known) },
+	}
+	buryKind = &kind{
+		name: "bury", script: buryWaitingScript, read: readBuried,
+		words: func(*commit) []any { return nil },
+		job:   func(args []any, o *operation) []any { return append(args, &o.id, &o.reason, &o.known) },
 	}
 	getKind = &kind{
 		name: "get", script: getScript, read: readInfos, reads: true,
@@ -129,7 +141,7 @@ func (o *operation) unsure(cause error) error {
 // size returns how many bytes count towards those of a call.
 func (o *operation) size() int {
 	if o.fresh == nil {
-		return 0
+		return len(o.reason)
 	}
 	return len(o.fresh.tail)
 }
@@ -164,12 +176,44 @@ func readStates(_ *commit, list []*operation, r reply) {
 		switch {
 		case letters[i] == letterGone:
 			o.settle(ErrNotFound)
+		case letters[i] == letterChanged:
+			o.settle(errChanged)
 		case o.state == "":
 			o.settle(errReply)
 		default:
 			o.settle(nil)
 		}
 	}
+}
+
+// errChanged is the error of an operation whose job is not as the caller knows it.
+var errChanged = errors.New("the job has changed")
+
+// readBuried settles the operations of a bury.
+func readBuried(_ *commit, list []*operation, r reply) {
+	letters := r.text(2)
+	for i, o := range list[:min(len(list), len(letters))] {
+		o.now, o.state = r.now(), states[letters[i]]
+		o.settle(errorOf(letters[i]))
+	}
+}
+
+// errorOf returns the error of an operation that needs a scheduled or ready job, for a letter of
+// the script.
+func errorOf(letter byte) error {
+	switch letter {
+	case letterScheduled, letterReady:
+		return nil
+	case letterRunning:
+		return ErrRunning
+	case letterDead:
+		return ErrDead
+	case letterGone:
+		return ErrNotFound
+	case letterChanged:
+		return errChanged
+	}
+	return errReply
 }
 
 // readEnqueued settles the operations of an enqueue.
@@ -210,14 +254,6 @@ func readRescheduled(_ *commit, list []*operation, r reply) {
 	for i, o := range list[:min(len(list), len(letters))] {
 		o.now = r.now()
 		switch letters[i] {
-		case letterScheduled, letterReady:
-			o.settle(nil)
-		case letterRunning:
-			o.settle(ErrRunning)
-		case letterDead:
-			o.settle(ErrDead)
-		case letterGone:
-			o.settle(ErrNotFound)
 		case letterBeyond:
 			o.settle(hopeless(o.move.known.Expires(), o.move.opts.Due(o.now)))
 		case letterExpires:
@@ -227,7 +263,7 @@ func readRescheduled(_ *commit, list []*operation, r reply) {
 			}
 			o.learn(head)
 		default:
-			o.settle(errReply)
+			o.settle(errorOf(letters[i]))
 		}
 	}
 }

@@ -29,6 +29,7 @@ const (
 	KindTimeout     ErrorKind = "timeout"     // the handler returned an error after its Timeout
 	KindLeaseLost   ErrorKind = "lease_lost"  // the lease ran out first: mostly after a crash
 	KindUndecodable ErrorKind = "undecodable" // the job's record cannot be read
+	KindBuried      ErrorKind = "buried"      // no run: Bury or Apply buried the job, with a reason
 )
 
 // A Counter names a number that [Inspector.Stats] returns.

@@ -105,6 +105,7 @@ var (
 	snoozeScript          = newScript("snooze")
 	giveBackScript        = newScript("give_back")
 	buryScript            = newScript("bury")
+	buryWaitingScript     = newScript("bury_waiting")
 	cancelScript          = newScript("cancel")
 	deleteScript          = newScript("delete")
 	rescheduleScript      = newScript("reschedule")
@@ -119,6 +120,7 @@ var (
 	mendScript            = newReadingScript("mend")
 	heartbeatScript       = newScript("heartbeat")
 	auditScript           = newScript("audit")
+	removeTopicScript     = newScript("remove_topic")
 	scheduleSetScript     = newScript("schedule_set")
 	scheduleRemoveScript  = newScript("schedule_remove")
 	schedulePauseScript   = newScript("schedule_pause")
@@ -130,9 +132,9 @@ var (
 
 var allScripts = []*script{
 	enqueueScript, replaceScript, promoteScript, watchScript, ringScript, takeScript, extendScript, ackScript,
-	againScript, retryScript, snoozeScript, giveBackScript, buryScript, cancelScript, deleteScript,
+	againScript, retryScript, snoozeScript, giveBackScript, buryScript, buryWaitingScript, cancelScript, deleteScript,
 	rescheduleScript, reviveScript, getScript, listScript, inspectScript, pauseScript,
-	pruneScript, surveyScript, checkScript, mendScript, heartbeatScript, auditScript, scheduleSetScript, scheduleRemoveScript,
+	pruneScript, surveyScript, checkScript, mendScript, heartbeatScript, auditScript, removeTopicScript, scheduleSetScript, scheduleRemoveScript,
 	schedulePauseScript, scheduleTriggerScript, scheduleDueScript, scheduleFireScript, scheduleInfoScript,
 }
 

@@ -15,34 +15,35 @@
 -- ARGV[1]   number    number of this call in its series
 -- ARGV[2]   channel   the control channel
 -- ARGV[3]   topic     the topic's name, for the control channel
--- ARGV[4..]  given    IDs of the jobs, each once, at most 500
+-- ARGV[4..]  jobs     for each job: ID, and how the caller knows it (see prelude/expect.lua). Each
+--                     ID once, at most 500
 --
 -- Returns {'ok', now, letters}. letters has one letter for each of the first jobs, at least one:
--- the state it was in (s for scheduled, r for ready, u for running, d for dead), or g if there is
--- no such job. Nothing was done for the other jobs, because the call has removed 100 entries of
--- ready.
+-- the state it was in (s for scheduled, r for ready, u for running, d for dead). c if it is not as
+-- the caller knows it, g if there is no such job: left alone. Nothing was done for the other jobs,
+-- because the call has removed 100 entries of ready.
 -- Cost: O(jobs × log N).
--- Uses: now receipt stats lease control history unready withdraw
+-- Uses: now receipt stats lease control history unready expect withdraw
 local pool, bucket, leases, dead, attempts = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local errors, moved, stats = KEYS[6], KEYS[7], KEYS[8]
 local receipt, runs, ready = KEYS[9], KEYS[10], KEYS[11]
 local number, channel, topic = ARGV[1], ARGV[2], ARGV[3]
-local given, first = ARGV, 4
+local jobs, first, width = ARGV, 4, 2
 
 local told = replay(receipt, number)
 if told then
   return {'ok', now, told}
 end
 
-local ids, noted = {}, {}
-for i = first, #given do
-  local n = i - first + 1
-  ids[n] = given[i]
-  noted[n] = scheduled(pool, runs, given[i])
+local ids, wants, noted = {}, {}, {}
+for at = first, #jobs, width do
+  local n = #ids + 1
+  ids[n], wants[n] = jobs[at], jobs[at + 1]
+  noted[n] = scheduled(pool, runs, jobs[at])
 end
-local letters = withdraw(ids, noted, pool, bucket, ready, leases, dead, attempts, errors, moved,
-  runs, channel, topic)
-local _, none = string.gsub(letters, 'g', '')
-count(stats, 'cancelled', #letters - none)
+local letters = withdraw(ids, wants, noted, pool, bucket, ready, leases, dead, attempts, errors,
+  moved, runs, channel, topic)
+local _, others = string.gsub(letters, '[cg]', '')
+count(stats, 'cancelled', #letters - others)
 remember(receipt, number, letters)
 return {'ok', now, letters}

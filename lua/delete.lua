@@ -6,16 +6,18 @@
 -- KEYS[4]  receipt   string, the last call of the series and its reply
 -- KEYS[5]  operator  none, never exists: a client without rights to it cannot make this call
 -- ARGV[1]  number    number of this call in its series
--- ARGV[2..]  ids     the jobs, each once, at most 500
+-- ARGV[2..]  jobs    for each job: ID, and how the caller knows it (see prelude/expect.lua). Each
+--                    ID once, at most 500
 --
 -- The result is deleted first. If something fails before its place is deleted, another call or a
 -- prune deletes the place.
--- Returns {'ok', now, letters}: one letter a job, e for deleted, g if there is no such done job.
+-- Returns {'ok', now, letters}: one letter a job, e for deleted, c if it is not as the caller knows
+-- it, g if there is no such done job.
 -- Cost: O(jobs × log N).
--- Uses: now receipt stats
+-- Uses: now receipt stats expect
 local done, results, stats, receipt, operator = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local number = ARGV[1]
-local ids, first = ARGV, 2
+local jobs, first, width = ARGV, 2, 2
 
 local told = replay(receipt, number)
 if told then
@@ -23,10 +25,16 @@ if told then
 end
 
 local letters, deleted = {}, 0
-for i = first, #ids do
-  local found = redis.call('HDEL', results, ids[i]) + redis.call('ZREM', done, ids[i]) > 0
-  letters[#letters + 1] = found and 'e' or 'g'
-  deleted = deleted + (found and 1 or 0)
+for at = first, #jobs, width do
+  local id, wanted = jobs[at], jobs[at + 1]
+  local kept = wanted ~= '' and redis.call('ZSCORE', done, id)
+  local letter = 'g'
+  if kept and not expected(wanted, 'e', kept) then
+    letter = 'c'
+  elseif redis.call('HDEL', results, id) + redis.call('ZREM', done, id) > 0 then
+    letter, deleted = 'e', deleted + 1
+  end
+  letters[#letters + 1] = letter
 end
 count(stats, 'deleted', deleted)
 letters = table.concat(letters)

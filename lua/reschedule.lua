@@ -13,23 +13,23 @@
 -- ARGV[3]  channel  the control channel
 -- ARGV[4]  topic    the topic's name, for the control channel
 -- ARGV[5..]  jobs   for each job: ID, new due time (Unix ms, or + and a delay in ms), nonce of the
---                   record that the next value belongs to, and when the job expires (Unix ms).
---                   Empty nonce: the caller does not know whether the job expires. Each ID once,
---                   at most 500
+--                   record that the next value belongs to, when the job expires (Unix ms), and
+--                   how the caller knows the job (see prelude/expect.lua). Empty nonce: the caller
+--                   does not know whether the job expires. Each ID once, at most 500
 --
 -- Returns {'ok', now, letters, heads}. letters has one letter for each of the first jobs, at least
 -- one. s for scheduled and r for ready: moved, and this was its state. u for running, d for dead, g
--- if there is no such job, b because it would expire by that time: left alone. p: nothing was done,
--- because the job can expire and the caller sent another nonce. For each p, heads has the part of
--- the record before the payload, or an empty string. The caller then calls again with the values
--- that it reads there. Nothing was done for the other jobs, because the call has read 1 MiB of
--- records or has removed 100 entries of ready.
+-- if there is no such job, c if it is not as the caller knows it, b because it would expire by that
+-- time: left alone. p: nothing was done, because the job can expire and the caller sent another
+-- nonce. For each p, heads has the part of the record before the payload, or an empty string. The
+-- caller then calls again with the values that it reads there. Nothing was done for the other jobs,
+-- because the call has read 1 MiB of records or has removed 100 entries of ready.
 -- Cost: O(jobs × log N).
--- Uses: now receipt unready control ring
+-- Uses: now receipt unready control ring expect
 local pool, bucket, ready, leases = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local dead, moved, receipt, idle = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
 local number, tick, channel, topic = ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4]
-local jobs, first, width = ARGV, 5, 4
+local jobs, first, width = ARGV, 5, 5
 local bytes_most, head_most = 1048576, 49152
 
 local told = replay(receipt, number)
@@ -76,6 +76,8 @@ for i, id in ipairs(ids) do
     letter = 'u'
   elseif buried[i] then
     letter = 'd'
+  elseif not expected(jobs[at + 4], letter, waiting[i]) then
+    letter = 'c'
   else
     due = string.byte(due) == 43 and now + due or math.max(tonumber(due), now) -- "+5" is 5
     local tally = string.match(known[i] or '', '%d+ %d+ [01]$') or '0 0 0'

@@ -1,5 +1,5 @@
--- revive: puts dead jobs back to the tail of ready, with their attempts on record and their full
--- number of retries.
+-- revive: puts dead jobs back, with their attempts on record and their full number of retries: to
+-- the tail of ready, or into the bucket if they are due later.
 --
 -- KEYS[1]  dead      zset, job ID scored by the time of burial
 -- KEYS[2]  ready     list of job IDs, next one at the head
@@ -9,49 +9,75 @@
 -- KEYS[6]  receipt   string, the last call of the series and its reply
 -- KEYS[7]  operator  none, never exists: a client without rights to it cannot make this call
 -- KEYS[8]  idle      zset, waiting server scored by the time its wait began (Unix ms)
+-- KEYS[9]  bucket    zset, job ID scored by due time (Unix ms)
 -- ARGV[1]  number    number of this call in its series
--- ARGV[2]  channel   the control channel
--- ARGV[3]  topic     the topic's name, for the control channel
--- ARGV[4..]  given   IDs of the jobs, each once, at most 500
+-- ARGV[2]  tick      ms, how far ahead timers look without a wake-up
+-- ARGV[3]  channel   the control channel
+-- ARGV[4]  topic     the topic's name, for the control channel
+-- ARGV[5..]  jobs    for each job: ID, due time (Unix ms, or + and a delay in ms), and how the
+--                    caller knows it (see prelude/expect.lua). Each ID once, at most 500
 --
--- Returns {'ok', now, letters}: one letter a job, d for dead (revived), g if there is no such dead
--- job.
+-- Returns {'ok', now, letters}: one letter a job, d for dead (revived), c if it is not as the
+-- caller knows it, g if there is no such dead job.
 -- Cost: O(jobs × log N).
--- Uses: now receipt stats control ring
+-- Uses: now receipt stats control ring expect
 local dead, ready, attempts, moved = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local stats, receipt, operator, idle = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
-local number, channel, topic = ARGV[1], ARGV[2], ARGV[3]
-local given, first = ARGV, 4
+local stats, receipt, operator, idle, bucket = KEYS[5], KEYS[6], KEYS[7], KEYS[8], KEYS[9]
+local number, tick, channel, topic = ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4]
+local jobs, first, width = ARGV, 5, 3
 
 local told = replay(receipt, number)
 if told then
   return {'ok', now, told}
 end
 
-local ids, letters, revived, fields = {}, {}, {}, {}
-for i = first, #given do
-  ids[#ids + 1] = given[i]
+local ids, letters, revived, dues = {}, {}, {}, {}
+for at = first, #jobs, width do
+  ids[#ids + 1] = jobs[at]
 end
 local buried = redis.call('ZMSCORE', dead, unpack(ids))
 for i, id in ipairs(ids) do
+  local at = first + (i - 1) * width
   letters[i] = buried[i] and 'd' or 'g'
-  if buried[i] then
+  if buried[i] and not expected(jobs[at + 2], 'd', buried[i]) then
+    letters[i] = 'c'
+  elseif buried[i] then
+    local due = jobs[at + 1]
     revived[#revived + 1] = id
+    dues[#dues + 1] = string.byte(due) == 43 and now + due or math.max(tonumber(due), now)
   end
 end
 if #revived > 0 then
+  local fields, later, soon, earliest = {}, {}, {}, nil
   local spent = redis.call('HMGET', attempts, unpack(revived))
   local known = redis.call('HMGET', moved, unpack(revived))
   for i, id in ipairs(revived) do
     local snoozes = string.match(known[i] or '', ' (%d+) [01]$') or '0'
     fields[2 * i - 1] = id
-    fields[2 * i] = now .. ' revive ' .. (spent[i] or '0') .. ' ' .. snoozes .. ' 1'
+    fields[2 * i] = dues[i] .. ' revive ' .. (spent[i] or '0') .. ' ' .. snoozes .. ' 1'
+    if dues[i] > now then
+      later[#later + 1], later[#later + 2] = dues[i], id
+      earliest = math.min(earliest or dues[i], dues[i])
+    else
+      soon[#soon + 1] = id
+    end
   end
   redis.call('HSET', moved, unpack(fields))
-  redis.call('RPUSH', ready, unpack(revived))
+  if #later > 0 then
+    local head = redis.call('ZRANGE', bucket, 0, 0, 'WITHSCORES')
+    redis.call('ZADD', bucket, unpack(later))
+    if earliest - now <= tick and (not head[2] or tonumber(head[2]) > earliest) then
+      nudge(channel, 'wake', topic, 0, '')
+    end
+  end
+  if #soon > 0 then
+    redis.call('RPUSH', ready, unpack(soon))
+  end
   redis.call('ZREM', dead, unpack(revived))
   count(stats, 'revived', #revived)
-  ring(idle, channel, topic, #revived)
+  if #soon > 0 then
+    ring(idle, channel, topic, #soon)
+  end
 end
 letters = table.concat(letters)
 remember(receipt, number, letters)

@@ -33,7 +33,7 @@
 -- Returns {'ok', now, letters}: one letter a schedule, f for fired, w if nothing was done because
 -- the last run has not finished, c for changed since the caller read it.
 -- Cost: O((schedules + jobs) × log N).
--- Uses: now stats sizes lease control ring schedule history unready withdraw
+-- Uses: now stats sizes lease control ring schedule history unready expect withdraw
 local slots, waiting, fired, runs = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local pool, bucket, ready, leases, dead = KEYS[5], KEYS[6], KEYS[7], KEYS[8], KEYS[9]
 local attempts, errors, moved = KEYS[10], KEYS[11], KEYS[12]
@@ -112,8 +112,8 @@ for i, start in ipairs(starts) do
     if busy and overlap == 'cancel' then
       busy = false
       if flagged(pool, state.job) then
-        withdraw({state.job}, {true}, pool, bucket, ready, leases, dead, attempts, errors, moved,
-          runs, channel, topic)
+        withdraw({state.job}, {}, {true}, pool, bucket, ready, leases, dead, attempts, errors,
+          moved, runs, channel, topic)
         cancels = cancels + 1
       end
     end

@@ -23,7 +23,7 @@
 -- rest.
 -- Returns {'ok', now, state}: gone, or none if there is no such schedule.
 -- Cost: O(log N).
--- Uses: now receipt stats lease control schedule history unready withdraw
+-- Uses: now receipt stats lease control schedule history unready expect withdraw
 local schedules, slots, waiting = KEYS[1], KEYS[2], KEYS[3]
 local fired, runs, receipt = KEYS[4], KEYS[5], KEYS[6]
 local pool, bucket, leases, dead, attempts = KEYS[7], KEYS[8], KEYS[9], KEYS[10], KEYS[11]
@@ -41,7 +41,7 @@ if redis.call('HEXISTS', schedules, name) == 1 then
   local last = state_of(redis.call('HGET', fired, name))
   local unfinished = last and going(pool, dead, last)
   if unfinished and not redis.call('ZSCORE', leases, last.job) and flagged(pool, last.job) then
-    withdraw({last.job}, {}, pool, bucket, ready, leases, dead, attempts, errors, moved)
+    withdraw({last.job}, {}, {}, pool, bucket, ready, leases, dead, attempts, errors, moved)
     count(stats, 'cancelled', 1)
   end
   redis.call('ZREM', slots, name)

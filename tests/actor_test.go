@@ -49,6 +49,9 @@ func TestAuditHasEachAct(t *testing.T) {
 			{func(ctx context.Context) error { _, err := c.Get(ctx, "topic", "a"); return err }, ""},
 			{func(ctx context.Context) error { _, err := c.Dequeue(ctx, "topic", "a"); return err }, "cancel|topic|a||1"},
 			{func(ctx context.Context) error { _, err := c.Dequeue(ctx, "topic", "a"); return missing(err) }, ""},
+			{func(ctx context.Context) error { f.Enqueue("b"); return c.Bury(ctx, "topic", "b", "why \xff") }, "bury|topic|b|reason \"why \uFFFD\"|1"},
+			{func(ctx context.Context) error { return missing(c.Bury(ctx, "topic", "none", "why")) }, ""},
+			{func(ctx context.Context) error { _, err := c.Dequeue(t.Context(), "topic", "b"); return err }, ""},
 			{func(ctx context.Context) error { return missing(c.Revive(ctx, "topic", "a")) }, ""},
 			{func(ctx context.Context) error { return missing(c.Delete(ctx, "topic", "a")) }, ""},
 			{func(ctx context.Context) error {
@@ -196,7 +199,8 @@ func TestActorIsValidated(t *testing.T) {
 		require.Equal(t, before, f.Dump())
 		_, err := f.Client.Dequeue(delayq.WithActor(t.Context(), strings.Repeat("x", 1024)), "topic", "a")
 		require.NoError(t, err)
-		_, err = f.Client.Dequeue(delayq.WithActor(nil, "alice"), "topic", "a") //nolint:staticcheck // a nil context is refused
+		var none context.Context
+		_, err = f.Client.Dequeue(delayq.WithActor(none, "alice"), "topic", "a")
 		require.ErrorContains(t, err, "nil context")
 	})
 }

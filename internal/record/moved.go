@@ -13,7 +13,7 @@ import (
 //	<due> <why> <tally>
 type Moved struct {
 	Due int64
-	Why string // retry, snooze, reschedule or revive
+	Why string // retry, snooze, reschedule, revive or bury
 	Tally
 }
 

@@ -1,10 +1,11 @@
 -- withdraw removes jobs in any state, and notifies the servers that run them. An ID deep in ready
--- stays there: take drops an ID without a record. noted has true at the index of a job of a
--- schedule whose history must record it. withdraw returns a letter for each of the first jobs: the
--- state it was in (s scheduled, r ready, u running, d dead), or g if there is no such job. It ends
--- before a job for which it would search ready too often.
-local function withdraw(ids, noted, pool, bucket, ready, leases, dead, attempts, errors, moved,
-    runs, channel, topic)
+-- stays there: take drops an ID without a record. wants has how the caller knows each job (see
+-- expected; nil fits every job). noted has true at the index of a job of a schedule whose history
+-- must record it. withdraw returns a letter for each of the first jobs: the state it was in (s
+-- scheduled, r ready, u running, d dead), c if it is not as the caller knows it, or g if there is
+-- no such job. It ends before a job for which it would search ready too often.
+local function withdraw(ids, wants, noted, pool, bucket, ready, leases, dead, attempts, errors,
+    moved, runs, channel, topic)
   local fences = redis.call('ZMSCORE', leases, unpack(ids))
   local delayed = redis.call('ZMSCORE', bucket, unpack(ids))
   local buried = redis.call('ZMSCORE', dead, unpack(ids))
@@ -14,9 +15,12 @@ local function withdraw(ids, noted, pool, bucket, ready, leases, dead, attempts,
     if #entries == unready_most then
       break
     end
+    local letter = fences[i] and 'u' or buried[i] and 'd' or delayed[i] and 's' or 'r'
     letters[i] = 'g'
-    if redis.call('HDEL', pool, id) == 1 then
-      letters[i] = fences[i] and 'u' or buried[i] and 'd' or delayed[i] and 's' or 'r'
+    if not expected(wants[i] or '', letter, buried[i] or delayed[i]) then
+      letters[i] = redis.call('HEXISTS', pool, id) == 1 and 'c' or 'g'
+    elseif redis.call('HDEL', pool, id) == 1 then
+      letters[i] = letter
       gone[#gone + 1] = id
       if delayed[i] then
         waiting[#waiting + 1] = id
@@ -46,7 +50,7 @@ local function withdraw(ids, noted, pool, bucket, ready, leases, dead, attempts,
     if letters[i] == 'u' then
       nudge(channel, 'cancel', topic, fences[i], id)
     end
-    if noted[i] and letters[i] and letters[i] ~= 'g' then
+    if noted[i] and letters[i] and letters[i] ~= 'g' and letters[i] ~= 'c' then
       tried[i] = redis.pcall('HGET', attempts, id)
     end
   end

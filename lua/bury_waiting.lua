@@ -1,0 +1,103 @@
+-- bury_waiting: moves scheduled or ready jobs to dead, because an operator asks for it. They keep
+-- their records and their error logs, which get the operator's reason.
+--
+-- KEYS[1]   pool      hash, job ID to record
+-- KEYS[2]   bucket    zset, job ID scored by due time (Unix ms)
+-- KEYS[3]   ready     list of job IDs, next one at the head
+-- KEYS[4]   leases    zset, job ID scored by the end of its lease
+-- KEYS[5]   dead      zset, job ID scored by the time of burial
+-- KEYS[6]   attempts  hash, job ID to number of finished attempts
+-- KEYS[7]   errors    hash, job ID to its error log
+-- KEYS[8]   moved     hash, job ID to its current due time, if it differs from the record's
+-- KEYS[9]   stats     hash, counter to number
+-- KEYS[10]  runs      hash, schedule to the history of its runs
+-- KEYS[11]  receipt   string, the last call of the series and its reply
+-- KEYS[12]  operator  none, never exists: a client without rights to it cannot make this call
+-- ARGV[1]   number    number of this call in its series
+-- ARGV[2..]  jobs     for each job: ID, reason (valid UTF-8), and how the caller knows it (see
+--                     prelude/expect.lua). Each ID once, at most 500
+--
+-- Returns {'ok', now, letters}. letters has one letter for each of the first jobs, at least one. s
+-- for scheduled and r for ready: buried, and this was its state. u for running, d for dead, c if it
+-- is not as the caller knows it, g if there is no such job: left alone. Nothing was done for the
+-- other jobs, because the call has removed 100 entries of ready.
+-- Cost: O(jobs × log N).
+-- Uses: now receipt stats errors history unready expect
+local pool, bucket, ready, leases = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local dead, attempts, errors, moved = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
+local stats, runs, receipt, operator = KEYS[9], KEYS[10], KEYS[11], KEYS[12]
+local number = ARGV[1]
+local jobs, first, width = ARGV, 2, 3
+
+local told = replay(receipt, number)
+if told then
+  return {'ok', now, told}
+end
+
+local ids = {}
+for at = first, #jobs, width do
+  ids[#ids + 1] = jobs[at]
+end
+local leased = redis.call('ZMSCORE', leases, unpack(ids))
+local delayed = redis.call('ZMSCORE', bucket, unpack(ids))
+local buried = redis.call('ZMSCORE', dead, unpack(ids))
+local letters, graves, waiting, entries, books = {}, {}, {}, {}, {}
+for i, id in ipairs(ids) do
+  if #entries == unready_most then
+    break
+  end
+  local letter = delayed[i] and 's' or 'r'
+  if redis.call('HEXISTS', pool, id) == 0 then
+    letter = 'g'
+  elseif leased[i] then
+    letter = 'u'
+  elseif buried[i] then
+    letter = 'd'
+  elseif not expected(jobs[first + (i - 1) * width + 2], letter, delayed[i]) then
+    letter = 'c'
+  else
+    graves[#graves + 1], graves[#graves + 2] = now, id
+    books[#books + 1] = i
+    if letter == 's' then
+      waiting[#waiting + 1] = id
+    else
+      entries[#entries + 1] = id
+    end
+  end
+  letters[i] = letter
+end
+
+if #books > 0 then
+  redis.call('ZREM', dead, '') -- after a deletion, the script can write at maxmemory
+  redis.call('ZADD', dead, unpack(graves))
+  if #waiting > 0 then
+    redis.call('ZREM', bucket, unpack(waiting))
+  end
+  for _, id in ipairs(entries) do
+    unready(ready, id)
+  end
+  for _, i in ipairs(books) do
+    local id, reason = ids[i], jobs[first + (i - 1) * width + 1]
+    local known = redis.pcall('HGET', moved, id)
+    known = type(known) == 'string' and known or ''
+    local due = delayed[i] or string.match(known, '^%d+') or now
+    local tally = string.match(known, '%d+ %d+ [01]$') or '0 0 0'
+    redis.pcall('HSET', moved, id, due .. ' bury ' .. tally)
+    local before = redis.pcall('HGET', attempts, id)
+    local attempt = (type(before) == 'string' and tonumber(before) or 0) + 1
+    local entry = {attempt = attempt, at = now, kind = 'buried', message = reason}
+    failed(attempts, errors, id, '0', cjson.encode(entry))
+    if scheduled(pool, runs, id) then
+      local brief = string.sub(reason, 1, 256)
+      if #reason > 256 then -- without a character that is cut
+        brief = string.gsub(brief, '[\194-\244][\128-\191]*$', '')
+      end
+      local note = {job = id, attempt = attempt, ['end'] = now, outcome = 'buried', error = brief}
+      ran(runs, id, 1, cjson.encode(note))
+    end
+  end
+end
+count(stats, 'buried', #books)
+letters = table.concat(letters)
+remember(receipt, number, letters)
+return {'ok', now, letters}

@@ -1,0 +1,58 @@
+-- remove_topic: deletes all keys of a topic that has neither jobs nor schedules.
+--
+-- KEYS[1]   pool       hash, job ID to record
+-- KEYS[2]   bucket     zset, job ID scored by due time (Unix ms)
+-- KEYS[3]   ready      list of job IDs, next one at the head
+-- KEYS[4]   handoff    list of job IDs on the way from a server's wait to its take
+-- KEYS[5]   leases     zset, job ID scored by the end of its lease
+-- KEYS[6]   attempts   hash, job ID to number of finished attempts
+-- KEYS[7]   errors     hash, job ID to its error log
+-- KEYS[8]   moved      hash, job ID to its current due time, if it differs from the record's
+-- KEYS[9]   dead       zset, job ID scored by the time of burial
+-- KEYS[10]  done       zset, job ID scored by the time it is kept until
+-- KEYS[11]  results    hash, job ID to its kept run and record
+-- KEYS[12]  meta       hash, settings of the topic made by operators
+-- KEYS[13]  stats      hash, counter to number
+-- KEYS[14]  sizes      hash, the size of the largest record
+-- KEYS[15]  idle       zset, waiting server scored by the time its wait began (Unix ms)
+-- KEYS[16]  schedules  hash, schedule to definition
+-- KEYS[17]  slots      zset, schedule scored by its next slot (Unix ms)
+-- KEYS[18]  waiting    zset, schedule scored by the slot that waits for its last run to finish
+-- KEYS[19]  fired      hash, schedule to the state of its slots
+-- KEYS[20]  runs       hash, schedule to the history of its runs
+-- KEYS[21]  receipt    string, the last call of the series and its reply
+-- KEYS[22]  operator   none, never exists: a client without rights to it cannot make this call
+-- ARGV[1]   number     number of this call in its series
+--
+-- Redis frees the memory of the keys in the background.
+-- Returns {'ok', now, answer}: removed, or the numbers of unfinished jobs, leases, done jobs and
+-- schedules, with spaces between them, if any is not 0: nothing was done.
+-- Cost: O(1).
+-- Uses: now receipt lease
+local pool, bucket, ready, handoff, leases = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local attempts, errors, moved, dead, done = KEYS[6], KEYS[7], KEYS[8], KEYS[9], KEYS[10]
+local results, meta, stats, sizes, idle = KEYS[11], KEYS[12], KEYS[13], KEYS[14], KEYS[15]
+local schedules, slots, waiting, fired, runs = KEYS[16], KEYS[17], KEYS[18], KEYS[19], KEYS[20]
+local receipt, operator = KEYS[21], KEYS[22]
+local number = ARGV[1]
+
+local told = replay(receipt, number)
+if told then
+  return {'ok', now, told}
+end
+
+local jobs, leased = redis.call('HLEN', pool), redis.call('ZCARD', leases)
+if leased > 0 and redis.call('ZSCORE', leases, anchor()) then
+  leased = leased - 1
+end
+local kept = math.max(redis.call('ZCARD', done), redis.call('HLEN', results))
+local rules = redis.call('HLEN', schedules)
+local answer = 'removed'
+if jobs + leased + kept + rules > 0 then
+  answer = jobs .. ' ' .. leased .. ' ' .. kept .. ' ' .. rules
+else
+  redis.call('UNLINK', bucket, ready, handoff, leases, attempts, errors, moved, dead)
+  redis.call('UNLINK', meta, stats, sizes, idle, slots, waiting, fired, runs)
+end
+remember(receipt, number, answer)
+return {'ok', now, answer}
