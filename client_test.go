@@ -372,8 +372,7 @@ func TestClusterClient(t *testing.T) {
 		for _, state := range []delayq.State{
 			delayq.StateScheduled, delayq.StateReady, delayq.StateRunning, delayq.StateDead, delayq.StateDone,
 		} {
-			list, err := f.Client.List(ctx, topic, delayq.ListQuery{State: state, Limit: 10})
-			require.NoError(t, err)
+			list := queuetest.JobsOf(t, f.Inspector, topic, state)
 			require.Equal(t, state == delayq.StateDead, len(list) == 1, state)
 		}
 		require.NoError(t, f.Client.Revive(ctx, topic, "x"))

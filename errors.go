@@ -37,6 +37,10 @@ var (
 	// a server handles it. Nothing was removed.
 	ErrNotEmpty = errors.New("delayq: topic is not empty")
 
+	// ErrCursor is returned by [Inspector.Jobs] and [Inspector.All] when the cursor belongs to
+	// another query, or when it is damaged. It wraps [ErrInvalid].
+	ErrCursor = fmt.Errorf("%w cursor", ErrInvalid)
+
 	// ErrTooManyPauses is returned by [Client.Pause] when 16 others have paused the topic. Nothing
 	// was changed. [Client.ResumeAll] ends all of them.
 	ErrTooManyPauses = errors.New("delayq: the topic already has 16 pauses")

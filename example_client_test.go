@@ -175,7 +175,7 @@ func ExampleClient_Get() {
 	// Output: ready, attempt 1, 6 bytes "Hello!", lang en
 }
 
-func ExampleClient_List() {
+func ExampleInspector_Jobs() {
 	rdb, end := openRedis()
 	defer end()
 	ctx := context.Background()
@@ -187,16 +187,64 @@ func ExampleClient_List() {
 		}
 	}
 
-	jobs, err := client.List(ctx, "mail", delayq.ListQuery{State: delayq.StateScheduled, Limit: 2})
-	if err != nil {
-		log.Fatal(err)
-	}
-	for _, info := range jobs {
-		fmt.Println(info.ID)
+	inspector := delayq.NewInspector(rdb)
+	q := delayq.Query{Topic: "mail", State: delayq.StateScheduled, Limit: 2}
+	for {
+		page, err := inspector.Jobs(ctx, q)
+		if err != nil {
+			log.Fatal(err)
+		}
+		for _, info := range page.Jobs {
+			fmt.Println(info.ID)
+		}
+		if page.Next == "" {
+			break
+		}
+		fmt.Println("— next page —")
+		q.Cursor = page.Next
 	}
 	// Output:
 	// first
 	// second
+	// — next page —
+	// third
+}
+
+func ExampleInspector_All() {
+	rdb, end := openRedis()
+	defer end()
+	ctx := context.Background()
+	client := delayq.NewClient(rdb)
+	for id, tenant := range map[string]string{"a-1": "acme", "b-1": "other"} {
+		if _, err := client.Enqueue(ctx, "mail", id, nil, delayq.Header("tenant", tenant)); err != nil {
+			log.Fatal(err)
+		}
+	}
+
+	q := delayq.Query{Topic: "mail", State: delayq.StateReady, Headers: map[string]string{"tenant": "acme"}}
+	for info, err := range delayq.NewInspector(rdb).All(ctx, q) {
+		if err != nil {
+			log.Fatal(err)
+		}
+		fmt.Println(info.ID)
+	}
+	// Output: a-1
+}
+
+func ExampleInspector_Failures() {
+	rdb, end := openRedis()
+	defer end()
+	ctx := context.Background()
+
+	failures, err := delayq.NewInspector(rdb).Failures(ctx, "mail", delayq.StateDead, 0)
+	if err != nil {
+		log.Fatal(err)
+	}
+	for _, group := range failures.Groups {
+		fmt.Println(group.Count, group.Sample, group.IDs)
+	}
+	fmt.Printf("%d of %d dead jobs\n", failures.Examined, failures.Total)
+	// Output: 0 of 0 dead jobs
 }
 
 func ExampleInspector_Stats() {
@@ -370,17 +418,18 @@ func ExampleTopic_Job() {
 		log.Fatal(err)
 	}
 
-	jobs, err := client.List(ctx, Reminders.Name(), delayq.ListQuery{State: delayq.StateScheduled, Limit: 10, Payload: true})
+	results, err := client.GetBatch(ctx, []delayq.JobRef{
+		{Topic: Reminders.Name(), ID: "ann-23"}, {Topic: Reminders.Name(), ID: "ann-30"},
+	})
 	if err != nil {
 		log.Fatal(err)
 	}
-	for _, info := range jobs {
-		r, err := Reminders.Decode(&info.Job)
-		fmt.Println(info.ID, r.Day, err)
+	for _, result := range results {
+		r, err := Reminders.Decode(&result.Job.Job)
+		fmt.Println(result.Job.ID, r.Day, err)
 	}
 	// Output:
 	// ann-23 23 <nil>
-	// ann-28 28 <nil>
 	// ann-30 30 <nil>
 }
 

@@ -2,9 +2,7 @@ package delayq
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"slices"
 	"strconv"
 	"sync/atomic"
 	"time"
@@ -149,111 +147,4 @@ func (info *JobInfo) recorded(rec *record.Job) {
 func scoreTime(score string) time.Time {
 	ms, _ := strconv.ParseFloat(score, 64) // Redis wrote it
 	return msTime(int64(ms))
-}
-
-const (
-	listJobs = 1000 // the most jobs that one call looks at
-
-	// recordHead is at least the length of a record up to its payload: msgpack at most triples the
-	// bytes of short headers.
-	recordHead = 3 * record.MaxHeaders
-)
-
-// A ListQuery selects the jobs that [Client.List] returns.
-type ListQuery struct {
-	State  State
-	Offset int // number of jobs of that state to skip. Default: 0
-	Limit  int // maximum number of jobs to return. Default: 100. Range: 1 to 1,000
-
-	// Payload makes List read the payloads too. All payloads of a page are in memory at the same
-	// time, so list few jobs at a time if payloads can be large. To read the payload of one job,
-	// use [Client.Get]. Without it, [Job.Payload] is nil and [JobInfo.PayloadSize] is its size.
-	Payload bool
-}
-
-const defaultLimit = 100 // of a ListQuery
-
-// check returns the complaints about the query, with its limit set to the default if it is 0.
-func (q *ListQuery) check() error {
-	var errs []error
-	if !slices.Contains([]State{StateScheduled, StateReady, StateRunning, StateDead, StateDone}, q.State) {
-		errs = append(errs, fmt.Errorf("unknown state %q", q.State))
-	}
-	if q.Offset < 0 {
-		errs = append(errs, fmt.Errorf("offset %d: must be at least 0", q.Offset))
-	}
-	if q.Limit == 0 {
-		q.Limit = defaultLimit
-	}
-	if q.Limit < 1 || q.Limit > listJobs {
-		errs = append(errs, fmt.Errorf("limit %d: must be from 1 to %d", q.Limit, listJobs))
-	}
-	return invalid(errs)
-}
-
-// List returns the jobs of a topic in one state: a page of at most Limit jobs, after the first
-// Offset jobs of that state. A page with fewer jobs than its Limit is the last one.
-//
-// The order depends on the state:
-//
-//   - Scheduled jobs are sorted by due time.
-//   - Ready jobs are in the order in which servers take them. A job on its way to a server may be
-//     missing.
-//   - Running jobs are sorted by the end of their lease.
-//   - Dead jobs are sorted by time of burial, the latest first.
-//   - Done jobs are sorted by the time until which they are kept.
-//
-// Jobs that change state between calls may be skipped or appear on two pages. To cancel all listed
-// jobs, list the page at Offset 0 and pass it to [Client.CancelBatch], again and again until it is
-// empty: a growing Offset would skip as many jobs as were cancelled.
-//
-// List makes several calls to Redis, each of which looks at up to 1,000 entries and reads at most
-// about 1 MiB, or one job if that is larger. Cost: O(log(jobs) + Limit). For ready jobs it is
-// O(Offset + Limit + entries that cancelled jobs have left in front of them).
-func (c *Client) List(ctx context.Context, topic string, q ListQuery) ([]*JobInfo, error) {
-	if err := errors.Join(c.validate(ctx, topic, ""), q.check()); err != nil {
-		return nil, fmt.Errorf("list topic %q: %w", topic, err)
-	}
-	state, limit, cut := q.State, q.Limit, recordHead
-	if q.Payload {
-		cut = -1
-	}
-
-	k := newKeys(c.o.prefix, topic)
-	at, skip := q.Offset, 0
-	if state == StateReady { // an offset into the list would count entries that are not jobs
-		at, skip = 0, q.Offset
-	}
-	var list []*JobInfo
-	seen := make(map[string]bool) // an ID can be in ready twice
-	for look := min(skip+limit, listJobs); ; look = listJobs {
-		r, err := c.scripts.exec(ctx, listScript, k, "", look, string(state), at, look)
-		if err != nil {
-			return nil, err
-		}
-		ids := slices.DeleteFunc(r.list(3).texts(), func(id string) bool {
-			again := seen[id]
-			seen[id] = true
-			return again
-		})
-		over := min(skip, len(ids))
-		skip, ids = skip-over, ids[over:]
-		for len(ids) > 0 && len(list) < limit {
-			some := ids[:min(len(ids), limit-len(list))]
-			infos, err := c.scripts.jobInfos(ctx, k, cut, some)
-			if err != nil {
-				return nil, err
-			}
-			for _, info := range infos {
-				if info.State == state { // its state has changed in the meantime
-					list = append(list, info)
-				}
-			}
-			ids = ids[len(some):]
-		}
-		looked := int(r.number(2))
-		if at += looked; len(list) == limit || looked < look {
-			return list, nil
-		}
-	}
 }

@@ -131,7 +131,7 @@ func TestGetTellsTheErrors(t *testing.T) {
 	})
 }
 
-// A record that cannot be read is shown as it is: by Get, by List, and nothing around it suffers.
+// A record that cannot be read is shown as it is: by Get, by Jobs, and nothing around it suffers.
 func TestGetOfWhatCannotBeRead(t *testing.T) {
 	eachClient(t, func(t *testing.T, f *fixture) {
 		f.Enqueue("good")
@@ -148,65 +148,66 @@ func TestGetOfWhatCannotBeRead(t *testing.T) {
 			require.Equal(t, delayq.StateReady, info.State)
 			require.Equal(t, raw[:8], info.Nonce())
 		}
-		list, err := f.Client.List(t.Context(), "topic", delayq.ListQuery{State: delayq.StateReady, Limit: 10})
-		require.NoError(t, err)
+		list := queuetest.JobsOf(t, f.Inspector, "topic", delayq.StateReady)
 		require.Equal(t, []string{"good", "bad", "newer"}, queuetest.InfoIDs(list))
+		require.Equal(t, "garbage\x00", string(list[1].Raw))
 		require.Equal(t, delayq.StateReady, f.Dequeue("bad"))
 		require.Equal(t, delayq.StateReady, f.Dequeue("newer"))
 	})
 }
 
-func TestListInItsOrder(t *testing.T) {
+// Each state has its order, and Latest reverses it.
+func TestPagesInTheOrderOfTheState(t *testing.T) {
 	eachClient(t, func(t *testing.T, f *fixture) {
-		list := func(state delayq.State, offset, limit int) []string {
+		check := func(state delayq.State, want ...string) {
 			t.Helper()
-			infos, err := f.Client.List(t.Context(), "topic", delayq.ListQuery{State: state, Offset: offset, Limit: limit})
-			require.NoError(t, err)
-			for _, info := range infos {
-				require.Equal(t, state, info.State)
+			for _, latest := range []bool{false, true} {
+				page, err := f.Inspector.Jobs(t.Context(), delayq.Query{Topic: "topic", State: state, Latest: latest})
+				require.NoError(t, err)
+				for _, info := range page.Jobs {
+					require.Equal(t, state, info.State)
+				}
+				require.Equal(t, want, queuetest.InfoIDs(page.Jobs))
+				require.EqualValues(t, len(want), page.Total)
+				slices.Reverse(want)
 			}
-			return queuetest.InfoIDs(infos)
 		}
 		for _, state := range []delayq.State{
 			delayq.StateScheduled, delayq.StateReady, delayq.StateRunning, delayq.StateDead, delayq.StateDone,
 		} {
-			require.Empty(t, list(state, 0, 10), "a topic that was never used")
+			check(state)
 		}
 		// Ready, in the order in which they will be taken.
 		for _, id := range []string{"c", "a", "b"} {
 			f.Enqueue(id, delayq.Retention(time.Hour))
 		}
-		require.Equal(t, []string{"c", "a", "b"}, list(delayq.StateReady, 0, 10))
-		require.Equal(t, []string{"a"}, list(delayq.StateReady, 1, 1))
-		require.Empty(t, list(delayq.StateReady, 3, 1000))
-		// Running, by the end of the lease.
+		check(delayq.StateReady, "c", "a", "b")
+		// Running, by ID.
 		long := f.hand.Take(1, 3*time.Hour)
 		short := f.hand.Take(2, time.Hour)
-		require.Equal(t, []string{"a", "b", "c"}, list(delayq.StateRunning, 0, 10))
-		require.Equal(t, []string{"c"}, list(delayq.StateRunning, 2, 10))
-		require.Empty(t, list(delayq.StateRunning, 3, 10))
+		check(delayq.StateRunning, "a", "b", "c")
 		// Scheduled, by due time.
 		f.hand.Retry(2*time.Hour, short[0])
 		f.hand.Snooze(time.Hour, short[1])
 		f.Enqueue("d", delayq.ProcessIn(90*time.Minute))
-		require.Equal(t, []string{"b", "d", "a"}, list(delayq.StateScheduled, 0, 10))
-		require.Equal(t, []string{"d", "a"}, list(delayq.StateScheduled, 1, 2))
-		// Done.
+		check(delayq.StateScheduled, "b", "d", "a")
+		// Done, by the time until which they are kept.
 		require.Equal(t, "o", f.hand.Ack(long...))
-		require.Equal(t, []string{"c"}, list(delayq.StateDone, 0, 10))
-		// Dead, the latest first.
-		for i, id := range []string{"x", "y", "z"} {
+		f.Enqueue("e", delayq.Retention(time.Minute))
+		require.Equal(t, "o", f.hand.Ack(f.hand.TakeOne("e")))
+		check(delayq.StateDone, "e", "c")
+		// Dead, by the time of burial.
+		for i, id := range []string{"z", "y", "x"} {
 			f.Enqueue(id)
 			f.hand.Bury(f.hand.TakeOne(id))
 			require.NoError(t, f.RDB.ZIncrBy(t.Context(), f.Key("dead"), float64(i), id).Err())
 		}
-		require.Equal(t, []string{"z", "y", "x"}, list(delayq.StateDead, 0, 10))
-		require.Equal(t, []string{"y"}, list(delayq.StateDead, 1, 1))
+		check(delayq.StateDead, "z", "y", "x")
 	})
 }
 
 // What a cancel, a reschedule or a second push leaves in ready is not a ready job.
-func TestListLeavesOutLeftOvers(t *testing.T) {
+func TestPagesLeaveOutLeftOvers(t *testing.T) {
 	eachClient(t, func(t *testing.T, f *fixture) {
 		for _, id := range []string{"cancelled", "moved", "ready"} {
 			f.Enqueue(id)
@@ -214,36 +215,11 @@ func TestListLeavesOutLeftOvers(t *testing.T) {
 		f.Dequeue("cancelled")
 		require.NoError(t, f.Client.Reschedule(t.Context(), "topic", "moved", delayq.ProcessIn(time.Hour)))
 		require.NoError(t, f.RDB.RPush(t.Context(), f.Key("ready"), "", "ready", "nobody").Err())
-		list, err := f.Client.List(t.Context(), "topic", delayq.ListQuery{State: delayq.StateReady, Limit: 100})
-		require.NoError(t, err)
+		list := queuetest.JobsOf(t, f.Inspector, "topic", delayq.StateReady)
 		require.Equal(t, []string{"ready"}, queuetest.InfoIDs(list))
 		info := f.Stats()
 		require.EqualValues(t, 1, info.Ready)
 		require.EqualValues(t, 1, info.Scheduled)
-	})
-}
-
-func TestListInPages(t *testing.T) {
-	eachClient(t, func(t *testing.T, f *fixture) {
-		jobs := make([]delayq.NewJob, 2300)
-		for i := range jobs {
-			jobs[i] = delayq.NewJob{Topic: "topic", ID: fmt.Sprint(i), Payload: make([]byte, 100)}
-		}
-		_, err := f.Client.EnqueueBatch(t.Context(), jobs)
-		require.NoError(t, err)
-		seen := 0
-		for {
-			page, err := f.Client.List(t.Context(), "topic", delayq.ListQuery{State: delayq.StateReady, Offset: seen, Limit: 1000})
-			require.NoError(t, err)
-			for _, info := range page {
-				require.Equal(t, jobs[seen].ID, info.ID)
-				seen++
-			}
-			if len(page) < 1000 {
-				break
-			}
-		}
-		require.Equal(t, len(jobs), seen)
 	})
 }
 
@@ -544,61 +520,81 @@ func TestScriptNamesAndChannels(t *testing.T) {
 	require.Equal(t, "shop:control", delayq.ControlChannel("shop"))
 }
 
-// Payloads are told if they are asked for, whatever their size. All else is told in any case.
-func TestListWithPayload(t *testing.T) {
+// A page has everything that Get returns, except payloads.
+func TestPagesHaveAllButPayloads(t *testing.T) {
 	eachClient(t, func(t *testing.T, f *fixture) {
-		// The largest head that a record can have: 16 KiB of the shortest headers.
-		var opts []delayq.JobOption
-		for i := range 8000 {
-			opts = append(opts, delayq.Header(string([]byte{byte(i >> 8), byte(i)}), ""))
+		var many []delayq.JobOption // a long head
+		for i := range 3000 {
+			many = append(many, delayq.Header(string([]byte{'a' + byte(i>>8), byte(i)}), ""))
 		}
-		for _, size := range []int{0, 10, 100 << 10} {
-			id := fmt.Sprint(size)
-			payload := []byte(strings.Repeat("x", size))
-			_, err := f.Client.Enqueue(t.Context(), "topic", id, payload, append(opts, delayq.Retention(time.Hour), delayq.Retry(3))...)
-			require.NoError(t, err)
-		}
-		check := func(state delayq.State) {
-			for range 2 {
-				bare, err := f.Client.List(t.Context(), "topic", delayq.ListQuery{State: state, Limit: 10})
-				require.NoError(t, err)
-				full, err := f.Client.List(t.Context(), "topic", delayq.ListQuery{State: state, Limit: 10, Payload: true})
-				require.NoError(t, err)
-				require.Len(t, bare, 3)
-				for i, info := range full {
-					require.NoError(t, bare[i].Undecodable)
-					require.Len(t, info.Payload, info.PayloadSize)
-					require.Equal(t, info.ID, fmt.Sprint(info.PayloadSize))
-					require.Nil(t, bare[i].Payload)
-					require.Len(t, bare[i].Headers, 8000)
-					info.Payload = nil
-					require.Equal(t, info, bare[i])
-					require.Equal(t, info.PayloadSize, len(f.Get(info.ID).Payload))
+		jobs := 0
+		for i, size := range []int{0, 10, 900, 1000, 1024, 5000, 16 << 10} {
+			for name, opts := range map[string][]delayq.JobOption{"few": nil, "many": many} {
+				payload := []byte(strings.Repeat("x", size))
+				if name == "many" {
+					payload = payload[:min(size, 2000)]
 				}
+				opts := append(opts, delayq.Retention(time.Hour), delayq.Retry(3), delayq.Header("-", "b"))
+				_, err := f.Client.Enqueue(t.Context(), "topic", fmt.Sprint(name, i), payload, opts...)
+				require.NoError(t, err)
+				jobs++
 			}
 		}
-		check(delayq.StateReady)
-		held := f.hand.Take(3, time.Hour)
-		check(delayq.StateRunning)
+		for id, raw := range map[string]string{"few0": "garbage", "few1": strings.Repeat("garbage", 1000)} {
+			require.NoError(t, f.RDB.HSet(t.Context(), f.Key("pool"), id, raw).Err())
+		}
+		check := func(state delayq.State, n int) {
+			t.Helper()
+			list := queuetest.JobsOf(t, f.Inspector, "topic", state)
+			require.Len(t, list, n)
+			for _, info := range list {
+				want := f.Get(info.ID)
+				want.Payload = nil
+				require.Equal(t, info.ID == "few6", info.Partial, "its record has more than 16 KiB")
+				if info.Partial {
+					require.InDelta(t, 16<<10, info.PayloadSize, 200)
+					require.Nil(t, info.Headers)
+					continue
+				}
+				if want.Undecodable != nil {
+					require.Equal(t, want.Undecodable.Error(), info.Undecodable.Error())
+					want.Undecodable, info.Undecodable = nil, nil
+				}
+				require.Equal(t, want, info)
+			}
+		}
+		check(delayq.StateReady, jobs)
+		held := f.hand.Take(jobs, time.Hour)
+		check(delayq.StateRunning, jobs)
 		f.hand.Ack(held...)
-		check(delayq.StateDone)
+		check(delayq.StateDone, jobs-2) // what cannot be read is not kept
 	})
 }
 
 // What is kept of done jobs counts in what one call reads, as records do.
-func TestListOfDoneJobsReadsAMebibyteAtATime(t *testing.T) {
+func TestPagesOfDoneJobsReadAMebibyteAtATime(t *testing.T) {
 	eachClient(t, func(t *testing.T, f *fixture) {
 		var calls queuetest.CountScripts
-		client := delayq.NewClient(f.RDB, delayq.Prefix(f.Prefix), delayq.Hooks(&calls))
+		inspector := delayq.NewInspector(f.RDB, delayq.Prefix(f.Prefix), delayq.Hooks(&calls))
 		payload := make([]byte, 700<<10)
 		for _, id := range []string{"1", "2", "3"} {
-			_, err := client.Enqueue(t.Context(), "topic", id, payload, delayq.Retention(time.Hour))
+			_, err := f.Client.Enqueue(t.Context(), "topic", id, payload, delayq.Retention(time.Hour))
 			require.NoError(t, err)
 			require.Equal(t, "o", f.hand.Ack(f.hand.TakeOne(id)))
 		}
-		list, err := client.List(t.Context(), "topic", delayq.ListQuery{State: delayq.StateDone, Limit: 10, Payload: true})
+		q := delayq.Query{Topic: "topic", State: delayq.StateDone}
+		page, err := inspector.Jobs(t.Context(), q)
 		require.NoError(t, err)
-		require.Len(t, list, 3)
-		require.Equal(t, 3, calls["get"], "one in each")
+		require.Len(t, page.Jobs, 3)
+		require.Equal(t, 1, calls["page"], "it reads none of them")
+		require.True(t, page.Jobs[0].Partial)
+		clear(calls)
+		q.Payload = []byte{0}
+		page, err = inspector.Jobs(t.Context(), q)
+		require.NoError(t, err)
+		require.Len(t, page.Jobs, 3)
+		require.Equal(t, 3, calls["page"], "one in each")
+		require.False(t, page.Jobs[0].Partial)
+		require.Equal(t, 1, page.Jobs[0].Attempt)
 	})
 }

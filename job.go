@@ -125,7 +125,7 @@ const (
 	DueBury       DueReason = "bury" // dead by Client.Bury or Apply: when it would have been due
 )
 
-// JobInfo describes a job. [Client.Get] and [Client.List] return it.
+// JobInfo describes a job. [Client.Get] and [Inspector.Jobs] return it.
 type JobInfo struct {
 	Job   // Attempt is the current, next or last run; StartedAt is zero unless the job is done
 	State State
@@ -136,7 +136,7 @@ type JobInfo struct {
 	BuriedAt    time.Time      // of a dead job
 	FinishedAt  time.Time      // of a done job
 	KeptUntil   time.Time      // of a done job
-	PayloadSize int            // of the payload, which [Client.List] reads only if asked
+	PayloadSize int            // of the payload, which [Inspector.Jobs] does not read
 	Errors      []AttemptError // the first and the newest ten, oldest first
 
 	// If the job does not set one of these or Retries, the field has the built-in default, which is
@@ -147,9 +147,14 @@ type JobInfo struct {
 	ExpireAt                   time.Time     // zero: none
 	Retention                  time.Duration // 0: none, or the job does not set it
 
+	// Partial is set if [Inspector.Jobs] has not read the record because it has more than 16 KiB.
+	// Then PayloadSize is the size of the whole record. What only the record has is not set:
+	// Headers, Retries, EnqueuedAt, Schedule, Slot and the fields above; Due if the job is not
+	// scheduled and was never moved; Attempt, StartedAt and FinishedAt of a done job.
+	Partial bool
+
 	// Undecodable is set if the record cannot be read, because a newer release wrote it or because
-	// it is damaged. Then Raw holds the record, or its first 48 KiB if [Client.List] was called
-	// without Payload.
+	// it is damaged. Then Raw holds the record, or its first 48 KiB if it is from [Inspector.Jobs].
 	Undecodable error
 	Raw         []byte
 
@@ -161,14 +166,14 @@ type JobInfo struct {
 // info.ExpireAt, and has the same retries, backoff, timeout, retention and headers. Attempts,
 // errors and the schedule are not copied.
 //
-// Enqueue rejects the options with [ErrInvalid] if info has no payload because [Client.List] did
+// Enqueue rejects the options with [ErrInvalid] if info has no payload because [Inspector.Jobs] did
 // not read it, or if the record could not be read.
 func (info *JobInfo) Options() []JobOption {
 	switch {
 	case info.Undecodable != nil:
 		return []JobOption{refusedOption("info.Options: the record of the job could not be read")}
 	case info.Payload == nil && info.PayloadSize > 0:
-		return []JobOption{refusedOption("info.Options: the payload was not read; Get reads it, and List with Payload")}
+		return []JobOption{refusedOption("info.Options: the payload was not read; Get reads it")}
 	}
 	o := info.options
 	o.DueAt, o.DueIn = info.Due.UnixMilli(), 0

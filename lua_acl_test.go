@@ -455,8 +455,7 @@ func tour(t *testing.T, producer, worker, operator redis.UniversalClient) {
 	require.NoError(t, err)
 	require.Len(t, servers, 1)
 	for _, state := range []State{StateScheduled, StateReady, StateRunning, StateDead, StateDone} {
-		_, err := o.List(ctx, topic, ListQuery{State: state, Limit: 10})
-		require.NoError(t, err)
+		require.NoError(t, jobs(state)(ctx, o, topic))
 	}
 	done, err := o.Get(ctx, topic, "ok")
 	require.NoError(t, err)

@@ -87,7 +87,7 @@ func duties(role string) (list []duty) {
 		raw("cancel running", "cancel dead", "reschedule ready", "reschedule to now", "revive", "revive later", "bury_waiting", "bury_waiting ready")
 		asClient(func(ctx context.Context, c *Client, topic string) {
 			for _, state := range []State{StateScheduled, StateReady, StateRunning, StateDead} {
-				_, _ = c.List(ctx, topic, ListQuery{State: state, Limit: 10})
+				_ = jobs(state)(ctx, c, topic)
 			}
 			_, _ = inspectorOf(c).Stats(ctx, topic)
 			_, _ = inspectorOf(c).Schedule(ctx, topic, "s")
@@ -278,8 +278,20 @@ var deeds = map[string][]deed{
 			return c.Reschedule(ctx, topic, "ready", ProcessIn(time.Second/2))
 		},
 	},
-	"Get":  {get("scheduled"), get("running"), get("dead"), get("done")},
-	"List": {list(StateScheduled), list(StateReady), list(StateRunning), list(StateDead), list(StateDone)},
+	"Get": {get("scheduled"), get("running"), get("dead"), get("done")},
+	"Inspector.Jobs": {func(ctx context.Context, c *Client, topic string) error {
+		_, err := inspectorOf(c).Jobs(ctx, Query{Topic: topic, State: StateReady})
+		return err
+	}},
+	"Inspector.All": {jobs(StateScheduled), jobs(StateReady), jobs(StateRunning), jobs(StateDead), jobs(StateDone)},
+	"Inspector.Count": {func(ctx context.Context, c *Client, topic string) error {
+		_, _, err := inspectorOf(c).Count(ctx, Query{Topic: topic, State: StateReady})
+		return err
+	}},
+	"Inspector.Failures": {func(ctx context.Context, c *Client, topic string) error {
+		_, err := inspectorOf(c).Failures(ctx, topic, StateDead, 0)
+		return err
+	}},
 	"Inspector.Stats": {func(ctx context.Context, c *Client, topic string) error {
 		_, err := inspectorOf(c).Stats(ctx, topic)
 		return err
@@ -375,10 +387,15 @@ func get(id string) deed {
 	return func(ctx context.Context, c *Client, topic string) error { _, err := c.Get(ctx, topic, id); return err }
 }
 
-func list(state State) deed {
+// jobs reads pages of jobs. The second one begins at the place where the first one ends.
+func jobs(state State) deed {
 	return func(ctx context.Context, c *Client, topic string) error {
-		_, err := c.List(ctx, topic, ListQuery{State: state, Limit: 10})
-		return err
+		for _, err := range inspectorOf(c).All(ctx, Query{Topic: topic, State: state, Limit: 1}) {
+			if err != nil {
+				return err
+			}
+		}
+		return nil
 	}
 }
 
@@ -554,7 +571,7 @@ var scriptRoles = map[*script][]string{
 	scheduleDueScript: {"worker"}, scheduleFireScript: {"worker"}, watchScript: {"worker"},
 	ringScript: {"worker"}, surveyScript: {"worker"},
 	checkScript: {"worker", "operator"}, mendScript: {"worker", "operator"},
-	reviveScript: {"operator"}, deleteScript: {"operator"}, listScript: {"operator"}, inspectScript: {"operator"}, pauseScript: {"operator"}, auditScript: {"operator"}, buryWaitingScript: {"operator"}, removeTopicScript: {"operator"}, schedulePauseScript: {"operator"},
+	reviveScript: {"operator"}, deleteScript: {"operator"}, pageScript: {"operator"}, inspectScript: {"operator"}, pauseScript: {"operator"}, auditScript: {"operator"}, buryWaitingScript: {"operator"}, removeTopicScript: {"operator"}, schedulePauseScript: {"operator"},
 	cancelScript: {"producer", "operator"}, rescheduleScript: {"producer", "operator"}, getScript: {"producer", "operator"},
 	scheduleRemoveScript: {"producer", "operator"}, scheduleTriggerScript: {"producer", "operator"}, scheduleInfoScript: {"producer", "operator"},
 }

@@ -290,9 +290,9 @@ func TestLargestCalls(t *testing.T) {
 		require.Zero(t, h.rdb.ZCard(t.Context(), h.keys.leases).Val())
 		promote() // they had attempts, so they back off
 		require.NotContains(t, h.Bury(all(h.Take(n, time.Minute))...), "l")
-		infos, err := h.client().List(t.Context(), "topic", ListQuery{State: StateDead, Limit: n})
+		page, err := inspectorOf(h.client()).Jobs(t.Context(), Query{Topic: "topic", State: StateDead, Limit: n})
 		require.NoError(t, err)
-		require.Len(t, infos, n)
+		require.Len(t, page.Jobs, n)
 		_, err = h.tryPrune(0, time.Hour, n)
 		require.NoError(t, err)
 		require.Zero(t, h.rdb.ZCard(t.Context(), h.keys.dead).Val())

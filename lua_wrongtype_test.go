@@ -324,11 +324,11 @@ func TestWrongTypeOfPlainCommandsIsNamed(t *testing.T) {
 		c := h.client()
 		for key, call := range map[string]func() error{
 			h.keys.ready: func() error {
-				_, err := c.List(t.Context(), "topic", ListQuery{State: StateReady, Limit: 1})
+				_, err := inspectorOf(c).Jobs(t.Context(), Query{Topic: "topic", State: StateReady})
 				return err
 			},
 			h.keys.done: func() error {
-				_, err := c.List(t.Context(), "topic", ListQuery{State: StateDone, Limit: 1})
+				_, err := inspectorOf(c).Jobs(t.Context(), Query{Topic: "topic", State: StateDone})
 				return err
 			},
 			h.keys.fired:           func() error { _, err := inspectorOf(c).Schedules(t.Context(), "topic"); return err },

@@ -387,9 +387,9 @@ func TestMoveLosesNothing(t *testing.T) {
 			}
 			require.Equal(t, told(from), told(to), name)
 
-			page, err := c.List(ctx, "topic", ListQuery{State: from.State, Limit: 1})
+			page, err := inspectorOf(c).Jobs(ctx, Query{Topic: "topic", State: from.State, Limit: 1})
 			require.NoError(t, err)
-			_, err = c.Enqueue(ctx, "nowhere", name, nil, page[0].Options()...)
+			_, err = c.Enqueue(ctx, "nowhere", name, nil, page.Jobs[0].Options()...)
 			require.ErrorIs(t, err, ErrInvalid)
 			require.ErrorContains(t, err, "the payload was not read")
 		}

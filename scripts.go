@@ -111,7 +111,7 @@ var (
 	rescheduleScript      = newScript("reschedule")
 	reviveScript          = newScript("revive")
 	getScript             = newReadingScript("get")
-	listScript            = newReadingScript("list")
+	pageScript            = newReadingScript("page")
 	inspectScript         = newReadingScript("inspect")
 	pauseScript           = newScript("pause")
 	pruneScript           = newScript("prune")
@@ -133,7 +133,7 @@ var (
 var allScripts = []*script{
 	enqueueScript, replaceScript, promoteScript, watchScript, ringScript, takeScript, extendScript, ackScript,
 	againScript, retryScript, snoozeScript, giveBackScript, buryScript, buryWaitingScript, cancelScript, deleteScript,
-	rescheduleScript, reviveScript, getScript, listScript, inspectScript, pauseScript,
+	rescheduleScript, reviveScript, getScript, pageScript, inspectScript, pauseScript,
 	pruneScript, surveyScript, checkScript, mendScript, heartbeatScript, auditScript, removeTopicScript, scheduleSetScript, scheduleRemoveScript,
 	schedulePauseScript, scheduleTriggerScript, scheduleDueScript, scheduleFireScript, scheduleInfoScript,
 }

@@ -298,8 +298,8 @@ func (q *Queue) stuck(ctx context.Context, now time.Time, topics []string) error
 		var part []string
 		if info.Running > 0 {
 			ids := "?"
-			if list, err := q.Client.List(ctx, topics[i], delayq.ListQuery{State: delayq.StateRunning, Limit: 5}); err == nil {
-				ids = describe(list, now)
+			if page, err := q.Inspector.Jobs(ctx, delayq.Query{Topic: topics[i], State: delayq.StateRunning, Limit: 5}); err == nil {
+				ids = describe(page.Jobs, now)
 			}
 			part = append(part, fmt.Sprintf("%d running (%s)", info.Running, ids))
 		}

@@ -10,9 +10,6 @@ import (
 	"github.com/delayq/delayq"
 )
 
-// page is the most jobs that one call of Client.List returns.
-const page = 1000
-
 // Scheduled returns the jobs of a topic that are not due yet, the earliest first: new, snoozed and
 // backing off.
 func (q *TestQueue) Scheduled(topic string) []*delayq.JobInfo {
@@ -91,14 +88,27 @@ func (q *TestQueue) unfinished(topic string) (all []*delayq.JobInfo, err error) 
 	return all, nil
 }
 
+// list returns the jobs of a topic in a state, with their payloads.
 func (q *TestQueue) list(topic string, state delayq.State) (all []*delayq.JobInfo, err error) {
-	for offset := 0; ; offset += page {
-		list, err := q.Client.List(context.Background(), topic, delayq.ListQuery{State: state, Offset: offset, Limit: page, Payload: true})
-		all = append(all, list...)
-		if err != nil || len(list) == 0 {
-			return all, err
+	ctx := context.Background()
+	var refs []delayq.JobRef
+	for info, err := range q.Inspector.All(ctx, delayq.Query{Topic: topic, State: state, Limit: 1000}) {
+		if err != nil {
+			return nil, err
+		}
+		refs = append(refs, delayq.JobRef{Topic: topic, ID: info.ID})
+	}
+	results, _ := q.Client.GetBatch(ctx, refs) // the results have the errors
+	for _, r := range results {
+		switch {
+		case errors.Is(r.Err, delayq.ErrNotFound): // it has gone in the meantime
+		case r.Err != nil:
+			return all, r.Err
+		case r.Job.State == state:
+			all = append(all, r.Job)
 		}
 	}
+	return all, nil
 }
 
 // timeFormat is the format of times in messages.

@@ -119,7 +119,7 @@ func TestAssertions(t *testing.T) {
 		f.try(func() { q.AssertState("mail", "dead", delayq.StateDone) }))
 	require.Equal(t, `error: topic "mail": want no jobs, but there are 1: "dead" dead after attempt 1 failed: out of stock`,
 		f.try(func() { q.AssertNone("mail") }))
-	require.Contains(t, f.try(func() { q.AssertNone("{") }), "fatal: delayqtest: list topic")
+	require.Contains(t, f.try(func() { q.AssertNone("{") }), "fatal: delayqtest: jobs topic")
 	require.Contains(t, f.try(func() { q.AssertState("{", "a", delayq.StateDead) }), "fatal: delayqtest: get topic")
 	require.Contains(t, f.try(func() { q.Scheduled("{") }), "fatal: delayqtest: list topic")
 }

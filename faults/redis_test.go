@@ -186,7 +186,7 @@ func TestCommandsThatScanEverythingAreNotNeeded(t *testing.T) {
 	b.put(30, rig.Task{Steps: []string{"err", "snooze:100ms"}, Retries: -1, Options: []delayq.JobOption{delayq.Backoff(time.Millisecond, time.Millisecond), delayq.Retention(time.Hour)}})
 	b.awaitN(30, "ack", is(rig.OpSettled, "acked"))
 	for _, state := range []delayq.State{delayq.StateDone, delayq.StateDead, delayq.StateReady, delayq.StateRunning, delayq.StateScheduled} {
-		_, err := b.client.List(t.Context(), "t", delayq.ListQuery{State: state, Limit: 100})
+		_, err := b.client.Inspector.Jobs(t.Context(), delayq.Query{Topic: "t", State: state})
 		require.NoError(t, err)
 	}
 	_, err := b.client.Inspector.Servers(t.Context())

@@ -3,6 +3,7 @@ package tests
 import (
 	"context"
 	"fmt"
+	"iter"
 	"reflect"
 	"slices"
 	"strings"
@@ -72,6 +73,11 @@ func callWith(t *testing.T, receiver reflect.Value, name string, ctx context.Con
 		}
 	}()
 	results := method.Call(args)
+	if jobs, ok := results[0].Interface().(iter.Seq2[*delayq.JobInfo, error]); ok {
+		for _, err := range jobs {
+			return err
+		}
+	}
 	err, _ = results[len(results)-1].Interface().(error)
 	return err
 }

@@ -149,8 +149,7 @@ func TestHandlerBeyondTheDrainIsCutOff(t *testing.T) {
 				case "snooze":
 					require.EqualValues(b, 3, info.Counters["snoozed"])
 				default:
-					list, err := b.Client.List(b.Context(), "a", delayq.ListQuery{State: delayq.StateReady, Limit: 10})
-					require.NoError(b, err)
+					list := queuetest.JobsOf(b, b.Inspector, "a", delayq.StateReady)
 					require.Len(b, list, 5)
 					var ids []string
 					for _, info := range list {
@@ -283,8 +282,7 @@ func TestJobTakenAheadIsReturned(t *testing.T) {
 		b.Pass(time.Millisecond)
 		s.End()
 		b.Pass(time.Second)
-		list2, err := b.Client.List(b.Context(), "a", delayq.ListQuery{State: delayq.StateReady, Limit: 10})
-		require.NoError(b, err)
+		list2 := queuetest.JobsOf(b, b.Inspector, "a", delayq.StateReady)
 		require.Len(b, list2, 3, "they do not wait for the slow one")
 		for i, info := range list2 {
 			require.Equal(b, list[i+1].ID, info.ID, "in their order")

@@ -67,6 +67,14 @@ func StatsOf(t testing.TB, insp *delayq.Inspector, topic string) delayq.TopicSta
 	return list[0]
 }
 
+// JobsOf returns the jobs of a topic in a state, at most 1,000.
+func JobsOf(t testing.TB, insp *delayq.Inspector, topic string, state delayq.State) []*delayq.JobInfo {
+	t.Helper()
+	page, err := insp.Jobs(t.Context(), delayq.Query{Topic: topic, State: state, Limit: 1000})
+	require.NoError(t, err)
+	return page.Jobs
+}
+
 // A Running is a server that runs until the end of the test.
 type Running struct {
 	*delayq.Server

@@ -1,0 +1,330 @@
+package delayq
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/delayq/delayq/internal/record"
+)
+
+// A Query selects jobs of one topic in one state. Topic and State are required. The other fields
+// narrow the selection, or set how much one call returns and looks at.
+//
+// From and To are about the time that goes with the state. For scheduled jobs that is their due
+// time, for dead jobs the time of burial, and for done jobs the time until which they are kept.
+// There an index finds the jobs. For ready and running jobs it is the time at which the run was
+// due, because Redis does not hold when a run started. There From and To are filters.
+//
+// The fields from IDPrefix to Payload are filters. Jobs are looked at one by one until enough of
+// them match or until the Budget is used up.
+type Query struct {
+	Topic string
+	State State
+
+	From   time.Time // the earliest time; zero: no bound
+	To     time.Time // the time before which it is; zero: no bound
+	Latest bool      // the opposite order: see Inspector.Jobs
+
+	IDPrefix   string            // how IDs begin; at most 1 KiB
+	MinAttempt int               // the least Attempt of a job
+	Headers    map[string]string // headers that a job has, with these values; at most 16 KiB
+	Error      string            // a part of the message of the last error; at most 1 KiB
+	Failure    string            // Key of a FailureGroup of the last error
+	Payload    []byte            // a part of the payload as it is stored; at most 1 KiB
+
+	Limit  int    // most jobs of a page. Default: 100. Range: 1 to 1,000
+	Budget int    // most jobs that a call looks at. Default: 5,000. Range: 1 to 50,000
+	Cursor Cursor // Page.Next of the page before; empty: the first page
+}
+
+// Bounds of a Query.
+const (
+	defaultLimit  = 100
+	maxLimit      = listJobs
+	defaultBudget = 5_000
+	maxBudget     = 50_000
+	maxNeedle     = 1 << 10 // bytes of Error and Payload
+)
+
+// queryStates lists the states that a query can select.
+var queryStates = []State{StateScheduled, StateReady, StateRunning, StateDead, StateDone}
+
+// A Page is what [Inspector.Jobs] returns.
+type Page struct {
+	Jobs []*JobInfo
+	// Next is the Cursor of the query for the next page. It is empty at the end.
+	Next Cursor
+	// Examined is the number of entries that were looked at: those of the returned jobs, those of
+	// jobs that do not match, and those that jobs have left behind.
+	Examined int
+	// Total is the number of jobs in the state and, where an index finds them, from From to To. The
+	// filters do not change it.
+	Total int64
+	At    time.Time // when the page was read, by Redis's clock
+}
+
+// filled returns the query with its defaults, or the complaints about it.
+func (q Query) filled() (Query, error) {
+	var errs []error
+	complain := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+	if !slices.Contains(queryStates, q.State) {
+		complain("state %q: must be scheduled, ready, running, dead or done", q.State)
+	}
+	for _, bound := range []struct {
+		name        string
+		value       *int
+		usual, most int
+	}{
+		{"limit", &q.Limit, defaultLimit, maxLimit},
+		{"budget", &q.Budget, defaultBudget, maxBudget},
+	} {
+		if *bound.value == 0 {
+			*bound.value = bound.usual
+		}
+		if *bound.value < 1 || *bound.value > bound.most {
+			complain("%s %d: must be from 1 to %d", bound.name, *bound.value, bound.most)
+		}
+	}
+	for _, one := range []struct {
+		name string
+		at   time.Time
+	}{{"From", q.From}, {"To", q.To}} {
+		if _, err := instant(one.name, one.at); err != nil && !one.at.IsZero() {
+			errs = append(errs, err)
+		}
+	}
+	if !q.From.IsZero() && !q.To.IsZero() && !q.From.Before(q.To) {
+		complain("From(%v): must be before To(%v)", q.From, q.To)
+	}
+	if q.MinAttempt < 0 {
+		complain("min attempt %d: must be at least 0", q.MinAttempt)
+	}
+	headers := 0
+	for name, value := range q.Headers {
+		headers += len(name) + len(value)
+	}
+	for _, text := range []struct {
+		name       string
+		size, most int
+	}{
+		{"ID prefix", len(q.IDPrefix), maxIDLen},
+		{"headers", headers, maxHeaderLen},
+		{"error", len(q.Error), maxNeedle},
+		{"payload", len(q.Payload), maxNeedle},
+	} {
+		if text.size > text.most {
+			complain("%s of %d bytes, at most %d are allowed", text.name, text.size, text.most)
+		}
+	}
+	if q.Failure != "" && !isFailureKey(q.Failure) {
+		complain("failure %q: must be the Key of a FailureGroup, %d hexadecimal digits", q.Failure, failureKeyLen)
+	}
+	if q.State == StateDone && (q.Error != "" || q.Failure != "") {
+		complain("error and failure: done jobs have no errors; the state must be scheduled, ready, running or dead")
+	}
+	return q, invalid(errs)
+}
+
+// indexed reports whether an index has the jobs by the time that From and To are about.
+func (q *Query) indexed() bool {
+	return q.State == StateScheduled || q.State == StateDead || q.State == StateDone
+}
+
+// byDue reports whether From and To are a filter by the due time.
+func (q *Query) byDue() bool { return !q.indexed() && !(q.From.IsZero() && q.To.IsZero()) }
+
+// filtered reports whether jobs must be looked at one by one.
+func (q *Query) filtered() bool {
+	return q.byDue() || q.IDPrefix != "" || q.MinAttempt > 1 || len(q.Headers) > 0 || q.failed() || len(q.Payload) > 0
+}
+
+// failed reports whether only jobs with errors match.
+func (q *Query) failed() bool { return q.Error != "" || q.Failure != "" }
+
+// reads reports whether a filter is about what only a job's record has.
+func (q *Query) reads() bool {
+	return q.byDue() || len(q.Headers) > 0 || len(q.Payload) > 0 || q.State == StateDone && q.MinAttempt > 1
+}
+
+// needles returns texts that the records of all matching jobs contain. A script compares them
+// before it returns a record.
+func (q *Query) needles() (list []any) {
+	for _, name := range slices.Sorted(maps.Keys(q.Headers)) {
+		list = append(list, name, q.Headers[name])
+	}
+	if len(q.Payload) > 0 {
+		list = append(list, q.Payload)
+	}
+	return list
+}
+
+// admits reports whether a job matches the filters.
+func (q *Query) admits(info *JobInfo) bool {
+	switch {
+	case !strings.HasPrefix(info.ID, q.IDPrefix), info.Attempt < q.MinAttempt:
+		return false
+	case q.byDue() && (info.Due.Before(q.From) || !q.To.IsZero() && !info.Due.Before(q.To)):
+		return false
+	case len(q.Payload) > 0 && !bytes.Contains(info.Payload, q.Payload):
+		return false
+	}
+	for name, value := range q.Headers {
+		if has, ok := info.Headers[name]; !ok || has != value {
+			return false
+		}
+	}
+	if !q.failed() {
+		return true
+	}
+	if len(info.Errors) == 0 {
+		return false
+	}
+	last := &info.Errors[len(info.Errors)-1]
+	return strings.Contains(last.Message, q.Error) && (q.Failure == "" || failureKey(last, info.ID) == q.Failure)
+}
+
+// Jobs returns a page of the jobs that a query selects. For the next page, set Query.Cursor to
+// [Page.Next]. A page can have fewer jobs than Limit, or none, before the end: then the Budget was
+// used up.
+//
+// The order depends on the state. Query.Latest reverses it.
+//
+//   - Scheduled jobs are sorted by due time.
+//   - Ready jobs are in the order in which servers take them. A job on its way to a server may be
+//     missing.
+//   - Running jobs are sorted by ID, because the ends of their leases move. If there are more than
+//     10,000 of them, they are in no order.
+//   - Dead jobs are sorted by time of burial.
+//   - Done jobs are sorted by the time until which they are kept.
+//
+// A job that stays in its state, with its time, is on exactly one of the pages, whatever else is
+// enqueued, taken, cancelled or moved between the calls. A job that arrives or leaves in the
+// meantime may be on one of them. There are three exceptions. A ready job appears twice if it was
+// cancelled and enqueued again while its old entry was deep in ready. The place in ready is an
+// estimate if more than Budget entries of cancelled jobs have been dropped in front of it since the
+// last page, or if the eight entries on each side of it have been removed by anything but a take.
+// Of more than 10,000 running jobs, one can appear twice if their number falls to a tenth.
+//
+// Pages have no payloads. The records of jobs are read up to 16 KiB, and no further than to the
+// payload. Of a larger record only the size is read, unless Headers, Payload, or From and To of
+// ready and running jobs need it: see [JobInfo.Partial]. [Inspector.Job] and [Client.Get] read the
+// whole job.
+//
+// Errors: [ErrInvalid], [ErrCursor], the error of the context, or that of Redis. The error of Redis
+// loses the jobs of the page; the query can be repeated with the same cursor.
+//
+// Cost: without a filter, one call to Redis, of O(log² n + Limit); of ready O(n / 100) more, which
+// are 0.1 ms for a million jobs. Jobs with more than 1 KiB of headers cost further calls. Each call
+// looks at up to 1,000 entries and reads about 1 MiB of records and errors, or one job. Finding the
+// place in ready again takes a look at 1,025 more IDs. With filters there are at least Budget /
+// 1,000 calls, if few jobs match, and one call for each MiB of records. Running jobs cost one more
+// call for each 1,000 of them.
+func (i *Inspector) Jobs(ctx context.Context, q Query) (*Page, error) {
+	w, err := i.newWalk(ctx, q)
+	if err == nil {
+		err = w.fill(ctx)
+	}
+	if err != nil {
+		return nil, located{call: "jobs", topic: q.Topic}.at(err)
+	}
+	return w.page, nil
+}
+
+// All returns an iterator over all jobs that a query selects, from Query.Cursor on. It reads them
+// page by page, as [Inspector.Jobs] does with the same promises and costs. Limit is the size of its
+// pages. All ends at the first error, which is the last value it yields.
+func (i *Inspector) All(ctx context.Context, q Query) iter.Seq2[*JobInfo, error] {
+	return func(yield func(*JobInfo, error) bool) {
+		seen := make(map[string]bool) // of running jobs: there are not many
+		for q := q; ; {
+			page, err := i.Jobs(ctx, q)
+			if err != nil {
+				yield(nil, err)
+				return
+			}
+			for _, info := range page.Jobs {
+				if q.State == StateRunning && seen[info.ID] {
+					continue
+				}
+				if q.State == StateRunning {
+					seen[info.ID] = true
+				}
+				if !yield(info, nil) {
+					return
+				}
+			}
+			if q.Cursor = page.Next; q.Cursor == "" {
+				return
+			}
+		}
+	}
+}
+
+// Count returns the number of jobs that a query selects. It ignores Limit and Cursor. If exact is
+// false, there are more: the Budget ended the count.
+//
+// Without filters, Redis knows the number, and a call of O(log n) returns it. It then counts an ID
+// that Redis lost the record of too. With filters, Count looks at the jobs as [Inspector.Jobs]
+// does, at the same cost.
+func (i *Inspector) Count(ctx context.Context, q Query) (n int64, exact bool, err error) {
+	q.Limit, q.Cursor = maxLimit, ""
+	w, err := i.newWalk(ctx, q)
+	if err == nil && !w.q.filtered() {
+		if err = w.count(ctx); err == nil {
+			return w.page.Total, true, nil
+		}
+	}
+	for err == nil && !w.ended && w.page.Examined < w.q.Budget {
+		if err = w.step(ctx); err == nil {
+			n += int64(len(w.page.Jobs))
+			w.page.Jobs = nil
+		}
+	}
+	if err != nil {
+		return 0, false, located{call: "count", topic: q.Topic}.at(err)
+	}
+	return n, w.ended, nil
+}
+
+// newWalk validates a query and returns a walk that begins at its cursor.
+func (i *Inspector) newWalk(ctx context.Context, q Query) (*walk, error) {
+	filled, err := q.filled()
+	if err = errors.Join(i.validate(ctx, q.Topic, ""), err); err != nil {
+		return nil, err
+	}
+	w := &walk{
+		inspector: i, q: &filled, keys: newKeys(i.o.prefix, q.Topic), page: new(Page), seen: make(map[string]bool),
+		from: scoreBound(q.From, "-inf"), to: scoreBound(q.To, "+inf"), largest: pageRecord, cut: pageHead,
+	}
+	if filled.reads() {
+		w.largest = anyRecord
+	}
+	switch {
+	case len(q.Payload) > 0:
+		w.cut = -1
+	case len(q.Headers) > 0:
+		w.cut = recordHead // few records have them, so there is no need for a second call
+	}
+	if q.Cursor != "" {
+		if w.place, err = q.Cursor.decode(w.id()); err != nil {
+			return nil, err
+		}
+	}
+	return w, nil
+}
+
+// scoreBound returns a time as a bound of scores, or none for the zero time.
+func scoreBound(t time.Time, none string) string {
+	ms, ok := record.Millis(t)
+	if t.IsZero() || !ok {
+		return none
+	}
+	return fmt.Sprint(ms)
+}
