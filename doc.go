@@ -38,7 +38,7 @@
 //
 // [NewTopic] returns a topic whose payloads are Go values. Middleware ([Server.Use]) wraps all
 // handlers of a server. [Hooks] receive every event; use them for metrics and tracing.
-// An [Inspector] reads the state of a queue, and [Client.Get] and [Client.List] read jobs.
+// An [Inspector] reads the state of a queue, and [Client.Get] reads a job.
 // [Client.Pause], [Client.Resume], [Client.Revive] and [Client.Reschedule] change it.
 //
 // # Schedules

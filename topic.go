@@ -143,7 +143,7 @@ func (t *Topic[T]) Schedule(ctx context.Context, client *Client, name string, sp
 	return client.Schedule(ctx, t.name, name, spec, job.Payload, append(given, opts...)...)
 }
 
-// Decode returns the value of a job, for example of one from [Client.Get] or [Client.List].
+// Decode returns the value of a job, for example of one from [Client.Get].
 func (t *Topic[T]) Decode(job *Job) (T, error) {
 	var value T
 	if err := t.validate(); err != nil {

@@ -121,7 +121,7 @@ func TestAssertions(t *testing.T) {
 		f.try(func() { q.AssertNone("mail") }))
 	require.Contains(t, f.try(func() { q.AssertNone("{") }), "fatal: delayqtest: jobs topic")
 	require.Contains(t, f.try(func() { q.AssertState("{", "a", delayq.StateDead) }), "fatal: delayqtest: get topic")
-	require.Contains(t, f.try(func() { q.Scheduled("{") }), "fatal: delayqtest: list topic")
+	require.Contains(t, f.try(func() { q.Scheduled("{") }), "fatal: delayqtest: jobs topic")
 }
 
 func TestScheduledListsMoreThanAPage(t *testing.T) {
