@@ -12,8 +12,8 @@ import (
 // Redis can come back without its data: restarted with an empty disk, flushed, or failed over to a
 // replica that lagged. Then all records are gone, as after a cancel. The counter of takes shows
 // the difference: it only grows, and it cannot be below the number of this server's own takes. It
-// is read before a job without a record counts as cancelled, whenever the server's own heartbeat
-// is gone, and once a minute.
+// is read before a job without a record counts as cancelled, in all topics when the server's own
+// heartbeat is gone, and once a minute in those from which the server has taken jobs since.
 
 // errData is the reason why a job without a record does not count as cancelled.
 const errData = "Redis has lost jobs of this topic: its counter of takes is %d and was at least %d"
@@ -24,22 +24,21 @@ func (s *Server) countTakes(ctx context.Context, topics []*topicServer) ([]int64
 	call, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	answers := make([]*redis.StringCmd, len(topics))
-	ask := func(i int, rdb redis.Cmdable) {
-		answers[i] = rdb.HGet(call, topics[i].keys.stats, string(CounterTaken))
-	}
-	if cluster, ok := s.calls.(*redis.ClusterClient); ok {
-		for i, t := range topics {
-			node, err := cluster.MasterForKey(call, t.keys.stats)
-			if err != nil {
+	pipes := make(map[redis.UniversalClient]redis.Pipeliner) // of each master
+	for i, t := range topics {
+		master := s.calls
+		if cluster, ok := s.calls.(*redis.ClusterClient); ok {
+			var err error
+			if master, err = cluster.MasterForKey(call, t.keys.stats); err != nil {
 				return nil, fmt.Errorf("audit topic %q: %w", t.keys.topic, err)
 			}
-			ask(i, node)
 		}
-	} else {
-		pipe := s.calls.Pipeline()
-		for i := range topics {
-			ask(i, pipe)
+		if pipes[master] == nil {
+			pipes[master] = master.Pipeline()
 		}
+		answers[i] = pipes[master].HGet(call, t.keys.stats, string(CounterTaken))
+	}
+	for _, pipe := range pipes {
 		if _, err := pipe.Exec(call); err != nil && !answered(err) { // else each is read
 			return nil, fmt.Errorf("audit: %w", err)
 		}
@@ -139,8 +138,8 @@ func (s *Server) noteLate(ctx context.Context, t *topicServer) error {
 }
 
 // restore records the topics again, which Redis may have lost, and logs lost data. It runs once a
-// minute and after a heartbeat that was missing in Redis.
-func (s *Server) restore(ctx context.Context) error {
+// minute, and with lost after a heartbeat that was missing in Redis.
+func (s *Server) restore(ctx context.Context, lost bool) error {
 	call, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	if err := s.noteTopics(call); err != nil && away(err) { // a full Redis cannot record them
@@ -148,9 +147,16 @@ func (s *Server) restore(ctx context.Context) error {
 	}
 	all := make([]*topicServer, 0, s.topics.len())
 	for _, t := range s.topics.all() {
-		if t.takesAtLeast(0) > 0 { // otherwise nothing can be below it
+		// If there were no takes, nothing can be below their number.
+		if least := t.takesAtLeast(0); least > 0 && (lost || least > t.audited) {
 			all = append(all, t)
 		}
 	}
-	return s.audit(ctx, all...)
+	err := s.audit(ctx, all...)
+	for _, t := range all {
+		if err == nil {
+			t.audited = t.takesAtLeast(0)
+		}
+	}
+	return err
 }

@@ -103,7 +103,7 @@ func proseFigures(t *testing.T) []proseFigure {
 		{"docs/operations.md", "at the next prune, at most <> later.", pruneEvery + maxTick},
 		{"docs/operations.md", "but not twice within <>.", checkAgain - checkAgain/10},
 		{"docs/operations.md", "begins its first round <> after its start,", checkFirst},
-		{"docs/operations.md", "each further round <> after the last one.", checkEvery},
+		{"docs/operations.md", "each further round <> after the beginning of the last one.", checkEvery},
 		{"docs/operations.md", "in good health, for <> or until", checkTrust},
 		{"docs/operations.md", "costs one call for about <> jobs or", checkLimit},
 		{"docs/operations.md", "jobs or <> of records,", size(checkBytes)},
@@ -175,7 +175,7 @@ func proseFigures(t *testing.T) []proseFigure {
 		{"docs/protocol.md", "Prune every topic once <>, whatever", pruneAll},
 		{"docs/protocol.md", "With at most <> topics, prune all", mostBlocked},
 		{"docs/protocol.md", "that one is if it is more than <> late", schedule.MissedAfter},
-		{"docs/protocol.md", "with **check** every <>, and", checkEvery},
+		{"docs/protocol.md", "with **check** every <>, with more than", checkEvery},
 		{"docs/protocol.md", "A check of every <> ends here", checkEvery},
 		{"docs/protocol.md", "Send a **heartbeat** every <>,", heartbeatEvery},
 

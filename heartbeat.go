@@ -70,7 +70,7 @@ func (s *Server) heartbeatLoop(ctx, fetch context.Context) {
 	watch := trouble{name: "heartbeat", log: s.log, outage: s.outage}
 	about := record.Heartbeat{PID: os.Getpid(), Started: s.started, Version: version()}
 	about.Host, _ = os.Hostname() // if it is unknown, the PID must do
-	swept, restored, known := time.Now(), time.Now(), false
+	swept, restored, known, lost := time.Now(), time.Now(), false, false
 	draining := fetch.Done()
 	for {
 		about.State = string(ServerRunning)
@@ -78,14 +78,12 @@ func (s *Server) heartbeatLoop(ctx, fetch context.Context) {
 			about.State, draining = string(ServerDraining), nil
 		}
 		now, gone, err := s.heartbeat(ctx, about)
-		if err == nil && gone && known {
-			restored = time.Time{}
-		}
+		lost = lost || err == nil && gone && known
 		known = known || err == nil
-		if err == nil && time.Since(restored) >= sweepEvery {
+		if err == nil && (lost || time.Since(restored) >= sweepEvery) {
 			// If Redis does not answer, the next heartbeat tries again.
-			if err = s.restore(ctx); err == nil || !away(err) {
-				restored = time.Now()
+			if err = s.restore(ctx, lost); err == nil || !away(err) {
+				restored, lost = time.Now(), false
 			} else {
 				err = nil
 			}

@@ -47,6 +47,8 @@ type topicServer struct {
 	rung    atomic.Bool          // the topic was rung, and no take has followed
 	sought  atomic.Bool          // the watch found jobs although the server waited
 
+	audited int64 // takes at the last audit of restore, which alone uses it
+
 	// bypassed is the latest time when the watch found jobs that nobody had rung for. Only the take
 	// loop uses it.
 	bypassed time.Time

@@ -151,6 +151,33 @@ func TestTenIdleTopicsAreQuiet(t *testing.T) {
 	})
 }
 
+// A thousand idle topics cost Redis at most ten requests a second, the checks included, also after
+// jobs have run in all of them.
+func TestThousandIdleTopicsAreQuiet(t *testing.T) {
+	if testing.Short() {
+		t.Skip("a thousand topics take a while")
+	}
+	queuetest.InBubble(t, func(b *queuetest.Bubble) {
+		w := queuetest.NewWire(b.Redis)
+		b.LoadScripts()
+		queuetest.ServeMany(b.T, w.Client(b.T), queuetest.Prefix, func(s *delayq.Server) {
+			for i := range 1000 {
+				s.HandlerFunc(fmt.Sprint("t", i), func(context.Context, *delayq.Job) error { return nil })
+			}
+		})
+		b.Pass(time.Second)
+		for i := range 1000 {
+			b.Enqueue(fmt.Sprint("t", i), "1")
+		}
+		b.Pass(17 * time.Minute) // the first round of checks is over
+		before := w.Requests()
+		b.Pass(5 * time.Minute)
+		perSecond := float64(w.Requests()-before) / 300
+		require.LessOrEqual(b, perSecond, 10.0)
+		require.Greater(b, perSecond, 5.0, "or this test counts the wrong thing")
+	})
+}
+
 // An idle topic that nobody wakes, since the message was lost, finds its job within a tick.
 func TestIdleTopicFindsAJobWithinATick(t *testing.T) {
 	queuetest.InBubble(t, func(b *queuetest.Bubble) {

@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -354,4 +356,84 @@ func TestFrozenMasterOfACluster(t *testing.T) {
 		}
 		return len(done) == 2*len(topics)
 	})
+}
+
+// A node has as many connections of a server as a Redis without a cluster has, and gets no more
+// calls at rest, however many topics it serves.
+func TestConnectionsToEachNodeOfACluster(t *testing.T) {
+	if testing.Short() {
+		t.Skip("a server gives connections back at its heartbeats, which are five seconds apart")
+	}
+	t.Parallel()
+	const topics, most = 1000, 24
+	cluster := redistest.SharedCluster(t)
+	opts := cluster.Options()
+	var mu sync.Mutex
+	open, peak := map[string]int{}, map[string]int{}
+	count := func(addr string, d int) {
+		mu.Lock()
+		defer mu.Unlock()
+		open[addr] += d
+		peak[addr] = max(peak[addr], open[addr])
+	}
+	opts.Dialer = func(ctx context.Context, network, addr string) (net.Conn, error) {
+		c, err := new(net.Dialer).DialContext(ctx, network, addr)
+		if err != nil {
+			return nil, err
+		}
+		count(addr, 1)
+		return &countedConn{Conn: c, closed: sync.OnceFunc(func() { count(addr, -1) })}, nil
+	}
+	rdb := redis.NewClusterClient(opts)
+	defer func() { require.NoError(t, rdb.Close()) }()
+	redistest.InRoles(t, rdb)
+	f := queuetest.NewFixture(t, cluster.Client(t))
+
+	var calls atomic.Int64
+	beats := make(chan int64, 100) // the number of calls at each heartbeat
+	name := func(i int) string { return fmt.Sprint("topic ", i) }
+	queuetest.ServeMany(t, rdb, f.Prefix, func(s *delayq.Server) {
+		for i := range topics {
+			require.NoError(t, s.HandlerFunc(name(i), queuetest.Nothing))
+		}
+	}, delayq.Hooks(queuetest.OnScript(func(e delayq.ScriptEvent) {
+		if n := calls.Add(1); e.Name == "heartbeat" {
+			beats <- n
+		}
+	})))
+	<-beats
+	var jobs []delayq.NewJob
+	for i := range 4 * topics {
+		jobs = append(jobs, delayq.NewJob{Topic: name(i % topics)})
+	}
+	_, err := f.Client.EnqueueBatch(t.Context(), jobs)
+	require.NoError(t, err)
+	for range 4 {
+		<-beats
+	}
+	before := <-beats
+	<-beats
+	after := <-beats
+	mu.Lock()
+	defer mu.Unlock()
+	require.LessOrEqual(t, after-before, int64(2*5*10*len(opts.Addrs)), "ten calls a second for each node")
+	for _, addr := range opts.Addrs {
+		t.Logf("%s: %d connections, at most %d; %d calls in 10 s on all nodes", addr, open[addr], peak[addr], after-before)
+		require.LessOrEqual(t, open[addr], most, addr)
+		require.LessOrEqual(t, peak[addr], 2*most, addr)
+		require.Positive(t, open[addr], addr)
+	}
+	for i := range topics {
+		require.EqualValues(t, 4, queuetest.StatsOf(t, f.Inspector, name(i)).Counters[delayq.CounterAcked], name(i))
+	}
+}
+
+type countedConn struct {
+	net.Conn
+	closed func()
+}
+
+func (c *countedConn) Close() error {
+	c.closed()
+	return c.Conn.Close()
 }

@@ -164,7 +164,9 @@ func (c *wireConn) may(part []byte, request bool) bool {
 		return false // cut is about to close this connection too
 	}
 	if request {
-		w.sent++
+		if part[0] == '*' { // otherwise the rest of a long one
+			w.sent++
+		}
 		c.hears = c.hears || bytes.Contains(part, []byte(Subscribe))
 		if i := containsAny(part, w.losing); i >= 0 {
 			w.losing = append(w.losing[:i], w.losing[i+1:]...)
@@ -301,7 +303,7 @@ func (w *Wire) Alive() bool {
 	return !w.down
 }
 
-// Requests returns the number of requests that have passed.
+// Requests returns the number of requests that have passed. Those of a pipeline count as one.
 func (w *Wire) Requests() int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
