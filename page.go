@@ -25,6 +25,7 @@ const (
 	snapshotJobs = 10_000
 
 	strayWindow = 1 << 10 // entries of ready that page.lua searches for a place
+	placeWords  = 5       // of a place in ready, in front of the neighbours
 )
 
 // A walk reads the jobs of a query, call by call.
@@ -141,19 +142,19 @@ func (w *walk) count(ctx context.Context) error {
 // it towards the head, and no counter knows. If it is nowhere within the budget, the walk goes on
 // where it should be.
 func (w *walk) search(ctx context.Context) (reply, error) {
-	place := slices.Clone(w.place)
-	index, err := strconv.Atoi(place[0])
-	if err != nil {
-		return nil, fmt.Errorf("%w: its place is no number", ErrCursor)
+	if len(w.place) < placeWords {
+		return nil, fmt.Errorf("%w: it has no place in ready", ErrCursor)
 	}
-	for moved := strayWindow; moved <= w.q.Budget; moved += strayWindow {
-		place[0] = strconv.Itoa(index - moved)
+	place := slices.Clone(w.place)
+	for closer := strayWindow; closer <= w.q.Budget; closer += strayWindow {
+		place[1] = strconv.Itoa(closer)
 		r, err := w.look(ctx, string(w.q.State), w.portion(), place)
 		if err != nil || r.status() != "lost" {
 			return r, err
 		}
 	}
-	return w.look(ctx, string(w.q.State), w.portion(), []string{w.place[0], w.place[1], "0"})
+	place = append(place[:placeWords-1], "0")
+	return w.look(ctx, string(w.q.State), w.portion(), place)
 }
 
 // add adds the jobs of a reply to the page.

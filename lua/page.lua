@@ -19,7 +19,7 @@
 -- ARGV[3]    look      how many entries to look at, at most 1,000
 -- ARGV[4]    want      how many jobs to return at most
 -- ARGV[5]    bytes     how many bytes of records, errors and results to read at most; always at
---                      least one job
+--                      best one job
 -- ARGV[6]    most      the record of a job is read if it has at most that many bytes
 -- ARGV[7]    cut       how many bytes of each record to return, -1 for all
 -- ARGV[8]    from      the lowest score, -inf for all; for scheduled, dead and done
@@ -33,9 +33,10 @@
 --
 -- A place consists of texts that this script has returned. In a zset it is the score and the ID of
 -- the last entry that was looked at: the walk goes on behind them, even if that entry is gone. In
--- ready it is the number of entries in front of it, the number of jobs taken by then, and the IDs
--- of its neighbours: how many are in front, at most eight on each side. It moves towards the head
--- as jobs are taken. If it is not within 512 entries of where it should be, the reply is 'lost'. A
+-- ready it is the number of entries in front of it; how much closer to the head it is looked for,
+-- 0; the number of jobs taken less those returned by then, and of those reclaimed; and the IDs of
+-- its neighbours: how many are in front, at most eight on each side. It moves towards the head as
+-- jobs are taken. If it is not within 512 entries of where it should be, the reply is 'lost'. A
 -- place without neighbours is where it should be. For ids it is a cursor of ZSCAN.
 --
 -- Returns {'ok', now, total, looked, ended, place, ids, scores, values, attempts, errors, moved,
@@ -55,7 +56,7 @@ local from, to, begins, finished = ARGV[8], ARGV[9], ARGV[10], tonumber(ARGV[11]
 local failed, needles = ARGV[12], tonumber(ARGV[13])
 local words, first = ARGV, 14
 
-local near, window = 8, 512
+local near, window, few = 8, 512, 16
 local at = first + needles -- of the place in words
 local begun = not words[at]
 
@@ -110,41 +111,62 @@ local function passed(zset, score, id, through)
   return low
 end
 
--- A job that leaves ready at the head moves the others. These counters have nearly all such moves.
-local takes = walk == 'ready' and redis.call('HMGET', stats, 'taken', 'returned') or {}
-local gone = (tonumber(takes[1] or 0) or 0) - (tonumber(takes[2] or 0) or 0)
+-- A job that leaves ready at the head moves the others, and one that returns there too. These
+-- counters have nearly all such moves. Some of the reclaimed jobs go to bucket.
+local moves = walk == 'ready' and redis.call('HMGET', stats, 'taken', 'returned', 'reclaimed') or {}
+local gone = (tonumber(moves[1] or 0) or 0) - (tonumber(moves[2] or 0) or 0)
+local reclaimed = tonumber(moves[3] or 0) or 0
 
 -- found returns how many entries of ready are in front of the place, or nil if its neighbours are
--- not where they should be.
+-- not near. A neighbour that is further from the head than it can be is not where it was: it was
+-- pushed again at the tail. If two have moved by the same few entries, something was pushed at the
+-- head that no counter has.
 local function found()
-  local fronts, last = tonumber(words[at + 2]), #words
-  local expected = tonumber(words[at]) - gone + tonumber(words[at + 1])
-  local behind = last - at - 2 - fronts
-  if expected + behind <= 0 then
+  local fronts, last = tonumber(words[at + 4]), #words
+  local border = at + 5 + fronts
+  local behind = last - border + 1
+  local expected = tonumber(words[at]) - gone + tonumber(words[at + 2])
+  local pushed = math.max(0, reclaimed - tonumber(words[at + 3]))
+  local middle = expected - tonumber(words[at + 1])
+  if middle + behind <= 0 then
     return 0 -- all of them have been taken
   elseif fronts + behind == 0 then
     return math.min(expected, redis.call('LLEN', ready))
   end
-  local low = math.max(0, expected - 1)
-  local two = redis.call('LRANGE', ready, low, math.max(0, expected))
-  if two[#two] == words[at + 3 + fronts] and (#two == 1 or two[1] == words[at + 2 + fronts])
-    and #two == math.min(1, expected) + 1 then
-    return expected
-  end
-  local side = {}
-  for i = at + 3, last do
-    side[words[i]] = i < at + 3 + fronts and 'front' or 'behind'
-  end
-  low = math.max(0, expected - window)
-  local front
-  for i, id in ipairs(redis.call('LRANGE', ready, low, expected + window)) do
-    if side[id] == 'behind' then
-      return low + i - 1
-    elseif side[id] == 'front' then
-      front = low + i
+  local should = {}
+  for i = at + 5, last do
+    if words[i] ~= '' then -- a wake-up can be anywhere, and so can an ID that occurs twice
+      should[words[i]] = should[words[i]] == nil and expected + i - border
     end
   end
-  return front
+  -- Usually they are just there.
+  if expected > 0 and behind > 0 and fronts > 0 then
+    local two = redis.call('LRANGE', ready, expected - 1, expected)
+    if two[1] == words[border - 1] and two[2] == words[border] then
+      return expected
+    end
+  end
+  local low, candidates, shifts, best, shifted = math.max(0, middle - window), {}, {}, nil, nil
+  for i, id in ipairs(redis.call('LRANGE', ready, low, middle + window)) do
+    local shift = should[id] and low + i - 1 - should[id]
+    if shift and shift <= pushed then
+      candidates[#candidates + 1] = {low + i - 1, should[id] >= expected, shift}
+      best = math.max(best or shift, shift)
+    elseif shift and shift <= pushed + few then
+      shifted = shifted or shifts[shift] and expected + shift
+      shifts[shift] = true
+    end
+  end
+  -- The shifts differ by the entries that were removed between the neighbours.
+  local front
+  for _, one in ipairs(candidates) do
+    if one[3] >= best - few and one[2] then
+      return one[1]
+    elseif one[3] >= best - few then
+      front = one[1] + 1
+    end
+  end
+  return front or shifted
 end
 
 -- The entries to look at, in the order of the walk, with their scores.
@@ -291,14 +313,10 @@ end
 local place = {}
 if walk == 'ready' then
   position = position + (backward == '1' and -looked or looked)
-  place = {tostring(position), tostring(gone), '0'}
-  for i = math.max(1, position - base - near + 1), math.min(position - base + near, #around) do
-    if around[i] ~= '' then -- a wake-up is no neighbour: there can be many
-      place[#place + 1] = around[i]
-    end
-    if i <= position - base then
-      place[3] = tostring(#place - 3)
-    end
+  local fronts = math.min(near, position - base)
+  place = {tostring(position), '0', tostring(gone), tostring(reclaimed), tostring(fronts)}
+  for i = position - base - fronts + 1, math.min(position - base + near, #around) do
+    place[#place + 1] = around[i]
   end
 elseif looked > 0 and scores[looked] then
   place = {scores[looked], entries[looked]}
