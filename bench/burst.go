@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -109,7 +110,7 @@ func watchScripts(ctx context.Context, admin *redis.Client) (end func() (time.Du
 
 // isScript says whether a command of the slow log runs a script.
 func isScript(command string) bool {
-	return slices.Contains([]string{"EVALSHA", "EVAL", "FCALL", "evalsha", "eval", "fcall"}, command)
+	return slices.Contains([]string{"evalsha", "eval", "fcall", "evalsha_ro", "eval_ro", "fcall_ro"}, strings.ToLower(command))
 }
 
 // pingEvery is the pause between two PINGs.

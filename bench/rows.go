@@ -35,6 +35,8 @@ const (
 	figHeap          = "heap_bytes_per_topic"
 	figIdleCalls     = "redis_calls_per_s"
 	figTakes         = "takes_per_job"
+	figPageP50       = "page_p50_ms"
+	figPageP99       = "page_p99_ms"
 )
 
 // worstCounts are the figures with the promise "never": the median of three
@@ -92,6 +94,8 @@ type sizes struct {
 	wakes                int
 	cancel, mix          int
 	aof                  int
+	inspect              []int // jobs of a topic that is read, rising
+	pages, large         int
 }
 
 // fullSizes are those of the targets.
@@ -113,7 +117,9 @@ func fullSizes() sizes {
 		topicLate: 1_000, topicLoad: 50_000,
 		wakes:  30,
 		cancel: 200_000, mix: 200_000,
-		aof: 100_000,
+		aof:     100_000,
+		inspect: []int{10_000, 1_000_000, 5_000_000},
+		pages:   2_000, large: 300,
 	}
 }
 
@@ -136,13 +142,15 @@ func quickSizes() sizes {
 		topicLate: 50, topicLoad: 1_000,
 		wakes:  3,
 		cancel: 10_000, mix: 10_000,
-		aof: 1_000,
+		aof:     1_000,
+		inspect: []int{1_000, 10_000, 20_000},
+		pages:   50, large: 10,
 	}
 }
 
 // rows is the table. Its targets hold for fullSizes on two cores.
 func rows() []row {
-	return slices.Concat(nearRows(), farRows(), topicRows(), callRows(), aofRows())
+	return slices.Concat(nearRows(), farRows(), topicRows(), callRows(), aofRows(), inspectRows())
 }
 
 // nearRows are the rows with one Redis that is near and keeps nothing.

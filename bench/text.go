@@ -54,6 +54,8 @@ var extras = []figureText{
 	{figHeap, "heap", "bytes/topic", 0},
 	{figIdleCalls, "seen by Redis", "calls/s", 1},
 	{figTakes, "takes", "per job", 2},
+	{figPageP50, "page p50", "ms", 2},
+	{figPageP99, "page p99", "ms", 2},
 	{figGrowth(stepEnqueue), figGrowth(stepEnqueue), "×", 2},
 	{figGrowth(stepScatter), figGrowth(stepScatter), "×", 2},
 	{figGrowth(stepRun), figGrowth(stepRun), "×", 2},
