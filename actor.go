@@ -27,7 +27,8 @@ type actorKey struct{}
 // [Client.RescheduleBatch], [Client.Revive], [Client.Bury], [Client.Delete], [Client.Pause],
 // [Client.Resume], [Client.ResumeAll], [Client.RemoveTopic], [Client.Schedule],
 // [Client.EditSchedule], [Client.Unschedule], [Client.PauseSchedule], [Client.ResumeSchedule],
-// [Client.Trigger] and [Client.Repair]. A call that changes nothing is not recorded.
+// [Client.Trigger], [Client.Repair] and [Client.Apply]. A call that changes nothing is not
+// recorded.
 //
 // The audit has the newest 1,000 acts of the prefix. An entry is written after its act, because the
 // two can be in different slots of a Cluster. If that fails, the call returns [ErrNotAudited]. If
@@ -45,7 +46,7 @@ func WithActor(ctx context.Context, actor string) context.Context {
 type AuditEntry struct {
 	At     time.Time // by Redis's clock
 	Actor  string
-	Action string // for example cancel, revive, pause or edit schedule
+	Action string // for example cancel, apply cancel, pause or edit schedule
 	Topic  string // empty for a batch of jobs of several topics
 	ID     string // of a job, or the name of a schedule; empty for other acts
 	Filter string // the jobs of a batch, or the arguments of the call; at most 2 KiB

@@ -272,13 +272,13 @@ func exportedNames(tree *ast.File, top, all map[string]bool) {
 	})
 }
 
-// What docs/operations.md says about cancelling many jobs is what TestRecipeForWrongJobs runs.
+// What docs/operations.md says about acting on many jobs is what TestRecipeForManyJobs runs.
 func TestProseRecipeIsTheTest(t *testing.T) {
-	_, after, _ := strings.Cut(proseFile(t, "docs/operations.md"), "\n### Cancelling many jobs\n")
+	_, after, _ := strings.Cut(proseFile(t, "docs/operations.md"), "\n### Acting on many jobs\n")
 	_, after, _ = strings.Cut(after, "\n```go\n")
 	block, _, found := strings.Cut(after, "\n```\n")
 	require.True(t, found)
-	_, after, _ = strings.Cut(proseFile(t, "tests/page_test.go"), "\nfunc cancelWrong(")
+	_, after, _ = strings.Cut(proseFile(t, "tests/apply_test.go"), "\nfunc reviveBounced(")
 	_, after, _ = strings.Cut(after, ") error {\n")
 	body, _, found := strings.Cut(after, "\n}\n")
 	require.True(t, found)

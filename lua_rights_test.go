@@ -338,6 +338,28 @@ var deeds = map[string][]deed{
 		},
 		func(ctx context.Context, c *Client, topic string) error { return c.Bury(ctx, topic, "ready", "why") },
 	},
+	"Apply": {
+		func(ctx context.Context, c *Client, topic string) error {
+			_, err := c.Apply(ctx, Query{Topic: topic, State: StateScheduled}, Cancel())
+			return err
+		},
+		func(ctx context.Context, c *Client, topic string) error {
+			_, err := c.Apply(ctx, Query{Topic: topic, State: StateScheduled}, RunNow())
+			return err
+		},
+		func(ctx context.Context, c *Client, topic string) error {
+			_, err := c.Apply(ctx, Query{Topic: topic, State: StateReady}, BuryBecause("why"))
+			return err
+		},
+		func(ctx context.Context, c *Client, topic string) error {
+			_, err := c.Apply(ctx, Query{Topic: topic, State: StateDead}, ReviveDead(), Spread(time.Second/2))
+			return err
+		},
+		func(ctx context.Context, c *Client, topic string) error {
+			_, err := c.Apply(ctx, Query{Topic: topic, State: StateDone}, Purge())
+			return err
+		},
+	},
 	"RemoveTopic": {func(ctx context.Context, c *Client, topic string) error {
 		if err := c.RemoveTopic(ctx, topic); !errors.Is(err, ErrNotEmpty) {
 			return err

@@ -557,9 +557,9 @@ func TestFailures(t *testing.T) {
 	})
 }
 
-// The recipe of docs/operations.md removes all wrong jobs and no other, however many there are and
-// whatever cancelled ones have left behind.
-func TestRecipeForWrongJobs(t *testing.T) {
+// Pages and CancelBatch remove all wrong jobs and no other, however many there are and whatever
+// cancelled ones have left behind.
+func TestPagesOfJobsThatAreCancelled(t *testing.T) {
 	queuetest.EachClient(t, func(t *testing.T, f *queuetest.Fixture) {
 		f.Enqueue("right-0")
 		enqueueMany(f, 1500, "wrong-a")
@@ -580,7 +580,7 @@ func TestRecipeForWrongJobs(t *testing.T) {
 	})
 }
 
-// cancelWrong is what docs/operations.md says; TestProseRecipeIsTheTest compares the two.
+// cancelWrong cancels the jobs of a state for which wrong returns true, as docs/operations.md says.
 func cancelWrong(
 	ctx context.Context, client *delayq.Client, inspector *delayq.Inspector, topic string, state delayq.State, wrong func(*delayq.JobInfo) bool,
 ) error {

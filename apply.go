@@ -1,0 +1,462 @@
+package delayq
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"math/bits"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// An Action is what [Client.Apply] does with each job: [Cancel], [RunNow], [RescheduleTo],
+// [ReviveDead], [BuryBecause] or [Purge].
+type Action struct {
+	name    string
+	states  []State // of the jobs that it fits
+	kind    *kind
+	spreads bool // the jobs get due times
+	due     DueOption
+	reason  string
+}
+
+// Cancel removes scheduled, ready, running or dead jobs, as [Client.Dequeue] does.
+func Cancel() Action {
+	return Action{name: "cancel", kind: cancelKind, states: []State{StateScheduled, StateReady, StateRunning, StateDead}}
+}
+
+// RunNow makes scheduled jobs ready, as [Client.Reschedule] does with a due time of now. With
+// [Spread], jobs that are due before their share of the time keep their due time and are skipped.
+func RunNow() Action {
+	return Action{name: "run now", kind: rescheduleKind, states: []State{StateScheduled}, spreads: true, due: ProcessIn(0)}
+}
+
+// RescheduleTo gives scheduled or ready jobs another due time, as [Client.Reschedule] does. A
+// duration ([ProcessIn]) counts from the beginning of the Apply, so all jobs get the same due time,
+// or with [Spread] one in the time after it. A job that was rescheduled to that time before is
+// passed over. Jobs that would expire by then fail and are unchanged.
+//
+// If an Apply is continued from a [Cursor], use [ProcessAt]: a duration would count from the new
+// beginning, and jobs that the first Apply has moved would be moved again.
+func RescheduleTo(due DueOption) Action {
+	return Action{name: "reschedule", kind: rescheduleKind, states: []State{StateScheduled, StateReady}, spreads: true, due: due}
+}
+
+// ReviveDead moves dead jobs back to ready, as [Client.Revive] does, or with [Spread] into the
+// time after now.
+func ReviveDead() Action {
+	return Action{name: "revive", kind: reviveKind, states: []State{StateDead}, spreads: true, due: ProcessIn(0)}
+}
+
+// BuryBecause moves scheduled or ready jobs to the dead, as [Client.Bury] does.
+func BuryBecause(reason string) Action {
+	return Action{name: "bury", kind: buryKind, states: []State{StateScheduled, StateReady}, reason: reason}
+}
+
+// Purge deletes dead or done jobs, and everything that is kept of them.
+func Purge() Action {
+	return Action{name: "purge", kind: deleteKind, states: []State{StateDead, StateDone}}
+}
+
+// An ApplyOption is an option of [Client.Apply].
+type ApplyOption func(*applyOptions)
+
+type applyOptions struct {
+	dry      bool
+	most     int64
+	spread   time.Duration
+	pace     int
+	progress func(Applied)
+	errs     []error
+}
+
+func (o *applyOptions) refuse(format string, args ...any) {
+	o.errs = append(o.errs, fmt.Errorf(format, args...))
+}
+
+// DryRun makes [Client.Apply] only count the jobs that match, in [Applied.Matched]. It writes
+// nothing. Without filters and without [AtMost], that is one call to Redis.
+func DryRun() ApplyOption { return func(o *applyOptions) { o.dry = true } }
+
+// AtMost ends [Client.Apply] when that many jobs are changed, at least 1. [Applied.Next] is the
+// place from which another Apply continues. A job whose outcome is unknown counts as changed.
+func AtMost(jobs int64) ApplyOption {
+	return func(o *applyOptions) {
+		if o.most = jobs; jobs < 1 {
+			o.refuse("AtMost(%d): must be at least 1", jobs)
+		}
+	}
+}
+
+// Spread gives the jobs of [RunNow], [RescheduleTo] and [ReviveDead] due times that are spread
+// evenly over a time, from 1 ms to 100 years. It begins with the Apply, or with the due time of
+// RescheduleTo. The order of the jobs does not matter to their due times. Jobs whose share has
+// passed when their turn comes are due immediately.
+func Spread(over time.Duration) ApplyOption {
+	return func(o *applyOptions) {
+		if o.spread = over; over < time.Millisecond || over > maxDelay {
+			o.refuse("Spread(%v): must be from 1ms to %v", over, maxDelay)
+		}
+	}
+}
+
+// Pace makes [Client.Apply] act on at most that many jobs per second, from 1 to 1,000,000, in
+// portions of a tenth of a second.
+func Pace(perSecond int) ApplyOption {
+	return func(o *applyOptions) {
+		if o.pace = perSecond; perSecond < 1 || perSecond > 1_000_000 {
+			o.refuse("Pace(%d): must be from 1 to 1000000", perSecond)
+		}
+	}
+}
+
+// OnProgress calls f after each step of [Client.Apply], on its goroutine.
+func OnProgress(f func(Applied)) ApplyOption {
+	return func(o *applyOptions) {
+		if o.progress = f; f == nil {
+			o.refuse("OnProgress: f is nil")
+		}
+	}
+}
+
+// Applied is what [Client.Apply] has done. Matched is the sum of Done, Skipped and Failed, except
+// after a [DryRun].
+type Applied struct {
+	Matched  int64 // jobs that matched the query and have one of the outcomes below
+	Done     int64 // jobs that were changed
+	Skipped  int64 // jobs that had moved on when their turn came, and are unchanged
+	Failed   int64 // jobs whose outcome is unknown, or that would expire by their new due time
+	Examined int64 // entries that were looked at: see [Page.Examined]
+
+	// Next is the Query.Cursor for an Apply that continues. It is empty if there are no more jobs.
+	Next Cursor
+	Errs []error // of the first ten Failed jobs
+}
+
+const (
+	applyJobs  = chunkJobs // the most jobs of a step
+	keptErrors = 10        // of an Applied
+)
+
+// Apply acts on all jobs that a query selects, from Query.Cursor on, step by step: it reads a page
+// of jobs as [Inspector.Jobs] does, and changes them in one call of a script. That script looks at
+// each job again. If the job is not in the state any more, or if its due time, its time of burial
+// or the time until which it is kept is another one, it is skipped. So a job that a server has
+// taken in the meantime is not hit by an Apply to ready jobs, and no job is changed twice. A filter
+// such as Query.Headers or Query.Error is not evaluated again. Jobs that enter the state while
+// Apply runs may be found or not.
+//
+// Query.Limit is the size of a step. Default and maximum: 500; larger values count as 500.
+//
+// Apply returns what it has done, also along with an error. It ends early when ctx is done, when a
+// call fails, or at [AtMost]. Then [Applied.Next] is the place to continue from: put it into
+// Query.Cursor of the same query. The jobs of a step that was cut off are looked at again then, so
+// none is left out. If only single jobs failed, Apply goes on to the end, and the error joins those
+// of [Applied.Errs].
+//
+// Errors: [ErrInvalid] if an argument is invalid or the action does not fit the state, [ErrCursor],
+// [ErrUnknownOutcome] after a call that Redis did not answer, [ErrNotAudited], the error of the
+// context, or that of Redis.
+//
+// With an actor ([WithActor]) the end of an Apply is recorded as one act, with the query and the
+// number of changed jobs.
+//
+// Cost: for each 500 jobs a page and one call of O(500 × log(jobs of the topic)). Ready jobs take
+// one call for each 100 jobs. Apply holds the jobs of one page in memory.
+func (c *Client) Apply(ctx context.Context, q Query, a Action, opts ...ApplyOption) (*Applied, error) {
+	r := &application{client: c, query: q, action: a, sum: Applied{Next: q.Cursor}}
+	place := located{call: "apply", topic: q.Topic}
+	if a.name != "" {
+		place.call += " " + a.name
+	}
+	err := r.prepare(ctx, opts)
+	switch {
+	case err != nil:
+		return &r.sum, place.at(err)
+	case r.opts.dry:
+		return &r.sum, place.at(r.count(ctx))
+	}
+	if err = r.run(ctx); err == nil && r.sum.Failed > 0 {
+		err = fmt.Errorf("%d of %d jobs failed: %w", r.sum.Failed, r.sum.Matched, errors.Join(r.sum.Errs...))
+	}
+	return &r.sum, c.audited(ctx, place, r.text(), r.sum.Done, place.at(err))
+}
+
+// An application is one Apply.
+type application struct {
+	client *Client
+	query  Query
+	action Action
+	opts   applyOptions
+	sum    Applied
+
+	due   jobOptions // of the action
+	base  int64      // when the time of Spread begins, Unix ms; 0: not known yet
+	share uint64     // number of jobs that have got a share of it
+}
+
+// prepare validates the arguments.
+func (r *application) prepare(ctx context.Context, opts []ApplyOption) error {
+	for _, opt := range opts {
+		if opt == nil {
+			r.opts.refuse("an apply option is nil")
+			continue
+		}
+		opt(&r.opts)
+	}
+	a := &r.action
+	states := make([]string, len(a.states))
+	for i, state := range a.states {
+		states[i] = string(state)
+	}
+	switch {
+	case a.name == "":
+		r.opts.refuse("zero Action: must be Cancel, RunNow, RescheduleTo, ReviveDead, BuryBecause or Purge")
+	case !slices.Contains(a.states, r.query.State):
+		r.opts.refuse("state %q: must be %s to %s jobs", r.query.State, strings.Join(states, " or "), a.name)
+	}
+	if r.opts.spread != 0 && !a.spreads && a.name != "" {
+		r.opts.refuse("Spread: only RunNow, RescheduleTo and ReviveDead have due times")
+	}
+	errs := []error{r.client.validate(ctx, r.query.Topic, "")}
+	if a.kind == buryKind {
+		errs = append(errs, checkReason(a.reason))
+		a.reason = strings.ToValidUTF8(a.reason, "\uFFFD")
+	}
+	if a.spreads {
+		var err error
+		r.due, err = newJobOptions([]JobOption{a.due})
+		errs = append(errs, err)
+	}
+	limit := r.query.Limit
+	filled, err := r.query.filled()
+	if r.query = filled; limit == 0 || limit > applyJobs {
+		r.query.Limit = applyJobs
+	}
+	return errors.Join(append(errs, invalid(r.opts.errs), err)...)
+}
+
+// count counts the jobs that match, for a DryRun.
+func (r *application) count(ctx context.Context) error {
+	reader, q, most := r.client.inspector(), r.query, r.opts.most
+	if q.Cursor == "" && most == 0 && !q.filtered() {
+		n, _, err := reader.Count(ctx, q)
+		r.sum.Matched = n
+		return err
+	}
+	for {
+		if err := context.Cause(ctx); err != nil {
+			return err
+		}
+		q.Limit, q.Cursor = maxLimit, r.sum.Next
+		if most > 0 {
+			q.Limit = int(min(maxLimit, most-r.sum.Matched))
+		}
+		page, err := reader.Jobs(ctx, q)
+		if err != nil {
+			return err
+		}
+		r.sum.Matched += int64(len(page.Jobs))
+		r.sum.Examined += int64(page.Examined)
+		r.sum.Next = page.Next
+		r.report()
+		if page.Next == "" || most > 0 && r.sum.Matched >= most {
+			return nil
+		}
+	}
+}
+
+// run acts on page after page.
+func (r *application) run(ctx context.Context) error {
+	reader, q, began := r.client.inspector(), r.query, time.Now()
+	for {
+		if err := r.wait(ctx, began); err != nil {
+			return err
+		}
+		q.Limit, q.Cursor = r.query.Limit, r.sum.Next
+		if r.opts.pace > 0 {
+			q.Limit = min(q.Limit, max(1, r.opts.pace/10))
+		}
+		if r.opts.most > 0 {
+			q.Limit = int(min(int64(q.Limit), r.opts.most-r.sum.Done-r.sum.Failed))
+		}
+		page, err := reader.Jobs(ctx, q)
+		if err != nil {
+			return err
+		}
+		r.sum.Examined += int64(page.Examined)
+		if err = r.step(ctx, page); err == nil {
+			r.sum.Next = page.Next
+		}
+		r.report()
+		if err != nil || page.Next == "" || r.opts.most > 0 && r.sum.Done+r.sum.Failed >= r.opts.most {
+			return err
+		}
+	}
+}
+
+// wait waits until Pace allows the next step. It returns the cause if ctx is done.
+func (r *application) wait(ctx context.Context, began time.Time) error {
+	if r.opts.pace > 0 {
+		acted := r.sum.Done + r.sum.Skipped + r.sum.Failed
+		timer := time.NewTimer(time.Until(began.Add(time.Duration(float64(acted) / float64(r.opts.pace) * float64(time.Second)))))
+		defer timer.Stop()
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+		}
+	}
+	return context.Cause(ctx)
+}
+
+// report calls OnProgress.
+func (r *application) report() {
+	if r.opts.progress != nil {
+		sum := r.sum
+		sum.Errs = slices.Clone(sum.Errs)
+		r.opts.progress(sum)
+	}
+}
+
+// step acts on the jobs of a page. It returns an error if the next page must not be read.
+func (r *application) step(ctx context.Context, page *Page) (stop error) {
+	if r.base == 0 {
+		r.base = r.due.Due(page.At.UnixMilli())
+	}
+	list := make([]*operation, 0, len(page.Jobs))
+	for _, info := range page.Jobs {
+		if o := r.operation(info); o != nil {
+			list = append(list, o)
+		}
+	}
+	if len(list) == 0 {
+		return nil
+	}
+	b := r.client.newBatch(ctx, list[0].kind, len(list), func(_ int, o *operation, _ *NewJob) {
+		if err := r.settled(o.err); stop == nil {
+			stop = err
+		}
+	})
+	defer b.out.close()
+	for i, o := range list {
+		b.put(i, o, nil)
+	}
+	_ = b.finish() // joins the errors of the jobs, which settled has seen
+	return stop
+}
+
+// operation returns the operation about a job of a page, or nil if there is nothing to do.
+func (r *application) operation(info *JobInfo) *operation {
+	o := &operation{kind: r.action.kind, topic: r.query.Topic, id: info.ID, known: known(info), reason: r.action.reason}
+	switch {
+	case o.kind == deleteKind && r.query.State == StateDead:
+		o.kind = cancelKind
+	case o.kind == reviveKind && r.opts.spread > 0:
+		o.when = strconv.FormatInt(r.nextShare(), 10)
+	case o.kind == rescheduleKind:
+		spread := r.opts.spread.Milliseconds()
+		// A job that this Apply has moved is met again if it is due behind the cursor.
+		if due := info.Due.UnixMilli(); info.DueReason == DueReschedule && r.query.State == StateScheduled && r.base <= due && due <= r.base+spread {
+			return nil
+		}
+		due, at := r.due, r.base
+		if spread > 0 {
+			at = r.nextShare()
+		}
+		if spread > 0 && r.action.name == RunNow().name && info.Due.UnixMilli() <= at {
+			r.sum.Matched++
+			r.sum.Skipped++
+			return nil
+		}
+		if spread > 0 || due.DueIn > 0 {
+			due.DueAt, due.DueIn = at, 0
+		}
+		o.move = &rescheduling{when: due.when(), opts: due}
+	}
+	return o
+}
+
+// nextShare returns the due time of the next job, of Spread. The multiples of the golden ratio,
+// without their integral parts, are spread evenly however many there are.
+func (r *application) nextShare() int64 {
+	const golden = 0x9E3779B97F4A7C15 // of 1 << 64
+	offset, _ := bits.Mul64(r.share*golden, uint64(r.opts.spread.Milliseconds()))
+	r.share++
+	return r.base + int64(offset)
+}
+
+// settled counts the outcome of a job. It returns an error if the next page must not be read.
+func (r *application) settled(err error) (stop error) {
+	switch {
+	case err == nil:
+		r.sum.Done++
+	case errors.Is(err, errChanged), errors.Is(err, ErrNotFound), errors.Is(err, ErrRunning), errors.Is(err, ErrDead):
+		r.sum.Skipped++
+	case errors.Is(err, ErrUnknownOutcome):
+		stop = err
+		r.failed(err)
+	case errors.Is(err, ErrInvalid): // it would expire
+		r.failed(err)
+	default: // of the call: nothing was done
+		return err
+	}
+	r.sum.Matched++
+	return stop
+}
+
+func (r *application) failed(err error) {
+	if r.sum.Failed++; len(r.sum.Errs) < keptErrors {
+		r.sum.Errs = append(r.sum.Errs, err)
+	}
+}
+
+// known returns how a page knows a job, as lua/prelude/expect.lua reads it.
+func known(info *JobInfo) string {
+	with := func(letter byte, at time.Time) string {
+		return string(strconv.AppendInt([]byte{letter}, at.UnixMilli(), 10))
+	}
+	switch info.State {
+	case StateScheduled:
+		return with(letterScheduled, info.Due)
+	case StateDead:
+		return with(letterDead, info.BuriedAt)
+	case StateDone:
+		return with(letterDone, info.KeptUntil)
+	case StateRunning:
+		return string(letterRunning)
+	}
+	return string(letterReady)
+}
+
+// text describes the query and the arguments of the action for the audit. It does not have the text
+// that is looked for in payloads.
+func (r *application) text() string {
+	q := &r.query
+	words := []string{"state " + string(q.State)}
+	add := func(given bool, format string, args ...any) {
+		if given {
+			words = append(words, fmt.Sprintf(format, args...))
+		}
+	}
+	stamp := func(t time.Time) string { return t.UTC().Format(time.RFC3339Nano) }
+	add(!q.From.IsZero(), "from %s", stamp(q.From))
+	add(!q.To.IsZero(), "to %s", stamp(q.To))
+	add(q.Latest, "latest first")
+	add(q.IDPrefix != "", "ID prefix %q", q.IDPrefix)
+	add(q.MinAttempt > 0, "min attempt %d", q.MinAttempt)
+	for _, name := range slices.Sorted(maps.Keys(q.Headers)) {
+		add(true, "header %q: %q", name, q.Headers[name])
+	}
+	add(q.Error != "", "error %q", q.Error)
+	add(q.Failure != "", "failure %s", q.Failure)
+	add(len(q.Payload) > 0, "payload with %d bytes", len(q.Payload))
+	add(q.Cursor != "", "continued")
+	add(r.action.kind == rescheduleKind, "%s", dueText(&r.due))
+	add(r.action.reason != "", "reason %q", r.action.reason)
+	add(r.opts.spread > 0, "spread over %v", r.opts.spread)
+	add(r.opts.most > 0, "at most %d", r.opts.most)
+	return strings.Join(words, ", ")
+}
