@@ -19,7 +19,7 @@
 -- ARGV[3]    look      how many entries to look at, at most 1,000
 -- ARGV[4]    want      how many jobs to return at most
 -- ARGV[5]    bytes     how many bytes of records, errors and results to read at most; always at
---                      best one job
+--                      least one job
 -- ARGV[6]    most      the record of a job is read if it has at most that many bytes
 -- ARGV[7]    cut       how many bytes of each record to return, -1 for all
 -- ARGV[8]    from      the lowest score, -inf for all; for scheduled, dead and done

@@ -333,6 +333,26 @@ func TestPlaceInReadyIsFoundAgain(t *testing.T) {
 	})
 }
 
+// A neighbour of a place in ready that was taken and pushed again at the tail does not move the
+// place there.
+func TestPlaceInReadyDoesNotFollowAJob(t *testing.T) {
+	queuetest.EachClient(t, func(t *testing.T, f *queuetest.Fixture) {
+		w := newWalker(f, delayq.StateReady, 1)
+		enqueueMany(f, 40, "x")
+		q := delayq.Query{Topic: "topic", State: delayq.StateReady, Limit: 2}
+		page, err := f.Inspector.Jobs(t.Context(), q)
+		require.NoError(t, err)
+		w.take(9, 0) // the page, and all neighbours behind it but the last one
+		require.NoError(t, f.RDB.LRem(t.Context(), f.Key("ready"), 1, "x9").Err())
+		require.NoError(t, f.RDB.RPush(t.Context(), f.Key("ready"), "x9").Err())
+		q.Cursor, q.Limit = page.Next, 100
+		page, err = f.Inspector.Jobs(t.Context(), q)
+		require.NoError(t, err)
+		require.Len(t, page.Jobs, 31)
+		require.Equal(t, "x10", page.Jobs[0].ID)
+	})
+}
+
 // If a place in ready cannot be found again, the walk goes on where it should be, and ends.
 func TestPlaceInReadyIsEstimated(t *testing.T) {
 	queuetest.EachClient(t, func(t *testing.T, f *queuetest.Fixture) {
