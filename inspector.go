@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/delayq/delayq/internal/record"
 )
 
 // An Inspector reads what a queue holds. It has no method that writes, starts nothing and need not
@@ -153,3 +155,119 @@ func (i *Inspector) Servers(ctx context.Context) ([]ServerInfo, error) {
 
 // live reports whether the server has sent a heartbeat lately.
 func (info *ServerInfo) live(now time.Time) bool { return now.Sub(info.SeenAt) <= heartbeatStale }
+
+// Find returns the jobs with an ID in all topics, sorted by topic and without payloads. It finds
+// done jobs during their [Retention]. An empty result means that there is none. If some topics
+// cannot be read, Find returns what it has found in the others along with the error.
+//
+// Find sends the questions about 1,000 topics in one round trip to each node of a Cluster, and one
+// more call for each 100 jobs that are there. Cost: O(1) for each topic.
+func (i *Inspector) Find(ctx context.Context, id string) ([]*JobInfo, error) {
+	place := located{call: "find", job: id}
+	err := i.usable(ctx)
+	if bad := checkID(id); bad != nil {
+		err = errors.Join(err, invalid([]error{bad}))
+	}
+	if err != nil {
+		return nil, place.at(err)
+	}
+	topics, err := i.Topics(ctx)
+	if err != nil {
+		return nil, place.at(err)
+	}
+	var there []*keys
+	var failed topicErrors
+	for some := range slices.Chunk(topics, topicsPage) {
+		found, errs := i.holders(ctx, some, id)
+		there, failed = append(there, found...), append(failed, errs...)
+	}
+	var list []*JobInfo
+	for some := range slices.Chunk(there, findPage) {
+		calls := make([]*scriptCall, len(some))
+		for at, k := range some {
+			calls[at] = newScriptCall(getKind.script, k.topic, 1, k.of(getKind.script, ""), []any{callBytes, recordHead, id})
+		}
+		i.scripts.doWith(ctx, calls)
+		for _, call := range calls {
+			if call.err != nil {
+				failed = append(failed, located{call: "find", job: id}.at(call.err))
+				continue
+			}
+			at := func(column int) string { return call.reply.list(2 + column).text(0) }
+			if info := readJobInfo(call.topic, id, recordHead, at); info != nil { // it is still there
+				list = append(list, info)
+			}
+		}
+	}
+	return list, failed.join()
+}
+
+// findPage is how many jobs of Find are read in one pipeline.
+const findPage = 100
+
+// holders returns the keys of those topics that hold a job.
+func (i *Inspector) holders(ctx context.Context, topics []string, id string) (list []*keys, failed topicErrors) {
+	cmds := make([]redis.Cmder, 0, 2*len(topics))
+	all := make([]*keys, len(topics))
+	for at, topic := range topics {
+		k := newKeys(i.o.prefix, topic)
+		cmds = append(cmds, redis.NewBoolCmd(ctx, "hexists", k.pool, id), redis.NewBoolCmd(ctx, "hexists", k.results, id))
+		all[at] = k
+	}
+	i.scripts.send(ctx, nil, cmds)
+	for at, k := range all {
+		pool, results := cmds[2*at].(*redis.BoolCmd), cmds[2*at+1].(*redis.BoolCmd)
+		err := pool.Err()
+		if err == nil {
+			err = results.Err()
+		}
+		if err != nil {
+			failed = append(failed, located{call: "find", topic: k.topic, job: id}.at(i.scripts.blame(ctx, err, k.pool, k.results)))
+		} else if pool.Val() || results.Val() {
+			list = append(list, k)
+		}
+	}
+	return list, failed
+}
+
+// topicErrors are the errors of several topics.
+type topicErrors []error
+
+// mostErrors is how many errors of topics a call joins.
+const mostErrors = 10
+
+// join joins the first errors.
+func (f topicErrors) join() error {
+	if len(f) > mostErrors {
+		f = append(slices.Clone(f[:mostErrors]), fmt.Errorf("and %d more errors", len(f)-mostErrors))
+	}
+	return errors.Join(f...)
+}
+
+// Audit returns the newest acts that were recorded because their context had an actor
+// ([WithActor]), the latest first. The audit has the newest 1,000 acts of the prefix. Acts that
+// this release cannot decode are left out. Range of limit: 1 to 1,000. Cost: one call to Redis,
+// O(limit).
+func (i *Inspector) Audit(ctx context.Context, limit int) ([]AuditEntry, error) {
+	err := i.usable(ctx)
+	if limit < 1 || limit > record.MaxActs {
+		err = errors.Join(err, fmt.Errorf("%w: limit %d: must be from 1 to %d", ErrInvalid, limit, record.MaxActs))
+	}
+	if err != nil {
+		return nil, fmt.Errorf("audit: %w", err)
+	}
+	key := auditKey(i.o.prefix)
+	acts, err := i.rdb.LRange(ctx, key, 0, int64(limit)-1).Result()
+	if err != nil {
+		return nil, fmt.Errorf("audit of %q: %w", i.o.prefix, i.scripts.blame(ctx, err, key))
+	}
+	list := make([]AuditEntry, 0, len(acts))
+	for _, act := range acts {
+		if a, ok := record.DecodeAudit(act); ok {
+			list = append(list, AuditEntry{
+				At: msTime(a.At), Actor: a.Actor, Action: a.Action, Topic: a.Topic, ID: a.ID, Filter: a.Filter, Count: a.Count,
+			})
+		}
+	}
+	return list, nil
+}

@@ -178,11 +178,7 @@ func setErrors(cmds []redis.Cmder, err error) {
 // each. If the client may read from replicas, it does. The commands that a node has not answered
 // are sent once more, to the masters.
 func sendNodes(ctx context.Context, cluster *redis.ClusterClient, cmds []redis.Cmder) {
-	find := cluster.MasterForKey
-	if cluster.Options().ReadOnly {
-		find = cluster.SlaveForKey
-	}
-	spread(ctx, find, cmds)
+	spread(ctx, nodesOf(cluster), cmds)
 	var unanswered []redis.Cmder
 	for _, cmd := range cmds {
 		switch err := cmd.Err(); {
@@ -201,8 +197,19 @@ func sendNodes(ctx context.Context, cluster *redis.ClusterClient, cmds []redis.C
 	}
 }
 
+// A nodeFinder returns the node that serves a key.
+type nodeFinder func(ctx context.Context, key string) (*redis.Client, error)
+
+// nodesOf returns the finder for reads: replicas too, if the client may read from them.
+func nodesOf(cluster *redis.ClusterClient) nodeFinder {
+	if cluster.Options().ReadOnly {
+		return cluster.SlaveForKey
+	}
+	return cluster.MasterForKey
+}
+
 // spread sends commands to nodes, one pipeline for each.
-func spread(ctx context.Context, find func(ctx context.Context, key string) (*redis.Client, error), cmds []redis.Cmder) {
+func spread(ctx context.Context, find nodeFinder, cmds []redis.Cmder) {
 	batches := make(map[*redis.Client][]redis.Cmder)
 	for _, cmd := range cmds {
 		node, err := find(ctx, firstKey(cmd))

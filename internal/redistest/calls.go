@@ -9,16 +9,16 @@ import (
 )
 
 // RoleNames are the names of the roles, in the order of the table in docs/security.md.
-var RoleNames = []string{"producer", "worker", "operator"}
+var RoleNames = []string{"producer", "worker", "operator", "inspector"}
 
 // CallRoles reads the table of docs/security.md: the roles that may make each call.
 func CallRoles(text string) map[string][]string {
 	roles := map[string][]string{}
-	_, text, _ = strings.Cut(text, "| call | producer | worker | operator |")
+	_, text, _ = strings.Cut(text, "| call | producer | worker | operator | inspector |")
 	text, _, _ = strings.Cut(text, "\n\n")
 	for line := range strings.Lines(text) {
 		cells := strings.Split(line, "|")
-		if len(cells) != 6 {
+		if len(cells) != 7 {
 			continue
 		}
 		for _, call := range regexp.MustCompile("`([\\w.]+)`").FindAllStringSubmatch(cells[1], -1) {
@@ -33,7 +33,7 @@ func CallRoles(text string) map[string][]string {
 }
 
 // MethodRoles returns the roles that call each method of Client and Inspector in the tests: the
-// producer, the operator or both, by docs/security.md.
+// producer, the operator, the inspector or several of them, by docs/security.md.
 var MethodRoles = sync.OnceValue(func() map[string][]string {
 	text, err := os.ReadFile(Path("docs", "security.md"))
 	if err != nil {

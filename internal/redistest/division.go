@@ -373,7 +373,7 @@ var root = func() string {
 func Path(elem ...string) string { return filepath.Join(append([]string{root}, elem...)...) }
 
 // prefixOf returns the prefix in the first key of a command. A script that declares no keys has
-// them among its arguments. TIME has no key, and every user may call it, so any prefix works.
+// them among its arguments. TIME, INFO and CONFIG have no key, so any prefix works.
 func prefixOf(cmd redis.Cmder) string {
 	args, at := cmd.Args(), 1
 	switch cmd.Name() {
@@ -382,7 +382,7 @@ func prefixOf(cmd redis.Cmder) string {
 		if len(args) > 2 && fmt.Sprint(args[2]) == "0" {
 			at += slices.IndexFunc(args[at:], func(arg any) bool { return strings.Contains(fmt.Sprint(arg), ":{") })
 		}
-	case "time":
+	case "time", "info", "config":
 		return filePrefix
 	}
 	if at >= len(args) {

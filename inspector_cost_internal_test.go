@@ -1,0 +1,189 @@
+package delayq
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/delayq/delayq/internal/redistest"
+)
+
+// A tripCount counts the round trips and the commands of a client.
+type tripCount struct {
+	mu              sync.Mutex
+	trips, commands int
+}
+
+func (c *tripCount) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (c *tripCount) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		c.add(1)
+		return next(ctx, cmd)
+	}
+}
+
+func (c *tripCount) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		c.add(len(cmds))
+		return next(ctx, cmds)
+	}
+}
+
+func (c *tripCount) add(commands int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.trips, c.commands = c.trips+1, c.commands+commands
+}
+
+func (c *tripCount) take() [2]int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	got := [2]int{c.trips, c.commands}
+	c.trips, c.commands = 0, 0
+	return got
+}
+
+// Each call makes as many round trips, with as many commands, as its comment says. An Inspector
+// that nobody asks makes none.
+func TestInspectorCosts(t *testing.T) {
+	t.Parallel()
+	rdb := redistest.Start(t, redistest.NoRoles...).Client(t)
+	needRO(t, rdb)
+	require.NoError(t, LoadScripts(t.Context(), rdb))
+	prefix, ctx := redistest.Prefix(t), t.Context()
+	client := NewClient(rdb, Prefix(prefix))
+	const topics = 100
+	jobs := make([]NewJob, topics)
+	names := make([]string, topics)
+	for i := range jobs {
+		names[i] = fmt.Sprintf("t%03d", i)
+		jobs[i] = NewJob{Topic: names[i], ID: "same", Options: []JobOption{ProcessIn(time.Hour)}}
+	}
+	_, err := client.EnqueueBatch(ctx, jobs)
+	require.NoError(t, err)
+	require.NoError(t, client.Schedule(ctx, "t000", "s", Every(time.Hour), nil))
+	require.NoError(t, rdb.HSet(ctx, serversKey(prefix), "server", fmt.Sprint(time.Now().Add(time.Hour).UnixMilli(), " {}")).Err())
+
+	count := new(tripCount)
+	counted := redis.NewClient(rdb.Options())
+	defer func() { require.NoError(t, counted.Close()) }()
+	counted.AddHook(count)
+	insp := NewInspector(counted, Prefix(prefix))
+	require.Zero(t, count.take())
+	require.Zero(t, counted.PoolStats().TotalConns)
+	require.NoError(t, counted.Ping(ctx).Err()) // go-redis introduces itself
+	count.take()
+	from := time.Now()
+	for name, c := range map[string]struct {
+		call func() error
+		cost [2]int // round trips, commands
+	}{
+		"Topics":        {func() error { _, err := insp.Topics(ctx); return err }, [2]int{1, 1}},
+		"Stats of one":  {func() error { _, err := insp.Stats(ctx, "t007"); return err }, [2]int{1, 2}},
+		"Stats of 100":  {func() error { _, err := insp.Stats(ctx, names...); return err }, [2]int{1, topics + 1}},
+		"Stats of all":  {func() error { _, err := insp.Stats(ctx); return err }, [2]int{2, topics + 2}},
+		"Forecast":      {func() error { _, err := insp.Forecast(ctx, "t000", from, time.Minute, 60); return err }, [2]int{1, 60}},
+		"long Forecast": {func() error { _, err := insp.Forecast(ctx, "t000", from, time.Minute, 2500); return err }, [2]int{3, 2500}},
+		"Servers":       {func() error { _, err := insp.Servers(ctx); return err }, [2]int{2, 2}},
+		"Job":           {func() error { _, err := insp.Job(ctx, "t000", "same"); return err }, [2]int{1, 1}},
+		"Find":          {func() error { _, err := insp.Find(ctx, "same"); return err }, [2]int{3, 1 + 2*topics + topics}},
+		"Find nothing":  {func() error { _, err := insp.Find(ctx, "none"); return err }, [2]int{2, 1 + 2*topics}},
+		"Schedules":     {func() error { _, err := insp.Schedules(ctx, "t000"); return err }, [2]int{2, 2}},
+		"Schedule":      {func() error { _, err := insp.Schedule(ctx, "t000", "s"); return err }, [2]int{1, 1}},
+		"Runs":          {func() error { _, err := insp.Runs(ctx, "t000", "s", 100); return err }, [2]int{1, 1}},
+		"Audit":         {func() error { _, err := insp.Audit(ctx, 1000); return err }, [2]int{1, 1}},
+		"Redis":         {func() error { _, err := insp.Redis(ctx); return err }, [2]int{2, 4}},
+	} {
+		require.NoError(t, c.call(), name)
+		require.Equal(t, c.cost, count.take(), name)
+	}
+}
+
+// A client of a Cluster that may read from replicas sends the calls of an Inspector there: one
+// pipeline to each node. The inspector of the ACL file may do that.
+func TestInspectorOnACluster(t *testing.T) {
+	t.Parallel()
+	if testing.Short() || redistest.Roles() {
+		t.Skip("starts a cluster, with users of its own")
+	}
+	c := redistest.StartCluster(t, 3, 3)
+	admin, ctx := c.Client(t), t.Context()
+	client := NewClient(admin)
+	var names []string
+	for i := range 30 {
+		name := fmt.Sprintf("t%02d", i)
+		names = append(names, name)
+		_, err := client.Enqueue(ctx, name, "same", nil, ProcessIn(time.Hour))
+		require.NoError(t, err)
+	}
+	require.NoError(t, client.Pause(WithActor(ctx, "ann"), "t00", Pause{By: "ann"}))
+	require.NoError(t, client.Schedule(ctx, "t00", "s", Every(time.Hour), nil))
+	read := func(i *Inspector) map[string]any {
+		all := map[string]any{}
+		for name, call := range readings {
+			topic := "t00"
+			if name == "Job" {
+				continue // of another stage
+			}
+			got, err := call(ctx, i, topic)
+			require.NoError(t, err, name)
+			all[name] = got
+		}
+		return all
+	}
+	want := read(NewInspector(admin))
+	require.Len(t, want["Topics"], len(names))
+	require.Len(t, want["Stats"], len(names))
+	require.NoError(t, admin.ForEachMaster(ctx, func(ctx context.Context, node *redis.Client) error {
+		needRO(t, node)
+		return node.Do(ctx, "WAIT", 1, 60_000).Err()
+	}))
+
+	for name, user := range map[string][]string{"6.2": aclUser(t, "inspector"), "7": readOnlyUser(aclUser(t, "inspector"))} {
+		require.NoError(t, admin.ForEachShard(ctx, func(_ context.Context, node *redis.Client) error {
+			setUser(t, node, append([]string{user[0], "reset"}, append(user[1:], "+cluster|slots", "+command", "+readonly")...)...)
+			return node.ConfigResetStat(ctx).Err()
+		}))
+		opt := c.Options()
+		opt.Username, opt.Password, opt.ReadOnly = user[0], "change-me-inspector", true
+		rdb := redis.NewClusterClient(opt)
+		var mu sync.Mutex
+		counts := map[string]*tripCount{}
+		rdb.OnNewNode(func(node *redis.Client) {
+			mu.Lock()
+			defer mu.Unlock()
+			counts[node.Options().Addr] = new(tripCount)
+			node.AddHook(counts[node.Options().Addr])
+		})
+		insp := NewInspector(rdb)
+		require.Equal(t, want, read(insp), name)
+		for _, count := range counts {
+			count.take()
+		}
+		stats, err := insp.Stats(ctx, names...)
+		require.NoError(t, err)
+		require.Len(t, stats, len(names))
+		commands := 0
+		for addr, count := range counts {
+			got := count.take()
+			require.LessOrEqual(t, got[0], 1, "round trips to %s", addr)
+			commands += got[1]
+		}
+		require.Equal(t, len(names)+1, commands)
+		require.NoError(t, rdb.Close())
+		if name == "7" { // nothing went to a master but what go-redis asks
+			require.NoError(t, admin.ForEachMaster(ctx, func(ctx context.Context, node *redis.Client) error {
+				stats := node.Info(ctx, "commandstats").Val()
+				require.NotContains(t, stats, "cmdstat_evalsha")
+				require.NotContains(t, stats, "cmdstat_zcount:")
+				return nil
+			}))
+		}
+	}
+}
