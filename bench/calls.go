@@ -57,6 +57,61 @@ func cancelAll(ctx context.Context, b *bench, p peer) (sample, error) {
 	return result, b.wantLeft(ctx, p, 0)
 }
 
+// applied measures how fast an Apply cancels scheduled jobs, and what another
+// client feels meanwhile: the time of single scripts by Redis's own slow log,
+// and the time of a PING from another process.
+func applied(ctx context.Context, b *bench, p peer) (sample, error) {
+	n := b.sizes.apply
+	store := func(count int) error {
+		if err := b.reset(ctx, p); err != nil {
+			return err
+		}
+		return fill(ctx, p, topic, 0, count, func(i int) job { return job{id: storedID(i), in: delay} })
+	}
+	cancelled := func(want int) error {
+		q := delayq.Query{Topic: topic, State: delayq.StateScheduled}
+		sum, err := p.(*delayqPeer).client.Apply(ctx, q, delayq.Cancel()) // a new client after each reset
+		if err == nil && sum.Done != int64(want) {
+			err = fmt.Errorf("cancelled %d of %d jobs", sum.Done, want)
+		}
+		return err
+	}
+	if err := store(b.sizes.warm); err != nil {
+		return nil, err
+	}
+	if err := cancelled(b.sizes.warm); err != nil {
+		return nil, fmt.Errorf("warm up: %w", err)
+	}
+	if err := store(n); err != nil {
+		return nil, err
+	}
+	scripts, err := watchScripts(ctx, b.store.admin)
+	if err != nil {
+		return nil, err
+	}
+	pings, err := startPinger(ctx, b.store.admin.Options().Addr)
+	if err != nil {
+		return nil, err
+	}
+	m, err := startMeter(ctx, b.store)
+	if err != nil {
+		return nil, err
+	}
+	err = cancelled(n)
+	took := time.Since(m.at)
+	result, stopErr := m.stop(ctx, n, took)
+	waits, pingErr := pings()
+	longest, slow, scriptErr := scripts()
+	if err := errors.Join(err, stopErr, pingErr, scriptErr); err != nil {
+		return nil, err
+	}
+	result[figSlowScripts] = float64(slow)
+	result[figLongestScript] = float64(longest) / float64(time.Millisecond)
+	result[figPing] = float64(percentile(waits, 99)) / float64(time.Millisecond)
+	result[figPingWorst] = float64(waits[len(waits)-1]) / float64(time.Millisecond)
+	return result, b.wantLeft(ctx, p, 0)
+}
+
 // mixed measures calls of five kinds, each as likely as any other: Enqueue of a
 // new job, and Dequeue, Reschedule, Get and Replace of a random stored one,
 // which a Dequeue may have removed before.
@@ -102,6 +157,11 @@ func callRows() []row {
 			id: "cancel", title: "cancel scheduled jobs, 64 goroutines, single calls",
 			sides:   both(cancelAll),
 			targets: []target{atLeast(figRate, 150_000), atMost(figCPU, 5)},
+		},
+		{
+			id: "apply", title: "cancel a million scheduled jobs with one Apply: rate, and what others feel",
+			sides:   []side{delayqProduct.on(applied)},
+			targets: []target{atLeast(figRate, 100_000), atMost(figPing, 5)},
 		},
 		{
 			id: "mix", title: "five kinds of calls at random, 64 goroutines, against nothing but Enqueue",

@@ -93,6 +93,7 @@ type sizes struct {
 	topicLate, topicLoad int
 	wakes                int
 	cancel, mix          int
+	apply                int // jobs of an Apply
 	aof                  int
 	inspect              []int // jobs of a topic that is read, rising
 	pages, large         int
@@ -117,6 +118,7 @@ func fullSizes() sizes {
 		topicLate: 1_000, topicLoad: 50_000,
 		wakes:  30,
 		cancel: 200_000, mix: 200_000,
+		apply:   1_000_000,
 		aof:     100_000,
 		inspect: []int{10_000, 1_000_000, 5_000_000},
 		pages:   2_000, large: 300,
@@ -142,6 +144,7 @@ func quickSizes() sizes {
 		topicLate: 50, topicLoad: 1_000,
 		wakes:  3,
 		cancel: 10_000, mix: 10_000,
+		apply:   20_000,
 		aof:     1_000,
 		inspect: []int{1_000, 10_000, 20_000},
 		pages:   50, large: 10,
