@@ -29,10 +29,13 @@ faults: ## run the fault rig's tests
 soak: ## run the soak for MINUTES (default 5) against killed, frozen and cut processes
 	cd faults && go run ./soak -minutes $(or $(MINUTES),5)
 
+cli: ## run the tests of the command line
+	cd cmd/delayq && go test ./...
+
 bench: ## compare with asynq; ROWS is a pattern like 'enqueue|work' (default: all)
 	cd bench && go run . $(if $(ROWS),-rows '$(ROWS)')
 
 ci: ## run everything that must hold before a change lands
 	bash .ci/run
 
-.PHONY: help test full race roles rings explore faults soak bench ci
+.PHONY: help test full race roles rings explore faults soak cli bench ci

@@ -6,17 +6,58 @@ import (
 	"fmt"
 	"maps"
 	mathrand "math/rand/v2"
+	"reflect"
 	"slices"
 	"sync/atomic"
 	"time"
 
 	"github.com/delayq/delayq/internal/bridge"
+	"github.com/delayq/delayq/internal/record"
 )
 
 func init() {
 	bridge.NewJob = func(fresh any, now time.Time) (any, error) { return runOf(fresh.(NewJob), now) }
 	bridge.NextRun = func(job any) any { return job.(*Job).next() }
 	bridge.AlwaysRing = func(server any) { server.(*Server).alwaysRings = true }
+	bridge.Given = func(info any) any { return info.(*JobInfo).options }
+	bridge.Changes = func(info, spec any, payload []byte, opts any) ([]string, error) {
+		return info.(*ScheduleInfo).changes(spec.(Spec), payload, opts.([]ScheduleOption))
+	}
+	bridge.Unset = func(part string) any { return unset(part) }
+}
+
+// changes returns the names of the parts that [Client.Schedule] would change with these arguments.
+// A nil info is a schedule that does not exist, so everything is new.
+func (info *ScheduleInfo) changes(spec Spec, payload []byte, opts []ScheduleOption) ([]string, error) {
+	d := newDefinition(spec, payload, opts)
+	if err := d.validate(mostPayload); err != nil || info == nil {
+		return nil, err
+	}
+	if info.definition == nil {
+		return nil, info.Undecodable
+	}
+	if d.onto == ontoGiven {
+		keep(&d.Definition, info.definition)
+	}
+	return differences(&d.Definition, info.definition), nil
+}
+
+// unset returns an option that gives a part of a definition the value that it has by default.
+func unset(name string) ScheduleOption {
+	return scheduleOption(func(d *definition) {
+		for _, part := range parts {
+			if part.name != name {
+				continue
+			}
+			blank := record.Definition{Job: defaultJob.Options}
+			to := part.fields(&d.Definition)
+			for i, field := range part.fields(&blank) {
+				reflect.ValueOf(to[i]).Elem().Set(reflect.ValueOf(field).Elem())
+			}
+			return
+		}
+		d.fail(fmt.Errorf("a schedule has no %s", name))
+	})
 }
 
 // runOf returns the job that a handler would receive in the first run of fresh.

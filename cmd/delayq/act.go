@@ -1,0 +1,562 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/delayq/delayq"
+)
+
+// A verb is a command that acts on jobs: on those that are named, or on all that match.
+type verb struct {
+	name    string
+	past    string // "cancelled"
+	short   string
+	long    string
+	example string
+	states  []delayq.State // of the jobs it can act on; the first one is the default unless named
+	named   bool           // --state has to be given
+	flags   func(cmd *cobra.Command)
+	ready   func(cmd *cobra.Command) error // reads its own flags
+	action  func() delayq.Action
+	// batch acts on jobs and returns the error of each, and one about the audit.
+	batch func(ctx context.Context, c *delayq.Client, topic string, ids []string) ([]error, error)
+}
+
+func (v *verb) stateNames() (list []string) {
+	for _, s := range v.states {
+		list = append(list, string(s))
+	}
+	return list
+}
+
+const (
+	defaultAtMost = 10_000 // jobs that --yes lets a command act on
+	chunk         = 1000   // jobs that are named in one call
+	schemaActed   = "delayq.acted/1"
+	schemaActs    = "delayq.acts/1"
+	schemaBulk    = "delayq.bulk/1"
+)
+
+// An actedRecord is the outcome of an act on one job.
+type actedRecord struct {
+	jobRef
+	Done  bool   `json:"done"`
+	Act   string `json:"act"`
+	Error string `json:"error,omitempty"`
+}
+
+// A bulkRecord is the outcome of an act on all jobs that match.
+type bulkRecord struct {
+	Topic    string        `json:"topic"`
+	Act      string        `json:"act"`
+	DryRun   bool          `json:"dry_run,omitempty"`
+	Matched  int64         `json:"matched"`
+	Done     int64         `json:"done"`
+	Skipped  int64         `json:"skipped"` // moved on in the meantime
+	Failed   int64         `json:"failed"`
+	Examined int64         `json:"examined"`
+	Next     delayq.Cursor `json:"next,omitempty"` // if jobs are left
+}
+
+// unaudited returns the error of a batch if it is about the audit. Each job has its own errors.
+func unaudited(err error) error {
+	if errors.Is(err, delayq.ErrNotAudited) {
+		return delayq.ErrNotAudited
+	}
+	return nil
+}
+
+// each makes calls about single jobs side by side, so that they travel together.
+func each(ids []string, call func(id string) error) []error {
+	return side(len(ids), func(i int) error { return call(ids[i]) })
+}
+
+// given reports whether a flag that narrows the selection was given.
+func (f *filters) given(cmd *cobra.Command) bool {
+	for _, name := range []string{"since", "until", "id-prefix", "attempt", "error", "failure", "header", "payload", "cursor"} {
+		if cmd.Flags().Changed(name) {
+			return true
+		}
+	}
+	return false
+}
+
+func (a *app) verbs() []*verb {
+	var due dueFlags
+	var when delayq.DueOption
+	var reason string
+	reschedule := func(due func() delayq.DueOption) func(context.Context, *delayq.Client, string, []string) ([]error, error) {
+		return func(ctx context.Context, c *delayq.Client, topic string, ids []string) ([]error, error) {
+			jobs := make([]delayq.NewDue, len(ids))
+			for i, id := range ids {
+				jobs[i] = delayq.NewDue{Topic: topic, ID: id, Due: due()}
+			}
+			results, err := c.RescheduleBatch(ctx, jobs)
+			errs := make([]error, len(ids))
+			for i, r := range results {
+				errs[i] = r.Err
+			}
+			return errs, unaudited(err)
+		}
+	}
+	now := func() delayq.DueOption { return delayq.ProcessIn(0) }
+	return []*verb{{
+		name: "cancel", past: "cancelled", short: "Cancel jobs",
+		long: "Cancel jobs, so that they do not run. The context of a running job is cancelled. A dead\njob is deleted.",
+		example: `  delayq cancel order:cancel order-42
+  delayq cancel mail:welcome --state scheduled --header tenant=7 --dry-run`,
+		states: []delayq.State{delayq.StateScheduled, delayq.StateReady, delayq.StateRunning, delayq.StateDead}, named: true,
+		action: delayq.Cancel,
+		batch: func(ctx context.Context, c *delayq.Client, topic string, ids []string) ([]error, error) {
+			jobs := make([]delayq.JobRef, len(ids))
+			for i, id := range ids {
+				jobs[i] = delayq.JobRef{Topic: topic, ID: id}
+			}
+			results, err := c.CancelBatch(ctx, jobs)
+			errs := make([]error, len(ids))
+			for i, r := range results {
+				errs[i] = r.Err
+			}
+			return errs, unaudited(err)
+		},
+	}, {
+		name: "run", past: "made due", short: "Make scheduled jobs due now",
+		long: "Make scheduled jobs due now, also those that back off or snooze.",
+		example: `  delayq run order:cancel order-42
+  delayq run mail:welcome --error "connection refused" --spread 10m`,
+		states: []delayq.State{delayq.StateScheduled},
+		action: delayq.RunNow, batch: reschedule(now),
+	}, {
+		name: "reschedule", past: "rescheduled", short: "Give jobs another due time",
+		long:    "Give scheduled or ready jobs another due time, with --in or --at.",
+		example: "  delayq reschedule order:cancel order-42 --in 30m\n  delayq reschedule mail:welcome --state ready --all --in 1h --spread 10m",
+		states:  []delayq.State{delayq.StateScheduled, delayq.StateReady},
+		flags:   func(cmd *cobra.Command) { due.flags(cmd.Flags()) },
+		ready: func(cmd *cobra.Command) (err error) {
+			if when, err = due.option(cmd, a); err == nil && when == nil {
+				err = usage("reschedule needs --in or --at")
+			}
+			return err
+		},
+		action: func() delayq.Action { return delayq.RescheduleTo(when) },
+		batch:  reschedule(func() delayq.DueOption { return when }),
+	}, {
+		name: "bury", past: "buried", short: "Bury jobs: they do not run unless they are revived",
+		long:    "Bury scheduled or ready jobs, with --because as their last error. They do not run\nunless they are revived.",
+		example: "  delayq bury mail:welcome u-77812 --because 'address is a trap'",
+		states:  []delayq.State{delayq.StateScheduled, delayq.StateReady},
+		flags: func(cmd *cobra.Command) {
+			cmd.Flags().StringVar(&reason, "because", "", "the reason, at most 1 KiB")
+		},
+		action: func() delayq.Action { return delayq.BuryBecause(reason) },
+		batch: func(ctx context.Context, c *delayq.Client, topic string, ids []string) ([]error, error) {
+			return each(ids, func(id string) error { return c.Bury(ctx, topic, id, reason) }), nil
+		},
+	}, {
+		name: "revive", past: "revived", short: "Run dead jobs again",
+		long: "Run dead jobs again, with their full number of retries. With --spread they do not start\nall at once.",
+		example: `  delayq revive mail:welcome u-77812
+  delayq revive mail:welcome --failure 3f9c2a71 --spread 10m`,
+		states: []delayq.State{delayq.StateDead},
+		action: delayq.ReviveDead,
+		batch: func(ctx context.Context, c *delayq.Client, topic string, ids []string) ([]error, error) {
+			return each(ids, func(id string) error { return revive(ctx, c, topic, id) }), nil
+		},
+	}, {
+		name: "purge", past: "purged", short: "Delete dead or done jobs for good",
+		long:    "Delete dead or done jobs, and everything that is kept of them.",
+		example: "  delayq purge mail:welcome --state dead --until 30d",
+		states:  []delayq.State{delayq.StateDead, delayq.StateDone}, named: true,
+		action: delayq.Purge,
+		batch: func(ctx context.Context, c *delayq.Client, topic string, ids []string) ([]error, error) {
+			return each(ids, func(id string) error { return purge(ctx, c, topic, id) }), nil
+		},
+	}}
+}
+
+// revive runs a dead job again. It tells a job in another state from one that does not exist.
+func revive(ctx context.Context, c *delayq.Client, topic, id string) error {
+	err := c.Revive(ctx, topic, id)
+	if !errors.Is(err, delayq.ErrNotFound) {
+		return err
+	}
+	if info, other := c.Get(ctx, topic, id); other == nil {
+		return &exitCode{exitConflict, fmt.Sprintf("the job is %s", info.State)}
+	}
+	return err
+}
+
+// purge deletes a job that is done or dead.
+func purge(ctx context.Context, c *delayq.Client, topic, id string) error {
+	err := c.Delete(ctx, topic, id)
+	if !errors.Is(err, delayq.ErrNotFound) {
+		return err
+	}
+	info, err := c.Get(ctx, topic, id)
+	switch {
+	case err != nil:
+		return err
+	case info.State != delayq.StateDead:
+		return &exitCode{exitConflict, fmt.Sprintf("the job is %s; purge deletes dead and done jobs only", info.State)}
+	}
+	_, err = c.Dequeue(ctx, topic, id)
+	return err
+}
+
+// bulk holds the flags of an act on many jobs.
+type bulk struct {
+	filters
+	all    bool
+	dryRun bool
+	yes    bool
+	atMost int64
+	spread time.Duration
+	pace   int
+}
+
+func (a *app) verbCommand(v *verb) *cobra.Command {
+	var b bulk
+	cmd := &cobra.Command{
+		Use:   v.name + " TOPIC (ID… | - | flags that select jobs)",
+		Short: v.short,
+		Long: v.long + `
+
+Name the jobs, or select them with the flags of the command jobs, or take all of a
+state with --all. "-" reads IDs from stdin, one a line. Jobs that are selected are
+counted first, and you are asked; above 1,000 the name of the topic has to be typed.
+Without a terminal --yes is needed, which acts on at most --at-most jobs. A job that
+has left its state in the meantime is skipped.`,
+		Example:           v.example,
+		Args:              counted(1, -1, "a topic and IDs, or flags that select jobs"),
+		ValidArgsFunction: a.completeArgs(a.topicNames, a.jobIDs(v.states...)),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if v.ready != nil {
+				if err := v.ready(cmd); err != nil {
+					return err
+				}
+			}
+			selects := b.given(cmd) || b.all
+			switch {
+			case len(args) > 1 && selects:
+				return usage("%s takes IDs or flags that select jobs, not both", v.name)
+			case len(args) > 1:
+				return a.actOnNamed(cmd, v, &b, args[0], args[1:])
+			case !selects:
+				return usage("%s needs IDs, or a flag that selects jobs, or --all; see delayq %s --help", v.name, v.name)
+			case b.state == "":
+				return usage("%s needs --state: %s", v.name, strings.Join(v.stateNames(), ", "))
+			case !slices.Contains(v.stateNames(), b.state):
+				return usage("--state %q: %s takes %s", b.state, v.name, strings.Join(v.stateNames(), ", "))
+			}
+			return a.actOnAll(cmd, v, &b, args[0])
+		},
+	}
+	set := cmd.Flags()
+	set.SortFlags = false
+	if v.flags != nil {
+		v.flags(cmd)
+	}
+	first := v.stateNames()[0]
+	if v.named {
+		first = ""
+	}
+	b.filters.flags(set, first, v.stateNames()...)
+	a.choices(cmd, "state", v.stateNames())
+	set.BoolVar(&b.all, "all", false, "all jobs in this state")
+	set.BoolVar(&b.dryRun, "dry-run", false, "count the jobs, and do nothing")
+	set.Int64Var(&b.atMost, "at-most", 0, "act on at most this many jobs; default: 10,000 with --yes, otherwise no limit")
+	set.Lookup("at-most").DefValue = ""
+	set.Var(&duration{&b.spread}, "spread", "spread the due times of the jobs evenly over this time")
+	set.IntVar(&b.pace, "pace", 0, "act on at most this many jobs per second; without it there is no limit")
+	set.Lookup("pace").DefValue = ""
+	set.BoolVarP(&b.yes, "yes", "y", false, "do not ask")
+	return cmd
+}
+
+// limit returns the number of jobs to act on at most; 0: no limit.
+func (b *bulk) limit(cmd *cobra.Command) (int64, error) {
+	switch {
+	case cmd.Flags().Changed("at-most") && b.atMost < 1:
+		return 0, usage("--at-most %d: must be at least 1", b.atMost)
+	case b.atMost == 0 && b.yes:
+		return defaultAtMost, nil
+	}
+	return b.atMost, nil
+}
+
+// actOnNamed acts on jobs that are named one by one.
+func (a *app) actOnNamed(cmd *cobra.Command, v *verb, b *bulk, topic string, names []string) error {
+	for _, name := range []string{"spread", "pace"} {
+		if cmd.Flags().Changed(name) {
+			return usage("--%s is for jobs that are selected by flags", name)
+		}
+	}
+	limit, err := b.limit(cmd)
+	if err != nil {
+		return err
+	}
+	piped := slices.Equal(names, []string{"-"})
+	if piped {
+		if names, err = a.idLines(); err != nil {
+			return err
+		}
+	}
+	ids := make([]string, len(names))
+	for i, name := range names {
+		if ids[i], err = idOf(name); err != nil {
+			return err
+		}
+	}
+	if piped && !b.dryRun {
+		switch {
+		case !b.yes && len(ids) > 1:
+			return usage("%s %s of %s: IDs from stdin need --yes", v.name, count(len(ids), "job"), topic)
+		case limit > 0 && int64(len(ids)) > limit:
+			return usage("%s %s of %s: --yes goes up to --at-most %s", v.name, count(len(ids), "job"), topic, number(limit))
+		}
+	}
+	client, err := a.queue()
+	if err != nil {
+		return err
+	}
+	p, err := lists(a, view[*actedRecord]{schemaActed, schemaActs, "jobs", []column[*actedRecord]{
+		{head: "ID", cell: func(r *actedRecord) string { return idText(r.exact()) }},
+		{head: "RESULT", cell: func(r *actedRecord) string {
+			if r.Error != "" {
+				return "failed"
+			}
+			return r.Act
+		}},
+		{head: "ERROR", cell: func(r *actedRecord) string { return r.Error }},
+	}, func(r *actedRecord) string { return idText(r.exact()) }})
+	if err != nil {
+		return err
+	}
+	ctx := a.act(cmd.Context())
+	var sum tally
+	var stopped, silent error // silent: the audit does not have what was done
+	for some := range slices.Chunk(ids, chunk) {
+		var errs []error
+		act := v.past
+		if b.dryRun {
+			errs, act = v.dry(ctx, client, topic, some), "would be "+v.past
+		} else {
+			var err error
+			if errs, err = v.batch(ctx, client, topic, some); err != nil {
+				silent = err
+			}
+		}
+		for i, id := range some {
+			r := &actedRecord{jobRef: refOf(topic, id), Done: errs[i] == nil && !b.dryRun, Act: act, Error: errorText(bare(errs[i]))}
+			sum.add(errs[i])
+			if r.Error != "" && !a.tabular() {
+				a.say("%s: %s", idText(id), r.Error)
+			}
+			if r.Error != "" && a.format == formatID {
+				continue
+			}
+			if err := p.row(r); err != nil {
+				return err
+			}
+			if unreachable(orNil(errs[i])) || refused(orNil(errs[i])) {
+				stopped = errs[i]
+			}
+		}
+		if stopped != nil || ctx.Err() != nil {
+			break
+		}
+	}
+	if err := p.end(nil); err != nil {
+		return err
+	}
+	if ctx.Err() != nil {
+		return fmt.Errorf("%w: %s of %s", ctx.Err(), number(sum.done), count(len(ids), "job"))
+	}
+	if stopped != nil && sum.done == 0 {
+		return stopped
+	}
+	if silent != nil {
+		return silent
+	}
+	return sum.result()
+}
+
+// dry returns the errors that an act on these jobs would have now.
+func (v *verb) dry(ctx context.Context, c *delayq.Client, topic string, ids []string) []error {
+	jobs := make([]delayq.JobRef, len(ids))
+	for i, id := range ids {
+		jobs[i] = delayq.JobRef{Topic: topic, ID: id}
+	}
+	results, _ := c.GetBatch(ctx, jobs) // each result has its error
+	errs := make([]error, len(ids))
+	for i, r := range results {
+		if errs[i] = r.Err; r.Err == nil && !slices.Contains(v.states, r.Job.State) {
+			errs[i] = &exitCode{exitConflict, fmt.Sprintf("the job is %s", r.Job.State)}
+		}
+	}
+	return errs
+}
+
+// idLines reads IDs from stdin.
+func (a *app) idLines() ([]string, error) {
+	var ids []string
+	lines := bufio.NewScanner(a.in)
+	lines.Buffer(nil, 1<<20)
+	for lines.Scan() {
+		if text := bytes.TrimRight(lines.Bytes(), "\r"); len(text) > 0 {
+			ids = append(ids, string(text))
+		}
+	}
+	return ids, lines.Err()
+}
+
+// actOnAll acts on all jobs that match.
+func (a *app) actOnAll(cmd *cobra.Command, v *verb, b *bulk, topic string) error {
+	limit, err := b.limit(cmd)
+	if err != nil {
+		return err
+	}
+	q, err := b.query(cmd, a, topic)
+	if err != nil {
+		return err
+	}
+	client, err := a.queue()
+	if err != nil {
+		return err
+	}
+	insp, err := a.inspector()
+	if err != nil {
+		return err
+	}
+	var opts []delayq.ApplyOption
+	if cmd.Flags().Changed("spread") {
+		opts = append(opts, delayq.Spread(b.spread))
+	}
+	if cmd.Flags().Changed("pace") {
+		opts = append(opts, delayq.Pace(b.pace))
+	}
+	ctx := a.act(cmd.Context())
+	line := &statusLine{a: a, verb: v}
+	switch {
+	case b.dryRun:
+		opts = append(opts, delayq.DryRun())
+	case !b.yes:
+		n, exact, err := insp.Count(ctx, q)
+		if err == nil && !exact && a.in.terminal { // a person waits until all have been looked at
+			var counted *delayq.Applied
+			counted, err = client.Apply(ctx, q, v.action(), delayq.DryRun(), delayq.OnProgress(line.show))
+			n, exact = counted.Matched, true
+			line.clear()
+		}
+		if err != nil {
+			return err
+		}
+		about := number(n)
+		if !exact {
+			about = "at least " + about
+		}
+		question := fmt.Sprintf("%s %s %s of %s%s?", v.name, about, plural(n, b.state+" job"), topic, b.text())
+		if n == 0 && exact {
+			break
+		}
+		if err := a.confirm(ctx, false, question, topic, n, exact); err != nil {
+			return err
+		}
+	}
+	if limit > 0 {
+		opts = append(opts, delayq.AtMost(limit))
+	}
+	done, err := client.Apply(ctx, q, v.action(), append(opts, delayq.OnProgress(line.show))...)
+	line.clear()
+	if errors.Is(err, delayq.ErrInvalid) && done.Examined == 0 {
+		return err // nothing was begun
+	}
+	return a.showBulk(v, b, topic, done, err)
+}
+
+func plural(n int64, noun string) string {
+	if n == 1 {
+		return noun
+	}
+	return noun + "s"
+}
+
+// A statusLine shows on one line of a terminal how far a bulk is.
+type statusLine struct {
+	a     *app
+	verb  *verb
+	shown time.Time
+	width int
+}
+
+func (l *statusLine) show(done delayq.Applied) {
+	if !l.a.err.terminal || time.Since(l.shown) < 200*time.Millisecond {
+		return
+	}
+	text := fmt.Sprintf("%s %s, skipped %s, failed %s", l.verb.past, number(done.Done), number(done.Skipped), number(done.Failed))
+	if done.Done+done.Skipped+done.Failed == 0 {
+		text = fmt.Sprintf("counted %s among %s", number(done.Matched), number(done.Examined))
+	}
+	l.clear()
+	fmt.Fprint(l.a.err, text)
+	l.shown, l.width = time.Now(), len(text)
+}
+
+func (l *statusLine) clear() {
+	if l.width > 0 {
+		fmt.Fprint(l.a.err, "\r"+strings.Repeat(" ", l.width)+"\r")
+	}
+	l.width = 0
+}
+
+// showBulk writes the outcome of a bulk, which ended with err.
+func (a *app) showBulk(v *verb, b *bulk, topic string, done *delayq.Applied, err error) error {
+	r := &bulkRecord{
+		Topic: topic, Act: v.name, DryRun: b.dryRun, Matched: done.Matched, Done: done.Done, Skipped: done.Skipped,
+		Failed: done.Failed, Examined: done.Examined, Next: done.Next,
+	}
+	written := object(a, schemaBulk, r, "", func(w io.Writer) error {
+		if b.dryRun {
+			_, err := fmt.Fprintf(w, "%s would be %s\n", count(r.Matched, b.state+" job"), v.past)
+			return err
+		}
+		text := fmt.Sprintf("%s %s", count(r.Done, "job"), v.past)
+		if r.Skipped > 0 {
+			text += fmt.Sprintf(", %s skipped because they had moved on", number(r.Skipped))
+		}
+		if r.Failed > 0 {
+			text += fmt.Sprintf(", %s failed", number(r.Failed))
+		}
+		_, err := fmt.Fprintln(w, text)
+		return err
+	})
+	if flushed := a.flush(); written == nil {
+		written = flushed
+	}
+	if r.Next != "" && !b.dryRun {
+		a.say("jobs are left; to go on: --cursor %s", r.Next)
+	}
+	switch {
+	case err != nil && r.Failed > 0 && r.Next == "": // it went on to the end
+		return &exitCode{exitPartly, errorText(err)}
+	case err != nil && r.Next != "": // what was done is in no doubt, whatever the audit has
+		return &exitCode{causeOf(err), errorText(err)}
+	case err != nil:
+		return err
+	case written != nil:
+		return written
+	case r.Next != "" && !b.dryRun:
+		return &exitCode{code: exitPartly}
+	}
+	return nil
+}

@@ -1,0 +1,283 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"io"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+	"github.com/vmihailenco/msgpack/v5"
+
+	"github.com/delayq/delayq"
+)
+
+const schemaEnqueued = "delayq.enqueued/1"
+
+// An enqueuedRecord is a job that was stored.
+type enqueuedRecord struct {
+	jobRef
+	Due stamp `json:"due"`
+}
+
+// jobFlags are the flags of what a job can be given.
+type jobFlags struct {
+	retry, backoff     string
+	timeout, retention time.Duration
+	headers            []string
+}
+
+func (j *jobFlags) flags(f *pflag.FlagSet) {
+	f.StringVar(&j.retry, "retry", "", "retries after the first failure: a `number` or unlimited")
+	f.StringVar(&j.backoff, "backoff", "", "first delay after a failure and the largest, as `first,limit`: 2s,1h")
+	f.Var(&duration{&j.timeout}, "job-timeout", "how long a run can take")
+	f.Var(&duration{&j.retention}, "retention", "how long the job is kept when it is done")
+	f.StringArrayVar(&j.headers, "header", nil, "header as `key=value`; can be repeated")
+}
+
+func (j *jobFlags) options(cmd *cobra.Command, a *app) ([]delayq.JobOption, error) {
+	var list []delayq.JobOption
+	given := cmd.Flags().Changed
+	if given("retry") {
+		n, err := strconv.Atoi(j.retry)
+		if j.retry == "unlimited" {
+			n, err = delayq.Unlimited, nil
+		}
+		if err != nil {
+			return nil, usage("--retry %q: allowed are numbers and unlimited", j.retry)
+		}
+		list = append(list, delayq.Retry(n))
+	}
+	if given("backoff") {
+		first, limit, _ := strings.Cut(j.backoff, ",")
+		a, err := parseSpan(first)
+		b, err2 := parseSpan(limit)
+		if err = errors.Join(err, err2); err != nil {
+			return nil, usage("--backoff %q: allowed are two durations, for example 2s,1h", j.backoff)
+		}
+		list = append(list, delayq.Backoff(a, b))
+	}
+	if given("job-timeout") {
+		list = append(list, delayq.Timeout(j.timeout))
+	}
+	if given("retention") {
+		list = append(list, delayq.Retention(j.retention))
+	}
+	headers, err := headerPairs(j.headers)
+	for key, value := range headers {
+		list = append(list, delayq.Header(key, value))
+	}
+	return list, err
+}
+
+// headerPairs reads values of --header.
+func headerPairs(texts []string) (map[string]string, error) {
+	if len(texts) == 0 {
+		return nil, nil
+	}
+	headers := make(map[string]string, len(texts))
+	for _, text := range texts {
+		key, value, ok := strings.Cut(text, "=")
+		if !ok {
+			return nil, usage("--header %q: must be key=value", text)
+		}
+		headers[key] = value
+	}
+	return headers, nil
+}
+
+// dueFlags are the flags of a due time.
+type dueFlags struct {
+	in time.Duration
+	at string
+}
+
+func (d *dueFlags) flags(f *pflag.FlagSet) {
+	f.Var(&duration{&d.in}, "in", "due after this time")
+	f.StringVar(&d.at, "at", "", "due at this `time`: 2006-01-02T15:04:05Z, \"2006-01-02 15:04\" or +1h30m")
+}
+
+// option returns the due time that was given, or nil.
+func (d *dueFlags) option(cmd *cobra.Command, a *app) (delayq.DueOption, error) {
+	in, at := cmd.Flags().Changed("in"), cmd.Flags().Changed("at")
+	switch {
+	case in && at:
+		return nil, usage("--in and --at: only one of them can be given")
+	case in:
+		return delayq.ProcessIn(d.in), nil
+	case at:
+		t, err := a.instant(cmd.Context(), "at", d.at)
+		if err != nil {
+			return nil, err
+		}
+		return delayq.ProcessAt(t), nil
+	}
+	return nil, nil
+}
+
+func (a *app) enqueueCommand() *cobra.Command {
+	var (
+		id, text             string
+		job                  jobFlags
+		due                  dueFlags
+		expireIn             time.Duration
+		expireAt             string
+		replace, replaceDead bool
+		toMsgpack            bool
+	)
+	cmd := &cobra.Command{
+		Use:   "enqueue TOPIC [FILE|-]",
+		Short: "Store a job",
+		Long: `Store a job. The payload is the contents of FILE, or of stdin if FILE is "-", byte for
+byte, or the value of --payload. Without both it is empty. The output has the ID.`,
+		Example: `  delayq enqueue order:cancel --id order-42 --in 30m --payload '{"order":42}'
+  cat mail.json | delayq enqueue mail:welcome --header tenant=7 -`,
+		Args:              counted(1, 2, "a topic and at most one FILE"),
+		ValidArgsFunction: a.completeArgs(a.topicNames, nil),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			opts, err := job.options(cmd, a)
+			if err != nil {
+				return err
+			}
+			when, err := due.option(cmd, a)
+			if err != nil {
+				return err
+			}
+			if when != nil {
+				opts = append(opts, when)
+			}
+			switch in, at := cmd.Flags().Changed("expire-in"), cmd.Flags().Changed("expire-at"); {
+			case in && at:
+				return usage("--expire-in and --expire-at: only one of them can be given")
+			case in:
+				opts = append(opts, delayq.ExpireIn(expireIn))
+			case at:
+				t, err := a.instant(cmd.Context(), "expire-at", expireAt)
+				if err != nil {
+					return err
+				}
+				opts = append(opts, delayq.ExpireAt(t))
+			}
+			switch {
+			case replace && replaceDead:
+				return usage("--replace and --replace-dead: only one of them can be given")
+			case replace:
+				opts = append(opts, delayq.Replace())
+			case replaceDead:
+				opts = append(opts, delayq.ReplaceDead())
+			}
+			payload := []byte(text)
+			if len(args) == 2 {
+				if cmd.Flags().Changed("payload") {
+					return usage("--payload and FILE: only one of them can be given")
+				}
+				if payload, err = a.readFile(args[1]); err != nil {
+					return err
+				}
+			}
+			if toMsgpack {
+				if payload, err = msgpackOf(payload); err != nil {
+					return err
+				}
+			}
+			if id, err = idOf(id); err != nil {
+				return err
+			}
+			client, err := a.queue()
+			if err != nil {
+				return err
+			}
+			stored, err := client.Enqueue(a.act(cmd.Context()), args[0], id, payload, opts...)
+			if err != nil {
+				return err
+			}
+			record := &enqueuedRecord{refOf(stored.Topic, stored.ID), stamp(stored.Due)}
+			return object(a, schemaEnqueued, record, idText(stored.ID), func(w io.Writer) error {
+				return a.fields(w, "topic", stored.Topic, "id", idText(stored.ID), "due", a.when(stored.Due))
+			})
+		},
+	}
+	f := cmd.Flags()
+	f.SortFlags = false
+	f.StringVar(&id, "id", "", "ID of the job, unique in its topic; generated if empty")
+	f.StringVar(&text, "payload", "", "payload as `text`")
+	due.flags(f)
+	job.flags(f)
+	f.Var(&duration{&expireIn}, "expire-in", "drop the job if it has not started after this time")
+	f.StringVar(&expireAt, "expire-at", "", "drop the job if it has not started at this `time`")
+	f.BoolVar(&replace, "replace", false, "replace an unfinished job with this ID")
+	f.BoolVar(&replaceDead, "replace-dead", false, "replace a dead job with this ID")
+	f.BoolVar(&toMsgpack, "json-to-msgpack", false, "the payload is JSON and is stored as MessagePack")
+	return cmd
+}
+
+// readFile reads a file, or stdin if the name is "-".
+func (a *app) readFile(name string) ([]byte, error) {
+	if name == "-" {
+		return io.ReadAll(a.in)
+	}
+	data, err := os.ReadFile(name)
+	if err != nil {
+		return nil, usage("%v", err)
+	}
+	return data, nil
+}
+
+// msgpackOf converts JSON to MessagePack. Whole numbers remain whole.
+func msgpackOf(text []byte) ([]byte, error) {
+	dec := json.NewDecoder(bytes.NewReader(text))
+	dec.UseNumber()
+	var v any
+	err := dec.Decode(&v)
+	if err == nil && dec.More() {
+		err = errors.New("there is more than one value")
+	}
+	if err != nil {
+		return nil, usage("--json-to-msgpack: the payload is no JSON: %v", err)
+	}
+	if v, err = exactNumbers(v); err != nil {
+		return nil, err
+	}
+	var out bytes.Buffer
+	enc := msgpack.NewEncoder(&out)
+	enc.SetSortMapKeys(true)
+	enc.UseCompactInts(true)
+	err = enc.Encode(v)
+	return out.Bytes(), err
+}
+
+// exactNumbers replaces numbers by integers where they are, and by floats elsewhere.
+func exactNumbers(v any) (_ any, err error) {
+	switch v := v.(type) {
+	case json.Number:
+		if n, err := strconv.ParseInt(v.String(), 10, 64); err == nil {
+			return n, nil
+		}
+		if n, err := strconv.ParseUint(v.String(), 10, 64); err == nil {
+			return n, nil
+		}
+		n, err := v.Float64()
+		if err != nil {
+			return nil, usage("--json-to-msgpack: the number %v does not fit into 64 bits", v)
+		}
+		return n, nil
+	case []any:
+		for i := range v {
+			if v[i], err = exactNumbers(v[i]); err != nil {
+				return nil, err
+			}
+		}
+	case map[string]any:
+		for key := range v {
+			if v[key], err = exactNumbers(v[key]); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return v, nil
+}

@@ -1,0 +1,134 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"sort"
+	"strconv"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/spf13/cobra"
+)
+
+func (a *app) jobCommand() *cobra.Command {
+	var payload bool
+	cmd := &cobra.Command{
+		Use:   "job TOPIC ID",
+		Short: "Show everything about a job",
+		Long: `Show everything about a job: its state, times, limits, headers, payload and errors. An
+ID that is not printable is given as base64:…, as lists show it.`,
+		Example: `  delayq job order:cancel order-42
+  delayq job order:cancel order-42 --payload | jq .`,
+		Args:              counted(2, 2, "a topic and an ID"),
+		ValidArgsFunction: a.completeArgs(a.topicNames, a.jobIDs(everyState...), nothing),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			id, err := idOf(args[1])
+			if err != nil {
+				return err
+			}
+			insp, err := a.inspector()
+			if err != nil {
+				return err
+			}
+			info, err := insp.Job(cmd.Context(), args[0], id)
+			if err != nil {
+				return err
+			}
+			if payload {
+				_, err := a.stdout().Write(info.Payload)
+				return err
+			}
+			if a.tabular() && a.timeStyle == timeRelative {
+				if _, err := a.now(cmd.Context()); err != nil {
+					return err
+				}
+			}
+			r := jobOf(info, true)
+			return object(a, schemaJob, r, idText(id), func(w io.Writer) error { return a.showJob(w, r) })
+		},
+	}
+	cmd.Flags().BoolVar(&payload, "payload", false, "write the payload alone, byte for byte")
+	return cmd
+}
+
+// showJob writes a job for people.
+func (a *app) showJob(w io.Writer, r *jobRecord) error {
+	when := func(s stamp) string { return a.when(time.Time(s)) }
+	last := func(d seconds) string {
+		if d == 0 {
+			return ""
+		}
+		return span(time.Duration(d))
+	}
+	backoff := ""
+	if len(r.Backoff) == 2 {
+		backoff = last(r.Backoff[0]) + " to " + last(r.Backoff[1])
+	}
+	due := when(r.Due)
+	if r.DueReason != "" {
+		due += " (" + string(r.DueReason) + ")"
+	}
+	snoozes := ""
+	if r.Snoozes > 0 {
+		snoozes = strconv.Itoa(r.Snoozes)
+	}
+	err := a.fields(w,
+		"topic", r.Topic, "id", idText(r.exact()), "state", string(r.State), "enqueued", when(r.Enqueued), "due", due,
+		"started", when(r.Started), "lease until", when(r.LeaseEnd), "buried", when(r.Buried), "finished", when(r.Finished),
+		"kept until", when(r.KeptUntil), "expires", when(r.ExpireAt),
+		"attempt", strconv.Itoa(r.Attempt), "retries left", retries(r.RetriesLeft), "snoozes", snoozes, "backoff", backoff,
+		"timeout", last(r.Timeout), "retention", last(r.Retention), "schedule", r.Schedule, "slot", when(r.Slot),
+		"headers", headersText(r), "size", bytesText(r.PayloadSize), "payload", payloadText(r.payload()), "unreadable", r.Undecodable,
+	)
+	if err != nil || len(r.Errors) == 0 {
+		return err
+	}
+	fmt.Fprintln(w)
+	t := &table{a: a, heads: []string{"ATTEMPT", "FAILED", "RAN", "SERVER", "KIND", "ERROR"}, right: []bool{true, false, true, false, false, false}}
+	for _, e := range r.Errors {
+		err := t.add([]string{strconv.Itoa(e.Attempt), when(e.At), orDash(last(e.Duration)), orDash(e.Server), string(e.Kind), e.Message})
+		if err != nil {
+			return err
+		}
+	}
+	if err := t.end(); err != nil {
+		return err
+	}
+	if stack := r.Errors[len(r.Errors)-1].Stack; stack != "" && a.format == formatWide {
+		_, err = fmt.Fprintf(w, "\n%s\n", safe(stack, true))
+	}
+	return err
+}
+
+// payloadText writes a payload on one line, or says how to get it.
+func payloadText(payload []byte) string {
+	const most = 2000
+	if !utf8.Valid(payload) || len(payload) > most {
+		return "(write it to a file with --payload)"
+	}
+	return string(payload)
+}
+
+// retries writes a number of retries.
+func retries(n int) string {
+	if n < 0 {
+		return "unlimited"
+	}
+	return strconv.Itoa(n)
+}
+
+// headersText writes the headers of a job, sorted.
+func headersText(r *jobRecord) string {
+	headers, err := r.headers()
+	if err != nil {
+		return ""
+	}
+	var list []string
+	for key, value := range headers {
+		list = append(list, key+"="+value)
+	}
+	sort.Strings(list)
+	return strings.Join(list, " ")
+}

@@ -1,0 +1,64 @@
+package main
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// Every command that looks, in every output.
+func TestGoldenLook(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.every("topics")
+		w.every("topic", "order:cancel")
+		w.show("topic", "report:weekly", "--step", "1d", "--steps", "3", "--over", "0s")
+		w.every("jobs", "order:cancel")
+		w.show("jobs", "order:cancel", "--time", "relative")
+		w.show("jobs", "order:cancel", "--time", "unix")
+		w.show("jobs", "order:cancel", "--limit", "2")
+		for _, state := range states {
+			w.show("jobs", "mail:welcome", "--state", state)
+		}
+		w.every("job", "order:cancel", "order-2")
+		w.every("job", "order:cancel", "base64:/wByYXc=")
+		w.every("job", "mail:welcome", "dead-1")
+		w.show("job", "mail:welcome", "done-1")
+		w.show("job", "mail:welcome", "dead-1", "--payload")
+		w.every("find", "order-1")
+		w.show("find", "nobody")
+		w.every("stats", "order:cancel")
+		w.golden("look")
+	})
+}
+
+func TestGoldenFailures(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.every("failures", "mail:welcome")
+		w.show("failures", "mail:welcome", "--state", "scheduled")
+		w.show("failures", "order:cancel")
+		w.golden("failures")
+	})
+}
+
+func TestGoldenServers(t *testing.T) {
+	inWorld(t, func(w *world) {
+		require.NoError(w, w.second.Stop()) // the order of two is different in every execution
+		w.every("servers")
+		w.every("server", w.server)
+		w.show("server", "nobody")
+		w.golden("servers")
+	})
+}
+
+func TestGoldenSchedules(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.every("schedules")
+		w.every("schedules", "report:weekly")
+		w.show("schedules", "order:cancel")
+		w.every("schedule", "show", "report:weekly", "tenant-7")
+		w.show("schedule", "show", "report:weekly", "nobody")
+		w.every("schedule", "runs", "report:daily", "sums", "--limit", "2")
+		w.show("schedule", "runs", "report:weekly", "tick")
+		w.golden("schedules")
+	})
+}

@@ -1,0 +1,137 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/delayq/delayq"
+)
+
+const (
+	schemaMove  = "delayq.move/1"
+	schemaMoves = "delayq.moves/1"
+)
+
+// A moveRecord is the outcome of moving one job.
+type moveRecord struct {
+	jobRef
+	To    string `json:"to"`
+	Done  bool   `json:"done"`
+	Due   stamp  `json:"due,omitzero"`
+	Error string `json:"error,omitempty"`
+}
+
+func (a *app) moveCommand() *cobra.Command {
+	var revive bool
+	cmd := &cobra.Command{
+		Use:   "move TOPIC ID… NEWTOPIC",
+		Short: "Move jobs to another topic",
+		Long: `Move scheduled or ready jobs to another topic. A job keeps its ID, payload, headers, due
+time, expiry and everything else that it was given. Its attempts and errors are not
+kept. A job is stored in the new topic before it is cancelled in the old one, so that
+it is never lost. If it starts in between, it may run in both.`,
+		Example:           "  delayq move mail:welcome u-77812 mail:bulk",
+		Args:              counted(3, -1, "a topic, IDs and another topic"),
+		ValidArgsFunction: a.completeArgs(a.topicNames, a.idsOrTopics),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			from, names, to := args[0], args[1:len(args)-1], args[len(args)-1]
+			if from == to {
+				return usage("move: the topics are the same")
+			}
+			client, err := a.queue()
+			if err != nil {
+				return err
+			}
+			p, err := lists(a, view[*moveRecord]{schemaMove, schemaMoves, "jobs", []column[*moveRecord]{
+				{head: "ID", cell: func(r *moveRecord) string { return idText(r.exact()) }},
+				{head: "RESULT", cell: func(r *moveRecord) string {
+					if r.Done {
+						return "moved"
+					}
+					return "failed"
+				}},
+				{head: "ERROR", cell: func(r *moveRecord) string { return r.Error }},
+			}, func(r *moveRecord) string { return idText(r.exact()) }})
+			if err != nil {
+				return err
+			}
+			var sum tally
+			for _, name := range names {
+				id, err := idOf(name)
+				if err != nil {
+					return err
+				}
+				r := &moveRecord{jobRef: refOf(from, id), To: to}
+				stored, err := move(a.act(cmd.Context()), client, from, id, to, revive)
+				if sum.add(err); err != nil {
+					r.Error = errorText(bare(err))
+					if !a.tabular() {
+						a.say("%s: %s", idText(id), r.Error)
+					}
+					if unreachable(err) || refused(err) || cmd.Context().Err() != nil {
+						_ = p.end(nil) // the error below is the one to report
+						return fmt.Errorf("after %s: %w", count(sum.done, "job"), err)
+					}
+				} else {
+					r.Done, r.Due = true, stamp(stored.Due)
+				}
+				if a.format == formatID && !r.Done {
+					continue
+				}
+				if err := p.row(r); err != nil {
+					return err
+				}
+			}
+			if err := p.end(nil); err != nil {
+				return err
+			}
+			return sum.result()
+		},
+	}
+	cmd.Flags().BoolVar(&revive, "revive", false, "move dead jobs too; they run in the new topic")
+	return cmd
+}
+
+// move moves a job. The order of its steps decides what a failure leaves: the job in both topics,
+// but never in none.
+func move(ctx context.Context, c *delayq.Client, from, id, to string, revive bool) (*delayq.Job, error) {
+	info, err := c.Get(ctx, from, id)
+	switch {
+	case err != nil:
+		return nil, err
+	case info.State == delayq.StateRunning:
+		return nil, delayq.ErrRunning
+	case info.State == delayq.StateDead && !revive:
+		return nil, &exitCode{exitConflict, "the job is dead; --revive moves it and runs it"}
+	case info.State == delayq.StateDone:
+		return nil, &exitCode{exitConflict, "the job is done"}
+	}
+	stored, err := c.Enqueue(ctx, to, id, info.Payload, info.Options()...)
+	if err != nil {
+		return nil, err
+	}
+	_, err = c.Dequeue(ctx, from, id)
+	if errors.Is(err, delayq.ErrNotFound) { // it has run, or somebody has cancelled it
+		if _, err := c.Dequeue(ctx, to, id); err != nil && !errors.Is(err, delayq.ErrNotFound) {
+			return nil, fmt.Errorf("the job finished or was cancelled before it was moved, and its copy in %q remains: %w", to, err)
+		}
+		return nil, &exitCode{exitConflict, "the job finished or was cancelled before it was moved"}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("the job is in both topics: %w", err)
+	}
+	return stored, nil
+}
+
+// idsOrTopics completes jobs of the first topic, and from the second one on topics too.
+func (a *app) idsOrTopics(ctx context.Context, args []string, start string) ([]string, error) {
+	list, err := a.jobIDs(delayq.StateScheduled, delayq.StateReady)(ctx, args, start)
+	if err != nil || len(args) < 2 {
+		return list, err
+	}
+	topics, err := a.topicNames(ctx, args, start)
+	return append(topics, list...), err
+}

@@ -1,0 +1,237 @@
+package main
+
+import (
+	"encoding/base64"
+	"time"
+	"unicode/utf8"
+
+	"github.com/delayq/delayq"
+)
+
+// The records of JSON. schema.json describes them, and a test holds both together. Times are in
+// UTC, durations in seconds. A field without a value is left out.
+
+// A jobRef is how records name a job.
+type jobRef struct {
+	Topic    string `json:"topic"`
+	ID       string `json:"id"`                  // with U+FFFD for what is not UTF-8
+	IDBase64 []byte `json:"id_base64,omitempty"` // only if ID is not exact
+}
+
+func refOf(topic, id string) jobRef {
+	ref := jobRef{Topic: topic, ID: id}
+	if !utf8.ValidString(id) {
+		ref.IDBase64 = []byte(id)
+	}
+	return ref
+}
+
+// exact returns the ID itself.
+func (r *jobRef) exact() string {
+	if r.IDBase64 != nil {
+		return string(r.IDBase64)
+	}
+	return r.ID
+}
+
+// A content is a payload and its headers. What is not UTF-8 is in base64.
+type content struct {
+	Payload       *string           `json:"payload,omitempty"`
+	PayloadBase64 []byte            `json:"payload_base64,omitempty"`
+	Headers       map[string]string `json:"headers,omitempty"`
+	// HeadersBase64 has keys and values in base64. It is used for all headers if one is not UTF-8.
+	HeadersBase64 map[string]string `json:"headers_base64,omitempty"`
+}
+
+func (c *content) setPayload(payload []byte) {
+	if !utf8.Valid(payload) {
+		c.PayloadBase64 = payload
+		return
+	}
+	text := string(payload)
+	c.Payload = &text
+}
+
+func (c *content) setHeaders(headers map[string]string) {
+	exact := true
+	for key, value := range headers {
+		exact = exact && utf8.ValidString(key) && utf8.ValidString(value)
+	}
+	if exact {
+		c.Headers = headers
+		return
+	}
+	c.HeadersBase64 = make(map[string]string, len(headers))
+	for key, value := range headers {
+		c.HeadersBase64[base64.StdEncoding.EncodeToString([]byte(key))] = base64.StdEncoding.EncodeToString([]byte(value))
+	}
+}
+
+// payload returns the payload itself.
+func (c *content) payload() []byte {
+	if c.Payload != nil {
+		return []byte(*c.Payload)
+	}
+	return c.PayloadBase64
+}
+
+// headers returns the headers themselves.
+func (c *content) headers() (map[string]string, error) {
+	if c.HeadersBase64 == nil {
+		return c.Headers, nil
+	}
+	headers := make(map[string]string, len(c.HeadersBase64))
+	for k, v := range c.HeadersBase64 {
+		key, err := base64.StdEncoding.DecodeString(k)
+		if err != nil {
+			return nil, usage("headers_base64: key %q: %v", k, err)
+		}
+		value, err := base64.StdEncoding.DecodeString(v)
+		if err != nil {
+			return nil, usage("headers_base64: value of %q: %v", k, err)
+		}
+		headers[string(key)] = string(value)
+	}
+	return headers, nil
+}
+
+const (
+	schemaJob  = "delayq.job/1"
+	schemaJobs = "delayq.jobs/1"
+)
+
+// A jobRecord is a job.
+type jobRecord struct {
+	jobRef
+	State       delayq.State     `json:"state"`
+	DueReason   delayq.DueReason `json:"due_reason,omitempty"`
+	Due         stamp            `json:"due,omitzero"`
+	Enqueued    stamp            `json:"enqueued,omitzero"`
+	Started     stamp            `json:"started,omitzero"`
+	LeaseEnd    stamp            `json:"lease_end,omitzero"`
+	Buried      stamp            `json:"buried,omitzero"`
+	Finished    stamp            `json:"finished,omitzero"`
+	KeptUntil   stamp            `json:"kept_until,omitzero"`
+	ExpireAt    stamp            `json:"expire_at,omitzero"`
+	Attempt     int              `json:"attempt"`
+	Retries     int              `json:"retries"`      // -1: unlimited, or set by the handler
+	RetriesLeft int              `json:"retries_left"` // -1: unlimited
+	Snoozes     int              `json:"snoozes,omitempty"`
+	Backoff     []seconds        `json:"backoff,omitempty"` // the first delay and the limit
+	Timeout     seconds          `json:"timeout,omitempty"`
+	Retention   seconds          `json:"retention,omitempty"`
+	Schedule    string           `json:"schedule,omitempty"`
+	Slot        stamp            `json:"slot,omitzero"`
+	PayloadSize int              `json:"payload_size"`
+	content
+	Errors      []attemptRecord `json:"errors,omitempty"`
+	Undecodable string          `json:"undecodable,omitempty"` // why the record cannot be read
+	RawBase64   []byte          `json:"raw_base64,omitempty"`  // that record
+}
+
+// An attemptRecord is a failed attempt.
+type attemptRecord struct {
+	Attempt     int              `json:"attempt"`
+	At          stamp            `json:"at,omitzero"`
+	Duration    seconds          `json:"duration,omitempty"`
+	Server      string           `json:"server,omitempty"`
+	Kind        delayq.ErrorKind `json:"kind,omitempty"`
+	Type        string           `json:"type,omitempty"`
+	Message     string           `json:"message"`
+	Stack       string           `json:"stack,omitempty"`
+	NextDue     stamp            `json:"next_due,omitzero"`
+	TraceParent string           `json:"trace_parent,omitempty"`
+}
+
+// jobOf returns the record of a job, with its payload if whole is set.
+func jobOf(info *delayq.JobInfo, whole bool) *jobRecord {
+	r := &jobRecord{
+		jobRef: refOf(info.Topic, info.ID), State: info.State, DueReason: info.DueReason,
+		Due: stamp(info.Due), Enqueued: stamp(info.EnqueuedAt), Started: stamp(info.StartedAt),
+		LeaseEnd: stamp(info.LeaseEnd), Buried: stamp(info.BuriedAt), Finished: stamp(info.FinishedAt),
+		KeptUntil: stamp(info.KeptUntil), ExpireAt: stamp(info.ExpireAt),
+		Attempt: info.Attempt, Retries: info.Retries, RetriesLeft: info.RetriesLeft(), Snoozes: info.Snoozes,
+		Backoff: []seconds{seconds(info.BackoffFirst), seconds(info.BackoffLimit)},
+		Timeout: seconds(info.Timeout), Retention: seconds(info.Retention),
+		Schedule: info.Schedule, Slot: stamp(info.Slot), PayloadSize: info.PayloadSize,
+	}
+	r.setHeaders(info.Headers)
+	for _, e := range info.Errors {
+		r.Errors = append(r.Errors, attemptRecord{
+			Attempt: e.Attempt, At: stamp(e.At), Duration: seconds(e.Duration), Server: e.Server, Kind: e.Kind, Type: e.Type,
+			Message: e.Message, Stack: e.Stack, NextDue: stamp(e.NextDue), TraceParent: e.TraceParent,
+		})
+	}
+	if info.Undecodable != nil {
+		r.Undecodable, r.RawBase64, r.Backoff = errorText(info.Undecodable), info.Raw, nil
+	} else if whole {
+		r.setPayload(info.Payload)
+	}
+	return r
+}
+
+// lastError returns the message of the last failed attempt.
+func (r *jobRecord) lastError() string {
+	if len(r.Errors) == 0 {
+		return r.Undecodable
+	}
+	return r.Errors[len(r.Errors)-1].Message
+}
+
+// since returns the time that matters in the state of the job.
+func (r *jobRecord) since() time.Time {
+	switch r.State {
+	case delayq.StateDead:
+		return time.Time(r.Buried)
+	case delayq.StateDone:
+		return time.Time(r.Finished)
+	case delayq.StateRunning:
+		return time.Time(r.LeaseEnd)
+	}
+	return time.Time(r.Due)
+}
+
+const (
+	schemaTopic  = "delayq.topic/1"
+	schemaTopics = "delayq.topics/1"
+)
+
+// A topicRecord holds the numbers of a topic.
+type topicRecord struct {
+	Topic         string                   `json:"topic"`
+	At            stamp                    `json:"at,omitzero"`
+	State         string                   `json:"state"` // ok, behind, paused, no_server or idle
+	Scheduled     int64                    `json:"scheduled"`
+	Ready         int64                    `json:"ready"`
+	Running       int64                    `json:"running"`
+	Retrying      int64                    `json:"retrying"`
+	Dead          int64                    `json:"dead"`
+	Done          int64                    `json:"done"`
+	Overdue       int64                    `json:"overdue"`
+	OldestOverdue stamp                    `json:"oldest_overdue,omitzero"`
+	OverdueAge    seconds                  `json:"overdue_age,omitempty"` // of the oldest one
+	NextDue       stamp                    `json:"next_due,omitzero"`
+	Servers       int                      `json:"servers"`
+	Workers       int                      `json:"workers"`
+	Schedules     int64                    `json:"schedules"`
+	WaitingSlots  int64                    `json:"waiting_slots,omitempty"`
+	NextSlot      stamp                    `json:"next_slot,omitzero"`
+	Pauses        []pauseRecord            `json:"pauses,omitempty"`
+	Counters      map[delayq.Counter]int64 `json:"counters,omitempty"`
+	Rates         *ratesRecord             `json:"rates,omitempty"` // since the sample before
+	Forecast      []forecastRecord         `json:"forecast,omitempty"`
+}
+
+// A forecastRecord is the number of jobs that fall due before a time, and after the one before.
+type forecastRecord struct {
+	Until stamp `json:"until"`
+	Due   int64 `json:"due"`
+}
+
+// A pauseRecord is a pause of a topic.
+type pauseRecord struct {
+	By     string `json:"by"`
+	Reason string `json:"reason,omitempty"`
+	Since  stamp  `json:"since,omitzero"`
+	Until  stamp  `json:"until,omitzero"` // left out: until it is resumed
+}

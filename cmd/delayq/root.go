@@ -1,0 +1,248 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/delayq/delayq"
+)
+
+// An app is one execution of the command line.
+type app struct {
+	*process
+	connection
+	format    string
+	timeStyle string
+	noColor   bool
+	actor     string
+
+	offset *time.Duration // of Redis's clock from ours; nil: not known yet
+	rdb    redis.UniversalClient
+	buffer *bufio.Writer // of stdout
+}
+
+// The groups in which help lists the commands.
+const (
+	groupLook     = "look"
+	groupAct      = "act"
+	groupSchedule = "schedule"
+	groupCheck    = "check"
+	groupData     = "data"
+	groupOther    = "other"
+)
+
+const envPrefix = "DELAYQ_"
+
+// root returns the command of the program with all others below it.
+func (a *app) root() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "delayq",
+		Short: "Look into the topics of delayq, and act on their jobs",
+		Long: `delayq looks into the topics of a delayq queue, says why a job is not running, and
+acts on one job or on all that match a filter.
+
+Data goes to stdout and everything else to stderr. Every flag below has a twin in
+the environment, for example DELAYQ_REDIS for --redis; a flag wins. If DELAYQ_REDIS
+is not set, REDIS_URL is used. A password belongs into --password-file, into
+DELAYQ_PASSWORD, or into the URL in the environment. In --redis on the command line
+it is refused, because other users could see it in the list of processes.`,
+		Args:              cobra.ArbitraryArgs,
+		SilenceErrors:     true,
+		SilenceUsage:      true,
+		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error { return a.setUp(cmd) },
+		RunE:              group,
+	}
+	f := cmd.PersistentFlags()
+	cmd.Flags().SortFlags = false
+	f.SortFlags = false
+	a.connection.flags(f)
+	f.StringVarP(&a.format, "output", "o", formatTable, "output `format`: "+strings.Join(formats, ", "))
+	f.StringVar(&a.timeStyle, "time", timeLocal, "how tables show times: "+strings.Join(timeStyles, ", ")+"; JSON has UTC always")
+	f.BoolVar(&a.noColor, "no-color", false, "no colors on a terminal; NO_COLOR in the environment does the same")
+	f.StringVar(&a.actor, "actor", a.user, "`name` that the audit and pauses show; default: the user of the system")
+	f.Lookup("actor").DefValue = ""
+	f.VisitAll(func(flag *pflag.Flag) {
+		switch flag.Name {
+		case "output":
+			a.choices(cmd, flag.Name, formats)
+		case "time":
+			a.choices(cmd, flag.Name, timeStyles)
+		}
+	})
+
+	cmd.AddGroup(
+		&cobra.Group{ID: groupLook, Title: "Look:"},
+		&cobra.Group{ID: groupAct, Title: "Act on jobs and topics:"},
+		&cobra.Group{ID: groupSchedule, Title: "Schedules:"},
+		&cobra.Group{ID: groupCheck, Title: "Check:"},
+		&cobra.Group{ID: groupData, Title: "Move data:"},
+		&cobra.Group{ID: groupOther, Title: "Other:"},
+	)
+	for _, commands := range []struct {
+		group string
+		list  []*cobra.Command
+	}{
+		{groupLook, a.lookCommands()},
+		{groupAct, a.actCommands()},
+		{groupSchedule, a.scheduleCommands()},
+		{groupCheck, a.checkCommands()},
+		{groupData, a.dataCommands()},
+		{groupOther, a.otherCommands()},
+	} {
+		for _, c := range commands.list {
+			c.GroupID = commands.group
+			cmd.AddCommand(c)
+		}
+	}
+	cmd.SetHelpCommandGroupID(groupOther)
+	cmd.SetCompletionCommandGroupID(groupOther)
+	cmd.SetUsageTemplate(usageTemplate)
+	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		return usage("%v; see %s --help", err, cmd.CommandPath())
+	})
+	cmd.SetArgs(a.args)
+	cmd.SetIn(a.in)
+	cmd.SetOut(a.stdout())
+	cmd.SetErr(a.err)
+	return cmd
+}
+
+// usageTemplate is that of cobra, except that the flags of all commands are shown only once.
+const usageTemplate = `Usage:
+  {{if .Runnable}}{{if not .HasAvailableSubCommands}}{{.UseLine}}{{end}}{{end}}{{if .HasAvailableSubCommands}}{{.CommandPath}} [command]{{end}}
+{{- if .HasExample}}
+
+Examples:
+{{.Example}}{{end}}
+{{- if .HasAvailableSubCommands}}{{$cmds := .Commands}}{{range $group := .Groups}}
+
+{{.Title}}{{range $cmds}}{{if (and (eq .GroupID $group.ID) (or .IsAvailableCommand (eq .Name "help")))}}
+  {{rpad .Name .NamePadding }} {{.Short}}{{end}}{{end}}{{end}}{{if not .Groups}}
+
+Commands:{{range $cmds}}{{if .IsAvailableCommand}}
+  {{rpad .Name .NamePadding }} {{.Short}}{{end}}{{end}}{{end}}{{end}}
+{{- if .HasAvailableLocalFlags}}
+
+Flags:
+{{.LocalFlags.FlagUsagesWrapped 96 | trimTrailingWhitespaces}}{{end}}
+{{- if .HasAvailableInheritedFlags}}
+
+The flags of all commands are in "delayq --help".{{end}}
+`
+
+// group is the function of a command that has others below it.
+func group(cmd *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return cmd.Help()
+	}
+	hint := "see " + cmd.CommandPath() + " --help"
+	cmd.SuggestionsMinimumDistance = 2
+	if list := cmd.SuggestionsFor(args[0]); len(list) > 0 {
+		hint = "did you mean " + strings.Join(list, " or ") + "?"
+	}
+	return usage("unknown command %q; %s", args[0], hint)
+}
+
+// setUp reads the environment and checks the flags that all commands have.
+func (a *app) setUp(cmd *cobra.Command) error {
+	f := cmd.Root().PersistentFlags()
+	if flag := f.Lookup("redis"); flag.Changed && hasPassword(a.url) {
+		return usage("--redis: a password on the command line is visible to other users; use --password-file, DELAYQ_PASSWORD or DELAYQ_REDIS")
+	}
+	var errs []string
+	f.VisitAll(func(flag *pflag.Flag) {
+		name := envPrefix + strings.ToUpper(strings.ReplaceAll(flag.Name, "-", "_"))
+		value := a.getenv(name)
+		if value == "" && flag.Name == "redis" {
+			name, value = "REDIS_URL", a.getenv("REDIS_URL")
+		}
+		if flag.Changed || value == "" || flag.Name == "help" {
+			return
+		}
+		if err := flag.Value.Set(value); err != nil {
+			errs = append(errs, fmt.Sprintf("%s: %v", name, err))
+		}
+	})
+	a.password = a.getenv(envPrefix + "PASSWORD")
+	if !slices.Contains(formats, a.format) {
+		errs = append(errs, fmt.Sprintf("--output %q: allowed are %s", a.format, strings.Join(formats, ", ")))
+	}
+	if !slices.Contains(timeStyles, a.timeStyle) {
+		errs = append(errs, fmt.Sprintf("--time %q: allowed are %s", a.timeStyle, strings.Join(timeStyles, ", ")))
+	}
+	if a.getenv("NO_COLOR") != "" || a.getenv("TERM") == "dumb" {
+		a.noColor = true
+	}
+	if len(errs) > 0 {
+		return usage("%s", strings.Join(errs, "\n"))
+	}
+	return nil
+}
+
+// redis returns the client of go-redis. It connects with the first call.
+func (a *app) redis() (redis.UniversalClient, error) {
+	if a.rdb == nil {
+		rdb, err := a.dial(&a.connection)
+		if err != nil {
+			return nil, err
+		}
+		a.rdb = rdb
+	}
+	return a.rdb, nil
+}
+
+// maxPayload lets the command line store whatever another client may have stored.
+const maxPayload = 64 << 20
+
+// queue returns the client that writes.
+func (a *app) queue() (*delayq.Client, error) {
+	rdb, err := a.redis()
+	if err != nil {
+		return nil, err
+	}
+	return delayq.NewClient(rdb, delayq.Prefix(a.prefix), delayq.MaxPayload(maxPayload)), nil
+}
+
+// inspector returns what reads.
+func (a *app) inspector() (*delayq.Inspector, error) {
+	rdb, err := a.redis()
+	if err != nil {
+		return nil, err
+	}
+	return delayq.NewInspector(rdb, delayq.Prefix(a.prefix)), nil
+}
+
+func (a *app) close() {
+	if a.rdb != nil {
+		_ = a.rdb.Close() // nothing is in flight any more
+	}
+}
+
+// act marks the calls of a context as those of the operator, for the audit.
+func (a *app) act(ctx context.Context) context.Context { return delayq.WithActor(ctx, a.actor) }
+
+// counted checks the number of arguments. most below 0 is no limit.
+func counted(least, most int, what string) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		if len(args) < least || len(args) > most && most >= 0 {
+			return usage("%s takes %s, and got %s; see %s --help", cmd.CommandPath(), what, count(len(args), "argument"), cmd.CommandPath())
+		}
+		return nil
+	}
+}
+
+// count writes a number with its noun.
+func count[N int | int64](n N, noun string) string {
+	if n == 1 {
+		return "1 " + noun
+	}
+	return number(n) + " " + noun + "s"
+}

@@ -1,0 +1,470 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/delayq/delayq"
+)
+
+const (
+	schemaSchedule  = "delayq.schedule/1"
+	schemaSchedules = "delayq.schedules/1"
+	schemaRun       = "delayq.run/1"
+	schemaRuns      = "delayq.runs/1"
+)
+
+// A scheduleRecord is a schedule.
+type scheduleRecord struct {
+	Topic       string               `json:"topic"`
+	Name        string               `json:"name"`
+	Spec        string               `json:"spec"`
+	Zone        string               `json:"zone,omitempty"`
+	State       delayq.ScheduleState `json:"state"`
+	NextSlot    stamp                `json:"next_slot,omitzero"`
+	WaitingSlot stamp                `json:"waiting_slot,omitzero"`
+	LastSlot    stamp                `json:"last_slot,omitzero"`
+	LastFired   stamp                `json:"last_fired,omitzero"`
+	LastJob     string               `json:"last_job,omitempty"`
+	LastRun     *runRecord           `json:"last_run,omitempty"`
+	Unfinished  bool                 `json:"last_unfinished"`
+	Fired       int64                `json:"fired"`
+	Skipped     int64                `json:"skipped"`
+	Missed      int64                `json:"missed"`
+	Attempts    int64                `json:"attempts"`
+	Failures    int64                `json:"failures"`
+	Created     stamp                `json:"created,omitzero"`
+	Changed     stamp                `json:"changed,omitzero"`
+	PausedSince stamp                `json:"paused_since,omitzero"`
+	StartAt     stamp                `json:"start_at,omitzero"`
+	EndAt       stamp                `json:"end_at,omitzero"`
+	MaxRuns     int                  `json:"max_runs,omitempty"`
+	Jitter      seconds              `json:"jitter,omitempty"`
+	Overlap     string               `json:"overlap"`
+	OnMissed    string               `json:"on_missed"`
+	In          seconds              `json:"in,omitempty"`
+	Retries     int                  `json:"retries"` // -1: unlimited, or set by the handler
+	Backoff     []seconds            `json:"backoff,omitempty"`
+	Timeout     seconds              `json:"timeout,omitempty"`
+	ExpireIn    seconds              `json:"expire_in,omitempty"`
+	ExpireAt    stamp                `json:"expire_at,omitzero"`
+	Retention   seconds              `json:"retention,omitempty"`
+	PayloadSize int                  `json:"payload_size"`
+	content
+	Edited      []string `json:"edited,omitempty"` // parts
+	EditedBy    string   `json:"edited_by,omitempty"`
+	EditedAt    stamp    `json:"edited_at,omitzero"`
+	Undecodable string   `json:"undecodable,omitempty"`
+}
+
+// A runRecord is a run of a job of a schedule.
+type runRecord struct {
+	Slot      stamp          `json:"slot,omitzero"`
+	Triggered bool           `json:"triggered,omitempty"`
+	Job       string         `json:"job"`
+	Attempt   int            `json:"attempt"`
+	Started   stamp          `json:"started,omitzero"`
+	Finished  stamp          `json:"finished"`
+	Server    string         `json:"server,omitempty"`
+	Outcome   delayq.Outcome `json:"outcome"`
+	Error     string         `json:"error,omitempty"`
+}
+
+func runOf(r *delayq.RunInfo) *runRecord {
+	return &runRecord{
+		stamp(r.Slot), r.Triggered, r.JobID, r.Attempt, stamp(r.StartedAt), stamp(r.FinishedAt), r.Server, r.Outcome, r.Error,
+	}
+}
+
+// scheduleOf returns the record of a schedule, with its payload if whole is set.
+func scheduleOf(s *delayq.ScheduleInfo, whole bool) *scheduleRecord {
+	r := &scheduleRecord{
+		Topic: s.Topic, Name: s.Name, Spec: s.Spec.String(), Zone: s.Zone, State: s.State,
+		NextSlot: stamp(s.NextSlot), WaitingSlot: stamp(s.WaitingSlot), LastSlot: stamp(s.LastSlot), LastFired: stamp(s.LastFiredAt),
+		LastJob: s.LastJobID, Unfinished: s.LastUnfinished, Fired: s.Fired, Skipped: s.Skipped, Missed: s.Missed,
+		Attempts: s.Attempts, Failures: s.Failures, Created: stamp(s.CreatedAt), Changed: stamp(s.ChangedAt), PausedSince: stamp(s.PausedSince),
+		StartAt: stamp(s.StartAt), EndAt: stamp(s.EndAt), MaxRuns: s.MaxRuns, Jitter: seconds(s.Jitter),
+		Overlap: overlapName(s.OnOverlap), OnMissed: missedName(s.OnMissed), In: seconds(s.ProcessIn), Retries: s.Retries,
+		Backoff: []seconds{seconds(s.BackoffFirst), seconds(s.BackoffLimit)}, Timeout: seconds(s.Timeout),
+		ExpireIn: seconds(s.ExpireIn), ExpireAt: stamp(s.ExpireAt), Retention: seconds(s.Retention), PayloadSize: s.PayloadSize,
+		Edited: s.Edited, EditedBy: s.EditedBy, EditedAt: stamp(s.EditedAt),
+	}
+	if r.NextSlot.IsZero() || s.NextSlot.Unix() <= 0 { // a server has yet to compute it
+		r.NextSlot = stamp{}
+	}
+	if s.LastRun != nil {
+		r.LastRun = runOf(s.LastRun)
+	}
+	r.setHeaders(s.Headers)
+	if s.Undecodable != nil {
+		r.Undecodable, r.Backoff = errorText(s.Undecodable), nil
+	} else if whole {
+		r.setPayload(s.Payload)
+	}
+	return r
+}
+
+var overlaps = map[string]delayq.OverlapPolicy{
+	"skip": delayq.OverlapSkip, "allow": delayq.OverlapAllow, "queue_one": delayq.OverlapQueueOne, "cancel_previous": delayq.OverlapCancelPrevious,
+}
+
+var overlapNames = []string{"skip", "allow", "queue_one", "cancel_previous"}
+
+func overlapName(p delayq.OverlapPolicy) string {
+	for name, policy := range overlaps {
+		if policy == p {
+			return name
+		}
+	}
+	return p.String()
+}
+
+const missedNames = "run_once, skip, catch_up=N"
+
+func missedName(p delayq.MissedPolicy) string {
+	switch p {
+	case delayq.MissedRunOnce:
+		return "run_once"
+	case delayq.MissedSkip:
+		return "skip"
+	}
+	n := strings.TrimSuffix(strings.TrimPrefix(p.String(), "MissedCatchUp("), ")")
+	return "catch_up=" + n
+}
+
+// missedOf reads the name of a policy.
+func missedOf(text string) (delayq.MissedPolicy, error) {
+	switch text {
+	case "run_once":
+		return delayq.MissedRunOnce, nil
+	case "skip":
+		return delayq.MissedSkip, nil
+	}
+	rest, ok := strings.CutPrefix(text, "catch_up=")
+	n, err := strconv.Atoi(rest)
+	if !ok || err != nil {
+		return 0, fmt.Errorf("%q: allowed are %s", text, missedNames)
+	}
+	return delayq.MissedCatchUp(n), nil
+}
+
+// overlapOf reads the name of a policy.
+func overlapOf(text string) (delayq.OverlapPolicy, error) {
+	p, ok := overlaps[text]
+	if !ok {
+		return 0, fmt.Errorf("%q: allowed are %s", text, strings.Join(overlapNames, ", "))
+	}
+	return p, nil
+}
+
+// scheduleState writes the state of a schedule for people.
+func (a *app) scheduleState(r *scheduleRecord) string {
+	switch {
+	case r.Undecodable != "":
+		return "unreadable"
+	case r.State == delayq.SchedulePaused:
+		return "paused since " + a.when(time.Time(r.PausedSince))
+	case !r.WaitingSlot.IsZero():
+		return string(r.State) + ", a slot waits"
+	}
+	return string(r.State)
+}
+
+func (a *app) schedulesCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:               "schedules [TOPIC]",
+		Short:             "List the schedules of a topic, or of all",
+		Args:              counted(0, 1, "at most one topic"),
+		ValidArgsFunction: a.completeArgs(a.topicNames, nothing),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			insp, err := a.inspector()
+			if err != nil {
+				return err
+			}
+			if a.timeStyle == timeRelative {
+				if _, err := a.now(cmd.Context()); err != nil {
+					return err
+				}
+			}
+			topics := args
+			if len(args) == 0 {
+				if topics, err = insp.Topics(cmd.Context()); err != nil {
+					return err
+				}
+			}
+			p, err := lists(a, a.schedulesView(len(args) == 0))
+			if err != nil {
+				return err
+			}
+			for _, topic := range topics {
+				found, err := insp.Schedules(cmd.Context(), topic)
+				if err != nil {
+					return err
+				}
+				for _, s := range found {
+					if err := p.row(scheduleOf(s, false)); err != nil {
+						return err
+					}
+				}
+			}
+			if err := p.end(nil); err != nil {
+				return err
+			}
+			if p.n == 0 && a.tabular() {
+				a.say("no schedules")
+			}
+			return nil
+		},
+	}
+}
+
+func (a *app) schedulesView(topics bool) view[*scheduleRecord] {
+	v := view[*scheduleRecord]{schemaSchedule, schemaSchedules, "schedules", nil, func(r *scheduleRecord) string { return r.Name }}
+	if topics {
+		v.id = func(r *scheduleRecord) string { return r.Topic + "\t" + r.Name }
+		v.columns = []column[*scheduleRecord]{{head: "TOPIC", cell: func(r *scheduleRecord) string { return r.Topic }}}
+	}
+	lastRun := func(r *scheduleRecord) string {
+		if r.LastRun == nil {
+			return "-"
+		}
+		return a.when(time.Time(r.LastRun.Finished)) + " " + string(r.LastRun.Outcome)
+	}
+	v.columns = append(v.columns, []column[*scheduleRecord]{
+		{head: "NAME", cell: func(r *scheduleRecord) string { return r.Name }},
+		{head: "SPEC", cell: func(r *scheduleRecord) string { return r.Spec }},
+		{head: "NEXT", cell: func(r *scheduleRecord) string { return a.when(time.Time(r.NextSlot)) }},
+		{head: "LAST RUN", cell: lastRun},
+		{head: "FIRED", cell: func(r *scheduleRecord) string { return number(r.Fired) }, right: true},
+		{head: "SKIPPED", cell: func(r *scheduleRecord) string { return number(r.Skipped) }, right: true, wide: true},
+		{head: "MISSED", cell: func(r *scheduleRecord) string { return number(r.Missed) }, right: true, wide: true},
+		{head: "FAILURES", cell: func(r *scheduleRecord) string { return number(r.Failures) + "/" + number(r.Attempts) }, right: true},
+		{head: "EDITED", cell: func(r *scheduleRecord) string { return orDash(strings.Join(r.Edited, " ")) }, wide: true},
+		{head: "STATE", cell: a.scheduleState},
+	}...)
+	return v
+}
+
+func (a *app) scheduleCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "schedule",
+		Short: "Show, change or synchronise schedules",
+		Args:  cobra.ArbitraryArgs,
+		RunE:  group,
+	}
+	cmd.AddCommand(
+		a.scheduleShowCommand(),
+		a.scheduleActCommand("pause", "paused", "Stop schedules from firing", func(ctx context.Context, c *delayq.Client, topic, name string) (string, error) {
+			return "", c.PauseSchedule(ctx, topic, name)
+		}),
+		a.scheduleActCommand("resume", "resumed", "Let paused schedules fire again", func(ctx context.Context, c *delayq.Client, topic, name string) (string, error) {
+			return "", c.ResumeSchedule(ctx, topic, name)
+		}),
+		a.scheduleActCommand("trigger", "triggered", "Enqueue a job of each schedule now", func(ctx context.Context, c *delayq.Client, topic, name string) (string, error) {
+			return c.Trigger(ctx, topic, name)
+		}),
+		a.scheduleActCommand("remove", "removed", "Remove schedules with their history", func(ctx context.Context, c *delayq.Client, topic, name string) (string, error) {
+			return "", c.Unschedule(ctx, topic, name)
+		}),
+		a.scheduleRunsCommand(),
+		a.scheduleEditCommand(),
+		a.scheduleSyncCommand(),
+	)
+	return cmd
+}
+
+func (a *app) scheduleShowCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:               "show TOPIC NAME",
+		Short:             "Show everything about a schedule",
+		Args:              counted(2, 2, "a topic and the name of a schedule"),
+		ValidArgsFunction: a.completeArgs(a.topicNames, a.scheduleNames, nothing),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			insp, err := a.inspector()
+			if err != nil {
+				return err
+			}
+			info, err := insp.Schedule(cmd.Context(), args[0], args[1])
+			if err != nil {
+				return err
+			}
+			if a.timeStyle == timeRelative {
+				if _, err := a.now(cmd.Context()); err != nil {
+					return err
+				}
+			}
+			r := scheduleOf(info, true)
+			return object(a, schemaSchedule, r, r.Name, func(w io.Writer) error { return a.showSchedule(w, r) })
+		},
+	}
+}
+
+// showSchedule writes a schedule for people.
+func (a *app) showSchedule(w io.Writer, r *scheduleRecord) error {
+	when := func(s stamp) string { return a.when(time.Time(s)) }
+	last := func(d seconds) string {
+		if d == 0 {
+			return ""
+		}
+		return span(time.Duration(d))
+	}
+	run, most, backoff, edited := "", "", "", ""
+	if r.LastRun != nil {
+		run = strings.TrimSpace(when(r.LastRun.Finished) + " " + string(r.LastRun.Outcome) + " " + r.LastRun.Error)
+	}
+	if r.MaxRuns > 0 {
+		most = number(r.MaxRuns)
+	}
+	if len(r.Backoff) == 2 {
+		backoff = last(r.Backoff[0]) + " to " + last(r.Backoff[1])
+	}
+	if len(r.Edited) > 0 {
+		edited = fmt.Sprintf("%s by %s, %s", strings.Join(r.Edited, " "), orDash(r.EditedBy), when(r.EditedAt))
+	}
+	return a.fields(w,
+		"topic", r.Topic, "name", r.Name, "spec", r.Spec, "state", a.scheduleState(r), "next slot", when(r.NextSlot),
+		"waiting slot", when(r.WaitingSlot), "last slot", when(r.LastSlot), "last job", r.LastJob, "last run", run,
+		"fired", number(r.Fired), "skipped", number(r.Skipped), "missed", number(r.Missed),
+		"failures", number(r.Failures)+" of "+count(r.Attempts, "attempt"),
+		"start at", when(r.StartAt), "end at", when(r.EndAt), "max runs", most, "jitter", last(r.Jitter),
+		"on overlap", r.Overlap, "on missed", r.OnMissed, "due after", last(r.In), "retries", retries(r.Retries), "backoff", backoff,
+		"timeout", last(r.Timeout), "expire in", last(r.ExpireIn), "expire at", when(r.ExpireAt), "retention", last(r.Retention),
+		"headers", headersText(&jobRecord{content: r.content}), "size", bytesText(r.PayloadSize), "payload", payloadText(r.payload()),
+		"created", when(r.Created), "changed", when(r.Changed), "edited", edited, "unreadable", r.Undecodable,
+	)
+}
+
+const (
+	schemaScheduleAct  = "delayq.schedule-act/1"
+	schemaScheduleActs = "delayq.schedule-acts/1"
+)
+
+// A scheduleActRecord is the outcome of an act on a schedule.
+type scheduleActRecord struct {
+	Topic string `json:"topic"`
+	Name  string `json:"name"`
+	Done  bool   `json:"done"`
+	Act   string `json:"act"`
+	Job   string `json:"job,omitempty"` // of a trigger
+	Error string `json:"error,omitempty"`
+}
+
+func (a *app) scheduleActCommand(
+	name, past, short string, do func(ctx context.Context, c *delayq.Client, topic, name string) (job string, err error),
+) *cobra.Command {
+	return &cobra.Command{
+		Use:               name + " TOPIC NAME…",
+		Short:             short,
+		Args:              counted(2, -1, "a topic and names of schedules"),
+		ValidArgsFunction: a.completeArgs(a.topicNames, a.scheduleNames),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			client, err := a.queue()
+			if err != nil {
+				return err
+			}
+			p, err := lists(a, scheduleActsView(name == "trigger"))
+			if err != nil {
+				return err
+			}
+			var sum tally
+			for _, schedule := range args[1:] {
+				job, err := do(a.act(cmd.Context()), client, args[0], schedule)
+				if unreachable(orNil(err)) || refused(orNil(err)) || cmd.Context().Err() != nil {
+					_ = p.end(nil) // the error below is the one to report
+					return fmt.Errorf("after %s: %w", count(sum.done, "schedule"), err)
+				}
+				sum.add(err)
+				r := &scheduleActRecord{args[0], schedule, err == nil, past, job, errorText(bare(err))}
+				if r.Error != "" && !a.tabular() {
+					a.say("%s: %s", schedule, r.Error)
+				}
+				if r.Error != "" && a.format == formatID {
+					continue
+				}
+				if err := p.row(r); err != nil {
+					return err
+				}
+			}
+			if err := p.end(nil); err != nil {
+				return err
+			}
+			return sum.result()
+		},
+	}
+}
+
+// scheduleActsView shows acts on schedules, and the jobs that they made.
+func scheduleActsView(jobs bool) view[*scheduleActRecord] {
+	v := view[*scheduleActRecord]{schemaScheduleAct, schemaScheduleActs, "schedules", []column[*scheduleActRecord]{
+		{head: "NAME", cell: func(r *scheduleActRecord) string { return r.Name }},
+		{head: "RESULT", cell: func(r *scheduleActRecord) string {
+			if r.Error != "" {
+				return "failed"
+			}
+			return r.Act
+		}},
+	}, func(r *scheduleActRecord) string { return r.Name }}
+	if jobs {
+		v.columns = append(v.columns, column[*scheduleActRecord]{head: "JOB", cell: func(r *scheduleActRecord) string { return orDash(r.Job) }})
+		v.id = func(r *scheduleActRecord) string { return r.Job }
+	}
+	v.columns = append(v.columns, column[*scheduleActRecord]{head: "ERROR", cell: func(r *scheduleActRecord) string { return r.Error }})
+	return v
+}
+
+func (a *app) scheduleRunsCommand() *cobra.Command {
+	var limit int
+	cmd := &cobra.Command{
+		Use:               "runs TOPIC NAME",
+		Short:             "List the last runs of a schedule, the latest first",
+		Args:              counted(2, 2, "a topic and the name of a schedule"),
+		ValidArgsFunction: a.completeArgs(a.topicNames, a.scheduleNames, nothing),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			insp, err := a.inspector()
+			if err != nil {
+				return err
+			}
+			found, err := insp.Runs(cmd.Context(), args[0], args[1], limit)
+			if err != nil {
+				return err
+			}
+			if a.timeStyle == timeRelative {
+				if _, err := a.now(cmd.Context()); err != nil {
+					return err
+				}
+			}
+			list := make([]*runRecord, len(found))
+			for i := range found {
+				list[i] = runOf(&found[i])
+			}
+			err = all(a, view[*runRecord]{schemaRun, schemaRuns, "runs", []column[*runRecord]{
+				{head: "JOB", cell: func(r *runRecord) string { return r.Job }},
+				{head: "SLOT", cell: func(r *runRecord) string { return a.when(time.Time(r.Slot)) }},
+				{head: "ATTEMPT", cell: func(r *runRecord) string { return strconv.Itoa(r.Attempt) }, right: true},
+				{head: "STARTED", cell: func(r *runRecord) string { return a.when(time.Time(r.Started)) }, wide: true},
+				{head: "FINISHED", cell: func(r *runRecord) string { return a.when(time.Time(r.Finished)) }},
+				{head: "RAN", cell: func(r *runRecord) string {
+					if r.Started.IsZero() {
+						return "-"
+					}
+					return span(time.Time(r.Finished).Sub(time.Time(r.Started)))
+				}, right: true},
+				{head: "SERVER", cell: func(r *runRecord) string { return orDash(r.Server) }, wide: true},
+				{head: "OUTCOME", cell: func(r *runRecord) string { return string(r.Outcome) }},
+				{head: "ERROR", cell: func(r *runRecord) string { return r.Error }},
+			}, func(r *runRecord) string { return r.Job }}, list, nil)
+			if err == nil && len(list) == 0 && a.tabular() {
+				a.say("no runs yet")
+			}
+			return err
+		},
+	}
+	cmd.Flags().IntVar(&limit, "limit", 20, "rows of the list, at most 100")
+	return cmd
+}

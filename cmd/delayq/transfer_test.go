@@ -1,0 +1,62 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/delayq/delayq"
+)
+
+func TestGoldenTransfer(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.show("export", "order:cancel")
+		w.show("export", "mail:welcome", "--state", "dead")
+		w.show("export", "order:cancel", "--id-prefix", "order-1")
+		w.show("export", "order:cancel", "-o", "json")
+		w.show("export", "bad{topic}")
+		w.stdin = w.ok("export", "order:cancel") + "\n" + w.ok("export", "mail:welcome", "--state", "dead") + w.ok("export", "mail:welcome", "--state", "done")
+		w.show("import", "--dry-run", "--topic", "copy")
+		for _, format := range formats {
+			w.show("import", "-", "--topic", "copy-"+format, "-o", format)
+		}
+		w.show("import", "--topic", "copy-table") // all are there
+		w.show("import", "--topic", "revived", "--revive")
+		require.Equal(w, w.Get("order:cancel", "\xff\x00raw").Headers, w.Get("copy-table", "\xff\x00raw").Headers)
+		require.Equal(w, delayq.StateReady, w.State("revived", "dead-1"))
+		for _, line := range []string{
+			"{", `{"schema":"delayq.job/1"}`, `{"schema":"delayq.export/1","topic":"t"}`, `{"schema":"delayq.export/1","topic":"t","id":"x","state":"asleep"}`,
+			`{"schema":"delayq.export/1","topic":"t","id":"x","state":"ready","backoff":[1]}`,
+			`{"schema":"delayq.export/1","topic":"t","id":"x","state":"ready","headers_base64":{"%":""}}`,
+			`{"schema":"delayq.export/1","topic":"bad{}","id":"x","state":"ready"}`, `{"schema":"delayq.export/1","topic":"t","id":"x","state":"ready","due":"soon"}`,
+		} {
+			w.stdin = "\n" + line + "\n"
+			w.show("import")
+		}
+		w.show("import", "no-such-file")
+		file := filepath.Join(w.TempDir(), "empty")
+		require.NoError(w, os.WriteFile(file, nil, 0o600))
+		require.Contains(w, w.ok("import", file), "0 jobs stored")
+		w.golden("transfer")
+	})
+}
+
+// Jobs that a bulk selects are those that jobs lists.
+func TestGoldenFilters(t *testing.T) {
+	inWorld(t, func(w *world) {
+		for _, flags := range [][]string{
+			{"order:cancel", "--since", "+1h", "--until", "+3h"}, {"order:cancel", "--since", "2000-01-02"}, {"order:cancel", "--latest", "--limit", "1"},
+			{"order:cancel", "--id-prefix", "order-"}, {"order:cancel", "--id-prefix", "base64:/w=="}, {"order:cancel", "--header", "tenant=7"},
+			{"order:cancel", "--payload", "order-2"}, {"mail:welcome", "--state", "dead", "--error", "mailbox 2"}, {"mail:welcome", "--attempt", ">1"},
+			{"mail:welcome", "--attempt", ">=3"}, {"order:cancel", "--header", "tenant=8"},
+		} {
+			w.show(append([]string{"jobs"}, flags...)...)
+		}
+		key := strings.Fields(w.ok("failures", "mail:welcome", "-o", "id"))[0]
+		require.Equal(w, 2, strings.Count(w.ok("jobs", "mail:welcome", "--state", "dead", "--failure", key, "-o", "id"), "\n"))
+		w.golden("filters")
+	})
+}
