@@ -14,6 +14,10 @@ import (
 // to detect a dead connection soon.
 const CallTimeout = 3 * time.Second
 
+// bufferSize is the most bytes of each of the two buffers of a connection. go-redis has 32 KiB for
+// each, so a server's connections would need half of its memory.
+const bufferSize = 16 << 10
+
 // Options are the options of a client of [New].
 type Options struct {
 	PoolSize int           // most connections
@@ -46,6 +50,7 @@ func New(rdb redis.UniversalClient, all *Group, want Options) (redis.UniversalCl
 		o.ContextTimeoutEnabled = true
 		o.PoolSize, o.MinIdleConns, o.MaxIdleConns, o.MaxActiveConns = want.PoolSize, 0, want.idle(), 0
 		o.PoolTimeout = CallTimeout
+		o.ReadBufferSize, o.WriteBufferSize = min(o.ReadBufferSize, bufferSize), min(o.WriteBufferSize, bufferSize)
 		o.DialerRetries = 1
 		o.PushNotificationProcessor = nil // its handlers belong to rdb's own connections
 		o.ReadTimeout, o.WriteTimeout = cmp.Or(want.Answer, bounded(o.ReadTimeout)), bounded(o.WriteTimeout)
@@ -57,6 +62,7 @@ func New(rdb redis.UniversalClient, all *Group, want Options) (redis.UniversalCl
 		o.ContextTimeoutEnabled = true
 		o.PoolSize, o.MinIdleConns, o.MaxIdleConns, o.MaxActiveConns = want.PoolSize, 0, want.idle(), 0
 		o.PoolTimeout = CallTimeout
+		o.ReadBufferSize, o.WriteBufferSize = min(o.ReadBufferSize, bufferSize), min(o.WriteBufferSize, bufferSize)
 		o.PushNotificationProcessor = nil
 		o.ReadTimeout, o.WriteTimeout = cmp.Or(want.Answer, bounded(o.ReadTimeout)), bounded(o.WriteTimeout)
 		if o.Dialer == nil { // go-redis would create one for each node
