@@ -141,6 +141,9 @@ func (a *app) rest(f *filters, page *delayq.Page, first bool, shown int) error {
 	switch {
 	case page.Next == "" && shown == 0 && a.tabular():
 		a.say("no %s jobs%s", f.state, f.text())
+		if _, err := parseSpan(f.until); err == nil && f.state == string(delayq.StateScheduled) {
+			a.say("%s is that long ago; write +%s for the future", f.until, f.until)
+		}
 	case page.Next == "":
 	case first && !f.narrow() && f.since == "" && f.until == "" && left > 0:
 		a.say("… %s more: --cursor %s", number(left), page.Next)

@@ -51,7 +51,7 @@ func TestGoldenFilters(t *testing.T) {
 			{"order:cancel", "--since", "+1h", "--until", "+3h"}, {"order:cancel", "--since", "2000-01-02"}, {"order:cancel", "--latest", "--limit", "1"},
 			{"order:cancel", "--id-prefix", "order-"}, {"order:cancel", "--id-prefix", "base64:/w=="}, {"order:cancel", "--header", "tenant=7"},
 			{"order:cancel", "--payload", "order-2"}, {"mail:welcome", "--state", "dead", "--error", "mailbox 2"}, {"mail:welcome", "--attempt", ">1"},
-			{"mail:welcome", "--attempt", ">=3"}, {"order:cancel", "--header", "tenant=8"},
+			{"mail:welcome", "--attempt", ">=3"}, {"order:cancel", "--header", "tenant=8"}, {"order:cancel", "--until", "30m"},
 		} {
 			w.show(append([]string{"jobs"}, flags...)...)
 		}
