@@ -128,10 +128,12 @@ local function found()
   local expected = tonumber(words[at]) - gone + tonumber(words[at + 2])
   local pushed = math.max(0, reclaimed - tonumber(words[at + 3]))
   local middle = expected - tonumber(words[at + 1])
-  if middle + behind <= 0 then
+  if expected + behind <= 0 then
     return 0 -- all of them have been taken
   elseif fronts + behind == 0 then
     return math.min(expected, redis.call('LLEN', ready))
+  elseif middle + window < 0 then
+    return nil -- closer than the head
   end
   local should = {}
   for i = at + 5, last do

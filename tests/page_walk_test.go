@@ -353,6 +353,39 @@ func TestPlaceInReadyDoesNotFollowAJob(t *testing.T) {
 	})
 }
 
+// Jobs that are cancelled in front of a place move it towards the head. A walk never begins again
+// because of them.
+func TestPlaceInReadyIsFoundAgainAfterCancels(t *testing.T) {
+	queuetest.EachClient(t, func(t *testing.T, f *queuetest.Fixture) {
+		for _, c := range []struct {
+			limit, from, n int // of the page, and of the jobs that are cancelled
+			next           string
+		}{
+			{1000, 0, 600, "x1000"},
+			{1000, 100, 600, "x1000"},
+			{1000, 0, 1000, "x1000"},
+			{300, 100, 200, "x300"},
+			{500, 492, 16, "x516"}, // all neighbours: the 501st of those that are left
+		} {
+			f := queuetest.NewFixture(t, f.RDB)
+			enqueueMany(f, 1200, "x")
+			q := delayq.Query{Topic: "topic", State: delayq.StateReady, Limit: c.limit}
+			page, err := f.Inspector.Jobs(t.Context(), q)
+			require.NoError(t, err)
+			refs := make([]delayq.JobRef, c.n)
+			for i := range refs {
+				refs[i] = delayq.JobRef{Topic: "topic", ID: fmt.Sprint("x", c.from+i)}
+			}
+			_, err = f.Client.CancelBatch(t.Context(), refs)
+			require.NoError(t, err)
+			q.Cursor = page.Next
+			page, err = f.Inspector.Jobs(t.Context(), q)
+			require.NoError(t, err)
+			require.Equal(t, c.next, page.Jobs[0].ID, "%+v", c)
+		}
+	})
+}
+
 // If a place in ready cannot be found again, the walk goes on where it should be, and ends.
 func TestPlaceInReadyIsEstimated(t *testing.T) {
 	queuetest.EachClient(t, func(t *testing.T, f *queuetest.Fixture) {
