@@ -17,7 +17,7 @@ import (
 func (a *app) lookCommands() []*cobra.Command {
 	return []*cobra.Command{
 		a.topicsCommand(), a.topicCommand(), a.jobsCommand(), a.jobCommand(), a.findCommand(), a.failuresCommand(),
-		a.serversCommand(), a.serverCommand(), a.statsCommand(),
+		a.serversCommand(), a.serverCommand(), a.statsCommand(), a.topCommand(),
 	}
 }
 
@@ -42,7 +42,7 @@ func (a *app) dataCommands() []*cobra.Command {
 }
 
 func (a *app) otherCommands() []*cobra.Command {
-	return []*cobra.Command{a.aclCommand(), a.versionCommand()}
+	return []*cobra.Command{a.aclCommand(), a.demoCommand(), a.versionCommand()}
 }
 
 const (

@@ -1,0 +1,159 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/delayq/delayq"
+	"github.com/delayq/delayq/delayqtest"
+)
+
+func (a *app) demoCommand() *cobra.Command {
+	var length time.Duration
+	cmd := &cobra.Command{
+		Use:   "demo",
+		Short: "Try everything on a made-up shop, without a Redis",
+		Long: `Start an embedded Redis with a made-up shop, and watch it with top: orders that are
+cancelled unless they are paid, reminders, emails that fail, invoices that wait in a
+line, a topic that is paused, one without a server, and schedules. Without a terminal,
+it writes one line a second instead of top.
+
+The Redis listens on a free port of 127.0.0.1 until the demo ends. Its address is in
+the first line, so that other commands can be tried on it.`,
+		Example:           "  delayq demo\n  delayq demo --for 20s",
+		Args:              counted(0, 0, "no arguments"),
+		ValidArgsFunction: a.completeArgs(nothing),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			switch {
+			case cmd.Flags().Changed("for") && length <= 0:
+				return usage("--for %v: must be more than 0s", length)
+			case cmd.Root().PersistentFlags().Changed("redis"):
+				return usage("--redis: demo has a Redis of its own")
+			case !a.tabular():
+				return usage("-o %s: demo is for people; use delayq stats -o %s --redis with the address of a demo", a.format, a.format)
+			}
+			return a.demo(cmd.Context(), length)
+		},
+	}
+	cmd.Flags().Var(&duration{&length}, "for", "end after this time; without it: when you leave")
+	return cmd
+}
+
+// demo runs the shop until it is left, or for a time.
+func (a *app) demo(parent context.Context, length time.Duration) (err error) {
+	ctx := parent
+	if length > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(parent, length)
+		defer cancel()
+	}
+	q, err := delayqtest.Open(delayq.Prefix(a.prefix))
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, q.Close()) }()
+	address, shut, err := listen(q)
+	if err != nil {
+		return err
+	}
+	defer shut()
+	a.connection = connection{url: "redis://" + address, prefix: a.prefix, timeout: a.timeout}
+
+	s := &shop{ctx: ctx, queue: q}
+	defer s.close()
+	if err := s.open(); err != nil {
+		return demoEnded(ctx, parent, err)
+	}
+	if a.out.terminal && a.in.terminal && a.getenv("TERM") != "dumb" {
+		m, err := a.newTop(ctx, address)
+		if err != nil {
+			return err
+		}
+		return a.watch(m)
+	}
+	a.say("a made-up shop on an embedded Redis; look into it with\n  delayq topics --redis %s%s", a.url, a.prefixFlag())
+	return demoEnded(ctx, parent, a.totals(ctx))
+}
+
+// prefixFlag is what other commands need in order to find the shop.
+func (a *app) prefixFlag() string {
+	if a.prefix == "delayq" {
+		return ""
+	}
+	return " --prefix " + quoted(a.prefix)
+}
+
+// demoEnded returns no error if the time of the demo is over.
+func demoEnded(ctx, parent context.Context, err error) error {
+	if parent.Err() == nil && ctx.Err() != nil {
+		return nil
+	}
+	return err
+}
+
+// totals writes the sums over all topics once a second.
+func (a *app) totals(ctx context.Context) error {
+	m := &top{a: a}
+	insp, err := a.inspector()
+	if err != nil {
+		return err
+	}
+	for {
+		stats, err := insp.Stats(ctx)
+		if err != nil {
+			return err
+		}
+		m.sample(topSample{stats: stats, ended: time.Now()})
+		var sum topicRecord
+		for _, t := range m.topics {
+			sum.Scheduled += t.Scheduled
+			sum.Ready += t.Ready
+			sum.Done += t.Done
+		}
+		last := m.totals[len(m.totals)-1]
+		_, err = fmt.Fprintf(a.stdout(), "%s  in %s/s  out %s/s  failed %s/s  scheduled %s  ready %s  running %s  dead %s  overdue %s\n",
+			a.when(m.at), perSecond(last.Enqueued), perSecond(last.Finished), perSecond(last.Failed), number(sum.Scheduled), number(sum.Ready),
+			number(last.running), number(last.dead), number(last.overdue))
+		if err == nil {
+			err = a.flush()
+		}
+		if err == nil {
+			err = wait(ctx, time.Second)
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// listen lets other processes reach an embedded Redis. It returns its address, and what ends that.
+func listen(q *delayqtest.Queue) (address string, shut func(), err error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return "", nil, err
+	}
+	var accepting sync.WaitGroup
+	accepting.Go(func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			q.Miniredis.Server().ServeConn(conn) // which is closed with the queue
+		}
+	})
+	return l.Addr().String(), func() {
+		_ = l.Close() // it listens, so it can be closed
+		accepting.Wait()
+	}, nil
+}
+
+// quiet is the logger of the servers: their failures are part of the show.
+var quiet = delayq.Logger(slog.New(slog.DiscardHandler))

@@ -1,0 +1,71 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"regexp"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// The demo needs no Redis, and can be looked into by other processes while it runs.
+func TestDemo(t *testing.T) {
+	t.Parallel()
+	cli := newTool(t, "127.0.0.1:1", "shop")
+	cmd := cli.command("demo")
+	var out bytes.Buffer
+	cmd.Stdout = &out
+	errs, err := cmd.StderrPipe()
+	require.NoError(t, err)
+	require.NoError(t, cmd.Start())
+	lines := bufio.NewReader(errs)
+	said := ""
+	for range 2 {
+		line, err := lines.ReadString('\n')
+		require.NoError(t, err)
+		said += line
+	}
+	m := regexp.MustCompile(`delayq topics --redis (redis://127\.0\.0\.1:\d+) --prefix shop\n`).FindStringSubmatch(said)
+	require.NotNil(t, m, said)
+	topics := cli.ok("topics", "--redis", m[1])
+	for _, name := range []string{orderCancel, orderRemind, mailWelcome, invoicePrint, smsPromo, refundPoll, reportDaily, stockSync} {
+		require.Contains(t, topics, name)
+	}
+	require.Contains(t, topics, "NO SERVER")
+	require.Contains(t, topics, "paused by alice")
+	require.Contains(t, cli.ok("schedules", "--redis", m[1]), "warehouse-2")
+	cli.ok("enqueue", refundPoll, "--id", "mine", "--redis", m[1])
+	require.Contains(t, cli.ok("find", "mine", "--redis", m[1]), refundPoll)
+	require.NoError(t, cmd.Process.Signal(syscall.SIGINT))
+	rest, err := lines.ReadString('\n')
+	require.NoError(t, err)
+	require.Equal(t, "interrupted\n", rest)
+	require.Error(t, cmd.Wait())
+	require.Equal(t, exitInterrupted, cmd.ProcessState.ExitCode())
+	require.Equal(t, exitUnreachable, cli.do("", "topics", "--redis", m[1]).code)
+}
+
+// Without a terminal the demo writes one line a second. It ends by itself, in time, and leaves
+// nothing: TestMain fails if a goroutine is left.
+func TestDemoEndsByItself(t *testing.T) {
+	t.Parallel()
+	var out, errs bytes.Buffer
+	p := &process{
+		args: []string{"demo", "--for", "2500ms"}, in: &input{Reader: strings.NewReader("")}, out: &output{Writer: &out}, err: &output{Writer: &errs},
+		getenv: func(string) string { return "" }, dial: dial,
+	}
+	require.Zero(t, run(t.Context(), p), errs.String())
+	line := `\S+ \S+  in [0-9.,]+/s  out [0-9.,]+/s  failed [0-9.,]+/s  scheduled [0-9,]+  ready [0-9,]+  running \d+  dead \d+  overdue [0-9,]+\n`
+	require.Regexp(t, `^(`+line+`){2,4}$`, out.String())
+}
+
+// Options that the demo cannot follow are refused.
+func TestDemoUsage(t *testing.T) {
+	cli := newTool(t, "127.0.0.1:1", "shop")
+	for _, args := range [][]string{{"demo", "--for", "0s"}, {"demo", "--redis", "redis://h"}, {"demo", "-o", "json"}, {"demo", "x"}} {
+		require.Equal(t, exitUsage, cli.do("", args...).code, args)
+	}
+}
