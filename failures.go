@@ -41,10 +41,11 @@ const (
 )
 
 // Failures groups the jobs of a topic in one state by their last error: dead jobs, or jobs that
-// were or will be retried, which are scheduled, ready or running. It looks at up to budget jobs: of
-// the dead ones at those that were buried last, of others at those that run next. A budget of 0 is
-// 2,000; the most is 50,000. [Failures.Examined] and [Failures.Total] tell whether that were all.
-// [Inspector.Jobs] lists the jobs of a group, with Query.Failure.
+// were or will be retried, which are scheduled, ready or running. It looks at up to budget jobs. It
+// begins with the dead jobs that were buried last, with the scheduled and ready jobs that run next,
+// and with the first running jobs by ID. A budget of 0 is 2,000; the most is 50,000.
+// [Failures.Examined] and [Failures.Total] tell whether that was all. [Inspector.Jobs] lists the
+// jobs of a group, with Query.Failure.
 //
 // Done jobs have no errors: for [StateDone] Failures returns [ErrInvalid].
 //

@@ -268,7 +268,7 @@ func (i *Inspector) All(ctx context.Context, q Query) iter.Seq2[*JobInfo, error]
 }
 
 // Count returns the number of jobs that a query selects. It ignores Limit and Cursor. If exact is
-// false, there are more: the Budget ended the count.
+// false, the Budget ended the count, and there may be more.
 //
 // Without filters, Redis knows the number, and a call of O(log n) returns it. It then counts an ID
 // that Redis lost the record of too. With filters, Count looks at the jobs as [Inspector.Jobs]

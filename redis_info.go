@@ -77,7 +77,8 @@ var infoFields = []struct {
 }
 
 // Redis describes the Redis of the queue. What Redis refuses to tell, or does not know, is zero and
-// named in Missing; that is no error. Redis returns an error only if Redis does not answer.
+// named in Missing; that is no error. Redis returns an error if there is no connection, if Redis
+// does not answer, or if it rejects the password.
 //
 // Cost: INFO and CONFIG GET in one round trip, and TIME in another, which is measured.
 func (i *Inspector) Redis(ctx context.Context) (*RedisInfo, error) {
@@ -97,7 +98,7 @@ func (i *Inspector) Redis(ctx context.Context) (*RedisInfo, error) {
 	now := node.Time(ctx)
 	info.RoundTrip = time.Since(began)
 	for _, cmd := range []redis.Cmder{told, fsync, save, now} {
-		if err := cmd.Err(); err != nil && !answered(err) {
+		if err := cmd.Err(); err != nil && away(err) {
 			return nil, fmt.Errorf("redis: %w", err)
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
 	"github.com/delayq/delayq"
@@ -250,6 +251,25 @@ func TestRedisIsDescribed(t *testing.T) {
 	require.Zero(t, info.Replicas)
 	require.NotZero(t, info.Time)
 	require.Positive(t, info.RoundTrip)
+
+	open := func(password string) *redis.Client {
+		opt := *rs.Client(t).Options()
+		opt.Username, opt.Password = "", password
+		rdb := redis.NewClient(&opt)
+		t.Cleanup(func() { _ = rdb.Close() })
+		return rdb
+	}
+	closed := open("")
+	require.NoError(t, closed.Close())
+	_, err = delayq.NewInspector(closed).Redis(t.Context())
+	require.ErrorIs(t, err, redis.ErrClosed)
+	require.NoError(t, rs.Client(t).ConfigSet(t.Context(), "requirepass", "safe").Err())
+	_, err = delayq.NewInspector(open("")).Redis(t.Context())
+	require.ErrorContains(t, err, "redis: NOAUTH")
+	_, err = delayq.NewInspector(open("wrong")).Redis(t.Context())
+	require.ErrorContains(t, err, "redis: WRONGPASS")
+	_, err = delayq.NewInspector(open("safe")).Redis(t.Context())
+	require.NoError(t, err)
 
 	require.NoError(t, rs.Kill())
 	_, err = insp.Redis(t.Context())
