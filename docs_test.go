@@ -10,6 +10,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"reflect"
 	"regexp"
 	"slices"
 	"strconv"
@@ -108,6 +109,42 @@ func TestProseFiguresAreResults(t *testing.T) {
 	conditions, _, found := strings.Cut(section, ".\n\n|")
 	require.True(t, found)
 	require.Contains(t, strings.Join(strings.Fields(results), " "), strings.Join(strings.Fields(conditions), " "))
+}
+
+// The table in docs/howto/why-is-it-not-running.md has the codes of Explain in their order, with
+// the fields that their comments name. A test produces each of them.
+func TestProseReasonsAreTheConstants(t *testing.T) {
+	file, err := parser.ParseFile(token.NewFileSet(), "explain.go", nil, parser.ParseComments)
+	require.NoError(t, err)
+	fields := reflect.TypeFor[Reason]()
+	named := func(text string) (names []string) {
+		for _, word := range regexp.MustCompile(`\b[A-Z]\w+`).FindAllString(text, -1) {
+			if _, ok := fields.FieldByName(word); ok && !slices.Contains(names, word) {
+				names = append(names, word)
+			}
+		}
+		slices.Sort(names)
+		return names
+	}
+	rows := regexp.MustCompile("(?m)^\\| `(\\w+)` \\| [^|]+ \\| ([^|]+) \\| [^|]+ \\|$").FindAllStringSubmatch(proseFile(t, "docs/howto/why-is-it-not-running.md"), -1)
+	tested := proseFile(t, "tests/explain_test.go")
+	ast.Inspect(file, func(n ast.Node) bool {
+		spec, ok := n.(*ast.ValueSpec)
+		if !ok {
+			return true
+		}
+		if typ, ok := spec.Type.(*ast.Ident); !ok || typ.Name != "ReasonCode" {
+			return true
+		}
+		code := must(strconv.Unquote(spec.Values[0].(*ast.BasicLit).Value))
+		require.NotEmpty(t, rows, code)
+		require.Equal(t, rows[0][1], code)
+		require.Equal(t, named(spec.Doc.Text()), named(rows[0][2]), code)
+		require.Contains(t, tested, "delayq."+spec.Names[0].Name, "no test")
+		rows = rows[1:]
+		return true
+	})
+	require.Empty(t, rows)
 }
 
 // The picture in README.md shows every state of a job.

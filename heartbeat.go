@@ -52,6 +52,12 @@ type TopicStatus struct {
 	Running int // number of running handlers
 	Longest []RunningJob
 
+	// Taken is the number of jobs that the server took during Within, which ends at the heartbeat
+	// and is a minute or shorter. Both are zero in the first heartbeat, and in those of releases
+	// that do not count.
+	Taken  int64
+	Within time.Duration
+
 	// Loops holds the time since the last iteration of each loop. In a healthy server it is below
 	// the tick for promote, below 4 s (a blocking pop) for take, and below a third of the lease for
 	// extend.
@@ -158,6 +164,7 @@ func (t *topicServer) status(now time.Time) record.HeartbeatTopic {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	info := record.HeartbeatTopic{Workers: t.workers.count, Running: t.workers.busy, Loops: t.turns.ages(now)}
+	info.Taken, info.Within = t.pace.mark(now, t.owned.added)
 	at := t.clock.at(now)
 	for r := range t.owned.running {
 		info.Longest = append(info.Longest, record.HeartbeatJob{ID: strings.ToValidUTF8(r.id, "\uFFFD"), Running: at.Sub(r.start)})
@@ -209,7 +216,7 @@ func serverInfo(id, heartbeat string) ServerInfo {
 	}
 	info.Topics = make(map[string]TopicStatus, len(h.Topics))
 	for topic, does := range h.Topics {
-		status := TopicStatus{Workers: does.Workers, Running: does.Running, Loops: does.Loops}
+		status := TopicStatus{Workers: does.Workers, Running: does.Running, Loops: does.Loops, Taken: does.Taken, Within: does.Within}
 		for _, job := range does.Longest {
 			status.Longest = append(status.Longest, RunningJob{ID: job.ID, Running: job.Running})
 		}
@@ -232,6 +239,25 @@ func version() string {
 		}
 	}
 	return ""
+}
+
+// paceTime is the time over which the pace of a server is computed.
+const paceTime = time.Minute
+
+// A pace holds how many jobs a server had taken at the heartbeats of the last minute.
+type pace struct{ marks []paceMark }
+
+type paceMark struct {
+	at    time.Time
+	taken int64
+}
+
+// mark adds a number of taken jobs. It returns how many of them were taken since the first mark of
+// the last minute, and how long ago that is.
+func (p *pace) mark(now time.Time, taken int64) (n int64, within time.Duration) {
+	p.marks = slices.DeleteFunc(p.marks, func(m paceMark) bool { return now.Sub(m.at) > paceTime })
+	p.marks = append(p.marks, paceMark{now, taken})
+	return taken - p.marks[0].taken, now.Sub(p.marks[0].at)
 }
 
 // turns holds the time of the last turn of each loop.

@@ -17,6 +17,7 @@ type holdings struct {
 	unheard []loss
 	// lower bound of the jobs taken from the topic, by this server or by Redis's own count
 	taken    int64
+	added    int64           // jobs that this server has taken
 	proposed int64           // proposed end in ms that Redis has not answered; 0: none
 	drained  []chan struct{} // closed when runs becomes empty
 	freed    func()          // called when a run is dropped; may be nil
@@ -45,6 +46,7 @@ func (h *holdings) add(r *run, now time.Time) {
 	}
 	h.runs[r.id] = r
 	h.taken++
+	h.added++
 	for _, m := range h.unheard {
 		if m.id == r.id && r.fence.Has(m.end) {
 			h.lose(r, m.cause, now)

@@ -68,6 +68,8 @@ func TestInspectorCosts(t *testing.T) {
 	_, err := client.EnqueueBatch(ctx, jobs)
 	require.NoError(t, err)
 	require.NoError(t, client.Schedule(ctx, "t000", "s", Every(time.Hour), nil))
+	_, err = client.Enqueue(ctx, "t001", "ready", nil)
+	require.NoError(t, err)
 	require.NoError(t, rdb.HSet(ctx, serversKey(prefix), "server", fmt.Sprint(time.Now().Add(time.Hour).UnixMilli(), " {}")).Err())
 
 	count := new(tripCount)
@@ -98,6 +100,9 @@ func TestInspectorCosts(t *testing.T) {
 		"Schedule":      {func() error { _, err := insp.Schedule(ctx, "t000", "s"); return err }, [2]int{1, 1}},
 		"Runs":          {func() error { _, err := insp.Runs(ctx, "t000", "s", 100); return err }, [2]int{1, 1}},
 		"Audit":         {func() error { _, err := insp.Audit(ctx, 1000); return err }, [2]int{1, 1}},
+		"Explain":       {func() error { _, err := insp.Explain(ctx, "t000", "same"); return err }, [2]int{1, 2}},
+		"Explain ready": {func() error { _, err := insp.Explain(ctx, "t001", "ready"); return err }, [2]int{2, 3}},
+		"Explain none":  {func() error { _, err := insp.Explain(ctx, "t000", "none"); return err }, [2]int{3, 4}},
 		"Redis":         {func() error { _, err := insp.Redis(ctx); return err }, [2]int{2, 4}},
 	} {
 		require.NoError(t, c.call(), name)

@@ -74,6 +74,19 @@ var readings = map[string]readCall{
 		return i.Failures(ctx, topic, StateDead, 0)
 	},
 	"Audit": func(ctx context.Context, i *Inspector, _ string) (any, error) { return i.Audit(ctx, 10) },
+	"Explain": func(ctx context.Context, i *Inspector, topic string) (any, error) {
+		codes := make(map[string][]ReasonCode)
+		for _, id := range []string{"scheduled", "ready", "running", "dead", "done", "nowhere", "none"} {
+			e, err := i.Explain(ctx, topic, id)
+			if err != nil {
+				return nil, err
+			}
+			for _, r := range e.Reasons {
+				codes[id] = append(codes[id], r.Code)
+			}
+		}
+		return codes, nil
+	},
 }
 
 // readAll makes all readings.
@@ -115,6 +128,15 @@ func requireRead(t *testing.T, all map[string]any, topic string) {
 	require.EqualValues(t, 1, all["Count"])
 	require.EqualValues(t, 1, all["Failures"].(*Failures).Total)
 	require.Equal(t, "pause", all["Audit"].([]AuditEntry)[0].Action)
+	require.Equal(t, map[string][]ReasonCode{
+		"scheduled": {ReasonDueLater, ReasonTopicPaused, ReasonTopicPaused},
+		"ready":     {ReasonTopicPaused, ReasonTopicPaused},
+		"running":   {ReasonRunning},
+		"dead":      {ReasonDead},
+		"done":      {ReasonDone},
+		"nowhere":   {ReasonOrphan, ReasonTopicPaused, ReasonTopicPaused},
+		"none":      {ReasonNotFound},
+	}, all["Explain"])
 }
 
 // sentVerbs notes the verbs of script calls, and which scripts were named.

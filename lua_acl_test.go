@@ -475,6 +475,11 @@ func tour(t *testing.T, producer, worker, operator, inspector redis.UniversalCli
 		acts, err := i.Audit(ctx, 10)
 		require.NoError(t, err)
 		require.Equal(t, "me", acts[0].Actor)
+		why, err := i.Explain(ctx, topic, "ok")
+		require.NoError(t, err)
+		require.Equal(t, ReasonDone, why.Reasons[0].Code)
+		_, err = i.Explain(ctx, topic, "none")
+		require.NoError(t, err)
 	}
 	_, err = insp.Redis(ctx)
 	require.NoError(t, err)
@@ -502,6 +507,9 @@ func tour(t *testing.T, producer, worker, operator, inspector redis.UniversalCli
 	for _, due := range []DueOption{ProcessIn(time.Hour), ProcessIn(0)} {
 		_, err = p.Enqueue(ctx, "emptied", "unwanted", nil, due)
 		require.NoError(t, err)
+		why, err := insp.Explain(ctx, "emptied", "unwanted")
+		require.NoError(t, err)
+		require.Equal(t, ReasonNoServer, why.Reasons[len(why.Reasons)-1].Code)
 		require.NoError(t, o.Bury(ctx, "emptied", "unwanted", "because"))
 		require.ErrorIs(t, o.RemoveTopic(ctx, "emptied"), ErrNotEmpty)
 		_, err = o.Dequeue(ctx, "emptied", "unwanted")

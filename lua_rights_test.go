@@ -102,6 +102,7 @@ func duties(role string) (list []duty) {
 			_, _ = i.Runs(ctx, topic, "s", 10)
 			_, _ = i.Check(ctx, topic)
 			_, _ = i.Audit(ctx, 10)
+			_, _ = i.Explain(ctx, topic, "ready")
 			_, _ = i.Redis(ctx)
 			_ = i.rdb.Type(ctx, topicsKey(defaultPrefix)).Err() // as after an error about a type
 		})
@@ -338,6 +339,16 @@ var deeds = map[string][]deed{
 		_, err := inspectorOf(c).Audit(ctx, 10)
 		return err
 	}},
+	"Inspector.Explain": {
+		func(ctx context.Context, c *Client, topic string) error {
+			_, err := inspectorOf(c).Explain(ctx, topic, "ready")
+			return err
+		},
+		func(ctx context.Context, c *Client, topic string) error {
+			_, err := inspectorOf(c).Explain(ctx, topic, "none")
+			return err
+		},
+	},
 	"Inspector.Redis": {func(ctx context.Context, c *Client, _ string) error {
 		_, err := inspectorOf(c).Redis(ctx)
 		return err
@@ -511,7 +522,7 @@ func TestACLIsTheTableOfCalls(t *testing.T) {
 const refusal = "NOPERM|can't run this command|can't access|ACL failure"
 
 // ofThePrefix are the calls that read keys of the whole prefix.
-var ofThePrefix = []string{"Inspector.Topics", "Inspector.Servers", "Inspector.Stats", "Inspector.Find", "Inspector.Audit"}
+var ofThePrefix = []string{"Inspector.Topics", "Inspector.Servers", "Inspector.Stats", "Inspector.Find", "Inspector.Audit", "Inspector.Explain"}
 
 // A user is kept to one topic, or to another prefix, by other patterns, as docs/security.md says:
 // there it can do all that it could, and elsewhere nothing.
@@ -634,7 +645,7 @@ var scriptRoles = map[*script][]string{
 	scheduleDueScript: {"worker"}, scheduleFireScript: {"worker"}, watchScript: {"worker"},
 	ringScript: {"worker"}, surveyScript: {"worker"},
 	checkScript: {"worker", "operator"}, mendScript: {"worker", "operator"},
-	reviveScript: {"operator"}, deleteScript: {"operator"}, pageScript: {"operator"}, inspectScript: {"operator"}, pauseScript: {"operator"}, auditScript: {"operator"}, buryWaitingScript: {"operator"}, removeTopicScript: {"operator"}, schedulePauseScript: {"operator"},
+	reviveScript: {"operator"}, deleteScript: {"operator"}, pageScript: {"operator"}, inspectScript: {"operator"}, explainScript: {"operator"}, pauseScript: {"operator"}, auditScript: {"operator"}, buryWaitingScript: {"operator"}, removeTopicScript: {"operator"}, schedulePauseScript: {"operator"},
 	cancelScript: {"producer", "operator"}, rescheduleScript: {"producer", "operator"}, getScript: {"producer", "operator"},
 	scheduleRemoveScript: {"producer", "operator"}, scheduleTriggerScript: {"producer", "operator"}, scheduleInfoScript: {"producer", "operator"},
 }

@@ -85,7 +85,7 @@ func (i *Inspector) Redis(ctx context.Context) (*RedisInfo, error) {
 	if err := i.usable(ctx); err != nil {
 		return nil, fmt.Errorf("redis: %w", err)
 	}
-	node, err := i.node(ctx)
+	node, err := i.node(ctx, topicsKey(i.o.prefix))
 	if err != nil {
 		return nil, fmt.Errorf("redis: %w", err)
 	}
@@ -124,13 +124,13 @@ func (i *Inspector) Redis(ctx context.Context) (*RedisInfo, error) {
 	return info, nil
 }
 
-// node returns the Redis itself, or the node of a Cluster that holds the list of topics.
-func (i *Inspector) node(ctx context.Context) (*redis.Client, error) {
+// node returns the Redis itself, or the node of a Cluster that holds a key.
+func (i *Inspector) node(ctx context.Context, key string) (*redis.Client, error) {
 	switch rdb := i.rdb.(type) {
 	case *redis.Client:
 		return rdb, nil
 	case *redis.ClusterClient:
-		return nodesOf(rdb)(ctx, topicsKey(i.o.prefix))
+		return nodesOf(rdb)(ctx, key)
 	}
 	return nil, errReply // NewInspector accepts no other
 }

@@ -113,6 +113,7 @@ var (
 	getScript             = newReadingScript("get")
 	pageScript            = newReadingScript("page")
 	inspectScript         = newReadingScript("inspect")
+	explainScript         = newReadingScript("explain")
 	pauseScript           = newScript("pause")
 	pruneScript           = newScript("prune")
 	surveyScript          = newScript("survey")
@@ -133,7 +134,7 @@ var (
 var allScripts = []*script{
 	enqueueScript, replaceScript, promoteScript, watchScript, ringScript, takeScript, extendScript, ackScript,
 	againScript, retryScript, snoozeScript, giveBackScript, buryScript, buryWaitingScript, cancelScript, deleteScript,
-	rescheduleScript, reviveScript, getScript, pageScript, inspectScript, pauseScript,
+	rescheduleScript, reviveScript, getScript, pageScript, inspectScript, explainScript, pauseScript,
 	pruneScript, surveyScript, checkScript, mendScript, heartbeatScript, auditScript, removeTopicScript, scheduleSetScript, scheduleRemoveScript,
 	schedulePauseScript, scheduleTriggerScript, scheduleDueScript, scheduleFireScript, scheduleInfoScript,
 }

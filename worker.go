@@ -65,6 +65,7 @@ type topicServer struct {
 	owned    holdings
 	outcomes outcomes
 	turns    turns
+	pace     pace  // of takes
 	room     latch // there may be room for more jobs
 	resumed  latch // the topic may have been resumed
 }

@@ -24,6 +24,9 @@ type HeartbeatTopic struct {
 	Running int            `json:"running"` // number of handlers
 	Longest []HeartbeatJob `json:"longest,omitempty"`
 
+	Taken  int64         `json:"taken,omitempty"`  // number of jobs, taken within the time Within
+	Within time.Duration `json:"within,omitempty"` // until the heartbeat; 0: unknown
+
 	// Loops holds the time since the last turn of each loop: promote, take and extend.
 	Loops map[string]time.Duration `json:"loops,omitempty"`
 }

@@ -1,0 +1,328 @@
+package delayq
+
+import (
+	"context"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/delayq/delayq/internal/record"
+)
+
+// An Explanation says why a job is not running, or that it is. [Inspector.Explain] returns it.
+type Explanation struct {
+	// Verdict is one sentence in English: the state of the job and the first of Reasons.
+	Verdict string
+	Job     *JobInfo // without its payload; nil if there is no such job
+	// Reasons has every reason that holds, the decisive one first. It is empty if the job is ready,
+	// no other is in front of it, and a worker is free.
+	Reasons []Reason
+	At      time.Time // when the job was read, by Redis's clock
+}
+
+// A ReasonCode says what kind of reason a [Reason] is.
+type ReasonCode string
+
+// The codes of reasons, each with the fields of a [Reason] that it sets besides Code and Text. A
+// field that is zero is unknown.
+const (
+	// There is no such job: it was never enqueued, has finished, or was cancelled or dropped. By,
+	// Action, Since: the newest act in the audit that names the job.
+	ReasonNotFound ReasonCode = "not_found"
+	// The newest act in the audit that names the job is a cancel, and there is no such job. By,
+	// Since.
+	ReasonCancelled ReasonCode = "cancelled"
+
+	// The job is scheduled and not due yet. Until: when it is due.
+	ReasonDueLater ReasonCode = "due_later"
+	// The same after a failed attempt. Until; Attempt, Since, Error: the attempt that failed.
+	ReasonBackingOff ReasonCode = "backing_off"
+	// The same after its handler has snoozed it. Until; Snoozes: how often that was.
+	ReasonSnoozed ReasonCode = "snoozed"
+
+	// The job is past its expiry, or will be when it is due: it is dropped instead of started.
+	// Since: the expiry.
+	ReasonExpired ReasonCode = "expired"
+	// The topic is damaged: the job has a record and no place, or a place and no record. Finding.
+	// [Client.Repair] heals it.
+	ReasonOrphan ReasonCode = "orphan"
+	// INFO shows that Redis refuses writes, or may refuse them. Refusal; for OOM, Used and Limit.
+	ReasonRedisCannotWrite ReasonCode = "redis_cannot_write"
+
+	// The topic is paused. There is one such reason for each of its pauses. By, Because, Since;
+	// Until, which is zero if the pause has no end.
+	ReasonTopicPaused ReasonCode = "topic_paused"
+	// No live server handles the topic. Others: live servers, which handle other topics. Server,
+	// Host, Since: the last heartbeat of one that did. It is known only if that server did not stop
+	// cleanly, and until another server removes the entry.
+	ReasonNoServer ReasonCode = "no_server"
+	// All live servers of the topic are stopping, and take no more jobs. Servers.
+	ReasonDraining ReasonCode = "draining"
+
+	// The job is due and still in the bucket. Since: when it was due. Ahead: jobs that are due
+	// before it. LoopAge: how long ago a live server last tried to promote.
+	ReasonNotPromoted ReasonCode = "not_promoted"
+	// All workers of the topic are busy. Running, Workers, Servers; Job, For, Server, Host: the
+	// job that had been running the longest at the last heartbeat of its server. It can have
+	// finished since.
+	ReasonAllBusy ReasonCode = "all_busy"
+	// Other jobs are in front of this one. Ahead, More, PerSecond, Wait.
+	ReasonBehind ReasonCode = "behind"
+
+	// The job is running. Attempt; Until: the end of its lease, which its server extends. Since,
+	// Server, Host: if the job is one of the three that its server has been running the longest, as
+	// of the last heartbeat.
+	ReasonRunning ReasonCode = "running"
+	// The lease of the job is over, because its server is gone or frozen, and no server has taken
+	// the job back yet. Since: the end of the lease. Attempt; Server, Host as for running.
+	ReasonLeaseOver ReasonCode = "lease_over"
+	// The job is buried, and does not run unless revived. Since; Attempt: its last one. Error: the
+	// newest.
+	ReasonDead ReasonCode = "dead"
+	// The job has completed. Since; Until: how long it is kept. Attempt: the one that completed it.
+	ReasonDone ReasonCode = "done"
+)
+
+// A Reason is a reason why a job is not running, or that it is. Its Code tells which fields are
+// set. Times are by Redis's clock.
+type Reason struct {
+	Code ReasonCode
+	Text string // one sentence in English
+
+	Since, Until time.Time
+
+	By      string // who acted or paused, as [WithActor] or [Pause] say
+	Because string // of a pause
+	Action  string // as in an [AuditEntry]
+
+	Attempt int
+	Snoozes int
+	Error   *AttemptError
+
+	Server, Host string // a server: its ID and its host
+	Servers      int
+	Others       int
+	Workers      int
+	Running      int           // jobs with a lease, at most Workers
+	Job          string        // an ID
+	For          time.Duration // how long Job had been running
+
+	// Ahead is the number of entries in front of the job, at most 10,000. Entries left over from
+	// cancelled jobs can be among them.
+	Ahead int64
+	More  bool // there are more than 10,000, as far as is known
+
+	// PerSecond is how many jobs of the topic the servers have taken per second during the last
+	// minute, as of their heartbeats. It is zero if they took none, or if one of them has sent only
+	// one heartbeat or is of a release that does not count.
+	PerSecond float64
+	// Wait is how long Ahead jobs take at that pace. It is zero if the pace is unknown, if More is
+	// set, or if the topic is paused.
+	Wait time.Duration
+
+	LoopAge time.Duration // by the heartbeats and Redis's clock
+	Finding FindingKind   // FindingNoPlace or FindingNoRecord
+
+	// Refusal is the code of the error with which Redis refuses writes: OOM (it is full), READONLY
+	// (it is a replica), MISCONF (it cannot save its data) or NOREPLICAS (too few replicas follow).
+	Refusal     string
+	Used, Limit int64 // bytes of memory
+}
+
+// explainLook is how many entries of ready Explain searches for the job.
+const explainLook = 10_000
+
+// Explain says why a job is not running: a verdict in one sentence, and every reason that holds. A
+// job that does not exist has the verdict of [ReasonNotFound]; that is no error.
+//
+// Explain knows only what Redis holds. Which server runs a job is known from heartbeats, which are
+// up to 5 s old and name the three longest-running jobs of a topic. A job that finished, expired or
+// was cancelled without an actor leaves no trace. If Redis refuses INFO or the audit to the user,
+// what they say is left out.
+//
+// Cost: O(log N), the search of at most 10,000 entries of ready, and O(servers), in one round trip
+// to each node of a Cluster for up to about 100 servers. If the job should be running by its due
+// time and is not, or if it does not exist, INFO is one more call. If it does not exist, the audit
+// is another one, O(1,000).
+func (i *Inspector) Explain(ctx context.Context, topic, id string) (*Explanation, error) {
+	place := located{call: "explain", topic: topic, job: id}
+	err := i.validate(ctx, topic, id)
+	if err != nil {
+		return nil, place.at(err)
+	}
+	c, err := i.circumstances(ctx, topic, id)
+	if err != nil {
+		return nil, place.at(err)
+	}
+	e := &Explanation{Job: c.info, Reasons: c.reasons(), At: c.at}
+	for n := range e.Reasons {
+		e.Reasons[n].Text = sentence(e.Reasons[n].clause(c.at))
+	}
+	e.Verdict = e.verdict(c)
+	return e, nil
+}
+
+// circumstances are what decides whether a job runs.
+type circumstances struct {
+	id      string
+	at      time.Time
+	info    *JobInfo    // nil: there is no such job
+	revived bool        // its expiry no longer applies
+	finding FindingKind // the damage that concerns the job
+
+	pauses []PauseInfo
+	ahead  int64 // -1: unknown
+	whole  bool  // ahead is -1 only if the job is not there
+	rank   int64 // in the bucket
+	leased int64
+
+	takers, draining, others []ServerInfo // live servers, the first two of the topic
+	last                     *ServerInfo  // the last one of the topic that is gone
+	status                   func(ServerInfo) TopicStatus
+
+	acts  []AuditEntry // about this job, the newest first
+	redis map[string]string
+}
+
+// circumstances reads them.
+func (i *Inspector) circumstances(ctx context.Context, topic, id string) (*circumstances, error) {
+	k := newKeys(i.o.prefix, topic)
+	call := newScriptCall(explainScript, topic, 1, k.of(explainScript, ""), []any{id, recordHead, explainLook})
+	first := redis.NewScanCmd(ctx, nil, "hscan", serversKey(i.o.prefix), 0, "count", serversPage)
+	i.scripts.doWith(ctx, []*scriptCall{call}, first)
+	if call.err != nil {
+		return nil, call.err
+	}
+	servers, err := allServers(ctx, i.rdb, i.o.prefix, first)
+	if err != nil {
+		return nil, i.scripts.blame(ctx, err, serversKey(i.o.prefix))
+	}
+	c := readCircumstances(topic, id, call.reply)
+	c.serve(topic, servers)
+	if c.info == nil {
+		if c.acts, err = i.actsAbout(ctx, topic, id); err != nil {
+			return nil, err
+		}
+	}
+	if c.info == nil || c.late() {
+		node, err := i.node(ctx, k.pool)
+		if err != nil {
+			return nil, err
+		}
+		told, err := node.Info(ctx).Result()
+		if err != nil && !answered(err) {
+			return nil, err
+		}
+		c.redis = parseInfo(told)
+		if _, many := i.rdb.(*redis.ClusterClient); many {
+			delete(c.redis, "role") // a client of a Cluster writes to masters, wherever it reads
+		}
+	}
+	return c, nil
+}
+
+// readCircumstances reads a reply of the explain script.
+func readCircumstances(topic, id string, r reply) *circumstances {
+	at := func(column int) string { return r.text(2 + column) }
+	c := &circumstances{id: id, at: msTime(r.now()), info: readJobInfo(topic, id, recordHead, at)}
+	moved, _ := record.DecodeMoved(at(columnMoved))
+	c.revived = moved.Revived
+	for _, p := range record.DecodePauses(r.text(11), r.now()) {
+		c.pauses = append(c.pauses, PauseInfo{By: p.By, Reason: p.Reason, Since: msTime(p.Since), Until: orZero(p.Until)})
+	}
+	c.ahead, c.whole, c.rank, c.leased = r.number(12), r.number(13) == 1, r.number(14), r.number(15)
+	switch {
+	case at(columnRecord) == "" && at(columnBucket)+at(columnLease)+at(columnDead) != "":
+		c.finding = FindingNoRecord
+	case c.is(StateReady) && c.ahead < 0 && c.whole:
+		c.finding = FindingNoPlace
+	}
+	return c
+}
+
+// is reports whether the job is in a state.
+func (c *circumstances) is(s State) bool { return c.info != nil && c.info.State == s }
+
+// lapsed reports whether the lease of the job is over.
+func (c *circumstances) lapsed() bool { return c.is(StateRunning) && !c.at.Before(c.info.LeaseEnd) }
+
+// overdue reports whether the job is due and still in the bucket.
+func (c *circumstances) overdue() bool { return c.is(StateScheduled) && !c.at.Before(c.info.Due) }
+
+// late reports whether the job should be running by its due time, and is not.
+func (c *circumstances) late() bool { return c.is(StateReady) || c.overdue() || c.lapsed() }
+
+// serve divides the servers.
+func (c *circumstances) serve(topic string, servers []ServerInfo) {
+	c.status = func(s ServerInfo) TopicStatus { return s.Topics[topic] }
+	for n, s := range servers {
+		_, handles := s.Topics[topic]
+		switch {
+		case !s.live(c.at):
+			if handles && (c.last == nil || s.SeenAt.After(c.last.SeenAt)) {
+				c.last = &servers[n]
+			}
+		case !handles:
+			c.others = append(c.others, s)
+		case s.State == ServerDraining:
+			c.draining = append(c.draining, s)
+		default:
+			c.takers = append(c.takers, s)
+		}
+	}
+}
+
+// actsAbout returns the acts in the audit that have changed a job. It has none if Redis refuses the
+// audit.
+func (i *Inspector) actsAbout(ctx context.Context, topic, id string) ([]AuditEntry, error) {
+	acts, err := i.Audit(ctx, record.MaxActs)
+	if err != nil && redisCode(err) == codeNoPerm {
+		return nil, nil
+	}
+	return slices.DeleteFunc(acts, func(a AuditEntry) bool { return !a.about(topic, id) }), err
+}
+
+// jobActions are the actions on jobs. The ID of other acts is the name of a schedule.
+var jobActions = []string{cancelKind.name, deleteKind.name, rescheduleKind.name, reviveKind.name, buryKind.name}
+
+// about reports whether an act has certainly changed a job. Of a batch that is known if it has
+// changed all of its jobs, and if the audit names them all.
+func (a *AuditEntry) about(topic, id string) bool {
+	if !slices.Contains(jobActions, a.Action) || a.Topic != "" && a.Topic != topic {
+		return false
+	}
+	if a.ID != "" {
+		return a.ID == id
+	}
+	jobs := a.batch()
+	return int64(len(jobs)) == a.Count && slices.Contains(jobs, JobRef{Topic: topic, ID: id})
+}
+
+// batch returns the jobs of an act, or nil if the audit does not name them all.
+func (a *AuditEntry) batch() (jobs []JobRef) {
+	if len(a.Filter) > record.MaxFilter-utf8.UTFMax {
+		return nil // it may be cut
+	}
+	var words []string
+	for rest := a.Filter; rest != ""; {
+		quoted, err := strconv.QuotedPrefix(rest)
+		if err != nil {
+			return nil // it is no list of jobs
+		}
+		word, _ := strconv.Unquote(quoted) // QuotedPrefix has found no fault
+		words = append(words, word)
+		rest = strings.TrimLeft(rest[len(quoted):], ", ")
+	}
+	for len(words) > 0 {
+		job := JobRef{Topic: a.Topic, ID: words[0]}
+		if a.Topic == "" && len(words) > 1 {
+			job, words = JobRef{Topic: words[0], ID: words[1]}, words[1:]
+		}
+		jobs, words = append(jobs, job), words[1:]
+	}
+	return jobs
+}

@@ -1,0 +1,283 @@
+package delayq
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+	"unicode"
+	"unicode/utf8"
+)
+
+// verdict returns the verdict: the state of the job and its first reason.
+func (e *Explanation) verdict(c *circumstances) string {
+	if len(e.Reasons) == 0 {
+		workers := c.workers()
+		return fmt.Sprintf("Ready: it is next, and %s of %s workers are free.", grouped(max(0, int64(workers)-c.leased)), grouped(int64(workers)))
+	}
+	first := &e.Reasons[0]
+	text := first.clause(e.At)
+	if first.Code == ReasonAllBusy && len(e.Reasons) > 1 && e.Reasons[1].Code == ReasonBehind {
+		text = first.count() + ", and " + e.Reasons[1].clause(e.At)
+	}
+	return c.heading() + ": " + text + "."
+}
+
+// heading returns the state of the job in a word or two.
+func (c *circumstances) heading() string {
+	switch {
+	case c.info == nil:
+		return "Not found"
+	case c.overdue():
+		return "Due, but not ready"
+	case c.is(StateReady):
+		return "Ready, but not running"
+	case c.lapsed():
+		return "No longer running"
+	}
+	state := string(c.info.State)
+	return strings.ToUpper(state[:1]) + state[1:]
+}
+
+// sentence returns a clause as a sentence.
+func sentence(clause string) string {
+	first, size := utf8.DecodeRuneInString(clause)
+	return string(unicode.ToUpper(first)) + clause[size:] + "."
+}
+
+// clause returns a reason in words, without a capital and a full stop.
+func (r *Reason) clause(now time.Time) string {
+	ago := func(t time.Time) string { return span(now.Sub(t)) + " ago" }
+	switch r.Code {
+	case ReasonNotFound:
+		text := "no job has this ID; it was never enqueued, has finished, or was cancelled or dropped"
+		if r.Action != "" {
+			text += fmt.Sprintf("; the last act on record is %q by %q at %s", r.Action, r.By, moment(r.Since))
+		}
+		return text
+	case ReasonCancelled:
+		return fmt.Sprintf("%q cancelled it at %s, %s", r.By, moment(r.Since), ago(r.Since))
+	case ReasonDueLater:
+		return r.due(now, "it")
+	case ReasonBackingOff:
+		text := fmt.Sprintf("attempt %d failed", r.Attempt)
+		if r.Error != nil {
+			text += fmt.Sprintf(" %s (%s)", ago(r.Since), r.Error.said())
+		}
+		return text + ", and " + r.due(now, "the next one")
+	case ReasonSnoozed:
+		return fmt.Sprintf("its handler has snoozed it, %s, and %s", often(r.Snoozes), r.due(now, "it"))
+	case ReasonExpired:
+		if now.Before(r.Since) {
+			return "it will be dropped, because it expires at " + moment(r.Since) + ", before it is due"
+		}
+		return fmt.Sprintf("it will be dropped, because it expired at %s, %s", moment(r.Since), ago(r.Since))
+	case ReasonOrphan:
+		if r.Finding == FindingNoRecord {
+			return "the topic has a place for this ID and no record (Repair removes it)"
+		}
+		return "the topic has a record of the job and no place for it (Repair makes it ready)"
+	case ReasonRedisCannotWrite:
+		return r.refusal()
+	case ReasonTopicPaused:
+		return r.paused()
+	case ReasonNoServer:
+		return r.noServer(now)
+	case ReasonDraining:
+		if r.Servers == 1 {
+			return "the only server of the topic is stopping and takes no more jobs"
+		}
+		return fmt.Sprintf("all %d servers of the topic are stopping and take no more jobs", r.Servers)
+	case ReasonNotPromoted:
+		text := fmt.Sprintf("it was due at %s, %s, and no server has made it ready", moment(r.Since), ago(r.Since))
+		if r.Ahead > 0 {
+			text += fmt.Sprintf("; %s due before it", jobsAre(r.Ahead))
+		}
+		if r.LoopAge > 0 {
+			text += "; a server last tried to promote " + span(r.LoopAge) + " ago"
+		}
+		return text
+	case ReasonAllBusy:
+		text := r.count()
+		if r.Job != "" {
+			text += fmt.Sprintf(", the longest of them for %[3]s with job %[1]q on %[2]s", r.Job, r.server(), span(r.For))
+		}
+		return text
+	case ReasonBehind:
+		text := jobsAre(r.Ahead) + " in front of it"
+		if r.More {
+			text = "more than " + text
+		}
+		if r.Wait > 0 {
+			text += fmt.Sprintf("; at %s jobs/s it starts in about %s", speed(r.PerSecond), span(r.Wait))
+		} else if r.PerSecond > 0 {
+			text += fmt.Sprintf("; the servers take %s jobs/s", speed(r.PerSecond))
+		}
+		return text
+	case ReasonRunning:
+		text := fmt.Sprintf("attempt %d is running", r.Attempt)
+		if r.Server != "" {
+			text += fmt.Sprintf(" on %s since %s, for %s", r.server(), moment(r.Since), span(now.Sub(r.Since)))
+		}
+		return text + fmt.Sprintf("; its lease lasts until %s unless extended", moment(r.Until))
+	case ReasonLeaseOver:
+		text := fmt.Sprintf("the lease of attempt %d", r.Attempt)
+		if r.Server != "" {
+			text += " on " + r.server()
+		}
+		return text + fmt.Sprintf(" ended at %s, %s, and no server has taken the job back", moment(r.Since), ago(r.Since))
+	case ReasonDead:
+		text := fmt.Sprintf("it was buried at %s, %s, after attempt %d", moment(r.Since), ago(r.Since), r.Attempt)
+		if r.Error != nil {
+			text += " (" + r.Error.said() + ")"
+		}
+		return text + ", and does not run unless revived"
+	case ReasonDone:
+		return fmt.Sprintf("attempt %d completed it at %s, %s; it is kept until %s", r.Attempt, moment(r.Since), ago(r.Since), moment(r.Until))
+	}
+	return string(r.Code)
+}
+
+// due returns when something is due.
+func (r *Reason) due(now time.Time, what string) string {
+	return fmt.Sprintf("%s is due at %s, in %s", what, moment(r.Until), span(r.Until.Sub(now)))
+}
+
+// count returns how many workers are busy.
+func (r *Reason) count() string {
+	return fmt.Sprintf("%s of %s workers are busy", grouped(int64(r.Running)), grouped(int64(r.Workers)))
+}
+
+// server returns which server it is.
+func (r *Reason) server() string {
+	if r.Host == "" {
+		return "server " + r.Server
+	}
+	return fmt.Sprintf("server %s of host %s", r.Server, r.Host)
+}
+
+// refusal returns why Redis refuses writes.
+func (r *Reason) refusal() string {
+	switch r.Refusal {
+	case "OOM":
+		return fmt.Sprintf("Redis is full (%s of %s bytes) and refuses new jobs and the heartbeats of servers", grouped(r.Used), grouped(r.Limit))
+	case "READONLY":
+		return "this Redis is a replica, which refuses writes, and no server is live"
+	case "MISCONF":
+		return "Redis could not save its data to disk, and refuses writes unless it is configured not to"
+	}
+	return "too few replicas follow this Redis, so it refuses writes"
+}
+
+// paused returns what is known about a pause.
+func (r *Reason) paused() string {
+	text := "the topic is paused"
+	if r.By != "" {
+		text += fmt.Sprintf(" by %q", r.By)
+	}
+	text += " since " + moment(r.Since)
+	if r.Until.IsZero() {
+		text += " until somebody resumes it"
+	} else {
+		text += " until " + moment(r.Until)
+	}
+	if r.Because != "" {
+		text += fmt.Sprintf(" (%s)", brief(r.Because))
+	}
+	return text
+}
+
+// noServer returns what is known about servers.
+func (r *Reason) noServer(now time.Time) string {
+	text := "no live server handles the topic"
+	if r.Server != "" {
+		text += fmt.Sprintf("; %s was last seen at %s, %s ago", r.server(), moment(r.Since), span(now.Sub(r.Since)))
+	}
+	switch {
+	case r.Others == 1:
+		text += "; 1 server of other topics is live"
+	case r.Others > 1:
+		text += fmt.Sprintf("; %d servers of other topics are live", r.Others)
+	}
+	return text
+}
+
+// said returns the text of an error, or its kind if it has none.
+func (e *AttemptError) said() string {
+	if e.Message == "" {
+		return strings.ReplaceAll(string(e.Kind), "_", " ")
+	}
+	return brief(e.Message)
+}
+
+// mostText is how many bytes of a text that is not ours a sentence quotes.
+const mostText = 200
+
+// brief quotes the beginning of a text.
+func brief(text string) string {
+	if len(text) <= mostText {
+		return strconv.Quote(text)
+	}
+	end := mostText
+	for end > 0 && !utf8.RuneStart(text[end]) {
+		end--
+	}
+	return strconv.Quote(text[:end] + "…")
+}
+
+// moment returns an instant, in UTC to the millisecond.
+func moment(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05.000 UTC") }
+
+// span returns a duration, to the second from ten seconds on.
+func span(d time.Duration) string {
+	switch d = max(0, d); {
+	case d < time.Second:
+		return d.Round(time.Millisecond).String()
+	case d < 10*time.Second:
+		return d.Round(100 * time.Millisecond).String()
+	}
+	text := d.Round(time.Second).String()
+	if strings.HasSuffix(text, "m0s") {
+		text = strings.TrimSuffix(text, "0s")
+	}
+	if strings.HasSuffix(text, "h0m") {
+		text = strings.TrimSuffix(text, "0m")
+	}
+	return text
+}
+
+// speed returns a number per second.
+func speed(n float64) string {
+	if n >= 10 {
+		return grouped(int64(n + 0.5))
+	}
+	return strconv.FormatFloat(n, 'g', 2, 64)
+}
+
+// grouped returns a number as in 12,400.
+func grouped(n int64) string {
+	digits := strconv.FormatInt(n, 10)
+	for at := len(digits) - 3; at > 0; at -= 3 {
+		digits = digits[:at] + "," + digits[at:]
+	}
+	return digits
+}
+
+// jobsAre returns a number of jobs and the verb that follows.
+func jobsAre(n int64) string {
+	if n == 1 {
+		return "1 job is"
+	}
+	return grouped(n) + " jobs are"
+}
+
+// often returns how often something has happened.
+func often(n int) string {
+	switch n {
+	case 1:
+		return "once"
+	case 2:
+		return "twice"
+	}
+	return grouped(int64(n)) + " times"
+}

@@ -1,0 +1,71 @@
+-- explain: reads what decides whether a job runs. Writes nothing.
+--
+-- KEYS[1]   pool      hash, job ID to record
+-- KEYS[2]   bucket    zset, job ID scored by due time (Unix ms)
+-- KEYS[3]   leases    zset, job ID scored by the end of its lease
+-- KEYS[4]   dead      zset, job ID scored by the time of burial
+-- KEYS[5]   attempts  hash, job ID to number of finished attempts
+-- KEYS[6]   errors    hash, job ID to its error log
+-- KEYS[7]   moved     hash, job ID to its current due time, if it differs from the record's
+-- KEYS[8]   done      zset, job ID scored by the time it is kept until
+-- KEYS[9]   results   hash, job ID to its kept run and record
+-- KEYS[10]  ready     list of job IDs, next one at the head
+-- KEYS[11]  handoff   list of job IDs on the way from a server's wait to its take
+-- KEYS[12]  meta      hash, settings of the topic made by operators
+-- KEYS[13]  operator  none, never exists: a client without rights to it cannot make this call
+-- ARGV[1]   id        the job
+-- ARGV[2]   cut       how many bytes of its record to return
+-- ARGV[3]   look      how many entries of ready and of handoff to search at most
+--
+-- Returns {'ok', now, record, due time, lease end, burial, attempts, errors, moved, kept until,
+-- result, pauses, ahead, whole, rank, leased}. The values from record to result are those of get.
+-- pauses is the field of meta. ahead is how many entries of handoff and ready are in front of the
+-- job: -1 if it is in another place, or not among the entries that were searched. whole is 1 if all
+-- entries were searched. rank is how many jobs of the bucket are due before it, -1 if it is not
+-- there. leased is the number of leases that are not over.
+-- Cost: O(log N + look).
+-- Uses: now
+local pool, bucket, leases, dead, attempts = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local errors, moved, done, results = KEYS[6], KEYS[7], KEYS[8], KEYS[9]
+local ready, handoff, meta, operator = KEYS[10], KEYS[11], KEYS[12], KEYS[13]
+local id, cut, look = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
+
+local record, result = redis.call('HGET', pool, id), redis.call('HGET', results, id)
+local due, lease = redis.call('ZSCORE', bucket, id), redis.call('ZSCORE', leases, id)
+local burial = redis.call('ZSCORE', dead, id)
+
+-- position returns the index of the job among the first entries of a list, or nil.
+local function position(list)
+  local at = redis.call('LPOS', list, id, 'MAXLEN', look)
+  return type(at) == 'number' and at or nil
+end
+
+local ahead, whole = -1, 1
+if record and not due and not lease and not burial then
+  local handed, waits = redis.call('LLEN', handoff), redis.call('LLEN', ready)
+  local at = position(handoff)
+  if not at then
+    at = position(ready)
+    at = at and handed + at
+  end
+  ahead = at or -1
+  whole = math.max(handed, waits) <= look and 1 or 0
+end
+
+return {
+  'ok', now,
+  record and string.sub(record, 1, cut),
+  due,
+  lease,
+  burial,
+  redis.call('HGET', attempts, id),
+  redis.call('HGET', errors, id),
+  redis.call('HGET', moved, id),
+  redis.call('ZSCORE', done, id),
+  result and string.sub(result, 1, cut + 1024), -- up to 1 KiB about the run, and then the record
+  redis.call('HGET', meta, 'pauses'),
+  ahead,
+  whole,
+  due and redis.call('ZRANK', bucket, id) or -1,
+  redis.call('ZCOUNT', leases, string.format('(%.0f', now), 9999999999999), -- not the anchor
+}
