@@ -740,6 +740,32 @@ func ExampleDefaults() {
 	// Output: 25 0
 }
 
+func ExampleClient_Apply() {
+	rdb, end := openRedis()
+	defer end()
+	ctx := delayq.WithActor(context.Background(), "alice") // for the audit
+	client := delayq.NewClient(rdb)
+	for _, id := range []string{"welcome-1", "welcome-2", "reminder-1"} {
+		if _, err := client.Enqueue(ctx, "mail", id, nil, delayq.ProcessIn(time.Hour)); err != nil {
+			log.Fatal(err)
+		}
+	}
+
+	// All welcomes run within the next ten minutes.
+	welcomes := delayq.Query{Topic: "mail", State: delayq.StateScheduled, IDPrefix: "welcome-"}
+	would, err := client.Apply(ctx, welcomes, delayq.RunNow(), delayq.DryRun())
+	if err != nil {
+		log.Fatal(err)
+	}
+	sum, err := client.Apply(ctx, welcomes, delayq.RunNow(),
+		delayq.AtMost(would.Matched), delayq.Spread(10*time.Minute), delayq.Pace(1000))
+	if err != nil {
+		log.Fatal(err) // sum says what was done, and sum.Next is where to continue
+	}
+	fmt.Println(sum.Matched, sum.Done, sum.Skipped, sum.Failed)
+	// Output: 2 2 0 0
+}
+
 func ExampleRetryIn() {
 	rdb, end := openRedis()
 	defer end()
