@@ -66,7 +66,7 @@ func (c *Client) Schedule(ctx context.Context, topic, name string, spec Spec, pa
 	}
 	g := c.commit(topic, enqueueKind)
 	defer g.done()
-	g.record(ctx, false)
+	g.record(ctx, changed) // another client may have removed the topic since this one recorded it
 	if !changed {
 		return nil
 	}

@@ -112,6 +112,13 @@ func TestRemoveTopic(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, []string{topic}, topics, "a schedule brings the name back")
 
+		require.NoError(t, c.Unschedule(ctx, topic, "s"))
+		require.NoError(t, delayq.NewClient(f.RDB, delayq.Prefix(f.Prefix)).RemoveTopic(ctx, topic))
+		require.NoError(t, c.Schedule(ctx, topic, "s", delayq.Every(time.Hour), nil))
+		topics, err = f.Inspector.Topics(ctx)
+		require.NoError(t, err)
+		require.Equal(t, []string{topic}, topics, "also if another client has removed it")
+
 		require.ErrorIs(t, c.RemoveTopic(ctx, "bad{"), delayq.ErrInvalid)
 	})
 }
