@@ -27,8 +27,9 @@ type actorKey struct{}
 // [Client.RescheduleBatch], [Client.Revive], [Client.Bury], [Client.Delete], [Client.Pause],
 // [Client.Resume], [Client.ResumeAll], [Client.RemoveTopic], [Client.Schedule],
 // [Client.EditSchedule], [Client.Unschedule], [Client.PauseSchedule], [Client.ResumeSchedule],
-// [Client.Trigger], [Client.Repair] and [Client.Apply]. A call that changes nothing is not
-// recorded.
+// [Client.Trigger], [Client.Repair] and [Client.Apply]. A call that fails is not recorded, and
+// neither is a Schedule, EditSchedule, Repair, batch or Apply that changes nothing. The others are
+// recorded even if nothing was left to change, for example a Resume of a topic that is not paused.
 //
 // The audit has the newest 1,000 acts of the prefix. An entry is written after its act, because the
 // two can be in different slots of a Cluster. If that fails, the call returns [ErrNotAudited]. If
@@ -71,10 +72,15 @@ func checkActor(ctx context.Context) error {
 // the act, filter has its arguments, and count is what it has changed. An act that has changed
 // nothing is not recorded, unless its outcome is unknown.
 func (c *Client) audited(ctx context.Context, place located, filter string, count int64, err error) error {
+	return c.auditedIf(ctx, place, filter, count, errors.Is(err, ErrUnknownOutcome), err)
+}
+
+// auditedIf is audited for an act whose error does not say whether its outcome is unknown.
+func (c *Client) auditedIf(ctx context.Context, place located, filter string, count int64, unknown bool, err error) error {
 	if c == nil || ctx == nil {
 		return err
 	}
-	actor, unknown := actorOf(ctx), errors.Is(err, ErrUnknownOutcome)
+	actor := actorOf(ctx)
 	if actor == "" || count == 0 && !unknown {
 		return err
 	}
@@ -128,12 +134,13 @@ func (c *Client) auditBatch(ctx context.Context, k *kind, n int, at func(i int) 
 		return err
 	}
 	first, _ := at(0)
-	place, count := located{call: k.name, topic: first.Topic}, int64(0)
+	place, count, unknown := located{call: k.name, topic: first.Topic}, int64(0), false
 	for i := range n {
 		job, failed := at(i)
 		if failed == nil {
 			count++
 		}
+		unknown = unknown || errors.Is(failed, ErrUnknownOutcome) // err has only some of the errors
 		if job.Topic != first.Topic {
 			place.topic = ""
 		}
@@ -149,5 +156,5 @@ func (c *Client) auditBatch(ctx context.Context, k *kind, n int, at func(i int) 
 		}
 		text.WriteString(strconv.Quote(job.ID))
 	}
-	return c.audited(ctx, place, text.String(), count, err)
+	return c.auditedIf(ctx, place, text.String(), count, unknown, err)
 }

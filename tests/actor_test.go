@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/delayq/delayq"
+	"github.com/delayq/delayq/internal/embedded"
 	"github.com/delayq/delayq/internal/queuetest"
 	"github.com/delayq/delayq/internal/record"
 	"github.com/delayq/delayq/internal/redistest"
@@ -151,6 +152,28 @@ func TestAuditOfDeadAndDoneJobs(t *testing.T) {
 		require.NoError(b, b.Client.Revive(ctx, "t", "dead"))
 		require.NoError(b, b.Client.Delete(ctx, "t", "done"))
 		require.Equal(b, []string{"revive|t|dead||1", "delete|t|done||1"}, acts(b.T, b.RDB, queuetest.Prefix))
+	})
+}
+
+// A batch whose last job has an unknown outcome is recorded, although its error joins those of
+// other jobs.
+func TestAuditOfABatchWithAnUnknownOutcome(t *testing.T) {
+	redistest.Bubble(t, func(t *testing.T, _ *embedded.Redis, rdb *redis.Client) {
+		require.NoError(t, queuetest.LoadScripts(t.Context(), rdb))
+		rdb.AddHook(&breaker{2, func() { panic("oh") }})
+		jobs := make([]delayq.JobRef, 500, 501)
+		for i := range jobs {
+			jobs[i] = delayq.JobRef{Topic: "t", ID: fmt.Sprint("none", i)}
+		}
+		c := delayq.NewClient(rdb)
+		results, err := c.CancelBatch(delayq.WithActor(t.Context(), "alice"), append(jobs, delayq.JobRef{Topic: "t", ID: "a"}))
+		require.ErrorIs(t, err, delayq.ErrNotFound)
+		require.NotErrorIs(t, err, delayq.ErrUnknownOutcome)
+		require.ErrorIs(t, results[500].Err, delayq.ErrUnknownOutcome)
+		all := acts(t, rdb, "delayq")
+		require.Len(t, all, 1)
+		require.True(t, strings.HasPrefix(all[0], `cancel|t||"none0", `), all[0])
+		require.True(t, strings.HasSuffix(all[0], "|0"), all[0])
 	})
 }
 
