@@ -30,14 +30,16 @@ func Cancel() Action {
 
 // RunNow makes scheduled jobs ready, as [Client.Reschedule] does with a due time of now. With
 // [Spread], jobs that are due before their share of the time keep their due time and are skipped.
+// Jobs that were rescheduled to a time in it before are passed over, as by [RescheduleTo].
 func RunNow() Action {
 	return Action{name: "run now", kind: rescheduleKind, states: []State{StateScheduled}, spreads: true, due: ProcessIn(0)}
 }
 
 // RescheduleTo gives scheduled or ready jobs another due time, as [Client.Reschedule] does. A
 // duration ([ProcessIn]) counts from the beginning of the Apply, so all jobs get the same due time,
-// or with [Spread] one in the time after it. A job that was rescheduled to that time before is
-// passed over. Jobs that would expire by then fail and are unchanged.
+// or with [Spread] one in the time after it. A job that was rescheduled to such a time before is
+// passed over: it counts only in [Applied.Examined]. Jobs that would expire by then fail and are
+// unchanged.
 //
 // If an Apply is continued from a [Cursor], use [ProcessAt]: a duration would count from the new
 // beginning, and jobs that the first Apply has moved would be moved again.
@@ -46,7 +48,7 @@ func RescheduleTo(due DueOption) Action {
 }
 
 // ReviveDead moves dead jobs back to ready, as [Client.Revive] does, or with [Spread] into the
-// time after now.
+// time after now. It leaves jobs dead that were buried after the Apply began.
 func ReviveDead() Action {
 	return Action{name: "revive", kind: reviveKind, states: []State{StateDead}, spreads: true, due: ProcessIn(0)}
 }
@@ -93,8 +95,8 @@ func AtMost(jobs int64) ApplyOption {
 
 // Spread gives the jobs of [RunNow], [RescheduleTo] and [ReviveDead] due times that are spread
 // evenly over a time, from 1 ms to 100 years. It begins with the Apply, or with the due time of
-// RescheduleTo. The order of the jobs does not matter to their due times. Jobs whose share has
-// passed when their turn comes are due immediately.
+// RescheduleTo, and must end by 20 November 2286. The order of the jobs does not matter to their
+// due times. Jobs whose share has passed when their turn comes are due immediately.
 func Spread(over time.Duration) ApplyOption {
 	return func(o *applyOptions) {
 		if o.spread = over; over < time.Millisecond || over > maxDelay {
@@ -104,7 +106,8 @@ func Spread(over time.Duration) ApplyOption {
 }
 
 // Pace makes [Client.Apply] act on at most that many jobs per second, from 1 to 1,000,000, in
-// portions of a tenth of a second.
+// portions of a tenth of a second. Time that Apply has lost, for example to a slow Redis, is not
+// made up for.
 func Pace(perSecond int) ApplyOption {
 	return func(o *applyOptions) {
 		if o.pace = perSecond; perSecond < 1 || perSecond > 1_000_000 {
@@ -145,9 +148,11 @@ const (
 // of jobs as [Inspector.Jobs] does, and changes them in one call of a script. That script looks at
 // each job again. If the job is not in the state any more, or if its due time, its time of burial
 // or the time until which it is kept is another one, it is skipped. So a job that a server has
-// taken in the meantime is not hit by an Apply to ready jobs, and no job is changed twice. A filter
-// such as Query.Headers or Query.Error is not evaluated again. Jobs that enter the state while
-// Apply runs may be found or not.
+// taken in the meantime is not hit by an Apply to ready jobs. A filter such as Query.Headers or
+// Query.Error is not evaluated again. Jobs that enter the state while Apply runs may be found or
+// not. So a job that has left the state and has come back may be changed again, for example one
+// that has failed and backs off after [RunNow]. Only [ReviveDead] leaves out all jobs that were
+// buried after the Apply began, so that it ends even if all revived jobs die again.
 //
 // Query.Limit is the size of a step. Default and maximum: 500; larger values count as 500.
 //
@@ -179,7 +184,14 @@ func (c *Client) Apply(ctx context.Context, q Query, a Action, opts ...ApplyOpti
 	case r.opts.dry:
 		return &r.sum, place.at(r.count(ctx))
 	}
-	if err = r.run(ctx); err == nil && r.sum.Failed > 0 {
+	ended := false
+	defer func() {
+		if !ended { // the function of OnProgress or a hook has panicked
+			_ = c.audited(ctx, place, r.text(), r.sum.Done, nil)
+		}
+	}()
+	err = r.run(ctx)
+	if ended = true; err == nil && r.sum.Failed > 0 {
 		err = fmt.Errorf("%d of %d jobs failed: %w", r.sum.Failed, r.sum.Matched, errors.Join(r.sum.Errs...))
 	}
 	return &r.sum, c.audited(ctx, place, r.text(), r.sum.Done, place.at(err))
@@ -194,8 +206,10 @@ type application struct {
 	sum    Applied
 
 	due   jobOptions // of the action
-	base  int64      // when the time of Spread begins, Unix ms; 0: not known yet
+	began time.Time  // when the first page was read, by Redis's clock; zero: not yet
+	base  int64      // when the time of Spread begins, Unix ms
 	share uint64     // number of jobs that have got a share of it
+	over  bool       // the next jobs were buried after began
 }
 
 // prepare validates the arguments.
@@ -230,6 +244,9 @@ func (r *application) prepare(ctx context.Context, opts []ApplyOption) error {
 		var err error
 		r.due, err = newJobOptions([]JobOption{a.due})
 		errs = append(errs, err)
+		if at := r.due.DueAt; at > 0 && at+r.opts.spread.Milliseconds() > maxDueMS {
+			r.opts.refuse("Spread(%v): would end after %v", r.opts.spread, msTime(maxDueMS).UTC())
+		}
 	}
 	limit := r.query.Limit
 	filled, err := r.query.filled()
@@ -271,9 +288,11 @@ func (r *application) count(ctx context.Context) error {
 
 // run acts on page after page.
 func (r *application) run(ctx context.Context) error {
-	reader, q, began := r.client.inspector(), r.query, time.Now()
+	reader, q := r.client.inspector(), r.query
+	var began time.Time // of the last step
+	var acted int64     // before it
 	for {
-		if err := r.wait(ctx, began); err != nil {
+		if err := r.wait(ctx, began, r.acted()-acted); err != nil {
 			return err
 		}
 		q.Limit, q.Cursor = r.query.Limit, r.sum.Next
@@ -288,20 +307,29 @@ func (r *application) run(ctx context.Context) error {
 			return err
 		}
 		r.sum.Examined += int64(page.Examined)
+		began = time.Now()
+		acted = r.acted()
 		if err = r.step(ctx, page); err == nil {
 			r.sum.Next = page.Next
+			if r.over {
+				r.sum.Next = ""
+			}
 		}
 		r.report()
-		if err != nil || page.Next == "" || r.opts.most > 0 && r.sum.Done+r.sum.Failed >= r.opts.most {
+		if err != nil || r.sum.Next == "" || r.opts.most > 0 && r.sum.Done+r.sum.Failed >= r.opts.most {
 			return err
 		}
 	}
 }
 
-// wait waits until Pace allows the next step. It returns the cause if ctx is done.
-func (r *application) wait(ctx context.Context, began time.Time) error {
+// acted returns the number of jobs that have an outcome.
+func (r *application) acted() int64 { return r.sum.Done + r.sum.Skipped + r.sum.Failed }
+
+// wait waits until Pace allows another step after one that began then and acted on so many jobs.
+// What a slow step or a long search has left unused is not made up for. wait returns the cause if
+// ctx is done.
+func (r *application) wait(ctx context.Context, began time.Time, acted int64) error {
 	if r.opts.pace > 0 {
-		acted := r.sum.Done + r.sum.Skipped + r.sum.Failed
 		timer := time.NewTimer(time.Until(began.Add(time.Duration(float64(acted) / float64(r.opts.pace) * float64(time.Second)))))
 		defer timer.Stop()
 		select {
@@ -323,7 +351,8 @@ func (r *application) report() {
 
 // step acts on the jobs of a page. It returns an error if the next page must not be read.
 func (r *application) step(ctx context.Context, page *Page) (stop error) {
-	if r.base == 0 {
+	if r.began.IsZero() {
+		r.began = page.At
 		r.base = r.due.Due(page.At.UnixMilli())
 	}
 	list := make([]*operation, 0, len(page.Jobs))
@@ -352,14 +381,18 @@ func (r *application) step(ctx context.Context, page *Page) (stop error) {
 func (r *application) operation(info *JobInfo) *operation {
 	o := &operation{kind: r.action.kind, topic: r.query.Topic, id: info.ID, known: known(info), reason: r.action.reason}
 	switch {
+	case o.kind == reviveKind && info.BuriedAt.After(r.began):
+		r.over = !r.query.Latest // the next ones were buried later still
+		return nil
 	case o.kind == deleteKind && r.query.State == StateDead:
 		o.kind = cancelKind
 	case o.kind == reviveKind && r.opts.spread > 0:
 		o.when = strconv.FormatInt(r.nextShare(), 10)
 	case o.kind == rescheduleKind:
 		spread := r.opts.spread.Milliseconds()
-		// A job that this Apply has moved is met again if it is due behind the cursor.
-		if due := info.Due.UnixMilli(); info.DueReason == DueReschedule && r.query.State == StateScheduled && r.base <= due && due <= r.base+spread {
+		// A job that this Apply has moved is met again if it is due behind the cursor, or if it has
+		// become ready again.
+		if due := info.Due.UnixMilli(); info.DueReason == DueReschedule && r.base <= due && due <= r.base+spread {
 			return nil
 		}
 		due, at := r.due, r.base

@@ -523,6 +523,99 @@ func TestApplyPace(t *testing.T) {
 	})
 }
 
+// Time that is lost is not made up for: after a search that finds nothing for a long time, or a
+// slow step, no burst follows.
+func TestApplyPaceMakesUpForNothing(t *testing.T) {
+	queuetest.InBubble(t, func(b *queuetest.Bubble) {
+		for i := range 300 {
+			b.Enqueue("t", fmt.Sprint(i), delayq.ProcessIn(time.Hour))
+		}
+		began, step := b.At(), 0
+		_, err := b.Client.Apply(b.Context(), delayq.Query{Topic: "t", State: delayq.StateScheduled}, delayq.Cancel(), delayq.Pace(100),
+			delayq.OnProgress(func(delayq.Applied) {
+				if step++; step == 1 {
+					time.Sleep(10 * time.Second)
+					began = b.At()
+				}
+			}))
+		require.NoError(b, err)
+		require.Equal(b, 30, step)
+		require.InDelta(b, 2.8, (b.At() - began).Seconds(), 0.01)
+	})
+}
+
+// Jobs that die again while Apply runs are left dead, so that it ends.
+func TestApplyRevivesEachJobOnce(t *testing.T) {
+	queuetest.EachClient(t, func(t *testing.T, f *queuetest.Fixture) {
+		const n = 300
+		killed(t, f, "a", n)
+		require.NoError(t, eventually(t, f))
+		q := query(delayq.StateDead)
+		for _, q.Latest = range []bool{false, true} {
+			q.Limit = 100
+			steps := 0
+			ctx, cancel := context.WithCancel(t.Context())
+			sum, err := f.Client.Apply(ctx, q, delayq.ReviveDead(), delayq.OnProgress(func(delayq.Applied) {
+				_, err := f.Client.Apply(t.Context(), query(delayq.StateReady), delayq.BuryBecause("again"))
+				require.NoError(t, errors.Join(err, eventually(t, f)))
+				if steps++; steps == 10 {
+					cancel()
+				}
+			}))
+			cancel()
+			require.NoError(t, err)
+			require.EqualValues(t, n, sum.Done)
+			require.EqualValues(t, n, sum.Matched)
+			require.Empty(t, sum.Next)
+			require.EqualValues(t, n, f.Stats().Dead)
+		}
+	})
+}
+
+// Ready jobs that were delayed and are ready again while Apply runs have been moved already.
+func TestApplyDelaysReadyJobsOnce(t *testing.T) {
+	queuetest.InBubble(t, func(b *queuetest.Bubble) {
+		const n = 300
+		for i := range n {
+			b.Enqueue("t", fmt.Sprint(i))
+		}
+		b.Serve("t", func(ctx context.Context, _ *delayq.Job) error {
+			<-ctx.Done()
+			return ctx.Err()
+		}, delayq.Concurrency(1))
+		b.Pass(time.Second)
+		ready := b.Stats("t").Ready
+		require.Greater(b, ready, int64(n/2))
+		sum, err := b.Client.Apply(b.Context(), delayq.Query{Topic: "t", State: delayq.StateReady, Limit: 100}, delayq.RescheduleTo(delayq.ProcessIn(time.Second)),
+			delayq.OnProgress(func(a delayq.Applied) {
+				if a.Done == 100 {
+					b.Pass(5 * time.Second) // the first are ready again, behind the others
+				}
+			}))
+		require.NoError(b, err)
+		require.Equal(b, ready, sum.Done)
+		require.Equal(b, ready, sum.Matched)
+		require.Greater(b, sum.Examined, sum.Matched)
+	})
+}
+
+// A panic in the function of OnProgress ends an Apply, and what it has done is recorded.
+func TestApplyThatPanicsIsAudited(t *testing.T) {
+	queuetest.EachClient(t, func(t *testing.T, f *queuetest.Fixture) {
+		fill(t, f, "a", 100, delayq.ProcessIn(time.Hour))
+		q := query(delayq.StateScheduled)
+		q.Limit = 10
+		require.PanicsWithValue(t, "no", func() {
+			_, _ = f.Client.Apply(delayq.WithActor(t.Context(), "alice"), q, delayq.Cancel(), delayq.OnProgress(func(a delayq.Applied) {
+				if a.Done == 30 {
+					panic("no")
+				}
+			}))
+		})
+		require.Equal(t, []string{"apply cancel|topic||state scheduled|30"}, acts(t, f.RDB, f.Prefix))
+	})
+}
+
 // Redis goes away in the middle: what was done is told, and the rest is done from the cursor.
 func TestApplyWhenRedisGoesAway(t *testing.T) {
 	const n, step = 1000, 100
@@ -695,6 +788,8 @@ func TestApplyValidates(t *testing.T) {
 			{scheduled, delayq.Cancel(), []delayq.ApplyOption{delayq.AtMost(0), delayq.Pace(0)}, "AtMost(0): must be at least 1"},
 			{scheduled, delayq.Cancel(), []delayq.ApplyOption{delayq.AtMost(0), delayq.Pace(0)}, "Pace(0): must be from 1 to 1000000"},
 			{scheduled, delayq.Cancel(), []delayq.ApplyOption{delayq.Pace(1_000_001)}, "Pace(1000001)"},
+			{scheduled, delayq.RescheduleTo(delayq.ProcessAt(time.UnixMilli(9_999_999_999_000))), []delayq.ApplyOption{delayq.Spread(time.Second)},
+				"Spread(1s): would end after 2286-11-20 17:46:39.999"},
 			{scheduled, delayq.RunNow(), []delayq.ApplyOption{delayq.Spread(0)}, "Spread(0s): must be from 1ms to "},
 			{scheduled, delayq.RunNow(), []delayq.ApplyOption{delayq.Spread(time.Microsecond)}, "Spread(1µs)"},
 			{scheduled, delayq.Cancel(), []delayq.ApplyOption{delayq.Spread(time.Hour)}, "Spread: only RunNow, RescheduleTo and ReviveDead have due times"},
