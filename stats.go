@@ -30,8 +30,9 @@ type TopicStats struct {
 	// scheduled ones whose time has come. A topic that keeps up has few, for milliseconds.
 	Overdue int64
 	// OldestOverdue is the earliest due time among the overdue jobs, as far as the first ready job
-	// and the first scheduled one show it. It is zero if no job is overdue, or if the first 20
-	// entries of ready are left over from cancelled jobs.
+	// and the first scheduled one show it. Ready jobs whose records have more than 16 KiB are
+	// passed over. It is zero if no job is overdue, or if the first 20 entries of ready are such
+	// jobs or left over from cancelled ones.
 	OldestOverdue time.Time
 
 	NextDue time.Time // of the earliest scheduled job; zero if there is none

@@ -18,7 +18,8 @@
 -- Returns {'ok', now, sizes of pool, bucket, leases, dead and done, head of bucket with its score,
 -- {paused, until, pauses}, counters, sizes of schedules and waiting, head of slots with its score,
 -- size of attempts, how many of bucket are due, first}: first has the entry in moved and the first
--- 43 bytes of the record of the first ready job among the first 20 entries, if there is one.
+-- 43 bytes of the record of the first ready job among the first 20 entries, if there is one. Jobs
+-- with records of more than 16 KiB are passed over, because Redis would have to copy all of one.
 -- Cost: O(log N).
 -- Uses: now
 local pool, bucket, leases, dead = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
@@ -32,8 +33,9 @@ local entries = redis.call('LRANGE', ready, 0, 19)
 for _, id in ipairs(entries) do
   local elsewhere = redis.call('ZSCORE', bucket, id) or redis.call('ZSCORE', leases, id)
     or redis.call('ZSCORE', dead, id)
-  local record = not elsewhere and redis.call('HGET', pool, id)
-  if record then
+  local size = elsewhere and 0 or redis.call('HSTRLEN', pool, id)
+  if size > 0 and size <= 16384 then
+    local record = redis.call('HGET', pool, id)
     first = {redis.call('HGET', moved, id) or '', string.sub(record, 1, 43)}
     break
   end

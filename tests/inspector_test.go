@@ -87,6 +87,18 @@ func TestStatsBehindLeftEntries(t *testing.T) {
 	})
 }
 
+// Large records are not read: the next small one shows since when jobs wait.
+func TestStatsBehindLargeRecords(t *testing.T) {
+	queuetest.EachClient(t, func(t *testing.T, f *queuetest.Fixture) {
+		_, err := f.Client.Enqueue(t.Context(), "topic", "large", make([]byte, 16<<10))
+		require.NoError(t, err)
+		require.Zero(t, f.Stats().OldestOverdue)
+		require.EqualValues(t, 1, f.Stats().Overdue)
+		small := f.Enqueue("small")
+		require.Equal(t, small.Due, f.Stats().OldestOverdue)
+	})
+}
+
 // Topics come in the order in which they are given, or all of them sorted. One that cannot be read
 // does not hide the others.
 func TestStatsOfSeveralTopics(t *testing.T) {
