@@ -98,8 +98,12 @@ func (i *Inspector) Check(ctx context.Context, topic string) (*CheckReport, erro
 	if err := i.validate(ctx, topic, ""); err != nil {
 		return nil, place.at(err)
 	}
-	d := newDoctor(i.scripts, i.rdb, newKeys(i.o.prefix, topic), false)
-	err := d.check(ctx)
+	k := newKeys(i.o.prefix, topic)
+	d := newDoctor(i.scripts, i.rdb, k, false)
+	err := i.scan(ctx, k.pool, func(i *Inspector) error {
+		d = newDoctor(i.scripts, i.rdb, k, false)
+		return d.check(ctx)
+	})
 	return d.report, place.at(err)
 }
 

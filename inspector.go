@@ -9,6 +9,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/delayq/delayq/internal/link"
 	"github.com/delayq/delayq/internal/record"
 )
 
@@ -17,8 +18,11 @@ import (
 // method returns an error that wraps [ErrInvalid].
 //
 // It can read from a replica, and from the replicas of a Cluster if the client is ReadOnly. What it
-// reads there can be some milliseconds old, and its times are by the clock of that replica. It
-// sends its scripts with EVALSHA_RO, so that Redis refuses their writes. If Redis does not know
+// reads there can be some milliseconds old, and its times are by the clock of that replica. With
+// several replicas, do not use the ReplicaOnly option for Sentinel: each connection goes to any one
+// of them, and calls that scan, as Topics does, leave entries out.
+//
+// It sends its scripts with EVALSHA_RO, so that Redis refuses their writes. If Redis does not know
 // that command, as before 7.0, or refuses it to the user, EVALSHA takes its place.
 type Inspector struct {
 	rdb     redis.UniversalClient
@@ -89,6 +93,33 @@ func (i *Inspector) exec(ctx context.Context, s *script, k *keys, jobs int, args
 	return i.scripts.exec(ctx, s, k, "", jobs, args...)
 }
 
+// scan reads everything about a key in several calls that follow a cursor of SSCAN, HSCAN or ZSCAN.
+// If the client reads from the replicas of a Cluster, all of these calls must go to one node: a
+// cursor is a place in the hash tables of that node, and with another node it leaves entries out.
+// read gets an inspector of that node. If the node is away, read is called again for the master.
+func (i *Inspector) scan(ctx context.Context, key string, read func(*Inspector) error) error {
+	cluster, ok := i.rdb.(*redis.ClusterClient)
+	if !ok || !cluster.Options().ReadOnly {
+		return read(i)
+	}
+	on := func(find nodeFinder) error {
+		node, err := find(ctx, key)
+		if err != nil {
+			return err
+		}
+		one := *i
+		one.rdb, one.scripts.rdb = node, node
+		return read(&one)
+	}
+	if i.scripts.only != nil { // else its scripts go to masters
+		if err := on(cluster.SlaveForKey); err == nil || ctx.Err() != nil || !away(err) {
+			return err
+		}
+		link.Reload(cluster)
+	}
+	return on(cluster.MasterForKey)
+}
+
 // jobInfos looks up jobs, and skips those that do not exist: see [caller.jobInfos].
 func (i *Inspector) jobInfos(ctx context.Context, topic string, cut int, ids []string) ([]*JobInfo, error) {
 	return i.scripts.jobInfos(ctx, newKeys(i.o.prefix, topic), cut, ids)
@@ -122,15 +153,22 @@ func (i *Inspector) Topics(ctx context.Context) ([]string, error) {
 		return nil, fmt.Errorf("topics: %w", err)
 	}
 	var names []string
-	for cursor := uint64(0); ; {
-		some, next, err := i.rdb.SScan(ctx, topicsKey(i.o.prefix), cursor, "", topicsPage).Result()
-		if err != nil {
-			return nil, fmt.Errorf("topics of %q: %w", i.o.prefix, i.scripts.blame(ctx, err, topicsKey(i.o.prefix)))
+	key := topicsKey(i.o.prefix)
+	err := i.scan(ctx, key, func(i *Inspector) error {
+		names = nil
+		for cursor := uint64(0); ; {
+			some, next, err := i.rdb.SScan(ctx, key, cursor, "", topicsPage).Result()
+			if err != nil {
+				return i.scripts.blame(ctx, err, key)
+			}
+			names = append(names, some...)
+			if cursor = next; cursor == 0 {
+				return nil
+			}
 		}
-		names = append(names, some...)
-		if cursor = next; cursor == 0 {
-			break
-		}
+	})
+	if err != nil {
+		return nil, fmt.Errorf("topics of %q: %w", i.o.prefix, err)
 	}
 	slices.Sort(names)
 	return slices.Compact(names), nil
@@ -142,15 +180,24 @@ func (i *Inspector) Servers(ctx context.Context) ([]ServerInfo, error) {
 	if err := i.usable(ctx); err != nil {
 		return nil, fmt.Errorf("servers: %w", err)
 	}
-	list, err := readServers(ctx, i.rdb, i.o.prefix)
+	list, err := i.servers(ctx)
 	if err != nil || len(list) == 0 {
-		return nil, i.scripts.blame(ctx, err, serversKey(i.o.prefix))
+		return nil, err
 	}
 	now, err := i.rdb.Time(ctx).Result()
 	if err != nil {
 		return nil, fmt.Errorf("servers of %q: %w", i.o.prefix, err)
 	}
 	return slices.DeleteFunc(list, func(info ServerInfo) bool { return !info.live(now) }), nil
+}
+
+// servers reads all heartbeats.
+func (i *Inspector) servers(ctx context.Context) (list []ServerInfo, err error) {
+	err = i.scan(ctx, serversKey(i.o.prefix), func(i *Inspector) (err error) {
+		list, err = readServers(ctx, i.rdb, i.o.prefix)
+		return i.scripts.blame(ctx, err, serversKey(i.o.prefix))
+	})
+	return list, err
 }
 
 // live reports whether the server has sent a heartbeat lately.

@@ -3,7 +3,10 @@ package delayq
 import (
 	"context"
 	"fmt"
+	"io"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -191,4 +194,107 @@ func TestInspectorOnACluster(t *testing.T) {
 			}))
 		}
 	}
+}
+
+// A cursor of a scan belongs to one node. Where each master has several replicas, a call that scans
+// stays with one of them. If that one is away, it begins again on the master.
+func TestInspectorScansOneReplica(t *testing.T) {
+	t.Parallel()
+	if testing.Short() || redistest.Roles() {
+		t.Skip("starts a cluster")
+	}
+	c := redistest.StartCluster(t, 1, 2)
+	admin, ctx := c.Client(t), t.Context()
+	const topics, jobs, schedules, servers = 3000, 2500, 500, 500
+	k := newKeys(defaultPrefix, "topic")
+	var names []any
+	for i := range topics {
+		names = append(names, fmt.Sprint("t", i))
+	}
+	require.NoError(t, admin.SAdd(ctx, topicsKey(defaultPrefix), names...).Err())
+	list := make([]NewJob, jobs)
+	leases := []redis.Z{{Score: 1e15, Member: strings.Repeat("-", 1025)}}
+	for i := range list {
+		list[i] = NewJob{Topic: "topic", ID: fmt.Sprint(i)}
+		leases = append(leases, redis.Z{Score: float64(time.Now().Add(time.Hour).UnixMilli()), Member: list[i].ID})
+	}
+	_, err := NewClient(admin).EnqueueBatch(ctx, list)
+	require.NoError(t, err)
+	require.NoError(t, admin.ZAdd(ctx, k.leases, leases...).Err())
+	require.NoError(t, admin.Del(ctx, k.ready).Err())
+	for i := range servers {
+		require.NoError(t, admin.HSet(ctx, serversKey(defaultPrefix), fmt.Sprint("server", i), fmt.Sprint(time.Now().Add(time.Hour).UnixMilli(), ` {"topics":{"topic":{"workers":2}}}`)).Err())
+	}
+	for i := range schedules {
+		require.NoError(t, NewClient(admin).Schedule(ctx, "topic", fmt.Sprint("s", i), Every(time.Hour), nil))
+	}
+	require.NoError(t, admin.ForEachMaster(ctx, func(ctx context.Context, node *redis.Client) error {
+		needRO(t, node)
+		return node.Do(ctx, "WAIT", 2, 60_000).Err()
+	}))
+
+	opt := c.Options()
+	opt.ReadOnly = true
+	var away atomic.Bool // replicas: commands to them fail
+	rdb := redis.NewClusterClient(opt)
+	t.Cleanup(func() { require.NoError(t, rdb.Close()) })
+	rdb.OnNewNode(func(node *redis.Client) {
+		node.AddHook(replicaAway{node: node, away: &away})
+	})
+	insp := NewInspector(rdb)
+	for range 4 {
+		found, err := insp.Topics(ctx)
+		require.NoError(t, err)
+		require.Equal(t, topics+1, len(found))
+		running := 0
+		for _, err := range insp.All(ctx, Query{Topic: "topic", State: StateRunning, Limit: 1000}) {
+			require.NoError(t, err)
+			running++
+		}
+		require.Equal(t, jobs, running)
+		live, err := insp.Servers(ctx)
+		require.NoError(t, err)
+		require.Len(t, live, servers)
+		stats, err := insp.Stats(ctx, "topic")
+		require.NoError(t, err)
+		require.Equal(t, servers, stats[0].Servers)
+		all, err := insp.Schedules(ctx, "topic")
+		require.NoError(t, err)
+		require.Len(t, all, schedules)
+		report, err := insp.Check(ctx, "topic")
+		require.NoError(t, err)
+		require.EqualValues(t, jobs, report.Jobs)
+	}
+	away.Store(true)
+	found, err := insp.Topics(ctx)
+	require.NoError(t, err)
+	require.Equal(t, topics+1, len(found))
+}
+
+// replicaAway lets the commands of a node that is a replica fail.
+type replicaAway struct {
+	node *redis.Client
+	away *atomic.Bool
+}
+
+func (h replicaAway) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (h replicaAway) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		if h.away.Load() && cmd.Name() == "sscan" {
+			role, err := h.node.Do(ctx, "role").Slice()
+			if err == nil && role[0] == "slave" {
+				err = io.ErrUnexpectedEOF
+			}
+			if err != nil {
+				cmd.SetErr(err)
+				return err
+			}
+		}
+		return next(ctx, cmd)
+	}
+}
+
+func (h replicaAway) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
 }

@@ -311,14 +311,23 @@ func (w *walk) beginRunning(ctx context.Context) error {
 	default:
 		return fmt.Errorf("%w: it has no place among running jobs", ErrCursor)
 	}
-	for w.scan = "0"; w.scan != ""; {
-		if err := w.scanRunning(ctx, listJobs); err != nil {
-			return err
+	all := w.inspector
+	defer func() { w.inspector = all }()
+	err := all.scan(ctx, w.keys.leases, func(one *Inspector) error {
+		w.inspector, w.scanning, w.pending = one, false, nil
+		for w.scan = "0"; w.scan != ""; {
+			if err := w.scanRunning(ctx, listJobs); err != nil {
+				return err
+			}
+			if after == "" && w.page.Total > snapshotJobs {
+				w.scanning, w.scan, w.pending = true, "0", nil
+				return nil
+			}
 		}
-		if after == "" && w.page.Total > snapshotJobs {
-			w.scanning, w.scan, w.pending = true, "0", nil
-			return nil
-		}
+		return nil
+	})
+	if err != nil || w.scanning {
+		return err
 	}
 	slices.Sort(w.pending)
 	w.pending = slices.DeleteFunc(slices.Compact(w.pending), func(id string) bool {

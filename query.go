@@ -210,7 +210,8 @@ func (q *Query) admits(info *JobInfo) bool {
 // cancelled and enqueued again while its old entry was deep in ready. The place in ready is an
 // estimate if more than Budget entries of cancelled jobs have been dropped in front of it since the
 // last page, or if the eight entries on each side of it have been removed by anything but a take.
-// Of more than 10,000 running jobs, one can appear twice if their number falls to a tenth.
+// Of more than 10,000 running jobs, one can appear twice if their number falls to a tenth, and some
+// can be missing if the pages are read from different replicas or a failover comes between them.
 //
 // Pages have no payloads. The records of jobs are read up to 16 KiB, and no further than to the
 // payload. Of a larger record only the size is read, unless Headers, Payload, or From and To of

@@ -190,17 +190,23 @@ func (i *Inspector) schedules(ctx context.Context, topic string) ([]*ScheduleInf
 	}
 	k := newKeys(i.o.prefix, topic)
 	var found []string
-	for cursor := uint64(0); ; {
-		pairs, next, err := i.rdb.HScan(ctx, k.fired, cursor, "", schedulesPage).Result()
-		if err != nil {
-			return nil, i.scripts.blame(ctx, err, k.fired)
+	err := i.scan(ctx, k.fired, func(i *Inspector) error {
+		found = nil
+		for cursor := uint64(0); ; {
+			pairs, next, err := i.rdb.HScan(ctx, k.fired, cursor, "", schedulesPage).Result()
+			if err != nil {
+				return i.scripts.blame(ctx, err, k.fired)
+			}
+			for at := 0; at < len(pairs); at += 2 {
+				found = append(found, pairs[at])
+			}
+			if cursor = next; cursor == 0 {
+				return nil
+			}
 		}
-		for at := 0; at < len(pairs); at += 2 {
-			found = append(found, pairs[at])
-		}
-		if cursor = next; cursor == 0 {
-			break
-		}
+	})
+	if err != nil {
+		return nil, err
 	}
 	slices.Sort(found)
 	var list []*ScheduleInfo

@@ -96,9 +96,9 @@ func (i *Inspector) Stats(ctx context.Context, topics ...string) ([]TopicStats, 
 	for some := range slices.Chunk(topics, statsTopics) {
 		calls := i.inspect(ctx, some, others...)
 		if others != nil {
-			found, err := allServers(ctx, i.rdb, i.o.prefix, first)
+			found, err := i.serversAfter(ctx, first)
 			if err != nil {
-				failed = append(failed, fmt.Errorf("inspect: %w", i.scripts.blame(ctx, err, serversKey(i.o.prefix))))
+				failed = append(failed, fmt.Errorf("inspect: %w", err))
 			}
 			servers, others = found, nil
 		}
@@ -113,6 +113,16 @@ func (i *Inspector) Stats(ctx context.Context, topics ...string) ([]TopicStats, 
 		}
 	}
 	return list, failed.join()
+}
+
+// serversAfter reads all heartbeats, after the first call of their scan.
+func (i *Inspector) serversAfter(ctx context.Context, first *redis.ScanCmd) ([]ServerInfo, error) {
+	cluster, ok := i.rdb.(*redis.ClusterClient)
+	if _, next := first.Val(); next != 0 && ok && cluster.Options().ReadOnly {
+		return i.servers(ctx) // nobody knows which node has answered
+	}
+	list, err := allServers(ctx, i.rdb, i.o.prefix, first)
+	return list, i.scripts.blame(ctx, err, serversKey(i.o.prefix))
 }
 
 // invalidTopic returns an error if a topic is invalid.
