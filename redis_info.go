@@ -29,8 +29,10 @@ type RedisInfo struct {
 	AOF   bool   // it keeps an append-only file
 	FSync string // when that file is synced: always, everysec or no
 	// Snapshots is the rule of the snapshots (RDB), as in "3600 1 300 100". Empty: none are taken.
-	Snapshots    string
-	LastSnapshot time.Time // zero: none yet
+	Snapshots string
+	// LastSnapshot is when the last snapshot was taken, or when Redis started, if it has taken none
+	// since.
+	LastSnapshot time.Time
 
 	Time      time.Time     // by Redis's clock
 	RoundTrip time.Duration // of one small call

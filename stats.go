@@ -67,7 +67,7 @@ const statsTopics = 1000
 
 // Stats returns the numbers of jobs, the servers, the pauses and the counters of topics, in the
 // order of topics. Without topics it returns those of [Inspector.Topics]. The numbers of a topic
-// are read at one instant. A topic that was never used has no jobs.
+// are read at one instant, except Servers and Workers. A topic that was never used has no jobs.
 //
 // If some topics cannot be read, Stats returns the others along with the error.
 //

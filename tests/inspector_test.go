@@ -262,6 +262,8 @@ func TestRedisIsDescribed(t *testing.T) {
 	require.True(t, info.AOF)
 	require.Zero(t, info.Replicas)
 	require.NotZero(t, info.Time)
+	// There is no snapshot yet: this is the time of the start.
+	require.WithinDuration(t, info.Time, info.LastSnapshot, time.Minute)
 	require.Positive(t, info.RoundTrip)
 
 	open := func(password string) *redis.Client {
