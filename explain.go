@@ -197,9 +197,9 @@ func (i *Inspector) circumstances(ctx context.Context, topic, id string) (*circu
 	if call.err != nil {
 		return nil, call.err
 	}
-	servers, err := allServers(ctx, i.rdb, i.o.prefix, first)
+	servers, err := i.serversAfter(ctx, first)
 	if err != nil {
-		return nil, i.scripts.blame(ctx, err, serversKey(i.o.prefix))
+		return nil, err
 	}
 	c := readCircumstances(topic, id, call.reply)
 	c.serve(topic, servers)

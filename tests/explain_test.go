@@ -15,6 +15,7 @@ import (
 
 	"github.com/delayq/delayq"
 	"github.com/delayq/delayq/internal/queuetest"
+	"github.com/delayq/delayq/internal/record"
 	"github.com/delayq/delayq/internal/redistest"
 )
 
@@ -162,6 +163,14 @@ var scenes = map[string]func(b *queuetest.Bubble) explained{
 		_, err = b.Client.CancelBatch(by(b), []delayq.JobRef{{Topic: "t", ID: "x"}, {Topic: "t", ID: "gone"}})
 		require.ErrorIs(b, err, delayq.ErrNotFound)
 		return explained{"x", "Not found: " + nobody + ".", []delayq.Reason{{Code: delayq.ReasonNotFound}}}
+	},
+	"a cancel of unknown outcome": func(b *queuetest.Bubble) explained {
+		act := record.AuditEntry{Actor: "ann", Action: "cancel", Topic: "t", ID: "x"}
+		require.NoError(b, b.RDB.LPush(b.Context(), queuetest.Prefix+":audit", fmt.Sprint(b.Began.UnixMilli(), " nonce ", act.Encode())).Err())
+		return explained{
+			"x", "Not found: " + nobody + `; the last act on record is "cancel" by "ann" at 2000-01-01 00:00:00.000 UTC.`,
+			[]delayq.Reason{{Code: delayq.ReasonNotFound, By: "ann", Action: "cancel", Since: after(b, 0)}},
+		}
 	},
 	"due later": func(b *queuetest.Bubble) explained {
 		b.Serve("t", block)
