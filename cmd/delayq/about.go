@@ -16,8 +16,8 @@ import (
 
 func (a *app) lookCommands() []*cobra.Command {
 	return []*cobra.Command{
-		a.topicsCommand(), a.topicCommand(), a.jobsCommand(), a.jobCommand(), a.findCommand(), a.failuresCommand(),
-		a.serversCommand(), a.serverCommand(), a.statsCommand(), a.topCommand(),
+		a.topicsCommand(), a.topicCommand(), a.jobsCommand(), a.jobCommand(), a.findCommand(), a.explainCommand(),
+		a.failuresCommand(), a.serversCommand(), a.serverCommand(), a.statsCommand(), a.topCommand(),
 	}
 }
 

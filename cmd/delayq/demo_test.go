@@ -58,8 +58,8 @@ func TestDemoEndsByItself(t *testing.T) {
 		getenv: func(string) string { return "" }, dial: dial,
 	}
 	require.Zero(t, run(t.Context(), p), errs.String())
-	line := `\S+ \S+  in [0-9.,]+/s  out [0-9.,]+/s  failed [0-9.,]+/s  scheduled [0-9,]+  ready [0-9,]+  running \d+  dead \d+  overdue [0-9,]+\n`
-	require.Regexp(t, `^(`+line+`){2,4}$`, out.String())
+	line := `\S+ \S+  in [0-9.,]+/s  out [0-9.,]+/s  failed [0-9.,]+/s  scheduled [0-9,]+  ready [0-9,]+  running [0-9,]+  dead [0-9,]+  overdue [0-9,]+\n`
+	require.Regexp(t, `^(`+line+`)+$`, out.String()) // a line a second, on a machine that keeps up
 }
 
 // Options that the demo cannot follow are refused.

@@ -156,11 +156,8 @@ func jobOf(info *delayq.JobInfo, whole bool) *jobRecord {
 		Schedule: info.Schedule, Slot: stamp(info.Slot), PayloadSize: info.PayloadSize,
 	}
 	r.setHeaders(info.Headers)
-	for _, e := range info.Errors {
-		r.Errors = append(r.Errors, attemptRecord{
-			Attempt: e.Attempt, At: stamp(e.At), Duration: seconds(e.Duration), Server: e.Server, Kind: e.Kind, Type: e.Type,
-			Message: e.Message, Stack: e.Stack, NextDue: stamp(e.NextDue), TraceParent: e.TraceParent,
-		})
+	for i := range info.Errors {
+		r.Errors = append(r.Errors, attemptOf(&info.Errors[i]))
 	}
 	if info.Undecodable != nil {
 		r.Undecodable, r.RawBase64, r.Backoff = errorText(info.Undecodable), info.Raw, nil
@@ -168,6 +165,13 @@ func jobOf(info *delayq.JobInfo, whole bool) *jobRecord {
 		r.setPayload(info.Payload)
 	}
 	return r
+}
+
+func attemptOf(e *delayq.AttemptError) attemptRecord {
+	return attemptRecord{
+		Attempt: e.Attempt, At: stamp(e.At), Duration: seconds(e.Duration), Server: e.Server, Kind: e.Kind, Type: e.Type,
+		Message: e.Message, Stack: e.Stack, NextDue: stamp(e.NextDue), TraceParent: e.TraceParent,
+	}
 }
 
 // lastError returns the message of the last failed attempt.

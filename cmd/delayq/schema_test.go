@@ -51,7 +51,7 @@ var listSchemas = []struct {
 
 // objects are records without a list.
 var objectSchemas = map[string]any{
-	schemaEnqueued: enqueuedRecord{}, schemaBulk: bulkRecord{}, schemaCheck: checkRecord{}, schemaImport: importRecord{},
+	schemaEnqueued: enqueuedRecord{}, schemaBulk: bulkRecord{}, schemaCheck: checkRecord{}, schemaExplanation: explanationRecord{}, schemaImport: importRecord{},
 	schemaExport: exportRecord{}, schemaVersion: versionRecord{}, schemaACL: aclRecord{},
 }
 

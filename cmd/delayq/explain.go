@@ -1,0 +1,131 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/delayq/delayq"
+)
+
+const schemaExplanation = "delayq.explanation/1"
+
+// An explanationRecord says why a job is not running.
+type explanationRecord struct {
+	jobRef
+	At      stamp          `json:"at,omitzero"`
+	Verdict string         `json:"verdict"`
+	Job     *jobRecord     `json:"job,omitempty"`
+	Reasons []reasonRecord `json:"reasons"`
+}
+
+// A reasonRecord is one reason. Each code has its own fields.
+type reasonRecord struct {
+	Code      delayq.ReasonCode  `json:"code"`
+	Text      string             `json:"text"`
+	Since     stamp              `json:"since,omitzero"`
+	Until     stamp              `json:"until,omitzero"`
+	By        string             `json:"by,omitempty"`
+	Because   string             `json:"because,omitempty"`
+	Action    string             `json:"action,omitempty"`
+	Attempt   int                `json:"attempt,omitempty"`
+	Snoozes   int                `json:"snoozes,omitempty"`
+	Error     *attemptRecord     `json:"error,omitempty"`
+	Server    string             `json:"server,omitempty"`
+	Host      string             `json:"host,omitempty"`
+	Servers   int                `json:"servers,omitempty"`
+	Others    int                `json:"others,omitempty"`
+	Workers   int                `json:"workers,omitempty"`
+	Running   int                `json:"running,omitempty"`
+	Longest   *runningRecord     `json:"longest,omitempty"`
+	Ahead     int64              `json:"ahead,omitempty"`
+	More      bool               `json:"more,omitempty"` // there are more ahead
+	PerSecond float64            `json:"per_second,omitempty"`
+	Wait      seconds            `json:"wait,omitempty"`
+	LoopAge   seconds            `json:"loop_age,omitempty"`
+	Finding   delayq.FindingKind `json:"finding,omitempty"`
+	Refusal   string             `json:"refusal,omitempty"`
+	Used      int64              `json:"used,omitempty"`
+	Limit     int64              `json:"limit,omitempty"`
+}
+
+func reasonOf(r *delayq.Reason) reasonRecord {
+	out := reasonRecord{
+		Code: r.Code, Text: r.Text, Since: stamp(r.Since), Until: stamp(r.Until), By: r.By, Because: r.Because, Action: r.Action,
+		Attempt: r.Attempt, Snoozes: r.Snoozes, Server: r.Server, Host: r.Host, Servers: r.Servers, Others: r.Others,
+		Workers: r.Workers, Running: r.Running, Ahead: r.Ahead, More: r.More, PerSecond: r.PerSecond, Wait: seconds(r.Wait),
+		LoopAge: seconds(r.LoopAge), Finding: r.Finding, Refusal: r.Refusal, Used: r.Used, Limit: r.Limit,
+	}
+	if r.Error != nil {
+		e := attemptOf(r.Error)
+		out.Error = &e
+	}
+	if r.Job != "" {
+		ref := refOf("", r.Job)
+		out.Longest = &runningRecord{ref.ID, ref.IDBase64, seconds(r.For)}
+	}
+	return out
+}
+
+func (a *app) explainCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "explain TOPIC ID",
+		Short: "Say why a job is not running",
+		Long: `Say why a job is not running: a verdict in one sentence, and every reason that holds,
+the decisive one first. If there is no such job, the exit code is 3.`,
+		Example:           "  delayq explain mail:welcome u-77812",
+		Args:              counted(2, 2, "a topic and an ID"),
+		ValidArgsFunction: a.completeArgs(a.topicNames, a.jobIDs(everyState...), nothing),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			id, err := idOf(args[1])
+			if err != nil {
+				return err
+			}
+			insp, err := a.inspector()
+			if err != nil {
+				return err
+			}
+			found, err := insp.Explain(cmd.Context(), args[0], id)
+			if err != nil {
+				return err
+			}
+			a.setClock(found.At)
+			r := &explanationRecord{jobRef: refOf(args[0], id), At: stamp(found.At), Verdict: found.Verdict, Reasons: []reasonRecord{}}
+			if found.Job != nil {
+				r.Job = jobOf(found.Job, false)
+			}
+			for i := range found.Reasons {
+				r.Reasons = append(r.Reasons, reasonOf(&found.Reasons[i]))
+			}
+			if err := object(a, schemaExplanation, r, idText(id), func(w io.Writer) error { return a.showExplanation(w, r) }); err != nil {
+				return err
+			}
+			if found.Job == nil {
+				return &exitCode{code: exitNotFound}
+			}
+			return nil
+		},
+	}
+}
+
+// showExplanation writes an explanation for people.
+func (a *app) showExplanation(w io.Writer, r *explanationRecord) error {
+	if _, err := fmt.Fprintln(w, safe(r.Verdict, false)); err != nil {
+		return err
+	}
+	var pairs []string
+	for _, reason := range r.Reasons {
+		pairs = append(pairs, "  "+string(reason.Code), reason.Text)
+	}
+	if j := r.Job; j != nil {
+		pairs = append(pairs, "  due", a.when(time.Time(j.Due)), "  enqueued", a.when(time.Time(j.Enqueued)), "  attempt", attemptsText(j))
+	}
+	return a.fields(w, pairs...)
+}
+
+// attemptsText writes which attempt a job is at, and how many retries are left.
+func attemptsText(j *jobRecord) string {
+	return fmt.Sprintf("%d, retries left: %s", j.Attempt, retries(j.RetriesLeft))
+}
