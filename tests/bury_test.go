@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -18,13 +19,16 @@ import (
 func TestBuryInEachState(t *testing.T) {
 	queuetest.InBubble(t, func(b *queuetest.Bubble) {
 		ctx, c := b.Context(), b.Client
+		var mu sync.Mutex
 		runs := map[string]int{}
 		s := b.Serve("t", func(ctx context.Context, job *delayq.Job) error {
+			mu.Lock()
 			runs[job.ID]++
+			mu.Unlock()
 			switch {
 			case job.ID == "running":
 				<-ctx.Done()
-			case job.ID == "back" && runs[job.ID] == 1:
+			case job.ID == "back" && job.Attempt == 1:
 				return errors.New("first")
 			case job.ID == "dead":
 				return delayq.Permanent(errors.New("no"))
