@@ -30,6 +30,7 @@ type actorKey struct{}
 // [Client.Trigger], [Client.Repair] and [Client.Apply]. A call that fails is not recorded, and
 // neither is a Schedule, EditSchedule, Repair, batch or Apply that changes nothing. The others are
 // recorded even if nothing was left to change, for example a Resume of a topic that is not paused.
+// [Client.Enqueue] is not recorded, even if it replaces a job.
 //
 // The audit has the newest 1,000 acts of the prefix. An entry is written after its act, because the
 // two can be in different slots of a Cluster. If that fails, the call returns [ErrNotAudited]. If
