@@ -38,7 +38,8 @@ of all topics. Topics in trouble come first: those with due jobs and no server, 
 that are behind, paused ones, and those in which jobs have died within the last minute.
 
 Press ? for the keys. Lower-case letters look. Capitals, and p, act on what is selected
-and ask first. With --read-only, or once Redis has refused an act, they are left out.
+and ask first. They are left out with --read-only, on a replica, and once Redis has
+refused one.
 
 If Redis does not answer, the last numbers remain, with a line that says how old they
 are. The view goes on by itself as soon as Redis answers.`,

@@ -27,14 +27,15 @@ var verbKeys = map[string]string{"cancel": "X", "run": "N", "bury": "B", "revive
 
 const topHelp = `Look
   ↑ ↓ k j       move; PgUp, PgDn, Home and End too
-  enter         open a topic, a group of failures, a job, a server, a schedule
+  enter         open what is selected
+  e             why the job is not running
   esc           go back
   t Tab         the next tab, or the next state of the jobs
   1 to 5        jobs that are scheduled, ready, running, dead or done
   ← →           the page of jobs before, and after
   o             the latest jobs first, or last
   s             sort topics by trouble, name, READY, DEAD or OUT/s
-  /             filter: a part of the row; of jobs: the beginning of the ID, or
+  /             filter: a part of the row; of jobs: how the ID begins, or
                 flags of "delayq jobs" such as --error 550 --header tenant=7
   q Ctrl-C      quit
 
@@ -47,7 +48,7 @@ Act, after a question
 Topics
   RUN           jobs that run, of the workers of all servers
   OLDEST        how long the first of the due jobs has waited
-  FAIL%         runs that failed, of those that have ended since the last tick
+  FAIL%         runs that failed, of those that ended since the last tick
   DUE IN 1h     scheduled jobs in 12 steps of 5 minutes, and their number
   dead +3       so many jobs have died within the last minute`
 
@@ -101,7 +102,14 @@ func (m *top) keys() []topKey {
 		add("esc", "esc back", back)
 		add("backspace", "", back)
 	}
-	if !m.readOnly {
+	job := row.job
+	if s.kind == textScreen && !s.explains {
+		job = s.job
+	}
+	if job != nil {
+		add("e", "e explain", func() tea.Cmd { return m.open(m.explainText(job.Topic, job.exact())) })
+	}
+	if !m.readOnly && !m.replica() {
 		list = append(list, m.acts(s, row)...)
 	}
 	switch s.kind {
@@ -143,6 +151,9 @@ func (m *top) keys() []topKey {
 	add("q", "q quit", func() tea.Cmd { return tea.Quit })
 	return list
 }
+
+// replica reports whether Redis is one, so that it refuses every act.
+func (m *top) replica() bool { return m.redis != nil && m.redis.Role == "slave" }
 
 // acts returns the keys that act on what is selected.
 func (m *top) acts(s *topScreen, row topRow) []topKey {

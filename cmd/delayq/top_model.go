@@ -114,10 +114,11 @@ type topScreen struct {
 	total    int64
 	examined int
 
-	title string
-	job   *jobRecord // the one that a text is about; nil: none
-	read  func(ctx context.Context) (topShow, *jobRecord, error)
-	show  topShow
+	title    string
+	explains bool       // the text says why a job is not running
+	job      *jobRecord // the one that a text is about; nil: none
+	read     func(ctx context.Context) (topShow, *jobRecord, error)
+	show     topShow
 }
 
 // A topShow writes a text.

@@ -222,6 +222,25 @@ func (m *top) jobText(topic, id string) *topScreen {
 	}}
 }
 
+// explainText says why a job is not running.
+func (m *top) explainText(topic, id string) *topScreen {
+	return &topScreen{kind: textScreen, explains: true, topic: topic, title: "explain " + topic + " " + idText(id), read: func(ctx context.Context) (topShow, *jobRecord, error) {
+		found, err := m.insp.Explain(ctx, topic, id)
+		if err != nil {
+			return nil, nil, err
+		}
+		r := &explanationRecord{Verdict: found.Verdict}
+		for i := range found.Reasons {
+			r.Reasons = append(r.Reasons, reasonOf(&found.Reasons[i]))
+		}
+		var job *jobRecord
+		if found.Job != nil {
+			job = jobOf(found.Job, false)
+		}
+		return func(a *app, w io.Writer) error { return a.showExplanation(w, r) }, job, nil
+	}}
+}
+
 // serverText shows everything about a server.
 func (m *top) serverText(id string) *topScreen {
 	return &topScreen{kind: textScreen, title: "server " + id, read: func(ctx context.Context) (topShow, *jobRecord, error) {

@@ -92,7 +92,9 @@ func (s *session) until(text string) {
 // ends waits for the end of the process. Then the terminal has to be as it was.
 func (s *session) ends(code int) {
 	s.Helper()
-	_ = s.cmd.Wait() // the exit code says it
+	kill := time.AfterFunc(queuetest.Patience, func() { _ = s.cmd.Process.Kill() }) // it may have ended
+	_ = s.cmd.Wait()                                                                // the exit code says it
+	kill.Stop()
 	queuetest.Until(s.T, func() bool { return strings.Contains(s.text(), ownScreen) })
 	out := s.text()
 	require.Equal(s, code, s.cmd.ProcessState.ExitCode(), out)
@@ -165,6 +167,33 @@ func TestTopInATerminalWithoutRedis(t *testing.T) {
 	_, err = s.keys.WriteString("q")
 	require.NoError(t, err)
 	s.ends(exitDone)
+}
+
+// The user of the ACL file that only reads sees everything. Its first act is refused, and the keys
+// that act are gone.
+func TestTopAsTheUserThatOnlyReads(t *testing.T) {
+	t.Parallel()
+	redistest.Need(t)
+	server := redistest.Start(t, redistest.NoRoles...)
+	rdb := server.Client(t)
+	fill(t, delayq.NewClient(rdb), "order:cancel", 3)
+	set := []any{"ACL", "SETUSER"}
+	for _, word := range strings.Fields(aclLine("inspector", "delayq"))[1:] {
+		set = append(set, strings.Replace(word, ">change-me-inspector", ">s3cret", 1))
+	}
+	require.NoError(t, rdb.Do(t.Context(), set...).Err())
+	s := inTerminal(t, newTool(t, "delayq-inspector@"+server.Addr(), "delayq", "DELAYQ_PASSWORD=s3cret").command("top"))
+	s.until("p pause")
+	_, err := s.keys.WriteString("p")
+	require.NoError(t, err)
+	s.until("[y/N]")
+	_, err = s.keys.WriteString("y")
+	require.NoError(t, err)
+	s.until("refused by Redis")
+	_, err = s.keys.WriteString("q")
+	require.NoError(t, err)
+	s.ends(exitDone)
+	require.NotContains(t, s.text(), "s3cret")
 }
 
 // panicEnv makes the test binary a live view that panics: in a call of Redis, or after the key t.

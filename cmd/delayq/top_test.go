@@ -178,6 +178,41 @@ func TestTopRates(t *testing.T) {
 	require.Zero(t, m.topics["mail:welcome"].Rates.Enqueued)
 }
 
+// If some topics cannot be read, the others are new, these remain, and the view says why.
+func TestTopPartOfTheTopics(t *testing.T) {
+	m := snapshot(t, 120, 24)
+	m.Update(topSample{stats: shopStats(m.at.Add(time.Second), 8)[:2], err: errors.New("topic refund:poll: WRONGTYPE"), ended: m.now.Add(time.Second)})
+	frame := plain(t, m)
+	require.Contains(t, frame, "WRONGTYPE")
+	require.Contains(t, frame, "refund:poll          311")
+	require.Contains(t, frame, "mail:welcome       8,120  12,900")
+}
+
+// On a replica the keys that act are left out.
+func TestTopOnAReplica(t *testing.T) {
+	m := snapshot(t, 80, 24)
+	require.Contains(t, plain(t, m), "p pause")
+	m.Update(topForecast{redis: &delayq.RedisInfo{Role: "slave"}})
+	require.NotContains(t, plain(t, m), "p pause")
+	m.Update(keyOf("p"))
+	require.Nil(t, m.question)
+}
+
+// A page that arrives after another one was asked for is not shown.
+func TestTopLatePage(t *testing.T) {
+	inWorld(t, func(w *world) {
+		d := w.drive(80, 24)
+		d.press("/", "text:mail", "enter", "enter")
+		d.Pass(2 * time.Second)
+		_, late := d.m.Update(topSample{ended: time.Now(), stats: []delayq.TopicStats{w.Stats("mail:welcome")}})
+		require.NotNil(w, late)
+		d.press("4")
+		require.Equal(w, "dead-1", d.m.screen().jobs[0].ID)
+		d.run(late)
+		require.Equal(w, "dead-1", d.m.screen().jobs[0].ID)
+	})
+}
+
 // No frame is larger than the terminal, however small it is and whatever is in it.
 func TestTopFitsEveryTerminal(t *testing.T) {
 	for width := 1; width < 140; width += 3 {
@@ -289,6 +324,10 @@ func TestGoldenTopKeys(t *testing.T) {
 		d.see("topics")
 		d.press("/", "text:mail", "enter", "enter")
 		d.see("mail:welcome: the ready jobs")
+		d.press("e")
+		require.Contains(w, plain(t, d.m), "Ready, but not running: 1 of 1 workers are busy")
+		require.NotContains(w, plain(t, d.m), "e explain")
+		d.press("esc", "enter", "e", "esc", "esc")
 		d.press("t")
 		d.see("t: the running ones")
 		d.press("4")
@@ -303,10 +342,12 @@ func TestGoldenTopKeys(t *testing.T) {
 		d.see("failures")
 		d.press("enter")
 		d.see("a group of failures")
+		d.send(tea.WindowSizeMsg{Width: 120, Height: 24}) // with room for the name of a host
 		d.press("esc", "tab")
 		d.see("servers")
 		d.press("enter")
 		d.see("a server")
+		d.send(tea.WindowSizeMsg{Width: 80, Height: 24})
 		d.press("esc", "tab")
 		d.see("schedules")
 		d.press("j", "enter")
@@ -369,6 +410,10 @@ func TestTopActs(t *testing.T) {
 		require.Contains(w, plain(t, d.m), "order:cancel: paused")
 		require.Contains(w, plain(t, d.m), "paused by alice")
 		require.Equal(w, "alice", w.Stats("order:cancel").Pauses[0].By)
+		audit, err := w.Inspector.Audit(w.Context(), 10)
+		require.NoError(w, err)
+		require.Len(w, audit, 1)
+		require.Equal(w, []string{"alice", "pause"}, []string{audit[0].Actor, audit[0].Action})
 		d.press("P", "Y")
 		require.False(w, w.Stats("order:cancel").Paused)
 

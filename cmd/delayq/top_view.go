@@ -303,7 +303,7 @@ func (m *top) text(s *topScreen) []string {
 	if err != nil {
 		return []string{"  " + errorText(err)}
 	}
-	lines := strings.Split(ansi.Hardwrap(strings.TrimRight(out.String(), "\n"), inner, true), "\n")
+	lines := strings.Split(ansi.Wrap(strings.TrimRight(out.String(), "\n"), inner, ""), "\n")
 	for i, line := range lines {
 		lines[i] = "  " + line
 	}
