@@ -392,7 +392,7 @@ func TestDescribeReadsFewBytes(t *testing.T) {
 			require.NoError(b, client.Schedule(b.Context(), "topic", fmt.Sprint("large", i), Every(rare), payload))
 		}
 		calls = nil
-		list, err := inspectorOf(client).Schedules(b.Context(), "topic")
+		list, err := NewInspector(b.rdb, Prefix(b.prefix), Hooks(&calls)).Schedules(b.Context(), "topic")
 		require.NoError(b, err)
 		require.Len(b, list, 6)
 		require.Len(b, calls, 5, "one in each, and the small one with the last")

@@ -284,6 +284,7 @@ func TestSentinelFailsOver(t *testing.T) {
 	t.Cleanup(func() { _ = rdb.Close() })
 	redistest.InRoles(t, rdb)
 	r.client = delayq.NewClient(rdb)
+	r.look, r.insp = r.client, delayq.NewInspector(rdb)
 	r.serve(rdb)
 	r.enqueue("running")
 	r.enqueue("due", delayq.ProcessIn(time.Second))
