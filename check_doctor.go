@@ -287,9 +287,11 @@ func (d *doctor) resolve(ctx context.Context) error {
 // lookUp reads what Redis holds of jobs, or of the first of them if they are large.
 func (d *doctor) lookUp(ctx context.Context, ids []string) (r reply, err error) {
 	k := *d.keys
-	for _, key := range []*string{&k.errors, &k.done, &k.results} { // these are optional
+	// These keys are optional. If one is of a wrong type, a key of the right type is read in its
+	// place, and what it holds is not used.
+	for key, other := range map[*string]string{&k.errors: k.attempts, &k.done: k.dead, &k.results: k.attempts} {
 		if slices.Contains(d.wrong, *key) {
-			*key = k.nothing()
+			*key = other
 		}
 	}
 	err = d.paced(ctx, func(ctx context.Context) (err error) {
@@ -348,7 +350,11 @@ func (d *doctor) diagnose(id string, at func(column int) string) *stray {
 	s.due = min(s.due, maxDueMS)
 	s.where = strconv.FormatInt(s.due, 10)
 	finished, _ := strconv.Atoi(s.attempts) // "" counts as 0
-	if buried(rec.Options.Retry, err == nil, finished, m, attemptErrors(at(columnErrors))) {
+	var log []AttemptError
+	if !slices.Contains(d.wrong, d.keys.errors) {
+		log = attemptErrors(at(columnErrors))
+	}
+	if buried(rec.Options.Retry, err == nil, finished, m, log) {
 		s.where = d.keys.name(d.keys.dead)
 	}
 	return s

@@ -118,9 +118,6 @@ func typeOf(key string) string {
 // what it found.
 func (k *keys) turn(reason string) string { return k.receipt(reason) }
 
-// nothing returns a key that never exists, because no series has that name.
-func (k *keys) nothing() string { return k.receipt("nothing") }
-
 // receipt returns the key of the reply to the last numbered call of a series.
 func (k *keys) receipt(series string) string { return k.root + "receipt:" + series }
 
