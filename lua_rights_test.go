@@ -6,11 +6,13 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"os"
 	"path/filepath"
 	"reflect"
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -657,7 +659,8 @@ func roleOf(call redistest.Call) (role, what string) {
 	inTurn := func(roles []string) string { return roles[call.Turn%uint(len(roles))] }
 	switch call.Cmd.Name() { // by a Hand, or by a test of the function
 	case "type":
-		return inTurn(tourRoles), "type"
+		key := call.Cmd.Args()[1].(string)
+		return inTurn(slices.DeleteFunc(slices.Clone(tourRoles), func(role string) bool { return !mayUse(role, key) })), "type"
 	case "eval", "evalsha", "eval_ro", "evalsha_ro":
 		for s, roles := range scriptRoles {
 			if what := call.Cmd.Args()[1]; what == s.digest || what == s.text {
@@ -666,6 +669,32 @@ func roleOf(call redistest.Call) (role, what string) {
 		}
 	}
 	return "", ""
+}
+
+// aclText is the text of the ACL file.
+var aclText = sync.OnceValue(func() string {
+	text, err := os.ReadFile(redistest.Path(aclFile))
+	if err != nil {
+		panic(err)
+	}
+	return string(text)
+})
+
+// mayUse reports whether a role has a right to a key.
+func mayUse(role, key string) bool {
+	pattern := "~delayq" + key[strings.LastIndexByte(key, ':'):]
+	if _, name, ok := strings.Cut(key, "}:"); ok {
+		name, _, several := strings.Cut(name, ":")
+		if pattern = "~delayq:{*}:" + name; several {
+			pattern += ":*"
+		}
+	}
+	for line := range strings.Lines(aclText()) {
+		if words := strings.Fields(line); words[1] == "delayq-"+role {
+			return slices.Contains(words, pattern)
+		}
+	}
+	return false
 }
 
 // AsWorker makes a server the worker, if the client that it was given is divided among the roles.
@@ -701,6 +730,21 @@ func RolesError() error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// With DELAYQ_ROLES, each role makes each call that the table gives it.
+func TestEachRoleMakesItsCalls(t *testing.T) {
+	t.Parallel()
+	rs := redistest.Start(t)
+	rdb := rs.Client(t)
+	for name, roles := range redistest.MethodRoles() {
+		for i := range max(len(roles), len(deeds[name])) { // the roles take turns
+			what := fmt.Sprint(name, " ", i)
+			h := aclStage(t, rdb, defaultPrefix, fmt.Sprint(name, i))
+			require.NoError(t, deeds[name][i%len(deeds[name])](t.Context(), h.client(), h.keys.topic), what)
+			nothingDenied(t, rdb)
+		}
+	}
 }
 
 // A test asks as the user default, which cannot run scripts, the library as its users, and

@@ -51,7 +51,7 @@ var MethodRoles = sync.OnceValue(func() map[string][]string {
 // call take turns.
 func MethodRole(call Call) (role, what string) {
 	for _, arg := range call.Cmd.Args()[:min(len(call.Cmd.Args()), 4)] { // with the first key
-		if key, ok := arg.(string); ok && strings.HasSuffix(key, ":audit") {
+		if key, ok := arg.(string); ok && strings.HasSuffix(key, ":audit") && call.Function != "Inspector.Audit" {
 			return "operator", "audit" // whoever acts
 		}
 	}
@@ -62,6 +62,10 @@ func MethodRole(call Call) (role, what string) {
 			if key, ok := arg.(string); ok && strings.HasSuffix(key, "}:operator") {
 				call.Function = "Revive" // or another call for operators alone
 			}
+		}
+	case "spread": // an Inspector's, on goroutines of their own
+		if roles := MethodRoles()["Inspector.Stats"]; len(roles) > 0 {
+			return roles[call.Turn%uint(len(roles))], call.Function
 		}
 	case "(*outbox).start", "(*enqueueBatch).add", "(*batch).sendAll": // the latter two by a test of the batch
 		call.Function = "EnqueueBatch"
