@@ -26,22 +26,25 @@ func (c *tripCount) DialHook(next redis.DialHook) redis.DialHook { return next }
 
 func (c *tripCount) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
-		c.add(1)
+		c.add(cmd)
 		return next(ctx, cmd)
 	}
 }
 
 func (c *tripCount) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
 	return func(ctx context.Context, cmds []redis.Cmder) error {
-		c.add(len(cmds))
+		c.add(cmds...)
 		return next(ctx, cmds)
 	}
 }
 
-func (c *tripCount) add(commands int) {
+func (c *tripCount) add(commands ...redis.Cmder) {
+	if name := commands[0].Name(); name == "hello" || name == "client" {
+		return // go-redis introduces a new connection, whenever it needs one
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.trips, c.commands = c.trips+1, c.commands+commands
+	c.trips, c.commands = c.trips+1, c.commands+len(commands)
 }
 
 func (c *tripCount) take() [2]int {
@@ -82,8 +85,6 @@ func TestInspectorCosts(t *testing.T) {
 	insp := NewInspector(counted, Prefix(prefix))
 	require.Zero(t, count.take())
 	require.Zero(t, counted.PoolStats().TotalConns)
-	require.NoError(t, counted.Ping(ctx).Err()) // go-redis introduces itself
-	count.take()
 	from := time.Now()
 	for name, c := range map[string]struct {
 		call func() error
