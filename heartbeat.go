@@ -20,7 +20,7 @@ const (
 	heartbeatStale = 30 * time.Second // after this time without a heartbeat a server is gone
 	sweepEvery     = 60 * time.Second // how often a server deletes the entries of gone servers
 	longestRuns    = 3                // most jobs in TopicStatus.Longest
-	farewellTime   = 300 * time.Millisecond
+	farewellTime   = 200 * time.Millisecond
 )
 
 // ServerInfo describes a server. Each server writes it to Redis every five seconds.
