@@ -31,7 +31,8 @@ func newServer(name string, rdb *redis.Client, begun chan<- string, left *sync.W
 		for page := int64(0); page < pages && err == nil; {
 			select {
 			case <-time.After(100 * time.Millisecond): // the work
-				page, err = rdb.Incr(ctx, "exported:"+job.ID).Result() // what is done is kept for the next attempt
+				// What is done is kept for the next attempt, even if the drain timeout is over.
+				page, err = rdb.Incr(context.WithoutCancel(ctx), "exported:"+job.ID).Result()
 			case <-ctx.Done(): // the drain timeout is over
 				fmt.Printf("%s server: give back %s: %v\n", name, job.ID, context.Cause(ctx))
 				return ctx.Err()
