@@ -759,6 +759,11 @@ func TestExplainOnAReplica(t *testing.T) {
 	}, delayq.Concurrency(1))
 	f.Enqueue("held")
 	queuetest.Receive(t, started)
+	queuetest.Until(t, func() bool { // a run may start before the first heartbeat
+		servers, err := f.Inspector.Servers(ctx)
+		require.NoError(t, err)
+		return len(servers) == 1
+	})
 	f.Enqueue("x")
 	replica := redistest.Replica(t, master, redistest.NoRoles...)
 	require.NoError(t, f.RDB.Do(ctx, "WAIT", 1, 60_000).Err())
