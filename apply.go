@@ -172,6 +172,7 @@ const (
 // Cost: for each 500 jobs a page and one call of O(500 × log(jobs of the topic)). Ready jobs take
 // one call for each 100 jobs. Apply holds the jobs of one page in memory.
 func (c *Client) Apply(ctx context.Context, q Query, a Action, opts ...ApplyOption) (*Applied, error) {
+	ctx, end := c.begin(ctx, CallEvent{Name: "apply", Topic: q.Topic})
 	r := &application{client: c, query: q, action: a, sum: Applied{Next: q.Cursor}}
 	place := located{call: "apply", topic: q.Topic}
 	if a.name != "" {
@@ -180,9 +181,9 @@ func (c *Client) Apply(ctx context.Context, q Query, a Action, opts ...ApplyOpti
 	err := r.prepare(ctx, opts)
 	switch {
 	case err != nil:
-		return &r.sum, place.at(err)
+		return &r.sum, end.err(place.at(err))
 	case r.opts.dry:
-		return &r.sum, place.at(r.count(ctx))
+		return &r.sum, end.err(place.at(r.count(ctx)))
 	}
 	ended := false
 	defer func() {
@@ -194,7 +195,7 @@ func (c *Client) Apply(ctx context.Context, q Query, a Action, opts ...ApplyOpti
 	if ended = true; err == nil && r.sum.Failed > 0 {
 		err = fmt.Errorf("%d of %d jobs failed: %w", r.sum.Failed, r.sum.Matched, errors.Join(r.sum.Errs...))
 	}
-	return &r.sum, c.audited(ctx, place, r.text(), r.sum.Done, place.at(err))
+	return &r.sum, end.err(c.audited(ctx, place, r.text(), r.sum.Done, place.at(err)))
 }
 
 // An application is one Apply.

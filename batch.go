@@ -20,12 +20,13 @@ import (
 // EnqueueBatch holds about 400 bytes for each result until it returns, and the records of at most a
 // few thousand jobs at a time.
 func (c *Client) EnqueueBatch(ctx context.Context, jobs []NewJob) ([]EnqueueResult, error) {
+	ctx, end := c.beginBatch(ctx, "enqueue batch", len(jobs), func(i int) string { return jobs[i].Topic })
 	b := c.newEnqueueBatch(ctx, len(jobs))
 	defer b.out.close()
 	for i := range jobs {
 		b.add(i, jobs[i])
 	}
-	return b.results, b.finish()
+	return b.results, end.err(b.finish())
 }
 
 // A JobRef names a job.
@@ -51,6 +52,7 @@ type CancelResult struct {
 // Cost: O(log(jobs of the topic)) for each job, however many are ready. Besides the results,
 // CancelBatch holds the state of at most a few thousand jobs at a time.
 func (c *Client) CancelBatch(ctx context.Context, jobs []JobRef) ([]CancelResult, error) {
+	ctx, end := c.beginBatch(ctx, "cancel batch", len(jobs), func(i int) string { return jobs[i].Topic })
 	results := make([]CancelResult, len(jobs))
 	err := c.each(ctx, cancelKind, len(jobs), func(i int, o *operation) error {
 		o.topic, o.id = jobs[i].Topic, jobs[i].ID
@@ -59,8 +61,10 @@ func (c *Client) CancelBatch(ctx context.Context, jobs []JobRef) ([]CancelResult
 		if results[i].Err = o.err; o.err == nil {
 			results[i].State = o.state
 		}
+		c.dequeued(ctx, o, o.err)
 	})
-	return results, c.auditBatch(ctx, cancelKind, len(jobs), func(i int) (JobRef, error) { return jobs[i], results[i].Err }, err)
+	at := func(i int) (JobRef, error) { return jobs[i], results[i].Err }
+	return results, end.err(c.auditBatch(ctx, cancelKind, len(jobs), at, err))
 }
 
 // A NewDue is a new due time of a job, for [Client.RescheduleBatch].
@@ -83,14 +87,14 @@ type RescheduleResult struct {
 // can expire take a second call. Cost: O(log(jobs of the topic)) for each job. Besides the results,
 // RescheduleBatch holds the state of at most a few thousand jobs at a time.
 func (c *Client) RescheduleBatch(ctx context.Context, jobs []NewDue) ([]RescheduleResult, error) {
+	ctx, end := c.beginBatch(ctx, "reschedule batch", len(jobs), func(i int) string { return jobs[i].Topic })
 	results := make([]RescheduleResult, len(jobs))
 	err := c.each(ctx, rescheduleKind, len(jobs), func(i int, o *operation) error {
 		o.topic, o.id = jobs[i].Topic, jobs[i].ID
 		return o.moveTo(jobs[i].Due)
 	}, func(i int, o *operation) { results[i].Err = o.err })
-	return results, c.auditBatch(ctx, rescheduleKind, len(jobs), func(i int) (JobRef, error) {
-		return JobRef{jobs[i].Topic, jobs[i].ID}, results[i].Err
-	}, err)
+	at := func(i int) (JobRef, error) { return JobRef{jobs[i].Topic, jobs[i].ID}, results[i].Err }
+	return results, end.err(c.auditBatch(ctx, rescheduleKind, len(jobs), at, err))
 }
 
 // A GetResult is the outcome of one job of a [Client.GetBatch] call.
@@ -109,6 +113,7 @@ type GetResult struct {
 // an error. All payloads are in memory at the same time, so ask for few jobs at a time if payloads
 // can be large. Cost: O(1) for each job.
 func (c *Client) GetBatch(ctx context.Context, jobs []JobRef) ([]GetResult, error) {
+	ctx, end := c.beginBatch(ctx, "get batch", len(jobs), func(i int) string { return jobs[i].Topic })
 	results := make([]GetResult, len(jobs))
 	err := c.each(ctx, getKind, len(jobs), func(i int, o *operation) error {
 		o.topic, o.id = jobs[i].Topic, jobs[i].ID
@@ -118,7 +123,7 @@ func (c *Client) GetBatch(ctx context.Context, jobs []JobRef) ([]GetResult, erro
 			results[i].Job = o.info
 		}
 	})
-	return results, err
+	return results, end.err(err)
 }
 
 // each carries out operations of one kind, one for each of n jobs. set fills in an operation, and

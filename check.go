@@ -115,14 +115,15 @@ func (i *Inspector) Check(ctx context.Context, topic string) (*CheckReport, erro
 // show it. Repair returns [ErrUnknownOutcome] if Redis did not confirm a repair; it can safely be
 // called again.
 func (c *Client) Repair(ctx context.Context, topic string) (*CheckReport, error) {
+	ctx, end := c.begin(ctx, CallEvent{Name: "repair", Topic: topic})
 	place := located{call: "repair", topic: topic}
 	if err := c.validate(ctx, topic, ""); err != nil {
-		return nil, place.at(err)
+		return nil, end.err(place.at(err))
 	}
 	d := newDoctor(c.scripts, c.rdb, newKeys(c.o.prefix, topic), true)
 	err := d.check(ctx)
 	if err != nil {
 		err = place.at(c.unsure(err))
 	}
-	return d.report, c.audited(ctx, place, "", int64(d.report.Repaired), err)
+	return d.report, end.err(c.audited(ctx, place, "", int64(d.report.Repaired), err))
 }

@@ -154,17 +154,19 @@ func checkNames(topic, id string) error {
 // ErrNotReplicated or ErrUnknownOutcome the job may have been stored. Enqueue then returns the Job
 // along with the error, so that you can look it up by ID. After any other error nothing was stored.
 func (c *Client) Enqueue(ctx context.Context, topic, id string, payload []byte, opts ...JobOption) (*Job, error) {
+	ctx, end := c.begin(ctx, CallEvent{Name: enqueueKind.name, Topic: topic, ID: id, Jobs: 1})
 	// Clipped, so that options that a hook appends do not end up in the caller's slice.
 	fresh := &NewJob{Topic: topic, ID: id, Payload: payload, Options: slices.Clip(opts)}
 	o, err := c.prepare(ctx, fresh)
 	if err != nil {
 		err = located{call: "enqueue", topic: fresh.Topic, job: fresh.ID}.at(err)
 		c.enqueued(ctx, fresh, o, err)
-		return nil, err
+		return nil, end.with(CallResult{ID: fresh.ID, Err: err})
 	}
 	err = c.carryOut(ctx, o)
 	o.fresh.own.stored(err)
 	c.enqueued(ctx, fresh, o, err)
+	_ = end.with(CallResult{ID: o.id, Err: err})
 	if !maybeStored(err) {
 		return nil, err
 	}
@@ -249,19 +251,38 @@ func (c *Client) enqueued(ctx context.Context, fresh *NewJob, o *operation, err 
 // Dequeue returns [ErrNotFound] if there is no such job, for example because it has finished. To
 // remove a done job, use [Client.Delete].
 func (c *Client) Dequeue(ctx context.Context, topic, id string) (State, error) {
+	ctx, end := c.begin(ctx, CallEvent{Name: cancelKind.name, Topic: topic, ID: id, Jobs: 1})
 	o := &operation{kind: cancelKind, topic: topic, id: id}
-	if err := c.do(ctx, o); err != nil {
-		return "", c.audit(ctx, o, err)
+	var state State
+	err := c.do(ctx, o)
+	if err == nil {
+		state = o.state
 	}
-	return o.state, c.audit(ctx, o, nil)
+	c.dequeued(ctx, o, err)
+	return state, end.with(CallResult{State: state, Err: c.audit(ctx, o, err)})
+}
+
+// dequeued reports the outcome of a cancellation to the hooks.
+func (c *Client) dequeued(ctx context.Context, o *operation, err error) {
+	if c == nil || ctx == nil || len(c.o.hooks.dequeued) == 0 {
+		return
+	}
+	event := DequeueEvent{Topic: o.topic, ID: o.id, Err: err}
+	if err == nil {
+		event.State = o.state
+	}
+	for _, h := range c.o.hooks.dequeued {
+		c.o.hooks.guard(func() { h.Dequeued(ctx, event) })
+	}
 }
 
 // Delete removes a done job, and everything that is kept of it, before its [Retention] is over. It
 // leaves an unfinished job of the same ID alone: cancel that with [Client.Dequeue]. Delete returns
 // [ErrNotFound] if there is no done job with this ID.
 func (c *Client) Delete(ctx context.Context, topic, id string) error {
+	ctx, end := c.begin(ctx, CallEvent{Name: deleteKind.name, Topic: topic, ID: id, Jobs: 1})
 	o := &operation{kind: deleteKind, topic: topic, id: id}
-	return c.audit(ctx, o, c.do(ctx, o))
+	return end.err(c.audit(ctx, o, c.do(ctx, o)))
 }
 
 // Reschedule gives a scheduled (first time, backing off or snoozed) or ready job another due time,
@@ -269,11 +290,12 @@ func (c *Client) Delete(ctx context.Context, topic, id string) error {
 // if it is dead, and [ErrNotFound] if there is no such job. If the job would expire by the new
 // time, Reschedule returns [ErrInvalid] and changes nothing.
 func (c *Client) Reschedule(ctx context.Context, topic, id string, due DueOption) error {
+	ctx, end := c.begin(ctx, CallEvent{Name: rescheduleKind.name, Topic: topic, ID: id, Jobs: 1})
 	o := &operation{kind: rescheduleKind, topic: topic, id: id}
 	if err := o.moveTo(due); err != nil {
-		return o.place().at(errors.Join(c.validate(ctx, topic, id), err))
+		return end.err(o.place().at(errors.Join(c.validate(ctx, topic, id), err)))
 	}
-	return c.audit(ctx, o, c.do(ctx, o))
+	return end.err(c.audit(ctx, o, c.do(ctx, o)))
 }
 
 // moveTo sets the new due time of a reschedule.
@@ -289,8 +311,9 @@ func (o *operation) moveTo(due DueOption) error {
 // first delay of its backoff. Its expiry no longer applies. [Job.Attempt] keeps counting up, and
 // its errors are kept. Revive returns [ErrNotFound] if there is no dead job with this ID.
 func (c *Client) Revive(ctx context.Context, topic, id string) error {
+	ctx, end := c.begin(ctx, CallEvent{Name: reviveKind.name, Topic: topic, ID: id, Jobs: 1})
 	o := &operation{kind: reviveKind, topic: topic, id: id}
-	return c.audit(ctx, o, c.do(ctx, o))
+	return end.err(c.audit(ctx, o, c.do(ctx, o)))
 }
 
 // Bury moves a scheduled or ready job to the dead, so that it does not run until it is revived
@@ -302,11 +325,12 @@ func (c *Client) Revive(ctx context.Context, topic, id string) error {
 // there is no such job. The job is unchanged then. [BuriedHook] is not called, because servers call
 // it for runs. Cost: O(log(jobs of the topic)).
 func (c *Client) Bury(ctx context.Context, topic, id, reason string) error {
+	ctx, end := c.begin(ctx, CallEvent{Name: buryKind.name, Topic: topic, ID: id, Jobs: 1})
 	o := &operation{kind: buryKind, topic: topic, id: id, reason: strings.ToValidUTF8(reason, "\uFFFD")}
 	if err := checkReason(reason); err != nil {
-		return o.place().at(errors.Join(c.validate(ctx, topic, id), err))
+		return end.err(o.place().at(errors.Join(c.validate(ctx, topic, id), err)))
 	}
-	return c.audit(ctx, o, c.do(ctx, o))
+	return end.err(c.audit(ctx, o, c.do(ctx, o)))
 }
 
 // checkReason returns an error if the reason of a bury is too long.

@@ -118,12 +118,13 @@ func (c *Client) remember(topic string, at time.Time) {
 //
 // Cost: O(servers), with one call for 100 of them, and a few calls of O(1).
 func (c *Client) RemoveTopic(ctx context.Context, topic string) error {
+	ctx, end := c.begin(ctx, CallEvent{Name: "remove topic", Topic: topic})
 	place := located{call: "remove", topic: topic}
 	err := c.validate(ctx, topic, "")
 	if err == nil {
 		err = c.removeTopic(ctx, topic)
 	}
-	return c.acted(ctx, located{call: "remove topic", topic: topic}, "", place.at(err))
+	return end.err(c.acted(ctx, located{call: "remove topic", topic: topic}, "", place.at(err)))
 }
 
 func (c *Client) removeTopic(ctx context.Context, topic string) error {

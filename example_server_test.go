@@ -264,6 +264,50 @@ func ExampleEnqueueHook() {
 	// Output: 00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01
 }
 
+// timing says how long calls and runs take.
+type timing struct{ say func(what string) }
+
+func (t timing) Call(_ context.Context, call delayq.CallEvent) (context.Context, func(delayq.CallResult)) {
+	began := time.Now()
+	return nil, func(r delayq.CallResult) {
+		t.say(fmt.Sprint(call.Name, " ", call.Topic, ", error: ", r.Err, ", took time: ", time.Since(began) > 0))
+	}
+}
+
+func (t timing) Run(_ context.Context, run delayq.RunEvent) (context.Context, func(delayq.RunEvent)) {
+	return nil, func(end delayq.RunEvent) {
+		t.say(fmt.Sprint("run ", run.Topic, ", ", end.Outcome, " after 20ms: ", end.FinishedAt.Sub(end.StartedAt) >= 20*time.Millisecond))
+	}
+}
+
+func ExampleRunHook() {
+	rdb, end := openRedis()
+	defer end()
+	ctx, stop := context.WithCancel(context.Background())
+	defer stop()
+	said := make(chan string, 10)
+	hook := timing{func(what string) { said <- what }}
+	client := delayq.NewClient(rdb, delayq.Hooks(hook))
+	server := delayq.NewServer(rdb, delayq.Hooks(hook), quietly)
+	server.HandlerFunc("mail", func(context.Context, *delayq.Job) error {
+		time.Sleep(20 * time.Millisecond)
+		stop()
+		return nil
+	})
+
+	if _, err := client.Enqueue(ctx, "mail", "welcome-7", nil); err != nil {
+		log.Fatal(err)
+	}
+	if err := server.Run(ctx); err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(<-said)
+	fmt.Println(<-said)
+	// Output:
+	// enqueue mail, error: <nil>, took time: true
+	// run mail, acked after 20ms: true
+}
+
 func ExampleJob_Fence() {
 	rdb, end := openRedis()
 	defer end()

@@ -6,14 +6,15 @@ import (
 	"fmt"
 	"log/slog"
 	"reflect"
+	"slices"
 	"strings"
 	"time"
 )
 
 // A Hook receives events. It implements one or more of the hook interfaces, such as [DoneHook] and
-// [BuriedHook]. A [Client] calls [EnqueueHook], [EnqueuedHook] and [ScriptHook]. A [Server] calls
-// ScriptHook and all the others. An [Inspector] calls ScriptHook only. A value can implement
-// interfaces of several of them and be given to each.
+// [BuriedHook]. A [Client] calls [CallHook], [EnqueueHook], [EnqueuedHook], [DequeuedHook] and
+// [ScriptHook]. A [Server] calls ScriptHook and all the others. An [Inspector] calls ScriptHook
+// only. A value can implement interfaces of several of them and be given to each.
 //
 // A hook is invalid if it has none of the methods that its Client, Server or Inspector calls, or a
 // method with the name of a hook's method but another signature. Every call of the Client or the
@@ -22,9 +23,19 @@ import (
 // Hooks are called in the order in which they were given. Some run on the goroutines that talk to
 // Redis, so they must be fast and safe for concurrent use. A hook that panics is reported to the
 // [Logger] and otherwise ignored. A hook that calls [runtime.Goexit] ends only itself, with two
-// exceptions. In Started it ends the run, which counts as a failure. In Enqueue and Enqueued it
-// ends the caller's goroutine.
+// exceptions. In Run and Started it ends the run, which counts as a failure. In the hooks of a
+// Client other than Script it ends the caller's goroutine.
 type Hook any
+
+// CallHook is called around every call of a [Client], for example to trace it. The context that it
+// returns takes the place of the caller's: the call, its other hooks and the next CallHook get it.
+// The function that it returns is called when the call ends, in the reverse order of the hooks. A
+// nil context stands for the given one, and a nil function for none.
+//
+// It is not called if the Client or the context is invalid.
+type CallHook interface {
+	Call(ctx context.Context, call CallEvent) (context.Context, func(CallResult))
+}
 
 // EnqueueHook is called before a job is stored. It can add headers by appending options to job. It
 // is not called for jobs of schedules and of [Again], because no client enqueues those.
@@ -36,6 +47,29 @@ type EnqueueHook interface {
 type EnqueuedHook interface {
 	Enqueued(ctx context.Context, event EnqueueEvent)
 }
+
+// DequeuedHook is called after the cancellation of each job by [Client.Dequeue] or
+// [Client.CancelBatch], with its outcome. It is not called for the jobs of [Client.Apply].
+type DequeuedHook interface {
+	Dequeued(ctx context.Context, event DequeueEvent)
+}
+
+// RunHook is called around every run of a handler, for example to trace it. Run is called before
+// [StartedHook], with the handler's context. The handler gets the context that Run returns.
+//
+// The function that it returns is called once, when the outcome is recorded in Redis, just as the
+// hook of that outcome is. The outcome is empty if the server stopped before it could record it. A
+// handler that ignores the end of its context can still be running then.
+//
+// A nil context stands for the given one, and a nil function for none. The functions of several
+// hooks are called in reverse order.
+type RunHook interface {
+	Run(ctx context.Context, event RunEvent) (context.Context, func(RunEvent))
+}
+
+// EndedHook is called at the end of every run, whatever its [Outcome], and also for jobs that were
+// taken but not started. It is called beside the hook of that outcome.
+type EndedHook interface{ Ended(event RunEvent) }
 
 // StartedHook is called immediately before the handler.
 type StartedHook interface{ Started(event RunEvent) }
@@ -87,6 +121,33 @@ type LateHook interface{ Late(event RunEvent) }
 // ScriptHook is called after every script call. Duration includes the time in Redis and the
 // network.
 type ScriptHook interface{ Script(event ScriptEvent) }
+
+// CallEvent is the event of a [CallHook].
+type CallEvent struct {
+	// Name is the word for the call in errors and in the audit: "enqueue", "cancel", "reschedule",
+	// "revive", "bury", "delete" or "get", each also with " batch" if it has a batch; "apply",
+	// "repair", "remove topic", "pause", "resume", "resume all", "schedule", "unschedule",
+	// "pause schedule", "resume schedule", "trigger" or "edit schedule".
+	Name  string
+	Topic string // empty for a batch with several topics
+	ID    string // empty for a batch, a call without a job, and an Enqueue that generates the ID
+	Jobs  int    // number of jobs; 0 for a call without a job, and for Apply, which has yet to count
+}
+
+// CallResult is the result of a call, for the function that [CallHook] returns.
+type CallResult struct {
+	ID    string // of an Enqueue, also if it was generated; empty for a batch
+	State State  // in which Dequeue found the job
+	Err   error
+}
+
+// DequeueEvent is the event of a [DequeuedHook].
+type DequeueEvent struct {
+	Topic string
+	ID    string
+	State State // in which the job was; empty if Err is not nil
+	Err   error
+}
 
 // EnqueueEvent is the event of an [EnqueuedHook].
 type EnqueueEvent struct {
@@ -142,15 +203,72 @@ type ScriptEvent struct {
 
 // hooks holds hooks by the events that they receive.
 type hooks struct {
+	call     []CallHook
 	enqueue  []EnqueueHook
 	enqueued []EnqueuedHook
+	dequeued []DequeuedHook
 	script   []ScriptHook
 	pruned   []PrunedHook
+	run      []RunHook
 	started  []func(RunEvent)
 	late     []func(RunEvent)
 	outcome  map[Outcome][]func(RunEvent)
 	trouble  func(*crash) // called when a hook panics; nil: ignored
 }
+
+// A callEnd is the functions that the CallHooks of a call have returned.
+type callEnd struct {
+	hooks *hooks
+	ends  []func(CallResult)
+}
+
+// begin calls the CallHooks of a call that begins. It returns the context for the call.
+func (c *Client) begin(ctx context.Context, call CallEvent) (context.Context, callEnd) {
+	if c == nil || len(c.o.hooks.call) == 0 || c.usable(ctx) != nil {
+		return ctx, callEnd{}
+	}
+	h := &c.o.hooks
+	end := callEnd{hooks: h}
+	for _, hook := range h.call {
+		h.guard(func() {
+			within, f := hook.Call(ctx, call)
+			if within != nil {
+				ctx = within
+			}
+			if f != nil {
+				end.ends = append(end.ends, f)
+			}
+		})
+	}
+	return ctx, end
+}
+
+// beginBatch is begin for a batch of n jobs.
+func (c *Client) beginBatch(ctx context.Context, name string, n int, topic func(i int) string) (context.Context, callEnd) {
+	if c == nil || len(c.o.hooks.call) == 0 {
+		return ctx, callEnd{}
+	}
+	call := CallEvent{Name: name, Jobs: n}
+	for i := range n {
+		if i > 0 && topic(i) != call.Topic {
+			call.Topic = ""
+			break
+		}
+		call.Topic = topic(i)
+	}
+	return c.begin(ctx, call)
+}
+
+// with calls the functions with the result of the call, and returns its error.
+func (e callEnd) with(r CallResult) error {
+	for _, f := range slices.Backward(e.ends) {
+		e.hooks.guard(func() { f(r) })
+	}
+	return r.Err
+}
+
+// err is with for a call that returns only an error.
+func (e callEnd) err(err error) error { return e.with(CallResult{Err: err}) }
 
 // A side is a caller of hooks: clients, servers or inspectors.
 type side int
@@ -182,10 +300,18 @@ var hookKinds = []struct {
 	kind reflect.Type
 	keep func(h *hooks, hook Hook)
 }{
+	{clientSide, reflect.TypeFor[CallHook](), func(h *hooks, x Hook) { h.call = append(h.call, x.(CallHook)) }},
 	{clientSide, reflect.TypeFor[EnqueueHook](), func(h *hooks, x Hook) { h.enqueue = append(h.enqueue, x.(EnqueueHook)) }},
 	{clientSide, reflect.TypeFor[EnqueuedHook](), func(h *hooks, x Hook) { h.enqueued = append(h.enqueued, x.(EnqueuedHook)) }},
+	{clientSide, reflect.TypeFor[DequeuedHook](), func(h *hooks, x Hook) { h.dequeued = append(h.dequeued, x.(DequeuedHook)) }},
 	{clientSide | serverSide | inspectorSide, reflect.TypeFor[ScriptHook](), func(h *hooks, x Hook) { h.script = append(h.script, x.(ScriptHook)) }},
 	{serverSide, reflect.TypeFor[PrunedHook](), func(h *hooks, x Hook) { h.pruned = append(h.pruned, x.(PrunedHook)) }},
+	{serverSide, reflect.TypeFor[RunHook](), func(h *hooks, x Hook) { h.run = append(h.run, x.(RunHook)) }},
+	{serverSide, reflect.TypeFor[EndedHook](), func(h *hooks, x Hook) {
+		for _, outcome := range outcomeNames {
+			h.on(outcome, x.(EndedHook).Ended)
+		}
+	}},
 	{serverSide, reflect.TypeFor[StartedHook](), func(h *hooks, x Hook) { h.started = append(h.started, x.(StartedHook).Started) }},
 	{serverSide, reflect.TypeFor[DoneHook](), func(h *hooks, x Hook) { h.on(OutcomeAcked, x.(DoneHook).Done) }},
 	{serverSide, reflect.TypeFor[AgainHook](), func(h *hooks, x Hook) { h.on(OutcomeAgain, x.(AgainHook).Again) }},
@@ -284,18 +410,6 @@ func (h *hooks) apart(f func()) {
 	var c *crash
 	if err := alone(func() error { f(); return nil }); errors.As(err, &c) {
 		h.report(c)
-	}
-}
-
-func (h *hooks) fireStarted(event RunEvent) {
-	for _, f := range h.started {
-		h.guard(func() { f(event) })
-	}
-}
-
-func (h *hooks) fireOutcome(event RunEvent) {
-	for _, f := range h.outcome[event.Outcome] {
-		h.apart(func() { f(event) })
 	}
 }
 

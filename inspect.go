@@ -13,8 +13,9 @@ import (
 // Get returns everything that is known about a job. It finds done jobs during their [Retention].
 // Get returns [ErrNotFound] if there is no job with this ID.
 func (c *Client) Get(ctx context.Context, topic, id string) (*JobInfo, error) {
+	ctx, end := c.begin(ctx, CallEvent{Name: getKind.name, Topic: topic, ID: id, Jobs: 1})
 	o := &operation{kind: getKind, topic: topic, id: id}
-	if err := c.do(ctx, o); err != nil {
+	if err := end.err(c.do(ctx, o)); err != nil {
 		return nil, err
 	}
 	return o.info, nil

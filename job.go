@@ -194,7 +194,7 @@ type AttemptError struct {
 	Message     string    // at most 1 KiB
 	Stack       string    // of a panic or a goexit, at most 4 KiB
 	NextDue     time.Time // when the retry is due; zero if there is none
-	TraceParent string    // the job's header traceparent
+	TraceParent string    // of the run (SetTraceParent), or else the job's header traceparent
 }
 
 // encode returns the entry of the error log.

@@ -18,6 +18,12 @@ const (
 	OutcomeAgain     Outcome = "again"      // the handler returned Again: the job is enqueued again
 )
 
+// outcomeNames lists all outcomes.
+var outcomeNames = []Outcome{
+	OutcomeAcked, OutcomeRetried, OutcomeSnoozed, OutcomeBuried, OutcomeExpired, OutcomeReturned, OutcomeCancelled, OutcomeReplaced,
+	OutcomeLeaseLost, OutcomeAgain,
+}
+
 // An ErrorKind is the kind of failure of an attempt: see [AttemptError].
 type ErrorKind string
 

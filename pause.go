@@ -58,9 +58,10 @@ func (c *Client) ResumeAll(ctx context.Context, topic string) error {
 }
 
 func (c *Client) pause(ctx context.Context, verb, topic string, p Pause, errs []error) error {
+	ctx, end := c.begin(ctx, CallEvent{Name: verb, Topic: topic})
 	place := located{call: verb, topic: topic}
 	if err := errors.Join(c.validate(ctx, topic, ""), invalid(errs)); err != nil {
-		return place.at(err)
+		return end.err(place.at(err))
 	}
 	k := newKeys(c.o.prefix, topic)
 	series := c.series.get()
@@ -71,9 +72,9 @@ func (c *Client) pause(ctx context.Context, verb, topic string, p Pause, errs []
 	case err != nil:
 		err = place.at(c.unsure(err))
 	case r.text(2) == "too_many":
-		return place.at(fmt.Errorf("by %q: %w", p.By, ErrTooManyPauses))
+		return end.err(place.at(fmt.Errorf("by %q: %w", p.By, ErrTooManyPauses)))
 	}
-	return c.acted(ctx, place, p.text(verb), err)
+	return end.err(c.acted(ctx, place, p.text(verb), err))
 }
 
 // text describes a pause for the audit.

@@ -15,12 +15,61 @@ func (r row) outcome() Outcome {
 	return verbs[r.verb].outcome
 }
 
-// reportOutcome reports the outcome of a run to the log and the hooks.
-func (t *topicServer) reportOutcome(r row) {
-	outcome := r.outcome()
+// reportAll reports the outcomes of runs to the log and the hooks. The hooks are called in a
+// goroutine of their own. If one of them ends it, another goroutine continues with the next hook.
+func (t *topicServer) reportAll(rows []row) {
+	h := &t.server.o.hooks
+	if len(h.outcome)+len(h.run) == 0 {
+		for _, r := range rows {
+			t.logOutcome(r)
+		}
+		return
+	}
+	var event RunEvent
+	var fire []func(RunEvent) // what is still to be called with the event
+	for len(rows)+len(fire) > 0 {
+		h.apart(func() {
+			for {
+				for len(fire) > 0 {
+					f := fire[0]
+					fire = fire[1:]
+					h.guard(func() { f(event) })
+				}
+				if len(rows) == 0 {
+					return
+				}
+				r := rows[0]
+				rows = rows[1:]
+				t.logOutcome(r)
+				if fire = h.outcome[r.outcome()]; len(h.run) > 0 {
+					fire = slices.Concat(fire, t.endsOf(r.run))
+				}
+				if len(fire) > 0 {
+					event = r.event()
+				}
+			}
+		})
+	}
+}
+
+// reportOutcome reports the outcome of one run.
+func (t *topicServer) reportOutcome(r row) { t.reportAll([]row{r}) }
+
+// endsOf removes the functions that the RunHooks of a run have returned, the last one first.
+func (t *topicServer) endsOf(r *run) []func(RunEvent) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	ends := r.ends
+	r.ends = nil
+	slices.Reverse(ends)
+	return ends
+}
+
+// logOutcome logs the outcome of a run.
+func (t *topicServer) logOutcome(r row) {
 	job := &r.run.job
 	log := t.trouble.log
-	switch outcome {
+	switch r.outcome() {
 	case OutcomeRetried:
 		log.Warn("job retried", "job", job.ID, "attempt", job.Attempt, "err", message(r.err), "delay", r.delay)
 	case OutcomeBuried:
@@ -40,18 +89,6 @@ func (t *topicServer) reportOutcome(r row) {
 	case OutcomeExpired:
 		t.remark(slog.LevelInfo, "job expired", r)
 	}
-	h := &t.server.o.hooks
-	if len(h.outcome[outcome]) == 0 {
-		return
-	}
-	event := r.event()
-	switch outcome {
-	case OutcomeRetried, OutcomeSnoozed:
-		event.NextDue = r.end.Add(r.delay)
-	case OutcomeAgain:
-		event.NextDue = r.renewal.due
-	}
-	h.fireOutcome(event)
 }
 
 // event returns the hooks' event for a run that has ended.
@@ -69,6 +106,12 @@ func (r row) event() RunEvent {
 	}
 	event := r.run.event(r.outcome(), err)
 	event.FinishedAt = r.end
+	switch event.Outcome {
+	case OutcomeRetried, OutcomeSnoozed:
+		event.NextDue = r.end.Add(r.delay)
+	case OutcomeAgain:
+		event.NextDue = r.renewal.due
+	}
 	var c *crash
 	if as(r.err, &c) {
 		event.Stack = string(c.stack)
@@ -144,20 +187,29 @@ func (r row) loud(err error) (loud bool) {
 func (t *topicServer) reportLate(r row) {
 	r.verb, r.lost = verbReturn, nil
 	t.remark(quiet, "handler returned late", r)
-	event := r.event()
+	h, event := &t.server.o.hooks, r.event()
+	for _, end := range t.endsOf(r.run) { // of a hook that was running at that time
+		h.apart(func() { end(event) })
+	}
 	event.Outcome = ""
-	for _, f := range t.server.o.hooks.late {
-		t.server.o.hooks.apart(func() { f(event) })
+	for _, f := range h.late {
+		h.apart(func() { f(event) })
 	}
 }
 
-// reportUnsettled logs the handlers' errors in outcomes that Redis did not receive.
+// reportUnsettled logs the handlers' errors in outcomes that Redis did not receive, and ends the
+// runs for the RunHooks.
 func (t *topicServer) reportUnsettled() {
 	t.mu.Lock()
 	rows := t.outcomes.takeAll()
 	t.mu.Unlock()
 	for _, r := range rows {
 		t.remark(quiet, "job not settled", r)
+		for _, end := range t.endsOf(r.run) {
+			event := r.event()
+			event.Outcome = ""
+			t.server.o.hooks.apart(func() { end(event) })
+		}
 	}
 }
 

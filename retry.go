@@ -51,7 +51,7 @@ func (t *topicServer) verdict(r *run, cause, err error, ran time.Duration) row {
 	}
 	entry := AttemptError{
 		Attempt: r.attempt, At: end, Duration: ran, Server: t.server.id, Kind: KindError,
-		Type: fmt.Sprintf("%T", err), Message: message(err), TraceParent: r.job.Headers["traceparent"],
+		Type: fmt.Sprintf("%T", err), Message: message(err), TraceParent: t.traceOf(r),
 	}
 	switch {
 	case c != nil:

@@ -1,12 +1,14 @@
 package delayq
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"strconv"
 	"sync/atomic"
 	"time"
+	"unicode/utf8"
 
 	"github.com/delayq/delayq/internal/record"
 )
@@ -46,7 +48,9 @@ type run struct {
 	// or of unknown outcome.
 	replaced  bool
 	replacing int32
-	lost      error // why the job no longer belongs to this server
+	lost      error            // why the job no longer belongs to this server
+	trace     string           // set by SetTraceParent
+	ends      []func(RunEvent) // that the RunHooks have returned
 }
 
 // A runContext is the context of a handler. It identifies the run.
@@ -67,6 +71,41 @@ func (c *runContext) Value(key any) any {
 
 // String keeps fmt from looking into the run.
 func (c *runContext) String() string { return fmt.Sprintf("%v.Handler", c.Context) }
+
+// maxTraceParent is the maximum length of a trace parent. Version 00 of the format has 55 bytes.
+const maxTraceParent = 256
+
+// SetTraceParent sets the traceparent (of W3C Trace Context) that is kept with the error of the
+// present run if it fails: see [AttemptError]. Without it, the header traceparent of the job is
+// kept. It has at most 256 bytes of UTF-8, and Redis is not called.
+//
+// SetTraceParent returns [ErrInvalid] if ctx is not the context of a handler, or if traceparent is
+// too long or not UTF-8.
+func SetTraceParent(ctx context.Context, traceparent string) error {
+	if err := checkContext(ctx); err != nil {
+		return fmt.Errorf("set trace parent: %w", err)
+	}
+	c, _ := ctx.Value(runKey{}).(*runContext)
+	switch n := len(traceparent); {
+	case c == nil:
+		return fmt.Errorf("set trace parent: %w: not the context of a handler", ErrInvalid)
+	case n > maxTraceParent:
+		return fmt.Errorf("set trace parent: %w: %d bytes, at most %d are allowed", ErrInvalid, n, maxTraceParent)
+	case !utf8.ValidString(traceparent):
+		return fmt.Errorf("set trace parent: %w: %q is not UTF-8", ErrInvalid, traceparent)
+	}
+	c.topic.mu.Lock()
+	defer c.topic.mu.Unlock()
+	c.run.trace = traceparent
+	return nil
+}
+
+// traceOf returns the traceparent that is kept with the error of a run.
+func (t *topicServer) traceOf(r *run) string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return cmp.Or(r.trace, r.job.Headers["traceparent"])
+}
 
 // ownRun returns the context of the calling handler if the job with that ID is its own, else nil.
 func ownRun(ctx context.Context, prefix, topic, id string) *runContext {

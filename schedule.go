@@ -31,6 +31,7 @@ import (
 // invalid together with the edits. After [ErrUnknownOutcome] the call can safely be repeated.
 // Other errors are those of Redis.
 func (c *Client) Schedule(ctx context.Context, topic, name string, spec Spec, payload []byte, opts ...ScheduleOption) error {
+	ctx, end := c.begin(ctx, CallEvent{Name: "schedule", Topic: topic})
 	// NewClient has validated the defaults.
 	defaults := scheduleOption(func(d *definition) {
 		d.set(func(o *jobOptions) { *o, _ = c.defaults().with(nil) })
@@ -62,15 +63,15 @@ func (c *Client) Schedule(ctx context.Context, topic, name string, spec Spec, pa
 		})
 	}
 	if err != nil {
-		return c.acted(ctx, place, "", place.at(err))
+		return end.err(c.acted(ctx, place, "", place.at(err)))
 	}
 	g := c.commit(topic, enqueueKind)
 	defer g.done()
 	g.record(ctx, changed) // another client may have removed the topic since this one recorded it
 	if !changed {
-		return nil
+		return end.err(nil)
 	}
-	return c.acted(ctx, place, "", nil)
+	return end.err(c.acted(ctx, place, "", nil))
 }
 
 // define replaces the definition of a schedule. next returns the new definition. It receives the
@@ -139,12 +140,13 @@ func checkScheduleName(name string) error {
 // and with [OverlapAllow] those of earlier slots. Unschedule returns [ErrNotFound] if there is no
 // such schedule.
 func (c *Client) Unschedule(ctx context.Context, topic, name string) error {
+	ctx, end := c.begin(ctx, CallEvent{Name: "unschedule", Topic: topic})
 	err := c.validateSchedule(ctx, topic, name)
 	if err == nil {
 		_, err = c.one(ctx, scheduleRemoveScript, located{topic: topic, schedule: name})
 	}
 	place := located{call: "unschedule", topic: topic, schedule: name}
-	return c.acted(ctx, place, "", place.at(err))
+	return end.err(c.acted(ctx, place, "", place.at(err)))
 }
 
 // PauseSchedule stops a schedule from firing until [Client.ResumeSchedule]. Jobs that were already
@@ -163,6 +165,7 @@ func (c *Client) ResumeSchedule(ctx context.Context, topic, name string) error {
 }
 
 func (c *Client) suspend(ctx context.Context, topic, name, verb string) error {
+	ctx, end := c.begin(ctx, CallEvent{Name: verb + " schedule", Topic: topic})
 	err := c.upToDate(ctx, topic, name, verb == "resume", func(d *definition, now int64) (State, error) {
 		nonce, next := "", ""
 		if d != nil {
@@ -178,7 +181,7 @@ func (c *Client) suspend(ctx context.Context, topic, name, verb string) error {
 		return c.one(ctx, schedulePauseScript, located{topic: topic, schedule: name}, verb, nonce, next, maxTick.Milliseconds(), controlChannel(c.o.prefix), topic)
 	})
 	err = located{call: verb, topic: topic, schedule: name}.at(err)
-	return c.acted(ctx, located{call: verb + " schedule", topic: topic, schedule: name}, "", err)
+	return end.err(c.acted(ctx, located{call: verb + " schedule", topic: topic, schedule: name}, "", err))
 }
 
 // Trigger enqueues a job of a schedule now, in addition to those of its slots. It does so whatever
@@ -190,6 +193,7 @@ func (c *Client) suspend(ctx context.Context, topic, name, verb string) error {
 // even if go-redis sends the call twice, and any number of calls can run simultaneously. Trigger
 // returns [ErrNotFound] if there is no such schedule.
 func (c *Client) Trigger(ctx context.Context, topic, name string) (id string, err error) {
+	ctx, end := c.begin(ctx, CallEvent{Name: "trigger", Topic: topic, Jobs: 1})
 	err = c.upToDate(ctx, topic, name, true, func(d *definition, _ int64) (State, error) {
 		d.Job.Scheduled = true
 		head, tail, err := record.Encode(record.NewNonce(), &d.Job, d.Payload)
@@ -204,7 +208,7 @@ func (c *Client) Trigger(ctx context.Context, topic, name string) (id string, er
 		id = ""
 	}
 	place := located{call: "trigger", topic: topic, schedule: name}
-	return id, c.acted(ctx, place, "", place.at(err))
+	return id, end.with(CallResult{ID: id, Err: c.acted(ctx, place, "", place.at(err))})
 }
 
 // upToDate reads the definition of a schedule if read is set, and calls do with it. It repeats

@@ -38,12 +38,13 @@ type ScheduleDefinition struct {
 // definition is invalid, the error of edit, [ErrUnknownOutcome], or an error of
 // Redis.
 func (c *Client) EditSchedule(ctx context.Context, topic, name string, edit func(*ScheduleDefinition) error) error {
+	ctx, end := c.begin(ctx, CallEvent{Name: "edit schedule", Topic: topic})
 	changed, err := c.editSchedule(ctx, topic, name, edit)
 	err = located{call: "edit", topic: topic, schedule: name}.at(err)
 	if err == nil && !changed {
-		return nil
+		return end.err(nil)
 	}
-	return c.acted(ctx, located{call: "edit schedule", topic: topic, schedule: name}, "", err)
+	return end.err(c.acted(ctx, located{call: "edit schedule", topic: topic, schedule: name}, "", err))
 }
 
 func (c *Client) editSchedule(ctx context.Context, topic, name string, edit func(*ScheduleDefinition) error) (changed bool, err error) {

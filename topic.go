@@ -94,10 +94,23 @@ func (t *Topic[T]) Name() string {
 	return t.name
 }
 
+// An Enqueuer stores jobs. A [Client] is one, and so is a type that wraps a Client.
+type Enqueuer interface {
+	Enqueue(ctx context.Context, topic, id string, payload []byte, opts ...JobOption) (*Job, error)
+}
+
+// A Scheduler stores schedules. A [Client] is one, and so is a type that wraps a Client.
+type Scheduler interface {
+	Schedule(ctx context.Context, topic, name string, spec Spec, payload []byte, opts ...ScheduleOption) error
+}
+
 // Enqueue is [Client.Enqueue] with a value as the payload. A value that cannot be encoded is an
 // [ErrInvalid].
-func (t *Topic[T]) Enqueue(ctx context.Context, client *Client, id string, value T, opts ...JobOption) (*Job, error) {
+func (t *Topic[T]) Enqueue(ctx context.Context, client Enqueuer, id string, value T, opts ...JobOption) (*Job, error) {
 	job, err := t.Job(id, value, opts...)
+	if err == nil && client == nil {
+		err = fmt.Errorf("%w: nil Enqueuer", ErrInvalid)
+	}
 	if err != nil {
 		return nil, located{call: "enqueue", topic: t.Name(), job: id}.at(err)
 	}
@@ -131,8 +144,11 @@ func (t *Topic[T]) Again(value T, opts ...JobOption) error {
 
 // Schedule is [Client.Schedule] with a value as the payload. A value that cannot be encoded is an
 // [ErrInvalid].
-func (t *Topic[T]) Schedule(ctx context.Context, client *Client, name string, spec Spec, value T, opts ...ScheduleOption) error {
+func (t *Topic[T]) Schedule(ctx context.Context, client Scheduler, name string, spec Spec, value T, opts ...ScheduleOption) error {
 	job, err := t.Job("", value)
+	if err == nil && client == nil {
+		err = fmt.Errorf("%w: nil Scheduler", ErrInvalid)
+	}
 	if err != nil {
 		return located{call: "schedule", topic: t.Name(), schedule: name}.at(err)
 	}

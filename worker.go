@@ -430,12 +430,35 @@ func (t *topicServer) execute(r *run) (next *run) {
 			t.launch(func() { t.work(next) })
 		}
 	}()
-	if len(t.server.o.hooks.started) > 0 {
-		t.server.o.hooks.fireStarted(r.event("", nil))
-	}
-	err = t.handler.Handle(ctx, &r.job)
+	err = t.handler.Handle(t.begun(ctx, r), &r.job)
 	returned = true
 	return nil
+}
+
+// begun calls the hooks of a run that begins, and returns the context for its handler.
+func (t *topicServer) begun(ctx context.Context, r *run) context.Context {
+	h := &t.server.o.hooks
+	if len(h.run)+len(h.started) == 0 {
+		return ctx
+	}
+	event := r.event("", nil)
+	for _, hook := range h.run {
+		h.guard(func() {
+			within, end := hook.Run(ctx, event)
+			if within != nil {
+				ctx = within
+			}
+			if end != nil {
+				t.mu.Lock()
+				defer t.mu.Unlock()
+				r.ends = append(r.ends, end)
+			}
+		})
+	}
+	for _, f := range h.started {
+		h.guard(func() { f(event) })
+	}
+	return ctx
 }
 
 // finish decides the outcome of a job whose handler has ended. It returns the next job for the

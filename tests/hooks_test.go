@@ -155,13 +155,26 @@ func (panickyHook) Enqueue(context.Context, *delayq.NewJob) {
 }
 
 func (panickyHook) Enqueued(context.Context, delayq.EnqueueEvent) { panic("enqueued") }
+func (panickyHook) Dequeued(context.Context, delayq.DequeueEvent) { panic("dequeued") }
+func (panickyHook) Ended(delayq.RunEvent)                         { panic("ended") }
+func (panickyHook) Call(context.Context, delayq.CallEvent) (context.Context, func(delayq.CallResult)) {
+	panic("call")
+}
+
+func (panickyHook) Run(context.Context, delayq.RunEvent) (context.Context, func(delayq.RunEvent)) {
+	panic("run")
+}
 
 // leavingHook calls runtime.Goexit, as FailNow of a test does, in what the loops call.
 type leavingHook struct{}
 
 func (leavingHook) Done(delayq.RunEvent)      { runtime.Goexit() }
 func (leavingHook) Retried(delayq.RunEvent)   { runtime.Goexit() }
+func (leavingHook) Ended(delayq.RunEvent)     { runtime.Goexit() }
 func (leavingHook) Script(delayq.ScriptEvent) { runtime.Goexit() }
+func (leavingHook) Run(context.Context, delayq.RunEvent) (context.Context, func(delayq.RunEvent)) {
+	return nil, func(delayq.RunEvent) { runtime.Goexit() }
+}
 
 // The loops of a server and the group commit of a client go on.
 func TestHooksThatCallGoexitEndNoLoop(t *testing.T) {
