@@ -168,6 +168,7 @@ type RunEvent struct {
 	StartedAt  time.Time // zero if no handler was called
 	FinishedAt time.Time // zero if no handler has returned
 	Outcome    Outcome   // empty for Started and Late
+	Server     string    // ID of the server
 
 	// Err is the error that the handler returned, or one that takes its place. If the run was
 	// cancelled, replaced, lost or returned, Err wraps both the cause and the handler's error.

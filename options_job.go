@@ -235,6 +235,32 @@ func Header(key, value string) JobOption {
 	})
 }
 
+// OptionalHeaders adds headers to the job: all of them, or none if the job has one of the keys
+// already or has no room for them. It is meant for an [EnqueueHook], whose headers must neither
+// replace those of the caller nor make an enqueue fail. It sees the options before it, and the
+// [Defaults].
+func OptionalHeaders(headers map[string]string) JobOption {
+	return jobOption(func(o *jobOptions) {
+		size := headersLen(o.Headers) + headersLen(headers)
+		for k := range headers {
+			if _, has := o.Headers[k]; has || size > maxHeaderLen {
+				return
+			}
+		}
+		for k, v := range headers {
+			Header(k, v).applyJob(o)
+		}
+	})
+}
+
+// headersLen returns how many bytes headers have.
+func headersLen(headers map[string]string) (size int) {
+	for k, v := range headers {
+		size += len(k) + len(v)
+	}
+	return size
+}
+
 // replacing selects which job of the same ID a new one replaces, as the script reads it.
 type replacing string
 
@@ -301,11 +327,7 @@ func (o jobOptions) with(opts []JobOption) (jobOptions, error) {
 
 // validate returns the complaints about the options as a whole.
 func (o *jobOptions) validate() error {
-	size := 0
-	for k, v := range o.Headers {
-		size += len(k) + len(v)
-	}
-	if size > maxHeaderLen {
+	if size := headersLen(o.Headers); size > maxHeaderLen {
 		o.fail(fmt.Errorf("headers of %d bytes, at most %d are allowed", size, maxHeaderLen))
 	}
 	switch {

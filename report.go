@@ -45,7 +45,7 @@ func (t *topicServer) reportAll(rows []row) {
 					fire = slices.Concat(fire, t.endsOf(r.run))
 				}
 				if len(fire) > 0 {
-					event = r.event()
+					event = r.event(t.server.id)
 				}
 			}
 		})
@@ -92,7 +92,7 @@ func (t *topicServer) logOutcome(r row) {
 }
 
 // event returns the hooks' event for a run that has ended.
-func (r row) event() RunEvent {
+func (r row) event(server string) RunEvent {
 	err, why := r.err, r.lost
 	if why == nil && r.verb == verbReturn {
 		why = r.cause
@@ -104,7 +104,7 @@ func (r row) event() RunEvent {
 	default:
 		err = fmt.Errorf("%w: %w", why, err)
 	}
-	event := r.run.event(r.outcome(), err)
+	event := r.run.event(server, r.outcome(), err)
 	event.FinishedAt = r.end
 	switch event.Outcome {
 	case OutcomeRetried, OutcomeSnoozed:
@@ -187,7 +187,7 @@ func (r row) loud(err error) (loud bool) {
 func (t *topicServer) reportLate(r row) {
 	r.verb, r.lost = verbReturn, nil
 	t.remark(quiet, "handler returned late", r)
-	h, event := &t.server.o.hooks, r.event()
+	h, event := &t.server.o.hooks, r.event(t.server.id)
 	for _, end := range t.endsOf(r.run) { // of a hook that was running at that time
 		h.apart(func() { end(event) })
 	}
@@ -206,7 +206,7 @@ func (t *topicServer) reportUnsettled() {
 	for _, r := range rows {
 		t.remark(quiet, "job not settled", r)
 		for _, end := range t.endsOf(r.run) {
-			event := r.event()
+			event := r.event(t.server.id)
 			event.Outcome = ""
 			t.server.o.hooks.apart(func() { end(event) })
 		}
@@ -230,9 +230,9 @@ func lostOutcome(lost error) Outcome {
 }
 
 // event returns the hooks' event for a run.
-func (r *run) event(outcome Outcome, err error) RunEvent {
+func (r *run) event(server string, outcome Outcome, err error) RunEvent {
 	return RunEvent{
 		Topic: r.job.Topic, ID: r.id, Attempt: r.attempt, EnqueuedAt: r.job.EnqueuedAt, Due: r.job.Due,
-		StartedAt: r.start, Outcome: outcome, Err: err, PayloadSize: int(r.size), Headers: r.job.Headers,
+		StartedAt: r.start, Outcome: outcome, Server: server, Err: err, PayloadSize: int(r.size), Headers: r.job.Headers,
 	}
 }

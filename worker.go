@@ -441,7 +441,7 @@ func (t *topicServer) begun(ctx context.Context, r *run) context.Context {
 	if len(h.run)+len(h.started) == 0 {
 		return ctx
 	}
-	event := r.event("", nil)
+	event := r.event(t.server.id, "", nil)
 	for _, hook := range h.run {
 		h.guard(func() {
 			within, end := hook.Run(ctx, event)

@@ -98,6 +98,7 @@ func TestHooksOfARun(t *testing.T) {
 			require.EqualValues(b, c.outcome, e.Outcome, c.id)
 			require.Equal(b, 1, e.Attempt, c.id)
 			require.Equal(b, map[string]string{"h": c.id}, e.Headers)
+			require.Equal(b, s.ID(), e.Server)
 			require.Equal(b, len("of "+c.id), e.PayloadSize)
 			if c.id == expire {
 				require.True(b, e.EnqueuedAt.Equal(enqueued))
