@@ -68,6 +68,14 @@ func NewInspector(rdb redis.UniversalClient, opts ...InspectorOption) *Inspector
 	return i
 }
 
+// Prefix returns the prefix of the queue that the inspector reads. See [Prefix].
+func (i *Inspector) Prefix() string {
+	if i == nil {
+		return ""
+	}
+	return i.o.prefix
+}
+
 // usable returns an error if the inspector itself or a context is invalid.
 func (i *Inspector) usable(ctx context.Context) error {
 	var err error

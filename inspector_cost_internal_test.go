@@ -96,6 +96,10 @@ func TestInspectorCosts(t *testing.T) {
 		"Stats of all":  {func() error { _, err := insp.Stats(ctx); return err }, [2]int{2, topics + 2}},
 		"Forecast":      {func() error { _, err := insp.Forecast(ctx, "t000", from, time.Minute, 60); return err }, [2]int{1, 60}},
 		"long Forecast": {func() error { _, err := insp.Forecast(ctx, "t000", from, time.Minute, 2500); return err }, [2]int{3, 2500}},
+		"DueWithin": {func() error {
+			_, err := insp.DueWithin(ctx, from, []time.Duration{time.Minute, time.Hour, 24 * time.Hour}, names...)
+			return err
+		}, [2]int{1, 3 * topics}},
 		"Servers":       {func() error { _, err := insp.Servers(ctx); return err }, [2]int{2, 2}},
 		"Job":           {func() error { _, err := insp.Job(ctx, "t000", "same"); return err }, [2]int{1, 1}},
 		"Find":          {func() error { _, err := insp.Find(ctx, "same"); return err }, [2]int{3, 1 + 2*topics + topics}},

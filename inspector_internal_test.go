@@ -20,7 +20,7 @@ import (
 // A readCall is a call of an Inspector. What it returns does not depend on the time of the call.
 type readCall func(ctx context.Context, i *Inspector, topic string) (any, error)
 
-// readings are all calls of an Inspector but Redis, on an aclStage.
+// readings are the calls of an Inspector that ask Redis, except for Redis, on an aclStage.
 var readings = map[string]readCall{
 	"Topics": func(ctx context.Context, i *Inspector, _ string) (any, error) { return i.Topics(ctx) },
 	"Stats": func(ctx context.Context, i *Inspector, topic string) (any, error) {
@@ -32,6 +32,9 @@ var readings = map[string]readCall{
 	},
 	"Forecast": func(ctx context.Context, i *Inspector, topic string) (any, error) {
 		return i.Forecast(ctx, topic, time.UnixMilli(1), 365*24*time.Hour, 100)
+	},
+	"DueWithin": func(ctx context.Context, i *Inspector, topic string) (any, error) {
+		return i.DueWithin(ctx, time.UnixMilli(1), []time.Duration{time.Hour, 100 * 365 * 24 * time.Hour}, topic, "unused")
 	},
 	"Servers": func(ctx context.Context, i *Inspector, _ string) (any, error) { return i.Servers(ctx) },
 	"Job": func(ctx context.Context, i *Inspector, topic string) (any, error) {
@@ -106,7 +109,7 @@ func requireRead(t *testing.T, all map[string]any, topic string) {
 	t.Helper()
 	calls := reflect.TypeFor[*Inspector]()
 	for i := range calls.NumMethod() {
-		if name := calls.Method(i).Name; name != "Redis" {
+		if name := calls.Method(i).Name; name != "Redis" && name != "Prefix" {
 			require.Contains(t, all, name, "a call that nobody tries")
 		}
 	}
@@ -117,6 +120,7 @@ func requireRead(t *testing.T, all map[string]any, topic string) {
 		stats[0].Scheduled, stats[0].Ready, stats[0].Running, stats[0].Dead, stats[0].Done, stats[0].Overdue,
 	}, "one of the ready ones has lost its place")
 	require.Equal(t, 1, slices.IndexFunc(all["Forecast"].([]int64), func(n int64) bool { return n > 0 })/50, "in this century")
+	require.Equal(t, [][]int64{{0, 1}, {0, 0}}, all["DueWithin"])
 	require.Equal(t, StateRunning, all["Job"].(*JobInfo).State)
 	require.Len(t, all["Servers"], 1)
 	require.Equal(t, topic, all["Find"].([]*JobInfo)[0].Topic)

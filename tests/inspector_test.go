@@ -180,6 +180,59 @@ func TestForecast(t *testing.T) {
 	})
 }
 
+// DueWithin counts as Forecast does. A topic that cannot be read does not hide others.
+func TestDueWithin(t *testing.T) {
+	queuetest.EachClient(t, func(t *testing.T, f *queuetest.Fixture) {
+		ctx := t.Context()
+		from := time.UnixMilli(4_000_000_000_000)
+		for i, ms := range []int64{-1, 0, 1, 59_999, 60_000, 3_599_999, 3_600_000} {
+			f.Enqueue(fmt.Sprint(i), delayq.ProcessAt(from.Add(time.Duration(ms)*time.Millisecond)))
+		}
+		spans := []time.Duration{time.Hour, time.Minute, time.Millisecond}
+		got, err := f.Inspector.DueWithin(ctx, from, spans, "unused", "topic")
+		require.NoError(t, err)
+		require.Equal(t, [][]int64{{0, 0, 0}, {5, 3, 1}}, got)
+		got, err = f.Inspector.DueWithin(ctx, from.Add(-time.Microsecond), spans[2:], "topic")
+		require.NoError(t, err)
+		require.Equal(t, [][]int64{{1}}, got, "rounded up, as due times are")
+		got, err = f.Inspector.DueWithin(ctx, from, spans)
+		require.NoError(t, err)
+		require.Empty(t, got)
+
+		for says, bad := range map[string]struct {
+			from   time.Time
+			within []time.Duration
+			topic  string
+		}{
+			"from: the zero time":                {time.Time{}, spans, "topic"},
+			"within has 0 durations":             {from, nil, "topic"},
+			"must have from 1 to 10":             {from, make([]time.Duration, 11), "topic"},
+			"within(0s): must be from 1ms":       {from, []time.Duration{0}, "topic"},
+			"within(60ns): must be from 1ms":     {from, []time.Duration{60}, "topic"},
+			"to 876000h0m0s (100 years)":         {from, []time.Duration{101 * 365 * 24 * time.Hour}, "topic"},
+			"the end of within(1h0m0s)":          {time.UnixMilli(9_999_999_999_000), spans[:1], "topic"},
+			"due within: delayq: invalid: empty": {from, spans, ""},
+		} {
+			_, err := f.Inspector.DueWithin(ctx, bad.from, bad.within, "ok", bad.topic)
+			require.ErrorIs(t, err, delayq.ErrInvalid, says)
+			require.ErrorContains(t, err, says)
+		}
+		require.NoError(t, f.RDB.Set(ctx, f.Key("bucket"), "a slip", 0).Err())
+		got, err = f.Inspector.DueWithin(ctx, from, spans, "topic", "unused")
+		require.ErrorContains(t, err, `due within topic "topic"`)
+		require.ErrorContains(t, err, "is a string and not a zset")
+		require.Equal(t, [][]int64{nil, {0, 0, 0}}, got)
+	})
+}
+
+// The prefix is that of the option, also if it is invalid.
+func TestInspectorPrefix(t *testing.T) {
+	require.Equal(t, "delayq", delayq.NewInspector(nil).Prefix())
+	require.Equal(t, "shop", delayq.NewInspector(nil, delayq.Prefix("shop")).Prefix())
+	require.Equal(t, "*", delayq.NewInspector(nil, delayq.Prefix("*")).Prefix())
+	require.Empty(t, (*delayq.Inspector)(nil).Prefix())
+}
+
 // Find looks into all topics, also at done jobs. A topic that cannot be read does not hide others.
 func TestFindInAllTopics(t *testing.T) {
 	queuetest.InBubble(t, func(b *queuetest.Bubble) {
