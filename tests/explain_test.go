@@ -593,6 +593,7 @@ func TestExplainOnRedis(t *testing.T) {
 			return block(ctx, job)
 		})
 		queuetest.Receive(t, started)
+		queuetest.AwaitServer(t, f.Inspector)
 		for id, state := range map[string]delayq.State{
 			"dead": delayq.StateDead, "done": delayq.StateDone, "failed": delayq.StateScheduled, "snoozed": delayq.StateScheduled,
 		} {
@@ -759,11 +760,7 @@ func TestExplainOnAReplica(t *testing.T) {
 	}, delayq.Concurrency(1))
 	f.Enqueue("held")
 	queuetest.Receive(t, started)
-	queuetest.Until(t, func() bool { // a run may start before the first heartbeat
-		servers, err := f.Inspector.Servers(ctx)
-		require.NoError(t, err)
-		return len(servers) == 1
-	})
+	queuetest.AwaitServer(t, f.Inspector)
 	f.Enqueue("x")
 	replica := redistest.Replica(t, master, redistest.NoRoles...)
 	require.NoError(t, f.RDB.Do(ctx, "WAIT", 1, 60_000).Err())

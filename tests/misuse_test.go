@@ -44,7 +44,7 @@ func callWith(t *testing.T, receiver reflect.Value, name string, ctx context.Con
 			break
 		}
 		switch of := in.In(i); {
-		case of == reflect.TypeFor[*delayq.Client]():
+		case of == reflect.TypeFor[delayq.Enqueuer](), of == reflect.TypeFor[delayq.Scheduler]():
 			args = append(args, reflect.ValueOf(client))
 		case of == reflect.TypeFor[delayq.Spec]():
 			args = append(args, reflect.ValueOf(delayq.Every(time.Hour)))

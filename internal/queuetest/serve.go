@@ -39,6 +39,16 @@ func Receive[T any](t *testing.T, c <-chan T) T {
 	}
 }
 
+// AwaitServer waits for the first heartbeat of a server, because a run can start before it.
+func AwaitServer(t *testing.T, insp *delayq.Inspector) {
+	t.Helper()
+	Until(t, func() bool {
+		servers, err := insp.Servers(t.Context())
+		require.NoError(t, err)
+		return len(servers) > 0
+	})
+}
+
 // StateOf returns the state of a job, or "" if there is no such job.
 func StateOf(t *testing.T, client *delayq.Client, topic, id string) delayq.State {
 	t.Helper()
