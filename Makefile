@@ -32,10 +32,13 @@ soak: ## run the soak for MINUTES (default 5) against killed, frozen and cut pro
 cli: ## run the tests of the command line
 	cd cmd/delayq && go test ./...
 
+prom: ## run the tests of the metrics
+	cd prom && go test ./...
+
 bench: ## compare with asynq; ROWS is a pattern like 'enqueue|work' (default: all)
 	cd bench && go run . $(if $(ROWS),-rows '$(ROWS)')
 
 ci: ## run everything that must hold before a change lands
 	bash .ci/run
 
-.PHONY: help test full race roles rings explore faults soak cli bench ci
+.PHONY: help test full race roles rings explore faults soak cli prom bench ci

@@ -9,14 +9,17 @@ import (
 	"sync"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/cobra"
 
 	"github.com/delayq/delayq"
 	"github.com/delayq/delayq/delayqtest"
+	"github.com/delayq/delayq/prom"
 )
 
 func (a *app) demoCommand() *cobra.Command {
 	var length time.Duration
+	metrics := "127.0.0.1:0"
 	cmd := &cobra.Command{
 		Use:   "demo",
 		Short: "Try everything on a made-up shop, without a Redis",
@@ -26,8 +29,9 @@ line, a topic that is paused, one without a server, and schedules. Without a ter
 it writes one line a second instead of top.
 
 The Redis listens on a free port of 127.0.0.1 until the demo ends. Its address is in
-the first line, so that other commands can be tried on it.`,
-		Example:           "  delayq demo\n  delayq demo --for 20s",
+the first line, so that other commands can be tried on it. The line after it has the
+address of the shop's metrics for Prometheus.`,
+		Example:           "  delayq demo\n  delayq demo --for 20s\n  delayq demo --metrics 127.0.0.1:9464",
 		Args:              counted(0, 0, "no arguments"),
 		ValidArgsFunction: a.completeArgs(nothing),
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -39,22 +43,24 @@ the first line, so that other commands can be tried on it.`,
 			case !a.tabular():
 				return usage("-o %s: demo is for people; use delayq stats -o %s --redis with the address of a demo", a.format, a.format)
 			}
-			return a.demo(cmd.Context(), length)
+			return a.demo(cmd.Context(), length, metrics)
 		},
 	}
 	cmd.Flags().Var(&duration{&length}, "for", "end after this time; without it: when you leave")
+	cmd.Flags().StringVar(&metrics, "metrics", metrics, "`address` of the metrics; port 0 is a free one")
 	return cmd
 }
 
 // demo runs the shop until it is left, or for a time.
-func (a *app) demo(parent context.Context, length time.Duration) (err error) {
+func (a *app) demo(parent context.Context, length time.Duration, metricsOn string) (err error) {
 	ctx := parent
 	if length > 0 {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(parent, length)
 		defer cancel()
 	}
-	q, err := delayqtest.Open(delayq.Prefix(a.prefix))
+	counts := prom.NewMetrics()
+	q, err := delayqtest.Open(delayq.Prefix(a.prefix), delayq.Hooks(counts))
 	if err != nil {
 		return err
 	}
@@ -66,7 +72,16 @@ func (a *app) demo(parent context.Context, length time.Duration) (err error) {
 	defer shut()
 	a.connection = connection{url: "redis://" + address, prefix: a.prefix, timeout: a.timeout}
 
-	s := &shop{ctx: ctx, queue: q}
+	reg := prometheus.NewRegistry()
+	log := slog.New(slog.DiscardHandler) // the terminal belongs to top
+	reg.MustRegister(counts, prom.NewCollector(q.Inspector, prom.Logger(log)))
+	metrics, err := serveMetrics(metricsOn, reg, log)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, metrics.end()) }()
+
+	s := &shop{ctx: ctx, queue: q, hooks: delayq.Hooks(counts)}
 	defer s.close()
 	if err := s.open(); err != nil {
 		return demoEnded(ctx, parent, err)
@@ -78,7 +93,7 @@ func (a *app) demo(parent context.Context, length time.Duration) (err error) {
 		}
 		return a.watch(m)
 	}
-	a.say("a made-up shop on an embedded Redis; look into it with\n  delayq topics --redis %s%s", a.url, a.prefixFlag())
+	a.say("a made-up shop on an embedded Redis; look into it with\n  delayq topics --redis %s%s\nand scrape its metrics from\n  %s", a.url, a.prefixFlag(), metrics.url())
 	return demoEnded(ctx, parent, a.totals(ctx))
 }
 

@@ -16,6 +16,7 @@ import (
 type shop struct {
 	ctx      context.Context
 	queue    *delayqtest.Queue
+	hooks    delayq.HooksOption
 	cancel   context.CancelFunc
 	visitors sync.WaitGroup
 	orders   int
@@ -45,10 +46,10 @@ func (s *shop) open() error {
 	if err := s.fill(); err != nil {
 		return err
 	}
-	if _, err := s.queue.Serve(s.backOffice, quiet); err != nil {
+	if _, err := s.queue.Serve(s.backOffice, quiet, s.hooks); err != nil {
 		return err
 	}
-	if _, err := s.queue.Serve(s.mailer, quiet); err != nil {
+	if _, err := s.queue.Serve(s.mailer, quiet, s.hooks); err != nil {
 		return err
 	}
 	s.visitors.Go(s.visit)

@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/delayq/delayq/internal/queuetest"
 )
 
 // The demo needs no Redis, and can be looked into by other processes while it runs.
@@ -23,7 +25,7 @@ func TestDemo(t *testing.T) {
 	require.NoError(t, cmd.Start())
 	lines := bufio.NewReader(errs)
 	said := ""
-	for range 2 {
+	for range 4 {
 		line, err := lines.ReadString('\n')
 		require.NoError(t, err)
 		said += line
@@ -39,6 +41,14 @@ func TestDemo(t *testing.T) {
 	require.Contains(t, cli.ok("schedules", "--redis", m[1]), "warehouse-2")
 	cli.ok("enqueue", refundPoll, "--id", "mine", "--redis", m[1])
 	require.Contains(t, cli.ok("find", "mine", "--redis", m[1]), refundPoll)
+	metrics := regexp.MustCompile(`scrape its metrics from\n  (http://127\.0\.0\.1:\d+/metrics)\n`).FindStringSubmatch(said)
+	require.NotNil(t, metrics, said)
+	queuetest.Until(t, func() bool {
+		scrape := get(t, metrics[1])
+		return strings.Contains(scrape, `delayq_overdue_jobs{prefix="shop",topic="invoice:print"}`) &&
+			strings.Contains(scrape, `delayq_runs_total{outcome="retried",topic="mail:welcome"}`) &&
+			strings.Contains(scrape, `delayq_enqueues_total{result="stored",topic="order:cancel"}`)
+	})
 	require.NoError(t, cmd.Process.Signal(syscall.SIGINT))
 	rest, err := lines.ReadString('\n')
 	require.NoError(t, err)
@@ -65,7 +75,7 @@ func TestDemoEndsByItself(t *testing.T) {
 // Options that the demo cannot follow are refused.
 func TestDemoUsage(t *testing.T) {
 	cli := newTool(t, "127.0.0.1:1", "shop")
-	for _, args := range [][]string{{"demo", "--for", "0s"}, {"demo", "--redis", "redis://h"}, {"demo", "-o", "json"}, {"demo", "x"}} {
+	for _, args := range [][]string{{"demo", "--for", "0s"}, {"demo", "--redis", "redis://h"}, {"demo", "-o", "json"}, {"demo", "x"}, {"demo", "--metrics", "here"}} {
 		require.Equal(t, exitUsage, cli.do("", args...).code, args)
 	}
 }

@@ -261,12 +261,12 @@ func TestReadOnlyUser(t *testing.T) {
 	require.NotContains(t, r.err, "wrong\n")
 }
 
-// Every command is in one of the lists above, or in this one, because it does not need Redis or is
-// interactive.
+// Every command is in one of the lists above, or in this one, because it does not need Redis or
+// runs until it is left.
 func TestReadersAndWritersAreAllCommands(t *testing.T) {
 	var out bytes.Buffer
 	root := newApp(&out).root()
-	listed := []string{"delayq", "delayq schedule", "delayq acl", "delayq version", "delayq server", "delayq top", "delayq demo"}
+	listed := []string{"delayq", "delayq schedule", "delayq acl", "delayq version", "delayq server", "delayq top", "delayq demo", "delayq exporter"}
 	for _, args := range slices.Concat(readers, writers) {
 		cmd, _, err := root.Find(args)
 		require.NoError(t, err)
