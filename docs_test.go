@@ -234,18 +234,21 @@ func TestProseExamplesExist(t *testing.T) {
 }
 
 // What documents for users name in code is exported: delayq.X by the package itself, other names by
-// it or by delayqtest, and as methods and fields too.
+// it, by delayqtest or by otel, and as methods and fields too.
 func TestProseNamesAreExported(t *testing.T) {
 	top, all := map[string]bool{}, map[string]bool{}
 	for _, tree := range proseGo(t) {
 		exportedNames(tree, top, all)
 	}
-	files, err := filepath.Glob("delayqtest/*.go")
-	require.NoError(t, err)
-	for _, file := range files {
-		tree, err := parser.ParseFile(token.NewFileSet(), file, nil, 0)
+	for _, dir := range []string{"delayqtest", "otel"} {
+		files, err := filepath.Glob(dir + "/*.go")
 		require.NoError(t, err)
-		exportedNames(tree, all, all)
+		require.NotEmpty(t, files, dir)
+		for _, file := range files {
+			tree, err := parser.ParseFile(token.NewFileSet(), file, nil, 0)
+			require.NoError(t, err)
+			exportedNames(tree, all, all)
+		}
 	}
 	others := []string{
 		"CancelProcessing", "DeleteTask", "JobCancel", // of other projects
@@ -253,7 +256,7 @@ func TestProseNamesAreExported(t *testing.T) {
 		"ReadTimeout", "SentinelPassword", "SentinelUsername", // options of go-redis
 	}
 
-	files, err = filepath.Glob("docs/howto/*.md")
+	files, err := filepath.Glob("docs/howto/*.md")
 	require.NoError(t, err)
 	found := 0
 	for _, file := range append(files, "README.md", "CHANGELOG.md", "docs/tutorial.md", "docs/operations.md") {

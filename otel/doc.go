@@ -1,0 +1,27 @@
+// Package delayqotel traces and measures a [delayq] queue with OpenTelemetry.
+//
+//	tracing := delayqotel.NewTracing()
+//	metrics := delayqotel.NewMetrics()
+//	client := delayq.NewClient(rdb, delayq.Hooks(tracing, metrics))
+//	server := delayq.NewServer(rdb, delayq.Hooks(tracing, metrics))
+//
+// [Tracing] makes a span for each call of a client and for each run of a job. The span of an
+// Enqueue is the creation context of its job. It travels with the job in the W3C headers
+// traceparent and tracestate. The span of a run begins a trace of its own, because the run can be
+// 30 days later, and links to the creation context.
+//
+// [Metrics] counts and measures what the hooks of this process see. [Observe] adds what the queue
+// holds. [LogHandler] adds the trace and the job to what a handler logs. [Quiet] keeps the
+// commands of delayq out of the traces of redisotel, and [LinkSampler] samples the runs of jobs
+// whose enqueue was sampled.
+//
+// The spans and the metrics whose names begin with messaging follow the messaging conventions of
+// [SchemaURL]. OpenTelemetry has not declared these stable. The attributes that they lack are below
+// messaging.delayq, and the metrics that they lack are below delayq. The names of the latter and
+// their attributes are those of the Prometheus module, so that a backend which translates names for
+// Prometheus gets the same series.
+//
+// Nothing here starts a goroutine. A nil provider means the global one.
+//
+// docs/howto/tracing.md shows the spans of a job's life.
+package delayqotel
