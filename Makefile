@@ -35,10 +35,15 @@ cli: ## run the tests of the command line
 prom: ## run the tests of the metrics
 	cd prom && go test ./...
 
+deploy: ## check the board, the rules and the files for Docker and Kubernetes
+	cd deploy && go test ./...
+	promtool check config deploy/prometheus.yml
+	promtool test rules deploy/delayq.rules.test.yml
+
 bench: ## compare with asynq; ROWS is a pattern like 'enqueue|work' (default: all)
 	cd bench && go run . $(if $(ROWS),-rows '$(ROWS)')
 
 ci: ## run everything that must hold before a change lands
 	bash .ci/run
 
-.PHONY: help test full race roles rings explore faults soak cli prom bench ci
+.PHONY: help test full race roles rings explore faults soak cli prom deploy bench ci
