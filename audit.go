@@ -23,6 +23,8 @@ const errData = "Redis has lost jobs of this topic: its counter of takes is %d a
 func (s *Server) countTakes(ctx context.Context, topics []*topicServer) ([]int64, error) {
 	call, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
+	signOf(ctx).call(call) // the clients of a cluster's nodes have no signHook
+	defer signOf(ctx).called()
 	answers := make([]*redis.StringCmd, len(topics))
 	pipes := make(map[redis.UniversalClient]redis.Pipeliner) // of each master
 	for i, t := range topics {

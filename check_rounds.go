@@ -57,10 +57,12 @@ func (s *Server) checkLoop(ctx context.Context) {
 // alarmLoop checks topics that have lost jobs. It does not wait for the check of a large topic.
 func (s *Server) alarmLoop(ctx context.Context) {
 	for {
+		signOf(ctx).wait()
 		select {
 		case <-ctx.Done():
 			return
 		case t := <-s.alarms:
+			signOf(ctx).turn()
 			t.check(ctx, "alarm", checkAgain, false)
 		}
 	}

@@ -67,6 +67,13 @@ func (c *clock) at(local time.Time) time.Time {
 	return msTime(c.low.ms).Add(max(0, local.Sub(c.low.at)))
 }
 
+// known reports whether there has been a reply.
+func (c *clock) known() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return !c.low.at.IsZero()
+}
+
 // earliest returns a time in ms that Redis's clock has certainly passed at a local instant, even if
 // the rates of the two clocks differ slightly. The result never falls unless Redis's clock is set.
 func (c *clock) earliest(local time.Time) int64 {

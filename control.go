@@ -79,6 +79,9 @@ const controlSilence = 30 * time.Second
 // listen subscribes and dispatches messages until something fails. It calls heard after every
 // message from Redis.
 func (s *Server) listen(ctx context.Context, rdb redis.UniversalClient, channels []string, subscribed, heard func()) error {
+	g := signOf(ctx)
+	dials := s.dialTimeout + callTimeout // each of the following calls can make a connection
+	g.rest(dials)
 	sub := rdb.Subscribe(ctx, channels...)
 	// Close ends a pending Receive. Its error is about a connection that is no longer needed.
 	stop := context.AfterFunc(ctx, func() { _ = sub.Close() })
@@ -90,7 +93,9 @@ func (s *Server) listen(ctx context.Context, rdb redis.UniversalClient, channels
 	asked := false
 	var timeout net.Error
 	for {
+		g.rest(dials + controlSilence)
 		msg, err := sub.ReceiveTimeout(ctx, controlSilence)
+		g.turn()
 		switch {
 		case err == nil:
 			asked = false
@@ -109,6 +114,7 @@ func (s *Server) listen(ctx context.Context, rdb redis.UniversalClient, channels
 			}
 		case errors.As(err, &timeout) && timeout.Timeout() && !asked:
 			asked = true
+			g.rest(dials)
 			if err := sub.Ping(ctx); err != nil {
 				return err
 			}

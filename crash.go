@@ -65,6 +65,13 @@ type keeper struct {
 
 	mu     sync.Mutex
 	logged map[string]time.Time // when a crash was last logged, by its loop and its message
+	kept   map[*keptLoop]bool
+}
+
+// A keptLoop is a loop with a goroutine of its own.
+type keptLoop struct {
+	name string
+	sign sign
 }
 
 // crashEvery is the shortest time between two log lines about the same crash.
@@ -72,15 +79,28 @@ const crashEvery = time.Minute
 
 // keep calls a loop in a goroutine of its own until it returns. After a crash it calls the loop
 // again after a pause, unless ctx is done. All state except the loop's own variables is preserved.
-func (k *keeper) keep(ctx context.Context, group *sync.WaitGroup, name string, loop func()) {
+// The context of the loop has its sign.
+func (k *keeper) keep(ctx context.Context, group *sync.WaitGroup, name string, loop func(ctx context.Context)) {
+	one := &keptLoop{name: name}
+	one.sign.turn()
+	ctx = signed(ctx, &one.sign)
+	k.mu.Lock()
+	if k.kept == nil {
+		k.kept = make(map[*keptLoop]bool)
+	}
+	k.kept[one] = true
+	k.mu.Unlock()
 	var slow retryPace
 	var start func(wait time.Duration)
 	start = func(wait time.Duration) {
 		began := time.Now()
 		launch(group, func() {
 			if wait == 0 || sleep(ctx, wait) {
-				loop()
+				loop(ctx)
 			}
+			k.mu.Lock()
+			defer k.mu.Unlock()
+			delete(k.kept, one)
 		}, func(c *crash) {
 			k.crashed(name, c)
 			if time.Since(began) > crashEvery {

@@ -95,6 +95,10 @@ var (
 	// only once.
 	ErrServerUsed = errors.New("delayq: server has been run before")
 
+	// ErrRedisAway is returned by Run when Redis could not be used within [FailFast]. The error
+	// wraps the last cause too, such as a refused connection or password. No job was taken.
+	ErrRedisAway = errors.New("delayq: Redis cannot be used")
+
 	// ErrRedisVersion is returned by Run when Redis is older than 6.2.
 	ErrRedisVersion = errors.New("delayq: requires Redis 6.2 or later")
 )

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"log"
 	"log/slog"
+	"net"
+	"net/http"
 	"os"
 	"os/signal"
 	"syscall"
@@ -450,4 +452,39 @@ func ExampleClient_EditSchedule() {
 	fmt.Println(info.Spec, "by", info.EditedBy, info.Edited)
 	check(q.Close())
 	// Output: cron 0 5 * * * by ops:anna [Spec]
+}
+
+// Probes for Kubernetes, Docker or a load balancer.
+func ExampleHealthHandler() {
+	rdb, end := openRedis()
+	defer end()
+	server := delayq.NewServer(rdb)
+	mux := http.NewServeMux()
+	mux.Handle("/internal/", delayq.HealthHandler(server)) // /internal/livez, /internal/readyz, /internal/healthz
+	go http.ListenAndServe(":8081", mux)
+}
+
+// A watchdog for systemd, with Type=notify and WatchdogSec=30.
+func ExampleServer_Health() {
+	notify := func(state string) {
+		conn, err := net.Dial("unixgram", os.Getenv("NOTIFY_SOCKET"))
+		if err != nil {
+			return // this is not systemd
+		}
+		defer conn.Close()
+		_, _ = conn.Write([]byte(state))
+	}
+	watchdog := func(server *delayq.Server) {
+		notify("READY=1")
+		for h := server.Health(); h.State != delayq.ServerStopped; h = server.Health() {
+			if len(h.Late) == 0 {
+				notify("WATCHDOG=1")
+			}
+			time.Sleep(10 * time.Second)
+		}
+	}
+	rdb, end := openRedis()
+	defer end()
+	server := delayq.NewServer(rdb)
+	go watchdog(server)
 }

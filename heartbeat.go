@@ -40,10 +40,13 @@ type ServerInfo struct {
 // A ServerState is the state of a server.
 type ServerState string
 
-// The states of a server.
+// The states of a server. A heartbeat has only [ServerRunning] and [ServerDraining].
 const (
+	ServerNew      ServerState = "new"      // Run has not been called
+	ServerStarting ServerState = "starting" // Run waits for Redis to answer
 	ServerRunning  ServerState = "running"
-	ServerDraining ServerState = "draining" // stopped: its running handlers continue up to its Drain
+	ServerDraining ServerState = "draining" // its running handlers continue up to its Drain
+	ServerStopped  ServerState = "stopped"  // Run has returned, or returned an error at once
 )
 
 // TopicStatus describes what a server does for one topic.
@@ -102,6 +105,7 @@ func (s *Server) heartbeatLoop(ctx, fetch context.Context) {
 			watch.note("heartbeat", err)
 		}
 		s.trim()
+		signOf(ctx).rest(heartbeatEvery)
 		beat := time.NewTimer(heartbeatEvery)
 		select {
 		case <-beat.C:
@@ -111,6 +115,7 @@ func (s *Server) heartbeatLoop(ctx, fetch context.Context) {
 			beat.Stop()
 			return
 		}
+		signOf(ctx).turn()
 	}
 }
 

@@ -18,6 +18,7 @@ type loop struct {
 	ctx  context.Context
 	step func() next
 	end  func() // called once, when step has returned over
+	sign *sign  // of the present step, or of the wait for one
 
 	// Another step follows. It is set by the first of several wake-ups, and cleared when the step
 	// begins.
@@ -26,12 +27,12 @@ type loop struct {
 	// The following fields are guarded by loops.mu.
 
 	pool   *loopPool
+	on     *loopPool // the pool in whose queue the loop is, or whose goroutine runs its step
 	state  loopState
 	roused bool      // during the present step
 	at     time.Time // of the next step, unless a wake-up comes first
 	index  int       // in loops.timers; -1: not in it
 	slow   retryPace // after crashes
-	began  time.Time // the latest step
 }
 
 type loopState int
@@ -75,9 +76,12 @@ type loops struct {
 
 // add returns a loop that rests until it is woken. When ctx is done, it is woken, even from a
 // pause, and its step should return over as soon as it can. The loop belongs to the groups until
-// then.
+// then. Its sign is that of ctx, if ctx has one.
 func (ls *loops) add(ctx context.Context, p *loopPool, name string, step func() next, groups ...*sync.WaitGroup) *loop {
-	l := &loop{of: ls, name: name, ctx: ctx, step: step, pool: p, index: -1}
+	l := &loop{of: ls, name: name, ctx: ctx, step: step, sign: signOf(ctx), pool: p, index: -1}
+	if l.sign == nil {
+		l.sign = new(sign)
+	}
 	for _, g := range groups {
 		g.Add(1)
 	}
@@ -144,7 +148,8 @@ func (l *loop) move(p *loopPool) {
 
 func (l *loop) enqueueLocked() {
 	l.of.timers.drop(l)
-	l.state = loopQueued
+	l.state, l.on = loopQueued, l.pool
+	l.sign.by.Store(nanos())
 	l.pool.pushLocked(l)
 }
 
@@ -223,6 +228,7 @@ type loopPool struct {
 	count   int // goroutines
 	idle    int // of them, waiting
 	queue   []*loop
+	popped  int64 // in nanos: when a loop last left the queue
 	ready   sync.Cond
 	closed  bool
 	running sync.WaitGroup
@@ -290,7 +296,7 @@ func (p *loopPool) startLocked() {
 		p.of.mu.Lock()
 		defer p.of.mu.Unlock()
 		p.count--
-		if time.Since(l.began) > crashEvery {
+		if time.Duration(nanos()-l.sign.turned.Load()) > crashEvery {
 			l.slow.reset()
 		}
 		n := pauseFor(l.slow.next())
@@ -322,7 +328,9 @@ func (p *loopPool) pop() *loop {
 	l := p.queue[0]
 	p.queue[0] = nil
 	p.queue = p.queue[1:]
-	l.state, l.began = loopRuns, time.Now()
+	l.state = loopRuns
+	p.popped = nanos()
+	l.sign.turnAt(p.popped)
 	l.woken.Store(false)
 	return l
 }

@@ -477,8 +477,9 @@ func jobs(state State) deed {
 	}
 }
 
-// serverCalls are what a Server has beside Run. They ask Redis nothing but what Run does.
-var serverCalls = []string{"Calendar", "Handle", "HandlerFunc", "ID", "Remove", "Use"}
+// serverCalls are what a Server has beside Run. They ask Redis nothing but what Run does. For the
+// probes of HealthHandler see TestHealthz.
+var serverCalls = []string{"Calendar", "Handle", "HandlerFunc", "Health", "ID", "Ready", "Remove", "Use"}
 
 // Each call of the library, made as each user of the ACL file on a real Redis, is carried out or
 // refused as the table in docs/security.md says; what is refused has changed nothing.

@@ -103,7 +103,7 @@ func (s *Server) nodeOf(ctx context.Context, k *keys, as *lifetime) *node {
 		n.name += "." + strconv.Itoa(ns.made)
 		var ctx context.Context
 		ctx, n.end = context.WithCancel(as.work)
-		s.loops.keep(ctx, as.working, "ring", func() { s.ringLoop(ctx, n) })
+		s.loops.keep(ctx, as.working, "ring", func(ctx context.Context) { s.ringLoop(ctx, n) })
 	}
 	ns.made++
 	ns.all[client] = n

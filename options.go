@@ -118,6 +118,7 @@ type serverOptions struct {
 	tick        time.Duration
 	deadCount   int
 	deadAge     time.Duration
+	failFast    time.Duration // 0: never
 	logger      *slog.Logger
 	hooks       hooks
 	errs        []error
@@ -272,6 +273,15 @@ func Drain(d time.Duration) ServerOption {
 // Default: 1 s. Range: 10 ms to 1 s.
 func Tick(d time.Duration) ServerOption {
 	return duration("Tick", d, 10*time.Millisecond, maxTick, func(o *serverOptions) { o.tick = d })
+}
+
+// FailFast makes [Server.Run] return [ErrRedisAway] if Redis cannot be used within d of the start,
+// because it does not answer, rejects the password, loads its data or is a replica. Without it, Run
+// waits for Redis. Once the server is running, it waits for Redis in any case. Use it where
+// whatever started the process should see such an error, for example in a test of a deployment.
+// Default: Run waits without a limit. Range: 100 ms to 24 h.
+func FailFast(d time.Duration) ServerOption {
+	return duration("FailFast", d, 100*time.Millisecond, 24*time.Hour, func(o *serverOptions) { o.failFast = d })
 }
 
 // DeadLimit sets how many dead jobs of a topic are kept, and for how long. Jobs over the limit are

@@ -242,6 +242,7 @@ func TestServerOptions(t *testing.T) {
 		"Concurrency": {[]ServerOption{Concurrency(1), Concurrency(10_000)}, []ServerOption{Concurrency(0), Concurrency(-1), Concurrency(10_001)}, "from 1 to 10000"},
 		"Lease":       {[]ServerOption{Lease(100 * time.Millisecond), Lease(24 * time.Hour)}, []ServerOption{Lease(0), Lease(100*time.Millisecond - 1), Lease(24*time.Hour + 1)}, "from 100ms to 24h0m0s"},
 		"Drain":       {[]ServerOption{Drain(0), Drain(24 * time.Hour)}, []ServerOption{Drain(-1), Drain(24*time.Hour + 1)}, "from 0s to 24h0m0s"},
+		"FailFast":    {[]ServerOption{FailFast(100 * time.Millisecond), FailFast(24 * time.Hour)}, []ServerOption{FailFast(0), FailFast(-1), FailFast(100*time.Millisecond - 1), FailFast(24*time.Hour + 1)}, "from 100ms to 24h0m0s"},
 		"Tick":        {[]ServerOption{Tick(10 * time.Millisecond)}, []ServerOption{Tick(0), Tick(10*time.Millisecond - 1), Tick(time.Second + 1)}, "from 10ms to 1s"},
 		"DeadLimit": {
 			[]ServerOption{DeadLimit(0, time.Second), DeadLimit(10_000_000, hundredYears)},

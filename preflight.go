@@ -2,6 +2,7 @@ package delayq
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -11,25 +12,35 @@ import (
 const leastMajor, leastMinor = 6, 2
 
 // awaitRedis waits until Redis answers, checks its version and settings, and records the topics.
-// It returns nil when ctx is done.
+// It returns nil when ctx is done, and an error when FailFast is over.
 func (s *Server) awaitRedis(ctx context.Context) error {
 	var slow retryPace
-	for ctx.Err() == nil {
+	last := errors.New("it does not answer")
+	within, cancel := ctx, context.CancelFunc(func() {})
+	if s.o.failFast > 0 {
+		within, cancel = context.WithTimeout(ctx, s.o.failFast)
+	}
+	defer cancel()
+	for within.Err() == nil {
 		greeted := make(chan error, 1)
 		launch(nil, func() { greeted <- s.greet(ctx) }, func(c *crash) { greeted <- c })
 		var err error
 		select {
 		case err = <-greeted:
-		case <-ctx.Done():
+		case <-within.Done():
 			s.close() // ends the call, even if Redis never answers
 			<-greeted
-			return nil
+			continue
 		}
 		if err == nil || !away(err) {
 			return err
 		}
+		last = err
 		s.outage.failed("start", err)
-		sleep(ctx, slow.next())
+		sleep(within, slow.next())
+	}
+	if ctx.Err() == nil {
+		return fmt.Errorf("run: %w: FailFast(%v): %w", ErrRedisAway, s.o.failFast, last)
 	}
 	return nil
 }
@@ -62,7 +73,7 @@ func (s *Server) judge(info map[string]string) error {
 	if v := info["redis_version"]; v != "" && !atLeast(v, leastMajor, leastMinor) {
 		return fmt.Errorf("run: %w: this is %s", ErrRedisVersion, v)
 	}
-	if policy := info["maxmemory_policy"]; policy != "" && policy != "noeviction" {
+	if policy := evicting(info); policy != "" {
 		s.log.Error("Redis will evict keys when its memory is full, and jobs with them: set maxmemory-policy to noeviction",
 			"err", "maxmemory-policy is "+policy)
 	}
@@ -70,6 +81,14 @@ func (s *Server) judge(info map[string]string) error {
 		s.log.Warn("Redis keeps no append-only file: a crash of Redis loses the jobs since its last snapshot; see docs/operations.md")
 	}
 	return nil
+}
+
+// evicting returns the maxmemory-policy of a Redis that evicts keys when its memory is full.
+func evicting(info map[string]string) string {
+	if policy := info["maxmemory_policy"]; policy != "noeviction" {
+		return policy
+	}
+	return ""
 }
 
 // parseInfo parses the reply of INFO.

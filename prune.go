@@ -28,7 +28,7 @@ func (s *Server) surveyLoop(ctx context.Context) {
 					by[n] = append(by[n], watched{topic: t})
 				}
 			}
-			_, err := s.eachNode(by, func(n *node, some []watched) error { return s.survey(ctx, n, some) })
+			_, err := s.eachNode(ctx, by, s.survey)
 			if ctx.Err() == nil {
 				asked.note("survey", err)
 			}

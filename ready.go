@@ -382,15 +382,18 @@ func (k *taker) waitForJobs(ctx context.Context) next {
 	if t.popping.Swap(true) {
 		return stepWoken
 	}
+	ctx = signed(ctx, &t.waitSign) // not the taker's, which has other things to do meanwhile
 	popped := func(err error) {
 		if err != nil {
 			sleep(ctx, t.slowWait.next())
 		} else {
 			t.slowWait.reset()
 		}
+		t.waitSign.wait()
 		t.popping.Store(false)
 		t.loops.take.wake()
 	}
+	t.waitSign.turn()
 	launch(&t.waits, func() { popped(t.pop(ctx)) }, func(c *crash) {
 		t.server.loops.crashed("wait", c)
 		popped(c)
@@ -405,6 +408,7 @@ func (t *topicServer) pop(ctx context.Context) error {
 	s := t.server
 	for {
 		t.turn(turnTake)
+		t.waitSign.turn()
 		// Not a child of ctx: a deadline of ctx would look like a dead connection. A stop closes
 		// the connection, and cancels the call so that a cluster's client does not repeat it.
 		call, cancel := context.WithTimeout(context.WithoutCancel(ctx), waitTimeout+waitMargin)

@@ -17,7 +17,8 @@ func (r row) outcome() Outcome {
 
 // reportAll reports the outcomes of runs to the log and the hooks. The hooks are called in a
 // goroutine of their own. If one of them ends it, another goroutine continues with the next hook.
-func (t *topicServer) reportAll(rows []row) {
+// Each hook is a sign of life of the loop that has the sign g.
+func (t *topicServer) reportAll(rows []row, g *sign) {
 	h := &t.server.o.hooks
 	if len(h.outcome)+len(h.run) == 0 {
 		for _, r := range rows {
@@ -33,6 +34,7 @@ func (t *topicServer) reportAll(rows []row) {
 				for len(fire) > 0 {
 					f := fire[0]
 					fire = fire[1:]
+					g.called()
 					h.guard(func() { f(event) })
 				}
 				if len(rows) == 0 {
@@ -53,7 +55,7 @@ func (t *topicServer) reportAll(rows []row) {
 }
 
 // reportOutcome reports the outcome of one run.
-func (t *topicServer) reportOutcome(r row) { t.reportAll([]row{r}) }
+func (t *topicServer) reportOutcome(r row) { t.reportAll([]row{r}, nil) }
 
 // endsOf removes the functions that the RunHooks of a run have returned, the last one first.
 func (t *topicServer) endsOf(r *run) []func(RunEvent) {

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -67,7 +68,12 @@ type Server struct {
 	dials         [3]*link.Conns        // the connections of these three
 	pulse         link.Pulse
 	answerTimeout time.Duration
+	dialTimeout   time.Duration
 	outage        *outage
+	life          atomic.Pointer[life] // nil: NewServer has not made the server
+	ready         chan struct{}        // closed when Run takes jobs
+	pings         recent[ping]
+	looks         recent[redisLook]
 	loops         loops
 	nodes         nodes
 	leaveBy       func() time.Time  // when takes without a reply are given up, after a stop
@@ -97,6 +103,8 @@ func NewServer(rdb redis.UniversalClient, opts ...ServerOption) *Server {
 	s := &Server{
 		rdb: rdb, id: rand.Text(), alarms: make(chan *topicServer, 16), calendars: make(schedule.Calendars),
 	}
+	s.ready = make(chan struct{})
+	s.enter(ServerNew)
 	s.watch.now = make(chan struct{}, 1)
 	s.nodes.all = make(map[redis.UniversalClient]*node)
 	s.leaveBy = sync.OnceValue(func() time.Time { return time.Now().Add(2 * stopPatience) })
@@ -212,7 +220,10 @@ func (s *Server) begin() error {
 	s.calls, s.dials[0] = own(mostCalls(many)+otherCalls, restingCalls(n), 0)
 	s.takes, s.dials[1] = own(mostTakes(many), restingTakes(n), takeTimeoutMost)
 	s.blocking, s.dials[2] = own(2*mostBlocked, 0, 0)
-	s.answerTimeout = link.AnswerTimeout(s.rdb)
+	for _, rdb := range []redis.UniversalClient{s.calls, s.takes, s.blocking} {
+		rdb.AddHook(signHook{})
+	}
+	s.answerTimeout, s.dialTimeout = link.AnswerTimeout(s.rdb), link.DialTimeout(s.rdb)
 	_, s.pulse.Cluster = s.rdb.(*redis.ClusterClient)
 	s.scripts = caller{rdb: felt{s.calls, &s.pulse}, hooks: &s.o.hooks}
 	s.takeScripts = caller{rdb: felt{s.takes, &s.pulse}, hooks: &s.o.hooks}
@@ -233,15 +244,22 @@ func (s *Server) begin() error {
 // Only a handler that ignores its context can outlive Run, and this is logged.
 //
 // Run returns nil after a shutdown by ctx. Before it starts, it returns [ErrInvalid] for invalid
-// handlers or options, and [ErrServerUsed] if it was called before. It returns [ErrRedisVersion]
-// if Redis is too old. While Redis is unreachable, even at the start, Run waits for it.
+// handlers or options, and [ErrServerUsed] if it was called before. It returns [ErrRedisVersion] if
+// Redis is too old. While Redis is unreachable, even at the start, Run waits for it, unless
+// [FailFast] bounds that. [Server.Ready] says when Run takes jobs, and [Server.Health] what it
+// does.
 func (s *Server) Run(ctx context.Context) error {
 	if err := checkContext(ctx); err != nil {
 		return fmt.Errorf("run: %w", err)
 	}
 	if err := s.begin(); err != nil {
+		if s != nil && !errors.Is(err, ErrServerUsed) && !errors.Is(err, errZeroServer) {
+			s.enter(ServerStopped) // it will never run
+		}
 		return fmt.Errorf("run: %w", err)
 	}
+	s.enter(ServerStarting)
+	defer s.enter(ServerStopped)
 	defer s.close()
 	defer s.serve(nil)
 	if err := s.awaitRedis(ctx); err != nil || ctx.Err() != nil {
@@ -255,20 +273,23 @@ func (s *Server) Run(ctx context.Context) error {
 	defer endFetch()
 	var fetching, taking, working, beating sync.WaitGroup
 	s.serve(&lifetime{fetch, work, &fetching, &taking, &working})
-	s.loops.keep(work, &working, "control", func() { s.controlLoop(work) })
+	s.loops.keep(work, &working, "control", s.controlLoop)
 	beat, endBeating := context.WithCancel(work)
 	defer endBeating()
-	s.loops.keep(beat, &beating, "heartbeat", func() { s.heartbeatLoop(beat, fetch) })
+	s.loops.keep(beat, &beating, "heartbeat", func(ctx context.Context) { s.heartbeatLoop(ctx, fetch) })
 	beaten := s.whenDone(&beating)
-	s.loops.keep(fetch, &working, "watch", func() { s.watchLoop(fetch) })
-	s.loops.keep(fetch, &working, "survey", func() { s.surveyLoop(fetch) })
+	s.loops.keep(fetch, &working, "watch", s.watchLoop)
+	s.loops.keep(fetch, &working, "survey", s.surveyLoop)
 	if len(s.patterns) > 0 {
-		s.loops.keep(fetch, &working, "follow", func() { s.followLoop(fetch) })
+		s.loops.keep(fetch, &working, "follow", s.followLoop)
 	}
-	s.loops.keep(fetch, &working, "check", func() { s.checkLoop(fetch) })
-	s.loops.keep(fetch, &working, "check", func() { s.alarmLoop(fetch) })
+	s.loops.keep(fetch, &working, "check", s.checkLoop)
+	s.loops.keep(fetch, &working, "check", s.alarmLoop)
+	s.enter(ServerRunning)
+	close(s.ready)
 
 	<-ctx.Done()
+	s.enter(ServerDraining)
 	// ctx is cancelled before fetch: if a pop were closed in between, it would be logged as an
 	// outage.
 	endFetch()

@@ -330,7 +330,7 @@ func (t *topicServer) settle(ctx context.Context, series, number string, list []
 	for _, r := range list {
 		soon = soon || r.delay < t.server.o.tick
 	}
-	t.outside(t.loops.settle, func() { t.reportAll(list) })
+	t.outside(t.loops.settle, func() { t.reportAll(list, signOf(ctx)) })
 	if ended && t.firer.waits.Load() {
 		t.wake()
 	}

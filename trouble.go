@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"maps"
 	"net"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/delayq/delayq/internal/link"
@@ -39,6 +41,16 @@ type outage struct {
 	at    time.Time // when it happened
 	since time.Time
 	away  map[string]time.Time // unanswered calls, and when each last failed
+
+	// What the above says, for Health, which must not wait for a log that mu waits for.
+	known atomic.Pointer[outageNews]
+}
+
+// outageNews say what is known about an outage, or about the last one.
+type outageNews struct {
+	cause error     // nil: none is known
+	at    time.Time // of the cause
+	since time.Time // zero: the outage is over
 }
 
 // callTimeout bounds one call of a server to Redis.
@@ -59,12 +71,16 @@ func (o *outage) failed(call string, err error) {
 	case o.cause != nil && now.Sub(o.at) < outageMemory:
 		err = o.cause
 	}
-	if len(o.away) == 0 {
+	began := len(o.away) == 0
+	if began {
 		o.since = now
 		o.away = make(map[string]time.Time)
-		o.log.Error("redis away", "err", err)
 	}
 	o.away[call] = now
+	o.known.Store(&outageNews{o.cause, o.at, o.since})
+	if began {
+		o.log.Error("redis away", "err", err)
+	}
 }
 
 // answered notes a reply.
@@ -81,6 +97,7 @@ func (o *outage) answered(call string) {
 		}
 	}
 	if len(o.away) == 0 {
+		o.known.Store(&outageNews{o.cause, o.at, time.Time{}})
 		o.log.Info("redis back", "delay", time.Since(o.since))
 	}
 }
@@ -93,8 +110,9 @@ type trouble struct {
 	log    *slog.Logger
 	outage *outage
 
-	mu   sync.Mutex
-	open map[string]string // call → logged error
+	mu    sync.Mutex
+	open  map[string]string                 // call → logged error
+	known atomic.Pointer[map[string]string] // a copy of it, for Health; see outage
 }
 
 // note receives the result of a call.
@@ -112,14 +130,30 @@ func (tr *trouble) note(call string, err error) {
 	switch was, open := tr.open[call]; {
 	case err == nil && open:
 		delete(tr.open, call)
+		tr.publishLocked()
 		tr.log.Info(call+" works again", "err", was)
 	case err != nil && was != err.Error():
 		if tr.open == nil {
 			tr.open = make(map[string]string)
 		}
 		tr.open[call] = err.Error()
+		tr.publishLocked()
 		tr.log.Error(call+" failed", "err", err)
 	}
+}
+
+func (tr *trouble) publishLocked() {
+	open := maps.Clone(tr.open)
+	tr.known.Store(&open)
+}
+
+// failing returns the calls that Redis answers with an error, and the errors. The caller must not
+// change it.
+func (tr *trouble) failing() map[string]string {
+	if open := tr.known.Load(); open != nil && len(*open) > 0 {
+		return *open
+	}
+	return nil
 }
 
 // away reports whether err concerns Redis as a whole and not one call: no answer, loading, a
@@ -131,8 +165,12 @@ func away(err error) bool {
 	return redisCode(err) == "" || isAway(err)
 }
 
-// sleep waits for d or until ctx is done, and reports whether it waited for d.
+// sleep waits for d or until ctx is done, and reports whether it waited for d. For the loop to
+// which ctx belongs it is a rest.
 func sleep(ctx context.Context, d time.Duration) bool {
+	g := signOf(ctx)
+	g.rest(d)
+	defer g.turn()
 	t := time.NewTimer(d)
 	defer t.Stop()
 	select {

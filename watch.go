@@ -117,19 +117,22 @@ func (s *Server) watchLoop(ctx context.Context) {
 	asked := trouble{name: "watch", log: s.log, outage: s.outage}
 	tick, took := s.o.tick, time.Duration(0)
 	for {
-		timer := time.NewTimer(max(tick-rand.N(tick/10).Truncate(time.Millisecond)-took, tick/2))
+		rest := max(tick-rand.N(tick/10).Truncate(time.Millisecond)-took, tick/2)
+		signOf(ctx).rest(rest)
+		timer := time.NewTimer(rest)
 		select {
 		case <-timer.C:
 		case <-s.watch.now:
 		case <-ctx.Done():
 		}
 		timer.Stop()
+		signOf(ctx).turn()
 		if ctx.Err() != nil {
 			return
 		}
 		began := time.Now()
 		s.moveTopics(ctx)
-		calls, err := s.eachNode(s.watched(), func(n *node, some []watched) error { return s.look(ctx, n, some) })
+		calls, err := s.eachNode(ctx, s.watched(), s.look)
 		if ctx.Err() != nil {
 			return
 		}
@@ -142,12 +145,27 @@ func (s *Server) watchLoop(ctx context.Context) {
 
 // eachNode makes calls about topics side by side, each for at most watchLimit topics of one node.
 // It returns their number and one of their errors.
-func (s *Server) eachNode(by map[*node][]watched, call func(n *node, some []watched) error) (calls int, err error) {
-	errs := make(chan error)
+func (s *Server) eachNode(
+	ctx context.Context, by map[*node][]watched, call func(ctx context.Context, n *node, some []watched) error,
+) (calls int, err error) {
+	for _, list := range by {
+		calls += (len(list) + watchLimit - 1) / watchLimit
+	}
+	signs := signOf(ctx).split(calls)
+	defer signOf(ctx).join()
+	errs, next := make(chan error), 0
 	for n, list := range by {
 		for some := range slices.Chunk(list, watchLimit) {
-			calls++
-			launch(nil, func() { errs <- call(n, some) }, func(c *crash) { errs <- c })
+			g := signs[next]
+			next++
+			launch(nil, func() {
+				err := call(signed(ctx, g), n, some)
+				g.wait()
+				errs <- err
+			}, func(c *crash) {
+				g.wait()
+				errs <- c
+			})
 		}
 	}
 	for range calls {
@@ -230,6 +248,10 @@ func (s *Server) watchCall(ctx context.Context, n *node, some []watched) (now in
 func (s *Server) askNode(ctx context.Context, n *node, script *script, keys []any, args ...any) (reply, error) {
 	call, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
+	if g := signOf(ctx); !n.only { // the client of a cluster's node has no signHook
+		g.call(call)
+		defer g.called()
+	}
 	if n.only {
 		return n.scripts.call(call, script, "", 0, keys, args...)
 	}

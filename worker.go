@@ -54,6 +54,7 @@ type topicServer struct {
 	bypassed time.Time
 
 	waits     sync.WaitGroup // blocking pops
+	waitSign  sign           // of the goroutine that makes them
 	slowWait  retryPace      // of the pop
 	unsure    atomic.Bool    // a cancel message may have been missed
 	prunes    atomic.Bool    // the topic needs a prune
@@ -123,12 +124,17 @@ func (t *topicServer) build(as *lifetime) {
 	first, second := t.newTaker(t.keys.taken(id)), t.newTaker(t.keys.taken(id+"+"))
 	one, more := &settler{series: newSeries()}, &settler{series: newSeries()}
 	held := &extender{}
-	l.promote = ls.add(fetch, n.promotes, "promote", func() next { return t.promoteStep(fetch) }, as.fetching, &t.fetching)
-	l.take = ls.add(fetch, n.takes, "take", func() next { return t.takeStep(fetch, work, first) }, as.taking, &t.fetching)
-	l.takeMore = ls.add(fetch, n.takes, "take", func() next { return t.takeMoreStep(fetch, work, second) }, as.taking, &t.fetching)
-	l.settle = ls.add(work, n.settles, "settle", func() next { return t.settleStep(work, one, 1) }, as.working, &t.working)
-	l.settleMore = ls.add(work, n.settles, "settle", func() next { return t.settleStep(work, more, settlePile) }, as.working, &t.working)
-	l.extend = ls.add(work, n.extends, "extend", func() next { return t.extendStep(work, held) }, as.working, &t.working)
+	t.waitSign.wait()
+	loopOf := func(ctx context.Context) context.Context { return signed(ctx, new(sign)) }
+	promote, take, takeMore := loopOf(fetch), loopOf(fetch), loopOf(fetch)
+	takeCalls, takeMoreCalls := signed(work, signOf(take)), signed(work, signOf(takeMore))
+	settle, settleMore, extend := loopOf(work), loopOf(work), loopOf(work)
+	l.promote = ls.add(promote, n.promotes, "promote", func() next { return t.promoteStep(promote) }, as.fetching, &t.fetching)
+	l.take = ls.add(take, n.takes, "take", func() next { return t.takeStep(take, takeCalls, first) }, as.taking, &t.fetching)
+	l.takeMore = ls.add(takeMore, n.takes, "take", func() next { return t.takeMoreStep(takeMore, takeMoreCalls, second) }, as.taking, &t.fetching)
+	l.settle = ls.add(settle, n.settles, "settle", func() next { return t.settleStep(settle, one, 1) }, as.working, &t.working)
+	l.settleMore = ls.add(settleMore, n.settles, "settle", func() next { return t.settleStep(settleMore, more, settlePile) }, as.working, &t.working)
+	l.extend = ls.add(extend, n.extends, "extend", func() next { return t.extendStep(extend, held) }, as.working, &t.working)
 }
 
 // begin starts the loops. They wake each other, so none begins before all of them are known.
@@ -175,7 +181,7 @@ type topicCall struct {
 func (t *topicServer) exec(ctx context.Context, c topicCall, args ...any) (reply, error) {
 	whole := ctx
 	if c.outlives {
-		whole = t.base
+		whole = signed(t.base, signOf(ctx))
 	}
 	call, cancel := context.WithTimeout(whole, cmp.Or(c.timeout, callTimeout))
 	defer cancel()

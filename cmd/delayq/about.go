@@ -34,7 +34,7 @@ func (a *app) scheduleCommands() []*cobra.Command {
 }
 
 func (a *app) checkCommands() []*cobra.Command {
-	return []*cobra.Command{a.checkCommand(), a.doctorCommand(), a.auditCommand(), a.exporterCommand()}
+	return []*cobra.Command{a.checkCommand(), a.healthCommand(), a.doctorCommand(), a.auditCommand(), a.exporterCommand()}
 }
 
 func (a *app) dataCommands() []*cobra.Command {

@@ -86,6 +86,17 @@ func AnswerTimeout(rdb redis.UniversalClient) time.Duration {
 	return CallTimeout
 }
 
+// DialTimeout returns how long the user's client lets a connection take until it is made.
+func DialTimeout(rdb redis.UniversalClient) time.Duration {
+	switch c := rdb.(type) {
+	case *redis.Client:
+		return c.Options().DialTimeout
+	case *redis.ClusterClient:
+		return c.Options().DialTimeout
+	}
+	return 0
+}
+
 // bounded limits a timeout of the caller's client for use by a server, which never waits
 // indefinitely for a reply.
 func bounded(timeout time.Duration) time.Duration {

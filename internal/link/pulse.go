@@ -16,8 +16,16 @@ import (
 type Pulse struct {
 	Cluster bool // the client is one of a cluster
 
-	mu   sync.Mutex
-	last map[string]time.Time // by topic; without a cluster there is one entry
+	mu     sync.Mutex
+	last   map[string]time.Time // by topic; without a cluster there is one entry
+	latest time.Time
+}
+
+// Latest returns when Redis last replied. It is zero if Redis never has.
+func (p *Pulse) Latest() time.Time {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.latest
 }
 
 // slowAnswer is a call that was not answered in time while Redis answered others.
@@ -45,7 +53,8 @@ func (p *Pulse) Feel(key string, began time.Time, err error) error {
 		if p.last == nil {
 			p.last = make(map[string]time.Time)
 		}
-		p.last[topic] = time.Now()
+		p.latest = time.Now()
+		p.last[topic] = p.latest
 		return err
 	}
 	if (IsTimeout(err) || errors.Is(err, ErrSuspected)) && p.last[topic].After(began) {

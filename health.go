@@ -1,0 +1,259 @@
+package delayq
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Health says how a server is doing, as far as the server knows without asking Redis. See
+// [Server.Health].
+type Health struct {
+	// ID is the server's name in Redis, and Version that of delayq, from the build information.
+	ID, Version string
+
+	State ServerState
+	Since time.Time // when the server entered State
+	Redis RedisHealth
+
+	// Topics holds the topics that the server serves, by name. It is empty while the server does
+	// not run.
+	Topics []TopicHealth
+
+	// Loops describes the loops of the server, by name: all loops of one name together.
+	Loops []LoopHealth
+
+	// Late holds the loops that do not turn, the latest first. In a healthy server it is empty,
+	// whatever Redis does.
+	Late []LateLoop
+}
+
+// RedisHealth says how Redis is doing, as a server sees it. All times are by the server's clock.
+type RedisHealth struct {
+	AnsweredAt time.Time // the last reply to a script; zero: there was none
+	AwaySince  time.Time // when the present outage began; zero: there is none
+
+	// Err is the last error that concerned Redis as a whole, such as a refused connection, and
+	// FailedAt when it happened. They remain when Redis is back.
+	Err      error
+	FailedAt time.Time
+}
+
+// TopicHealth says what a server does for a topic.
+type TopicHealth struct {
+	Topic   string
+	Workers int // its Concurrency
+	Running int // number of running handlers
+	// Held is the number of jobs that belong to the server: those that run, those that it has taken
+	// ahead, and those whose outcomes it still has to report to Redis.
+	Held   int
+	Oldest RunningJob // the job that has run longest; zero: none runs
+
+	// Failing holds the calls that Redis answers with an error, and the errors: a missing
+	// permission or a key of a wrong type, for example. It is nil if there is none.
+	Failing map[string]string
+}
+
+// LoopHealth describes the loops of one name: those of all topics, such as promote and take, or one
+// of the server itself, such as heartbeat.
+type LoopHealth struct {
+	Name  string
+	Count int
+	Late  int // how many of them are late
+
+	// Age is the time since the last turn of the loop that has rested longest. That can be long:
+	// settle, for example, waits until a job ends.
+	Age time.Duration
+}
+
+// A LateLoop is a loop that does not turn.
+type LateLoop struct {
+	Name  string
+	Topic string        // empty: a loop of the server itself
+	Late  time.Duration // since it should have turned
+}
+
+// Health returns how the server is doing. It makes no call to Redis and never waits for one, so it
+// returns at once when Redis is away.
+//
+// A loop is late when it should have turned more than three ticks ago ([Tick]), and at least 1 s
+// ago. Then it hangs: in code of the user that it has called, such as a hook or the handler of the
+// [Logger], or by an error in delayq. A loop is not late while it waits for Redis, up to the
+// timeout of the call, while it waits for something to do, while other loops use the goroutines
+// that it needs, or during the pause after a failure. A handler of a job makes no loop late,
+// because it does not run in a loop. After the process was suspended, loops can be late for a
+// moment.
+//
+// Health of a nil or zero Server is the zero Health. It is safe for concurrent use. Cost: it looks
+// at every topic and at every job that the server holds, and locks one topic at a time. For 1,000
+// idle topics that is about a millisecond.
+func (s *Server) Health() Health {
+	if s == nil {
+		return Health{}
+	}
+	now := s.life.Load()
+	if now == nil {
+		return Health{}
+	}
+	h := Health{ID: s.id, Version: version(), State: now.state, Since: now.since}
+	if now.state == ServerNew || !now.begun {
+		return h
+	}
+	h.Redis.AnsweredAt = s.pulse.Latest()
+	if news := s.outage.known.Load(); news != nil {
+		h.Redis.Err, h.Redis.FailedAt, h.Redis.AwaySince = news.cause, news.at, news.since
+	}
+	if now.state != ServerRunning && now.state != ServerDraining {
+		return h
+	}
+	topics := s.topics.all()
+	h.Topics = make([]TopicHealth, len(topics))
+	for i, t := range topics {
+		h.Topics[i] = t.health(time.Now())
+	}
+	h.Loops, h.Late = s.loops.turning(topics, s.slack())
+	return h
+}
+
+// Ready returns a channel that is closed when [Server.Run] has reached Redis and takes jobs. It
+// stays closed when the server stops. If Run returns before that, the channel is never closed, nor
+// is it for a nil or zero Server.
+func (s *Server) Ready() <-chan struct{} {
+	if s == nil {
+		return nil
+	}
+	return s.ready
+}
+
+// A life is a state of a server.
+type life struct {
+	state ServerState
+	since time.Time
+	begun bool // begin has returned nil
+}
+
+// enter notes that the server enters a state.
+func (s *Server) enter(state ServerState) {
+	was := s.life.Load()
+	begun := state == ServerStarting || was != nil && was.begun
+	s.life.Store(&life{state, time.Now(), begun})
+}
+
+// health describes what the server does for the topic.
+func (t *topicServer) health(now time.Time) TopicHealth {
+	h := TopicHealth{Topic: t.keys.topic, Failing: t.trouble.failing()}
+	at := t.clock.at(now)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	h.Workers, h.Running, h.Held = t.workers.count, t.workers.busy, len(t.owned.runs)
+	for r := range t.owned.running {
+		if ran := at.Sub(r.start); h.Oldest.ID == "" || ran > h.Oldest.Running {
+			h.Oldest = RunningJob{ID: strings.ToValidUTF8(r.id, "\uFFFD"), Running: ran}
+		}
+	}
+	return h
+}
+
+// all returns the loops of a topic.
+func (l *topicLoops) all() [6]*loop {
+	return [...]*loop{l.promote, l.take, l.takeMore, l.extend, l.settle, l.settleMore}
+}
+
+// slack returns how late a loop can be before it counts as late.
+func (s *Server) slack() time.Duration { return max(3*s.o.tick, time.Second) }
+
+// turning describes the loops of a running server.
+func (ls *loops) turning(topics []*topicServer, slack time.Duration) (all []LoopHealth, late []LateLoop) {
+	now := nanos()
+	by := make(map[string]*LoopHealth)
+	note := func(name, topic string, turned, due int64) {
+		l := by[name]
+		if l == nil {
+			l = &LoopHealth{Name: name}
+			by[name] = l
+		}
+		l.Count++
+		if turned != 0 {
+			l.Age = max(l.Age, time.Duration(now-turned))
+		}
+		if due == never || time.Duration(now-due) <= slack {
+			return
+		}
+		l.Late++
+		late = append(late, LateLoop{Name: name, Topic: topic, Late: time.Duration(now - due)})
+	}
+	pools := ls.runningUntil(topics)
+	for _, t := range topics {
+		for _, l := range t.loops.all() {
+			if turned, due, over := l.life(pools); !over {
+				note(l.name, t.keys.topic, turned, due)
+			}
+		}
+		if t.popping.Load() {
+			note("wait", t.keys.topic, t.waitSign.turned.Load(), t.waitSign.due())
+		}
+	}
+	for _, one := range ls.allKept() {
+		note(one.name, "", one.sign.turned.Load(), one.sign.due())
+	}
+	for _, l := range by {
+		all = append(all, *l)
+	}
+	slices.SortFunc(all, func(a, b LoopHealth) int { return strings.Compare(a.Name, b.Name) })
+	slices.SortFunc(late, func(a, b LateLoop) int {
+		return cmp.Or(cmp.Compare(b.Late, a.Late), strings.Compare(a.Topic, b.Topic), strings.Compare(a.Name, b.Name))
+	})
+	return all, late
+}
+
+// runningUntil returns, for each pool, the latest time by which one of its goroutines must move
+// on. Loops that wait in its queue are not late before that: the goroutines may all wait for Redis.
+func (ls *loops) runningUntil(topics []*topicServer) map[*loopPool]int64 {
+	until := make(map[*loopPool]int64)
+	for _, t := range topics {
+		ls.mu.Lock()
+		for _, l := range t.loops.all() {
+			if l.state != loopRuns {
+				continue
+			}
+			if by, ok := until[l.on]; !ok || l.sign.due() > by {
+				until[l.on] = l.sign.due()
+			}
+		}
+		ls.mu.Unlock()
+	}
+	return until
+}
+
+// life returns when the loop last began a turn, by when it must move on, and whether it is over.
+// pools is the result of runningUntil.
+func (l *loop) life(pools map[*loopPool]int64) (turned, due int64, over bool) {
+	l.of.mu.Lock()
+	defer l.of.mu.Unlock()
+	switch turned, due = l.sign.turned.Load(), never; {
+	case l.state == loopIsOver:
+		over = true
+	case l.state == loopRuns:
+		due = l.sign.due()
+	case l.state == loopQueued:
+		due = max(l.sign.due(), l.on.popped)
+		if until, runs := pools[l.on]; runs {
+			due = max(due, until)
+		}
+	case l.index >= 0:
+		due = nanosOf(l.at)
+	}
+	return turned, due, over
+}
+
+// allKept returns the loops that have goroutines of their own.
+func (k *keeper) allKept() []*keptLoop {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	list := make([]*keptLoop, 0, len(k.kept))
+	for one := range k.kept {
+		list = append(list, one)
+	}
+	return list
+}
