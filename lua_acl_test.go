@@ -332,10 +332,17 @@ func tour(t *testing.T, producer, worker, operator, inspector redis.UniversalCli
 	require.NoError(t, worker.Set(ctx, spoilt.bucket, "a slip", 0).Err())
 	_, err = p.Enqueue(ctx, "spoilt", "", nil, ProcessIn(time.Hour))
 	require.ErrorContains(t, err, spoilt.bucket)
+	_, err = p.Enqueue(ctx, topic, "overdue", nil)
+	require.NoError(t, err)
 	for _, i := range []*Inspector{insp, NewInspector(worker), inspectorOf(o)} {
 		_, err = i.Stats(ctx, "spoilt")
 		require.ErrorContains(t, err, spoilt.bucket)
+		stats, err := i.Stats(ctx, topic)
+		require.NoError(t, err)
+		require.NotZero(t, stats[0].Overdue)
 	}
+	_, err = p.Dequeue(ctx, topic, "overdue")
+	require.NoError(t, err)
 	require.NoError(t, worker.Del(ctx, spoilt.bucket).Err())
 
 	// Schedules: of each policy, and one that is changed, paused and removed.

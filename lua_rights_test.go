@@ -803,9 +803,11 @@ func TestEveryCallHasARole(t *testing.T) {
 	}
 	readers := reflect.TypeFor[*Inspector]()
 	for i := range readers.NumMethod() {
-		require.NotEmpty(t, redistest.MethodRoles()["Inspector."+readers.Method(i).Name], readers.Method(i).Name)
+		if name := readers.Method(i).Name; name != "Prefix" { // which asks Redis nothing
+			require.NotEmpty(t, redistest.MethodRoles()["Inspector."+name], name)
+		}
 	}
-	require.Len(t, redistest.MethodRoles(), methods.NumMethod()+readers.NumMethod())
+	require.Len(t, redistest.MethodRoles(), methods.NumMethod()+readers.NumMethod()-1)
 	for _, s := range allScripts {
 		require.NotEmpty(t, scriptRoles[s], s.name)
 	}

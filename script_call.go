@@ -208,14 +208,22 @@ func nodesOf(cluster *redis.ClusterClient) nodeFinder {
 	return cluster.MasterForKey
 }
 
-// spread sends commands to nodes, one pipeline for each.
+// spread sends commands to nodes, one pipeline for each. All commands about a topic go to the same
+// node, because two replicas can show it at two times.
 func spread(ctx context.Context, find nodeFinder, cmds []redis.Cmder) {
 	batches := make(map[*redis.Client][]redis.Cmder)
+	nodes := make(map[string]*redis.Client) // by hash tag
 	for _, cmd := range cmds {
-		node, err := find(ctx, firstKey(cmd))
-		if err != nil {
-			cmd.SetErr(err)
-			continue
+		key := firstKey(cmd)
+		tag, _, _ := strings.Cut(key, "}")
+		node := nodes[tag]
+		if node == nil {
+			var err error
+			if node, err = find(ctx, key); err != nil {
+				cmd.SetErr(err)
+				continue
+			}
+			nodes[tag] = node
 		}
 		batches[node] = append(batches[node], cmd)
 	}

@@ -324,10 +324,18 @@ func (r *request) answered() { r.times.CompareAndSwap(1, 0) }
 func (r *request) judge(err error) error {
 	if locked(err) {
 		r.answered()
-		err = fmt.Errorf("%w (Redis requires a password: set Password, and Username if it is not \"default\", in the options of the go-redis client)", err)
+		err = hinted(err)
 	}
 	if r.times.Load() == 0 {
 		return &undone{err}
+	}
+	return err
+}
+
+// hinted adds to an error what to do about it.
+func hinted(err error) error {
+	if locked(err) {
+		return fmt.Errorf("%w (Redis requires a password: set Password, and Username if it is not \"default\", in the options of the go-redis client)", err)
 	}
 	return err
 }

@@ -121,11 +121,11 @@ func (q *Queue) settle(ctx context.Context, now time.Time) (next time.Time, in [
 			if infos, err = q.inspect(ctx, topics); err != nil {
 				return time.Time{}, nil, err
 			}
-			// Topics are inspected one after the other. In between, a handler of a later one may
-			// have enqueued to an earlier one, or a waiting slot may have been released before its
-			// schedule is read. If a second look at all of them shows no difference, counters
-			// included, nothing happened between the two.
-			same := atomic(infos) || reflect.DeepEqual(infos, before)
+			// Topics are inspected one after the other, and the numbers of each too. In between, a
+			// handler of a later topic may have enqueued to an earlier one, or a waiting slot may
+			// have been released before its schedule is read. If a second look at all shows no
+			// difference, counters included, nothing happened between the two.
+			same := len(infos) == 0 || reflect.DeepEqual(infos, before)
 			released, err := q.released(ctx, topics, infos)
 			if err != nil {
 				return time.Time{}, nil, err
@@ -201,11 +201,6 @@ func (q *Queue) push(topics []string, infos []delayq.TopicStats, now time.Time) 
 }
 
 func isDue(at, now time.Time) bool { return !at.IsZero() && !at.After(now) }
-
-// atomic reports whether one reply of Redis covers everything that settle reads of these topics.
-func atomic(infos []delayq.TopicStats) bool {
-	return len(infos) == 0 || len(infos) == 1 && infos[0].WaitingSlots == 0
-}
 
 // released reports whether a slot waits for a run that has finished, and makes the servers look at
 // it.

@@ -513,7 +513,8 @@ func TestTopWithoutRedis(t *testing.T) {
 	})
 }
 
-// A tick makes one call of Stats, which is the list of topics and a pipeline, whatever is shown.
+// A tick makes one call of Stats, which is the list of topics, a pipeline, and one more for topics
+// with overdue jobs, whatever is shown.
 // The forecast is read every ten seconds, and the rows that are shown as often as their screen
 // says.
 func TestTopCalls(t *testing.T) {
@@ -529,7 +530,7 @@ func TestTopCalls(t *testing.T) {
 			}
 			return int(d.trips.n.Load() - before)
 		}
-		const stats, aside = 2, 2 + 2 // two topics have scheduled jobs, and Redis describes itself
+		const stats, aside = 3, 2 + 2 // two topics have scheduled jobs, and Redis describes itself
 		require.Equal(w, 20*stats+2*aside, during(20))
 		d.press("enter")
 		require.Equal(w, 20*(stats+1)+2*aside, during(20)) // a page
