@@ -156,7 +156,7 @@ type topicRead struct {
 // read reads topics, and sends other commands along with them. Plain commands cost Redis less than
 // half of what a script that calls them does.
 func (i *Inspector) read(ctx context.Context, topics []string, others ...redis.Cmder) []*topicRead {
-	cmds := others
+	var cmds []redis.Cmder
 	reads := make([]*topicRead, len(topics))
 	for at, topic := range topics {
 		k := newKeys(i.o.prefix, topic)
@@ -188,7 +188,7 @@ func (i *Inspector) read(ctx context.Context, topics []string, others ...redis.C
 			schedules: number("hlen", k.schedules), waiting: number("zcard", k.waiting), slot: first(k.slots),
 		}
 	}
-	i.scripts.send(ctx, nil, cmds)
+	i.scripts.send(ctx, nil, append(cmds, others...))
 	for _, r := range reads {
 		for _, cmd := range []redis.Cmder{
 			r.pool, r.bucket, r.leases, r.dead, r.done, r.attempts, r.head, r.pause, r.counters, r.schedules, r.waiting, r.slot,
