@@ -89,6 +89,42 @@ func TestBatchOfSeveralTopics(t *testing.T) {
 	})
 }
 
+// The status of a batch depends on all of its errors, and not on the first few.
+func TestBatchOfRefusals(t *testing.T) {
+	queuetest.InBubble(t, func(b *queuetest.Bubble) {
+		r := record()
+		client := delayq.NewClient(b.RDB, delayq.Prefix(queuetest.Prefix), delayq.Hooks(r.tracing()))
+		jobs := make([]delayq.NewJob, 21)
+		for at := range jobs {
+			jobs[at] = delayq.NewJob{Topic: "mail", ID: fmt.Sprint(at), Options: []delayq.JobOption{delayq.ProcessIn(time.Hour)}}
+		}
+		_, err := client.EnqueueBatch(b.Context(), jobs)
+		require.NoError(b, err)
+		b.Pass(ms(1))
+		_, err = client.EnqueueBatch(b.Context(), jobs)
+		require.ErrorIs(b, err, delayq.ErrDuplicate)
+		b.Pass(ms(1))
+		jobs[20].ID = "expires" // which only Redis can know
+		jobs[20].Options = []delayq.JobOption{delayq.ProcessAt(time.Now().Add(2 * time.Hour)), delayq.ExpireIn(time.Hour)}
+		_, err = client.EnqueueBatch(b.Context(), jobs)
+		require.ErrorIs(b, err, delayq.ErrDuplicate)
+		b.Pass(ms(1))
+		refs := []delayq.JobRef{{Topic: "mail", ID: "x"}, {Topic: "mail", ID: "y"}}
+		_, err = client.CancelBatch(b.Context(), refs)
+		require.ErrorIs(b, err, delayq.ErrNotFound)
+		refs[1].Topic = "mail{"
+		_, err = client.CancelBatch(b.Context(), refs)
+		require.ErrorIs(b, err, delayq.ErrInvalid)
+		var got []string
+		for _, span := range r.spans() {
+			got = append(got, fmt.Sprintf("%s|%s|%s|%v", span.Name(), attr(span, delayqotel.FailedKey), attr(span, "error.type"), span.Status().Code))
+		}
+		require.Equal(b, []string{
+			"enqueue mail|||Unset", "enqueue mail|21||Unset", "enqueue mail|21|invalid|Error", "cancel mail|||Unset", "cancel||invalid|Error",
+		}, got)
+	})
+}
+
 // A large batch keeps the newest links, and every job has its own creation context.
 func TestLargeBatch(t *testing.T) {
 	queuetest.InBubble(t, func(b *queuetest.Bubble) {

@@ -17,9 +17,9 @@
 //
 // The spans and the metrics whose names begin with messaging follow the messaging conventions of
 // [SchemaURL]. OpenTelemetry has not declared these stable. The attributes that they lack are below
-// messaging.delayq, and the metrics that they lack are below delayq. The names of the latter and
-// their attributes are those of the Prometheus module, so that a backend which translates names for
-// Prometheus gets the same series.
+// messaging.delayq, and the metrics that they lack are below delayq. The latter are those of the
+// Prometheus module: a backend that translates names for Prometheus has the same series with the
+// same values. docs/metrics.md lists them.
 //
 // Nothing here starts a goroutine. A nil provider means the global one.
 //

@@ -184,6 +184,26 @@ func TestRelations(t *testing.T) {
 	})
 }
 
+// outer is a RunHook that puts a span around every run.
+type outer struct{ r *recorder }
+
+func (o outer) Run(ctx context.Context, _ delayq.RunEvent) (context.Context, func(delayq.RunEvent)) {
+	ctx, span := o.r.provider.Tracer("program").Start(ctx, "outer")
+	return ctx, func(delayq.RunEvent) { span.End() }
+}
+
+// A run begins a trace of its own even if there is a span around it.
+func TestRunIsARoot(t *testing.T) {
+	queuetest.InBubble(t, func(b *queuetest.Bubble) {
+		r := record()
+		b.Serve("mail", func(context.Context, *delayq.Job) error { return nil }, delayq.Hooks(outer{r}, r.tracing()))
+		b.Enqueue("mail", "x")
+		b.Pass(time.Second)
+		require.False(b, r.of("x")[0].Parent().IsValid())
+		require.NotEqual(b, r.one(b, "outer").SpanContext().TraceID(), r.of("x")[0].SpanContext().TraceID())
+	})
+}
+
 // The calls of a client have spans below the caller's. Refusals are no errors.
 func TestCalls(t *testing.T) {
 	queuetest.InBubble(t, func(b *queuetest.Bubble) {

@@ -1,7 +1,6 @@
 package delayqotel
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"strings"
@@ -30,7 +29,6 @@ const (
 	keyVersion = attribute.Key("version")
 	keyPrefix  = attribute.Key("prefix")
 	keyState   = attribute.Key("state")
-	keyEvent   = attribute.Key("event")
 	keyWithin  = attribute.Key("within")
 )
 
@@ -49,8 +47,12 @@ var (
 // If it comes after a [Tracing] in the Hooks, exemplars name the spans of the runs.
 type Metrics struct {
 	o      metricsOptions
-	topics folding
-	sets   sync.Map // setKey → metric.MeasurementOption
+	topics sync.Map // topic → *series; at most mostTopics
+	sets   sync.Map // setKey → *options
+
+	mu     sync.Mutex
+	known  int                // topics in topics
+	labels map[string]*series // Other does not count towards MaxTopics
 
 	sent      messagingconv.ClientSentMessages
 	consumed  messagingconv.ClientConsumedMessages
@@ -96,12 +98,12 @@ func (o *metricsOptions) meter() metric.Meter {
 }
 
 // NewMetrics returns a hook that counts and measures. Without options, the metrics go to the global
-// provider. Errors of the provider go to the global error handler of OpenTelemetry.
+// provider. An invalid option has no effect. Errors, also those of the provider, go to the global
+// error handler of OpenTelemetry ([otel.SetErrorHandler]), which logs them by default.
 func NewMetrics(opts ...MetricsOption) *Metrics {
-	m := &Metrics{o: newMetricsOptions(opts)}
-	m.topics = folding{place: &m.o.place, most: m.o.topics}
+	m := &Metrics{o: newMetricsOptions(opts), labels: make(map[string]*series)}
 	meter := m.o.meter()
-	var errs []error
+	errs := []error{m.o.err()}
 	check := func(err error) { errs = append(errs, err) }
 	var err error
 	m.sent, err = messagingconv.NewClientSentMessages(meter)
@@ -152,10 +154,17 @@ type setKey struct {
 	failure     string // error.type
 }
 
+// options are the attributes of a measurement. Slices that are made once save an allocation each
+// time.
+type options struct {
+	add    []metric.AddOption
+	record []metric.RecordOption
+}
+
 // set returns the attributes of a measurement, which are made once.
-func (m *Metrics) set(k setKey) metric.MeasurementOption {
+func (m *Metrics) set(k setKey) *options {
 	if made, ok := m.sets.Load(k); ok {
-		return made.(metric.MeasurementOption)
+		return made.(*options)
 	}
 	var attrs []attribute.KeyValue
 	if k.kind != "" {
@@ -169,8 +178,9 @@ func (m *Metrics) set(k setKey) metric.MeasurementOption {
 	if k.failure != "" {
 		attrs = append(attrs, semconv.ErrorTypeKey.String(k.failure))
 	}
-	made, _ := m.sets.LoadOrStore(k, metric.WithAttributeSet(attribute.NewSet(attrs...)))
-	return made.(metric.MeasurementOption)
+	of := metric.WithAttributeSet(attribute.NewSet(attrs...))
+	made, _ := m.sets.LoadOrStore(k, &options{[]metric.AddOption{of}, []metric.RecordOption{of}})
+	return made.(*options)
 }
 
 // convention returns the attributes of a convention's metric.
@@ -192,7 +202,7 @@ func (m *Metrics) convention(k setKey) []attribute.KeyValue {
 	return attrs
 }
 
-func (m *Metrics) counted(key attribute.Key, value string) metric.MeasurementOption {
+func (m *Metrics) counted(key attribute.Key, value string) *options {
 	return m.set(setKey{name: string(key), value: value})
 }
 
@@ -201,13 +211,17 @@ func (m *Metrics) Call(ctx context.Context, event delayq.CallEvent) (context.Con
 	began := time.Now()
 	return nil, func(r delayq.CallResult) {
 		took := time.Since(began).Seconds()
-		m.callTime.Record(ctx, took, m.counted(keyCall, event.Name))
+		m.callTime.Record(ctx, took, m.counted(keyCall, event.Name).record...)
 		operation, _ := strings.CutSuffix(event.Name, " batch")
 		k := setKey{kind: operation, failure: callFailure(r.Err)}
-		if event.Topic != "" {
-			k.topic = m.topics.label(event.Topic)
+		switch {
+		case event.Topic == "":
+		case resultOf(r.Err, "") == resultInvalid:
+			k.topic = m.seen(event.Topic).label
+		default:
+			k.topic = m.of(event.Topic).label
 		}
-		m.operation.Inst().Record(ctx, took, m.set(k))
+		m.operation.Inst().Record(ctx, took, m.set(k).record...)
 	}
 }
 
@@ -219,113 +233,218 @@ func callFailure(err error) string {
 	return errorType(err)
 }
 
-// resultOf returns the result of an enqueue or a cancellation that has failed.
-func resultOf(err error) string {
+const resultInvalid = "invalid"
+
+// resultOf returns the result of an enqueue or a cancellation. done is that of one that was carried
+// out.
+func resultOf(err error, done string) string {
 	switch {
-	case isError(err, delayq.ErrDuplicate), isError(err, delayq.ErrNotFound):
-		return refusal(err)
+	case err == nil, isError(err, delayq.ErrNotAudited), isError(err, delayq.ErrNotReplicated):
+		return done
+	case isError(err, delayq.ErrDuplicate):
+		return "duplicate"
+	case isError(err, delayq.ErrNotFound):
+		return "not_found"
 	case isError(err, delayq.ErrInvalid):
-		return "invalid"
+		return resultInvalid
 	case isError(err, delayq.ErrUnknownOutcome):
 		return "unknown"
 	}
 	return "error"
 }
 
+// The values of attributes. A topic has series of all of them from its first event on, because the
+// first increase of a series that is new is invisible.
+var (
+	outcomes = []string{
+		string(delayq.OutcomeAcked), string(delayq.OutcomeAgain), string(delayq.OutcomeRetried), string(delayq.OutcomeSnoozed),
+		string(delayq.OutcomeBuried), string(delayq.OutcomeExpired), string(delayq.OutcomeReturned), string(delayq.OutcomeCancelled),
+		string(delayq.OutcomeReplaced), string(delayq.OutcomeLeaseLost),
+	}
+	enqueueResults = []string{"stored", "duplicate", resultInvalid, "unknown", "error"}
+	cancelResults  = []string{
+		string(delayq.StateScheduled), string(delayq.StateReady), string(delayq.StateRunning), string(delayq.StateDead),
+		"not_found", resultInvalid, "unknown", "error",
+	}
+)
+
+// A series has the attributes of one topic, or of one label of several.
+type series struct {
+	label                                  string
+	topic, sent, consumed, processed       *options
+	outcomes, enqueues, cancels            map[string]*options
+	begunRuns, begunEnqueues, begunCancels sync.Once
+}
+
+// begin makes the series of a counter.
+func begin(counter metric.Int64Counter, of map[string]*options) {
+	for _, one := range of {
+		counter.Add(context.Background(), 0, one.add...)
+	}
+}
+
+// newSeries returns the series of a label.
+func (m *Metrics) newSeries(label string) *series {
+	values := func(key attribute.Key, list []string) map[string]*options {
+		all := make(map[string]*options, len(list))
+		for _, value := range list {
+			all[value] = m.set(setKey{topic: label, name: string(key), value: value})
+		}
+		return all
+	}
+	return &series{
+		label: label, topic: m.set(setKey{topic: label}), sent: m.set(setKey{kind: opEnqueue, topic: label}),
+		consumed: m.set(setKey{kind: opProcess, topic: label}), processed: m.set(setKey{kind: opProcess, topic: label}),
+		outcomes: values(keyOutcome, outcomes), enqueues: values(keyResult, enqueueResults), cancels: values(keyResult, cancelResults),
+	}
+}
+
+// mostTopics is how many topics are remembered with their series.
+const mostTopics = 10_000
+
+// of returns the series of a topic, and makes them if it is new.
+func (m *Metrics) of(topic string) *series {
+	if s, ok := m.topics.Load(topic); ok {
+		return s.(*series)
+	}
+	label := m.o.name(topic)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	s := m.labels[label]
+	if s == nil {
+		s = m.claimLocked(label)
+	}
+	if m.known < mostTopics {
+		if _, twice := m.topics.LoadOrStore(strings.Clone(topic), s); !twice {
+			m.known++
+		}
+	}
+	return s
+}
+
+// claimLocked returns new series for a label, or those of Other if there are too many.
+func (m *Metrics) claimLocked(label string) *series {
+	own := len(m.labels)
+	other := m.labels[Other]
+	if other != nil {
+		own--
+	}
+	if label != Other && own >= m.o.topics {
+		if label = Other; other != nil {
+			return other
+		}
+	}
+	s := m.newSeries(label)
+	m.labels[label] = s
+	return s
+}
+
+// seen returns the series of a topic, or those of Other if it has none. Anything can be an invalid
+// topic, so none gets series of its own.
+func (m *Metrics) seen(topic string) *series {
+	if s, ok := m.topics.Load(topic); ok {
+		return s.(*series)
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if s := m.labels[Other]; s != nil {
+		return s
+	}
+	return m.claimLocked(Other)
+}
+
+// result returns the series of a topic for the result of a call.
+func (m *Metrics) result(topic, result string) *series {
+	if result == resultInvalid {
+		return m.seen(topic)
+	}
+	return m.of(topic)
+}
+
 // Enqueued counts a job. It is the [delayq.EnqueuedHook].
 func (m *Metrics) Enqueued(ctx context.Context, event delayq.EnqueueEvent) {
-	topic, result := m.topics.label(event.Topic), "stored"
-	if event.Err != nil && !isError(event.Err, delayq.ErrNotReplicated) {
-		result = resultOf(event.Err)
+	result := resultOf(event.Err, "stored")
+	s := m.result(event.Topic, result)
+	s.begunEnqueues.Do(func() { begin(m.enqueues, s.enqueues) })
+	if of := s.enqueues[result]; of != nil {
+		m.enqueues.Add(ctx, 1, of.add...)
 	}
-	m.enqueues.Add(ctx, 1, m.set(setKey{topic: topic, name: string(keyResult), value: result}))
-	m.sent.Inst().Add(ctx, 1, m.set(setKey{kind: opEnqueue, topic: topic, failure: callFailure(event.Err)}))
+	sent := s.sent
+	if failed := callFailure(event.Err); failed != "" {
+		sent = m.set(setKey{kind: opEnqueue, topic: s.label, failure: failed})
+	}
+	m.sent.Inst().Add(ctx, 1, sent.add...)
 }
 
 // Dequeued counts a cancelled job. It is the [delayq.DequeuedHook].
 func (m *Metrics) Dequeued(ctx context.Context, event delayq.DequeueEvent) {
-	result := string(event.State)
-	if event.Err != nil {
-		result = resultOf(event.Err)
+	result := resultOf(event.Err, string(event.State))
+	s := m.result(event.Topic, result)
+	s.begunCancels.Do(func() { begin(m.cancels, s.cancels) })
+	if of := s.cancels[result]; of != nil {
+		m.cancels.Add(ctx, 1, of.add...)
 	}
-	m.cancels.Add(ctx, 1, m.set(setKey{topic: m.topics.label(event.Topic), name: string(keyResult), value: result}))
 }
 
 // Run measures a run. It is the [delayq.RunHook].
 func (m *Metrics) Run(ctx context.Context, event delayq.RunEvent) (context.Context, func(delayq.RunEvent)) {
-	topic := m.topics.label(event.Topic)
-	of := m.set(setKey{topic: topic})
-	early := int64(0)
-	if event.Lateness() < 0 {
-		early = 1
+	s := m.ran(event.Topic)
+	late := event.Lateness()
+	if late < 0 {
+		m.early.Add(ctx, 1, s.topic.add...)
 	}
-	m.early.Add(ctx, early, of)
-	m.lateness.Record(ctx, event.Lateness().Seconds(), of)
-	m.running.Add(ctx, 1, of)
-	m.consumed.Inst().Add(ctx, 1, m.set(setKey{kind: opProcess, topic: topic}))
+	m.lateness.Record(ctx, max(0, late).Seconds(), s.topic.record...)
+	m.running.Add(ctx, 1, s.topic.add...)
+	m.consumed.Inst().Add(ctx, 1, s.consumed.add...)
 	return withRun(ctx, event), func(event delayq.RunEvent) {
-		m.running.Add(ctx, -1, of)
+		m.running.Add(ctx, -1, s.topic.add...)
 		if event.Stack != "" {
-			m.panics.Add(ctx, 1, of)
+			m.panics.Add(ctx, 1, s.topic.add...)
 		}
 		if event.FinishedAt.IsZero() {
 			return
 		}
-		took := event.FinishedAt.Sub(event.StartedAt).Seconds()
-		m.runTime.Record(ctx, took, of)
-		m.process.Inst().Record(ctx, took, m.set(setKey{kind: opProcess, topic: topic, failure: failure(ctx, event)}))
+		took := max(0, event.FinishedAt.Sub(event.StartedAt)).Seconds()
+		m.runTime.Record(ctx, took, s.topic.record...)
+		processed := s.processed
+		if failed := failure(ctx, event); failed != "" {
+			processed = m.set(setKey{kind: opProcess, topic: s.label, failure: failed})
+		}
+		m.process.Inst().Record(ctx, took, processed.record...)
 	}
+}
+
+// ran returns the series of a topic that has runs.
+func (m *Metrics) ran(topic string) *series {
+	s := m.of(topic)
+	s.begunRuns.Do(func() {
+		begin(m.runs, s.outcomes)
+		m.early.Add(context.Background(), 0, s.topic.add...)
+		m.panics.Add(context.Background(), 0, s.topic.add...)
+		m.running.Add(context.Background(), 0, s.topic.add...)
+	})
+	return s
 }
 
 // Ended counts an outcome. It is the [delayq.EndedHook].
 func (m *Metrics) Ended(event delayq.RunEvent) {
-	m.runs.Add(context.Background(), 1, m.set(setKey{
-		topic: m.topics.label(event.Topic), name: string(keyOutcome), value: string(event.Outcome),
-	}))
+	s := m.ran(event.Topic)
+	if of := s.outcomes[string(event.Outcome)]; of != nil {
+		m.runs.Add(context.Background(), 1, of.add...)
+	}
 }
 
-// Script measures a call to Redis. It is the [delayq.ScriptHook].
+// Script measures a call to Redis. It is the [delayq.ScriptHook]. A call that was given up, as a
+// server does when it stops, is not counted.
 func (m *Metrics) Script(event delayq.ScriptEvent) {
+	if isError(event.Err, context.Canceled) {
+		return
+	}
 	ctx, of := context.Background(), m.counted(keyScript, event.Name)
-	m.redisTime.Record(ctx, event.Duration.Seconds(), of)
-	if event.Err != nil && !isError(event.Err, context.Canceled) {
-		m.redisErrors.Add(ctx, 1, of)
+	m.redisTime.Record(ctx, event.Duration.Seconds(), of.record...)
+	failed := int64(0)
+	if event.Err != nil {
+		failed = 1
 	}
-}
-
-// A folding decides which topics have series of their own. It is safe for concurrent use.
-type folding struct {
-	place *place
-	most  int
-
-	mu     sync.Mutex
-	own    map[string]bool
-	labels map[string]string // by topic, of at most mostLabels topics
-}
-
-// mostLabels is how many topics are remembered with their labels.
-const mostLabels = 10_000
-
-// label returns the label under which a topic is counted.
-func (f *folding) label(topic string) string {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if label, known := f.labels[topic]; known {
-		return label
-	}
-	if f.labels == nil {
-		f.labels, f.own = make(map[string]string), make(map[string]bool)
-	}
-	label := cmp.Or(valid(f.place.of(topic)), Other)
-	switch {
-	case label == Other, f.own[label]:
-	case len(f.own) >= f.most:
-		label = Other
-	default:
-		f.own[label] = true
-	}
-	if len(f.labels) < mostLabels {
-		f.labels[topic] = label
-	}
-	return label
+	m.redisErrors.Add(ctx, failed, of.add...)
 }

@@ -3,6 +3,8 @@ package delayqotel_test
 import (
 	"context"
 	"fmt"
+	"maps"
+	"math"
 	"slices"
 	"strings"
 	"testing"
@@ -21,6 +23,7 @@ import (
 	"github.com/delayq/delayq"
 	"github.com/delayq/delayq/internal/queuetest"
 	delayqotel "github.com/delayq/delayq/otel"
+	"github.com/delayq/delayq/prom"
 )
 
 // A gauge is a meter provider that is read by hand.
@@ -79,6 +82,13 @@ func (g *gauge) read(t testing.TB) map[string]float64 {
 	return series
 }
 
+// counted returns the series of some metrics that are not 0.
+func counted(series map[string]float64, names ...string) map[string]float64 {
+	some := only(series, names...)
+	maps.DeleteFunc(some, func(_ string, value float64) bool { return value == 0 })
+	return some
+}
+
 // only returns the series of some metrics.
 func only(series map[string]float64, names ...string) map[string]float64 {
 	some := make(map[string]float64)
@@ -130,8 +140,8 @@ func TestMetrics(t *testing.T) {
 		all := g.read(b)
 		require.Equal(b, map[string]float64{
 			"delayq.runs{outcome=acked topic=mail}": 2, "delayq.runs{outcome=buried topic=mail}": 2, "delayq.runs{outcome=cancelled topic=mail}": 1,
-			"delayq.lateness{topic=mail}": 5, "delayq.early_runs{topic=mail}": 0, "delayq.run_duration{topic=mail}": 5,
-			"delayq.running_jobs{topic=mail}": 0, "delayq.panics{topic=mail}": 1,
+			"delayq.lateness{topic=mail}": 5, "delayq.run_duration{topic=mail}": 5,
+			"delayq.panics{topic=mail}":                 1,
 			"delayq.enqueues{result=stored topic=mail}": 6, "delayq.enqueues{result=duplicate topic=mail}": 1, "delayq.enqueues{result=invalid topic=mail}": 1,
 			"delayq.cancels{result=scheduled topic=mail}": 1, "delayq.cancels{result=not_found topic=mail}": 1, "delayq.cancels{result=running topic=mail}": 1,
 			"delayq.client_call_duration{call=enqueue}": 8, "delayq.client_call_duration{call=cancel}": 3,
@@ -144,11 +154,11 @@ func TestMetrics(t *testing.T) {
 			"messaging.process.duration{" + convention + "process messaging.operation.type=process" + address + "}":                                3,
 			"messaging.process.duration{error.type=panic " + convention + "process messaging.operation.type=process" + address + "}":               1,
 			"messaging.process.duration{error.type=*errors.errorString " + convention + "process messaging.operation.type=process" + address + "}": 1,
-		}, only(all, "delayq.runs", "delayq.lateness", "delayq.early_runs", "delayq.run_duration", "delayq.running_jobs", "delayq.panics",
+		}, counted(all, "delayq.runs", "delayq.lateness", "delayq.early_runs", "delayq.run_duration", "delayq.running_jobs", "delayq.panics",
 			"delayq.enqueues", "delayq.cancels", "delayq.client_call_duration", "messaging.client.sent.messages",
 			"messaging.client.operation.duration", "messaging.client.consumed.messages", "messaging.process.duration"))
 		require.Positive(b, all["delayq.redis_call_duration{script=enqueue}"])
-		require.NotContains(b, all, "delayq.redis_errors{script=enqueue}")
+		require.Equal(b, 0.0, all["delayq.redis_errors{script=enqueue}"])
 		b.Redis.SetError("LOADING by test")
 		_, err = client.Dequeue(b.Context(), "mail", "x")
 		require.ErrorIs(b, err, delayq.ErrUnknownOutcome)
@@ -158,51 +168,131 @@ func TestMetrics(t *testing.T) {
 	})
 }
 
-// The names, units and bounds are those of the conventions and of the Prometheus module.
-func TestMetricNames(t *testing.T) {
-	queuetest.InBubble(t, func(b *queuetest.Bubble) {
-		registry := prometheus.NewRegistry()
-		reader, err := exporter.New(exporter.WithRegisterer(registry), exporter.WithoutScopeInfo(), exporter.WithoutTargetInfo())
-		require.NoError(b, err)
-		provider := delayqotel.MeterProvider(sdkmetric.NewMeterProvider(sdkmetric.WithReader(reader)))
-		client, _ := serve(b, "t", func(context.Context, *delayq.Job) error { panic("x") }, []delayq.Hook{delayqotel.NewMetrics(provider)})
-		_, err = delayqotel.Observe(b.Inspector, provider)
-		require.NoError(b, err)
-		enqueue(b, client, "t", "x")
-		require.NoError(b, client.Schedule(b.Context(), "t", "s", delayq.Every(time.Hour), nil))
-		_, _ = client.Dequeue(b.Context(), "t", "y")
-		b.Redis.SetError("LOADING by test")
-		_, _ = client.Dequeue(b.Context(), "t", "y")
-		b.Redis.SetError("")
-		b.Pass(time.Minute)
-		families, err := registry.Gather()
-		require.NoError(b, err)
-		got := make(map[string]string)
-		for _, f := range families {
+// flat returns the series of a registry: with the types and the help, and with the values unless
+// they are measured times. A histogram has its bounds and its count.
+func flat(t require.TestingT, registry *prometheus.Registry) map[string]string {
+	families, err := registry.Gather()
+	require.NoError(t, err)
+	all := make(map[string]string)
+	for _, f := range families {
+		if !strings.HasPrefix(f.GetName(), "delayq_") {
+			continue
+		}
+		for _, m := range f.GetMetric() {
 			var labels []string
-			for _, l := range f.GetMetric()[0].GetLabel() {
-				labels = append(labels, l.GetName())
+			for _, l := range m.GetLabel() {
+				labels = append(labels, l.GetName()+"="+l.GetValue())
 			}
-			if name := f.GetName(); strings.HasPrefix(name, "delayq_") {
-				got[name] = strings.ToLower(f.GetType().String()) + " " + strings.Join(labels, " ")
+			slices.Sort(labels)
+			value := fmt.Sprint(m.GetCounter().GetValue(), m.GetGauge().GetValue())
+			if f.GetName() == "delayq_collector_duration_seconds" {
+				value = "?"
+			}
+			if h := m.GetHistogram(); h != nil {
+				value = fmt.Sprint(h.GetSampleCount())
+				for _, b := range h.GetBucket() {
+					if !math.IsInf(b.GetUpperBound(), 1) {
+						value += fmt.Sprint(" ", b.GetUpperBound())
+					}
+				}
+			}
+			all[f.GetName()+"{"+strings.Join(labels, " ")+"}"] = strings.Join([]string{f.GetType().String(), value, f.GetHelp()}, " ")
+		}
+	}
+	return all
+}
+
+// A backend that translates names for Prometheus has the same series as the Prometheus module, with
+// the same values.
+func TestSameAsPrometheus(t *testing.T) {
+	queuetest.InBubble(t, func(b *queuetest.Bubble) {
+		theirs, ours := prometheus.NewRegistry(), prometheus.NewRegistry()
+		reader, err := exporter.New(exporter.WithRegisterer(ours), exporter.WithoutScopeInfo(), exporter.WithoutTargetInfo())
+		require.NoError(b, err)
+		label := func(topic string) string { label, _, _ := strings.Cut(topic, "."); return label }
+		opts := []delayqotel.MetricsOption{
+			delayqotel.MeterProvider(sdkmetric.NewMeterProvider(sdkmetric.WithReader(reader))),
+			delayqotel.MaxTopics(3), delayqotel.TopicLabel(label),
+		}
+		hook := prom.NewMetrics(prom.MaxTopics(3), prom.TopicLabel(label))
+		hooks := []delayq.Hook{hook, delayqotel.NewMetrics(opts...)}
+		require.NoError(b, theirs.Register(hook))
+		require.NoError(b, theirs.Register(prom.NewCollector(b.Inspector, prom.MaxTopics(3), prom.TopicLabel(label))))
+		_, err = delayqotel.Observe(b.Inspector, opts...)
+		require.NoError(b, err)
+		same := func() {
+			b.Helper()
+			b.Pass(10 * time.Second)
+			want := flat(b, theirs)
+			require.GreaterOrEqual(b, len(want), 6)
+			require.Equal(b, want, flat(b, ours))
+		}
+		same()
+		client, _ := serve(b, "t", func(ctx context.Context, job *delayq.Job) error {
+			time.Sleep(ms(10))
+			switch job.ID {
+			case "panic":
+				panic("x")
+			case "error":
+				return errTest
+			case "snooze":
+				return delayq.Snooze(time.Hour)
+			case "hangs":
+				<-ctx.Done()
+			}
+			return nil
+		}, hooks, delayq.Concurrency(3))
+		same()
+		for _, id := range []string{"ok", "panic", "error", "snooze", "hangs"} {
+			enqueue(b, client, "t", id, delayq.Retry(1))
+		}
+		require.NoError(b, client.Schedule(b.Context(), "t", "s", delayq.Every(time.Minute), nil))
+		same()
+		for _, topic := range []string{"tenant.1", "tenant.2", "b", "c", "d"} {
+			for at := range 3 {
+				enqueue(b, client, topic, fmt.Sprint(at), delayq.ProcessIn(time.Duration(at)*20*time.Minute))
 			}
 		}
-		require.Equal(b, map[string]string{
-			"delayq_runs_total": "counter outcome topic", "delayq_lateness_seconds": "histogram topic", "delayq_early_runs_total": "counter topic",
-			"delayq_run_duration_seconds": "histogram topic", "delayq_running_jobs": "gauge topic", "delayq_panics_total": "counter topic",
-			"delayq_enqueues_total": "counter result topic", "delayq_cancels_total": "counter result topic",
-			"delayq_client_call_duration_seconds": "histogram call", "delayq_redis_call_duration_seconds": "histogram script",
-			"delayq_redis_errors_total": "counter script", "delayq_build_info": "gauge version",
-			"delayq_jobs": "gauge prefix state topic", "delayq_retrying_jobs": "gauge prefix topic", "delayq_overdue_jobs": "gauge prefix topic",
-			"delayq_oldest_overdue_seconds": "gauge prefix topic", "delayq_due_jobs": "gauge prefix topic within", "delayq_paused": "gauge prefix topic",
-			"delayq_servers": "gauge prefix topic", "delayq_workers": "gauge prefix topic", "delayq_schedule_next_timestamp_seconds": "gauge prefix topic",
-			"delayq_job_events_total": "counter event prefix topic", "delayq_leases_reclaimed_total": "counter prefix topic",
-			"delayq_leases_dropped_total": "counter prefix topic", "delayq_pruned_jobs_total": "counter prefix state topic",
-			"delayq_repairs_total": "counter prefix topic", "delayq_schedule_slots_total": "counter prefix result topic",
-			"delayq_folded_topics": "gauge prefix", "delayq_redis_up": "gauge prefix", "delayq_collector_duration_seconds": "gauge prefix",
-			"delayq_collector_last_success_timestamp_seconds": "gauge prefix", "delayq_collector_errors_total": "counter prefix",
-		}, got)
+		_, err = client.Dequeue(b.Context(), "t", "hangs")
+		require.NoError(b, err)
+		_, err = client.Dequeue(b.Context(), "t", "nothing")
+		require.ErrorIs(b, err, delayq.ErrNotFound)
+		_, err = client.Dequeue(b.Context(), "x{", "nothing")
+		require.ErrorIs(b, err, delayq.ErrInvalid)
+		_, err = client.Enqueue(b.Context(), "y{", "x", nil)
+		require.ErrorIs(b, err, delayq.ErrInvalid)
+		require.NoError(b, client.Pause(b.Context(), "tenant.1", delayq.Pause{}))
+		require.NoError(b, client.Pause(b.Context(), "d", delayq.Pause{}))
+		same()
+		require.NoError(b, client.Pause(b.Context(), "tenant.2", delayq.Pause{}))
+		b.Pass(25 * time.Minute)
+		same()
+		for at := range 3 { // a counter does not fall when one of its topics is gone
+			_, err := client.Dequeue(b.Context(), "tenant.1", fmt.Sprint(at))
+			require.NoError(b, err)
+			_, err = client.Dequeue(b.Context(), "b", fmt.Sprint(at))
+			require.NoError(b, err)
+		}
+		same()
+		require.NoError(b, client.RemoveTopic(b.Context(), "tenant.1"))
+		require.NoError(b, client.RemoveTopic(b.Context(), "b"))
+		same()
+		b.Redis.SetError("LOADING by test")
+		_, _ = client.Dequeue(b.Context(), "t", "y")
+		b.Pass(10 * time.Second)
+		want := flat(b, theirs)
+		require.NotContains(b, want, "delayq_jobs{prefix=q state=dead topic=t}")
+		got := flat(b, ours)
+		b.Redis.SetError("")
+		require.NotContains(b, got, "delayq_jobs{prefix=q state=dead topic=t}")
+		require.Equal(b, want["delayq_redis_up{prefix=q}"], got["delayq_redis_up{prefix=q}"])
+		require.Equal(b, want["delayq_collector_errors_total{prefix=q}"], got["delayq_collector_errors_total{prefix=q}"])
+		same()
 	})
+}
+
+// The metrics of the conventions have their names, units and bounds.
+func TestConventionMetrics(t *testing.T) {
 	for name, of := range map[string]interface {
 		Name() string
 		Unit() string
@@ -212,6 +302,22 @@ func TestMetricNames(t *testing.T) {
 	} {
 		require.Equal(t, name, of.Name()+" "+of.Unit())
 	}
+	g := measure()
+	m := delayqotel.NewMetrics(delayqotel.MeterProvider(g.provider))
+	_, end := m.Call(t.Context(), delayq.CallEvent{Name: "enqueue", Topic: "mail"})
+	end(delayq.CallResult{})
+	_, done := m.Run(t.Context(), delayq.RunEvent{Topic: "mail"})
+	done(delayq.RunEvent{Topic: "mail", FinishedAt: time.Now(), StartedAt: time.Now()})
+	var all metricdata.ResourceMetrics
+	require.NoError(t, g.Collect(t.Context(), &all))
+	found := 0
+	for _, one := range all.ScopeMetrics[0].Metrics {
+		if h, ok := one.Data.(metricdata.Histogram[float64]); ok && strings.HasPrefix(one.Name, "messaging.") {
+			found++
+			require.Equal(t, []float64{.005, .01, .025, .05, .075, .1, .25, .5, .75, 1, 2.5, 5, 7.5, 10}, h.DataPoints[0].Bounds)
+		}
+	}
+	require.Equal(t, 2, found)
 }
 
 // Topics beyond the limit share their series, and those of one label are added up.
@@ -235,7 +341,7 @@ func TestManyTopics(t *testing.T) {
 		require.Equal(b, map[string]float64{
 			"delayq.enqueues{result=stored topic=tenant}": 4, "delayq.enqueues{result=stored topic=a}": 2,
 			"delayq.enqueues{result=stored topic=b}": 2, "delayq.enqueues{result=stored topic=_other}": 6,
-		}, only(all, "delayq.enqueues"))
+		}, counted(all, "delayq.enqueues"))
 		require.Equal(b, map[string]float64{
 			"delayq.overdue_jobs{prefix=q topic=a}": 1, "delayq.overdue_jobs{prefix=q topic=b}": 1,
 			"delayq.overdue_jobs{prefix=q topic=c}": 1, "delayq.overdue_jobs{prefix=q topic=_other}": 4,
@@ -309,6 +415,71 @@ func TestObserve(t *testing.T) {
 		require.Equal(b, 2.0, g.read(b)["delayq.jobs{prefix=q state=ready topic=mail}"])
 		require.Equal(b, 1.0, g.read(b)["delayq.redis_up{prefix=q}"])
 	})
+}
+
+// A label that cannot be made stands for all other topics.
+func TestBrokenLabels(t *testing.T) {
+	g := measure()
+	m := delayqotel.NewMetrics(delayqotel.MeterProvider(g.provider), delayqotel.TopicLabel(func(topic string) string {
+		switch topic {
+		case "empty":
+			return ""
+		case "panics":
+			panic("x")
+		}
+		return topic + "\xff"
+	}))
+	for _, topic := range []string{"empty", "panics", "bytes"} {
+		m.Enqueued(t.Context(), delayq.EnqueueEvent{Topic: topic})
+	}
+	require.Equal(t, map[string]float64{
+		"delayq.enqueues{result=stored topic=_other}": 2, "delayq.enqueues{result=stored topic=bytes\uFFFD}": 1,
+	}, counted(g.read(t), "delayq.enqueues"))
+}
+
+// handled collects what goes to the global error handler.
+type handled struct{ errs []error }
+
+func (h *handled) Handle(err error) { h.errs = append(h.errs, err) }
+
+// An invalid option is reported and has no effect.
+func TestInvalidOptions(t *testing.T) {
+	var h handled
+	otel.SetErrorHandler(&h)
+	t.Cleanup(func() { otel.SetErrorHandler(otel.ErrorHandlerFunc(func(error) {})) })
+	for want, opt := range map[string]delayqotel.TracingOption{
+		"TopicLabel(nil): must be a function":                               delayqotel.TopicLabel(nil),
+		"Relation(nil): must be a function":                                 delayqotel.Relation(nil),
+		"LinkRetries(nil): must be an Inspector":                            delayqotel.LinkRetries(nil),
+		"ParentWithin(30ns): must be 0, or at least 1ms":                    delayqotel.ParentWithin(30),
+		"ParentWithin(-1s): must be 0, or at least 1ms":                     delayqotel.ParentWithin(-time.Second),
+		"Baggage: a name is empty":                                          delayqotel.Baggage("a", ""),
+		`ServerAddress("", 1): must be a host and a port from 0 to 65535`:   delayqotel.ServerAddress("", 1),
+		`ServerAddress("h", -1): must be a host and a port from 0 to 65535`: delayqotel.ServerAddress("h", -1),
+	} {
+		h.errs = nil
+		tracing := delayqotel.NewTracing(opt, delayqotel.TracerProvider(record().provider))
+		require.Len(t, h.errs, 1, want)
+		require.ErrorIs(t, h.errs[0], delayq.ErrInvalid)
+		require.ErrorContains(t, h.errs[0], want)
+		_, end := tracing.Run(t.Context(), delayq.RunEvent{Topic: "t", Attempt: 2})
+		end(delayq.RunEvent{})
+	}
+	for want, opt := range map[string]delayqotel.MetricsOption{
+		"TopicLabel(nil): must be a function":        delayqotel.TopicLabel(nil),
+		"MaxTopics(0): must be from 1 to 10000":      delayqotel.MaxTopics(0),
+		"MaxTopics(10001): must be from 1 to 10000":  delayqotel.MaxTopics(10_001),
+		"MinInterval(-1s): must be from 0s to 1h":    delayqotel.MinInterval(-time.Second),
+		"MinInterval(2h0m0s): must be from 0s to 1h": delayqotel.MinInterval(2 * time.Hour),
+	} {
+		h.errs = nil
+		delayqotel.NewMetrics(opt).Enqueued(t.Context(), delayq.EnqueueEvent{Topic: "t"})
+		require.Len(t, h.errs, 1, want)
+		require.ErrorContains(t, h.errs[0], want)
+		_, err := delayqotel.Observe(delayq.NewInspector(open(t)), opt)
+		require.ErrorIs(t, err, delayq.ErrInvalid)
+		require.ErrorContains(t, err, want)
+	}
 }
 
 // Nil providers are the global ones, and a nil inspector is an error.

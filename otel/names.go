@@ -1,6 +1,7 @@
 package delayqotel
 
 import (
+	"cmp"
 	"runtime/debug"
 
 	"go.opentelemetry.io/otel/attribute"
@@ -64,12 +65,19 @@ func rootVersion() string { return versionOf("github.com/delayq/delayq") }
 func versionOf(path string) string {
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
-		return ""
+		return unknown
 	}
 	for _, m := range append(info.Deps, &info.Main) {
-		if m.Path == path {
-			return m.Version
+		if m.Path != path {
+			continue
 		}
+		if m.Replace != nil {
+			m = m.Replace
+		}
+		return cmp.Or(valid(m.Version), unknown)
 	}
-	return ""
+	return unknown
 }
+
+// unknown is the version of a module that the program does not name.
+const unknown = "unknown"

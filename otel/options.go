@@ -1,6 +1,9 @@
 package delayqotel
 
 import (
+	"cmp"
+	"errors"
+	"fmt"
 	"strings"
 	"time"
 
@@ -28,6 +31,20 @@ type Option interface {
 type place struct {
 	label  func(topic string) string
 	server []attribute.KeyValue
+	errs   []error
+}
+
+// refuse notes that an option is invalid, and has no effect.
+func (p *place) refuse(format string, args ...any) {
+	p.errs = append(p.errs, fmt.Errorf(format, args...))
+}
+
+// err returns the complaints about the options.
+func (p *place) err() error {
+	if len(p.errs) == 0 {
+		return nil
+	}
+	return fmt.Errorf("delayqotel: %w: %w", delayq.ErrInvalid, errors.Join(p.errs...))
 }
 
 type tracingOptions struct {
@@ -78,13 +95,23 @@ func MeterProvider(provider metric.MeterProvider) MetricsOption {
 // messaging.destination.template where the conventions apply. The spans keep the topic in
 // messaging.destination.name. f must be fast and safe for concurrent use. Default: the topic.
 func TopicLabel(f func(topic string) string) Option {
-	return option(func(p *place) { p.label = f })
+	return option(func(p *place) {
+		if f == nil {
+			p.refuse("TopicLabel(nil): must be a function")
+			return
+		}
+		p.label = f
+	})
 }
 
 // ServerAddress adds the attributes server.address and server.port: the host name or the address of
 // Redis, and its port. A port of 0 is left out. Default: neither.
 func ServerAddress(host string, port int) Option {
 	return option(func(p *place) {
+		if host == "" || port < 0 || port > 65_535 {
+			p.refuse("ServerAddress(%q, %d): must be a host and a port from 0 to 65535", host, port)
+			return
+		}
 		p.server = []attribute.KeyValue{semconv.ServerAddress(valid(host))}
 		if port > 0 {
 			p.server = append(p.server, semconv.ServerPort(port))
@@ -129,6 +156,10 @@ func Baggage(names ...string) TracingOption {
 			o.baggage = make(map[string]bool, len(names))
 		}
 		for _, name := range names {
+			if name == "" {
+				o.refuse("Baggage: a name is empty")
+				continue
+			}
 			o.baggage[name] = true
 		}
 	})
@@ -147,14 +178,26 @@ const (
 // Relation chooses the relation of each run. It takes precedence over [ParentWithin]. f must be
 // fast and safe for concurrent use. Default: [Linked].
 func Relation(f func(delayq.RunEvent) Rel) TracingOption {
-	return tracingOption(func(o *tracingOptions) { o.relation = f })
+	return tracingOption(func(o *tracingOptions) {
+		if f == nil {
+			o.refuse("Relation(nil): must be a function")
+		}
+		o.relation = f
+	})
 }
 
 // ParentWithin makes a run a [Child] if it was due at most d after the enqueue of its job. Other
 // runs stay [Linked]. A retry is due later than the first run, so it can be linked where the first
 // run is a child. Default: 0, which makes the first run of a job without a delay [Linked] too.
+// Range: 0, or from 1 ms on.
 func ParentWithin(d time.Duration) TracingOption {
-	return tracingOption(func(o *tracingOptions) { o.within = d })
+	return tracingOption(func(o *tracingOptions) {
+		if d < 0 || d > 0 && d < time.Millisecond {
+			o.refuse("ParentWithin(%v): must be 0, or at least 1ms", d)
+			return
+		}
+		o.within = d
+	})
 }
 
 // LinkRetries makes each retry link to the run before it too. The trace of a failed run is kept in
@@ -164,19 +207,37 @@ func ParentWithin(d time.Duration) TracingOption {
 // has the link to the creation context only. Contexts interrupt that call only if the client of
 // inspector was created with ContextTimeoutEnabled. Default: the link to the creation context only.
 func LinkRetries(inspector *delayq.Inspector) TracingOption {
-	return tracingOption(func(o *tracingOptions) { o.inspector = inspector })
+	return tracingOption(func(o *tracingOptions) {
+		if inspector == nil {
+			o.refuse("LinkRetries(nil): must be an Inspector")
+		}
+		o.inspector = inspector
+	})
 }
 
 // MaxTopics sets how many topics, or labels of [TopicLabel], the metrics tell apart. The others are
-// added up as the topic _other, and delayq.folded_topics counts them. Default: 200.
+// added up as the topic _other, and delayq.folded_topics counts them. Default: 200. Range: 1 to
+// 10,000.
 func MaxTopics(n int) MetricsOption {
-	return metricsOption(func(o *metricsOptions) { o.topics = n })
+	return metricsOption(func(o *metricsOptions) {
+		if n < 1 || n > 10_000 {
+			o.refuse("MaxTopics(%d): must be from 1 to 10000", n)
+			return
+		}
+		o.topics = n
+	})
 }
 
 // MinInterval sets how often [Observe] reads the queue at most, however many readers collect the
-// metrics. In between they get the numbers of the last look. Default: 5 s.
+// metrics. In between they get the numbers of the last look. Default: 5 s. Range: 0 to 1 h.
 func MinInterval(d time.Duration) MetricsOption {
-	return metricsOption(func(o *metricsOptions) { o.interval = d })
+	return metricsOption(func(o *metricsOptions) {
+		if d < 0 || d > time.Hour {
+			o.refuse("MinInterval(%v): must be from 0s to 1h", d)
+			return
+		}
+		o.interval = d
+	})
 }
 
 // destination returns the attributes that all spans have, and the topic or its label.
@@ -199,6 +260,16 @@ func (p *place) of(topic string) string {
 		return topic
 	}
 	return valid(p.label(topic))
+}
+
+// name returns the topic of a metric: its label, or Other if that is empty or f panics.
+func (p *place) name(topic string) (label string) {
+	defer func() {
+		if recover() != nil {
+			label = Other
+		}
+	}()
+	return cmp.Or(valid(p.of(topic)), Other)
 }
 
 // valid makes a text valid UTF-8. Job IDs and errors can be any bytes, and an exporter rejects

@@ -50,12 +50,17 @@ var (
 )
 
 // NewTracing returns a hook that makes spans. Without options, the spans go to the global provider.
+// An invalid option has no effect. The error, a [delayq.ErrInvalid], goes to the global error
+// handler of OpenTelemetry ([otel.SetErrorHandler]), which logs it by default.
 func NewTracing(opts ...TracingOption) *Tracing {
 	t := &Tracing{}
 	for _, opt := range opts {
 		if opt != nil {
 			opt.applyTracing(&t.o)
 		}
+	}
+	if err := t.o.err(); err != nil {
+		otel.Handle(err)
 	}
 	if t.o.provider == nil {
 		t.o.provider = otel.GetTracerProvider()
@@ -79,8 +84,9 @@ type call struct {
 	creates bool            // each job has a creation context of its own
 	batch   bool
 	headers map[string]string // of the jobs, unless creates
-	failed  atomic.Int64      // jobs of an EnqueueBatch that were not stored, and those
-	refused atomic.Int64      // of them that were refused because of the job that has the ID
+	failed  atomic.Int64      // jobs of an EnqueueBatch that were not stored
+	// the first error of these that is no refusal
+	err atomic.Pointer[error]
 }
 
 type callKey struct{}
@@ -127,19 +133,21 @@ func (t *Tracing) returned(c *call, event delayq.CallEvent, r delayq.CallResult)
 	if r.State != "" {
 		c.span.SetAttributes(StateKey.String(string(r.State)))
 	}
-	failed := c.failed.Load()
-	if failed > 0 {
+	if failed := c.failed.Load(); failed > 0 {
 		c.span.SetAttributes(FailedKey.Int64(failed))
 	}
-	switch result := refusal(r.Err); {
-	case r.Err == nil, failed > 0 && failed == c.refused.Load():
-	case result != "":
-		if !c.batch {
-			c.span.SetAttributes(ResultKey.String(result))
-		}
-	default:
-		c.span.SetAttributes(semconv.ErrorTypeKey.String(errorType(r.Err)))
+	// The error of a batch joins only the first few.
+	err, result := r.Err, refusal(r.Err)
+	if first := c.err.Load(); first != nil {
+		err, result = *first, ""
+	}
+	switch {
+	case err == nil:
+	case result == "":
+		c.span.SetAttributes(semconv.ErrorTypeKey.String(errorType(err)))
 		c.span.SetStatus(codes.Error, t.text(r.Err))
+	case !c.batch:
+		c.span.SetAttributes(ResultKey.String(result))
 	}
 }
 
@@ -182,8 +190,8 @@ func (t *Tracing) Enqueued(ctx context.Context, event delayq.EnqueueEvent) {
 	case c.batch:
 		if event.Err != nil {
 			c.failed.Add(1)
-			if refusal(event.Err) != "" {
-				c.refused.Add(1)
+			if err := event.Err; refusal(err) == "" {
+				c.err.CompareAndSwap(nil, &err)
 			}
 		}
 	case c.span.IsRecording():
