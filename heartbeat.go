@@ -8,6 +8,7 @@ import (
 	"runtime/debug"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -231,7 +232,7 @@ func serverInfo(id, heartbeat string) ServerInfo {
 }
 
 // version returns the version of delayq in the program.
-func version() string {
+var version = sync.OnceValue(func() string {
 	const path = "github.com/delayq/delayq"
 	if info, ok := debug.ReadBuildInfo(); ok {
 		if info.Main.Path == path {
@@ -244,7 +245,7 @@ func version() string {
 		}
 	}
 	return ""
-}
+})
 
 // paceTime is the time over which the pace of a server is computed.
 const paceTime = time.Minute

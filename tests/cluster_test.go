@@ -274,7 +274,7 @@ func TestFrozenMasterOfACluster(t *testing.T) {
 	}
 	var hooks queuetest.HookLog
 	finish := make(chan struct{})
-	queuetest.ServeMany(t, rdb, prefix, func(s *delayq.Server) {
+	server := queuetest.ServeMany(t, rdb, prefix, func(s *delayq.Server) {
 		for _, topic := range topics {
 			s.HandlerFunc(topic, func(ctx context.Context, job *delayq.Job) error {
 				if job.ID == "long" {
@@ -328,6 +328,7 @@ func TestFrozenMasterOfACluster(t *testing.T) {
 	}
 	queuetest.Until(t, func() bool { return len(hooks.Of("Done")) == 20*len(whole) })
 	queuetest.Until(t, func() bool { // more than a lease is over
+		require.Empty(t, server.Health().Late)
 		now := count()
 		for _, topic := range whole {
 			if now[topic]-extended[topic] < 4 {

@@ -502,6 +502,48 @@ func (c pingCounter) Write(p []byte) (int, error) {
 	return c.Conn.Write(p)
 }
 
+// An answer of Redis counts even if it is an error, unless it says that Redis cannot be used.
+func TestReadyzJudgesAnswers(t *testing.T) {
+	queuetest.InBubble(t, func(b *queuetest.Bubble) {
+		s := b.Serve("t", queuetest.Nothing)
+		for _, c := range []struct {
+			says   string
+			status int
+		}{
+			{"NOPERM this user has no permissions to run the 'ping' command", 200},
+			{"LOADING Redis is loading the dataset in memory", 503},
+			{"NOAUTH Authentication required.", 503},
+			{"", 200},
+		} {
+			b.Redis.SetError(c.says)
+			b.Pass(3 * time.Second)
+			requireProbe(b, s.Server, "/readyz", c.status, "")
+			requireProbe(b, s.Server, "/livez", 200, "ok")
+		}
+	})
+}
+
+// A probe that gives up does not wait for Redis, and the next one gets the answer.
+func TestReadyzGivesUp(t *testing.T) {
+	queuetest.InBubble(t, func(b *queuetest.Bubble) {
+		wire := queuetest.NewWire(b.Redis)
+		s := b.ServeOn(wire, "t", queuetest.Nothing)
+		b.Pass(time.Second)
+		wire.Freeze()
+		ctx, cancel := context.WithTimeout(b.Context(), time.Second)
+		defer cancel()
+		w := httptest.NewRecorder()
+		began := b.At()
+		delayq.HealthHandler(s.Server).ServeHTTP(w, httptest.NewRequestWithContext(ctx, http.MethodGet, "/readyz", nil))
+		require.Equal(b, 503, w.Code)
+		require.Equal(b, "Redis has not answered yet\n", w.Body.String())
+		require.Equal(b, time.Second, b.At()-began)
+		wire.Thaw()
+		b.Pass(time.Millisecond)
+		requireProbe(b, s.Server, "/readyz", 200, "ok")
+	})
+}
+
 // The paths and methods of the handler, and that nothing is cached.
 func TestHealthHandlerPaths(t *testing.T) {
 	queuetest.InBubble(t, func(b *queuetest.Bubble) {
