@@ -199,3 +199,21 @@ func TestNamesAreConventional(t *testing.T) {
 		}
 	}
 }
+
+// The Go of the manual and of the package comment is that of the examples, which are compiled.
+func TestManualCodeIsTheExample(t *testing.T) {
+	t.Parallel()
+	example := file(t, "example_test.go")
+	lines := 0
+	for _, block := range regexp.MustCompile("(?s)```go\n(.*?)```").FindAllStringSubmatch(file(t, manual), -1) {
+		for line := range strings.Lines(block[1]) {
+			require.Contains(t, example, strings.TrimSpace(line))
+			lines++
+		}
+	}
+	for _, line := range regexp.MustCompile(`(?m)^//\t(.*)$`).FindAllStringSubmatch(file(t, "doc.go"), 3) {
+		require.Contains(t, example, line[1])
+		lines++
+	}
+	require.Equal(t, 9, lines)
+}

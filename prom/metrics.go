@@ -180,7 +180,7 @@ func results(m *Metrics, f *family, most int, words []string) table[resultSeries
 
 // count counts a result. An invalid topic gets no series of its own, because anything can be one.
 func count(t *table[resultSeries], topic, word string) {
-	s := t.known
+	s := t.peek
 	if word != "invalid" {
 		s = t.get
 	}

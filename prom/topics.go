@@ -4,7 +4,6 @@ import (
 	"maps"
 	"strings"
 	"sync"
-	"sync/atomic"
 )
 
 // Other is the value of the label topic that stands for all topics beyond [MaxTopics].
@@ -77,34 +76,28 @@ type table[S any] struct {
 	create func(label string) *S
 	most   int // of topics that are remembered
 
-	topics atomic.Pointer[map[string]*S] // never changed, but replaced
+	topics sync.Map // topic to *S
 	mu     sync.Mutex
+	known  int // topics
 	labels map[string]*S
 }
 
 // get returns the series of a topic, and makes them if they are new.
 func (t *table[S]) get(topic string) *S {
-	if s := t.remembered(topic); s != nil {
-		return s
+	if s, ok := t.topics.Load(topic); ok {
+		return s.(*S)
 	}
 	return t.add(topic)
 }
 
-// known returns the series of a topic, or those of Other if the topic has none yet.
-func (t *table[S]) known(topic string) *S {
-	if s := t.remembered(topic); s != nil {
-		return s
+// peek returns the series of a topic, or those of Other if the topic has none yet.
+func (t *table[S]) peek(topic string) *S {
+	if s, ok := t.topics.Load(topic); ok {
+		return s.(*S)
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.labelled(Other)
-}
-
-func (t *table[S]) remembered(topic string) *S {
-	if known := t.topics.Load(); known != nil {
-		return (*known)[topic]
-	}
-	return nil
 }
 
 // add makes the series of a topic, and remembers them unless there are too many. An event of a
@@ -114,15 +107,10 @@ func (t *table[S]) add(topic string) *S {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	s := t.labelled(label)
-	var now map[string]*S
-	if known := t.topics.Load(); known != nil {
-		now = *known
-	}
-	if len(now) < t.most {
-		next := make(map[string]*S, len(now)+1)
-		maps.Copy(next, now)
-		next[strings.Clone(topic)] = s
-		t.topics.Store(&next)
+	if t.known < t.most {
+		if _, there := t.topics.LoadOrStore(strings.Clone(topic), s); !there {
+			t.known++
+		}
 	}
 	return s
 }
