@@ -49,6 +49,7 @@ func TestDemo(t *testing.T) {
 			strings.Contains(scrape, `delayq_runs_total{outcome="retried",topic="mail:welcome"}`) &&
 			strings.Contains(scrape, `delayq_enqueues_total{result="stored",topic="order:cancel"}`)
 	})
+	lint(t, get(t, metrics[1]))
 	require.NoError(t, cmd.Process.Signal(syscall.SIGINT))
 	rest, err := lines.ReadString('\n')
 	require.NoError(t, err)
