@@ -35,6 +35,9 @@ cli: ## run the tests of the command line
 prom: ## run the tests of the metrics
 	cd prom && go test ./...
 
+otel: ## run the tests of the traces
+	cd otel && go test ./...
+
 deploy: ## check the board, the rules and the files for Docker and Kubernetes
 	cd deploy && go test ./...
 	promtool check config deploy/prometheus.yml
@@ -46,4 +49,4 @@ bench: ## compare with asynq; ROWS is a pattern like 'enqueue|work' (default: al
 ci: ## run everything that must hold before a change lands
 	bash .ci/run
 
-.PHONY: help test full race roles rings explore faults soak cli prom deploy bench ci
+.PHONY: help test full race roles rings explore faults soak cli prom otel deploy bench ci

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/delayq/delayq"
@@ -243,5 +244,51 @@ func TestSettleSpans(t *testing.T) {
 		b.Pass(time.Second)
 		require.Len(b, r.of("cancelled"), 1)
 		require.Len(b, r.named("settle mail"), 1)
+	})
+}
+
+// Payloads and headers are never in a span, and IDs and texts of errors never in a metric.
+func TestNothingPrivate(t *testing.T) {
+	queuetest.InBubble(t, func(b *queuetest.Bubble) {
+		r, g := record(), measure()
+		hooks := []delayq.Hook{
+			r.tracing(delayqotel.BodySize(), delayqotel.SettleSpans(), delayqotel.CreateSpans(), delayqotel.LinkRetries(b.Inspector), delayqotel.Baggage("b")),
+			delayqotel.NewMetrics(delayqotel.MeterProvider(g.provider)),
+		}
+		client, _ := serve(b, "mail", func(_ context.Context, job *delayq.Job) error {
+			switch {
+			case job.Attempt > 1:
+				return nil
+			case job.ID == "id-panic":
+				panic("text of error")
+			case job.ID == "id-snooze":
+				return fmt.Errorf("text of error: %w", delayq.Snooze(time.Second))
+			}
+			return errors.New("text of error")
+		}, hooks)
+		_, err := delayqotel.Observe(b.Inspector, delayqotel.MeterProvider(g.provider))
+		require.NoError(b, err)
+		ctx := bag(b, b.Context(), "b=private")
+		opts := []delayq.JobOption{delayq.Header("private-key", "private-value"), delayq.Backoff(time.Second, time.Second), delayq.ExpireIn(time.Hour)}
+		var batch []delayq.NewJob
+		for _, id := range []string{"id-panic", "id-snooze", "id-error"} {
+			_, err := client.Enqueue(ctx, "mail", id, []byte("private"), opts...)
+			require.NoError(b, err)
+			batch = append(batch, delayq.NewJob{Topic: "mail", ID: id + "2", Payload: []byte("private"), Options: opts})
+		}
+		_, err = client.EnqueueBatch(ctx, batch)
+		require.NoError(b, err)
+		b.Pass(time.Minute)
+		_, err = client.Enqueue(ctx, "mail", "id-invalid", []byte("private"), append(opts, delayq.Retry(-5))...)
+		require.ErrorIs(b, err, delayq.ErrInvalid)
+		spans := fmt.Sprintf("%+v", tracetest.SpanStubsFromReadOnlySpans(r.spans()))
+		require.Contains(b, spans, "text of error")
+		require.Contains(b, spans, "id-snooze")
+		require.NotContains(b, spans, "private")
+		metrics := strings.Join(names(g.read(b)), " ")
+		require.Contains(b, metrics, "messaging.process.duration{error.type=panic")
+		for _, word := range []string{"private", "text of error", "id-"} {
+			require.NotContains(b, metrics, word)
+		}
 	})
 }
