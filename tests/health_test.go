@@ -401,9 +401,12 @@ func TestFailFast(t *testing.T) {
 }
 
 // A server of many topics is never late: neither idle, nor when Redis needs a second for each reply
-// and all loops wait for a few goroutines.
+// and all loops wait for a few goroutines. With a short tick, a loop is late after a second, and
+// each reply takes longer than that.
 func TestManyTopicsAreNotLate(t *testing.T) {
-	for name, slow := range map[string]bool{"idle": false, "slow": true} {
+	for name, c := range map[string]struct{ tick, way time.Duration }{
+		"idle": {time.Second, 0}, "slow": {time.Second, time.Second / 2}, "short tick": {100 * time.Millisecond, 700 * time.Millisecond},
+	} {
 		t.Run(name, func(t *testing.T) {
 			queuetest.InBubble(t, func(b *queuetest.Bubble) {
 				wire := queuetest.NewWire(b.Redis)
@@ -411,11 +414,11 @@ func TestManyTopicsAreNotLate(t *testing.T) {
 					for i := range redistest.Size(1000) {
 						s.HandlerFunc(fmt.Sprint("t", i), queuetest.Nothing)
 					}
-				})
+				}, delayq.Tick(c.tick))
 				<-s.Ready()
 				b.Pass(5 * time.Second)
-				if slow {
-					wire.Jitter(func() time.Duration { return time.Second / 2 })
+				if c.way > 0 {
+					wire.Jitter(func() time.Duration { return c.way })
 				}
 				for range 150 {
 					b.Pass(2 * time.Second)
