@@ -22,6 +22,12 @@ func file(t *testing.T, path string) string {
 	return string(text)
 }
 
+// prose is the document without its line breaks.
+func prose(t *testing.T) string {
+	t.Helper()
+	return strings.Join(strings.Fields(file(t, howto)), " ")
+}
+
 // yamls reads all documents of a file into values of one type, and refuses fields that it lacks.
 func yamls[T any](t *testing.T, path string) (list []T) {
 	t.Helper()

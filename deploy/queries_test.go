@@ -60,7 +60,7 @@ func TestQueriesNameWhatExists(t *testing.T) {
 
 	version := regexp.MustCompile(`prometheus/prometheus v0\.(\d)(\d+)\.`).FindStringSubmatch(file(t, "go.mod"))
 	require.NotNil(t, version)
-	require.Contains(t, file(t, howto), "with the parser of Prometheus "+version[1]+"."+version[2]+".")
+	require.Contains(t, prose(t), "with the parser of Prometheus "+version[1]+"."+version[2]+".")
 }
 
 // closed are the labels that have a fixed set of values.
@@ -130,6 +130,5 @@ func TestAlertsOfProcesses(t *testing.T) {
 		}
 	}
 	last := len(names) - 1
-	require.Contains(t, strings.Join(strings.Fields(file(t, howto)), " "),
-		strings.Join(names[:last], ", ")+" and "+names[last]+" need the metrics of processes.")
+	require.Contains(t, prose(t), strings.Join(names[:last], ", ")+" and "+names[last]+" need the metrics of processes.")
 }
