@@ -102,6 +102,9 @@ func (i *Inspector) Stats(ctx context.Context, topics ...string) ([]TopicStats, 
 		reads := i.read(ctx, some, others...)
 		if others != nil {
 			if err := clock.Err(); err != nil {
+				if said := reads[0].pool.Err(); locked(said) { // then Redis has hung up before the end
+					err = said
+				}
 				return nil, fmt.Errorf("inspect: %w", hinted(err))
 			}
 			found, err := i.serversAfter(ctx, first)
