@@ -142,7 +142,9 @@ func (s *Server) obey(text string) {
 		t.resume()
 	case "cancel":
 		t.cancelRun(m.Job, m.Fence, ErrCancelled)
+		t.placeFreed()
 	case "replace":
 		t.cancelRun(m.Job, m.Fence, ErrReplaced)
+		t.placeFreed()
 	}
 }

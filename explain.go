@@ -56,6 +56,13 @@ const (
 	// The topic is paused. There is one such reason for each of its pauses. By, Because, Since;
 	// Until, which is zero if the pause has no end.
 	ReasonTopicPaused ReasonCode = "topic_paused"
+	// The topic is held: see [Hold]. Until, By, Because.
+	ReasonTopicHeld ReasonCode = "topic_held"
+	// As many jobs of the topic are running as its [Limits] allow. Running, Limit.
+	ReasonTopicLimit ReasonCode = "topic_limit"
+	// The rate of the topic allows no start now. Until: the next start. Rate; Ahead: jobs before
+	// this one.
+	ReasonTopicRate ReasonCode = "topic_rate"
 	// No live server handles the topic. Others: live servers, which handle other topics. Server,
 	// Host, Since: the last heartbeat of one that did. It is known only if that server did not stop
 	// cleanly, and until another server removes the entry.
@@ -95,8 +102,8 @@ type Reason struct {
 
 	Since, Until time.Time
 
-	By      string // who acted or paused, as [WithActor] or [Pause] say
-	Because string // of a pause
+	By      string // who acted, paused or held, as [WithActor] or [Pause] say
+	Because string // of a pause or a hold
 	Action  string // as in an [AuditEntry]
 
 	Attempt int
@@ -107,7 +114,8 @@ type Reason struct {
 	Servers      int
 	Others       int
 	Workers      int
-	Running      int           // jobs with a lease, at most Workers
+	Running      int // jobs with a lease, at most Workers
+	Rate         Rate
 	Job          string        // an ID
 	For          time.Duration // how long Job had been running
 
@@ -130,7 +138,7 @@ type Reason struct {
 	// Refusal is the code of the error with which Redis refuses writes: OOM (it is full), READONLY
 	// (it is a replica), MISCONF (it cannot save its data) or NOREPLICAS (too few replicas follow).
 	Refusal     string
-	Used, Limit int64 // bytes of memory
+	Used, Limit int64 // bytes of memory; with ReasonTopicLimit, Limit is the limit of running jobs
 }
 
 // explainLook is how many entries of ready Explain searches for the job.
@@ -175,6 +183,7 @@ type circumstances struct {
 	finding FindingKind // the damage that concerns the job
 
 	pauses []PauseInfo
+	hold   restraint
 	ahead  int64 // -1: unknown
 	whole  bool  // ahead is -1 only if the job is not there
 	rank   int64 // in the bucket
@@ -234,6 +243,7 @@ func readCircumstances(topic, id string, r reply) *circumstances {
 	for _, p := range record.DecodePauses(r.text(11), r.now()) {
 		c.pauses = append(c.pauses, PauseInfo{By: p.By, Reason: p.Reason, Since: msTime(p.Since), Until: orZero(p.Until)})
 	}
+	c.hold = readHold(r.list(16), r.now())
 	c.ahead, c.whole, c.rank, c.leased = r.number(12), r.number(13) == 1, r.number(14), r.number(15)
 	switch {
 	case at(columnRecord) == "" && at(columnBucket)+at(columnLease)+at(columnDead) != "":

@@ -111,6 +111,9 @@ func (c *circumstances) obstacles() (list []Reason) {
 	for _, p := range c.pauses {
 		list = append(list, Reason{Code: ReasonTopicPaused, By: p.By, Because: p.Reason, Since: p.Since, Until: p.Until})
 	}
+	if h := c.hold; !h.until.IsZero() {
+		list = append(list, Reason{Code: ReasonTopicHeld, Until: h.until, By: h.by, Because: h.reason})
+	}
 	switch {
 	case len(c.takers) > 0:
 	case len(c.draining) > 0:
@@ -144,6 +147,13 @@ func (c *circumstances) since(t time.Time) time.Duration { return max(0, c.at.Su
 
 // queued returns why a ready job has not been taken.
 func (c *circumstances) queued() (list []Reason) {
+	limits := c.hold.limits
+	if limits.Running > 0 && c.leased >= int64(limits.Running) {
+		list = append(list, Reason{Code: ReasonTopicLimit, Running: int(c.leased), Limit: int64(limits.Running)})
+	}
+	if !c.hold.next.IsZero() {
+		list = append(list, Reason{Code: ReasonTopicRate, Until: c.hold.next, Rate: limits.Rate, Ahead: max(0, c.ahead)})
+	}
 	workers := c.workers()
 	if workers > 0 && c.leased >= int64(workers) {
 		r := Reason{Code: ReasonAllBusy, Running: workers, Workers: workers, Servers: len(c.takers)}

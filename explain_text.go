@@ -81,6 +81,20 @@ func (r *Reason) clause(now time.Time) string {
 		return r.refusal()
 	case ReasonTopicPaused:
 		return r.paused()
+	case ReasonTopicHeld:
+		text := "the topic is held"
+		if r.By != "" {
+			text += fmt.Sprintf(" by %q", r.By)
+		}
+		text += fmt.Sprintf(" until %s, in %s", moment(r.Until), span(r.Until.Sub(now)))
+		if r.Because != "" {
+			text += fmt.Sprintf(" (%q)", r.Because)
+		}
+		return text
+	case ReasonTopicLimit:
+		return fmt.Sprintf("%s jobs of the topic are running, and its limit is %s", grouped(int64(r.Running)), grouped(r.Limit))
+	case ReasonTopicRate:
+		return fmt.Sprintf("the rate of the topic (%v) allows the next start at %s, in %s", r.Rate, moment(r.Until), span(r.Until.Sub(now)))
 	case ReasonNoServer:
 		return r.noServer(now)
 	case ReasonDraining:

@@ -44,7 +44,7 @@ func (s *Server) Handle(topic string, h Handler, opts ...HandlerOption) error {
 		o.errs = append(o.errs, errors.New("MaxTopics is for patterns, and the topic has no *"))
 	}
 	return s.register(topic, o.errs, func() (err error) {
-		like := topicLike{topic: topic, handler: h, concurrency: o.concurrency, defaults: o.job.Options}
+		like := topicLike{topic: topic, handler: h, concurrency: o.concurrency, defaults: o.job.Options, limits: o.limits}
 		if follows {
 			return s.addPatternLocked(&pattern{like: like, most: o.topics})
 		}
@@ -97,7 +97,8 @@ type topicLike struct {
 	handler     Handler
 	concurrency int // 0: the server's
 	defaults    record.Options
-	found       bool // by a pattern
+	limits      *Limits // by default
+	found       bool    // by a pattern
 }
 
 // addTopicLocked adds a topic, and starts it if the server is running. Server.mu must be held. If
@@ -108,7 +109,7 @@ func (s *Server) addTopicLocked(like topicLike) (*topicServer, error) {
 	}
 	t := &topicServer{
 		server: s, keys: newKeys(s.o.prefix, like.topic), handler: like.handler,
-		workers: workers{count: like.concurrency}, defaults: like.defaults,
+		workers: workers{count: like.concurrency}, defaults: like.defaults, limits: like.limits,
 	}
 	if s.used {
 		t.init()

@@ -167,7 +167,7 @@ func (h *Hand) settle(held []Held, like row) (reply, error) {
 		}
 		list[i].entry = strings.Replace(like.entry, `"attempt":1,`, `"attempt":`+strconv.Itoa(finished+1)+",", 1)
 	}
-	args := h.ts.group(like.verb.open(nil, h.keys, h.series.next()), list)
+	args := h.ts.group(like.verb.open(nil, h.keys, h.series.next(), list), list)
 	return h.run(v.script, args...)
 }
 

@@ -111,6 +111,10 @@ type ExpiredHook interface{ Expired(event RunEvent) }
 // ReturnedHook is called when a job is back in ready because its server is shutting down.
 type ReturnedHook interface{ Returned(event RunEvent) }
 
+// HeldHook is called when a handler has returned [Hold] and its job is back in ready. event.NextDue
+// is the end of that hold. Another one can end later.
+type HeldHook interface{ Held(event RunEvent) }
+
 // PrunedHook is called when a server has deleted dead or done jobs that are no longer kept.
 type PrunedHook interface{ Pruned(event PruneEvent) }
 
@@ -127,7 +131,8 @@ type CallEvent struct {
 	// Name is the word for the call in errors and in the audit: "enqueue", "cancel", "reschedule",
 	// "revive", "bury", "delete" or "get", each also with " batch" if it has a batch; "apply",
 	// "repair", "remove topic", "pause", "resume", "resume all", "schedule", "unschedule",
-	// "pause schedule", "resume schedule", "trigger" or "edit schedule".
+	// "pause schedule", "resume schedule", "trigger", "edit schedule", "set limits", "hold" or
+	// "end hold".
 	Name  string
 	Topic string // empty for a batch with several topics
 	ID    string // empty for a batch, a call without a job, and an Enqueue that generates the ID
@@ -324,6 +329,7 @@ var hookKinds = []struct {
 	{serverSide, reflect.TypeFor[LateHook](), func(h *hooks, x Hook) { h.late = append(h.late, x.(LateHook).Late) }},
 	{serverSide, reflect.TypeFor[LeaseLostHook](), func(h *hooks, x Hook) { h.on(OutcomeLeaseLost, x.(LeaseLostHook).LeaseLost) }},
 	{serverSide, reflect.TypeFor[ExpiredHook](), func(h *hooks, x Hook) { h.on(OutcomeExpired, x.(ExpiredHook).Expired) }},
+	{serverSide, reflect.TypeFor[HeldHook](), func(h *hooks, x Hook) { h.on(OutcomeHeld, x.(HeldHook).Held) }},
 	{serverSide, reflect.TypeFor[ReturnedHook](), func(h *hooks, x Hook) { h.on(OutcomeReturned, x.(ReturnedHook).Returned) }},
 }
 

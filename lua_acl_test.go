@@ -460,6 +460,9 @@ func tour(t *testing.T, producer, worker, operator, inspector redis.UniversalCli
 		require.Equal(t, StateRunning, state)
 		events.await(t, ctx, "cancelled "+id)
 	}
+	require.NoError(t, o.SetLimits(ctx, topic, Limits{Running: 100, Rate: Per(1000, time.Second)}))
+	require.NoError(t, o.Hold(ctx, topic, time.Hour, "because"))
+	require.NoError(t, o.EndHold(ctx, topic))
 	require.NoError(t, o.Pause(ctx, topic, Pause{By: "me", Reason: "because", For: time.Hour}))
 	info := statsOf(t, o, topic)
 	require.True(t, info.Paused)

@@ -384,6 +384,15 @@ var deeds = map[string][]deed{
 			return c.Pause(ctx, topic, Pause{For: time.Hour})
 		},
 	},
+	"SetLimits": {
+		func(ctx context.Context, c *Client, topic string) error {
+			return c.SetLimits(ctx, topic, Limits{Running: 1000})
+		},
+	},
+	"Hold": {
+		func(ctx context.Context, c *Client, topic string) error { return c.Hold(ctx, topic, time.Millisecond, "why") },
+	},
+	"EndHold":   {func(ctx context.Context, c *Client, topic string) error { return c.EndHold(ctx, topic) }},
 	"Resume":    {func(ctx context.Context, c *Client, topic string) error { return c.Resume(ctx, topic, "ops") }},
 	"ResumeAll": {func(ctx context.Context, c *Client, topic string) error { return c.ResumeAll(ctx, topic) }},
 	"Delete":    {func(ctx context.Context, c *Client, topic string) error { return c.Delete(ctx, topic, "done") }},
@@ -655,7 +664,7 @@ var scriptRoles = map[*script][]string{
 	scheduleDueScript: {"worker"}, scheduleFireScript: {"worker"}, watchScript: {"worker"},
 	ringScript: {"worker"}, surveyScript: {"worker"},
 	checkScript: {"worker", "operator"}, mendScript: {"worker", "operator"},
-	reviveScript: {"operator"}, deleteScript: {"operator"}, pageScript: {"operator"}, inspectScript: {"operator"}, explainScript: {"operator"}, pauseScript: {"operator"}, auditScript: {"operator"}, buryWaitingScript: {"operator"}, removeTopicScript: {"operator"}, schedulePauseScript: {"operator"},
+	reviveScript: {"operator"}, deleteScript: {"operator"}, pageScript: {"operator"}, inspectScript: {"operator"}, explainScript: {"operator"}, pauseScript: {"operator"}, holdScript: {"operator"}, limitsScript: {"operator"}, auditScript: {"operator"}, buryWaitingScript: {"operator"}, removeTopicScript: {"operator"}, schedulePauseScript: {"operator"},
 	cancelScript: {"producer", "operator"}, rescheduleScript: {"producer", "operator"}, getScript: {"producer", "operator"},
 	scheduleRemoveScript: {"producer", "operator"}, scheduleTriggerScript: {"producer", "operator"}, scheduleInfoScript: {"producer", "operator"},
 }

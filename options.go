@@ -143,6 +143,7 @@ type handlerOptions struct {
 	job         jobOptions // of all runs
 	topics      int        // of a pattern
 	bounded     bool       // MaxTopics is given
+	limits      *Limits    // by default; nil: none
 	errs        []error
 }
 

@@ -16,12 +16,13 @@ const (
 	OutcomeReplaced  Outcome = "replaced"   // an Enqueue with Replace replaced it during its run
 	OutcomeLeaseLost Outcome = "lease_lost" // the lease ran out before the run ended
 	OutcomeAgain     Outcome = "again"      // the handler returned Again: the job is enqueued again
+	OutcomeHeld      Outcome = "held"       // the handler returned Hold: the job is back in ready
 )
 
 // outcomeNames lists all outcomes.
 var outcomeNames = []Outcome{
 	OutcomeAcked, OutcomeRetried, OutcomeSnoozed, OutcomeBuried, OutcomeExpired, OutcomeReturned, OutcomeCancelled, OutcomeReplaced,
-	OutcomeLeaseLost, OutcomeAgain,
+	OutcomeLeaseLost, OutcomeAgain, OutcomeHeld,
 }
 
 // An ErrorKind is the kind of failure of an attempt: see [AttemptError].
@@ -54,6 +55,7 @@ const (
 	CounterExpired    Counter = "expired"
 	CounterReclaimed  Counter = "reclaimed" // leases that ran out
 	CounterReturned   Counter = "returned"
+	CounterHeld       Counter = "held" // jobs given back by handlers that held the topic
 	CounterRevived    Counter = "revived"
 	CounterDropped    Counter = "dropped"     // leases without a job
 	CounterPrunedDead Counter = "pruned_dead" // dead jobs deleted by the [DeadLimit] of a server

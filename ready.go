@@ -62,8 +62,11 @@ type taker struct {
 	n, free int
 	halved  int           // how often the share of a call is halved
 	timeout time.Duration // how long the next call waits for its reply
-	// Of a paused topic: how long until it may run again, at most until it is looked at again.
-	rest time.Duration
+	// Of a topic that is paused, held or limited: how long until it may run again, at most until it
+	// is looked at again.
+	rest   time.Duration
+	paused bool
+	start  time.Time // of a limited topic: the next start that this server was promised
 	// of the first taker of a topic that is rung: the name under which it waits for jobs
 	name      string
 	waits     bool // by the last reply, the server is among those that wait
@@ -96,7 +99,8 @@ const (
 	takeAgain  afterTake = iota // take again: there may be more
 	takeWait                    // wait for a job
 	takeRoom                    // wait for an idle worker
-	takeRest                    // the topic is paused
+	takeRest                    // the topic is paused or held
+	takeBound                   // the limits of the topic are reached
 	takeFailed                  // the call was not executed
 )
 
@@ -114,6 +118,9 @@ func (t *topicServer) takeStep(ctx, work context.Context, first *taker) next {
 	}
 	rung, sought := t.rung.Swap(false), t.sought.Swap(false)
 	t.rested()
+	if !t.setDefaultLimits(work) {
+		return pauseFor(first.slow.next())
+	}
 	if wait, waits := first.stillWaits(); waits {
 		t.passOn(ctx, rung)
 		return wait
@@ -121,7 +128,7 @@ func (t *topicServer) takeStep(ctx, work context.Context, first *taker) next {
 	first.name = t.waitingName()
 	t.rings.Store(first.name != "")
 	did, pause := first.take(work, false)
-	t.notePause(ctx, did)
+	t.notePause(ctx, did, first.paused)
 	blocks := sought && first.got > 0 && t.noteBypass()
 	switch {
 	case did == takeFailed:
@@ -137,7 +144,7 @@ func (t *topicServer) takeStep(ctx, work context.Context, first *taker) next {
 	case did == takeWait, did == takeRoom:
 		t.passOn(ctx, rung && did == takeRoom)
 		return first.waitForRoom()
-	case did == takeRest:
+	case did == takeRest, did == takeBound:
 		if t.expectResume() {
 			return stepAgain
 		}
@@ -176,6 +183,7 @@ func (k *taker) take(work context.Context, full bool) (afterTake, time.Duration)
 			return takeRoom, 0
 		}
 	}
+	k.paused = false
 	did, err := k.call(work)
 	if err == nil {
 		k.since = 0
@@ -318,8 +326,21 @@ func (k *taker) call(work context.Context) (afterTake, error) {
 		t.expect(k.n, 0, false)
 		k.noteWaits(r.number(2) == 1)
 		return takeRoom, nil
-	default: // paused, or a status of a later release of the script
+	case "limit":
 		t.expect(k.n, 0, false)
+		t.setBounded(true)
+		k.noteWaits(false)
+		k.rest = t.server.o.tick
+		return takeBound, nil
+	case "rate":
+		t.expect(k.n, 0, false)
+		t.setBounded(true)
+		k.noteWaits(false)
+		k.restForStart(sent, r.number(2))
+		return takeBound, nil
+	default: // paused or held, or a status of a later release of the script
+		t.expect(k.n, 0, false)
+		k.paused = r.status() == "paused"
 		k.rest = k.restOfPause()
 		// in whole ms, so the reply can be up to 1 ms too early
 		if until := r.number(2); until > 0 {
@@ -331,6 +352,8 @@ func (k *taker) call(work context.Context) (afterTake, error) {
 	more := r.number(7) == 1
 	k.got = len(ids)
 	k.noteWaits(r.number(8) == 1)
+	bound := r.text(9)
+	t.setBounded(bound != "")
 	// Not the length of the lease: the reply may be one to an earlier copy of the request.
 	until := sent.Add(time.Duration(end.Micros()-r.now()*1000) * time.Microsecond)
 	admit := func() {
@@ -352,11 +375,31 @@ func (k *taker) call(work context.Context) (afterTake, error) {
 			t.freed() // none of them may have been started
 		}, func(c *crash) { t.server.loops.crashed("take", c) })
 	}
+	switch bound {
+	case "free":
+		return takeRoom, nil
+	case "limit":
+		k.rest = t.server.o.tick
+		return takeBound, nil
+	case "rate":
+		k.restForStart(sent, r.number(10))
+		return takeBound, nil
+	}
 	// There may be more: leftovers came first, or these are many and others follow.
 	if len(ids) == 0 || more || len(ids) >= min(limit, aside) {
 		return takeAgain, nil
 	}
 	return takeWait, nil
+}
+
+// restForStart makes the loop rest until the start that Redis has promised, or until an earlier one
+// that it has promised before: the answer to a request that came too early names a later one.
+func (k *taker) restForStart(sent time.Time, us int64) {
+	start := sent.Add(time.Duration(us) * time.Microsecond)
+	if now := time.Now(); !k.start.After(now) || start.Before(k.start) {
+		k.start = start
+	}
+	k.rest = min(max(time.Until(k.start), 0), k.topic.server.o.tick)
 }
 
 // adapt enlarges the next takes if a reply came soon, and reports whether it did. After a late
@@ -437,9 +480,9 @@ func (t *topicServer) pop(ctx context.Context) error {
 
 // notePause logs when the topic is first found paused, and when it no longer is. Only the take loop
 // calls it.
-func (t *topicServer) notePause(ctx context.Context, did afterTake) {
+func (t *topicServer) notePause(ctx context.Context, did afterTake, paused bool) {
 	switch {
-	case did == takeRest && !t.paused:
+	case did == takeRest && paused && !t.paused:
 		t.paused = true
 		var who []string
 		call, cancel := context.WithTimeout(ctx, callTimeout)
@@ -451,7 +494,7 @@ func (t *topicServer) notePause(ctx context.Context, did afterTake) {
 			}
 		}
 		t.trouble.log.Info("topic paused", "by", strings.Join(who, ", "))
-	case (did == takeAgain || did == takeWait) && t.paused:
+	case did != takeFailed && !paused && t.paused:
 		t.paused = false
 		t.trouble.log.Info("topic resumed")
 	}

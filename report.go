@@ -88,6 +88,8 @@ func (t *topicServer) logOutcome(r row) {
 		t.remark(quiet, "job returned", r)
 	case OutcomeSnoozed:
 		t.remark(quiet, "job snoozed", r, "delay", r.delay)
+	case OutcomeHeld:
+		t.remark(slog.LevelInfo, "topic held", r, "delay", r.delay)
 	case OutcomeExpired:
 		t.remark(slog.LevelInfo, "job expired", r)
 	}
@@ -109,7 +111,7 @@ func (r row) event(server string) RunEvent {
 	event := r.run.event(server, r.outcome(), err)
 	event.FinishedAt = r.end
 	switch event.Outcome {
-	case OutcomeRetried, OutcomeSnoozed:
+	case OutcomeRetried, OutcomeSnoozed, OutcomeHeld:
 		event.NextDue = r.end.Add(r.delay)
 	case OutcomeAgain:
 		event.NextDue = r.renewal.due
@@ -151,7 +153,7 @@ func (t *topicServer) remark(level slog.Level, text string, r row, more ...any) 
 // it steers the job.
 func (r row) plain(err error) bool {
 	switch err.(type) {
-	case *snoozeError, *againError:
+	case *snoozeError, *againError, *holdError:
 		return true
 	}
 	switch {

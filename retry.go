@@ -46,6 +46,9 @@ func (t *topicServer) verdict(r *run, cause, err error, ran time.Duration) row {
 		past := r.past.Snoozed(r.attempt - 1)
 		return row{run: r, verb: verbSnooze, end: end, delay: want.snooze.delay(), past: past, err: err}
 	}
+	if want.hold != nil {
+		return row{run: r, verb: verbHold, end: end, delay: want.hold.delay(end), err: err}
+	}
 	if errors.Is(cause, ErrShutdown) && c == nil && permanent == nil {
 		return row{run: r, verb: verbReturn, end: end, err: err}
 	}
@@ -196,13 +199,14 @@ type wish struct {
 	permanent *permanentError
 	again     *againError
 	snooze    *snoozeError
+	hold      *holdError
 	retry     *retryInError
 }
 
 // wishOf returns what err requests. Handler documents the order of precedence.
 func wishOf(err error) (w wish) {
 	switch {
-	case as(err, &w.permanent), as(err, &w.again), as(err, &w.snooze), as(err, &w.retry):
+	case as(err, &w.permanent), as(err, &w.again), as(err, &w.snooze), as(err, &w.hold), as(err, &w.retry):
 	}
 	return w
 }

@@ -73,11 +73,11 @@ func (c *runContext) Value(key any) any {
 func (c *runContext) String() string { return fmt.Sprintf("%v.Handler", c.Context) }
 
 // maxTraceParent is the maximum length of a trace parent. Version 00 of the format has 55 bytes.
-const maxTraceParent = 256
+const maxTraceParent = 255
 
 // SetTraceParent sets the traceparent (of W3C Trace Context) that is kept with the error of the
 // present run if it fails: see [AttemptError]. Without it, the header traceparent of the job is
-// kept. It has at most 256 bytes of UTF-8, and Redis is not called.
+// kept. It has at most 255 bytes of UTF-8, and Redis is not called.
 //
 // SetTraceParent returns [ErrInvalid] if ctx is not the context of a handler, or if traceparent is
 // too long or not UTF-8.

@@ -115,6 +115,8 @@ var (
 	inspectScript         = newReadingScript("inspect")
 	explainScript         = newReadingScript("explain")
 	pauseScript           = newScript("pause")
+	holdScript            = newScript("hold")
+	limitsScript          = newScript("limits")
 	pruneScript           = newScript("prune")
 	surveyScript          = newScript("survey")
 	checkScript           = newReadingScript("check")
@@ -134,7 +136,7 @@ var (
 var allScripts = []*script{
 	enqueueScript, replaceScript, promoteScript, watchScript, ringScript, takeScript, extendScript, ackScript,
 	againScript, retryScript, snoozeScript, giveBackScript, buryScript, buryWaitingScript, cancelScript, deleteScript,
-	rescheduleScript, reviveScript, getScript, pageScript, inspectScript, explainScript, pauseScript,
+	rescheduleScript, reviveScript, getScript, pageScript, inspectScript, explainScript, pauseScript, holdScript, limitsScript,
 	pruneScript, surveyScript, checkScript, mendScript, heartbeatScript, auditScript, removeTopicScript, scheduleSetScript, scheduleRemoveScript,
 	schedulePauseScript, scheduleTriggerScript, scheduleDueScript, scheduleFireScript, scheduleInfoScript,
 }

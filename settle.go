@@ -1,7 +1,9 @@
 package delayq
 
 import (
+	"cmp"
 	"context"
+	"slices"
 	"time"
 
 	"github.com/delayq/delayq/internal/record"
@@ -18,6 +20,7 @@ const (
 	verbReturn
 	verbBury
 	verbAgain
+	verbHold
 )
 
 // verbs holds, for each verb, its script, the arguments before the rows, and the name of the
@@ -35,27 +38,40 @@ var verbs = [...]struct {
 	verbRetry:  {retryScript, OutcomeRetried, true, false, nil},
 	verbSnooze: {snoozeScript, OutcomeSnoozed, true, false, nil},
 	verbReturn: {giveBackScript, OutcomeReturned, false, false, nil},
+	verbHold:   {giveBackScript, OutcomeHeld, false, false, nil},
 	verbBury:   {buryScript, OutcomeBuried, false, false, nil},
 }
 
 // open appends the arguments that precede the rows of a settling script.
-func (v verb) open(args []any, k *keys, number string) []any {
+func (v verb) open(args []any, k *keys, number string, list []row) []any {
 	args = append(args, number)
 	if verbs[v].nudges {
 		return append(args, maxTick.Milliseconds(), controlChannel(k.prefix()), k.topic)
 	}
-	if v == verbReturn {
-		return append(args, controlChannel(k.prefix()), k.topic)
+	if v.returns() {
+		return append(append(args, controlChannel(k.prefix()), k.topic), v.hold(list)...)
 	}
 	return append(args, verbs[v].words...)
 }
+
+// hold returns the longest hold of these rows in ms, who holds the topic, and why.
+func (v verb) hold(list []row) []any {
+	if v != verbHold {
+		return []any{0, "", ""}
+	}
+	longest := slices.MaxFunc(list, func(a, b row) int { return cmp.Compare(a.delay, b.delay) })
+	return []any{longest.delay.Milliseconds(), "job " + longest.run.id, message(longest.err)}
+}
+
+// returns reports whether the jobs go back to the head of ready.
+func (v verb) returns() bool { return v == verbReturn || v == verbHold }
 
 // A row is one job for a settling script.
 type row struct {
 	run      *run
 	verb     verb
 	end      time.Time     // of the handler
-	delay    time.Duration // of retry and snooze, whole ms
+	delay    time.Duration // of retry, snooze and hold, whole ms
 	past     record.Tally  // of retry and snooze: for the moved entry
 	entry    string        // for the error log
 	attempts int           // finished attempts that bury adds
@@ -229,11 +245,11 @@ func (o *outcomes) add(r row) {
 // given back go to the head of ready. So if they need more than one call, the last ones go first,
 // and the second loop leaves them to the first.
 func (o *outcomes) gather(list []row, least int) []row {
-	if len(o.rows) < least || least > 1 && o.rows[0].verb == verbReturn {
+	if len(o.rows) < least || least > 1 && o.rows[0].verb.returns() {
 		return list
 	}
 	verb, skip := o.rows[0].verb, 0
-	if verb == verbReturn {
+	if verb.returns() {
 		skip = -settleLimit
 		for _, r := range o.rows {
 			if r.verb == verb {
@@ -298,7 +314,7 @@ func (o *outcomes) noteEnded(r *run) bool {
 func (t *topicServer) settle(ctx context.Context, series, number string, list []row) error {
 	v := verbs[list[0].verb]
 	args := make([]any, 0, 8+3*len(list))
-	args = list[0].verb.open(args, t.keys, number)
+	args = list[0].verb.open(args, t.keys, number, list)
 	t.mu.Lock()
 	args = t.group(args, list)
 	t.mu.Unlock()
@@ -330,6 +346,7 @@ func (t *topicServer) settle(ctx context.Context, series, number string, list []
 	for _, r := range list {
 		soon = soon || r.delay < t.server.o.tick
 	}
+	t.placesFreed(ctx)
 	t.outside(t.loops.settle, func() { t.reportAll(list, signOf(ctx)) })
 	if ended && t.firer.waits.Load() {
 		t.wake()

@@ -52,13 +52,23 @@ type TopicStats struct {
 	PausedUntil time.Time
 	Pauses      []PauseInfo // those in effect, the oldest first
 
+	// Limits of the topic. NextStart is when its rate allows the next start; it is zero if that is
+	// now, or if there is no rate.
+	Limits    Limits
+	NextStart time.Time
+	// HeldUntil is the end of the hold that is in effect, or zero: see [Hold]. HeldBy is the actor,
+	// or "job" and the ID of the job whose handler has returned it.
+	HeldUntil  time.Time
+	HeldBy     string
+	HeldReason string
+
 	// Counters has every [Counter].
 	Counters map[Counter]int64
 }
 
 var counters = []Counter{
 	CounterEnqueued, CounterTaken, CounterAcked, CounterAgain, CounterRetried, CounterSnoozed, CounterBuried, CounterCancelled,
-	CounterExpired, CounterReclaimed, CounterReturned, CounterRevived, CounterDropped, CounterPrunedDead, CounterPrunedDone, CounterDeleted, CounterRepaired,
+	CounterExpired, CounterReclaimed, CounterReturned, CounterHeld, CounterRevived, CounterDropped, CounterPrunedDead, CounterPrunedDone, CounterDeleted, CounterRepaired,
 	CounterFired, CounterSkipped, CounterMissed,
 }
 
@@ -273,6 +283,8 @@ func (r *topicRead) stats(now time.Time) (TopicStats, error) {
 			s.PausedUntil = scoreTime(until)
 		}
 	}
+	h := readHold(pause[min(3, len(pause)):], r.now())
+	s.HeldUntil, s.HeldBy, s.HeldReason, s.Limits, s.NextStart = h.until, h.by, h.reason, h.limits, h.next
 	s.Counters = make(map[Counter]int64, len(counters))
 	for i, name := range counters {
 		s.Counters[name], _ = strconv.ParseInt(reply(r.counters.Val()).text(i), 10, 64) // "" is none yet
@@ -289,6 +301,26 @@ func (s *TopicStats) addOverdue(r reply) {
 	if due := waitsSince(r.list(3)); s.OldestOverdue.IsZero() || !due.IsZero() && due.Before(s.OldestOverdue) {
 		s.OldestOverdue = due
 	}
+}
+
+// A restraint is what keeps a topic from running more jobs.
+type restraint struct {
+	until      time.Time // of the hold; zero: none
+	by, reason string
+	limits     Limits
+	next       time.Time // start; zero: now
+}
+
+// readHold reads the fields hold, holdby, holdwhy, flow and tat of meta.
+func readHold(meta reply, now int64) (h restraint) {
+	if until := meta.text(0); until != "" {
+		if end := scoreTime(until); end.UnixMilli() > now {
+			h.until, h.by, h.reason = end, meta.text(1), meta.text(2)
+		}
+	}
+	h.limits = decodeLimits(meta.text(3))
+	h.next = h.limits.nextStart(meta.text(4), now)
+	return h
 }
 
 // waitsSince returns the due time of the first ready job. head holds its entry in moved and the

@@ -57,6 +57,7 @@ type topicServer struct {
 	waitSign  sign           // of the goroutine that makes them
 	slowWait  retryPace      // of the pop
 	unsure    atomic.Bool    // a cancel message may have been missed
+	limits    *Limits        // that the topic gets if it has none; nil: none, or they are set
 	prunes    atomic.Bool    // the topic needs a prune
 	pruneOpen atomic.Bool    // the last prune had no reply
 	woken     atomic.Bool    // a job may be due earlier than is known

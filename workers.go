@@ -39,14 +39,16 @@ type workers struct {
 	handlerTime time.Duration // running mean of the duration of a handler
 	trip        time.Duration // running mean of the round trip of a take, without Redis's work
 	limited     bool          // the last job taken has limited retries
+	bounded     bool          // the topic has limits, by the last reply
 }
 
 // ahead returns how many jobs may be held beyond those that are running. After a crash, every taken
 // job has used an attempt, even if its handler was never called. So jobs with limited retries are
 // not taken ahead. take.lua knows only what a job's record says, so nothing is taken ahead if the
-// Defaults of the handler limit the retries.
+// Defaults of the handler limit the retries. A job taken ahead would also use up the limits of a
+// topic.
 func (w *workers) ahead() int {
-	if w.limited || w.cautious || w.handlerTime == aheadUnknown {
+	if w.limited || w.cautious || w.bounded || w.handlerTime == aheadUnknown {
 		return 0
 	}
 	most := min(aheadLimit, aheadBytes/max(w.size, 1))

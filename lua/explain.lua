@@ -18,11 +18,12 @@
 -- ARGV[3]   look      how many entries of ready and of handoff to search at most
 --
 -- Returns {'ok', now, record, due time, lease end, burial, attempts, errors, moved, kept until,
--- result, pauses, ahead, whole, rank, leased}. The values from record to result are those of get.
--- pauses is the field of meta. ahead is how many entries of handoff and ready are in front of the
--- job: -1 if it is in another place, or not among the entries that were searched. whole is 1 if all
--- entries were searched. rank is how many jobs of the bucket are due before it, -1 if it is not
--- there. leased is the number of leases that are not over.
+-- result, pauses, ahead, whole, rank, leased, flow}. The values from record to result are those of
+-- get. pauses is the field of meta. ahead is how many entries of handoff and ready are in front of
+-- the job: -1 if it is in another place, or not among the entries that were searched. whole is 1 if
+-- all entries were searched. rank is how many jobs of the bucket are due before it, -1 if it is not
+-- there. leased is the number of leases that are not over. flow has the fields hold, holdby,
+-- holdwhy, flow and tat of meta.
 -- Cost: O(log N + look).
 -- Uses: now
 local pool, bucket, leases, dead, attempts = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
@@ -68,4 +69,5 @@ return {
   whole,
   due and redis.call('ZRANK', bucket, id) or -1,
   redis.call('ZCOUNT', leases, string.format('(%.0f', now), 9999999999999), -- not the anchor
+  redis.call('HMGET', meta, 'hold', 'holdby', 'holdwhy', 'flow', 'tat'),
 }

@@ -41,13 +41,22 @@
 -- publishes the topic on <channel>:<name>. A take adds the name if it leaves both lists empty and
 -- has leased fewer jobs than can start immediately.
 --
--- Returns {'ok', now, lease end (a score), ids, records, attempts, moved, more, waits}. attempts
--- and moved are false if no job of the topic has any. more is 1 if bytes ended the take or jobs
--- were given back: there is more to take. waits is 1 if the server waits now; after 0 it must ask
--- again when it can start a job. Other replies are {'empty', now, waits}, {'busy', now, waits}
--- (jobs with limited retries wait for an idle worker), {'paused', now, until when or 0} (idle is
--- unchanged), and with limit 0 {'returned', now, ids}. 'ok' without IDs and with waits 0 means: ask
--- again.
+-- If the topic has limits (see limits), a take leases no more than can start immediately. The
+-- number of running jobs is that of the leases, so it cannot leak. Starts are counted by the GCRA:
+-- tat is the time at which the bucket would be empty. A take that is refused because of the rate
+-- gets the time of a start that no other server was promised.
+--
+-- Returns {'ok', now, lease end (a score), ids, records, attempts, moved, more, waits, bound,
+-- left}. attempts and moved are false if no job of the topic has any. more is 1 if bytes ended the
+-- take or jobs were given back: there is more to take. waits is 1 if the server waits now; after 0
+-- it must ask again when it can start a job. bound is missing in a repeated reply, and if the topic
+-- has no limits. Otherwise it says what ended the take: free, limit (of running jobs), rate, or on
+-- (nothing of these). left is the time until the next start in µs, with rate.
+--
+-- Other replies are {'empty', now, waits}, {'busy', now, waits} (jobs wait for an idle worker),
+-- {'paused', now, until when or 0} and {'held', now, until when} (idle is unchanged), {'limit',
+-- now}, {'rate', now, left}, and with limit 0 {'returned', now, ids}. 'ok' without IDs and with
+-- waits 0 means: ask again.
 -- Cost: O(limit × log N), and no more than bytes, or one record, are read.
 -- Uses: now stats lease paused
 local ready, handoff, pool, bucket = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
@@ -59,14 +68,14 @@ local name, listed = ARGV[8], ARGV[9]
 
 -- answer adds the known data of the jobs to their records. With pcall: missing data must not cost
 -- the jobs.
-local function answer(lease_end, ids, records, more, waits)
+local function answer(lease_end, ids, records, more, waits, bound, left)
   local tried, due = false, false
   if #ids > 0 and redis.call('EXISTS', attempts, moved) > 0 then
     tried = redis.pcall('HMGET', attempts, unpack(ids))
     due = redis.pcall('HMGET', moved, unpack(ids))
   end
   tried, due = tried and not tried.err and tried, due and not due.err and due
-  return {'ok', now, lease_end, ids, records, tried, due, more and 1 or 0, waits}
+  return {'ok', now, lease_end, ids, records, tried, due, more and 1 or 0, waits, bound, left}
 end
 
 -- note writes the receipt. With pcall: at worst the jobs wait until their leases are over.
@@ -154,9 +163,65 @@ if limit == 0 then
   return {'returned', now, {}}
 end
 
-local pause = redis.call('HMGET', meta, 'paused', 'until')
-if paused(pause) then
-  return {'paused', now, tonumber(pause[2] or 0)}
+local set = redis.call('HMGET', meta, 'paused', 'until', 'hold', 'flow', 'tat', 'promise')
+if paused(set) then
+  return {'paused', now, tonumber(set[2] or 0)}
+elseif now < tonumber(set[3] or 0) then
+  return {'held', now, tonumber(set[3])}
+end
+
+-- bound is what limits the take, and at the tat. With limits, the number of jobs that one take may
+-- lease is known before it looks at any.
+local bound, at, emit, burst = nil, nil, 0, 0
+local us = time[1] * 1000000 + time[2]
+
+-- left returns the time until the next start.
+local function left()
+  return math.max(0, at - (burst - 1) * emit - us)
+end
+
+if set[4] then
+  local function cap(most, why)
+    if most < limit then
+      limit, bound = most, why
+    end
+  end
+  local running, period, size = string.match(set[4], '^(%d+) (%d+) (%d+)')
+  running, emit, burst = tonumber(running), tonumber(period), tonumber(size)
+  if running > 0 or emit > 0 then
+    bound = 'on'
+    cap(free, 'free')
+  end
+  if running > 0 then
+    cap(running - math.max(0, redis.call('ZCARD', leases) - 1), 'limit') -- without the anchor
+  end
+  if emit > 0 then
+    local tat = tonumber(set[5] or 0)
+    if tat > us + burst * emit then -- the clock was set back, or the limits have changed
+      tat = us + burst * emit
+      redis.pcall('HSET', meta, 'tat', string.format('%.0f', tat)) -- so that this stall ends
+    end
+    at = math.max(us, tat)
+    cap(math.floor((us + burst * emit - at) / emit), 'rate')
+  end
+  if limit <= 0 and redis.call('EXISTS', ready, handoff) > 0 then
+    if listed == '1' then
+      redis.pcall('ZREM', idle, name)
+    end
+    if bound == 'free' then
+      return {'busy', now, 0}
+    elseif bound == 'limit' then
+      return {'limit', now}
+    end
+    -- Every server that is refused gets another start. One that is not used is lost.
+    local start = us + left()
+    local promise = math.max(start, tonumber(set[6] or 0) + emit)
+    if promise - us > 1000000 then
+      promise = start
+    end
+    redis.pcall('HSET', meta, 'promise', string.format('%.0f', promise))
+    return {'rate', now, math.ceil(promise - us)}
+  end
 end
 
 -- scores looks up IDs in a zset. Most topics have no dead jobs, and often the bucket is empty too:
@@ -236,7 +301,7 @@ local function taken(id)
 end
 
 local got, looked, busy, more = 0, 0, false, false
-local dry = false -- both lists are known to be empty
+local dry = limit <= 0 -- both lists are known to be empty
 while got < limit and looked < 1000 and not busy and not more and not dry do
   -- Everything is read before anything is written, so a key of a wrong type costs no ID. Many more
   -- leftovers can follow the first ones.
@@ -298,6 +363,9 @@ while got < limit and looked < 1000 and not busy and not more and not dry do
     redis.call('LTRIM', ready, used - handed, -1)
   end
   if got > before then -- after a deletion, so the script can write at maxmemory
+    if at then -- first: if the script ended here, a start would be lost and not made twice
+      redis.call('HSET', meta, 'tat', string.format('%.0f', at + got * emit))
+    end
     redis.call('ZADD', leases, unpack(grants))
     if alone and redis.call('ZCOUNT', leases, lease_end, lease_end) < got then
       got = own(ids, records, got)
@@ -331,4 +399,9 @@ if got > 0 then
   note(lease_end, more, ids)
   count(stats, 'taken', got)
 end
-return answer(lease_end, ids, records, more, waits)
+if bound and got < limit then
+  bound = 'on'
+end
+at = at and at + got * emit
+local wait = bound == 'rate' and math.ceil(left()) or nil
+return answer(lease_end, ids, records, more, waits, bound, wait)

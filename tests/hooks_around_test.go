@@ -435,7 +435,7 @@ func TestSetTraceParent(t *testing.T) {
 		var refused []error
 		b.Serve("a", func(ctx context.Context, job *delayq.Job) error {
 			if job.Attempt == 1 {
-				refused = append(refused, delayq.SetTraceParent(ctx, strings.Repeat("x", 257)), delayq.SetTraceParent(ctx, "\xff"))
+				refused = append(refused, delayq.SetTraceParent(ctx, strings.Repeat("x", 256)), delayq.SetTraceParent(ctx, "\xff"))
 				inner, cancel := context.WithCancel(ctx)
 				defer cancel()
 				if err := delayq.SetTraceParent(inner, "of run 1"); err != nil {
@@ -451,7 +451,7 @@ func TestSetTraceParent(t *testing.T) {
 		require.Equal(b, "of run 1", errs[0].TraceParent)
 		require.Equal(b, "of the job", errs[1].TraceParent)
 		refused = append(refused, delayq.SetTraceParent(b.Context(), "x"), delayq.SetTraceParent(noContext, "x"))
-		for i, want := range []string{"257 bytes, at most 256 are allowed", `"\xff" is not UTF-8`, "not the context of a handler", "nil context"} {
+		for i, want := range []string{"256 bytes, at most 255 are allowed", `"\xff" is not UTF-8`, "not the context of a handler", "nil context"} {
 			require.ErrorIs(b, refused[i], delayq.ErrInvalid)
 			require.ErrorContains(b, refused[i], "set trace parent: ")
 			require.ErrorContains(b, refused[i], want)

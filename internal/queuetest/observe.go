@@ -138,6 +138,7 @@ func (h *HookLog) Replaced(e delayq.RunEvent)  { h.note("Replaced", e) }
 func (h *HookLog) LeaseLost(e delayq.RunEvent) { h.note("LeaseLost", e) }
 func (h *HookLog) Expired(e delayq.RunEvent)   { h.note("Expired", e) }
 func (h *HookLog) Returned(e delayq.RunEvent)  { h.note("Returned", e) }
+func (h *HookLog) Held(e delayq.RunEvent)      { h.note("Held", e) }
 func (h *HookLog) Late(e delayq.RunEvent)      { h.note("Late", e) }
 
 func (h *HookLog) Pruned(e delayq.PruneEvent) {

@@ -15,6 +15,15 @@ type Message struct {
 	Job   string // ID; empty: the message is about no job
 }
 
+// Encode returns the text of a message.
+func (m Message) Encode() string {
+	fence := m.Fence
+	if fence == "" {
+		fence = "0"
+	}
+	return m.Verb + " " + fence + " " + strconv.Itoa(len(m.Topic)) + " " + m.Topic + m.Job
+}
+
 // DecodeMessage reads a message.
 func DecodeMessage(text string) (m Message, ok bool) {
 	part := strings.SplitN(text, " ", 4)

@@ -1,0 +1,288 @@
+package delayq
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/delayq/delayq/internal/record"
+)
+
+// Limits are limits of a topic. They hold for all servers together.
+//
+// A limited topic takes no jobs ahead: each take asks for as many jobs as can start at once. Jobs
+// that must wait stay in ready and use up no attempt.
+type Limits struct {
+	// Running is the maximum number of jobs that run at the same time, up to 1,000,000. 0 is no
+	// limit. Redis counts the leases. A job that is cancelled, or whose server has crashed, frees
+	// its place when its lease ends, even if its handler continues.
+	Running int
+	// Rate is the maximum rate of starts. The zero Rate is no limit.
+	Rate Rate
+}
+
+// A Rate is a number of starts in a period, as [Per] returns it. A start is counted when a server
+// takes the job, by Redis's clock. The way from Redis to the handler adds its own jitter. A start
+// that is not used, because the server crashes or stops before the handler is called, is lost.
+type Rate struct {
+	starts int
+	per    time.Duration
+	burst  int // 0: a tenth of starts
+	strict bool
+}
+
+// Bounds of limits.
+const (
+	mostRunning = 1_000_000
+	mostStarts  = 1_000_000
+	longestRate = 366 * 24 * time.Hour
+)
+
+// Per returns a rate of starts in a period: from 1 to 1,000,000 starts in up to 366 days, and not
+// more than one in a microsecond.
+//
+// A bucket of tokens is filled at this rate (the generic cell rate algorithm of ITU-T I.371), and
+// each start takes one. It holds a tenth of starts, at least 1: see [Rate.Burst]. So a period that
+// follows a pause can have up to a tenth more starts: see [Rate.Strict].
+func Per(starts int, period time.Duration) Rate { return Rate{starts: starts, per: period} }
+
+// Burst sets how many starts can be made at once after a pause: from 1 to the number of starts.
+func (r Rate) Burst(n int) Rate {
+	if r.burst = n; n == 0 {
+		r.burst = -1 // 0 is the default
+	}
+	return r
+}
+
+// Strict makes the rate an upper bound for every period, wherever it begins. The price is a mean
+// rate that is lower by the burst. A strict rate of more than one start needs a burst below its
+// number of starts.
+func (r Rate) Strict() Rate {
+	r.strict = true
+	return r
+}
+
+// Starts returns the number of starts in a period. It is 0 for the zero Rate.
+func (r Rate) Starts() int { return r.starts }
+
+// Period returns the period.
+func (r Rate) Period() time.Duration { return r.per }
+
+// MaxBurst returns how many starts can be made at once.
+func (r Rate) MaxBurst() int {
+	if r.burst == 0 && r.starts > 0 {
+		return max(1, r.starts/10)
+	}
+	return r.burst
+}
+
+// IsStrict reports whether the rate is [Rate.Strict].
+func (r Rate) IsStrict() bool { return r.strict }
+
+// String returns a text such as "100 per 1m0s, burst 10, strict".
+func (r Rate) String() string {
+	if r == (Rate{}) {
+		return "none"
+	}
+	text := fmt.Sprintf("%d per %v, burst %d", r.starts, r.per, r.MaxBurst())
+	if r.strict {
+		text += ", strict"
+	}
+	return text
+}
+
+// emit returns the time of one start, in µs.
+func (r Rate) emit() int64 {
+	per, n := r.per.Microseconds(), int64(r.starts)
+	switch {
+	case r == (Rate{}):
+		return 0
+	case r.strict && n == 1:
+		return per + 1 // the ends of a period count as inside it
+	case r.strict:
+		n -= int64(r.MaxBurst())
+	}
+	return (per + n - 1) / n
+}
+
+// check returns an error if the rate is invalid.
+func (r Rate) check() error {
+	call := fmt.Sprintf("Per(%d, %v)", r.starts, r.per)
+	switch burst := r.MaxBurst(); {
+	case r == (Rate{}):
+	case r.starts < 1 || r.starts > mostStarts:
+		return fmt.Errorf("%s: starts must be from 1 to %d", call, mostStarts)
+	case r.per > longestRate || r.per < time.Duration(r.starts)*time.Microsecond:
+		return fmt.Errorf("%s: the period must be from 1µs for each start to %v", call, longestRate)
+	case burst < 1 || burst > r.starts:
+		return fmt.Errorf("%s.Burst(%d): must be from 1 to %d", call, max(burst, 0), r.starts)
+	case r.strict && r.starts > 1 && burst == r.starts:
+		return fmt.Errorf("%s.Burst(%d).Strict(): a strict rate needs a burst of at most %d", call, burst, r.starts-1)
+	}
+	return nil
+}
+
+// check returns an error if the limits are invalid.
+func (l Limits) check() error {
+	err := l.Rate.check()
+	if l.Running < 0 || l.Running > mostRunning {
+		err = errors.Join(err, fmt.Errorf("Limits.Running(%d): must be from 0 to %d", l.Running, mostRunning))
+	}
+	return err
+}
+
+// String returns a text such as "running 5, rate 100 per 1m0s, burst 10".
+func (l Limits) String() string {
+	var parts []string
+	if l.Running > 0 {
+		parts = append(parts, fmt.Sprintf("running %d", l.Running))
+	}
+	if l.Rate != (Rate{}) {
+		parts = append(parts, "rate "+l.Rate.String())
+	}
+	if len(parts) == 0 {
+		return "none"
+	}
+	return strings.Join(parts, ", ")
+}
+
+// encode returns the field flow of meta: see limits.lua.
+func (l Limits) encode() string {
+	r, strict := l.Rate, 0
+	if r.strict {
+		strict = 1
+	}
+	return fmt.Sprintf("%d %d %d %d %d %d", l.Running, r.emit(), r.MaxBurst(), r.starts, r.per.Microseconds(), strict)
+}
+
+// decodeLimits reads the field flow of meta. What is missing or damaged is no limit.
+func decodeLimits(flow string) (l Limits) {
+	var emit, per int64
+	var burst, strict int
+	if n, _ := fmt.Sscan(flow, &l.Running, &emit, &burst, &l.Rate.starts, &per, &strict); n < 6 {
+		return Limits{}
+	}
+	l.Rate.per = time.Duration(per) * time.Microsecond
+	if l.Rate.starts > 0 {
+		l.Rate.strict = strict == 1
+		if l.Rate.burst = burst; burst == max(1, l.Rate.starts/10) {
+			l.Rate.burst = 0
+		}
+	}
+	return l
+}
+
+// nextStart returns when the next job of a topic may start by its rate, or zero if one may start
+// now. tat is that of meta.
+func (l Limits) nextStart(tat string, now int64) time.Time {
+	full, err := strconv.ParseFloat(tat, 64)
+	if err != nil || l.Rate.starts == 0 || math.IsNaN(full) {
+		return time.Time{}
+	}
+	at := int64(min(full, float64(maxDueMS)*1000))
+	burst, emit := int64(l.Rate.MaxBurst()), l.Rate.emit()
+	at = min(at, now*1000+burst*emit)
+	if next := at - (burst-1)*emit; next > now*1000 {
+		return time.UnixMicro(next)
+	}
+	return time.Time{}
+}
+
+// SetLimits sets the limits of a topic. They replace those it has, also those that servers have set
+// by [DefaultLimits]. The zero Limits removes them.
+//
+// Running jobs continue if their number exceeds the new limit, and no other starts until it falls
+// below it. Servers of releases without limits ignore them.
+func (c *Client) SetLimits(ctx context.Context, topic string, l Limits) error {
+	ctx, end := c.begin(ctx, CallEvent{Name: "set limits", Topic: topic})
+	place := located{call: "set limits", topic: topic}
+	var errs []error
+	if err := l.check(); err != nil {
+		errs = append(errs, err)
+	}
+	if err := errors.Join(c.validate(ctx, topic, ""), invalid(errs)); err != nil {
+		return end.err(place.at(err))
+	}
+	k := newKeys(c.o.prefix, topic)
+	series := c.series.get()
+	_, err := c.scripts.exec(ctx, limitsScript, k, k.receipt(series.id), 0, series.next(), l.encode(), controlChannel(c.o.prefix), topic)
+	c.series.put(series, err)
+	if err != nil {
+		err = place.at(c.unsure(err))
+	}
+	return end.err(c.acted(ctx, place, l.String(), err))
+}
+
+// DefaultLimits are the limits that a topic gets when a server starts to handle it, unless limits
+// were set before, by [Client.SetLimits] or by another server. To change them later, use SetLimits.
+// A topic of a pattern gets them when it is found.
+func DefaultLimits(l Limits) HandlerOption {
+	return handlerOption(func(o *handlerOptions) {
+		if err := l.check(); err != nil {
+			o.errs = append(o.errs, err)
+			return
+		}
+		o.limits = &l
+	})
+}
+
+// setDefaultLimits stores the limits that the topic gets if it has none. It reports false if that
+// failed and must be repeated before the first take. Only the take loop calls it.
+func (t *topicServer) setDefaultLimits(ctx context.Context) bool {
+	if t.limits == nil {
+		return true
+	}
+	call, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	err := t.server.calls.HSetNX(call, t.keys.meta, "flow", t.limits.encode()).Err()
+	t.trouble.note("default limits", err)
+	if err != nil && away(err) {
+		return false
+	}
+	t.limits = nil // after another error, which is in the log, the topic has no limits
+	return true
+}
+
+// setBounded notes whether the topic has limits. When it gets some, jobs taken ahead go back.
+func (t *topicServer) setBounded(bounded bool) {
+	t.mu.Lock()
+	before := t.workers.bounded
+	t.workers.bounded = bounded
+	t.mu.Unlock()
+	if bounded && !before {
+		t.giveBack(errBounded)
+	}
+}
+
+// errBounded is the reason why a job taken ahead is given back when its topic gets limits.
+var errBounded = errors.New("the topic has limits")
+
+// placeFreed makes a taker that waits for the limits of the topic ask again, because a job has
+// ended.
+func (t *topicServer) placeFreed() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.workers.bounded && t.resumed.give() {
+		t.loops.take.wake()
+	}
+}
+
+// placesFreed is placeFreed after jobs of this server have ended. A server that takes no more jobs
+// wakes the others.
+func (t *topicServer) placesFreed(ctx context.Context) {
+	t.mu.Lock()
+	bounded, stopping := t.workers.bounded, t.workers.stopping
+	t.mu.Unlock()
+	if bounded && stopping {
+		call, cancel := context.WithTimeout(ctx, callTimeout)
+		defer cancel()
+		// A lost message costs the others a tick.
+		_ = t.server.calls.Publish(call, controlChannel(t.keys.prefix()), record.Message{Verb: "resume", Topic: t.keys.topic}.Encode()).Err()
+		return
+	}
+	t.placeFreed()
+}

@@ -1,0 +1,36 @@
+-- hold: keeps takes away from a topic for some time, or ends that.
+--
+-- KEYS[1]  meta      hash, settings of the topic made by operators
+-- KEYS[2]  receipt   string, the last call of the series and its reply
+-- KEYS[3]  operator  none, never exists: a client without rights to it cannot make this call
+-- ARGV[1]  number    number of this call in its series
+-- ARGV[2]  period    ms for which the topic is held; 0: the hold ends
+-- ARGV[3]  by        who
+-- ARGV[4]  reason    why
+-- ARGV[5]  channel   the control channel
+-- ARGV[6]  topic     the topic's name, for the control channel
+--
+-- A hold is not a pause: handlers make it too (see give_back), and it only grows. The fields of
+-- meta are hold, its end in Unix ms, holdby and holdwhy.
+-- Returns {'ok', now, state}: held or free.
+-- Cost: O(1).
+-- Uses: now receipt control hold
+local meta, receipt, operator = KEYS[1], KEYS[2], KEYS[3]
+local number, period, by, reason = ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4]
+local channel, topic = ARGV[5], ARGV[6]
+
+local told = replay(receipt, number)
+if told then
+  return {'ok', now, told}
+end
+local state = 'held'
+if period > 0 then
+  hold(meta, now + period, by, reason)
+else
+  state = 'free'
+  if redis.call('HDEL', meta, 'hold', 'holdby', 'holdwhy') > 0 then
+    nudge(channel, 'resume', topic, 0, '')
+  end
+end
+remember(receipt, number, state)
+return {'ok', now, state}
