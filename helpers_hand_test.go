@@ -344,6 +344,16 @@ func (h *Hand) tryPause(verb, by string, period time.Duration) (reply, error) {
 	return h.run(pauseScript, h.series.next(), verb, by, period.Milliseconds(), "why", maxPauses, controlChannel(h.prefix()), h.keys.topic)
 }
 
+// tryLimits is one call of the limits script.
+func (h *Hand) tryLimits(l Limits) (reply, error) {
+	return h.run(limitsScript, h.series.next(), l.encode(), controlChannel(h.prefix()), h.keys.topic)
+}
+
+// tryHold is one call of the hold script; a period of 0 ends the hold.
+func (h *Hand) tryHold(period time.Duration) (reply, error) {
+	return h.run(holdScript, h.series.next(), period.Milliseconds(), "me", "why", controlChannel(h.prefix()), h.keys.topic)
+}
+
 // Hasten makes all due times and lease ends come earlier: what the passing of time does, without
 // the waiting.
 func (h *Hand) Hasten(d time.Duration) {

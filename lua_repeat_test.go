@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -43,13 +44,16 @@ func TestScriptsSentTwice(t *testing.T) {
 		"prune":              func(h *Hand, _ Held) (reply, error) { return h.tryPrune(0, time.Hour, 500) },
 		"pause":              func(h *Hand, _ Held) (reply, error) { return h.tryPause("pause", "me", time.Hour) },
 		"resume":             func(h *Hand, _ Held) (reply, error) { return h.tryPause("resume", "me", 0) },
+		"limits":             func(h *Hand, _ Held) (reply, error) { return h.tryLimits(Limits{Running: 3, Rate: Per(2, time.Hour)}) },
+		"hold":               func(h *Hand, _ Held) (reply, error) { return h.tryHold(time.Hour) },
+		"end hold":           func(h *Hand, _ Held) (reply, error) { return h.tryHold(0) },
 		"prune none":         func(h *Hand, _ Held) (reply, error) { return h.tryPrune(1, time.Hour, 500) },
 	}
 	for name, call := range breakable {
 		calls[name] = call
 	}
 	for name, verb := range map[string]verb{
-		"ack": verbAck, "expire": verbExpire, "retry": verbRetry, "snooze": verbSnooze, "bury": verbBury, "return": verbReturn,
+		"ack": verbAck, "expire": verbExpire, "retry": verbRetry, "snooze": verbSnooze, "bury": verbBury, "return": verbReturn, "return and hold": verbHold,
 		"again": verbAgain,
 	} {
 		calls[name] = settled(verb)
@@ -69,7 +73,7 @@ func TestScriptsSentTwice(t *testing.T) {
 					func(h *Hand) { h.Take(100, time.Hour) },
 					func(h *Hand) { h.finish() },
 				} {
-					if name == "promote" || name == "extend" || name == "take" || name == "pause" {
+					if slices.Contains([]string{"promote", "extend", "take", "pause", "limits", "hold", "hold back", "return and hold"}, name) {
 						between = func(*Hand) {} // their work depends on the time, a take on its leases, and in a pause nothing ends
 					}
 					other := NewHand(t, rdb, h.prefix(), "topic")

@@ -390,7 +390,9 @@ var deeds = map[string][]deed{
 		},
 	},
 	"Hold": {
-		func(ctx context.Context, c *Client, topic string) error { return c.Hold(ctx, topic, time.Millisecond, "why") },
+		func(ctx context.Context, c *Client, topic string) error {
+			return c.Hold(ctx, topic, time.Millisecond, "why")
+		},
 	},
 	"EndHold":   {func(ctx context.Context, c *Client, topic string) error { return c.EndHold(ctx, topic) }},
 	"Resume":    {func(ctx context.Context, c *Client, topic string) error { return c.Resume(ctx, topic, "ops") }},

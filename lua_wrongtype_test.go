@@ -45,6 +45,9 @@ var breakable = map[string]func(h *Hand, running Held) (reply, error){
 	"take":      func(h *Hand, _ Held) (reply, error) { return h.tryTake("", 10, time.Hour) },
 	"ack":       func(h *Hand, r Held) (reply, error) { return h.settle([]Held{r}, row{verb: verbAck}) },
 	"give_back": func(h *Hand, r Held) (reply, error) { return h.settle([]Held{r}, row{verb: verbReturn}) },
+	"hold back": func(h *Hand, r Held) (reply, error) {
+		return h.settle([]Held{r}, row{verb: verbHold, delay: time.Hour, err: errTest})
+	},
 	"snooze":    func(h *Hand, r Held) (reply, error) { return h.settle([]Held{r}, row{verb: verbSnooze}) },
 	"retry":     func(h *Hand, r Held) (reply, error) { return h.settle([]Held{r}, row{verb: verbRetry, entry: byHand}) },
 	"bury":      func(h *Hand, r Held) (reply, error) { return h.settle([]Held{r}, row{verb: verbBury, entry: byHand}) },

@@ -188,6 +188,7 @@ func (i *Inspector) read(ctx context.Context, topics []string, others ...redis.C
 			cmds = append(cmds, cmd)
 			return cmd
 		}
+		settings := []any{"hmget", k.meta, "paused", "until", "pauses", "hold", "holdby", "holdwhy", "flow", "tat"}
 		names := make([]any, 0, 2+len(counters))
 		names = append(names, "hmget", k.stats)
 		for _, name := range counters {
@@ -197,7 +198,7 @@ func (i *Inspector) read(ctx context.Context, topics []string, others ...redis.C
 			keys: k, pool: number("hlen", k.pool), bucket: number("zcard", k.bucket),
 			leases: number("zcount", k.leases, 0, record.MaxTime), // not the anchor
 			dead:   number("zcard", k.dead), done: number("zcard", k.done), attempts: number("hlen", k.attempts),
-			head: first(k.bucket), pause: fields("hmget", k.meta, "paused", "until", "pauses"), counters: fields(names...),
+			head: first(k.bucket), pause: fields(settings...), counters: fields(names...),
 			schedules: number("hlen", k.schedules), waiting: number("zcard", k.waiting), slot: first(k.slots),
 		}
 	}
@@ -283,7 +284,7 @@ func (r *topicRead) stats(now time.Time) (TopicStats, error) {
 			s.PausedUntil = scoreTime(until)
 		}
 	}
-	h := readHold(pause[min(3, len(pause)):], r.now())
+	h := readHold(pause[min(3, len(pause)):], now.UnixMilli())
 	s.HeldUntil, s.HeldBy, s.HeldReason, s.Limits, s.NextStart = h.until, h.by, h.reason, h.limits, h.next
 	s.Counters = make(map[Counter]int64, len(counters))
 	for i, name := range counters {

@@ -1,0 +1,186 @@
+package delayq
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// What take answers in a topic with limits, on miniredis and on Redis.
+func TestTakeWithinLimits(t *testing.T) {
+	eachHand(t, func(t *testing.T, h *Hand) {
+		limit := func(l Limits) {
+			_, err := h.tryLimits(l)
+			require.NoError(t, err)
+		}
+		var held []Held
+		// take asks for ten jobs with so many free workers, and returns the number of jobs and what
+		// the reply says beside them.
+		take := func(free int) (jobs int, says string) {
+			r, err := h.tryTakeAhead("", 10, free, time.Minute)
+			require.NoError(t, err)
+			if r.status() != "ok" {
+				return 0, r.status()
+			}
+			got := heldOf(r)
+			held = append(held, got...)
+			return len(got), r.text(9)
+		}
+		want := func(free, jobs int, says string) {
+			t.Helper()
+			n, said := take(free)
+			require.Equal(t, fmt.Sprint(jobs, says), fmt.Sprint(n, said))
+		}
+		h.put("+0", numbered("job", 40)...)
+		want(10, 10, "")
+		require.NotContains(t, h.Ack(held...), "l")
+		held = nil
+
+		limit(Limits{Running: 4})
+		want(3, 3, "free")
+		want(0, 0, "busy")
+		want(3, 1, "limit")
+		want(3, 0, "limit")
+		require.Equal(t, "o", h.Ack(held[0]))
+		want(3, 1, "limit")
+		require.Equal(t, "o", h.Retry(time.Hour, held[1]))
+		require.Equal(t, "o", h.Snooze(time.Hour, held[2]))
+		require.Equal(t, "o", h.Bury(held[3]))
+		want(10, 3, "limit")
+		limit(Limits{Running: 2}) // four are running
+		want(10, 0, "limit")
+		limit(Limits{})
+		want(10, 10, "")
+		require.NotContains(t, h.Ack(held[4:]...), "l")
+		held = nil
+
+		limit(Limits{Running: 100, Rate: Per(20, time.Hour).Burst(5)})
+		want(2, 2, "free")
+		want(10, 3, "rate")
+		r, err := h.tryTakeAhead("", 10, 10, time.Minute)
+		require.NoError(t, err)
+		require.Equal(t, "rate", r.status())
+		require.InDelta(t, 3*time.Minute.Microseconds(), r.number(2), 1e6*30, "the next start")
+		again, err := h.last() // no job is taken, so the request is answered anew
+		require.NoError(t, err)
+		require.GreaterOrEqual(t, again.number(2), int64(1))
+		limit(Limits{Rate: Per(1, time.Microsecond).Burst(1)})
+		want(10, 0, "rate") // what the slower rate has left behind is cut down to the new burst
+		want(10, 1, "rate")
+		limit(Limits{})
+		want(10, 10, "")
+
+		h.put("+0", "last")
+		_, err = h.tryHold(time.Hour)
+		require.NoError(t, err)
+		want(10, 0, "held")
+		_, err = h.tryHold(time.Second) // does not shorten the other one
+		require.NoError(t, err)
+		r, err = h.tryTake("", 1, time.Minute)
+		require.NoError(t, err)
+		require.Equal(t, "held", r.status())
+		require.InDelta(t, time.Hour.Milliseconds(), r.number(2)-r.now(), 60_000)
+		_, err = h.tryHold(0)
+		require.NoError(t, err)
+		n, _ := take(10)
+		require.Positive(t, n)
+		last := held[len(held)-1]
+		require.Equal(t, "o", h.letters([]Held{last}, row{verb: verbHold, delay: time.Hour, err: errTest}))
+		want(10, 0, "held")
+	})
+}
+
+// A server that is refused because of the rate gets a start that no other one was promised.
+func TestTakePromisesStarts(t *testing.T) {
+	eachHand(t, func(t *testing.T, h *Hand) {
+		_, err := h.tryLimits(Limits{Rate: Per(1, 100*time.Millisecond)})
+		require.NoError(t, err)
+		h.put("+0", numbered("job", 10)...)
+		require.Len(t, h.Take(10, time.Minute), 1)
+		var before int64
+		for i := range 4 {
+			r, err := NewHand(t, h.rdb, h.prefix(), "topic").tryTakeAhead("", 10, 10, time.Minute)
+			require.NoError(t, err)
+			if r.status() == "ok" { // a slow machine
+				return
+			}
+			require.Equal(t, "rate", r.status())
+			at := r.now()*1000 + r.number(2)
+			if i > 0 {
+				require.GreaterOrEqual(t, at, before+90_000, "start %d", i)
+			}
+			before = at
+		}
+	})
+}
+
+// A take that is sent twice starts no job and uses up no start.
+func TestTakeSentTwiceUsesNoStart(t *testing.T) {
+	eachHand(t, func(t *testing.T, h *Hand) {
+		_, err := h.tryLimits(Limits{Rate: Per(10, time.Hour).Burst(5)})
+		require.NoError(t, err)
+		h.put("+0", numbered("job", 10)...)
+		r, err := h.tryTakeAhead("5", 2, 10, time.Minute)
+		require.NoError(t, err)
+		require.Len(t, heldOf(r), 2)
+		tat, err := h.rdb.HGet(t.Context(), h.keys.meta, "tat").Result()
+		require.NoError(t, err)
+		again, err := h.last()
+		require.NoError(t, err)
+		require.Equal(t, idsOf(heldOf(r)), idsOf(heldOf(again)))
+		after, err := h.rdb.HGet(t.Context(), h.keys.meta, "tat").Result()
+		require.NoError(t, err)
+		require.Equal(t, tat, after)
+	})
+}
+
+// What is stored is read again, and texts that no call has written are no limits.
+func TestLimitsAreReadAsTheyWereSet(t *testing.T) {
+	t.Parallel()
+	for _, l := range []Limits{
+		{}, {Running: 5}, {Rate: Per(100, time.Minute)}, {Running: 1, Rate: Per(100, time.Minute).Burst(7)},
+		{Rate: Per(100, time.Minute).Burst(99).Strict()}, {Rate: Per(1, time.Microsecond)}, {Rate: Per(1, longestRate).Strict()},
+	} {
+		require.NoError(t, l.check())
+		require.Equal(t, l, decodeLimits(l.encode()))
+	}
+	require.Equal(t, Limits{Rate: Per(100, time.Minute)}, decodeLimits(Limits{Rate: Per(100, time.Minute).Burst(10)}.encode()))
+	for _, text := range []string{"", "5", "a b c d e f", "1 2 3"} {
+		require.Equal(t, Limits{}, decodeLimits(text), text)
+	}
+	require.Equal(t, "running 5, rate 100 per 1m0s, burst 7, strict", Limits{Running: 5, Rate: Per(100, time.Minute).Burst(7).Strict()}.String())
+	require.Equal(t, "none", Rate{}.String())
+}
+
+// The bound of a strict rate, for all small rates: so many starts in any period, at the most.
+func TestStrictRateIsABound(t *testing.T) {
+	t.Parallel()
+	for n := 1; n <= 12; n++ {
+		for burst := 1; burst <= n; burst++ {
+			r := Per(n, 1000*time.Microsecond).Burst(burst).Strict()
+			if r.check() != nil {
+				require.True(t, n > 1 && burst == n)
+				continue
+			}
+			// The algorithm with starts as early as it allows them.
+			emit, tat := r.emit(), int64(0)
+			var starts []int64
+			for now := int64(0); now < 5000; now++ {
+				for at := max(now, tat); now+int64(burst)*emit-at >= emit; at = max(now, tat) {
+					tat = at + emit
+					starts = append(starts, now)
+				}
+			}
+			for i := range starts {
+				j := i
+				for j < len(starts) && starts[j] <= starts[i]+1000 {
+					j++
+				}
+				require.LessOrEqual(t, j-i, n, "%v from %d on", r, starts[i])
+			}
+			require.Greater(t, len(starts), 0)
+		}
+	}
+}
