@@ -272,7 +272,7 @@ func (h *Hand) record(when string, retention int64) (head, tail string) {
 			*field[0] = ms
 		}
 	}
-	head, tail, err := record.Encode(nonce, &o.Options, []byte("payload "+strconv.FormatUint(n, 10)))
+	head, tail, err := record.Encode(nonce, &o.Options, []byte(fmt.Sprintf("payload %012d", n)))
 	require.NoError(h.t, err)
 	return head, tail
 }

@@ -70,7 +70,7 @@ func TestTakeWithinLimits(t *testing.T) {
 		want(10, 0, "rate") // what the slower rate has left behind is cut down to the new burst
 		want(10, 1, "rate")
 		limit(Limits{})
-		want(10, 10, "")
+		want(6, 6, "")
 
 		h.put("+0", "last")
 		_, err = h.tryHold(time.Hour)
