@@ -165,6 +165,9 @@ func TestCallHookSeesEveryCall(t *testing.T) {
 			{"Pause", delayq.CallEvent{Name: "pause", Topic: "t"}, func() error { return c.Pause(ctx, "t", delayq.Pause{}) }, none},
 			{"Resume", delayq.CallEvent{Name: "resume", Topic: "t"}, func() error { return c.Resume(ctx, "t", "") }, none},
 			{"ResumeAll", delayq.CallEvent{Name: "resume all", Topic: "t"}, func() error { return c.ResumeAll(ctx, "t") }, none},
+			{"SetLimits", delayq.CallEvent{Name: "set limits", Topic: "t"}, func() error { return c.SetLimits(ctx, "t", delayq.Limits{Running: 9}) }, none},
+			{"Hold", delayq.CallEvent{Name: "hold", Topic: "t"}, func() error { return c.Hold(ctx, "t", time.Hour, "") }, none},
+			{"EndHold", delayq.CallEvent{Name: "end hold", Topic: "t"}, func() error { return c.EndHold(ctx, "t") }, none},
 			{"Schedule", delayq.CallEvent{Name: "schedule", Topic: "t"}, func() error {
 				return c.Schedule(ctx, "t", "s", delayq.Every(time.Hour), nil)
 			}, none},
