@@ -403,7 +403,7 @@ func tour(t *testing.T, producer, worker, operator, inspector redis.UniversalCli
 	server.HandlerFunc(lonely, func(ctx context.Context, _ *Job) error {
 		<-ctx.Done()
 		return ctx.Err()
-	})
+	}, DefaultLimits(Limits{Running: 1000}))
 	run, stop := context.WithCancel(ctx)
 	ended := make(chan error, 1)
 	go func() { ended <- server.Run(run) }()

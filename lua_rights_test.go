@@ -73,6 +73,7 @@ func duties(role string) (list []duty) {
 			_ = h.rdb.SCard(ctx, topicsKey(defaultPrefix)).Err() // as a server with patterns does
 			_ = h.rdb.SScan(ctx, topicsKey(defaultPrefix), 0, "", 1000).Err()
 			_ = h.rdb.Info(ctx).Err()
+			_ = h.rdb.HSetNX(ctx, h.keys.meta, "flow", Limits{Running: 1000}.encode()).Err() // DefaultLimits
 			_ = h.rdb.HScan(ctx, serversKey(defaultPrefix), 0, "", 100).Err()
 			_ = h.rdb.HDel(ctx, serversKey(defaultPrefix), "nobody").Err()
 			sub := h.rdb.Subscribe(ctx, controlChannel(defaultPrefix))

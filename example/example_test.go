@@ -38,6 +38,9 @@ var outputs = map[string]string{
 		order-2 is paid, its job was scheduled
 		order-1 is cancelled, cups in stock: 9
 		order-1 cannot be paid any more`,
+	"api": `
+		with holds: 12 invoices sent, some were refused before: true
+		with a rate: 8 invoices sent, some were refused before: false`,
 	"reminders": `
 		day 23 0s remind anna/23, attempt 1
 		day 23 1h0m0s remind ben/23, attempt 1

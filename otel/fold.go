@@ -40,6 +40,7 @@ var countings = map[delayq.Counter]counting{
 	delayq.CounterCancelled:  {jobEvents, "event", "cancelled"},
 	delayq.CounterExpired:    {jobEvents, "event", "expired"},
 	delayq.CounterReturned:   {jobEvents, "event", "returned"},
+	delayq.CounterHeld:       {jobEvents, "event", "held"},
 	delayq.CounterRevived:    {jobEvents, "event", "revived"},
 	delayq.CounterDeleted:    {jobEvents, "event", "deleted"},
 	delayq.CounterReclaimed:  {family: reclaimed},

@@ -259,7 +259,7 @@ var (
 	outcomes = []string{
 		string(delayq.OutcomeAcked), string(delayq.OutcomeAgain), string(delayq.OutcomeRetried), string(delayq.OutcomeSnoozed),
 		string(delayq.OutcomeBuried), string(delayq.OutcomeExpired), string(delayq.OutcomeReturned), string(delayq.OutcomeCancelled),
-		string(delayq.OutcomeReplaced), string(delayq.OutcomeLeaseLost),
+		string(delayq.OutcomeReplaced), string(delayq.OutcomeLeaseLost), string(delayq.OutcomeHeld),
 	}
 	enqueueResults = []string{"stored", "duplicate", resultInvalid, "unknown", "error"}
 	cancelResults  = []string{

@@ -94,7 +94,7 @@ type runSeries struct {
 
 var outcomes = []delayq.Outcome{
 	delayq.OutcomeAcked, delayq.OutcomeAgain, delayq.OutcomeRetried, delayq.OutcomeSnoozed, delayq.OutcomeBuried, delayq.OutcomeExpired,
-	delayq.OutcomeReturned, delayq.OutcomeCancelled, delayq.OutcomeReplaced, delayq.OutcomeLeaseLost,
+	delayq.OutcomeReturned, delayq.OutcomeCancelled, delayq.OutcomeReplaced, delayq.OutcomeLeaseLost, delayq.OutcomeHeld,
 }
 
 func (m *Metrics) makeRuns(most int) {

@@ -40,6 +40,7 @@ var counters = map[delayq.Counter]key{
 	delayq.CounterCancelled:  {jobEventsTotal, "cancelled"},
 	delayq.CounterExpired:    {jobEventsTotal, "expired"},
 	delayq.CounterReturned:   {jobEventsTotal, "returned"},
+	delayq.CounterHeld:       {jobEventsTotal, "held"},
 	delayq.CounterRevived:    {jobEventsTotal, "revived"},
 	delayq.CounterDeleted:    {jobEventsTotal, "deleted"},
 	delayq.CounterReclaimed:  {leasesReclaimedTotal, ""},
