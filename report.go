@@ -28,12 +28,17 @@ func (t *topicServer) reportAll(rows []row, g *sign) {
 	}
 	var event RunEvent
 	var fire []func(RunEvent) // what is still to be called with the event
-	for len(rows)+len(fire) > 0 {
+	var ends *runEnd          // what is to be called after that
+	for len(rows) > 0 || len(fire) > 0 || ends != nil {
 		h.apart(func() {
 			for {
-				for len(fire) > 0 {
-					f := fire[0]
-					fire = fire[1:]
+				for len(fire) > 0 || ends != nil {
+					var f func(RunEvent)
+					if len(fire) > 0 {
+						f, fire = fire[0], fire[1:]
+					} else {
+						f, ends = ends.call, ends.before
+					}
 					g.called()
 					h.guard(func() { f(event) })
 				}
@@ -43,10 +48,8 @@ func (t *topicServer) reportAll(rows []row, g *sign) {
 				r := rows[0]
 				rows = rows[1:]
 				t.logOutcome(r)
-				if fire = h.outcome[r.outcome()]; len(h.run) > 0 {
-					fire = slices.Concat(fire, t.endsOf(r.run))
-				}
-				if len(fire) > 0 {
+				fire, ends = h.outcome[r.outcome()], r.run.ends.Swap(nil)
+				if len(fire) > 0 || ends != nil {
 					event = r.event(t.server.id)
 				}
 			}
@@ -57,14 +60,20 @@ func (t *topicServer) reportAll(rows []row, g *sign) {
 // reportOutcome reports the outcome of one run.
 func (t *topicServer) reportOutcome(r row) { t.reportAll([]row{r}, nil) }
 
-// endsOf removes the functions that the RunHooks of a run have returned, the last one first.
-func (t *topicServer) endsOf(r *run) []func(RunEvent) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	ends := r.ends
-	r.ends = nil
-	slices.Reverse(ends)
-	return ends
+// A runEnd is a function that a RunHook has returned, with those of the hooks before it.
+type runEnd struct {
+	call   func(RunEvent)
+	before *runEnd
+}
+
+// addEnd adds a function that is to be called at the end of the run.
+func (r *run) addEnd(f func(RunEvent)) {
+	for e := (&runEnd{call: f}); ; {
+		e.before = r.ends.Load()
+		if r.ends.CompareAndSwap(e.before, e) {
+			return
+		}
+	}
 }
 
 // logOutcome logs the outcome of a run.
@@ -192,8 +201,8 @@ func (t *topicServer) reportLate(r row) {
 	r.verb, r.lost = verbReturn, nil
 	t.remark(quiet, "handler returned late", r)
 	h, event := &t.server.o.hooks, r.event(t.server.id)
-	for _, end := range t.endsOf(r.run) { // of a hook that was running at that time
-		h.apart(func() { end(event) })
+	for end := r.run.ends.Swap(nil); end != nil; end = end.before { // of a hook that was running then
+		h.apart(func() { end.call(event) })
 	}
 	event.Outcome = ""
 	for _, f := range h.late {
@@ -209,10 +218,10 @@ func (t *topicServer) reportUnsettled() {
 	t.mu.Unlock()
 	for _, r := range rows {
 		t.remark(quiet, "job not settled", r)
-		for _, end := range t.endsOf(r.run) {
+		for end := r.run.ends.Swap(nil); end != nil; end = end.before {
 			event := r.event(t.server.id)
 			event.Outcome = ""
-			t.server.o.hooks.apart(func() { end(event) })
+			t.server.o.hooks.apart(func() { end.call(event) })
 		}
 	}
 }

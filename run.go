@@ -28,7 +28,8 @@ type run struct {
 	past    record.Tally
 	lease   atomic.Int64 // the fence that the handler sees, in µs
 
-	ctx    runContext // of the handler
+	ends   atomic.Pointer[runEnd] // the functions that the RunHooks have returned, the last one first
+	ctx    runContext             // of the handler
 	cancel context.CancelCauseFunc
 
 	// The following fields are guarded by topicServer.mu.
@@ -48,9 +49,8 @@ type run struct {
 	// or of unknown outcome.
 	replaced  bool
 	replacing int32
-	lost      error            // why the job no longer belongs to this server
-	trace     string           // set by SetTraceParent
-	ends      []func(RunEvent) // that the RunHooks have returned
+	lost      error  // why the job no longer belongs to this server
+	trace     string // set by SetTraceParent
 }
 
 // A runContext is the context of a handler. It identifies the run.

@@ -456,9 +456,7 @@ func (t *topicServer) begun(ctx context.Context, r *run) context.Context {
 				ctx = within
 			}
 			if end != nil {
-				t.mu.Lock()
-				defer t.mu.Unlock()
-				r.ends = append(r.ends, end)
+				r.addEnd(end)
 			}
 		})
 	}
