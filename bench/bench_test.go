@@ -214,6 +214,49 @@ scale (scale)
 	}
 }
 
+// Each side of a row with more than two is compared with the second.
+func TestWriteManySides(t *testing.T) {
+	r := row{
+		id: "hooks", title: "work",
+		sides:   []side{{label: "a"}, {label: "base"}, {label: "b"}, {label: "c"}},
+		targets: []target{timesAtLeast(figRate, 0.95)},
+	}
+	rep := testReport()
+	rep.Rows = []rowReport{r.report([][]sample{{{figRate: 90, figProcess: 1.5}}, {{figRate: 100, figProcess: 1}}, {{figRate: 50}}, {{figRate: 25}}})}
+	want := `
+work (hooks)
+  a                       90
+    process 1.50 µs/job
+  base                   100
+    process 1.00 µs/job
+  ratio                0.90×
+  b                       50
+  ratio                0.50×
+  c                       25
+  ratio                0.25×
+  target jobs/s ≥ 0.95×: 0.90×, MISSED
+
+0 targets met, 1 missed
+`
+	var out strings.Builder
+	if err := rep.writeText(&out); err != nil {
+		t.Fatal(err)
+	}
+	if !strings.HasSuffix(out.String(), want) {
+		t.Errorf("got:\n%s\nwant at the end:\n%s", out.String(), want)
+	}
+}
+
+func TestOwnCPU(t *testing.T) {
+	before, known := ownCPU()
+	if !known {
+		t.Skip("this system does not tell")
+	}
+	for now := before; now <= before; { // this takes CPU time, so it ends
+		now, _ = ownCPU()
+	}
+}
+
 func TestWriteJSON(t *testing.T) {
 	var out bytes.Buffer
 	if err := testReport().writeJSON(&out); err != nil {
@@ -258,6 +301,10 @@ func TestSelection(t *testing.T) {
 	s = selection{rows: regexp.MustCompile("^enqueue/1$"), sides: regexp.MustCompile("asynq"), rounds: 1}
 	if only := s.apply(rows()); len(only) != 1 || len(only[0].sides) != 1 || only[0].targets != nil {
 		t.Error("without our side there is one side and no target")
+	}
+	s = selection{rows: regexp.MustCompile("^hooks$"), sides: regexp.MustCompile("prom|otel"), rounds: 1}
+	if rest := s.apply(rows()); len(rest) != 1 || len(rest[0].sides) != 3 || rest[0].targets != nil {
+		t.Error("without the second side there is no target, because it is a ratio to that side")
 	}
 }
 

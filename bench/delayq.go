@@ -21,6 +21,7 @@ type delayqPeer struct {
 	store  *store
 	rdb    *redis.Client
 	client *delayq.Client
+	hooks  []delayq.Hook // of the client and the servers
 }
 
 // delayqProduct is delayq in the table.
@@ -30,14 +31,19 @@ var delayqProduct = product{label: "delayq", open: newDelayqPeer}
 const delayqPrefix = delayq.PrefixOption("bench")
 
 // newDelayqPeer connects delayq to s.
-func newDelayqPeer(s *store) peer {
-	p := &delayqPeer{store: s, rdb: s.client(0)}
+func newDelayqPeer(s *store) peer { return openDelayq(s) }
+
+// openDelayq connects delayq with hooks to s.
+func openDelayq(s *store, hooks ...delayq.Hook) peer {
+	p := &delayqPeer{store: s, rdb: s.client(0), hooks: hooks}
 	p.forget()
 	return p
 }
 
 // forget implements peer.
-func (p *delayqPeer) forget() { p.client = delayq.NewClient(p.rdb, delayqPrefix) }
+func (p *delayqPeer) forget() {
+	p.client = delayq.NewClient(p.rdb, delayqPrefix, delayq.Hooks(p.hooks...))
+}
 
 // jobOption is when j is due as an option; nil is at once.
 func jobOption(j job) delayq.JobOption {
@@ -119,7 +125,7 @@ func (c takeCounter) Script(e delayq.ScriptEvent) {
 func (p *delayqPeer) serve(ctx context.Context, w workload) error {
 	rdb := p.store.serverClient(0)
 	logger := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError}))
-	opts := []delayq.ServerOption{delayqPrefix, delayq.Logger(logger)}
+	opts := []delayq.ServerOption{delayqPrefix, delayq.Logger(logger), delayq.Hooks(p.hooks...)}
 	if w.takes != nil {
 		opts = append(opts, delayq.Hooks(takeCounter{w.takes}))
 	}

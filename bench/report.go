@@ -48,6 +48,7 @@ type sideReport struct {
 	Label   string   `json:"label"`
 	Summary sample   `json:"summary"` // medians; see worstCounts
 	Rounds  []sample `json:"rounds"`
+	Ratios  sample   `json:"ratios,omitempty"` // of a third side and later ones, by second
 }
 
 // targetReport is a target and how it was met.
@@ -65,10 +66,13 @@ type targetReport struct {
 func (r row) report(results [][]sample) rowReport {
 	out := rowReport{ID: r.id, Title: r.title, Targets: []targetReport{}}
 	for k, side := range r.sides {
-		out.Sides = append(out.Sides, sideReport{side.label, summary(results[k]), results[k]})
+		out.Sides = append(out.Sides, sideReport{Label: side.label, Summary: summary(results[k]), Rounds: results[k]})
 	}
-	if len(out.Sides) == 2 {
+	if len(out.Sides) > 1 {
 		out.Ratios = ratios(out.Sides[0].Summary, out.Sides[1].Summary)
+	}
+	for k := 2; k < len(out.Sides); k++ {
+		out.Sides[k].Ratios = ratios(out.Sides[k].Summary, out.Sides[1].Summary)
 	}
 	for _, t := range r.targets {
 		out.Targets = append(out.Targets, t.report(out))
@@ -125,7 +129,7 @@ func cpuModel() string {
 func (r report) writeJSON(out io.Writer) error {
 	for _, row := range r.Rows {
 		for _, side := range row.Sides {
-			for _, s := range append(side.Rounds, side.Summary, row.Ratios) {
+			for _, s := range append(side.Rounds, side.Summary, side.Ratios, row.Ratios) {
 				for figure, v := range s {
 					if math.IsNaN(v) || math.IsInf(v, 0) {
 						delete(s, figure)

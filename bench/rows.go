@@ -37,6 +37,7 @@ const (
 	figTakes         = "takes_per_job"
 	figPageP50       = "page_p50_ms"
 	figPageP99       = "page_p99_ms"
+	figProcess       = "process_cpu_us_per_job"
 )
 
 // worstCounts are the figures with the promise "never": the median of three
@@ -47,7 +48,7 @@ var worstCounts = []string{figEarly, figSlowScripts, figLongestScript}
 type row struct {
 	id      string // for -rows and the JSON report
 	title   string
-	sides   []side // the targets are about the first; a ratio is to the second
+	sides   []side // the targets are about the first; ratios are to the second
 	targets []target
 	rounds  int // most rounds; 0 is as many as asked for
 }
@@ -78,6 +79,7 @@ type sizes struct {
 	enqueueOne, enqueue  int
 	bulk                 int
 	backlog, due, life   int
+	hooks                int
 	memory               int
 	lateJobs, loadRate   int
 	lateSpan             time.Duration
@@ -106,6 +108,7 @@ func fullSizes() sizes {
 		enqueueOne: 30_000, enqueue: 200_000,
 		bulk:    300_000,
 		backlog: 100_000, due: 100_000, life: 100_000,
+		hooks:    300_000,
 		memory:   100_000,
 		lateJobs: 2_000, loadRate: 5_000,
 		lateSpan:   10 * time.Second,
@@ -132,6 +135,7 @@ func quickSizes() sizes {
 		enqueueOne: 2_000, enqueue: 10_000,
 		bulk:    20_000,
 		backlog: 3_000, due: 3_000, life: 3_000,
+		hooks:    3_000,
 		memory:   10_000,
 		lateJobs: 100, loadRate: 1_000,
 		lateSpan:   500 * time.Millisecond,
@@ -153,7 +157,7 @@ func quickSizes() sizes {
 
 // rows is the table. Its targets hold for fullSizes on two cores.
 func rows() []row {
-	return slices.Concat(nearRows(), farRows(), topicRows(), callRows(), aofRows(), inspectRows())
+	return slices.Concat(nearRows(), farRows(), topicRows(), callRows(), aofRows(), inspectRows(), []row{hookRow()})
 }
 
 // nearRows are the rows with one Redis that is near and keeps nothing.

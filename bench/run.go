@@ -29,8 +29,10 @@ func (s selection) apply(all []row) []row {
 			}
 		}
 		if len(sides) > 0 {
-			if sides[0].label != r.sides[0].label {
-				r.targets = nil // they are about the side that is left out
+			for k := range min(2, len(sides)) {
+				if sides[k].label != r.sides[k].label {
+					r.targets = nil // they are about a side that is left out
+				}
 			}
 			r.sides = sides
 			chosen = append(chosen, r)

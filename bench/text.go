@@ -56,6 +56,7 @@ var extras = []figureText{
 	{figTakes, "takes", "per job", 2},
 	{figPageP50, "page p50", "ms", 2},
 	{figPageP99, "page p99", "ms", 2},
+	{figProcess, "process", "µs/job", 2},
 	{figGrowth(stepEnqueue), figGrowth(stepEnqueue), "×", 2},
 	{figGrowth(stepScatter), figGrowth(stepScatter), "×", 2},
 	{figGrowth(stepRun), figGrowth(stepRun), "×", 2},
@@ -160,7 +161,7 @@ func (r report) writeText(out io.Writer) error {
 
 // writeSides writes the lines with the figures of a row.
 func (r rowReport) writeSides(t *strings.Builder) {
-	for _, side := range r.Sides {
+	for k, side := range r.Sides {
 		writeLine(t, side.Label, func(c figureText) string {
 			v, ok := side.Summary[c.figure]
 			if !ok {
@@ -184,16 +185,24 @@ func (r rowReport) writeSides(t *strings.Builder) {
 			}
 			fmt.Fprintf(t, "    %s: %s\n", c.Step, strings.Join(points, " · "))
 		}
+		switch {
+		case k == 1:
+			writeRatios(t, r.Ratios)
+		case k > 1:
+			writeRatios(t, side.Ratios)
+		}
 	}
-	if r.Ratios != nil {
-		writeLine(t, "ratio", func(c figureText) string {
-			v, ok := r.Ratios[c.figure]
-			if !ok {
-				return ""
-			}
-			return number(v, 2) + "×"
-		})
-	}
+}
+
+// writeRatios writes a line of ratios.
+func writeRatios(t *strings.Builder, ratios sample) {
+	writeLine(t, "ratio", func(c figureText) string {
+		v, ok := ratios[c.figure]
+		if !ok {
+			return ""
+		}
+		return number(v, 2) + "×"
+	})
 }
 
 // writeLine writes one line with a cell for each column, or none if all cells

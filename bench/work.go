@@ -61,12 +61,20 @@ func (b *bench) backlog(ctx context.Context, p peer, concurrency int, t *tally, 
 	if err != nil {
 		return nil, err
 	}
+	before, known := ownCPU()
 	stop, err := p.work(ctx, workload{topics: []topicWork{{topic, concurrency, handle}}})
 	if err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, stop()) }()
-	return b.finish(ctx, p, m, t, m.at)
+	result, err := b.finish(ctx, p, m, t, m.at)
+	if err != nil {
+		return nil, err
+	}
+	if after, _ := ownCPU(); known {
+		result[figProcess] = float64((after - before).Nanoseconds()) / 1000 / float64(t.n)
+	}
+	return result, nil
 }
 
 // finish waits for the end of the jobs of t and reads the meter when Redis
