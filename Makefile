@@ -38,6 +38,9 @@ prom: ## run the tests of the metrics
 otel: ## run the tests of the traces
 	cd otel && go test ./...
 
+observe: ## run the tests of the example with metrics, traces and health
+	cd example/observe && go test ./...
+
 deploy: ## check the board, the rules and the files for Docker and Kubernetes
 	cd deploy && go test ./...
 	promtool check config deploy/prometheus.yml
@@ -49,4 +52,4 @@ bench: ## compare with asynq; ROWS is a pattern like 'enqueue|work' (default: al
 ci: ## run everything that must hold before a change lands
 	bash .ci/run
 
-.PHONY: help test full race roles rings explore faults soak cli prom otel deploy bench ci
+.PHONY: help test full race roles rings explore faults soak cli prom otel observe deploy bench ci
