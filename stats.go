@@ -155,18 +155,12 @@ func invalidTopic(topic string) error {
 	return nil
 }
 
-// mostFields is the most fields that one command reads. Redis closes a connection without a
-// password at a command of more than ten words, so that its caller would not see that the password
-// is missing.
-const mostFields = 8
-
 // A topicRead is the commands that read a topic. The first ones travel in one pipeline.
 type topicRead struct {
 	keys                                                           *keys
 	pool, bucket, leases, dead, done, attempts, schedules, waiting *redis.IntCmd
 	head, slot                                                     *redis.ZSliceCmd
-	pause                                                          *redis.SliceCmd
-	counters                                                       []*redis.SliceCmd
+	pause, counters                                                *redis.SliceCmd
 	err                                                            error
 
 	overdue *scriptCall // nil: nothing is due
@@ -194,34 +188,25 @@ func (i *Inspector) read(ctx context.Context, topics []string, others ...redis.C
 			cmds = append(cmds, cmd)
 			return cmd
 		}
+		names := make([]any, 0, 2+len(counters))
+		names = append(names, "hmget", k.stats)
+		for _, name := range counters {
+			names = append(names, string(name))
+		}
 		settings := []any{"hmget", k.meta, "paused", "until", "pauses", "hold", "holdby", "holdwhy", "flow", "tat"}
 		reads[at] = &topicRead{
 			keys: k, pool: number("hlen", k.pool), bucket: number("zcard", k.bucket),
 			leases: number("zcount", k.leases, 0, record.MaxTime), // not the anchor
 			dead:   number("zcard", k.dead), done: number("zcard", k.done), attempts: number("hlen", k.attempts),
-			head: first(k.bucket), pause: fields(settings...),
+			head: first(k.bucket), pause: fields(settings...), counters: fields(names...),
 			schedules: number("hlen", k.schedules), waiting: number("zcard", k.waiting), slot: first(k.slots),
-		}
-	}
-	for _, r := range reads {
-		for some := range slices.Chunk(counters, mostFields) {
-			words := []any{"hmget", r.keys.stats}
-			for _, name := range some {
-				words = append(words, string(name))
-			}
-			cmd := redis.NewSliceCmd(ctx, words...)
-			cmds, r.counters = append(cmds, cmd), append(r.counters, cmd)
 		}
 	}
 	i.scripts.send(ctx, nil, append(cmds, others...))
 	for _, r := range reads {
-		all := []redis.Cmder{
-			r.pool, r.bucket, r.leases, r.dead, r.done, r.attempts, r.head, r.pause, r.schedules, r.waiting, r.slot,
-		}
-		for _, cmd := range r.counters {
-			all = append(all, cmd)
-		}
-		for _, cmd := range all {
+		for _, cmd := range []redis.Cmder{
+			r.pool, r.bucket, r.leases, r.dead, r.done, r.attempts, r.head, r.pause, r.counters, r.schedules, r.waiting, r.slot,
+		} {
 			if err := cmd.Err(); err != nil {
 				k := r.keys
 				r.err = located{call: "inspect", topic: k.topic}.at(i.scripts.blame(ctx, err,
@@ -303,8 +288,7 @@ func (r *topicRead) stats(now time.Time) (TopicStats, error) {
 	s.HeldUntil, s.HeldBy, s.HeldReason, s.Limits, s.NextStart = h.until, h.by, h.reason, h.limits, h.next
 	s.Counters = make(map[Counter]int64, len(counters))
 	for i, name := range counters {
-		values := reply(r.counters[i/mostFields].Val())
-		s.Counters[name], _ = strconv.ParseInt(values.text(i%mostFields), 10, 64) // "" is none yet
+		s.Counters[name], _ = strconv.ParseInt(reply(r.counters.Val()).text(i), 10, 64) // "" is none yet
 	}
 	return s, nil
 }
