@@ -289,7 +289,7 @@ func TestProbesFromStartToStop(t *testing.T) {
 		require.Contains(b, s.Health().Redis.Err.Error(), "no route to host")
 
 		wire.Mend()
-		b.Pass(2 * time.Second)
+		b.Pass(3 * time.Second)
 		require.True(b, isReady())
 		b.Enqueue("t", "1")
 		b.Pass(time.Second)
