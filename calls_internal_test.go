@@ -401,7 +401,13 @@ func TestRedisThatWantsAPassword(t *testing.T) {
 	client := NewClient(rdb)
 	_, err := client.Enqueue(t.Context(), "topic", "x", nil)
 	_, inspected := inspectorOf(client).Stats(t.Context(), "topic")
-	for _, err := range []error{err, inspected} {
+	server := NewServer(rdb, FailFast(time.Second), Logger(slog.New(slog.DiscardHandler)))
+	for i := range 20 { // SADD has more than ten words
+		server.HandlerFunc(fmt.Sprint("topic", i), func(context.Context, *Job) error { return nil })
+	}
+	served := server.Run(t.Context())
+	require.ErrorIs(t, served, ErrRedisAway)
+	for _, err := range []error{err, inspected, served} {
 		require.ErrorContains(t, err, "set Password")
 		require.NotErrorIs(t, err, ErrUnknownOutcome)
 	}

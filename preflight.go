@@ -50,7 +50,7 @@ func (s *Server) greet(ctx context.Context) error {
 	defer cancel()
 	if err := s.noteTopics(call); err != nil {
 		if away(err) {
-			return fmt.Errorf("run: note topics: %w", err)
+			return fmt.Errorf("run: note topics: %w", hinted(err))
 		}
 		// Only Topics needs them. A Redis that is full must still be worked off.
 		s.log.Error("topics not recorded", "err", err)
