@@ -69,11 +69,6 @@ func run(ctx context.Context, rdb *redis.Client, address string, out io.Writer) 
 			return context.Cause(ctx)
 		}
 	}, delayq.Concurrency(2))
-	end, err := serve(server, registry, address, out)
-	if err != nil {
-		return err
-	}
-	defer end()
 
 	for _, mail := range mails {
 		_, err := client.Enqueue(ctx, "mail", mail.id, []byte("20ms"), delayq.ProcessIn(mail.in), delayq.Replace())
@@ -84,6 +79,12 @@ func run(ctx context.Context, rdb *redis.Client, address string, out io.Writer) 
 	if _, err := client.Dequeue(ctx, "mail", "unwanted"); err != nil {
 		return err
 	}
+	end, err := serve(server, registry, address, out)
+	if err != nil {
+		return err
+	}
+	defer end()
+
 	err = server.Run(ctx)
 	fmt.Fprint(out, "\n", table(spans.GetSpans()))
 	return err

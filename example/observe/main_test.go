@@ -165,7 +165,8 @@ func TestPaste(t *testing.T) {
 	script := strings.ReplaceAll(string(block[2]), "127.0.0.1:9464", address)
 	require.Contains(t, script, "example/observe . -for 5m &\n")
 	// The program ends when the script does, and go run passes the signal on.
-	script = "set -m\n" + strings.Replace(script, " . -for 5m &", " . -for 1m -listen "+address+" &", 1) + "kill -INT -- -$!; wait $! || true\n"
+	script = "set -m\ntrap 'kill -INT -- -$!; wait $! || true' EXIT\n" +
+		strings.Replace(script, " . -for 5m &", " . -for 1m -listen "+address+" &", 1)
 	dir := t.TempDir()
 	require.NoError(t, os.Symlink(root(t), dir+"/delayq"))
 	paste := exec.CommandContext(t.Context(), "bash", "-e", "-c", "cd delayq\n"+strings.ReplaceAll(script, ">prometheus.yml", ">"+dir+"/prometheus.yml"))
@@ -175,6 +176,12 @@ func TestPaste(t *testing.T) {
 	config, err := os.ReadFile(dir + "/prometheus.yml")
 	require.NoError(t, err)
 	require.Contains(t, string(config), address)
+	if promtool, err := exec.LookPath("promtool"); err == nil {
+		said, err := exec.Command(promtool, "check", "config", dir+"/prometheus.yml").CombinedOutput()
+		require.NoError(t, err, "%s", said)
+	} else {
+		require.Empty(t, os.Getenv("CI"), "CI has promtool")
+	}
 }
 
 // freePort returns a port of 127.0.0.1 that nobody listens on.
