@@ -18,8 +18,8 @@ import (
 // that must wait stay in ready and use up no attempt.
 type Limits struct {
 	// Running is the maximum number of jobs that run at the same time, up to 1,000,000. 0 is no
-	// limit. Redis counts the leases. A job that is cancelled, or whose server has crashed, frees
-	// its place when its lease ends, even if its handler continues.
+	// limit. Redis counts the leases. A job that is cancelled or replaced frees its place at once,
+	// and one whose server has crashed when its lease expires, even if the handler continues.
 	Running int
 	// Rate is the maximum rate of starts. The zero Rate is no limit.
 	Rate Rate
@@ -219,7 +219,8 @@ func (c *Client) SetLimits(ctx context.Context, topic string, l Limits) error {
 
 // DefaultLimits are the limits that a topic gets when a server starts to handle it, unless limits
 // were set before, by [Client.SetLimits] or by another server. To change them later, use SetLimits.
-// A topic of a pattern gets them when it is found.
+// A topic of a pattern gets them when it is found. If they are lost later, with the data of Redis,
+// the topic has none until a server starts.
 func DefaultLimits(l Limits) HandlerOption {
 	return handlerOption(func(o *handlerOptions) {
 		if err := l.check(); err != nil {

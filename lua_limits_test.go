@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/delayq/delayq/internal/redistest"
 )
 
 // What take answers in a topic with limits, on miniredis and on Redis.
@@ -183,4 +185,51 @@ func TestStrictRateIsABound(t *testing.T) {
 			require.Greater(t, len(starts), 0)
 		}
 	}
+}
+
+// A field of meta that no release has written is as one that is not there: jobs are taken and given
+// back, and a hold can be made.
+func TestTakeWithDamagedSettings(t *testing.T) {
+	limits := Limits{Running: 5, Rate: Per(10, time.Second)}.encode()
+	eachHand(t, func(t *testing.T, h *Hand) {
+		for i, fields := range []map[string]any{
+			{"flow": ""}, {"flow": "x"}, {"flow": "{}"}, {"flow": "1"}, {"flow": "1 1000000 1"}, {"flow": "-1 0 0 0 0 0"},
+			{"flow": "0 1000 0 1 1000 0"}, {"flow": limits, "tat": "x"}, {"flow": limits, "tat": ""}, {"hold": "x"}, {"hold": ""},
+		} {
+			h := NewHand(t, h.rdb, h.prefix(), fmt.Sprint("topic", i))
+			require.NoError(t, h.rdb.HSet(t.Context(), h.keys.meta, fields).Err())
+			h.put("+0", "a")
+			held := h.Take(1, time.Minute)
+			require.Len(t, held, 1, "%v", fields)
+			require.Equal(t, "o", h.letters(held, row{verb: verbHold, delay: time.Hour, err: errTest}), "%v", fields)
+			r, err := h.tryTake("", 1, time.Minute)
+			require.NoError(t, err)
+			require.Equal(t, "held", r.status(), "%v", fields)
+		}
+		h.put("+0", "a", "b")
+		_, err := h.tryLimits(Limits{Rate: Per(1, time.Hour)})
+		require.NoError(t, err)
+		require.NoError(t, h.rdb.HSet(t.Context(), h.keys.meta, "promise", "x").Err())
+		require.Len(t, h.Take(1, time.Minute), 1)
+		r, err := h.tryTake("", 1, time.Minute)
+		require.NoError(t, err)
+		require.Equal(t, "rate", r.status())
+	})
+}
+
+// A hold that Redis does not store is an error. A handler's job goes back all the same.
+func TestHoldWhenRedisIsFull(t *testing.T) {
+	t.Parallel()
+	rdb := redistest.Start(t).Client(t)
+	h := NewHand(t, rdb, redistest.Prefix(t), "topic")
+	h.put("+0", "a")
+	held := h.TakeOne("a")
+	require.NoError(t, rdb.ConfigSet(t.Context(), "maxmemory", "1").Err())
+	err := h.client().Hold(t.Context(), "topic", time.Hour, "")
+	require.ErrorContains(t, err, "OOM")
+	require.Zero(t, rdb.Exists(t.Context(), h.keys.meta).Val())
+	require.Equal(t, "o", h.letters([]Held{held}, row{verb: verbHold, delay: time.Hour, err: errTest}))
+	r, err := h.tryTake("", 1, time.Minute)
+	require.NoError(t, err)
+	require.Equal(t, "held", r.status())
 }

@@ -352,8 +352,11 @@ func (k *taker) call(work context.Context) (afterTake, error) {
 	more := r.number(7) == 1
 	k.got = len(ids)
 	k.noteWaits(r.number(8) == 1)
-	bound := r.text(9)
-	t.setBounded(bound != "")
+	// The reply to a repeated request does not say what ended the take.
+	bound, repeated := r.text(9), k.since < k.number
+	if bound != "" || !repeated {
+		t.setBounded(bound != "")
+	}
 	// Not the length of the lease: the reply may be one to an earlier copy of the request.
 	until := sent.Add(time.Duration(end.Micros()-r.now()*1000) * time.Microsecond)
 	admit := func() {
@@ -385,8 +388,9 @@ func (k *taker) call(work context.Context) (afterTake, error) {
 		k.restForStart(sent, r.number(10))
 		return takeBound, nil
 	}
-	// There may be more: leftovers came first, or these are many and others follow.
-	if len(ids) == 0 || more || len(ids) >= min(limit, aside) {
+	// There may be more: leftovers came first, or these are many and others follow, or limits ended
+	// the take whose reply was lost.
+	if len(ids) == 0 || more || repeated || len(ids) >= min(limit, aside) {
 		return takeAgain, nil
 	}
 	return takeWait, nil

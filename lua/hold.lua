@@ -25,7 +25,10 @@ if told then
 end
 local state = 'held'
 if period > 0 then
-  hold(meta, now + period, by, reason)
+  local failed = hold(meta, now + period, by, reason)
+  if failed then -- as at maxmemory
+    return failed
+  end
 else
   state = 'free'
   if redis.call('HDEL', meta, 'hold', 'holdby', 'holdwhy') > 0 then

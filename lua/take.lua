@@ -163,10 +163,15 @@ if limit == 0 then
   return {'returned', now, {}}
 end
 
+-- number_of reads a field of meta. A damaged one counts as none: it must not end every take.
+local function number_of(text)
+  return tonumber(text or 0) or 0
+end
+
 local set = redis.call('HMGET', meta, 'paused', 'until', 'hold', 'flow', 'tat', 'promise')
 if paused(set) then
   return {'paused', now, tonumber(set[2] or 0)}
-elseif now < tonumber(set[3] or 0) then
+elseif now < number_of(set[3]) then
   return {'held', now, tonumber(set[3])}
 end
 
@@ -186,8 +191,8 @@ if set[4] then
       limit, bound = most, why
     end
   end
-  local running, period, size = string.match(set[4], '^(%d+) (%d+) (%d+)')
-  running, emit, burst = tonumber(running), tonumber(period), tonumber(size)
+  local running, period, size = string.match(set[4], '^(%d+) (%d+) (%d+) %d+ %d+ %d+')
+  running, emit, burst = number_of(running), number_of(period), math.max(1, number_of(size))
   if running > 0 or emit > 0 then
     bound = 'on'
     cap(free, 'free')
@@ -196,7 +201,7 @@ if set[4] then
     cap(running - math.max(0, redis.call('ZCARD', leases) - 1), 'limit') -- without the anchor
   end
   if emit > 0 then
-    local tat = tonumber(set[5] or 0)
+    local tat = number_of(set[5])
     if tat > us + burst * emit then -- the clock was set back, or the limits have changed
       tat = us + burst * emit
       redis.pcall('HSET', meta, 'tat', string.format('%.0f', tat)) -- so that this stall ends
@@ -215,7 +220,7 @@ if set[4] then
     end
     -- Every server that is refused gets another start. One that is not used is lost.
     local start = us + left()
-    local promise = math.max(start, tonumber(set[6] or 0) + emit)
+    local promise = math.max(start, number_of(set[6]) + emit)
     if promise - us > 1000000 then
       promise = start
     end

@@ -216,6 +216,41 @@ func TestLimitOfACrashedServer(t *testing.T) {
 	})
 }
 
+// The loss of the reply to a take costs a limited topic the repeat and nothing else, on servers
+// that pop and on servers that are rung.
+func TestLimitAfterALostReply(t *testing.T) {
+	for _, topics := range []int{1, 10} {
+		for _, l := range []delayq.Limits{{Running: 2}, {Rate: delayq.Per(20, time.Second)}} {
+			t.Run(fmt.Sprintf("%d topics, %v", topics, l), func(t *testing.T) {
+				queuetest.InBubble(t, func(b *queuetest.Bubble) {
+					const jobs = 20
+					var c crowd
+					require.NoError(b, b.Client.SetLimits(b.Context(), "a", l))
+					w := queuetest.NewWire(b.Redis)
+					queuetest.ServeMany(b.T, w.Client(b.T), queuetest.Prefix, func(s *delayq.Server) {
+						s.HandlerFunc("a", c.handler(10*time.Millisecond), delayq.Concurrency(8))
+						for i := range topics - 1 {
+							s.HandlerFunc(fmt.Sprint("other", i), queuetest.Nothing)
+						}
+					})
+					b.Pass(5 * time.Second)
+					w.Lose(queuetest.Digest("take"))
+					for i := range jobs {
+						b.Enqueue("a", fmt.Sprint(i))
+					}
+					b.Pass(10 * time.Second)
+					all := c.started()
+					require.Len(b, all, jobs)
+					require.Equal(b, 1, w.Losses())
+					for i := 1; i < jobs; i++ {
+						require.Less(b, all[i].Sub(all[i-1]), 100*time.Millisecond, "start %d", i)
+					}
+				})
+			})
+		}
+	}
+}
+
 // Within every period there are no more starts than the rate and its burst allow, by Redis's clock,
 // and over a long time there are as many. A strict rate is a bound of every period.
 func TestRateOfStarts(t *testing.T) {
@@ -514,7 +549,7 @@ func TestLimitsAtRandom(t *testing.T) {
 	for seed := range uint64(8) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			queuetest.InBubble(t, func(b *queuetest.Bubble) {
-				p := rand.New(rand.NewPCG(seed, 1))
+				p, of := rand.New(rand.NewPCG(seed, 1)), rand.New(rand.NewPCG(seed, 2)) // of: the handlers'
 				var mu sync.Mutex
 				var c crowd
 				limit := int64(1 + p.IntN(6))
@@ -523,7 +558,7 @@ func TestLimitsAtRandom(t *testing.T) {
 					c.enter(fmt.Sprint(job.ID, job.Attempt, job.Snoozes))
 					defer c.leave()
 					mu.Lock()
-					d, what := time.Duration(p.IntN(50))*time.Millisecond, p.IntN(12)
+					d, what := time.Duration(of.IntN(50))*time.Millisecond, of.IntN(12)
 					mu.Unlock()
 					time.Sleep(d)
 					switch what {
