@@ -88,11 +88,11 @@ func (r *Reason) clause(now time.Time) string {
 		}
 		text += fmt.Sprintf(" until %s, in %s", moment(r.Until), span(r.Until.Sub(now)))
 		if r.Because != "" {
-			text += fmt.Sprintf(" (%q)", r.Because)
+			text += fmt.Sprintf(" (%s)", brief(r.Because))
 		}
 		return text
 	case ReasonTopicLimit:
-		return fmt.Sprintf("%s jobs of the topic are running, and its limit is %s", grouped(int64(r.Running)), grouped(r.Limit))
+		return fmt.Sprintf("%s running, and the limit of the topic is %s", jobsAre(int64(r.Running)), grouped(r.Limit))
 	case ReasonTopicRate:
 		return fmt.Sprintf("the rate of the topic (%v) allows the next start at %s, in %s", r.Rate, moment(r.Until), span(r.Until.Sub(now)))
 	case ReasonNoServer:

@@ -483,7 +483,7 @@ func TestExplainLimits(t *testing.T) {
 		}
 		codes, verdict := why("3")
 		require.Equal(b, []delayq.ReasonCode{delayq.ReasonTopicLimit, delayq.ReasonTopicRate, delayq.ReasonBehind}, codes)
-		require.Equal(b, "Ready, but not running: 2 jobs of the topic are running, and its limit is 2.", verdict)
+		require.Equal(b, "Ready, but not running: 2 jobs are running, and the limit of the topic is 2.", verdict)
 		close(block)
 		b.Pass(time.Second)
 		codes, verdict = why("3")

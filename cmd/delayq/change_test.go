@@ -5,6 +5,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -57,6 +58,108 @@ func TestGoldenPause(t *testing.T) {
 		w.show("pause")
 		w.golden("pause")
 	})
+}
+
+// What no flag names is kept.
+func TestGoldenLimits(t *testing.T) {
+	inWorld(t, func(w *world) {
+		limits := func(topic string, flags ...string) { w.show(append([]string{"limits", topic}, flags...)...) }
+		limits("order:cancel")
+		limits("order:cancel", "--burst", "2")
+		limits("order:cancel", "--strict")
+		w.every("limits", "order:cancel", "--running", "5", "--rate", "100/1m")
+		limits("order:cancel", "--rate", "5000/90s") // the burst is a tenth again
+		limits("order:cancel", "--burst", "3", "--strict")
+		limits("order:cancel", "--rate", "200/1d")
+		limits("order:cancel", "--running", "0")
+		limits("order:cancel", "--strict=false")
+		limits("order:cancel", "--rate", "2/1m") // fewer than the burst
+		limits("order:cancel", "--running", "7")
+		for _, wrong := range [][]string{
+			{"--running", "-1"}, {"--running", "1000001"}, {"--running", "many"}, {"--rate", "100"}, {"--rate", "100/soon"}, {"--rate", "-1/1m"}, {"--rate", "1/0s"},
+			{"--rate", "1/400d"}, {"--rate", "1000001/1d"}, {"--rate", "10/1us"}, {"--burst", "0"}, {"--burst", "201"}, {"--burst", "200", "--strict"}, {"--rate", "0", "--burst", "1"},
+			{"--rate", "0", "--strict"}, {"--none", "--running", "1"}, {"--none", "--rate", "1/1m"},
+		} {
+			before := w.Stats("order:cancel").Limits
+			r := w.show(append([]string{"limits", "order:cancel"}, wrong...)...)
+			require.Equal(w, exitUsage, r.code, wrong)
+			require.Equal(w, before, w.Stats("order:cancel").Limits, wrong)
+		}
+		w.show("stats", "order:cancel", "-o", "wide")
+		w.show("topics", "-o", "wide")
+		w.show("topic", "order:cancel", "--over", "0s", "--steps", "1")
+		limits("order:cancel", "--rate", "0")
+		require.Equal(w, delayq.Limits{Running: 7}, w.Stats("order:cancel").Limits)
+		limits("order:cancel", "--none")
+		require.Zero(w, w.Stats("order:cancel").Limits)
+		limits("bad{}")
+		w.show("limits")
+		w.show("limits", "a", "b")
+
+		// What waits for limits.
+		limits("mail:welcome", "--running", "1")
+		w.show("explain", "mail:welcome", "wait-1")
+		w.show("explain", "mail:welcome", "wait-1", "-o", "json")
+		w.ok("limits", "report:daily", "--rate", "1/1h")
+		w.Enqueue("report:daily", "first")
+		w.Pass(time.Second)
+		w.Enqueue("report:daily", "second")
+		w.Pass(time.Second)
+		limits("report:daily")
+		limits("report:daily", "-o", "json")
+		w.show("explain", "report:daily", "second")
+		w.show("explain", "report:daily", "second", "-o", "json")
+		w.show("audit", "--limit", "3")
+		w.golden("limits")
+	})
+}
+
+// A hold grows, whoever makes it, and is apart from pauses.
+func TestGoldenHold(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.every("hold", "mail:welcome", "order:cancel", "--for", "1h", "--because", "503 from the API")
+		w.show("hold", "order:cancel", "--for", "30s", "--actor", "bob")
+		w.show("hold", "order:cancel", "--for", "2h", "--actor", "bob")
+		w.show("limits", "order:cancel")
+		w.show("topic", "mail:welcome", "--over", "0s", "--steps", "1")
+		w.show("stats", "mail:welcome", "-o", "wide")
+		w.show("explain", "mail:welcome", "wait-1")
+		w.show("explain", "mail:welcome", "wait-1", "-o", "json")
+		w.show("check", "mail:welcome")
+		w.show("pause", "mail:welcome")
+		w.show("hold", "refund:poll", "--for", "30s") // nobody serves it
+		w.show("resume", "mail:welcome")
+		w.show("hold", "mail:welcome", "order:cancel", "--end")
+		w.show("hold", "order:cancel", "--end") // there is none
+		for _, wrong := range [][]string{
+			{}, {"--for", "1h", "--end"}, {"--end", "--because", "x"}, {"--because", "x"}, {"--for", "0s"}, {"--for", "1ns"}, {"--for", "36501d"}, {"--for", "soon"},
+		} {
+			r := w.show(append([]string{"hold", "order:cancel"}, wrong...)...)
+			require.Equal(w, exitUsage, r.code, wrong)
+			require.Zero(w, w.Stats("order:cancel").HeldUntil, wrong)
+		}
+		long := w.do("hold", "order:cancel", "--for", "1s", "--because", strings.Repeat("x", 1025))
+		require.Equal(w, exitUsage, long.code)
+		require.Contains(w, long.err, "reason of 1025 bytes, at most 1024 are allowed")
+		w.show("hold", "order:cancel", "--for", "36500d")
+		w.ok("hold", "order:cancel", "--end")
+		w.show("hold", "bad{}", "--end")
+		w.show("hold")
+		w.show("audit", "--limit", "7")
+		w.golden("hold")
+	})
+}
+
+// What is written of a rate is what its flag reads.
+func TestRateIsReadBack(t *testing.T) {
+	for _, d := range []time.Duration{
+		time.Microsecond, 1500 * time.Millisecond, 90 * time.Second, time.Minute, time.Hour, 24 * time.Hour, 26*time.Hour + time.Second, 10*time.Hour + 10*time.Minute,
+	} {
+		text, _, _ := strings.Cut(rateText(&rateRecord{Starts: 20, Period: seconds(d), Burst: 2}), " ")
+		var v rate
+		require.NoError(t, v.Set(text))
+		require.Equal(t, rate{20, d}, v)
+	}
 }
 
 func TestGoldenRemove(t *testing.T) {

@@ -112,6 +112,8 @@ func judge(list []*topicRecord, lateness time.Duration, dead int64, need bool) (
 			problem(nagiosWarning, "%s is paused and %s late", t.Topic, span(time.Duration(t.OverdueAge)))
 		case t.State == topicNoServer, need && t.Servers == 0:
 			problem(nagiosCritical, "%s has no server", t.Topic)
+		case t.State == topicHeld && late:
+			problem(nagiosCritical, "%s is held and %s late", t.Topic, span(time.Duration(t.OverdueAge)))
 		case late:
 			problem(nagiosCritical, "%s is %s late", t.Topic, span(time.Duration(t.OverdueAge)))
 		}

@@ -31,6 +31,10 @@ func TestCompletion(t *testing.T) {
 		require.Equal(w, states, complete("jobs", "order:cancel", "--state", ""))
 		require.Equal(w, []string{"producer"}, complete("acl", "pro"))
 
+		require.Equal(w, []string{"order:cancel"}, complete("limits", "or"))
+		require.Empty(w, complete("limits", "order:cancel", ""))
+		require.Equal(w, []string{"order:cancel"}, complete("hold", "mail:welcome", "or"))
+
 		// With a prefix in the environment or on the line.
 		require.Empty(w, complete("--prefix", "other", "jobs", ""))
 

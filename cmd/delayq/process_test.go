@@ -209,20 +209,21 @@ func TestCompletionInShells(t *testing.T) {
 // readers are the command lines that need no right to write. T is a topic with a job j.
 var readers = [][]string{
 	{"topics"}, {"topic", "T", "--over", "0s"}, {"jobs", "T"}, {"jobs", "T", "--state", "ready"}, {"jobs", "T", "--error", "x", "--state", "dead"}, {"job", "T", "j"},
-	{"find", "j"}, {"explain", "T", "j"}, {"failures", "T"}, {"servers"}, {"stats"}, {"check", "--max-lateness", "1d"}, {"schedules"}, {"schedule", "show", "T", "s"},
+	{"find", "j"}, {"explain", "T", "j"}, {"failures", "T"}, {"limits", "T"}, {"servers"}, {"stats"}, {"check", "--max-lateness", "1d"}, {"schedules"}, {"schedule", "show", "T", "s"},
 	{"schedule", "runs", "T", "s"}, {"doctor"}, {"audit"}, {"export", "T"}, {"schedule", "sync", "-", "--dry-run"},
 }
 
 // writers are command lines that change something.
 var writers = [][]string{
-	{"enqueue", "T"}, {"move", "T", "j", "U"}, {"pause", "T"}, {"resume", "T"}, {"remove", "U"}, {"schedule", "pause", "T", "s"},
+	{"enqueue", "T"}, {"move", "T", "j", "U"}, {"pause", "T"}, {"resume", "T"}, {"hold", "T", "--for", "1m"}, {"hold", "T", "--end"},
+	{"limits", "T", "--running", "1"}, {"limits", "T", "--none"}, {"remove", "U"}, {"schedule", "pause", "T", "s"},
 	{"schedule", "resume", "T", "s"}, {"schedule", "trigger", "T", "s"}, {"schedule", "remove", "T", "s"}, {"schedule", "edit", "T", "s", "--every", "2h"},
 	{"import", "-"},
 }
 
 // Every command that reads works as the read-only user of the ACL file, with its password from the
-// environment. Every command that writes is refused and changes nothing. The lines are those of the
-// command acl.
+// environment. Every command that writes is refused and changes nothing. The operator may set
+// limits and holds. The lines are those of the command acl.
 func TestReadOnlyUser(t *testing.T) {
 	t.Parallel()
 	redistest.Need(t)
@@ -233,12 +234,13 @@ func TestReadOnlyUser(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, client.Schedule(t.Context(), "T", "s", delayq.Every(time.Hour), nil))
 
-	line := strings.Fields(newTool(t, server.Addr(), "shop").ok("acl", "inspector"))
-	set := []any{"ACL", "SETUSER"}
-	for _, word := range line[1:] {
-		set = append(set, strings.Replace(word, ">change-me-inspector", ">s3cret", 1))
+	for _, role := range []string{"inspector", "operator"} {
+		set := []any{"ACL", "SETUSER"}
+		for _, word := range strings.Fields(newTool(t, server.Addr(), "shop").ok("acl", role))[1:] {
+			set = append(set, strings.Replace(word, ">change-me-"+role, ">s3cret", 1))
+		}
+		require.NoError(t, rdb.Do(t.Context(), set...).Err())
 	}
-	require.NoError(t, rdb.Do(t.Context(), set...).Err())
 
 	reader := newTool(t, "delayq-inspector@"+server.Addr(), "shop", "DELAYQ_PASSWORD=s3cret")
 	exported := reader.ok("export", "T")
@@ -253,6 +255,13 @@ func TestReadOnlyUser(t *testing.T) {
 		require.NotContains(t, r.err, "s3cret")
 	}
 	require.Equal(t, before, redistest.Dump(t, rdb, "shop"))
+
+	operator := newTool(t, "delayq-operator@"+server.Addr(), "shop", "DELAYQ_PASSWORD=s3cret")
+	for _, args := range writers {
+		if args[0] == "limits" || args[0] == "hold" {
+			operator.ok(args...)
+		}
+	}
 
 	file := filepath.Join(t.TempDir(), "password")
 	require.NoError(t, os.WriteFile(file, []byte("wrong\n"), 0o600))

@@ -204,7 +204,7 @@ const (
 type topicRecord struct {
 	Topic         string                   `json:"topic"`
 	At            stamp                    `json:"at,omitzero"`
-	State         string                   `json:"state"` // ok, behind, paused, no_server or idle
+	State         string                   `json:"state"` // running, behind, paused, held, no_server or idle
 	Scheduled     int64                    `json:"scheduled"`
 	Ready         int64                    `json:"ready"`
 	Running       int64                    `json:"running"`
@@ -221,6 +221,9 @@ type topicRecord struct {
 	WaitingSlots  int64                    `json:"waiting_slots,omitempty"`
 	NextSlot      stamp                    `json:"next_slot,omitzero"`
 	Pauses        []pauseRecord            `json:"pauses,omitempty"`
+	Hold          *holdRecord              `json:"hold,omitempty"`
+	Limits        *limitsRecord            `json:"limits,omitempty"`
+	NextStart     stamp                    `json:"next_start,omitzero"` // left out: now, or there is no rate
 	Counters      map[delayq.Counter]int64 `json:"counters,omitempty"`
 	Rates         *ratesRecord             `json:"rates,omitempty"` // since the sample before
 	Forecast      []forecastRecord         `json:"forecast,omitempty"`

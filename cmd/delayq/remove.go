@@ -22,8 +22,8 @@ func (a *app) removeCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "remove TOPIC…",
 		Short: "Remove empty topics",
-		Long: `Remove topics that have no jobs, no schedules and no live server, with their counters
-and pauses. Other topics are left alone.`,
+		Long: `Remove topics that have no jobs, no schedules and no live server, with their counters,
+pauses and limits. Other topics are left alone.`,
 		Args:              counted(1, -1, "topics"),
 		ValidArgsFunction: a.completeArgs(a.topicNames),
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -67,7 +67,7 @@ it is refused, because other users could see it in the list of processes.`,
 	f.StringVarP(&a.format, "output", "o", formatTable, "output `format`: "+strings.Join(formats, ", "))
 	f.StringVar(&a.timeStyle, "time", timeLocal, "how tables show times: "+strings.Join(timeStyles, ", ")+"; JSON has UTC always")
 	f.BoolVar(&a.noColor, "no-color", false, "no colors on a terminal; NO_COLOR in the environment does the same")
-	f.StringVar(&a.actor, "actor", a.user, "`name` that the audit and pauses show; default: the user of the system")
+	f.StringVar(&a.actor, "actor", a.user, "`name` that the audit, pauses and holds show; default: the user of the system")
 	f.Lookup("actor").DefValue = ""
 	f.VisitAll(func(flag *pflag.Flag) {
 		switch flag.Name {

@@ -143,7 +143,7 @@ func (t *table) write(cells []string) error {
 // alarms are the words of cells that are painted on a terminal.
 var alarms = map[string]string{
 	"NO SERVER": "31", "dead": "31", "critical": "31", "gone": "31", "failed": "31",
-	"behind": "33", "paused": "33", "draining": "33", "warning": "33", "ended": "33",
+	"behind": "33", "paused": "33", "held": "33", "draining": "33", "warning": "33", "ended": "33",
 	"running": "32", "ok": "32", "done": "32",
 }
 

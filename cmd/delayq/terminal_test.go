@@ -66,8 +66,9 @@ func TestNothingFromRedisCommandsTheTerminal(t *testing.T) {
 		evil := "\x1b]0;owned\x07\r\n\u202e"
 		w.Enqueue("evil", evil, delayq.Header("h", evil), delayq.ProcessIn(time.Hour))
 		require.NoError(w, w.Client.Pause(w.Context(), "evil", delayq.Pause{By: evil, Reason: evil}))
+		require.NoError(w, w.Client.Hold(delayq.WithActor(w.Context(), evil), "evil", time.Hour, evil))
 		for _, args := range [][]string{
-			{"topics"}, {"topic", "evil"}, {"jobs", "evil", "-o", "wide"}, {"job", "evil", idText(evil)}, {"jobs", "evil", "-o", "id"},
+			{"topics"}, {"topic", "evil"}, {"limits", "evil"}, {"hold", "evil", "--for", "1s"}, {"jobs", "evil", "-o", "wide"}, {"job", "evil", idText(evil)}, {"jobs", "evil", "-o", "id"},
 			{"schedule", "remove", "evil", evil}, {"job", "evil", evil},
 		} {
 			r := w.do(args...)

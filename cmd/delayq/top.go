@@ -35,7 +35,8 @@ func (a *app) topCommand() *cobra.Command {
 		Short: "Watch all topics live, and open what is in trouble",
 		Long: `Watch all topics live. The view is refreshed every second, with one call for the numbers
 of all topics. Topics in trouble come first: those with due jobs and no server, those
-that are behind, paused ones, and those in which jobs have died within the last minute.
+that are behind, held or paused ones, and those in which jobs have died within the last
+minute.
 
 Press ? for the keys. Lower-case letters look. Capitals, and p, act on what is selected
 and ask first. They are left out with --read-only, on a replica, and once Redis has
@@ -142,7 +143,7 @@ const (
 var sortHeads = [sortings]string{byTrouble: "STATE", byName: "TOPIC", byOverdue: "READY", byDead: "DEAD", byRate: "OUT/s"}
 
 // states of topics, with those in trouble first. Topics in which jobs die come after them.
-var troubles = []string{topicNoServer, topicBehind, topicPaused}
+var troubles = []string{topicNoServer, topicBehind, topicHeld, topicPaused}
 
 func (t *topTopic) trouble() int {
 	if i := slices.Index(troubles, t.State); i >= 0 {

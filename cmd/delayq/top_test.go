@@ -166,6 +166,27 @@ func TestTopSelectionFollowsItsTopic(t *testing.T) {
 	require.Contains(t, plain(t, m), "no topics with the prefix shop")
 }
 
+// A held topic says until when, and comes before those that are paused.
+func TestTopHeldTopic(t *testing.T) {
+	m := snapshot(t, 120, 24)
+	stats := shopStats(m.at.Add(time.Second), 8)
+	stats[4].HeldUntil, stats[4].HeldBy, stats[4].HeldReason = m.at.Add(time.Minute), "job otp-1", "429 Too Many Requests"
+	m.Update(topSample{stats: stats, ended: m.now.Add(time.Second)})
+	var order []string
+	for _, row := range m.rows(m.screen()) {
+		order = append(order, row.topic)
+	}
+	require.Equal(t, []string{"refund:poll", "mail:welcome", "sms:發送", "report:weekly", "order:cancel"}, order)
+	require.Contains(t, plain(t, m), "held until ")
+	for range 2 {
+		m.Update(keyOf("j"))
+	}
+	require.Regexp(t, `sms:發送: held until .* by job otp-1 "429 Too Many Requests" · dead \+\d`, plain(t, m))
+	stats[4].HeldUntil = time.Time{}
+	m.Update(topSample{stats: stats, ended: m.now.Add(time.Second)})
+	require.NotContains(t, plain(t, m), "held")
+}
+
 // Rates are differences of counters by Redis's clock, whenever the samples arrive.
 func TestTopRates(t *testing.T) {
 	m := snapshot(t, 120, 24)
@@ -568,6 +589,7 @@ func TestTopShowsNothingRaw(t *testing.T) {
 		evil := "\x1b]0;owned\x07\r\n\u202e"
 		w.Enqueue("evil", evil, delayq.Header("h", evil), delayq.ProcessIn(time.Hour))
 		require.NoError(w, w.Client.Pause(w.Context(), "evil", delayq.Pause{By: evil, Reason: evil}))
+		require.NoError(w, w.Client.Hold(delayq.WithActor(w.Context(), evil), "evil", time.Hour, evil))
 		d := w.drive(120, 30)
 		look := func() {
 			for _, bad := range []string{"\x1b]", "\x07", "\r", "\u202e"} {

@@ -18,9 +18,10 @@ func (a *app) topicCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "topic TOPIC",
 		Short: "Show a topic, and what falls due when",
-		Long: `Show the numbers of a topic, its pauses, what has happened in it since its first job,
-how fast jobs come and go, and how many scheduled jobs fall due in each of the next
-steps. The rates are measured for --over, so the command takes that long.`,
+		Long: `Show the numbers of a topic, its pauses, its hold and limits, what has happened in it
+since its first job, how fast jobs come and go, and how many scheduled jobs fall due in
+each of the next steps. The rates are measured for --over, so the command takes that
+long.`,
 		Example: `  delayq topic order:cancel
   delayq topic order:cancel --step 1d --steps 30`,
 		Args:              counted(1, 1, "a topic"),
@@ -80,7 +81,7 @@ func (a *app) showTopic(w io.Writer, r *topicRecord) error {
 		"topic", r.Topic, "state", a.stateText(r), "scheduled", number(r.Scheduled), "ready", number(r.Ready), "running", number(r.Running),
 		"retrying", number(r.Retrying), "dead", number(r.Dead), "done", number(r.Done), "overdue", number(r.Overdue), "oldest", oldestDue,
 		"next due", a.when(time.Time(r.NextDue)), "servers", strconv.Itoa(r.Servers), "workers", strconv.Itoa(r.Workers),
-		"schedules", number(r.Schedules), "next slot", slot,
+		"schedules", number(r.Schedules), "next slot", slot, "limits", limitsCell(r), "next start", a.when(time.Time(r.NextStart)),
 	); err != nil {
 		return err
 	}
@@ -117,7 +118,7 @@ func (a *app) showTopic(w io.Writer, r *topicRecord) error {
 // counterOrder is the order in which the counters of a topic are shown.
 var counterOrder = []delayq.Counter{
 	delayq.CounterEnqueued, delayq.CounterTaken, delayq.CounterAcked, delayq.CounterAgain, delayq.CounterRetried, delayq.CounterSnoozed,
-	delayq.CounterBuried, delayq.CounterCancelled, delayq.CounterExpired, delayq.CounterReclaimed, delayq.CounterReturned, delayq.CounterRevived,
+	delayq.CounterBuried, delayq.CounterCancelled, delayq.CounterExpired, delayq.CounterReclaimed, delayq.CounterReturned, delayq.CounterHeld, delayq.CounterRevived,
 	delayq.CounterDropped, delayq.CounterPrunedDead, delayq.CounterPrunedDone, delayq.CounterDeleted, delayq.CounterRepaired,
 	delayq.CounterFired, delayq.CounterSkipped, delayq.CounterMissed,
 }

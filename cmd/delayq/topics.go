@@ -17,6 +17,7 @@ const (
 	topicIdle     = "idle" // nothing to do, and no server
 	topicBehind   = "behind"
 	topicPaused   = "paused"
+	topicHeld     = "held"
 	topicNoServer = "no_server"
 )
 
@@ -39,11 +40,14 @@ func topicOf(s *delayq.TopicStats) *topicRecord {
 	for _, p := range s.Pauses {
 		r.Pauses = append(r.Pauses, pauseRecord{p.By, p.Reason, stamp(p.Since), stamp(p.Until)})
 	}
+	r.Limits, r.NextStart, r.Hold = limitsOf(s.Limits), stamp(s.NextStart), holdOf(s)
 	switch {
 	case s.Paused:
 		r.State = topicPaused
 	case s.Servers == 0 && s.Ready+s.Overdue > 0:
 		r.State = topicNoServer
+	case r.Hold != nil:
+		r.State = topicHeld
 	case time.Duration(r.OverdueAge) > behindAfter:
 		r.State = topicBehind
 	case s.Servers == 0:
@@ -54,18 +58,21 @@ func topicOf(s *delayq.TopicStats) *topicRecord {
 	return r
 }
 
-// stateText writes the state of a topic for people.
+// stateText writes the state of a topic for people, and its hold.
 func (a *app) stateText(r *topicRecord) string {
-	switch r.State {
-	case topicNoServer:
-		return "NO SERVER"
-	case topicPaused:
-		if len(r.Pauses) == 0 {
-			return r.State
-		}
-		return a.pauseText(r.Pauses)
+	text := r.State
+	switch {
+	case r.State == topicHeld:
+		return a.holdText(r.Hold)
+	case r.State == topicNoServer:
+		text = "NO SERVER"
+	case r.State == topicPaused && len(r.Pauses) > 0:
+		text = a.pauseText(r.Pauses)
 	}
-	return r.State
+	if r.Hold != nil {
+		text += " · " + a.holdText(r.Hold)
+	}
+	return text
 }
 
 func (a *app) pauseText(pauses []pauseRecord) string {
@@ -101,8 +108,16 @@ func (a *app) topicsView() view[*topicRecord] {
 		{head: "SERVERS", cell: func(r *topicRecord) string { return strconv.Itoa(r.Servers) }, right: true, minor: true},
 		{head: "WORKERS", cell: func(r *topicRecord) string { return strconv.Itoa(r.Workers) }, right: true, wide: true},
 		{head: "SCHEDULES", cell: func(r *topicRecord) string { return number(r.Schedules) }, right: true, wide: true},
+		{head: "LIMITS", cell: limitsCell, wide: true},
 		{head: "STATE", cell: a.stateText},
 	}, func(r *topicRecord) string { return r.Topic }}
+}
+
+func limitsCell(r *topicRecord) string {
+	if r.Limits == nil {
+		return "-"
+	}
+	return limitsText(r.Limits)
 }
 
 func oldest(r *topicRecord) string {
@@ -147,8 +162,8 @@ func (a *app) topicsCommand() *cobra.Command {
 		Short: "List all topics with their numbers",
 		Long: `List all topics with the numbers of their jobs. OVERDUE are jobs that are due and have
 not started; OLDEST is how long the first of them has waited. STATE is running, idle
-(nothing is due, and no server), behind (jobs have waited for more than 1s), paused or
-NO SERVER (jobs are due, and no live server handles the topic).`,
+(nothing is due, and no server), behind (jobs have waited for more than 1s), paused, held
+or NO SERVER (jobs are due, and no live server handles the topic).`,
 		Args:              counted(0, 0, "no arguments"),
 		ValidArgsFunction: a.completeArgs(nothing),
 		RunE: func(cmd *cobra.Command, _ []string) error {

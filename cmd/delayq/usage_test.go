@@ -60,7 +60,7 @@ func TestEnvironment(t *testing.T) {
 func TestRedisAway(t *testing.T) {
 	inWorld(t, func(w *world) {
 		w.down = true
-		for _, args := range [][]string{{"topics"}, {"jobs", "t"}, {"enqueue", "t"}, {"pause", "t"}, {"schedule", "sync", "-"}, {"export", "t"}} {
+		for _, args := range [][]string{{"topics"}, {"jobs", "t"}, {"enqueue", "t"}, {"pause", "t"}, {"limits", "t"}, {"limits", "t", "--none"}, {"hold", "t", "--for", "1s"}, {"schedule", "sync", "-"}, {"export", "t"}} {
 			w.stdin = "topics: [t]"
 			r := w.do(args...)
 			require.Equal(w, exitUnreachable, r.code, "%v: %s", args, r.err)

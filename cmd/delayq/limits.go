@@ -1,0 +1,375 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/delayq/delayq"
+)
+
+// A limitsRecord holds the limits of a topic.
+type limitsRecord struct {
+	Running int         `json:"running,omitempty"` // left out: no limit
+	Rate    *rateRecord `json:"rate,omitempty"`
+}
+
+// A rateRecord is a number of starts in a period.
+type rateRecord struct {
+	Starts int     `json:"starts"`
+	Period seconds `json:"period"`
+	Burst  int     `json:"burst"`
+	Strict bool    `json:"strict,omitempty"`
+}
+
+// A holdRecord is the hold of a topic.
+type holdRecord struct {
+	Until  stamp  `json:"until"`
+	By     string `json:"by,omitempty"`
+	Reason string `json:"reason,omitempty"`
+}
+
+// limitsOf returns the record of limits, or nil if there are none.
+func limitsOf(l delayq.Limits) *limitsRecord {
+	if l == (delayq.Limits{}) {
+		return nil
+	}
+	return &limitsRecord{l.Running, rateOf(l.Rate)}
+}
+
+func rateOf(r delayq.Rate) *rateRecord {
+	if r == (delayq.Rate{}) {
+		return nil
+	}
+	return &rateRecord{r.Starts(), seconds(r.Period()), r.MaxBurst(), r.IsStrict()}
+}
+
+func holdOf(s *delayq.TopicStats) *holdRecord {
+	if s.HeldUntil.IsZero() {
+		return nil
+	}
+	return &holdRecord{stamp(s.HeldUntil), s.HeldBy, s.HeldReason}
+}
+
+// limitsText writes limits for people, with the names and the values of the flags that set them.
+func limitsText(l *limitsRecord) string {
+	if l == nil {
+		return "none"
+	}
+	var parts []string
+	if l.Running > 0 {
+		parts = append(parts, "running "+number(l.Running))
+	}
+	if l.Rate != nil {
+		parts = append(parts, "rate "+rateText(l.Rate))
+	}
+	return strings.Join(parts, ", ")
+}
+
+func rateText(r *rateRecord) string {
+	text := fmt.Sprintf("%s burst %d", &rate{r.Starts, time.Duration(r.Period)}, r.Burst)
+	if r.Strict {
+		text += " strict"
+	}
+	return text
+}
+
+// exactSpan is span without rounding. parseSpan reads it.
+func exactSpan(d time.Duration) string {
+	text := d.String()
+	if strings.HasSuffix(text, "m0s") {
+		text = strings.TrimSuffix(text, "0s")
+	}
+	if strings.HasSuffix(text, "h0m") {
+		text = strings.TrimSuffix(text, "0m")
+	}
+	return text
+}
+
+func (a *app) holdText(h *holdRecord) string {
+	text := "held until " + a.when(time.Time(h.Until))
+	if h.By != "" {
+		text += " by " + h.By
+	}
+	if h.Reason != "" {
+		text += " " + strconv.Quote(h.Reason)
+	}
+	return text
+}
+
+// A rate is the value of a flag: a number of starts in a period, or 0 for none.
+type rate struct {
+	starts int
+	period time.Duration
+}
+
+func (v *rate) String() string {
+	if *v == (rate{}) {
+		return ""
+	}
+	return strconv.Itoa(v.starts) + "/" + exactSpan(v.period)
+}
+
+func (v *rate) Set(text string) error {
+	if text == "0" {
+		*v = rate{}
+		return nil
+	}
+	count, period, _ := strings.Cut(text, "/")
+	n, err := strconv.Atoi(count)
+	d, wrong := parseSpan(period)
+	if err != nil || wrong != nil || n < 1 || d <= 0 {
+		return fmt.Errorf("%q is no rate: allowed are starts/period, such as 100/1m, and 0 for no limit", text)
+	}
+	*v = rate{n, d}
+	return nil
+}
+
+func (v *rate) Type() string { return "starts/period" }
+
+// A limitsChange is what the flags ask to change in the limits of a topic.
+type limitsChange struct {
+	running, burst int
+	rate           rate
+	strict, none   bool
+	given          func(flag string) bool
+}
+
+// asked reports whether anything is to be changed.
+func (c *limitsChange) asked() bool {
+	for _, flag := range []string{"running", "rate", "burst", "strict"} {
+		if c.given(flag) {
+			return true
+		}
+	}
+	return c.none
+}
+
+// Bounds of limits, which the library has too.
+const (
+	mostRunning  = 1_000_000
+	mostStarts   = 1_000_000
+	longestRate  = 366 * 24 * time.Hour
+	longestHold  = 36_500 * 24 * time.Hour
+	shortestHold = time.Millisecond
+)
+
+// check returns an error if a flag is out of its range, or if flags contradict each other.
+func (c *limitsChange) check() error {
+	switch r := c.rate; {
+	case c.running < 0 || c.running > mostRunning:
+		return usage("--running %d: must be from 1 to %s, or 0 for no limit", c.running, number(mostRunning))
+	case r.starts > mostStarts:
+		return usage("--rate %s: must have from 1 to %s starts", &r, number(mostStarts))
+	case r.period > longestRate || r.period < time.Duration(r.starts)*time.Microsecond:
+		return usage("--rate %s: the period must be from 1µs for each start to %s", &r, span(longestRate))
+	}
+	for _, flag := range []string{"running", "rate", "burst", "strict"} {
+		if c.none && c.given(flag) {
+			return usage("--none and --%s: only one of them can be given", flag)
+		}
+		if c.given("rate") && c.rate == (rate{}) && c.given(flag) && (flag == "burst" || flag == "strict") {
+			return usage("--rate 0 and --%s: only one of them can be given", flag)
+		}
+	}
+	return nil
+}
+
+// apply returns limits as they are after the change. What no flag names is kept.
+func (c *limitsChange) apply(l delayq.Limits) (delayq.Limits, error) {
+	if c.none {
+		return delayq.Limits{}, nil
+	}
+	if c.given("running") {
+		l.Running = c.running
+	}
+	old := l.Rate
+	starts, period, strict := old.Starts(), old.Period(), old.IsStrict()
+	if c.given("rate") {
+		starts, period = c.rate.starts, c.rate.period
+	}
+	if l.Rate = (delayq.Rate{}); starts == 0 {
+		for _, flag := range []string{"burst", "strict"} {
+			if c.given(flag) {
+				return l, usage("--%s: the topic has no rate; --rate sets one", flag)
+			}
+		}
+		return l, nil
+	}
+	if c.given("strict") {
+		strict = c.strict
+	}
+	l.Rate = delayq.Per(starts, period)
+	switch kept := old.MaxBurst(); {
+	case c.given("burst"):
+		l.Rate = l.Rate.Burst(c.burst)
+	case kept > 0 && kept != delayq.Per(old.Starts(), old.Period()).MaxBurst(): // it was chosen
+		l.Rate = l.Rate.Burst(kept)
+	}
+	most, kind := starts, ""
+	if strict {
+		l.Rate, kind = l.Rate.Strict(), " of a strict rate"
+		most = max(1, most-1)
+	}
+	switch burst := l.Rate.MaxBurst(); {
+	case c.given("burst") && (c.burst < 1 || c.burst > most):
+		return l, usage("--burst %d%s: must be from 1 to %s", c.burst, kind, number(most))
+	case burst > most:
+		return l, usage("--burst is needed: the topic has a burst of %s, and that%s must be from 1 to %s", number(burst), kind, number(most))
+	}
+	return l, nil
+}
+
+func (a *app) limitsCommand() *cobra.Command {
+	var c limitsChange
+	cmd := &cobra.Command{
+		Use:   "limits TOPIC",
+		Short: "Show or set the limits of a topic",
+		Long: `Show the limits of a topic, when its rate allows the next start, and whether it is held.
+With a flag, set limits, which all servers obey at once. What no flag names is kept.
+
+A rate such as 100/1m allows 100 starts in a minute. After a pause, as many jobs as
+--burst says start at once; without it that is a tenth of the starts, at least 1. With
+--strict no minute has more than 100 starts, and the mean rate is lower by the burst.`,
+		Example: `  delayq limits invoice:send
+  delayq limits invoice:send --running 5 --rate 100/1m
+  delayq limits invoice:send --none`,
+		Args:              counted(1, 1, "a topic"),
+		ValidArgsFunction: a.completeArgs(a.topicNames, nothing),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c.given = cmd.Flags().Changed
+			if err := c.check(); err != nil {
+				return err
+			}
+			if c.asked() {
+				if err := a.setLimits(cmd, args[0], &c); err != nil {
+					return err
+				}
+			}
+			list, err := a.stats(cmd.Context(), args)
+			if err != nil {
+				return err
+			}
+			r := list[0]
+			r.Counters = nil
+			return object(a, schemaTopic, r, r.Topic, func(w io.Writer) error { return a.showLimits(w, r) })
+		},
+	}
+	cmd.Flags().SortFlags = false
+	cmd.Flags().IntVar(&c.running, "running", 0, "most jobs that run at the same time, over all servers; 0: no limit")
+	cmd.Flags().Var(&c.rate, "rate", "most starts in a period, such as 100/1m; 0: no limit")
+	cmd.Flags().IntVar(&c.burst, "burst", 0, "most starts at once, from 1 to the starts of the rate")
+	cmd.Flags().BoolVar(&c.strict, "strict", false, "the rate is an upper bound for every period; --strict=false ends that")
+	cmd.Flags().BoolVar(&c.none, "none", false, "remove all limits")
+	return cmd
+}
+
+// setLimits changes the limits of a topic.
+func (a *app) setLimits(cmd *cobra.Command, topic string, c *limitsChange) error {
+	var limits delayq.Limits
+	if !c.none {
+		insp, err := a.inspector()
+		if err != nil {
+			return err
+		}
+		list, err := insp.Stats(cmd.Context(), topic)
+		if err != nil {
+			return err
+		}
+		limits = list[0].Limits
+	}
+	limits, err := c.apply(limits)
+	if err != nil {
+		return err
+	}
+	client, err := a.queue()
+	if err != nil {
+		return err
+	}
+	return client.SetLimits(a.act(cmd.Context()), topic, limits)
+}
+
+// showLimits writes the limits of a topic for people, with what they restrain.
+func (a *app) showLimits(w io.Writer, r *topicRecord) error {
+	pairs := []string{"topic", r.Topic, "state", a.stateText(r), "limits", limitsText(r.Limits), "running", number(r.Running), "ready", number(r.Ready)}
+	if r.Limits != nil && r.Limits.Rate != nil {
+		next := "now"
+		if !r.NextStart.IsZero() {
+			next = a.when(time.Time(r.NextStart))
+		}
+		pairs = append(pairs, "next start", next)
+	}
+	return a.fields(w, pairs...)
+}
+
+func (a *app) holdCommand() *cobra.Command {
+	var length time.Duration
+	var reason string
+	var end bool
+	cmd := &cobra.Command{
+		Use:   "hold TOPIC…",
+		Short: "Make topics wait for a time",
+		Long: `Keep servers from taking jobs of topics for a time, as a handler does that returns Hold,
+for example because an API is overloaded. Running jobs continue, and jobs are still stored.
+A hold prolongs another one and never shortens it; --end ends it, whoever made it. To stop
+a topic until somebody resumes it, use delayq pause.`,
+		Example: `  delayq hold invoice:send --for 30s --because "503 from the API"
+  delayq hold invoice:send --end`,
+		Args:              counted(1, -1, "topics"),
+		ValidArgsFunction: a.completeArgs(a.topicNames),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			given := cmd.Flags().Changed
+			switch {
+			case end && given("for"):
+				return usage("--for and --end: only one of them can be given")
+			case end && given("because"):
+				return usage("--because and --end: only one of them can be given")
+			case !end && !given("for"):
+				return usage("--for or --end is needed: how long the topics wait, such as --for 30s, or that they no longer do")
+			case !end && (length < shortestHold || length > longestHold):
+				return usage("--for %v: must be from 1ms to 100 years", length)
+			}
+			client, err := a.queue()
+			if err != nil {
+				return err
+			}
+			for _, topic := range args {
+				if end {
+					err = client.EndHold(a.act(cmd.Context()), topic)
+				} else {
+					err = client.Hold(a.act(cmd.Context()), topic, length, reason)
+				}
+				if err != nil {
+					return err
+				}
+			}
+			return a.showHeld(cmd, args, length)
+		},
+	}
+	cmd.Flags().SortFlags = false
+	cmd.Flags().Var(&duration{&length}, "for", "how long the topics wait, from 1ms to 100 years")
+	cmd.Flags().StringVar(&reason, "because", "", "the reason, at most 1 KiB")
+	cmd.Flags().BoolVar(&end, "end", false, "end the hold")
+	return cmd
+}
+
+// showHeld writes the topics as they are after a hold of a length, 0 for its end. It says which of
+// them an earlier hold makes wait for longer.
+func (a *app) showHeld(cmd *cobra.Command, topics []string, length time.Duration) error {
+	list, err := a.stats(cmd.Context(), topics)
+	if err != nil {
+		return err
+	}
+	for _, r := range list {
+		r.Counters = nil
+		// The numbers are from after the hold, and the hold is rounded up to the millisecond.
+		if h := r.Hold; length > 0 && h != nil && time.Time(h.Until).Sub(time.Time(r.At)) > length+time.Millisecond {
+			a.say("%s was already %s", r.Topic, a.holdText(h))
+		}
+	}
+	return all(a, a.topicsView(), list, nil)
+}
