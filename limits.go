@@ -183,11 +183,10 @@ func (l Limits) nextStart(tat string, now int64) time.Time {
 	if err != nil || l.Rate.starts == 0 || math.IsNaN(full) {
 		return time.Time{}
 	}
-	at := int64(min(full, float64(maxDueMS)*1000))
-	burst, emit := int64(l.Rate.MaxBurst()), l.Rate.emit()
-	at = min(at, now*1000+burst*emit)
-	if next := at - (burst-1)*emit; next > now*1000 {
-		return time.UnixMicro(next)
+	// The product can exceed an int64.
+	us, burst, emit := float64(now)*1000, float64(l.Rate.MaxBurst()), float64(l.Rate.emit())
+	if next := min(full, us+burst*emit) - (burst-1)*emit; next > us {
+		return time.UnixMicro(int64(next))
 	}
 	return time.Time{}
 }

@@ -156,6 +156,18 @@ func TestLimitsAreReadAsTheyWereSet(t *testing.T) {
 	require.Equal(t, "none", Rate{}.String())
 }
 
+// The next start is known for the largest burst of the slowest rate, too.
+func TestNextStartOfTheSlowestRate(t *testing.T) {
+	t.Parallel()
+	const now = 1_800_000_000_000
+	for _, r := range []Rate{Per(mostStarts, longestRate).Burst(mostStarts - 1).Strict(), Per(1, longestRate), Per(10, time.Second)} {
+		require.NoError(t, r.check())
+		tat := float64(now)*1000 + float64(r.MaxBurst())*float64(r.emit())
+		want := time.UnixMilli(now).Add(time.Duration(r.emit()) * time.Microsecond)
+		require.WithinDuration(t, want, Limits{Rate: r}.nextStart(fmt.Sprintf("%.0f", tat), now), 20*time.Millisecond, "%v", r)
+	}
+}
+
 // The bound of a strict rate, for all small rates: so many starts in any period, at the most.
 func TestStrictRateIsABound(t *testing.T) {
 	t.Parallel()
