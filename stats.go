@@ -107,7 +107,7 @@ func (i *Inspector) Stats(ctx context.Context, topics ...string) ([]TopicStats, 
 	var failed topicErrors
 	clock := redis.NewTimeCmd(ctx, "time")
 	first := redis.NewScanCmd(ctx, nil, "hscan", serversKey(i.o.prefix), 0, "count", serversPage)
-	others := []redis.Cmder{clock, first}
+	others := []redis.Cmder{first, clock}
 	for some := range slices.Chunk(topics, statsTopics) {
 		reads := i.read(ctx, some, others...)
 		if others != nil {
