@@ -154,7 +154,7 @@ func TestLimitPlaceFreedElsewhere(t *testing.T) {
 				mu.Unlock()
 				switch {
 				case job.ID == "stays" && stubborn:
-					time.Sleep(time.Hour)
+					time.Sleep(time.Minute)
 				case job.ID == "drains":
 					time.Sleep(10*time.Second + 370*time.Millisecond)
 				}
@@ -188,7 +188,7 @@ func TestLimitPlaceFreedElsewhere(t *testing.T) {
 		require.NoError(b, <-stopping)
 		require.WithinDuration(b, started["drains"].Add(10*time.Second+370*time.Millisecond), started["after"], 5*time.Millisecond)
 		go func() { stopping <- first.Stop() }()
-		b.Pass(2 * time.Hour)
+		b.Pass(2 * time.Minute)
 		<-stopping
 	})
 }
@@ -346,13 +346,16 @@ func TestHold(t *testing.T) {
 		var mu sync.Mutex
 		var starts []string
 		began := time.Now()
+		const ran = 100 * time.Millisecond
 		holds := map[string]time.Duration{"0": 10 * time.Second, "1": 3 * time.Second, "2": 20 * time.Second, "3": 5 * time.Second}
 		h := func(_ context.Context, job *delayq.Job) error {
 			mu.Lock()
-			defer mu.Unlock()
 			starts = append(starts, fmt.Sprintf("%s/%d at %v", job.ID, job.Attempt, time.Since(began).Round(time.Second)))
-			if d, has := holds[job.ID]; has {
-				delete(holds, job.ID)
+			d, has := holds[job.ID]
+			delete(holds, job.ID)
+			mu.Unlock()
+			if has {
+				time.Sleep(ran) // all of them have started by then
 				if job.ID == "3" {
 					return fmt.Errorf("api: %w", delayq.HoldUntil(time.Now().Add(d)))
 				}
@@ -372,7 +375,7 @@ func TestHold(t *testing.T) {
 		}
 		b.Pass(time.Second)
 		stats := b.Stats("a")
-		require.WithinDuration(b, began.Add(20*time.Second), stats.HeldUntil, 5*time.Millisecond)
+		require.WithinDuration(b, began.Add(ran+20*time.Second), stats.HeldUntil, 5*time.Millisecond)
 		require.Equal(b, "job 2", stats.HeldBy)
 		require.Contains(b, stats.HeldReason, "api says 429")
 		require.EqualValues(b, 4, stats.Counters[delayq.CounterHeld])
@@ -387,7 +390,7 @@ func TestHold(t *testing.T) {
 			"0/1 at 0s", "0/1 at 20s", "1/1 at 0s", "1/1 at 20s", "2/1 at 0s", "2/1 at 20s", "3/1 at 0s", "3/1 at 20s", "4/1 at 20s", "5/1 at 20s",
 		}, starts)
 		require.Len(b, hooks.Of("Held"), 4)
-		require.WithinDuration(b, began.Add(20*time.Second), hooks.Of("Held", "2")[0].NextDue, 10*time.Millisecond)
+		require.WithinDuration(b, began.Add(ran+20*time.Second), hooks.Of("Held", "2")[0].NextDue, 10*time.Millisecond)
 		require.Zero(b, b.Stats("a").HeldUntil)
 	})
 }
