@@ -127,6 +127,9 @@ func TestLivezSeesEachLoop(t *testing.T) {
 		{at: "dial", loop: "control", patience: time.Second, call: 37 * time.Second, prepare: func(_ *queuetest.Bubble, w *queuetest.Wire) { w.Deafen() }},
 	} {
 		t.Run(c.at, func(t *testing.T) {
+			if c.at == "log wait failed" {
+				queuetest.NeedsPop(t)
+			}
 			queuetest.InBubble(t, func(b *queuetest.Bubble) {
 				var f freezer
 				wire := queuetest.NewWire(b.Redis)
