@@ -1,0 +1,172 @@
+package outbox
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"hash/fnv"
+	"regexp"
+	"sync"
+
+	"github.com/delayq/delayq"
+	"github.com/delayq/delayq/internal/bridge"
+)
+
+// ErrInvalid is returned for an argument or an option out of range. Nothing was written. It is
+// [delayq.ErrInvalid].
+var ErrInvalid = delayq.ErrInvalid
+
+// An Execer executes a statement in the caller's transaction: a *sql.Tx, a *sql.Conn, or what wraps
+// one. With a *sql.DB the row is committed at once.
+type Execer interface {
+	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
+}
+
+// An Outbox writes calls of a client as rows. It is safe for concurrent use, holds no connection
+// and need not be closed.
+type Outbox struct {
+	dialect Dialect
+	table   string
+	shards  int
+	sealer  any
+	insert  string
+
+	mu     sync.Mutex
+	nudges map[chan struct{}]struct{} // of the relays that run
+}
+
+// An Option configures an [Outbox].
+type Option func(*Outbox) error
+
+// Table sets the name of the table: letters, digits and underscores, at most 40, perhaps after a
+// schema and a dot. The other tables add an ending to it. Default: delayq_outbox.
+func Table(name string) Option {
+	return func(b *Outbox) error {
+		if !regexp.MustCompile(`^([A-Za-z_][A-Za-z0-9_]{0,39}\.)?[A-Za-z_][A-Za-z0-9_]{0,39}$`).MatchString(name) {
+			return fmt.Errorf("%w: Table(%q): up to 40 letters, digits and underscores, perhaps after a schema and a dot", ErrInvalid, name)
+		}
+		b.table = name
+		return nil
+	}
+}
+
+// Shards sets into how many parts rows are divided by topic and ID. Rows of different parts can be
+// sent by different relays at the same time, so more shards send faster. All programs that use the
+// table must have the same number: only rows of one shard keep their order. Range: 1 to 64.
+// Default: 1.
+func Shards(n int) Option {
+	return func(b *Outbox) error {
+		if n < 1 || n > 64 {
+			return fmt.Errorf("%w: Shards(%d): from 1 to 64", ErrInvalid, n)
+		}
+		b.shards = n
+		return nil
+	}
+}
+
+// ClientOptions sets the options by which jobs are validated and encoded: [delayq.Defaults],
+// [delayq.MaxPayload] and [delayq.Hooks] with an [delayq.EnqueueHook]. Others have no effect here.
+// Give the same ones to the client of the relay.
+func ClientOptions(opts ...delayq.ClientOption) Option {
+	return func(b *Outbox) (err error) {
+		b.sealer, err = bridge.NewSealer(opts)
+		return err
+	}
+}
+
+// New returns an outbox in tables of a dialect. It does not use the database.
+func New(d Dialect, opts ...Option) (*Outbox, error) {
+	b := &Outbox{dialect: d, table: "delayq_outbox", shards: 1, nudges: make(map[chan struct{}]struct{})}
+	if columnTypes[d] == nil {
+		return nil, fmt.Errorf("%w: %v: Postgres, MySQL and SQLite are known", ErrInvalid, d)
+	}
+	b.sealer, _ = bridge.NewSealer([]delayq.ClientOption(nil))
+	for _, opt := range opts {
+		if opt == nil {
+			return nil, fmt.Errorf("%w: an option is nil", ErrInvalid)
+		}
+		if err := opt(b); err != nil {
+			return nil, err
+		}
+	}
+	b.insert = b.dialect.rebind("INSERT INTO " + b.table + " (" + rowNames + ") VALUES (?, ?, ?, ?, ?, ?, ?, " + b.dialect.clock() + ", ?)")
+	return b, nil
+}
+
+// Enqueue writes a job in the caller's transaction. When that is committed, a relay stores the job
+// in Redis, and the delay of [delayq.ProcessIn] and [delayq.ExpireIn] counts from this call, by the
+// clock of the database. Enqueue validates and encodes as [delayq.Client.Enqueue] does. It neither
+// begins nor ends a transaction.
+//
+// The returned job has no EnqueuedAt and no Due. If an unfinished job with the ID exists when the
+// row is sent, the row goes to the dead rows, unless [delayq.Replace] is given: see [Outbox.Dead].
+//
+// Errors: [ErrInvalid], [ErrSchema], the context's error, or the error of the database. After
+// ErrInvalid nothing was written. After an error of the database PostgreSQL lets the transaction
+// only be rolled back.
+func (b *Outbox) Enqueue(ctx context.Context, tx Execer, topic, id string, payload []byte, opts ...delayq.JobOption) (*delayq.Job, error) {
+	row, job, err := bridge.SealEnqueue(ctx, b.sealer, delayq.NewJob{Topic: topic, ID: id, Payload: payload, Options: opts})
+	if err == nil {
+		err = b.write(ctx, tx, row)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return job.(*delayq.Job), nil
+}
+
+// Dequeue cancels a job after the commit, as [delayq.Client.Dequeue] does. It is sent after every
+// row about the same ID that was written before it, so it also cancels a job whose row has not been
+// sent yet. If there is no such job by then, nothing happens. Errors as from [Outbox.Enqueue].
+func (b *Outbox) Dequeue(ctx context.Context, tx Execer, topic, id string) error {
+	row, err := bridge.SealCancel(ctx, b.sealer, topic, id)
+	if err != nil {
+		return err
+	}
+	return b.write(ctx, tx, row)
+}
+
+// Reschedule gives a job another due time after the commit, as [delayq.Client.Reschedule] does. A
+// delay counts from this call, by the clock of the database. If the job is running, dead or gone by
+// then, nothing happens. Errors as from [Outbox.Enqueue].
+func (b *Outbox) Reschedule(ctx context.Context, tx Execer, topic, id string, due delayq.DueOption) error {
+	row, err := bridge.SealReschedule(ctx, b.sealer, topic, id, due)
+	if err != nil {
+		return err
+	}
+	return b.write(ctx, tx, row)
+}
+
+func (b *Outbox) write(ctx context.Context, tx Execer, row bridge.Row) error {
+	if tx == nil {
+		return fmt.Errorf("%w: nil transaction", ErrInvalid)
+	}
+	_, err := tx.ExecContext(ctx, b.insert, b.shard(row.Topic, row.ID), int(row.Kind), row.Topic, []byte(row.ID), row.Replace, row.DueAt, row.DueIn, []byte(row.Record))
+	if err != nil {
+		return fmt.Errorf("outbox: write row of topic %q, job %q: %w", row.Topic, row.ID, b.explain(err))
+	}
+	return nil
+}
+
+// shard returns the shard of a job: FNV-1a of the topic, a zero byte and the ID.
+func (b *Outbox) shard(topic, id string) int {
+	if b.shards == 1 {
+		return 0
+	}
+	h := fnv.New32a()
+	_, _ = h.Write([]byte(topic + "\x00" + id))
+	return int(h.Sum32() % uint32(b.shards))
+}
+
+// Nudge makes the relays of this Outbox in this process look for rows at once. Call it after the
+// commit. Without it a row waits for up to [Poll].
+func (b *Outbox) Nudge() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for nudge := range b.nudges {
+		select {
+		case nudge <- struct{}{}:
+		default:
+		}
+	}
+}

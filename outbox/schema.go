@@ -1,0 +1,111 @@
+package outbox
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// version is the version of the tables. A relay does not work with another one.
+const version = 1
+
+// row lists the columns of a row and their types. The dead table has the same.
+var rowColumns = [][2]string{
+	{"shard", "int"}, {"kind", "int"}, {"topic", "name"}, {"id", "id"}, {"replaces", "name"}, {"due_at", "int"},
+	{"delay_ms", "int"}, {"made", "int"}, {"record", "bytes"},
+}
+
+var rowNames = func() string {
+	names := make([]string, len(rowColumns))
+	for i, column := range rowColumns {
+		names[i] = column[0]
+	}
+	return strings.Join(names, ", ")
+}()
+
+// Schema returns the statements that create the tables, each ended by a semicolon, for a migration
+// tool. They do nothing if the tables exist. The tables are the outbox itself, the shards with the
+// state of the relays, the rows that Redis has refused, and the inbox.
+func (b *Outbox) Schema() string { return strings.Join(b.statements(), ";\n\n") + ";\n" }
+
+func (b *Outbox) statements() []string {
+	types := columnTypes[b.dialect]
+	table := func(name, first string, columns ...[2]string) string {
+		text := "CREATE TABLE IF NOT EXISTS " + name + " (\n  " + first
+		for _, column := range columns {
+			text += ",\n  " + column[0] + " " + types[column[1]] + " NOT NULL"
+		}
+		return text + "\n)"
+	}
+	all := []string{
+		table(b.table, "seq "+types["seq"], rowColumns...),
+		"",
+		table(b.table+"_shards", "shard "+types["int"]+" PRIMARY KEY",
+			[2]string{"version", "int"}, [2]string{"name", "name"}, [2]string{"number", "int"}, [2]string{"plan", "bytes"},
+			[2]string{"holder", "name"}, [2]string{"held_until", "int"}),
+		table(b.table+"_dead", "seq "+types["int"]+" PRIMARY KEY",
+			append(slices.Clone(rowColumns), [2]string{"reason", "text"}, [2]string{"refused", "int"})...),
+		table(b.table+"_inbox", "nonce "+types["name"]+" PRIMARY KEY", [2]string{"topic", "name"}, [2]string{"seen", "int"}),
+		"",
+	}
+	index := func(name, on string) string {
+		return "CREATE INDEX IF NOT EXISTS " + b.index(name) + " ON " + on
+	}
+	switch b.dialect {
+	case Postgres:
+		all[0] += " WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_cost_delay = 0)"
+		all[1] = index("shard", b.table+" (shard, seq)")
+		all[5] = index("seen", b.table+"_inbox (seen)")
+	case SQLite:
+		all[1] = index("shard", b.table+" (shard, seq)")
+		all[5] = index("seen", b.table+"_inbox (seen)")
+	case MySQL: // it has no CREATE INDEX IF NOT EXISTS
+		with := func(create, key string) string { return strings.TrimSuffix(create, "\n)") + ",\n  KEY " + key + "\n)" }
+		all[0] = with(all[0], "by_shard (shard, seq)")
+		all[4] = with(all[4], "by_seen (seen)")
+		for _, i := range []int{0, 2, 3, 4} {
+			all[i] += " ENGINE=InnoDB"
+		}
+	}
+	return slices.DeleteFunc(all, func(s string) bool { return s == "" })
+}
+
+// index returns the name of an index of the outbox, which is in the schema of its table.
+func (b *Outbox) index(name string) string {
+	return strings.ReplaceAll(b.table[strings.LastIndexByte(b.table, '.')+1:], `"`, "") + "_" + name
+}
+
+// Migrate creates the tables that do not exist, with the statements of [Outbox.Schema]. MySQL
+// commits each of them by itself.
+func (b *Outbox) Migrate(ctx context.Context, db *sql.DB) error {
+	for _, statement := range b.statements() {
+		if _, err := db.ExecContext(ctx, statement); err != nil {
+			return fmt.Errorf("outbox: migrate: %w", err)
+		}
+	}
+	return nil
+}
+
+// ErrSchema is returned when a table is missing or does not have the columns of this release. Run
+// [Outbox.Migrate], or the statements of [Outbox.Schema]. Nothing was written.
+var ErrSchema = errors.New("outbox: the tables are missing or of another version")
+
+// explain adds to an error of the database what to do about it. Drivers have no error in common, so
+// this reads the text.
+func (b *Outbox) explain(err error) error {
+	if err == nil {
+		return nil
+	}
+	text := strings.ToLower(err.Error())
+	for _, sign := range []string{
+		"no such table", "no such column", "has no column", "doesn't exist", "unknown column", "sqlstate 42p01", "sqlstate 42703", "does not exist",
+	} {
+		if strings.Contains(text, sign) && strings.Contains(text, strings.ToLower(b.index(""))[:len(b.index(""))-1]) {
+			return fmt.Errorf("%w: run Migrate, or the statements of Schema: %w", ErrSchema, err)
+		}
+	}
+	return err
+}

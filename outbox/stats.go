@@ -1,0 +1,89 @@
+package outbox
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/delayq/delayq/internal/bridge"
+)
+
+// Stats says how far the relays are behind.
+type Stats struct {
+	Rows   int64         // that wait, the committed ones
+	Oldest time.Duration // how long the oldest one has waited; 0: none waits
+	Dead   int64         // that Redis has refused
+}
+
+// Stats counts rows. It reads an index over all of them, so call it every few seconds at most.
+func (b *Outbox) Stats(ctx context.Context, db querier) (s Stats, err error) {
+	h := &holding{Relay: &Relay{box: b}}
+	var oldest int64
+	err = db.QueryRowContext(ctx, h.query("SELECT (SELECT COUNT(*) FROM {table}), (SELECT COUNT(*) FROM {table}_dead), "+
+		"COALESCE({now} - (SELECT made FROM {table} ORDER BY seq LIMIT 1), 0)")).Scan(&s.Rows, &s.Dead, &oldest)
+	if err != nil {
+		return Stats{}, fmt.Errorf("outbox: stats: %w", b.explain(err))
+	}
+	s.Oldest = time.Duration(max(0, oldest)) * time.Millisecond
+	return s, nil
+}
+
+// A DeadRow is a row that Redis has refused for good.
+type DeadRow struct {
+	Seq       int64  // key of the row
+	Call      string // enqueue, dequeue or reschedule
+	Topic, ID string
+	Reason    string
+	Made      time.Time // when it was written, by the database's clock
+	Refused   time.Time
+}
+
+// Dead returns the oldest dead rows, up to limit, with greater keys than after. A row is dead
+// because an unfinished job had its ID, because its job expired before it was sent or before it was
+// due, or because it or a key of the topic is damaged. It holds up no other row.
+func (b *Outbox) Dead(ctx context.Context, db querier, after int64, limit int) (list []DeadRow, err error) {
+	if limit < 1 || limit > 1000 {
+		return nil, fmt.Errorf("%w: limit %d: from 1 to 1000", ErrInvalid, limit)
+	}
+	h := &holding{Relay: &Relay{box: b}}
+	rows, err := db.QueryContext(ctx, h.query(fmt.Sprintf("SELECT seq, kind, topic, id, reason, made, refused FROM {table}_dead WHERE seq > ? ORDER BY seq LIMIT %d", limit)), after)
+	if err != nil {
+		return nil, fmt.Errorf("outbox: dead rows: %w", b.explain(err))
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var d DeadRow
+		var kind bridge.RowKind
+		var id []byte
+		var made, refused int64
+		if err := rows.Scan(&d.Seq, &kind, &d.Topic, &id, &d.Reason, &made, &refused); err != nil {
+			return nil, fmt.Errorf("outbox: dead rows: %w", err)
+		}
+		d.ID, d.Made, d.Refused = string(id), time.UnixMilli(made), time.UnixMilli(refused)
+		d.Call = map[bridge.RowKind]string{bridge.RowEnqueue: "enqueue", bridge.RowCancel: "dequeue", bridge.RowReschedule: "reschedule"}[kind]
+		list = append(list, d)
+	}
+	return list, rows.Err()
+}
+
+// Revive writes a dead row once more, at the end of the outbox, and deletes it from the dead rows.
+// Its delay still counts from when it was first written. Give it a transaction, or the row can be
+// written without being deleted. Revive reports whether there was such a row.
+func (b *Outbox) Revive(ctx context.Context, tx Execer, seq int64) (bool, error) {
+	h := &holding{Relay: &Relay{box: b}}
+	if _, err := tx.ExecContext(ctx, h.query("INSERT INTO {table} ("+rowNames+") SELECT "+rowNames+" FROM {table}_dead WHERE seq = ?"), seq); err != nil {
+		return false, fmt.Errorf("outbox: revive row %d: %w", seq, b.explain(err))
+	}
+	return b.Discard(ctx, tx, seq)
+}
+
+// Discard deletes a dead row, and reports whether there was one.
+func (b *Outbox) Discard(ctx context.Context, tx Execer, seq int64) (bool, error) {
+	h := &holding{Relay: &Relay{box: b}}
+	result, err := tx.ExecContext(ctx, h.query("DELETE FROM {table}_dead WHERE seq = ?"), seq)
+	if err != nil {
+		return false, fmt.Errorf("outbox: discard row %d: %w", seq, b.explain(err))
+	}
+	n, err := result.RowsAffected()
+	return n > 0, err
+}
