@@ -5,6 +5,7 @@ go 1.26.0
 replace (
 	github.com/delayq/delayq => ../..
 	github.com/delayq/delayq/prom => ../../prom
+	github.com/delayq/delayq/web => ../../web
 )
 
 require (
@@ -14,6 +15,7 @@ require (
 	github.com/creack/pty v1.1.24
 	github.com/delayq/delayq v0.0.0-00010101000000-000000000000
 	github.com/delayq/delayq/prom v0.0.0-00010101000000-000000000000
+	github.com/delayq/delayq/web v0.0.0-00010101000000-000000000000
 	github.com/mattn/go-runewidth v0.0.31
 	github.com/prometheus/client_golang v1.25.0
 	github.com/redis/go-redis/v9 v9.23.0

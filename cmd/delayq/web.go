@@ -1,0 +1,305 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"crypto/sha256"
+	"crypto/subtle"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/delayq/delayq"
+	"github.com/delayq/delayq/web"
+)
+
+// A webFlags holds the flags of the command web.
+type webFlags struct {
+	listen   string
+	authFile string
+	header   string
+	proxies  []string
+	noAuth   bool
+	origins  []string
+	readOnly bool
+	badge    string
+	language string
+	every    time.Duration
+}
+
+func (a *app) webCommand() *cobra.Command {
+	f := webFlags{listen: "127.0.0.1:9465", every: 2 * time.Second}
+	cmd := &cobra.Command{
+		Use:   "web",
+		Short: "Serve the web page: look at topics and act on jobs in a browser",
+		Long: `Serve the web page of the queue. It shows topics, jobs, failures, servers and
+schedules, says why a job is not running, and acts on jobs, one by one or on all that
+match. With --read-only it cannot act. docs/howto/web-page.md is about it.
+
+Without a login, it listens on a loopback address only. On another address it needs
+--auth-file, or --trust-user-header with --trust-proxy, or an explicit --no-auth.
+It speaks HTTP: beyond one machine, put it behind a proxy that speaks HTTPS.
+
+A password file has one user a line, as name:password. A trusted header names the user,
+who was logged in by a proxy; requests that do not come from --trust-proxy are refused.
+The user is the actor of the audit; without a login that is --actor.
+
+/healthz answers 200 as long as the process lives. SIGINT and SIGTERM end it with exit
+code 0, and stop bulk runs.`,
+		Example: `  delayq web
+  delayq web --read-only --badge production
+  delayq web --listen :9465 --auth-file users
+  delayq web --listen :9465 --trust-user-header X-Forwarded-User --trust-proxy 10.0.0.0/8`,
+		Args:              counted(0, 0, "no arguments"),
+		ValidArgsFunction: a.completeArgs(nothing),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if !a.tabular() {
+				return usage("-o %s: web serves pages; each has a .json beside it", a.format)
+			}
+			return a.web(cmd.Context(), &f)
+		},
+	}
+	s := cmd.Flags()
+	s.StringVar(&f.listen, "listen", f.listen, "`address` to listen on; port 0 is a free one")
+	s.StringVar(&f.authFile, "auth-file", "", "`file` with the users and passwords of a login (basic authentication)")
+	s.StringVar(&f.header, "trust-user-header", "", "`header` in which a proxy sends the name of the user")
+	s.StringSliceVar(&f.proxies, "trust-proxy", nil, "`addresses` of the proxies, such as 10.0.0.0/8; can be repeated")
+	s.BoolVar(&f.noAuth, "no-auth", false, "no login on an address that others can reach")
+	s.StringSliceVar(&f.origins, "trusted-origin", nil, "`origin` of the page behind a proxy that changes Host; can be repeated")
+	s.BoolVar(&f.readOnly, "read-only", false, "show, and do not act")
+	s.StringVar(&f.badge, "badge", "", "`word` beside the prefix, for example production")
+	s.StringVar(&f.language, "language", "", "en or zh-CN; without it the browser decides")
+	s.Var(&duration{&f.every}, "every", "how often open pages are refreshed, however many there are")
+	return cmd
+}
+
+// web serves the page until it is asked to end.
+func (a *app) web(ctx context.Context, f *webFlags) (err error) {
+	login, err := f.login(a.actor)
+	if err != nil {
+		return err
+	}
+	insp, err := a.inspector()
+	if err != nil {
+		return err
+	}
+	none, cancel := context.WithCancel(ctx)
+	cancel() // before Redis is asked: it may be away
+	if _, err := insp.Topics(none); errors.Is(err, delayq.ErrInvalid) {
+		return err
+	}
+	opts := []web.Option{web.Actor(login.user), web.Every(f.every), web.Badge(f.badge)}
+	if f.language != "" {
+		opts = append(opts, web.Language(f.language))
+	}
+	for _, origin := range f.origins {
+		opts = append(opts, web.TrustedOrigin(origin))
+	}
+	if !f.readOnly {
+		client, err := a.queue()
+		if err != nil {
+			return err
+		}
+		opts = append(opts, web.Actions(client))
+	}
+	page, err := web.New(insp, opts...)
+	if err != nil {
+		return usage("%v", err)
+	}
+	defer page.Close()
+	server, err := servePage(f.listen, login.protect(page), slog.New(slog.NewTextHandler(a.err, nil)))
+	if err != nil {
+		return err
+	}
+	a.say("page of prefix %q on http://%s/", a.prefix, server.listener.Addr())
+	ctx, stop := signal.NotifyContext(ctx, syscall.SIGTERM)
+	defer stop()
+	return server.until(ctx)
+}
+
+// servePage starts a server of the page.
+func servePage(address string, page http.Handler, log *slog.Logger) (*metricsServer, error) {
+	l, err := net.Listen("tcp", address)
+	if err != nil {
+		return nil, &exitCode{exitError, err.Error()}
+	}
+	s := &metricsServer{listener: l, ended: make(chan error, 1)}
+	s.Handler, s.ErrorLog = page, slog.NewLogLogger(log.Handler(), slog.LevelWarn)
+	s.ReadHeaderTimeout, s.ReadTimeout, s.WriteTimeout, s.IdleTimeout = 5*time.Second, 30*time.Second, time.Minute, 2*time.Minute
+	s.MaxHeaderBytes = 64 << 10
+	go func() { s.ended <- s.Serve(l) }()
+	return s, nil
+}
+
+// A login decides who may use the page.
+type login struct {
+	actor   string // if nobody logs in
+	local   bool   // only for names of this machine
+	hosts   map[string]bool
+	users   map[string][sha256.Size]byte
+	header  string
+	proxies []netip.Prefix
+}
+
+// login checks the flags about it.
+func (f *webFlags) login(actor string) (*login, error) {
+	host, _, err := net.SplitHostPort(f.listen)
+	if err != nil {
+		return nil, usage("the address %q must be HOST:PORT or :PORT: %v", f.listen, err)
+	}
+	l := &login{actor: actor, header: f.header, hosts: make(map[string]bool)}
+	switch {
+	case f.authFile != "" && f.header != "":
+		return nil, usage("--auth-file and --trust-user-header exclude each other")
+	case f.noAuth && (f.authFile != "" || f.header != ""):
+		return nil, usage("--no-auth excludes --auth-file and --trust-user-header")
+	case (f.header != "") != (len(f.proxies) > 0):
+		return nil, usage("--trust-user-header and --trust-proxy need each other: anybody can send a header")
+	case f.authFile != "":
+		if l.users, err = readUsers(f.authFile); err != nil {
+			return nil, err
+		}
+	case f.header != "":
+		for _, text := range f.proxies {
+			p, err := netip.ParsePrefix(text)
+			if addr, one := netip.ParseAddr(text); one == nil {
+				p, err = netip.PrefixFrom(addr, addr.BitLen()), nil
+			}
+			if err != nil {
+				return nil, usage("--trust-proxy %q: must be an address or a range such as 10.0.0.0/8", text)
+			}
+			l.proxies = append(l.proxies, p.Masked())
+		}
+	case loopback(host):
+		l.local = !f.noAuth
+	case !f.noAuth:
+		return nil, usage("others can reach %s: it needs --auth-file, or --trust-user-header with --trust-proxy, or an explicit --no-auth", f.listen)
+	}
+	for _, origin := range f.origins {
+		u, err := url.Parse(origin)
+		if err != nil || u.Host == "" {
+			return nil, usage("--trusted-origin %q: must be a scheme and a host, such as https://admin.example.com", origin)
+		}
+		l.hosts[strings.ToLower(u.Hostname())] = true
+	}
+	return l, nil
+}
+
+// loopback reports whether a host is this machine, as seen from itself.
+func loopback(host string) bool {
+	ip, err := netip.ParseAddr(host)
+	return host == "localhost" || err == nil && ip.IsLoopback()
+}
+
+// readUsers reads a password file.
+func readUsers(name string) (map[string][sha256.Size]byte, error) {
+	file, err := os.Open(name)
+	if err != nil {
+		return nil, usage("--auth-file: %v", err)
+	}
+	defer func() { _ = file.Close() }() // it was only read
+	users := make(map[string][sha256.Size]byte)
+	lines := bufio.NewScanner(file)
+	for n := 1; lines.Scan(); n++ {
+		line := strings.TrimSuffix(lines.Text(), "\r")
+		if line == "" {
+			continue
+		}
+		user, password, ok := strings.Cut(line, ":")
+		if !ok || user == "" || password == "" { // which it does not show
+			return nil, usage("--auth-file %s: line %d is not name:password", name, n)
+		}
+		users[user] = sha256.Sum256([]byte(password))
+	}
+	if err := lines.Err(); err != nil {
+		return nil, usage("--auth-file: %v", err)
+	}
+	if len(users) == 0 {
+		return nil, usage("--auth-file %s: it has no users", name)
+	}
+	return users, nil
+}
+
+// userKey is the key of the user in the context of a request.
+type userKey struct{}
+
+// user returns who sent a request.
+func (l *login) user(r *http.Request) string {
+	if name, ok := r.Context().Value(userKey{}).(string); ok {
+		return name
+	}
+	return l.actor
+}
+
+// protect lets those requests pass to a page that are logged in.
+func (l *login) protect(page http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/healthz" {
+			w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+			_, _ = fmt.Fprintln(w, "ok") // or the other side has gone
+			return
+		}
+		name, status := l.enter(r)
+		switch status {
+		case http.StatusOK:
+		case http.StatusUnauthorized:
+			w.Header().Set("WWW-Authenticate", `Basic realm="delayq", charset="UTF-8"`)
+			http.Error(w, "log in", status)
+			return
+		default:
+			http.Error(w, http.StatusText(status), status)
+			return
+		}
+		if name != "" {
+			r = r.WithContext(context.WithValue(r.Context(), userKey{}, name))
+		}
+		page.ServeHTTP(w, r)
+	})
+}
+
+// enter returns the user of a request, or the status that refuses it.
+func (l *login) enter(r *http.Request) (string, int) {
+	switch {
+	case l.users != nil:
+		name, password, ok := r.BasicAuth()
+		got := sha256.Sum256([]byte(password))
+		want, known := l.users[name] // an unknown name takes as long as a wrong password
+		if subtle.ConstantTimeCompare(got[:], want[:]) != 1 || !known || !ok {
+			return "", http.StatusUnauthorized
+		}
+		return name, http.StatusOK
+	case l.header != "":
+		from, err := netip.ParseAddrPort(r.RemoteAddr)
+		names := r.Header.Values(l.header)
+		if err != nil || len(names) != 1 || names[0] == "" {
+			return "", http.StatusForbidden
+		}
+		for _, p := range l.proxies {
+			if p.Contains(from.Addr().Unmap().WithZone("")) {
+				return names[0], http.StatusOK
+			}
+		}
+		return "", http.StatusForbidden
+	case l.local:
+		// Another site can have a name that leads here (DNS rebinding). Then Host is that name.
+		host := r.Host
+		if h, _, err := net.SplitHostPort(host); err == nil {
+			host = h
+		}
+		if host = strings.ToLower(strings.Trim(host, "[]")); !loopback(host) && !l.hosts[host] {
+			return "", http.StatusMisdirectedRequest
+		}
+	}
+	return "", http.StatusOK
+}

@@ -1,0 +1,634 @@
+package web
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/vmihailenco/msgpack/v5"
+
+	"github.com/delayq/delayq"
+)
+
+// An act is what a page can do with jobs.
+type act struct {
+	right       Right
+	states      []delayq.State
+	destructive bool // what it did cannot be undone
+	spreads     bool
+	when        bool // it needs a time
+	why         bool // it takes a reason
+	action      func(p *actInput) delayq.Action
+	one         func(ctx context.Context, c *delayq.Client, topic, id string, p *actInput) error
+}
+
+// actNames lists the acts in the order in which pages show them.
+var actNames = []string{"run", "reschedule", "revive", "bury", "cancel", "purge"}
+
+var acts = map[string]*act{
+	"run": {
+		right: RightReschedule, states: []delayq.State{delayq.StateScheduled}, spreads: true,
+		action: func(*actInput) delayq.Action { return delayq.RunNow() },
+		one: func(ctx context.Context, c *delayq.Client, topic, id string, _ *actInput) error {
+			return c.Reschedule(ctx, topic, id, delayq.ProcessIn(0))
+		},
+	},
+	"reschedule": {
+		right: RightReschedule, states: []delayq.State{delayq.StateScheduled, delayq.StateReady}, spreads: true, when: true,
+		action: func(p *actInput) delayq.Action { return delayq.RescheduleTo(p.due) },
+		one: func(ctx context.Context, c *delayq.Client, topic, id string, p *actInput) error {
+			return c.Reschedule(ctx, topic, id, p.due)
+		},
+	},
+	"revive": {
+		right: RightRevive, states: []delayq.State{delayq.StateDead}, spreads: true,
+		action: func(*actInput) delayq.Action { return delayq.ReviveDead() },
+		one: func(ctx context.Context, c *delayq.Client, topic, id string, _ *actInput) error {
+			return c.Revive(ctx, topic, id)
+		},
+	},
+	"bury": {
+		right: RightBury, states: []delayq.State{delayq.StateScheduled, delayq.StateReady}, why: true,
+		action: func(p *actInput) delayq.Action { return delayq.BuryBecause(p.because) },
+		one: func(ctx context.Context, c *delayq.Client, topic, id string, p *actInput) error {
+			return c.Bury(ctx, topic, id, p.because)
+		},
+	},
+	"cancel": {
+		right: RightCancel, destructive: true,
+		states: []delayq.State{delayq.StateScheduled, delayq.StateReady, delayq.StateRunning},
+		action: func(*actInput) delayq.Action { return delayq.Cancel() },
+		one: func(ctx context.Context, c *delayq.Client, topic, id string, _ *actInput) error {
+			_, err := c.Dequeue(ctx, topic, id)
+			return err
+		},
+	},
+	"purge": {
+		right: RightPurge, states: []delayq.State{delayq.StateDead, delayq.StateDone}, destructive: true,
+		action: func(*actInput) delayq.Action { return delayq.Purge() },
+		one:    purge,
+	},
+}
+
+// purge deletes one job that is dead or done.
+func purge(ctx context.Context, c *delayq.Client, topic, id string, _ *actInput) error {
+	err := c.Delete(ctx, topic, id)
+	if !errors.Is(err, delayq.ErrNotFound) {
+		return err
+	}
+	info, err := c.Get(ctx, topic, id)
+	if err != nil {
+		return err
+	}
+	if info.State != delayq.StateDead {
+		return delayq.ErrNotFound // it has moved on
+	}
+	_, err = c.Dequeue(ctx, topic, id)
+	return err
+}
+
+const (
+	maxChosen  = 1000 // jobs that are chosen one by one
+	typedAbove = 1000 // jobs from which on the topic has to be typed for every act
+)
+
+// An actInput is what an act was asked to do.
+type actInput struct {
+	name    string
+	act     *act
+	ids     []string // the chosen jobs
+	all     bool     // all that match instead
+	filter  *filter
+	due     delayq.DueOption
+	because string
+	options []delayq.ApplyOption
+	dry     bool
+}
+
+// input reads what confirm and act have in common.
+func (h *Handler) input(v *view) (*actInput, error) {
+	p := &actInput{name: v.query.Get("do")}
+	if p.name == "" {
+		p.name = v.form("do")
+	}
+	if p.act = acts[p.name]; p.act == nil {
+		return nil, errNoPage
+	}
+	if err := h.may(v, p.act.right, v.Topic); err != nil {
+		return nil, err
+	}
+	if v.query.Has("id") {
+		p.ids = append(p.ids, v.query["id"]...)
+	}
+	for _, escaped := range v.Request.PostForm["ids"] {
+		id, err := url.QueryUnescape(escaped)
+		if err != nil {
+			return nil, &refusal{http.StatusBadRequest, v.T("error.query")}
+		}
+		p.ids = append(p.ids, id)
+	}
+	slices.Sort(p.ids)
+	p.ids = slices.Compact(p.ids)
+	p.all = v.query.Get("all") == "1" || v.form("all") == "1"
+	if p.all {
+		p.ids = nil
+	}
+	switch {
+	case len(p.ids) > maxChosen:
+		return nil, &refusal{http.StatusBadRequest, v.T("error.many", maxChosen)}
+	case !p.all && len(p.ids) == 0:
+		return nil, &refusal{http.StatusBadRequest, v.T("error.none")}
+	}
+	var err error
+	if p.filter, err = v.filter(); err != nil {
+		return nil, err
+	}
+	p.filter.query.Cursor, p.filter.query.Limit = "", 0
+	if p.all && !slices.Contains(p.act.states, p.filter.query.State) {
+		return nil, &refusal{http.StatusBadRequest, v.T("error.state", v.T("act."+p.name), v.T("state."+string(p.filter.query.State)))}
+	}
+	return p, nil
+}
+
+type confirmPage struct {
+	Schema string   `json:"schema"`
+	Do     string   `json:"do"`
+	Topic  string   `json:"topic"`
+	Count  int64    `json:"count"`
+	Exact  bool     `json:"exact"`
+	IDs    []string `json:"ids,omitempty"`
+	All    bool     `json:"all"`
+	Filter *filter  `json:"-"`
+	Type   bool     `json:"type_topic"` // the topic has to be typed
+	URL    string   `json:"-"`
+	Back   string   `json:"-"`
+	Act    *actShow `json:"-"`
+	Dry    bool     `json:"-"` // this is the answer of a dry run
+}
+
+// actShow is what the form of an act asks for.
+type actShow struct{ Spreads, When, Why, Destructive bool }
+
+// confirm asks before an act, and says how many jobs it is about.
+func (h *Handler) confirm(v *view) (any, error) {
+	p, err := h.input(v)
+	if err != nil {
+		return nil, err
+	}
+	return h.ask(v, p)
+}
+
+func (h *Handler) ask(v *view, p *actInput) (*confirmPage, error) {
+	c := &confirmPage{
+		Schema: "delayq.web.confirm/1", Do: p.name, Topic: v.Topic, IDs: p.ids, All: p.all, Filter: p.filter, Exact: true,
+		Count: int64(len(p.ids)), Act: &actShow{p.act.spreads, p.act.when, p.act.why, p.act.destructive},
+	}
+	values := p.filter.values()
+	c.Back = "jobs?" + values.Encode()
+	if p.all {
+		q := p.filter.query
+		q.Budget = 50_000
+		var err error
+		if c.Count, c.Exact, err = h.insp.Count(v.Request.Context(), q); err != nil {
+			return nil, err
+		}
+		values.Set("all", "1")
+	} else if len(p.ids) == 1 {
+		c.Back = v.Link("job", "topic", v.Topic, "id", p.ids[0])
+	}
+	values.Set("do", p.name)
+	c.URL = "act?" + values.Encode()
+	c.Type = c.typed()
+	return c, nil
+}
+
+// typed reports whether the topic has to be typed.
+func (c *confirmPage) typed() bool {
+	return c.All && c.Act.Destructive || c.Count > typedAbove || !c.Exact || len(c.IDs) > 1 && c.Act.Destructive
+}
+
+// FilterTexts returns the fields that narrow the selection.
+func (c *confirmPage) FilterTexts() (list []string) {
+	for _, name := range filterFields {
+		if c.Filter.text[name] != "" {
+			list = append(list, name)
+		}
+	}
+	return list
+}
+
+// perform does what was confirmed.
+func (h *Handler) perform(v *view) (any, error) {
+	p, err := h.input(v)
+	if err != nil {
+		return nil, err
+	}
+	if err := v.details(p); err != nil {
+		return nil, err
+	}
+	c, err := h.ask(v, p) // the number may have grown since
+	if err != nil {
+		return nil, err
+	}
+	if p.dry {
+		c.Dry = true
+		return c, nil
+	}
+	if c.Type && v.form("typed") != v.Topic {
+		return nil, &refusal{http.StatusBadRequest, v.T("error.typed", visible(v.Topic))}
+	}
+	if p.all {
+		run, err := h.runs.start(h, v, p, c.Count)
+		if err != nil {
+			return nil, err
+		}
+		return redirect("bulk?run=" + strconv.FormatInt(run, 10)), nil
+	}
+	defer h.shared.forget()
+	done, failed := 0, 0
+	var last error
+	for _, id := range p.ids {
+		if err := p.act.one(v.acting(), h.o.client, v.Topic, id, p); err != nil {
+			failed, last = failed+1, err
+			if _, status := err.(*refusal); status || v.Request.Context().Err() != nil {
+				break
+			}
+			continue
+		}
+		done++
+	}
+	if len(p.ids) == 1 && last != nil {
+		return nil, v.moved(last)
+	}
+	back := v.Link("jobs", "topic", v.Topic, "state", string(p.filter.query.State))
+	if len(p.ids) == 1 {
+		back = v.Link("job", "topic", v.Topic, "id", p.ids[0])
+	}
+	return redirect(back + "&did=" + p.name + "&n=" + strconv.Itoa(done) + "&failed=" + strconv.Itoa(failed)), nil
+}
+
+// moved says that a job has moved on, if that is what an error means.
+func (v *view) moved(err error) error {
+	if errors.Is(err, delayq.ErrNotFound) {
+		return &refusal{http.StatusConflict, v.T("error.moved")}
+	}
+	return err
+}
+
+// details reads the fields of the form of an act.
+func (v *view) details(p *actInput) error {
+	bad := func(name string, err error) error {
+		return &refusal{http.StatusBadRequest, fmt.Sprintf("%s: %v", name, err)}
+	}
+	p.dry = v.form("dry") == "1"
+	p.because = v.form("because")
+	if p.act.when {
+		due, err := v.due()
+		if err != nil {
+			return err
+		}
+		if due == nil && !p.dry {
+			return &refusal{http.StatusBadRequest, v.T("error.when")}
+		}
+		p.due = delayq.ProcessIn(0)
+		if due != nil {
+			p.due = *due
+		}
+	}
+	if text := v.form("spread"); text != "" && p.act.spreads {
+		d, err := span(text)
+		if err != nil {
+			return bad("spread", err)
+		}
+		p.options = append(p.options, delayq.Spread(d))
+	}
+	for _, one := range []struct {
+		name   string
+		option func(int) delayq.ApplyOption
+	}{
+		{"pace", delayq.Pace},
+		{"most", func(n int) delayq.ApplyOption { return delayq.AtMost(int64(n)) }},
+	} {
+		text := v.form(one.name)
+		if text == "" {
+			continue
+		}
+		n, err := strconv.Atoi(text)
+		if err != nil || n < 1 {
+			return bad(one.name, fmt.Errorf("%q must be a number of at least 1", text))
+		}
+		p.options = append(p.options, one.option(n))
+	}
+	return nil
+}
+
+// due reads a due time: in or at. It is nil if neither was given.
+func (v *view) due() (*delayq.DueOption, error) {
+	in, at := strings.TrimSpace(v.form("in")), strings.TrimSpace(v.form("at"))
+	var due delayq.DueOption
+	switch {
+	case in != "" && at != "":
+		return nil, &refusal{http.StatusBadRequest, v.T("error.both")}
+	case in != "":
+		d, err := span(in)
+		if err != nil {
+			return nil, &refusal{http.StatusBadRequest, "in: " + err.Error()}
+		}
+		due = delayq.ProcessIn(d)
+	case at != "":
+		t, err := moment(at, time.Now())
+		if err != nil {
+			return nil, &refusal{http.StatusBadRequest, "at: " + err.Error()}
+		}
+		due = delayq.ProcessAt(t)
+	default:
+		return nil, nil
+	}
+	return &due, nil
+}
+
+// acting returns the context of an act, which the audit names the actor of.
+func (v *view) acting() context.Context {
+	return delayq.WithActor(v.Request.Context(), v.Actor())
+}
+
+func addActRoutes(all map[string]*route) {
+	all["confirm"] = &route{right: RightView, show: (*Handler).confirm, post: (*Handler).confirm, acts: true, plain: true, topic: true}
+	all["act"] = &route{right: RightView, post: (*Handler).perform, acts: true, plain: true, topic: true}
+	all["bulk"] = &route{right: RightView, show: (*Handler).bulk, acts: true}
+	all["bulks"] = &route{right: RightView, show: (*Handler).bulkRuns, acts: true}
+	all["stop"] = &route{right: RightView, post: (*Handler).stopBulk, acts: true, plain: true}
+	all["pause"] = &route{right: RightPause, show: (*Handler).form, post: (*Handler).pause, acts: true, plain: true, topic: true}
+	all["resume"] = &route{right: RightPause, post: (*Handler).resume, acts: true, plain: true, topic: true}
+	all["enqueue"] = &route{right: RightEnqueue, show: (*Handler).form, post: (*Handler).enqueue, acts: true, plain: true}
+	all["new-schedule"] = &route{right: RightSchedule, show: (*Handler).form, post: (*Handler).newSchedule, acts: true, plain: true}
+	all["edit-schedule"] = &route{right: RightSchedule, show: (*Handler).form, post: (*Handler).editSchedule, acts: true, plain: true, topic: true}
+}
+
+type formPage struct {
+	Schema string `json:"schema"`
+	Topic  string `json:"topic,omitempty"`
+	Name   string `json:"name,omitempty"` // of a schedule
+	Do     string `json:"do,omitempty"`
+}
+
+// form shows an empty form.
+func (h *Handler) form(v *view) (any, error) {
+	p := &formPage{Schema: "delayq.web.form/1", Topic: v.Topic, Name: v.query.Get("name"), Do: v.query.Get("do")}
+	if v.Page == "edit-schedule" && !slices.Contains(scheduleActs, p.Do) {
+		return nil, errNoPage
+	}
+	return p, nil
+}
+
+// scheduleActs lists what editSchedule does.
+var scheduleActs = []string{"trigger", "pause", "resume", "remove"}
+
+func (h *Handler) pause(v *view) (any, error) {
+	p := delayq.Pause{By: v.Actor(), Reason: v.form("because")}
+	if text := v.form("for"); text != "" {
+		d, err := span(text)
+		if err != nil {
+			return nil, &refusal{http.StatusBadRequest, "for: " + err.Error()}
+		}
+		p.For = d
+	}
+	defer h.shared.forget()
+	if err := h.o.client.Pause(v.acting(), v.Topic, p); err != nil {
+		return nil, err
+	}
+	return redirect(v.Link("topic", "topic", v.Topic, "did", "pause")), nil
+}
+
+// resume ends all pauses of a topic, whoever began them.
+func (h *Handler) resume(v *view) (any, error) {
+	defer h.shared.forget()
+	if err := h.o.client.ResumeAll(v.acting(), v.Topic); err != nil {
+		return nil, err
+	}
+	return redirect(v.Link("topic", "topic", v.Topic, "did", "resume")), nil
+}
+
+// body reads the payload of a form in one of its formats.
+func (v *view) body() ([]byte, error) {
+	// Browsers send line ends as CR LF, whatever was typed.
+	text := strings.ReplaceAll(v.form("payload"), "\r\n", "\n")
+	refuse := func(err error) error {
+		return &refusal{http.StatusBadRequest, v.T("error.payload", v.form("format"), err)}
+	}
+	switch v.form("format") {
+	case "", "text":
+		return []byte(text), nil
+	case "json":
+		if !json.Valid([]byte(text)) {
+			return nil, refuse(errors.New("invalid"))
+		}
+		return []byte(text), nil
+	case "msgpack":
+		return packJSON(text, refuse)
+	case "base64":
+		b, err := base64.StdEncoding.DecodeString(strings.Join(strings.Fields(text), ""))
+		if err != nil {
+			return nil, refuse(err)
+		}
+		return b, nil
+	}
+	return nil, refuse(errors.New("unknown"))
+}
+
+// packJSON turns JSON into msgpack. Whole numbers stay whole.
+func packJSON(text string, refuse func(error) error) ([]byte, error) {
+	d := json.NewDecoder(strings.NewReader(text))
+	d.UseNumber()
+	var tree any
+	if err := d.Decode(&tree); err != nil {
+		return nil, refuse(err)
+	}
+	if d.More() {
+		return nil, refuse(errors.New("more than one value"))
+	}
+	tree, err := plainNumbers(tree)
+	if err != nil {
+		return nil, refuse(err)
+	}
+	var b strings.Builder
+	e := msgpack.NewEncoder(&b)
+	e.SetSortMapKeys(true)
+	e.UseCompactInts(true)
+	if err := e.Encode(tree); err != nil {
+		return nil, refuse(err)
+	}
+	return []byte(b.String()), nil
+}
+
+// plainNumbers replaces the numbers of a JSON tree by those of Go.
+func plainNumbers(tree any) (any, error) {
+	var err error
+	switch t := tree.(type) {
+	case json.Number:
+		if n, bad := strconv.ParseInt(t.String(), 10, 64); bad == nil {
+			return n, nil
+		}
+		if n, bad := strconv.ParseUint(t.String(), 10, 64); bad == nil {
+			return n, nil
+		}
+		if !strings.ContainsAny(t.String(), ".eE") {
+			return nil, fmt.Errorf("the number %s is too large", t)
+		}
+		return t.Float64()
+	case []any:
+		for i := range t {
+			if t[i], err = plainNumbers(t[i]); err != nil {
+				return nil, err
+			}
+		}
+	case map[string]any:
+		for k := range t {
+			if t[k], err = plainNumbers(t[k]); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return tree, nil
+}
+
+// jobOptions reads the fields that jobs and the jobs of schedules have in common.
+func (v *view) jobOptions() (list []delayq.JobOption, err error) {
+	if text := v.form("retries"); text != "" {
+		n, err := strconv.Atoi(text)
+		if err != nil {
+			return nil, &refusal{http.StatusBadRequest, "retries: " + strconv.Quote(text)}
+		}
+		list = append(list, delayq.Retry(n))
+	}
+	for line := range strings.Lines(v.form("headers")) {
+		line = strings.TrimRight(line, "\r\n")
+		if line == "" {
+			continue
+		}
+		name, value, ok := strings.Cut(line, "=")
+		if !ok {
+			return nil, &refusal{http.StatusBadRequest, "headers: " + strconv.Quote(line) + ": name=value"}
+		}
+		list = append(list, delayq.Header(name, value))
+	}
+	return list, nil
+}
+
+// target returns the topic of a form, which may be in the form or in the link.
+func (h *Handler) target(v *view, right Right) (string, error) {
+	topic := v.form("topic")
+	if topic == "" {
+		topic = v.Topic
+	}
+	if topic == "" {
+		return "", &refusal{http.StatusBadRequest, v.T("error.topic")}
+	}
+	return topic, h.may(v, right, topic)
+}
+
+func (h *Handler) enqueue(v *view) (any, error) {
+	topic, err := h.target(v, RightEnqueue)
+	if err != nil {
+		return nil, err
+	}
+	payload, err := v.body()
+	if err != nil {
+		return nil, err
+	}
+	options, err := v.jobOptions()
+	if err != nil {
+		return nil, err
+	}
+	due, err := v.due()
+	if err != nil {
+		return nil, err
+	}
+	if due != nil {
+		options = append(options, *due)
+	}
+	defer h.shared.forget()
+	job, err := h.o.client.Enqueue(v.acting(), topic, v.form("id"), payload, options...)
+	if errors.Is(err, delayq.ErrDuplicate) {
+		return nil, &refusal{http.StatusConflict, v.T("error.duplicate")}
+	}
+	if err != nil {
+		return nil, err
+	}
+	return redirect(v.Link("job", "topic", topic, "id", job.ID, "did", "enqueue")), nil
+}
+
+func (h *Handler) newSchedule(v *view) (any, error) {
+	topic, err := h.target(v, RightSchedule)
+	if err != nil {
+		return nil, err
+	}
+	var spec delayq.Spec
+	if text := v.form("every"); text != "" {
+		d, err := span(text)
+		if err != nil {
+			return nil, &refusal{http.StatusBadRequest, "every: " + err.Error()}
+		}
+		spec = delayq.Every(d)
+	} else {
+		spec = delayq.Cron(v.form("cron"), v.form("zone"))
+	}
+	payload, err := v.body()
+	if err != nil {
+		return nil, err
+	}
+	options, err := v.jobOptions()
+	if err != nil {
+		return nil, err
+	}
+	list := []delayq.ScheduleOption{delayq.IfAbsent()} // a page never replaces what a program defines
+	for _, o := range options {
+		list = append(list, o)
+	}
+	name := v.form("name")
+	if _, err := h.insp.Schedule(v.Request.Context(), topic, name); err == nil {
+		return nil, &refusal{http.StatusConflict, v.T("error.schedule")}
+	}
+	defer h.shared.forget()
+	if err := h.o.client.Schedule(v.acting(), topic, name, spec, payload, list...); err != nil {
+		return nil, err
+	}
+	return redirect(v.Link("schedule", "topic", topic, "name", name, "did", "schedule")), nil
+}
+
+// editSchedule pauses, resumes, triggers or removes a schedule.
+func (h *Handler) editSchedule(v *view) (any, error) {
+	name, do := v.query.Get("name"), v.query.Get("do")
+	ctx, c := v.acting(), h.o.client
+	defer h.shared.forget()
+	var err error
+	to := v.Link("schedule", "topic", v.Topic, "name", name, "did", "schedule-"+do)
+	switch do {
+	case "pause":
+		err = c.PauseSchedule(ctx, v.Topic, name)
+	case "resume":
+		err = c.ResumeSchedule(ctx, v.Topic, name)
+	case "trigger":
+		_, err = c.Trigger(ctx, v.Topic, name)
+	case "remove":
+		if v.form("typed") != v.Topic {
+			return nil, &refusal{http.StatusBadRequest, v.T("error.typed", visible(v.Topic))}
+		}
+		err = c.Unschedule(ctx, v.Topic, name)
+		to = v.Link("schedules", "topic", v.Topic, "did", "schedule-"+do)
+	default:
+		return nil, errNoPage
+	}
+	if err != nil {
+		return nil, err
+	}
+	return redirect(to), nil
+}

@@ -1,0 +1,110 @@
+package web
+
+import (
+	"cmp"
+	"encoding/base64"
+	"time"
+	"unicode/utf8"
+
+	"github.com/delayq/delayq"
+)
+
+// A jobRecord is a job in JSON.
+type jobRecord struct {
+	Topic       string            `json:"topic"`
+	ID          string            `json:"id"`
+	IDBase64    string            `json:"id_base64,omitempty"` // if the ID is not UTF-8
+	State       delayq.State      `json:"state"`
+	DueReason   delayq.DueReason  `json:"due_reason,omitempty"`
+	EnqueuedAt  time.Time         `json:"enqueued_at,omitzero"`
+	Due         time.Time         `json:"due,omitzero"`
+	LeaseEnd    time.Time         `json:"lease_end,omitzero"`
+	BuriedAt    time.Time         `json:"buried_at,omitzero"`
+	StartedAt   time.Time         `json:"started_at,omitzero"`
+	FinishedAt  time.Time         `json:"finished_at,omitzero"`
+	KeptUntil   time.Time         `json:"kept_until,omitzero"`
+	ExpireAt    time.Time         `json:"expire_at,omitzero"`
+	Attempt     int               `json:"attempt"`
+	Retries     int               `json:"retries"`
+	Snoozes     int               `json:"snoozes,omitempty"`
+	TimeoutSec  float64           `json:"timeout_seconds,omitempty"`
+	Retention   float64           `json:"retention_seconds,omitempty"`
+	Schedule    string            `json:"schedule,omitempty"`
+	Slot        time.Time         `json:"slot,omitzero"`
+	PayloadSize int               `json:"payload_size"`
+	Headers     map[string]string `json:"headers,omitempty"`
+	Errors      []errorEntry      `json:"errors,omitempty"`
+	Partial     bool              `json:"partial,omitempty"`
+	Undecodable string            `json:"undecodable,omitempty"`
+}
+
+// An errorEntry is a failed attempt in JSON.
+type errorEntry struct {
+	Attempt     int              `json:"attempt"`
+	At          time.Time        `json:"at"`
+	Seconds     float64          `json:"seconds"`
+	Server      string           `json:"server,omitempty"`
+	Kind        delayq.ErrorKind `json:"kind"`
+	Type        string           `json:"type,omitempty"`
+	Message     string           `json:"message"`
+	Stack       string           `json:"stack,omitempty"`
+	NextDue     time.Time        `json:"next_due,omitzero"`
+	TraceParent string           `json:"trace_parent,omitempty"`
+}
+
+// Took returns how long the attempt ran.
+func (e errorEntry) Took() time.Duration { return time.Duration(e.Seconds * float64(time.Second)) }
+
+// record returns a job for JSON and templates. Headers need the right to see payloads.
+func record(j *delayq.JobInfo, headers bool) jobRecord {
+	r := jobRecord{
+		Topic: j.Topic, ID: j.ID, State: j.State, DueReason: j.DueReason, EnqueuedAt: utc(j.EnqueuedAt), Due: utc(j.Due),
+		LeaseEnd: utc(j.LeaseEnd), BuriedAt: utc(j.BuriedAt), StartedAt: utc(j.StartedAt), FinishedAt: utc(j.FinishedAt),
+		KeptUntil: utc(j.KeptUntil), ExpireAt: utc(j.ExpireAt), Attempt: j.Attempt, Retries: j.Retries, Snoozes: j.Snoozes,
+		TimeoutSec: j.Timeout.Seconds(), Retention: j.Retention.Seconds(), Schedule: j.Schedule, Slot: utc(j.Slot),
+		PayloadSize: j.PayloadSize, Partial: j.Partial,
+	}
+	if !utf8.ValidString(j.ID) {
+		r.IDBase64 = base64.StdEncoding.EncodeToString([]byte(j.ID))
+	}
+	if headers {
+		r.Headers = j.Headers
+	}
+	if j.Undecodable != nil {
+		r.Undecodable = j.Undecodable.Error()
+	}
+	for _, e := range j.Errors {
+		r.Errors = append(r.Errors, errorEntry{
+			e.Attempt, utc(e.At), e.Duration.Seconds(), e.Server, e.Kind, e.Type, e.Message, e.Stack, utc(e.NextDue), e.TraceParent,
+		})
+	}
+	return r
+}
+
+// LastError returns the message of the newest error.
+func (r jobRecord) LastError() string {
+	if len(r.Errors) == 0 {
+		return ""
+	}
+	last := r.Errors[len(r.Errors)-1]
+	return cmp.Or(last.Message, last.Type, string(last.Kind))
+}
+
+// When returns the time that goes with the state: see [delayq.Query].
+func (r jobRecord) When() time.Time {
+	switch r.State {
+	case delayq.StateDead:
+		return r.BuriedAt
+	case delayq.StateDone:
+		return r.FinishedAt
+	}
+	return r.Due
+}
+
+// utc returns a time in UTC, and the zero time as it is.
+func utc(t time.Time) time.Time {
+	if t.IsZero() {
+		return time.Time{}
+	}
+	return t.UTC()
+}

@@ -1,0 +1,471 @@
+package web
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"html/template"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/delayq/delayq"
+)
+
+// A view is one request and what its template needs besides the data of the page.
+type view struct {
+	h       *Handler
+	w       http.ResponseWriter
+	Request *http.Request
+	route   *route
+	json    bool
+	query   url.Values
+
+	Page   string
+	Topic  string
+	Lang   string
+	Theme  string // light, dark or "", which follows the system
+	Now    time.Time
+	Data   any
+	Status int
+	Error  string
+}
+
+const (
+	langCookie  = "delayq-lang"
+	themeCookie = "delayq-theme"
+	maxQuery    = 64 << 10
+	maxBody     = 4 << 20
+)
+
+func (h *Handler) newView(w http.ResponseWriter, r *http.Request) *view {
+	v := &view{h: h, w: w, Request: r, Status: http.StatusOK, Now: time.Now()}
+	v.query, _ = url.ParseQuery(r.URL.RawQuery) // parse complains
+	v.choose()
+	return v
+}
+
+// choose sets language and theme: by parameter, then by cookie, then by the option or the browser.
+func (v *view) choose() {
+	pick := func(name, cookie string, known func(string) bool) string {
+		if asked := v.query.Get(name); known(asked) {
+			// Without a path it is for the directory of the page, wherever that is mounted.
+			http.SetCookie(v.w, &http.Cookie{
+				Name: cookie, Value: asked, MaxAge: 365 * 24 * 3600, HttpOnly: true, SameSite: http.SameSiteLaxMode,
+				Secure: v.Request.TLS != nil,
+			})
+			return asked
+		}
+		if c, err := v.Request.Cookie(cookie); err == nil && known(c.Value) {
+			return c.Value
+		}
+		return ""
+	}
+	v.Theme = pick("theme", themeCookie, func(s string) bool { return s == "light" || s == "dark" || s == "system" })
+	if v.Theme == "system" {
+		v.Theme = ""
+	}
+	v.Lang = pick("lang", langCookie, func(s string) bool { return catalogs[s] != nil })
+	if v.Lang == "" {
+		v.Lang = v.h.o.language
+	}
+	if v.Lang == "" {
+		v.Lang = acceptedLanguage(v.Request.Header.Get("Accept-Language"))
+	}
+}
+
+// parse reads the parameters.
+func (v *view) parse() error {
+	if len(v.Request.URL.RawQuery) > maxQuery {
+		return &refusal{http.StatusRequestURITooLong, v.T("error.long", maxQuery)}
+	}
+	if _, err := url.ParseQuery(v.Request.URL.RawQuery); err != nil {
+		return &refusal{http.StatusBadRequest, v.T("error.query")}
+	}
+	if v.Request.Method == http.MethodPost {
+		v.Request.Body = http.MaxBytesReader(v.w, v.Request.Body, maxBody)
+		if err := v.Request.ParseForm(); err != nil {
+			return &refusal{http.StatusBadRequest, v.T("error.form", maxBody)}
+		}
+	}
+	v.Topic = v.query.Get("topic")
+	return nil
+}
+
+// form returns a field of the body.
+func (v *view) form(name string) string { return v.Request.PostForm.Get(name) }
+
+// A refusal is an answer with a status and a text for people.
+type refusal struct {
+	status int
+	text   string
+}
+
+func (e *refusal) Error() string { return e.text }
+
+var errNoPage = errors.New("no such page")
+
+// redirect is an answer that leads to another page, by a relative link.
+type redirect string
+
+// download is an answer of bytes.
+type download struct {
+	name string
+	body []byte
+}
+
+// An errorRecord is the JSON of a failure.
+type errorRecord struct {
+	Schema string `json:"schema"`
+	Error  string `json:"error"`
+}
+
+// explain turns an error into a status and a text that shows neither address nor credentials.
+func (v *view) explain(err error) (int, string) {
+	var no *refusal
+	var reply interface{ RedisError() }
+	switch {
+	case errors.As(err, &no):
+		return no.status, no.text
+	case errors.Is(err, errNoPage):
+		return http.StatusNotFound, v.T("error.nopage")
+	case errors.Is(err, delayq.ErrNotFound):
+		return http.StatusNotFound, v.T("error.notfound")
+	case errors.Is(err, delayq.ErrCursor):
+		return http.StatusBadRequest, v.T("error.cursor")
+	case errors.Is(err, delayq.ErrInvalid):
+		return http.StatusBadRequest, err.Error()
+	case errors.As(err, &reply):
+		return http.StatusServiceUnavailable, v.T("error.refused", redisCode(reply))
+	}
+	return http.StatusServiceUnavailable, v.T("error.redis")
+}
+
+// redisCode returns the first word of an error reply, such as NOPERM or LOADING.
+func redisCode(err any) string {
+	text := ""
+	if e, ok := err.(error); ok {
+		text, _, _ = strings.Cut(e.Error(), " ")
+	}
+	if text == "" || strings.ContainsFunc(text, func(r rune) bool { return !unicode.IsUpper(r) }) {
+		return "ERR"
+	}
+	return text
+}
+
+// fail answers with an error.
+func (v *view) fail(err error) {
+	if v.Request.Context().Err() != nil && errors.Is(err, context.Canceled) {
+		return // nobody is there
+	}
+	v.Status, v.Error = v.explain(err)
+	if v.json {
+		v.writeJSON(errorRecord{"delayq.web.error/1", v.Error})
+		return
+	}
+	v.render("error", nil)
+}
+
+// notAllowed answers a method that the page does not have.
+func (v *view) notAllowed() {
+	allow := "GET, HEAD"
+	if v.h.o.client != nil && v.route != nil && v.route.post != nil {
+		allow += ", POST"
+		if v.route.show == nil {
+			allow = "POST"
+		}
+	}
+	v.w.Header().Set("Allow", allow)
+	v.fail(&refusal{http.StatusMethodNotAllowed, v.T("error.method")})
+}
+
+// show answers with the data of a page.
+func (v *view) show(data any) {
+	switch d := data.(type) {
+	case redirect:
+		v.w.Header().Set("Location", string(d))
+		v.w.WriteHeader(http.StatusSeeOther)
+	case download:
+		v.w.Header().Set("Content-Type", "application/octet-stream")
+		v.w.Header().Set("Content-Disposition", `attachment; filename="`+d.name+`"`)
+		v.w.Header().Set("Content-Length", strconv.Itoa(len(d.body)))
+		_, _ = v.w.Write(d.body) // or the other side has gone
+	default:
+		if v.json {
+			v.writeJSON(data)
+			return
+		}
+		v.render(v.Page, data)
+	}
+}
+
+func (v *view) writeJSON(data any) {
+	body, err := json.Marshal(data)
+	if err != nil {
+		v.Status, body = http.StatusInternalServerError, []byte(`{"schema":"delayq.web.error/1","error":"internal error"}`)
+	}
+	v.w.Header().Set("Content-Type", "application/json; charset=utf-8")
+	v.w.WriteHeader(v.Status)
+	_, _ = v.w.Write(append(body, '\n'))
+}
+
+// render executes a template: the whole page, or only its living part for a refresh.
+func (v *view) render(name string, data any) {
+	v.Data = data
+	t := pages[name]
+	part := "layout"
+	if v.Request.Header.Get("HX-Request") == "true" && v.Live() {
+		part = "live"
+	}
+	var body bytes.Buffer
+	if err := t.ExecuteTemplate(&body, part, v); err != nil {
+		body.Reset()
+		v.Status = http.StatusInternalServerError
+		body.WriteString("internal error\n")
+		v.w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	} else {
+		v.w.Header().Set("Content-Type", "text/html; charset=utf-8")
+		v.w.Header().Set("Content-Language", v.Lang)
+	}
+	v.w.WriteHeader(v.Status)
+	_, _ = v.w.Write(body.Bytes())
+}
+
+// What follows is for templates.
+
+// Live reports whether the page refreshes itself.
+func (v *view) Live() bool {
+	return v.route != nil && !v.route.plain && v.Error == "" && v.Request.Method == http.MethodGet
+}
+
+// Self is the link to this page.
+func (v *view) Self() string { return v.Link(v.Page) + v.with() }
+
+// SelfWith is the link to this page with one parameter set.
+func (v *view) SelfWith(name, value string) string {
+	if v.Request.Method != http.MethodGet {
+		return "topics?" + url.Values{name: {value}}.Encode()
+	}
+	return v.Page + "?" + v.changed(name, value).Encode()
+}
+
+// SelfJSON is the link to the JSON of this page.
+func (v *view) SelfJSON() string { return v.Page + ".json" + v.with() }
+
+func (v *view) with() string {
+	q := v.changed("", "")
+	if len(q) == 0 {
+		return ""
+	}
+	return "?" + q.Encode()
+}
+
+// changed returns the parameters without those of language and theme, and with one set.
+func (v *view) changed(name, value string) url.Values {
+	q := make(url.Values, len(v.query))
+	for k, list := range v.query {
+		if k != "lang" && k != "theme" && k != "did" && k != "n" && k != "failed" {
+			q[k] = list
+		}
+	}
+	if name != "" {
+		q.Set(name, value)
+	}
+	return q
+}
+
+// Link returns a relative link with parameters: names and values by turns.
+func (v *view) Link(page string, pairs ...string) string {
+	q := make(url.Values, len(pairs)/2)
+	for i := 0; i+1 < len(pairs); i += 2 {
+		if pairs[i+1] != "" || pairs[i] == "id" {
+			q.Set(pairs[i], pairs[i+1])
+		}
+	}
+	if len(q) == 0 {
+		return page
+	}
+	return page + "?" + q.Encode()
+}
+
+// Can reports whether the page may offer an act.
+func (v *view) Can(right string) bool { return v.CanOn(right, v.Topic) }
+
+// CanOn is Can for a topic.
+func (v *view) CanOn(right, topic string) bool {
+	return v.h.o.client != nil && v.h.may(v, Right(right), topic) == nil
+}
+
+// Acts reports whether the page can act at all.
+func (v *view) Acts() bool { return v.h.o.client != nil }
+
+// Prefix returns the prefix of the queue.
+func (v *view) Prefix() string { return v.h.insp.Prefix() }
+
+// Badge returns the word beside it.
+func (v *view) Badge() string { return v.h.o.badge }
+
+// Every returns the time between two refreshes in milliseconds.
+func (v *view) Every() int64 { return v.h.o.every.Milliseconds() }
+
+// Actor returns who acts.
+func (v *view) Actor() string {
+	if v.h.o.actor != nil {
+		if name := v.h.o.actor(v.Request); name != "" {
+			return name
+		}
+	}
+	return "web"
+}
+
+// Named reports whether the actor is known.
+func (v *view) Named() bool { return v.h.o.actor != nil }
+
+// T returns a text of the catalog with its placeholders {0}, {1} … filled.
+func (v *view) T(key string, args ...any) string { return translate(v.Lang, key, args...) }
+
+// Has reports whether the catalog has a text.
+func (v *view) Has(key string) bool { return catalogs["en"][key] != "" }
+
+// Languages lists the languages other than the one of the page.
+func (v *view) Languages() (list []string) {
+	for _, tag := range languages {
+		if tag != v.Lang {
+			list = append(list, tag)
+		}
+	}
+	return list
+}
+
+// LanguageName returns the name of a language in that language.
+func (v *view) LanguageName(tag string) string { return catalogs[tag]["language"] }
+
+// N returns a number with separators of thousands.
+func (v *view) N(n any) string { return number(n) }
+
+// Time returns a time element, or a dash for the zero time.
+func (v *view) Time(t time.Time) template.HTML {
+	if t.IsZero() {
+		return `<span class="none">–</span>`
+	}
+	t = t.UTC()
+	return template.HTML(`<time datetime="` + t.Format("2006-01-02T15:04:05.000Z") + `">` + t.Format("2006-01-02 15:04:05") + ` UTC</time>`)
+}
+
+// Span returns how far a time is from another one, in words: in 3h 2m, 38s ago.
+func (v *view) Span(at, t time.Time) string {
+	switch d := t.Sub(at); {
+	case t.IsZero():
+		return ""
+	case d >= time.Second:
+		return v.T("time.in", short(d))
+	case d <= -time.Second:
+		return v.T("time.ago", short(-d))
+	}
+	return v.T("time.now")
+}
+
+// Short returns a duration.
+func (v *view) Short(d time.Duration) string { return short(d) }
+
+// Safe returns a text that shows where control characters, invisible characters and invalid UTF-8
+// are.
+func (v *view) Safe(text string) string { return visible(text) }
+
+// Escaped returns an ID as a value of a form, which keeps every byte.
+func (v *view) Escaped(text string) string { return url.QueryEscape(text) }
+
+// Did returns the outcome of an act that led to this page, or "".
+func (v *view) Did() string {
+	did := v.query.Get("did")
+	if !v.Has("did."+did) || did == "" {
+		return ""
+	}
+	n, err := strconv.ParseInt(v.query.Get("n"), 10, 64)
+	if err != nil {
+		n = 1
+	}
+	text := v.T("did."+did, number(n))
+	if failed, err := strconv.ParseInt(v.query.Get("failed"), 10, 64); err == nil && failed > 0 {
+		text += " " + v.T("did.failed", number(failed))
+	}
+	return text
+}
+
+// visible returns a text as it is if all of it can be seen, and otherwise with escapes as in Go.
+func visible(text string) string {
+	if text == "" {
+		return `""`
+	}
+	clean := utf8.ValidString(text) && strings.TrimSpace(text) == text
+	if clean && !strings.ContainsFunc(text, func(r rune) bool { return !unicode.IsPrint(r) }) {
+		return text
+	}
+	return strconv.Quote(text)
+}
+
+// number returns an integer with separators of thousands.
+func number(n any) string {
+	var text string
+	if p, ok := n.(*float64); ok && p != nil {
+		n = *p
+	}
+	switch n := n.(type) {
+	case int:
+		text = strconv.Itoa(n)
+	case int64:
+		text = strconv.FormatInt(n, 10)
+	case float64:
+		if n < 10 {
+			return strconv.FormatFloat(n, 'f', 1, 64)
+		}
+		text = strconv.FormatFloat(n, 'f', 0, 64)
+	default:
+		return "?"
+	}
+	sign := ""
+	if strings.HasPrefix(text, "-") {
+		sign, text = "-", text[1:]
+	}
+	for i := len(text) - 3; i > 0; i -= 3 {
+		text = text[:i] + "," + text[i:]
+	}
+	return sign + text
+}
+
+// short returns a duration with at most two units: 3d 4h, 41m, 38.2s, 4ms.
+func short(d time.Duration) string {
+	if d < 0 {
+		return "-" + short(-d)
+	}
+	two := func(a int64, ua string, b int64, ub string) string {
+		text := strconv.FormatInt(a, 10) + ua
+		if b > 0 {
+			text += " " + strconv.FormatInt(b, 10) + ub
+		}
+		return text
+	}
+	s := int64(d / time.Second)
+	switch {
+	case d >= 48*time.Hour:
+		return two(s/86400, "d", s%86400/3600, "h")
+	case d >= time.Hour:
+		return two(s/3600, "h", s%3600/60, "m")
+	case d >= time.Minute:
+		return two(s/60, "m", s%60, "s")
+	case d >= 10*time.Second:
+		return strconv.FormatInt(s, 10) + "s"
+	case d >= time.Second:
+		return strconv.FormatFloat(d.Seconds(), 'f', 1, 64) + "s"
+	case d == 0:
+		return "0s"
+	case d < time.Millisecond:
+		return strconv.FormatInt(d.Microseconds(), 10) + "µs"
+	}
+	return strconv.FormatInt(d.Milliseconds(), 10) + "ms"
+}
