@@ -1,0 +1,286 @@
+package delayq
+
+import (
+	"container/heap"
+	"errors"
+	"fmt"
+	"sync"
+)
+
+// A workerPool shares a number of workers among topics of a server. A topic claims workers before a
+// take, and gives back those that get no job. When a handler ends, its worker goes to the topic
+// that needs one and has the fewest for its weight, and among equals to the one with the fewest
+// starts for its weight (stride scheduling: Waldspurger and Weihl, 1995). So busy topics have
+// workers in proportion to their weights, and with a single worker their starts are in that
+// proportion. Idle workers go to whoever asks. They are not taken away from a running handler.
+//
+// The pool makes no calls and locks no other mutex. Its callers hold the mu of their own topic, and
+// tell the other topics after they have released it.
+type workerPool struct {
+	name string
+	size int
+
+	mu     sync.Mutex
+	idle   int
+	clock  float64 // pass of the last member that was given a worker
+	weight int     // sum of the weights of the members that have workers or wait for them
+	queue  poolQueue
+}
+
+func newWorkerPool(name string, size int) *workerPool {
+	return &workerPool{name: name, size: size, idle: size}
+}
+
+// A poolMember is a topic of a pool. workerPool.mu guards its fields but the first three.
+type poolMember struct {
+	pool   *workerPool
+	topic  *topicServer
+	weight int
+
+	has   int     // workers that are this topic's
+	wants int     // how many more it waits for
+	pass  float64 // number of workers it was given, by weight
+	index int     // in the queue, if wants > 0
+}
+
+func (m *poolMember) active() bool { return m.has > 0 || m.wants > 0 }
+
+// before reports whether m is the one to get the next worker, of two that wait.
+func (m *poolMember) before(other *poolMember) bool {
+	if a, b := m.has*other.weight, other.has*m.weight; a != b {
+		return a < b
+	}
+	if m.pass != other.pass {
+		return m.pass < other.pass
+	}
+	return m.weight > other.weight
+}
+
+// adjust says that the topic needs that many workers in all, of which finished have just ended
+// their handlers. The topic gives back what it does not need, and waits for what it does not get.
+// It returns the workers that the topic has and its share of the pool, above 0 and at most 1, and
+// appends to given the topics that got workers.
+func (m *poolMember) adjust(needs, finished int, given []*topicServer) (has int, share float64, _ []*topicServer) {
+	p := m.pool
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if m.active() {
+		p.weight -= m.weight
+	}
+	m.has -= finished
+	p.idle += finished
+	if unused := m.has - needs; unused > 0 {
+		m.has, p.idle = needs, p.idle+unused
+		m.pass -= float64(unused) / float64(m.weight) // nothing has started
+	}
+	wanted := m.wants
+	m.wants = needs - m.has
+	switch {
+	case wanted == 0 && m.wants > 0:
+		if m.has == 0 && finished == 0 {
+			m.pass = max(m.pass, p.clock) // idle time is no credit
+		}
+		heap.Push(&p.queue, m)
+	case wanted > 0 && m.wants == 0:
+		heap.Remove(&p.queue, m.index)
+	case wanted > 0:
+		heap.Fix(&p.queue, m.index)
+	}
+	if m.active() {
+		p.weight += m.weight
+	}
+	for p.idle > 0 && len(p.queue) > 0 {
+		if next := p.giveLocked(); next != m && (len(given) == 0 || given[len(given)-1] != next.topic) {
+			given = append(given, next.topic)
+		}
+	}
+	return m.has, float64(m.weight) / float64(max(p.weight, m.weight)), given
+}
+
+// giveLocked gives an idle worker to the first member of the queue.
+func (p *workerPool) giveLocked() *poolMember {
+	m := p.queue[0]
+	p.clock = max(p.clock, m.pass)
+	m.pass += 1 / float64(m.weight)
+	p.idle--
+	m.has++
+	if m.wants--; m.wants > 0 {
+		heap.Fix(&p.queue, 0)
+	} else {
+		heap.Pop(&p.queue)
+	}
+	return m
+}
+
+// poolQueue holds the members that wait for workers, as a heap.
+type poolQueue []*poolMember
+
+func (q poolQueue) Len() int           { return len(q) }
+func (q poolQueue) Less(i, j int) bool { return q[i].before(q[j]) }
+
+func (q poolQueue) Swap(i, j int) {
+	q[i], q[j] = q[j], q[i]
+	q[i].index, q[j].index = i, j
+}
+
+func (q *poolQueue) Push(x any) {
+	m := x.(*poolMember)
+	m.index = len(*q)
+	*q = append(*q, m)
+}
+
+func (q *poolQueue) Pop() any {
+	last := len(*q) - 1
+	m := (*q)[last]
+	(*q)[last], *q = nil, (*q)[:last]
+	return m
+}
+
+// adjustLocked tells the pool of the topic how many workers the topic needs. finished is the number
+// of those that have just ended their handlers. It does nothing for a topic without a pool.
+// The caller unlocks t.mu with unlock.
+func (t *topicServer) adjustLocked(finished int) { t.adjustToLocked(t.workers.needs(), finished) }
+
+func (t *topicServer) adjustToLocked(needs, finished int) {
+	w := &t.workers
+	if w.member == nil || needs == w.asked && finished == 0 {
+		return
+	}
+	w.asked = needs
+	w.has, w.share, t.given = w.member.adjust(needs, finished, t.given)
+}
+
+// unlock releases t.mu. Then it tells the topics that were given workers meanwhile.
+func (t *topicServer) unlock() {
+	given := t.given
+	t.given = nil
+	t.mu.Unlock()
+	for _, other := range given {
+		other.receive()
+	}
+}
+
+// receive uses the workers that the pool has given to the topic.
+func (t *topicServer) receive() {
+	t.mu.Lock()
+	defer t.unlock()
+	t.workers.asked = -1 // ask again, to learn how many they are
+	t.adjustLocked(0)
+	t.startWorkerLocked()
+	if t.usableLocked() {
+		t.freedLocked()
+	}
+}
+
+// keen notes whether the first taker waits for room, so that the pool should give it a worker.
+func (t *topicServer) keen(waits bool) {
+	t.mu.Lock()
+	defer t.unlock()
+	if t.workers.member == nil {
+		return
+	}
+	t.workers.keen = waits
+	t.adjustLocked(0)
+	if waits && t.usableLocked() {
+		t.freedLocked()
+	}
+}
+
+// usableLocked reports whether the topic can take jobs for a worker of the pool. If it has one and
+// cannot, it gives it back: the jobs of the topic that are settled make room.
+func (t *topicServer) usableLocked() bool {
+	idle := t.workers.unclaimed() > 0
+	if t.roomLocked() > 0 {
+		return idle
+	}
+	if idle {
+		t.workers.keen = false
+		t.adjustLocked(0)
+	}
+	return false
+}
+
+// unclaim gives back the workers that are claimed for takes. Jobs that arrive nevertheless wait for
+// others.
+func (t *topicServer) unclaim() {
+	t.mu.Lock()
+	defer t.unlock()
+	t.workers.claimed, t.workers.keen = 0, false
+	t.adjustLocked(0)
+}
+
+// Pool declares a pool of workers that topics of the server share, with the number of its workers.
+// A topic joins it with [InPool]. At most size handlers of its topics run at the same time in this
+// server.
+//
+// A worker that becomes idle goes to the topic that needs one and has the fewest workers for its
+// [Weight]. So no topic starves, and a topic that is alone uses all of them. A running handler
+// keeps its worker: a topic that was idle waits until a handler of another one ends. So the
+// handlers of a topic can delay the other topics of its pool, but none outside it.
+//
+// The name has the bounds of a topic's name. It exists in this server only. Range: 1 to 10,000
+// workers. A pool that is declared twice is an [ErrInvalid]. Default: no pools, and every topic has
+// workers of its own.
+func Pool(name string, size int) ServerOption {
+	return serverOption(func(o *serverOptions) {
+		switch err := checkName("worker pool", name); {
+		case err != nil:
+			o.errs = append(o.errs, err)
+		case size < 1 || size > mostWorkers:
+			o.errs = append(o.errs, fmt.Errorf("Pool(%q, %d): the size must be from 1 to %d", name, size, mostWorkers))
+		case o.pools[name] != nil:
+			o.errs = append(o.errs, fmt.Errorf("Pool(%q, %d): already declared with %d workers", name, size, o.pools[name].size))
+		default:
+			if o.pools == nil {
+				o.pools = make(map[string]*workerPool)
+			}
+			o.pools[name] = newWorkerPool(name, size)
+		}
+	})
+}
+
+// InPoolOption is the type of [InPool]: an option of servers and of single handlers.
+type InPoolOption string
+
+// InPool makes a topic use the workers of a [Pool] of the server. Passed to [NewServer] it applies
+// to every topic, passed to [Server.Handle] to that one. So this server runs at most 50 handlers,
+// of whatever topics:
+//
+//	delayq.NewServer(rdb, delayq.Pool("all", 50), delayq.InPool("all"))
+//
+// With [Concurrency], a topic has at most that many workers of its pool. Every topic of a pattern
+// is in the pool by itself, with the Weight of the pattern. A pool that is not declared is an
+// [ErrInvalid].
+func InPool(name string) InPoolOption { return InPoolOption(name) }
+
+func (n InPoolOption) applyServer(o *serverOptions)   { o.pool, o.pooled = string(n), true }
+func (n InPoolOption) applyHandler(o *handlerOptions) { o.pool, o.pooled = string(n), true }
+
+// Weight sets the share of a topic in its pool: while both have jobs, a topic of weight 6 has twice
+// as many workers as one of weight 3. A Weight of a topic without a pool is an [ErrInvalid].
+// Default: 1. Range: 1 to 1,000.
+func Weight(n int) HandlerOption {
+	return handlerOption(func(o *handlerOptions) {
+		if n < 1 || n > 1000 {
+			o.errs = append(o.errs, fmt.Errorf("Weight(%d): must be from 1 to 1000", n))
+		}
+		o.weight = n
+	})
+}
+
+// poolOf returns the pool of a topic and its weight there.
+func (s *Server) poolOf(o *handlerOptions) (pool *workerPool, weight int, err error) {
+	name, pooled := s.o.pool, s.o.pooled
+	if o.pooled {
+		name, pooled = o.pool, true
+	}
+	switch pool = s.o.pools[name]; {
+	case !pooled && o.weight != 0:
+		return nil, 0, errors.New("Weight is for topics with InPool, and the topic has no pool")
+	case !pooled:
+		return nil, 0, nil
+	case pool == nil:
+		return nil, 0, fmt.Errorf("InPool(%q): the server has no such Pool", name)
+	}
+	return pool, max(o.weight, 1), nil
+}

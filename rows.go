@@ -1,0 +1,219 @@
+package delayq
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/delayq/delayq/internal/bridge"
+	"github.com/delayq/delayq/internal/record"
+)
+
+// An outbox validates and encodes calls in one process, and another sends them. This file has what
+// both need of a client.
+
+// newSealer returns a client that encodes and never sends.
+func newSealer(opts []ClientOption) (*Client, error) {
+	c := &Client{rdb: noRedis{}}
+	c.o, c.err = newClientOptions(opts)
+	c.o.hooks.trouble = func(why *crash) { logHook(clientLog(), why) }
+	return c, c.err
+}
+
+// noRedis is the Redis of a client that never sends.
+type noRedis struct{ redis.UniversalClient }
+
+func (c *Client) sealEnqueue(ctx context.Context, fresh NewJob) (bridge.Row, *Job, error) {
+	fresh.Options = slices.Clip(fresh.Options)
+	o, err := c.seal(ctx, &fresh)
+	if err != nil {
+		return bridge.Row{}, nil, located{call: "enqueue", topic: fresh.Topic, job: fresh.ID}.at(err)
+	}
+	e := o.fresh
+	return bridge.Row{
+		Kind: bridge.RowEnqueue, Topic: o.topic, ID: o.id, Replace: string(e.opts.replace), Record: record.Join(e.head, 0, e.tail),
+		DueAt: e.opts.DueAt, DueIn: e.opts.DueIn,
+	}, o.job(ErrUnknownOutcome), nil
+}
+
+func (c *Client) sealCancel(ctx context.Context, topic, id string) (bridge.Row, error) {
+	err := c.validate(ctx, topic, id)
+	if err == nil {
+		err = ctx.Err()
+	}
+	if err != nil {
+		return bridge.Row{}, located{call: cancelKind.name, topic: topic, job: id}.at(err)
+	}
+	return bridge.Row{Kind: bridge.RowCancel, Topic: topic, ID: id}, nil
+}
+
+func (c *Client) sealReschedule(ctx context.Context, topic, id string, due DueOption) (bridge.Row, error) {
+	o := &operation{kind: rescheduleKind, topic: topic, id: id}
+	err := errors.Join(c.validate(ctx, topic, id), o.moveTo(due))
+	if err == nil {
+		err = ctx.Err()
+	}
+	if err != nil {
+		return bridge.Row{}, o.place().at(err)
+	}
+	return bridge.Row{
+		Kind: bridge.RowReschedule, Topic: topic, ID: id, DueAt: o.move.opts.DueAt, DueIn: o.move.opts.DueIn,
+	}, nil
+}
+
+const (
+	// rowsReceipt is how long the receipts of a plan are kept. A plan that is sent again later than
+	// that can make a job twice.
+	rowsReceipt = 7 * 24 * time.Hour
+
+	// rowsJobs and rowsBytes bound a call. A plan that is sent again must be divided as before, so
+	// these numbers belong to the format of a plan.
+	rowsJobs  = 500
+	rowsBytes = 1 << 20
+)
+
+// sendRows carries out rows of one topic. Rows about one ID keep their order. Rows about different
+// IDs can change places.
+//
+// A call has a series of its own, which its place in the plan names, and the number of the plan. If
+// the plan is sent again, each call finds its receipt, gets its first reply, and so leads to the
+// same next call.
+func (c *Client) sendRows(ctx context.Context, plan bridge.Plan, rows []bridge.Row) ([]error, error) {
+	if err := c.usable(ctx); err != nil {
+		return nil, err
+	}
+	list := make([]*operation, len(rows))
+	sizes := make(map[*operation]int, len(rows)) // of the rows: a record changes as it grows older
+	for i := range rows {
+		list[i] = operationOf(&rows[i])
+		sizes[list[i]] = rows[i].Size()
+	}
+	if len(list) == 0 {
+		return nil, nil
+	}
+	g := c.commit(rows[0].Topic, enqueueKind)
+	defer g.done()
+	calls := 0
+	for waiting := list; len(waiting) > 0; {
+		var next []*operation
+		next, waiting = nextRows(waiting, sizes)
+		for len(next) > 0 {
+			pool := &seriesPool{
+				base: plan.Series + "." + strconv.Itoa(calls) + ".", floor: plan.Number - 1,
+				kept: "/" + strconv.FormatInt(rowsReceipt.Milliseconds(), 10),
+			}
+			calls++
+			if err := g.send(ctx, pool, next); err != nil && !errors.Is(err, ErrNotReplicated) && redisCode(err) != codeWrongType {
+				return nil, c.unsure(err)
+			}
+			next = slices.DeleteFunc(next, func(o *operation) bool { return o.settled })
+		}
+	}
+	outcomes := make([]error, len(rows))
+	for i, o := range list {
+		outcomes[i] = c.rowSent(ctx, &rows[i], o)
+	}
+	return outcomes, nil
+}
+
+// nextRows takes the operations of the next call out of a list: those of one kind, each about
+// another ID that no operation before it is about.
+func nextRows(list []*operation, sizes map[*operation]int) (next, rest []*operation) {
+	seen, bytes := make(map[string]bool), 0
+	kind := (*kind)(nil)
+	for _, o := range list {
+		if o.settled { // it cannot be sent
+			continue
+		}
+		if kind == nil {
+			kind = o.kind
+		}
+		if o.kind != kind || seen[o.id] || len(next) == rowsJobs || len(next) > 0 && bytes+sizes[o] > rowsBytes {
+			seen[o.id] = true
+			rest = append(rest, o)
+			continue
+		}
+		seen[o.id] = true
+		next, bytes = append(next, o), bytes+sizes[o]
+	}
+	return next, rest
+}
+
+// operationOf returns the operation of a row. One that cannot be decoded is settled.
+func operationOf(r *bridge.Row) *operation {
+	o := &operation{topic: r.Topic, id: r.ID}
+	switch r.Kind {
+	case bridge.RowEnqueue:
+		o.kind = enqueueKind
+		e, err := enqueueingOf(r)
+		if err != nil {
+			o.settle(err)
+		}
+		o.fresh = e
+	case bridge.RowCancel:
+		o.kind = cancelKind
+	case bridge.RowReschedule:
+		o.kind = rescheduleKind
+		opts := defaultJob
+		opts.DueAt, opts.DueIn = r.DueAt, max(0, r.DueIn-r.Age)
+		o.move = &rescheduling{when: opts.when(), opts: opts}
+	default:
+		o.kind = enqueueKind
+		o.settle(fmt.Errorf("%w: row of the kind %d, this release knows up to %d", ErrInvalid, r.Kind, bridge.RowReschedule))
+	}
+	return o
+}
+
+// longAgo is when a job expires that had expired before it was sent, in Unix ms.
+const longAgo = 1
+
+// enqueueingOf returns the job of a row as it is now: its delay and its expiry count from when the
+// row was made.
+func enqueueingOf(r *bridge.Row) (*enqueueing, error) {
+	job, err := record.Decode(r.Record)
+	if err != nil {
+		return nil, err
+	}
+	e := &enqueueing{opts: jobOptions{Options: job.Options, replace: replacing(r.Replace)}, payload: job.Payload}
+	copy(e.nonce[:], job.Nonce)
+	e.head, e.tail = r.Record[:record.HeadLen], r.Record[record.HeadLen+record.StampLen:]
+	o := &e.opts
+	if o.DueIn > 0 || o.ExpireIn > 0 {
+		o.DueIn = max(0, o.DueIn-r.Age)
+		switch {
+		case o.ExpireIn == 0:
+		case o.ExpireIn > r.Age:
+			o.ExpireIn -= r.Age
+		default:
+			o.ExpireAt, o.ExpireIn = longAgo, 0 // the script refuses it
+		}
+		if e.head, e.tail, err = record.Encode(e.nonce, &o.Options, job.Payload); err != nil {
+			return nil, err
+		}
+	}
+	e.when = o.when()
+	return e, nil
+}
+
+// rowSent reports the outcome of a row to the hooks and returns its error.
+func (c *Client) rowSent(ctx context.Context, r *bridge.Row, o *operation) error {
+	err := o.err
+	switch {
+	case errors.Is(err, ErrNotReplicated):
+		err = nil
+	case errors.Is(err, ErrInvalid) && o.fresh != nil && o.fresh.opts.ExpireAt == longAgo:
+		err = o.place().at(fmt.Errorf("%w: the job had expired when its row was sent, %v after it was made", ErrInvalid, ofMS(r.Age)))
+	}
+	switch {
+	case o.kind == enqueueKind && o.fresh != nil:
+		c.enqueued(ctx, &NewJob{Topic: r.Topic, ID: r.ID, Payload: o.fresh.payload}, o, err)
+	case o.kind == cancelKind:
+		c.dequeued(ctx, o, err)
+	}
+	return err
+}
