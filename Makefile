@@ -38,6 +38,9 @@ prom: ## run the tests of the metrics
 otel: ## run the tests of the traces
 	cd otel && go test ./...
 
+outbox: ## run the tests of the outbox on every database that is installed
+	cd outbox && go test ./...
+
 observe: ## run the tests of the example with metrics, traces and health
 	cd example/observe && go test ./...
 
@@ -52,4 +55,4 @@ bench: ## compare with asynq; ROWS is a pattern like 'enqueue|work' (default: al
 ci: ## run everything that must hold before a change lands
 	bash .ci/run
 
-.PHONY: help test full race roles rings explore faults soak cli prom otel observe deploy bench ci
+.PHONY: help test full race roles rings explore faults soak cli prom otel outbox observe deploy bench ci

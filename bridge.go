@@ -1,6 +1,7 @@
 package delayq
 
 import (
+	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -17,6 +18,10 @@ import (
 
 func init() {
 	bridge.NewJob = func(fresh any, now time.Time) (any, error) { return runOf(fresh.(NewJob), now) }
+	bridge.RunBatch = func(ctx, f, jobs any) []error {
+		within, _ := ctx.(context.Context)
+		return runBatch(within, f.(BatchHandlerFunc), jobs.([]*Job))
+	}
 	bridge.NextRun = func(job any) any { return job.(*Job).next() }
 	bridge.AlwaysRing = func(server any) { server.(*Server).alwaysRings = true }
 	bridge.Given = func(info any) any { return info.(*JobInfo).options }
@@ -24,6 +29,19 @@ func init() {
 		return info.(*ScheduleInfo).changes(spec.(Spec), payload, opts.([]ScheduleOption))
 	}
 	bridge.Unset = func(part string) any { return unset(part) }
+	bridge.NewSealer = func(opts any) (any, error) { return newSealer(opts.([]ClientOption)) }
+	bridge.SealEnqueue = func(ctx context.Context, sealer, fresh any) (bridge.Row, any, error) {
+		return sealer.(*Client).sealEnqueue(ctx, fresh.(NewJob))
+	}
+	bridge.SealCancel = func(ctx context.Context, sealer any, topic, id string) (bridge.Row, error) {
+		return sealer.(*Client).sealCancel(ctx, topic, id)
+	}
+	bridge.SealReschedule = func(ctx context.Context, sealer any, topic, id string, due any) (bridge.Row, error) {
+		return sealer.(*Client).sealReschedule(ctx, topic, id, due.(DueOption))
+	}
+	bridge.SendRows = func(ctx context.Context, client any, plan bridge.Plan, rows []bridge.Row) ([]error, error) {
+		return client.(*Client).sendRows(ctx, plan, rows)
+	}
 }
 
 // changes returns the names of the parts that [Client.Schedule] would change with these arguments.
@@ -97,6 +115,7 @@ func (j *Job) lend() {
 // next returns the job of the next run, which begins when the lease of this run has expired.
 func (j *Job) next() *Job {
 	own := *j
+	own.part = nil
 	own.Payload, own.Headers = slices.Clone(j.Payload), maps.Clone(j.Headers)
 	own.Attempt++
 	own.StartedAt = j.StartedAt.Add(defaultServer.lease)

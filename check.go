@@ -60,6 +60,15 @@ const (
 	// contents are unknown. Checks that need this key are skipped; all others are made.
 	FindingWrongType FindingKind = "wrong_type"
 
+	// FindingNoLane is a job with a key whose place in its lane is not known: keyed has no entry of
+	// it, or that of a former job with its ID. Repair: it has the place that lane has of it, or a
+	// new one.
+	FindingNoLane FindingKind = "no_lane"
+
+	// FindingNoTurn is a key whose jobs wait, and which gets no turn. The ID is the key. Repair: it
+	// is the next one.
+	FindingNoTurn FindingKind = "no_turn"
+
 	// FindingLoneAnchor is the anchor, a member that accompanies the leases of a topic, without any
 	// lease. Repair: removed.
 	FindingLoneAnchor FindingKind = "lone_anchor"
@@ -69,8 +78,8 @@ const (
 // evicted keys and manual edits.
 type Finding struct {
 	Key string // name of the key, as in docs/protocol.md
-	// ID is the ID of the job or the name of the schedule. It is empty for [FindingLoneAnchor] and
-	// [FindingWrongType].
+	// ID is the ID of the job, the name of the schedule or, if Key is turn or rules, the key of
+	// jobs. It is empty for [FindingLoneAnchor] and [FindingWrongType].
 	ID       string
 	Kind     FindingKind
 	Repaired bool // always false in a report of [Inspector.Check]

@@ -49,6 +49,7 @@ type doctor struct {
 
 	seed    maphash.Seed
 	inReady []uint64 // sorted hashes of the IDs in ready and handoff
+	inLane  []uint64 // sorted hashes of the IDs in lane whose places are not in keyed
 	wrong   []string // keys of a wrong type
 	strays  []string // IDs that have no place, as far as known
 	late    []string // IDs with an impossible time in the bucket
@@ -109,7 +110,13 @@ func (d *doctor) sound(key string) bool {
 	needs := []string{k.pool, k.leases}
 	switch key {
 	case k.pool, k.bucket: // findings there are looked up and repaired
-		needs = append(needs, k.bucket, k.dead, k.ready, k.handoff, k.attempts, k.moved)
+		needs = append(needs, k.bucket, k.dead, k.ready, k.handoff, k.attempts, k.moved, k.turn, k.lane, k.keyed, k.meta)
+	case k.lane:
+		needs = append(needs, k.bucket, k.dead, k.turn, k.keyed)
+	case k.keyed:
+		needs = append(needs, k.lane)
+	case k.turn, k.rules:
+		needs = nil
 	case k.done, k.results:
 		needs = []string{k.done, k.results}
 	case k.schedules:
@@ -163,12 +170,18 @@ func (d *doctor) slice(ctx context.Context, part, cursor string, limit int) (nex
 		case found.Kind == FindingBadTime && found.Key == k.name(k.bucket):
 			d.late = append(d.late, found.ID)
 		default:
+			if found.Kind == FindingNoLane {
+				d.inLane = append(d.inLane, maphash.String(d.seed, found.ID))
+			}
 			d.note(found)
 		}
 	}
+	slices.Sort(d.inLane)
 	for i, nowhere := 0, r.list(9); i < len(nowhere); i++ {
 		id := nowhere.text(i)
-		if _, in := slices.BinarySearch(d.inReady, maphash.String(d.seed, id)); !in {
+		hash := maphash.String(d.seed, id)
+		_, waits := slices.BinarySearch(d.inReady, hash)
+		if _, laned := slices.BinarySearch(d.inLane, hash); !waits && !laned {
 			d.strays = append(d.strays, id)
 		}
 	}

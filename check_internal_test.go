@@ -274,7 +274,7 @@ func TestCheckOfSpoiltEntries(t *testing.T) {
 			require.NoError(t, h.rdb.ZRem(t.Context(), h.keys.bucket, "scheduled").Err())
 		}, map[FindingKind][]string{FindingNoPlace: {"pool scheduled"}}, 1, "scheduled", StateReady},
 		"record of a newer release, and no place": {func(t *testing.T, h *Hand) {
-			newer := "nonce456" + string(rune(record.Version+1)) + strings.Repeat("x", 50)
+			newer := "nonce456" + string(rune(record.VersionKeyed+1)) + strings.Repeat("x", 50)
 			require.NoError(t, h.rdb.HSet(t.Context(), h.keys.pool, "newer", newer).Err())
 		}, map[FindingKind][]string{FindingNoPlace: {"pool newer"}}, 0, "ready", StateReady},
 	} {

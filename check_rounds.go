@@ -72,7 +72,7 @@ func (s *Server) alarmLoop(ctx context.Context) {
 // check renews its key, so that no two servers check the topic simultaneously. If a check finds
 // nothing, it stores the sizes of the topic's keys for the next check that trusts them.
 func (t *topicServer) check(ctx context.Context, reason string, every time.Duration, trusts bool) {
-	turn, clean := t.keys.turn(reason), t.keys.turn("clean")
+	turn, clean := t.keys.shift(reason), t.keys.shift("clean")
 	s := t.server
 	length := every - every/10 // expires before the loop comes round
 	d := newDoctor(s.scripts, s.calls, t.keys, true)

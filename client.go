@@ -188,6 +188,16 @@ func (c *Client) defaults() jobOptions {
 
 // prepare validates a job and encodes it.
 func (c *Client) prepare(ctx context.Context, fresh *NewJob) (*operation, error) {
+	op, err := c.seal(ctx, fresh)
+	if err == nil && op.fresh.opts.replace == replaceAny {
+		op.fresh.own = ownRun(ctx, c.o.prefix, op.topic, op.id)
+		op.fresh.own.replace()
+	}
+	return op, err
+}
+
+// seal is prepare for a job that is not sent now.
+func (c *Client) seal(ctx context.Context, fresh *NewJob) (*operation, error) {
 	if c.usable(ctx) == nil {
 		for _, h := range c.o.hooks.enqueue {
 			c.o.hooks.guard(func() { h.Enqueue(ctx, fresh) })
@@ -211,10 +221,6 @@ func (c *Client) prepare(ctx context.Context, fresh *NewJob) (*operation, error)
 	}
 	if e.head, e.tail, err = record.Encode(e.nonce, &o.Options, fresh.Payload); err != nil {
 		return nil, err
-	}
-	if o.replace == replaceAny {
-		e.own = ownRun(ctx, c.o.prefix, op.topic, op.id)
-		e.own.replace()
 	}
 	return op, nil
 }

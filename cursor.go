@@ -39,6 +39,9 @@ func (w *walk) id() (id queryID) {
 	for _, name := range slices.Sorted(maps.Keys(q.Headers)) {
 		words = append(words, name, q.Headers[name])
 	}
+	if q.Key != "" { // the cursors of a query without one are those of the release before
+		words = append(words, "key "+q.Key)
+	}
 	sum := sha256.Sum256(appendWords(nil, words))
 	copy(id[:], sum[:])
 	return id

@@ -49,6 +49,7 @@ func proseFigures(t *testing.T) []proseFigure {
 	return []proseFigure{
 		{"README.md", "the job runs again: in <>, 4 s, 8 s", first},
 		{"README.md", "Redis holds wire format <>,", record.Version},
+		{"README.md", "and format <> for jobs with a key", record.VersionKeyed},
 		{"README.md", "after <>, 4 s and so on up to", first},
 		{"README.md", "and so on up to <> with jitter", last},
 		{"README.md", "| up to <> of any bytes; an empty one is replaced", size(maxIDLen)},
@@ -141,7 +142,8 @@ func proseFigures(t *testing.T) []proseFigure {
 
 		{"docs/protocol.md", "Topics and prefixes have 1 to <> of valid UTF-8", size(maxTopicLen)},
 		{"docs/protocol.md", "Job IDs have 1 to <> of any kind", size(maxIDLen)},
-		{"docs/protocol.md", "of a series; expires after <> |", receipt},
+		{"docs/protocol.md", "of a series; expires after <>, that of an [outbox]", receipt},
+		{"docs/protocol.md", "that of an [outbox](#rows-of-an-outbox) after <> |", rowsReceipt},
 		{"docs/protocol.md", "`[1 0 …]`. It expires after <>.", checkTrust},
 		{"docs/protocol.md", "The receipt is kept for <>.", receipt},
 		{"docs/protocol.md", "a member of <> hyphens", anchor},

@@ -38,12 +38,15 @@ type luaHeader struct {
 	text, body string            // the comment, and the rest
 }
 
+// beforeEnqueue are the scripts that enqueue follows in the same call.
+var beforeEnqueue = map[string]bool{"replace": true, "enqueue_keyed": true}
+
 // readLua reads the header of a script and checks that its numbers go up from 1. Only replace
-// leaves some to enqueue.
+// and enqueue_keyed leave some to enqueue.
 func readLua(t *testing.T, name string) luaHeader {
 	t.Helper()
 	h := luaHeader{own: map[string]string{}, rest: map[string]int{}}
-	if name == "replace" {
+	if beforeEnqueue[name] {
 		enqueue := readLua(t, "enqueue")
 		h.keys, h.args = enqueue.keys, enqueue.args
 	}
@@ -73,7 +76,7 @@ func readLua(t *testing.T, name string) luaHeader {
 			h.rest[m[4]] = n
 		}
 	}
-	require.True(t, name == "replace" || len(h.own) == len(h.keys)+len(h.args), name)
+	require.True(t, beforeEnqueue[name] || len(h.own) == len(h.keys)+len(h.args), name)
 	return h
 }
 
@@ -81,7 +84,7 @@ func readLua(t *testing.T, name string) luaHeader {
 func TestProseScriptHeaderIsItsBody(t *testing.T) {
 	for name := range Scripts() {
 		h := readLua(t, name)
-		require.True(t, name == "replace" || strings.Contains(h.text, "Returns"), "%s: the header says what it returns", name)
+		require.True(t, beforeEnqueue[name] || strings.Contains(h.text, "Returns"), "%s: the header says what it returns", name)
 		require.Contains(t, h.text, "Cost: O(", "%s: the header says what it costs", name)
 		got := map[string]string{}
 		for _, m := range binding.FindAllStringSubmatch(h.body, -1) {
@@ -193,6 +196,10 @@ func TestProseProtocolIsTheScripts(t *testing.T) {
 		section, _, _ := strings.Cut(after, "\n##")
 		section = strings.ReplaceAll(section, "\n          ", " ") // a long line goes on in the next
 		h := readLua(t, name)
+		if name == "enqueue_keyed" { // whose arguments enqueue documents
+			enqueue := readLua(t, "enqueue")
+			h.rest, h.own["ARGV[5]"] = enqueue.rest, "jobs"
+		}
 		words := func(kind string, names []string) string {
 			for i, name := range names {
 				if h.rest[name] > 0 && h.own[fmt.Sprintf("%s[%d]", kind, h.rest[name])] == name {

@@ -77,8 +77,14 @@ const (
 	// job that had been running the longest at the last heartbeat of its server. It can have
 	// finished since.
 	ReasonAllBusy ReasonCode = "all_busy"
+	// All workers of the topic's [Pool] were busy, some of them with other topics, at the last
+	// heartbeats of all servers that take its jobs. Running, Workers: those of the pools; Servers.
+	ReasonPoolBusy ReasonCode = "pool_busy"
 	// Other jobs are in front of this one. Ahead, More, PerSecond, Wait.
 	ReasonBehind ReasonCode = "behind"
+	// The job has a key: see [Key]. Other jobs of the key are in front of it, or other keys are in
+	// the round. Ahead: those jobs. Keys; PerSecond.
+	ReasonKeyBehind ReasonCode = "key_behind"
 
 	// The job is running. Attempt; Until: the end of its lease, which its server extends. Since,
 	// Server, Host: if the job is one of the three that its server has been running the longest, as
@@ -114,15 +120,16 @@ type Reason struct {
 	Servers      int
 	Others       int
 	Workers      int
-	Running      int // jobs with a lease, at most Workers
+	Running      int // jobs with a lease, at most Workers; of batch handlers, their batches
 	Rate         Rate
 	Job          string        // an ID
 	For          time.Duration // how long Job had been running
 
-	// Ahead is the number of entries in front of the job, at most 10,000. Entries left over from
-	// cancelled jobs can be among them.
+	// Ahead is the number of entries in front of the job. For a job without a key it is at most
+	// 10,000, and entries left over from cancelled jobs can be among them.
 	Ahead int64
-	More  bool // there are more than 10,000, as far as is known
+	More  bool  // there are more than 10,000, as far as is known
+	Keys  int64 // keys in the round, with that of the job, and with the jobs without one as one more
 
 	// PerSecond is how many jobs of the topic the servers have taken per second during the last
 	// minute, as of their heartbeats. It is zero if they took none, or if one of them has sent only
@@ -185,6 +192,8 @@ type circumstances struct {
 	pauses []PauseInfo
 	hold   restraint
 	ahead  int64 // -1: unknown
+	before int64 // in its lane; -1: it is not in one
+	keys   int64 // in the round
 	whole  bool  // ahead is -1 only if the job is not there
 	rank   int64 // in the bucket
 	leased int64
@@ -245,10 +254,11 @@ func readCircumstances(topic, id string, r reply) *circumstances {
 	}
 	c.hold = readHold(r.list(16), r.now())
 	c.ahead, c.whole, c.rank, c.leased = r.number(12), r.number(13) == 1, r.number(14), r.number(15)
+	c.before, c.keys = r.number(17), r.number(18)
 	switch {
 	case at(columnRecord) == "" && at(columnBucket)+at(columnLease)+at(columnDead) != "":
 		c.finding = FindingNoRecord
-	case c.is(StateReady) && c.ahead < 0 && c.whole:
+	case c.is(StateReady) && c.ahead < 0 && c.before < 0 && c.whole:
 		c.finding = FindingNoPlace
 	}
 	return c

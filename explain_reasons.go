@@ -155,7 +155,7 @@ func (c *circumstances) queued() (list []Reason) {
 		list = append(list, Reason{Code: ReasonTopicRate, Until: c.hold.next, Rate: limits.Rate, Ahead: max(0, c.ahead)})
 	}
 	workers := c.workers()
-	if workers > 0 && c.leased >= int64(workers) {
+	if workers > 0 && c.allBusy() {
 		r := Reason{Code: ReasonAllBusy, Running: workers, Workers: workers, Servers: len(c.takers)}
 		for _, s := range c.takers {
 			for _, job := range c.status(s).Longest {
@@ -165,6 +165,14 @@ func (c *circumstances) queued() (list []Reason) {
 			}
 		}
 		list = append(list, r)
+	} else if size := c.busyPools(); size > 0 {
+		list = append(list, Reason{Code: ReasonPoolBusy, Running: size, Workers: size, Servers: len(c.takers)})
+	}
+	if c.before >= 0 {
+		if c.before > 0 || c.keys > 1 {
+			list = append(list, Reason{Code: ReasonKeyBehind, Ahead: c.before, Keys: c.keys, PerSecond: c.pace()})
+		}
+		return list
 	}
 	more := c.ahead < 0 && !c.whole
 	if c.ahead <= 0 && !more {
@@ -186,6 +194,37 @@ func (c *circumstances) workers() (n int) {
 		n += c.status(s).Workers
 	}
 	return n
+}
+
+// allBusy reports whether no server can start another job. A batch that is not full occupies its
+// worker too. How many run, only the heartbeats say.
+func (c *circumstances) allBusy() bool {
+	capacity, workers, running := 0, 0, 0
+	for _, s := range c.takers {
+		status := c.status(s)
+		capacity += status.capacity()
+		workers += status.Workers
+		running += status.Running
+	}
+	return c.leased >= int64(capacity) || capacity > workers && running >= workers
+}
+
+// busyPools returns how many workers the pools of the topic have, or 0 if any server that takes
+// jobs had an idle worker for it at its last heartbeat.
+func (c *circumstances) busyPools() (size int) {
+	for _, s := range c.takers {
+		does, busy := c.status(s), 0
+		for _, other := range s.Topics {
+			if other.Pool == does.Pool {
+				busy += other.Running
+			}
+		}
+		if does.Pool == "" || busy < does.PoolSize {
+			return 0
+		}
+		size += does.PoolSize
+	}
+	return size
 }
 
 // pace returns how many jobs the servers take per second, 0 if that is unknown.

@@ -17,7 +17,7 @@ func (e *Explanation) verdict(c *circumstances) string {
 	}
 	first := &e.Reasons[0]
 	text := first.clause(e.At)
-	if first.Code == ReasonAllBusy && len(e.Reasons) > 1 && e.Reasons[1].Code == ReasonBehind {
+	if first.Code == ReasonAllBusy && len(e.Reasons) > 1 && (e.Reasons[1].Code == ReasonBehind || e.Reasons[1].Code == ReasonKeyBehind) {
 		text = first.count() + ", and " + e.Reasons[1].clause(e.At)
 	}
 	return c.heading() + ": " + text + "."
@@ -117,6 +117,8 @@ func (r *Reason) clause(now time.Time) string {
 			text += fmt.Sprintf(", the longest of them for %[3]s with job %[1]q on %[2]s", r.Job, r.server(), span(r.For))
 		}
 		return text
+	case ReasonPoolBusy:
+		return fmt.Sprintf("all %s workers of the topic's pool are busy, some of them with other topics", grouped(int64(r.Workers)))
 	case ReasonBehind:
 		text := jobsAre(r.Ahead) + " in front of it"
 		if r.More {
@@ -125,6 +127,15 @@ func (r *Reason) clause(now time.Time) string {
 		if r.Wait > 0 {
 			text += fmt.Sprintf("; at %s jobs/s it starts in about %s", speed(r.PerSecond), span(r.Wait))
 		} else if r.PerSecond > 0 {
+			text += fmt.Sprintf("; the servers take %s jobs/s", speed(r.PerSecond))
+		}
+		return text
+	case ReasonKeyBehind:
+		text := jobsAre(r.Ahead) + " in front of it in the lane of its key"
+		if r.Keys > 1 {
+			text += fmt.Sprintf(", and %s keys take turns", grouped(r.Keys))
+		}
+		if r.PerSecond > 0 {
 			text += fmt.Sprintf("; the servers take %s jobs/s", speed(r.PerSecond))
 		}
 		return text

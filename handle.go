@@ -1,6 +1,7 @@
 package delayq
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -25,7 +26,12 @@ import (
 // so a program that sets its handlers before Run need not look at it. After the server has been
 // stopped, Handle returns [ErrServerUsed].
 func (s *Server) Handle(topic string, h Handler, opts ...HandlerOption) error {
-	o := handlerOptions{job: defaultJob, topics: defaultMaxTopics}
+	return s.handleTopic(topic, h, opts)
+}
+
+// handleTopic sets a Handler or a batchHandler.
+func (s *Server) handleTopic(topic string, h Handler, opts []HandlerOption) error {
+	o := handlerOptions{job: defaultJob, topics: defaultMaxTopics, batchSize: defaultBatchSize}
 	for _, opt := range opts {
 		if opt == nil {
 			o.errs = append(o.errs, errors.New("a handler option is nil"))
@@ -43,8 +49,22 @@ func (s *Server) Handle(topic string, h Handler, opts ...HandlerOption) error {
 	if o.bounded && !follows {
 		o.errs = append(o.errs, errors.New("MaxTopics is for patterns, and the topic has no *"))
 	}
+	var pool *workerPool
+	if s != nil {
+		var err error
+		if pool, o.weight, err = s.poolOf(&o); err != nil {
+			o.errs = append(o.errs, err)
+		}
+		most := cmp.Or(o.concurrency, s.o.concurrency)
+		if pool != nil && o.concurrency == 0 && !s.o.own {
+			most = pool.size
+		}
+		h = o.sizeBatches(h, most)
+	}
 	return s.register(topic, o.errs, func() (err error) {
-		like := topicLike{topic: topic, handler: h, concurrency: o.concurrency, defaults: o.job.Options, limits: o.limits}
+		like := topicLike{
+			topic: topic, handler: h, concurrency: o.concurrency, defaults: o.job.Options, limits: o.limits, pool: pool, weight: o.weight,
+		}
 		if follows {
 			return s.addPatternLocked(&pattern{like: like, most: o.topics})
 		}
@@ -97,8 +117,10 @@ type topicLike struct {
 	handler     Handler
 	concurrency int // 0: the server's
 	defaults    record.Options
-	limits      *Limits // by default
-	found       bool    // by a pattern
+	limits      *Limits     // by default
+	pool        *workerPool // nil: workers of its own
+	weight      int
+	found       bool // by a pattern
 }
 
 // addTopicLocked adds a topic, and starts it if the server is running. Server.mu must be held. If
@@ -110,6 +132,9 @@ func (s *Server) addTopicLocked(like topicLike) (*topicServer, error) {
 	t := &topicServer{
 		server: s, keys: newKeys(s.o.prefix, like.topic), handler: like.handler,
 		workers: workers{count: like.concurrency}, defaults: like.defaults, limits: like.limits,
+	}
+	if like.pool != nil {
+		t.workers.member = &poolMember{pool: like.pool, topic: t, weight: like.weight}
 	}
 	if s.used {
 		t.init()
@@ -126,6 +151,9 @@ func (s *Server) addTopicLocked(like topicLike) (*topicServer, error) {
 
 // wrapLocked wraps a handler in the middleware of the server. Server.mu must be held.
 func (s *Server) wrapLocked(topic string, h Handler) (Handler, error) {
+	if batches, ok := h.(*batchHandler); ok {
+		return s.wrapBatchLocked(topic, batches)
+	}
 	for _, m := range slices.Backward(s.middleware) {
 		if h = m(h); isNil(h) {
 			return nil, fmt.Errorf("%w: topic %q: a middleware returned a nil handler", ErrInvalid, topic)

@@ -43,8 +43,9 @@ type RedisHealth struct {
 // TopicHealth says what a server does for a topic.
 type TopicHealth struct {
 	Topic   string
-	Workers int // its Concurrency
-	Running int // number of running handlers
+	Workers int    // its Concurrency; in a pool, the most workers that the topic can have
+	Running int    // number of running handlers; a batch is one
+	Pool    string // its [Pool]; empty: workers of its own
 	// Held is the number of jobs that belong to the server: those that run, those that it has taken
 	// ahead, and those whose outcomes it still has to report to Redis.
 	Held   int
@@ -147,6 +148,9 @@ func (t *topicServer) health(now time.Time) TopicHealth {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	h.Workers, h.Running, h.Held = t.workers.count, t.workers.busy, len(t.owned.runs)
+	if m := t.workers.member; m != nil {
+		h.Pool = m.pool.name
+	}
 	for r := range t.owned.running {
 		if ran := at.Sub(r.start); h.Oldest.ID == "" || ran > h.Oldest.Running {
 			h.Oldest = RunningJob{ID: strings.ToValidUTF8(r.id, "\uFFFD"), Running: ran}

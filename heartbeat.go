@@ -52,9 +52,18 @@ const (
 
 // TopicStatus describes what a server does for one topic.
 type TopicStatus struct {
-	Workers int // its Concurrency
-	Running int // number of running handlers
-	Longest []RunningJob
+	Workers int // its Concurrency; in a pool, the most workers that the topic can have
+	Running int // number of running handlers; a batch is one
+	// BatchSize is that of a handler of [Server.HandleBatch], else 0.
+	BatchSize int
+	Longest   []RunningJob
+
+	// Pool is the [Pool] whose workers the topic shares with others of the server, PoolSize the
+	// number of these workers, and Weight that of the topic. Of the pool's workers, as many are
+	// busy as handlers of all its topics run. They are empty for a topic without a pool.
+	Pool     string
+	PoolSize int
+	Weight   int
 
 	// Taken is the number of jobs that the server took during Within, which ends at the heartbeat
 	// and is a minute or shorter. Both are zero in the first heartbeat, and in those of releases
@@ -67,6 +76,9 @@ type TopicStatus struct {
 	// extend.
 	Loops map[string]time.Duration
 }
+
+// capacity returns how many jobs the server can run at a time.
+func (s TopicStatus) capacity() int { return s.Workers * max(1, s.BatchSize) }
 
 // A RunningJob says how long a job has been running, by the server's clock.
 type RunningJob struct {
@@ -169,7 +181,10 @@ func (s *Server) sweep(ctx context.Context, now int64) error {
 func (t *topicServer) status(now time.Time) record.HeartbeatTopic {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	info := record.HeartbeatTopic{Workers: t.workers.count, Running: t.workers.busy, Loops: t.turns.ages(now)}
+	info := record.HeartbeatTopic{Workers: t.workers.count, Batch: t.workers.perCall, Running: t.workers.busy, Loops: t.turns.ages(now)}
+	if m := t.workers.member; m != nil {
+		info.Pool, info.Size, info.Weight = m.pool.name, m.pool.size, m.weight
+	}
 	info.Taken, info.Within = t.pace.mark(now, t.owned.added)
 	at := t.clock.at(now)
 	for r := range t.owned.running {
@@ -222,7 +237,10 @@ func serverInfo(id, heartbeat string) ServerInfo {
 	}
 	info.Topics = make(map[string]TopicStatus, len(h.Topics))
 	for topic, does := range h.Topics {
-		status := TopicStatus{Workers: does.Workers, Running: does.Running, Loops: does.Loops, Taken: does.Taken, Within: does.Within}
+		status := TopicStatus{
+			Workers: does.Workers, BatchSize: does.Batch, Running: does.Running, Loops: does.Loops, Taken: does.Taken, Within: does.Within,
+			Pool: does.Pool, PoolSize: does.Size, Weight: does.Weight,
+		}
 		for _, job := range does.Longest {
 			status.Longest = append(status.Longest, RunningJob{ID: job.ID, Running: job.Running})
 		}

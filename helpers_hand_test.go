@@ -242,8 +242,11 @@ func (h *Hand) trySend(replace bool, jobs []any) (reply, error) {
 		if replace {
 			jobs[i] = string(replaceAny) + jobs[i].(string)
 		}
-		if strings.ContainsAny(jobs[i].(string), "rd") {
+		switch keyed := jobs[i-2].(string)[record.NonceLen] > 1; {
+		case strings.ContainsAny(jobs[i].(string), "rd"):
 			script = replaceScript
+		case keyed && script == enqueueScript:
+			script = enqueueKeyedScript
 		}
 	}
 	return h.run(script, append(append([]any{h.series.next()}, g.words...), jobs...)...)

@@ -149,6 +149,23 @@ func (h *holdings) propose(now, lease int64) (end int64) {
 	return h.proposed
 }
 
+// ask proposes an extension to the runs that gain from it. It returns these with their fences
+// before that, and the others. A run whose outcome is on its way to Redis is in neither list: that
+// call names the present end only, and would find the lease lost if the extension overtook it.
+func ask(list []*run, e extension) (asked, rest []*run, fences []string) {
+	for _, r := range list {
+		switch {
+		case r.settling:
+		case r.needs(e):
+			asked, fences = append(asked, r), append(fences, r.fence.String())
+			r.fence.Propose(e.end)
+		default:
+			rest = append(rest, r)
+		}
+	}
+	return asked, rest, fences
+}
+
 // needs reports whether a run gains from an extension. A lease that already ends as late is left
 // alone, unless Redis's clock was set back since the lease was given.
 func (r *run) needs(e extension) bool {

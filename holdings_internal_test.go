@@ -165,6 +165,28 @@ func TestRunNeedsAnExtension(t *testing.T) {
 	}
 }
 
+// An extension that overtakes the call with the outcome of a run would make Redis reject that call,
+// so no extension is asked for, even if the run was extendable a moment before.
+func TestNoExtensionForAnOutcomeOnItsWay(t *testing.T) {
+	now := time.Now()
+	e := extension{end: record.LeaseEndAt(3000), until: now.Add(time.Hour)}
+	gains, settling := leased("a", 1000, now.Add(time.Minute)), leased("b", 1000, now.Add(time.Minute))
+	later := leased("c", 4000, now.Add(time.Minute))
+	var h holdings
+	for _, r := range []*run{gains, settling, later} {
+		h.add(r, now)
+	}
+	list := h.extendable(now)
+	require.Len(t, list, 3)
+	settling.settling = true
+	asked, rest, fences := ask(list, e)
+	require.Equal(t, []*run{gains}, asked)
+	require.Equal(t, []*run{later}, rest)
+	require.Equal(t, []string{leased("a", 1000, now).fence.String()}, fences, "Redis has that one until the call")
+	require.True(t, gains.fence.Has(e.end))
+	require.False(t, settling.fence.Has(e.end))
+}
+
 // Whoever waits for the last run to go is woken by it.
 func TestHoldingsEmpty(t *testing.T) {
 	freed := 0

@@ -63,6 +63,9 @@ type DequeuedHook interface {
 //
 // A nil context stands for the given one, and a nil function for none. The functions of several
 // hooks are called in reverse order.
+//
+// Before a batch ([Server.HandleBatch]), Run is called once for each job. [Job.Context] returns the
+// context that Run has returned for the job. The handler gets that of the batch.
 type RunHook interface {
 	Run(ctx context.Context, event RunEvent) (context.Context, func(RunEvent))
 }
@@ -131,8 +134,8 @@ type CallEvent struct {
 	// Name is the word for the call in errors and in the audit: "enqueue", "cancel", "reschedule",
 	// "revive", "bury", "delete" or "get", each also with " batch" if it has a batch; "apply",
 	// "repair", "remove topic", "pause", "resume", "resume all", "schedule", "unschedule",
-	// "pause schedule", "resume schedule", "trigger", "edit schedule", "set limits", "hold" or
-	// "end hold".
+	// "pause schedule", "resume schedule", "trigger", "edit schedule", "set limits",
+	// "set key limits", "hold" or "end hold".
 	Name  string
 	Topic string // empty for a batch with several topics
 	ID    string // empty for a batch, a call without a job, and an Enqueue that generates the ID

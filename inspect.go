@@ -135,7 +135,7 @@ func (info *JobInfo) recorded(rec *record.Job) {
 	info.options = rec.Options
 	o := rec.Options
 	o.Fill(&defaultRun)
-	info.Headers, info.Retries, info.PayloadSize = o.Headers, o.Retries(), rec.Size
+	info.Headers, info.Key, info.Retries, info.PayloadSize = o.Headers, o.Key, o.Retries(), rec.Size
 	info.EnqueuedAt, info.Due = msTime(rec.EnqueuedAt), msTime(rec.Due())
 	info.BackoffFirst, info.BackoffLimit = ofMS(o.BackoffMin), ofMS(o.BackoffMax)
 	info.Timeout, info.Retention, info.ExpireAt = ofMS(o.Timeout), ofMS(o.Retention), orZero(rec.Expires())

@@ -9,12 +9,13 @@ import (
 
 // A Job is a payload with an ID that is unique in its topic. [Client.Enqueue] returns it and a
 // [Handler] receives it. All times are by Redis's clock. A Job can be copied; the copy shares the
-// Fence of the run.
+// Fence of the run, and its outcome in a batch.
 type Job struct {
 	Topic   string
 	ID      string
 	Payload []byte            // nil and empty are the same
 	Headers map[string]string // nil if there are none
+	Key     string            // the lane of the job: see [Key]; empty: it has none
 
 	// Attempt is the number of this run, starting at 1. Runs interrupted by a crash count; snoozed
 	// runs do not. It never decreases, even after Revive: see [Job.RetriesLeft].
@@ -39,6 +40,7 @@ type Job struct {
 	nonce string
 	spent int           // finished attempts that no longer count against Retries
 	fence *atomic.Int64 // of the run, shared by copies of the job; nil: there is no lease
+	part  *part         // of the batch that the job runs in; nil: none
 }
 
 // Nonce identifies one incarnation of the job: eight random bytes that change with every accepted

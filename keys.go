@@ -40,6 +40,10 @@ type keys struct {
 	operator string // never exists: the right to it is the right to make operator calls
 	sizes    string // hash: the size of the largest record
 	idle     string // zset: server by the time at which it began to wait for jobs
+	keyed    string // hash: job ID → place in its lane of every job that has a key
+	lane     string // zset: places of the waiting keyed jobs, with their IDs
+	turn     string // zset: key of waiting jobs by its pass
+	rules    string // hash: key → what is set for it
 
 	schedules string // hash: name → definition of a schedule
 	slots     string // zset: schedule by its next slot
@@ -69,6 +73,10 @@ func newKeys(prefix, topic string) *keys {
 		operator: root + "operator",
 		sizes:    root + "sizes",
 		idle:     root + "idle",
+		keyed:    root + "keyed",
+		lane:     root + "lane",
+		turn:     root + "turn",
+		rules:    root + "rules",
 
 		schedules: root + "schedules",
 		slots:     root + "slots",
@@ -82,8 +90,8 @@ func newKeys(prefix, topic string) *keys {
 // hide a finding in the next.
 func (k *keys) checked() []string {
 	return []string{
-		k.pool, k.bucket, k.leases, k.dead, k.attempts, k.errors, k.moved, k.done, k.results,
-		k.schedules, k.slots, k.waiting, k.fired, k.runs,
+		k.turn, k.keyed, k.lane, k.pool, k.bucket, k.leases, k.dead, k.attempts, k.errors, k.moved, k.done, k.results,
+		k.schedules, k.slots, k.waiting, k.fired, k.runs, k.rules,
 	}
 }
 
@@ -102,7 +110,7 @@ func typeOf(key string) string {
 	switch name {
 	case "ready", "handoff", "taken", "audit":
 		return "list"
-	case "bucket", "leases", "dead", "done", "slots", "waiting", "idle":
+	case "bucket", "leases", "dead", "done", "slots", "waiting", "idle", "lane", "turn":
 		return "zset"
 	case "topics":
 		return "set"
@@ -114,9 +122,9 @@ func typeOf(key string) string {
 	return "hash"
 }
 
-// turn returns the key that records that a server has recently checked the topic, for a reason, or
+// shift returns the key that records that a server has recently checked the topic, for a reason, or
 // what it found.
-func (k *keys) turn(reason string) string { return k.receipt(reason) }
+func (k *keys) shift(reason string) string { return k.receipt(reason) }
 
 // receipt returns the key of the reply to the last numbered call of a series.
 func (k *keys) receipt(series string) string { return k.root + "receipt:" + series }
@@ -180,6 +188,10 @@ var keyFields = []keyField{
 	{"operator", func(k *keys) *string { return &k.operator }},
 	{"sizes", func(k *keys) *string { return &k.sizes }},
 	{"idle", func(k *keys) *string { return &k.idle }},
+	{"keyed", func(k *keys) *string { return &k.keyed }},
+	{"lane", func(k *keys) *string { return &k.lane }},
+	{"turn", func(k *keys) *string { return &k.turn }},
+	{"rules", func(k *keys) *string { return &k.rules }},
 	{"schedules", func(k *keys) *string { return &k.schedules }},
 	{"slots", func(k *keys) *string { return &k.slots }},
 	{"waiting", func(k *keys) *string { return &k.waiting }},

@@ -72,7 +72,7 @@ func (t *topicServer) extendAll(ctx context.Context, look bool) error {
 			return err
 		}
 		if look && len(rest) > 0 {
-			if err := t.askExtend(ctx, extension{}, rest); err != nil {
+			if err := t.checkLeases(ctx, rest); err != nil {
 				return err
 			}
 		}
@@ -94,35 +94,34 @@ func (t *topicServer) extend(ctx context.Context, list []*run) (rest []*run, err
 	e := extension{
 		end: record.LeaseEndAt(end), until: sent.Add(time.Duration(end-latest) * time.Millisecond), sets: sets,
 	}
-	asked := make([]*run, 0, len(list))
-	for _, r := range list {
-		if r.needs(e) {
-			asked = append(asked, r)
-		} else {
-			rest = append(rest, r)
-		}
-	}
+	asked, rest, fences := ask(list, e)
 	t.mu.Unlock()
 	if len(asked) == 0 {
 		return rest, nil
 	}
-	return rest, t.askExtend(ctx, e, asked)
+	return rest, t.askExtend(ctx, e, asked, fences)
+}
+
+// checkLeases detects lost leases. It extends none.
+func (t *topicServer) checkLeases(ctx context.Context, list []*run) error {
+	fences := make([]string, len(list))
+	t.mu.Lock()
+	for i, r := range list {
+		fences[i] = r.fence.String()
+	}
+	t.mu.Unlock()
+	return t.askExtend(ctx, extension{}, list, fences)
 }
 
 // askExtend is one call of the extend script. With the zero extension the leases stay unchanged,
 // and the call only detects lost ones.
-func (t *topicServer) askExtend(ctx context.Context, e extension, asked []*run) error {
+func (t *topicServer) askExtend(ctx context.Context, e extension, asked []*run, fences []string) error {
 	look := e == extension{}
 	args := make([]any, 1, 1+2*len(asked))
 	args[0] = e.end.String()
-	t.mu.Lock()
-	for _, r := range asked {
-		args = append(args, r.id, r.fence.String())
-		if !look {
-			r.fence.Propose(e.end)
-		}
+	for i, r := range asked {
+		args = append(args, r.id, fences[i])
 	}
-	t.mu.Unlock()
 
 	// While this call hangs, no other lease of the topic is extended.
 	sent := time.Now()

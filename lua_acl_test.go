@@ -294,6 +294,15 @@ func tour(t *testing.T, producer, worker, operator, inspector redis.UniversalCli
 	_, err = p.Enqueue(ctx, topic, "later", nil)
 	require.ErrorIs(t, err, ErrDuplicate)
 	enqueue("later", ProcessIn(time.Hour), Replace())
+	enqueue("keyed", Key("key"), Priority(time.Minute))
+	for _, client := range []redis.UniversalClient{operator, inspector} {
+		keys, err := NewInspector(client).Keys(ctx, topic, "", 10)
+		require.NoError(t, err)
+		require.Len(t, keys, 1)
+		page, err := NewInspector(client).Jobs(ctx, Query{Topic: topic, State: StateReady, Latest: true, Key: "key"})
+		require.NoError(t, err)
+		require.Len(t, page.Jobs, 1)
+	}
 	results, err := p.EnqueueBatch(ctx, []NewJob{{Topic: topic, ID: "long"}, {Topic: topic, ID: "cut"}, {Topic: topic, ID: "replaced", Payload: []byte("replaced")}})
 	require.NoError(t, err)
 	require.Len(t, results, 3)
@@ -461,6 +470,7 @@ func tour(t *testing.T, producer, worker, operator, inspector redis.UniversalCli
 		events.await(t, ctx, "cancelled "+id)
 	}
 	require.NoError(t, o.SetLimits(ctx, topic, Limits{Running: 100, Rate: Per(1000, time.Second)}))
+	require.NoError(t, o.SetKeyLimits(ctx, topic, "key", KeyLimits{Weight: 10}))
 	require.NoError(t, o.Hold(ctx, topic, time.Hour, "because"))
 	require.NoError(t, o.EndHold(ctx, topic))
 	require.NoError(t, o.Pause(ctx, topic, Pause{By: "me", Reason: "because", For: time.Hour}))
@@ -485,6 +495,8 @@ func tour(t *testing.T, producer, worker, operator, inspector redis.UniversalCli
 		acts, err := i.Audit(ctx, 10)
 		require.NoError(t, err)
 		require.Equal(t, "me", acts[0].Actor)
+		_, err = i.Keys(ctx, topic, "", 10)
+		require.NoError(t, err)
 		why, err := i.Explain(ctx, topic, "ok")
 		require.NoError(t, err)
 		require.Equal(t, ReasonDone, why.Reasons[0].Code)
@@ -573,6 +585,7 @@ func rawTopics(t *testing.T, name string, topics ...*keys) (list []string) {
 func eachKey(t *testing.T, name string) []string {
 	_, list, found := strings.Cut(readLua(t, name).text, " keys  ")
 	require.True(t, found, name)
+	list = regexp.MustCompile(`\n--\s+`).ReplaceAllString(list, " ")
 	list, _, _ = strings.Cut(list, " of each topic")
 	return strings.Split(list, ", ")
 }

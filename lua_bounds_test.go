@@ -81,6 +81,9 @@ func TestCostOfACallDoesNotGrow(t *testing.T) {
 		}
 	}
 	require.Equal(t, "1", cost[20]["ack"]["zrem"], "the test looks for the wrong thing: %v", cost[20]["ack"])
+	for n := range cost[20] {
+		require.Equal(t, cost[20][n], cost[20_000][n], n)
+	}
 	require.Equal(t, cost[20], cost[20_000])
 }
 

@@ -329,7 +329,7 @@ func TestExploreFindsDefects(t *testing.T) {
 		"take asked anew loses the others":      {"take", "redis.call('LPUSH', ready, unpack(reversed))", "", "an answer is lost"},
 		"take that is late takes":               {"take", "if last and last > tonumber(number) then", "if false then", "an answer is lost"},
 		"a fence of long ago is good":           {"ack", "if tonumber(lease_end) == tonumber(score) then", "if true then", "a server dies"},
-		"retry forgets the place":               {"retry", "redis.call('ZADD', bucket, now + jobs[where[i]], id)", "", "handlers fail"},
+		"retry forgets the place":               {"retry", "redis.call('ZADD', bucket, dues[i], id)", "", "handlers fail"},
 		"snooze uses up an attempt":             {"snooze", "count(stats, 'snoozed', #ids)", "redis.call('HINCRBY', KEYS[3], ids[1] or '', 1)", "handlers fail"},
 		"again forgets the place":               {"again", "redis.call('ZADD', bucket, unpack(later))", "", "handlers fail"},
 		"again leaves the old record":           {"again", "redis.call('HSET', pool, unpack(records))", "", "handlers fail"},

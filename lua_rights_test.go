@@ -57,6 +57,8 @@ func duties(role string) (list []duty) {
 			_, _ = c.Enqueue(ctx, topic, "", nil)
 			_, _ = c.Get(ctx, topic, "dead")
 			_, _ = inspectorOf(c).Schedule(ctx, topic, "s")
+			_, _ = c.Enqueue(ctx, topic, "", nil, Key("another"))
+			_, _ = c.Dequeue(ctx, topic, "keyed")
 		})
 		list = append(list, cancelAll)
 	case "worker":
@@ -107,6 +109,9 @@ func duties(role string) (list []duty) {
 			_, _ = i.Check(ctx, topic)
 			_, _ = i.Audit(ctx, 10)
 			_, _ = i.Explain(ctx, topic, "ready")
+			_, _ = i.Explain(ctx, topic, "keyed")
+			_, _ = i.Keys(ctx, topic, "", 10)
+			_, _ = i.Jobs(ctx, Query{Topic: topic, State: StateReady, Latest: true})
 			_, _ = i.Redis(ctx)
 			_ = i.rdb.Type(ctx, topicsKey(defaultPrefix)).Err() // as after an error about a type
 		})
@@ -120,6 +125,9 @@ func duties(role string) (list []duty) {
 			_, _ = inspectorOf(c).Schedule(ctx, topic, "s")
 			_, _ = inspectorOf(c).Topics(ctx)
 			_, _ = inspectorOf(c).Servers(ctx)
+			_, _ = inspectorOf(c).Keys(ctx, topic, "", 10)
+			_, _ = inspectorOf(c).Jobs(ctx, Query{Topic: topic, State: StateReady, Latest: true})
+			_ = c.SetKeyLimits(ctx, topic, "key", KeyLimits{Weight: 2})
 			_ = c.Pause(ctx, topic, Pause{By: "me", Reason: "because", For: time.Hour})
 			_ = c.Resume(WithActor(ctx, "me"), topic, "me")
 			_ = c.RemoveTopic(ctx, "unused")
@@ -207,6 +215,8 @@ func refused(t *testing.T, rs *redistest.Server, admin *redis.Client, rights []s
 		}
 		setting := NewHand(t, admin, defaultPrefix, topic)
 		running, _ := stage(setting)
+		setting.layReady("key", "keyed")
+		require.NoError(t, admin.ZAdd(ctx, setting.keys.turn, redis.Z{Member: ""}).Err())                 // ready takes turns
 		require.NoError(t, admin.ZRem(ctx, setting.keys.bucket, "back").Err())                            // for a check to find
 		require.NoError(t, admin.ZAdd(ctx, setting.keys.idle, redis.Z{Score: 1, Member: "nobody"}).Err()) // to be rung
 		duty(ctx, NewHand(t, rdb, defaultPrefix, topic), running)
@@ -319,6 +329,10 @@ var deeds = map[string][]deed{
 		_, err := inspectorOf(c).Failures(ctx, topic, StateDead, 0)
 		return err
 	}},
+	"Inspector.Keys": {func(ctx context.Context, c *Client, topic string) error {
+		_, err := inspectorOf(c).Keys(ctx, topic, "", 10)
+		return err
+	}},
 	"Inspector.Stats": {func(ctx context.Context, c *Client, topic string) error {
 		_, err := inspectorOf(c).Stats(ctx, topic)
 		return err
@@ -388,6 +402,11 @@ var deeds = map[string][]deed{
 	"SetLimits": {
 		func(ctx context.Context, c *Client, topic string) error {
 			return c.SetLimits(ctx, topic, Limits{Running: 1000})
+		},
+	},
+	"SetKeyLimits": {
+		func(ctx context.Context, c *Client, topic string) error {
+			return c.SetKeyLimits(ctx, topic, "key", KeyLimits{Weight: 2})
 		},
 	},
 	"Hold": {
@@ -491,7 +510,7 @@ func jobs(state State) deed {
 
 // serverCalls are what a Server has beside Run. They ask Redis nothing but what Run does. For the
 // probes of HealthHandler see TestHealthz.
-var serverCalls = []string{"Calendar", "Handle", "HandlerFunc", "Health", "ID", "Ready", "Remove", "Use"}
+var serverCalls = []string{"Calendar", "Handle", "HandleBatch", "HandlerFunc", "Health", "ID", "Ready", "Remove", "Use", "UseBatch"}
 
 // Each call of the library, made as each user of the ACL file on a real Redis, is carried out or
 // refused as the table in docs/security.md says; what is refused has changed nothing.
@@ -661,13 +680,13 @@ func init() { redistest.RoleOf = roleOf }
 
 // scriptRoles are the roles that may run a script.
 var scriptRoles = map[*script][]string{
-	enqueueScript: {"producer"}, replaceScript: {"producer"}, scheduleSetScript: {"producer", "operator"},
+	enqueueScript: {"producer"}, enqueueKeyedScript: {"producer"}, replaceScript: {"producer"}, scheduleSetScript: {"producer", "operator"},
 	promoteScript: {"worker"}, takeScript: {"worker"}, extendScript: {"worker"}, ackScript: {"worker"}, againScript: {"worker"}, retryScript: {"worker"},
 	snoozeScript: {"worker"}, giveBackScript: {"worker"}, buryScript: {"worker"}, pruneScript: {"worker"}, heartbeatScript: {"worker"},
 	scheduleDueScript: {"worker"}, scheduleFireScript: {"worker"}, watchScript: {"worker"},
 	ringScript: {"worker"}, surveyScript: {"worker"},
 	checkScript: {"worker", "operator"}, mendScript: {"worker", "operator"},
-	reviveScript: {"operator"}, deleteScript: {"operator"}, pageScript: {"operator"}, inspectScript: {"operator"}, explainScript: {"operator"}, pauseScript: {"operator"}, holdScript: {"operator"}, limitsScript: {"operator"}, auditScript: {"operator"}, buryWaitingScript: {"operator"}, removeTopicScript: {"operator"}, schedulePauseScript: {"operator"},
+	reviveScript: {"operator"}, deleteScript: {"operator"}, pageScript: {"operator"}, inspectScript: {"operator"}, explainScript: {"operator"}, keysScript: {"operator"}, pauseScript: {"operator"}, holdScript: {"operator"}, limitsScript: {"operator"}, keyLimitsScript: {"operator"}, auditScript: {"operator"}, buryWaitingScript: {"operator"}, removeTopicScript: {"operator"}, schedulePauseScript: {"operator"},
 	cancelScript: {"producer", "operator"}, rescheduleScript: {"producer", "operator"}, getScript: {"producer", "operator"},
 	scheduleRemoveScript: {"producer", "operator"}, scheduleTriggerScript: {"producer", "operator"}, scheduleInfoScript: {"producer", "operator"},
 }

@@ -77,6 +77,8 @@ func TestWatchTellsWhereToTake(t *testing.T) {
 			{"t", func(*Hand) {}},
 			{"-", func(h *Hand) { h.wait("me") }},
 			{"t", func(h *Hand) { h.wait("another") }},
+			{"-", func(h *Hand) { h.waitFor(29*time.Minute, "me") }},
+			{"t", func(h *Hand) { h.waitFor(31*time.Minute, "me") }},
 			{"-", func(h *Hand) { h.wait("me"); h.put("+3600000", "later") }},
 			{"t", func(h *Hand) { h.put("+0", "a"); h.wait("me") }},
 			{"t", func(h *Hand) { h.put("+0", "a") }},
@@ -262,8 +264,8 @@ func TestIdleNamesAreNoDamage(t *testing.T) {
 // Prune removes a bounded number of names that are older than an hour.
 func TestPruneRemovesOldNames(t *testing.T) {
 	eachHand(t, func(t *testing.T, h *Hand) {
-		h.wait(numbered("old", 5)...)
-		require.NoError(t, h.rdb.ZAdd(t.Context(), h.keys.idle, redis.Z{Score: float64(h.rdb.Time(t.Context()).Val().UnixMilli()), Member: "young"}).Err())
+		h.waitFor(61*time.Minute, numbered("old", 5)...)
+		h.waitFor(59*time.Minute, "young")
 		_, err := h.tryPrune(1, time.Hour, 3)
 		require.NoError(t, err)
 		require.Len(t, h.waiting(), 3)
@@ -281,6 +283,7 @@ func TestManyTopicsInACall(t *testing.T) {
 		hands[198].wait("me")
 		r := h.sameMarks(watchScript, keysOfHands(hands)...)
 		require.Equal(t, strings.Repeat("t", 198)+"-t", r.text(3))
+		hands[198].waitFor(61*time.Minute, "gone")
 		require.Equal(t, strings.Repeat("-", 198)+"x-", h.sameMarks(surveyScript, keysOfHands(hands)...).text(2))
 	})
 }
@@ -297,6 +300,9 @@ func TestManyTopicsOnACluster(t *testing.T) {
 		h.put("+3600000", "later")
 		if i%2 == 0 {
 			h.wait("me")
+		}
+		if i%5 == 0 {
+			h.waitFor(61*time.Minute, "gone")
 		}
 		if i%3 == 0 {
 			require.NoError(t, rdb.HSet(t.Context(), h.keys.pool, "lost", "x").Err())
@@ -321,7 +327,7 @@ func TestManyTopicsOnACluster(t *testing.T) {
 			if i%2 == 0 {
 				mark = "-"
 			}
-			if i%2 == 0 || i%3 == 0 { // a name of long ago, or a job without a place
+			if i%5 == 0 || i%3 == 0 { // a name of long ago, or a job without a place
 				found = "x"
 			}
 			if of != owner {

@@ -74,10 +74,16 @@ var (
 	enqueueKind = &kind{
 		name: "enqueue", script: enqueueScript, read: readEnqueued,
 		which: func(list []*operation) *script {
-			if slices.ContainsFunc(list, func(o *operation) bool { return o.fresh.opts.replace != replaceNone }) {
-				return replaceScript
+			which := enqueueScript
+			for _, o := range list {
+				switch {
+				case o.fresh.opts.replace != replaceNone:
+					return replaceScript
+				case o.fresh.opts.Key != "":
+					which = enqueueKeyedScript
+				}
 			}
-			return enqueueScript
+			return which
 		},
 		words: func(g *commit) []any { return g.words },
 		job: func(args []any, o *operation) []any {
@@ -154,7 +160,7 @@ func (o *operation) due() int64 { return o.fresh.opts.Due(o.now) }
 func (o *operation) job(err error) *Job {
 	e := o.fresh
 	job := &Job{
-		Topic: o.topic, ID: o.id, Payload: e.payload, Headers: e.opts.Headers, Attempt: 1, Retries: e.opts.Retries(),
+		Topic: o.topic, ID: o.id, Payload: e.payload, Headers: e.opts.Headers, Key: e.opts.Key, Attempt: 1, Retries: e.opts.Retries(),
 		nonce: string(e.nonce[:]),
 	}
 	if !errors.Is(err, ErrUnknownOutcome) {

@@ -14,8 +14,10 @@ import (
 const (
 	// of ProcessIn, ExpireIn, Retention, Snooze and the backoff
 	maxDelay = record.MaxDelay * time.Millisecond // 100 years
-	maxDueMS = record.MaxTime
-	maxRetry = math.MaxInt32
+
+	maxHeadStart = record.MaxHeadStart * time.Millisecond // 24 hours
+	maxDueMS     = record.MaxTime
+	maxRetry     = math.MaxInt32
 )
 
 // mostPayload is the upper bound of MaxPayload, in bytes.
@@ -113,6 +115,10 @@ var defaultClient = clientOptions{prefix: defaultPrefix, maxPayload: 1 << 20, jo
 type serverOptions struct {
 	prefix      string
 	concurrency int
+	own         bool // Concurrency is given
+	pools       map[string]*workerPool
+	pool        string // of all topics
+	pooled      bool   // InPool is given
 	lease       time.Duration
 	drain       time.Duration
 	tick        time.Duration
@@ -144,6 +150,11 @@ type handlerOptions struct {
 	topics      int        // of a pattern
 	bounded     bool       // MaxTopics is given
 	limits      *Limits    // by default; nil: none
+	batchSize   int
+	sized       bool // BatchSize is given
+	pool        string
+	pooled      bool // InPool is given
+	weight      int  // 0: not given
 	errs        []error
 }
 
@@ -214,18 +225,23 @@ type ConcurrencyOption int
 // Concurrency sets the number of workers of a topic in this server, which is how many of its
 // handlers run simultaneously. Passed to [NewServer] it applies to every topic, passed to
 // [Server.Handle] to that one. Topics do not share workers, so a slow topic never delays another.
-// Default: 10. Range: 1 to 10,000.
+// Topics with [InPool] do share them, and Concurrency is then the most workers of the pool that a
+// topic has at a time. A worker of [Server.HandleBatch] runs a batch, so Concurrency(4) means four
+// batches. Default: 10, in a pool its size. Range: 1 to 10,000.
 func Concurrency(n int) ConcurrencyOption { return ConcurrencyOption(n) }
 
 func (n ConcurrencyOption) check() error {
-	if n < 1 || n > 10_000 {
-		return fmt.Errorf("Concurrency(%d): must be from 1 to 10000", int(n))
+	if n < 1 || n > mostWorkers {
+		return fmt.Errorf("Concurrency(%d): must be from 1 to %d", int(n), mostWorkers)
 	}
 	return nil
 }
 
+// mostWorkers is the most workers of a topic and of a pool.
+const mostWorkers = 10_000
+
 func (n ConcurrencyOption) applyServer(o *serverOptions) {
-	o.concurrency = int(n)
+	o.concurrency, o.own = int(n), true
 	if err := n.check(); err != nil {
 		o.errs = append(o.errs, err)
 	}
@@ -313,6 +329,25 @@ func MaxTopics(n int) HandlerOption {
 
 const defaultMaxTopics = 1000
 
+// Bounds of batches: the jobs of one, and those of all batches of a topic in a server.
+const (
+	mostBatchSize    = 1000
+	mostBatched      = 100_000
+	defaultBatchSize = 100
+)
+
+// BatchSize sets the most jobs in a batch of a handler that [Server.HandleBatch] sets. A batch can
+// have fewer. Redis returns at most 1 MiB of records in one reply, so batches of large jobs need
+// several takes. Default: 100. Range: 1 to 1,000.
+func BatchSize(n int) HandlerOption {
+	return handlerOption(func(o *handlerOptions) {
+		if n < 1 || n > mostBatchSize {
+			o.errs = append(o.errs, fmt.Errorf("BatchSize(%d): must be from 1 to %d", n, mostBatchSize))
+		}
+		o.batchSize, o.sized = n, true
+	})
+}
+
 // Logger sets the logger of the server. Payloads are never logged. Default: slog.Default() when Run
 // is called.
 func Logger(l *slog.Logger) ServerOption {
@@ -347,6 +382,9 @@ func newServerOptions(opts []ServerOption) (serverOptions, error) {
 			continue
 		}
 		opt.applyServer(&o)
+	}
+	if o.pooled && o.pools[o.pool] == nil {
+		o.errs = append(o.errs, fmt.Errorf("InPool(%q): the server has no such Pool", o.pool))
 	}
 	if err := checkName("prefix", o.prefix); err != nil {
 		o.errs = append(o.errs, err)

@@ -109,6 +109,8 @@ func (d DefaultsOption) check(run bool) (errs []error) {
 	refuse(o.replace == replaceDead, "ReplaceDead", each)
 	refuse(run && o.ExpireIn > 0, "ExpireIn", late)
 	refuse(run && o.Headers != nil, "Header", late)
+	refuse(run && o.Key != "", "Key", late)
+	refuse(run && o.HeadStart != 0, "Priority", late)
 	for _, err := range o.errs {
 		errs = append(errs, fmt.Errorf("Defaults: %w", err))
 	}
@@ -235,6 +237,38 @@ func Header(key, value string) JobOption {
 	})
 }
 
+// Key puts the job into the lane of a key, such as the ID of a customer or a tenant. Jobs of
+// different keys take turns, and the jobs of a topic that have no key take their turns as one more
+// key. So a job waits for as many turns as there are keys with ready jobs, and not for all jobs
+// that were ready before it. [Client.SetKeyLimits] gives a key more turns. Within a key, the
+// earliest due job runs first: see [Priority].
+//
+// A key costs Redis memory only while it has unfinished jobs, and there may be millions of keys.
+// Servers of earlier releases leave such jobs alone, so update the servers before the first client
+// uses Key. Default: no key. Range: 1 to 255 bytes.
+func Key(key string) JobOption {
+	return jobOption(func(o *jobOptions) {
+		if n := len(key); n < 1 || n > maxTopicLen {
+			o.fail(fmt.Errorf("Key of %d bytes: must have 1 to %d", n, maxTopicLen))
+		}
+		o.Key = key
+	})
+}
+
+// Priority gives the job a head start over other jobs of its [Key]: once it is due, it runs as if
+// it had been due d earlier. A negative d gives the others a head start. Because it is a time, no
+// job waits forever: jobs that fall due more than d later do not overtake it. Priority does not
+// make a job run before it is due, and gives its key no more turns. A job without a Key cannot have
+// a Priority. Default: 0. Range: -24 to 24 hours, in whole milliseconds.
+func Priority(d time.Duration) JobOption {
+	return jobOption(func(o *jobOptions) {
+		if d < -maxHeadStart || d > maxHeadStart {
+			o.fail(fmt.Errorf("Priority(%v): must be from %v to %v", d, -maxHeadStart, maxHeadStart))
+		}
+		o.HeadStart = d.Milliseconds()
+	})
+}
+
 // OptionalHeaders adds headers to the job: all of them, or none if the job has one of the keys
 // already or has no room for them. It is meant for an [EnqueueHook], whose headers must neither
 // replace those of the caller nor make an enqueue fail. It sees the options before it, and the
@@ -329,6 +363,9 @@ func (o jobOptions) with(opts []JobOption) (jobOptions, error) {
 func (o *jobOptions) validate() error {
 	if size := headersLen(o.Headers); size > maxHeaderLen {
 		o.fail(fmt.Errorf("headers of %d bytes, at most %d are allowed", size, maxHeaderLen))
+	}
+	if o.HeadStart != 0 && o.Key == "" {
+		o.fail(errors.New("Priority: the job has no Key"))
 	}
 	switch {
 	case o.ExpireAt > 0 && o.DueAt >= o.ExpireAt:

@@ -66,7 +66,8 @@ func (w *walk) step(ctx context.Context) error {
 	if w.q.State == StateRunning {
 		return w.stepRunning(ctx)
 	}
-	r, err := w.look(ctx, string(w.q.State), w.portion(), w.place)
+	which, place := w.part()
+	r, err := w.look(ctx, which, w.portion(), place)
 	if err == nil && r.status() == "lost" {
 		r, err = w.search(ctx)
 	}
@@ -80,7 +81,33 @@ func (w *walk) step(ctx context.Context) error {
 	if looked > 0 {
 		w.place = r.list(5).texts()
 	}
+	if next := r.text(13); w.ended && next != "" && w.q.Key == "" {
+		w.place, w.ended = []string{next}, false
+	}
 	return w.add(ctx, r)
+}
+
+// The parts of a walk through ready jobs. One through lanes goes on at a place that begins with the
+// name, and so does one through the other part from its beginning.
+const (
+	partReady = "ready"
+	partLanes = "lanes"
+)
+
+// part returns what the next call walks through, and from where. Of ready jobs those in ready come
+// first and those in lanes after them.
+func (w *walk) part() (which string, place []string) {
+	which = string(w.q.State)
+	if which != partReady {
+		return which, w.place
+	}
+	switch {
+	case len(w.place) > 0 && (w.place[0] == partLanes || w.place[0] == partReady):
+		return w.place[0], w.place[1:]
+	case len(w.place) == 0 && (w.q.Latest || w.q.Key != ""):
+		return partLanes, nil
+	}
+	return partReady, w.place
 }
 
 // portion returns how many entries the next call looks at.
@@ -103,9 +130,17 @@ func (w *walk) look(ctx context.Context, which string, entries int, place []stri
 		finished = q.MinAttempt
 	}
 	needles := q.needles()
+	from, to := w.from, w.to
+	if which == partLanes {
+		from, to = "-", "+"
+		if q.Key != "" {
+			lane := string([]byte{byte(len(q.Key))}) + q.Key
+			from, to = "["+lane, "("+lane+"g" // a place goes on with hexadecimal digits
+		}
+	}
 	args := make([]any, 0, 13+len(needles)+len(place))
 	args = append(args, which, flag(q.Latest), entries, min(entries, q.Limit-len(w.page.Jobs)), callBytes, w.largest, w.cut,
-		w.from, w.to, q.IDPrefix, finished, flag(q.failed()), len(needles))
+		from, to, q.IDPrefix, finished, flag(q.failed()), len(needles))
 	args = append(args, needles...)
 	for _, word := range place {
 		args = append(args, word)

@@ -42,10 +42,10 @@ func (s *Server) surveyLoop(ctx context.Context) {
 
 // survey is one call of the survey script.
 func (s *Server) survey(ctx context.Context, n *node, some []watched) error {
-	keys := make([]any, 0, 9*len(some))
+	keys := make([]any, 0, 10*len(some))
 	for _, one := range some {
 		k := one.topic.keys
-		keys = append(keys, k.pool, k.bucket, k.leases, k.ready, k.handoff, k.dead, k.done, k.idle, k.results)
+		keys = append(keys, k.pool, k.bucket, k.leases, k.ready, k.handoff, k.dead, k.done, k.idle, k.results, k.lane)
 	}
 	r, err := s.askNode(ctx, n, surveyScript, keys, s.o.deadCount, s.o.deadAge.Milliseconds())
 	marks := r.text(2)

@@ -172,7 +172,7 @@ func TestPruneGoesOnBesideAWrongType(t *testing.T) {
 				removed, missing = 1, 0
 			case "done", "results":
 				removed = 2
-			case "bucket", "leases", "ready", "handoff":
+			case "bucket", "leases", "ready", "handoff", "lane":
 				missing = 0
 			}
 			require.EqualValues(t, removed, r.number(2)+r.number(3), key)

@@ -22,7 +22,7 @@ import (
 // There an index finds the jobs. For ready and running jobs it is the time at which the run was
 // due, because Redis does not hold when a run started. There From and To are filters.
 //
-// The fields from IDPrefix to Payload are filters. Jobs are looked at one by one until enough of
+// The fields from Key to Payload are filters. Jobs are looked at one by one until enough of
 // them match or until the Budget is used up.
 type Query struct {
 	Topic string
@@ -32,6 +32,7 @@ type Query struct {
 	To     time.Time // the time before which it is; zero: no bound
 	Latest bool      // the opposite order: see Inspector.Jobs
 
+	Key        string            // the key of a job: see [Key]; at most 255 bytes
 	IDPrefix   string            // how IDs begin; at most 1 KiB
 	MinAttempt int               // the least Attempt of a job
 	Headers    map[string]string // headers that a job has, with these values; at most 16 KiB
@@ -114,6 +115,7 @@ func (q Query) filled() (Query, error) {
 		name       string
 		size, most int
 	}{
+		{"key", len(q.Key), maxTopicLen},
 		{"ID prefix", len(q.IDPrefix), maxIDLen},
 		{"headers", headers, maxHeaderLen},
 		{"error", len(q.Error), maxNeedle},
@@ -142,7 +144,7 @@ func (q *Query) byDue() bool { return !q.indexed() && !(q.From.IsZero() && q.To.
 
 // filtered reports whether jobs must be looked at one by one.
 func (q *Query) filtered() bool {
-	return q.byDue() || q.IDPrefix != "" || q.MinAttempt > 1 || len(q.Headers) > 0 || q.failed() || len(q.Payload) > 0
+	return q.byDue() || q.Key != "" || q.IDPrefix != "" || q.MinAttempt > 1 || len(q.Headers) > 0 || q.failed() || len(q.Payload) > 0
 }
 
 // failed reports whether only jobs with errors match.
@@ -150,7 +152,7 @@ func (q *Query) failed() bool { return q.Error != "" || q.Failure != "" }
 
 // reads reports whether a filter is about what only a job's record has.
 func (q *Query) reads() bool {
-	return q.byDue() || len(q.Headers) > 0 || len(q.Payload) > 0 || q.State == StateDone && q.MinAttempt > 1
+	return q.byDue() || q.Key != "" || len(q.Headers) > 0 || len(q.Payload) > 0 || q.State == StateDone && q.MinAttempt > 1
 }
 
 // needles returns texts that the records of all matching jobs contain. A script compares them
@@ -162,13 +164,16 @@ func (q *Query) needles() (list []any) {
 	if len(q.Payload) > 0 {
 		list = append(list, q.Payload)
 	}
+	if q.Key != "" {
+		list = append(list, q.Key)
+	}
 	return list
 }
 
 // admits reports whether a job matches the filters.
 func (q *Query) admits(info *JobInfo) bool {
 	switch {
-	case !strings.HasPrefix(info.ID, q.IDPrefix), info.Attempt < q.MinAttempt:
+	case q.Key != "" && info.Key != q.Key, !strings.HasPrefix(info.ID, q.IDPrefix), info.Attempt < q.MinAttempt:
 		return false
 	case q.byDue() && (info.Due.Before(q.From) || !q.To.IsZero() && !info.Due.Before(q.To)):
 		return false
@@ -197,8 +202,9 @@ func (q *Query) admits(info *JobInfo) bool {
 // The order depends on the state. Query.Latest reverses it.
 //
 //   - Scheduled jobs are sorted by due time.
-//   - Ready jobs are in the order in which servers take them. A job on its way to a server may be
-//     missing.
+//   - Ready jobs without a key are in the order in which servers take them. A job on its way to a
+//     server may be missing. Those with a key follow, sorted by the length of the key, by the key,
+//     and for each key in the order in which servers take them.
 //   - Running jobs are sorted by ID, because the ends of their leases move. If there are more than
 //     10,000 of them, they are in no order.
 //   - Dead jobs are sorted by time of burial.

@@ -132,19 +132,25 @@ func (t *topicServer) takeStep(ctx, work context.Context, first *taker) next {
 	blocks := sought && first.got > 0 && t.noteBypass()
 	switch {
 	case did == takeFailed:
+		t.unclaim()
 		return pauseFor(pause)
 	case did == takeWait && blocks:
 		return stepAgain
 	case did == takeWait && t.hasIdleWorker():
-		if first.name != "" && !first.waits && first.got >= first.free {
+		switch unlisted := first.name != "" && !first.waits && first.got >= first.free; {
+		case unlisted && first.free == 0: // all workers of the pool are busy
+			return first.waitForRoom()
+		case unlisted:
 			return stepAgain // a worker has become idle since the take, which would not be rung
 		}
+		t.keen(false)
 		return first.waitForJobs(ctx)
 	// A server without an idle worker must not be woken for a job.
 	case did == takeWait, did == takeRoom:
 		t.passOn(ctx, rung && did == takeRoom)
 		return first.waitForRoom()
 	case did == takeRest, did == takeBound:
+		t.keen(false)
 		if t.expectResume() {
 			return stepAgain
 		}
@@ -163,6 +169,7 @@ func (t *topicServer) takeMoreStep(ctx, work context.Context, second *taker) nex
 	did, pause := second.take(work, true)
 	switch {
 	case did == takeFailed:
+		t.unclaim()
 		return pauseFor(pause)
 	case second.since > 0:
 		return stepAgain
@@ -252,6 +259,7 @@ func (k *taker) leave(work context.Context) next {
 // waitForRoom makes the loop wait until there is room for jobs. Jobs taken ahead that find no idle
 // worker in time are given back.
 func (k *taker) waitForRoom() next {
+	k.topic.keen(true)
 	if k.topic.expectRoom() {
 		return stepAgain
 	}

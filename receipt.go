@@ -9,8 +9,9 @@ import (
 // A series is a sequence of numbered calls, so that a script can distinguish a call that was sent
 // again from a new one (see lua/prelude/receipt.lua). Only one call is in progress at a time.
 type series struct {
-	id  string
-	seq uint64
+	id   string
+	seq  uint64
+	kept string // after each number: how long the receipt is kept, if not as long as usual
 
 	topic string // of the last receipt
 	key   string
@@ -21,7 +22,7 @@ func newSeries() *series { return &series{id: rand.Text()} }
 // next returns the number of the next call.
 func (l *series) next() string {
 	l.seq++
-	return strconv.FormatUint(l.seq, 10)
+	return strconv.FormatUint(l.seq, 10) + l.kept
 }
 
 // receipt returns the key of the series's receipt in a topic.
@@ -36,6 +37,7 @@ func (l *series) receipt(k *keys) string {
 type seriesPool struct {
 	base  string // prefix of the IDs of its series; empty: each has a random ID
 	floor uint64 // the numbers of its series are greater
+	kept  string // of its series
 
 	mu      sync.Mutex
 	free    []*series
@@ -55,7 +57,7 @@ func (l *seriesPool) get() *series {
 		return newSeries()
 	}
 	l.made++
-	return &series{id: l.base + strconv.Itoa(l.made), seq: l.floor}
+	return &series{id: l.base + strconv.Itoa(l.made), seq: l.floor, kept: l.kept}
 }
 
 // last returns the greatest number of a call in the series of the pool, and reports whether one was

@@ -31,6 +31,7 @@ type run struct {
 	ends   atomic.Pointer[runEnd] // the functions that the RunHooks have returned, the last one first
 	ctx    runContext             // of the handler
 	cancel context.CancelCauseFunc
+	batch  *batchRun // that the run belongs to; nil: none
 
 	// The following fields are guarded by topicServer.mu.
 
@@ -53,7 +54,7 @@ type run struct {
 	trace     string // set by SetTraceParent
 }
 
-// A runContext is the context of a handler. It identifies the run.
+// A runContext is the context of a handler, or of one job of a batch. It identifies the run.
 type runContext struct {
 	context.Context
 	topic *topicServer
@@ -77,7 +78,8 @@ const maxTraceParent = 255
 
 // SetTraceParent sets the traceparent (of W3C Trace Context) that is kept with the error of the
 // present run if it fails: see [AttemptError]. Without it, the header traceparent of the job is
-// kept. It has at most 255 bytes of UTF-8, and Redis is not called.
+// kept. It has at most 255 bytes of UTF-8, and Redis is not called. With the context of a batch, it
+// does so for each job of the batch; with that of [Job.Context], only for that job.
 //
 // SetTraceParent returns [ErrInvalid] if ctx is not the context of a handler, or if traceparent is
 // too long or not UTF-8.
@@ -85,19 +87,30 @@ func SetTraceParent(ctx context.Context, traceparent string) error {
 	if err := checkContext(ctx); err != nil {
 		return fmt.Errorf("set trace parent: %w", err)
 	}
-	c, _ := ctx.Value(runKey{}).(*runContext)
+	of := ctx.Value(runKey{})
 	switch n := len(traceparent); {
-	case c == nil:
+	case of == nil:
 		return fmt.Errorf("set trace parent: %w: not the context of a handler", ErrInvalid)
 	case n > maxTraceParent:
 		return fmt.Errorf("set trace parent: %w: %d bytes, at most %d are allowed", ErrInvalid, n, maxTraceParent)
 	case !utf8.ValidString(traceparent):
 		return fmt.Errorf("set trace parent: %w: %q is not UTF-8", ErrInvalid, traceparent)
 	}
+	switch c := of.(type) {
+	case *runContext:
+		c.setTrace(traceparent)
+	case *batchContext:
+		for _, r := range c.batch.runs {
+			r.ctx.setTrace(traceparent)
+		}
+	}
+	return nil
+}
+
+func (c *runContext) setTrace(traceparent string) {
 	c.topic.mu.Lock()
 	defer c.topic.mu.Unlock()
 	c.run.trace = traceparent
-	return nil
 }
 
 // traceOf returns the traceparent that is kept with the error of a run.
@@ -109,7 +122,13 @@ func (t *topicServer) traceOf(r *run) string {
 
 // ownRun returns the context of the calling handler if the job with that ID is its own, else nil.
 func ownRun(ctx context.Context, prefix, topic, id string) *runContext {
-	c, _ := ctx.Value(runKey{}).(*runContext)
+	var c *runContext
+	switch of := ctx.Value(runKey{}).(type) {
+	case *runContext:
+		c = of
+	case *batchContext:
+		c = of.of(id)
+	}
 	if c == nil || c.run.id != id || c.topic.keys.topic != topic || c.topic.server.o.prefix != prefix {
 		return nil
 	}
@@ -188,7 +207,7 @@ func (t *topicServer) newRun(id, raw string, end record.LeaseEnd, until time.Tim
 		r.job.scheduledFor(id)
 	}
 	r.opts.Fill(&t.defaults)
-	r.job.Payload, r.job.Headers, r.job.Retries = rec.Payload, rec.Options.Headers, r.opts.Retries()
+	r.job.Payload, r.job.Headers, r.job.Key, r.job.Retries = rec.Payload, rec.Options.Headers, rec.Options.Key, r.opts.Retries()
 	r.job.EnqueuedAt, r.job.Due = msTime(rec.EnqueuedAt), msTime(rec.Due())
 	r.expires = rec.Expires()
 	if known {

@@ -278,7 +278,7 @@ var given = map[string]ScheduleOption{
 	"StartAt": StartAt(time.UnixMilli(maxDueMS - 1e9)), "EndAt": EndAt(time.UnixMilli(maxDueMS - 1e3)), "MaxRuns": MaxRuns(7),
 	"Jitter": Jitter(time.Minute), "OnOverlap": OverlapQueueOne, "OnMissed": MissedCatchUp(3), "ProcessIn": ProcessIn(time.Minute), "Retry": Retry(0),
 	"Backoff": Backoff(3*time.Second, time.Hour), "Timeout": Timeout(time.Second), "Expire": ExpireIn(time.Hour), "Retention": Retention(time.Hour),
-	"Headers": Header("k", "v"),
+	"Headers": Header("k", "v"), "Key": Key("k"),
 }
 
 // A part is edited alone, and a schedule of any options can be copied.

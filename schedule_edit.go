@@ -106,6 +106,7 @@ var parts = []struct {
 	{"Expire", func(d *record.Definition) []any { return []any{&d.Job.ExpireAt, &d.Job.ExpireIn} }},
 	{"Retention", func(d *record.Definition) []any { return []any{&d.Job.Retention} }},
 	{"Headers", func(d *record.Definition) []any { return []any{&d.Job.Headers} }},
+	{"Key", func(d *record.Definition) []any { return []any{&d.Job.Key, &d.Job.HeadStart} }},
 }
 
 // differences returns the names of the parts in which two definitions differ.
@@ -179,6 +180,8 @@ func jobOptionsOf(o *record.Options) (list []JobOption) {
 	add(o.ExpireIn > 0, func() JobOption { return ExpireIn(ofMS(o.ExpireIn)) })
 	add(o.ExpireIn == 0 && o.ExpireAt > 0, func() JobOption { return ExpireAt(msTime(o.ExpireAt)) })
 	add(o.Retention > 0, func() JobOption { return Retention(ofMS(o.Retention)) })
+	add(o.Key != "", func() JobOption { return Key(o.Key) })
+	add(o.HeadStart != 0, func() JobOption { return Priority(ofMS(o.HeadStart)) })
 	for _, key := range slices.Sorted(maps.Keys(o.Headers)) {
 		list = append(list, Header(key, o.Headers[key]))
 	}

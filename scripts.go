@@ -93,6 +93,7 @@ func (s *script) readKeys(body string) {
 
 var (
 	enqueueScript         = newScript("enqueue")
+	enqueueKeyedScript    = newScript("enqueue_keyed")
 	replaceScript         = newScript("replace")
 	promoteScript         = newScript("promote")
 	watchScript           = newScript("watch")
@@ -113,9 +114,11 @@ var (
 	getScript             = newReadingScript("get")
 	pageScript            = newReadingScript("page")
 	inspectScript         = newReadingScript("inspect")
+	keysScript            = newReadingScript("keys")
 	explainScript         = newReadingScript("explain")
 	pauseScript           = newScript("pause")
 	holdScript            = newScript("hold")
+	keyLimitsScript       = newScript("key_limits")
 	limitsScript          = newScript("limits")
 	pruneScript           = newScript("prune")
 	surveyScript          = newScript("survey")
@@ -134,9 +137,9 @@ var (
 )
 
 var allScripts = []*script{
-	enqueueScript, replaceScript, promoteScript, watchScript, ringScript, takeScript, extendScript, ackScript,
+	enqueueScript, enqueueKeyedScript, replaceScript, promoteScript, watchScript, ringScript, takeScript, extendScript, ackScript,
 	againScript, retryScript, snoozeScript, giveBackScript, buryScript, buryWaitingScript, cancelScript, deleteScript,
-	rescheduleScript, reviveScript, getScript, pageScript, inspectScript, explainScript, pauseScript, holdScript, limitsScript,
+	rescheduleScript, reviveScript, getScript, pageScript, inspectScript, keysScript, explainScript, pauseScript, holdScript, limitsScript, keyLimitsScript,
 	pruneScript, surveyScript, checkScript, mendScript, heartbeatScript, auditScript, removeTopicScript, scheduleSetScript, scheduleRemoveScript,
 	schedulePauseScript, scheduleTriggerScript, scheduleDueScript, scheduleFireScript, scheduleInfoScript,
 }

@@ -92,7 +92,8 @@ type Server struct {
 	lifetime   *lifetime  // nil: before and after Run
 	calendars  schedule.Calendars
 	middleware []Middleware
-	running    sync.WaitGroup // handlers
+	around     []BatchMiddleware // batch handlers
+	running    sync.WaitGroup    // handlers
 }
 
 // NewServer returns a server for the queue in rdb, which is a [redis.Client] (for a standalone
@@ -146,7 +147,7 @@ func (s *Server) ID() string {
 
 // Use adds middleware around the handlers of all topics. The first one is the outermost. A nil
 // middleware makes [Server.Run] return an error. Calls after Run has started are ignored and
-// logged as errors.
+// logged as errors. Batch handlers have middleware of their own: see [Server.UseBatch].
 func (s *Server) Use(middleware ...Middleware) {
 	if !s.made("use") {
 		return

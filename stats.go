@@ -29,13 +29,18 @@ type TopicStats struct {
 	// Overdue is the number of jobs that are due and have not started: the ready ones, and
 	// scheduled ones whose time has come. A topic that keeps up has few, for milliseconds.
 	Overdue int64
-	// OldestOverdue is the earliest due time among the overdue jobs, as far as the first ready job
-	// and the first scheduled one show it. Ready jobs whose records have more than 16 KiB are
-	// passed over. It is zero if no job is overdue, or if the first 20 entries of ready are such
-	// jobs or left over from cancelled ones.
+	// OldestOverdue is the earliest due time among the overdue jobs, as far as the first ready job,
+	// the first of each of the next 20 keys and the first scheduled one show it. Ready jobs whose
+	// records have more than 16 KiB are passed over. It is zero if no job is overdue, or if all of
+	// these, and the first 20 entries of ready, are such jobs or left over from cancelled ones.
 	OldestOverdue time.Time
 
 	NextDue time.Time // of the earliest scheduled job; zero if there is none
+
+	Laned int64 // ready jobs that have a key: see [Key]
+	// Keys is the number of keys in the round: those of the Laned jobs, the jobs without a key as
+	// one more, and keys whose jobs have been cancelled since the last take.
+	Keys int64
 
 	Schedules    int64 // of the topic, including paused and ended ones
 	WaitingSlots int64 // schedules with a slot that waits for the end of the last run
@@ -45,6 +50,9 @@ type TopicStats struct {
 
 	Servers int // live servers that take jobs of the topic; a server that drains takes none
 	Workers int // the sum of their Concurrency for the topic
+	// Capacity is the number of jobs that these servers can run at a time. It equals Workers unless
+	// the topic has batch handlers, whose workers run up to [BatchSize] jobs each.
+	Capacity int
 
 	Paused bool // whether any of Pauses is in effect
 	// PausedUntil is the latest end of Pauses. It is zero if one of them has no end, or if the
@@ -159,6 +167,7 @@ func invalidTopic(topic string) error {
 type topicRead struct {
 	keys                                                           *keys
 	pool, bucket, leases, dead, done, attempts, schedules, waiting *redis.IntCmd
+	lane, turn                                                     *redis.IntCmd
 	head, slot                                                     *redis.ZSliceCmd
 	pause, counters                                                *redis.SliceCmd
 	err                                                            error
@@ -200,17 +209,18 @@ func (i *Inspector) read(ctx context.Context, topics []string, others ...redis.C
 			dead:   number("zcard", k.dead), done: number("zcard", k.done), attempts: number("hlen", k.attempts),
 			head: first(k.bucket), pause: fields(settings...), counters: fields(names...),
 			schedules: number("hlen", k.schedules), waiting: number("zcard", k.waiting), slot: first(k.slots),
+			lane: number("zcard", k.lane), turn: number("zcard", k.turn),
 		}
 	}
 	i.scripts.send(ctx, nil, append(cmds, others...))
 	for _, r := range reads {
 		for _, cmd := range []redis.Cmder{
-			r.pool, r.bucket, r.leases, r.dead, r.done, r.attempts, r.head, r.pause, r.counters, r.schedules, r.waiting, r.slot,
+			r.pool, r.bucket, r.leases, r.dead, r.done, r.attempts, r.head, r.pause, r.counters, r.schedules, r.waiting, r.slot, r.lane, r.turn,
 		} {
 			if err := cmd.Err(); err != nil {
 				k := r.keys
 				r.err = located{call: "inspect", topic: k.topic}.at(i.scripts.blame(ctx, err,
-					k.pool, k.bucket, k.leases, k.dead, k.done, k.attempts, k.meta, k.stats, k.schedules, k.waiting, k.slots))
+					k.pool, k.bucket, k.leases, k.dead, k.done, k.attempts, k.meta, k.stats, k.schedules, k.waiting, k.slots, k.lane, k.turn))
 				break
 			}
 		}
@@ -263,6 +273,7 @@ func (r *topicRead) stats(now time.Time) (TopicStats, error) {
 		Topic: r.keys.topic, At: now, Scheduled: r.bucket.Val(), Ready: r.ready(), Running: r.leases.Val(), Dead: r.dead.Val(), Done: r.done.Val(),
 		Retrying: max(0, r.attempts.Val()-r.dead.Val()), NextDue: firstScore(r.head),
 		Schedules: r.schedules.Val(), WaitingSlots: r.waiting.Val(), NextSlot: firstScore(r.slot),
+		Laned: r.lane.Val(), Keys: r.turn.Val(),
 	}
 	if r.err != nil {
 		return s, r.err
@@ -299,8 +310,10 @@ func (s *TopicStats) addOverdue(r reply) {
 		s.Overdue += due
 		s.OldestOverdue = s.NextDue
 	}
-	if due := waitsSince(r.list(3)); s.OldestOverdue.IsZero() || !due.IsZero() && due.Before(s.OldestOverdue) {
-		s.OldestOverdue = due
+	for _, head := range []reply{r.list(3), r.list(4)} {
+		if due := waitsSince(head); s.OldestOverdue.IsZero() || !due.IsZero() && due.Before(s.OldestOverdue) {
+			s.OldestOverdue = due
+		}
 	}
 }
 
@@ -340,6 +353,7 @@ func (s *TopicStats) served(servers []ServerInfo) {
 		if ok && info.live(s.At) && cmp.Or(info.State, ServerRunning) == ServerRunning {
 			s.Servers++
 			s.Workers += does.Workers
+			s.Capacity += does.capacity()
 		}
 	}
 }

@@ -191,3 +191,30 @@ func (t *Topic[T]) Handle(server *Server, f func(ctx context.Context, job *Job, 
 		return f(ctx, job, value)
 	}, opts...)
 }
+
+// HandleBatch is [Server.HandleBatch] with a function that receives the values: values[i] is that
+// of jobs[i]. A job whose payload cannot be decoded is buried and left out. If that is all of them,
+// f is not called.
+func (t *Topic[T]) HandleBatch(server *Server, f func(ctx context.Context, jobs []*Job, values []T) error, opts ...HandlerOption) error {
+	if err := t.validate(); err != nil {
+		return server.register(t.Name(), []error{err}, nil)
+	}
+	if f == nil {
+		return server.HandleBatch(t.name, nil, opts...)
+	}
+	return server.HandleBatch(t.name, func(ctx context.Context, jobs []*Job) error {
+		good, values := make([]*Job, 0, len(jobs)), make([]T, 0, len(jobs))
+		for _, job := range jobs {
+			value, err := t.Decode(job)
+			if err != nil {
+				_ = job.Permanent(err) // the handler has not returned
+				continue
+			}
+			good, values = append(good, job), append(values, value)
+		}
+		if len(good) == 0 {
+			return nil
+		}
+		return f(ctx, good, values)
+	}, opts...)
+}

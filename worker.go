@@ -23,8 +23,9 @@ type topicServer struct {
 	server   *Server
 	keys     *keys
 	handler  Handler
-	defaults record.Options  // defaults of what the job's record leaves open
-	base     context.Context // parent of the handlers' contexts
+	batches  BatchHandlerFunc // instead of handler, if that is a batchHandler
+	defaults record.Options   // defaults of what the job's record leaves open
+	base     context.Context  // parent of the handlers' contexts
 	clock    clock
 	trouble  trouble
 	loops    topicLoops
@@ -64,6 +65,8 @@ type topicServer struct {
 
 	mu       sync.Mutex
 	workers  workers
+	gather   *time.Timer    // ends the wait for a batch to be full; nil: nothing waits
+	given    []*topicServer // have been given workers of the pool, and are not yet told
 	owned    holdings
 	outcomes outcomes
 	turns    turns
@@ -101,8 +104,17 @@ func (l *latch) expect() (set bool) {
 func (t *topicServer) init() {
 	s := t.server
 	t.defaults.Fill(&defaultRun)
+	if m := t.workers.member; m != nil && t.workers.count == 0 && !s.o.own {
+		t.workers.count = m.pool.size
+	}
 	if t.workers.count == 0 {
 		t.workers.count = s.o.concurrency
+	}
+	if m := t.workers.member; m != nil {
+		t.workers.count = min(t.workers.count, m.pool.size)
+	}
+	if h, ok := t.handler.(*batchHandler); ok {
+		t.batches, t.workers.perCall = h.handle, h.size
 	}
 	t.workers.cautious = t.defaults.Retry >= 0
 	t.workers.handlerTime = aheadUnknown
@@ -283,25 +295,39 @@ func (t *topicServer) turn(loop int) {
 // roomLocked returns how many jobs to take now; 0: none.
 func (t *topicServer) roomLocked() int { return t.workers.room(len(t.owned.runs)) }
 
-// hasIdleWorker reports whether there is an idle worker that no requested or taken job will use.
+// hasIdleWorker reports whether there is an idle worker that no requested or taken job will use. In
+// a pool it reports whether the topic may have another worker: the wait for a job needs none.
 func (t *topicServer) hasIdleWorker() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	if t.workers.member != nil {
+		return !t.workers.atCount()
+	}
 	return t.workers.unclaimed() > 0
 }
 
-// reserve is workers.reserve.
+// reserve is workers.reserve. In a pool, it first claims workers. If there are none, the topic
+// waits for one.
 func (t *topicServer) reserve(full bool) (n, free int) {
 	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.workers.reserve(full, len(t.owned.runs))
+	defer t.unlock()
+	w := &t.workers
+	t.adjustToLocked(w.count, 0)
+	n, free = w.reserve(full, len(t.owned.runs))
+	if !full && n == 0 {
+		w.keen = free == 0 // until a take finds no more: others must not overtake it meanwhile
+	}
+	t.adjustLocked(0)
+	return n, free
 }
 
 // expect is workers.expect. It wakes the second taker if that can take many more at the same time.
 func (t *topicServer) expect(reserved, got int, many bool) {
 	t.mu.Lock()
-	defer t.mu.Unlock()
+	defer t.unlock()
 	t.workers.expect(reserved, got, many)
+	t.adjustLocked(0)
+	t.startWorkerLocked() // for a batch that waited for these
 	if t.workers.roomForTwo(len(t.owned.runs)) {
 		t.loops.takeMore.wake()
 	}
@@ -311,21 +337,26 @@ func (t *topicServer) expect(reserved, got int, many bool) {
 // refusal is reported to Redis.
 func (t *topicServer) admit(r *run, refused *row) {
 	t.mu.Lock()
-	defer t.mu.Unlock()
+	defer t.unlock()
 	t.owned.add(r, time.Now())
 	t.workers.arrived(r)
 	if refused != nil {
+		t.adjustLocked(0)
 		t.outcomes.add(*refused)
-		return
+	} else {
+		t.workers.queue(r)
 	}
-	t.workers.queue(r)
+	t.adjustLocked(0)
 	t.startWorkerLocked()
 }
 
 // startWorkerLocked starts a worker if one is idle and there is a job for it.
 func (t *topicServer) startWorkerLocked() {
-	if t.workers.toStart() {
+	switch {
+	case t.workers.toStart():
 		t.launch(t.startWorker)
+	case t.gather == nil && t.workers.waitsForBatch():
+		t.gatherLocked()
 	}
 }
 
@@ -333,30 +364,36 @@ func (t *topicServer) startWorkerLocked() {
 func (t *topicServer) startWorker() {
 	t.mu.Lock()
 	t.workers.starting = false
-	r := t.popLocked(time.Now())
+	var r *run
+	if t.workers.idle() > 0 { // otherwise another topic of the pool has the worker
+		r = t.popLocked(time.Now())
+	}
 	if r != nil {
 		t.workers.busy++
-		t.startWorkerLocked()
 	}
+	t.adjustLocked(0) // next has fewer jobs
+	t.startWorkerLocked()
 	// no room as long as next has jobs for idle workers
 	if !t.workers.starting && t.roomLocked() > 0 {
 		t.freedLocked()
 	}
-	t.mu.Unlock()
+	t.unlock()
 	t.work(r)
 }
 
 // stop prevents any more handlers from starting.
 func (t *topicServer) stop() {
 	t.mu.Lock()
-	defer t.mu.Unlock()
+	defer t.unlock()
 	t.workers.stopping = true
+	t.endGatherLocked()
+	t.adjustLocked(0)
 }
 
-// startLocked marks a run as running.
-func (t *topicServer) startLocked(r *run, now time.Time) {
+// startLocked marks a run as running. Its context is a child of parent.
+func (t *topicServer) startLocked(r *run, now time.Time, parent context.Context) {
 	r.ctx = runContext{topic: t, run: r}
-	r.ctx.Context, r.cancel = context.WithCancelCause(t.base)
+	r.ctx.Context, r.cancel = context.WithCancelCause(parent)
 	r.began, r.start = now, t.clock.at(now)
 	if taken := msTime(r.taken); r.start.Before(taken) {
 		r.start = taken // an older reply of Redis has been read since
@@ -368,16 +405,29 @@ func (t *topicServer) startLocked(r *run, now time.Time) {
 }
 
 // popLocked removes the first job that this server still owns from the queue, and marks it as
-// running.
+// running. With a batch handler, it does the same with the other jobs of a batch.
 func (t *topicServer) popLocked(now time.Time) *run {
 	for r := t.workers.pop(); r != nil; r = t.workers.pop() {
-		if t.owned.expire(r, now); r.lost == nil {
-			t.startLocked(r, now)
-			return r
+		switch {
+		case !t.keepsLocked(r, now):
+			continue
+		case t.batches != nil:
+			t.startBatchLocked(r, now)
+		default:
+			t.startLocked(r, now, t.base)
 		}
-		t.launch(func() { t.reportLost(r) }) // concurrently: the next job must not wait for hooks
+		return r
 	}
 	return nil
+}
+
+// keepsLocked reports whether this server still owns a job that is about to start.
+func (t *topicServer) keepsLocked(r *run, now time.Time) bool {
+	if t.owned.expire(r, now); r.lost == nil {
+		return true
+	}
+	t.launch(func() { t.reportLost(r) }) // concurrently: the next job must not wait for hooks
+	return false
 }
 
 // giveBack returns the jobs that wait for a worker to become idle. On shutdown it also returns
@@ -388,7 +438,8 @@ func (t *topicServer) giveBack(why error) {
 	for _, r := range rest {
 		t.outcomes.add(row{run: r, verb: verbReturn, err: why})
 	}
-	t.mu.Unlock()
+	t.adjustLocked(0)
+	t.unlock()
 	for _, r := range lost {
 		t.reportLost(r)
 	}
@@ -415,6 +466,9 @@ func (t *topicServer) work(r *run) {
 // execute calls the handler, settles the job by the handler's result, and returns the next job for
 // this worker.
 func (t *topicServer) execute(r *run) (next *run) {
+	if r.batch != nil {
+		return t.executeBatch(r.batch)
+	}
 	var ctx context.Context = &r.ctx
 	defer r.cancel(nil)
 	if !r.deadline.IsZero() {
@@ -422,6 +476,14 @@ func (t *topicServer) execute(r *run) (next *run) {
 		ctx, stop = context.WithDeadlineCause(ctx, r.deadline, ErrTimeout)
 		defer stop()
 	}
+	return t.handle(func() error { return t.handler.Handle(t.begun(ctx, r), &r.job) }, func(err error) *run {
+		return t.finish(r, context.Cause(ctx), err, time.Now())
+	})
+}
+
+// handle calls a handler, and then finish with what it returns. A panic or runtime.Goexit counts as
+// an error. It returns the next job for this worker.
+func (t *topicServer) handle(handler func() error, finish func(err error) *run) (next *run) {
 	var err error
 	returned := false
 	defer func() {
@@ -432,12 +494,12 @@ func (t *topicServer) execute(r *run) (next *run) {
 			gone = true
 			err = &crash{kind: KindGoexit, value: "handler called runtime.Goexit", stack: debug.Stack()}
 		}
-		next = t.finish(r, context.Cause(ctx), err, time.Now())
+		next = finish(err)
 		if gone && next != nil { // this goroutine ends here
 			t.launch(func() { t.work(next) })
 		}
 	}()
-	err = t.handler.Handle(t.begun(ctx, r), &r.job)
+	err = handler()
 	returned = true
 	return nil
 }
@@ -473,16 +535,40 @@ func (t *topicServer) finish(r *run, cause, err error, now time.Time) (next *run
 	settled := t.verdict(r, cause, err, ran)
 	settled.cause = cause
 	t.mu.Lock()
-	t.workers.ran(ran)
-	abandoned := r.returned // by abandonAll, which has already given the job back
+	abandoned, lost := t.endLocked(settled)
+	next = t.nextLocked(ran, now)
+	t.unlock()
+	t.reportEnd(settled, abandoned, lost)
+	return next
+}
+
+// endLocked notes that the handler of a run has returned, and queues the outcome. That is dropped
+// if the run has lost its job, or if abandonAll has already given the job back.
+func (t *topicServer) endLocked(settled row) (abandoned bool, lost error) {
+	r := settled.run
+	abandoned = r.returned
 	r.returned = true
 	delete(t.owned.apart, r)
-	lost := r.lost
-	if lost == nil && !abandoned {
+	if r.lost == nil && !abandoned {
 		t.outcomes.add(settled)
 	}
-	if next = t.popLocked(now); next == nil {
-		t.workers.busy--
+	return abandoned, r.lost
+}
+
+// nextLocked returns the next job for a worker whose handler has returned after d, or nil if there
+// is none, or if the pool gives the worker to another topic.
+func (t *topicServer) nextLocked(d time.Duration, now time.Time) (next *run) {
+	t.workers.ran(d)
+	t.workers.busy--
+	t.adjustLocked(1)
+	if t.workers.idle() > 0 {
+		if next = t.popLocked(now); next != nil {
+			t.workers.busy++
+		}
+		t.adjustLocked(0) // next may have had lost jobs
+	}
+	if next == nil {
+		t.startWorkerLocked() // not this worker: its jobs may wait for others of their batch
 	}
 	if t.roomLocked() > 0 {
 		t.freedLocked()
@@ -490,12 +576,15 @@ func (t *topicServer) finish(r *run, cause, err error, now time.Time) (next *run
 			t.loops.takeMore.wake()
 		}
 	}
-	t.mu.Unlock()
+	return next
+}
+
+// reportEnd reports a run whose outcome was dropped.
+func (t *topicServer) reportEnd(settled row, abandoned bool, lost error) {
 	switch {
 	case abandoned:
 		t.reportLate(settled)
 	case lost != nil:
 		t.reportOutcome(settled.as(lost))
 	}
-	return next
 }

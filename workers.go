@@ -23,7 +23,8 @@ const (
 // workers decides when a taken job may start, and how many more jobs to take. It starts nothing
 // itself: its caller does, and guards it with topicServer.mu.
 type workers struct {
-	count    int  // the Concurrency of the topic
+	count    int  // the Concurrency of the topic; in a pool, the most of its workers
+	perCall  int  // most jobs of a call of the handler: the BatchSize; 0: the handler runs single jobs
 	cautious bool // nothing is taken ahead: the Defaults of the handler limit the retries
 
 	busy     int    // workers that are running a handler
@@ -31,12 +32,21 @@ type workers struct {
 	stopping bool   // no more handlers may start
 	next     []*run // taken, in the order in which they start
 
+	member  *poolMember // nil: the topic has workers of its own
+	has     int         // of the workers of the pool, as far as is known
+	share   float64     // of the pool, at the last adjustment
+	asked   int         // workers that the pool was last asked for
+	claimed int         // jobs that are coming and have a worker
+	keen    bool        // the first taker has jobs to take, as far as it knows, and lacks workers
+
 	coming int  // jobs requested, or taken and not yet admitted
+	more   bool // the last take returned all it asked for, or said that there is more
+	hasty  bool // the jobs in next have waited long enough for others of their batch
 	many   bool // there is more to take than the last take returned
 	batch  int  // jobs that such a take returns
 
 	size        int           // running mean of the size of a job's record, in bytes
-	handlerTime time.Duration // running mean of the duration of a handler
+	handlerTime time.Duration // running mean of the duration of a call of the handler
 	trip        time.Duration // running mean of the round trip of a take, without Redis's work
 	limited     bool          // the last job taken has limited retries
 	bounded     bool          // the topic has limits, by the last reply
@@ -53,10 +63,61 @@ func (w *workers) ahead() int {
 	}
 	most := min(aheadLimit, aheadBytes/max(w.size, 1))
 	horizon := w.horizon()
+	if w.member != nil {
+		// the topic runs no more than its share while others are busy
+		count := min(float64(w.count), float64(w.member.pool.size)*w.share)
+		return int(min(float64(horizon)*count*float64(w.seat())/float64(max(w.handlerTime, 1)), float64(most)*min(count, 1)))
+	}
 	if w.handlerTime <= horizon/aheadLimit {
 		return most
 	}
-	return min(int(int64(horizon)*int64(w.count)/int64(w.handlerTime)), most)
+	calls := int64(horizon) * int64(w.count) / int64(w.handlerTime)
+	return int(min(calls*int64(w.seat()), int64(most)))
+}
+
+// seat returns how many jobs a worker runs at a time.
+func (w *workers) seat() int { return max(1, w.perCall) }
+
+// places returns how many jobs idle workers can start. A batch that starts next although it is not
+// full leaves its other places empty.
+func (w *workers) places() int {
+	n, seat := w.idle()*w.seat(), w.seat()
+	if part := len(w.next) % seat; part > 0 && len(w.next) < n && !w.gathers() {
+		n -= seat - part
+	}
+	return n
+}
+
+// gathers reports whether the jobs in next are too few for a batch, and others are on their way.
+func (w *workers) gathers() bool {
+	return len(w.next) > 0 && len(w.next) < w.seat() && (w.coming > 0 || w.more) && !w.hasty
+}
+
+// waitsForBatch reports whether a worker is idle only because jobs are gathered for a batch.
+func (w *workers) waitsForBatch() bool {
+	return w.gathers() && !w.starting && !w.stopping && w.idle() > 0
+}
+
+// idle returns the number of workers that run no handler. In a pool, these are the ones that the
+// topic has.
+func (w *workers) idle() int {
+	if w.member != nil {
+		return w.has - w.busy
+	}
+	return w.count - w.busy
+}
+
+// needs returns how many workers of the pool the topic needs: for its running handlers, for the
+// jobs that it has, and for those that it may take.
+func (w *workers) needs() int {
+	n := w.busy
+	if !w.stopping {
+		n += (len(w.next) + w.claimed + w.seat() - 1) / w.seat()
+		if w.keen {
+			n = w.count
+		}
+	}
+	return min(n, max(w.count, w.busy))
 }
 
 // horizon returns how far ahead jobs are taken.
@@ -82,12 +143,12 @@ const takeWork = 4 * time.Microsecond
 // room returns how many jobs to take now; 0: none. owned is the number of jobs that the server has
 // not settled.
 func (w *workers) room(owned int) int {
-	free, ahead, have := w.count-w.busy, w.ahead(), len(w.next)+w.coming
+	free, ahead, have := w.places(), w.ahead(), len(w.next)+w.coming
 	if have > ahead/2 && have >= free {
 		return 0
 	}
 	// Redis may be rejecting the outcomes of finished handlers, so the total is limited.
-	most := 2*w.count + 2*aheadLimit - owned - w.coming
+	most := 2*w.count*w.seat() + 2*aheadLimit - owned - w.coming
 	// one take returns no more; the other taker gets the rest of the room
 	fit := callBytes / max(w.size, 1)
 	return max(0, min(free+ahead-have, most, takeLimit, fit+fit/8+1))
@@ -96,8 +157,17 @@ func (w *workers) room(owned int) int {
 // roomForTwo reports whether a second taker can take as many jobs as the last take has returned.
 func (w *workers) roomForTwo(owned int) bool { return w.many && w.room(owned) >= w.batch }
 
-// unclaimed returns the number of idle workers that no job is intended for yet.
-func (w *workers) unclaimed() int { return max(0, w.count-w.busy-len(w.next)-w.coming) }
+// unclaimed returns how many jobs idle workers can start beyond those that are intended for them.
+func (w *workers) unclaimed() int {
+	coming := w.coming
+	if w.member != nil {
+		coming = w.claimed // the others are taken ahead
+	}
+	return max(0, w.places()-len(w.next)-coming)
+}
+
+// atCount reports whether the topic has jobs for as many workers as it may have.
+func (w *workers) atCount() bool { return (w.count-w.busy)*w.seat() <= len(w.next)+w.coming }
 
 // reserve keeps room for the jobs of a take. It returns how many jobs that is, and how many of them
 // can start immediately. There must be room for one job, or with full for a full take.
@@ -107,12 +177,15 @@ func (w *workers) reserve(full bool, owned int) (n, free int) {
 		return 0, free
 	}
 	w.coming += n
+	w.claimed += min(n, free)
 	return n, free
 }
 
 // expect notes how many jobs arrived out of those reserved, and whether there are many more.
 func (w *workers) expect(reserved, got int, many bool) {
 	w.coming += got - reserved
+	w.more = got > 0 && (got == reserved || many)
+	w.claimed = min(w.claimed, w.coming)
 	w.many = many && w.count > 1 // a single worker takes its jobs in their order
 	w.batch = max(1, got)
 }
@@ -120,6 +193,7 @@ func (w *workers) expect(reserved, got int, many bool) {
 // arrived notes that a job has been admitted. Its place in next is that of queue.
 func (w *workers) arrived(r *run) {
 	w.coming--
+	w.claimed = max(0, w.claimed-1)
 	w.limited = r.opts.Retry >= 0
 	w.size += (int(r.stored) - w.size) / 8
 }
@@ -131,7 +205,7 @@ func (w *workers) queue(r *run) { w.next = append(w.next, r) }
 // one before. While handlers are short, a few workers do all the work, and no others are started
 // only to find it done.
 func (w *workers) toStart() bool {
-	if w.starting || w.stopping || w.busy == w.count || len(w.next) == 0 {
+	if w.starting || w.stopping || w.idle() <= 0 || len(w.next) == 0 || w.gathers() {
 		return false
 	}
 	w.starting = true
@@ -140,7 +214,15 @@ func (w *workers) toStart() bool {
 
 // pop removes the job that starts next. It returns nil if there is none, or if none may start.
 func (w *workers) pop() *run {
-	if len(w.next) == 0 || w.stopping {
+	if w.stopping || w.gathers() {
+		return nil
+	}
+	return w.shift()
+}
+
+// shift removes the first job of next. It returns nil if there is none.
+func (w *workers) shift() *run {
+	if len(w.next) == 0 {
 		return nil
 	}
 	r := w.next[0]
@@ -149,7 +231,7 @@ func (w *workers) pop() *run {
 	return r
 }
 
-// ran notes the duration of a handler.
+// ran notes the duration of a call of the handler.
 func (w *workers) ran(d time.Duration) { w.handlerTime += (d - w.handlerTime) / 8 }
 
 // spill removes the jobs that wait in vain: those that are lost, and those that have no idle
@@ -157,7 +239,7 @@ func (w *workers) ran(d time.Duration) { w.handlerTime += (d - w.handlerTime) / 
 func (w *workers) spill(all bool) (lost, rest []*run) {
 	free := 0
 	if !all {
-		free = w.count - w.busy
+		free = w.idle() * w.seat()
 	}
 	kept := w.next[:0]
 	for _, r := range w.next {

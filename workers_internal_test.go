@@ -38,6 +38,52 @@ func TestWorkersRoom(t *testing.T) {
 	}
 }
 
+// With a batch handler, a worker has room for a batch. A batch that starts although it is not full
+// leaves its other places empty. Only whole batches are taken ahead.
+func TestWorkersOfBatches(t *testing.T) {
+	waiting := func(n int) []*run { return make([]*run, n) }
+	for name, c := range map[string]struct {
+		w          workers
+		room, free int
+		starts     bool
+	}{
+		"idle":                   {workers{count: 4, perCall: 10}, 40, 40, false},
+		"some busy":              {workers{count: 4, perCall: 10, busy: 3}, 10, 10, false},
+		"all busy":               {workers{count: 4, perCall: 10, busy: 4}, 0, 0, false},
+		"a lone job":             {workers{count: 4, perCall: 10, next: waiting(1)}, 30, 30, true},
+		"a full batch":           {workers{count: 4, perCall: 10, next: waiting(10)}, 30, 30, true},
+		"a part, others come":    {workers{count: 4, perCall: 10, next: waiting(7), coming: 5}, 28, 28, false},
+		"a part, there are more": {workers{count: 4, perCall: 10, next: waiting(7), more: true}, 33, 33, false},
+		"a part, long enough":    {workers{count: 4, perCall: 10, next: waiting(7), more: true, hasty: true}, 30, 30, true},
+		"a batch and a part":     {workers{count: 4, perCall: 10, next: waiting(17), more: true}, 20, 20, true},
+		"more than the idle run": {workers{count: 4, perCall: 10, busy: 3, next: waiting(13)}, 0, 0, true},
+		"more than a take":       {workers{count: 4, perCall: 1000}, takeLimit, 4000, false},
+		"a worker starts":        {workers{count: 4, perCall: 10, next: waiting(10), starting: true}, 30, 30, false},
+	} {
+		c.w.handlerTime = aheadUnknown
+		require.Equal(t, c.room, c.w.room(0), name)
+		require.Equal(t, c.free, c.w.unclaimed(), name)
+		require.Equal(t, c.starts, c.w.toStart(), name)
+	}
+	w := workers{count: 4, perCall: 10, busy: 4, handlerTime: 4 * time.Millisecond} // two calls within the horizon
+	require.Equal(t, 20, w.ahead())
+	w.handlerTime = 9 * time.Millisecond
+	require.Zero(t, w.ahead(), "not a part of a batch")
+	w.handlerTime = 0
+	require.Equal(t, aheadLimit, w.ahead())
+
+	w = workers{count: 1, perCall: 10, handlerTime: aheadUnknown}
+	w.expect(0, 0, false)
+	require.False(t, w.more)
+	n, _ := w.reserve(false, 0)
+	w.expect(n, n, false)
+	require.True(t, w.more, "all it asked for")
+	n, _ = w.reserve(false, 0)
+	require.Zero(t, n)
+	w.expect(0, 0, false)
+	require.False(t, w.more, "the topic is empty")
+}
+
 // The horizon contains the round trip of a take, so that a worker far from Redis does not wait for
 // the next one. A single slow take moves it little, and Redis's work on many jobs does not count.
 func TestWorkersHorizon(t *testing.T) {

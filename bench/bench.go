@@ -99,6 +99,11 @@ func ready(int) job { return job{} }
 // far is found by a try, which is the warm-up of the enqueue as well. If the
 // jobs were not stored in time, it starts again with a longer time.
 func (b *bench) fillDue(ctx context.Context, p peer, n int, when func(i int, second time.Time) time.Time) (time.Time, error) {
+	return b.fillDueWith(ctx, p, n, func(i int, second time.Time) job { return job{at: when(i, second)} })
+}
+
+// fillDueWith is fillDue for jobs that differ in more than their due time.
+func (b *bench) fillDueWith(ctx context.Context, p peer, n int, with func(i int, second time.Time) job) (time.Time, error) {
 	const tries = 4
 	probe := max(n/20, b.sizes.warm)
 	start := time.Now()
@@ -113,7 +118,7 @@ func (b *bench) fillDue(ctx context.Context, p peer, n int, when func(i int, sec
 		}
 		start := time.Now()
 		second := start.Add(need + 500*time.Millisecond).Truncate(time.Second).Add(time.Second)
-		err := fill(ctx, p, topic, 0, n, func(i int) job { return job{at: when(i, second)} })
+		err := fill(ctx, p, topic, 0, n, func(i int) job { return with(i, second) })
 		late := time.Since(second)
 		if err != nil || late < 0 {
 			return second, err

@@ -76,6 +76,9 @@ func (p *delayqPeer) enqueueAll(ctx context.Context, topic string, jobs []job) e
 		if due := jobOption(j); due != nil {
 			batch[i].Options = []delayq.JobOption{due}
 		}
+		if j.key != "" {
+			batch[i].Options = append(batch[i].Options, delayq.Key(j.key))
+		}
 	}
 	_, err := p.client.EnqueueBatch(ctx, batch)
 	return err

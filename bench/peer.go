@@ -21,6 +21,7 @@ type job struct {
 	payload []byte        // payloadSize bytes, made by fillPayload
 	in      time.Duration // due that long after now; used when at is zero
 	at      time.Time     // due at that time
+	key     string        // of a lane, which only delayq has; empty: none
 }
 
 // fillPayload writes the number of the job and its due time into p.

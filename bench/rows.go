@@ -157,7 +157,7 @@ func quickSizes() sizes {
 
 // rows is the table. Its targets hold for fullSizes on two cores.
 func rows() []row {
-	return slices.Concat(nearRows(), farRows(), topicRows(), callRows(), aofRows(), inspectRows(), []row{hookRow()})
+	return slices.Concat(nearRows(), farRows(), topicRows(), callRows(), aofRows(), inspectRows(), []row{hookRow(), laneRow()})
 }
 
 // nearRows are the rows with one Redis that is near and keeps nothing.

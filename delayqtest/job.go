@@ -1,6 +1,7 @@
 package delayqtest
 
 import (
+	"context"
 	"time"
 
 	"github.com/delayq/delayq"
@@ -31,4 +32,12 @@ func NewJob(t T, fresh delayq.NewJob) *delayq.Job {
 // stale worker is refused.
 func NextRun(job *delayq.Job) *delayq.Job {
 	return bridge.NextRun(job).(*delayq.Job)
+}
+
+// RunBatch calls a batch handler with jobs of [NewJob] and returns the outcome of each: the error
+// of its own ([delayq.Job.Fail] and the like), else the one that the handler returned, and nil if
+// the job is done. A panic of the handler is not recovered. ctx is the context of the batch, and
+// that of each job ([delayq.Job.Context]). No job is ever lost.
+func RunBatch(ctx context.Context, handler delayq.BatchHandlerFunc, jobs ...*delayq.Job) []error {
+	return bridge.RunBatch(ctx, handler, jobs)
 }

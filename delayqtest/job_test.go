@@ -2,6 +2,9 @@ package delayqtest_test
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"sync"
 	"testing"
 	"time"
 
@@ -89,4 +92,80 @@ func TestNewJobThatCannotBe(t *testing.T) {
 		said := f.try(func() { delayqtest.NewJob(f, fresh) })
 		require.Contains(t, said, "fatal: delayqtest: new job: delayq: invalid: ")
 	}
+}
+
+// RunBatch returns the outcome of each job, and the jobs cannot have another one afterwards.
+func TestRunBatch(t *testing.T) {
+	t.Parallel()
+	var jobs []*delayq.Job
+	for range 3 {
+		jobs = append(jobs, delayqtest.NewJob(t, delayq.NewJob{Topic: "mail"}))
+	}
+	boom, own := errors.New("boom"), errors.New("own")
+	type key struct{}
+	ctx := context.WithValue(t.Context(), key{}, "value")
+	run := func(result error) []error {
+		return delayqtest.RunBatch(ctx, func(ctx context.Context, got []*delayq.Job) error {
+			require.Equal(t, jobs, got)
+			require.Equal(t, ctx, got[0].Context())
+			require.NoError(t, got[0].Err())
+			require.NoError(t, got[0].Fail(own))
+			require.NoError(t, got[1].Snooze(time.Minute))
+			return result
+		}, jobs...)
+	}
+	for _, result := range []error{nil, boom} {
+		errs := run(result)
+		require.Len(t, errs, 3)
+		require.Equal(t, own, errs[0])
+		d, ok := delayq.AsSnooze(errs[1])
+		require.True(t, ok)
+		require.Equal(t, time.Minute, d)
+		require.Equal(t, result, errs[2])
+		require.ErrorIs(t, jobs[2].Fail(own), delayq.ErrInvalid)
+	}
+	require.PanicsWithValue(t, "no", func() {
+		delayqtest.RunBatch(ctx, func(context.Context, []*delayq.Job) error { panic("no") }, jobs...)
+	})
+	require.ErrorIs(t, jobs[0].Fail(own), delayq.ErrInvalid)
+	require.ErrorContains(t, delayqtest.NextRun(jobs[0]).Fail(own), "not in a batch")
+	for _, errs := range [][]error{
+		delayqtest.RunBatch(ctx, nil, jobs[0]),
+		delayqtest.RunBatch(ctx, func(context.Context, []*delayq.Job) error { return nil }, nil, jobs[0])[:1],
+	} {
+		require.Len(t, errs, 1)
+		require.ErrorIs(t, errs[0], delayq.ErrInvalid)
+	}
+}
+
+// Advance runs batches, and moves on when all their jobs have ended.
+func TestAdvanceRunsBatches(t *testing.T) {
+	t.Parallel()
+	q := delayqtest.Start(t)
+	var mu sync.Mutex
+	sizes := map[time.Duration]int{}
+	began := q.Now()
+	q.Serve(func(s *delayq.Server) {
+		require.NoError(t, s.HandleBatch("mail", func(_ context.Context, jobs []*delayq.Job) error {
+			mu.Lock()
+			defer mu.Unlock()
+			sizes[q.Now().Sub(began)] += len(jobs)
+			if jobs[0].Attempt == 1 {
+				return jobs[0].Fail(delayq.RetryIn(time.Hour, errors.New("once")))
+			}
+			return nil
+		}, delayq.BatchSize(10), delayq.Concurrency(1)))
+	})
+	for i := range 25 {
+		_, err := q.Client.Enqueue(t.Context(), "mail", fmt.Sprint(i), nil, delayq.ProcessIn(time.Minute))
+		require.NoError(t, err)
+	}
+	q.Advance(2 * time.Hour)
+	mu.Lock()
+	defer mu.Unlock()
+	require.Len(t, sizes, 2)
+	require.Equal(t, 25, sizes[time.Minute])
+	require.LessOrEqual(t, sizes[time.Hour+time.Minute], 25)
+	require.NotZero(t, sizes[time.Hour+time.Minute])
+	q.AssertNone("mail")
 }

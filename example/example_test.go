@@ -38,9 +38,25 @@ var outputs = map[string]string{
 		order-2 is paid, its job was scheduled
 		order-1 is cancelled, cups in stock: 9
 		order-1 cannot be paid any more`,
+	"batch": `
+		document-700 is refused: empty document
+		10 requests, of 100 to 100 documents
+		one more, of 1`,
 	"api": `
 		with holds: 12 invoices sent, some were refused before: true
 		with a rate: 8 invoices sent, some were refused before: false`,
+	"tenants": `
+		ant has 5 ready jobs, and the weight 1
+		bee has 5 ready jobs, and the weight 1
+		cat has 5 ready jobs, and the weight 2
+		whale has 2000 ready jobs, and the weight 1
+		the small tenants were done within 100 starts: true
+		the whale was done at last: true`,
+	"pools": `
+		one of each topic at least, of 60: true
+		critical: about 6 of 10
+		default: about 3 of 10
+		low: about 1 of 10`,
 	"reminders": `
 		day 23 0s remind anna/23, attempt 1
 		day 23 1h0m0s remind ben/23, attempt 1
@@ -93,9 +109,9 @@ func TestExamples(t *testing.T) {
 	sources, err := filepath.Glob("*/main.go")
 	require.NoError(t, err)
 	sources = slices.DeleteFunc(sources, func(source string) bool {
-		// tutorial takes arguments, readme wants a Redis, observe is a module: these have tests of
-		// their own.
-		return slices.Contains([]string{"tutorial", "readme", "observe"}, filepath.Dir(source))
+		// tutorial takes arguments, readme wants a Redis, observe and shop are modules: these have
+		// tests of their own.
+		return slices.Contains([]string{"tutorial", "readme", "observe", "shop"}, filepath.Dir(source))
 	})
 	require.Len(t, outputs, len(sources), "every example has an output")
 

@@ -10,6 +10,7 @@
 -- KEYS[8]    stats     hash, counter to number
 -- KEYS[9]    receipt   string, the last call of the series and its reply
 -- KEYS[10]   runs      hash, schedule to the history of its runs
+-- KEYS[11]   keyed     hash, job ID to its place in a lane
 -- ARGV[1]    number    number of this call in its series
 -- ARGV[2]    counter   the counter of these jobs: acked or expired
 -- ARGV[3..]  jobs      rows (see prelude/settle.lua) with no values, or with three: how long the
@@ -23,6 +24,7 @@
 -- Uses: now receipt stats lease settle retain history
 local leases, pool, attempts, errors, moved = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local done, results, stats, receipt, runs = KEYS[6], KEYS[7], KEYS[8], KEYS[9], KEYS[10]
+local keyed = KEYS[11]
 local number, counter, jobs, first = ARGV[1], ARGV[2], ARGV, 3
 
 local told = replay(receipt, number)
@@ -40,7 +42,8 @@ if #ids > 0 then
   end
   release(leases, ids)
   redis.call('HDEL', pool, unpack(ids))
-  if redis.call('EXISTS', attempts, errors, moved) > 0 then
+  if redis.call('EXISTS', attempts, errors, moved, keyed) > 0 then
+    redis.pcall('HDEL', keyed, unpack(ids))
     redis.pcall('HDEL', attempts, unpack(ids))
     redis.pcall('HDEL', errors, unpack(ids))
     redis.pcall('HDEL', moved, unpack(ids))

@@ -14,6 +14,9 @@
 -- KEYS[12]   ready     list of job IDs, next one at the head
 -- KEYS[13]   sizes     hash, the size of the largest record
 -- KEYS[14]   idle      zset, waiting server scored by the time its wait began (Unix ms)
+-- KEYS[15]   turn      zset, key of waiting jobs scored by its pass
+-- KEYS[16]   lane      zset, place and ID of every ready job that has a key
+-- KEYS[17]   keyed     hash, job ID to its place in a lane
 -- ARGV[1]    number    number of this call in its series
 -- ARGV[2]    tick      ms, how far ahead timers look without a wake-up
 -- ARGV[3]    channel   the control channel
@@ -27,10 +30,11 @@
 -- beyond those of the first job. A job that is lost or gone is not enqueued.
 -- Returns {'ok', now, letters}: o for done, l for lost, g for gone; no letters if all are done.
 -- Cost: O(jobs × log N).
--- Uses: now receipt stats sizes terms lease settle retain control ring history
+-- Uses: now receipt stats sizes terms lease settle retain control ring history place rouse key
 local leases, pool, attempts, errors, moved = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local done, results, stats, receipt, runs = KEYS[6], KEYS[7], KEYS[8], KEYS[9], KEYS[10]
 local bucket, ready, sizes, idle = KEYS[11], KEYS[12], KEYS[13], KEYS[14]
+local turn, lane, keyed = KEYS[15], KEYS[16], KEYS[17]
 local number, tick, channel, topic = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 local jobs, first = ARGV, 5
 
@@ -44,6 +48,8 @@ if #ids > 0 then
   -- A wrong type must cause an error before the first write.
   redis.call('HLEN', pool)
   redis.call('LLEN', ready)
+  redis.call('ZCARD', turn)
+  redis.call('ZCARD', lane)
   redis.call('ZREM', bucket, unpack(ids)) -- after a deletion, the script can write at maxmemory
   local records, later, soon = {}, {}, {}
   local earliest, largest = nil, 0
@@ -54,11 +60,12 @@ if #ids > 0 then
       retain(pool, results, done, id, jobs[at], jobs[at + 1])
     end
     local record, due = jobs[at + 3] .. enqueued .. jobs[at + 4], terms(jobs[at + 5])
+    local has_lane = to_lane(id, record, due)
     if due > now then
       later[#later + 1] = string.format('%.0f', due)
       later[#later + 1] = id
       earliest = math.min(earliest or due, due)
-    else
+    elseif not has_lane then
       soon[#soon + 1] = id
     end
     records[2 * i - 1], records[2 * i] = id, record
@@ -79,6 +86,10 @@ if #ids > 0 then
   if #soon > 0 then
     redis.call('RPUSH', ready, unpack(soon))
   end
+  if redis.call('EXISTS', keyed) == 1 then
+    redis.call('HDEL', keyed, unpack(ids))
+  end
+  local pushed = #soon + enlane(turn, lane, keyed, sizes, ready)
   redis.call('HSET', pool, unpack(records))
   release(leases, ids)
   if redis.call('EXISTS', attempts, errors, moved) > 0 then
@@ -91,8 +102,8 @@ if #ids > 0 then
       ran(runs, id, 0, jobs[where[i] + 2])
     end
   end
-  if #soon > 0 then
-    ring(idle, channel, topic, #soon)
+  if pushed > 0 then
+    ring(idle, channel, topic, pushed)
   end
 end
 count(stats, 'acked', #ids)

@@ -13,6 +13,8 @@
 -- KEYS[10]  runs      hash, schedule to the history of its runs
 -- KEYS[11]  receipt   string, the last call of the series and its reply
 -- KEYS[12]  operator  none, never exists: a client without rights to it cannot make this call
+-- KEYS[13]  lane      zset, place and ID of every ready job that has a key
+-- KEYS[14]  keyed     hash, job ID to its place in a lane
 -- ARGV[1]   number    number of this call in its series
 -- ARGV[2..]  jobs     for each job: ID, reason (valid UTF-8), and how the caller knows it (see
 --                     prelude/expect.lua). Each ID once, at most 500
@@ -26,6 +28,7 @@
 local pool, bucket, ready, leases = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local dead, attempts, errors, moved = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
 local stats, runs, receipt, operator = KEYS[9], KEYS[10], KEYS[11], KEYS[12]
+local lane, keyed = KEYS[13], KEYS[14]
 local number = ARGV[1]
 local jobs, first, width = ARGV, 2, 3
 
@@ -41,7 +44,9 @@ end
 local leased = redis.call('ZMSCORE', leases, unpack(ids))
 local delayed = redis.call('ZMSCORE', bucket, unpack(ids))
 local buried = redis.call('ZMSCORE', dead, unpack(ids))
-local letters, graves, waiting, entries, books = {}, {}, {}, {}, {}
+local lanes = redis.call('EXISTS', keyed) == 1
+local places = lanes and redis.call('HMGET', keyed, unpack(ids)) or {}
+local letters, graves, waiting, entries, laned, books = {}, {}, {}, {}, {}, {}
 for i, id in ipairs(ids) do
   if #entries == unready_most then
     break
@@ -60,6 +65,8 @@ for i, id in ipairs(ids) do
     books[#books + 1] = i
     if letter == 's' then
       waiting[#waiting + 1] = id
+    elseif places[i] then
+      laned[#laned + 1] = places[i] .. id
     else
       entries[#entries + 1] = id
     end
@@ -72,6 +79,9 @@ if #books > 0 then
   redis.call('ZADD', dead, unpack(graves))
   if #waiting > 0 then
     redis.call('ZREM', bucket, unpack(waiting))
+  end
+  if #laned > 0 then
+    redis.call('ZREM', lane, unpack(laned))
   end
   for _, id in ipairs(entries) do
     unready(ready, id)

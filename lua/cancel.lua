@@ -12,6 +12,8 @@
 -- KEYS[9]   receipt   string, the last call of the series and its reply
 -- KEYS[10]  runs      hash, schedule to the history of its runs
 -- KEYS[11]  ready     list of job IDs, next one at the head
+-- KEYS[12]  lane      zset, place and ID of every ready job that has a key
+-- KEYS[13]  keyed     hash, job ID to its place in a lane
 -- ARGV[1]   number    number of this call in its series
 -- ARGV[2]   channel   the control channel
 -- ARGV[3]   topic     the topic's name, for the control channel
@@ -26,7 +28,7 @@
 -- Uses: now receipt stats lease control history unready expect withdraw
 local pool, bucket, leases, dead, attempts = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local errors, moved, stats = KEYS[6], KEYS[7], KEYS[8]
-local receipt, runs, ready = KEYS[9], KEYS[10], KEYS[11]
+local receipt, runs, ready, lane, keyed = KEYS[9], KEYS[10], KEYS[11], KEYS[12], KEYS[13]
 local number, channel, topic = ARGV[1], ARGV[2], ARGV[3]
 local jobs, first, width = ARGV, 4, 2
 
@@ -41,8 +43,8 @@ for at = first, #jobs, width do
   ids[n], wants[n] = jobs[at], jobs[at + 1]
   noted[n] = scheduled(pool, runs, jobs[at])
 end
-local letters = withdraw(ids, wants, noted, pool, bucket, ready, leases, dead, attempts, errors,
-  moved, runs, channel, topic)
+local letters = withdraw(ids, wants, noted, pool, bucket, ready, lane, keyed, leases, dead,
+  attempts, errors, moved, runs, channel, topic)
 local _, others = string.gsub(letters, '[cg]', '')
 count(stats, 'cancelled', #letters - others)
 remember(receipt, number, letters)

@@ -20,8 +20,12 @@
 -- KEYS[17]  stats      hash, counter to number
 -- KEYS[18]  sizes      hash, the size of the largest record
 -- KEYS[19]  idle       zset, waiting server scored by the time its wait began (Unix ms)
--- ARGV[1]   part       one of the first sixteen keys, by its name here; or all, for checks that
---                      need no scan
+-- KEYS[20]  turn       zset, key of waiting jobs scored by its pass
+-- KEYS[21]  lane       zset, places of waiting jobs that have a key, each with the job ID
+-- KEYS[22]  keyed      hash, job ID to its place in a lane, for jobs that have a key
+-- KEYS[23]  rules      hash, key to what is set for it
+-- ARGV[1]   part       a key to scan, by its name here: one of the first sixteen, turn, lane, keyed
+--                      or rules. Or all, for checks that need no scan
 -- ARGV[2]   cursor     where the slice begins, 0 for the beginning. For a list: how many IDs to
 --                      skip at its tail
 -- ARGV[3]   limit      about how many entries to read
@@ -31,7 +35,10 @@
 -- Findings about jobs: no_record (an ID without one), two_places, orphan (books of no job),
 -- unreadable (malformed books), bad_time (an impossible time), lone_anchor (left alone in leases),
 -- wrong_type (the key is the full name; the caller leaves out the parts that need it). The books of
--- a job are its entries in attempts, errors and moved. Findings about schedules, with the name as
+-- a job are its entries in attempts, errors and moved. Findings about lanes: no_record, two_places
+-- and orphan (of a former job with that ID) of an entry, no_lane (a job with a key whose place is
+-- not in keyed), no_turn (a key whose jobs wait, and which is not in turn; ID is the key),
+-- unreadable (a malformed entry, pass or rule). Findings about schedules, with the name as
 -- ID: no_slot (neither paused nor ended, and in neither slots nor waiting), no_state, no_history,
 -- unreadable (a malformed state, or one of another definition), bad_time, no_schedule (leftovers
 -- without a definition). A schedule that gets a place again has the slot 0: a server computes its
@@ -41,17 +48,19 @@
 -- are repaired, because the job belongs to its server. Safe to send twice.
 -- Returns {'ok', now, cursor, looked, keys, ids, whats, repaired, sizes, nowhere}. cursor is 0 at
 -- the end. Four lists describe the findings; repaired is 1 or 0. With all, sizes holds the sizes of
--- the first sixteen keys, -1 for a wrong type. nowhere lists the IDs with a record that are in
--- neither bucket nor leases nor dead, so they should be in ready. For a list, ids holds pages of
+-- turn, keyed, lane, the first fourteen keys, rules, ready and handoff, -1 for a wrong type.
+-- nowhere lists the IDs with a record that are in neither bucket nor leases nor dead, and whose
+-- place is not in lane, so they should be in ready. For a list, ids holds pages of
 -- IDs from its tail to its head, and sizes only its length. (It is a script because go-redis can
 -- send a plain LRANGE to a replica that lags.)
 -- Cost: O(limit × log N).
--- Uses: now stats sizes lease measure schedule
+-- Uses: now stats sizes lease measure schedule place
 local pool, bucket, leases, dead = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local attempts, errors, moved = KEYS[5], KEYS[6], KEYS[7]
 local done, results, schedules, slots, waiting = KEYS[8], KEYS[9], KEYS[10], KEYS[11], KEYS[12]
 local fired, runs, ready, handoff = KEYS[13], KEYS[14], KEYS[15], KEYS[16]
 local stats, sizes, idle = KEYS[17], KEYS[18], KEYS[19]
+local turn, lane, keyed, rules = KEYS[20], KEYS[21], KEYS[22], KEYS[23]
 local part, cursor, repair = ARGV[1], ARGV[2], ARGV[5]
 local limit, most = tonumber(ARGV[3]), tonumber(ARGV[4])
 
@@ -70,7 +79,7 @@ end
 -- scan reads a slice of a key in steps, because Redis cannot limit the bytes of a scan. It calls
 -- each for every page of entries. step is the most entries that it reads before it checks their
 -- size.
-local looked, entries = 0, {}
+local looked, entries, read = 0, {}, 0 -- read: bytes that each has read beside the entries
 local function scan(command, key, step, each)
   local bytes = 0
   repeat
@@ -81,7 +90,7 @@ local function scan(command, key, step, each)
       bytes = bytes + #entries[i]
     end
     each()
-  until cursor == '0' or looked >= limit or bytes >= most
+  until cursor == '0' or looked >= limit or bytes + read >= most
 end
 
 -- walk reads pages of IDs of a list, from its tail to its head.
@@ -99,10 +108,11 @@ end
 local function all()
   local lengths = {}
   for i, one in ipairs({
+    {'ZCARD', turn}, {'HLEN', keyed}, {'ZCARD', lane},
     {'HLEN', pool}, {'ZCARD', bucket}, {'ZCARD', leases}, {'ZCARD', dead},
     {'HLEN', attempts}, {'HLEN', errors}, {'HLEN', moved}, {'ZCARD', done}, {'HLEN', results},
     {'HLEN', schedules}, {'ZCARD', slots}, {'ZCARD', waiting}, {'HLEN', fired}, {'HLEN', runs},
-    {'LLEN', ready}, {'LLEN', handoff},
+    {'HLEN', rules}, {'LLEN', ready}, {'LLEN', handoff},
   }) do
     lengths[i] = measure(one[1], one[2])
   end
@@ -112,7 +122,7 @@ local function all()
   for _, key in ipairs(wrong) do
     found(key, '', 'wrong_type', false)
   end
-  local left = lengths[3] == 1 and redis.call('ZSCORE', leases, anchor())
+  local left = lengths[6] == 1 and redis.call('ZSCORE', leases, anchor())
   if left and found('leases', '', 'lone_anchor', true) then
     redis.call('DEL', leases)
   end
@@ -142,8 +152,21 @@ local function strip(id)
   redis.pcall('HDEL', moved, id)
 end
 
+-- relate checks the place of a job that does not wait. due is false for one that is dead.
+local function relate(id, record, place, due)
+  local has = has_key(record)
+  if place and not has and found('keyed', id, 'orphan', true) then
+    redis.call('ZREM', lane, place .. id)
+    redis.call('HDEL', keyed, id)
+  elseif has and due and not (place and of_record(place, record))
+    and found('keyed', id, 'no_lane', true) then
+    redis.call('HDEL', keyed, '') -- after a deletion, the script can write at maxmemory
+    redis.call('HSET', keyed, id, place_of(record, due, redis.call('HINCRBY', sizes, 'number', 1)))
+  end
+end
+
 local function records()
-  local largest = 0
+  local largest, laned = 0, redis.call('EXISTS', keyed) == 1
   for i = 2, #entries, 2 do
     largest = math.max(largest, #entries[i])
   end
@@ -159,9 +182,14 @@ local function records()
     local delayed = redis.call('ZMSCORE', bucket, unpack(some))
     local leased = redis.call('ZMSCORE', leases, unpack(some))
     local buried = redis.call('ZMSCORE', dead, unpack(some))
+    local placed = laned and redis.call('HMGET', keyed, unpack(some))
     for i, id in ipairs(some) do
+      local place = placed and placed[i]
       if not delayed[i] and not leased[i] and not buried[i] then
-        nowhere[#nowhere + 1] = id
+        if not place or not redis.call('ZSCORE', lane, place .. id)
+          or not of_record(place, written[i]) then
+          nowhere[#nowhere + 1] = id
+        end
       elseif leased[i] and (delayed[i] or buried[i]) then
         found('leases', id, 'two_places', false)
       elseif delayed[i] and buried[i] and enqueued(written[i]) > tonumber(buried[i]) then
@@ -171,6 +199,7 @@ local function records()
       elseif delayed[i] and buried[i] and found('bucket', id, 'two_places', true) then
         redis.call('ZREM', bucket, id)
       end
+      relate(id, written[i], place, delayed[i] or leased[i] and now)
     end
   end
 end
@@ -226,6 +255,109 @@ local function outcomes()
   end
 end
 
+-- passes finds passes that no take can have written.
+local function passes()
+  for i = 1, #entries, 2 do
+    local pass = tonumber(entries[i + 1])
+    local readable = pass and math.abs(pass) <= 9007199254740992
+    if not readable and found(part, entries[i], 'unreadable', true) then
+      redis.call('ZREM', turn, entries[i]) -- the scan of lane adds it again
+    end
+  end
+end
+
+-- notes finds places of no job. Whether a place is that of the present job is checked with the
+-- records.
+local function notes()
+  for i = 1, #entries, 2 do
+    local id, place = entries[i], entries[i + 1]
+    local what = not key_of(place) and 'unreadable'
+    if redis.call('HEXISTS', pool, id) == 0 then
+      what = not redis.call('ZSCORE', leases, id) and 'orphan'
+    end
+    if what and found(part, id, what, true) then
+      redis.call('ZREM', lane, place .. id)
+      redis.call('HDEL', keyed, id)
+    end
+  end
+end
+
+-- unlaned returns what is wrong with an entry of lane: a finding and the key that it is about.
+local function unlaned(place, id)
+  local noted = redis.call('HGET', keyed, id)
+  if noted == place and redis.call('HEXISTS', pool, id) == 1 then
+    return nil
+  end
+  local record = redis.call('HGET', pool, id)
+  read = read + #(record or '')
+  if not record then
+    return 'no_record', part
+  elseif not of_record(place, record) then
+    return 'orphan', part
+  elseif noted and of_record(noted, record) and redis.call('ZSCORE', lane, noted .. id) then
+    return 'two_places', part
+  end
+  return 'no_lane', 'keyed'
+end
+
+local function lanes()
+  local placed, list, queued, asked = {}, {}, {}, {}
+  for i = 1, #entries, 2 do
+    local entry = entries[i]
+    local key, place, id = key_of(entry)
+    local what, where = 'unreadable', part
+    if key then
+      what, where = unlaned(place, id)
+    end
+    if not what or what == 'no_lane' then
+      placed[#placed + 1], list[#list + 1] = entry, id
+      if not asked[key] then
+        asked[key] = true
+        queued[#queued + 1] = key
+      end
+    end
+    if what and found(where, id or entry, what, true) then
+      if what == 'no_lane' then
+        redis.call('HDEL', keyed, '') -- after a deletion, the script can write at maxmemory
+        redis.call('HSET', keyed, id, place)
+      else
+        redis.call('ZREM', lane, entry)
+      end
+    end
+  end
+  for first = 1, #list, 1000 do
+    local last = math.min(first + 999, #list)
+    local delayed = redis.call('ZMSCORE', bucket, unpack(list, first, last))
+    local leased = redis.call('ZMSCORE', leases, unpack(list, first, last))
+    local buried = redis.call('ZMSCORE', dead, unpack(list, first, last))
+    for i = first, last do
+      local n = i - first + 1
+      local other = delayed[n] or leased[n] or buried[n]
+      if other and found(part, list[i], 'two_places', true) then
+        redis.call('ZREM', lane, placed[i])
+      end
+    end
+  end
+  for first = 1, #queued, 1000 do
+    local some = {unpack(queued, first, math.min(first + 999, #queued))}
+    local passed = redis.call('ZMSCORE', turn, unpack(some))
+    for i, key in ipairs(some) do
+      if not passed[i] and found('turn', key, 'no_turn', true) then
+        offer(turn, {key})
+      end
+    end
+  end
+end
+
+local function settings()
+  for i = 1, #entries, 2 do
+    local readable = #entries[i] <= 255 and string.match(entries[i + 1], '^[1-9]%d*$')
+    if not readable and found(part, entries[i], 'unreadable', true) then
+      redis.call('HDEL', rules, entries[i])
+    end
+  end
+end
+
 -- The fields of a state. Those in always must exist, and have these values if nothing is known.
 -- Those in maybe are optional; maybe holds their types.
 local always = {
@@ -262,7 +394,7 @@ local function renew(state, definition)
   return sound
 end
 
-local function rules()
+local function definitions()
   for i = 1, #entries, 2 do
     local name, definition = entries[i], entries[i + 1]
     local text = redis.call('HGET', fired, name)
@@ -333,11 +465,15 @@ else
     moved = {'HSCAN', moved, 1000, function() books(moved, '^(%d+) %a+ (%d+) (%d+) [01]$') end},
     done = {'ZSCAN', done, 1000, kept},
     results = {'HSCAN', results, 1, outcomes},
-    schedules = {'HSCAN', schedules, 1, rules},
+    schedules = {'HSCAN', schedules, 1, definitions},
     slots = {'ZSCAN', slots, 1000, function() rest(slots, 'ZREM') end},
     waiting = {'ZSCAN', waiting, 1000, function() rest(waiting, 'ZREM') end},
     fired = {'HSCAN', fired, 500, function() rest(fired, 'HDEL') end},
     runs = {'HSCAN', runs, 500, function() rest(runs, 'HDEL') end},
+    turn = {'ZSCAN', turn, 1000, passes},
+    lane = {'ZSCAN', lane, math.max(1, math.floor(most / known)), lanes},
+    keyed = {'HSCAN', keyed, 1000, notes},
+    rules = {'HSCAN', rules, 1000, settings},
   })[part]
   scan(way[1], way[2], way[3], way[4])
 end

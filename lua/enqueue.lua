@@ -44,7 +44,7 @@ local enqueued = '\173' .. stamp
 
 -- One new job, as a lone caller sends it, needs no lists. This does the same as what follows, in
 -- the same order.
-if #jobs == 8 and not replaced.live and redis.call('HEXISTS', pool, jobs[5]) == 0 then
+if #jobs == 8 and not replaced.note and redis.call('HEXISTS', pool, jobs[5]) == 0 then
   local id, due, hopeless = jobs[5], terms(jobs[8])
   if not hopeless then
     local record = jobs[6] .. enqueued .. jobs[7]
@@ -100,6 +100,8 @@ for i = 1, total do
     elseif present then
       taken[#taken + 1], twins[#twins + 1] = id, i
     else
+      local record = head .. enqueued .. jobs[at + 2]
+      local keyed = replaced.note and replaced.note(id, record, due)
       if due > now then
         later[delayed + 1] = score
         later[delayed + 2] = id
@@ -107,10 +109,9 @@ for i = 1, total do
         if not earliest or due < earliest then
           earliest = due
         end
-      elseif not placed or not placed[id] then
+      elseif not keyed and (not placed or not placed[id]) then
         soon[#soon + 1] = id
       end
-      local record = head .. enqueued .. jobs[at + 2]
       records[stored + 1] = id
       records[stored + 2] = record
       stored = stored + 2
@@ -149,11 +150,12 @@ end
 if #soon > 0 then
   redis.call('RPUSH', ready, unpack(soon))
 end
+local pushed = #soon + (replaced.enlane and replaced.enlane() or 0)
 if stored > 0 then
   redis.call('HSET', pool, unpack(records))
 end
-if #soon > 0 then
-  ring(idle, channel, topic, #soon)
+if pushed > 0 then
+  ring(idle, channel, topic, pushed)
 end
 
 if letters then

@@ -12,23 +12,29 @@
 -- KEYS[10]  ready     list of job IDs, next one at the head
 -- KEYS[11]  handoff   list of job IDs on the way from a server's wait to its take
 -- KEYS[12]  meta      hash, settings of the topic made by operators
--- KEYS[13]  operator  none, never exists: a client without rights to it cannot make this call
+-- KEYS[13]  lane      zset, places of waiting jobs that have a key, each with the job ID
+-- KEYS[14]  turn      zset, key of waiting jobs scored by its pass
+-- KEYS[15]  keyed     hash, job ID to its place in a lane, for jobs that have a key
+-- KEYS[16]  operator  none, never exists: a client without rights to it cannot make this call
 -- ARGV[1]   id        the job
 -- ARGV[2]   cut       how many bytes of its record to return
 -- ARGV[3]   look      how many entries of ready and of handoff to search at most
 --
 -- Returns {'ok', now, record, due time, lease end, burial, attempts, errors, moved, kept until,
--- result, pauses, ahead, whole, rank, leased, flow}. The values from record to result are those of
--- get. pauses is the field of meta. ahead is how many entries of handoff and ready are in front of
--- the job: -1 if it is in another place, or not among the entries that were searched. whole is 1 if
--- all entries were searched. rank is how many jobs of the bucket are due before it, -1 if it is not
--- there. leased is the number of leases that are not over. flow has the fields hold, holdby,
--- holdwhy, flow and tat of meta.
+-- result, pauses, ahead, whole, rank, leased, flow, before, keys}. The values from record to result
+-- are those of get. pauses is the field of meta. ahead is how many entries of handoff and ready are
+-- in front of the job: -1 if it is in another place, or not among the entries that were searched.
+-- whole is 1 if all entries were searched. rank is how many jobs of the bucket are due before it,
+-- -1 if it is not there. leased is the number of leases that are not over. flow has the fields
+-- hold, holdby, holdwhy, flow and tat of meta. before is how many jobs of its key are in front of
+-- it in its lane, -1 if it is not in a lane. Then ahead is -1 and whole is 1. keys is the number of
+-- keys in turn.
 -- Cost: O(log N + look).
--- Uses: now
+-- Uses: now place
 local pool, bucket, leases, dead, attempts = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local errors, moved, done, results = KEYS[6], KEYS[7], KEYS[8], KEYS[9]
-local ready, handoff, meta, operator = KEYS[10], KEYS[11], KEYS[12], KEYS[13]
+local ready, handoff, meta, lane = KEYS[10], KEYS[11], KEYS[12], KEYS[13]
+local turn, keyed, operator = KEYS[14], KEYS[15], KEYS[16]
 local id, cut, look = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 
 local record, result = redis.call('HGET', pool, id), redis.call('HGET', results, id)
@@ -41,8 +47,13 @@ local function position(list)
   return type(at) == 'number' and at or nil
 end
 
+local place, before = redis.call('HGET', keyed, id), -1
+if place and record and of_record(place, record) and redis.call('ZSCORE', lane, place .. id) then
+  before = redis.call('ZLEXCOUNT', lane, '[' .. lane_of((key_of(place))), '(' .. place .. id)
+end
+
 local ahead, whole = -1, 1
-if record and not due and not lease and not burial then
+if record and before < 0 and not due and not lease and not burial then
   local handed, waits = redis.call('LLEN', handoff), redis.call('LLEN', ready)
   local at = position(handoff)
   if not at then
@@ -51,6 +62,12 @@ if record and not due and not lease and not burial then
   end
   ahead = at or -1
   whole = math.max(handed, waits) <= look and 1 or 0
+end
+
+-- Ready can have its turn for nothing but an ID that wakes a server.
+local keys = redis.call('ZCARD', turn)
+if redis.call('ZSCORE', turn, '') and (redis.call('LRANGE', ready, 0, 0)[1] or '') == '' then
+  keys = keys - 1
 end
 
 return {
@@ -70,4 +87,6 @@ return {
   due and redis.call('ZRANK', bucket, id) or -1,
   redis.call('ZCOUNT', leases, string.format('(%.0f', now), 9999999999999), -- not the anchor
   redis.call('HMGET', meta, 'hold', 'holdby', 'holdwhy', 'flow', 'tat'),
+  before,
+  keys,
 }

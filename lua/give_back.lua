@@ -8,6 +8,9 @@
 -- KEYS[5]    pool     hash, job ID to record
 -- KEYS[6]    idle     zset, waiting server scored by the time its wait began (Unix ms)
 -- KEYS[7]    meta     hash, settings of the topic made by operators
+-- KEYS[8]    turn     zset, key of waiting jobs scored by its pass
+-- KEYS[9]    lane     zset, place and ID of every ready job that has a key
+-- KEYS[10]   keyed    hash, job ID to its place in a lane
 -- ARGV[1]    number   number of this call in its series
 -- ARGV[2]    channel  the control channel
 -- ARGV[3]    topic    the topic's name, for the control channel
@@ -21,9 +24,10 @@
 -- Returns {'ok', now, letters}: o for given back, l for lost, g for gone; no letters if all are
 -- given back.
 -- Cost: O(jobs × log N).
--- Uses: now receipt stats lease settle control ring hold
+-- Uses: now receipt stats lease settle control ring hold place rouse line_up
 local leases, ready, stats = KEYS[1], KEYS[2], KEYS[3]
 local receipt, pool, idle, meta = KEYS[4], KEYS[5], KEYS[6], KEYS[7]
+local turn, lane, keyed = KEYS[8], KEYS[9], KEYS[10]
 local number, channel, topic = ARGV[1], ARGV[2], ARGV[3]
 local period, by, reason, jobs, first = tonumber(ARGV[4]), ARGV[5], ARGV[6], ARGV, 7
 
@@ -38,8 +42,15 @@ if #ids > 0 then
   if period > 0 then -- before the jobs are ready again
     hold(meta, now + period, by, reason)
   end
-  for i = #ids, 1, -1 do
-    redis.call('LPUSH', ready, ids[i])
+  local laned, plain = 0, ids
+  if redis.call('EXISTS', keyed) == 1 then -- to their own places
+    laned, plain = line_up(turn, lane, keyed, ids)
+  end
+  for i = #plain, 1, -1 do
+    redis.call('LPUSH', ready, plain[i])
+  end
+  if laned > 0 then
+    rouse(ready, laned)
   end
   release(leases, ids)
   if period == 0 then

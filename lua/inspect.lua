@@ -6,27 +6,48 @@
 -- KEYS[4]  dead    zset, job ID scored by the time of burial
 -- KEYS[5]  ready   list of job IDs, next one at the head
 -- KEYS[6]  moved   hash, job ID to its current due time, if it differs from the record's
+-- KEYS[7]  lane    zset, places of waiting jobs that have a key, each with the job ID
+-- KEYS[8]  turn    zset, key of waiting jobs scored by its pass
 --
--- Returns {'ok', now, how many of bucket are due, first}: first has the entry in moved and the
--- first 43 bytes of the record of the first ready job among the first 20 entries, if there is one.
--- Jobs with records of more than 16 KiB are passed over, because Redis would have to copy all of
--- one.
+-- Returns {'ok', now, how many of bucket are due, first, laned}: first has the entry in moved and
+-- the first 305 bytes of the record of the first ready job among the first 20 entries, if there is
+-- one. laned has the same of the earliest job among the first ones in the lanes of the 20 keys
+-- whose turn is next. Jobs with records of more than 16 KiB are passed over, because Redis would
+-- have to copy all of one.
 -- Cost: O(log N).
--- Uses: now
+-- Uses: now place
 local pool, bucket, leases, dead = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local ready, moved = KEYS[5], KEYS[6]
+local ready, moved, lane, turn = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
 
-local first = {}
-local entries = redis.call('LRANGE', ready, 0, 19)
-for _, id in ipairs(entries) do
-  local elsewhere = redis.call('ZSCORE', bucket, id) or redis.call('ZSCORE', leases, id)
-    or redis.call('ZSCORE', dead, id)
-  local size = elsewhere and 0 or redis.call('HSTRLEN', pool, id)
+-- about returns what is told of a job, or nil if its record is gone or large.
+local function about(id)
+  local size = redis.call('HSTRLEN', pool, id)
   if size > 0 and size <= 16384 then
     local record = redis.call('HGET', pool, id)
-    first = {redis.call('HGET', moved, id) or '', string.sub(record, 1, 43)}
+    return {redis.call('HGET', moved, id) or '', string.sub(record, 1, 305)}
+  end
+end
+
+local first = nil
+for _, id in ipairs(redis.call('LRANGE', ready, 0, 19)) do
+  local elsewhere = redis.call('ZSCORE', bucket, id) or redis.call('ZSCORE', leases, id)
+    or redis.call('ZSCORE', dead, id)
+  first = not elsewhere and about(id)
+  if first then
     break
   end
 end
 
-return {'ok', now, redis.call('ZCOUNT', bucket, 0, now), first}
+local laned, earliest = nil, nil
+for _, key in ipairs(redis.call('ZRANGE', turn, 0, 19)) do
+  local from, to = '[' .. lane_of(key), '(' .. lane_end(key)
+  local entry = redis.call('ZRANGEBYLEX', lane, from, to, 'LIMIT', 0, 1)[1]
+  local front = entry and string.sub(entry, #key + 2, #key + 12)
+  if front and (not earliest or tonumber(front, 16) < tonumber(earliest, 16)) then
+    local _, _, id = key_of(entry)
+    local one = about(id)
+    laned, earliest = one or laned, one and front or earliest
+  end
+end
+
+return {'ok', now, redis.call('ZCOUNT', bucket, 0, now), first or {}, laned or {}}

@@ -13,8 +13,11 @@
 -- KEYS[11]   stats     hash, counter to number
 -- KEYS[12]   sizes     hash, the size of the largest record
 -- KEYS[13]   operator  none, never exists: a client without rights to it cannot make this call
--- ARGV[1]    walk      scheduled, ready, dead or done: walk through these jobs. ids: list the IDs
---                      in leases, in no order. running: look at the jobs that words name
+-- KEYS[14]   lane      zset, places of waiting jobs that have a key, each with the job ID
+-- KEYS[15]   keyed     hash, job ID to its place in a lane, for jobs that have a key
+-- ARGV[1]    walk      scheduled, ready, dead or done: walk through these jobs, of the ready ones
+--                      those in ready. lanes: the ready ones in lane. ids: list the IDs in leases,
+--                      in no order. running: look at the jobs that words name
 -- ARGV[2]    backward  1: walk from the end; not for ids and running
 -- ARGV[3]    look      how many entries to look at, at most 1,000
 -- ARGV[4]    want      how many jobs to return at most
@@ -22,8 +25,10 @@
 --                      least one job
 -- ARGV[6]    most      the record of a job is read if it has at most that many bytes
 -- ARGV[7]    cut       how many bytes of each record to return, -1 for all
--- ARGV[8]    from      the lowest score, -inf for all; for scheduled, dead and done
--- ARGV[9]    to        scores end below this one, +inf for all
+-- ARGV[8]    from      the lowest score, -inf for all; for scheduled, dead and done. For lanes, the
+--                      bound of the first entry, as ZRANGEBYLEX has it
+-- ARGV[9]    to        scores end below this one, +inf for all. For lanes, the bound of the last
+--                      entry
 -- ARGV[10]   begins    only IDs that begin so
 -- ARGV[11]   finished  only jobs with at least that many finished attempts
 -- ARGV[12]   failed    1: only jobs with an error log
@@ -37,19 +42,22 @@
 -- 0; the number of jobs taken less those returned by then, and of those reclaimed; and the IDs of
 -- its neighbours: how many are in front, at most eight on each side. It moves towards the head as
 -- jobs are taken. If it is not within 512 entries of where it should be, the reply is 'lost'. A
--- place without neighbours is where it should be. For ids it is a cursor of ZSCAN.
+-- place without neighbours is where it should be. In lane it is the last entry that was looked at,
+-- in the reply with the word lanes in front. For ids it is a cursor of ZSCAN.
 --
 -- Returns {'ok', now, total, looked, ended, place, ids, scores, values, attempts, errors, moved,
--- lengths}. total is the number of jobs in that state, and in a zset between from and to. looked is
--- how many entries were looked at. ended is 1 if there are no more. values are the records, of done
--- jobs the results, and nil if they are larger than most; lengths are the sizes of all. scores are
--- those of the walk, of running jobs the lease ends. With ids, ids is the last value. The other
--- reply is {'lost', now}.
+-- lengths, next}. total is the number of jobs in that state, and in a zset between from and to.
+-- looked is how many entries were looked at. ended is 1 if there are no more. values are the
+-- records, of done jobs the results, and nil if they are larger than most; lengths are the sizes of
+-- all. scores are those of the walk, of running jobs the lease ends. next is where a walk through
+-- ready jobs goes on when this one has ended: lanes after ready, the other way round backward, or
+-- empty. A walk through all lanes that are empty goes through ready. With ids, ids is the last
+-- value. The other reply is {'lost', now}.
 -- Cost: O(log² N + look), and for ready O(N / 100) more to find the place.
--- Uses: now
+-- Uses: now place
 local pool, bucket, ready, leases, dead, done = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local attempts, errors, moved, results = KEYS[7], KEYS[8], KEYS[9], KEYS[10]
-local stats, sizes, operator = KEYS[11], KEYS[12], KEYS[13]
+local stats, sizes, operator, lane, keyed = KEYS[11], KEYS[12], KEYS[13], KEYS[14], KEYS[15]
 local walk, backward, look, want = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 local bytes, most, cut = tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7])
 local from, to, begins, finished = ARGV[8], ARGV[9], ARGV[10], tonumber(ARGV[11])
@@ -59,6 +67,10 @@ local words, first = ARGV, 14
 local near, window, few = 8, 512, 16
 local at = first + needles -- of the place in words
 local begun = not words[at]
+local laned_jobs = (walk == 'ready' or walk == 'lanes') and redis.call('EXISTS', lane) == 1
+if walk == 'lanes' and begun and from == '-' and not laned_jobs then
+  walk = 'ready'
+end
 
 if walk == 'ids' then
   local scan = redis.call('ZSCAN', leases, words[at] or '0', 'COUNT', look)
@@ -176,14 +188,18 @@ local entries, scores, ended = {}, {}, true
 local total
 -- Of ready: what was read, and how many entries precede that and the place.
 local around, base, position = {}, 0, 0
+local laned = {} -- the entries of lane
+local function unstarted()
+  return redis.call('HLEN', pool) - redis.call('ZCARD', bucket) - redis.call('ZCARD', dead)
+    - redis.call('ZCOUNT', leases, '-inf', 9999999999999)
+end
 if walk == 'running' then
   total = redis.call('ZCOUNT', leases, '-inf', 9999999999999)
   for i = at, #words do
     entries[#entries + 1] = words[i]
   end
 elseif walk == 'ready' then
-  total = redis.call('HLEN', pool) - redis.call('ZCARD', bucket) - redis.call('ZCARD', dead)
-    - redis.call('ZCOUNT', leases, '-inf', 9999999999999)
+  total = unstarted()
   local length = redis.call('LLEN', ready)
   if begun then
     position = backward == '1' and length or 0
@@ -202,6 +218,20 @@ elseif walk == 'ready' then
   ended = backward == '1' and low == 0 or backward ~= '1' and high >= length
   for i = low + 1, high do
     entries[#entries + 1] = around[i - base]
+  end
+elseif walk == 'lanes' then
+  total = unstarted()
+  if backward == '1' then
+    to = begun and to or '(' .. words[at]
+    laned = redis.call('ZREVRANGEBYLEX', lane, to, from, 'LIMIT', 0, look)
+  else
+    from = begun and from or '(' .. words[at]
+    laned = redis.call('ZRANGEBYLEX', lane, from, to, 'LIMIT', 0, look)
+  end
+  ended = #laned < look
+  for i, entry in ipairs(laned) do
+    local _, _, id = key_of(entry)
+    entries[i] = id or ''
   end
 else
   local index = ({scheduled = bucket, dead = dead, done = done})[walk]
@@ -222,7 +252,7 @@ else
     entries[#entries + 1], scores[#scores + 1] = range[i], range[i + 1]
   end
 end
-if backward == '1' and walk ~= 'running' then
+if backward == '1' and walk ~= 'running' and walk ~= 'lanes' then
   for _, list in ipairs({entries, scores}) do
     for i = 1, math.floor(#list / 2) do
       list[i], list[#list + 1 - i] = list[#list + 1 - i], list[i]
@@ -238,12 +268,17 @@ local function scores_in(zset)
   return redis.call('ZMSCORE', zset, unpack(entries))
 end
 
-local delayed = (walk == 'ready' or walk == 'done') and scores_in(bucket) or {}
+local waits = walk == 'ready' or walk == 'lanes'
+local delayed = (waits or walk == 'done') and scores_in(bucket) or {}
 local buried = walk ~= 'dead' and scores_in(dead) or {}
 local leased = walk ~= 'dead' and scores_in(leases) or {}
 if walk == 'running' then
   scores, leased = leased, {}
 end
+-- Entries of lane that are not the places of their jobs are left over, and so are the entries in
+-- ready of jobs in lane.
+local noted = waits and #entries > 0 and redis.call('EXISTS', keyed) == 1
+  and redis.call('HMGET', keyed, unpack(entries)) or {}
 local tried = finished > 0 and #entries > 0 and redis.call('HMGET', attempts, unpack(entries)) or {}
 local logs = walk ~= 'done' and redis.call('HLEN', errors) > 0
 local hash, about = pool, 0
@@ -255,6 +290,8 @@ end
 -- without its record.
 local function counts(i, id)
   return not (delayed[i] or buried[i] or leased[i]) and (walk ~= 'running' or scores[i])
+    and (walk ~= 'lanes' or noted[i] and noted[i] .. id == laned[i])
+    and not (walk == 'ready' and noted[i] and redis.call('ZSCORE', lane, noted[i] .. id))
     and (finished == 0 or (tonumber(tried[i] or 0) or 0) >= finished)
     and string.sub(id, 1, #begins) == begins
     and (walk ~= 'done' or redis.call('HEXISTS', pool, id) == 0)
@@ -320,6 +357,8 @@ if walk == 'ready' then
   for i = position - base - fronts + 1, math.min(position - base + near, #around) do
     place[#place + 1] = around[i]
   end
+elseif walk == 'lanes' then
+  place = {'lanes', laned[looked]}
 elseif looked > 0 and scores[looked] then
   place = {scores[looked], entries[looked]}
 end
@@ -328,7 +367,12 @@ local function books(name)
   return #ids > 0 and walk ~= 'done' and redis.call('HMGET', name, unpack(ids)) or {}
 end
 
+local next = ''
+if laned_jobs and (walk == 'lanes') == (backward == '1') then
+  next = walk == 'ready' and 'lanes' or 'ready'
+end
+
 return {
   'ok', now, total, looked, ended and looked == #entries and 1 or 0, place,
-  ids, own, values, books(attempts), books(errors), books(moved), lengths,
+  ids, own, values, books(attempts), books(errors), books(moved), lengths, next,
 }

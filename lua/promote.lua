@@ -14,6 +14,10 @@
 -- KEYS[11]  waiting   zset, schedule scored by the slot that waits for its last run to finish
 -- KEYS[12]  runs      hash, schedule to the history of its runs
 -- KEYS[13]  idle      zset, waiting server scored by the time its wait began (Unix ms)
+-- KEYS[14]  turn      zset, key of waiting jobs scored by its pass
+-- KEYS[15]  lane      zset, place and ID of every ready job that has a key
+-- KEYS[16]  keyed     hash, job ID to its place in a lane
+-- KEYS[17]  sizes     hash, the size of the largest record, and the number of the last place
 -- ARGV[1]   limit     most jobs to move of each kind, at most 1,000 (unpack has a stack limit)
 -- ARGV[2]   heal      1: also put back IDs in handoff, left by a server that died between wait and
 --                     take
@@ -27,10 +31,11 @@
 -- lease end or slot in µs, -1 if there is none. due is the number of schedules with a due slot,
 -- waiting the number of those with a waiting slot.
 -- Cost: O(log N + limit).
--- Uses: now stats lease errors history control ring
+-- Uses: now stats lease errors history control ring place rouse line_up reseat
 local bucket, ready, leases, pool, attempts = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local errors, moved, handoff, stats = KEYS[6], KEYS[7], KEYS[8], KEYS[9]
 local slots, waiting, runs, idle = KEYS[10], KEYS[11], KEYS[12], KEYS[13]
+local turn, lane, keyed, sizes = KEYS[14], KEYS[15], KEYS[16], KEYS[17]
 local limit, heal, channel, topic = tonumber(ARGV[1]), ARGV[2], ARGV[3], ARGV[4]
 
 local lapsed = redis.call('ZRANGEBYSCORE', leases, '-inf', now, 'LIMIT', 0, limit)
@@ -46,6 +51,7 @@ end
 -- already. After that it backs off as if it had failed. It may be the job that crashes the process,
 -- and must not keep the others from running.
 local reclaimed, pushed = 0, 0
+local lanes = #lapsed + #due > 0 and redis.call('EXISTS', keyed) == 1
 if #lapsed > 0 then
   local back, first, later, log, tally = {}, {}, {}, {}, {}
   for _, id in ipairs(lapsed) do
@@ -70,9 +76,19 @@ if #lapsed > 0 then
       redis.pcall('HDEL', moved, id)
     end
   end
+  if lanes and #first > 0 then -- to their own places
+    pushed, first = line_up(turn, lane, keyed, first)
+  end
   if #first > 0 then
     redis.call('LPUSH', ready, unpack(first))
-    pushed = #first
+    pushed = pushed + #first
+  end
+  if lanes then
+    local dues = {}
+    for _, entry in ipairs(log) do
+      dues[#dues + 1] = entry.next
+    end
+    reseat(keyed, sizes, later, dues)
   end
   for i, id in ipairs(back) do
     if log[i].next then
@@ -98,9 +114,15 @@ end
 -- Jobs enter ready before they leave the bucket. An ID in both is dropped by take and promoted
 -- again.
 if #due > 0 then
-  redis.call('RPUSH', ready, unpack(due))
+  local laned, plain = 0, due
+  if lanes then
+    laned, plain = line_up(turn, lane, keyed, due)
+  end
+  if #plain > 0 then
+    redis.call('RPUSH', ready, unpack(plain))
+  end
   redis.call('ZREM', bucket, unpack(due))
-  pushed = pushed + #due
+  pushed = pushed + laned + #plain
 end
 
 if heal == '1' then
@@ -110,6 +132,9 @@ if heal == '1' then
   end
 end
 if pushed > 0 then
+  if lanes then
+    rouse(ready, pushed)
+  end
   ring(idle, channel, topic, pushed)
 end
 

@@ -16,6 +16,8 @@
 -- KEYS[13]  sizes     hash, the size of the largest record
 -- KEYS[14]  receipt   string, the last call of the series that deleted something, and its reply
 -- KEYS[15]  idle      zset, waiting server scored by the time its wait began (Unix ms)
+-- KEYS[16]  lane      zset, places of waiting jobs that have a key, each with the job ID
+-- KEYS[17]  keyed     hash, job ID to its place in a lane
 -- ARGV[1]   number    number of this call in its series
 -- ARGV[2]   most      most dead jobs to keep
 -- ARGV[3]   age       ms, how long a dead job is kept
@@ -34,7 +36,8 @@
 local pool, dead, attempts, errors, moved = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local done, results, stats = KEYS[6], KEYS[7], KEYS[8]
 local bucket, leases, ready, handoff = KEYS[9], KEYS[10], KEYS[11], KEYS[12]
-local sizes, receipt, idle = KEYS[13], KEYS[14], KEYS[15]
+local sizes, receipt, idle, lane = KEYS[13], KEYS[14], KEYS[15], KEYS[16]
+local keyed = KEYS[17]
 local number, most, age, limit = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 
 local told = replay(receipt, number)
@@ -44,9 +47,9 @@ local finished, kept = measure('ZCARD', done), measure('HLEN', results)
 local delayed, leased = measure('ZCARD', bucket), measure('ZCARD', leases)
 local waits, handed = measure('LLEN', ready), measure('LLEN', handoff)
 local counters, noted = measure('HLEN', stats), measure('HLEN', sizes)
-local idlers = measure('ZCARD', idle)
+local idlers, laned = measure('ZCARD', idle), measure('ZCARD', lane)
 local books = {}
-for _, book in ipairs({attempts, errors, moved}) do
+for _, book in ipairs({attempts, errors, moved, keyed}) do
   if measure('HLEN', book) >= 0 then
     books[#books + 1] = book
   end
@@ -111,11 +114,11 @@ if idlers > 0 then
 end
 
 local missing, trimmed = 0, 0
-if math.min(records, buried, delayed, leased, waits, handed) >= 0 then
+if math.min(records, buried, delayed, leased, waits, handed, laned) >= 0 then
   local taken = redis.call('ZCOUNT', leases, '-inf', 9999999999999)
   -- The numbers of records and of places were read before the prune, so both include its jobs.
-  missing = missing_of(records, delayed, taken, buried, waits, handed)
-  if littered(records, delayed, taken, buried, waits) then
+  missing = missing_of(records, delayed, taken, buried, waits, handed, laned)
+  if littered(records, delayed, taken, buried, waits, handed, laned) then
     local first = redis.call('LRANGE', ready, 0, limit - 1)
     local left = trim(first)
     if #left < #first then

@@ -22,6 +22,10 @@
 -- KEYS[20]  runs       hash, schedule to the history of its runs
 -- KEYS[21]  receipt    string, the last call of the series and its reply
 -- KEYS[22]  operator   none, never exists: a client without rights to it cannot make this call
+-- KEYS[23]  turn       zset, key of waiting jobs scored by its pass
+-- KEYS[24]  lane       zset, place and ID of every ready job that has a key
+-- KEYS[25]  keyed      hash, job ID to its place in a lane
+-- KEYS[26]  rules      hash, key to what is set for it
 -- ARGV[1]   number     number of this call in its series
 --
 -- Redis frees the memory of the keys in the background.
@@ -35,6 +39,7 @@ local results, meta, stats, sizes, idle = KEYS[11], KEYS[12], KEYS[13], KEYS[14]
 local schedules, slots, waiting, fired, runs = KEYS[16], KEYS[17], KEYS[18], KEYS[19], KEYS[20]
 local receipt, operator = KEYS[21], KEYS[22]
 local number = ARGV[1]
+local turn, lane, keyed, rules = KEYS[23], KEYS[24], KEYS[25], KEYS[26]
 
 local told = replay(receipt, number)
 if told then
@@ -46,13 +51,14 @@ if leased > 0 and redis.call('ZSCORE', leases, anchor()) then
   leased = leased - 1
 end
 local kept = math.max(redis.call('ZCARD', done), redis.call('HLEN', results))
-local rules = redis.call('HLEN', schedules)
+local planned = redis.call('HLEN', schedules)
 local answer = 'removed'
-if jobs + leased + kept + rules > 0 then
-  answer = jobs .. ' ' .. leased .. ' ' .. kept .. ' ' .. rules
+if jobs + leased + kept + planned > 0 then
+  answer = jobs .. ' ' .. leased .. ' ' .. kept .. ' ' .. planned
 else
   redis.call('UNLINK', bucket, ready, handoff, leases, attempts, errors, moved, dead)
   redis.call('UNLINK', meta, stats, sizes, idle, slots, waiting, fired, runs)
+  redis.call('UNLINK', turn, lane, keyed, rules)
 end
 remember(receipt, number, answer)
 return {'ok', now, answer}

@@ -12,6 +12,9 @@
 -- KEYS[11]   errors    hash, job ID to its error log
 -- KEYS[12]   moved     hash, job ID to its current due time, if it differs from the record's
 -- KEYS[13]   handoff   list of job IDs on the way from a server's wait to its take
+-- KEYS[14]   turn      zset, key of waiting jobs scored by its pass
+-- KEYS[15]   lane      zset, place and ID of every ready job that has a key
+-- KEYS[16]   keyed     hash, job ID to its place in a lane
 -- ARGV[1]    number    number of this call in its series
 -- ARGV[3]    channel   the control channel
 -- ARGV[4]    topic     the topic's name, for the control channel
@@ -19,18 +22,26 @@
 --                      by the letter that says which jobs it replaces
 --
 -- The other keys and arguments, and the reply, are those of enqueue. A new job that is due now
--- keeps the place in ready of an old one that had one. If a ready job gives way to one that is due
--- later, its entry leaves ready as by cancel, for up to twenty jobs a call. Other old IDs can stay
--- there.
+-- keeps the place in ready of an old one that had one, and its order in the lane if both have the
+-- same key and head start. If a ready job gives way to one that is due later, its entry leaves
+-- ready as by cancel, for up to twenty jobs a call. Other old IDs can stay there. Entries always
+-- leave their lanes.
 -- Cost: O(jobs × log N).
 -- Then: enqueue
--- Uses: now receipt stats sizes terms lease unready control ring
+-- Uses: now receipt stats sizes terms lease unready control ring place rouse key
 do
   local pool, bucket, ready, sizes = KEYS[1], KEYS[2], KEYS[3], KEYS[5]
   local receipt, leases, dead = KEYS[6], KEYS[7], KEYS[8]
   local attempts, errors, moved, handoff = KEYS[10], KEYS[11], KEYS[12], KEYS[13]
+  local turn, lane, keyed = KEYS[14], KEYS[15], KEYS[16]
   local number, channel, topic = ARGV[1], ARGV[3], ARGV[4]
   local jobs, first, width = ARGV, 5, 4
+
+  local kept = {}
+  replaced.note = to_lane
+  function replaced.enlane()
+    return enlane(turn, lane, keyed, sizes, ready, kept)
+  end
 
   if not replay(receipt, number) then
     local ids, words = {}, {}
@@ -54,7 +65,11 @@ do
       local delayed = redis.call('ZMSCORE', bucket, unpack(taken))
       local leased = redis.call('ZMSCORE', leases, unpack(taken))
       local buried = redis.call('ZMSCORE', dead, unpack(taken))
-      local old, running, searched = {}, {}, 0
+      local lanes = redis.call('EXISTS', keyed) == 1
+      local spots = lanes and redis.call('HMGET', keyed, unpack(taken)) or {}
+      redis.call('ZCARD', lane)
+      redis.call('ZCARD', turn)
+      local old, running, entries, searched = {}, {}, {}, 0
       for n, id in ipairs(taken) do
         local due, hopeless, letter = terms(words[where[n]])
         if not hopeless and (letter == 'r' or buried[n] and not leased[n]) then
@@ -63,6 +78,11 @@ do
           if leased[n] then
             running[#running + 1] = id
             nudge(channel, 'replace', topic, leased[n], id)
+          elseif spots[n] then
+            entries[#entries + 1] = spots[n] .. id
+            if redis.call('ZSCORE', lane, spots[n] .. id) and due <= now then
+              kept[id] = spots[n]
+            end
           elseif not delayed[n] and not buried[n] and due <= now then
             placed[id] = listed > 0 -- otherwise its place was lost
           elseif not delayed[n] and not buried[n] and searched < 20 then
@@ -74,9 +94,15 @@ do
       if #running > 0 then
         release(leases, running)
       end
+      if #entries > 0 then
+        redis.call('ZREM', lane, unpack(entries))
+      end
       if #old > 0 then
         redis.call('ZREM', bucket, unpack(old))
         redis.call('ZREM', dead, unpack(old))
+        if lanes then
+          redis.call('HDEL', keyed, unpack(old))
+        end
         redis.pcall('HDEL', attempts, unpack(old))
         redis.pcall('HDEL', errors, unpack(old))
         redis.pcall('HDEL', moved, unpack(old))

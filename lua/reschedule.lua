@@ -8,6 +8,10 @@
 -- KEYS[6]  moved    hash, job ID to its current due time, if it differs from the record's
 -- KEYS[7]  receipt  string, the last call of the series and its reply
 -- KEYS[8]  idle     zset, waiting server scored by the time its wait began (Unix ms)
+-- KEYS[9]  turn     zset, key of waiting jobs scored by its pass
+-- KEYS[10]  lane     zset, place and ID of every ready job that has a key
+-- KEYS[11]  keyed    hash, job ID to its place in a lane
+-- KEYS[12]  sizes    hash, the size of the largest record, and the number of the last place
 -- ARGV[1]  number   number of this call in its series
 -- ARGV[2]  tick     ms, how far ahead timers look without a wake-up
 -- ARGV[3]  channel  the control channel
@@ -25,9 +29,10 @@
 -- caller then calls again with the values that it reads there. Nothing was done for the other jobs,
 -- because the call has read 1 MiB of records or has removed 100 entries of ready.
 -- Cost: O(jobs × log N).
--- Uses: now receipt unready control ring expect
+-- Uses: now receipt unready control ring expect place rouse line_up reseat
 local pool, bucket, ready, leases = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local dead, moved, receipt, idle = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
+local turn, lane, keyed, sizes = KEYS[9], KEYS[10], KEYS[11], KEYS[12]
 local number, tick, channel, topic = ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4]
 local jobs, first, width = ARGV, 5, 5
 local bytes_most, head_most = 1048576, 49152
@@ -63,6 +68,7 @@ local waiting = redis.call('ZMSCORE', bucket, unpack(ids))
 local known = redis.call('HMGET', moved, unpack(ids))
 local letters, heads, fields = {}, {}, {}
 local later, entries, soon, earliest = {}, {}, {}, nil
+local changed, dues, waited = {}, {}, {} -- every job, its due time, and whether it was ready
 for i, id in ipairs(ids) do
   if #entries == unready_most then
     break
@@ -92,6 +98,8 @@ for i, id in ipairs(ids) do
     end
     if letter == 's' or letter == 'r' then
       fields[#fields + 1], fields[#fields + 2] = id, due .. ' reschedule ' .. tally
+      local n = #changed + 1
+      changed[n], dues[n], waited[n] = id, due, letter == 'r'
       if due > now then
         later[#later + 1], later[#later + 2] = due, id
         earliest = math.min(earliest or due, due)
@@ -109,6 +117,27 @@ end
 if #fields > 0 then
   redis.call('HSET', moved, unpack(fields))
 end
+-- A job with a key leaves its lane or enters it. New places come first.
+local laned, left = {}, {}
+local old, new = reseat(keyed, sizes, changed, dues)
+for i, id in ipairs(changed) do
+  if new[i] then
+    laned[id] = true
+    if waited[i] then
+      left[#left + 1] = old[i] .. id
+    end
+    if dues[i] <= now then
+      laned[#laned + 1] = id
+    end
+  end
+end
+local lined = #laned > 0 and line_up(turn, lane, keyed, laned) or 0
+if #left > 0 then
+  redis.call('ZREM', lane, unpack(left))
+end
+if lined > 0 then
+  rouse(ready, lined)
+end
 if #later > 0 then
   local head = redis.call('ZRANGE', bucket, 0, 0, 'WITHSCORES')
   redis.call('ZADD', bucket, unpack(later))
@@ -116,11 +145,21 @@ if #later > 0 then
     nudge(channel, 'wake', topic, 0, '')
   end
   for _, id in ipairs(entries) do
-    unready(ready, id)
+    if not laned[id] then
+      unready(ready, id)
+    end
   end
 end
 if #soon > 0 then
-  redis.call('RPUSH', ready, unpack(soon))
+  local plain = {}
+  for _, id in ipairs(soon) do
+    if not laned[id] then
+      plain[#plain + 1] = id
+    end
+  end
+  if #plain > 0 then
+    redis.call('RPUSH', ready, unpack(plain))
+  end
   redis.call('ZREM', bucket, unpack(soon))
   ring(idle, channel, topic, #soon)
 end

@@ -9,6 +9,8 @@
 -- KEYS[7]    receipt   string, the last call of the series and its reply
 -- KEYS[8]    pool      hash, job ID to record
 -- KEYS[9]    runs      hash, schedule to the history of its runs
+-- KEYS[10]   keyed     hash, job ID to its place in a lane
+-- KEYS[11]   sizes     hash, the size of the largest record, and the number of the last place
 -- ARGV[1]    number    number of this call in its series
 -- ARGV[2..]  jobs      rows (see prelude/settle.lua) of four values: delay in ms, the tally for its
 --                      entry in moved ("<spent> <snoozes> <revived>"), entry for the error log, and
@@ -18,9 +20,10 @@
 -- Returns {'ok', now, letters}: o for put back, l for lost, g for gone; no letters if all are put
 -- back.
 -- Cost: O(jobs × log N).
--- Uses: now receipt stats lease settle errors history
+-- Uses: now receipt stats lease settle errors history place reseat
 local leases, bucket, attempts, errors, moved = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local stats, receipt, pool, runs = KEYS[6], KEYS[7], KEYS[8], KEYS[9]
+local keyed, sizes = KEYS[10], KEYS[11]
 local number, jobs, first = ARGV[1], ARGV, 2
 
 local told = replay(receipt, number)
@@ -31,8 +34,13 @@ end
 local ids, where, letters = rows(leases, pool, jobs, first)
 if #ids > 0 then
   redis.call('ZREM', bucket, '') -- after a deletion, the script can write at maxmemory
+  local dues = {}
+  for i in ipairs(ids) do
+    dues[i] = now + jobs[where[i]]
+  end
+  reseat(keyed, sizes, ids, dues)
   for i, id in ipairs(ids) do
-    redis.call('ZADD', bucket, now + jobs[where[i]], id)
+    redis.call('ZADD', bucket, dues[i], id)
   end
   release(leases, ids)
   for i, id in ipairs(ids) do

@@ -10,6 +10,10 @@
 -- KEYS[7]  operator  none, never exists: a client without rights to it cannot make this call
 -- KEYS[8]  idle      zset, waiting server scored by the time its wait began (Unix ms)
 -- KEYS[9]  bucket    zset, job ID scored by due time (Unix ms)
+-- KEYS[10]  turn      zset, key of waiting jobs scored by its pass
+-- KEYS[11]  lane      zset, place and ID of every ready job that has a key
+-- KEYS[12]  keyed     hash, job ID to its place in a lane
+-- KEYS[13]  sizes     hash, the size of the largest record, and the number of the last place
 -- ARGV[1]  number    number of this call in its series
 -- ARGV[2]  tick      ms, how far ahead timers look without a wake-up
 -- ARGV[3]  channel   the control channel
@@ -20,9 +24,10 @@
 -- Returns {'ok', now, letters}: one letter a job, d for dead (revived), c if it is not as the
 -- caller knows it, g if there is no such dead job.
 -- Cost: O(jobs × log N).
--- Uses: now receipt stats control ring expect
+-- Uses: now receipt stats control ring expect place rouse line_up reseat
 local dead, ready, attempts, moved = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local stats, receipt, operator, idle, bucket = KEYS[5], KEYS[6], KEYS[7], KEYS[8], KEYS[9]
+local turn, lane, keyed, sizes = KEYS[10], KEYS[11], KEYS[12], KEYS[13]
 local number, tick, channel, topic = ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4]
 local jobs, first, width = ARGV, 5, 3
 
@@ -63,6 +68,15 @@ if #revived > 0 then
     end
   end
   redis.call('HSET', moved, unpack(fields))
+  local _, new = reseat(keyed, sizes, revived, dues)
+  local plain = soon
+  if #soon > 0 and next(new) then
+    local laned
+    laned, plain = line_up(turn, lane, keyed, soon)
+    if laned > 0 then
+      rouse(ready, laned)
+    end
+  end
   if #later > 0 then
     local head = redis.call('ZRANGE', bucket, 0, 0, 'WITHSCORES')
     redis.call('ZADD', bucket, unpack(later))
@@ -70,8 +84,8 @@ if #revived > 0 then
       nudge(channel, 'wake', topic, 0, '')
     end
   end
-  if #soon > 0 then
-    redis.call('RPUSH', ready, unpack(soon))
+  if #plain > 0 then
+    redis.call('RPUSH', ready, unpack(plain))
   end
   redis.call('ZREM', dead, unpack(revived))
   count(stats, 'revived', #revived)

@@ -5,6 +5,7 @@
 -- KEYS[2]  handoff  list of job IDs on the way from a server's wait to its take
 -- KEYS[3]  idle     zset, waiting server scored by the time its wait began (Unix ms)
 -- KEYS[4]  meta     hash, settings of the topic made by operators
+-- KEYS[5]  lane     zset, place and ID of every ready job that has a key
 -- ARGV[1]  channel  the control channel
 -- ARGV[2]  topic    the topic's name, for the control channel
 -- ARGV[3]  name     under which the server waits
@@ -17,13 +18,13 @@
 -- Returns {'ok', now}.
 -- Cost: O(log N).
 -- Uses: now paused control ring
-local ready, handoff, idle, meta = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local ready, handoff, idle, meta, lane = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local channel, topic, name, leave = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 
 if leave == '1' then
   redis.call('ZREM', idle, name)
 end
-local jobs = redis.call('LLEN', ready) + redis.call('LLEN', handoff)
+local jobs = redis.call('LLEN', ready) + redis.call('LLEN', handoff) + redis.call('ZCARD', lane)
 if jobs > 0 and not paused(redis.call('HMGET', meta, 'paused', 'until')) then
   ring(idle, channel, topic, leave == '1' and jobs or 1)
 end

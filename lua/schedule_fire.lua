@@ -16,6 +16,9 @@
 -- KEYS[13]   stats     hash, counter to number
 -- KEYS[14]   sizes     hash, the size of the largest record
 -- KEYS[15]   idle      zset, waiting server scored by the time its wait began (Unix ms)
+-- KEYS[16]   turn      zset, key of waiting jobs scored by its pass
+-- KEYS[17]   lane      zset, place and ID of every ready job that has a key
+-- KEYS[18]   keyed     hash, job ID to its place in a lane
 -- ARGV[1]    channel   the control channel
 -- ARGV[2]    topic     the topic's name, for the control channel
 -- ARGV[3..]  entries   for each schedule: name, nonce of its definition, place (slots or waiting),
@@ -33,11 +36,12 @@
 -- Returns {'ok', now, letters}: one letter a schedule, f for fired, w if nothing was done because
 -- the last run has not finished, c for changed since the caller read it.
 -- Cost: O((schedules + jobs) × log N).
--- Uses: now stats sizes lease control ring schedule history unready expect withdraw
+-- Uses: now stats sizes lease control ring schedule history unready expect withdraw place rouse key
 local slots, waiting, fired, runs = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local pool, bucket, ready, leases, dead = KEYS[5], KEYS[6], KEYS[7], KEYS[8], KEYS[9]
 local attempts, errors, moved = KEYS[10], KEYS[11], KEYS[12]
 local stats, sizes, idle = KEYS[13], KEYS[14], KEYS[15]
+local turn, lane, keyed = KEYS[16], KEYS[17], KEYS[18]
 local channel, topic = ARGV[1], ARGV[2]
 local entries, first = ARGV, 3
 
@@ -57,6 +61,9 @@ redis.call('ZCARD', bucket)
 redis.call('LLEN', ready)
 redis.call('ZCARD', leases)
 redis.call('ZCARD', dead)
+redis.call('ZCARD', turn)
+redis.call('ZCARD', lane)
+redis.call('HLEN', keyed)
 
 local records, later, soon = {}, {}, {}
 local put, wait, told = {}, {}, {} -- entries for slots, for waiting and for fired
@@ -80,12 +87,14 @@ local function store(name, state, job)
     return 1 -- somebody has enqueued a job with this ID
   end
   if not present then
+    local record = head .. enqueued .. tail
+    local has_lane = to_lane(id, record, when)
     if when > now then
       add(later, string.format('%.0f', when), id)
-    else
+    elseif not has_lane then
       soon[#soon + 1] = id
     end
-    add(records, id, head .. enqueued .. tail)
+    add(records, id, record)
     total = total + 1
     largest = math.max(largest, #records[#records])
   end
@@ -112,8 +121,8 @@ for i, start in ipairs(starts) do
     if busy and overlap == 'cancel' then
       busy = false
       if flagged(pool, state.job) then
-        withdraw({state.job}, {}, {true}, pool, bucket, ready, leases, dead, attempts, errors,
-          moved, runs, channel, topic)
+        withdraw({state.job}, {}, {true}, pool, bucket, ready, lane, keyed, leases, dead, attempts,
+          errors, moved, runs, channel, topic)
         cancels = cancels + 1
       end
     end
@@ -156,6 +165,7 @@ end
 if #soon > 0 then
   redis.call('RPUSH', ready, unpack(soon))
 end
+local pushed = #soon + enlane(turn, lane, keyed, sizes, ready)
 if #records > 0 then
   redis.call('HSET', pool, unpack(records))
 end
@@ -179,7 +189,7 @@ count(stats, 'fired', total)
 count(stats, 'skipped', skips)
 count(stats, 'missed', misses)
 count(stats, 'cancelled', cancels)
-if #soon > 0 then
-  ring(idle, channel, topic, #soon)
+if pushed > 0 then
+  ring(idle, channel, topic, pushed)
 end
 return {'ok', now, table.concat(letters)}

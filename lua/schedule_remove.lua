@@ -16,6 +16,8 @@
 -- KEYS[13]  moved      hash, job ID to its current due time, if it differs from the record's
 -- KEYS[14]  stats      hash, counter to number
 -- KEYS[15]  ready      list of job IDs, next one at the head
+-- KEYS[16]  lane       zset, place and ID of every ready job that has a key
+-- KEYS[17]  keyed      hash, job ID to its place in a lane
 -- ARGV[1]   number     number of this call in its series
 -- ARGV[2]   name       the schedule
 --
@@ -28,6 +30,7 @@ local schedules, slots, waiting = KEYS[1], KEYS[2], KEYS[3]
 local fired, runs, receipt = KEYS[4], KEYS[5], KEYS[6]
 local pool, bucket, leases, dead, attempts = KEYS[7], KEYS[8], KEYS[9], KEYS[10], KEYS[11]
 local errors, moved, stats, ready = KEYS[12], KEYS[13], KEYS[14], KEYS[15]
+local lane, keyed = KEYS[16], KEYS[17]
 local number, name = ARGV[1], ARGV[2]
 
 local told = replay(receipt, number)
@@ -41,7 +44,8 @@ if redis.call('HEXISTS', schedules, name) == 1 then
   local last = state_of(redis.call('HGET', fired, name))
   local unfinished = last and going(pool, dead, last)
   if unfinished and not redis.call('ZSCORE', leases, last.job) and flagged(pool, last.job) then
-    withdraw({last.job}, {}, {}, pool, bucket, ready, leases, dead, attempts, errors, moved)
+    withdraw({last.job}, {}, {}, pool, bucket, ready, lane, keyed, leases, dead, attempts, errors,
+      moved)
     count(stats, 'cancelled', 1)
   end
   redis.call('ZREM', slots, name)

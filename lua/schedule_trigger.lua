@@ -8,6 +8,9 @@
 -- KEYS[6]  sizes    hash, the size of the largest record
 -- KEYS[7]  receipt  string, the last call of the series and its reply
 -- KEYS[8]  idle     zset, waiting server scored by the time its wait began (Unix ms)
+-- KEYS[9]  turn     zset, key of waiting jobs scored by its pass
+-- KEYS[10]  lane     zset, place and ID of every ready job that has a key
+-- KEYS[11]  keyed    hash, job ID to its place in a lane
 -- ARGV[1]  number   number of this call in its series
 -- ARGV[2]  name     the schedule
 -- ARGV[3]  nonce    that of the definition from which the job was made
@@ -23,9 +26,10 @@
 -- Returns {'ok', now, id}. In place of the ID it returns changed (by another caller: nothing was
 -- done), or none if there is no such schedule.
 -- Cost: O(log N).
--- Uses: now receipt stats sizes control ring schedule
+-- Uses: now receipt stats sizes control ring schedule place rouse key
 local fired, pool, bucket, ready = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local stats, sizes, receipt, idle = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
+local turn, lane, keyed = KEYS[9], KEYS[10], KEYS[11]
 local number, name, nonce, head, tail = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 local delay, tick, channel, topic = tonumber(ARGV[6]), tonumber(ARGV[7]), ARGV[8], ARGV[9]
 
@@ -59,7 +63,11 @@ elseif state then
       nudge(channel, 'wake', topic, 0, '')
     end
     redis.call('ZADD', bucket, now + delay, answer)
-  else
+  end
+  local has_lane = to_lane(answer, record, now + math.max(0, delay))
+  if has_lane then
+    enlane(turn, lane, keyed, sizes, ready)
+  elseif delay <= 0 then
     redis.call('RPUSH', ready, answer)
   end
   redis.call('HSET', pool, answer, record)

@@ -6,6 +6,8 @@
 -- KEYS[4]    stats    hash, counter to number
 -- KEYS[5]    receipt  string, the last call of the series and its reply
 -- KEYS[6]    pool     hash, job ID to record
+-- KEYS[7]    keyed    hash, job ID to its place in a lane
+-- KEYS[8]    sizes    hash, the size of the largest record, and the number of the last place
 -- ARGV[1]    number   number of this call in its series
 -- ARGV[2..]  jobs     rows (see prelude/settle.lua) of two values: delay in ms, and the tally for
 --                     its entry in moved: "<spent> <snoozes> <revived>"
@@ -14,9 +16,9 @@
 -- Returns {'ok', now, letters}: o for put back, l for lost, g for gone; no letters if all are put
 -- back.
 -- Cost: O(jobs × log N).
--- Uses: now receipt stats lease settle
+-- Uses: now receipt stats lease settle place reseat
 local leases, bucket, moved = KEYS[1], KEYS[2], KEYS[3]
-local stats, receipt, pool = KEYS[4], KEYS[5], KEYS[6]
+local stats, receipt, pool, keyed, sizes = KEYS[4], KEYS[5], KEYS[6], KEYS[7], KEYS[8]
 local number, jobs, first = ARGV[1], ARGV, 2
 
 local told = replay(receipt, number)
@@ -27,8 +29,13 @@ end
 local ids, where, letters = rows(leases, pool, jobs, first)
 if #ids > 0 then
   redis.call('ZREM', bucket, '') -- after a deletion, the script can write at maxmemory
+  local dues = {}
+  for i in ipairs(ids) do
+    dues[i] = now + jobs[where[i]]
+  end
+  reseat(keyed, sizes, ids, dues)
   for i, id in ipairs(ids) do
-    redis.call('ZADD', bucket, now + jobs[where[i]], id)
+    redis.call('ZADD', bucket, dues[i], id)
   end
   release(leases, ids)
   for i, id in ipairs(ids) do

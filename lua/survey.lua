@@ -1,6 +1,7 @@
 -- survey: finds the topics for which a call of prune is not in vain. Writes nothing.
 --
--- KEYS[1..]  keys  pool, bucket, leases, ready, handoff, dead, done, idle, results of each topic
+-- KEYS[1..]  keys  pool, bucket, leases, ready, handoff, dead, done, idle, results, lane of each
+--                  topic
 -- ARGV[1]    most  most dead jobs to keep
 -- ARGV[2]    age   ms, how long a dead job is kept
 -- ARGV[3..]  list  if there are no KEYS: the same names
@@ -29,12 +30,13 @@ local function due(zset, till)
 end
 
 local marks = {}
-for i = first, #list, 9 do
+for i = first, #list, 10 do
   local pool, bucket, leases, ready = list[i], list[i + 1], list[i + 2], list[i + 3]
   local handoff, dead, done = list[i + 4], list[i + 5], list[i + 6]
-  local idle, results = list[i + 7], list[i + 8]
+  local idle, results, lane = list[i + 7], list[i + 8], list[i + 9]
   local mark = '-'
-  local there = redis.pcall('EXISTS', pool, bucket, leases, ready, handoff, dead, done, results)
+  local there =
+    redis.pcall('EXISTS', pool, bucket, leases, ready, handoff, dead, done, results, lane)
   if type(there) == 'table' then
     if not string.find(there.err, 'non local key', 1, true) then
       return there
@@ -46,7 +48,7 @@ for i = first, #list, 9 do
     local sizes = {
       redis.pcall('HLEN', pool), redis.pcall('ZCARD', bucket),
       redis.pcall('ZCOUNT', leases, '-inf', 9999999999999), redis.pcall('ZCARD', dead),
-      redis.pcall('LLEN', ready), redis.pcall('LLEN', handoff),
+      redis.pcall('LLEN', ready), redis.pcall('LLEN', handoff), redis.pcall('ZCARD', lane),
     }
     local readable = type(redis.pcall('HLEN', results)) ~= 'table'
     for _, size in ipairs(sizes) do

@@ -14,6 +14,10 @@
 -- KEYS[11]  stats     hash, counter to number
 -- KEYS[12]  sizes     hash, the size of the largest record
 -- KEYS[13]  idle      zset, waiting server scored by the time its wait began (Unix ms)
+-- KEYS[14]  turn      zset, key of waiting jobs scored by its pass
+-- KEYS[15]  lane      zset, place and ID of every ready job that has a key
+-- KEYS[16]  keyed     hash, job ID to its place in a lane
+-- KEYS[17]  rules     hash, key to what is set for it
 -- ARGV[1]   number    number of this take, higher than that of the one before
 -- ARGV[2]   since     number of the first take without a reply; equal to number: none
 -- ARGV[3]   limit     most jobs to take, at most 1,000 (unpack has a stack limit). 0: give back the
@@ -46,6 +50,10 @@
 -- tat is the time at which the bucket would be empty. A take that is refused because of the rate
 -- gets the time of a start that no other server was promised.
 --
+-- While turn exists, keys take turns: those with the lowest passes are served, each with its share
+-- of at most 250 jobs by its weight, and its pass grows by its jobs divided by its weight. The IDs
+-- in handoff and ready are served as one more key, the empty one.
+--
 -- Returns {'ok', now, lease end (a score), ids, records, attempts, moved, more, waits, bound,
 -- left}. attempts and moved are false if no job of the topic has any. more is 1 if bytes ended the
 -- take or jobs were given back: there is more to take. waits is 1 if the server waits now; after 0
@@ -58,10 +66,11 @@
 -- now}, {'rate', now, left}, and with limit 0 {'returned', now, ids}. 'ok' without IDs and with
 -- waits 0 means: ask again.
 -- Cost: O(limit × log N), and no more than bytes, or one record, are read.
--- Uses: now stats lease paused
+-- Uses: now stats lease paused place rouse line_up
 local ready, handoff, pool, bucket = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local leases, dead, attempts, moved = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
 local meta, receipt, stats, sizes, idle = KEYS[9], KEYS[10], KEYS[11], KEYS[12], KEYS[13]
+local turn, lane, keyed, rules = KEYS[14], KEYS[15], KEYS[16], KEYS[17]
 local number, since, limit, bytes = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 local lease, free, place = tonumber(ARGV[5]), tonumber(ARGV[6]), ARGV[7]
 local name, listed = ARGV[8], ARGV[9]
@@ -123,12 +132,20 @@ if last and last >= since then
     more = #back > 0
     redis.call('ZREM', leases, '') -- after a deletion, the script can write at maxmemory
     if #back > 0 then
-      if place == 'tail' then
-        redis.call('RPUSH', ready, unpack(back))
-      else
+      local plain = back
+      if redis.call('EXISTS', keyed) == 1 then
+        local laned
+        laned, plain = line_up(turn, lane, keyed, back)
+        if laned > 0 then
+          rouse(ready, laned)
+        end
+      end
+      if #plain > 0 and place == 'tail' then
+        redis.call('RPUSH', ready, unpack(plain))
+      elseif #plain > 0 then
         local reversed = {}
-        for i, id in ipairs(back) do
-          reversed[#back + 1 - i] = id
+        for i, id in ipairs(plain) do
+          reversed[#plain + 1 - i] = id
         end
         redis.call('LPUSH', ready, unpack(reversed))
       end
@@ -209,7 +226,7 @@ if set[4] then
     at = math.max(us, tat)
     cap(math.floor((us + burst * emit - at) / emit), 'rate')
   end
-  if limit <= 0 and redis.call('EXISTS', ready, handoff) > 0 then
+  if limit <= 0 and redis.call('EXISTS', ready, handoff, turn) > 0 then
     if listed == '1' then
       redis.pcall('ZREM', idle, name)
     end
@@ -307,6 +324,159 @@ end
 
 local got, looked, busy, more = 0, 0, false, false
 local dry = limit <= 0 -- both lists are known to be empty
+
+-- stray puts a ready job that has a key into its lane, from where an older release has put it. A
+-- job without a key goes to ready: an older release has stored it under the ID of one with a key.
+-- It returns the key, or nil.
+local refilled = false -- whether it has put a job into ready
+local function stray(id, record)
+  redis.call('ZREM', lane, '') -- after a deletion, the script can write at maxmemory
+  if not has_key(record) then
+    refilled = true
+    redis.call('RPUSH', ready, id)
+    redis.call('HDEL', keyed, id)
+    return nil
+  end
+  local spot = redis.call('HGET', keyed, id)
+  if not spot or not of_record(spot, record) then
+    spot = place_of(record, now, redis.call('HINCRBY', sizes, 'number', 1))
+    redis.call('HSET', keyed, id, spot)
+  end
+  local key = key_of(spot)
+  offer(turn, {key})
+  redis.call('ZADD', lane, 0, spot .. id)
+  return key
+end
+
+-- serve takes jobs of the keys whose turn it is. It returns how many are to come from handoff and
+-- ready, and the pass of the empty key, if it is that key's turn.
+local function serve()
+  local before, want = got, limit - got
+  local heads = redis.call('ZRANGE', turn, 0, want - 1, 'WITHSCORES')
+  local names, passes, weights, total = {}, {}, {}, 0
+  for i = 1, #heads, 2 do
+    names[#names + 1], passes[#passes + 1] = heads[i], tonumber(heads[i + 1])
+  end
+  local ruled = redis.call('EXISTS', rules) == 1 and redis.call('HMGET', rules, unpack(names))
+  for i = 1, #names do
+    weights[i] = math.max(1, ruled and number_of(ruled[i]) or 1)
+    total = total + weights[i]
+  end
+
+  -- The candidates. One more than the share of a key shows whether others follow.
+  local open, plain, pass = want, 0, nil
+  for i, key in ipairs(names) do
+    if key == '' then
+      plain, pass = math.ceil(want * weights[i] / total), passes[i]
+    end
+  end
+  open = open - plain
+  local waiting, places, owner, more_of = {}, {}, {}, {}
+  for i, key in ipairs(names) do
+    local share = math.min(open, math.ceil(want * weights[i] / total))
+    if key ~= '' and share > 0 then
+      local from, to = '[' .. lane_of(key), '(' .. lane_end(key)
+      local entries = redis.call('ZRANGEBYLEX', lane, from, to, 'LIMIT', 0, share + 1)
+      more_of[i] = #entries > share
+      local cut = 1 + #key + place_rest
+      for j = 1, math.min(share, #entries) do
+        local n = #waiting + 1
+        waiting[n], places[n] = string.sub(entries[j], cut + 1), string.sub(entries[j], 1, cut)
+        owner[n] = i
+      end
+      open = open - math.min(share, #entries)
+    end
+  end
+
+  local n, found, taken_of, gone = #waiting, {}, {}, {}
+  local grants, granted, strays = {'NX', '+inf', anchor()}, 3, {}
+  if n > 0 then
+    local delayed, buried = scores(bucket, waiting), scores(dead, waiting)
+    local leased = scores(leases, waiting)
+    if n > 1 and bounded(n) then
+      n = wanted(waiting, n, want - plain, found, delayed, buried, leased)
+    else
+      found = redis.call('HMGET', pool, unpack(waiting))
+    end
+    for i = 1, n do
+      local id, record, key = waiting[i], found[i], owner[i]
+      local apart = not record or delayed[i] or buried[i] or leased[i] or seen[id]
+      if not apart and of_record(places[i], record) then
+        busy = got >= free and string.byte(record, 10) % 2 == 1
+        if busy then
+          n = i - 1
+          break
+        end
+        got = got + 1
+        ids[got], records[got], seen[id] = id, record, true
+        read = read + #record
+        grants[granted + 1], grants[granted + 2] = lease_end, id
+        granted = granted + 2
+        taken_of[key] = (taken_of[key] or 0) + 1
+      elseif not apart then
+        strays[#strays + 1] = i
+      end
+      gone[#gone + 1] = places[i] .. id
+    end
+    more = n < #waiting and not busy
+    for i = n + 1, #waiting do
+      more_of[owner[i]] = true
+    end
+  end
+  looked = looked + #gone
+
+  -- Leases come first. An entry that stays beside its lease is dropped later.
+  if got > before then
+    if at then
+      redis.call('HSET', meta, 'tat', string.format('%.0f', at + got * emit))
+    end
+    redis.call('ZREM', lane, '') -- after a deletion, the script can write at maxmemory
+    redis.call('ZADD', leases, unpack(grants))
+  end
+  if #gone > 0 then
+    redis.call('ZREM', lane, unpack(gone))
+  end
+  -- An entry of a former job with that ID. A client of the release before may have enqueued it.
+  local stays = {}
+  for _, i in ipairs(strays) do
+    if not seen[waiting[i]] then -- otherwise this call has taken it by another entry
+      stays[stray(waiting[i], found[i]) or ''] = true
+    end
+  end
+  local later, over = {}, {}
+  for i, key in ipairs(names) do
+    if more_of[i] ~= nil then
+      if more_of[i] then
+        if taken_of[i] then
+          local m = #later + 1
+          later[m] = string.format('%.17g', passes[i] + taken_of[i] / weights[i])
+          later[m + 1] = key
+        end
+      elseif not stays[key] then
+        over[#over + 1] = key
+      end
+    end
+  end
+  if #later > 0 then
+    redis.call('ZADD', turn, unpack(later))
+  end
+  if #over > 0 then
+    redis.call('ZREM', turn, unpack(over))
+  end
+  return plain, pass
+end
+
+local plain, pass, laned
+if limit > 0 and redis.call('EXISTS', turn) == 1 then
+  limit = math.min(limit, 250)
+  if redis.call('EXISTS', ready, handoff) > 0 then
+    redis.call('ZREM', lane, '') -- after a deletion, the script can write at maxmemory
+    offer(turn, {''})
+  end
+  plain, pass = serve()
+  laned = got
+  dry = got == limit or plain == 0 and redis.call('EXISTS', ready, handoff) == 0
+end
 while got < limit and looked < 1000 and not busy and not more and not dry do
   -- Everything is read before anything is written, so a key of a wrong type costs no ID. Many more
   -- leftovers can follow the first ones.
@@ -340,8 +510,13 @@ while got < limit and looked < 1000 and not busy and not more and not dry do
     if got == limit then
       break
     end
-    local new = alone or not leased[i] and not seen[id]
-    if record and not delayed[i] and not buried[i] and new then
+    local new = record and not delayed[i] and not buried[i]
+      and (alone or not leased[i] and not seen[id])
+    if new and laned and has_key(record) then
+      if not (alone and redis.call('ZSCORE', leases, id)) then
+        stray(id, record)
+      end
+    elseif new then
       busy = got >= free and string.byte(record, 10) % 2 == 1
         and not (alone and (redis.call('ZSCORE', leases, id) or taken(id)))
       if busy then
@@ -380,17 +555,42 @@ while got < limit and looked < 1000 and not busy and not more and not dry do
   end
 end
 
+-- The empty key has had its turn. Without other keys there are no turns.
+if laned then
+  local others = redis.call('ZCARD', turn)
+  pass = pass or tonumber(redis.call('ZSCORE', turn, '') or nil)
+  if pass then
+    others = others - 1
+    if dry and got < limit or others == 0 then
+      redis.call('ZREM', turn, '')
+    elseif got > laned then
+      redis.call('ZADD', turn, string.format('%.17g', pass + got - laned), '')
+    end
+  end
+  -- The others get what it has left.
+  if others > 0 and got < limit and not busy and not more then
+    serve()
+    others = redis.call('ZCARD', turn)
+  end
+  -- A server that is about to block must not do so while keys have jobs, so this wakes it.
+  if others > 0 and redis.call('EXISTS', ready) == 0 then
+    redis.pcall('RPUSH', ready, '')
+  end
+  more = more or others > 0 and not busy
+  dry = dry and others == 0 and got < limit and not refilled
+end
+
 -- The server is registered by the very take that finds nothing more. So a job cannot be pushed
 -- between the two.
 local waits = 0
 if name ~= '' and dry and got < free then
-  local put = redis.pcall('ZADD', idle, 'NX', now, name)
+  local put = redis.pcall('ZADD', idle, now, name) -- a wait begins anew: see census
   if type(put) == 'table' and got == 0 and not string.find(put.err, 'WRONGTYPE', 1, true) then
     -- It fails where Redis takes no writes, as on a master that has become a replica. There a take
     -- must not go on reporting that nothing is ready. At maxmemory it does not fail, and after a
     -- deletion the script can write.
     redis.call('ZREM', idle, '')
-    put = redis.pcall('ZADD', idle, 'NX', now, name)
+    put = redis.pcall('ZADD', idle, now, name)
   end
   waits = type(put) == 'table' and 0 or 1
 elseif listed == '1' then

@@ -1,7 +1,7 @@
 -- watch: reports how long each of some topics has nothing to do, and where a server should take.
 -- Writes nothing.
 --
--- KEYS[1..]  keys  bucket, leases, slots, handoff, waiting, ready, idle, meta of each topic
+-- KEYS[1..]  keys  bucket, leases, slots, handoff, waiting, ready, turn, idle, meta of each topic
 -- ARGV[1]    name  under which the server waits; empty: report only how long
 -- ARGV[2..]  list  if there are no KEYS: the same names
 --
@@ -19,9 +19,9 @@
 --
 -- Returns {'ok', now, waits, marks}. waits has for each topic the time to its earliest head in µs,
 -- at most 285 years; 0 if there is something to do now, -1 if there is nothing at all. marks has
--- one character for each topic: t if the server should take, because ready exists or its name is
--- not in idle; p if it should, but the topic is paused; - if it should not; m if the topic is of
--- another node.
+-- one character for each topic: t if the server should take, because ready or turn exists, or its
+-- name is not in idle or soon old enough for prune; p if it should, but the topic is paused; - if
+-- it should not; m if the topic is of another node.
 -- Cost: O(log N) for each topic.
 -- Uses: now lease paused
 local keys = KEYS
@@ -36,9 +36,14 @@ local function elsewhere(answer)
   return type(answer) == 'table' and string.find(answer.err, 'non local key', 1, true)
 end
 
+-- Prune removes names that are older than an hour. The take of a server that waits for half of that
+-- makes its name new, in ms.
+local renew_after = 1800000
+
 local waits, marks, checked = {}, {}, false
-for i = first, #list, 8 do
-  local bucket, handoff, waiting, ready = list[i], list[i + 3], list[i + 4], list[i + 5]
+for i = first, #list, 9 do
+  local bucket, handoff, waiting = list[i], list[i + 3], list[i + 4]
+  local ready, turn = list[i + 5], list[i + 6]
   if not checked then
     local written = redis.pcall('ZREM', bucket, '') -- no job has that ID
     checked = not elsewhere(written)
@@ -48,7 +53,8 @@ for i = first, #list, 8 do
     end
   end
   local wait, mark = -1, '-'
-  local there = redis.pcall('EXISTS', bucket, list[i + 1], list[i + 2], handoff, waiting, ready)
+  local there = redis.pcall('EXISTS', bucket, list[i + 1], list[i + 2], handoff, waiting, ready,
+      turn)
   if elsewhere(there) then
     mark = 'm'
   elseif type(there) == 'table' then
@@ -70,9 +76,11 @@ for i = first, #list, 8 do
         end
       end
     end
-    local idle, meta = list[i + 6], list[i + 7]
-    if name ~= '' and (not redis.pcall('ZSCORE', idle, name)
-      or there > 0 and redis.pcall('EXISTS', ready) == 1) then
+    local idle, meta = list[i + 7], list[i + 8]
+    local since = name == '' or redis.pcall('ZSCORE', idle, name)
+    local old = type(since) == 'string' and tonumber(since) < now - renew_after
+    if name ~= '' and (not since or old
+      or there > 0 and redis.pcall('EXISTS', ready, turn) ~= 0) then
       mark = paused(redis.pcall('HMGET', meta, 'paused', 'until')) and 'p' or 't'
     end
   end

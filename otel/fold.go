@@ -131,7 +131,9 @@ func (g *group) gauges(put put) {
 		sum.Done += t.Done
 		sum.Retrying += t.Retrying
 		sum.Overdue += t.Overdue
-		sum.Workers += t.Workers
+		sum.Capacity += t.Capacity
+		sum.Laned += t.Laned
+		sum.Keys += t.Keys
 		for i, n := range one.due {
 			due[i] += n
 		}
@@ -167,10 +169,12 @@ func (g *group) gauges(put put) {
 	for i, h := range horizons {
 		put(dueJobs, float64(due[i]), keyWithin.String(h.label))
 	}
+	put(laneJobs, float64(sum.Laned))
+	put(laneKeys, float64(sum.Keys))
 	put(paused, isPaused)
 	if !alone {
 		put(liveServers, float64(servers))
-		put(workers, float64(sum.Workers))
+		put(workers, float64(sum.Capacity))
 	}
 	if !sum.NextSlot.IsZero() {
 		put(scheduleNext, float64(sum.NextSlot.UnixMilli())/1000)

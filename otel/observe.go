@@ -72,9 +72,11 @@ var (
 	overdueJobs   = &family{"delayq.overdue_jobs", "{job}", "Jobs that are due and have not started.", false}
 	oldestOverdue = &family{"delayq.oldest_overdue", "s", "How long the oldest overdue job has been due. 0 if none is overdue.", false}
 	dueJobs       = &family{"delayq.due_jobs", "{job}", "Scheduled jobs that will fall due within this time. Overdue jobs do not count.", false}
+	laneJobs      = &family{"delayq.lane_jobs", "{job}", "Ready jobs that have a key.", false}
+	laneKeys      = &family{"delayq.lane_keys", "{key}", "Keys that take turns.", false}
 	paused        = &family{"delayq.paused", "", "1 if the topic is paused.", false}
 	liveServers   = &family{"delayq.servers", "{server}", "Live servers that take jobs of the topic.", false}
-	workers       = &family{"delayq.workers", "{worker}", "Sum of the concurrency of these servers for the topic.", false}
+	workers       = &family{"delayq.workers", "{worker}", "Jobs that these servers can run at a time: their concurrency, times the batch size of batch handlers.", false}
 	scheduleNext  = &family{"delayq.schedule_next_timestamp", "s", "Earliest next slot of the topic's schedules.", false}
 	jobEvents     = &family{"delayq.job_events", "{job}", "What has happened to jobs in all processes, as Redis counts it.", true}
 	reclaimed     = &family{"delayq.leases_reclaimed", "{lease}", "Leases that ran out.", true}
@@ -90,7 +92,7 @@ var (
 )
 
 var families = []*family{
-	jobs, retryingJobs, overdueJobs, oldestOverdue, dueJobs, paused, liveServers, workers, scheduleNext, jobEvents, reclaimed, dropped,
+	jobs, retryingJobs, overdueJobs, oldestOverdue, dueJobs, laneJobs, laneKeys, paused, liveServers, workers, scheduleNext, jobEvents, reclaimed, dropped,
 	prunedJobs, repairs, scheduleSlots, foldedTopics, redisUp, lookDuration, lastSuccess, lookErrors,
 }
 

@@ -428,8 +428,8 @@ func TestSeriesOfSeveralTopics(t *testing.T) {
 		return scrapeOf(t, fixed(c.state.metrics(c.constant, look1(topics)))).cut("{prefix=delayq,topic=a", "{")
 	}
 	got := of(map[string]delayq.TopicStats{
-		"a1": {At: now, Ready: 2, Overdue: 2, OldestOverdue: now.Add(-time.Second), Servers: 3, Workers: 30, Paused: true},
-		"a2": {At: now, Ready: 5, Overdue: 5, OldestOverdue: now.Add(-time.Minute), Servers: 2, Workers: 20, NextSlot: now.Add(time.Hour)},
+		"a1": {At: now, Ready: 2, Overdue: 2, OldestOverdue: now.Add(-time.Second), Servers: 3, Workers: 3, Capacity: 30, Paused: true},
+		"a2": {At: now, Ready: 5, Overdue: 5, OldestOverdue: now.Add(-time.Minute), Servers: 2, Workers: 20, Capacity: 20, NextSlot: now.Add(time.Hour)},
 		"a3": {At: now, Scheduled: 1, NextSlot: now.Add(time.Minute)},
 	})
 	require.EqualValues(t, 7, got["delayq_overdue_jobs{}"])

@@ -60,12 +60,16 @@ var (
 		"How long the oldest overdue job has been due. 0 if none is overdue."}
 	dueJobs = &family{"delayq_due_jobs", gauge, []string{"topic", "within"},
 		"Scheduled jobs that will fall due within this time. Overdue jobs do not count."}
+	laneJobs = &family{"delayq_lane_jobs", gauge, []string{"topic"},
+		"Ready jobs that have a key."}
+	laneKeys = &family{"delayq_lane_keys", gauge, []string{"topic"},
+		"Keys that take turns."}
 	paused = &family{"delayq_paused", gauge, []string{"topic"},
 		"1 if the topic is paused."}
 	liveServers = &family{"delayq_servers", gauge, []string{"topic"},
 		"Live servers that take jobs of the topic."}
 	workers = &family{"delayq_workers", gauge, []string{"topic"},
-		"Sum of the concurrency of these servers for the topic."}
+		"Jobs that these servers can run at a time: their concurrency, times the batch size of batch handlers."}
 	scheduleNext = &family{"delayq_schedule_next_timestamp_seconds", gauge, []string{"topic"},
 		"Earliest next slot of the topic's schedules."}
 	jobEventsTotal = &family{"delayq_job_events_total", counter, []string{"topic", "event"},
@@ -98,7 +102,7 @@ var processFamilies = []*family{
 }
 
 var queueFamilies = []*family{
-	jobs, retryingJobs, overdueJobs, oldestOverdue, dueJobs, paused, liveServers, workers, scheduleNext,
+	jobs, retryingJobs, overdueJobs, oldestOverdue, dueJobs, laneJobs, laneKeys, paused, liveServers, workers, scheduleNext,
 	jobEventsTotal, leasesReclaimedTotal, leasesDroppedTotal, prunedJobsTotal, repairsTotal, scheduleSlotsTotal,
 	foldedTopics, redisUp, lookDuration, lastSuccess, lookErrorsTotal,
 }

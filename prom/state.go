@@ -133,7 +133,9 @@ func (g *group) gauges(set func(f *family, v float64, labels ...string)) {
 		sum.Done += t.Done
 		sum.Retrying += t.Retrying
 		sum.Overdue += t.Overdue
-		sum.Workers += t.Workers
+		sum.Capacity += t.Capacity
+		sum.Laned += t.Laned
+		sum.Keys += t.Keys
 		for i, n := range one.due {
 			due[i] += n
 		}
@@ -170,10 +172,12 @@ func (g *group) gauges(set func(f *family, v float64, labels ...string)) {
 	for i, h := range horizons {
 		set(dueJobs, float64(due[i]), h.label)
 	}
+	set(laneJobs, float64(sum.Laned))
+	set(laneKeys, float64(sum.Keys))
 	set(paused, number(isPaused))
 	if !alone {
 		set(liveServers, float64(servers))
-		set(workers, float64(sum.Workers))
+		set(workers, float64(sum.Capacity))
 	}
 	if !sum.NextSlot.IsZero() {
 		set(scheduleNext, float64(sum.NextSlot.UnixMilli())/1000)

@@ -412,6 +412,21 @@ var scenes = map[string]func(b *queuetest.Bubble) explained{
 			},
 		}
 	},
+	"behind in the lane of its key": func(b *queuetest.Bubble) explained {
+		b.Serve("t", block, delayq.Concurrency(1))
+		for _, id := range []string{"running", "first", "second", "x"} {
+			b.Enqueue("t", id, delayq.Key("k"))
+		}
+		b.Enqueue("t", "of another", delayq.Key("another"))
+		b.Pass(6 * time.Second)
+		return explained{
+			"x", "Ready, but not running: 1 of 1 workers are busy, and 2 jobs are in front of it in the lane of its key, and 2 keys take turns; the servers take 0.2 jobs/s.",
+			[]delayq.Reason{
+				{Code: delayq.ReasonAllBusy, Running: 1, Workers: 1, Servers: 1, Job: "running", For: 5 * time.Second, Server: "S", Host: "H"},
+				{Code: delayq.ReasonKeyBehind, Ahead: 2, Keys: 2, PerSecond: 0.2},
+			},
+		}
+	},
 	"behind a pause": func(b *queuetest.Bubble) explained {
 		b.Serve("t", func(context.Context, *delayq.Job) error { return nil })
 		b.Pass(time.Second)
@@ -815,4 +830,30 @@ func TestExplainRefuses(t *testing.T) {
 	require.Empty(t, calls)
 	_, err := insp.Explain(done, "t", "x")
 	require.ErrorIs(t, err, context.Canceled)
+}
+
+// A job whose topic has idle workers waits nevertheless while another topic uses the whole pool.
+func TestExplainPoolBusy(t *testing.T) {
+	queuetest.InBubble(t, func(b *queuetest.Bubble) {
+		release := make(chan struct{})
+		queuetest.ServeMany(b.T, b.RDB, queuetest.Prefix, func(s *delayq.Server) {
+			s.HandlerFunc("long", func(context.Context, *delayq.Job) error { <-release; return nil })
+			s.HandlerFunc("short", queuetest.Nothing)
+		}, delayq.Pool("p", 2), delayq.InPool("p"))
+		b.Pass(time.Second)
+		b.Enqueue("long", "a")
+		b.Enqueue("long", "b")
+		b.Pass(10 * time.Second)
+		b.Enqueue("short", "c")
+		b.Pass(time.Second)
+		e, err := b.Inspector.Explain(b.Context(), "short", "c")
+		require.NoError(b, err)
+		require.Len(b, e.Reasons, 1)
+		require.Equal(b, delayq.ReasonPoolBusy, e.Reasons[0].Code)
+		require.Equal(b, []int{2, 2, 1}, []int{e.Reasons[0].Running, e.Reasons[0].Workers, e.Reasons[0].Servers})
+		require.Contains(b, e.Verdict, "all 2 workers of the topic's pool are busy")
+		close(release)
+		b.Pass(time.Second)
+		require.EqualValues(b, 0, b.Stats("short").Ready)
+	})
 }

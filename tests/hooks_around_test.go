@@ -166,6 +166,7 @@ func TestCallHookSeesEveryCall(t *testing.T) {
 			{"Resume", delayq.CallEvent{Name: "resume", Topic: "t"}, func() error { return c.Resume(ctx, "t", "") }, none},
 			{"ResumeAll", delayq.CallEvent{Name: "resume all", Topic: "t"}, func() error { return c.ResumeAll(ctx, "t") }, none},
 			{"SetLimits", delayq.CallEvent{Name: "set limits", Topic: "t"}, func() error { return c.SetLimits(ctx, "t", delayq.Limits{Running: 9}) }, none},
+			{"SetKeyLimits", delayq.CallEvent{Name: "set key limits", Topic: "t"}, func() error { return c.SetKeyLimits(ctx, "t", "k", delayq.KeyLimits{Weight: 9}) }, none},
 			{"Hold", delayq.CallEvent{Name: "hold", Topic: "t"}, func() error { return c.Hold(ctx, "t", time.Hour, "") }, none},
 			{"EndHold", delayq.CallEvent{Name: "end hold", Topic: "t"}, func() error { return c.EndHold(ctx, "t") }, none},
 			{"Schedule", delayq.CallEvent{Name: "schedule", Topic: "t"}, func() error {

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -39,6 +40,28 @@ func TestLongHandlerKeepsItsLease(t *testing.T) {
 		require.Len(b, rec.All(), 20)
 		require.EqualValues(b, 20, b.Counter("a", "acked"))
 		require.Zero(b, b.Counter("a", "reclaimed"))
+	})
+}
+
+// Handlers that end at the very moment of an extension run once, because no extension overtakes
+// their outcomes.
+func TestNoExtensionOvertakesAnOutcome(t *testing.T) {
+	queuetest.InBubble(t, func(b *queuetest.Bubble) {
+		const count, atOnce = 3000, 1000
+		jobs := make([]delayq.NewJob, count)
+		for i := range jobs {
+			jobs[i] = delayq.NewJob{Topic: "a", ID: fmt.Sprint(i)}
+		}
+		_, err := b.Client.EnqueueBatch(b.Context(), jobs)
+		require.NoError(b, err)
+		var starts atomic.Int64
+		b.Serve("a", func(context.Context, *delayq.Job) error {
+			starts.Add(1)
+			time.Sleep(10 * time.Second) // the interval of extensions
+			return nil
+		}, delayq.Concurrency(atOnce))
+		b.Pass(2 * time.Minute)
+		require.EqualValues(b, count, starts.Load())
 	})
 }
 
@@ -463,7 +486,7 @@ func TestNewerRecordIsLeftInPlace(t *testing.T) {
 		b.Enqueue("a", "newer", delayq.Retry(0))
 		old, err := b.RDB.HGet(b.Context(), queuetest.PoolKey("a"), "newer").Result()
 		require.NoError(b, err)
-		newer := old[:8] + "\x02" + "something else entirely"
+		newer := old[:8] + "\x03" + "something else entirely"
 		require.NoError(b, b.RDB.HSet(b.Context(), queuetest.PoolKey("a"), "newer", newer).Err())
 		b.Serve("a", rec.Then(nil), delayq.Concurrency(1), log.To())
 		for i := range 10 {

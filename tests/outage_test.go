@@ -415,39 +415,52 @@ func TestRedisIsFlushed(t *testing.T) {
 // Redis is full and refuses to store anything. Jobs that are there are carried to their end all the
 // same.
 func TestRedisIsFull(t *testing.T) {
-	r := onRedis(t)
-	queuetest.Serve(t, r.rdb, "delayq", "a", r.rec.Then(func(_ context.Context, job *delayq.Job) error {
-		kind, _, _ := strings.Cut(job.ID, "-")
-		switch {
-		case kind == "fail" && job.Attempt == 1:
-			return queuetest.ErrTest
-		case kind == "bury":
-			return delayq.Permanent(queuetest.ErrTest)
-		case kind == "snooze" && job.Due.Equal(job.EnqueuedAt):
-			return delayq.Snooze(time.Millisecond)
-		}
-		return nil
-	}), delayq.Hooks(&r.hooks), r.log.To())
-	require.NoError(t, r.client.Pause(t.Context(), "a", delayq.Pause{}))
-	for i := range 50 {
-		for _, kind := range []string{"plain", "fail", "bury", "snooze"} {
-			r.enqueue(fmt.Sprint(kind, "-", i), delayq.Backoff(time.Millisecond, time.Millisecond))
-		}
-		r.enqueue(fmt.Sprint("later-", i), delayq.ProcessIn(500*time.Millisecond))
+	t.Parallel()
+	for name, key := range map[string]func(i int) []delayq.JobOption{
+		"plain jobs": func(int) []delayq.JobOption { return nil },
+		"jobs with keys, and plain ones": func(i int) []delayq.JobOption {
+			if i%2 == 0 {
+				return nil
+			}
+			return []delayq.JobOption{delayq.Key(fmt.Sprint(i % 5))}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := onRedis(t)
+			queuetest.Serve(t, r.rdb, "delayq", "a", r.rec.Then(func(_ context.Context, job *delayq.Job) error {
+				kind, _, _ := strings.Cut(job.ID, "-")
+				switch {
+				case kind == "fail" && job.Attempt == 1:
+					return queuetest.ErrTest
+				case kind == "bury":
+					return delayq.Permanent(queuetest.ErrTest)
+				case kind == "snooze" && job.Due.Equal(job.EnqueuedAt):
+					return delayq.Snooze(time.Millisecond)
+				}
+				return nil
+			}), delayq.Hooks(&r.hooks), r.log.To())
+			require.NoError(t, r.client.Pause(t.Context(), "a", delayq.Pause{}))
+			for i := range 50 {
+				for _, kind := range []string{"plain", "fail", "bury", "snooze"} {
+					r.enqueue(fmt.Sprint(kind, "-", i), append(key(i), delayq.Backoff(time.Millisecond, time.Millisecond))...)
+				}
+				r.enqueue(fmt.Sprint("later-", i), append(key(i), delayq.ProcessIn(500*time.Millisecond))...)
+			}
+			require.NoError(t, r.rdb.ConfigSet(t.Context(), "maxmemory", "100kb").Err())
+			_, err := r.client.Enqueue(t.Context(), "a", "refused", nil, key(1)...)
+			require.ErrorContains(t, err, "OOM")
+			require.NotErrorIs(t, err, delayq.ErrUnknownOutcome)
+			require.NoError(t, r.client.Resume(t.Context(), "a", ""))
+			queuetest.Until(t, func() bool { return len(r.hooks.Of("Done")) == 200 && len(r.hooks.Of("Buried")) == 50 })
+			require.Empty(t, queuetest.StateOf(t, r.client, "a", "refused"))
+			state, err := r.client.Dequeue(t.Context(), "a", "bury-7")
+			require.NoError(t, err)
+			require.Equal(t, delayq.StateDead, state)
+			require.NoError(t, r.rdb.ConfigSet(t.Context(), "maxmemory", "0").Err())
+			r.enqueue("refused")
+			queuetest.Until(t, func() bool { return len(r.hooks.Of("Done", "refused")) == 1 })
+		})
 	}
-	require.NoError(t, r.rdb.ConfigSet(t.Context(), "maxmemory", "100kb").Err())
-	_, err := r.client.Enqueue(t.Context(), "a", "refused", nil)
-	require.ErrorContains(t, err, "OOM")
-	require.NotErrorIs(t, err, delayq.ErrUnknownOutcome)
-	require.NoError(t, r.client.Resume(t.Context(), "a", ""))
-	queuetest.Until(t, func() bool { return len(r.hooks.Of("Done")) == 200 && len(r.hooks.Of("Buried")) == 50 })
-	require.Empty(t, queuetest.StateOf(t, r.client, "a", "refused"))
-	state, err := r.client.Dequeue(t.Context(), "a", "bury-7")
-	require.NoError(t, err)
-	require.Equal(t, delayq.StateDead, state)
-	require.NoError(t, r.rdb.ConfigSet(t.Context(), "maxmemory", "0").Err())
-	r.enqueue("refused")
-	queuetest.Until(t, func() bool { return len(r.hooks.Of("Done", "refused")) == 1 })
 }
 
 func TestLeasesAreExtendedWhenRedisIsFull(t *testing.T) {

@@ -103,6 +103,30 @@ func TestLostRingCostsATick(t *testing.T) {
 	})
 }
 
+// A server that has had nothing to do for an hour is still rung. Prune removes names that are an
+// hour old.
+func TestLongIdleServerIsRung(t *testing.T) {
+	queuetest.InBubble(t, func(b *queuetest.Bubble) {
+		b.LoadScripts()
+		var rec queuetest.Recorder
+		rung(b, nil, rec.Then(nil))
+		b.Pass(time.Second)
+		for in := range 10 { // every server prunes every ten seconds, and after an hour all topics
+			b.Enqueue("a", fmt.Sprint(in), delayq.ProcessIn(time.Hour+time.Duration(in)*500*time.Millisecond))
+		}
+		b.Pass(time.Hour - time.Minute)
+		for _, waits := range b.RDB.ZRangeWithScores(b.Context(), queuetest.Prefix+":{b}:idle", 0, -1).Val() {
+			require.Less(b, time.Since(time.UnixMilli(int64(waits.Score))), 32*time.Minute)
+		}
+		b.Pass(2 * time.Minute)
+		for in := range 10 {
+			runs := rec.Of(fmt.Sprint(in))
+			require.Len(b, runs, 1)
+			require.Equal(b, runs[0].Due, runs[0].Started)
+		}
+	})
+}
+
 // A producer that does not ring, one of an earlier release, costs its first jobs up to a tick. Then
 // the server blocks for that topic, and the jobs start at once.
 func TestProducerThatDoesNotRing(t *testing.T) {

@@ -17,6 +17,7 @@ import (
 func (a *app) lookCommands() []*cobra.Command {
 	return []*cobra.Command{
 		a.topicsCommand(), a.topicCommand(), a.jobsCommand(), a.jobCommand(), a.findCommand(), a.explainCommand(),
+		a.keysCommand(),
 		a.failuresCommand(), a.serversCommand(), a.serverCommand(), a.statsCommand(), a.topCommand(),
 	}
 }
@@ -34,7 +35,7 @@ func (a *app) scheduleCommands() []*cobra.Command {
 }
 
 func (a *app) checkCommands() []*cobra.Command {
-	return []*cobra.Command{a.checkCommand(), a.healthCommand(), a.doctorCommand(), a.auditCommand(), a.exporterCommand()}
+	return []*cobra.Command{a.checkCommand(), a.healthCommand(), a.doctorCommand(), a.auditCommand(), a.exporterCommand(), a.webCommand()}
 }
 
 func (a *app) dataCommands() []*cobra.Command {

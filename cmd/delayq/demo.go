@@ -15,11 +15,12 @@ import (
 	"github.com/delayq/delayq"
 	"github.com/delayq/delayq/delayqtest"
 	"github.com/delayq/delayq/prom"
+	"github.com/delayq/delayq/web"
 )
 
 func (a *app) demoCommand() *cobra.Command {
 	var length time.Duration
-	metrics := "127.0.0.1:0"
+	metrics, page := "127.0.0.1:0", demoPageOn
 	cmd := &cobra.Command{
 		Use:   "demo",
 		Short: "Try everything on a made-up shop, without a Redis",
@@ -29,8 +30,8 @@ line, a topic that is paused, one without a server, and schedules. Without a ter
 it writes one line a second instead of top.
 
 The Redis listens on a free port of 127.0.0.1 until the demo ends. Its address is in
-the first line, so that other commands can be tried on it. The line after it has the
-address of the shop's metrics for Prometheus.`,
+the first line, so that other commands can be tried on it. The lines after it have the
+addresses of the shop's metrics for Prometheus and of its web page.`,
 		Example:           "  delayq demo\n  delayq demo --for 20s\n  delayq demo --metrics 127.0.0.1:9464",
 		Args:              counted(0, 0, "no arguments"),
 		ValidArgsFunction: a.completeArgs(nothing),
@@ -43,16 +44,20 @@ address of the shop's metrics for Prometheus.`,
 			case !a.tabular():
 				return usage("-o %s: demo is for people; use delayq stats -o %s --redis with the address of a demo", a.format, a.format)
 			}
-			return a.demo(cmd.Context(), length, metrics)
+			if host, _, err := net.SplitHostPort(page); err != nil || !loopback(host) {
+				return usage("--web %q: must be a loopback address with a port, such as 127.0.0.1:0", page)
+			}
+			return a.demo(cmd.Context(), length, metrics, page)
 		},
 	}
 	cmd.Flags().Var(&duration{&length}, "for", "end after this time; without it: when you leave")
 	cmd.Flags().StringVar(&metrics, "metrics", metrics, "`address` of the metrics; port 0 is a free one")
+	cmd.Flags().StringVar(&page, "web", page, "loopback `address` of the page; port 0 is a free one. If the default is taken, a free one is used")
 	return cmd
 }
 
 // demo runs the shop until it is left, or for a time.
-func (a *app) demo(parent context.Context, length time.Duration, metricsOn string) (err error) {
+func (a *app) demo(parent context.Context, length time.Duration, metricsOn, pageOn string) (err error) {
 	ctx := parent
 	if length > 0 {
 		var cancel context.CancelFunc
@@ -80,6 +85,11 @@ func (a *app) demo(parent context.Context, length time.Duration, metricsOn strin
 		return err
 	}
 	defer func() { err = errors.Join(err, metrics.end()) }()
+	page, err := serveDemoPage(q, pageOn, a.actor, log)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, page.end()) }()
 
 	s := &shop{ctx: ctx, queue: q, hooks: delayq.Hooks(counts)}
 	defer s.close()
@@ -87,14 +97,49 @@ func (a *app) demo(parent context.Context, length time.Duration, metricsOn strin
 		return demoEnded(ctx, parent, err)
 	}
 	if a.out.terminal && a.in.terminal && a.getenv("TERM") != "dumb" {
+		a.say("the page of the shop: http://%s/", page.listener.Addr())
 		m, err := a.newTop(ctx, address)
 		if err != nil {
 			return err
 		}
 		return a.watch(m)
 	}
-	a.say("a made-up shop on an embedded Redis; look into it with\n  delayq topics --redis %s%s\nand scrape its metrics from\n  %s", a.url, a.prefixFlag(), metrics.url())
+	a.say("a made-up shop on an embedded Redis; look into it with\n  delayq topics --redis %s%s\nscrape its metrics from\n  %s\nand open its page\n  http://%s/", a.url, a.prefixFlag(), metrics.url(), page.listener.Addr())
 	return demoEnded(ctx, parent, a.totals(ctx))
+}
+
+// demoPageOn is where the page of a demo is, unless it is taken.
+const demoPageOn = "127.0.0.1:9465"
+
+// A demoPage is the web page of the shop.
+type demoPage struct {
+	*metricsServer
+	page *web.Handler
+}
+
+// serveDemoPage starts it.
+func serveDemoPage(q *delayqtest.Queue, address, actor string, log *slog.Logger) (*demoPage, error) {
+	l := &login{actor: actor, local: true}
+	page, err := web.New(q.Inspector, web.Actions(q.Client), web.Actor(l.user), web.Badge("demo"))
+	if err != nil {
+		return nil, err
+	}
+	server, err := servePage(address, l.protect(page), log)
+	if err != nil && address == demoPageOn { // another demo has it
+		server, err = servePage("127.0.0.1:0", l.protect(page), log)
+	}
+	if err != nil {
+		page.Close()
+		return nil, err
+	}
+	return &demoPage{server, page}, nil
+}
+
+// end ends the page and the bulk runs that it has begun.
+func (d *demoPage) end() error {
+	err := d.metricsServer.end()
+	d.page.Close()
+	return err
 }
 
 // prefixFlag is what other commands need in order to find the shop.

@@ -25,7 +25,7 @@ func TestDemo(t *testing.T) {
 	require.NoError(t, cmd.Start())
 	lines := bufio.NewReader(errs)
 	said := ""
-	for range 4 {
+	for range 6 {
 		line, err := lines.ReadString('\n')
 		require.NoError(t, err)
 		said += line
@@ -50,6 +50,9 @@ func TestDemo(t *testing.T) {
 			strings.Contains(scrape, `delayq_enqueues_total{result="stored",topic="order:cancel"}`)
 	})
 	lint(t, get(t, metrics[1]))
+	page := regexp.MustCompile(`open its page\n  (http://127\.0\.0\.1:\d+/)\n`).FindStringSubmatch(said)
+	require.NotNil(t, page, said)
+	require.Contains(t, get(t, page[1]), "refund:poll")
 	require.NoError(t, cmd.Process.Signal(syscall.SIGINT))
 	rest, err := lines.ReadString('\n')
 	require.NoError(t, err)
@@ -65,7 +68,7 @@ func TestDemoEndsByItself(t *testing.T) {
 	t.Parallel()
 	var out, errs bytes.Buffer
 	p := &process{
-		args: []string{"demo", "--for", "2500ms"}, in: &input{Reader: strings.NewReader("")}, out: &output{Writer: &out}, err: &output{Writer: &errs},
+		args: []string{"demo", "--for", "2500ms", "--web", "127.0.0.1:0"}, in: &input{Reader: strings.NewReader("")}, out: &output{Writer: &out}, err: &output{Writer: &errs},
 		getenv: func(string) string { return "" }, dial: dial,
 	}
 	require.Zero(t, run(t.Context(), p), errs.String())
@@ -76,7 +79,7 @@ func TestDemoEndsByItself(t *testing.T) {
 // Options that the demo cannot follow are refused.
 func TestDemoUsage(t *testing.T) {
 	cli := newTool(t, "127.0.0.1:1", "shop")
-	for _, args := range [][]string{{"demo", "--for", "0s"}, {"demo", "--redis", "redis://h"}, {"demo", "-o", "json"}, {"demo", "x"}, {"demo", "--metrics", "here"}} {
+	for _, args := range [][]string{{"demo", "--for", "0s"}, {"demo", "--redis", "redis://h"}, {"demo", "-o", "json"}, {"demo", "x"}, {"demo", "--metrics", "here"}, {"demo", "--web", ":0"}} {
 		require.Equal(t, exitUsage, cli.do("", args...).code, args)
 	}
 }

@@ -41,6 +41,7 @@ type reasonRecord struct {
 	Running   int                `json:"running,omitempty"`
 	Longest   *runningRecord     `json:"longest,omitempty"`
 	Ahead     int64              `json:"ahead,omitempty"`
+	Keys      int64              `json:"keys,omitempty"` // that take turns
 	More      bool               `json:"more,omitempty"` // there are more ahead
 	PerSecond float64            `json:"per_second,omitempty"`
 	Wait      seconds            `json:"wait,omitempty"`
@@ -56,7 +57,7 @@ func reasonOf(r *delayq.Reason) reasonRecord {
 	out := reasonRecord{
 		Code: r.Code, Text: r.Text, Since: stamp(r.Since), Until: stamp(r.Until), By: r.By, Because: r.Because, Action: r.Action,
 		Attempt: r.Attempt, Snoozes: r.Snoozes, Server: r.Server, Host: r.Host, Servers: r.Servers, Others: r.Others,
-		Workers: r.Workers, Running: r.Running, Ahead: r.Ahead, More: r.More, PerSecond: r.PerSecond, Wait: seconds(r.Wait),
+		Workers: r.Workers, Running: r.Running, Ahead: r.Ahead, Keys: r.Keys, More: r.More, PerSecond: r.PerSecond, Wait: seconds(r.Wait),
 		LoopAge: seconds(r.LoopAge), Finding: r.Finding, Refusal: r.Refusal, Used: r.Used, Limit: r.Limit, Rate: rateOf(r.Rate),
 	}
 	if r.Error != nil {

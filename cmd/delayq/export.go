@@ -21,6 +21,7 @@ const (
 type exportRecord struct {
 	Schema string `json:"schema"`
 	jobRef
+	jobKey
 	State     delayq.State `json:"state"`
 	Due       stamp        `json:"due,omitzero"`
 	Retry     *int         `json:"retry,omitempty"` // -1: unlimited; left out: not given
@@ -41,7 +42,7 @@ type exportRecord struct {
 func exportOf(info *delayq.JobInfo) *exportRecord {
 	r := jobOf(info, true)
 	e := &exportRecord{
-		Schema: schemaExport, jobRef: r.jobRef, State: r.State, Due: r.Due, ExpireAt: r.ExpireAt, content: r.content,
+		Schema: schemaExport, jobRef: r.jobRef, jobKey: r.jobKey, State: r.State, Due: r.Due, ExpireAt: r.ExpireAt, content: r.content,
 		Enqueued: r.Enqueued, Attempt: r.Attempt, Buried: r.Buried, Finished: r.Finished, Errors: r.Errors,
 		Undecodable: r.Undecodable, RawBase64: r.RawBase64,
 	}

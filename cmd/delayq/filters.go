@@ -16,6 +16,7 @@ type filters struct {
 	state        string
 	since, until string
 	idPrefix     string
+	key          string
 	attempt      string
 	failed       string
 	group        string
@@ -36,6 +37,7 @@ func (f *filters) flags(set *pflag.FlagSet, state string, allowed ...string) {
 	set.StringVar(&f.since, "since", "", "due, started, buried or finished at this `time` or later: 24h (ago), +1h, or a date")
 	set.StringVar(&f.until, "until", "", "the same before this `time`")
 	set.StringVar(&f.idPrefix, "id-prefix", "", "ID begins with this `text`")
+	set.StringVar(&f.key, "key", "", "has this `key`")
 	set.StringVar(&f.attempt, "attempt", "", "number of the attempt: '>`N`' or '>=N'")
 	set.StringVar(&f.failed, "error", "", "last error contains this `text`")
 	set.StringVar(&f.group, "failure", "", "belongs to this group of the command failures, a `key`")
@@ -48,7 +50,7 @@ func (f *filters) flags(set *pflag.FlagSet, state string, allowed ...string) {
 // narrow reports whether jobs are examined one by one, so that the number of all jobs in the state
 // says nothing about how many match.
 func (f *filters) narrow() bool {
-	return f.idPrefix != "" || f.attempt != "" || f.failed != "" || f.group != "" || f.payload != "" || len(f.headers) > 0
+	return f.idPrefix != "" || f.key != "" || f.attempt != "" || f.failed != "" || f.group != "" || f.payload != "" || len(f.headers) > 0
 }
 
 var attemptForm = regexp.MustCompile(`^>(=?)\s*([0-9]{1,9})$`)
@@ -63,6 +65,9 @@ func (f *filters) query(cmd *cobra.Command, a *app, topic string) (q delayq.Quer
 		q.Payload = []byte(f.payload)
 	}
 	if q.IDPrefix, err = idOf(f.idPrefix); err != nil {
+		return q, err
+	}
+	if q.Key, err = idOf(f.key); err != nil {
 		return q, err
 	}
 	if f.since != "" {
@@ -102,6 +107,7 @@ func (f *filters) text() string {
 	add(f.since, "since")
 	add(f.until, "until")
 	add(f.idPrefix, "ID begins with")
+	add(f.key, "key")
 	add(f.attempt, "attempt")
 	add(f.failed, "last error contains")
 	add(f.group, "failure")

@@ -75,7 +75,7 @@ func (a *app) showJob(w io.Writer, r *jobRecord) error {
 		snoozes = strconv.Itoa(r.Snoozes)
 	}
 	err := a.fields(w,
-		"topic", r.Topic, "id", idText(r.exact()), "state", string(r.State), "enqueued", when(r.Enqueued), "due", due,
+		"topic", r.Topic, "id", idText(r.exact()), "key", keyText(&r.jobKey), "state", string(r.State), "enqueued", when(r.Enqueued), "due", due,
 		"started", when(r.Started), "lease until", when(r.LeaseEnd), "buried", when(r.Buried), "finished", when(r.Finished),
 		"kept until", when(r.KeptUntil), "expires", when(r.ExpireAt),
 		"attempt", strconv.Itoa(r.Attempt), "retries left", retries(r.RetriesLeft), "snoozes", snoozes, "backoff", backoff,

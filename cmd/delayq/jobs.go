@@ -26,6 +26,7 @@ func (a *app) jobsView(state delayq.State, topics bool) view[*jobRecord] {
 	return view[*jobRecord]{v.record, v.list, v.field, append(v.columns, []column[*jobRecord]{
 		{head: "ID", cell: func(r *jobRecord) string { return idText(r.exact()) }},
 		{head: "STATE", cell: func(r *jobRecord) string { return string(r.State) }, wide: state != ""},
+		{head: "KEY", cell: func(r *jobRecord) string { return orDash(keyText(&r.jobKey)) }, wide: true},
 		{head: head, cell: func(r *jobRecord) string { return a.when(r.since()) }},
 		{head: "ATTEMPT", cell: func(r *jobRecord) string { return strconv.Itoa(r.Attempt) }, right: true, minor: true},
 		{head: "RETRIES LEFT", cell: func(r *jobRecord) string { return retries(r.RetriesLeft) }, right: true, wide: true},

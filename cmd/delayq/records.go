@@ -34,6 +34,28 @@ func (r *jobRef) exact() string {
 	return r.ID
 }
 
+// A jobKey is the key of a job.
+type jobKey struct {
+	Key       string `json:"key,omitempty"`        // with U+FFFD for what is not UTF-8
+	KeyBase64 []byte `json:"key_base64,omitempty"` // only if Key is not exact
+}
+
+func jobKeyOf(key string) jobKey {
+	k := jobKey{Key: key}
+	if !utf8.ValidString(key) {
+		k.KeyBase64 = []byte(key)
+	}
+	return k
+}
+
+// exactKey returns the key itself.
+func (k *jobKey) exactKey() string {
+	if k.KeyBase64 != nil {
+		return string(k.KeyBase64)
+	}
+	return k.Key
+}
+
 // A content is a payload and its headers. What is not UTF-8 is in base64.
 type content struct {
 	Payload       *string           `json:"payload,omitempty"`
@@ -103,6 +125,7 @@ const (
 // A jobRecord is a job.
 type jobRecord struct {
 	jobRef
+	jobKey
 	State       delayq.State     `json:"state"`
 	DueReason   delayq.DueReason `json:"due_reason,omitempty"`
 	Due         stamp            `json:"due,omitzero"`
@@ -146,7 +169,7 @@ type attemptRecord struct {
 // jobOf returns the record of a job, with its payload if whole is set.
 func jobOf(info *delayq.JobInfo, whole bool) *jobRecord {
 	r := &jobRecord{
-		jobRef: refOf(info.Topic, info.ID), State: info.State, DueReason: info.DueReason,
+		jobRef: refOf(info.Topic, info.ID), jobKey: jobKeyOf(info.Key), State: info.State, DueReason: info.DueReason,
 		Due: stamp(info.Due), Enqueued: stamp(info.EnqueuedAt), Started: stamp(info.StartedAt),
 		LeaseEnd: stamp(info.LeaseEnd), Buried: stamp(info.BuriedAt), Finished: stamp(info.FinishedAt),
 		KeptUntil: stamp(info.KeptUntil), ExpireAt: stamp(info.ExpireAt),
@@ -211,12 +234,15 @@ type topicRecord struct {
 	Retrying      int64                    `json:"retrying"`
 	Dead          int64                    `json:"dead"`
 	Done          int64                    `json:"done"`
+	Laned         int64                    `json:"laned,omitempty"` // ready jobs that have a key
+	Keys          int64                    `json:"keys,omitempty"`  // that take turns
 	Overdue       int64                    `json:"overdue"`
 	OldestOverdue stamp                    `json:"oldest_overdue,omitzero"`
 	OverdueAge    seconds                  `json:"overdue_age,omitempty"` // of the oldest one
 	NextDue       stamp                    `json:"next_due,omitzero"`
 	Servers       int                      `json:"servers"`
 	Workers       int                      `json:"workers"`
+	Capacity      int                      `json:"capacity,omitempty"` // jobs at a time; left out: as many as workers
 	Schedules     int64                    `json:"schedules"`
 	WaitingSlots  int64                    `json:"waiting_slots,omitempty"`
 	NextSlot      stamp                    `json:"next_slot,omitzero"`
@@ -228,6 +254,9 @@ type topicRecord struct {
 	Rates         *ratesRecord             `json:"rates,omitempty"` // since the sample before
 	Forecast      []forecastRecord         `json:"forecast,omitempty"`
 }
+
+// capacity returns how many jobs can run at a time.
+func (r *topicRecord) capacity() int { return max(r.Workers, r.Capacity) }
 
 // A forecastRecord is the number of jobs that fall due before a time, and after the one before.
 type forecastRecord struct {

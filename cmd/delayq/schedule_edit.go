@@ -26,6 +26,7 @@ var unsettable = []struct{ word, part string }{
 	{"expire", "Expire"},
 	{"retention", "Retention"},
 	{"header", "Headers"},
+	{"key", "Key"},
 	{"payload", "Payload"},
 }
 

@@ -47,6 +47,10 @@ var listSchemas = []struct {
 		Repaired int   `json:"repaired"`
 	}{}},
 	{schemaAudit, schemaAuditEntry, "acts", auditRecord{}, nil},
+	{schemaKeys, schemaKey, "keys", keyRecord{}, struct {
+		Next       string `json:"next,omitempty"`
+		NextBase64 []byte `json:"next_base64,omitempty"`
+	}{}},
 }
 
 // objects are records without a list.

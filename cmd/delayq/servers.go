@@ -37,6 +37,7 @@ type serverRecord struct {
 type serverTopicRecord struct {
 	Topic   string             `json:"topic"`
 	Workers int                `json:"workers"`
+	Batch   int                `json:"batch_size,omitempty"` // of a batch handler
 	Running int                `json:"running"`
 	Longest []runningRecord    `json:"longest,omitempty"`
 	Loops   map[string]seconds `json:"loops,omitempty"` // time since the last iteration
@@ -56,7 +57,7 @@ func serverOf(s *delayq.ServerInfo) *serverRecord {
 	}
 	for _, name := range slices.Sorted(maps.Keys(s.Topics)) {
 		status := s.Topics[name]
-		t := serverTopicRecord{Topic: name, Workers: status.Workers, Running: status.Running}
+		t := serverTopicRecord{Topic: name, Workers: status.Workers, Batch: status.BatchSize, Running: status.Running}
 		for _, job := range status.Longest {
 			ref := refOf(name, job.ID)
 			t.Longest = append(t.Longest, runningRecord{ref.ID, ref.IDBase64, seconds(job.Running)})

@@ -46,7 +46,7 @@ Act, after a question
   T             trigger a schedule
 
 Topics
-  RUN           jobs that run, of the workers of all servers
+  RUN           jobs that run, of those that all servers can run at a time
   OLDEST        how long the first of the due jobs has waited
   FAIL%         runs that failed, of those that ended since the last tick
   DUE IN 1h     scheduled jobs in 12 steps of 5 minutes, and their number

@@ -74,7 +74,7 @@ type topTotals struct {
 	ratesRecord
 	rated                  bool // there was a sample before
 	overdue, dead, running int64
-	workers                int
+	capacity               int
 }
 
 type screenKind int
@@ -266,7 +266,7 @@ func (m *top) sample(msg topSample) {
 		sum.overdue += r.Overdue
 		sum.dead += r.Dead
 		sum.running += r.Running
-		sum.workers += r.Workers
+		sum.capacity += r.capacity()
 	}
 	if !m.at.IsZero() {
 		m.a.setClock(m.at)

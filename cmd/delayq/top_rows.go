@@ -159,7 +159,7 @@ func (m *top) topicCells(t *topTopic) []string {
 		}
 	}
 	return []string{
-		t.Topic, short(t.Scheduled), short(t.Ready), short(t.Running) + "/" + strconv.Itoa(t.Workers), short(t.Retrying), short(t.Dead), in, out, failed,
+		t.Topic, short(t.Scheduled), short(t.Ready), short(t.Running) + "/" + strconv.Itoa(t.capacity()), short(t.Retrying), short(t.Dead), in, out, failed,
 		oldest(t.topicRecord), dueText(t.due), m.topicState(t),
 	}
 }

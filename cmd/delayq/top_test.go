@@ -630,3 +630,16 @@ func TestTopNeedsATerminal(t *testing.T) {
 		require.Equal(w, exitUsage, w.do("top").code)
 	})
 }
+
+// The capacity of a topic is shown if its workers run batches, and counts for the jobs that run.
+func TestTopicOfBatches(t *testing.T) {
+	r := topicOf(&delayq.TopicStats{Topic: "mail", Workers: 4, Capacity: 4})
+	require.Zero(t, r.Capacity)
+	require.Equal(t, 4, r.capacity())
+	require.Equal(t, "4", workersCell(r))
+	r = topicOf(&delayq.TopicStats{Topic: "mail", Workers: 4, Capacity: 4000, Running: 1200})
+	require.Equal(t, 4000, r.Capacity)
+	require.Equal(t, "4, in batches: up to 4,000 jobs", workersCell(r))
+	s := serverOf(&delayq.ServerInfo{Topics: map[string]delayq.TopicStatus{"mail": {Workers: 4, BatchSize: 1000}}})
+	require.Equal(t, 1000, s.Topics[0].Batch)
+}

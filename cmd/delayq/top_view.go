@@ -88,7 +88,7 @@ func (m *top) headLine() string {
 	}
 	busy := ""
 	if n := len(m.totals); n > 0 {
-		busy = fmt.Sprintf("%s/%s workers busy", number(m.totals[n-1].running), number(m.totals[n-1].workers))
+		busy = fmt.Sprintf("%s/%s workers busy", number(m.totals[n-1].running), number(m.totals[n-1].capacity))
 	}
 	name := styled(safe(" delayq top · "+m.a.prefix+" @ "+m.place, false), bold)
 	parts := m.redisParts()

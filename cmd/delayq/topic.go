@@ -78,9 +78,9 @@ func (a *app) showTopic(w io.Writer, r *topicRecord) error {
 		oldestDue = fmt.Sprintf("due %s, %s ago", a.when(time.Time(r.OldestOverdue)), span(time.Duration(r.OverdueAge)))
 	}
 	if err := a.fields(w,
-		"topic", r.Topic, "state", a.stateText(r), "scheduled", number(r.Scheduled), "ready", number(r.Ready), "running", number(r.Running),
-		"retrying", number(r.Retrying), "dead", number(r.Dead), "done", number(r.Done), "overdue", number(r.Overdue), "oldest", oldestDue,
-		"next due", a.when(time.Time(r.NextDue)), "servers", strconv.Itoa(r.Servers), "workers", strconv.Itoa(r.Workers),
+		"topic", r.Topic, "state", a.stateText(r), "scheduled", number(r.Scheduled), "ready", number(r.Ready), "of keys", keysCell(r),
+		"running", number(r.Running), "retrying", number(r.Retrying), "dead", number(r.Dead), "done", number(r.Done), "overdue", number(r.Overdue), "oldest", oldestDue,
+		"next due", a.when(time.Time(r.NextDue)), "servers", strconv.Itoa(r.Servers), "workers", workersCell(r),
 		"schedules", number(r.Schedules), "next slot", slot, "limits", limitsCell(r), "next start", a.when(time.Time(r.NextStart)),
 	); err != nil {
 		return err
@@ -115,10 +115,26 @@ func (a *app) showTopic(w io.Writer, r *topicRecord) error {
 	return t.end()
 }
 
+// keysCell writes how many of the ready jobs have a key.
+func keysCell(r *topicRecord) string {
+	if r.Laned == 0 {
+		return ""
+	}
+	return number(r.Laned) + " of " + count(r.Keys, "key")
+}
+
 // counterOrder is the order in which the counters of a topic are shown.
 var counterOrder = []delayq.Counter{
 	delayq.CounterEnqueued, delayq.CounterTaken, delayq.CounterAcked, delayq.CounterAgain, delayq.CounterRetried, delayq.CounterSnoozed,
 	delayq.CounterBuried, delayq.CounterCancelled, delayq.CounterExpired, delayq.CounterReclaimed, delayq.CounterReturned, delayq.CounterHeld, delayq.CounterRevived,
 	delayq.CounterDropped, delayq.CounterPrunedDead, delayq.CounterPrunedDone, delayq.CounterDeleted, delayq.CounterRepaired,
 	delayq.CounterFired, delayq.CounterSkipped, delayq.CounterMissed,
+}
+
+// workersCell writes the workers of a topic, and how many jobs they run at a time if that is more.
+func workersCell(r *topicRecord) string {
+	if r.capacity() == r.Workers {
+		return strconv.Itoa(r.Workers)
+	}
+	return fmt.Sprintf("%d, in batches: up to %s jobs", r.Workers, number(r.Capacity))
 }

@@ -28,8 +28,11 @@ const behindAfter = time.Second
 func topicOf(s *delayq.TopicStats) *topicRecord {
 	r := &topicRecord{
 		Topic: s.Topic, At: stamp(s.At), Scheduled: s.Scheduled, Ready: s.Ready, Running: s.Running, Retrying: s.Retrying,
-		Dead: s.Dead, Done: s.Done, Overdue: s.Overdue, OldestOverdue: stamp(s.OldestOverdue), NextDue: stamp(s.NextDue),
+		Dead: s.Dead, Done: s.Done, Laned: s.Laned, Keys: s.Keys, Overdue: s.Overdue, OldestOverdue: stamp(s.OldestOverdue), NextDue: stamp(s.NextDue),
 		Servers: s.Servers, Workers: s.Workers, Schedules: s.Schedules, WaitingSlots: s.WaitingSlots, Counters: s.Counters,
+	}
+	if s.Capacity != s.Workers {
+		r.Capacity = s.Capacity
 	}
 	if s.NextSlot.Unix() > 0 { // otherwise a server has yet to compute it
 		r.NextSlot = stamp(s.NextSlot)

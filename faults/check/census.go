@@ -73,6 +73,7 @@ func Census(s *State) (violations []Violation, leftovers int) {
 				}
 			}
 		}
+		t.lanes(func(id, format string, args ...any) { bad(name, id, format, args...) })
 		t.schedules(func(schedule, format string, args ...any) { bad(name, schedule, format, args...) })
 		for id := range t.Done {
 			if _, ok := t.Hashes["results"][id]; !ok {
@@ -93,6 +94,34 @@ func Census(s *State) (violations []Violation, leftovers int) {
 	}
 	return violations, leftovers
 }
+
+// lanes checks that lane has the place of each of its jobs once, and of no others, and that each of
+// their keys has a turn.
+func (t *Topic) lanes(bad func(id, format string, args ...any)) {
+	for id, places := range t.Lane {
+		if _, ok := t.Pool[id]; !ok {
+			bad(id, "in lane without a record")
+			continue
+		}
+		if len(places) > 1 || places[0] != t.Hashes["keyed"][id] {
+			bad(id, "lane has the places %q, and keyed has %q", places, t.Hashes["keyed"][id])
+		}
+		if key := keyOf(places[0]); key != "" {
+			if _, ok := t.Turn[key]; !ok {
+				bad(id, "key %q has jobs in lane and no turn", key)
+			}
+		}
+	}
+	for id, place := range t.Hashes["keyed"] {
+		record := t.Pool[id]
+		if len(record) < nonceLen || len(place) < nonceLen || place[len(place)-nonceLen:] != record[:nonceLen] {
+			bad(id, "in keyed with the place %q, which is not of its record", place)
+		}
+	}
+}
+
+// nonceLen is the length of what a record begins with, and a place ends with.
+const nonceLen = 8
 
 // schedules checks that every schedule has a definition, a state and a history, and one place, or
 // none while it is paused or after its end.
@@ -144,6 +173,9 @@ func (t *Topic) fixed(id string) (places []string) {
 	if _, ok := t.Leases[id]; ok {
 		places = append(places, "leases")
 	}
+	if len(t.Lane[id]) > 0 {
+		places = append(places, "lane")
+	}
 	if _, ok := t.Dead[id]; ok {
 		places = append(places, "dead")
 	}
@@ -166,6 +198,9 @@ func Empty(s *State) (violations []Violation) {
 		}
 		if n := len(t.Ready) + len(t.Handoff); n > 0 {
 			violations = append(violations, Violation{Rule: "I12", Topic: name, Text: fmt.Sprintf("%d IDs left in ready and handoff", n)})
+		}
+		if n := len(t.Lane); n > 0 {
+			violations = append(violations, Violation{Rule: "I12", Topic: name, Text: fmt.Sprintf("%d jobs left in lane", n)})
 		}
 		if len(t.Leases) > 0 || t.Types["leases"] != "" {
 			violations = append(violations, Violation{Rule: "I12", Topic: name, Text: fmt.Sprintf("%d leases left, key %q", len(t.Leases), t.Types["leases"])})

@@ -34,9 +34,11 @@ type Topic struct {
 	Leases  map[string]float64
 	Dead    map[string]float64
 	Done    map[string]float64
+	Lane    map[string][]string          // ID → the places that lane has of it
+	Turn    map[string]float64           // key → its pass
 	Slots   map[string]float64           // name of a schedule → its next slot
 	Waiting map[string]float64           // name of a schedule → the slot that waits
-	Hashes  map[string]map[string]string // attempts, errors, moved, results, meta, stats, schedules, fired, runs
+	Hashes  map[string]map[string]string // attempts, errors, moved, keyed, rules, results, meta, stats, schedules, fired, runs
 	Keys    map[string]Key               // receipts and what is not known
 	Types   map[string]string            // of the keys above
 }
@@ -47,7 +49,7 @@ const anchorLen = 1025
 func newTopic() *Topic {
 	return &Topic{
 		Pool: map[string]string{}, Bucket: map[string]float64{}, Leases: map[string]float64{}, Dead: map[string]float64{},
-		Done: map[string]float64{}, Slots: map[string]float64{}, Waiting: map[string]float64{}, Hashes: map[string]map[string]string{}, Keys: map[string]Key{}, Types: map[string]string{},
+		Done: map[string]float64{}, Lane: map[string][]string{}, Turn: map[string]float64{}, Slots: map[string]float64{}, Waiting: map[string]float64{}, Hashes: map[string]map[string]string{}, Keys: map[string]Key{}, Types: map[string]string{},
 	}
 }
 
@@ -56,7 +58,7 @@ var types = map[string]string{
 	"pool": "hash", "bucket": "zset", "ready": "list", "handoff": "list", "leases": "zset", "attempts": "hash", "errors": "hash",
 	"moved": "hash", "dead": "zset", "done": "zset", "results": "hash", "meta": "hash", "stats": "hash", "sizes": "hash",
 	"schedules": "hash", "slots": "zset", "waiting": "zset", "fired": "hash", "runs": "hash",
-	"idle": "zset",
+	"idle": "zset", "keyed": "hash", "lane": "zset", "turn": "zset", "rules": "hash",
 }
 
 // Read reads the state. Nothing else should be going on.
@@ -175,6 +177,17 @@ func (t *Topic) read(ctx context.Context, rdb redis.UniversalClient, name, part,
 		return zset(ctx, rdb, name, t.Dead)
 	case "done":
 		return zset(ctx, rdb, name, t.Done)
+	case "turn":
+		return zset(ctx, rdb, name, t.Turn)
+	case "lane":
+		entries := map[string]float64{}
+		if err := zset(ctx, rdb, name, entries); err != nil {
+			return err
+		}
+		for entry := range entries {
+			place, id := cutEntry(entry)
+			t.Lane[id] = append(t.Lane[id], place)
+		}
 	case "slots":
 		return zset(ctx, rdb, name, t.Slots)
 	case "waiting":
@@ -192,6 +205,24 @@ func (t *Topic) read(ctx context.Context, rdb redis.UniversalClient, name, part,
 		return hash(ctx, rdb, name, t.Hashes[part])
 	}
 	return err
+}
+
+// cutEntry cuts an entry of lane into the place and the ID. A malformed one is all place.
+func cutEntry(entry string) (place, id string) {
+	const rest = 37 // what a place has after its key: due time, number, head start and nonce
+	if entry == "" || len(entry) < 1+int(entry[0])+rest {
+		return entry, ""
+	}
+	end := 1 + int(entry[0]) + rest
+	return entry[:end], entry[end:]
+}
+
+// keyOf returns the key of a place.
+func keyOf(place string) string {
+	if place == "" || len(place) < 1+int(place[0]) {
+		return ""
+	}
+	return place[1 : 1+int(place[0])]
 }
 
 func hash(ctx context.Context, rdb redis.UniversalClient, name string, into map[string]string) error {

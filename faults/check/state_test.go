@@ -67,6 +67,29 @@ func TestCensusFindsPlantedFaults(t *testing.T) {
 		"schedule that is paused or has ended, and has a slot": func(ctx context.Context, rdb redis.UniversalClient, root string) {
 			rdb.HSet(ctx, root+"fired", "s", `{"ended":true}`)
 		},
+		"in lane without a record": func(ctx context.Context, rdb redis.UniversalClient, root string) {
+			rdb.ZAdd(ctx, root+"lane", redis.Z{Member: "\x01k" + strings.Repeat("0", 37) + "x"})
+		},
+		"record in bucket and lane": func(ctx context.Context, rdb redis.UniversalClient, root string) {
+			place := "\x01k" + strings.Repeat("0", 21) + rdb.HGet(ctx, root+"pool", "later").Val()[:nonceLen]
+			rdb.HSet(ctx, root+"keyed", "later", place)
+			rdb.ZAdd(ctx, root+"lane", redis.Z{Member: place + "later"})
+			rdb.ZAdd(ctx, root+"turn", redis.Z{Member: "k"})
+		},
+		"in keyed with the place": func(ctx context.Context, rdb redis.UniversalClient, root string) {
+			rdb.HSet(ctx, root+"keyed", "later", "\x01k"+strings.Repeat("0", 37))
+		},
+		"lane has the places": func(ctx context.Context, rdb redis.UniversalClient, root string) {
+			rdb.ZRem(ctx, root+"bucket", "later")
+			rdb.ZAdd(ctx, root+"lane", redis.Z{Member: "\x01k" + strings.Repeat("0", 37) + "later"})
+			rdb.ZAdd(ctx, root+"turn", redis.Z{Member: "k"})
+		},
+		`key "k" has jobs in lane and no turn`: func(ctx context.Context, rdb redis.UniversalClient, root string) {
+			place := "\x01k" + strings.Repeat("0", 21) + rdb.HGet(ctx, root+"pool", "later").Val()[:nonceLen]
+			rdb.ZRem(ctx, root+"bucket", "later")
+			rdb.HSet(ctx, root+"keyed", "later", place)
+			rdb.ZAdd(ctx, root+"lane", redis.Z{Member: place + "later"})
+		},
 		"key dead is a string": func(ctx context.Context, rdb redis.UniversalClient, root string) { rdb.Set(ctx, root+"dead", "x", 0) },
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -104,6 +104,9 @@ func (h handler) step(ctx context.Context, job *delayq.Job, w work, step string)
 			return "ok", nil
 		}
 		next := &Task{Topic: job.Topic, ID: job.ID, Steps: w.Steps, Left: w.Left - 1, Pad: w.Pad, Empty: w.Empty, Delay: d, Retries: job.Retries}
+		if job.Key != "" {
+			next.Options = append(next.Options, delayq.Key(job.Key))
+		}
 		if verb == "again" {
 			return h.again(job, w, next)
 		}
@@ -126,7 +129,7 @@ func (h handler) again(job *delayq.Job, w work, next *Task) (result string, err 
 		Op: OpAgain, Topic: job.Topic, ID: job.ID, Inc: next.Inc, Of: w.Inc, Attempt: job.Attempt, Started: job.StartedAt.UnixMicro(),
 		Delay: next.Delay.Milliseconds(), Retries: next.Retries, Sum: sum(payload),
 	})
-	return "again", delayq.Again(payload, append(opts, delayq.ProcessIn(next.Delay))...)
+	return "again", delayq.Again(payload, append(append(opts, next.Options...), delayq.ProcessIn(next.Delay))...)
 }
 
 // cause names the cause of a context's end.

@@ -174,6 +174,9 @@ var sizes = []struct{ weight, most int }{
 	{1000, 0}, {300, 10 << 10}, {60, 200 << 10}, {8, 1 << 20}, {2, 4 << 20},
 }
 
+// keys are those of half of the jobs. Another incarnation of an ID can have another key or none.
+var keys = []string{"tenant-1", "tenant-2", "tenant-10", "t"}
+
 // generations is how often a task that renews itself does so at most.
 const generations = 8
 
@@ -232,6 +235,9 @@ func (e *enqueuer) task(id string) *rig.Task {
 	}
 	if e.r.IntN(50) == 0 {
 		t.Options = append(t.Options, delayq.Retention(time.Second))
+	}
+	if e.r.IntN(2) == 0 {
+		t.Options = append(t.Options, delayq.Key(keys[e.r.IntN(len(keys))]))
 	}
 	t.Options = append(t.Options, delayq.Backoff(backoffMin, backoffMax))
 	return t

@@ -1,10 +1,14 @@
 // Package bridge lets delayqtest create jobs as a handler receives them, with a nonce and a fence,
-// lets tests make a server wait for rings, and lets the command line compare and copy exactly what
-// was given to jobs and schedules.
+// and run batches of them. It lets tests make a server wait for rings, and lets the command line
+// compare and copy exactly what was given to jobs and schedules. It lets the outbox encode calls of
+// a client and carry them out later.
 // Package delayq sets its variables, and so exports nothing for tests.
 package bridge
 
-import "time"
+import (
+	"context"
+	"time"
+)
 
 var (
 	// NewJob returns the *delayq.Job of a delayq.NewJob, as a handler receives it the first time.
@@ -14,6 +18,10 @@ var (
 	// NextRun returns the *delayq.Job of the next run of a job of NewJob or NextRun, with a later
 	// lease.
 	NextRun func(job any) (next any)
+
+	// RunBatch calls a delayq.BatchHandlerFunc with a context.Context and a []*delayq.Job, and
+	// returns the outcomes.
+	RunBatch func(ctx, f, jobs any) []error
 
 	// AlwaysRing makes a *delayq.Server that has not been run wait for rings, however few topics it
 	// has.
@@ -30,4 +38,55 @@ var (
 	// Unset returns a delayq.ScheduleOption that removes a part of a definition. The part has the
 	// name that ScheduleInfo.Edited uses.
 	Unset func(part string) any
+
+	// NewSealer returns what validates and encodes calls as a client of the
+	// []delayq.ClientOption does. It needs no Redis.
+	NewSealer func(opts any) (sealer any, err error)
+
+	// SealEnqueue returns the row of an enqueue of a delayq.NewJob, and its *delayq.Job without
+	// times. Its errors are those of Client.Enqueue for the same arguments.
+	SealEnqueue func(ctx context.Context, sealer, fresh any) (row Row, job any, err error)
+
+	// SealCancel returns the row of a Client.Dequeue.
+	SealCancel func(ctx context.Context, sealer any, topic, id string) (Row, error)
+
+	// SealReschedule returns the row of a Client.Reschedule to a delayq.DueOption.
+	SealReschedule func(ctx context.Context, sealer any, topic, id string, due any) (Row, error)
+
+	// SendRows carries out rows of one topic in their order, by a *delayq.Client, and returns an
+	// outcome for each. If Redis has not answered or cannot serve at the moment, it returns an
+	// error and no outcomes. Then call it again with the same plan and the same rows: what was
+	// carried out is not repeated, and its outcomes are as they were.
+	SendRows func(ctx context.Context, client any, plan Plan, rows []Row) (outcomes []error, err error)
 )
+
+// A Row is a call of a client that a table holds until it is sent.
+type Row struct {
+	Kind    RowKind
+	Topic   string
+	ID      string
+	Replace string // letter of an enqueue: which jobs it replaces
+	Record  string // of an enqueue: the record of the job, with 0 as the time of enqueueing
+	DueAt   int64  // Unix ms; 0: DueIn applies
+	DueIn   int64  // ms after the row was made
+	Age     int64  // ms since the row was made
+}
+
+// Size returns how many bytes count towards those of a call.
+func (r *Row) Size() int { return len(r.Record) }
+
+// A RowKind says which call a row is. The numbers are stored.
+type RowKind int
+
+// The kinds of rows.
+const (
+	RowEnqueue    RowKind = 1
+	RowCancel     RowKind = 2
+	RowReschedule RowKind = 3
+)
+
+// A Plan names rows that are sent together, so that a call that is sent again is recognized.
+type Plan struct {
+	Series string // of the sender of all plans
+	Number uint64 // of the plan; greater than that of every earlier one
+}

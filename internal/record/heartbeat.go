@@ -21,7 +21,11 @@ type Heartbeat struct {
 // A HeartbeatTopic is what a server does for one topic.
 type HeartbeatTopic struct {
 	Workers int            `json:"slots"`
-	Running int            `json:"running"` // number of handlers
+	Batch   int            `json:"batch,omitempty"` // jobs of a handler call at most; 0: one
+	Running int            `json:"running"`         // number of handlers
+	Pool    string         `json:"pool,omitempty"`
+	Size    int            `json:"size,omitempty"`   // of the pool
+	Weight  int            `json:"weight,omitempty"` // of the topic in the pool
 	Longest []HeartbeatJob `json:"longest,omitempty"`
 
 	Taken  int64         `json:"taken,omitempty"`  // number of jobs, taken within the time Within

@@ -24,8 +24,12 @@ import (
 //	enqueued at (13 digits, Unix ms) · due at, in · retry · backoff min, max · timeout ·
 //	expire at, in · retention · headers · payload size · payload
 //
+// The record of a job with a key has format version 2, and its array two more values, after the
+// time: the key (bin 8) and the head start (int 32, ms). Both have fixed encodings, because scripts
+// read them.
+//
 // The script that enqueues inserts the time, because it is Redis's. It receives the head (up to the
-// array's first byte) and the tail (from due at on).
+// array's first byte) and the tail (what follows the time).
 type Job struct {
 	Nonce      string
 	EnqueuedAt int64
@@ -34,8 +38,12 @@ type Job struct {
 	Payload    []byte
 }
 
-// Version is the format version of a record.
-const Version = 1
+// Version and VersionKeyed are the format versions of records: of jobs without a key, and of those
+// with one.
+const (
+	Version      = 1
+	VersionKeyed = 2
+)
 
 // Lengths in bytes: of the nonce, of the part before the enqueue time, and of the enqueue time.
 const (
@@ -46,6 +54,7 @@ const (
 
 const (
 	jobFields   = 13
+	keyFields   = 2 // more of a job with a key
 	flagLimited = 1 // the job's retries are limited: take.lua reads it
 	flagSlot    = 2 // a schedule made the job: its ID holds the schedule and the slot
 	flagExpires = 4 // the job has an expiry: reschedule.lua reads it
@@ -86,7 +95,11 @@ func Encode(nonce Nonce, o *Options, payload []byte) (head, tail string, err err
 	defer buffers.Put(buf)
 	buf.Reset()
 	buf.Write(nonce[:])
-	buf.WriteByte(Version)
+	version, fields := byte(Version), jobFields
+	if o.Key != "" {
+		version, fields = VersionKeyed, jobFields+keyFields
+	}
+	buf.WriteByte(version)
 	flags := byte(0)
 	if o.Retry >= 0 {
 		flags |= flagLimited
@@ -103,8 +116,11 @@ func Encode(nonce Nonce, o *Options, payload []byte) (head, tail string, err err
 	defer msgpack.PutEncoder(enc)
 	enc.Reset(buf)
 	enc.UseCompactInts(true)
-	if err := enc.EncodeArrayLen(jobFields); err != nil {
+	if err := enc.EncodeArrayLen(fields); err != nil {
 		return "", "", err
+	}
+	if o.Key != "" {
+		o.encodeKey(buf)
 	}
 	if err := o.encode(enc, len(payload)); err != nil {
 		return "", "", err
@@ -120,11 +136,11 @@ func Join(head string, enqueuedAt int64, tail string) string {
 }
 
 // DueHead is how many bytes of a record are enough for DueOf.
-const DueHead = HeadLen + StampLen + 2*9 // two integers of msgpack
+const DueHead = HeadLen + StampLen + 2 + MaxName + 5 + 2*9 // key, head start, two integers of msgpack
 
 // DueOf returns the due time in the first bytes of a record, or 0 if it cannot be decoded.
 func DueOf(raw string) int64 {
-	if len(raw) < HeadLen+StampLen || raw[NonceLen] != Version || raw[HeadLen-1] != 0x90|jobFields {
+	if len(raw) < HeadLen+StampLen || headOf(raw) != nil {
 		return 0
 	}
 	at, err := decodeStamp(raw[HeadLen:])
@@ -135,6 +151,9 @@ func DueOf(raw string) int64 {
 	defer msgpack.PutDecoder(dec)
 	dec.Reset(strings.NewReader(raw[HeadLen+StampLen:]))
 	var o Options
+	if raw[NonceLen] == VersionKeyed && o.decodeKey(dec) != nil {
+		return 0
+	}
 	if o.DueAt, err = dec.DecodeInt64(); err != nil {
 		return 0
 	}
@@ -154,24 +173,35 @@ func decode(raw string, whole bool) (j Job, err error) {
 	if len(raw) < HeadLen+StampLen {
 		return Job{}, fmt.Errorf("record of %d bytes is too short", len(raw))
 	}
-	switch version := raw[NonceLen]; {
-	case version > Version:
-		return Job{}, fmt.Errorf("%w: %d, this release reads up to %d", ErrNewer, version, Version)
-	case version < 1:
-		return Job{}, fmt.Errorf("invalid record format version %d", version)
-	}
-	if first := raw[HeadLen-1]; first != 0x90|jobFields {
-		return Job{}, fmt.Errorf("record does not begin with an array of %d fields but with 0x%02x", jobFields, first)
+	if err := headOf(raw); err != nil {
+		return Job{}, err
 	}
 	if j.EnqueuedAt, err = decodeStamp(raw[HeadLen:]); err != nil {
 		return Job{}, err
 	}
 	j.Nonce = NonceOf(raw)
-	if err := j.decodeTail(raw[HeadLen+StampLen:], whole); err != nil {
+	if err := j.decodeTail(raw[HeadLen+StampLen:], raw[NonceLen] == VersionKeyed, whole); err != nil {
 		return Job{}, fmt.Errorf("decode record: %w", err)
 	}
 	j.Options.Scheduled = raw[NonceLen+1]&flagSlot != 0
 	return j, nil
+}
+
+// headOf checks the head of a record, which must be complete.
+func headOf(raw string) error {
+	fields := jobFields
+	switch version := raw[NonceLen]; {
+	case version > VersionKeyed:
+		return fmt.Errorf("%w: %d, this release reads up to %d", ErrNewer, version, VersionKeyed)
+	case version < 1:
+		return fmt.Errorf("invalid record format version %d", version)
+	case version == VersionKeyed:
+		fields += keyFields
+	}
+	if first := raw[HeadLen-1]; first != byte(0x90|fields) {
+		return fmt.Errorf("record does not begin with an array of %d fields but with 0x%02x", fields, first)
+	}
+	return nil
 }
 
 func decodeStamp(s string) (int64, error) {
@@ -186,7 +216,7 @@ func decodeStamp(s string) (int64, error) {
 	return ms, nil
 }
 
-func (j *Job) decodeTail(tail string, whole bool) error {
+func (j *Job) decodeTail(tail string, keyed, whole bool) error {
 	raw := []byte(tail)
 	in := readers.Get().(*bytes.Reader)
 	defer readers.Put(in)
@@ -196,6 +226,11 @@ func (j *Job) decodeTail(tail string, whole bool) error {
 	defer msgpack.PutDecoder(dec)
 	dec.Reset(in)
 	var err error
+	if keyed {
+		if err = j.Options.decodeKey(dec); err != nil {
+			return err
+		}
+	}
 	if j.Size, err = j.Options.decode(dec); err != nil {
 		return err
 	}

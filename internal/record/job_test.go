@@ -58,6 +58,9 @@ func TestRecordRoundTrip(t *testing.T) {
 		"retention":      {with(func(o *Options) { o.Retention = 1 }), []byte("p")},
 		"of a schedule":  {with(func(o *Options) { o.Scheduled = true }), []byte("p")},
 		"empty header":   {header("", ""), []byte("p")},
+		"key":            {with(func(o *Options) { o.Key = "k" }), []byte("p")},
+		"longest key":    {with(func(o *Options) { o.Key, o.HeadStart = strings.Repeat("k", MaxName), MaxHeadStart }), nil},
+		"behind":         {with(func(o *Options) { o.Key, o.HeadStart, o.DueIn = string(all[:MaxName]), -MaxHeadStart, 5 }), nil},
 		"many headers":   {with(func(o *Options) { o.Headers = manyHeaders(1000) }), []byte("p")},
 		"31 byte header": {header(strings.Repeat("k", 31), strings.Repeat("v", 32)), []byte("p")},
 		"long header":    {header(strings.Repeat("k", 300), strings.Repeat("v", 9000)), []byte("p")},
@@ -218,10 +221,10 @@ func TestRecordThatCannotBeRead(t *testing.T) {
 func TestRecordOfALaterRelease(t *testing.T) {
 	t.Parallel()
 	raw := []byte(encoded(t, unset, nil))
-	raw[NonceLen] = Version + 1
+	raw[NonceLen] = VersionKeyed + 1
 	_, err := Decode(string(raw))
 	require.ErrorIs(t, err, ErrNewer)
-	require.ErrorContains(t, err, "2, this release reads up to 1")
+	require.ErrorContains(t, err, "3, this release reads up to 2")
 	raw[NonceLen+1] = 0xff // whatever it means by its flags and fields
 	_, err = Decode(string(raw[:HeadLen]) + strings.Repeat("?", 40))
 	require.ErrorIs(t, err, ErrNewer)

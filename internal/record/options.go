@@ -1,6 +1,8 @@
 package record
 
 import (
+	"bytes"
+	"encoding/binary"
 	"fmt"
 	"maps"
 	"slices"
@@ -20,6 +22,8 @@ type Options struct {
 	ExpireIn   int64 // ms after the enqueueing; 0: never
 	Retention  int64 // 0: not set
 	Headers    map[string]string
+	Key        string // of the lane; empty: none
+	HeadStart  int64  // ms, from -MaxHeadStart to MaxHeadStart; 0 without a key
 
 	// Scheduled is set if a schedule made the job. It is a flag of a job, and not part of the
 	// definition of a schedule.
@@ -116,6 +120,42 @@ func (o *Options) encode(enc *msgpack.Encoder, size int) error {
 		return err
 	}
 	return enc.EncodeBytesLen(size)
+}
+
+// MaxHeadStart is the largest head start, in ms.
+const MaxHeadStart = 24 * 3600 * 1000
+
+const (
+	codeKey       = 0xc4 // msgpack's bin 8
+	codeHeadStart = 0xd2 // msgpack's int 32
+)
+
+// encodeKey writes the key and the head start.
+func (o *Options) encodeKey(buf *bytes.Buffer) {
+	buf.WriteByte(codeKey)
+	buf.WriteByte(byte(len(o.Key)))
+	buf.WriteString(o.Key)
+	buf.WriteByte(codeHeadStart)
+	buf.Write(binary.BigEndian.AppendUint32(buf.AvailableBuffer(), uint32(int32(o.HeadStart))))
+}
+
+// decodeKey reads the key and the head start.
+func (o *Options) decodeKey(dec *msgpack.Decoder) error {
+	key, err := dec.DecodeBytes()
+	if err != nil {
+		return fmt.Errorf("key: %w", err)
+	}
+	if len(key) < 1 || len(key) > MaxName {
+		return fmt.Errorf("key of %d bytes, must be 1 to %d", len(key), MaxName)
+	}
+	o.Key = string(key)
+	if o.HeadStart, err = dec.DecodeInt64(); err != nil {
+		return fmt.Errorf("head start: %w", err)
+	}
+	if o.HeadStart < -MaxHeadStart || o.HeadStart > MaxHeadStart {
+		return fmt.Errorf("head start of %d ms, at most %d are allowed", o.HeadStart, MaxHeadStart)
+	}
+	return nil
 }
 
 func encodeHeaders(enc *msgpack.Encoder, headers map[string]string) error {

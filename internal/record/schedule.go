@@ -18,7 +18,7 @@ import (
 //	nonce (8 random bytes) · format version (1 byte) · msgpack array
 //
 // with the numbers, the policies, the time of the edit and the texts, then the fields that follow
-// the enqueue time in the record of a job.
+// the enqueue time in the record of a job. The format version is that of the records of its jobs.
 type Definition struct {
 	Nonce   string // hexadecimal; Encode makes a new one
 	Spec    Spec
@@ -76,22 +76,23 @@ type Edit struct {
 // Names returns the names of the parts.
 func (e Edit) Names() []string { return strings.Fields(e.Parts) }
 
-const (
-	definitionVersion = 1
-	definitionFields  = 13 + jobFields - 1
-)
+const definitionFields = 13 + jobFields - 1
 
 // Encode returns the encoding of the definition with a new nonce.
 func (d *Definition) Encode() (string, error) {
 	var buf bytes.Buffer
 	nonce := NewNonce()
 	buf.Write(nonce[:])
-	buf.WriteByte(definitionVersion)
+	version, fields := byte(Version), definitionFields
+	if d.Job.Key != "" {
+		version, fields = VersionKeyed, definitionFields+keyFields
+	}
+	buf.WriteByte(version)
 	enc := msgpack.GetEncoder()
 	defer msgpack.PutEncoder(enc)
 	enc.Reset(&buf)
 	enc.UseCompactInts(true)
-	err := enc.EncodeArrayLen(definitionFields)
+	err := enc.EncodeArrayLen(fields)
 	for _, n := range [...]int64{
 		int64(d.Spec.Kind), d.Spec.Every, d.First, d.Last, d.Most, d.Jitter, int64(d.Overlap), int64(d.Missed), d.Edit.At,
 	} {
@@ -99,6 +100,9 @@ func (d *Definition) Encode() (string, error) {
 	}
 	for _, text := range [...]string{d.Spec.Text, d.Spec.Zone, d.Edit.By, d.Edit.Parts} {
 		err = errors.Join(err, enc.EncodeString(text))
+	}
+	if d.Job.Key != "" {
+		d.Job.encodeKey(&buf)
 	}
 	err = errors.Join(err, d.Job.encode(enc, len(d.Payload)))
 	buf.Write(d.Payload)
@@ -116,24 +120,29 @@ func decodeDefinition(raw string, whole bool) (*Definition, error) {
 	if len(raw) <= NonceLen+1 {
 		return nil, fmt.Errorf("definition of %d bytes is too short", len(raw))
 	}
-	if version := raw[NonceLen]; version != definitionVersion {
-		return nil, fmt.Errorf("definition of format version %d, this release reads %d", version, definitionVersion)
+	version := raw[NonceLen]
+	if version < 1 || version > VersionKeyed {
+		return nil, fmt.Errorf("definition of format version %d, this release reads 1 to %d", version, VersionKeyed)
 	}
 	d := &Definition{Nonce: HexNonceOf(raw)}
-	if err := d.decode([]byte(raw[NonceLen+1:]), whole); err != nil {
+	if err := d.decode([]byte(raw[NonceLen+1:]), version == VersionKeyed, whole); err != nil {
 		return nil, fmt.Errorf("decode definition: %w", err)
 	}
 	return d, nil
 }
 
-func (d *Definition) decode(body []byte, whole bool) error {
+func (d *Definition) decode(body []byte, keyed, whole bool) error {
 	in := bytes.NewReader(body)
 	dec := msgpack.GetDecoder()
 	defer msgpack.PutDecoder(dec)
 	dec.Reset(in)
 	n, err := dec.DecodeArrayLen()
-	if err == nil && n != definitionFields {
-		err = fmt.Errorf("%d fields instead of %d", n, definitionFields)
+	fields := definitionFields
+	if keyed {
+		fields += keyFields
+	}
+	if err == nil && n != fields {
+		err = fmt.Errorf("%d fields instead of %d", n, fields)
 	}
 	for _, field := range [...]*int64{
 		(*int64)(&d.Spec.Kind), &d.Spec.Every, &d.First, &d.Last, &d.Most, &d.Jitter, (*int64)(&d.Overlap), (*int64)(&d.Missed), &d.Edit.At,
@@ -146,6 +155,9 @@ func (d *Definition) decode(body []byte, whole bool) error {
 		if err == nil {
 			*field, err = dec.DecodeString()
 		}
+	}
+	if err == nil && keyed {
+		err = d.Job.decodeKey(dec)
 	}
 	if err == nil {
 		d.Size, err = d.Job.decode(dec)

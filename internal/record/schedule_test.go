@@ -52,7 +52,8 @@ func TestDefinitionThatCannotBeRead(t *testing.T) {
 	for raw, want := range map[string]string{
 		"":                           "definition of 0 bytes is too short",
 		good[:NonceLen+1]:            "too short",
-		good[:NonceLen] + "\x02\x90": "format version 2, this release reads 1",
+		good[:NonceLen] + "\x03\x90": "format version 3, this release reads 1 to 2",
+		good[:NonceLen] + "\x02\x90": "0 fields instead of 27",
 		good[:NonceLen] + "\x01\x93": "3 fields instead of 25",
 		good[:NonceLen] + "\x01\xc1": "decode definition",
 		good[:40]:                    "decode definition",

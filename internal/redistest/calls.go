@@ -56,7 +56,7 @@ func MethodRole(call Call) (role, what string) {
 		}
 	}
 	switch call.Function {
-	case "(*commit).fly", "(*commit).send": // for callers of single calls; the latter by a test
+	case "(*commit).fly", "(*commit).send", "(*Client).sendRows": // for callers of single calls; the latter by a test
 		call.Function = "Enqueue"
 		for _, arg := range call.Cmd.Args() {
 			if key, ok := arg.(string); ok && strings.HasSuffix(key, "}:operator") {

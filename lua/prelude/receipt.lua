@@ -2,18 +2,22 @@
 -- sent again, replay finds the number and the script returns its first reply. A call with a lower
 -- number was abandoned by its caller and comes late, from a connection that was considered dead. It
 -- must do nothing, and no caller waits for its reply.
+-- After the number, a slash and ms can say how long the receipt is kept. Default: 3 minutes.
 local receipt_ms = 180000
 
 local function replay(receipt, number)
+  local own = string.match(number, '^%d+')
   local last, reply = string.match(redis.call('GET', receipt) or '', '^(%d+):(.*)$')
-  if last == number then
+  if last == own then
     return reply
   end
-  return last and tonumber(last) > tonumber(number) and '' or nil
+  return last and tonumber(last) > tonumber(own) and '' or nil
 end
 
 -- A receipt is written with pcall and last: it never decides the fate of a job.
 local function remember(receipt, number, reply)
-  redis.pcall('SET', receipt, number .. ':' .. reply, 'PX', receipt_ms)
+  local own, kept = string.match(number, '^(%d+)/?(%d*)$')
+  kept = kept ~= '' and kept or receipt_ms
+  redis.pcall('SET', receipt, own .. ':' .. reply, 'PX', kept)
 end
 

@@ -40,7 +40,9 @@ local function namesakes(pool, sizes, ids, jobs, first, width)
   return found
 end
 
--- What replace passes to enqueue: live, the result of namesakes without the replaced jobs, and
--- placed, the IDs that have a place in ready.
+-- What precedes enqueue in the same call passes to it: live, the result of namesakes without the
+-- replaced jobs; placed, the IDs that have a place in ready; note, which notes a job and reports
+-- whether it has a key; and enlane, which gives those jobs their places, and returns how many are
+-- due now.
 local replaced = {}
 

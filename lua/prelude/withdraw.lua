@@ -4,12 +4,14 @@
 -- must record it. withdraw returns a letter for each of the first jobs: the state it was in (s
 -- scheduled, r ready, u running, d dead), c if it is not as the caller knows it, or g if there is
 -- no such job. It ends before a job for which it would search ready too often.
-local function withdraw(ids, wants, noted, pool, bucket, ready, leases, dead, attempts, errors,
-    moved, runs, channel, topic)
+local function withdraw(ids, wants, noted, pool, bucket, ready, lane, keyed, leases, dead, attempts,
+    errors, moved, runs, channel, topic)
   local fences = redis.call('ZMSCORE', leases, unpack(ids))
   local delayed = redis.call('ZMSCORE', bucket, unpack(ids))
   local buried = redis.call('ZMSCORE', dead, unpack(ids))
-  local letters, gone, entries = {}, {}, {}
+  local lanes = redis.call('EXISTS', keyed) == 1
+  local places = lanes and redis.call('HMGET', keyed, unpack(ids)) or {}
+  local letters, gone, entries, laned = {}, {}, {}, {}
   local waiting, finished, running = {}, {}, {}
   for i, id in ipairs(ids) do
     if #entries == unready_most then
@@ -31,7 +33,9 @@ local function withdraw(ids, wants, noted, pool, bucket, ready, leases, dead, at
       if fences[i] then
         running[#running + 1] = id
       end
-      if letters[i] == 'r' then
+      if letters[i] == 'r' and places[i] then
+        laned[#laned + 1] = places[i] .. id
+      elseif letters[i] == 'r' then
         entries[#entries + 1] = id
       end
     end
@@ -56,6 +60,12 @@ local function withdraw(ids, wants, noted, pool, bucket, ready, leases, dead, at
   end
   for _, id in ipairs(entries) do
     unready(ready, id)
+  end
+  if #laned > 0 then
+    redis.pcall('ZREM', lane, unpack(laned))
+  end
+  if lanes and #gone > 0 then
+    redis.pcall('HDEL', keyed, unpack(gone))
   end
   if #gone > 0 then
     redis.pcall('HDEL', attempts, unpack(gone))

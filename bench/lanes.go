@@ -1,0 +1,58 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"strconv"
+	"time"
+)
+
+// laneRow is what lanes cost: jobs that are all due at the same second, by the number of their
+// keys, beside jobs without a key and in the same run. The jobs of the keys are mixed, as those of
+// many tenants are. Redis's time for the enqueues is not in it.
+func laneRow() row {
+	return row{
+		id: "lanes", title: "jobs with a key, all due at the same second (100,000), concurrency 64",
+		sides: []side{
+			laned("1,000 keys", 1_000),
+			laned("no key", 0),
+			laned("1 key", 1),
+			laned("100,000 keys", 100_000),
+		},
+		targets: []target{atMost(figCPU, 14)},
+	}
+}
+
+// laned measures the work of jobs that have so many keys; 0: they have none.
+func laned(label string, keys int) side {
+	return product{label, newDelayqPeer}.on(func(ctx context.Context, b *bench, p peer) (_ sample, err error) {
+		const concurrency = 64
+		t := newTally(b.sizes.due)
+		if err := b.warmUp(ctx, p, concurrency); err != nil {
+			return nil, err
+		}
+		second, err := b.fillDueWith(ctx, p, t.n, func(i int, second time.Time) job {
+			j := job{at: second}
+			if keys > 0 {
+				j.key = "tenant-" + strconv.Itoa(i%keys)
+			}
+			return j
+		})
+		if err != nil {
+			return nil, err
+		}
+		stop, err := p.work(ctx, workload{topics: []topicWork{{topic, concurrency, t.handle}}})
+		if err != nil {
+			return nil, err
+		}
+		defer func() { err = errors.Join(err, stop()) }()
+		if err := until(ctx, second.Add(-meterLead)); err != nil {
+			return nil, err
+		}
+		m, err := startMeter(ctx, b.store)
+		if err != nil {
+			return nil, err
+		}
+		return b.finish(ctx, p, m, t, second)
+	})
+}

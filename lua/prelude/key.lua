@@ -1,0 +1,50 @@
+
+-- The jobs with keys that a call stores.
+local laned = {}
+
+-- to_lane notes a job that is to have a place in the lane of its key. It reports whether the job
+-- has a key.
+local function to_lane(id, record, due)
+  if not has_key(record) then
+    return false
+  end
+  laned[#laned + 1] = {id, record, due}
+  return true
+end
+
+-- enlane gives the jobs that to_lane has noted their places, and those that are due now a place in
+-- line: first their keys get turns, which are hints, then the jobs enter lane, and then keyed. kept
+-- has the former places of jobs that keep their order. It returns how many are due now.
+local function enlane(turn, lane, keyed, sizes, ready, kept)
+  if #laned == 0 then
+    return 0
+  end
+  local number = redis.call('HINCRBY', sizes, 'number', #laned) - #laned
+  local entries, places, keys, seen = {}, {}, {}, {}
+  for i, job in ipairs(laned) do
+    local id, record, due = job[1], job[2], job[3]
+    local place, old = place_of(record, due, number + i), kept and kept[id]
+    local rest = #place - place_rest
+    if old and #old == #place and string.sub(old, 1, rest) == string.sub(place, 1, rest)
+      and string.sub(old, -16, -9) == string.sub(place, -16, -9) then
+      place = string.sub(old, 1, -9) .. string.sub(place, -8)
+    end
+    places[2 * i - 1], places[2 * i] = id, place
+    if due <= now then
+      local key, n = key_of(place), #entries
+      entries[n + 1], entries[n + 2] = 0, place .. id
+      if not seen[key] then
+        seen[key], keys[#keys + 1] = true, key
+      end
+    end
+  end
+  if #entries > 0 then
+    offer(turn, keys)
+    redis.call('ZADD', lane, unpack(entries))
+  end
+  redis.call('HSET', keyed, unpack(places))
+  if #entries > 0 then
+    rouse(ready, #entries / 2)
+  end
+  return #entries / 2
+end

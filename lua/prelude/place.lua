@@ -1,0 +1,64 @@
+
+-- A place in a lane has the length of the key in one byte, the key, 11 hexadecimal digits of the
+-- due time less the head start (Unix ms), 10 of a number, 8 of the head start plus 2^31, and the
+-- nonce of the record. In lane the job ID follows.
+local place_rest = 37 -- bytes of a place after its key
+
+-- key_of cuts a place, or an entry of lane, into the key, the place and the ID. It returns nil if
+-- that is impossible.
+local function key_of(entry)
+  local last = 1 + (string.byte(entry) or 256) + place_rest
+  if #entry >= last then
+    return string.sub(entry, 2, last - place_rest), string.sub(entry, 1, last),
+      string.sub(entry, last + 1)
+  end
+end
+
+-- lane_of returns the text with which all entries of a key in lane begin.
+local function lane_of(key)
+  return string.char(#key) .. key
+end
+
+-- lane_end returns a text that follows all entries of a key in lane, and precedes those of the
+-- next one.
+local function lane_end(key)
+  return lane_of(key) .. 'g'
+end
+
+-- of_record reports whether a place is that of a record.
+local function of_record(place, record)
+  return string.sub(place, -8) == string.sub(record, 1, 8)
+end
+
+-- has_key reports whether a record has a key.
+local function has_key(record)
+  return string.byte(record, 9) == 2
+end
+
+-- placed_at returns a place, of the text before the due time, the head start in ms plus 2^31, and
+-- the nonce.
+local function placed_at(first, due, number, start, nonce)
+  local front = math.max(0, math.min(due - start + 2147483648, 17592186044415))
+  return first .. string.format('%011x%010x%08x', front, number, start) .. nonce
+end
+
+-- place_of returns the place of a record with a key, for a due time.
+local function place_of(record, due, number)
+  local size = string.byte(record, 27)
+  local a, b, c, d = string.byte(record, 29 + size, 32 + size)
+  local start = ((a * 256 + b) * 256 + c) * 256 + d
+  start = start < 2147483648 and start + 2147483648 or start - 2147483648
+  return placed_at(string.sub(record, 27, 27 + size), due, number, start, string.sub(record, 1, 8))
+end
+
+-- offer gives keys that have none a turn, one after those that are to be served next. A pass that
+-- a key has is kept.
+local function offer(turn, keys)
+  local head = redis.call('ZRANGE', turn, 0, 0, 'WITHSCORES')
+  local pass = head[2] and string.format('%.17g', head[2] + 1) or '0'
+  local turns = {'NX'}
+  for i, key in ipairs(keys) do
+    turns[2 * i], turns[2 * i + 1] = pass, key
+  end
+  redis.call('ZADD', turn, unpack(turns))
+end

@@ -1,0 +1,712 @@
+package delayq
+
+import (
+	"cmp"
+	"context"
+	"encoding/binary"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/delayq/delayq/internal/record"
+	"github.com/delayq/delayq/internal/redistest"
+)
+
+// A laneGame makes random calls on a topic that has keyed jobs beside plain ones, and holds what
+// Redis has to a model after each of them. Unlike a player it runs on any Redis: it reads the time
+// from the replies, and time passes with Hasten.
+type laneGame struct {
+	t      testing.TB
+	rand   *rand.Rand
+	hands  [2]*Hand
+	held   [2][]Held // what the servers think is theirs; it may be lost
+	jobs   map[string]*laneJob
+	places int             // given so far
+	mixed  bool            // clients and servers of the release before take part
+	stale  map[string]bool // entries of lane that a client of the release before has left behind
+	astray map[string]bool // keyed jobs that a server of the release before has put into ready
+	trace  []string
+	seen   laneState // after the step before
+}
+
+// A laneJob is a job of the model.
+type laneJob struct {
+	nonce    string
+	key      string // "": a plain job
+	fence    string // of its last lease
+	head     int64  // its head start, ms
+	front    int64  // the time that its place in the lane has: the due time less the head start
+	number   int    // of the place
+	in       place
+	score    int64 // in bucket
+	attempts int
+}
+
+// A laneState is all that Redis holds of jobs and their places.
+type laneState struct {
+	pool, keyed, attempts map[string]string
+	bucket, leases, dead  map[string]float64
+	lane, turn            []redis.Z
+	ready                 []string // handoff first
+}
+
+// laneKeys are those of the game. One begins like another, and one has every kind of byte.
+var laneKeys = []string{"a", "ab", "b", "\x00\xff\n:", strings.Repeat("k", 255), "0"}
+
+// playLanes plays a game of that many steps. In the end every job must come to its end, and leave
+// nothing.
+func playLanes(t testing.TB, rdb redis.UniversalClient, prefix string, seed uint64, steps int, mixed bool) {
+	g := &laneGame{
+		t: t, rand: rand.New(rand.NewPCG(seed, 0)), jobs: map[string]*laneJob{}, mixed: mixed,
+		stale: map[string]bool{}, astray: map[string]bool{},
+	}
+	for i := range g.hands {
+		g.hands[i] = NewHand(t, rdb, prefix, "lanes")
+	}
+	defer func() {
+		if t.Failed() {
+			t.Logf("the game of seed %d:\n%s", seed, strings.Join(g.trace[max(0, len(g.trace)-40):], "\n"))
+		}
+	}()
+	g.seen = g.read()
+	for range steps {
+		g.step()
+		g.compare()
+	}
+	g.drain()
+}
+
+func oneOf[T any](g *laneGame, list ...T) T { return list[g.rand.IntN(len(list))] }
+
+func (g *laneGame) note(format string, args ...any) {
+	g.trace = append(g.trace, fmt.Sprintf(format, args...))
+}
+
+func (g *laneGame) id() string { return "job-" + strconv.Itoa(g.rand.IntN(40)) }
+
+// some chooses leases of a server.
+func (g *laneGame) some(n int) (list []Held) {
+	for range 1 + g.rand.IntN(3) {
+		if len(g.held[n]) == 0 {
+			break
+		}
+		i := g.rand.IntN(len(g.held[n]))
+		one := g.held[n][i]
+		g.held[n] = slices.Delete(g.held[n], i, i+1)
+		if !slices.ContainsFunc(list, func(other Held) bool { return other.ID == one.ID }) {
+			list = append(list, one)
+		}
+	}
+	return list
+}
+
+func (g *laneGame) step() {
+	n := g.rand.IntN(2)
+	h := g.hands[n]
+	switch g.rand.IntN(20) {
+	case 0, 1, 2, 3:
+		g.enqueue(h)
+	case 4, 5, 6:
+		g.take(n, h)
+	case 7, 8, 9:
+		g.settle(n, h)
+	case 10, 11:
+		g.promote(h)
+	case 12:
+		ms := oneOf[int64](g, 1, 50, 2500, 61_000)
+		g.note("%d ms pass", ms)
+		g.pass(ms)
+	case 13:
+		g.cancel(h)
+	case 14:
+		g.reschedule(h)
+	case 15:
+		g.revive(h)
+	case 16:
+		id := g.id()
+		j, want := g.jobs[id], g.letter(id)
+		r := g.calls(h, fmt.Sprintf("bury %q", id), func() (reply, error) { return h.tryBury(id) })
+		require.Equal(g.t, want, r.text(2))
+		if want == "s" || want == "r" {
+			j.in = inDead
+			delete(g.astray, id)
+		}
+	case 17:
+		verb := oneOf(g, "pause", "resume", "resume all")
+		g.calls(h, verb, func() (reply, error) { return h.tryPause(verb, "me", 0) })
+	case 18:
+		g.wander(h)
+	case 19:
+		if g.mixed {
+			g.old(h)
+		}
+	}
+}
+
+// calls makes a numbered call, and sends it once more now and then: the reply must be the same.
+func (g *laneGame) calls(h *Hand, what string, call func() (reply, error)) reply {
+	g.t.Helper()
+	r, err := call()
+	require.NoError(g.t, err, what)
+	g.note("%s: %s %q", what, r.status(), r.text(2))
+	if g.rand.IntN(4) == 0 {
+		again, err := h.last()
+		require.NoError(g.t, err, what)
+		require.Equal(g.t, []string{r.status(), r.text(2)}, []string{again.status(), again.text(2)}, "sent again: %s", what)
+	}
+	return r
+}
+
+// letter is that of the state of a job.
+func (g *laneGame) letter(id string) string {
+	j := g.jobs[id]
+	if j == nil {
+		return "g"
+	}
+	return map[place]string{inReady: "r", inBucket: "s", inLeases: "u", inDead: "d"}[j.in]
+}
+
+// at gives a job a new place, for a due time.
+func (g *laneGame) at(id string, j *laneJob, due, now int64) {
+	g.places++
+	j.front, j.number, j.score = due-j.head, g.places, due
+	g.put(id, j, now)
+}
+
+// put puts a job where its score wants it.
+func (g *laneGame) put(id string, j *laneJob, now int64) {
+	j.in = inBucket
+	if j.score <= now {
+		j.in = inReady
+	}
+	delete(g.astray, id)
+}
+
+// pass makes due times come earlier.
+func (g *laneGame) pass(ms int64) {
+	h := g.hands[0]
+	for id, j := range g.jobs {
+		if j.in == inBucket {
+			j.score -= ms
+			require.NoError(g.t, h.rdb.ZIncrBy(context.Background(), h.keys.bucket, -float64(ms), id).Err())
+		}
+	}
+}
+
+// keyedRecord is record for a job with a key: the bytes of docs/protocol.md.
+func (h *Hand) keyedRecord(when, key string, headStart int64) (head, tail string) {
+	head, tail = h.record(when, 0)
+	head = head[:record.NonceLen] + "\x02" + head[record.NonceLen+1:record.HeadLen-1] + "\x9f"
+	start := binary.BigEndian.AppendUint32([]byte{0xd2}, uint32(int32(headStart)))
+	return head, "\xc4" + string([]byte{byte(len(key))}) + key + string(start) + tail
+}
+
+// newJob makes a job and the words of it for a script.
+func (g *laneGame) newJob(h *Hand, when string) (j *laneJob, head, tail string) {
+	j = &laneJob{}
+	if g.rand.IntN(4) > 0 {
+		j.key, j.head = oneOf(g, laneKeys...), oneOf[int64](g, 0, 0, 0, 5000, -1000)
+		head, tail = h.keyedRecord(when, j.key, j.head)
+	} else {
+		head, tail = h.record(when, 0)
+	}
+	j.nonce = head[:record.NonceLen]
+	return j, head, tail
+}
+
+func (g *laneGame) enqueue(h *Hand) {
+	made := map[string]*laneJob{}
+	var ids, whens, what []string
+	var args []any
+	for range 1 + g.rand.IntN(4) {
+		id, how := g.id(), oneOf(g, "", "", "", "", "r", "d")
+		when := oneOf(g, "+0", "+0", "+0", "+3", "+2000")
+		if made[id] != nil {
+			continue
+		}
+		j, head, tail := g.newJob(h, when)
+		made[id] = j
+		ids, whens = append(ids, id), append(whens, how+when)
+		args = append(args, id, head, tail, how+when)
+		what = append(what, fmt.Sprintf("%q key %.8q head start %d %s", id, j.key, j.head, how+when))
+	}
+	r := g.calls(h, "enqueue "+strings.Join(what, ", "), func() (reply, error) { return h.trySend(false, args) })
+	letters := r.text(2)
+	for i, id := range ids {
+		want := g.letter(id)
+		if want == "g" || whens[i][0] == 'r' || whens[i][0] == 'd' && want == "d" {
+			want = "n"
+		}
+		got := "n"
+		if letters != "" {
+			got = letters[i : i+1]
+		}
+		require.Equal(g.t, want, got, id)
+		if want == "n" {
+			delay, _ := strconv.ParseInt(strings.TrimLeft(whens[i], "rd+"), 10, 64)
+			j, was := made[id], g.jobs[id]
+			inLane := was != nil && was.in == inReady && was.key != "" && !g.astray[id]
+			g.jobs[id] = j
+			g.at(id, j, r.now()+delay, r.now())
+			if inLane && delay == 0 && was.key == j.key && was.head == j.head {
+				j.front, j.number = was.front, was.number // it keeps its order
+			}
+		}
+	}
+}
+
+func (g *laneGame) cancel(h *Hand) {
+	id := g.id()
+	want := g.letter(id)
+	r := g.calls(h, fmt.Sprintf("cancel %q", id), func() (reply, error) { return h.tryCancel(id) })
+	require.Equal(g.t, want, r.text(2))
+	delete(g.jobs, id)
+	delete(g.astray, id)
+}
+
+func (g *laneGame) reschedule(h *Hand) {
+	id, when := g.id(), oneOf(g, "+0", "+0", "+3", "+2000")
+	want := g.letter(id)
+	r := g.calls(h, fmt.Sprintf("reschedule %q %s", id, when), func() (reply, error) { return h.tryReschedule(id, when) })
+	require.Equal(g.t, want, r.text(2))
+	if want == "s" || want == "r" {
+		delay, _ := strconv.ParseInt(when[1:], 10, 64)
+		g.at(id, g.jobs[id], r.now()+delay, r.now())
+	}
+}
+
+func (g *laneGame) revive(h *Hand) {
+	id := g.id()
+	for other, j := range g.jobs { // most IDs are not dead
+		if j.in == inDead && g.rand.IntN(2) == 0 {
+			id = other
+		}
+	}
+	when := oneOf(g, "+0", "+2000")
+	want := g.letter(id)
+	r := g.calls(h, fmt.Sprintf("revive %q %s", id, when), func() (reply, error) { return h.tryReviveAt(id, when) })
+	if want != "d" {
+		require.Equal(g.t, "g", r.text(2))
+		return
+	}
+	require.Equal(g.t, "d", r.text(2))
+	delay, _ := strconv.ParseInt(when[1:], 10, 64)
+	g.at(id, g.jobs[id], r.now()+delay, r.now())
+}
+
+func (g *laneGame) promote(h *Hand) {
+	limit, heal := oneOf(g, 1000, 1000, 2), g.rand.IntN(2)
+	before := g.seen
+	r, err := h.tryPromote(limit, heal)
+	require.NoError(g.t, err)
+	now := r.now()
+	upTo := func(scores map[string]float64, in place) (ids []string) {
+		for id, score := range scores {
+			if g.jobs[id].in == in && score <= float64(now) {
+				ids = append(ids, id)
+			}
+		}
+		slices.SortFunc(ids, func(a, b string) int { return cmp.Or(cmp.Compare(scores[a], scores[b]), strings.Compare(a, b)) })
+		return ids[:min(len(ids), limit)]
+	}
+	due, lapsed := upTo(before.bucket, inBucket), upTo(before.leases, inLeases)
+	g.note("promote %d, heal %d: due %q, lapsed %q", limit, heal, due, lapsed)
+	require.Equal(g.t, []int64{int64(len(due)), int64(len(lapsed))}, []int64{r.number(2), r.number(3)})
+	after := g.read()
+	for _, id := range due {
+		g.jobs[id].in = inReady
+	}
+	for _, id := range lapsed {
+		j := g.jobs[id]
+		j.attempts++
+		if j.attempts == 1 {
+			j.in = inReady // at the place that it had
+			continue
+		}
+		require.Contains(g.t, after.bucket, id, "it backs off")
+		g.at(id, j, int64(after.bucket[id]), now)
+	}
+}
+
+// take takes jobs and holds the choice to the model. Now and then its reply is lost.
+func (g *laneGame) take(n int, h *Hand) {
+	limit, length := oneOf(g, 1, 2, 5, 8, 40), oneOf(g, time.Minute, time.Minute, 0)
+	number := h.series.next()
+	r, err := h.tryTake(number, limit, length)
+	require.NoError(g.t, err)
+	got := heldOf(r)
+	g.note("server %d takes %d for %v: %s %q", n, limit, length, r.status(), idsOf(got))
+	if r.status() == "paused" {
+		return
+	}
+	g.chosen(limit, idsOf(got))
+	if len(got) > 0 && length > 0 && g.rand.IntN(4) == 0 {
+		again, err := h.last()
+		require.NoError(g.t, err)
+		require.Equal(g.t, got, heldOf(again), "the reply was lost")
+	}
+	if len(got) > 0 && length > 0 && g.rand.IntN(6) == 0 {
+		keep := g.rand.IntN(len(got) + 1)
+		g.note("it has had no reply, and takes %d of them", keep)
+		r, err := h.tryTakeSince("", number, keep, callBytes, keep, length, oneOf(g, "head", "tail"))
+		require.NoError(g.t, err)
+		for _, one := range got[keep:] {
+			g.jobs[one.ID].in = inReady // at the place that it had
+		}
+		if got = got[:keep]; keep > 0 {
+			require.Equal(g.t, idsOf(got), idsOf(heldOf(r)))
+			got = heldOf(r)
+		}
+	}
+	for _, one := range got {
+		j := g.jobs[one.ID]
+		require.Equal(g.t, j.nonce, one.Record[:record.NonceLen])
+		require.Equal(g.t, j.attempts, atoi(one.Attempts))
+		j.fence = one.Fence
+	}
+	g.held[n] = append(g.held[n], got...)
+}
+
+// chosen checks which jobs a take has taken, and takes them from the model: of each key those whose
+// turn it is in its lane, and of the plain ones the first of ready.
+func (g *laneGame) chosen(limit int, got []string) {
+	lines := g.lines()
+	for _, id := range got {
+		j := g.jobs[id]
+		require.NotNil(g.t, j, "%q does not exist", id)
+		require.Equal(g.t, inReady, j.in, "%q does not wait", id)
+		line := lines[j.key]
+		if g.astray[id] { // it goes to its lane, and can be its first
+			line = slices.Insert(slices.Clone(line), 0, id)
+			delete(g.astray, id)
+		}
+		if g.mixed && j.key == "" && !slices.Contains(line, id) {
+			j.in = inLeases // take has found it in a lane, under the place of a former job
+			continue
+		}
+		require.NotEmpty(g.t, line, id)
+		require.Equal(g.t, line[0], id, "the first of key %q", j.key)
+		lines[j.key] = line[1:]
+		j.in = inLeases
+	}
+}
+
+// lines lists the waiting jobs of each key in the order in which they run; of the empty key the
+// plain ones.
+func (g *laneGame) lines() map[string][]string {
+	lines := map[string][]string{}
+	for id, j := range g.jobs {
+		if j.in == inReady && j.key != "" && !g.astray[id] {
+			lines[j.key] = append(lines[j.key], id)
+		}
+	}
+	for _, line := range lines {
+		slices.SortFunc(line, func(a, b string) int {
+			x, y := g.jobs[a], g.jobs[b]
+			return cmp.Or(cmp.Compare(x.front, y.front), cmp.Compare(x.number, y.number))
+		})
+	}
+	for _, id := range g.seen.ready {
+		if j := g.jobs[id]; j != nil && j.key == "" && j.in == inReady && !slices.Contains(lines[""], id) {
+			lines[""] = append(lines[""], id)
+		}
+	}
+	return lines
+}
+
+func (g *laneGame) settle(n int, h *Hand) {
+	verb := oneOf(g, verbAck, verbAck, verbAck, verbExpire, verbRetry, verbRetry, verbSnooze, verbReturn, verbReturn, verbBury, verbAgain)
+	delay := oneOf[int64](g, 0, 3, 2000)
+	list := g.some(n)
+	if len(list) == 0 {
+		return
+	}
+	like := row{verb: verb, delay: time.Duration(delay) * time.Millisecond}
+	if verb == verbRetry || verb == verbBury {
+		like.entry, like.attempts = byHand, 1
+	}
+	next := map[string]*laneJob{}
+	h.renewals = map[string]*renewal{}
+	letters := ""
+	for _, one := range list {
+		j := g.jobs[one.ID]
+		switch {
+		case j == nil:
+			letters += "g"
+		case j.in != inLeases || j.fence != one.Fence:
+			letters += "l"
+		default:
+			letters += "o"
+		}
+		made, head, tail := g.newJob(h, "+"+strconv.FormatInt(delay, 10))
+		next[one.ID] = made
+		h.renewals[one.ID] = &renewal{when: "+" + strconv.FormatInt(delay, 10), head: head, tail: tail}
+	}
+	want := letters
+	if !strings.ContainsAny(letters, "gl") {
+		want = ""
+	}
+	r := g.calls(h, fmt.Sprintf("server %d: %s %q", n, verbs[verb].outcome, idsOf(list)), func() (reply, error) { return h.settle(list, like) })
+	require.Equal(g.t, want, r.text(2))
+	for i, one := range list {
+		if letters[i] != 'o' {
+			continue
+		}
+		j := g.jobs[one.ID]
+		switch verb {
+		case verbAck, verbExpire:
+			delete(g.jobs, one.ID)
+		case verbRetry:
+			j.attempts++
+			g.later(one.ID, j, r.now()+delay)
+		case verbSnooze:
+			g.later(one.ID, j, r.now()+delay)
+		case verbReturn:
+			j.in = inReady // at the place that it had
+		case verbBury:
+			j.attempts++
+			j.in = inDead
+		case verbAgain:
+			g.jobs[one.ID] = next[one.ID]
+			g.at(one.ID, next[one.ID], r.now()+delay, r.now())
+		}
+	}
+}
+
+// later puts a job into the bucket, even if it is due now.
+func (g *laneGame) later(id string, j *laneJob, due int64) {
+	g.at(id, j, due, 0)
+	j.in = inBucket
+}
+
+// wander does what must be harmless: pushes into ready, and servers that wait with BLMOVE.
+func (g *laneGame) wander(h *Hand) {
+	if g.rand.IntN(2) == 0 {
+		g.note("the head of ready goes to handoff")
+		err := h.rdb.LMove(context.Background(), h.keys.ready, h.keys.handoff, "LEFT", "RIGHT").Err()
+		if err != redis.Nil {
+			require.NoError(g.t, err)
+		}
+		return
+	}
+	id := oneOf(g, "", "no such job", g.id())
+	g.note("%q is pushed to ready", id)
+	require.NoError(g.t, h.rdb.RPush(context.Background(), h.keys.ready, id).Err())
+}
+
+// old does what programs of the release before do: their promote puts keyed jobs into ready, and
+// their cancel leaves the entry in the lane.
+func (g *laneGame) old(h *Hand) {
+	ctx, k, id := context.Background(), h.keys, g.id()
+	j := g.jobs[id]
+	if j == nil || j.key == "" {
+		return
+	}
+	switch j.in {
+	case inBucket:
+		g.note("an old server promotes %q", id)
+		require.NoError(g.t, h.rdb.RPush(ctx, k.ready, id).Err())
+		require.NoError(g.t, h.rdb.ZRem(ctx, k.bucket, id).Err())
+		j.in, g.astray[id] = inReady, true
+	case inReady:
+		g.note("an old client cancels %q", id)
+		for _, key := range []string{k.pool, k.attempts, k.errors, k.moved} {
+			require.NoError(g.t, h.rdb.HDel(ctx, key, id).Err())
+		}
+		if !g.astray[id] {
+			g.stale[g.seen.keyed[id]+id] = true
+		}
+		delete(g.jobs, id)
+		delete(g.astray, id)
+	}
+}
+
+// read reads all that Redis holds of jobs and their places.
+func (g *laneGame) read() (s laneState) {
+	ctx, k := context.Background(), g.hands[0].keys
+	pipe := g.hands[0].rdb.Pipeline()
+	pool, keyed, attempts := pipe.HGetAll(ctx, k.pool), pipe.HGetAll(ctx, k.keyed), pipe.HGetAll(ctx, k.attempts)
+	var zsets []*redis.ZSliceCmd
+	for _, key := range []string{k.bucket, k.leases, k.dead, k.lane, k.turn} {
+		zsets = append(zsets, pipe.ZRangeWithScores(ctx, key, 0, -1))
+	}
+	handoff, ready := pipe.LRange(ctx, k.handoff, 0, -1), pipe.LRange(ctx, k.ready, 0, -1)
+	_, err := pipe.Exec(ctx)
+	require.NoError(g.t, err)
+	scores := func(cmd *redis.ZSliceCmd) map[string]float64 {
+		all := map[string]float64{}
+		for _, z := range cmd.Val() {
+			if len(z.Member.(string)) <= record.MaxID { // not the anchor
+				all[z.Member.(string)] = z.Score
+			}
+		}
+		return all
+	}
+	return laneState{
+		pool: pool.Val(), keyed: keyed.Val(), attempts: attempts.Val(), bucket: scores(zsets[0]), leases: scores(zsets[1]), dead: scores(zsets[2]),
+		lane: zsets[3].Val(), turn: zsets[4].Val(), ready: append(handoff.Val(), ready.Val()...),
+	}
+}
+
+// compare holds Redis to the model: each record has exactly one place, the lanes have exactly the
+// waiting keyed jobs in their order, and each key with such a job is in turn.
+func (g *laneGame) compare() {
+	g.t.Helper()
+	now, after := g.read(), g.trace[max(0, len(g.trace)-1):]
+	g.seen = now
+	for id := range g.astray {
+		if laned := slices.ContainsFunc(now.lane, func(z redis.Z) bool { return z.Member == now.keyed[id]+id }); laned || !slices.Contains(now.ready, id) {
+			delete(g.astray, id)
+		}
+	}
+	nonces, want := map[string]string{}, map[string]string{}
+	for id, j := range g.jobs {
+		nonces[id] = j.nonce
+	}
+	for id, raw := range now.pool {
+		want[id] = record.NonceOf(raw)
+	}
+	require.Equal(g.t, nonces, want, "records after %q", after)
+
+	entries := map[string]string{} // of lane, by ID, without those that a release before has left
+	all := map[string]bool{}
+	for _, z := range now.lane {
+		entry := z.Member.(string)
+		require.Zero(g.t, z.Score, "lane is in the order of its members")
+		_, _, nonce, id := cutPlace(g.t, entry)
+		all[entry] = true
+		if g.stale[entry] || g.mixed && nonces[id] != nonce {
+			continue
+		}
+		require.NotContains(g.t, entries, id, "%q is in lane twice after %q", id, after)
+		entries[id] = entry
+	}
+	for id, j := range g.jobs {
+		require.Equal(g.t, j.attempts, atoi(now.attempts[id]), "attempts of %q after %q", id, after)
+		_, delayed := now.bucket[id]
+		_, leased := now.leases[id]
+		_, buried := now.dead[id]
+		_, laned := entries[id]
+		waits := j.key == "" && j.in == inReady || g.astray[id]
+		if waits && j.key == "" && g.mixed && all[now.keyed[id]+id] {
+			continue // in lane under the place of a former job: take finds that
+		}
+		require.Equal(g.t, []bool{j.in == inBucket, j.in == inLeases, j.in == inDead, j.in == inReady && !waits},
+			[]bool{delayed, leased, buried, laned}, "bucket, leases, dead and lane with %q, which is in %s, after %q", id, j.in, after)
+		if waits {
+			require.Contains(g.t, now.ready, id, "after %q", after)
+		}
+		if j.in == inBucket {
+			require.Equal(g.t, float64(j.score), now.bucket[id], "%q is due after %q", id, after)
+		}
+		place, placed := now.keyed[id]
+		if j.key == "" {
+			require.True(g.t, !placed || g.mixed, "%q is plain, and in keyed after %q", id, after)
+			continue
+		}
+		require.True(g.t, placed, "%q is not in keyed after %q", id, after)
+		key, _, nonce, _ := cutPlace(g.t, place+id)
+		require.Equal(g.t, []string{j.key, j.nonce}, []string{key, nonce}, "place of %q after %q", id, after)
+		if laned {
+			require.Equal(g.t, place+id, entries[id], "entry of %q after %q", id, after)
+		}
+	}
+	for id := range entries {
+		require.Contains(g.t, g.jobs, id, "lane has an entry of no job after %q", after)
+	}
+	for id := range now.keyed {
+		require.True(g.t, g.jobs[id] != nil || g.mixed, "keyed has %q, which does not exist, after %q", id, after)
+	}
+	for _, places := range []map[string]float64{now.bucket, now.leases, now.dead} {
+		for id := range places {
+			require.Contains(g.t, g.jobs, id, "a place of no job after %q", after)
+		}
+	}
+	turns := map[string]bool{}
+	for _, z := range now.turn {
+		turns[z.Member.(string)] = true
+	}
+	for key, line := range g.lines() {
+		if key == "" {
+			continue
+		}
+		require.True(g.t, turns[key], "key %q has %q and no turn after %q", key, line, after)
+		slices.SortFunc(line, func(a, b string) int { return strings.Compare(entries[a], entries[b]) })
+		require.Equal(g.t, g.lines()[key], line, "the lane of key %q after %q", key, after)
+	}
+}
+
+// cutPlace reads an entry of lane: a place and the ID.
+func cutPlace(t testing.TB, entry string) (key, order, nonce, id string) {
+	const orders = 29
+	require.NotEmpty(t, entry)
+	size := int(entry[0])
+	require.Greater(t, len(entry), 1+size+orders+record.NonceLen, "%q", entry)
+	key, rest := entry[1:1+size], entry[1+size:]
+	return key, rest[:orders], rest[orders : orders+record.NonceLen], rest[orders+record.NonceLen:]
+}
+
+// drain lets every job come to its end, and expects that nothing is left.
+func (g *laneGame) drain() {
+	h, k := g.hands[0], g.hands[0].keys
+	_, err := h.tryPause("resume all", "", 0)
+	require.NoError(g.t, err)
+	ran := map[string]int{}
+	for range 4 { // a job that was tried before backs off when its lease lapses
+		h.Hasten(400 * 24 * time.Hour)
+		h.Promote()
+		for idle := 0; idle < 3; {
+			got := h.Take(7, time.Minute)
+			if idle++; len(got) > 0 {
+				idle = 0
+				require.NotContains(g.t, h.Ack(got...), "l")
+			}
+			for _, one := range got {
+				ran[one.ID]++
+			}
+		}
+	}
+	for id, j := range g.jobs {
+		if j.in == inDead {
+			require.Zero(g.t, ran[id], "%q is dead", id)
+			r, err := h.tryCancel(id)
+			require.NoError(g.t, err)
+			require.Equal(g.t, "d", r.text(2))
+			continue
+		}
+		require.Equal(g.t, 1, ran[id], "runs of %q, which was in %s", id, j.in)
+	}
+	left := []string{k.pool, k.bucket, k.leases, k.dead, k.ready, k.handoff, k.lane, k.turn, k.attempts, k.moved}
+	if !g.mixed {
+		left = append(left, k.keyed)
+	}
+	for _, key := range left {
+		n, err := h.rdb.Exists(context.Background(), key).Result()
+		require.NoError(g.t, err)
+		require.Zero(g.t, n, "%s is left", key)
+	}
+}
+
+// TestLanesModel plays games on miniredis and on Redis.
+func TestLanesModel(t *testing.T) {
+	for name, mixed := range map[string]bool{"": false, "with programs of the release before": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			redistest.Each(t, func(t *testing.T, rdb redis.UniversalClient) {
+				for range redistest.Size(30) {
+					seed := rand.Uint64()
+					t.Run(strconv.FormatUint(seed, 10), func(t *testing.T) {
+						playLanes(t, rdb, redistest.Prefix(t), seed, 300, mixed)
+					})
+				}
+			})
+		})
+	}
+}

@@ -1,0 +1,214 @@
+package tests
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/delayq/delayq"
+	"github.com/delayq/delayq/internal/queuetest"
+)
+
+// laneStarts records the order in which jobs start.
+type laneStarts struct {
+	mu  sync.Mutex
+	ids []string
+}
+
+// taking is a handler that takes d.
+func (s *laneStarts) taking(d time.Duration) delayq.HandlerFunc {
+	return func(_ context.Context, job *delayq.Job) error {
+		s.mu.Lock()
+		s.ids = append(s.ids, job.ID)
+		s.mu.Unlock()
+		time.Sleep(d)
+		return nil
+	}
+}
+
+func (s *laneStarts) all() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return append([]string(nil), s.ids...)
+}
+
+// counts returns how many of the first n starts have IDs with each prefix.
+func (s *laneStarts) counts(n int, prefixes ...string) []int {
+	list := make([]int, len(prefixes))
+	for _, id := range s.all()[:n] {
+		for i, prefix := range prefixes {
+			if strings.HasPrefix(id, prefix) {
+				list[i]++
+			}
+		}
+	}
+	return list
+}
+
+// many stores numbered jobs with the same options.
+func many(b *queuetest.Bubble, prefix string, n int, opts ...delayq.JobOption) {
+	b.Helper()
+	jobs := make([]delayq.NewJob, n)
+	for i := range jobs {
+		jobs[i] = delayq.NewJob{Topic: "a", ID: fmt.Sprintf("%s%d", prefix, i), Options: opts}
+	}
+	_, err := b.Client.EnqueueBatch(b.Context(), jobs)
+	require.NoError(b, err)
+}
+
+// A few jobs of one key do not wait for a backlog of another.
+func TestKeysTakeTurns(t *testing.T) {
+	queuetest.InBubble(t, func(b *queuetest.Bubble) {
+		var s laneStarts
+		many(b, "whale-", 500, delayq.Key("whale"))
+		b.Serve("a", s.taking(time.Second), delayq.Concurrency(2))
+		b.Pass(time.Second)
+		before := len(s.all())
+		many(b, "small-", 10, delayq.Key("small"))
+		b.Pass(15 * time.Second)
+		require.Equal(b, []int{10}, s.counts(before+25, "small-"))
+		b.Pass(10 * time.Minute)
+		require.Len(b, s.all(), 510)
+		require.Empty(b, b.Stats("a").Laned)
+		for _, key := range []string{"lane", "turn", "keyed"} {
+			require.Zero(b, b.RDB.Exists(b.Context(), queuetest.Prefix+":{a}:"+key).Val(), key)
+		}
+	})
+}
+
+// Jobs without a key are one more key of the round, with many keys and in both orders.
+func TestPlainJobsAreOneKeyMore(t *testing.T) {
+	for _, plainFirst := range []bool{false, true} {
+		t.Run(fmt.Sprint("plain first: ", plainFirst), func(t *testing.T) {
+			queuetest.InBubble(t, func(b *queuetest.Bubble) {
+				var s laneStarts
+				if plainFirst {
+					many(b, "plain-", 300)
+				}
+				for i := range 4 {
+					many(b, fmt.Sprintf("k%d-", i), 300, delayq.Key(fmt.Sprint("key", i)))
+				}
+				if !plainFirst {
+					many(b, "plain-", 300)
+				}
+				b.Serve("a", s.taking(time.Second), delayq.Concurrency(10))
+				b.Pass(50 * time.Second)
+				for i, n := range s.counts(500, "plain-", "k0-", "k1-", "k2-", "k3-") {
+					require.InDelta(b, 100, n, 10, "the %dth", i)
+				}
+				b.Pass(10 * time.Minute)
+				require.Len(b, s.all(), 1500)
+			})
+		})
+	}
+}
+
+// A weight is a share of the starts.
+func TestWeightOfAKey(t *testing.T) {
+	for _, workers := range []int{1, 8, 64} {
+		t.Run(fmt.Sprint(workers), func(t *testing.T) {
+			queuetest.InBubble(t, func(b *queuetest.Bubble) {
+				var s laneStarts
+				require.NoError(b, b.Client.SetKeyLimits(b.Context(), "a", "large", delayq.KeyLimits{Weight: 3}))
+				many(b, "large-", 1000, delayq.Key("large"))
+				many(b, "small-", 1000, delayq.Key("small"))
+				b.Serve("a", s.taking(time.Second), delayq.Concurrency(workers))
+				b.Pass(time.Duration(400/workers+1) * time.Second)
+				n := s.counts(400, "large-", "small-")
+				require.InDelta(b, 300, n[0], 20)
+				require.InDelta(b, 100, n[1], 20)
+				keys, err := b.Inspector.Keys(b.Context(), "a", "", 10)
+				require.NoError(b, err)
+				require.Len(b, keys, 2)
+				require.Equal(b, 3, keys[0].Weight)
+				require.Equal(b, 1, keys[1].Weight)
+			})
+		})
+	}
+}
+
+// Within a key the earliest due job starts first, with its head start.
+func TestPriorityIsAHeadStart(t *testing.T) {
+	queuetest.InBubble(t, func(b *queuetest.Bubble) {
+		var s laneStarts
+		key := delayq.Key("k")
+		b.Enqueue("a", "first", key)
+		b.Pass(time.Minute)
+		b.Enqueue("a", "urgent", key, delayq.Priority(2*time.Minute))
+		b.Enqueue("a", "idle", key, delayq.Priority(-time.Hour))
+		b.Pass(30 * time.Minute)
+		b.Enqueue("a", "last", key)
+		b.Enqueue("a", "late", key, delayq.Priority(20*time.Minute))
+		b.Serve("a", s.taking(time.Second), delayq.Concurrency(1))
+		b.Pass(time.Minute)
+		require.Equal(b, []string{"urgent", "first", "late", "last", "idle"}, s.all())
+	})
+}
+
+// A handler sees the key of its job. So do the jobs of a schedule, the Inspector, and Again.
+func TestKeyIsSeen(t *testing.T) {
+	queuetest.InBubble(t, func(b *queuetest.Bubble) {
+		var mu sync.Mutex
+		seen := map[string]int{}
+		b.AddSchedule("s", delayq.Every(10*time.Second), delayq.Key("of the schedule"), delayq.Priority(time.Second))
+		b.Enqueue("t", "x", delayq.Key("of x"), delayq.ProcessIn(time.Second), delayq.Retry(5))
+		require.Equal(b, "of x", b.Get("t", "x").Key)
+		b.Serve("t", func(_ context.Context, job *delayq.Job) error {
+			mu.Lock()
+			defer mu.Unlock()
+			seen[job.Key]++
+			if job.Key == "of x" {
+				return delayq.Again(nil, delayq.Key("another"), delayq.ProcessIn(time.Second))
+			}
+			return nil
+		})
+		b.Pass(35 * time.Second)
+		require.Equal(b, map[string]int{"of x": 1, "another": 1, "of the schedule": 3}, seen)
+		_, err := b.Client.Trigger(b.Context(), "t", "s")
+		require.NoError(b, err)
+		b.Pass(time.Second)
+		require.Equal(b, 4, seen["of the schedule"])
+	})
+}
+
+// Each of the idle servers is woken for one of the jobs in lanes, whether it blocks or is rung.
+func TestJobsInLanesWakeServers(t *testing.T) {
+	for _, due := range []time.Duration{0, time.Minute} {
+		t.Run(due.String(), func(t *testing.T) {
+			queuetest.InBubble(t, func(b *queuetest.Bubble) {
+				var mu sync.Mutex
+				ran := map[int]int{}
+				for i := range 10 {
+					b.Serve("a", func(ctx context.Context, job *delayq.Job) error {
+						mu.Lock()
+						ran[i]++
+						mu.Unlock()
+						return block(ctx, job)
+					}, delayq.Concurrency(1))
+				}
+				b.Pass(3300 * time.Millisecond)
+				many(b, "job-", 100, delayq.Key("k"), delayq.ProcessIn(due))
+				b.Pass(due)
+				synctest.Wait()
+				require.Len(b, ran, 10, "at once")
+			})
+		})
+	}
+}
+
+// Ready gets no more than 64 empty IDs when nobody listens.
+func TestEmptyIDsAreBounded(t *testing.T) {
+	queuetest.InBubble(t, func(b *queuetest.Bubble) {
+		for i := range 5 {
+			many(b, fmt.Sprintf("job-%d-", i), 500, delayq.Key(fmt.Sprint(i)))
+		}
+		require.LessOrEqual(b, b.RDB.LLen(b.Context(), queuetest.Prefix+":{a}:ready").Val(), int64(64))
+		require.EqualValues(b, 2500, b.Stats("a").Laned)
+	})
+}
