@@ -71,7 +71,7 @@ func TestCensusFindsPlantedFaults(t *testing.T) {
 			rdb.ZAdd(ctx, root+"lane", redis.Z{Member: "\x01k" + strings.Repeat("0", 37) + "x"})
 		},
 		"record in bucket and lane": func(ctx context.Context, rdb redis.UniversalClient, root string) {
-			place := "\x01k" + strings.Repeat("0", 21) + rdb.HGet(ctx, root+"pool", "later").Val()[:nonceLen]
+			place := "\x01k" + strings.Repeat("0", 29) + rdb.HGet(ctx, root+"pool", "later").Val()[:nonceLen]
 			rdb.HSet(ctx, root+"keyed", "later", place)
 			rdb.ZAdd(ctx, root+"lane", redis.Z{Member: place + "later"})
 			rdb.ZAdd(ctx, root+"turn", redis.Z{Member: "k"})
@@ -85,7 +85,7 @@ func TestCensusFindsPlantedFaults(t *testing.T) {
 			rdb.ZAdd(ctx, root+"turn", redis.Z{Member: "k"})
 		},
 		`key "k" has jobs in lane and no turn`: func(ctx context.Context, rdb redis.UniversalClient, root string) {
-			place := "\x01k" + strings.Repeat("0", 21) + rdb.HGet(ctx, root+"pool", "later").Val()[:nonceLen]
+			place := "\x01k" + strings.Repeat("0", 29) + rdb.HGet(ctx, root+"pool", "later").Val()[:nonceLen]
 			rdb.ZRem(ctx, root+"bucket", "later")
 			rdb.HSet(ctx, root+"keyed", "later", place)
 			rdb.ZAdd(ctx, root+"lane", redis.Z{Member: place + "later"})
