@@ -58,12 +58,8 @@ addresses of the shop's metrics for Prometheus and of its web page.`,
 
 // demo runs the shop until it is left, or for a time.
 func (a *app) demo(parent context.Context, length time.Duration, metricsOn, pageOn string) (err error) {
-	ctx := parent
-	if length > 0 {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(parent, length)
-		defer cancel()
-	}
+	ctx, leave := context.WithCancel(parent)
+	defer leave()
 	counts := prom.NewMetrics()
 	q, err := delayqtest.Open(delayq.Prefix(a.prefix), delayq.Hooks(counts))
 	if err != nil {
@@ -92,9 +88,14 @@ func (a *app) demo(parent context.Context, length time.Duration, metricsOn, page
 	defer func() { err = errors.Join(err, page.end()) }()
 
 	s := &shop{ctx: ctx, queue: q, hooks: delayq.Hooks(counts)}
-	defer s.close()
+	defer func() { leave(); s.close() }()
 	if err := s.open(); err != nil {
 		return demoEnded(ctx, parent, err)
+	}
+	if length > 0 { // from now on, however long the machine took to open the shop
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, length)
+		defer cancel()
 	}
 	if a.out.terminal && a.in.terminal && a.getenv("TERM") != "dumb" {
 		a.say("the page of the shop: http://%s/", page.listener.Addr())
