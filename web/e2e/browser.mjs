@@ -1,0 +1,29 @@
+// The queue, the pages and the browser that tests and pictures share.
+import { spawn } from "node:child_process";
+import { createInterface } from "node:readline";
+import { chromium } from "playwright-core";
+
+// launch starts Chromium. Nothing but the page is loaded: its background services are off.
+export const launch = () => chromium.launch({
+  executablePath: process.env.CHROMIUM ?? "/usr/bin/chromium",
+  args: [
+    "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
+    "--disable-component-update", "--disable-sync",
+  ],
+});
+
+// start runs a program that writes JSON in its first line and ends with its standard input. It
+// returns that JSON, and what ends the program.
+export const start = async (program, ...args) => {
+  const child = spawn(program, args, { stdio: ["pipe", "pipe", "inherit"] });
+  const ended = new Promise((resolve, reject) => {
+    child.on("error", reject);
+    child.on("exit", (code) => { code === 0 ? resolve() : reject(new Error(`${program} ended with ${code}`)); });
+  });
+  const line = new Promise((resolve) => { createInterface(child.stdout).once("line", resolve); });
+  const first = await Promise.race([line, ended.then(() => { throw new Error(`${program} has ended`); })]);
+  return { said: JSON.parse(first), stop: () => { child.stdin.end(); return ended; } };
+};
+
+// link returns a page with parameters, relative to the directory of the pages.
+export const link = (page, parameters = {}) => `${page}?${new URLSearchParams(parameters)}`;
