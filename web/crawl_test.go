@@ -119,7 +119,7 @@ func TestEveryLinkUnderFourMounts(t *testing.T) {
 				})
 			}
 			for _, kind := range []string{
-				"topic", "jobs", "job", "payload", "find", "failures", "servers", "schedules", "schedule", "audit", "redis", "help", "confirm",
+				"topic", "jobs", "job", "payload", "find", "keys", "failures", "servers", "schedules", "schedule", "audit", "redis", "help", "confirm",
 				"bulks", "pause", "enqueue", "new-schedule", "edit-schedule", "topics.json", "job.json", "jobs.json",
 			} {
 				if kinds[kind] == 0 {

@@ -19,7 +19,7 @@ type filter struct {
 }
 
 // filterFields are the parameters besides topic and state.
-var filterFields = []string{"from", "to", "prefix", "attempt", "error", "failure", "header", "payload"}
+var filterFields = []string{"from", "to", "prefix", "key", "attempt", "error", "failure", "header", "payload"}
 
 // rowChoices are the lengths of pages that a page offers. Each up to 1,000 is accepted.
 var rowChoices = []int{25, 100, 500}
@@ -56,7 +56,7 @@ func (v *view) filter() (*filter, error) {
 		}
 		f.query.Headers = map[string]string{name: value}
 	}
-	f.query.IDPrefix, f.query.Error, f.query.Failure = f.text["prefix"], f.text["error"], f.text["failure"]
+	f.query.IDPrefix, f.query.Key, f.query.Error, f.query.Failure = f.text["prefix"], f.text["key"], f.text["error"], f.text["failure"]
 	f.query.Payload = []byte(f.text["payload"])
 	if f.text["payload"] != "" || f.text["header"] != "" {
 		// A search would tell what is hidden.

@@ -11,9 +11,10 @@ import (
 
 // A jobRecord is a job in JSON.
 type jobRecord struct {
-	Topic       string            `json:"topic"`
-	ID          string            `json:"id"`
-	IDBase64    string            `json:"id_base64,omitempty"` // if the ID is not UTF-8
+	Topic    string `json:"topic"`
+	ID       string `json:"id"`
+	IDBase64 string `json:"id_base64,omitempty"` // if the ID is not UTF-8
+	jobKey
 	State       delayq.State      `json:"state"`
 	DueReason   delayq.DueReason  `json:"due_reason,omitempty"`
 	EnqueuedAt  time.Time         `json:"enqueued_at,omitzero"`
@@ -58,7 +59,7 @@ func (e errorEntry) Took() time.Duration { return time.Duration(e.Seconds * floa
 // record returns a job for JSON and templates. Headers need the right to see payloads.
 func record(j *delayq.JobInfo, headers bool) jobRecord {
 	r := jobRecord{
-		Topic: j.Topic, ID: j.ID, State: j.State, DueReason: j.DueReason, EnqueuedAt: utc(j.EnqueuedAt), Due: utc(j.Due),
+		Topic: j.Topic, ID: j.ID, jobKey: jobKeyOf(j.Key), State: j.State, DueReason: j.DueReason, EnqueuedAt: utc(j.EnqueuedAt), Due: utc(j.Due),
 		LeaseEnd: utc(j.LeaseEnd), BuriedAt: utc(j.BuriedAt), StartedAt: utc(j.StartedAt), FinishedAt: utc(j.FinishedAt),
 		KeptUntil: utc(j.KeptUntil), ExpireAt: utc(j.ExpireAt), Attempt: j.Attempt, Retries: j.Retries, Snoozes: j.Snoozes,
 		TimeoutSec: j.Timeout.Seconds(), Retention: j.Retention.Seconds(), Schedule: j.Schedule, Slot: utc(j.Slot),

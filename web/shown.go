@@ -58,6 +58,11 @@ func (p *jobsPage) ConfirmURL() string {
 	return "confirm?" + p.Filter.values().Encode()
 }
 
+// Keyed reports whether a job of the page has a key.
+func (p *jobsPage) Keyed() bool {
+	return slices.ContainsFunc(p.Jobs, func(j jobRecord) bool { return j.exact != "" })
+}
+
 // Shown returns the number of rows.
 func (p *jobsPage) Shown() int { return len(p.Jobs) }
 

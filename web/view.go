@@ -329,6 +329,13 @@ func (v *view) Named() bool { return v.h.o.actor != nil }
 // T returns a text of the catalog with its placeholders {0}, {1} … filled.
 func (v *view) T(key string, args ...any) string { return translate(v.Lang, key, args...) }
 
+// Label returns a text of the catalog that begins with a capital, for where CSS cannot write one.
+func (v *view) Label(key string) string {
+	text := v.T(key)
+	first, n := utf8.DecodeRuneInString(text)
+	return string(unicode.ToUpper(first)) + text[n:]
+}
+
 // Has reports whether the catalog has a text.
 func (v *view) Has(key string) bool { return catalogs["en"][key] != "" }
 

@@ -254,6 +254,7 @@ func init() {
 		"payload":   {right: RightPayload, show: (*Handler).payload, topic: true, plain: true},
 		"find":      {right: RightView, show: (*Handler).find, plain: true},
 		"failures":  {right: RightView, show: (*Handler).failures},
+		"keys":      {right: RightView, show: (*Handler).keys, topic: true},
 		"servers":   {right: RightView, show: (*Handler).servers},
 		"schedules": {right: RightView, show: (*Handler).schedules},
 		"schedule":  {right: RightView, show: (*Handler).schedule, topic: true},

@@ -3,6 +3,7 @@ package web_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -49,6 +50,11 @@ func world(t testing.TB) *delayqtest.TestQueue {
 		put("order:cancel", id, "\x82\xa2id\x07\xa5email\xa3a@b", delayq.ProcessIn(30*time.Minute), delayq.Header("traceparent", "<b>"))
 	}
 	put("refund <b>/poll", "r-1", "", delayq.ProcessIn(0))
+	for i, key := range []string{"t-1", "t-1", "t-2", evilBytes} {
+		put("invoice", fmt.Sprintf("i-%d", i+1), "", delayq.ProcessIn(0), delayq.Key(key))
+	}
+	put("invoice", "i-5", "", delayq.ProcessIn(0))
+	require.NoError(t, q.Client.SetKeyLimits(ctx, "invoice", "t-1", delayq.KeyLimits{Weight: 3}))
 	require.NoError(t, q.Client.Pause(delayq.WithActor(ctx, "alice <i>"), "order:cancel", delayq.Pause{By: "alice <i>", Reason: "bank is down"}))
 	return q
 }

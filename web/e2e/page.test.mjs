@@ -58,6 +58,8 @@ const focused = (page, property) => page.evaluate((p) => document.activeElement[
 // every lists a page of each kind.
 const every = {
   topics: "topics", topic: link("topic", { topic: "order:cancel" }), "topic in trouble": link("topic", { topic: "refund:poll" }),
+  keys: link("keys", { topic: "invoice:print" }), "jobs of a key": link("jobs", { topic: "invoice:print", state: "ready", key: "tenant-0" }),
+  "job with a key": link("job", { topic: "invoice:print", id: "invoice-1-2" }),
   "paused topic": link("topic", { topic: "sms:promo" }), jobs: link("jobs", { topic: "order:cancel", state: "scheduled", rows: 25 }),
   dead: link("jobs", { topic: "mail:welcome", state: "dead", error: "421" }), empty: link("jobs", { topic: "order:cancel", state: "running" }),
   done: link("jobs", { topic: "report:daily", state: "done" }), job: link("job", { topic: "order:cancel", id: "order-1003" }),
@@ -233,6 +235,21 @@ drive("Explain says why a job is not running", { expected: /status of 404/ }, as
     await page.goto(at.root + link("job", { topic, id, lang: "zh-CN" }));
     assert.match(await text(page, ".verdict p"), chinese, `${topic} ${id}`);
   }
+});
+
+drive("keys show who waits, and lead to their jobs", {}, async (page) => {
+  await page.goto(at.root + link("topic", { topic: "invoice:print" }));
+  await page.click(".tabs a:has-text('Keys')");
+  await page.waitForURL(/keys\?/);
+  assert.equal(await page.locator("tbody tr").count(), 5);
+  assert.match(await text(page, "tbody tr"), /tenant-0\s+5\s+3\s+invoice-0-0/);
+  await page.click("tbody a:has-text('tenant-1')");
+  await page.waitForURL(/jobs\?/);
+  assert.equal(await page.inputValue("#filter input[name=key]"), "tenant-1");
+  assert.equal(await page.locator("tbody tr").count(), 4);
+  await page.click("tbody th a");
+  await page.waitForURL(/job\?/);
+  assert.match(await text(page, ".facts"), /Key\s+tenant-1/i);
 });
 
 drive("a page that only reads has no buttons and refuses forged acts", { expected: /status of 40[34]/ }, async (page) => {

@@ -137,7 +137,7 @@ const (
 	orders   = 150  // scheduled jobs of order:cancel
 	letters  = 1200 // dead jobs of letter:print
 	reports  = 40   // done jobs of report:daily
-	tenants  = 6    // keys of invoice:print
+	tenants  = 5    // keys of invoice:print
 	invoices = 5    // jobs of the first of them; each of the others has one fewer
 )
 

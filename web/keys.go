@@ -1,0 +1,104 @@
+package web
+
+import (
+	"context"
+	"encoding/base64"
+	"net/http"
+	"strconv"
+	"time"
+	"unicode/utf8"
+
+	"github.com/delayq/delayq"
+)
+
+// A jobKey is the key of a job in JSON.
+type jobKey struct {
+	Key       string `json:"key,omitempty"`
+	KeyBase64 string `json:"key_base64,omitempty"` // if the key is not UTF-8
+	exact     string
+}
+
+func jobKeyOf(key string) jobKey {
+	k := jobKey{Key: key, exact: key}
+	if !utf8.ValidString(key) {
+		k.KeyBase64 = base64.StdEncoding.EncodeToString([]byte(key))
+	}
+	return k
+}
+
+// ExactKey returns the key itself, or "" if the job has none.
+func (k jobKey) ExactKey() string { return k.exact }
+
+// A waitingKey is a key with ready jobs.
+type waitingKey struct {
+	jobKey
+	Waiting     int64  `json:"waiting"`
+	Weight      int    `json:"weight"`
+	First       string `json:"first"` // the ID of the job that is the next one of the key to start
+	FirstBase64 string `json:"first_base64,omitempty"`
+	first       string
+}
+
+// ExactFirst returns the ID of the first job itself.
+func (k waitingKey) ExactFirst() string { return k.first }
+
+type keysPage struct {
+	Schema string         `json:"schema"`
+	At     time.Time      `json:"at"`
+	Topic  string         `json:"topic"`
+	Ready  int64          `json:"ready"`    // jobs of the topic
+	Laned  int64          `json:"with_key"` // those of them that have a key
+	Keys   []waitingKey   `json:"keys"`
+	Next   string         `json:"next,omitempty"`
+	Row    *topicRow      `json:"-"`
+	Tabs   []delayq.State `json:"-"`
+	More   string         `json:"-"` // the link to the next page
+	First  string         `json:"-"` // and to the first one
+}
+
+// Plain returns the number of ready jobs without a key, which take turns as one more key.
+func (p *keysPage) Plain() int64 { return max(p.Ready-p.Laned, 0) }
+
+// keys shows the keys of a topic that have ready jobs. A cursor is the last key of the page before,
+// in base64, because a key has any bytes.
+func (h *Handler) keys(v *view) (any, error) {
+	refuse := func(text string) error { return &refusal{http.StatusBadRequest, text} }
+	after, err := base64.RawURLEncoding.DecodeString(v.query.Get("cursor"))
+	if err != nil {
+		return nil, refuse(v.T("error.cursor"))
+	}
+	limit := previewRows
+	if text := v.query.Get("rows"); text != "" {
+		if limit, err = strconv.Atoi(text); err != nil {
+			return nil, refuse("rows: " + strconv.Quote(text) + " is not a number")
+		}
+	}
+	row, err := h.row(v)
+	if err != nil {
+		return nil, err
+	}
+	list, err := read(h, v.Request.Context(), "keys\x00"+v.Topic+"\x00"+strconv.Itoa(limit)+"\x00"+string(after),
+		func(ctx context.Context) ([]delayq.KeyInfo, error) {
+			return h.insp.Keys(ctx, v.Topic, string(after), limit)
+		})
+	if err != nil {
+		return nil, err
+	}
+	p := &keysPage{
+		Schema: "delayq.web.keys/1", At: utc(row.at), Topic: v.Topic, Ready: row.Ready, Laned: row.Laned, Keys: []waitingKey{}, Row: row, Tabs: states,
+	}
+	for _, k := range list {
+		one := waitingKey{jobKey: jobKeyOf(k.Key), Waiting: k.Waiting, Weight: k.Weight, First: k.First, first: k.First}
+		if !utf8.ValidString(k.First) {
+			one.FirstBase64 = base64.StdEncoding.EncodeToString([]byte(k.First))
+		}
+		p.Keys = append(p.Keys, one)
+	}
+	rows := v.query.Get("rows")
+	p.First = v.Link("keys", "topic", v.Topic, "rows", rows)
+	if len(list) == limit {
+		p.Next = base64.RawURLEncoding.EncodeToString([]byte(list[limit-1].Key))
+		p.More = v.Link("keys", "topic", v.Topic, "rows", rows, "cursor", p.Next)
+	}
+	return p, nil
+}
