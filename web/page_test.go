@@ -26,6 +26,7 @@ var update = flag.Bool("update", false, "write the golden files")
 var goldenPages = map[string]string{
 	"topics":    "/topics",
 	"topic":     link("topic", "topic", "order:cancel"),
+	"late":      link("topic", "topic", "report"),
 	"scheduled": link("jobs", "topic", "order:cancel", "state", "scheduled"),
 	"filtered":  link("jobs", "topic", "mail:welcome", "state", "dead", "error", "550", "rows", "25"),
 	"job":       link("job", "topic", "mail:welcome", "id", evilID),

@@ -338,6 +338,7 @@ type topicPage struct {
 	At     time.Time `json:"at"`
 	topicRow
 	Forecasts []forecast `json:"forecasts"`
+	Lateness  *lateness  `json:"lateness,omitempty"` // of done jobs; none without them
 	Problem   string     `json:"problem,omitempty"`
 }
 
@@ -396,7 +397,13 @@ func (h *Handler) topic(v *view) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &topicPage{"delayq.web.topic/1", utc(t.at), *t, all, v.trouble(t.Status, t)}, nil
+	p := &topicPage{Schema: "delayq.web.topic/1", At: utc(t.at), topicRow: *t, Forecasts: all, Problem: v.trouble(t.Status, t)}
+	if t.Done > 0 {
+		if p.Lateness, err = h.lateness(v.Request.Context(), v.Topic); err != nil {
+			return nil, err
+		}
+	}
+	return p, nil
 }
 
 type jobsPage struct {

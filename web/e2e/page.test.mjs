@@ -60,7 +60,8 @@ const every = {
   topics: "topics", topic: link("topic", { topic: "order:cancel" }), "topic in trouble": link("topic", { topic: "refund:poll" }),
   keys: link("keys", { topic: "invoice:print" }), "jobs of a key": link("jobs", { topic: "invoice:print", state: "ready", key: "tenant-0" }),
   "job with a key": link("job", { topic: "invoice:print", id: "invoice-1-2" }),
-  "paused topic": link("topic", { topic: "sms:promo" }), jobs: link("jobs", { topic: "order:cancel", state: "scheduled", rows: 25 }),
+  "topic with done jobs": link("topic", { topic: "report:daily" }), "paused topic": link("topic", { topic: "sms:promo" }),
+  jobs: link("jobs", { topic: "order:cancel", state: "scheduled", rows: 25 }),
   dead: link("jobs", { topic: "mail:welcome", state: "dead", error: "421" }), empty: link("jobs", { topic: "order:cancel", state: "running" }),
   done: link("jobs", { topic: "report:daily", state: "done" }), job: link("job", { topic: "order:cancel", id: "order-1003" }),
   "dead job": link("job", { topic: "mail:welcome", id: "u-41000" }), "evil job": link("job", { topic: `evil:${evil}`, id: evil }),
@@ -250,6 +251,12 @@ drive("keys show who waits, and lead to their jobs", {}, async (page) => {
   await page.click("tbody th a");
   await page.waitForURL(/job\?/);
   assert.match(await text(page, ".facts"), /Key\s+tenant-1/i);
+});
+
+drive("done jobs show how late they started", {}, async (page) => {
+  await page.goto(at.root + link("topic", { topic: "report:daily" }));
+  assert.match(await text(page, ".figures"), /Late, p50\s+[\d.]+m?s\s+Late, p99\s+[\d.]+m?s/);
+  assert.match(await text(page, ".figures + .note"), /done jobs \(40\)/);
 });
 
 drive("a page that only reads has no buttons and refuses forged acts", { expected: /status of 40[34]/ }, async (page) => {
