@@ -38,7 +38,7 @@ func TestActsOnOneJob(t *testing.T) {
 		target := link("confirm", "do", act, "topic", topic, "id", id, "state", "scheduled")
 		asked := get(t, h, target)
 		require.Equal(t, http.StatusOK, asked.Code)
-		require.Contains(t, asked.Body.String(), "1 jobs of "+topic)
+		require.Contains(t, asked.Body.String(), "1 job of "+topic)
 		w := post(t, h, link("act", "do", act, "topic", topic, "state", "scheduled", "id", id), form)
 		require.Equal(t, http.StatusSeeOther, w.Code, w.Body.String())
 		require.False(t, strings.HasPrefix(w.Header().Get("Location"), "/"), "relative: it works under every mount")

@@ -4,6 +4,7 @@ import (
 	"embed"
 	"encoding/json"
 	"fmt"
+	"regexp"
 	"strconv"
 	"strings"
 )
@@ -33,6 +34,9 @@ func loadCatalogs() map[string]map[string]string {
 	return all
 }
 
+// plural matches a choice such as {0:job is|jobs are}: the first if the argument is 1.
+var plural = regexp.MustCompile(`\{(\d):([^|}]*)\|([^}]*)\}`)
+
 // translate returns a text with its placeholders filled, or the key if there is no such text.
 func translate(lang, key string, args ...any) string {
 	text, ok := catalogs[lang][key]
@@ -44,6 +48,13 @@ func translate(lang, key string, args ...any) string {
 	if len(args) == 0 {
 		return text
 	}
+	text = plural.ReplaceAllStringFunc(text, func(choice string) string {
+		m := plural.FindStringSubmatch(choice)
+		if n := int(m[1][0] - '0'); n < len(args) && fmt.Sprint(args[n]) == "1" {
+			return m[2]
+		}
+		return m[3]
+	})
 	pairs := make([]string, 0, 2*len(args))
 	for i, arg := range args {
 		pairs = append(pairs, "{"+strconv.Itoa(i)+"}", fmt.Sprint(arg))

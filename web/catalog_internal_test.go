@@ -41,6 +41,18 @@ func TestCatalogsAreComplete(t *testing.T) {
 	}
 }
 
+func TestOneAndMany(t *testing.T) {
+	require.Equal(t, "1 job was buried within the last minute; 3 are dead.", translate("en", "trouble.dead", "1", "3"))
+	require.Equal(t, "1,001 jobs were buried within the last minute; 1 is dead.", translate("en", "trouble.dead", "1,001", 1))
+	require.Equal(t, "Purge {1:a|b} jobs of {0}?", translate("en", "confirm.title", "Purge", "{1:a|b}", "{0}"), "arguments are not looked into")
+	choice := regexp.MustCompile(`\{\d:`)
+	for _, tag := range languages {
+		for key, text := range catalogs[tag] {
+			require.Len(t, plural.FindAllString(text, -1), len(choice.FindAllString(text, -1)), "%s of %s", key, tag)
+		}
+	}
+}
+
 // Every text that templates and code ask for by a constant key is there, and so is every one that
 // is put together.
 func TestCatalogHasEveryKey(t *testing.T) {
