@@ -80,6 +80,10 @@ const (
 	// All workers of the topic's [Pool] were busy, some of them with other topics, at the last
 	// heartbeats of all servers that take its jobs. Running, Workers: those of the pools; Servers.
 	ReasonPoolBusy ReasonCode = "pool_busy"
+	// The key of the job is held: see [HoldKey]. Until.
+	ReasonKeyHeld ReasonCode = "key_held"
+	// The key of the job is paused: see [Client.PauseKey].
+	ReasonKeyPaused ReasonCode = "key_paused"
 	// Other jobs are in front of this one. Ahead, More, PerSecond, Wait.
 	ReasonBehind ReasonCode = "behind"
 	// The job has a key: see [Key]. Other jobs of the key are in front of it, or other keys are in
@@ -191,11 +195,13 @@ type circumstances struct {
 
 	pauses []PauseInfo
 	hold   restraint
-	ahead  int64 // -1: unknown
-	before int64 // in its lane; -1: it is not in one
-	keys   int64 // in the round
-	whole  bool  // ahead is -1 only if the job is not there
-	rank   int64 // in the bucket
+	ahead  int64     // -1: unknown
+	before int64     // in its lane; -1: it is not in one
+	keys   int64     // in the round
+	paused bool      // its key
+	until  time.Time // the end of the hold of its key
+	whole  bool      // ahead is -1 only if the job is not there
+	rank   int64     // in the bucket
 	leased int64
 
 	takers, draining, others []ServerInfo // live servers, the first two of the topic
@@ -255,6 +261,7 @@ func readCircumstances(topic, id string, r reply) *circumstances {
 	c.hold = readHold(r.list(16), r.now())
 	c.ahead, c.whole, c.rank, c.leased = r.number(12), r.number(13) == 1, r.number(14), r.number(15)
 	c.before, c.keys = r.number(17), r.number(18)
+	c.paused, c.until = keyHold(r.text(19))
 	switch {
 	case at(columnRecord) == "" && at(columnBucket)+at(columnLease)+at(columnDead) != "":
 		c.finding = FindingNoRecord

@@ -147,6 +147,11 @@ func (c *circumstances) since(t time.Time) time.Duration { return max(0, c.at.Su
 
 // queued returns why a ready job has not been taken.
 func (c *circumstances) queued() (list []Reason) {
+	if c.paused {
+		list = append(list, Reason{Code: ReasonKeyPaused})
+	} else if !c.until.IsZero() {
+		list = append(list, Reason{Code: ReasonKeyHeld, Until: c.until})
+	}
 	limits := c.hold.limits
 	if limits.Running > 0 && c.leased >= int64(limits.Running) {
 		list = append(list, Reason{Code: ReasonTopicLimit, Running: int(c.leased), Limit: int64(limits.Running)})

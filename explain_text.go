@@ -119,6 +119,10 @@ func (r *Reason) clause(now time.Time) string {
 		return text
 	case ReasonPoolBusy:
 		return fmt.Sprintf("all %s workers of the topic's pool are busy, some of them with other topics", grouped(int64(r.Workers)))
+	case ReasonKeyPaused:
+		return "its key is paused"
+	case ReasonKeyHeld:
+		return fmt.Sprintf("its key is held until %s, in %s", moment(r.Until), span(r.Until.Sub(now)))
 	case ReasonBehind:
 		text := jobsAre(r.Ahead) + " in front of it"
 		if r.More {

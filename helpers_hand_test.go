@@ -357,13 +357,19 @@ func (h *Hand) tryHold(period time.Duration) (reply, error) {
 	return h.run(holdScript, h.series.next(), period.Milliseconds(), "me", "why", controlChannel(h.prefix()), h.keys.topic)
 }
 
-// Hasten makes all due times and lease ends come earlier: what the passing of time does, without
-// the waiting.
+// tryKeyHold holds a key for some ms: -1 pauses it, and 0 resumes it.
+func (h *Hand) tryKeyHold(key string, ms int64, most int) (reply, error) {
+	return h.run(keyHoldScript, h.series.next(), key, ms, most, controlChannel(h.prefix()), h.keys.topic)
+}
+
+// Hasten makes all due times, lease ends and ends of holds come earlier: what the passing of time
+// does, without the waiting.
 func (h *Hand) Hasten(d time.Duration) {
 	h.t.Helper()
 	ctx := context.Background()
-	for _, key := range []string{h.keys.bucket, h.keys.leases} {
-		all, err := h.rdb.ZRangeByScoreWithScores(ctx, key, &redis.ZRangeBy{Min: "-inf", Max: "(+inf"}).Result()
+	most := map[string]string{h.keys.bucket: "+inf", h.keys.leases: "+inf", h.keys.held: strconv.Itoa(keyPaused)}
+	for key, most := range most {
+		all, err := h.rdb.ZRangeByScoreWithScores(ctx, key, &redis.ZRangeBy{Min: "-inf", Max: "(" + most}).Result()
 		require.NoError(h.t, err)
 		for _, z := range all {
 			require.NoError(h.t, h.rdb.ZIncrBy(ctx, key, -float64(d.Milliseconds()), z.Member.(string)).Err())

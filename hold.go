@@ -27,16 +27,33 @@ func Hold(d time.Duration) error { return &holdError{d: d} }
 // HoldUntil is [Hold] until a time, such as that of a Retry-After header.
 func HoldUntil(t time.Time) error { return &holdError{until: t} }
 
+// HoldKey makes the key of the job wait for d, for example because the API of one tenant has
+// answered "429 Too Many Requests": see [Key]. The job goes back to its place among those of its
+// key, and its attempt is not used up. No server takes a job of the key until d has passed. Jobs of
+// other keys and jobs without a key continue. The rest is as for [Hold]: the latest end counts, and
+// jobs that run or were taken ahead are not affected.
+//
+// A job without a key fails instead, and is retried after d. [Client.ResumeKey] ends a hold early.
+func HoldKey(d time.Duration) error { return &holdError{d: d, ofKey: true} }
+
+// HoldKeyUntil is [HoldKey] until a time, such as that of a Retry-After header.
+func HoldKeyUntil(t time.Time) error { return &holdError{until: t, ofKey: true} }
+
 type holdError struct {
 	d     time.Duration
 	until time.Time // zero: d counts
+	ofKey bool      // only the key of the job is held
 }
 
 func (e *holdError) Error() string {
-	if e.until.IsZero() {
-		return fmt.Sprintf("delayq: hold for %v", e.d)
+	what := "hold"
+	if e.ofKey {
+		what = "hold the key"
 	}
-	return fmt.Sprintf("delayq: hold until %v", e.until.UTC().Format(time.RFC3339Nano))
+	if e.until.IsZero() {
+		return fmt.Sprintf("delayq: %s for %v", what, e.d)
+	}
+	return fmt.Sprintf("delayq: %s until %v", what, e.until.UTC().Format(time.RFC3339Nano))
 }
 
 // delay returns how long the hold is, from now on by Redis's clock.
@@ -50,10 +67,10 @@ func (e *holdError) delay(now time.Time) time.Duration {
 
 // AsHold reports whether returning err from a handler holds the topic, and until when. Use it in
 // middleware. If a [Permanent], an [Again] or a [Snooze] takes precedence over the [Hold], it
-// reports false.
+// reports false. So it does for [HoldKey].
 func AsHold(err error) (until time.Time, ok bool) {
 	want := wishOf(err)
-	if want.hold == nil {
+	if want.hold == nil || want.hold.ofKey {
 		return time.Time{}, false
 	}
 	if want.hold.until.IsZero() {

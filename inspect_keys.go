@@ -5,14 +5,21 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"time"
 )
 
-// A KeyInfo describes the ready jobs of one key: see [Key]. [Inspector.Keys] returns it.
+// A KeyInfo describes one key and its ready jobs: see [Key]. [Inspector.Keys] and [Inspector.Key]
+// return it.
 type KeyInfo struct {
 	Key     string
 	Waiting int64  // ready jobs of the key
 	Weight  int    // its share of the starts, relative to the other keys
-	First   string // the ID of the job that is the next one of the key to start
+	First   string // the ID of the job that is the next one of the key to start; empty: it has none
+	// Paused reports whether the key is paused: see [Client.PauseKey].
+	Paused bool
+	// HeldUntil is the end of its hold, by Redis's clock: see [HoldKey]. It is zero if the key is
+	// not held, or is paused.
+	HeldUntil time.Time
 }
 
 // maxKeys is the most keys that one call of Keys returns.
@@ -39,17 +46,61 @@ func (i *Inspector) Keys(ctx context.Context, topic, after string, limit int) ([
 	if err := errors.Join(i.validate(ctx, topic, ""), invalid(bad)); err != nil {
 		return nil, place.at(err)
 	}
-	r, err := i.exec(ctx, keysScript, newKeys(i.o.prefix, topic), limit, after, limit)
+	list, err := i.keysOf(ctx, topic, after, limit)
 	if err != nil {
 		return nil, place.at(err)
+	}
+	return list, nil
+}
+
+// Key returns what is known of one key of a topic, whether it has ready jobs or not: see [Key].
+//
+// Errors: [ErrInvalid], the error of the context, or that of Redis. Cost: one call to Redis,
+// O(log N) with N ready jobs.
+func (i *Inspector) Key(ctx context.Context, topic, key string) (*KeyInfo, error) {
+	place := located{call: "key", topic: topic}
+	if err := errors.Join(i.validate(ctx, topic, ""), invalid(checkKey(key))); err != nil {
+		return nil, place.at(err)
+	}
+	list, err := i.keysOf(ctx, topic, key, 0)
+	if err != nil {
+		return nil, place.at(err)
+	}
+	if len(list) != 1 {
+		return nil, place.at(fmt.Errorf("keys: %w", errReply))
+	}
+	return &list[0], nil
+}
+
+// keysOf calls the keys script.
+func (i *Inspector) keysOf(ctx context.Context, topic, after string, limit int) ([]KeyInfo, error) {
+	r, err := i.exec(ctx, keysScript, newKeys(i.o.prefix, topic), max(1, limit), after, limit)
+	if err != nil {
+		return nil, err
 	}
 	list := make([]KeyInfo, len(r.list(2)))
 	for at := range list {
 		list[at] = KeyInfo{
 			Key: r.list(2).text(at), Waiting: r.list(3).number(at), First: r.list(4).text(at), Weight: weightOf(r.list(5).text(at)),
 		}
+		list[at].Paused, list[at].HeldUntil = keyHold(r.list(6).text(at))
 	}
 	return list, nil
+}
+
+// keyPaused is the end of the hold of a paused key.
+const keyPaused = 9_999_999_999_999
+
+// keyHold reads the score of a key in held, empty if it is not held.
+func keyHold(score string) (paused bool, until time.Time) {
+	switch ms, err := strconv.ParseFloat(score, 64); {
+	case err != nil || !(ms >= 0):
+	case ms >= keyPaused:
+		paused = true
+	default:
+		until = msTime(int64(ms))
+	}
+	return paused, until
 }
 
 // weightOf reads the weight of a key from what is set for it.

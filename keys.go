@@ -44,6 +44,7 @@ type keys struct {
 	lane     string // zset: places of the waiting keyed jobs, with their IDs
 	turn     string // zset: key of waiting jobs by its pass
 	rules    string // hash: key → what is set for it
+	held     string // zset: key by the end of its hold
 
 	schedules string // hash: name → definition of a schedule
 	slots     string // zset: schedule by its next slot
@@ -77,6 +78,7 @@ func newKeys(prefix, topic string) *keys {
 		lane:     root + "lane",
 		turn:     root + "turn",
 		rules:    root + "rules",
+		held:     root + "held",
 
 		schedules: root + "schedules",
 		slots:     root + "slots",
@@ -91,7 +93,7 @@ func newKeys(prefix, topic string) *keys {
 func (k *keys) checked() []string {
 	return []string{
 		k.turn, k.keyed, k.lane, k.pool, k.bucket, k.leases, k.dead, k.attempts, k.errors, k.moved, k.done, k.results,
-		k.schedules, k.slots, k.waiting, k.fired, k.runs, k.rules,
+		k.schedules, k.slots, k.waiting, k.fired, k.runs, k.rules, k.held,
 	}
 }
 
@@ -110,7 +112,7 @@ func typeOf(key string) string {
 	switch name {
 	case "ready", "handoff", "taken", "audit":
 		return "list"
-	case "bucket", "leases", "dead", "done", "slots", "waiting", "idle", "lane", "turn":
+	case "bucket", "leases", "dead", "done", "slots", "waiting", "idle", "lane", "turn", "held":
 		return "zset"
 	case "topics":
 		return "set"
@@ -192,6 +194,7 @@ var keyFields = []keyField{
 	{"lane", func(k *keys) *string { return &k.lane }},
 	{"turn", func(k *keys) *string { return &k.turn }},
 	{"rules", func(k *keys) *string { return &k.rules }},
+	{"held", func(k *keys) *string { return &k.held }},
 	{"schedules", func(k *keys) *string { return &k.schedules }},
 	{"slots", func(k *keys) *string { return &k.slots }},
 	{"waiting", func(k *keys) *string { return &k.waiting }},

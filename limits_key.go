@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"time"
 )
 
 // KeyLimits are what [Client.SetKeyLimits] sets for a key: see [Key].
@@ -18,6 +19,8 @@ const (
 	mostWeight = 1000
 	// mostKeyLimits is the maximum number of keys of a topic that can have limits.
 	mostKeyLimits = 10_000
+	// mostHeldKeys is the maximum number of keys of a topic that calls of clients hold.
+	mostHeldKeys = 100_000
 )
 
 // check returns an error if the limits are invalid.
@@ -40,10 +43,7 @@ func (l KeyLimits) check() error {
 func (c *Client) SetKeyLimits(ctx context.Context, topic, key string, l KeyLimits) error {
 	ctx, end := c.begin(ctx, CallEvent{Name: "set key limits", Topic: topic})
 	place := located{call: "set key limits", topic: topic}
-	var errs []error
-	if n := len(key); n < 1 || n > maxTopicLen {
-		errs = append(errs, fmt.Errorf("key of %d bytes: must have 1 to %d", n, maxTopicLen))
-	}
+	errs := checkKey(key)
 	if err := l.check(); err != nil {
 		errs = append(errs, err)
 	}
@@ -65,4 +65,67 @@ func (c *Client) SetKeyLimits(ctx context.Context, topic, key string, l KeyLimit
 		err = place.at(fmt.Errorf("%w: %d keys of the topic have limits, which is the maximum", ErrInvalid, mostKeyLimits))
 	}
 	return end.err(c.acted(ctx, place, fmt.Sprintf("key %q, weight %d", key, max(1, l.Weight)), err))
+}
+
+// checkKey returns an error if no job can have the key.
+func checkKey(key string) []error {
+	if n := len(key); n < 1 || n > maxTopicLen {
+		return []error{fmt.Errorf("key of %d bytes: must have 1 to %d", n, maxTopicLen)}
+	}
+	return nil
+}
+
+// HoldKey keeps servers from taking jobs of a key for a time, as [HoldKey] of a handler does,
+// whether the key has jobs or not. Running jobs, jobs of other keys and jobs without a key
+// continue. A hold prolongs another one and never shortens it, and it leaves a pause as it is.
+// [Client.ResumeKey] ends it early.
+//
+// Range of d: 1 ms to 100 years. At most 100,000 keys of a topic can be held or paused at a time:
+// beyond that the error is [ErrInvalid].
+//
+// Errors: [ErrInvalid], [ErrUnknownOutcome], the error of the context, or that of Redis. Cost: one
+// call to Redis, O(log N).
+func (c *Client) HoldKey(ctx context.Context, topic, key string, d time.Duration) error {
+	errs := checkKey(key)
+	if err := notTiny("d", d); err != nil {
+		errs = append(errs, err)
+	} else if d < time.Millisecond || d > maxDelay {
+		errs = append(errs, fmt.Errorf("d(%v): must be from 1ms to %v", d, maxDelay))
+	}
+	return c.holdKey(ctx, "hold key", topic, key, ceilMS(d), fmt.Sprintf(" for %v", d), errs)
+}
+
+// PauseKey keeps servers from taking jobs of a key until [Client.ResumeKey]. It is [Client.HoldKey]
+// without an end. [Inspector.Key] shows it.
+func (c *Client) PauseKey(ctx context.Context, topic, key string) error {
+	return c.holdKey(ctx, "pause key", topic, key, -1, "", checkKey(key))
+}
+
+// ResumeKey ends the pause and the hold of a key, whoever made them. If it has none, nothing
+// happens. Servers that wait for jobs are woken. It changes no pause or hold of the topic.
+//
+// Errors and cost are those of [Client.HoldKey].
+func (c *Client) ResumeKey(ctx context.Context, topic, key string) error {
+	return c.holdKey(ctx, "resume key", topic, key, 0, "", checkKey(key))
+}
+
+// holdKey calls the key_hold script. The audit has text after the key.
+func (c *Client) holdKey(ctx context.Context, verb, topic, key string, ms int64, text string, errs []error) error {
+	ctx, end := c.begin(ctx, CallEvent{Name: verb, Topic: topic})
+	place := located{call: verb, topic: topic}
+	if err := errors.Join(c.validate(ctx, topic, ""), invalid(errs)); err != nil {
+		return end.err(place.at(err))
+	}
+	k := newKeys(c.o.prefix, topic)
+	series := c.series.get()
+	r, err := c.scripts.exec(ctx, keyHoldScript, k, k.receipt(series.id), 0,
+		series.next(), key, ms, mostHeldKeys, controlChannel(c.o.prefix), topic)
+	c.series.put(series, err)
+	switch {
+	case err != nil:
+		err = place.at(c.unsure(err))
+	case r.text(2) == "full":
+		err = place.at(fmt.Errorf("%w: %d keys of the topic are held, which is the maximum", ErrInvalid, mostHeldKeys))
+	}
+	return end.err(c.acted(ctx, place, fmt.Sprintf("key %q%s", key, text), err))
 }

@@ -471,6 +471,12 @@ func tour(t *testing.T, producer, worker, operator, inspector redis.UniversalCli
 	}
 	require.NoError(t, o.SetLimits(ctx, topic, Limits{Running: 100, Rate: Per(1000, time.Second)}))
 	require.NoError(t, o.SetKeyLimits(ctx, topic, "key", KeyLimits{Weight: 10}))
+	require.NoError(t, o.HoldKey(ctx, topic, "held", 100*time.Millisecond))
+	_, err = p.Enqueue(ctx, topic, "of a held key", nil, Key("held"))
+	require.NoError(t, err)
+	events.await(t, ctx, "acked of a held key")
+	require.NoError(t, o.PauseKey(ctx, topic, "key"))
+	require.NoError(t, o.ResumeKey(ctx, topic, "key"))
 	require.NoError(t, o.Hold(ctx, topic, time.Hour, "because"))
 	require.NoError(t, o.EndHold(ctx, topic))
 	require.NoError(t, o.Pause(ctx, topic, Pause{By: "me", Reason: "because", For: time.Hour}))

@@ -28,10 +28,11 @@ type laneGame struct {
 	hands  [2]*Hand
 	held   [2][]Held // what the servers think is theirs; it may be lost
 	jobs   map[string]*laneJob
-	places int             // given so far
-	mixed  bool            // clients and servers of the release before take part
-	stale  map[string]bool // entries of lane that a client of the release before has left behind
-	astray map[string]bool // keyed jobs that a server of the release before has put into ready
+	places int              // given so far
+	mixed  bool             // clients and servers of the release before take part
+	keys   map[string]int64 // held ones, by the end of their holds
+	stale  map[string]bool  // entries of lane that a client of the release before has left behind
+	astray map[string]bool  // keyed jobs that a server of the release before has put into ready
 	trace  []string
 	seen   laneState // after the step before
 }
@@ -53,7 +54,7 @@ type laneJob struct {
 type laneState struct {
 	pool, keyed, attempts map[string]string
 	bucket, leases, dead  map[string]float64
-	lane, turn            []redis.Z
+	lane, turn, held      []redis.Z
 	ready                 []string // handoff first
 }
 
@@ -65,7 +66,7 @@ var laneKeys = []string{"a", "ab", "b", "\x00\xff\n:", strings.Repeat("k", 255),
 func playLanes(t testing.TB, rdb redis.UniversalClient, prefix string, seed uint64, steps int, mixed bool) {
 	g := &laneGame{
 		t: t, rand: rand.New(rand.NewPCG(seed, 0)), jobs: map[string]*laneJob{}, mixed: mixed,
-		stale: map[string]bool{}, astray: map[string]bool{},
+		keys: map[string]int64{}, stale: map[string]bool{}, astray: map[string]bool{},
 	}
 	for i := range g.hands {
 		g.hands[i] = NewHand(t, rdb, prefix, "lanes")
@@ -110,7 +111,7 @@ func (g *laneGame) some(n int) (list []Held) {
 func (g *laneGame) step() {
 	n := g.rand.IntN(2)
 	h := g.hands[n]
-	switch g.rand.IntN(20) {
+	switch g.rand.IntN(21) {
 	case 0, 1, 2, 3:
 		g.enqueue(h)
 	case 4, 5, 6:
@@ -147,6 +148,8 @@ func (g *laneGame) step() {
 		if g.mixed {
 			g.old(h)
 		}
+	case 20:
+		g.hold(h)
 	}
 }
 
@@ -192,6 +195,12 @@ func (g *laneGame) put(id string, j *laneJob, now int64) {
 // pass makes due times come earlier.
 func (g *laneGame) pass(ms int64) {
 	h := g.hands[0]
+	for key, end := range g.keys {
+		if end < keyPaused {
+			g.keys[key] = end - ms
+			require.NoError(g.t, h.rdb.ZIncrBy(context.Background(), h.keys.held, -float64(ms), key).Err())
+		}
+	}
 	for id, j := range g.jobs {
 		if j.in == inBucket {
 			j.score -= ms
@@ -301,6 +310,23 @@ func (g *laneGame) revive(h *Hand) {
 	g.at(id, g.jobs[id], r.now()+delay, r.now())
 }
 
+// hold holds, pauses or resumes a key, whether it has jobs or not.
+func (g *laneGame) hold(h *Hand) {
+	key, ms := oneOf(g, laneKeys...), oneOf[int64](g, -1, 0, 0, 1, 50, 3000)
+	r := g.calls(h, fmt.Sprintf("hold %.8q for %d", key, ms), func() (reply, error) { return h.tryKeyHold(key, ms, mostHeldKeys) })
+	if ms == 0 {
+		require.Equal(g.t, "free", r.text(2))
+		delete(g.keys, key)
+		return
+	}
+	require.Equal(g.t, "held", r.text(2))
+	end := r.now() + ms
+	if ms < 0 {
+		end = keyPaused
+	}
+	g.keys[key] = max(g.keys[key], end)
+}
+
 func (g *laneGame) promote(h *Hand) {
 	limit, heal := oneOf(g, 1000, 1000, 2), g.rand.IntN(2)
 	before := g.seen
@@ -320,6 +346,15 @@ func (g *laneGame) promote(h *Hand) {
 	g.note("promote %d, heal %d: due %q, lapsed %q", limit, heal, due, lapsed)
 	require.Equal(g.t, []int64{int64(len(due)), int64(len(lapsed))}, []int64{r.number(2), r.number(3)})
 	after := g.read()
+	for range min(limit, len(g.keys)) {
+		var first string
+		for key, end := range g.keys {
+			if end <= now && (first == "" || cmp.Or(cmp.Compare(end, g.keys[first]), strings.Compare(key, first)) < 0) {
+				first = key
+			}
+		}
+		delete(g.keys, first)
+	}
 	for _, id := range due {
 		g.jobs[id].in = inReady
 	}
@@ -346,7 +381,7 @@ func (g *laneGame) take(n int, h *Hand) {
 	if r.status() == "paused" {
 		return
 	}
-	g.chosen(limit, idsOf(got))
+	g.chosen(limit, r.now(), idsOf(got))
 	if len(got) > 0 && length > 0 && g.rand.IntN(4) == 0 {
 		again, err := h.last()
 		require.NoError(g.t, err)
@@ -376,12 +411,13 @@ func (g *laneGame) take(n int, h *Hand) {
 
 // chosen checks which jobs a take has taken, and takes them from the model: of each key those whose
 // turn it is in its lane, and of the plain ones the first of ready.
-func (g *laneGame) chosen(limit int, got []string) {
+func (g *laneGame) chosen(limit int, now int64, got []string) {
 	lines := g.lines()
 	for _, id := range got {
 		j := g.jobs[id]
 		require.NotNil(g.t, j, "%q does not exist", id)
 		require.Equal(g.t, inReady, j.in, "%q does not wait", id)
+		require.LessOrEqual(g.t, g.keys[j.key], now, "%q has a key that is held", id)
 		line := lines[j.key]
 		if g.astray[id] { // it goes to its lane, and can be its first
 			line = slices.Insert(slices.Clone(line), 0, id)
@@ -422,7 +458,7 @@ func (g *laneGame) lines() map[string][]string {
 }
 
 func (g *laneGame) settle(n int, h *Hand) {
-	verb := oneOf(g, verbAck, verbAck, verbAck, verbExpire, verbRetry, verbRetry, verbSnooze, verbReturn, verbReturn, verbBury, verbAgain)
+	verb := oneOf(g, verbAck, verbAck, verbAck, verbExpire, verbRetry, verbRetry, verbSnooze, verbReturn, verbReturn, verbBury, verbAgain, verbHoldKey)
 	delay := oneOf[int64](g, 0, 3, 2000)
 	list := g.some(n)
 	if len(list) == 0 {
@@ -470,6 +506,11 @@ func (g *laneGame) settle(n int, h *Hand) {
 			g.later(one.ID, j, r.now()+delay)
 		case verbReturn:
 			j.in = inReady // at the place that it had
+		case verbHoldKey:
+			j.in = inReady
+			if j.key != "" && delay > 0 {
+				g.keys[j.key] = max(g.keys[j.key], r.now()+delay)
+			}
 		case verbBury:
 			j.attempts++
 			j.in = inDead
@@ -534,7 +575,7 @@ func (g *laneGame) read() (s laneState) {
 	pipe := g.hands[0].rdb.Pipeline()
 	pool, keyed, attempts := pipe.HGetAll(ctx, k.pool), pipe.HGetAll(ctx, k.keyed), pipe.HGetAll(ctx, k.attempts)
 	var zsets []*redis.ZSliceCmd
-	for _, key := range []string{k.bucket, k.leases, k.dead, k.lane, k.turn} {
+	for _, key := range []string{k.bucket, k.leases, k.dead, k.lane, k.turn, k.held} {
 		zsets = append(zsets, pipe.ZRangeWithScores(ctx, key, 0, -1))
 	}
 	handoff, ready := pipe.LRange(ctx, k.handoff, 0, -1), pipe.LRange(ctx, k.ready, 0, -1)
@@ -551,7 +592,7 @@ func (g *laneGame) read() (s laneState) {
 	}
 	return laneState{
 		pool: pool.Val(), keyed: keyed.Val(), attempts: attempts.Val(), bucket: scores(zsets[0]), leases: scores(zsets[1]), dead: scores(zsets[2]),
-		lane: zsets[3].Val(), turn: zsets[4].Val(), ready: append(handoff.Val(), ready.Val()...),
+		lane: zsets[3].Val(), turn: zsets[4].Val(), held: zsets[5].Val(), ready: append(handoff.Val(), ready.Val()...),
 	}
 }
 
@@ -629,6 +670,11 @@ func (g *laneGame) compare() {
 			require.Contains(g.t, g.jobs, id, "a place of no job after %q", after)
 		}
 	}
+	held := map[string]int64{}
+	for _, z := range now.held {
+		held[z.Member.(string)] = int64(z.Score)
+	}
+	require.Equal(g.t, g.keys, held, "holds after %q", after)
 	turns := map[string]bool{}
 	for _, z := range now.turn {
 		turns[z.Member.(string)] = true
@@ -637,7 +683,7 @@ func (g *laneGame) compare() {
 		if key == "" {
 			continue
 		}
-		require.True(g.t, turns[key], "key %q has %q and no turn after %q", key, line, after)
+		require.True(g.t, turns[key] || g.keys[key] > 0, "key %q has %q and no turn after %q", key, line, after)
 		slices.SortFunc(line, func(a, b string) int { return strings.Compare(entries[a], entries[b]) })
 		require.Equal(g.t, g.lines()[key], line, "the lane of key %q after %q", key, after)
 	}
@@ -658,6 +704,12 @@ func (g *laneGame) drain() {
 	h, k := g.hands[0], g.hands[0].keys
 	_, err := h.tryPause("resume all", "", 0)
 	require.NoError(g.t, err)
+	for key, end := range g.keys { // the other holds come to their ends
+		if end == keyPaused {
+			_, err := h.tryKeyHold(key, 0, mostHeldKeys)
+			require.NoError(g.t, err)
+		}
+	}
 	ran := map[string]int{}
 	for range 4 { // a job that was tried before backs off when its lease lapses
 		h.Hasten(400 * 24 * time.Hour)
@@ -683,7 +735,7 @@ func (g *laneGame) drain() {
 		}
 		require.Equal(g.t, 1, ran[id], "runs of %q, which was in %s", id, j.in)
 	}
-	left := []string{k.pool, k.bucket, k.leases, k.dead, k.ready, k.handoff, k.lane, k.turn, k.attempts, k.moved}
+	left := []string{k.pool, k.bucket, k.leases, k.dead, k.ready, k.handoff, k.lane, k.turn, k.held, k.attempts, k.moved}
 	if !g.mixed {
 		left = append(left, k.keyed)
 	}

@@ -128,6 +128,8 @@ func duties(role string) (list []duty) {
 			_, _ = inspectorOf(c).Keys(ctx, topic, "", 10)
 			_, _ = inspectorOf(c).Jobs(ctx, Query{Topic: topic, State: StateReady, Latest: true})
 			_ = c.SetKeyLimits(ctx, topic, "key", KeyLimits{Weight: 2})
+			_ = c.PauseKey(ctx, topic, "key")
+			_ = c.ResumeKey(ctx, topic, "key")
 			_ = c.Pause(ctx, topic, Pause{By: "me", Reason: "because", For: time.Hour})
 			_ = c.Resume(WithActor(ctx, "me"), topic, "me")
 			_ = c.RemoveTopic(ctx, "unused")
@@ -329,6 +331,10 @@ var deeds = map[string][]deed{
 		_, err := inspectorOf(c).Failures(ctx, topic, StateDead, 0)
 		return err
 	}},
+	"Inspector.Key": {func(ctx context.Context, c *Client, topic string) error {
+		_, err := inspectorOf(c).Key(ctx, topic, "key")
+		return err
+	}},
 	"Inspector.Keys": {func(ctx context.Context, c *Client, topic string) error {
 		_, err := inspectorOf(c).Keys(ctx, topic, "", 10)
 		return err
@@ -409,6 +415,13 @@ var deeds = map[string][]deed{
 			return c.SetKeyLimits(ctx, topic, "key", KeyLimits{Weight: 2})
 		},
 	},
+	"HoldKey": {
+		func(ctx context.Context, c *Client, topic string) error {
+			return c.HoldKey(ctx, topic, "key", time.Millisecond)
+		},
+	},
+	"PauseKey":  {func(ctx context.Context, c *Client, topic string) error { return c.PauseKey(ctx, topic, "key") }},
+	"ResumeKey": {func(ctx context.Context, c *Client, topic string) error { return c.ResumeKey(ctx, topic, "key") }},
 	"Hold": {
 		func(ctx context.Context, c *Client, topic string) error {
 			return c.Hold(ctx, topic, time.Millisecond, "why")
@@ -686,7 +699,7 @@ var scriptRoles = map[*script][]string{
 	scheduleDueScript: {"worker"}, scheduleFireScript: {"worker"}, watchScript: {"worker"},
 	ringScript: {"worker"}, surveyScript: {"worker"},
 	checkScript: {"worker", "operator"}, mendScript: {"worker", "operator"},
-	reviveScript: {"operator"}, deleteScript: {"operator"}, pageScript: {"operator"}, inspectScript: {"operator"}, explainScript: {"operator"}, keysScript: {"operator"}, pauseScript: {"operator"}, holdScript: {"operator"}, limitsScript: {"operator"}, keyLimitsScript: {"operator"}, auditScript: {"operator"}, buryWaitingScript: {"operator"}, removeTopicScript: {"operator"}, schedulePauseScript: {"operator"},
+	reviveScript: {"operator"}, deleteScript: {"operator"}, pageScript: {"operator"}, inspectScript: {"operator"}, explainScript: {"operator"}, keysScript: {"operator"}, pauseScript: {"operator"}, holdScript: {"operator"}, limitsScript: {"operator"}, keyLimitsScript: {"operator"}, keyHoldScript: {"operator"}, auditScript: {"operator"}, buryWaitingScript: {"operator"}, removeTopicScript: {"operator"}, schedulePauseScript: {"operator"},
 	cancelScript: {"producer", "operator"}, rescheduleScript: {"producer", "operator"}, getScript: {"producer", "operator"},
 	scheduleRemoveScript: {"producer", "operator"}, scheduleTriggerScript: {"producer", "operator"}, scheduleInfoScript: {"producer", "operator"},
 }

@@ -46,8 +46,15 @@ func (t *topicServer) verdict(r *run, cause, err error, ran time.Duration) row {
 		past := r.past.Snoozed(r.attempt - 1)
 		return row{run: r, verb: verbSnooze, end: end, delay: want.snooze.delay(), past: past, err: err}
 	}
-	if want.hold != nil {
-		return row{run: r, verb: verbHold, end: end, delay: want.hold.delay(end), err: err}
+	if hold := want.hold; hold != nil {
+		switch delay := hold.delay(end); {
+		case !hold.ofKey:
+			return row{run: r, verb: verbHold, end: end, delay: delay, err: err}
+		case r.opts.Key != "":
+			return row{run: r, verb: verbHoldKey, end: end, delay: delay, err: err}
+		default: // a failure, because there is nothing to hold
+			want.retry = &retryInError{delay, err}
+		}
 	}
 	if errors.Is(cause, ErrShutdown) && c == nil && permanent == nil {
 		return row{run: r, verb: verbReturn, end: end, err: err}

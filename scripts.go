@@ -119,6 +119,7 @@ var (
 	pauseScript           = newScript("pause")
 	holdScript            = newScript("hold")
 	keyLimitsScript       = newScript("key_limits")
+	keyHoldScript         = newScript("key_hold")
 	limitsScript          = newScript("limits")
 	pruneScript           = newScript("prune")
 	surveyScript          = newScript("survey")
@@ -139,7 +140,7 @@ var (
 var allScripts = []*script{
 	enqueueScript, enqueueKeyedScript, replaceScript, promoteScript, watchScript, ringScript, takeScript, extendScript, ackScript,
 	againScript, retryScript, snoozeScript, giveBackScript, buryScript, buryWaitingScript, cancelScript, deleteScript,
-	rescheduleScript, reviveScript, getScript, pageScript, inspectScript, keysScript, explainScript, pauseScript, holdScript, limitsScript, keyLimitsScript,
+	rescheduleScript, reviveScript, getScript, pageScript, inspectScript, keysScript, explainScript, pauseScript, holdScript, limitsScript, keyLimitsScript, keyHoldScript,
 	pruneScript, surveyScript, checkScript, mendScript, heartbeatScript, auditScript, removeTopicScript, scheduleSetScript, scheduleRemoveScript,
 	schedulePauseScript, scheduleTriggerScript, scheduleDueScript, scheduleFireScript, scheduleInfoScript,
 }

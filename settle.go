@@ -21,6 +21,7 @@ const (
 	verbBury
 	verbAgain
 	verbHold
+	verbHoldKey
 )
 
 // verbs holds, for each verb, its script, the arguments before the rows, and the name of the
@@ -32,14 +33,15 @@ var verbs = [...]struct {
 	nudges  bool // the script can wake the timers
 	words   []any
 }{
-	verbAck:    {ackScript, OutcomeAcked, false, false, []any{string(OutcomeAcked)}},
-	verbExpire: {ackScript, OutcomeExpired, false, false, []any{string(OutcomeExpired)}},
-	verbAgain:  {againScript, OutcomeAgain, false, true, nil},
-	verbRetry:  {retryScript, OutcomeRetried, true, false, nil},
-	verbSnooze: {snoozeScript, OutcomeSnoozed, true, false, nil},
-	verbReturn: {giveBackScript, OutcomeReturned, false, false, nil},
-	verbHold:   {giveBackScript, OutcomeHeld, false, false, nil},
-	verbBury:   {buryScript, OutcomeBuried, false, false, nil},
+	verbAck:     {ackScript, OutcomeAcked, false, false, []any{string(OutcomeAcked)}},
+	verbExpire:  {ackScript, OutcomeExpired, false, false, []any{string(OutcomeExpired)}},
+	verbAgain:   {againScript, OutcomeAgain, false, true, nil},
+	verbRetry:   {retryScript, OutcomeRetried, true, false, nil},
+	verbSnooze:  {snoozeScript, OutcomeSnoozed, true, false, nil},
+	verbReturn:  {giveBackScript, OutcomeReturned, false, false, nil},
+	verbHold:    {giveBackScript, OutcomeHeld, false, false, nil},
+	verbHoldKey: {giveBackScript, OutcomeHeld, false, false, nil},
+	verbBury:    {buryScript, OutcomeBuried, false, false, nil},
 }
 
 // open appends the arguments that precede the rows of a settling script.
@@ -54,9 +56,14 @@ func (v verb) open(args []any, k *keys, number string, list []row) []any {
 	return append(args, verbs[v].words...)
 }
 
-// hold returns the longest hold of these rows in ms, who holds the topic, and why.
+// hold returns the longest hold of these rows in ms, who holds the topic, and why. Rows that hold
+// keys have their own times.
 func (v verb) hold(list []row) []any {
-	if v != verbHold {
+	switch v {
+	case verbHold:
+	case verbHoldKey:
+		return []any{"keys", "", ""}
+	default:
 		return []any{0, "", ""}
 	}
 	longest := slices.MaxFunc(list, func(a, b row) int { return cmp.Compare(a.delay, b.delay) })
@@ -64,7 +71,7 @@ func (v verb) hold(list []row) []any {
 }
 
 // returns reports whether the jobs go back to the head of ready.
-func (v verb) returns() bool { return v == verbReturn || v == verbHold }
+func (v verb) returns() bool { return v == verbReturn || v == verbHold || v == verbHoldKey }
 
 // A row is one job for a settling script.
 type row struct {
@@ -112,6 +119,8 @@ func (r row) tail(server string) []any {
 		return []any{r.delay.Milliseconds(), r.past.Encode(), r.entry, r.history(OutcomeRetried, server)}
 	case verbSnooze:
 		return []any{r.delay.Milliseconds(), r.past.Encode()}
+	case verbHoldKey:
+		return []any{r.delay.Milliseconds()}
 	case verbBury:
 		note := ""
 		if r.attempts > 0 || r.entry != "" { // else promote has noted that the run was cut off

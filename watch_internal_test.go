@@ -77,6 +77,9 @@ func TestWatchTellsTheEarliestHead(t *testing.T) {
 			"waiting":       {func(h *Hand) { add(h.keys.waiting, in(time.Hour), "s") }, 0},
 			"handoff":       {func(h *Hand) { h.push(h.keys.handoff, "a") }, 0},
 			"impossible":    {func(h *Hand) { add(h.keys.bucket, 1e300, "a") }, 9e15 * time.Microsecond},
+			"held key":      {func(h *Hand) { add(h.keys.held, in(time.Minute), "k") }, time.Minute},
+			"paused key":    {func(h *Hand) { add(h.keys.held, keyPaused, "k") }, nothingDue},
+			"hold over":     {func(h *Hand) { add(h.keys.held, in(-time.Minute), "k"); add(h.keys.held, keyPaused, "l") }, 0},
 			"all three": {func(h *Hand) {
 				add(h.keys.bucket, in(time.Hour), "a")
 				add(h.keys.leases, in(time.Hour), "b")
@@ -89,7 +92,7 @@ func TestWatchTellsTheEarliestHead(t *testing.T) {
 				look(t, h, c.want)
 			})
 		}
-		for _, key := range []string{"bucket", "leases", "slots", "handoff", "waiting"} {
+		for _, key := range []string{"bucket", "leases", "slots", "handoff", "waiting", "held"} {
 			t.Run("wrong type of "+key, func(t *testing.T) {
 				h := NewHand(t, rdb, far.prefix(), "wrong "+key)
 				add(h.keys.slots, in(time.Minute), "s")

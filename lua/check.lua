@@ -24,8 +24,9 @@
 -- KEYS[21]  lane       zset, places of waiting jobs that have a key, each with the job ID
 -- KEYS[22]  keyed      hash, job ID to its place in a lane, for jobs that have a key
 -- KEYS[23]  rules      hash, key to what is set for it
--- ARGV[1]   part       a key to scan, by its name here: one of the first sixteen, turn, lane, keyed
---                      or rules. Or all, for checks that need no scan
+-- KEYS[24]  held       zset, key scored by the end of its hold (Unix ms)
+-- ARGV[1]   part       a key to scan, by its name here: one of the first sixteen, turn, lane,
+--                      keyed, rules or held. Or all, for checks that need no scan
 -- ARGV[2]   cursor     where the slice begins, 0 for the beginning. For a list: how many IDs to
 --                      skip at its tail
 -- ARGV[3]   limit      about how many entries to read
@@ -37,18 +38,18 @@
 -- wrong_type (the key is the full name; the caller leaves out the parts that need it). The books of
 -- a job are its entries in attempts, errors and moved. Findings about lanes: no_record, two_places
 -- and orphan (of a former job with that ID) of an entry, no_lane (a job with a key whose place is
--- not in keyed), no_turn (a key whose jobs wait, and which is not in turn; ID is the key),
--- unreadable (a malformed entry, pass or rule). Findings about schedules, with the name as
--- ID: no_slot (neither paused nor ended, and in neither slots nor waiting), no_state, no_history,
--- unreadable (a malformed state, or one of another definition), bad_time, no_schedule (leftovers
--- without a definition). A schedule that gets a place again has the slot 0: a server computes its
--- first slot from then on.
+-- not in keyed), no_turn (a key whose jobs wait, and which is in neither turn nor held; ID is the
+-- key), unreadable (a malformed entry, pass, rule or hold). Findings about schedules, with the name
+-- as ID: no_slot (neither paused nor ended, and in neither slots nor waiting), no_state,
+-- no_history, unreadable (a malformed state, or one of another definition), bad_time, no_schedule
+-- (leftovers without a definition). A schedule that gets a place again has the slot 0: a server
+-- computes its first slot from then on.
 --
 -- With repair, a lost size of the largest record is noted again. For an ID in leases only the books
 -- are repaired, because the job belongs to its server. Safe to send twice.
 -- Returns {'ok', now, cursor, looked, keys, ids, whats, repaired, sizes, nowhere}. cursor is 0 at
 -- the end. Four lists describe the findings; repaired is 1 or 0. With all, sizes holds the sizes of
--- turn, keyed, lane, the first fourteen keys, rules, ready and handoff, -1 for a wrong type.
+-- turn, keyed, lane, the first fourteen keys, rules, held, ready and handoff, -1 for a wrong type.
 -- nowhere lists the IDs with a record that are in neither bucket nor leases nor dead, and whose
 -- place is not in lane, so they should be in ready. For a list, ids holds pages of
 -- IDs from its tail to its head, and sizes only its length. (It is a script because go-redis can
@@ -60,7 +61,7 @@ local attempts, errors, moved = KEYS[5], KEYS[6], KEYS[7]
 local done, results, schedules, slots, waiting = KEYS[8], KEYS[9], KEYS[10], KEYS[11], KEYS[12]
 local fired, runs, ready, handoff = KEYS[13], KEYS[14], KEYS[15], KEYS[16]
 local stats, sizes, idle = KEYS[17], KEYS[18], KEYS[19]
-local turn, lane, keyed, rules = KEYS[20], KEYS[21], KEYS[22], KEYS[23]
+local turn, lane, keyed, rules, held = KEYS[20], KEYS[21], KEYS[22], KEYS[23], KEYS[24]
 local part, cursor, repair = ARGV[1], ARGV[2], ARGV[5]
 local limit, most = tonumber(ARGV[3]), tonumber(ARGV[4])
 
@@ -112,7 +113,7 @@ local function all()
     {'HLEN', pool}, {'ZCARD', bucket}, {'ZCARD', leases}, {'ZCARD', dead},
     {'HLEN', attempts}, {'HLEN', errors}, {'HLEN', moved}, {'ZCARD', done}, {'HLEN', results},
     {'HLEN', schedules}, {'ZCARD', slots}, {'ZCARD', waiting}, {'HLEN', fired}, {'HLEN', runs},
-    {'HLEN', rules}, {'LLEN', ready}, {'LLEN', handoff},
+    {'HLEN', rules}, {'ZCARD', held}, {'LLEN', ready}, {'LLEN', handoff},
   }) do
     lengths[i] = measure(one[1], one[2])
   end
@@ -341,8 +342,9 @@ local function lanes()
   for first = 1, #queued, 1000 do
     local some = {unpack(queued, first, math.min(first + 999, #queued))}
     local passed = redis.call('ZMSCORE', turn, unpack(some))
+    local stopped = redis.call('ZMSCORE', held, unpack(some))
     for i, key in ipairs(some) do
-      if not passed[i] and found('turn', key, 'no_turn', true) then
+      if not passed[i] and not stopped[i] and found('turn', key, 'no_turn', true) then
         offer(turn, {key})
       end
     end
@@ -354,6 +356,21 @@ local function settings()
     local readable = #entries[i] <= 255 and string.match(entries[i + 1], '^[1-9]%d*$')
     if not readable and found(part, entries[i], 'unreadable', true) then
       redis.call('HDEL', rules, entries[i])
+    end
+  end
+end
+
+-- holds finds keys that no call can have held, and ends that none can have set.
+local function holds()
+  for i = 1, #entries, 2 do
+    local key, ending = entries[i], tonumber(entries[i + 1]) or math.huge
+    local readable = #key >= 1 and #key <= 255 and ending >= 0 and ending <= 9999999999999
+    if not readable and found(part, key, 'unreadable', true) then
+      redis.call('ZREM', held, key)
+      local from, to = #key <= 255 and '[' .. lane_of(key), #key <= 255 and '(' .. lane_end(key)
+      if from and redis.call('ZLEXCOUNT', lane, from, to) > 0 then
+        offer(turn, {key})
+      end
     end
   end
 end
@@ -474,6 +491,7 @@ else
     lane = {'ZSCAN', lane, math.max(1, math.floor(most / known)), lanes},
     keyed = {'HSCAN', keyed, 1000, notes},
     rules = {'HSCAN', rules, 1000, settings},
+    held = {'ZSCAN', held, 1000, holds},
   })[part]
   scan(way[1], way[2], way[3], way[4])
 end

@@ -1,5 +1,5 @@
 -- give_back: gives jobs back to the head of ready because their server does not run them, or
--- because their handler holds the topic. No attempt is used up.
+-- because their handler holds the topic or their keys. No attempt is used up.
 --
 -- KEYS[1]    leases   zset, job ID scored by the end of its lease
 -- KEYS[2]    ready    list of job IDs, next one at the head
@@ -11,35 +11,52 @@
 -- KEYS[8]    turn     zset, key of waiting jobs scored by its pass
 -- KEYS[9]    lane     zset, place and ID of every ready job that has a key
 -- KEYS[10]   keyed    hash, job ID to its place in a lane
+-- KEYS[11]   held     zset, key scored by the end of its hold (Unix ms)
 -- ARGV[1]    number   number of this call in its series
 -- ARGV[2]    channel  the control channel
 -- ARGV[3]    topic    the topic's name, for the control channel
--- ARGV[4]    period   ms for which the topic is held; 0: it is not
+-- ARGV[4]    period   ms for which the topic is held; 0: it is not; keys: each key of the jobs is
 -- ARGV[5]    by       who holds it
 -- ARGV[6]    reason   why
--- ARGV[7..]  jobs     rows (see prelude/settle.lua) with no values, in the order in which the jobs
---                     run
+-- ARGV[7..]  jobs     rows (see prelude/settle.lua) in the order in which the jobs run, with no
+--                     values, or with keys the ms for which the key of the job is held
 --
 -- At most 1,000 jobs a call.
 -- Returns {'ok', now, letters}: o for given back, l for lost, g for gone; no letters if all are
 -- given back.
 -- Cost: O(jobs × log N).
--- Uses: now receipt stats lease settle control ring hold place rouse line_up
+-- Uses: now receipt stats lease settle control ring hold place rouse line_up hold_key
 local leases, ready, stats = KEYS[1], KEYS[2], KEYS[3]
 local receipt, pool, idle, meta = KEYS[4], KEYS[5], KEYS[6], KEYS[7]
-local turn, lane, keyed = KEYS[8], KEYS[9], KEYS[10]
+local turn, lane, keyed, held = KEYS[8], KEYS[9], KEYS[10], KEYS[11]
 local number, channel, topic = ARGV[1], ARGV[2], ARGV[3]
 local period, by, reason, jobs, first = tonumber(ARGV[4]), ARGV[5], ARGV[6], ARGV, 7
+local of_keys = not period
 
 local told = replay(receipt, number)
 if told then
   return {'ok', now, told}
 end
 
-local ids, _, letters = rows(leases, pool, jobs, first)
+local ids, where, letters = rows(leases, pool, jobs, first)
+-- hold_keys holds the keys of the jobs. The timers have to know the end if no other is earlier.
+local function hold_keys()
+  local before = redis.call('ZRANGE', held, 0, 0, 'WITHSCORES')
+  for i, place in ipairs(redis.call('HMGET', keyed, unpack(ids))) do
+    local key, ms = place and key_of(place), tonumber(jobs[where[i]])
+    if key and ms > 0 then
+      hold_key(held, turn, key, now + ms)
+    end
+  end
+  local head = redis.call('ZRANGE', held, 0, 0, 'WITHSCORES')
+  if head[2] and (not before[2] or tonumber(head[2]) < tonumber(before[2])) then
+    nudge(channel, 'wake', topic, 0, '')
+  end
+end
+
 if #ids > 0 then
   redis.call('ZREM', leases, '') -- after a deletion, the script can write at maxmemory
-  if period > 0 then -- before the jobs are ready again
+  if not of_keys and period > 0 then -- before the jobs are ready again
     hold(meta, now + period, by, reason)
   end
   local laned, plain = 0, ids
@@ -49,14 +66,16 @@ if #ids > 0 then
   for i = #plain, 1, -1 do
     redis.call('LPUSH', ready, plain[i])
   end
-  if laned > 0 then
+  if of_keys and laned > 0 then
+    hold_keys()
+  elseif laned > 0 then
     rouse(ready, laned)
   end
   release(leases, ids)
-  if period == 0 then
+  if of_keys and #plain > 0 or period == 0 then
     ring(idle, channel, topic, #ids)
   end
 end
-count(stats, period > 0 and 'held' or 'returned', #ids)
+count(stats, period == 0 and 'returned' or 'held', #ids)
 remember(receipt, number, letters)
 return {'ok', now, letters}

@@ -1,23 +1,33 @@
--- keys: reads the keys of the jobs that wait in lanes. Writes nothing.
+-- keys: reads the keys of the jobs that wait in lanes, or one key. Writes nothing.
 --
 -- KEYS[1]  lane      zset, places of waiting jobs that have a key, each with the job ID
 -- KEYS[2]  rules     hash, key to what is set for it
--- KEYS[3]  operator  none, never exists: a client without rights to it cannot make this call
+-- KEYS[3]  held      zset, key scored by the end of its hold (Unix ms)
+-- KEYS[4]  operator  none, never exists: a client without rights to it cannot make this call
 -- ARGV[1]  after     the key after which to begin; empty: at the first one
--- ARGV[2]  limit     most keys to return, at most 1,000
+-- ARGV[2]  limit     most keys to return, at most 1,000; 0: the key after itself, even if it has no
+--                    jobs
 --
 -- Keys are in the order of lane: shorter ones first, and keys of one length by their bytes.
--- Returns {'ok', now, keys, waiting, first, rules}: four lists. waiting has the number of entries
--- of each key, first the ID of its first one, and rules what is set for it, if anything is.
+-- Returns {'ok', now, keys, waiting, first, rules, held}: five lists. waiting has the number of
+-- entries of each key, first the ID of its first one, rules what is set for it, if anything is, and
+-- held the end of its hold, or '' if it is not held.
 -- Cost: O(limit × log N).
 -- Uses: now place
-local lane, rules, operator = KEYS[1], KEYS[2], KEYS[3]
+local lane, rules, held, operator = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local after, limit = ARGV[1], tonumber(ARGV[2])
 
 local keys, waiting, first, set = {}, {}, {}, {}
 local from = '-'
 if after ~= '' then
   from = '(' .. lane_end(after)
+end
+if limit == 0 then
+  local first_of, last_of = '[' .. lane_of(after), '(' .. lane_end(after)
+  local entries = redis.call('ZRANGEBYLEX', lane, first_of, last_of, 'LIMIT', 0, 1)
+  local _, _, id = key_of(entries[1] or '')
+  keys[1], first[1] = after, id or ''
+  waiting[1] = redis.call('ZLEXCOUNT', lane, first_of, last_of)
 end
 for _ = 1, 2 * limit do -- malformed entries are passed over
   local entry = redis.call('ZRANGEBYLEX', lane, from, '+', 'LIMIT', 0, 1)[1]
@@ -37,4 +47,11 @@ end
 for i, rule in ipairs(#keys > 0 and redis.call('HMGET', rules, unpack(keys)) or {}) do
   set[i] = rule or ''
 end
-return {'ok', now, keys, waiting, first, set}
+local ends = {}
+for i, score in ipairs(#keys > 0 and redis.call('ZMSCORE', held, unpack(keys)) or {}) do
+  ends[i] = ''
+  if score and tonumber(score) > now then
+    ends[i] = score
+  end
+end
+return {'ok', now, keys, waiting, first, set, ends}

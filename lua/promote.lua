@@ -1,5 +1,6 @@
 -- promote: moves due jobs to the tail of ready, oldest due first, and jobs whose lease ran out to
 -- the head. If such a job has finished attempts, it goes to bucket instead, due after a backoff.
+-- Keys whose hold is over get turns.
 --
 -- KEYS[1]   bucket    zset, job ID scored by due time (Unix ms)
 -- KEYS[2]   ready     list of job IDs, next one at the head
@@ -18,6 +19,7 @@
 -- KEYS[15]  lane      zset, place and ID of every ready job that has a key
 -- KEYS[16]  keyed     hash, job ID to its place in a lane
 -- KEYS[17]  sizes     hash, the size of the largest record, and the number of the last place
+-- KEYS[18]  held      zset, key scored by the end of its hold (Unix ms)
 -- ARGV[1]   limit     most jobs to move of each kind, at most 1,000 (unpack has a stack limit)
 -- ARGV[2]   heal      1: also put back IDs in handoff, left by a server that died between wait and
 --                     take
@@ -28,14 +30,14 @@
 -- attempt up to 64 s. Jobs of one call get up to a fifth more, each a different part, so that they
 -- do not return together. Safe to send twice.
 -- Returns {'ok', now, moved, reclaimed, wait, due, waiting}: wait is the time to the next due job,
--- lease end or slot in µs, -1 if there is none. due is the number of schedules with a due slot,
--- waiting the number of those with a waiting slot.
+-- lease end, slot or end of a hold in µs, -1 if there is none. due is the number of schedules with
+-- a due slot, waiting the number of those with a waiting slot.
 -- Cost: O(log N + limit).
--- Uses: now stats lease errors history control ring place rouse line_up reseat
+-- Uses: now stats lease errors history control ring place rouse line_up reseat free_keys
 local bucket, ready, leases, pool, attempts = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local errors, moved, handoff, stats = KEYS[6], KEYS[7], KEYS[8], KEYS[9]
 local slots, waiting, runs, idle = KEYS[10], KEYS[11], KEYS[12], KEYS[13]
-local turn, lane, keyed, sizes = KEYS[14], KEYS[15], KEYS[16], KEYS[17]
+local turn, lane, keyed, sizes, held = KEYS[14], KEYS[15], KEYS[16], KEYS[17], KEYS[18]
 local limit, heal, channel, topic = tonumber(ARGV[1]), ARGV[2], ARGV[3], ARGV[4]
 
 local lapsed = redis.call('ZRANGEBYSCORE', leases, '-inf', now, 'LIMIT', 0, limit)
@@ -125,6 +127,16 @@ if #due > 0 then
   pushed = pushed + laned + #plain
 end
 
+local freed = redis.call('EXISTS', held) == 1
+  and redis.call('ZRANGEBYSCORE', held, '-inf', now, 'LIMIT', 0, limit) or {}
+if #freed > 0 then
+  local jobs = free_keys(held, turn, lane, freed)
+  if jobs > 0 then
+    rouse(ready, jobs)
+    pushed = pushed + jobs
+  end
+end
+
 if heal == '1' then
   for _ = 1, math.min(redis.call('LLEN', handoff), limit) do
     redis.call('LMOVE', handoff, ready, 'RIGHT', 'LEFT')
@@ -138,10 +150,12 @@ if pushed > 0 then
   ring(idle, channel, topic, pushed)
 end
 
+local endless = '(9999999999999' -- the score of a paused key
 local heads = {
   redis.call('ZRANGE', bucket, 0, 0, 'WITHSCORES'),
   redis.call('ZRANGE', leases, 0, 0, 'WITHSCORES'),
   redis.call('ZRANGE', slots, 0, 0, 'WITHSCORES'),
+  redis.call('ZRANGEBYSCORE', held, '-inf', endless, 'WITHSCORES', 'LIMIT', 0, 1),
 }
 local waits, overdue = redis.call('ZCARD', waiting), 0
 -- The server that fires a due slot asks again. Later slots must not wait for that.

@@ -26,6 +26,7 @@
 -- KEYS[24]  lane       zset, place and ID of every ready job that has a key
 -- KEYS[25]  keyed      hash, job ID to its place in a lane
 -- KEYS[26]  rules      hash, key to what is set for it
+-- KEYS[27]  held       zset, key scored by the end of its hold (Unix ms)
 -- ARGV[1]   number     number of this call in its series
 --
 -- Redis frees the memory of the keys in the background.
@@ -39,7 +40,7 @@ local results, meta, stats, sizes, idle = KEYS[11], KEYS[12], KEYS[13], KEYS[14]
 local schedules, slots, waiting, fired, runs = KEYS[16], KEYS[17], KEYS[18], KEYS[19], KEYS[20]
 local receipt, operator = KEYS[21], KEYS[22]
 local number = ARGV[1]
-local turn, lane, keyed, rules = KEYS[23], KEYS[24], KEYS[25], KEYS[26]
+local turn, lane, keyed, rules, held = KEYS[23], KEYS[24], KEYS[25], KEYS[26], KEYS[27]
 
 local told = replay(receipt, number)
 if told then
@@ -58,7 +59,7 @@ if jobs + leased + kept + planned > 0 then
 else
   redis.call('UNLINK', bucket, ready, handoff, leases, attempts, errors, moved, dead)
   redis.call('UNLINK', meta, stats, sizes, idle, slots, waiting, fired, runs)
-  redis.call('UNLINK', turn, lane, keyed, rules)
+  redis.call('UNLINK', turn, lane, keyed, rules, held)
 end
 remember(receipt, number, answer)
 return {'ok', now, answer}

@@ -18,6 +18,7 @@
 -- KEYS[15]  lane      zset, place and ID of every ready job that has a key
 -- KEYS[16]  keyed     hash, job ID to its place in a lane
 -- KEYS[17]  rules     hash, key to what is set for it
+-- KEYS[18]  held      zset, key scored by the end of its hold (Unix ms)
 -- ARGV[1]   number    number of this take, higher than that of the one before
 -- ARGV[2]   since     number of the first take without a reply; equal to number: none
 -- ARGV[3]   limit     most jobs to take, at most 1,000 (unpack has a stack limit). 0: give back the
@@ -50,9 +51,10 @@
 -- tat is the time at which the bucket would be empty. A take that is refused because of the rate
 -- gets the time of a start that no other server was promised.
 --
--- While turn exists, keys take turns: those with the lowest passes are served, each with its share
--- of at most 250 jobs by its weight, and its pass grows by its jobs divided by its weight. The IDs
--- in handoff and ready are served as one more key, the empty one.
+-- While turn or held exists, keys take turns: those with the lowest passes are served, each with
+-- its share of at most 250 jobs by its weight, and its pass grows by its jobs divided by its
+-- weight. The IDs in handoff and ready are served as one more key, the empty one. A key that is
+-- held loses its turn.
 --
 -- Returns {'ok', now, lease end (a score), ids, records, attempts, moved, more, waits, bound,
 -- left}. attempts and moved are false if no job of the topic has any. more is 1 if bytes ended the
@@ -70,7 +72,7 @@
 local ready, handoff, pool, bucket = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local leases, dead, attempts, moved = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
 local meta, receipt, stats, sizes, idle = KEYS[9], KEYS[10], KEYS[11], KEYS[12], KEYS[13]
-local turn, lane, keyed, rules = KEYS[14], KEYS[15], KEYS[16], KEYS[17]
+local turn, lane, keyed, rules, held = KEYS[14], KEYS[15], KEYS[16], KEYS[17], KEYS[18]
 local number, since, limit, bytes = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 local lease, free, place = tonumber(ARGV[5]), tonumber(ARGV[6]), ARGV[7]
 local name, listed = ARGV[8], ARGV[9]
@@ -348,16 +350,41 @@ local function stray(id, record)
   return key
 end
 
+-- heads returns the first keys in turn that are not held, at most want, and their passes. The turns
+-- of those that are held end here: a job that became ready has given them one.
+local function heads(want)
+  local names, passes, stopped
+  repeat
+    names, passes, stopped = {}, {}, {}
+    local list, all = redis.call('ZRANGE', turn, 0, want - 1, 'WITHSCORES'), {}
+    for i = 1, #list, 2 do
+      all[#all + 1] = list[i]
+    end
+    local ends = #all > 0 and redis.call('EXISTS', held) == 1
+      and redis.call('ZMSCORE', held, unpack(all)) or {}
+    for i, key in ipairs(all) do
+      if (tonumber(ends[i] or 0) or 0) > now then
+        stopped[#stopped + 1] = key
+      else
+        names[#names + 1], passes[#passes + 1] = key, tonumber(list[2 * i])
+      end
+    end
+    if #stopped > 0 then
+      redis.call('ZREM', turn, unpack(stopped))
+      looked = looked + #stopped
+    end
+  until #stopped == 0 or looked >= 1000
+  return names, passes
+end
+
 -- serve takes jobs of the keys whose turn it is. It returns how many are to come from handoff and
 -- ready, and the pass of the empty key, if it is that key's turn.
 local function serve()
   local before, want = got, limit - got
-  local heads = redis.call('ZRANGE', turn, 0, want - 1, 'WITHSCORES')
-  local names, passes, weights, total = {}, {}, {}, 0
-  for i = 1, #heads, 2 do
-    names[#names + 1], passes[#passes + 1] = heads[i], tonumber(heads[i + 1])
-  end
-  local ruled = redis.call('EXISTS', rules) == 1 and redis.call('HMGET', rules, unpack(names))
+  local names, passes = heads(want)
+  local weights, total = {}, 0
+  local ruled = #names > 0 and redis.call('EXISTS', rules) == 1
+    and redis.call('HMGET', rules, unpack(names))
   for i = 1, #names do
     weights[i] = math.max(1, ruled and number_of(ruled[i]) or 1)
     total = total + weights[i]
@@ -467,7 +494,7 @@ local function serve()
 end
 
 local plain, pass, laned
-if limit > 0 and redis.call('EXISTS', turn) == 1 then
+if limit > 0 and redis.call('EXISTS', turn, held) > 0 then
   limit = math.min(limit, 250)
   if redis.call('EXISTS', ready, handoff) > 0 then
     redis.call('ZREM', lane, '') -- after a deletion, the script can write at maxmemory

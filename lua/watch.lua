@@ -1,7 +1,8 @@
 -- watch: reports how long each of some topics has nothing to do, and where a server should take.
 -- Writes nothing.
 --
--- KEYS[1..]  keys  bucket, leases, slots, handoff, waiting, ready, turn, idle, meta of each topic
+-- KEYS[1..]  keys  bucket, leases, slots, handoff, waiting, ready, turn, idle, meta, held of each
+--                  topic
 -- ARGV[1]    name  under which the server waits; empty: report only how long
 -- ARGV[2..]  list  if there are no KEYS: the same names
 --
@@ -10,7 +11,7 @@
 -- compares the slot of each command with those of the node, and not with the slots of the others. A
 -- topic of another node is marked m.
 --
--- A topic has something to do if the head of bucket, leases or slots is due, or if handoff or
+-- A topic has something to do if the head of bucket, leases, slots or held is due, or if handoff or
 -- waiting exists. A key of a wrong type counts as something to do: promote or take reports it, and
 -- the other topics are not affected.
 --
@@ -40,8 +41,10 @@ end
 -- makes its name new, in ms.
 local renew_after = 1800000
 
+local endless = '(9999999999999' -- the score of a paused key
+
 local waits, marks, checked = {}, {}, false
-for i = first, #list, 9 do
+for i = first, #list, 10 do
   local bucket, handoff, waiting = list[i], list[i + 3], list[i + 4]
   local ready, turn = list[i + 5], list[i + 6]
   if not checked then
@@ -53,8 +56,9 @@ for i = first, #list, 9 do
     end
   end
   local wait, mark = -1, '-'
+  local held = list[i + 9]
   local there = redis.pcall('EXISTS', bucket, list[i + 1], list[i + 2], handoff, waiting, ready,
-      turn)
+      turn, held)
   if elsewhere(there) then
     mark = 'm'
   elseif type(there) == 'table' then
@@ -63,9 +67,13 @@ for i = first, #list, 9 do
     if there > 0 and redis.pcall('EXISTS', handoff, waiting) ~= 0 then
       wait = 0
     end
-    for k = i, there > 0 and i + 2 or 0 do
-      local zset = list[k]
-      local head = wait ~= 0 and redis.pcall('ZRANGE', zset, 0, 0, 'WITHSCORES') or {}
+    for _, zset in ipairs(there > 0 and {bucket, list[i + 1], list[i + 2], held} or {}) do
+      local head = {}
+      if wait ~= 0 and zset == held then
+        head = redis.pcall('ZRANGEBYSCORE', zset, '-inf', endless, 'WITHSCORES', 'LIMIT', 0, 1)
+      elseif wait ~= 0 then
+        head = redis.pcall('ZRANGE', zset, 0, 0, 'WITHSCORES')
+      end
       if head.err then
         wait = 0
       elseif head[2] and head[1] ~= anchor() then

@@ -427,6 +427,25 @@ var scenes = map[string]func(b *queuetest.Bubble) explained{
 			},
 		}
 	},
+	"its key is paused": func(b *queuetest.Bubble) explained {
+		b.Serve("t", block)
+		require.NoError(b, b.Client.PauseKey(b.Context(), "t", "k"))
+		b.Enqueue("t", "x", delayq.Key("k"))
+		b.Enqueue("t", "of another", delayq.Key("another"))
+		b.Pass(time.Second)
+		require.Equal(b, delayq.StateRunning, b.Get("t", "of another").State)
+		return explained{"x", "Ready, but not running: its key is paused.", []delayq.Reason{{Code: delayq.ReasonKeyPaused}}}
+	},
+	"its key is held": func(b *queuetest.Bubble) explained {
+		b.Serve("t", func(context.Context, *delayq.Job) error { return delayq.HoldKey(time.Minute) })
+		b.Enqueue("t", "first", delayq.Key("k"))
+		b.Enqueue("t", "x", delayq.Key("k"))
+		b.Pass(time.Second)
+		return explained{
+			"x", "Ready, but not running: its key is held until 2000-01-01 00:01:00.000 UTC, in 59s.",
+			[]delayq.Reason{{Code: delayq.ReasonKeyHeld, Until: after(b, time.Minute)}, {Code: delayq.ReasonKeyBehind, Ahead: 1}},
+		}
+	},
 	"behind a pause": func(b *queuetest.Bubble) explained {
 		b.Serve("t", func(context.Context, *delayq.Job) error { return nil })
 		b.Pass(time.Second)

@@ -212,3 +212,135 @@ func TestEmptyIDsAreBounded(t *testing.T) {
 		require.EqualValues(b, 2500, b.Stats("a").Laned)
 	})
 }
+
+// A handler that returns HoldKey makes the jobs of its key wait, and no others. No attempt is used
+// up, and the key goes on by itself.
+func TestHoldKey(t *testing.T) {
+	queuetest.InBubble(t, func(b *queuetest.Bubble) {
+		var s laneStarts
+		limited := time.Now().Add(time.Minute)
+		run := s.taking(time.Second)
+		handler := func(ctx context.Context, job *delayq.Job) error {
+			if job.Key == "limited" && time.Now().Before(limited) {
+				return fmt.Errorf("429: %w", delayq.HoldKeyUntil(limited))
+			}
+			require.Equal(b, 1, job.Attempt)
+			return run(ctx, job)
+		}
+		for range 2 {
+			b.Serve("a", handler, delayq.Concurrency(1))
+		}
+		many(b, "limited-", 5, delayq.Key("limited"))
+		many(b, "other-", 5, delayq.Key("other"))
+		many(b, "plain-", 5)
+		b.Pass(59 * time.Second)
+		require.Len(b, s.all(), 10)
+		require.Equal(b, []int{0, 5, 5}, s.counts(10, "limited-", "other-", "plain-"))
+		keys, err := b.Inspector.Keys(b.Context(), "a", "", 10)
+		require.NoError(b, err)
+		require.Len(b, keys, 1)
+		require.Equal(b, "limited", keys[0].Key)
+		require.EqualValues(b, 5, keys[0].Waiting)
+		require.True(b, keys[0].HeldUntil.Equal(limited), keys[0].HeldUntil)
+		b.Pass(time.Second)
+		require.Len(b, s.all(), 12, "both servers go on at the end of the hold")
+		b.Pass(time.Minute)
+		require.Len(b, s.all(), 15)
+		require.Zero(b, b.RDB.Exists(b.Context(), queuetest.Prefix+":{a}:held").Val())
+	})
+}
+
+// A short hold ends in time, whoever made it: servers need not wait for their tick.
+func TestShortHoldsOfAKeyEndInTime(t *testing.T) {
+	queuetest.InBubble(t, func(b *queuetest.Bubble) {
+		var starts []time.Duration
+		var began time.Time
+		b.Serve("a", func(_ context.Context, job *delayq.Job) error {
+			starts = append(starts, time.Since(began))
+			if job.ID == "holds" && len(starts) == 1 {
+				return delayq.HoldKey(70 * time.Millisecond)
+			}
+			return nil
+		})
+		for _, id := range []string{"holds", "is held"} {
+			b.Pass(10 * time.Second) // the timers rest
+			began, starts = time.Now(), nil
+			want := []time.Duration{0, 70 * time.Millisecond}
+			if id == "is held" {
+				require.NoError(b, b.Client.HoldKey(b.Context(), "a", "k", 70*time.Millisecond))
+				want = want[1:]
+			}
+			b.Enqueue("a", id, delayq.Key("k"))
+			b.Pass(100 * time.Millisecond)
+			require.Equal(b, want, starts, id)
+		}
+	})
+}
+
+// A job without a key has nothing to hold. It fails, and is retried after that time.
+func TestHoldKeyOfAJobWithoutAKey(t *testing.T) {
+	queuetest.InBubble(t, func(b *queuetest.Bubble) {
+		var attempts []time.Time
+		b.Serve("a", func(_ context.Context, job *delayq.Job) error {
+			attempts = append(attempts, time.Now())
+			if job.Attempt == 1 {
+				return delayq.HoldKey(time.Minute)
+			}
+			return nil
+		})
+		b.Enqueue("a", "x")
+		b.Enqueue("a", "y")
+		b.Pass(59 * time.Second)
+		require.Len(b, attempts, 2)
+		require.Equal(b, 2, b.Get("a", "x").Attempt)
+		b.Pass(time.Second)
+		require.Len(b, attempts, 4)
+	})
+}
+
+// A key is paused and held from outside. Servers that wait are woken when it is resumed.
+func TestPauseOfAKey(t *testing.T) {
+	queuetest.InBubble(t, func(b *queuetest.Bubble) {
+		ctx, c := b.Context(), b.Client
+		var s laneStarts
+		b.Serve("a", s.taking(0))
+		require.NoError(b, c.PauseKey(ctx, "a", "k"))
+		require.NoError(b, c.HoldKey(ctx, "a", "k", time.Second), "the pause stays")
+		many(b, "k-", 3, delayq.Key("k"))
+		many(b, "other-", 3, delayq.Key("other"))
+		b.Pass(time.Hour)
+		require.Equal(b, []int{3}, s.counts(3, "other-"))
+		require.Len(b, s.all(), 3)
+		keys, err := b.Inspector.Keys(ctx, "a", "", 10)
+		require.NoError(b, err)
+		require.Equal(b, []delayq.KeyInfo{{Key: "k", Waiting: 3, Weight: 1, First: "k-0", Paused: true}}, keys)
+		require.NoError(b, c.ResumeKey(ctx, "a", "k"))
+		b.Pass(0)
+		require.Len(b, s.all(), 6)
+
+		require.NoError(b, c.HoldKey(ctx, "a", "k", time.Minute))
+		many(b, "held-", 1, delayq.Key("k"))
+		b.Pass(time.Minute - time.Millisecond)
+		require.Len(b, s.all(), 6)
+		b.Pass(time.Millisecond)
+		require.Len(b, s.all(), 7)
+	})
+}
+
+// Holds of keys that cannot be are refused, and nothing is written.
+func TestInvalidHoldsOfKeys(t *testing.T) {
+	queuetest.InBubble(t, func(b *queuetest.Bubble) {
+		ctx, c := b.Context(), b.Client
+		for want, err := range map[string]error{
+			"key of 0 bytes: must have 1 to 255":   c.PauseKey(ctx, "a", ""),
+			"key of 256 bytes: must have 1 to 255": c.HoldKey(ctx, "a", strings.Repeat("k", 256), time.Hour),
+			"d(0s): must be from 1ms":              c.HoldKey(ctx, "a", "k", 0),
+			"d(-1h0m0s): must be from 1ms":         c.HoldKey(ctx, "a", "k", -time.Hour),
+			"empty topic":                          c.ResumeKey(ctx, "", "k"),
+		} {
+			require.ErrorIs(b, err, delayq.ErrInvalid)
+			require.ErrorContains(b, err, want)
+		}
+		require.Empty(b, b.RDB.Keys(ctx, "*").Val())
+	})
+}

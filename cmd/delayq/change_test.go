@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -406,5 +407,33 @@ func TestGoldenAbout(t *testing.T) {
 		w.show("acl", "king")
 		w.show("acl")
 		w.golden("about")
+	})
+}
+
+// A key is held, paused and resumed, whether it has jobs or not.
+func TestGoldenKey(t *testing.T) {
+	inWorld(t, func(w *world) {
+		key := func(flags ...string) result {
+			return w.show(append([]string{"key", "mail:welcome", "tenant-7"}, flags...)...)
+		}
+		key()
+		for i := range 2 {
+			_, err := w.Client.Enqueue(w.Context(), "mail:welcome", fmt.Sprint("of the key ", i), nil, delayq.Key("tenant-7"))
+			require.NoError(w, err)
+		}
+		w.every("key", "mail:welcome", "tenant-7", "--hold", "90s", "--weight", "3")
+		w.every("keys", "mail:welcome")
+		key("--pause")
+		w.show("keys", "mail:welcome")
+		key("--resume", "--weight", "1")
+		for _, wrong := range [][]string{
+			{"--hold", "0s"}, {"--hold", "101y"}, {"--hold", "1h", "--pause"}, {"--pause", "--resume"}, {"--weight", "0"}, {"--weight", "1001"},
+		} {
+			require.Equal(w, exitUsage, key(wrong...).code, wrong)
+		}
+		w.show("key", "mail:welcome")
+		w.show("key", "bad{}", "k")
+		w.show("key", "mail:welcome", "")
+		w.golden("key")
 	})
 }

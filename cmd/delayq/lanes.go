@@ -1,9 +1,13 @@
 package main
 
 import (
+	"io"
 	"strconv"
+	"time"
 
 	"github.com/spf13/cobra"
+
+	"github.com/delayq/delayq"
 )
 
 const (
@@ -20,6 +24,25 @@ type keyRecord struct {
 	First   string `json:"first"` // ID of the next job to start, with U+FFFD for what is not UTF-8
 
 	FirstBase64 []byte `json:"first_base64,omitempty"` // only if First is not exact
+	Paused      bool   `json:"paused,omitempty"`
+	HeldUntil   stamp  `json:"held_until,omitzero"` // the end of its hold
+}
+
+// keyRecordOf returns the record of a key.
+func keyRecordOf(topic string, k *delayq.KeyInfo) *keyRecord {
+	first := refOf(topic, k.First)
+	return &keyRecord{topic, jobKeyOf(k.Key), k.Waiting, k.Weight, first.ID, first.IDBase64, k.Paused, stamp(k.HeldUntil)}
+}
+
+// keyState writes whether takes pass over a key.
+func (a *app) keyState(r *keyRecord) string {
+	switch {
+	case r.Paused:
+		return "paused"
+	case !r.HeldUntil.IsZero():
+		return "held until " + a.when(time.Time(r.HeldUntil))
+	}
+	return ""
 }
 
 // exactFirst returns the ID of the first job itself.
@@ -44,8 +67,9 @@ func (a *app) keysCommand() *cobra.Command {
 		Use:   "keys TOPIC",
 		Short: "List the keys that have ready jobs",
 		Long: `List the keys of a topic that have ready jobs, with the number of these jobs, the weight
-of the key, and the job that is the next one of the key to start. Keys are sorted by
-their length and then by their bytes. A key that is not printable is shown as base64:…
+of the key, the job that is the next one of the key to start, and whether the key is held.
+Keys are sorted by their length and then by their bytes. A key that is not printable is
+shown as base64:…
 
 A list ends after --limit keys. Then stderr has the flag --after for the rest.`,
 		Example: `  delayq keys mail:welcome
@@ -82,6 +106,7 @@ func (a *app) listKeys(cmd *cobra.Command, topic, after string, limit int, whole
 		{head: "READY", cell: func(r *keyRecord) string { return number(r.Waiting) }, right: true},
 		{head: "WEIGHT", cell: func(r *keyRecord) string { return strconv.Itoa(r.Weight) }, right: true},
 		{head: "FIRST", cell: func(r *keyRecord) string { return idText(r.exactFirst()) }},
+		{head: "STATE", cell: a.keyState},
 	}, func(r *keyRecord) string { return keyText(&r.jobKey) }})
 	if err != nil {
 		return err
@@ -98,12 +123,11 @@ func (a *app) listKeys(cmd *cobra.Command, topic, after string, limit int, whole
 			}
 			return err
 		}
-		for _, k := range list {
-			first := refOf(topic, k.First)
-			if err := p.row(&keyRecord{topic, jobKeyOf(k.Key), k.Waiting, k.Weight, first.ID, first.IDBase64}); err != nil {
+		for n := range list {
+			if err := p.row(keyRecordOf(topic, &list[n])); err != nil {
 				return err
 			}
-			after = k.Key
+			after = list[n].Key
 		}
 		if full := len(list) == want; full && (whole || p.n < limit) {
 			continue
@@ -126,4 +150,106 @@ func (a *app) listKeys(cmd *cobra.Command, topic, after string, limit int, whole
 		a.say("no ready jobs with a key")
 	}
 	return a.flush()
+}
+
+func (a *app) keyCommand() *cobra.Command {
+	var weight int
+	var length time.Duration
+	var pause, resume bool
+	cmd := &cobra.Command{
+		Use:   "key TOPIC KEY",
+		Short: "Show, hold, pause or resume a key of a topic, or set its weight",
+		Long: `Show a key of a topic: how many of its jobs are ready, its weight, and whether it is held.
+With a flag, change it first. Servers take no jobs of a key that is held or paused. Its
+running jobs, other keys and jobs without a key continue. A hold prolongs another one and
+never shortens it; --resume ends both a hold and a pause, whoever made them.`,
+		Example: `  delayq key mail:welcome tenant-7
+  delayq key mail:welcome tenant-7 --hold 10m
+  delayq key mail:welcome tenant-7 --weight 3`,
+		Args:              counted(2, 2, "a topic and a key"),
+		ValidArgsFunction: a.completeArgs(a.topicNames, nothing),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			topic := args[0]
+			key, err := idOf(args[1])
+			if err != nil {
+				return err
+			}
+			given, chosen := cmd.Flags().Changed, ""
+			for _, flag := range []string{"hold", "pause", "resume"} {
+				if given(flag) && chosen != "" {
+					return usage("--%s and --%s: only one of them can be given", chosen, flag)
+				}
+				if given(flag) {
+					chosen = flag
+				}
+			}
+			switch {
+			case chosen == "hold" && (length < shortestHold || length > longestHold):
+				return usage("--hold %v: must be from 1ms to 100 years", length)
+			case given("weight") && (weight < 1 || weight > mostWeight):
+				return usage("--weight %d: must be from 1 to %s", weight, number(mostWeight))
+			}
+			if err := a.changeKey(cmd, topic, key, weight, length, pause, resume); err != nil {
+				return err
+			}
+			insp, err := a.inspector()
+			if err != nil {
+				return err
+			}
+			k, err := insp.Key(cmd.Context(), topic, key)
+			if err != nil {
+				return err
+			}
+			r := keyRecordOf(topic, k)
+			return object(a, schemaKey, r, keyText(&r.jobKey), func(w io.Writer) error { return a.showKey(w, r) })
+		},
+	}
+	set := cmd.Flags()
+	set.SortFlags = false
+	set.IntVar(&weight, "weight", 0, "share of the starts, relative to other keys, from 1 to 1,000")
+	set.Var(&duration{&length}, "hold", "how long the key waits, from 1ms to 100 years")
+	set.BoolVar(&pause, "pause", false, "hold the key until it is resumed")
+	set.BoolVar(&resume, "resume", false, "end the hold and the pause")
+	return cmd
+}
+
+// mostWeight is a bound that the library has too.
+const mostWeight = 1000
+
+// changeKey makes the changes that the flags ask for, if any.
+func (a *app) changeKey(cmd *cobra.Command, topic, key string, weight int, length time.Duration, pause, resume bool) error {
+	if weight == 0 && length == 0 && !pause && !resume {
+		return nil
+	}
+	client, err := a.queue()
+	if err != nil {
+		return err
+	}
+	ctx := a.act(cmd.Context())
+	if weight > 0 {
+		err = client.SetKeyLimits(ctx, topic, key, delayq.KeyLimits{Weight: weight})
+	}
+	switch {
+	case err != nil:
+	case length > 0:
+		err = client.HoldKey(ctx, topic, key, length)
+	case pause:
+		err = client.PauseKey(ctx, topic, key)
+	case resume:
+		err = client.ResumeKey(ctx, topic, key)
+	}
+	return err
+}
+
+// showKey writes a key for people.
+func (a *app) showKey(w io.Writer, r *keyRecord) error {
+	state := a.keyState(r)
+	if state == "" {
+		state = "neither held nor paused"
+	}
+	pairs := []string{"topic", r.Topic, "key", keyText(&r.jobKey), "state", state, "ready", number(r.Waiting), "weight", strconv.Itoa(r.Weight)}
+	if r.Waiting > 0 {
+		pairs = append(pairs, "first", idText(r.exactFirst()))
+	}
+	return a.fields(w, pairs...)
 }

@@ -107,7 +107,8 @@ func (t *Topic) lanes(bad func(id, format string, args ...any)) {
 			bad(id, "lane has the places %q, and keyed has %q", places, t.Hashes["keyed"][id])
 		}
 		if key := keyOf(places[0]); key != "" {
-			if _, ok := t.Turn[key]; !ok {
+			_, turns := t.Turn[key]
+			if _, held := t.Held[key]; !turns && !held {
 				bad(id, "key %q has jobs in lane and no turn", key)
 			}
 		}

@@ -1,0 +1,16 @@
+-- free_keys ends the holds of keys. Those that have jobs in lane get turns. It returns the number
+-- of these jobs.
+local function free_keys(held, turn, lane, keys)
+  redis.call('ZREM', held, unpack(keys))
+  local jobs, again = 0, {}
+  for _, key in ipairs(keys) do
+    local n = redis.call('ZLEXCOUNT', lane, '[' .. lane_of(key), '(' .. lane_end(key))
+    if n > 0 then
+      jobs, again[#again + 1] = jobs + n, key
+    end
+  end
+  if jobs > 0 then
+    offer(turn, again)
+  end
+  return jobs
+end

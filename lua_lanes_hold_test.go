@@ -1,0 +1,190 @@
+package delayq
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+)
+
+// holdKey makes the call, and returns the state of the key.
+func (h *Hand) holdKey(key string, ms int64) string {
+	h.t.Helper()
+	r, err := h.tryKeyHold(key, ms, mostHeldKeys)
+	require.NoError(h.t, err)
+	return r.text(2)
+}
+
+// heldKeys returns the ends of the holds, as the time that is left at the time of Redis.
+func (h *Hand) heldKeys() map[string]time.Duration {
+	h.t.Helper()
+	now := h.rdb.Time(context.Background()).Val().UnixMilli()
+	left := map[string]time.Duration{}
+	for _, z := range h.rdb.ZRangeWithScores(context.Background(), h.keys.held, 0, -1).Val() {
+		left[z.Member.(string)] = time.Duration(int64(z.Score)-now) * time.Millisecond
+	}
+	return left
+}
+
+func (h *Hand) requireHeld(want map[string]time.Duration) {
+	h.t.Helper()
+	left := h.heldKeys()
+	require.Len(h.t, left, len(want))
+	for key, d := range want {
+		require.InDelta(h.t, d, left[key], float64(time.Minute), key)
+	}
+}
+
+// A hold prolongs another one and never shortens it, a pause stays, and a resume ends both.
+func TestKeyHoldsOnlyGrow(t *testing.T) {
+	eachHand(t, func(t *testing.T, h *Hand) {
+		hour := time.Hour.Milliseconds()
+		h.putKeyed("k", "job")
+		require.Equal(t, "held", h.holdKey("k", 2*hour))
+		require.Zero(t, h.rdb.Exists(t.Context(), h.keys.turn).Val())
+		require.Equal(t, "held", h.holdKey("k", hour))
+		h.requireHeld(map[string]time.Duration{"k": 2 * time.Hour})
+		require.Equal(t, "held", h.holdKey("k", 3*hour))
+		h.requireHeld(map[string]time.Duration{"k": 3 * time.Hour})
+		require.Equal(t, "held", h.holdKey("k", -1))
+		require.Equal(t, "held", h.holdKey("k", hour))
+		require.EqualValues(t, keyPaused, h.rdb.ZScore(t.Context(), h.keys.held, "k").Val())
+		h.Hasten(400 * 24 * time.Hour)
+		h.Promote()
+		require.EqualValues(t, keyPaused, h.rdb.ZScore(t.Context(), h.keys.held, "k").Val())
+		require.Equal(t, "free", h.holdKey("k", 0))
+		require.Equal(t, "free", h.holdKey("k", 0), "it has none")
+		require.Empty(t, h.heldKeys())
+	})
+}
+
+// Only so many keys can be held. A key that is held already does not count twice.
+func TestKeyHoldsAreBounded(t *testing.T) {
+	eachHand(t, func(t *testing.T, h *Hand) {
+		for i, want := range []string{"held", "held", "full", "full"} {
+			r, err := h.tryKeyHold(fmt.Sprint("k", i), 1000, 2)
+			require.NoError(t, err)
+			require.Equal(t, want, r.text(2))
+		}
+		require.Len(t, h.heldKeys(), 2)
+		r, err := h.tryKeyHold("k1", 5000, 2)
+		require.NoError(t, err)
+		require.Equal(t, "held", r.text(2))
+		r, err = h.tryKeyHold("k3", 0, 2)
+		require.NoError(t, err)
+		require.Equal(t, "free", r.text(2))
+	})
+}
+
+// Jobs of a held key stay where they are, whatever gives the key a turn, and however many keys are
+// held. Other keys and plain jobs are served.
+func TestTakePassesOverHeldKeys(t *testing.T) {
+	eachHand(t, func(t *testing.T, h *Hand) {
+		for i := range 300 {
+			key := fmt.Sprint("held ", i)
+			require.Equal(t, "held", h.holdKey(key, -1))
+			h.putKeyed(key, fmt.Sprint("of ", key))
+		}
+		h.putKeyed("free", "a", "b")
+		h.put("+0", "plain")
+		var ids []string
+		for range 4 {
+			ids = append(ids, idsOf(h.Take(2, time.Minute))...)
+		}
+		require.ElementsMatch(t, []string{"a", "b", "plain"}, ids)
+		require.EqualValues(t, 300, h.rdb.ZCard(t.Context(), h.keys.lane).Val())
+		require.Zero(t, h.rdb.Exists(t.Context(), h.keys.turn).Val(), "held keys have no turn")
+		found, _ := h.look(false)
+		require.Empty(t, found, "a check finds no fault in that")
+
+		// An older server has put a job of a held key into ready.
+		require.NoError(t, h.rdb.RPush(t.Context(), h.keys.ready, "of held 8").Err())
+		require.Empty(t, h.Take(10, time.Minute))
+
+		require.Equal(t, "free", h.holdKey("held 7", 0))
+		require.Equal(t, []string{"of held 7"}, idsOf(h.Take(10, time.Minute)))
+	})
+}
+
+// A take that finds only held keys says that nothing is ready, and its server is rung when a hold
+// is over, and when a key is resumed.
+func TestServersAreRungWhenAHoldEnds(t *testing.T) {
+	eachHand(t, func(t *testing.T, h *Hand) {
+		for name, end := range map[string]func(){
+			"over":    func() { h.Hasten(2 * time.Hour); h.Promote() },
+			"resumed": func() { h.holdKey("k", 0) },
+		} {
+			h.holdKey("k", time.Hour.Milliseconds())
+			h.putKeyed("k", "job "+name)
+			bell := h.listen("s")
+			h.wait("s")
+			require.Empty(t, h.Take(1, time.Minute))
+			r, err := h.tryPromote(10, 1)
+			require.NoError(t, err)
+			require.InDelta(t, time.Hour, waitOf(r.number(4)), float64(time.Minute), "the timer knows the end")
+			end()
+			require.Equal(t, []string{h.keys.topic}, bell.heard())
+			held := h.Take(1, time.Minute)
+			require.Equal(t, []string{"job " + name}, idsOf(held))
+			require.Equal(t, "o", h.Ack(held...))
+			require.Empty(t, h.heldKeys())
+		}
+	})
+}
+
+// The handlers of several keys hold them in one call, each for its own time. The jobs go back to
+// their places, with no attempt used up. A job whose lease is lost holds nothing.
+func TestHandlersHoldKeys(t *testing.T) {
+	eachHand(t, func(t *testing.T, h *Hand) {
+		h.putKeyed("a", "a1", "a2")
+		h.putKeyed("b", "b1", "b2")
+		h.putKeyed("c", "c1")
+		held := h.Take(5, time.Minute)
+		require.Len(t, held, 5)
+		of := map[string]Held{}
+		for _, one := range held {
+			of[one.ID] = one
+		}
+		lost := of["c1"]
+		lost.Fence = "1"
+		hour := row{verb: verbHoldKey, delay: time.Hour, err: errTest}
+		require.Equal(t, "oo", h.letters([]Held{of["a1"], of["b1"]}, hour))
+		require.Equal(t, "l", h.letters([]Held{lost}, hour))
+		require.Equal(t, "o", h.letters([]Held{of["a2"]}, row{verb: verbHoldKey, delay: time.Minute, err: errTest}))
+		h.requireHeld(map[string]time.Duration{"a": time.Hour, "b": time.Hour})
+		require.Equal(t, "o", h.Ack(of["b2"]))
+		require.Equal(t, "o", h.Return(of["c1"]))
+		require.Equal(t, []string{"c1"}, idsOf(h.Take(5, time.Minute)))
+		h.Hasten(2 * time.Hour)
+		h.Promote()
+		again := h.Take(5, time.Minute)
+		require.ElementsMatch(t, []string{"a1", "a2", "b1", "c1"}, idsOf(again))
+		for _, one := range again {
+			if one.ID != "c1" {
+				require.Zero(t, atoi(one.Attempts), one.ID)
+			}
+		}
+	})
+}
+
+// What a hand has written into held is found and removed, and the jobs of such a key run.
+func TestCheckOfHeldKeys(t *testing.T) {
+	eachHand(t, func(t *testing.T, h *Hand) {
+		h.putKeyed("k", "job")
+		h.holdKey("sound", -1)
+		require.NoError(t, h.rdb.ZAdd(t.Context(), h.keys.held,
+			redis.Z{Score: 1e15, Member: "k"}, redis.Z{Score: 1, Member: ""}).Err())
+		require.NoError(t, h.rdb.ZRem(t.Context(), h.keys.turn, "k").Err())
+		found, _ := h.look(false)
+		require.ElementsMatch(t, []string{"held ", "held k"}, found[FindingUnreadable])
+		_, mended := h.look(true)
+		require.Equal(t, 2, mended)
+		found, _ = h.look(false)
+		require.Empty(t, found)
+		require.Equal(t, []string{"job"}, idsOf(h.Take(1, time.Minute)))
+		require.Len(t, h.heldKeys(), 1)
+	})
+}
