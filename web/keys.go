@@ -32,10 +32,12 @@ func (k jobKey) ExactKey() string { return k.exact }
 // A waitingKey is a key with ready jobs.
 type waitingKey struct {
 	jobKey
-	Waiting     int64  `json:"waiting"`
-	Weight      int    `json:"weight"`
-	First       string `json:"first"` // the ID of the job that is the next one of the key to start
-	FirstBase64 string `json:"first_base64,omitempty"`
+	Waiting     int64     `json:"waiting"`
+	Weight      int       `json:"weight"`
+	First       string    `json:"first"` // the ID of the job that is the next one of the key to start
+	FirstBase64 string    `json:"first_base64,omitempty"`
+	Paused      bool      `json:"paused,omitempty"`
+	HeldUntil   time.Time `json:"held_until,omitzero"` // the end of the hold of the key
 	first       string
 }
 
@@ -88,7 +90,7 @@ func (h *Handler) keys(v *view) (any, error) {
 		Schema: "delayq.web.keys/1", At: utc(row.at), Topic: v.Topic, Ready: row.Ready, Laned: row.Laned, Keys: []waitingKey{}, Row: row, Tabs: states,
 	}
 	for _, k := range list {
-		one := waitingKey{jobKey: jobKeyOf(k.Key), Waiting: k.Waiting, Weight: k.Weight, First: k.First, first: k.First}
+		one := waitingKey{jobKey: jobKeyOf(k.Key), Waiting: k.Waiting, Weight: k.Weight, First: k.First, Paused: k.Paused, HeldUntil: utc(k.HeldUntil), first: k.First}
 		if !utf8.ValidString(k.First) {
 			one.FirstBase64 = base64.StdEncoding.EncodeToString([]byte(k.First))
 		}

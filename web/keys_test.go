@@ -7,6 +7,7 @@ import (
 	"net/url"
 	"strings"
 	"testing"
+	"time"
 	"testing/synctest"
 
 	"github.com/stretchr/testify/require"
@@ -24,6 +25,8 @@ type keyAnswer struct {
 		Waiting   int64
 		Weight    int
 		First     string
+		Paused    bool
+		HeldUntil time.Time `json:"held_until"`
 	}
 	Next string
 }
@@ -46,6 +49,10 @@ func TestKeysPageByPage(t *testing.T) {
 	require.Equal(t, 3, whole.Keys[0].Weight)
 	require.Equal(t, "i-1", whole.Keys[0].First)
 	require.Equal(t, 1, whole.Keys[1].Weight)
+	require.True(t, whole.Keys[0].Paused)
+	require.False(t, whole.Keys[1].Paused)
+	require.Zero(t, whole.Keys[1].HeldUntil)
+	require.WithinDuration(t, time.Now().Add(time.Hour), whole.Keys[2].HeldUntil, time.Minute)
 	require.Equal(t, base64.StdEncoding.EncodeToString([]byte(evilBytes)), whole.Keys[2].KeyBase64)
 
 	var seen []string

@@ -55,6 +55,8 @@ func world(t testing.TB) *delayqtest.TestQueue {
 	}
 	put("invoice", "i-5", "", delayq.ProcessIn(0))
 	require.NoError(t, q.Client.SetKeyLimits(ctx, "invoice", "t-1", delayq.KeyLimits{Weight: 3}))
+	require.NoError(t, q.Client.PauseKey(ctx, "invoice", "t-1"))
+	require.NoError(t, q.Client.HoldKey(ctx, "invoice", evilBytes, time.Hour))
 	require.NoError(t, q.Client.Pause(delayq.WithActor(ctx, "alice <i>"), "order:cancel", delayq.Pause{By: "alice <i>", Reason: "bank is down"}))
 	return q
 }
