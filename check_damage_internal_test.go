@@ -37,7 +37,7 @@ func TestCheckGoesOnBesideAWrongType(t *testing.T) {
 				want[FindingOrphan] = append([]string{"attempts nobody"}, want[FindingOrphan]...)
 			}
 			switch name {
-			case "errors", "done", "results", "stats", "idle", "schedules", "slots", "waiting", "fired", "runs", "rules":
+			case "errors", "done", "results", "stats", "idle", "schedules", "slots", "waiting", "fired", "runs", "rules", "held":
 				want[FindingNoPlace] = []string{"pool asleep"}
 			}
 			found, mended := h.look(false)

@@ -112,11 +112,13 @@ func (d *doctor) sound(key string) bool {
 	case k.pool, k.bucket: // findings there are looked up and repaired
 		needs = append(needs, k.bucket, k.dead, k.ready, k.handoff, k.attempts, k.moved, k.turn, k.lane, k.keyed, k.meta)
 	case k.lane:
-		needs = append(needs, k.bucket, k.dead, k.turn, k.keyed)
+		needs = append(needs, k.bucket, k.dead, k.turn, k.keyed, k.held)
 	case k.keyed:
 		needs = append(needs, k.lane)
 	case k.turn, k.rules:
 		needs = nil
+	case k.held:
+		needs = []string{k.turn, k.lane}
 	case k.done, k.results:
 		needs = []string{k.done, k.results}
 	case k.schedules:

@@ -76,6 +76,7 @@ var readings = map[string]readCall{
 	"Failures": func(ctx context.Context, i *Inspector, topic string) (any, error) {
 		return i.Failures(ctx, topic, StateDead, 0)
 	},
+	"Key":   func(ctx context.Context, i *Inspector, topic string) (any, error) { return i.Key(ctx, topic, "key") },
 	"Keys":  func(ctx context.Context, i *Inspector, topic string) (any, error) { return i.Keys(ctx, topic, "", 10) },
 	"Audit": func(ctx context.Context, i *Inspector, _ string) (any, error) { return i.Audit(ctx, 10) },
 	"Explain": func(ctx context.Context, i *Inspector, topic string) (any, error) {

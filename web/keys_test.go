@@ -7,8 +7,8 @@ import (
 	"net/url"
 	"strings"
 	"testing"
-	"time"
 	"testing/synctest"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/net/html"
