@@ -357,6 +357,11 @@ func (h *Hand) tryHold(period time.Duration) (reply, error) {
 	return h.run(holdScript, h.series.next(), period.Milliseconds(), "me", "why", controlChannel(h.prefix()), h.keys.topic)
 }
 
+// tryPriority gives a job another head start, in ms.
+func (h *Hand) tryPriority(id string, head int64) (reply, error) {
+	return h.run(priorityScript, h.series.next(), id, head+1<<31)
+}
+
 // tryKeyHold holds a key for some ms: -1 pauses it, and 0 resumes it.
 func (h *Hand) tryKeyHold(key string, ms int64, most int) (reply, error) {
 	return h.run(keyHoldScript, h.series.next(), key, ms, most, controlChannel(h.prefix()), h.keys.topic)

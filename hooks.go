@@ -135,7 +135,8 @@ type CallEvent struct {
 	// "revive", "bury", "delete" or "get", each also with " batch" if it has a batch; "apply",
 	// "repair", "remove topic", "pause", "resume", "resume all", "schedule", "unschedule",
 	// "pause schedule", "resume schedule", "trigger", "edit schedule", "set limits",
-	// "set key limits", "hold", "end hold", "hold key", "pause key" or "resume key".
+	// "set key limits", "hold", "end hold", "hold key", "pause key", "resume key" or
+	// "set priority".
 	Name  string
 	Topic string // empty for a batch with several topics
 	ID    string // empty for a batch, a call without a job, and an Enqueue that generates the ID

@@ -471,6 +471,11 @@ func tour(t *testing.T, producer, worker, operator, inspector redis.UniversalCli
 	}
 	require.NoError(t, o.SetLimits(ctx, topic, Limits{Running: 100, Rate: Per(1000, time.Second)}))
 	require.NoError(t, o.SetKeyLimits(ctx, topic, "key", KeyLimits{Weight: 10}))
+	_, err = p.Enqueue(ctx, topic, "much later", nil, Key("held"), ProcessIn(time.Hour))
+	require.NoError(t, err)
+	require.NoError(t, p.SetPriority(ctx, topic, "much later", time.Hour))
+	_, err = p.Dequeue(ctx, topic, "much later")
+	require.NoError(t, err)
 	require.NoError(t, o.HoldKey(ctx, topic, "held", 100*time.Millisecond))
 	_, err = p.Enqueue(ctx, topic, "of a held key", nil, Key("held"))
 	require.NoError(t, err)

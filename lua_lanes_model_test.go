@@ -111,7 +111,7 @@ func (g *laneGame) some(n int) (list []Held) {
 func (g *laneGame) step() {
 	n := g.rand.IntN(2)
 	h := g.hands[n]
-	switch g.rand.IntN(21) {
+	switch g.rand.IntN(22) {
 	case 0, 1, 2, 3:
 		g.enqueue(h)
 	case 4, 5, 6:
@@ -150,6 +150,8 @@ func (g *laneGame) step() {
 		}
 	case 20:
 		g.hold(h)
+	case 21:
+		g.prioritize(h)
 	}
 }
 
@@ -308,6 +310,23 @@ func (g *laneGame) revive(h *Hand) {
 	require.Equal(g.t, "d", r.text(2))
 	delay, _ := strconv.ParseInt(when[1:], 10, 64)
 	g.at(id, g.jobs[id], r.now()+delay, r.now())
+}
+
+// prioritize gives a job another head start, whatever its state.
+func (g *laneGame) prioritize(h *Hand) {
+	id, head := g.id(), oneOf[int64](g, 0, 5000, -1000, 86_400_000)
+	r := g.calls(h, fmt.Sprintf("priority of %q: %d", id, head), func() (reply, error) { return h.tryPriority(id, head) })
+	j := g.jobs[id]
+	switch {
+	case j == nil:
+		require.Equal(g.t, "gone", r.text(2))
+	case j.key == "":
+		require.Equal(g.t, "plain", r.text(2))
+	default:
+		require.Equal(g.t, "set", r.text(2))
+		j.front += j.head - head
+		j.head = head
+	}
 }
 
 // hold holds, pauses or resumes a key, whether it has jobs or not.

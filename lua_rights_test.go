@@ -218,6 +218,7 @@ func refused(t *testing.T, rs *redistest.Server, admin *redis.Client, rights []s
 		setting := NewHand(t, admin, defaultPrefix, topic)
 		running, _ := stage(setting)
 		setting.layReady("key", "keyed")
+		require.NoError(t, admin.ZAdd(ctx, setting.keys.held, redis.Z{Score: 1, Member: "key"}).Err())    // a hold that is over
 		require.NoError(t, admin.ZAdd(ctx, setting.keys.turn, redis.Z{Member: ""}).Err())                 // ready takes turns
 		require.NoError(t, admin.ZRem(ctx, setting.keys.bucket, "back").Err())                            // for a check to find
 		require.NoError(t, admin.ZAdd(ctx, setting.keys.idle, redis.Z{Score: 1, Member: "nobody"}).Err()) // to be rung
@@ -299,6 +300,10 @@ var deeds = map[string][]deed{
 	"CancelBatch": {func(ctx context.Context, c *Client, topic string) error {
 		_, err := c.CancelBatch(ctx, []JobRef{{topic, "scheduled"}, {topic, "ready"}, {topic, "running"}, {topic, "dead"}})
 		return err
+	}},
+	"SetPriority": {func(ctx context.Context, c *Client, topic string) error {
+		_, err := c.Enqueue(ctx, topic, "of a key", nil, Key("key"), ProcessIn(time.Hour))
+		return errors.Join(err, c.SetPriority(ctx, topic, "of a key", time.Hour))
 	}},
 	"RescheduleBatch": {func(ctx context.Context, c *Client, topic string) error {
 		_, err := c.RescheduleBatch(ctx, []NewDue{{topic, "scheduled", ProcessIn(0)}, {topic, "ready", ProcessIn(time.Second / 2)}})
@@ -699,7 +704,7 @@ var scriptRoles = map[*script][]string{
 	scheduleDueScript: {"worker"}, scheduleFireScript: {"worker"}, watchScript: {"worker"},
 	ringScript: {"worker"}, surveyScript: {"worker"},
 	checkScript: {"worker", "operator"}, mendScript: {"worker", "operator"},
-	reviveScript: {"operator"}, deleteScript: {"operator"}, pageScript: {"operator"}, inspectScript: {"operator"}, explainScript: {"operator"}, keysScript: {"operator"}, pauseScript: {"operator"}, holdScript: {"operator"}, limitsScript: {"operator"}, keyLimitsScript: {"operator"}, keyHoldScript: {"operator"}, auditScript: {"operator"}, buryWaitingScript: {"operator"}, removeTopicScript: {"operator"}, schedulePauseScript: {"operator"},
+	reviveScript: {"operator"}, deleteScript: {"operator"}, pageScript: {"operator"}, inspectScript: {"operator"}, explainScript: {"operator"}, keysScript: {"operator"}, pauseScript: {"operator"}, holdScript: {"operator"}, limitsScript: {"operator"}, priorityScript: {"producer", "operator"}, keyLimitsScript: {"operator"}, keyHoldScript: {"operator"}, auditScript: {"operator"}, buryWaitingScript: {"operator"}, removeTopicScript: {"operator"}, schedulePauseScript: {"operator"},
 	cancelScript: {"producer", "operator"}, rescheduleScript: {"producer", "operator"}, getScript: {"producer", "operator"},
 	scheduleRemoveScript: {"producer", "operator"}, scheduleTriggerScript: {"producer", "operator"}, scheduleInfoScript: {"producer", "operator"},
 }

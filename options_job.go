@@ -259,7 +259,8 @@ func Key(key string) JobOption {
 // it had been due d earlier. A negative d gives the others a head start. Because it is a time, no
 // job waits forever: jobs that fall due more than d later do not overtake it. Priority does not
 // make a job run before it is due, and gives its key no more turns. A job without a Key cannot have
-// a Priority. Default: 0. Range: -24 to 24 hours, in whole milliseconds.
+// a Priority. [Client.SetPriority] changes it. Default: 0. Range: -24 to 24 hours, in whole
+// milliseconds.
 func Priority(d time.Duration) JobOption {
 	return jobOption(func(o *jobOptions) {
 		if d < -maxHeadStart || d > maxHeadStart {

@@ -118,6 +118,7 @@ var (
 	explainScript         = newReadingScript("explain")
 	pauseScript           = newScript("pause")
 	holdScript            = newScript("hold")
+	priorityScript        = newScript("priority")
 	keyLimitsScript       = newScript("key_limits")
 	keyHoldScript         = newScript("key_hold")
 	limitsScript          = newScript("limits")
@@ -140,7 +141,7 @@ var (
 var allScripts = []*script{
 	enqueueScript, enqueueKeyedScript, replaceScript, promoteScript, watchScript, ringScript, takeScript, extendScript, ackScript,
 	againScript, retryScript, snoozeScript, giveBackScript, buryScript, buryWaitingScript, cancelScript, deleteScript,
-	rescheduleScript, reviveScript, getScript, pageScript, inspectScript, keysScript, explainScript, pauseScript, holdScript, limitsScript, keyLimitsScript, keyHoldScript,
+	rescheduleScript, reviveScript, getScript, pageScript, inspectScript, keysScript, explainScript, pauseScript, holdScript, limitsScript, priorityScript, keyLimitsScript, keyHoldScript,
 	pruneScript, surveyScript, checkScript, mendScript, heartbeatScript, auditScript, removeTopicScript, scheduleSetScript, scheduleRemoveScript,
 	schedulePauseScript, scheduleTriggerScript, scheduleDueScript, scheduleFireScript, scheduleInfoScript,
 }

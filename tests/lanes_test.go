@@ -344,3 +344,41 @@ func TestInvalidHoldsOfKeys(t *testing.T) {
 		require.Empty(b, b.RDB.Keys(ctx, "*").Val())
 	})
 }
+
+// SetPriority changes which job of a key is the next one, and no due time. It counts after a retry
+// too.
+func TestSetPriority(t *testing.T) {
+	queuetest.InBubble(t, func(b *queuetest.Bubble) {
+		ctx, c := b.Context(), b.Client
+		for i := range 4 {
+			b.Enqueue("a", fmt.Sprint("k", i), delayq.Key("k"))
+			b.Pass(time.Millisecond)
+		}
+		b.Enqueue("a", "later", delayq.Key("k"), delayq.ProcessIn(time.Minute))
+		b.Enqueue("a", "plain")
+		require.NoError(b, c.SetPriority(ctx, "a", "k2", time.Hour))
+		require.NoError(b, c.SetPriority(ctx, "a", "k0", -time.Second))
+		require.NoError(b, c.SetPriority(ctx, "a", "later", 24*time.Hour))
+		keys, err := b.Inspector.Keys(ctx, "a", "", 10)
+		require.NoError(b, err)
+		require.Equal(b, "k2", keys[0].First)
+		require.Equal(b, b.Began.Add(time.Minute+4*time.Millisecond).UTC(), b.Get("a", "later").Due.UTC())
+
+		require.ErrorIs(b, c.SetPriority(ctx, "a", "none", 0), delayq.ErrNotFound)
+		for want, err := range map[string]error{
+			"the job has no Key":                    c.SetPriority(ctx, "a", "plain", time.Hour),
+			"d(24h0m0.001s): must be from -24h0m0s": c.SetPriority(ctx, "a", "k1", 24*time.Hour+time.Millisecond),
+		} {
+			require.ErrorIs(b, err, delayq.ErrInvalid)
+			require.ErrorContains(b, err, want)
+		}
+		_, err = c.Dequeue(ctx, "a", "plain")
+		require.NoError(b, err)
+		var s laneStarts
+		b.Serve("a", s.taking(time.Second), delayq.Concurrency(1))
+		b.Pass(4 * time.Second)
+		require.Equal(b, []string{"k2", "k1", "k3", "k0"}, s.all())
+		b.Pass(2 * time.Minute)
+		require.Len(b, s.all(), 5)
+	})
+}

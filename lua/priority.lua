@@ -1,0 +1,39 @@
+-- priority: gives an unfinished job that has a key another head start.
+--
+-- KEYS[1]  pool     hash, job ID to record
+-- KEYS[2]  keyed    hash, job ID to its place in a lane
+-- KEYS[3]  lane     zset, place and ID of every ready job that has a key
+-- KEYS[4]  receipt  string, the last call of the series and its reply
+-- ARGV[1]  number   number of this call in its series
+-- ARGV[2]  id       the job
+-- ARGV[3]  start    the head start in ms plus 2^31
+--
+-- The job gets a new place, for the same due time and with the same number. If it does not wait in
+-- its lane now, it has that place when it waits again.
+-- Returns {'ok', now, answer}: set, plain for a job without a key, gone if there is no such job, or
+-- lost if its place is lost. Only with set anything has changed.
+-- Cost: O(log N), and the record is read.
+-- Uses: now receipt place
+local pool, keyed, lane, receipt = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local number, id, start = ARGV[1], ARGV[2], tonumber(ARGV[3])
+
+local told = replay(receipt, number)
+if told then
+  return {'ok', now, told}
+end
+local answer, place, record = 'gone', redis.call('HGET', keyed, id), redis.call('HGET', pool, id)
+if record and place and key_of(place) and of_record(place, record) then
+  answer = 'set'
+  local front = tonumber(string.sub(place, -37, -27), 16)
+  local given = tonumber(string.sub(place, -26, -17), 16)
+  local old, first = tonumber(string.sub(place, -16, -9), 16), string.sub(place, 1, -place_rest - 1)
+  local new = placed_at(first, front + old - 2147483648, given, start, string.sub(place, -8))
+  redis.call('HSET', keyed, id, new)
+  if redis.call('ZREM', lane, place .. id) == 1 then
+    redis.call('ZADD', lane, 0, new .. id)
+  end
+elseif record then
+  answer = has_key(record) and 'lost' or 'plain'
+end
+remember(receipt, number, answer)
+return {'ok', now, answer}
