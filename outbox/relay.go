@@ -1,12 +1,15 @@
 package outbox
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"database/sql"
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -28,10 +31,11 @@ type Relay struct {
 }
 
 type relayOptions struct {
-	poll   time.Duration
-	lease  time.Duration
-	batch  int
-	logger *slog.Logger
+	poll    time.Duration
+	lease   time.Duration
+	batch   int
+	horizon time.Duration // 0: none
+	logger  *slog.Logger
 }
 
 // A RelayOption configures a [Relay].
@@ -198,12 +202,15 @@ type holding struct {
 	plan   []stored
 	till   time.Time // when the lease should be extended
 	known  bool      // there is a row for the shard
+	odd    int       // 1 in every other plan
 }
 
 // A stored is a row and its key.
 type stored struct {
-	seq int64
+	seq   int64
+	later bool // it is in the table of the later rows
 	bridge.Row
+	made int64 // Unix ms
 	size int64 // of the record, which may not have been read yet
 }
 
@@ -265,15 +272,13 @@ func (h *holding) acquire(ctx context.Context) (held bool, err error) {
 	case found != version:
 		return false, fmt.Errorf("%w: they have version %d, this release needs %d", ErrSchema, found, version)
 	}
-	seqs, err := decodePlan(plan)
+	rows, err := decodePlan(plan)
 	if err != nil {
 		return false, fmt.Errorf("shard %d: %w", h.shard, err)
 	}
-	if h.plan, err = h.load(ctx, seqs); err != nil {
+	// If somebody has deleted the rows, the next plan replaces this one.
+	if h.plan, err = h.load(ctx, rows); err != nil {
 		return false, err
-	}
-	if len(seqs) > 0 && len(h.plan) == 0 {
-		h.plan = nil // somebody has deleted the rows: the next plan replaces this one
 	}
 	h.series, h.number = name+"."+strconv.Itoa(h.shard), max(number, 1)
 	return true, nil
@@ -292,12 +297,12 @@ func (h *holding) waits(ctx context.Context) (bool, error) {
 		}
 		h.till = time.Now().Add(h.o.lease / 2)
 	}
-	var one int
-	err := h.db.QueryRowContext(ctx, h.query("SELECT 1 FROM {table} WHERE shard = ? LIMIT 1"), h.shard).Scan(&one)
-	if errors.Is(err, sql.ErrNoRows) {
-		return false, nil
-	}
-	return err == nil, h.box.explain(err)
+	var rows int
+	var now int64
+	var due sql.NullInt64
+	err := h.db.QueryRowContext(ctx, h.query("SELECT CASE WHEN EXISTS (SELECT 1 FROM {table} WHERE shard = ?) THEN 1 ELSE 0 END, "+
+		"(SELECT MIN(due) FROM {table}_later WHERE shard = ?), {now}"), h.shard, h.shard).Scan(&rows, &due, &now)
+	return rows > 0 || due.Valid && due.Int64 <= h.reach(now), h.box.explain(err)
 }
 
 // next ends the plan that was sent and commits the next one, in one transaction. If another relay
@@ -321,7 +326,6 @@ func (h *holding) next(ctx context.Context, refused []refusal) (err error) {
 	}
 	// The first statement locks the shard. In SQLite it takes the write lock before anything is
 	// read.
-	var now int64
 	result, err := tx.ExecContext(ctx, h.query("UPDATE {table}_shards SET held_until = {now} + ? WHERE shard = ? AND holder = ? AND number <= ?"), h.o.lease.Milliseconds()+1, h.shard, h.id, h.number)
 	if err != nil {
 		return err
@@ -333,22 +337,14 @@ func (h *holding) next(ctx context.Context, refused []refusal) (err error) {
 		return tx.Rollback()
 	}
 	for _, row := range refused {
-		if _, err := tx.ExecContext(ctx, h.query(h.box.dialect.ignore("INSERT INTO {table}_dead (seq, "+rowNames+", reason, refused) SELECT seq, "+rowNames+", ?, {now} FROM {table} WHERE seq = ?")), row.reason, row.seq); err != nil {
+		if err := h.bury(ctx, tx, row); err != nil {
 			return err
 		}
 	}
-	if len(h.plan) > 0 {
-		drop := "DELETE FROM {table} WHERE seq IN (" + list(h.plan) + ")"
-		if h.box.dialect == MySQL {
-			// By the list alone InnoDB can scan the table, and then waits for rows that other
-			// transactions have not committed yet. This looks up each key.
-			drop = "DELETE o FROM JSON_TABLE('[" + list(h.plan) + "]', '$[*]' COLUMNS (seq BIGINT PATH '$')) AS p STRAIGHT_JOIN {table} AS o ON o.seq = p.seq"
-		}
-		if _, err := tx.ExecContext(ctx, h.query(drop)); err != nil {
-			return err
-		}
+	if err := h.remove(ctx, tx, h.plan); err != nil {
+		return err
 	}
-	rows, now, err := h.read(ctx, tx, h.query("SELECT {columns}, {now} FROM {table} WHERE shard = ? ORDER BY seq LIMIT "+strconv.Itoa(h.o.batch)), h.shard)
+	rows, now, err := h.choose(ctx, tx)
 	if err != nil {
 		return err
 	}
@@ -375,24 +371,72 @@ func (h *holding) isolation() sql.IsolationLevel {
 	return sql.LevelReadCommitted
 }
 
-// load reads the rows of a plan that was committed before.
-func (h *holding) load(ctx context.Context, seqs []int64) ([]stored, error) {
-	if len(seqs) == 0 {
-		return nil, nil
-	}
-	rows := make([]stored, len(seqs))
-	for i, seq := range seqs {
-		rows[i].seq = seq
-	}
-	rows, _, err := h.read(ctx, h.db, h.query("SELECT {columns}, {now} FROM {table} WHERE seq IN ("+list(rows)+") ORDER BY seq"))
-	if err == nil {
-		for i := range rows { // a plan is sent whole, however large it is by this release's bounds
-			if err = h.fill(ctx, h.db, &rows[i]); err != nil {
-				break
-			}
+// bury writes a refused row to the dead rows. A cancel that stands for a row beyond the horizon
+// takes that row with it.
+func (h *holding) bury(ctx context.Context, tx *sql.Tx, row refusal) error {
+	for _, table := range []string{"{table}_later", "{table}"} { // the second one does nothing if the first one did
+		insert := "INSERT INTO {table}_dead (seq, " + rowNames + ", reason, refused) SELECT seq, " + rowNames + ", ?, {now} FROM " + table + " WHERE seq = ?"
+		if _, err := tx.ExecContext(ctx, h.query(h.box.dialect.ignore(insert)), row.reason, row.seq); err != nil {
+			return err
 		}
 	}
-	return rows, err
+	_, err := tx.ExecContext(ctx, h.query("DELETE FROM {table}_later WHERE seq = ?"), row.seq)
+	return err
+}
+
+// remove deletes rows.
+func (h *holding) remove(ctx context.Context, tx *sql.Tx, rows []stored) error {
+	for table, some := range byTable(rows) {
+		drop := "DELETE FROM " + table + " WHERE seq IN (" + list(some) + ")"
+		if h.box.dialect == MySQL {
+			// By the list alone InnoDB can scan the table, and then waits for rows that other
+			// transactions have not committed yet. This looks up each key.
+			drop = "DELETE o FROM JSON_TABLE('[" + list(some) + "]', '$[*]' COLUMNS (seq BIGINT PATH '$')) AS p STRAIGHT_JOIN " + table + " AS o ON o.seq = p.seq"
+		}
+		if _, err := tx.ExecContext(ctx, h.query(drop)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// byTable divides rows by the table that has them.
+func byTable(rows []stored) map[string][]stored {
+	tables := make(map[string][]stored)
+	for _, row := range rows {
+		table := "{table}"
+		if row.later {
+			table = "{table}_later"
+		}
+		tables[table] = append(tables[table], row)
+	}
+	return tables
+}
+
+// load reads the rows of a plan that was committed before. A plan is sent whole, however large it
+// is by the bounds of this release.
+func (h *holding) load(ctx context.Context, plan []stored) ([]stored, error) {
+	var rows []stored
+	for table, some := range byTable(plan) {
+		read, _, err := h.read(ctx, h.db, table, "WHERE seq IN ("+list(some)+")", math.MaxInt64)
+		if err != nil {
+			return nil, err
+		}
+		rows = append(rows, read...)
+	}
+	slices.SortFunc(rows, order)
+	return rows, nil
+}
+
+// order is that of the rows in a plan. A cancel that stands for a later row has its key.
+func order(a, b stored) int {
+	if a.seq == b.seq && a.later != b.later {
+		if a.later {
+			return 1
+		}
+		return -1
+	}
+	return cmp.Compare(a.seq, b.seq)
 }
 
 // A querier is a database or a transaction.
@@ -401,22 +445,21 @@ type querier interface {
 	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
 }
 
-// read reads rows, as many as a plan has room for, and the time of the database.
-func (h *holding) read(ctx context.Context, q querier, query string, args ...any) (list []stored, now int64, err error) {
-	columns := "seq, kind, topic, id, replaces, due_at, delay_ms, made, LENGTH(record), CASE WHEN LENGTH(record) <= " + strconv.Itoa(inline) + " THEN record END"
-	rows, err := q.QueryContext(ctx, strings.Replace(query, "{columns}", columns, 1), args...)
+// read reads rows of a table up to a size, at least one, and the time of the database.
+func (h *holding) read(ctx context.Context, q querier, table, which string, most int64, args ...any) (list []stored, now int64, err error) {
+	rows, err := q.QueryContext(ctx, h.query("SELECT seq, kind, topic, id, replaces, due_at, delay_ms, made, LENGTH(record), CASE WHEN LENGTH(record) <= "+
+		strconv.Itoa(inline)+" THEN record END, {now} FROM "+table+" "+which), args...)
 	if err != nil {
 		return nil, 0, h.box.explain(err)
 	}
 	defer rows.Close()
 	for rows.Next() {
-		var s stored
+		s := stored{later: table == "{table}_later"}
 		var id, record []byte
-		var made int64
-		if err := rows.Scan(&s.seq, &s.Kind, &s.Topic, &id, &s.Replace, &s.DueAt, &s.DueIn, &made, &s.size, &record, &now); err != nil {
+		if err := rows.Scan(&s.seq, &s.Kind, &s.Topic, &id, &s.Replace, &s.DueAt, &s.DueIn, &s.made, &s.size, &record, &now); err != nil {
 			return nil, 0, err
 		}
-		s.ID, s.Record, s.Age = string(id), string(record), max(0, now-made)
+		s.ID, s.Record, s.Age = string(id), string(record), max(0, now-s.made)
 		list = append(list, s)
 	}
 	if err := rows.Err(); err != nil {
@@ -427,10 +470,10 @@ func (h *holding) read(ctx context.Context, q querier, query string, args ...any
 	}
 	bytes := int64(0)
 	for i := range list {
-		if bytes += list[i].size; i > 0 && bytes > planBytes && len(args) > 0 {
+		if bytes += list[i].size; i > 0 && bytes > most {
 			return list[:i], now, nil
 		}
-		if err := h.fill(ctx, q, &list[i]); err != nil {
+		if err := h.fill(ctx, q, table, &list[i]); err != nil {
 			return nil, 0, err
 		}
 	}
@@ -438,12 +481,12 @@ func (h *holding) read(ctx context.Context, q querier, query string, args ...any
 }
 
 // fill reads the record of a row that has a large one.
-func (h *holding) fill(ctx context.Context, q querier, s *stored) error {
+func (h *holding) fill(ctx context.Context, q querier, table string, s *stored) error {
 	if int64(len(s.Record)) == s.size {
 		return nil
 	}
 	var record []byte
-	if err := q.QueryRowContext(ctx, h.query("SELECT record FROM {table} WHERE seq = ?"), s.seq).Scan(&record); err != nil {
+	if err := q.QueryRowContext(ctx, h.query("SELECT record FROM "+table+" WHERE seq = ?"), s.seq).Scan(&record); err != nil {
 		return err
 	}
 	s.Record = string(record)

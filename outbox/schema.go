@@ -12,7 +12,7 @@ import (
 // version is the version of the tables. A relay does not work with another one.
 const version = 1
 
-// row lists the columns of a row and their types. The dead table has the same.
+// rowColumns lists the columns of a row and their types. Every table with rows has them.
 var rowColumns = [][2]string{
 	{"shard", "int"}, {"kind", "int"}, {"topic", "name"}, {"id", "id"}, {"replaces", "name"}, {"due_at", "int"},
 	{"delay_ms", "int"}, {"made", "int"}, {"record", "bytes"},
@@ -28,7 +28,7 @@ var rowNames = func() string {
 
 // Schema returns the statements that create the tables, each ended by a semicolon, for a migration
 // tool. They do nothing if the tables exist. The tables are the outbox itself, the shards with the
-// state of the relays, the rows that Redis has refused, and the inbox.
+// state of the relays, the rows that Redis has refused, the rows beyond a [Horizon], and the inbox.
 func (b *Outbox) Schema() string { return strings.Join(b.statements(), ";\n\n") + ";\n" }
 
 func (b *Outbox) statements() []string {
@@ -50,6 +50,8 @@ func (b *Outbox) statements() []string {
 			append(slices.Clone(rowColumns), [2]string{"reason", "text"}, [2]string{"refused", "int"})...),
 		table(b.table+"_inbox", "nonce "+types["name"]+" PRIMARY KEY", [2]string{"topic", "name"}, [2]string{"seen", "int"}),
 		"",
+		table(b.table+"_later", "seq "+types["int"]+" PRIMARY KEY", append(slices.Clone(rowColumns), [2]string{"due", "int"})...),
+		"", "",
 	}
 	index := func(name, on string) string {
 		return "CREATE INDEX IF NOT EXISTS " + b.index(name) + " ON " + on
@@ -59,14 +61,19 @@ func (b *Outbox) statements() []string {
 		all[0] += " WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_cost_delay = 0)"
 		all[1] = index("shard", b.table+" (shard, seq)")
 		all[5] = index("seen", b.table+"_inbox (seen)")
+		all[7] = index("due", b.table+"_later (shard, due)")
+		all[8] = index("job", b.table+"_later (topic, id)")
 	case SQLite:
 		all[1] = index("shard", b.table+" (shard, seq)")
 		all[5] = index("seen", b.table+"_inbox (seen)")
+		all[7] = index("due", b.table+"_later (shard, due)")
+		all[8] = index("job", b.table+"_later (topic, id)")
 	case MySQL: // it has no CREATE INDEX IF NOT EXISTS
 		with := func(create, key string) string { return strings.TrimSuffix(create, "\n)") + ",\n  KEY " + key + "\n)" }
 		all[0] = with(all[0], "by_shard (shard, seq)")
 		all[4] = with(all[4], "by_seen (seen)")
-		for _, i := range []int{0, 2, 3, 4} {
+		all[6] = with(with(all[6], "by_due (shard, due)"), "by_job (topic, id)")
+		for _, i := range []int{0, 2, 3, 4, 6} {
 			all[i] += " ENGINE=InnoDB"
 		}
 	}

@@ -13,6 +13,7 @@ type Stats struct {
 	Rows   int64         // that wait, the committed ones
 	Oldest time.Duration // how long the oldest one has waited; 0: none waits
 	Dead   int64         // that Redis has refused
+	Later  int64         // that are due beyond the [Horizon]; counting ends at 100,000
 }
 
 // Stats counts rows. It reads an index over all of them, so call it every few seconds at most.
@@ -20,7 +21,8 @@ func (b *Outbox) Stats(ctx context.Context, db querier) (s Stats, err error) {
 	h := &holding{Relay: &Relay{box: b}}
 	var oldest int64
 	err = db.QueryRowContext(ctx, h.query("SELECT (SELECT COUNT(*) FROM {table}), (SELECT COUNT(*) FROM {table}_dead), "+
-		"COALESCE({now} - (SELECT made FROM {table} ORDER BY seq LIMIT 1), 0)")).Scan(&s.Rows, &s.Dead, &oldest)
+		"COALESCE({now} - (SELECT made FROM {table} ORDER BY seq LIMIT 1), 0), "+
+		"(SELECT COUNT(*) FROM (SELECT seq FROM {table}_later LIMIT 100000) AS some_rows)")).Scan(&s.Rows, &s.Dead, &oldest, &s.Later)
 	if err != nil {
 		return Stats{}, fmt.Errorf("outbox: stats: %w", b.explain(err))
 	}

@@ -1,0 +1,283 @@
+package outbox
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/delayq/delayq"
+	"github.com/delayq/delayq/internal/bridge"
+	"github.com/delayq/delayq/internal/record"
+)
+
+// Horizon makes a relay send a job only when it is due within d. Until then its row stays in the
+// database, in the table whose name ends in _later, so that jobs of the far future take no memory
+// of Redis. Without a horizon every row is sent at once, also those that a relay with a horizon has
+// left, so give all relays of a table the same one. Choose a horizon that is longer than relays can
+// be away: a job whose row is still in the table when it is due starts late.
+//
+// [Outbox.Dequeue] and [Outbox.Reschedule] find such a job. [delayq.Client.Dequeue] and all other
+// calls of a client do not. Its ID is taken: another [Outbox.Enqueue] of it goes to the dead rows,
+// unless [delayq.Replace] is given. Whether a job in Redis has the ID is decided when the row is
+// sent, except that Replace removes it at once.
+//
+// Range: 1 minute to 100 years. Default: no horizon.
+func Horizon(d time.Duration) RelayOption {
+	return func(o *relayOptions) error {
+		o.horizon = d
+		return within("Horizon", d, time.Minute, 100*365*24*time.Hour)
+	}
+}
+
+// reach returns up to which due time rows are sent, in Unix ms.
+func (h *holding) reach(now int64) int64 {
+	if h.o.horizon == 0 {
+		return math.MaxInt64
+	}
+	return now + h.o.horizon.Milliseconds()
+}
+
+// due returns when a row of an enqueue is due by the clock of the database, in Unix ms.
+func (s *stored) due() int64 {
+	if s.DueAt > 0 {
+		return s.DueAt
+	}
+	return s.made + s.DueIn
+}
+
+// choose returns the rows of the next plan: later rows that the horizon has reached, and the oldest
+// rows of the outbox. It moves rows beyond the horizon to the later ones.
+func (h *holding) choose(ctx context.Context, tx *sql.Tx) (plan []stored, now int64, err error) {
+	var earliest sql.NullInt64
+	err = tx.QueryRowContext(ctx, h.query("SELECT (SELECT MIN(due) FROM {table}_later WHERE shard = ?), {now}"), h.shard).Scan(&earliest, &now)
+	if err != nil {
+		return nil, 0, h.box.explain(err)
+	}
+	reach := h.reach(now)
+	// Half of a plan is for either, even if it has one row.
+	if most := (h.o.batch + h.odd) / 2; most > 0 && earliest.Valid && earliest.Int64 <= reach {
+		plan, _, err = h.read(ctx, tx, "{table}_later", "WHERE shard = ? AND due <= ? ORDER BY due LIMIT "+strconv.Itoa(most), planBytes/2, h.shard, reach)
+		if err != nil {
+			return nil, 0, err
+		}
+	}
+	h.odd = 1 - h.odd
+	if most := h.o.batch - len(plan); most > 0 {
+		left := int64(planBytes)
+		for i := range plan {
+			left -= plan[i].size
+		}
+		rows, _, err := h.read(ctx, tx, "{table}", "WHERE shard = ? ORDER BY seq LIMIT "+strconv.Itoa(most), left, h.shard)
+		if err != nil {
+			return nil, 0, err
+		}
+		if rows, err = h.sift(ctx, tx, rows, plan, earliest.Valid, reach); err != nil {
+			return nil, 0, err
+		}
+		plan = append(plan, rows...)
+	}
+	slices.SortFunc(plan, order)
+	return plan, now, nil
+}
+
+// replaceAny is the letter of an enqueue that replaces any job.
+const replaceAny = "r"
+
+// A name is that of a job.
+type name struct{ topic, id string }
+
+// A sieve holds what becomes of rows that are not simply sent.
+type sieve struct {
+	later   map[name]*stored // rows beyond the horizon, at most one for each job
+	gone    []stored         // rows that are deleted
+	parked  []*stored        // rows of the outbox that stay beyond the horizon
+	changed map[*stored]bool // rows beyond the horizon with another due time
+	stands  []int64          // rows of the outbox that become cancels
+	refused []refusal
+}
+
+// sift removes from the oldest rows of the outbox those that are not to be sent: rows beyond the
+// horizon, and calls about jobs whose rows are beyond it. It carries these calls out. Rows that
+// are sent in the same plan are no longer beyond the horizon.
+func (h *holding) sift(ctx context.Context, tx *sql.Tx, rows, sent []stored, waiting bool, reach int64) (left []stored, err error) {
+	if len(rows) == 0 || !waiting && h.o.horizon == 0 {
+		return rows, nil
+	}
+	s := &sieve{later: make(map[name]*stored), changed: make(map[*stored]bool)}
+	if waiting {
+		if err := h.find(ctx, tx, s, rows, sent); err != nil {
+			return nil, err
+		}
+	}
+	for i := range rows {
+		r := &rows[i]
+		key := name{r.Topic, r.ID}
+		far := s.later[key]
+		switch r.Kind {
+		case bridge.RowEnqueue:
+			if far != nil && r.Replace != replaceAny {
+				s.refuse(r, &delayq.DuplicateError{Topic: r.Topic, ID: r.ID, State: delayq.StateScheduled})
+				continue
+			}
+			s.drop(key)
+			if r.due() > reach {
+				own := *r
+				s.parked, s.later[key] = append(s.parked, &own), &own
+				if r.Replace != replaceAny {
+					s.gone = append(s.gone, *r)
+					continue
+				}
+				s.stands = append(s.stands, r.seq)
+				r.Row = bridge.Row{Kind: bridge.RowCancel, Topic: r.Topic, ID: r.ID, Age: r.Age}
+			}
+		case bridge.RowCancel:
+			s.drop(key)
+		case bridge.RowReschedule:
+			if far != nil {
+				if err := h.move(ctx, tx, far, r); err != nil {
+					if !errors.Is(err, ErrInvalid) {
+						return nil, err
+					}
+					s.refuse(r, err)
+					continue
+				}
+				s.changed[far] = true
+				s.gone = append(s.gone, *r)
+				continue
+			}
+		}
+		left = append(left, *r)
+	}
+	return left, h.settle(ctx, tx, s)
+}
+
+// find finds the later rows of the jobs that rows are about.
+func (h *holding) find(ctx context.Context, tx *sql.Tx, s *sieve, rows, sent []stored) error {
+	// A join would leave the order of the tables to the database, which knows little about them.
+	found, err := tx.QueryContext(ctx, h.query("SELECT topic, id, (SELECT CASE WHEN l.shard = ? THEN l.seq END FROM {table}_later AS l WHERE l.topic = o.topic AND l.id = o.id LIMIT 1) "+
+		"FROM {table} AS o WHERE o.seq IN ("+list(rows)+")"), h.shard)
+	if err != nil {
+		return err
+	}
+	defer found.Close()
+	leaves := make(map[int64]bool, len(sent))
+	for i := range sent {
+		leaves[sent[i].seq] = true
+	}
+	for found.Next() {
+		var seq sql.NullInt64
+		var id []byte
+		far := &stored{later: true}
+		if err := found.Scan(&far.Topic, &id, &seq); err != nil {
+			return err
+		}
+		if far.seq, far.ID = seq.Int64, string(id); seq.Valid && !leaves[far.seq] && s.later[name{far.Topic, far.ID}] == nil {
+			s.later[name{far.Topic, far.ID}] = far
+		}
+	}
+	return found.Err()
+}
+
+func (s *sieve) refuse(r *stored, err error) {
+	s.refused = append(s.refused, refusal{r.seq, refusedFor(bridge.RowEnqueue, err)})
+	s.gone = append(s.gone, *r)
+}
+
+// drop removes the later row of a job, if there is one.
+func (s *sieve) drop(job name) {
+	far := s.later[job]
+	if far == nil {
+		return
+	}
+	delete(s.later, job)
+	delete(s.changed, far)
+	if far.later {
+		s.gone = append(s.gone, *far)
+	}
+	s.parked = slices.DeleteFunc(s.parked, func(p *stored) bool { return p == far })
+}
+
+// move gives a later row the due time of a reschedule. If the job would expire, the error is
+// ErrInvalid.
+func (h *holding) move(ctx context.Context, tx *sql.Tx, far, r *stored) error {
+	if far.Kind == 0 { // it has not been read yet
+		read, _, err := h.read(ctx, tx, "{table}_later", "WHERE seq = ?", math.MaxInt64, far.seq)
+		if err != nil {
+			return err
+		}
+		if len(read) == 0 {
+			return fmt.Errorf("outbox: row %d has disappeared", far.seq)
+		}
+		*far = read[0]
+	}
+	return far.reschedule(r)
+}
+
+// reschedule gives a row of an enqueue the due time of a reschedule. If the job would expire, or if
+// its record is damaged, the error is ErrInvalid.
+func (s *stored) reschedule(r *stored) error {
+	job, err := record.Decode(s.Record)
+	if err != nil {
+		return fmt.Errorf("%w: job %q: %w", ErrInvalid, s.ID, err)
+	}
+	to := *s
+	to.DueAt, to.DueIn = r.DueAt, 0
+	if r.DueAt == 0 {
+		to.DueIn = max(0, r.made-s.made) + r.DueIn
+	}
+	if expires := job.Options.Expires(s.made); expires > 0 && to.due() >= expires {
+		return fmt.Errorf("%w: job %q expires at %v, it cannot be due at %v", ErrInvalid, s.ID, time.UnixMilli(expires).UTC(), time.UnixMilli(to.due()).UTC())
+	}
+	job.Options.DueAt, job.Options.DueIn = to.DueAt, to.DueIn
+	var nonce record.Nonce
+	copy(nonce[:], job.Nonce)
+	head, tail, err := record.Encode(nonce, &job.Options, job.Payload)
+	if err != nil {
+		return fmt.Errorf("%w: job %q: %w", ErrInvalid, s.ID, err)
+	}
+	to.Record = record.Join(head, 0, tail)
+	to.size = int64(len(to.Record))
+	*s = to
+	return nil
+}
+
+// settle writes what a sieve has decided.
+func (h *holding) settle(ctx context.Context, tx *sql.Tx, s *sieve) error {
+	for _, row := range s.refused {
+		if err := h.bury(ctx, tx, row); err != nil {
+			return err
+		}
+		h.o.logger.Warn("outbox row refused", "shard", h.shard, "row", row.seq, "err", row.reason)
+	}
+	if len(s.parked) > 0 {
+		rows := make([]stored, len(s.parked))
+		for i, p := range s.parked {
+			rows[i] = *p
+		}
+		_, err := tx.ExecContext(ctx, h.query("INSERT INTO {table}_later (seq, "+rowNames+", due) SELECT seq, "+rowNames+
+			", CASE WHEN due_at > 0 THEN due_at ELSE made + delay_ms END FROM {table} WHERE seq IN ("+list(rows)+")"))
+		if err != nil {
+			return err
+		}
+	}
+	for far := range s.changed {
+		_, err := tx.ExecContext(ctx, h.query("UPDATE {table}_later SET due_at = ?, delay_ms = ?, record = ?, due = ? WHERE seq = ?"),
+			far.DueAt, far.DueIn, []byte(far.Record), far.due(), far.seq)
+		if err != nil {
+			return err
+		}
+	}
+	for _, seq := range s.stands {
+		_, err := tx.ExecContext(ctx, h.query("UPDATE {table} SET kind = ?, replaces = '', due_at = 0, delay_ms = 0, record = ? WHERE seq = ?"),
+			int(bridge.RowCancel), []byte{}, seq)
+		if err != nil {
+			return err
+		}
+	}
+	return h.remove(ctx, tx, s.gone)
+}
