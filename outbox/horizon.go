@@ -52,18 +52,13 @@ func (s *stored) due() int64 {
 
 // choose returns the rows of the next plan: later rows that the horizon has reached, and the oldest
 // rows of the outbox. It moves rows beyond the horizon to the later ones.
-func (h *holding) choose(ctx context.Context, tx *sql.Tx) (plan []stored, now int64, err error) {
-	var earliest sql.NullInt64
-	err = tx.QueryRowContext(ctx, h.query("SELECT (SELECT MIN(due) FROM {table}_later WHERE shard = ?), {now}"), h.shard).Scan(&earliest, &now)
-	if err != nil {
-		return nil, 0, h.box.explain(err)
-	}
+func (h *holding) choose(ctx context.Context, tx *sql.Tx, earliest sql.NullInt64, now int64) (plan []stored, err error) {
 	reach := h.reach(now)
 	// Half of a plan is for either, even if it has one row.
 	if most := (h.o.batch + h.odd) / 2; most > 0 && earliest.Valid && earliest.Int64 <= reach {
 		plan, _, err = h.read(ctx, tx, "{table}_later", "WHERE shard = ? AND due <= ? ORDER BY due LIMIT "+strconv.Itoa(most), planBytes/2, h.shard, reach)
 		if err != nil {
-			return nil, 0, err
+			return nil, err
 		}
 	}
 	h.odd = 1 - h.odd
@@ -74,15 +69,15 @@ func (h *holding) choose(ctx context.Context, tx *sql.Tx) (plan []stored, now in
 		}
 		rows, _, err := h.read(ctx, tx, "{table}", "WHERE shard = ? ORDER BY seq LIMIT "+strconv.Itoa(most), left, h.shard)
 		if err != nil {
-			return nil, 0, err
+			return nil, err
 		}
 		if rows, err = h.sift(ctx, tx, rows, plan, earliest.Valid, reach); err != nil {
-			return nil, 0, err
+			return nil, err
 		}
 		plan = append(plan, rows...)
 	}
 	slices.SortFunc(plan, order)
-	return plan, now, nil
+	return plan, nil
 }
 
 // replaceAny is the letter of an enqueue that replaces any job.
@@ -118,8 +113,14 @@ func (h *holding) sift(ctx context.Context, tx *sql.Tx, rows, sent []stored, wai
 		r := &rows[i]
 		key := name{r.Topic, r.ID}
 		far := s.later[key]
+		// A later row can be the newer one: transactions were open at the same time, or the row is
+		// sent again. Then the call is about a job in Redis.
+		older := far == nil || far.seq < r.seq
 		switch r.Kind {
 		case bridge.RowEnqueue:
+			if !older && r.due() <= reach {
+				break
+			}
 			if far != nil && r.Replace != replaceAny {
 				s.refuse(r, &delayq.DuplicateError{Topic: r.Topic, ID: r.ID, State: delayq.StateScheduled})
 				continue
@@ -136,9 +137,11 @@ func (h *holding) sift(ctx context.Context, tx *sql.Tx, rows, sent []stored, wai
 				r.Row = bridge.Row{Kind: bridge.RowCancel, Topic: r.Topic, ID: r.ID, Age: r.Age}
 			}
 		case bridge.RowCancel:
-			s.drop(key)
+			if older {
+				s.drop(key)
+			}
 		case bridge.RowReschedule:
-			if far != nil {
+			if far != nil && older {
 				if err := h.move(ctx, tx, far, r); err != nil {
 					if !errors.Is(err, ErrInvalid) {
 						return nil, err

@@ -124,6 +124,13 @@ func (t *mortalTx) Rollback() error {
 	return t.Tx.Rollback()
 }
 
+// mortal returns a client of go-redis that dies with a life.
+func (w *world) mortal(l *life) *redis.Client {
+	rdb := redis.NewClient(w.rdb.Options())
+	rdb.AddHook(mortalHook{l})
+	return rdb
+}
+
 // A mortal hook ends calls of Redis with a life.
 type mortalHook struct{ *life }
 

@@ -26,6 +26,7 @@ type world struct {
 	db     *sql.DB
 	ob     *outbox.Outbox
 	rdb    *redis.Client
+	prefix string
 	client *delayq.Client
 	look   *delayq.Inspector
 }
@@ -40,7 +41,7 @@ func newWorld(t *testing.T, d *database, opts ...outbox.Option) *world {
 	t.Cleanup(r.Close)
 	rdb := r.Client()
 	t.Cleanup(func() { _ = rdb.Close() })
-	return &world{t, d, db, ob, rdb, delayq.NewClient(rdb), delayq.NewInspector(rdb)}
+	return &world{t, d, db, ob, rdb, "delayq", delayq.NewClient(rdb), delayq.NewInspector(rdb)}
 }
 
 // relay runs a relay until the test ends, or until the returned function is called.
@@ -83,7 +84,7 @@ func (w *world) tx(work func(tx *sql.Tx)) {
 
 // jobs returns the IDs of the unfinished jobs of a topic.
 func (w *world) jobs(topic string) []string {
-	return w.rdb.HKeys(context.Background(), "delayq:{"+topic+"}:pool").Val()
+	return w.rdb.HKeys(context.Background(), w.prefix+":{"+topic+"}:pool").Val()
 }
 
 func (w *world) enqueue(tx outbox.Execer, id string, opts ...delayq.JobOption) {
@@ -286,7 +287,8 @@ func TestBadInputIsRefused(t *testing.T) {
 	ob, err := outbox.New(outbox.SQLite, outbox.Table("main.box_2"))
 	require.NoError(t, err)
 	for _, opt := range []outbox.RelayOption{nil, outbox.Poll(0), outbox.Poll(time.Hour), outbox.Lease(time.Millisecond), outbox.Batch(0), outbox.Batch(1001), outbox.Logger(nil),
-		outbox.Horizon(time.Second), outbox.Horizon(101 * 365 * 24 * time.Hour)} {
+		outbox.Horizon(time.Second), outbox.Horizon(101 * 365 * 24 * time.Hour),
+		outbox.Keep(time.Second), outbox.Keep(7 * 24 * time.Hour)} {
 		require.ErrorIs(t, ob.Relay(&sql.DB{}, &delayq.Client{}, opt).Run(t.Context()), outbox.ErrInvalid)
 	}
 	require.ErrorIs(t, ob.Relay(nil, nil).Run(t.Context()), outbox.ErrInvalid)

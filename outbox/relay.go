@@ -35,6 +35,7 @@ type relayOptions struct {
 	lease   time.Duration
 	batch   int
 	horizon time.Duration // 0: none
+	keep    time.Duration // 0: no row is kept
 	logger  *slog.Logger
 }
 
@@ -200,9 +201,13 @@ type holding struct {
 	number int64  // of the last plan; 0: the relay does not hold the shard
 	series string // of the shard
 	plan   []stored
+	marker marker    // of the plan
+	last   marker    // of the last plan whose rows this relay keeps
 	till   time.Time // when the lease should be extended
+	trims  time.Time // when kept rows should be trimmed
 	known  bool      // there is a row for the shard
 	odd    int       // 1 in every other plan
+	again  int64     // kept rows are to be sent again since this time, Unix ms; 0: none
 }
 
 // A stored is a row and its key.
@@ -222,9 +227,17 @@ func (h *holding) turn(ctx context.Context) (wait time.Duration, err error) {
 			return max(h.o.poll, h.o.lease/5), err
 		}
 	}
+	if h.o.keep > 0 && time.Now().After(h.trims) {
+		if err := h.trim(ctx); err != nil {
+			return 0, err
+		}
+	}
 	if len(h.plan) == 0 {
 		if waits, err := h.waits(ctx); err != nil || !waits {
 			return h.o.poll, err
+		}
+		if h.again > 0 {
+			return 0, h.resend(ctx)
 		}
 	}
 	var refused []refusal
@@ -272,13 +285,18 @@ func (h *holding) acquire(ctx context.Context) (held bool, err error) {
 	case found != version:
 		return false, fmt.Errorf("%w: they have version %d, this release needs %d", ErrSchema, found, version)
 	}
-	rows, err := decodePlan(plan)
+	mark, rows, err := decodePlan(plan)
 	if err != nil {
 		return false, fmt.Errorf("shard %d: %w", h.shard, err)
 	}
 	// If somebody has deleted the rows, the next plan replaces this one.
 	if h.plan, err = h.load(ctx, rows); err != nil {
 		return false, err
+	}
+	if h.marker = mark; h.o.keep > 0 {
+		if err := h.remember(ctx); err != nil {
+			return false, err
+		}
 	}
 	h.series, h.number = name+"."+strconv.Itoa(h.shard), max(number, 1)
 	return true, nil
@@ -298,11 +316,20 @@ func (h *holding) waits(ctx context.Context) (bool, error) {
 		h.till = time.Now().Add(h.o.lease / 2)
 	}
 	var rows int
-	var now int64
-	var due sql.NullInt64
-	err := h.db.QueryRowContext(ctx, h.query("SELECT CASE WHEN EXISTS (SELECT 1 FROM {table} WHERE shard = ?) THEN 1 ELSE 0 END, "+
-		"(SELECT MIN(due) FROM {table}_later WHERE shard = ?), {now}"), h.shard, h.shard).Scan(&rows, &due, &now)
-	return rows > 0 || due.Valid && due.Int64 <= h.reach(now), h.box.explain(err)
+	err := h.db.QueryRowContext(ctx, h.query("SELECT CASE WHEN EXISTS (SELECT 1 FROM {table} WHERE shard = ?) THEN 1 ELSE 0 END"), h.shard).Scan(&rows)
+	if err != nil {
+		return false, h.box.explain(err)
+	}
+	due, now, err := h.look(ctx, h.db)
+	return rows > 0 || due.Valid && due.Int64 <= h.reach(now) || h.again > 0, err
+}
+
+// look returns when the first of the later rows is due and the time of the database, and reads
+// whether kept rows are to be sent again.
+func (h *holding) look(ctx context.Context, q querier) (due sql.NullInt64, now int64, err error) {
+	err = q.QueryRowContext(ctx, h.query("SELECT (SELECT MIN(due) FROM {table}_later WHERE shard = ?), "+
+		"COALESCE((SELECT since FROM {table}_resend WHERE shard = ?), 0), {now}"), h.shard, h.shard).Scan(&due, &h.again, &now)
+	return due, now, h.box.explain(err)
 }
 
 // next ends the plan that was sent and commits the next one, in one transaction. If another relay
@@ -341,24 +368,38 @@ func (h *holding) next(ctx context.Context, refused []refusal) (err error) {
 			return err
 		}
 	}
-	if err := h.remove(ctx, tx, h.plan); err != nil {
-		return err
-	}
-	rows, now, err := h.choose(ctx, tx)
+	due, now, err := h.look(ctx, tx)
 	if err != nil {
 		return err
 	}
-	number := h.number
-	if len(rows) > 0 {
-		number = max(number+1, now)
+	number := max(h.number, now) // and the next plan is later than these rows are sent
+	if err := h.save(ctx, tx, refused, number); err != nil {
+		return err
 	}
-	if _, err := tx.ExecContext(ctx, h.query("UPDATE {table}_shards SET number = ?, plan = ? WHERE shard = ?"), number, encodePlan(rows), h.shard); err != nil {
+	if err := h.remove(ctx, tx, h.plan); err != nil {
+		return err
+	}
+	var rows []stored
+	var mark marker
+	if h.again == 0 { // or no plan may be in progress
+		if rows, err = h.choose(ctx, tx, due, now); err != nil {
+			return err
+		}
+	}
+	if len(rows) > 0 {
+		number++
+		mark = h.last.next(h.o.keep, now)
+	}
+	if _, err := tx.ExecContext(ctx, h.query("UPDATE {table}_shards SET number = ?, plan = ? WHERE shard = ?"), number, encodePlan(mark, rows), h.shard); err != nil {
 		return err
 	}
 	if err := tx.Commit(); err != nil {
 		return err
 	}
-	h.number, h.plan, h.till = number, rows, time.Now().Add(h.o.lease/2)
+	h.number, h.plan, h.marker, h.till = number, rows, mark, time.Now().Add(h.o.lease/2)
+	if mark.span > 0 {
+		h.last = mark
+	}
 	return nil
 }
 
@@ -522,7 +563,7 @@ func (h *holding) send(ctx context.Context) (refused []refusal, err error) {
 			for n, i := range topics[topic] {
 				rows[n] = h.plan[i].Row
 			}
-			outcomes, failed := bridge.SendRows(ctx, h.client, bridge.Plan{Series: h.series, Number: uint64(h.number)}, rows)
+			outcomes, failed := bridge.SendRows(ctx, h.client, bridge.Plan{Series: h.marker.series(h.series), Number: uint64(h.number)}, rows)
 			mu.Lock()
 			defer mu.Unlock()
 			if failed != nil {

@@ -28,7 +28,8 @@ var rowNames = func() string {
 
 // Schema returns the statements that create the tables, each ended by a semicolon, for a migration
 // tool. They do nothing if the tables exist. The tables are the outbox itself, the shards with the
-// state of the relays, the rows that Redis has refused, the rows beyond a [Horizon], and the inbox.
+// state of the relays, the rows that Redis has refused, the rows beyond a [Horizon], the rows of
+// [Keep], the requests of [Outbox.Resend], and the inbox.
 func (b *Outbox) Schema() string { return strings.Join(b.statements(), ";\n\n") + ";\n" }
 
 func (b *Outbox) statements() []string {
@@ -40,6 +41,7 @@ func (b *Outbox) statements() []string {
 		}
 		return text + "\n)"
 	}
+	with := func(create, key string) string { return strings.TrimSuffix(create, "\n)") + ",\n  " + key + "\n)" }
 	all := []string{
 		table(b.table, "seq "+types["seq"], rowColumns...),
 		"",
@@ -52,6 +54,9 @@ func (b *Outbox) statements() []string {
 		"",
 		table(b.table+"_later", "seq "+types["int"]+" PRIMARY KEY", append(slices.Clone(rowColumns), [2]string{"due", "int"})...),
 		"", "",
+		with(table(b.table+"_sent", "seq "+types["int"]+" NOT NULL", append(slices.Clone(rowColumns), [2]string{"sent", "int"},
+			[2]string{"number", "int"}, [2]string{"span", "int"}, [2]string{"began", "int"}, [2]string{"slot", "int"})...), "PRIMARY KEY (shard, sent, seq)"),
+		table(b.table+"_resend", "shard "+types["int"]+" PRIMARY KEY", [2]string{"since", "int"}),
 	}
 	index := func(name, on string) string {
 		return "CREATE INDEX IF NOT EXISTS " + b.index(name) + " ON " + on
@@ -69,11 +74,10 @@ func (b *Outbox) statements() []string {
 		all[7] = index("due", b.table+"_later (shard, due)")
 		all[8] = index("job", b.table+"_later (topic, id)")
 	case MySQL: // it has no CREATE INDEX IF NOT EXISTS
-		with := func(create, key string) string { return strings.TrimSuffix(create, "\n)") + ",\n  KEY " + key + "\n)" }
-		all[0] = with(all[0], "by_shard (shard, seq)")
-		all[4] = with(all[4], "by_seen (seen)")
-		all[6] = with(with(all[6], "by_due (shard, due)"), "by_job (topic, id)")
-		for _, i := range []int{0, 2, 3, 4, 6} {
+		all[0] = with(all[0], "KEY by_shard (shard, seq)")
+		all[4] = with(all[4], "KEY by_seen (seen)")
+		all[6] = with(with(all[6], "KEY by_due (shard, due)"), "KEY by_job (topic, id)")
+		for _, i := range []int{0, 2, 3, 4, 6, 9, 10} {
 			all[i] += " ENGINE=InnoDB"
 		}
 	}

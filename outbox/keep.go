@@ -1,0 +1,421 @@
+package outbox
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"hash/maphash"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/delayq/delayq"
+	"github.com/delayq/delayq/internal/bridge"
+)
+
+// Keep makes a relay keep the rows that it has sent for d, in the table whose name ends in _sent,
+// so that [Outbox.Resend] can send them again if Redis loses its data. Older rows are deleted, up
+// to about 2,000 in a statement. Refused rows are not kept. Give all relays of a table the same
+// time. A relay without Keep neither keeps rows nor deletes those that others have kept.
+//
+// Range: 1 minute to 6 days, because what Redis remembers of a row expires after 7 days. Default:
+// no row is kept.
+func Keep(d time.Duration) RelayOption {
+	return func(o *relayOptions) error {
+		o.keep = d
+		return within("Keep", d, time.Minute, 6*24*time.Hour)
+	}
+}
+
+// Resend asks the relays to send rows again that were sent at since or later, by the database's
+// clock, and that Redis does not remember. It returns how many kept rows there are since then, of
+// which Redis may remember most. The relay that holds a shard does it, before it sends anything
+// else. If it dies, the next one does. It logs how many rows it sends again.
+//
+// Redis remembers a row as long as it has the data that it had after the row was sent, so a job
+// that exists or that has finished is not made again. After the loss of that memory, a job that had
+// finished is made again too, with its nonce, so that an [Inbox] prevents its effect. Of the calls
+// about an ID only the last ones count: no job is made that was cancelled or replaced after since.
+//
+// Without [Keep] there are no rows, and Resend returns 0. Errors: [ErrInvalid] if since is in the
+// future by more than a minute or before 1970, [ErrSchema], or the error of the database.
+func (b *Outbox) Resend(ctx context.Context, db *sql.DB, since time.Time) (rows int64, err error) {
+	if db == nil || since.UnixMilli() < 1 || time.Until(since) > time.Minute {
+		return 0, fmt.Errorf("%w: Resend(%v) needs a database and a time from 1970 to now", ErrInvalid, since)
+	}
+	h := &holding{Relay: &Relay{box: b}}
+	from := since.UnixMilli()
+	for shard := range b.shards {
+		insert := h.query(b.dialect.ignore("INSERT INTO {table}_resend (shard, since) VALUES (?, ?)"))
+		if _, err := db.ExecContext(ctx, insert, shard, from); err != nil {
+			return 0, fmt.Errorf("outbox: resend: %w", b.explain(err))
+		}
+		// An earlier request may have a later time.
+		if _, err := db.ExecContext(ctx, h.query("UPDATE {table}_resend SET since = ? WHERE shard = ? AND since > ?"), from, shard, from); err != nil {
+			return 0, fmt.Errorf("outbox: resend: %w", b.explain(err))
+		}
+	}
+	if err := db.QueryRowContext(ctx, h.query("SELECT COUNT(*) FROM {table}_sent WHERE sent >= ?"), from).Scan(&rows); err != nil {
+		return 0, fmt.Errorf("outbox: resend: %w", b.explain(err))
+	}
+	b.Nudge()
+	return rows, nil
+}
+
+// A marker says which series a plan uses whose rows are kept. Its receipt is what Redis remembers
+// of the plan, so no other plan may use the series while the rows are kept. To use few series,
+// plans take those of three rounds in turn. A round lasts for at least the span for which rows are
+// kept. A round that uses the series of an earlier one begins two rounds after that has ended.
+type marker struct {
+	span  int64 // ms for which rows are kept; 0: they are not, and all plans use the same series
+	began int64 // when the round began, Unix ms
+	slot  int64 // place of the plan in its round, times 3, plus that of the round
+}
+
+// next returns the marker of the next plan.
+func (m marker) next(keep time.Duration, now int64) marker {
+	span := keep.Milliseconds()
+	switch {
+	case span == 0:
+		return marker{}
+	case m.span != span:
+		return marker{span: span, began: now}
+	case now-m.began < span:
+		m.slot += 3
+		return m
+	}
+	return marker{span: span, began: now, slot: (m.slot + 1) % 3}
+}
+
+// series returns the series of the plan in a shard.
+func (m marker) series(shard string) string {
+	if m.span == 0 {
+		return shard
+	}
+	return shard + "." + strconv.FormatInt(m.span, 10) + "." + strconv.FormatInt(m.slot, 10)
+}
+
+// remember reads the marker of the last plan whose rows were kept for as long as this relay does.
+func (h *holding) remember(ctx context.Context) error {
+	span := h.o.keep.Milliseconds()
+	h.last = marker{span: span}
+	if h.marker.span == span { // that plan has not ended
+		h.last = h.marker
+		return nil
+	}
+	row := h.db.QueryRowContext(ctx, h.query("SELECT began, slot FROM {table}_sent WHERE shard = ? AND span = ? ORDER BY sent DESC LIMIT 1"), h.shard, span)
+	err := row.Scan(&h.last.began, &h.last.slot)
+	if errors.Is(err, sql.ErrNoRows) {
+		h.last = marker{}
+		return nil
+	}
+	return h.box.explain(err)
+}
+
+// save keeps the rows of the plan that was sent, except the refused ones.
+func (h *holding) save(ctx context.Context, tx *sql.Tx, refused []refusal, now int64) error {
+	if h.marker.span == 0 {
+		return nil
+	}
+	dead := make(map[int64]bool)
+	for _, row := range refused {
+		dead[row.seq] = true
+	}
+	rows := slices.DeleteFunc(slices.Clone(h.plan), func(s stored) bool { return dead[s.seq] })
+	for table, some := range byTable(rows) {
+		_, err := tx.ExecContext(ctx, h.query("INSERT INTO {table}_sent (seq, "+rowNames+", sent, number, span, began, slot) SELECT seq, "+rowNames+
+			", ?, ?, ?, ?, ? FROM "+table+" WHERE seq IN ("+list(some)+")"), now, h.number, h.marker.span, h.marker.began, h.marker.slot)
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// trimRows is how many kept rows a relay deletes in a statement, up to one plan more.
+const trimRows = 2000
+
+// trim deletes rows that were kept long enough.
+func (h *holding) trim(ctx context.Context) error {
+	var until int64
+	if err := h.db.QueryRowContext(ctx, "SELECT "+h.box.dialect.clock()).Scan(&until); err != nil {
+		return err
+	}
+	until -= h.o.keep.Milliseconds()
+	end := until
+	row := h.db.QueryRowContext(ctx, h.query("SELECT sent FROM {table}_sent WHERE shard = ? AND sent < ? ORDER BY sent LIMIT 1 OFFSET "+strconv.Itoa(trimRows)), h.shard, until)
+	switch err := row.Scan(&end); {
+	case errors.Is(err, sql.ErrNoRows): // less than that
+		h.trims = time.Now().Add(min(h.o.keep/10, time.Minute))
+	case err != nil:
+		return h.box.explain(err)
+	}
+	_, err := h.db.ExecContext(ctx, h.query("DELETE FROM {table}_sent WHERE shard = ? AND sent < ?"), h.shard, end)
+	return err
+}
+
+// A resending sends kept rows again. It reads plans from the last one to the first, so that it
+// knows the later calls about an ID.
+type resending struct {
+	*holding
+	seed   maphash.Seed
+	jobs   map[uint64]progress // by a hash of topic and ID
+	moves  map[uint64]*kept    // the last reschedule of jobs whose enqueue has not been read
+	looked int
+	sent   int
+}
+
+// A progress is what is known about the calls about an ID.
+type progress uint8
+
+const (
+	open    progress = iota
+	enqueue          // the job is sent again. An earlier cancel comes before it.
+	closed           // earlier calls do not count
+)
+
+// A kept is a row that was sent.
+type kept struct {
+	stored
+	at   int64 // when it was sent, Unix ms
+	lost bool  // Redis does not remember it
+	late bool  // it has the due time of a later reschedule
+}
+
+// resend moves rows that Redis does not remember back into the outbox, with their keys, so that
+// they come before all others. No plan is in progress.
+func (h *holding) resend(ctx context.Context) error {
+	since := h.again
+	r := &resending{holding: h, seed: maphash.MakeSeed(), jobs: make(map[uint64]progress), moves: make(map[uint64]*kept)}
+	if err := r.pending(ctx); err != nil {
+		return err
+	}
+	for before := int64(0); ; {
+		rows, err := r.plan(ctx, since, before)
+		if err != nil {
+			return err
+		}
+		if len(rows) == 0 {
+			break
+		}
+		before = rows[0].at
+		if err := r.put(ctx, r.choose(rows), 0); err != nil {
+			return err
+		}
+	}
+	var back []kept
+	for _, move := range r.moves {
+		if move.lost {
+			back = append(back, *move)
+		}
+	}
+	if err := r.put(ctx, back, since); err != nil {
+		return err
+	}
+	h.o.logger.Info("outbox rows are sent again", "shard", h.shard, "since", time.UnixMilli(since), "rows", r.sent, "of", r.looked)
+	return nil
+}
+
+func (r *resending) key(s *stored) uint64 {
+	return maphash.String(r.seed, s.Topic+"\x00"+s.ID)
+}
+
+// pending reads which jobs the rows of the outbox are about, because they come later than all that
+// were sent.
+func (r *resending) pending(ctx context.Context) error {
+	rows, err := r.db.QueryContext(ctx, r.query("SELECT topic, id, kind FROM {table} WHERE shard = ?"), r.shard)
+	if err != nil {
+		return r.box.explain(err)
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var s stored
+		var id []byte
+		if err := rows.Scan(&s.Topic, &id, &s.Kind); err != nil {
+			return err
+		}
+		if s.ID = string(id); s.Kind != bridge.RowReschedule {
+			r.jobs[r.key(&s)] = closed
+		}
+	}
+	return rows.Err()
+}
+
+// plan returns the rows of the last plan that was sent before a time (0: of all), the last row
+// first.
+func (r *resending) plan(ctx context.Context, since, before int64) (list []kept, err error) {
+	if before == 0 {
+		before = 1 << 62
+	}
+	var at, number int64
+	var mark marker
+	row := r.db.QueryRowContext(ctx, r.query("SELECT sent, number, span, slot FROM {table}_sent WHERE shard = ? AND sent >= ? AND sent < ? ORDER BY sent DESC LIMIT 1"), r.shard, since, before)
+	switch err := row.Scan(&at, &number, &mark.span, &mark.slot); {
+	case errors.Is(err, sql.ErrNoRows):
+		return nil, nil
+	case err != nil:
+		return nil, r.box.explain(err)
+	}
+	rows, _, err := r.read(ctx, r.db, "{table}_sent", "WHERE shard = ? AND sent = ? ORDER BY seq DESC", 1<<62, r.shard, at)
+	if err != nil {
+		return nil, err
+	}
+	topics := make(map[string][]*kept)
+	list = make([]kept, len(rows))
+	for i := range slices.Backward(rows) {
+		list[i] = kept{stored: rows[i], at: at}
+		topics[rows[i].Topic] = append(topics[rows[i].Topic], &list[i])
+	}
+	for topic, sent := range topics {
+		if err := r.remembered(ctx, topic, divide(sent), mark, number); err != nil {
+			return nil, err
+		}
+	}
+	r.looked += len(list)
+	return list, nil
+}
+
+// Bounds of a call, as docs/protocol.md has them.
+const (
+	callRows  = 500
+	callBytes = 1 << 20
+)
+
+// divide divides the rows of a topic into the calls by which they were sent.
+func divide(rows []*kept) (calls [][]*kept) {
+	for len(rows) > 0 {
+		var call, rest []*kept
+		bytes, seen := int64(0), make(map[string]bool)
+		for _, row := range rows {
+			if row.Kind != rows[0].Kind || seen[row.ID] || len(call) == callRows || len(call) > 0 && bytes+row.size > callBytes {
+				rest = append(rest, row)
+			} else {
+				call, bytes = append(call, row), bytes+row.size
+			}
+			seen[row.ID] = true
+		}
+		calls, rows = append(calls, call), rest
+	}
+	return calls
+}
+
+// probe is an ID that no job has.
+const probe = "\x00\xffoutbox\xff\x00"
+
+// remembered finds out which rows of a plan Redis does not remember. It makes the calls of the plan
+// with a lower number, each with a row that changes nothing. A script that finds the receipt of the
+// plan does not carry its call out. Another one finds no job.
+func (r *resending) remembered(ctx context.Context, topic string, calls [][]*kept, mark marker, number int64) error {
+	rows := make([]bridge.Row, len(calls)) // each in a call of its own, because the ID is the same
+	for i := range rows {
+		rows[i] = bridge.Row{Kind: bridge.RowReschedule, Topic: topic, ID: probe}
+	}
+	outcomes, err := bridge.SendRows(ctx, r.client, bridge.Plan{Series: mark.series(r.series), Number: uint64(number - 1)}, rows)
+	for i := range outcomes {
+		for _, row := range calls[i] {
+			row.lost = errors.Is(outcomes[i], delayq.ErrNotFound)
+		}
+	}
+	return err
+}
+
+// choose returns the rows of a plan that are sent again, and reschedules that it had postponed.
+func (r *resending) choose(rows []kept) (back []kept) {
+	for i := range rows {
+		row := &rows[i]
+		key := r.key(&row.stored)
+		state, move := r.jobs[key], r.moves[key]
+		switch {
+		case state == closed:
+			continue
+		case row.Kind == bridge.RowReschedule:
+			if state == open && move == nil {
+				r.moves[key] = row
+			}
+			continue
+		case row.Kind == bridge.RowEnqueue && state == enqueue:
+			if !row.lost {
+				r.jobs[key] = closed
+			}
+			continue
+		}
+		delete(r.moves, key)
+		r.jobs[key] = closed
+		if row.Kind == bridge.RowEnqueue && row.lost {
+			if row.Replace != replaceAny {
+				r.jobs[key] = enqueue
+			}
+			if move != nil { // or the job could start before it is moved
+				row.late = row.reschedule(&move.stored) == nil // or Redis has refused the reschedule too
+			}
+		} else if move != nil && move.lost {
+			back = append(back, *move)
+		}
+		if row.lost {
+			back = append(back, *row)
+		}
+	}
+	return back
+}
+
+// put moves rows back into the outbox. With a time it also ends the request of that time.
+func (r *resending) put(ctx context.Context, back []kept, since int64) (err error) {
+	if len(back) == 0 && since == 0 && time.Now().Before(r.till) {
+		return nil
+	}
+	tx, err := r.db.BeginTx(ctx, &sql.TxOptions{Isolation: r.isolation()})
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			_ = tx.Rollback()
+		}
+	}()
+	result, err := tx.ExecContext(ctx, r.query("UPDATE {table}_shards SET held_until = {now} + ? WHERE shard = ? AND holder = ?"), r.o.lease.Milliseconds()+1, r.shard, r.id)
+	if err != nil {
+		return err
+	}
+	if n, err := result.RowsAffected(); err != nil || n == 0 {
+		return errors.Join(err, errOvertaken)
+	}
+	over := ""
+	if r.box.dialect == Postgres {
+		over = " OVERRIDING SYSTEM VALUE"
+	}
+	plans := make(map[int64][]stored)
+	for i := range back {
+		plans[back[i].at] = append(plans[back[i].at], back[i].stored)
+	}
+	for at, rows := range plans {
+		which := " FROM {table}_sent WHERE shard = ? AND sent = ? AND seq IN (" + list(rows) + ")"
+		if _, err := tx.ExecContext(ctx, r.query("INSERT INTO {table} (seq, "+rowNames+")"+over+" SELECT seq, "+rowNames+which), r.shard, at); err != nil {
+			return err
+		}
+		if _, err := tx.ExecContext(ctx, r.query("DELETE"+which), r.shard, at); err != nil {
+			return err
+		}
+	}
+	for _, row := range back {
+		if !row.late {
+			continue
+		}
+		if _, err := tx.ExecContext(ctx, r.query("UPDATE {table} SET due_at = ?, delay_ms = ?, record = ? WHERE seq = ?"), row.DueAt, row.DueIn, []byte(row.Record), row.seq); err != nil {
+			return err
+		}
+	}
+	if since > 0 {
+		if _, err := tx.ExecContext(ctx, r.query("DELETE FROM {table}_resend WHERE shard = ? AND since = ?"), r.shard, since); err != nil {
+			return err
+		}
+	}
+	if err := tx.Commit(); err != nil {
+		return err
+	}
+	r.sent += len(back)
+	r.till = time.Now().Add(r.o.lease / 2)
+	return nil
+}
+
+var errOvertaken = errors.New("outbox: another relay has taken the shard")
