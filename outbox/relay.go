@@ -148,6 +148,9 @@ func (r *Relay) Run(ctx context.Context) error {
 
 // serve is the loop of one shard.
 func (r *Relay) serve(ctx context.Context, shard int) error {
+	if ctx.Err() != nil { // there is nothing to release
+		return nil
+	}
 	nudge := make(chan struct{}, 1)
 	r.box.mu.Lock()
 	r.box.nudges[nudge] = struct{}{}

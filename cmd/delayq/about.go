@@ -35,7 +35,7 @@ func (a *app) scheduleCommands() []*cobra.Command {
 }
 
 func (a *app) checkCommands() []*cobra.Command {
-	return []*cobra.Command{a.checkCommand(), a.healthCommand(), a.doctorCommand(), a.auditCommand(), a.exporterCommand(), a.webCommand()}
+	return []*cobra.Command{a.checkCommand(), a.healthCommand(), a.doctorCommand(), a.auditCommand(), a.exporterCommand(), a.webCommand(), a.relayCommand()}
 }
 
 func (a *app) dataCommands() []*cobra.Command {

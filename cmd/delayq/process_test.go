@@ -275,7 +275,7 @@ func TestReadOnlyUser(t *testing.T) {
 func TestReadersAndWritersAreAllCommands(t *testing.T) {
 	var out bytes.Buffer
 	root := newApp(&out).root()
-	listed := []string{"delayq", "delayq schedule", "delayq acl", "delayq version", "delayq server", "delayq top", "delayq demo", "delayq exporter", "delayq web", "delayq health"}
+	listed := []string{"delayq", "delayq schedule", "delayq acl", "delayq version", "delayq server", "delayq top", "delayq demo", "delayq exporter", "delayq web", "delayq relay", "delayq health"}
 	for _, args := range slices.Concat(readers, writers) {
 		cmd, _, err := root.Find(args)
 		require.NoError(t, err)

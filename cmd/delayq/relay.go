@@ -1,0 +1,269 @@
+package main
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/url"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/go-sql-driver/mysql"
+	_ "github.com/jackc/pgx/v5/stdlib" // driver pgx
+	"github.com/spf13/cobra"
+	_ "modernc.org/sqlite" // driver sqlite
+
+	"github.com/delayq/delayq/outbox"
+)
+
+// A relayFlags holds the flags of the command relay.
+type relayFlags struct {
+	dsn     string
+	file    string
+	dialect string
+	table   string
+	shards  int
+	horizon time.Duration
+	keep    time.Duration
+	since   string
+	migrate bool
+	schema  bool
+}
+
+// envDSN holds the address of the database of an outbox, which can have a password in it.
+const envDSN = envPrefix + "DSN"
+
+func (a *app) relayCommand() *cobra.Command {
+	f := relayFlags{table: "delayq_outbox", shards: 1}
+	cmd := &cobra.Command{
+		Use:   "relay",
+		Short: "Send the rows of an outbox from a database to Redis",
+		Long: `Send the committed rows of an outbox from PostgreSQL, MySQL, MariaDB or SQLite to
+Redis. Run as many relays as you like: one at a time holds a shard. docs/outbox.md is
+about it.
+
+The address of the database comes from --dsn-file, or from DELAYQ_DSN in the
+environment. --dsn is for addresses without a password. It is one of
+
+  postgres://user@host:5432/database
+  mysql://user@tcp(host:3306)/database    mariadb://… is the same
+  sqlite://path/to/file                   with the write-ahead log, for 10 s of waiting
+
+With --dialect it is what the driver (pgx, go-sql-driver/mysql or modernc.org/sqlite)
+takes. The address is never shown.
+
+--schema prints the statements that create the tables, and ends. --migrate executes them
+first. All relays of a table need the same --shards, --horizon and --keep.
+
+--since asks for the rows that were sent at that time or later, and that Redis does not
+remember, to be sent again. They must have been kept (--keep). Use it once, when Redis
+has lost data.
+
+SIGINT and SIGTERM end the batch in progress, and the relay with exit code 0.`,
+		Example: `  delayq relay --schema --dialect postgres
+  delayq relay --migrate --dsn sqlite:///var/lib/shop/shop.db
+  DELAYQ_DSN=postgres://shop:password@db/shop delayq relay --horizon 24h --keep 6h
+  delayq relay --dsn-file /run/secrets/dsn --keep 6h --since 2h`,
+		Args:              counted(0, 0, "no arguments"),
+		ValidArgsFunction: a.completeArgs(nothing),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if !a.tabular() {
+				return usage("-o %s: relay has no output but its log", a.format)
+			}
+			return a.relay(cmd.Context(), &f)
+		},
+	}
+	s := cmd.Flags()
+	s.StringVar(&f.dsn, "dsn", "", "`address` of the database, without a password")
+	s.StringVar(&f.file, "dsn-file", "", "read the address of the database from this `file`")
+	s.StringVar(&f.dialect, "dialect", "", "postgres, mysql, mariadb or sqlite; without it the address begins with its name")
+	s.StringVar(&f.table, "table", f.table, "`name` of the outbox; its other tables have longer names")
+	s.IntVar(&f.shards, "shards", f.shards, "into how many parts rows are divided, from 1 to 64; as in the programs that write rows")
+	s.Var(&duration{&f.horizon}, "horizon", "leave jobs in the database until they are due within this time; 0s: send all")
+	s.Var(&duration{&f.keep}, "keep", "keep sent rows for this time, from 1m to 6d; 0s: keep none")
+	s.StringVar(&f.since, "since", "", "first ask for rows since this `time` to be sent again: an instant, or 2h for two hours ago")
+	s.BoolVar(&f.migrate, "migrate", false, "create the tables that do not exist")
+	s.BoolVar(&f.schema, "schema", false, "print the statements that create the tables, and do nothing else")
+	a.choices(cmd, "dialect", []string{"postgres", "mysql", "mariadb", "sqlite"})
+	return cmd
+}
+
+// relay sends rows until it is asked to end.
+func (a *app) relay(ctx context.Context, f *relayFlags) error {
+	dialect, dsn, err := f.database(a.getenv)
+	if err != nil {
+		return err
+	}
+	box, err := outbox.New(dialect, outbox.Table(f.table), outbox.Shards(f.shards))
+	if err != nil {
+		return usage("%v", err)
+	}
+	if f.schema {
+		_, err := fmt.Fprint(a.stdout(), box.Schema())
+		return err
+	}
+	log := slog.New(slog.NewTextHandler(a.err, nil))
+	opts := []outbox.RelayOption{outbox.Logger(log)}
+	if f.horizon != 0 {
+		opts = append(opts, outbox.Horizon(f.horizon))
+	}
+	if f.keep != 0 {
+		opts = append(opts, outbox.Keep(f.keep))
+	}
+	if f.since != "" && f.keep == 0 {
+		return usage("--since needs --keep: only kept rows can be sent again")
+	}
+	db, err := openDatabase(dialect, dsn)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = db.Close() }() // nothing is left to write
+	client, err := a.queue()
+	if err != nil {
+		return err
+	}
+	relay := box.Relay(db, client, opts...)
+	over, cancel := context.WithCancel(ctx)
+	cancel()
+	if err := relay.Run(over); err != nil { // the options, before the database is asked
+		return usage("%v", err)
+	}
+
+	ctx, stop := signal.NotifyContext(ctx, syscall.SIGTERM)
+	defer stop()
+	if err := a.prepare(ctx, box, db, f); err != nil {
+		if ctx.Err() != nil {
+			return nil
+		}
+		return ofDatabase(err, dsn)
+	}
+	a.say("relay of table %s (%s) to prefix %q", f.table, dialect, a.prefix)
+	return ofDatabase(relay.Run(ctx), dsn)
+}
+
+// prepare does what the flags ask for before a relay runs.
+func (a *app) prepare(ctx context.Context, box *outbox.Outbox, db *sql.DB, f *relayFlags) error {
+	short, cancel := context.WithTimeout(ctx, a.timeout)
+	defer cancel()
+	if err := db.PingContext(short); err != nil {
+		return err
+	}
+	if f.migrate {
+		if err := box.Migrate(ctx, db); err != nil {
+			return err
+		}
+		a.say("the tables of %s exist", f.table)
+	}
+	if f.since == "" {
+		return nil
+	}
+	since, err := a.instant(ctx, "since", f.since)
+	if err != nil {
+		return err
+	}
+	n, err := box.Resend(ctx, db, since)
+	if err != nil {
+		return err
+	}
+	a.say("%d rows were sent since %s; those that Redis does not remember are sent again", n, since.UTC().Format(time.RFC3339))
+	return nil
+}
+
+// database returns the dialect and what its driver takes.
+func (f *relayFlags) database(env func(string) string) (outbox.Dialect, string, error) {
+	dsn := env(envDSN)
+	switch {
+	case f.dsn != "" && f.file != "":
+		return 0, "", usage("--dsn and --dsn-file exclude each other")
+	case f.file != "":
+		text, err := os.ReadFile(f.file)
+		if err != nil {
+			return 0, "", usage("--dsn-file: %v", err)
+		}
+		if dsn = strings.TrimSpace(string(text)); dsn == "" {
+			return 0, "", usage("--dsn-file: %s is empty", f.file)
+		}
+	case f.dsn != "":
+		if dsn = f.dsn; secretDSN(dsn) {
+			return 0, "", usage("--dsn has a password, which others can see in the list of processes; use %s or --dsn-file", envDSN)
+		}
+	}
+	scheme, rest, found := strings.Cut(dsn, "://")
+	name := f.dialect
+	if name == "" {
+		if name = scheme; name == "postgresql" {
+			name = "postgres"
+		}
+		if dsn != "" && !found || dsn == "" && !f.schema {
+			return 0, "", usage("the address of the database must begin with postgres://, mysql://, mariadb:// or sqlite://; see --dsn-file, %s and --dialect", envDSN)
+		}
+		if dsn == "" {
+			return 0, "", usage("--schema needs --dialect, or the address of a database")
+		}
+		switch name {
+		case "mysql", "mariadb":
+			dsn = rest
+		case "sqlite":
+			dsn = "file:" + rest
+			if !strings.Contains(rest, "?") {
+				dsn += "?_pragma=busy_timeout(10000)&_pragma=journal_mode(WAL)"
+			}
+		}
+	}
+	dialect, err := outbox.ParseDialect(name)
+	if err != nil { // it may be a part of a password
+		return 0, "", usage("the dialect must be postgres, mysql, mariadb or sqlite")
+	}
+	if dsn == "" && !f.schema {
+		return 0, "", usage("the address of the database is missing; see --dsn-file and %s", envDSN)
+	}
+	return dialect, dsn, nil
+}
+
+// secretDSN reports whether the address of a database can have a password in it.
+func secretDSN(dsn string) bool {
+	lower := strings.ToLower(dsn)
+	if strings.Contains(lower, "password=") || strings.Contains(lower, "password =") {
+		return true
+	}
+	_, rest, found := strings.Cut(dsn, "://")
+	if !found {
+		rest = dsn
+	}
+	user, _, at := strings.Cut(rest, "@")
+	return at && strings.Contains(user, ":") && !strings.HasPrefix(lower, "sqlite:") && !strings.HasPrefix(lower, "file:")
+}
+
+// openDatabase opens a database. It does not connect.
+func openDatabase(dialect outbox.Dialect, dsn string) (*sql.DB, error) {
+	driver := map[outbox.Dialect]string{outbox.Postgres: "pgx", outbox.MySQL: "mysql", outbox.SQLite: "sqlite"}[dialect]
+	db, err := sql.Open(driver, dsn)
+	if err != nil { // some drivers show the address
+		return nil, usage("the address of the database is not one of %s: see delayq relay --help", dialect)
+	}
+	_ = mysql.SetLogger(&mysql.NopLogger{}) // the relay logs what matters
+	return db, nil
+}
+
+// ofDatabase returns the error of a database without its address.
+func ofDatabase(err error, dsn string) error {
+	if err == nil {
+		return nil
+	}
+	var exit *exitCode
+	if errors.As(err, &exit) {
+		return err
+	}
+	text := strings.ReplaceAll(err.Error(), dsn, "…")
+	if u, err := url.Parse(dsn); err == nil {
+		if password, ok := u.User.Password(); ok && password != "" {
+			text = strings.ReplaceAll(text, password, "…")
+		}
+	}
+	return &exitCode{exitError, "database: " + strings.TrimPrefix(text, "outbox: ")}
+}
