@@ -269,7 +269,25 @@ func (g *laneGame) enqueue(h *Hand) {
 			if inLane && delay == 0 && was.key == j.key && was.head == j.head {
 				j.front, j.number = was.front, was.number // it keeps its order
 			}
+			if g.mixed && was != nil && was.key == "" && was.in != inLeases && delay == 0 {
+				g.inherit(id, j)
+			}
 		}
+	}
+}
+
+// inherit gives a job that replaces a plain one the order of an entry that a client of the release
+// before has left under its ID: replace takes it for that of the job, because it reads no record.
+func (g *laneGame) inherit(id string, j *laneJob) {
+	entry := g.seen.keyed[id] + id
+	if !slices.ContainsFunc(g.seen.lane, func(z redis.Z) bool { return z.Member == entry }) {
+		return
+	}
+	key, order, _, _ := cutPlace(g.t, entry)
+	if head, err := strconv.ParseInt(order[21:], 16, 64); err == nil && key == j.key && head-1<<31 == j.head {
+		front, _ := strconv.ParseInt(order[:11], 16, 64)
+		number, _ := strconv.ParseInt(order[11:21], 16, 64)
+		j.front, j.number = front, int(number)
 	}
 }
 
@@ -483,6 +501,9 @@ func (g *laneGame) settle(n int, h *Hand) {
 	if len(list) == 0 {
 		return
 	}
+	if verb == verbHoldKey && slices.ContainsFunc(list, func(one Held) bool { return g.jobs[one.ID] != nil && g.jobs[one.ID].key == "" }) {
+		verb = verbReturn // a server holds the keys of jobs that have one
+	}
 	like := row{verb: verb, delay: time.Duration(delay) * time.Millisecond}
 	if verb == verbRetry || verb == verbBury {
 		like.entry, like.attempts = byHand, 1
@@ -527,7 +548,7 @@ func (g *laneGame) settle(n int, h *Hand) {
 			j.in = inReady // at the place that it had
 		case verbHoldKey:
 			j.in = inReady
-			if j.key != "" && delay > 0 {
+			if delay > 0 {
 				g.keys[j.key] = max(g.keys[j.key], r.now()+delay)
 			}
 		case verbBury:
