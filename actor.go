@@ -25,7 +25,9 @@ type actorKey struct{}
 //
 // These calls are recorded: [Client.Dequeue], [Client.CancelBatch], [Client.Reschedule],
 // [Client.RescheduleBatch], [Client.Revive], [Client.Bury], [Client.Delete], [Client.Pause],
-// [Client.Resume], [Client.ResumeAll], [Client.RemoveTopic], [Client.Schedule],
+// [Client.Resume], [Client.ResumeAll], [Client.SetLimits], [Client.Hold], [Client.EndHold],
+// [Client.SetKeyLimits], [Client.HoldKey], [Client.PauseKey], [Client.ResumeKey],
+// [Client.SetPriority], [Client.RemoveTopic], [Client.Schedule],
 // [Client.EditSchedule], [Client.Unschedule], [Client.PauseSchedule], [Client.ResumeSchedule],
 // [Client.Trigger], [Client.Repair] and [Client.Apply]. A call that fails is not recorded, and
 // neither is a Schedule, EditSchedule, Repair, batch or Apply that changes nothing. The others are

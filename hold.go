@@ -33,7 +33,8 @@ func HoldUntil(t time.Time) error { return &holdError{until: t} }
 // other keys and jobs without a key continue. The rest is as for [Hold]: the latest end counts, and
 // jobs that run or were taken ahead are not affected.
 //
-// A job without a key fails instead, and is retried after d. [Client.ResumeKey] ends a hold early.
+// A job without a key fails instead: it is retried after d, or buried if no retry is left. Of a
+// Hold and a HoldKey in one error the first counts. [Client.ResumeKey] ends a hold early.
 func HoldKey(d time.Duration) error { return &holdError{d: d, ofKey: true} }
 
 // HoldKeyUntil is [HoldKey] until a time, such as that of a Retry-After header.

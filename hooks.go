@@ -114,8 +114,8 @@ type ExpiredHook interface{ Expired(event RunEvent) }
 // ReturnedHook is called when a job is back in ready because its server is shutting down.
 type ReturnedHook interface{ Returned(event RunEvent) }
 
-// HeldHook is called when a handler has returned [Hold] and its job is back in ready. event.NextDue
-// is the end of that hold. Another one can end later.
+// HeldHook is called when a handler has returned [Hold] or [HoldKey] and its job is ready again.
+// event.NextDue is the end of that hold. Another one can end later.
 type HeldHook interface{ Held(event RunEvent) }
 
 // PrunedHook is called when a server has deleted dead or done jobs that are no longer kept.

@@ -80,8 +80,8 @@ func checkKey(key string) []error {
 // continue. A hold prolongs another one and never shortens it, and it leaves a pause as it is.
 // [Client.ResumeKey] ends it early.
 //
-// Range of d: 1 ms to 100 years. At most 100,000 keys of a topic can be held or paused at a time:
-// beyond that the error is [ErrInvalid].
+// Range of d: 1 ms to 100 years. While 100,000 keys of a topic are held or paused, only handlers
+// can hold another one, and the error here is [ErrInvalid].
 //
 // Errors: [ErrInvalid], [ErrUnknownOutcome], the error of the context, or that of Redis. Cost: one
 // call to Redis, O(log N).
@@ -95,8 +95,8 @@ func (c *Client) HoldKey(ctx context.Context, topic, key string, d time.Duration
 	return c.holdKey(ctx, "hold key", topic, key, ceilMS(d), fmt.Sprintf(" for %v", d), errs)
 }
 
-// PauseKey keeps servers from taking jobs of a key until [Client.ResumeKey]. It is [Client.HoldKey]
-// without an end. [Inspector.Key] shows it.
+// PauseKey keeps servers from taking jobs of a key until [Client.ResumeKey] or
+// [Client.RemoveTopic]. It is [Client.HoldKey] without an end. [Inspector.Key] shows it.
 func (c *Client) PauseKey(ctx context.Context, topic, key string) error {
 	return c.holdKey(ctx, "pause key", topic, key, -1, "", checkKey(key))
 }

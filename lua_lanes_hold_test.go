@@ -8,6 +8,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
+
+	"github.com/delayq/delayq/internal/redistest"
 )
 
 // holdKey makes the call, and returns the state of the key.
@@ -187,4 +189,64 @@ func TestCheckOfHeldKeys(t *testing.T) {
 		require.Equal(t, []string{"job"}, idsOf(h.Take(1, time.Minute)))
 		require.Len(t, h.heldKeys(), 1)
 	})
+}
+
+// If a key of the topic is of a wrong type when a hold ends, nothing is lost.
+func TestWrongTypeWhenAHoldEnds(t *testing.T) {
+	for _, wrong := range []string{"turn", "lane"} {
+		t.Run(wrong, func(t *testing.T) {
+			eachHand(t, func(t *testing.T, h *Hand) {
+				ctx := t.Context()
+				h.putKeyed("k", "job")
+				h.holdKey("k", 1000)
+				lane := h.rdb.ZRange(ctx, h.keys.lane, 0, -1).Val()
+				require.NoError(t, h.rdb.Del(ctx, h.Key(wrong)).Err())
+				require.NoError(t, h.rdb.Set(ctx, h.Key(wrong), "wrong", 0).Err())
+				h.Hasten(time.Hour)
+				_, err := h.tryPromote(10, 0)
+				require.Error(t, err)
+				require.NoError(t, h.rdb.Del(ctx, h.Key(wrong)).Err())
+				require.NoError(t, h.rdb.ZAdd(ctx, h.keys.lane, redis.Z{Member: lane[0]}).Err())
+				h.Promote()
+				require.Equal(t, []string{"job"}, idsOf(h.Take(1, time.Minute)))
+			})
+		})
+	}
+}
+
+// A promote that cannot read the holds has moved nothing.
+func TestPromoteBesideAWrongTypeOfHeld(t *testing.T) {
+	eachHand(t, func(t *testing.T, h *Hand) {
+		h.put("+1000", "a")
+		h.Hasten(time.Hour)
+		require.NoError(t, h.rdb.Set(t.Context(), h.keys.held, "wrong", 0).Err())
+		before := Dump(t, h.rdb, h.prefix())
+		_, err := h.tryPromote(10, 0)
+		require.Error(t, err)
+		require.Equal(t, before, Dump(t, h.rdb, h.prefix()))
+	})
+}
+
+// Holds that are over do not count, whether a server has removed them or not.
+func TestKeyHoldsThatAreOverDoNotCount(t *testing.T) {
+	eachHand(t, func(t *testing.T, h *Hand) {
+		h.holdKey("a", 1000)
+		h.Hasten(time.Hour)
+		r, err := h.tryKeyHold("b", 1000, 1)
+		require.NoError(t, err)
+		require.Equal(t, "held", r.text(2))
+	})
+}
+
+// A server with a rate takes jobs of keys from a Redis that is full.
+func TestTakeOfKeysFromAFullRedis(t *testing.T) {
+	t.Parallel()
+	rdb := redistest.Start(t).Client(t)
+	h := NewHand(t, rdb, "delayq", "t")
+	_, err := h.tryLimits(Limits{Rate: Per(100, time.Second).Burst(100)})
+	require.NoError(t, err)
+	h.putKeyed("k", "a", "b")
+	require.NoError(t, rdb.Del(t.Context(), h.keys.ready).Err())
+	require.NoError(t, rdb.ConfigSet(t.Context(), "maxmemory", "1").Err())
+	require.Equal(t, []string{"a", "b"}, idsOf(h.Take(2, time.Minute)))
 }

@@ -16,7 +16,7 @@ const (
 	OutcomeReplaced  Outcome = "replaced"   // an Enqueue with Replace replaced it during its run
 	OutcomeLeaseLost Outcome = "lease_lost" // the lease ran out before the run ended
 	OutcomeAgain     Outcome = "again"      // the handler returned Again: the job is enqueued again
-	OutcomeHeld      Outcome = "held"       // the handler returned Hold: the job is back in ready
+	OutcomeHeld      Outcome = "held"       // the handler returned Hold or HoldKey: the job is ready again
 )
 
 // outcomeNames lists all outcomes.

@@ -98,7 +98,11 @@ func (t *topicServer) logOutcome(r row) {
 	case OutcomeSnoozed:
 		t.remark(quiet, "job snoozed", r, "delay", r.delay)
 	case OutcomeHeld:
-		t.remark(slog.LevelInfo, "topic held", r, "delay", r.delay)
+		if r.verb == verbHoldKey {
+			t.remark(slog.LevelInfo, "key held", r, "key", r.run.opts.Key, "delay", r.delay)
+		} else {
+			t.remark(slog.LevelInfo, "topic held", r, "delay", r.delay)
+		}
 	case OutcomeExpired:
 		t.remark(slog.LevelInfo, "job expired", r)
 	}

@@ -25,6 +25,8 @@ import (
 //	Again(payload, opts…)    the job is done, and its ID is enqueued again with payload
 //	Snooze(d)                the job is due again in d; the attempt is not used up, and the count
 //	                         of failures starts again at zero
+//	Hold(d), HoldKey(d)      the job is ready again, and its topic or its key waits for d; the
+//	                         attempt is not used up
 //	RetryIn(d, err)          the job is retried in d, or buried if no retry is left
 //	any other error          the job is retried after its backoff, or buried if no retry is left
 //

@@ -120,7 +120,7 @@ func (r row) tail(server string) []any {
 	case verbSnooze:
 		return []any{r.delay.Milliseconds(), r.past.Encode()}
 	case verbHoldKey:
-		return []any{r.delay.Milliseconds()}
+		return []any{r.delay.Milliseconds(), r.run.opts.Key}
 	case verbBury:
 		note := ""
 		if r.attempts > 0 || r.entry != "" { // else promote has noted that the run was cut off

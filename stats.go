@@ -26,20 +26,23 @@ type TopicStats struct {
 	// had a finished attempt.
 	Retrying int64
 
-	// Overdue is the number of jobs that are due and have not started: the ready ones, and
-	// scheduled ones whose time has come. A topic that keeps up has few, for milliseconds.
+	// Overdue is the number of jobs that are due and have not started: the ready ones, also those
+	// of held keys (see [HoldKey]), and scheduled ones whose time has come. A topic that keeps up
+	// has few, for milliseconds.
 	Overdue int64
 	// OldestOverdue is the earliest due time among the overdue jobs, as far as the first ready job,
-	// the first of each of the next 20 keys and the first scheduled one show it. Ready jobs whose
-	// records have more than 16 KiB are passed over. It is zero if no job is overdue, or if all of
-	// these, and the first 20 entries of ready, are such jobs or left over from cancelled ones.
+	// the first of each of the next 20 keys and the first scheduled one show it. Jobs of held keys
+	// do not count. Ready jobs whose records have more than 16 KiB are passed over. It is zero if
+	// no job is overdue, or if all of these, and the first 20 entries of ready, are such jobs or
+	// left over from cancelled ones.
 	OldestOverdue time.Time
 
 	NextDue time.Time // of the earliest scheduled job; zero if there is none
 
 	Laned int64 // ready jobs that have a key: see [Key]
-	// Keys is the number of keys in the round: those of the Laned jobs, the jobs without a key as
-	// one more, and keys whose jobs have been cancelled since the last take.
+	// Keys is the number of keys in the round: those of the Laned jobs that are not held (see
+	// [HoldKey]), the jobs without a key as one more, and until the next take keys that have been
+	// held or whose jobs have been cancelled since the last one.
 	Keys int64
 
 	Schedules    int64 // of the topic, including paused and ended ones

@@ -55,7 +55,7 @@
 -- IDs from its tail to its head, and sizes only its length. (It is a script because go-redis can
 -- send a plain LRANGE to a replica that lags.)
 -- Cost: O(limit × log N).
--- Uses: now stats sizes lease measure schedule place
+-- Uses: now stats sizes lease measure schedule place rouse
 local pool, bucket, leases, dead = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local attempts, errors, moved = KEYS[5], KEYS[6], KEYS[7]
 local done, results, schedules, slots, waiting = KEYS[8], KEYS[9], KEYS[10], KEYS[11], KEYS[12]
@@ -346,6 +346,7 @@ local function lanes()
     for i, key in ipairs(some) do
       if not passed[i] and not stopped[i] and found('turn', key, 'no_turn', true) then
         offer(turn, {key})
+        rouse(ready, 1)
       end
     end
   end
@@ -370,6 +371,7 @@ local function holds()
       local from, to = #key <= 255 and '[' .. lane_of(key), #key <= 255 and '(' .. lane_end(key)
       if from and redis.call('ZLEXCOUNT', lane, from, to) > 0 then
         offer(turn, {key})
+        rouse(ready, 1)
       end
     end
   end

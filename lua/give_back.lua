@@ -19,7 +19,7 @@
 -- ARGV[5]    by       who holds it
 -- ARGV[6]    reason   why
 -- ARGV[7..]  jobs     rows (see prelude/settle.lua) in the order in which the jobs run, with no
---                     values, or with keys the ms for which the key of the job is held
+--                     values, or with keys the ms for which the key of the job is held, and the key
 --
 -- At most 1,000 jobs a call.
 -- Returns {'ok', now, letters}: o for given back, l for lost, g for gone; no letters if all are
@@ -39,19 +39,23 @@ if told then
 end
 
 local ids, where, letters = rows(leases, pool, jobs, first)
--- hold_keys holds the keys of the jobs. The timers have to know the end if no other is earlier.
+-- hold_keys holds the keys of the jobs. The timers have to know the end if no other is earlier. It
+-- returns how many jobs have a key that this call does not hold.
 local function hold_keys()
-  local before = redis.call('ZRANGE', held, 0, 0, 'WITHSCORES')
-  for i, place in ipairs(redis.call('HMGET', keyed, unpack(ids))) do
-    local key, ms = place and key_of(place), tonumber(jobs[where[i]])
-    if key and ms > 0 then
+  local before, free = redis.call('ZRANGE', held, 0, 0, 'WITHSCORES'), 0
+  for i = 1, #ids do
+    local ms, key = tonumber(jobs[where[i]]), jobs[where[i] + 1]
+    if ms > 0 then
       hold_key(held, turn, key, now + ms)
+    else
+      free = free + 1
     end
   end
   local head = redis.call('ZRANGE', held, 0, 0, 'WITHSCORES')
   if head[2] and (not before[2] or tonumber(head[2]) < tonumber(before[2])) then
     nudge(channel, 'wake', topic, 0, '')
   end
+  return free
 end
 
 if #ids > 0 then
@@ -66,14 +70,17 @@ if #ids > 0 then
   for i = #plain, 1, -1 do
     redis.call('LPUSH', ready, plain[i])
   end
-  if of_keys and laned > 0 then
-    hold_keys()
-  elseif laned > 0 then
+  local free = period == 0 and #ids or 0
+  if of_keys then
+    free = hold_keys()
+    laned = math.min(laned, free)
+  end
+  if laned > 0 then
     rouse(ready, laned)
   end
   release(leases, ids)
-  if of_keys and #plain > 0 or period == 0 then
-    ring(idle, channel, topic, #ids)
+  if free > 0 then
+    ring(idle, channel, topic, free)
   end
 end
 count(stats, period == 0 and 'returned' or 'held', #ids)

@@ -8,16 +8,17 @@
 -- KEYS[6]  moved   hash, job ID to its current due time, if it differs from the record's
 -- KEYS[7]  lane    zset, places of waiting jobs that have a key, each with the job ID
 -- KEYS[8]  turn    zset, key of waiting jobs scored by its pass
+-- KEYS[9]  held    zset, key scored by the end of its hold (Unix ms)
 --
 -- Returns {'ok', now, how many of bucket are due, first, laned}: first has the entry in moved and
 -- the first 305 bytes of the record of the first ready job among the first 20 entries, if there is
 -- one. laned has the same of the earliest job among the first ones in the lanes of the 20 keys
--- whose turn is next. Jobs with records of more than 16 KiB are passed over, because Redis would
--- have to copy all of one.
+-- whose turn is next, without those that are held. Jobs with records of more than 16 KiB are passed
+-- over, because Redis would have to copy all of one.
 -- Cost: O(log N).
 -- Uses: now place
 local pool, bucket, leases, dead = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local ready, moved, lane, turn = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
+local ready, moved, lane, turn, held = KEYS[5], KEYS[6], KEYS[7], KEYS[8], KEYS[9]
 
 -- about returns what is told of a job, or nil if its record is gone or large.
 local function about(id)
@@ -39,9 +40,14 @@ for _, id in ipairs(redis.call('LRANGE', ready, 0, 19)) do
 end
 
 local laned, earliest = nil, nil
-for _, key in ipairs(redis.call('ZRANGE', turn, 0, 19)) do
+local keys = redis.call('ZRANGE', turn, 0, 19)
+local ends = #keys > 0 and redis.call('ZMSCORE', held, unpack(keys)) or {}
+for i, key in ipairs(keys) do
   local from, to = '[' .. lane_of(key), '(' .. lane_end(key)
   local entry = redis.call('ZRANGEBYLEX', lane, from, to, 'LIMIT', 0, 1)[1]
+  if (tonumber(ends[i] or 0) or 0) > now then
+    entry = nil
+  end
   local front = entry and string.sub(entry, #key + 2, #key + 12)
   if front and (not earliest or tonumber(front, 16) < tonumber(earliest, 16)) then
     local _, _, id = key_of(entry)

@@ -40,7 +40,8 @@ if period == 0 then
       ring(idle, channel, topic, jobs)
     end
   end
-elseif redis.call('ZCARD', held) >= most and not redis.call('ZSCORE', held, key) then
+elseif redis.call('ZCOUNT', held, string.format('(%.0f', now), '+inf') >= most
+  and not redis.call('ZSCORE', held, key) then
   state = 'full'
 else
   local head = redis.call('ZRANGE', held, 0, 0, 'WITHSCORES')

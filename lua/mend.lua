@@ -29,7 +29,7 @@
 -- 100 jobs a call. Safe to send twice.
 -- Returns {'ok', now, letters}: m for mended (or to be mended), k for kept as it is.
 -- Cost: O(1,000 + jobs × log N).
--- Uses: now stats control ring place
+-- Uses: now stats control ring place rouse
 local pool, bucket, leases, dead, attempts = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local moved, ready, handoff, stats, idle = KEYS[6], KEYS[7], KEYS[8], KEYS[9], KEYS[10]
 local turn, lane, keyed, sizes = KEYS[11], KEYS[12], KEYS[13], KEYS[14]
@@ -46,7 +46,7 @@ for _, ids in ipairs({
   end
 end
 
-local letters, mended, soon = {}, 0, 0
+local letters, mended, soon, laned = {}, 0, 0, 0
 for at = first, #jobs, width do
   local id, nonce, tried = jobs[at], jobs[at + 1], jobs[at + 2]
   local due, where = jobs[at + 3], jobs[at + 4]
@@ -82,7 +82,7 @@ for at = first, #jobs, width do
       redis.call('ZADD', lane, 0, place .. id)
       redis.call('HSET', keyed, id, place)
       redis.call('ZREM', bucket, id)
-      soon = soon + 1
+      soon, laned = soon + 1, laned + 1
     else
       redis.call('RPUSH', ready, id)
       redis.call('ZREM', bucket, id)
@@ -92,6 +92,9 @@ for at = first, #jobs, width do
   end
 end
 count(stats, 'mended', mended)
+if laned > 0 then
+  rouse(ready, laned)
+end
 if soon > 0 then
   ring(idle, channel, topic, soon)
 end

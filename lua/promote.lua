@@ -42,6 +42,7 @@ local limit, heal, channel, topic = tonumber(ARGV[1]), ARGV[2], ARGV[3], ARGV[4]
 
 local lapsed = redis.call('ZRANGEBYSCORE', leases, '-inf', now, 'LIMIT', 0, limit)
 local due = redis.call('ZRANGEBYSCORE', bucket, '-inf', now, 'LIMIT', 0, limit)
+local freed = redis.call('ZRANGEBYSCORE', held, '-inf', now, 'LIMIT', 0, limit)
 
 -- At maxmemory, a script can go on writing after it has deleted something. A script that begins
 -- with a push cannot.
@@ -127,8 +128,6 @@ if #due > 0 then
   pushed = pushed + laned + #plain
 end
 
-local freed = redis.call('EXISTS', held) == 1
-  and redis.call('ZRANGEBYSCORE', held, '-inf', now, 'LIMIT', 0, limit) or {}
 if #freed > 0 then
   local jobs = free_keys(held, turn, lane, freed)
   if jobs > 0 then

@@ -454,10 +454,10 @@ local function serve()
 
   -- Leases come first. An entry that stays beside its lease is dropped later.
   if got > before then
+    redis.call('ZREM', lane, '') -- after a deletion, the script can write at maxmemory
     if at then
       redis.call('HSET', meta, 'tat', string.format('%.0f', at + got * emit))
     end
-    redis.call('ZREM', lane, '') -- after a deletion, the script can write at maxmemory
     redis.call('ZADD', leases, unpack(grants))
   end
   if #gone > 0 then

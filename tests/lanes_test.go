@@ -1,14 +1,17 @@
 package tests
 
 import (
+	"bytes"
 	"context"
 	"fmt"
+	"log/slog"
 	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
 	"github.com/delayq/delayq"
@@ -380,5 +383,76 @@ func TestSetPriority(t *testing.T) {
 		require.Equal(b, []string{"k2", "k1", "k3", "k0"}, s.all())
 		b.Pass(2 * time.Minute)
 		require.Len(b, s.all(), 5)
+	})
+}
+
+// A hold that is over when the job is back gives it back at once: a server that waits is woken.
+func TestHoldOfAKeyUntilThePast(t *testing.T) {
+	for name, held := range map[string]func() error{
+		"until": func() error { return delayq.HoldKeyUntil(time.Now().Add(-time.Second)) },
+		"for 0": func() error { return delayq.HoldKey(0) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			queuetest.InBubble(t, func(b *queuetest.Bubble) {
+				var starts []time.Duration
+				var began time.Time
+				b.Serve("a", func(context.Context, *delayq.Job) error {
+					starts = append(starts, time.Since(began))
+					if len(starts) == 1 {
+						return held()
+					}
+					return nil
+				}, delayq.Concurrency(4))
+				b.Pass(10 * time.Second)
+				began = time.Now()
+				b.Enqueue("a", "x", delayq.Key("k"))
+				b.Pass(time.Millisecond)
+				require.Equal(b, []time.Duration{0, 0}, starts)
+			})
+		})
+	}
+}
+
+// A repair that gives a key its turn wakes servers.
+func TestRepairOfAKeyWakesServers(t *testing.T) {
+	for _, damaged := range []string{"held", "turn", "lane"} {
+		t.Run(damaged, func(t *testing.T) {
+			queuetest.InBubble(t, func(b *queuetest.Bubble) {
+				var s laneStarts
+				b.Serve("a", s.taking(0))
+				require.NoError(b, b.Client.PauseKey(b.Context(), "a", "k"))
+				b.Enqueue("a", "x", delayq.Key("k"))
+				b.Pass(10 * time.Second)
+				root := queuetest.Prefix + ":{a}:"
+				if damaged == "held" {
+					require.NoError(b, b.RDB.ZAdd(b.Context(), root+"held", redis.Z{Score: 1e15, Member: "k"}).Err())
+				} else {
+					require.NoError(b, b.RDB.Del(b.Context(), root+"held", root+damaged).Err())
+				}
+				_, err := b.Client.Repair(b.Context(), "a")
+				require.NoError(b, err)
+				b.Pass(time.Second)
+				require.Equal(b, []string{"x"}, s.all())
+			})
+		})
+	}
+}
+
+// The log names what is held. The statistics of a topic pass over held keys.
+func TestHeldKeysInLogAndStats(t *testing.T) {
+	queuetest.InBubble(t, func(b *queuetest.Bubble) {
+		var out bytes.Buffer
+		b.Serve("a", func(context.Context, *delayq.Job) error { return delayq.HoldKey(time.Hour) },
+			delayq.Logger(slog.New(slog.NewTextHandler(&out, nil))))
+		b.Enqueue("a", "x", delayq.Key("k"))
+		b.Pass(time.Minute)
+		require.Contains(b, out.String(), `level=INFO msg="key held"`)
+		require.Contains(b, out.String(), "key=k delay=1h0m0s")
+		for i := range 2 { // the second one gives the key a turn until the next take
+			stats := b.Stats("a")
+			require.EqualValues(b, stats.Overdue, stats.Laned)
+			require.Zero(b, stats.OldestOverdue)
+			b.Enqueue("a", fmt.Sprint("y", i), delayq.Key("k"))
+		}
 	})
 }
