@@ -437,3 +437,39 @@ func TestGoldenKey(t *testing.T) {
 		w.golden("key")
 	})
 }
+
+// A job gets a priority among those of its key, and loses it.
+func TestGoldenPriority(t *testing.T) {
+	inWorld(t, func(w *world) {
+		priority := func(args ...string) result {
+			return w.show(append([]string{"priority", "mail:welcome"}, args...)...)
+		}
+		first := func() string {
+			k, err := w.Inspector.Key(w.Context(), "mail:welcome", "tenant-7")
+			require.NoError(w, err)
+			return k.First
+		}
+		for _, id := range []string{"a", "b"} {
+			_, err := w.Client.Enqueue(w.Context(), "mail:welcome", id, nil, delayq.Key("tenant-7"))
+			require.NoError(w, err)
+		}
+		_, err := w.Client.Enqueue(w.Context(), "mail:welcome", "plain", nil)
+		require.NoError(w, err)
+		require.Equal(w, "a", first())
+		w.every("priority", "mail:welcome", "b", "--ahead", "1h")
+		require.Equal(w, "b", first())
+		priority("b", "--ahead", "0s")
+		require.Equal(w, "a", first())
+		priority("a", "--behind", "600000.9ms") // whole milliseconds count
+		require.Equal(w, "b", first())
+		for _, wrong := range [][]string{
+			{}, {"--ahead", "1h", "--behind", "1h"}, {"--ahead", "25h"}, {"--behind", "25h"}, {"--behind", "x"}, {"--ahead=-1h"},
+		} {
+			require.Equal(w, exitUsage, priority(append([]string{"a"}, wrong...)...).code, wrong)
+		}
+		priority("plain", "--ahead", "1h")
+		priority("nobody", "--ahead", "1h")
+		priority("--ahead", "1h")
+		w.golden("priority")
+	})
+}

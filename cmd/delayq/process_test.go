@@ -216,14 +216,14 @@ var readers = [][]string{
 // writers are command lines that change something.
 var writers = [][]string{
 	{"enqueue", "T"}, {"move", "T", "j", "U"}, {"pause", "T"}, {"resume", "T"}, {"hold", "T", "--for", "1m"}, {"hold", "T", "--end"},
-	{"limits", "T", "--running", "1"}, {"limits", "T", "--none"}, {"remove", "U"}, {"schedule", "pause", "T", "s"},
+	{"limits", "T", "--running", "1"}, {"limits", "T", "--none"}, {"key", "T", "k", "--pause"}, {"priority", "T", "j", "--ahead", "1m"}, {"remove", "U"}, {"schedule", "pause", "T", "s"},
 	{"schedule", "resume", "T", "s"}, {"schedule", "trigger", "T", "s"}, {"schedule", "remove", "T", "s"}, {"schedule", "edit", "T", "s", "--every", "2h"},
 	{"import", "-"},
 }
 
 // Every command that reads works as the read-only user of the ACL file, with its password from the
 // environment. Every command that writes is refused and changes nothing. The operator may set
-// limits and holds. The lines are those of the command acl.
+// limits and holds, of a key too. The lines are those of the command acl.
 func TestReadOnlyUser(t *testing.T) {
 	t.Parallel()
 	redistest.Need(t)
@@ -258,7 +258,7 @@ func TestReadOnlyUser(t *testing.T) {
 
 	operator := newTool(t, "delayq-operator@"+server.Addr(), "shop", "DELAYQ_PASSWORD=s3cret")
 	for _, args := range writers {
-		if args[0] == "limits" || args[0] == "hold" {
+		if args[0] == "limits" || args[0] == "hold" || args[0] == "key" {
 			operator.ok(args...)
 		}
 	}

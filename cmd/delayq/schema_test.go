@@ -56,7 +56,7 @@ var listSchemas = []struct {
 // objects are records without a list.
 var objectSchemas = map[string]any{
 	schemaEnqueued: enqueuedRecord{}, schemaBulk: bulkRecord{}, schemaCheck: checkRecord{}, schemaExplanation: explanationRecord{}, schemaImport: importRecord{},
-	schemaExport: exportRecord{}, schemaVersion: versionRecord{}, schemaACL: aclRecord{},
+	schemaExport: exportRecord{}, schemaVersion: versionRecord{}, schemaACL: aclRecord{}, schemaPriority: priorityRecord{},
 }
 
 // describe returns the JSON schema of a Go type.
