@@ -130,11 +130,15 @@ func (l *loop) rests() bool {
 	return l.state == loopRests && !l.woken.Load()
 }
 
-// restUntil moves the end of a rest. It does nothing if the loop does not rest.
+// restUntil moves the end of a rest. During a step it makes another one follow, because the step
+// can have computed its rest before. It does nothing during a pause.
 func (l *loop) restUntil(at time.Time) {
 	l.of.mu.Lock()
 	defer l.of.mu.Unlock()
-	if l.state == loopRests && !l.woken.Load() {
+	switch {
+	case l.state == loopRuns:
+		l.woken.Store(true)
+	case l.state == loopRests && !l.woken.Load():
 		l.restLocked(at)
 	}
 }

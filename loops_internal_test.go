@@ -87,6 +87,30 @@ func TestLoopRests(t *testing.T) {
 	})
 }
 
+// The end of a rest that moves during the step that chooses it is not lost.
+func TestLoopRestMovesDuringItsStep(t *testing.T) {
+	inLoops(t, 2, func(b *loopBench) {
+		until := b.began.Add(time.Minute)
+		var steps []time.Duration
+		var l *loop
+		l = b.loop(func() next {
+			steps = append(steps, b.at())
+			rest := time.Until(until)
+			if len(steps) == 1 {
+				until = b.began.Add(time.Second)
+				l.restUntil(until)
+			}
+			if rest <= 0 {
+				return stepWoken
+			}
+			return restFor(rest)
+		})
+		l.wake()
+		b.pass(10 * time.Second)
+		require.Equal(t, []time.Duration{0, 0, time.Second}, steps)
+	})
+}
+
 // A wake-up does not shorten a pause, and is not lost. The end of the context does end it.
 func TestLoopPauses(t *testing.T) {
 	inLoops(t, 2, func(b *loopBench) {
