@@ -25,9 +25,9 @@ func (a *app) demoCommand() *cobra.Command {
 		Use:   "demo",
 		Short: "Try everything on a made-up shop, without a Redis",
 		Long: `Start an embedded Redis with a made-up shop, and watch it with top: orders that are
-cancelled unless they are paid, reminders, emails that fail, invoices that wait in a
-line, a topic that is paused, one without a server, and schedules. Without a terminal,
-it writes one line a second instead of top.
+cancelled unless they are paid, reminders, emails that fail, invoices of tenants that
+take turns, a topic that is paused, one without a server, and schedules. Without a
+terminal, it writes one line a second instead of top.
 
 The Redis listens on a free port of 127.0.0.1 until the demo ends. Its address is in
 the first line, so that other commands can be tried on it. The lines after it have the

@@ -40,6 +40,14 @@ const (
 	oldInvoices = 1500 // invoices that wait
 )
 
+// tenant returns whose invoice it is: most of them are of one tenant.
+func tenant(i int) string {
+	if i%5 != 0 {
+		return "tenant-0"
+	}
+	return fmt.Sprintf("tenant-%d", i/5%9+1)
+}
+
 // open fills the queue, and starts the servers and the visitors.
 func (s *shop) open() error {
 	s.ctx, s.cancel = context.WithCancel(s.ctx)
@@ -80,7 +88,7 @@ func (s *shop) fill() error {
 		}
 	}
 	for i := range oldInvoices {
-		add(invoicePrint, fmt.Sprintf("invoice-%d", 70000+i))
+		add(invoicePrint, fmt.Sprintf("invoice-%d", 70000+i), delayq.Key(tenant(i)))
 	}
 	for i := range 40 {
 		add(smsPromo, fmt.Sprintf("customer-%d", i))
@@ -93,6 +101,7 @@ func (s *shop) fill() error {
 	}
 	return errors.Join(
 		c.Pause(s.ctx, smsPromo, delayq.Pause{By: "alice", Reason: "the provider is down", For: time.Hour}),
+		c.SetKeyLimits(s.ctx, invoicePrint, "tenant-1", delayq.KeyLimits{Weight: 3}),
 		c.Schedule(s.ctx, reportDaily, "sums", delayq.Cron("0 9 * * *", "Europe/Berlin"), nil),
 		c.Schedule(s.ctx, reportDaily, "weekly", delayq.Cron("0 9 * * 1", "Europe/Berlin"), nil, delayq.Retry(5)),
 		c.Schedule(s.ctx, stockSync, "warehouse-1", delayq.Every(5*time.Second), nil),
@@ -161,6 +170,6 @@ func (s *shop) order() {
 			delayq.ProcessIn(rand.N(4*time.Second)), delayq.Retry(4), delayq.Backoff(2*time.Second, time.Minute))
 	}
 	if s.orders%5 == 0 {
-		_, _ = c.Enqueue(s.ctx, invoicePrint, "invoice-of-"+id, payload)
+		_, _ = c.Enqueue(s.ctx, invoicePrint, "invoice-of-"+id, payload, delayq.Key(tenant(s.orders)))
 	}
 }

@@ -25,5 +25,25 @@ export const start = async (program, ...args) => {
   return { said: JSON.parse(first), stop: () => { child.stdin.end(); return ended; } };
 };
 
+// run runs a program until it says something on stderr that matches. It returns the match, and what
+// asks the program to end and returns its exit code.
+export const run = async (pattern, program, ...args) => {
+  const child = spawn(program, args, { stdio: ["ignore", "ignore", "pipe"] });
+  const ended = new Promise((resolve, reject) => {
+    child.on("error", reject);
+    child.on("exit", (code, signal) => { resolve(code ?? signal); });
+  });
+  let said = "";
+  const match = new Promise((resolve) => {
+    child.stderr.setEncoding("utf8").on("data", (text) => {
+      said += text;
+      const m = pattern.exec(said);
+      if (m) resolve(m);
+    });
+  });
+  const m = await Promise.race([match, ended.then((code) => { throw new Error(`${program} ended with ${code}: ${said}`); })]);
+  return { match: m, stop: () => { child.kill("SIGTERM"); return ended; } };
+};
+
 // link returns a page with parameters, relative to the directory of the pages.
 export const link = (page, parameters = {}) => `${page}?${new URLSearchParams(parameters)}`;
