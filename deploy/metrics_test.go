@@ -104,8 +104,9 @@ func live(t *testing.T) ([]*dto.MetricFamily, error) {
 	require.Error(t, err)
 	q.Miniredis.SetError("")
 
+	box := prom.NewOutboxCollector("delayq_outbox", func(context.Context) (prom.OutboxStats, error) { return prom.OutboxStats{}, nil })
 	registry := prometheus.NewRegistry()
-	if err := errors.Join(registry.Register(m), registry.Register(prom.NewCollector(q.Inspector))); err != nil {
+	if err := errors.Join(registry.Register(m), registry.Register(prom.NewCollector(q.Inspector)), registry.Register(box)); err != nil {
 		return nil, fmt.Errorf("register: %w", err)
 	}
 	return registry.Gather()

@@ -111,7 +111,8 @@ func TestRulesForSeveralClusters(t *testing.T) {
 	}
 }
 
-// The document says which alerts need the metrics of processes. Those have no prefix.
+// The document says which alerts need the metrics of processes. Those have neither a prefix nor an
+// outbox.
 func TestAlertsOfProcesses(t *testing.T) {
 	known := metrics(t)
 	needs := map[string]bool{} // also of what is recorded
@@ -121,7 +122,7 @@ func TestAlertsOfProcesses(t *testing.T) {
 		require.NoError(t, err)
 		for _, s := range selectors(expr) {
 			labels, ok := known[s.Name]
-			if ok && labels["prefix"] == nil || needs[s.Name] {
+			if ok && labels["prefix"] == nil && labels["outbox"] == nil || needs[s.Name] {
 				needs[rule.Alert+rule.Record] = true
 			}
 		}

@@ -11,9 +11,9 @@
 // 30 days later, and links to the creation context.
 //
 // [Metrics] counts and measures what the hooks of this process see. [Observe] adds what the queue
-// holds. [LogHandler] adds the trace and the job to what a handler logs. [Quiet] keeps the
-// commands of delayq out of the traces of redisotel, and [LinkSampler] samples the runs of jobs
-// whose enqueue was sampled.
+// holds, and [ObserveOutbox] what waits in an outbox. [LogHandler] adds the trace and the job to
+// what a handler logs. [Quiet] keeps the commands of delayq out of the traces of redisotel, and
+// [LinkSampler] samples the runs of jobs whose enqueue was sampled.
 //
 // The spans and the metrics whose names begin with messaging follow the messaging conventions of
 // [SchemaURL]. OpenTelemetry has not declared these stable. The attributes that they lack are below

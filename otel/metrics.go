@@ -30,6 +30,7 @@ const (
 	keyPrefix  = attribute.Key("prefix")
 	keyState   = attribute.Key("state")
 	keyWithin  = attribute.Key("within")
+	keyOutbox  = attribute.Key("outbox")
 )
 
 // Bounds of the histograms, in seconds.

@@ -18,7 +18,7 @@ import (
 // A TracingOption configures a [Tracing].
 type TracingOption interface{ applyTracing(*tracingOptions) }
 
-// A MetricsOption configures a [Metrics], or what [Observe] observes.
+// A MetricsOption configures a [Metrics], or what [Observe] or [ObserveOutbox] observes.
 type MetricsOption interface{ applyMetrics(*metricsOptions) }
 
 // An Option configures both traces and metrics.
@@ -228,8 +228,9 @@ func MaxTopics(n int) MetricsOption {
 	})
 }
 
-// MinInterval sets how often [Observe] reads the queue at most, however many readers collect the
-// metrics. In between they get the numbers of the last look. Default: 5 s. Range: 0 to 1 h.
+// MinInterval sets how often [Observe] or [ObserveOutbox] looks at most, however many readers
+// collect the metrics. In between they get the numbers of the last look. Default: 5 s. Range: 0 to
+// 1 h.
 func MinInterval(d time.Duration) MetricsOption {
 	return metricsOption(func(o *metricsOptions) {
 		if d < 0 || d > time.Hour {

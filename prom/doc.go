@@ -3,7 +3,8 @@
 // [Metrics] counts what the clients and servers of this process do: runs by outcome, lateness, run
 // times, enqueues, script calls. It is a hook and never calls Redis. [Collector] reads the state of
 // the queue with an [delayq.Inspector]: jobs by state, overdue jobs, what falls due within the next
-// hour, servers, schedules. Each works without the other.
+// hour, servers, schedules. Each works without the other. [OutboxCollector] reads the state of an
+// outbox.
 //
 //	metrics := prom.NewMetrics()
 //	client := delayq.NewClient(rdb, delayq.Hooks(metrics))

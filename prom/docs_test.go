@@ -82,6 +82,7 @@ func TestManualHasTheMetrics(t *testing.T) {
 	}
 	tables := []docTable{
 		{"| metric | type | labels besides prefix | meaning |", familyRows(queueFamilies)},
+		{"| metric | type | labels besides outbox | meaning |", familyRows(outboxFamilies)},
 		{"| metric | type | labels | meaning |", familyRows(processFamilies)},
 		{"| histogram | classic bounds in seconds |", []string{
 			bounds(lateness, latenessBounds), bounds(runDuration, durationBounds), bounds(callDuration, callBounds), bounds(redisCallDuration, callBounds),
@@ -89,6 +90,7 @@ func TestManualHasTheMetrics(t *testing.T) {
 		{"| label | values |", append([]string{
 			"| prefix | that of the [`Inspector`][Inspector] |",
 			fmt.Sprintf("| topic | up to %d topics ([`MaxTopics`][MaxTopics]), and `%s` |", defaults.maxTopics, Other),
+			"| outbox | that of `NewOutboxCollector`, or the `--table` of the relay |",
 			"| version | that of the module delayq in the program |",
 		}, labels...)},
 		{"| source | series for each topic |", []string{
@@ -185,7 +187,7 @@ func TestNothingIsLeftOut(t *testing.T) {
 // Names follow the conventions of Prometheus, and the list has no name twice.
 func TestNamesAreConventional(t *testing.T) {
 	t.Parallel()
-	all := slices.Concat(processFamilies, queueFamilies)
+	all := slices.Concat(processFamilies, queueFamilies, outboxFamilies)
 	names := namesOf(all...)
 	require.Len(t, slices.Compact(slices.Clone(names)), len(all))
 	for _, f := range all {
@@ -215,5 +217,5 @@ func TestManualCodeIsTheExample(t *testing.T) {
 		require.Contains(t, example, line[1])
 		lines++
 	}
-	require.Equal(t, 9, lines)
+	require.Equal(t, 14, lines)
 }

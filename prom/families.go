@@ -96,6 +96,20 @@ var (
 		"Looks that failed, or could not read all topics."}
 )
 
+// The metrics of an outbox. All have the label outbox too.
+var (
+	outboxRows = &family{"delayq_outbox_rows", gauge, nil,
+		"Committed rows that wait for a relay. Counting ends at 1,000,000."}
+	outboxOldest = &family{"delayq_outbox_oldest_row_seconds", gauge, nil,
+		"How long the oldest row has waited, by the clock of the database. 0 if none waits."}
+	outboxDead = &family{"delayq_outbox_dead_rows", gauge, nil,
+		"Rows that Redis has refused. Counting ends at 1,000,000."}
+	outboxLater = &family{"delayq_outbox_later_rows", gauge, nil,
+		"Rows that are due beyond the horizon. Counting ends at 100,000."}
+	outboxUp = &family{"delayq_outbox_up", gauge, nil,
+		"1 if the last look at the outbox could read it."}
+)
+
 var processFamilies = []*family{
 	runsTotal, lateness, earlyRunsTotal, runDuration, runningJobs, panicsTotal, enqueuesTotal, cancelsTotal,
 	callDuration, redisCallDuration, redisErrorsTotal, buildInfo,
@@ -106,6 +120,8 @@ var queueFamilies = []*family{
 	jobEventsTotal, leasesReclaimedTotal, leasesDroppedTotal, prunedJobsTotal, repairsTotal, scheduleSlotsTotal,
 	foldedTopics, redisUp, lookDuration, lastSuccess, lookErrorsTotal,
 }
+
+var outboxFamilies = []*family{outboxRows, outboxOldest, outboxDead, outboxLater, outboxUp}
 
 // Bounds of the classic buckets, in seconds. Native histograms have no bounds to choose.
 var (

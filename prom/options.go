@@ -13,7 +13,7 @@ import (
 type MetricsOption interface{ applyMetrics(*options) }
 
 // A CollectorOption configures a [Collector]: [MaxTopics], [TopicLabel], [MinInterval], [Timeout]
-// or [Logger].
+// or [Logger]. The last three also configure an [OutboxCollector].
 type CollectorOption interface{ applyCollector(*options) }
 
 // An Option configures both.
@@ -82,8 +82,8 @@ func TopicLabel(f func(topic string) string) Option {
 	})
 }
 
-// MinInterval is the shortest time between two looks at the queue. A scrape that comes earlier gets
-// what the last look has found. Range: 0 to 1 h. Default: 5 s.
+// MinInterval is the shortest time between two looks at the queue or the outbox. A scrape that
+// comes earlier gets what the last look has found. Range: 0 to 1 h. Default: 5 s.
 func MinInterval(d time.Duration) CollectorOption {
 	return collectorOption(func(o *options) {
 		if o.interval = d; d < 0 || d > time.Hour {
@@ -92,8 +92,8 @@ func MinInterval(d time.Duration) CollectorOption {
 	})
 }
 
-// Timeout is how long a scrape waits for Redis at most. Then it goes without the state of the
-// queue. Range: 1 ms to 1 min. Default: 2 s.
+// Timeout is how long a scrape waits for Redis or the database at most. Then it goes without the
+// state of the queue or the outbox. Range: 1 ms to 1 min. Default: 2 s.
 func Timeout(d time.Duration) CollectorOption {
 	return collectorOption(func(o *options) {
 		if o.timeout = d; d < time.Millisecond || d > time.Minute {
@@ -102,7 +102,7 @@ func Timeout(d time.Duration) CollectorOption {
 	})
 }
 
-// Logger sets the logger of a [Collector]. It logs "look failed" with the error when looks begin to
+// Logger sets the logger of a collector. It logs "look failed" with the error when looks begin to
 // fail, and "look works again" when they succeed again. Default: slog.Default().
 func Logger(log *slog.Logger) CollectorOption {
 	return collectorOption(func(o *options) {

@@ -15,10 +15,12 @@ import (
 
 	"github.com/go-sql-driver/mysql"
 	_ "github.com/jackc/pgx/v5/stdlib" // driver pgx
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/cobra"
 	_ "modernc.org/sqlite" // driver sqlite
 
 	"github.com/delayq/delayq/outbox"
+	"github.com/delayq/delayq/prom"
 )
 
 // A relayFlags holds the flags of the command relay.
@@ -33,6 +35,7 @@ type relayFlags struct {
 	since   string
 	migrate bool
 	schema  bool
+	metrics string
 }
 
 // envDSN holds the address of the database of an outbox, which can have a password in it.
@@ -64,6 +67,9 @@ first. All relays of a table need the same --shards, --horizon and --keep.
 remember, to be sent again. They must have been kept (--keep). Use it once, when Redis
 has lost data.
 
+--metrics serves the state of the outbox and of the queue to Prometheus, as
+delayq exporter does: the rows that wait, the age of the oldest one, dead rows.
+
 SIGINT and SIGTERM end the batch in progress, and the relay with exit code 0.`,
 		Example: `  delayq relay --schema --dialect postgres
   delayq relay --migrate --dsn sqlite:///var/lib/shop/shop.db
@@ -89,12 +95,13 @@ SIGINT and SIGTERM end the batch in progress, and the relay with exit code 0.`,
 	s.StringVar(&f.since, "since", "", "first ask for rows since this `time` to be sent again: an instant, or 2h for two hours ago")
 	s.BoolVar(&f.migrate, "migrate", false, "create the tables that do not exist")
 	s.BoolVar(&f.schema, "schema", false, "print the statements that create the tables, and do nothing else")
+	s.StringVar(&f.metrics, "metrics", "", "serve metrics to Prometheus on this `address`; port 0 is a free one")
 	a.choices(cmd, "dialect", []string{"postgres", "mysql", "mariadb", "sqlite"})
 	return cmd
 }
 
 // relay sends rows until it is asked to end.
-func (a *app) relay(ctx context.Context, f *relayFlags) error {
+func (a *app) relay(ctx context.Context, f *relayFlags) (failed error) {
 	dialect, dsn, err := f.database(a.getenv)
 	if err != nil {
 		return err
@@ -136,6 +143,14 @@ func (a *app) relay(ctx context.Context, f *relayFlags) error {
 
 	ctx, stop := signal.NotifyContext(ctx, syscall.SIGTERM)
 	defer stop()
+	if f.metrics != "" {
+		metrics, err := a.relayMetrics(box, db, f, dsn, log)
+		if err != nil {
+			return err
+		}
+		defer func() { failed = errors.Join(failed, metrics.end()) }()
+		a.say("metrics of table %s and of prefix %q on %s", f.table, a.prefix, metrics.url())
+	}
 	if err := a.prepare(ctx, box, db, f); err != nil {
 		if ctx.Err() != nil {
 			return nil
@@ -144,6 +159,21 @@ func (a *app) relay(ctx context.Context, f *relayFlags) error {
 	}
 	a.say("relay of table %s (%s) to prefix %q", f.table, dialect, a.prefix)
 	return ofDatabase(relay.Run(ctx), dsn)
+}
+
+// relayMetrics serves the state of the outbox and of the queue.
+func (a *app) relayMetrics(box *outbox.Outbox, db *sql.DB, f *relayFlags, dsn string, log *slog.Logger) (*metricsServer, error) {
+	insp, err := a.inspector()
+	if err != nil {
+		return nil, err
+	}
+	rows := prom.NewOutboxCollector(f.table, func(ctx context.Context) (prom.OutboxStats, error) {
+		s, err := box.Stats(ctx, db)
+		return prom.OutboxStats(s), ofDatabase(err, dsn)
+	}, prom.Logger(log))
+	reg := prometheus.NewRegistry()
+	reg.MustRegister(rows, prom.NewCollector(insp, prom.Logger(log)))
+	return serveMetrics(f.metrics, reg, log)
 }
 
 // prepare does what the flags ask for before a relay runs.

@@ -25,6 +25,7 @@ func TestRelay(t *testing.T) {
 	require.NoError(t, err)
 
 	// run starts a relay and reads its lines up to one with a text.
+	var url string
 	run := func(until string, args ...string) (stop func()) {
 		cmd := cli.command(append([]string{"relay", "--keep", "1h", "--horizon", "24h"}, args...)...)
 		cmd.Env = append(cmd.Env, "DELAYQ_DSN=sqlite://"+file)
@@ -33,6 +34,9 @@ func TestRelay(t *testing.T) {
 		require.NoError(t, cmd.Start())
 		lines := bufio.NewScanner(errs)
 		for lines.Scan() && !strings.Contains(lines.Text(), until) {
+			if _, on, found := strings.Cut(lines.Text(), " on http"); found {
+				url = "http" + strings.TrimSuffix(on, "/metrics")
+			}
 		}
 		require.Contains(t, lines.Text(), until)
 		return func() {
@@ -49,7 +53,7 @@ func TestRelay(t *testing.T) {
 		}, time.Minute, time.Millisecond)
 	}
 
-	stop := run("relay of table delayq_outbox (sqlite)", "--migrate")
+	stop := run("relay of table delayq_outbox (sqlite)", "--migrate", "--metrics", "127.0.0.1:0")
 	db, err := sql.Open("sqlite", "file:"+file+"?_pragma=busy_timeout(10000)")
 	require.NoError(t, err)
 	defer func() { require.NoError(t, db.Close()) }()
@@ -63,6 +67,12 @@ func TestRelay(t *testing.T) {
 		return err == nil && s.Rows == 0 && s.Later == 1
 	}, time.Minute, time.Millisecond)
 	there("far", false)
+	body := get(t, url+"/metrics")
+	require.Contains(t, body, "\ndelayq_outbox_up{outbox=\"delayq_outbox\"} 1\n")
+	require.Contains(t, body, "\ndelayq_outbox_rows{outbox=\"delayq_outbox\"} 0\n")
+	require.Contains(t, body, "\ndelayq_outbox_later_rows{outbox=\"delayq_outbox\"} 1\n")
+	require.Regexp(t, `(?m)^delayq_jobs\{prefix="\S+",state="scheduled",topic="mail"\} 1$`, body)
+	lint(t, body)
 	stop()
 
 	// The topic is all that this prefix has, with the receipts.
@@ -108,7 +118,7 @@ func TestRelayUsage(t *testing.T) {
 		{"--dsn", "postgres://u:s3cret@h/d"}, {"--dialect", "postgres", "--dsn", "host=h password=s3cret"}, {"--dialect", "mysql", "--dsn", "u:s3cret@tcp(h)/d"},
 		{"--dsn", "sqlite://x", "--dsn-file", empty}, {"--dsn-file", empty}, {"--dsn-file", "/nothing"},
 		{"--dsn", "sqlite://x", "--table", "a b"}, {"--dsn", "sqlite://x", "--shards", "0"}, {"--dsn", "sqlite://x", "--horizon", "1s"}, {"--dsn", "sqlite://x", "--keep", "7d"},
-		{"--dsn", "sqlite://x", "--since", "1h"}, {"--dsn", "sqlite://x", "--keep", "-1h"}, {"--dsn", "sqlite://x", "-o", "json"}, {"x"},
+		{"--dsn", "sqlite://x", "--since", "1h"}, {"--dsn", "sqlite://x", "--keep", "-1h"}, {"--dsn", "sqlite://x", "-o", "json"}, {"--dsn", "sqlite://x", "--metrics", "nonsense"}, {"x"},
 	} {
 		r := newTool(t, "127.0.0.1:1", "shop").do("", append([]string{"relay"}, args...)...)
 		require.Equal(t, exitUsage, r.code, "%v: %s", args, r.err)
