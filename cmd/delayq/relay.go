@@ -36,13 +36,15 @@ type relayFlags struct {
 	migrate bool
 	schema  bool
 	metrics string
+	check   bool
+	oldest  time.Duration
 }
 
 // envDSN holds the address of the database of an outbox, which can have a password in it.
 const envDSN = envPrefix + "DSN"
 
 func (a *app) relayCommand() *cobra.Command {
-	f := relayFlags{table: "delayq_outbox", shards: 1}
+	f := relayFlags{table: "delayq_outbox", shards: 1, oldest: time.Minute}
 	cmd := &cobra.Command{
 		Use:   "relay",
 		Short: "Send the rows of an outbox from a database to Redis",
@@ -63,6 +65,11 @@ takes. The address is never shown.
 --schema prints the statements that create the tables, and ends. --migrate executes them
 first. All relays of a table need the same --shards, --horizon and --keep.
 
+--check looks for what keeps rows from being sent, and ends: missing tables, with the
+statements that create them, another version, shards without a relay, a row that has
+waited for longer than --oldest, and rows that Redis has refused. It does not use Redis.
+The exit code is 1 if something was found.
+
 --since asks for the rows that were sent at that time or later, and that Redis does not
 remember, to be sent again. They must have been kept (--keep). Use it once, when Redis
 has lost data.
@@ -74,7 +81,8 @@ SIGINT and SIGTERM end the batch in progress, and the relay with exit code 0.`,
 		Example: `  delayq relay --schema --dialect postgres
   delayq relay --migrate --dsn sqlite:///var/lib/shop/shop.db
   DELAYQ_DSN=postgres://shop:password@db/shop delayq relay --horizon 24h --keep 6h
-  delayq relay --dsn-file /run/secrets/dsn --keep 6h --since 2h`,
+  delayq relay --dsn-file /run/secrets/dsn --keep 6h --since 2h
+  delayq relay --dsn-file /run/secrets/dsn --check --oldest 10s`,
 		Args:              counted(0, 0, "no arguments"),
 		ValidArgsFunction: a.completeArgs(nothing),
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -96,6 +104,8 @@ SIGINT and SIGTERM end the batch in progress, and the relay with exit code 0.`,
 	s.BoolVar(&f.migrate, "migrate", false, "create the tables that do not exist")
 	s.BoolVar(&f.schema, "schema", false, "print the statements that create the tables, and do nothing else")
 	s.StringVar(&f.metrics, "metrics", "", "serve metrics to Prometheus on this `address`; port 0 is a free one")
+	s.BoolVar(&f.check, "check", false, "look for what keeps rows from being sent, and do nothing else")
+	s.Var(&duration{&f.oldest}, "oldest", "how long a row may wait, for --check")
 	a.choices(cmd, "dialect", []string{"postgres", "mysql", "mariadb", "sqlite"})
 	return cmd
 }
@@ -113,6 +123,9 @@ func (a *app) relay(ctx context.Context, f *relayFlags) (failed error) {
 	if f.schema {
 		_, err := fmt.Fprint(a.stdout(), box.Schema())
 		return err
+	}
+	if f.check {
+		return a.checkOutbox(ctx, box, dialect, dsn, f.oldest)
 	}
 	log := slog.New(slog.NewTextHandler(a.err, nil))
 	opts := []outbox.RelayOption{outbox.Logger(log)}
@@ -174,6 +187,44 @@ func (a *app) relayMetrics(box *outbox.Outbox, db *sql.DB, f *relayFlags, dsn st
 	reg := prometheus.NewRegistry()
 	reg.MustRegister(rows, prom.NewCollector(insp, prom.Logger(log)))
 	return serveMetrics(f.metrics, reg, log)
+}
+
+// checkOutbox shows what keeps rows from being sent.
+func (a *app) checkOutbox(ctx context.Context, box *outbox.Outbox, dialect outbox.Dialect, dsn string, oldest time.Duration) error {
+	if oldest < time.Millisecond {
+		return usage("--oldest %v: must be at least 1ms", oldest)
+	}
+	db, err := openDatabase(dialect, dsn)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = db.Close() }() // nothing was written
+	ctx, cancel := context.WithTimeout(ctx, a.timeout)
+	defer cancel()
+	report, err := box.Check(ctx, db, oldest)
+	if report != nil {
+		for _, f := range report.Findings {
+			if _, err := fmt.Fprintf(a.stdout(), "%s: %s\n", f.Table, f.Text); err != nil {
+				return err
+			}
+			if f.Statement == "" {
+				continue
+			}
+			if _, err := fmt.Fprintf(a.stdout(), "%s\n", f.Statement); err != nil {
+				return err
+			}
+		}
+	}
+	if err != nil {
+		return ofDatabase(err, dsn)
+	}
+	s := report.Stats
+	a.say("rows: %s, oldest: %s, dead: %s, beyond the horizon: %s; %s", number(s.Rows), span(s.Oldest), number(s.Dead), number(s.Later),
+		count(len(report.Findings), "finding"))
+	if len(report.Findings) > 0 {
+		return &exitCode{code: exitError}
+	}
+	return nil
 }
 
 // prepare does what the flags ask for before a relay runs.

@@ -3,8 +3,10 @@ package main
 import (
 	"bufio"
 	"database/sql"
+	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"syscall"
 	"testing"
@@ -53,6 +55,14 @@ func TestRelay(t *testing.T) {
 		}, time.Minute, time.Millisecond)
 	}
 
+	golden := ""
+	check := func(args ...string) {
+		cli := newTool(t, "127.0.0.1:1", "shop", "DELAYQ_DSN=sqlite://"+file)
+		r := cli.do("", append([]string{"relay", "--check"}, args...)...)
+		out := regexp.MustCompile(`\d[.\d]*(ms|s)\b`).ReplaceAllString(r.out+"! "+r.err, "SPAN")
+		golden += fmt.Sprintf("$ delayq %s\n%sexit %d\n\n", strings.Join(append([]string{"relay", "--check"}, args...), " "), out, r.code)
+	}
+
 	stop := run("relay of table delayq_outbox (sqlite)", "--migrate", "--metrics", "127.0.0.1:0")
 	db, err := sql.Open("sqlite", "file:"+file+"?_pragma=busy_timeout(10000)")
 	require.NoError(t, err)
@@ -73,6 +83,7 @@ func TestRelay(t *testing.T) {
 	require.Contains(t, body, "\ndelayq_outbox_later_rows{outbox=\"delayq_outbox\"} 1\n")
 	require.Regexp(t, `(?m)^delayq_jobs\{prefix="\S+",state="scheduled",topic="mail"\} 1$`, body)
 	lint(t, body)
+	check()
 	stop()
 
 	// The topic is all that this prefix has, with the receipts.
@@ -80,6 +91,22 @@ func TestRelay(t *testing.T) {
 	stop = run("outbox rows are sent again", "--since", "1h")
 	there("soon", false)
 	stop()
+	_, err = box.Enqueue(t.Context(), db, "mail", "x", nil)
+	require.NoError(t, err)
+	for _, change := range []string{
+		"UPDATE delayq_outbox SET made = made - 61000", "DROP TABLE delayq_outbox_inbox", "UPDATE delayq_outbox_shards SET version = 9",
+		"INSERT INTO delayq_outbox_dead SELECT seq, shard, kind, topic, id, replaces, due_at, delay_ms, made, record, 'why', 0 FROM delayq_outbox",
+	} {
+		_, err = db.Exec(change)
+		require.NoError(t, err)
+	}
+	check()
+	check("--oldest", "2h")
+	compare(t, filepath.Join("testdata", "relay_check.txt"), golden)
+	for _, change := range []string{"DELETE FROM delayq_outbox", "DELETE FROM delayq_outbox_dead", "UPDATE delayq_outbox_shards SET version = 1"} {
+		_, err = db.Exec(change)
+		require.NoError(t, err)
+	}
 	_, err = db.Exec("UPDATE delayq_outbox_sent SET slot = slot + 3") // a receipt that Redis does not have
 	require.NoError(t, err)
 	stop = run("outbox rows are sent again", "--since", "1h")
@@ -118,7 +145,7 @@ func TestRelayUsage(t *testing.T) {
 		{"--dsn", "postgres://u:s3cret@h/d"}, {"--dialect", "postgres", "--dsn", "host=h password=s3cret"}, {"--dialect", "mysql", "--dsn", "u:s3cret@tcp(h)/d"},
 		{"--dsn", "sqlite://x", "--dsn-file", empty}, {"--dsn-file", empty}, {"--dsn-file", "/nothing"},
 		{"--dsn", "sqlite://x", "--table", "a b"}, {"--dsn", "sqlite://x", "--shards", "0"}, {"--dsn", "sqlite://x", "--horizon", "1s"}, {"--dsn", "sqlite://x", "--keep", "7d"},
-		{"--dsn", "sqlite://x", "--since", "1h"}, {"--dsn", "sqlite://x", "--keep", "-1h"}, {"--dsn", "sqlite://x", "-o", "json"}, {"--dsn", "sqlite://x", "--metrics", "nonsense"}, {"x"},
+		{"--dsn", "sqlite://x", "--since", "1h"}, {"--dsn", "sqlite://x", "--keep", "-1h"}, {"--dsn", "sqlite://x", "-o", "json"}, {"--dsn", "sqlite://x", "--metrics", "nonsense"}, {"--dsn", "sqlite://x", "--check", "--oldest", "0s"}, {"x"},
 	} {
 		r := newTool(t, "127.0.0.1:1", "shop").do("", append([]string{"relay"}, args...)...)
 		require.Equal(t, exitUsage, r.code, "%v: %s", args, r.err)
