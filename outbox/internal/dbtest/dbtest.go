@@ -1,0 +1,173 @@
+// Package dbtest starts database servers for the tests of the outbox. It imports no driver.
+package dbtest
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"os/user"
+	"path/filepath"
+	"strconv"
+	"syscall"
+	"time"
+)
+
+// ErrMissing is returned if the server is not installed.
+var ErrMissing = errors.New("not installed")
+
+// account returns the account of a server that refuses to run as root; nil: the own one will do.
+func account(name string) (*syscall.Credential, error) {
+	if os.Getuid() != 0 {
+		return nil, nil
+	}
+	u, err := user.Lookup(name)
+	if err != nil {
+		return nil, err
+	}
+	uid, _ := strconv.Atoi(u.Uid)
+	gid, _ := strconv.Atoi(u.Gid)
+	return &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}, nil
+}
+
+// A service starts a database server in a folder of its own.
+type service struct {
+	dir  string
+	as   *syscall.Credential
+	port int
+}
+
+func newService(user string) (*service, error) {
+	as, err := account(user)
+	if err != nil {
+		return nil, err
+	}
+	dir, err := os.MkdirTemp("", "outbox-"+user)
+	if err != nil {
+		return nil, err
+	}
+	if as != nil {
+		if err := os.Chown(dir, int(as.Uid), int(as.Gid)); err != nil {
+			return nil, err
+		}
+	}
+	free, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, err
+	}
+	defer free.Close()
+	return &service{dir: dir, as: as, port: free.Addr().(*net.TCPAddr).Port}, nil
+}
+
+func (s *service) command(name string, args ...string) *exec.Cmd {
+	cmd := exec.Command(name, args...)
+	cmd.Dir = s.dir
+	cmd.Env = append(os.Environ(), "HOME="+s.dir, "LC_ALL=C")
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: s.as}
+	return cmd
+}
+
+// run starts the server and waits until it answers.
+func (s *service) run(driver, dsn string, cmd *exec.Cmd) (func(), error) {
+	log, err := os.Create(filepath.Join(s.dir, "server.log"))
+	if err != nil {
+		return nil, err
+	}
+	cmd.Stdout, cmd.Stderr = log, log
+	if err := cmd.Start(); err != nil {
+		return nil, err
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- cmd.Wait() }()
+	stop := func() {
+		_ = cmd.Process.Signal(syscall.SIGINT)
+		if driver == "mysql" {
+			_ = cmd.Process.Kill()
+		}
+		<-ended
+		_ = log.Close()
+		_ = os.RemoveAll(s.dir)
+	}
+	db, err := sql.Open(driver, dsn)
+	if err != nil {
+		stop()
+		return nil, err
+	}
+	defer db.Close()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	for {
+		err := db.PingContext(ctx)
+		if err == nil {
+			return stop, nil
+		}
+		select {
+		case why := <-ended:
+			text, _ := os.ReadFile(log.Name())
+			return nil, fmt.Errorf("%s ended: %v\n%s", cmd.Path, why, text)
+		case <-ctx.Done():
+			stop()
+			return nil, err
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+}
+
+// program returns the path of the first program that exists.
+func program(names ...string) (string, error) {
+	for _, name := range names {
+		if found, _ := filepath.Glob(name); len(found) > 0 {
+			return found[len(found)-1], nil
+		}
+		if path, err := exec.LookPath(name); err == nil {
+			return path, nil
+		}
+	}
+	return "", fmt.Errorf("%v: %w", names, ErrMissing)
+}
+
+// Postgres starts a PostgreSQL with a folder of its own, its defaults and the user postgres. dsn
+// has a verb %s for the name of a database. The caller imports the driver pgx.
+func Postgres() (dsn string, stop func(), err error) {
+	postgres, err := program("/usr/lib/postgresql/*/bin/postgres")
+	if err != nil {
+		return "", nil, err
+	}
+	s, err := newService("postgres")
+	if err != nil {
+		return "", nil, err
+	}
+	data := filepath.Join(s.dir, "data")
+	initdb := s.command(filepath.Join(filepath.Dir(postgres), "initdb"), "-D", data, "-U", "postgres", "-A", "trust", "-E", "UTF8", "--no-locale")
+	if text, err := initdb.CombinedOutput(); err != nil {
+		return "", nil, fmt.Errorf("initdb: %w\n%s", err, text)
+	}
+	dsn = "postgres://postgres@127.0.0.1:" + strconv.Itoa(s.port) + "/%s?sslmode=disable"
+	stop, err = s.run("pgx", fmt.Sprintf(dsn, "postgres"), s.command(postgres, "-D", data, "-p", strconv.Itoa(s.port), "-k", s.dir, "-h", "127.0.0.1"))
+	return dsn, stop, err
+}
+
+// MariaDB starts a MariaDB with a folder of its own and its defaults. dsn has a verb %s for the
+// name of a database. The caller imports the driver mysql.
+func MariaDB() (dsn string, stop func(), err error) {
+	mariadbd, err := program("mariadbd", "/usr/sbin/mariadbd")
+	if err != nil {
+		return "", nil, err
+	}
+	s, err := newService("mysql")
+	if err != nil {
+		return "", nil, err
+	}
+	data := filepath.Join(s.dir, "data")
+	install := s.command("mariadb-install-db", "--no-defaults", "--datadir="+data, "--auth-root-authentication-method=normal", "--skip-test-db")
+	if text, err := install.CombinedOutput(); err != nil {
+		return "", nil, fmt.Errorf("mariadb-install-db: %w\n%s", err, text)
+	}
+	dsn = "root@tcp(127.0.0.1:" + strconv.Itoa(s.port) + ")/%s"
+	stop, err = s.run("mysql", fmt.Sprintf(dsn, "mysql"), s.command(mariadbd, "--no-defaults", "--datadir="+data, "--port="+strconv.Itoa(s.port),
+		"--socket="+filepath.Join(s.dir, "s"), "--bind-address=127.0.0.1", "--pid-file="+filepath.Join(s.dir, "pid"), "--skip-name-resolve"))
+	return dsn, stop, err
+}
