@@ -75,7 +75,8 @@ remember, to be sent again. They must have been kept (--keep). Use it once, when
 has lost data.
 
 --metrics serves the state of the outbox and of the queue to Prometheus, as
-delayq exporter does: the rows that wait, the age of the oldest one, dead rows.
+delayq exporter does: the rows that wait, the age of the oldest one, dead rows. It needs
+the rights of the role inspector too.
 
 SIGINT and SIGTERM end the batch in progress, and the relay with exit code 0.`,
 		Example: `  delayq relay --schema --dialect postgres
