@@ -43,6 +43,7 @@ func TestProseDefaultsAreTheRealOnes(t *testing.T) {
 		"Drain":        proseDuration(defaultServer.drain),
 		"Tick":         proseDuration(defaultServer.tick),
 		"DeadLimit":    fmt.Sprintf("%s and %d days", thousands(defaultServer.deadCount), defaultServer.deadAge/(24*time.Hour)),
+		"KeepHistory":  strconv.FormatBool(defaultServer.history),
 		"Logger":       "slog.Default()",
 	}
 	require.Equal(t, defaultClient.prefix, defaultServer.prefix)

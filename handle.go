@@ -269,6 +269,7 @@ func (t *topicServer) remove(ctx context.Context) (err error) {
 	t.waits.Wait()
 	s.blocked.remove(t)
 	t.reportUnsettled()
+	s.leave(t)
 	s.topics.remove(t.keys.topic)
 	return err
 }

@@ -101,6 +101,10 @@ func TestInspectorCosts(t *testing.T) {
 			_, err := insp.DueWithin(ctx, from, []time.Duration{time.Minute, time.Hour, 24 * time.Hour}, names...)
 			return err
 		}, [2]int{1, 3 * topics}},
+		"History": {func() error {
+			_, err := insp.History(ctx, "t000", from.Add(-6*time.Hour), from, time.Minute)
+			return err
+		}, [2]int{1, 1}},
 		"Servers":       {func() error { _, err := insp.Servers(ctx); return err }, [2]int{2, 2}},
 		"Job":           {func() error { _, err := insp.Job(ctx, "t000", "same"); return err }, [2]int{1, 1}},
 		"Find":          {func() error { _, err := insp.Find(ctx, "same"); return err }, [2]int{3, 1 + 2*topics + topics}},

@@ -33,6 +33,10 @@ var readings = map[string]readCall{
 	"Forecast": func(ctx context.Context, i *Inspector, topic string) (any, error) {
 		return i.Forecast(ctx, topic, time.UnixMilli(1), 365*24*time.Hour, 100)
 	},
+	"History": func(ctx context.Context, i *Inspector, topic string) (any, error) {
+		from := time.UnixMilli(1_700_000_000_000).Truncate(time.Hour)
+		return i.History(ctx, topic, from, from.Add(720*time.Hour), time.Hour)
+	},
 	"DueWithin": func(ctx context.Context, i *Inspector, topic string) (any, error) {
 		return i.DueWithin(ctx, time.UnixMilli(1), []time.Duration{time.Hour, 100 * 365 * 24 * time.Hour}, topic, "unused")
 	},
@@ -123,6 +127,7 @@ func requireRead(t *testing.T, all map[string]any, topic string) {
 	}, "one of the ready ones has lost its place")
 	require.Equal(t, 1, slices.IndexFunc(all["Forecast"].([]int64), func(n int64) bool { return n > 0 })/50, "in this century")
 	require.Equal(t, [][]int64{{0, 1}, {0, 0}}, all["DueWithin"])
+	require.Equal(t, map[Outcome]int64{OutcomeAcked: 3}, all["History"].(History).Steps[0].Outcomes)
 	require.Equal(t, StateRunning, all["Job"].(*JobInfo).State)
 	require.Len(t, all["Servers"], 1)
 	require.Equal(t, topic, all["Find"].([]*JobInfo)[0].Topic)

@@ -45,6 +45,8 @@ type keys struct {
 	turn     string // zset: key of waiting jobs by its pass
 	rules    string // hash: key → what is set for it
 	held     string // zset: key by the end of its hold
+	minutes  string // hash: minute modulo 360 → what happened in it
+	hours    string // hash: hour modulo 720 → what happened in it
 
 	schedules string // hash: name → definition of a schedule
 	slots     string // zset: schedule by its next slot
@@ -79,6 +81,8 @@ func newKeys(prefix, topic string) *keys {
 		turn:     root + "turn",
 		rules:    root + "rules",
 		held:     root + "held",
+		minutes:  root + "minutes",
+		hours:    root + "hours",
 
 		schedules: root + "schedules",
 		slots:     root + "slots",
@@ -195,6 +199,8 @@ var keyFields = []keyField{
 	{"turn", func(k *keys) *string { return &k.turn }},
 	{"rules", func(k *keys) *string { return &k.rules }},
 	{"held", func(k *keys) *string { return &k.held }},
+	{"minutes", func(k *keys) *string { return &k.minutes }},
+	{"hours", func(k *keys) *string { return &k.hours }},
 	{"schedules", func(k *keys) *string { return &k.schedules }},
 	{"slots", func(k *keys) *string { return &k.slots }},
 	{"waiting", func(k *keys) *string { return &k.waiting }},

@@ -84,6 +84,7 @@ func duties(role string) (list []duty) {
 			_, _ = sub.Receive(ctx)
 			_ = sub.Close()
 			_, _ = h.try(heartbeatScript, []any{serversKey(defaultPrefix)}, "acl", "{}")
+			_, _ = h.try(chronicleScript, h.keys.of(chronicleScript, h.keys.receipt("history")), "1", "acked 1")
 		}, func(_ context.Context, h *Hand, running Held) { // the last lease goes
 			_, _ = h.tryPromote(1000, 0)
 			_, _ = h.settle([]Held{running}, row{verb: verbAck})
@@ -103,6 +104,9 @@ func duties(role string) (list []duty) {
 			_, _ = i.Find(ctx, "dead")
 			_, _ = i.Forecast(ctx, topic, time.Now(), time.Minute, 60)
 			_, _ = i.DueWithin(ctx, time.Now(), []time.Duration{time.Minute}, topic)
+			for _, step := range []time.Duration{time.Minute, time.Hour} {
+				_, _ = i.History(ctx, topic, time.Now().Add(-time.Hour), time.Now(), step)
+			}
 			_, _ = i.Schedules(ctx, topic)
 			_, _ = i.Schedule(ctx, topic, "s")
 			_, _ = i.Runs(ctx, topic, "s", 10)
@@ -360,6 +364,16 @@ var deeds = map[string][]deed{
 		_, err := inspectorOf(c).Forecast(ctx, topic, time.Now(), time.Minute, 60)
 		return err
 	}},
+	"Inspector.History": {
+		func(ctx context.Context, c *Client, topic string) error {
+			_, err := inspectorOf(c).History(ctx, topic, time.Now().Add(-time.Hour), time.Now(), time.Minute)
+			return err
+		},
+		func(ctx context.Context, c *Client, topic string) error {
+			_, err := inspectorOf(c).History(ctx, topic, time.Now().Add(-time.Hour), time.Now(), time.Hour)
+			return err
+		},
+	},
 	"Inspector.DueWithin": {func(ctx context.Context, c *Client, topic string) error {
 		_, err := inspectorOf(c).DueWithin(ctx, time.Now(), []time.Duration{time.Minute}, topic)
 		return err
@@ -647,6 +661,7 @@ func aclStage(t *testing.T, admin *redis.Client, prefix, topic string) *Hand {
 	require.NoError(t, c.Pause(ctx, topic, Pause{By: "ops"}))
 	_, err := h.try(heartbeatScript, []any{serversKey(prefix)}, "server", "{}")
 	require.NoError(t, err)
+	require.NoError(t, admin.HSet(ctx, h.keys.hours, 472222%720, "472222 acked 3").Err()) // 1,700,000,000 s after 1970
 	require.NoError(t, admin.Do(ctx, "ACL", "LOG", "RESET").Err())
 	return h
 }
@@ -702,7 +717,7 @@ var scriptRoles = map[*script][]string{
 	promoteScript: {"worker"}, takeScript: {"worker"}, extendScript: {"worker"}, ackScript: {"worker"}, againScript: {"worker"}, retryScript: {"worker"},
 	snoozeScript: {"worker"}, giveBackScript: {"worker"}, buryScript: {"worker"}, pruneScript: {"worker"}, heartbeatScript: {"worker"},
 	scheduleDueScript: {"worker"}, scheduleFireScript: {"worker"}, watchScript: {"worker"},
-	ringScript: {"worker"}, surveyScript: {"worker"},
+	ringScript: {"worker"}, surveyScript: {"worker"}, chronicleScript: {"worker"},
 	checkScript: {"worker", "operator"}, mendScript: {"worker", "operator"},
 	reviveScript: {"operator"}, deleteScript: {"operator"}, pageScript: {"operator"}, inspectScript: {"operator"}, explainScript: {"operator"}, keysScript: {"operator"}, pauseScript: {"operator"}, holdScript: {"operator"}, limitsScript: {"operator"}, priorityScript: {"producer", "operator"}, keyLimitsScript: {"operator"}, keyHoldScript: {"operator"}, auditScript: {"operator"}, buryWaitingScript: {"operator"}, removeTopicScript: {"operator"}, schedulePauseScript: {"operator"},
 	cancelScript: {"producer", "operator"}, rescheduleScript: {"producer", "operator"}, getScript: {"producer", "operator"},

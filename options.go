@@ -125,6 +125,7 @@ type serverOptions struct {
 	deadCount   int
 	deadAge     time.Duration
 	failFast    time.Duration // 0: never
+	history     bool          // what happens in the topics is counted
 	logger      *slog.Logger
 	hooks       hooks
 	errs        []error
@@ -142,6 +143,7 @@ var defaultServer = serverOptions{
 	tick:        maxTick,
 	deadCount:   1_000_000,
 	deadAge:     90 * 24 * time.Hour,
+	history:     true,
 }
 
 type handlerOptions struct {
@@ -313,6 +315,15 @@ func DeadLimit(count int, age time.Duration) ServerOption {
 		}
 		o.deadCount, o.deadAge = count, age
 	})
+}
+
+// KeepHistory sets whether the server counts the runs of its topics for [Inspector.History]: their
+// outcomes, lateness and run time by minutes and hours. Every 10 s it sends the numbers of each
+// topic that has changed, in a call of its own. If that call fails, it costs a line in the log and
+// no job. A busy topic takes about 0.2 MB of Redis's memory, and at most 0.9 MB, for up to 31 days
+// after its last run. Default: true.
+func KeepHistory(keep bool) ServerOption {
+	return serverOption(func(o *serverOptions) { o.history = keep })
 }
 
 // MaxTopics sets how many topics of a pattern a server serves: see [Server.Handle]. If more match,

@@ -194,7 +194,7 @@ func TestDefaults(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, serverOptions{
 		prefix: "delayq", concurrency: 10, lease: 30 * time.Second, drain: 20 * time.Second, tick: time.Second,
-		deadCount: 1_000_000, deadAge: 90 * 24 * time.Hour,
+		deadCount: 1_000_000, deadAge: 90 * 24 * time.Hour, history: true,
 	}, server)
 }
 
@@ -249,9 +249,10 @@ func TestServerOptions(t *testing.T) {
 			[]ServerOption{DeadLimit(-1, time.Hour), DeadLimit(10_000_001, time.Hour), DeadLimit(1, time.Second-1), DeadLimit(1, hundredYears+1)},
 			"0 to 10000000 jobs",
 		},
-		"Logger": {[]ServerOption{Logger(slog.New(slog.NewTextHandler(io.Discard, nil)))}, []ServerOption{Logger(nil)}, "Logger(nil)"},
-		"Hooks":  {[]ServerOption{Hooks(nothingHook{})}, []ServerOption{Hooks(struct{}{})}, "hook"},
-		"nil":    {nil, []ServerOption{nil}, "a server option is nil"},
+		"KeepHistory": {[]ServerOption{KeepHistory(false)}, nil, ""},
+		"Logger":      {[]ServerOption{Logger(slog.New(slog.NewTextHandler(io.Discard, nil)))}, []ServerOption{Logger(nil)}, "Logger(nil)"},
+		"Hooks":       {[]ServerOption{Hooks(nothingHook{})}, []ServerOption{Hooks(struct{}{})}, "hook"},
+		"nil":         {nil, []ServerOption{nil}, "a server option is nil"},
 	} {
 		for i, opt := range c.good {
 			o, err := newServerOptions([]ServerOption{opt})

@@ -57,8 +57,13 @@ func (t *topicServer) reportAll(rows []row, g *sign) {
 	}
 }
 
-// reportOutcome reports the outcome of one run.
-func (t *topicServer) reportOutcome(r row) { t.reportAll([]row{r}, nil) }
+// reportOutcome counts and reports the outcome of a run that was not settled.
+func (t *topicServer) reportOutcome(r row) {
+	t.mu.Lock()
+	t.countLocked(&r)
+	t.mu.Unlock()
+	t.reportAll([]row{r}, nil)
+}
 
 // A runEnd is a function that a RunHook has returned, with those of the hooks before it.
 type runEnd struct {

@@ -43,9 +43,10 @@ type run struct {
 	taken    int64     // when the job was taken, by Redis's clock, in ms
 	start    time.Time // when the handler was called, by Redis's clock; zero: not yet
 	began    time.Time // the same by the local clock
-	returned bool      // the handler has returned, or is no longer waited for
-	settling bool      // a call that settles the job is in flight
-	bereft   bool      // Redis has lost data of the topic since the take
+	late     time.Duration
+	returned bool // the handler has returned, or is no longer waited for
+	settling bool // a call that settles the job is in flight
+	bereft   bool // Redis has lost data of the topic since the take
 	// Calls of the handler that replace its own job: one was executed, or that many are in flight
 	// or of unknown outcome.
 	replaced  bool

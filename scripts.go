@@ -127,6 +127,7 @@ var (
 	checkScript           = newReadingScript("check")
 	mendScript            = newReadingScript("mend")
 	heartbeatScript       = newScript("heartbeat")
+	chronicleScript       = newScript("chronicle")
 	auditScript           = newScript("audit")
 	removeTopicScript     = newScript("remove_topic")
 	scheduleSetScript     = newScript("schedule_set")
@@ -142,7 +143,7 @@ var allScripts = []*script{
 	enqueueScript, enqueueKeyedScript, replaceScript, promoteScript, watchScript, ringScript, takeScript, extendScript, ackScript,
 	againScript, retryScript, snoozeScript, giveBackScript, buryScript, buryWaitingScript, cancelScript, deleteScript,
 	rescheduleScript, reviveScript, getScript, pageScript, inspectScript, keysScript, explainScript, pauseScript, holdScript, limitsScript, priorityScript, keyLimitsScript, keyHoldScript,
-	pruneScript, surveyScript, checkScript, mendScript, heartbeatScript, auditScript, removeTopicScript, scheduleSetScript, scheduleRemoveScript,
+	pruneScript, surveyScript, checkScript, mendScript, heartbeatScript, chronicleScript, auditScript, removeTopicScript, scheduleSetScript, scheduleRemoveScript,
 	schedulePauseScript, scheduleTriggerScript, scheduleDueScript, scheduleFireScript, scheduleInfoScript,
 }
 

@@ -84,6 +84,7 @@ type Server struct {
 	blocked       blockedTopics
 	alwaysRings   bool // even with few topics
 	topics        topicSet
+	settled       chan struct{} // closed when the last job is settled
 
 	mu         sync.Mutex
 	errs       []error // errors in the handlers, calendars and options of the server
@@ -96,6 +97,7 @@ type Server struct {
 	middleware []Middleware
 	around     []BatchMiddleware // batch handlers
 	running    sync.WaitGroup    // handlers
+	left       []*topicServer    // removed, and their last numbers are not in the history yet
 }
 
 // NewServer returns a server for the queue in rdb, which is a [redis.Client] (for a standalone
@@ -106,7 +108,7 @@ func NewServer(rdb redis.UniversalClient, opts ...ServerOption) *Server {
 	s := &Server{
 		rdb: rdb, id: rand.Text(), alarms: make(chan *topicServer, 16), calendars: make(schedule.Calendars),
 	}
-	s.ready = make(chan struct{})
+	s.ready, s.settled = make(chan struct{}), make(chan struct{})
 	s.enter(ServerNew)
 	s.watch.now = make(chan struct{}, 1)
 	s.nodes.all = make(map[redis.UniversalClient]*node)
@@ -274,13 +276,17 @@ func (s *Server) Run(ctx context.Context) error {
 	defer endWork()
 	fetch, endFetch := context.WithCancel(ctx)
 	defer endFetch()
-	var fetching, taking, working, beating sync.WaitGroup
+	var fetching, taking, working, beating, counting sync.WaitGroup
 	s.serve(&lifetime{fetch, work, &fetching, &taking, &working})
 	s.loops.keep(work, &working, "control", s.controlLoop)
 	beat, endBeating := context.WithCancel(work)
 	defer endBeating()
 	s.loops.keep(beat, &beating, "heartbeat", func(ctx context.Context) { s.heartbeatLoop(ctx, fetch) })
 	beaten := s.whenDone(&beating)
+	if s.o.history {
+		s.loops.keep(work, &counting, "history", s.historyLoop)
+	}
+	counted := s.whenDone(&counting)
 	s.loops.keep(fetch, &working, "watch", s.watchLoop)
 	s.loops.keep(fetch, &working, "survey", s.surveyLoop)
 	if len(s.patterns) > 0 {
@@ -306,12 +312,20 @@ func (s *Server) Run(ctx context.Context) error {
 	late := time.AfterFunc(stopPatience, s.dials[1].HangUp)
 	defer late.Stop()
 	s.drain(s.whenDone(&s.running), s.whenDone(&taking, &fetching))
+	close(s.settled)
 	endBeating()
+	parting := time.NewTimer(farewellTime)
+	defer parting.Stop()
 	s.farewell(beaten)
+	select {
+	case <-counted:
+	case <-parting.C:
+	}
 	endWork()
 	s.close() // ends every call that still waits for a reply
 	working.Wait()
 	<-beaten
+	<-counted
 	taking.Wait()
 	fetching.Wait()
 	for _, t := range s.topics.all() {

@@ -344,6 +344,7 @@ func (t *topicServer) settle(ctx context.Context, series, number string, list []
 			}
 			list[i].lost = r.lost
 		}
+		t.countLocked(&list[i])
 		t.owned.drop(r)
 		ended = t.outcomes.noteEnded(r) || ended
 	}

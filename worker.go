@@ -69,6 +69,7 @@ type topicServer struct {
 	given    []*topicServer // have been given workers of the pool, and are not yet told
 	owned    holdings
 	outcomes outcomes
+	history  chronicle
 	turns    turns
 	pace     pace  // of takes
 	room     latch // there may be room for more jobs
@@ -399,6 +400,7 @@ func (t *topicServer) startLocked(r *run, now time.Time, parent context.Context)
 		r.start = taken // an older reply of Redis has been read since
 	}
 	r.job.StartedAt = r.start
+	r.late = r.start.Sub(r.job.Due) // before the handler can change Due
 	if limit := r.opts.Timeout; limit > 0 {
 		r.deadline = now.Add(time.Duration(limit) * time.Millisecond)
 	}

@@ -25,6 +25,8 @@
 -- KEYS[22]  keyed      hash, job ID to its place in a lane, for jobs that have a key
 -- KEYS[23]  rules      hash, key to what is set for it
 -- KEYS[24]  held       zset, key scored by the end of its hold (Unix ms)
+-- KEYS[25]  minutes    hash, minute modulo 360 to the numbers of that minute
+-- KEYS[26]  hours      hash, hour modulo 720 to the numbers of that hour
 -- ARGV[1]   part       a key to scan, by its name here: one of the first sixteen, turn, lane,
 --                      keyed, rules or held. Or all, for checks that need no scan
 -- ARGV[2]   cursor     where the slice begins, 0 for the beginning. For a list: how many IDs to
@@ -62,6 +64,7 @@ local done, results, schedules, slots, waiting = KEYS[8], KEYS[9], KEYS[10], KEY
 local fired, runs, ready, handoff = KEYS[13], KEYS[14], KEYS[15], KEYS[16]
 local stats, sizes, idle = KEYS[17], KEYS[18], KEYS[19]
 local turn, lane, keyed, rules, held = KEYS[20], KEYS[21], KEYS[22], KEYS[23], KEYS[24]
+local minutes, hours = KEYS[25], KEYS[26]
 local part, cursor, repair = ARGV[1], ARGV[2], ARGV[5]
 local limit, most = tonumber(ARGV[3]), tonumber(ARGV[4])
 
@@ -120,6 +123,8 @@ local function all()
   measure('HLEN', stats)
   measure('HLEN', sizes)
   measure('ZCARD', idle)
+  measure('HLEN', minutes)
+  measure('HLEN', hours)
   for _, key in ipairs(wrong) do
     found(key, '', 'wrong_type', false)
   end

@@ -27,6 +27,8 @@
 -- KEYS[25]  keyed      hash, job ID to its place in a lane
 -- KEYS[26]  rules      hash, key to what is set for it
 -- KEYS[27]  held       zset, key scored by the end of its hold (Unix ms)
+-- KEYS[28]  minutes    hash, minute modulo 360 to the numbers of that minute
+-- KEYS[29]  hours      hash, hour modulo 720 to the numbers of that hour
 -- ARGV[1]   number     number of this call in its series
 --
 -- Redis frees the memory of the keys in the background.
@@ -41,6 +43,7 @@ local schedules, slots, waiting, fired, runs = KEYS[16], KEYS[17], KEYS[18], KEY
 local receipt, operator = KEYS[21], KEYS[22]
 local number = ARGV[1]
 local turn, lane, keyed, rules, held = KEYS[23], KEYS[24], KEYS[25], KEYS[26], KEYS[27]
+local minutes, hours = KEYS[28], KEYS[29]
 
 local told = replay(receipt, number)
 if told then
@@ -59,7 +62,7 @@ if jobs + leased + kept + planned > 0 then
 else
   redis.call('UNLINK', bucket, ready, handoff, leases, attempts, errors, moved, dead)
   redis.call('UNLINK', meta, stats, sizes, idle, slots, waiting, fired, runs)
-  redis.call('UNLINK', turn, lane, keyed, rules, held)
+  redis.call('UNLINK', turn, lane, keyed, rules, held, minutes, hours)
 end
 remember(receipt, number, answer)
 return {'ok', now, answer}

@@ -426,7 +426,7 @@ func requireOnlyDocumentedKeys(t *testing.T, rdb redis.UniversalClient, prefix, 
 		name, ours := strings.CutPrefix(key, root)
 		switch {
 		case !ours || name == "stats" || name == "meta":
-		case strings.HasPrefix(name, "receipt:") || strings.HasPrefix(name, "taken:"):
+		case strings.HasPrefix(name, "receipt:") || strings.HasPrefix(name, "taken:") || name == "minutes" || name == "hours":
 			ttl, err := rdb.PTTL(t.Context(), key).Result()
 			require.NoError(t, err)
 			require.NotEqual(t, time.Duration(-1), ttl, "%s never expires", key)

@@ -8,11 +8,13 @@ import (
 	"time"
 )
 
-// maxReceipt is the longest time a receipt may be kept, and maxClean that for the note of good
-// health of a check.
+// maxReceipt is the longest time a receipt may be kept, maxClean that for the note of good health
+// of a check, and the others those for the two keys of a history.
 const (
 	maxReceipt = 3 * time.Minute
 	maxClean   = time.Hour
+	maxMinutes = 7 * time.Hour
+	maxHours   = 31 * 24 * time.Hour
 )
 
 // Census checks the form of a state (invariant I12), whether or not there still are jobs: every
@@ -31,12 +33,19 @@ func Census(s *State) (violations []Violation, leftovers int) {
 			}
 		}
 		for part, k := range t.Keys {
-			most := maxReceipt
-			if part == "receipt:clean" {
+			most, history := maxReceipt, false
+			switch part {
+			case "receipt:clean":
 				most = maxClean
+			case "minutes":
+				most, history = maxMinutes, true
+			case "hours":
+				most, history = maxHours, true
 			}
 			switch {
-			case !strings.HasPrefix(part, "receipt:") && !strings.HasPrefix(part, "taken:"):
+			case history && k.Type != "hash":
+				bad(name, "", "key %s is a %s and not a hash", part, k.Type)
+			case !history && !strings.HasPrefix(part, "receipt:") && !strings.HasPrefix(part, "taken:"):
 				bad(name, "", "undocumented key %s", part)
 			case k.TTL < 0 || k.TTL > most:
 				bad(name, "", "key %s is kept for %v", part, k.TTL)

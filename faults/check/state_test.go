@@ -52,6 +52,16 @@ func TestCensusFindsPlantedFaults(t *testing.T) {
 		"key receipt:clean is kept for": func(ctx context.Context, rdb redis.UniversalClient, root string) {
 			rdb.Set(ctx, root+"receipt:clean", "x", 2*time.Hour)
 		},
+		"key minutes is kept for": func(ctx context.Context, rdb redis.UniversalClient, root string) {
+			rdb.HSet(ctx, root+"minutes", "1", "1 acked 1")
+		},
+		"key hours is kept for": func(ctx context.Context, rdb redis.UniversalClient, root string) {
+			rdb.HSet(ctx, root+"hours", "1", "1 acked 1")
+			rdb.Expire(ctx, root+"hours", 32*24*time.Hour)
+		},
+		"key hours is a list": func(ctx context.Context, rdb redis.UniversalClient, root string) {
+			rdb.RPush(ctx, root+"hours", "1")
+		},
 		"schedule without an entry in fired": func(ctx context.Context, rdb redis.UniversalClient, root string) { rdb.HDel(ctx, root+"fired", "s") },
 		"schedule without an entry in runs":  func(ctx context.Context, rdb redis.UniversalClient, root string) { rdb.HDel(ctx, root+"runs", "s") },
 		"schedule without an entry in schedules": func(ctx context.Context, rdb redis.UniversalClient, root string) {

@@ -1,0 +1,227 @@
+package delayq
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"strconv"
+	"time"
+
+	"github.com/delayq/delayq/internal/record"
+)
+
+// The history of a topic is what happened in each of its last minutes and hours. Servers count the
+// runs that end and send the numbers every historyEvery. These calls are apart from those that
+// settle jobs. If one fails, its numbers go with a later one.
+const (
+	historyEvery = 10 * time.Second
+
+	// historyPatience is how long a call without a reply is repeated. It is less than the time for
+	// which its receipt is kept, so no number is added twice.
+	historyPatience = 2 * time.Minute
+
+	// historyLeft is the most topics without a handler any more whose numbers still wait.
+	historyLeft = 100
+)
+
+// Upper bounds of the histograms of lateness and run time. The last bucket has none. They are those
+// of the module prom.
+var (
+	latenessBounds = []time.Duration{
+		time.Millisecond, 2 * time.Millisecond, 5 * time.Millisecond, 10 * time.Millisecond, 25 * time.Millisecond, 50 * time.Millisecond,
+		100 * time.Millisecond, 250 * time.Millisecond, 500 * time.Millisecond, time.Second, 2500 * time.Millisecond, 5 * time.Second,
+		10 * time.Second, 30 * time.Second, time.Minute, 5 * time.Minute, 15 * time.Minute, time.Hour,
+	}
+	runTimeBounds = []time.Duration{
+		time.Millisecond, 5 * time.Millisecond, 10 * time.Millisecond, 25 * time.Millisecond, 50 * time.Millisecond,
+		100 * time.Millisecond, 250 * time.Millisecond, 500 * time.Millisecond, time.Second, 2500 * time.Millisecond, 5 * time.Second,
+		10 * time.Second, 30 * time.Second, time.Minute, 5 * time.Minute, 15 * time.Minute, time.Hour,
+	}
+)
+
+// The series of a history: the outcomes, the buckets of lateness and the buckets of run time.
+const (
+	outcomeCount = 11
+	firstLate    = outcomeCount
+	firstRan     = firstLate + 19
+	seriesCount  = firstRan + 18
+)
+
+var seriesNames = func() []string {
+	names := make([]string, 0, seriesCount)
+	for _, outcome := range outcomeNames {
+		names = append(names, string(outcome))
+	}
+	for i := range len(latenessBounds) + 1 {
+		names = append(names, "late"+strconv.Itoa(i))
+	}
+	for i := range len(runTimeBounds) + 1 {
+		names = append(names, "ran"+strconv.Itoa(i))
+	}
+	return names
+}()
+
+// sums are the numbers of the series.
+type sums [seriesCount]int64
+
+// add counts a run that has ended. A run without a handler's call has neither lateness nor run
+// time.
+func (s *sums) add(r *row) {
+	outcome := r.outcome()
+	for i, name := range outcomeNames {
+		if name == outcome {
+			s[i]++
+			break
+		}
+	}
+	if r.run.start.IsZero() {
+		return
+	}
+	s[firstLate+bucketOf(latenessBounds, r.run.late)]++
+	if !r.end.IsZero() {
+		s[firstRan+bucketOf(runTimeBounds, r.end.Sub(r.run.start))]++
+	}
+}
+
+// bucketOf returns the first bucket whose bound is not below d, or the one after the last bound.
+func bucketOf(bounds []time.Duration, d time.Duration) int {
+	for i, bound := range bounds {
+		if d <= bound {
+			return i
+		}
+	}
+	return len(bounds)
+}
+
+// A chronicle counts the runs of a topic that have ended. topicServer.mu guards its first two
+// fields. Only the history loop uses the others.
+type chronicle struct {
+	sums    sums // not sent yet
+	changed bool
+
+	series *series
+	number string    // of the call that must be repeated; empty: none
+	sent   sums      // by that call
+	since  time.Time // when it was first sent
+	doubt  bool      // it may have been executed
+}
+
+// countLocked counts a run that has ended.
+func (t *topicServer) countLocked(r *row) {
+	if !t.server.o.history {
+		return
+	}
+	t.history.sums.add(r)
+	t.history.changed = true
+}
+
+// historyLoop sends what was counted. It ends with ctx, or after a last call when the last job is
+// settled.
+func (s *Server) historyLoop(ctx context.Context) {
+	asked := trouble{name: "history", log: s.log, outage: s.outage}
+	for last := false; !last; {
+		// not in step with other servers
+		rest := historyEvery + rand.N(s.o.tick).Truncate(time.Millisecond)
+		signOf(ctx).rest(rest)
+		timer := time.NewTimer(rest)
+		select {
+		case <-timer.C:
+		case <-s.settled:
+			last = true
+		case <-ctx.Done():
+		}
+		timer.Stop()
+		signOf(ctx).turn()
+		if ctx.Err() != nil {
+			return
+		}
+		if calls, err := s.sendHistory(ctx); calls > 0 && ctx.Err() == nil {
+			asked.note("history", err)
+		}
+	}
+}
+
+// sendHistory sends what was counted in all topics, with one call for each that has changed. It
+// returns the number of calls and the first error. It stops if Redis is away.
+func (s *Server) sendHistory(ctx context.Context) (calls int, err error) {
+	topics := s.topics.all()
+	gone := s.takeLeft()
+	for i, t := range append(gone, topics...) {
+		sent, failed := t.sendHistory(ctx)
+		if sent {
+			calls++
+		}
+		if failed != nil && err == nil {
+			err = failed
+		}
+		if i < len(gone) && failed != nil {
+			s.leave(t)
+		}
+		if failed != nil && (away(failed) || ctx.Err() != nil) {
+			s.leave(gone[min(i+1, len(gone)):]...)
+			return calls, err
+		}
+	}
+	return calls, err
+}
+
+// leave keeps topics that the server no longer serves until their numbers are sent.
+func (s *Server) leave(gone ...*topicServer) {
+	if !s.o.history {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.left = append(s.left, gone[:min(len(gone), historyLeft-len(s.left))]...)
+}
+
+func (s *Server) takeLeft() []*topicServer {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	gone := s.left
+	s.left = nil
+	return gone
+}
+
+// sendHistory is one call of the chronicle script. It reports whether there was anything to send.
+func (t *topicServer) sendHistory(ctx context.Context) (sent bool, err error) {
+	h := &t.history
+	if time.Since(h.since) > historyPatience {
+		h.number = "" // the numbers are lost, because nobody knows whether they were added
+	}
+	if h.number == "" {
+		t.mu.Lock()
+		changed := h.changed
+		h.sent, h.sums, h.changed = h.sums, sums{}, false
+		t.mu.Unlock()
+		if !changed {
+			return false, nil
+		}
+		if h.series == nil {
+			h.series = newSeries()
+		}
+		h.number, h.doubt = h.series.next(), false
+		h.since = time.Now().Round(0) // by the wall clock, which a suspended machine does not stop
+	}
+	call, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	doubt := h.doubt
+	h.doubt = true // even if the call ends this goroutine
+	_, err = t.server.scripts.exec(call, chronicleScript, t.keys, h.series.receipt(t.keys), 0, h.number, record.EncodeSums(seriesNames, h.sent[:]))
+	if err == nil {
+		h.number = ""
+		return true, nil
+	}
+	// If a repeated call was not executed, the call before it may have been.
+	h.doubt = !certain(err) || doubt && away(err)
+	if !h.doubt {
+		t.mu.Lock()
+		for i, n := range h.sent {
+			h.sums[i] += n
+		}
+		h.changed = true
+		t.mu.Unlock()
+		h.number = ""
+	}
+	return true, fmt.Errorf("history: %w", err)
+}
