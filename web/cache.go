@@ -24,6 +24,7 @@ type cache struct {
 // An entry is one result. value, err and at are set before done is closed.
 type entry struct {
 	done  chan struct{}
+	keep  time.Duration // it is young for that long, if that is longer than every
 	at    time.Time
 	value any
 	err   error
@@ -33,7 +34,7 @@ type entry struct {
 func (e *entry) fresh(every time.Duration) bool {
 	select {
 	case <-e.done:
-		return time.Since(e.at) < every
+		return time.Since(e.at) < max(every, e.keep)
 	default:
 		return true
 	}
@@ -42,13 +43,14 @@ func (e *entry) fresh(every time.Duration) bool {
 // errFetch is what the others get if a read has panicked.
 var errFetch = errors.New("the read was interrupted")
 
-// get returns the result of a key, which fetch reads if there is none or if it is too old. Errors
+// get returns the result of a key, which fetch reads if there is none or if it is too old, which is
+// no earlier than keep. Errors
 // are results too, so that an outage is not made worse by many viewers.
-func (c *cache) get(ctx context.Context, key string, fetch func(context.Context) (any, error)) (any, error) {
+func (c *cache) get(ctx context.Context, key string, keep time.Duration, fetch func(context.Context) (any, error)) (any, error) {
 	c.mu.Lock()
 	e := c.entries[key]
 	if e == nil || !e.fresh(c.every) {
-		e = &entry{done: make(chan struct{}), err: errFetch}
+		e = &entry{done: make(chan struct{}), keep: keep, err: errFetch}
 		c.add(key, e)
 		c.mu.Unlock()
 		defer func() {
@@ -100,7 +102,12 @@ func (c *cache) forget() {
 
 // read is get with the type of the result.
 func read[T any](h *Handler, ctx context.Context, key string, fetch func(context.Context) (T, error)) (T, error) {
-	value, err := h.shared.get(ctx, key, func(ctx context.Context) (any, error) { return fetch(ctx) })
+	return readFor(h, ctx, 0, key, fetch)
+}
+
+// readFor is read for what is kept longer, because it changes more slowly.
+func readFor[T any](h *Handler, ctx context.Context, keep time.Duration, key string, fetch func(context.Context) (T, error)) (T, error) {
+	value, err := h.shared.get(ctx, key, keep, func(ctx context.Context) (any, error) { return fetch(ctx) })
 	if err != nil {
 		var zero T
 		return zero, err

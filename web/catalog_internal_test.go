@@ -96,6 +96,7 @@ func TestCatalogHasEveryKey(t *testing.T) {
 	}
 	all("status.", topicNoServer, topicBehind, topicPaused, topicHeld, topicRunning, topicIdle)
 	all("field.", filterFields...)
+	all("history.", append(new(history).Groups(), "hour", "six", "month")...)
 	for _, name := range counterNames {
 		all("counter.", string(name))
 	}

@@ -339,6 +339,8 @@ type topicPage struct {
 	topicRow
 	Forecasts []forecast `json:"forecasts"`
 	Lateness  *lateness  `json:"lateness,omitempty"` // of done jobs; none without them
+	Histories []*history `json:"histories,omitempty"`
+	Unread    string     `json:"histories_error,omitempty"` // why there are none
 	Problem   string     `json:"problem,omitempty"`
 }
 
@@ -402,6 +404,9 @@ func (h *Handler) topic(v *view) (any, error) {
 		if p.Lateness, err = h.lateness(v.Request.Context(), v.Topic); err != nil {
 			return nil, err
 		}
+	}
+	if p.Histories, err = h.histories(v.Request.Context(), v.Topic, t.at); err != nil {
+		_, p.Unread = v.explain(err) // a user with the rights of an earlier release sees the rest
 	}
 	return p, nil
 }
