@@ -319,9 +319,9 @@ func DeadLimit(count int, age time.Duration) ServerOption {
 
 // KeepHistory sets whether the server counts the runs of its topics for [Inspector.History]: their
 // outcomes, lateness and run time by minutes and hours. Every 10 s it sends the numbers of each
-// topic that has changed, in a call of its own. If that call fails, it costs a line in the log and
-// no job. A busy topic takes about 0.2 MB of Redis's memory, and at most 0.9 MB, for up to 31 days
-// after its last run. Default: true.
+// topic that has changed, in a call of its own, and the last ones within 200 ms of the end of its
+// drain. If such a call fails, it costs a line in the log and no job. A busy topic takes about 0.2
+// MB of Redis's memory, and at most 0.9 MB, for up to 31 days after its last run. Default: true.
 func KeepHistory(keep bool) ServerOption {
 	return serverOption(func(o *serverOptions) { o.history = keep })
 }
