@@ -95,7 +95,7 @@ func runOf(fresh NewJob, now time.Time) (*Job, error) {
 	enqueued := now.UnixMilli()
 	due := o.Due(enqueued)
 	job := &Job{
-		Topic: fresh.Topic, ID: fresh.ID, Payload: slices.Clone(fresh.Payload), Headers: o.Headers,
+		Topic: fresh.Topic, ID: fresh.ID, Payload: slices.Clone(fresh.Payload), Headers: o.Headers, Key: o.Key,
 		Attempt: 1, Retries: o.Retries(), EnqueuedAt: msTime(enqueued), Due: msTime(due), StartedAt: msTime(due),
 		nonce: string(binary.LittleEndian.AppendUint64(nil, mathrand.Uint64())),
 	}

@@ -18,13 +18,14 @@ func TestNewJob(t *testing.T) {
 	t.Parallel()
 	payload := []byte("hello")
 	fresh := delayq.NewJob{Topic: "mail", ID: "welcome-7", Payload: payload, Options: []delayq.JobOption{
-		delayq.Retry(2), delayq.Header("lang", "en"), delayq.ProcessIn(time.Hour),
+		delayq.Retry(2), delayq.Header("lang", "en"), delayq.ProcessIn(time.Hour), delayq.Key("tenant-7"),
 	}}
 	before := time.Now().Truncate(time.Millisecond)
 	job := delayqtest.NewJob(t, fresh)
 	require.Equal(t, "mail welcome-7", job.Topic+" "+job.ID)
 	require.Equal(t, "hello", string(job.Payload))
 	require.Equal(t, map[string]string{"lang": "en"}, job.Headers)
+	require.Equal(t, "tenant-7", job.Key)
 	require.Equal(t, []int{1, 2, 2, 0}, []int{job.Attempt, job.Retries, job.RetriesLeft(), job.Snoozes})
 	require.WithinRange(t, job.EnqueuedAt, before, time.Now())
 	require.Equal(t, time.Hour, job.Due.Sub(job.EnqueuedAt))
