@@ -42,6 +42,9 @@ outbox: ## run the tests of the outbox on every database that is installed
 	cd outbox && go test ./...
 	cd outbox/pgxoutbox && go test ./...
 
+handlers: ## run the tests of the ready-made handlers, with every database that is installed
+	cd handlers && go test ./...
+
 observe: ## run the tests of the example with metrics, traces and health
 	cd example/observe && go test ./...
 
@@ -56,4 +59,4 @@ bench: ## compare with asynq; ROWS is a pattern like 'enqueue|work' (default: al
 ci: ## run everything that must hold before a change lands
 	bash .ci/run
 
-.PHONY: help test full race roles rings explore faults soak cli prom otel outbox observe deploy bench ci
+.PHONY: help test full race roles rings explore faults soak cli prom otel outbox handlers observe deploy bench ci

@@ -236,13 +236,13 @@ func TestProseExamplesExist(t *testing.T) {
 }
 
 // What documents for users name in code is exported: delayq.X by the package itself, other names by
-// it, by delayqtest, otel or web, and as methods and fields too.
+// it, by delayqtest, otel, web or a ready-made handler, and as methods and fields too.
 func TestProseNamesAreExported(t *testing.T) {
 	top, all := map[string]bool{}, map[string]bool{}
 	for _, tree := range proseGo(t) {
 		exportedNames(tree, top, all)
 	}
-	for _, dir := range []string{"delayqtest", "otel", "web"} {
+	for _, dir := range []string{"delayqtest", "otel", "web", "handlers/webhook"} {
 		files, err := filepath.Glob(dir + "/*.go")
 		require.NoError(t, err)
 		require.NotEmpty(t, files, dir)
