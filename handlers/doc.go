@@ -2,6 +2,7 @@
 // package of its own:
 //
 //   - [github.com/delayq/delayq/handlers/webhook] posts payloads to receivers.
+//   - [github.com/delayq/delayq/handlers/command] runs commands.
 //
 // What a handler may do stands in its configuration. A payload that does not fit its handler buries
 // the job. docs/handlers.md describes all of them.
