@@ -15,8 +15,8 @@ import (
 	"github.com/stretchr/testify/require"
 	_ "modernc.org/sqlite"
 
+	"github.com/delayq/delayq/internal/sqltest"
 	"github.com/delayq/delayq/outbox"
-	"github.com/delayq/delayq/outbox/internal/dbtest"
 )
 
 // A database is a server that the tests have started, or a file.
@@ -38,7 +38,7 @@ var databases = []*database{
 		dir, err := os.MkdirTemp("", "outbox-sqlite")
 		return dir, func() { _ = os.RemoveAll(dir) }, err
 	}},
-	{dialect: outbox.Postgres, name: "postgres", start: dbtest.Postgres},
+	{dialect: outbox.Postgres, name: "postgres", start: sqltest.Postgres},
 	{dialect: outbox.MySQL, name: "mariadb", start: startMariaDB},
 }
 
@@ -57,7 +57,7 @@ func each(t *testing.T, test func(t *testing.T, d *database)) {
 	for _, d := range databases {
 		t.Run(d.name, func(t *testing.T) {
 			d.once.Do(func() { d.dsn, d.stop, d.err = d.start() })
-			if errors.Is(d.err, dbtest.ErrMissing) && os.Getenv("CI") == "" {
+			if errors.Is(d.err, sqltest.ErrMissing) && os.Getenv("CI") == "" {
 				t.Skipf("%s: %v", d.name, d.err)
 			}
 			require.NoError(t, d.err)
@@ -96,12 +96,12 @@ func (d *database) open(t testing.TB, opts ...outbox.Option) (*sql.DB, *outbox.O
 	return db, ob
 }
 
-func startMariaDB() (string, func(), error) {
-	_ = mysql.SetLogger(quiet{})
-	return dbtest.MariaDB()
-}
-
 // quiet keeps the driver from logging each refused connection while the server starts.
 type quiet struct{}
 
 func (quiet) Print(...any) {}
+
+func startMariaDB() (string, func(), error) {
+	_ = mysql.SetLogger(quiet{})
+	return sqltest.MariaDB()
+}

@@ -22,8 +22,8 @@ import (
 
 	"github.com/delayq/delayq"
 	"github.com/delayq/delayq/internal/embedded"
+	"github.com/delayq/delayq/internal/sqltest"
 	"github.com/delayq/delayq/outbox"
-	"github.com/delayq/delayq/outbox/internal/dbtest"
 	"github.com/delayq/delayq/outbox/pgxoutbox"
 )
 
@@ -56,8 +56,8 @@ type world struct {
 
 // newWorld skips the test without a PostgreSQL. Under CI the test fails.
 func newWorld(t *testing.T, mode pgx.QueryExecMode) *world {
-	server.once.Do(func() { server.dsn, server.stop, server.err = dbtest.Postgres() })
-	if errors.Is(server.err, dbtest.ErrMissing) && os.Getenv("CI") == "" {
+	server.once.Do(func() { server.dsn, server.stop, server.err = sqltest.Postgres() })
+	if errors.Is(server.err, sqltest.ErrMissing) && os.Getenv("CI") == "" {
 		t.Skip(server.err)
 	}
 	require.NoError(t, server.err)

@@ -1,5 +1,6 @@
-// Package dbtest starts database servers for the tests of the outbox. It imports no driver.
-package dbtest
+// Package sqltest starts the database servers of the project's own tests. They are processes that
+// listen on 127.0.0.1 on free ports and write to their own directories.
+package sqltest
 
 import (
 	"context"
@@ -16,11 +17,11 @@ import (
 	"time"
 )
 
-// ErrMissing is returned if the server is not installed.
+// ErrMissing is wrapped by the error for a server that is not installed.
 var ErrMissing = errors.New("not installed")
 
-// account returns the account of a server that refuses to run as root; nil: the own one will do.
-func account(name string) (*syscall.Credential, error) {
+// servant returns the account of a server that refuses to run as root; nil: the own one will do.
+func servant(name string) (*syscall.Credential, error) {
 	if os.Getuid() != 0 {
 		return nil, nil
 	}
@@ -40,12 +41,12 @@ type service struct {
 	port int
 }
 
-func newService(user string) (*service, error) {
-	as, err := account(user)
+func newService(account string) (*service, error) {
+	as, err := servant(account)
 	if err != nil {
 		return nil, err
 	}
-	dir, err := os.MkdirTemp("", "outbox-"+user)
+	dir, err := os.MkdirTemp("", "delayq-"+account)
 	if err != nil {
 		return nil, err
 	}
@@ -129,8 +130,8 @@ func program(names ...string) (string, error) {
 	return "", fmt.Errorf("%v: %w", names, ErrMissing)
 }
 
-// Postgres starts a PostgreSQL with a folder of its own, its defaults and the user postgres. dsn
-// has a verb %s for the name of a database. The caller imports the driver pgx.
+// Postgres starts a PostgreSQL server. The dsn has a %s for the name of a database, and the
+// superuser postgres needs no password. The test imports the driver pgx.
 func Postgres() (dsn string, stop func(), err error) {
 	postgres, err := program("/usr/lib/postgresql/*/bin/postgres")
 	if err != nil {
@@ -150,8 +151,8 @@ func Postgres() (dsn string, stop func(), err error) {
 	return dsn, stop, err
 }
 
-// MariaDB starts a MariaDB with a folder of its own and its defaults. dsn has a verb %s for the
-// name of a database. The caller imports the driver mysql.
+// MariaDB starts a MariaDB server. The dsn has a %s for the name of a database, and root needs no
+// password. The test imports the driver mysql.
 func MariaDB() (dsn string, stop func(), err error) {
 	mariadbd, err := program("mariadbd", "/usr/sbin/mariadbd")
 	if err != nil {
