@@ -242,7 +242,7 @@ func TestProseNamesAreExported(t *testing.T) {
 	for _, tree := range proseGo(t) {
 		exportedNames(tree, top, all)
 	}
-	for _, dir := range []string{"delayqtest", "otel", "web", "handlers/webhook", "handlers/command", "handlers/statement"} {
+	for _, dir := range []string{"delayqtest", "otel", "web", "handlers/webhook", "handlers/command", "handlers/statement", "handlers/mail"} {
 		files, err := filepath.Glob(dir + "/*.go")
 		require.NoError(t, err)
 		require.NotEmpty(t, files, dir)
