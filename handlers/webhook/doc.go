@@ -30,9 +30,9 @@
 // # One dead receiver
 //
 // With [Key] the host of the receiver is the key of the job. Then a hold is about that host alone,
-// the hosts take turns, and [delayq.Client.SetKeyLimits] bounds the number of requests to one of
-// them. Without that, a receiver that answers slowly can occupy all workers of the topic. A job
-// without a key cannot be held: it fails and is retried after the Retry-After.
+// the hosts take turns, and [PerHost] bounds the requests to one of them at a time. Without that
+// bound, a receiver that answers slowly can occupy all workers of the topic. A job without a key
+// cannot be held: it fails and is retried after the Retry-After.
 //
 // # Addresses
 //

@@ -249,6 +249,45 @@ func TestReceiverThatIsAway(t *testing.T) {
 	require.True(t, retry, "a name can come back")
 }
 
+// A receiver that never answers does not occupy the workers that others need.
+func TestSilentHostDelaysNoOther(t *testing.T) {
+	q := delayqtest.Start(t)
+	q.Unfreeze()
+	arrived, release := make(chan struct{}, 100), make(chan struct{})
+	silent := raw(t, func(c net.Conn) {
+		request(c)
+		arrived <- struct{}{}
+		<-release
+	})
+	fine := listen(t, http.StatusOK)
+	urls := map[string]string{"silent": silent, "fine": fine.URL}
+	h, err := webhook.NewLookup(func(_ context.Context, j *delayq.Job) (webhook.Receiver, error) {
+		return webhook.Receiver{URL: urls[j.Headers["to"]], Secrets: []webhook.Secret{secret(t, vectorSecret)}}, nil
+	}, webhook.Allow(loopback), webhook.PlainHTTP(), webhook.PerHost(2), webhook.Timeout(10*time.Minute))
+	require.NoError(t, err)
+	send := func(to string, n int) {
+		for range n {
+			_, err := q.Client.Enqueue(t.Context(), "hooks", "", []byte(`{}`), delayq.Header("to", to), webhook.Key(urls[to]))
+			require.NoError(t, err)
+		}
+	}
+	q.Serve(func(s *delayq.Server) { s.Handle("hooks", h, delayq.Concurrency(4)) })
+	send("silent", 20)
+	<-arrived
+	<-arrived
+	send("fine", 20)
+	require.Eventually(t, func() bool { return fine.count() == 20 }, time.Minute, time.Millisecond)
+	require.Empty(t, arrived, "two requests at a time")
+
+	j := job(t, delayq.Header("to", "silent"))
+	result := make(chan error, 1)
+	go func() { result <- h.Handle(t.Context(), j) }()
+	<-arrived // a job without a key cannot be held
+	close(release)
+	_, retry := delayq.AsRetryIn(<-result)
+	require.True(t, retry)
+}
+
 func TestCancelledRequest(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(t.Context())
 	url := raw(t, func(c net.Conn) {

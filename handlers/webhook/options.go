@@ -47,6 +47,21 @@ func Delays(list ...time.Duration) Option {
 	}
 }
 
+// PerHost bounds the requests to one host at a time, in this process. A job that would exceed it
+// holds its key for 100 ms and uses up no attempt, so that the worker is free for other hosts. With
+// a bound well below the [delayq.Concurrency] of the topic, a receiver that answers slowly or never
+// cannot occupy all workers. With a bound that is too low, a fast receiver gets bursts with pauses.
+// Jobs without a key count, and are never held. Default: no bound, which is right for a single
+// receiver. Range: 1 to 10,000.
+func PerHost(n int) Option {
+	return func(h *Handler) error {
+		if h.perHost = n; n < 1 || n > 10_000 {
+			return fmt.Errorf("PerHost(%d): from 1 to 10000", n)
+		}
+		return nil
+	}
+}
+
 // MostHold is the longest hold for one Retry-After. A longer one counts as that, because otherwise
 // a receiver could hold its jobs for years. The shortest is a second. Default: 24 h. Range: 1 s to
 // 30 days.

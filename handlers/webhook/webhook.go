@@ -16,6 +16,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/delayq/delayq"
@@ -28,6 +29,9 @@ const (
 	maxHeaders = 64 << 10
 	maxReason  = 512 // of the text of an error, which can quote an answer that is not HTTP
 )
+
+// busyHold is how long the key of a host with too many requests is held: see [PerHost].
+const busyHold = 100 * time.Millisecond
 
 // A Receiver is where the payload of a job goes.
 type Receiver struct {
@@ -53,6 +57,10 @@ type Handler struct {
 	guard                       guard
 	tls                         *tls.Config
 	resolver                    *net.Resolver
+
+	perHost int // 0: no bound
+	mu      sync.Mutex
+	running map[string]int // requests to a host, if there is a bound; no entry is 0
 }
 
 // A StatusError is the error of a job whose receiver did not answer with 2xx.
@@ -113,6 +121,7 @@ func newHandler(opts []Option) (*Handler, error) {
 	h := &Handler{
 		timeout: 15 * time.Second, mostHold: 24 * time.Hour, patience: 72 * time.Hour,
 		contentType: "application/json", json: true,
+		running: make(map[string]int),
 		delays: []time.Duration{
 			5 * time.Second, 5 * time.Minute, 30 * time.Minute, 2 * time.Hour, 5 * time.Hour,
 			10 * time.Hour, 14 * time.Hour, 20 * time.Hour, 24 * time.Hour,
@@ -175,11 +184,35 @@ func (h *Handler) Handle(ctx context.Context, job *delayq.Job) error {
 			return delayq.Permanent(fmt.Errorf("webhook: payload of %d bytes: byte %d: expected one JSON value", len(job.Payload), bad.Offset))
 		}
 	}
+	if h.perHost > 0 {
+		host := strings.ToLower(to.url.Host)
+		if n := h.enter(host); n > h.perHost && job.Key != "" {
+			h.leave(host)
+			return delayq.HoldKey(busyHold)
+		}
+		defer h.leave(host)
+	}
 	answer, err := h.post(ctx, to, job)
 	if err != nil {
 		return h.failed(ctx, to.url.Host, job, err)
 	}
 	return h.decide(ctx, to.url.Host, job, answer)
+}
+
+// enter counts a request to a host and returns how many there are.
+func (h *Handler) enter(host string) int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.running[host]++
+	return h.running[host]
+}
+
+func (h *Handler) leave(host string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.running[host]--; h.running[host] == 0 {
+		delete(h.running, host)
+	}
 }
 
 // A target is a receiver that has been checked.

@@ -238,6 +238,7 @@ func TestInvalidConfigurations(t *testing.T) {
 		"Delays(1ms)": webhook.Delays(time.Second, time.Millisecond), "MostHold(0s)": webhook.MostHold(0), "Patience(-1ns)": webhook.Patience(-1),
 		"HoldGone: nil": webhook.HoldGone(nil, time.Hour), "ContentType": webhook.ContentType("a b"), "TLS: nil": webhook.TLS(nil),
 		"Allow(": webhook.Allow(zeroPrefix), "Deny(": webhook.Deny(zeroPrefix), "nil option": nil,
+		"PerHost(0)": webhook.PerHost(0), "PerHost(10001)": webhook.PerHost(10_001),
 		"HoldGone(0s)": webhook.HoldGone(delayqtest.Start(t).Client, 0),
 	} {
 		_, err := webhook.New(webhook.Receiver{URL: "h", Secrets: nil}, opt)
