@@ -12,6 +12,7 @@ import (
 	"net/http/httptest"
 	"net/netip"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -253,12 +254,14 @@ func TestReceiverThatIsAway(t *testing.T) {
 func TestSilentHostDelaysNoOther(t *testing.T) {
 	q := delayqtest.Start(t)
 	q.Unfreeze()
-	arrived, release := make(chan struct{}, 100), make(chan struct{})
+	arrived, held := make(chan struct{}, 100), make(chan struct{})
+	release := sync.OnceFunc(func() { close(held) })
 	silent := raw(t, func(c net.Conn) {
 		request(c)
 		arrived <- struct{}{}
-		<-release
+		<-held
 	})
+	t.Cleanup(release)
 	fine := listen(t, http.StatusOK)
 	urls := map[string]string{"silent": silent, "fine": fine.URL}
 	h, err := webhook.NewLookup(func(_ context.Context, j *delayq.Job) (webhook.Receiver, error) {
@@ -283,7 +286,7 @@ func TestSilentHostDelaysNoOther(t *testing.T) {
 	result := make(chan error, 1)
 	go func() { result <- h.Handle(t.Context(), j) }()
 	<-arrived // a job without a key cannot be held
-	close(release)
+	release()
 	_, retry := delayq.AsRetryIn(<-result)
 	require.True(t, retry)
 }
