@@ -37,7 +37,8 @@ func TestCheckGoesOnBesideAWrongType(t *testing.T) {
 				want[FindingOrphan] = append([]string{"attempts nobody"}, want[FindingOrphan]...)
 			}
 			switch name {
-			case "errors", "done", "results", "stats", "idle", "schedules", "slots", "waiting", "fired", "runs", "rules", "held":
+			case "errors", "done", "results", "stats", "idle", "schedules", "slots", "waiting", "fired", "runs", "rules", "held",
+				"parked", "holders", "rates":
 				want[FindingNoPlace] = []string{"pool asleep"}
 			}
 			found, mended := h.look(false)

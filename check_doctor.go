@@ -112,12 +112,14 @@ func (d *doctor) sound(key string) bool {
 	case k.pool, k.bucket: // findings there are looked up and repaired
 		needs = append(needs, k.bucket, k.dead, k.ready, k.handoff, k.attempts, k.moved, k.turn, k.lane, k.keyed, k.meta)
 	case k.lane:
-		needs = append(needs, k.bucket, k.dead, k.turn, k.keyed, k.held)
+		needs = append(needs, k.bucket, k.dead, k.turn, k.keyed, k.held, k.parked)
 	case k.keyed:
 		needs = append(needs, k.lane)
-	case k.turn, k.rules:
+	case k.turn, k.rules, k.rates:
 		needs = nil
-	case k.held:
+	case k.holders:
+		needs = append(needs, k.keyed)
+	case k.held, k.parked:
 		needs = []string{k.turn, k.lane}
 	case k.done, k.results:
 		needs = []string{k.done, k.results}

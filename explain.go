@@ -84,6 +84,10 @@ const (
 	ReasonKeyHeld ReasonCode = "key_held"
 	// The key of the job is paused: see [Client.PauseKey].
 	ReasonKeyPaused ReasonCode = "key_paused"
+	// As many jobs of the key are running as its limits allow: see [KeyLimits]. Running, Limit.
+	ReasonKeyLimit ReasonCode = "key_limit"
+	// The rate of the key allows no start now. Until: the next start. Rate.
+	ReasonKeyRate ReasonCode = "key_rate"
 	// Other jobs are in front of this one. Ahead, More, PerSecond, Wait.
 	ReasonBehind ReasonCode = "behind"
 	// The job has a key: see [Key]. Other jobs of the key are in front of it, or other keys are in
@@ -148,8 +152,10 @@ type Reason struct {
 
 	// Refusal is the code of the error with which Redis refuses writes: OOM (it is full), READONLY
 	// (it is a replica), MISCONF (it cannot save its data) or NOREPLICAS (too few replicas follow).
-	Refusal     string
-	Used, Limit int64 // bytes of memory; with ReasonTopicLimit, Limit is the limit of running jobs
+	Refusal string
+	// Used and Limit are bytes of memory. With ReasonTopicLimit and ReasonKeyLimit, Limit is the
+	// limit of running jobs.
+	Used, Limit int64
 }
 
 // explainLook is how many entries of ready Explain searches for the job.
@@ -193,16 +199,19 @@ type circumstances struct {
 	revived bool        // its expiry no longer applies
 	finding FindingKind // the damage that concerns the job
 
-	pauses []PauseInfo
-	hold   restraint
-	ahead  int64     // -1: unknown
-	before int64     // in its lane; -1: it is not in one
-	keys   int64     // in the round
-	paused bool      // its key
-	until  time.Time // the end of the hold of its key
-	whole  bool      // ahead is -1 only if the job is not there
-	rank   int64     // in the bucket
-	leased int64
+	pauses  []PauseInfo
+	hold    restraint
+	ahead   int64     // -1: unknown
+	before  int64     // in its lane; -1: it is not in one
+	keys    int64     // in the round
+	paused  bool      // its key
+	until   time.Time // the end of the hold of its key
+	parked  time.Time // when its key gets a turn, because one of its limits is reached
+	running int64     // jobs of its key that count for its limits
+	ration  KeyLimits // the limits in force for its key
+	whole   bool      // ahead is -1 only if the job is not there
+	rank    int64     // in the bucket
+	leased  int64
 
 	takers, draining, others []ServerInfo // live servers, the first two of the topic
 	last                     *ServerInfo  // the last one of the topic that is gone
@@ -262,6 +271,11 @@ func readCircumstances(topic, id string, r reply) *circumstances {
 	c.ahead, c.whole, c.rank, c.leased = r.number(12), r.number(13) == 1, r.number(14), r.number(15)
 	c.before, c.keys = r.number(17), r.number(18)
 	c.paused, c.until = keyHold(r.text(19))
+	if limit := r.list(20); len(limit) == 3 {
+		_, c.parked = keyHold(limit.text(0))
+		c.running = limit.number(1)
+		c.ration = decodeKeyLimits(limit.text(2)).or(c.hold.limits)
+	}
 	switch {
 	case at(columnRecord) == "" && at(columnBucket)+at(columnLease)+at(columnDead) != "":
 		c.finding = FindingNoRecord

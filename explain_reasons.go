@@ -152,6 +152,13 @@ func (c *circumstances) queued() (list []Reason) {
 	} else if !c.until.IsZero() {
 		list = append(list, Reason{Code: ReasonKeyHeld, Until: c.until})
 	}
+	switch own := c.ration; {
+	case c.parked.IsZero():
+	case own.Running > 0 && c.running >= int64(own.Running):
+		list = append(list, Reason{Code: ReasonKeyLimit, Running: int(c.running), Limit: int64(own.Running)})
+	case own.Rate != (Rate{}):
+		list = append(list, Reason{Code: ReasonKeyRate, Until: c.parked, Rate: own.Rate})
+	}
 	limits := c.hold.limits
 	if limits.Running > 0 && c.leased >= int64(limits.Running) {
 		list = append(list, Reason{Code: ReasonTopicLimit, Running: int(c.leased), Limit: int64(limits.Running)})

@@ -123,6 +123,14 @@ func (r *Reason) clause(now time.Time) string {
 		return "its key is paused"
 	case ReasonKeyHeld:
 		return fmt.Sprintf("its key is held until %s, in %s", moment(r.Until), span(r.Until.Sub(now)))
+	case ReasonKeyLimit:
+		text := "1 job of its key is"
+		if r.Running > 1 {
+			text = grouped(int64(r.Running)) + " jobs of its key are"
+		}
+		return text + " running, and the limit of the key is " + grouped(r.Limit)
+	case ReasonKeyRate:
+		return fmt.Sprintf("the rate of its key (%v) allows the next start at %s, in %s", r.Rate, moment(r.Until), span(r.Until.Sub(now)))
 	case ReasonBehind:
 		text := jobsAre(r.Ahead) + " in front of it"
 		if r.More {

@@ -21,6 +21,7 @@ type holdings struct {
 	proposed int64           // proposed end in ms that Redis has not answered; 0: none
 	drained  []chan struct{} // closed when runs becomes empty
 	freed    func()          // called when a run is dropped; may be nil
+	lost     func(*run)      // called when a run loses its job; may be nil
 }
 
 // A loss says that the run of a job has lost its lease.
@@ -70,6 +71,9 @@ func (h *holdings) lose(r *run, cause error, now time.Time) {
 		return
 	}
 	r.lost = cause
+	if h.lost != nil {
+		h.lost(r)
+	}
 	h.drop(r)
 	switch {
 	case r.cancel == nil: // not started

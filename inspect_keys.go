@@ -20,6 +20,15 @@ type KeyInfo struct {
 	// HeldUntil is the end of its hold, by Redis's clock: see [HoldKey]. It is zero if the key is
 	// not held, or is paused.
 	HeldUntil time.Time
+	// Running is the number of its running jobs, if a limit of running jobs is in force for it.
+	// Otherwise it is 0. Jobs that have just ended can be among them.
+	Running int64
+	// LimitedUntil is when the key gets a turn again, because one of its limits is reached, by
+	// Redis's clock. With a limit of running jobs, it gets one as soon as one of them ends. It is
+	// zero if none of its jobs waits for a limit.
+	LimitedUntil time.Time
+	// Limits are those of the key itself. Those that are zero are those of the topic.
+	Limits KeyLimits
 }
 
 // maxKeys is the most keys that one call of Keys returns.
@@ -81,7 +90,12 @@ func (i *Inspector) keysOf(ctx context.Context, topic, after string, limit int) 
 	list := make([]KeyInfo, len(r.list(2)))
 	for at := range list {
 		list[at] = KeyInfo{
-			Key: r.list(2).text(at), Waiting: r.list(3).number(at), First: r.list(4).text(at), Weight: weightOf(r.list(5).text(at)),
+			Key: r.list(2).text(at), Waiting: r.list(3).number(at), First: r.list(4).text(at), Limits: decodeKeyLimits(r.list(5).text(at)),
+			Running: r.list(8).number(at),
+		}
+		list[at].Weight = max(1, list[at].Limits.Weight)
+		if _, until := keyHold(r.list(7).text(at)); list[at].Waiting > 0 {
+			list[at].LimitedUntil = until
 		}
 		list[at].Paused, list[at].HeldUntil = keyHold(r.list(6).text(at))
 	}
@@ -101,14 +115,4 @@ func keyHold(score string) (paused bool, until time.Time) {
 		until = msTime(int64(ms))
 	}
 	return paused, until
-}
-
-// weightOf reads the weight of a key from what is set for it.
-// Without one, and if it cannot be read, it is 1.
-func weightOf(rule string) int {
-	n, err := strconv.Atoi(rule)
-	if err != nil || n < 1 {
-		return 1
-	}
-	return n
 }

@@ -47,6 +47,9 @@ type keys struct {
 	held     string // zset: key by the end of its hold
 	minutes  string // hash: minute modulo 360 → what happened in it
 	hours    string // hash: hour modulo 720 → what happened in it
+	parked   string // zset: key whose limits are reached by when it gets a turn
+	holders  string // zset: running jobs whose keys have a limit of running jobs
+	rates    string // zset: key by its tat
 
 	schedules string // hash: name → definition of a schedule
 	slots     string // zset: schedule by its next slot
@@ -83,6 +86,9 @@ func newKeys(prefix, topic string) *keys {
 		held:     root + "held",
 		minutes:  root + "minutes",
 		hours:    root + "hours",
+		parked:   root + "parked",
+		holders:  root + "holders",
+		rates:    root + "rates",
 
 		schedules: root + "schedules",
 		slots:     root + "slots",
@@ -97,7 +103,8 @@ func newKeys(prefix, topic string) *keys {
 func (k *keys) checked() []string {
 	return []string{
 		k.turn, k.keyed, k.lane, k.pool, k.bucket, k.leases, k.dead, k.attempts, k.errors, k.moved, k.done, k.results,
-		k.schedules, k.slots, k.waiting, k.fired, k.runs, k.rules, k.held,
+		k.schedules, k.slots, k.waiting, k.fired, k.runs, k.rules, k.held, k.parked,
+		k.holders, k.rates,
 	}
 }
 
@@ -116,7 +123,8 @@ func typeOf(key string) string {
 	switch name {
 	case "ready", "handoff", "taken", "audit":
 		return "list"
-	case "bucket", "leases", "dead", "done", "slots", "waiting", "idle", "lane", "turn", "held":
+	case "bucket", "leases", "dead", "done", "slots", "waiting", "idle", "lane", "turn", "held",
+		"parked", "holders", "rates":
 		return "zset"
 	case "topics":
 		return "set"
@@ -201,6 +209,9 @@ var keyFields = []keyField{
 	{"held", func(k *keys) *string { return &k.held }},
 	{"minutes", func(k *keys) *string { return &k.minutes }},
 	{"hours", func(k *keys) *string { return &k.hours }},
+	{"parked", func(k *keys) *string { return &k.parked }},
+	{"holders", func(k *keys) *string { return &k.holders }},
+	{"rates", func(k *keys) *string { return &k.rates }},
 	{"schedules", func(k *keys) *string { return &k.schedules }},
 	{"slots", func(k *keys) *string { return &k.slots }},
 	{"waiting", func(k *keys) *string { return &k.waiting }},

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"strings"
 	"time"
 )
 
@@ -13,6 +14,11 @@ type KeyLimits struct {
 	// Weight is the share of the starts that the key gets, relative to the other keys with ready
 	// jobs: from 1 to 1,000. 0 is the default, 1. The jobs without a key have the weight 1.
 	Weight int
+	// Running is the maximum number of jobs of the key that run at the same time, up to 1,000. 0 is
+	// the RunningPerKey of the [Limits] of the topic.
+	Running int
+	// Rate is the maximum rate of starts of the key. The zero Rate is the RatePerKey of the topic.
+	Rate Rate
 }
 
 const (
@@ -25,17 +31,70 @@ const (
 
 // check returns an error if the limits are invalid.
 func (l KeyLimits) check() error {
+	err := l.Rate.check()
 	if l.Weight < 0 || l.Weight > mostWeight {
-		return fmt.Errorf("KeyLimits.Weight(%d): must be from 0 to %d", l.Weight, mostWeight)
+		err = errors.Join(err, fmt.Errorf("KeyLimits.Weight(%d): must be from 0 to %d", l.Weight, mostWeight))
 	}
-	return nil
+	if l.Running < 0 || l.Running > mostOfKey {
+		err = errors.Join(err, fmt.Errorf("KeyLimits.Running(%d): must be from 0 to %d", l.Running, mostOfKey))
+	}
+	return err
+}
+
+// String returns a text such as "weight 3, running 5, rate 100 per 1m0s, burst 10".
+func (l KeyLimits) String() string {
+	text := fmt.Sprintf("weight %d", max(1, l.Weight))
+	if more := (Limits{Running: l.Running, Rate: l.Rate}); more != (Limits{}) {
+		text += ", " + more.String()
+	}
+	return text
+}
+
+// or returns the limits that are in force for the key in a topic with limits.
+func (l KeyLimits) or(topic Limits) KeyLimits {
+	if l.Running == 0 {
+		l.Running = topic.RunningPerKey
+	}
+	if l.Rate == (Rate{}) {
+		l.Rate = topic.RatePerKey
+	}
+	return l
+}
+
+// encode returns the rule of a key: see key_limits.lua. It is empty for the defaults.
+func (l KeyLimits) encode() string {
+	rule := strconv.Itoa(max(1, l.Weight))
+	switch {
+	case l.Running > 0 || l.Rate != (Rate{}):
+		return rule + " " + encodeFlow(l.Running, l.Rate)
+	case rule == "1":
+		return ""
+	}
+	return rule
+}
+
+// decodeKeyLimits reads the rule of a key. What is missing or damaged is the default.
+func decodeKeyLimits(rule string) (l KeyLimits) {
+	words := strings.Fields(rule)
+	if len(words) == 0 {
+		return l
+	}
+	if n, err := strconv.Atoi(words[0]); err == nil && n > 1 {
+		l.Weight = n
+	}
+	if len(words) >= 7 {
+		l.Running, l.Rate = decodeFlow(words[1:7])
+	}
+	return l
 }
 
 // SetKeyLimits sets the limits of a key of a topic, whether it has jobs or not. They replace those
 // that it has. The zero KeyLimits removes them. They apply from the next take on, on all servers.
+// Running jobs continue. They count if they are among the 1,000 running jobs of the topic whose
+// leases end last.
 //
 // At most 10,000 keys of a topic can have limits that are not the default: beyond that the error is
-// [ErrInvalid]. [Inspector.Keys] shows the weight of each key with ready jobs. [Client.RemoveTopic]
+// [ErrInvalid]. [Inspector.Keys] shows the limits of each key with ready jobs. [Client.RemoveTopic]
 // removes the limits.
 //
 // Errors: [ErrInvalid], [ErrUnknownOutcome], the error of the context, or that of Redis. Cost: one
@@ -50,13 +109,10 @@ func (c *Client) SetKeyLimits(ctx context.Context, topic, key string, l KeyLimit
 	if err := errors.Join(c.validate(ctx, topic, ""), invalid(errs)); err != nil {
 		return end.err(place.at(err))
 	}
-	weight := ""
-	if l.Weight > 1 {
-		weight = strconv.Itoa(l.Weight)
-	}
 	k := newKeys(c.o.prefix, topic)
 	series := c.series.get()
-	r, err := c.scripts.exec(ctx, keyLimitsScript, k, k.receipt(series.id), 0, series.next(), key, weight, mostKeyLimits)
+	r, err := c.scripts.exec(ctx, keyLimitsScript, k, k.receipt(series.id), 0,
+		series.next(), key, l.encode(), mostKeyLimits, controlChannel(c.o.prefix), topic)
 	c.series.put(series, err)
 	switch {
 	case err != nil:
@@ -64,7 +120,7 @@ func (c *Client) SetKeyLimits(ctx context.Context, topic, key string, l KeyLimit
 	case r.text(2) == "full":
 		err = place.at(fmt.Errorf("%w: %d keys of the topic have limits, which is the maximum", ErrInvalid, mostKeyLimits))
 	}
-	return end.err(c.acted(ctx, place, fmt.Sprintf("key %q, weight %d", key, max(1, l.Weight)), err))
+	return end.err(c.acted(ctx, place, fmt.Sprintf("key %q, %v", key, l), err))
 }
 
 // checkKey returns an error if no job can have the key.

@@ -469,8 +469,8 @@ func tour(t *testing.T, producer, worker, operator, inspector redis.UniversalCli
 		require.Equal(t, StateRunning, state)
 		events.await(t, ctx, "cancelled "+id)
 	}
-	require.NoError(t, o.SetLimits(ctx, topic, Limits{Running: 100, Rate: Per(1000, time.Second)}))
-	require.NoError(t, o.SetKeyLimits(ctx, topic, "key", KeyLimits{Weight: 10}))
+	require.NoError(t, o.SetLimits(ctx, topic, Limits{Running: 100, Rate: Per(1000, time.Second), RunningPerKey: 100}))
+	require.NoError(t, o.SetKeyLimits(ctx, topic, "key", KeyLimits{Weight: 10, Running: 10, Rate: Per(1000, time.Second)}))
 	_, err = p.Enqueue(ctx, topic, "much later", nil, Key("held"), ProcessIn(time.Hour))
 	require.NoError(t, err)
 	require.NoError(t, p.SetPriority(ctx, topic, "much later", time.Hour))

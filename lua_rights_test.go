@@ -428,10 +428,16 @@ var deeds = map[string][]deed{
 		func(ctx context.Context, c *Client, topic string) error {
 			return c.SetLimits(ctx, topic, Limits{Running: 1000})
 		},
+		func(ctx context.Context, c *Client, topic string) error {
+			return c.SetLimits(ctx, topic, Limits{Running: 1000, RunningPerKey: 1000})
+		},
 	},
 	"SetKeyLimits": {
 		func(ctx context.Context, c *Client, topic string) error {
 			return c.SetKeyLimits(ctx, topic, "key", KeyLimits{Weight: 2})
+		},
+		func(ctx context.Context, c *Client, topic string) error {
+			return c.SetKeyLimits(ctx, topic, "key", KeyLimits{Running: 1000})
 		},
 	},
 	"HoldKey": {
@@ -717,7 +723,7 @@ var scriptRoles = map[*script][]string{
 	promoteScript: {"worker"}, takeScript: {"worker"}, extendScript: {"worker"}, ackScript: {"worker"}, againScript: {"worker"}, retryScript: {"worker"},
 	snoozeScript: {"worker"}, giveBackScript: {"worker"}, buryScript: {"worker"}, pruneScript: {"worker"}, heartbeatScript: {"worker"},
 	scheduleDueScript: {"worker"}, scheduleFireScript: {"worker"}, watchScript: {"worker"},
-	ringScript: {"worker"}, surveyScript: {"worker"}, chronicleScript: {"worker"},
+	ringScript: {"worker"}, unparkScript: {"worker", "operator"}, surveyScript: {"worker"}, chronicleScript: {"worker"},
 	checkScript: {"worker", "operator"}, mendScript: {"worker", "operator"},
 	reviveScript: {"operator"}, deleteScript: {"operator"}, pageScript: {"operator"}, inspectScript: {"operator"}, explainScript: {"operator"}, keysScript: {"operator"}, pauseScript: {"operator"}, holdScript: {"operator"}, limitsScript: {"operator"}, priorityScript: {"producer", "operator"}, keyLimitsScript: {"operator"}, keyHoldScript: {"operator"}, auditScript: {"operator"}, buryWaitingScript: {"operator"}, removeTopicScript: {"operator"}, schedulePauseScript: {"operator"},
 	cancelScript: {"producer", "operator"}, rescheduleScript: {"producer", "operator"}, getScript: {"producer", "operator"},

@@ -121,6 +121,7 @@ var (
 	priorityScript        = newScript("priority")
 	keyLimitsScript       = newScript("key_limits")
 	keyHoldScript         = newScript("key_hold")
+	unparkScript          = newScript("unpark")
 	limitsScript          = newScript("limits")
 	pruneScript           = newScript("prune")
 	surveyScript          = newScript("survey")
@@ -142,7 +143,7 @@ var (
 var allScripts = []*script{
 	enqueueScript, enqueueKeyedScript, replaceScript, promoteScript, watchScript, ringScript, takeScript, extendScript, ackScript,
 	againScript, retryScript, snoozeScript, giveBackScript, buryScript, buryWaitingScript, cancelScript, deleteScript,
-	rescheduleScript, reviveScript, getScript, pageScript, inspectScript, keysScript, explainScript, pauseScript, holdScript, limitsScript, priorityScript, keyLimitsScript, keyHoldScript,
+	rescheduleScript, reviveScript, getScript, pageScript, inspectScript, keysScript, explainScript, pauseScript, holdScript, limitsScript, priorityScript, keyLimitsScript, keyHoldScript, unparkScript,
 	pruneScript, surveyScript, checkScript, mendScript, heartbeatScript, chronicleScript, auditScript, removeTopicScript, scheduleSetScript, scheduleRemoveScript,
 	schedulePauseScript, scheduleTriggerScript, scheduleDueScript, scheduleFireScript, scheduleInfoScript,
 }

@@ -193,6 +193,8 @@ func (t *topicServer) settleStep(ctx context.Context, k *settler, least int) nex
 			k.number = k.series.next()
 		case ctx.Err() != nil:
 			return stepOver
+		case t.unpark(ctx) != nil:
+			return pauseFor(k.slow.next())
 		default:
 			return stepWoken
 		}
@@ -331,6 +333,14 @@ func (t *topicServer) settle(ctx context.Context, series, number string, list []
 	reply, err := t.exec(ctx, topicCall{script: v.script, jobs: len(list), receipt: t.keys.receipt(series)}, args...)
 
 	letters, ended := t.examine(ctx, reply.text(2)), false
+	if err == nil {
+		t.mu.Lock()
+		for i := range list {
+			t.noteEndLocked(list[i].run)
+		}
+		t.mu.Unlock()
+		_ = t.unpark(ctx) // before the jobs are dropped, after which the server can end
+	}
 	t.mu.Lock()
 	for i := range list {
 		r := list[i].run

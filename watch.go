@@ -228,10 +228,10 @@ const (
 // watchCall is one call of the watch script. It returns Redis's clock, and for each of these topics
 // how long it has nothing to do and a mark.
 func (s *Server) watchCall(ctx context.Context, n *node, some []watched) (now int64, waits []time.Duration, marks string, err error) {
-	keys := make([]any, 0, 10*len(some))
+	keys := make([]any, 0, 11*len(some))
 	for _, one := range some {
 		k := one.topic.keys
-		keys = append(keys, k.bucket, k.leases, k.slots, k.handoff, k.waiting, k.ready, k.turn, k.idle, k.meta, k.held)
+		keys = append(keys, k.bucket, k.leases, k.slots, k.handoff, k.waiting, k.ready, k.turn, k.idle, k.meta, k.held, k.parked)
 	}
 	r, err := s.askNode(ctx, n, watchScript, keys, n.name)
 	if err == nil && (len(r.list(2)) != len(some) || len(r.text(3)) != len(some)) {

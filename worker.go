@@ -70,6 +70,7 @@ type topicServer struct {
 	owned    holdings
 	outcomes outcomes
 	history  chronicle
+	ends     []keyEnd // jobs that are no longer running, for the unpark script
 	turns    turns
 	pace     pace  // of takes
 	room     latch // there may be room for more jobs
@@ -121,6 +122,11 @@ func (t *topicServer) init() {
 	t.workers.handlerTime = aheadUnknown
 	t.trouble = trouble{name: t.keys.topic, log: s.log.With("topic", t.keys.topic), outage: s.outage}
 	t.owned.freed = t.freedLocked
+	t.owned.lost = func(r *run) {
+		if t.noteEndLocked(r); len(t.ends) > 0 {
+			t.loops.settle.wake()
+		}
+	}
 	t.outcomes.ready = func() { t.loops.settle.wake() }
 	t.outcomes.pile = func() { t.loops.settleMore.wake() }
 	t.firer.setUp(t)
@@ -269,10 +275,11 @@ func (t *topicServer) patience() time.Duration {
 	return t.workers.patience()
 }
 
-// resume notes that the topic may have been resumed.
+// resume notes that the topic may have been resumed, or that its limits have changed.
 func (t *topicServer) resume() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	t.workers.keysLimited = true // until the next reply
 	if t.resumed.give() {
 		t.loops.take.wake()
 	}

@@ -50,6 +50,7 @@ type workers struct {
 	trip        time.Duration // running mean of the round trip of a take, without Redis's work
 	limited     bool          // the last job taken has limited retries
 	bounded     bool          // the topic has limits, by the last reply
+	keysLimited bool          // limits of keys are in force, by the last reply, or may be since then
 }
 
 // ahead returns how many jobs may be held beyond those that are running. After a crash, every taken

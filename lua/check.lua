@@ -27,8 +27,12 @@
 -- KEYS[24]  held       zset, key scored by the end of its hold (Unix ms)
 -- KEYS[25]  minutes    hash, minute modulo 360 to the numbers of that minute
 -- KEYS[26]  hours      hash, hour modulo 720 to the numbers of that hour
+-- KEYS[27]  parked     zset, key whose limits are reached scored by when it gets a turn (Unix ms)
+-- KEYS[28]  holders    zset, key and ID of every running job whose key has a limit of running jobs
+-- KEYS[29]  rates      zset, key scored by its tat (Unix µs)
 -- ARGV[1]   part       a key to scan, by its name here: one of the first sixteen, turn, lane,
---                      keyed, rules or held. Or all, for checks that need no scan
+--                      keyed, rules, held, parked, holders or rates. Or all, for checks that
+--                      need no scan
 -- ARGV[2]   cursor     where the slice begins, 0 for the beginning. For a list: how many IDs to
 --                      skip at its tail
 -- ARGV[3]   limit      about how many entries to read
@@ -40,24 +44,26 @@
 -- wrong_type (the key is the full name; the caller leaves out the parts that need it). The books of
 -- a job are its entries in attempts, errors and moved. Findings about lanes: no_record, two_places
 -- and orphan (of a former job with that ID) of an entry, no_lane (a job with a key whose place is
--- not in keyed), no_turn (a key whose jobs wait, and which is in neither turn nor held; ID is the
--- key), unreadable (a malformed entry, pass, rule or hold). Findings about schedules, with the name
--- as ID: no_slot (neither paused nor ended, and in neither slots nor waiting), no_state,
--- no_history, unreadable (a malformed state, or one of another definition), bad_time, no_schedule
--- (leftovers without a definition). A schedule that gets a place again has the slot 0: a server
--- computes its first slot from then on.
+-- not in keyed), no_turn (a key whose jobs wait, and which is in neither turn nor held nor parked;
+-- ID is the key), unreadable (a malformed entry, pass, rule, hold or tat). Findings about
+-- schedules, with the name as ID: no_slot (neither paused nor ended, and in neither slots nor
+-- waiting), no_state, no_history, unreadable (a malformed state, or one of another definition),
+-- bad_time, no_schedule (leftovers without a definition). A schedule that gets a place again has
+-- the slot 0: a server computes its first slot from then on.
 --
--- With repair, a lost size of the largest record is noted again. For an ID in leases only the books
--- are repaired, because the job belongs to its server. Safe to send twice.
+-- With repair, a lost size of the largest record is noted again, and entries in holders of jobs
+-- that are not running are removed. They are no finding, because unpark comes after the end of a
+-- job. For an ID in leases only the books are repaired, because the job belongs to its server. Safe
+-- to send twice.
 -- Returns {'ok', now, cursor, looked, keys, ids, whats, repaired, sizes, nowhere}. cursor is 0 at
 -- the end. Four lists describe the findings; repaired is 1 or 0. With all, sizes holds the sizes of
--- turn, keyed, lane, the first fourteen keys, rules, held, ready and handoff, -1 for a wrong type.
--- nowhere lists the IDs with a record that are in neither bucket nor leases nor dead, and whose
--- place is not in lane, so they should be in ready. For a list, ids holds pages of
--- IDs from its tail to its head, and sizes only its length. (It is a script because go-redis can
--- send a plain LRANGE to a replica that lags.)
+-- turn, keyed, lane, the first fourteen keys, rules, held, parked, holders, rates, ready and
+-- handoff, -1 for a wrong type. nowhere lists the IDs with a record that are in neither bucket nor
+-- leases nor dead, and whose place is not in lane, so they should be in ready. For a list, ids
+-- holds pages of IDs from its tail to its head, and sizes only its length. (It is a script because
+-- go-redis can send a plain LRANGE to a replica that lags.)
 -- Cost: O(limit × log N).
--- Uses: now stats sizes lease measure schedule place rouse
+-- Uses: now stats sizes lease measure schedule place rouse holder
 local pool, bucket, leases, dead = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local attempts, errors, moved = KEYS[5], KEYS[6], KEYS[7]
 local done, results, schedules, slots, waiting = KEYS[8], KEYS[9], KEYS[10], KEYS[11], KEYS[12]
@@ -65,6 +71,7 @@ local fired, runs, ready, handoff = KEYS[13], KEYS[14], KEYS[15], KEYS[16]
 local stats, sizes, idle = KEYS[17], KEYS[18], KEYS[19]
 local turn, lane, keyed, rules, held = KEYS[20], KEYS[21], KEYS[22], KEYS[23], KEYS[24]
 local minutes, hours = KEYS[25], KEYS[26]
+local parked, holders, rates = KEYS[27], KEYS[28], KEYS[29]
 local part, cursor, repair = ARGV[1], ARGV[2], ARGV[5]
 local limit, most = tonumber(ARGV[3]), tonumber(ARGV[4])
 
@@ -116,7 +123,8 @@ local function all()
     {'HLEN', pool}, {'ZCARD', bucket}, {'ZCARD', leases}, {'ZCARD', dead},
     {'HLEN', attempts}, {'HLEN', errors}, {'HLEN', moved}, {'ZCARD', done}, {'HLEN', results},
     {'HLEN', schedules}, {'ZCARD', slots}, {'ZCARD', waiting}, {'HLEN', fired}, {'HLEN', runs},
-    {'HLEN', rules}, {'ZCARD', held}, {'LLEN', ready}, {'LLEN', handoff},
+    {'HLEN', rules}, {'ZCARD', held}, {'ZCARD', parked}, {'ZCARD', holders}, {'ZCARD', rates},
+    {'LLEN', ready}, {'LLEN', handoff},
   }) do
     lengths[i] = measure(one[1], one[2])
   end
@@ -348,8 +356,10 @@ local function lanes()
     local some = {unpack(queued, first, math.min(first + 999, #queued))}
     local passed = redis.call('ZMSCORE', turn, unpack(some))
     local stopped = redis.call('ZMSCORE', held, unpack(some))
+    local limited = redis.call('ZMSCORE', parked, unpack(some))
     for i, key in ipairs(some) do
-      if not passed[i] and not stopped[i] and found('turn', key, 'no_turn', true) then
+      local waits = passed[i] or stopped[i] or limited[i]
+      if not waits and found('turn', key, 'no_turn', true) then
         offer(turn, {key})
         rouse(ready, 1)
       end
@@ -357,27 +367,56 @@ local function lanes()
   end
 end
 
+local flow_form = '^' .. string.rep(' %d+', 6) .. '$'
 local function settings()
   for i = 1, #entries, 2 do
-    local readable = #entries[i] <= 255 and string.match(entries[i + 1], '^[1-9]%d*$')
+    local more = string.match(entries[i + 1], '^[1-9]%d*(.*)$') -- than a weight
+    local readable = #entries[i] <= 255 and (more == '' or string.match(more or '', flow_form))
     if not readable and found(part, entries[i], 'unreadable', true) then
       redis.call('HDEL', rules, entries[i])
     end
   end
 end
 
--- holds finds keys that no call can have held, and ends that none can have set.
-local function holds()
+-- holds finds keys that no call can have held or parked, and times that none can have set.
+local function holds(zset)
   for i = 1, #entries, 2 do
     local key, ending = entries[i], tonumber(entries[i + 1]) or math.huge
     local readable = #key >= 1 and #key <= 255 and ending >= 0 and ending <= 9999999999999
     if not readable and found(part, key, 'unreadable', true) then
-      redis.call('ZREM', held, key)
+      redis.call('ZREM', zset, key)
       local from, to = #key <= 255 and '[' .. lane_of(key), #key <= 255 and '(' .. lane_end(key)
       if from and redis.call('ZLEXCOUNT', lane, from, to) > 0 then
         offer(turn, {key})
         rouse(ready, 1)
       end
+    end
+  end
+end
+
+-- running drops the entries of jobs that are not running.
+local function running()
+  for i = 1, #entries, 2 do
+    local size = string.byte(entries[i]) or 0
+    local key = string.sub(entries[i], 2, size + 1)
+    local id = held_by(key, entries[i])
+    local place = redis.call('HGET', keyed, id)
+    local readable = size > 0 and entries[i] == holder_of(key, id)
+    local ended = not (place and key_of(place) == key and redis.call('ZSCORE', leases, id))
+    if not readable and found(part, entries[i], 'unreadable', true)
+      or readable and ended and repair == '1' then
+      redis.call('ZREM', holders, entries[i])
+    end
+  end
+end
+
+-- tats finds keys that cannot have a rate, and times that no take can have set.
+local function tats()
+  for i = 1, #entries, 2 do
+    local key, tat = entries[i], tonumber(entries[i + 1]) or math.huge
+    local readable = #key >= 1 and #key <= 255 and tat >= 0 and tat <= 9007199254740992
+    if not readable and found(part, key, 'unreadable', true) then
+      redis.call('ZREM', rates, key)
     end
   end
 end
@@ -498,7 +537,10 @@ else
     lane = {'ZSCAN', lane, math.max(1, math.floor(most / known)), lanes},
     keyed = {'HSCAN', keyed, 1000, notes},
     rules = {'HSCAN', rules, 1000, settings},
-    held = {'ZSCAN', held, 1000, holds},
+    held = {'ZSCAN', held, 1000, function() holds(held) end},
+    parked = {'ZSCAN', parked, 1000, function() holds(parked) end},
+    holders = {'ZSCAN', holders, 500, running},
+    rates = {'ZSCAN', rates, 1000, tats},
   })[part]
   scan(way[1], way[2], way[3], way[4])
 end

@@ -17,26 +17,31 @@
 -- KEYS[15]  keyed     hash, job ID to its place in a lane, for jobs that have a key
 -- KEYS[16]  held      zset, key scored by the end of its hold (Unix ms)
 -- KEYS[17]  operator  none, never exists: a client without rights to it cannot make this call
+-- KEYS[18]  rules     hash, key to what is set for it
+-- KEYS[19]  parked    zset, key whose limits are reached scored by when it gets a turn (Unix ms)
+-- KEYS[20]  holders   zset, key and ID of every running job whose key has a limit of running jobs
 -- ARGV[1]   id        the job
 -- ARGV[2]   cut       how many bytes of its record to return
 -- ARGV[3]   look      how many entries of ready and of handoff to search at most
 --
 -- Returns {'ok', now, record, due time, lease end, burial, attempts, errors, moved, kept until,
--- result, pauses, ahead, whole, rank, leased, flow, before, keys, until}. The values from record to
--- result are those of get. pauses is the field of meta. ahead is how many entries of handoff and
--- ready are in front of the job: -1 if it is in another place, or not among the entries that were
--- searched. whole is 1 if all entries were searched. rank is how many jobs of the bucket are due
--- before it, -1 if it is not there. leased is the number of leases that are not over. flow has the
--- fields hold, holdby, holdwhy, flow and tat of meta. before is how many jobs of its key are in
--- front of it in its lane, -1 if it is not in a lane. Then ahead is -1 and whole is 1. keys is the
--- number of keys in turn. until is the end of the hold of its key, if it is in a lane and the key
--- is held.
+-- result, pauses, ahead, whole, rank, leased, flow, before, keys, until, limit}. The values from
+-- record to result are those of get. pauses is the field of meta. ahead is how many entries of
+-- handoff and ready are in front of the job: -1 if it is in another place, or not among the entries
+-- that were searched. whole is 1 if all entries were searched. rank is how many jobs of the bucket
+-- are due before it, -1 if it is not there. leased is the number of leases that are not over. flow
+-- has the fields hold, holdby, holdwhy, flow and tat of meta. before is how many jobs of its key
+-- are in front of it in its lane, -1 if it is not in a lane. Then ahead is -1 and whole is 1. keys
+-- is the number of keys in turn. until is the end of the hold of its key, if it is in a lane and
+-- the key is held. limit is empty unless it is in a lane and the key is parked. Then it has when
+-- the key gets a turn, the number of its entries in holders, and what is set for it.
 -- Cost: O(log N + look).
 -- Uses: now place
 local pool, bucket, leases, dead, attempts = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local errors, moved, done, results = KEYS[6], KEYS[7], KEYS[8], KEYS[9]
 local ready, handoff, meta, lane = KEYS[10], KEYS[11], KEYS[12], KEYS[13]
 local turn, keyed, held, operator = KEYS[14], KEYS[15], KEYS[16], KEYS[17]
+local rules, parked, holders = KEYS[18], KEYS[19], KEYS[20]
 local id, cut, look = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 
 local record, result = redis.call('HGET', pool, id), redis.call('HGET', results, id)
@@ -49,13 +54,18 @@ local function position(list)
   return type(at) == 'number' and at or nil
 end
 
-local place, before, ending = redis.call('HGET', keyed, id), -1, false
+local place, before, ending, limit = redis.call('HGET', keyed, id), -1, false, {}
 if place and record and of_record(place, record) and redis.call('ZSCORE', lane, place .. id) then
   local key = key_of(place)
   before = redis.call('ZLEXCOUNT', lane, '[' .. lane_of(key), '(' .. place .. id)
   local score = redis.call('ZSCORE', held, key)
   if score and tonumber(score) > now then
     ending = score
+  end
+  local till = redis.call('ZSCORE', parked, key)
+  if till and not redis.call('ZSCORE', turn, key) then
+    local from, to = '[' .. lane_of(key), '(' .. lane_end(key)
+    limit = {till, redis.call('ZLEXCOUNT', holders, from, to), redis.call('HGET', rules, key) or ''}
   end
 end
 
@@ -97,4 +107,5 @@ return {
   before,
   keys,
   ending,
+  limit,
 }

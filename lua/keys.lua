@@ -4,17 +4,21 @@
 -- KEYS[2]  rules     hash, key to what is set for it
 -- KEYS[3]  held      zset, key scored by the end of its hold (Unix ms)
 -- KEYS[4]  operator  none, never exists: a client without rights to it cannot make this call
+-- KEYS[5]  parked    zset, key whose limits are reached scored by when it gets a turn (Unix ms)
+-- KEYS[6]  holders   zset, key and ID of every running job whose key has a limit of running jobs
 -- ARGV[1]  after     the key after which to begin; empty: at the first one
 -- ARGV[2]  limit     most keys to return, at most 1,000; 0: the key after itself, even if it has no
 --                    jobs
 --
 -- Keys are in the order of lane: shorter ones first, and keys of one length by their bytes.
--- Returns {'ok', now, keys, waiting, first, rules, held}: five lists. waiting has the number of
--- entries of each key, first the ID of its first one, rules what is set for it, if anything is, and
--- held the end of its hold, or '' if it is not held.
+-- Returns {'ok', now, keys, waiting, first, rules, held, parked, running}: seven lists. waiting has
+-- the number of entries of each key, first the ID of its first one, rules what is set for it, if
+-- anything is, held the end of its hold, or '' if it is not held, parked when it gets a turn, or ''
+-- if it is not parked, and running the number of its entries in holders.
 -- Cost: O(limit × log N).
 -- Uses: now place
 local lane, rules, held, operator = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local parked, holders = KEYS[5], KEYS[6]
 local after, limit = ARGV[1], tonumber(ARGV[2])
 
 local keys, waiting, first, set = {}, {}, {}, {}
@@ -47,11 +51,20 @@ end
 for i, rule in ipairs(#keys > 0 and redis.call('HMGET', rules, unpack(keys)) or {}) do
   set[i] = rule or ''
 end
-local ends = {}
-for i, score in ipairs(#keys > 0 and redis.call('ZMSCORE', held, unpack(keys)) or {}) do
-  ends[i] = ''
-  if score and tonumber(score) > now then
-    ends[i] = score
+-- ends returns the scores of the keys in a zset, or '' for those that are not in it.
+local function ends(zset)
+  local list = {}
+  for i, score in ipairs(#keys > 0 and redis.call('ZMSCORE', zset, unpack(keys)) or {}) do
+    list[i] = ''
+    if score and tonumber(score) > now then
+      list[i] = score
+    end
   end
+  return list
 end
-return {'ok', now, keys, waiting, first, set, ends}
+local running, counted = {}, redis.call('EXISTS', holders) == 1
+for i, key in ipairs(keys) do
+  running[i] = counted
+    and redis.call('ZLEXCOUNT', holders, '[' .. lane_of(key), '(' .. lane_end(key)) or 0
+end
+return {'ok', now, keys, waiting, first, set, ends(held), ends(parked), running}

@@ -3,20 +3,26 @@
 -- KEYS[1]  meta      hash, settings of the topic made by operators
 -- KEYS[2]  receipt   string, the last call of the series and its reply
 -- KEYS[3]  operator  none, never exists: a client without rights to it cannot make this call
+-- KEYS[4]  holders   zset, key and ID of every running job whose key has a limit of running jobs
+-- KEYS[5]  leases    zset, job ID scored by the end of its lease
+-- KEYS[6]  keyed     hash, job ID to its place in a lane
 -- ARGV[1]  number    number of this call in its series
 -- ARGV[2]  flow      the limits: "<running> <emit> <burst> <starts> <period> <strict>". running is
 --                    the most running jobs, emit the time of one start in µs, and burst how many
 --                    starts can be made at once; 0 is no limit. The others are what the caller has
---                    given: starts in a period in µs, and strict as 1 or 0
+--                    given: starts in a period in µs, and strict as 1 or 0. With limits of each
+--                    key, the same six numbers follow for them
 -- ARGV[3]  channel   the control channel
 -- ARGV[4]  topic     the topic's name, for the control channel
 --
 -- Without limits, flow is kept as zeros. So the DefaultLimits of a server, which apply if there is
--- no flow, do not come back. Running jobs are not interrupted.
+-- no flow, do not come back. Running jobs are not interrupted. Up to 1,000 of them are counted for
+-- their keys, if they were not yet.
 -- Returns {'ok', now, before}: the flow until now, or '' if there was none.
--- Cost: O(1).
--- Uses: now receipt control
+-- Cost: O(log N).
+-- Uses: now receipt control place key_rule holder count_in
 local meta, receipt, operator = KEYS[1], KEYS[2], KEYS[3]
+local holders, leases, keyed = KEYS[4], KEYS[5], KEYS[6]
 local number, flow, channel, topic = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 
 local told = replay(receipt, number)
@@ -26,6 +32,9 @@ end
 local before = redis.call('HGET', meta, 'flow') or ''
 redis.call('HSET', meta, 'flow', flow)
 redis.call('HDEL', meta, 'promise')
+if flow_of(flow) > 0 then
+  count_in(holders, leases, keyed, nil)
+end
 nudge(channel, 'resume', topic, 0, '')
 remember(receipt, number, before)
 return {'ok', now, before}

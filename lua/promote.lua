@@ -1,6 +1,6 @@
 -- promote: moves due jobs to the tail of ready, oldest due first, and jobs whose lease ran out to
 -- the head. If such a job has finished attempts, it goes to bucket instead, due after a backoff.
--- Keys whose hold is over get turns.
+-- Keys whose hold is over get turns, and so do those whose limits allow a start again.
 --
 -- KEYS[1]   bucket    zset, job ID scored by due time (Unix ms)
 -- KEYS[2]   ready     list of job IDs, next one at the head
@@ -20,6 +20,9 @@
 -- KEYS[16]  keyed     hash, job ID to its place in a lane
 -- KEYS[17]  sizes     hash, the size of the largest record, and the number of the last place
 -- KEYS[18]  held      zset, key scored by the end of its hold (Unix ms)
+-- KEYS[19]  parked    zset, key whose limits are reached scored by when it gets a turn (Unix ms)
+-- KEYS[20]  holders   zset, key and ID of every running job whose key has a limit of running jobs
+-- KEYS[21]  rates     zset, key scored by its tat (Unix µs)
 -- ARGV[1]   limit     most jobs to move of each kind, at most 1,000 (unpack has a stack limit)
 -- ARGV[2]   heal      1: also put back IDs in handoff, left by a server that died between wait and
 --                     take
@@ -30,19 +33,21 @@
 -- attempt up to 64 s. Jobs of one call get up to a fifth more, each a different part, so that they
 -- do not return together. Safe to send twice.
 -- Returns {'ok', now, moved, reclaimed, wait, due, waiting}: wait is the time to the next due job,
--- lease end, slot or end of a hold in µs, -1 if there is none. due is the number of schedules with
--- a due slot, waiting the number of those with a waiting slot.
+-- lease end, slot, end of a hold or turn of a parked key in µs, -1 if there is none. due is the
+-- number of schedules with a due slot, waiting the number of those with a waiting slot.
 -- Cost: O(log N + limit).
--- Uses: now stats lease errors history control ring place rouse line_up reseat free_keys
+-- Uses: now stats lease errors history control ring place rouse line_up reseat free_keys holder
 local bucket, ready, leases, pool, attempts = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local errors, moved, handoff, stats = KEYS[6], KEYS[7], KEYS[8], KEYS[9]
 local slots, waiting, runs, idle = KEYS[10], KEYS[11], KEYS[12], KEYS[13]
 local turn, lane, keyed, sizes, held = KEYS[14], KEYS[15], KEYS[16], KEYS[17], KEYS[18]
+local parked, holders, rates = KEYS[19], KEYS[20], KEYS[21]
 local limit, heal, channel, topic = tonumber(ARGV[1]), ARGV[2], ARGV[3], ARGV[4]
 
 local lapsed = redis.call('ZRANGEBYSCORE', leases, '-inf', now, 'LIMIT', 0, limit)
 local due = redis.call('ZRANGEBYSCORE', bucket, '-inf', now, 'LIMIT', 0, limit)
 local freed = redis.call('ZRANGEBYSCORE', held, '-inf', now, 'LIMIT', 0, limit)
+local again = redis.call('ZRANGEBYSCORE', parked, '-inf', now, 'LIMIT', 0, limit)
 
 -- At maxmemory, a script can go on writing after it has deleted something. A script that begins
 -- with a push cannot.
@@ -57,6 +62,9 @@ local reclaimed, pushed = 0, 0
 local lanes = #lapsed + #due > 0 and redis.call('EXISTS', keyed) == 1
 if #lapsed > 0 then
   local back, first, later, log, tally = {}, {}, {}, {}, {}
+  if lanes then
+    unhold(holders, keyed, lapsed)
+  end
   for _, id in ipairs(lapsed) do
     if redis.call('HEXISTS', pool, id) == 1 then
       local n = #back + 1
@@ -128,11 +136,18 @@ if #due > 0 then
   pushed = pushed + laned + #plain
 end
 
-if #freed > 0 then
-  local jobs = free_keys(held, turn, lane, freed)
+for _, one in ipairs({{held, freed}, {parked, again}}) do
+  local jobs = #one[2] > 0 and free_keys(one[1], turn, lane, one[2]) or 0
   if jobs > 0 then
     rouse(ready, jobs)
     pushed = pushed + jobs
+  end
+end
+if heal == '1' and redis.call('EXISTS', rates) == 1 then -- a tat of the past is as good as none
+  local us = string.format('%.0f', time[1] * 1000000 + time[2])
+  local past = redis.call('ZRANGEBYSCORE', rates, '-inf', us, 'LIMIT', 0, 1000)
+  if #past > 0 then
+    redis.call('ZREM', rates, unpack(past))
   end
 end
 
@@ -155,6 +170,7 @@ local heads = {
   redis.call('ZRANGE', leases, 0, 0, 'WITHSCORES'),
   redis.call('ZRANGE', slots, 0, 0, 'WITHSCORES'),
   redis.call('ZRANGEBYSCORE', held, '-inf', endless, 'WITHSCORES', 'LIMIT', 0, 1),
+  redis.call('ZRANGE', parked, 0, 0, 'WITHSCORES'),
 }
 local waits, overdue = redis.call('ZCARD', waiting), 0
 -- The server that fires a due slot asks again. Later slots must not wait for that.

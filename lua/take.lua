@@ -19,6 +19,9 @@
 -- KEYS[16]  keyed     hash, job ID to its place in a lane
 -- KEYS[17]  rules     hash, key to what is set for it
 -- KEYS[18]  held      zset, key scored by the end of its hold (Unix ms)
+-- KEYS[19]  parked    zset, key whose limits are reached scored by when it gets a turn (Unix ms)
+-- KEYS[20]  holders   zset, key and ID of every running job whose key has a limit of running jobs
+-- KEYS[21]  rates     zset, key scored by its tat (Unix µs)
 -- ARGV[1]   number    number of this take, higher than that of the one before
 -- ARGV[2]   since     number of the first take without a reply; equal to number: none
 -- ARGV[3]   limit     most jobs to take, at most 1,000 (unpack has a stack limit). 0: give back the
@@ -56,37 +59,48 @@
 -- weight. The IDs in handoff and ready are served as one more key, the empty one. A key that is
 -- held loses its turn.
 --
+-- Limits of keys are those of the topic for each key (see limits), or of a key itself (see
+-- key_limits). A key that has reached one loses its turn for an entry in parked. A start counts by
+-- the GCRA, as for the topic. Running jobs are counted in holders. An entry there counts only while
+-- its job has a lease, so it cannot leak. A parked key gets its turn back from unpark when one of
+-- its jobs ends. At the latest it gets it from promote: at its next start, or when the first lease
+-- of its running jobs ends.
+--
 -- Returns {'ok', now, lease end (a score), ids, records, attempts, moved, more, waits, bound,
 -- left}. attempts and moved are false if no job of the topic has any. more is 1 if bytes ended the
 -- take or jobs were given back: there is more to take. waits is 1 if the server waits now; after 0
 -- it must ask again when it can start a job. bound is missing in a repeated reply, and if the topic
 -- has no limits. Otherwise it says what ended the take: free, limit (of running jobs), rate, or on
--- (nothing of these). left is the time until the next start in µs, with rate.
+-- (nothing of these). left is the time until the next start in µs, with rate. limited is 1 if
+-- limits of keys are in force, and 2 if the take has parked keys: then the timer has to promote, so
+-- that it knows when they get turns.
 --
--- Other replies are {'empty', now, waits}, {'busy', now, waits} (jobs wait for an idle worker),
--- {'paused', now, until when or 0} and {'held', now, until when} (idle is unchanged), {'limit',
--- now}, {'rate', now, left}, and with limit 0 {'returned', now, ids}. 'ok' without IDs and with
--- waits 0 means: ask again.
+-- Other replies are {'empty', now, waits, limited}, {'busy', now, waits, limited} (jobs wait for an
+-- idle worker), {'paused', now, until when or 0} and {'held', now, until when} (idle is unchanged),
+-- {'limit', now}, {'rate', now, left}, and with limit 0 {'returned', now, ids}. 'ok' without IDs
+-- and with waits 0 means: ask again.
 -- Cost: O(limit × log N), and no more than bytes, or one record, are read.
--- Uses: now stats lease paused place rouse line_up
+-- Uses: now stats lease paused place rouse line_up key_rule holder
 local ready, handoff, pool, bucket = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local leases, dead, attempts, moved = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
 local meta, receipt, stats, sizes, idle = KEYS[9], KEYS[10], KEYS[11], KEYS[12], KEYS[13]
 local turn, lane, keyed, rules, held = KEYS[14], KEYS[15], KEYS[16], KEYS[17], KEYS[18]
+local parked, holders, rates = KEYS[19], KEYS[20], KEYS[21]
 local number, since, limit, bytes = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 local lease, free, place = tonumber(ARGV[5]), tonumber(ARGV[6]), ARGV[7]
 local name, listed = ARGV[8], ARGV[9]
 
 -- answer adds the known data of the jobs to their records. With pcall: missing data must not cost
 -- the jobs.
-local function answer(lease_end, ids, records, more, waits, bound, left)
+local function answer(lease_end, ids, records, more, waits, bound, left, limited)
   local tried, due = false, false
   if #ids > 0 and redis.call('EXISTS', attempts, moved) > 0 then
     tried = redis.pcall('HMGET', attempts, unpack(ids))
     due = redis.pcall('HMGET', moved, unpack(ids))
   end
   tried, due = tried and not tried.err and tried, due and not due.err and due
-  return {'ok', now, lease_end, ids, records, tried, due, more and 1 or 0, waits, bound, left}
+  return {'ok', now, lease_end, ids, records, tried, due, more and 1 or 0, waits, bound, left,
+    limited}
 end
 
 -- note writes the receipt. With pcall: at worst the jobs wait until their leases are over.
@@ -187,7 +201,8 @@ local function number_of(text)
   return tonumber(text or 0) or 0
 end
 
-local set = redis.call('HMGET', meta, 'paused', 'until', 'hold', 'flow', 'tat', 'promise')
+local set = redis.call('HMGET', meta, 'paused', 'until', 'hold', 'flow', 'tat', 'promise',
+  'limited')
 if paused(set) then
   return {'paused', now, tonumber(set[2] or 0)}
 elseif now < number_of(set[3]) then
@@ -204,15 +219,20 @@ local function left()
   return math.max(0, at - (burst - 1) * emit - us)
 end
 
-if set[4] then
+-- The limits of each key, unless it has its own.
+local key_running, key_emit, key_burst = flow_of(set[4])
+local by_key = key_running > 0 or key_emit > 0 or number_of(set[7]) > 0
+local limited = by_key and 1 or nil -- in the reply
+
+if set[4] or by_key then
   local function cap(most, why)
     if most < limit then
       limit, bound = most, why
     end
   end
-  local running, period, size = string.match(set[4], '^(%d+) (%d+) (%d+) %d+ %d+ %d+')
+  local running, period, size = string.match(set[4] or '', '^(%d+) (%d+) (%d+) %d+ %d+ %d+')
   running, emit, burst = number_of(running), number_of(period), math.max(1, number_of(size))
-  if running > 0 or emit > 0 then
+  if running > 0 or emit > 0 or by_key then
     bound = 'on'
     cap(free, 'free')
   end
@@ -233,7 +253,7 @@ if set[4] then
       redis.pcall('ZREM', idle, name)
     end
     if bound == 'free' then
-      return {'busy', now, 0}
+      return {'busy', now, 0, limited}
     elseif bound == 'limit' then
       return {'limit', now}
     end
@@ -350,43 +370,129 @@ local function stray(id, record)
   return key
 end
 
--- heads returns the first keys in turn that are not held, at most want, and their passes. The turns
--- of those that are held end here: a job that became ready has given them one.
+-- census counts the running jobs of a key, and drops the entries of those that have ended. It
+-- returns when the first of their leases ends too.
+local function census(key)
+  local from, to = '[' .. lane_of(key), '(' .. lane_end(key)
+  local list, jobs = redis.call('ZRANGEBYLEX', holders, from, to, 'LIMIT', 0, 1000), {}
+  for i, entry in ipairs(list) do
+    jobs[i] = held_by(key, entry)
+  end
+  local ends = redis.call('ZMSCORE', leases, unpack(jobs))
+  local spots = redis.call('HMGET', keyed, unpack(jobs))
+  local n, first, stale = 0, nil, {}
+  for i, entry in ipairs(list) do
+    if ends[i] and spots[i] and key_of(spots[i]) == key then
+      n = n + 1
+      first = math.min(first or math.huge, tonumber(ends[i]))
+    else
+      stale[#stale + 1] = entry
+    end
+  end
+  if #stale > 0 then
+    redis.call('ZREM', holders, unpack(stale))
+  end
+  looked = looked + #list
+  return n, first
+end
+
+-- A ration is what the limits of a key say: room is how many of its jobs may start now. If that is
+-- 0, till is when to look again. counts is true if its running jobs are counted. With a rate, tat
+-- is that of the key, and emit the time of one start.
+local function ration(key, running, period, size)
+  local r = {room = math.huge, counts = running > 0}
+  if period > 0 then
+    local tat = tonumber(redis.call('ZSCORE', rates, key) or nil) or 0
+    if tat > us + size * period then -- the clock was set back, or the limits have changed
+      tat = us + size * period
+      redis.call('ZADD', rates, string.format('%.0f', tat), key)
+    end
+    r.emit, r.tat = period, math.max(us, tat)
+    r.room = math.max(0, math.floor((us + size * period - r.tat) / period))
+    r.till = math.ceil((r.tat - (size - 1) * period) / 1000)
+  end
+  if running > 0 and r.room > 0 then
+    local n = redis.call('ZLEXCOUNT', holders, '[' .. lane_of(key), '(' .. lane_end(key))
+    if n >= running then
+      local first
+      n, first = census(key)
+      r.till = math.ceil(first or now)
+    end
+    r.room = math.min(r.room, math.max(0, running - n))
+  end
+  return r
+end
+
+-- heads returns the first keys in turn that are not held and whose limits are not reached, at most
+-- want, with their passes, their weights and, if limits of keys are in force, their rations. The
+-- turns of the others end here: a job that became ready has given them one.
 local function heads(want)
-  local names, passes, stopped
+  local names, passes, weights, rations, stopped
+  local judged = {}
   repeat
-    names, passes, stopped = {}, {}, {}
+    names, passes, weights, rations, stopped = {}, {}, {}, {}, {}
+    local waits = {}
     local list, all = redis.call('ZRANGE', turn, 0, want - 1, 'WITHSCORES'), {}
     for i = 1, #list, 2 do
       all[#all + 1] = list[i]
     end
     local ends = #all > 0 and redis.call('EXISTS', held) == 1
       and redis.call('ZMSCORE', held, unpack(all)) or {}
+    local ruled = #all > 0 and redis.call('EXISTS', rules) == 1
+      and redis.call('HMGET', rules, unpack(all)) or {}
     for i, key in ipairs(all) do
+      local rule = ruled[i] or nil
+      local weight, running, period, size = rule_of(rule, key_running, key_emit, key_burst)
+      local r = by_key and key ~= '' and (running > 0 or period > 0)
+        and (judged[key] or ration(key, running, period, size)) or nil
+      judged[key] = r
       if (tonumber(ends[i] or 0) or 0) > now then
         stopped[#stopped + 1] = key
+      elseif r and r.room <= 0 then
+        stopped[#stopped + 1] = key
+        waits[#waits + 1], waits[#waits + 2] = string.format('%.0f', r.till), key
       else
-        names[#names + 1], passes[#passes + 1] = key, tonumber(list[2 * i])
+        local n = #names + 1
+        names[n], passes[n], weights[n], rations[n] = key, tonumber(list[2 * i]), weight, r or false
       end
     end
     if #stopped > 0 then
       redis.call('ZREM', turn, unpack(stopped))
       looked = looked + #stopped
     end
+    if #waits > 0 then
+      redis.call('ZADD', parked, unpack(waits))
+      limited = 2
+    end
   until #stopped == 0 or looked >= 1000
-  return names, passes
+  return names, passes, weights, rations
+end
+
+-- book counts the starts of keys, and their running jobs. It comes before the leases: if the script
+-- ended after it, a start would be lost and not made twice.
+local function book(names, rations, taken_of, holding)
+  local tats = {}
+  for i, r in ipairs(rations) do
+    if r and r.emit and taken_of[i] then
+      tats[#tats + 1] = string.format('%.0f', r.tat + taken_of[i] * r.emit)
+      tats[#tats + 1] = names[i]
+    end
+  end
+  if #tats > 0 then
+    redis.call('ZADD', rates, unpack(tats))
+  end
+  if #holding > 0 then
+    redis.call('ZADD', holders, unpack(holding))
+  end
 end
 
 -- serve takes jobs of the keys whose turn it is. It returns how many are to come from handoff and
 -- ready, and the pass of the empty key, if it is that key's turn.
 local function serve()
   local before, want = got, limit - got
-  local names, passes = heads(want)
-  local weights, total = {}, 0
-  local ruled = #names > 0 and redis.call('EXISTS', rules) == 1
-    and redis.call('HMGET', rules, unpack(names))
+  local names, passes, weights, rations = heads(want)
+  local total = 0
   for i = 1, #names do
-    weights[i] = math.max(1, ruled and number_of(ruled[i]) or 1)
     total = total + weights[i]
   end
 
@@ -401,6 +507,7 @@ local function serve()
   local waiting, places, owner, more_of = {}, {}, {}, {}
   for i, key in ipairs(names) do
     local share = math.min(open, math.ceil(want * weights[i] / total))
+    share = math.min(share, rations[i] and rations[i].room or share)
     if key ~= '' and share > 0 then
       local from, to = '[' .. lane_of(key), '(' .. lane_end(key)
       local entries = redis.call('ZRANGEBYLEX', lane, from, to, 'LIMIT', 0, share + 1)
@@ -417,6 +524,7 @@ local function serve()
 
   local n, found, taken_of, gone = #waiting, {}, {}, {}
   local grants, granted, strays = {'NX', '+inf', anchor()}, 3, {}
+  local holding = {} -- the new entries of holders
   if n > 0 then
     local delayed, buried = scores(bucket, waiting), scores(dead, waiting)
     local leased = scores(leases, waiting)
@@ -440,6 +548,9 @@ local function serve()
         grants[granted + 1], grants[granted + 2] = lease_end, id
         granted = granted + 2
         taken_of[key] = (taken_of[key] or 0) + 1
+        if rations[key] and rations[key].counts then
+          holding[#holding + 1], holding[#holding + 2] = 0, holder_of(names[key], id)
+        end
       elseif not apart then
         strays[#strays + 1] = i
       end
@@ -457,6 +568,9 @@ local function serve()
     redis.call('ZREM', lane, '') -- after a deletion, the script can write at maxmemory
     if at then
       redis.call('HSET', meta, 'tat', string.format('%.0f', at + got * emit))
+    end
+    if by_key then
+      book(names, rations, taken_of, holding)
     end
     redis.call('ZADD', leases, unpack(grants))
   end
@@ -494,7 +608,7 @@ local function serve()
 end
 
 local plain, pass, laned
-if limit > 0 and redis.call('EXISTS', turn, held) > 0 then
+if limit > 0 and redis.call('EXISTS', turn, held, parked) > 0 then
   limit = math.min(limit, 250)
   if redis.call('EXISTS', ready, handoff) > 0 then
     redis.call('ZREM', lane, '') -- after a deletion, the script can write at maxmemory
@@ -624,7 +738,7 @@ elseif listed == '1' then
   redis.pcall('ZREM', idle, name)
 end
 if looked == 0 then
-  return {busy and 'busy' or 'empty', now, waits}
+  return {busy and 'busy' or 'empty', now, waits, limited}
 end
 if got > 0 then
   lease_end = redis.call('ZSCORE', leases, ids[1]) -- as Redis writes it from now on
@@ -635,5 +749,5 @@ if bound and got < limit then
   bound = 'on'
 end
 at = at and at + got * emit
-local wait = bound == 'rate' and math.ceil(left()) or nil
-return answer(lease_end, ids, records, more, waits, bound, wait)
+local wait = bound == 'rate' and math.ceil(left()) or by_key and 0 or nil
+return answer(lease_end, ids, records, more, waits, bound, wait, limited)

@@ -1,8 +1,8 @@
 -- watch: reports how long each of some topics has nothing to do, and where a server should take.
 -- Writes nothing.
 --
--- KEYS[1..]  keys  bucket, leases, slots, handoff, waiting, ready, turn, idle, meta, held of each
---                  topic
+-- KEYS[1..]  keys  bucket, leases, slots, handoff, waiting, ready, turn, idle, meta, held, parked
+--                  of each topic
 -- ARGV[1]    name  under which the server waits; empty: report only how long
 -- ARGV[2..]  list  if there are no KEYS: the same names
 --
@@ -11,9 +11,9 @@
 -- compares the slot of each command with those of the node, and not with the slots of the others. A
 -- topic of another node is marked m.
 --
--- A topic has something to do if the head of bucket, leases, slots or held is due, or if handoff or
--- waiting exists. A key of a wrong type counts as something to do: promote or take reports it, and
--- the other topics are not affected.
+-- A topic has something to do if the head of bucket, leases, slots, held or parked is due, or if
+-- handoff or waiting exists. A key of a wrong type counts as something to do: promote or take
+-- reports it, and the other topics are not affected.
 --
 -- If Redis accepts no writes, the reply is the error that says so. A master that has become a
 -- replica can still be read, and its data can be stale.
@@ -44,7 +44,7 @@ local renew_after = 1800000
 local endless = '(9999999999999' -- the score of a paused key
 
 local waits, marks, checked = {}, {}, false
-for i = first, #list, 10 do
+for i = first, #list, 11 do
   local bucket, handoff, waiting = list[i], list[i + 3], list[i + 4]
   local ready, turn = list[i + 5], list[i + 6]
   if not checked then
@@ -56,9 +56,9 @@ for i = first, #list, 10 do
     end
   end
   local wait, mark = -1, '-'
-  local held = list[i + 9]
+  local held, parked = list[i + 9], list[i + 10]
   local there = redis.pcall('EXISTS', bucket, list[i + 1], list[i + 2], handoff, waiting, ready,
-      turn, held)
+      turn, held, parked)
   if elsewhere(there) then
     mark = 'm'
   elseif type(there) == 'table' then
@@ -67,7 +67,8 @@ for i = first, #list, 10 do
     if there > 0 and redis.pcall('EXISTS', handoff, waiting) ~= 0 then
       wait = 0
     end
-    for _, zset in ipairs(there > 0 and {bucket, list[i + 1], list[i + 2], held} or {}) do
+    local heads = {bucket, list[i + 1], list[i + 2], held, parked}
+    for _, zset in ipairs(there > 0 and heads or {}) do
       local head = {}
       if wait ~= 0 and zset == held then
         head = redis.pcall('ZRANGEBYSCORE', zset, '-inf', endless, 'WITHSCORES', 'LIMIT', 0, 1)

@@ -497,6 +497,52 @@ func TestExplainLimits(t *testing.T) {
 	})
 }
 
+// Explain says which limit of a key a job waits for.
+func TestExplainLimitsOfKeys(t *testing.T) {
+	queuetest.InBubble(t, func(b *queuetest.Bubble) {
+		block := make(chan struct{})
+		b.Serve("a", func(context.Context, *delayq.Job) error { <-block; return nil }, delayq.Concurrency(5))
+		require.NoError(b, b.Client.SetLimits(b.Context(), "a", delayq.Limits{RunningPerKey: 2, RatePerKey: delayq.Per(4, time.Minute).Burst(3)}))
+		require.NoError(b, b.Client.SetKeyLimits(b.Context(), "a", "k", delayq.KeyLimits{Running: 1}))
+		for i := range 4 {
+			b.Enqueue("a", fmt.Sprint("k", i), delayq.Key("k"))
+		}
+		for i := range 8 {
+			b.Enqueue("a", fmt.Sprint("l", i), delayq.Key("l"))
+		}
+		b.Pass(6 * time.Second)
+		why := func(id string) (codes []delayq.ReasonCode, verdict string) {
+			e, err := b.Inspector.Explain(b.Context(), "a", id)
+			require.NoError(b, err)
+			for _, r := range e.Reasons {
+				codes = append(codes, r.Code)
+			}
+			return codes, e.Verdict
+		}
+		codes, verdict := why("k3")
+		require.Equal(b, delayq.ReasonKeyLimit, codes[0])
+		require.Equal(b, "Ready, but not running: 1 job of its key is running, and the limit of the key is 1.", verdict)
+		_, verdict = why("l7")
+		require.Equal(b, "Ready, but not running: 2 jobs of its key are running, and the limit of the key is 2.", verdict)
+		key, err := b.Inspector.Key(b.Context(), "a", "k")
+		require.NoError(b, err)
+		require.EqualValues(b, 1, key.Running)
+		require.Equal(b, delayq.KeyLimits{Running: 1}, key.Limits)
+		require.False(b, key.LimitedUntil.IsZero())
+		close(block)
+		b.Pass(time.Second)
+		codes, verdict = why("l7")
+		require.Equal(b, delayq.ReasonKeyRate, codes[0])
+		require.Contains(b, verdict, "the rate of its key (4 per 1m0s, burst 3) allows the next start at ")
+		b.Pass(5 * time.Minute)
+		require.EqualValues(b, 12, b.Counter("a", "acked"))
+		key, err = b.Inspector.Key(b.Context(), "a", "k")
+		require.NoError(b, err)
+		require.Zero(b, key.LimitedUntil)
+		require.Zero(b, key.Running)
+	})
+}
+
 // Bad limits and holds are refused, and write nothing.
 func TestLimitsAreValidated(t *testing.T) {
 	queuetest.InBubble(t, func(b *queuetest.Bubble) {

@@ -80,6 +80,7 @@ func TestGoldenLimits(t *testing.T) {
 			{"--running", "-1"}, {"--running", "1000001"}, {"--running", "many"}, {"--rate", "100"}, {"--rate", "100/soon"}, {"--rate", "-1/1m"}, {"--rate", "1/0s"},
 			{"--rate", "1/400d"}, {"--rate", "1000001/1d"}, {"--rate", "10/1us"}, {"--burst", "0"}, {"--burst", "201"}, {"--burst", "200", "--strict"}, {"--rate", "0", "--burst", "1"},
 			{"--rate", "0", "--strict"}, {"--none", "--running", "1"}, {"--none", "--rate", "1/1m"},
+			{"--running-per-key", "1001"}, {"--rate-per-key", "1"}, {"--rate-per-key", "1/400d"}, {"--none", "--running-per-key", "1"},
 		} {
 			before := w.Stats("order:cancel").Limits
 			r := w.show(append([]string{"limits", "order:cancel"}, wrong...)...)
@@ -91,6 +92,9 @@ func TestGoldenLimits(t *testing.T) {
 		w.show("topic", "order:cancel", "--over", "0s", "--steps", "1")
 		limits("order:cancel", "--rate", "0")
 		require.Equal(w, delayq.Limits{Running: 7}, w.Stats("order:cancel").Limits)
+		w.every("limits", "order:cancel", "--running-per-key", "2", "--rate-per-key", "10/1s")
+		limits("order:cancel", "--running-per-key", "0")
+		require.Equal(w, delayq.Limits{Running: 7, RatePerKey: delayq.Per(10, time.Second)}, w.Stats("order:cancel").Limits)
 		limits("order:cancel", "--none")
 		require.Zero(w, w.Stats("order:cancel").Limits)
 		limits("bad{}")
@@ -426,8 +430,12 @@ func TestGoldenKey(t *testing.T) {
 		key("--pause")
 		w.show("keys", "mail:welcome")
 		key("--resume", "--weight", "1")
+		w.every("key", "mail:welcome", "tenant-7", "--running", "2", "--rate", "100/1m")
+		key("--weight", "5") // the limits are kept
+		key("--running", "0", "--rate", "0", "--weight", "1")
 		for _, wrong := range [][]string{
 			{"--hold", "0s"}, {"--hold", "101y"}, {"--hold", "1h", "--pause"}, {"--pause", "--resume"}, {"--weight", "0"}, {"--weight", "1001"},
+			{"--running", "-1"}, {"--running", "1001"}, {"--rate", "x"}, {"--rate", "1/9000h"},
 		} {
 			require.Equal(w, exitUsage, key(wrong...).code, wrong)
 		}

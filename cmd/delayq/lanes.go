@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"io"
 	"strconv"
 	"time"
@@ -26,12 +27,19 @@ type keyRecord struct {
 	FirstBase64 []byte `json:"first_base64,omitempty"` // only if First is not exact
 	Paused      bool   `json:"paused,omitempty"`
 	HeldUntil   stamp  `json:"held_until,omitzero"` // the end of its hold
+
+	Running      int64         `json:"running,omitempty"`      // if a limit of running jobs is in force for it
+	Limits       *limitsRecord `json:"limits,omitempty"`       // of the key itself
+	LimitedUntil stamp         `json:"limited_until,omitzero"` // one of its limits is reached
 }
 
 // keyRecordOf returns the record of a key.
 func keyRecordOf(topic string, k *delayq.KeyInfo) *keyRecord {
 	first := refOf(topic, k.First)
-	return &keyRecord{topic, jobKeyOf(k.Key), k.Waiting, k.Weight, first.ID, first.IDBase64, k.Paused, stamp(k.HeldUntil)}
+	return &keyRecord{
+		topic, jobKeyOf(k.Key), k.Waiting, k.Weight, first.ID, first.IDBase64, k.Paused, stamp(k.HeldUntil),
+		k.Running, limitsOf(delayq.Limits{Running: k.Limits.Running, Rate: k.Limits.Rate}), stamp(k.LimitedUntil),
+	}
 }
 
 // keyState writes whether takes pass over a key.
@@ -41,6 +49,8 @@ func (a *app) keyState(r *keyRecord) string {
 		return "paused"
 	case !r.HeldUntil.IsZero():
 		return "held until " + a.when(time.Time(r.HeldUntil))
+	case !r.LimitedUntil.IsZero():
+		return "limited"
 	}
 	return ""
 }
@@ -153,19 +163,19 @@ func (a *app) listKeys(cmd *cobra.Command, topic, after string, limit int, whole
 }
 
 func (a *app) keyCommand() *cobra.Command {
-	var weight int
-	var length time.Duration
-	var pause, resume bool
+	var c keyChange
 	cmd := &cobra.Command{
 		Use:   "key TOPIC KEY",
-		Short: "Show, hold, pause or resume a key of a topic, or set its weight",
-		Long: `Show a key of a topic: how many of its jobs are ready, its weight, and whether it is held.
-With a flag, change it first. Servers take no jobs of a key that is held or paused. Its
-running jobs, other keys and jobs without a key continue. A hold prolongs another one and
-never shortens it; --resume ends both a hold and a pause, whoever made them.`,
+		Short: "Show, hold, pause or resume a key of a topic, or set its limits",
+		Long: `Show a key of a topic: how many of its jobs are ready, its weight and limits, and whether
+it is held. With a flag, change it first. Servers take no jobs of a key that is held or
+paused. Its running jobs, other keys and jobs without a key continue. A hold prolongs
+another one and never shortens it; --resume ends both a hold and a pause, whoever made
+them. Limits that no flag names are kept. Where the key has none, those of delayq limits
+hold.`,
 		Example: `  delayq key mail:welcome tenant-7
   delayq key mail:welcome tenant-7 --hold 10m
-  delayq key mail:welcome tenant-7 --weight 3`,
+  delayq key mail:welcome tenant-7 --weight 3 --running 5 --rate 100/1m`,
 		Args:              counted(2, 2, "a topic and a key"),
 		ValidArgsFunction: a.completeArgs(a.topicNames, nothing),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -175,6 +185,7 @@ never shortens it; --resume ends both a hold and a pause, whoever made them.`,
 				return err
 			}
 			given, chosen := cmd.Flags().Changed, ""
+			c.given = given
 			for _, flag := range []string{"hold", "pause", "resume"} {
 				if given(flag) && chosen != "" {
 					return usage("--%s and --%s: only one of them can be given", chosen, flag)
@@ -184,12 +195,17 @@ never shortens it; --resume ends both a hold and a pause, whoever made them.`,
 				}
 			}
 			switch {
-			case chosen == "hold" && (length < shortestHold || length > longestHold):
-				return usage("--hold %v: must be from 1ms to 100 years", length)
-			case given("weight") && (weight < 1 || weight > mostWeight):
-				return usage("--weight %d: must be from 1 to %s", weight, number(mostWeight))
+			case chosen == "hold" && (c.length < shortestHold || c.length > longestHold):
+				return usage("--hold %v: must be from 1ms to 100 years", c.length)
+			case given("weight") && (c.weight < 1 || c.weight > mostWeight):
+				return usage("--weight %d: must be from 1 to %s", c.weight, number(mostWeight))
+			case c.running < 0 || c.running > mostOfKey:
+				return usage("--running %d: must be from 1 to %s, or 0 for the limit of the topic", c.running, number(mostOfKey))
 			}
-			if err := a.changeKey(cmd, topic, key, weight, length, pause, resume); err != nil {
+			if err := checkRate("rate", &c.rate); err != nil {
+				return err
+			}
+			if err := a.changeKey(cmd, topic, key, &c); err != nil {
 				return err
 			}
 			insp, err := a.inspector()
@@ -206,19 +222,31 @@ never shortens it; --resume ends both a hold and a pause, whoever made them.`,
 	}
 	set := cmd.Flags()
 	set.SortFlags = false
-	set.IntVar(&weight, "weight", 0, "share of the starts, relative to other keys, from 1 to 1,000")
-	set.Var(&duration{&length}, "hold", "how long the key waits, from 1ms to 100 years")
-	set.BoolVar(&pause, "pause", false, "hold the key until it is resumed")
-	set.BoolVar(&resume, "resume", false, "end the hold and the pause")
+	set.IntVar(&c.weight, "weight", 0, "share of the starts, relative to other keys, from 1 to 1,000")
+	set.IntVar(&c.running, "running", 0, "most jobs of the key that run at the same time; 0: the limit of the topic")
+	set.Var(&c.rate, "rate", "most starts in a period, such as 100/1m; 0: the rate of the topic")
+	set.Var(&duration{&c.length}, "hold", "how long the key waits, from 1ms to 100 years")
+	set.BoolVar(&c.pause, "pause", false, "hold the key until it is resumed")
+	set.BoolVar(&c.resume, "resume", false, "end the hold and the pause")
 	return cmd
 }
 
 // mostWeight is a bound that the library has too.
 const mostWeight = 1000
 
+// A keyChange is what the flags ask to change about a key.
+type keyChange struct {
+	weight, running int
+	rate            rate
+	length          time.Duration
+	pause, resume   bool
+	given           func(flag string) bool
+}
+
 // changeKey makes the changes that the flags ask for, if any.
-func (a *app) changeKey(cmd *cobra.Command, topic, key string, weight int, length time.Duration, pause, resume bool) error {
-	if weight == 0 && length == 0 && !pause && !resume {
+func (a *app) changeKey(cmd *cobra.Command, topic, key string, c *keyChange) error {
+	limits := c.given("weight") || c.given("running") || c.given("rate")
+	if !limits && c.length == 0 && !c.pause && !c.resume {
 		return nil
 	}
 	client, err := a.queue()
@@ -226,19 +254,42 @@ func (a *app) changeKey(cmd *cobra.Command, topic, key string, weight int, lengt
 		return err
 	}
 	ctx := a.act(cmd.Context())
-	if weight > 0 {
-		err = client.SetKeyLimits(ctx, topic, key, delayq.KeyLimits{Weight: weight})
+	if limits {
+		err = a.setKeyLimits(ctx, client, topic, key, c)
 	}
 	switch {
 	case err != nil:
-	case length > 0:
-		err = client.HoldKey(ctx, topic, key, length)
-	case pause:
+	case c.length > 0:
+		err = client.HoldKey(ctx, topic, key, c.length)
+	case c.pause:
 		err = client.PauseKey(ctx, topic, key)
-	case resume:
+	case c.resume:
 		err = client.ResumeKey(ctx, topic, key)
 	}
 	return err
+}
+
+// setKeyLimits changes the limits of a key. What no flag names is kept.
+func (a *app) setKeyLimits(ctx context.Context, client *delayq.Client, topic, key string, c *keyChange) error {
+	insp, err := a.inspector()
+	if err != nil {
+		return err
+	}
+	k, err := insp.Key(ctx, topic, key)
+	if err != nil {
+		return err
+	}
+	l := k.Limits
+	if c.given("weight") {
+		l.Weight = c.weight
+	}
+	if c.given("running") {
+		l.Running = c.running
+	}
+	if c.given("rate") {
+		l.Rate = c.rate.of()
+	}
+	return client.SetKeyLimits(ctx, topic, key, l)
 }
 
 // showKey writes a key for people.
@@ -248,6 +299,12 @@ func (a *app) showKey(w io.Writer, r *keyRecord) error {
 		state = "neither held nor paused"
 	}
 	pairs := []string{"topic", r.Topic, "key", keyText(&r.jobKey), "state", state, "ready", number(r.Waiting), "weight", strconv.Itoa(r.Weight)}
+	if r.Limits != nil {
+		pairs = append(pairs, "limits", limitsText(r.Limits))
+	}
+	if r.Running > 0 {
+		pairs = append(pairs, "running", number(r.Running))
+	}
 	if r.Waiting > 0 {
 		pairs = append(pairs, "first", idText(r.exactFirst()))
 	}

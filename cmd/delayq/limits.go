@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"strconv"
@@ -16,6 +17,9 @@ import (
 type limitsRecord struct {
 	Running int         `json:"running,omitempty"` // left out: no limit
 	Rate    *rateRecord `json:"rate,omitempty"`
+
+	RunningPerKey int         `json:"running_per_key,omitempty"`
+	RatePerKey    *rateRecord `json:"rate_per_key,omitempty"`
 }
 
 // A rateRecord is a number of starts in a period.
@@ -38,7 +42,7 @@ func limitsOf(l delayq.Limits) *limitsRecord {
 	if l == (delayq.Limits{}) {
 		return nil
 	}
-	return &limitsRecord{l.Running, rateOf(l.Rate)}
+	return &limitsRecord{l.Running, rateOf(l.Rate), l.RunningPerKey, rateOf(l.RatePerKey)}
 }
 
 func rateOf(r delayq.Rate) *rateRecord {
@@ -66,6 +70,12 @@ func limitsText(l *limitsRecord) string {
 	}
 	if l.Rate != nil {
 		parts = append(parts, "rate "+rateText(l.Rate))
+	}
+	if l.RunningPerKey > 0 {
+		parts = append(parts, "running per key "+number(l.RunningPerKey))
+	}
+	if l.RatePerKey != nil {
+		parts = append(parts, "rate per key "+rateText(l.RatePerKey))
 	}
 	return strings.Join(parts, ", ")
 }
@@ -136,12 +146,17 @@ type limitsChange struct {
 	running, burst int
 	rate           rate
 	strict, none   bool
+	runningPerKey  int
+	ratePerKey     rate
 	given          func(flag string) bool
 }
 
+// limitFlags are the flags that set limits.
+var limitFlags = []string{"running", "rate", "burst", "strict", "running-per-key", "rate-per-key"}
+
 // asked reports whether anything is to be changed.
 func (c *limitsChange) asked() bool {
-	for _, flag := range []string{"running", "rate", "burst", "strict"} {
+	for _, flag := range limitFlags {
 		if c.given(flag) {
 			return true
 		}
@@ -156,19 +171,40 @@ const (
 	longestRate  = 366 * 24 * time.Hour
 	longestHold  = 36_500 * 24 * time.Hour
 	shortestHold = time.Millisecond
+	mostOfKey    = 1000 // running jobs of a key
 )
+
+// checkRate returns an error if the value of a flag is out of its range.
+func checkRate(flag string, r *rate) error {
+	switch {
+	case r.starts > mostStarts:
+		return usage("--%s %s: must have from 1 to %s starts", flag, r, number(mostStarts))
+	case r.period > longestRate || r.period < time.Duration(r.starts)*time.Microsecond:
+		return usage("--%s %s: the period must be from 1µs for each start to %s", flag, r, span(longestRate))
+	}
+	return nil
+}
+
+// of returns the rate of the library. Its burst is a tenth of the starts.
+func (v *rate) of() delayq.Rate {
+	if *v == (rate{}) {
+		return delayq.Rate{}
+	}
+	return delayq.Per(v.starts, v.period)
+}
 
 // check returns an error if a flag is out of its range, or if flags contradict each other.
 func (c *limitsChange) check() error {
-	switch r := c.rate; {
+	switch {
 	case c.running < 0 || c.running > mostRunning:
 		return usage("--running %d: must be from 1 to %s, or 0 for no limit", c.running, number(mostRunning))
-	case r.starts > mostStarts:
-		return usage("--rate %s: must have from 1 to %s starts", &r, number(mostStarts))
-	case r.period > longestRate || r.period < time.Duration(r.starts)*time.Microsecond:
-		return usage("--rate %s: the period must be from 1µs for each start to %s", &r, span(longestRate))
+	case c.runningPerKey < 0 || c.runningPerKey > mostOfKey:
+		return usage("--running-per-key %d: must be from 1 to %s, or 0 for no limit", c.runningPerKey, number(mostOfKey))
 	}
-	for _, flag := range []string{"running", "rate", "burst", "strict"} {
+	if err := errors.Join(checkRate("rate", &c.rate), checkRate("rate-per-key", &c.ratePerKey)); err != nil {
+		return err
+	}
+	for _, flag := range limitFlags {
 		if c.none && c.given(flag) {
 			return usage("--none and --%s: only one of them can be given", flag)
 		}
@@ -186,6 +222,12 @@ func (c *limitsChange) apply(l delayq.Limits) (delayq.Limits, error) {
 	}
 	if c.given("running") {
 		l.Running = c.running
+	}
+	if c.given("running-per-key") {
+		l.RunningPerKey = c.runningPerKey
+	}
+	if c.given("rate-per-key") {
+		l.RatePerKey = c.ratePerKey.of()
 	}
 	old := l.Rate
 	starts, period, strict := old.Starts(), old.Period(), old.IsStrict()
@@ -234,7 +276,8 @@ With a flag, set limits, which all servers obey at once. What no flag names is k
 
 A rate such as 100/1m allows 100 starts in a minute. After a pause, as many jobs as
 --burst says start at once; without it that is a tenth of the starts, at least 1. With
---strict no minute has more than 100 starts, and the mean rate is lower by the burst.`,
+--strict no minute has more than 100 starts, and the mean rate is lower by the burst.
+--burst and --strict are about --rate. The burst of --rate-per-key is a tenth.`,
 		Example: `  delayq limits invoice:send
   delayq limits invoice:send --running 5 --rate 100/1m
   delayq limits invoice:send --none`,
@@ -264,6 +307,8 @@ A rate such as 100/1m allows 100 starts in a minute. After a pause, as many jobs
 	cmd.Flags().Var(&c.rate, "rate", "most starts in a period, such as 100/1m; 0: no limit")
 	cmd.Flags().IntVar(&c.burst, "burst", 0, "most starts at once, from 1 to the starts of the rate")
 	cmd.Flags().BoolVar(&c.strict, "strict", false, "the rate is an upper bound for every period; --strict=false ends that")
+	cmd.Flags().IntVar(&c.runningPerKey, "running-per-key", 0, "most jobs of each key that run at the same time; 0: no limit")
+	cmd.Flags().Var(&c.ratePerKey, "rate-per-key", "most starts of each key in a period; 0: no limit")
 	cmd.Flags().BoolVar(&c.none, "none", false, "remove all limits")
 	return cmd
 }

@@ -117,7 +117,8 @@ func (t *Topic) lanes(bad func(id, format string, args ...any)) {
 		}
 		if key := keyOf(places[0]); key != "" {
 			_, turns := t.Turn[key]
-			if _, held := t.Held[key]; !turns && !held {
+			_, held := t.Held[key]
+			if _, parked := t.Parked[key]; !turns && !held && !parked {
 				bad(id, "key %q has jobs in lane and no turn", key)
 			}
 		}

@@ -37,6 +37,7 @@ type Topic struct {
 	Lane    map[string][]string          // ID → the places that lane has of it
 	Turn    map[string]float64           // key → its pass
 	Held    map[string]float64           // key → the end of its hold
+	Parked  map[string]float64           // key → when it gets a turn
 	Slots   map[string]float64           // name of a schedule → its next slot
 	Waiting map[string]float64           // name of a schedule → the slot that waits
 	Hashes  map[string]map[string]string // attempts, errors, moved, keyed, rules, results, meta, stats, schedules, fired, runs
@@ -50,7 +51,7 @@ const anchorLen = 1025
 func newTopic() *Topic {
 	return &Topic{
 		Pool: map[string]string{}, Bucket: map[string]float64{}, Leases: map[string]float64{}, Dead: map[string]float64{},
-		Done: map[string]float64{}, Lane: map[string][]string{}, Turn: map[string]float64{}, Held: map[string]float64{}, Slots: map[string]float64{}, Waiting: map[string]float64{}, Hashes: map[string]map[string]string{}, Keys: map[string]Key{}, Types: map[string]string{},
+		Done: map[string]float64{}, Lane: map[string][]string{}, Turn: map[string]float64{}, Held: map[string]float64{}, Parked: map[string]float64{}, Slots: map[string]float64{}, Waiting: map[string]float64{}, Hashes: map[string]map[string]string{}, Keys: map[string]Key{}, Types: map[string]string{},
 	}
 }
 
@@ -60,6 +61,7 @@ var types = map[string]string{
 	"moved": "hash", "dead": "zset", "done": "zset", "results": "hash", "meta": "hash", "stats": "hash", "sizes": "hash",
 	"schedules": "hash", "slots": "zset", "waiting": "zset", "fired": "hash", "runs": "hash",
 	"idle": "zset", "keyed": "hash", "lane": "zset", "turn": "zset", "rules": "hash", "held": "zset",
+	"parked": "zset", "holders": "zset", "rates": "zset",
 }
 
 // Read reads the state. Nothing else should be going on.
@@ -182,6 +184,8 @@ func (t *Topic) read(ctx context.Context, rdb redis.UniversalClient, name, part,
 		return zset(ctx, rdb, name, t.Turn)
 	case "held":
 		return zset(ctx, rdb, name, t.Held)
+	case "parked":
+		return zset(ctx, rdb, name, t.Parked)
 	case "lane":
 		entries := map[string]float64{}
 		if err := zset(ctx, rdb, name, entries); err != nil {

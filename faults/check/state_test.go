@@ -100,17 +100,18 @@ func TestCensusFindsPlantedFaults(t *testing.T) {
 			rdb.HSet(ctx, root+"keyed", "later", place)
 			rdb.ZAdd(ctx, root+"lane", redis.Z{Member: place + "later"})
 		},
-		`key "l" has jobs in lane and no turn`: func(ctx context.Context, rdb redis.UniversalClient, root string) { // k is held
+		`key "l" has jobs in lane and no turn`: func(ctx context.Context, rdb redis.UniversalClient, root string) { // k is held, m is parked
 			place := func(key string) string {
 				return "\x01" + key + strings.Repeat("0", 29) + rdb.HGet(ctx, root+"pool", "later").Val()[:nonceLen]
 			}
-			for id, key := range map[string]string{"held": "k", "later": "l"} {
+			for id, key := range map[string]string{"held": "k", "later": "l", "parked": "m"} {
 				rdb.ZRem(ctx, root+"bucket", id)
 				rdb.HSet(ctx, root+"pool", id, rdb.HGet(ctx, root+"pool", "later").Val())
 				rdb.HSet(ctx, root+"keyed", id, place(key))
 				rdb.ZAdd(ctx, root+"lane", redis.Z{Member: place(key) + id})
 			}
 			rdb.ZAdd(ctx, root+"held", redis.Z{Score: 1, Member: "k"})
+			rdb.ZAdd(ctx, root+"parked", redis.Z{Score: 1, Member: "m"})
 		},
 		"key dead is a string": func(ctx context.Context, rdb redis.UniversalClient, root string) { rdb.Set(ctx, root+"dead", "x", 0) },
 	} {

@@ -1,6 +1,6 @@
--- free_keys ends the holds of keys. Those that have jobs in lane get turns first, so none is lost
--- if lane or turn is of a wrong type. It returns the number of these jobs.
-local function free_keys(held, turn, lane, keys)
+-- free_keys takes keys off held or parked. Those that have jobs in lane get turns first, so none is
+-- lost if lane or turn is of a wrong type. It returns the number of these jobs.
+local function free_keys(zset, turn, lane, keys)
   redis.call('ZREM', turn, '') -- after a deletion, the script can write at maxmemory
   local jobs, again = 0, {}
   for _, key in ipairs(keys) do
@@ -12,6 +12,6 @@ local function free_keys(held, turn, lane, keys)
   if jobs > 0 then
     offer(turn, again)
   end
-  redis.call('ZREM', held, unpack(keys))
+  redis.call('ZREM', zset, unpack(keys))
   return jobs
 end

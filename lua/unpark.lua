@@ -1,0 +1,64 @@
+-- unpark: gives keys whose limits were reached their turns back. A server calls it after jobs of a
+-- topic with limits of keys have ended. A client calls it after it has changed limits.
+--
+-- KEYS[1]    parked   zset, key whose limits are reached scored by when it gets a turn (Unix ms)
+-- KEYS[2]    holders  zset, key and ID of every running job whose key has a limit of running jobs
+-- KEYS[3]    leases   zset, job ID scored by the end of its lease
+-- KEYS[4]    keyed    hash, job ID to its place in a lane
+-- KEYS[5]    turn     zset, key of waiting jobs scored by its pass
+-- KEYS[6]    lane     zset, place and ID of every ready job that has a key
+-- KEYS[7]    ready    list of job IDs, next one at the head
+-- KEYS[8]    idle     zset, waiting server scored by the time its wait began (Unix ms)
+-- ARGV[1]    channel  the control channel
+-- ARGV[2]    topic    the topic's name, for the control channel
+-- ARGV[3]    most     most keys to look at if no jobs are given, at most 1,000
+-- ARGV[4..]  jobs     for each job that has ended: its key and its ID. None: all keys are given
+--                     turns
+--
+-- A job that has a lease again keeps its place. At most 400 jobs a call. A key that has a turn
+-- although its limits are reached is parked again by the next take. Safe to send twice.
+-- Returns {'ok', now, left}: the number of keys that are parked now.
+-- Cost: O(jobs × log N).
+-- Uses: now control place rouse free_keys holder ring
+local parked, holders, leases, keyed = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local turn, lane, ready, idle = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
+local channel, topic, most, jobs, first = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV, 4
+
+local keys, ended, seen, gone = {}, 0, {}, {}
+if #jobs < first then
+  keys = redis.call('ZRANGE', parked, 0, most - 1)
+  ended = math.huge
+else
+  local ids = {}
+  for at = first, #jobs, 2 do
+    ids[#ids + 1] = jobs[at + 1]
+  end
+  local leased = redis.call('ZMSCORE', leases, unpack(ids))
+  local places = redis.call('HMGET', keyed, unpack(ids))
+  local names = {}
+  for i, id in ipairs(ids) do
+    local key = jobs[first + 2 * (i - 1)]
+    if not (leased[i] and places[i] and key_of(places[i]) == key) then
+      gone[#gone + 1] = holder_of(key, id)
+      ended = ended + 1
+      if not seen[key] then
+        seen[key], names[#names + 1] = true, key
+      end
+    end
+  end
+  local scores = #names > 0 and redis.call('ZMSCORE', parked, unpack(names)) or {}
+  for i, key in ipairs(names) do
+    keys[#keys + 1] = scores[i] and key or nil
+  end
+end
+if #gone > 0 then
+  redis.call('ZREM', holders, unpack(gone))
+end
+if #keys > 0 then
+  local waiting = math.min(free_keys(parked, turn, lane, keys), ended)
+  if waiting > 0 then
+    rouse(ready, waiting)
+    ring(idle, channel, topic, waiting)
+  end
+end
+return {'ok', now, redis.call('ZCARD', parked)}

@@ -1,0 +1,263 @@
+package delayq
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+)
+
+// setLimits sets the limits of the topic, and gives all parked keys turns as the client does.
+func (h *Hand) setLimits(l Limits) {
+	h.t.Helper()
+	_, err := h.tryLimits(l)
+	require.NoError(h.t, err)
+	_, err = h.tryUnpark()
+	require.NoError(h.t, err)
+}
+
+// setKeyLimits sets the limits of a key.
+func (h *Hand) setKeyLimits(key string, l KeyLimits) {
+	h.t.Helper()
+	r, err := h.run(keyLimitsScript, h.series.next(), key, l.encode(), mostKeyLimits, controlChannel(h.prefix()), h.keys.topic)
+	require.NoError(h.t, err)
+	require.Equal(h.t, "set", r.text(2))
+}
+
+// tryUnpark says that jobs have ended: their keys and IDs by turns.
+func (h *Hand) tryUnpark(jobs ...any) (reply, error) {
+	return h.run(unparkScript, append([]any{controlChannel(h.prefix()), h.keys.topic, unparkKeys}, jobs...)...)
+}
+
+// ended acknowledges a job and says so.
+func (h *Hand) ended(key string, held Held) {
+	h.t.Helper()
+	require.Equal(h.t, "o", h.Ack(held))
+	_, err := h.tryUnpark(key, held.ID)
+	require.NoError(h.t, err)
+}
+
+// parkedKeys returns the keys whose limits are reached.
+func (h *Hand) parkedKeys() []string {
+	return h.rdb.ZRange(h.t.Context(), h.keys.parked, 0, -1).Val()
+}
+
+// takeAll takes until nothing is ready. It returns the jobs by their IDs.
+func (h *Hand) takeAll() map[string]Held {
+	h.t.Helper()
+	got := map[string]Held{}
+	for {
+		r, err := h.tryTake("", 10, time.Minute)
+		require.NoError(h.t, err)
+		if r.status() != "ok" {
+			return got
+		}
+		for _, one := range heldOf(r) {
+			got[one.ID] = one
+		}
+	}
+}
+
+// cancel cancels a running job.
+func (h *Hand) cancel(id string) {
+	h.t.Helper()
+	r, err := h.tryCancel(id)
+	require.NoError(h.t, err)
+	require.Equal(h.t, "u", r.text(2))
+}
+
+func idsIn(m map[string]Held) []string {
+	var list []string
+	for id := range m {
+		list = append(list, id)
+	}
+	slices.Sort(list)
+	return list
+}
+
+// No more jobs of a key run than its limit says. A key that has reached it waits until one of its
+// jobs ends, and other keys and plain jobs go on.
+func TestLimitOfRunningJobsOfAKey(t *testing.T) {
+	eachHand(t, func(t *testing.T, h *Hand) {
+		h.setLimits(Limits{RunningPerKey: 2})
+		h.setKeyLimits("vip", KeyLimits{Running: 3})
+		h.putKeyed("a", "a1", "a2", "a3", "a4")
+		h.putKeyed("b", "b1")
+		h.putKeyed("vip", "v1", "v2", "v3", "v4")
+		h.put("+0", "plain")
+		got := h.takeAll()
+		require.Equal(t, []string{"a1", "a2", "b1", "plain", "v1", "v2", "v3"}, idsIn(got))
+		require.ElementsMatch(t, []string{"a", "vip"}, h.parkedKeys())
+		require.Zero(t, h.rdb.Exists(t.Context(), h.keys.turn).Val(), "parked keys have no turn")
+		found, _ := h.look(false)
+		require.Empty(t, found, "a check finds no fault in that")
+		r, err := h.tryPromote(10, 1)
+		require.NoError(t, err)
+		require.InDelta(t, time.Minute, waitOf(r.number(4)), float64(10*time.Second), "the timer knows the lease end")
+
+		h.ended("a", got["a2"])
+		require.Equal(t, []string{"a3"}, idsIn(h.takeAll()))
+		require.Equal(t, "o", h.Ack(got["a1"])) // nobody says so: the key waits for the end of that lease
+		require.Empty(t, h.takeAll())
+		h.putKeyed("a", "a5") // and a job that becomes ready gives it a turn
+		require.Equal(t, []string{"a4"}, idsIn(h.takeAll()))
+		require.Equal(t, "o", h.Retry(time.Hour, got["v1"]))
+		_, err = h.tryUnpark("vip", "v1")
+		require.NoError(t, err)
+		require.Equal(t, []string{"v4"}, idsIn(h.takeAll()))
+
+		h.Hasten(2 * time.Minute) // all leases are over
+		h.Promote()
+		again := h.takeAll()
+		require.Equal(t, []string{"a3", "a4", "v2", "v3", "v4"}, slices.DeleteFunc(idsIn(again), func(id string) bool { return id == "b1" || id == "plain" }))
+		require.EqualValues(t, 6, h.rdb.ZCard(t.Context(), h.keys.holders).Val())
+	})
+}
+
+// A job that is given back frees the place that it had.
+func TestReturnFreesThePlaceOfAKey(t *testing.T) {
+	eachHand(t, func(t *testing.T, h *Hand) {
+		h.setLimits(Limits{RunningPerKey: 1})
+		h.putKeyed("a", "a1", "a2")
+		held := h.Take(10, time.Minute)
+		require.Equal(t, []string{"a1"}, idsOf(held))
+		require.Empty(t, h.Take(10, time.Minute))
+		require.Equal(t, "o", h.Return(held...))
+		require.Equal(t, []string{"a1"}, idsOf(h.Take(10, time.Minute)), "in its own place")
+		require.Empty(t, h.Take(10, time.Minute))
+	})
+}
+
+// An entry of holders counts only while its job runs with that key. So entries that nobody removed
+// keep no place, and the next take that needs one drops them.
+func TestPlacesOfAKeyDoNotLeak(t *testing.T) {
+	eachHand(t, func(t *testing.T, h *Hand) {
+		h.setLimits(Limits{RunningPerKey: 2})
+		for round := range 5 {
+			ids := []string{fmt.Sprint("x", round), fmt.Sprint("y", round)}
+			h.putKeyed("a", ids...)
+			held := h.takeAll()
+			require.Len(t, held, 2, "round %d", round)
+			for _, id := range ids {
+				h.cancel(id)
+			}
+		}
+		require.EqualValues(t, 2, h.rdb.ZCard(t.Context(), h.keys.holders).Val())
+		// The ID runs again with another key.
+		h.putKeyed("b", "x4")
+		require.Equal(t, []string{"x4"}, idsIn(h.takeAll()))
+		h.putKeyed("a", "z1", "z2")
+		require.Equal(t, []string{"z1", "z2"}, idsIn(h.takeAll()))
+		require.EqualValues(t, 3, h.rdb.ZCard(t.Context(), h.keys.holders).Val())
+		h.cancel("z1")
+		found, _ := h.look(true)
+		require.Empty(t, found, "the end of a job comes before unpark")
+		require.EqualValues(t, 2, h.rdb.ZCard(t.Context(), h.keys.holders).Val(), "a repair drops the entry of z1")
+	})
+}
+
+// Jobs that run when a limit is set count. A limit that is removed or raised lets keys go on at
+// once.
+func TestLimitsOfKeysChange(t *testing.T) {
+	eachHand(t, func(t *testing.T, h *Hand) {
+		h.putKeyed("a", "a1")
+		h.putKeyed("b", "b1")
+		require.Len(t, h.takeAll(), 2)
+		h.putKeyed("a", "a2", "a3", "a4", "a5")
+		h.putKeyed("b", "b2", "b3")
+		h.setLimits(Limits{RunningPerKey: 1})
+		require.Empty(t, h.takeAll())
+		require.ElementsMatch(t, []string{"a", "b"}, h.parkedKeys())
+		h.setKeyLimits("a", KeyLimits{Running: 3})
+		require.Equal(t, []string{"a2", "a3"}, idsIn(h.takeAll()))
+		h.setKeyLimits("a", KeyLimits{Weight: 7})
+		require.Empty(t, h.takeAll(), "three run, and the limit is 1")
+		h.setLimits(Limits{})
+		require.Equal(t, []string{"a4", "a5", "b2", "b3"}, idsIn(h.takeAll()))
+		require.Empty(t, h.parkedKeys())
+		h.putKeyed("c", "c1", "c2")
+		got := h.takeAll()
+		require.Equal(t, []string{"c1", "c2"}, idsIn(got))
+		h.setKeyLimits("c", KeyLimits{Running: 2})
+		h.putKeyed("c", "c3")
+		require.Empty(t, h.takeAll(), "those that run count")
+		require.Equal(t, "1", h.rdb.HGet(t.Context(), h.keys.meta, "limited").Val())
+		h.setKeyLimits("c", KeyLimits{})
+		require.Equal(t, []string{"c3"}, idsIn(h.takeAll()))
+		require.Equal(t, "0", h.rdb.HGet(t.Context(), h.keys.meta, "limited").Val())
+	})
+}
+
+// Each key has its own rate, and one that has used it up waits for its next start.
+func TestRateOfAKey(t *testing.T) {
+	eachHand(t, func(t *testing.T, h *Hand) {
+		h.setLimits(Limits{RatePerKey: Per(6, time.Hour).Burst(2)})
+		h.setKeyLimits("slow", KeyLimits{Rate: Per(1, 24*time.Hour)})
+		h.putKeyed("a", numbered("a", 4)...)
+		h.putKeyed("b", numbered("b", 1)...)
+		h.putKeyed("slow", numbered("s", 2)...)
+		h.put("+0", "plain")
+		require.Equal(t, 5, len(h.takeAll()), "two of a, one of b, one of slow, and the plain one")
+		require.ElementsMatch(t, []string{"a", "slow"}, h.parkedKeys())
+		r, err := h.tryPromote(10, 1)
+		require.NoError(t, err)
+		left := min(waitOf(r.number(4)), 10*time.Minute) // a lease ends earlier
+		require.Positive(t, left)
+		now := h.rdb.Time(t.Context()).Val()
+		next := time.UnixMilli(int64(h.rdb.ZScore(t.Context(), h.keys.parked, "a").Val()))
+		require.WithinDuration(t, now.Add(10*time.Minute), next, 30*time.Second)
+
+		h.hastenRates(11 * time.Minute)
+		h.Promote()
+		require.Equal(t, 1, len(h.takeAll()))
+		h.hastenRates(25 * time.Hour)
+		h.Promote()
+		require.Equal(t, 2, len(h.takeAll()))
+		require.Empty(t, h.parkedKeys())
+		h.hastenRates(25 * time.Hour)
+		h.Promote()
+		require.Zero(t, h.rdb.Exists(t.Context(), h.keys.rates).Val(), "what is over is forgotten")
+
+		// A tat of a clock that was set back is cut down to the burst.
+		require.NoError(t, h.rdb.ZAdd(t.Context(), h.keys.rates, redis.Z{Score: float64(now.Add(1000 * time.Hour).UnixMicro()), Member: "a"}).Err())
+		h.putKeyed("a", "last")
+		require.Empty(t, h.takeAll())
+		require.WithinDuration(t, now.Add(10*time.Minute), time.UnixMilli(int64(h.rdb.ZScore(t.Context(), h.keys.parked, "a").Val())), time.Minute)
+	})
+}
+
+// hastenRates makes the starts of keys come earlier, as if time had passed.
+func (h *Hand) hastenRates(d time.Duration) {
+	ctx := h.t.Context()
+	for _, z := range h.rdb.ZRangeWithScores(ctx, h.keys.rates, 0, -1).Val() {
+		h.rdb.ZIncrBy(ctx, h.keys.rates, -float64(d.Microseconds()), z.Member.(string))
+	}
+	for _, z := range h.rdb.ZRangeWithScores(ctx, h.keys.parked, 0, -1).Val() {
+		h.rdb.ZIncrBy(ctx, h.keys.parked, -float64(d.Milliseconds()), z.Member.(string))
+	}
+}
+
+// A server that waits is rung when a place of a key becomes free, and when the rate of a key allows
+// a start.
+func TestServersAreRungForParkedKeys(t *testing.T) {
+	eachHand(t, func(t *testing.T, h *Hand) {
+		h.setLimits(Limits{RunningPerKey: 1})
+		h.putKeyed("a", "a1", "a2", "a3")
+		first := h.Take(1, time.Minute)
+		for name, free := range map[string]func(held Held){
+			"ended":   func(held Held) { h.ended("a", held) },
+			"changed": func(Held) { h.setKeyLimits("a", KeyLimits{Running: 2}) },
+		} {
+			bell := h.listen("s")
+			h.wait("s")
+			require.Empty(t, h.Take(1, time.Minute), name)
+			free(first[0])
+			require.Equal(t, []string{h.keys.topic}, bell.heard(), name)
+			first = h.Take(1, time.Minute)
+			require.Len(t, first, 1, name)
+		}
+	})
+}

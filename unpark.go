@@ -1,0 +1,83 @@
+package delayq
+
+import (
+	"context"
+	"slices"
+)
+
+const (
+	// unparkLimit is the most jobs that one call of the unpark script names, and unparkKeys the
+	// most keys that a call without jobs looks at.
+	unparkLimit = 400
+	unparkKeys  = 1000
+
+	// mostEnds is the most ended jobs that a topic remembers for later calls. The keys of others
+	// get their turns when leases end.
+	mostEnds = 10_000
+)
+
+// unparking is the call of both servers and clients.
+var unparking = topicCall{script: unparkScript}
+
+// A keyEnd is a job with a key that is no longer running.
+type keyEnd struct{ key, id string }
+
+// setKeysLimited notes whether limits of keys are in force, by the reply to a take. If the take has
+// parked keys, the timer has to know when they get turns.
+func (t *topicServer) setKeysLimited(limited int64) {
+	t.mu.Lock()
+	t.workers.keysLimited = limited > 0
+	t.mu.Unlock()
+	if limited == 2 {
+		t.wake()
+	}
+}
+
+// noteEndLocked remembers that a job with a key is no longer running, if limits of keys are in
+// force. Its key may wait for that.
+func (t *topicServer) noteEndLocked(r *run) {
+	if r.opts.Key != "" && t.workers.keysLimited && len(t.ends) < mostEnds {
+		t.ends = append(t.ends, keyEnd{r.opts.Key, r.id})
+	}
+}
+
+// unpark gives the keys of ended jobs their turns. If a call fails, their jobs are kept for the
+// next one, and meanwhile the ends of leases bound how long the keys wait.
+func (t *topicServer) unpark(ctx context.Context) error {
+	for {
+		t.mu.Lock()
+		some := t.ends[:min(len(t.ends), unparkLimit)]
+		t.ends = slices.Clip(t.ends[len(some):])
+		t.mu.Unlock()
+		if len(some) == 0 {
+			return nil
+		}
+		args := make([]any, 0, 3+2*len(some))
+		args = append(args, controlChannel(t.keys.prefix()), t.keys.topic, unparkKeys)
+		for _, e := range some {
+			args = append(args, e.key, e.id)
+		}
+		if _, err := t.exec(ctx, topicCall{script: unparking.script, jobs: len(some)}, args...); err != nil {
+			t.mu.Lock()
+			t.ends = append(some, t.ends...)
+			t.mu.Unlock()
+			return err
+		}
+	}
+}
+
+// unparkAll gives all keys of a topic that wait because of their limits their turns. Takes park
+// them again if the limits are still reached.
+func (c *Client) unparkAll(ctx context.Context, k *keys) error {
+	for rest, first := int64(1), true; rest > 0; rest, first = rest-1, false {
+		r, err := c.scripts.exec(ctx, unparking.script, k, "", 0, controlChannel(c.o.prefix), k.topic, unparkKeys)
+		if err != nil {
+			return err
+		}
+		// Takes park keys meanwhile. So what the first call leaves bounds the number of calls.
+		if left := (r.number(2)+unparkKeys-1)/unparkKeys + 1; first || left < rest {
+			rest = left
+		}
+	}
+	return nil
+}
