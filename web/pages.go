@@ -278,6 +278,11 @@ func (h *Handler) overview(v *view) (any, error) {
 			p.Trouble = append(p.Trouble, trouble{Code: "redis", Text: warning})
 		}
 	}
+	rows, err := h.outboxes(v.Request.Context())
+	if err != nil {
+		return nil, err
+	}
+	p.Trouble = append(p.Trouble, v.outboxTrouble(rows)...)
 	for _, t := range list.rows {
 		p.Sum.add(&t)
 	}
@@ -944,6 +949,8 @@ type redisPage struct {
 	Trip      float64   `json:"round_trip_seconds"`
 	Missing   []string  `json:"missing,omitempty"`
 	Warnings  []string  `json:"warnings"`
+
+	Outboxes []outboxRow `json:"outboxes,omitempty"`
 }
 
 // RoundTrip returns the time of one small call.
@@ -966,9 +973,13 @@ func (h *Handler) redis(v *view) (any, error) {
 	if !i.Time.IsZero() {
 		v.Now = i.Time
 	}
+	rows, err := h.outboxes(v.Request.Context())
+	if err != nil {
+		return nil, err
+	}
 	return &redisPage{
 		"delayq.web.redis/1", i.Version, i.Mode, i.Role, i.Replicas, i.Clients, i.UsedMemory, i.MaxMemory, i.Eviction, i.AOF, i.FSync,
-		i.Snapshots, utc(i.LastSnapshot), utc(i.Time), i.RoundTrip.Seconds(), i.Missing, append([]string{}, v.warnings(i)...),
+		i.Snapshots, utc(i.LastSnapshot), utc(i.Time), i.RoundTrip.Seconds(), i.Missing, append([]string{}, v.warnings(i)...), rows,
 	}, nil
 }
 

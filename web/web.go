@@ -63,6 +63,7 @@ type options struct {
 	language  string
 	every     time.Duration
 	origins   []string
+	outboxes  []outbox
 	errs      []error
 }
 
