@@ -36,8 +36,8 @@ type OutboxStats struct {
 //	}
 //	page, err := web.New(inspector, web.Outbox("orders", stats))
 //
-// All viewers share what was read, and stats is called once in 10 s at most. It must return when its
-// context is done. What an error says is not shown. A page can have 20 outboxes.
+// All viewers share what was read, and stats is called once in 10 s at most. It must return when
+// its context is done. What an error says is not shown. A page can have 20 outboxes.
 func Outbox(name string, stats func(context.Context) (OutboxStats, error)) Option {
 	return func(o *options) {
 		switch {
