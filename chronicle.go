@@ -119,9 +119,14 @@ func (t *topicServer) countLocked(r *row) {
 // settled.
 func (s *Server) historyLoop(ctx context.Context) {
 	asked := trouble{name: "history", log: s.log, outage: s.outage}
+	var slow retryPace
+	var gone bool // Redis did not answer the last call
 	for last := false; !last; {
 		// not in step with other servers
 		rest := historyEvery + rand.N(s.o.tick).Truncate(time.Millisecond)
+		if gone { // an outage lasts until each failed call has been answered
+			rest = slow.next()
+		}
 		signOf(ctx).rest(rest)
 		timer := time.NewTimer(rest)
 		select {
@@ -135,8 +140,12 @@ func (s *Server) historyLoop(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
-		if calls, err := s.sendHistory(ctx); calls > 0 && ctx.Err() == nil {
+		calls, err := s.sendHistory(ctx)
+		if calls > 0 && ctx.Err() == nil {
 			asked.note("history", err)
+		}
+		if gone = err != nil && away(err); !gone {
+			slow.reset()
 		}
 	}
 }
