@@ -35,6 +35,9 @@ type laneGame struct {
 	astray map[string]bool  // keyed jobs that a server of the release before has put into ready
 	trace  []string
 	seen   laneState // after the step before
+
+	rationed bool // there are limits of keys
+	limits   rationing
 }
 
 // A laneJob is a job of the model.
@@ -56,6 +59,8 @@ type laneState struct {
 	bucket, leases, dead  map[string]float64
 	lane, turn, held      []redis.Z
 	ready                 []string // handoff first
+	parked, rates         map[string]float64
+	holders               map[string][]string
 }
 
 // laneKeys are those of the game. One begins like another, and one has every kind of byte.
@@ -63,10 +68,11 @@ var laneKeys = []string{"a", "ab", "b", "\x00\xff\n:", strings.Repeat("k", 255),
 
 // playLanes plays a game of that many steps. In the end every job must come to its end, and leave
 // nothing.
-func playLanes(t testing.TB, rdb redis.UniversalClient, prefix string, seed uint64, steps int, mixed bool) {
+func playLanes(t testing.TB, rdb redis.UniversalClient, prefix string, seed uint64, steps int, mixed, rationed bool) {
 	g := &laneGame{
 		t: t, rand: rand.New(rand.NewPCG(seed, 0)), jobs: map[string]*laneJob{}, mixed: mixed,
-		keys: map[string]int64{}, stale: map[string]bool{}, astray: map[string]bool{},
+		keys: map[string]int64{}, stale: map[string]bool{}, astray: map[string]bool{}, rationed: rationed,
+		limits: rationing{own: map[string]KeyLimits{}, silent: map[string]bool{}, counts: map[string][]string{}},
 	}
 	for i := range g.hands {
 		g.hands[i] = NewHand(t, rdb, prefix, "lanes")
@@ -111,7 +117,11 @@ func (g *laneGame) some(n int) (list []Held) {
 func (g *laneGame) step() {
 	n := g.rand.IntN(2)
 	h := g.hands[n]
-	switch g.rand.IntN(22) {
+	kinds := 22
+	if g.rationed {
+		kinds = 26
+	}
+	switch g.rand.IntN(kinds) {
 	case 0, 1, 2, 3:
 		g.enqueue(h)
 	case 4, 5, 6:
@@ -152,6 +162,14 @@ func (g *laneGame) step() {
 		g.hold(h)
 	case 21:
 		g.prioritize(h)
+	case 22, 23:
+		g.changeLimits(h)
+	case 24:
+		g.report(h)
+	case 25:
+		if g.rand.IntN(4) == 0 {
+			g.repair(h)
+		}
 	}
 }
 
@@ -197,6 +215,7 @@ func (g *laneGame) put(id string, j *laneJob, now int64) {
 // pass makes due times come earlier.
 func (g *laneGame) pass(ms int64) {
 	h := g.hands[0]
+	h.hastenRates(time.Duration(ms) * time.Millisecond)
 	for key, end := range g.keys {
 		if end < keyPaused {
 			g.keys[key] = end - ms
@@ -264,6 +283,7 @@ func (g *laneGame) enqueue(h *Hand) {
 			delay, _ := strconv.ParseInt(strings.TrimLeft(whens[i], "rd+"), 10, 64)
 			j, was := made[id], g.jobs[id]
 			inLane := was != nil && was.in == inReady && was.key != "" && !g.astray[id]
+			g.ends(id)
 			g.jobs[id] = j
 			g.at(id, j, r.now()+delay, r.now())
 			if inLane && delay == 0 && was.key == j.key && was.head == j.head {
@@ -296,6 +316,7 @@ func (g *laneGame) cancel(h *Hand) {
 	want := g.letter(id)
 	r := g.calls(h, fmt.Sprintf("cancel %q", id), func() (reply, error) { return h.tryCancel(id) })
 	require.Equal(g.t, want, r.text(2))
+	g.ends(id)
 	delete(g.jobs, id)
 	delete(g.astray, id)
 }
@@ -383,6 +404,19 @@ func (g *laneGame) promote(h *Hand) {
 	g.note("promote %d, heal %d: due %q, lapsed %q", limit, heal, due, lapsed)
 	require.Equal(g.t, []int64{int64(len(due)), int64(len(lapsed))}, []int64{r.number(2), r.number(3)})
 	after := g.read()
+	overdue := func(parked map[string]float64) (n int) {
+		for _, till := range parked {
+			if till <= float64(now) {
+				n++
+			}
+		}
+		return n
+	}
+	require.Equal(g.t, max(0, overdue(before.parked)-limit), overdue(after.parked), "keys that wait although their time has come")
+	for key, till := range after.parked {
+		left := max(0, int64(till)*1000-now*1000)
+		require.True(g.t, r.number(4) >= 0 && r.number(4) <= left, "key %q gets a turn in %d µs, and the timer looks in %d", key, left, r.number(4))
+	}
 	for range min(limit, len(g.keys)) {
 		var first string
 		for key, end := range g.keys {
@@ -418,7 +452,14 @@ func (g *laneGame) take(n int, h *Hand) {
 	if r.status() == "paused" {
 		return
 	}
+	had := map[string]int{}
+	for _, key := range laneKeys {
+		had[key] = g.running(key)
+	}
 	g.chosen(limit, r.now(), idsOf(got))
+	if g.rationed {
+		g.judge(had, r.now(), idsOf(got))
+	}
 	if len(got) > 0 && length > 0 && g.rand.IntN(4) == 0 {
 		again, err := h.last()
 		require.NoError(g.t, err)
@@ -536,6 +577,7 @@ func (g *laneGame) settle(n int, h *Hand) {
 			continue
 		}
 		j := g.jobs[one.ID]
+		g.ends(one.ID)
 		switch verb {
 		case verbAck, verbExpire:
 			delete(g.jobs, one.ID)
@@ -558,6 +600,9 @@ func (g *laneGame) settle(n int, h *Hand) {
 			g.jobs[one.ID] = next[one.ID]
 			g.at(one.ID, next[one.ID], r.now()+delay, r.now())
 		}
+	}
+	if g.rand.IntN(3) > 0 {
+		g.report(h)
 	}
 }
 
@@ -615,7 +660,7 @@ func (g *laneGame) read() (s laneState) {
 	pipe := g.hands[0].rdb.Pipeline()
 	pool, keyed, attempts := pipe.HGetAll(ctx, k.pool), pipe.HGetAll(ctx, k.keyed), pipe.HGetAll(ctx, k.attempts)
 	var zsets []*redis.ZSliceCmd
-	for _, key := range []string{k.bucket, k.leases, k.dead, k.lane, k.turn, k.held} {
+	for _, key := range []string{k.bucket, k.leases, k.dead, k.lane, k.turn, k.held, k.parked, k.rates, k.holders} {
 		zsets = append(zsets, pipe.ZRangeWithScores(ctx, key, 0, -1))
 	}
 	handoff, ready := pipe.LRange(ctx, k.handoff, 0, -1), pipe.LRange(ctx, k.ready, 0, -1)
@@ -633,6 +678,7 @@ func (g *laneGame) read() (s laneState) {
 	return laneState{
 		pool: pool.Val(), keyed: keyed.Val(), attempts: attempts.Val(), bucket: scores(zsets[0]), leases: scores(zsets[1]), dead: scores(zsets[2]),
 		lane: zsets[3].Val(), turn: zsets[4].Val(), held: zsets[5].Val(), ready: append(handoff.Val(), ready.Val()...),
+		parked: scores(zsets[6]), rates: scores(zsets[7]), holders: g.holdersOf(zsets[8].Val()),
 	}
 }
 
@@ -723,9 +769,13 @@ func (g *laneGame) compare() {
 		if key == "" {
 			continue
 		}
-		require.True(g.t, turns[key] || g.keys[key] > 0, "key %q has %q and no turn after %q", key, line, after)
+		_, parked := now.parked[key]
+		require.True(g.t, turns[key] || g.keys[key] > 0 || parked, "key %q has %q and no turn after %q", key, line, after)
 		slices.SortFunc(line, func(a, b string) int { return strings.Compare(entries[a], entries[b]) })
 		require.Equal(g.t, g.lines()[key], line, "the lane of key %q after %q", key, after)
+	}
+	if g.rationed {
+		g.compareLimits(now, turns, after)
 	}
 }
 
@@ -750,6 +800,12 @@ func (g *laneGame) drain() {
 			require.NoError(g.t, err)
 		}
 	}
+	if g.rationed && g.rand.IntN(2) == 0 { // otherwise the drain keeps to the limits
+		h.setLimits(Limits{})
+		for key := range g.limits.own {
+			h.setKeyLimits(key, KeyLimits{})
+		}
+	}
 	ran := map[string]int{}
 	for range 4 { // a job that was tried before backs off when its lease lapses
 		h.Hasten(400 * 24 * time.Hour)
@@ -759,9 +815,16 @@ func (g *laneGame) drain() {
 			if idle++; len(got) > 0 {
 				idle = 0
 				require.NotContains(g.t, h.Ack(got...), "l")
+			} else if g.rationed {
+				h.hastenRates(400 * 24 * time.Hour)
+				h.Promote()
 			}
 			for _, one := range got {
 				ran[one.ID]++
+				if j := g.jobs[one.ID]; g.rationed && j.key != "" {
+					_, err := h.tryUnpark(j.key, one.ID)
+					require.NoError(g.t, err)
+				}
 			}
 		}
 	}
@@ -775,7 +838,13 @@ func (g *laneGame) drain() {
 		}
 		require.Equal(g.t, 1, ran[id], "runs of %q, which was in %s", id, j.in)
 	}
-	left := []string{k.pool, k.bucket, k.leases, k.dead, k.ready, k.handoff, k.lane, k.turn, k.held, k.attempts, k.moved}
+	if g.rationed {
+		h.hastenRates(400 * 24 * time.Hour)
+		h.Promote()
+		g.jobs = map[string]*laneJob{}
+		g.repair(h)
+	}
+	left := []string{k.pool, k.bucket, k.leases, k.dead, k.ready, k.handoff, k.lane, k.turn, k.held, k.attempts, k.moved, k.parked, k.holders, k.rates}
 	if !g.mixed {
 		left = append(left, k.keyed)
 	}
@@ -788,14 +857,17 @@ func (g *laneGame) drain() {
 
 // TestLanesModel plays games on miniredis and on Redis.
 func TestLanesModel(t *testing.T) {
-	for name, mixed := range map[string]bool{"": false, "with programs of the release before": true} {
-		t.Run(name, func(t *testing.T) {
+	for _, kind := range []struct {
+		name            string
+		mixed, rationed bool
+	}{{name: ""}, {name: "with programs of the release before", mixed: true}, {name: "with limits of keys", rationed: true}} {
+		t.Run(kind.name, func(t *testing.T) {
 			t.Parallel()
 			redistest.Each(t, func(t *testing.T, rdb redis.UniversalClient) {
 				for range redistest.Size(30) {
 					seed := rand.Uint64()
 					t.Run(strconv.FormatUint(seed, 10), func(t *testing.T) {
-						playLanes(t, rdb, redistest.Prefix(t), seed, 300, mixed)
+						playLanes(t, rdb, redistest.Prefix(t), seed, 300, kind.mixed, kind.rationed)
 					})
 				}
 			})
