@@ -261,3 +261,24 @@ func TestServersAreRungForParkedKeys(t *testing.T) {
 		}
 	})
 }
+
+// A key does not lose its turn if parked is of a wrong type, and the plain jobs keep their turn when
+// another key gets one.
+func TestParkingLosesNoTurn(t *testing.T) {
+	eachHand(t, func(t *testing.T, h *Hand) {
+		h.setLimits(Limits{RunningPerKey: 1})
+		h.putKeyed("a", "a1", "a2")
+		held := h.Take(1, time.Minute)
+		require.Len(t, held, 1)
+		require.NoError(t, h.rdb.Set(t.Context(), h.keys.parked, "x", 0).Err())
+		_, err := h.tryTake("", 1, time.Minute)
+		require.ErrorContains(t, err, "WRONGTYPE")
+		require.Equal(t, []string{"a"}, h.rdb.ZRange(t.Context(), h.keys.turn, 0, -1).Val())
+		require.NoError(t, h.rdb.Del(t.Context(), h.keys.parked).Err())
+		require.Empty(t, h.takeAll())
+		require.Equal(t, []string{"a"}, h.parkedKeys())
+		require.NoError(t, h.rdb.ZAdd(t.Context(), h.keys.turn, redis.Z{Score: 7, Member: ""}).Err())
+		h.ended("a", held[0])
+		require.EqualValues(t, 7, h.rdb.ZScore(t.Context(), h.keys.turn, "").Val())
+	})
+}

@@ -59,7 +59,7 @@ func (t *topicServer) unpark(ctx context.Context) error {
 		}
 		if _, err := t.exec(ctx, topicCall{script: unparking.script, jobs: len(some)}, args...); err != nil {
 			t.mu.Lock()
-			t.ends = append(some, t.ends...)
+			t.ends = slices.Concat(some, t.ends) // a call of another loop may use the rest of the array
 			t.mu.Unlock()
 			return err
 		}

@@ -456,13 +456,14 @@ local function heads(want)
         names[n], passes[n], weights[n], rations[n] = key, tonumber(list[2 * i]), weight, r or false
       end
     end
+    if #waits > 0 then -- first: if parked is of a wrong type, no key loses its turn
+      redis.call('ZREM', lane, '') -- after a deletion, the script can write at maxmemory
+      redis.call('ZADD', parked, unpack(waits))
+      limited = 2
+    end
     if #stopped > 0 then
       redis.call('ZREM', turn, unpack(stopped))
       looked = looked + #stopped
-    end
-    if #waits > 0 then
-      redis.call('ZADD', parked, unpack(waits))
-      limited = 2
     end
   until #stopped == 0 or looked >= 1000
   return names, passes, weights, rations

@@ -1,7 +1,7 @@
 -- free_keys takes keys off held or parked. Those that have jobs in lane get turns first, so none is
 -- lost if lane or turn is of a wrong type. It returns the number of these jobs.
 local function free_keys(zset, turn, lane, keys)
-  redis.call('ZREM', turn, '') -- after a deletion, the script can write at maxmemory
+  redis.call('ZREM', lane, '') -- after a deletion, the script can write at maxmemory
   local jobs, again = 0, {}
   for _, key in ipairs(keys) do
     local n = redis.call('ZLEXCOUNT', lane, '[' .. lane_of(key), '(' .. lane_end(key))
