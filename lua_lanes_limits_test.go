@@ -262,8 +262,8 @@ func TestServersAreRungForParkedKeys(t *testing.T) {
 	})
 }
 
-// A key does not lose its turn if parked is of a wrong type, and the plain jobs keep their turn when
-// another key gets one.
+// A key does not lose its turn if parked is of a wrong type, and the plain jobs keep their turn
+// when another key gets one.
 func TestParkingLosesNoTurn(t *testing.T) {
 	eachHand(t, func(t *testing.T, h *Hand) {
 		h.setLimits(Limits{RunningPerKey: 1})

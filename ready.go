@@ -327,12 +327,12 @@ func (k *taker) call(work context.Context) (afterTake, error) {
 	switch r.status() {
 	case "ok":
 	case "empty":
-		t.setKeysLimited(r.number(3))
+		t.setKeysLimited(r.number(3), false)
 		t.expect(k.n, 0, false)
 		k.noteWaits(r.number(2) == 1)
 		return takeWait, nil
 	case "busy":
-		t.setKeysLimited(r.number(3))
+		t.setKeysLimited(r.number(3), false)
 		t.expect(k.n, 0, false)
 		k.noteWaits(r.number(2) == 1)
 		return takeRoom, nil
@@ -366,7 +366,7 @@ func (k *taker) call(work context.Context) (afterTake, error) {
 	bound, repeated := r.text(9), k.since < k.number
 	if bound != "" || !repeated {
 		t.setBounded(bound != "")
-		t.setKeysLimited(r.number(11))
+		t.setKeysLimited(r.number(11), true)
 	}
 	// Not the length of the lease: the reply may be one to an earlier copy of the request.
 	until := sent.Add(time.Duration(end.Micros()-r.now()*1000) * time.Microsecond)

@@ -22,11 +22,12 @@ var unparking = topicCall{script: unparkScript}
 // A keyEnd is a job with a key that is no longer running.
 type keyEnd struct{ key, id string }
 
-// setKeysLimited notes whether limits of keys are in force, by the reply to a take. If the take has
-// parked keys, the timer has to know when they get turns.
-func (t *topicServer) setKeysLimited(limited int64) {
+// setKeysLimited notes whether limits of keys are in force, by the reply to a take. Only a reply
+// with jobs says for sure that none are. If the take has parked keys, the timer has to know when
+// they get turns.
+func (t *topicServer) setKeysLimited(limited int64, sure bool) {
 	t.mu.Lock()
-	t.workers.keysLimited = limited > 0
+	t.workers.keysLimited = limited > 0 || !sure && t.workers.keysLimited
 	t.mu.Unlock()
 	if limited == 2 {
 		t.wake()

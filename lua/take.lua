@@ -405,7 +405,7 @@ local function ration(key, running, period, size)
     local tat = tonumber(redis.call('ZSCORE', rates, key) or nil) or 0
     if tat > us + size * period then -- the clock was set back, or the limits have changed
       tat = us + size * period
-      redis.call('ZADD', rates, string.format('%.0f', tat), key)
+      redis.pcall('ZADD', rates, string.format('%.0f', tat), key)
     end
     r.emit, r.tat = period, math.max(us, tat)
     r.room = math.max(0, math.floor((us + size * period - r.tat) / period))
@@ -441,6 +441,9 @@ local function heads(want)
     local ruled = #all > 0 and redis.call('EXISTS', rules) == 1
       and redis.call('HMGET', rules, unpack(all)) or {}
     for i, key in ipairs(all) do
+      if looked >= 1000 then
+        break -- the others keep their turns
+      end
       local rule = ruled[i] or nil
       local weight, running, period, size = rule_of(rule, key_running, key_emit, key_burst)
       local r = by_key and key ~= '' and (running > 0 or period > 0)
