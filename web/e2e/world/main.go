@@ -141,6 +141,28 @@ const (
 	invoices = 5    // jobs of the first of them; each of the others has one fewer
 )
 
+// past writes a month of history into a topic, in the format of docs/protocol.md: servers can only
+// count what happens now. The last 3 minutes and the present hour stay empty, and so do 30 minutes
+// before the last hour.
+func past(q *delayqtest.Queue, topic string, now time.Time) {
+	key := fmt.Sprintf("%s:{%s}:", q.Inspector.Prefix(), topic)
+	for ago := int64(3); ago < 360; ago++ {
+		if ago >= 95 && ago < 125 {
+			continue
+		}
+		minute := now.Unix()/60 - ago
+		acked, retried, buried := 40+25*(ago/20%2)+ago%7, ago%9, ago%40/39
+		q.Miniredis.HSet(key+"minutes", fmt.Sprint(minute%360), fmt.Sprintf("%d acked %d retried %d buried %d late3 %d late%d %d ran4 %d",
+			minute, acked, retried, buried, acked, 6+ago/30%4, retried+buried, acked+retried+buried))
+	}
+	for ago := int64(1); ago < 720; ago++ {
+		hour := now.Unix()/3600 - ago
+		acked, retried := 900+60*(ago/12%7), 30*(ago/12%5)
+		q.Miniredis.HSet(key+"hours", fmt.Sprint(hour%720), fmt.Sprintf("%d acked %d retried %d cancelled 9 late4 %d late%d %d ran4 %d",
+			hour, acked, retried, acked, 7+ago/48%3, retried+9, acked+retried+9))
+	}
+}
+
 // fill puts something of everything into the queue.
 func fill(ctx context.Context, q *delayqtest.Queue) error {
 	var jobs []delayq.NewJob
@@ -196,6 +218,7 @@ func fill(ctx context.Context, q *delayqtest.Queue) error {
 		put("sms:promo", fmt.Sprintf("customer-%d", i), "{}")
 		put("hidden:salary", fmt.Sprintf("salary-%d", i), "{}", delayq.ProcessIn(time.Hour))
 	}
+	put("order:remind", "remind-1", "{}", delayq.ProcessIn(time.Hour))
 	put("order:cancel", evil, evil, delayq.ProcessIn(2*time.Hour))
 	for tenant := range tenants {
 		for i := range invoices - tenant {
@@ -216,6 +239,7 @@ func fill(ctx context.Context, q *delayqtest.Queue) error {
 	); err != nil {
 		return err
 	}
+	past(q, "order:remind", time.Now())
 	_, err = q.Serve(func(s *delayq.Server) { // until the queue is closed
 		s.HandlerFunc("order:cancel", func(context.Context, *delayq.Job) error { return nil })
 	}, quiet)
