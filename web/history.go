@@ -22,7 +22,7 @@ type history struct {
 	Outcomes map[delayq.Outcome][]int64  `json:"outcomes"` // those of the runs; one number for each step
 	Lateness map[string][]*float64       `json:"lateness_seconds"`
 	RunTime  map[string][]*float64       `json:"run_time_seconds"` // p50 and p99 of each step; null without runs
-	late     [len(percentiles)]float64   // of all steps
+	late     []time.Duration             // the percentiles of all steps; none without runs that started
 	columns  [][len(historyGroups)]int64 // the runs of each step by groups
 }
 
@@ -98,8 +98,10 @@ func historyOf(name string, steps []delayq.HistoryStep, step time.Duration, few 
 		}
 		all = sum(all, late)
 	}
-	for i, p := range percentiles {
-		h.late[i] = all.Quantile(p.share).Seconds()
+	for _, p := range percentiles {
+		if all.Count() > 0 {
+			h.late = append(h.late, all.Quantile(p.share))
+		}
 	}
 	return h
 }
@@ -184,8 +186,36 @@ func (h *history) Rows() (rows []historyRow) {
 	return rows
 }
 
-// HistoryChart returns the runs of a history as columns, and their lateness as lines.
-func (v *view) HistoryChart(h *history) template.HTML {
+// Width returns the time of a step.
+func (h *history) Width() time.Duration { return seconds(h.Step) }
+
+// Most returns the runs of the highest column.
+func (h *history) Most() (most int64) {
+	for _, column := range h.columns {
+		most = max(most, total(column[:]))
+	}
+	return most
+}
+
+// A historyLate is a percentile of the lateness of all steps.
+type historyLate struct {
+	Name string
+	Time time.Duration
+}
+
+// Late returns the percentiles of all steps. There are none if no run started.
+func (h *history) Late() (list []historyLate) {
+	for i, d := range h.late {
+		list = append(list, historyLate{percentiles[i].name, d})
+	}
+	return list
+}
+
+// Highest returns the value at the top of the lines.
+func (h *history) Highest() time.Duration { return seconds(highest(h.Lateness)) }
+
+// HistoryRuns returns the runs of a history as columns.
+func (v *view) HistoryRuns(h *history) template.HTML {
 	failed := int64(0)
 	for _, column := range h.columns {
 		failed += column[1] + column[2]
@@ -203,7 +233,12 @@ func (v *view) HistoryChart(h *history) template.HTML {
 			}
 		}
 		return strings.Join(parts, " · ")
-	}) + lines(h.Lateness, 360, 48, v.T("chart.late", name, short(seconds(h.late[0])), short(seconds(h.late[1]))))
+	})
+}
+
+// HistoryLateness returns the lateness of a history as lines. It needs runs that started.
+func (v *view) HistoryLateness(h *history) template.HTML {
+	return lines(h.Lateness, 360, 48, v.T("chart.late", v.T("history."+h.Name), short(h.late[0]), short(h.late[1])))
 }
 
 // stacks returns columns as SVG. See bars.
@@ -242,10 +277,8 @@ func total(list []int64) (sum int64) {
 	return sum
 }
 
-// lines returns the lines of the percentiles as SVG, from 0 at the bottom to the largest value at
-// the top. A step without a value is a gap. See bars.
-func lines(values map[string][]*float64, width, height int, label string) template.HTML {
-	top := 1e-3
+// highest returns the largest value of the percentiles.
+func highest(values map[string][]*float64) (top float64) {
 	for _, p := range percentiles {
 		for _, n := range values[p.name] {
 			if n != nil {
@@ -253,6 +286,14 @@ func lines(values map[string][]*float64, width, height int, label string) templa
 			}
 		}
 	}
+	return top
+}
+
+// lines returns the lines of the percentiles as SVG, from 0 at the bottom to the largest value, at
+// least 1 ms, at the top. A step without a value is a gap, and one between two gaps is a dash as wide
+// as a column. See bars.
+func lines(values map[string][]*float64, width, height int, label string) template.HTML {
+	top := max(1e-3, highest(values))
 	var b strings.Builder
 	open(&b, "bars lines", width, height, label)
 	for _, p := range percentiles {
@@ -264,9 +305,12 @@ func lines(values map[string][]*float64, width, height int, label string) templa
 				continue
 			}
 			x, y := (float64(i)+0.4)*step, 1+float64(height-2)*(1-*n/top)
-			if i == 0 || list[i-1] == nil {
-				fmt.Fprintf(&b, "M%.2f %.2fh0", x, y) // a step between two gaps is a dot
-			} else {
+			switch first, last := i == 0 || list[i-1] == nil, i == len(list)-1 || list[i+1] == nil; {
+			case first && last:
+				fmt.Fprintf(&b, "M%.2f %.2fh%.2f", float64(i)*step, y, 0.8*step)
+			case first:
+				fmt.Fprintf(&b, "M%.2f %.2f", x, y)
+			default:
 				fmt.Fprintf(&b, "L%.2f %.2f", x, y)
 			}
 		}

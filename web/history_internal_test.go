@@ -34,7 +34,7 @@ func TestHistoryAsSVG(t *testing.T) {
 		`<g><title>&lt;i&gt;2</title><rect class="acked" x="20.00" y="5.00" width="8.00" height="5.00"/></g></svg>`), svg)
 	svg = lines(map[string][]*float64{"p50": pointers(0, 1, -1, 2), "p99": pointers(-1, -1, -1, 4)}, 40, 12, "<b>")
 	require.Equal(t, template.HTML(`<svg class="bars lines" viewBox="0 0 40 12" preserveAspectRatio="none" role="img" aria-label="&lt;b&gt;">`+
-		`<path class="p50" d="M4.00 11.00h0L14.00 8.50M34.00 6.00h0"/><path class="p99" d="M34.00 1.00h0"/></svg>`), svg)
+		`<path class="p50" d="M4.00 11.00L14.00 8.50M30.00 6.00h8.00"/><path class="p99" d="M30.00 1.00h8.00"/></svg>`), svg)
 	for _, empty := range []template.HTML{stacks(nil, 1, 1, "", nil), lines(nil, 1, 1, "")} {
 		require.True(t, strings.HasSuffix(string(empty), "</svg>"))
 	}
@@ -64,6 +64,12 @@ func TestHistoryOfSteps(t *testing.T) {
 	require.Len(t, rows, 1)
 	require.Equal(t, historyRow{At: at, Runs: []int64{4, 0, 2, 1}, Times: []string{short(time.Second), short(1980 * time.Millisecond), short(2 * time.Second), short(2 * time.Second)}}, rows[0])
 	require.Equal(t, []string{"p50", "p99"}, h.Percentiles())
+	require.EqualValues(t, 7, h.Most())
+	require.Equal(t, 2*time.Minute, h.Width())
+	require.Equal(t, 1980*time.Millisecond, h.Highest())
+	require.Equal(t, []historyLate{{"p50", time.Second}, {"p99", 1980 * time.Millisecond}}, h.Late())
+	steps[0].Lateness, steps[1].Lateness = late(0, 0, 0), late(0, 0, 0)
+	require.Empty(t, historyOf("six", steps, time.Minute, 2).Late(), "no run started")
 }
 
 // An entry that is kept longer is read again only after that.

@@ -956,6 +956,9 @@ type redisPage struct {
 // RoundTrip returns the time of one small call.
 func (p *redisPage) RoundTrip() time.Duration { return time.Duration(p.Trip * float64(time.Second)) }
 
+// Knows reports whether Redis told a field of [delayq.RedisInfo].
+func (p *redisPage) Knows(field string) bool { return !slices.Contains(p.Missing, field) }
+
 // Memory returns bytes in MiB.
 func (p *redisPage) Memory(n int64) string {
 	return strconv.FormatFloat(float64(n)/(1<<20), 'f', 1, 64) + " MiB"

@@ -204,6 +204,54 @@ drive("done jobs show how late they started", {}, async (page) => {
   assert.match(await text(page, ".figures + .note"), /done jobs \(40\)/);
 });
 
+for (const javaScriptEnabled of [true, false]) {
+  drive(`a topic shows what happened in it ${javaScriptEnabled ? "with" : "without"} JavaScript`, { javaScriptEnabled }, async (page) => {
+    const where = link("topic", { topic: "order:remind" });
+    await page.goto(at.root + where);
+    const { histories } = await json(where.replace("topic?", "topic.json?"));
+    const charts = page.locator(".past figure");
+    assert.equal(await charts.count(), 3);
+    for (const [i, [name, width]] of [["Last hour", "1m"], ["Last 6 hours", "5m"], ["Last 30 days", "12h"]].entries()) {
+      const chart = charts.nth(i);
+      const [, runs] = new RegExp(`^${name} ([\\d,]+) at most [\\d,]+ in ${width}$`).exec(await text(chart, "figcaption"));
+      assert.match(await chart.locator("svg.stacks").getAttribute("aria-label"), new RegExp(`^${name}: ${runs} runs ended, [\\d,]+ of them failed$`));
+      assert.match(await chart.locator("svg.lines").getAttribute("aria-label"), new RegExp(`^${name}: half of the runs started at most \\d+ms late, 99 % at most \\d+ms$`));
+      assert.match(await text(chart, ".legend"), /^Late, p50 \d+ms Late, p99 \d+ms highest \d+ms$/);
+      const titles = await chart.locator("svg.stacks g title").allTextContents();
+      assert.ok(titles.length > 50 && titles.length < 73, `${name}: ${titles.length} columns`);
+      for (const title of titles) assert.match(title, /\d\d:\d\d UTC · completed [\d,]+/, name);
+      assert.ok(titles.some((title) => / · retried \d/.test(title)), `${name}: some runs failed`);
+      for (const line of ["p50", "p99"]) { // the hours without runs are a gap
+        const steps = await chart.locator(`path.${line}`).getAttribute("d");
+        assert.equal(steps.split("M").length - 1, name === "Last 6 hours" ? 2 : 1, `${name}: ${line}`);
+        assert.ok(steps.split("L").length > 40, `${name}: ${line}`);
+      }
+
+      assert.equal(await chart.locator("table").isVisible(), false);
+      await chart.locator("summary").click();
+      assert.ok(await chart.locator("table").isVisible());
+      const rows = await chart.locator("tbody tr").evaluateAll((list) => list.map((row) => [...row.cells].slice(1, 5).map((cell) => Number(cell.textContent.replace(/,/g, "")))));
+      assert.equal(rows.length, titles.length, `${name}: a row for each column`);
+      assert.equal(rows.flat().reduce((a, b) => a + b), Number(runs.replace(/,/g, "")), `${name}: the rows are the runs`);
+      assert.match(await text(chart, "tbody tr"), /\d+m?s\s+\d+m?s\s+\d+m?s\s+\d+m?s$/);
+      assert.equal(Object.values(histories[i].outcomes).flat().reduce((a, b) => a + b), histories[i].runs);
+    }
+    assert.equal(await page.locator(".past .buried").count() > 0, true, "some were buried");
+    assert.equal(await charts.nth(2).locator("svg .other").count() > 0, true, "some were cancelled");
+    if (javaScriptEnabled) {
+      await page.waitForResponse((r) => r.request().headers()["hx-request"] === "true" && r.ok());
+      await page.evaluate(() => new Promise(requestAnimationFrame));
+      assert.ok(await charts.nth(1).locator("table").isVisible(), "news leave the table open");
+    }
+
+    await page.goto(at.root + link("topic", { topic: "report:daily" })); // a server that stopped has sent its numbers
+    assert.match(await text(page, ".past figcaption"), /^Last hour 40 at most 40 in 1m$/);
+    assert.match(await page.locator(".past path.p50").first().getAttribute("d"), /^M[\d.]+ [\d.]+h4\.80$/, "one step is a dash");
+    await page.goto(at.root + link("topic", { topic: "sms:promo" }));
+    assert.deepEqual(await page.locator("h2").allInnerTexts(), ["Forecast", "Since the first job"], "nothing has run, so there is no chart");
+  });
+}
+
 drive("a page that only reads has no buttons and refuses forged acts", { expected: /status of 40[34]/ }, async (page) => {
   for (const [name, where] of Object.entries(every)) {
     const answer = await page.goto(at.reading + where);
