@@ -96,7 +96,9 @@ func TestRelayMeetsAFailover(t *testing.T) {
 		host, port, err := net.SplitHostPort(p.replica.Addr())
 		require.NoError(p, err)
 		old := p.master.Client(p.T)
-		require.NoError(p, old.Do(p.Context(), "FAILOVER", "TO", host, port).Err())
+		require.Eventually(p, func() bool { // the master learns late that the replica is in sync
+			return old.Do(p.Context(), "FAILOVER", "TO", host, port).Err() == nil
+		}, time.Minute, time.Millisecond)
 		p.write(50)
 		require.Eventually(p, func() bool {
 			role, err := old.Do(p.Context(), "ROLE").Slice()
