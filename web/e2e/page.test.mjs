@@ -213,7 +213,7 @@ for (const javaScriptEnabled of [true, false]) {
     assert.equal(await charts.count(), 3);
     for (const [i, [name, width]] of [["Last hour", "1m"], ["Last 6 hours", "5m"], ["Last 30 days", "12h"]].entries()) {
       const chart = charts.nth(i);
-      const [, runs] = new RegExp(`^${name} ([\\d,]+) at most [\\d,]+ in ${width}$`).exec(await text(chart, "figcaption"));
+      const [, runs] = new RegExp(`^${name} ([\\d,]+)\\s+at most [\\d,]+ in ${width}$`).exec(await text(chart, "figcaption"));
       assert.match(await chart.locator("svg.stacks").getAttribute("aria-label"), new RegExp(`^${name}: ${runs} runs ended, [\\d,]+ of them failed$`));
       assert.match(await chart.locator("svg.lines").getAttribute("aria-label"), new RegExp(`^${name}: half of the runs started at most \\d+ms late, 99 % at most \\d+ms$`));
       assert.match(await text(chart, ".legend"), /^Late, p50 \d+ms Late, p99 \d+ms highest \d+ms$/);
@@ -245,7 +245,7 @@ for (const javaScriptEnabled of [true, false]) {
     }
 
     await page.goto(at.root + link("topic", { topic: "report:daily" })); // a server that stopped has sent its numbers
-    assert.match(await text(page, ".past figcaption"), /^Last hour 40 at most 40 in 1m$/);
+    assert.match(await text(page, ".past figcaption"), /^Last hour 40\s+at most 40 in 1m$/);
     assert.match(await page.locator(".past path.p50").first().getAttribute("d"), /^M[\d.]+ [\d.]+h4\.80$/, "one step is a dash");
     await page.goto(at.root + link("topic", { topic: "sms:promo" }));
     assert.deepEqual(await page.locator("h2").allInnerTexts(), ["Forecast", "Since the first job"], "nothing has run, so there is no chart");
