@@ -8,10 +8,11 @@ import (
 	"time"
 )
 
-// maxReceipt is the longest time a receipt may be kept, maxClean that for the note of good health
-// of a check, and the others those for the two keys of a history.
+// maxReceipt is the longest time a receipt may be kept, maxRows that for one of an outbox, maxClean
+// that for the note of good health of a check, and the others those for the two keys of a history.
 const (
 	maxReceipt = 3 * time.Minute
+	maxRows    = 7 * 24 * time.Hour
 	maxClean   = time.Hour
 	maxMinutes = 7 * time.Hour
 	maxHours   = 31 * 24 * time.Hour
@@ -34,12 +35,14 @@ func Census(s *State) (violations []Violation, leftovers int) {
 		}
 		for part, k := range t.Keys {
 			most, history := maxReceipt, false
-			switch part {
-			case "receipt:clean":
+			switch {
+			case part == "receipt:clean":
 				most = maxClean
-			case "minutes":
+			case strings.HasPrefix(part, "receipt:outbox."):
+				most = maxRows
+			case part == "minutes":
 				most, history = maxMinutes, true
-			case "hours":
+			case part == "hours":
 				most, history = maxHours, true
 			}
 			switch {

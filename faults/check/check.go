@@ -84,6 +84,7 @@ type Report struct {
 	Duplicates                 map[string]int // further runs by reason
 	Outcomes                   map[string]int // what the hooks told
 	Faults                     map[string]int
+	Rows                       map[string]int // of an outbox, by outcome and its kind
 	Operations                 int
 	LostInFailover             int
 	Slots                      Slots
@@ -130,6 +131,9 @@ func (r *Report) String() string {
 	}
 	if r.Holds > 0 {
 		fmt.Fprintf(&b, "; pauses %d", r.Holds)
+	}
+	if len(r.Rows) > 0 {
+		fmt.Fprintf(&b, "; rows %d (%s)", total(r.Rows), list(r.Rows))
 	}
 	if r.Slots.Checks > 0 {
 		fmt.Fprintf(&b, "; checks %d", r.Slots.Checks)
@@ -228,7 +232,7 @@ func (r *run) until() int64 {
 // must be in the order of the clock.
 func Check(events []rig.Event, state *State, o Options) *Report {
 	c := &checker{
-		Report: &Report{Duplicates: map[string]int{}, Outcomes: map[string]int{}, Faults: map[string]int{}},
+		Report: &Report{Duplicates: map[string]int{}, Outcomes: map[string]int{}, Faults: map[string]int{}, Rows: map[string]int{}},
 		o:      o, jobs: map[place]map[int64]*job{}, schedules: map[place]*schedule{}, state: state,
 		asking: map[place][]*call{}, murky: map[place]bool{}, missing: map[string]int{}, toldPruned: map[string]int64{},
 		holds: map[string][]*hold{},

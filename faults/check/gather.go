@@ -3,6 +3,7 @@ package check
 import (
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/delayq/delayq/faults/rig"
 )
@@ -59,7 +60,9 @@ func (c *checker) gather(events []rig.Event) {
 				k := &call{Event: e, done: forever}
 				open[e.Call] = k
 				for _, other := range c.asking[at] {
-					k.overlaps, other.overlaps = true, true
+					if !k.Row || !other.Row { // rows keep their order
+						k.overlaps, other.overlaps = true, true
+					}
 				}
 				c.asking[at] = append(c.asking[at], k)
 				if e.Op != rig.OpCancel && e.Op != rig.OpReschedule {
@@ -70,6 +73,9 @@ func (c *checker) gather(events []rig.Event) {
 			if k := open[e.Call]; k != nil {
 				k.outcome, k.result, k.err, k.done = e.Type, e.Result, e.Err, e.Mono
 				delete(open, e.Call)
+				if e.Row {
+					c.Rows[strings.TrimSpace(e.Type+" "+e.Result)]++
+				}
 				c.asking[at] = slices.DeleteFunc(c.asking[at], func(other *call) bool { return other == k })
 				c.answered(at, k, last)
 			}

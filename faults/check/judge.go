@@ -221,6 +221,13 @@ func (c *checker) early(j *job) {
 			switch {
 			case m.outcome != rig.OK, m.Mono <= r.Mono && m.done > r.Mono, m.Mono <= from && m.done > from:
 				sure = false // it may have counted, or not
+			case m.done <= r.Mono && m.Mono > from && m.Row: // it may have come too late to count
+				if later := m.Mono - from + (m.Delay-delay)*int64(time.Millisecond); later < 0 {
+					from, delay = m.Mono, m.Delay
+				}
+				if sure = i == 0 || why != ""; sure {
+					why = "it was enqueued or rescheduled"
+				}
 			case m.done <= r.Mono && m.Mono > from:
 				from, delay, why, sure = m.Mono, m.Delay, "it was rescheduled", i == 0 || why != ""
 			}
@@ -262,7 +269,7 @@ func (c *checker) cancelled(j *job) {
 			}
 			// A worker that had taken the job may be about to start it: until its lease is over, or
 			// as long as it stood still.
-			held := k.Op == rig.OpReplace || k.result == "running" || c.stopped(k, r.Proc)
+			held := k.Op == rig.OpReplace || k.result == "running" || k.Row || c.stopped(k, r.Proc)
 			if held && (r.Mono-k.done < int64(c.o.Lease) || c.broken(k.Mono-int64(c.o.Lease), r.Mono, r.Proc)) {
 				continue
 			}

@@ -21,6 +21,7 @@ type Event struct {
 	Op   string `json:"op"`
 	Type string `json:"type,omitempty"` // of a call: invoke, then ok, fail (for certain not carried out) or info (unknown)
 	Call int64  `json:"call,omitempty"` // ties the outcome of a call to its invocation
+	Row  bool   `json:"row,omitempty"`  // the call is a row of an outbox: those about one ID are carried out in their order
 
 	Topic   string `json:"topic,omitempty"`
 	ID      string `json:"id,omitempty"`

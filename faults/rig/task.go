@@ -193,16 +193,16 @@ func (c *Client) PutOverDead(ctx context.Context, t *Task) error {
 	return c.put(ctx, t, OpGiveWay, delayq.ReplaceDead())
 }
 
-func (c *Client) put(ctx context.Context, t *Task, op string, way ...delayq.JobOption) error {
+// prepare makes the event, the payload and the options of an enqueueing.
+func (t *Task) prepare(op string, way ...delayq.JobOption) (e Event, payload []byte, opts []delayq.JobOption, err error) {
 	if t.Inc == 0 {
 		t.Inc = calls.Add(1)
 	}
-	payload, opts, err := t.payload()
-	if err != nil {
-		return err
+	if payload, opts, err = t.payload(); err != nil {
+		return Event{}, nil, nil, err
 	}
 	opts = slices.Concat(opts, []delayq.JobOption{delayq.ProcessIn(t.Delay)}, t.Options, way)
-	e := Event{
+	e = Event{
 		Op: op, Topic: t.Topic, ID: t.ID, Inc: t.Inc, Delay: t.Delay.Milliseconds(), Retries: t.Retries, Expires: t.Expires > 0,
 		Sum: sum(payload),
 	}
@@ -211,6 +211,14 @@ func (c *Client) put(ctx context.Context, t *Task, op string, way ...delayq.JobO
 	}
 	if t.Expires > 0 {
 		opts = append(opts, delayq.ExpireIn(t.Expires))
+	}
+	return e, payload, opts, nil
+}
+
+func (c *Client) put(ctx context.Context, t *Task, op string, way ...delayq.JobOption) error {
+	e, payload, opts, err := t.prepare(op, way...)
+	if err != nil {
+		return err
 	}
 	return c.call(e, func() (string, error) {
 		job, err := c.Enqueue(ctx, t.Topic, t.ID, payload, opts...)

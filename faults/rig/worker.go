@@ -37,6 +37,7 @@ type WorkerConfig struct {
 	Lease  time.Duration // 0: the default
 	Drain  time.Duration // 0: the default
 	Dead   int           // how many dead jobs of a topic are kept; 0: the default
+	Box    *BoxConfig    // the process is a relay of this outbox, and serves no topic
 }
 
 // Redis says how to reach Redis: one server, the Sentinels of one, or the nodes of a cluster.
@@ -99,9 +100,12 @@ func runWorker(text string) error {
 	}()
 	rdb := c.Redis.Client()
 	defer func() { _ = rdb.Close() }()
-	server := c.Server(rdb, rec)
 	rec.Record(Event{Op: OpUp})
-	err = server.Run(ctx)
+	if c.Box != nil {
+		err = c.Box.relay(ctx, rdb, c.Prefix)
+	} else {
+		err = c.Server(rdb, rec).Run(ctx)
+	}
 	return errors.Join(err, rec.Close())
 }
 

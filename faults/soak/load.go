@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"time"
 
@@ -23,12 +24,22 @@ type enqueuer struct {
 	r      *rand.Rand
 	n      uint64
 	made   int
-	client *rig.Client
+	client caller
 	live   []*rig.Task
+	box    *rig.Box // not nil: client is a transaction of it
 }
 
-// load is one enqueuer. Most share a connection pool of the usual size; one has a pool of two.
-func (s *Soak) load(ctx context.Context, n uint64) {
+// A caller is what an enqueuer calls: a client, or a transaction of an outbox.
+type caller interface {
+	Put(ctx context.Context, t *rig.Task, replace bool) error
+	PutOverDead(ctx context.Context, t *rig.Task) error
+	Cancel(ctx context.Context, t *rig.Task) (delayq.State, error)
+	Move(ctx context.Context, t *rig.Task, delay time.Duration) error
+}
+
+// load is one enqueuer. Most share a connection pool of the usual size; one has a pool of two. With
+// an outbox it ends at the first error of the database, because that has no faults.
+func (s *Soak) load(ctx context.Context, n uint64) error {
 	opts := &redis.Options{Addr: s.proxies[enqueuers].Addr(), DialTimeout: time.Second, ReadTimeout: time.Second}
 	if n == 0 {
 		opts.PoolSize = 2
@@ -36,23 +47,52 @@ func (s *Soak) load(ctx context.Context, n uint64) {
 	rdb := redis.NewClient(opts)
 	defer func() { _ = rdb.Close() }()
 	e := &enqueuer{
-		r: rand.New(rand.NewPCG(s.Seed, n)), n: n, //nolint:gosec // not for secrets
+		r: rand.New(rand.NewPCG(s.Seed, n)), n: n, box: s.box, //nolint:gosec // not for secrets
 		client: rig.NewClient(rdb, s.rec, delayq.Prefix(prefix), delayq.MaxPayload(rig.MaxPayload)),
 	}
 	for ctx.Err() == nil {
 		// Not ctx: a call that is cut off at the end would only be one more unknown outcome.
 		call, cancel := context.WithTimeout(context.Background(), 10*time.Second)
-		e.step(call)
+		var err error
+		if e.box != nil {
+			err = e.transaction(call)
+		} else {
+			e.step(call)
+		}
 		cancel()
+		if err != nil {
+			return fmt.Errorf("enqueuer %d: %w", n, err)
+		}
 		select {
 		case <-time.After(time.Duration(e.r.Int64N(int64(2 * pause)))):
 		case <-ctx.Done():
 		}
 	}
+	return nil
 }
 
-// step is one random call, or a few that belong together.
-func (e *enqueuer) step(ctx context.Context) {
+// transaction is a few steps whose rows are committed together, or rolled back.
+func (e *enqueuer) transaction(ctx context.Context) error {
+	tx, err := e.box.Begin(ctx)
+	if err != nil {
+		return err
+	}
+	before := slices.Clone(e.live)
+	e.client = tx
+	for range 1 + e.r.IntN(3) {
+		if err := e.step(ctx); err != nil {
+			return errors.Join(err, tx.End(false))
+		}
+	}
+	commit := e.r.IntN(8) > 0
+	if !commit {
+		e.live = before
+	}
+	return tx.End(commit)
+}
+
+// step is one random call, or a few that belong together. It returns the error of the last one.
+func (e *enqueuer) step(ctx context.Context) error {
 	if len(e.live) > 200 {
 		e.live = e.live[100:] // long done, most of them
 	}
@@ -60,10 +100,11 @@ func (e *enqueuer) step(ctx context.Context) {
 	if len(e.live) == 0 || pick < 66 {
 		t := e.task(fmt.Sprintf("%d-%d", e.n, e.made))
 		e.made++
-		if e.client.Put(ctx, t, false) == nil && t.Left == 0 {
+		err := e.client.Put(ctx, t, false)
+		if err == nil && t.Left == 0 {
 			e.live = append(e.live, t)
 		}
-		return
+		return err
 	}
 	i := e.r.IntN(len(e.live))
 	if e.r.IntN(2) == 0 { // rather a new one, which is still there
@@ -76,22 +117,31 @@ func (e *enqueuer) step(ctx context.Context) {
 		_, err = e.client.Cancel(ctx, t)
 	case pick < 82: // cancelled, and a moment later here again
 		if _, err = e.client.Cancel(ctx, t); err == nil {
-			e.again(ctx, i, e.put)
-			return
+			return e.again(ctx, i, e.put)
 		}
 	case pick < 90:
 		err = e.client.Move(ctx, t, e.delay())
 	case pick < 95:
-		e.again(ctx, i, e.replace)
-		return
+		return e.again(ctx, i, e.replace)
 	case pick < 98:
-		e.again(ctx, e.dead(i), e.client.PutOverDead)
-		return
+		i = e.dead(i)
+		err = e.again(ctx, i, e.client.PutOverDead)
+		e.sent(i, err)
+		return err
 	default:
-		e.again(ctx, i, e.put) // the same
-		return
+		err = e.again(ctx, i, e.put) // the same
+		e.sent(i, err)
+		return err
 	}
 	if errors.Is(err, delayq.ErrUnknownOutcome) {
+		e.retire(i)
+	}
+	return err
+}
+
+// sent retires an ID whose row can be refused: which of two jobs has it is known only later.
+func (e *enqueuer) sent(i int, err error) {
+	if e.box != nil && err == nil {
 		e.retire(i)
 	}
 }
@@ -110,7 +160,7 @@ func (e *enqueuer) put(ctx context.Context, t *rig.Task) error     { return e.cl
 func (e *enqueuer) replace(ctx context.Context, t *rig.Task) error { return e.client.Put(ctx, t, true) }
 
 // again enqueues another incarnation of an ID.
-func (e *enqueuer) again(ctx context.Context, i int, put func(context.Context, *rig.Task) error) {
+func (e *enqueuer) again(ctx context.Context, i int, put func(context.Context, *rig.Task) error) error {
 	fresh := e.task(e.live[i].ID)
 	fresh.Left = 0 // this ID is ours
 	fresh.Topic = e.live[i].Topic
@@ -121,6 +171,7 @@ func (e *enqueuer) again(ctx context.Context, i int, put func(context.Context, *
 	case errors.Is(err, delayq.ErrUnknownOutcome):
 		e.retire(i)
 	}
+	return err
 }
 
 func (e *enqueuer) retire(i int) {

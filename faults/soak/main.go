@@ -1,7 +1,7 @@
 // Soak runs a queue under random faults for some time, heals it, drains it, and checks that every
 // promise was kept.
 //
-//	go run ./soak -minutes 10 [-seed n] [-dir path]
+//	go run ./soak -minutes 10 [-seed n] [-dir path] [-outbox]
 //
 // Three worker processes and several enqueuers enqueue, cancel, reschedule, replace, fail, snooze,
 // panic and time out, and schedules are made, changed, paused, triggered and removed, while
@@ -27,6 +27,7 @@ func main() {
 	minutes := flag.Float64("minutes", 1, "how long the faults go on")
 	seed := flag.Uint64("seed", rand.Uint64()%1_000_000, "seed of the load and the faults") //nolint:gosec // not for secrets
 	dir := flag.String("dir", "", "directory for history and logs, kept in any case; default: one that is kept only after a violation")
+	box := flag.Bool("outbox", false, "enqueue, cancel and reschedule by the rows of an outbox only, and kill its relays")
 	again := flag.String("recheck", "", "only judge the history in this directory again, without the state of Redis, which is gone")
 	flag.Parse()
 	if *again != "" {
@@ -44,13 +45,13 @@ func main() {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
-	if err := soak(ctx, *minutes, *seed, *dir); err != nil {
+	if err := soak(ctx, *minutes, *seed, *dir, *box); err != nil {
 		fmt.Println("FAILED:", err)
 		os.Exit(1)
 	}
 }
 
-func soak(ctx context.Context, minutes float64, seed uint64, dir string) (err error) {
+func soak(ctx context.Context, minutes float64, seed uint64, dir string, box bool) (err error) {
 	keep := dir != ""
 	if !keep {
 		if dir, err = os.MkdirTemp("", "delayq-soak-"); err != nil {
@@ -59,7 +60,7 @@ func soak(ctx context.Context, minutes float64, seed uint64, dir string) (err er
 	} else if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
 	}
-	s := &Soak{Seed: seed, Dir: dir, For: time.Duration(minutes * float64(time.Minute)), Log: os.Stdout}
+	s := &Soak{Seed: seed, Dir: dir, For: time.Duration(minutes * float64(time.Minute)), Log: os.Stdout, Outbox: box}
 	report, err := s.Run(ctx)
 	if err == nil && len(report.Violations) > 0 {
 		for i, v := range report.Violations {

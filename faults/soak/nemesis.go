@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -31,7 +32,10 @@ const quiet = 3 * time.Second
 
 func (s *Soak) nemesis(ctx context.Context) error {
 	n := &nemesis{s, rand.New(rand.NewPCG(s.Seed, 1000))} //nolint:gosec // not for secrets
-	sum := 0
+	faults, sum := faults, 0
+	if s.box != nil {
+		faults = append(slices.Clip(faults), relayFaults...)
+	}
 	for _, f := range faults {
 		sum += f.weight
 	}
@@ -71,13 +75,17 @@ func (n *nemesis) during(ctx context.Context, kind, proc string, d time.Duration
 // wire picks one side's network.
 func (n *nemesis) wire() (name string, p *rig.Proxy) {
 	name = enqueuers
-	if i := n.r.IntN(workers + 1); i < workers {
+	if i := n.r.IntN(len(n.workers) + 1); i < len(n.workers) {
 		name = n.workers[i].Name()
 	}
 	return name, n.proxies[name]
 }
 
-func (n *nemesis) worker() *rig.Worker { return n.workers[n.r.IntN(workers)] }
+// worker picks a process: a worker, or a relay if there are any.
+func (n *nemesis) worker() *rig.Worker { return n.workers[n.r.IntN(len(n.workers))] }
+
+// relay picks a relay.
+func (n *nemesis) relay() *rig.Worker { return n.workers[workers+n.r.IntN(relays)] }
 
 // onWire is a fault of one side's network.
 func onWire(kind string, weight int, begin func(n *nemesis, p *rig.Proxy)) fault {
@@ -93,9 +101,14 @@ func onWire(kind string, weight int, begin func(n *nemesis, p *rig.Proxy)) fault
 func dropping(side string, weight int, scripts ...string) fault {
 	kind := "drop " + strings.Join(scripts, "/")
 	return fault{kind, weight, func(ctx context.Context, n *nemesis, d time.Duration) error {
-		name := enqueuers
-		if side != enqueuers {
-			name = n.worker().Name()
+		name := side
+		switch {
+		case side == writers && n.box != nil:
+			name = n.relay().Name()
+		case side == writers:
+			name = enqueuers
+		case side != enqueuers:
+			name = n.workers[n.r.IntN(workers)].Name()
 		}
 		var trap *rig.Trap
 		return n.during(ctx, kind, name, d,
@@ -106,6 +119,9 @@ func dropping(side string, weight int, scripts ...string) fault {
 			func() error { trap.Remove(); return nil })
 	}}
 }
+
+// writers are those who send the calls of the enqueuers: these themselves, or the relays.
+const writers = "writers"
 
 // end ends a worker; its supervisor starts it again.
 func (n *nemesis) end(w *rig.Worker, how func() error) error {
@@ -135,8 +151,8 @@ var faults = []fault{
 	dropping("worker", 2, "extend"),
 	dropping("worker", 1, "promote"),
 	dropping("worker", 2, "schedule_due", "schedule_fire"),
-	dropping(enqueuers, 3, "enqueue"),
-	dropping(enqueuers, 2, "replace", "cancel", "reschedule"),
+	dropping(writers, 3, "enqueue"),
+	dropping(writers, 2, "replace", "cancel", "reschedule"),
 	dropping(enqueuers, 3, "schedule_set", "schedule_remove", "schedule_pause", "schedule_trigger"),
 	{"kill", 3, func(_ context.Context, n *nemesis, _ time.Duration) error {
 		w := n.worker()
@@ -182,3 +198,33 @@ var faults = []fault{
 			func() error { return n.config("maxmemory", "1mb") }, func() error { return n.config("maxmemory", "0") })
 	}},
 }
+
+// relayFaults are those of a run with an outbox, beside the other ones, which hit relays too.
+var relayFaults = []fault{
+	{"kill relays", 12, func(ctx context.Context, n *nemesis, _ time.Duration) error {
+		for range 1 + n.r.IntN(6) {
+			w := n.relay()
+			if err := n.end(w, w.Kill); err != nil {
+				return err
+			}
+			n.sleep(ctx, time.Duration(n.r.Int64N(int64(rest))))
+		}
+		return nil
+	}},
+	{"stop relay", 3, func(ctx context.Context, n *nemesis, d time.Duration) error {
+		w := n.relay()
+		if err := w.Stop(); err != nil {
+			return err
+		}
+		n.sleep(ctx, d)
+		return w.Cont()
+	}},
+	{"restart relay", 3, func(_ context.Context, n *nemesis, _ time.Duration) error {
+		w := n.relay()
+		return n.end(w, func() error { return errors.Join(w.Term(), w.AwaitEnd(drain+10*time.Second)) })
+	}},
+}
+
+// rest is how long kill relays rests between two kills at most: some relays die while they start,
+// and some while they send.
+const rest = 800 * time.Millisecond

@@ -63,6 +63,9 @@ type Soak struct {
 	For  time.Duration
 	Log  io.Writer
 
+	// Outbox makes the rows of an outbox the only way in for the jobs of the enqueuers.
+	Outbox bool
+
 	// Sabotage, for the negative control, is called once in the middle with a direct connection to
 	// Redis.
 	Sabotage func(ctx context.Context, rdb *redis.Client) error
@@ -72,7 +75,9 @@ type Soak struct {
 	rec     *rig.Recorder
 	history *rig.History
 	proxies map[string]*rig.Proxy // by the process they serve
-	workers []*rig.Worker
+	workers []*rig.Worker         // with an outbox, its relays after them
+	box     *rig.Box              // nil: no outbox
+	stopDB  func()
 
 	mu       sync.Mutex
 	expected map[string]bool // workers whose end is wanted
@@ -99,8 +104,12 @@ func (s *Soak) Run(ctx context.Context) (report *check.Report, err error) {
 	load, stopLoad := context.WithTimeout(ctx, s.For)
 	defer stopLoad()
 	var loading sync.WaitGroup
+	var loadErrs [5]error
 	for i := range 4 {
-		loading.Go(func() { s.load(load, uint64(i)) }) //nolint:gosec // small
+		loading.Go(func() { loadErrs[i] = s.load(load, uint64(i)) }) //nolint:gosec // small
+	}
+	if s.box != nil {
+		wg.Go(func() { loadErrs[4] = s.box.Follow(keepCtx) })
 	}
 	var mu sync.Mutex
 	var finish []func(ctx context.Context) error
@@ -128,7 +137,7 @@ func (s *Soak) Run(ctx context.Context) (report *check.Report, err error) {
 	}
 	nemesisErr := s.nemesis(load)
 	loading.Wait()
-	if err := errors.Join(nemesisErr, err, ctx.Err(), errors.Join(holdErrs[:]...)); err != nil {
+	if err := errors.Join(nemesisErr, err, ctx.Err(), errors.Join(holdErrs[:]...), errors.Join(loadErrs[:4]...)); err != nil {
 		return nil, err
 	}
 	alive, err := s.alive(ctx)
@@ -155,7 +164,11 @@ func (s *Soak) Run(ctx context.Context) (report *check.Report, err error) {
 	if err != nil {
 		return nil, err
 	}
-	return s.judge(ctx, slices.Concat(alive, stopped, s.crashes))
+	left, err := s.boxLeft(ctx)
+	if err := errors.Join(err, loadErrs[4]); err != nil {
+		return nil, err
+	}
+	return s.judge(ctx, slices.Concat(alive, stopped, s.crashes, left))
 }
 
 func (s *Soak) up() (err error) {
@@ -190,6 +203,9 @@ func (s *Soak) up() (err error) {
 		}
 		s.workers = append(s.workers, w)
 	}
+	if s.Outbox {
+		return s.upBox()
+	}
 	return nil
 }
 
@@ -200,6 +216,12 @@ func (s *Soak) close() error {
 	}
 	for _, p := range s.proxies {
 		errs = append(errs, p.Close())
+	}
+	if s.box != nil {
+		errs = append(errs, s.box.DB.Close())
+	}
+	if s.stopDB != nil {
+		s.stopDB()
 	}
 	if s.direct != nil {
 		errs = append(errs, s.direct.Close())
@@ -247,14 +269,14 @@ func (s *Soak) keep(ctx context.Context, w *rig.Worker) {
 // workers something to do.
 func (s *Soak) alive(ctx context.Context) (violations []check.Violation, err error) {
 	since := rig.Mono()
-	client := rig.NewClient(s.direct, s.rec, delayq.Prefix(prefix))
+	var tasks []*rig.Task
 	for i := range 2 * workers * slots {
-		task := &rig.Task{Topic: topics[i%len(topics)], ID: fmt.Sprintf("probe-%d", i), Steps: []string{"hang:200ms"}, Retries: -1}
-		if err := client.Put(ctx, task, false); err != nil {
-			return nil, fmt.Errorf("probe: %w", err)
-		}
+		tasks = append(tasks, &rig.Task{Topic: topics[i%len(topics)], ID: fmt.Sprintf("probe-%d", i), Steps: []string{"hang:200ms"}, Retries: -1})
 	}
-	for _, w := range s.workers {
+	if err := s.put(ctx, tasks); err != nil {
+		return nil, fmt.Errorf("probe: %w", err)
+	}
+	for _, w := range s.workers[:workers] {
 		found, err := s.history.Await(aliveLimit, func(events []rig.Event) bool {
 			return slices.ContainsFunc(events, func(e rig.Event) bool {
 				return e.Op == rig.OpStart && e.Proc == w.Name() && e.Mono > since
@@ -272,15 +294,41 @@ func (s *Soak) alive(ctx context.Context) (violations []check.Violation, err err
 	return violations, nil
 }
 
-// drained waits until Redis holds no job but dead ones. What is left at the limit is for the check
-// to name.
+// put enqueues tasks by the way in.
+func (s *Soak) put(ctx context.Context, tasks []*rig.Task) error {
+	client := caller(rig.NewClient(s.direct, s.rec, delayq.Prefix(prefix)))
+	var tx *rig.BoxTx
+	if s.box != nil {
+		var err error
+		if tx, err = s.box.Begin(ctx); err != nil {
+			return err
+		}
+		client = tx
+	}
+	for _, task := range tasks {
+		if err := client.Put(ctx, task, false); err != nil {
+			return err
+		}
+	}
+	if tx != nil {
+		return tx.End(true)
+	}
+	return nil
+}
+
+// drained waits until all rows are sent and Redis holds no job but dead ones. What is left at the
+// limit is for the check to name.
 func (s *Soak) drained(ctx context.Context) error {
 	for deadline := time.Now().Add(drainLimit); time.Now().Before(deadline); {
 		state, err := check.Read(ctx, s.direct, prefix)
 		if err != nil {
 			return err
 		}
-		if len(check.Empty(state)) == 0 && !slices.ContainsFunc(all, func(t string) bool {
+		left, err := s.boxLeft(ctx)
+		if err != nil {
+			return err
+		}
+		if len(left) == 0 && len(check.Empty(state)) == 0 && !slices.ContainsFunc(all, func(t string) bool {
 			return state.Topics[t] != nil && len(state.Topics[t].Dead) > deadLimit
 		}) {
 			return nil

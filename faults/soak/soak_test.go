@@ -100,3 +100,63 @@ func TestSoakFindsALostSlot(t *testing.T) {
 	require.NoError(t, err)
 	require.NotZero(t, report.Count("I19"), report)
 }
+
+// TestSoakWithAnOutbox keeps the run with the outbox in working order, in PostgreSQL or, where that
+// is missing, in SQLite.
+func TestSoakWithAnOutbox(t *testing.T) {
+	redistest.Need(t)
+	s := &Soak{Seed: 4, Dir: t.TempDir(), For: 8 * time.Second, Log: io.Discard, Outbox: true}
+	report, err := s.Run(t.Context())
+	require.NoError(t, err)
+	for _, v := range report.Violations {
+		t.Error(v)
+	}
+	t.Log(report)
+	require.Greater(t, report.Rows["ok"], 100)
+	require.NotZero(t, report.Rows["fail rolled back"])
+	for outcome := range report.Rows {
+		require.Contains(t, []string{"ok", "fail rolled back", "fail duplicate", "fail invalid"}, outcome)
+	}
+}
+
+// TestSoakFindsWhatAnOutboxDoes is the negative control of the outbox: the database drops some rows
+// that it says it has, and others are written once more, when some of their jobs are done.
+func TestSoakFindsWhatAnOutboxDoes(t *testing.T) {
+	redistest.Need(t)
+	s := &Soak{Seed: 5, Dir: t.TempDir(), For: 10 * time.Second, Log: io.Discard, Outbox: true}
+	s.Sabotage = func(ctx context.Context, _ *redis.Client) error {
+		ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
+		defer cancel()
+		const columns = "shard, kind, topic, id, replaces, due_at, delay_ms, made, record"
+		body := "INSERT INTO kept SELECT * FROM delayq_outbox WHERE seq = NEW.seq AND kind = 1 AND seq % 3 = 1; " +
+			"DELETE FROM delayq_outbox WHERE seq = NEW.seq AND kind = 1 AND seq % 9 = 0; "
+		statements := []string{
+			"CREATE TABLE kept AS SELECT * FROM delayq_outbox WHERE 1 = 0",
+			"CREATE FUNCTION meddle() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN " + body + "RETURN NULL; END $$",
+			"CREATE TRIGGER meddle AFTER INSERT ON delayq_outbox FOR EACH ROW EXECUTE FUNCTION meddle()",
+		}
+		if s.stopDB == nil { // SQLite
+			statements = []string{statements[0], "CREATE TRIGGER meddle AFTER INSERT ON delayq_outbox BEGIN " + body + "END"}
+		}
+		for _, statement := range statements {
+			if _, err := s.box.DB.ExecContext(ctx, statement); err != nil {
+				return err
+			}
+		}
+		for kept := 0; kept < 50; {
+			if err := s.box.DB.QueryRowContext(ctx, "SELECT COUNT(*) FROM kept").Scan(&kept); err != nil {
+				return err
+			}
+		}
+		if _, err := s.box.DB.ExecContext(ctx, "DROP TRIGGER meddle"+map[bool]string{false: " ON delayq_outbox"}[s.stopDB == nil]); err != nil {
+			return err
+		}
+		_, err := s.box.DB.ExecContext(ctx, "INSERT INTO delayq_outbox ("+columns+") SELECT "+columns+" FROM kept")
+		return err
+	}
+	report, err := s.Run(t.Context())
+	require.NoError(t, err)
+	require.Greater(t, report.Count("I1"), 5, report)
+	require.Greater(t, report.Count("I5")+report.Count("I7")+report.Count("I8"), 5, report)
+	require.NotZero(t, report.Count("I11"), report) // jobs that are not done: refused rows of no call
+}
