@@ -290,8 +290,8 @@ func highest(values map[string][]*float64) (top float64) {
 }
 
 // lines returns the lines of the percentiles as SVG, from 0 at the bottom to the largest value, at
-// least 1 ms, at the top. A step without a value is a gap, and one between two gaps is a dash as wide
-// as a column. See bars.
+// least 1 ms, at the top. A step without a value is a gap, and one between two gaps is a dash as
+// wide as a column. See bars.
 func lines(values map[string][]*float64, width, height int, label string) template.HTML {
 	top := max(1e-3, highest(values))
 	var b strings.Builder
