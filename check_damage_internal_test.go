@@ -223,8 +223,9 @@ func TestCheckReadsLargeValuesByTheBytes(t *testing.T) {
 			seen += r.number(3)
 		}
 		require.GreaterOrEqual(t, seen, int64(n))
-		// Two of them are more than a call looks at, and a place of the hash can have some.
-		require.GreaterOrEqual(t, calls, n/3, key)
+		// Two of them are more than a call looks at, but Redis returns all entries of a place of the
+		// hash together, and how many that are is random.
+		require.GreaterOrEqual(t, calls, n/5, key)
 	}
 	report, err := c.Repair(ctx, "topic")
 	require.NoError(t, err)
