@@ -223,8 +223,8 @@ func TestCheckReadsLargeValuesByTheBytes(t *testing.T) {
 			seen += r.number(3)
 		}
 		require.GreaterOrEqual(t, seen, int64(n))
-		// Two of them are more than a call looks at, but Redis returns all entries of a place of the
-		// hash together, and how many that are is random.
+		// Two of them are more than a call looks at, but Redis returns all entries of a place of
+		// the hash together, and their number is random.
 		require.GreaterOrEqual(t, calls, n/5, key)
 	}
 	report, err := c.Repair(ctx, "topic")
