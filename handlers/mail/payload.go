@@ -2,7 +2,6 @@ package mail
 
 import (
 	"bytes"
-	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -12,6 +11,8 @@ import (
 	"strings"
 	"unicode"
 	"unicode/utf8"
+
+	"github.com/delayq/delayq/handlers/internal/jsonerr"
 )
 
 // The bounds of a mail.
@@ -45,7 +46,7 @@ func read(payload []byte) (*request, error) {
 	decoder.UseNumber()
 	decoder.DisallowUnknownFields()
 	if err := decoder.Decode(&r); err != nil {
-		return nil, fmt.Errorf("%w; expected %s", located(err, decoder), form)
+		return nil, fmt.Errorf("%w; expected %s", jsonerr.Located(err, decoder), form)
 	}
 	if _, err := decoder.Token(); err != io.EOF {
 		return nil, fmt.Errorf("byte %d: more than one value; expected %s", decoder.InputOffset()+1, form)
@@ -76,21 +77,6 @@ func read(payload []byte) (*request, error) {
 		r.Data[name] = plain(value)
 	}
 	return &r, nil
-}
-
-// located says where an error of encoding/json is, without values.
-func located(err error, d *json.Decoder) error {
-	if bad, ok := errors.AsType[*json.SyntaxError](err); ok {
-		return fmt.Errorf("byte %d: not JSON", bad.Offset)
-	}
-	if bad, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
-		kind, _, _ := strings.Cut(bad.Value, " ") // "number 12" has the value
-		return fmt.Errorf("byte %d: %s is of the type %s", bad.Offset, cmp.Or(bad.Field, "the payload"), kind)
-	}
-	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
-		return errors.New("ends too early")
-	}
-	return fmt.Errorf("byte %d: %w", d.InputOffset(), err)
 }
 
 // plainAddress matches addresses that need no quotes. A quoted local part could close the angle

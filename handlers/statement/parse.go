@@ -170,8 +170,8 @@ func skip(d outbox.Dialect, rest, before string) (int, error) {
 // escaped matches what is in front of a string of PostgreSQL with backslashes.
 var escaped = regexp.MustCompile(`(^|[^A-Za-z0-9_$])[eE]$`)
 
-// quoted returns the length of what is quoted at the beginning of text. A doubled quote does not end
-// it, and neither does one after a backslash if there are escapes.
+// quoted returns the length of what is quoted at the beginning of text. A doubled quote does not
+// end it, and neither does one after a backslash if there are escapes.
 func quoted(text string, quote byte, escapes bool) (int, error) {
 	for n := 1; n < len(text); n++ {
 		switch {

@@ -2,7 +2,6 @@ package statement
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"database/sql"
 	"encoding/json"
@@ -15,6 +14,7 @@ import (
 	"strings"
 
 	"github.com/delayq/delayq"
+	"github.com/delayq/delayq/handlers/internal/jsonerr"
 	"github.com/delayq/delayq/outbox"
 )
 
@@ -167,7 +167,7 @@ func (h *Handler) read(payload []byte) (name string, arguments map[string]any, e
 	decoder.UseNumber()
 	decoder.DisallowUnknownFields()
 	if err := decoder.Decode(&request); err != nil {
-		return "", nil, fmt.Errorf("%w; expected %s", located(err, decoder), form)
+		return "", nil, fmt.Errorf("%w; expected %s", jsonerr.Located(err, decoder), form)
 	}
 	if _, err := decoder.Token(); err != io.EOF {
 		return "", nil, fmt.Errorf("byte %d: more than one value; expected %s", decoder.InputOffset()+1, form)
@@ -186,21 +186,6 @@ func (h *Handler) read(payload []byte) (name string, arguments map[string]any, e
 		}
 	}
 	return request.Statement, request.Arguments, nil
-}
-
-// located adds to an error of encoding/json where it is. The error has no values.
-func located(err error, d *json.Decoder) error {
-	if bad, ok := errors.AsType[*json.SyntaxError](err); ok {
-		return fmt.Errorf("byte %d: not JSON", bad.Offset)
-	}
-	if bad, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
-		kind, _, _ := strings.Cut(bad.Value, " ") // "number 12" has the value
-		return fmt.Errorf("byte %d: %s is of the type %s", bad.Offset, cmp.Or(bad.Field, "the payload"), kind)
-	}
-	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
-		return errors.New("ends too early")
-	}
-	return fmt.Errorf("byte %d: %w", d.InputOffset(), err)
 }
 
 // bindable returns a value of JSON as a parameter.
