@@ -1,0 +1,212 @@
+package web
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/delayq/delayq"
+)
+
+type jobsPage struct {
+	Schema   string         `json:"schema"`
+	At       time.Time      `json:"at"`
+	Topic    string         `json:"topic"`
+	State    delayq.State   `json:"state"`
+	Total    int64          `json:"total"`
+	Examined int            `json:"examined"`
+	Jobs     []jobRecord    `json:"jobs"`
+	Next     delayq.Cursor  `json:"next,omitempty"`
+	Row      *topicRow      `json:"-"`
+	Filter   *filter        `json:"-"`
+	Tabs     []delayq.State `json:"-"`
+	NextURL  string         `json:"-"`
+	FirstURL string         `json:"-"`
+	Acts     []string       `json:"-"`
+}
+
+// CountOf returns the number of jobs in a state.
+func (t *topicRow) CountOf(s delayq.State) int64 {
+	return map[delayq.State]int64{
+		delayq.StateScheduled: t.Scheduled, delayq.StateReady: t.Ready, delayq.StateRunning: t.Running,
+		delayq.StateDead: t.Dead, delayq.StateDone: t.Done,
+	}[s]
+}
+
+func (h *Handler) jobs(v *view) (any, error) {
+	f, err := v.filter()
+	if err != nil {
+		return nil, err
+	}
+	row, err := h.row(v)
+	if err != nil {
+		return nil, err
+	}
+	type listed struct { // the filter has the absolute times to which the cursor belongs
+		*delayq.Page
+		filter *filter
+	}
+	page, err := read(h, v.Request.Context(), "jobs\x00"+f.key(), func(ctx context.Context) (listed, error) {
+		page, err := h.insp.Jobs(ctx, f.query)
+		return listed{page, f}, err
+	})
+	if err != nil {
+		return nil, err
+	}
+	v.Now = page.At
+	p := &jobsPage{
+		Schema: "delayq.web.jobs/1", At: utc(page.At), Topic: v.Topic, State: f.query.State, Total: page.Total, Examined: page.Examined,
+		Jobs: []jobRecord{}, Next: page.Next, Row: row, Filter: f, Tabs: states,
+	}
+	headers := h.may(v, RightPayload, v.Topic) == nil && !h.o.rule(v.Topic).redacted
+	for _, j := range page.Jobs {
+		p.Jobs = append(p.Jobs, record(j, headers))
+	}
+	p.FirstURL = "jobs?" + f.values().Encode()
+	if page.Next != "" {
+		next := page.filter.values()
+		next.Set("cursor", string(page.Next))
+		p.NextURL = "jobs?" + next.Encode()
+	}
+	for _, act := range actNames {
+		if slices.Contains(acts[act].states, p.State) && v.Can(string(acts[act].right)) {
+			p.Acts = append(p.Acts, act)
+		}
+	}
+	return p, nil
+}
+
+type reasonRow struct {
+	Code delayq.ReasonCode `json:"code"`
+	Text string            `json:"text"`
+}
+
+type jobPage struct {
+	Schema  string        `json:"schema"`
+	At      time.Time     `json:"at"`
+	Verdict string        `json:"verdict"`
+	Reasons []reasonRow   `json:"reasons"`
+	Job     *jobRecord    `json:"job"` // null if there is none
+	Payload *shownPayload `json:"payload,omitempty"`
+	Links   []Link        `json:"links,omitempty"`
+	ID      string        `json:"-"`
+	Show    string        `json:"-"` // how the payload is shown: decoded, raw or hex
+	Acts    []string      `json:"-"`
+	Headers []string      `json:"-"` // their names, sorted
+}
+
+// A look is what is read about a job.
+type look struct {
+	explained *delayq.Explanation
+	info      *delayq.JobInfo // with its payload; nil if there is none
+}
+
+func (h *Handler) look(ctx context.Context, topic, id string) (*look, error) {
+	return read(h, ctx, "job\x00"+topic+"\x00"+id, func(ctx context.Context) (*look, error) {
+		e, err := h.insp.Explain(ctx, topic, id)
+		if err != nil || e.Job == nil {
+			return &look{explained: e}, err
+		}
+		info, err := h.insp.Job(ctx, topic, id)
+		if errors.Is(err, delayq.ErrNotFound) { // it has gone since
+			info, err = nil, nil
+		}
+		return &look{e, info}, err
+	})
+}
+
+func (h *Handler) job(v *view) (any, error) {
+	id := v.query.Get("id")
+	l, err := h.look(v.Request.Context(), v.Topic, id)
+	if err != nil {
+		return nil, err
+	}
+	v.Now = l.explained.At
+	p := &jobPage{Schema: "delayq.web.job/1", At: utc(l.explained.At), Verdict: l.explained.Verdict, Reasons: []reasonRow{}, ID: id, Show: "decoded"}
+	for _, r := range l.explained.Reasons {
+		p.Reasons = append(p.Reasons, reasonRow{r.Code, r.Text})
+	}
+	info := cmp.Or(l.info, l.explained.Job)
+	if info == nil {
+		v.Status = http.StatusNotFound
+		return p, nil
+	}
+	rule := h.o.rule(v.Topic)
+	opened := h.may(v, RightPayload, v.Topic) == nil
+	job := record(info, opened && !rule.redacted)
+	p.Job = &job
+	for name := range job.Headers {
+		p.Headers = append(p.Headers, name)
+	}
+	slices.Sort(p.Headers)
+	if opened && l.info != nil && info.Undecodable == nil {
+		shown := rule.show(v.Topic, info.Payload)
+		p.Payload = &shown
+	}
+	if show := v.query.Get("show"); show == "raw" || show == "hex" {
+		p.Show = show
+	}
+	if h.o.links != nil {
+		about := *info
+		if !opened || rule.redacted {
+			about.Payload, about.Headers, about.Raw = nil, nil, nil
+		}
+		p.Links = h.o.links(&about)
+		p.Links = p.Links[:min(len(p.Links), 10)]
+	}
+	for _, act := range actNames {
+		if slices.Contains(acts[act].states, info.State) && v.Can(string(acts[act].right)) {
+			p.Acts = append(p.Acts, act)
+		}
+	}
+	return p, nil
+}
+
+// RawText returns the stored bytes as text.
+func (p *shownPayload) RawText() string { return strings.ToValidUTF8(string(p.Raw), "\uFFFD") }
+
+// payload sends all of a payload as a file.
+func (h *Handler) payload(v *view) (any, error) {
+	if h.o.rule(v.Topic).redacted {
+		return nil, &refusal{http.StatusForbidden, v.T("error.redacted")}
+	}
+	info, err := h.insp.Job(v.Request.Context(), v.Topic, v.query.Get("id"))
+	if err != nil {
+		return nil, err
+	}
+	return download{"payload.bin", info.Payload}, nil
+}
+
+type findPage struct {
+	Schema string      `json:"schema"`
+	ID     string      `json:"id"`
+	Jobs   []jobRecord `json:"jobs"`
+	Asked  bool        `json:"-"`
+}
+
+func (h *Handler) find(v *view) (any, error) {
+	id := v.query.Get("id")
+	p := &findPage{Schema: "delayq.web.find/1", ID: id, Jobs: []jobRecord{}, Asked: v.query.Has("id")}
+	if !p.Asked {
+		return p, nil
+	}
+	list, err := read(h, v.Request.Context(), "find\x00"+id, func(ctx context.Context) ([]*delayq.JobInfo, error) {
+		return h.insp.Find(ctx, id)
+	})
+	if err != nil {
+		return nil, err
+	}
+	for _, j := range list {
+		if h.may(v, RightView, j.Topic) == nil {
+			p.Jobs = append(p.Jobs, record(j, false))
+		}
+	}
+	if len(p.Jobs) == 1 && !v.json {
+		return redirect(v.Link("job", "topic", p.Jobs[0].Topic, "id", id)), nil
+	}
+	return p, nil
+}
