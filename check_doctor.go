@@ -110,13 +110,15 @@ func (d *doctor) sound(key string) bool {
 	needs := []string{k.pool, k.leases}
 	switch key {
 	case k.pool, k.bucket: // findings there are looked up and repaired
-		needs = append(needs, k.bucket, k.dead, k.ready, k.handoff, k.attempts, k.moved, k.turn, k.lane, k.keyed, k.meta)
+		needs = append(needs, k.bucket, k.dead, k.ready, k.handoff, k.attempts, k.moved, k.turn, k.lane, k.keyed, k.meta, k.blockers)
 	case k.lane:
 		needs = append(needs, k.bucket, k.dead, k.turn, k.keyed, k.held, k.parked)
 	case k.keyed:
 		needs = append(needs, k.lane)
 	case k.turn, k.rules, k.rates:
 		needs = nil
+	case k.blockers:
+		needs = append(needs, k.keyed, k.bucket, k.dead, k.parked, k.turn, k.lane, k.ready)
 	case k.holders:
 		needs = append(needs, k.keyed)
 	case k.held, k.parked:

@@ -88,6 +88,9 @@ const (
 	ReasonKeyLimit ReasonCode = "key_limit"
 	// The rate of the key allows no start now. Until: the next start. Rate.
 	ReasonKeyRate ReasonCode = "key_rate"
+	// The jobs of its key run in their order, and one in front of this one has failed or is dead:
+	// see Ordered and OnDead in [Limits]. Job: that one. Until: its due time; zero if it is dead.
+	ReasonKeyBlocked ReasonCode = "key_blocked"
 	// Other jobs are in front of this one. Ahead, More, PerSecond, Wait.
 	ReasonBehind ReasonCode = "behind"
 	// The job has a key: see [Key]. Other jobs of the key are in front of it, or other keys are in
@@ -209,6 +212,8 @@ type circumstances struct {
 	parked  time.Time // when its key gets a turn, because one of its limits is reached
 	running int64     // jobs of its key that count for its limits
 	ration  KeyLimits // the limits in force for its key
+	blocker string    // the job that its key waits for; empty: none
+	blocked time.Time // the due time of that job; zero: it is dead
 	whole   bool      // ahead is -1 only if the job is not there
 	rank    int64     // in the bucket
 	leased  int64
@@ -271,10 +276,12 @@ func readCircumstances(topic, id string, r reply) *circumstances {
 	c.ahead, c.whole, c.rank, c.leased = r.number(12), r.number(13) == 1, r.number(14), r.number(15)
 	c.before, c.keys = r.number(17), r.number(18)
 	c.paused, c.until = keyHold(r.text(19))
-	if limit := r.list(20); len(limit) == 3 {
+	if limit := r.list(20); len(limit) >= 3 {
 		_, c.parked = keyHold(limit.text(0))
 		c.running = limit.number(1)
 		c.ration = decodeKeyLimits(limit.text(2)).or(c.hold.limits)
+		c.blocker = limit.text(3)
+		_, c.blocked = keyHold(limit.text(4))
 	}
 	switch {
 	case at(columnRecord) == "" && at(columnBucket)+at(columnLease)+at(columnDead) != "":

@@ -154,6 +154,8 @@ func (c *circumstances) queued() (list []Reason) {
 	}
 	switch own := c.ration; {
 	case c.parked.IsZero():
+	case c.blocker != "":
+		list = append(list, Reason{Code: ReasonKeyBlocked, Job: c.blocker, Until: c.blocked})
 	case own.Running > 0 && c.running >= int64(own.Running):
 		list = append(list, Reason{Code: ReasonKeyLimit, Running: int(c.running), Limit: int64(own.Running)})
 	case own.Rate != (Rate{}):

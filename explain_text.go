@@ -131,6 +131,11 @@ func (r *Reason) clause(now time.Time) string {
 		return text + " running, and the limit of the key is " + grouped(r.Limit)
 	case ReasonKeyRate:
 		return fmt.Sprintf("the rate of its key (%v) allows the next start at %s, in %s", r.Rate, moment(r.Until), span(r.Until.Sub(now)))
+	case ReasonKeyBlocked:
+		if r.Until.IsZero() {
+			return fmt.Sprintf("job %q of its key is dead and halts the key", r.Job)
+		}
+		return fmt.Sprintf("job %q of its key has failed and comes first; it is due at %s, in %s", r.Job, moment(r.Until), span(r.Until.Sub(now)))
 	case ReasonBehind:
 		text := jobsAre(r.Ahead) + " in front of it"
 		if r.More {

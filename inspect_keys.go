@@ -27,6 +27,11 @@ type KeyInfo struct {
 	// Redis's clock. With a limit of running jobs, it gets one as soon as one of them ends. It is
 	// zero if none of its jobs waits for a limit.
 	LimitedUntil time.Time
+	// Blocker is the ID of a job that has failed or is dead, and that the jobs after it wait for:
+	// see Ordered and OnDead in [Limits]. It is empty if there is none.
+	Blocker string
+	// BlockedUntil is the due time of that job. It is zero if there is none, or if it is dead.
+	BlockedUntil time.Time
 	// Limits are those of the key itself. Those that are zero are those of the topic.
 	Limits KeyLimits
 }
@@ -91,12 +96,13 @@ func (i *Inspector) keysOf(ctx context.Context, topic, after string, limit int) 
 	for at := range list {
 		list[at] = KeyInfo{
 			Key: r.list(2).text(at), Waiting: r.list(3).number(at), First: r.list(4).text(at), Limits: decodeKeyLimits(r.list(5).text(at)),
-			Running: r.list(8).number(at),
+			Running: r.list(8).number(at), Blocker: r.list(9).text(at),
 		}
 		list[at].Weight = max(1, list[at].Limits.Weight)
 		if _, until := keyHold(r.list(7).text(at)); list[at].Waiting > 0 {
 			list[at].LimitedUntil = until
 		}
+		_, list[at].BlockedUntil = keyHold(r.list(10).text(at))
 		list[at].Paused, list[at].HeldUntil = keyHold(r.list(6).text(at))
 	}
 	return list, nil

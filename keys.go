@@ -50,6 +50,7 @@ type keys struct {
 	parked   string // zset: key whose limits are reached by when it gets a turn
 	holders  string // zset: running jobs whose keys have a limit of running jobs
 	rates    string // zset: key by its tat
+	blockers string // zset: places of jobs that their keys wait for, with their IDs
 
 	schedules string // hash: name → definition of a schedule
 	slots     string // zset: schedule by its next slot
@@ -89,6 +90,7 @@ func newKeys(prefix, topic string) *keys {
 		parked:   root + "parked",
 		holders:  root + "holders",
 		rates:    root + "rates",
+		blockers: root + "blockers",
 
 		schedules: root + "schedules",
 		slots:     root + "slots",
@@ -104,7 +106,7 @@ func (k *keys) checked() []string {
 	return []string{
 		k.turn, k.keyed, k.lane, k.pool, k.bucket, k.leases, k.dead, k.attempts, k.errors, k.moved, k.done, k.results,
 		k.schedules, k.slots, k.waiting, k.fired, k.runs, k.rules, k.held, k.parked,
-		k.holders, k.rates,
+		k.holders, k.rates, k.blockers,
 	}
 }
 
@@ -124,7 +126,7 @@ func typeOf(key string) string {
 	case "ready", "handoff", "taken", "audit":
 		return "list"
 	case "bucket", "leases", "dead", "done", "slots", "waiting", "idle", "lane", "turn", "held",
-		"parked", "holders", "rates":
+		"parked", "holders", "rates", "blockers":
 		return "zset"
 	case "topics":
 		return "set"
@@ -212,6 +214,7 @@ var keyFields = []keyField{
 	{"parked", func(k *keys) *string { return &k.parked }},
 	{"holders", func(k *keys) *string { return &k.holders }},
 	{"rates", func(k *keys) *string { return &k.rates }},
+	{"blockers", func(k *keys) *string { return &k.blockers }},
 	{"schedules", func(k *keys) *string { return &k.schedules }},
 	{"slots", func(k *keys) *string { return &k.slots }},
 	{"waiting", func(k *keys) *string { return &k.waiting }},

@@ -28,6 +28,40 @@ type Limits struct {
 	RunningPerKey int
 	// RatePerKey is the maximum rate of starts of each key. The zero Rate is no limit.
 	RatePerKey Rate
+	// Ordered makes the jobs of each key run strictly one after the other, in the order of their
+	// due times less their [Priority], and those of the same millisecond in the order in which they
+	// came. A job that fails, or whose lease expires, stays the first one: the other jobs of its
+	// key wait for its backoff and its next run. A job that is snoozed or rescheduled gives up its
+	// turn and gets the place of its new due time. Jobs without a key are in no order.
+	//
+	// RunningPerKey must then be 0 or 1, and [KeyLimits].Running has no effect.
+	Ordered bool
+	// OnDead says what happens to the other jobs of a key when a job of it is buried. It has an
+	// effect only with Ordered.
+	OnDead OnDead
+}
+
+// OnDead is what a dead job means for its key: see [Limits].
+type OnDead int
+
+// A dead job.
+const (
+	// ContinueKey lets the other jobs of the key run. It is the default.
+	ContinueKey OnDead = iota
+	// HaltKey makes the jobs of the key that come after the dead one wait until it is revived,
+	// cancelled, or deleted because of the [DeadLimit]. A revived job is the first one of its key.
+	HaltKey
+)
+
+// String returns "continue" or "halt".
+func (d OnDead) String() string {
+	switch d {
+	case ContinueKey:
+		return "continue"
+	case HaltKey:
+		return "halt"
+	}
+	return fmt.Sprintf("OnDead(%d)", int(d))
 }
 
 // A Rate is a number of starts in a period, as [Per] returns it. A start is counted when a server
@@ -138,6 +172,14 @@ func (l Limits) check() error {
 	if l.Running < 0 || l.Running > mostRunning {
 		err = errors.Join(err, fmt.Errorf("Limits.Running(%d): must be from 0 to %d", l.Running, mostRunning))
 	}
+	if l.Ordered && l.RunningPerKey > 1 {
+		err = errors.Join(err, fmt.Errorf("Limits.RunningPerKey(%d): must be 0 or 1 with Ordered", l.RunningPerKey))
+	}
+	if l.OnDead != ContinueKey && l.OnDead != HaltKey {
+		err = errors.Join(err, fmt.Errorf("Limits.OnDead(%d): must be ContinueKey or HaltKey", int(l.OnDead)))
+	} else if l.OnDead == HaltKey && !l.Ordered {
+		err = errors.Join(err, errors.New("Limits.OnDead(HaltKey): needs Ordered"))
+	}
 	if l.RunningPerKey < 0 || l.RunningPerKey > mostOfKey {
 		err = errors.Join(err, fmt.Errorf("Limits.RunningPerKey(%d): must be from 0 to %d", l.RunningPerKey, mostOfKey))
 	}
@@ -153,11 +195,17 @@ func (l Limits) String() string {
 	if l.Rate != (Rate{}) {
 		parts = append(parts, "rate "+l.Rate.String())
 	}
-	if l.RunningPerKey > 0 {
+	if l.RunningPerKey > 0 && !l.Ordered {
 		parts = append(parts, fmt.Sprintf("running per key %d", l.RunningPerKey))
 	}
 	if l.RatePerKey != (Rate{}) {
 		parts = append(parts, "rate per key "+l.RatePerKey.String())
+	}
+	if l.Ordered {
+		parts = append(parts, "ordered")
+		if l.OnDead == HaltKey {
+			parts = append(parts, "a dead job halts its key")
+		}
 	}
 	if len(parts) == 0 {
 		return "none"
@@ -169,13 +217,20 @@ func (l Limits) String() string {
 func (l Limits) encode() string {
 	flow := encodeFlow(l.Running, l.Rate)
 	if l.ofKeys() {
-		flow += " " + encodeFlow(l.RunningPerKey, l.RatePerKey)
+		running := l.RunningPerKey
+		if l.Ordered {
+			running = 1
+		}
+		flow += " " + encodeFlow(running, l.RatePerKey)
+	}
+	if l.Ordered {
+		flow += fmt.Sprintf(" 1 %d", l.OnDead)
 	}
 	return flow
 }
 
 // ofKeys reports whether there are limits of each key.
-func (l Limits) ofKeys() bool { return l.RunningPerKey > 0 || l.RatePerKey != (Rate{}) }
+func (l Limits) ofKeys() bool { return l.RunningPerKey > 0 || l.RatePerKey != (Rate{}) || l.Ordered }
 
 // encodeFlow returns a limit of running jobs and a rate as six numbers.
 func encodeFlow(running int, r Rate) string {
@@ -195,6 +250,12 @@ func decodeLimits(flow string) (l Limits) {
 	l.Running, l.Rate = decodeFlow(words[:6])
 	if len(words) >= 12 {
 		l.RunningPerKey, l.RatePerKey = decodeFlow(words[6:12])
+	}
+	if len(words) == 14 && words[12] == "1" {
+		l.Ordered = true
+		if words[13] == "1" {
+			l.OnDead = HaltKey
+		}
 	}
 	return l
 }

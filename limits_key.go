@@ -15,7 +15,7 @@ type KeyLimits struct {
 	// jobs: from 1 to 1,000. 0 is the default, 1. The jobs without a key have the weight 1.
 	Weight int
 	// Running is the maximum number of jobs of the key that run at the same time, up to 1,000. 0 is
-	// the RunningPerKey of the [Limits] of the topic.
+	// the RunningPerKey of the [Limits] of the topic. With Ordered in those, it is always 1.
 	Running int
 	// Rate is the maximum rate of starts of the key. The zero Rate is the RatePerKey of the topic.
 	Rate Rate
@@ -52,7 +52,10 @@ func (l KeyLimits) String() string {
 
 // or returns the limits that are in force for the key in a topic with limits.
 func (l KeyLimits) or(topic Limits) KeyLimits {
-	if l.Running == 0 {
+	switch {
+	case topic.Ordered:
+		l.Running = 1
+	case l.Running == 0:
 		l.Running = topic.RunningPerKey
 	}
 	if l.Rate == (Rate{}) {

@@ -5,6 +5,8 @@ import (
 	"context"
 	"encoding/binary"
 	"fmt"
+	"maps"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"strconv"
@@ -51,6 +53,7 @@ type laneJob struct {
 	in       place
 	score    int64 // in bucket
 	attempts int
+	blocks   bool // it is in blockers: its key waits for it
 }
 
 // A laneState is all that Redis holds of jobs and their places.
@@ -61,7 +64,11 @@ type laneState struct {
 	ready                 []string // handoff first
 	parked, rates         map[string]float64
 	holders               map[string][]string
+	blockers              []string
 }
+
+// foremostFront is the front of a job that comes before all others of its key.
+const foremostFront = math.MinInt64
 
 // laneKeys are those of the game. One begins like another, and one has every kind of byte.
 var laneKeys = []string{"a", "ab", "b", "\x00\xff\n:", strings.Repeat("k", 255), "0"}
@@ -147,6 +154,7 @@ func (g *laneGame) step() {
 		require.Equal(g.t, want, r.text(2))
 		if want == "s" || want == "r" {
 			j.in = inDead
+			j.blocks = j.key != "" && g.limits.topic.OnDead == HaltKey
 			delete(g.astray, id)
 		}
 	case 17:
@@ -200,7 +208,14 @@ func (g *laneGame) letter(id string) string {
 func (g *laneGame) at(id string, j *laneJob, due, now int64) {
 	g.places++
 	j.front, j.number, j.score = due-j.head, g.places, due
+	j.blocks = false
 	g.put(id, j, now)
+}
+
+// foremost gives a job a place before all others of its key.
+func (g *laneGame) foremost(j *laneJob) {
+	g.places++
+	j.front, j.number = foremostFront, g.places
 }
 
 // put puts a job where its score wants it.
@@ -348,7 +363,12 @@ func (g *laneGame) revive(h *Hand) {
 	}
 	require.Equal(g.t, "d", r.text(2))
 	delay, _ := strconv.ParseInt(when[1:], 10, 64)
-	g.at(id, g.jobs[id], r.now()+delay, r.now())
+	if j := g.jobs[id]; j.blocks { // it keeps its place
+		j.score, j.blocks = r.now()+delay, delay > 0
+		g.put(id, j, r.now())
+	} else {
+		g.at(id, j, r.now()+delay, r.now())
+	}
 }
 
 // prioritize gives a job another head start, whatever its state.
@@ -363,7 +383,9 @@ func (g *laneGame) prioritize(h *Hand) {
 		require.Equal(g.t, "plain", r.text(2))
 	default:
 		require.Equal(g.t, "set", r.text(2))
-		j.front += j.head - head
+		if j.front != foremostFront {
+			j.front += j.head - head
+		}
 		j.head = head
 	}
 }
@@ -427,13 +449,24 @@ func (g *laneGame) promote(h *Hand) {
 		delete(g.keys, first)
 	}
 	for _, id := range due {
-		g.jobs[id].in = inReady
+		g.jobs[id].in, g.jobs[id].blocks = inReady, false
+	}
+	ordered := g.limits.topic.Ordered
+	for _, id := range slices.Backward(lapsed) { // the scripts put one after the other at the head
+		if j := g.jobs[id]; j.attempts == 0 && j.key != "" && ordered {
+			g.foremost(j)
+		}
 	}
 	for _, id := range lapsed {
 		j := g.jobs[id]
 		j.attempts++
 		if j.attempts == 1 {
 			j.in = inReady // at the place that it had
+			continue
+		}
+		if j.key != "" && ordered {
+			g.foremost(j)
+			j.in, j.score, j.blocks = inBucket, int64(after.bucket[id]), true
 			continue
 		}
 		require.Contains(g.t, after.bucket, id, "it backs off")
@@ -509,6 +542,7 @@ func (g *laneGame) chosen(limit int, now int64, got []string) {
 		require.Equal(g.t, line[0], id, "the first of key %q", j.key)
 		lines[j.key] = line[1:]
 		j.in = inLeases
+		require.Nil(g.t, g.blocker(j), "%q is taken, and a job before it is not ready", id)
 	}
 }
 
@@ -583,7 +617,12 @@ func (g *laneGame) settle(n int, h *Hand) {
 			delete(g.jobs, one.ID)
 		case verbRetry:
 			j.attempts++
-			g.later(one.ID, j, r.now()+delay)
+			if j.key != "" && g.limits.topic.Ordered {
+				g.foremost(j)
+				j.in, j.score, j.blocks = inBucket, r.now()+delay, true
+			} else {
+				g.later(one.ID, j, r.now()+delay)
+			}
 		case verbSnooze:
 			g.later(one.ID, j, r.now()+delay)
 		case verbReturn:
@@ -596,6 +635,10 @@ func (g *laneGame) settle(n int, h *Hand) {
 		case verbBury:
 			j.attempts++
 			j.in = inDead
+			if j.key != "" && g.limits.topic.OnDead == HaltKey {
+				g.foremost(j)
+				j.blocks = true
+			}
 		case verbAgain:
 			g.jobs[one.ID] = next[one.ID]
 			g.at(one.ID, next[one.ID], r.now()+delay, r.now())
@@ -660,7 +703,7 @@ func (g *laneGame) read() (s laneState) {
 	pipe := g.hands[0].rdb.Pipeline()
 	pool, keyed, attempts := pipe.HGetAll(ctx, k.pool), pipe.HGetAll(ctx, k.keyed), pipe.HGetAll(ctx, k.attempts)
 	var zsets []*redis.ZSliceCmd
-	for _, key := range []string{k.bucket, k.leases, k.dead, k.lane, k.turn, k.held, k.parked, k.rates, k.holders} {
+	for _, key := range []string{k.bucket, k.leases, k.dead, k.lane, k.turn, k.held, k.parked, k.rates, k.holders, k.blockers} {
 		zsets = append(zsets, pipe.ZRangeWithScores(ctx, key, 0, -1))
 	}
 	handoff, ready := pipe.LRange(ctx, k.handoff, 0, -1), pipe.LRange(ctx, k.ready, 0, -1)
@@ -679,6 +722,7 @@ func (g *laneGame) read() (s laneState) {
 		pool: pool.Val(), keyed: keyed.Val(), attempts: attempts.Val(), bucket: scores(zsets[0]), leases: scores(zsets[1]), dead: scores(zsets[2]),
 		lane: zsets[3].Val(), turn: zsets[4].Val(), held: zsets[5].Val(), ready: append(handoff.Val(), ready.Val()...),
 		parked: scores(zsets[6]), rates: scores(zsets[7]), holders: g.holdersOf(zsets[8].Val()),
+		blockers: slices.Sorted(maps.Keys(scores(zsets[9]))),
 	}
 }
 
@@ -806,6 +850,14 @@ func (g *laneGame) drain() {
 			h.setKeyLimits(key, KeyLimits{})
 		}
 	}
+	for id, j := range g.jobs {
+		if j.in == inDead && j.blocks { // its key goes on without it
+			r, err := h.tryCancel(id)
+			require.NoError(g.t, err)
+			require.Equal(g.t, "d", r.text(2))
+			delete(g.jobs, id)
+		}
+	}
 	ran := map[string]int{}
 	for range 4 { // a job that was tried before backs off when its lease lapses
 		h.Hasten(400 * 24 * time.Hour)
@@ -844,7 +896,7 @@ func (g *laneGame) drain() {
 		g.jobs = map[string]*laneJob{}
 		g.repair(h)
 	}
-	left := []string{k.pool, k.bucket, k.leases, k.dead, k.ready, k.handoff, k.lane, k.turn, k.held, k.attempts, k.moved, k.parked, k.holders, k.rates}
+	left := []string{k.pool, k.bucket, k.leases, k.dead, k.ready, k.handoff, k.lane, k.turn, k.held, k.attempts, k.moved, k.parked, k.holders, k.rates, k.blockers}
 	if !g.mixed {
 		left = append(left, k.keyed)
 	}

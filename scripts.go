@@ -62,17 +62,19 @@ func luaFile(name string) string {
 	return string(text)
 }
 
-// headerLine returns the text after a word and a colon in the header of a script.
+// headerLine returns the text after a word and a colon in the header of a script. If there are
+// several such lines, their texts are joined by spaces.
 func headerLine(body, word string) string {
+	var texts []string
 	for line := range strings.Lines(body) {
 		if after, ok := strings.CutPrefix(line, "-- "+word+": "); ok {
-			return strings.TrimSpace(after)
+			texts = append(texts, strings.TrimSpace(after))
 		}
 		if !strings.HasPrefix(line, "--") {
 			break
 		}
 	}
-	return ""
+	return strings.Join(texts, " ")
 }
 
 // readKeys reads the KEYS lines of a header.

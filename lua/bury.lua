@@ -8,17 +8,23 @@
 -- KEYS[6]    receipt   string, the last call of the series and its reply
 -- KEYS[7]    pool      hash, job ID to record
 -- KEYS[8]    runs      hash, schedule to the history of its runs
+-- KEYS[9]    keyed     hash, job ID to its place in a lane
+-- KEYS[10]   sizes     hash, the size of the largest record, and the number of the last place
+-- KEYS[11]   meta      hash, settings of the topic made by operators
+-- KEYS[12]   blockers  zset, place and ID of every job that its key waits for (see limits)
 -- ARGV[1]    number    number of this call in its series
 -- ARGV[2..]  jobs      rows (see prelude/settle.lua) of three values: finished attempts to add (0
 --                      or 1), entry for the error log (empty: none), and the run's entry for runs
 --                      (empty: none)
 --
+-- If the limits of the topic say so, the keys of the jobs wait until somebody has dealt with them.
 -- At most 1,000 jobs a call.
 -- Returns {'ok', now, letters}: o for buried, l for lost, g for gone; no letters if all are buried.
 -- Cost: O(jobs × log N).
--- Uses: now receipt stats lease settle errors history
+-- Uses: now receipt stats lease settle errors history place reseat order block
 local leases, dead, attempts, errors = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local stats, receipt, pool, runs = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
+local keyed, sizes, meta, blockers = KEYS[9], KEYS[10], KEYS[11], KEYS[12]
 local number, jobs, first = ARGV[1], ARGV, 2
 
 local told = replay(receipt, number)
@@ -29,6 +35,12 @@ end
 local ids, where, letters = rows(leases, pool, jobs, first)
 if #ids > 0 then
   redis.call('ZREM', dead, '') -- after a deletion, the script can write at maxmemory
+  if redis.call('EXISTS', keyed) == 1 then
+    local ordered, halts = order_of(redis.pcall('HGET', meta, 'flow'))
+    if ordered and halts then
+      block(blockers, ids, foremost(keyed, sizes, ids))
+    end
+  end
   for _, id in ipairs(ids) do
     redis.call('ZADD', dead, now, id)
   end

@@ -15,6 +15,10 @@
 -- KEYS[12]  operator  none, never exists: a client without rights to it cannot make this call
 -- KEYS[13]  lane      zset, place and ID of every ready job that has a key
 -- KEYS[14]  keyed     hash, job ID to its place in a lane
+-- KEYS[15]  meta      hash, settings of the topic made by operators
+-- KEYS[16]  blockers  zset, place and ID of every job that its key waits for (see limits)
+-- KEYS[17]  parked    zset, key whose limits are reached scored by when it gets a turn (Unix ms)
+-- KEYS[18]  turn      zset, key of waiting jobs scored by its pass
 -- ARGV[1]   number    number of this call in its series
 -- ARGV[2..]  jobs     for each job: ID, reason (valid UTF-8), and how the caller knows it (see
 --                     prelude/expect.lua). Each ID once, at most 500
@@ -22,13 +26,16 @@
 -- Returns {'ok', now, letters}. letters has one letter for each of the first jobs, at least one. s
 -- for scheduled and r for ready: buried, and this was its state. u for running, d for dead, c if it
 -- is not as the caller knows it, g if there is no such job: left alone. Nothing was done for the
--- other jobs, because the call has removed 100 entries of ready.
+-- other jobs, because the call has removed 100 entries of ready. If the limits of the topic say so,
+-- the keys of the jobs wait until somebody has dealt with them.
 -- Cost: O(jobs × log N).
--- Uses: now receipt stats errors history unready expect
+-- Uses: now receipt stats errors history unready expect place rouse free_keys reseat order block
+-- Uses: unblock
 local pool, bucket, ready, leases = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local dead, attempts, errors, moved = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
 local stats, runs, receipt, operator = KEYS[9], KEYS[10], KEYS[11], KEYS[12]
-local lane, keyed = KEYS[13], KEYS[14]
+local lane, keyed, meta = KEYS[13], KEYS[14], KEYS[15]
+local blockers, parked, turn = KEYS[16], KEYS[17], KEYS[18]
 local number = ARGV[1]
 local jobs, first, width = ARGV, 2, 3
 
@@ -76,6 +83,18 @@ end
 
 if #books > 0 then
   redis.call('ZREM', dead, '') -- after a deletion, the script can write at maxmemory
+  if lanes then
+    local ordered, halts = order_of(redis.pcall('HGET', meta, 'flow'))
+    local some, spots = {}, {}
+    for n, i in ipairs(books) do
+      some[n], spots[n] = ids[i], places[i]
+    end
+    if ordered and halts then
+      block(blockers, some, spots)
+    else
+      unblock(blockers, parked, turn, lane, ready, some, spots)
+    end
+  end
   redis.call('ZADD', dead, unpack(graves))
   if #waiting > 0 then
     redis.call('ZREM', bucket, unpack(waiting))

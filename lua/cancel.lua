@@ -14,6 +14,10 @@
 -- KEYS[11]  ready     list of job IDs, next one at the head
 -- KEYS[12]  lane      zset, place and ID of every ready job that has a key
 -- KEYS[13]  keyed     hash, job ID to its place in a lane
+-- KEYS[14]  blockers  zset, place and ID of every job that its key waits for (see limits)
+-- KEYS[15]  parked    zset, key whose limits are reached scored by when it gets a turn (Unix ms)
+-- KEYS[16]  turn      zset, key of waiting jobs scored by its pass
+-- KEYS[17]  idle      zset, waiting server scored by the time its wait began (Unix ms)
 -- ARGV[1]   number    number of this call in its series
 -- ARGV[2]   channel   the control channel
 -- ARGV[3]   topic     the topic's name, for the control channel
@@ -25,10 +29,12 @@
 -- the caller knows it, g if there is no such job: left alone. Nothing was done for the other jobs,
 -- because the call has removed 100 entries of ready.
 -- Cost: O(jobs × log N).
--- Uses: now receipt stats lease control history unready expect withdraw
+-- Uses: now receipt stats lease control ring history unready expect place rouse free_keys unblock
+-- Uses: withdraw
 local pool, bucket, leases, dead, attempts = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local errors, moved, stats = KEYS[6], KEYS[7], KEYS[8]
 local receipt, runs, ready, lane, keyed = KEYS[9], KEYS[10], KEYS[11], KEYS[12], KEYS[13]
+local blockers, parked, turn, idle = KEYS[14], KEYS[15], KEYS[16], KEYS[17]
 local number, channel, topic = ARGV[1], ARGV[2], ARGV[3]
 local jobs, first, width = ARGV, 4, 2
 
@@ -43,8 +49,11 @@ for at = first, #jobs, width do
   ids[n], wants[n] = jobs[at], jobs[at + 1]
   noted[n] = scheduled(pool, runs, jobs[at])
 end
-local letters = withdraw(ids, wants, noted, pool, bucket, ready, lane, keyed, leases, dead,
-  attempts, errors, moved, runs, channel, topic)
+local letters, freed = withdraw(ids, wants, noted, pool, bucket, ready, lane, keyed, leases, dead,
+  attempts, errors, moved, runs, blockers, parked, turn, channel, topic)
+if freed > 0 then
+  ring(idle, channel, topic, freed)
+end
 local _, others = string.gsub(letters, '[cg]', '')
 count(stats, 'cancelled', #letters - others)
 remember(receipt, number, letters)

@@ -30,9 +30,11 @@
 -- KEYS[27]  parked     zset, key whose limits are reached scored by when it gets a turn (Unix ms)
 -- KEYS[28]  holders    zset, key and ID of every running job whose key has a limit of running jobs
 -- KEYS[29]  rates      zset, key scored by its tat (Unix µs)
+-- KEYS[30]  blockers   zset, place and ID of every job that its key waits for (see limits)
+-- KEYS[31]  meta       hash, settings of the topic made by operators
 -- ARGV[1]   part       a key to scan, by its name here: one of the first sixteen, turn, lane,
---                      keyed, rules, held, parked, holders or rates. Or all, for checks that
---                      need no scan
+--                      keyed, rules, held, parked, holders, rates or blockers. Or all, for
+--                      checks that need no scan
 -- ARGV[2]   cursor     where the slice begins, 0 for the beginning. For a list: how many IDs to
 --                      skip at its tail
 -- ARGV[3]   limit      about how many entries to read
@@ -45,11 +47,13 @@
 -- a job are its entries in attempts, errors and moved. Findings about lanes: no_record, two_places
 -- and orphan (of a former job with that ID) of an entry, no_lane (a job with a key whose place is
 -- not in keyed), no_turn (a key whose jobs wait, and which is in neither turn nor held nor parked;
--- ID is the key), unreadable (a malformed entry, pass, rule, hold or tat). Findings about
--- schedules, with the name as ID: no_slot (neither paused nor ended, and in neither slots nor
--- waiting), no_state, no_history, unreadable (a malformed state, or one of another definition),
--- bad_time, no_schedule (leftovers without a definition). A schedule that gets a place again has
--- the slot 0: a server computes its first slot from then on.
+-- ID is the key), no_block (a job that its key must wait for is not in blockers), unreadable (a
+-- malformed entry, pass, rule, hold or tat). An orphan in blockers is of a job that is neither
+-- delayed nor dead, or has another place. Findings about schedules, with the name as ID: no_slot
+-- (neither paused nor ended, and in neither slots nor waiting), no_state, no_history, unreadable (a
+-- malformed state, or one of another definition), bad_time, no_schedule (leftovers without a
+-- definition). A schedule that gets a place again has the slot 0: a server computes its first slot
+-- from then on.
 --
 -- With repair, a lost size of the largest record is noted again, and entries in holders of jobs
 -- that are not running are removed. They are no finding, because unpark comes after the end of a
@@ -57,13 +61,14 @@
 -- to send twice.
 -- Returns {'ok', now, cursor, looked, keys, ids, whats, repaired, sizes, nowhere}. cursor is 0 at
 -- the end. Four lists describe the findings; repaired is 1 or 0. With all, sizes holds the sizes of
--- turn, keyed, lane, the first fourteen keys, rules, held, parked, holders, rates, ready and
--- handoff, -1 for a wrong type. nowhere lists the IDs with a record that are in neither bucket nor
--- leases nor dead, and whose place is not in lane, so they should be in ready. For a list, ids
+-- turn, keyed, lane, the first fourteen keys, rules, held, parked, holders, rates, blockers, ready
+-- and handoff, -1 for a wrong type. nowhere lists the IDs with a record that are in neither bucket
+-- nor leases nor dead, and whose place is not in lane, so they should be in ready. For a list, ids
 -- holds pages of IDs from its tail to its head, and sizes only its length. (It is a script because
 -- go-redis can send a plain LRANGE to a replica that lags.)
 -- Cost: O(limit × log N).
--- Uses: now stats sizes lease measure schedule place rouse holder
+-- Uses: now stats sizes lease measure schedule place rouse holder free_keys reseat order block
+-- Uses: unblock
 local pool, bucket, leases, dead = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local attempts, errors, moved = KEYS[5], KEYS[6], KEYS[7]
 local done, results, schedules, slots, waiting = KEYS[8], KEYS[9], KEYS[10], KEYS[11], KEYS[12]
@@ -72,6 +77,7 @@ local stats, sizes, idle = KEYS[17], KEYS[18], KEYS[19]
 local turn, lane, keyed, rules, held = KEYS[20], KEYS[21], KEYS[22], KEYS[23], KEYS[24]
 local minutes, hours = KEYS[25], KEYS[26]
 local parked, holders, rates = KEYS[27], KEYS[28], KEYS[29]
+local blockers, meta = KEYS[30], KEYS[31]
 local part, cursor, repair = ARGV[1], ARGV[2], ARGV[5]
 local limit, most = tonumber(ARGV[3]), tonumber(ARGV[4])
 
@@ -124,12 +130,14 @@ local function all()
     {'HLEN', attempts}, {'HLEN', errors}, {'HLEN', moved}, {'ZCARD', done}, {'HLEN', results},
     {'HLEN', schedules}, {'ZCARD', slots}, {'ZCARD', waiting}, {'HLEN', fired}, {'HLEN', runs},
     {'HLEN', rules}, {'ZCARD', held}, {'ZCARD', parked}, {'ZCARD', holders}, {'ZCARD', rates},
+    {'ZCARD', blockers},
     {'LLEN', ready}, {'LLEN', handoff},
   }) do
     lengths[i] = measure(one[1], one[2])
   end
   measure('HLEN', stats)
   measure('HLEN', sizes)
+  measure('HLEN', meta)
   measure('ZCARD', idle)
   measure('HLEN', minutes)
   measure('HLEN', hours)
@@ -167,7 +175,8 @@ local function strip(id)
 end
 
 -- relate checks the place of a job that does not wait. due is false for one that is dead.
-local function relate(id, record, place, due)
+local ordered -- nil: not known
+local function relate(id, record, place, due, delayed)
   local has = has_key(record)
   if place and not has and found('keyed', id, 'orphan', true) then
     redis.call('ZREM', lane, place .. id)
@@ -176,6 +185,15 @@ local function relate(id, record, place, due)
     and found('keyed', id, 'no_lane', true) then
     redis.call('HDEL', keyed, '') -- after a deletion, the script can write at maxmemory
     redis.call('HSET', keyed, id, place_of(record, due, redis.call('HINCRBY', sizes, 'number', 1)))
+  elseif has and delayed and place and of_record(place, record) and is_foremost(place) then
+    if ordered == nil then
+      ordered = order_of(redis.pcall('HGET', meta, 'flow'))
+    end
+    local there = not ordered or redis.call('ZSCORE', blockers, place .. id)
+    if not there and found('blockers', id, 'no_block', true) then
+      redis.call('ZREM', blockers, '') -- after a deletion, the script can write at maxmemory
+      block(blockers, {id}, {place})
+    end
   end
 end
 
@@ -213,7 +231,7 @@ local function records()
       elseif delayed[i] and buried[i] and found('bucket', id, 'two_places', true) then
         redis.call('ZREM', bucket, id)
       end
-      relate(id, written[i], place, delayed[i] or leased[i] and now)
+      relate(id, written[i], place, delayed[i] or leased[i] and now, delayed[i] and not leased[i])
     end
   end
 end
@@ -410,6 +428,26 @@ local function running()
   end
 end
 
+-- blocks finds entries of jobs for which no key has to wait.
+local function blocks()
+  for i = 1, #entries, 2 do
+    local key, place, id = key_of(entries[i])
+    local what = not key and 'unreadable'
+    local known = key and redis.call('HGET', keyed, id) == place
+    if key and not (known and (redis.call('ZSCORE', bucket, id) or redis.call('ZSCORE', dead, id)
+      or redis.call('ZSCORE', leases, id))) then
+      what = 'orphan'
+    end
+    if what and found(part, id or entries[i], what, true) then
+      if key then
+        unblock(blockers, parked, turn, lane, ready, {id}, {place})
+      else
+        redis.call('ZREM', blockers, entries[i])
+      end
+    end
+  end
+end
+
 -- tats finds keys that cannot have a rate, and times that no take can have set.
 local function tats()
   for i = 1, #entries, 2 do
@@ -541,6 +579,7 @@ else
     parked = {'ZSCAN', parked, 1000, function() holds(parked) end},
     holders = {'ZSCAN', holders, 500, running},
     rates = {'ZSCAN', rates, 1000, tats},
+    blockers = {'ZSCAN', blockers, 500, blocks},
   })[part]
   scan(way[1], way[2], way[3], way[4])
 end

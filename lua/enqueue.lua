@@ -150,7 +150,7 @@ end
 if #soon > 0 then
   redis.call('RPUSH', ready, unpack(soon))
 end
-local pushed = #soon + (replaced.enlane and replaced.enlane() or 0)
+local pushed = #soon + (replaced.enlane and replaced.enlane() or 0) + (replaced.freed or 0)
 if stored > 0 then
   redis.call('HSET', pool, unpack(records))
 end

@@ -20,6 +20,7 @@
 -- KEYS[18]  rules     hash, key to what is set for it
 -- KEYS[19]  parked    zset, key whose limits are reached scored by when it gets a turn (Unix ms)
 -- KEYS[20]  holders   zset, key and ID of every running job whose key has a limit of running jobs
+-- KEYS[21]  blockers  zset, place and ID of every job that its key waits for (see limits)
 -- ARGV[1]   id        the job
 -- ARGV[2]   cut       how many bytes of its record to return
 -- ARGV[3]   look      how many entries of ready and of handoff to search at most
@@ -34,14 +35,15 @@
 -- are in front of it in its lane, -1 if it is not in a lane. Then ahead is -1 and whole is 1. keys
 -- is the number of keys in turn. until is the end of the hold of its key, if it is in a lane and
 -- the key is held. limit is empty unless it is in a lane and the key is parked. Then it has when
--- the key gets a turn, the number of its entries in holders, and what is set for it.
+-- the key gets a turn, the number of its entries in holders, what is set for it, and if the key
+-- waits for a job that comes before this one, its ID, and when it is due, or '' if it is dead.
 -- Cost: O(log N + look).
 -- Uses: now place
 local pool, bucket, leases, dead, attempts = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local errors, moved, done, results = KEYS[6], KEYS[7], KEYS[8], KEYS[9]
 local ready, handoff, meta, lane = KEYS[10], KEYS[11], KEYS[12], KEYS[13]
 local turn, keyed, held, operator = KEYS[14], KEYS[15], KEYS[16], KEYS[17]
-local rules, parked, holders = KEYS[18], KEYS[19], KEYS[20]
+local rules, parked, holders, blockers = KEYS[18], KEYS[19], KEYS[20], KEYS[21]
 local id, cut, look = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 
 local record, result = redis.call('HGET', pool, id), redis.call('HGET', results, id)
@@ -66,6 +68,11 @@ if place and record and of_record(place, record) and redis.call('ZSCORE', lane, 
   if till and not redis.call('ZSCORE', turn, key) then
     local from, to = '[' .. lane_of(key), '(' .. lane_end(key)
     limit = {till, redis.call('ZLEXCOUNT', holders, from, to), redis.call('HGET', rules, key) or ''}
+    local first = redis.call('ZRANGEBYLEX', blockers, from, '(' .. place .. id, 'LIMIT', 0, 1)[1]
+    local _, _, blocker = key_of(first or '')
+    if blocker then
+      limit[4], limit[5] = blocker, redis.call('ZSCORE', bucket, blocker) or ''
+    end
   end
 end
 

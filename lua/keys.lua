@@ -6,19 +6,23 @@
 -- KEYS[4]  operator  none, never exists: a client without rights to it cannot make this call
 -- KEYS[5]  parked    zset, key whose limits are reached scored by when it gets a turn (Unix ms)
 -- KEYS[6]  holders   zset, key and ID of every running job whose key has a limit of running jobs
+-- KEYS[7]  blockers  zset, place and ID of every job that its key waits for (see limits)
+-- KEYS[8]  bucket    zset, job ID scored by due time (Unix ms)
 -- ARGV[1]  after     the key after which to begin; empty: at the first one
 -- ARGV[2]  limit     most keys to return, at most 1,000; 0: the key after itself, even if it has no
 --                    jobs
 --
 -- Keys are in the order of lane: shorter ones first, and keys of one length by their bytes.
--- Returns {'ok', now, keys, waiting, first, rules, held, parked, running}: seven lists. waiting has
--- the number of entries of each key, first the ID of its first one, rules what is set for it, if
--- anything is, held the end of its hold, or '' if it is not held, parked when it gets a turn, or ''
--- if it is not parked, and running the number of its entries in holders.
+-- Returns {'ok', now, keys, waiting, first, rules, held, parked, running, blocker, due}: nine
+-- lists. waiting has the number of entries of each key, first the ID of its first one, rules what
+-- is set for it, if anything is, held the end of its hold, or '' if it is not held, parked when it
+-- gets a turn, or '' if it is not parked, and running the number of its entries in holders. blocker
+-- has the ID of the job that the key waits for, or '', and due when that job is due, or '' if it is
+-- dead.
 -- Cost: O(limit × log N).
 -- Uses: now place
 local lane, rules, held, operator = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local parked, holders = KEYS[5], KEYS[6]
+local parked, holders, blockers, bucket = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
 local after, limit = ARGV[1], tonumber(ARGV[2])
 
 local keys, waiting, first, set = {}, {}, {}, {}
@@ -67,4 +71,11 @@ for i, key in ipairs(keys) do
   running[i] = counted
     and redis.call('ZLEXCOUNT', holders, '[' .. lane_of(key), '(' .. lane_end(key)) or 0
 end
-return {'ok', now, keys, waiting, first, set, ends(held), ends(parked), running}
+local blocker, due, blocks = {}, {}, redis.call('EXISTS', blockers) == 1
+for i, key in ipairs(keys) do
+  local first_of, last_of = '[' .. lane_of(key), '(' .. lane_end(key)
+  local entry = blocks and redis.call('ZRANGEBYLEX', blockers, first_of, last_of, 'LIMIT', 0, 1)[1]
+  local _, _, id = key_of(entry or '')
+  blocker[i], due[i] = id or '', id and redis.call('ZSCORE', bucket, id) or ''
+end
+return {'ok', now, keys, waiting, first, set, ends(held), ends(parked), running, blocker, due}

@@ -11,13 +11,19 @@
 --                    the most running jobs, emit the time of one start in µs, and burst how many
 --                    starts can be made at once; 0 is no limit. The others are what the caller has
 --                    given: starts in a period in µs, and strict as 1 or 0. With limits of each
---                    key, the same six numbers follow for them
+--                    key, the same six numbers follow for them. If the jobs of each key run in
+--                    their order, two more follow: 1, and 1 if a dead job blocks its key
 -- ARGV[3]  channel   the control channel
 -- ARGV[4]  topic     the topic's name, for the control channel
 --
 -- Without limits, flow is kept as zeros. So the DefaultLimits of a server, which apply if there is
 -- no flow, do not come back. Running jobs are not interrupted. Up to 1,000 of them are counted for
 -- their keys, if they were not yet.
+--
+-- Where the jobs of each key run in their order, one of them runs at a time. A job that fails gets
+-- a place before all others of its key and is in blockers until it is due. So is a dead one that
+-- blocks its key, until it is revived, cancelled or deleted. Take serves no job that comes after
+-- it.
 -- Returns {'ok', now, before}: the flow until now, or '' if there was none.
 -- Cost: O(log N).
 -- Uses: now receipt control place key_rule holder count_in

@@ -4,6 +4,7 @@
 -- KEYS[2]  keyed    hash, job ID to its place in a lane
 -- KEYS[3]  lane     zset, place and ID of every ready job that has a key
 -- KEYS[4]  receipt  string, the last call of the series and its reply
+-- KEYS[5]  blockers  zset, place and ID of every job that its key waits for (see limits)
 -- ARGV[1]  number   number of this call in its series
 -- ARGV[2]  id       the job
 -- ARGV[3]  start    the head start in ms plus 2^31
@@ -13,8 +14,8 @@
 -- Returns {'ok', now, answer}: set, plain for a job without a key, gone if there is no such job, or
 -- lost if its place is lost. Only with set anything has changed.
 -- Cost: O(log N), and the record is read.
--- Uses: now receipt place
-local pool, keyed, lane, receipt = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+-- Uses: now receipt place reseat block
+local pool, keyed, lane, receipt, blockers = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local number, id, start = ARGV[1], ARGV[2], tonumber(ARGV[3])
 
 local told = replay(receipt, number)
@@ -27,7 +28,11 @@ if record and place and key_of(place) and of_record(place, record) then
   local front = tonumber(string.sub(place, -37, -27), 16)
   local given = tonumber(string.sub(place, -26, -17), 16)
   local old, first = tonumber(string.sub(place, -16, -9), 16), string.sub(place, 1, -place_rest - 1)
-  local new = placed_at(first, front + old - 2147483648, given, start, string.sub(place, -8))
+  local due = is_foremost(place) and -9007199254740992 or front + old - 2147483648
+  local new = placed_at(first, due, given, start, string.sub(place, -8))
+  if redis.call('ZREM', blockers, place .. id) == 1 then
+    redis.call('ZADD', blockers, 0, new .. id)
+  end
   redis.call('HSET', keyed, id, new)
   if redis.call('ZREM', lane, place .. id) == 1 then
     redis.call('ZADD', lane, 0, new .. id)

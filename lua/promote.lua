@@ -23,6 +23,8 @@
 -- KEYS[19]  parked    zset, key whose limits are reached scored by when it gets a turn (Unix ms)
 -- KEYS[20]  holders   zset, key and ID of every running job whose key has a limit of running jobs
 -- KEYS[21]  rates     zset, key scored by its tat (Unix µs)
+-- KEYS[22]  meta      hash, settings of the topic made by operators
+-- KEYS[23]  blockers  zset, place and ID of every job that its key waits for (see limits)
 -- ARGV[1]   limit     most jobs to move of each kind, at most 1,000 (unpack has a stack limit)
 -- ARGV[2]   heal      1: also put back IDs in handoff, left by a server that died between wait and
 --                     take
@@ -31,17 +33,20 @@
 --
 -- A run whose lease ran out counts as an attempt. The backoff doubles from 2 s after the second
 -- attempt up to 64 s. Jobs of one call get up to a fifth more, each a different part, so that they
--- do not return together. Safe to send twice.
+-- do not return together. If the jobs of a key run in their order, such a job stays the first one.
+-- Safe to send twice.
 -- Returns {'ok', now, moved, reclaimed, wait, due, waiting}: wait is the time to the next due job,
 -- lease end, slot, end of a hold or turn of a parked key in µs, -1 if there is none. due is the
 -- number of schedules with a due slot, waiting the number of those with a waiting slot.
 -- Cost: O(log N + limit).
 -- Uses: now stats lease errors history control ring place rouse line_up reseat free_keys holder
+-- Uses: order block unblock
 local bucket, ready, leases, pool, attempts = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local errors, moved, handoff, stats = KEYS[6], KEYS[7], KEYS[8], KEYS[9]
 local slots, waiting, runs, idle = KEYS[10], KEYS[11], KEYS[12], KEYS[13]
 local turn, lane, keyed, sizes, held = KEYS[14], KEYS[15], KEYS[16], KEYS[17], KEYS[18]
 local parked, holders, rates = KEYS[19], KEYS[20], KEYS[21]
+local meta, blockers = KEYS[22], KEYS[23]
 local limit, heal, channel, topic = tonumber(ARGV[1]), ARGV[2], ARGV[3], ARGV[4]
 
 local lapsed = redis.call('ZRANGEBYSCORE', leases, '-inf', now, 'LIMIT', 0, limit)
@@ -62,6 +67,7 @@ local reclaimed, pushed = 0, 0
 local lanes = #lapsed + #due > 0 and redis.call('EXISTS', keyed) == 1
 if #lapsed > 0 then
   local back, first, later, log, tally = {}, {}, {}, {}, {}
+  local ordered = lanes and order_of(redis.pcall('HGET', meta, 'flow'))
   if lanes then
     unhold(holders, keyed, lapsed)
   end
@@ -87,14 +93,19 @@ if #lapsed > 0 then
       redis.pcall('HDEL', moved, id)
     end
   end
-  if lanes and #first > 0 then -- to their own places
+  if lanes and #first > 0 then -- to their own places, or before all others
+    if ordered then
+      foremost(keyed, sizes, first)
+    end
     pushed, first = line_up(turn, lane, keyed, first)
   end
   if #first > 0 then
     redis.call('LPUSH', ready, unpack(first))
     pushed = pushed + #first
   end
-  if lanes then
+  if ordered then
+    block(blockers, later, foremost(keyed, sizes, later))
+  elseif lanes then
     local dues = {}
     for _, entry in ipairs(log) do
       dues[#dues + 1] = entry.next
@@ -133,6 +144,12 @@ if #due > 0 then
     redis.call('RPUSH', ready, unpack(plain))
   end
   redis.call('ZREM', bucket, unpack(due))
+  if lanes and redis.call('EXISTS', blockers) == 1 then
+    local some = blocking(blockers, due, redis.call('HMGET', keyed, unpack(due)))
+    if #some > 0 then -- their keys are parked until now
+      redis.call('ZREM', blockers, unpack(some))
+    end
+  end
   pushed = pushed + laned + #plain
 end
 

@@ -18,26 +18,30 @@
 -- KEYS[15]  idle      zset, waiting server scored by the time its wait began (Unix ms)
 -- KEYS[16]  lane      zset, places of waiting jobs that have a key, each with the job ID
 -- KEYS[17]  keyed     hash, job ID to its place in a lane
+-- KEYS[18]  blockers  zset, place and ID of every job that its key waits for (see limits)
+-- KEYS[19]  parked    zset, key whose limits are reached scored by when it gets a turn (Unix ms)
+-- KEYS[20]  turn      zset, key of waiting jobs scored by its pass
 -- ARGV[1]   number    number of this call in its series
 -- ARGV[2]   most      most dead jobs to keep
 -- ARGV[3]   age       ms, how long a dead job is kept
 -- ARGV[4]   limit     most jobs of each kind to delete, at most 1,000 (unpack has a stack limit)
 --
 -- If ready is far longer than its number of jobs, the leftovers among its first and last IDs are
--- removed. So are names that have been in idle for more than an hour. Work that needs a key of a
--- wrong type is left out. Such keys, even those for bookkeeping only, are reported here.
+-- removed. So are names that have been in idle for more than an hour. Keys that waited for deleted
+-- jobs get turns. Work that needs a key of a wrong type is left out. Such keys, even those for
+-- bookkeeping only, are reported here.
 -- Returns {'ok', now, dead, done, missing, wrong, trimmed}: how many of each kind this call
 -- deleted, and how many leftovers of ready it removed. limit of one kind means ask again. missing
 -- is how many more records there are than places, or how many more places in bucket and dead than
 -- records; 0 in a healthy topic. wrong lists the keys of a wrong type. A repeated call deletes no
 -- job and returns the same numbers of deleted jobs, so that every deletion is reported.
 -- Cost: O(limit × log N).
--- Uses: now receipt measure census
+-- Uses: now receipt measure census place rouse free_keys unblock
 local pool, dead, attempts, errors, moved = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local done, results, stats = KEYS[6], KEYS[7], KEYS[8]
 local bucket, leases, ready, handoff = KEYS[9], KEYS[10], KEYS[11], KEYS[12]
 local sizes, receipt, idle, lane = KEYS[13], KEYS[14], KEYS[15], KEYS[16]
-local keyed = KEYS[17]
+local keyed, blockers, parked, turn = KEYS[17], KEYS[18], KEYS[19], KEYS[20]
 local number, most, age, limit = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 
 local told = replay(receipt, number)
@@ -48,11 +52,16 @@ local delayed, leased = measure('ZCARD', bucket), measure('ZCARD', leases)
 local waits, handed = measure('LLEN', ready), measure('LLEN', handoff)
 local counters, noted = measure('HLEN', stats), measure('HLEN', sizes)
 local idlers, laned = measure('ZCARD', idle), measure('ZCARD', lane)
+local blocked, turns = measure('ZCARD', blockers), measure('ZCARD', turn)
+local stopped, placed = measure('ZCARD', parked), measure('HLEN', keyed)
 local books = {}
-for _, book in ipairs({attempts, errors, moved, keyed}) do
+for _, book in ipairs({attempts, errors, moved}) do
   if measure('HLEN', book) >= 0 then
     books[#books + 1] = book
   end
+end
+if placed >= 0 then
+  books[#books + 1] = keyed
 end
 
 local old, over = {}, {}
@@ -64,6 +73,9 @@ if not told and records >= 0 and buried > 0 then
 end
 if #old > 0 then
   redis.call('HDEL', pool, unpack(old))
+  if blocked > 0 and math.min(placed, stopped, turns, laned, waits) >= 0 then
+    unblock(blockers, parked, turn, lane, ready, old, redis.call('HMGET', keyed, unpack(old)))
+  end
   for _, book in ipairs(books) do
     redis.call('HDEL', book, unpack(old))
   end

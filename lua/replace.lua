@@ -15,6 +15,8 @@
 -- KEYS[14]   turn      zset, key of waiting jobs scored by its pass
 -- KEYS[15]   lane      zset, place and ID of every ready job that has a key
 -- KEYS[16]   keyed     hash, job ID to its place in a lane
+-- KEYS[17]   blockers  zset, place and ID of every job that its key waits for (see limits)
+-- KEYS[18]   parked    zset, key whose limits are reached scored by when it gets a turn (Unix ms)
 -- ARGV[1]    number    number of this call in its series
 -- ARGV[3]    channel   the control channel
 -- ARGV[4]    topic     the topic's name, for the control channel
@@ -28,12 +30,13 @@
 -- leave their lanes.
 -- Cost: O(jobs × log N).
 -- Then: enqueue
--- Uses: now receipt stats sizes terms lease unready control ring place rouse key
+-- Uses: now receipt stats sizes terms lease unready control ring place rouse key free_keys unblock
 do
   local pool, bucket, ready, sizes = KEYS[1], KEYS[2], KEYS[3], KEYS[5]
   local receipt, leases, dead = KEYS[6], KEYS[7], KEYS[8]
   local attempts, errors, moved, handoff = KEYS[10], KEYS[11], KEYS[12], KEYS[13]
   local turn, lane, keyed = KEYS[14], KEYS[15], KEYS[16]
+  local blockers, parked = KEYS[17], KEYS[18]
   local number, channel, topic = ARGV[1], ARGV[3], ARGV[4]
   local jobs, first, width = ARGV, 5, 4
 
@@ -69,11 +72,14 @@ do
       local spots = lanes and redis.call('HMGET', keyed, unpack(taken)) or {}
       redis.call('ZCARD', lane)
       redis.call('ZCARD', turn)
-      local old, running, entries, searched = {}, {}, {}, 0
+      redis.call('ZCARD', blockers)
+      redis.call('ZCARD', parked)
+      local old, left, running, entries, searched = {}, {}, {}, {}, 0
       for n, id in ipairs(taken) do
         local due, hopeless, letter = terms(words[where[n]])
         if not hopeless and (letter == 'r' or buried[n] and not leased[n]) then
           old[#old + 1] = id
+          left[#old] = spots[n]
           live[where[n]] = false
           if leased[n] then
             running[#running + 1] = id
@@ -101,6 +107,7 @@ do
         redis.call('ZREM', bucket, unpack(old))
         redis.call('ZREM', dead, unpack(old))
         if lanes then
+          replaced.freed = unblock(blockers, parked, turn, lane, ready, old, left)
           redis.call('HDEL', keyed, unpack(old))
         end
         redis.pcall('HDEL', attempts, unpack(old))

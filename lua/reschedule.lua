@@ -12,6 +12,8 @@
 -- KEYS[10]  lane     zset, place and ID of every ready job that has a key
 -- KEYS[11]  keyed    hash, job ID to its place in a lane
 -- KEYS[12]  sizes    hash, the size of the largest record, and the number of the last place
+-- KEYS[13]  blockers zset, place and ID of every job that its key waits for (see limits)
+-- KEYS[14]  parked   zset, key whose limits are reached scored by when it gets a turn (Unix ms)
 -- ARGV[1]  number   number of this call in its series
 -- ARGV[2]  tick     ms, how far ahead timers look without a wake-up
 -- ARGV[3]  channel  the control channel
@@ -29,10 +31,11 @@
 -- caller then calls again with the values that it reads there. Nothing was done for the other jobs,
 -- because the call has read 1 MiB of records or has removed 100 entries of ready.
 -- Cost: O(jobs × log N).
--- Uses: now receipt unready control ring expect place rouse line_up reseat
+-- Uses: now receipt unready control ring expect place rouse line_up reseat free_keys unblock
 local pool, bucket, ready, leases = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local dead, moved, receipt, idle = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
 local turn, lane, keyed, sizes = KEYS[9], KEYS[10], KEYS[11], KEYS[12]
+local blockers, parked = KEYS[13], KEYS[14]
 local number, tick, channel, topic = ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4]
 local jobs, first, width = ARGV, 5, 5
 local bytes_most, head_most = 1048576, 49152
@@ -132,6 +135,8 @@ for i, id in ipairs(changed) do
   end
 end
 local lined = #laned > 0 and line_up(turn, lane, keyed, laned) or 0
+-- A key no longer waits for such a job.
+local freed = unblock(blockers, parked, turn, lane, ready, changed, old)
 if #left > 0 then
   redis.call('ZREM', lane, unpack(left))
 end
@@ -161,7 +166,9 @@ if #soon > 0 then
     redis.call('RPUSH', ready, unpack(plain))
   end
   redis.call('ZREM', bucket, unpack(soon))
-  ring(idle, channel, topic, #soon)
+end
+if #soon + freed > 0 then
+  ring(idle, channel, topic, #soon + freed)
 end
 letters = table.concat(letters)
 remember(receipt, number, letters)

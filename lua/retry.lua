@@ -11,19 +11,22 @@
 -- KEYS[9]    runs      hash, schedule to the history of its runs
 -- KEYS[10]   keyed     hash, job ID to its place in a lane
 -- KEYS[11]   sizes     hash, the size of the largest record, and the number of the last place
+-- KEYS[12]   meta      hash, settings of the topic made by operators
+-- KEYS[13]   blockers  zset, place and ID of every job that its key waits for (see limits)
 -- ARGV[1]    number    number of this call in its series
 -- ARGV[2..]  jobs      rows (see prelude/settle.lua) of four values: delay in ms, the tally for its
 --                      entry in moved ("<spent> <snoozes> <revived>"), entry for the error log, and
 --                      the run's entry for runs (empty: none)
 --
--- At most 1,000 jobs a call.
+-- If the jobs of a key run in their order, such a job stays the first one, and its key waits for
+-- it. At most 1,000 jobs a call.
 -- Returns {'ok', now, letters}: o for put back, l for lost, g for gone; no letters if all are put
 -- back.
 -- Cost: O(jobs × log N).
--- Uses: now receipt stats lease settle errors history place reseat
+-- Uses: now receipt stats lease settle errors history place reseat order block
 local leases, bucket, attempts, errors, moved = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local stats, receipt, pool, runs = KEYS[6], KEYS[7], KEYS[8], KEYS[9]
-local keyed, sizes = KEYS[10], KEYS[11]
+local keyed, sizes, meta, blockers = KEYS[10], KEYS[11], KEYS[12], KEYS[13]
 local number, jobs, first = ARGV[1], ARGV, 2
 
 local told = replay(receipt, number)
@@ -38,7 +41,11 @@ if #ids > 0 then
   for i in ipairs(ids) do
     dues[i] = now + jobs[where[i]]
   end
-  reseat(keyed, sizes, ids, dues)
+  if redis.call('EXISTS', keyed) == 1 and order_of(redis.pcall('HGET', meta, 'flow')) then
+    block(blockers, ids, foremost(keyed, sizes, ids))
+  else
+    reseat(keyed, sizes, ids, dues)
+  end
   for i, id in ipairs(ids) do
     redis.call('ZADD', bucket, dues[i], id)
   end

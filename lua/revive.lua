@@ -14,6 +14,8 @@
 -- KEYS[11]  lane      zset, place and ID of every ready job that has a key
 -- KEYS[12]  keyed     hash, job ID to its place in a lane
 -- KEYS[13]  sizes     hash, the size of the largest record, and the number of the last place
+-- KEYS[14]  blockers  zset, place and ID of every job that its key waits for (see limits)
+-- KEYS[15]  parked    zset, key whose limits are reached scored by when it gets a turn (Unix ms)
 -- ARGV[1]  number    number of this call in its series
 -- ARGV[2]  tick      ms, how far ahead timers look without a wake-up
 -- ARGV[3]  channel   the control channel
@@ -21,13 +23,15 @@
 -- ARGV[5..]  jobs    for each job: ID, due time (Unix ms, or + and a delay in ms), and how the
 --                    caller knows it (see prelude/expect.lua). Each ID once, at most 500
 --
+-- A job that its key waits for stays the first one of its key.
 -- Returns {'ok', now, letters}: one letter a job, d for dead (revived), c if it is not as the
 -- caller knows it, g if there is no such dead job.
 -- Cost: O(jobs × log N).
--- Uses: now receipt stats control ring expect place rouse line_up reseat
+-- Uses: now receipt stats control ring expect place rouse line_up reseat free_keys block unblock
 local dead, ready, attempts, moved = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local stats, receipt, operator, idle, bucket = KEYS[5], KEYS[6], KEYS[7], KEYS[8], KEYS[9]
 local turn, lane, keyed, sizes = KEYS[10], KEYS[11], KEYS[12], KEYS[13]
+local blockers, parked = KEYS[14], KEYS[15]
 local number, tick, channel, topic = ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4]
 local jobs, first, width = ARGV, 5, 3
 
@@ -68,9 +72,31 @@ if #revived > 0 then
     end
   end
   redis.call('HSET', moved, unpack(fields))
-  local _, new = reseat(keyed, sizes, revived, dues)
-  local plain = soon
-  if #soon > 0 and next(new) then
+  -- A job that its key waits for keeps its place.
+  local lanes = redis.call('EXISTS', keyed) == 1
+  local places = lanes and redis.call('HMGET', keyed, unpack(revived)) or {}
+  local stays, waiting = {}, {}
+  for _, entry in ipairs((blocking(blockers, revived, places))) do
+    stays[entry] = true
+  end
+  local others, when = {}, {}
+  for i, id in ipairs(revived) do
+    local kept = places[i] and stays[places[i] .. id]
+    if not kept then
+      others[#others + 1], when[#when + 1] = id, dues[i]
+    elseif dues[i] > now then
+      waiting[i] = places[i]
+    end
+  end
+  reseat(keyed, sizes, others, when)
+  local freed, plain = 0, soon
+  if next(stays) then
+    freed = unblock(blockers, parked, turn, lane, ready, revived, places)
+    for i, place in pairs(waiting) do
+      block(blockers, {revived[i]}, {place})
+    end
+  end
+  if #soon > 0 and lanes then
     local laned
     laned, plain = line_up(turn, lane, keyed, soon)
     if laned > 0 then
@@ -89,8 +115,8 @@ if #revived > 0 then
   end
   redis.call('ZREM', dead, unpack(revived))
   count(stats, 'revived', #revived)
-  if #soon > 0 then
-    ring(idle, channel, topic, #soon)
+  if #soon + freed > 0 then
+    ring(idle, channel, topic, #soon + freed)
   end
 end
 letters = table.concat(letters)

@@ -19,6 +19,8 @@
 -- KEYS[16]   turn      zset, key of waiting jobs scored by its pass
 -- KEYS[17]   lane      zset, place and ID of every ready job that has a key
 -- KEYS[18]   keyed     hash, job ID to its place in a lane
+-- KEYS[19]   blockers  zset, place and ID of every job that its key waits for (see limits)
+-- KEYS[20]   parked    zset, key whose limits are reached scored by when it gets a turn (Unix ms)
 -- ARGV[1]    channel   the control channel
 -- ARGV[2]    topic     the topic's name, for the control channel
 -- ARGV[3..]  entries   for each schedule: name, nonce of its definition, place (slots or waiting),
@@ -36,12 +38,14 @@
 -- Returns {'ok', now, letters}: one letter a schedule, f for fired, w if nothing was done because
 -- the last run has not finished, c for changed since the caller read it.
 -- Cost: O((schedules + jobs) × log N).
--- Uses: now stats sizes lease control ring schedule history unready expect withdraw place rouse key
+-- Uses: now stats sizes lease control ring schedule history unready expect place rouse free_keys
+-- Uses: unblock withdraw key
 local slots, waiting, fired, runs = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local pool, bucket, ready, leases, dead = KEYS[5], KEYS[6], KEYS[7], KEYS[8], KEYS[9]
 local attempts, errors, moved = KEYS[10], KEYS[11], KEYS[12]
 local stats, sizes, idle = KEYS[13], KEYS[14], KEYS[15]
 local turn, lane, keyed = KEYS[16], KEYS[17], KEYS[18]
+local blockers, parked = KEYS[19], KEYS[20]
 local channel, topic = ARGV[1], ARGV[2]
 local entries, first = ARGV, 3
 
@@ -68,7 +72,7 @@ redis.call('HLEN', keyed)
 local records, later, soon = {}, {}, {}
 local put, wait, told = {}, {}, {} -- entries for slots, for waiting and for fired
 local gone, released = {}, {} -- names to remove from slots, and from waiting
-local letters, total, skips, misses, cancels, largest = {}, 0, 0, 0, 0, 0
+local letters, total, skips, misses, cancels, freed, largest = {}, 0, 0, 0, 0, 0, 0
 local enqueued = '\173' .. string.format('%013.0f', now)
 
 local function add(list, a, b)
@@ -121,9 +125,9 @@ for i, start in ipairs(starts) do
     if busy and overlap == 'cancel' then
       busy = false
       if flagged(pool, state.job) then
-        withdraw({state.job}, {}, {true}, pool, bucket, ready, lane, keyed, leases, dead, attempts,
-          errors, moved, runs, channel, topic)
-        cancels = cancels + 1
+        local _, n = withdraw({state.job}, {}, {true}, pool, bucket, ready, lane, keyed, leases,
+          dead, attempts, errors, moved, runs, blockers, parked, turn, channel, topic)
+        cancels, freed = cancels + 1, freed + n
       end
     end
     letter = busy and place == 'waiting' and 'w' or 'f'
@@ -165,7 +169,7 @@ end
 if #soon > 0 then
   redis.call('RPUSH', ready, unpack(soon))
 end
-local pushed = #soon + enlane(turn, lane, keyed, sizes, ready)
+local pushed = #soon + enlane(turn, lane, keyed, sizes, ready) + freed
 if #records > 0 then
   redis.call('HSET', pool, unpack(records))
 end

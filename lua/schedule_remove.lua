@@ -18,6 +18,9 @@
 -- KEYS[15]  ready      list of job IDs, next one at the head
 -- KEYS[16]  lane       zset, place and ID of every ready job that has a key
 -- KEYS[17]  keyed      hash, job ID to its place in a lane
+-- KEYS[18]  blockers   zset, place and ID of every job that its key waits for (see limits)
+-- KEYS[19]  parked     zset, key whose limits are reached scored by when it gets a turn (Unix ms)
+-- KEYS[20]  turn       zset, key of waiting jobs scored by its pass
 -- ARGV[1]   number     number of this call in its series
 -- ARGV[2]   name       the schedule
 --
@@ -25,12 +28,14 @@
 -- rest.
 -- Returns {'ok', now, state}: gone, or none if there is no such schedule.
 -- Cost: O(log N).
--- Uses: now receipt stats lease control schedule history unready expect withdraw
+-- Uses: now receipt stats lease control schedule history unready expect place rouse free_keys
+-- Uses: unblock withdraw
 local schedules, slots, waiting = KEYS[1], KEYS[2], KEYS[3]
 local fired, runs, receipt = KEYS[4], KEYS[5], KEYS[6]
 local pool, bucket, leases, dead, attempts = KEYS[7], KEYS[8], KEYS[9], KEYS[10], KEYS[11]
 local errors, moved, stats, ready = KEYS[12], KEYS[13], KEYS[14], KEYS[15]
 local lane, keyed = KEYS[16], KEYS[17]
+local blockers, parked, turn = KEYS[18], KEYS[19], KEYS[20]
 local number, name = ARGV[1], ARGV[2]
 
 local told = replay(receipt, number)
@@ -45,7 +50,7 @@ if redis.call('HEXISTS', schedules, name) == 1 then
   local unfinished = last and going(pool, dead, last)
   if unfinished and not redis.call('ZSCORE', leases, last.job) and flagged(pool, last.job) then
     withdraw({last.job}, {}, {}, pool, bucket, ready, lane, keyed, leases, dead, attempts, errors,
-      moved)
+      moved, runs, blockers, parked, turn)
     count(stats, 'cancelled', 1)
   end
   redis.call('ZREM', slots, name)

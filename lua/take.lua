@@ -22,6 +22,7 @@
 -- KEYS[19]  parked    zset, key whose limits are reached scored by when it gets a turn (Unix ms)
 -- KEYS[20]  holders   zset, key and ID of every running job whose key has a limit of running jobs
 -- KEYS[21]  rates     zset, key scored by its tat (Unix µs)
+-- KEYS[22]  blockers  zset, place and ID of every job that its key waits for (see limits)
 -- ARGV[1]   number    number of this take, higher than that of the one before
 -- ARGV[2]   since     number of the first take without a reply; equal to number: none
 -- ARGV[3]   limit     most jobs to take, at most 1,000 (unpack has a stack limit). 0: give back the
@@ -66,6 +67,10 @@
 -- its jobs ends. At the latest it gets it from promote: at its next start, or when the first lease
 -- of its running jobs ends.
 --
+-- If the jobs of each key run in their order (see limits), one of them runs at a time. A key is
+-- parked while a job comes first that is in blockers: until it is due, or if it is dead, for ten
+-- minutes at a time. An entry of blockers counts only while its job is in bucket or in dead.
+--
 -- Returns {'ok', now, lease end (a score), ids, records, attempts, moved, more, waits, bound,
 -- left}. attempts and moved are false if no job of the topic has any. more is 1 if bytes ended the
 -- take or jobs were given back: there is more to take. waits is 1 if the server waits now; after 0
@@ -80,12 +85,12 @@
 -- {'limit', now}, {'rate', now, left}, and with limit 0 {'returned', now, ids}. 'ok' without IDs
 -- and with waits 0 means: ask again.
 -- Cost: O(limit × log N), and no more than bytes, or one record, are read.
--- Uses: now stats lease paused place rouse line_up key_rule holder
+-- Uses: now stats lease paused place rouse line_up key_rule holder order
 local ready, handoff, pool, bucket = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local leases, dead, attempts, moved = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
 local meta, receipt, stats, sizes, idle = KEYS[9], KEYS[10], KEYS[11], KEYS[12], KEYS[13]
 local turn, lane, keyed, rules, held = KEYS[14], KEYS[15], KEYS[16], KEYS[17], KEYS[18]
-local parked, holders, rates = KEYS[19], KEYS[20], KEYS[21]
+local parked, holders, rates, blockers = KEYS[19], KEYS[20], KEYS[21], KEYS[22]
 local number, since, limit, bytes = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 local lease, free, place = tonumber(ARGV[5]), tonumber(ARGV[6]), ARGV[7]
 local name, listed = ARGV[8], ARGV[9]
@@ -223,6 +228,10 @@ end
 local key_running, key_emit, key_burst = flow_of(set[4])
 local by_key = key_running > 0 or key_emit > 0 or number_of(set[7]) > 0
 local limited = by_key and 1 or nil -- in the reply
+local ordered, halts = false, false
+if by_key then
+  ordered, halts = order_of(set[4])
+end
 
 if set[4] or by_key then
   local function cap(most, why)
@@ -396,6 +405,30 @@ local function census(key)
   return n, first
 end
 
+-- blocked returns until when a key waits for a job that comes first and is not ready, or nil. It
+-- drops entries of blockers that do not count.
+local function blocked(key)
+  local from, to = '[' .. lane_of(key), '(' .. lane_end(key)
+  for _ = 1, 10 do
+    local entry = redis.call('ZRANGEBYLEX', blockers, from, to, 'LIMIT', 0, 1)[1]
+    if not entry then
+      return nil
+    end
+    looked = looked + 1
+    local _, spot, id = key_of(entry)
+    local sound = spot and redis.call('HGET', keyed, id) == spot
+    local due = sound and redis.call('ZSCORE', bucket, id)
+    if due or sound and halts and redis.call('ZSCORE', dead, id) then
+      if redis.call('ZRANGEBYLEX', lane, from, '(' .. entry, 'LIMIT', 0, 1)[1] then
+        return nil
+      end
+      return due and math.ceil(due) or now + 600000
+    end
+    redis.call('ZREM', blockers, entry)
+  end
+  return now -- there can be more of them
+end
+
 -- A ration is what the limits of a key say: room is how many of its jobs may start now. If that is
 -- 0, till is when to look again. counts is true if its running jobs are counted. With a rate, tat
 -- is that of the key, and emit the time of one start.
@@ -419,6 +452,10 @@ local function ration(key, running, period, size)
       r.till = math.ceil(first or now)
     end
     r.room = math.min(r.room, math.max(0, running - n))
+  end
+  local till = ordered and r.room > 0 and blocked(key)
+  if till then
+    r.room, r.till = 0, till
   end
   return r
 end
@@ -446,6 +483,7 @@ local function heads(want)
       end
       local rule = ruled[i] or nil
       local weight, running, period, size = rule_of(rule, key_running, key_emit, key_burst)
+      running = ordered and 1 or running
       local r = by_key and key ~= '' and (running > 0 or period > 0)
         and (judged[key] or ration(key, running, period, size)) or nil
       judged[key] = r

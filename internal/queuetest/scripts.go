@@ -42,9 +42,13 @@ func source(name string) (text string, err error) {
 	}
 	body := read(name)
 	header := func(word string) []string {
-		_, after, _ := strings.Cut(body, "\n-- "+word+": ")
-		line, _, _ := strings.Cut(after, "\n")
-		return strings.Fields(line)
+		var words []string
+		for line := range strings.Lines(body) {
+			if after, ok := strings.CutPrefix(line, "-- "+word+": "); ok {
+				words = append(words, strings.Fields(after)...)
+			}
+		}
+		return words
 	}
 	for _, part := range header("Uses") {
 		text += read("prelude/" + part)

@@ -42,7 +42,7 @@ end
 
 -- What precedes enqueue in the same call passes to it: live, the result of namesakes without the
 -- replaced jobs; placed, the IDs that have a place in ready; note, which notes a job and reports
--- whether it has a key; and enlane, which gives those jobs their places, and returns how many are
--- due now.
+-- whether it has a key; enlane, which gives those jobs their places, and returns how many are due
+-- now; and freed, the number of keys that have got a turn.
 local replaced = {}
 

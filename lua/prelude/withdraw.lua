@@ -5,13 +5,19 @@
 -- scheduled, r ready, u running, d dead), c if it is not as the caller knows it, or g if there is
 -- no such job. It ends before a job for which it would search ready too often.
 local function withdraw(ids, wants, noted, pool, bucket, ready, lane, keyed, leases, dead, attempts,
-    errors, moved, runs, channel, topic)
+    errors, moved, runs, blockers, parked, turn, channel, topic)
   local fences = redis.call('ZMSCORE', leases, unpack(ids))
   local delayed = redis.call('ZMSCORE', bucket, unpack(ids))
   local buried = redis.call('ZMSCORE', dead, unpack(ids))
   local lanes = redis.call('EXISTS', keyed) == 1
   local places = lanes and redis.call('HMGET', keyed, unpack(ids)) or {}
-  local letters, gone, entries, laned = {}, {}, {}, {}
+  if lanes then -- a wrong type must cause an error before the jobs are deleted
+    redis.call('ZCARD', blockers)
+    redis.call('ZCARD', parked)
+    redis.call('ZCARD', turn)
+    redis.call('ZCARD', lane)
+  end
+  local letters, gone, entries, laned, left, freed = {}, {}, {}, {}, {}, 0
   local waiting, finished, running = {}, {}, {}
   for i, id in ipairs(ids) do
     if #entries == unready_most then
@@ -24,6 +30,7 @@ local function withdraw(ids, wants, noted, pool, bucket, ready, lane, keyed, lea
     elseif redis.call('HDEL', pool, id) == 1 then
       letters[i] = letter
       gone[#gone + 1] = id
+      left[#gone] = places[i]
       if delayed[i] then
         waiting[#waiting + 1] = id
       end
@@ -65,6 +72,7 @@ local function withdraw(ids, wants, noted, pool, bucket, ready, lane, keyed, lea
     redis.pcall('ZREM', lane, unpack(laned))
   end
   if lanes and #gone > 0 then
+    freed = unblock(blockers, parked, turn, lane, ready, gone, left)
     redis.pcall('HDEL', keyed, unpack(gone))
   end
   if #gone > 0 then
@@ -79,6 +87,6 @@ local function withdraw(ids, wants, noted, pool, bucket, ready, lane, keyed, lea
       ran(runs, id, 0, cjson.encode(note))
     end
   end
-  return table.concat(letters)
+  return table.concat(letters), freed
 end
 
