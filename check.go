@@ -69,8 +69,8 @@ const (
 	// is the next one.
 	FindingNoTurn FindingKind = "no_turn"
 
-	// FindingNoBlock is a job that has failed in a topic with Ordered [Limits], and that its key does
-	// not wait for. Repair: it does.
+	// FindingNoBlock is a job that has failed in a topic with Ordered [Limits], and that its key
+	// does not wait for. Repair: it does.
 	FindingNoBlock FindingKind = "no_block"
 
 	// FindingLoneAnchor is the anchor, a member that accompanies the leases of a topic, without any
