@@ -36,6 +36,36 @@ func TestSoakShortly(t *testing.T) {
 	require.Greater(t, report.Slots.Fired, int64(30))
 	require.Greater(t, report.Slots.Spans, 30)
 	require.NotZero(t, report.Slots.Checks)
+	require.Greater(t, report.Limited.Samples, 100)
+	require.Greater(t, report.Limited.Starts, 100)
+	require.NotZero(t, report.Limited.Holds)
+	require.NotZero(t, report.Limited.KeyHolds)
+}
+
+// TestSoakFindsLostLimits is the negative control of limits: in the middle, those of a topic and its
+// keys are removed behind the queue's back.
+func TestSoakFindsLostLimits(t *testing.T) {
+	redistest.Need(t)
+	s := &Soak{Seed: 6, Dir: t.TempDir(), For: 12 * time.Second, Log: io.Discard}
+	s.Sabotage = func(ctx context.Context, rdb *redis.Client) (err error) {
+		for range 1000 {
+			root := prefix + ":{" + limited + "}:"
+			_, err = rdb.TxPipelined(ctx, func(pipe redis.Pipeliner) error {
+				pipe.HDel(ctx, root+"meta", "flow", "limited")
+				pipe.Del(ctx, root+"rules")
+				return nil
+			})
+			if err == nil {
+				return nil
+			}
+			wait(ctx, 10*time.Millisecond) // Redis is away at the moment
+		}
+		return err
+	}
+	report, err := s.Run(t.Context())
+	require.NoError(t, err)
+	require.NotZero(t, report.Count("I23"), report)
+	require.NotZero(t, report.Count("I24"), report)
 }
 
 // TestSoakFindsWhatIsLost is the negative control: in the middle, jobs that wait are deleted behind
