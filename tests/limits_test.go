@@ -216,6 +216,37 @@ func TestLimitOfACrashedServer(t *testing.T) {
 	})
 }
 
+// A place that is free because a lease is over is used at once, whichever server finds that out: by
+// the one with an idle worker, and not a tick later.
+func TestPlaceOfALapsedLeaseIsUsedAtOnce(t *testing.T) {
+	queuetest.InBubble(t, func(b *queuetest.Bubble) {
+		const lease = 10 * time.Second
+		require.NoError(b, b.Client.SetLimits(b.Context(), "a", delayq.Limits{Running: 2}))
+		wait := func(ctx context.Context, _ *delayq.Job) error {
+			<-ctx.Done()
+			return ctx.Err()
+		}
+		w := queuetest.NewWire(b.Redis)
+		b.ServeOn(w, "a", wait, delayq.Lease(lease), delayq.Concurrency(1))
+		b.Enqueue("a", "held")
+		b.Pass(time.Second)
+		b.Serve("a", wait, delayq.Lease(lease), delayq.Concurrency(1)) // busy, and a server like any other
+		b.Enqueue("a", "busy")
+		b.Pass(time.Second)
+		var c crowd
+		b.Serve("a", c.handler(0), delayq.Lease(lease))
+		b.Pass(370 * time.Millisecond) // its ticks are not at the ends of leases
+		b.Enqueue("a", "next")
+		b.Pass(time.Second)
+		require.Empty(b, c.started())
+		w.Freeze()
+		end := b.RDB.ZScore(b.Context(), queuetest.Prefix+":{a}:leases", "held").Val()
+		b.Pass(2 * lease)
+		require.Len(b, c.started(), 2)
+		require.WithinDuration(b, time.UnixMicro(int64(end*1000)), c.started()[0], 5*time.Millisecond)
+	})
+}
+
 // The loss of the reply to a take costs a limited topic the repeat and nothing else, on servers
 // that pop and on servers that are rung.
 func TestLimitAfterALostReply(t *testing.T) {
