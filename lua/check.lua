@@ -30,6 +30,7 @@
 -- KEYS[27]  parked     zset, key whose limits are reached scored by when it gets a turn (Unix ms)
 -- KEYS[28]  holders    zset, key and ID of every running job whose key has a limit of running jobs
 -- KEYS[29]  rates      zset, key scored by its tat (Unix µs)
+-- KEYS[30]  meta       hash, settings of the topic made by operators
 -- ARGV[1]   part       a key to scan, by its name here: one of the first sixteen, turn, lane,
 --                      keyed, rules, held, parked, holders or rates. Or all, for checks that
 --                      need no scan
@@ -51,10 +52,11 @@
 -- bad_time, no_schedule (leftovers without a definition). A schedule that gets a place again has
 -- the slot 0: a server computes its first slot from then on.
 --
--- With repair, a lost size of the largest record is noted again, and entries in holders of jobs
--- that are not running are removed. They are no finding, because unpark comes after the end of a
--- job. For an ID in leases only the books are repaired, because the job belongs to its server. Safe
--- to send twice.
+-- With repair, a lost size of the largest record and a lost number of keys with limits are noted
+-- again, entries in holders of jobs that are not running are removed, and keys that are parked for
+-- longer than any lease and their rates say get turns. They are no finding, because unpark comes
+-- after the end of a job. For an ID in leases only the books are repaired, because the job belongs
+-- to its server. Safe to send twice.
 -- Returns {'ok', now, cursor, looked, keys, ids, whats, repaired, sizes, nowhere}. cursor is 0 at
 -- the end. Four lists describe the findings; repaired is 1 or 0. With all, sizes holds the sizes of
 -- turn, keyed, lane, the first fourteen keys, rules, held, parked, holders, rates, ready and
@@ -71,7 +73,7 @@ local fired, runs, ready, handoff = KEYS[13], KEYS[14], KEYS[15], KEYS[16]
 local stats, sizes, idle = KEYS[17], KEYS[18], KEYS[19]
 local turn, lane, keyed, rules, held = KEYS[20], KEYS[21], KEYS[22], KEYS[23], KEYS[24]
 local minutes, hours = KEYS[25], KEYS[26]
-local parked, holders, rates = KEYS[27], KEYS[28], KEYS[29]
+local parked, holders, rates, meta = KEYS[27], KEYS[28], KEYS[29], KEYS[30]
 local part, cursor, repair = ARGV[1], ARGV[2], ARGV[5]
 local limit, most = tonumber(ARGV[3]), tonumber(ARGV[4])
 
@@ -130,6 +132,7 @@ local function all()
   end
   measure('HLEN', stats)
   measure('HLEN', sizes)
+  measure('HLEN', meta)
   measure('ZCARD', idle)
   measure('HLEN', minutes)
   measure('HLEN', hours)
@@ -369,12 +372,41 @@ end
 
 local flow_form = '^' .. string.rep(' %d+', 6) .. '$'
 local function settings()
+  local limited = false
   for i = 1, #entries, 2 do
     local more = string.match(entries[i + 1], '^[1-9]%d*(.*)$') -- than a weight
     local readable = #entries[i] <= 255 and (more == '' or string.match(more or '', flow_form))
     if not readable and found(part, entries[i], 'unreadable', true) then
       redis.call('HDEL', rules, entries[i])
     end
+    limited = limited or readable and more ~= ''
+  end
+  local noted = limited and repair == '1' and redis.call('HGET', meta, 'limited')
+  if limited and repair == '1' and (tonumber(noted or 0) or 0) < 1 then
+    redis.call('HDEL', meta, '') -- after a deletion, the script can write at maxmemory
+    redis.call('HSET', meta, 'limited', redis.call('HLEN', rules)) -- at least as many as there are
+  end
+end
+
+-- excess reports whether a parked key waits longer than any lease and its rate can make it wait.
+local last_end
+local function excess(key, till)
+  if not last_end then
+    last_end = now
+    local last = redis.call('ZREVRANGE', leases, 0, 1, 'WITHSCORES')
+    for i = 1, #last, 2 do
+      last_end = last[i] == anchor() and last_end or math.max(last_end, tonumber(last[i + 1]))
+    end
+  end
+  local tat = tonumber(redis.call('ZSCORE', rates, key) or 0) or 0
+  return till > math.ceil(math.max(last_end, tat / 1000))
+end
+
+-- unwait gives a key a turn if it has jobs.
+local function unwait(key)
+  if redis.call('ZLEXCOUNT', lane, '[' .. lane_of(key), '(' .. lane_end(key)) > 0 then
+    offer(turn, {key})
+    rouse(ready, 1)
   end
 end
 
@@ -385,11 +417,12 @@ local function holds(zset)
     local readable = #key >= 1 and #key <= 255 and ending >= 0 and ending <= 9999999999999
     if not readable and found(part, key, 'unreadable', true) then
       redis.call('ZREM', zset, key)
-      local from, to = #key <= 255 and '[' .. lane_of(key), #key <= 255 and '(' .. lane_end(key)
-      if from and redis.call('ZLEXCOUNT', lane, from, to) > 0 then
-        offer(turn, {key})
-        rouse(ready, 1)
+      if #key <= 255 then
+        unwait(key)
       end
+    elseif readable and zset == parked and repair == '1' and excess(key, ending) then
+      redis.call('ZREM', zset, key)
+      unwait(key)
     end
   end
 end
