@@ -217,14 +217,15 @@ func (c *checker) heldKey(e rig.Event, open map[int64]*call) {
 	}
 }
 
-// A keyHold is a time during which a key, or with an empty one the topic, was held for certain, by a
-// call or by a handler, Unix ms.
+// A keyHold is a time during which a key, or with an empty one the topic, was held for certain, by
+// a call or by a handler, Unix ms.
 type keyHold struct {
 	key, by  string
 	from, to int64
 }
 
-// asksHold notes that a handler has held its topic or its key. A later call can have let the key go.
+// asksHold notes that a handler has held its topic or its key. A later call can have let the key
+// go.
 func (c *checker) asksHold(r *run) {
 	if r.end == nil || r.settled == nil || r.settled.Result != "held" || r.end.Delay == 0 {
 		return

@@ -13,8 +13,8 @@ import (
 	"github.com/delayq/delayq/internal/redistest"
 )
 
-// whole is a whole job of its own, with a key or with none, that is taken and started at one time and
-// ends at another one.
+// whole is a whole job of its own, with a key or with none, that is taken and started at one time
+// and ends at another one.
 func (s *story) whole(from, to int64, key, result, settled string) *story {
 	s.calls++
 	id := fmt.Sprintf("j%d", s.calls)

@@ -68,8 +68,8 @@ const (
 	sampleEvery  = 50 * time.Millisecond
 )
 
-// holdKeys holds and pauses keys of a topic as an operator does, past all faults but those of Redis,
-// and goes on asking until Redis has let go.
+// holdKeys holds and pauses keys of a topic as an operator does, past all faults but those of
+// Redis, and goes on asking until Redis has let go.
 func (s *Soak) holdKeys(ctx context.Context, topic string, n uint64) error {
 	r := rand.New(rand.NewPCG(s.Seed, 4000+n)) //nolint:gosec // not for secrets
 	client := rig.NewClient(s.direct, s.rec, delayq.Prefix(prefix))

@@ -38,8 +38,9 @@ const (
 	aliveLimit = 10 * time.Second
 )
 
-// topics are those that all workers serve, and few these and the ones with limits. crowd are further ones, which the first workers serve
-// too. Those wait for rings, because they have so many topics. The last worker blocks.
+// few are the topics that all workers serve: topics, and the ones with limits. crowd are further
+// ones, which the first workers serve. Those wait for rings, because they have so many topics. The
+// last worker blocks.
 var (
 	topics = []string{"a", "b"}
 	crowd  = crowdOf(50)

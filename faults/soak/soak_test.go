@@ -42,8 +42,8 @@ func TestSoakShortly(t *testing.T) {
 	require.NotZero(t, report.Limited.KeyHolds)
 }
 
-// TestSoakFindsLostLimits is the negative control of limits: in the middle, those of a topic and its
-// keys are removed behind the queue's back.
+// TestSoakFindsLostLimits is the negative control of limits: in the middle, those of a topic and
+// its keys are removed behind the queue's back.
 func TestSoakFindsLostLimits(t *testing.T) {
 	redistest.Need(t)
 	s := &Soak{Seed: 6, Dir: t.TempDir(), For: 12 * time.Second, Log: io.Discard}
