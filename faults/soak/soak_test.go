@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"strings"
@@ -12,6 +13,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
+	"github.com/delayq/delayq"
 	"github.com/delayq/delayq/faults/check"
 	"github.com/delayq/delayq/faults/rig"
 	"github.com/delayq/delayq/internal/redistest"
@@ -43,10 +45,10 @@ func TestSoakShortly(t *testing.T) {
 }
 
 // TestSoakFindsLostLimits is the negative control of limits: in the middle, those of a topic and
-// its keys are removed behind the queue's back.
+// its keys are removed behind the queue's back, and many jobs of one key come.
 func TestSoakFindsLostLimits(t *testing.T) {
 	redistest.Need(t)
-	s := &Soak{Seed: 6, Dir: t.TempDir(), For: 12 * time.Second, Log: io.Discard}
+	s := &Soak{Seed: 6, Dir: t.TempDir(), For: 6 * time.Second, Log: io.Discard}
 	s.Sabotage = func(ctx context.Context, rdb *redis.Client) (err error) {
 		for range 1000 {
 			root := prefix + ":{" + limited + "}:"
@@ -56,9 +58,26 @@ func TestSoakFindsLostLimits(t *testing.T) {
 				return nil
 			})
 			if err == nil {
-				return nil
+				break
 			}
 			wait(ctx, 10*time.Millisecond) // Redis is away at the moment
+		}
+		if err != nil {
+			return err
+		}
+		var tasks []*rig.Task
+		for i := range 40 {
+			tasks = append(tasks, &rig.Task{
+				Topic: limited, ID: fmt.Sprintf("more-%d", i), Steps: []string{"hang:400ms"}, Retries: -1,
+				Options: []delayq.JobOption{delayq.Key(keys[0])},
+			})
+		}
+		for range 1000 {
+			if err = s.put(ctx, tasks[:1]); err == nil {
+				if tasks = tasks[1:]; len(tasks) == 0 {
+					return nil
+				}
+			}
 		}
 		return err
 	}
