@@ -122,7 +122,7 @@ func (d *doctor) sound(key string) bool {
 	case k.holders:
 		needs = append(needs, k.keyed)
 	case k.held, k.parked:
-		needs = []string{k.turn, k.lane, k.leases, k.rates}
+		needs = []string{k.turn, k.lane, k.leases, k.rates, k.rules, k.meta}
 	case k.done, k.results:
 		needs = []string{k.done, k.results}
 	case k.schedules:

@@ -65,7 +65,7 @@
 -- holds pages of IDs from its tail to its head, and sizes only its length. (It is a script because
 -- go-redis can send a plain LRANGE to a replica that lags.)
 -- Cost: O(limit × log N).
--- Uses: now stats sizes lease measure schedule place rouse holder
+-- Uses: now stats sizes lease measure schedule place rouse key_rule holder
 local pool, bucket, leases, dead = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local attempts, errors, moved = KEYS[5], KEYS[6], KEYS[7]
 local done, results, schedules, slots, waiting = KEYS[8], KEYS[9], KEYS[10], KEYS[11], KEYS[12]
@@ -389,17 +389,21 @@ local function settings()
 end
 
 -- excess reports whether a parked key waits longer than any lease and its rate can make it wait.
-local last_end
+local last_end, flow
 local function excess(key, till)
   if not last_end then
-    last_end = now
+    last_end, flow = now, redis.call('HGET', meta, 'flow')
     local last = redis.call('ZREVRANGE', leases, 0, 1, 'WITHSCORES')
     for i = 1, #last, 2 do
-      last_end = last[i] == anchor() and last_end or math.max(last_end, tonumber(last[i + 1]))
+      if last[i] ~= anchor() then
+        last_end = math.max(last_end, math.ceil(last[i + 1]))
+      end
     end
   end
-  local tat = tonumber(redis.call('ZSCORE', rates, key) or 0) or 0
-  return till > math.ceil(math.max(last_end, tat / 1000))
+  local _, running, emit, burst = rule_of(redis.call('HGET', rules, key), flow_of(flow))
+  local tat = emit > 0 and tonumber(redis.call('ZSCORE', rates, key) or 0) or 0
+  local full = math.min(math.ceil(tat / 1000), now + burst * emit / 1000 + 1)
+  return till > math.max(now, full, running > 0 and last_end or 0)
 end
 
 -- unwait gives a key a turn if it has jobs.
