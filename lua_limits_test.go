@@ -248,8 +248,8 @@ func TestHoldWhenRedisIsFull(t *testing.T) {
 	require.Equal(t, "held", r.status())
 }
 
-// Redis's clock is set forward and back, by microseconds to days, while jobs wait for their rate, of
-// the topic or of their key. While the clock runs, each period has as many starts as the rate
+// Redis's clock is set forward and back, by microseconds to days, while jobs wait for their rate,
+// of the topic or of their key. While the clock runs, each period has as many starts as the rate
 // allows, and after a step starts are held up for no longer than the burst takes. A key that waits
 // when the clock is set back needs a repair for that.
 func TestRateWithAClockThatSteps(t *testing.T) {
