@@ -139,6 +139,7 @@ func (t *topicServer) promote(ctx context.Context, heal bool) (promoted, error) 
 	}
 	if n := r.number(3); n > 0 {
 		t.trouble.log.Warn("leases reclaimed", "count", n)
+		t.placesReclaimed(ctx)
 	}
 	return promoted{int(max(r.number(2), r.number(3))), waitOf(r.number(4)), int(r.number(5)), int(r.number(6))}, nil
 }

@@ -115,14 +115,16 @@ func (d *doctor) sound(key string) bool {
 		needs = append(needs, k.bucket, k.dead, k.turn, k.keyed, k.held, k.parked)
 	case k.keyed:
 		needs = append(needs, k.lane)
-	case k.turn, k.rules, k.rates:
+	case k.turn, k.rates:
 		needs = nil
 	case k.blockers:
 		needs = append(needs, k.keyed, k.bucket, k.dead, k.parked, k.turn, k.lane, k.ready)
+	case k.rules:
+		needs = []string{k.meta}
 	case k.holders:
 		needs = append(needs, k.keyed)
 	case k.held, k.parked:
-		needs = []string{k.turn, k.lane}
+		needs = []string{k.turn, k.lane, k.leases, k.rates, k.rules, k.meta}
 	case k.done, k.results:
 		needs = []string{k.done, k.results}
 	case k.schedules:

@@ -388,11 +388,27 @@ func (t *topicServer) placesFreed(ctx context.Context) {
 	bounded, stopping := t.workers.bounded, t.workers.stopping
 	t.mu.Unlock()
 	if bounded && stopping {
-		call, cancel := context.WithTimeout(ctx, callTimeout)
-		defer cancel()
-		// A lost message costs the others a tick.
-		_ = t.server.calls.Publish(call, controlChannel(t.keys.prefix()), record.Message{Verb: "resume", Topic: t.keys.topic}.Encode()).Err()
+		t.tellPlaces(ctx)
 		return
 	}
 	t.placeFreed()
+}
+
+// placesReclaimed is placesFreed after leases have lapsed. The servers that had them take no more
+// jobs, and this one may have no idle worker.
+func (t *topicServer) placesReclaimed(ctx context.Context) {
+	t.mu.Lock()
+	bounded := t.workers.bounded
+	t.mu.Unlock()
+	if bounded {
+		t.tellPlaces(ctx)
+	}
+}
+
+// tellPlaces makes all takers of the topic ask again, those of this server too. A lost message
+// costs them a tick.
+func (t *topicServer) tellPlaces(ctx context.Context) {
+	call, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	_ = t.server.calls.Publish(call, controlChannel(t.keys.prefix()), record.Message{Verb: "resume", Topic: t.keys.topic}.Encode()).Err()
 }

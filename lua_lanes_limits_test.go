@@ -282,3 +282,58 @@ func TestParkingLosesNoTurn(t *testing.T) {
 		require.EqualValues(t, 7, h.rdb.ZScore(t.Context(), h.keys.turn, "").Val())
 	})
 }
+
+// A repair gives a key its turn if it is parked for longer than any lease or its rate can say: it
+// would wait for nothing.
+func TestRepairOfKeysParkedForNothing(t *testing.T) {
+	eachHand(t, func(t *testing.T, h *Hand) {
+		ctx := t.Context()
+		nextYear := float64(time.Now().AddDate(1, 0, 0).UnixMilli())
+		h.setLimits(Limits{RunningPerKey: 1})
+		h.setKeyLimits("slow", KeyLimits{Rate: Per(1, time.Hour)})
+		h.putKeyed("a", "a1", "a2")
+		h.putKeyed("slow", "s1", "s2")
+		got := h.takeAll()
+		require.Equal(t, []string{"a1", "s1"}, idsIn(got))
+		require.Equal(t, []string{"a", "slow"}, h.parkedKeys())
+		found, _ := h.look(true)
+		require.Empty(t, found)
+		require.Equal(t, []string{"a", "slow"}, h.parkedKeys(), "each waits for something")
+
+		require.Equal(t, "o", h.Ack(got["a1"]))
+		require.NoError(t, h.rdb.ZAdd(ctx, h.keys.parked, redis.Z{Score: nextYear, Member: "a"}, redis.Z{Score: nextYear, Member: "slow"}).Err())
+		found, _ = h.look(false)
+		require.Empty(t, found)
+		require.Equal(t, []string{"a", "slow"}, h.parkedKeys(), "without repair nothing is written")
+		found, _ = h.look(true)
+		require.Empty(t, found)
+		require.Empty(t, h.parkedKeys())
+		require.Equal(t, []string{"a2"}, idsIn(h.takeAll()))
+		require.Equal(t, []string{"slow"}, h.parkedKeys(), "its limit is reached")
+		require.Less(t, h.rdb.ZScore(ctx, h.keys.parked, "slow").Val(), nextYear)
+	})
+}
+
+// Limits of keys are in force again after a repair if the note that there are any was lost.
+func TestRepairOfLostNoteOfKeyLimits(t *testing.T) {
+	for _, lost := range []string{"", "0", "-1", "junk"} {
+		t.Run(lost, func(t *testing.T) {
+			eachHand(t, func(t *testing.T, h *Hand) {
+				ctx := t.Context()
+				h.setKeyLimits("a", KeyLimits{Running: 1})
+				h.setKeyLimits("b", KeyLimits{Weight: 3})
+				h.putKeyed("a", "a1", "a2")
+				harm := h.rdb.HDel(ctx, h.keys.meta, "limited").Err()
+				if lost != "" {
+					harm = h.rdb.HSet(ctx, h.keys.meta, "limited", lost).Err()
+				}
+				require.NoError(t, harm)
+				h.look(true)
+				require.Equal(t, []string{"a1"}, idsIn(h.takeAll()))
+				h.setKeyLimits("a", KeyLimits{})
+				h.look(true)
+				require.Equal(t, []string{"a2"}, idsIn(h.takeAll()))
+			})
+		})
+	}
+}

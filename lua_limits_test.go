@@ -2,11 +2,13 @@ package delayq
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/delayq/delayq/internal/embedded"
 	"github.com/delayq/delayq/internal/redistest"
 )
 
@@ -244,4 +246,66 @@ func TestHoldWhenRedisIsFull(t *testing.T) {
 	r, err := h.tryTake("", 1, time.Minute)
 	require.NoError(t, err)
 	require.Equal(t, "held", r.status())
+}
+
+// Redis's clock is set forward and back, by microseconds to days, while jobs wait for their rate,
+// of the topic or of their key. While the clock runs, each period has as many starts as the rate
+// allows, and after a step starts are held up for no longer than the burst takes. A key that waits
+// when the clock is set back needs a repair for that.
+func TestRateWithAClockThatSteps(t *testing.T) {
+	t.Parallel()
+	r := embedded.New()
+	defer r.Close()
+	rdb := r.Client()
+	defer func() { require.NoError(t, rdb.Close()) }()
+	rate := Per(20, time.Second).Burst(4)
+	emit, burst := rate.emit(), int64(rate.MaxBurst())
+	for name, l := range map[string]Limits{"of the topic": {Rate: rate}, "of a key": {RatePerKey: rate}} {
+		for seed := range uint64(3) {
+			t.Run(fmt.Sprintf("%s, seed %d", name, seed), func(t *testing.T) {
+				p := rand.New(rand.NewPCG(seed, 16))
+				at := int64(1_763_712_345_678_901)
+				r.SetTime(time.UnixMicro(at))
+				h := NewHand(t, rdb, redistest.Prefix(t), "topic")
+				h.setLimits(l)
+				for i := range 6 {
+					h.putKeyed("k", numbered(fmt.Sprint(i, "-"), 100)...)
+				}
+				for range 6 {
+					var starts []int64 // since the clock was set
+					from := at
+					for at < from+3_000_000 {
+						r.SetTime(time.UnixMicro(at))
+						if n := p.IntN(8); n == 0 {
+							h.Promote() // a parked key gets its turn back
+						}
+						for range h.Take(10, 24*365*time.Hour) {
+							starts = append(starts, at)
+						}
+						at += p.Int64N(40_000)
+					}
+					for i := range starts {
+						allowed := func(j int) int64 { return burst + (starts[j]-starts[i])/emit }
+						for j := i; j < len(starts); j++ {
+							require.LessOrEqual(t, int64(j-i+1), allowed(j), "starts from %d to %d", starts[i], starts[j])
+						}
+					}
+					require.NotEmpty(t, starts)
+					require.LessOrEqual(t, starts[0]-from, burst*emit+400_000, "the first start after the step")
+					// Takes are up to 40 ms apart, and a key gets its turn back with the promote
+					// after that.
+					require.Greater(t, len(starts), 20)
+					step := []int64{1, 1000, 1_000_000, 3_600_000_000, 3 * 86_400_000_000}[p.IntN(5)]
+					if p.IntN(2) == 0 {
+						step = -step
+					}
+					at += step
+					r.SetTime(time.UnixMicro(at))
+					if step < 0 && l.ofKeys() {
+						h.look(true)
+					}
+				}
+			})
+		}
+	}
 }

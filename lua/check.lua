@@ -55,10 +55,11 @@
 -- definition). A schedule that gets a place again has the slot 0: a server computes its first slot
 -- from then on.
 --
--- With repair, a lost size of the largest record is noted again, and entries in holders of jobs
--- that are not running are removed. They are no finding, because unpark comes after the end of a
--- job. For an ID in leases only the books are repaired, because the job belongs to its server. Safe
--- to send twice.
+-- With repair, a lost size of the largest record and a lost number of keys with limits are noted
+-- again, entries in holders of jobs that are not running are removed, and keys that are parked for
+-- longer than any lease and their rates say get turns. They are no finding, because unpark comes
+-- after the end of a job. For an ID in leases only the books are repaired, because the job belongs
+-- to its server. Safe to send twice.
 -- Returns {'ok', now, cursor, looked, keys, ids, whats, repaired, sizes, nowhere}. cursor is 0 at
 -- the end. Four lists describe the findings; repaired is 1 or 0. With all, sizes holds the sizes of
 -- turn, keyed, lane, the first fourteen keys, rules, held, parked, holders, rates, blockers, ready
@@ -67,8 +68,8 @@
 -- holds pages of IDs from its tail to its head, and sizes only its length. (It is a script because
 -- go-redis can send a plain LRANGE to a replica that lags.)
 -- Cost: O(limit × log N).
--- Uses: now stats sizes lease measure schedule place rouse holder free_keys reseat order block
--- Uses: unblock
+-- Uses: now stats sizes lease measure schedule place rouse key_rule holder free_keys reseat order
+-- Uses: block unblock
 local pool, bucket, leases, dead = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local attempts, errors, moved = KEYS[5], KEYS[6], KEYS[7]
 local done, results, schedules, slots, waiting = KEYS[8], KEYS[9], KEYS[10], KEYS[11], KEYS[12]
@@ -387,12 +388,45 @@ end
 
 local flow_form = '^' .. string.rep(' %d+', 6) .. '$'
 local function settings()
+  local limited = false
   for i = 1, #entries, 2 do
     local more = string.match(entries[i + 1], '^[1-9]%d*(.*)$') -- than a weight
     local readable = #entries[i] <= 255 and (more == '' or string.match(more or '', flow_form))
     if not readable and found(part, entries[i], 'unreadable', true) then
       redis.call('HDEL', rules, entries[i])
     end
+    limited = limited or readable and more ~= ''
+  end
+  local noted = limited and repair == '1' and redis.call('HGET', meta, 'limited')
+  if limited and repair == '1' and (tonumber(noted or 0) or 0) < 1 then
+    redis.call('HDEL', meta, '') -- after a deletion, the script can write at maxmemory
+    redis.call('HSET', meta, 'limited', redis.call('HLEN', rules)) -- at least as many as there are
+  end
+end
+
+-- excess reports whether a parked key waits longer than any lease and its rate can make it wait.
+local last_end, flow
+local function excess(key, till)
+  if not last_end then
+    last_end, flow = now, redis.call('HGET', meta, 'flow')
+    local last = redis.call('ZREVRANGE', leases, 0, 1, 'WITHSCORES')
+    for i = 1, #last, 2 do
+      if last[i] ~= anchor() then
+        last_end = math.max(last_end, math.ceil(last[i + 1]))
+      end
+    end
+  end
+  local _, running, emit, burst = rule_of(redis.call('HGET', rules, key), flow_of(flow))
+  local tat = emit > 0 and tonumber(redis.call('ZSCORE', rates, key) or 0) or 0
+  local full = math.min(math.ceil(tat / 1000), now + burst * emit / 1000 + 1)
+  return till > math.max(now, full, running > 0 and last_end or 0)
+end
+
+-- unwait gives a key a turn if it has jobs.
+local function unwait(key)
+  if redis.call('ZLEXCOUNT', lane, '[' .. lane_of(key), '(' .. lane_end(key)) > 0 then
+    offer(turn, {key})
+    rouse(ready, 1)
   end
 end
 
@@ -403,11 +437,12 @@ local function holds(zset)
     local readable = #key >= 1 and #key <= 255 and ending >= 0 and ending <= 9999999999999
     if not readable and found(part, key, 'unreadable', true) then
       redis.call('ZREM', zset, key)
-      local from, to = #key <= 255 and '[' .. lane_of(key), #key <= 255 and '(' .. lane_end(key)
-      if from and redis.call('ZLEXCOUNT', lane, from, to) > 0 then
-        offer(turn, {key})
-        rouse(ready, 1)
+      if #key <= 255 then
+        unwait(key)
       end
+    elseif readable and zset == parked and repair == '1' and excess(key, ending) then
+      redis.call('ZREM', zset, key)
+      unwait(key)
     end
   end
 end

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -216,6 +217,37 @@ func TestLimitOfACrashedServer(t *testing.T) {
 	})
 }
 
+// A place that is free because a lease is over is used at once, whichever server finds that out: by
+// the one with an idle worker, and not a tick later.
+func TestPlaceOfALapsedLeaseIsUsedAtOnce(t *testing.T) {
+	queuetest.InBubble(t, func(b *queuetest.Bubble) {
+		const lease = 10 * time.Second
+		require.NoError(b, b.Client.SetLimits(b.Context(), "a", delayq.Limits{Running: 2}))
+		wait := func(ctx context.Context, _ *delayq.Job) error {
+			<-ctx.Done()
+			return ctx.Err()
+		}
+		w := queuetest.NewWire(b.Redis)
+		b.ServeOn(w, "a", wait, delayq.Lease(lease), delayq.Concurrency(1))
+		b.Enqueue("a", "held")
+		b.Pass(time.Second)
+		b.Serve("a", wait, delayq.Lease(lease), delayq.Concurrency(1)) // busy, and a server like any other
+		b.Enqueue("a", "busy")
+		b.Pass(time.Second)
+		var c crowd
+		b.Serve("a", c.handler(0), delayq.Lease(lease))
+		b.Pass(370 * time.Millisecond) // its ticks are not at the ends of leases
+		b.Enqueue("a", "next")
+		b.Pass(time.Second)
+		require.Empty(b, c.started())
+		w.Freeze()
+		end := b.RDB.ZScore(b.Context(), queuetest.Prefix+":{a}:leases", "held").Val()
+		b.Pass(2 * lease)
+		require.Len(b, c.started(), 2)
+		require.WithinDuration(b, time.UnixMicro(int64(end*1000)), c.started()[0], 5*time.Millisecond)
+	})
+}
+
 // The loss of the reply to a take costs a limited topic the repeat and nothing else, on servers
 // that pop and on servers that are rung.
 func TestLimitAfterALostReply(t *testing.T) {
@@ -303,6 +335,35 @@ func TestRateOfStarts(t *testing.T) {
 			})
 		})
 	}
+}
+
+// Three servers with more than enough to do start 3,000 jobs in a minute at 50 a second, give or
+// take those of the burst. It makes no difference that one of them stops in between, and that
+// another one loses the reply of a take.
+func TestThreeServersStartAsManyJobsAsTheRateSays(t *testing.T) {
+	queuetest.InBubble(t, func(b *queuetest.Bubble) {
+		var c crowd
+		rate := delayq.Per(50, time.Second)
+		require.NoError(b, b.Client.SetLimits(b.Context(), "a", delayq.Limits{Rate: rate}))
+		for i := range 3200 {
+			b.Enqueue("a", fmt.Sprint(i))
+		}
+		b.Pass(time.Second)
+		first := b.Serve("a", c.handler(10*time.Millisecond), delayq.Concurrency(8))
+		w := queuetest.NewWire(b.Redis)
+		b.ServeOn(w, "a", c.handler(10*time.Millisecond), delayq.Concurrency(8))
+		b.Serve("a", c.handler(10*time.Millisecond), delayq.Concurrency(8))
+		b.Pass(30 * time.Second)
+		w.Lose(queuetest.Digest("take"))
+		require.NoError(b, first.Stop())
+		b.Pass(31 * time.Second)
+		require.Equal(b, 1, w.Losses())
+		all := c.started()
+		n, _ := slices.BinarySearchFunc(all, all[0].Add(time.Minute), time.Time.Compare)
+		require.InDelta(b, 3000, n, float64(rate.MaxBurst()))
+		b.Pass(10 * time.Second)
+		require.Len(b, c.started(), 3200)
+	})
 }
 
 // An idle limited topic is not asked more often than another one, and a job for now starts at once.
@@ -393,6 +454,56 @@ func TestHold(t *testing.T) {
 		require.WithinDuration(b, began.Add(ran+20*time.Second), hooks.Of("Held", "2")[0].NextDue, 10*time.Millisecond)
 		require.Zero(b, b.Stats("a").HeldUntil)
 	})
+}
+
+// Ten handlers that return Hold at the same moment make the topic wait for as long as the longest
+// one says, and those that return HoldKey their key. No attempt is used up.
+func TestTenHoldsAtOnce(t *testing.T) {
+	for name, hold := range map[string]func(time.Duration) error{"topic": delayq.Hold, "key": delayq.HoldKey} {
+		t.Run(name, func(t *testing.T) {
+			queuetest.InBubble(t, func(b *queuetest.Bubble) {
+				var mu sync.Mutex
+				var all sync.WaitGroup
+				all.Add(10)
+				starts := map[string][]time.Time{}
+				h := func(_ context.Context, job *delayq.Job) error {
+					mu.Lock()
+					starts[job.ID] = append(starts[job.ID], time.Now())
+					n := len(starts[job.ID])
+					mu.Unlock()
+					if job.Attempt != 1 {
+						t.Errorf("%s is at attempt %d", job.ID, job.Attempt)
+					}
+					if n > 1 || job.ID == "later" {
+						return nil
+					}
+					all.Done()
+					all.Wait()
+					d, _ := strconv.Atoi(job.ID)
+					return hold(time.Duration(3+7*d%10) * time.Second) // from 3 to 12 s, in no order
+				}
+				for range 2 {
+					b.Serve("a", h, delayq.Concurrency(5))
+				}
+				b.Pass(time.Second)
+				began := time.Now()
+				for i := range 10 {
+					b.Enqueue("a", fmt.Sprint(i), delayq.Key("k"))
+				}
+				b.Pass(time.Second)
+				b.Enqueue("a", "later", delayq.Key("k"))
+				b.Pass(10*time.Second + 900*time.Millisecond)
+				require.Len(b, starts, 10, "held")
+				b.Pass(time.Second)
+				require.Len(b, starts, 11)
+				for id, at := range starts {
+					require.Len(b, at, map[bool]int{true: 1, false: 2}[id == "later"], id)
+					require.WithinDuration(b, began.Add(12*time.Second), at[len(at)-1], 200*time.Millisecond, id)
+				}
+				require.EqualValues(b, 10, b.Stats("a").Counters[delayq.CounterHeld])
+			})
+		})
+	}
 }
 
 // A program holds a topic, and ends the hold. Pauses and holds do not touch each other.

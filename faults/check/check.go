@@ -28,6 +28,10 @@
 //	I21 dead         dead jobs go only when there are too many, and are counted and told of then
 //	I22 pause        nothing is taken from a topic while anybody holds it, whoever else has let
 //	                 it go
+//	I23 running      no more jobs of a topic or a key have leases at the same time than its limit
+//	                 says
+//	I24 rate         no more jobs of a topic or a key start in any period than its rate says
+//	I25 hold         nothing is taken from a topic or a key that a handler or a call holds
 package check
 
 import (
@@ -62,7 +66,8 @@ type Options struct {
 	BackoffMin time.Duration // the first backoff of the jobs; 0: not checked
 	Snooze     time.Duration // how long a snoozed job sleeps; 0: not checked
 	DeadLimit  int           // how many dead jobs of a topic are kept; 0: all, as far as the history goes
-	Failover   bool          // an asynchronous failover happened: jobs acknowledged shortly before may be lost, done ones may come back
+	Limits     map[string]Limits
+	Failover   bool // an asynchronous failover happened: jobs acknowledged shortly before may be lost, done ones may come back
 }
 
 // tick is how exactly times are checked: Redis keeps them in whole milliseconds.
@@ -88,6 +93,7 @@ type Report struct {
 	Operations                 int
 	LostInFailover             int
 	Slots                      Slots
+	Limited                    Limited
 	Late                       []time.Duration // start − due of first runs that no fault touched, sorted
 }
 
@@ -100,6 +106,16 @@ type Slots struct {
 	Late                   []time.Duration // stored − slot of those that no fault touched and no policy made wait, sorted
 	Spans                  int             // between two looks at the books of a schedule, that add up
 	Checks                 int             // of topics, that found nothing
+}
+
+// Limited are figures of limits and holds.
+type Limited struct {
+	Samples  int // of the leases of topics
+	Together int // most runs of a limited topic or key that went on at the same time
+	Starts   int // of topics and keys with a rate, whose times are known
+	Holds    int // by handlers
+	KeyHolds int // by calls
+	Damages  int // of what Redis holds
 }
 
 // Count is how many violations of a rule there are.
@@ -132,6 +148,10 @@ func (r *Report) String() string {
 	if r.Holds > 0 {
 		fmt.Fprintf(&b, "; pauses %d", r.Holds)
 	}
+	if l := r.Limited; l.Samples > 0 {
+		fmt.Fprintf(&b, "; limits: %d samples, %d together at most, %d timed starts, holds %d by handlers, %d of keys by calls, damages %d",
+			l.Samples, l.Together, l.Starts, l.Holds, l.KeyHolds, l.Damages)
+	}
 	if len(r.Rows) > 0 {
 		fmt.Fprintf(&b, "; rows %d (%s)", total(r.Rows), list(r.Rows))
 	}
@@ -142,6 +162,7 @@ func (r *Report) String() string {
 		{"I1", "lost"}, {"I2", "unexpected"}, {"I3", "early"}, {"I5", "unexplained"}, {"I6", "overlap"}, {"I7", "fencing"}, {"I8", "cancel"},
 		{"I10", "attempts"}, {"I11", "left"}, {"I12", "census"}, {"I16", "errors"},
 		{"I17", "slots"}, {"I18", "silence"}, {"I19", "books"}, {"I20", "policy"}, {"I21", "pruned"}, {"I22", "paused"},
+		{"I23", "running"}, {"I24", "rate"}, {"I25", "held"},
 	} {
 		fmt.Fprintf(&b, "; %s %d", rule[1], r.Count(rule[0]))
 	}
@@ -235,12 +256,20 @@ func Check(events []rig.Event, state *State, o Options) *Report {
 		Report: &Report{Duplicates: map[string]int{}, Outcomes: map[string]int{}, Faults: map[string]int{}, Rows: map[string]int{}},
 		o:      o, jobs: map[place]map[int64]*job{}, schedules: map[place]*schedule{}, state: state,
 		asking: map[place][]*call{}, murky: map[place]bool{}, missing: map[string]int{}, toldPruned: map[string]int64{},
-		holds: map[string][]*hold{},
+		holds: map[string][]*hold{}, keyHolds: map[string][]*keyHold{}, damages: map[string][]window{}, samples: map[string][]rig.Event{},
+		released: map[string][]*call{},
 	}
 	c.gather(events)
 	for _, incs := range c.jobs {
 		for _, j := range incs {
 			slices.SortStableFunc(j.runs, func(a, b *run) int { return cmp.Compare(a.Fence, b.Fence) })
+		}
+	}
+	for _, incs := range c.jobs {
+		for _, j := range incs {
+			for _, r := range j.runs {
+				c.asksHold(r)
+			}
 		}
 	}
 	for _, s := range c.schedules {
@@ -253,6 +282,9 @@ func Check(events []rig.Event, state *State, o Options) *Report {
 	}
 	for _, at := range slices.SortedFunc(maps.Keys(c.schedules), comparePlaces) {
 		c.judgeSchedule(c.schedules[at])
+	}
+	for _, topic := range slices.Sorted(maps.Keys(o.Limits)) {
+		c.limits(topic, o.Limits[topic])
 	}
 	if state != nil {
 		for _, t := range state.Topics {

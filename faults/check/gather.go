@@ -22,6 +22,11 @@ type checker struct {
 	missing    map[string]int    // by topic: buried jobs that are not among the dead
 	toldPruned map[string]int64  // by topic: what the hooks told
 	holds      map[string][]*hold
+
+	keyHolds map[string][]*keyHold // of a topic, and of keys
+	released map[string][]*call    // calls that let a key go
+	damages  map[string][]window   // of what Redis holds of a topic
+	samples  map[string][]rig.Event
 }
 
 // A window is a time during which something was broken.
@@ -137,16 +142,26 @@ func (c *checker) gather(events []rig.Event) {
 			}
 		case rig.OpHold, rig.OpRelease:
 			c.held(e, open)
+		case rig.OpHoldKey, rig.OpReleaseKey:
+			c.heldKey(e, open)
+		case rig.OpSample:
+			c.samples[e.Topic] = append(c.samples[e.Topic], e)
 		case rig.OpPruned:
 			c.toldPruned[e.Topic] += e.Count
-		case rig.OpFault:
+		case rig.OpFault, rig.OpHeal:
+			if e.Result == rig.Damage {
+				c.harm(e)
+				continue
+			}
+			if e.Op == rig.OpHeal {
+				if i, ok := faults[e.Result+" "+e.ID]; ok {
+					c.windows[i].to = e.Mono
+				}
+				continue
+			}
 			c.Faults[e.Result]++
 			faults[e.Result+" "+e.ID] = len(c.windows)
 			c.windows = append(c.windows, window{e.Mono, forever, e.Result, e.ID})
-		case rig.OpHeal:
-			if i, ok := faults[e.Result+" "+e.ID]; ok {
-				c.windows[i].to = e.Mono
-			}
 		}
 	}
 	for _, k := range open { // the process ended, or the test
@@ -156,6 +171,18 @@ func (c *checker) gather(events []rig.Event) {
 		k.outcome = rig.Info
 		c.answered(place{k.Topic, k.ID}, k, last)
 	}
+}
+
+// harm notes that something is changed behind the back of a topic, or that it was repaired.
+func (c *checker) harm(e rig.Event) {
+	list := c.damages[e.Topic]
+	if e.Op == rig.OpHeal && len(list) > 0 {
+		list[len(list)-1].to = e.Mono
+		return
+	}
+	c.Limited.Damages++
+	c.Faults[e.Result]++
+	c.damages[e.Topic] = append(list, window{e.Mono, forever, e.Result, ""})
 }
 
 // inherited notes that a run was told that its job is enqueued again.

@@ -34,6 +34,7 @@ func (c *checker) judge(j *job) {
 	c.heirs(j)
 	for _, r := range j.runs {
 		c.whileHeld(j, r)
+		c.whileKeyHeld(j, r)
 	}
 }
 
@@ -240,7 +241,7 @@ func (c *checker) early(j *job) {
 		if passed < due-tick {
 			c.bad("I3", j, "attempt %d began %v after %s, and was due after %v", r.Attempt, passed, why, due)
 		}
-		if i == 0 && why == "it was enqueued" && j.schedule == nil && j.enqueue.outcome == rig.OK && !c.broken(from, r.Mono, "") && !c.paused(j.topic, j.enqueue.Wall, r.Wall) {
+		if i == 0 && why == "it was enqueued" && j.schedule == nil && j.enqueue.outcome == rig.OK && !c.broken(from, r.Mono, "") && !c.paused(j.topic, j.enqueue.Wall, r.Wall) && c.unlimited(j.topic) {
 			c.Late = append(c.Late, max(0, passed-due))
 		}
 	}
@@ -374,7 +375,7 @@ func (c *checker) attempts(j *job) {
 			switch {
 			case prev.settled != nil && prev.settled.Result == "retried":
 				number, least = number+1, number+1
-			case prev.settled != nil && (prev.settled.Result == "snoozed" || prev.settled.Result == "returned"):
+			case prev.settled != nil && (prev.settled.Result == "snoozed" || prev.settled.Result == "returned" || prev.settled.Result == "held"):
 			default:
 				known = false // the lease ran out, or the end of the story is missing
 			}

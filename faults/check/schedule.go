@@ -57,7 +57,7 @@ func (c *checker) looked(e rig.Event) {
 	case e.Type != rig.OK:
 	case e.Err == "":
 		c.Slots.Checks++
-	case !c.o.Failover:
+	case !c.o.Failover && !c.damaged(e.Topic, e.Mono-int64(settling), e.Mono):
 		c.Violations = append(c.Violations, Violation{"I12", e.Topic, "", 0, "a check found " + e.Err})
 	}
 }

@@ -1,6 +1,7 @@
 package rig
 
 import (
+	"cmp"
 	"context"
 	"encoding/hex"
 	"errors"
@@ -23,10 +24,10 @@ type handler struct {
 	client *Client // for tasks that enqueue
 }
 
-// Handle runs one attempt of a task.
-func (h handler) Handle(ctx context.Context, job *delayq.Job) (err error) {
-	e := Event{
-		Topic: job.Topic, ID: job.ID, Attempt: job.Attempt, Fence: job.Fence(), Nonce: hex.EncodeToString([]byte(job.Nonce())),
+// began notes the start of a run, and returns what its other events have in common.
+func (h handler) began(job *delayq.Job) (e Event, w work) {
+	e = Event{
+		Topic: job.Topic, ID: job.ID, Key: job.Key, Attempt: job.Attempt, Fence: job.Fence(), Nonce: hex.EncodeToString([]byte(job.Nonce())),
 		Started: job.StartedAt.UnixMicro(), Due: job.Due.UnixMilli(), Sum: sum(job.Payload),
 		Made: job.EnqueuedAt.UnixMilli(),
 	}
@@ -38,6 +39,60 @@ func (h handler) Handle(ctx context.Context, job *delayq.Job) (err error) {
 	start := e
 	start.Op = OpStart
 	h.rec.Record(start)
+	return e, w
+}
+
+// ended notes the end of a run.
+func (h handler) ended(job *delayq.Job, e Event, result string, step string) {
+	e.Op, e.Result, e.Fence = OpEnd, result, job.Fence()
+	if verb, arg, _ := strings.Cut(step, ":"); result == verb && (verb == "hold" || verb == "holdkey") {
+		d, _ := time.ParseDuration(arg) // step has parsed it
+		e.Delay = d.Milliseconds()
+	}
+	h.rec.Record(e)
+}
+
+// HandleBatch runs one attempt of each of several tasks, one after the other. A panic is that of
+// all that have not ended.
+func (h handler) HandleBatch(ctx context.Context, jobs []*delayq.Job) error {
+	events, todo := make([]Event, len(jobs)), make([]work, len(jobs))
+	for i, job := range jobs {
+		events[i], todo[i] = h.began(job)
+	}
+	done, result := 0, "goexit"
+	defer func() {
+		p := recover()
+		if p != nil {
+			result = "panic"
+		}
+		for i := done; i < len(jobs); i++ {
+			h.ended(jobs[i], events[i], result, "")
+		}
+		if p != nil {
+			panic(p)
+		}
+	}()
+	for i, job := range jobs {
+		step := todo[i].step(job.Attempt)
+		how, err := h.step(ctx, job, todo[i], step)
+		if lost := cmp.Or(job.Err(), context.Cause(ctx)); lost != nil {
+			e := events[i]
+			e.Op, e.Result = OpLost, cause(lost)
+			h.rec.Record(e)
+		}
+		h.ended(job, events[i], how, step)
+		done = i + 1
+		if err := job.Fail(err); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Handle runs one attempt of a task.
+func (h handler) Handle(ctx context.Context, job *delayq.Job) (err error) {
+	e, w := h.began(job)
+	step := w.step(job.Attempt)
 
 	watch := context.AfterFunc(ctx, func() {
 		lost := e
@@ -51,14 +106,12 @@ func (h handler) Handle(ctx context.Context, job *delayq.Job) (err error) {
 			result = "panic"
 		}
 		watch()
-		end := e
-		end.Op, end.Result, end.Fence = OpEnd, result, job.Fence()
-		h.rec.Record(end)
+		h.ended(job, e, result, step)
 		if p != nil {
 			panic(p)
 		}
 	}()
-	result, err = h.step(ctx, job, w, w.step(job.Attempt))
+	result, err = h.step(ctx, job, w, step)
 	return err
 }
 
@@ -99,6 +152,14 @@ func (h handler) step(ctx context.Context, job *delayq.Job, w work, step string)
 			return "snooze", delayq.Snooze(SnoozeBit)
 		}
 		return "ok", nil
+	case "hold", "holdkey":
+		switch { // the microseconds of the take are as good as any number
+		case job.Fence()%3 == 0:
+			return "ok", nil
+		case verb == "hold":
+			return verb, delayq.Hold(d)
+		}
+		return verb, delayq.HoldKey(d)
 	case "renew", "again":
 		if w.Left == 0 {
 			return "ok", nil
@@ -173,6 +234,7 @@ func (h hooks) Replaced(e delayq.RunEvent)  { h.settled(e) }
 func (h hooks) LeaseLost(e delayq.RunEvent) { h.settled(e) }
 func (h hooks) Expired(e delayq.RunEvent)   { h.settled(e) }
 func (h hooks) Returned(e delayq.RunEvent)  { h.settled(e) }
+func (h hooks) Held(e delayq.RunEvent)      { h.settled(e) }
 
 // Pruned notes how many dead jobs a server has removed.
 func (h hooks) Pruned(e delayq.PruneEvent) {

@@ -25,6 +25,7 @@ type Event struct {
 
 	Topic   string `json:"topic,omitempty"`
 	ID      string `json:"id,omitempty"`
+	Key     string `json:"key,omitempty"`     // of a job that starts, or the key that a call is about
 	Inc     int64  `json:"inc,omitempty"`     // the incarnation: unique for every enqueueing, carried in the payload
 	Delay   int64  `json:"delay,omitempty"`   // ms
 	Retries int    `json:"retries,omitempty"` // allowed after the first failure; below 0: any number
@@ -45,6 +46,8 @@ type Event struct {
 	Plan  *Plan  `json:"plan,omitempty"`  // of OpSchedule
 	Books *Books `json:"books,omitempty"` // of OpRead
 	Ran   []Ran  `json:"ran,omitempty"`   // of OpRuns
+
+	Keys map[string]int64 `json:"keys,omitempty"` // of OpSample: running jobs by key
 }
 
 // Operations.
@@ -55,6 +58,8 @@ const (
 	OpAgain      = "again"    // a handler returns Again: Inc is the new job's, Of its own
 	OpHold       = "hold"     // a topic is paused, by ID, for Delay
 	OpRelease    = "release"  // a topic is resumed, by ID
+	OpHoldKey    = "hold key" // Key of a topic is held for Delay, or paused if that is 0
+	OpReleaseKey = "release key"
 	OpCancel     = "cancel"
 	OpReschedule = "reschedule"
 	OpSchedule   = "schedule" // ID is the name of the schedule, here and in the next ones
@@ -70,10 +75,14 @@ const (
 	OpLost       = "lost"    // a handler's context ended; Result is the cause
 	OpSettled    = "settled" // a hook says what became of a run; Result is the outcome
 	OpPruned     = "pruned"  // a hook says that so many dead jobs were removed
-	OpFault      = "fault"   // a fault begins; Result is its kind, ID the process it hits, if it is one
+	OpSample     = "sample"  // Count jobs of a topic have leases in Redis
+	OpFault      = "fault"   // a fault begins; Result is its kind, ID the process it hits, if it is one, or of Damage what it changes
 	OpHeal       = "heal"    // it is over
 	OpUp         = "up"      // a worker process runs
 )
+
+// Damage is the kind of a fault that changes what Redis holds of a topic behind its back.
+const Damage = "damage"
 
 // Types of calls.
 const (

@@ -27,7 +27,8 @@ import (
 // its error), deaf:<duration> (ignores its context), snooze:<duration> (snoozed in bits until that
 // long after the enqueueing, then ok), renew:<delay> (as often as Left says, the handler enqueues a
 // task like this one under the same ID, with Replace; then ok), again:<delay> (the same by
-// returning Again).
+// returning Again), hold:<duration> (two of three runs hold the topic for so long, the others are
+// ok), holdkey:<duration> (the same with the key).
 type Task struct {
 	Topic   string
 	ID      string

@@ -33,11 +33,12 @@ type WorkerConfig struct {
 	Redis  Redis
 	Prefix string
 	Topics []string
-	Slots  int           // for each topic
-	Lease  time.Duration // 0: the default
-	Drain  time.Duration // 0: the default
-	Dead   int           // how many dead jobs of a topic are kept; 0: the default
-	Box    *BoxConfig    // the process is a relay of this outbox, and serves no topic
+	Batch  map[string]int // topics whose jobs run in batches of at most so many
+	Slots  int            // for each topic
+	Lease  time.Duration  // 0: the default
+	Drain  time.Duration  // 0: the default
+	Dead   int            // how many dead jobs of a topic are kept; 0: the default
+	Box    *BoxConfig     // the process is a relay of this outbox, and serves no topic
 }
 
 // Redis says how to reach Redis: one server, the Sentinels of one, or the nodes of a cluster.
@@ -126,6 +127,10 @@ func (c WorkerConfig) Server(rdb redis.UniversalClient, rec *Recorder) *delayq.S
 	}
 	server, client := delayq.NewServer(rdb, opts...), NewClient(rdb, rec, delayq.Prefix(c.Prefix), delayq.MaxPayload(MaxPayload))
 	for _, topic := range c.Topics {
+		if size := c.Batch[topic]; size > 0 {
+			server.HandleBatch(topic, handler{rec, client}.HandleBatch, delayq.BatchSize(size))
+			continue
+		}
 		server.Handle(topic, handler{rec, client})
 	}
 	return server

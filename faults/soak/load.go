@@ -98,7 +98,7 @@ func (e *enqueuer) step(ctx context.Context) error {
 	}
 	pick := e.r.IntN(100)
 	if len(e.live) == 0 || pick < 66 {
-		t := e.task(fmt.Sprintf("%d-%d", e.n, e.made))
+		t := e.task(e.topic(), fmt.Sprintf("%d-%d", e.n, e.made))
 		e.made++
 		err := e.client.Put(ctx, t, false)
 		if err == nil && t.Left == 0 {
@@ -161,9 +161,8 @@ func (e *enqueuer) replace(ctx context.Context, t *rig.Task) error { return e.cl
 
 // again enqueues another incarnation of an ID.
 func (e *enqueuer) again(ctx context.Context, i int, put func(context.Context, *rig.Task) error) error {
-	fresh := e.task(e.live[i].ID)
+	fresh := e.task(e.live[i].Topic, e.live[i].ID)
 	fresh.Left = 0 // this ID is ours
-	fresh.Topic = e.live[i].Topic
 	err := put(ctx, fresh)
 	switch {
 	case err == nil:
@@ -218,6 +217,8 @@ var scripts = []struct {
 	{4, []string{"again:0s"}, -1, 0},
 	{4, []string{"again:150ms"}, -1, 0},
 	{2, []string{"err", "again:50ms"}, 3, 0},
+	{3, []string{"hold:50ms"}, -1, 0},
+	{6, []string{"holdkey:200ms"}, -1, 0},
 }
 
 // sizes are how much larger payloads are than they must be, each as often as its weight says.
@@ -249,22 +250,45 @@ func (e *enqueuer) pad() int {
 	return 0
 }
 
-// topic is where a job goes. Half of the jobs go to the crowd.
+// topic is where a job goes. Half of the jobs go to the crowd, and a quarter to topics with limits.
 func (e *enqueuer) topic() string {
 	if e.r.IntN(2) == 0 {
-		return topics[e.r.IntN(len(topics))]
+		return few[e.r.IntN(len(few))]
 	}
 	return crowd[e.r.IntN(len(crowd))]
 }
 
-func (e *enqueuer) task(id string) *rig.Task {
-	t := &rig.Task{Topic: e.topic(), ID: id, Delay: e.delay(), Retries: -1}
+// fits tells whether tasks of a topic do such steps. A batch takes as long as all its jobs do, and
+// no job of it can replace itself.
+func fits(topic string, steps []string) bool {
+	return !slices.ContainsFunc(steps, func(step string) bool {
+		verb, arg, _ := strings.Cut(step, ":")
+		d, _ := time.ParseDuration(arg) // 0: it has none
+		switch verb {
+		case "renew":
+			return topic == batched
+		case "hang", "deaf":
+			return topic == batched && d > time.Second/2
+		case "hold", "holdkey":
+			return topic != batched && topic != limited
+		}
+		return false
+	})
+}
+
+func (e *enqueuer) task(topic, id string) *rig.Task {
+	t := &rig.Task{Topic: topic, ID: id, Delay: e.delay(), Retries: -1}
 	total := 0
 	for _, s := range scripts {
-		total += s.weight
+		if fits(t.Topic, s.steps) {
+			total += s.weight
+		}
 	}
 	n := e.r.IntN(total)
 	for _, s := range scripts {
+		if !fits(t.Topic, s.steps) {
+			continue
+		}
 		if n -= s.weight; n < 0 {
 			t.Steps, t.Retries = s.steps, s.retries
 			if s.timeout > 0 {

@@ -193,6 +193,7 @@ var faults = []fault{
 		return n.during(ctx, "client pause", "", d,
 			func() error { return n.direct.Do(context.Background(), "CLIENT", "PAUSE", ms, "WRITE").Err() }, func() error { return nil })
 	}},
+	{rig.Damage, 4, func(ctx context.Context, n *nemesis, d time.Duration) error { return n.damage(ctx, d) }},
 	{"full", 1, func(ctx context.Context, n *nemesis, d time.Duration) error {
 		return n.during(ctx, "full", "", d,
 			func() error { return n.config("maxmemory", "1mb") }, func() error { return n.config("maxmemory", "0") })

@@ -38,12 +38,14 @@ const (
 	aliveLimit = 10 * time.Second
 )
 
-// topics are those that all workers serve. crowd are further ones, which the first workers serve
-// too. Those wait for rings, because they have so many topics. The last worker blocks.
+// few are the topics that all workers serve: topics, and the ones with limits. crowd are further
+// ones, which the first workers serve. Those wait for rings, because they have so many topics. The
+// last worker blocks.
 var (
 	topics = []string{"a", "b"}
 	crowd  = crowdOf(50)
-	all    = slices.Concat(topics, crowd)
+	few    = slices.Concat(topics, []string{limited, batched})
+	all    = slices.Concat(few, crowd)
 )
 
 // crowded is how many workers serve the crowd.
@@ -126,6 +128,11 @@ func (s *Soak) Run(ctx context.Context) (report *check.Report, err error) {
 	for i := range holdErrs {
 		loading.Go(func() { holdErrs[i] = s.hold(load, uint64(i)) }) //nolint:gosec // small
 	}
+	var keyErrs [2]error
+	for i, topic := range []string{limited, batched} {
+		loading.Go(func() { keyErrs[i] = s.holdKeys(load, topic, uint64(i)) }) //nolint:gosec // small
+	}
+	wg.Go(func() { s.sample(keepCtx) })
 	if s.Sabotage != nil {
 		loading.Go(func() {
 			select {
@@ -137,7 +144,7 @@ func (s *Soak) Run(ctx context.Context) (report *check.Report, err error) {
 	}
 	nemesisErr := s.nemesis(load)
 	loading.Wait()
-	if err := errors.Join(nemesisErr, err, ctx.Err(), errors.Join(holdErrs[:]...), errors.Join(loadErrs[:4]...)); err != nil {
+	if err := errors.Join(nemesisErr, err, ctx.Err(), errors.Join(holdErrs[:]...), errors.Join(keyErrs[:]...), errors.Join(loadErrs[:4]...)); err != nil {
 		return nil, err
 	}
 	alive, err := s.alive(ctx)
@@ -187,7 +194,7 @@ func (s *Soak) up() (err error) {
 	for i := range workers {
 		name, served := fmt.Sprintf("worker%d", i+1), all
 		if i >= crowded {
-			served = topics
+			served = few
 		}
 		p, err := rig.NewProxy(s.server.Addr())
 		if err != nil {
@@ -195,13 +202,18 @@ func (s *Soak) up() (err error) {
 		}
 		s.proxies[name] = p
 		w, err := rig.StartWorker(rig.WorkerConfig{
-			Name: name, Dir: s.Dir, Redis: rig.Redis{Addr: p.Addr()}, Prefix: prefix, Topics: served, Slots: slots, Lease: lease, Drain: drain,
+			Name: name, Dir: s.Dir, Redis: rig.Redis{Addr: p.Addr()}, Prefix: prefix, Topics: served, Batch: map[string]int{batched: batchSize}, Slots: slots, Lease: lease, Drain: drain,
 			Dead: deadLimit,
 		}, s.rec)
 		if err != nil {
 			return err
 		}
 		s.workers = append(s.workers, w)
+	}
+	for topic := range limits {
+		if err := limit(context.Background(), delayq.NewClient(s.direct, delayq.Prefix(prefix)), topic); err != nil {
+			return err
+		}
 	}
 	if s.Outbox {
 		return s.upBox()
@@ -365,7 +377,7 @@ func (s *Soak) stopWorkers() (violations []check.Violation, err error) {
 }
 
 // options say what the checker cannot know.
-var options = check.Options{Lease: lease, BackoffMin: backoffMin, Snooze: rig.SnoozeBit, DeadLimit: deadLimit}
+var options = check.Options{Lease: lease, BackoffMin: backoffMin, Snooze: rig.SnoozeBit, DeadLimit: deadLimit, Limits: limits}
 
 // recheck judges a history that was kept. Without the state, of the dead only those are known whose
 // burial was noted.

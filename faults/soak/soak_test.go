@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"strings"
@@ -12,6 +13,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
+	"github.com/delayq/delayq"
 	"github.com/delayq/delayq/faults/check"
 	"github.com/delayq/delayq/faults/rig"
 	"github.com/delayq/delayq/internal/redistest"
@@ -36,6 +38,53 @@ func TestSoakShortly(t *testing.T) {
 	require.Greater(t, report.Slots.Fired, int64(30))
 	require.Greater(t, report.Slots.Spans, 30)
 	require.NotZero(t, report.Slots.Checks)
+	require.Greater(t, report.Limited.Samples, 100)
+	require.Greater(t, report.Limited.Starts, 100)
+	require.NotZero(t, report.Limited.Holds)
+	require.NotZero(t, report.Limited.KeyHolds)
+}
+
+// TestSoakFindsLostLimits is the negative control of limits: in the middle, those of a topic and
+// its keys are removed behind the queue's back, and many jobs of one key come.
+func TestSoakFindsLostLimits(t *testing.T) {
+	redistest.Need(t)
+	s := &Soak{Seed: 6, Dir: t.TempDir(), For: 6 * time.Second, Log: io.Discard}
+	s.Sabotage = func(ctx context.Context, rdb *redis.Client) (err error) {
+		for range 1000 {
+			root := prefix + ":{" + limited + "}:"
+			_, err = rdb.TxPipelined(ctx, func(pipe redis.Pipeliner) error {
+				pipe.HDel(ctx, root+"meta", "flow", "limited")
+				pipe.Del(ctx, root+"rules")
+				return nil
+			})
+			if err == nil {
+				break
+			}
+			wait(ctx, 10*time.Millisecond) // Redis is away at the moment
+		}
+		if err != nil {
+			return err
+		}
+		var tasks []*rig.Task
+		for i := range 40 {
+			tasks = append(tasks, &rig.Task{
+				Topic: limited, ID: fmt.Sprintf("more-%d", i), Steps: []string{"hang:400ms"}, Retries: -1,
+				Options: []delayq.JobOption{delayq.Key(keys[0])},
+			})
+		}
+		for range 1000 {
+			if err = s.put(ctx, tasks[:1]); err == nil {
+				if tasks = tasks[1:]; len(tasks) == 0 {
+					return nil
+				}
+			}
+		}
+		return err
+	}
+	report, err := s.Run(t.Context())
+	require.NoError(t, err)
+	require.NotZero(t, report.Count("I23"), report)
+	require.NotZero(t, report.Count("I24"), report)
 }
 
 // TestSoakFindsWhatIsLost is the negative control: in the middle, jobs that wait are deleted behind

@@ -1,0 +1,194 @@
+package check
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/delayq/delayq"
+	"github.com/delayq/delayq/faults/rig"
+	"github.com/delayq/delayq/internal/redistest"
+)
+
+// whole is a whole job of its own, with a key or with none, that is taken and started at one time
+// and ends at another one.
+func (s *story) whole(from, to int64, key, result, settled string) *story {
+	s.calls++
+	id := fmt.Sprintf("j%d", s.calls)
+	e := rig.Event{Op: rig.OpEnqueue, ID: id, Inc: s.calls, Retries: -1, Sum: "s", Call: s.calls, Type: rig.Invoke}
+	s.at(0, e)
+	e.Type = rig.OK
+	s.at(0, e)
+	at := (wall + from) * 1000
+	run := rig.Event{
+		Op: rig.OpStart, Proc: "a", ID: id, Inc: s.calls, Key: key, Attempt: 1, Started: at, Sum: "s", Nonce: "n",
+		Fence: at + options.Lease.Microseconds(), Wall: wall + from,
+	}
+	s.at(from, run)
+	run.Op, run.Result, run.Wall = rig.OpEnd, result, wall+to
+	if settled == "held" {
+		run.Delay = 100
+	}
+	s.at(to, run)
+	run.Op, run.Result, run.Wall = rig.OpSettled, settled, wall+to+1
+	return s.at(to+1, run)
+}
+
+func (s *story) ok(from, to int64, key string) *story { return s.whole(from, to, key, "ok", "acked") }
+
+// holdKey is a hold of a key, and letKeyGo its end.
+func (s *story) holdKey(ms int64, key string, period int64) *story {
+	return s.ofKey(ms, rig.OpHoldKey, key, period, rig.OK)
+}
+
+func (s *story) letKeyGo(ms int64, key, outcome string) *story {
+	return s.ofKey(ms, rig.OpReleaseKey, key, 0, outcome)
+}
+
+func (s *story) ofKey(ms int64, op, key string, period int64, outcome string) *story {
+	s.calls++
+	e := rig.Event{Op: op, Key: key, Delay: period, Call: s.calls, Type: rig.Invoke, Wall: wall + ms}
+	s.at(ms, e)
+	e.Type, e.Wall = outcome, wall+ms+1
+	return s.at(ms+1, e)
+}
+
+func (s *story) sample(ms, n int64, keys map[string]int64) *story {
+	return s.at(ms, rig.Event{Op: rig.OpSample, Count: n, Keys: keys})
+}
+
+func (s *story) damage(from, to int64) *story {
+	return s.at(from, rig.Event{Op: rig.OpFault, Result: rig.Damage, ID: "meta"}).at(to, rig.Event{Op: rig.OpHeal, Result: rig.Damage, ID: "meta"})
+}
+
+// TestCheckKnowsLimits shows limits and holds that were kept, and each of them broken once.
+func TestCheckKnowsLimits(t *testing.T) {
+	o := options
+	o.Limits = map[string]Limits{"t": {
+		Topic: Limit{Running: 3, Starts: 10, Period: time.Second, Burst: 4},
+		Key:   Limit{Running: 2, Starts: 10, Period: time.Second, Burst: 3},
+		Keys:  map[string]Limit{"one": {Running: 1}, "slow": {Starts: 1, Period: time.Second, Burst: 1}},
+	}}
+	begin := func() *story { return &story{} }
+	for name, c := range map[string]struct {
+		s    *story
+		rule string // that is broken; empty: all is well
+	}{
+		"three at the same time":         {s: begin().ok(10, 500, "").ok(20, 500, "").ok(30, 500, "")},
+		"four at the same time":          {s: begin().ok(10, 500, "").ok(20, 500, "").ok(30, 500, "").ok(40, 500, ""), rule: "I23"},
+		"the fourth after the first":     {s: begin().ok(10, 100, "").ok(20, 900, "").ok(30, 900, "").ok(101, 900, "")},
+		"one had lost its lease":         {s: begin().whole(10, 500, "", "ok", "lease_lost").ok(120, 500, "").ok(130, 500, "").ok(230, 500, "").fault(9, "stop", "a")},
+		"two of a key":                   {s: begin().ok(10, 500, "k").ok(20, 500, "k").ok(30, 500, "other")},
+		"three of a key":                 {s: begin().ok(10, 500, "k").ok(20, 500, "k").ok(30, 500, "k"), rule: "I23"},
+		"two of a key that may have one": {s: begin().ok(10, 500, "one").ok(20, 500, "one"), rule: "I23"},
+		"four leases":                    {s: begin().sample(10, 4, nil), rule: "I23"},
+		"three leases of a key":          {s: begin().sample(10, 3, map[string]int64{"k": 3}), rule: "I23"},
+		"two leases of a key that may have one": {
+			s: begin().sample(10, 2, map[string]int64{"one": 2}), rule: "I23",
+		},
+		"three leases, two of a key":         {s: begin().sample(10, 3, map[string]int64{"k": 2, "one": 1})},
+		"four leases, and limits were lost":  {s: begin().damage(5, 6).sample(10, 4, nil)},
+		"four leases, long after a damage":   {s: begin().damage(5, 6).sample(20_000, 4, nil), rule: "I23"},
+		"four runs, and limits were lost":    {s: begin().damage(1, 2).ok(10, 500, "").ok(20, 500, "").ok(30, 500, "").ok(40, 500, "")},
+		"a burst, and then one each 100 ms":  {s: begin().ok(10, 11, "").ok(12, 13, "").ok(14, 15, "").ok(16, 17, "").ok(110, 111, "").ok(210, 211, "")},
+		"one more at once":                   {s: begin().ok(10, 11, "").ok(12, 13, "").ok(14, 15, "").ok(16, 17, "").ok(108, 109, ""), rule: "I24"},
+		"one more in a period":               {s: begin().ok(10, 11, "").ok(12, 13, "").ok(14, 15, "").ok(16, 17, "").ok(110, 111, "").ok(208, 209, ""), rule: "I24"},
+		"a key that starts once in a second": {s: begin().ok(10, 11, "slow").ok(1010, 1011, "slow")},
+		"a key that starts twice":            {s: begin().ok(10, 11, "slow").ok(1008, 1009, "slow"), rule: "I24"},
+		"four starts of a key":               {s: begin().ok(10, 11, "k").ok(12, 13, "k").ok(14, 15, "k").ok(16, 17, "k"), rule: "I24"},
+		"one more, and limits were lost":     {s: begin().ok(10, 11, "slow").damage(20, 30).ok(500, 501, "slow")},
+
+		"taken after a handler's hold":   {s: begin().whole(10, 20, "", "hold", "held").again1(130)},
+		"taken during a handler's hold":  {s: begin().whole(10, 20, "", "hold", "held").ok(60, 61, "").again1(130), rule: "I25"},
+		"taken during a hold of the key": {s: begin().whole(10, 20, "k", "holdkey", "held").ok(60, 61, "k").again1(130), rule: "I25"},
+		"another key's hold":             {s: begin().whole(10, 20, "k", "holdkey", "held").ok(60, 61, "other").again1(130)},
+		"the key was let go":             {s: begin().whole(10, 20, "k", "holdkey", "held").letKeyGo(30, "k", rig.OK).ok(60, 61, "k").again1(130)},
+		"the key was perhaps let go":     {s: begin().letKeyGo(5, "k", rig.Info).whole(10, 20, "k", "holdkey", "held").ok(60, 61, "k").again1(130)},
+		"the key was let go before":      {s: begin().letKeyGo(5, "k", rig.OK).whole(10, 20, "k", "holdkey", "held").ok(60, 61, "k").again1(130), rule: "I25"},
+		"taken from a paused key":        {s: begin().holdKey(10, "k", 0).ok(60, 61, "k"), rule: "I25"},
+		"taken from a resumed key":       {s: begin().holdKey(10, "k", 0).letKeyGo(50, "k", rig.OK).ok(60, 61, "k")},
+		"taken after a hold of a key":    {s: begin().holdKey(10, "k", 40).ok(60, 61, "k")},
+		"a hold uses an attempt":         {s: begin().whole(10, 20, "", "hold", "held").again2(130), rule: "I10"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			for i := 1; i < len(c.s.events); i++ {
+				for k := i; k > 0 && c.s.events[k].Mono < c.s.events[k-1].Mono; k-- {
+					c.s.events[k], c.s.events[k-1] = c.s.events[k-1], c.s.events[k]
+				}
+			}
+			r := Check(c.s.events, &State{}, o)
+			if c.rule == "" {
+				require.Empty(t, r.Violations, r.String())
+				return
+			}
+			require.NotZero(t, r.Count(c.rule), "%s is not found: %v", c.rule, r.Violations)
+			require.Len(t, r.Violations, r.Count(c.rule), "of no other rule: %v", r.Violations)
+		})
+	}
+}
+
+// again1 runs the first job of a story again, as the same attempt, to its end, and again2 as the
+// next one.
+func (s *story) again1(ms int64) *story { return s.rerun(ms, 1) }
+func (s *story) again2(ms int64) *story { return s.rerun(ms, 2) }
+
+func (s *story) rerun(ms int64, attempt int) *story {
+	for _, e := range s.events {
+		if e.Op != rig.OpStart {
+			continue
+		}
+		e.Attempt, e.Started = attempt, (wall+ms)*1000
+		e.Fence, e.Wall = e.Started+options.Lease.Microseconds(), wall+ms
+		s.at(ms, e)
+		e.Op, e.Result = rig.OpEnd, "ok"
+		s.at(ms+1, e)
+		e.Op, e.Result = rig.OpSettled, "acked"
+		return s.at(ms+2, e)
+	}
+	return s
+}
+
+// TestRunningReadsLeases shows that what the checker reads of running jobs is what runs.
+func TestRunningReadsLeases(t *testing.T) {
+	server := redistest.Start(t)
+	rdb := server.Client(t)
+	prefix := redistest.Prefix(t)
+	client := delayq.NewClient(rdb, delayq.Prefix(prefix))
+	jobs, byKey, err := Running(t.Context(), rdb, prefix, "t")
+	require.NoError(t, err)
+	require.Zero(t, jobs)
+	require.Empty(t, byKey)
+	for i := range 5 {
+		var opts []delayq.JobOption
+		if i > 1 {
+			opts = append(opts, delayq.Key(fmt.Sprintf("k%d", i/4)))
+		}
+		_, err := client.Enqueue(t.Context(), "t", fmt.Sprint(i), nil, opts...)
+		require.NoError(t, err)
+	}
+	worker := delayq.NewServer(rdb, delayq.Prefix(prefix))
+	release, started := make(chan struct{}), make(chan struct{}, 5)
+	require.NoError(t, worker.Handle("t", delayq.HandlerFunc(func(context.Context, *delayq.Job) error {
+		started <- struct{}{}
+		<-release
+		return nil
+	})))
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error)
+	go func() { ended <- worker.Run(ctx) }()
+	defer func() {
+		close(release)
+		stop()
+		require.NoError(t, <-ended)
+	}()
+	for range 5 {
+		<-started
+	}
+	jobs, byKey, err = Running(t.Context(), rdb, prefix, "t")
+	require.NoError(t, err)
+	require.EqualValues(t, 5, jobs)
+	require.Equal(t, map[string]int64{"k0": 2, "k1": 1}, byKey)
+}
