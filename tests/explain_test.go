@@ -436,6 +436,32 @@ var scenes = map[string]func(b *queuetest.Bubble) explained{
 		require.Equal(b, delayq.StateRunning, b.Get("t", "of another").State)
 		return explained{"x", "Ready, but not running: its key is paused.", []delayq.Reason{{Code: delayq.ReasonKeyPaused}}}
 	},
+	"its key waits for a job that has failed": func(b *queuetest.Bubble) explained {
+		require.NoError(b, b.Client.SetLimits(b.Context(), "t", delayq.Limits{Ordered: true}))
+		b.Serve("t", refuse)
+		b.Enqueue("t", "first", delayq.Key("k"), delayq.Backoff(time.Hour, time.Hour))
+		b.Pass(time.Second)
+		b.Enqueue("t", "x", delayq.Key("k"))
+		b.Pass(time.Second)
+		due := b.Get("t", "first").Due.UTC() // it has a jitter
+		return explained{
+			"x", fmt.Sprintf(`Ready, but not running: job "first" of its key has failed and comes first; it is due at %s, in %s.`,
+				due.Format("2006-01-02 15:04:05.000 UTC"), strings.TrimSuffix(strings.Replace(round(time.Until(due)).String(), "m0s", "m", 1), "0s")),
+			[]delayq.Reason{{Code: delayq.ReasonKeyBlocked, Job: "first", Until: due}},
+		}
+	},
+	"its key is halted": func(b *queuetest.Bubble) explained {
+		require.NoError(b, b.Client.SetLimits(b.Context(), "t", delayq.Limits{Ordered: true, OnDead: delayq.HaltKey}))
+		b.Serve("t", refuse)
+		b.Enqueue("t", "first", delayq.Key("k"), delayq.Retry(0))
+		b.Pass(time.Second)
+		b.Enqueue("t", "x", delayq.Key("k"))
+		b.Pass(time.Second)
+		return explained{
+			"x", `Ready, but not running: job "first" of its key is dead and halts the key.`,
+			[]delayq.Reason{{Code: delayq.ReasonKeyBlocked, Job: "first"}},
+		}
+	},
 	"its key is held": func(b *queuetest.Bubble) explained {
 		b.Serve("t", func(context.Context, *delayq.Job) error { return delayq.HoldKey(time.Minute) })
 		b.Enqueue("t", "first", delayq.Key("k"))

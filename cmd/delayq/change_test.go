@@ -81,6 +81,7 @@ func TestGoldenLimits(t *testing.T) {
 			{"--rate", "1/400d"}, {"--rate", "1000001/1d"}, {"--rate", "10/1us"}, {"--burst", "0"}, {"--burst", "201"}, {"--burst", "200", "--strict"}, {"--rate", "0", "--burst", "1"},
 			{"--rate", "0", "--strict"}, {"--none", "--running", "1"}, {"--none", "--rate", "1/1m"},
 			{"--running-per-key", "1001"}, {"--rate-per-key", "1"}, {"--rate-per-key", "1/400d"}, {"--none", "--running-per-key", "1"},
+			{"--on-dead", "halt"}, {"--ordered", "--on-dead", "stop"}, {"--ordered", "--running-per-key", "2"}, {"--none", "--ordered"},
 		} {
 			before := w.Stats("order:cancel").Limits
 			r := w.show(append([]string{"limits", "order:cancel"}, wrong...)...)
@@ -94,6 +95,12 @@ func TestGoldenLimits(t *testing.T) {
 		require.Equal(w, delayq.Limits{Running: 7}, w.Stats("order:cancel").Limits)
 		w.every("limits", "order:cancel", "--running-per-key", "2", "--rate-per-key", "10/1s")
 		limits("order:cancel", "--running-per-key", "0")
+		require.Equal(w, delayq.Limits{Running: 7, RatePerKey: delayq.Per(10, time.Second)}, w.Stats("order:cancel").Limits)
+		limits("order:cancel", "--ordered")
+		w.every("limits", "order:cancel", "--on-dead", "halt")
+		require.Equal(w, delayq.Limits{Running: 7, RatePerKey: delayq.Per(10, time.Second), RunningPerKey: 1, Ordered: true, OnDead: delayq.HaltKey}, w.Stats("order:cancel").Limits)
+		limits("order:cancel", "--running-per-key", "2")
+		limits("order:cancel", "--ordered=false")
 		require.Equal(w, delayq.Limits{Running: 7, RatePerKey: delayq.Per(10, time.Second)}, w.Stats("order:cancel").Limits)
 		limits("order:cancel", "--none")
 		require.Zero(w, w.Stats("order:cancel").Limits)

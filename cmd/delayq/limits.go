@@ -20,6 +20,8 @@ type limitsRecord struct {
 
 	RunningPerKey int         `json:"running_per_key,omitempty"`
 	RatePerKey    *rateRecord `json:"rate_per_key,omitempty"`
+	Ordered       bool        `json:"ordered,omitempty"`
+	OnDead        string      `json:"on_dead,omitempty"` // only with Ordered
 }
 
 // A rateRecord is a number of starts in a period.
@@ -42,7 +44,11 @@ func limitsOf(l delayq.Limits) *limitsRecord {
 	if l == (delayq.Limits{}) {
 		return nil
 	}
-	return &limitsRecord{l.Running, rateOf(l.Rate), l.RunningPerKey, rateOf(l.RatePerKey)}
+	r := &limitsRecord{l.Running, rateOf(l.Rate), l.RunningPerKey, rateOf(l.RatePerKey), l.Ordered, ""}
+	if l.Ordered {
+		r.RunningPerKey, r.OnDead = 0, l.OnDead.String() // it is always 1
+	}
+	return r
 }
 
 func rateOf(r delayq.Rate) *rateRecord {
@@ -76,6 +82,9 @@ func limitsText(l *limitsRecord) string {
 	}
 	if l.RatePerKey != nil {
 		parts = append(parts, "rate per key "+rateText(l.RatePerKey))
+	}
+	if l.Ordered {
+		parts = append(parts, "ordered, on dead "+l.OnDead)
 	}
 	return strings.Join(parts, ", ")
 }
@@ -148,11 +157,13 @@ type limitsChange struct {
 	strict, none   bool
 	runningPerKey  int
 	ratePerKey     rate
+	ordered        bool
+	onDead         string
 	given          func(flag string) bool
 }
 
 // limitFlags are the flags that set limits.
-var limitFlags = []string{"running", "rate", "burst", "strict", "running-per-key", "rate-per-key"}
+var limitFlags = []string{"running", "rate", "burst", "strict", "running-per-key", "rate-per-key", "ordered", "on-dead"}
 
 // asked reports whether anything is to be changed.
 func (c *limitsChange) asked() bool {
@@ -200,6 +211,10 @@ func (c *limitsChange) check() error {
 		return usage("--running %d: must be from 1 to %s, or 0 for no limit", c.running, number(mostRunning))
 	case c.runningPerKey < 0 || c.runningPerKey > mostOfKey:
 		return usage("--running-per-key %d: must be from 1 to %s, or 0 for no limit", c.runningPerKey, number(mostOfKey))
+	case c.ordered && c.runningPerKey > 1:
+		return usage("--ordered and --running-per-key %d: only one job of a key runs at a time", c.runningPerKey)
+	case c.given("on-dead") && c.onDead != delayq.ContinueKey.String() && c.onDead != delayq.HaltKey.String():
+		return usage("--on-dead %q: must be %s or %s", c.onDead, delayq.ContinueKey, delayq.HaltKey)
 	}
 	if err := errors.Join(checkRate("rate", &c.rate), checkRate("rate-per-key", &c.ratePerKey)); err != nil {
 		return err
@@ -228,6 +243,9 @@ func (c *limitsChange) apply(l delayq.Limits) (delayq.Limits, error) {
 	}
 	if c.given("rate-per-key") {
 		l.RatePerKey = c.ratePerKey.of()
+	}
+	if err := c.order(&l); err != nil {
+		return l, err
 	}
 	old := l.Rate
 	starts, period, strict := old.Starts(), old.Period(), old.IsStrict()
@@ -266,6 +284,30 @@ func (c *limitsChange) apply(l delayq.Limits) (delayq.Limits, error) {
 	return l, nil
 }
 
+// order changes the order of the jobs of a key.
+func (c *limitsChange) order(l *delayq.Limits) error {
+	if c.given("ordered") {
+		if c.ordered != l.Ordered && !c.given("running-per-key") {
+			l.RunningPerKey = 0
+		}
+		if l.Ordered = c.ordered; !c.ordered {
+			l.OnDead = delayq.ContinueKey
+		}
+	}
+	if l.Ordered && l.RunningPerKey > 1 {
+		return usage("--running-per-key %d: the jobs of a key run in order, one at a time", l.RunningPerKey)
+	}
+	if c.given("on-dead") {
+		if l.OnDead = delayq.ContinueKey; c.onDead == delayq.HaltKey.String() {
+			l.OnDead = delayq.HaltKey
+		}
+		if !l.Ordered {
+			return usage("--on-dead: the jobs of a key run in no order; --ordered sets one")
+		}
+	}
+	return nil
+}
+
 func (a *app) limitsCommand() *cobra.Command {
 	var c limitsChange
 	cmd := &cobra.Command{
@@ -277,9 +319,14 @@ With a flag, set limits, which all servers obey at once. What no flag names is k
 A rate such as 100/1m allows 100 starts in a minute. After a pause, as many jobs as
 --burst says start at once; without it that is a tenth of the starts, at least 1. With
 --strict no minute has more than 100 starts, and the mean rate is lower by the burst.
---burst and --strict are about --rate. The burst of --rate-per-key is a tenth.`,
+--burst and --strict are about --rate. The burst of --rate-per-key is a tenth.
+
+With --ordered the jobs of each key run in the order of their due times, one at a time.
+A job that fails stays the first one. With --on-dead halt, the key of a dead job waits
+until somebody has revived or cancelled it.`,
 		Example: `  delayq limits invoice:send
   delayq limits invoice:send --running 5 --rate 100/1m
+  delayq limits account --ordered --on-dead halt
   delayq limits invoice:send --none`,
 		Args:              counted(1, 1, "a topic"),
 		ValidArgsFunction: a.completeArgs(a.topicNames, nothing),
@@ -309,6 +356,8 @@ A rate such as 100/1m allows 100 starts in a minute. After a pause, as many jobs
 	cmd.Flags().BoolVar(&c.strict, "strict", false, "the rate is an upper bound for every period; --strict=false ends that")
 	cmd.Flags().IntVar(&c.runningPerKey, "running-per-key", 0, "most jobs of each key that run at the same time; 0: no limit")
 	cmd.Flags().Var(&c.ratePerKey, "rate-per-key", "most starts of each key in a period; 0: no limit")
+	cmd.Flags().BoolVar(&c.ordered, "ordered", false, "the jobs of each key run one after the other; --ordered=false ends that")
+	cmd.Flags().StringVar(&c.onDead, "on-dead", "continue", "what a dead job means for its key with --ordered: continue or halt")
 	cmd.Flags().BoolVar(&c.none, "none", false, "remove all limits")
 	return cmd
 }
