@@ -31,7 +31,7 @@ type BatchMiddleware func(BatchHandlerFunc) BatchHandlerFunc
 //
 // A batch begins as soon as a worker is idle and a job is ready. It has all ready jobs that it has
 // room for, so it is full if there is a backlog, and has a single job if there is no other. A job
-// does not wait for others to come. [Concurrency] is the number of batches that run at the same
+// does not wait for others to come, unless [Gather] says so. [Concurrency] is the number of batches that run at the same
 // time.
 //
 // In every other respect HandleBatch is like [Server.Handle]: the topic can be a pattern, and the
@@ -65,6 +65,7 @@ func (s *Server) UseBatch(middleware ...BatchMiddleware) {
 type batchHandler struct {
 	handle BatchHandlerFunc
 	size   int
+	window GatherWindow // zero: jobs are not gathered
 }
 
 // Handle runs a batch of one job.
@@ -78,6 +79,8 @@ func (o *handlerOptions) sizeBatches(h Handler, workers int) Handler {
 	switch {
 	case !ok && o.sized:
 		o.errs = append(o.errs, errors.New("BatchSize is for HandleBatch"))
+	case !ok && o.window != nil:
+		o.errs = append(o.errs, errors.New("Gather is for HandleBatch"))
 	case ok && batches.handle == nil:
 		o.errs = append(o.errs, errors.New("nil handler"))
 	case ok && o.batchSize <= mostBatchSize && o.batchSize*workers > mostBatched:
@@ -86,7 +89,7 @@ func (o *handlerOptions) sizeBatches(h Handler, workers int) Handler {
 	if !ok {
 		return h
 	}
-	return &batchHandler{batches.handle, o.batchSize}
+	return &batchHandler{batches.handle, o.batchSize, o.gather()}
 }
 
 // wrapBatchLocked wraps a batch handler in the middleware of the server. Server.mu must be held.
@@ -97,7 +100,7 @@ func (s *Server) wrapBatchLocked(topic string, h *batchHandler) (Handler, error)
 			return nil, fmt.Errorf("%w: topic %q: a batch middleware returned a nil handler", ErrInvalid, topic)
 		}
 	}
-	return &batchHandler{f, h.size}, nil
+	return &batchHandler{f, h.size, h.window}, nil
 }
 
 // Fail gives a job of a batch an outcome of its own. It decides what happens to the job as if a

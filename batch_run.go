@@ -75,11 +75,8 @@ func (t *topicServer) startBatchLocked(first *run, now time.Time) {
 	t.endGatherLocked()
 	b := &batchRun{runs: make([]*run, 1, 1+min(len(t.workers.next), t.workers.perCall-1)), began: now}
 	b.runs[0] = first
-	for len(b.runs) < t.workers.perCall {
+	for len(b.runs) < t.workers.perCall && t.workers.follows(first) {
 		r := t.workers.shift()
-		if r == nil {
-			break
-		}
 		if t.keepsLocked(r, now) {
 			b.runs = append(b.runs, r)
 		}

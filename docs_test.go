@@ -129,7 +129,7 @@ func TestProseReasonsAreTheConstants(t *testing.T) {
 		return names
 	}
 	rows := regexp.MustCompile("(?m)^\\| `(\\w+)` \\| [^|]+ \\| ([^|]+) \\| [^|]+ \\|$").FindAllStringSubmatch(proseFile(t, "docs/howto/why-is-it-not-running.md"), -1)
-	tested := proseFile(t, "tests/explain_test.go") + proseFile(t, "tests/limits_test.go")
+	tested := proseFile(t, "tests/explain_test.go") + proseFile(t, "tests/limits_test.go") + proseFile(t, "tests/gather_test.go")
 	ast.Inspect(file, func(n ast.Node) bool {
 		spec, ok := n.(*ast.ValueSpec)
 		if !ok {

@@ -91,6 +91,8 @@ const (
 	// The jobs of its key run in their order, and one in front of this one has failed or is dead:
 	// see Ordered and OnDead in [Limits]. Job: that one. Until: its due time; zero if it is dead.
 	ReasonKeyBlocked ReasonCode = "key_blocked"
+	// Too few jobs are ready for a batch: see [Gather]. Until: when a batch begins nevertheless.
+	ReasonGathering ReasonCode = "gathering"
 	// Other jobs are in front of this one. Ahead, More, PerSecond, Wait.
 	ReasonBehind ReasonCode = "behind"
 	// The job has a key: see [Key]. Other jobs of the key are in front of it, or other keys are in
@@ -214,6 +216,7 @@ type circumstances struct {
 	ration  KeyLimits // the limits in force for its key
 	blocker string    // the job that its key waits for; empty: none
 	blocked time.Time // the due time of that job; zero: it is dead
+	gather  time.Time // until when jobs of all keys are gathered
 	whole   bool      // ahead is -1 only if the job is not there
 	rank    int64     // in the bucket
 	leased  int64
@@ -273,6 +276,9 @@ func readCircumstances(topic, id string, r reply) *circumstances {
 		c.pauses = append(c.pauses, PauseInfo{By: p.By, Reason: p.Reason, Since: msTime(p.Since), Until: orZero(p.Until)})
 	}
 	c.hold = readHold(r.list(16), r.now())
+	if _, c.gather = keyHold(r.list(16).text(5)); c.gather.Before(c.at) {
+		c.gather = time.Time{}
+	}
 	c.ahead, c.whole, c.rank, c.leased = r.number(12), r.number(13) == 1, r.number(14), r.number(15)
 	c.before, c.keys = r.number(17), r.number(18)
 	c.paused, c.until = keyHold(r.text(19))

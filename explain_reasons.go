@@ -160,6 +160,11 @@ func (c *circumstances) queued() (list []Reason) {
 		list = append(list, Reason{Code: ReasonKeyLimit, Running: int(c.running), Limit: int64(own.Running)})
 	case own.Rate != (Rate{}):
 		list = append(list, Reason{Code: ReasonKeyRate, Until: c.parked, Rate: own.Rate})
+	default:
+		list = append(list, Reason{Code: ReasonGathering, Until: c.parked})
+	}
+	if !c.gather.IsZero() {
+		list = append(list, Reason{Code: ReasonGathering, Until: c.gather})
 	}
 	limits := c.hold.limits
 	if limits.Running > 0 && c.leased >= int64(limits.Running) {

@@ -136,6 +136,8 @@ func (r *Reason) clause(now time.Time) string {
 			return fmt.Sprintf("job %q of its key is dead and halts the key", r.Job)
 		}
 		return fmt.Sprintf("job %q of its key has failed and comes first; it is due at %s, in %s", r.Job, moment(r.Until), span(r.Until.Sub(now)))
+	case ReasonGathering:
+		return fmt.Sprintf("it waits until %s, in %s, for other jobs of its batch", moment(r.Until), span(r.Until.Sub(now)))
 	case ReasonBehind:
 		text := jobsAre(r.Ahead) + " in front of it"
 		if r.More {

@@ -154,6 +154,7 @@ type handlerOptions struct {
 	limits      *Limits    // by default; nil: none
 	batchSize   int
 	sized       bool // BatchSize is given
+	window      *GatherWindow
 	pool        string
 	pooled      bool // InPool is given
 	weight      int  // 0: not given

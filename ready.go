@@ -129,7 +129,7 @@ func (t *topicServer) takeStep(ctx, work context.Context, first *taker) next {
 	t.rings.Store(first.name != "")
 	did, pause := first.take(work, false)
 	t.notePause(ctx, did, first.paused)
-	blocks := sought && first.got > 0 && t.noteBypass()
+	blocks := sought && first.got > 0 && !t.gathersAll() && t.noteBypass()
 	switch {
 	case did == takeFailed:
 		t.unclaim()
@@ -305,11 +305,14 @@ func (k *taker) send(work context.Context, limit, bytes int, place string, timeo
 	if k.name != "" && t.listed.Load() {
 		listed = 1
 	}
+	args := []any{
+		strconv.FormatUint(k.number, 10), strconv.FormatUint(k.since, 10), limit, bytes, t.server.o.lease.Milliseconds(), k.free, place,
+		k.name, listed,
+	}
 	sent := time.Now()
 	r, err := t.exec(work, topicCall{
 		script: takeScript, jobs: limit, receipt: k.receipt, timeout: timeout, caller: &t.server.takeScripts,
-	}, strconv.FormatUint(k.number, 10), strconv.FormatUint(k.since, 10), limit, bytes, t.server.o.lease.Milliseconds(), k.free, place,
-		k.name, listed)
+	}, append(args, t.gatherArgs(k.free)...)...)
 	return r, sent, err
 }
 
@@ -347,6 +350,14 @@ func (k *taker) call(work context.Context) (afterTake, error) {
 		t.setBounded(true)
 		k.noteWaits(false)
 		k.restForStart(sent, r.number(2))
+		return takeBound, nil
+	case "gather":
+		t.expect(k.n, 0, false)
+		k.noteWaits(r.number(3) == 1)
+		k.rest = max(time.Millisecond, time.Duration(r.number(2))*time.Millisecond)
+		if !k.waits { // nobody rings this server
+			k.rest = min(k.rest, t.server.o.tick)
+		}
 		return takeBound, nil
 	default: // paused or held, or a status of a later release of the script
 		t.expect(k.n, 0, false)

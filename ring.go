@@ -31,6 +31,9 @@ func ringChannel(prefix, name string) string { return controlChannel(prefix) + "
 // blocks reports whether a topic waits by a blocking pop.
 func (t *topicServer) blocks() bool {
 	s := t.server
+	if t.gathersAll() { // a pop would return at once while jobs are gathered
+		return false
+	}
 	return !s.alwaysRings && s.topics.len() <= mostBlocked || s.blocked.has(t)
 }
 

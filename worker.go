@@ -116,7 +116,7 @@ func (t *topicServer) init() {
 		t.workers.count = min(t.workers.count, m.pool.size)
 	}
 	if h, ok := t.handler.(*batchHandler); ok {
-		t.batches, t.workers.perCall = h.handle, h.size
+		t.batches, t.workers.perCall, t.workers.window = h.handle, h.size, h.window
 	}
 	t.workers.cautious = t.defaults.Retry >= 0
 	t.workers.handlerTime = aheadUnknown

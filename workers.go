@@ -26,6 +26,7 @@ type workers struct {
 	count    int  // the Concurrency of the topic; in a pool, the most of its workers
 	perCall  int  // most jobs of a call of the handler: the BatchSize; 0: the handler runs single jobs
 	cautious bool // nothing is taken ahead: the Defaults of the handler limit the retries
+	window   GatherWindow
 
 	busy     int    // workers that are running a handler
 	starting bool   // a worker is being started for the head of next
@@ -57,9 +58,9 @@ type workers struct {
 // job has used an attempt, even if its handler was never called. So jobs with limited retries are
 // not taken ahead. take.lua knows only what a job's record says, so nothing is taken ahead if the
 // Defaults of the handler limit the retries. A job taken ahead would also use up the limits of a
-// topic.
+// topic, and leave the jobs with which it is to be in a batch.
 func (w *workers) ahead() int {
-	if w.limited || w.cautious || w.bounded || w.handlerTime == aheadUnknown {
+	if w.limited || w.cautious || w.bounded || w.window != (GatherWindow{}) || w.handlerTime == aheadUnknown {
 		return 0
 	}
 	most := min(aheadLimit, aheadBytes/max(w.size, 1))
@@ -91,7 +92,27 @@ func (w *workers) places() int {
 
 // gathers reports whether the jobs in next are too few for a batch, and others are on their way.
 func (w *workers) gathers() bool {
+	if w.window.ByKey {
+		first := w.group(w.next)
+		return first > 0 && first == len(w.next) && first < w.seat() && w.coming > 0 && !w.hasty
+	}
 	return len(w.next) > 0 && len(w.next) < w.seat() && (w.coming > 0 || w.more) && !w.hasty
+}
+
+// group returns how many jobs at the head of a list make a batch: of any keys, or of one.
+func (w *workers) group(list []*run) (n int) {
+	for n < min(len(list), w.seat()) && (!w.window.ByKey || list[n].opts.Key == list[0].opts.Key) {
+		n++
+	}
+	return n
+}
+
+// groups returns how many batches a list makes.
+func (w *workers) groups(list []*run) (n int) {
+	for ; len(list) > 0; n++ {
+		list = list[w.group(list):]
+	}
+	return n
 }
 
 // waitsForBatch reports whether a worker is idle only because jobs are gathered for a batch.
@@ -145,6 +166,9 @@ const takeWork = 4 * time.Microsecond
 // not settled.
 func (w *workers) room(owned int) int {
 	free, ahead, have := w.places(), w.ahead(), len(w.next)+w.coming
+	if w.window.ByKey { // as many batches as there are workers for
+		free, have = w.unclaimed(), 0
+	}
 	if have > ahead/2 && have >= free {
 		return 0
 	}
@@ -160,6 +184,12 @@ func (w *workers) roomForTwo(owned int) bool { return w.many && w.room(owned) >=
 
 // unclaimed returns how many jobs idle workers can start beyond those that are intended for them.
 func (w *workers) unclaimed() int {
+	if w.window.ByKey {
+		if w.coming > 0 {
+			return 0
+		}
+		return max(0, w.idle()-w.groups(w.next)) * w.seat()
+	}
 	coming := w.coming
 	if w.member != nil {
 		coming = w.claimed // the others are taken ahead
@@ -187,7 +217,7 @@ func (w *workers) expect(reserved, got int, many bool) {
 	w.coming += got - reserved
 	w.more = got > 0 && (got == reserved || many)
 	w.claimed = min(w.claimed, w.coming)
-	w.many = many && w.count > 1 // a single worker takes its jobs in their order
+	w.many = many && w.count > 1 && !w.window.ByKey // a single worker takes its jobs in their order
 	w.batch = max(1, got)
 }
 
@@ -232,6 +262,11 @@ func (w *workers) shift() *run {
 	return r
 }
 
+// follows reports whether the first job of next can be in the batch of another one.
+func (w *workers) follows(first *run) bool {
+	return len(w.next) > 0 && (!w.window.ByKey || w.next[0].opts.Key == first.opts.Key)
+}
+
 // ran notes the duration of a call of the handler.
 func (w *workers) ran(d time.Duration) { w.handlerTime += (d - w.handlerTime) / 8 }
 
@@ -241,6 +276,12 @@ func (w *workers) spill(all bool) (lost, rest []*run) {
 	free := 0
 	if !all {
 		free = w.idle() * w.seat()
+	}
+	if w.window.ByKey && !all {
+		free = 0
+		for range w.idle() {
+			free += w.group(w.next[free:])
+		}
 	}
 	kept := w.next[:0]
 	for _, r := range w.next {

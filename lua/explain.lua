@@ -31,7 +31,7 @@
 -- handoff and ready are in front of the job: -1 if it is in another place, or not among the entries
 -- that were searched. whole is 1 if all entries were searched. rank is how many jobs of the bucket
 -- are due before it, -1 if it is not there. leased is the number of leases that are not over. flow
--- has the fields hold, holdby, holdwhy, flow and tat of meta. before is how many jobs of its key
+-- has the fields hold, holdby, holdwhy, flow, tat and gather of meta. before is how many jobs of its key
 -- are in front of it in its lane, -1 if it is not in a lane. Then ahead is -1 and whole is 1. keys
 -- is the number of keys in turn. until is the end of the hold of its key, if it is in a lane and
 -- the key is held. limit is empty unless it is in a lane and the key is parked. Then it has when
@@ -110,7 +110,7 @@ return {
   whole,
   due and redis.call('ZRANK', bucket, id) or -1,
   redis.call('ZCOUNT', leases, string.format('(%.0f', now), 9999999999999), -- not the anchor
-  redis.call('HMGET', meta, 'hold', 'holdby', 'holdwhy', 'flow', 'tat'),
+  redis.call('HMGET', meta, 'hold', 'holdby', 'holdwhy', 'flow', 'tat', 'gather'),
   before,
   keys,
   ending,

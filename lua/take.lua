@@ -36,6 +36,11 @@
 -- ARGV[8]   name      under which the server waits if this take leaves ready empty and a slot
 --                     free; empty: it does not wait
 -- ARGV[9]   listed    1: the name may be in idle. A take that does not add it removes it
+-- ARGV[10]  size      jobs are gathered until there are so many; missing: they are not gathered
+-- ARGV[11]  wait      ms, how long they are gathered at most
+-- ARGV[12]  groups    most keys to take jobs of, each at most a batch; 0: jobs of all keys are
+--                     gathered together
+-- ARGV[13]  batch     most jobs of a batch
 --
 -- An ID counts only if it has a record and is in neither bucket nor leases nor dead. All others are
 -- leftovers of a cancel, a reschedule or a second push, and are dropped here. So is the empty ID,
@@ -67,6 +72,11 @@
 -- its jobs ends. At the latest it gets it from promote: at its next start, or when the first lease
 -- of its running jobs ends.
 --
+-- Jobs of all keys are gathered together from the take that finds too few of them on. The field
+-- gather of meta has the end of that. The server waits in idle meanwhile, because each job that
+-- becomes ready can be the last one that is missing. Jobs of a key are gathered from the due time
+-- of its first one on. Meanwhile the key is parked.
+--
 -- If the jobs of each key run in their order (see limits), one of them runs at a time. A key is
 -- parked while a job comes first that is in blockers: until it is due, or if it is dead, for ten
 -- minutes at a time. An entry of blockers counts only while its job is in bucket or in dead.
@@ -77,13 +87,14 @@
 -- it must ask again when it can start a job. bound is missing in a repeated reply, and if the topic
 -- has no limits. Otherwise it says what ended the take: free, limit (of running jobs), rate, or on
 -- (nothing of these). left is the time until the next start in µs, with rate. limited is 1 if
--- limits of keys are in force, and 2 if the take has parked keys: then the timer has to promote, so
--- that it knows when they get turns.
+-- limits of keys are in force, and 2 if the take has parked keys because of them: then the timer
+-- has to promote, so that it knows when they get turns. It is 3 if keys are parked for other
+-- reasons only.
 --
 -- Other replies are {'empty', now, waits, limited}, {'busy', now, waits, limited} (jobs wait for an
 -- idle worker), {'paused', now, until when or 0} and {'held', now, until when} (idle is unchanged),
--- {'limit', now}, {'rate', now, left}, and with limit 0 {'returned', now, ids}. 'ok' without IDs
--- and with waits 0 means: ask again.
+-- {'limit', now}, {'rate', now, left}, {'gather', now, ms that it still takes, waits}, and with
+-- limit 0 {'returned', now, ids}. 'ok' without IDs and with waits 0 means: ask again.
 -- Cost: O(limit × log N), and no more than bytes, or one record, are read.
 -- Uses: now stats lease paused place rouse line_up key_rule holder order
 local ready, handoff, pool, bucket = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
@@ -94,6 +105,8 @@ local parked, holders, rates, blockers = KEYS[19], KEYS[20], KEYS[21], KEYS[22]
 local number, since, limit, bytes = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 local lease, free, place = tonumber(ARGV[5]), tonumber(ARGV[6]), ARGV[7]
 local name, listed = ARGV[8], ARGV[9]
+local gather_size, gather_ms = tonumber(ARGV[10] or 0), tonumber(ARGV[11] or 0)
+local groups, batch = tonumber(ARGV[12] or 0), tonumber(ARGV[13] or 0)
 
 -- answer adds the known data of the jobs to their records. With pcall: missing data must not cost
 -- the jobs.
@@ -207,7 +220,7 @@ local function number_of(text)
 end
 
 local set = redis.call('HMGET', meta, 'paused', 'until', 'hold', 'flow', 'tat', 'promise',
-  'limited')
+  'limited', 'gather')
 if paused(set) then
   return {'paused', now, tonumber(set[2] or 0)}
 elseif now < number_of(set[3]) then
@@ -274,6 +287,26 @@ if set[4] or by_key then
     end
     redis.pcall('HSET', meta, 'promise', string.format('%.0f', promise))
     return {'rate', now, math.ceil(promise - us)}
+  end
+end
+
+if gather_size > 0 and groups == 0 then
+  local ready_jobs = redis.call('LLEN', ready) + redis.call('LLEN', handoff)
+    + redis.call('ZCARD', lane)
+  local ending = number_of(set[8])
+  if ready_jobs > 0 and ready_jobs < gather_size then
+    if ending == 0 or ending > now + gather_ms then
+      ending = now + gather_ms
+      redis.call('HDEL', meta, 'gather') -- after a deletion, the script can write at maxmemory
+      redis.call('HSET', meta, 'gather', string.format('%.0f', ending))
+    end
+    if ending > now then
+      local put = name ~= '' and redis.pcall('ZADD', idle, now, name)
+      return {'gather', now, ending - now, type(put) == 'number' and 1 or 0}
+    end
+  end
+  if ending > 0 then
+    redis.call('HDEL', meta, 'gather')
   end
 end
 
@@ -460,6 +493,19 @@ local function ration(key, running, period, size)
   return r
 end
 
+-- complete returns nil if the jobs of a key make a batch, and otherwise when they do.
+local function complete(key)
+  local from, to = '[' .. lane_of(key), '(' .. lane_end(key)
+  local entry = redis.call('ZRANGEBYLEX', lane, from, to, 'LIMIT', 0, 1)[1]
+  if not entry or redis.call('ZLEXCOUNT', lane, from, to) >= gather_size then
+    return nil
+  end
+  local _, spot = key_of(entry)
+  local start = tonumber(string.sub(spot, -16, -9), 16) or 2147483648
+  local till = (tonumber(string.sub(spot, -37, -27), 16) or 0) + start - 2147483648 + gather_ms
+  return till > now and till or nil
+end
+
 -- heads returns the first keys in turn that are not held and whose limits are not reached, at most
 -- want, with their passes, their weights and, if limits of keys are in force, their rations. The
 -- turns of the others end here: a job that became ready has given them one.
@@ -492,6 +538,9 @@ local function heads(want)
       elseif r and r.room <= 0 then
         stopped[#stopped + 1] = key
         waits[#waits + 1], waits[#waits + 2] = string.format('%.0f', r.till), key
+      elseif groups > 0 and key ~= '' and complete(key) then
+        stopped[#stopped + 1] = key
+        waits[#waits + 1], waits[#waits + 2] = string.format('%.0f', complete(key)), key
       else
         local n = #names + 1
         names[n], passes[n], weights[n], rations[n] = key, tonumber(list[2 * i]), weight, r or false
@@ -500,7 +549,7 @@ local function heads(want)
     if #waits > 0 then -- first: if parked is of a wrong type, no key loses its turn
       redis.call('ZREM', lane, '') -- after a deletion, the script can write at maxmemory
       redis.call('ZADD', parked, unpack(waits))
-      limited = 2
+      limited = by_key and 2 or 3
     end
     if #stopped > 0 then
       redis.call('ZREM', turn, unpack(stopped))
@@ -532,7 +581,7 @@ end
 -- ready, and the pass of the empty key, if it is that key's turn.
 local function serve()
   local before, want = got, limit - got
-  local names, passes, weights, rations = heads(want)
+  local names, passes, weights, rations = heads(groups > 0 and groups or want)
   local total = 0
   for i = 1, #names do
     total = total + weights[i]
@@ -543,12 +592,13 @@ local function serve()
   for i, key in ipairs(names) do
     if key == '' then
       plain, pass = math.ceil(want * weights[i] / total), passes[i]
+      plain = groups > 0 and math.min(want, batch) or plain
     end
   end
   open = open - plain
   local waiting, places, owner, more_of = {}, {}, {}, {}
   for i, key in ipairs(names) do
-    local share = math.min(open, math.ceil(want * weights[i] / total))
+    local share = math.min(open, groups > 0 and batch or math.ceil(want * weights[i] / total))
     share = math.min(share, rations[i] and rations[i].room or share)
     if key ~= '' and share > 0 then
       local from, to = '[' .. lane_of(key), '(' .. lane_end(key)
@@ -650,20 +700,22 @@ local function serve()
 end
 
 local plain, pass, laned
+local most_jobs = limit -- of the jobs without a key, too
 if limit > 0 and redis.call('EXISTS', turn, held, parked) > 0 then
   limit = math.min(limit, 250)
+  groups = groups > 0 and math.max(1, math.min(groups, math.floor(limit / batch))) or 0
   if redis.call('EXISTS', ready, handoff) > 0 then
     redis.call('ZREM', lane, '') -- after a deletion, the script can write at maxmemory
     offer(turn, {''})
   end
   plain, pass = serve()
-  laned = got
+  laned, most_jobs = got, groups > 0 and got + plain or limit
   dry = got == limit or plain == 0 and redis.call('EXISTS', ready, handoff) == 0
 end
-while got < limit and looked < 1000 and not busy and not more and not dry do
+while got < most_jobs and looked < 1000 and not busy and not more and not dry do
   -- Everything is read before anything is written, so a key of a wrong type costs no ID. Many more
   -- leftovers can follow the first ones.
-  local most = looked == 0 and limit or math.min(math.max(limit - got, 64), 1000 - looked)
+  local most = looked == 0 and most_jobs or math.min(math.max(most_jobs - got, 64), 1000 - looked)
   local waiting = redis.call('LRANGE', handoff, 0, most - 1)
   local handed = #waiting
   if handed == 0 then
@@ -682,7 +734,7 @@ while got < limit and looked < 1000 and not busy and not more and not dry do
   local leased = not alone and scores(leases, waiting)
   local found, all = {}, n
   if (n > 1 or read > 0) and bounded(n) then
-    n = wanted(waiting, n, limit - got, found, delayed, buried, leased)
+    n = wanted(waiting, n, most_jobs - got, found, delayed, buried, leased)
   else
     found = redis.call('HMGET', pool, unpack(waiting))
   end
@@ -690,7 +742,7 @@ while got < limit and looked < 1000 and not busy and not more and not dry do
   local grants, granted = {'NX', '+inf', anchor()}, 3
   for i = 1, n do
     local id, record = waiting[i], found[i]
-    if got == limit then
+    if got == most_jobs then
       break
     end
     local new = record and not delayed[i] and not buried[i]
@@ -716,7 +768,7 @@ while got < limit and looked < 1000 and not busy and not more and not dry do
     end
     used = i
   end
-  more = n < all and got < limit and not busy
+  more = n < all and got < most_jobs and not busy
   dry = all < most and used == all
   looked = looked + used
   if handed > 0 then
@@ -751,7 +803,7 @@ if laned then
     end
   end
   -- The others get what it has left.
-  if others > 0 and got < limit and not busy and not more then
+  if others > 0 and got < limit and not busy and not more and groups == 0 then
     serve()
     others = redis.call('ZCARD', turn)
   end
