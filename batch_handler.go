@@ -31,8 +31,8 @@ type BatchMiddleware func(BatchHandlerFunc) BatchHandlerFunc
 //
 // A batch begins as soon as a worker is idle and a job is ready. It has all ready jobs that it has
 // room for, so it is full if there is a backlog, and has a single job if there is no other. A job
-// does not wait for others to come, unless [Gather] says so. [Concurrency] is the number of batches that run at the same
-// time.
+// does not wait for others to come, unless [Gather] says so. [Concurrency] is the number of batches
+// that run at the same time.
 //
 // In every other respect HandleBatch is like [Server.Handle]: the topic can be a pattern, and the
 // errors are the same. A topic has one handler, of either kind. [BatchSize] times [Concurrency] is

@@ -72,13 +72,9 @@ func (t *topicServer) gathersAll() bool {
 	return w.Size > 0 && !w.ByKey
 }
 
-// gatherArgs returns the arguments of a take that gathers jobs, for so many that can start. There
-// are none if it does not.
+// gatherArgs returns the arguments of a take about gathering, for so many jobs that can start.
 func (t *topicServer) gatherArgs(free int) []any {
 	w, seat := &t.workers.window, t.workers.seat()
-	if w.Size == 0 {
-		return nil
-	}
 	groups := 0
 	if w.ByKey {
 		groups = max(1, free/seat)

@@ -113,7 +113,7 @@ func (h *Hand) tryTakeSince(number, since string, limit, bytes, free int, lease 
 	if lease == 0 {
 		lease = -time.Millisecond // the end has microseconds, the clock that it is compared with has not
 	}
-	return h.try(takeScript, h.keys.of(takeScript, h.keys.taken(h.series.id)), number, cmp.Or(since, number), limit, bytes, lease.Milliseconds(), free, place, h.waits, h.listed)
+	return h.try(takeScript, h.keys.of(takeScript, h.keys.taken(h.series.id)), number, cmp.Or(since, number), limit, bytes, lease.Milliseconds(), free, place, h.waits, h.listed, 0, 0, 0, 0)
 }
 
 // heldOf reads what take answered.

@@ -8,6 +8,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
+
+	"github.com/delayq/delayq/internal/redistest"
 )
 
 // setLimits sets the limits of the topic, and gives all parked keys turns as the client does.
@@ -336,4 +338,76 @@ func TestRepairOfLostNoteOfKeyLimits(t *testing.T) {
 			})
 		})
 	}
+}
+
+// Jobs of a key are taken when there are enough of them, and never beside those of too many keys.
+func TestGatherByHand(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, rdb redis.UniversalClient) {
+		h := NewHand(t, rdb, redistest.Prefix(t), "lanes")
+		take := func(window GatherWindow, groups int) (reply, []Held) {
+			t.Helper()
+			if !window.ByKey {
+				groups = 0
+			}
+			number := h.series.next()
+			r, err := h.try(takeScript, h.keys.of(takeScript, h.keys.taken(h.series.id)), number, number, 40, callBytes, time.Minute.Milliseconds(), 40, "head", "", 0,
+				window.Size, window.Wait.Milliseconds(), groups, 8)
+			require.NoError(t, err)
+			return r, heldOf(r)
+		}
+		put := func(key string, ids ...string) {
+			t.Helper()
+			for _, id := range ids {
+				head, tail := h.record("+0", 0)
+				if key != "" {
+					head, tail = h.keyedRecord("+0", key, 0)
+				}
+				_, err := h.trySend(false, []any{id, head, tail, "+0"})
+				require.NoError(t, err)
+			}
+		}
+		byKey := GatherWindow{Size: 3, Wait: time.Hour, ByKey: true}
+		put("k", "k1", "k2")
+		r, got := take(byKey, 2)
+		require.Empty(t, got)
+		require.EqualValues(t, 3, r.number(11), "limited")
+		require.Equal(t, []string{"k"}, h.parkedKeys())
+		put("k", "k3")
+		put("l", "l1", "l2", "l3")
+		put("m", "m1", "m2", "m3")
+		var all []Held
+		for range 4 { // ready has empty IDs, which can be one of the keys
+			_, got = take(byKey, 2)
+			require.LessOrEqual(t, len(got), 6, "two keys")
+			for i, one := range got {
+				require.Equal(t, h.keyOf(got[i/3*3].ID), h.keyOf(one.ID))
+			}
+			all = append(all, got...)
+		}
+		require.Len(t, all, 9)
+		require.NotContains(t, h.Ack(all...), "l")
+
+		together := GatherWindow{Size: 3, Wait: time.Hour}
+		put("", "p1", "p2")
+		r, got = take(together, 0)
+		require.Empty(t, got)
+		require.Equal(t, "gather", r.status())
+		require.InDelta(t, time.Hour.Milliseconds(), r.number(2), 60_000)
+		require.Equal(t, "gather", first(take(together, 0)).status())
+		put("k", "k4")
+		_, got = take(together, 0)
+		require.Len(t, got, 3)
+		require.Zero(t, rdb.HExists(t.Context(), h.keys.meta, "gather").Val())
+	})
+}
+
+func first[T, U any](one T, _ U) T { return one }
+
+// keyOf returns the key of a job by its place.
+func (h *Hand) keyOf(id string) string {
+	place := h.rdb.HGet(h.t.Context(), h.keys.keyed, id).Val()
+	if place == "" {
+		return ""
+	}
+	return place[1 : 1+int(place[0])]
 }

@@ -27,9 +27,9 @@ type keyEnd struct{ key, id string }
 // they get turns.
 func (t *topicServer) setKeysLimited(limited int64, sure bool) {
 	t.mu.Lock()
-	t.workers.keysLimited = limited > 0 || !sure && t.workers.keysLimited
+	t.workers.keysLimited = limited == 1 || limited == 2 || !sure && t.workers.keysLimited
 	t.mu.Unlock()
-	if limited == 2 {
+	if limited >= 2 {
 		t.wake()
 	}
 }

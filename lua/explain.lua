@@ -31,12 +31,13 @@
 -- handoff and ready are in front of the job: -1 if it is in another place, or not among the entries
 -- that were searched. whole is 1 if all entries were searched. rank is how many jobs of the bucket
 -- are due before it, -1 if it is not there. leased is the number of leases that are not over. flow
--- has the fields hold, holdby, holdwhy, flow, tat and gather of meta. before is how many jobs of its key
--- are in front of it in its lane, -1 if it is not in a lane. Then ahead is -1 and whole is 1. keys
--- is the number of keys in turn. until is the end of the hold of its key, if it is in a lane and
--- the key is held. limit is empty unless it is in a lane and the key is parked. Then it has when
--- the key gets a turn, the number of its entries in holders, what is set for it, and if the key
--- waits for a job that comes before this one, its ID, and when it is due, or '' if it is dead.
+-- has the fields hold, holdby, holdwhy, flow, tat and gather of meta. before is how many jobs of
+-- its key are in front of it in its lane, -1 if it is not in a lane. Then ahead is -1 and whole is
+-- 1. keys is the number of keys in turn. until is the end of the hold of its key, if it is in a
+-- lane and the key is held. limit is empty unless it is in a lane and the key is parked. Then it
+-- has when the key gets a turn, the number of its entries in holders, what is set for it, and if
+-- the key waits for a job that comes before this one, its ID, and when it is due, or '' if it is
+-- dead.
 -- Cost: O(log N + look).
 -- Uses: now place
 local pool, bucket, leases, dead, attempts = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]

@@ -36,8 +36,8 @@
 -- ARGV[8]   name      under which the server waits if this take leaves ready empty and a slot
 --                     free; empty: it does not wait
 -- ARGV[9]   listed    1: the name may be in idle. A take that does not add it removes it
--- ARGV[10]  size      jobs are gathered until there are so many; missing: they are not gathered
--- ARGV[11]  wait      ms, how long they are gathered at most
+-- ARGV[10]  enough    jobs are gathered until there are so many; 0: they are not gathered
+-- ARGV[11]  within    ms, how long they are gathered at most
 -- ARGV[12]  groups    most keys to take jobs of, each at most a batch; 0: jobs of all keys are
 --                     gathered together
 -- ARGV[13]  batch     most jobs of a batch
@@ -105,8 +105,8 @@ local parked, holders, rates, blockers = KEYS[19], KEYS[20], KEYS[21], KEYS[22]
 local number, since, limit, bytes = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 local lease, free, place = tonumber(ARGV[5]), tonumber(ARGV[6]), ARGV[7]
 local name, listed = ARGV[8], ARGV[9]
-local gather_size, gather_ms = tonumber(ARGV[10] or 0), tonumber(ARGV[11] or 0)
-local groups, batch = tonumber(ARGV[12] or 0), tonumber(ARGV[13] or 0)
+local enough, within = tonumber(ARGV[10]), tonumber(ARGV[11])
+local groups, batch = tonumber(ARGV[12]), tonumber(ARGV[13])
 
 -- answer adds the known data of the jobs to their records. With pcall: missing data must not cost
 -- the jobs.
@@ -117,6 +117,9 @@ local function answer(lease_end, ids, records, more, waits, bound, left, limited
     due = redis.pcall('HMGET', moved, unpack(ids))
   end
   tried, due = tried and not tried.err and tried, due and not due.err and due
+  if limited then -- a nil would end the reply
+    bound, left = bound or false, left or false
+  end
   return {'ok', now, lease_end, ids, records, tried, due, more and 1 or 0, waits, bound, left,
     limited}
 end
@@ -290,13 +293,13 @@ if set[4] or by_key then
   end
 end
 
-if gather_size > 0 and groups == 0 then
+if enough > 0 and groups == 0 then
   local ready_jobs = redis.call('LLEN', ready) + redis.call('LLEN', handoff)
     + redis.call('ZCARD', lane)
   local ending = number_of(set[8])
-  if ready_jobs > 0 and ready_jobs < gather_size then
-    if ending == 0 or ending > now + gather_ms then
-      ending = now + gather_ms
+  if ready_jobs > 0 and ready_jobs < enough then
+    if ending == 0 or ending > now + within then
+      ending = now + within
       redis.call('HDEL', meta, 'gather') -- after a deletion, the script can write at maxmemory
       redis.call('HSET', meta, 'gather', string.format('%.0f', ending))
     end
@@ -497,12 +500,12 @@ end
 local function complete(key)
   local from, to = '[' .. lane_of(key), '(' .. lane_end(key)
   local entry = redis.call('ZRANGEBYLEX', lane, from, to, 'LIMIT', 0, 1)[1]
-  if not entry or redis.call('ZLEXCOUNT', lane, from, to) >= gather_size then
+  if not entry or redis.call('ZLEXCOUNT', lane, from, to) >= enough then
     return nil
   end
   local _, spot = key_of(entry)
   local start = tonumber(string.sub(spot, -16, -9), 16) or 2147483648
-  local till = (tonumber(string.sub(spot, -37, -27), 16) or 0) + start - 2147483648 + gather_ms
+  local till = (tonumber(string.sub(spot, -37, -27), 16) or 0) + start - 2147483648 + within
   return till > now and till or nil
 end
 
