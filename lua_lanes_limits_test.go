@@ -339,7 +339,8 @@ func TestRepairOfLostNoteOfKeyLimits(t *testing.T) {
 }
 
 // An entry of lane counts only with the job that it was made for. A client of a release without
-// keys leaves it behind when it cancels that job, and the ID can be enqueued again with another one.
+// keys leaves it behind when it cancels that job, and the ID can be enqueued again with another
+// key.
 func TestEntryOfAFormerJobStartsNothing(t *testing.T) {
 	eachHand(t, func(t *testing.T, h *Hand) {
 		ctx := t.Context()
