@@ -340,6 +340,42 @@ func TestRepairOfLostNoteOfKeyLimits(t *testing.T) {
 	}
 }
 
+// An entry of lane counts only with the job that it was made for. A client of a release without
+// keys leaves it behind when it cancels that job, and the ID can be enqueued again with another
+// key.
+func TestEntryOfAFormerJobStartsNothing(t *testing.T) {
+	eachHand(t, func(t *testing.T, h *Hand) {
+		ctx := t.Context()
+		h.putKeyed("a", "x")
+		require.NoError(t, h.rdb.HDel(ctx, h.keys.pool, "x").Err())
+		require.Equal(t, "held", h.holdKey("b", 60_000))
+		h.putKeyed("b", "x")
+		require.EqualValues(t, 2, h.rdb.ZCard(ctx, h.keys.lane).Val())
+		require.Empty(t, h.takeAll(), "its key is held")
+		require.EqualValues(t, 1, h.rdb.ZCard(ctx, h.keys.lane).Val())
+		require.Equal(t, "free", h.holdKey("b", 0))
+		require.Equal(t, []string{"x"}, idsIn(h.takeAll()))
+	})
+}
+
+// A promote that takes jobs back because their leases are over frees their places too, so what
+// Inspector.Key says of the running jobs is true at once.
+func TestReclaimFreesThePlacesOfAKey(t *testing.T) {
+	eachHand(t, func(t *testing.T, h *Hand) {
+		h.setLimits(Limits{RunningPerKey: 2})
+		h.putKeyed("a", "a1", "a2", "a3")
+		require.Len(t, h.takeAll(), 2)
+		h.Hasten(2 * time.Minute)
+		h.Promote()
+		require.Zero(t, h.rdb.ZCard(t.Context(), h.keys.holders).Val())
+		info, err := NewInspector(h.rdb, Prefix(h.prefix())).Key(t.Context(), h.keys.topic, "a")
+		require.NoError(t, err)
+		require.Zero(t, info.Running)
+		require.EqualValues(t, 3, info.Waiting)
+		require.Len(t, h.takeAll(), 2)
+	})
+}
+
 // Jobs of a key are taken when there are enough of them, and never beside those of too many keys.
 func TestGatherByHand(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, rdb redis.UniversalClient) {

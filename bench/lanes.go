@@ -9,25 +9,34 @@ import (
 
 // laneRow is what lanes cost: jobs that are all due at the same second, by the number of their
 // keys, beside jobs without a key and in the same run. The jobs of the keys are mixed, as those of
-// many tenants are. Redis's time for the enqueues is not in it.
+// many tenants are. With the most keys, each job has one of its own. Redis's time for the enqueues
+// is not in it.
 func laneRow() row {
 	return row{
 		id: "lanes", title: "jobs with a key, all due at the same second (100,000), concurrency 64",
 		sides: []side{
-			laned("1,000 keys", 1_000),
-			laned("no key", 0),
-			laned("1 key", 1),
-			laned("100,000 keys", 100_000),
+			laned("1,000 keys", newDelayqPeer, 1_000),
+			laned("no key", newDelayqPeer, 0),
+			laned("1 key", newDelayqPeer, 1),
+			laned("million keys", newDelayqPeer, mostKeys),
+			laned("asynq, no key", newAsynqPeer, 0),
 		},
-		targets: []target{atMost(figCPU, 14)},
+		targets: []target{atMost(figCPU, 14), atMost(figSlowScripts, 0)},
 	}
 }
 
+// mostKeys is as many keys as there are in sizes.
+const mostKeys = -1
+
 // laned measures the work of jobs that have so many keys; 0: they have none.
-func laned(label string, keys int) side {
-	return product{label, newDelayqPeer}.on(func(ctx context.Context, b *bench, p peer) (_ sample, err error) {
+func laned(label string, open func(*store) peer, keys int) side {
+	return product{label, open}.on(func(ctx context.Context, b *bench, p peer) (_ sample, err error) {
 		const concurrency = 64
-		t := newTally(b.sizes.due)
+		n, keys := b.sizes.due, keys
+		if keys == mostKeys {
+			n, keys = b.sizes.laneKeys, b.sizes.laneKeys
+		}
+		t := newTally(n)
 		if err := b.warmUp(ctx, p, concurrency); err != nil {
 			return nil, err
 		}
@@ -49,10 +58,20 @@ func laned(label string, keys int) side {
 		if err := until(ctx, second.Add(-meterLead)); err != nil {
 			return nil, err
 		}
+		scripts, err := watchScripts(ctx, b.store.admin)
+		if err != nil {
+			return nil, err
+		}
 		m, err := startMeter(ctx, b.store)
 		if err != nil {
 			return nil, err
 		}
-		return b.finish(ctx, p, m, t, second)
+		result, err := b.finish(ctx, p, m, t, second)
+		longest, slow, scriptErr := scripts()
+		if err := errors.Join(err, scriptErr); err != nil {
+			return nil, err
+		}
+		result[figSlowScripts], result[figLongestScript] = float64(slow), milliseconds(longest)
+		return result, nil
 	})
 }

@@ -80,6 +80,7 @@ type sizes struct {
 	bulk                 int
 	backlog, due, life   int
 	hooks                int
+	laneKeys             int // the most keys that jobs have
 	memory               int
 	lateJobs, loadRate   int
 	lateSpan             time.Duration
@@ -109,6 +110,7 @@ func fullSizes() sizes {
 		bulk:    300_000,
 		backlog: 100_000, due: 100_000, life: 100_000,
 		hooks:    300_000,
+		laneKeys: 1_000_000,
 		memory:   100_000,
 		lateJobs: 2_000, loadRate: 5_000,
 		lateSpan:   10 * time.Second,
@@ -136,6 +138,7 @@ func quickSizes() sizes {
 		bulk:    20_000,
 		backlog: 3_000, due: 3_000, life: 3_000,
 		hooks:    3_000,
+		laneKeys: 5_000,
 		memory:   10_000,
 		lateJobs: 100, loadRate: 1_000,
 		lateSpan:   500 * time.Millisecond,
@@ -157,7 +160,7 @@ func quickSizes() sizes {
 
 // rows is the table. Its targets hold for fullSizes on two cores.
 func rows() []row {
-	return slices.Concat(nearRows(), farRows(), topicRows(), callRows(), aofRows(), inspectRows(), []row{hookRow(), laneRow()})
+	return slices.Concat(nearRows(), farRows(), topicRows(), callRows(), aofRows(), inspectRows(), limitRows(), []row{hookRow(), laneRow()})
 }
 
 // nearRows are the rows with one Redis that is near and keeps nothing.

@@ -38,7 +38,35 @@ type waitingKey struct {
 	FirstBase64 string    `json:"first_base64,omitempty"`
 	Paused      bool      `json:"paused,omitempty"`
 	HeldUntil   time.Time `json:"held_until,omitzero"` // the end of the hold of the key
+	Running     int64     `json:"running,omitempty"`   // its running jobs, if they are limited
+	LimitRun    int       `json:"limit_running,omitempty"`
+	LimitRate   string    `json:"limit_rate,omitempty"`
+	Limited     time.Time `json:"limited_until,omitzero"` // when it gets a turn again, because a limit is reached
+	OwnRun      bool      `json:"own_limit_running,omitempty"`
+	OwnRate     bool      `json:"own_limit_rate,omitempty"` // the limit is that of the key, and not that of each key of the topic
 	first       string
+}
+
+// FullOf reports whether the key waits because as many of its jobs run as may.
+func (k waitingKey) FullOf() bool { return k.LimitRun > 0 && k.Running >= int64(k.LimitRun) }
+
+// rateText returns a rate as text, empty if there is none.
+func rateText(r delayq.Rate) string {
+	if r == (delayq.Rate{}) {
+		return ""
+	}
+	return r.String()
+}
+
+// limit notes the limits that are in force for a key, its own before those of each key.
+func (k *waitingKey) limit(own delayq.KeyLimits, each delayq.Limits) {
+	k.LimitRun, k.LimitRate = each.RunningPerKey, rateText(each.RatePerKey)
+	if own.Running > 0 {
+		k.LimitRun, k.OwnRun = own.Running, true
+	}
+	if text := rateText(own.Rate); text != "" {
+		k.LimitRate, k.OwnRate = text, true
+	}
 }
 
 // ExactFirst returns the ID of the first job itself.
@@ -51,6 +79,7 @@ type keysPage struct {
 	Ready  int64          `json:"ready"`    // jobs of the topic
 	Laned  int64          `json:"with_key"` // those of them that have a key
 	Keys   []waitingKey   `json:"keys"`
+	Limits bool           `json:"-"` // one of them has a limit
 	Next   string         `json:"next,omitempty"`
 	Row    *topicRow      `json:"-"`
 	Tabs   []delayq.State `json:"-"`
@@ -90,7 +119,12 @@ func (h *Handler) keys(v *view) (any, error) {
 		Schema: "delayq.web.keys/1", At: utc(row.at), Topic: v.Topic, Ready: row.Ready, Laned: row.Laned, Keys: []waitingKey{}, Row: row, Tabs: states,
 	}
 	for _, k := range list {
-		one := waitingKey{jobKey: jobKeyOf(k.Key), Waiting: k.Waiting, Weight: k.Weight, First: k.First, Paused: k.Paused, HeldUntil: utc(k.HeldUntil), first: k.First}
+		one := waitingKey{
+			jobKey: jobKeyOf(k.Key), Waiting: k.Waiting, Weight: k.Weight, First: k.First, Paused: k.Paused, HeldUntil: utc(k.HeldUntil),
+			Running: k.Running, Limited: utc(k.LimitedUntil), first: k.First,
+		}
+		one.limit(k.Limits, row.perKey)
+		p.Limits = p.Limits || one.LimitRun > 0 || one.LimitRate != ""
 		if !utf8.ValidString(k.First) {
 			one.FirstBase64 = base64.StdEncoding.EncodeToString([]byte(k.First))
 		}

@@ -1,8 +1,10 @@
 package web_test
 
 import (
+	"context"
 	"encoding/base64"
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"net/url"
 	"strings"
@@ -14,6 +16,7 @@ import (
 	"golang.org/x/net/html"
 
 	"github.com/delayq/delayq"
+	"github.com/delayq/delayq/delayqtest"
 	"github.com/delayq/delayq/web"
 )
 
@@ -122,4 +125,77 @@ func TestActOnTheJobsOfAKey(t *testing.T) {
 			require.NotEqual(t, "t-1", j.Key)
 		}
 	})
+}
+
+// The keys of a topic with limits show what is in force for each, how many of its jobs run, and why
+// those that wait do so. A topic all of whose keys wait still has its tab.
+func TestKeysShowTheirLimits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := delayqtest.Start(t)
+		ctx := t.Context()
+		require.NoError(t, q.Client.SetLimits(ctx, "report", delayq.Limits{RunningPerKey: 2, RatePerKey: delayq.Per(600, time.Hour).Burst(3)}))
+		require.NoError(t, q.Client.SetKeyLimits(ctx, "report", "own", delayq.KeyLimits{Running: 1}))
+		require.NoError(t, q.Client.SetKeyLimits(ctx, "report", "slow", delayq.KeyLimits{Running: 5, Rate: delayq.Per(1, time.Hour)}))
+		for _, key := range []string{"each", "own", "slow"} {
+			for i := range 4 {
+				_, err := q.Client.Enqueue(ctx, "report", fmt.Sprint(key, "-", i), nil, delayq.Key(key))
+				require.NoError(t, err)
+			}
+		}
+		wait, started := make(chan struct{}), make(chan struct{}, 12)
+		stop := q.Serve(func(s *delayq.Server) {
+			s.HandlerFunc("report", func(context.Context, *delayq.Job) error {
+				started <- struct{}{}
+				<-wait
+				return nil
+			}, delayq.Concurrency(20))
+		})
+		defer stop()
+		defer close(wait)
+		for range 4 {
+			<-started
+		}
+		synctest.Wait()
+		h := page(t, q)
+		keys := map[string]limitedKey{}
+		var p struct{ Keys []limitedKey }
+		w := get(t, h, link("keys.json", "topic", "report"))
+		require.NoError(t, json.Unmarshal(w.Body.Bytes(), &p))
+		for _, k := range p.Keys {
+			keys[k.Key] = k
+			require.NotZero(t, k.LimitedUntil)
+		}
+		const each = "600 per 1h0m0s, burst 3"
+		for key, want := range map[string]limitedKey{
+			"each": {Waiting: 2, Running: 2, LimitRunning: 2, LimitRate: each},
+			"own":  {Waiting: 3, Running: 1, LimitRunning: 1, OwnRunning: true, LimitRate: each},
+			"slow": {Waiting: 3, Running: 1, LimitRunning: 5, OwnRunning: true, LimitRate: "1 per 1h0m0s, burst 1", OwnRate: true},
+		} {
+			want.Key, want.LimitedUntil = key, keys[key].LimitedUntil
+			require.Equal(t, want, keys[key])
+		}
+		text := get(t, h, link("keys", "topic", "report")).Body.String()
+		require.Contains(t, text, `<td class="n" data-label="Running">2 of 2</td>`)
+		require.Contains(t, text, `1 of 1 <span class="none">own</span>`)
+		require.Equal(t, 2, strings.Count(text, "as many run as may"))
+		require.Equal(t, 3, strings.Count(text, `class="status limited"`))
+		text = get(t, h, link("topic", "topic", "report")).Body.String()
+		require.Contains(t, text, "<dt>at most running per key</dt><dd>2</dd>")
+		require.Contains(t, text, `<dt>rate per key</dt><dd class="text">`+each+`</dd>`)
+		require.Contains(t, text, link("keys", "topic", "report")[1:])
+		stats, err := q.Inspector.Stats(ctx, "report")
+		require.NoError(t, err)
+		require.Zero(t, stats[0].Keys)
+	})
+}
+
+type limitedKey struct {
+	Key          string
+	Waiting      int64
+	Running      int64
+	LimitRunning int       `json:"limit_running"`
+	LimitRate    string    `json:"limit_rate"`
+	OwnRunning   bool      `json:"own_limit_running"`
+	OwnRate      bool      `json:"own_limit_rate"`
+	LimitedUntil time.Time `json:"limited_until"`
 }

@@ -66,6 +66,8 @@ type topicRow struct {
 	HeldWhy   string           `json:"held_reason,omitempty"`
 	LimitRun  int              `json:"limit_running,omitempty"`
 	LimitRate string           `json:"limit_rate,omitempty"`
+	KeyRun    int              `json:"limit_running_per_key,omitempty"`
+	KeyRate   string           `json:"limit_rate_per_key,omitempty"`
 	DueHour   int64            `json:"due_within_hour"`
 	Spark     []int64          `json:"due_by_6_minutes,omitempty"`
 	In        *float64         `json:"enqueued_per_second,omitempty"` // nil: not known yet
@@ -74,6 +76,7 @@ type topicRow struct {
 	DeadMore  int64            `json:"dead_more,omitempty"` // buried within the last minute of looking
 	Counters  map[string]int64 `json:"counters,omitempty"`
 	at        time.Time
+	perKey    delayq.Limits
 }
 
 // A pauseRow is a pause of a topic.
@@ -201,10 +204,8 @@ func (r *rates) row(s *delayq.TopicStats) topicRow {
 		Topic: s.Topic, Scheduled: s.Scheduled, Ready: s.Ready, Running: s.Running, Dead: s.Dead, Done: s.Done, Retrying: s.Retrying,
 		Overdue: s.Overdue, Oldest: utc(s.OldestOverdue), NextDue: utc(s.NextDue), Servers: s.Servers, Workers: s.Workers,
 		Schedules: s.Schedules, Laned: s.Laned, Keys: s.Keys, HeldUntil: utc(s.HeldUntil), HeldBy: s.HeldBy, HeldWhy: s.HeldReason, LimitRun: s.Limits.Running,
+		LimitRate: rateText(s.Limits.Rate), KeyRun: s.Limits.RunningPerKey, KeyRate: rateText(s.Limits.RatePerKey), perKey: s.Limits,
 		Counters: make(map[string]int64), at: s.At,
-	}
-	if s.Limits.Rate != (delayq.Rate{}) {
-		t.LimitRate = s.Limits.Rate.String()
 	}
 	for _, p := range s.Pauses {
 		t.Pauses = append(t.Pauses, pauseRow{p.By, p.Reason, utc(p.Since), utc(p.Until)})

@@ -188,7 +188,7 @@ drive("keys show who waits, and lead to their jobs", {}, async (page) => {
   await page.click(".tabs a:has-text('Keys')");
   await page.waitForURL(/keys\?/);
   assert.equal(await page.locator("tbody tr").count(), 5);
-  assert.match(await text(page, "tbody tr"), /tenant-0\s+5\s+3\s+–\s+invoice-0-0/);
+  assert.match(await text(page, "tbody tr"), /tenant-0\s+5\s+3\s+0 of 4 own\s+20 per 1m0s, burst 2\s+–\s+invoice-0-0/);
   await page.click("tbody a:has-text('tenant-1')");
   await page.waitForURL(/jobs\?/);
   assert.equal(await page.inputValue("#filter input[name=key]"), "tenant-1");

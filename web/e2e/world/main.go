@@ -233,7 +233,8 @@ func fill(ctx context.Context, q *delayqtest.Queue) error {
 		return err
 	}
 	if err := errors.Join(
-		q.Client.SetKeyLimits(ctx, "invoice:print", "tenant-0", delayq.KeyLimits{Weight: 3}),
+		q.Client.SetLimits(ctx, "invoice:print", delayq.Limits{RunningPerKey: 2, RatePerKey: delayq.Per(20, time.Minute)}),
+		q.Client.SetKeyLimits(ctx, "invoice:print", "tenant-0", delayq.KeyLimits{Weight: 3, Running: 4}),
 		q.Client.Pause(ctx, "sms:promo", delayq.Pause{By: "alice", Reason: "the provider is down"}),
 		q.Client.Schedule(ctx, "report:daily", "nightly "+evil, delayq.Cron("0 3 * * *", "Europe/Berlin"), []byte("{}")),
 	); err != nil {
