@@ -43,9 +43,31 @@ func createWorld(ctx context.Context, pool *pgxpool.Pool, more string) error {
 	return err
 }
 
-// transact does the work of a caller and more in one transaction, like pgbench:
-// three UPDATEs, a SELECT and an INSERT.
+// transact does the work of a caller and more in one transaction.
 func transact(ctx context.Context, pool *pgxpool.Pool, more func(tx pgx.Tx) error) error {
+	return callerWork(ctx, pool, func(tx pgx.Tx, insert string, account int) error {
+		if _, err := tx.Exec(ctx, insert, account); err != nil {
+			return err
+		}
+		return more(tx)
+	})
+}
+
+// transactBatch is transact whose last statement and more travel together.
+func transactBatch(ctx context.Context, pool *pgxpool.Pool, more func(b *pgx.Batch) error) error {
+	return callerWork(ctx, pool, func(tx pgx.Tx, insert string, account int) error {
+		b := &pgx.Batch{}
+		b.Queue(insert, account)
+		if err := more(b); err != nil {
+			return err
+		}
+		return tx.SendBatch(ctx, b).Close()
+	})
+}
+
+// callerWork is a transaction like that of pgbench: three UPDATEs, a SELECT and
+// an INSERT, which last executes.
+func callerWork(ctx context.Context, pool *pgxpool.Pool, last func(tx pgx.Tx, insert string, account int) error) error {
 	return pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
 		account, balance := rand.IntN(100_000), 0
 		if _, err := tx.Exec(ctx, "UPDATE accounts SET balance = balance + 1 WHERE id = $1", account); err != nil {
@@ -60,10 +82,7 @@ func transact(ctx context.Context, pool *pgxpool.Pool, more func(tx pgx.Tx) erro
 		if _, err := tx.Exec(ctx, "UPDATE branches SET balance = balance + 1 WHERE id = $1", rand.IntN(100)); err != nil {
 			return err
 		}
-		if _, err := tx.Exec(ctx, "INSERT INTO history (account, delta) VALUES ($1, 1)", account); err != nil {
-			return err
-		}
-		return more(tx)
+		return last(tx, "INSERT INTO history (account, delta) VALUES ($1, 1)", account)
 	})
 }
 
@@ -106,12 +125,12 @@ type outboxPeer struct {
 	pool  *pgxpool.Pool
 	box   *outbox.Outbox
 	nudge bool // a nudge after each commit
-	do    func(ctx context.Context, pool *pgxpool.Pool, more func(tx pgx.Tx) error) error
+	do    func(ctx context.Context, pool *pgxpool.Pool, more func(tx outbox.Execer) error) error
 }
 
 // openOutbox returns how to connect an outbox. A job is written in what do
 // begins and commits.
-func openOutbox(nudge bool, do func(context.Context, *pgxpool.Pool, func(tx pgx.Tx) error) error) func(context.Context, *store, *pgxpool.Pool) (peer, error) {
+func openOutbox(nudge bool, do func(context.Context, *pgxpool.Pool, func(tx outbox.Execer) error) error) func(context.Context, *store, *pgxpool.Pool) (peer, error) {
 	return func(ctx context.Context, s *store, pool *pgxpool.Pool) (peer, error) {
 		box, err := outbox.New(outbox.Postgres)
 		if err != nil {
@@ -125,18 +144,18 @@ func openOutbox(nudge bool, do func(context.Context, *pgxpool.Pool, func(tx pgx.
 }
 
 // write writes a row.
-func (p *outboxPeer) write(ctx context.Context, tx pgx.Tx, topic string, j job) error {
+func (p *outboxPeer) write(ctx context.Context, tx outbox.Execer, topic string, j job) error {
 	var opts []delayq.JobOption
 	if due := jobOption(j); due != nil {
 		opts = append(opts, due)
 	}
-	_, err := p.box.Enqueue(ctx, pgxoutbox.Tx(tx), topic, j.id, j.payload, opts...)
+	_, err := p.box.Enqueue(ctx, tx, topic, j.id, j.payload, opts...)
 	return err
 }
 
 // enqueue implements peer.
 func (p *outboxPeer) enqueue(ctx context.Context, topic string, j job) error {
-	err := p.do(ctx, p.pool, func(tx pgx.Tx) error { return p.write(ctx, tx, topic, j) })
+	err := p.do(ctx, p.pool, func(tx outbox.Execer) error { return p.write(ctx, tx, topic, j) })
 	if err == nil && p.nudge {
 		p.box.Nudge()
 	}
@@ -147,7 +166,7 @@ func (p *outboxPeer) enqueue(ctx context.Context, topic string, j job) error {
 func (p *outboxPeer) enqueueAll(ctx context.Context, topic string, jobs []job) error {
 	err := pgx.BeginFunc(ctx, p.pool, func(tx pgx.Tx) error {
 		for _, j := range jobs {
-			if err := p.write(ctx, tx, topic, j); err != nil {
+			if err := p.write(ctx, pgxoutbox.Tx(tx), topic, j); err != nil {
 				return err
 			}
 		}
@@ -262,12 +281,16 @@ func transactions(served bool) func(context.Context, *bench, peer) (sample, erro
 		if err != nil {
 			return nil, err
 		}
+		before, known := ownCPU()
 		if err := inParallel(ctx, txCallers, n, one); err != nil {
 			return nil, err
 		}
 		result, err := m.stop(ctx, n, time.Since(m.at))
 		if err != nil {
 			return nil, err
+		}
+		if after, _ := ownCPU(); known {
+			result[figProcess] = float64((after - before).Microseconds()) / float64(n)
 		}
 		for deadline := time.Now().Add(patience); ; {
 			left, err := p.left(ctx, topic)
@@ -306,16 +329,25 @@ func outboxRows() []row {
 	alone := func(ctx context.Context, pool *pgxpool.Pool, more func(tx pgx.Tx) error) error {
 		return pgx.BeginFunc(ctx, pool, more)
 	}
+	inTx := func(do func(context.Context, *pgxpool.Pool, func(pgx.Tx) error) error) func(context.Context, *pgxpool.Pool, func(outbox.Execer) error) error {
+		return func(ctx context.Context, pool *pgxpool.Pool, more func(outbox.Execer) error) error {
+			return do(ctx, pool, func(tx pgx.Tx) error { return more(pgxoutbox.Tx(tx)) })
+		}
+	}
+	inBatch := func(ctx context.Context, pool *pgxpool.Pool, more func(outbox.Execer) error) error {
+		return transactBatch(ctx, pool, func(b *pgx.Batch) error { return more(pgxoutbox.Batch(b)) })
+	}
 	pair := func(measure func(context.Context, *bench, peer) (sample, error)) []side {
-		return []side{onPostgres("delayq", openOutbox(true, alone), measure), onPostgres("river", openRiver(alone), measure)}
+		return []side{onPostgres("delayq", openOutbox(true, inTx(alone)), measure), onPostgres("river", openRiver(alone), measure)}
 	}
 	costs := func(id, title string, served bool) row {
 		measure := transactions(served)
 		return row{
 			id: id, title: title,
 			sides: []side{
-				onPostgres("delayq", openOutbox(false, transact), measure),
+				onPostgres("delayq", openOutbox(false, inBatch), measure),
 				onPostgres("no job", openPlain(nothing), measure),
+				onPostgres("delayq, no batch", openOutbox(false, inTx(transact)), measure),
 				onPostgres("river", openRiver(transact), measure),
 				onPostgres("any INSERT", openPlain(insert), measure),
 			},
@@ -337,7 +369,7 @@ func outboxRows() []row {
 		},
 		{
 			id: "outbox/now", title: "from the commit to the start of a job for now",
-			sides:   append(pair(startAfterCommit), onPostgres("polls", openOutbox(false, alone), startAfterCommit)),
+			sides:   append(pair(startAfterCommit), onPostgres("polls", openOutbox(false, inTx(alone)), startAfterCommit)),
 			targets: []target{atMost(figCommitP50, 5)},
 		},
 	}
