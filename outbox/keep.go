@@ -124,8 +124,10 @@ func (h *holding) save(ctx context.Context, tx *sql.Tx, refused []refusal, now i
 	}
 	rows := slices.DeleteFunc(slices.Clone(h.plan), func(s stored) bool { return dead[s.seq] })
 	for table, some := range byTable(rows) {
+		which, args := h.among(some)
 		_, err := tx.ExecContext(ctx, h.query("INSERT INTO {table}_sent (seq, "+rowNames+", sent, number, span, began, slot) SELECT seq, "+rowNames+
-			", ?, ?, ?, ?, ? FROM "+table+" WHERE seq IN ("+list(some)+")"), now, h.number, h.marker.span, h.marker.began, h.marker.slot)
+			", ?, ?, ?, ?, ? FROM "+table+" WHERE "+which),
+			append([]any{now, h.number, h.marker.span, h.marker.began, h.marker.slot}, args...)...)
 		if err != nil {
 			return err
 		}
@@ -187,6 +189,7 @@ type kept struct {
 // they come before all others. No plan is in progress.
 func (h *holding) resend(ctx context.Context) error {
 	since := h.again
+	h.ahead = nil // the rows that come back are older
 	r := &resending{holding: h, seed: maphash.MakeSeed(), jobs: make(map[uint64]progress), moves: make(map[uint64]*kept)}
 	if err := r.pending(ctx); err != nil {
 		return err
@@ -401,7 +404,7 @@ func (r *resending) put(ctx context.Context, back []kept, since int64) (err erro
 		if !row.late {
 			continue
 		}
-		if _, err := tx.ExecContext(ctx, r.query("UPDATE {table} SET due_at = ?, delay_ms = ?, record = ? WHERE seq = ?"), row.DueAt, row.DueIn, []byte(row.Record), row.seq); err != nil {
+		if _, err := tx.ExecContext(ctx, r.query("UPDATE {table} SET due_at = ?, delay_ms = ?, record = ? WHERE "+r.one("?")), row.DueAt, row.DueIn, []byte(row.Record), row.seq); err != nil {
 			return err
 		}
 	}
