@@ -82,18 +82,23 @@ func (h *holding) choose(ctx context.Context, tx *sql.Tx, earliest sql.NullInt64
 	return plan, nil
 }
 
-// readAhead is how many plans of rows are read in one query. While somebody holds a snapshot open,
-// each query passes all rows that have been deleted since.
-const readAhead = 4
+// readAhead is how many plans of rows are read in one query at most. While somebody holds a snapshot
+// open, each query passes all rows that have been deleted since.
+const readAhead = 8
 
 // oldest returns the oldest rows of the outbox up to a number and a size, at least one. It returns
 // rows in the order in which queries have read them. A row that depends on the commit of another
 // one has a greater key and is read by the same query or a later one, so it comes later.
 func (h *holding) oldest(ctx context.Context, tx *sql.Tx, most int, bytes int64) (rows []stored, err error) {
 	if len(h.ahead) == 0 {
-		h.ahead, _, err = h.read(ctx, tx, "{table}", "WHERE shard = ? ORDER BY seq LIMIT "+strconv.Itoa(readAhead*h.o.batch), planBytes, h.shard)
+		ask := max(h.ask, h.o.batch)
+		h.ahead, _, err = h.read(ctx, tx, "{table}", "WHERE shard = ? ORDER BY seq LIMIT "+strconv.Itoa(ask), planBytes, h.shard)
 		if err != nil {
 			return nil, err
+		}
+		h.ask = len(h.ahead)
+		if h.ask == ask { // all of them fit into planBytes
+			h.ask = min(2*ask, readAhead*h.o.batch)
 		}
 	}
 	n := 0

@@ -206,6 +206,7 @@ type holding struct {
 	plan   []stored
 	since  time.Time // when the ages of the plan's rows were read
 	ahead  []stored  // the oldest rows after the plan, as far as they have been read
+	ask    int       // how many rows to read next
 	marker marker    // of the plan
 	last   marker    // of the last plan whose rows this relay keeps
 	till   time.Time // when the lease should be extended
