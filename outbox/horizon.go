@@ -288,8 +288,8 @@ func (h *holding) settle(ctx context.Context, tx *sql.Tx, s *sieve) error {
 		if err := h.bury(ctx, tx, row); err != nil {
 			return err
 		}
-		h.o.logger.Warn("outbox row refused", "shard", h.shard, "row", row.seq, "err", row.reason)
 	}
+	h.complain(s.refused)
 	if len(s.parked) > 0 {
 		rows := make([]stored, len(s.parked))
 		for i, p := range s.parked {

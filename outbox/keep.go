@@ -227,22 +227,38 @@ func (r *resending) key(s *stored) uint64 {
 // pending reads which jobs the rows of the outbox are about, because they come later than all that
 // were sent.
 func (r *resending) pending(ctx context.Context) error {
-	rows, err := r.db.QueryContext(ctx, r.query("SELECT topic, id, kind FROM {table} WHERE shard = ?"), r.shard)
+	for last := int64(0); ; {
+		n, err := r.pendingAfter(ctx, &last)
+		if err != nil || n < pendingRows {
+			return err
+		}
+		if err := r.put(ctx, nil, 0); err != nil { // it extends the lease
+			return err
+		}
+	}
+}
+
+// pendingRows is how many rows pending reads in a query.
+const pendingRows = 10_000
+
+// pendingAfter reads rows with keys after the last one, which it sets, and returns their number.
+func (r *resending) pendingAfter(ctx context.Context, last *int64) (n int, err error) {
+	rows, err := r.db.QueryContext(ctx, r.query("SELECT seq, topic, id, kind FROM {table} WHERE shard = ? AND seq > ? ORDER BY seq LIMIT "+strconv.Itoa(pendingRows)), r.shard, *last)
 	if err != nil {
-		return r.box.explain(err)
+		return 0, r.box.explain(err)
 	}
 	defer rows.Close()
-	for rows.Next() {
+	for ; rows.Next(); n++ {
 		var s stored
 		var id []byte
-		if err := rows.Scan(&s.Topic, &id, &s.Kind); err != nil {
-			return err
+		if err := rows.Scan(last, &s.Topic, &id, &s.Kind); err != nil {
+			return 0, err
 		}
 		if s.ID = string(id); s.Kind != bridge.RowReschedule {
 			r.jobs[r.key(&s)] = closed
 		}
 	}
-	return rows.Err()
+	return n, rows.Err()
 }
 
 // plan returns the rows of the last plan that was sent before a time (0: of all), the last row

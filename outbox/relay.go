@@ -189,6 +189,7 @@ func (r *Relay) serve(ctx context.Context, shard int) error {
 		select {
 		case <-ctx.Done():
 		case <-nudged:
+			h.passed.looked = time.Time{}
 		case <-timer.C:
 		}
 		timer.Stop()
@@ -207,6 +208,7 @@ type holding struct {
 	since  time.Time // when the ages of the plan's rows were read
 	ahead  []stored  // the oldest rows after the plan, as far as they have been read
 	ask    int       // how many rows to read next
+	passed passed    // rows that need not be looked at often
 	marker marker    // of the plan
 	last   marker    // of the last plan whose rows this relay keeps
 	till   time.Time // when the lease should be extended
@@ -296,7 +298,7 @@ func (h *holding) acquire(ctx context.Context) (held bool, err error) {
 		return false, fmt.Errorf("shard %d: %w", h.shard, err)
 	}
 	// If somebody has deleted the rows, the next plan replaces this one.
-	h.since, h.ahead = time.Now(), nil
+	h.since, h.ahead, h.passed = time.Now(), nil, passed{}
 	if h.plan, err = h.load(ctx, rows); err != nil {
 		return false, err
 	}
@@ -322,8 +324,46 @@ func (h *holding) waits(ctx context.Context) (bool, error) {
 		}
 		h.till = time.Now().Add(h.o.lease / 2)
 	}
-	rows, due, now, err := h.look(ctx, h.db, "CASE WHEN EXISTS (SELECT 1 FROM {table} WHERE shard = ?) THEN '1' ELSE '' END", h.shard)
+	rows, due, now, err := h.look(ctx, h.db, "CASE WHEN EXISTS (SELECT 1 FROM {table} WHERE shard = ? AND seq > ?) THEN '1' ELSE '' END", h.shard, h.passed.from(time.Now()))
 	return rows != "" || due.Valid && due.Int64 <= h.reach(now) || h.again > 0, err
+}
+
+// A passed says which rows an idle relay need not look at each time. While somebody holds a snapshot
+// open, a look at the whole table passes all rows that have been deleted since. It is a hint only: a
+// relay that has found a row reads all rows from the first one on.
+type passed struct {
+	greatest int64     // key of a row that was chosen
+	mark     int64     // what that was at a time
+	marked   time.Time // that time
+	floor    int64     // no row up to this key is expected
+	looked   time.Time // when the whole table was looked at
+}
+
+const (
+	// passedAfter is how long after its choice a row counts as passed. A row that is committed
+	// later than that after its INSERT can have a key below those of passed rows.
+	passedAfter = 5 * time.Second
+	// wholeLook is how often an idle relay looks at the whole table.
+	wholeLook = time.Second
+)
+
+// add notes rows that were chosen.
+func (p *passed) add(rows []stored) {
+	for i := range rows {
+		p.greatest = max(p.greatest, rows[i].seq)
+	}
+}
+
+// from returns above which key a look at a time looks for rows.
+func (p *passed) from(now time.Time) int64 {
+	if now.Sub(p.marked) >= passedAfter {
+		p.floor, p.mark, p.marked = p.mark, p.greatest, now
+	}
+	if now.Sub(p.looked) >= wholeLook {
+		p.looked = now
+		return 0
+	}
+	return p.floor
 }
 
 // look returns an expression, when the first of the later rows is due, and the time of the
@@ -399,6 +439,7 @@ func (h *holding) next(ctx context.Context, refused []refusal) (err error) {
 	}
 	h.number, h.plan, h.marker, h.till = number, rows, mark, time.Now().Add(h.o.lease/2)
 	h.since = looked
+	h.passed.add(rows)
 	if mark.span > 0 {
 		h.last = mark
 	}
@@ -600,13 +641,23 @@ func (h *holding) send(ctx context.Context) (refused []refusal, err error) {
 			for n, i := range topics[topic] {
 				if reason := refusedFor(rows[n].Kind, outcomes[n]); reason != "" {
 					refused = append(refused, refusal{h.plan[i].seq, reason})
-					h.o.logger.Warn("outbox row refused", "topic", topic, "job", rows[n].ID, "err", outcomes[n])
 				}
 			}
 		})
 	}
 	group.Wait()
-	return refused, err
+	if err != nil {
+		return nil, err
+	}
+	h.complain(refused)
+	return refused, nil
+}
+
+// complain logs that rows were refused, in one line.
+func (h *holding) complain(refused []refusal) {
+	if len(refused) > 0 {
+		h.o.logger.Warn("outbox rows refused", "shard", h.shard, "rows", len(refused), "first", refused[0].seq, "err", refused[0].reason)
+	}
 }
 
 // mostTopics is how many topics of a plan are sent at the same time.
