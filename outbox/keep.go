@@ -46,6 +46,10 @@ func (b *Outbox) Resend(ctx context.Context, db *sql.DB, since time.Time) (rows 
 	}
 	h := &holding{Relay: &Relay{box: b}}
 	from := since.UnixMilli()
+	// A relay that sees the request moves rows.
+	if err := db.QueryRowContext(ctx, h.query("SELECT COUNT(*) FROM {table}_sent WHERE sent >= ?"), from).Scan(&rows); err != nil {
+		return 0, fmt.Errorf("outbox: resend: %w", b.explain(err))
+	}
 	for shard := range b.shards {
 		insert := h.query(b.dialect.ignore("INSERT INTO {table}_resend (shard, since) VALUES (?, ?)"))
 		if _, err := db.ExecContext(ctx, insert, shard, from); err != nil {
@@ -55,9 +59,6 @@ func (b *Outbox) Resend(ctx context.Context, db *sql.DB, since time.Time) (rows 
 		if _, err := db.ExecContext(ctx, h.query("UPDATE {table}_resend SET since = ? WHERE shard = ? AND since > ?"), from, shard, from); err != nil {
 			return 0, fmt.Errorf("outbox: resend: %w", b.explain(err))
 		}
-	}
-	if err := db.QueryRowContext(ctx, h.query("SELECT COUNT(*) FROM {table}_sent WHERE sent >= ?"), from).Scan(&rows); err != nil {
-		return 0, fmt.Errorf("outbox: resend: %w", b.explain(err))
 	}
 	b.Nudge()
 	return rows, nil
