@@ -190,7 +190,7 @@ type kept struct {
 // they come before all others. No plan is in progress.
 func (h *holding) resend(ctx context.Context) error {
 	since := h.again
-	h.ahead = nil // the rows that come back are older
+	h.ahead, h.passed = nil, passed{} // the rows that come back are older
 	r := &resending{holding: h, seed: maphash.MakeSeed(), jobs: make(map[uint64]progress), moves: make(map[uint64]*kept)}
 	if err := r.pending(ctx); err != nil {
 		return err

@@ -325,7 +325,7 @@ func (h *holding) waits(ctx context.Context) (bool, error) {
 		h.till = time.Now().Add(h.o.lease / 2)
 	}
 	rows, due, now, err := h.look(ctx, h.db, "CASE WHEN EXISTS (SELECT 1 FROM {table} WHERE shard = ? AND seq > ?) THEN '1' ELSE '' END", h.shard, h.passed.from(time.Now()))
-	return rows != "" || due.Valid && due.Int64 <= h.reach(now) || h.again > 0, err
+	return rows != "" || len(h.ahead) > 0 || due.Valid && due.Int64 <= h.reach(now) || h.again > 0, err
 }
 
 // A passed says which rows an idle relay need not look at each time. While somebody holds a snapshot
