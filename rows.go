@@ -144,9 +144,35 @@ func nextRows(list []*operation, sizes map[*operation]int) (next, rest []*operat
 	return next, rest
 }
 
-// operationOf returns the operation of a row. One that cannot be decoded is settled.
+// checkRow returns an error if no release has written a row. Redis would refuse a call with such a
+// row as a whole, and again each time.
+func checkRow(r *bridge.Row) error {
+	var errs []error
+	if err := checkNames(r.Topic, r.ID); err != nil {
+		errs = append(errs, err)
+	}
+	if r.ID == "" {
+		errs = append(errs, errors.New("empty ID"))
+	}
+	if r.DueAt < 0 || r.DueAt > maxDueMS || r.DueIn < 0 || r.DueIn > record.MaxDelay {
+		errs = append(errs, fmt.Errorf("due at %d ms, or in %d ms", r.DueAt, r.DueIn))
+	}
+	switch replacing(r.Replace) {
+	case replaceNone, replaceAny, replaceDead:
+	default:
+		errs = append(errs, fmt.Errorf("it replaces %q", r.Replace))
+	}
+	return invalid(errs)
+}
+
+// operationOf returns the operation of a row. One that cannot be sent is settled.
 func operationOf(r *bridge.Row) *operation {
 	o := &operation{topic: r.Topic, id: r.ID}
+	if err := checkRow(r); err != nil {
+		o.kind = enqueueKind
+		o.settle(err)
+		return o
+	}
 	switch r.Kind {
 	case bridge.RowEnqueue:
 		o.kind = enqueueKind

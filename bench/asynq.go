@@ -46,13 +46,18 @@ var asynqGoroutines = []int{1, 64, 512}
 // newAsynqPeer connects asynq to s.
 func newAsynqPeer(s *store) peer {
 	p := &asynqPeer{store: s, rdb: s.client(asynqPool)}
-	p.forget()
+	p.renew()
 	return p
 }
 
 // forget implements peer. A client adds a queue to the set of all queues only
 // once, so after a flush it has to be a new one.
-func (p *asynqPeer) forget() { p.client = asynq.NewClientFromRedisClient(p.rdb) }
+func (p *asynqPeer) forget(context.Context) error {
+	p.renew()
+	return nil
+}
+
+func (p *asynqPeer) renew() { p.client = asynq.NewClientFromRedisClient(p.rdb) }
 
 // enqueue implements peer.
 func (p *asynqPeer) enqueue(ctx context.Context, topic string, j job) error {

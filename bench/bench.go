@@ -18,6 +18,29 @@ type bench struct {
 	notes io.Writer // for remarks on how a measurement went
 	// rtt is the measured round trip of a Redis that is far away, else 0.
 	rtt time.Duration
+	// postgres is nil until a row needs it.
+	postgres *postgres
+}
+
+// database returns the PostgreSQL of the run, which it starts when the first
+// row needs it.
+func (b *bench) database(ctx context.Context) (*postgres, error) {
+	if b.postgres == nil {
+		db, err := openPostgres(ctx)
+		if err != nil {
+			return nil, fmt.Errorf("start PostgreSQL: %w", err)
+		}
+		b.postgres = db
+	}
+	return b.postgres, nil
+}
+
+// close ends the database, if there is one.
+func (b *bench) close(ctx context.Context) error {
+	if b.postgres == nil {
+		return nil
+	}
+	return b.postgres.close(ctx)
 }
 
 // notef leaves a remark for the person at the terminal.
@@ -56,8 +79,7 @@ func (b *bench) reset(ctx context.Context, p peer) error {
 	if err := b.store.flush(ctx); err != nil {
 		return err
 	}
-	p.forget()
-	return nil
+	return p.forget(ctx)
 }
 
 // fillChunk is how many jobs are built in memory at a time.

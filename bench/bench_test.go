@@ -418,3 +418,14 @@ func TestSumCalls(t *testing.T) {
 		t.Error("a text that is no number has no error")
 	}
 }
+
+func TestParseStat(t *testing.T) {
+	const line = "4711 (postgres: a) b) S 42 4711 4711 0 -1 4194560 100 200 0 0 150 50 7 3 20 0 1 0 100 1000 10"
+	pid, parent, own, ended := parseStat(line)
+	if pid != 4711 || parent != 42 || own != 2*time.Second || ended != 100*time.Millisecond {
+		t.Errorf("got process %d of %d, %v and %v", pid, parent, own, ended)
+	}
+	if pid, _, _, _ := parseStat("4711 (cut"); pid != 0 {
+		t.Error("a line that is cut off has a process")
+	}
+}

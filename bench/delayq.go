@@ -36,12 +36,17 @@ func newDelayqPeer(s *store) peer { return openDelayq(s) }
 // openDelayq connects delayq with hooks to s.
 func openDelayq(s *store, hooks ...delayq.Hook) peer {
 	p := &delayqPeer{store: s, rdb: s.client(0), hooks: hooks}
-	p.forget()
+	p.renew()
 	return p
 }
 
 // forget implements peer.
-func (p *delayqPeer) forget() {
+func (p *delayqPeer) forget(context.Context) error {
+	p.renew()
+	return nil
+}
+
+func (p *delayqPeer) renew() {
 	p.client = delayq.NewClient(p.rdb, delayqPrefix, delayq.Hooks(p.hooks...))
 }
 

@@ -85,9 +85,9 @@ func (p *timedPeer) enqueue(ctx context.Context, topic string, j job) error {
 }
 
 // forget implements peer. It also forgets the calls of the warm-up.
-func (p *timedPeer) forget() {
-	p.peer.forget()
+func (p *timedPeer) forget(ctx context.Context) error {
 	p.calls.Store(0)
+	return p.peer.forget(ctx)
 }
 
 // farEnqueue measures single calls from that many goroutines, for about the
@@ -113,55 +113,66 @@ func farEnqueue(callers int) func(context.Context, *bench, peer) (sample, error)
 // one job at a time, on a server that waits for it. asynq has its default
 // intervals.
 func farNow(count func(sizes) int) func(context.Context, *bench, peer) (sample, error) {
-	return func(ctx context.Context, b *bench, p peer) (_ sample, err error) {
-		const concurrency = 10
-		n := count(b.sizes)
-		started := make(chan time.Time, 1)
-		stop, err := p.work(ctx, workload{plain: true, topics: []topicWork{{topic, concurrency, func(delivery) {
-			started <- time.Now()
-		}}}})
+	return func(ctx context.Context, b *bench, p peer) (sample, error) {
+		// until the server waits again
+		waits, err := startWaits(ctx, p, count(b.sizes), func() time.Duration { return 4 * b.rtt })
 		if err != nil {
 			return nil, err
 		}
-		defer func() { err = errors.Join(err, stop()) }()
-		payload := newPayload()
-		one := func() (time.Duration, error) {
-			fillPayload(payload, 0, time.Now())
-			if err := p.enqueue(ctx, topic, job{payload: payload}); err != nil {
-				return 0, err
-			}
-			returned := time.Now()
-			select {
-			case at := <-started:
-				return at.Sub(returned), nil
-			case <-time.After(patience):
-				return 0, fmt.Errorf("a job did not start in %s", patience)
-			case <-ctx.Done():
-				return 0, ctx.Err()
-			}
-		}
-		if _, err := one(); err != nil { // the server has started
-			return nil, err
-		}
-		waits := make([]time.Duration, n)
-		for i := range waits {
-			if err := settled(ctx, p, topic); err != nil {
-				return nil, err
-			}
-			// the server waits again
-			if err := sleep(ctx, 4*b.rtt); err != nil {
-				return nil, err
-			}
-			if waits[i], err = one(); err != nil {
-				return nil, err
-			}
-		}
-		slices.Sort(waits)
 		return sample{
 			figStartP50: float64(percentile(waits, 50)) / float64(b.rtt),
 			figStartP99: float64(percentile(waits, 99)) / float64(b.rtt),
 		}, nil
 	}
+}
+
+// startWaits enqueues jobs for now, one at a time, and returns how long after
+// the end of its Enqueue each of n has started, the shortest time first. Before
+// each there is a pause.
+func startWaits(ctx context.Context, p peer, n int, pause func() time.Duration) (waits []time.Duration, err error) {
+	const concurrency = 10
+	started := make(chan time.Time, 1)
+	stop, err := p.work(ctx, workload{plain: true, topics: []topicWork{{topic, concurrency, func(delivery) {
+		started <- time.Now()
+	}}}})
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, stop()) }()
+	payload := newPayload()
+	one := func() (time.Duration, error) {
+		fillPayload(payload, 0, time.Now())
+		if err := p.enqueue(ctx, topic, job{payload: payload}); err != nil {
+			return 0, err
+		}
+		returned := time.Now()
+		select {
+		case at := <-started:
+			return at.Sub(returned), nil
+		case <-time.After(patience):
+			return 0, fmt.Errorf("a job did not start in %s", patience)
+		case <-ctx.Done():
+			return 0, ctx.Err()
+		}
+	}
+	if _, err := one(); err != nil { // the server has started
+		return nil, err
+	}
+	for range n {
+		if err := settled(ctx, p, topic); err != nil {
+			return nil, err
+		}
+		if err := sleep(ctx, pause()); err != nil {
+			return nil, err
+		}
+		wait, err := one()
+		if err != nil {
+			return nil, err
+		}
+		waits = append(waits, wait)
+	}
+	slices.Sort(waits)
+	return waits, nil
 }
 
 // farRows are the rows with a Redis that is far away.

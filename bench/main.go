@@ -111,6 +111,7 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 		return err
 	}
 	b := &bench{store: s, sizes: fullSizes(), notes: stderr}
+	defer func() { err = errors.Join(err, b.close(context.WithoutCancel(ctx))) }()
 	if c.quick {
 		b.sizes = quickSizes()
 	}
@@ -118,6 +119,9 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	rep.Rows, err = b.run(ctx, c.selection, &progress{out: stderr, terminal: isTerminal(stderr), began: time.Now()})
 	if err != nil {
 		return err
+	}
+	if b.postgres != nil {
+		rep.Machine.Postgres = b.postgres.version
 	}
 	return output(c, rep, stdout)
 }

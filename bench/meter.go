@@ -27,6 +27,7 @@ type meter struct {
 	commands int64
 	bytes    int64
 	mallocs  uint64
+	database time.Duration
 }
 
 // startMeter collects the garbage of what came before and reads the counters.
@@ -40,6 +41,9 @@ func startMeter(ctx context.Context, s *store) (*meter, error) {
 	var mem runtime.MemStats
 	runtime.ReadMemStats(&mem)
 	m.mallocs = mem.Mallocs
+	if s.db != nil {
+		m.database, _ = s.db.cpu()
+	}
 	m.commands, m.bytes = s.traffic.commands.Load(), s.traffic.bytes()
 	m.at = time.Now()
 	return m, nil
@@ -58,11 +62,17 @@ func (m *meter) stop(ctx context.Context, jobs int, wall time.Duration) (sample,
 		return nil, err
 	}
 	n := float64(jobs)
-	return sample{
+	result := sample{
 		figRate:     n / wall.Seconds(),
 		figCPU:      float64((cpu - m.cpu).Microseconds()) / n,
 		figCommands: float64(commands) / n,
 		figBytes:    float64(bytes) / n,
 		figAllocs:   float64(mem.Mallocs-m.mallocs) / n,
-	}, nil
+	}
+	if m.store.db != nil {
+		if used, known := m.store.db.cpu(); known {
+			result[figDatabase] = float64((used - m.database).Microseconds()) / n
+		}
+	}
+	return result, nil
 }

@@ -86,8 +86,9 @@ type peer interface {
 	// left is the number of unfinished jobs of a topic, asked over the admin
 	// client, so that it is not counted.
 	left(ctx context.Context, topic string) (int, error)
-	// forget drops what the client side remembers of a Redis that was emptied.
-	forget()
+	// forget drops what the peer has outside Redis, and what it remembers of a
+	// Redis that was emptied.
+	forget(ctx context.Context) error
 	// close disconnects.
 	close() error
 }

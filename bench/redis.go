@@ -24,6 +24,8 @@ type store struct {
 	admin *redis.Client
 	// ours says that the server is one that we started, on this machine.
 	ours bool
+	// db is the database beside it that is measured too; nil if there is none.
+	db *postgres
 	// pool is how many connections every client under test may open; 0 leaves
 	// it to the peer.
 	pool int

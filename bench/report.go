@@ -32,6 +32,9 @@ type machine struct {
 	Go    string `json:"go"`
 	Redis string `json:"redis"`
 	Asynq string `json:"asynq"`
+	River string `json:"river"`
+	// Postgres is empty if no row needed it.
+	Postgres string `json:"postgres,omitempty"`
 }
 
 // rowReport is the outcome of a row.
@@ -102,8 +105,11 @@ func thisMachine(redisVersion string) machine {
 	}
 	if info, ok := debug.ReadBuildInfo(); ok {
 		for _, dep := range info.Deps {
-			if dep.Path == "github.com/hibiken/asynq" {
+			switch dep.Path {
+			case "github.com/hibiken/asynq":
 				m.Asynq = dep.Version
+			case "github.com/riverqueue/river":
+				m.River = dep.Version
 			}
 		}
 	}

@@ -38,6 +38,9 @@ const (
 	figPageP50       = "page_p50_ms"
 	figPageP99       = "page_p99_ms"
 	figProcess       = "process_cpu_us_per_job"
+	figDatabase      = "database_cpu_us_per_job"
+	figCommitP50     = "start_p50_ms"
+	figCommitP99     = "start_p99_ms"
 )
 
 // worstCounts are the figures with the promise "never": the median of three
@@ -100,6 +103,8 @@ type sizes struct {
 	aof                  int
 	inspect              []int // jobs of a topic that is read, rising
 	pages, large         int
+	transactions         int // with a job of an outbox
+	committed, commits   int // jobs of an outbox: a backlog, one at a time
 }
 
 // fullSizes are those of the targets.
@@ -127,6 +132,7 @@ func fullSizes() sizes {
 		aof:     100_000,
 		inspect: []int{10_000, 1_000_000, 5_000_000},
 		pages:   2_000, large: 300,
+		transactions: 20_000, committed: 50_000, commits: 300,
 	}
 }
 
@@ -155,12 +161,13 @@ func quickSizes() sizes {
 		aof:     1_000,
 		inspect: []int{1_000, 10_000, 20_000},
 		pages:   50, large: 10,
+		transactions: 400, committed: 1_000, commits: 10,
 	}
 }
 
 // rows is the table. Its targets hold for fullSizes on two cores.
 func rows() []row {
-	return slices.Concat(nearRows(), farRows(), topicRows(), callRows(), aofRows(), inspectRows(), limitRows(), []row{hookRow(), laneRow()})
+	return slices.Concat(nearRows(), farRows(), topicRows(), callRows(), aofRows(), inspectRows(), limitRows(), []row{hookRow(), laneRow()}, outboxRows())
 }
 
 // nearRows are the rows with one Redis that is near and keeps nothing.

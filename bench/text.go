@@ -57,6 +57,9 @@ var extras = []figureText{
 	{figPageP50, "page p50", "ms", 2},
 	{figPageP99, "page p99", "ms", 2},
 	{figProcess, "process", "µs/job", 2},
+	{figDatabase, "PostgreSQL", "µs/job", 0},
+	{figCommitP50, "start p50", "ms", 2},
+	{figCommitP99, "start p99", "ms", 2},
 	{figGrowth(stepEnqueue), figGrowth(stepEnqueue), "×", 2},
 	{figGrowth(stepScatter), figGrowth(stepScatter), "×", 2},
 	{figGrowth(stepRun), figGrowth(stepRun), "×", 2},
@@ -132,6 +135,9 @@ func (r report) writeText(out io.Writer) error {
 	m := r.Machine
 	fmt.Fprintf(&t, "%s · %d cores %s · %s/%s · %s · Redis %s · asynq %s · rounds: %d, medians\n",
 		r.Date.Format("2006-01-02"), m.Cores, m.CPU, m.OS, m.Arch, m.Go, m.Redis, m.Asynq, r.Rounds)
+	if m.Postgres != "" {
+		fmt.Fprintf(&t, "PostgreSQL %s · River %s\n", m.Postgres, m.River)
+	}
 	if r.Quick {
 		t.WriteString("Quick run: it shows that everything works. The targets are for the full run.\n")
 	}

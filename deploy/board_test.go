@@ -47,7 +47,7 @@ func TestBoardIsSound(t *testing.T) {
 		}
 		require.NotEmpty(t, refs, p.Title)
 	}
-	require.Equal(t, []string{"Now", "Flow", "Time", "Ahead", "Trouble"}, rows)
+	require.Equal(t, []string{"Now", "Flow", "Time", "Ahead", "Trouble", "Outbox"}, rows)
 	var variables []string
 	for _, v := range b.Templating.List {
 		variables = append(variables, v.Name)
@@ -55,7 +55,7 @@ func TestBoardIsSound(t *testing.T) {
 			require.Contains(t, strings.Join(exprs, "\n"), "$"+v.Name)
 		}
 	}
-	require.Equal(t, []string{"datasource", "prefix", "topic"}, variables)
+	require.Equal(t, []string{"datasource", "prefix", "topic", "outbox"}, variables)
 	require.Len(t, b.Annotations.List, 2)
 }
 

@@ -111,7 +111,7 @@ func queries(t *testing.T) (list []query) {
 		list = append(list, query{where: r.Record + r.Alert, expr: r.Expr})
 	}
 	b := grafana(t)
-	grafana := strings.NewReplacer("$__rate_interval", "5m", `=~"$prefix"`, `=~".*"`, `=~"$topic"`, `=~".*"`)
+	grafana := strings.NewReplacer("$__rate_interval", "5m", `=~"$prefix"`, `=~".*"`, `=~"$topic"`, `=~".*"`, `=~"$outbox"`, `=~".*"`)
 	for _, p := range b.Panels {
 		for _, target := range p.Targets {
 			list = append(list, query{"panel " + p.Title, grafana.Replace(target.Expr), target.LegendFormat})

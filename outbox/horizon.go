@@ -60,6 +60,7 @@ func (h *holding) choose(ctx context.Context, tx *sql.Tx, earliest sql.NullInt64
 		if err != nil {
 			return nil, err
 		}
+		age(plan, now)
 	}
 	h.odd = 1 - h.odd
 	if most := h.o.batch - len(plan); most > 0 {
@@ -67,10 +68,11 @@ func (h *holding) choose(ctx context.Context, tx *sql.Tx, earliest sql.NullInt64
 		for i := range plan {
 			left -= plan[i].size
 		}
-		rows, _, err := h.read(ctx, tx, "{table}", "WHERE shard = ? ORDER BY seq LIMIT "+strconv.Itoa(most), left, h.shard)
+		rows, err := h.oldest(ctx, tx, most, left)
 		if err != nil {
 			return nil, err
 		}
+		age(rows, now)
 		if rows, err = h.sift(ctx, tx, rows, plan, earliest.Valid, reach); err != nil {
 			return nil, err
 		}
@@ -78,6 +80,36 @@ func (h *holding) choose(ctx context.Context, tx *sql.Tx, earliest sql.NullInt64
 	}
 	slices.SortFunc(plan, order)
 	return plan, nil
+}
+
+// readAhead is how many plans of rows are read in one query at most. While somebody holds a snapshot
+// open, each query passes all rows that have been deleted since.
+const readAhead = 8
+
+// oldest returns the oldest rows of the outbox up to a number and a size, at least one. It returns
+// rows in the order in which queries have read them. A row that depends on the commit of another
+// one has a greater key and is read by the same query or a later one, so it comes later.
+func (h *holding) oldest(ctx context.Context, tx *sql.Tx, most int, bytes int64) (rows []stored, err error) {
+	if len(h.ahead) == 0 {
+		ask := max(h.ask, h.o.batch)
+		h.ahead, _, err = h.read(ctx, tx, "{table}", "WHERE shard = ? ORDER BY seq LIMIT "+strconv.Itoa(ask), planBytes, h.shard)
+		if err != nil {
+			return nil, err
+		}
+		h.ask = len(h.ahead)
+		if h.ask == ask { // all of them fit into planBytes
+			h.ask = min(2*ask, readAhead*h.o.batch)
+		}
+	}
+	n := 0
+	for n < min(most, len(h.ahead)) {
+		if bytes -= h.ahead[n].size; n > 0 && bytes < 0 {
+			break
+		}
+		n++
+	}
+	rows, h.ahead = h.ahead[:n:n], h.ahead[n:]
+	return rows, nil
 }
 
 // replaceAny is the letter of an enqueue that replaces any job.
@@ -162,8 +194,9 @@ func (h *holding) sift(ctx context.Context, tx *sql.Tx, rows, sent []stored, wai
 // find finds the later rows of the jobs that rows are about.
 func (h *holding) find(ctx context.Context, tx *sql.Tx, s *sieve, rows, sent []stored) error {
 	// A join would leave the order of the tables to the database, which knows little about them.
-	found, err := tx.QueryContext(ctx, h.query("SELECT topic, id, (SELECT CASE WHEN l.shard = ? THEN l.seq END FROM {table}_later AS l WHERE l.topic = o.topic AND l.id = o.id LIMIT 1) "+
-		"FROM {table} AS o WHERE o.seq IN ("+list(rows)+")"), h.shard)
+	which, args := h.among(rows)
+	found, err := tx.QueryContext(ctx, h.query("SELECT topic, id, (SELECT CASE WHEN l.shard = o.shard THEN l.seq END FROM {table}_later AS l WHERE l.topic = o.topic AND l.id = o.id LIMIT 1) "+
+		"FROM {table} AS o WHERE "+which), args...)
 	if err != nil {
 		return err
 	}
@@ -209,7 +242,7 @@ func (s *sieve) drop(job name) {
 // ErrInvalid.
 func (h *holding) move(ctx context.Context, tx *sql.Tx, far, r *stored) error {
 	if far.Kind == 0 { // it has not been read yet
-		read, _, err := h.read(ctx, tx, "{table}_later", "WHERE seq = ?", math.MaxInt64, far.seq)
+		read, _, err := h.read(ctx, tx, "{table}_later", "WHERE "+h.one("?"), math.MaxInt64, far.seq)
 		if err != nil {
 			return err
 		}
@@ -255,28 +288,29 @@ func (h *holding) settle(ctx context.Context, tx *sql.Tx, s *sieve) error {
 		if err := h.bury(ctx, tx, row); err != nil {
 			return err
 		}
-		h.o.logger.Warn("outbox row refused", "shard", h.shard, "row", row.seq, "err", row.reason)
 	}
+	h.complain(s.refused)
 	if len(s.parked) > 0 {
 		rows := make([]stored, len(s.parked))
 		for i, p := range s.parked {
 			rows[i] = *p
 		}
+		which, args := h.among(rows)
 		_, err := tx.ExecContext(ctx, h.query("INSERT INTO {table}_later (seq, "+rowNames+", due) SELECT seq, "+rowNames+
-			", CASE WHEN due_at > 0 THEN due_at ELSE made + delay_ms END FROM {table} WHERE seq IN ("+list(rows)+")"))
+			", CASE WHEN due_at > 0 THEN due_at ELSE made + delay_ms END FROM {table} WHERE "+which), args...)
 		if err != nil {
 			return err
 		}
 	}
 	for far := range s.changed {
-		_, err := tx.ExecContext(ctx, h.query("UPDATE {table}_later SET due_at = ?, delay_ms = ?, record = ?, due = ? WHERE seq = ?"),
+		_, err := tx.ExecContext(ctx, h.query("UPDATE {table}_later SET due_at = ?, delay_ms = ?, record = ?, due = ? WHERE "+h.one("?")),
 			far.DueAt, far.DueIn, []byte(far.Record), far.due(), far.seq)
 		if err != nil {
 			return err
 		}
 	}
 	for _, seq := range s.stands {
-		_, err := tx.ExecContext(ctx, h.query("UPDATE {table} SET kind = ?, replaces = '', due_at = 0, delay_ms = 0, record = ? WHERE seq = ?"),
+		_, err := tx.ExecContext(ctx, h.query("UPDATE {table} SET kind = ?, replaces = '', due_at = 0, delay_ms = 0, record = ? WHERE "+h.one("?")),
 			int(bridge.RowCancel), []byte{}, seq)
 		if err != nil {
 			return err

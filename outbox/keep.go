@@ -46,6 +46,10 @@ func (b *Outbox) Resend(ctx context.Context, db *sql.DB, since time.Time) (rows 
 	}
 	h := &holding{Relay: &Relay{box: b}}
 	from := since.UnixMilli()
+	// A relay that sees the request moves rows.
+	if err := db.QueryRowContext(ctx, h.query("SELECT COUNT(*) FROM {table}_sent WHERE sent >= ?"), from).Scan(&rows); err != nil {
+		return 0, fmt.Errorf("outbox: resend: %w", b.explain(err))
+	}
 	for shard := range b.shards {
 		insert := h.query(b.dialect.ignore("INSERT INTO {table}_resend (shard, since) VALUES (?, ?)"))
 		if _, err := db.ExecContext(ctx, insert, shard, from); err != nil {
@@ -55,9 +59,6 @@ func (b *Outbox) Resend(ctx context.Context, db *sql.DB, since time.Time) (rows 
 		if _, err := db.ExecContext(ctx, h.query("UPDATE {table}_resend SET since = ? WHERE shard = ? AND since > ?"), from, shard, from); err != nil {
 			return 0, fmt.Errorf("outbox: resend: %w", b.explain(err))
 		}
-	}
-	if err := db.QueryRowContext(ctx, h.query("SELECT COUNT(*) FROM {table}_sent WHERE sent >= ?"), from).Scan(&rows); err != nil {
-		return 0, fmt.Errorf("outbox: resend: %w", b.explain(err))
 	}
 	b.Nudge()
 	return rows, nil
@@ -124,8 +125,10 @@ func (h *holding) save(ctx context.Context, tx *sql.Tx, refused []refusal, now i
 	}
 	rows := slices.DeleteFunc(slices.Clone(h.plan), func(s stored) bool { return dead[s.seq] })
 	for table, some := range byTable(rows) {
+		which, args := h.among(some)
 		_, err := tx.ExecContext(ctx, h.query("INSERT INTO {table}_sent (seq, "+rowNames+", sent, number, span, began, slot) SELECT seq, "+rowNames+
-			", ?, ?, ?, ?, ? FROM "+table+" WHERE seq IN ("+list(some)+")"), now, h.number, h.marker.span, h.marker.began, h.marker.slot)
+			", ?, ?, ?, ?, ? FROM "+table+" WHERE "+which),
+			append([]any{now, h.number, h.marker.span, h.marker.began, h.marker.slot}, args...)...)
 		if err != nil {
 			return err
 		}
@@ -187,6 +190,7 @@ type kept struct {
 // they come before all others. No plan is in progress.
 func (h *holding) resend(ctx context.Context) error {
 	since := h.again
+	h.ahead, h.passed = nil, passed{} // the rows that come back are older
 	r := &resending{holding: h, seed: maphash.MakeSeed(), jobs: make(map[uint64]progress), moves: make(map[uint64]*kept)}
 	if err := r.pending(ctx); err != nil {
 		return err
@@ -224,22 +228,38 @@ func (r *resending) key(s *stored) uint64 {
 // pending reads which jobs the rows of the outbox are about, because they come later than all that
 // were sent.
 func (r *resending) pending(ctx context.Context) error {
-	rows, err := r.db.QueryContext(ctx, r.query("SELECT topic, id, kind FROM {table} WHERE shard = ?"), r.shard)
+	for last := int64(0); ; {
+		n, err := r.pendingAfter(ctx, &last)
+		if err != nil || n < pendingRows {
+			return err
+		}
+		if err := r.put(ctx, nil, 0); err != nil { // it extends the lease
+			return err
+		}
+	}
+}
+
+// pendingRows is how many rows pending reads in a query.
+const pendingRows = 10_000
+
+// pendingAfter reads rows with keys after the last one, which it sets, and returns their number.
+func (r *resending) pendingAfter(ctx context.Context, last *int64) (n int, err error) {
+	rows, err := r.db.QueryContext(ctx, r.query("SELECT seq, topic, id, kind FROM {table} WHERE shard = ? AND seq > ? ORDER BY seq LIMIT "+strconv.Itoa(pendingRows)), r.shard, *last)
 	if err != nil {
-		return r.box.explain(err)
+		return 0, r.box.explain(err)
 	}
 	defer rows.Close()
-	for rows.Next() {
+	for ; rows.Next(); n++ {
 		var s stored
 		var id []byte
-		if err := rows.Scan(&s.Topic, &id, &s.Kind); err != nil {
-			return err
+		if err := rows.Scan(last, &s.Topic, &id, &s.Kind); err != nil {
+			return 0, err
 		}
 		if s.ID = string(id); s.Kind != bridge.RowReschedule {
 			r.jobs[r.key(&s)] = closed
 		}
 	}
-	return rows.Err()
+	return n, rows.Err()
 }
 
 // plan returns the rows of the last plan that was sent before a time (0: of all), the last row
@@ -401,7 +421,7 @@ func (r *resending) put(ctx context.Context, back []kept, since int64) (err erro
 		if !row.late {
 			continue
 		}
-		if _, err := tx.ExecContext(ctx, r.query("UPDATE {table} SET due_at = ?, delay_ms = ?, record = ? WHERE seq = ?"), row.DueAt, row.DueIn, []byte(row.Record), row.seq); err != nil {
+		if _, err := tx.ExecContext(ctx, r.query("UPDATE {table} SET due_at = ?, delay_ms = ?, record = ? WHERE "+r.one("?")), row.DueAt, row.DueIn, []byte(row.Record), row.seq); err != nil {
 			return err
 		}
 	}

@@ -189,6 +189,7 @@ func (r *Relay) serve(ctx context.Context, shard int) error {
 		select {
 		case <-ctx.Done():
 		case <-nudged:
+			h.passed.looked = time.Time{}
 		case <-timer.C:
 		}
 		timer.Stop()
@@ -204,6 +205,10 @@ type holding struct {
 	number int64  // of the last plan; 0: the relay does not hold the shard
 	series string // of the shard
 	plan   []stored
+	since  time.Time // when the ages of the plan's rows were read
+	ahead  []stored  // the oldest rows after the plan, as far as they have been read
+	ask    int       // how many rows to read next
+	passed passed    // rows that need not be looked at often
 	marker marker    // of the plan
 	last   marker    // of the last plan whose rows this relay keeps
 	till   time.Time // when the lease should be extended
@@ -293,6 +298,7 @@ func (h *holding) acquire(ctx context.Context) (held bool, err error) {
 		return false, fmt.Errorf("shard %d: %w", h.shard, err)
 	}
 	// If somebody has deleted the rows, the next plan replaces this one.
+	h.since, h.ahead, h.passed = time.Now(), nil, passed{}
 	if h.plan, err = h.load(ctx, rows); err != nil {
 		return false, err
 	}
@@ -318,21 +324,54 @@ func (h *holding) waits(ctx context.Context) (bool, error) {
 		}
 		h.till = time.Now().Add(h.o.lease / 2)
 	}
-	var rows int
-	err := h.db.QueryRowContext(ctx, h.query("SELECT CASE WHEN EXISTS (SELECT 1 FROM {table} WHERE shard = ?) THEN 1 ELSE 0 END"), h.shard).Scan(&rows)
-	if err != nil {
-		return false, h.box.explain(err)
-	}
-	due, now, err := h.look(ctx, h.db)
-	return rows > 0 || due.Valid && due.Int64 <= h.reach(now) || h.again > 0, err
+	rows, due, now, err := h.look(ctx, h.db, "CASE WHEN EXISTS (SELECT 1 FROM {table} WHERE shard = ? AND seq > ?) THEN '1' ELSE '' END", h.shard, h.passed.from(time.Now()))
+	return rows != "" || len(h.ahead) > 0 || due.Valid && due.Int64 <= h.reach(now) || h.again > 0, err
 }
 
-// look returns when the first of the later rows is due and the time of the database, and reads
-// whether kept rows are to be sent again.
-func (h *holding) look(ctx context.Context, q querier) (due sql.NullInt64, now int64, err error) {
-	err = q.QueryRowContext(ctx, h.query("SELECT (SELECT MIN(due) FROM {table}_later WHERE shard = ?), "+
-		"COALESCE((SELECT since FROM {table}_resend WHERE shard = ?), 0), {now}"), h.shard, h.shard).Scan(&due, &h.again, &now)
-	return due, now, h.box.explain(err)
+// A passed says which rows an idle relay need not look at each time. While somebody holds a snapshot
+// open, a look at the whole table passes all rows that have been deleted since. It is a hint only: a
+// relay that has found a row reads all rows from the first one on.
+type passed struct {
+	greatest int64     // key of a row that was chosen
+	mark     int64     // what that was at a time
+	marked   time.Time // that time
+	floor    int64     // no row up to this key is expected
+	looked   time.Time // when the whole table was looked at
+}
+
+const (
+	// passedAfter is how long after its choice a row counts as passed. A row that is committed
+	// later than that after its INSERT can have a key below those of passed rows.
+	passedAfter = 5 * time.Second
+	// wholeLook is how often an idle relay looks at the whole table.
+	wholeLook = time.Second
+)
+
+// add notes rows that were chosen.
+func (p *passed) add(rows []stored) {
+	for i := range rows {
+		p.greatest = max(p.greatest, rows[i].seq)
+	}
+}
+
+// from returns above which key a look at a time looks for rows.
+func (p *passed) from(now time.Time) int64 {
+	if now.Sub(p.marked) >= passedAfter {
+		p.floor, p.mark, p.marked = p.mark, p.greatest, now
+	}
+	if now.Sub(p.looked) >= wholeLook {
+		p.looked = now
+		return 0
+	}
+	return p.floor
+}
+
+// look returns an expression, when the first of the later rows is due, and the time of the
+// database. It also reads whether kept rows are to be sent again.
+func (h *holding) look(ctx context.Context, q querier, expression string, args ...any) (value string, due sql.NullInt64, now int64, err error) {
+	err = q.QueryRowContext(ctx, h.query("SELECT "+expression+", (SELECT MIN(due) FROM {table}_later WHERE shard = ?), "+
+		"COALESCE((SELECT since FROM {table}_resend WHERE shard = ?), 0), {now}"), append(args, h.shard, h.shard)...).Scan(&value, &due, &h.again, &now)
+	return value, due, now, h.box.explain(err)
 }
 
 // next ends the plan that was sent and commits the next one, in one transaction. If another relay
@@ -347,13 +386,6 @@ func (h *holding) next(ctx context.Context, refused []refusal) (err error) {
 			_ = tx.Rollback()
 		}
 	}()
-	if h.box.dialect == Postgres {
-		// Without statistics, or with those of an empty table, PostgreSQL would read all rows that
-		// wait and sort them, for each batch.
-		if _, err := tx.ExecContext(ctx, "SET LOCAL enable_sort = off"); err != nil {
-			return err
-		}
-	}
 	// The first statement locks the shard. In SQLite it takes the write lock before anything is
 	// read.
 	result, err := tx.ExecContext(ctx, h.query("UPDATE {table}_shards SET held_until = {now} + ? WHERE shard = ? AND holder = ? AND number <= ?"), h.o.lease.Milliseconds()+1, h.shard, h.id, h.number)
@@ -371,7 +403,13 @@ func (h *holding) next(ctx context.Context, refused []refusal) (err error) {
 			return err
 		}
 	}
-	due, now, err := h.look(ctx, tx)
+	looked, setting := time.Now(), "''"
+	if h.box.dialect == Postgres {
+		// Without statistics, or with those of an empty table, PostgreSQL would read all rows that
+		// wait and sort them.
+		setting = "set_config('enable_sort', 'off', true)"
+	}
+	_, due, now, err := h.look(ctx, tx, setting)
 	if err != nil {
 		return err
 	}
@@ -400,6 +438,8 @@ func (h *holding) next(ctx context.Context, refused []refusal) (err error) {
 		return err
 	}
 	h.number, h.plan, h.marker, h.till = number, rows, mark, time.Now().Add(h.o.lease/2)
+	h.since = looked
+	h.passed.add(rows)
 	if mark.span > 0 {
 		h.last = mark
 	}
@@ -419,25 +459,26 @@ func (h *holding) isolation() sql.IsolationLevel {
 // takes that row with it.
 func (h *holding) bury(ctx context.Context, tx *sql.Tx, row refusal) error {
 	for _, table := range []string{"{table}_later", "{table}"} { // the second one does nothing if the first one did
-		insert := "INSERT INTO {table}_dead (seq, " + rowNames + ", reason, refused) SELECT seq, " + rowNames + ", ?, {now} FROM " + table + " WHERE seq = ?"
+		insert := "INSERT INTO {table}_dead (seq, " + rowNames + ", reason, refused) SELECT seq, " + rowNames + ", ?, {now} FROM " + table + " WHERE " + h.one("?")
 		if _, err := tx.ExecContext(ctx, h.query(h.box.dialect.ignore(insert)), row.reason, row.seq); err != nil {
 			return err
 		}
 	}
-	_, err := tx.ExecContext(ctx, h.query("DELETE FROM {table}_later WHERE seq = ?"), row.seq)
+	_, err := tx.ExecContext(ctx, h.query("DELETE FROM {table}_later WHERE "+h.one("?")), row.seq)
 	return err
 }
 
 // remove deletes rows.
 func (h *holding) remove(ctx context.Context, tx *sql.Tx, rows []stored) error {
 	for table, some := range byTable(rows) {
-		drop := "DELETE FROM " + table + " WHERE seq IN (" + list(some) + ")"
+		which, args := h.among(some)
+		drop := "DELETE FROM " + table + " WHERE " + which
 		if h.box.dialect == MySQL {
 			// By the list alone InnoDB can scan the table, and then waits for rows that other
 			// transactions have not committed yet. This looks up each key.
 			drop = "DELETE o FROM JSON_TABLE('[" + list(some) + "]', '$[*]' COLUMNS (seq BIGINT PATH '$')) AS p STRAIGHT_JOIN " + table + " AS o ON o.seq = p.seq"
 		}
-		if _, err := tx.ExecContext(ctx, h.query(drop)); err != nil {
+		if _, err := tx.ExecContext(ctx, h.query(drop), args...); err != nil {
 			return err
 		}
 	}
@@ -462,10 +503,12 @@ func byTable(rows []stored) map[string][]stored {
 func (h *holding) load(ctx context.Context, plan []stored) ([]stored, error) {
 	var rows []stored
 	for table, some := range byTable(plan) {
-		read, _, err := h.read(ctx, h.db, table, "WHERE seq IN ("+list(some)+")", math.MaxInt64)
+		which, args := h.among(some)
+		read, now, err := h.read(ctx, h.db, table, "WHERE "+which, math.MaxInt64, args...)
 		if err != nil {
 			return nil, err
 		}
+		age(read, now)
 		rows = append(rows, read...)
 	}
 	slices.SortFunc(rows, order)
@@ -489,10 +532,30 @@ type querier interface {
 	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
 }
 
+// among returns a condition for rows of the shard by their keys, and its arguments.
+func (h *holding) among(rows []stored) (condition string, args []any) {
+	if h.box.dialect == Postgres { // so that one prepared statement does for all
+		return h.one("ANY(CAST(CAST(? AS text) AS bigint[]))"), []any{"{" + list(rows) + "}"}
+	}
+	return "seq IN (" + list(rows) + ")", nil
+}
+
+// one returns a condition for a row of the shard by its key.
+func (h *holding) one(key string) string {
+	return "shard = " + strconv.Itoa(h.shard) + " AND seq = " + key
+}
+
+// age gives rows their age at a time of the database.
+func age(rows []stored, now int64) {
+	for i := range rows {
+		rows[i].Age = max(0, now-rows[i].made)
+	}
+}
+
 // read reads rows of a table up to a size, at least one, and the time of the database.
 func (h *holding) read(ctx context.Context, q querier, table, which string, most int64, args ...any) (list []stored, now int64, err error) {
 	rows, err := q.QueryContext(ctx, h.query("SELECT seq, kind, topic, id, replaces, due_at, delay_ms, made, LENGTH(record), CASE WHEN LENGTH(record) <= "+
-		strconv.Itoa(inline)+" THEN record END, {now} FROM "+table+" "+which), args...)
+		strconv.Itoa(inline)+" THEN record END, (SELECT {now}) FROM "+table+" "+which), args...)
 	if err != nil {
 		return nil, 0, h.box.explain(err)
 	}
@@ -503,7 +566,7 @@ func (h *holding) read(ctx context.Context, q querier, table, which string, most
 		if err := rows.Scan(&s.seq, &s.Kind, &s.Topic, &id, &s.Replace, &s.DueAt, &s.DueIn, &s.made, &s.size, &record, &now); err != nil {
 			return nil, 0, err
 		}
-		s.ID, s.Record, s.Age = string(id), string(record), max(0, now-s.made)
+		s.ID, s.Record = string(id), string(record)
 		list = append(list, s)
 	}
 	if err := rows.Err(); err != nil {
@@ -530,7 +593,7 @@ func (h *holding) fill(ctx context.Context, q querier, table string, s *stored) 
 		return nil
 	}
 	var record []byte
-	if err := q.QueryRowContext(ctx, h.query("SELECT record FROM "+table+" WHERE seq = ?"), s.seq).Scan(&record); err != nil {
+	if err := q.QueryRowContext(ctx, h.query("SELECT record FROM "+table+" WHERE "+h.one("?")), s.seq).Scan(&record); err != nil {
 		return err
 	}
 	s.Record = string(record)
@@ -558,6 +621,7 @@ func (h *holding) send(ctx context.Context) (refused []refusal, err error) {
 	var group sync.WaitGroup
 	var mu sync.Mutex
 	slots := make(chan struct{}, mostTopics)
+	waited := time.Since(h.since).Milliseconds() // Redis may have been away
 	for _, topic := range order {
 		slots <- struct{}{}
 		group.Go(func() {
@@ -565,6 +629,7 @@ func (h *holding) send(ctx context.Context) (refused []refusal, err error) {
 			rows := make([]bridge.Row, len(topics[topic]))
 			for n, i := range topics[topic] {
 				rows[n] = h.plan[i].Row
+				rows[n].Age += waited
 			}
 			outcomes, failed := bridge.SendRows(ctx, h.client, bridge.Plan{Series: h.marker.series(h.series), Number: uint64(h.number)}, rows)
 			mu.Lock()
@@ -576,13 +641,23 @@ func (h *holding) send(ctx context.Context) (refused []refusal, err error) {
 			for n, i := range topics[topic] {
 				if reason := refusedFor(rows[n].Kind, outcomes[n]); reason != "" {
 					refused = append(refused, refusal{h.plan[i].seq, reason})
-					h.o.logger.Warn("outbox row refused", "topic", topic, "job", rows[n].ID, "err", outcomes[n])
 				}
 			}
 		})
 	}
 	group.Wait()
-	return refused, err
+	if err != nil {
+		return nil, err
+	}
+	h.complain(refused)
+	return refused, nil
+}
+
+// complain logs that rows were refused, in one line.
+func (h *holding) complain(refused []refusal) {
+	if len(refused) > 0 {
+		h.o.logger.Warn("outbox rows refused", "shard", h.shard, "rows", len(refused), "first", refused[0].seq, "err", refused[0].reason)
+	}
 }
 
 // mostTopics is how many topics of a plan are sent at the same time.

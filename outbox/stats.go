@@ -74,8 +74,12 @@ func (b *Outbox) Dead(ctx context.Context, db querier, after int64, limit int) (
 // written without being deleted. Revive reports whether there was such a row.
 func (b *Outbox) Revive(ctx context.Context, tx Execer, seq int64) (bool, error) {
 	h := &holding{Relay: &Relay{box: b}}
-	if _, err := tx.ExecContext(ctx, h.query("INSERT INTO {table} ("+rowNames+") SELECT "+rowNames+" FROM {table}_dead WHERE seq = ?"), seq); err != nil {
+	result, err := tx.ExecContext(ctx, h.query("INSERT INTO {table} ("+rowNames+") SELECT "+rowNames+" FROM {table}_dead WHERE seq = ?"), seq)
+	if err != nil {
 		return false, fmt.Errorf("outbox: revive row %d: %w", seq, b.explain(err))
+	}
+	if n, err := result.RowsAffected(); err != nil || n == 0 {
+		return false, err
 	}
 	return b.Discard(ctx, tx, seq)
 }

@@ -32,7 +32,7 @@ func grafana() ([]byte, error) {
 	err := to.Encode(object{
 		"uid":           "delayq",
 		"title":         "delayq",
-		"description":   "Delay queues: what is late now, what flows, how late runs are, what falls due next, and trouble.",
+		"description":   "Delay queues: what is late now, what flows, how late runs are, what falls due next, trouble, and outboxes.",
 		"tags":          []string{"delayq", "redis", "queue"},
 		"schemaVersion": 39, // of Grafana 11; newer ones migrate it when they load it
 		"version":       1,
@@ -59,6 +59,7 @@ func variables() []object {
 		{"name": "datasource", "label": "Data source", "type": "datasource", "query": "prometheus"},
 		query("prefix", "Prefix", `label_values(delayq_jobs, prefix)`),
 		query("topic", "Topic", `label_values(delayq_jobs{prefix=~"$prefix"}, topic)`),
+		query("outbox", "Outbox", `label_values(delayq_outbox_up, outbox)`),
 	}
 }
 

@@ -46,6 +46,11 @@ func chosen(more []string) string {
 	return matchers
 }
 
+// box selects a metric of outboxes, once for each outbox.
+func box(metric string) string {
+	return fmt.Sprintf(`max by (outbox) (%s{outbox=~"$outbox"})`, metric)
+}
+
 // quantile is one of a histogram of processes.
 func quantile(q, metric string) string {
 	return fmt.Sprintf(`histogram_quantile(%s, %s)`, q, rate("le", metric+"_bucket"))
@@ -119,5 +124,19 @@ func panels() []object {
 		curve{"dropped", flow("", "delayq_pruned_jobs_total", topics, `state="dead"`)}), 12, 8)
 	g.add(graph("Slots of schedules", "Slots that were fired, skipped because the last run was unfinished, or missed.", perS,
 		curve{"{{result}}", flow("result", "delayq_schedule_slots_total", topics+", result")}), 12, 8)
+
+	g.row("Outbox")
+	g.add(stat("Oldest row", "How long the oldest committed row has waited for a relay, by the clock of the database.",
+		"s", "max ("+box("delayq_outbox_oldest_row_seconds")+")", levels{yellow: 10, red: 60}), 8, 4)
+	g.add(stat("Dead rows", "Rows that Redis has refused. Their calls were not made.",
+		"short", "sum ("+box("delayq_outbox_dead_rows")+")", levels{yellow: 1, red: 1000}), 8, 4)
+	g.add(stat("Unreadable", "Outboxes that no collector can read. The other panels say nothing about them.",
+		"short", "count ("+box("delayq_outbox_up")+") - sum ("+box("delayq_outbox_up")+")", levels{red: 1}), 8, 4)
+	g.add(graph("Waiting rows", "Committed rows that wait for a relay. A large transaction writes many at once.", "short",
+		curve{"{{outbox}}", box("delayq_outbox_rows")}), 8, 8)
+	g.add(limited(graph("Age of the oldest row", "The dashed line is the bound of the alert DelayqOutboxOld.", "s",
+		curve{"{{outbox}}", box("delayq_outbox_oldest_row_seconds")}), 60), 8, 8)
+	g.add(graph("Rows beyond the horizon", "Rows of jobs of the far future, which stay in the database until they are due soon.", "short",
+		curve{"{{outbox}}", box("delayq_outbox_later_rows")}), 8, 8)
 	return g.list
 }

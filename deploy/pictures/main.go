@@ -185,7 +185,7 @@ func (p *pair) UnmarshalJSON(text []byte) error {
 
 func (s source) query(ctx context.Context, expr string, step time.Duration) ([]series, error) {
 	expr = strings.NewReplacer(
-		"$__rate_interval", promDuration(s.rate), "$__range", promDuration(s.to.Sub(s.from)), "$prefix", ".+", "$topic", ".+",
+		"$__rate_interval", promDuration(s.rate), "$__range", promDuration(s.to.Sub(s.from)), "$prefix", ".+", "$topic", ".+", "$outbox", ".+",
 	).Replace(expr)
 	address := s.address + "/api/v1/query_range?" + url.Values{
 		"query": {expr}, "step": {strconv.FormatFloat(step.Seconds(), 'f', 3, 64)},

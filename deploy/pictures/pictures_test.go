@@ -38,7 +38,7 @@ func TestDraw(t *testing.T) {
 	require.NoError(t, draw(t.Context(), s, "../grafana.json", out))
 	files, err := filepath.Glob(out + "/*.svg")
 	require.NoError(t, err)
-	require.Len(t, files, 5)
+	require.Len(t, files, 6)
 	for _, file := range files {
 		text, err := os.ReadFile(file)
 		require.NoError(t, err)

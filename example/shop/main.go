@@ -1,42 +1,34 @@
-// Shop commits an order and its "cancel in 300 ms" in one transaction of its database. The payment
-// and the cancel of the job are one transaction too.
+// Shop commits an order and its "cancel in 2 s" in one transaction of its database. The payment and
+// the cancel of the job are one transaction too.
 //
-// It uses the empty PostgreSQL database of DATABASE_URL, or a temporary SQLite.
+//	go run -C example/shop .
+//
+// It uses the empty PostgreSQL database of DATABASE_URL. Without one it starts a temporary
+// PostgreSQL where that is installed, and otherwise uses SQLite, as with DATABASE_URL=sqlite.
 package main
 
 import (
 	"cmp"
 	"context"
-	"database/sql"
 	"fmt"
 	"log"
 	"os"
-	"path/filepath"
 	"time"
-
-	_ "github.com/jackc/pgx/v5/stdlib"
-	_ "modernc.org/sqlite"
 
 	"github.com/delayq/delayq"
 	"github.com/delayq/delayq/delayqtest"
 	"github.com/delayq/delayq/outbox"
 )
 
-const payWithin = 300 * time.Millisecond // stands for 30 minutes
+const payWithin = 2 * time.Second // stands for 30 minutes
 
 func main() {
 	ctx, cancel := context.WithCancel(context.Background())
-	dir, err := os.MkdirTemp("", "shop")
+	db, dialect, stop, err := openDatabase(os.Getenv("DATABASE_URL"))
 	check(err)
-	defer os.RemoveAll(dir)
-	driver, dialect, dsn := "pgx", outbox.Postgres, os.Getenv("DATABASE_URL")
-	if dsn == "" {
-		file := filepath.Join(dir, "shop")
-		driver, dialect, dsn = "sqlite", outbox.SQLite, "file:"+file+"?_pragma=busy_timeout(10000)&_pragma=journal_mode(WAL)&_txlock=immediate"
-	}
-	s := &shop{}
-	s.db, err = sql.Open(driver, dsn)
-	check(err)
+	defer stop()
+	fmt.Println("the database is", dialect)
+	s := &shop{db: db}
 	s.box, err = outbox.New(dialect)
 	check(err)
 	s.inbox, err = outbox.NewInbox(dialect)
@@ -52,14 +44,19 @@ func main() {
 	go func() { done <- s.box.Relay(s.db, q.Client).Run(ctx) }()
 
 	check(cmp.Or(s.place(ctx, "order-1"), s.place(ctx, "order-2"), s.pay(ctx, "order-2")))
-	time.Sleep(4 * payWithin)
+	for s.state("order-1") == "open" { // until its job has run
+		time.Sleep(payWithin / 10)
+	}
 	for _, order := range []string{"order-1", "order-2"} {
-		var state string
-		check(s.db.QueryRow("SELECT state FROM orders WHERE id = $1", order).Scan(&state))
-		fmt.Println(order, "is", state)
+		fmt.Println(order, "is", s.state(order))
 	}
 	cancel()
 	check(cmp.Or(<-done, q.Close(), s.db.Close()))
+}
+
+func (s *shop) state(order string) (state string) {
+	check(s.db.QueryRow("SELECT state FROM orders WHERE id = $1", order).Scan(&state))
+	return state
 }
 
 func check(err error) {

@@ -8,11 +8,13 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/url"
 	"os"
 	"os/exec"
 	"os/user"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"syscall"
 	"time"
 )
@@ -149,6 +151,33 @@ func Postgres() (dsn string, stop func(), err error) {
 	dsn = "postgres://postgres@127.0.0.1:" + strconv.Itoa(s.port) + "/%s?sslmode=disable"
 	stop, err = s.run("pgx", fmt.Sprintf(dsn, "postgres"), s.command(postgres, "-D", data, "-p", strconv.Itoa(s.port), "-k", s.dir, "-h", "127.0.0.1"))
 	return dsn, stop, err
+}
+
+// PgBouncer starts a PgBouncer in transaction mode in front of a server that Postgres has started.
+// So that clients share connections, it has two for each database. dsn is that of the server, with
+// the %s, and so is the returned one.
+func PgBouncer(dsn string) (through string, stop func(), err error) {
+	pgbouncer, err := program("pgbouncer", "/usr/sbin/pgbouncer")
+	if err != nil {
+		return "", nil, err
+	}
+	server, err := url.Parse(strings.Replace(dsn, "%s", "", 1))
+	if err != nil {
+		return "", nil, err
+	}
+	s, err := newService("postgres")
+	if err != nil {
+		return "", nil, err
+	}
+	config := fmt.Sprintf("[databases]\n* = host=%s port=%s user=postgres\n[pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = %d\nunix_socket_dir =\nauth_type = any\n"+
+		"pool_mode = transaction\ndefault_pool_size = 2\nmax_client_conn = 200\n", server.Hostname(), server.Port(), s.port)
+	file := filepath.Join(s.dir, "pgbouncer.ini")
+	if err := os.WriteFile(file, []byte(config), 0o644); err != nil {
+		return "", nil, err
+	}
+	through = strings.Replace(dsn, server.Host, "127.0.0.1:"+strconv.Itoa(s.port), 1)
+	stop, err = s.run("pgx", fmt.Sprintf(through, "postgres")+"&default_query_exec_mode=exec", s.command(pgbouncer, file))
+	return through, stop, err
 }
 
 // MariaDB starts a MariaDB server. The dsn has a %s for the name of a database, and root needs no

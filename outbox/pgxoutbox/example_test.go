@@ -33,6 +33,26 @@ func ExampleTx() {
 	ob.Nudge()
 }
 
+// The row of the job travels together with the statement of the caller, in one round trip.
+func ExampleBatch() {
+	var ctx context.Context
+	var pool *pgxpool.Pool
+	ob, err := outbox.New(outbox.Postgres)
+	if err != nil {
+		panic(err)
+	}
+
+	err = pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
+		b := &pgx.Batch{}
+		b.Queue(`INSERT INTO orders (id) VALUES ($1)`, "order-42")
+		if _, err := ob.Enqueue(ctx, pgxoutbox.Batch(b), "order:cancel", "order-42", nil, delayq.ProcessIn(30*time.Minute)); err != nil {
+			return err
+		}
+		return tx.SendBatch(ctx, b).Close()
+	})
+	ob.Nudge()
+}
+
 // The effect of a handler happens once.
 func ExampleTx_inbox() {
 	var pool *pgxpool.Pool

@@ -15,7 +15,9 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"slices"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/delayq/delayq/outbox"
@@ -60,3 +62,55 @@ func (r result) RowsAffected() (int64, error) { return r.tag.RowsAffected(), nil
 func (result) LastInsertId() (int64, error) {
 	return 0, errors.New("pgxoutbox: PostgreSQL has no LastInsertId")
 }
+
+// Batch returns what Enqueue, Dequeue and Reschedule of an [outbox.Outbox] take as a transaction.
+// They validate and encode as ever, and then queue their INSERT in b, behind what b has, instead of
+// executing it. So the row travels together with the statements of the caller, and costs no round
+// trip of its own. b must be sent in a transaction:
+//
+//	b := &pgx.Batch{}
+//	b.Queue(`INSERT INTO orders …`)
+//	job, err := ob.Enqueue(ctx, pgxoutbox.Batch(b), "order:cancel", "42", payload)
+//	err = tx.SendBatch(ctx, b).Close()
+//
+// An error of the database comes from the batch, as pgx returns it: it is not [outbox.ErrSchema] if
+// the table is missing. The row is the result at its place in the batch. After an error of the call
+// itself nothing has been queued.
+//
+// Once, Trim, Revive and Discard need the result of a statement, so they fail with a batch. A nil b
+// is refused by Enqueue, Dequeue and Reschedule with [outbox.ErrInvalid]. The result is no safer
+// for concurrent use than b is.
+func Batch(b *pgx.Batch) outbox.Execer {
+	if b == nil {
+		return nil
+	}
+	return queuer{b}
+}
+
+type queuer struct{ batch *pgx.Batch }
+
+func (q queuer) ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	return queued{q.batch, len(q.batch.QueuedQueries), q.batch.Queue(query, args...)}, nil
+}
+
+// A queued is a statement that has no result yet. Whoever asks for one cannot use a batch, so the
+// statement is taken out of it.
+type queued struct {
+	batch *pgx.Batch
+	at    int
+	query *pgx.QueuedQuery
+}
+
+var errQueued = errors.New("pgxoutbox: a batch has no results before it is sent, so only Enqueue, Dequeue and Reschedule can use one")
+
+func (q queued) RowsAffected() (int64, error) {
+	if q.at < len(q.batch.QueuedQueries) && q.batch.QueuedQueries[q.at] == q.query {
+		q.batch.QueuedQueries = slices.Delete(q.batch.QueuedQueries, q.at, q.at+1)
+	}
+	return 0, errQueued
+}
+
+func (q queued) LastInsertId() (int64, error) { return q.RowsAffected() }

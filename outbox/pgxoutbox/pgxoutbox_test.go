@@ -222,6 +222,80 @@ func TestRefusals(t *testing.T) {
 	require.ErrorIs(w, err, context.Canceled)
 }
 
+// Calls in a batch are made when its transaction commits, in its order.
+func TestBatch(t *testing.T) {
+	for name, mode := range modes {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, mode)
+			ctx := w.Context()
+			send := func(b *pgx.Batch, end func(pgx.Tx) error) {
+				tx, err := w.pool.Begin(ctx)
+				require.NoError(w, err)
+				require.NoError(w, tx.SendBatch(ctx, b).Close())
+				require.NoError(w, end(tx))
+			}
+			fill := func(id string) *pgx.Batch {
+				b := &pgx.Batch{}
+				b.Queue("INSERT INTO orders VALUES ($1)", id)
+				job, err := w.ob.Enqueue(ctx, pgxoutbox.Batch(b), "topic", id, []byte("of "+id), delayq.ProcessIn(time.Minute))
+				require.NoError(w, err)
+				require.Equal(w, id, job.ID)
+				_, err = w.ob.Enqueue(ctx, pgxoutbox.Batch(b), "topic", "not "+id, nil, delayq.ProcessIn(time.Hour))
+				require.NoError(w, err)
+				require.NoError(w, w.ob.Dequeue(ctx, pgxoutbox.Batch(b), "topic", "not "+id))
+				require.NoError(w, w.ob.Reschedule(ctx, pgxoutbox.Batch(b), "topic", id, delayq.ProcessIn(3*time.Hour)))
+				require.Equal(w, 5, b.Len())
+				return b
+			}
+			send(fill("committed"), func(tx pgx.Tx) error { return tx.Commit(ctx) })
+			send(fill("rolled back"), func(tx pgx.Tx) error { return tx.Rollback(ctx) })
+			w.send()
+			require.Equal(w, []string{"committed"}, w.jobs())
+			info, err := w.client.Get(ctx, "topic", "committed")
+			require.NoError(w, err)
+			require.InDelta(w, (3 * time.Hour).Seconds(), info.Due.Sub(info.EnqueuedAt).Seconds(), 60)
+			require.Equal(w, "of committed", string(info.Payload))
+		})
+	}
+}
+
+// What cannot be done in a batch leaves it as it was.
+func TestBatchRefusals(t *testing.T) {
+	w := newWorld(t, pgx.QueryExecModeCacheStatement)
+	ctx := w.Context()
+	_, err := w.ob.Enqueue(ctx, pgxoutbox.Batch(nil), "topic", "id", nil)
+	require.ErrorIs(w, err, outbox.ErrInvalid)
+	b := &pgx.Batch{}
+	b.Queue("SELECT 1")
+	_, err = w.ob.Enqueue(ctx, pgxoutbox.Batch(b), "no{topic", "id", nil)
+	require.ErrorIs(w, err, delayq.ErrInvalid)
+	over, cancel := context.WithCancel(ctx)
+	cancel()
+	_, err = w.ob.Enqueue(over, pgxoutbox.Batch(b), "topic", "id", nil)
+	require.ErrorIs(w, err, context.Canceled)
+	in, err := outbox.NewInbox(outbox.Postgres)
+	require.NoError(w, err)
+	job, err := w.client.Enqueue(ctx, "topic", "id", nil)
+	require.NoError(w, err)
+	_, err = in.Once(ctx, pgxoutbox.Batch(b), job)
+	require.ErrorContains(w, err, "only Enqueue, Dequeue and Reschedule")
+	_, err = in.Trim(ctx, pgxoutbox.Batch(b), time.Minute)
+	require.Error(w, err)
+	_, err = w.ob.Discard(ctx, pgxoutbox.Batch(b), 1)
+	require.Error(w, err)
+	_, err = w.ob.Revive(ctx, pgxoutbox.Batch(b), 1)
+	require.Error(w, err)
+	require.Equal(w, 1, b.Len())
+
+	_, err = w.ob.Enqueue(ctx, pgxoutbox.Batch(b), "topic", "id", nil)
+	require.NoError(w, err)
+	_, err = w.pool.Exec(ctx, "DROP TABLE delayq_outbox")
+	require.NoError(w, err)
+	var said *pgconn.PgError
+	require.ErrorAs(w, w.pool.SendBatch(ctx, b).Close(), &said)
+	require.Equal(w, "42P01", said.Code)
+}
+
 // The effect of a job happens once, and dead rows can be revived, in transactions of pgx.
 func TestInboxAndDeadRows(t *testing.T) {
 	for name, mode := range modes {

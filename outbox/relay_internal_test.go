@@ -1,0 +1,172 @@
+package outbox
+
+import (
+	"context"
+	"database/sql"
+	"log/slog"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+	_ "modernc.org/sqlite"
+
+	"github.com/delayq/delayq"
+	"github.com/delayq/delayq/internal/embedded"
+)
+
+// newHolding returns a holding of a new SQLite that has acquired its shard.
+func newHolding(t *testing.T, opts ...RelayOption) (*holding, *redis.Client) {
+	db, err := sql.Open("sqlite", "file:"+filepath.Join(t.TempDir(), "box")+"?_pragma=busy_timeout(10000)&_pragma=journal_mode(WAL)")
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, db.Close()) })
+	ob, err := New(SQLite)
+	require.NoError(t, err)
+	require.NoError(t, ob.Migrate(t.Context(), db))
+	r := embedded.New()
+	t.Cleanup(r.Close)
+	rdb := r.Client()
+	t.Cleanup(func() { require.NoError(t, rdb.Close()) })
+	h := &holding{Relay: ob.Relay(db, delayq.NewClient(rdb), opts...)}
+	require.NoError(t, h.err)
+	held, err := h.acquire(t.Context())
+	require.NoError(t, err)
+	require.True(t, held)
+	return h, rdb
+}
+
+func (h *holding) enqueue(t *testing.T, id string, size int, opts ...delayq.JobOption) {
+	t.Helper()
+	_, err := h.box.Enqueue(t.Context(), h.db, "topic", id, []byte(strings.Repeat("x", size)), opts...)
+	require.NoError(t, err)
+}
+
+// The delay of a job counts from its row while Redis is away in the middle of its plan.
+func TestDelaysGoOnWhileRedisIsAway(t *testing.T) {
+	h, rdb := newHolding(t)
+	h.enqueue(t, "a", 1, delayq.ProcessIn(3*time.Hour))
+	require.NoError(t, h.next(t.Context(), nil))
+	require.Len(t, h.plan, 1)
+	h.since = h.since.Add(-2 * time.Hour) // of an outage
+	_, err := h.send(t.Context())
+	require.NoError(t, err)
+	info, err := delayq.NewClient(rdb).Get(t.Context(), "topic", "a")
+	require.NoError(t, err)
+	require.Less(t, info.Due.Sub(info.EnqueuedAt), time.Hour+time.Millisecond)
+}
+
+// A plan has as many of the rows that were read as its bounds allow, in their order.
+func TestPlansOfRowsThatWereReadAhead(t *testing.T) {
+	h, _ := newHolding(t, Batch(10))
+	for i := range 95 {
+		h.enqueue(t, strconv.Itoa(i), 1)
+	}
+	for i := range 5 { // of 1 MiB, so not all of them are in a plan
+		h.enqueue(t, strconv.Itoa(95+i), 1<<20)
+	}
+	h.enqueue(t, "100", 1)
+	var got, most int
+	require.NoError(t, h.next(t.Context(), nil))
+	for ; len(h.plan) > 0; require.NoError(t, h.next(t.Context(), nil)) {
+		require.LessOrEqual(t, len(h.plan), 10)
+		bytes := 0
+		for _, row := range h.plan {
+			require.Equal(t, strconv.Itoa(got), row.ID)
+			got, bytes = got+1, bytes+len(row.Record)
+		}
+		require.LessOrEqual(t, bytes, planBytes)
+		most = max(most, len(h.ahead))
+	}
+	require.Equal(t, 101, got)
+	require.Greater(t, most, 10)
+	require.Less(t, most, readAhead*10)
+}
+
+// A part of a plan has a bound of its own, beside the later rows.
+func TestOldestRowsUpToASize(t *testing.T) {
+	h, _ := newHolding(t)
+	for i := range 5 {
+		h.enqueue(t, strconv.Itoa(i), 1000)
+	}
+	tx, err := h.db.Begin()
+	require.NoError(t, err)
+	defer func() { _ = tx.Rollback() }()
+	for _, c := range []struct {
+		most, want int
+		bytes      int64
+	}{{10, 1, -1}, {10, 2, 2500}, {1, 1, 2500}, {10, 1, 2500}} {
+		rows, err := h.oldest(t.Context(), tx, c.most, c.bytes)
+		require.NoError(t, err)
+		require.Len(t, rows, c.want)
+	}
+	require.Empty(t, h.ahead)
+}
+
+// After it has lost and regained its shard, a relay sends no row that it had read before.
+func TestRowsReadAheadAreForgottenWithTheShard(t *testing.T) {
+	h, _ := newHolding(t, Batch(1))
+	for i := range 20 {
+		h.enqueue(t, strconv.Itoa(i), 1)
+	}
+	for len(h.ahead) == 0 {
+		require.NoError(t, h.next(t.Context(), nil))
+	}
+	_, err := h.db.Exec("UPDATE delayq_outbox_shards SET holder = 'other', held_until = 0, plan = '', number = number + 1; DELETE FROM delayq_outbox")
+	require.NoError(t, err)
+	require.NoError(t, h.next(t.Context(), nil))
+	require.Zero(t, h.number)
+	held, err := h.acquire(t.Context())
+	require.NoError(t, err)
+	require.True(t, held)
+	require.NoError(t, h.next(t.Context(), nil))
+	require.Empty(t, h.plan)
+}
+
+// An idle relay looks at all rows once a second, and otherwise only at keys that are not passed.
+func TestLooksPassRowsThatWereSent(t *testing.T) {
+	h, _ := newHolding(t)
+	looks := func(what string, want bool) {
+		t.Helper()
+		waits, err := h.waits(t.Context())
+		require.NoError(t, err)
+		require.Equal(t, want, waits, what)
+	}
+	h.enqueue(t, "late", 1) // key 1
+	looks("the first look is at all rows", true)
+	h.passed.floor, h.passed.marked = 1, time.Now().Add(time.Hour)
+	h.passed.looked = time.Now().Add(time.Hour)
+	looks("the row is below the floor", false)
+	h.passed.looked = time.Time{} // a nudge, or a second later
+	looks("a look at all rows", true)
+
+	var p passed
+	now := time.Now()
+	p.add([]stored{{seq: 7}, {seq: 9}, {seq: 8}})
+	require.Zero(t, p.from(now), "nothing has been looked at")
+	require.Zero(t, p.from(now.Add(wholeLook/2)), "no row has passed for long enough")
+	require.Zero(t, p.from(now.Add(wholeLook)))
+	p.add([]stored{{seq: 20}})
+	require.Zero(t, p.from(now.Add(passedAfter)), "a look at all rows")
+	require.EqualValues(t, 9, p.from(now.Add(passedAfter)), "but not 20, which was chosen just now")
+	require.Zero(t, p.from(now.Add(passedAfter+wholeLook)))
+}
+
+// One line tells of all rows of a plan that were refused.
+func TestRefusedRowsAreOneLogLine(t *testing.T) {
+	var log strings.Builder
+	h, rdb := newHolding(t, Logger(slog.New(slog.NewTextHandler(&log, nil))))
+	for i := range 50 {
+		_, err := delayq.NewClient(rdb).Enqueue(context.Background(), "topic", strconv.Itoa(i), nil, delayq.ProcessIn(time.Hour))
+		require.NoError(t, err)
+		h.enqueue(t, strconv.Itoa(i), 1)
+	}
+	require.NoError(t, h.next(t.Context(), nil))
+	refused, err := h.send(t.Context())
+	require.NoError(t, err)
+	require.Len(t, refused, 50)
+	require.Equal(t, 1, strings.Count(log.String(), "\n"), log.String())
+	require.Contains(t, log.String(), "rows=50")
+}
