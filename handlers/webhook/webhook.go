@@ -86,8 +86,8 @@ func New(r Receiver, opts ...Option) (*Handler, error) {
 	if err = errors.Join(err, bad); err != nil {
 		return nil, fmt.Errorf("webhook: %w: %w", delayq.ErrInvalid, err)
 	}
-	own := target{u, slices.Clone(r.Secrets)}
-	h.find = func(context.Context, *delayq.Job) (target, error) { return own, nil }
+	own := target{url: u, secrets: slices.Clone(r.Secrets)}
+	h.find = func(_ context.Context, job *delayq.Job) (target, error) { return own.with(job.Payload), nil }
 	return h, nil
 }
 
@@ -111,7 +111,7 @@ func NewLookup(find func(context.Context, *delayq.Job) (Receiver, error), opts .
 		if err != nil {
 			return target{}, delayq.Permanent(fmt.Errorf("webhook: receiver: %w", err))
 		}
-		return target{u, r.Secrets}, nil
+		return target{u, r.Secrets, job.Payload}, nil
 	}
 	return h, nil
 }
@@ -178,9 +178,9 @@ func (h *Handler) Handle(ctx context.Context, job *delayq.Job) error {
 	if err != nil {
 		return err
 	}
-	if h.json && !json.Valid(job.Payload) {
+	if h.json && !json.Valid(to.body) {
 		var bad *json.SyntaxError // says where
-		if errors.As(json.Unmarshal(job.Payload, new(json.RawMessage)), &bad) {
+		if errors.As(json.Unmarshal(to.body, new(json.RawMessage)), &bad) {
 			return delayq.Permanent(fmt.Errorf("webhook: payload of %d bytes: byte %d: expected one JSON value", len(job.Payload), bad.Offset))
 		}
 	}
@@ -215,10 +215,16 @@ func (h *Handler) leave(host string) {
 	}
 }
 
-// A target is a receiver that has been checked.
+// A target is a receiver that has been checked, and what it gets.
 type target struct {
 	url     *url.URL
 	secrets []Secret
+	body    []byte
+}
+
+func (t target) with(body []byte) target {
+	t.body = body
+	return t
 }
 
 // An answer is what counts of a response.
@@ -233,9 +239,9 @@ func (h *Handler) post(ctx context.Context, to target, job *delayq.Job) (answer,
 	id, now := ID(job), time.Now()
 	signatures := make([]string, len(to.secrets))
 	for i, s := range to.secrets {
-		signatures[i] = s.Sign(id, now, job.Payload)
+		signatures[i] = s.Sign(id, now, to.body)
 	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "", bytes.NewReader(job.Payload))
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "", bytes.NewReader(to.body))
 	if err != nil {
 		return answer{}, err
 	}
