@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/delayq/delayq"
+	"github.com/delayq/delayq/cmd/delayq/internal/values"
 )
 
 const (
@@ -90,7 +91,7 @@ func scheduleOf(s *delayq.ScheduleInfo, whole bool) *scheduleRecord {
 		LastJob: s.LastJobID, Unfinished: s.LastUnfinished, Fired: s.Fired, Skipped: s.Skipped, Missed: s.Missed,
 		Attempts: s.Attempts, Failures: s.Failures, Created: stamp(s.CreatedAt), Changed: stamp(s.ChangedAt), PausedSince: stamp(s.PausedSince),
 		StartAt: stamp(s.StartAt), EndAt: stamp(s.EndAt), MaxRuns: s.MaxRuns, Jitter: seconds(s.Jitter),
-		Overlap: overlapName(s.OnOverlap), OnMissed: missedName(s.OnMissed), In: seconds(s.ProcessIn), Retries: s.Retries,
+		Overlap: values.Overlap(s.OnOverlap), OnMissed: values.MissedName(s.OnMissed), In: seconds(s.ProcessIn), Retries: s.Retries,
 		Backoff: []seconds{seconds(s.BackoffFirst), seconds(s.BackoffLimit)}, Timeout: seconds(s.Timeout),
 		ExpireIn: seconds(s.ExpireIn), ExpireAt: stamp(s.ExpireAt), Retention: seconds(s.Retention), PayloadSize: s.PayloadSize,
 		Edited: s.Edited, EditedBy: s.EditedBy, EditedAt: stamp(s.EditedAt),
@@ -108,59 +109,6 @@ func scheduleOf(s *delayq.ScheduleInfo, whole bool) *scheduleRecord {
 		r.setPayload(s.Payload)
 	}
 	return r
-}
-
-var overlaps = map[string]delayq.OverlapPolicy{
-	"skip": delayq.OverlapSkip, "allow": delayq.OverlapAllow, "queue_one": delayq.OverlapQueueOne, "cancel_previous": delayq.OverlapCancelPrevious,
-}
-
-var overlapNames = []string{"skip", "allow", "queue_one", "cancel_previous"}
-
-func overlapName(p delayq.OverlapPolicy) string {
-	for name, policy := range overlaps {
-		if policy == p {
-			return name
-		}
-	}
-	return p.String()
-}
-
-const missedNames = "run_once, skip, catch_up=N"
-
-func missedName(p delayq.MissedPolicy) string {
-	switch p {
-	case delayq.MissedRunOnce:
-		return "run_once"
-	case delayq.MissedSkip:
-		return "skip"
-	}
-	n := strings.TrimSuffix(strings.TrimPrefix(p.String(), "MissedCatchUp("), ")")
-	return "catch_up=" + n
-}
-
-// missedOf reads the name of a policy.
-func missedOf(text string) (delayq.MissedPolicy, error) {
-	switch text {
-	case "run_once":
-		return delayq.MissedRunOnce, nil
-	case "skip":
-		return delayq.MissedSkip, nil
-	}
-	rest, ok := strings.CutPrefix(text, "catch_up=")
-	n, err := strconv.Atoi(rest)
-	if !ok || err != nil {
-		return 0, fmt.Errorf("%q: allowed are %s", text, missedNames)
-	}
-	return delayq.MissedCatchUp(n), nil
-}
-
-// overlapOf reads the name of a policy.
-func overlapOf(text string) (delayq.OverlapPolicy, error) {
-	p, ok := overlaps[text]
-	if !ok {
-		return 0, fmt.Errorf("%q: allowed are %s", text, strings.Join(overlapNames, ", "))
-	}
-	return p, nil
 }
 
 // scheduleState writes the state of a schedule for people.
