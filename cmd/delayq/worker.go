@@ -190,5 +190,5 @@ func serveWorker(address string, server *delayq.Server, counts *prom.Metrics, lo
 
 // taskCommands are about tasks without code.
 func (a *app) taskCommands() []*cobra.Command {
-	return []*cobra.Command{a.workerCommand()}
+	return []*cobra.Command{a.taskCommand(), a.workerCommand()}
 }

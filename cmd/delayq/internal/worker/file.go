@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
+	"fmt"
 	"net"
 	"path/filepath"
 	"strings"
@@ -50,6 +51,22 @@ func (f *File) Schedules() (n int) {
 		n += len(t.schedules)
 	}
 	return n
+}
+
+// Serves returns an error if no topic does what a payload asks for.
+func (f *File) Serves(topic string, payload []byte) error {
+	var names []string
+	for _, t := range f.Topics {
+		if t.Name != topic {
+			names = append(names, t.Name)
+			continue
+		}
+		if text := t.kind.complaint(payload); text != "" {
+			return errors.New(text)
+		}
+		return nil
+	}
+	return fmt.Errorf("there is no topic %s; expected one of %s", shown(topic), strings.Join(names, ", "))
 }
 
 // A loader reads a file. Its maps hold what topics refer to; a nil entry has a mistake.

@@ -98,15 +98,15 @@ func (l *loader) webhook(o *object) (kind, string) {
 	detail := plural(len(k.Receivers), "receiver")
 	switch {
 	case single:
-		detail = "to " + hostOf(k.Single.URL)
+		detail = "to " + HostOf(k.Single.URL)
 	case len(k.Hosts) > 0:
 		detail += ", " + plural(len(k.Hosts), "pattern") + " of hosts"
 	}
 	return k, detail
 }
 
-// hostOf returns the host of a URL, which is all of it that may be shown.
-func hostOf(address string) string {
+// HostOf returns the host of a URL, which is all of it that may be shown.
+func HostOf(address string) string {
 	u, err := url.Parse(address)
 	if err != nil {
 		return "…"
@@ -209,7 +209,7 @@ func (k *webhookKind) task(payload []byte) string {
 		return ""
 	}
 	if address := named(payload, "url"); address != "" {
-		return hostOf(address)
+		return HostOf(address)
 	}
 	return named(payload, "receiver")
 }
