@@ -12,6 +12,7 @@ import (
 	"strings"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/net/html"
@@ -158,6 +159,17 @@ func TestReadOnlyHasNothingToWriteWith(t *testing.T) {
 		require.Equal(t, "GET, HEAD", w.Header().Get("Allow"))
 	}
 	require.Equal(t, before, q.Miniredis.Dump())
+}
+
+// The schedule of a task says what a worker does.
+func TestTasksSayWhatTheyDo(t *testing.T) {
+	q := world(t)
+	h := page(t, q)
+	require.NoError(t, q.Client.Schedule(t.Context(), "report", "clean", delayq.Every(time.Hour), nil, delayq.Header("task", "sql clean-<zombies>")))
+	for _, target := range []string{"/schedules", link("schedule", "topic", "report", "name", "clean")} {
+		require.Contains(t, get(t, h, target).Body.String(), "sql clean-&lt;zombies&gt;", target)
+	}
+	require.Contains(t, get(t, h, "/schedules.json").Body.String(), `"task":"sql clean-\u003czombies\u003e"`)
 }
 
 func TestHiddenTopicsAreNowhere(t *testing.T) {

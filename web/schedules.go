@@ -7,9 +7,14 @@ import (
 	"github.com/delayq/delayq"
 )
 
+// taskHeader is the header of the jobs of a task that says what the command worker does, such as
+// "sql clean-zombies".
+const taskHeader = "task"
+
 type scheduleRow struct {
 	Topic     string               `json:"topic"`
 	Name      string               `json:"name"`
+	Task      string               `json:"task,omitempty"` // what a worker does: see taskHeader
 	Spec      string               `json:"spec"`
 	Zone      string               `json:"zone,omitempty"`
 	State     delayq.ScheduleState `json:"state"`
@@ -36,7 +41,7 @@ type scheduleRow struct {
 
 func scheduleOf(s *delayq.ScheduleInfo) scheduleRow {
 	r := scheduleRow{
-		Topic: s.Topic, Name: s.Name, Spec: s.Spec.String(), Zone: s.Zone, State: s.State, Next: utc(s.NextSlot), Waiting: utc(s.WaitingSlot),
+		Topic: s.Topic, Name: s.Name, Task: s.Headers[taskHeader], Spec: s.Spec.String(), Zone: s.Zone, State: s.State, Next: utc(s.NextSlot), Waiting: utc(s.WaitingSlot),
 		LastSlot: utc(s.LastSlot), LastJob: s.LastJobID, Fired: s.Fired, Skipped: s.Skipped, Missed: s.Missed, Attempts: s.Attempts,
 		Failures: s.Failures, Overlap: s.OnOverlap.String(), OnMissed: s.OnMissed.String(), Created: utc(s.CreatedAt), Changed: utc(s.ChangedAt),
 		EditedBy: s.EditedBy, Edited: s.Edited, Size: s.PayloadSize,

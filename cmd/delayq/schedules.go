@@ -12,6 +12,7 @@ import (
 
 	"github.com/delayq/delayq"
 	"github.com/delayq/delayq/cmd/delayq/internal/values"
+	"github.com/delayq/delayq/cmd/delayq/internal/worker"
 )
 
 const (
@@ -25,6 +26,7 @@ const (
 type scheduleRecord struct {
 	Topic       string               `json:"topic"`
 	Name        string               `json:"name"`
+	Task        string               `json:"task,omitempty"` // what a worker does
 	Spec        string               `json:"spec"`
 	Zone        string               `json:"zone,omitempty"`
 	State       delayq.ScheduleState `json:"state"`
@@ -86,7 +88,7 @@ func runOf(r *delayq.RunInfo) *runRecord {
 // scheduleOf returns the record of a schedule, with its payload if whole is set.
 func scheduleOf(s *delayq.ScheduleInfo, whole bool) *scheduleRecord {
 	r := &scheduleRecord{
-		Topic: s.Topic, Name: s.Name, Spec: s.Spec.String(), Zone: s.Zone, State: s.State,
+		Topic: s.Topic, Name: s.Name, Task: s.Headers[worker.HeaderTask], Spec: s.Spec.String(), Zone: s.Zone, State: s.State,
 		NextSlot: stamp(s.NextSlot), WaitingSlot: stamp(s.WaitingSlot), LastSlot: stamp(s.LastSlot), LastFired: stamp(s.LastFiredAt),
 		LastJob: s.LastJobID, Unfinished: s.LastUnfinished, Fired: s.Fired, Skipped: s.Skipped, Missed: s.Missed,
 		Attempts: s.Attempts, Failures: s.Failures, Created: stamp(s.CreatedAt), Changed: stamp(s.ChangedAt), PausedSince: stamp(s.PausedSince),
@@ -146,25 +148,22 @@ func (a *app) schedulesCommand() *cobra.Command {
 					return err
 				}
 			}
-			p, err := lists(a, a.schedulesView(len(args) == 0))
-			if err != nil {
-				return err
-			}
+			var list []*scheduleRecord
+			tasks := false
 			for _, topic := range topics {
 				found, err := insp.Schedules(cmd.Context(), topic)
 				if err != nil {
 					return err
 				}
 				for _, s := range found {
-					if err := p.row(scheduleOf(s, false)); err != nil {
-						return err
-					}
+					r := scheduleOf(s, false)
+					list, tasks = append(list, r), tasks || r.Task != ""
 				}
 			}
-			if err := p.end(nil); err != nil {
+			if err := all(a, a.schedulesView(len(args) == 0, tasks), list, nil); err != nil {
 				return err
 			}
-			if p.n == 0 && a.tabular() {
+			if len(list) == 0 && a.tabular() {
 				a.say("no schedules")
 			}
 			return nil
@@ -172,7 +171,8 @@ func (a *app) schedulesCommand() *cobra.Command {
 	}
 }
 
-func (a *app) schedulesView(topics bool) view[*scheduleRecord] {
+// schedulesView shows schedules with their topics, or what tasks do, or both.
+func (a *app) schedulesView(topics, tasks bool) view[*scheduleRecord] {
 	v := view[*scheduleRecord]{schemaSchedule, schemaSchedules, "schedules", nil, func(r *scheduleRecord) string { return r.Name }}
 	if topics {
 		v.id = func(r *scheduleRecord) string { return r.Topic + "\t" + r.Name }
@@ -184,8 +184,11 @@ func (a *app) schedulesView(topics bool) view[*scheduleRecord] {
 		}
 		return a.when(time.Time(r.LastRun.Finished)) + " " + string(r.LastRun.Outcome)
 	}
+	v.columns = append(v.columns, column[*scheduleRecord]{head: "NAME", cell: func(r *scheduleRecord) string { return r.Name }})
+	if tasks {
+		v.columns = append(v.columns, column[*scheduleRecord]{head: "TASK", cell: func(r *scheduleRecord) string { return orDash(r.Task) }})
+	}
 	v.columns = append(v.columns, []column[*scheduleRecord]{
-		{head: "NAME", cell: func(r *scheduleRecord) string { return r.Name }},
 		{head: "SPEC", cell: func(r *scheduleRecord) string { return r.Spec }},
 		{head: "NEXT", cell: func(r *scheduleRecord) string { return a.when(time.Time(r.NextSlot)) }},
 		{head: "LAST RUN", cell: lastRun},
@@ -276,7 +279,7 @@ func (a *app) showSchedule(w io.Writer, r *scheduleRecord) error {
 		edited = fmt.Sprintf("%s by %s, %s", strings.Join(r.Edited, " "), orDash(r.EditedBy), when(r.EditedAt))
 	}
 	return a.fields(w,
-		"topic", r.Topic, "name", r.Name, "spec", r.Spec, "state", a.scheduleState(r), "next slot", when(r.NextSlot),
+		"topic", r.Topic, "name", r.Name, "task", r.Task, "spec", r.Spec, "state", a.scheduleState(r), "next slot", when(r.NextSlot),
 		"waiting slot", when(r.WaitingSlot), "last slot", when(r.LastSlot), "last job", r.LastJob, "last run", run,
 		"fired", number(r.Fired), "skipped", number(r.Skipped), "missed", number(r.Missed),
 		"failures", number(r.Failures)+" of "+count(r.Attempts, "attempt"),
