@@ -55,7 +55,7 @@ func (l *loader) command(o *object) (kind, string) {
 		of.end()
 	})
 	if !any && !o.has("commands") {
-		l.at(o.node, "command: has no command; expected argv, or commands with their names")
+		o.missing("command: has no command; expected argv, or commands with their names")
 	}
 	o.known = append(o.known, "argv")
 	o.end()
@@ -73,7 +73,7 @@ func (l *loader) commandOf(o *object) (c commandConfig) {
 		c.Argv = append(c.Argv, text)
 	}
 	if !o.has("argv") {
-		l.at(o.node, "argv: missing; expected a list of the file and its arguments")
+		o.missing("argv: missing; expected a list of the file and its arguments")
 	} else if len(c.Argv) > 0 && len(l.mistakes) == before {
 		path, err := exec.LookPath(c.Argv[0])
 		if err == nil {

@@ -136,7 +136,7 @@ func (l *loader) read(o *object) *File {
 		f.Topics = append(f.Topics, l.topic(name, key, l.mapping(value, shown(name))))
 	})
 	if !any && !o.has("topics") {
-		l.at(o.node, "topics: missing; a worker needs at least one")
+		o.missing("topics: missing; a worker needs at least one")
 	}
 	o.end()
 	f.redact = newRedactor(l.secrets)
@@ -198,7 +198,7 @@ func (l *loader) database(name string, o *object) *databaseConfig {
 	dsn, found := o.value("dsn", anywhere)
 	switch fromElsewhere := len(l.secrets) > before; {
 	case !found && !o.has("dsn"):
-		l.at(o.node, "dsn: missing; expected the address of the database")
+		o.missing("dsn: missing; expected the address of the database")
 	case found && !fromElsewhere && database.HasPassword(dsn):
 		l.at(o.fields["dsn"].value, "dsn: has a password, which does not belong into this file; expected {from_env: NAME} or {from_file: PATH}")
 		found = false
@@ -238,7 +238,7 @@ func (l *loader) database(name string, o *object) *databaseConfig {
 func (l *loader) smtpServer(o *object) *smtpConfig {
 	var s smtpConfig
 	if s.server.Host = o.text("host"); s.server.Host == "" && !o.has("host") {
-		l.at(o.node, "host: missing; expected the name of the server")
+		o.missing("host: missing; expected the name of the server")
 	}
 	s.server.Port = o.number("port", 1, 65535, 0)
 	switch o.choice("encryption", "starttls", "tls", "none") {
@@ -252,7 +252,7 @@ func (l *loader) smtpServer(o *object) *smtpConfig {
 	s.server.Password = mail.Password(password)
 	switch {
 	case o.has("username") != o.has("password"):
-		l.at(o.node, "username and password: only one of them is set; expected both or none")
+		o.missing("username and password: only one of them is set; expected both or none")
 	case o.has("username") && s.server.Encryption == mail.Plain:
 		l.at(o.key("username"), "username: with the encryption none the password would be sent unencrypted; expected starttls or tls")
 	}

@@ -64,7 +64,7 @@ func (l *loader) sql(o *object) (kind, string) {
 	config, found := l.databases[name]
 	switch {
 	case !o.has("database"):
-		l.at(o.node, "database: missing; expected the name of one of databases")
+		o.missing("database: missing; expected the name of one of databases")
 	case !found && name != "":
 		l.at(o.fields["database"].value, "database: there is no %s in databases%s", shown(name), didYouMean(name, l.databases))
 	}
@@ -92,7 +92,7 @@ func (l *loader) sql(o *object) (kind, string) {
 		}
 	})
 	if !any && !o.has("statements") {
-		l.at(o.node, "statements: missing; expected names with their statements")
+		o.missing("statements: missing; expected names with their statements")
 	}
 	o.end()
 	return k, plural(len(k.Statements), "statement") + " of " + name
@@ -170,7 +170,7 @@ func (l *loader) mail(o *object) (kind, string) {
 	config, found := l.smtp[name]
 	switch {
 	case !o.has("server"):
-		l.at(o.node, "server: missing; expected the name of one of smtp")
+		o.missing("server: missing; expected the name of one of smtp")
 	case !found && name != "":
 		l.at(o.fields["server"].value, "server: there is no %s in smtp%s", shown(name), didYouMean(name, l.smtp))
 	case found:
@@ -180,7 +180,7 @@ func (l *loader) mail(o *object) (kind, string) {
 	anyServer, anyFrom := mail.Server{Host: "smtp.example"}, "a@b.example"
 	anyTemplate := map[string]mail.Template{"x": {Subject: "x", Text: os.DevNull}}
 	if k.From = o.text("from"); !o.has("from") {
-		l.at(o.node, "from: missing; expected an address")
+		o.missing("from: missing; expected an address")
 	} else if _, err := mail.New(anyServer, k.From, anyTemplate); err != nil {
 		l.at(o.fields["from"].value, "%s", reason(err))
 	}
@@ -212,7 +212,7 @@ func (l *loader) mail(o *object) (kind, string) {
 		k.Templates[name] = made
 	})
 	if !any && !o.has("templates") {
-		l.at(o.node, "templates: missing; expected names with their templates")
+		o.missing("templates: missing; expected names with their templates")
 	}
 	o.end()
 	if len(l.mistakes) == before && found {

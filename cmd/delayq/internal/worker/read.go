@@ -166,6 +166,15 @@ func shown(value string) string {
 	return strconv.Quote(value)
 }
 
+func (o *object) isMapping() bool { return o.node.Kind == yaml.MappingNode }
+
+// missing notes that a field is missing, unless there is no mapping, which has been noted.
+func (o *object) missing(text string) {
+	if o.isMapping() {
+		o.at(o.node, "%s", text)
+	}
+}
+
 // has reports whether there is a field with a value.
 func (o *object) has(name string) bool { return o != nil && o.fields[name].value != nil }
 

@@ -49,7 +49,7 @@ func (l *loader) schedule(t *Topic, name string, key *yaml.Node, o *object) *sch
 		s.spec = delayq.Cron(rule, zone)
 	}
 	switch {
-	case every == cron && o.node.Kind == yaml.MappingNode:
+	case every == cron && o.isMapping():
 		l.at(key, "%s: expected exactly one of every and cron", shown(name))
 	case every && o.has("zone"):
 		l.at(o.key("zone"), "zone: is for cron rules")

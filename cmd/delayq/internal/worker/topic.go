@@ -123,7 +123,7 @@ func (l *loader) topic(name string, key *yaml.Node, o *object) *Topic {
 			t.kind, t.Detail = readers[k](of)
 		}
 	}
-	if t.Kind == "" && o.node.Kind == yaml.MappingNode {
+	if t.Kind == "" && o.isMapping() {
 		l.at(key, "topic %s: does nothing; expected one of %s", shown(name), strings.Join(kinds, ", "))
 	}
 	before := len(l.mistakes)

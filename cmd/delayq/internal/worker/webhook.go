@@ -88,7 +88,7 @@ func (l *loader) webhook(o *object) (kind, string) {
 	case single && many:
 		l.at(o.key("url"), "url: a single receiver; expected either url, or receivers and hosts")
 	case !single && !many:
-		l.at(o.node, "webhook: has no receiver; expected url, receivers or hosts")
+		o.missing("webhook: has no receiver; expected url, receivers or hosts")
 	case !single && len(k.Secrets) > 0 && !o.has("hosts"):
 		l.at(o.key("secrets"), "secrets: are for hosts; each of the receivers has its own")
 	}
@@ -121,7 +121,7 @@ const anySecret = "whsec_AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA"
 func (l *loader) receiver(o *object, plain bool) receiver {
 	address, ok := o.value("url", anywhere)
 	if !ok && !o.has("url") {
-		l.at(o.node, "url: missing; expected an address that begins with https://")
+		o.missing("url: missing; expected an address that begins with https://")
 	}
 	if ok {
 		var opts []webhook.Option
@@ -152,7 +152,7 @@ func (l *loader) tryHook(n *yaml.Node, r webhook.Receiver, opts ...webhook.Optio
 func (l *loader) hookSecrets(o *object, needed bool) (list []string) {
 	if !o.has("secrets") {
 		if needed {
-			l.at(o.node, "secrets: missing; expected a list of one, or two while they rotate: {from_env: NAME} or {from_file: PATH}")
+			o.missing("secrets: missing; expected a list of one, or two while they rotate: {from_env: NAME} or {from_file: PATH}")
 		}
 		return nil
 	}
