@@ -18,6 +18,8 @@ require (
 	github.com/delayq/delayq/outbox v0.0.0-00010101000000-000000000000
 	github.com/delayq/delayq/prom v0.0.0-00010101000000-000000000000
 	github.com/delayq/delayq/web v0.0.0-00010101000000-000000000000
+	github.com/emersion/go-sasl v0.0.0-20241020182733-b788ff22d5a6
+	github.com/emersion/go-smtp v0.25.1
 	github.com/go-sql-driver/mysql v1.10.1
 	github.com/jackc/pgx/v5 v5.12.0
 	github.com/mattn/go-runewidth v0.0.31
