@@ -31,6 +31,7 @@ import (
 	"github.com/delayq/delayq"
 	"github.com/delayq/delayq/internal/queuetest"
 	"github.com/delayq/delayq/internal/redistest"
+	"github.com/delayq/delayq/internal/sqltest"
 )
 
 // The secrets of the workers in the tests, which must be nowhere but where they are used.
@@ -525,6 +526,82 @@ func TestWorkerExecutesStatements(t *testing.T) {
 	b.ok("task", "remove", "zombies")
 	require.Equal(t, exitNotFound, b.do("", "task", "remove", "zombies").code)
 	b.stop()
+}
+
+// Statements are executed in PostgreSQL and MariaDB as in SQLite. The tables of the inbox are made at
+// the start.
+func TestWorkerExecutesStatementsOnServers(t *testing.T) {
+	t.Parallel()
+	for _, server := range []struct {
+		dialect, driver, name string
+		start                 func() (dsn string, stop func(), err error)
+	}{{"postgres", "pgx", "postgres", sqltest.Postgres}, {"mariadb", "mysql", "mysql", sqltest.MariaDB}} {
+		t.Run(server.dialect, func(t *testing.T) {
+			dsn, stop, err := server.start()
+			if errors.Is(err, sqltest.ErrMissing) && os.Getenv("CI") == "" {
+				t.Skip(err)
+			}
+			require.NoError(t, err)
+			defer stop()
+			dsn = fmt.Sprintf(dsn, server.name)
+			db, err := sql.Open(server.driver, dsn)
+			require.NoError(t, err)
+			defer func() { require.NoError(t, db.Close()) }()
+			_, err = db.Exec("CREATE TABLE orders (id INTEGER, price NUMERIC(10, 2))")
+			require.NoError(t, err)
+
+			b := newBench(t, `databases: {shop: {dsn: {from_env: SHOP_DSN}, dialect: `+server.dialect+`, migrate: true}}
+topics:
+  sql:
+    sql:
+      database: shop
+      isolation: serializable
+      statements:
+        add: ["INSERT INTO orders (id, price) VALUES (:id, 0)", "UPDATE orders SET price = :price WHERE id = :id"]
+        broken: SELECT 1 FROM nowhere
+    retention: 1h
+`)
+			b.env = append(b.env, "SHOP_DSN="+dsn)
+			b.start()
+			b.ok("task", "add", "a", "--in", "0s", "--sql", "add", "--data", `{"id": 7, "price": "12.50"}`)
+			b.job("sql", "a", delayq.StateDone)
+			var price string
+			require.NoError(t, db.QueryRow("SELECT price FROM orders WHERE id = 7").Scan(&price))
+			require.Equal(t, "12.50", price)
+			b.ok("task", "add", "b", "--in", "0s", "--sql", "broken")
+			require.Contains(t, b.failed("sql", "b", delayq.StateDead), "nowhere")
+			b.stop()
+			require.NotContains(t, b.logged(), dsn)
+		})
+	}
+}
+
+// A worker needs the rights of the role worker, and no others.
+func TestWorkerInItsRole(t *testing.T) {
+	t.Parallel()
+	redistest.Need(t)
+	server := redistest.Start(t, redistest.NoRoles...)
+	set := []any{"ACL", "SETUSER"}
+	for _, word := range strings.Fields(newTool(t, server.Addr(), "shop").ok("acl", "worker"))[1:] {
+		set = append(set, strings.Replace(word, ">change-me-worker", ">"+envSecret, 1))
+	}
+	require.NoError(t, server.Client(t).Do(t.Context(), set...).Err())
+
+	const file = "topics: {backup: {command: {argv: [cat]}, limits: {running: 3}, retention: 1h, schedules: {SCHEDULE: {every: 1h}}}}\n"
+	b := newBench(t, strings.ReplaceAll(file, "SCHEDULE", "one"))
+	b.client = delayq.NewClient(server.Client(t), delayq.Prefix("shop"))
+	b.env = append(newTool(t, "delayq-worker@"+server.Addr(), "shop").env, "DELAYQ_PASSWORD="+envSecret, "PATH="+os.Getenv("PATH"))
+	b.start()
+	_, err := b.client.Enqueue(t.Context(), "backup", "x", nil)
+	require.NoError(t, err)
+	b.job("backup", "x", delayq.StateDone)
+	b.write("worker.yaml", strings.ReplaceAll(strings.ReplaceAll(file, "SCHEDULE", "two"), "running: 3", "running: 5"))
+	require.NoError(t, b.cmd.Process.Signal(syscall.SIGHUP))
+	b.await("schedule removed", 1)
+	b.await("the schedules are those of the file", 2)
+	b.await("others were set before", 1)
+	b.stop()
+	require.NotContains(t, b.logged(), "NOPERM")
 }
 
 const mailFile = `smtp:
