@@ -7,9 +7,14 @@ import (
 	"github.com/delayq/delayq"
 )
 
+// taskHeader is the header of the jobs of a task that says what the command worker does, such as
+// "sql clean-zombies".
+const taskHeader = "task"
+
 type scheduleRow struct {
 	Topic     string               `json:"topic"`
 	Name      string               `json:"name"`
+	Task      string               `json:"task,omitempty"` // what a worker does: see taskHeader
 	Spec      string               `json:"spec"`
 	Zone      string               `json:"zone,omitempty"`
 	State     delayq.ScheduleState `json:"state"`
@@ -36,7 +41,7 @@ type scheduleRow struct {
 
 func scheduleOf(s *delayq.ScheduleInfo) scheduleRow {
 	r := scheduleRow{
-		Topic: s.Topic, Name: s.Name, Spec: s.Spec.String(), Zone: s.Zone, State: s.State, Next: utc(s.NextSlot), Waiting: utc(s.WaitingSlot),
+		Topic: s.Topic, Name: s.Name, Task: s.Headers[taskHeader], Spec: s.Spec.String(), Zone: s.Zone, State: s.State, Next: utc(s.NextSlot), Waiting: utc(s.WaitingSlot),
 		LastSlot: utc(s.LastSlot), LastJob: s.LastJobID, Fired: s.Fired, Skipped: s.Skipped, Missed: s.Missed, Attempts: s.Attempts,
 		Failures: s.Failures, Overlap: s.OnOverlap.String(), OnMissed: s.OnMissed.String(), Created: utc(s.CreatedAt), Changed: utc(s.ChangedAt),
 		EditedBy: s.EditedBy, Edited: s.Edited, Size: s.PayloadSize,
@@ -100,6 +105,8 @@ type runRow struct {
 	Server    string    `json:"server,omitempty"`
 	Outcome   string    `json:"outcome"`
 	Error     string    `json:"error,omitempty"`
+
+	Output *shownOutput `json:"output,omitempty"`
 }
 
 type schedulePage struct {
@@ -125,13 +132,18 @@ func (h *Handler) schedule(v *view) (any, error) {
 		return nil, err
 	}
 	p := &schedulePage{Schema: "delayq.web.schedule/1", Row: scheduleOf(b.info), Runs: []runRow{}}
-	if h.may(v, RightPayload, v.Topic) == nil && b.info.Undecodable == nil {
-		rule := h.o.rule(v.Topic)
+	rule := h.o.rule(v.Topic)
+	opened := h.may(v, RightPayload, v.Topic) == nil
+	if opened && b.info.Undecodable == nil {
 		shown := rule.show(v.Topic, b.info.Payload)
 		p.Payload = &shown
 	}
 	for _, r := range b.runs {
-		p.Runs = append(p.Runs, runRow{utc(r.Slot), r.Triggered, r.JobID, r.Attempt, utc(r.StartedAt), utc(r.FinishedAt), r.Server, string(r.Outcome), r.Error})
+		row := runRow{utc(r.Slot), r.Triggered, r.JobID, r.Attempt, utc(r.StartedAt), utc(r.FinishedAt), r.Server, string(r.Outcome), r.Error, nil}
+		if opened && !rule.redacted {
+			row.Output = showOutput(r.Output, r.OutputSize)
+		}
+		p.Runs = append(p.Runs, row)
 	}
 	return p, nil
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/vmihailenco/msgpack/v5"
 
 	"github.com/delayq/delayq"
+	"github.com/delayq/delayq/cmd/delayq/internal/values"
 )
 
 const schemaEnqueued = "delayq.enqueued/1"
@@ -44,19 +45,16 @@ func (j *jobFlags) options(cmd *cobra.Command, a *app) ([]delayq.JobOption, erro
 	var list []delayq.JobOption
 	given := cmd.Flags().Changed
 	if given("retry") {
-		n, err := strconv.Atoi(j.retry)
-		if j.retry == "unlimited" {
-			n, err = delayq.Unlimited, nil
-		}
+		n, err := values.ParseRetry(j.retry)
 		if err != nil {
-			return nil, usage("--retry %q: allowed are numbers and unlimited", j.retry)
+			return nil, usage("--retry %v", err)
 		}
 		list = append(list, delayq.Retry(n))
 	}
 	if given("backoff") {
 		first, limit, _ := strings.Cut(j.backoff, ",")
-		a, err := parseSpan(first)
-		b, err2 := parseSpan(limit)
+		a, err := values.ParseSpan(first)
+		b, err2 := values.ParseSpan(limit)
 		if err = errors.Join(err, err2); err != nil {
 			return nil, usage("--backoff %q: allowed are two durations, for example 2s,1h", j.backoff)
 		}

@@ -7,6 +7,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/delayq/delayq"
+	"github.com/delayq/delayq/cmd/delayq/internal/values"
 )
 
 const defaultLimit = 100 // rows of a list of jobs
@@ -142,7 +143,7 @@ func (a *app) rest(f *filters, page *delayq.Page, first bool, shown int) error {
 	switch {
 	case page.Next == "" && shown == 0 && a.tabular():
 		a.say("no %s jobs%s", f.state, f.text())
-		if _, err := parseSpan(f.until); err == nil && f.state == string(delayq.StateScheduled) {
+		if _, err := values.ParseSpan(f.until); err == nil && f.state == string(delayq.StateScheduled) {
 			a.say("%s is that long ago; write +%s for the future", f.until, f.until)
 		}
 	case page.Next == "":

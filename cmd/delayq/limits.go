@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/delayq/delayq"
+	"github.com/delayq/delayq/cmd/delayq/internal/values"
 )
 
 // A limitsRecord holds the limits of a topic.
@@ -97,7 +98,7 @@ func rateText(r *rateRecord) string {
 	return text
 }
 
-// exactSpan is span without rounding. parseSpan reads it.
+// exactSpan is span without rounding. values.ParseSpan reads it.
 func exactSpan(d time.Duration) string {
 	text := d.String()
 	if strings.HasSuffix(text, "m0s") {
@@ -138,11 +139,9 @@ func (v *rate) Set(text string) error {
 		*v = rate{}
 		return nil
 	}
-	count, period, _ := strings.Cut(text, "/")
-	n, err := strconv.Atoi(count)
-	d, wrong := parseSpan(period)
-	if err != nil || wrong != nil || n < 1 || d <= 0 {
-		return fmt.Errorf("%q is no rate: allowed are starts/period, such as 100/1m, and 0 for no limit", text)
+	n, d, err := values.ParseRate(text)
+	if err != nil {
+		return fmt.Errorf("%w, and 0 for no limit", err)
 	}
 	*v = rate{n, d}
 	return nil

@@ -210,7 +210,7 @@ func TestCompletionInShells(t *testing.T) {
 var readers = [][]string{
 	{"topics"}, {"topic", "T", "--over", "0s"}, {"jobs", "T"}, {"jobs", "T", "--state", "ready"}, {"jobs", "T", "--error", "x", "--state", "dead"}, {"job", "T", "j"},
 	{"find", "j"}, {"explain", "T", "j"}, {"failures", "T"}, {"keys", "T"}, {"key", "T", "k"}, {"limits", "T"}, {"servers"}, {"stats"}, {"check", "--max-lateness", "1d"}, {"schedules"}, {"schedule", "show", "T", "s"},
-	{"schedule", "runs", "T", "s"}, {"doctor"}, {"audit"}, {"export", "T"}, {"schedule", "sync", "-", "--dry-run"},
+	{"schedule", "runs", "T", "s"}, {"task", "list"}, {"doctor"}, {"audit"}, {"export", "T"}, {"schedule", "sync", "-", "--dry-run"},
 }
 
 // writers are command lines that change something.
@@ -218,7 +218,7 @@ var writers = [][]string{
 	{"enqueue", "T"}, {"move", "T", "j", "U"}, {"pause", "T"}, {"resume", "T"}, {"hold", "T", "--for", "1m"}, {"hold", "T", "--end"},
 	{"limits", "T", "--running", "1"}, {"limits", "T", "--none"}, {"key", "T", "k", "--pause"}, {"priority", "T", "j", "--ahead", "1m"}, {"remove", "U"}, {"schedule", "pause", "T", "s"},
 	{"schedule", "resume", "T", "s"}, {"schedule", "trigger", "T", "s"}, {"schedule", "remove", "T", "s"}, {"schedule", "edit", "T", "s", "--every", "2h"},
-	{"import", "-"},
+	{"import", "-"}, {"task", "add", "u", "--every", "1h", "--sql", "x"}, {"task", "remove", "t"},
 }
 
 // Every command that reads works as the read-only user of the ACL file, with its password from the
@@ -233,6 +233,7 @@ func TestReadOnlyUser(t *testing.T) {
 	_, err := client.Enqueue(t.Context(), "T", "j", nil, delayq.ProcessIn(time.Hour))
 	require.NoError(t, err)
 	require.NoError(t, client.Schedule(t.Context(), "T", "s", delayq.Every(time.Hour), nil))
+	require.NoError(t, client.Schedule(t.Context(), "T", "t", delayq.Every(time.Hour), nil, delayq.Header("task", "sql x")))
 
 	for _, role := range []string{"inspector", "operator"} {
 		set := []any{"ACL", "SETUSER"}
@@ -275,7 +276,7 @@ func TestReadOnlyUser(t *testing.T) {
 func TestReadersAndWritersAreAllCommands(t *testing.T) {
 	var out bytes.Buffer
 	root := newApp(&out).root()
-	listed := []string{"delayq", "delayq schedule", "delayq acl", "delayq version", "delayq server", "delayq top", "delayq demo", "delayq exporter", "delayq web", "delayq relay", "delayq health"}
+	listed := []string{"delayq", "delayq schedule", "delayq acl", "delayq version", "delayq server", "delayq top", "delayq demo", "delayq exporter", "delayq web", "delayq relay", "delayq health", "delayq worker", "delayq task"}
 	for _, args := range slices.Concat(readers, writers) {
 		cmd, _, err := root.Find(args)
 		require.NoError(t, err)

@@ -6,19 +6,16 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net/url"
 	"os"
 	"os/signal"
 	"strings"
 	"syscall"
 	"time"
 
-	"github.com/go-sql-driver/mysql"
-	_ "github.com/jackc/pgx/v5/stdlib" // driver pgx
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/cobra"
-	_ "modernc.org/sqlite" // driver sqlite
 
+	"github.com/delayq/delayq/cmd/delayq/internal/database"
 	"github.com/delayq/delayq/outbox"
 	"github.com/delayq/delayq/prom"
 )
@@ -271,64 +268,26 @@ func (f *relayFlags) database(env func(string) string) (outbox.Dialect, string, 
 			return 0, "", usage("--dsn-file: %s is empty", f.file)
 		}
 	case f.dsn != "":
-		if dsn = f.dsn; secretDSN(dsn) {
+		if dsn = f.dsn; database.HasPassword(dsn) {
 			return 0, "", usage("--dsn has a password, which others can see in the list of processes; use %s or --dsn-file", envDSN)
 		}
 	}
-	scheme, rest, found := strings.Cut(dsn, "://")
-	name := f.dialect
-	if name == "" {
-		if name = scheme; name == "postgresql" {
-			name = "postgres"
-		}
-		if dsn != "" && !found || dsn == "" && !f.schema {
-			return 0, "", usage("the address of the database must begin with postgres://, mysql://, mariadb:// or sqlite://; see --dsn-file, %s and --dialect", envDSN)
-		}
-		if dsn == "" {
-			return 0, "", usage("--schema needs --dialect, or the address of a database")
-		}
-		switch name {
-		case "mysql", "mariadb":
-			dsn = rest
-		case "sqlite":
-			dsn = "file:" + rest
-			if !strings.Contains(rest, "?") {
-				dsn += "?_pragma=busy_timeout(10000)&_pragma=journal_mode(WAL)"
-			}
-		}
+	if dsn == "" && (!f.schema || f.dialect == "") {
+		return 0, "", usage("the address of the database is missing; see --dsn-file, %s and --dialect", envDSN)
 	}
-	dialect, err := outbox.ParseDialect(name)
-	if err != nil { // it may be a part of a password
-		return 0, "", usage("the dialect must be postgres, mysql, mariadb or sqlite")
-	}
-	if dsn == "" && !f.schema {
-		return 0, "", usage("the address of the database is missing; see --dsn-file and %s", envDSN)
+	dialect, dsn, err := database.Parse(f.dialect, dsn)
+	if err != nil {
+		return 0, "", usage("%v; see --dsn-file, %s and --dialect", err, envDSN)
 	}
 	return dialect, dsn, nil
 }
 
-// secretDSN reports whether the address of a database can have a password in it.
-func secretDSN(dsn string) bool {
-	lower := strings.ToLower(dsn)
-	if strings.Contains(lower, "password=") || strings.Contains(lower, "password =") {
-		return true
-	}
-	_, rest, found := strings.Cut(dsn, "://")
-	if !found {
-		rest = dsn
-	}
-	user, _, at := strings.Cut(rest, "@")
-	return at && strings.Contains(user, ":") && !strings.HasPrefix(lower, "sqlite:") && !strings.HasPrefix(lower, "file:")
-}
-
 // openDatabase opens a database. It does not connect.
 func openDatabase(dialect outbox.Dialect, dsn string) (*sql.DB, error) {
-	driver := map[outbox.Dialect]string{outbox.Postgres: "pgx", outbox.MySQL: "mysql", outbox.SQLite: "sqlite"}[dialect]
-	db, err := sql.Open(driver, dsn)
-	if err != nil { // some drivers show the address
-		return nil, usage("the address of the database is not one of %s: see delayq relay --help", dialect)
+	db, err := database.Open(dialect, dsn)
+	if err != nil {
+		return nil, usage("%v: see delayq relay --help", err)
 	}
-	_ = mysql.SetLogger(&mysql.NopLogger{}) // the relay logs what matters
 	return db, nil
 }
 
@@ -341,11 +300,5 @@ func ofDatabase(err error, dsn string) error {
 	if errors.As(err, &exit) {
 		return err
 	}
-	text := strings.ReplaceAll(err.Error(), dsn, "…")
-	if u, err := url.Parse(dsn); err == nil {
-		if password, ok := u.User.Password(); ok && password != "" {
-			text = strings.ReplaceAll(text, password, "…")
-		}
-	}
-	return &exitCode{exitError, "database: " + strings.TrimPrefix(text, "outbox: ")}
+	return &exitCode{exitError, "database: " + strings.TrimPrefix(database.Clean(err, dsn), "outbox: ")}
 }

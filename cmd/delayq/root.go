@@ -34,6 +34,7 @@ const (
 	groupLook     = "look"
 	groupAct      = "act"
 	groupSchedule = "schedule"
+	groupTask     = "task"
 	groupCheck    = "check"
 	groupData     = "data"
 	groupOther    = "other"
@@ -82,6 +83,7 @@ it is refused, because other users could see it in the list of processes.`,
 		&cobra.Group{ID: groupLook, Title: "Look:"},
 		&cobra.Group{ID: groupAct, Title: "Act on jobs and topics:"},
 		&cobra.Group{ID: groupSchedule, Title: "Schedules:"},
+		&cobra.Group{ID: groupTask, Title: "Tasks without code:"},
 		&cobra.Group{ID: groupCheck, Title: "Check:"},
 		&cobra.Group{ID: groupData, Title: "Move data:"},
 		&cobra.Group{ID: groupOther, Title: "Other:"},
@@ -93,6 +95,7 @@ it is refused, because other users could see it in the list of processes.`,
 		{groupLook, a.lookCommands()},
 		{groupAct, a.actCommands()},
 		{groupSchedule, a.scheduleCommands()},
+		{groupTask, a.taskCommands()},
 		{groupCheck, a.checkCommands()},
 		{groupData, a.dataCommands()},
 		{groupOther, a.otherCommands()},

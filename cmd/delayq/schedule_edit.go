@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/delayq/delayq"
+	"github.com/delayq/delayq/cmd/delayq/internal/values"
 	"github.com/delayq/delayq/internal/bridge"
 )
 
@@ -62,8 +63,8 @@ func (s *scheduleFlags) flags(f *pflag.FlagSet) {
 	f.StringVar(&s.endAt, "end-at", "", "latest slot, a `time`")
 	f.IntVar(&s.maxRuns, "max-runs", 0, "end after this many jobs")
 	f.Var(&duration{&s.jitter}, "jitter", "make each job due up to this much later")
-	f.StringVar(&s.overlap, "overlap", "", "`policy` while the last job is unfinished: "+strings.Join(overlapNames, ", "))
-	f.StringVar(&s.missed, "missed", "", "`policy` for missed slots: "+missedNames)
+	f.StringVar(&s.overlap, "overlap", "", "`policy` while the last job is unfinished: "+strings.Join(values.Overlaps, ", "))
+	f.StringVar(&s.missed, "missed", "", "`policy` for missed slots: "+values.Missed)
 	f.Var(&duration{&s.in}, "in", "make each job due this much after its slot")
 	s.job.flags(f)
 	f.Var(&duration{&s.expireIn}, "expire-in", "drop a job that has not started after this time")
@@ -102,14 +103,14 @@ func (s *scheduleFlags) change(ctx context.Context, cmd *cobra.Command, a *app, 
 		opts = append(opts, delayq.Jitter(s.jitter))
 	}
 	if given("overlap") {
-		p, err := overlapOf(s.overlap)
+		p, err := values.ParseOverlap(s.overlap)
 		if err != nil {
 			return nil, usage("--overlap %v", err)
 		}
 		opts = append(opts, p)
 	}
 	if given("missed") {
-		p, err := missedOf(s.missed)
+		p, err := values.ParseMissed(s.missed)
 		if err != nil {
 			return nil, usage("--missed %v", err)
 		}
@@ -269,7 +270,7 @@ changes one.`,
 	}
 	cmd.Flags().SortFlags = false
 	s.flags(cmd.Flags())
-	a.choices(cmd, "overlap", overlapNames)
+	a.choices(cmd, "overlap", values.Overlaps)
 	a.choices(cmd, "unset", unsetWords())
 	return cmd
 }

@@ -16,6 +16,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/delayq/delayq"
+	"github.com/delayq/delayq/cmd/delayq/internal/values"
 	"github.com/delayq/delayq/internal/bridge"
 )
 
@@ -58,7 +59,7 @@ type fileSpan struct{ d *time.Duration }
 
 // UnmarshalText reads a duration.
 func (s *fileSpan) UnmarshalText(text []byte) error {
-	d, err := parseSpan(string(text))
+	d, err := values.ParseSpan(string(text))
 	s.d = &d
 	return err
 }
@@ -150,26 +151,23 @@ func (e *scheduleEntry) arguments(discard bool) (spec delayq.Spec, payload []byt
 		opts = append(opts, delayq.MaxRuns(e.MaxRuns))
 	}
 	if e.Overlap != "" {
-		p, err := overlapOf(e.Overlap)
+		p, err := values.ParseOverlap(e.Overlap)
 		if err != nil {
 			errs = append(errs, fmt.Errorf("overlap %w", err))
 		}
 		opts = append(opts, p)
 	}
 	if e.Missed != "" {
-		p, err := missedOf(e.Missed)
+		p, err := values.ParseMissed(e.Missed)
 		if err != nil {
 			errs = append(errs, fmt.Errorf("missed %w", err))
 		}
 		opts = append(opts, p)
 	}
 	if e.Retry != "" {
-		n, err := strconv.Atoi(e.Retry)
-		if e.Retry == "unlimited" {
-			n, err = delayq.Unlimited, nil
-		}
+		n, err := values.ParseRetry(e.Retry)
 		if err != nil {
-			errs = append(errs, fmt.Errorf("retry %q: allowed are numbers and unlimited", e.Retry))
+			errs = append(errs, fmt.Errorf("retry %w", err))
 		}
 		opts = append(opts, delayq.Retry(n))
 	}

@@ -11,6 +11,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/delayq/delayq"
+	"github.com/delayq/delayq/cmd/delayq/internal/values"
+	"github.com/delayq/delayq/cmd/delayq/internal/worker"
 )
 
 const (
@@ -24,6 +26,7 @@ const (
 type scheduleRecord struct {
 	Topic       string               `json:"topic"`
 	Name        string               `json:"name"`
+	Task        string               `json:"task,omitempty"` // what a worker does
 	Spec        string               `json:"spec"`
 	Zone        string               `json:"zone,omitempty"`
 	State       delayq.ScheduleState `json:"state"`
@@ -74,23 +77,25 @@ type runRecord struct {
 	Server    string         `json:"server,omitempty"`
 	Outcome   delayq.Outcome `json:"outcome"`
 	Error     string         `json:"error,omitempty"`
+	runOutput
 }
 
 func runOf(r *delayq.RunInfo) *runRecord {
 	return &runRecord{
 		stamp(r.Slot), r.Triggered, r.JobID, r.Attempt, stamp(r.StartedAt), stamp(r.FinishedAt), r.Server, r.Outcome, r.Error,
+		outputOf(r.Output, r.OutputSize),
 	}
 }
 
 // scheduleOf returns the record of a schedule, with its payload if whole is set.
 func scheduleOf(s *delayq.ScheduleInfo, whole bool) *scheduleRecord {
 	r := &scheduleRecord{
-		Topic: s.Topic, Name: s.Name, Spec: s.Spec.String(), Zone: s.Zone, State: s.State,
+		Topic: s.Topic, Name: s.Name, Task: s.Headers[worker.HeaderTask], Spec: s.Spec.String(), Zone: s.Zone, State: s.State,
 		NextSlot: stamp(s.NextSlot), WaitingSlot: stamp(s.WaitingSlot), LastSlot: stamp(s.LastSlot), LastFired: stamp(s.LastFiredAt),
 		LastJob: s.LastJobID, Unfinished: s.LastUnfinished, Fired: s.Fired, Skipped: s.Skipped, Missed: s.Missed,
 		Attempts: s.Attempts, Failures: s.Failures, Created: stamp(s.CreatedAt), Changed: stamp(s.ChangedAt), PausedSince: stamp(s.PausedSince),
 		StartAt: stamp(s.StartAt), EndAt: stamp(s.EndAt), MaxRuns: s.MaxRuns, Jitter: seconds(s.Jitter),
-		Overlap: overlapName(s.OnOverlap), OnMissed: missedName(s.OnMissed), In: seconds(s.ProcessIn), Retries: s.Retries,
+		Overlap: values.Overlap(s.OnOverlap), OnMissed: values.MissedName(s.OnMissed), In: seconds(s.ProcessIn), Retries: s.Retries,
 		Backoff: []seconds{seconds(s.BackoffFirst), seconds(s.BackoffLimit)}, Timeout: seconds(s.Timeout),
 		ExpireIn: seconds(s.ExpireIn), ExpireAt: stamp(s.ExpireAt), Retention: seconds(s.Retention), PayloadSize: s.PayloadSize,
 		Edited: s.Edited, EditedBy: s.EditedBy, EditedAt: stamp(s.EditedAt),
@@ -108,59 +113,6 @@ func scheduleOf(s *delayq.ScheduleInfo, whole bool) *scheduleRecord {
 		r.setPayload(s.Payload)
 	}
 	return r
-}
-
-var overlaps = map[string]delayq.OverlapPolicy{
-	"skip": delayq.OverlapSkip, "allow": delayq.OverlapAllow, "queue_one": delayq.OverlapQueueOne, "cancel_previous": delayq.OverlapCancelPrevious,
-}
-
-var overlapNames = []string{"skip", "allow", "queue_one", "cancel_previous"}
-
-func overlapName(p delayq.OverlapPolicy) string {
-	for name, policy := range overlaps {
-		if policy == p {
-			return name
-		}
-	}
-	return p.String()
-}
-
-const missedNames = "run_once, skip, catch_up=N"
-
-func missedName(p delayq.MissedPolicy) string {
-	switch p {
-	case delayq.MissedRunOnce:
-		return "run_once"
-	case delayq.MissedSkip:
-		return "skip"
-	}
-	n := strings.TrimSuffix(strings.TrimPrefix(p.String(), "MissedCatchUp("), ")")
-	return "catch_up=" + n
-}
-
-// missedOf reads the name of a policy.
-func missedOf(text string) (delayq.MissedPolicy, error) {
-	switch text {
-	case "run_once":
-		return delayq.MissedRunOnce, nil
-	case "skip":
-		return delayq.MissedSkip, nil
-	}
-	rest, ok := strings.CutPrefix(text, "catch_up=")
-	n, err := strconv.Atoi(rest)
-	if !ok || err != nil {
-		return 0, fmt.Errorf("%q: allowed are %s", text, missedNames)
-	}
-	return delayq.MissedCatchUp(n), nil
-}
-
-// overlapOf reads the name of a policy.
-func overlapOf(text string) (delayq.OverlapPolicy, error) {
-	p, ok := overlaps[text]
-	if !ok {
-		return 0, fmt.Errorf("%q: allowed are %s", text, strings.Join(overlapNames, ", "))
-	}
-	return p, nil
 }
 
 // scheduleState writes the state of a schedule for people.
@@ -198,25 +150,22 @@ func (a *app) schedulesCommand() *cobra.Command {
 					return err
 				}
 			}
-			p, err := lists(a, a.schedulesView(len(args) == 0))
-			if err != nil {
-				return err
-			}
+			var list []*scheduleRecord
+			tasks := false
 			for _, topic := range topics {
 				found, err := insp.Schedules(cmd.Context(), topic)
 				if err != nil {
 					return err
 				}
 				for _, s := range found {
-					if err := p.row(scheduleOf(s, false)); err != nil {
-						return err
-					}
+					r := scheduleOf(s, false)
+					list, tasks = append(list, r), tasks || r.Task != ""
 				}
 			}
-			if err := p.end(nil); err != nil {
+			if err := all(a, a.schedulesView(len(args) == 0, tasks), list, nil); err != nil {
 				return err
 			}
-			if p.n == 0 && a.tabular() {
+			if len(list) == 0 && a.tabular() {
 				a.say("no schedules")
 			}
 			return nil
@@ -224,7 +173,8 @@ func (a *app) schedulesCommand() *cobra.Command {
 	}
 }
 
-func (a *app) schedulesView(topics bool) view[*scheduleRecord] {
+// schedulesView shows schedules with their topics, or what tasks do, or both.
+func (a *app) schedulesView(topics, tasks bool) view[*scheduleRecord] {
 	v := view[*scheduleRecord]{schemaSchedule, schemaSchedules, "schedules", nil, func(r *scheduleRecord) string { return r.Name }}
 	if topics {
 		v.id = func(r *scheduleRecord) string { return r.Topic + "\t" + r.Name }
@@ -236,8 +186,11 @@ func (a *app) schedulesView(topics bool) view[*scheduleRecord] {
 		}
 		return a.when(time.Time(r.LastRun.Finished)) + " " + string(r.LastRun.Outcome)
 	}
+	v.columns = append(v.columns, column[*scheduleRecord]{head: "NAME", cell: func(r *scheduleRecord) string { return r.Name }})
+	if tasks {
+		v.columns = append(v.columns, column[*scheduleRecord]{head: "TASK", cell: func(r *scheduleRecord) string { return orDash(r.Task) }})
+	}
 	v.columns = append(v.columns, []column[*scheduleRecord]{
-		{head: "NAME", cell: func(r *scheduleRecord) string { return r.Name }},
 		{head: "SPEC", cell: func(r *scheduleRecord) string { return r.Spec }},
 		{head: "NEXT", cell: func(r *scheduleRecord) string { return a.when(time.Time(r.NextSlot)) }},
 		{head: "LAST RUN", cell: lastRun},
@@ -327,8 +280,8 @@ func (a *app) showSchedule(w io.Writer, r *scheduleRecord) error {
 	if len(r.Edited) > 0 {
 		edited = fmt.Sprintf("%s by %s, %s", strings.Join(r.Edited, " "), orDash(r.EditedBy), when(r.EditedAt))
 	}
-	return a.fields(w,
-		"topic", r.Topic, "name", r.Name, "spec", r.Spec, "state", a.scheduleState(r), "next slot", when(r.NextSlot),
+	err := a.fields(w,
+		"topic", r.Topic, "name", r.Name, "task", r.Task, "spec", r.Spec, "state", a.scheduleState(r), "next slot", when(r.NextSlot),
 		"waiting slot", when(r.WaitingSlot), "last slot", when(r.LastSlot), "last job", r.LastJob, "last run", run,
 		"fired", number(r.Fired), "skipped", number(r.Skipped), "missed", number(r.Missed),
 		"failures", number(r.Failures)+" of "+count(r.Attempts, "attempt"),
@@ -338,6 +291,10 @@ func (a *app) showSchedule(w io.Writer, r *scheduleRecord) error {
 		"headers", headersText(&jobRecord{content: r.content}), "size", bytesText(r.PayloadSize), "payload", payloadText(r.payload()),
 		"created", when(r.Created), "changed", when(r.Changed), "edited", edited, "unreadable", r.Undecodable,
 	)
+	if err != nil || r.LastRun == nil {
+		return err
+	}
+	return showOutput(w, "output of the last run", &r.LastRun.runOutput)
 }
 
 const (
@@ -421,8 +378,10 @@ func scheduleActsView(jobs bool) view[*scheduleActRecord] {
 func (a *app) scheduleRunsCommand() *cobra.Command {
 	var limit int
 	cmd := &cobra.Command{
-		Use:               "runs TOPIC NAME",
-		Short:             "List the last runs of a schedule, the latest first",
+		Use:   "runs TOPIC NAME",
+		Short: "List the last runs of a schedule, the latest first",
+		Long: `List the last runs of a schedule, the latest first. OUTPUT is the last line of what the
+handler attached to the run; --output json has its last 1 KiB.`,
 		Args:              counted(2, 2, "a topic and the name of a schedule"),
 		ValidArgsFunction: a.completeArgs(a.topicNames, a.scheduleNames, nothing),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -458,6 +417,7 @@ func (a *app) scheduleRunsCommand() *cobra.Command {
 				{head: "SERVER", cell: func(r *runRecord) string { return orDash(r.Server) }, wide: true},
 				{head: "OUTCOME", cell: func(r *runRecord) string { return string(r.Outcome) }},
 				{head: "ERROR", cell: func(r *runRecord) string { return r.Error }},
+				{head: "OUTPUT", cell: func(r *runRecord) string { return r.lastLine() }},
 			}, func(r *runRecord) string { return r.Job }}, list, nil)
 			if err == nil && len(list) == 0 && a.tabular() {
 				a.say("no runs yet")

@@ -39,6 +39,7 @@ var listSchemas = []struct {
 	{schemaServers, schemaServer, "servers", serverRecord{}, nil},
 	{schemaSchedules, schemaSchedule, "schedules", scheduleRecord{}, nil},
 	{schemaScheduleActs, schemaScheduleAct, "schedules", scheduleActRecord{}, nil},
+	{schemaTasks, schemaTask, "tasks", taskRecord{}, nil},
 	{schemaRuns, schemaRun, "runs", runRecord{}, nil},
 	{schemaSyncs, schemaSync, "steps", syncRecord{}, nil},
 	{schemaDoctor, schemaFinding, "findings", findingRecord{}, struct {
@@ -57,6 +58,7 @@ var listSchemas = []struct {
 var objectSchemas = map[string]any{
 	schemaEnqueued: enqueuedRecord{}, schemaBulk: bulkRecord{}, schemaCheck: checkRecord{}, schemaExplanation: explanationRecord{}, schemaImport: importRecord{},
 	schemaExport: exportRecord{}, schemaVersion: versionRecord{}, schemaACL: aclRecord{}, schemaPriority: priorityRecord{},
+	schemaTaskAdded: taskAddedRecord{},
 }
 
 // describe returns the JSON schema of a Go type.

@@ -4,10 +4,11 @@ import (
 	"context"
 	"fmt"
 	"math"
-	"regexp"
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/delayq/delayq/cmd/delayq/internal/values"
 )
 
 // The values of --time.
@@ -106,24 +107,6 @@ func span(d time.Duration) string {
 	return two(d, day, "d", time.Hour, "h")
 }
 
-var days = regexp.MustCompile(`([0-9]+(?:\.[0-9]+)?)([wd])`)
-
-// parseSpan reads a duration: those of Go, and d for 24 hours and w for 7 days.
-func parseSpan(text string) (time.Duration, error) {
-	hours := days.ReplaceAllStringFunc(text, func(part string) string {
-		n, _ := strconv.ParseFloat(part[:len(part)-1], 64) // the pattern is that of a number
-		if part[len(part)-1] == 'w' {
-			n *= 7
-		}
-		return strconv.FormatFloat(n*24, 'f', -1, 64) + "h"
-	})
-	d, err := time.ParseDuration(hours)
-	if err != nil {
-		return 0, fmt.Errorf("%q is no duration: allowed are numbers with ms, s, m, h, d or w, such as 90s or 3d12h", text)
-	}
-	return d, nil
-}
-
 // A duration is the value of a flag.
 type duration struct{ d *time.Duration }
 
@@ -135,7 +118,7 @@ func (v *duration) String() string {
 }
 
 func (v *duration) Set(text string) error {
-	d, err := parseSpan(text)
+	d, err := values.ParseSpan(text)
 	if err != nil {
 		return err
 	}
@@ -165,7 +148,7 @@ func (a *app) instant(ctx context.Context, flag, text string) (time.Time, error)
 		}
 	}
 	rest, ahead := strings.CutPrefix(text, "+")
-	d, err := parseSpan(rest)
+	d, err := values.ParseSpan(rest)
 	if text == "now" {
 		d, err = 0, nil
 	}

@@ -6,8 +6,10 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
+	"strconv"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -103,4 +105,12 @@ func hook(t testing.TB, url string, opts ...webhook.Option) *webhook.Handler {
 func job(t testing.TB, opts ...delayq.JobOption) *delayq.Job {
 	t.Helper()
 	return delayqtest.NewJob(t, delayq.NewJob{Topic: "hooks", ID: "order-42", Payload: []byte(`{"type":"order.paid"}`), Options: opts})
+}
+
+// unix reads a time in Unix seconds.
+func unix(t testing.TB, text string) time.Time {
+	t.Helper()
+	seconds, err := strconv.ParseInt(text, 10, 64)
+	require.NoError(t, err)
+	return time.Unix(seconds, 0)
 }

@@ -25,7 +25,8 @@ import (
 // The bounds of what is read of an answer, in bytes. The body decides nothing. It is read so that
 // the connection can be used again; that of a longer one is closed.
 const (
-	maxBody    = 16 << 10
+	maxBody    = 16 << 10 // of an answer, that are read
+	maxShown   = 1 << 10  // of these, that are attached to the run
 	maxHeaders = 64 << 10
 	maxReason  = 512 // of the text of an error, which can quote an answer that is not HTTP
 )
@@ -86,8 +87,8 @@ func New(r Receiver, opts ...Option) (*Handler, error) {
 	if err = errors.Join(err, bad); err != nil {
 		return nil, fmt.Errorf("webhook: %w: %w", delayq.ErrInvalid, err)
 	}
-	own := target{u, slices.Clone(r.Secrets)}
-	h.find = func(context.Context, *delayq.Job) (target, error) { return own, nil }
+	own := target{url: u, secrets: slices.Clone(r.Secrets)}
+	h.find = func(_ context.Context, job *delayq.Job) (target, error) { return own.with(job.Payload), nil }
 	return h, nil
 }
 
@@ -111,7 +112,7 @@ func NewLookup(find func(context.Context, *delayq.Job) (Receiver, error), opts .
 		if err != nil {
 			return target{}, delayq.Permanent(fmt.Errorf("webhook: receiver: %w", err))
 		}
-		return target{u, r.Secrets}, nil
+		return target{u, r.Secrets, job.Payload}, nil
 	}
 	return h, nil
 }
@@ -178,9 +179,9 @@ func (h *Handler) Handle(ctx context.Context, job *delayq.Job) error {
 	if err != nil {
 		return err
 	}
-	if h.json && !json.Valid(job.Payload) {
+	if h.json && !json.Valid(to.body) {
 		var bad *json.SyntaxError // says where
-		if errors.As(json.Unmarshal(job.Payload, new(json.RawMessage)), &bad) {
+		if errors.As(json.Unmarshal(to.body, new(json.RawMessage)), &bad) {
 			return delayq.Permanent(fmt.Errorf("webhook: payload of %d bytes: byte %d: expected one JSON value", len(job.Payload), bad.Offset))
 		}
 	}
@@ -196,6 +197,7 @@ func (h *Handler) Handle(ctx context.Context, job *delayq.Job) error {
 	if err != nil {
 		return h.failed(ctx, to.url.Host, job, err)
 	}
+	_ = job.SetOutput(answer.text) // it is short; a job without a run keeps none
 	return h.decide(ctx, to.url.Host, job, answer)
 }
 
@@ -215,16 +217,23 @@ func (h *Handler) leave(host string) {
 	}
 }
 
-// A target is a receiver that has been checked.
+// A target is a receiver that has been checked, and what it gets.
 type target struct {
 	url     *url.URL
 	secrets []Secret
+	body    []byte
+}
+
+func (t target) with(body []byte) target {
+	t.body = body
+	return t
 }
 
 // An answer is what counts of a response.
 type answer struct {
 	status int
 	hold   time.Duration // what Retry-After asks for; 0: nothing
+	text   []byte        // the status and the beginning of the body
 }
 
 func (h *Handler) post(ctx context.Context, to target, job *delayq.Job) (answer, error) {
@@ -233,9 +242,9 @@ func (h *Handler) post(ctx context.Context, to target, job *delayq.Job) (answer,
 	id, now := ID(job), time.Now()
 	signatures := make([]string, len(to.secrets))
 	for i, s := range to.secrets {
-		signatures[i] = s.Sign(id, now, job.Payload)
+		signatures[i] = s.Sign(id, now, to.body)
 	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "", bytes.NewReader(job.Payload))
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "", bytes.NewReader(to.body))
 	if err != nil {
 		return answer{}, err
 	}
@@ -249,9 +258,14 @@ func (h *Handler) post(ctx context.Context, to target, job *delayq.Job) (answer,
 		return answer{}, errors.Join(err, context.Cause(ctx))
 	}
 	defer resp.Body.Close()
+	text := fmt.Appendf(make([]byte, 0, 64), "%d %s", resp.StatusCode, http.StatusText(resp.StatusCode))
+	var body [maxShown]byte
+	if n, _ := io.ReadFull(resp.Body, body[:]); n > 0 {
+		text = append(append(text, '\n'), body[:n]...)
+	}
 	// What is left of a longer or a slower body is dropped with the connection.
-	_, _ = io.CopyN(io.Discard, resp.Body, maxBody)
-	return answer{resp.StatusCode, retryAfter(resp.Header.Get("Retry-After"), now)}, nil
+	_, _ = io.CopyN(io.Discard, resp.Body, maxBody-maxShown)
+	return answer{resp.StatusCode, retryAfter(resp.Header.Get("Retry-After"), now), text}, nil
 }
 
 // retryAfter reads a header Retry-After: seconds or a date (RFC 9110, section 10.2.3). It returns 0

@@ -1,0 +1,86 @@
+package webhook_test
+
+import (
+	"context"
+	"net"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/delayq/delayq"
+	"github.com/delayq/delayq/delayqtest"
+	"github.com/delayq/delayq/handlers/webhook"
+)
+
+func named(t testing.TB, payload string) *delayq.Job {
+	return delayqtest.NewJob(t, delayq.NewJob{Topic: "webhook", ID: "ping", Payload: []byte(payload)})
+}
+
+func TestNamedReceiver(t *testing.T) {
+	billing, partner := listen(t, 200), listen(t, 200)
+	secrets := []webhook.Secret{secret(t, vectorSecret)}
+	// The names of the host lead to this machine.
+	resolver := &net.Resolver{PreferGo: true, Dial: func(context.Context, string, string) (net.Conn, error) { return nil, net.ErrClosed }}
+	h, err := webhook.NewNamed(webhook.Named{
+		Receivers: map[string]webhook.Receiver{"billing": {URL: billing.URL, Secrets: secrets}},
+		Hosts:     []string{"127.0.0.1", "*.partner.example"}, Secrets: []webhook.Secret{secret(t, otherSecret)},
+	}, webhook.Allow(loopback), webhook.PlainHTTP(), webhook.Resolver(resolver))
+	require.NoError(t, err)
+
+	require.NoError(t, h.Handle(t.Context(), named(t, `{"receiver": "billing", "body": {"n":  1}}`)))
+	require.NoError(t, h.Handle(t.Context(), named(t, `{"receiver": "billing"}`)))
+	require.Equal(t, []string{`{"n":  1}`, "{}"}, billing.bodies)
+	require.NoError(t, h.Handle(t.Context(), named(t, `{"url": "`+partner.URL+`/x", "body": "text"}`)))
+	require.Equal(t, []string{`"text"`}, partner.bodies)
+	id, stamp := partner.heads[0].Get("webhook-id"), unix(t, partner.heads[0].Get("webhook-timestamp"))
+	require.Equal(t, secret(t, otherSecret).Sign(id, stamp, []byte(`"text"`)), partner.heads[0].Get("webhook-signature"))
+
+	// A host below the pattern is looked up. The pattern itself is no host of it.
+	_, retried := delayq.AsRetryIn(h.Handle(t.Context(), named(t, `{"url": "https://EU.partner.example/"}`)))
+	require.True(t, retried)
+	for payload, want := range map[string]string{
+		``:                                   `ends too early; expected {"receiver"`,
+		`{}`:                                 `needs either a receiver or a url`,
+		`{"receiver": "a", "url": "b"}`:      `needs either a receiver or a url`,
+		`{"receiver": "shop"}`:               `there is no receiver "shop"; expected one of ["billing"]`,
+		`{"receiver": 1}`:                    `receiver is of the type number`,
+		`{"receiver": "billing", "to": "x"}`: `unknown field "to"`,
+		`{"receiver": "billing"} 1`:          `more than one value`,
+		`{"url": "https://partner.example/token"}`:       `the host "partner.example" of the url is not allowed; expected one of ["127.0.0.1" "*.partner.example"]`,
+		`{"url": "https://partner.example.evil/"}`:       `the host "partner.example.evil" of the url is not allowed`,
+		`{"url": "https://evilpartner.example/"}`:        `the host "evilpartner.example" of the url is not allowed`,
+		`{"url": "https://a.partner.example@evil.org/"}`: `must have no user`,
+		`{"url": "ftp://a.partner.example/"}`:            `must be https`,
+	} {
+		err := h.Handle(t.Context(), named(t, payload))
+		require.True(t, permanent(err), payload)
+		require.ErrorContains(t, err, want, payload)
+		require.NotContains(t, err.Error(), "token")
+	}
+}
+
+func TestNamedBodyOfAnotherType(t *testing.T) {
+	r := listen(t, 200)
+	h, err := webhook.NewNamed(webhook.Named{Receivers: map[string]webhook.Receiver{"r": {URL: r.URL, Secrets: []webhook.Secret{secret(t, vectorSecret)}}}},
+		webhook.Allow(loopback), webhook.PlainHTTP(), webhook.ContentType("text/plain"))
+	require.NoError(t, err)
+	require.NoError(t, h.Handle(t.Context(), named(t, `{"receiver": "r", "body": "a\nb"}`)))
+	require.NoError(t, h.Handle(t.Context(), named(t, `{"receiver": "r"}`)))
+	require.Equal(t, []string{"a\nb", ""}, r.bodies)
+	require.ErrorContains(t, h.Handle(t.Context(), named(t, `{"receiver": "r", "body": {}}`)), "the body is no string")
+	require.ErrorContains(t, h.Handle(t.Context(), named(t, `{"url": "https://r.example"}`)), "no hosts are allowed")
+}
+
+func TestInvalidNamed(t *testing.T) {
+	_, err := webhook.NewNamed(webhook.Named{})
+	require.ErrorIs(t, err, delayq.ErrInvalid)
+	require.ErrorContains(t, err, "neither Receivers nor Hosts")
+	hosts := []string{"", "*.", "a:80", "A.example", "a/b", "**", "a.*", "u@a", "http://a"}
+	_, err = webhook.NewNamed(webhook.Named{Receivers: map[string]webhook.Receiver{"r": {URL: "http://token.example/s3cret"}}, Hosts: hosts})
+	require.ErrorIs(t, err, delayq.ErrInvalid)
+	require.Equal(t, len(hosts), strings.Count(err.Error(), "must be a name such as"), err)
+	require.ErrorContains(t, err, `receiver "r"`)
+	require.ErrorContains(t, err, "Secrets: 0 secrets")
+	require.NotContains(t, err.Error(), "s3cret")
+}
