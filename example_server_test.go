@@ -488,3 +488,71 @@ func ExampleServer_Health() {
 	server := delayq.NewServer(rdb)
 	go watchdog(server)
 }
+
+// The jobs of an account run one after the other, although there are ten workers.
+func ExampleLimits_ordered() {
+	rdb, end := openRedis()
+	defer end()
+	ctx, stop := context.WithCancel(context.Background())
+	defer stop()
+	client := delayq.NewClient(rdb)
+	limits := delayq.Limits{Ordered: true, OnDead: delayq.HaltKey}
+	if err := client.SetLimits(ctx, "account", limits); err != nil {
+		log.Fatal(err)
+	}
+
+	server := delayq.NewServer(rdb, delayq.Concurrency(10))
+	server.HandlerFunc("account", func(_ context.Context, job *delayq.Job) error {
+		if job.ID == "deposit" && job.Attempt == 1 {
+			return errors.New("the bank does not answer") // the others wait for the retry
+		}
+		fmt.Println(job.ID)
+		if job.ID == "close" {
+			stop()
+		}
+		return nil
+	})
+	for _, id := range []string{"open", "deposit", "close"} {
+		_, err := client.Enqueue(ctx, "account", id, nil,
+			delayq.Key("account-7"), delayq.Backoff(10*time.Millisecond, time.Second))
+		if err != nil {
+			log.Fatal(err)
+		}
+	}
+	if err := server.Run(ctx); err != nil {
+		log.Fatal(err)
+	}
+	// Output:
+	// open
+	// deposit
+	// close
+}
+
+// A mail to each customer has everything that happened within a minute, or the first three events.
+func ExampleGather() {
+	rdb, end := openRedis()
+	defer end()
+	ctx, stop := context.WithCancel(context.Background())
+	defer stop()
+	client := delayq.NewClient(rdb)
+
+	server := delayq.NewServer(rdb)
+	err := server.HandleBatch("event", func(_ context.Context, jobs []*delayq.Job) error {
+		fmt.Printf("mail to %s about %d events\n", jobs[0].Key, len(jobs))
+		stop()
+		return nil
+	}, delayq.Gather(delayq.GatherWindow{Size: 3, Wait: time.Minute, ByKey: true}))
+	if err != nil {
+		log.Fatal(err)
+	}
+	for _, id := range []string{"paid", "packed", "sent"} {
+		if _, err := client.Enqueue(ctx, "event", id, nil, delayq.Key("customer-7")); err != nil {
+			log.Fatal(err)
+		}
+	}
+	if err := server.Run(ctx); err != nil {
+		log.Fatal(err)
+	}
+	// Output:
+	// mail to customer-7 about 3 events
+}
