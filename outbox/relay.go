@@ -328,9 +328,9 @@ func (h *holding) waits(ctx context.Context) (bool, error) {
 	return rows != "" || len(h.ahead) > 0 || due.Valid && due.Int64 <= h.reach(now) || h.again > 0, err
 }
 
-// A passed says which rows an idle relay need not look at each time. While somebody holds a snapshot
-// open, a look at the whole table passes all rows that have been deleted since. It is a hint only: a
-// relay that has found a row reads all rows from the first one on.
+// A passed says which rows an idle relay need not look at each time. While somebody holds a
+// snapshot open, a look at the whole table passes all rows that have been deleted since. It is a
+// hint only: a relay that has found a row reads all rows from the first one on.
 type passed struct {
 	greatest int64     // key of a row that was chosen
 	mark     int64     // what that was at a time
