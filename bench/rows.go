@@ -134,7 +134,7 @@ func fullSizes() sizes {
 	}
 }
 
-// quickSizes show in less than two minutes that everything works. Their figures say little.
+// quickSizes show in about two minutes that everything works. Their figures say little.
 func quickSizes() sizes {
 	return sizes{
 		warm:       200,
