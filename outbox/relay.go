@@ -414,7 +414,7 @@ func (h *holding) next(ctx context.Context, refused []refusal) (err error) {
 	if err != nil {
 		return err
 	}
-	looked := time.Now() // not before the query: a job may start late, but not early
+	looked := time.Now()         // not before the query: a job may start late, but not early
 	number := max(h.number, now) // and the next plan is later than these rows are sent
 	if err := h.save(ctx, tx, refused, number); err != nil {
 		return err
