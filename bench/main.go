@@ -49,7 +49,7 @@ func parseFlags(args []string, stderr io.Writer) (config, error) {
 	var c config
 	flags := flag.NewFlagSet("bench", flag.ContinueOnError)
 	flags.SetOutput(stderr)
-	flags.BoolVar(&c.quick, "quick", false, "small numbers and one round, under two minutes: shows that everything works")
+	flags.BoolVar(&c.quick, "quick", false, "small numbers and one round, about two minutes: shows that everything works")
 	flags.BoolVar(&c.json, "json", false, "print JSON instead of text")
 	flags.IntVar(&c.rounds, "rounds", 0, "how often each row is measured (default 3, with -quick 1)")
 	flags.StringVar(&c.plot, "plot", "", "draw the curves of the scale row into this `file`, SVG or PNG by its name")

@@ -255,6 +255,10 @@ func (p *plainPeer) forget(ctx context.Context) error {
 // close implements peer.
 func (p *plainPeer) close() error { return nil }
 
+// writeLead is the time in which all jobs of a row are written, one statement
+// after the other.
+const writeLead = 4 * time.Second
+
 // transactions measures how many transactions a second the callers make, each
 // with a job that is due in an hour. With served, servers and relays run.
 func transactions(served bool) func(context.Context, *bench, peer) (sample, error) {
@@ -364,7 +368,7 @@ func outboxRows() []row {
 		},
 		{
 			id: "outbox/late", title: "lateness of committed jobs at random times",
-			sides:   pair(lateness(false)),
+			sides:   pair(lateness(false, writeLead)),
 			targets: []target{atMost(figP50, 1), atMost(figP99, 5), atMost(figEarly, 0)},
 		},
 		{

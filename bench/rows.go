@@ -132,11 +132,11 @@ func fullSizes() sizes {
 		aof:     100_000,
 		inspect: []int{10_000, 1_000_000, 5_000_000},
 		pages:   2_000, large: 300,
-		transactions: 20_000, committed: 50_000, commits: 300,
+		transactions: 10_000, committed: 50_000, commits: 300,
 	}
 }
 
-// quickSizes show in less than two minutes that everything works. Their figures say little.
+// quickSizes show in about two minutes that everything works. Their figures say little.
 func quickSizes() sizes {
 	return sizes{
 		warm:       200,
@@ -225,12 +225,12 @@ func nearRows() []row {
 		},
 		{
 			id: "late/idle", title: "lateness of jobs at random times",
-			sides:   both(lateness(false)),
+			sides:   both(lateness(false, time.Second)),
 			targets: []target{atMost(figP50, 1), atMost(figP99, 5), atMost(figEarly, 0)},
 		},
 		{
 			id: "late/loaded", title: "lateness while another topic runs",
-			sides:   both(lateness(true)),
+			sides:   both(lateness(true, time.Second)),
 			targets: []target{atMost(figP99, 20), atMost(figEarly, 0)},
 		},
 		{

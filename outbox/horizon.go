@@ -82,8 +82,8 @@ func (h *holding) choose(ctx context.Context, tx *sql.Tx, earliest sql.NullInt64
 	return plan, nil
 }
 
-// readAhead is how many plans of rows are read in one query at most. While somebody holds a snapshot
-// open, each query passes all rows that have been deleted since.
+// readAhead is how many plans of rows are read in one query at most. While somebody holds a
+// snapshot open, each query passes all rows that have been deleted since.
 const readAhead = 8
 
 // oldest returns the oldest rows of the outbox up to a number and a size, at least one. It returns

@@ -205,7 +205,7 @@ type holding struct {
 	number int64  // of the last plan; 0: the relay does not hold the shard
 	series string // of the shard
 	plan   []stored
-	since  time.Time // when the ages of the plan's rows were read
+	since  time.Time // when the ages of the plan's rows had been read
 	ahead  []stored  // the oldest rows after the plan, as far as they have been read
 	ask    int       // how many rows to read next
 	passed passed    // rows that need not be looked at often
@@ -298,10 +298,11 @@ func (h *holding) acquire(ctx context.Context) (held bool, err error) {
 		return false, fmt.Errorf("shard %d: %w", h.shard, err)
 	}
 	// If somebody has deleted the rows, the next plan replaces this one.
-	h.since, h.ahead, h.passed = time.Now(), nil, passed{}
+	h.ahead, h.passed = nil, passed{}
 	if h.plan, err = h.load(ctx, rows); err != nil {
 		return false, err
 	}
+	h.since = time.Now()
 	if h.marker = mark; h.o.keep > 0 {
 		if err := h.remember(ctx); err != nil {
 			return false, err
@@ -328,9 +329,9 @@ func (h *holding) waits(ctx context.Context) (bool, error) {
 	return rows != "" || len(h.ahead) > 0 || due.Valid && due.Int64 <= h.reach(now) || h.again > 0, err
 }
 
-// A passed says which rows an idle relay need not look at each time. While somebody holds a snapshot
-// open, a look at the whole table passes all rows that have been deleted since. It is a hint only: a
-// relay that has found a row reads all rows from the first one on.
+// A passed says which rows an idle relay need not look at each time. While somebody holds a
+// snapshot open, a look at the whole table passes all rows that have been deleted since. It is a
+// hint only: a relay that has found a row reads all rows from the first one on.
 type passed struct {
 	greatest int64     // key of a row that was chosen
 	mark     int64     // what that was at a time
@@ -403,7 +404,7 @@ func (h *holding) next(ctx context.Context, refused []refusal) (err error) {
 			return err
 		}
 	}
-	looked, setting := time.Now(), "''"
+	setting := "''"
 	if h.box.dialect == Postgres {
 		// Without statistics, or with those of an empty table, PostgreSQL would read all rows that
 		// wait and sort them.
@@ -413,6 +414,7 @@ func (h *holding) next(ctx context.Context, refused []refusal) (err error) {
 	if err != nil {
 		return err
 	}
+	looked := time.Now()         // not before the query: a job may start late, but not early
 	number := max(h.number, now) // and the next plan is later than these rows are sent
 	if err := h.save(ctx, tx, refused, number); err != nil {
 		return err
@@ -545,10 +547,11 @@ func (h *holding) one(key string) string {
 	return "shard = " + strconv.Itoa(h.shard) + " AND seq = " + key
 }
 
-// age gives rows their age at a time of the database.
+// age gives rows their age at a time of the database. A row that was made later, before it was
+// read, has a negative age.
 func age(rows []stored, now int64) {
 	for i := range rows {
-		rows[i].Age = max(0, now-rows[i].made)
+		rows[i].Age = now - rows[i].made
 	}
 }
 
@@ -629,7 +632,7 @@ func (h *holding) send(ctx context.Context) (refused []refusal, err error) {
 			rows := make([]bridge.Row, len(topics[topic]))
 			for n, i := range topics[topic] {
 				rows[n] = h.plan[i].Row
-				rows[n].Age += waited
+				rows[n].Age = max(0, rows[n].Age+waited)
 			}
 			outcomes, failed := bridge.SendRows(ctx, h.client, bridge.Plan{Series: h.marker.series(h.series), Number: uint64(h.number)}, rows)
 			mu.Lock()

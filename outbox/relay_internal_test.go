@@ -58,6 +58,21 @@ func TestDelaysGoOnWhileRedisIsAway(t *testing.T) {
 	require.Less(t, info.Due.Sub(info.EnqueuedAt), time.Hour+time.Millisecond)
 }
 
+// A row can be made after the time of the plan was read, and before the rows are.
+func TestDelayOfARowThatIsYoungerThanItsPlan(t *testing.T) {
+	h, rdb := newHolding(t)
+	h.enqueue(t, "a", 1, delayq.ProcessIn(3*time.Hour))
+	_, err := h.db.Exec("UPDATE delayq_outbox SET made = made + 7200000")
+	require.NoError(t, err)
+	require.NoError(t, h.next(t.Context(), nil))
+	h.since = h.since.Add(-time.Hour)
+	_, err = h.send(t.Context())
+	require.NoError(t, err)
+	info, err := delayq.NewClient(rdb).Get(t.Context(), "topic", "a")
+	require.NoError(t, err)
+	require.Equal(t, 3*time.Hour, info.Due.Sub(info.EnqueuedAt), "an hour after the plan it is an hour too young")
+}
+
 // A plan has as many of the rows that were read as its bounds allow, in their order.
 func TestPlansOfRowsThatWereReadAhead(t *testing.T) {
 	h, _ := newHolding(t, Batch(10))
