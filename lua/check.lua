@@ -393,7 +393,7 @@ local last_end, flow
 local function excess(key, till)
   if not last_end then
     last_end, flow = now, redis.call('HGET', meta, 'flow')
-    local last = redis.call('ZREVRANGE', leases, 0, 1, 'WITHSCORES')
+    local last = redis.call('ZRANGE', leases, -2, -1, 'WITHSCORES')
     for i = 1, #last, 2 do
       if last[i] ~= anchor() then
         last_end = math.max(last_end, math.ceil(last[i + 1]))
