@@ -169,7 +169,8 @@ local function strip(id)
   redis.pcall('HDEL', moved, id)
 end
 
--- relate checks the place of a job that does not wait. due is false for one that is dead.
+-- relate checks the place of a job that does not wait. due is false for one that is dead and has
+-- none.
 local function relate(id, record, place, due)
   local has = has_key(record)
   if place and not has and found('keyed', id, 'orphan', true) then
@@ -216,7 +217,7 @@ local function records()
       elseif delayed[i] and buried[i] and found('bucket', id, 'two_places', true) then
         redis.call('ZREM', bucket, id)
       end
-      relate(id, written[i], place, delayed[i] or leased[i] and now)
+      relate(id, written[i], place, delayed[i] or leased[i] and now or buried[i] and place and now)
     end
   end
 end
