@@ -175,7 +175,8 @@ local function strip(id)
   redis.pcall('HDEL', moved, id)
 end
 
--- relate checks the place of a job that does not wait. due is false for one that is dead.
+-- relate checks the place of a job that does not wait. due is false for one that is dead and has
+-- none. delayed is true for one in bucket alone.
 local ordered -- nil: not known
 local function relate(id, record, place, due, delayed)
   local has = has_key(record)
@@ -232,7 +233,9 @@ local function records()
       elseif delayed[i] and buried[i] and found('bucket', id, 'two_places', true) then
         redis.call('ZREM', bucket, id)
       end
-      relate(id, written[i], place, delayed[i] or leased[i] and now, delayed[i] and not leased[i])
+      relate(id, written[i], place,
+        delayed[i] or leased[i] and now or buried[i] and place and now,
+        delayed[i] and not leased[i])
     end
   end
 end

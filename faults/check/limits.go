@@ -59,10 +59,26 @@ func (c *checker) damaged(topic string, from, to int64) bool {
 }
 
 // taken is when a run's lease was given, by Redis's clock in µs. An extension makes that look
-// later: then it is not known.
+// later, and so does a take that is repeated because Redis did not answer: then it is not known.
 func (c *checker) taken(r *run) (at int64, known bool) {
 	at = r.Fence - c.o.Lease.Microseconds()
-	return at, r.Started-at < heldSlack.Microseconds() && r.Started >= at
+	return at, r.Started-at < heldSlack.Microseconds() && r.Started >= at && !c.stood(r.Topic, r.Mono-int64(c.o.Lease), r.Mono)
+}
+
+// stillness is how long no sample has to be taken until Redis, or the machine, is thought to have
+// stood still.
+const stillness = 300 * time.Millisecond
+
+// stood tells whether samples of a topic ceased for some time between two times.
+func (c *checker) stood(topic string, from, to int64) bool {
+	list := c.samples[topic]
+	i, _ := slices.BinarySearchFunc(list, from, func(e rig.Event, at int64) int { return cmp.Compare(e.Mono, at) })
+	for i = max(i, 1); i < len(list) && list[i-1].Mono <= to; i++ {
+		if list[i].Mono-list[i-1].Mono > int64(stillness) {
+			return true
+		}
+	}
+	return false
 }
 
 // holding tells whether a run had its lease from its start to its end: its outcome was accepted.

@@ -99,6 +99,8 @@ func TestCheckKnowsLimits(t *testing.T) {
 		"a key that starts once in a second": {s: begin().ok(10, 11, "slow").ok(1010, 1011, "slow")},
 		"a key that starts twice":            {s: begin().ok(10, 11, "slow").ok(1008, 1009, "slow"), rule: "I24"},
 		"four starts of a key":               {s: begin().ok(10, 11, "k").ok(12, 13, "k").ok(14, 15, "k").ok(16, 17, "k"), rule: "I24"},
+		"one more, and Redis stood still":    {s: begin().ok(10, 11, "slow").sample(20, 0, nil).sample(450, 0, nil).ok(500, 501, "slow")},
+		"one more, and Redis did not":        {s: begin().ok(10, 11, "slow").sample(220, 0, nil).sample(450, 0, nil).ok(500, 501, "slow"), rule: "I24"},
 		"one more, and limits were lost":     {s: begin().ok(10, 11, "slow").damage(20, 30).ok(500, 501, "slow")},
 
 		"taken after a handler's hold":   {s: begin().whole(10, 20, "", "hold", "held").again1(130)},
