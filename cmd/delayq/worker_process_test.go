@@ -315,7 +315,7 @@ func TestWorkerPostsWebhooks(t *testing.T) {
 	require.NotContains(t, strings.Join(bodies, "\n"), "/followed")
 	mu.Unlock()
 
-	// The address is refused wherever the payload has it, and so is a host that the file does not list.
+	// The address is refused however it is written, and so is a host that the file does not list.
 	for name, address := range map[string]string{"local": receiver.URL, "name": "http://localhost:1", "mapped": "http://[::ffff:127.0.0.1]:1", "cloud": "http://169.254.169.254/"} {
 		b.ok("task", "add", name, "--in", "0s", "--topic", "guarded", "--webhook", address)
 		require.Contains(t, b.failed("guarded", name, delayq.StateDead), "address", name)
@@ -402,8 +402,8 @@ func TestWorkerDrains(t *testing.T) {
 	require.Equal(t, "input", string(text))
 }
 
-// SIGHUP loads the file anew: a running command keeps what it had, topics come and go, and a bad file
-// changes nothing.
+// SIGHUP loads the file anew: a running command keeps what it had, topics come and go, and a bad
+// file changes nothing.
 func TestWorkerLoadsItsFileAnew(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, commandFile+"    schedules: {daily: {every: 24h, payload: x}}\n")
@@ -528,8 +528,8 @@ func TestWorkerExecutesStatements(t *testing.T) {
 	b.stop()
 }
 
-// Statements are executed in PostgreSQL and MariaDB as in SQLite. The tables of the inbox are made at
-// the start.
+// Statements are executed in PostgreSQL and MariaDB as in SQLite. The tables of the inbox are made
+// at the start.
 func TestWorkerExecutesStatementsOnServers(t *testing.T) {
 	t.Parallel()
 	for _, server := range []struct {
