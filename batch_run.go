@@ -153,7 +153,7 @@ func (t *topicServer) finishBatch(b *batchRun, cause, err error, now time.Time) 
 	for i, r := range b.runs {
 		own, ended := b.parts[i].close(err, cause)
 		rows[i] = t.verdict(r, ended, own, ran)
-		rows[i].cause = ended
+		rows[i].cause, rows[i].output = ended, r.output.end()
 	}
 	type end struct {
 		abandoned bool

@@ -106,10 +106,11 @@ func runOf(fresh NewJob, now time.Time) (*Job, error) {
 	return job, nil
 }
 
-// lend gives a job the fence of a lease that begins with its run.
+// lend gives a job the fence of a lease that begins with its run, and no output.
 func (j *Job) lend() {
 	j.fence = new(atomic.Int64)
 	j.fence.Store(j.StartedAt.Add(defaultServer.lease).UnixMicro())
+	j.output = new(attachment)
 }
 
 // next returns the job of the next run, which begins when the lease of this run has expired.

@@ -158,6 +158,8 @@ func proseFigures(t *testing.T) []proseFigure {
 		{"docs/protocol.md", "| message | string | at most <> |", size(record.MaxMessage)},
 		{"docs/protocol.md", "of a panic or a goexit, at most <> |", size(record.MaxStack)},
 		{"docs/protocol.md", "| error | string | at most <> |", size(record.MaxRunError)},
+		{"docs/protocol.md", "The output is any bytes, at most <>.", size(record.MaxOutput)},
+		{"docs/protocol.md", "in base64, at most <> of them", size(record.MaxRunOutput)},
 		{"docs/protocol.md", "`<name>\\n<n modulo <>>`", history},
 		{"docs/protocol.md", "So there are the newest <>.", history},
 		{"docs/protocol.md", "A server writes one every <> and", heartbeatEvery},

@@ -576,6 +576,33 @@ func ExampleRetention() {
 	// Output: done at attempt 1 - kept a day: true
 }
 
+func ExampleJob_SetOutput() {
+	rdb, end := openRedis()
+	defer end()
+	ctx, stop := context.WithCancel(context.Background())
+	defer stop()
+	client := delayq.NewClient(rdb)
+	server := delayq.NewServer(rdb)
+	server.HandlerFunc("clean", func(_ context.Context, job *delayq.Job) error {
+		defer stop()
+		deleted := 3 // rows
+		return job.SetOutput(fmt.Appendf(nil, "%d rows deleted", deleted))
+	})
+	if _, err := client.Enqueue(ctx, "clean", "zombies", nil, delayq.Retention(24*time.Hour)); err != nil {
+		log.Fatal(err)
+	}
+	if err := server.Run(ctx); err != nil {
+		log.Fatal(err)
+	}
+
+	info, err := client.Get(context.Background(), "clean", "zombies")
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Printf("%s: %s\n", info.State, info.Output())
+	// Output: done: 3 rows deleted
+}
+
 func ExampleExpireIn() {
 	rdb, end := openRedis()
 	defer end()

@@ -184,6 +184,10 @@ type RunEvent struct {
 	Err   error
 	Stack string // of the handler's panic or runtime.Goexit
 
+	// Output is what the handler has attached with [Job.SetOutput]. Nil: nothing, or no handler has
+	// returned. Hooks must not change it.
+	Output []byte
+
 	NextDue     time.Time // zero if there is none
 	PayloadSize int
 	Headers     map[string]string

@@ -88,6 +88,12 @@ func readJobInfo(topic, id string, cut int, at func(column int) string) *JobInfo
 		info.State = StateDone
 		info.KeptUntil = scoreTime(at(columnDone))
 		done, raw, known = record.DecodeDone(at(columnResult))
+		if cut < 0 || len(raw) < cut { // else it may lack its end
+			var output string
+			if raw, output = done.Split(raw); cut < 0 && output != "" {
+				info.output = newAttachment(output)
+			}
+		}
 	default:
 		return nil
 	}

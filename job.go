@@ -9,7 +9,7 @@ import (
 
 // A Job is a payload with an ID that is unique in its topic. [Client.Enqueue] returns it and a
 // [Handler] receives it. All times are by Redis's clock. A Job can be copied; the copy shares the
-// Fence of the run, and its outcome in a batch.
+// Fence and the output of the run, and its outcome in a batch.
 type Job struct {
 	Topic   string
 	ID      string
@@ -41,6 +41,8 @@ type Job struct {
 	spent int           // finished attempts that no longer count against Retries
 	fence *atomic.Int64 // of the run, shared by copies of the job; nil: there is no lease
 	part  *part         // of the batch that the job runs in; nil: none
+	// Of the run, shared by copies of the job; nil: there is no run, or no output of a done one.
+	output *attachment
 }
 
 // Nonce identifies one incarnation of the job: eight random bytes that change with every accepted
@@ -149,10 +151,11 @@ type JobInfo struct {
 	ExpireAt                   time.Time     // zero: none
 	Retention                  time.Duration // 0: none, or the job does not set it
 
-	// Partial is set if [Inspector.Jobs] has not read the record because it has more than 16 KiB.
-	// Then PayloadSize is the size of the whole record. What only the record has is not set:
-	// Headers, Retries, EnqueuedAt, Schedule, Slot and the fields above; Due if the job is not
-	// scheduled and was never moved; Attempt, StartedAt and FinishedAt of a done job.
+	// Partial is set if [Inspector.Jobs] has not read the record because it has more than 16 KiB,
+	// of a done job with its output. Then PayloadSize is the size of the whole record, with that
+	// output. What only the record has is not set: Headers, Retries, EnqueuedAt, Schedule, Slot and
+	// the fields above; Due if the job is not scheduled and was never moved; Attempt, StartedAt and
+	// FinishedAt of a done job.
 	Partial bool
 
 	// Undecodable is set if the record cannot be read, because a newer release wrote it or because

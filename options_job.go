@@ -217,8 +217,9 @@ func ExpireIn(d time.Duration) JobOption {
 	})
 }
 
-// Retention keeps the job as done for d after it completes, so that Get and List show it. Its ID
-// can be reused immediately. Default: a completed job is deleted. Range: 1 ms to 100 years.
+// Retention keeps the job as done for d after it completes, so that Get and Jobs return it, and Get
+// the output of its run ([Job.SetOutput]). Its ID can be reused immediately. Default: a completed
+// job is deleted. Range: 1 ms to 100 years.
 func Retention(d time.Duration) JobOption {
 	return jobOption(func(o *jobOptions) {
 		o.fail(positive("Retention", d))

@@ -127,7 +127,7 @@ func (r row) event(server string) RunEvent {
 		err = fmt.Errorf("%w: %w", why, err)
 	}
 	event := r.run.event(server, r.outcome(), err)
-	event.FinishedAt = r.end
+	event.FinishedAt, event.Output = r.end, r.output
 	switch event.Outcome {
 	case OutcomeRetried, OutcomeSnoozed, OutcomeHeld:
 		event.NextDue = r.end.Add(r.delay)

@@ -27,6 +27,7 @@ type run struct {
 	attempt int   // from 1
 	past    record.Tally
 	lease   atomic.Int64 // the fence that the handler sees, in µs
+	output  attachment
 
 	ends   atomic.Pointer[runEnd] // the functions that the RunHooks have returned, the last one first
 	ctx    runContext             // of the handler
@@ -194,7 +195,7 @@ func (t *topicServer) newRun(id, raw string, end record.LeaseEnd, until time.Tim
 	}
 	r.job.Topic, r.job.ID, r.job.Attempt, r.job.nonce = t.keys.topic, id, r.attempt, r.nonce
 	r.lease.Store(end.Micros())
-	r.job.fence = &r.lease
+	r.job.fence, r.job.output = &r.lease, &r.output
 	m, known := record.DecodeMoved(changed)
 	if known { // even if the record cannot be read: the job may be put back
 		r.past = m.Tally

@@ -126,6 +126,10 @@ type RunInfo struct {
 	// Error is the first 256 bytes of the error. [Inspector.Job] returns all of it while the job
 	// exists.
 	Error string
+	// Output is the end of what the handler attached with [Job.SetOutput], at most 1 KiB.
+	// OutputSize is the size of the whole output, in bytes.
+	Output     []byte
+	OutputSize int
 }
 
 // runInfo returns what an entry of a history says.
@@ -136,7 +140,7 @@ func runInfo(entry string) (run RunInfo, ok bool) {
 	}
 	run = RunInfo{
 		JobID: e.Job, Attempt: e.Attempt, StartedAt: orZero(e.Start), FinishedAt: msTime(e.End),
-		Server: e.Server, Outcome: Outcome(e.Outcome), Error: e.Error,
+		Server: e.Server, Outcome: Outcome(e.Outcome), Error: e.Error, Output: e.Output, OutputSize: max(e.OutputSize, len(e.Output)),
 	}
 	if s, ok := record.DecodeSlotID(e.Job); ok {
 		run.Slot, run.Triggered = msTime(s.Slot), s.Triggered

@@ -84,6 +84,7 @@ type row struct {
 	attempts int           // finished attempts that bury adds
 	renewal  *renewal      // of again
 	err      error         // returned by the handler, for the hooks and the log
+	output   []byte        // of the run; nil: none
 	cause    error         // cause of the cancelled context; nil: it was not cancelled
 	// Why the run lost the job; the outcome of that replaces the verb's.
 	lost error
@@ -135,7 +136,7 @@ func (r row) tail(server string) []any {
 func (r row) done(server string) string {
 	return record.Done{
 		Attempt: r.run.attempt, Start: r.run.start.UnixMilli(), End: r.end.UnixMilli(), Server: server, Snoozes: r.run.past.Snoozes,
-	}.Encode()
+	}.Encode(r.output)
 }
 
 // history returns the entry in the history of the job's schedule. It is empty if the job does not
@@ -145,6 +146,7 @@ func (r row) history(outcome Outcome, server string) string {
 		return ""
 	}
 	e := record.Run{Job: r.run.id, Attempt: r.run.attempt, Server: server, Outcome: string(outcome)}
+	e.Attach(r.output)
 	if !r.run.start.IsZero() {
 		e.Start, e.End = r.run.start.UnixMilli(), r.end.UnixMilli()
 	}
@@ -161,10 +163,10 @@ const (
 	settlePile  = 250
 )
 
-// weight estimates how many bytes the script moves for the job: the kept record, the new record and
-// the error log. It assumes that all entries of the log are as long as the new one.
+// weight estimates how many bytes the script moves for the job: the kept record, the new record,
+// the output and the error log. It assumes that all entries of the log are as long as the new one.
 func (r *row) weight() int {
-	weight := len(r.entry) * min(r.run.attempt, record.MaxFailures)
+	weight := len(r.output) + len(r.entry)*min(r.run.attempt, record.MaxFailures)
 	if (r.verb == verbAck || r.verb == verbAgain) && r.run.opts.Retention > 0 {
 		weight += int(r.run.stored)
 	}

@@ -542,7 +542,7 @@ func (t *topicServer) begun(ctx context.Context, r *run) context.Context {
 func (t *topicServer) finish(r *run, cause, err error, now time.Time) (next *run) {
 	ran := now.Sub(r.began)
 	settled := t.verdict(r, cause, err, ran)
-	settled.cause = cause
+	settled.cause, settled.output = cause, r.output.end()
 	t.mu.Lock()
 	abandoned, lost := t.endLocked(settled)
 	next = t.nextLocked(ran, now)

@@ -15,7 +15,8 @@
 -- ARGV[2]    counter   the counter of these jobs: acked or expired
 -- ARGV[3..]  jobs      rows (see prelude/settle.lua) with no values, or with three: how long the
 --                      job is kept in ms (0: not), a netstring about the run that precedes the
---                      record, and the run's entry for runs (empty: none)
+--                      record, with the output that follows it, and the run's entry for runs
+--                      (empty: none)
 --
 -- At most 1,000 jobs a call. Send no more than about 1 MiB of records to keep, beyond the first
 -- one, because they are copied.

@@ -23,8 +23,9 @@
 -- ARGV[4]    topic     the topic's name, for the control channel
 -- ARGV[5..]  jobs      rows (see prelude/settle.lua) of six values. Three are those of ack, about
 --                      the job that ends: how long it is kept in ms (0: not), a netstring about the
---                      run, and the run's entry for runs (empty: none). Three are those of enqueue,
---                      about the new job: head and tail of its record, and its due time
+--                      run and its output, and the run's entry for runs (empty: none). Three are
+--                      those of enqueue, about the new job: head and tail of its record, and its
+--                      due time
 --
 -- At most 1,000 jobs a call. Send no more than about 1 MiB of records, new ones and those to keep,
 -- beyond those of the first job. A job that is lost or gone is not enqueued.

@@ -92,6 +92,7 @@ type jobPage struct {
 	Reasons []reasonRow   `json:"reasons"`
 	Job     *jobRecord    `json:"job"` // null if there is none
 	Payload *shownPayload `json:"payload,omitempty"`
+	Output  *shownOutput  `json:"output,omitempty"` // of a done job
 	Links   []Link        `json:"links,omitempty"`
 	ID      string        `json:"-"`
 	Show    string        `json:"-"` // how the payload is shown: decoded, raw or hex
@@ -146,6 +147,9 @@ func (h *Handler) job(v *view) (any, error) {
 	if opened && l.info != nil && info.Undecodable == nil {
 		shown := rule.show(v.Topic, info.Payload)
 		p.Payload = &shown
+	}
+	if opened && !rule.redacted {
+		p.Output = showOutput(info.Output(), len(info.Output()))
 	}
 	if show := v.query.Get("show"); show == "raw" || show == "hex" {
 		p.Show = show

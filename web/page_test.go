@@ -1,6 +1,7 @@
 package web_test
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"flag"
@@ -235,6 +236,42 @@ func TestRedactedFieldsAreNowhere(t *testing.T) {
 		require.Equal(t, http.StatusForbidden, get(t, h, link("jobs", "topic", one[0], "payload", "a")).Code)
 	}
 	require.Contains(t, get(t, h, link("job", "topic", "mail:welcome", "id", "u-1")).Body.String(), "12345678901234567890", "numbers keep their digits")
+}
+
+// What a handler has attached to a run is on the page of the job and of its schedule, for those who
+// may see payloads.
+func TestOutputOfRuns(t *testing.T) {
+	q := world(t)
+	require.NoError(t, q.Client.Schedule(t.Context(), "report", "often", delayq.Every(time.Second), nil, delayq.MaxRuns(1)))
+	q.Serve(func(s *delayq.Server) {
+		s.HandlerFunc("report", func(_ context.Context, job *delayq.Job) error {
+			return job.SetOutput([]byte("3 plain rows\n<b>\x1b[0m\xff\n"))
+		})
+	})
+	q.Advance(2 * time.Second)
+	job, schedule := link("job", "topic", "report", "id", "done-1"), link("schedule", "topic", "report", "name", "often")
+	const text = "3 plain rows\n&lt;b&gt;\\x1b[0m\\xff</pre>"
+	h := page(t, q)
+	require.Contains(t, get(t, h, job).Body.String(), text)
+	require.Contains(t, get(t, h, schedule).Body.String(), text)
+	var shown struct {
+		Runs []struct{ Output struct{ Text string } }
+	}
+	require.NoError(t, json.Unmarshal(get(t, h, link("schedule.json", "topic", "report", "name", "often")).Body.Bytes(), &shown))
+	require.Equal(t, "3 plain rows\n<b>\\x1b[0m\\xff", shown.Runs[0].Output.Text)
+	for _, opt := range []web.Option{
+		web.Payload("*", web.Redact("x")),
+		web.Authorize(func(_ *http.Request, r web.Right, _ string) error {
+			if r == web.RightPayload {
+				return errors.New("no")
+			}
+			return nil
+		}),
+	} {
+		h := page(t, q, opt)
+		require.NotContains(t, get(t, h, job).Body.String(), "plain rows")
+		require.NotContains(t, get(t, h, schedule).Body.String(), "plain rows")
+	}
 }
 
 func TestRedisAway(t *testing.T) {

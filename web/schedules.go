@@ -105,6 +105,8 @@ type runRow struct {
 	Server    string    `json:"server,omitempty"`
 	Outcome   string    `json:"outcome"`
 	Error     string    `json:"error,omitempty"`
+
+	Output *shownOutput `json:"output,omitempty"`
 }
 
 type schedulePage struct {
@@ -130,13 +132,18 @@ func (h *Handler) schedule(v *view) (any, error) {
 		return nil, err
 	}
 	p := &schedulePage{Schema: "delayq.web.schedule/1", Row: scheduleOf(b.info), Runs: []runRow{}}
-	if h.may(v, RightPayload, v.Topic) == nil && b.info.Undecodable == nil {
-		rule := h.o.rule(v.Topic)
+	rule := h.o.rule(v.Topic)
+	opened := h.may(v, RightPayload, v.Topic) == nil
+	if opened && b.info.Undecodable == nil {
 		shown := rule.show(v.Topic, b.info.Payload)
 		p.Payload = &shown
 	}
 	for _, r := range b.runs {
-		p.Runs = append(p.Runs, runRow{utc(r.Slot), r.Triggered, r.JobID, r.Attempt, utc(r.StartedAt), utc(r.FinishedAt), r.Server, string(r.Outcome), r.Error})
+		row := runRow{utc(r.Slot), r.Triggered, r.JobID, r.Attempt, utc(r.StartedAt), utc(r.FinishedAt), r.Server, string(r.Outcome), r.Error, nil}
+		if opened && !rule.redacted {
+			row.Output = showOutput(r.Output, r.OutputSize)
+		}
+		p.Runs = append(p.Runs, row)
 	}
 	return p, nil
 }

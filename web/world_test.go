@@ -37,7 +37,9 @@ func world(t testing.TB) *delayqtest.TestQueue {
 	fail := errors.New(`smtp: 550 mailbox "unavailable" <script>alert(2)</script>`)
 	stop := q.Serve(func(s *delayq.Server) {
 		s.HandlerFunc("mail:welcome", func(context.Context, *delayq.Job) error { return delayq.Permanent(fail) })
-		s.HandlerFunc("report", func(context.Context, *delayq.Job) error { return nil })
+		s.HandlerFunc("report", func(_ context.Context, job *delayq.Job) error {
+			return job.SetOutput([]byte("3 plain rows\n<b>\x1b[0m\xff\n"))
+		})
 	})
 	for _, id := range []string{"u-1", "u-2", "u-3", evilID, evilBytes} {
 		put("mail:welcome", id, `{"user":77812,"email":"a@example.com","big":12345678901234567890,"evil":"</pre><script>alert(3)</script>"}`)

@@ -17,8 +17,8 @@ func (a *app) jobCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "job TOPIC ID",
 		Short: "Show everything about a job",
-		Long: `Show everything about a job: its state, times, limits, headers, payload and errors. An
-ID that is not printable is given as base64:…, as lists show it.`,
+		Long: `Show everything about a job: its state, times, limits, headers, payload and errors, and the
+output of a done job. An ID that is not printable is given as base64:…, as lists show it.`,
 		Example: `  delayq job order:cancel order-42
   delayq job order:cancel order-42 --payload | jq .`,
 		Args:              counted(2, 2, "a topic and an ID"),
@@ -82,6 +82,9 @@ func (a *app) showJob(w io.Writer, r *jobRecord) error {
 		"timeout", last(r.Timeout), "retention", last(r.Retention), "schedule", r.Schedule, "slot", when(r.Slot),
 		"headers", headersText(r), "size", bytesText(r.PayloadSize), "payload", payloadText(r.payload()), "unreadable", r.Undecodable,
 	)
+	if err == nil {
+		err = showOutput(w, "output", &r.runOutput)
+	}
 	if err != nil || len(r.Errors) == 0 {
 		return err
 	}
@@ -99,6 +102,16 @@ func (a *app) showJob(w io.Writer, r *jobRecord) error {
 	if stack := r.Errors[len(r.Errors)-1].Stack; stack != "" && a.format == formatWide {
 		_, err = fmt.Fprintf(w, "\n%s\n", safe(stack, true))
 	}
+	return err
+}
+
+// showOutput writes the output of a run, if there is one, below what is said about the run.
+func showOutput(w io.Writer, title string, o *runOutput) error {
+	text := o.text()
+	if text == "" {
+		return nil
+	}
+	_, err := fmt.Fprintf(w, "\n%s:\n%s\n", title, safe(text, true))
 	return err
 }
 

@@ -57,6 +57,7 @@ func TestGoldenSchedules(t *testing.T) {
 		w.show("schedules", "order:cancel")
 		w.every("schedule", "show", "report:weekly", "tenant-7")
 		w.show("schedule", "show", "report:weekly", "nobody")
+		w.show("schedule", "show", "report:daily", "sums")
 		w.every("schedule", "runs", "report:daily", "sums", "--limit", "2")
 		w.show("schedule", "runs", "report:weekly", "tick")
 		w.golden("schedules")

@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/base64"
+	"strings"
 	"time"
 	"unicode/utf8"
 
@@ -117,6 +118,47 @@ func (c *content) headers() (map[string]string, error) {
 	return headers, nil
 }
 
+// A runOutput is what a handler has attached to a run. What is not UTF-8 is in base64.
+type runOutput struct {
+	Output       string `json:"output,omitempty"`
+	OutputBase64 []byte `json:"output_base64,omitempty"`
+	OutputSize   int    `json:"output_size,omitempty"` // of all of it, if Output is only its end
+}
+
+// outputOf returns the record of an output of that size, or of the end of it.
+func outputOf(text []byte, size int) (o runOutput) {
+	if size > len(text) {
+		o.OutputSize = size
+		for i := 0; i < utf8.UTFMax-1 && len(text) > 0 && !utf8.RuneStart(text[0]); i++ { // cut in half
+			text = text[1:]
+		}
+	}
+	if !utf8.Valid(text) {
+		o.OutputBase64 = text
+		return o
+	}
+	o.Output = string(text)
+	return o
+}
+
+// text returns the output for people.
+func (o *runOutput) text() string {
+	text := strings.TrimSpace(o.Output)
+	if o.OutputBase64 != nil {
+		text = strings.ToValidUTF8(strings.TrimSpace(string(o.OutputBase64)), "\uFFFD")
+	}
+	if o.OutputSize > 0 {
+		return "…" + text
+	}
+	return text
+}
+
+// lastLine returns the last line of the output.
+func (o *runOutput) lastLine() string {
+	text := o.text()
+	return strings.TrimSpace(text[strings.LastIndexByte(text, '\n')+1:])
+}
+
 const (
 	schemaJob  = "delayq.job/1"
 	schemaJobs = "delayq.jobs/1"
@@ -147,6 +189,7 @@ type jobRecord struct {
 	Slot        stamp            `json:"slot,omitzero"`
 	PayloadSize int              `json:"payload_size"`
 	content
+	runOutput                   // of a done job
 	Errors      []attemptRecord `json:"errors,omitempty"`
 	Undecodable string          `json:"undecodable,omitempty"` // why the record cannot be read
 	RawBase64   []byte          `json:"raw_base64,omitempty"`  // that record
@@ -179,6 +222,7 @@ func jobOf(info *delayq.JobInfo, whole bool) *jobRecord {
 		Schedule: info.Schedule, Slot: stamp(info.Slot), PayloadSize: info.PayloadSize,
 	}
 	r.setHeaders(info.Headers)
+	r.runOutput = outputOf(info.Output(), 0)
 	for i := range info.Errors {
 		r.Errors = append(r.Errors, attemptOf(&info.Errors[i]))
 	}

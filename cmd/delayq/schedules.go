@@ -77,11 +77,13 @@ type runRecord struct {
 	Server    string         `json:"server,omitempty"`
 	Outcome   delayq.Outcome `json:"outcome"`
 	Error     string         `json:"error,omitempty"`
+	runOutput
 }
 
 func runOf(r *delayq.RunInfo) *runRecord {
 	return &runRecord{
 		stamp(r.Slot), r.Triggered, r.JobID, r.Attempt, stamp(r.StartedAt), stamp(r.FinishedAt), r.Server, r.Outcome, r.Error,
+		outputOf(r.Output, r.OutputSize),
 	}
 }
 
@@ -278,7 +280,7 @@ func (a *app) showSchedule(w io.Writer, r *scheduleRecord) error {
 	if len(r.Edited) > 0 {
 		edited = fmt.Sprintf("%s by %s, %s", strings.Join(r.Edited, " "), orDash(r.EditedBy), when(r.EditedAt))
 	}
-	return a.fields(w,
+	err := a.fields(w,
 		"topic", r.Topic, "name", r.Name, "task", r.Task, "spec", r.Spec, "state", a.scheduleState(r), "next slot", when(r.NextSlot),
 		"waiting slot", when(r.WaitingSlot), "last slot", when(r.LastSlot), "last job", r.LastJob, "last run", run,
 		"fired", number(r.Fired), "skipped", number(r.Skipped), "missed", number(r.Missed),
@@ -289,6 +291,10 @@ func (a *app) showSchedule(w io.Writer, r *scheduleRecord) error {
 		"headers", headersText(&jobRecord{content: r.content}), "size", bytesText(r.PayloadSize), "payload", payloadText(r.payload()),
 		"created", when(r.Created), "changed", when(r.Changed), "edited", edited, "unreadable", r.Undecodable,
 	)
+	if err != nil || r.LastRun == nil {
+		return err
+	}
+	return showOutput(w, "output of the last run", &r.LastRun.runOutput)
 }
 
 const (
@@ -372,8 +378,10 @@ func scheduleActsView(jobs bool) view[*scheduleActRecord] {
 func (a *app) scheduleRunsCommand() *cobra.Command {
 	var limit int
 	cmd := &cobra.Command{
-		Use:               "runs TOPIC NAME",
-		Short:             "List the last runs of a schedule, the latest first",
+		Use:   "runs TOPIC NAME",
+		Short: "List the last runs of a schedule, the latest first",
+		Long: `List the last runs of a schedule, the latest first. OUTPUT is the last line of what the
+handler attached to the run; --output json has its last 1 KiB.`,
 		Args:              counted(2, 2, "a topic and the name of a schedule"),
 		ValidArgsFunction: a.completeArgs(a.topicNames, a.scheduleNames, nothing),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -409,6 +417,7 @@ func (a *app) scheduleRunsCommand() *cobra.Command {
 				{head: "SERVER", cell: func(r *runRecord) string { return orDash(r.Server) }, wide: true},
 				{head: "OUTCOME", cell: func(r *runRecord) string { return string(r.Outcome) }},
 				{head: "ERROR", cell: func(r *runRecord) string { return r.Error }},
+				{head: "OUTPUT", cell: func(r *runRecord) string { return r.lastLine() }},
 			}, func(r *runRecord) string { return r.Job }}, list, nil)
 			if err == nil && len(list) == 0 && a.tabular() {
 				a.say("no runs yet")

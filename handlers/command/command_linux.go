@@ -24,9 +24,9 @@ const (
 )
 
 const (
-	maxOutput = 4 << 10 // bytes of the output that are kept
-	maxText   = 768     // bytes of these in the text of an error
-	maxName   = 64      // bytes of the name of the command in the text of an error
+	maxOutput = delayq.MaxOutput // bytes of the output that are kept: 4 KiB
+	maxText   = 768              // bytes of these in the text of an error
+	maxName   = 64               // bytes of the name of the command in the text of an error
 
 	// pipePatience is how long output is read after the group has been killed: only a process that
 	// has left the group can still write.
@@ -199,6 +199,7 @@ func (h *Handler) Handle(ctx context.Context, job *delayq.Job) error {
 	// Until Wait has reaped it, the exited process keeps the ID of the group from being used again.
 	_ = syscall.Kill(-pid, syscall.SIGKILL)
 	err := cmd.Wait()
+	_ = job.SetOutput(output.bytes()) // it is short; a job without a run keeps none
 	if cmd.ProcessState.Success() {
 		return nil // an error is about the output then
 	}

@@ -142,6 +142,17 @@ func TestOutputIsTheLast(t *testing.T) {
 	require.NotContains(t, err.Error(), "first")
 }
 
+// The end of the output is attached to the run, however that ends.
+func TestOutputIsAttached(t *testing.T) {
+	for _, status := range []string{"0", "1"} {
+		j := job(t, "")
+		err := sh(t, `head -c 5000 /dev/zero; printf 'done\377\n'; exit `+status).Handle(t.Context(), j)
+		require.Equal(t, status == "0", err == nil)
+		require.Len(t, j.Output(), delayq.MaxOutput)
+		require.True(t, strings.HasSuffix(string(j.Output()), "\x00done\xff\n"))
+	}
+}
+
 // A GiB of output takes no memory.
 func TestOutputIsBounded(t *testing.T) {
 	size := 1 << 30

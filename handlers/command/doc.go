@@ -40,8 +40,8 @@
 //
 // # Output
 //
-// Standard output and standard error are read to the end. The last 4 KiB are in the [Error] of a
-// run that failed, and of these the last 768 bytes are in its text, and so in the errors of the job
-// ([delayq.Client.Get]), which keep 1 KiB. The output of a run that succeeded is dropped, because
-// delayq keeps no results. A command that prints secrets prints them there.
+// Standard output and standard error are read to the end. The last 4 KiB are attached to the run
+// ([delayq.Job.SetOutput]), and are in the [Error] of a run that failed. The last 768 bytes are in
+// its text, and so in the errors of the job ([delayq.Client.Get]), which keep 1 KiB. A command that
+// prints secrets prints them there.
 package command

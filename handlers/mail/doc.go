@@ -41,4 +41,8 @@
 // accepted it. The job is retried, so the mail can arrive twice. Both have the same Message-ID,
 // made of the topic, the ID and the incarnation of the job, so that mail servers and programs can
 // drop the second one.
+//
+// # Output
+//
+// The Message-ID and the answer of the server are attached to the run ([delayq.Job.SetOutput]).
 package mail

@@ -134,6 +134,9 @@ func (h *Handler) Handle(ctx context.Context, job *delayq.Job) error {
 	err = h.send(ctx, message)
 	switch {
 	case err == nil || message.IsDelivered(): // what goes wrong after that is not about the mail
+		reply := message.ServerResponse()
+		// It is short; a job without a run keeps none.
+		_ = job.SetOutput([]byte(message.GetMessageID() + "\n" + reply[:min(len(reply), maxReason)]))
 		return nil
 	case ctx.Err() != nil:
 		return fmt.Errorf("mail: %s: %w", h.server.Host, context.Cause(ctx))

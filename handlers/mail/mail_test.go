@@ -46,6 +46,7 @@ func TestMail(t *testing.T) {
 		require.Equal(t, `"Shop" <shop@shop.example>`, m.Header.Get("From"))
 		require.Contains(t, m.Header.Get("Reply-To"), "help@shop.example")
 		require.Equal(t, "<"+mail.MessageID(j, "shop.example")+">", m.Header.Get("Message-ID"))
+		require.True(t, strings.HasPrefix(string(j.Output()), m.Header.Get("Message-ID")+"\n2.0.0 OK"), "%q", j.Output())
 		require.Empty(t, m.Header.Get("Bcc"))
 		require.Zero(t, in.count("secret@"))
 		require.Equal(t, 1, in.count("Hello Ann <3, you have 1000000 points."))

@@ -2,6 +2,7 @@ package statement_test
 
 import (
 	"database/sql"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -53,6 +54,15 @@ type quiet struct{}
 func (quiet) Print(...any) {}
 
 func TestMain(m *testing.M) {
+	if config := os.Getenv(killedEnv); config != "" {
+		var k killed
+		err := json.Unmarshal([]byte(config), &k)
+		if err == nil {
+			err = k.run()
+		}
+		fmt.Fprintln(os.Stderr, "not killed:", err)
+		os.Exit(1)
+	}
 	code := m.Run()
 	for _, d := range databases {
 		if d.stop != nil {

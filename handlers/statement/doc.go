@@ -51,4 +51,8 @@
 // refused, because their effect would not be in the transaction. Nor is the effect on a table whose
 // engine has no transactions, such as MyISAM, and the handler cannot see that. Procedures must not
 // commit.
+//
+// # Output
+//
+// The number of rows that each statement affected is attached to the run ([delayq.Job.SetOutput]).
 package statement

@@ -21,6 +21,9 @@ import (
 // maxTries is how often a transaction is begun in one run.
 const maxTries = 5
 
+// maxCounts is how many bytes of row counts are attached to a run, and a line more.
+const maxCounts = 1 << 10
+
 // form is the form of a payload, for errors.
 const form = `{"statement": "name", "arguments": {"name": value, …}}`
 
@@ -138,22 +141,32 @@ func (h *Handler) once(ctx context.Context, job *delayq.Job, name string, argume
 		return fmt.Errorf("begin: %w", err)
 	}
 	defer func() { _ = tx.Rollback() }()
-	if first, err := h.inbox.Once(ctx, tx, job); err != nil || !first {
+	switch first, err := h.inbox.Once(ctx, tx, job); {
+	case err != nil:
 		return err
+	case !first:
+		_ = job.SetOutput([]byte("an earlier run has done it\n"))
+		return nil
 	}
 	queries := h.entries[name].queries
+	counts := make([]byte, 0, maxCounts)
 	for i, q := range queries {
 		values := make([]any, len(q.names))
 		for n, name := range q.names {
 			values[n] = arguments[name]
 		}
-		if _, err := tx.ExecContext(ctx, q.text, values...); err != nil {
+		result, err := tx.ExecContext(ctx, q.text, values...)
+		if err != nil {
 			return fmt.Errorf("%d of %d: %w", i+1, len(queries), err)
+		}
+		if n, err := result.RowsAffected(); err == nil && len(counts) < maxCounts {
+			counts = fmt.Appendf(counts, "statement %d: rows affected: %d\n", i+1, n)
 		}
 	}
 	if err := tx.Commit(); err != nil {
 		return fmt.Errorf("commit: %w", err)
 	}
+	_ = job.SetOutput(counts) // it is short; a job without a run keeps none
 	return nil
 }
 

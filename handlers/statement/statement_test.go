@@ -27,8 +27,9 @@ func TestEffectHappensOnce(t *testing.T) {
 		w.exec(count, begin)
 		h := w.handler(map[string][]string{"hit": {hit}, "both": {"UPDATE hits SET n = n + 10 WHERE id = :a", "UPDATE hits SET n = n + 10 WHERE id = :b"}})
 		j := job(t, `{"statement": "hit", "arguments": {"id": 1}}`)
-		for range 3 {
+		for run := range 3 {
 			require.NoError(w, h.Handle(w.Context(), j))
+			require.Equal(w, []string{"statement 1: rows affected: 1\n", "an earlier run has done it\n"}[min(run, 1)], string(j.Output()))
 			j = delayqtest.NextRun(j)
 		}
 		require.Equal(w, 1, w.number("SELECT n FROM hits WHERE id = 1"))

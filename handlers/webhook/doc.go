@@ -46,4 +46,8 @@
 // Refused are all addresses that the special-purpose registries of the IANA do not call globally
 // reachable, all multicast addresses, 6to4, Teredo, NAT64, and IPv6 addresses outside 2000::/3. A
 // host with a public address that must not be reached belongs into [Deny].
+//
+// # Output
+//
+// The status and the first KiB of an answer are attached to the run ([delayq.Job.SetOutput]).
 package webhook

@@ -216,11 +216,13 @@ func TestEndlessAnswers(t *testing.T) {
 		}
 	}
 	block := strings.Repeat("x", 1<<10)
+	j := job(t)
 	require.NoError(t, hook(t, raw(t, func(c net.Conn) {
 		request(c)
 		_, _ = io.WriteString(c, "HTTP/1.1 200 OK\r\n\r\n")
 		pour(c, block)
-	})).Handle(t.Context(), job(t)))
+	})).Handle(t.Context(), j))
+	require.Equal(t, "200 OK\n"+block, string(j.Output()), "its first KiB is attached to the run")
 	err := hook(t, raw(t, func(c net.Conn) {
 		request(c)
 		_, _ = io.WriteString(c, "HTTP/1.1 200 OK\r\n")

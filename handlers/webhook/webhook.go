@@ -25,7 +25,8 @@ import (
 // The bounds of what is read of an answer, in bytes. The body decides nothing. It is read so that
 // the connection can be used again; that of a longer one is closed.
 const (
-	maxBody    = 16 << 10
+	maxBody    = 16 << 10 // of an answer, that are read
+	maxShown   = 1 << 10  // of these, that are attached to the run
 	maxHeaders = 64 << 10
 	maxReason  = 512 // of the text of an error, which can quote an answer that is not HTTP
 )
@@ -196,6 +197,7 @@ func (h *Handler) Handle(ctx context.Context, job *delayq.Job) error {
 	if err != nil {
 		return h.failed(ctx, to.url.Host, job, err)
 	}
+	_ = job.SetOutput(answer.text) // it is short; a job without a run keeps none
 	return h.decide(ctx, to.url.Host, job, answer)
 }
 
@@ -231,6 +233,7 @@ func (t target) with(body []byte) target {
 type answer struct {
 	status int
 	hold   time.Duration // what Retry-After asks for; 0: nothing
+	text   []byte        // the status and the beginning of the body
 }
 
 func (h *Handler) post(ctx context.Context, to target, job *delayq.Job) (answer, error) {
@@ -255,9 +258,14 @@ func (h *Handler) post(ctx context.Context, to target, job *delayq.Job) (answer,
 		return answer{}, errors.Join(err, context.Cause(ctx))
 	}
 	defer resp.Body.Close()
+	text := fmt.Appendf(make([]byte, 0, 64), "%d %s", resp.StatusCode, http.StatusText(resp.StatusCode))
+	var body [maxShown]byte
+	if n, _ := io.ReadFull(resp.Body, body[:]); n > 0 {
+		text = append(append(text, '\n'), body[:n]...)
+	}
 	// What is left of a longer or a slower body is dropped with the connection.
-	_, _ = io.CopyN(io.Discard, resp.Body, maxBody)
-	return answer{resp.StatusCode, retryAfter(resp.Header.Get("Retry-After"), now)}, nil
+	_, _ = io.CopyN(io.Discard, resp.Body, maxBody-maxShown)
+	return answer{resp.StatusCode, retryAfter(resp.Header.Get("Retry-After"), now), text}, nil
 }
 
 // retryAfter reads a header Retry-After: seconds or a date (RFC 9110, section 10.2.3). It returns 0

@@ -39,6 +39,7 @@ func TestRequest(t *testing.T) {
 	require.NoError(t, h.Handle(t.Context(), delayqtest.NextRun(j)))
 	require.NoError(t, h.Handle(t.Context(), job(t))) // another incarnation of the same ID
 
+	require.Equal(t, "204 No Content", string(j.Output()))
 	require.Equal(t, `{"type":"order.paid"}`, r.bodies[0])
 	head := r.heads[0]
 	require.Equal(t, "application/json", head.Get("Content-Type"))

@@ -69,11 +69,21 @@ func TestMovedThatCannotBeRead(t *testing.T) {
 func TestDoneRoundTrip(t *testing.T) {
 	t.Parallel()
 	d := Done{Attempt: 2, Start: 5, End: 9, Server: "s", Snoozes: 1}
-	require.Equal(t, Netstring(`{"attempt":2,"start":5,"end":9,"server":"s","snoozes":1}`), d.Encode())
-	got, raw, ok := DecodeDone(d.Encode() + "record")
+	require.Equal(t, Netstring(`{"attempt":2,"start":5,"end":9,"server":"s","snoozes":1}`), d.Encode(nil))
+	got, raw, ok := DecodeDone(d.Encode(nil) + "record")
 	require.True(t, ok)
 	require.Equal(t, d, got)
 	require.Equal(t, "record", raw)
+	about := Netstring(`{"output":3,"attempt":2,"start":5,"end":9,"server":"s","snoozes":1}`)
+	require.Equal(t, about+"out", d.Encode([]byte("out")))
+	got, raw, ok = DecodeDone(about + "recordout")
+	require.True(t, ok)
+	raw, output := got.Split(raw)
+	require.Equal(t, []string{"record", "out"}, []string{raw, output})
+	for _, size := range []int{-1, 7} {
+		raw, output = Done{Output: size}.Split("record")
+		require.Equal(t, []string{"record", ""}, []string{raw, output})
+	}
 	_, raw, ok = DecodeDone("no netstring")
 	require.False(t, ok)
 	require.Equal(t, "no netstring", raw)

@@ -281,7 +281,7 @@ func FuzzRecord(f *testing.F) {
 		"", good, good[:20], good + "x", good[:HeadLen+StampLen] + "\xdf\xff\xff\xff\xff", // a map of 2^32 headers
 		good[:HeadLen+StampLen] + strings.Repeat("\x01", 7) + "\x81\xdb\xff\xff\xff\xff", // a string of 2^32 bytes
 		Netstring(failure) + Netstring("{"), "99999999999999999999:x", "-1:", "3:{}", ":", "+2:{}",
-		Done{Attempt: 1}.Encode() + good, "1 0 1 1 br", "1 2 9223372036854775807 9223372036854775807 br", "wake 0 1 t", "name!1.2",
+		Done{Attempt: 1}.Encode(nil) + good, Netstring(`{"output":3}`) + good + "out", "1 0 1 1 br", "1 2 9223372036854775807 9223372036854775807 br", "wake 0 1 t", "name!1.2",
 		"5 " + Run{Job: "s@1"}.Encode(), `17 {"host":"h","topics":{"t":{"slots":1}}}`, `{"nonce":"x"}`,
 	} {
 		f.Add(seed)
@@ -299,11 +299,15 @@ func FuzzRecord(f *testing.F) {
 		if first, rest, ok := CutNetstring(raw); ok {
 			require.LessOrEqual(t, len(first)+len(rest), len(raw))
 		}
-		if d, record, ok := DecodeDone(raw); ok {
-			again, rest, ok := DecodeDone(d.Encode() + record)
+		if d, rest, ok := DecodeDone(raw); ok {
+			record, output := d.Split(rest)
+			d.Output = len(output)
+			about := strings.TrimSuffix(d.Encode([]byte(output)), output)
+			again, rest, ok := DecodeDone(about + record + output)
 			require.True(t, ok)
 			require.Equal(t, d, again)
-			require.Equal(t, record, rest)
+			kept, left := again.Split(rest)
+			require.Equal(t, []string{record, output}, []string{kept, left})
 		}
 		for _, p := range DecodePauses(raw, 0) {
 			require.LessOrEqual(t, len(p.By)+len(p.Reason), len(raw))

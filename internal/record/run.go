@@ -17,10 +17,26 @@ type Run struct {
 	Server  string `json:"server,omitempty"`
 	Outcome string `json:"outcome"`
 	Error   string `json:"error,omitempty"` // at most 256 bytes
+
+	Output     []byte `json:"output,omitempty"` // its last bytes, at most 1 KiB, in base64
+	OutputSize int    `json:"size,omitempty"`   // of the whole output, in bytes; 0: Output is all of it
 }
 
-// MaxRunError is how many bytes of an error a history keeps. They are copied at every run.
-const MaxRunError = 256
+// MaxRunError and MaxRunOutput are how many bytes of an error and of an output a history keeps.
+// They are copied at every run.
+const (
+	MaxRunError  = 256
+	MaxRunOutput = 1 << 10
+)
+
+// Attach sets the output of the run.
+func (r *Run) Attach(output []byte) {
+	if n := len(output); n > MaxRunOutput {
+		r.Output, r.OutputSize = output[n-MaxRunOutput:], n
+		return
+	}
+	r.Output = output
+}
 
 // Encode returns the JSON of the entry. The script writes the time in front of it.
 func (r Run) Encode() string {
