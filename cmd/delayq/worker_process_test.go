@@ -331,6 +331,7 @@ const commandFile = `topics:
     command:
       commands:
         fails: {argv: [/bin/sh, -c, 'cat; echo "to $TOKEN" >&2; exit 1'], env: {TOKEN: {from_env: TOKEN}}}
+        says: {argv: [/bin/sh, -c, 'echo one; echo "two $TOKEN"'], env: {TOKEN: {from_env: TOKEN}}}
         usage: {argv: [/bin/sh, -c, 'exit 64']}
         stubborn: {argv: [/bin/sh, -c, 'trap "" TERM; echo started; while :; do sleep 1; done'], grace: 10ms}
         prints: {argv: [/bin/sh, -c, 'head -c 100000000 /dev/zero | tr "\0" x; echo the end; exit 1']}
@@ -353,6 +354,19 @@ func TestWorkerRunsCommands(t *testing.T) {
 	}
 	run("fails", "--data", "hello, ")
 	require.Equal(t, "command: sh: exit status 1; its output ends with:\nhello, to …", b.failed("command", "fails", delayq.StateDead))
+	run("says")
+	require.Equal(t, "one\ntwo …\n", string(b.job("command", "says", delayq.StateDone).Output()))
+	b.ok("task", "add", "said", "--every", "1h", "--command", "says")
+	b.ok("schedule", "trigger", "command", "said")
+	queuetest.Until(t, func() bool {
+		info, err := b.insp.Schedule(t.Context(), "command", "said")
+		return err == nil && info.LastRun != nil
+	})
+	for _, args := range [][]string{{"task", "list"}, {"task", "list", "-o", "json"}, {"schedule", "show", "command", "said"}, {"schedule", "runs", "command", "said"}} {
+		text := b.ok(args...)
+		require.Contains(t, text, "two …", args)
+		requireNoSecret(t, text)
+	}
 	run("usage")
 	require.Equal(t, "command: sh: exit status 64, no output", b.failed("command", "usage", delayq.StateDead))
 	run("stubborn", "--job-timeout", "100ms")
@@ -415,8 +429,9 @@ func TestWorkerLoadsItsFileAnew(t *testing.T) {
 	b.write("worker.yaml", commandFile+"    concurrency: many\n    schedules: {hourly: {every: 0h}}\n")
 	require.NoError(t, b.cmd.Process.Signal(syscall.SIGHUP))
 	b.await("everything goes on as before", 1)
-	require.Contains(t, b.logged(), b.path()+`:16:18: concurrency: \"many\"; expected a number from 1 to 10000`)
-	require.Contains(t, b.logged(), b.path()+`:17:33: every: 0h; expected 1ms to 100 years`)
+	after := strings.Count(commandFile, "\n")
+	require.Contains(t, b.logged(), fmt.Sprintf(`%s:%d:18: concurrency: \"many\"; expected a number from 1 to 10000`, b.path(), after+1))
+	require.Contains(t, b.logged(), fmt.Sprintf(`%s:%d:33: every: 0h; expected 1ms to 100 years`, b.path(), after+2))
 	require.Equal(t, "daily\n", b.ok("schedules", "backup", "-o", "id"))
 
 	b.write("worker.yaml", `topics:

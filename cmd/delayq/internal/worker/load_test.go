@@ -3,6 +3,7 @@ package worker
 import (
 	"bytes"
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -315,6 +316,14 @@ func TestRedactor(t *testing.T) {
 	require.Equal(t, plain, r.error(plain))
 	require.NoError(t, r.error(nil))
 	require.Equal(t, plain, newRedactor(nil).error(plain))
+
+	// An output whose beginning was cut off can begin within a secret.
+	for text, want := range map[string]string{
+		"cret s3cret": "… …", "s3cret": "…", "3cret, ret": "…, ret", "ret": "ret", "the 3cret": "the 3cret", "": "", "h": "h", "t@h": "t@h", "ret@h": "…",
+	} {
+		require.Equal(t, want, r.text(text, true), text)
+		require.EqualError(t, r.error(errors.New("x; "+outputMark+text)), "x; "+outputMark+want)
+	}
 }
 
 // Whatever stands in a file, Load returns either a File or mistakes with a place in the file.
