@@ -122,8 +122,8 @@ type Link struct {
 }
 
 // Links returns links for the page of a job, which has its payload and its output only if the
-// request has [RightPayload]. The page shows the first 10. Links with another scheme than http, https or mailto
-// are inert.
+// request has [RightPayload]. The page shows the first 10. Links with another scheme than http,
+// https or mailto are inert.
 func Links(f func(j *delayq.JobInfo) []Link) Option {
 	return func(o *options) {
 		if o.links = f; f == nil {
