@@ -13,6 +13,8 @@ import (
 // of a lease of 30 s. It was enqueued now and started when it was due. Options that fresh does not
 // set have their values without [delayq.Defaults]; an empty ID is generated.
 //
+// Output of the job returns what the handler has attached with SetOutput, also after its return.
+//
 // All exported fields can be changed afterwards: Attempt for a later run, Started for a late one,
 // Schedule and Slot for the job of a schedule. Options that [delayq.Client.Enqueue] would reject
 // fail the test.

@@ -157,6 +157,7 @@ func (h *Handler) job(v *view) (any, error) {
 	if h.o.links != nil {
 		about := *info
 		if !opened || rule.redacted {
+			about = *cmp.Or(l.explained.Job, info) // that of an explanation has no output
 			about.Payload, about.Headers, about.Raw = nil, nil, nil
 		}
 		p.Links = h.o.links(&about)

@@ -268,7 +268,11 @@ func TestOutputOfRuns(t *testing.T) {
 			return nil
 		}),
 	} {
-		h := page(t, q, opt)
+		h := page(t, q, opt, web.Links(func(j *delayq.JobInfo) []web.Link {
+			require.Empty(t, j.Output())
+			return []web.Link{{Text: "log of " + j.ID, URL: "https://logs.example"}}
+		}))
+		require.Contains(t, get(t, h, job).Body.String(), "log of done-1")
 		require.NotContains(t, get(t, h, job).Body.String(), "plain rows")
 		require.NotContains(t, get(t, h, schedule).Body.String(), "plain rows")
 	}

@@ -121,9 +121,9 @@ type Link struct {
 	URL  string `json:"url"` // with the scheme http or https, or relative to the page
 }
 
-// Links returns links for the page of a job, which has its payload only if the request has
-// [RightPayload]. The page shows the first 10. Links with another scheme than http, https or mailto
-// are inert.
+// Links returns links for the page of a job, which has its payload and its output only if the
+// request has [RightPayload]. The page shows the first 10. Links with another scheme than http,
+// https or mailto are inert.
 func Links(f func(j *delayq.JobInfo) []Link) Option {
 	return func(o *options) {
 		if o.links = f; f == nil {

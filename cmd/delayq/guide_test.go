@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
@@ -77,6 +78,39 @@ func TestOperatingGuide(t *testing.T) {
 			} else {
 				require.Equal(b, want, got, "delayq %s", block[1])
 			}
+		}
+	})
+}
+
+// The file and the commands of docs/howto/tasks-table.md are accepted.
+func TestTasksGuide(t *testing.T) {
+	text, err := os.ReadFile("../../docs/howto/tasks-table.md")
+	require.NoError(t, err)
+	block := func(language, begin string) string {
+		_, rest, found := strings.Cut(string(text), "\n```"+language+"\n"+begin)
+		require.True(t, found, begin)
+		body, _, _ := strings.Cut(rest, "```\n")
+		return begin + body
+	}
+	config := filepath.Join(t.TempDir(), "worker.yaml")
+	require.NoError(t, os.WriteFile(config, []byte(block("yaml", "databases:")), 0o600))
+	queuetest.InBubble(t, func(b *queuetest.Bubble) {
+		w := &world{Bubble: b, env: map[string]string{"DELAYQ_PREFIX": queuetest.Prefix, "SHOP_DSN": "sqlite:///var/lib/shop.db"}, ctx: b.Context()}
+		lines := strings.Split(strings.TrimSpace(block("sh", "delayq task add")), "\n")
+		require.Len(b, lines, 3)
+		for _, m := range regexp.MustCompile("`(delayq (?:task list|schedule )[^`]*)`").FindAllStringSubmatch(string(text), -1) {
+			lines = append(lines, strings.NewReplacer("TOPIC", "sql", "NAME", "clean-zombies").Replace(m[1]))
+		}
+		require.Greater(b, len(lines), 7)
+		lines = append(lines, "delayq worker --config "+config+" --check", "delayq task list", "delayq job mail report")
+		for _, line := range lines {
+			line, found := strings.CutPrefix(line, "delayq ")
+			require.True(b, found, line)
+			if line == "schedule pause" {
+				continue // named, without its arguments
+			}
+			r := w.do(shellWords(line)...)
+			require.Zero(b, r.code, "delayq %s: %s", line, r.err)
 		}
 	})
 }

@@ -473,8 +473,8 @@ func (a *app) taskListCommand() *cobra.Command {
 		Use:   "list [TOPIC…]",
 		Short: "List the tasks of topics, or of all",
 		Long: `List tasks: the schedules that the file of a worker has, and those of delayq task add.
-Each has its state, its next run, and the time, the outcome and the error of its last
-one. delayq schedule has more: show, runs, pause, resume, trigger, edit.
+Each has its state, its next run, and the time, the outcome, the error and the last line
+of the output of its last one. delayq schedule has more: show, runs, pause, resume, trigger, edit.
 
 Tasks that run once are jobs: delayq find NAME finds one.`,
 		Example:           "  delayq task list\n  delayq task list sql -o json",
@@ -525,6 +525,7 @@ func (a *app) tasksView() view[*taskRecord] {
 		{head: "OUTCOME", cell: last(func(r *runRecord) string { return string(r.Outcome) })},
 		{head: "FAILURES", cell: func(r *taskRecord) string { return number(r.Failures) + "/" + number(r.Attempts) }, right: true, wide: true},
 		{head: "ERROR", cell: last(func(r *runRecord) string { return r.Error })},
+		{head: "OUTPUT", cell: last(func(r *runRecord) string { return r.lastLine() })},
 	}, func(r *taskRecord) string { return r.Topic + "\t" + r.Name }}
 }
 

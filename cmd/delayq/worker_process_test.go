@@ -315,7 +315,7 @@ func TestWorkerPostsWebhooks(t *testing.T) {
 	require.NotContains(t, strings.Join(bodies, "\n"), "/followed")
 	mu.Unlock()
 
-	// The address is refused wherever the payload has it, and so is a host that the file does not list.
+	// The address is refused however it is written, and so is a host that the file does not list.
 	for name, address := range map[string]string{"local": receiver.URL, "name": "http://localhost:1", "mapped": "http://[::ffff:127.0.0.1]:1", "cloud": "http://169.254.169.254/"} {
 		b.ok("task", "add", name, "--in", "0s", "--topic", "guarded", "--webhook", address)
 		require.Contains(t, b.failed("guarded", name, delayq.StateDead), "address", name)
@@ -331,6 +331,7 @@ const commandFile = `topics:
     command:
       commands:
         fails: {argv: [/bin/sh, -c, 'cat; echo "to $TOKEN" >&2; exit 1'], env: {TOKEN: {from_env: TOKEN}}}
+        says: {argv: [/bin/sh, -c, 'echo one; echo "two $TOKEN"'], env: {TOKEN: {from_env: TOKEN}}}
         usage: {argv: [/bin/sh, -c, 'exit 64']}
         stubborn: {argv: [/bin/sh, -c, 'trap "" TERM; echo started; while :; do sleep 1; done'], grace: 10ms}
         prints: {argv: [/bin/sh, -c, 'head -c 100000000 /dev/zero | tr "\0" x; echo the end; exit 1']}
@@ -353,6 +354,19 @@ func TestWorkerRunsCommands(t *testing.T) {
 	}
 	run("fails", "--data", "hello, ")
 	require.Equal(t, "command: sh: exit status 1; its output ends with:\nhello, to …", b.failed("command", "fails", delayq.StateDead))
+	run("says")
+	require.Equal(t, "one\ntwo …\n", string(b.job("command", "says", delayq.StateDone).Output()))
+	b.ok("task", "add", "said", "--every", "1h", "--command", "says")
+	b.ok("schedule", "trigger", "command", "said")
+	queuetest.Until(t, func() bool {
+		info, err := b.insp.Schedule(t.Context(), "command", "said")
+		return err == nil && info.LastRun != nil
+	})
+	for _, args := range [][]string{{"task", "list"}, {"task", "list", "-o", "json"}, {"schedule", "show", "command", "said"}, {"schedule", "runs", "command", "said"}} {
+		text := b.ok(args...)
+		require.Contains(t, text, "two …", args)
+		requireNoSecret(t, text)
+	}
 	run("usage")
 	require.Equal(t, "command: sh: exit status 64, no output", b.failed("command", "usage", delayq.StateDead))
 	run("stubborn", "--job-timeout", "100ms")
@@ -402,8 +416,8 @@ func TestWorkerDrains(t *testing.T) {
 	require.Equal(t, "input", string(text))
 }
 
-// SIGHUP loads the file anew: a running command keeps what it had, topics come and go, and a bad file
-// changes nothing.
+// SIGHUP loads the file anew: a running command keeps what it had, topics come and go, and a bad
+// file changes nothing.
 func TestWorkerLoadsItsFileAnew(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, commandFile+"    schedules: {daily: {every: 24h, payload: x}}\n")
@@ -415,8 +429,9 @@ func TestWorkerLoadsItsFileAnew(t *testing.T) {
 	b.write("worker.yaml", commandFile+"    concurrency: many\n    schedules: {hourly: {every: 0h}}\n")
 	require.NoError(t, b.cmd.Process.Signal(syscall.SIGHUP))
 	b.await("everything goes on as before", 1)
-	require.Contains(t, b.logged(), b.path()+`:16:18: concurrency: \"many\"; expected a number from 1 to 10000`)
-	require.Contains(t, b.logged(), b.path()+`:17:33: every: 0h; expected 1ms to 100 years`)
+	after := strings.Count(commandFile, "\n")
+	require.Contains(t, b.logged(), fmt.Sprintf(`%s:%d:18: concurrency: \"many\"; expected a number from 1 to 10000`, b.path(), after+1))
+	require.Contains(t, b.logged(), fmt.Sprintf(`%s:%d:33: every: 0h; expected 1ms to 100 years`, b.path(), after+2))
 	require.Equal(t, "daily\n", b.ok("schedules", "backup", "-o", "id"))
 
 	b.write("worker.yaml", `topics:
@@ -528,8 +543,8 @@ func TestWorkerExecutesStatements(t *testing.T) {
 	b.stop()
 }
 
-// Statements are executed in PostgreSQL and MariaDB as in SQLite. The tables of the inbox are made at
-// the start.
+// Statements are executed in PostgreSQL and MariaDB as in SQLite. The tables of the inbox are made
+// at the start.
 func TestWorkerExecutesStatementsOnServers(t *testing.T) {
 	t.Parallel()
 	for _, server := range []struct {

@@ -10,6 +10,8 @@
 //
 //	report, err := command.New([]string{"/usr/bin/python3", "/srv/report.py"})
 //
+// A handler runs one command. With [NewNamed] the payload names one of several.
+//
 // The environment of the server is not inherited. A command has these variables, and those of
 // [Env]:
 //

@@ -25,9 +25,11 @@ type Named struct {
 
 // NewNamed returns a handler that runs one of several commands:
 //
-//	tools, err := command.NewNamed(map[string]*command.Handler{"backup": backup, "report": report})
+//	tools, err := command.NewNamed(map[string]*command.Handler{"report": report})
+//	server.Handle("command", tools)
 //
-//	_, err = client.Enqueue(ctx, "command", "", []byte(`{"command": "report", "input": {"month": 3}}`))
+//	_, err = client.Enqueue(ctx, "command", "report-3",
+//		[]byte(`{"command": "report", "input": {"month": 3}}`))
 //
 // The command gets the input on standard input: a string as its text, and any other value as it
 // stands in the payload. Without an input it gets nothing. A payload that does not fit buries the

@@ -26,6 +26,7 @@
 //	any other, or none           the job is retried by [Delays]
 //
 // Redirects are not followed: a 3xx is a failure. A request is over after 15 s ([Timeout]).
+// [NewLookup] finds the receiver of each job, and with [NewNamed] the payload names it.
 //
 // # One dead receiver
 //

@@ -318,9 +318,9 @@ func BenchmarkHandle(b *testing.B) {
 	b.Cleanup(r.Close)
 	b.Run("handler", func(b *testing.B) {
 		h := hook(b, r.URL)
-		j := delayqtest.NewJob(b, delayq.NewJob{Topic: "hooks", Payload: []byte(`{"type":"order.paid"}`)})
 		b.SetParallelism(32)
 		b.RunParallel(func(pb *testing.PB) {
+			j := delayqtest.NewJob(b, delayq.NewJob{Topic: "hooks", Payload: []byte(`{"type":"order.paid"}`)})
 			for pb.Next() {
 				if err := h.Handle(b.Context(), j); err != nil {
 					b.Error(err)

@@ -62,7 +62,7 @@ func NewNamed(n Named, opts ...Option) (*Handler, error) {
 	}
 	if len(n.Hosts) > 0 || len(n.Secrets) > 0 {
 		if _, err := h.parse(Receiver{URL: "https://example.com", Secrets: n.Secrets}); err != nil {
-			errs = append(errs, fmt.Errorf("Secrets: %w", err))
+			errs = append(errs, fmt.Errorf("secrets for the hosts: %w", err))
 		}
 	}
 	if err := errors.Join(errs...); err != nil {

@@ -81,6 +81,6 @@ func TestInvalidNamed(t *testing.T) {
 	require.ErrorIs(t, err, delayq.ErrInvalid)
 	require.Equal(t, len(hosts), strings.Count(err.Error(), "must be a name such as"), err)
 	require.ErrorContains(t, err, `receiver "r"`)
-	require.ErrorContains(t, err, "Secrets: 0 secrets")
+	require.ErrorContains(t, err, "secrets for the hosts: 0 secrets")
 	require.NotContains(t, err.Error(), "s3cret")
 }

@@ -259,12 +259,14 @@ func (h *Handler) post(ctx context.Context, to target, job *delayq.Job) (answer,
 	}
 	defer resp.Body.Close()
 	text := fmt.Appendf(make([]byte, 0, 64), "%d %s", resp.StatusCode, http.StatusText(resp.StatusCode))
-	var body [maxShown]byte
-	if n, _ := io.ReadFull(resp.Body, body[:]); n > 0 {
-		text = append(append(text, '\n'), body[:n]...)
+	if resp.ContentLength != 0 {
+		var body [maxShown]byte
+		if n, _ := io.ReadFull(resp.Body, body[:]); n > 0 {
+			text = append(append(text, '\n'), body[:n]...)
+		}
+		// What is left of a longer or a slower body is dropped with the connection.
+		_, _ = io.CopyN(io.Discard, resp.Body, maxBody-maxShown)
 	}
-	// What is left of a longer or a slower body is dropped with the connection.
-	_, _ = io.CopyN(io.Discard, resp.Body, maxBody-maxShown)
 	return answer{resp.StatusCode, retryAfter(resp.Header.Get("Retry-After"), now), text}, nil
 }
 

@@ -1,5 +1,5 @@
-// Package values reads the values that the flags of the command line and the files of a worker share:
-// durations, rates and the policies of schedules.
+// Package values reads the values that the flags of the command line and the file of a worker have
+// in common: durations, rates and the policies of schedules.
 package values
 
 import (

@@ -7,7 +7,9 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -110,6 +112,9 @@ func Load(path string, getenv func(string) string) (*File, []Mistake) {
 	if err != nil {
 		l.at(nil, "%v", err)
 		return nil, l.sorted()
+	}
+	if info, err := os.Stat(path); err == nil && info.Mode().Perm()&0o002 != 0 && runtime.GOOS != "windows" {
+		l.at(nil, "everybody can write it (mode %04o), and it says which commands run", info.Mode().Perm())
 	}
 	var f *File
 	if root := l.parse(text); root != nil {

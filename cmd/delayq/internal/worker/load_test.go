@@ -3,6 +3,7 @@ package worker
 import (
 	"bytes"
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -186,6 +187,10 @@ func TestMistakesOfTheFileAsAWhole(t *testing.T) {
 	_, mistakes := Load(filepath.Join(t.TempDir(), "none.yaml"), getenv)
 	require.Len(t, mistakes, 1)
 	require.Contains(t, mistakes[0].String(), "no such file")
+	open := folder(t, "topics: {a: {command: {argv: [ls]}}}")
+	require.NoError(t, os.Chmod(open, 0o666))
+	_, mistakes = Load(open, getenv)
+	require.Equal(t, []Mistake{{File: open, Text: "everybody can write it (mode 0666), and it says which commands run"}}, mistakes)
 	_, got := load(t, "topics: # "+strings.Repeat("x", mostFile))
 	require.Equal(t, []string{"worker.yaml: worker.yaml: has more than 1048576 bytes"}, got)
 	_, got = load(t, "topics:\n"+strings.Repeat("  ? [x]\n  : 1\n", 200))
@@ -311,6 +316,14 @@ func TestRedactor(t *testing.T) {
 	require.Equal(t, plain, r.error(plain))
 	require.NoError(t, r.error(nil))
 	require.Equal(t, plain, newRedactor(nil).error(plain))
+
+	// An output whose beginning was cut off can begin within a secret.
+	for text, want := range map[string]string{
+		"cret s3cret": "… …", "s3cret": "…", "3cret, ret": "…, ret", "ret": "ret", "the 3cret": "the 3cret", "": "", "h": "h", "t@h": "t@h", "ret@h": "…",
+	} {
+		require.Equal(t, want, r.text(text, true), text)
+		require.EqualError(t, r.error(errors.New("x; "+outputMark+text)), "x; "+outputMark+want)
+	}
 }
 
 // Whatever stands in a file, Load returns either a File or mistakes with a place in the file.

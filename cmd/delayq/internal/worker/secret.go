@@ -9,6 +9,8 @@ import (
 	"strings"
 
 	"go.yaml.in/yaml/v3"
+
+	"github.com/delayq/delayq"
 )
 
 // mostValue is how many bytes a value from a file or from the environment has at most.
@@ -106,35 +108,77 @@ func readFile(name string, most int64) ([]byte, error) {
 // many words.
 const leastRedacted = 4
 
-// A redactor replaces secrets in errors of handlers.
-type redactor struct{ replace *strings.Replacer }
+// hidden stands for a secret. It is shorter than one, so a text does not grow.
+const hidden = "…"
 
-// newRedactor returns what replaces secrets by "…".
+// A redactor replaces secrets in the errors and the outputs of handlers.
+type redactor struct {
+	secrets []string // the longest first
+	replace *strings.Replacer
+}
+
+// newRedactor returns what replaces secrets.
 func newRedactor(secrets []string) *redactor {
+	r := &redactor{secrets: slices.DeleteFunc(slices.Clone(secrets), func(s string) bool { return len(s) < leastRedacted })}
+	slices.SortFunc(r.secrets, func(a, b string) int { return len(b) - len(a) }) // one can be in another
 	var pairs []string
-	secrets = slices.Clone(secrets)
-	slices.SortFunc(secrets, func(a, b string) int { return len(b) - len(a) }) // one can be in another
-	for _, s := range secrets {
-		if len(s) >= leastRedacted {
-			pairs = append(pairs, s, "…")
+	for _, s := range r.secrets {
+		pairs = append(pairs, s, hidden)
+	}
+	r.replace = strings.NewReplacer(pairs...)
+	return r
+}
+
+// text returns a text without secrets. If its beginning was cut off, it can begin within one.
+func (r *redactor) text(text string, cut bool) string {
+	if cut {
+		text = r.cut(text)
+	}
+	return r.replace.Replace(text)
+}
+
+// cut replaces the end of a secret with which a text begins.
+func (r *redactor) cut(text string) string {
+	most := 0
+	for _, s := range r.secrets {
+		for n := len(s) - 1; n >= leastRedacted && n > most; n-- {
+			if strings.HasPrefix(text, s[len(s)-n:]) {
+				most = n
+			}
 		}
 	}
-	if pairs == nil {
-		return &redactor{}
+	if most == 0 {
+		return text
 	}
-	return &redactor{strings.NewReplacer(pairs...)}
+	return hidden + text[most:]
 }
+
+// outputMark is what precedes the end of an output in the error of a command.
+const outputMark = "its output ends with:\n"
 
 // error returns an error whose text has no secrets. It is the same for errors.Is and errors.As.
 func (r *redactor) error(err error) error {
-	if err == nil || r.replace == nil {
-		return err
+	if err == nil {
+		return nil
 	}
 	text := err.Error()
-	if clean := r.replace.Replace(text); clean != text {
-		return &redacted{clean, err}
+	head, output, found := strings.Cut(text, outputMark)
+	clean := r.text(head, false)
+	if found {
+		clean += outputMark + r.text(output, true)
 	}
-	return err
+	if clean == text {
+		return err
+	}
+	return &redacted{clean, err}
+}
+
+// output replaces secrets in what a handler has attached to the run of a job.
+func (r *redactor) output(job *delayq.Job) {
+	output := string(job.Output())
+	if clean := r.text(output, true); clean != output {
+		_ = job.SetOutput([]byte(clean)) // the run has not ended, and the output is not longer
+	}
 }
 
 // A redacted is an error with another text.

@@ -133,6 +133,7 @@ func (c *current) Handle(ctx context.Context, job *delayq.Job) error {
 	v.enter()
 	c.mu.Unlock()
 	defer v.leave()
+	defer v.redact.output(job)
 	return v.redact.error(v.handler.Handle(ctx, job))
 }
 

@@ -133,7 +133,8 @@ func (r *rig) names(topic string) (list []string) {
 	return list
 }
 
-// Topics of a new file are served, those that it lacks are not, and a running job keeps its handler.
+// Topics of a new file are served, and those that it lacks are not. A running job has its handler
+// still.
 func TestReload(t *testing.T) {
 	inRig(t, func(r *rig) *File {
 		return fileOf(r.topic("a", &stub{name: "one", blocks: true}), r.topic("b", &stub{name: "b"}))
