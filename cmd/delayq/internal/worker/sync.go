@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/delayq/delayq"
@@ -71,44 +73,39 @@ func (w *Worker) sync(ctx context.Context) error {
 	defer cancel()
 	w.mu.Lock()
 	file := w.file
-	gone := make(map[string][]string, len(w.gone))
-	for topic, names := range w.gone {
-		gone[topic] = names
-	}
+	gone := maps.Clone(w.gone)
 	w.mu.Unlock()
 	var errs []error
-	unschedule := func(topic, name string) {
-		err := w.Client.Unschedule(ctx, topic, name)
-		switch {
-		case err == nil:
-			w.Log.Info("schedule removed", "topic", topic, "schedule", name)
-		case !errors.Is(err, delayq.ErrNotFound):
+	// remove removes those schedules of a topic that came from a file and have left it.
+	remove := func(topic string, left func(name string) bool) {
+		list, err := w.Inspector.Schedules(ctx, topic)
+		if err != nil {
 			errs = append(errs, err)
+			return
+		}
+		for _, s := range list {
+			if s.Headers[HeaderFrom] != FromFile || !left(s.Name) {
+				continue
+			}
+			err := w.Client.Unschedule(ctx, topic, s.Name)
+			switch {
+			case err == nil:
+				w.Log.Info("schedule removed", "topic", topic, "schedule", s.Name)
+			case !errors.Is(err, delayq.ErrNotFound):
+				errs = append(errs, err)
+			}
 		}
 	}
 	for _, t := range file.Topics {
-		list, err := w.Inspector.Schedules(ctx, t.Name)
-		if err != nil {
-			errs = append(errs, err)
-			continue
-		}
-		wanted := make(map[string]bool, len(t.schedules))
-		for _, s := range t.schedules {
-			wanted[s.name] = true
-		}
-		for _, s := range list {
-			if s.Headers[HeaderFrom] == FromFile && !wanted[s.Name] {
-				unschedule(t.Name, s.Name)
-			}
-		}
+		remove(t.Name, func(name string) bool {
+			return !slices.ContainsFunc(t.schedules, func(s *schedule) bool { return s.name == name })
+		})
 		for _, s := range t.schedules {
 			errs = append(errs, w.Client.Schedule(ctx, t.Name, s.name, s.spec, s.payload, s.options...))
 		}
 	}
 	for topic, names := range gone {
-		for _, name := range names {
-			unschedule(topic, name)
-		}
+		remove(topic, func(name string) bool { return slices.Contains(names, name) })
 	}
 	err := errors.Join(errs...)
 	if err == nil {

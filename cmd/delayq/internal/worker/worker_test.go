@@ -220,11 +220,12 @@ func TestSchedulesOfTheFile(t *testing.T) {
 		require.NoError(t, r.Client.Schedule(r.Context(), "a", "old", delayq.Every(time.Hour), nil, delayq.Header(HeaderFrom, FromFile)))
 		return fileOf(r.topic("a", &stub{name: "one"}, tick("s", time.Hour), tick("gone", time.Hour)), r.topic("b", &stub{name: "b"}, tick("b", time.Hour)))
 	}, func(r *rig) {
+		require.NoError(t, r.Client.Schedule(r.Context(), "b", "task", delayq.Every(time.Hour), nil, delayq.Header(HeaderFrom, FromCommand)))
 		require.Equal(t, []string{"gone every 1h0m0s", "mine every 1h0m0s", "program every 1h0m0s", "s every 1h0m0s"}, r.names("a"))
 		require.NoError(t, r.Client.PauseSchedule(r.Context(), "a", "s"))
 		r.load(fileOf(r.topic("a", &stub{name: "one"}, tick("s", time.Minute))))
 		require.Equal(t, []string{"mine every 1h0m0s", "program every 1h0m0s", "s every 1m0s"}, r.names("a"))
-		require.Empty(t, r.names("b"))
+		require.Equal(t, []string{"task every 1h0m0s"}, r.names("b"))
 		info, err := r.Inspector.Schedule(r.Context(), "a", "s")
 		require.NoError(t, err)
 		require.Equal(t, delayq.SchedulePaused, info.State)
