@@ -111,7 +111,6 @@ func TestGather(t *testing.T) {
 		require.Equal(b, []int{10}, sizes(list))
 		require.InDelta(b, began+time.Second, list[0].at, float64(few))
 
-		began = b.At()
 		enqueueSome(b, "later", 12, delayq.ProcessIn(2*time.Second))
 		b.Pass(2*time.Second + few)
 		require.Equal(b, []int{12}, sizes(g.batches()), "promoted together")
