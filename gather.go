@@ -72,12 +72,18 @@ func (t *topicServer) gathersAll() bool {
 	return w.Size > 0 && !w.ByKey
 }
 
-// gatherArgs returns the arguments of a take about gathering, for so many jobs that can start.
-func (t *topicServer) gatherArgs(free int) []any {
+// gatherArgs returns the arguments of a take about gathering. The take is for n jobs, of which free
+// can start.
+func (t *topicServer) gatherArgs(n, free int) []any {
 	w, seat := &t.workers.window, t.workers.seat()
-	groups := 0
-	if w.ByKey {
+	groups, size := 0, w.Size
+	switch {
+	case w.ByKey:
 		groups = max(1, free/seat)
+	case size > 0:
+		t.mu.Lock()
+		size -= t.workers.begun(n)
+		t.mu.Unlock()
 	}
-	return []any{w.Size, ceilMS(w.Wait), groups, seat}
+	return []any{max(0, size), ceilMS(w.Wait), groups, seat}
 }

@@ -312,7 +312,7 @@ func (k *taker) send(work context.Context, limit, bytes int, place string, timeo
 	sent := time.Now()
 	r, err := t.exec(work, topicCall{
 		script: takeScript, jobs: limit, receipt: k.receipt, timeout: timeout, caller: &t.server.takeScripts,
-	}, append(args, t.gatherArgs(k.free)...)...)
+	}, append(args, t.gatherArgs(k.n, k.free)...)...)
 	return r, sent, err
 }
 

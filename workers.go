@@ -99,6 +99,14 @@ func (w *workers) gathers() bool {
 	return len(w.next) > 0 && len(w.next) < w.seat() && (w.coming > 0 || w.more) && !w.hasty
 }
 
+// begun returns how many jobs a batch has that waits for the jobs of a take. That is for n jobs.
+func (w *workers) begun(n int) int {
+	if !w.more || w.hasty {
+		return 0
+	}
+	return max(0, len(w.next)+w.coming-n) % w.seat()
+}
+
 // group returns how many jobs at the head of a list make a batch: of any keys, or of one.
 func (w *workers) group(list []*run) (n int) {
 	for n < min(len(list), w.seat()) && (!w.window.ByKey || list[n].opts.Key == list[0].opts.Key) {

@@ -5,6 +5,8 @@
 -- KEYS[3]  lane     zset, place and ID of every ready job that has a key
 -- KEYS[4]  receipt  string, the last call of the series and its reply
 -- KEYS[5]  blockers  zset, place and ID of every job that its key waits for (see limits)
+-- KEYS[6]  turn      zset, key of waiting jobs scored by its pass
+-- KEYS[7]  ready     list of job IDs, next one at the head
 -- ARGV[1]  number   number of this call in its series
 -- ARGV[2]  id       the job
 -- ARGV[3]  start    the head start in ms plus 2^31
@@ -14,8 +16,9 @@
 -- Returns {'ok', now, answer}: set, plain for a job without a key, gone if there is no such job, or
 -- lost if its place is lost. Only with set anything has changed.
 -- Cost: O(log N), and the record is read.
--- Uses: now receipt place reseat block
+-- Uses: now receipt place rouse reseat block
 local pool, keyed, lane, receipt, blockers = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local turn, ready = KEYS[6], KEYS[7]
 local number, id, start = ARGV[1], ARGV[2], tonumber(ARGV[3])
 
 local told = replay(receipt, number)
@@ -36,6 +39,10 @@ if record and place and key_of(place) and of_record(place, record) then
   redis.call('HSET', keyed, id, new)
   if redis.call('ZREM', lane, place .. id) == 1 then
     redis.call('ZADD', lane, 0, new .. id)
+    if redis.call('EXISTS', blockers) == 1 then -- it may come before the job that its key waits for
+      offer(turn, {(key_of(new))})
+      rouse(ready, 1)
+    end
   end
 elseif record then
   answer = has_key(record) and 'lost' or 'plain'

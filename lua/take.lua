@@ -74,7 +74,8 @@
 --
 -- Jobs of all keys are gathered together from the take that finds too few of them on. The field
 -- gather of meta has the end of that. The server waits in idle meanwhile, because each job that
--- becomes ready can be the last one that is missing. Jobs of a key are gathered from the due time
+-- becomes ready can be the last one that is missing. Jobs that do not fill another batch, and are
+-- too few for one, stay. Jobs of a key are gathered from the due time
 -- of its first one on. Meanwhile the key is parked.
 --
 -- If the jobs of each key run in their order (see limits), one of them runs at a time. A key is
@@ -293,10 +294,16 @@ if set[4] or by_key then
   end
 end
 
+local kept_back = false -- jobs stay because they are gathered for another batch
 if enough > 0 and groups == 0 then
   local ready_jobs = redis.call('LLEN', ready) + redis.call('LLEN', handoff)
-    + redis.call('ZCARD', lane)
+  if ready_jobs > 0 then -- without the wake-ups
+    ready_jobs = ready_jobs - #redis.call('LPOS', ready, '', 'COUNT', 0, 'MAXLEN', 1000)
+      - #redis.call('LPOS', handoff, '', 'COUNT', 0, 'MAXLEN', 1000)
+  end
+  ready_jobs = ready_jobs + redis.call('ZCARD', lane)
   local ending = number_of(set[8])
+  local over = ending > 0 and ending <= now
   if ready_jobs > 0 and ready_jobs < enough then
     if ending == 0 or ending > now + within then
       ending = now + within
@@ -310,6 +317,10 @@ if enough > 0 and groups == 0 then
   end
   if ending > 0 then
     redis.call('HDEL', meta, 'gather')
+  end
+  local rest = ready_jobs % batch
+  if not over and rest > 0 and rest < enough and ready_jobs - rest < limit then
+    limit, kept_back, bound = ready_jobs - rest, true, bound and 'on'
   end
 end
 
@@ -817,6 +828,7 @@ if laned then
   more = more or others > 0 and not busy
   dry = dry and others == 0 and got < limit and not refilled
 end
+more = more or kept_back and got > 0
 
 -- The server is registered by the very take that finds nothing more. So a job cannot be pushed
 -- between the two.

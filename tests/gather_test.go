@@ -251,3 +251,58 @@ func TestGatherIsChecked(t *testing.T) {
 	err := server.HandlerFunc("a", queuetest.Nothing, delayq.Gather(delayq.GatherWindow{Wait: time.Second}))
 	require.ErrorContains(t, err, "Gather is for HandleBatch")
 }
+
+// IDs that only wake servers are no jobs.
+func TestGatherJobsOfKeysTogether(t *testing.T) {
+	queuetest.InBubble(t, func(b *queuetest.Bubble) {
+		g := &gatherer{b: b}
+		serveGathered(b, g.handle, delayq.BatchSize(20), delayq.Concurrency(1), delayq.Gather(delayq.GatherWindow{Size: 10, Wait: 3 * time.Second}))
+		b.Pass(time.Second)
+		var jobs []delayq.NewJob
+		for _, id := range []string{"1", "2", "3", "4", "5", "6"} {
+			jobs = append(jobs, delayq.NewJob{Topic: "a", ID: id, Options: []delayq.JobOption{delayq.Key("k")}})
+		}
+		_, err := b.Client.EnqueueBatch(b.Context(), jobs)
+		require.NoError(b, err)
+		b.Pass(2900 * time.Millisecond)
+		require.Empty(b, g.batches())
+		b.Pass(200 * time.Millisecond)
+		require.Equal(b, []int{6}, sizes(g.batches()))
+	})
+}
+
+// Jobs that do not fill another batch wait for more of them.
+func TestGatherLeavesTheRest(t *testing.T) {
+	queuetest.InBubble(t, func(b *queuetest.Bubble) {
+		g := &gatherer{b: b}
+		serveGathered(b, g.handle, delayq.BatchSize(20), delayq.Concurrency(3), delayq.Gather(delayq.GatherWindow{Size: 10, Wait: 3 * time.Second}))
+		b.Pass(time.Second)
+		enqueueSome(b, "later", 25, delayq.ProcessIn(2*time.Second))
+		b.Pass(2*time.Second + 500*time.Millisecond)
+		require.Equal(b, []int{20}, sizes(g.batches()))
+		b.Pass(3 * time.Second)
+		require.Equal(b, []int{5}, sizes(g.batches()))
+	})
+}
+
+// Records that need several takes make one batch, and a smaller one when others are too large.
+func TestGatherLargeJobs(t *testing.T) {
+	queuetest.InBubble(t, func(b *queuetest.Bubble) {
+		g := &gatherer{b: b}
+		serveGathered(b, g.handle, delayq.BatchSize(50), delayq.Concurrency(1), delayq.Gather(delayq.GatherWindow{Wait: 3 * time.Second}))
+		b.Pass(time.Second)
+		for i := range 20 {
+			_, err := b.Client.Enqueue(b.Context(), "a", string(rune('a'+i)), make([]byte, 100<<10))
+			require.NoError(b, err)
+		}
+		b.Pass(10 * time.Second)
+		large := 0
+		for _, n := range sizes(g.batches()) {
+			large += n
+		}
+		require.Equal(b, 20, large)
+		enqueueSome(b, "later", 50, delayq.ProcessIn(2*time.Second))
+		b.Pass(2*time.Second + 500*time.Millisecond)
+		require.Equal(b, []int{50}, sizes(g.batches()))
+	})
+}

@@ -253,3 +253,21 @@ func TestOrderedJobsThatAreGivenBack(t *testing.T) {
 		require.Equal(b, []string{"k/0", "k/1", "k/2"}, l.of("k"))
 	})
 }
+
+// A job that gets a priority over the dead one runs at once.
+func TestPriorityOverADeadJob(t *testing.T) {
+	queuetest.InBubble(t, func(b *queuetest.Bubble) {
+		ordered(b, delayq.HaltKey)
+		l := newOrderLog(b)
+		b.Enqueue("a", "k/1", delayq.Key("k"))
+		require.NoError(b, b.Client.Bury(b.Context(), "a", "k/1", "why"))
+		b.Pass(time.Second)
+		b.Enqueue("a", "k/2", delayq.Key("k"))
+		b.Serve("a", l.then(func(context.Context, *delayq.Job) error { return nil }))
+		b.Pass(time.Second)
+		require.Empty(b, l.of("k"))
+		require.NoError(b, b.Client.SetPriority(b.Context(), "a", "k/2", time.Hour))
+		b.Pass(20 * time.Millisecond)
+		require.Equal(b, []string{"k/2"}, l.of("k"))
+	})
+}
