@@ -179,18 +179,18 @@ func (j *laneJob) before(other *laneJob) bool {
 	return cmp.Or(cmp.Compare(j.front, other.front), cmp.Compare(j.number, other.number)) < 0
 }
 
-// blocker returns a job that j must wait for, or nil.
-func (g *laneGame) blocker(j *laneJob) *laneJob {
+// blocker returns the first job that j must wait for, or nil.
+func (g *laneGame) blocker(j *laneJob) (first *laneJob) {
 	if j.key == "" || !g.limits.topic.Ordered {
 		return nil
 	}
 	for _, other := range g.jobs {
 		waits := other.in == inBucket || other.in == inDead && g.limits.topic.OnDead == HaltKey
-		if other.key == j.key && other.blocks && waits && other.before(j) {
-			return other
+		if other.key == j.key && other.blocks && waits && other.before(j) && (first == nil || other.before(first)) {
+			first = other
 		}
 	}
-	return nil
+	return first
 }
 
 // blocks reports whether a key is parked until a time because its first job must wait for another

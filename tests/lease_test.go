@@ -376,7 +376,7 @@ func TestFenceGrows(t *testing.T) {
 				grown++
 			}
 		}
-		require.GreaterOrEqual(b, grown, 25)
+		require.GreaterOrEqual(b, grown, 20) // an extension can come after the next look
 		require.Greater(b, fences[10], fences[9], "another lease")
 		require.Greater(b, fences[20], fences[19], "another lease")
 	})
