@@ -109,8 +109,8 @@ func TestExamples(t *testing.T) {
 	sources, err := filepath.Glob("*/main.go")
 	require.NoError(t, err)
 	sources = slices.DeleteFunc(sources, func(source string) bool {
-		// tutorial takes arguments, readme wants a Redis, observe, orms, shop and tasks are modules.
-		// These have tests of their own.
+		// tutorial takes arguments, readme wants a Redis, and observe, orms, shop and tasks are
+		// modules. These have tests of their own.
 		return slices.Contains([]string{"tutorial", "readme", "observe", "orms", "shop", "tasks"}, filepath.Dir(source))
 	})
 	require.Len(t, outputs, len(sources), "every example has an output")
