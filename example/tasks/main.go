@@ -13,12 +13,14 @@ import (
 	"io"
 	"log"
 	"log/slog"
+	"maps"
 	"net"
 	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"text/tabwriter"
 	"time"
 
 	_ "modernc.org/sqlite"
@@ -57,9 +59,12 @@ func main() {
 	mails := newMailbox()
 	fill(db, ping)
 
-	c := config{dir: dir, ping: ping, mail: mails.server(), statements: statements, commands: commands}
-	if _, err := exec.LookPath("python3"); err != nil {
-		c.commands = map[string][]string{"disk": commands["disk"], "copy": commands["copy"], "export": commands["export"]}
+	c := config{dir: dir, mail: mails.server(), statements: statements, commands: commands, receivers: map[string]string{"ping": ping}}
+	if !hasPython() {
+		fmt.Println("python3 does not run here: its task is left out")
+		leaveOut(db, "python")
+		c.commands = maps.Clone(commands)
+		delete(c.commands, "totals")
 	}
 	q, err := delayqtest.Open() // an embedded Redis
 	check(err)
@@ -74,7 +79,7 @@ func main() {
 	wait(ctx, q.Inspector)
 	stop()
 	check(<-done)
-	report(q.Client, q.Inspector)
+	check(show(q.Client, q.Inspector, os.Stdout))
 	fmt.Println("the partner got a mail for", <-mails.got)
 	check(cmp.Or(web.Close(), mails.Close(), q.Close(), db.Close()))
 }
@@ -124,8 +129,8 @@ func wait(ctx context.Context, insp *delayq.Inspector) {
 				waits = waits || s.State != delayq.SchedulePaused && s.Attempts < 2
 			}
 		}
-		for _, topic := range []string{"mail", "command"} { // the tasks that run once
-			stats, err := insp.Stats(ctx, topic)
+		for _, one := range single {
+			stats, err := insp.Stats(ctx, one.topic)
 			check(err)
 			waits = waits || stats[0].Done+stats[0].Dead == 0
 		}
@@ -135,32 +140,59 @@ func wait(ctx context.Context, insp *delayq.Inspector) {
 	}
 }
 
-// report prints what "delayq task list", "delayq job" and the web page show.
-func report(client *delayq.Client, insp *delayq.Inspector) {
+// show prints what an operator sees, as "delayq task list", "delayq job" and the web page do.
+func show(client *delayq.Client, insp *delayq.Inspector, w io.Writer) error {
 	ctx := context.Background()
+	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(table, "NAME\tKIND\tRHYTHM\tSTATUS\tLAST RUN\tNEXT RUN\tOUTCOME\tOUTPUT")
+	row := func(name, task string, rhythm, status any, last, next time.Time, outcome string, output []byte) {
+		kind, _, _ := strings.Cut(task, " ")
+		fmt.Fprintf(table, "%s\t%s\t%v\t%v\t%s\t%s\t%s\t%s\n", name, kind, rhythm, status, clock(last), clock(next),
+			cmp.Or(outcome, "-"), cmp.Or(strings.Join(strings.Fields(string(output)), " "), "-"))
+	}
 	for _, topic := range topics {
 		list, err := insp.Schedules(ctx, topic)
-		check(err)
+		if err != nil {
+			return err
+		}
 		for _, s := range list {
-			fmt.Printf("%s %s: %v, %s", topic, s.Name, s.Spec, s.State)
-			if s.LastRun != nil {
-				fmt.Printf(", next run in %d ms, last run %s: %s", time.Until(s.NextSlot).Milliseconds(), s.LastRun.Outcome, oneLine(s.LastRun.Output))
-			}
-			fmt.Println()
+			last := cmp.Or(s.LastRun, &delayq.RunInfo{}) // nil before the first one
+			row(s.Name, s.Headers["task"], s.Spec, s.State, last.FinishedAt, s.NextSlot, string(last.Outcome), last.Output)
 		}
 	}
-	for _, one := range [][2]string{{"mail", "report"}, {"command", "copy"}} {
-		job, err := client.Get(ctx, one[0], one[1])
-		check(err)
-		text := string(job.Output())
-		if n := len(job.Errors); n > 0 {
-			text = job.Errors[n-1].Message
+	for _, one := range single {
+		job, err := client.Get(ctx, one.topic, one.name)
+		if err != nil {
+			return err
 		}
-		fmt.Printf("%s %s: once, %s: %s\n", one[0], one[1], job.State, oneLine([]byte(text)))
+		last, outcome, output := job.FinishedAt, "acked", job.Output()
+		if n := len(job.Errors); job.State == delayq.StateDead {
+			last, outcome, output = job.BuriedAt, "buried", []byte(job.Errors[n-1].Message)
+		}
+		row(one.name, job.Headers["task"], "once", job.State, last, time.Time{}, outcome, output)
 	}
+	return table.Flush()
 }
 
-func oneLine(text []byte) string { return strings.Join(strings.Fields(string(text)), " ") }
+// single are the tasks that run once.
+var single = []struct{ topic, name string }{{"mail", "report"}, {"command", "copy"}}
+
+// clock returns the time of day.
+func clock(t time.Time) string {
+	if t.IsZero() {
+		return "-"
+	}
+	return t.Local().Format("15:04:05.0")
+}
+
+// hasPython reports whether python3 runs.
+func hasPython() bool { return exec.Command("python3", "-c", "").Run() == nil }
+
+// leaveOut removes the rows of a type.
+func leaveOut(db *sql.DB, kind string) {
+	_, err := db.Exec("DELETE FROM tasks WHERE type = $1", kind)
+	check(err)
+}
 
 func check(err error) {
 	if err != nil {

@@ -45,9 +45,9 @@ func (c *config) move(ctx context.Context, db *sql.DB, client *delayq.Client, w 
 	count := map[string]int{}
 	for _, t := range list {
 		status := "moved"
-		topic, payload, err := c.job(t)
+		j, err := c.job(t)
 		if err == nil {
-			err = t.hand(ctx, client, topic, payload)
+			err = t.hand(ctx, client, j)
 		}
 		switch {
 		case errors.Is(err, errRefused), errors.Is(err, delayq.ErrInvalid):
@@ -67,46 +67,63 @@ func (c *config) move(ctx context.Context, db *sql.DB, client *delayq.Client, w 
 
 var errRefused = errors.New("refused")
 
-// job returns the topic and the payload of a row. What the row wants to execute must be what the
-// configuration has under that name: the payload has the name alone.
-func (c *config) job(t task) (topic string, payload []byte, err error) {
-	var known string
+// A request is what a task becomes: what "delayq task add" writes too.
+type request struct {
+	topic   string
+	payload []byte
+	options []delayq.JobOption
+}
+
+// job returns the request of a row. What the row wants to execute must be what the configuration
+// has under that name: the payload has the name alone.
+func (c *config) job(t task) (*request, error) {
+	r := &request{topic: t.kind}
+	what, known := t.name, ""
 	var about any
 	switch t.kind {
 	case "sql":
-		topic, known, about = "sql", c.statements[t.name], map[string]string{"statement": t.name}
+		known, about = c.statements[t.name], map[string]string{"statement": t.name}
 	case "shell", "python":
-		topic, about = "command", map[string]string{"command": t.name}
+		r.topic, about = "command", map[string]string{"command": t.name}
 		if argv := c.commands[t.name]; len(argv) > 0 {
 			known = argv[len(argv)-1]
 		}
 	case "http":
-		topic, known, about = "webhook", c.ping, map[string]string{"task": t.name}
+		r.topic, known, about = "webhook", c.receivers[t.name], map[string]string{"receiver": t.name}
+		r.options = append(r.options, delayq.Key(t.name)) // a dead receiver delays no other
 	case "email": // the handler validates the address
-		topic, known, about = "mail", t.content, map[string]any{"template": "report", "to": []string{t.content}}
+		what, known = "report", t.content
+		r.topic, about = "mail", map[string]any{"template": what, "to": []string{t.content}}
 	default:
-		return "", nil, fmt.Errorf("%w: %q: the type %q is unknown", errRefused, t.name, t.kind)
+		return nil, fmt.Errorf("%w: %q: the type %q is unknown", errRefused, t.name, t.kind)
 	}
 	if known != t.content {
-		return "", nil, fmt.Errorf("%w: %q: its content is not that of the configuration", errRefused, t.name)
+		return nil, fmt.Errorf("%w: %q: its content is not that of the configuration", errRefused, t.name)
 	}
-	payload, err = json.Marshal(about)
-	return topic, payload, err
+	// Lists show the first header. The second one says that the task is from no file.
+	r.options = append(r.options, delayq.Header("task", r.topic+" "+what), delayq.Header("task-from", "command"))
+	var err error
+	r.payload, err = json.Marshal(about)
+	return r, err
 }
 
 // hand gives a task to delayq. The call can be repeated.
-func (t task) hand(ctx context.Context, client *delayq.Client, topic string, payload []byte) error {
+func (t task) hand(ctx context.Context, client *delayq.Client, r *request) error {
 	next := time.Unix(t.next, 0)
 	if !t.every.Valid {
-		_, err := client.Enqueue(ctx, topic, t.name, payload, delayq.ProcessAt(next), delayq.Retention(7*24*time.Hour))
+		_, err := client.Enqueue(ctx, r.topic, t.name, r.payload, append(r.options, delayq.ProcessAt(next), delayq.Retention(7*24*time.Hour))...)
 		if errors.Is(err, delayq.ErrDuplicate) {
 			return nil // an earlier move was stopped before it could mark the row
 		}
 		return err
 	}
-	err := client.Schedule(ctx, topic, t.name, delayq.Every(time.Duration(t.every.Int64)*time.Second), payload)
+	options := make([]delayq.ScheduleOption, len(r.options))
+	for i, opt := range r.options {
+		options[i] = opt
+	}
+	err := client.Schedule(ctx, r.topic, t.name, delayq.Every(time.Duration(t.every.Int64)*time.Second), r.payload, options...)
 	if err == nil && t.paused {
-		err = client.PauseSchedule(ctx, topic, t.name)
+		err = client.PauseSchedule(ctx, r.topic, t.name)
 	}
 	return err
 }

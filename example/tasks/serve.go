@@ -1,11 +1,9 @@
 package main
 
 import (
-	"context"
 	"database/sql"
-	"encoding/json"
+	_ "embed"
 	"errors"
-	"fmt"
 	"io"
 	"log"
 	"net"
@@ -27,7 +25,7 @@ import (
 var topics = []string{"sql", "command", "webhook", "mail"}
 
 // What may be executed. Somebody has looked at each of these and put it here. For delayq worker
-// they are in its file.
+// they are in worker.yaml.
 var (
 	statements = map[string]string{"clean-zombies": "DELETE FROM sessions WHERE seen < 1000"}
 	commands   = map[string][]string{
@@ -38,12 +36,21 @@ var (
 	}
 )
 
+// report is the text of a mail.
+//
+//go:embed report.txt
+var report []byte
+
+// pingSecret signs the requests to the partner, who has it too.
+const pingSecret = "whsec_MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIz"
+
 // A config is what the handlers may do.
 type config struct {
-	dir, ping  string
+	dir        string
 	mail       mail.Server
 	statements map[string]string
 	commands   map[string][]string
+	receivers  map[string]string // URLs
 }
 
 // serve sets the handlers of a server.
@@ -62,36 +69,34 @@ func (c *config) serve(server *delayq.Server, db *sql.DB) error {
 			return err
 		}
 	}
+	runner, err := command.NewNamed(runners)
+	if err != nil {
+		return err
+	}
 	text := filepath.Join(c.dir, "report.txt")
-	if err := os.WriteFile(text, []byte("All is well.\n"), 0o600); err != nil {
+	if err := os.WriteFile(text, report, 0o600); err != nil {
 		return err
 	}
 	sender, err := mail.New(c.mail, "Reports <reports@shop.example>", map[string]mail.Template{"report": {Subject: "Report", Text: text}})
 	if err != nil {
 		return err
 	}
-	secret, err := webhook.ParseSecret("whsec_MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIz")
+	secret, err := webhook.ParseSecret(pingSecret)
 	if err != nil {
 		return err
 	}
-	hook, err := webhook.New(webhook.Receiver{URL: c.ping, Secrets: []webhook.Secret{secret}},
+	receivers := make(map[string]webhook.Receiver)
+	for name, url := range c.receivers {
+		receivers[name] = webhook.Receiver{URL: url, Secrets: []webhook.Secret{secret}}
+	}
+	hook, err := webhook.NewNamed(webhook.Named{Receivers: receivers},
 		webhook.PlainHTTP(), webhook.Allow(netip.MustParsePrefix("127.0.0.0/8"))) // the partner of this example
 	if err != nil {
 		return err
 	}
 	return errors.Join(
 		server.Handle("sql", cleaner, delayq.Defaults(delayq.Retry(3))),
-		server.HandlerFunc("command", func(ctx context.Context, job *delayq.Job) error {
-			var payload struct{ Command string }
-			if err := json.Unmarshal(job.Payload, &payload); err != nil {
-				return delayq.Permanent(err)
-			}
-			runner := runners[payload.Command]
-			if runner == nil {
-				return delayq.Permanent(fmt.Errorf("there is no command %q", payload.Command))
-			}
-			return runner.Handle(ctx, job)
-		}, delayq.Defaults(delayq.Retry(0))),
+		server.Handle("command", runner, delayq.Defaults(delayq.Retry(0))),
 		server.Handle("webhook", hook, delayq.Defaults(delayq.Retry(9))),
 		server.Handle("mail", sender, delayq.Defaults(delayq.Retry(10))),
 	)
