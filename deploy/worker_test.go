@@ -68,7 +68,11 @@ func TestWorkerIsCalledAsItIs(t *testing.T) {
 	require.NoError(t, err)
 	require.Greater(t, stop, a+b)
 	require.Equal(t, "mixed", s["KillMode"], "commands must not get the SIGTERM of the worker")
-	for name, want := range map[string]string{"DynamicUser": "yes", "NoNewPrivileges": "yes", "ProtectSystem": "strict", "CapabilityBoundingSet": ""} {
+	// The user whom the comments create is that of the service, and its group may read the file.
+	require.Contains(t, file(t, unitFile), "\n#   useradd --system --user-group --shell /usr/sbin/nologin "+s["User"]+"\n")
+	require.Contains(t, file(t, unitFile), "\n#   install -m 640 -g "+s["Group"]+" worker.yaml /etc/delayq/worker.yaml\n")
+	require.Contains(t, s["ExecStart"], " /etc/delayq/worker.yaml")
+	for name, want := range map[string]string{"User": "delayq", "NoNewPrivileges": "yes", "ProtectSystem": "strict", "CapabilityBoundingSet": ""} {
 		require.Equal(t, want, s[name], name)
 	}
 }
