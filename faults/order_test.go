@@ -2,7 +2,9 @@ package faults_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -13,77 +15,174 @@ import (
 	"github.com/delayq/delayq/faults/rig"
 )
 
-// TestKillsKeepTheOrder kills and stops three servers again and again while they run jobs of four
-// keys in their order, some of which fail at first. Redis never has two leases of a key, and the
-// jobs of a key run for the first time in the order in which they were enqueued.
-func TestKillsKeepTheOrder(t *testing.T) {
-	const keys, perFault = 4, 6
-	faults := 4
-	if !testing.Short() {
-		faults = 50
+// hits returns how often a test kills a server in the middle of a job, and how often it stops one:
+// 15 times each, with -short twice.
+func hits() int {
+	if testing.Short() {
+		return 2
 	}
-	jobs := (faults + 1) * perFault // of each key
-	b := newBench(t)
-	b.options.Limits = map[string]check.Limits{"t": {Key: check.Limit{Running: 1}}}
-	require.NoError(t, b.client.SetLimits(t.Context(), "t", delayq.Limits{Ordered: true}))
-	for i := range jobs {
-		for k := range keys {
-			task := &rig.Task{
-				Topic: "t", ID: fmt.Sprintf("k%d/%05d", k, i), Steps: []string{"hang:20ms"}, Retries: -1,
-				Options: []delayq.JobOption{delayq.Key(fmt.Sprint("k", k)), delayq.Backoff(20*time.Millisecond, time.Second)},
-			}
-			if (i+k)%5 == 0 {
-				task.Steps = []string{"err", "panic", "ok"}
-			}
-			require.NoError(t, b.client.Put(t.Context(), task, false))
-		}
-	}
-
-	stop := b.background(func(ctx context.Context) { b.sample(ctx, "t") })
-	defer stop()
-	workers := []*rig.Worker{b.worker("w0"), b.worker("w1"), b.worker("w2")}
-	begun := func(least int) { // waits until so many jobs of each key have begun
-		b.await(fmt.Sprintf("%d jobs of each key", least), 2*patient, func(events []rig.Event) bool {
-			first := firstStarts(events)
-			for _, ids := range first {
-				if len(ids) < least {
-					return false
-				}
-			}
-			return len(first) == keys
-		})
-	}
-	for i := range faults {
-		begun((i + 1) * perFault)
-		w := workers[i%len(workers)]
-		if i%2 == 0 {
-			require.NoError(t, w.Kill())
-			require.NoError(t, w.Start())
-			continue
-		}
-		require.NoError(t, w.Stop())
-		begun((i+1)*perFault + perFault/2) // also of the keys whose jobs it has
-		require.NoError(t, w.Cont())
-	}
-	b.drained(2 * patient)
-	stop()
-	events, err := b.history.Events()
-	require.NoError(t, err)
-	for key, ids := range firstStarts(events) {
-		require.Len(t, ids, jobs, key)
-		require.IsIncreasing(t, ids, key)
-	}
-	require.EqualValues(t, 1, b.judge().Limited.Together)
+	return 15
 }
 
-// firstStarts returns the jobs of each key in the order in which they first started.
-func firstStarts(events []rig.Event) map[string][]string {
-	order, seen := map[string][]string{}, map[string]bool{}
+// TestKillsAndStopsKeepTheOrder kills and stops servers in the middle of jobs whose keys have an
+// order, while other jobs fail and die. No job of a key has a lease while another one does, and the
+// jobs of a key complete in the order in which they were enqueued. A dead job halts its key, or it
+// does not.
+func TestKillsAndStopsKeepTheOrder(t *testing.T) {
+	for name, dead := range map[string]delayq.OnDead{"a dead job continues its key": delayq.ContinueKey, "a dead job halts its key": delayq.HaltKey} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t)
+			b.options.Limits = map[string]check.Limits{"t": {Key: check.Limit{Running: 1}, Ordered: true, Halt: dead == delayq.HaltKey}}
+			require.NoError(t, b.client.SetLimits(t.Context(), "t", delayq.Limits{Ordered: true, OnDead: dead}))
+			feeds := make([]orderedFeed, 6)
+			all := []func(context.Context){func(ctx context.Context) { b.sample(ctx, "t") }}
+			for i := range feeds {
+				feeds[i] = orderedFeed{b: b, key: fmt.Sprintf("k%d", i)}
+				all = append(all, feeds[i].run)
+			}
+			workers := []*rig.Worker{b.worker("w0"), b.worker("w1"), b.worker("w2")}
+			stop := b.background(all...)
+			defer stop()
+			for i := range 2 * hits() {
+				w := workers[i%len(workers)]
+				if i%2 == 0 {
+					b.interrupt(w, w.Kill, w.Start)
+				} else {
+					b.interrupt(w, w.Stop, w.Cont)
+				}
+			}
+			stop()
+			report := b.judge()
+			require.Greater(t, report.Limited.Samples, 100)
+			require.Greater(t, report.Limited.Ordered, 10*hits())
+			require.NotZero(t, report.Outcomes["retried"])
+			require.NotZero(t, report.Outcomes["buried"])
+			require.GreaterOrEqual(t, report.Faults["kill"], hits())
+			require.GreaterOrEqual(t, report.Faults["stop"], hits())
+			events := b.events(func(rig.Event) bool { return true })
+			for _, f := range feeds {
+				require.Greater(t, len(f.completing), 5)
+				require.Equal(t, f.completing, completions(events, f.key), f.key)
+			}
+		})
+	}
+}
+
+// interrupt hits a worker until it does so in the middle of a job. Another worker has started this
+// job when the worker goes on. A job that ends all the same, before the signal has its effect, does
+// not count.
+func (b *bench) interrupt(w *rig.Worker, hit, mend func() error) {
+	b.t.Helper()
+	for found := false; !found; {
+		b.await("a job of "+w.Name(), patient, func(events []rig.Event) bool { return len(inside(events, w.Name())) > 0 })
+		require.NoError(b.t, hit())
+		for _, run := range inside(b.events(func(rig.Event) bool { return true }), w.Name()) {
+			b.await(run.ID+" in another process", patient, func(events []rig.Event) bool {
+				again := slices.ContainsFunc(events, func(e rig.Event) bool {
+					return e.Op == rig.OpStart && e.Proc != w.Name() && e.ID == run.ID && e.Mono > run.Mono
+				})
+				found = found || again
+				return again || !slices.ContainsFunc(inside(events, w.Name()), func(e rig.Event) bool { return e.ID == run.ID })
+			})
+		}
+		require.NoError(b.t, mend())
+	}
+}
+
+// inside returns the starts of the handlers that run in the present process of a worker.
+func inside(events []rig.Event, proc string) (open []rig.Event) {
 	for _, e := range events {
-		if e.Op == rig.OpStart && !seen[e.ID] {
-			seen[e.ID] = true
-			order[e.Key] = append(order[e.Key], e.ID)
+		if e.Proc != proc {
+			continue
+		}
+		switch e.Op {
+		case rig.OpUp:
+			open = nil
+		case rig.OpStart:
+			open = append(open, e)
+		case rig.OpEnd:
+			open = slices.DeleteFunc(open, func(start rig.Event) bool { return start.ID == e.ID })
 		}
 	}
-	return order
+	return open
+}
+
+// completions returns the jobs of a key in the order in which they have first completed.
+func completions(events []rig.Event, key string) (ids []string) {
+	seen := map[string]bool{}
+	for _, e := range events {
+		if e.Op == rig.OpEnd && e.Result == "ok" && e.Key == key && !seen[e.ID] {
+			seen[e.ID] = true
+			ids = append(ids, e.ID)
+		}
+	}
+	return ids
+}
+
+// orderedSteps are what the jobs of a key do, in turn. One of them dies.
+var orderedSteps = [][]string{
+	{"hang:100ms"}, {"err", "ok"}, {"deaf:150ms"}, {"ok"}, {"panic", "hang:50ms"}, {"hang:100ms"}, {"perm"}, {"deaf:100ms"},
+}
+
+// An orderedFeed keeps some jobs of a key ready.
+type orderedFeed struct {
+	b          *bench
+	key        string
+	completing []string // jobs that do not die, in the order in which they were enqueued
+}
+
+// run enqueues jobs until its context ends, and returns when all have ended. It cancels those that
+// are dead.
+func (f *orderedFeed) run(ctx context.Context) {
+	var tasks []*rig.Task
+	for i := 0; ctx.Err() == nil; i++ {
+		steps := orderedSteps[i%len(orderedSteps)]
+		task := &rig.Task{
+			Topic: "t", ID: fmt.Sprintf("%s-%d", f.key, i), Steps: steps, Retries: -1,
+			Options: []delayq.JobOption{delayq.Key(f.key), delayq.Backoff(50*time.Millisecond, 100*time.Millisecond)},
+		}
+		if err := f.b.client.Put(context.Background(), task, false); err != nil {
+			f.b.t.Errorf("put: %v", err)
+			return
+		}
+		if steps[0] != "perm" {
+			f.completing = append(f.completing, task.ID)
+		}
+		if tasks = append(tasks, task); len(tasks) > 4 && !f.ended(tasks[0]) {
+			return
+		} else if len(tasks) > 4 {
+			tasks = tasks[1:]
+		}
+	}
+	for _, task := range tasks {
+		if !f.ended(task) {
+			return
+		}
+	}
+}
+
+// ended waits until a job has ended, and reports whether it has. If it is dead, the others of its
+// key have had their time to overtake it.
+func (f *orderedFeed) ended(task *rig.Task) bool {
+	dead := 0
+	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
+		info, err := f.b.client.Get(context.Background(), task.Topic, task.ID)
+		switch {
+		case errors.Is(err, delayq.ErrNotFound):
+			return true
+		case err != nil:
+			f.b.t.Errorf("get: %v", err)
+			return false
+		case info.State != delayq.StateDead:
+			continue
+		}
+		if dead++; dead == 10 {
+			if _, err := f.b.client.Cancel(context.Background(), task); err != nil {
+				f.b.t.Errorf("cancel: %v", err)
+				return false
+			}
+		}
+	}
+	f.b.t.Errorf("%s has not ended within a minute", task.ID)
+	return false
 }

@@ -126,6 +126,13 @@ func (t *Topic) lanes(bad func(id, format string, args ...any)) {
 			}
 		}
 	}
+	for id, place := range t.Blocks {
+		_, waits := t.Bucket[id]
+		_, dead := t.Dead[id]
+		if !waits && !dead || place != t.Hashes["keyed"][id] {
+			bad(id, "in blockers with the place %q, and keyed has %q", place, t.Hashes["keyed"][id])
+		}
+	}
 	for id, place := range t.Hashes["keyed"] {
 		record := t.Pool[id]
 		if len(record) < nonceLen || len(place) < nonceLen || place[len(place)-nonceLen:] != record[:nonceLen] {

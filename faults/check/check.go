@@ -32,6 +32,8 @@
 //	                 says
 //	I24 rate         no more jobs of a topic or a key start in any period than its rate says
 //	I25 hold         nothing is taken from a topic or a key that a handler or a call holds
+//	I26 order        where the jobs of a key have an order, one of them has a lease at a time, and
+//	                 none starts before one that precedes it has ended
 package check
 
 import (
@@ -116,6 +118,7 @@ type Limited struct {
 	Holds    int // by handlers
 	KeyHolds int // by calls
 	Damages  int // of what Redis holds
+	Ordered  int // jobs that started after others that come before them in their key
 }
 
 // Count is how many violations of a rule there are.
@@ -149,8 +152,8 @@ func (r *Report) String() string {
 		fmt.Fprintf(&b, "; pauses %d", r.Holds)
 	}
 	if l := r.Limited; l.Samples > 0 {
-		fmt.Fprintf(&b, "; limits: %d samples, %d together at most, %d timed starts, holds %d by handlers, %d of keys by calls, damages %d",
-			l.Samples, l.Together, l.Starts, l.Holds, l.KeyHolds, l.Damages)
+		fmt.Fprintf(&b, "; limits: %d samples, %d together at most, %d timed starts, holds %d by handlers, %d of keys by calls, damages %d, in order %d",
+			l.Samples, l.Together, l.Starts, l.Holds, l.KeyHolds, l.Damages, l.Ordered)
 	}
 	if len(r.Rows) > 0 {
 		fmt.Fprintf(&b, "; rows %d (%s)", total(r.Rows), list(r.Rows))
@@ -162,7 +165,7 @@ func (r *Report) String() string {
 		{"I1", "lost"}, {"I2", "unexpected"}, {"I3", "early"}, {"I5", "unexplained"}, {"I6", "overlap"}, {"I7", "fencing"}, {"I8", "cancel"},
 		{"I10", "attempts"}, {"I11", "left"}, {"I12", "census"}, {"I16", "errors"},
 		{"I17", "slots"}, {"I18", "silence"}, {"I19", "books"}, {"I20", "policy"}, {"I21", "pruned"}, {"I22", "paused"},
-		{"I23", "running"}, {"I24", "rate"}, {"I25", "held"},
+		{"I23", "running"}, {"I24", "rate"}, {"I25", "held"}, {"I26", "order"},
 	} {
 		fmt.Fprintf(&b, "; %s %d", rule[1], r.Count(rule[0]))
 	}

@@ -26,6 +26,9 @@ type Limits struct {
 	Topic Limit
 	Key   Limit            // of each key
 	Keys  map[string]Limit // of some keys, in the place of Key
+
+	Ordered bool // the jobs of each key run in their order
+	Halt    bool // with Ordered: a dead job halts its key
 }
 
 // of gives the limit of a key.
@@ -109,6 +112,9 @@ func (c *checker) limits(topic string, l Limits) {
 	for _, key := range slices.Sorted(maps.Keys(byKey)) {
 		c.together(topic, key, l.of(key).Running, byKey[key])
 		c.starts(topic, key, l.of(key), byKey[key])
+	}
+	if l.Ordered {
+		c.order(topic, l)
 	}
 	for _, e := range c.samples[topic] {
 		if c.damaged(topic, e.Mono, e.Mono) {

@@ -1,8 +1,10 @@
 package check
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -130,6 +132,110 @@ func TestCheckKnowsLimits(t *testing.T) {
 			require.Len(t, r.Violations, r.Count(c.rule), "of no other rule: %v", r.Violations)
 		})
 	}
+}
+
+// TestCheckKnowsTheOrder shows orders of the jobs of a key that were kept, and each way of breaking
+// one.
+func TestCheckKnowsTheOrder(t *testing.T) {
+	begin := func() *story { return &story{} }
+	const lease = 1000
+	dead := func() *story { return begin().put(1, 10, 0).turn(1, 20, 30, "perm", "buried").put(2, 15, 0) }
+	for name, c := range map[string]struct {
+		s    *story
+		rule string // that is broken; empty: all is well
+		halt bool
+	}{
+		"one after the other":       {s: begin().put(1, 10, 0).put(2, 12, 0).turn(1, 20, 30, "ok", "acked").turn(2, 40, 50, "ok", "acked")},
+		"the second one first":      {s: begin().put(1, 10, 0).put(2, 12, 0).turn(2, 20, 30, "ok", "acked").turn(1, 40, 50, "ok", "acked"), rule: "I26"},
+		"two at the same time":      {s: begin().put(1, 10, 0).put(2, 12, 0).turn(1, 20, 60, "ok", "acked").turn(2, 40, 50, "ok", "acked"), rule: "I26"},
+		"asked for at one time":     {s: begin().put(1, 10, 0).put(2, 10, 0).turn(2, 20, 30, "ok", "acked").turn(1, 40, 50, "ok", "acked")},
+		"a later due time":          {s: begin().put(1, 10, 100).put(2, 12, 0).turn(2, 20, 30, "ok", "acked").turn(1, 140, 150, "ok", "acked")},
+		"by due time":               {s: begin().put(1, 10, 100).put(2, 12, 50).turn(2, 120, 130, "ok", "acked").turn(1, 140, 150, "ok", "acked")},
+		"not by due time":           {s: begin().put(1, 10, 100).put(2, 12, 50).turn(1, 120, 130, "ok", "acked").turn(2, 140, 150, "ok", "acked"), rule: "I26"},
+		"an arrival before the due": {s: begin().put(1, 10, 100).put(2, 12, 0).turn(1, 120, 130, "ok", "acked").turn(2, 140, 150, "ok", "acked"), rule: "I26"},
+		"due and perhaps not moved": {s: begin().put(1, 10, 10).put(2, 30, 0).turn(2, 40, 50, "ok", "acked").turn(1, 60, 70, "ok", "acked")},
+		"a failure keeps its turn": {
+			s: begin().put(1, 10, 0).put(2, 12, 0).turn(1, 20, 30, "err", "retried").turn(1, 240, 250, "ok", "acked").turn(2, 260, 270, "ok", "acked"),
+		},
+		"overtaken after a failure": {
+			s:    begin().put(1, 10, 0).put(2, 12, 0).turn(1, 20, 30, "err", "retried").turn(2, 40, 50, "ok", "acked").turn(1, 240, 250, "ok", "acked"),
+			rule: "I26",
+		},
+		"a snooze gives up the turn": {
+			s: begin().put(1, 10, 0).put(2, 12, 0).turn(1, 20, 30, "snooze", "snoozed").turn(2, 40, 50, "ok", "acked").turn(1, 240, 250, "ok", "acked"),
+		},
+		"a crash keeps the turn": {
+			s: begin().put(1, 10, 0).put(2, 12, 0).fault(21, "kill", "a").turn(1, 20, 0, "", "").turn(1, 30+lease, 40+lease, "ok", "acked").
+				turn(2, 50+lease, 60+lease, "ok", "acked"),
+		},
+		"taken before the lease of a crash is over": {
+			s:    begin().put(1, 10, 0).put(2, 12, 0).fault(21, "kill", "a").turn(1, 20, 0, "", "").turn(1, lease, 40+lease, "ok", "acked").turn(2, 50+lease, 60+lease, "ok", "acked"),
+			rule: "I26",
+		},
+		"overtaken after a crash": {
+			s: begin().put(1, 10, 0).put(2, 12, 0).fault(21, "kill", "a").turn(1, 20, 0, "", "").turn(2, 30+lease, 40+lease, "ok", "acked").
+				turn(1, 50+lease, 60+lease, "ok", "acked"),
+			rule: "I26",
+		},
+		"a dead job lets the others run":       {s: dead().turn(2, 40, 50, "ok", "acked")},
+		"a dead job halts its key":             {s: dead().cancelled(1, 60).turn(2, 70, 80, "ok", "acked"), halt: true},
+		"taken while a dead job halts its key": {s: dead().turn(2, 40, 50, "ok", "acked").cancelled(1, 60), halt: true, rule: "I26"},
+		"overtaken after a damage":             {s: begin().put(1, 10, 0).put(2, 12, 0).damage(14, 16).turn(2, 20, 30, "ok", "acked").turn(1, 40, 50, "ok", "acked")},
+	} {
+		t.Run(name, func(t *testing.T) {
+			o := options
+			o.Lease, o.BackoffMin, o.Snooze = lease*time.Millisecond, 0, 0
+			o.Limits = map[string]Limits{"t": {Ordered: true, Halt: c.halt}}
+			slices.SortStableFunc(c.s.events, func(a, b rig.Event) int { return cmp.Compare(a.Mono, b.Mono) })
+			r := Check(c.s.events, nil, o)
+			if c.rule == "" {
+				require.Empty(t, r.Violations, r.String())
+				return
+			}
+			require.NotZero(t, r.Count(c.rule), "%s is not found: %v", c.rule, r.Violations)
+			require.Len(t, r.Violations, r.Count(c.rule), "of no other rule: %v", r.Violations)
+		})
+	}
+}
+
+// put is an enqueueing of one of several jobs, turn a run of it, whose end is 0 if it was cut off,
+// and cancelled its cancel.
+func (s *story) put(n, ms, delay int64) *story { return s.about(rig.OpEnqueue, n, ms, delay, "") }
+
+func (s *story) cancelled(n, ms int64) *story { return s.about(rig.OpCancel, n, ms, 0, "dead") }
+
+func (s *story) about(op string, n, ms, delay int64, result string) *story {
+	s.calls++
+	e := rig.Event{
+		Op: op, ID: fmt.Sprintf("j%d", n), Inc: n, Delay: delay, Retries: -1, Sum: "s", Call: s.calls, Type: rig.Invoke, Wall: wall + ms,
+	}
+	s.at(ms, e)
+	e.Type, e.Result = rig.OK, result
+	return s.at(ms+1, e)
+}
+
+func (s *story) turn(n, from, to int64, result, settled string) *story {
+	e := rig.Event{
+		Op: rig.OpStart, Proc: "a", ID: fmt.Sprintf("j%d", n), Inc: n, Key: "k", Attempt: 1, Started: (wall + from) * 1000, Sum: "s",
+		Nonce: "n", Wall: wall + from,
+	}
+	for _, before := range s.events {
+		if before.Op == rig.OpStart && before.Inc == n {
+			e.Attempt = before.Attempt + 1
+		}
+		if before.Result == "snoozed" && before.Inc == n {
+			e.Attempt = before.Attempt
+		}
+	}
+	e.Fence = e.Started + time.Second.Microseconds()
+	s.at(from, e)
+	if to == 0 {
+		return s
+	}
+	e.Op, e.Result, e.Wall = rig.OpEnd, result, wall+to
+	s.at(to, e)
+	e.Op, e.Result = rig.OpSettled, settled
+	return s.at(to+1, e)
 }
 
 // again1 runs the first job of a story again, as the same attempt, to its end, and again2 as the

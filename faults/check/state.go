@@ -40,6 +40,7 @@ type Topic struct {
 	Parked  map[string]float64           // key → when it gets a turn
 	Holders map[string]float64           // entries of running jobs whose key has a limit
 	Rates   map[string]float64           // key → its tat
+	Blocks  map[string]string            // ID → its place in blockers
 	Slots   map[string]float64           // name of a schedule → its next slot
 	Waiting map[string]float64           // name of a schedule → the slot that waits
 	Hashes  map[string]map[string]string // attempts, errors, moved, keyed, rules, results, meta, stats, schedules, fired, runs
@@ -53,7 +54,7 @@ const anchorLen = 1025
 func newTopic() *Topic {
 	return &Topic{
 		Pool: map[string]string{}, Bucket: map[string]float64{}, Leases: map[string]float64{}, Dead: map[string]float64{},
-		Done: map[string]float64{}, Lane: map[string][]string{}, Turn: map[string]float64{}, Held: map[string]float64{}, Parked: map[string]float64{}, Holders: map[string]float64{}, Rates: map[string]float64{}, Slots: map[string]float64{}, Waiting: map[string]float64{}, Hashes: map[string]map[string]string{}, Keys: map[string]Key{}, Types: map[string]string{},
+		Done: map[string]float64{}, Lane: map[string][]string{}, Turn: map[string]float64{}, Held: map[string]float64{}, Parked: map[string]float64{}, Holders: map[string]float64{}, Rates: map[string]float64{}, Blocks: map[string]string{}, Slots: map[string]float64{}, Waiting: map[string]float64{}, Hashes: map[string]map[string]string{}, Keys: map[string]Key{}, Types: map[string]string{},
 	}
 }
 
@@ -63,7 +64,7 @@ var types = map[string]string{
 	"moved": "hash", "dead": "zset", "done": "zset", "results": "hash", "meta": "hash", "stats": "hash", "sizes": "hash",
 	"schedules": "hash", "slots": "zset", "waiting": "zset", "fired": "hash", "runs": "hash",
 	"idle": "zset", "keyed": "hash", "lane": "zset", "turn": "zset", "rules": "hash", "held": "zset",
-	"parked": "zset", "holders": "zset", "rates": "zset",
+	"parked": "zset", "holders": "zset", "rates": "zset", "blockers": "zset",
 }
 
 // Read reads the state. Nothing else should be going on.
@@ -200,6 +201,15 @@ func (t *Topic) read(ctx context.Context, rdb redis.UniversalClient, name, part,
 		for entry := range entries {
 			place, id := cutEntry(entry)
 			t.Lane[id] = append(t.Lane[id], place)
+		}
+	case "blockers":
+		entries := map[string]float64{}
+		if err := zset(ctx, rdb, name, entries); err != nil {
+			return err
+		}
+		for entry := range entries {
+			place, id := cutEntry(entry)
+			t.Blocks[id] = place
 		}
 	case "slots":
 		return zset(ctx, rdb, name, t.Slots)

@@ -89,6 +89,12 @@ func TestCensusFindsPlantedFaults(t *testing.T) {
 		"in keyed with the place": func(ctx context.Context, rdb redis.UniversalClient, root string) {
 			rdb.HSet(ctx, root+"keyed", "later", "\x01k"+strings.Repeat("0", 37))
 		},
+		"in blockers with the place": func(ctx context.Context, rdb redis.UniversalClient, root string) {
+			place := "\x01k" + strings.Repeat("0", 29) + rdb.HGet(ctx, root+"pool", "later").Val()[:nonceLen]
+			rdb.HSet(ctx, root+"keyed", "later", place)
+			other := strings.Replace(place, "k0", "k1", 1)
+			rdb.ZAdd(ctx, root+"blockers", redis.Z{Member: other + "later"})
+		},
 		"lane has the places": func(ctx context.Context, rdb redis.UniversalClient, root string) {
 			rdb.ZRem(ctx, root+"bucket", "later")
 			rdb.ZAdd(ctx, root+"lane", redis.Z{Member: "\x01k" + strings.Repeat("0", 37) + "later"})
