@@ -82,7 +82,7 @@ const promoted = int64(2 * tick)
 //
 // A job that was enqueued for at once is before all others that are due after the reply. Jobs with
 // a delay are moved to their key in the order of their due times, so their order is compared among
-// themselves. Those that were rescheduled, or enqueued by a handler, are left out.
+// themselves. Those that were rescheduled, or enqueued by Again or a schedule, are left out.
 func (c *checker) inTurn(key string, jobs []*job, halt bool) {
 	type turn struct {
 		j       *job
@@ -113,6 +113,9 @@ func (c *checker) inTurn(key string, jobs []*job, halt bool) {
 		}
 	}
 	judge := func(t *turn, before []*turn, gap int64) {
+		if t.j.enqueue.Op != rig.OpEnqueue {
+			return // it may have the place of the one that it has replaced
+		}
 		due := t.j.enqueue.Mono + t.j.enqueue.Delay*int64(time.Millisecond) - gap
 		n := sort.Search(len(before), func(i int) bool { return before[i].known >= due })
 		if n == 0 {

@@ -16,13 +16,17 @@ import (
 	"github.com/delayq/delayq/faults/rig"
 )
 
-// limited and batched are the topics with limits, which all workers serve. The handlers of limited
-// hold it and its keys now and then. Those of batched get up to four jobs at a time.
+// limited, batched and ordered are the topics with limits, which all workers serve. The handlers of
+// limited hold it and its keys now and then. Those of batched get up to four jobs at a time. The
+// jobs of each key of ordered run in their order, also if handlers hold the key.
 const (
 	limited   = "limited"
 	batched   = "batched"
+	ordered   = "ordered"
 	batchSize = 4
 )
+
+var bounded = []string{limited, batched, ordered}
 
 // limits are those of the topics and of their keys. Beside what jobs need outside of faults they
 // leave enough to work off in time what faults have delayed.
@@ -35,6 +39,7 @@ var limits = map[string]check.Limits{
 	batched: {
 		Keys: map[string]check.Limit{"tenant-1": {Running: 2}, "t": {Starts: 10, Period: time.Second, Burst: 3}},
 	},
+	ordered: {Key: check.Limit{Running: 1}, Ordered: true},
 }
 
 // weights are the shares of some keys. They change nothing that is promised.
@@ -52,6 +57,7 @@ func limit(ctx context.Context, client *delayq.Client, topic string) error {
 	l := limits[topic]
 	errs := []error{client.SetLimits(ctx, topic, delayq.Limits{
 		Running: l.Topic.Running, Rate: rateOf(l.Topic), RunningPerKey: l.Key.Running, RatePerKey: rateOf(l.Key),
+		Ordered: l.Ordered,
 	})}
 	for _, key := range keys {
 		errs = append(errs, client.SetKeyLimits(ctx, topic, key, delayq.KeyLimits{
@@ -148,14 +154,14 @@ func ghosts(part, rest string) damage {
 
 var damages = []damage{
 	deleted("turn", false), deleted("lane", false), deleted("keyed", false), deleted("held", false), deleted("parked", false),
-	deleted("holders", false), deleted("rates", false), deleted("rules", true), deleted("meta", true),
+	deleted("holders", false), deleted("rates", false), deleted("blockers", false), deleted("rules", true), deleted("meta", true),
 	scored("impossible passes", "turn", func(time.Time) float64 { return 1e16 }),
 	scored("impossible holds", "held", func(time.Time) float64 { return 1e15 }),
 	scored("impossible waits", "parked", func(time.Time) float64 { return 1e15 }),
 	scored("waits of a year", "parked", func(now time.Time) float64 { return float64(now.AddDate(1, 0, 0).UnixMilli()) }),
 	scored("impossible tats", "rates", func(time.Time) float64 { return 1e17 }),
 	scored("tats of a year", "rates", func(now time.Time) float64 { return float64(now.AddDate(1, 0, 0).UnixMicro()) }),
-	ghosts("lane", strings.Repeat("0", 37)), ghosts("holders", "0"),
+	ghosts("lane", strings.Repeat("0", 37)), ghosts("holders", "0"), ghosts("blockers", strings.Repeat("0", 37)),
 	{"half of lane", false, func(ctx context.Context, n *nemesis, root string) error {
 		entries, err := n.direct.ZRange(ctx, root+"lane", 0, -1).Result()
 		for i := 0; i < len(entries) && err == nil; i += 2 {
@@ -186,7 +192,7 @@ var damages = []damage{
 // damage changes something in a limited topic, lets the workers go on with that for a while,
 // repairs the topic, and sets its limits again if they were lost.
 func (n *nemesis) damage(ctx context.Context, d time.Duration) (err error) {
-	topic := []string{limited, batched}[n.r.IntN(2)]
+	topic := bounded[n.r.IntN(len(bounded))]
 	harm := damages[n.r.IntN(len(damages))]
 	e := rig.Event{Op: rig.OpFault, Result: rig.Damage, Topic: topic, ID: harm.what}
 	n.rec.Record(e)

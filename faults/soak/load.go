@@ -250,7 +250,8 @@ func (e *enqueuer) pad() int {
 	return 0
 }
 
-// topic is where a job goes. Half of the jobs go to the crowd, and a quarter to topics with limits.
+// topic is where a job goes. Half of the jobs go to the crowd, and three of ten to topics with
+// limits.
 func (e *enqueuer) topic() string {
 	if e.r.IntN(2) == 0 {
 		return few[e.r.IntN(len(few))]
@@ -259,7 +260,7 @@ func (e *enqueuer) topic() string {
 }
 
 // fits tells whether tasks of a topic do such steps. A batch takes as long as all its jobs do, and
-// no job of it can replace itself.
+// no job of it can replace itself. A job with an order makes all others of its key wait.
 func fits(topic string, steps []string) bool {
 	return !slices.ContainsFunc(steps, func(step string) bool {
 		verb, arg, _ := strings.Cut(step, ":")
@@ -268,9 +269,11 @@ func fits(topic string, steps []string) bool {
 		case "renew":
 			return topic == batched
 		case "hang", "deaf":
-			return topic == batched && d > time.Second/2
-		case "hold", "holdkey":
+			return topic == batched && d > time.Second/2 || topic == ordered && d > time.Second
+		case "hold":
 			return topic != batched && topic != limited
+		case "holdkey":
+			return !slices.Contains(bounded, topic)
 		}
 		return false
 	})

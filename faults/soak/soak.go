@@ -44,7 +44,7 @@ const (
 var (
 	topics = []string{"a", "b"}
 	crowd  = crowdOf(50)
-	few    = slices.Concat(topics, []string{limited, batched})
+	few    = slices.Concat(topics, bounded)
 	all    = slices.Concat(few, crowd)
 )
 
@@ -128,8 +128,8 @@ func (s *Soak) Run(ctx context.Context) (report *check.Report, err error) {
 	for i := range holdErrs {
 		loading.Go(func() { holdErrs[i] = s.hold(load, uint64(i)) }) //nolint:gosec // small
 	}
-	var keyErrs [2]error
-	for i, topic := range []string{limited, batched} {
+	keyErrs := make([]error, len(bounded))
+	for i, topic := range bounded {
 		loading.Go(func() { keyErrs[i] = s.holdKeys(load, topic, uint64(i)) }) //nolint:gosec // small
 	}
 	wg.Go(func() { s.sample(keepCtx) })
@@ -144,7 +144,7 @@ func (s *Soak) Run(ctx context.Context) (report *check.Report, err error) {
 	}
 	nemesisErr := s.nemesis(load)
 	loading.Wait()
-	if err := errors.Join(nemesisErr, err, ctx.Err(), errors.Join(holdErrs[:]...), errors.Join(keyErrs[:]...), errors.Join(loadErrs[:4]...)); err != nil {
+	if err := errors.Join(nemesisErr, err, ctx.Err(), errors.Join(holdErrs[:]...), errors.Join(keyErrs...), errors.Join(loadErrs[:4]...)); err != nil {
 		return nil, err
 	}
 	alive, err := s.alive(ctx)

@@ -42,19 +42,22 @@ func TestSoakShortly(t *testing.T) {
 	require.Greater(t, report.Limited.Starts, 100)
 	require.NotZero(t, report.Limited.Holds)
 	require.NotZero(t, report.Limited.KeyHolds)
+	require.NotZero(t, report.Limited.Ordered)
 }
 
-// TestSoakFindsLostLimits is the negative control of limits: in the middle, those of a topic and
-// its keys are removed behind the queue's back, and many jobs of one key come.
+// TestSoakFindsLostLimits is the negative control of limits: in the middle, those of two topics and
+// their keys are removed behind the queue's back, and many jobs of one key come.
 func TestSoakFindsLostLimits(t *testing.T) {
 	redistest.Need(t)
 	s := &Soak{Seed: 6, Dir: t.TempDir(), For: 6 * time.Second, Log: io.Discard}
 	s.Sabotage = func(ctx context.Context, rdb *redis.Client) (err error) {
 		for range 1000 {
-			root := prefix + ":{" + limited + "}:"
 			_, err = rdb.TxPipelined(ctx, func(pipe redis.Pipeliner) error {
-				pipe.HDel(ctx, root+"meta", "flow", "limited")
-				pipe.Del(ctx, root+"rules")
+				for _, topic := range []string{limited, ordered} {
+					root := prefix + ":{" + topic + "}:"
+					pipe.HDel(ctx, root+"meta", "flow", "limited")
+					pipe.Del(ctx, root+"rules")
+				}
 				return nil
 			})
 			if err == nil {
@@ -66,9 +69,9 @@ func TestSoakFindsLostLimits(t *testing.T) {
 			return err
 		}
 		var tasks []*rig.Task
-		for i := range 40 {
+		for i := range 60 {
 			tasks = append(tasks, &rig.Task{
-				Topic: limited, ID: fmt.Sprintf("more-%d", i), Steps: []string{"hang:400ms"}, Retries: -1,
+				Topic: []string{limited, ordered}[i%2], ID: fmt.Sprintf("more-%d", i), Steps: []string{"hang:400ms"}, Retries: -1,
 				Options: []delayq.JobOption{delayq.Key(keys[0])},
 			})
 		}
@@ -85,6 +88,7 @@ func TestSoakFindsLostLimits(t *testing.T) {
 	require.NoError(t, err)
 	require.NotZero(t, report.Count("I23"), report)
 	require.NotZero(t, report.Count("I24"), report)
+	require.NotZero(t, report.Count("I26"), report)
 }
 
 // TestSoakFindsWhatIsLost is the negative control: in the middle, jobs that wait are deleted behind
