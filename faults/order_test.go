@@ -69,23 +69,35 @@ func TestKillsAndStopsKeepTheOrder(t *testing.T) {
 }
 
 // interrupt hits a worker until it does so in the middle of a job. Another worker has started this
-// job when the worker goes on. A job that ends all the same, before the signal has its effect, does
-// not count.
+// job when the worker goes on, and this job has ended when interrupt returns: otherwise the next
+// call would hit it again and again, and its backoff grow. A job that ends all the same, before the
+// signal has its effect, does not count.
 func (b *bench) interrupt(w *rig.Worker, hit, mend func() error) {
 	b.t.Helper()
 	for found := false; !found; {
 		b.await("a job of "+w.Name(), patient, func(events []rig.Event) bool { return len(inside(events, w.Name())) > 0 })
 		require.NoError(b.t, hit())
+		var lost []string
 		for _, run := range inside(b.events(func(rig.Event) bool { return true }), w.Name()) {
 			b.await(run.ID+" in another process", patient, func(events []rig.Event) bool {
 				again := slices.ContainsFunc(events, func(e rig.Event) bool {
 					return e.Op == rig.OpStart && e.Proc != w.Name() && e.ID == run.ID && e.Mono > run.Mono
 				})
-				found = found || again
+				if again {
+					lost = append(lost, run.ID)
+				}
 				return again || !slices.ContainsFunc(inside(events, w.Name()), func(e rig.Event) bool { return e.ID == run.ID })
 			})
 		}
 		require.NoError(b.t, mend())
+		found = len(lost) > 0
+		for _, id := range lost {
+			b.await("the end of "+id, patient, func(events []rig.Event) bool {
+				return slices.ContainsFunc(events, func(e rig.Event) bool {
+					return e.Op == rig.OpSettled && e.ID == id && (e.Result == "acked" || e.Result == "buried")
+				})
+			})
+		}
 	}
 }
 
@@ -183,6 +195,7 @@ func (f *orderedFeed) ended(task *rig.Task) bool {
 			}
 		}
 	}
-	f.b.t.Errorf("%s has not ended within a minute", task.ID)
+	why, err := f.b.client.Inspector.Explain(context.Background(), task.Topic, task.ID)
+	f.b.t.Errorf("%s has not ended within a minute: %v, %v", task.ID, why, err)
 	return false
 }
