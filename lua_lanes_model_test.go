@@ -625,11 +625,12 @@ func (g *laneGame) settle(n int, h *Hand) {
 			}
 		case verbSnooze:
 			g.later(one.ID, j, r.now()+delay)
-		case verbReturn:
-			j.in = inReady // at the place that it had
-		case verbHoldKey:
-			j.in = inReady
-			if delay > 0 {
+		case verbReturn, verbHoldKey:
+			j.in = inReady // at the place that it had, or before all others
+			if j.key != "" && g.limits.topic.Ordered {
+				g.foremost(j)
+			}
+			if verb == verbHoldKey && delay > 0 {
 				g.keys[j.key] = max(g.keys[j.key], r.now()+delay)
 			}
 		case verbBury:

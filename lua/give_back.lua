@@ -12,6 +12,7 @@
 -- KEYS[9]    lane     zset, place and ID of every ready job that has a key
 -- KEYS[10]   keyed    hash, job ID to its place in a lane
 -- KEYS[11]   held     zset, key scored by the end of its hold (Unix ms)
+-- KEYS[12]   sizes    hash, the size of the largest record, and the number of the last place
 -- ARGV[1]    number   number of this call in its series
 -- ARGV[2]    channel  the control channel
 -- ARGV[3]    topic    the topic's name, for the control channel
@@ -21,14 +22,16 @@
 -- ARGV[7..]  jobs     rows (see prelude/settle.lua) in the order in which the jobs run, with no
 --                     values, or with keys the ms for which the key of the job is held, and the key
 --
--- At most 1,000 jobs a call.
+-- If the jobs of a key run in their order, such a job stays the first one: its handler may have
+-- begun. At most 1,000 jobs a call.
 -- Returns {'ok', now, letters}: o for given back, l for lost, g for gone; no letters if all are
 -- given back.
 -- Cost: O(jobs × log N).
 -- Uses: now receipt stats lease settle control ring hold place rouse line_up hold_key
+-- Uses: reseat order block
 local leases, ready, stats = KEYS[1], KEYS[2], KEYS[3]
 local receipt, pool, idle, meta = KEYS[4], KEYS[5], KEYS[6], KEYS[7]
-local turn, lane, keyed, held = KEYS[8], KEYS[9], KEYS[10], KEYS[11]
+local turn, lane, keyed, held, sizes = KEYS[8], KEYS[9], KEYS[10], KEYS[11], KEYS[12]
 local number, channel, topic = ARGV[1], ARGV[2], ARGV[3]
 local period, by, reason, jobs, first = tonumber(ARGV[4]), ARGV[5], ARGV[6], ARGV, 7
 local of_keys = not period
@@ -64,7 +67,10 @@ if #ids > 0 then
     hold(meta, now + period, by, reason)
   end
   local laned, plain = 0, ids
-  if redis.call('EXISTS', keyed) == 1 then -- to their own places
+  if redis.call('EXISTS', keyed) == 1 then -- to their own places, or before all others
+    if order_of(redis.pcall('HGET', meta, 'flow')) then
+      foremost(keyed, sizes, ids)
+    end
     laned, plain = line_up(turn, lane, keyed, ids)
   end
   for i = #plain, 1, -1 do

@@ -271,3 +271,22 @@ func TestPriorityOverADeadJob(t *testing.T) {
 		require.Equal(b, []string{"k/2"}, l.of("k"))
 	})
 }
+
+// A job that a server gives back has begun, so what comes later is too late.
+func TestOrderedJobThatIsGivenBackIsFirst(t *testing.T) {
+	queuetest.InBubble(t, func(b *queuetest.Bubble) {
+		ordered(b, delayq.ContinueKey)
+		l := newOrderLog(b)
+		first := b.Serve("a", func(ctx context.Context, _ *delayq.Job) error {
+			<-ctx.Done()
+			return ctx.Err()
+		}, delayq.Drain(time.Second))
+		b.Enqueue("a", "k/1", delayq.Key("k"))
+		b.Pass(time.Second)
+		b.Enqueue("a", "k/0", delayq.Key("k"), delayq.Priority(time.Hour))
+		require.NoError(b, first.Stop())
+		b.Serve("a", l.then(func(context.Context, *delayq.Job) error { return nil }))
+		b.Pass(time.Second)
+		require.Equal(b, []string{"k/1", "k/0"}, l.of("k"))
+	})
+}
