@@ -32,8 +32,8 @@ type Limits struct {
 	// due times less their [Priority], and those of the same millisecond in the order in which they
 	// came. A job that fails, that is given back, or whose lease expires, stays the first one: the
 	// other jobs of its key wait for its backoff and its next run. A job that is snoozed or
-	// rescheduled gives up its turn and gets the place of its new due time. Until a server has moved
-	// a job whose delay is over, one that is enqueued without a delay can run before it. Jobs
+	// rescheduled gives up its turn and gets the place of its new due time. Until a server has
+	// moved a job whose delay is over, one that is enqueued without a delay can run before it. Jobs
 	// without a key are in no order.
 	//
 	// RunningPerKey must then be 0 or 1, and [KeyLimits].Running has no effect.
