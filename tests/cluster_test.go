@@ -218,14 +218,21 @@ func TestServerOnACluster(t *testing.T) {
 	require.Empty(t, log.With("CROSSSLOT"))
 	require.Empty(t, log.With("MOVED"))
 	require.Empty(t, log.With("level=ERROR", "WRONGTYPE"))
+	// A stop has 0.2 s to record what it gives back. A node can be slower, and then the log says so.
+	var late int64
+	if len(log.With("jobs not settled")) > 0 {
+		late = int64(n)
+	}
 	for _, topic := range topics {
 		info := queuetest.StatsOf(t, insp, topic)
-		require.Zero(t, info.Running)
 		require.EqualValues(t, 1, info.Dead)
 		require.EqualValues(t, 1, info.Done)
-		require.EqualValues(t, 1, info.Ready, "the one that was given back")
+		require.EqualValues(t, 1, info.Ready+info.Running, "the one that was given back")
 		require.EqualValues(t, 1, info.Counters["reclaimed"])
-		require.Equal(t, delayq.StateReady, queuetest.StateOf(t, client, topic, "return"))
+		if late -= info.Running; info.Running == 0 {
+			require.Equal(t, delayq.StateReady, queuetest.StateOf(t, client, topic, "return"))
+		}
+		require.GreaterOrEqual(t, late, int64(0))
 		job, err := client.Get(ctx, topic, "dead")
 		require.NoError(t, err)
 		require.Equal(t, 4, job.Attempt)

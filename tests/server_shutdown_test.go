@@ -116,6 +116,7 @@ func TestHandlerBeyondTheDrainIsCutOff(t *testing.T) {
 				var mu sync.Mutex
 				causes := make(map[string]error)
 				var hooks queuetest.HookLog
+				var log queuetest.Logbook
 				s := b.Serve("a", func(ctx context.Context, job *delayq.Job) error {
 					stop := context.AfterFunc(ctx, func() {
 						mu.Lock()
@@ -125,7 +126,7 @@ func TestHandlerBeyondTheDrainIsCutOff(t *testing.T) {
 					})
 					defer stop()
 					return result(ctx)
-				}, delayq.Drain(drain), delayq.Concurrency(3), delayq.Hooks(&hooks))
+				}, delayq.Drain(drain), delayq.Concurrency(3), delayq.Hooks(&hooks), log.To())
 				for _, id := range []string{"1", "2", "3", "4", "5"} {
 					b.Enqueue("a", id, delayq.Retry(0))
 					b.Pass(time.Millisecond)
@@ -133,6 +134,7 @@ func TestHandlerBeyondTheDrainIsCutOff(t *testing.T) {
 				b.Pass(995 * time.Millisecond)
 				require.NoError(b, s.Stop())
 				require.LessOrEqual(b, b.At(), time.Second+drain+500*time.Millisecond)
+				require.Empty(b, log.With("take unanswered"))
 				mu.Lock()
 				for _, id := range []string{"1", "2", "3"} {
 					require.ErrorIs(b, causes[id], delayq.ErrShutdown, id)
