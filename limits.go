@@ -331,7 +331,8 @@ func (c *Client) SetLimits(ctx context.Context, topic string, l Limits) error {
 // DefaultLimits are the limits that a topic gets when a server starts to handle it, unless limits
 // were set before, by [Client.SetLimits] or by another server. To change them later, use SetLimits.
 // A topic of a pattern gets them when it is found. If they are lost later, with the data of Redis,
-// the topic has none until a server starts.
+// the topic has none until a server starts. Jobs that were running before do not count in limits of
+// keys, nor does a key wait for one of them with Ordered. With SetLimits they do.
 func DefaultLimits(l Limits) HandlerOption {
 	return handlerOption(func(o *handlerOptions) {
 		if err := l.check(); err != nil {
@@ -383,20 +384,19 @@ func (t *topicServer) placeFreed() {
 	}
 }
 
-// placesFreed is placeFreed after jobs of this server have ended. A server that takes no more jobs
-// wakes the others.
-func (t *topicServer) placesFreed(ctx context.Context) {
+// passPlaces is placeFreed for a server that takes no more jobs: it wakes the others. It reports
+// whether it has done so.
+func (t *topicServer) passPlaces(ctx context.Context) bool {
 	t.mu.Lock()
-	bounded, stopping := t.workers.bounded, t.workers.stopping
+	pass := t.workers.bounded && t.workers.stopping
 	t.mu.Unlock()
-	if bounded && stopping {
+	if pass {
 		t.tellPlaces(ctx)
-		return
 	}
-	t.placeFreed()
+	return pass
 }
 
-// placesReclaimed is placesFreed after leases have lapsed. The servers that had them take no more
+// placesReclaimed wakes all servers after leases have lapsed. Those that had them take no more
 // jobs, and this one may have no idle worker.
 func (t *topicServer) placesReclaimed(ctx context.Context) {
 	t.mu.Lock()

@@ -190,6 +190,9 @@ func TestLimitsOfKeysChange(t *testing.T) {
 		h.setKeyLimits("c", KeyLimits{})
 		require.Equal(t, []string{"c3"}, idsIn(h.takeAll()))
 		require.Equal(t, "0", h.rdb.HGet(t.Context(), h.keys.meta, "limited").Val())
+		require.NoError(t, h.rdb.HSet(t.Context(), h.keys.meta, "limited", "damaged").Err())
+		h.setKeyLimits("c", KeyLimits{Running: 2})
+		require.Equal(t, "1", h.rdb.HGet(t.Context(), h.keys.meta, "limited").Val())
 	})
 }
 

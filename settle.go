@@ -334,14 +334,16 @@ func (t *topicServer) settle(ctx context.Context, series, number string, list []
 
 	reply, err := t.exec(ctx, topicCall{script: v.script, jobs: len(list), receipt: t.keys.receipt(series)}, args...)
 
-	letters, ended := t.examine(ctx, reply.text(2)), false
+	letters, ended, told := t.examine(ctx, reply.text(2)), false, false
 	if err == nil {
 		t.mu.Lock()
 		for i := range list {
 			t.noteEndLocked(list[i].run)
 		}
 		t.mu.Unlock()
-		_ = t.unpark(ctx) // before the jobs are dropped, after which the server can end
+		// before the jobs are dropped, after which the server can end
+		_ = t.unpark(ctx)
+		told = t.passPlaces(ctx)
 	}
 	t.mu.Lock()
 	for i := range list {
@@ -368,7 +370,9 @@ func (t *topicServer) settle(ctx context.Context, series, number string, list []
 	for _, r := range list {
 		soon = soon || r.delay < t.server.o.tick
 	}
-	t.placesFreed(ctx)
+	if !told && !t.passPlaces(ctx) {
+		t.placeFreed()
+	}
 	t.outside(t.loops.settle, func() { t.reportAll(list, signOf(ctx)) })
 	if ended && t.firer.waits.Load() {
 		t.wake()

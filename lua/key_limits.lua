@@ -55,7 +55,8 @@ if answer == 'set' then
   end
   local more = limits(rule) - limits(before)
   if more ~= 0 then
-    redis.call('HINCRBY', meta, 'limited', more)
+    local n = tonumber(redis.call('HGET', meta, 'limited') or nil) or 0 -- it can be damaged
+    redis.call('HSET', meta, 'limited', string.format('%.0f', n + more))
     nudge(channel, 'resume', topic, 0, '')
   end
   local _, running = rule_of(rule, 0, 0, 0)

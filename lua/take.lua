@@ -547,14 +547,12 @@ local function heads(want)
       local r = by_key and key ~= '' and (running > 0 or period > 0)
         and (judged[key] or ration(key, running, period, size)) or nil
       judged[key] = r
+      local till = r and r.room <= 0 and r.till or groups > 0 and key ~= '' and complete(key)
       if (tonumber(ends[i] or 0) or 0) > now then
         stopped[#stopped + 1] = key
-      elseif r and r.room <= 0 then
+      elseif till then
         stopped[#stopped + 1] = key
-        waits[#waits + 1], waits[#waits + 2] = string.format('%.0f', r.till), key
-      elseif groups > 0 and key ~= '' and complete(key) then
-        stopped[#stopped + 1] = key
-        waits[#waits + 1], waits[#waits + 2] = string.format('%.0f', complete(key)), key
+        waits[#waits + 1], waits[#waits + 2] = string.format('%.0f', till), key
       else
         local n = #names + 1
         names[n], passes[n], weights[n], rations[n] = key, tonumber(list[2 * i]), weight, r or false

@@ -218,7 +218,7 @@ func TestServerOnACluster(t *testing.T) {
 	require.Empty(t, log.With("CROSSSLOT"))
 	require.Empty(t, log.With("MOVED"))
 	require.Empty(t, log.With("level=ERROR", "WRONGTYPE"))
-	// A stop has 0.2 s to record what it gives back. A node can be slower, and then the log says so.
+	// A stop has 0.2 s to record what it gives back. A node can be slower. Then the log says so.
 	var late int64
 	if len(log.With("jobs not settled")) > 0 {
 		late = int64(n)

@@ -118,8 +118,8 @@ func (cs *Conns) wrap(dial Dialer) Dialer {
 		cs.mu.Lock()
 		defer cs.mu.Unlock()
 		if cs.closed {
-			_ = raw.Close() // unused
-			return nil, net.ErrClosed
+			_ = raw.Close()
+			return raw, nil // go-redis would log an error
 		}
 		c := &conn{Conn: raw, of: cs, addr: addr, made: cs.group.now()}
 		c.heard.Store(int64(c.made) - 1) // nothing yet

@@ -159,7 +159,8 @@ func TestTrim(t *testing.T) {
 	})
 }
 
-// Open names the connections, Close ends them, and after it none is made.
+// Open names the connections, and Close ends them. After it, a new one is closed at birth: go-redis
+// would log an error.
 func TestClosedConnsMakeNoMore(t *testing.T) {
 	t.Parallel()
 	d := NewGroup().add()
@@ -181,8 +182,11 @@ func TestClosedConnsMakeNoMore(t *testing.T) {
 	require.NoError(t, err, "a new one can be made")
 	d.Close()
 	require.Empty(t, d.Open())
-	_, err = dial(t.Context(), "", "a")
-	require.ErrorIs(t, err, net.ErrClosed)
+	dead, err := dial(t.Context(), "", "a")
+	require.NoError(t, err)
+	_, err = dead.Write([]byte("x"))
+	require.ErrorIs(t, err, io.ErrClosedPipe)
+	require.Empty(t, d.Open())
 }
 
 // A client of its own has the user's options, but for its pool and what would let it wait forever.
