@@ -439,7 +439,31 @@ func TestGoldenKey(t *testing.T) {
 		key("--resume", "--weight", "1")
 		w.every("key", "mail:welcome", "tenant-7", "--running", "2", "--rate", "100/1m")
 		key("--weight", "5") // the limits are kept
+		limits := func() delayq.KeyLimits {
+			k, err := w.Inspector.Key(w.Context(), "mail:welcome", "tenant-7")
+			require.NoError(w, err)
+			return k.Limits
+		}
+		w.every("key", "mail:welcome", "tenant-7", "--burst", "3", "--strict")
+		require.Equal(w, delayq.KeyLimits{Weight: 5, Running: 2, Rate: delayq.Per(100, time.Minute).Burst(3).Strict()}, limits())
+		key("--rate", "200/1d") // burst and strictness are kept
+		require.Equal(w, delayq.Per(200, 24*time.Hour).Burst(3).Strict(), limits().Rate)
+		key("--strict=false")
+		require.Equal(w, delayq.Per(200, 24*time.Hour).Burst(3), limits().Rate)
+		key("--rate", "3/1m", "--burst", "1", "--strict", "--hold", "1s")
+		for _, wrong := range [][]string{
+			{"--burst", "0"}, {"--burst", "-1"}, {"--burst", "3"}, {"--burst", "many"}, {"--rate", "5000001/1d", "--burst", "1"},
+			{"--rate", "0", "--burst", "1"}, {"--rate", "0", "--strict"}, {"--burst", "4", "--strict=false", "--pause"},
+		} {
+			before := limits()
+			require.Equal(w, exitUsage, key(wrong...).code, wrong)
+			require.Equal(w, before, limits(), wrong)
+		}
 		key("--running", "0", "--rate", "0", "--weight", "1")
+		require.Zero(w, limits())
+		for _, flag := range []string{"--burst=1", "--strict"} { // there is no rate
+			require.Equal(w, exitUsage, key(flag).code, flag)
+		}
 		for _, wrong := range [][]string{
 			{"--hold", "0s"}, {"--hold", "101y"}, {"--hold", "1h", "--pause"}, {"--pause", "--resume"}, {"--weight", "0"}, {"--weight", "1001"},
 			{"--running", "-1"}, {"--running", "1001"}, {"--rate", "x"}, {"--rate", "1/9000h"},

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"io"
+	"slices"
 	"strconv"
 	"time"
 
@@ -172,10 +173,14 @@ it is held. With a flag, change it first. Servers take no jobs of a key that is 
 paused. Its running jobs, other keys and jobs without a key continue. A hold prolongs
 another one and never shortens it; --resume ends both a hold and a pause, whoever made
 them. Limits that no flag names are kept. Where the key has none, those of delayq limits
-hold.`,
+hold.
+
+--rate, --burst and --strict are those of delayq limits, for one key. --rate 0 removes the
+rate of the key, with its burst.`,
 		Example: `  delayq key mail:welcome tenant-7
   delayq key mail:welcome tenant-7 --hold 10m
-  delayq key mail:welcome tenant-7 --weight 3 --running 5 --rate 100/1m`,
+  delayq key mail:welcome tenant-7 --weight 3 --running 5 --rate 100/1m
+  delayq key mail:welcome tenant-7 --burst 1 --strict`,
 		Args:              counted(2, 2, "a topic and a key"),
 		ValidArgsFunction: a.completeArgs(a.topicNames, nothing),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -202,7 +207,7 @@ hold.`,
 			case c.running < 0 || c.running > mostOfKey:
 				return usage("--running %d: must be from 1 to %s, or 0 for the limit of the topic", c.running, number(mostOfKey))
 			}
-			if err := checkRate("rate", &c.rate); err != nil {
+			if err := c.rateChange.check(); err != nil {
 				return err
 			}
 			if err := a.changeKey(cmd, topic, key, &c); err != nil {
@@ -225,6 +230,8 @@ hold.`,
 	set.IntVar(&c.weight, "weight", 0, "share of the starts, relative to other keys, from 1 to 1,000")
 	set.IntVar(&c.running, "running", 0, "most jobs of the key that run at the same time; 0: the limit of the topic")
 	set.Var(&c.rate, "rate", "most starts in a period, such as 100/1m; 0: the rate of the topic")
+	set.IntVar(&c.burst, "burst", 0, "most starts at once, from 1 to the starts of the rate")
+	set.BoolVar(&c.strict, "strict", false, "the rate is an upper bound for every period; --strict=false ends that")
 	set.Var(&duration{&c.length}, "hold", "how long the key waits, from 1ms to 100 years")
 	set.BoolVar(&c.pause, "pause", false, "hold the key until it is resumed")
 	set.BoolVar(&c.resume, "resume", false, "end the hold and the pause")
@@ -236,16 +243,18 @@ const mostWeight = 1000
 
 // A keyChange is what the flags ask to change about a key.
 type keyChange struct {
+	rateChange
 	weight, running int
-	rate            rate
 	length          time.Duration
 	pause, resume   bool
-	given           func(flag string) bool
 }
+
+// keyLimitFlags are the flags that set the limits of a key.
+var keyLimitFlags = []string{"weight", "running", "rate", "burst", "strict"}
 
 // changeKey makes the changes that the flags ask for, if any.
 func (a *app) changeKey(cmd *cobra.Command, topic, key string, c *keyChange) error {
-	limits := c.given("weight") || c.given("running") || c.given("rate")
+	limits := slices.ContainsFunc(keyLimitFlags, c.given)
 	if !limits && c.length == 0 && !c.pause && !c.resume {
 		return nil
 	}
@@ -286,8 +295,8 @@ func (a *app) setKeyLimits(ctx context.Context, client *delayq.Client, topic, ke
 	if c.given("running") {
 		l.Running = c.running
 	}
-	if c.given("rate") {
-		l.Rate = c.rate.of()
+	if l.Rate, err = c.rateChange.apply("the key", l.Rate); err != nil {
+		return err
 	}
 	return client.SetKeyLimits(ctx, topic, key, l)
 }

@@ -149,16 +149,23 @@ func (v *rate) Set(text string) error {
 
 func (v *rate) Type() string { return "starts/period" }
 
+// A rateChange is what the flags ask to change in a rate: that of a topic or of a key.
+type rateChange struct {
+	rate   rate
+	burst  int
+	strict bool
+	given  func(flag string) bool
+}
+
 // A limitsChange is what the flags ask to change in the limits of a topic.
 type limitsChange struct {
-	running, burst int
-	rate           rate
-	strict, none   bool
-	runningPerKey  int
-	ratePerKey     rate
-	ordered        bool
-	onDead         string
-	given          func(flag string) bool
+	rateChange
+	running       int
+	none          bool
+	runningPerKey int
+	ratePerKey    rate
+	ordered       bool
+	onDead        string
 }
 
 // limitFlags are the flags that set limits.
@@ -215,14 +222,24 @@ func (c *limitsChange) check() error {
 	case c.given("on-dead") && c.onDead != delayq.ContinueKey.String() && c.onDead != delayq.HaltKey.String():
 		return usage("--on-dead %q: must be %s or %s", c.onDead, delayq.ContinueKey, delayq.HaltKey)
 	}
-	if err := errors.Join(checkRate("rate", &c.rate), checkRate("rate-per-key", &c.ratePerKey)); err != nil {
+	if err := errors.Join(c.rateChange.check(), checkRate("rate-per-key", &c.ratePerKey)); err != nil {
 		return err
 	}
 	for _, flag := range limitFlags {
 		if c.none && c.given(flag) {
 			return usage("--none and --%s: only one of them can be given", flag)
 		}
-		if c.given("rate") && c.rate == (rate{}) && c.given(flag) && (flag == "burst" || flag == "strict") {
+	}
+	return nil
+}
+
+// check returns an error if a flag is out of its range, or if flags contradict each other.
+func (c *rateChange) check() error {
+	if err := checkRate("rate", &c.rate); err != nil {
+		return err
+	}
+	for _, flag := range []string{"burst", "strict"} {
+		if c.given("rate") && c.rate == (rate{}) && c.given(flag) {
 			return usage("--rate 0 and --%s: only one of them can be given", flag)
 		}
 	}
@@ -246,41 +263,48 @@ func (c *limitsChange) apply(l delayq.Limits) (delayq.Limits, error) {
 	if err := c.order(&l); err != nil {
 		return l, err
 	}
-	old := l.Rate
+	var err error
+	l.Rate, err = c.rateChange.apply("the topic", l.Rate)
+	return l, err
+}
+
+// apply returns a rate as it is after the change, with errors that say whose it is. What no flag
+// names is kept.
+func (c *rateChange) apply(whose string, old delayq.Rate) (delayq.Rate, error) {
 	starts, period, strict := old.Starts(), old.Period(), old.IsStrict()
 	if c.given("rate") {
 		starts, period = c.rate.starts, c.rate.period
 	}
-	if l.Rate = (delayq.Rate{}); starts == 0 {
+	if starts == 0 {
 		for _, flag := range []string{"burst", "strict"} {
 			if c.given(flag) {
-				return l, usage("--%s: the topic has no rate; --rate sets one", flag)
+				return old, usage("--%s: no rate is set for %s; --rate sets one", flag, whose)
 			}
 		}
-		return l, nil
+		return delayq.Rate{}, nil
 	}
 	if c.given("strict") {
 		strict = c.strict
 	}
-	l.Rate = delayq.Per(starts, period)
+	r := delayq.Per(starts, period)
 	switch kept := old.MaxBurst(); {
 	case c.given("burst"):
-		l.Rate = l.Rate.Burst(c.burst)
+		r = r.Burst(c.burst)
 	case kept > 0 && kept != delayq.Per(old.Starts(), old.Period()).MaxBurst(): // it was chosen
-		l.Rate = l.Rate.Burst(kept)
+		r = r.Burst(kept)
 	}
 	most, kind := starts, ""
 	if strict {
-		l.Rate, kind = l.Rate.Strict(), " of a strict rate"
+		r, kind = r.Strict(), " of a strict rate"
 		most = max(1, most-1)
 	}
-	switch burst := l.Rate.MaxBurst(); {
+	switch burst := r.MaxBurst(); {
 	case c.given("burst") && (c.burst < 1 || c.burst > most):
-		return l, usage("--burst %d%s: must be from 1 to %s", c.burst, kind, number(most))
+		return old, usage("--burst %d%s: must be from 1 to %s", c.burst, kind, number(most))
 	case burst > most:
-		return l, usage("--burst is needed: the topic has a burst of %s, and that%s must be from 1 to %s", number(burst), kind, number(most))
+		return old, usage("--burst is needed: %s has a burst of %s, and that%s must be from 1 to %s", whose, number(burst), kind, number(most))
 	}
-	return l, nil
+	return r, nil
 }
 
 // order changes the order of the jobs of a key.
