@@ -173,7 +173,7 @@ func TestForgedActsAreRefused(t *testing.T) {
 	q := world(t)
 	h := page(t, q, web.Actions(q.Client), web.TrustedOrigin("https://admin.example.com"))
 	before := q.Miniredis.Dump()
-	for _, name := range []string{"act", "pause", "resume", "enqueue", "new-schedule", "edit-schedule", "stop", "confirm"} {
+	for _, name := range []string{"act", "pause", "resume", "enqueue", "new-schedule", "edit-schedule", "edit-key", "stop", "confirm"} {
 		w := post(t, h, link(name, "do", "cancel", "topic", "order:cancel", "id", "o-1"), url.Values{"topic": {"order:cancel"}}, func(r *http.Request) {
 			r.Header.Set("Sec-Fetch-Site", "cross-site")
 			r.Header.Set("Origin", "https://evil.example.com")
@@ -269,7 +269,7 @@ func TestViewersShareWhatWasRead(t *testing.T) {
 					time.Sleep(time.Duration(i) * 2 * time.Second / time.Duration(viewers)) // they were opened one after another
 					for range 4 {
 						for _, target := range goldenPages {
-							if !strings.Contains(target, "confirm") && !strings.Contains(target, "pause") && !strings.Contains(target, "enqueue") {
+							if !strings.Contains(target, "confirm") && !strings.Contains(target, "pause") && !strings.Contains(target, "enqueue") && !strings.Contains(target, "edit-key") {
 								get(t, h, target, func(r *http.Request) { r.Header.Set("HX-Request", "true") })
 							}
 						}

@@ -370,6 +370,7 @@ func addActRoutes(all map[string]*route) {
 	all["resume"] = &route{right: RightPause, post: (*Handler).resume, acts: true, plain: true, topic: true}
 	all["enqueue"] = &route{right: RightEnqueue, show: (*Handler).form, post: (*Handler).enqueue, acts: true, plain: true}
 	all["new-schedule"] = &route{right: RightSchedule, show: (*Handler).form, post: (*Handler).newSchedule, acts: true, plain: true}
+	all["edit-key"] = &route{right: RightView, show: (*Handler).keyForm, post: (*Handler).editKey, acts: true, plain: true, topic: true}
 	all["edit-schedule"] = &route{right: RightSchedule, show: (*Handler).form, post: (*Handler).editSchedule, acts: true, plain: true, topic: true}
 }
 

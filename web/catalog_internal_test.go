@@ -78,7 +78,7 @@ func TestCatalogHasEveryKey(t *testing.T) {
 		}
 	}
 	for name, rt := range routes {
-		if rt.show != nil && name != "confirm" && !strings.Contains(name, "schedule") && name != "pause" && name != "enqueue" {
+		if rt.show != nil && name != "confirm" && !strings.Contains(name, "schedule") && name != "pause" && name != "enqueue" && name != "edit-key" {
 			all("nav.", name)
 		}
 	}
@@ -93,6 +93,10 @@ func TestCatalogHasEveryKey(t *testing.T) {
 	for _, name := range scheduleActs {
 		all("sact.", name+".about")
 		all("did.schedule-", name)
+	}
+	for name := range keyActs {
+		all("kact.", name, name+".about")
+		all("did.key-", name)
 	}
 	all("status.", topicNoServer, topicBehind, topicPaused, topicHeld, topicRunning, topicIdle)
 	all("field.", filterFields...)

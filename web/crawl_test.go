@@ -119,8 +119,8 @@ func TestEveryLinkUnderFourMounts(t *testing.T) {
 				})
 			}
 			for _, kind := range []string{
-				"topic", "jobs", "job", "payload", "find", "keys", "failures", "servers", "schedules", "schedule", "audit", "redis", "help", "confirm",
-				"bulks", "pause", "enqueue", "new-schedule", "edit-schedule", "topics.json", "job.json", "jobs.json",
+				"topic", "jobs", "job", "payload", "find", "keys", "key", "failures", "servers", "schedules", "schedule", "audit", "redis", "help", "confirm",
+				"bulks", "pause", "enqueue", "new-schedule", "edit-schedule", "edit-key", "topics.json", "key.json", "job.json", "jobs.json",
 			} {
 				if kinds[kind] == 0 {
 					t.Errorf("no link leads to %s", kind)

@@ -29,12 +29,12 @@ func jobKeyOf(key string) jobKey {
 // ExactKey returns the key itself, or "" if the job has none.
 func (k jobKey) ExactKey() string { return k.exact }
 
-// A waitingKey is a key with ready jobs.
+// A waitingKey is a key of a topic and its ready jobs.
 type waitingKey struct {
 	jobKey
 	Waiting     int64     `json:"waiting"`
 	Weight      int       `json:"weight"`
-	First       string    `json:"first"` // the ID of the job that is the next one of the key to start
+	First       string    `json:"first"` // the ID of the job that is the next one of the key to start; empty: none is ready
 	FirstBase64 string    `json:"first_base64,omitempty"`
 	Paused      bool      `json:"paused,omitempty"`
 	HeldUntil   time.Time `json:"held_until,omitzero"` // the end of the hold of the key
@@ -58,10 +58,24 @@ func rateText(r delayq.Rate) string {
 	return r.String()
 }
 
-// limit notes the limits that are in force for a key, its own before those of each key.
+// waitingKeyOf returns a key for JSON and templates, with the limits of each key of its topic.
+func waitingKeyOf(k *delayq.KeyInfo, each delayq.Limits) waitingKey {
+	one := waitingKey{
+		jobKey: jobKeyOf(k.Key), Waiting: k.Waiting, Weight: k.Weight, First: k.First, Paused: k.Paused, HeldUntil: utc(k.HeldUntil),
+		Running: k.Running, Limited: utc(k.LimitedUntil), first: k.First,
+	}
+	one.limit(k.Limits, each)
+	if !utf8.ValidString(k.First) {
+		one.FirstBase64 = base64.StdEncoding.EncodeToString([]byte(k.First))
+	}
+	return one
+}
+
+// limit notes the limits that are in force for a key, its own before those of each key. In an order
+// one job runs at a time, whatever the key has.
 func (k *waitingKey) limit(own delayq.KeyLimits, each delayq.Limits) {
 	k.LimitRun, k.LimitRate = each.RunningPerKey, rateText(each.RatePerKey)
-	if own.Running > 0 {
+	if own.Running > 0 && !each.Ordered {
 		k.LimitRun, k.OwnRun = own.Running, true
 	}
 	if text := rateText(own.Rate); text != "" {
@@ -118,16 +132,9 @@ func (h *Handler) keys(v *view) (any, error) {
 	p := &keysPage{
 		Schema: "delayq.web.keys/1", At: utc(row.at), Topic: v.Topic, Ready: row.Ready, Laned: row.Laned, Keys: []waitingKey{}, Row: row, Tabs: states,
 	}
-	for _, k := range list {
-		one := waitingKey{
-			jobKey: jobKeyOf(k.Key), Waiting: k.Waiting, Weight: k.Weight, First: k.First, Paused: k.Paused, HeldUntil: utc(k.HeldUntil),
-			Running: k.Running, Limited: utc(k.LimitedUntil), first: k.First,
-		}
-		one.limit(k.Limits, row.perKey)
+	for i := range list {
+		one := waitingKeyOf(&list[i], row.perKey)
 		p.Limits = p.Limits || one.LimitRun > 0 || one.LimitRate != ""
-		if !utf8.ValidString(k.First) {
-			one.FirstBase64 = base64.StdEncoding.EncodeToString([]byte(k.First))
-		}
 		p.Keys = append(p.Keys, one)
 	}
 	rows := v.query.Get("rows")

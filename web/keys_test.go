@@ -89,7 +89,7 @@ func TestKeysLeadToTheirJobs(t *testing.T) {
 	found := make(map[string]int)
 	walk(root, func(n *html.Node) {
 		ref, _ := attr(n, "href")
-		if n.Data != "a" || !strings.Contains(ref, "key=") {
+		if n.Data != "a" || !strings.HasPrefix(ref, "jobs?") || !strings.Contains(ref, "key=") {
 			return
 		}
 		var p struct {

@@ -37,6 +37,9 @@ var goldenPages = map[string]string{
 	"done":      link("job", "topic", "report", "id", "done-1"),
 	"keys":      link("keys", "topic", "invoice"),
 	"keyed":     link("jobs", "topic", "invoice", "state", "ready", "key", "t-1"),
+	"key":       link("key", "topic", "invoice", "key", evilBytes),
+	"keylimits": link("edit-key", "topic", "invoice", "key", "t-1", "do", "limits"),
+	"keyhold":   link("edit-key", "topic", "invoice", "key", evilBytes, "do", "hold"),
 	"failures":  "/failures",
 	"servers":   "/servers",
 	"schedules": "/schedules",
@@ -81,7 +84,7 @@ func TestJSONOfEveryPage(t *testing.T) {
 	h := page(t, q)
 	for _, target := range []string{
 		"topics", link("topic", "topic", "report"), link("jobs", "topic", "order:cancel"), link("job", "topic", "report", "id", "done-1"),
-		link("find", "id", "o-1"), link("keys", "topic", "invoice"), "failures", "servers", "schedules", link("schedule", "topic", "report", "name", "nightly <b>"), "audit", "redis", "help",
+		link("find", "id", "o-1"), link("keys", "topic", "invoice"), link("key", "topic", "invoice", "key", evilBytes), "failures", "servers", "schedules", link("schedule", "topic", "report", "name", "nightly <b>"), "audit", "redis", "help",
 	} {
 		name, query, _ := strings.Cut(strings.TrimPrefix(target, "/"), "?")
 		w := get(t, h, "/"+name+".json?"+query)
@@ -154,8 +157,8 @@ func TestReadOnlyHasNothingToWriteWith(t *testing.T) {
 		})
 	}
 	before := q.Miniredis.Dump()
-	for _, name := range []string{"act", "confirm", "pause", "resume", "enqueue", "new-schedule", "edit-schedule", "stop", "topics", "nothing"} {
-		w := post(t, h, "/"+name+"?topic=order:cancel&do=cancel&id=o-1", url.Values{"typed": {"order:cancel"}, "topic": {"order:cancel"}})
+	for _, name := range []string{"act", "confirm", "pause", "resume", "enqueue", "new-schedule", "edit-schedule", "edit-key", "key", "stop", "topics", "nothing"} {
+		w := post(t, h, "/"+name+"?topic=order:cancel&do=cancel&id=o-1&key=k", url.Values{"typed": {"order:cancel"}, "topic": {"order:cancel"}})
 		require.Equal(t, http.StatusMethodNotAllowed, w.Code, name)
 		require.Equal(t, "GET, HEAD", w.Header().Get("Allow"))
 	}
@@ -348,7 +351,8 @@ func FuzzTextStaysText(f *testing.F) {
 		for _, target := range []string{
 			link("job", "topic", "fuzz", "id", id), link("job", "topic", "fuzz", "id", id, "show", "raw"), link("jobs", "topic", "fuzz", "prefix", id),
 			link("find", "id", text), link("topic", "topic", text), link("jobs", "topic", "fuzz", "from", text), link("topics", "did", text, "n", text),
-			link("confirm", "do", "cancel", "topic", "fuzz", "id", id), link(url.PathEscape(text), "x", text),
+			link("confirm", "do", "cancel", "topic", "fuzz", "id", id), link("key", "topic", "fuzz", "key", text),
+			link("edit-key", "topic", "fuzz", "key", text, "do", "limits"), link("edit-key", "topic", "fuzz", "key", id, "do", text), link(url.PathEscape(text), "x", text),
 		} {
 			w := get(t, h, target)
 			require.Less(t, w.Code, http.StatusInternalServerError, target)

@@ -35,7 +35,8 @@ const (
 	RightRevive     Right = "revive"
 	RightBury       Right = "bury"
 	RightPurge      Right = "purge"
-	RightPause      Right = "pause" // also: resume
+	RightPause      Right = "pause"  // also: resume, and hold a key
+	RightLimits     Right = "limits" // of a key
 	RightSchedule   Right = "schedule"
 )
 
@@ -71,8 +72,8 @@ func (o *options) refuse(format string, args ...any) {
 	o.errs = append(o.errs, fmt.Errorf(format, args...))
 }
 
-// Actions lets the page act on jobs, topics and schedules through a client, which must be one of
-// the same prefix and Redis as the inspector. Without it the page has no buttons, and answers every
+// Actions lets the page act on jobs, topics, keys and schedules through a client, which must be one
+// of the same prefix and Redis as the inspector. Without it the page has no buttons, and answers every
 // POST with 405.
 func Actions(c *delayq.Client) Option {
 	return func(o *options) {
@@ -256,6 +257,7 @@ func init() {
 		"find":      {right: RightView, show: (*Handler).find, plain: true},
 		"failures":  {right: RightView, show: (*Handler).failures},
 		"keys":      {right: RightView, show: (*Handler).keys, topic: true},
+		"key":       {right: RightView, show: (*Handler).key, topic: true},
 		"servers":   {right: RightView, show: (*Handler).servers},
 		"schedules": {right: RightView, show: (*Handler).schedules},
 		"schedule":  {right: RightView, show: (*Handler).schedule, topic: true},

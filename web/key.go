@@ -1,0 +1,213 @@
+package web
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/delayq/delayq"
+)
+
+type keyPage struct {
+	Schema string    `json:"schema"`
+	At     time.Time `json:"at"`
+	Topic  string    `json:"topic"`
+	waitingKey
+	Tabs []delayq.State `json:"-"`
+}
+
+// key shows one key of a topic, whether it has ready jobs or not.
+func (h *Handler) key(v *view) (any, error) {
+	row, err := h.row(v)
+	if err != nil {
+		return nil, err
+	}
+	name := v.query.Get("key")
+	k, err := read(h, v.Request.Context(), "key\x00"+v.Topic+"\x00"+name, func(ctx context.Context) (*delayq.KeyInfo, error) {
+		return h.insp.Key(ctx, v.Topic, name)
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &keyPage{Schema: "delayq.web.key/1", At: utc(row.at), Topic: v.Topic, waitingKey: waitingKeyOf(k, row.perKey), Tabs: states}, nil
+}
+
+// keyActs has the right that each act on a key needs.
+var keyActs = map[string]Right{"hold": RightPause, "pause": RightPause, "resume": RightPause, "limits": RightLimits}
+
+// Acts lists what can be done with the key.
+func (k waitingKey) Acts() []string {
+	switch {
+	case k.Paused:
+		return []string{"resume", "limits"} // a hold would change nothing
+	case !k.HeldUntil.IsZero():
+		return []string{"hold", "pause", "resume", "limits"}
+	}
+	return []string{"hold", "pause", "limits"}
+}
+
+// CanKey reports whether the page may offer an act on a key.
+func (v *view) CanKey(do string) bool { return v.Can(string(keyActs[do])) }
+
+// CanKeys reports whether the page may offer any act on a key.
+func (v *view) CanKeys() bool { return v.Can(string(RightPause)) || v.Can(string(RightLimits)) }
+
+// Bounds of the limits of a key, which the library has too.
+const (
+	mostWeight = 1000
+	mostOfKey  = 1000 // running jobs
+)
+
+// A keyForm is the form of an act on a key.
+type keyForm struct {
+	Schema string `json:"schema"`
+	Topic  string `json:"topic"`
+	jobKey
+	Do      string `json:"do"`
+	Weight  int    `json:"weight,omitempty"` // of limits: what the key has
+	Running int    `json:"running,omitempty"`
+	Rate    string `json:"rate,omitempty"`
+	Burst   int    `json:"burst,omitempty"` // 0: a tenth of the starts
+	Strict  bool   `json:"strict,omitempty"`
+	Ordered bool   `json:"-"` // the jobs of the key run in order
+}
+
+// keyAct returns what is to be done with which key of a topic that exists.
+func (h *Handler) keyAct(v *view) (do, key string, row *topicRow, err error) {
+	do, key = v.query.Get("do"), v.query.Get("key")
+	right, ok := keyActs[do]
+	if !ok {
+		return "", "", nil, errNoPage
+	}
+	if err := h.may(v, right, v.Topic); err != nil {
+		return "", "", nil, err
+	}
+	row, err = h.row(v)
+	return do, key, row, err
+}
+
+// keyForm shows the form of an act on a key. That of its limits has those that the key has.
+func (h *Handler) keyForm(v *view) (any, error) {
+	do, key, row, err := h.keyAct(v)
+	if err != nil {
+		return nil, err
+	}
+	k, err := h.insp.Key(v.Request.Context(), v.Topic, key)
+	if err != nil {
+		return nil, err
+	}
+	p := &keyForm{Schema: "delayq.web.form/1", Topic: v.Topic, jobKey: jobKeyOf(key), Do: do, Ordered: row.perKey.Ordered}
+	if do != "limits" {
+		return p, nil
+	}
+	p.Weight, p.Running = k.Weight, k.Limits.Running
+	if r := k.Limits.Rate; r != (delayq.Rate{}) {
+		p.Rate, p.Strict = strconv.Itoa(r.Starts())+"/"+exact(r.Period()), r.IsStrict()
+		if r.MaxBurst() != delayq.Per(r.Starts(), r.Period()).MaxBurst() { // it was chosen
+			p.Burst = r.MaxBurst()
+		}
+	}
+	return p, nil
+}
+
+// editKey holds, pauses or resumes a key, or sets its limits.
+func (h *Handler) editKey(v *view) (any, error) {
+	do, key, _, err := h.keyAct(v)
+	if err != nil {
+		return nil, err
+	}
+	ctx, c := v.acting(), h.o.client
+	defer h.shared.forget()
+	switch do {
+	case "hold":
+		var d time.Duration
+		if d, err = span(v.form("for")); err != nil {
+			return nil, &refusal{http.StatusBadRequest, "for: " + err.Error()}
+		}
+		err = c.HoldKey(ctx, v.Topic, key, d)
+	case "pause":
+		err = c.PauseKey(ctx, v.Topic, key)
+	case "resume":
+		err = c.ResumeKey(ctx, v.Topic, key)
+	case "limits":
+		var l delayq.KeyLimits
+		if l, err = v.keyLimits(); err != nil {
+			return nil, err
+		}
+		err = c.SetKeyLimits(ctx, v.Topic, key, l)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return redirect(v.Link("key", "topic", v.Topic, "key", key, "did", "key-"+do)), nil
+}
+
+// keyLimits reads the limits of a form. An empty field is the default.
+func (v *view) keyLimits() (l delayq.KeyLimits, err error) {
+	if l.Weight, err = v.count("weight", 1, mostWeight); err != nil {
+		return l, err
+	}
+	if l.Running, err = v.count("running", 0, mostOfKey); err != nil {
+		return l, err
+	}
+	l.Rate, err = v.rate()
+	return l, err
+}
+
+// count reads a number of a form, 0 if the field is empty.
+func (v *view) count(name string, least, most int) (int, error) {
+	text := strings.TrimSpace(v.form(name))
+	if text == "" {
+		return 0, nil
+	}
+	n, err := strconv.Atoi(text)
+	if err != nil || n < least || n > most {
+		return 0, &refusal{http.StatusBadRequest, fmt.Sprintf("%s: %q must be a number from %d to %d", name, text, least, most)}
+	}
+	return n, nil
+}
+
+// rate reads a rate of a form with its burst and whether it is strict. If the field is empty or 0,
+// there is none.
+func (v *view) rate() (r delayq.Rate, err error) {
+	refuse := func(text string) error { return &refusal{http.StatusBadRequest, text} }
+	text, strict := strings.TrimSpace(v.form("rate")), v.form("strict") == "1"
+	if text == "" || text == "0" {
+		if strict || strings.TrimSpace(v.form("burst")) != "" {
+			return r, refuse("rate: burst and strict need one, such as 100/1m")
+		}
+		return r, nil
+	}
+	count, period, _ := strings.Cut(text, "/")
+	starts, bad := strconv.Atoi(strings.TrimSpace(count))
+	per, wrong := span(period)
+	if bad != nil || wrong != nil || starts < 1 || per <= 0 {
+		return r, refuse(fmt.Sprintf("rate: %q must be starts/period, such as 100/1m", text))
+	}
+	burst, err := v.count("burst", 1, starts)
+	if err != nil {
+		return r, err
+	}
+	if r = delayq.Per(starts, per); burst > 0 {
+		r = r.Burst(burst)
+	}
+	if strict {
+		r = r.Strict()
+	}
+	return r, nil
+}
+
+// exact returns a duration as span reads it, without units that are 0 at the end.
+func exact(d time.Duration) string {
+	text := d.String()
+	if strings.HasSuffix(text, "m0s") {
+		text = strings.TrimSuffix(text, "0s")
+	}
+	if strings.HasSuffix(text, "h0m") {
+		text = strings.TrimSuffix(text, "0m")
+	}
+	return text
+}
