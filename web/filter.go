@@ -162,7 +162,7 @@ func span(text string) (time.Duration, error) {
 	text = strings.TrimSpace(text)
 	if days, ok := strings.CutSuffix(text, "d"); ok {
 		n, err := strconv.ParseFloat(days, 64)
-		if err != nil || n > 40_000 || n < -40_000 {
+		if err != nil || !(n <= 40_000 && n >= -40_000) { // NaN is a number to ParseFloat
 			return 0, fmt.Errorf("%q is not a duration", text)
 		}
 		return time.Duration(n * 24 * float64(time.Hour)), nil

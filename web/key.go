@@ -55,10 +55,14 @@ func (v *view) CanKey(do string) bool { return v.Can(string(keyActs[do])) }
 // CanKeys reports whether the page may offer any act on a key.
 func (v *view) CanKeys() bool { return v.Can(string(RightPause)) || v.Can(string(RightLimits)) }
 
-// Bounds of the limits of a key, which the library has too.
+// Bounds of holds and limits, which the library has too.
 const (
-	mostWeight = 1000
-	mostOfKey  = 1000 // running jobs
+	shortestHold = time.Millisecond
+	longestHold  = 36_500 * 24 * time.Hour
+	mostWeight   = 1000
+	mostOfKey    = 1000 // running jobs
+	mostStarts   = 1_000_000
+	longestRate  = 366 * 24 * time.Hour
 )
 
 // A keyForm is the form of an act on a key.
@@ -124,7 +128,10 @@ func (h *Handler) editKey(v *view) (any, error) {
 	switch do {
 	case "hold":
 		var d time.Duration
-		if d, err = span(v.form("for")); err != nil {
+		if d, err = span(v.form("for")); err == nil && (d < shortestHold || d > longestHold) {
+			err = fmt.Errorf("%q must be from 1ms to 36500d", v.form("for"))
+		}
+		if err != nil {
 			return nil, &refusal{http.StatusBadRequest, "for: " + err.Error()}
 		}
 		err = c.HoldKey(ctx, v.Topic, key, d)
@@ -173,21 +180,30 @@ func (v *view) count(name string, least, most int) (int, error) {
 // rate reads a rate of a form with its burst and whether it is strict. If the field is empty or 0,
 // there is none.
 func (v *view) rate() (r delayq.Rate, err error) {
-	refuse := func(text string) error { return &refusal{http.StatusBadRequest, text} }
+	refuse := func(text string) error { return &refusal{http.StatusBadRequest, "rate: " + text} }
 	text, strict := strings.TrimSpace(v.form("rate")), v.form("strict") == "1"
 	if text == "" || text == "0" {
 		if strict || strings.TrimSpace(v.form("burst")) != "" {
-			return r, refuse("rate: burst and strict need one, such as 100/1m")
+			return r, refuse("burst and strict need one, such as 100/1m")
 		}
 		return r, nil
 	}
 	count, period, _ := strings.Cut(text, "/")
 	starts, bad := strconv.Atoi(strings.TrimSpace(count))
 	per, wrong := span(period)
-	if bad != nil || wrong != nil || starts < 1 || per <= 0 {
-		return r, refuse(fmt.Sprintf("rate: %q must be starts/period, such as 100/1m", text))
+	switch {
+	case bad != nil || wrong != nil || starts < 1 || per <= 0:
+		return r, refuse(fmt.Sprintf("%q must be starts/period, such as 100/1m", text))
+	case starts > mostStarts:
+		return r, refuse(fmt.Sprintf("%q must have from 1 to %d starts", text, mostStarts))
+	case per > longestRate || per < time.Duration(starts)*time.Microsecond:
+		return r, refuse(fmt.Sprintf("the period of %q must be from 1µs for each start to 366d", text))
 	}
-	burst, err := v.count("burst", 1, starts)
+	most := starts
+	if strict {
+		most = max(1, most-1)
+	}
+	burst, err := v.count("burst", 1, most)
 	if err != nil {
 		return r, err
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/base64"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -125,6 +126,282 @@ func TestActOnTheJobsOfAKey(t *testing.T) {
 			require.NotEqual(t, "t-1", j.Key)
 		}
 	})
+}
+
+// oddKeys are names of keys that could break a link, a form or a page. A key of a job has any bytes.
+var oddKeys = []string{
+	"tenant-7", evilID, evilBytes, "a b", " ", "a+b%2Fc&key=x#y?topic=z", "../..", "客户 七", "\u202e", strings.Repeat("k", 255),
+}
+
+func TestActOnAKey(t *testing.T) {
+	for _, key := range oddKeys {
+		t.Run(fmt.Sprintf("%.20q", key), func(t *testing.T) {
+			q := world(t)
+			h := page(t, q, web.Actions(q.Client), web.Actor(alice))
+			ctx := t.Context()
+			at := func(page string, more ...string) string {
+				return link(page, append([]string{"topic", "invoice", "key", key}, more...)...)
+			}
+			// do sends the form that a page shows to where it says, and follows the answer.
+			do := func(act string, form url.Values) *delayq.KeyInfo {
+				t.Helper()
+				asked := get(t, h, at("edit-key", "do", act))
+				require.Equal(t, http.StatusOK, asked.Code, asked.Body.String())
+				root, err := html.Parse(strings.NewReader(asked.Body.String()))
+				require.NoError(t, err)
+				inert(t, act, root)
+				target := ""
+				walk(root, func(n *html.Node) {
+					if method, _ := attr(n, "method"); n.Data == "form" && method == "post" {
+						target, _ = attr(n, "action")
+					}
+				})
+				w := post(t, h, "/"+target, form)
+				require.Equal(t, http.StatusSeeOther, w.Code, w.Body.String())
+				require.Equal(t, at("key", "did", "key-"+act), "/"+w.Header().Get("Location"))
+				shown := get(t, h, "/"+w.Header().Get("Location"))
+				require.Equal(t, http.StatusOK, shown.Code)
+				require.Contains(t, shown.Body.String(), `role="status"`)
+				root, err = html.Parse(strings.NewReader(shown.Body.String()))
+				require.NoError(t, err)
+				inert(t, act, root)
+				k, err := q.Inspector.Key(ctx, "invoice", key)
+				require.NoError(t, err)
+				return k
+			}
+			require.NoError(t, q.Client.ResumeKey(ctx, "invoice", key))
+			k := do("hold", url.Values{"for": {"3d"}})
+			require.WithinDuration(t, q.Now().Add(72*time.Hour), k.HeldUntil, time.Minute)
+			require.Equal(t, k.HeldUntil, do("hold", url.Values{"for": {"1h"}}).HeldUntil, "a hold never shortens another one")
+			require.True(t, do("pause", nil).Paused)
+			var shown struct {
+				Schema, Key string
+				KeyBase64   string `json:"key_base64"`
+				Paused      bool
+			}
+			require.NoError(t, json.Unmarshal(get(t, h, at("key.json")).Body.Bytes(), &shown))
+			require.Equal(t, "delayq.web.key/1", shown.Schema)
+			if shown.KeyBase64 != "" {
+				exact, err := base64.StdEncoding.DecodeString(shown.KeyBase64)
+				require.NoError(t, err)
+				shown.Key = string(exact)
+			}
+			require.Equal(t, key, shown.Key)
+			require.True(t, shown.Paused, "what was read before is forgotten")
+			k = do("resume", nil)
+			require.False(t, k.Paused)
+			require.Zero(t, k.HeldUntil)
+			k = do("limits", url.Values{"weight": {"4"}, "running": {" 2 "}, "rate": {"90 / 1d"}, "burst": {"3"}, "strict": {"1"}})
+			require.Equal(t, delayq.KeyLimits{Weight: 4, Running: 2, Rate: delayq.Per(90, 24*time.Hour).Burst(3).Strict()}, k.Limits)
+			require.Zero(t, do("limits", url.Values{"running": {"0"}, "rate": {"0"}}).Limits)
+
+			acts, err := q.Inspector.Audit(ctx, 6)
+			require.NoError(t, err)
+			for i, action := range []string{"set key limits", "set key limits", "resume key", "pause key", "hold key", "hold key"} {
+				require.Equal(t, action, acts[i].Action)
+				require.Equal(t, "alice", acts[i].Actor)
+				require.Equal(t, "invoice", acts[i].Topic)
+				require.Contains(t, acts[i].Filter, fmt.Sprintf("key %q", key))
+			}
+			audit := get(t, h, "/audit")
+			root, err := html.Parse(strings.NewReader(audit.Body.String()))
+			require.NoError(t, err)
+			inert(t, "audit", root)
+		})
+	}
+}
+
+// The form of the limits has those of the key, so sending it as it is changes nothing.
+func TestKeyLimitsAreInTheirForm(t *testing.T) {
+	q := world(t)
+	h := page(t, q, web.Actions(q.Client))
+	target := link("edit-key", "topic", "invoice", "key", "t-2", "do", "limits")
+	for _, want := range []delayq.KeyLimits{
+		{},
+		{Weight: 7},
+		{Running: 1000, Rate: delayq.Per(100, time.Minute)},
+		{Weight: 1000, Rate: delayq.Per(1_000_000, 26*time.Hour).Burst(1_000_000)},
+		{Rate: delayq.Per(3, 90*time.Minute).Burst(2).Strict()},
+		{Rate: delayq.Per(1, time.Microsecond)},
+		{Rate: delayq.Per(5, 366*24*time.Hour).Strict()},
+		{Rate: delayq.Per(1, time.Hour).Strict()},
+	} {
+		require.NoError(t, q.Client.SetKeyLimits(t.Context(), "invoice", "t-2", want))
+		root, err := html.Parse(strings.NewReader(get(t, h, target).Body.String()))
+		require.NoError(t, err)
+		form := url.Values{}
+		walk(root, func(n *html.Node) {
+			name, _ := attr(n, "name")
+			value, set := attr(n, "value")
+			if kind, _ := attr(n, "type"); kind == "checkbox" {
+				_, set = attr(n, "checked")
+			}
+			if n.Data == "input" && name != "id" && set {
+				form.Set(name, value)
+			}
+		})
+		require.Contains(t, form, "weight")
+		w := post(t, h, target, form)
+		require.Equal(t, http.StatusSeeOther, w.Code, w.Body.String())
+		k, err := q.Inspector.Key(t.Context(), "invoice", "t-2")
+		require.NoError(t, err)
+		require.Equal(t, want, k.Limits, form)
+	}
+}
+
+// What is refused says what is wrong and where, and writes nothing.
+func TestWrongActsOnAKey(t *testing.T) {
+	q := world(t)
+	h := page(t, q, web.Actions(q.Client))
+	before := q.Miniredis.Dump()
+	for _, one := range []struct {
+		do, field, value, text string
+	}{
+		{"hold", "for", "", `for: &#34;&#34; is not a duration`},
+		{"hold", "for", "soon", `for: &#34;soon&#34; is not a duration`},
+		{"hold", "for", "NaNd", `for: &#34;NaNd&#34; is not a duration`},
+		{"hold", "for", "0", `for: &#34;0&#34; must be from 1ms to 36500d`},
+		{"hold", "for", "-5m", `for: &#34;-5m&#34; must be from 1ms to 36500d`},
+		{"hold", "for", "999us", "must be from 1ms to 36500d"},
+		{"hold", "for", "36500.1d", "must be from 1ms to 36500d"},
+		{"limits", "weight", "0", `weight: &#34;0&#34; must be a number from 1 to 1000`},
+		{"limits", "weight", "1001", `weight: &#34;1001&#34; must be a number from 1 to 1000`},
+		{"limits", "running", "-1", `running: &#34;-1&#34; must be a number from 0 to 1000`},
+		{"limits", "running", "1001", `running: &#34;1001&#34; must be a number from 0 to 1000`},
+		{"limits", "running", "<b>", `running: &#34;&lt;b&gt;&#34; must be a number from 0 to 1000`},
+		{"limits", "running", "99999999999999999999", "must be a number from 0 to 1000"},
+		{"limits", "rate", "x", `rate: &#34;x&#34; must be starts/period, such as 100/1m`},
+		{"limits", "rate", "100", "must be starts/period"},
+		{"limits", "rate", "0/0s", "must be starts/period"},
+		{"limits", "rate", "-1/1m", "must be starts/period"},
+		{"limits", "rate", "1/-1m", "must be starts/period"},
+		{"limits", "rate", "1/1m/1m", "must be starts/period"},
+		{"limits", "rate", "1000001/1d", `rate: &#34;1000001/1d&#34; must have from 1 to 1000000 starts`},
+		{"limits", "rate", "1/367d", "rate: the period of &#34;1/367d&#34; must be from 1µs for each start to 366d"},
+		{"limits", "rate", "10/9us", "must be from 1µs for each start to 366d"},
+		{"limits", "burst", "1", "rate: burst and strict need one"},
+		{"limits", "strict", "1", "rate: burst and strict need one"},
+		{"limits", "rate|burst", "100/1m|0", `burst: &#34;0&#34; must be a number from 1 to 100`},
+		{"limits", "rate|burst", "100/1m|101", `burst: &#34;101&#34; must be a number from 1 to 100`},
+		{"limits", "rate|burst|strict", "100/1m|100|1", `burst: &#34;100&#34; must be a number from 1 to 99`},
+	} {
+		form := url.Values{"weight": {"5"}}
+		values := strings.Split(one.value, "|")
+		for i, name := range strings.Split(one.field, "|") {
+			form.Set(name, values[i])
+		}
+		w := post(t, h, link("edit-key", "topic", "invoice", "key", "t-2", "do", one.do), form)
+		require.Equal(t, http.StatusBadRequest, w.Code, one)
+		require.Contains(t, w.Body.String(), one.text, one)
+	}
+	for _, do := range []string{"hold", "pause", "resume", "limits"} {
+		form := url.Values{"for": {"1h"}, "running": {"1"}}
+		for _, key := range []string{"", strings.Repeat("k", 256)} {
+			for _, name := range []string{"key", "key.json", "edit-key"} {
+				w := get(t, h, link(name, "topic", "invoice", "key", key, "do", do))
+				require.Equal(t, http.StatusBadRequest, w.Code, name)
+				require.Contains(t, w.Body.String(), fmt.Sprintf("key of %d bytes: must have 1 to 255", len(key)))
+			}
+			w := post(t, h, link("edit-key", "topic", "invoice", "key", key, "do", do), form)
+			require.Equal(t, http.StatusBadRequest, w.Code, do)
+			require.Contains(t, w.Body.String(), fmt.Sprintf("key of %d bytes: must have 1 to 255", len(key)))
+		}
+		for target, code := range map[string]int{
+			link("edit-key", "topic", "none", "key", "k", "do", do): http.StatusNotFound, // and it does not come to be
+			link("edit-key", "key", "k", "do", do):                  http.StatusBadRequest,
+		} {
+			require.Equal(t, code, get(t, h, target).Code, target)
+			require.Equal(t, code, post(t, h, target, form).Code, target)
+		}
+	}
+	for _, do := range []string{"", "explode", "cancel"} {
+		target := link("edit-key", "topic", "invoice", "key", "t-2", "do", do)
+		require.Equal(t, http.StatusNotFound, get(t, h, target).Code)
+		require.Equal(t, http.StatusNotFound, post(t, h, target, nil).Code)
+	}
+	require.Equal(t, http.StatusNotFound, get(t, h, link("key", "topic", "none", "key", "k")).Code)
+	require.Equal(t, before, q.Miniredis.Dump())
+	require.Equal(t, http.StatusOK, get(t, h, link("key", "topic", "invoice", "key", "nobody")).Code, "a key needs no jobs")
+}
+
+// Who may not act, or know of a topic, does not see the acts and cannot send them.
+func TestRightsToActOnAKey(t *testing.T) {
+	q := world(t)
+	shown := func(h http.Handler) (list []string) {
+		for _, target := range []string{link("keys", "topic", "invoice"), link("key", "topic", "invoice", "key", "t-2")} {
+			w := get(t, h, target)
+			require.Equal(t, http.StatusOK, w.Code)
+			root, err := html.Parse(strings.NewReader(w.Body.String()))
+			require.NoError(t, err)
+			walk(root, func(n *html.Node) {
+				ref, _ := attr(n, "href")
+				if u, err := url.Parse(ref); err == nil && u.Path == "edit-key" && u.Query().Get("key") == "t-2" {
+					list = append(list, u.Query().Get("do"))
+				}
+			})
+		}
+		return list
+	}
+	codes := func(h http.Handler) (list []int) {
+		for _, do := range []string{"hold", "pause", "resume", "limits"} {
+			target := link("edit-key", "topic", "invoice", "key", "t-2", "do", do)
+			list = append(list, get(t, h, target).Code, post(t, h, target, url.Values{"for": {"1h"}}).Code)
+		}
+		return list
+	}
+	only := func(right web.Right) *web.Handler {
+		return page(t, q, web.Actions(q.Client), web.Authorize(func(_ *http.Request, r web.Right, _ string) error {
+			if r != web.RightView && r != right {
+				return errors.New("not you")
+			}
+			return nil
+		}))
+	}
+	const ok, done, no, never, method = http.StatusOK, http.StatusSeeOther, http.StatusForbidden, http.StatusNotFound, http.StatusMethodNotAllowed
+	before := q.Miniredis.Dump()
+	require.Empty(t, shown(page(t, q)), "the page only reads")
+	require.Equal(t, []int{never, method, never, method, never, method, never, method}, codes(page(t, q)))
+	require.Empty(t, shown(only(web.RightView)))
+	require.Equal(t, []int{no, no, no, no, no, no, no, no}, codes(only(web.RightView)))
+	hidden := page(t, q, web.Actions(q.Client), web.Visible(func(_ *http.Request, topic string) bool { return topic != "invoice" }))
+	require.Equal(t, never, get(t, hidden, link("key", "topic", "invoice", "key", "t-2")).Code)
+	require.Equal(t, []int{never, never, never, never, never, never, never, never}, codes(hidden))
+	all := page(t, q, web.Actions(q.Client))
+	for _, do := range []string{"hold", "pause", "resume", "limits"} {
+		forged := post(t, all, link("edit-key", "topic", "invoice", "key", "t-2", "do", do), url.Values{"for": {"1h"}}, func(r *http.Request) {
+			r.Header.Set("Sec-Fetch-Site", "cross-site")
+			r.Header.Set("Origin", "https://evil.example.com")
+		})
+		require.Equal(t, no, forged.Code, do)
+	}
+	require.Equal(t, before, q.Miniredis.Dump())
+
+	require.Equal(t, []string{"hold", "pause", "limits", "hold", "pause", "limits"}, shown(all))
+	require.Equal(t, []string{"limits", "limits"}, shown(only(web.RightLimits)))
+	require.Equal(t, []int{no, no, no, no, no, no, ok, done}, codes(only(web.RightLimits)))
+	require.Equal(t, []string{"hold", "pause", "hold", "pause"}, shown(only(web.RightPause)))
+	require.Equal(t, []int{ok, done, ok, done, ok, done, no, no}, codes(only(web.RightPause)))
+	require.NoError(t, q.Client.HoldKey(t.Context(), "invoice", "t-2", time.Hour))
+	require.Equal(t, []string{"hold", "pause", "resume", "hold", "pause", "resume"}, shown(only(web.RightPause)))
+	require.NoError(t, q.Client.PauseKey(t.Context(), "invoice", "t-2"))
+	require.Equal(t, []string{"resume", "limits", "resume", "limits"}, shown(page(t, q, web.Actions(q.Client))), "a hold would change nothing")
+}
+
+// In an order one job of a key runs at a time, whatever the limits of the key are.
+func TestKeyOfAnOrder(t *testing.T) {
+	q := world(t)
+	h := page(t, q, web.Actions(q.Client))
+	ctx := t.Context()
+	require.NoError(t, q.Client.SetLimits(ctx, "invoice", delayq.Limits{Ordered: true}))
+	require.NoError(t, q.Client.SetKeyLimits(ctx, "invoice", "t-2", delayq.KeyLimits{Running: 20}))
+	var k limitedKey
+	require.NoError(t, json.Unmarshal(get(t, h, link("key.json", "topic", "invoice", "key", "t-2")).Body.Bytes(), &k))
+	require.Equal(t, 1, k.LimitRunning)
+	require.False(t, k.OwnRunning)
+	const note = "The jobs of each key run in order, so it is always 1."
+	require.Contains(t, get(t, h, link("edit-key", "topic", "invoice", "key", "t-2", "do", "limits")).Body.String(), note)
+	require.NoError(t, q.Client.SetLimits(ctx, "invoice", delayq.Limits{}))
+	require.NotContains(t, get(t, page(t, q, web.Actions(q.Client)), link("edit-key", "topic", "invoice", "key", "t-2", "do", "limits")).Body.String(), note)
 }
 
 // The keys of a topic with limits show what is in force for each, how many of its jobs run, and why
