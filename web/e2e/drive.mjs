@@ -52,6 +52,9 @@ export const text = (page, selector) => page.locator(selector).first().innerText
 export const every = {
   topics: "topics", topic: link("topic", { topic: "order:cancel" }), "topic in trouble": link("topic", { topic: "refund:poll" }),
   keys: link("keys", { topic: "invoice:print" }), "jobs of a key": link("jobs", { topic: "invoice:print", state: "ready", key: "tenant-0" }),
+  "key": link("key", { topic: "invoice:print", key: "tenant-0" }), "evil key": link("key", { topic: "invoice:print", key: evil }),
+  "hold of a key": link("edit-key", { topic: "invoice:print", key: evil, do: "hold" }),
+  "limits of a key": link("edit-key", { topic: "invoice:print", key: "tenant-0", do: "limits" }),
   "job with a key": link("job", { topic: "invoice:print", id: "invoice-1-2" }),
   "topic with done jobs": link("topic", { topic: "report:daily" }), "topic with a past": link("topic", { topic: "order:remind" }),
   "paused topic": link("topic", { topic: "sms:promo" }),

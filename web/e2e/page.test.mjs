@@ -189,14 +189,79 @@ drive("keys show who waits, and lead to their jobs", {}, async (page) => {
   await page.waitForURL(/keys\?/);
   assert.equal(await page.locator("tbody tr").count(), 5);
   assert.match(await text(page, "tbody tr"), /tenant-0\s+5\s+3\s+0 of 4 own\s+20 per 1m0s, burst 2\s+–\s+invoice-0-0/);
-  await page.click("tbody a:has-text('tenant-1')");
+  await page.click("#k-tenant-1 td a"); // the number of its jobs
   await page.waitForURL(/jobs\?/);
   assert.equal(await page.inputValue("#filter input[name=key]"), "tenant-1");
   assert.equal(await page.locator("tbody tr").count(), 4);
   await page.click("tbody th a");
   await page.waitForURL(/job\?/);
   assert.match(await text(page, ".facts"), /Key\s+tenant-1/i);
+  await page.click(".facts a:has-text('tenant-1')");
+  await page.waitForURL(/key\?/);
+  assert.match(await text(page, ".facts"), /Waiting\s+4/i);
 });
+
+for (const javaScriptEnabled of [true, false]) {
+  drive(`a key is held, paused, resumed and limited ${javaScriptEnabled ? "with" : "without"} JavaScript`, { javaScriptEnabled, expected: /status of 400/ }, async (page) => {
+    const topic = `acting:${javaScriptEnabled}`;
+    const key = evil;
+    await send("enqueue", { topic, id: "one" }); // so the topic is there
+    const state = async () => json(link("key.json", { topic, key }));
+    await page.goto(at.root + link("keys", { topic }));
+    await page.fill("#find-key input[name=key]", key);
+    await page.press("#find-key input[name=key]", "Enter");
+    await page.waitForURL(/key\?/);
+    assert.equal(await heading(page), key);
+    const act = async (name, fields = {}) => {
+      await page.click(`.head .acts a:has-text('${name}')`);
+      await page.waitForURL(/edit-key\?/);
+      for (const [field, value] of Object.entries(fields)) await page.fill(`main input[name=${field}]`, value);
+    };
+    const sent = async () => {
+      await page.click("main form button.primary");
+      await page.waitForURL(/key\?.*did=/);
+      return text(page, ".banner.good");
+    };
+
+    await act("pause");
+    assert.equal(await sent(), "The key is paused.");
+    assert.equal((await state()).paused, true);
+    assert.match(await text(page, ".facts"), /State\s+paused/i);
+    await act("resume");
+    assert.equal(await sent(), "The key is resumed.");
+    assert.equal((await state()).paused, undefined);
+
+    await act("hold", { for: "soon" });
+    await page.click("main form button.primary");
+    assert.match(await text(page, "main"), /for: "soon" is not a duration/);
+    await page.goBack();
+    await page.fill("main input[name=for]", "2h");
+    assert.match(await sent(), /^The key is held\./);
+    assert.ok(Date.parse((await state()).held_until) - Date.now() > 1.9 * 3600e3, "it is held for two hours");
+
+    await act("set limits", { running: "-1", rate: "90/1h" });
+    await page.click("main form button.primary");
+    assert.match(await text(page, "main"), /running: "-1" must be a number from 0 to 1000/);
+    assert.equal((await state()).limit_rate, undefined, "nothing was changed");
+    await page.goBack();
+    await page.fill("main input[name=running]", "3");
+    await page.fill("main input[name=rate]", "90/1h");
+    await page.fill("main input[name=burst]", "2");
+    await page.check("main input[name=strict]");
+    assert.equal(await sent(), "The limits of the key are set.");
+    const { limit_running, limit_rate } = await state();
+    assert.deepEqual([limit_running, limit_rate], [3, "90 per 1h0m0s, burst 2, strict"]);
+    assert.match(await text(page, ".facts"), /0 of 3 own\s+Rate\s+90 per 1h0m0s, burst 2, strict own/i);
+    await act("set limits");
+    assert.equal(await page.inputValue("main input[name=rate]"), "90/1h", "the form has the limits of the key");
+    assert.ok(await page.isChecked("main input[name=strict]"));
+
+    assert.equal(await page.evaluate(() => typeof window.pwned), "undefined");
+    await page.click("nav a:has-text('Audit')");
+    await page.waitForURL(/audit$/);
+    assert.match(await text(page, "tbody tr"), new RegExp(`alice\\s+set key limits\\s+${topic}`));
+  });
+}
 
 drive("done jobs show how late they started", {}, async (page) => {
   await page.goto(at.root + link("topic", { topic: "report:daily" }));
@@ -255,7 +320,7 @@ for (const javaScriptEnabled of [true, false]) {
 drive("a page that only reads has no buttons and refuses forged acts", { expected: /status of 40[34]/ }, async (page) => {
   for (const [name, where] of Object.entries(every)) {
     const answer = await page.goto(at.reading + where);
-    const acting = ["bulks", "enqueue", "new schedule", "pause", "confirm", "reschedule"].includes(name);
+    const acting = ["bulks", "enqueue", "new schedule", "pause", "confirm", "reschedule", "hold of a key", "limits of a key"].includes(name);
     assert.equal(answer.status(), acting ? 404 : 200, name);
     const tools = await page.evaluate(() => [...document.querySelectorAll("main button, main .button, form:not([method=get])")]
       .filter((e) => e.form?.method !== "get" && !e.dataset.copy).map((e) => e.outerHTML));
@@ -263,7 +328,8 @@ drive("a page that only reads has no buttons and refuses forged acts", { expecte
   }
   const acts = [
     link("act", { do: "cancel", topic: "order:cancel", id: "order-1001" }), link("confirm", { do: "cancel", topic: "order:cancel" }), "enqueue",
-    link("pause", { topic: "order:cancel" }), link("resume", { topic: "order:cancel" }), "stop?run=1", "new-schedule", "edit-schedule", "topics",
+    link("pause", { topic: "order:cancel" }), link("resume", { topic: "order:cancel" }), "stop?run=1", "new-schedule", "edit-schedule",
+    link("edit-key", { topic: "invoice:print", key: "tenant-1", do: "pause" }), "topics",
   ];
   for (const act of acts) {
     const answer = await page.request.post(at.reading + act, { form: { topic: "order:cancel", id: "forged" } });
@@ -291,7 +357,8 @@ drive("hidden topics are not there", { expected: /status of 404/ }, async (page)
     link("topic", { topic: "hidden:salary" }), link("jobs", { topic: "hidden:salary" }), link("job", { topic: "hidden:salary", id: "salary-1" }),
     link("payload", { topic: "hidden:salary", id: "salary-1" }), link("failures", { topic: "hidden:salary" }),
     link("schedules", { topic: "hidden:salary" }), link("confirm", { do: "cancel", topic: "hidden:salary", id: "salary-1" }),
-    link("pause", { topic: "hidden:salary" }),
+    link("pause", { topic: "hidden:salary" }), link("key", { topic: "hidden:salary", key: "k" }),
+    link("edit-key", { topic: "hidden:salary", key: "k", do: "pause" }),
   ]) {
     assert.equal((await page.goto(at.hiding + where)).status(), 404, where);
   }
