@@ -128,7 +128,7 @@ func TestActOnTheJobsOfAKey(t *testing.T) {
 	})
 }
 
-// oddKeys are names of keys that could break a link, a form or a page. A key of a job has any bytes.
+// oddKeys are names of keys that could break a link, a form or a page. A key has any bytes.
 var oddKeys = []string{
 	"tenant-7", evilID, evilBytes, "a b", " ", "a+b%2Fc&key=x#y?topic=z", "../..", "客户 七", "\u202e", strings.Repeat("k", 255),
 }

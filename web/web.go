@@ -73,8 +73,8 @@ func (o *options) refuse(format string, args ...any) {
 }
 
 // Actions lets the page act on jobs, topics, keys and schedules through a client, which must be one
-// of the same prefix and Redis as the inspector. Without it the page has no buttons, and answers every
-// POST with 405.
+// of the same prefix and Redis as the inspector. Without it the page has no buttons, and answers
+// every POST with 405.
 func Actions(c *delayq.Client) Option {
 	return func(o *options) {
 		if o.client = c; c == nil {
