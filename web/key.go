@@ -49,11 +49,17 @@ func (k waitingKey) Acts() []string {
 	return []string{"hold", "pause", "limits"}
 }
 
-// CanKey reports whether the page may offer an act on a key.
-func (v *view) CanKey(do string) bool { return v.Can(string(keyActs[do])) }
-
-// CanKeys reports whether the page may offer any act on a key.
-func (v *view) CanKeys() bool { return v.Can(string(RightPause)) || v.Can(string(RightLimits)) }
+// KeyActs has the acts on keys of the topic that the page may offer. A list asks once for all rows.
+func (v *view) KeyActs() map[string]bool {
+	may := map[Right]bool{RightPause: v.Can(string(RightPause)), RightLimits: v.Can(string(RightLimits))}
+	list := make(map[string]bool)
+	for do, right := range keyActs {
+		if may[right] {
+			list[do] = true
+		}
+	}
+	return list
+}
 
 // Bounds of holds and limits, which the library has too.
 const (
@@ -124,7 +130,6 @@ func (h *Handler) editKey(v *view) (any, error) {
 		return nil, err
 	}
 	ctx, c := v.acting(), h.o.client
-	defer h.shared.forget()
 	switch do {
 	case "hold":
 		var d time.Duration
@@ -146,6 +151,7 @@ func (h *Handler) editKey(v *view) (any, error) {
 		}
 		err = c.SetKeyLimits(ctx, v.Topic, key, l)
 	}
+	h.shared.forget() // also after an error, whose outcome can be unknown
 	if err != nil {
 		return nil, err
 	}

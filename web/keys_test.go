@@ -387,6 +387,22 @@ func TestRightsToActOnAKey(t *testing.T) {
 	require.Equal(t, []string{"resume", "limits", "resume", "limits"}, shown(page(t, q, web.Actions(q.Client))), "a hold would change nothing")
 }
 
+// A list asks for the rights once, and not for each of its rows.
+func TestKeysAskForRightsOnce(t *testing.T) {
+	q := world(t)
+	asked := func(rows string, keys int) (n int) {
+		h := page(t, q, web.Actions(q.Client), web.Authorize(func(*http.Request, web.Right, string) error {
+			n++
+			return nil
+		}))
+		require.Len(t, askKeys(t, h, link("keys.json", "topic", "invoice", "rows", rows)).Keys, keys)
+		n = 0
+		get(t, h, link("keys", "topic", "invoice", "rows", rows))
+		return n
+	}
+	require.Equal(t, asked("1", 1), asked("100", 3))
+}
+
 // In an order one job of a key runs at a time, whatever the limits of the key are.
 func TestKeyOfAnOrder(t *testing.T) {
 	q := world(t)
