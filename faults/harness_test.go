@@ -276,11 +276,20 @@ func (b *bench) fault(kind string) (heal func()) {
 // eventually waits until a question that costs Redis something is answered with yes.
 func eventually(t *testing.T, what string, limit time.Duration, holds func() bool) {
 	t.Helper()
+	if !within(limit, holds) {
+		t.Fatalf("%s: not within %v", what, limit)
+	}
+}
+
+// within is eventually for a goroutine that must not end the test: it reports whether the answer
+// was yes in time.
+func within(limit time.Duration, holds func() bool) bool {
 	for deadline := time.Now().Add(limit); !holds(); time.Sleep(20 * time.Millisecond) {
 		if time.Now().After(deadline) {
-			t.Fatalf("%s: not within %v", what, limit)
+			return false
 		}
 	}
+	return true
 }
 
 // state reads all that Redis holds of the queue.

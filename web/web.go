@@ -36,7 +36,7 @@ const (
 	RightBury       Right = "bury"
 	RightPurge      Right = "purge"
 	RightPause      Right = "pause"  // also: resume, and hold a key
-	RightLimits     Right = "limits" // set those of a key
+	RightLimits     Right = "limits" // set the limits of a key
 	RightSchedule   Right = "schedule"
 )
 
