@@ -12,9 +12,9 @@ import (
 // newCrash returns a crash for the value of a panic. A nil value means runtime.Goexit.
 func newCrash(value any) *crash {
 	if value == nil { // recover returns an error for panic(nil)
-		return &crash{kind: KindGoexit, value: "runtime.Goexit was called", stack: debug.Stack()}
+		return &crash{kind: crashGoexit, value: "runtime.Goexit was called", stack: debug.Stack()}
 	}
-	return &crash{kind: KindPanic, value: value, stack: debug.Stack()}
+	return &crash{kind: crashPanic, value: value, stack: debug.Stack()}
 }
 
 // launch calls f in a goroutine of its own, which belongs to the group if that is not nil. If f
@@ -131,10 +131,16 @@ func (k *keeper) crashed(name string, c *crash) {
 
 // A crash is a panic or a runtime.Goexit.
 type crash struct {
-	kind  ErrorKind
+	kind  string // crashPanic or crashGoexit
 	value any
 	stack []byte
 }
+
+// The kinds of a crash.
+const (
+	crashPanic  = "panic"
+	crashGoexit = "goexit"
+)
 
 func (c *crash) Error() string { return fmt.Sprintf("%s: %v", c.kind, c.value) }
 

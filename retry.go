@@ -65,7 +65,7 @@ func (t *topicServer) verdict(r *run, cause, err error, ran time.Duration) row {
 	}
 	switch {
 	case c != nil:
-		entry.Kind, entry.Type, entry.Stack = c.kind, fmt.Sprintf("%T", c.value), string(c.stack)
+		entry.Kind, entry.Type, entry.Stack = ErrorKind(c.kind), fmt.Sprintf("%T", c.value), string(c.stack)
 	case errors.Is(cause, ErrTimeout):
 		entry.Kind = KindTimeout
 	}

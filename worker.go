@@ -459,7 +459,7 @@ func (t *topicServer) giveBack(why error) {
 func (t *topicServer) launch(f func()) {
 	s := t.server
 	launch(&s.running, f, func(c *crash) {
-		if c.kind == KindPanic {
+		if c.kind == crashPanic {
 			s.loops.crashed("run", c)
 		}
 	})
@@ -498,10 +498,10 @@ func (t *topicServer) handle(handler func() error, finish func(err error) *run) 
 	defer func() {
 		gone := false
 		if p := recover(); p != nil {
-			err = &crash{kind: KindPanic, value: p, stack: debug.Stack()}
+			err = &crash{kind: crashPanic, value: p, stack: debug.Stack()}
 		} else if !returned {
 			gone = true
-			err = &crash{kind: KindGoexit, value: "handler called runtime.Goexit", stack: debug.Stack()}
+			err = &crash{kind: crashGoexit, value: "handler called runtime.Goexit", stack: debug.Stack()}
 		}
 		next = finish(err)
 		if gone && next != nil { // this goroutine ends here
