@@ -2,7 +2,6 @@ package delayq
 
 import (
 	"context"
-	"embed"
 	"errors"
 	"fmt"
 	"strconv"
@@ -13,6 +12,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/delayq/delayq/internal/link"
+	"github.com/delayq/delayq/lua"
 )
 
 // A script is one transition in Lua. Exactly one Go function calls it.
@@ -22,11 +22,6 @@ type script struct {
 	keys         []int // of a topic, in the order of the header, as indexes of keyFields
 	reads        bool  // an Inspector may call it, because it writes nothing unless told to repair
 }
-
-// luaFiles holds the scripts and the parts of their prelude.
-//
-//go:embed lua
-var luaFiles embed.FS
 
 // newScript reads lua/<name>.lua. The header of a script names its keys (KEYS[1] pool …), the parts
 // of the prelude that precede it (Uses: …), and the script that follows it in the same call (Then:
@@ -58,7 +53,7 @@ func newReadingScript(name string) *script {
 
 // luaFile returns the text of a file in lua/, which is embedded in the program.
 func luaFile(name string) string {
-	text, _ := luaFiles.ReadFile("lua/" + name + ".lua")
+	text, _ := lua.Files.ReadFile(name + ".lua")
 	return string(text)
 }
 
