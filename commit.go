@@ -2,7 +2,6 @@ package delayq
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"runtime"
 	"slices"
@@ -198,13 +197,6 @@ func (g *commit) putBack(list []*operation) {
 		g.pending = append(again, g.pending...)
 	}
 }
-
-// errCut is the reason of an operation whose call has ended its goroutine, as a hook of the
-// caller's go-redis client can. errCutOff is its outcome: it may have been carried out.
-var (
-	errCut    = errors.New("the call was cut off")
-	errCutOff = fmt.Errorf("%w: %w", ErrUnknownOutcome, errCut)
-)
 
 // cut settles operations whose call has ended its goroutine.
 func cut(list []*operation, c *crash) {

@@ -434,8 +434,12 @@ func (h *hooks) firePruned(event PruneEvent) {
 	}
 }
 
-func (h *hooks) fireScript(event ScriptEvent) {
+// listens reports whether there are script hooks.
+func (h *hooks) listens() bool { return len(h.script) > 0 }
+
+// called calls the script hooks.
+func (h *hooks) called(event callEvent) {
 	for _, x := range h.script {
-		h.apart(func() { x.Script(event) })
+		h.apart(func() { x.Script(ScriptEvent(event)) })
 	}
 }

@@ -326,3 +326,11 @@ func (i *Inspector) Audit(ctx context.Context, limit int) ([]AuditEntry, error) 
 	}
 	return list, nil
 }
+
+// Scripts returns the name and the SHA-1 digest of every script that delayq executes, as SLOWLOG
+// and MONITOR show them.
+func Scripts() map[string]string { return digests() }
+
+// ControlChannel returns the pub/sub channel on which the clients and servers of a prefix wake and
+// notify each other.
+func ControlChannel(prefix string) string { return controlChannel(prefix) }

@@ -59,7 +59,8 @@ func (c caller) do(ctx context.Context, calls ...*scriptCall) { c.doWith(ctx, ca
 // sent again if Redis has asked for other words.
 func (c caller) doWith(ctx context.Context, calls []*scriptCall, others ...redis.Cmder) {
 	var start time.Time
-	if len(c.hooks.script) > 0 {
+	listens := c.hooks != nil && c.hooks.listens()
+	if listens {
 		start = time.Now()
 	}
 	if c.only != nil && !c.only.refused.Load() {
@@ -79,8 +80,8 @@ func (c caller) doWith(ctx context.Context, calls []*scriptCall, others ...redis
 	}
 	for _, call := range calls {
 		c.finish(ctx, call)
-		if len(c.hooks.script) > 0 {
-			c.hooks.fireScript(ScriptEvent{
+		if listens {
+			c.hooks.called(callEvent{
 				Name: call.script.name, Topic: call.topic, Jobs: call.jobs, Duration: time.Since(start), Err: call.err,
 			})
 		}
@@ -264,3 +265,13 @@ func (c caller) finish(ctx context.Context, call *scriptCall) {
 		call.err = place.at(errReply)
 	}
 }
+
+// errUnknown is the outcome of a request that was sent and that Redis has not answered.
+var errUnknown = errors.New("delayq: no answer from Redis, outcome unknown")
+
+// errCut is the reason of a call that has ended its goroutine, as a hook of the caller's go-redis
+// client can. errCutOff is its outcome: it may have been carried out.
+var (
+	errCut    = errors.New("the call was cut off")
+	errCutOff = fmt.Errorf("%w: %w", errUnknown, errCut)
+)

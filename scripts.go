@@ -145,19 +145,14 @@ var allScripts = []*script{
 	schedulePauseScript, scheduleTriggerScript, scheduleDueScript, scheduleFireScript, scheduleInfoScript,
 }
 
-// Scripts returns the name and the SHA-1 digest of every script that delayq executes, as SLOWLOG
-// and MONITOR show them.
-func Scripts() map[string]string {
-	digests := make(map[string]string, len(allScripts))
+// digests returns the name and the SHA-1 digest of every script.
+func digests() map[string]string {
+	list := make(map[string]string, len(allScripts))
 	for _, s := range allScripts {
-		digests[s.name], _ = s.digest.(string)
+		list[s.name], _ = s.digest.(string)
 	}
-	return digests
+	return list
 }
-
-// ControlChannel returns the pub/sub channel on which the clients and servers of a prefix wake and
-// notify each other.
-func ControlChannel(prefix string) string { return controlChannel(prefix) }
 
 // errReply is the error for a reply that this release does not understand.
 var errReply = errors.New("delayq: unexpected reply")
@@ -250,10 +245,25 @@ func (f felt) Process(ctx context.Context, cmd redis.Cmder) error {
 	return f.pulse.Feel(key, began, err)
 }
 
-// caller executes scripts for a client, an inspector or a server, and calls the script hooks.
+// A listener hears of the calls of scripts.
+type listener interface {
+	listens() bool // otherwise nobody measures how long calls take
+	called(event callEvent)
+}
+
+// A callEvent is a call of a script that is over.
+type callEvent struct {
+	Name     string // of the script
+	Topic    string // empty: the call is not about one topic
+	Jobs     int
+	Duration time.Duration
+	Err      error
+}
+
+// caller executes scripts for a client, an inspector or a server.
 type caller struct {
 	rdb   processor
-	hooks *hooks
+	hooks listener // nil: none
 	// only is nil unless the caller is an inspector's: then scripts are sent so that Redis refuses
 	// their writes.
 	only *readOnly
