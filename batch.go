@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"github.com/delayq/delayq/internal/contain"
 	"slices"
 	"sync"
 )
@@ -324,12 +325,12 @@ func (c *Client) newOutbox(ctx context.Context, jobs int) *outbox {
 // jobs in progress get an error, and another goroutine continues with the next ones.
 func (o *outbox) start() {
 	var list []*operation
-	launch(nil, func() {
+	contain.Launch(nil, func() {
 		for list = range o.lists {
 			o.forward(list)
 		}
 		close(o.done)
-	}, func(c *crash) {
+	}, func(c *contain.Crash) {
 		cut(list, c)
 		o.start()
 	})

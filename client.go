@@ -12,6 +12,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/delayq/delayq/internal/contain"
 	"github.com/delayq/delayq/internal/link"
 	"github.com/delayq/delayq/internal/record"
 )
@@ -59,7 +60,7 @@ func NewClient(rdb redis.UniversalClient, opts ...ClientOption) *Client {
 		err = checkReplicaWait(rdb, c.o.replicaWait)
 	}
 	c.err = errors.Join(c.err, err)
-	c.o.hooks.trouble = func(why *crash) { logHook(clientLog(), why) }
+	c.o.hooks.trouble = func(why *contain.Crash) { logHook(contain.DefaultLogger(), why) }
 	c.scripts = caller{rdb: rdb, hooks: &c.o.hooks}
 	c.air.most = max(1, poolSize(rdb)/2)
 	return c
@@ -68,7 +69,7 @@ func NewClient(rdb redis.UniversalClient, opts ...ClientOption) *Client {
 // checkRedis rejects a nil client, even one inside a non-nil interface, and other kinds of clients:
 // a server cannot open connections like theirs, and a Ring spreads keys that belong together.
 func checkRedis(rdb redis.UniversalClient) error {
-	if isNil(rdb) {
+	if contain.IsNil(rdb) {
 		return fmt.Errorf("%w: nil Redis client", ErrInvalid)
 	}
 	switch rdb.(type) {

@@ -3,6 +3,7 @@ package delayq
 import (
 	"context"
 	"fmt"
+	"github.com/delayq/delayq/internal/contain"
 	"runtime"
 	"slices"
 	"sync"
@@ -144,7 +145,7 @@ func (g *commit) ended(calls, air int, took time.Duration) {
 func (g *commit) fly() {
 	var list []*operation
 	var air int
-	launch(nil, func() {
+	contain.Launch(nil, func() {
 		for list, air = g.gather(); len(list) > 0; list, air = g.gather() {
 			took := g.flushAll(list)
 			deliver(list)
@@ -153,7 +154,7 @@ func (g *commit) fly() {
 			g.putBack(list)
 			g.mu.Unlock()
 		}
-	}, func(c *crash) {
+	}, func(c *contain.Crash) {
 		cut(list, c)
 		deliver(list)
 		g.land(len(list), air, unmeasured)
@@ -199,8 +200,8 @@ func (g *commit) putBack(list []*operation) {
 }
 
 // cut settles operations whose call has ended its goroutine.
-func cut(list []*operation, c *crash) {
-	clientLog().Error("call crashed", "topic", list[0].topic, "err", c, "stack", string(c.stack))
+func cut(list []*operation, c *contain.Crash) {
+	contain.DefaultLogger().Error("call crashed", "topic", list[0].topic, "err", c, "stack", string(c.Stack))
 	for _, o := range list {
 		if !o.settled {
 			o.settle(o.unsure(fmt.Errorf("%w: %w", errCut, c)))

@@ -2,62 +2,13 @@ package delayq
 
 import (
 	"context"
-	"fmt"
+
 	"log/slog"
-	"runtime/debug"
+
+	"github.com/delayq/delayq/internal/contain"
 	"sync"
 	"time"
 )
-
-// newCrash returns a crash for the value of a panic. A nil value means runtime.Goexit.
-func newCrash(value any) *crash {
-	if value == nil { // recover returns an error for panic(nil)
-		return &crash{kind: crashGoexit, value: "runtime.Goexit was called", stack: debug.Stack()}
-	}
-	return &crash{kind: crashPanic, value: value, stack: debug.Stack()}
-}
-
-// launch calls f in a goroutine of its own, which belongs to the group if that is not nil. If f
-// panics or calls runtime.Goexit, launch calls crashed in that goroutine with the reason. Neither
-// propagates.
-func launch(group *sync.WaitGroup, f func(), crashed func(*crash)) {
-	if group != nil {
-		group.Add(1)
-	}
-	go func() {
-		returned := false
-		defer func() {
-			if group != nil {
-				defer group.Done()
-			}
-			if value := recover(); !returned {
-				crashed(newCrash(value))
-			}
-		}()
-		f()
-		returned = true
-	}()
-}
-
-// apart calls f in a goroutine of its own and waits for it. The error can be a crash.
-func apart[T any](f func() (T, error)) (v T, err error) {
-	done := make(chan struct{})
-	launch(nil, func() {
-		v, err = f()
-		close(done)
-	}, func(c *crash) {
-		err = c
-		close(done)
-	})
-	<-done
-	return v, err
-}
-
-// alone is apart for a function that returns only an error.
-func alone(f func() error) error {
-	_, err := apart(func() (struct{}, error) { return struct{}{}, f() })
-	return err
-}
 
 // A keeper starts the loops of a server, and restarts a loop that a crash has ended.
 type keeper struct {
@@ -94,14 +45,14 @@ func (k *keeper) keep(ctx context.Context, group *sync.WaitGroup, name string, l
 	var start func(wait time.Duration)
 	start = func(wait time.Duration) {
 		began := time.Now()
-		launch(group, func() {
+		contain.Launch(group, func() {
 			if wait == 0 || sleep(ctx, wait) {
 				loop(ctx)
 			}
 			k.mu.Lock()
 			defer k.mu.Unlock()
 			delete(k.kept, one)
-		}, func(c *crash) {
+		}, func(c *contain.Crash) {
 			k.crashed(name, c)
 			if time.Since(began) > crashEvery {
 				slow.reset()
@@ -113,8 +64,8 @@ func (k *keeper) keep(ctx context.Context, group *sync.WaitGroup, name string, l
 }
 
 // crashed logs a crash.
-func (k *keeper) crashed(name string, c *crash) {
-	which := name + " " + message(c)
+func (k *keeper) crashed(name string, c *contain.Crash) {
+	which := name + " " + contain.Message(c)
 	k.mu.Lock()
 	if k.logged == nil {
 		k.logged = make(map[string]time.Time)
@@ -125,26 +76,6 @@ func (k *keeper) crashed(name string, c *crash) {
 	}
 	k.mu.Unlock()
 	if !again {
-		k.log.Error(name+" crashed", "err", c, "stack", string(c.stack))
+		k.log.Error(name+" crashed", "err", c, "stack", string(c.Stack))
 	}
-}
-
-// A crash is a panic or a runtime.Goexit.
-type crash struct {
-	kind  string // crashPanic or crashGoexit
-	value any
-	stack []byte
-}
-
-// The kinds of a crash.
-const (
-	crashPanic  = "panic"
-	crashGoexit = "goexit"
-)
-
-func (c *crash) Error() string { return fmt.Sprintf("%s: %v", c.kind, c.value) }
-
-func (c *crash) Unwrap() error {
-	err, _ := c.value.(error)
-	return err
 }

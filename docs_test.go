@@ -657,7 +657,7 @@ func proseGo(t *testing.T) map[string]*ast.File {
 }
 
 // proseParts are the packages that the library consists of, besides this one.
-var proseParts = []string{"internal/link", "internal/record", "internal/schedule"}
+var proseParts = []string{"internal/contain", "internal/link", "internal/record", "internal/schedule"}
 
 // proseLibrary is proseGo with the files of proseParts, by path.
 func proseLibrary(t *testing.T) map[string]*ast.File {

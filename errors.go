@@ -127,24 +127,3 @@ var (
 	// ErrTimeout is the cause when the job's [Timeout] is over. It wraps context.DeadlineExceeded.
 	ErrTimeout = fmt.Errorf("delayq: job timeout: %w", context.DeadlineExceeded)
 )
-
-// as is errors.As that survives an error whose methods panic: a nil pointer in an error is a common
-// mistake.
-func as(err error, target any) (ok bool) {
-	defer func() {
-		if recover() != nil {
-			ok = false
-		}
-	}()
-	return errors.As(err, target)
-}
-
-// message returns the text of an error, even of one whose Error method panics.
-func message(err error) (text string) {
-	defer func() {
-		if p := recover(); p != nil {
-			text = fmt.Sprintf("%T, whose Error method panics", err)
-		}
-	}()
-	return err.Error()
-}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"github.com/delayq/delayq/internal/contain"
 	"slices"
 	"strings"
 	"time"
@@ -183,7 +184,7 @@ func (s *Server) endFound(t *topicServer) {
 	if skip {
 		return
 	}
-	launch(as.working, func() { _ = t.remove(as.work) }, func(c *crash) { s.loops.crashed("follow", c) })
+	contain.Launch(as.working, func() { _ = t.remove(as.work) }, func(c *contain.Crash) { s.loops.crashed("follow", c) })
 }
 
 // patternOf returns the longest pattern that matches a topic.

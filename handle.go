@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/delayq/delayq/internal/contain"
 	"github.com/delayq/delayq/internal/record"
 )
 
@@ -43,7 +44,7 @@ func (s *Server) handleTopic(topic string, h Handler, opts []HandlerOption) erro
 	if err := checkName("topic", strings.ReplaceAll(topic, "*", "x")); err != nil {
 		o.errs = append(o.errs, err)
 	}
-	if isNil(h) {
+	if contain.IsNil(h) {
 		o.errs = append(o.errs, errors.New("nil handler"))
 	}
 	if o.bounded && !follows {
@@ -155,7 +156,7 @@ func (s *Server) wrapLocked(topic string, h Handler) (Handler, error) {
 		return s.wrapBatchLocked(topic, batches)
 	}
 	for _, m := range slices.Backward(s.middleware) {
-		if h = m(h); isNil(h) {
+		if h = m(h); contain.IsNil(h) {
 			return nil, fmt.Errorf("%w: topic %q: a middleware returned a nil handler", ErrInvalid, topic)
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"github.com/delayq/delayq/internal/contain"
 	"net/http"
 	"path"
 	"slices"
@@ -152,7 +153,7 @@ func (s *Server) usable(ctx context.Context, h Health) (p ping, why string) {
 }
 
 // oneLine returns the text of an error without line breaks.
-func oneLine(err error) string { return strings.Join(strings.Fields(message(err)), " ") }
+func oneLine(err error) string { return strings.Join(strings.Fields(contain.Message(err)), " ") }
 
 // A ping is the result of a PING.
 type ping struct {
@@ -373,7 +374,7 @@ func (r *recent[T]) get(ctx context.Context, age time.Duration, ask func() T) (v
 		r.at = time.Now()
 		asking := make(chan struct{})
 		r.asking = asking
-		launch(nil, func() { r.answer(asking, ask()) }, func(*crash) { r.answer(asking, value) })
+		contain.Launch(nil, func() { r.answer(asking, ask()) }, func(*contain.Crash) { r.answer(asking, value) })
 	}
 	asking := r.asking
 	value = r.value

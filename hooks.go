@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"github.com/delayq/delayq/internal/contain"
 	"log/slog"
 	"reflect"
 	"slices"
@@ -227,7 +228,7 @@ type hooks struct {
 	started  []func(RunEvent)
 	late     []func(RunEvent)
 	outcome  map[Outcome][]func(RunEvent)
-	trouble  func(*crash) // called when a hook panics; nil: ignored
+	trouble  func(*contain.Crash) // called when a hook panics; nil: ignored
 }
 
 // A callEnd is the functions that the CallHooks of a call have returned.
@@ -344,7 +345,7 @@ var hookKinds = []struct {
 // add keeps the hooks of a list that this side calls, and returns the errors of the others.
 func (h *hooks) add(list []Hook, here side) (errs []error) {
 	for _, hook := range list {
-		if isNil(hook) {
+		if contain.IsNil(hook) {
 			errs = append(errs, errors.New("a hook is nil"))
 			continue
 		}
@@ -378,18 +379,6 @@ func (h *hooks) add(list []Hook, here side) (errs []error) {
 	return errs
 }
 
-// isNil reports whether v is nil, or a nil pointer or nil function of any type.
-func isNil(v any) bool {
-	switch r := reflect.ValueOf(v); r.Kind() {
-	case reflect.Invalid:
-		return true
-	case reflect.Pointer, reflect.Func:
-		return r.IsNil()
-	default:
-		return false
-	}
-}
-
 func (h *hooks) on(outcome Outcome, f func(RunEvent)) {
 	if h.outcome == nil {
 		h.outcome = make(map[Outcome][]func(RunEvent))
@@ -401,29 +390,29 @@ func (h *hooks) on(outcome Outcome, f func(RunEvent)) {
 func (h *hooks) guard(f func()) {
 	defer func() {
 		if p := recover(); p != nil {
-			h.report(newCrash(p))
+			h.report(contain.NewCrash(p))
 		}
 	}()
 	f()
 }
 
 // report logs that a hook panicked, or called runtime.Goexit where nothing else reports it.
-func (h *hooks) report(c *crash) {
+func (h *hooks) report(c *contain.Crash) {
 	if h.trouble != nil {
 		h.trouble(c)
 	}
 }
 
 // logHook logs the crash of a hook.
-func logHook(log *slog.Logger, c *crash) {
-	log.Error("hook crashed", "err", c, "stack", string(c.stack))
+func logHook(log *slog.Logger, c *contain.Crash) {
+	log.Error("hook crashed", "err", c, "stack", string(c.Stack))
 }
 
 // apart calls f like guard, but in a new goroutine. A hook that calls runtime.Goexit, as FailNow
 // of a test does, must not end a loop.
 func (h *hooks) apart(f func()) {
-	var c *crash
-	if err := alone(func() error { f(); return nil }); errors.As(err, &c) {
+	var c *contain.Crash
+	if err := contain.Alone(func() error { f(); return nil }); errors.As(err, &c) {
 		h.report(c)
 	}
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/delayq/delayq/internal/contain"
 	"github.com/delayq/delayq/internal/link"
 	"github.com/delayq/delayq/internal/record"
 )
@@ -63,7 +64,7 @@ func NewInspector(rdb redis.UniversalClient, opts ...InspectorOption) *Inspector
 		i.o.errs = append(i.o.errs, err)
 	}
 	i.err = errors.Join(invalid(i.o.errs), checkRedis(rdb))
-	i.o.hooks.trouble = func(why *crash) { logHook(clientLog(), why) }
+	i.o.hooks.trouble = func(why *contain.Crash) { logHook(contain.DefaultLogger(), why) }
 	i.scripts = caller{rdb: rdb, hooks: &i.o.hooks, only: new(readOnly)}
 	return i
 }

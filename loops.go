@@ -3,6 +3,7 @@ package delayq
 import (
 	"container/heap"
 	"context"
+	"github.com/delayq/delayq/internal/contain"
 	"math"
 	"sync"
 	"sync/atomic"
@@ -291,11 +292,11 @@ func (p *loopPool) pushLocked(l *loop) {
 func (p *loopPool) startLocked() {
 	p.count++
 	var l *loop
-	launch(&p.running, func() {
+	contain.Launch(&p.running, func() {
 		for l = p.pop(); l != nil; l = p.pop() {
 			l.stepped(l.step())
 		}
-	}, func(c *crash) {
+	}, func(c *contain.Crash) {
 		p.of.crashed(l.name, c)
 		p.of.mu.Lock()
 		defer p.of.mu.Unlock()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"github.com/delayq/delayq/internal/contain"
 	"strconv"
 	"strings"
 )
@@ -23,7 +24,7 @@ func (s *Server) awaitRedis(ctx context.Context) error {
 	defer cancel()
 	for within.Err() == nil {
 		greeted := make(chan error, 1)
-		launch(nil, func() { greeted <- s.greet(ctx) }, func(c *crash) { greeted <- c })
+		contain.Launch(nil, func() { greeted <- s.greet(ctx) }, func(c *contain.Crash) { greeted <- c })
 		var err error
 		select {
 		case err = <-greeted:

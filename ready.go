@@ -10,6 +10,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/delayq/delayq/internal/contain"
 	"github.com/delayq/delayq/internal/link"
 	"github.com/delayq/delayq/internal/record"
 )
@@ -395,10 +396,10 @@ func (k *taker) call(work context.Context) (afterTake, error) {
 	if len(ids) < aside {
 		admit()
 	} else {
-		launch(&k.admitting, func() {
+		contain.Launch(&k.admitting, func() {
 			admit()
 			t.freed() // none of them may have been started
-		}, func(c *crash) { t.server.loops.crashed("take", c) })
+		}, func(c *contain.Crash) { t.server.loops.crashed("take", c) })
 	}
 	switch bound {
 	case "free":
@@ -463,7 +464,7 @@ func (k *taker) waitForJobs(ctx context.Context) next {
 		t.loops.take.wake()
 	}
 	t.waitSign.turn()
-	launch(&t.waits, func() { popped(t.pop(ctx)) }, func(c *crash) {
+	contain.Launch(&t.waits, func() { popped(t.pop(ctx)) }, func(c *contain.Crash) {
 		t.server.loops.crashed("wait", c)
 		popped(c)
 	})

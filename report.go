@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"github.com/delayq/delayq/internal/contain"
 	"log/slog"
 	"slices"
 )
@@ -87,9 +88,9 @@ func (t *topicServer) logOutcome(r row) {
 	log := t.trouble.log
 	switch r.outcome() {
 	case OutcomeRetried:
-		log.Warn("job retried", "job", job.ID, "attempt", job.Attempt, "err", message(r.err), "delay", r.delay)
+		log.Warn("job retried", "job", job.ID, "attempt", job.Attempt, "err", contain.Message(r.err), "delay", r.delay)
 	case OutcomeBuried:
-		log.Error("job buried", "job", job.ID, "attempt", job.Attempt, "err", message(r.err))
+		log.Error("job buried", "job", job.ID, "attempt", job.Attempt, "err", contain.Message(r.err))
 	case OutcomeLeaseLost:
 		t.remark(slog.LevelWarn, "lease lost", r)
 	case OutcomeCancelled: // by Dequeue, or deleted manually
@@ -134,9 +135,9 @@ func (r row) event(server string) RunEvent {
 	case OutcomeAgain:
 		event.NextDue = r.renewal.due
 	}
-	var c *crash
-	if as(r.err, &c) {
-		event.Stack = string(c.stack)
+	var c *contain.Crash
+	if contain.As(r.err, &c) {
+		event.Stack = string(c.Stack)
 	}
 	return event
 }
@@ -149,14 +150,14 @@ const quiet = slog.LevelDebug - 1
 // warning, and a panic makes it an error. An error that only says that the context was cancelled,
 // or that the job is snoozed, does not change the line.
 func (t *topicServer) remark(level slog.Level, text string, r row, more ...any) {
-	var c *crash
+	var c *contain.Crash
 	switch said := r.err; {
 	case said == nil || r.run.start.IsZero() || r.plain(said): // the server's own reason
-	case as(said, &c):
+	case contain.As(said, &c):
 		level = slog.LevelError
-		more = append(more, "err", message(said), "stack", string(c.stack))
+		more = append(more, "err", contain.Message(said), "stack", string(c.Stack))
 	default:
-		more = append(more, "err", message(said))
+		more = append(more, "err", contain.Message(said))
 		if level = max(level, slog.LevelInfo); r.loud(said) {
 			level = max(level, slog.LevelWarn)
 		}

@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"time"
 
+	"github.com/delayq/delayq/internal/contain"
 	"github.com/delayq/delayq/internal/record"
 )
 
@@ -29,9 +30,9 @@ func (t *topicServer) verdict(r *run, cause, err error, ran time.Duration) row {
 	if err == nil {
 		return row{run: r, verb: verbAck, end: end}
 	}
-	var c *crash
+	var c *contain.Crash
 	var want wish
-	if !as(err, &c) { // a panic with such a value requests nothing
+	if !contain.As(err, &c) { // a panic with such a value requests nothing
 		want = wishOf(err)
 	}
 	if want.again != nil {
@@ -61,11 +62,11 @@ func (t *topicServer) verdict(r *run, cause, err error, ran time.Duration) row {
 	}
 	entry := AttemptError{
 		Attempt: r.attempt, At: end, Duration: ran, Server: t.server.id, Kind: KindError,
-		Type: fmt.Sprintf("%T", err), Message: message(err), TraceParent: t.traceOf(r),
+		Type: fmt.Sprintf("%T", err), Message: contain.Message(err), TraceParent: t.traceOf(r),
 	}
 	switch {
 	case c != nil:
-		entry.Kind, entry.Type, entry.Stack = ErrorKind(c.kind), fmt.Sprintf("%T", c.value), string(c.stack)
+		entry.Kind, entry.Type, entry.Stack = ErrorKind(c.Kind), fmt.Sprintf("%T", c.Value), string(c.Stack)
 	case errors.Is(cause, ErrTimeout):
 		entry.Kind = KindTimeout
 	}
@@ -213,7 +214,7 @@ type wish struct {
 // wishOf returns what err requests. Handler documents the order of precedence.
 func wishOf(err error) (w wish) {
 	switch {
-	case as(err, &w.permanent), as(err, &w.again), as(err, &w.snooze), as(err, &w.hold), as(err, &w.retry):
+	case contain.As(err, &w.permanent), contain.As(err, &w.again), contain.As(err, &w.snooze), contain.As(err, &w.hold), contain.As(err, &w.retry):
 	}
 	return w
 }

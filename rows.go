@@ -11,6 +11,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/delayq/delayq/internal/bridge"
+	"github.com/delayq/delayq/internal/contain"
 	"github.com/delayq/delayq/internal/record"
 )
 
@@ -21,7 +22,7 @@ import (
 func newSealer(opts []ClientOption) (*Client, error) {
 	c := &Client{rdb: noRedis{}}
 	c.o, c.err = newClientOptions(opts)
-	c.o.hooks.trouble = func(why *crash) { logHook(clientLog(), why) }
+	c.o.hooks.trouble = func(why *contain.Crash) { logHook(contain.DefaultLogger(), why) }
 	return c, c.err
 }
 

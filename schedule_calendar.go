@@ -3,6 +3,7 @@ package delayq
 import (
 	"errors"
 	"fmt"
+	"github.com/delayq/delayq/internal/contain"
 	"sync"
 	"time"
 )
@@ -30,7 +31,7 @@ func (s *Server) Calendar(name string, c Calendar) {
 	if err := checkName("calendar", name); err != nil {
 		errs = append(errs, err)
 	}
-	if isNil(c) {
+	if contain.IsNil(c) {
 		errs = append(errs, fmt.Errorf("calendar %q is nil", name))
 	}
 	s.mu.Lock()
@@ -80,11 +81,11 @@ func (c *calendar) Next(after time.Time) (time.Time, error) {
 		err error
 	}
 	answers := make(chan answer, 1)
-	launch(nil, func() {
+	contain.Launch(nil, func() {
 		at := c.inner.Next(after)
 		c.returned()
 		answers <- answer{at: at}
-	}, func(why *crash) {
+	}, func(why *contain.Crash) {
 		c.returned()
 		answers <- answer{err: why}
 	})

@@ -11,6 +11,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/delayq/delayq/internal/contain"
 	"github.com/delayq/delayq/internal/link"
 )
 
@@ -148,9 +149,9 @@ func (c caller) send(ctx context.Context, calls []*scriptCall, others []redis.Cm
 	// contains a panic. Each call has a connection of its own instead.
 	var group sync.WaitGroup
 	for _, call := range calls {
-		launch(&group, func() {
+		contain.Launch(&group, func() {
 			call.err = c.rdb.Process(ctx, call.command(ctx))
-		}, func(crash *crash) {
+		}, func(crash *contain.Crash) {
 			call.err = fmt.Errorf("%w: %w", errCutOff, crash)
 		})
 	}
@@ -230,9 +231,9 @@ func spread(ctx context.Context, find nodeFinder, cmds []redis.Cmder) {
 	}
 	var group sync.WaitGroup
 	for node, some := range batches {
-		launch(&group, func() {
+		contain.Launch(&group, func() {
 			pipeline(ctx, node, some)
-		}, func(crash *crash) {
+		}, func(crash *contain.Crash) {
 			setErrors(some, fmt.Errorf("%w: %w", errCut, crash))
 		})
 	}

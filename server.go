@@ -13,6 +13,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/delayq/delayq/internal/contain"
 	"github.com/delayq/delayq/internal/link"
 	"github.com/delayq/delayq/internal/schedule"
 )
@@ -207,9 +208,9 @@ func (s *Server) begin() error {
 	}
 	s.used = true
 	s.started = time.Now()
-	s.log = contained(cmp.Or(s.o.logger, slog.Default()))
+	s.log = contain.Logger(cmp.Or(s.o.logger, slog.Default()))
 	s.loops.log = s.log
-	s.o.hooks.trouble = func(why *crash) { logHook(s.log, why) }
+	s.o.hooks.trouble = func(why *contain.Crash) { logHook(s.log, why) }
 	// The connection pools have room for as many calls as there can be at a time. When there is
 	// little to do, most of the connections are closed: see trim.
 	s.nodes.topics = s.topics.len()
@@ -219,7 +220,7 @@ func (s *Server) begin() error {
 	n, many, all := s.nodes.topics, 1000, link.NewGroup()
 	own := func(size, idle int, answer time.Duration) (redis.UniversalClient, *link.Conns) {
 		return link.New(s.rdb, all, link.Options{
-			PoolSize: size, Idle: idle, Answer: answer, Client: containOptions, Cluster: containClusterOptions,
+			PoolSize: size, Idle: idle, Answer: answer, Client: contain.Options, Cluster: contain.ClusterOptions,
 		})
 	}
 	s.calls, s.dials[0] = own(mostCalls(many)+otherCalls, restingCalls(n), 0)
@@ -339,12 +340,12 @@ func (s *Server) Run(ctx context.Context) error {
 // whenDone returns a channel that is closed when all goroutines of the groups have exited.
 func (s *Server) whenDone(groups ...*sync.WaitGroup) <-chan struct{} {
 	c := make(chan struct{})
-	launch(nil, func() {
+	contain.Launch(nil, func() {
 		defer close(c)
 		for _, g := range groups {
 			g.Wait()
 		}
-	}, func(why *crash) { s.loops.crashed("drain", why) })
+	}, func(why *contain.Crash) { s.loops.crashed("drain", why) })
 	return c
 }
 
@@ -440,10 +441,10 @@ func (s *Server) close() {
 // Redis does not answer. Without connections first, go-redis would log that it cannot dial.
 func hangUp(rdb redis.UniversalClient, conns *link.Conns) {
 	closed := make(chan struct{})
-	launch(nil, func() {
+	contain.Launch(nil, func() {
 		defer close(closed)
 		closeQuietly(rdb)
-	}, func(*crash) {}) // only hooks of the user could, and Close calls none
+	}, func(*contain.Crash) {}) // only hooks of the user could, and Close calls none
 	again := time.NewTicker(hangUpEvery)
 	defer again.Stop()
 	for waits := true; waits; {

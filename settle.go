@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/delayq/delayq/internal/contain"
 	"github.com/delayq/delayq/internal/record"
 )
 
@@ -67,7 +68,7 @@ func (v verb) hold(list []row) []any {
 		return []any{0, "", ""}
 	}
 	longest := slices.MaxFunc(list, func(a, b row) int { return cmp.Compare(a.delay, b.delay) })
-	return []any{longest.delay.Milliseconds(), "job " + longest.run.id, message(longest.err)}
+	return []any{longest.delay.Milliseconds(), "job " + longest.run.id, contain.Message(longest.err)}
 }
 
 // returns reports whether the jobs go back to the head of ready.
@@ -151,7 +152,7 @@ func (r row) history(outcome Outcome, server string) string {
 		e.Start, e.End = r.run.start.UnixMilli(), r.end.UnixMilli()
 	}
 	if r.err != nil {
-		e.Error = message(r.err)
+		e.Error = contain.Message(r.err)
 	}
 	return e.Encode()
 }

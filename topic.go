@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/delayq/delayq/internal/contain"
 	"github.com/vmihailenco/msgpack/v5"
 )
 
@@ -64,7 +65,7 @@ type Topic[T any] struct {
 func NewTopic[T any](name string, opts ...TopicOption) *Topic[T] {
 	t := &Topic[T]{name: name, o: topicOptions{codec: MsgPack}}
 	for _, opt := range opts {
-		if isNil(opt) {
+		if contain.IsNil(opt) {
 			t.o.errs = append(t.o.errs, errors.New("a topic option is nil"))
 			continue
 		}
@@ -80,7 +81,7 @@ func (t *Topic[T]) validate() error {
 		return errors.New("nil Topic")
 	case t.o.codec == nil && t.name == "":
 		return errors.New("zero Topic: use NewTopic")
-	case isNil(t.o.codec):
+	case contain.IsNil(t.o.codec):
 		return errors.Join(append(t.o.errs, errors.New("nil codec"))...)
 	}
 	return errors.Join(t.o.errs...)

@@ -3,6 +3,7 @@ package delayq
 import (
 	"context"
 	"fmt"
+	"github.com/delayq/delayq/internal/contain"
 	"math/rand/v2"
 	"slices"
 	"sync"
@@ -158,11 +159,11 @@ func (s *Server) eachNode(
 		for some := range slices.Chunk(list, watchLimit) {
 			g := signs[next]
 			next++
-			launch(nil, func() {
+			contain.Launch(nil, func() {
 				err := call(signed(ctx, g), n, some)
 				g.wait()
 				errs <- err
-			}, func(c *crash) {
+			}, func(c *contain.Crash) {
 				g.wait()
 				errs <- c
 			})

@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/delayq/delayq/internal/contain"
 	"github.com/delayq/delayq/internal/record"
 )
 
@@ -458,8 +459,8 @@ func (t *topicServer) giveBack(why error) {
 // goroutine, after execute has settled its job.
 func (t *topicServer) launch(f func()) {
 	s := t.server
-	launch(&s.running, f, func(c *crash) {
-		if c.kind == crashPanic {
+	contain.Launch(&s.running, f, func(c *contain.Crash) {
+		if c.Kind == contain.Panic {
 			s.loops.crashed("run", c)
 		}
 	})
@@ -498,10 +499,10 @@ func (t *topicServer) handle(handler func() error, finish func(err error) *run) 
 	defer func() {
 		gone := false
 		if p := recover(); p != nil {
-			err = &crash{kind: crashPanic, value: p, stack: debug.Stack()}
+			err = &contain.Crash{Kind: contain.Panic, Value: p, Stack: debug.Stack()}
 		} else if !returned {
 			gone = true
-			err = &crash{kind: crashGoexit, value: "handler called runtime.Goexit", stack: debug.Stack()}
+			err = &contain.Crash{Kind: contain.Goexit, Value: "handler called runtime.Goexit", Stack: debug.Stack()}
 		}
 		next = finish(err)
 		if gone && next != nil { // this goroutine ends here

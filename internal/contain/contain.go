@@ -1,4 +1,4 @@
-package delayq
+package contain
 
 import (
 	"context"
@@ -20,17 +20,17 @@ import (
 // is started by launch, which reports both, and the functions that go-redis and slog call are
 // called by apart.
 
-// contained returns a Logger that neither panics nor ends its caller's goroutine. Lines that its
+// Logger returns a Logger that neither panics nor ends its caller's goroutine. Lines that its
 // handler does not accept are lost, because there is nowhere else to report them.
-func contained(l *slog.Logger) *slog.Logger {
+func Logger(l *slog.Logger) *slog.Logger {
 	if _, is := l.Handler().(logHandler); is {
 		return l
 	}
 	return slog.New(logHandler{l.Handler()})
 }
 
-// clientLog returns the log for events of a Client that no caller receives.
-func clientLog() *slog.Logger { return contained(slog.Default()) }
+// DefaultLogger returns the log for events of a Client that no caller receives.
+func DefaultLogger() *slog.Logger { return Logger(slog.Default()) }
 
 type logHandler struct{ inner slog.Handler }
 
@@ -40,7 +40,7 @@ func (h logHandler) Enabled(ctx context.Context, level slog.Level) (enabled bool
 }
 
 func (h logHandler) Handle(ctx context.Context, record slog.Record) error {
-	return alone(func() error { return h.inner.Handle(ctx, record) })
+	return Alone(func() error { return h.inner.Handle(ctx, record) })
 }
 
 func (h logHandler) WithAttrs(attrs []slog.Attr) (with slog.Handler) {
@@ -55,9 +55,9 @@ func (h logHandler) WithGroup(name string) (with slog.Handler) {
 	return logHandler{h.inner.WithGroup(name)}
 }
 
-// containOptions makes panics and Goexits of the user's functions in o into errors. Some of these
+// Options makes panics and Goexits of the user's functions in o into errors. Some of these
 // functions run on go-redis's own goroutines. o is a copy.
-func containOptions(o *redis.Options) {
+func Options(o *redis.Options) {
 	o.Dialer = containDialer(o.Dialer)
 	o.OnConnect = containOnConnect(o.OnConnect)
 	o.CredentialsProviderContext = containCredentials(o.CredentialsProvider, o.CredentialsProviderContext)
@@ -65,8 +65,8 @@ func containOptions(o *redis.Options) {
 	o.DialerRetryBackoff = containBackoff(o.DialerRetryBackoff)
 }
 
-// containClusterOptions is containOptions for a cluster.
-func containClusterOptions(o *redis.ClusterOptions) {
+// ClusterOptions is containOptions for a cluster.
+func ClusterOptions(o *redis.ClusterOptions) {
 	o.Dialer = containDialer(o.Dialer)
 	o.OnConnect = containOnConnect(o.OnConnect)
 	o.CredentialsProviderContext = containCredentials(o.CredentialsProvider, o.CredentialsProviderContext)
@@ -94,7 +94,7 @@ func containDialer(dial link.Dialer) link.Dialer {
 	}
 	return func(ctx context.Context, network, addr string) (net.Conn, error) {
 		conn, err := apart(func() (net.Conn, error) { return dial(ctx, network, addr) })
-		if err == nil && isNil(conn) {
+		if err == nil && IsNil(conn) {
 			err = errors.New("the dialer gave no connection")
 		}
 		return conn, err
@@ -106,7 +106,7 @@ func containOnConnect(f func(context.Context, *redis.Conn) error) func(context.C
 		return nil
 	}
 	return func(ctx context.Context, conn *redis.Conn) error {
-		return alone(func() error { return f(ctx, conn) })
+		return Alone(func() error { return f(ctx, conn) })
 	}
 }
 
@@ -175,5 +175,5 @@ func (s streaming) Subscribe(listener auth.CredentialsListener) (auth.Credential
 	if err != nil {
 		return nil, nil, fmt.Errorf("credentials: %w", err)
 	}
-	return got.credentials, func() error { return alone(got.unsubscribe) }, nil
+	return got.credentials, func() error { return Alone(got.unsubscribe) }, nil
 }
