@@ -113,7 +113,7 @@ func (s *Server) Health() Health {
 	for i, t := range topics {
 		h.Topics[i] = t.health(time.Now())
 	}
-	h.Loops, h.Late = s.loops.turning(topics, s.slack())
+	h.Loops, h.Late = s.turning(topics)
 	return h
 }
 
@@ -160,46 +160,48 @@ func (t *topicServer) health(now time.Time) TopicHealth {
 }
 
 // all returns the loops of a topic.
-func (l *topicLoops) all() [6]*loop {
-	return [...]*loop{l.promote, l.take, l.takeMore, l.extend, l.settle, l.settleMore}
+func (l *topicLoops) all() []*loop {
+	return []*loop{l.promote, l.take, l.takeMore, l.extend, l.settle, l.settleMore}
 }
 
 // slack returns how late a loop can be before it counts as late.
 func (s *Server) slack() time.Duration { return max(3*s.o.tick, time.Second) }
 
 // turning describes the loops of a running server.
-func (ls *loops) turning(topics []*topicServer, slack time.Duration) (all []LoopHealth, late []LateLoop) {
+func (s *Server) turning(topics []*topicServer) (all []LoopHealth, late []LateLoop) {
 	now := nanos()
 	by := make(map[string]*LoopHealth)
-	note := func(name, topic string, turned, due int64) {
-		l := by[name]
+	note := func(topic string, t turn) {
+		l := by[t.name]
 		if l == nil {
-			l = &LoopHealth{Name: name}
-			by[name] = l
+			l = &LoopHealth{Name: t.name}
+			by[t.name] = l
 		}
 		l.Count++
-		if turned != 0 {
-			l.Age = max(l.Age, time.Duration(now-turned))
+		if t.turned != 0 {
+			l.Age = max(l.Age, time.Duration(now-t.turned))
 		}
-		if due == never || time.Duration(now-due) <= slack {
+		if t.due == never || time.Duration(now-t.due) <= s.slack() {
 			return
 		}
 		l.Late++
-		late = append(late, LateLoop{Name: name, Topic: topic, Late: time.Duration(now - due)})
+		late = append(late, LateLoop{Name: t.name, Topic: topic, Late: time.Duration(now - t.due)})
 	}
-	pools := ls.runningUntil(topics)
-	for _, t := range topics {
-		for _, l := range t.loops.all() {
-			if turned, due, over := l.life(pools); !over {
-				note(l.name, t.keys.topic, turned, due)
-			}
+	lists := make([][]*loop, len(topics))
+	for i, t := range topics {
+		lists[i] = t.loops.all()
+	}
+	for i, turns := range s.loops.turning(lists) {
+		topic := topics[i].keys.topic
+		for _, one := range turns {
+			note(topic, one)
 		}
-		if t.popping.Load() {
-			note("wait", t.keys.topic, t.waitSign.turned.Load(), t.waitSign.due())
+		if topics[i].popping.Load() {
+			note(topic, topics[i].waitSign.turnOf("wait"))
 		}
 	}
-	for _, one := range ls.allKept() {
-		note(one.name, "", one.sign.turned.Load(), one.sign.due())
+	for _, one := range s.loops.keptTurns() {
+		note("", one)
 	}
 	for _, l := range by {
 		all = append(all, *l)
@@ -209,55 +211,4 @@ func (ls *loops) turning(topics []*topicServer, slack time.Duration) (all []Loop
 		return cmp.Or(cmp.Compare(b.Late, a.Late), strings.Compare(a.Topic, b.Topic), strings.Compare(a.Name, b.Name))
 	})
 	return all, late
-}
-
-// runningUntil returns, for each pool, the latest time by which one of its goroutines must move
-// on. Loops that wait in its queue are not late before that: the goroutines may all wait for Redis.
-func (ls *loops) runningUntil(topics []*topicServer) map[*loopPool]int64 {
-	until := make(map[*loopPool]int64)
-	for _, t := range topics {
-		ls.mu.Lock()
-		for _, l := range t.loops.all() {
-			if l.state != loopRuns {
-				continue
-			}
-			if by, ok := until[l.on]; !ok || l.sign.due() > by {
-				until[l.on] = l.sign.due()
-			}
-		}
-		ls.mu.Unlock()
-	}
-	return until
-}
-
-// life returns when the loop last began a turn, by when it must move on, and whether it is over.
-// pools is the result of runningUntil.
-func (l *loop) life(pools map[*loopPool]int64) (turned, due int64, over bool) {
-	l.of.mu.Lock()
-	defer l.of.mu.Unlock()
-	switch turned, due = l.sign.turned.Load(), never; {
-	case l.state == loopIsOver:
-		over = true
-	case l.state == loopRuns:
-		due = l.sign.due()
-	case l.state == loopQueued:
-		due = max(l.sign.due(), l.on.popped)
-		if until, runs := pools[l.on]; runs {
-			due = max(due, until)
-		}
-	case l.index >= 0:
-		due = nanosOf(l.at)
-	}
-	return turned, due, over
-}
-
-// allKept returns the loops that have goroutines of their own.
-func (k *keeper) allKept() []*keptLoop {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	list := make([]*keptLoop, 0, len(k.kept))
-	for one := range k.kept {
-		list = append(list, one)
-	}
-	return list
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -44,118 +43,17 @@ func TestFrozenLoopsAreLate(t *testing.T) {
 			time.Sleep(time.Minute)
 			synctest.Wait()
 			require.Empty(t, s.Health().Late)
-			hold := make(chan struct{})
-			s.loops.mu.Lock()
-			step := one.step
-			one.step = sync.OnceValue(func() next { <-hold; return stepAgain })
-			s.loops.mu.Unlock()
-			one.rouse()
+			thaw := one.freeze()
 			time.Sleep(3 * time.Second)
 			synctest.Wait()
 			require.Empty(t, s.Health().Late, "it may just take long")
 			time.Sleep(time.Millisecond)
 			h := s.Health()
 			require.Equal(t, []LateLoop{{one.name, "b", 3*time.Second + time.Millisecond}}, h.Late)
-			s.loops.mu.Lock()
-			one.step = step
-			s.loops.mu.Unlock()
-			close(hold)
+			thaw()
 			synctest.Wait()
 			require.Empty(t, s.Health().Late)
 		}
-	})
-}
-
-// Loops that wait for the goroutines of a pool are late if and only if the loops that have them
-// are.
-func TestQueuedLoopsAreLateWithTheirPool(t *testing.T) {
-	inLoops(t, 2, func(b *loopBench) {
-		var topics []*topicServer
-		calls, cancel := context.WithTimeout(b.ctx, time.Minute)
-		defer cancel()
-		hold := make(chan struct{})
-		for i := range 3 {
-			t := &topicServer{keys: newKeys("p", fmt.Sprint(i))}
-			idle := b.loop(func() next { return stepWoken })
-			g := new(sign)
-			l := b.add(signed(b.ctx, g), b.pool, "promote", func() next {
-				if b.ctx.Err() != nil {
-					return stepOver
-				}
-				if i == 0 {
-					g.call(calls)
-				}
-				<-hold
-				return stepWoken
-			}, &b.group)
-			t.loops = topicLoops{l, idle, idle, idle, idle, idle}
-			topics = append(topics, t)
-			l.wake()
-		}
-		late := func() (names []string) {
-			_, late := b.turning(topics, 3*time.Second)
-			for _, l := range late {
-				names = append(names, l.Topic)
-			}
-			return names
-		}
-		b.pass(3 * time.Second)
-		require.Empty(b, late())
-		b.pass(time.Second)
-		require.Equal(b, []string{"1"}, late(), "0 calls Redis, and 2 waits for its goroutine")
-		b.pass(59 * time.Second)
-		require.Equal(b, []string{"1"}, late())
-		b.pass(time.Second)
-		require.Equal(b, []string{"1", "0", "2"}, late())
-		close(hold)
-		synctest.Wait()
-		require.Empty(b, late())
-	})
-}
-
-// The sign of a loop costs a few stores for each turn and call, and nothing for a job.
-func TestSignsDoNotAllocate(t *testing.T) {
-	g := new(sign)
-	ctx, cancel := context.WithTimeout(signed(context.Background(), g), time.Minute)
-	defer cancel()
-	require.Zero(t, testing.AllocsPerRun(100, func() {
-		g.turn()
-		signOf(ctx).call(ctx)
-		signOf(ctx).called()
-	}))
-	// The hook makes one context for each call to Redis.
-	hook := signHook{}.ProcessHook(func(context.Context, redis.Cmder) error { return nil })
-	cmd := redis.NewCmd(ctx, "x")
-	require.LessOrEqual(t, testing.AllocsPerRun(100, func() { _ = hook(ctx, cmd) }), 1.0)
-}
-
-// The parts of a loop that waits for several goroutines count instead of the loop.
-func TestSignsOfParts(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		g := new(sign)
-		g.turn()
-		began := g.due()
-		parts := g.split(2)
-		ctx, cancel := context.WithTimeout(context.Background(), time.Hour)
-		defer cancel()
-		parts[0].call(ctx)
-		require.Equal(t, began, g.due(), "the other one has not begun")
-		time.Sleep(time.Second)
-		parts[1].wait()
-		require.Equal(t, began+int64(time.Hour), g.due())
-		parts[0].called()
-		require.Equal(t, began+int64(time.Second), g.due())
-		g.join()
-		require.Equal(t, began+int64(time.Second), g.due())
-		var none *sign
-		none.turn()
-		none.rest(1)
-		none.wait()
-		none.call(ctx)
-		none.called()
-		none.split(1)
-		none.join()
 	})
 }
 

@@ -124,6 +124,22 @@ func (l *loop) rouse() {
 	}
 }
 
+// freeze makes the next steps hang until thaw is called. It is for tests of what watches loops.
+func (l *loop) freeze() (thaw func()) {
+	hold := make(chan struct{})
+	l.of.mu.Lock()
+	step := l.step
+	l.step = func() next { <-hold; return stepAgain }
+	l.of.mu.Unlock()
+	l.rouse()
+	return func() {
+		l.of.mu.Lock()
+		l.step = step
+		l.of.mu.Unlock()
+		close(hold)
+	}
+}
+
 // rests reports whether the loop rests and nothing has woken it.
 func (l *loop) rests() bool {
 	l.of.mu.Lock()

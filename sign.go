@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/delayq/delayq/internal/link"
 )
 
 // A sign is the sign of life of a loop: the time by which the loop must move on. It begins a turn:
@@ -66,7 +68,7 @@ func (g *sign) call(ctx context.Context) {
 	if deadline, ok := ctx.Deadline(); ok {
 		g.by.Store(nanosOf(deadline))
 	} else {
-		g.by.Store(laterBy(callTimeout))
+		g.by.Store(laterBy(link.CallTimeout))
 	}
 }
 
