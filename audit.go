@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/delayq/delayq/internal/loop"
 	"github.com/redis/go-redis/v9"
 )
 
@@ -23,8 +24,8 @@ const errData = "Redis has lost jobs of this topic: its counter of takes is %d a
 func (s *Server) countTakes(ctx context.Context, topics []*topicServer) ([]int64, error) {
 	call, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	signOf(ctx).call(call) // the clients of a cluster's nodes have no signHook
-	defer signOf(ctx).called()
+	loop.SignOf(ctx).Call(call) // the clients of a cluster's nodes have no signHook
+	defer loop.SignOf(ctx).Called()
 	answers := make([]*redis.StringCmd, len(topics))
 	pipes := make(map[redis.UniversalClient]redis.Pipeliner) // of each master
 	for i, t := range topics {

@@ -2,6 +2,7 @@ package delayq
 
 import (
 	"context"
+	"github.com/delayq/delayq/internal/loop"
 	"math"
 	"math/rand/v2"
 	"time"
@@ -30,21 +31,21 @@ const (
 // until the next due time or lease end, at most for one tick. An earlier job wakes it. Every server
 // has this loop; a server finds the work of another one done. A tick is shortened by up to a tenth,
 // so that servers that started together, or were woken by the same job, do not stay in step.
-func (t *topicServer) promoteStep(ctx context.Context) next {
+func (t *topicServer) promoteStep(ctx context.Context) loop.Next {
 	at := &t.timer
 	if ctx.Err() != nil {
 		t.server.watch.remove(t)
 		t.firer.warn(false)
 		t.pruner.warn(t.trouble.log)
-		return stepOver
+		return loop.Over
 	}
 	woken := t.woken.Swap(false)
 	if rest := t.server.watch.left(t); rest > 0 && !woken {
 		// the survey has woken the topic
 		if t.pruneDue(ctx) {
-			return stepAgain
+			return loop.Again
 		}
-		return restFor(rest)
+		return loop.RestFor(rest)
 	}
 	if t.server.watch.remove(t) {
 		at.healed = time.Time{} // an ID in handoff may have ended the rest
@@ -54,30 +55,30 @@ func (t *topicServer) promoteStep(ctx context.Context) next {
 	}
 	wait, alone, err := t.promoteOnce(ctx, at)
 	if err != nil {
-		return pauseFor(at.slow.next())
+		return loop.PauseFor(at.slow.Next())
 	}
-	at.slow.reset()
+	at.slow.Reset()
 	switch {
 	case wait <= 0:
-		return stepAgain
+		return loop.Again
 	case alone && wait > t.server.o.tick && t.server.sharesTick():
-		return restFor(t.server.watch.add(t, wait))
+		return loop.RestFor(t.server.watch.add(t, wait))
 	}
 	// Measured from the last promote that looked at everything, so that wake-ups do not put off the
 	// next one.
-	return restFor(min(wait, max(time.Millisecond, t.tick()-time.Since(at.healed))))
+	return loop.RestFor(min(wait, max(time.Millisecond, t.tick()-time.Since(at.healed))))
 }
 
 // wake makes the topic promote, because a job may be due earlier than is known.
 func (t *topicServer) wake() {
 	t.woken.Store(true)
-	t.loops.promote.wake()
+	t.loops.promote.Wake()
 }
 
 // A timer is what that loop remembers from one step to the next.
 type timer struct {
 	healed time.Time // the last promote that looked at everything
-	slow   retryPace
+	slow   loop.Pace
 }
 
 // tick returns the longest rest of the loop.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"github.com/delayq/delayq/internal/loop"
 	"maps"
 	"slices"
 	"strings"
@@ -41,11 +42,11 @@ func (s *Server) alarm(t *topicServer) {
 
 // checkLoop checks one topic after the other.
 func (s *Server) checkLoop(ctx context.Context) {
-	for wait := checkFirst; sleep(ctx, wait); {
+	for wait := checkFirst; loop.Sleep(ctx, wait); {
 		began, topics := time.Now(), s.topics.all()
 		every := max(checkEvery, time.Duration(len(topics))*checkGap)
 		for i, t := range topics {
-			if i > 0 && !sleep(ctx, checkGap) {
+			if i > 0 && !loop.Sleep(ctx, checkGap) {
 				return
 			}
 			t.check(ctx, "check", every, true)
@@ -57,12 +58,12 @@ func (s *Server) checkLoop(ctx context.Context) {
 // alarmLoop checks topics that have lost jobs. It does not wait for the check of a large topic.
 func (s *Server) alarmLoop(ctx context.Context) {
 	for {
-		signOf(ctx).wait()
+		loop.SignOf(ctx).Wait()
 		select {
 		case <-ctx.Done():
 			return
 		case t := <-s.alarms:
-			signOf(ctx).turn()
+			loop.SignOf(ctx).Turn()
 			t.check(ctx, "alarm", checkAgain, false)
 		}
 	}
@@ -79,7 +80,7 @@ func (t *topicServer) check(ctx context.Context, reason string, every time.Durat
 	d.timeout = callTimeout
 	claimed := time.Now()
 	d.pause = func(ctx context.Context, took time.Duration) error {
-		if !sleep(ctx, max(checkPause, checkShare*took)) {
+		if !loop.Sleep(ctx, max(checkPause, checkShare*took)) {
 			return context.Cause(ctx)
 		}
 		if time.Since(claimed) < length/2 {

@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/delayq/delayq/internal/loop"
 	"github.com/delayq/delayq/internal/record"
 )
 
@@ -119,15 +120,15 @@ func (t *topicServer) countLocked(r *row) {
 // settled.
 func (s *Server) historyLoop(ctx context.Context) {
 	asked := trouble{name: "history", log: s.log, outage: s.outage}
-	var slow retryPace
+	var slow loop.Pace
 	var gone bool // Redis did not answer the last call
 	for last := false; !last; {
 		// not in step with other servers
 		rest := historyEvery + rand.N(s.o.tick).Truncate(time.Millisecond)
 		if gone { // an outage lasts until each failed call has been answered
-			rest = slow.next()
+			rest = slow.Next()
 		}
-		signOf(ctx).rest(rest)
+		loop.SignOf(ctx).Rest(rest)
 		timer := time.NewTimer(rest)
 		select {
 		case <-timer.C:
@@ -136,7 +137,7 @@ func (s *Server) historyLoop(ctx context.Context) {
 		case <-ctx.Done():
 		}
 		timer.Stop()
-		signOf(ctx).turn()
+		loop.SignOf(ctx).Turn()
 		if ctx.Err() != nil {
 			return
 		}
@@ -145,7 +146,7 @@ func (s *Server) historyLoop(ctx context.Context) {
 			asked.note("history", err)
 		}
 		if gone = err != nil && away(err); !gone {
-			slow.reset()
+			slow.Reset()
 		}
 	}
 }

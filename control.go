@@ -8,6 +8,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/delayq/delayq/internal/loop"
 	"github.com/delayq/delayq/internal/record"
 )
 
@@ -50,7 +51,7 @@ func (s *Server) lookNow() {
 // listenLoop listens to channels until ctx is done. It calls subscribed when messages arrive from
 // now on.
 func (s *Server) listenLoop(ctx context.Context, call string, rdb redis.UniversalClient, channels []string, subscribed func()) {
-	var slow retryPace
+	var slow loop.Pace
 	watch := trouble{name: "control", log: s.log, outage: s.outage}
 	for ctx.Err() == nil {
 		began := time.Now()
@@ -60,8 +61,8 @@ func (s *Server) listenLoop(ctx context.Context, call string, rdb redis.Universa
 		}
 		// Only a lasting subscription resets the pace: one that breaks repeatedly would cost a
 		// promote of each topic every time.
-		if time.Since(began) > paceLimit {
-			slow.reset()
+		if time.Since(began) > loop.PaceLimit {
+			slow.Reset()
 		}
 		if err != nil {
 			watch.note(call, err)
@@ -69,7 +70,7 @@ func (s *Server) listenLoop(ctx context.Context, call string, rdb redis.Universa
 		if redisCode(err) == codeNoPerm && len(channels) > 1 {
 			channels = channels[:1] // messages are worth more than rings
 		}
-		sleep(ctx, slow.next())
+		loop.Sleep(ctx, slow.Next())
 	}
 }
 
@@ -79,9 +80,9 @@ const controlSilence = 30 * time.Second
 // listen subscribes and dispatches messages until something fails. It calls heard after every
 // message from Redis.
 func (s *Server) listen(ctx context.Context, rdb redis.UniversalClient, channels []string, subscribed, heard func()) error {
-	g := signOf(ctx)
+	g := loop.SignOf(ctx)
 	dials := s.dialTimeout + callTimeout // each of the following calls can make a connection
-	g.rest(dials)
+	g.Rest(dials)
 	sub := rdb.Subscribe(ctx, channels...)
 	// Close ends a pending Receive. Its error is about a connection that is no longer needed.
 	stop := context.AfterFunc(ctx, func() { _ = sub.Close() })
@@ -93,9 +94,9 @@ func (s *Server) listen(ctx context.Context, rdb redis.UniversalClient, channels
 	asked := false
 	var timeout net.Error
 	for {
-		g.rest(dials + controlSilence)
+		g.Rest(dials + controlSilence)
 		msg, err := sub.ReceiveTimeout(ctx, controlSilence)
-		g.turn()
+		g.Turn()
 		switch {
 		case err == nil:
 			asked = false
@@ -114,7 +115,7 @@ func (s *Server) listen(ctx context.Context, rdb redis.UniversalClient, channels
 			}
 		case errors.As(err, &timeout) && timeout.Timeout() && !asked:
 			asked = true
-			g.rest(dials)
+			g.Rest(dials)
 			if err := sub.Ping(ctx); err != nil {
 				return err
 			}

@@ -566,7 +566,7 @@ func TestProseLogMessagesAreListed(t *testing.T) {
 		listed[m[1]] = true
 	}
 	logged := map[string]bool{}
-	for _, tree := range proseGo(t) {
+	for _, tree := range proseLibrary(t) {
 		ast.Inspect(tree, func(n ast.Node) bool {
 			call, ok := n.(*ast.CallExpr)
 			if !ok || len(call.Args) == 0 {
@@ -657,7 +657,7 @@ func proseGo(t *testing.T) map[string]*ast.File {
 }
 
 // proseParts are the packages that the library consists of, besides this one.
-var proseParts = []string{"internal/contain", "internal/link", "internal/record", "internal/schedule"}
+var proseParts = []string{"internal/contain", "internal/link", "internal/loop", "internal/record", "internal/schedule"}
 
 // proseLibrary is proseGo with the files of proseParts, by path.
 func proseLibrary(t *testing.T) map[string]*ast.File {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"github.com/delayq/delayq/internal/contain"
+	"github.com/delayq/delayq/internal/loop"
 	"slices"
 	"strings"
 	"time"
@@ -61,7 +62,7 @@ func matches(pattern, topic string) bool {
 // followLoop starts the topics that patterns match.
 func (s *Server) followLoop(ctx context.Context) {
 	asked := trouble{name: "follow", log: s.log, outage: s.outage}
-	var slow retryPace
+	var slow loop.Pace
 	var count int64
 	var read time.Time
 	for ctx.Err() == nil {
@@ -82,11 +83,11 @@ func (s *Server) followLoop(ctx context.Context) {
 		asked.note("follow", err)
 		wait := followEvery
 		if err == nil {
-			slow.reset()
+			slow.Reset()
 		} else {
-			wait = slow.next()
+			wait = slow.Next()
 		}
-		sleep(ctx, wait)
+		loop.Sleep(ctx, wait)
 	}
 }
 
@@ -184,7 +185,7 @@ func (s *Server) endFound(t *topicServer) {
 	if skip {
 		return
 	}
-	contain.Launch(as.working, func() { _ = t.remove(as.work) }, func(c *contain.Crash) { s.loops.crashed("follow", c) })
+	contain.Launch(as.working, func() { _ = t.remove(as.work) }, func(c *contain.Crash) { s.loops.Crashed("follow", c) })
 }
 
 // patternOf returns the longest pattern that matches a topic.

@@ -2,6 +2,7 @@ package delayq
 
 import (
 	"cmp"
+	"github.com/delayq/delayq/internal/loop"
 	"slices"
 	"strings"
 	"time"
@@ -160,8 +161,8 @@ func (t *topicServer) health(now time.Time) TopicHealth {
 }
 
 // all returns the loops of a topic.
-func (l *topicLoops) all() []*loop {
-	return []*loop{l.promote, l.take, l.takeMore, l.extend, l.settle, l.settleMore}
+func (l *topicLoops) all() []*loop.Loop {
+	return []*loop.Loop{l.promote, l.take, l.takeMore, l.extend, l.settle, l.settleMore}
 }
 
 // slack returns how late a loop can be before it counts as late.
@@ -169,38 +170,38 @@ func (s *Server) slack() time.Duration { return max(3*s.o.tick, time.Second) }
 
 // turning describes the loops of a running server.
 func (s *Server) turning(topics []*topicServer) (all []LoopHealth, late []LateLoop) {
-	now := nanos()
+	now := loop.Nanos()
 	by := make(map[string]*LoopHealth)
-	note := func(topic string, t turn) {
-		l := by[t.name]
+	note := func(topic string, t loop.Turn) {
+		l := by[t.Name]
 		if l == nil {
-			l = &LoopHealth{Name: t.name}
-			by[t.name] = l
+			l = &LoopHealth{Name: t.Name}
+			by[t.Name] = l
 		}
 		l.Count++
-		if t.turned != 0 {
-			l.Age = max(l.Age, time.Duration(now-t.turned))
+		if t.Turned != 0 {
+			l.Age = max(l.Age, time.Duration(now-t.Turned))
 		}
-		if t.due == never || time.Duration(now-t.due) <= s.slack() {
+		if t.Due == loop.Never || time.Duration(now-t.Due) <= s.slack() {
 			return
 		}
 		l.Late++
-		late = append(late, LateLoop{Name: t.name, Topic: topic, Late: time.Duration(now - t.due)})
+		late = append(late, LateLoop{Name: t.Name, Topic: topic, Late: time.Duration(now - t.Due)})
 	}
-	lists := make([][]*loop, len(topics))
+	lists := make([][]*loop.Loop, len(topics))
 	for i, t := range topics {
 		lists[i] = t.loops.all()
 	}
-	for i, turns := range s.loops.turning(lists) {
+	for i, turns := range s.loops.Turns(lists) {
 		topic := topics[i].keys.topic
 		for _, one := range turns {
 			note(topic, one)
 		}
 		if topics[i].popping.Load() {
-			note(topic, topics[i].waitSign.turnOf("wait"))
+			note(topic, topics[i].waitSign.TurnOf("wait"))
 		}
 	}
-	for _, one := range s.loops.keptTurns() {
+	for _, one := range s.loops.KeptTurns() {
 		note("", one)
 	}
 	for _, l := range by {

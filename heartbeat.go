@@ -13,6 +13,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/delayq/delayq/internal/loop"
 	"github.com/delayq/delayq/internal/record"
 )
 
@@ -118,7 +119,7 @@ func (s *Server) heartbeatLoop(ctx, fetch context.Context) {
 			watch.note("heartbeat", err)
 		}
 		s.trim()
-		signOf(ctx).rest(heartbeatEvery)
+		loop.SignOf(ctx).Rest(heartbeatEvery)
 		beat := time.NewTimer(heartbeatEvery)
 		select {
 		case <-beat.C:
@@ -128,7 +129,7 @@ func (s *Server) heartbeatLoop(ctx, fetch context.Context) {
 			beat.Stop()
 			return
 		}
-		signOf(ctx).turn()
+		loop.SignOf(ctx).Turn()
 	}
 }
 

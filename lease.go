@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/delayq/delayq/internal/loop"
 	"github.com/delayq/delayq/internal/record"
 )
 
@@ -19,9 +20,9 @@ const extendMost = 10 * time.Second
 // server holds every third of a lease, and at least every 10 s. It also cancels handlers whose
 // lease is over. When the server has subscribed to the control channel, the loop checks all leases
 // immediately, because a cancel message may have been missed.
-func (t *topicServer) extendStep(ctx context.Context, k *extender) next {
+func (t *topicServer) extendStep(ctx context.Context, k *extender) loop.Next {
 	if ctx.Err() != nil {
-		return stepOver
+		return loop.Over
 	}
 	every := min(t.server.o.lease/3, extendMost)
 	if k.at.IsZero() {
@@ -29,34 +30,34 @@ func (t *topicServer) extendStep(ctx context.Context, k *extender) next {
 	}
 	k.look = t.unsure.Swap(false) || k.look
 	if wait := time.Until(k.at); wait > 0 && !k.look {
-		return restFor(wait)
+		return loop.RestFor(wait)
 	}
 	err := t.extendAll(ctx, k.look)
 	if err != nil {
-		wait := min(every/4, k.slow.next())
+		wait := min(every/4, k.slow.Next())
 		k.at = time.Now().Add(wait)
-		return pauseFor(wait)
+		return loop.PauseFor(wait)
 	}
 	k.look = false
 	// Even if there was nothing to ask for: otherwise a failed call that is not repeated would keep
 	// the outage open.
 	t.server.outage.answered(t.trouble.name + "/extend")
-	k.slow.reset()
+	k.slow.Reset()
 	k.at = time.Now().Add(every)
-	return restFor(every)
+	return loop.RestFor(every)
 }
 
 // An extender is the state of that loop.
 type extender struct {
 	at   time.Time // of the next extension; zero: one interval after the start
 	look bool      // it also checks leases that cannot be extended yet
-	slow retryPace
+	slow loop.Pace
 }
 
 // doubt makes the topic check all its leases.
 func (t *topicServer) doubt() {
 	t.unsure.Store(true)
-	t.loops.extend.wake()
+	t.loops.extend.Wake()
 }
 
 // extendAll extends the leases of one topic. With look, it also checks those that cannot be

@@ -380,7 +380,7 @@ func (t *topicServer) placeFreed() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.workers.bounded && t.resumed.give() {
-		t.loops.take.wake()
+		t.loops.take.Wake()
 	}
 }
 

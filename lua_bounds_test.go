@@ -13,6 +13,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
+	"github.com/delayq/delayq/internal/loop"
 	"github.com/delayq/delayq/internal/record"
 	"github.com/delayq/delayq/internal/redistest"
 )
@@ -180,12 +181,12 @@ func TestRetriesOfOneMomentSpread(t *testing.T) {
 	t.Parallel()
 	const draws, bins = 10_000, 20
 	for _, attempt := range []int{1, 5, 12, 40} {
-		step := backoff(attempt, defaultRun.BackoffMin, defaultRun.BackoffMin<<11) // only its size
+		step := loop.Backoff(attempt, defaultRun.BackoffMin, defaultRun.BackoffMin<<11) // only its size
 		base := min(defaultRun.BackoffMin<<min(attempt-1, 11), defaultRun.BackoffMax)
 		require.GreaterOrEqual(t, step.Milliseconds(), base)
 		var count [bins]float64
 		for range draws {
-			extra := backoff(attempt, defaultRun.BackoffMin, defaultRun.BackoffMax).Milliseconds() - base
+			extra := loop.Backoff(attempt, defaultRun.BackoffMin, defaultRun.BackoffMax).Milliseconds() - base
 			count[min(extra*bins/(base/5+1), bins-1)]++
 		}
 		chi := 0.0

@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/delayq/delayq/internal/loop"
 	"github.com/redis/go-redis/v9"
 )
 
@@ -17,11 +18,11 @@ type node struct {
 	only                              bool   // there is no cluster
 	client                            redis.UniversalClient
 	scripts                           caller // of this node alone
-	promotes, takes, settles, extends *loopPool
+	promotes, takes, settles, extends *loop.Pool
 	end                               context.CancelFunc // of its ring loop; nil: it has none
 }
 
-func (n *node) pools() []*loopPool { return []*loopPool{n.promotes, n.takes, n.settles, n.extends} }
+func (n *node) pools() []*loop.Pool { return []*loop.Pool{n.promotes, n.takes, n.settles, n.extends} }
 
 // close ends what belongs to a node that serves no topic.
 func (n *node) close() {
@@ -29,7 +30,7 @@ func (n *node) close() {
 		n.end()
 	}
 	for _, p := range n.pools() {
-		p.close()
+		p.Close()
 	}
 }
 
@@ -96,14 +97,14 @@ func (s *Server) nodeOf(ctx context.Context, k *keys, as *lifetime) *node {
 	many := ns.topics
 	n = &node{
 		name: s.id, only: only, client: client, scripts: caller{rdb: felt{client, &s.pulse}, hooks: &s.o.hooks},
-		promotes: ls.newPool(mostPromotes(many)), takes: ls.newPool(mostTakes(many)),
-		settles: ls.newPool(mostSettles(many)), extends: ls.newPool(mostExtends(many)),
+		promotes: ls.NewPool(mostPromotes(many)), takes: ls.NewPool(mostTakes(many)),
+		settles: ls.NewPool(mostSettles(many)), extends: ls.NewPool(mostExtends(many)),
 	}
 	if !only {
 		n.name += "." + strconv.Itoa(ns.made)
 		var ctx context.Context
 		ctx, n.end = context.WithCancel(as.work)
-		s.loops.keep(ctx, as.working, "ring", func(ctx context.Context) { s.ringLoop(ctx, n) })
+		s.loops.Keep(ctx, as.working, "ring", func(ctx context.Context) { s.ringLoop(ctx, n) })
 	}
 	ns.made++
 	ns.all[client] = n
@@ -150,12 +151,12 @@ func (t *topicServer) move(n *node) {
 	t.node.Store(n)
 	t.listed.Store(false)
 	l := &t.loops
-	l.promote.move(n.promotes)
-	l.take.move(n.takes)
-	l.takeMore.move(n.takes)
-	l.settle.move(n.settles)
-	l.settleMore.move(n.settles)
-	l.extend.move(n.extends)
+	l.promote.Move(n.promotes)
+	l.take.Move(n.takes)
+	l.takeMore.Move(n.takes)
+	l.settle.Move(n.settles)
+	l.settleMore.Move(n.settles)
+	l.extend.Move(n.extends)
 }
 
 // grow lets each node have as many goroutines as n topics need.
@@ -164,10 +165,10 @@ func (ns *nodes) grow(n int) {
 	defer ns.mu.Unlock()
 	ns.topics = max(ns.topics, n)
 	for _, one := range ns.all {
-		one.promotes.resize(mostPromotes(n))
-		one.takes.resize(mostTakes(n))
-		one.settles.resize(mostSettles(n))
-		one.extends.resize(mostExtends(n))
+		one.promotes.Resize(mostPromotes(n))
+		one.takes.Resize(mostTakes(n))
+		one.settles.Resize(mostSettles(n))
+		one.extends.Resize(mostExtends(n))
 	}
 }
 
@@ -181,7 +182,7 @@ func (ns *nodes) close() {
 	}
 	for _, n := range ns.gone {
 		for _, p := range n.pools() {
-			p.running.Wait()
+			p.Running.Wait()
 		}
 	}
 }

@@ -24,6 +24,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/delayq/delayq/internal/embedded"
+	"github.com/delayq/delayq/internal/loop"
 	"github.com/delayq/delayq/internal/record"
 )
 
@@ -289,15 +290,15 @@ func TestBackoffGrowsToItsLimit(t *testing.T) {
 	} {
 		low, high := int64(math.MaxInt64), int64(0)
 		for range 200 {
-			ms := backoff(attempt, first, limit).Milliseconds()
+			ms := loop.Backoff(attempt, first, limit).Milliseconds()
 			low, high = min(low, ms), max(high, ms)
 		}
 		require.GreaterOrEqual(t, low, want, attempt)
 		require.LessOrEqual(t, high, want+want/5, attempt)
 		require.Greater(t, high, low, "no jitter at attempt %d", attempt)
 	}
-	require.Equal(t, time.Millisecond, backoff(5, 1, 1))
-	require.Positive(t, backoff(100, ceilMS(hundredYears), ceilMS(hundredYears)))
+	require.Equal(t, time.Millisecond, loop.Backoff(5, 1, 1))
+	require.Positive(t, loop.Backoff(100, ceilMS(hundredYears), ceilMS(hundredYears)))
 }
 
 // Whatever the hashes of a topic hold for a job, Get makes something of it and does not panic. (I2)
@@ -324,7 +325,7 @@ func FuzzJobInfo(f *testing.F) {
 		if rec, err := record.Decode(raw); err == nil {
 			rec.Options.Fill(&defaultRun)
 			for _, attempt := range []int{1, 2, 70, math.MaxInt} {
-				require.Positive(t, backoff(attempt, rec.Options.BackoffMin, rec.Options.BackoffMax))
+				require.Positive(t, loop.Backoff(attempt, rec.Options.BackoffMin, rec.Options.BackoffMax))
 			}
 		}
 	})

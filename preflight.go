@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"github.com/delayq/delayq/internal/contain"
+	"github.com/delayq/delayq/internal/loop"
 	"strconv"
 	"strings"
 )
@@ -15,7 +16,7 @@ const leastMajor, leastMinor = 6, 2
 // awaitRedis waits until Redis answers, checks its version and settings, and records the topics.
 // It returns nil when ctx is done, and an error when FailFast is over.
 func (s *Server) awaitRedis(ctx context.Context) error {
-	var slow retryPace
+	var slow loop.Pace
 	last := errors.New("it does not answer")
 	within, cancel := ctx, context.CancelFunc(func() {})
 	if s.o.failFast > 0 {
@@ -38,7 +39,7 @@ func (s *Server) awaitRedis(ctx context.Context) error {
 		}
 		last = err
 		s.outage.failed("start", err)
-		sleep(within, slow.next())
+		loop.Sleep(within, slow.Next())
 	}
 	if ctx.Err() == nil {
 		return fmt.Errorf("run: %w: FailFast(%v): %w", ErrRedisAway, s.o.failFast, last)

@@ -3,6 +3,7 @@ package delayq
 import (
 	"context"
 	"fmt"
+	"github.com/delayq/delayq/internal/loop"
 	"log/slog"
 	"math/rand/v2"
 	"time"
@@ -34,7 +35,7 @@ func (s *Server) surveyLoop(ctx context.Context) {
 			}
 		}
 		// not in step with other servers
-		if !sleep(ctx, pruneEvery+rand.N(s.o.tick).Truncate(time.Millisecond)) {
+		if !loop.Sleep(ctx, pruneEvery+rand.N(s.o.tick).Truncate(time.Millisecond)) {
 			return
 		}
 	}
@@ -66,7 +67,7 @@ func (s *Server) survey(ctx context.Context, n *node, some []watched) error {
 // askPrune makes the topic prune.
 func (t *topicServer) askPrune() {
 	t.prunes.Store(true)
-	t.loops.promote.wake()
+	t.loops.promote.Wake()
 }
 
 // pruneDue prunes if the topic needs it, and reports whether there is more to prune.

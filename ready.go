@@ -12,6 +12,7 @@ import (
 
 	"github.com/delayq/delayq/internal/contain"
 	"github.com/delayq/delayq/internal/link"
+	"github.com/delayq/delayq/internal/loop"
 	"github.com/delayq/delayq/internal/record"
 )
 
@@ -72,7 +73,7 @@ type taker struct {
 	name      string
 	waits     bool // by the last reply, the server is among those that wait
 	got       int  // jobs in the last reply
-	slow      retryPace
+	slow      loop.Pace
 	patience  time.Time      // when jobs taken ahead are given back; zero: not
 	admitting sync.WaitGroup // the jobs of the last call, if they are many
 }
@@ -108,11 +109,11 @@ const (
 // takeStep is a step of the first taker's loop. It takes jobs as long as there are idle workers.
 // Otherwise it waits for a job, for an idle worker or for the end of a pause. After the end of ctx,
 // jobs that are not running are given back.
-func (t *topicServer) takeStep(ctx, work context.Context, first *taker) next {
+func (t *topicServer) takeStep(ctx, work context.Context, first *taker) loop.Next {
 	t.turn(turnTake)
 	if ctx.Err() != nil {
 		over := first.leave(work)
-		if over.over {
+		if over.Over {
 			t.stopWaiting(work, first.name)
 		}
 		return over
@@ -120,7 +121,7 @@ func (t *topicServer) takeStep(ctx, work context.Context, first *taker) next {
 	rung, sought := t.rung.Swap(false), t.sought.Swap(false)
 	t.rested()
 	if !t.setDefaultLimits(work) {
-		return pauseFor(first.slow.next())
+		return loop.PauseFor(first.slow.Next())
 	}
 	if wait, waits := first.stillWaits(); waits {
 		t.passOn(ctx, rung)
@@ -134,15 +135,15 @@ func (t *topicServer) takeStep(ctx, work context.Context, first *taker) next {
 	switch {
 	case did == takeFailed:
 		t.unclaim()
-		return pauseFor(pause)
+		return loop.PauseFor(pause)
 	case did == takeWait && blocks:
-		return stepAgain
+		return loop.Again
 	case did == takeWait && t.hasIdleWorker():
 		switch unlisted := first.name != "" && !first.waits && first.got >= first.free; {
 		case unlisted && first.free == 0: // all workers of the pool are busy
 			return first.waitForRoom()
 		case unlisted:
-			return stepAgain // a worker has become idle since the take, which would not be rung
+			return loop.Again // a worker has become idle since the take, which would not be rung
 		}
 		t.keen(false)
 		return first.waitForJobs(ctx)
@@ -153,17 +154,17 @@ func (t *topicServer) takeStep(ctx, work context.Context, first *taker) next {
 	case did == takeRest, did == takeBound:
 		t.keen(false)
 		if t.expectResume() {
-			return stepAgain
+			return loop.Again
 		}
-		return restFor(first.rest)
+		return loop.RestFor(first.rest)
 	}
-	return stepAgain
+	return loop.Again
 }
 
 // takeMoreStep is a step of the second taker's loop. It starts after a full take, makes only full
 // takes, and continues until there is no room for one or little left to take. It never waits for a
 // job. A single worker never uses it, because that worker takes its jobs in their order.
-func (t *topicServer) takeMoreStep(ctx, work context.Context, second *taker) next {
+func (t *topicServer) takeMoreStep(ctx, work context.Context, second *taker) loop.Next {
 	if ctx.Err() != nil {
 		return second.leave(work)
 	}
@@ -171,13 +172,13 @@ func (t *topicServer) takeMoreStep(ctx, work context.Context, second *taker) nex
 	switch {
 	case did == takeFailed:
 		t.unclaim()
-		return pauseFor(pause)
+		return loop.PauseFor(pause)
 	case second.since > 0:
-		return stepAgain
+		return loop.Again
 	}
 	// The first taker may have found the room reserved, and may wait for it.
 	t.freed()
-	return stepWoken
+	return loop.Woken
 }
 
 // take makes a take if there is room for a job, or with full for a full take. A take without a
@@ -195,10 +196,10 @@ func (k *taker) take(work context.Context, full bool) (afterTake, time.Duration)
 	did, err := k.call(work)
 	if err == nil {
 		k.since = 0
-		k.slow.reset()
+		k.slow.Reset()
 		return did, 0
 	}
-	pause := k.slow.next()
+	pause := k.slow.Next()
 	switch {
 	case certain(err) && k.since == k.number: // otherwise an earlier one may have been executed
 		k.since = 0
@@ -236,15 +237,15 @@ func (k *taker) slower(work context.Context) afterTake {
 
 // leave ends the loop of a taker. It gives back the jobs of takes without a reply, and those that
 // no worker has started.
-func (k *taker) leave(work context.Context) next {
+func (k *taker) leave(work context.Context) loop.Next {
 	t, end := k.topic, k.topic.leaveBy()
 	if k.since > 0 {
 		left := time.Until(end)
 		_, _, err := k.send(work, 0, 0, "head", max(left, time.Millisecond))
 		switch {
 		case err == nil:
-		case time.Until(end) >= paceFirst && work.Err() == nil:
-			return pauseFor(paceFirst)
+		case time.Until(end) >= loop.PaceFirst && work.Err() == nil:
+			return loop.PauseFor(loop.PaceFirst)
 		default:
 			t.trouble.log.Warn("take unanswered", "err",
 				"Redis did not answer before the server stopped; jobs that were taken run again when their leases expire")
@@ -254,37 +255,37 @@ func (k *taker) leave(work context.Context) next {
 	}
 	k.admitting.Wait()
 	t.giveBack(ErrShutdown)
-	return stepOver
+	return loop.Over
 }
 
 // waitForRoom makes the loop wait until there is room for jobs. Jobs taken ahead that find no idle
 // worker in time are given back.
-func (k *taker) waitForRoom() next {
+func (k *taker) waitForRoom() loop.Next {
 	k.topic.keen(true)
 	if k.topic.expectRoom() {
-		return stepAgain
+		return loop.Again
 	}
 	patience := k.topic.patience()
 	k.patience = time.Now().Add(patience)
-	return restFor(patience)
+	return loop.RestFor(patience)
 }
 
 // stillWaits reports whether the loop still waits for room, and how long.
-func (k *taker) stillWaits() (wait next, waits bool) {
+func (k *taker) stillWaits() (wait loop.Next, waits bool) {
 	t := k.topic
 	if !t.waitsForRoom() {
 		k.patience = time.Time{}
-		return next{}, false
+		return loop.Next{}, false
 	}
 	switch left := time.Until(k.patience); {
 	case k.patience.IsZero():
-		return stepWoken, true
+		return loop.Woken, true
 	case left > 0:
-		return restFor(left), true
+		return loop.RestFor(left), true
 	}
 	k.patience = time.Time{}
 	t.giveBack(errSlow)
-	return stepWoken, true
+	return loop.Woken, true
 }
 
 // errSlow is the reason why a job taken ahead is given back.
@@ -399,7 +400,7 @@ func (k *taker) call(work context.Context) (afterTake, error) {
 		contain.Launch(&k.admitting, func() {
 			admit()
 			t.freed() // none of them may have been started
-		}, func(c *contain.Crash) { t.server.loops.crashed("take", c) })
+		}, func(c *contain.Crash) { t.server.loops.Crashed("take", c) })
 	}
 	switch bound {
 	case "free":
@@ -444,31 +445,31 @@ func (k *taker) adapt(took time.Duration) (soon bool) {
 
 // waitForJobs makes the loop wait until ready is not empty: until the server is rung, or until a
 // blocking pop returns.
-func (k *taker) waitForJobs(ctx context.Context) next {
+func (k *taker) waitForJobs(ctx context.Context) loop.Next {
 	t := k.topic
 	if k.name != "" { // if it is not among those that wait, the watch finds that out
-		return stepWoken
+		return loop.Woken
 	}
 	if t.popping.Swap(true) {
-		return stepWoken
+		return loop.Woken
 	}
-	ctx = signed(ctx, &t.waitSign) // not the taker's, which has other things to do meanwhile
+	ctx = loop.Signed(ctx, &t.waitSign) // not the taker's, which has other things to do meanwhile
 	popped := func(err error) {
 		if err != nil {
-			sleep(ctx, t.slowWait.next())
+			loop.Sleep(ctx, t.slowWait.Next())
 		} else {
-			t.slowWait.reset()
+			t.slowWait.Reset()
 		}
-		t.waitSign.wait()
+		t.waitSign.Wait()
 		t.popping.Store(false)
-		t.loops.take.wake()
+		t.loops.take.Wake()
 	}
-	t.waitSign.turn()
+	t.waitSign.Turn()
 	contain.Launch(&t.waits, func() { popped(t.pop(ctx)) }, func(c *contain.Crash) {
-		t.server.loops.crashed("wait", c)
+		t.server.loops.Crashed("wait", c)
 		popped(c)
 	})
-	return stepWoken
+	return loop.Woken
 }
 
 // pop blocks until ready is not empty or ctx is done. It moves the ID to handoff, which every take
@@ -478,7 +479,7 @@ func (t *topicServer) pop(ctx context.Context) error {
 	s := t.server
 	for {
 		t.turn(turnTake)
-		t.waitSign.turn()
+		t.waitSign.Turn()
 		// Not a child of ctx: a deadline of ctx would look like a dead connection. A stop closes
 		// the connection, and cancels the call so that a cluster's client does not repeat it.
 		call, cancel := context.WithTimeout(context.WithoutCancel(ctx), waitTimeout+waitMargin)
@@ -493,7 +494,7 @@ func (t *topicServer) pop(ctx context.Context) error {
 			return nil
 		}
 		if errors.Is(err, redis.Nil) {
-			t.slowWait.reset()
+			t.slowWait.Reset()
 			t.trouble.note("wait", nil)
 			if !t.blocks() {
 				return nil

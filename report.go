@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"github.com/delayq/delayq/internal/contain"
+	"github.com/delayq/delayq/internal/loop"
 	"log/slog"
 	"slices"
 )
@@ -19,7 +20,7 @@ func (r row) outcome() Outcome {
 // reportAll reports the outcomes of runs to the log and the hooks. The hooks are called in a
 // goroutine of their own. If one of them ends it, another goroutine continues with the next hook.
 // Each hook is a sign of life of the loop that has the sign g.
-func (t *topicServer) reportAll(rows []row, g *sign) {
+func (t *topicServer) reportAll(rows []row, g *loop.Sign) {
 	h := &t.server.o.hooks
 	if len(h.outcome)+len(h.run) == 0 {
 		for _, r := range rows {
@@ -40,7 +41,7 @@ func (t *topicServer) reportAll(rows []row, g *sign) {
 					} else {
 						f, ends = ends.call, ends.before
 					}
-					g.called()
+					g.Called()
 					h.guard(func() { f(event) })
 				}
 				if len(rows) == 0 {

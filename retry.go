@@ -3,26 +3,13 @@ package delayq
 import (
 	"errors"
 	"fmt"
-	"math/rand/v2"
+
 	"time"
 
 	"github.com/delayq/delayq/internal/contain"
+	"github.com/delayq/delayq/internal/loop"
 	"github.com/delayq/delayq/internal/record"
 )
-
-// backoff returns the delay after the failed attempt (from 1) of a job: first × 2^(attempt-1), at
-// most limit. Up to a fifth is added at random, so that jobs that failed together do not come back
-// together. With the defaults:
-//
-//	attempt   1    2    3    4     5     6     7      8      9      10       11       from 12
-//	delay     2 s  4 s  8 s  16 s  32 s  64 s  128 s  256 s  512 s  1,024 s  2,048 s  4,096 s
-func backoff(attempt int, first, limit int64) time.Duration {
-	step := limit
-	if doublings := max(attempt, 1) - 1; doublings < 62 && first <= limit>>doublings {
-		step = first << doublings
-	}
-	return time.Duration(step+rand.Int64N(step/5+1)) * time.Millisecond
-}
 
 // verdict turns the result of a handler into the row that is sent to Redis.
 func (t *topicServer) verdict(r *run, cause, err error, ran time.Duration) row {
@@ -80,7 +67,7 @@ func (t *topicServer) verdict(r *run, cause, err error, ran time.Duration) row {
 	if permanent != nil || r.opts.Retry >= 0 && tries > r.opts.Retry {
 		return row{run: r, verb: verbBury, end: end, entry: entry.encode(), attempts: 1, err: err}
 	}
-	delay := backoff(tries, r.opts.BackoffMin, r.opts.BackoffMax)
+	delay := loop.Backoff(tries, r.opts.BackoffMin, r.opts.BackoffMax)
 	if want.retry != nil {
 		delay = want.retry.delay()
 	}

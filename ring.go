@@ -2,6 +2,7 @@ package delayq
 
 import (
 	"context"
+	"github.com/delayq/delayq/internal/loop"
 	"sync"
 	"time"
 )
@@ -57,16 +58,16 @@ func (k *taker) noteWaits(waits bool) {
 func (t *topicServer) ring() {
 	t.listed.Store(false)
 	t.rung.Store(true)
-	t.loops.take.wake()
+	t.loops.take.Wake()
 }
 
 // seek makes the topic take, because the watch says so. It does nothing if the topic is about to
 // take anyway.
 func (t *topicServer) seek() {
-	if !t.waitsForRoom() && t.loops.take.rests() {
+	if !t.waitsForRoom() && t.loops.take.Rests() {
 		t.sought.Store(t.listed.Load())
 		t.listed.Store(true) // a take that does not wait takes the name off the list
-		t.loops.take.wake()
+		t.loops.take.Wake()
 	}
 }
 
@@ -76,7 +77,7 @@ func (k *taker) restOfPause() time.Duration {
 	if k.name == "" {
 		return k.topic.server.o.tick
 	}
-	return forever
+	return loop.Forever
 }
 
 // passOn rings another server if this one was rung and cannot take the job.

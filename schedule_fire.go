@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/delayq/delayq/internal/loop"
 	"github.com/delayq/delayq/internal/record"
 	"github.com/delayq/delayq/internal/schedule"
 )
@@ -69,7 +70,7 @@ type firer struct {
 	blind bool              // the last look found less than promote had counted
 	idle  int               // due schedules that the last look could not fire
 	last  time.Time         // time of the last look
-	slow  retryPace
+	slow  loop.Pace
 	until time.Time // no look before this time, after a call that failed
 
 	missed map[string]int64 // slots by schedule, since the last log message about them
@@ -123,10 +124,10 @@ func (f *firer) fire(ctx context.Context, due, waiting int) (again bool) {
 		again = again || more
 	}
 	if err != nil {
-		f.until = time.Now().Add(f.slow.next())
+		f.until = time.Now().Add(f.slow.Next())
 		return false
 	}
-	f.slow.reset()
+	f.slow.Reset()
 	return again
 }
 

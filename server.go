@@ -15,6 +15,7 @@ import (
 
 	"github.com/delayq/delayq/internal/contain"
 	"github.com/delayq/delayq/internal/link"
+	"github.com/delayq/delayq/internal/loop"
 	"github.com/delayq/delayq/internal/schedule"
 )
 
@@ -77,7 +78,7 @@ type Server struct {
 	ready         chan struct{}        // closed when Run takes jobs
 	pings         recent[ping]
 	looks         recent[redisLook]
-	loops         loops
+	loops         loop.Group
 	nodes         nodes
 	leaveBy       func() time.Time  // when takes without a reply are given up, after a stop
 	alarms        chan *topicServer // topics that have lost jobs
@@ -209,7 +210,7 @@ func (s *Server) begin() error {
 	s.used = true
 	s.started = time.Now()
 	s.log = contain.Logger(cmp.Or(s.o.logger, slog.Default()))
-	s.loops.log = s.log
+	s.loops.Log = s.log
 	s.o.hooks.trouble = func(why *contain.Crash) { logHook(s.log, why) }
 	// The connection pools have room for as many calls as there can be at a time. When there is
 	// little to do, most of the connections are closed: see trim.
@@ -227,7 +228,7 @@ func (s *Server) begin() error {
 	s.takes, s.dials[1] = own(mostTakes(many), restingTakes(n), takeTimeoutMost)
 	s.blocking, s.dials[2] = own(2*mostBlocked, 0, 0)
 	for _, rdb := range []redis.UniversalClient{s.calls, s.takes, s.blocking} {
-		rdb.AddHook(signHook{})
+		rdb.AddHook(loop.SignHook{})
 	}
 	s.answerTimeout, s.dialTimeout = link.AnswerTimeout(s.rdb), link.DialTimeout(s.rdb)
 	_, s.pulse.Cluster = s.rdb.(*redis.ClusterClient)
@@ -279,22 +280,22 @@ func (s *Server) Run(ctx context.Context) error {
 	defer endFetch()
 	var fetching, taking, working, beating, counting sync.WaitGroup
 	s.serve(&lifetime{fetch, work, &fetching, &taking, &working})
-	s.loops.keep(work, &working, "control", s.controlLoop)
+	s.loops.Keep(work, &working, "control", s.controlLoop)
 	beat, endBeating := context.WithCancel(work)
 	defer endBeating()
-	s.loops.keep(beat, &beating, "heartbeat", func(ctx context.Context) { s.heartbeatLoop(ctx, fetch) })
+	s.loops.Keep(beat, &beating, "heartbeat", func(ctx context.Context) { s.heartbeatLoop(ctx, fetch) })
 	beaten := s.whenDone(&beating)
 	if s.o.history {
-		s.loops.keep(work, &counting, "history", s.historyLoop)
+		s.loops.Keep(work, &counting, "history", s.historyLoop)
 	}
 	counted := s.whenDone(&counting)
-	s.loops.keep(fetch, &working, "watch", s.watchLoop)
-	s.loops.keep(fetch, &working, "survey", s.surveyLoop)
+	s.loops.Keep(fetch, &working, "watch", s.watchLoop)
+	s.loops.Keep(fetch, &working, "survey", s.surveyLoop)
 	if len(s.patterns) > 0 {
-		s.loops.keep(fetch, &working, "follow", s.followLoop)
+		s.loops.Keep(fetch, &working, "follow", s.followLoop)
 	}
-	s.loops.keep(fetch, &working, "check", s.checkLoop)
-	s.loops.keep(fetch, &working, "check", s.alarmLoop)
+	s.loops.Keep(fetch, &working, "check", s.checkLoop)
+	s.loops.Keep(fetch, &working, "check", s.alarmLoop)
 	s.enter(ServerRunning)
 	close(s.ready)
 
@@ -345,7 +346,7 @@ func (s *Server) whenDone(groups ...*sync.WaitGroup) <-chan struct{} {
 		for _, g := range groups {
 			g.Wait()
 		}
-	}, func(why *contain.Crash) { s.loops.crashed("drain", why) })
+	}, func(why *contain.Crash) { s.loops.Crashed("drain", why) })
 	return c
 }
 

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/delayq/delayq/internal/contain"
+	"github.com/delayq/delayq/internal/loop"
 	"github.com/delayq/delayq/internal/record"
 )
 
@@ -185,7 +186,7 @@ const callBytes = 1 << 20
 // go with the next. The second loop of a topic makes no call for fewer than least rows. A loop
 // continues until every outcome is reported. Only the end of ctx, after the drain, makes it give
 // up. Then the leases run out and the jobs run again.
-func (t *topicServer) settleStep(ctx context.Context, k *settler, least int) next {
+func (t *topicServer) settleStep(ctx context.Context, k *settler, least int) loop.Next {
 	if k.number == "" {
 		clear(k.list) // do not retain settled jobs
 		t.mu.Lock()
@@ -195,20 +196,20 @@ func (t *topicServer) settleStep(ctx context.Context, k *settler, least int) nex
 		case len(k.list) > 0:
 			k.number = k.series.next()
 		case ctx.Err() != nil:
-			return stepOver
+			return loop.Over
 		case t.unpark(ctx) != nil:
-			return pauseFor(k.slow.next())
+			return loop.PauseFor(k.slow.Next())
 		default:
-			return stepWoken
+			return loop.Woken
 		}
 	}
 	doubt := k.doubt
 	k.doubt = true // even if the call ends this goroutine
 	err := t.settle(ctx, k.series.id, k.number, k.list)
 	if err == nil {
-		k.slow.reset()
+		k.slow.Reset()
 		k.number, k.doubt = "", false
-		return stepAgain
+		return loop.Again
 	}
 	// If the call was not executed, other rows need not wait for it. If a repeated call was not
 	// executed, the call before it may have been.
@@ -219,10 +220,10 @@ func (t *topicServer) settleStep(ctx context.Context, k *settler, least int) nex
 		t.mu.Unlock()
 		k.number, k.doubt = "", false
 		if stopped {
-			return stepOver
+			return loop.Over
 		}
 	}
-	return pauseFor(k.slow.next())
+	return loop.PauseFor(k.slow.Next())
 }
 
 // A settler is the state of such a loop: the call that is in flight or must be repeated.
@@ -231,7 +232,7 @@ type settler struct {
 	number string // of the call; empty: none
 	list   []row
 	doubt  bool // it may have been executed
-	slow   retryPace
+	slow   loop.Pace
 }
 
 // outcomes are the rows that Redis has not received yet. They make no calls. topicServer.mu guards
@@ -374,7 +375,7 @@ func (t *topicServer) settle(ctx context.Context, series, number string, list []
 	if !told && !t.passPlaces(ctx) {
 		t.placeFreed()
 	}
-	t.outside(t.loops.settle, func() { t.reportAll(list, signOf(ctx)) })
+	t.outside(t.loops.settle, func() { t.reportAll(list, loop.SignOf(ctx)) })
 	if ended && t.firer.waits.Load() {
 		t.wake()
 	}

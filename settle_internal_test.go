@@ -11,6 +11,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
+	"github.com/delayq/delayq/internal/loop"
 	"github.com/delayq/delayq/internal/record"
 )
 
@@ -230,7 +231,7 @@ func TestBackoffTable(t *testing.T) {
 	} {
 		least, most := time.Duration(math.MaxInt64), time.Duration(0)
 		for range 500 {
-			d := backoff(attempt, defaultRun.BackoffMin, defaultRun.BackoffMax)
+			d := loop.Backoff(attempt, defaultRun.BackoffMin, defaultRun.BackoffMax)
 			least, most = min(least, d), max(most, d)
 		}
 		require.GreaterOrEqual(t, least, want, "attempt %d", attempt)
@@ -256,7 +257,7 @@ func TestBackoffProperty(t *testing.T) {
 		if rand.IntN(4) == 0 {
 			attempt = 1 + rand.IntN(1<<31)
 		}
-		d := backoff(attempt, first, limit)
+		d := loop.Backoff(attempt, first, limit)
 		require.GreaterOrEqual(t, d.Milliseconds(), first, "backoff(%d, %d, %d)", attempt, first, limit)
 		require.LessOrEqual(t, float64(d.Milliseconds()), 1.2*float64(limit), "backoff(%d, %d, %d)", attempt, first, limit)
 
@@ -265,7 +266,7 @@ func TestBackoffProperty(t *testing.T) {
 		step := func(attempt int) int64 {
 			least := int64(math.MaxInt64)
 			for range 3 {
-				d := backoff(attempt, first, limit).Milliseconds()
+				d := loop.Backoff(attempt, first, limit).Milliseconds()
 				least = min(least, d)
 			}
 			return least
@@ -273,22 +274,22 @@ func TestBackoffProperty(t *testing.T) {
 		require.GreaterOrEqual(t, step(attempt+1)*6, step(attempt)*5, "backoff(%d…, %d, %d)", attempt, first, limit)
 	}
 	for _, attempt := range []int{62, 63, 64, 65, 127, 128, math.MaxInt32, math.MaxInt32 + 1} {
-		require.Equal(t, time.Millisecond, backoff(attempt, 1, 1))
-		require.GreaterOrEqual(t, backoff(attempt, longest, longest), maxDelay)
+		require.Equal(t, time.Millisecond, loop.Backoff(attempt, 1, 1))
+		require.GreaterOrEqual(t, loop.Backoff(attempt, longest, longest), maxDelay)
 	}
 	// What can only come from a record that was not written by Enqueue.
 	for _, attempt := range []int{math.MinInt, -1, 0} {
-		require.GreaterOrEqual(t, backoff(attempt, 100, 1000), 100*time.Millisecond)
+		require.GreaterOrEqual(t, loop.Backoff(attempt, 100, 1000), 100*time.Millisecond)
 	}
 }
 
 func TestPace(t *testing.T) {
-	var p retryPace
+	var p loop.Pace
 	for _, want := range []time.Duration{50, 100, 200, 400, 800, 1000, 1000, 1000} {
-		got := p.next()
+		got := p.Next()
 		require.GreaterOrEqual(t, got, want*time.Millisecond)
 		require.LessOrEqual(t, got, want*time.Millisecond*6/5)
 	}
-	p.reset()
-	require.LessOrEqual(t, p.next(), 60*time.Millisecond)
+	p.Reset()
+	require.LessOrEqual(t, p.Next(), 60*time.Millisecond)
 }

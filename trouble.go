@@ -1,7 +1,6 @@
 package delayq
 
 import (
-	"context"
 	"errors"
 	"log/slog"
 	"maps"
@@ -11,23 +10,8 @@ import (
 	"time"
 
 	"github.com/delayq/delayq/internal/link"
+	"github.com/delayq/delayq/internal/loop"
 )
-
-// A retryPace is the backoff of a loop whose calls fail. It starts at 50 ms and doubles up to 1 s;
-// up to a fifth is added at random. It is the backoff of jobs with other numbers.
-type retryPace struct{ failures int }
-
-const (
-	paceFirst = 50 * time.Millisecond
-	paceLimit = time.Second
-)
-
-func (p *retryPace) next() time.Duration {
-	p.failures++
-	return backoff(p.failures, paceFirst.Milliseconds(), paceLimit.Milliseconds())
-}
-
-func (p *retryPace) reset() { p.failures = 0 }
 
 // An outage watches Redis's replies for a server. It logs trouble once when it begins, and once
 // when it ends. Trouble ends when every failed call has been answered again.
@@ -57,7 +41,7 @@ type outageNews struct {
 const callTimeout = link.CallTimeout
 
 // outageMemory is longer than a failing call takes until it fails again.
-const outageMemory = callTimeout + 3*paceLimit/2
+const outageMemory = callTimeout + 3*loop.PaceLimit/2
 
 // failed notes that a call was not answered, or that Redis cannot serve.
 func (o *outage) failed(call string, err error) {
@@ -163,20 +147,4 @@ func away(err error) bool {
 		return true
 	}
 	return redisCode(err) == "" || isAway(err)
-}
-
-// sleep waits for d or until ctx is done, and reports whether it waited for d. For the loop to
-// which ctx belongs it is a rest.
-func sleep(ctx context.Context, d time.Duration) bool {
-	g := signOf(ctx)
-	g.rest(d)
-	defer g.turn()
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"github.com/delayq/delayq/internal/contain"
+	"github.com/delayq/delayq/internal/loop"
 	"math/rand/v2"
 	"slices"
 	"sync"
@@ -108,7 +109,7 @@ func (w *watch) update(one watched, sent time.Time, wait, patience time.Duration
 		wait = known
 	}
 	n.at, n.head, n.until = now, wait, now.Add(min(wait, patience))
-	one.topic.loops.promote.restUntil(n.until)
+	one.topic.loops.promote.RestUntil(n.until)
 }
 
 // watchLoop looks at the topics once a tick. Like those of the promote loops, its ticks are
@@ -119,7 +120,7 @@ func (s *Server) watchLoop(ctx context.Context) {
 	tick, took := s.o.tick, time.Duration(0)
 	for {
 		rest := max(tick-rand.N(tick/10).Truncate(time.Millisecond)-took, tick/2)
-		signOf(ctx).rest(rest)
+		loop.SignOf(ctx).Rest(rest)
 		timer := time.NewTimer(rest)
 		select {
 		case <-timer.C:
@@ -127,7 +128,7 @@ func (s *Server) watchLoop(ctx context.Context) {
 		case <-ctx.Done():
 		}
 		timer.Stop()
-		signOf(ctx).turn()
+		loop.SignOf(ctx).Turn()
 		if ctx.Err() != nil {
 			return
 		}
@@ -152,19 +153,19 @@ func (s *Server) eachNode(
 	for _, list := range by {
 		calls += (len(list) + watchLimit - 1) / watchLimit
 	}
-	signs := signOf(ctx).split(calls)
-	defer signOf(ctx).join()
+	signs := loop.SignOf(ctx).Split(calls)
+	defer loop.SignOf(ctx).Join()
 	errs, next := make(chan error), 0
 	for n, list := range by {
 		for some := range slices.Chunk(list, watchLimit) {
 			g := signs[next]
 			next++
 			contain.Launch(nil, func() {
-				err := call(signed(ctx, g), n, some)
-				g.wait()
+				err := call(loop.Signed(ctx, g), n, some)
+				g.Wait()
 				errs <- err
 			}, func(c *contain.Crash) {
-				g.wait()
+				g.Wait()
 				errs <- c
 			})
 		}
@@ -249,9 +250,9 @@ func (s *Server) watchCall(ctx context.Context, n *node, some []watched) (now in
 func (s *Server) askNode(ctx context.Context, n *node, script *script, keys []any, args ...any) (reply, error) {
 	call, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	if g := signOf(ctx); !n.only { // the client of a cluster's node has no signHook
-		g.call(call)
-		defer g.called()
+	if g := loop.SignOf(ctx); !n.only { // the client of a cluster's node has no signHook
+		g.Call(call)
+		defer g.Called()
 	}
 	if n.only {
 		return n.scripts.call(call, script, "", 0, keys, args...)

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/delayq/delayq/internal/contain"
+	"github.com/delayq/delayq/internal/loop"
 	"github.com/delayq/delayq/internal/record"
 )
 
@@ -56,8 +57,8 @@ type topicServer struct {
 	bypassed time.Time
 
 	waits     sync.WaitGroup // blocking pops
-	waitSign  sign           // of the goroutine that makes them
-	slowWait  retryPace      // of the pop
+	waitSign  loop.Sign      // of the goroutine that makes them
+	slowWait  loop.Pace      // of the pop
 	unsure    atomic.Bool    // a cancel message may have been missed
 	limits    *Limits        // that the topic gets if it has none; nil: none, or they are set
 	prunes    atomic.Bool    // the topic needs a prune
@@ -80,7 +81,7 @@ type topicServer struct {
 
 // topicLoops are the loops of a topic. They are nil until the topic is started.
 type topicLoops struct {
-	promote, take, takeMore, extend, settle, settleMore *loop
+	promote, take, takeMore, extend, settle, settleMore *loop.Loop
 }
 
 // A latch says that something may have happened that a loop waits for. It stays set until the loop
@@ -125,11 +126,11 @@ func (t *topicServer) init() {
 	t.owned.freed = t.freedLocked
 	t.owned.lost = func(r *run) {
 		if t.noteEndLocked(r); len(t.ends) > 0 {
-			t.loops.settle.wake()
+			t.loops.settle.Wake()
 		}
 	}
-	t.outcomes.ready = func() { t.loops.settle.wake() }
-	t.outcomes.pile = func() { t.loops.settleMore.wake() }
+	t.outcomes.ready = func() { t.loops.settle.Wake() }
+	t.outcomes.pile = func() { t.loops.settleMore.Wake() }
 	t.firer.setUp(t)
 }
 
@@ -145,35 +146,35 @@ func (t *topicServer) build(as *lifetime) {
 	first, second := t.newTaker(t.keys.taken(id)), t.newTaker(t.keys.taken(id+"+"))
 	one, more := &settler{series: newSeries()}, &settler{series: newSeries()}
 	held := &extender{}
-	t.waitSign.wait()
-	loopOf := func(ctx context.Context) context.Context { return signed(ctx, new(sign)) }
+	t.waitSign.Wait()
+	loopOf := func(ctx context.Context) context.Context { return loop.Signed(ctx, new(loop.Sign)) }
 	promote, take, takeMore := loopOf(fetch), loopOf(fetch), loopOf(fetch)
-	takeCalls, takeMoreCalls := signed(work, signOf(take)), signed(work, signOf(takeMore))
+	takeCalls, takeMoreCalls := loop.Signed(work, loop.SignOf(take)), loop.Signed(work, loop.SignOf(takeMore))
 	settle, settleMore, extend := loopOf(work), loopOf(work), loopOf(work)
-	l.promote = ls.add(promote, n.promotes, "promote", func() next { return t.promoteStep(promote) }, as.fetching, &t.fetching)
-	l.take = ls.add(take, n.takes, "take", func() next { return t.takeStep(take, takeCalls, first) }, as.taking, &t.fetching)
-	l.takeMore = ls.add(takeMore, n.takes, "take", func() next { return t.takeMoreStep(takeMore, takeMoreCalls, second) }, as.taking, &t.fetching)
-	l.settle = ls.add(settle, n.settles, "settle", func() next { return t.settleStep(settle, one, 1) }, as.working, &t.working)
-	l.settleMore = ls.add(settleMore, n.settles, "settle", func() next { return t.settleStep(settleMore, more, settlePile) }, as.working, &t.working)
-	l.extend = ls.add(extend, n.extends, "extend", func() next { return t.extendStep(extend, held) }, as.working, &t.working)
+	l.promote = ls.Add(promote, n.promotes, "promote", func() loop.Next { return t.promoteStep(promote) }, as.fetching, &t.fetching)
+	l.take = ls.Add(take, n.takes, "take", func() loop.Next { return t.takeStep(take, takeCalls, first) }, as.taking, &t.fetching)
+	l.takeMore = ls.Add(takeMore, n.takes, "take", func() loop.Next { return t.takeMoreStep(takeMore, takeMoreCalls, second) }, as.taking, &t.fetching)
+	l.settle = ls.Add(settle, n.settles, "settle", func() loop.Next { return t.settleStep(settle, one, 1) }, as.working, &t.working)
+	l.settleMore = ls.Add(settleMore, n.settles, "settle", func() loop.Next { return t.settleStep(settleMore, more, settlePile) }, as.working, &t.working)
+	l.extend = ls.Add(extend, n.extends, "extend", func() loop.Next { return t.extendStep(extend, held) }, as.working, &t.working)
 }
 
 // begin starts the loops. They wake each other, so none begins before all of them are known.
 func (t *topicServer) begin() {
 	l := &t.loops
-	for _, one := range []*loop{l.promote, l.take, l.extend} {
-		one.wake()
+	for _, one := range []*loop.Loop{l.promote, l.take, l.extend} {
+		one.Wake()
 	}
 }
 
 // outside calls code of the user from a step of a loop. The loops of other topics do not wait for
 // it.
-func (t *topicServer) outside(l *loop, f func()) {
+func (t *topicServer) outside(l *loop.Loop, f func()) {
 	if l == nil {
 		f()
 		return
 	}
-	l.outside(f)
+	l.Outside(f)
 }
 
 // leaveBy returns when takes without a reply are given up, once the topic is stopped.
@@ -202,7 +203,7 @@ type topicCall struct {
 func (t *topicServer) exec(ctx context.Context, c topicCall, args ...any) (reply, error) {
 	whole := ctx
 	if c.outlives {
-		whole = signed(t.base, signOf(ctx))
+		whole = loop.Signed(t.base, loop.SignOf(ctx))
 	}
 	call, cancel := context.WithTimeout(whole, cmp.Or(c.timeout, callTimeout))
 	defer cancel()
@@ -236,7 +237,7 @@ func (t *topicServer) freed() {
 
 func (t *topicServer) freedLocked() {
 	if t.room.give() {
-		t.loops.take.wake()
+		t.loops.take.Wake()
 	}
 }
 
@@ -282,7 +283,7 @@ func (t *topicServer) resume() {
 	defer t.mu.Unlock()
 	t.workers.keysLimited = true // until the next reply
 	if t.resumed.give() {
-		t.loops.take.wake()
+		t.loops.take.Wake()
 	}
 }
 
@@ -338,7 +339,7 @@ func (t *topicServer) expect(reserved, got int, many bool) {
 	t.adjustLocked(0)
 	t.startWorkerLocked() // for a batch that waited for these
 	if t.workers.roomForTwo(len(t.owned.runs)) {
-		t.loops.takeMore.wake()
+		t.loops.takeMore.Wake()
 	}
 }
 
@@ -461,7 +462,7 @@ func (t *topicServer) launch(f func()) {
 	s := t.server
 	contain.Launch(&s.running, f, func(c *contain.Crash) {
 		if c.Kind == contain.Panic {
-			s.loops.crashed("run", c)
+			s.loops.Crashed("run", c)
 		}
 	})
 }
@@ -583,7 +584,7 @@ func (t *topicServer) nextLocked(d time.Duration, now time.Time) (next *run) {
 	if t.roomLocked() > 0 {
 		t.freedLocked()
 		if t.workers.roomForTwo(len(t.owned.runs)) {
-			t.loops.takeMore.wake()
+			t.loops.takeMore.Wake()
 		}
 	}
 	return next

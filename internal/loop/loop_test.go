@@ -1,4 +1,4 @@
-package delayq
+package loop
 
 import (
 	"context"
@@ -17,11 +17,11 @@ import (
 // loopBench runs loops in a bubble.
 type loopBench struct {
 	*testing.T
-	loops
+	Group
 	ctx   context.Context
 	end   context.CancelFunc
 	group sync.WaitGroup
-	pool  *loopPool
+	pool  *Pool
 	began time.Time
 }
 
@@ -29,22 +29,22 @@ func inLoops(t *testing.T, limit int, test func(b *loopBench)) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := &loopBench{T: t, began: time.Now()}
-		b.log = slog.New(slog.DiscardHandler)
+		b.Group.Log = slog.New(slog.DiscardHandler)
 		b.ctx, b.end = context.WithCancel(context.Background())
-		b.pool = b.newPool(limit)
+		b.pool = b.NewPool(limit)
 		test(b)
 		b.end()
 		b.group.Wait()
-		b.pool.close()
-		b.pool.running.Wait()
+		b.pool.Close()
+		b.pool.Running.Wait()
 	})
 }
 
 // loop adds a loop that ends with the bench.
-func (b *loopBench) loop(step func() next) *loop {
-	return b.add(b.ctx, b.pool, "loop", func() next {
+func (b *loopBench) loop(step func() Next) *Loop {
+	return b.Add(b.ctx, b.pool, "loop", func() Next {
 		if b.ctx.Err() != nil {
-			return stepOver
+			return Over
 		}
 		return step()
 	}, &b.group)
@@ -69,21 +69,21 @@ func (b *loopBench) goroutines() int {
 func TestLoopRests(t *testing.T) {
 	inLoops(t, 2, func(b *loopBench) {
 		var steps []time.Duration
-		l := b.loop(func() next {
+		l := b.loop(func() Next {
 			steps = append(steps, b.at())
-			return restFor(10 * time.Second)
+			return RestFor(10 * time.Second)
 		})
 		synctest.Wait()
 		require.Empty(t, steps, "nobody has woken it")
-		l.wake()
+		l.Wake()
 		b.pass(3 * time.Second)
-		l.wake()
+		l.Wake()
 		b.pass(11 * time.Second)
-		l.restUntil(b.began.Add(20 * time.Second))
+		l.RestUntil(b.began.Add(20 * time.Second))
 		b.pass(10 * time.Second)
 		synctest.Wait()
 		require.Equal(t, []time.Duration{0, 3 * time.Second, 13 * time.Second, 20 * time.Second}, steps)
-		require.True(t, l.rests())
+		require.True(t, l.Rests())
 	})
 }
 
@@ -92,20 +92,20 @@ func TestLoopRestMovesDuringItsStep(t *testing.T) {
 	inLoops(t, 2, func(b *loopBench) {
 		until := b.began.Add(time.Minute)
 		var steps []time.Duration
-		var l *loop
-		l = b.loop(func() next {
+		var l *Loop
+		l = b.loop(func() Next {
 			steps = append(steps, b.at())
 			rest := time.Until(until)
 			if len(steps) == 1 {
 				until = b.began.Add(time.Second)
-				l.restUntil(until)
+				l.RestUntil(until)
 			}
 			if rest <= 0 {
-				return stepWoken
+				return Woken
 			}
-			return restFor(rest)
+			return RestFor(rest)
 		})
-		l.wake()
+		l.Wake()
 		b.pass(10 * time.Second)
 		require.Equal(t, []time.Duration{0, 0, time.Second}, steps)
 	})
@@ -115,18 +115,18 @@ func TestLoopRestMovesDuringItsStep(t *testing.T) {
 func TestLoopPauses(t *testing.T) {
 	inLoops(t, 2, func(b *loopBench) {
 		var steps []time.Duration
-		l := b.loop(func() next {
+		l := b.loop(func() Next {
 			if steps = append(steps, b.at()); len(steps) == 2 {
-				return stepWoken
+				return Woken
 			}
-			return pauseFor(10 * time.Second)
+			return PauseFor(10 * time.Second)
 		})
-		l.wake()
+		l.Wake()
 		b.pass(time.Second)
-		l.wake()
+		l.Wake()
 		b.pass(time.Minute)
 		require.Equal(t, []time.Duration{0, 10 * time.Second}, steps)
-		l.wake()
+		l.Wake()
 		synctest.Wait()
 		b.end()
 		b.group.Wait()
@@ -139,19 +139,19 @@ func TestLoopPauses(t *testing.T) {
 func TestLoopWokenDuringItsStep(t *testing.T) {
 	inLoops(t, 4, func(b *loopBench) {
 		var running, steps atomic.Int64
-		var l *loop
-		l = b.loop(func() next {
+		var l *Loop
+		l = b.loop(func() Next {
 			require.EqualValues(t, 1, running.Add(1))
 			defer running.Add(-1)
 			if steps.Add(1) == 1 {
 				for range 5 {
-					l.wake()
+					l.Wake()
 				}
 			}
 			time.Sleep(time.Second)
-			return stepWoken
+			return Woken
 		})
-		l.wake()
+		l.Wake()
 		b.pass(time.Minute)
 		require.EqualValues(t, 2, steps.Load())
 	})
@@ -161,28 +161,28 @@ func TestLoopWokenDuringItsStep(t *testing.T) {
 func TestLoopWakeUpsAreNotLost(t *testing.T) {
 	t.Parallel()
 	b := &loopBench{T: t}
-	b.log = slog.New(slog.DiscardHandler)
+	b.Group.Log = slog.New(slog.DiscardHandler)
 	b.ctx, b.end = context.WithCancel(t.Context())
-	b.pool = b.newPool(3)
+	b.pool = b.NewPool(3)
 	const loops, rounds = 20, 2000
 	var done sync.WaitGroup
 	for range loops {
 		var wanted, seen atomic.Int64
 		caught := make(chan struct{}, 1)
-		l := b.loop(func() next {
+		l := b.loop(func() Next {
 			seen.Store(wanted.Load())
 			select {
 			case caught <- struct{}{}:
 			default:
 			}
-			return restFor(time.Hour)
+			return RestFor(time.Hour)
 		})
 		done.Add(1)
 		go func() {
 			defer done.Done()
 			for i := range int64(rounds) {
 				wanted.Store(i + 1)
-				l.wake()
+				l.Wake()
 				for seen.Load() != i+1 {
 					<-caught
 				}
@@ -192,8 +192,8 @@ func TestLoopWakeUpsAreNotLost(t *testing.T) {
 	done.Wait()
 	b.end()
 	b.group.Wait()
-	b.pool.close()
-	b.pool.running.Wait()
+	b.pool.Close()
+	b.pool.Running.Wait()
 }
 
 // A pool has no more goroutines than its limit, starts them when they are needed, and steps loops
@@ -203,9 +203,9 @@ func TestLoopPoolIsBounded(t *testing.T) {
 		var mu sync.Mutex
 		var order []int
 		running, most := 0, 0
-		list := make([]*loop, 10)
+		list := make([]*Loop, 10)
 		for i := range list {
-			list[i] = b.loop(func() next {
+			list[i] = b.loop(func() Next {
 				mu.Lock()
 				order = append(order, i)
 				running++
@@ -215,14 +215,14 @@ func TestLoopPoolIsBounded(t *testing.T) {
 				mu.Lock()
 				running--
 				mu.Unlock()
-				return stepWoken
+				return Woken
 			})
 		}
-		list[0].wake()
+		list[0].Wake()
 		b.pass(2 * time.Second)
 		require.Equal(t, 1, b.goroutines())
 		for _, l := range list[1:] {
-			l.wake()
+			l.Wake()
 		}
 		b.pass(time.Minute)
 		require.Equal(t, 3, most)
@@ -236,22 +236,22 @@ func TestLoopPoolIsBounded(t *testing.T) {
 func TestLoopOutside(t *testing.T) {
 	inLoops(t, 1, func(b *loopBench) {
 		steps := 0
-		other := b.loop(func() next {
+		other := b.loop(func() Next {
 			steps++
-			return restFor(time.Second)
+			return RestFor(time.Second)
 		})
-		var l *loop
-		l = b.loop(func() next {
-			l.outside(func() {
+		var l *Loop
+		l = b.loop(func() Next {
+			l.Outside(func() {
 				time.Sleep(10*time.Second + time.Millisecond)
 				if b.at() < 20*time.Second {
 					runtime.Goexit()
 				}
 			})
-			return stepWoken
+			return Woken
 		})
-		l.wake()
-		other.wake()
+		l.Wake()
+		other.Wake()
 		b.pass(time.Minute)
 		require.Equal(t, 61, steps)
 		require.Equal(t, 1, b.goroutines())
@@ -264,18 +264,18 @@ func TestLoopOutside(t *testing.T) {
 func TestLoopOutlivesCrashes(t *testing.T) {
 	inLoops(t, 1, func(b *loopBench) {
 		var bad, good int
-		l := b.add(b.ctx, b.pool, "bad", func() next {
+		l := b.Add(b.ctx, b.pool, "bad", func() Next {
 			if bad++; bad%2 == 0 {
 				runtime.Goexit()
 			}
 			panic("bad")
 		}, &b.group)
-		l.wake()
-		other := b.loop(func() next {
+		l.Wake()
+		other := b.loop(func() Next {
 			good++
-			return restFor(time.Second)
+			return RestFor(time.Second)
 		})
-		other.wake()
+		other.Wake()
 		b.pass(10*time.Second + 500*time.Millisecond)
 		require.Equal(t, 11, good)
 		require.Greater(t, bad, 5)

@@ -1,4 +1,4 @@
-package delayq
+package loop
 
 import (
 	"container/heap"
@@ -10,16 +10,16 @@ import (
 	"time"
 )
 
-// A loop is work that recurs: a topic promotes, takes, settles and extends in loops. A loop has no
+// A Loop is work that recurs: a topic promotes, takes, settles and extends in loops. A loop has no
 // goroutine of its own, because a server can have thousands. The goroutines of its pool call step.
 // No two calls of one loop overlap.
-type loop struct {
-	of   *loops
-	name string
+type Loop struct {
+	of   *Group
+	Name string
 	ctx  context.Context
-	step func() next
+	step func() Next
 	end  func() // called once, when step has returned over
-	sign *sign  // of the present step, or of the wait for one
+	sign *Sign  // of the present step, or of the wait for one
 
 	// Another step follows. It is set by the first of several wake-ups, and cleared when the step
 	// begins.
@@ -27,13 +27,13 @@ type loop struct {
 
 	// The following fields are guarded by loops.mu.
 
-	pool   *loopPool
-	on     *loopPool // the pool in whose queue the loop is, or whose goroutine runs its step
+	pool   *Pool
+	on     *Pool // the pool in whose queue the loop is, or whose goroutine runs its step
 	state  loopState
 	roused bool      // during the present step
 	at     time.Time // of the next step, unless a wake-up comes first
 	index  int       // in loops.timers; -1: not in it
-	slow   retryPace // after crashes
+	slow   Pace      // after crashes
 }
 
 type loopState int
@@ -46,27 +46,27 @@ const (
 	loopIsOver                  // step will not be called again
 )
 
-// next says when the next step follows.
-type next struct {
+// Next says when the next step follows.
+type Next struct {
 	in   time.Duration
 	firm bool // a wake-up does not shorten it
-	over bool // there is no next step
+	Over bool // there is no next step
 }
 
 // forever is a rest that only a wake-up ends.
-const forever = time.Duration(math.MaxInt64)
+const Forever = time.Duration(math.MaxInt64)
 
 var (
-	stepAgain = next{}
-	stepWoken = next{in: forever}
-	stepOver  = next{over: true}
+	Again = Next{}
+	Woken = Next{in: Forever}
+	Over  = Next{Over: true}
 )
 
-func restFor(d time.Duration) next  { return next{in: d} }
-func pauseFor(d time.Duration) next { return next{in: d, firm: true} }
+func RestFor(d time.Duration) Next  { return Next{in: d} }
+func PauseFor(d time.Duration) Next { return Next{in: d, firm: true} }
 
-// loops are the loops of a server, and the timer that they share.
-type loops struct {
+// Group are the loops of a server, and the timer that they share.
+type Group struct {
 	keeper
 
 	mu     sync.Mutex
@@ -75,13 +75,13 @@ type loops struct {
 	due    time.Time   // when it fires
 }
 
-// add returns a loop that rests until it is woken. When ctx is done, it is woken, even from a
+// Add returns a loop that rests until it is woken. When ctx is done, it is woken, even from a
 // pause, and its step should return over as soon as it can. The loop belongs to the groups until
 // then. Its sign is that of ctx, if ctx has one.
-func (ls *loops) add(ctx context.Context, p *loopPool, name string, step func() next, groups ...*sync.WaitGroup) *loop {
-	l := &loop{of: ls, name: name, ctx: ctx, step: step, sign: signOf(ctx), pool: p, index: -1}
+func (ls *Group) Add(ctx context.Context, p *Pool, name string, step func() Next, groups ...*sync.WaitGroup) *Loop {
+	l := &Loop{of: ls, Name: name, ctx: ctx, step: step, sign: SignOf(ctx), pool: p, index: -1}
 	if l.sign == nil {
-		l.sign = new(sign)
+		l.sign = new(Sign)
 	}
 	for _, g := range groups {
 		g.Add(1)
@@ -98,9 +98,9 @@ func (ls *loops) add(ctx context.Context, p *loopPool, name string, step func() 
 	return l
 }
 
-// wake makes a step follow: now, or after the present step or pause. It does nothing for a nil
+// Wake makes a step follow: now, or after the present step or pause. It does nothing for a nil
 // loop.
-func (l *loop) wake() {
+func (l *Loop) Wake() {
 	if l == nil || l.woken.Swap(true) {
 		return
 	}
@@ -112,7 +112,7 @@ func (l *loop) wake() {
 }
 
 // rouse is like wake, but ends a pause too.
-func (l *loop) rouse() {
+func (l *Loop) rouse() {
 	l.woken.Store(true)
 	l.of.mu.Lock()
 	defer l.of.mu.Unlock()
@@ -124,12 +124,12 @@ func (l *loop) rouse() {
 	}
 }
 
-// freeze makes the next steps hang until thaw is called. It is for tests of what watches loops.
-func (l *loop) freeze() (thaw func()) {
+// Freeze makes the next steps hang until thaw is called. It is for tests of what watches loops.
+func (l *Loop) Freeze() (thaw func()) {
 	hold := make(chan struct{})
 	l.of.mu.Lock()
 	step := l.step
-	l.step = func() next { <-hold; return stepAgain }
+	l.step = func() Next { <-hold; return Again }
 	l.of.mu.Unlock()
 	l.rouse()
 	return func() {
@@ -140,16 +140,16 @@ func (l *loop) freeze() (thaw func()) {
 	}
 }
 
-// rests reports whether the loop rests and nothing has woken it.
-func (l *loop) rests() bool {
+// Rests reports whether the loop rests and nothing has woken it.
+func (l *Loop) Rests() bool {
 	l.of.mu.Lock()
 	defer l.of.mu.Unlock()
 	return l.state == loopRests && !l.woken.Load()
 }
 
-// restUntil moves the end of a rest. During a step it makes another one follow, because the step
+// RestUntil moves the end of a rest. During a step it makes another one follow, because the step
 // can have computed its rest before. It does nothing during a pause.
-func (l *loop) restUntil(at time.Time) {
+func (l *Loop) RestUntil(at time.Time) {
 	l.of.mu.Lock()
 	defer l.of.mu.Unlock()
 	switch {
@@ -160,38 +160,38 @@ func (l *loop) restUntil(at time.Time) {
 	}
 }
 
-// move makes the goroutines of another pool call the next steps.
-func (l *loop) move(p *loopPool) {
+// Move makes the goroutines of another pool call the next steps.
+func (l *Loop) Move(p *Pool) {
 	l.of.mu.Lock()
 	defer l.of.mu.Unlock()
 	l.pool = p
 }
 
-func (l *loop) enqueueLocked() {
+func (l *Loop) enqueueLocked() {
 	l.of.timers.drop(l)
 	l.state, l.on = loopQueued, l.pool
-	l.sign.by.Store(nanos())
+	l.sign.by.Store(Nanos())
 	l.pool.pushLocked(l)
 }
 
-func (l *loop) restLocked(at time.Time) {
+func (l *Loop) restLocked(at time.Time) {
 	l.at = at
 	l.of.timers.put(l)
 	l.of.setTimerLocked()
 }
 
 // stepped follows up a step.
-func (l *loop) stepped(n next) {
+func (l *Loop) stepped(n Next) {
 	l.of.mu.Lock()
 	defer l.of.mu.Unlock()
 	l.steppedLocked(n)
 }
 
-func (l *loop) steppedLocked(n next) {
+func (l *Loop) steppedLocked(n Next) {
 	roused := l.roused
 	l.roused = false
 	switch now := time.Now(); {
-	case n.over:
+	case n.Over:
 		l.state = loopIsOver
 		l.end()
 	case n.firm && n.in > 0 && !roused:
@@ -202,14 +202,14 @@ func (l *loop) steppedLocked(n next) {
 		l.enqueueLocked()
 	default:
 		l.state = loopRests
-		if n.in != forever {
+		if n.in != Forever {
 			l.restLocked(now.Add(n.in))
 		}
 	}
 }
 
 // setTimerLocked makes the timer fire for the head of timers.
-func (ls *loops) setTimerLocked() {
+func (ls *Group) setTimerLocked() {
 	if len(ls.timers) == 0 {
 		return
 	}
@@ -226,7 +226,7 @@ func (ls *loops) setTimerLocked() {
 }
 
 // timeUp queues the loops whose rest or pause is over.
-func (ls *loops) timeUp() {
+func (ls *Group) timeUp() {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
 	ls.due = time.Time{}
@@ -238,47 +238,47 @@ func (ls *loops) timeUp() {
 	ls.setTimerLocked()
 }
 
-// A loopPool calls the steps of loops, in the order in which they became due, on a bounded number
+// A Pool calls the steps of loops, in the order in which they became due, on a bounded number
 // of goroutines. It starts them when they are needed and keeps them until it is closed.
-type loopPool struct {
-	of *loops
+type Pool struct {
+	of *Group
 
 	// The following fields are guarded by loops.mu.
 
 	limit   int // most goroutines
 	count   int // goroutines
 	idle    int // of them, waiting
-	queue   []*loop
+	queue   []*Loop
 	popped  int64 // in nanos: when a loop last left the queue
 	ready   sync.Cond
 	closed  bool
-	running sync.WaitGroup
+	Running sync.WaitGroup
 }
 
-func (ls *loops) newPool(limit int) *loopPool {
-	p := &loopPool{of: ls, limit: limit}
+func (ls *Group) NewPool(limit int) *Pool {
+	p := &Pool{of: ls, limit: limit}
 	p.ready.L = &ls.mu
 	return p
 }
 
-// resize changes the most goroutines. Those that exist are kept.
-func (p *loopPool) resize(limit int) {
+// Resize changes the most goroutines. Those that exist are kept.
+func (p *Pool) Resize(limit int) {
 	p.of.mu.Lock()
 	defer p.of.mu.Unlock()
 	p.limit = max(limit, p.limit)
 }
 
-// close ends the goroutines that have nothing to do. The pool must get no other loop.
-func (p *loopPool) close() {
+// Close ends the goroutines that have nothing to do. The pool must get no other loop.
+func (p *Pool) Close() {
 	p.of.mu.Lock()
 	defer p.of.mu.Unlock()
 	p.closed = true
 	p.ready.Broadcast()
 }
 
-// outside calls f, which is code of the user that may take long, from a step. Meanwhile the pool
+// Outside calls f, which is code of the user that may take long, from a step. Meanwhile the pool
 // may have another goroutine, so that the loops of other topics do not wait.
-func (l *loop) outside(f func()) {
+func (l *Loop) Outside(f func()) {
 	l.of.mu.Lock()
 	p := l.pool
 	p.limit++
@@ -294,7 +294,7 @@ func (l *loop) outside(f func()) {
 	f()
 }
 
-func (p *loopPool) pushLocked(l *loop) {
+func (p *Pool) pushLocked(l *Loop) {
 	p.queue = append(p.queue, l)
 	switch {
 	case p.idle > 0:
@@ -305,23 +305,23 @@ func (p *loopPool) pushLocked(l *loop) {
 	}
 }
 
-func (p *loopPool) startLocked() {
+func (p *Pool) startLocked() {
 	p.count++
-	var l *loop
-	contain.Launch(&p.running, func() {
+	var l *Loop
+	contain.Launch(&p.Running, func() {
 		for l = p.pop(); l != nil; l = p.pop() {
 			l.stepped(l.step())
 		}
 	}, func(c *contain.Crash) {
-		p.of.crashed(l.name, c)
+		p.of.Crashed(l.Name, c)
 		p.of.mu.Lock()
 		defer p.of.mu.Unlock()
 		p.count--
-		if time.Duration(nanos()-l.sign.turned.Load()) > crashEvery {
-			l.slow.reset()
+		if time.Duration(Nanos()-l.sign.turned.Load()) > crashEvery {
+			l.slow.Reset()
 		}
-		n := pauseFor(l.slow.next())
-		n.over = l.ctx.Err() != nil
+		n := PauseFor(l.slow.Next())
+		n.Over = l.ctx.Err() != nil
 		l.steppedLocked(n)
 		if len(p.queue) > 0 && p.count < p.limit {
 			p.startLocked()
@@ -331,7 +331,7 @@ func (p *loopPool) startLocked() {
 
 // pop returns the next loop to step. It returns nil when the pool is closed, or has more goroutines
 // than it may have.
-func (p *loopPool) pop() *loop {
+func (p *Pool) pop() *Loop {
 	p.of.mu.Lock()
 	defer p.of.mu.Unlock()
 	if p.count > p.limit {
@@ -350,14 +350,14 @@ func (p *loopPool) pop() *loop {
 	p.queue[0] = nil
 	p.queue = p.queue[1:]
 	l.state = loopRuns
-	p.popped = nanos()
+	p.popped = Nanos()
 	l.sign.turnAt(p.popped)
 	l.woken.Store(false)
 	return l
 }
 
 // loopTimers is a heap of the loops that rest or pause, by the end of that.
-type loopTimers []*loop
+type loopTimers []*Loop
 
 func (h loopTimers) Len() int           { return len(h) }
 func (h loopTimers) Less(i, j int) bool { return h[i].at.Before(h[j].at) }
@@ -368,7 +368,7 @@ func (h loopTimers) Swap(i, j int) {
 
 // Push and Pop implement [heap.Interface].
 func (h *loopTimers) Push(x any) {
-	l := x.(*loop)
+	l := x.(*Loop)
 	l.index = len(*h)
 	*h = append(*h, l)
 }
@@ -383,7 +383,7 @@ func (h *loopTimers) Pop() any {
 }
 
 // put adds a loop, or moves it after its time has changed.
-func (h *loopTimers) put(l *loop) {
+func (h *loopTimers) put(l *Loop) {
 	if l.index < 0 {
 		heap.Push(h, l)
 	} else {
@@ -391,7 +391,7 @@ func (h *loopTimers) put(l *loop) {
 	}
 }
 
-func (h *loopTimers) drop(l *loop) {
+func (h *loopTimers) drop(l *Loop) {
 	if l.index >= 0 {
 		heap.Remove(h, l.index)
 	}

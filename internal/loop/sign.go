@@ -1,4 +1,4 @@
-package delayq
+package loop
 
 import (
 	"context"
@@ -12,56 +12,56 @@ import (
 	"github.com/delayq/delayq/internal/link"
 )
 
-// A sign is the sign of life of a loop: the time by which the loop must move on. It begins a turn:
+// A Sign is the sign of life of a loop: the time by which the loop must move on. It begins a turn:
 // now. It calls Redis: when the call is over at the latest, so that a Redis that does not answer is
 // not mistaken for a loop that does not turn. It rests: at the end of the rest. It waits to be
 // woken: never. A loop is late if that time is long past; see [Server.Health].
 //
 // The calls find the sign of their loop in the context. A nil sign ignores all calls.
-type sign struct {
+type Sign struct {
 	by     atomic.Int64            // in nanos
 	turned atomic.Int64            // in nanos: when the latest turn began; 0: there was none
-	parts  atomic.Pointer[[]*sign] // not nil: the loop waits for goroutines that have these signs
+	parts  atomic.Pointer[[]*Sign] // not nil: the loop waits for goroutines that have these signs
 }
 
 // never is the time of a loop that waits to be woken.
-const never = math.MaxInt64
+const Never = math.MaxInt64
 
 // epoch is the origin of nanos. They are counted by the monotonic clock, so nobody can set them.
 var epoch = time.Now()
 
-func nanos() int64                  { return int64(time.Since(epoch)) }
+func Nanos() int64                  { return int64(time.Since(epoch)) }
 func nanosOf(at time.Time) int64    { return int64(at.Sub(epoch)) }
-func laterBy(d time.Duration) int64 { return nanos() + int64(d) }
+func laterBy(d time.Duration) int64 { return Nanos() + int64(d) }
 
-// turn notes that the loop begins a turn, after a rest.
-func (g *sign) turn() {
+// Turn notes that the loop begins a turn, after a rest.
+func (g *Sign) Turn() {
 	if g != nil {
-		g.turnAt(nanos())
+		g.turnAt(Nanos())
 	}
 }
 
-func (g *sign) turnAt(now int64) {
+func (g *Sign) turnAt(now int64) {
 	g.turned.Store(now)
 	g.by.Store(now)
 }
 
-// rest notes that the loop rests for d.
-func (g *sign) rest(d time.Duration) {
+// Rest notes that the loop rests for d.
+func (g *Sign) Rest(d time.Duration) {
 	if g != nil {
 		g.by.Store(laterBy(d))
 	}
 }
 
-// wait notes that the loop waits to be woken, or that there is nothing to do any more.
-func (g *sign) wait() {
+// Wait notes that the loop waits to be woken, or that there is nothing to do any more.
+func (g *Sign) Wait() {
 	if g != nil {
-		g.by.Store(never)
+		g.by.Store(Never)
 	}
 }
 
-// call notes that the loop calls Redis, at most until the deadline of ctx.
-func (g *sign) call(ctx context.Context) {
+// Call notes that the loop calls Redis, at most until the deadline of ctx.
+func (g *Sign) Call(ctx context.Context) {
 	if g == nil {
 		return
 	}
@@ -72,19 +72,19 @@ func (g *sign) call(ctx context.Context) {
 	}
 }
 
-// called notes that the call is over.
-func (g *sign) called() {
+// Called notes that the call is over.
+func (g *Sign) Called() {
 	if g != nil {
-		g.by.Store(nanos())
+		g.by.Store(Nanos())
 	}
 }
 
-// split gives goroutines that the loop waits for signs of their own. join ends that.
-func (g *sign) split(n int) []*sign {
-	parts := make([]*sign, n)
+// Split gives goroutines that the loop waits for signs of their own. join ends that.
+func (g *Sign) Split(n int) []*Sign {
+	parts := make([]*Sign, n)
 	for i := range parts {
-		parts[i] = new(sign)
-		parts[i].turn()
+		parts[i] = new(Sign)
+		parts[i].Turn()
 	}
 	if g != nil {
 		g.parts.Store(&parts)
@@ -92,20 +92,20 @@ func (g *sign) split(n int) []*sign {
 	return parts
 }
 
-func (g *sign) join() {
+func (g *Sign) Join() {
 	if g != nil {
-		g.called()
+		g.Called()
 		g.parts.Store(nil)
 	}
 }
 
 // due returns the time by which the loop must move on.
-func (g *sign) due() int64 {
+func (g *Sign) due() int64 {
 	parts := g.parts.Load()
 	if parts == nil {
 		return g.by.Load()
 	}
-	by := int64(never)
+	by := int64(Never)
 	for _, one := range *parts {
 		by = min(by, one.by.Load())
 	}
@@ -115,52 +115,52 @@ func (g *sign) due() int64 {
 // signKey is the key of the sign in a context.
 type signKey struct{}
 
-// signed returns a context for the calls of the loop that has the sign.
-func signed(ctx context.Context, g *sign) context.Context {
+// Signed returns a context for the calls of the loop that has the sign.
+func Signed(ctx context.Context, g *Sign) context.Context {
 	return context.WithValue(ctx, signKey{}, g)
 }
 
-// signOf returns the sign of the loop to which a context belongs, or nil.
-func signOf(ctx context.Context) *sign {
-	g, _ := ctx.Value(signKey{}).(*sign)
+// SignOf returns the sign of the loop to which a context belongs, or nil.
+func SignOf(ctx context.Context) *Sign {
+	g, _ := ctx.Value(signKey{}).(*Sign)
 	return g
 }
 
-// signHook is a hook of go-redis that notes the calls of a client in the signs of the loops that
+// SignHook is a hook of go-redis that notes the calls of a client in the signs of the loops that
 // make them. go-redis also calls it for the greeting of a new connection, with the context of the
 // call that needs the connection, and perhaps after the end of that call. So the context that it
 // passes on has no sign.
-type signHook struct{}
+type SignHook struct{}
 
 // DialHook implements [redis.Hook].
-func (signHook) DialHook(next redis.DialHook) redis.DialHook {
+func (SignHook) DialHook(next redis.DialHook) redis.DialHook {
 	return func(ctx context.Context, network, addr string) (net.Conn, error) { return next(ctx, network, addr) }
 }
 
 // ProcessHook implements [redis.Hook].
-func (signHook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+func (SignHook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
-		g := signOf(ctx)
+		g := SignOf(ctx)
 		if g == nil {
 			return next(ctx, cmd)
 		}
-		g.call(ctx)
-		err := next(signed(ctx, nil), cmd)
-		g.called()
+		g.Call(ctx)
+		err := next(Signed(ctx, nil), cmd)
+		g.Called()
 		return err
 	}
 }
 
 // ProcessPipelineHook implements [redis.Hook].
-func (signHook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+func (SignHook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
 	return func(ctx context.Context, cmds []redis.Cmder) error {
-		g := signOf(ctx)
+		g := SignOf(ctx)
 		if g == nil {
 			return next(ctx, cmds)
 		}
-		g.call(ctx)
-		err := next(signed(ctx, nil), cmds)
-		g.called()
+		g.Call(ctx)
+		err := next(Signed(ctx, nil), cmds)
+		g.Called()
 		return err
 	}
 }

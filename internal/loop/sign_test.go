@@ -1,4 +1,4 @@
-package delayq
+package loop
 
 import (
 	"cmp"
@@ -17,32 +17,32 @@ import (
 // are.
 func TestQueuedLoopsAreLateWithTheirPool(t *testing.T) {
 	inLoops(t, 2, func(b *loopBench) {
-		var lists [][]*loop
+		var lists [][]*Loop
 		calls, cancel := context.WithTimeout(b.ctx, time.Minute)
 		defer cancel()
 		hold := make(chan struct{})
 		for i := range 3 {
-			g := new(sign)
-			l := b.add(signed(b.ctx, g), b.pool, fmt.Sprint(i), func() next {
+			g := new(Sign)
+			l := b.Add(Signed(b.ctx, g), b.pool, fmt.Sprint(i), func() Next {
 				if b.ctx.Err() != nil {
-					return stepOver
+					return Over
 				}
 				if i == 0 {
-					g.call(calls)
+					g.Call(calls)
 				}
 				<-hold
-				return stepWoken
+				return Woken
 			}, &b.group)
-			lists = append(lists, []*loop{l})
-			l.wake()
+			lists = append(lists, []*Loop{l})
+			l.Wake()
 		}
 		late := func() (names []string) {
 			due := make(map[string]int64)
-			for _, turns := range b.turning(lists) {
+			for _, turns := range b.Turns(lists) {
 				for _, one := range turns {
-					if now := nanos(); one.due != never && now-one.due > int64(3*time.Second) {
-						due[one.name] = one.due
-						names = append(names, one.name)
+					if now := Nanos(); one.Due != Never && now-one.Due > int64(3*time.Second) {
+						due[one.Name] = one.Due
+						names = append(names, one.Name)
 					}
 				}
 			}
@@ -67,16 +67,16 @@ func TestQueuedLoopsAreLateWithTheirPool(t *testing.T) {
 
 // The sign of a loop costs a few stores for each turn and call, and nothing for a job.
 func TestSignsDoNotAllocate(t *testing.T) {
-	g := new(sign)
-	ctx, cancel := context.WithTimeout(signed(context.Background(), g), time.Minute)
+	g := new(Sign)
+	ctx, cancel := context.WithTimeout(Signed(context.Background(), g), time.Minute)
 	defer cancel()
 	require.Zero(t, testing.AllocsPerRun(100, func() {
-		g.turn()
-		signOf(ctx).call(ctx)
-		signOf(ctx).called()
+		g.Turn()
+		SignOf(ctx).Call(ctx)
+		SignOf(ctx).Called()
 	}))
 	// The hook makes one context for each call to Redis.
-	hook := signHook{}.ProcessHook(func(context.Context, redis.Cmder) error { return nil })
+	hook := SignHook{}.ProcessHook(func(context.Context, redis.Cmder) error { return nil })
 	cmd := redis.NewCmd(ctx, "x")
 	require.LessOrEqual(t, testing.AllocsPerRun(100, func() { _ = hook(ctx, cmd) }), 1.0)
 }
@@ -85,28 +85,28 @@ func TestSignsDoNotAllocate(t *testing.T) {
 func TestSignsOfParts(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		g := new(sign)
-		g.turn()
+		g := new(Sign)
+		g.Turn()
 		began := g.due()
-		parts := g.split(2)
+		parts := g.Split(2)
 		ctx, cancel := context.WithTimeout(context.Background(), time.Hour)
 		defer cancel()
-		parts[0].call(ctx)
+		parts[0].Call(ctx)
 		require.Equal(t, began, g.due(), "the other one has not begun")
 		time.Sleep(time.Second)
-		parts[1].wait()
+		parts[1].Wait()
 		require.Equal(t, began+int64(time.Hour), g.due())
-		parts[0].called()
+		parts[0].Called()
 		require.Equal(t, began+int64(time.Second), g.due())
-		g.join()
+		g.Join()
 		require.Equal(t, began+int64(time.Second), g.due())
-		var none *sign
-		none.turn()
-		none.rest(1)
-		none.wait()
-		none.call(ctx)
-		none.called()
-		none.split(1)
-		none.join()
+		var none *Sign
+		none.Turn()
+		none.Rest(1)
+		none.Wait()
+		none.Call(ctx)
+		none.Called()
+		none.Split(1)
+		none.Join()
 	})
 }
