@@ -316,7 +316,7 @@ func (d *doctor) lookUp(ctx context.Context, ids []string) (r reply, err error) 
 		}
 	}
 	err = d.paced(ctx, func(ctx context.Context) (err error) {
-		r, err = d.scripts.lookUp(ctx, &k, checkBytes, -1, ids)
+		r, err = lookUp(ctx, d.scripts, &k, checkBytes, -1, ids)
 		return err
 	})
 	if err == nil && len(r.list(2)) == 0 {

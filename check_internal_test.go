@@ -350,7 +350,7 @@ func TestMendLeavesAloneWhatHasMoved(t *testing.T) {
 				h.put("+0", "x", "y")
 				require.NoError(t, h.rdb.Del(t.Context(), h.keys.ready).Err())
 				d := newDoctor(caller{rdb: h.rdb, hooks: &hooks{}}, h.rdb, h.keys, true)
-				r, err := d.scripts.lookUp(t.Context(), h.keys, callBytes, -1, []string{"x", "y"})
+				r, err := lookUp(t.Context(), d.scripts, h.keys, callBytes, -1, []string{"x", "y"})
 				require.NoError(t, err)
 				var list []*stray
 				for i, id := range []string{"x", "y"} {

@@ -423,11 +423,11 @@ func (h *hooks) firePruned(event PruneEvent) {
 	}
 }
 
-// listens reports whether there are script hooks.
-func (h *hooks) listens() bool { return len(h.script) > 0 }
+// Listens reports whether there are script hooks.
+func (h *hooks) Listens() bool { return len(h.script) > 0 }
 
 // called calls the script hooks.
-func (h *hooks) called(event callEvent) {
+func (h *hooks) Called(event callEvent) {
 	for _, x := range h.script {
 		h.apart(func() { x.Script(ScriptEvent(event)) })
 	}

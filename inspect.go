@@ -24,11 +24,11 @@ func (c *Client) Get(ctx context.Context, topic, id string) (*JobInfo, error) {
 // jobInfos looks up jobs, and skips those that do not exist. It reads cut bytes of each record, or
 // the whole record if cut is -1. One call reads a bounded number of bytes, to keep Redis
 // responsive, so large jobs take several.
-func (c caller) jobInfos(ctx context.Context, k *keys, cut int, ids []string) ([]*JobInfo, error) {
+func jobInfos(ctx context.Context, c caller, k *keys, cut int, ids []string) ([]*JobInfo, error) {
 	var list []*JobInfo
 	for ask := listJobs; len(ids) > 0; {
 		some := ids[:min(len(ids), ask)]
-		r, err := c.lookUp(ctx, k, callBytes, cut, some)
+		r, err := lookUp(ctx, c, k, callBytes, cut, some)
 		if err != nil {
 			return nil, err
 		}
@@ -49,7 +49,7 @@ func (c caller) jobInfos(ctx context.Context, k *keys, cut int, ids []string) ([
 }
 
 // lookUp executes the get script once. The reply may cover only the first of ids.
-func (c caller) lookUp(ctx context.Context, k *keys, bytes, cut int, ids []string) (reply, error) {
+func lookUp(ctx context.Context, c caller, k *keys, bytes, cut int, ids []string) (reply, error) {
 	args := make([]any, 2, 2+len(ids))
 	args[0], args[1] = bytes, cut
 	for _, id := range ids {

@@ -131,7 +131,7 @@ func (i *Inspector) scan(ctx context.Context, key string, read func(*Inspector) 
 
 // jobInfos looks up jobs, and skips those that do not exist: see [caller.jobInfos].
 func (i *Inspector) jobInfos(ctx context.Context, topic string, cut int, ids []string) ([]*JobInfo, error) {
-	return i.scripts.jobInfos(ctx, newKeys(i.o.prefix, topic), cut, ids)
+	return jobInfos(ctx, i.scripts, newKeys(i.o.prefix, topic), cut, ids)
 }
 
 // Job returns everything that is known about a job, including its payload, as [Client.Get] does. It

@@ -96,7 +96,7 @@ func (s *Server) nodeOf(ctx context.Context, k *keys, as *lifetime) *node {
 	}
 	many := ns.topics
 	n = &node{
-		name: s.id, only: only, client: client, scripts: caller{rdb: felt{client, &s.pulse}, hooks: &s.o.hooks},
+		name: s.id, only: only, client: client, scripts: caller{rdb: newFelt(client, &s.pulse), hooks: &s.o.hooks},
 		promotes: ls.NewPool(mostPromotes(many)), takes: ls.NewPool(mostTakes(many)),
 		settles: ls.NewPool(mostSettles(many)), extends: ls.NewPool(mostExtends(many)),
 	}

@@ -82,7 +82,7 @@ func (c *Client) define(
 	ctx context.Context, topic, name string, next func(old *definition, bad error, now int64) (*definition, error),
 ) (changed bool, err error) {
 	for range defineTries {
-		r, err := c.scripts.readSchedules(ctx, newKeys(c.o.prefix, topic), -1, name)
+		r, err := readSchedules(ctx, c.scripts, newKeys(c.o.prefix, topic), -1, name)
 		if err != nil {
 			return false, err
 		}
@@ -221,7 +221,7 @@ func (c *Client) upToDate(ctx context.Context, topic, name string, read bool, do
 		var d *definition
 		var now int64
 		if read {
-			r, err := c.scripts.readSchedules(ctx, newKeys(c.o.prefix, topic), -1, name)
+			r, err := readSchedules(ctx, c.scripts, newKeys(c.o.prefix, topic), -1, name)
 			if err != nil {
 				return err
 			}

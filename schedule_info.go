@@ -227,7 +227,7 @@ func (i *Inspector) schedules(ctx context.Context, topic string) ([]*ScheduleInf
 // scheduleInfos describes schedules and leaves out those that do not exist.
 func (i *Inspector) scheduleInfos(ctx context.Context, topic string, size int, which []string) (list []*ScheduleInfo, err error) {
 	for len(which) > 0 {
-		r, err := i.scripts.readSchedules(ctx, newKeys(i.o.prefix, topic), size, which...)
+		r, err := readSchedules(ctx, i.scripts, newKeys(i.o.prefix, topic), size, which...)
 		if err != nil {
 			return nil, err
 		}
@@ -248,7 +248,7 @@ func (i *Inspector) scheduleInfos(ctx context.Context, topic string, size int, w
 
 // readSchedules executes the schedule_info script once. The reply covers the first of the
 // schedules in which, as many as can be read in a short time.
-func (c caller) readSchedules(ctx context.Context, k *keys, size int, which ...string) (reply, error) {
+func readSchedules(ctx context.Context, c caller, k *keys, size int, which ...string) (reply, error) {
 	args := make([]any, 2, 2+len(which))
 	args[0], args[1] = size, callBytes
 	for _, name := range which {

@@ -60,7 +60,7 @@ func (c caller) do(ctx context.Context, calls ...*scriptCall) { c.doWith(ctx, ca
 // sent again if Redis has asked for other words.
 func (c caller) doWith(ctx context.Context, calls []*scriptCall, others ...redis.Cmder) {
 	var start time.Time
-	listens := c.hooks != nil && c.hooks.listens()
+	listens := c.hooks != nil && c.hooks.Listens()
 	if listens {
 		start = time.Now()
 	}
@@ -82,7 +82,7 @@ func (c caller) doWith(ctx context.Context, calls []*scriptCall, others ...redis
 	for _, call := range calls {
 		c.finish(ctx, call)
 		if listens {
-			c.hooks.called(callEvent{
+			c.hooks.Called(callEvent{
 				Name: call.script.name, Topic: call.topic, Jobs: call.jobs, Duration: time.Since(start), Err: call.err,
 			})
 		}

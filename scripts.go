@@ -235,6 +235,9 @@ type felt struct {
 	pulse *link.Pulse
 }
 
+func newFelt(p processor, pulse *link.Pulse) felt { return felt{p, pulse} }
+
+// Process implements processor.
 func (f felt) Process(ctx context.Context, cmd redis.Cmder) error {
 	began := time.Now()
 	err := f.processor.Process(ctx, cmd)
@@ -247,8 +250,8 @@ func (f felt) Process(ctx context.Context, cmd redis.Cmder) error {
 
 // A listener hears of the calls of scripts.
 type listener interface {
-	listens() bool // otherwise nobody measures how long calls take
-	called(event callEvent)
+	Listens() bool // otherwise nobody measures how long calls take
+	Called(event callEvent)
 }
 
 // A callEvent is a call of a script that is over.

@@ -232,8 +232,8 @@ func (s *Server) begin() error {
 	}
 	s.answerTimeout, s.dialTimeout = link.AnswerTimeout(s.rdb), link.DialTimeout(s.rdb)
 	_, s.pulse.Cluster = s.rdb.(*redis.ClusterClient)
-	s.scripts = caller{rdb: felt{s.calls, &s.pulse}, hooks: &s.o.hooks}
-	s.takeScripts = caller{rdb: felt{s.takes, &s.pulse}, hooks: &s.o.hooks}
+	s.scripts = caller{rdb: newFelt(s.calls, &s.pulse), hooks: &s.o.hooks}
+	s.takeScripts = caller{rdb: newFelt(s.takes, &s.pulse), hooks: &s.o.hooks}
 	s.outage = &outage{log: s.log, lost: func(error) {
 		for _, rdb := range []redis.UniversalClient{s.calls, s.takes, s.blocking} {
 			link.Reload(rdb)
