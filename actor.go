@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/delayq/delayq/internal/record"
+	"github.com/delayq/delayq/internal/script"
 )
 
 // actorKey is the key of the actor in a context.
@@ -65,8 +66,8 @@ func actorOf(ctx context.Context) string {
 
 // checkActor returns an error if the actor of a context is too long.
 func checkActor(ctx context.Context) error {
-	if n := len(actorOf(ctx)); n > maxIDLen {
-		return fmt.Errorf("%w: actor of %d bytes, at most %d are allowed", ErrInvalid, n, maxIDLen)
+	if n := len(actorOf(ctx)); n > script.MaxIDLen {
+		return fmt.Errorf("%w: actor of %d bytes, at most %d are allowed", ErrInvalid, n, script.MaxIDLen)
 	}
 	return nil
 }
@@ -74,12 +75,12 @@ func checkActor(ctx context.Context) error {
 // audited records an act that has ended with err, and returns the error of the call. place names
 // the act, filter has its arguments, and count is what it has changed. An act that has changed
 // nothing is not recorded, unless its outcome is unknown.
-func (c *Client) audited(ctx context.Context, place located, filter string, count int64, err error) error {
+func (c *Client) audited(ctx context.Context, place script.Place, filter string, count int64, err error) error {
 	return c.auditedIf(ctx, place, filter, count, errors.Is(err, ErrUnknownOutcome), err)
 }
 
 // auditedIf is audited for an act whose error does not say whether its outcome is unknown.
-func (c *Client) auditedIf(ctx context.Context, place located, filter string, count int64, unknown bool, err error) error {
+func (c *Client) auditedIf(ctx context.Context, place script.Place, filter string, count int64, unknown bool, err error) error {
 	if c == nil || ctx == nil {
 		return err
 	}
@@ -88,20 +89,20 @@ func (c *Client) auditedIf(ctx context.Context, place located, filter string, co
 		return err
 	}
 	act := record.AuditEntry{
-		Actor: actor, Action: place.call, Topic: place.topic, ID: cmp.Or(place.job, place.schedule), Filter: filter, Count: count,
+		Actor: actor, Action: place.Call, Topic: place.Topic, ID: cmp.Or(place.Job, place.Schedule), Filter: filter, Count: count,
 	}
 	// The act is done, so the end of its context must not keep it from being recorded.
 	call, cancel := context.WithTimeout(context.WithoutCancel(ctx), callTimeout)
 	defer cancel()
-	_, failed := c.scripts.call(call, auditScript, "", 0, []any{auditKey(c.o.prefix)}, rand.Text()[:16], act.Encode(), record.MaxActs)
+	_, failed := c.scripts.Call(call, script.Audit, "", 0, []any{script.AuditKey(c.o.prefix)}, rand.Text()[:16], act.Encode(), record.MaxActs)
 	if failed == nil || unknown { // if it is unknown, the caller must look anyway
 		return err
 	}
-	return errors.Join(err, place.at(fmt.Errorf("%w: %w", ErrNotAudited, failed)))
+	return errors.Join(err, place.At(fmt.Errorf("%w: %w", ErrNotAudited, failed)))
 }
 
 // acted is audited for an act about one thing.
-func (c *Client) acted(ctx context.Context, place located, filter string, err error) error {
+func (c *Client) acted(ctx context.Context, place script.Place, filter string, err error) error {
 	if err != nil {
 		return c.audited(ctx, place, filter, 0, err)
 	}
@@ -137,7 +138,7 @@ func (c *Client) auditBatch(ctx context.Context, k *kind, n int, at func(i int) 
 		return err
 	}
 	first, _ := at(0)
-	place, count, unknown := located{call: k.name, topic: first.Topic}, int64(0), false
+	place, count, unknown := script.Place{Call: k.name, Topic: first.Topic}, int64(0), false
 	for i := range n {
 		job, failed := at(i)
 		if failed == nil {
@@ -145,7 +146,7 @@ func (c *Client) auditBatch(ctx context.Context, k *kind, n int, at func(i int) 
 		}
 		unknown = unknown || errors.Is(failed, ErrUnknownOutcome) // err has only some of the errors
 		if job.Topic != first.Topic {
-			place.topic = ""
+			place.Topic = ""
 		}
 	}
 	var text strings.Builder // as many jobs as fit
@@ -154,7 +155,7 @@ func (c *Client) auditBatch(ctx context.Context, k *kind, n int, at func(i int) 
 		if i > 0 {
 			text.WriteString(", ")
 		}
-		if place.topic == "" {
+		if place.Topic == "" {
 			text.WriteString(strconv.Quote(job.Topic) + " ")
 		}
 		text.WriteString(strconv.Quote(job.ID))

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"github.com/delayq/delayq/internal/script"
 	"maps"
 	"math/bits"
 	"slices"
@@ -174,16 +175,16 @@ const (
 func (c *Client) Apply(ctx context.Context, q Query, a Action, opts ...ApplyOption) (*Applied, error) {
 	ctx, end := c.begin(ctx, CallEvent{Name: "apply", Topic: q.Topic})
 	r := &application{client: c, query: q, action: a, sum: Applied{Next: q.Cursor}}
-	place := located{call: "apply", topic: q.Topic}
+	place := script.Place{Call: "apply", Topic: q.Topic}
 	if a.name != "" {
-		place.call += " " + a.name
+		place.Call += " " + a.name
 	}
 	err := r.prepare(ctx, opts)
 	switch {
 	case err != nil:
-		return &r.sum, end.err(place.at(err))
+		return &r.sum, end.err(place.At(err))
 	case r.opts.dry:
-		return &r.sum, end.err(place.at(r.count(ctx)))
+		return &r.sum, end.err(place.At(r.count(ctx)))
 	}
 	ended := false
 	defer func() {
@@ -195,7 +196,7 @@ func (c *Client) Apply(ctx context.Context, q Query, a Action, opts ...ApplyOpti
 	if ended = true; err == nil && r.sum.Failed > 0 {
 		err = fmt.Errorf("%d of %d jobs failed: %w", r.sum.Failed, r.sum.Matched, errors.Join(r.sum.Errs...))
 	}
-	return &r.sum, end.err(c.audited(ctx, place, r.text(), r.sum.Done, place.at(err)))
+	return &r.sum, end.err(c.audited(ctx, place, r.text(), r.sum.Done, place.At(err)))
 }
 
 // An application is one Apply.
@@ -454,15 +455,15 @@ func known(info *JobInfo) string {
 	}
 	switch info.State {
 	case StateScheduled:
-		return with(letterScheduled, info.Due)
+		return with(script.LetterScheduled, info.Due)
 	case StateDead:
-		return with(letterDead, info.BuriedAt)
+		return with(script.LetterDead, info.BuriedAt)
 	case StateDone:
-		return with(letterDone, info.KeptUntil)
+		return with(script.LetterDone, info.KeptUntil)
 	case StateRunning:
-		return string(letterRunning)
+		return string(script.LetterRunning)
 	}
-	return string(letterReady)
+	return string(script.LetterReady)
 }
 
 // text describes the query and the arguments of the action for the audit. It does not have the text

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/delayq/delayq/internal/loop"
+	"github.com/delayq/delayq/internal/script"
 	"github.com/redis/go-redis/v9"
 )
 
@@ -32,17 +33,17 @@ func (s *Server) countTakes(ctx context.Context, topics []*topicServer) ([]int64
 		master := s.calls
 		if cluster, ok := s.calls.(*redis.ClusterClient); ok {
 			var err error
-			if master, err = cluster.MasterForKey(call, t.keys.stats); err != nil {
-				return nil, fmt.Errorf("audit topic %q: %w", t.keys.topic, err)
+			if master, err = cluster.MasterForKey(call, t.keys.Stats); err != nil {
+				return nil, fmt.Errorf("audit topic %q: %w", t.keys.Topic, err)
 			}
 		}
 		if pipes[master] == nil {
 			pipes[master] = master.Pipeline()
 		}
-		answers[i] = pipes[master].HGet(call, t.keys.stats, string(CounterTaken))
+		answers[i] = pipes[master].HGet(call, t.keys.Stats, string(CounterTaken))
 	}
 	for _, pipe := range pipes {
-		if _, err := pipe.Exec(call); err != nil && !answered(err) { // else each is read
+		if _, err := pipe.Exec(call); err != nil && !script.Answered(err) { // else each is read
 			return nil, fmt.Errorf("audit: %w", err)
 		}
 	}
@@ -50,7 +51,7 @@ func (s *Server) countTakes(ctx context.Context, topics []*topicServer) ([]int64
 	for i, answer := range answers {
 		n, err := answer.Int64()
 		if err != nil && !errors.Is(err, redis.Nil) {
-			return nil, fmt.Errorf("audit topic %q: %w", topics[i].keys.topic, err)
+			return nil, fmt.Errorf("audit topic %q: %w", topics[i].keys.Topic, err)
 		}
 		counts[i] = n
 	}
@@ -111,7 +112,7 @@ func (t *topicServer) examine(ctx context.Context, letters string) string {
 	if !strings.Contains(letters, "g") {
 		return letters
 	}
-	if err := t.server.audit(ctx, t); err != nil && away(err) {
+	if err := t.server.audit(ctx, t); err != nil && script.Away(err) {
 		return strings.ReplaceAll(letters, "g", "l")
 	}
 	return letters
@@ -123,13 +124,13 @@ func (s *Server) noteTopics(ctx context.Context) error {
 	topics := make([]any, 0, s.topics.len())
 	for _, t := range s.topics.all() {
 		if !t.found {
-			topics = append(topics, t.keys.topic)
+			topics = append(topics, t.keys.Topic)
 		}
 	}
 	if len(topics) == 0 {
 		return s.calls.Ping(ctx).Err()
 	}
-	return s.calls.SAdd(ctx, topicsKey(s.o.prefix), topics...).Err()
+	return s.calls.SAdd(ctx, script.TopicsKey(s.o.prefix), topics...).Err()
 }
 
 // noteLate records a topic that was added while the server was running. Without a reply, the next
@@ -137,7 +138,7 @@ func (s *Server) noteTopics(ctx context.Context) error {
 func (s *Server) noteLate(ctx context.Context, t *topicServer) error {
 	call, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	return s.calls.SAdd(call, topicsKey(s.o.prefix), t.keys.topic).Err()
+	return s.calls.SAdd(call, script.TopicsKey(s.o.prefix), t.keys.Topic).Err()
 }
 
 // restore records the topics again, which Redis may have lost, and logs lost data. It runs once a
@@ -145,7 +146,7 @@ func (s *Server) noteLate(ctx context.Context, t *topicServer) error {
 func (s *Server) restore(ctx context.Context, lost bool) error {
 	call, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	if err := s.noteTopics(call); err != nil && away(err) { // a full Redis cannot record them
+	if err := s.noteTopics(call); err != nil && script.Away(err) { // a full Redis cannot record them
 		return fmt.Errorf("note topics: %w", err)
 	}
 	all := make([]*topicServer, 0, s.topics.len())

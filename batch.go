@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"github.com/delayq/delayq/internal/contain"
+	"github.com/delayq/delayq/internal/script"
 	"slices"
 	"sync"
 )
@@ -290,7 +291,7 @@ func (b *enqueueBatch) add(i int, job NewJob) {
 		return
 	}
 	err = fmt.Errorf("job %d of the batch: %w", i, err)
-	err = located{call: "enqueue", topic: job.Topic, job: job.ID}.at(err)
+	err = script.Place{Call: "enqueue", Topic: job.Topic, Job: job.ID}.At(err)
 	b.results[i].Err = err
 	b.client.enqueued(b.ctx, &job, nil, err)
 	b.fail(err)
@@ -371,7 +372,7 @@ func (g *commit) doAll(ctx context.Context, list []*operation, silent error) err
 		n := chunkLen(list, g.gets)
 		g.mu.Unlock()
 		sent := list[:n]
-		if err := g.send(ctx, &g.client.series, sent); err != nil && away(err) {
+		if err := g.send(ctx, &g.client.series, sent); err != nil && script.Away(err) {
 			silent = fmt.Errorf("not sent, because Redis did not answer an earlier chunk: %w", err)
 		}
 		list = list[n:]

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"github.com/delayq/delayq/internal/script"
 	"slices"
 	"sync"
 	"time"
@@ -147,9 +148,9 @@ func (j *Job) end(call string, err error) error {
 	case j == nil:
 		return fmt.Errorf("%s: %w: nil job", call, ErrInvalid)
 	case j.part == nil:
-		return located{call: call, topic: j.Topic, job: j.ID}.at(fmt.Errorf("%w: the job is not in a batch", ErrInvalid))
+		return script.Place{Call: call, Topic: j.Topic, Job: j.ID}.At(fmt.Errorf("%w: the job is not in a batch", ErrInvalid))
 	case !j.part.set(err):
-		return located{call: call, topic: j.Topic, job: j.ID}.at(fmt.Errorf("%w: the batch handler has returned", ErrInvalid))
+		return script.Place{Call: call, Topic: j.Topic, Job: j.ID}.At(fmt.Errorf("%w: the batch handler has returned", ErrInvalid))
 	}
 	return nil
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/delayq/delayq/internal/bridge"
 	"github.com/delayq/delayq/internal/record"
+	"github.com/delayq/delayq/internal/script"
 )
 
 func init() {
@@ -81,11 +82,11 @@ func unset(name string) ScheduleOption {
 // runOf returns the job that a handler would receive in the first run of fresh.
 func runOf(fresh NewJob, now time.Time) (*Job, error) {
 	var errs []error
-	if err := checkName("topic", fresh.Topic); err != nil {
+	if err := script.CheckName("topic", fresh.Topic); err != nil {
 		errs = append(errs, err)
 	}
-	if len(fresh.ID) > maxIDLen {
-		errs = append(errs, fmt.Errorf("ID of %d bytes, at most %d are allowed", len(fresh.ID), maxIDLen))
+	if len(fresh.ID) > script.MaxIDLen {
+		errs = append(errs, fmt.Errorf("ID of %d bytes, at most %d are allowed", len(fresh.ID), script.MaxIDLen))
 	}
 	o, err := newJobOptions(fresh.Options)
 	if err := errors.Join(invalid(errs), err); err != nil {

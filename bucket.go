@@ -3,6 +3,7 @@ package delayq
 import (
 	"context"
 	"github.com/delayq/delayq/internal/loop"
+	"github.com/delayq/delayq/internal/script"
 	"math"
 	"math/rand/v2"
 	"time"
@@ -134,15 +135,15 @@ func (t *topicServer) promote(ctx context.Context, heal bool) (promoted, error) 
 	if heal {
 		flag = 1
 	}
-	r, err := t.exec(ctx, topicCall{script: promoteScript, jobs: promoteLimit, outlives: true}, promoteLimit, flag, controlChannel(t.keys.prefix()), t.keys.topic)
+	r, err := t.exec(ctx, topicCall{script: script.Promote, jobs: promoteLimit, outlives: true}, promoteLimit, flag, script.ControlChannel(t.keys.Prefix()), t.keys.Topic)
 	if err != nil {
 		return promoted{}, err
 	}
-	if n := r.number(3); n > 0 {
+	if n := r.Number(3); n > 0 {
 		t.trouble.log.Warn("leases reclaimed", "count", n)
 		t.placesReclaimed(ctx)
 	}
-	return promoted{int(max(r.number(2), r.number(3))), waitOf(r.number(4)), int(r.number(5)), int(r.number(6))}, nil
+	return promoted{int(max(r.Number(2), r.Number(3))), waitOf(r.Number(4)), int(r.Number(5)), int(r.Number(6))}, nil
 }
 
 // waitOf reads a wait in µs from a script's reply. A wait of more than 292 years counts as none,

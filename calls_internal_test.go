@@ -21,6 +21,7 @@ import (
 	"github.com/delayq/delayq/internal/embedded"
 	"github.com/delayq/delayq/internal/link"
 	"github.com/delayq/delayq/internal/redistest"
+	"github.com/delayq/delayq/internal/script"
 )
 
 // (J13)
@@ -159,7 +160,7 @@ func TestWaitReplicas(t *testing.T) {
 	ctx := t.Context()
 	h := NewHand(t, rdb, "delayq", "topic")
 	client := NewClient(rdb, WaitReplicas(1, 2*time.Second))
-	onReplica := func(id string) bool { return copied.HExists(ctx, h.keys.pool, id).Val() }
+	onReplica := func(id string) bool { return copied.HExists(ctx, h.keys.Pool, id).Val() }
 
 	for i := range 20 {
 		id := fmt.Sprint(i)
@@ -172,7 +173,7 @@ func TestWaitReplicas(t *testing.T) {
 	require.NotErrorIs(t, err, ErrNotReplicated)
 	job, err := client.Enqueue(ctx, "topic", "0", []byte("new"), Replace())
 	require.NoError(t, err)
-	require.Contains(t, copied.HGet(ctx, h.keys.pool, "0").Val(), job.Nonce())
+	require.Contains(t, copied.HGet(ctx, h.keys.Pool, "0").Val(), job.Nonce())
 
 	// The script is sent anew when Redis has forgotten it, with the waiting behind it.
 	require.NoError(t, rdb.ScriptFlush(ctx).Err())
@@ -218,12 +219,12 @@ func TestWaitReplicasAndAWrongType(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.Shared(t)
 	h := NewHand(t, rdb, redistest.Prefix(t), "topic")
-	require.NoError(t, rdb.Set(t.Context(), h.keys.bucket, "text", 0).Err())
+	require.NoError(t, rdb.Set(t.Context(), h.keys.Bucket, "text", 0).Err())
 	counted := redistest.As(t, rdb, "producer", h.prefix(), true)
 	var waits waitCount
 	counted.AddHook(&waits)
 	_, err := NewClient(counted, Prefix(h.prefix()), WaitReplicas(1, time.Millisecond)).Enqueue(t.Context(), "topic", "x", nil, ProcessIn(time.Hour))
-	require.ErrorContains(t, err, h.keys.bucket)
+	require.ErrorContains(t, err, h.keys.Bucket)
 	require.LessOrEqual(t, waits.n, 2, "one for the digest and one for the text of the script")
 }
 
@@ -266,7 +267,7 @@ func TestWaitReplicasWithALostReply(t *testing.T) {
 	rdb := master.Client(t)
 	h := NewHand(t, rdb, "delayq", "topic")
 	f := &fault{lose: true, what: "lossy-id", after: func() { require.Equal(t, "o", h.Ack(h.TakeOne("lossy-id"))) }}
-	require.NoError(t, rdb.ScriptLoad(t.Context(), fmt.Sprint(enqueueScript.text)).Err())
+	require.NoError(t, rdb.ScriptLoad(t.Context(), fmt.Sprint(script.Enqueue.Text)).Err())
 	bad := redis.NewClient(faulty(rdb, f))
 	defer func() { require.NoError(t, bad.Close()) }()
 	redistest.InRoles(t, bad)
@@ -382,7 +383,7 @@ func TestRequestsThatAreNeverSent(t *testing.T) {
 					require.ErrorIs(t, err, c.is, "%s, %s, %d", what, how, i)
 				}
 			}
-			require.NotEmpty(t, client.series.free, "%s, %s: nothing of the call can still arrive", what, how)
+			require.NotEmpty(t, client.series.Free, "%s, %s: nothing of the call can still arrive", what, how)
 		}
 	}
 	require.Zero(t, admin.Exists(ctx, "delayq:{topic}:pool").Val())
@@ -456,16 +457,16 @@ func TestRequestCountsItsWritings(t *testing.T) {
 	t.Parallel()
 	refused := errors.New("connection refused")
 	for n, want := range map[int]bool{0: true, 1: true, 2: false} {
-		r := &request{keys: 7}
+		r := &script.Request{Keys: 7}
 		for range n {
 			word, err := r.MarshalBinary()
 			require.NoError(t, err)
 			require.Equal(t, "7", string(word))
 		}
-		r.answered() // NOSCRIPT
-		require.Equal(t, want, isUndone(r.judge(refused)), "%d writings", n)
+		r.Answered() // NOSCRIPT
+		require.Equal(t, want, script.IsUndone(r.Judge(refused)), "%d writings", n)
 	}
-	require.Equal(t, "7", fmt.Sprint(&request{keys: 7}))
+	require.Equal(t, "7", fmt.Sprint(&script.Request{Keys: 7}))
 }
 
 // The error of a request that was not sent says nothing of the same request before it: jobs whose
@@ -475,7 +476,7 @@ func TestUnsentRepetitionKeepsItsNumber(t *testing.T) {
 	redistest.Bubble(t, func(t *testing.T, r *embedded.Redis, rdb *redis.Client) {
 		require.NoError(t, LoadScripts(t.Context(), rdb))
 		var down atomic.Bool
-		f := &fault{what: fmt.Sprint(ackScript.digest), lose: true, after: func() { down.Store(true) }}
+		f := &fault{what: fmt.Sprint(script.Ack.Digest), lose: true, after: func() { down.Store(true) }}
 		o := faulty(rdb, f)
 		dial := o.Dialer
 		o.Dialer = func(ctx context.Context, network, addr string) (net.Conn, error) {
@@ -535,7 +536,7 @@ func TestSlowAnswerIsUncertain(t *testing.T) {
 	require.NoError(t, p.Feel("q:{a}:ready", began, nil))
 	slow := p.Feel("q:{a}:pool", began, context.DeadlineExceeded)
 	require.True(t, link.Slowly(slow))
-	require.False(t, certain(slow))
+	require.False(t, script.Certain(slow))
 }
 
 // The first cause of an outage is the one that is logged, and not the closing of connections that

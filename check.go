@@ -1,5 +1,7 @@
 package delayq
 
+import "github.com/delayq/delayq/internal/script"
+
 import "context"
 
 // A FindingKind is the kind of a [Finding].
@@ -107,17 +109,17 @@ type CheckReport struct {
 //
 // If Check returns an error, it also returns the report of the part that it has scanned.
 func (i *Inspector) Check(ctx context.Context, topic string) (*CheckReport, error) {
-	place := located{call: "check", topic: topic}
+	place := script.Place{Call: "check", Topic: topic}
 	if err := i.validate(ctx, topic, ""); err != nil {
-		return nil, place.at(err)
+		return nil, place.At(err)
 	}
-	k := newKeys(i.o.prefix, topic)
+	k := script.NewKeys(i.o.prefix, topic)
 	d := newDoctor(i.scripts, i.rdb, k, false)
-	err := i.scan(ctx, k.pool, func(i *Inspector) error {
+	err := i.scan(ctx, k.Pool, func(i *Inspector) error {
 		d = newDoctor(i.scripts, i.rdb, k, false)
 		return d.check(ctx)
 	})
-	return d.report, place.at(err)
+	return d.report, place.At(err)
 }
 
 // Repair does what [Inspector.Check] does, and repairs what it finds. It loses no job, and lets no
@@ -129,14 +131,14 @@ func (i *Inspector) Check(ctx context.Context, topic string) (*CheckReport, erro
 // called again.
 func (c *Client) Repair(ctx context.Context, topic string) (*CheckReport, error) {
 	ctx, end := c.begin(ctx, CallEvent{Name: "repair", Topic: topic})
-	place := located{call: "repair", topic: topic}
+	place := script.Place{Call: "repair", Topic: topic}
 	if err := c.validate(ctx, topic, ""); err != nil {
-		return nil, end.err(place.at(err))
+		return nil, end.err(place.At(err))
 	}
-	d := newDoctor(c.scripts, c.rdb, newKeys(c.o.prefix, topic), true)
+	d := newDoctor(c.scripts, c.rdb, script.NewKeys(c.o.prefix, topic), true)
 	err := d.check(ctx)
 	if err != nil {
-		err = place.at(c.unsure(err))
+		err = place.At(c.unsure(err))
 	}
 	return d.report, end.err(c.audited(ctx, place, "", int64(d.report.Repaired), err))
 }

@@ -12,21 +12,22 @@ import (
 
 	"github.com/delayq/delayq/internal/record"
 	"github.com/delayq/delayq/internal/redistest"
+	"github.com/delayq/delayq/internal/script"
 )
 
 // A key of a wrong type is a finding, and what does not need it is looked at all the same. (J11)
 func TestCheckGoesOnBesideAWrongType(t *testing.T) {
 	eachHand(t, func(t *testing.T, h *Hand) {
 		var every []string
-		for _, key := range append(h.keys.checked(), h.keys.ready, h.keys.handoff, h.keys.stats, h.keys.idle) {
-			every = append(every, h.keys.name(key))
+		for _, key := range append(h.keys.Checked(), h.keys.Ready, h.keys.Handoff, h.keys.Stats, h.keys.Idle) {
+			every = append(every, h.keys.Name(key))
 		}
 		for _, name := range every {
 			h := NewHand(t, h.rdb, redistest.Prefix(t), "topic")
 			ward(h)
-			require.NoError(t, h.rdb.ZRem(t.Context(), h.keys.bucket, "asleep").Err())
-			require.NoError(t, h.rdb.HSet(t.Context(), h.keys.results, "nobody", "x").Err())
-			require.NoError(t, h.rdb.HSet(t.Context(), h.keys.attempts, "nobody", "1").Err())
+			require.NoError(t, h.rdb.ZRem(t.Context(), h.keys.Bucket, "asleep").Err())
+			require.NoError(t, h.rdb.HSet(t.Context(), h.keys.Results, "nobody", "x").Err())
+			require.NoError(t, h.rdb.HSet(t.Context(), h.keys.Attempts, "nobody", "1").Err())
 			h.deface(name)
 			before := Dump(t, h.rdb, h.prefix())
 			want := map[FindingKind][]string{FindingWrongType: {name + " "}}
@@ -60,10 +61,10 @@ func TestCheckForgetsAFormerJob(t *testing.T) {
 	eachHand(t, func(t *testing.T, h *Hand) {
 		h.put("+0", "delayed", "due")
 		require.Equal(t, "oo", h.Bury(h.Take(2, time.Hour)...))
-		require.NoError(t, h.rdb.Del(t.Context(), h.keys.pool).Err())
+		require.NoError(t, h.rdb.Del(t.Context(), h.keys.Pool).Err())
 		h.put("+3600000", "delayed")
 		h.put("+0", "due")
-		require.NoError(t, h.rdb.ZIncrBy(t.Context(), h.keys.dead, -5, "delayed").Err())
+		require.NoError(t, h.rdb.ZIncrBy(t.Context(), h.keys.Dead, -5, "delayed").Err())
 		require.Equal(t, StateDead, h.info("delayed").State)
 
 		want := map[FindingKind][]string{FindingTwoPlaces: {"dead delayed"}}
@@ -90,9 +91,9 @@ func TestCheckBelievesBurialsWhenTheClockGoesBack(t *testing.T) {
 		held := h.Take(2, time.Hour)
 		require.Equal(t, "o", h.Bury(held[0]))
 		require.Equal(t, "o", h.Retry(time.Hour, held[1]))
-		require.NoError(t, h.rdb.ZIncrBy(t.Context(), h.keys.dead, -300_000, "dead").Err())
+		require.NoError(t, h.rdb.ZIncrBy(t.Context(), h.keys.Dead, -300_000, "dead").Err())
 		for _, id := range []string{"dead", "tried"} {
-			require.NoError(t, h.rdb.HSet(t.Context(), h.keys.errors, id, `31:{"at":1700000000000,"kind":"e"}`).Err())
+			require.NoError(t, h.rdb.HSet(t.Context(), h.keys.Errors, id, `31:{"at":1700000000000,"kind":"e"}`).Err())
 		}
 		before := Dump(t, h.rdb, h.prefix())
 		found, _ := h.look(true)
@@ -117,12 +118,12 @@ func TestCheckOfManyImpossibleTimes(t *testing.T) {
 			}
 		}
 		h.put("+3600000", numbered("late", n)...)
-		impossible(h.keys.bucket, numbered("late", n))
+		impossible(h.keys.Bucket, numbered("late", n))
 		h.put("+0", numbered("held", n)...)
 		for range n / 500 {
 			require.NotContains(t, h.Bury(h.Take(500, time.Hour)...), "l")
 		}
-		impossible(h.keys.dead, numbered("held", n-7))
+		impossible(h.keys.Dead, numbered("held", n-7))
 		for _, repair := range []bool{false, true} {
 			report, err := checkWith(t.Context(), h.client(), "topic", repair)
 			require.NoError(t, err)
@@ -130,7 +131,7 @@ func TestCheckOfManyImpossibleTimes(t *testing.T) {
 		}
 		found, _ := h.look(true)
 		require.Empty(t, found)
-		require.EqualValues(t, n, h.rdb.ZCount(t.Context(), h.keys.bucket, "-inf", "9999999999999").Val())
+		require.EqualValues(t, n, h.rdb.ZCount(t.Context(), h.keys.Bucket, "-inf", "9999999999999").Val())
 	})
 }
 
@@ -141,14 +142,14 @@ func TestCheckOfAbsurdBooks(t *testing.T) {
 		for key, value := range map[string]string{
 			"asleep": "99999999999999 snooze 0 1 0", "alive": "12 revive 12345678901234 0 1", "alive-snoozed": "12 snooze 0 12345678901234 0",
 		} {
-			require.NoError(t, h.rdb.HSet(t.Context(), h.keys.moved, key, value).Err())
+			require.NoError(t, h.rdb.HSet(t.Context(), h.keys.Moved, key, value).Err())
 			_, ok := record.DecodeMoved(value)
 			require.False(t, ok)
 		}
 		_, ok := record.DecodeMoved("9999999999999 snooze 0 1 0")
 		require.True(t, ok)
-		require.NoError(t, h.rdb.HSet(t.Context(), h.keys.attempts, "dead", "12345678901234").Err())
-		require.NoError(t, h.rdb.ZRem(t.Context(), h.keys.bucket, "asleep").Err())
+		require.NoError(t, h.rdb.HSet(t.Context(), h.keys.Attempts, "dead", "12345678901234").Err())
+		require.NoError(t, h.rdb.ZRem(t.Context(), h.keys.Bucket, "asleep").Err())
 		found, mended := h.look(true)
 		require.Equal(t, map[FindingKind][]string{
 			FindingNoPlace: {"pool asleep"}, FindingUnreadable: {"attempts dead", "moved alive", "moved alive-snoozed", "moved asleep"},
@@ -183,10 +184,10 @@ func TestCheckLooksUpLargeStraysByTheBytes(t *testing.T) {
 		for _, id := range numbered("large", n) {
 			_, err := c.Enqueue(t.Context(), "topic", id, make([]byte, 60<<10), ProcessIn(time.Hour))
 			require.NoError(t, err)
-			require.NoError(t, h.rdb.ZRem(t.Context(), h.keys.bucket, id).Err())
+			require.NoError(t, h.rdb.ZRem(t.Context(), h.keys.Bucket, id).Err())
 		}
 		w := &heavy{UniversalClient: redistest.As(t, h.rdb, "worker", h.prefix(), false)}
-		d := newDoctor(caller{rdb: w, hooks: &hooks{}}, w, h.keys, true)
+		d := newDoctor(script.Caller{RDB: w, Hooks: &hooks{}}, w, h.keys, true)
 		d.strays = append(numbered("large", n), numbered("small", 200)...)
 		require.NoError(t, d.resolve(t.Context()))
 		require.Equal(t, n, d.report.Repaired)
@@ -208,26 +209,26 @@ func TestCheckReadsLargeValuesByTheBytes(t *testing.T) {
 	for _, id := range numbered("large", n) {
 		_, err := c.Enqueue(ctx, "topic", id, make([]byte, size), ProcessIn(time.Hour))
 		require.NoError(t, err)
-		require.NoError(t, rdb.HSet(ctx, h.keys.results, id, make([]byte, size)).Err())
-		require.NoError(t, rdb.ZAdd(ctx, h.keys.done, redis.Z{Score: 9e12, Member: id}).Err())
-		require.NoError(t, rdb.HSet(ctx, h.keys.errors, id, make([]byte, size)).Err())
+		require.NoError(t, rdb.HSet(ctx, h.keys.Results, id, make([]byte, size)).Err())
+		require.NoError(t, rdb.ZAdd(ctx, h.keys.Done, redis.Z{Score: 9e12, Member: id}).Err())
+		require.NoError(t, rdb.HSet(ctx, h.keys.Errors, id, make([]byte, size)).Err())
 	}
 	// Redis returns all entries of a place of a hash together. Among many small ones, hardly any
 	// place has several large ones.
 	for _, id := range numbered("small", 2000) {
-		require.NoError(t, rdb.HSet(ctx, h.keys.results, id, "x").Err())
-		require.NoError(t, rdb.ZAdd(ctx, h.keys.done, redis.Z{Score: 9e12, Member: id}).Err())
-		require.NoError(t, rdb.HSet(ctx, h.keys.errors, id, "x").Err())
+		require.NoError(t, rdb.HSet(ctx, h.keys.Results, id, "x").Err())
+		require.NoError(t, rdb.ZAdd(ctx, h.keys.Done, redis.Z{Score: 9e12, Member: id}).Err())
+		require.NoError(t, rdb.HSet(ctx, h.keys.Errors, id, "x").Err())
 	}
-	for _, key := range []string{h.keys.pool, h.keys.results, h.keys.errors} {
+	for _, key := range []string{h.keys.Pool, h.keys.Results, h.keys.Errors} {
 		d := newDoctor(c.scripts, rdb, h.keys, false)
 		seen, calls := int64(0), 0
 		for cursor := "0"; calls == 0 || cursor != "0"; calls++ {
-			r, err := d.ask(ctx, 1, h.keys.name(key), cursor, checkLimit, checkBytes, 0)
+			r, err := d.ask(ctx, 1, h.keys.Name(key), cursor, checkLimit, checkBytes, 0)
 			require.NoError(t, err)
-			cursor = r.text(2)
-			require.LessOrEqual(t, r.number(3), int64(checkLimit+checkBytes/2000))
-			seen += r.number(3)
+			cursor = r.Text(2)
+			require.LessOrEqual(t, r.Number(3), int64(checkLimit+checkBytes/2000))
+			seen += r.Number(3)
 		}
 		require.GreaterOrEqual(t, seen, int64(n))
 		// Two of them are more than a call looks at, and a place of the hash can have some.
@@ -249,7 +250,7 @@ func TestCheckReadsLongIDsByTheBytes(t *testing.T) {
 		}
 		h.put("+0", ids...)
 		w := &heavy{UniversalClient: redistest.As(t, h.rdb, "worker", h.prefix(), false)}
-		d := newDoctor(caller{rdb: w, hooks: &hooks{}}, w, h.keys, false)
+		d := newDoctor(script.Caller{RDB: w, Hooks: &hooks{}}, w, h.keys, false)
 		var seen []string
 		require.NoError(t, d.walk(t.Context(), func(id string) { seen = append(seen, id) }))
 		require.ElementsMatch(t, ids, seen)

@@ -14,6 +14,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/delayq/delayq/internal/record"
+	"github.com/delayq/delayq/internal/script"
 )
 
 const (
@@ -36,9 +37,9 @@ const (
 // The mend script has the last word: it rejects a job that has moved to ready in the meantime,
 // because the job is no longer as it was looked up. The script itself searches both ends of ready.
 type doctor struct {
-	scripts caller
+	scripts script.Caller
 	rdb     redis.Cmdable
-	keys    *keys
+	keys    *script.Keys
 	repair  int
 	timeout time.Duration                                       // of a call; 0: that of rdb
 	pause   func(ctx context.Context, took time.Duration) error // between two calls
@@ -55,7 +56,7 @@ type doctor struct {
 	late    []string // IDs with an impossible time in the bucket
 }
 
-func newDoctor(scripts caller, rdb redis.Cmdable, k *keys, repair bool) *doctor {
+func newDoctor(scripts script.Caller, rdb redis.Cmdable, k *script.Keys, repair bool) *doctor {
 	d := &doctor{
 		scripts: scripts, rdb: rdb, keys: k, report: &CheckReport{Found: make(map[FindingKind]int)}, seed: maphash.MakeSeed(),
 		pause: func(ctx context.Context, _ time.Duration) error { return context.Cause(ctx) },
@@ -75,19 +76,19 @@ func (d *doctor) check(ctx context.Context) error {
 	if d.known != nil && len(d.report.Found) == 0 && slices.Max(sizes) > 0 && d.known(ctx, sizes) {
 		return nil
 	}
-	lists := sizes[len(d.keys.checked()):]
-	if slices.Max(lists) > 0 && d.sound(d.keys.pool) {
+	lists := sizes[len(d.keys.Checked()):]
+	if slices.Max(lists) > 0 && d.sound(d.keys.Pool) {
 		if err := d.walk(ctx, func(id string) { d.inReady = append(d.inReady, maphash.String(d.seed, id)) }); err != nil {
 			return err
 		}
 		slices.Sort(d.inReady)
 	}
-	for i, key := range d.keys.checked() {
+	for i, key := range d.keys.Checked() {
 		if sizes[i] <= 0 || !d.sound(key) {
 			continue
 		}
 		for cursor := "0"; ; {
-			if cursor, _, err = d.slice(ctx, d.keys.name(key), cursor, checkLimit); err != nil {
+			if cursor, _, err = d.slice(ctx, d.keys.Name(key), cursor, checkLimit); err != nil {
 				return err
 			}
 			if len(d.strays)+len(d.late) >= checkStrays || cursor == "0" {
@@ -107,30 +108,30 @@ func (d *doctor) check(ctx context.Context) error {
 // type.
 func (d *doctor) sound(key string) bool {
 	k := d.keys
-	needs := []string{k.pool, k.leases}
+	needs := []string{k.Pool, k.Leases}
 	switch key {
-	case k.pool, k.bucket: // findings there are looked up and repaired
-		needs = append(needs, k.bucket, k.dead, k.ready, k.handoff, k.attempts, k.moved, k.turn, k.lane, k.keyed, k.meta, k.blockers)
-	case k.lane:
-		needs = append(needs, k.bucket, k.dead, k.turn, k.keyed, k.held, k.parked)
-	case k.keyed:
-		needs = append(needs, k.lane)
-	case k.turn, k.rates:
+	case k.Pool, k.Bucket: // findings there are looked up and repaired
+		needs = append(needs, k.Bucket, k.Dead, k.Ready, k.Handoff, k.Attempts, k.Moved, k.Turn, k.Lane, k.Keyed, k.Meta, k.Blockers)
+	case k.Lane:
+		needs = append(needs, k.Bucket, k.Dead, k.Turn, k.Keyed, k.Held, k.Parked)
+	case k.Keyed:
+		needs = append(needs, k.Lane)
+	case k.Turn, k.Rates:
 		needs = nil
-	case k.blockers:
-		needs = append(needs, k.keyed, k.bucket, k.dead, k.parked, k.turn, k.lane, k.ready)
-	case k.rules:
-		needs = []string{k.meta}
-	case k.holders:
-		needs = append(needs, k.keyed)
-	case k.held, k.parked:
-		needs = []string{k.turn, k.lane, k.leases, k.rates, k.rules, k.meta}
-	case k.done, k.results:
-		needs = []string{k.done, k.results}
-	case k.schedules:
-		needs = []string{k.slots, k.waiting, k.fired}
-	case k.slots, k.waiting, k.fired, k.runs:
-		needs = []string{k.schedules}
+	case k.Blockers:
+		needs = append(needs, k.Keyed, k.Bucket, k.Dead, k.Parked, k.Turn, k.Lane, k.Ready)
+	case k.Rules:
+		needs = []string{k.Meta}
+	case k.Holders:
+		needs = append(needs, k.Keyed)
+	case k.Held, k.Parked:
+		needs = []string{k.Turn, k.Lane, k.Leases, k.Rates, k.Rules, k.Meta}
+	case k.Done, k.Results:
+		needs = []string{k.Done, k.Results}
+	case k.Schedules:
+		needs = []string{k.Slots, k.Waiting, k.Fired}
+	case k.Slots, k.Waiting, k.Fired, k.Runs:
+		needs = []string{k.Schedules}
 	}
 	return !slices.ContainsFunc(append(needs, key), func(name string) bool { return slices.Contains(d.wrong, name) })
 }
@@ -150,9 +151,9 @@ func (d *doctor) paced(ctx context.Context, call func(ctx context.Context) error
 }
 
 // ask executes the check script once.
-func (d *doctor) ask(ctx context.Context, jobs int, args ...any) (r reply, err error) {
+func (d *doctor) ask(ctx context.Context, jobs int, args ...any) (r script.Reply, err error) {
 	err = d.paced(ctx, func(ctx context.Context) (err error) {
-		r, err = d.scripts.exec(ctx, checkScript, d.keys, "", jobs, args...)
+		r, err = d.scripts.Exec(ctx, script.Check, d.keys, "", jobs, args...)
 		return err
 	})
 	return r, err
@@ -165,17 +166,17 @@ func (d *doctor) slice(ctx context.Context, part, cursor string, limit int) (nex
 	if err != nil {
 		return "", nil, err
 	}
-	if part == k.name(k.pool) {
-		d.report.Jobs += r.number(3)
+	if part == k.Name(k.Pool) {
+		d.report.Jobs += r.Number(3)
 	}
-	for i := range r.list(4) {
-		found := Finding{r.list(4).text(i), r.list(5).text(i), FindingKind(r.list(6).text(i)), r.list(7).number(i) == 1}
+	for i := range r.List(4) {
+		found := Finding{r.List(4).Text(i), r.List(5).Text(i), FindingKind(r.List(6).Text(i)), r.List(7).Number(i) == 1}
 		switch {
 		case found.Kind == FindingWrongType:
 			d.wrong = append(d.wrong, found.Key)
-			found.Key = k.name(found.Key)
+			found.Key = k.Name(found.Key)
 			d.note(found)
-		case found.Kind == FindingBadTime && found.Key == k.name(k.bucket):
+		case found.Kind == FindingBadTime && found.Key == k.Name(k.Bucket):
 			d.late = append(d.late, found.ID)
 		default:
 			if found.Kind == FindingNoLane {
@@ -185,21 +186,21 @@ func (d *doctor) slice(ctx context.Context, part, cursor string, limit int) (nex
 		}
 	}
 	slices.Sort(d.inLane)
-	for i, nowhere := 0, r.list(9); i < len(nowhere); i++ {
-		id := nowhere.text(i)
+	for i, nowhere := 0, r.List(9); i < len(nowhere); i++ {
+		id := nowhere.Text(i)
 		hash := maphash.String(d.seed, id)
 		_, waits := slices.BinarySearch(d.inReady, hash)
 		if _, laned := slices.BinarySearch(d.inLane, hash); !waits && !laned {
 			d.strays = append(d.strays, id)
 		}
 	}
-	for i := range r.list(8) {
-		sizes = append(sizes, r.list(8).number(i))
+	for i := range r.List(8) {
+		sizes = append(sizes, r.List(8).Number(i))
 	}
-	if part == "all" && len(sizes) != len(k.checked())+2 {
-		return "", nil, errReply
+	if part == "all" && len(sizes) != len(k.Checked())+2 {
+		return "", nil, script.ErrReply
 	}
-	return r.text(2), sizes, nil
+	return r.Text(2), sizes, nil
 }
 
 func (d *doctor) note(found Finding) {
@@ -217,29 +218,29 @@ var errGrowing = errors.New("ready grows faster than it can be read")
 
 // walk reads ready from its tail to its head, and then handoff.
 func (d *doctor) walk(ctx context.Context, see func(id string)) error {
-	if err := d.walkList(ctx, d.keys.ready, see); err != nil {
+	if err := d.walkList(ctx, d.keys.Ready, see); err != nil {
 		return err
 	}
-	return d.walkList(ctx, d.keys.handoff, see)
+	return d.walkList(ctx, d.keys.Handoff, see)
 }
 
 // walkList reads a list from its tail to its head. Jobs pushed in the meantime make the walk
 // longer, so it has a limit.
 func (d *doctor) walkList(ctx context.Context, key string, see func(id string)) error {
 	for passed, most := int64(0), int64(0); ; {
-		r, err := d.ask(ctx, checkWalk, d.keys.name(key), passed, checkWalk, checkBytes, 0)
+		r, err := d.ask(ctx, checkWalk, d.keys.Name(key), passed, checkWalk, checkBytes, 0)
 		if err != nil {
 			return err
 		}
-		for i := range r.list(5) {
-			for _, id := range r.list(5).list(i).texts() {
+		for i := range r.List(5) {
+			for _, id := range r.List(5).List(i).Texts() {
 				see(id)
 				passed++
 			}
 		}
-		most = cmp.Or(most, 4*r.list(8).number(0)+20*checkWalk)
+		most = cmp.Or(most, 4*r.List(8).Number(0)+20*checkWalk)
 		switch {
-		case r.text(2) == "0":
+		case r.Text(2) == "0":
 			return nil
 		case passed > most:
 			return errGrowing
@@ -276,9 +277,9 @@ func (d *doctor) resolve(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		n := min(len(r.list(2)), len(some))
+		n := min(len(r.List(2)), len(some))
 		for i, id := range some[:n] {
-			if s := d.diagnose(id, func(column int) string { return r.list(2 + column).text(i) }); s != nil {
+			if s := d.diagnose(id, func(column int) string { return r.List(2 + column).Text(i) }); s != nil {
 				list = append(list, s)
 			} else {
 				delete(missing, id)
@@ -306,11 +307,11 @@ func (d *doctor) resolve(ctx context.Context) error {
 }
 
 // lookUp reads what Redis holds of jobs, or of the first of them if they are large.
-func (d *doctor) lookUp(ctx context.Context, ids []string) (r reply, err error) {
+func (d *doctor) lookUp(ctx context.Context, ids []string) (r script.Reply, err error) {
 	k := *d.keys
 	// These keys are optional. If one is of a wrong type, a key of the right type is read in its
 	// place, and what it holds is not used.
-	for key, other := range map[*string]string{&k.errors: k.attempts, &k.done: k.dead, &k.results: k.attempts} {
+	for key, other := range map[*string]string{&k.Errors: k.Attempts, &k.Done: k.Dead, &k.Results: k.Attempts} {
 		if slices.Contains(d.wrong, *key) {
 			*key = other
 		}
@@ -319,8 +320,8 @@ func (d *doctor) lookUp(ctx context.Context, ids []string) (r reply, err error) 
 		r, err = lookUp(ctx, d.scripts, &k, checkBytes, -1, ids)
 		return err
 	})
-	if err == nil && len(r.list(2)) == 0 {
-		err = errReply
+	if err == nil && len(r.List(2)) == 0 {
+		err = script.ErrReply
 	}
 	return r, err
 }
@@ -348,13 +349,13 @@ func (d *doctor) diagnose(id string, at func(column int) string) *stray {
 	}
 	s := &stray{
 		id: id, nonce: strings.Clone(raw[:min(len(raw), record.NonceLen)]), attempts: at(columnAttempts), moved: at(columnMoved), size: len(raw),
-		found: Finding{Key: d.keys.name(d.keys.pool), ID: id, Kind: FindingNoPlace},
+		found: Finding{Key: d.keys.Name(d.keys.Pool), ID: id, Kind: FindingNoPlace},
 	}
 	if score := at(columnBucket); score != "" {
 		if due, _ := strconv.ParseFloat(score, 64); due <= maxDueMS { // written by Redis
 			return nil
 		}
-		s.found.Key, s.found.Kind = d.keys.name(d.keys.bucket), FindingBadTime
+		s.found.Key, s.found.Kind = d.keys.Name(d.keys.Bucket), FindingBadTime
 	}
 	rec, err := record.Decode(raw)
 	m, moved := record.DecodeMoved(s.moved)
@@ -372,11 +373,11 @@ func (d *doctor) diagnose(id string, at func(column int) string) *stray {
 	s.where = strconv.FormatInt(s.due, 10)
 	finished, _ := strconv.Atoi(s.attempts) // "" counts as 0
 	var log []AttemptError
-	if !slices.Contains(d.wrong, d.keys.errors) {
+	if !slices.Contains(d.wrong, d.keys.Errors) {
 		log = attemptErrors(at(columnErrors))
 	}
 	if buried(rec.Options.Retry, err == nil, finished, m, log) {
-		s.where = d.keys.name(d.keys.dead)
+		s.where = d.keys.Name(d.keys.Dead)
 	}
 	return s
 }
@@ -404,7 +405,7 @@ func buried(retry int, readable bool, finished int, m record.Moved, log []Attemp
 // mend executes the mend script once.
 func (d *doctor) mend(ctx context.Context, list []*stray) error {
 	k := d.keys
-	args := []any{d.repair, controlChannel(k.prefix()), k.topic}
+	args := []any{d.repair, script.ControlChannel(k.Prefix()), k.Topic}
 	known := list[:0:0]
 	for _, s := range list {
 		if s.where == "unknown" {
@@ -417,17 +418,17 @@ func (d *doctor) mend(ctx context.Context, list []*stray) error {
 	if len(known) == 0 {
 		return nil
 	}
-	var r reply
+	var r script.Reply
 	err := d.paced(ctx, func(ctx context.Context) (err error) {
-		r, err = d.scripts.exec(ctx, mendScript, k, "", len(known), args...)
+		r, err = d.scripts.Exec(ctx, script.Mend, k, "", len(known), args...)
 		return err
 	})
 	if err != nil {
 		return err
 	}
-	letters := r.text(2)
+	letters := r.Text(2)
 	for i, s := range known {
-		if i < len(letters) && letters[i] == letterMended {
+		if i < len(letters) && letters[i] == script.LetterMended {
 			s.found.Repaired = d.repair == 1
 			d.note(s.found)
 		}

@@ -17,6 +17,7 @@ import (
 
 	"github.com/delayq/delayq/internal/record"
 	"github.com/delayq/delayq/internal/redistest"
+	"github.com/delayq/delayq/internal/script"
 )
 
 // ward has jobs in every state, with the books that servers write, and tells the state of each.
@@ -61,7 +62,7 @@ func ward(h *Hand) map[string]State {
 	h.put("+3600000", "scheduled", "rescheduled")
 	require.NoError(h.t, c.Reschedule(ctx, "topic", "rescheduled", ProcessIn(2*time.Hour)))
 	h.put("+0", "handed", "ready")
-	require.NoError(h.t, h.rdb.LMove(ctx, h.keys.ready, h.keys.handoff, "LEFT", "RIGHT").Err())
+	require.NoError(h.t, h.rdb.LMove(ctx, h.keys.Ready, h.keys.Handoff, "LEFT", "RIGHT").Err())
 	require.NoError(h.t, c.Revive(ctx, "topic", "alive"))
 	return map[string]State{
 		"dead": StateDead, "out-of-retries": StateDead, "alive": StateReady, "ready": StateReady, "handed": StateReady,
@@ -81,7 +82,7 @@ func checkWith(ctx context.Context, c *Client, topic string, repair bool) (*Chec
 // look checks the topic and gives what was found: kind to IDs, each with its key.
 func (h *Hand) look(repair bool) (found map[FindingKind][]string, mended int) {
 	h.t.Helper()
-	report, err := checkWith(h.t.Context(), h.client(), h.keys.topic, repair)
+	report, err := checkWith(h.t.Context(), h.client(), h.keys.Topic, repair)
 	require.NoError(h.t, err)
 	found = map[FindingKind][]string{}
 	for _, f := range report.Findings {
@@ -100,7 +101,7 @@ func (h *Hand) look(repair bool) (found map[FindingKind][]string, mended int) {
 func (h *Hand) placed(states map[string]State) (got map[string]State, due map[string]time.Time) {
 	h.t.Helper()
 	got, due = map[string]State{}, map[string]time.Time{}
-	waiting := append(h.list(h.keys.ready), h.list(h.keys.handoff)...)
+	waiting := append(h.list(h.keys.Ready), h.list(h.keys.Handoff)...)
 	for id := range states {
 		info := h.info(id)
 		if info.State == StateReady && !slices.Contains(waiting, id) {
@@ -184,7 +185,7 @@ func TestCheckAfterTheLossOfAKey(t *testing.T) {
 func TestCheckAfterTheLossOfRecords(t *testing.T) {
 	eachHand(t, func(t *testing.T, h *Hand) {
 		ward(h)
-		require.NoError(t, h.rdb.Del(t.Context(), h.keys.pool).Err())
+		require.NoError(t, h.rdb.Del(t.Context(), h.keys.Pool).Err())
 		found, mended := h.look(true)
 		require.Equal(t, []string{
 			"bucket alive-snoozed", "bucket asleep", "bucket backing-off", "bucket rescheduled", "bucket scheduled",
@@ -214,7 +215,7 @@ func TestCheckAfterTheLossOfOneRecord(t *testing.T) {
 	eachHand(t, func(t *testing.T, h *Hand) {
 		states := ward(h)
 		for id, state := range states {
-			require.NoError(t, h.rdb.HDel(t.Context(), h.keys.pool, id).Err())
+			require.NoError(t, h.rdb.HDel(t.Context(), h.keys.Pool, id).Err())
 			h.look(true)
 			for _, key := range h.Traces(id) {
 				require.True(t, key == "ready" || key == "handoff" || state == StateRunning, "%s of %s", key, id)
@@ -237,45 +238,45 @@ func TestCheckOfSpoiltEntries(t *testing.T) {
 		state  State
 	}{
 		"due time": {func(t *testing.T, h *Hand) {
-			require.NoError(t, h.rdb.Do(t.Context(), "ZADD", h.keys.bucket, inf, "asleep").Err())
+			require.NoError(t, h.rdb.Do(t.Context(), "ZADD", h.keys.Bucket, inf, "asleep").Err())
 		}, map[FindingKind][]string{FindingBadTime: {"bucket asleep"}}, 1, "asleep", StateScheduled},
 		"due time, and due long since": {func(t *testing.T, h *Hand) {
 			h.put("+0", "slow")
-			require.NoError(t, h.rdb.Do(t.Context(), "ZADD", h.keys.bucket, "1e15", "slow").Err())
+			require.NoError(t, h.rdb.Do(t.Context(), "ZADD", h.keys.Bucket, "1e15", "slow").Err())
 		}, map[FindingKind][]string{FindingBadTime: {"bucket slow"}}, 1, "slow", StateReady},
 		"lease end": {func(t *testing.T, h *Hand) {
-			require.NoError(t, h.rdb.Do(t.Context(), "ZADD", h.keys.leases, inf, "running").Err())
+			require.NoError(t, h.rdb.Do(t.Context(), "ZADD", h.keys.Leases, inf, "running").Err())
 		}, map[FindingKind][]string{FindingBadTime: {"leases running"}}, 1, "running", StateRunning},
 		"time of burial": {func(t *testing.T, h *Hand) {
-			require.NoError(t, h.rdb.Do(t.Context(), "ZADD", h.keys.dead, inf, "dead").Err())
+			require.NoError(t, h.rdb.Do(t.Context(), "ZADD", h.keys.Dead, inf, "dead").Err())
 		}, map[FindingKind][]string{FindingBadTime: {"dead dead"}}, 1, "dead", StateDead},
 		"time of keeping": {func(t *testing.T, h *Hand) {
-			require.NoError(t, h.rdb.Do(t.Context(), "ZADD", h.keys.done, inf, "done").Err())
+			require.NoError(t, h.rdb.Do(t.Context(), "ZADD", h.keys.Done, inf, "done").Err())
 		}, map[FindingKind][]string{FindingBadTime: {"done done"}}, 1, "ready", StateReady},
 		"anchor alone": {func(t *testing.T, h *Hand) {
-			require.NoError(t, h.rdb.ZRem(t.Context(), h.keys.leases, "running", "lapsed").Err())
+			require.NoError(t, h.rdb.ZRem(t.Context(), h.keys.Leases, "running", "lapsed").Err())
 		}, map[FindingKind][]string{FindingLoneAnchor: {"leases "}, FindingNoPlace: {"pool lapsed", "pool running"}}, 3, "running", StateReady},
 		"dead and scheduled": {func(t *testing.T, h *Hand) {
-			require.NoError(t, h.rdb.ZAdd(t.Context(), h.keys.bucket, redis.Z{Score: 5, Member: "dead"}).Err())
+			require.NoError(t, h.rdb.ZAdd(t.Context(), h.keys.Bucket, redis.Z{Score: 5, Member: "dead"}).Err())
 		}, map[FindingKind][]string{FindingTwoPlaces: {"bucket dead"}}, 1, "dead", StateDead},
 		"running and scheduled": {func(t *testing.T, h *Hand) {
-			require.NoError(t, h.rdb.ZAdd(t.Context(), h.keys.bucket, redis.Z{Score: 5, Member: "running"}).Err())
+			require.NoError(t, h.rdb.ZAdd(t.Context(), h.keys.Bucket, redis.Z{Score: 5, Member: "running"}).Err())
 		}, map[FindingKind][]string{FindingTwoPlaces: {"leases running"}}, 0, "running", StateRunning},
 		"running and dead": {func(t *testing.T, h *Hand) {
-			require.NoError(t, h.rdb.ZAdd(t.Context(), h.keys.dead, redis.Z{Score: 5, Member: "running"}).Err())
+			require.NoError(t, h.rdb.ZAdd(t.Context(), h.keys.Dead, redis.Z{Score: 5, Member: "running"}).Err())
 		}, map[FindingKind][]string{FindingTwoPlaces: {"leases running"}}, 0, "running", StateDead},
 		"books": {func(t *testing.T, h *Hand) {
-			require.NoError(t, h.rdb.HSet(t.Context(), h.keys.attempts, "dead", "many", "nobody", "1").Err())
-			require.NoError(t, h.rdb.HSet(t.Context(), h.keys.moved, "asleep", "soon", "alive", "12 revive 1 2 1 3").Err())
+			require.NoError(t, h.rdb.HSet(t.Context(), h.keys.Attempts, "dead", "many", "nobody", "1").Err())
+			require.NoError(t, h.rdb.HSet(t.Context(), h.keys.Moved, "asleep", "soon", "alive", "12 revive 1 2 1 3").Err())
 		}, map[FindingKind][]string{FindingOrphan: {"attempts nobody"}, FindingUnreadable: {"attempts dead", "moved alive", "moved asleep"}},
 			4, "asleep", StateScheduled},
 		"record, and no place": {func(t *testing.T, h *Hand) {
-			require.NoError(t, h.rdb.HSet(t.Context(), h.keys.pool, "scheduled", "spoilt").Err())
-			require.NoError(t, h.rdb.ZRem(t.Context(), h.keys.bucket, "scheduled").Err())
+			require.NoError(t, h.rdb.HSet(t.Context(), h.keys.Pool, "scheduled", "spoilt").Err())
+			require.NoError(t, h.rdb.ZRem(t.Context(), h.keys.Bucket, "scheduled").Err())
 		}, map[FindingKind][]string{FindingNoPlace: {"pool scheduled"}}, 1, "scheduled", StateReady},
 		"record of a newer release, and no place": {func(t *testing.T, h *Hand) {
 			newer := "nonce456" + string(rune(record.VersionKeyed+1)) + strings.Repeat("x", 50)
-			require.NoError(t, h.rdb.HSet(t.Context(), h.keys.pool, "newer", newer).Err())
+			require.NoError(t, h.rdb.HSet(t.Context(), h.keys.Pool, "newer", newer).Err())
 		}, map[FindingKind][]string{FindingNoPlace: {"pool newer"}}, 0, "ready", StateReady},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -315,46 +316,46 @@ func TestMendLeavesAloneWhatHasMoved(t *testing.T) {
 			_, err := h.tryCancel("x")
 			require.NoError(t, err)
 			h.put("+0", "x")
-			require.NoError(t, h.rdb.Del(t.Context(), h.keys.ready).Err())
+			require.NoError(t, h.rdb.Del(t.Context(), h.keys.Ready).Err())
 		},
-		"taken": func(t *testing.T, h *Hand) { h.push(h.keys.ready, "x"); h.TakeOne("x") },
+		"taken": func(t *testing.T, h *Hand) { h.push(h.keys.Ready, "x"); h.TakeOne("x") },
 		"buried": func(t *testing.T, h *Hand) {
-			h.push(h.keys.ready, "x")
+			h.push(h.keys.Ready, "x")
 			require.Equal(t, "o", h.Bury(h.TakeOne("x")))
 		},
 		"rescheduled": func(t *testing.T, h *Hand) { _, err := h.tryReschedule("x", "+1000"); require.NoError(t, err) },
 		"rescheduled, and lost again": func(t *testing.T, h *Hand) {
 			_, err := h.tryReschedule("x", "+1000")
 			require.NoError(t, err)
-			require.NoError(t, h.rdb.Del(t.Context(), h.keys.bucket).Err())
+			require.NoError(t, h.rdb.Del(t.Context(), h.keys.Bucket).Err())
 		},
 		"run, and back": func(t *testing.T, h *Hand) {
-			h.push(h.keys.ready, "x")
+			h.push(h.keys.Ready, "x")
 			require.Len(t, h.Take(1, 0), 1)
 			h.Promote()
-			require.NoError(t, h.rdb.Del(t.Context(), h.keys.ready).Err())
+			require.NoError(t, h.rdb.Del(t.Context(), h.keys.Ready).Err())
 		},
 		"at the head of ready": func(t *testing.T, h *Hand) {
-			h.push(h.keys.ready, append(numbered("b", 999), "x")...)
-			h.push(h.keys.ready, numbered("a", 2000)...)
+			h.push(h.keys.Ready, append(numbered("b", 999), "x")...)
+			h.push(h.keys.Ready, numbered("a", 2000)...)
 		},
 		"at the tail of ready": func(t *testing.T, h *Hand) {
-			h.push(h.keys.ready, numbered("b", 2000)...)
-			h.push(h.keys.ready, append([]string{"x"}, numbered("a", 999)...)...)
+			h.push(h.keys.Ready, numbered("b", 2000)...)
+			h.push(h.keys.Ready, append([]string{"x"}, numbered("a", 999)...)...)
 		},
-		"in handoff": func(t *testing.T, h *Hand) { h.push(h.keys.handoff, "x") },
+		"in handoff": func(t *testing.T, h *Hand) { h.push(h.keys.Handoff, "x") },
 	}
 	for name, change := range change {
 		t.Run(name, func(t *testing.T) {
 			eachHand(t, func(t *testing.T, h *Hand) {
 				h.put("+0", "x", "y")
-				require.NoError(t, h.rdb.Del(t.Context(), h.keys.ready).Err())
-				d := newDoctor(caller{rdb: h.rdb, hooks: &hooks{}}, h.rdb, h.keys, true)
+				require.NoError(t, h.rdb.Del(t.Context(), h.keys.Ready).Err())
+				d := newDoctor(script.Caller{RDB: h.rdb, Hooks: &hooks{}}, h.rdb, h.keys, true)
 				r, err := lookUp(t.Context(), d.scripts, h.keys, callBytes, -1, []string{"x", "y"})
 				require.NoError(t, err)
 				var list []*stray
 				for i, id := range []string{"x", "y"} {
-					list = append(list, d.diagnose(id, func(column int) string { return r.list(2 + column).text(i) }))
+					list = append(list, d.diagnose(id, func(column int) string { return r.List(2 + column).Text(i) }))
 				}
 				change(t, h)
 				before := h.Traces("x")
@@ -362,7 +363,7 @@ func TestMendLeavesAloneWhatHasMoved(t *testing.T) {
 				require.Equal(t, before, h.Traces("x"))
 				require.Len(t, d.report.Findings, 1)
 				require.Equal(t, "y", d.report.Findings[0].ID)
-				require.Contains(t, h.list(h.keys.ready), "y")
+				require.Contains(t, h.list(h.keys.Ready), "y")
 			})
 		})
 	}
@@ -372,21 +373,21 @@ func TestMendLeavesAloneWhatHasMoved(t *testing.T) {
 func TestWalkMissesNothingThatStays(t *testing.T) {
 	eachHand(t, func(t *testing.T, h *Hand) {
 		ids := numbered("id", 6*checkWalk+500)
-		h.push(h.keys.ready, ids...)
-		d := newDoctor(caller{rdb: h.rdb, hooks: &hooks{}}, h.rdb, h.keys, true)
+		h.push(h.keys.Ready, ids...)
+		d := newDoctor(script.Caller{RDB: h.rdb, Hooks: &hooks{}}, h.rdb, h.keys, true)
 		steps := 0
 		d.pause = func(ctx context.Context, _ time.Duration) error {
 			steps++
-			h.push(h.keys.ready, numbered("new", 1500)...) // jobs fall due
-			require.NoError(t, h.rdb.LTrim(ctx, h.keys.ready, 1550, -1).Err())
-			require.NoError(t, h.rdb.LPush(ctx, h.keys.ready, "returned").Err())
+			h.push(h.keys.Ready, numbered("new", 1500)...) // jobs fall due
+			require.NoError(t, h.rdb.LTrim(ctx, h.keys.Ready, 1550, -1).Err())
+			require.NoError(t, h.rdb.LPush(ctx, h.keys.Ready, "returned").Err())
 			return nil
 		}
 		seen := map[string]bool{}
 		require.NoError(t, d.walk(t.Context(), func(id string) { seen[id] = true }))
 		require.Greater(t, steps, 6)
 		stay := 0
-		for _, id := range h.list(h.keys.ready) {
+		for _, id := range h.list(h.keys.Ready) {
 			if strings.HasPrefix(id, "id") {
 				require.True(t, seen[id], id)
 				stay++
@@ -401,15 +402,15 @@ func TestWalkHasAnEnd(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.Shared(t)
 	h := NewHand(t, rdb, redistest.Prefix(t), "topic")
-	h.push(h.keys.ready, numbered("id", 2*checkWalk)...)
-	d := newDoctor(caller{rdb: rdb, hooks: &hooks{}}, rdb, h.keys, true)
+	h.push(h.keys.Ready, numbered("id", 2*checkWalk)...)
+	d := newDoctor(script.Caller{RDB: rdb, Hooks: &hooks{}}, rdb, h.keys, true)
 	more := numbered("more", 2*checkWalk)
 	d.pause = func(context.Context, time.Duration) error {
-		h.push(h.keys.ready, more...)
+		h.push(h.keys.Ready, more...)
 		return nil
 	}
 	require.ErrorIs(t, d.walk(t.Context(), func(string) {}), errGrowing)
-	require.NoError(t, rdb.Del(t.Context(), h.keys.ready).Err())
+	require.NoError(t, rdb.Del(t.Context(), h.keys.Ready).Err())
 }
 
 // A check of many jobs: slices, strays by the thousand, and their order.
@@ -423,30 +424,30 @@ func TestCheckOfManyJobs(t *testing.T) {
 	}
 	h.put("+0", numbered("ready", 2500)...)
 	h.put("+7200000", "stays")
-	require.NoError(t, h.rdb.ZRemRangeByScore(t.Context(), h.keys.bucket, "-inf", h.score("stays", -1)).Err())
+	require.NoError(t, h.rdb.ZRemRangeByScore(t.Context(), h.keys.Bucket, "-inf", h.score("stays", -1)).Err())
 	report, err := h.client().Repair(t.Context(), "topic")
 	require.NoError(t, err)
 	require.Equal(t, map[FindingKind]int{FindingNoPlace: n}, report.Found)
 	require.Equal(t, n, report.Repaired)
 	require.Len(t, report.Findings, checkFindings)
 	require.GreaterOrEqual(t, report.Jobs, int64(n+2501))
-	require.EqualValues(t, n+1, h.rdb.ZCard(t.Context(), h.keys.bucket).Val())
-	require.EqualValues(t, 2500, h.rdb.LLen(t.Context(), h.keys.ready).Val())
+	require.EqualValues(t, n+1, h.rdb.ZCard(t.Context(), h.keys.Bucket).Val())
+	require.EqualValues(t, 2500, h.rdb.LLen(t.Context(), h.keys.Ready).Val())
 
 	h.Hasten(3 * time.Hour)
-	require.NoError(t, h.rdb.Del(t.Context(), h.keys.ready).Err())
+	require.NoError(t, h.rdb.Del(t.Context(), h.keys.Ready).Err())
 	h.Promote()
-	require.True(t, slices.Equal(append(ids, "stays"), h.list(h.keys.ready)), "the due times are those of before")
+	require.True(t, slices.Equal(append(ids, "stays"), h.list(h.keys.Ready)), "the due times are those of before")
 	report, err = h.client().Repair(t.Context(), "topic")
 	require.NoError(t, err)
 	require.Equal(t, 2500, report.Repaired)
-	require.True(t, slices.Equal(ids, h.list(h.keys.ready)[:n]), "those that were there stand before them")
+	require.True(t, slices.Equal(ids, h.list(h.keys.Ready)[:n]), "those that were there stand before them")
 }
 
 // score is the score of a job in the bucket, and something.
 func (h *Hand) score(id string, and float64) string {
 	h.t.Helper()
-	at, err := h.rdb.ZScore(context.Background(), h.keys.bucket, id).Result()
+	at, err := h.rdb.ZScore(context.Background(), h.keys.Bucket, id).Result()
 	require.NoError(h.t, err)
 	return strconv.FormatFloat(at+and, 'f', -1, 64)
 }
@@ -459,12 +460,12 @@ func TestCheckKeepsTheOrderOfDueTimes(t *testing.T) {
 		for _, i := range rand.Perm(len(ids)) {
 			h.put("+0", ids[i])
 			// As if it had been rescheduled to an instant that is over by now.
-			require.NoError(t, h.rdb.HSet(t.Context(), h.keys.moved, ids[i], fmt.Sprint(base+int64(i), " reschedule 0 0 0")).Err())
+			require.NoError(t, h.rdb.HSet(t.Context(), h.keys.Moved, ids[i], fmt.Sprint(base+int64(i), " reschedule 0 0 0")).Err())
 		}
-		require.NoError(t, h.rdb.Del(t.Context(), h.keys.ready).Err())
+		require.NoError(t, h.rdb.Del(t.Context(), h.keys.Ready).Err())
 		_, mended := h.look(true)
 		require.Equal(t, 50, mended)
-		require.Equal(t, ids, h.list(h.keys.ready))
+		require.Equal(t, ids, h.list(h.keys.Ready))
 	})
 }
 
@@ -484,7 +485,7 @@ func TestCheckLooksAtFewLargeRecords(t *testing.T) {
 	require.Empty(t, report.Found)
 	require.GreaterOrEqual(t, report.Jobs, int64(60))
 	require.GreaterOrEqual(t, events.calls, 10)
-	require.NoError(t, rdb.Del(t.Context(), newKeys(prefix, "topic").pool).Err())
+	require.NoError(t, rdb.Del(t.Context(), script.NewKeys(prefix, "topic").Pool).Err())
 }
 
 // slices0 counts the calls of the check script.

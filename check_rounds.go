@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"github.com/delayq/delayq/internal/loop"
+	"github.com/delayq/delayq/internal/script"
 	"maps"
 	"slices"
 	"strings"
@@ -73,7 +74,7 @@ func (s *Server) alarmLoop(ctx context.Context) {
 // check renews its key, so that no two servers check the topic simultaneously. If a check finds
 // nothing, it stores the sizes of the topic's keys for the next check that trusts them.
 func (t *topicServer) check(ctx context.Context, reason string, every time.Duration, trusts bool) {
-	turn, clean := t.keys.shift(reason), t.keys.shift("clean")
+	turn, clean := t.keys.Shift(reason), t.keys.Shift("clean")
 	s := t.server
 	length := every - every/10 // expires before the loop comes round
 	d := newDoctor(s.scripts, s.calls, t.keys, true)
@@ -133,7 +134,7 @@ func (t *topicServer) check(ctx context.Context, reason string, every time.Durat
 		found = append(found, fmt.Sprintf("%s: %d", what, d.report.Found[what]))
 	}
 	for _, key := range d.wrong {
-		found = append(found, fmt.Sprintf("%s is not a %s", key, typeOf(key)))
+		found = append(found, fmt.Sprintf("%s is not a %s", key, script.TypeOf(key)))
 	}
 	t.trouble.log.Warn("topic repaired", "count", d.report.Repaired, "found", strings.Join(found, ", "))
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/delayq/delayq/internal/loop"
 	"github.com/delayq/delayq/internal/record"
+	"github.com/delayq/delayq/internal/script"
 )
 
 // The history of a topic is what happened in each of its last minutes and hours. Servers count the
@@ -100,7 +101,7 @@ type chronicle struct {
 	sums    sums // not sent yet
 	changed bool
 
-	series *series
+	series *script.Series
 	number string    // of the call that must be repeated; empty: none
 	sent   sums      // by that call
 	since  time.Time // when it was first sent
@@ -145,7 +146,7 @@ func (s *Server) historyLoop(ctx context.Context) {
 		if calls > 0 && ctx.Err() == nil {
 			asked.note("history", err)
 		}
-		if gone = err != nil && away(err); !gone {
+		if gone = err != nil && script.Away(err); !gone {
 			slow.Reset()
 		}
 	}
@@ -167,7 +168,7 @@ func (s *Server) sendHistory(ctx context.Context) (calls int, err error) {
 		if i < len(gone) && failed != nil {
 			s.leave(t)
 		}
-		if failed != nil && (away(failed) || ctx.Err() != nil) {
+		if failed != nil && (script.Away(failed) || ctx.Err() != nil) {
 			s.leave(gone[min(i+1, len(gone)):]...)
 			return calls, err
 		}
@@ -208,22 +209,22 @@ func (t *topicServer) sendHistory(ctx context.Context) (sent bool, err error) {
 			return false, nil
 		}
 		if h.series == nil {
-			h.series = newSeries()
+			h.series = script.NewSeries()
 		}
-		h.number, h.doubt = h.series.next(), false
+		h.number, h.doubt = h.series.Next(), false
 		h.since = time.Now().Round(0) // by the wall clock, which a suspended machine does not stop
 	}
 	call, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	doubt := h.doubt
 	h.doubt = true // even if the call ends this goroutine
-	_, err = t.server.scripts.exec(call, chronicleScript, t.keys, h.series.receipt(t.keys), 0, h.number, record.EncodeSums(seriesNames, h.sent[:]))
+	_, err = t.server.scripts.Exec(call, script.Chronicle, t.keys, h.series.Receipt(t.keys), 0, h.number, record.EncodeSums(seriesNames, h.sent[:]))
 	if err == nil {
 		h.number = ""
 		return true, nil
 	}
 	// If a repeated call was not executed, the call before it may have been.
-	h.doubt = !certain(err) || doubt && away(err)
+	h.doubt = !script.Certain(err) || doubt && script.Away(err)
 	if !h.doubt {
 		t.mu.Lock()
 		for i, n := range h.sent {

@@ -15,6 +15,7 @@ import (
 	"github.com/delayq/delayq/internal/contain"
 	"github.com/delayq/delayq/internal/link"
 	"github.com/delayq/delayq/internal/record"
+	"github.com/delayq/delayq/internal/script"
 )
 
 // A Client enqueues, cancels and changes jobs. To read what a queue holds, use an [Inspector]. A
@@ -30,8 +31,8 @@ type Client struct {
 	rdb     redis.UniversalClient
 	o       clientOptions
 	err     error // why the client itself is invalid
-	scripts caller
-	series  seriesPool
+	scripts script.Caller
+	series  script.SeriesPool
 	air     airspace
 	yield   yielding
 
@@ -61,7 +62,7 @@ func NewClient(rdb redis.UniversalClient, opts ...ClientOption) *Client {
 	}
 	c.err = errors.Join(c.err, err)
 	c.o.hooks.trouble = func(why *contain.Crash) { logHook(contain.DefaultLogger(), why) }
-	c.scripts = caller{rdb: rdb, hooks: &c.o.hooks}
+	c.scripts = script.Caller{RDB: rdb, Hooks: &c.o.hooks}
 	c.air.most = max(1, poolSize(rdb)/2)
 	return c
 }
@@ -133,10 +134,10 @@ func (c *Client) validate(ctx context.Context, topic, id string) error {
 // checkNames joins the complaints about a topic and an ID.
 func checkNames(topic, id string) error {
 	var errs []error
-	if err := checkName("topic", topic); err != nil {
+	if err := script.CheckName("topic", topic); err != nil {
 		errs = append(errs, err)
 	}
-	if err := checkID(id); err != nil {
+	if err := script.CheckID(id); err != nil {
 		errs = append(errs, err)
 	}
 	return invalid(errs)
@@ -160,7 +161,7 @@ func (c *Client) Enqueue(ctx context.Context, topic, id string, payload []byte, 
 	fresh := &NewJob{Topic: topic, ID: id, Payload: payload, Options: slices.Clip(opts)}
 	o, err := c.prepare(ctx, fresh)
 	if err != nil {
-		err = located{call: "enqueue", topic: fresh.Topic, job: fresh.ID}.at(err)
+		err = script.Place{Call: "enqueue", Topic: fresh.Topic, Job: fresh.ID}.At(err)
 		c.enqueued(ctx, fresh, o, err)
 		return nil, end.with(CallResult{ID: fresh.ID, Err: err})
 	}
@@ -300,7 +301,7 @@ func (c *Client) Reschedule(ctx context.Context, topic, id string, due DueOption
 	ctx, end := c.begin(ctx, CallEvent{Name: rescheduleKind.name, Topic: topic, ID: id, Jobs: 1})
 	o := &operation{kind: rescheduleKind, topic: topic, id: id}
 	if err := o.moveTo(due); err != nil {
-		return end.err(o.place().at(errors.Join(c.validate(ctx, topic, id), err)))
+		return end.err(o.place().At(errors.Join(c.validate(ctx, topic, id), err)))
 	}
 	return end.err(c.audit(ctx, o, c.do(ctx, o)))
 }
@@ -335,7 +336,7 @@ func (c *Client) Bury(ctx context.Context, topic, id, reason string) error {
 	ctx, end := c.begin(ctx, CallEvent{Name: buryKind.name, Topic: topic, ID: id, Jobs: 1})
 	o := &operation{kind: buryKind, topic: topic, id: id, reason: strings.ToValidUTF8(reason, "\uFFFD")}
 	if err := checkReason(reason); err != nil {
-		return end.err(o.place().at(errors.Join(c.validate(ctx, topic, id), err)))
+		return end.err(o.place().At(errors.Join(c.validate(ctx, topic, id), err)))
 	}
 	return end.err(c.audit(ctx, o, c.do(ctx, o)))
 }
@@ -355,7 +356,7 @@ func (c *Client) do(ctx context.Context, o *operation) error {
 		err = ctx.Err()
 	}
 	if err != nil {
-		return o.place().at(err)
+		return o.place().At(err)
 	}
 	return c.carryOut(ctx, o)
 }
@@ -368,22 +369,22 @@ func (c *Client) carryOut(ctx context.Context, o *operation) error {
 }
 
 // one executes a script for a schedule and returns the state in which the script found it.
-func (c *Client) one(ctx context.Context, s *script, place located, args ...any) (State, error) {
-	place.call = s.name
-	if err := c.validate(ctx, place.topic, place.schedule); err != nil {
-		return "", place.at(err)
+func (c *Client) one(ctx context.Context, s *script.Script, place script.Place, args ...any) (State, error) {
+	place.Call = s.Name
+	if err := c.validate(ctx, place.Topic, place.Schedule); err != nil {
+		return "", place.At(err)
 	}
-	k := newKeys(c.o.prefix, place.topic)
-	series := c.series.get()
-	r, err := c.scripts.exec(ctx, s, k, k.receipt(series.id), 1, append([]any{series.next(), place.schedule}, args...)...)
-	c.series.put(series, err)
+	k := script.NewKeys(c.o.prefix, place.Topic)
+	series := c.series.Get()
+	r, err := c.scripts.Exec(ctx, s, k, k.Receipt(series.ID), 1, append([]any{series.Next(), place.Schedule}, args...)...)
+	c.series.Put(series, err)
 	if err != nil {
-		return "", place.at(c.unsure(err))
+		return "", place.At(c.unsure(err))
 	}
-	if state := r.text(2); state != "none" {
+	if state := r.Text(2); state != "none" {
 		return State(state), nil
 	}
-	return "", place.at(ErrNotFound)
+	return "", place.At(ErrNotFound)
 }
 
 // unsure marks an error after which the outcome is unknown.
@@ -391,11 +392,11 @@ func (c *Client) unsure(err error) error {
 	if err == nil {
 		return nil
 	}
-	if away(err) {
+	if script.Away(err) {
 		link.Reload(c.rdb)
 	}
-	if certain(err) {
+	if script.Certain(err) {
 		return err
 	}
-	return beneath(ErrUnknownOutcome, err)
+	return script.Beneath(ErrUnknownOutcome, err)
 }

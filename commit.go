@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"github.com/delayq/delayq/internal/contain"
+	"github.com/delayq/delayq/internal/script"
 	"runtime"
 	"slices"
 	"sync"
@@ -21,10 +22,10 @@ const flushTimeout = 30 * time.Second
 type commit struct {
 	client *Client
 	key    commitKey
-	keys   *keys
+	keys   *script.Keys
 	words  []any // arguments that are the same in every call: tick, channel and topic
 	// of the flights: the topic's own, so that each has its receipt here and nowhere else
-	series seriesPool
+	series script.SeriesPool
 
 	users atomic.Int64 // callers of Client.commit; incremented under Client.mu only
 	used  uint64       // time of the last use, by Client.uses; guarded by Client.mu
@@ -42,9 +43,9 @@ func newCommit(c *Client, key commitKey) *commit {
 		base += "w" // the names of both commits' receipts differ
 	}
 	return &commit{
-		client: c, key: key, keys: newKeys(c.o.prefix, key.topic),
-		series:  seriesPool{base: base, floor: c.seriesFloor},
-		words:   []any{maxTick.Milliseconds(), controlChannel(c.o.prefix), key.topic},
+		client: c, key: key, keys: script.NewKeys(c.o.prefix, key.topic),
+		series:  script.SeriesPool{Base: base, Floor: c.seriesFloor},
+		words:   []any{maxTick.Milliseconds(), script.ControlChannel(c.o.prefix), key.topic},
 		flights: flights{most: c.air.most},
 	}
 }
@@ -107,12 +108,12 @@ func (g *commit) abandon(ctx context.Context, o *operation) error {
 	cause := context.Cause(ctx)
 	if o.sent {
 		o.left = true
-		return o.place().at(o.unsure(cause))
+		return o.place().At(o.unsure(cause))
 	}
 	if i := slices.Index(g.pending, o); i >= 0 {
 		g.pending = slices.Delete(g.pending, i, i+1)
 	}
-	return o.place().at(cause)
+	return o.place().At(cause)
 }
 
 // land ends the flight of a lone caller, or one that has crashed. If other calls have come in the
@@ -204,7 +205,7 @@ func cut(list []*operation, c *contain.Crash) {
 	contain.DefaultLogger().Error("call crashed", "topic", list[0].topic, "err", c, "stack", string(c.Stack))
 	for _, o := range list {
 		if !o.settled {
-			o.settle(o.unsure(fmt.Errorf("%w: %w", errCut, c)))
+			o.settle(o.unsure(fmt.Errorf("%w: %w", script.ErrCut, c)))
 		}
 	}
 }

@@ -16,6 +16,7 @@ import (
 
 	"github.com/delayq/delayq/internal/embedded"
 	"github.com/delayq/delayq/internal/redistest"
+	"github.com/delayq/delayq/internal/script"
 )
 
 // A scriptLog is a hook that notes the calls of scripts.
@@ -35,7 +36,7 @@ func (l *scriptLog) stored() (list []int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, e := range l.events {
-		if e.Name == enqueueScript.name || e.Name == replaceScript.name {
+		if e.Name == script.Enqueue.Name || e.Name == script.Replace.Name {
 			list = append(list, e.Jobs)
 		}
 	}
@@ -327,7 +328,7 @@ func TestCommitWithoutAReply(t *testing.T) {
 		for _, err := range got {
 			require.ErrorIs(t, err, ErrUnknownOutcome)
 		}
-		require.Empty(t, c.client.commit("topic", enqueueKind).series.free, "the lost call may still arrive")
+		require.Empty(t, c.client.commit("topic", enqueueKind).series.Free, "the lost call may still arrive")
 	})
 }
 
@@ -550,28 +551,28 @@ func TestClientKeepsTopicsInUse(t *testing.T) {
 	defer func() { require.NoError(t, rdb.Close()) }()
 	client := NewClient(rdb)
 	first := client.commit("first", enqueueKind)
-	series := first.series.get()
-	series.seq = 41
+	series := first.series.Get()
+	series.Seq = 41
 	for i := range 5 * mostCommits {
 		client.commit(fmt.Sprint("topic", i), enqueueKind).done()
 	}
 	require.Same(t, first, client.commits[commitKey{topic: "first"}])
 	require.LessOrEqual(t, len(client.commits), mostCommits)
-	first.series.put(series, nil)
+	first.series.Put(series, nil)
 	first.done()
 	for i := 0; client.commits[commitKey{topic: "first"}] != nil; i++ {
 		client.commit(fmt.Sprint("other", i), enqueueKind).done()
 	}
-	again := client.commit("first", enqueueKind).series.get()
-	require.Equal(t, series.id, again.id)
-	require.Equal(t, uint64(41), again.seq)
+	again := client.commit("first", enqueueKind).series.Get()
+	require.Equal(t, series.ID, again.ID)
+	require.Equal(t, uint64(41), again.Seq)
 
-	client.commit("first", enqueueKind).series.put(again, context.DeadlineExceeded)
+	client.commit("first", enqueueKind).series.Put(again, context.DeadlineExceeded)
 	client.commits[commitKey{topic: "first"}].users.Store(0)
 	for i := 0; client.commits[commitKey{topic: "first"}] != nil; i++ {
 		client.commit(fmt.Sprint("third", i), enqueueKind).done()
 	}
-	require.NotEqual(t, series.id, client.commit("first", enqueueKind).series.get().id)
+	require.NotEqual(t, series.ID, client.commit("first", enqueueKind).series.Get().ID)
 }
 
 // The set of topics heals after Redis has come back empty: at once where the first job tells, else
@@ -590,9 +591,9 @@ func TestTopicsAreAddedAgain(t *testing.T) {
 			return names
 		}
 		require.Equal(t, []string{"topic"}, enqueue())
-		require.NoError(t, rdb.Del(t.Context(), topicsKey(h.prefix()), h.keys.pool, h.keys.ready, h.keys.stats).Err())
+		require.NoError(t, rdb.Del(t.Context(), script.TopicsKey(h.prefix()), h.keys.Pool, h.keys.Ready, h.keys.Stats).Err())
 		require.Equal(t, []string{"topic"}, enqueue())
-		require.NoError(t, rdb.Del(t.Context(), topicsKey(h.prefix())).Err())
+		require.NoError(t, rdb.Del(t.Context(), script.TopicsKey(h.prefix())).Err())
 		require.Empty(t, enqueue(), "not each time")
 		g := c.commits[commitKey{topic: "topic"}]
 		g.recorded = g.recorded.Add(-recordEvery)

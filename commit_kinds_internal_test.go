@@ -15,6 +15,7 @@ import (
 
 	"github.com/delayq/delayq/internal/record"
 	"github.com/delayq/delayq/internal/redistest"
+	"github.com/delayq/delayq/internal/script"
 )
 
 // start starts a call and returns when it waits for something.
@@ -163,7 +164,7 @@ func TestCommitOfManyKindsCrashes(t *testing.T) {
 				require.ErrorIs(t, dequeued, ErrUnknownOutcome)
 				require.ErrorContains(t, dequeued, `cancel topic "topic" job "zeroth": `)
 				require.ErrorContains(t, dequeued, what+": ")
-				require.ErrorIs(t, got, errCut)
+				require.ErrorIs(t, got, script.ErrCut)
 				require.NotErrorIs(t, got, ErrUnknownOutcome)
 				pipes.with.Store(nil)
 				c.start(func() error { _, err := c.client.Dequeue(t.Context(), "topic", "zeroth"); return err }, c.stored)
@@ -213,7 +214,7 @@ func requireAllDone(t *testing.T, h *Hand, list []*operation) {
 func TestFlightOfAllKindsWithALostReply(t *testing.T) {
 	eachLossy(t, func(t *testing.T, l *lossy) {
 		stageDone(l.hand)
-		l.next(getScript, func() { l.hand.put("+0", "scheduled") })
+		l.next(script.Get, func() { l.hand.put("+0", "scheduled") })
 		list := everyKind(t, l.client)
 		g := l.client.commit("topic", cancelKind)
 		defer g.done()
@@ -225,11 +226,11 @@ func TestFlightOfAllKindsWithALostReply(t *testing.T) {
 		require.Equal(t, StateScheduled, list[2].state)
 		require.Equal(t, StateReady, l.hand.info("scheduled").State, "the new one is left alone")
 		for counter, want := range map[Counter]int{CounterCancelled: 1, CounterRevived: 1, CounterDeleted: 1} {
-			got, err := l.hand.rdb.HGet(t.Context(), l.hand.keys.stats, string(counter)).Int()
+			got, err := l.hand.rdb.HGet(t.Context(), l.hand.keys.Stats, string(counter)).Int()
 			require.NoError(t, err)
 			require.Equal(t, want, got, counter)
 		}
-		require.Len(t, g.series.free, 5, "each call that writes has a receipt")
+		require.Len(t, g.series.Free, 5, "each call that writes has a receipt")
 	})
 }
 
@@ -241,14 +242,14 @@ func TestFlightOfAllKindsWithoutScripts(t *testing.T) {
 	h := NewHand(t, rdb, redistest.Prefix(t), "topic")
 	stageDone(h)
 	require.NoError(t, rdb.ScriptFlush(t.Context()).Err())
-	require.NoError(t, rdb.ScriptLoad(t.Context(), fmt.Sprint(reviveScript.text)).Err())
+	require.NoError(t, rdb.ScriptLoad(t.Context(), fmt.Sprint(script.Revive.Text)).Err())
 	c := h.client()
 	list := everyKind(t, c)
 	g := c.commit("topic", cancelKind)
 	defer g.done()
 	require.NoError(t, g.send(t.Context(), &g.series, list))
 	requireAllDone(t, h, list)
-	require.EqualValues(t, 1, must(rdb.HGet(t.Context(), h.keys.stats, "revived").Int()))
+	require.EqualValues(t, 1, must(rdb.HGet(t.Context(), h.keys.Stats, "revived").Int()))
 }
 
 // In a cluster each call of a flight has its own connection. A hook of a node that crashes ends
@@ -341,7 +342,7 @@ func TestCallsThatWaitForReplicasHaveTheirOwnLane(t *testing.T) {
 	stores, cancels := waits.commit("topic", enqueueKind), waits.commit("topic", cancelKind)
 	require.NotSame(t, stores, cancels)
 	require.Same(t, cancels, waits.commit("topic", getKind))
-	require.NotEqual(t, stores.series.get().id, cancels.series.get().id)
+	require.NotEqual(t, stores.series.Get().ID, cancels.series.Get().ID)
 }
 
 // One call about many jobs leaves what one call for each of them leaves, and it answers in the
@@ -351,14 +352,14 @@ func TestCancelOfManyJobs(t *testing.T) {
 		stage(h)
 		r, err := h.tryCancel("nobody", "ready", "scheduled", "running", "dead", "back")
 		require.NoError(t, err)
-		require.Equal(t, "grsuds", r.text(2))
+		require.Equal(t, "grsuds", r.Text(2))
 		for _, id := range []string{"ready", "scheduled", "running", "dead", "back"} {
 			require.Empty(t, h.Traces(id))
 		}
 		again, err := h.last()
 		require.NoError(t, err)
 		require.Equal(t, r[2:], again[2:])
-		cancelled, err := h.rdb.HGet(t.Context(), h.keys.stats, "cancelled").Int()
+		cancelled, err := h.rdb.HGet(t.Context(), h.keys.Stats, "cancelled").Int()
 		require.NoError(t, err)
 		require.Equal(t, 5, cancelled)
 	})
@@ -371,9 +372,9 @@ func TestCancelOfManyReadyJobsIsBounded(t *testing.T) {
 		h.put("+0", ids...)
 		r, err := h.tryCancel(ids...)
 		require.NoError(t, err)
-		require.Len(t, r.text(2), 100)
-		require.EqualValues(t, 150, h.rdb.LLen(t.Context(), h.keys.ready).Val())
-		require.EqualValues(t, 150, h.rdb.HLen(t.Context(), h.keys.pool).Val())
+		require.Len(t, r.Text(2), 100)
+		require.EqualValues(t, 150, h.rdb.LLen(t.Context(), h.keys.Ready).Val())
+		require.EqualValues(t, 150, h.rdb.HLen(t.Context(), h.keys.Pool).Val())
 	})
 }
 
@@ -383,7 +384,7 @@ func TestRescheduleAsksTenTimes(t *testing.T) {
 	o := &operation{kind: rescheduleKind, topic: "topic", id: "x", move: &rescheduling{known: record.Job{}}}
 	for range mostAsked {
 		require.False(t, o.settled)
-		readRescheduled(nil, []*operation{o}, reply{"ok", int64(1), "p", []any{""}})
+		readRescheduled(nil, []*operation{o}, script.Reply{"ok", int64(1), "p", []any{""}})
 	}
-	require.ErrorIs(t, o.err, errReply)
+	require.ErrorIs(t, o.err, script.ErrReply)
 }

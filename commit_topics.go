@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"fmt"
+	"github.com/delayq/delayq/internal/script"
 	"hash/maphash"
 	"time"
 )
@@ -20,13 +21,13 @@ func (g *commit) record(ctx context.Context, unknown bool) {
 	g.mu.Lock()
 	since := now.Sub(g.recorded)
 	g.mu.Unlock()
-	if !unknown && since < recordEvery || g.client.rdb.SAdd(ctx, topicsKey(g.client.o.prefix), g.keys.topic).Err() != nil {
+	if !unknown && since < recordEvery || g.client.rdb.SAdd(ctx, script.TopicsKey(g.client.o.prefix), g.keys.Topic).Err() != nil {
 		return
 	}
 	g.mu.Lock()
 	g.recorded = now
 	g.mu.Unlock()
-	g.client.remember(g.keys.topic, now)
+	g.client.remember(g.keys.Topic, now)
 }
 
 const (
@@ -88,7 +89,7 @@ func (c *Client) evict() {
 		return
 	}
 	delete(c.commits, idlest.key)
-	last, dropped := idlest.series.last()
+	last, dropped := idlest.series.Last()
 	c.seriesFloor = max(c.seriesFloor, last)
 	if dropped {
 		c.seriesBase = rand.Text()
@@ -119,12 +120,12 @@ func (c *Client) remember(topic string, at time.Time) {
 // Cost: O(servers), with one call for 100 of them, and a few calls of O(1).
 func (c *Client) RemoveTopic(ctx context.Context, topic string) error {
 	ctx, end := c.begin(ctx, CallEvent{Name: "remove topic", Topic: topic})
-	place := located{call: "remove", topic: topic}
+	place := script.Place{Call: "remove", Topic: topic}
 	err := c.validate(ctx, topic, "")
 	if err == nil {
 		err = c.removeTopic(ctx, topic)
 	}
-	return end.err(c.acted(ctx, located{call: "remove topic", topic: topic}, "", place.at(err)))
+	return end.err(c.acted(ctx, script.Place{Call: "remove topic", Topic: topic}, "", place.At(err)))
 }
 
 func (c *Client) removeTopic(ctx context.Context, topic string) error {
@@ -137,27 +138,27 @@ func (c *Client) removeTopic(ctx context.Context, topic string) error {
 			return fmt.Errorf("%w: the server %s handles it", ErrNotEmpty, s.ID)
 		}
 	}
-	k := newKeys(c.o.prefix, topic)
-	series := c.series.get()
-	r, err := c.scripts.exec(ctx, removeTopicScript, k, k.receipt(series.id), 0, series.next())
-	c.series.put(series, err)
+	k := script.NewKeys(c.o.prefix, topic)
+	series := c.series.Get()
+	r, err := c.scripts.Exec(ctx, script.RemoveTopic, k, k.Receipt(series.ID), 0, series.Next())
+	c.series.Put(series, err)
 	if err != nil {
 		return c.unsure(err)
 	}
 	var jobs, leases, done, schedules int64
-	if n, _ := fmt.Sscan(r.text(2), &jobs, &leases, &done, &schedules); n > 0 {
+	if n, _ := fmt.Sscan(r.Text(2), &jobs, &leases, &done, &schedules); n > 0 {
 		return fmt.Errorf("%w: it has %d unfinished jobs, %d leases, %d done jobs and %d schedules", ErrNotEmpty, jobs, leases, done, schedules)
 	}
 	// The name is in another slot. Whoever stores a job from now on adds it again, but perhaps
 	// before it is removed here.
-	if err := c.rdb.SRem(ctx, topicsKey(c.o.prefix), topic).Err(); err != nil {
+	if err := c.rdb.SRem(ctx, script.TopicsKey(c.o.prefix), topic).Err(); err != nil {
 		return c.unsure(err)
 	}
 	c.forget(topic)
-	for _, key := range []string{k.stats, k.schedules} {
+	for _, key := range []string{k.Stats, k.Schedules} {
 		n, err := c.rdb.HLen(ctx, key).Result()
 		if err == nil && n > 0 {
-			return c.unsure(c.rdb.SAdd(ctx, topicsKey(c.o.prefix), topic).Err())
+			return c.unsure(c.rdb.SAdd(ctx, script.TopicsKey(c.o.prefix), topic).Err())
 		}
 		if err != nil {
 			return c.unsure(err)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/delayq/delayq/internal/loop"
 	"github.com/delayq/delayq/internal/record"
+	"github.com/delayq/delayq/internal/script"
 )
 
 // controlLoop listens to the control channel, where scripts publish messages that cannot wait for
@@ -18,7 +19,7 @@ import (
 // messages that were published before it subscribed. Once it has subscribed, it looks at every
 // topic, and at its leases too. Without a Cluster, the server is rung on the same connection.
 func (s *Server) controlLoop(ctx context.Context) {
-	channels := []string{controlChannel(s.o.prefix)}
+	channels := []string{script.ControlChannel(s.o.prefix)}
 	if _, cluster := s.calls.(*redis.ClusterClient); !cluster {
 		channels = append(channels, ringChannel(s.o.prefix, s.id))
 	}
@@ -67,7 +68,7 @@ func (s *Server) listenLoop(ctx context.Context, call string, rdb redis.Universa
 		if err != nil {
 			watch.note(call, err)
 		}
-		if redisCode(err) == codeNoPerm && len(channels) > 1 {
+		if script.Code(err) == script.CodeNoPerm && len(channels) > 1 {
 			channels = channels[:1] // messages are worth more than rings
 		}
 		loop.Sleep(ctx, slow.Next())
@@ -103,7 +104,7 @@ func (s *Server) listen(ctx context.Context, rdb redis.UniversalClient, channels
 			heard()
 			switch m := msg.(type) {
 			case *redis.Message:
-				if m.Channel == controlChannel(s.o.prefix) {
+				if m.Channel == script.ControlChannel(s.o.prefix) {
 					s.obey(m.Payload)
 				} else if t := s.topics.get(m.Payload); t != nil {
 					t.ring()

@@ -34,7 +34,7 @@ func (w *walk) id() (id queryID) {
 		latest = "latest"
 	}
 	words := []string{
-		w.keys.root, string(q.State), w.from, w.to, latest, q.IDPrefix, fmt.Sprint(q.MinAttempt), q.Error, q.Failure, string(q.Payload),
+		w.keys.Root, string(q.State), w.from, w.to, latest, q.IDPrefix, fmt.Sprint(q.MinAttempt), q.Error, q.Failure, string(q.Payload),
 	}
 	for _, name := range slices.Sorted(maps.Keys(q.Headers)) {
 		words = append(words, name, q.Headers[name])

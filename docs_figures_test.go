@@ -18,6 +18,7 @@ import (
 
 	"github.com/delayq/delayq/internal/record"
 	"github.com/delayq/delayq/internal/schedule"
+	"github.com/delayq/delayq/internal/script"
 )
 
 // A size is a number of bytes in a document.
@@ -52,11 +53,11 @@ func proseFigures(t *testing.T) []proseFigure {
 		{"README.md", "and format <> for jobs with a key", record.VersionKeyed},
 		{"README.md", "after <>, 4 s and so on up to", first},
 		{"README.md", "and so on up to <> with jitter", last},
-		{"README.md", "| up to <> of any bytes; an empty one is replaced", size(maxIDLen)},
-		{"README.md", "| Topic, prefix | up to <> of UTF-8", size(maxTopicLen)},
+		{"README.md", "| up to <> of any bytes; an empty one is replaced", size(script.MaxIDLen)},
+		{"README.md", "| Topic, prefix | up to <> of UTF-8", size(script.MaxTopicLen)},
 		{"README.md", "| up to <> of any bytes by default (`MaxPayload`", size(defaultClient.maxPayload)},
 		{"README.md", "(`MaxPayload`: up to <>)", size(largestPayload)},
-		{"README.md", "| Headers | up to <> for each job", size(maxHeaderLen)},
+		{"README.md", "| Headers | up to <> for each job", size(script.MaxHeaderLen)},
 		{"README.md", "| Delay | up to <> years", int(maxDelay / (365 * 24 * time.Hour))},
 		{"README.md", "no due time after the year <> |", time.UnixMilli(maxDueMS).UTC().Year()},
 		{"README.md", "| unlimited, or up to <> |", maxRetry},
@@ -144,15 +145,15 @@ func proseFigures(t *testing.T) []proseFigure {
 		{"docs/operations.md", "not possible; <> is the maximum.", maxTick},
 		{"docs/operations.md", "below the tick, `take` below <> unless", waitTimeout},
 
-		{"docs/protocol.md", "Topics and prefixes have 1 to <> of valid UTF-8", size(maxTopicLen)},
-		{"docs/protocol.md", "Job IDs have 1 to <> of any kind", size(maxIDLen)},
+		{"docs/protocol.md", "Topics and prefixes have 1 to <> of valid UTF-8", size(script.MaxTopicLen)},
+		{"docs/protocol.md", "Job IDs have 1 to <> of any kind", size(script.MaxIDLen)},
 		{"docs/protocol.md", "of a series; expires after <>, that of an [outbox]", receipt},
 		{"docs/protocol.md", "that of an [outbox](#rows-of-an-outbox) after <> |", rowsReceipt},
 		{"docs/protocol.md", "`[1 0 …]`. It expires after <>.", checkTrust},
 		{"docs/protocol.md", "The receipt is kept for <>.", receipt},
 		{"docs/protocol.md", "a member of <> hyphens", anchor},
 		{"docs/protocol.md", "1 ≤ min ≤ max ≤ <>; 0, 0", maxDelay.Milliseconds()},
-		{"docs/protocol.md", "any bytes; together at most <> |", size(maxHeaderLen)},
+		{"docs/protocol.md", "any bytes; together at most <> |", size(script.MaxHeaderLen)},
 		{"docs/protocol.md", "it snoozes it (<> here)", newerRecordDelay},
 		{"docs/protocol.md", "The log holds the first entry and the newest <>.", record.MaxFailures - 1},
 		{"docs/protocol.md", "| message | string | at most <> |", size(record.MaxMessage)},
@@ -283,13 +284,13 @@ func TestProseVerbsAreTheScripts(t *testing.T) {
 	verb := regexp.MustCompile(`\bnudge\(channel, '(\w+)'`)
 	withdraw := proseFile(t, "lua/prelude/withdraw.lua")
 	tells := regexp.MustCompile(`\bwithdraw\([^)]*\bchannel\b`) // of a run that it ends
-	for _, s := range allScripts {
-		text := strings.Replace(s.text.(string), withdraw, "", 1)
+	for _, s := range script.All {
+		text := strings.Replace(s.Text.(string), withdraw, "", 1)
 		if tells.MatchString(text) {
 			text += withdraw
 		}
 		for _, m := range verb.FindAllStringSubmatch(text, -1) {
-			said[m[1]] = append(said[m[1]], s.name)
+			said[m[1]] = append(said[m[1]], s.Name)
 		}
 	}
 

@@ -18,6 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/delayq/delayq/internal/record"
+	"github.com/delayq/delayq/internal/script"
 )
 
 // The tests in this file hold scripts to their headers, and docs/protocol.md to the scripts.
@@ -130,21 +131,21 @@ func TestProseEveryLuaFileIsAScript(t *testing.T) {
 func TestProseScriptIsUsedInOneDeclaration(t *testing.T) {
 	users := map[string][]string{} // variable of a script → declarations
 	known := map[string]bool{}
-	for name := range Scripts() {
-		words := strings.Split(name, "_")
-		for i, word := range words[1:] {
-			words[i+1] = strings.ToUpper(word[:1]) + word[1:]
-		}
-		known[strings.Join(words, "")+"Script"] = true
+	for _, m := range regexp.MustCompile(`(?m)^\t(\w+) += new(?:Reading)?Script\(`).FindAllStringSubmatch(proseFile(t, "internal/script/script.go"), -1) {
+		known[m[1]] = true
 	}
+	require.Len(t, known, len(Scripts()))
 	for file, tree := range proseGo(t) {
 		for _, decl := range tree.Decls {
 			seen := map[string]bool{}
 			ast.Inspect(decl, func(n ast.Node) bool {
-				id, ok := n.(*ast.Ident)
-				if ok && known[id.Name] && file != "scripts.go" && !seen[id.Name] {
-					seen[id.Name] = true
-					users[id.Name] = append(users[id.Name], fmt.Sprintf("%s:%d", file, decl.Pos()))
+				sel, ok := n.(*ast.SelectorExpr)
+				if !ok {
+					return true
+				}
+				if id, is := sel.X.(*ast.Ident); is && id.Name == "script" && known[sel.Sel.Name] && !seen[sel.Sel.Name] {
+					seen[sel.Sel.Name] = true
+					users[sel.Sel.Name] = append(users[sel.Sel.Name], fmt.Sprintf("%s:%d", file, decl.Pos()))
 				}
 				return true
 			})
@@ -178,7 +179,7 @@ func TestProseKeysAreSpelledInKeysOnly(t *testing.T) {
 				return true
 			}
 			if text := must(strconv.Unquote(lit.Value)); spelled.MatchString(text) {
-				require.Equal(t, "keys.go", file, "%s", lit.Value)
+				require.Equal(t, "internal/script/keys.go", file, "%s", lit.Value)
 				topic++
 			}
 			return true
@@ -214,11 +215,11 @@ func TestProseProtocolIsTheScripts(t *testing.T) {
 		}
 		require.Contains(t, section, "| reply |", name)
 	}
-	k := newKeys("delayq", "t")
+	k := script.NewKeys("delayq", "t")
 	for _, key := range []string{
-		k.pool, k.bucket, k.ready, k.handoff, k.leases, k.attempts, k.errors, k.moved, k.dead, k.done, k.results, k.meta, k.stats, k.sizes, k.idle,
-		k.schedules, k.slots, k.waiting, k.fired, k.runs,
-		k.receipt("series"), k.taken("server"), topicsKey("delayq"), serversKey("delayq"), controlChannel("delayq"),
+		k.Pool, k.Bucket, k.Ready, k.Handoff, k.Leases, k.Attempts, k.Errors, k.Moved, k.Dead, k.Done, k.Results, k.Meta, k.Stats, k.Sizes, k.Idle,
+		k.Schedules, k.Slots, k.Waiting, k.Fired, k.Runs,
+		k.Receipt("series"), k.Taken("server"), script.TopicsKey("delayq"), script.ServersKey("delayq"), script.ControlChannel("delayq"),
 	} {
 		name := strings.NewReplacer("delayq:", "", "{t}:", "", ":series", "", ":server", "").Replace(key)
 		require.Regexp(t, "(?m)^\\| `(\\{topic\\}:)?"+name, protocol, "table of keys")
@@ -228,17 +229,17 @@ func TestProseProtocolIsTheScripts(t *testing.T) {
 	}
 }
 
-// The table of letters in docs/protocol.md has the constants of scripts.go and no others, and says
+// The table of letters in docs/protocol.md has the constants of internal/script and no others, and says
 // which scripts reply with them.
 func TestProseLettersAreTheConstants(t *testing.T) {
 	constants := map[string]string{} // letter → constant
-	ast.Inspect(proseGo(t)["scripts.go"], func(n ast.Node) bool {
+	ast.Inspect(proseLibrary(t)["internal/script/script.go"], func(n ast.Node) bool {
 		spec, ok := n.(*ast.ValueSpec)
 		if !ok {
 			return true
 		}
 		for i, name := range spec.Names {
-			if strings.HasPrefix(name.Name, "letter") {
+			if strings.HasPrefix(name.Name, "Letter") {
 				lit, ok := spec.Values[i].(*ast.BasicLit)
 				require.True(t, ok, name.Name)
 				letter := must(strconv.Unquote(lit.Value))
@@ -252,14 +253,14 @@ func TestProseLettersAreTheConstants(t *testing.T) {
 
 	uses := map[string][]string{} // letter → scripts
 	inCode := regexp.MustCompile(`'([a-z])'`)
-	for _, s := range allScripts {
-		for line := range strings.Lines(s.text.(string)) {
+	for _, s := range script.All {
+		for line := range strings.Lines(s.Text.(string)) {
 			code, _, _ := strings.Cut(line, "--")
 			if !strings.Contains(code, "letter") || strings.Contains(code, "if ") {
 				continue
 			}
 			for _, m := range inCode.FindAllStringSubmatch(code, -1) {
-				uses[m[1]] = append(uses[m[1]], s.name)
+				uses[m[1]] = append(uses[m[1]], s.Name)
 			}
 		}
 	}
@@ -275,7 +276,7 @@ func TestProseLettersAreTheConstants(t *testing.T) {
 		if i := slices.Index(scripts, "settling scripts"); i >= 0 {
 			scripts = slices.Delete(scripts, i, i+1)
 			for _, v := range verbs {
-				scripts = append(scripts, v.script.name)
+				scripts = append(scripts, v.script.Name)
 			}
 		}
 		slices.Sort(uses[letter])

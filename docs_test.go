@@ -19,6 +19,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/delayq/delayq/internal/script"
 	"github.com/stretchr/testify/require"
 )
 
@@ -70,9 +71,9 @@ func thousands(n int) string {
 func TestProseLimitsAreTheRealOnes(t *testing.T) {
 	readme := proseFile(t, "README.md")
 	for what, words := range map[string]string{
-		"ID":      fmt.Sprintf("%d KiB", maxIDLen>>10),
-		"topic":   fmt.Sprintf("%d bytes", maxTopicLen),
-		"headers": fmt.Sprintf("%d KiB", maxHeaderLen>>10),
+		"ID":      fmt.Sprintf("%d KiB", script.MaxIDLen>>10),
+		"topic":   fmt.Sprintf("%d bytes", script.MaxTopicLen),
+		"headers": fmt.Sprintf("%d KiB", script.MaxHeaderLen>>10),
 		"payload": fmt.Sprintf("%d MiB", defaultClient.maxPayload>>20),
 		"delay":   fmt.Sprintf("%.0f years", maxDelay.Hours()/24/365),
 		"due":     strconv.Itoa(time.UnixMilli(maxDueMS).UTC().Year()),
@@ -657,7 +658,7 @@ func proseGo(t *testing.T) map[string]*ast.File {
 }
 
 // proseParts are the packages that the library consists of, besides this one.
-var proseParts = []string{"internal/contain", "internal/link", "internal/loop", "internal/record", "internal/schedule"}
+var proseParts = []string{"internal/contain", "internal/link", "internal/loop", "internal/record", "internal/schedule", "internal/script"}
 
 // proseLibrary is proseGo with the files of proseParts, by path.
 func proseLibrary(t *testing.T) map[string]*ast.File {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"github.com/delayq/delayq/internal/script"
 	"time"
 )
 
@@ -63,7 +64,7 @@ var (
 	// To find out about a job that is not due yet, call [Client.Get] or repeat the call:
 	// [ErrDuplicate] means that the first call stored the job. A job that was already due may have
 	// finished in the meantime.
-	ErrUnknownOutcome = errUnknown
+	ErrUnknownOutcome = script.ErrUnknown
 )
 
 // A DuplicateError describes the job that has the ID of a rejected new one. It is an

@@ -11,6 +11,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/delayq/delayq/internal/record"
+	"github.com/delayq/delayq/internal/script"
 )
 
 // An Explanation says why a job is not running, or that it is. [Inspector.Explain] returns it.
@@ -179,14 +180,14 @@ const explainLook = 10_000
 // time and is not, or if it does not exist, INFO is one more call. If it does not exist, the audit
 // is another one, O(1,000).
 func (i *Inspector) Explain(ctx context.Context, topic, id string) (*Explanation, error) {
-	place := located{call: "explain", topic: topic, job: id}
+	place := script.Place{Call: "explain", Topic: topic, Job: id}
 	err := i.validate(ctx, topic, id)
 	if err != nil {
-		return nil, place.at(err)
+		return nil, place.At(err)
 	}
 	c, err := i.circumstances(ctx, topic, id)
 	if err != nil {
-		return nil, place.at(err)
+		return nil, place.At(err)
 	}
 	e := &Explanation{Job: c.info, Reasons: c.reasons(), At: c.at}
 	for n := range e.Reasons {
@@ -231,18 +232,18 @@ type circumstances struct {
 
 // circumstances reads them.
 func (i *Inspector) circumstances(ctx context.Context, topic, id string) (*circumstances, error) {
-	k := newKeys(i.o.prefix, topic)
-	call := newScriptCall(explainScript, topic, 1, k.of(explainScript, ""), []any{id, recordHead, explainLook})
-	first := redis.NewScanCmd(ctx, nil, "hscan", serversKey(i.o.prefix), 0, "count", serversPage)
-	i.scripts.doWith(ctx, []*scriptCall{call}, first)
-	if call.err != nil {
-		return nil, call.err
+	k := script.NewKeys(i.o.prefix, topic)
+	call := script.NewCall(script.Explain, topic, 1, k.Of(script.Explain, ""), []any{id, recordHead, explainLook})
+	first := redis.NewScanCmd(ctx, nil, "hscan", script.ServersKey(i.o.prefix), 0, "count", serversPage)
+	i.scripts.DoWith(ctx, []*script.Call{call}, first)
+	if call.Err != nil {
+		return nil, call.Err
 	}
 	servers, err := i.serversAfter(ctx, first)
 	if err != nil {
 		return nil, err
 	}
-	c := readCircumstances(topic, id, call.reply)
+	c := readCircumstances(topic, id, call.Reply)
 	c.serve(topic, servers)
 	if c.info == nil {
 		if c.acts, err = i.actsAbout(ctx, topic, id); err != nil {
@@ -250,12 +251,12 @@ func (i *Inspector) circumstances(ctx context.Context, topic, id string) (*circu
 		}
 	}
 	if c.info == nil || c.late() {
-		node, err := i.node(ctx, k.pool)
+		node, err := i.node(ctx, k.Pool)
 		if err != nil {
 			return nil, err
 		}
 		told, err := node.Info(ctx).Result()
-		if err != nil && !answered(err) {
+		if err != nil && !script.Answered(err) {
 			return nil, err
 		}
 		c.redis = parseInfo(told)
@@ -267,27 +268,27 @@ func (i *Inspector) circumstances(ctx context.Context, topic, id string) (*circu
 }
 
 // readCircumstances reads a reply of the explain script.
-func readCircumstances(topic, id string, r reply) *circumstances {
-	at := func(column int) string { return r.text(2 + column) }
-	c := &circumstances{id: id, at: msTime(r.now()), info: readJobInfo(topic, id, recordHead, at)}
+func readCircumstances(topic, id string, r script.Reply) *circumstances {
+	at := func(column int) string { return r.Text(2 + column) }
+	c := &circumstances{id: id, at: msTime(r.Now()), info: readJobInfo(topic, id, recordHead, at)}
 	moved, _ := record.DecodeMoved(at(columnMoved))
 	c.revived = moved.Revived
-	for _, p := range record.DecodePauses(r.text(11), r.now()) {
+	for _, p := range record.DecodePauses(r.Text(11), r.Now()) {
 		c.pauses = append(c.pauses, PauseInfo{By: p.By, Reason: p.Reason, Since: msTime(p.Since), Until: orZero(p.Until)})
 	}
-	c.hold = readHold(r.list(16), r.now())
-	if _, c.gather = keyHold(r.list(16).text(5)); c.gather.Before(c.at) {
+	c.hold = readHold(r.List(16), r.Now())
+	if _, c.gather = keyHold(r.List(16).Text(5)); c.gather.Before(c.at) {
 		c.gather = time.Time{}
 	}
-	c.ahead, c.whole, c.rank, c.leased = r.number(12), r.number(13) == 1, r.number(14), r.number(15)
-	c.before, c.keys = r.number(17), r.number(18)
-	c.paused, c.until = keyHold(r.text(19))
-	if limit := r.list(20); len(limit) >= 3 {
-		_, c.parked = keyHold(limit.text(0))
-		c.running = limit.number(1)
-		c.ration = decodeKeyLimits(limit.text(2)).or(c.hold.limits)
-		c.blocker = limit.text(3)
-		_, c.blocked = keyHold(limit.text(4))
+	c.ahead, c.whole, c.rank, c.leased = r.Number(12), r.Number(13) == 1, r.Number(14), r.Number(15)
+	c.before, c.keys = r.Number(17), r.Number(18)
+	c.paused, c.until = keyHold(r.Text(19))
+	if limit := r.List(20); len(limit) >= 3 {
+		_, c.parked = keyHold(limit.Text(0))
+		c.running = limit.Number(1)
+		c.ration = decodeKeyLimits(limit.Text(2)).or(c.hold.limits)
+		c.blocker = limit.Text(3)
+		_, c.blocked = keyHold(limit.Text(4))
 	}
 	switch {
 	case at(columnRecord) == "" && at(columnBucket)+at(columnLease)+at(columnDead) != "":
@@ -334,7 +335,7 @@ func (c *circumstances) serve(topic string, servers []ServerInfo) {
 // audit.
 func (i *Inspector) actsAbout(ctx context.Context, topic, id string) ([]AuditEntry, error) {
 	acts, err := i.Audit(ctx, record.MaxActs)
-	if err != nil && redisCode(err) == codeNoPerm {
+	if err != nil && script.Code(err) == script.CodeNoPerm {
 		return nil, nil
 	}
 	return slices.DeleteFunc(acts, func(a AuditEntry) bool { return !a.about(topic, id) }), err

@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"github.com/delayq/delayq/internal/script"
 	"regexp"
 	"slices"
 	"strings"
@@ -71,7 +72,7 @@ func (i *Inspector) Failures(ctx context.Context, topic string, s State, budget 
 		}
 	}
 	if err != nil {
-		return nil, located{call: "failures", topic: topic}.at(err)
+		return nil, script.Place{Call: "failures", Topic: topic}.At(err)
 	}
 	f := &Failures{Examined: w.page.Examined, Total: w.page.Total}
 	for _, g := range groups {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"github.com/delayq/delayq/internal/contain"
 	"github.com/delayq/delayq/internal/loop"
+	"github.com/delayq/delayq/internal/script"
 	"slices"
 	"strings"
 	"time"
@@ -67,7 +68,7 @@ func (s *Server) followLoop(ctx context.Context) {
 	var read time.Time
 	for ctx.Err() == nil {
 		call, cancel := context.WithTimeout(ctx, callTimeout)
-		now, err := s.calls.SCard(call, topicsKey(s.o.prefix)).Result()
+		now, err := s.calls.SCard(call, script.TopicsKey(s.o.prefix)).Result()
 		cancel()
 		if err == nil && (now != count || time.Since(read) >= followAll) {
 			var topics []string
@@ -95,7 +96,7 @@ func (s *Server) followLoop(ctx context.Context) {
 func (s *Server) readTopics(ctx context.Context) (topics []string, err error) {
 	for cursor := uint64(0); ; {
 		call, cancel := context.WithTimeout(ctx, callTimeout)
-		some, next, err := s.calls.SScan(call, topicsKey(s.o.prefix), cursor, "", 1000).Result()
+		some, next, err := s.calls.SScan(call, script.TopicsKey(s.o.prefix), cursor, "", 1000).Result()
 		cancel()
 		if err != nil {
 			return nil, fmt.Errorf("read topics: %w", err)
@@ -128,7 +129,7 @@ func (s *Server) follow(ctx context.Context, topics []string) (done bool) {
 	left := make(map[*pattern]int)
 	for _, topic := range topics {
 		p := s.patternOf(topic)
-		if p == nil || p.now[topic] != nil || checkName("topic", topic) != nil {
+		if p == nil || p.now[topic] != nil || script.CheckName("topic", topic) != nil {
 			continue
 		}
 		if t := s.topics.get(topic); t != nil {
@@ -160,7 +161,7 @@ func (s *Server) follow(ctx context.Context, topics []string) (done bool) {
 func (s *Server) isEmpty(ctx context.Context, t *topicServer) bool {
 	call, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	n, err := s.calls.Exists(call, t.keys.pool, t.keys.schedules).Result()
+	n, err := s.calls.Exists(call, t.keys.Pool, t.keys.Schedules).Result()
 	if err == nil && n > 0 {
 		err = s.noteLate(ctx, t)
 	}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/delayq/delayq/internal/contain"
 	"github.com/delayq/delayq/internal/record"
+	"github.com/delayq/delayq/internal/script"
 )
 
 // Handle sets the handler of a topic. If the server is running, it serves the topic from now on.
@@ -41,7 +42,7 @@ func (s *Server) handleTopic(topic string, h Handler, opts []HandlerOption) erro
 		opt.applyHandler(&o)
 	}
 	follows := strings.Contains(topic, "*")
-	if err := checkName("topic", strings.ReplaceAll(topic, "*", "x")); err != nil {
+	if err := script.CheckName("topic", strings.ReplaceAll(topic, "*", "x")); err != nil {
 		o.errs = append(o.errs, err)
 	}
 	if contain.IsNil(h) {
@@ -131,7 +132,7 @@ func (s *Server) addTopicLocked(like topicLike) (*topicServer, error) {
 		return nil, invalid([]error{errors.New("handler already set")})
 	}
 	t := &topicServer{
-		server: s, keys: newKeys(s.o.prefix, like.topic), handler: like.handler,
+		server: s, keys: script.NewKeys(s.o.prefix, like.topic), handler: like.handler,
 		workers: workers{count: like.concurrency}, defaults: like.defaults, limits: like.limits,
 	}
 	if like.pool != nil {
@@ -271,7 +272,7 @@ func (t *topicServer) remove(ctx context.Context) (err error) {
 	s.blocked.remove(t)
 	t.reportUnsettled()
 	s.leave(t)
-	s.topics.remove(t.keys.topic)
+	s.topics.remove(t.keys.Topic)
 	return err
 }
 
@@ -295,7 +296,7 @@ func (s *topicSet) add(t *topicServer) {
 	if s.by == nil {
 		s.by = make(map[string]*topicServer)
 	}
-	s.by[t.keys.topic], s.list = t, nil
+	s.by[t.keys.Topic], s.list = t, nil
 }
 
 func (s *topicSet) remove(topic string) {
@@ -320,7 +321,7 @@ func (s *topicSet) all() []*topicServer {
 		for _, t := range s.by {
 			s.list = append(s.list, t)
 		}
-		slices.SortFunc(s.list, func(a, b *topicServer) int { return strings.Compare(a.keys.topic, b.keys.topic) })
+		slices.SortFunc(s.list, func(a, b *topicServer) int { return strings.Compare(a.keys.Topic, b.keys.Topic) })
 	}
 	return s.list
 }

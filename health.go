@@ -144,7 +144,7 @@ func (s *Server) enter(state ServerState) {
 
 // health describes what the server does for the topic.
 func (t *topicServer) health(now time.Time) TopicHealth {
-	h := TopicHealth{Topic: t.keys.topic, Failing: t.trouble.failing()}
+	h := TopicHealth{Topic: t.keys.Topic, Failing: t.trouble.failing()}
 	at := t.clock.at(now)
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -193,7 +193,7 @@ func (s *Server) turning(topics []*topicServer) (all []LoopHealth, late []LateLo
 		lists[i] = t.loops.all()
 	}
 	for i, turns := range s.loops.Turns(lists) {
-		topic := topics[i].keys.topic
+		topic := topics[i].keys.Topic
 		for _, one := range turns {
 			note(topic, one)
 		}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"github.com/delayq/delayq/internal/contain"
+	"github.com/delayq/delayq/internal/script"
 	"net/http"
 	"path"
 	"slices"
@@ -169,7 +170,7 @@ func (s *Server) ping() (p ping) {
 	began := time.Now()
 	err := s.calls.Ping(ctx).Err()
 	p.took = time.Since(began)
-	if p.answered = err == nil || !away(err); !p.answered { // without the right to PING, NOPERM is an answer too
+	if p.answered = err == nil || !script.Away(err); !p.answered { // without the right to PING, NOPERM is an answer too
 		p.err = err
 	}
 	return p

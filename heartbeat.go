@@ -15,6 +15,7 @@ import (
 
 	"github.com/delayq/delayq/internal/loop"
 	"github.com/delayq/delayq/internal/record"
+	"github.com/delayq/delayq/internal/script"
 )
 
 const (
@@ -105,7 +106,7 @@ func (s *Server) heartbeatLoop(ctx, fetch context.Context) {
 		known = known || err == nil
 		if err == nil && (lost || time.Since(restored) >= sweepEvery) {
 			// If Redis does not answer, the next heartbeat tries again.
-			if err = s.restore(ctx, lost); err == nil || !away(err) {
+			if err = s.restore(ctx, lost); err == nil || !script.Away(err) {
 				restored, lost = time.Now(), false
 			} else {
 				err = nil
@@ -138,7 +139,7 @@ func (s *Server) heartbeatLoop(ctx, fetch context.Context) {
 func (s *Server) heartbeat(ctx context.Context, about record.Heartbeat) (now int64, gone bool, err error) {
 	about.Topics = make(map[string]record.HeartbeatTopic, s.topics.len())
 	for _, t := range s.topics.all() {
-		about.Topics[t.keys.topic] = t.status(time.Now())
+		about.Topics[t.keys.Topic] = t.status(time.Now())
 	}
 	text, err := about.Encode()
 	if err != nil {
@@ -146,8 +147,8 @@ func (s *Server) heartbeat(ctx context.Context, about record.Heartbeat) (now int
 	}
 	call, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	r, err := s.scripts.call(call, heartbeatScript, "", 0, []any{serversKey(s.o.prefix)}, s.id, text)
-	return r.now(), r.number(2) == 1, err
+	r, err := s.scripts.Call(call, script.Heartbeat, "", 0, []any{script.ServersKey(s.o.prefix)}, s.id, text)
+	return r.Now(), r.Number(2) == 1, err
 }
 
 // farewell deletes the heartbeat of a server that stops. It first waits for the reply to the last
@@ -160,7 +161,7 @@ func (s *Server) farewell(beaten <-chan struct{}) {
 	case <-beaten:
 	case <-ctx.Done():
 	}
-	if err := s.calls.HDel(ctx, serversKey(s.o.prefix), s.id).Err(); err != nil {
+	if err := s.calls.HDel(ctx, script.ServersKey(s.o.prefix), s.id).Err(); err != nil {
 		s.log.Warn("heartbeat not deleted", "err", err)
 	}
 }
@@ -172,7 +173,7 @@ func (s *Server) sweep(ctx context.Context, now int64) error {
 	all, err := readServers(call, s.calls, s.o.prefix)
 	for _, info := range all {
 		if err == nil && msTime(now).Sub(info.SeenAt) > heartbeatStale {
-			err = s.calls.HDel(call, serversKey(s.o.prefix), info.ID).Err()
+			err = s.calls.HDel(call, script.ServersKey(s.o.prefix), info.ID).Err()
 		}
 	}
 	return err
@@ -202,7 +203,7 @@ const serversPage = 100
 // readServers reads all heartbeats of a prefix. It uses HSCAN because operators often forbid
 // HGETALL.
 func readServers(ctx context.Context, rdb redis.Cmdable, prefix string) ([]ServerInfo, error) {
-	return allServers(ctx, rdb, prefix, rdb.HScan(ctx, serversKey(prefix), 0, "", serversPage))
+	return allServers(ctx, rdb, prefix, rdb.HScan(ctx, script.ServersKey(prefix), 0, "", serversPage))
 }
 
 // allServers is readServers with the first call of its scan.
@@ -220,7 +221,7 @@ func allServers(ctx context.Context, rdb redis.Cmdable, prefix string, page *red
 		if next == 0 {
 			break
 		}
-		page = rdb.HScan(ctx, serversKey(prefix), next, "", serversPage)
+		page = rdb.HScan(ctx, script.ServersKey(prefix), next, "", serversPage)
 	}
 	list := make([]ServerInfo, 0, len(found))
 	for _, info := range found {

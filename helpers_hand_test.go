@@ -21,6 +21,7 @@ import (
 
 	"github.com/delayq/delayq/internal/record"
 	"github.com/delayq/delayq/internal/redistest"
+	"github.com/delayq/delayq/internal/script"
 )
 
 // A Hand does by hand what the servers of one topic do, one script call at a time and only when the
@@ -28,10 +29,10 @@ import (
 type Hand struct {
 	t      testing.TB
 	rdb    redis.UniversalClient
-	keys   *keys
-	series *series
+	keys   *script.Keys
+	series *script.Series
 	ts     *topicServer // writes the rows
-	last   func() (reply, error)
+	last   func() (script.Reply, error)
 
 	waits  string // the name under which its takes wait; "": they do not
 	listed int    // 1: the name may be in idle
@@ -51,33 +52,33 @@ func (one Held) fence() int64 {
 
 // NewHand makes a Hand for a topic.
 func NewHand(t testing.TB, rdb redis.UniversalClient, prefix, topic string) *Hand {
-	h := &Hand{t: t, rdb: rdb, keys: newKeys(prefix, topic), series: newSeries()}
+	h := &Hand{t: t, rdb: rdb, keys: script.NewKeys(prefix, topic), series: script.NewSeries()}
 	h.ts = &topicServer{server: &Server{id: "by-hand"}, keys: h.keys}
 	return h
 }
 
 // prefix is that of the Hand's keys.
-func (h *Hand) prefix() string { return h.keys.prefix() }
+func (h *Hand) prefix() string { return h.keys.Prefix() }
 
 // Key is the name of one of the topic's keys, like pool.
-func (h *Hand) Key(name string) string { return h.keys.root + name }
+func (h *Hand) Key(name string) string { return h.keys.Root + name }
 
 // try calls a script and notes the call for Again.
-func (h *Hand) try(s *script, keys []any, args ...any) (reply, error) {
-	h.last = func() (reply, error) {
-		return caller{rdb: h.rdb, hooks: &hooks{}}.call(context.Background(), s, h.keys.topic, 0, keys, args...)
+func (h *Hand) try(s *script.Script, keys []any, args ...any) (script.Reply, error) {
+	h.last = func() (script.Reply, error) {
+		return script.Caller{RDB: h.rdb, Hooks: &hooks{}}.Call(context.Background(), s, h.keys.Topic, 0, keys, args...)
 	}
 	return h.last()
 }
 
 // run is try with the keys that the script's header names, and the receipt of the Hand's series.
-func (h *Hand) run(s *script, args ...any) (reply, error) {
-	return h.try(s, h.keys.of(s, h.keys.receipt(h.series.id)), args...)
+func (h *Hand) run(s *script.Script, args ...any) (script.Reply, error) {
+	return h.try(s, h.keys.Of(s, h.keys.Receipt(h.series.ID)), args...)
 }
 
 // tryPromote promotes at most limit jobs of each kind.
-func (h *Hand) tryPromote(limit, heal int) (reply, error) {
-	return h.run(promoteScript, limit, heal, controlChannel(h.prefix()), h.keys.topic)
+func (h *Hand) tryPromote(limit, heal int) (script.Reply, error) {
+	return h.run(script.Promote, limit, heal, script.ControlChannel(h.prefix()), h.keys.Topic)
 }
 
 // Promote promotes all that is due, and tells how many jobs were due and how many leases had run
@@ -87,41 +88,41 @@ func (h *Hand) Promote() (moved, reclaimed int) {
 	for {
 		r, err := h.tryPromote(1000, 1)
 		require.NoError(h.t, err)
-		moved, reclaimed = moved+int(r.number(2)), reclaimed+int(r.number(3))
-		if max(r.number(2), r.number(3)) < 1000 {
+		moved, reclaimed = moved+int(r.Number(2)), reclaimed+int(r.Number(3))
+		if max(r.Number(2), r.Number(3)) < 1000 {
 			return moved, reclaimed
 		}
 	}
 }
 
 // tryTake is one call of the take script; number "" is the next one.
-func (h *Hand) tryTake(number string, limit int, lease time.Duration) (reply, error) {
+func (h *Hand) tryTake(number string, limit int, lease time.Duration) (script.Reply, error) {
 	return h.tryTakeAhead(number, limit, limit, lease)
 }
 
 // tryTakeAhead is tryTake for a server that starts free of the jobs at once.
-func (h *Hand) tryTakeAhead(number string, limit, free int, lease time.Duration) (reply, error) {
+func (h *Hand) tryTakeAhead(number string, limit, free int, lease time.Duration) (script.Reply, error) {
 	return h.tryTakeSince(number, "", limit, callBytes, free, lease, "head")
 }
 
 // tryTakeSince is one call of the take script of a server that has had no answer to the takes from
 // since on; "": it has had all.
-func (h *Hand) tryTakeSince(number, since string, limit, bytes, free int, lease time.Duration, place string) (reply, error) {
+func (h *Hand) tryTakeSince(number, since string, limit, bytes, free int, lease time.Duration, place string) (script.Reply, error) {
 	if number == "" {
-		number = h.series.next()
+		number = h.series.Next()
 	}
 	if lease == 0 {
 		lease = -time.Millisecond // the end has microseconds, the clock that it is compared with has not
 	}
-	return h.try(takeScript, h.keys.of(takeScript, h.keys.taken(h.series.id)), number, cmp.Or(since, number), limit, bytes, lease.Milliseconds(), free, place, h.waits, h.listed, 0, 0, 0, 0)
+	return h.try(script.Take, h.keys.Of(script.Take, h.keys.Taken(h.series.ID)), number, cmp.Or(since, number), limit, bytes, lease.Milliseconds(), free, place, h.waits, h.listed, 0, 0, 0, 0)
 }
 
 // heldOf reads what take answered.
-func heldOf(r reply) (list []Held) {
-	for i := range r.list(3) {
+func heldOf(r script.Reply) (list []Held) {
+	for i := range r.List(3) {
 		list = append(list, Held{
-			ID: r.list(3).text(i), Fence: r.text(2), Record: r.list(4).text(i),
-			Attempts: r.list(5).text(i), Moved: r.list(6).text(i),
+			ID: r.List(3).Text(i), Fence: r.Text(2), Record: r.List(4).Text(i),
+			Attempts: r.List(5).Text(i), Moved: r.List(6).Text(i),
 		})
 	}
 	return list
@@ -145,7 +146,7 @@ func (h *Hand) TakeOne(id string) Held {
 }
 
 // settle tells Redis how runs have ended.
-func (h *Hand) settle(held []Held, like row) (reply, error) {
+func (h *Hand) settle(held []Held, like row) (script.Reply, error) {
 	v := verbs[like.verb]
 	list := make([]row, len(held))
 	for i, one := range held {
@@ -167,7 +168,7 @@ func (h *Hand) settle(held []Held, like row) (reply, error) {
 		}
 		list[i].entry = strings.Replace(like.entry, `"attempt":1,`, `"attempt":`+strconv.Itoa(finished+1)+",", 1)
 	}
-	args := h.ts.group(like.verb.open(nil, h.keys, h.series.next(), list), list)
+	args := h.ts.group(like.verb.open(nil, h.keys, h.series.Next(), list), list)
 	return h.run(v.script, args...)
 }
 
@@ -176,7 +177,7 @@ func (h *Hand) letters(held []Held, like row) string {
 	h.t.Helper()
 	r, err := h.settle(held, like)
 	require.NoError(h.t, err)
-	if letters := r.text(2); letters != "" {
+	if letters := r.Text(2); letters != "" {
 		return letters
 	}
 	return strings.Repeat("o", len(held))
@@ -208,22 +209,22 @@ func (h *Hand) Bury(held ...Held) string {
 const byHand = `{"attempt":1,"at":9999999999999,"kind":"error","message":"by hand"}`
 
 // tryExtend asks for another end of leases.
-func (h *Hand) tryExtend(ending int64, held ...Held) (reply, error) {
+func (h *Hand) tryExtend(ending int64, held ...Held) (script.Reply, error) {
 	args := []any{ending}
 	for _, one := range held {
 		args = append(args, one.ID, one.Fence)
 	}
-	return h.run(extendScript, args...)
+	return h.run(script.Extend, args...)
 }
 
 // tryPrune is one call of the prune script.
-func (h *Hand) tryPrune(most int, age time.Duration, limit int) (reply, error) {
-	return h.run(pruneScript, h.series.next(), most, age.Milliseconds(), limit)
+func (h *Hand) tryPrune(most int, age time.Duration, limit int) (script.Reply, error) {
+	return h.run(script.Prune, h.series.Next(), most, age.Milliseconds(), limit)
 }
 
 // tryEnqueue, tryCancel, tryReschedule and tryRevive make the calls of a Client. A job is an ID and
 // its due time as the script reads it.
-func (h *Hand) tryEnqueue(replace bool, jobs ...[2]string) (reply, error) {
+func (h *Hand) tryEnqueue(replace bool, jobs ...[2]string) (script.Reply, error) {
 	var args []any
 	for _, job := range jobs {
 		head, tail := h.record(job[1], 0)
@@ -234,9 +235,9 @@ func (h *Hand) tryEnqueue(replace bool, jobs ...[2]string) (reply, error) {
 
 // trySend is one call of the enqueue script, or of the replace script if any job says what it
 // replaces. With replace all give way.
-func (h *Hand) trySend(replace bool, jobs []any) (reply, error) {
-	g := newCommit(&Client{o: clientOptions{prefix: h.prefix()}}, commitKey{topic: h.keys.topic})
-	script := enqueueScript
+func (h *Hand) trySend(replace bool, jobs []any) (script.Reply, error) {
+	g := newCommit(&Client{o: clientOptions{prefix: h.prefix()}}, commitKey{topic: h.keys.Topic})
+	which := script.Enqueue
 	jobs = slices.Clone(jobs)
 	for i := 3; i < len(jobs); i += 4 {
 		if replace {
@@ -244,12 +245,12 @@ func (h *Hand) trySend(replace bool, jobs []any) (reply, error) {
 		}
 		switch keyed := jobs[i-2].(string)[record.NonceLen] > 1; {
 		case strings.ContainsAny(jobs[i].(string), "rd"):
-			script = replaceScript
-		case keyed && script == enqueueScript:
-			script = enqueueKeyedScript
+			which = script.Replace
+		case keyed && which == script.Enqueue:
+			which = script.EnqueueKeyed
 		}
 	}
-	return h.run(script, append(append([]any{h.series.next()}, g.words...), jobs...)...)
+	return h.run(which, append(append([]any{h.series.Next()}, g.words...), jobs...)...)
 }
 
 // nonces are those of the records that Hands have made.
@@ -290,23 +291,23 @@ func (h *Hand) renewal(when string, retention int64) *renewal {
 	return n
 }
 
-func (h *Hand) tryCancel(ids ...string) (reply, error) {
-	args := []any{h.series.next(), controlChannel(h.prefix()), h.keys.topic}
+func (h *Hand) tryCancel(ids ...string) (script.Reply, error) {
+	args := []any{h.series.Next(), script.ControlChannel(h.prefix()), h.keys.Topic}
 	for _, id := range ids {
 		args = append(args, id, "")
 	}
-	return h.run(cancelScript, args...)
+	return h.run(script.Cancel, args...)
 }
 
 // tryCancelKnown is tryCancel by a caller that knows how the job was.
-func (h *Hand) tryCancelKnown(id, known string) (reply, error) {
-	return h.run(cancelScript, h.series.next(), controlChannel(h.prefix()), h.keys.topic, id, known)
+func (h *Hand) tryCancelKnown(id, known string) (script.Reply, error) {
+	return h.run(script.Cancel, h.series.Next(), script.ControlChannel(h.prefix()), h.keys.Topic, id, known)
 }
 
-func (h *Hand) tryReschedule(id, due string) (reply, error) {
+func (h *Hand) tryReschedule(id, due string) (script.Reply, error) {
 	r, err := h.tryRescheduleKnown(id, due, record.Job{})
-	if r.text(2) == string(letterExpires) {
-		known, err := record.DecodeMeta(r.list(3).text(0))
+	if r.Text(2) == string(script.LetterExpires) {
+		known, err := record.DecodeMeta(r.List(3).Text(0))
 		require.NoError(h.t, err)
 		return h.tryRescheduleKnown(id, due, known)
 	}
@@ -314,22 +315,22 @@ func (h *Hand) tryReschedule(id, due string) (reply, error) {
 }
 
 // tryRescheduleKnown is tryReschedule by a caller that knows when the job expires.
-func (h *Hand) tryRescheduleKnown(id, due string, known record.Job) (reply, error) {
-	return h.run(rescheduleScript, h.series.next(), maxTick.Milliseconds(), controlChannel(h.prefix()), h.keys.topic, id, due, known.Nonce, known.Expires(), "")
+func (h *Hand) tryRescheduleKnown(id, due string, known record.Job) (script.Reply, error) {
+	return h.run(script.Reschedule, h.series.Next(), maxTick.Milliseconds(), script.ControlChannel(h.prefix()), h.keys.Topic, id, due, known.Nonce, known.Expires(), "")
 }
 
-func (h *Hand) tryRevive(id string) (reply, error) {
+func (h *Hand) tryRevive(id string) (script.Reply, error) {
 	return h.tryReviveAt(id, "+0")
 }
 
 // tryReviveAt is tryRevive with a due time.
-func (h *Hand) tryReviveAt(id, due string) (reply, error) {
-	return h.run(reviveScript, h.series.next(), maxTick.Milliseconds(), controlChannel(h.prefix()), h.keys.topic, id, due, "")
+func (h *Hand) tryReviveAt(id, due string) (script.Reply, error) {
+	return h.run(script.Revive, h.series.Next(), maxTick.Milliseconds(), script.ControlChannel(h.prefix()), h.keys.Topic, id, due, "")
 }
 
 // tryBury is one call of the bury_waiting script.
-func (h *Hand) tryBury(id string) (reply, error) {
-	return h.run(buryWaitingScript, h.series.next(), id, "why", "")
+func (h *Hand) tryBury(id string) (script.Reply, error) {
+	return h.run(script.BuryWaiting, h.series.Next(), id, "why", "")
 }
 
 // letterOf gives the letter of a state in a reply.
@@ -339,32 +340,32 @@ func letterOf(state string) string {
 			return string(letter)
 		}
 	}
-	return map[string]string{"none": string(letterGone), "beyond": string(letterBeyond)}[state]
+	return map[string]string{"none": string(script.LetterGone), "beyond": string(script.LetterBeyond)}[state]
 }
 
 // tryPause is one call of the pause script.
-func (h *Hand) tryPause(verb, by string, period time.Duration) (reply, error) {
-	return h.run(pauseScript, h.series.next(), verb, by, period.Milliseconds(), "why", maxPauses, controlChannel(h.prefix()), h.keys.topic)
+func (h *Hand) tryPause(verb, by string, period time.Duration) (script.Reply, error) {
+	return h.run(script.Pause, h.series.Next(), verb, by, period.Milliseconds(), "why", maxPauses, script.ControlChannel(h.prefix()), h.keys.Topic)
 }
 
 // tryLimits is one call of the limits script.
-func (h *Hand) tryLimits(l Limits) (reply, error) {
-	return h.run(limitsScript, h.series.next(), l.encode(), controlChannel(h.prefix()), h.keys.topic)
+func (h *Hand) tryLimits(l Limits) (script.Reply, error) {
+	return h.run(script.Limits, h.series.Next(), l.encode(), script.ControlChannel(h.prefix()), h.keys.Topic)
 }
 
 // tryHold is one call of the hold script; a period of 0 ends the hold.
-func (h *Hand) tryHold(period time.Duration) (reply, error) {
-	return h.run(holdScript, h.series.next(), period.Milliseconds(), "me", "why", controlChannel(h.prefix()), h.keys.topic)
+func (h *Hand) tryHold(period time.Duration) (script.Reply, error) {
+	return h.run(script.Hold, h.series.Next(), period.Milliseconds(), "me", "why", script.ControlChannel(h.prefix()), h.keys.Topic)
 }
 
 // tryPriority gives a job another head start, in ms.
-func (h *Hand) tryPriority(id string, head int64) (reply, error) {
-	return h.run(priorityScript, h.series.next(), id, head+1<<31)
+func (h *Hand) tryPriority(id string, head int64) (script.Reply, error) {
+	return h.run(script.SetPriority, h.series.Next(), id, head+1<<31)
 }
 
 // tryKeyHold holds a key for some ms: -1 pauses it, and 0 resumes it.
-func (h *Hand) tryKeyHold(key string, ms int64, most int) (reply, error) {
-	return h.run(keyHoldScript, h.series.next(), key, ms, most, controlChannel(h.prefix()), h.keys.topic)
+func (h *Hand) tryKeyHold(key string, ms int64, most int) (script.Reply, error) {
+	return h.run(script.KeyHold, h.series.Next(), key, ms, most, script.ControlChannel(h.prefix()), h.keys.Topic)
 }
 
 // Hasten makes all due times, lease ends and ends of holds come earlier: what the passing of time
@@ -372,7 +373,7 @@ func (h *Hand) tryKeyHold(key string, ms int64, most int) (reply, error) {
 func (h *Hand) Hasten(d time.Duration) {
 	h.t.Helper()
 	ctx := context.Background()
-	most := map[string]string{h.keys.bucket: "+inf", h.keys.leases: "+inf", h.keys.held: strconv.Itoa(keyPaused)}
+	most := map[string]string{h.keys.Bucket: "+inf", h.keys.Leases: "+inf", h.keys.Held: strconv.Itoa(keyPaused)}
 	for key, most := range most {
 		all, err := h.rdb.ZRangeByScoreWithScores(ctx, key, &redis.ZRangeBy{Min: "-inf", Max: "(" + most}).Result()
 		require.NoError(h.t, err)
@@ -392,7 +393,7 @@ func Dump(t testing.TB, rdb redis.UniversalClient, prefix string) map[string]any
 func (h *Hand) Traces(id string) (keys []string) {
 	h.t.Helper()
 	for key, content := range Dump(h.t, h.rdb, h.prefix()) {
-		name, ours := strings.CutPrefix(key, h.keys.root)
+		name, ours := strings.CutPrefix(key, h.keys.Root)
 		found := false
 		switch c := content.(type) {
 		case map[string]string:
@@ -490,8 +491,8 @@ func (c *faultyConn) Read(p []byte) (int, error) {
 
 // LoadScripts makes Redis know all scripts.
 func LoadScripts(ctx context.Context, rdb redis.Scripter) error {
-	for _, s := range allScripts {
-		if err := rdb.ScriptLoad(ctx, fmt.Sprint(s.text)).Err(); err != nil {
+	for _, s := range script.All {
+		if err := rdb.ScriptLoad(ctx, fmt.Sprint(s.Text)).Err(); err != nil {
 			return err
 		}
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/delayq/delayq/internal/record"
+	"github.com/delayq/delayq/internal/script"
 )
 
 // A History is what happened in a topic, by minutes or hours: see [Inspector.History].
@@ -87,15 +88,15 @@ func (h Histogram) Quantile(q float64) time.Duration {
 //
 // Cost: O(steps), one call. Its reply has about 200 bytes for a step, and at most 800.
 func (i *Inspector) History(ctx context.Context, topic string, from, to time.Time, step time.Duration) (History, error) {
-	place := located{call: "history", topic: topic}
+	place := script.Place{Call: "history", Topic: topic}
 	first, n, err := historySteps(from, to, step)
 	if err = errors.Join(i.validate(ctx, topic, ""), err); err != nil {
-		return History{}, place.at(err)
+		return History{}, place.At(err)
 	}
-	k := newKeys(i.o.prefix, topic)
-	key, kept := k.minutes, int64(record.HistoryMinutes)
+	k := script.NewKeys(i.o.prefix, topic)
+	key, kept := k.Minutes, int64(record.HistoryMinutes)
 	if step == time.Hour {
-		key, kept = k.hours, record.HistoryHours
+		key, kept = k.Hours, record.HistoryHours
 	}
 	words := make([]any, 0, 2+n)
 	words = append(words, "hmget", key)
@@ -103,10 +104,10 @@ func (i *Inspector) History(ctx context.Context, topic string, from, to time.Tim
 		words = append(words, (first+at)%kept)
 	}
 	cmd := redis.NewSliceCmd(ctx, words...)
-	i.scripts.send(ctx, nil, []redis.Cmder{cmd})
+	i.scripts.Send(ctx, nil, []redis.Cmder{cmd})
 	fields, err := cmd.Result()
 	if err != nil {
-		return History{}, place.at(hinted(i.scripts.blame(ctx, err, key)))
+		return History{}, place.At(script.Hinted(i.scripts.Blame(ctx, err, key)))
 	}
 	history := History{Topic: topic, Step: step, Steps: make([]HistoryStep, n)}
 	late, ran := slices.Clone(latenessBounds), slices.Clone(runTimeBounds)

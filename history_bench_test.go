@@ -14,6 +14,7 @@ import (
 
 	"github.com/delayq/delayq/internal/record"
 	"github.com/delayq/delayq/internal/redistest"
+	"github.com/delayq/delayq/internal/script"
 )
 
 // usedCPU returns the CPU time of Redis, in µs.
@@ -64,7 +65,7 @@ func fillHistory(b *testing.B, h *Hand, s sums) {
 		key  string
 		step time.Duration
 		n    int64
-	}{{h.keys.minutes, time.Minute, record.HistoryMinutes}, {h.keys.hours, time.Hour, record.HistoryHours}} {
+	}{{h.keys.Minutes, time.Minute, record.HistoryMinutes}, {h.keys.Hours, time.Hour, record.HistoryHours}} {
 		last := now.UnixMilli() / one.step.Milliseconds()
 		var words []any
 		for at := last - one.n + 1; at <= last; at++ {
@@ -85,16 +86,16 @@ func BenchmarkChronicle(b *testing.B) {
 		for _, call := range []string{"send", "minutes", "hours"} {
 			b.Run(kind+"/"+call, func(b *testing.B) {
 				rdb := redistest.Start(b).Client(b)
-				h := NewHand(b, rdb, defaultPrefix, "topic")
+				h := NewHand(b, rdb, script.DefaultPrefix, "topic")
 				fillHistory(b, h, s)
-				insp, keys := inspectorOf(h.client()), h.keys.of(chronicleScript, h.keys.receipt("history"))
+				insp, keys := inspectorOf(h.client()), h.keys.Of(script.Chronicle, h.keys.Receipt("history"))
 				now := time.Now()
 				before, n := usedCPU(b, rdb), 0
 				for b.Loop() {
 					var err error
 					switch n++; call {
 					case "send":
-						_, err = h.try(chronicleScript, keys, strconv.Itoa(n), text)
+						_, err = h.try(script.Chronicle, keys, strconv.Itoa(n), text)
 					case "minutes":
 						_, err = insp.History(b.Context(), "topic", now.Add(-6*time.Hour), now, time.Minute)
 					case "hours":
@@ -105,7 +106,7 @@ func BenchmarkChronicle(b *testing.B) {
 					}
 				}
 				b.ReportMetric((usedCPU(b, rdb)-before)/float64(n), "redis-µs/op")
-				for unit, key := range map[string]string{"B-of-minutes": h.keys.minutes, "B-of-hours": h.keys.hours} {
+				for unit, key := range map[string]string{"B-of-minutes": h.keys.Minutes, "B-of-hours": h.keys.Hours} {
 					size, err := rdb.MemoryUsage(b.Context(), key, 0).Result()
 					if err != nil {
 						b.Fatal(err)

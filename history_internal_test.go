@@ -15,11 +15,12 @@ import (
 	"github.com/delayq/delayq/internal/embedded"
 	"github.com/delayq/delayq/internal/record"
 	"github.com/delayq/delayq/internal/redistest"
+	"github.com/delayq/delayq/internal/script"
 )
 
 // tryChronicle is one call of the chronicle script.
 func (h *Hand) tryChronicle(number, sums string) error {
-	_, err := h.try(chronicleScript, h.keys.of(chronicleScript, h.keys.receipt("history")), number, sums)
+	_, err := h.try(script.Chronicle, h.keys.Of(script.Chronicle, h.keys.Receipt("history")), number, sums)
 	return err
 }
 
@@ -61,7 +62,7 @@ func TestChronicle(t *testing.T) {
 		read := func() HistoryStep {
 			now, err := h.rdb.Time(ctx).Result()
 			require.NoError(t, err)
-			return lastHour(t, inspectorOf(h.client()), h.keys.topic, now)
+			return lastHour(t, inspectorOf(h.client()), h.keys.Topic, now)
 		}
 		require.Empty(t, read().Outcomes)
 		require.NoError(t, h.tryChronicle("1", "acked 7 late0 5 late18 2 ran3 7"))
@@ -74,7 +75,7 @@ func TestChronicle(t *testing.T) {
 		require.EqualValues(t, 7, got.Lateness.Count())
 		require.EqualValues(t, 7, got.RunTime.Counts[3])
 
-		for key, most := range map[string]time.Duration{h.keys.minutes: 7 * time.Hour, h.keys.hours: 31 * 24 * time.Hour} {
+		for key, most := range map[string]time.Duration{h.keys.Minutes: 7 * time.Hour, h.keys.Hours: 31 * 24 * time.Hour} {
 			ttl, err := h.rdb.PTTL(ctx, key).Result()
 			require.NoError(t, err)
 			require.Greater(t, ttl, most-time.Hour)
@@ -93,7 +94,7 @@ func TestChronicle(t *testing.T) {
 func TestChronicleReplacesWhatIsNotItsOwn(t *testing.T) {
 	t.Parallel()
 	redistest.Bubble(t, func(t *testing.T, r *embedded.Redis, rdb *redis.Client) {
-		h := NewHand(t, rdb, defaultPrefix, "topic")
+		h := NewHand(t, rdb, script.DefaultPrefix, "topic")
 		at := time.UnixMilli(1_700_000_000_000)
 		r.SetTime(at)
 		minute, hour := at.UnixMilli()/60_000, at.UnixMilli()/3_600_000
@@ -102,13 +103,13 @@ func TestChronicleReplacesWhatIsNotItsOwn(t *testing.T) {
 			{"%d0 acked 3", "acked 5"}, {"%d acked 3 held 2", "acked 8 held 2"}, {"%d", "acked 5"}, {"%d acked x retried 1", "retried 1 acked 5"},
 			{"%d acked -4", "acked 5"}, {"%d acked 9007199254740990", "acked 9007199254740991"},
 		} {
-			for key, number := range map[string]int64{h.keys.minutes: minute, h.keys.hours: hour} {
-				most := map[string]int64{h.keys.minutes: record.HistoryMinutes, h.keys.hours: record.HistoryHours}[key]
+			for key, number := range map[string]int64{h.keys.Minutes: minute, h.keys.Hours: hour} {
+				most := map[string]int64{h.keys.Minutes: record.HistoryMinutes, h.keys.Hours: record.HistoryHours}[key]
 				text := strings.ReplaceAll(c.before, "%d", fmt.Sprint(number))
 				require.NoError(t, rdb.HSet(t.Context(), key, number%most, text).Err())
 			}
 			require.NoError(t, h.tryChronicle(fmt.Sprint(i+1), "acked 5"))
-			for key, number := range map[string]int64{h.keys.minutes: minute, h.keys.hours: hour} {
+			for key, number := range map[string]int64{h.keys.Minutes: minute, h.keys.Hours: hour} {
 				got := rdb.HGetAll(t.Context(), key).Val()
 				require.Len(t, got, 1)
 				for _, text := range got {
@@ -121,7 +122,7 @@ func TestChronicleReplacesWhatIsNotItsOwn(t *testing.T) {
 			fmt.Fprintf(&many, "s%d 1 ", i)
 		}
 		require.NoError(t, h.tryChronicle("100", strings.TrimSpace(many.String())))
-		require.Len(t, strings.Fields(rdb.HVals(t.Context(), h.keys.minutes).Val()[0]), 1+2*64)
+		require.Len(t, strings.Fields(rdb.HVals(t.Context(), h.keys.Minutes).Val()[0]), 1+2*64)
 	})
 }
 
@@ -132,18 +133,18 @@ func TestChronicleOfAWrongType(t *testing.T) {
 			mend := h.deface(name)
 			err := h.tryChronicle(fmt.Sprint(i+1), "acked 1")
 			require.ErrorContains(t, err, fmt.Sprintf("key %q is a string and not a hash", h.Key(name)))
-			report, err := inspectorOf(h.client()).Check(t.Context(), h.keys.topic)
+			report, err := inspectorOf(h.client()).Check(t.Context(), h.keys.Topic)
 			require.NoError(t, err)
 			require.Equal(t, []Finding{{Key: name, Kind: FindingWrongType}}, report.Findings)
 			mend()
 		}
-		require.Zero(t, h.rdb.Exists(t.Context(), h.keys.minutes, h.keys.hours).Val())
+		require.Zero(t, h.rdb.Exists(t.Context(), h.keys.Minutes, h.keys.Hours).Val())
 		require.NoError(t, h.tryChronicle("3", "acked 1"))
-		report, err := inspectorOf(h.client()).Check(t.Context(), h.keys.topic)
+		report, err := inspectorOf(h.client()).Check(t.Context(), h.keys.Topic)
 		require.NoError(t, err)
 		require.Empty(t, report.Findings)
-		require.NoError(t, h.client().RemoveTopic(t.Context(), h.keys.topic))
-		require.Zero(t, h.rdb.Exists(t.Context(), h.keys.minutes, h.keys.hours).Val())
+		require.NoError(t, h.client().RemoveTopic(t.Context(), h.keys.Topic))
+		require.Zero(t, h.rdb.Exists(t.Context(), h.keys.Minutes, h.keys.Hours).Val())
 	})
 }
 
@@ -252,7 +253,7 @@ func TestServerKeepsAHistory(t *testing.T) {
 		require.EqualValues(t, 3, got.RunTime.Count())
 		require.EqualValues(t, 3, got.Lateness.Count())
 		require.Less(t, got.Lateness.Quantile(1), time.Minute)
-		require.NoError(t, rdb.Del(t.Context(), newKeys(defaultPrefix, "topic").minutes, newKeys(defaultPrefix, "topic").hours).Err())
+		require.NoError(t, rdb.Del(t.Context(), script.NewKeys(script.DefaultPrefix, "topic").Minutes, script.NewKeys(script.DefaultPrefix, "topic").Hours).Err())
 		time.Sleep(time.Minute)
 		require.Empty(t, lastHour(t, insp, "topic", time.Now()).Outcomes, "nothing has changed, so nothing was sent")
 		enqueue("c", "d")
@@ -268,7 +269,7 @@ func TestHistoryCountsOnce(t *testing.T) {
 	t.Parallel()
 	redistest.Bubble(t, func(t *testing.T, _ *embedded.Redis, rdb *redis.Client) {
 		require.NoError(t, LoadScripts(t.Context(), rdb))
-		f := &fault{what: fmt.Sprint(chronicleScript.digest), lose: true}
+		f := &fault{what: fmt.Sprint(script.Chronicle.Digest), lose: true}
 		o := faulty(rdb, f)
 		o.MaxRetries = -1
 		mine := redis.NewClient(o)
@@ -299,7 +300,7 @@ func TestHistoryIsGivenUp(t *testing.T) {
 		defer s.close()
 		topic, sent := s.topics.get("topic"), 0
 		lost := errors.New("i/o timeout")
-		s.scripts.rdb = processing(func(ctx context.Context, cmd redis.Cmder) error {
+		s.scripts.RDB = processing(func(ctx context.Context, cmd redis.Cmder) error {
 			sent++
 			if sent < 4 {
 				require.NoError(t, s.calls.Process(ctx, cmd), "Redis has it")
@@ -350,8 +351,8 @@ func TestHistoryThatCannotBeWritten(t *testing.T) {
 	t.Parallel()
 	redistest.Bubble(t, func(t *testing.T, _ *embedded.Redis, rdb *redis.Client) {
 		var log lines
-		k := newKeys(defaultPrefix, "topic")
-		require.NoError(t, rdb.Set(t.Context(), k.hours, "a slip", 0).Err())
+		k := script.NewKeys(script.DefaultPrefix, "topic")
+		require.NoError(t, rdb.Set(t.Context(), k.Hours, "a slip", 0).Err())
 		insp, enqueue, stop := inHistory(t, rdb, &log)
 		for i := range 10 {
 			enqueue(fmt.Sprint("a", i))
@@ -362,7 +363,7 @@ func TestHistoryThatCannotBeWritten(t *testing.T) {
 		require.EqualValues(t, 10, stats[0].Counters[CounterAcked])
 		require.Len(t, log.with("history failed"), 1)
 		require.Len(t, log.with("history failed", "is a string and not a hash"), 1)
-		require.NoError(t, rdb.Del(t.Context(), k.hours).Err())
+		require.NoError(t, rdb.Del(t.Context(), k.Hours).Err())
 		time.Sleep(12 * time.Second)
 		require.Equal(t, map[Outcome]int64{OutcomeAcked: 10}, lastHour(t, insp, "topic", time.Now()).Outcomes)
 		require.Len(t, log.with("history works again"), 1)
@@ -382,8 +383,8 @@ func TestServerWithoutAHistory(t *testing.T) {
 		stats, err := insp.Stats(t.Context(), "topic")
 		require.NoError(t, err)
 		require.EqualValues(t, 1, stats[0].Counters[CounterAcked])
-		k := newKeys(defaultPrefix, "topic")
-		require.Zero(t, rdb.Exists(t.Context(), k.minutes, k.hours).Val())
+		k := script.NewKeys(script.DefaultPrefix, "topic")
+		require.Zero(t, rdb.Exists(t.Context(), k.Minutes, k.Hours).Val())
 	})
 }
 
@@ -404,7 +405,7 @@ func TestHistoryOfARemovedTopic(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, "a", <-done)
 		require.NoError(t, s.Remove(ctx, "topic"))
-		slip := newKeys(defaultPrefix, "topic").minutes
+		slip := script.NewKeys(script.DefaultPrefix, "topic").Minutes
 		require.NoError(t, rdb.Set(ctx, slip, "a slip", 0).Err())
 		time.Sleep(12 * time.Second)
 		require.NoError(t, rdb.Del(ctx, slip).Err())
@@ -426,7 +427,7 @@ func TestHistoryDoesNotHoldUpAStop(t *testing.T) {
 	redistest.Bubble(t, func(t *testing.T, _ *embedded.Redis, rdb *redis.Client) {
 		require.NoError(t, LoadScripts(t.Context(), rdb))
 		released := make(chan struct{})
-		f := &fault{what: fmt.Sprint(chronicleScript.digest), after: func() { <-released }}
+		f := &fault{what: fmt.Sprint(script.Chronicle.Digest), after: func() { <-released }}
 		mine := redis.NewClient(faulty(rdb, f))
 		defer func() { require.NoError(t, mine.Close()) }()
 		var log lines
@@ -461,9 +462,9 @@ func TestHistorySteps(t *testing.T) {
 		insp, ctx := inspectorOf(h.client()), t.Context()
 		at := time.Date(2030, 1, 2, 3, 4, 0, 0, time.UTC)
 		minute, hour := at.UnixMilli()/60_000, at.UnixMilli()/3_600_000
-		require.NoError(t, h.rdb.HSet(ctx, h.keys.minutes, minute%360, fmt.Sprint(minute, " acked 3 late2 2 newer 5"),
+		require.NoError(t, h.rdb.HSet(ctx, h.keys.Minutes, minute%360, fmt.Sprint(minute, " acked 3 late2 2 newer 5"),
 			(minute+1)%360, fmt.Sprint(minute+1-360, " acked 9"), (minute+2)%360, fmt.Sprint(minute+2, " buried 1 acked x")).Err())
-		require.NoError(t, h.rdb.HSet(ctx, h.keys.hours, hour%720, fmt.Sprint(hour, " lease_lost 4 ran17 4")).Err())
+		require.NoError(t, h.rdb.HSet(ctx, h.keys.Hours, hour%720, fmt.Sprint(hour, " lease_lost 4 ran17 4")).Err())
 		got, err := insp.History(ctx, "topic", at.Add(time.Second), at.Add(2*time.Minute+1), time.Minute)
 		require.NoError(t, err)
 		require.Equal(t, "topic", got.Topic)
@@ -507,7 +508,7 @@ func TestHistorySteps(t *testing.T) {
 			require.ErrorContains(t, err, says)
 			require.ErrorContains(t, err, `history topic "topic"`)
 		}
-		require.NoError(t, h.rdb.Set(ctx, h.keys.hours, "a slip", 0).Err())
+		require.NoError(t, h.rdb.Set(ctx, h.keys.Hours, "a slip", 0).Err())
 		_, err = insp.History(ctx, "topic", at, at.Add(time.Hour), time.Hour)
 		require.ErrorContains(t, err, "is a string and not a hash")
 	})

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/delayq/delayq/internal/record"
+	"github.com/delayq/delayq/internal/script"
 )
 
 // Hold makes the whole topic wait for d, for example because an API has answered "429 Too Many
@@ -110,17 +111,17 @@ func (c *Client) EndHold(ctx context.Context, topic string) error {
 
 func (c *Client) hold(ctx context.Context, verb, topic string, ms int64, reason, text string, errs []error) error {
 	ctx, end := c.begin(ctx, CallEvent{Name: verb, Topic: topic})
-	place := located{call: verb, topic: topic}
+	place := script.Place{Call: verb, Topic: topic}
 	if err := errors.Join(c.validate(ctx, topic, ""), invalid(errs)); err != nil {
-		return end.err(place.at(err))
+		return end.err(place.At(err))
 	}
-	k := newKeys(c.o.prefix, topic)
-	series := c.series.get()
-	_, err := c.scripts.exec(ctx, holdScript, k, k.receipt(series.id), 0,
-		series.next(), ms, actorOf(ctx), reason, controlChannel(c.o.prefix), topic)
-	c.series.put(series, err)
+	k := script.NewKeys(c.o.prefix, topic)
+	series := c.series.Get()
+	_, err := c.scripts.Exec(ctx, script.Hold, k, k.Receipt(series.ID), 0,
+		series.Next(), ms, actorOf(ctx), reason, script.ControlChannel(c.o.prefix), topic)
+	c.series.Put(series, err)
 	if err != nil {
-		err = place.at(c.unsure(err))
+		err = place.At(c.unsure(err))
 	}
 	return end.err(c.acted(ctx, place, text, err))
 }

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/delayq/delayq/internal/record"
+	"github.com/delayq/delayq/internal/script"
 )
 
 // holdings are the runs of a topic that belong to this server: from the take of a job until Redis
@@ -36,7 +37,7 @@ type loss struct {
 func (h *holdings) add(r *run, now time.Time) {
 	// The same job again: the older lease must be over.
 	if old := h.runs[r.id]; old != nil {
-		cause := old.why(letterLost, now)
+		cause := old.why(script.LetterLost, now)
 		if r.nonce != old.nonce && now.Before(old.until) {
 			cause = ErrReplaced // the control message has not arrived yet
 		}
@@ -126,7 +127,7 @@ func (h *holdings) extendable(now time.Time) (list []*run) {
 		switch {
 		case r.settling, r.returned && !now.Before(r.until):
 		case !r.returned && !now.Before(r.until):
-			h.lose(r, r.why(letterLost, now), now)
+			h.lose(r, r.why(script.LetterLost, now), now)
 		case !r.returned && !r.deadline.IsZero() && now.After(r.deadline):
 		default:
 			list = append(list, r)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"github.com/delayq/delayq/internal/contain"
+	"github.com/delayq/delayq/internal/script"
 	"log/slog"
 	"reflect"
 	"slices"
@@ -427,7 +428,7 @@ func (h *hooks) firePruned(event PruneEvent) {
 func (h *hooks) Listens() bool { return len(h.script) > 0 }
 
 // called calls the script hooks.
-func (h *hooks) Called(event callEvent) {
+func (h *hooks) Called(event script.Event) {
 	for _, x := range h.script {
 		h.apart(func() { x.Script(ScriptEvent(event)) })
 	}

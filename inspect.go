@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/delayq/delayq/internal/record"
+	"github.com/delayq/delayq/internal/script"
 )
 
 // Get returns everything that is known about a job. It finds done jobs during their [Retention].
@@ -24,7 +25,7 @@ func (c *Client) Get(ctx context.Context, topic, id string) (*JobInfo, error) {
 // jobInfos looks up jobs, and skips those that do not exist. It reads cut bytes of each record, or
 // the whole record if cut is -1. One call reads a bounded number of bytes, to keep Redis
 // responsive, so large jobs take several.
-func jobInfos(ctx context.Context, c caller, k *keys, cut int, ids []string) ([]*JobInfo, error) {
+func jobInfos(ctx context.Context, c script.Caller, k *script.Keys, cut int, ids []string) ([]*JobInfo, error) {
 	var list []*JobInfo
 	for ask := listJobs; len(ids) > 0; {
 		some := ids[:min(len(ids), ask)]
@@ -32,13 +33,13 @@ func jobInfos(ctx context.Context, c caller, k *keys, cut int, ids []string) ([]
 		if err != nil {
 			return nil, err
 		}
-		covered := min(len(r.list(2)), len(some))
+		covered := min(len(r.List(2)), len(some))
 		if covered == 0 {
-			return nil, fmt.Errorf("get topic %q: %w", k.topic, errReply)
+			return nil, fmt.Errorf("get topic %q: %w", k.Topic, script.ErrReply)
 		}
 		for i, id := range some[:covered] {
-			at := func(column int) string { return r.list(2 + column).text(i) }
-			if info := readJobInfo(k.topic, id, cut, at); info != nil {
+			at := func(column int) string { return r.List(2 + column).Text(i) }
+			if info := readJobInfo(k.Topic, id, cut, at); info != nil {
 				list = append(list, info)
 			}
 		}
@@ -49,13 +50,13 @@ func jobInfos(ctx context.Context, c caller, k *keys, cut int, ids []string) ([]
 }
 
 // lookUp executes the get script once. The reply may cover only the first of ids.
-func lookUp(ctx context.Context, c caller, k *keys, bytes, cut int, ids []string) (reply, error) {
+func lookUp(ctx context.Context, c script.Caller, k *script.Keys, bytes, cut int, ids []string) (script.Reply, error) {
 	args := make([]any, 2, 2+len(ids))
 	args[0], args[1] = bytes, cut
 	for _, id := range ids {
 		args = append(args, id)
 	}
-	return c.exec(ctx, getKind.script, k, "", len(ids), args...)
+	return c.Exec(ctx, getKind.script, k, "", len(ids), args...)
 }
 
 // Columns of the reply of get.lua.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"github.com/delayq/delayq/internal/script"
 	"strconv"
 	"time"
 )
@@ -49,20 +50,20 @@ const maxKeys = 1000
 // Errors: [ErrInvalid], the error of the context, or that of Redis. Cost: one call to Redis,
 // O(limit × log N) with N ready jobs.
 func (i *Inspector) Keys(ctx context.Context, topic, after string, limit int) ([]KeyInfo, error) {
-	place := located{call: "keys", topic: topic}
+	place := script.Place{Call: "keys", Topic: topic}
 	var bad []error
 	if limit < 1 || limit > maxKeys {
 		bad = append(bad, fmt.Errorf("limit %d: must be from 1 to %d", limit, maxKeys))
 	}
-	if len(after) > maxTopicLen {
-		bad = append(bad, fmt.Errorf("key of %d bytes, at most %d are allowed", len(after), maxTopicLen))
+	if len(after) > script.MaxTopicLen {
+		bad = append(bad, fmt.Errorf("key of %d bytes, at most %d are allowed", len(after), script.MaxTopicLen))
 	}
 	if err := errors.Join(i.validate(ctx, topic, ""), invalid(bad)); err != nil {
-		return nil, place.at(err)
+		return nil, place.At(err)
 	}
 	list, err := i.keysOf(ctx, topic, after, limit)
 	if err != nil {
-		return nil, place.at(err)
+		return nil, place.At(err)
 	}
 	return list, nil
 }
@@ -72,38 +73,38 @@ func (i *Inspector) Keys(ctx context.Context, topic, after string, limit int) ([
 // Errors: [ErrInvalid], the error of the context, or that of Redis. Cost: one call to Redis,
 // O(log N) with N ready jobs.
 func (i *Inspector) Key(ctx context.Context, topic, key string) (*KeyInfo, error) {
-	place := located{call: "key", topic: topic}
+	place := script.Place{Call: "key", Topic: topic}
 	if err := errors.Join(i.validate(ctx, topic, ""), invalid(checkKey(key))); err != nil {
-		return nil, place.at(err)
+		return nil, place.At(err)
 	}
 	list, err := i.keysOf(ctx, topic, key, 0)
 	if err != nil {
-		return nil, place.at(err)
+		return nil, place.At(err)
 	}
 	if len(list) != 1 {
-		return nil, place.at(fmt.Errorf("keys: %w", errReply))
+		return nil, place.At(fmt.Errorf("keys: %w", script.ErrReply))
 	}
 	return &list[0], nil
 }
 
 // keysOf calls the keys script.
 func (i *Inspector) keysOf(ctx context.Context, topic, after string, limit int) ([]KeyInfo, error) {
-	r, err := i.exec(ctx, keysScript, newKeys(i.o.prefix, topic), max(1, limit), after, limit)
+	r, err := i.exec(ctx, script.ListKeys, script.NewKeys(i.o.prefix, topic), max(1, limit), after, limit)
 	if err != nil {
 		return nil, err
 	}
-	list := make([]KeyInfo, len(r.list(2)))
+	list := make([]KeyInfo, len(r.List(2)))
 	for at := range list {
 		list[at] = KeyInfo{
-			Key: r.list(2).text(at), Waiting: r.list(3).number(at), First: r.list(4).text(at), Limits: decodeKeyLimits(r.list(5).text(at)),
-			Running: r.list(8).number(at), Blocker: r.list(9).text(at),
+			Key: r.List(2).Text(at), Waiting: r.List(3).Number(at), First: r.List(4).Text(at), Limits: decodeKeyLimits(r.List(5).Text(at)),
+			Running: r.List(8).Number(at), Blocker: r.List(9).Text(at),
 		}
 		list[at].Weight = max(1, list[at].Limits.Weight)
-		if _, until := keyHold(r.list(7).text(at)); list[at].Waiting > 0 {
+		if _, until := keyHold(r.List(7).Text(at)); list[at].Waiting > 0 {
 			list[at].LimitedUntil = until
 		}
-		_, list[at].BlockedUntil = keyHold(r.list(10).text(at))
-		list[at].Paused, list[at].HeldUntil = keyHold(r.list(6).text(at))
+		_, list[at].BlockedUntil = keyHold(r.List(10).Text(at))
+		list[at].Paused, list[at].HeldUntil = keyHold(r.List(6).Text(at))
 	}
 	return list, nil
 }

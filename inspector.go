@@ -12,6 +12,7 @@ import (
 	"github.com/delayq/delayq/internal/contain"
 	"github.com/delayq/delayq/internal/link"
 	"github.com/delayq/delayq/internal/record"
+	"github.com/delayq/delayq/internal/script"
 )
 
 // An Inspector reads what a queue holds. It has no method that writes, starts nothing and need not
@@ -29,7 +30,7 @@ type Inspector struct {
 	rdb     redis.UniversalClient
 	o       inspectorOptions
 	err     error // why the inspector itself is invalid
-	scripts caller
+	scripts script.Caller
 }
 
 // An InspectorOption configures an [Inspector]: [Prefix] or [Hooks].
@@ -52,7 +53,7 @@ func (h HooksOption) applyInspector(o *inspectorOptions) {
 // call returns that error. Contexts interrupt a call in flight only if rdb was created with
 // ContextTimeoutEnabled; otherwise the timeouts of rdb apply.
 func NewInspector(rdb redis.UniversalClient, opts ...InspectorOption) *Inspector {
-	i := &Inspector{rdb: rdb, o: inspectorOptions{prefix: defaultPrefix}}
+	i := &Inspector{rdb: rdb, o: inspectorOptions{prefix: script.DefaultPrefix}}
 	for _, opt := range opts {
 		if opt == nil {
 			i.o.errs = append(i.o.errs, errors.New("an inspector option is nil"))
@@ -60,12 +61,12 @@ func NewInspector(rdb redis.UniversalClient, opts ...InspectorOption) *Inspector
 		}
 		opt.applyInspector(&i.o)
 	}
-	if err := checkName("prefix", i.o.prefix); err != nil {
+	if err := script.CheckName("prefix", i.o.prefix); err != nil {
 		i.o.errs = append(i.o.errs, err)
 	}
 	i.err = errors.Join(invalid(i.o.errs), checkRedis(rdb))
 	i.o.hooks.trouble = func(why *contain.Crash) { logHook(contain.DefaultLogger(), why) }
-	i.scripts = caller{rdb: rdb, hooks: &i.o.hooks, only: new(readOnly)}
+	i.scripts = script.Caller{RDB: rdb, Hooks: &i.o.hooks, Only: new(script.ReadOnly)}
 	return i
 }
 
@@ -98,8 +99,8 @@ func (i *Inspector) validate(ctx context.Context, topic, id string) error {
 }
 
 // exec executes a script that writes nothing.
-func (i *Inspector) exec(ctx context.Context, s *script, k *keys, jobs int, args ...any) (reply, error) {
-	return i.scripts.exec(ctx, s, k, "", jobs, args...)
+func (i *Inspector) exec(ctx context.Context, s *script.Script, k *script.Keys, jobs int, args ...any) (script.Reply, error) {
+	return i.scripts.Exec(ctx, s, k, "", jobs, args...)
 }
 
 // scan reads everything about a key in several calls that follow a cursor of SSCAN, HSCAN or ZSCAN.
@@ -111,17 +112,17 @@ func (i *Inspector) scan(ctx context.Context, key string, read func(*Inspector) 
 	if !ok || !cluster.Options().ReadOnly {
 		return read(i)
 	}
-	on := func(find nodeFinder) error {
+	on := func(find script.NodeFinder) error {
 		node, err := find(ctx, key)
 		if err != nil {
 			return err
 		}
 		one := *i
-		one.rdb, one.scripts.rdb = node, node
+		one.rdb, one.scripts.RDB = node, node
 		return read(&one)
 	}
-	if i.scripts.only != nil { // else its scripts go to masters
-		if err := on(cluster.SlaveForKey); err == nil || ctx.Err() != nil || !away(err) {
+	if i.scripts.Only != nil { // else its scripts go to masters
+		if err := on(cluster.SlaveForKey); err == nil || ctx.Err() != nil || !script.Away(err) {
 			return err
 		}
 		link.Reload(cluster)
@@ -131,7 +132,7 @@ func (i *Inspector) scan(ctx context.Context, key string, read func(*Inspector) 
 
 // jobInfos looks up jobs, and skips those that do not exist: see [caller.jobInfos].
 func (i *Inspector) jobInfos(ctx context.Context, topic string, cut int, ids []string) ([]*JobInfo, error) {
-	return jobInfos(ctx, i.scripts, newKeys(i.o.prefix, topic), cut, ids)
+	return jobInfos(ctx, i.scripts, script.NewKeys(i.o.prefix, topic), cut, ids)
 }
 
 // Job returns everything that is known about a job, including its payload, as [Client.Get] does. It
@@ -147,7 +148,7 @@ func (i *Inspector) Job(ctx context.Context, topic, id string) (*JobInfo, error)
 		err = ErrNotFound
 	}
 	if err != nil {
-		return nil, located{call: getKind.name, topic: topic, job: id}.at(err)
+		return nil, script.Place{Call: getKind.name, Topic: topic, Job: id}.At(err)
 	}
 	return list[0], nil
 }
@@ -162,13 +163,13 @@ func (i *Inspector) Topics(ctx context.Context) ([]string, error) {
 		return nil, fmt.Errorf("topics: %w", err)
 	}
 	var names []string
-	key := topicsKey(i.o.prefix)
+	key := script.TopicsKey(i.o.prefix)
 	err := i.scan(ctx, key, func(i *Inspector) error {
 		names = nil
 		for cursor := uint64(0); ; {
 			some, next, err := i.rdb.SScan(ctx, key, cursor, "", topicsPage).Result()
 			if err != nil {
-				return i.scripts.blame(ctx, err, key)
+				return i.scripts.Blame(ctx, err, key)
 			}
 			names = append(names, some...)
 			if cursor = next; cursor == 0 {
@@ -202,9 +203,9 @@ func (i *Inspector) Servers(ctx context.Context) ([]ServerInfo, error) {
 
 // servers reads all heartbeats.
 func (i *Inspector) servers(ctx context.Context) (list []ServerInfo, err error) {
-	err = i.scan(ctx, serversKey(i.o.prefix), func(i *Inspector) (err error) {
+	err = i.scan(ctx, script.ServersKey(i.o.prefix), func(i *Inspector) (err error) {
 		list, err = readServers(ctx, i.rdb, i.o.prefix)
-		return i.scripts.blame(ctx, err, serversKey(i.o.prefix))
+		return i.scripts.Blame(ctx, err, script.ServersKey(i.o.prefix))
 	})
 	return list, err
 }
@@ -219,19 +220,19 @@ func (info *ServerInfo) live(now time.Time) bool { return now.Sub(info.SeenAt) <
 // Find sends the questions about 1,000 topics in one round trip to each node of a Cluster, and one
 // more call for each 100 jobs that are there. Cost: O(1) for each topic.
 func (i *Inspector) Find(ctx context.Context, id string) ([]*JobInfo, error) {
-	place := located{call: "find", job: id}
+	place := script.Place{Call: "find", Job: id}
 	err := i.usable(ctx)
-	if bad := checkID(id); bad != nil {
+	if bad := script.CheckID(id); bad != nil {
 		err = errors.Join(err, invalid([]error{bad}))
 	}
 	if err != nil {
-		return nil, place.at(err)
+		return nil, place.At(err)
 	}
 	topics, err := i.Topics(ctx)
 	if err != nil {
-		return nil, place.at(err)
+		return nil, place.At(err)
 	}
-	var there []*keys
+	var there []*script.Keys
 	var failed topicErrors
 	for some := range slices.Chunk(topics, topicsPage) {
 		found, errs := i.holders(ctx, some, id)
@@ -239,18 +240,18 @@ func (i *Inspector) Find(ctx context.Context, id string) ([]*JobInfo, error) {
 	}
 	var list []*JobInfo
 	for some := range slices.Chunk(there, findPage) {
-		calls := make([]*scriptCall, len(some))
+		calls := make([]*script.Call, len(some))
 		for at, k := range some {
-			calls[at] = newScriptCall(getKind.script, k.topic, 1, k.of(getKind.script, ""), []any{callBytes, recordHead, id})
+			calls[at] = script.NewCall(getKind.script, k.Topic, 1, k.Of(getKind.script, ""), []any{callBytes, recordHead, id})
 		}
-		i.scripts.doWith(ctx, calls)
+		i.scripts.DoWith(ctx, calls)
 		for _, call := range calls {
-			if call.err != nil {
-				failed = append(failed, located{call: "find", job: id}.at(call.err))
+			if call.Err != nil {
+				failed = append(failed, script.Place{Call: "find", Job: id}.At(call.Err))
 				continue
 			}
-			at := func(column int) string { return call.reply.list(2 + column).text(0) }
-			if info := readJobInfo(call.topic, id, recordHead, at); info != nil { // it is still there
+			at := func(column int) string { return call.Reply.List(2 + column).Text(0) }
+			if info := readJobInfo(call.Topic, id, recordHead, at); info != nil { // it is still there
 				list = append(list, info)
 			}
 		}
@@ -262,15 +263,15 @@ func (i *Inspector) Find(ctx context.Context, id string) ([]*JobInfo, error) {
 const findPage = 100
 
 // holders returns the keys of those topics that hold a job.
-func (i *Inspector) holders(ctx context.Context, topics []string, id string) (list []*keys, failed topicErrors) {
+func (i *Inspector) holders(ctx context.Context, topics []string, id string) (list []*script.Keys, failed topicErrors) {
 	cmds := make([]redis.Cmder, 0, 2*len(topics))
-	all := make([]*keys, len(topics))
+	all := make([]*script.Keys, len(topics))
 	for at, topic := range topics {
-		k := newKeys(i.o.prefix, topic)
-		cmds = append(cmds, redis.NewBoolCmd(ctx, "hexists", k.pool, id), redis.NewBoolCmd(ctx, "hexists", k.results, id))
+		k := script.NewKeys(i.o.prefix, topic)
+		cmds = append(cmds, redis.NewBoolCmd(ctx, "hexists", k.Pool, id), redis.NewBoolCmd(ctx, "hexists", k.Results, id))
 		all[at] = k
 	}
-	i.scripts.send(ctx, nil, cmds)
+	i.scripts.Send(ctx, nil, cmds)
 	for at, k := range all {
 		pool, results := cmds[2*at].(*redis.BoolCmd), cmds[2*at+1].(*redis.BoolCmd)
 		err := pool.Err()
@@ -278,7 +279,7 @@ func (i *Inspector) holders(ctx context.Context, topics []string, id string) (li
 			err = results.Err()
 		}
 		if err != nil {
-			failed = append(failed, located{call: "find", topic: k.topic, job: id}.at(i.scripts.blame(ctx, err, k.pool, k.results)))
+			failed = append(failed, script.Place{Call: "find", Topic: k.Topic, Job: id}.At(i.scripts.Blame(ctx, err, k.Pool, k.Results)))
 		} else if pool.Val() || results.Val() {
 			list = append(list, k)
 		}
@@ -312,10 +313,10 @@ func (i *Inspector) Audit(ctx context.Context, limit int) ([]AuditEntry, error) 
 	if err != nil {
 		return nil, fmt.Errorf("audit: %w", err)
 	}
-	key := auditKey(i.o.prefix)
+	key := script.AuditKey(i.o.prefix)
 	acts, err := i.rdb.LRange(ctx, key, 0, int64(limit)-1).Result()
 	if err != nil {
-		return nil, fmt.Errorf("audit of %q: %w", i.o.prefix, i.scripts.blame(ctx, err, key))
+		return nil, fmt.Errorf("audit of %q: %w", i.o.prefix, i.scripts.Blame(ctx, err, key))
 	}
 	list := make([]AuditEntry, 0, len(acts))
 	for _, act := range acts {
@@ -330,8 +331,8 @@ func (i *Inspector) Audit(ctx context.Context, limit int) ([]AuditEntry, error) 
 
 // Scripts returns the name and the SHA-1 digest of every script that delayq executes, as SLOWLOG
 // and MONITOR show them.
-func Scripts() map[string]string { return digests() }
+func Scripts() map[string]string { return script.Digests() }
 
 // ControlChannel returns the pub/sub channel on which the clients and servers of a prefix wake and
 // notify each other.
-func ControlChannel(prefix string) string { return controlChannel(prefix) }
+func ControlChannel(prefix string) string { return script.ControlChannel(prefix) }

@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/delayq/delayq/internal/redistest"
+	"github.com/delayq/delayq/internal/script"
 )
 
 // A tripCount counts the round trips and the commands of a client.
@@ -76,7 +77,7 @@ func TestInspectorCosts(t *testing.T) {
 	require.NoError(t, client.Schedule(ctx, "t000", "s", Every(time.Hour), nil))
 	_, err = client.Enqueue(ctx, "t001", "ready", nil)
 	require.NoError(t, err)
-	require.NoError(t, rdb.HSet(ctx, serversKey(prefix), "server", fmt.Sprint(time.Now().Add(time.Hour).UnixMilli(), " {}")).Err())
+	require.NoError(t, rdb.HSet(ctx, script.ServersKey(prefix), "server", fmt.Sprint(time.Now().Add(time.Hour).UnixMilli(), " {}")).Err())
 
 	count := new(tripCount)
 	counted := redis.NewClient(rdb.Options())
@@ -217,12 +218,12 @@ func TestInspectorScansOneReplica(t *testing.T) {
 	c := redistest.StartCluster(t, 1, 2)
 	admin, ctx := c.Client(t), t.Context()
 	const topics, jobs, schedules, servers = 3000, 2500, 500, 500
-	k := newKeys(defaultPrefix, "topic")
+	k := script.NewKeys(script.DefaultPrefix, "topic")
 	var names []any
 	for i := range topics {
 		names = append(names, fmt.Sprint("t", i))
 	}
-	require.NoError(t, admin.SAdd(ctx, topicsKey(defaultPrefix), names...).Err())
+	require.NoError(t, admin.SAdd(ctx, script.TopicsKey(script.DefaultPrefix), names...).Err())
 	list := make([]NewJob, jobs)
 	leases := []redis.Z{{Score: 1e15, Member: strings.Repeat("-", 1025)}}
 	for i := range list {
@@ -231,10 +232,10 @@ func TestInspectorScansOneReplica(t *testing.T) {
 	}
 	_, err := NewClient(admin).EnqueueBatch(ctx, list)
 	require.NoError(t, err)
-	require.NoError(t, admin.ZAdd(ctx, k.leases, leases...).Err())
-	require.NoError(t, admin.Del(ctx, k.ready).Err())
+	require.NoError(t, admin.ZAdd(ctx, k.Leases, leases...).Err())
+	require.NoError(t, admin.Del(ctx, k.Ready).Err())
 	for i := range servers {
-		require.NoError(t, admin.HSet(ctx, serversKey(defaultPrefix), fmt.Sprint("server", i), fmt.Sprint(time.Now().Add(time.Hour).UnixMilli(), ` {"topics":{"topic":{"workers":2}}}`)).Err())
+		require.NoError(t, admin.HSet(ctx, script.ServersKey(script.DefaultPrefix), fmt.Sprint("server", i), fmt.Sprint(time.Now().Add(time.Hour).UnixMilli(), ` {"topics":{"topic":{"workers":2}}}`)).Err())
 	}
 	for i := range schedules {
 		require.NoError(t, NewClient(admin).Schedule(ctx, "topic", fmt.Sprint("s", i), Every(time.Hour), nil))

@@ -15,6 +15,7 @@ import (
 
 	"github.com/delayq/delayq/internal/record"
 	"github.com/delayq/delayq/internal/redistest"
+	"github.com/delayq/delayq/internal/script"
 )
 
 // A readCall is a call of an Inspector. What it returns does not depend on the time of the call.
@@ -182,9 +183,9 @@ func (s *sentVerbs) note(cmd redis.Cmder) {
 		return
 	}
 	s.verbs = append(s.verbs, cmd.Name())
-	for _, one := range allScripts {
-		if what := cmd.Args()[1]; what == one.digest || what == one.text {
-			s.names[one.name] = true
+	for _, one := range script.All {
+		if what := cmd.Args()[1]; what == one.Digest || what == one.Text {
+			s.names[one.Name] = true
 		}
 	}
 }
@@ -223,7 +224,7 @@ func TestReadingScriptsWriteNothing(t *testing.T) {
 	admin := rs.Client(t)
 	needRO(t, admin)
 	actStage(t, admin, "topic")
-	before := Dump(t, admin, defaultPrefix)
+	before := Dump(t, admin, script.DefaultPrefix)
 	rdb := redis.NewClient(rs.Options())
 	defer func() { require.NoError(t, rdb.Close()) }()
 	sent := &sentVerbs{names: map[string]bool{}}
@@ -239,16 +240,16 @@ func TestReadingScriptsWriteNothing(t *testing.T) {
 			require.Contains(t, verbs, verb)
 		}
 	}
-	require.Equal(t, before, Dump(t, admin, defaultPrefix))
-	for _, s := range allScripts {
-		require.Equal(t, s.reads, sent.names[s.name], "%s: marked, called by an Inspector", s.name)
+	require.Equal(t, before, Dump(t, admin, script.DefaultPrefix))
+	for _, s := range script.All {
+		require.Equal(t, s.Reads, sent.names[s.Name], "%s: marked, called by an Inspector", s.Name)
 	}
 	require.ErrorContains(t, admin.EvalRO(t.Context(), "return redis.call('DEL', KEYS[1])", []string{"x"}).Err(), "not allowed from read-only")
 }
 
 // The part of a record that the inspect script returns is enough for its due time.
 func TestInspectReadsEnoughOfARecord(t *testing.T) {
-	require.Contains(t, luaFile("inspect"), fmt.Sprintf("string.sub(record, 1, %d)", record.DueHead))
+	require.Contains(t, script.LuaFile("inspect"), fmt.Sprintf("string.sub(record, 1, %d)", record.DueHead))
 	for _, o := range []record.Options{
 		{}, {DueIn: 1}, {DueIn: record.MaxDelay}, {DueAt: record.MaxTime, DueIn: record.MaxDelay}, {DueAt: 7}, {Headers: map[string]string{"k": "v"}},
 	} {
@@ -265,10 +266,10 @@ func TestInspectReadsEnoughOfARecord(t *testing.T) {
 // actStage is an aclStage with an act in the audit, and with a server that is not gone soon.
 func actStage(t *testing.T, admin *redis.Client, topic string) *Hand {
 	t.Helper()
-	h := aclStage(t, admin, defaultPrefix, topic)
+	h := aclStage(t, admin, script.DefaultPrefix, topic)
 	require.NoError(t, h.client().Pause(WithActor(t.Context(), "ann"), topic, Pause{By: "ann"}))
 	beat := fmt.Sprint(time.Now().Add(time.Hour).UnixMilli(), ` {"state":"running","topics":{"`, topic, `":{"workers":7}}}`)
-	require.NoError(t, admin.HSet(t.Context(), serversKey(defaultPrefix), "server", beat).Err())
+	require.NoError(t, admin.HSet(t.Context(), script.ServersKey(script.DefaultPrefix), "server", beat).Err())
 	return h
 }
 
@@ -319,7 +320,7 @@ func TestInspectorReadsTheSameEverywhere(t *testing.T) {
 	require.NoError(t, admin.Do(t.Context(), "WAIT", 1, 60_000).Err())
 	want := readAll(t, NewInspector(admin), "topic")
 	requireRead(t, want, "topic")
-	before := Dump(t, admin, defaultPrefix)
+	before := Dump(t, admin, script.DefaultPrefix)
 
 	users := [][]string{aclUser(t, "inspector")}
 	if readOnly := readOnlyUser(users[0]); admin.EvalRO(t.Context(), "return 1", nil).Err() == nil {
@@ -348,7 +349,7 @@ func TestInspectorReadsTheSameEverywhere(t *testing.T) {
 			}
 		}
 	}
-	require.Equal(t, before, Dump(t, admin, defaultPrefix))
+	require.Equal(t, before, Dump(t, admin, script.DefaultPrefix))
 
 	// No command that writes, and none to another prefix.
 	require.NoError(t, admin.Do(t.Context(), "ACL", "LOG", "RESET").Err())
@@ -357,7 +358,7 @@ func TestInspectorReadsTheSameEverywhere(t *testing.T) {
 	require.ErrorContains(t, err, "NOPERM")
 	_, err = client.Dequeue(t.Context(), "topic", "ready")
 	require.ErrorContains(t, err, "NOPERM")
-	require.Equal(t, before, Dump(t, admin, defaultPrefix))
+	require.Equal(t, before, Dump(t, admin, script.DefaultPrefix))
 }
 
 // aclUser returns the words of a user of the ACL file, from the name on.

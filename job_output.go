@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 
 	"github.com/delayq/delayq/internal/record"
+	"github.com/delayq/delayq/internal/script"
 )
 
 // MaxOutput is the most bytes that [Job.SetOutput] accepts: 4 KiB.
@@ -32,7 +33,7 @@ func (j *Job) SetOutput(output []byte) error {
 		return fmt.Errorf("%s: %w: nil job", call, ErrInvalid)
 	}
 	err := j.attach(output)
-	return located{call: call, topic: j.Topic, job: j.ID}.at(err)
+	return script.Place{Call: call, Topic: j.Topic, Job: j.ID}.At(err)
 }
 
 func (j *Job) attach(output []byte) error {

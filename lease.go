@@ -8,6 +8,7 @@ import (
 
 	"github.com/delayq/delayq/internal/loop"
 	"github.com/delayq/delayq/internal/record"
+	"github.com/delayq/delayq/internal/script"
 )
 
 // extendLimit is the most leases that one call extends.
@@ -127,27 +128,27 @@ func (t *topicServer) askExtend(ctx context.Context, e extension, asked []*run, 
 	// While this call hangs, no other lease of the topic is extended.
 	sent := time.Now()
 	reply, err := t.exec(ctx, topicCall{
-		script: extendScript, jobs: len(asked), timeout: min(callTimeout, t.server.o.lease/3),
+		script: script.Extend, jobs: len(asked), timeout: min(callTimeout, t.server.o.lease/3),
 	}, args...)
 	if err != nil {
 		return err
 	}
 	e.sets = t.clock.sets()
-	letters := t.examine(ctx, reply.text(2))
+	letters := t.examine(ctx, reply.Text(2))
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if !look {
 		t.owned.proposed = 0
 	}
-	if reply.status() != "ok" {
+	if reply.Status() != "ok" {
 		return errLate
 	}
 	for i, r := range asked {
 		switch {
 		case i >= len(letters):
-			return errReply
-		case letters[i] == letterOurs && look:
-		case letters[i] == letterOurs:
+			return script.ErrReply
+		case letters[i] == script.LetterOurs && look:
+		case letters[i] == script.LetterOurs:
 			r.confirm(e)
 		default:
 			t.owned.lose(r, r.why(letters[i], sent), time.Now())

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/delayq/delayq/internal/record"
+	"github.com/delayq/delayq/internal/script"
 )
 
 // Limits are limits of a topic. They hold for all servers together.
@@ -307,23 +308,23 @@ func (l Limits) nextStart(tat string, now int64) time.Time {
 // of their limits.
 func (c *Client) SetLimits(ctx context.Context, topic string, l Limits) error {
 	ctx, end := c.begin(ctx, CallEvent{Name: "set limits", Topic: topic})
-	place := located{call: "set limits", topic: topic}
+	place := script.Place{Call: "set limits", Topic: topic}
 	var errs []error
 	if err := l.check(); err != nil {
 		errs = append(errs, err)
 	}
 	if err := errors.Join(c.validate(ctx, topic, ""), invalid(errs)); err != nil {
-		return end.err(place.at(err))
+		return end.err(place.At(err))
 	}
-	k := newKeys(c.o.prefix, topic)
-	series := c.series.get()
-	r, err := c.scripts.exec(ctx, limitsScript, k, k.receipt(series.id), 0, series.next(), l.encode(), controlChannel(c.o.prefix), topic)
-	c.series.put(series, err)
-	if err == nil && (l.ofKeys() || decodeLimits(r.text(2)).ofKeys()) {
+	k := script.NewKeys(c.o.prefix, topic)
+	series := c.series.Get()
+	r, err := c.scripts.Exec(ctx, script.Limits, k, k.Receipt(series.ID), 0, series.Next(), l.encode(), script.ControlChannel(c.o.prefix), topic)
+	c.series.Put(series, err)
+	if err == nil && (l.ofKeys() || decodeLimits(r.Text(2)).ofKeys()) {
 		err = c.unparkAll(ctx, k)
 	}
 	if err != nil {
-		err = place.at(c.unsure(err))
+		err = place.At(c.unsure(err))
 	}
 	return end.err(c.acted(ctx, place, l.String(), err))
 }
@@ -351,9 +352,9 @@ func (t *topicServer) setDefaultLimits(ctx context.Context) bool {
 	}
 	call, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	err := t.server.calls.HSetNX(call, t.keys.meta, "flow", t.limits.encode()).Err()
+	err := t.server.calls.HSetNX(call, t.keys.Meta, "flow", t.limits.encode()).Err()
 	t.trouble.note("default limits", err)
-	if err != nil && away(err) {
+	if err != nil && script.Away(err) {
 		return false
 	}
 	t.limits = nil // after another error, which is in the log, the topic has no limits
@@ -412,5 +413,5 @@ func (t *topicServer) placesReclaimed(ctx context.Context) {
 func (t *topicServer) tellPlaces(ctx context.Context) {
 	call, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	_ = t.server.calls.Publish(call, controlChannel(t.keys.prefix()), record.Message{Verb: "resume", Topic: t.keys.topic}.Encode()).Err()
+	_ = t.server.calls.Publish(call, script.ControlChannel(t.keys.Prefix()), record.Message{Verb: "resume", Topic: t.keys.Topic}.Encode()).Err()
 }

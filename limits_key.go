@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"github.com/delayq/delayq/internal/script"
 	"strconv"
 	"strings"
 	"time"
@@ -104,32 +105,32 @@ func decodeKeyLimits(rule string) (l KeyLimits) {
 // call to Redis, O(1).
 func (c *Client) SetKeyLimits(ctx context.Context, topic, key string, l KeyLimits) error {
 	ctx, end := c.begin(ctx, CallEvent{Name: "set key limits", Topic: topic})
-	place := located{call: "set key limits", topic: topic}
+	place := script.Place{Call: "set key limits", Topic: topic}
 	errs := checkKey(key)
 	if err := l.check(); err != nil {
 		errs = append(errs, err)
 	}
 	if err := errors.Join(c.validate(ctx, topic, ""), invalid(errs)); err != nil {
-		return end.err(place.at(err))
+		return end.err(place.At(err))
 	}
-	k := newKeys(c.o.prefix, topic)
-	series := c.series.get()
-	r, err := c.scripts.exec(ctx, keyLimitsScript, k, k.receipt(series.id), 0,
-		series.next(), key, l.encode(), mostKeyLimits, controlChannel(c.o.prefix), topic)
-	c.series.put(series, err)
+	k := script.NewKeys(c.o.prefix, topic)
+	series := c.series.Get()
+	r, err := c.scripts.Exec(ctx, script.KeyLimits, k, k.Receipt(series.ID), 0,
+		series.Next(), key, l.encode(), mostKeyLimits, script.ControlChannel(c.o.prefix), topic)
+	c.series.Put(series, err)
 	switch {
 	case err != nil:
-		err = place.at(c.unsure(err))
-	case r.text(2) == "full":
-		err = place.at(fmt.Errorf("%w: %d keys of the topic have limits, which is the maximum", ErrInvalid, mostKeyLimits))
+		err = place.At(c.unsure(err))
+	case r.Text(2) == "full":
+		err = place.At(fmt.Errorf("%w: %d keys of the topic have limits, which is the maximum", ErrInvalid, mostKeyLimits))
 	}
 	return end.err(c.acted(ctx, place, fmt.Sprintf("key %q, %v", key, l), err))
 }
 
 // checkKey returns an error if no job can have the key.
 func checkKey(key string) []error {
-	if n := len(key); n < 1 || n > maxTopicLen {
-		return []error{fmt.Errorf("key of %d bytes: must have 1 to %d", n, maxTopicLen)}
+	if n := len(key); n < 1 || n > script.MaxTopicLen {
+		return []error{fmt.Errorf("key of %d bytes: must have 1 to %d", n, script.MaxTopicLen)}
 	}
 	return nil
 }
@@ -171,20 +172,20 @@ func (c *Client) ResumeKey(ctx context.Context, topic, key string) error {
 // holdKey calls the key_hold script. The audit has text after the key.
 func (c *Client) holdKey(ctx context.Context, verb, topic, key string, ms int64, text string, errs []error) error {
 	ctx, end := c.begin(ctx, CallEvent{Name: verb, Topic: topic})
-	place := located{call: verb, topic: topic}
+	place := script.Place{Call: verb, Topic: topic}
 	if err := errors.Join(c.validate(ctx, topic, ""), invalid(errs)); err != nil {
-		return end.err(place.at(err))
+		return end.err(place.At(err))
 	}
-	k := newKeys(c.o.prefix, topic)
-	series := c.series.get()
-	r, err := c.scripts.exec(ctx, keyHoldScript, k, k.receipt(series.id), 0,
-		series.next(), key, ms, mostHeldKeys, controlChannel(c.o.prefix), topic)
-	c.series.put(series, err)
+	k := script.NewKeys(c.o.prefix, topic)
+	series := c.series.Get()
+	r, err := c.scripts.Exec(ctx, script.KeyHold, k, k.Receipt(series.ID), 0,
+		series.Next(), key, ms, mostHeldKeys, script.ControlChannel(c.o.prefix), topic)
+	c.series.Put(series, err)
 	switch {
 	case err != nil:
-		err = place.at(c.unsure(err))
-	case r.text(2) == "full":
-		err = place.at(fmt.Errorf("%w: %d keys of the topic are held, which is the maximum", ErrInvalid, mostHeldKeys))
+		err = place.At(c.unsure(err))
+	case r.Text(2) == "full":
+		err = place.At(fmt.Errorf("%w: %d keys of the topic are held, which is the maximum", ErrInvalid, mostHeldKeys))
 	}
 	return end.err(c.acted(ctx, place, fmt.Sprintf("key %q%s", key, text), err))
 }

@@ -26,6 +26,7 @@ import (
 	"github.com/delayq/delayq/internal/embedded"
 	"github.com/delayq/delayq/internal/record"
 	"github.com/delayq/delayq/internal/redistest"
+	"github.com/delayq/delayq/internal/script"
 )
 
 // The roles of docs/acl/delayq.acl.
@@ -250,7 +251,7 @@ func tour(t *testing.T, producer, worker, operator, inspector redis.UniversalCli
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	p, o := NewClient(producer), NewClient(operator)
-	k := newKeys(defaultPrefix, topic)
+	k := script.NewKeys(script.DefaultPrefix, topic)
 	soon := Backoff(time.Millisecond, time.Second)
 
 	enqueue := func(id string, opts ...JobOption) {
@@ -271,8 +272,8 @@ func tour(t *testing.T, producer, worker, operator, inspector redis.UniversalCli
 	require.NoError(t, err)
 	require.Equal(t, StateRunning, state)
 	enqueue("handed")
-	require.NoError(t, worker.BLMove(ctx, k.ready, k.handoff, "LEFT", "RIGHT", time.Second).Err())
-	require.NoError(t, rawScript(t, "promote").Run(ctx, worker, rawKeys(t, "promote", k), 10, 1, controlChannel(defaultPrefix), topic).Err())
+	require.NoError(t, worker.BLMove(ctx, k.Ready, k.Handoff, "LEFT", "RIGHT", time.Second).Err())
+	require.NoError(t, rawScript(t, "promote").Run(ctx, worker, rawKeys(t, "promote", k), 10, 1, script.ControlChannel(script.DefaultPrefix), topic).Err())
 
 	for _, client := range []*Client{p, o} { // its entry leaves ready with it
 		enqueue("unwanted")
@@ -319,7 +320,7 @@ func tour(t *testing.T, producer, worker, operator, inspector redis.UniversalCli
 	// What a failover can lose, put right by a server and by a person.
 	enqueue("astray", ProcessIn(time.Hour))
 	for _, doctor := range []*Client{NewClient(worker), o} {
-		require.NoError(t, worker.ZRem(ctx, k.bucket, "astray").Err())
+		require.NoError(t, worker.ZRem(ctx, k.Bucket, "astray").Err())
 		report, err := doctor.Repair(ctx, topic)
 		require.NoError(t, err)
 		require.Equal(t, []Finding{{Key: "pool", ID: "astray", Kind: FindingNoPlace, Repaired: true}}, report.Findings)
@@ -327,7 +328,7 @@ func tour(t *testing.T, producer, worker, operator, inspector redis.UniversalCli
 
 	// The inspector finds the same, and leaves it.
 	insp := NewInspector(inspector)
-	require.NoError(t, worker.ZRem(ctx, k.bucket, "astray").Err())
+	require.NoError(t, worker.ZRem(ctx, k.Bucket, "astray").Err())
 	for _, look := range []*Inspector{insp, inspectorOf(o)} {
 		report, err := look.Check(ctx, topic)
 		require.NoError(t, err)
@@ -337,22 +338,22 @@ func tour(t *testing.T, producer, worker, operator, inspector redis.UniversalCli
 	require.NoError(t, err)
 
 	// A key of a wrong type, which each of them can name.
-	spoilt := newKeys(defaultPrefix, "spoilt")
-	require.NoError(t, worker.Set(ctx, spoilt.bucket, "a slip", 0).Err())
+	spoilt := script.NewKeys(script.DefaultPrefix, "spoilt")
+	require.NoError(t, worker.Set(ctx, spoilt.Bucket, "a slip", 0).Err())
 	_, err = p.Enqueue(ctx, "spoilt", "", nil, ProcessIn(time.Hour))
-	require.ErrorContains(t, err, spoilt.bucket)
+	require.ErrorContains(t, err, spoilt.Bucket)
 	_, err = p.Enqueue(ctx, topic, "overdue", nil)
 	require.NoError(t, err)
 	for _, i := range []*Inspector{insp, NewInspector(worker), inspectorOf(o)} {
 		_, err = i.Stats(ctx, "spoilt")
-		require.ErrorContains(t, err, spoilt.bucket)
+		require.ErrorContains(t, err, spoilt.Bucket)
 		stats, err := i.Stats(ctx, topic)
 		require.NoError(t, err)
 		require.NotZero(t, stats[0].Overdue)
 	}
 	_, err = p.Dequeue(ctx, topic, "overdue")
 	require.NoError(t, err)
-	require.NoError(t, worker.Del(ctx, spoilt.bucket).Err())
+	require.NoError(t, worker.Del(ctx, spoilt.Bucket).Err())
 
 	// Schedules: of each policy, and one that is changed, paused and removed.
 	const timed = "timed"
@@ -562,9 +563,9 @@ func tour(t *testing.T, producer, worker, operator, inspector redis.UniversalCli
 	require.NoError(t, prune.Run(ctx, worker, rawKeys(t, "prune", k), "1", 0, 1000, 10).Err())
 	require.NoError(t, rawScript(t, "survey").Run(ctx, worker, rawTopics(t, "survey", k), 0, 1000).Err())
 	require.NoError(t, rawScript(t, "watch").Run(ctx, worker, rawTopics(t, "watch", k), "another").Err())
-	require.NoError(t, rawScript(t, "ring").Run(ctx, worker, rawKeys(t, "ring", k), controlChannel(defaultPrefix), topic, "another", 1).Err())
+	require.NoError(t, rawScript(t, "ring").Run(ctx, worker, rawKeys(t, "ring", k), script.ControlChannel(script.DefaultPrefix), topic, "another", 1).Err())
 	require.NoError(t, worker.Ping(ctx).Err())
-	require.NoError(t, worker.HScan(ctx, serversKey(defaultPrefix), 0, "", 100).Err())
+	require.NoError(t, worker.HScan(ctx, script.ServersKey(script.DefaultPrefix), 0, "", 100).Err())
 
 	events.stopping.Store(true)
 	stop()
@@ -581,16 +582,16 @@ func tour(t *testing.T, producer, worker, operator, inspector redis.UniversalCli
 // rawScript is a script as another language would run it.
 func rawScript(t *testing.T, name string) *redis.Script {
 	t.Helper()
-	at := slices.IndexFunc(allScripts, func(s *script) bool { return s.name == name })
+	at := slices.IndexFunc(script.All, func(s *script.Script) bool { return s.Name == name })
 	require.GreaterOrEqual(t, at, 0, name)
-	return redis.NewScript(fmt.Sprint(allScripts[at].text))
+	return redis.NewScript(fmt.Sprint(script.All[at].Text))
 }
 
 // rawTopics are the keys of a script about several topics, for these.
-func rawTopics(t *testing.T, name string, topics ...*keys) (list []string) {
+func rawTopics(t *testing.T, name string, topics ...*script.Keys) (list []string) {
 	for _, k := range topics {
 		for _, key := range eachKey(t, name) {
-			list = append(list, k.root+key)
+			list = append(list, k.Root+key)
 		}
 	}
 	return list
@@ -606,7 +607,7 @@ func eachKey(t *testing.T, name string) []string {
 }
 
 // rawKeys are the keys that the header of a script asks for.
-func rawKeys(t *testing.T, name string, k *keys) (list []string) {
+func rawKeys(t *testing.T, name string, k *script.Keys) (list []string) {
 	for _, key := range readLua(t, name).keys {
 		switch {
 		case key == "receipt" && name == "take":
@@ -614,7 +615,7 @@ func rawKeys(t *testing.T, name string, k *keys) (list []string) {
 		case key == "receipt":
 			key = "receipt:dead"
 		}
-		list = append(list, k.root+key)
+		list = append(list, k.Root+key)
 	}
 	return list
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/delayq/delayq/internal/loop"
 	"github.com/delayq/delayq/internal/record"
 	"github.com/delayq/delayq/internal/redistest"
+	"github.com/delayq/delayq/internal/script"
 )
 
 // What a call asks of Redis does not depend on how many jobs there are in each state: the same
@@ -167,9 +168,9 @@ func TestMoreJobsThanUnpackTakes(t *testing.T) {
 			eachOf(t, n+1, pruneLimit, func(k int) {
 				r, err := h.tryPrune(0, time.Hour, pruneLimit)
 				require.NoError(t, err)
-				require.EqualValues(t, k, r.number(2))
+				require.EqualValues(t, k, r.Number(2))
 			})
-			require.Equal(t, []string{h.keys.stats}, keysOf(Dump(t, rdb, h.prefix())), "nothing else is left")
+			require.Equal(t, []string{h.keys.Stats}, keysOf(Dump(t, rdb, h.prefix())), "nothing else is left")
 		})
 	}
 }
@@ -201,8 +202,8 @@ func TestRetriesOfOneMomentSpread(t *testing.T) {
 // that there is.
 func (h *Hand) largest() (noted string, there int) {
 	h.t.Helper()
-	noted = h.rdb.HGet(h.t.Context(), h.keys.sizes, "largest").Val()
-	for _, record := range h.rdb.HGetAll(h.t.Context(), h.keys.pool).Val() {
+	noted = h.rdb.HGet(h.t.Context(), h.keys.Sizes, "largest").Val()
+	for _, record := range h.rdb.HGetAll(h.t.Context(), h.keys.Pool).Val() {
 		there = max(there, len(record))
 	}
 	return noted, there
@@ -226,7 +227,7 @@ func TestSizesOfRecordsAreNoted(t *testing.T) {
 			require.NoError(t, err)
 		}
 		enqueue("small", 1900)
-		require.False(t, h.rdb.Exists(ctx, h.keys.sizes).Val() == 1, "nothing is noted of small ones")
+		require.False(t, h.rdb.Exists(ctx, h.keys.Sizes).Val() == 1, "nothing is noted of small ones")
 		enqueue("a", 3000)
 		h.requireNoted()
 		enqueue("b", 2500, ProcessIn(time.Hour))
@@ -268,7 +269,7 @@ func TestSizesGoWithTheLastRecord(t *testing.T) {
 		require.Equal(t, "o", h.Ack(held))
 		_, err = h.tryPrune(9, time.Hour, 500)
 		require.NoError(t, err)
-		require.Equal(t, []string{h.keys.stats}, keysOf(Dump(t, h.rdb, h.prefix())))
+		require.Equal(t, []string{h.keys.Stats}, keysOf(Dump(t, h.rdb, h.prefix())))
 	})
 }
 
@@ -280,11 +281,11 @@ func TestCheckNotesTheLargestRecord(t *testing.T) {
 		_, err := c.Enqueue(t.Context(), "topic", "a", make([]byte, 3000))
 		require.NoError(t, err)
 		h.put("+0", "b")
-		require.NoError(t, h.rdb.Del(t.Context(), h.keys.sizes).Err())
+		require.NoError(t, h.rdb.Del(t.Context(), h.keys.Sizes).Err())
 		report, err := inspectorOf(c).Check(t.Context(), "topic")
 		require.NoError(t, err)
 		require.Empty(t, report.Findings)
-		require.Zero(t, h.rdb.Exists(t.Context(), h.keys.sizes).Val(), "it was only to look")
+		require.Zero(t, h.rdb.Exists(t.Context(), h.keys.Sizes).Val(), "it was only to look")
 		for range 2 {
 			_, err = c.Repair(t.Context(), "topic")
 			require.NoError(t, err)
@@ -316,8 +317,8 @@ func TestDuplicatesAreNotRead(t *testing.T) {
 	t.Parallel()
 	rs := redistest.Start(t, redistest.NoRoles...)
 	rdb := rs.Client(t)
-	for _, s := range allScripts {
-		require.NoError(t, rdb.ScriptLoad(t.Context(), fmt.Sprint(s.text)).Err())
+	for _, s := range script.All {
+		require.NoError(t, rdb.ScriptLoad(t.Context(), fmt.Sprint(s.Text)).Err())
 	}
 	client := NewClient(rdb)
 	enqueue := func(jobs, payload int, opts ...JobOption) {
@@ -373,7 +374,7 @@ func TestEnqueueFindsItsOwnRecords(t *testing.T) {
 					before := Dump(t, h.rdb, h.prefix())
 					r, err := NewHand(t, h.rdb, h.prefix(), "topic").trySend(replace, args)
 					require.NoError(t, err)
-					require.Empty(t, r.text(2), "all are stored")
+					require.Empty(t, r.Text(2), "all are stored")
 					require.Equal(t, before, Dump(t, h.rdb, h.prefix()))
 				}
 			}
@@ -391,20 +392,20 @@ func TestBackoffOfLostLeasesIsCapped(t *testing.T) {
 			h.put("+0", ids...)
 			require.Len(t, h.Take(len(ids), 0), len(ids))
 			for _, id := range ids {
-				require.NoError(t, h.rdb.HSet(ctx, h.keys.attempts, id, finished).Err())
+				require.NoError(t, h.rdb.HSet(ctx, h.keys.Attempts, id, finished).Err())
 			}
 			r, err := h.tryPromote(1000, 0)
 			require.NoError(t, err)
-			require.EqualValues(t, len(ids), r.number(3))
+			require.EqualValues(t, len(ids), r.Number(3))
 			var delays []int64
 			for _, id := range ids {
-				due, err := h.rdb.ZScore(ctx, h.keys.bucket, id).Result()
+				due, err := h.rdb.ZScore(ctx, h.keys.Bucket, id).Result()
 				require.NoError(t, err)
-				delays = append(delays, int64(due)-r.now())
+				delays = append(delays, int64(due)-r.Now())
 			}
 			require.Equal(t, seconds*1000, slices.Min(delays), "after %d attempts", finished)
 			require.LessOrEqual(t, slices.Max(delays), seconds*1200, "after %d attempts", finished)
-			require.NoError(t, h.rdb.Del(ctx, h.keys.bucket).Err())
+			require.NoError(t, h.rdb.Del(ctx, h.keys.Bucket).Err())
 		}
 	})
 }
@@ -415,11 +416,11 @@ func TestPromoteCountsWhatItDrops(t *testing.T) {
 		ctx := t.Context()
 		h.put("+0", "gone", "gone too", "here")
 		require.Len(t, h.Take(3, 0), 3)
-		require.NoError(t, h.rdb.HDel(ctx, h.keys.pool, "gone", "gone too").Err())
+		require.NoError(t, h.rdb.HDel(ctx, h.keys.Pool, "gone", "gone too").Err())
 		_, reclaimed := h.Promote()
 		require.Equal(t, 1, reclaimed)
-		require.Equal(t, "2", h.rdb.HGet(ctx, h.keys.stats, "dropped").Val())
-		require.Equal(t, "1", h.rdb.HGet(ctx, h.keys.stats, "reclaimed").Val())
+		require.Equal(t, "2", h.rdb.HGet(ctx, h.keys.Stats, "dropped").Val())
+		require.Equal(t, "1", h.rdb.HGet(ctx, h.keys.Stats, "reclaimed").Val())
 		require.Empty(t, h.Traces("gone"))
 		h.TakeOne("here")
 	})
@@ -433,12 +434,12 @@ func TestPruneCountsTheHandoff(t *testing.T) {
 			t.Helper()
 			r, err := h.tryPrune(10, time.Hour, 500)
 			require.NoError(t, err)
-			return r.number(4)
+			return r.Number(4)
 		}
 		h.put("+0", "a")
-		require.NoError(t, h.rdb.LMove(ctx, h.keys.ready, h.keys.handoff, "LEFT", "RIGHT").Err())
+		require.NoError(t, h.rdb.LMove(ctx, h.keys.Ready, h.keys.Handoff, "LEFT", "RIGHT").Err())
 		require.Zero(t, missing())
-		require.NoError(t, h.rdb.Del(ctx, h.keys.handoff).Err())
+		require.NoError(t, h.rdb.Del(ctx, h.keys.Handoff).Err())
 		require.EqualValues(t, 1, missing())
 	})
 }
@@ -452,8 +453,8 @@ func TestExpiryAtTheVeryDueTimeIsRefused(t *testing.T) {
 			head, tail := h.record(due, 0)
 			r, err := h.trySend(false, []any{words, head, tail, words})
 			require.NoError(t, err)
-			require.Equal(t, letters, r.text(2), words)
-			require.Equal(t, letters == "", h.rdb.HExists(t.Context(), h.keys.pool, words).Val(), words)
+			require.Equal(t, letters, r.Text(2), words)
+			require.Equal(t, letters == "", h.rdb.HExists(t.Context(), h.keys.Pool, words).Val(), words)
 		}
 	})
 }
@@ -464,7 +465,7 @@ func TestReplaceForLaterLeavesNothingInReady(t *testing.T) {
 		h.put("+0", "before", "x", "after")
 		_, err := h.client().Enqueue(t.Context(), "topic", "x", nil, Replace(), ProcessIn(time.Hour))
 		require.NoError(t, err)
-		require.Equal(t, []string{"before", "after"}, h.list(h.keys.ready))
+		require.Equal(t, []string{"before", "after"}, h.list(h.keys.Ready))
 		require.Equal(t, []string{"bucket", "pool"}, h.Traces("x"))
 	})
 }
@@ -476,11 +477,11 @@ func TestLapsedLeaseKeepsTheTally(t *testing.T) {
 		ctx := t.Context()
 		h.put("+0", "x")
 		require.Len(t, h.Take(1, 0), 1)
-		require.NoError(t, h.rdb.HSet(ctx, h.keys.attempts, "x", 3).Err())
-		require.NoError(t, h.rdb.HSet(ctx, h.keys.moved, "x", "1750000000000 revive 2 5 1").Err())
+		require.NoError(t, h.rdb.HSet(ctx, h.keys.Attempts, "x", 3).Err())
+		require.NoError(t, h.rdb.HSet(ctx, h.keys.Moved, "x", "1750000000000 revive 2 5 1").Err())
 		_, reclaimed := h.Promote()
 		require.Equal(t, 1, reclaimed)
-		require.Regexp(t, `^\d{13} retry 2 5 1$`, h.rdb.HGet(ctx, h.keys.moved, "x").Val())
+		require.Regexp(t, `^\d{13} retry 2 5 1$`, h.rdb.HGet(ctx, h.keys.Moved, "x").Val())
 	})
 }
 

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/delayq/delayq/internal/record"
+	"github.com/delayq/delayq/internal/script"
 )
 
 // A step is one thing that can happen.
@@ -97,7 +98,7 @@ func (x *explorer) possible(w *world) (list []step) {
 			w.left.pops--
 			w.m.handoff, w.m.ready = append(w.m.handoff, w.m.ready[0]), w.m.ready[1:]
 			k := x.p.hands[0].keys
-			require.NoError(x.t, x.rdb.LMove(context.Background(), k.ready, k.handoff, "LEFT", "RIGHT").Err())
+			require.NoError(x.t, x.rdb.LMove(context.Background(), k.Ready, k.Handoff, "LEFT", "RIGHT").Err())
 		})
 	}
 	if w.left.ticks > 0 {
@@ -167,7 +168,7 @@ func (x *explorer) clientCalls(w *world, who func(w *world) *mind, calls func(fu
 						period = exploreTick
 					}
 					return x.simple(h, verb+" by the "+by, func(w *world) string { return w.m.pause(verb, by, period.Milliseconds()) },
-						func() (reply, error) { return h.tryPause(verb, by, period) })
+						func() (script.Reply, error) { return h.tryPause(verb, by, period) })
 				})
 			}
 		}
@@ -195,14 +196,14 @@ func (x *explorer) clientCalls(w *world, who func(w *world) *mind, calls func(fu
 				return x.simple(h, "cancel "+id, func(w *world) string {
 					w.end(id, "cancelled")
 					return letterOf(w.m.cancel(id))
-				}, func() (reply, error) { return h.tryCancel(id) })
+				}, func() (script.Reply, error) { return h.tryCancel(id) })
 			})
 		}
 		if w.left.reschedules > 0 {
 			calls(who, "client reschedules "+id, func(w *world, h *Hand) *call {
 				w.left.reschedules--
 				return x.simple(h, "reschedule "+id, func(w *world) string { return letterOf(w.m.reschedule(id, "+1000")) },
-					func() (reply, error) {
+					func() (script.Reply, error) {
 						r, err := h.tryReschedule(id, "+1000")
 						return r[:min(len(r), 3)], err // without records of jobs that expire: there is none
 					})
@@ -212,14 +213,14 @@ func (x *explorer) clientCalls(w *world, who func(w *world) *mind, calls func(fu
 			calls(who, "client buries "+id, func(w *world, h *Hand) *call {
 				w.left.buries--
 				return x.simple(h, "bury "+id, func(w *world) string { return letterOf(w.m.bury(id)) },
-					func() (reply, error) { return h.tryBury(id) })
+					func() (script.Reply, error) { return h.tryBury(id) })
 			})
 		}
 		if w.left.revives > 0 && w.m.jobs[id].in == inDead {
 			calls(who, "client revives "+id, func(w *world, h *Hand) *call {
 				w.left.revives--
 				return x.simple(h, "revive "+id, func(w *world) string { return letterOf(w.m.revive(id, "+0")) },
-					func() (reply, error) { return h.tryRevive(id) })
+					func() (script.Reply, error) { return h.tryRevive(id) })
 			})
 		}
 	}
@@ -245,14 +246,14 @@ func (x *explorer) make(w *world, who *mind, build func(w *world, h *Hand) *call
 			name = "server" + strconv.Itoa(i)
 		}
 	}
-	h.series = &series{id: fmt.Sprint(name, "-", who.lives), seq: who.seq}
+	h.series = &script.Series{ID: fmt.Sprint(name, "-", who.lives), Seq: who.seq}
 	c := build(w, h)
 	who.seq++
 	return c
 }
 
 // carryOut carries a call out, for the first time or again.
-func (x *explorer) carryOut(w *world, c *call) reply {
+func (x *explorer) carryOut(w *world, c *call) script.Reply {
 	if c.known(w) {
 		want := c.expect(w)
 		r, err := c.again()
@@ -277,19 +278,19 @@ func (x *explorer) arrive(w *world, who *mind, c *call) {
 }
 
 // answerOf is the part of an answer that a repetition must give too.
-func answerOf(r reply) string {
+func answerOf(r script.Reply) string {
 	if len(r) > 3 { // of take: the end of the lease is for the comparison of all there is
 		return strings.Join(idsOr(heldOf(r)), " ")
 	}
-	return r.text(2)
+	return r.Text(2)
 }
 
 // simple is a call whose answer is a text and no news for the caller.
-func (x *explorer) simple(h *Hand, what string, onModel func(w *world) string, send func() (reply, error)) *call {
+func (x *explorer) simple(h *Hand, what string, onModel func(w *world) string, send func() (script.Reply, error)) *call {
 	c := &call{what: what}
 	laneAt := *h.series
-	number := laneAt.seq + 1
-	c.again = func() (reply, error) {
+	number := laneAt.Seq + 1
+	c.again = func() (script.Reply, error) {
 		own := laneAt
 		h.series = &own
 		return send()
@@ -298,12 +299,12 @@ func (x *explorer) simple(h *Hand, what string, onModel func(w *world) string, s
 		want = onModel(w)
 		r, err := c.again()
 		require.NoError(x.t, err)
-		w.said[laneAt.id] = said{number, want}
-		return r.text(2), want
+		w.said[laneAt.ID] = said{number, want}
+		return r.Text(2), want
 	}
-	c.known = func(w *world) bool { return w.said[laneAt.id].number >= number }
+	c.known = func(w *world) bool { return w.said[laneAt.ID].number >= number }
 	c.expect = func(w *world) string {
-		if last := w.said[laneAt.id]; last.number == number {
+		if last := w.said[laneAt.ID]; last.number == number {
 			return last.text
 		}
 		return "" // given up, and late: it does nothing
@@ -329,7 +330,7 @@ func (x *explorer) enqueue(h *Hand, id string, replace bool) *call {
 		}
 		letters := w.m.enqueue(id, when, record.Join(head, w.m.now(), tail), 0)
 		return strings.ReplaceAll(letters, "n", "")
-	}, func() (reply, error) { return h.trySend(false, []any{id, head, tail, when}) })
+	}, func() (script.Reply, error) { return h.trySend(false, []any{id, head, tail, when}) })
 }
 
 func (x *explorer) settle(h *Hand, verb verb, who *mind, n int) *call {
@@ -362,7 +363,7 @@ func (x *explorer) settle(h *Hand, verb verb, who *mind, n int) *call {
 		}
 		require.Equal(x.t, held.nonce, record.NonceOf(j.record), "settled a job of another incarnation")
 		return ""
-	}, func() (reply, error) {
+	}, func() (script.Reply, error) {
 		h.renewals = map[string]*renewal{held.ID: fresh}
 		return h.settle([]Held{held.Held}, like)
 	})
@@ -370,16 +371,16 @@ func (x *explorer) settle(h *Hand, verb verb, who *mind, n int) *call {
 	return c
 }
 
-func (x *explorer) take(_ *world, h *Hand) *call { return x.takeSince(h, h.series.seq+1, 2) }
+func (x *explorer) take(_ *world, h *Hand) *call { return x.takeSince(h, h.series.Seq+1, 2) }
 
 // takeSince is a take of a server that has had no answer to those from a number on.
 func (x *explorer) takeSince(h *Hand, since uint64, limit int) *call {
 	c := &call{what: fmt.Sprint("take ", limit), since: since}
 	laneAt := *h.series
-	number := laneAt.seq + 1
-	server := strings.Split(laneAt.id, "-")[0]
+	number := laneAt.Seq + 1
+	server := strings.Split(laneAt.ID, "-")[0]
 	at := int(server[len(server)-1] - '0')
-	c.again = func() (reply, error) {
+	c.again = func() (script.Reply, error) {
 		own := laneAt
 		h.series = &own
 		return h.tryTakeSince(fmt.Sprint(number), fmt.Sprint(since), limit, callBytes, 2, exploreLease, "head")
@@ -388,7 +389,7 @@ func (x *explorer) takeSince(h *Hand, since uint64, limit int) *call {
 		lease := w.m.leases
 		var ids []string
 		status := "ok"
-		if last := w.taken[laneAt.id]; since < number && last.number >= since {
+		if last := w.taken[laneAt.ID]; since < number && last.number >= since {
 			var left []string
 			for _, l := range w.still(last) {
 				left = append(left, l.ID)
@@ -403,7 +404,7 @@ func (x *explorer) takeSince(h *Hand, since uint64, limit int) *call {
 		}
 		r, err := c.again()
 		require.NoError(x.t, err)
-		require.Equal(x.t, status, r.status())
+		require.Equal(x.t, status, r.Status())
 		receipt := receipt{number: number, sent: w.m.us}
 		for _, id := range ids {
 			j := w.m.jobs[id]
@@ -412,7 +413,7 @@ func (x *explorer) takeSince(h *Hand, since uint64, limit int) *call {
 			receipt.got = append(receipt.got, exploredLease{newLease(id, lease), record.NonceOf(j.record), w.m.us + exploreLease.Microseconds()})
 		}
 		if len(ids) > 0 || since < number {
-			w.taken[laneAt.id] = receipt
+			w.taken[laneAt.ID] = receipt
 		}
 		for _, one := range heldOf(r) {
 			rec, err := record.Decode(one.Record)
@@ -428,9 +429,9 @@ func (x *explorer) takeSince(h *Hand, since uint64, limit int) *call {
 		}
 		return strings.Join(idsOr(heldOf(r)), " "), strings.Join(ids, " ")
 	}
-	c.known = func(w *world) bool { return w.taken[laneAt.id].number >= number }
+	c.known = func(w *world) bool { return w.taken[laneAt.ID].number >= number }
 	still := func(w *world) []exploredLease {
-		if receipt := w.taken[laneAt.id]; receipt.number == number {
+		if receipt := w.taken[laneAt.ID]; receipt.number == number {
 			return w.still(receipt)
 		}
 		return nil
@@ -442,7 +443,7 @@ func (x *explorer) takeSince(h *Hand, since uint64, limit int) *call {
 		}
 		return strings.Join(ids, " ")
 	}
-	c.answer = func(x *explorer, w *world, r reply) {
+	c.answer = func(x *explorer, w *world, r script.Reply) {
 		mind := &w.servers[at]
 		known := still(w)
 		for _, one := range heldOf(r) {
@@ -482,7 +483,7 @@ func (x *explorer) extend(w *world, l *exploredLease) {
 	for range 2 { // safe to send twice
 		r, err := h.tryExtend(ending, l.Held)
 		require.NoError(x.t, err)
-		require.Equal(x.t, want, r.text(2))
+		require.Equal(x.t, want, r.Text(2))
 	}
 	if want == "o" {
 		l.Fence, l.until = strconv.FormatInt(ending, 10), w.m.us+exploreLease.Microseconds()
@@ -495,7 +496,7 @@ func (x *explorer) promote(w *world) {
 	moved, reclaimed := w.m.promote(1000, true)
 	r, err := x.p.hands[0].tryPromote(1000, 1)
 	require.NoError(x.t, err)
-	require.Equal(x.t, []int64{int64(moved), int64(reclaimed), w.m.wait()}, []int64{r.number(2), r.number(3), r.number(4)})
+	require.Equal(x.t, []int64{int64(moved), int64(reclaimed), w.m.wait()}, []int64{r.Number(2), r.Number(3), r.Number(4)})
 }
 
 // expire removes the receipts of takes whose leases are over: miniredis lets no key expire when its

@@ -17,6 +17,7 @@ import (
 
 	"github.com/delayq/delayq/internal/embedded"
 	"github.com/delayq/delayq/internal/record"
+	"github.com/delayq/delayq/internal/script"
 )
 
 // What follows explores the queue instead of playing games with it: two jobs, two servers and a
@@ -85,11 +86,11 @@ type call struct {
 	what   string
 	about  []lease // the leases it is about
 	since  uint64  // of a take: the first number without an answer
-	again  func() (reply, error)
-	known  func(w *world) bool                  // a script would know it for one that was carried out
-	expect func(w *world) string                // what it answers then
-	first  func(w *world) (got, want string)    // carries it out, on Redis and on the model
-	answer func(x *explorer, w *world, r reply) // the answer arrives
+	again  func() (script.Reply, error)
+	known  func(w *world) bool                         // a script would know it for one that was carried out
+	expect func(w *world) string                       // what it answers then
+	first  func(w *world) (got, want string)           // carries it out, on Redis and on the model
+	answer func(x *explorer, w *world, r script.Reply) // the answer arrives
 }
 
 // A budget is how often what makes the number of states infinite may happen on one path.
@@ -222,32 +223,32 @@ func explore(t testing.TB, s scope, mutant func(script string) string) (x *explo
 func (x *explorer) end(w *world) {
 	x.drawn++
 	x.p.m = w.m.clone()
-	x.p.hands[0].series = newSeries()
+	x.p.hands[0].series = script.NewSeries()
 	x.p.finish()
 }
 
 // hurt deletes each key in turn, and lets a check put everything right.
 func (x *explorer) hurt(w *world) {
 	k := x.p.hands[0].keys
-	for _, key := range []string{"", k.bucket, k.ready, k.handoff, k.leases, k.dead} {
+	for _, key := range []string{"", k.Bucket, k.Ready, k.Handoff, k.Leases, k.Dead} {
 		x.fill(w.m.us, w.redis)
 		x.p.m = w.m.clone()
 		x.p.note("%s is deleted", key)
 		there := x.r.Exists(key)
 		x.r.Del(key)
-		report, err := x.p.hands[0].client().Repair(context.Background(), k.topic)
+		report, err := x.p.hands[0].client().Repair(context.Background(), k.Topic)
 		require.NoError(x.t, err)
 		if !there {
 			require.Empty(x.t, report.Findings)
 			continue
 		}
 		x.hurts++
-		waiting := append(x.p.list(k.ready), x.p.list(k.handoff)...)
-		places := map[place]map[string]float64{inBucket: x.p.zset(k.bucket), inLeases: x.p.zset(k.leases), inDead: x.p.zset(k.dead)}
+		waiting := append(x.p.list(k.Ready), x.p.list(k.Handoff)...)
+		places := map[place]map[string]float64{inBucket: x.p.zset(k.Bucket), inLeases: x.p.zset(k.Leases), inDead: x.p.zset(k.Dead)}
 		for id, j := range w.m.jobs {
 			score, there := places[j.in][id]
 			switch {
-			case j.in == inReady, j.in == inLeases && key == k.leases, j.in == inBucket && !there: // a left-over of its ID is as good: a server puts it back
+			case j.in == inReady, j.in == inLeases && key == k.Leases, j.in == inBucket && !there: // a left-over of its ID is as good: a server puts it back
 				require.Contains(x.t, waiting, id)
 			default:
 				require.True(x.t, there, "%s was in %s", id, j.in)
@@ -290,8 +291,8 @@ func (m mutation) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Proc
 func (m mutation) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
 		if words := cmd.Args(); words[0] == "evalsha" {
-			i := slices.IndexFunc(allScripts, func(s *script) bool { return s.digest == words[1] })
-			words[0], words[1] = "eval", m(fmt.Sprint(allScripts[i].text))
+			i := slices.IndexFunc(script.All, func(s *script.Script) bool { return s.Digest == words[1] })
+			words[0], words[1] = "eval", m(fmt.Sprint(script.All[i].Text))
 		}
 		return next(ctx, cmd)
 	}

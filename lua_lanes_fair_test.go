@@ -23,7 +23,7 @@ func (h *Hand) putKeyed(key string, ids ...string) {
 		}
 		r, err := h.trySend(false, args)
 		require.NoError(h.t, err)
-		require.Empty(h.t, r.text(2), "all are stored")
+		require.Empty(h.t, r.Text(2), "all are stored")
 		ids = ids[n:]
 	}
 }

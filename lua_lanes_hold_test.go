@@ -17,7 +17,7 @@ func (h *Hand) holdKey(key string, ms int64) string {
 	h.t.Helper()
 	r, err := h.tryKeyHold(key, ms, mostHeldKeys)
 	require.NoError(h.t, err)
-	return r.text(2)
+	return r.Text(2)
 }
 
 // heldKeys returns the ends of the holds, as the time that is left at the time of Redis.
@@ -25,7 +25,7 @@ func (h *Hand) heldKeys() map[string]time.Duration {
 	h.t.Helper()
 	now := h.rdb.Time(context.Background()).Val().UnixMilli()
 	left := map[string]time.Duration{}
-	for _, z := range h.rdb.ZRangeWithScores(context.Background(), h.keys.held, 0, -1).Val() {
+	for _, z := range h.rdb.ZRangeWithScores(context.Background(), h.keys.Held, 0, -1).Val() {
 		left[z.Member.(string)] = time.Duration(int64(z.Score)-now) * time.Millisecond
 	}
 	return left
@@ -46,17 +46,17 @@ func TestKeyHoldsOnlyGrow(t *testing.T) {
 		hour := time.Hour.Milliseconds()
 		h.putKeyed("k", "job")
 		require.Equal(t, "held", h.holdKey("k", 2*hour))
-		require.Zero(t, h.rdb.Exists(t.Context(), h.keys.turn).Val())
+		require.Zero(t, h.rdb.Exists(t.Context(), h.keys.Turn).Val())
 		require.Equal(t, "held", h.holdKey("k", hour))
 		h.requireHeld(map[string]time.Duration{"k": 2 * time.Hour})
 		require.Equal(t, "held", h.holdKey("k", 3*hour))
 		h.requireHeld(map[string]time.Duration{"k": 3 * time.Hour})
 		require.Equal(t, "held", h.holdKey("k", -1))
 		require.Equal(t, "held", h.holdKey("k", hour))
-		require.EqualValues(t, keyPaused, h.rdb.ZScore(t.Context(), h.keys.held, "k").Val())
+		require.EqualValues(t, keyPaused, h.rdb.ZScore(t.Context(), h.keys.Held, "k").Val())
 		h.Hasten(400 * 24 * time.Hour)
 		h.Promote()
-		require.EqualValues(t, keyPaused, h.rdb.ZScore(t.Context(), h.keys.held, "k").Val())
+		require.EqualValues(t, keyPaused, h.rdb.ZScore(t.Context(), h.keys.Held, "k").Val())
 		require.Equal(t, "free", h.holdKey("k", 0))
 		require.Equal(t, "free", h.holdKey("k", 0), "it has none")
 		require.Empty(t, h.heldKeys())
@@ -69,15 +69,15 @@ func TestKeyHoldsAreBounded(t *testing.T) {
 		for i, want := range []string{"held", "held", "full", "full"} {
 			r, err := h.tryKeyHold(fmt.Sprint("k", i), 1000, 2)
 			require.NoError(t, err)
-			require.Equal(t, want, r.text(2))
+			require.Equal(t, want, r.Text(2))
 		}
 		require.Len(t, h.heldKeys(), 2)
 		r, err := h.tryKeyHold("k1", 5000, 2)
 		require.NoError(t, err)
-		require.Equal(t, "held", r.text(2))
+		require.Equal(t, "held", r.Text(2))
 		r, err = h.tryKeyHold("k3", 0, 2)
 		require.NoError(t, err)
-		require.Equal(t, "free", r.text(2))
+		require.Equal(t, "free", r.Text(2))
 	})
 }
 
@@ -97,13 +97,13 @@ func TestTakePassesOverHeldKeys(t *testing.T) {
 			ids = append(ids, idsOf(h.Take(2, time.Minute))...)
 		}
 		require.ElementsMatch(t, []string{"a", "b", "plain"}, ids)
-		require.EqualValues(t, 300, h.rdb.ZCard(t.Context(), h.keys.lane).Val())
-		require.Zero(t, h.rdb.Exists(t.Context(), h.keys.turn).Val(), "held keys have no turn")
+		require.EqualValues(t, 300, h.rdb.ZCard(t.Context(), h.keys.Lane).Val())
+		require.Zero(t, h.rdb.Exists(t.Context(), h.keys.Turn).Val(), "held keys have no turn")
 		found, _ := h.look(false)
 		require.Empty(t, found, "a check finds no fault in that")
 
 		// An older server has put a job of a held key into ready.
-		require.NoError(t, h.rdb.RPush(t.Context(), h.keys.ready, "of held 8").Err())
+		require.NoError(t, h.rdb.RPush(t.Context(), h.keys.Ready, "of held 8").Err())
 		require.Empty(t, h.Take(10, time.Minute))
 
 		require.Equal(t, "free", h.holdKey("held 7", 0))
@@ -126,9 +126,9 @@ func TestServersAreRungWhenAHoldEnds(t *testing.T) {
 			require.Empty(t, h.Take(1, time.Minute))
 			r, err := h.tryPromote(10, 1)
 			require.NoError(t, err)
-			require.InDelta(t, time.Hour, waitOf(r.number(4)), float64(time.Minute), "the timer knows the end")
+			require.InDelta(t, time.Hour, waitOf(r.Number(4)), float64(time.Minute), "the timer knows the end")
 			end()
-			require.Equal(t, []string{h.keys.topic}, bell.heard())
+			require.Equal(t, []string{h.keys.Topic}, bell.heard())
 			held := h.Take(1, time.Minute)
 			require.Equal(t, []string{"job " + name}, idsOf(held))
 			require.Equal(t, "o", h.Ack(held...))
@@ -177,9 +177,9 @@ func TestCheckOfHeldKeys(t *testing.T) {
 	eachHand(t, func(t *testing.T, h *Hand) {
 		h.putKeyed("k", "job")
 		h.holdKey("sound", -1)
-		require.NoError(t, h.rdb.ZAdd(t.Context(), h.keys.held,
+		require.NoError(t, h.rdb.ZAdd(t.Context(), h.keys.Held,
 			redis.Z{Score: 1e15, Member: "k"}, redis.Z{Score: 1, Member: ""}).Err())
-		require.NoError(t, h.rdb.ZRem(t.Context(), h.keys.turn, "k").Err())
+		require.NoError(t, h.rdb.ZRem(t.Context(), h.keys.Turn, "k").Err())
 		found, _ := h.look(false)
 		require.ElementsMatch(t, []string{"held ", "held k"}, found[FindingUnreadable])
 		_, mended := h.look(true)
@@ -199,14 +199,14 @@ func TestWrongTypeWhenAHoldEnds(t *testing.T) {
 				ctx := t.Context()
 				h.putKeyed("k", "job")
 				h.holdKey("k", 1000)
-				lane := h.rdb.ZRange(ctx, h.keys.lane, 0, -1).Val()
+				lane := h.rdb.ZRange(ctx, h.keys.Lane, 0, -1).Val()
 				require.NoError(t, h.rdb.Del(ctx, h.Key(wrong)).Err())
 				require.NoError(t, h.rdb.Set(ctx, h.Key(wrong), "wrong", 0).Err())
 				h.Hasten(time.Hour)
 				_, err := h.tryPromote(10, 0)
 				require.Error(t, err)
 				require.NoError(t, h.rdb.Del(ctx, h.Key(wrong)).Err())
-				require.NoError(t, h.rdb.ZAdd(ctx, h.keys.lane, redis.Z{Member: lane[0]}).Err())
+				require.NoError(t, h.rdb.ZAdd(ctx, h.keys.Lane, redis.Z{Member: lane[0]}).Err())
 				h.Promote()
 				require.Equal(t, []string{"job"}, idsOf(h.Take(1, time.Minute)))
 			})
@@ -219,7 +219,7 @@ func TestPromoteBesideAWrongTypeOfHeld(t *testing.T) {
 	eachHand(t, func(t *testing.T, h *Hand) {
 		h.put("+1000", "a")
 		h.Hasten(time.Hour)
-		require.NoError(t, h.rdb.Set(t.Context(), h.keys.held, "wrong", 0).Err())
+		require.NoError(t, h.rdb.Set(t.Context(), h.keys.Held, "wrong", 0).Err())
 		before := Dump(t, h.rdb, h.prefix())
 		_, err := h.tryPromote(10, 0)
 		require.Error(t, err)
@@ -234,7 +234,7 @@ func TestKeyHoldsThatAreOverDoNotCount(t *testing.T) {
 		h.Hasten(time.Hour)
 		r, err := h.tryKeyHold("b", 1000, 1)
 		require.NoError(t, err)
-		require.Equal(t, "held", r.text(2))
+		require.Equal(t, "held", r.Text(2))
 	})
 }
 
@@ -246,7 +246,7 @@ func TestTakeOfKeysFromAFullRedis(t *testing.T) {
 	_, err := h.tryLimits(Limits{Rate: Per(100, time.Second).Burst(100)})
 	require.NoError(t, err)
 	h.putKeyed("k", "a", "b")
-	require.NoError(t, rdb.Del(t.Context(), h.keys.ready).Err())
+	require.NoError(t, rdb.Del(t.Context(), h.keys.Ready).Err())
 	require.NoError(t, rdb.ConfigSet(t.Context(), "maxmemory", "1").Err())
 	require.Equal(t, []string{"a", "b"}, idsOf(h.Take(2, time.Minute)))
 }

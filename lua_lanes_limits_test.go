@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/delayq/delayq/internal/redistest"
+	"github.com/delayq/delayq/internal/script"
 )
 
 // setLimits sets the limits of the topic, and gives all parked keys turns as the client does.
@@ -24,14 +25,14 @@ func (h *Hand) setLimits(l Limits) {
 // setKeyLimits sets the limits of a key.
 func (h *Hand) setKeyLimits(key string, l KeyLimits) {
 	h.t.Helper()
-	r, err := h.run(keyLimitsScript, h.series.next(), key, l.encode(), mostKeyLimits, controlChannel(h.prefix()), h.keys.topic)
+	r, err := h.run(script.KeyLimits, h.series.Next(), key, l.encode(), mostKeyLimits, script.ControlChannel(h.prefix()), h.keys.Topic)
 	require.NoError(h.t, err)
-	require.Equal(h.t, "set", r.text(2))
+	require.Equal(h.t, "set", r.Text(2))
 }
 
 // tryUnpark says that jobs have ended: their keys and IDs by turns.
-func (h *Hand) tryUnpark(jobs ...any) (reply, error) {
-	return h.run(unparkScript, append([]any{controlChannel(h.prefix()), h.keys.topic, unparkKeys}, jobs...)...)
+func (h *Hand) tryUnpark(jobs ...any) (script.Reply, error) {
+	return h.run(script.Unpark, append([]any{script.ControlChannel(h.prefix()), h.keys.Topic, unparkKeys}, jobs...)...)
 }
 
 // ended acknowledges a job and says so.
@@ -44,7 +45,7 @@ func (h *Hand) ended(key string, held Held) {
 
 // parkedKeys returns the keys whose limits are reached.
 func (h *Hand) parkedKeys() []string {
-	return h.rdb.ZRange(h.t.Context(), h.keys.parked, 0, -1).Val()
+	return h.rdb.ZRange(h.t.Context(), h.keys.Parked, 0, -1).Val()
 }
 
 // takeAll takes until nothing is ready. It returns the jobs by their IDs.
@@ -54,7 +55,7 @@ func (h *Hand) takeAll() map[string]Held {
 	for {
 		r, err := h.tryTake("", 10, time.Minute)
 		require.NoError(h.t, err)
-		if r.status() != "ok" {
+		if r.Status() != "ok" {
 			return got
 		}
 		for _, one := range heldOf(r) {
@@ -68,7 +69,7 @@ func (h *Hand) cancel(id string) {
 	h.t.Helper()
 	r, err := h.tryCancel(id)
 	require.NoError(h.t, err)
-	require.Equal(h.t, "u", r.text(2))
+	require.Equal(h.t, "u", r.Text(2))
 }
 
 func idsIn(m map[string]Held) []string {
@@ -93,12 +94,12 @@ func TestLimitOfRunningJobsOfAKey(t *testing.T) {
 		got := h.takeAll()
 		require.Equal(t, []string{"a1", "a2", "b1", "plain", "v1", "v2", "v3"}, idsIn(got))
 		require.ElementsMatch(t, []string{"a", "vip"}, h.parkedKeys())
-		require.Zero(t, h.rdb.Exists(t.Context(), h.keys.turn).Val(), "parked keys have no turn")
+		require.Zero(t, h.rdb.Exists(t.Context(), h.keys.Turn).Val(), "parked keys have no turn")
 		found, _ := h.look(false)
 		require.Empty(t, found, "a check finds no fault in that")
 		r, err := h.tryPromote(10, 1)
 		require.NoError(t, err)
-		require.InDelta(t, time.Minute, waitOf(r.number(4)), float64(10*time.Second), "the timer knows the lease end")
+		require.InDelta(t, time.Minute, waitOf(r.Number(4)), float64(10*time.Second), "the timer knows the lease end")
 
 		h.ended("a", got["a2"])
 		require.Equal(t, []string{"a3"}, idsIn(h.takeAll()))
@@ -115,7 +116,7 @@ func TestLimitOfRunningJobsOfAKey(t *testing.T) {
 		h.Promote()
 		again := h.takeAll()
 		require.Equal(t, []string{"a3", "a4", "v2", "v3", "v4"}, slices.DeleteFunc(idsIn(again), func(id string) bool { return id == "b1" || id == "plain" }))
-		require.EqualValues(t, 6, h.rdb.ZCard(t.Context(), h.keys.holders).Val())
+		require.EqualValues(t, 6, h.rdb.ZCard(t.Context(), h.keys.Holders).Val())
 	})
 }
 
@@ -147,17 +148,17 @@ func TestPlacesOfAKeyDoNotLeak(t *testing.T) {
 				h.cancel(id)
 			}
 		}
-		require.EqualValues(t, 2, h.rdb.ZCard(t.Context(), h.keys.holders).Val())
+		require.EqualValues(t, 2, h.rdb.ZCard(t.Context(), h.keys.Holders).Val())
 		// The ID runs again with another key.
 		h.putKeyed("b", "x4")
 		require.Equal(t, []string{"x4"}, idsIn(h.takeAll()))
 		h.putKeyed("a", "z1", "z2")
 		require.Equal(t, []string{"z1", "z2"}, idsIn(h.takeAll()))
-		require.EqualValues(t, 3, h.rdb.ZCard(t.Context(), h.keys.holders).Val())
+		require.EqualValues(t, 3, h.rdb.ZCard(t.Context(), h.keys.Holders).Val())
 		h.cancel("z1")
 		found, _ := h.look(true)
 		require.Empty(t, found, "the end of a job comes before unpark")
-		require.EqualValues(t, 2, h.rdb.ZCard(t.Context(), h.keys.holders).Val(), "a repair drops the entry of z1")
+		require.EqualValues(t, 2, h.rdb.ZCard(t.Context(), h.keys.Holders).Val(), "a repair drops the entry of z1")
 	})
 }
 
@@ -186,13 +187,13 @@ func TestLimitsOfKeysChange(t *testing.T) {
 		h.setKeyLimits("c", KeyLimits{Running: 2})
 		h.putKeyed("c", "c3")
 		require.Empty(t, h.takeAll(), "those that run count")
-		require.Equal(t, "1", h.rdb.HGet(t.Context(), h.keys.meta, "limited").Val())
+		require.Equal(t, "1", h.rdb.HGet(t.Context(), h.keys.Meta, "limited").Val())
 		h.setKeyLimits("c", KeyLimits{})
 		require.Equal(t, []string{"c3"}, idsIn(h.takeAll()))
-		require.Equal(t, "0", h.rdb.HGet(t.Context(), h.keys.meta, "limited").Val())
-		require.NoError(t, h.rdb.HSet(t.Context(), h.keys.meta, "limited", "damaged").Err())
+		require.Equal(t, "0", h.rdb.HGet(t.Context(), h.keys.Meta, "limited").Val())
+		require.NoError(t, h.rdb.HSet(t.Context(), h.keys.Meta, "limited", "damaged").Err())
 		h.setKeyLimits("c", KeyLimits{Running: 2})
-		require.Equal(t, "1", h.rdb.HGet(t.Context(), h.keys.meta, "limited").Val())
+		require.Equal(t, "1", h.rdb.HGet(t.Context(), h.keys.Meta, "limited").Val())
 	})
 }
 
@@ -209,10 +210,10 @@ func TestRateOfAKey(t *testing.T) {
 		require.ElementsMatch(t, []string{"a", "slow"}, h.parkedKeys())
 		r, err := h.tryPromote(10, 1)
 		require.NoError(t, err)
-		left := min(waitOf(r.number(4)), 10*time.Minute) // a lease ends earlier
+		left := min(waitOf(r.Number(4)), 10*time.Minute) // a lease ends earlier
 		require.Positive(t, left)
 		now := h.rdb.Time(t.Context()).Val()
-		next := time.UnixMilli(int64(h.rdb.ZScore(t.Context(), h.keys.parked, "a").Val()))
+		next := time.UnixMilli(int64(h.rdb.ZScore(t.Context(), h.keys.Parked, "a").Val()))
 		require.WithinDuration(t, now.Add(10*time.Minute), next, 30*time.Second)
 
 		h.hastenRates(11 * time.Minute)
@@ -224,24 +225,24 @@ func TestRateOfAKey(t *testing.T) {
 		require.Empty(t, h.parkedKeys())
 		h.hastenRates(25 * time.Hour)
 		h.Promote()
-		require.Zero(t, h.rdb.Exists(t.Context(), h.keys.rates).Val(), "what is over is forgotten")
+		require.Zero(t, h.rdb.Exists(t.Context(), h.keys.Rates).Val(), "what is over is forgotten")
 
 		// A tat of a clock that was set back is cut down to the burst.
-		require.NoError(t, h.rdb.ZAdd(t.Context(), h.keys.rates, redis.Z{Score: float64(now.Add(1000 * time.Hour).UnixMicro()), Member: "a"}).Err())
+		require.NoError(t, h.rdb.ZAdd(t.Context(), h.keys.Rates, redis.Z{Score: float64(now.Add(1000 * time.Hour).UnixMicro()), Member: "a"}).Err())
 		h.putKeyed("a", "last")
 		require.Empty(t, h.takeAll())
-		require.WithinDuration(t, now.Add(10*time.Minute), time.UnixMilli(int64(h.rdb.ZScore(t.Context(), h.keys.parked, "a").Val())), time.Minute)
+		require.WithinDuration(t, now.Add(10*time.Minute), time.UnixMilli(int64(h.rdb.ZScore(t.Context(), h.keys.Parked, "a").Val())), time.Minute)
 	})
 }
 
 // hastenRates makes the starts of keys come earlier, as if time had passed.
 func (h *Hand) hastenRates(d time.Duration) {
 	ctx := h.t.Context()
-	for _, z := range h.rdb.ZRangeWithScores(ctx, h.keys.rates, 0, -1).Val() {
-		h.rdb.ZIncrBy(ctx, h.keys.rates, -float64(d.Microseconds()), z.Member.(string))
+	for _, z := range h.rdb.ZRangeWithScores(ctx, h.keys.Rates, 0, -1).Val() {
+		h.rdb.ZIncrBy(ctx, h.keys.Rates, -float64(d.Microseconds()), z.Member.(string))
 	}
-	for _, z := range h.rdb.ZRangeWithScores(ctx, h.keys.parked, 0, -1).Val() {
-		h.rdb.ZIncrBy(ctx, h.keys.parked, -float64(d.Milliseconds()), z.Member.(string))
+	for _, z := range h.rdb.ZRangeWithScores(ctx, h.keys.Parked, 0, -1).Val() {
+		h.rdb.ZIncrBy(ctx, h.keys.Parked, -float64(d.Milliseconds()), z.Member.(string))
 	}
 }
 
@@ -260,7 +261,7 @@ func TestServersAreRungForParkedKeys(t *testing.T) {
 			h.wait("s")
 			require.Empty(t, h.Take(1, time.Minute), name)
 			free(first[0])
-			require.Equal(t, []string{h.keys.topic}, bell.heard(), name)
+			require.Equal(t, []string{h.keys.Topic}, bell.heard(), name)
 			first = h.Take(1, time.Minute)
 			require.Len(t, first, 1, name)
 		}
@@ -275,16 +276,16 @@ func TestParkingLosesNoTurn(t *testing.T) {
 		h.putKeyed("a", "a1", "a2")
 		held := h.Take(1, time.Minute)
 		require.Len(t, held, 1)
-		require.NoError(t, h.rdb.Set(t.Context(), h.keys.parked, "x", 0).Err())
+		require.NoError(t, h.rdb.Set(t.Context(), h.keys.Parked, "x", 0).Err())
 		_, err := h.tryTake("", 1, time.Minute)
 		require.ErrorContains(t, err, "WRONGTYPE")
-		require.Equal(t, []string{"a"}, h.rdb.ZRange(t.Context(), h.keys.turn, 0, -1).Val())
-		require.NoError(t, h.rdb.Del(t.Context(), h.keys.parked).Err())
+		require.Equal(t, []string{"a"}, h.rdb.ZRange(t.Context(), h.keys.Turn, 0, -1).Val())
+		require.NoError(t, h.rdb.Del(t.Context(), h.keys.Parked).Err())
 		require.Empty(t, h.takeAll())
 		require.Equal(t, []string{"a"}, h.parkedKeys())
-		require.NoError(t, h.rdb.ZAdd(t.Context(), h.keys.turn, redis.Z{Score: 7, Member: ""}).Err())
+		require.NoError(t, h.rdb.ZAdd(t.Context(), h.keys.Turn, redis.Z{Score: 7, Member: ""}).Err())
 		h.ended("a", held[0])
-		require.EqualValues(t, 7, h.rdb.ZScore(t.Context(), h.keys.turn, "").Val())
+		require.EqualValues(t, 7, h.rdb.ZScore(t.Context(), h.keys.Turn, "").Val())
 	})
 }
 
@@ -306,7 +307,7 @@ func TestRepairOfKeysParkedForNothing(t *testing.T) {
 		require.Equal(t, []string{"a", "slow"}, h.parkedKeys(), "each waits for something")
 
 		require.Equal(t, "o", h.Ack(got["a1"]))
-		require.NoError(t, h.rdb.ZAdd(ctx, h.keys.parked, redis.Z{Score: nextYear, Member: "a"}, redis.Z{Score: nextYear, Member: "slow"}).Err())
+		require.NoError(t, h.rdb.ZAdd(ctx, h.keys.Parked, redis.Z{Score: nextYear, Member: "a"}, redis.Z{Score: nextYear, Member: "slow"}).Err())
 		found, _ = h.look(false)
 		require.Empty(t, found)
 		require.Equal(t, []string{"a", "slow"}, h.parkedKeys(), "without repair nothing is written")
@@ -315,7 +316,7 @@ func TestRepairOfKeysParkedForNothing(t *testing.T) {
 		require.Empty(t, h.parkedKeys())
 		require.Equal(t, []string{"a2"}, idsIn(h.takeAll()))
 		require.Equal(t, []string{"slow"}, h.parkedKeys(), "its limit is reached")
-		require.Less(t, h.rdb.ZScore(ctx, h.keys.parked, "slow").Val(), nextYear)
+		require.Less(t, h.rdb.ZScore(ctx, h.keys.Parked, "slow").Val(), nextYear)
 	})
 }
 
@@ -328,9 +329,9 @@ func TestRepairOfLostNoteOfKeyLimits(t *testing.T) {
 				h.setKeyLimits("a", KeyLimits{Running: 1})
 				h.setKeyLimits("b", KeyLimits{Weight: 3})
 				h.putKeyed("a", "a1", "a2")
-				harm := h.rdb.HDel(ctx, h.keys.meta, "limited").Err()
+				harm := h.rdb.HDel(ctx, h.keys.Meta, "limited").Err()
 				if lost != "" {
-					harm = h.rdb.HSet(ctx, h.keys.meta, "limited", lost).Err()
+					harm = h.rdb.HSet(ctx, h.keys.Meta, "limited", lost).Err()
 				}
 				require.NoError(t, harm)
 				h.look(true)
@@ -350,12 +351,12 @@ func TestEntryOfAFormerJobStartsNothing(t *testing.T) {
 	eachHand(t, func(t *testing.T, h *Hand) {
 		ctx := t.Context()
 		h.putKeyed("a", "x")
-		require.NoError(t, h.rdb.HDel(ctx, h.keys.pool, "x").Err())
+		require.NoError(t, h.rdb.HDel(ctx, h.keys.Pool, "x").Err())
 		require.Equal(t, "held", h.holdKey("b", 60_000))
 		h.putKeyed("b", "x")
-		require.EqualValues(t, 2, h.rdb.ZCard(ctx, h.keys.lane).Val())
+		require.EqualValues(t, 2, h.rdb.ZCard(ctx, h.keys.Lane).Val())
 		require.Empty(t, h.takeAll(), "its key is held")
-		require.EqualValues(t, 1, h.rdb.ZCard(ctx, h.keys.lane).Val())
+		require.EqualValues(t, 1, h.rdb.ZCard(ctx, h.keys.Lane).Val())
 		require.Equal(t, "free", h.holdKey("b", 0))
 		require.Equal(t, []string{"x"}, idsIn(h.takeAll()))
 	})
@@ -370,8 +371,8 @@ func TestReclaimFreesThePlacesOfAKey(t *testing.T) {
 		require.Len(t, h.takeAll(), 2)
 		h.Hasten(2 * time.Minute)
 		h.Promote()
-		require.Zero(t, h.rdb.ZCard(t.Context(), h.keys.holders).Val())
-		info, err := NewInspector(h.rdb, Prefix(h.prefix())).Key(t.Context(), h.keys.topic, "a")
+		require.Zero(t, h.rdb.ZCard(t.Context(), h.keys.Holders).Val())
+		info, err := NewInspector(h.rdb, Prefix(h.prefix())).Key(t.Context(), h.keys.Topic, "a")
 		require.NoError(t, err)
 		require.Zero(t, info.Running)
 		require.EqualValues(t, 3, info.Waiting)
@@ -383,13 +384,13 @@ func TestReclaimFreesThePlacesOfAKey(t *testing.T) {
 func TestGatherByHand(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, rdb redis.UniversalClient) {
 		h := NewHand(t, rdb, redistest.Prefix(t), "lanes")
-		take := func(window GatherWindow, groups int) (reply, []Held) {
+		take := func(window GatherWindow, groups int) (script.Reply, []Held) {
 			t.Helper()
 			if !window.ByKey {
 				groups = 0
 			}
-			number := h.series.next()
-			r, err := h.try(takeScript, h.keys.of(takeScript, h.keys.taken(h.series.id)), number, number, 40, callBytes, time.Minute.Milliseconds(), 40, "head", "", 0,
+			number := h.series.Next()
+			r, err := h.try(script.Take, h.keys.Of(script.Take, h.keys.Taken(h.series.ID)), number, number, 40, callBytes, time.Minute.Milliseconds(), 40, "head", "", 0,
 				window.Size, window.Wait.Milliseconds(), groups, 8)
 			require.NoError(t, err)
 			return r, heldOf(r)
@@ -409,7 +410,7 @@ func TestGatherByHand(t *testing.T) {
 		put("k", "k1", "k2")
 		r, got := take(byKey, 2)
 		require.Empty(t, got)
-		require.EqualValues(t, 3, r.number(11), "limited")
+		require.EqualValues(t, 3, r.Number(11), "limited")
 		require.Equal(t, []string{"k"}, h.parkedKeys())
 		put("k", "k3")
 		put("l", "l1", "l2", "l3")
@@ -430,13 +431,13 @@ func TestGatherByHand(t *testing.T) {
 		put("", "p1", "p2")
 		r, got = take(together, 0)
 		require.Empty(t, got)
-		require.Equal(t, "gather", r.status())
-		require.InDelta(t, time.Hour.Milliseconds(), r.number(2), 60_000)
-		require.Equal(t, "gather", first(take(together, 0)).status())
+		require.Equal(t, "gather", r.Status())
+		require.InDelta(t, time.Hour.Milliseconds(), r.Number(2), 60_000)
+		require.Equal(t, "gather", first(take(together, 0)).Status())
 		put("k", "k4")
 		_, got = take(together, 0)
 		require.Len(t, got, 3)
-		require.Zero(t, rdb.HExists(t.Context(), h.keys.meta, "gather").Val())
+		require.Zero(t, rdb.HExists(t.Context(), h.keys.Meta, "gather").Val())
 	})
 }
 
@@ -444,7 +445,7 @@ func first[T, U any](one T, _ U) T { return one }
 
 // keyOf returns the key of a job by its place.
 func (h *Hand) keyOf(id string) string {
-	place := h.rdb.HGet(h.t.Context(), h.keys.keyed, id).Val()
+	place := h.rdb.HGet(h.t.Context(), h.keys.Keyed, id).Val()
 	if place == "" {
 		return ""
 	}

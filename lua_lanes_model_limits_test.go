@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/delayq/delayq/internal/script"
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 )
@@ -34,16 +35,16 @@ func (g *laneGame) changeLimits(h *Hand) {
 		if g.rand.IntN(2) == 0 {
 			g.limits.topic = Limits{Ordered: true, RatePerKey: rate, OnDead: oneOf(g, ContinueKey, HaltKey)}
 		}
-		g.calls(h, fmt.Sprintf("limits %v", g.limits.topic), func() (reply, error) { return h.tryLimits(g.limits.topic) })
+		g.calls(h, fmt.Sprintf("limits %v", g.limits.topic), func() (script.Reply, error) { return h.tryLimits(g.limits.topic) })
 		r, err := h.tryUnpark()
 		require.NoError(g.t, err)
-		require.Zero(g.t, r.number(2))
+		require.Zero(g.t, r.Number(2))
 		require.Empty(g.t, h.parkedKeys(), "each key may go on")
 		return
 	}
 	key, own := oneOf(g, laneKeys...), KeyLimits{Weight: oneOf(g, 1, 1, 5), Running: running, Rate: rate}
-	g.calls(h, fmt.Sprintf("limits of key %.8q: %v", key, own), func() (reply, error) {
-		return h.run(keyLimitsScript, h.series.next(), key, own.encode(), mostKeyLimits, controlChannel(h.prefix()), h.keys.topic)
+	g.calls(h, fmt.Sprintf("limits of key %.8q: %v", key, own), func() (script.Reply, error) {
+		return h.run(script.KeyLimits, h.series.Next(), key, own.encode(), mostKeyLimits, script.ControlChannel(h.prefix()), h.keys.Topic)
 	})
 	delete(g.limits.own, key)
 	if own.encode() != "" {
@@ -56,7 +57,7 @@ func (g *laneGame) changeLimits(h *Hand) {
 			limited++
 		}
 	}
-	require.Equal(g.t, limited, atoi(h.rdb.HGet(context.Background(), h.keys.meta, "limited").Val()), "keys with limits")
+	require.Equal(g.t, limited, atoi(h.rdb.HGet(context.Background(), h.keys.Meta, "limited").Val()), "keys with limits")
 }
 
 // ends notes that a job may no longer be running. Its server, if it has one, says so later.
@@ -88,7 +89,7 @@ func (g *laneGame) report(h *Hand) {
 		r, err := h.tryUnpark(jobs...)
 		require.NoError(g.t, err)
 		parked := h.parkedKeys()
-		require.EqualValues(g.t, len(parked), r.number(2))
+		require.EqualValues(g.t, len(parked), r.Number(2))
 		for _, key := range freed {
 			require.NotContains(g.t, parked, key, "a job of it has ended")
 			delete(g.limits.silent, key)
@@ -103,7 +104,7 @@ func (g *laneGame) repair(h *Hand) {
 	found, _ := h.look(true)
 	for kind, list := range found {
 		for _, one := range list {
-			for _, key := range []string{h.keys.parked, h.keys.holders, h.keys.rates, h.keys.rules, h.keys.turn, h.keys.lane, h.keys.blockers} {
+			for _, key := range []string{h.keys.Parked, h.keys.Holders, h.keys.Rates, h.keys.Rules, h.keys.Turn, h.keys.Lane, h.keys.Blockers} {
 				require.False(g.t, strings.HasPrefix(one, key+" "), "%v: %q", kind, one)
 			}
 		}

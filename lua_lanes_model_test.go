@@ -19,6 +19,7 @@ import (
 
 	"github.com/delayq/delayq/internal/record"
 	"github.com/delayq/delayq/internal/redistest"
+	"github.com/delayq/delayq/internal/script"
 )
 
 // A laneGame makes random calls on a topic that has keyed jobs beside plain ones, and holds what
@@ -150,8 +151,8 @@ func (g *laneGame) step() {
 	case 16:
 		id := g.id()
 		j, want := g.jobs[id], g.letter(id)
-		r := g.calls(h, fmt.Sprintf("bury %q", id), func() (reply, error) { return h.tryBury(id) })
-		require.Equal(g.t, want, r.text(2))
+		r := g.calls(h, fmt.Sprintf("bury %q", id), func() (script.Reply, error) { return h.tryBury(id) })
+		require.Equal(g.t, want, r.Text(2))
 		if want == "s" || want == "r" {
 			j.in = inDead
 			j.blocks = j.key != "" && g.limits.topic.OnDead == HaltKey
@@ -159,7 +160,7 @@ func (g *laneGame) step() {
 		}
 	case 17:
 		verb := oneOf(g, "pause", "resume", "resume all")
-		g.calls(h, verb, func() (reply, error) { return h.tryPause(verb, "me", 0) })
+		g.calls(h, verb, func() (script.Reply, error) { return h.tryPause(verb, "me", 0) })
 	case 18:
 		g.wander(h)
 	case 19:
@@ -182,15 +183,15 @@ func (g *laneGame) step() {
 }
 
 // calls makes a numbered call, and sends it once more now and then: the reply must be the same.
-func (g *laneGame) calls(h *Hand, what string, call func() (reply, error)) reply {
+func (g *laneGame) calls(h *Hand, what string, call func() (script.Reply, error)) script.Reply {
 	g.t.Helper()
 	r, err := call()
 	require.NoError(g.t, err, what)
-	g.note("%s: %s %q", what, r.status(), r.text(2))
+	g.note("%s: %s %q", what, r.Status(), r.Text(2))
 	if g.rand.IntN(4) == 0 {
 		again, err := h.last()
 		require.NoError(g.t, err, what)
-		require.Equal(g.t, []string{r.status(), r.text(2)}, []string{again.status(), again.text(2)}, "sent again: %s", what)
+		require.Equal(g.t, []string{r.Status(), r.Text(2)}, []string{again.Status(), again.Text(2)}, "sent again: %s", what)
 	}
 	return r
 }
@@ -234,13 +235,13 @@ func (g *laneGame) pass(ms int64) {
 	for key, end := range g.keys {
 		if end < keyPaused {
 			g.keys[key] = end - ms
-			require.NoError(g.t, h.rdb.ZIncrBy(context.Background(), h.keys.held, -float64(ms), key).Err())
+			require.NoError(g.t, h.rdb.ZIncrBy(context.Background(), h.keys.Held, -float64(ms), key).Err())
 		}
 	}
 	for id, j := range g.jobs {
 		if j.in == inBucket {
 			j.score -= ms
-			require.NoError(g.t, h.rdb.ZIncrBy(context.Background(), h.keys.bucket, -float64(ms), id).Err())
+			require.NoError(g.t, h.rdb.ZIncrBy(context.Background(), h.keys.Bucket, -float64(ms), id).Err())
 		}
 	}
 }
@@ -282,8 +283,8 @@ func (g *laneGame) enqueue(h *Hand) {
 		args = append(args, id, head, tail, how+when)
 		what = append(what, fmt.Sprintf("%q key %.8q head start %d %s", id, j.key, j.head, how+when))
 	}
-	r := g.calls(h, "enqueue "+strings.Join(what, ", "), func() (reply, error) { return h.trySend(false, args) })
-	letters := r.text(2)
+	r := g.calls(h, "enqueue "+strings.Join(what, ", "), func() (script.Reply, error) { return h.trySend(false, args) })
+	letters := r.Text(2)
 	for i, id := range ids {
 		want := g.letter(id)
 		if want == "g" || whens[i][0] == 'r' || whens[i][0] == 'd' && want == "d" {
@@ -300,7 +301,7 @@ func (g *laneGame) enqueue(h *Hand) {
 			inLane := was != nil && was.in == inReady && was.key != "" && !g.astray[id]
 			g.ends(id)
 			g.jobs[id] = j
-			g.at(id, j, r.now()+delay, r.now())
+			g.at(id, j, r.Now()+delay, r.Now())
 			if inLane && delay == 0 && was.key == j.key && was.head == j.head {
 				j.front, j.number = was.front, was.number // it keeps its order
 			}
@@ -329,8 +330,8 @@ func (g *laneGame) inherit(id string, j *laneJob) {
 func (g *laneGame) cancel(h *Hand) {
 	id := g.id()
 	want := g.letter(id)
-	r := g.calls(h, fmt.Sprintf("cancel %q", id), func() (reply, error) { return h.tryCancel(id) })
-	require.Equal(g.t, want, r.text(2))
+	r := g.calls(h, fmt.Sprintf("cancel %q", id), func() (script.Reply, error) { return h.tryCancel(id) })
+	require.Equal(g.t, want, r.Text(2))
 	g.ends(id)
 	delete(g.jobs, id)
 	delete(g.astray, id)
@@ -339,11 +340,11 @@ func (g *laneGame) cancel(h *Hand) {
 func (g *laneGame) reschedule(h *Hand) {
 	id, when := g.id(), oneOf(g, "+0", "+0", "+3", "+2000")
 	want := g.letter(id)
-	r := g.calls(h, fmt.Sprintf("reschedule %q %s", id, when), func() (reply, error) { return h.tryReschedule(id, when) })
-	require.Equal(g.t, want, r.text(2))
+	r := g.calls(h, fmt.Sprintf("reschedule %q %s", id, when), func() (script.Reply, error) { return h.tryReschedule(id, when) })
+	require.Equal(g.t, want, r.Text(2))
 	if want == "s" || want == "r" {
 		delay, _ := strconv.ParseInt(when[1:], 10, 64)
-		g.at(id, g.jobs[id], r.now()+delay, r.now())
+		g.at(id, g.jobs[id], r.Now()+delay, r.Now())
 	}
 }
 
@@ -356,33 +357,33 @@ func (g *laneGame) revive(h *Hand) {
 	}
 	when := oneOf(g, "+0", "+2000")
 	want := g.letter(id)
-	r := g.calls(h, fmt.Sprintf("revive %q %s", id, when), func() (reply, error) { return h.tryReviveAt(id, when) })
+	r := g.calls(h, fmt.Sprintf("revive %q %s", id, when), func() (script.Reply, error) { return h.tryReviveAt(id, when) })
 	if want != "d" {
-		require.Equal(g.t, "g", r.text(2))
+		require.Equal(g.t, "g", r.Text(2))
 		return
 	}
-	require.Equal(g.t, "d", r.text(2))
+	require.Equal(g.t, "d", r.Text(2))
 	delay, _ := strconv.ParseInt(when[1:], 10, 64)
 	if j := g.jobs[id]; j.blocks { // it keeps its place
-		j.score, j.blocks = r.now()+delay, delay > 0
-		g.put(id, j, r.now())
+		j.score, j.blocks = r.Now()+delay, delay > 0
+		g.put(id, j, r.Now())
 	} else {
-		g.at(id, j, r.now()+delay, r.now())
+		g.at(id, j, r.Now()+delay, r.Now())
 	}
 }
 
 // prioritize gives a job another head start, whatever its state.
 func (g *laneGame) prioritize(h *Hand) {
 	id, head := g.id(), oneOf[int64](g, 0, 5000, -1000, 86_400_000)
-	r := g.calls(h, fmt.Sprintf("priority of %q: %d", id, head), func() (reply, error) { return h.tryPriority(id, head) })
+	r := g.calls(h, fmt.Sprintf("priority of %q: %d", id, head), func() (script.Reply, error) { return h.tryPriority(id, head) })
 	j := g.jobs[id]
 	switch {
 	case j == nil:
-		require.Equal(g.t, "gone", r.text(2))
+		require.Equal(g.t, "gone", r.Text(2))
 	case j.key == "":
-		require.Equal(g.t, "plain", r.text(2))
+		require.Equal(g.t, "plain", r.Text(2))
 	default:
-		require.Equal(g.t, "set", r.text(2))
+		require.Equal(g.t, "set", r.Text(2))
 		if j.front != foremostFront {
 			j.front += j.head - head
 		}
@@ -393,14 +394,14 @@ func (g *laneGame) prioritize(h *Hand) {
 // hold holds, pauses or resumes a key, whether it has jobs or not.
 func (g *laneGame) hold(h *Hand) {
 	key, ms := oneOf(g, laneKeys...), oneOf[int64](g, -1, 0, 0, 1, 50, 3000)
-	r := g.calls(h, fmt.Sprintf("hold %.8q for %d", key, ms), func() (reply, error) { return h.tryKeyHold(key, ms, mostHeldKeys) })
+	r := g.calls(h, fmt.Sprintf("hold %.8q for %d", key, ms), func() (script.Reply, error) { return h.tryKeyHold(key, ms, mostHeldKeys) })
 	if ms == 0 {
-		require.Equal(g.t, "free", r.text(2))
+		require.Equal(g.t, "free", r.Text(2))
 		delete(g.keys, key)
 		return
 	}
-	require.Equal(g.t, "held", r.text(2))
-	end := r.now() + ms
+	require.Equal(g.t, "held", r.Text(2))
+	end := r.Now() + ms
 	if ms < 0 {
 		end = keyPaused
 	}
@@ -412,7 +413,7 @@ func (g *laneGame) promote(h *Hand) {
 	before := g.seen
 	r, err := h.tryPromote(limit, heal)
 	require.NoError(g.t, err)
-	now := r.now()
+	now := r.Now()
 	upTo := func(scores map[string]float64, in place) (ids []string) {
 		for id, score := range scores {
 			if g.jobs[id].in == in && score <= float64(now) {
@@ -424,7 +425,7 @@ func (g *laneGame) promote(h *Hand) {
 	}
 	due, lapsed := upTo(before.bucket, inBucket), upTo(before.leases, inLeases)
 	g.note("promote %d, heal %d: due %q, lapsed %q", limit, heal, due, lapsed)
-	require.Equal(g.t, []int64{int64(len(due)), int64(len(lapsed))}, []int64{r.number(2), r.number(3)})
+	require.Equal(g.t, []int64{int64(len(due)), int64(len(lapsed))}, []int64{r.Number(2), r.Number(3)})
 	after := g.read()
 	overdue := func(parked map[string]float64) (n int) {
 		for _, till := range parked {
@@ -437,7 +438,7 @@ func (g *laneGame) promote(h *Hand) {
 	require.Equal(g.t, max(0, overdue(before.parked)-limit), overdue(after.parked), "keys that wait although their time has come")
 	for key, till := range after.parked {
 		left := max(0, int64(till)*1000-now*1000)
-		require.True(g.t, r.number(4) >= 0 && r.number(4) <= left, "key %q gets a turn in %d µs, and the timer looks in %d", key, left, r.number(4))
+		require.True(g.t, r.Number(4) >= 0 && r.Number(4) <= left, "key %q gets a turn in %d µs, and the timer looks in %d", key, left, r.Number(4))
 	}
 	for range min(limit, len(g.keys)) {
 		var first string
@@ -477,21 +478,21 @@ func (g *laneGame) promote(h *Hand) {
 // take takes jobs and holds the choice to the model. Now and then its reply is lost.
 func (g *laneGame) take(n int, h *Hand) {
 	limit, length := oneOf(g, 1, 2, 5, 8, 40), oneOf(g, time.Minute, time.Minute, 0)
-	number := h.series.next()
+	number := h.series.Next()
 	r, err := h.tryTake(number, limit, length)
 	require.NoError(g.t, err)
 	got := heldOf(r)
-	g.note("server %d takes %d for %v: %s %q", n, limit, length, r.status(), idsOf(got))
-	if r.status() == "paused" {
+	g.note("server %d takes %d for %v: %s %q", n, limit, length, r.Status(), idsOf(got))
+	if r.Status() == "paused" {
 		return
 	}
 	had := map[string]int{}
 	for _, key := range laneKeys {
 		had[key] = g.running(key)
 	}
-	g.chosen(limit, r.now(), idsOf(got))
+	g.chosen(limit, r.Now(), idsOf(got))
 	if g.rationed {
-		g.judge(had, r.now(), idsOf(got))
+		g.judge(had, r.Now(), idsOf(got))
 	}
 	if len(got) > 0 && length > 0 && g.rand.IntN(4) == 0 {
 		again, err := h.last()
@@ -604,8 +605,8 @@ func (g *laneGame) settle(n int, h *Hand) {
 	if !strings.ContainsAny(letters, "gl") {
 		want = ""
 	}
-	r := g.calls(h, fmt.Sprintf("server %d: %s %q", n, verbs[verb].outcome, idsOf(list)), func() (reply, error) { return h.settle(list, like) })
-	require.Equal(g.t, want, r.text(2))
+	r := g.calls(h, fmt.Sprintf("server %d: %s %q", n, verbs[verb].outcome, idsOf(list)), func() (script.Reply, error) { return h.settle(list, like) })
+	require.Equal(g.t, want, r.Text(2))
 	for i, one := range list {
 		if letters[i] != 'o' {
 			continue
@@ -619,19 +620,19 @@ func (g *laneGame) settle(n int, h *Hand) {
 			j.attempts++
 			if j.key != "" && g.limits.topic.Ordered {
 				g.foremost(j)
-				j.in, j.score, j.blocks = inBucket, r.now()+delay, true
+				j.in, j.score, j.blocks = inBucket, r.Now()+delay, true
 			} else {
-				g.later(one.ID, j, r.now()+delay)
+				g.later(one.ID, j, r.Now()+delay)
 			}
 		case verbSnooze:
-			g.later(one.ID, j, r.now()+delay)
+			g.later(one.ID, j, r.Now()+delay)
 		case verbReturn, verbHoldKey:
 			j.in = inReady // at the place that it had, or before all others
 			if j.key != "" && g.limits.topic.Ordered {
 				g.foremost(j)
 			}
 			if verb == verbHoldKey && delay > 0 {
-				g.keys[j.key] = max(g.keys[j.key], r.now()+delay)
+				g.keys[j.key] = max(g.keys[j.key], r.Now()+delay)
 			}
 		case verbBury:
 			j.attempts++
@@ -642,7 +643,7 @@ func (g *laneGame) settle(n int, h *Hand) {
 			}
 		case verbAgain:
 			g.jobs[one.ID] = next[one.ID]
-			g.at(one.ID, next[one.ID], r.now()+delay, r.now())
+			g.at(one.ID, next[one.ID], r.Now()+delay, r.Now())
 		}
 	}
 	if g.rand.IntN(3) > 0 {
@@ -660,7 +661,7 @@ func (g *laneGame) later(id string, j *laneJob, due int64) {
 func (g *laneGame) wander(h *Hand) {
 	if g.rand.IntN(2) == 0 {
 		g.note("the head of ready goes to handoff")
-		err := h.rdb.LMove(context.Background(), h.keys.ready, h.keys.handoff, "LEFT", "RIGHT").Err()
+		err := h.rdb.LMove(context.Background(), h.keys.Ready, h.keys.Handoff, "LEFT", "RIGHT").Err()
 		if err != redis.Nil {
 			require.NoError(g.t, err)
 		}
@@ -668,7 +669,7 @@ func (g *laneGame) wander(h *Hand) {
 	}
 	id := oneOf(g, "", "no such job", g.id())
 	g.note("%q is pushed to ready", id)
-	require.NoError(g.t, h.rdb.RPush(context.Background(), h.keys.ready, id).Err())
+	require.NoError(g.t, h.rdb.RPush(context.Background(), h.keys.Ready, id).Err())
 }
 
 // old does what programs of the release before do: their promote puts keyed jobs into ready, and
@@ -682,12 +683,12 @@ func (g *laneGame) old(h *Hand) {
 	switch j.in {
 	case inBucket:
 		g.note("an old server promotes %q", id)
-		require.NoError(g.t, h.rdb.RPush(ctx, k.ready, id).Err())
-		require.NoError(g.t, h.rdb.ZRem(ctx, k.bucket, id).Err())
+		require.NoError(g.t, h.rdb.RPush(ctx, k.Ready, id).Err())
+		require.NoError(g.t, h.rdb.ZRem(ctx, k.Bucket, id).Err())
 		j.in, g.astray[id] = inReady, true
 	case inReady:
 		g.note("an old client cancels %q", id)
-		for _, key := range []string{k.pool, k.attempts, k.errors, k.moved} {
+		for _, key := range []string{k.Pool, k.Attempts, k.Errors, k.Moved} {
 			require.NoError(g.t, h.rdb.HDel(ctx, key, id).Err())
 		}
 		if !g.astray[id] {
@@ -702,12 +703,12 @@ func (g *laneGame) old(h *Hand) {
 func (g *laneGame) read() (s laneState) {
 	ctx, k := context.Background(), g.hands[0].keys
 	pipe := g.hands[0].rdb.Pipeline()
-	pool, keyed, attempts := pipe.HGetAll(ctx, k.pool), pipe.HGetAll(ctx, k.keyed), pipe.HGetAll(ctx, k.attempts)
+	pool, keyed, attempts := pipe.HGetAll(ctx, k.Pool), pipe.HGetAll(ctx, k.Keyed), pipe.HGetAll(ctx, k.Attempts)
 	var zsets []*redis.ZSliceCmd
-	for _, key := range []string{k.bucket, k.leases, k.dead, k.lane, k.turn, k.held, k.parked, k.rates, k.holders, k.blockers} {
+	for _, key := range []string{k.Bucket, k.Leases, k.Dead, k.Lane, k.Turn, k.Held, k.Parked, k.Rates, k.Holders, k.Blockers} {
 		zsets = append(zsets, pipe.ZRangeWithScores(ctx, key, 0, -1))
 	}
-	handoff, ready := pipe.LRange(ctx, k.handoff, 0, -1), pipe.LRange(ctx, k.ready, 0, -1)
+	handoff, ready := pipe.LRange(ctx, k.Handoff, 0, -1), pipe.LRange(ctx, k.Ready, 0, -1)
 	_, err := pipe.Exec(ctx)
 	require.NoError(g.t, err)
 	scores := func(cmd *redis.ZSliceCmd) map[string]float64 {
@@ -855,7 +856,7 @@ func (g *laneGame) drain() {
 		if j.in == inDead && j.blocks { // its key goes on without it
 			r, err := h.tryCancel(id)
 			require.NoError(g.t, err)
-			require.Equal(g.t, "d", r.text(2))
+			require.Equal(g.t, "d", r.Text(2))
 			delete(g.jobs, id)
 		}
 	}
@@ -886,7 +887,7 @@ func (g *laneGame) drain() {
 			require.Zero(g.t, ran[id], "%q is dead", id)
 			r, err := h.tryCancel(id)
 			require.NoError(g.t, err)
-			require.Equal(g.t, "d", r.text(2))
+			require.Equal(g.t, "d", r.Text(2))
 			continue
 		}
 		require.Equal(g.t, 1, ran[id], "runs of %q, which was in %s", id, j.in)
@@ -897,9 +898,9 @@ func (g *laneGame) drain() {
 		g.jobs = map[string]*laneJob{}
 		g.repair(h)
 	}
-	left := []string{k.pool, k.bucket, k.leases, k.dead, k.ready, k.handoff, k.lane, k.turn, k.held, k.attempts, k.moved, k.parked, k.holders, k.rates, k.blockers}
+	left := []string{k.Pool, k.Bucket, k.Leases, k.Dead, k.Ready, k.Handoff, k.Lane, k.Turn, k.Held, k.Attempts, k.Moved, k.Parked, k.Holders, k.Rates, k.Blockers}
 	if !g.mixed {
-		left = append(left, k.keyed)
+		left = append(left, k.Keyed)
 	}
 	for _, key := range left {
 		n, err := h.rdb.Exists(context.Background(), key).Result()

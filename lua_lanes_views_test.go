@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/delayq/delayq/internal/record"
+	"github.com/delayq/delayq/internal/script"
 )
 
 // lay puts a keyed job into Redis, as the protocol has it: its record and its place. Where it goes
@@ -24,9 +25,9 @@ func (h *Hand) lay(key, id string, due int64, number int) (place string) {
 	head, tail := h.keyedRecord("+0", key, 0)
 	raw := record.Join(head, due, tail)
 	place = string([]byte{byte(len(key))}) + key + fmt.Sprintf("%011x%010x80000000", due, number) + raw[:record.NonceLen]
-	require.NoError(h.t, h.rdb.HSet(ctx, h.keys.pool, id, raw).Err())
-	require.NoError(h.t, h.rdb.HSet(ctx, h.keys.keyed, id, place).Err())
-	require.NoError(h.t, h.rdb.HSet(ctx, h.keys.meta, "number", number).Err())
+	require.NoError(h.t, h.rdb.HSet(ctx, h.keys.Pool, id, raw).Err())
+	require.NoError(h.t, h.rdb.HSet(ctx, h.keys.Keyed, id, place).Err())
+	require.NoError(h.t, h.rdb.HSet(ctx, h.keys.Meta, "number", number).Err())
 	return place
 }
 
@@ -36,9 +37,9 @@ func (h *Hand) layReady(key string, ids ...string) {
 	now := time.Now().UnixMilli() - 60_000
 	for i, id := range ids {
 		place := h.lay(key, id, now+int64(i), i+1)
-		require.NoError(h.t, h.rdb.ZAdd(context.Background(), h.keys.lane, redis.Z{Member: place + id}).Err())
+		require.NoError(h.t, h.rdb.ZAdd(context.Background(), h.keys.Lane, redis.Z{Member: place + id}).Err())
 	}
-	require.NoError(h.t, h.rdb.ZAddNX(context.Background(), h.keys.turn, redis.Z{Score: 7, Member: key}).Err())
+	require.NoError(h.t, h.rdb.ZAddNX(context.Background(), h.keys.Turn, redis.Z{Score: 7, Member: key}).Err())
 }
 
 // layWard is a ward with keyed jobs in every state.
@@ -53,20 +54,20 @@ func layWard(h *Hand) (states map[string]State) {
 		score int64
 		state State
 	}{
-		"b-later": {h.keys.bucket, now + 3_600_000, StateScheduled},
-		"b-run":   {h.keys.leases, now + 3_600_000, StateRunning},
-		"b-dead":  {h.keys.dead, now, StateDead},
+		"b-later": {h.keys.Bucket, now + 3_600_000, StateScheduled},
+		"b-run":   {h.keys.Leases, now + 3_600_000, StateRunning},
+		"b-dead":  {h.keys.Dead, now, StateDead},
 	} {
 		h.lay("b", id, now+3_600_000, 9)
 		require.NoError(h.t, h.rdb.ZAdd(ctx, zset.key, redis.Z{Score: float64(zset.score), Member: id}).Err())
 		states[id] = zset.state
 	}
-	require.NoError(h.t, h.rdb.HSet(ctx, h.keys.errors, "b-dead", record.Netstring(byHand)).Err())
-	require.NoError(h.t, h.rdb.HSet(ctx, h.keys.attempts, "b-dead", "1").Err())
+	require.NoError(h.t, h.rdb.HSet(ctx, h.keys.Errors, "b-dead", record.Netstring(byHand)).Err())
+	require.NoError(h.t, h.rdb.HSet(ctx, h.keys.Attempts, "b-dead", "1").Err())
 	for _, id := range []string{"a-1", "a-2", "a-3", "bb-1", "bb-2"} {
 		states[id] = StateReady
 	}
-	require.NoError(h.t, h.rdb.HSet(ctx, h.keys.rules, "a", "3").Err())
+	require.NoError(h.t, h.rdb.HSet(ctx, h.keys.Rules, "a", "3").Err())
 	return states
 }
 
@@ -74,11 +75,11 @@ func layWard(h *Hand) (states map[string]State) {
 func (h *Hand) lanesOf() (entries, turns []string, keyed map[string]string) {
 	h.t.Helper()
 	ctx := context.Background()
-	entries, err := h.rdb.ZRange(ctx, h.keys.lane, 0, -1).Result()
+	entries, err := h.rdb.ZRange(ctx, h.keys.Lane, 0, -1).Result()
 	require.NoError(h.t, err)
-	turns, err = h.rdb.ZRange(ctx, h.keys.turn, 0, -1).Result()
+	turns, err = h.rdb.ZRange(ctx, h.keys.Turn, 0, -1).Result()
 	require.NoError(h.t, err)
-	keyed, err = h.rdb.HGetAll(ctx, h.keys.keyed).Result()
+	keyed, err = h.rdb.HGetAll(ctx, h.keys.Keyed).Result()
 	require.NoError(h.t, err)
 	slices.Sort(turns)
 	return entries, turns, keyed
@@ -174,76 +175,76 @@ func TestCheckOfDamagedLanes(t *testing.T) {
 	}{
 		"an entry of no job": {
 			func(ctx context.Context, h *Hand) error {
-				return h.rdb.ZAdd(ctx, h.keys.lane, redis.Z{Member: former + "gone"}).Err()
+				return h.rdb.ZAdd(ctx, h.keys.Lane, redis.Z{Member: former + "gone"}).Err()
 			},
 			map[FindingKind][]string{FindingNoRecord: {"lane gone"}}, 0,
 		},
 		"an entry of a former job": {
 			func(ctx context.Context, h *Hand) error {
-				return h.rdb.ZAdd(ctx, h.keys.lane, redis.Z{Member: former + "a-1"}).Err()
+				return h.rdb.ZAdd(ctx, h.keys.Lane, redis.Z{Member: former + "a-1"}).Err()
 			},
 			map[FindingKind][]string{FindingOrphan: {"lane a-1"}}, 0,
 		},
 		"an entry of a plain job": {
 			func(ctx context.Context, h *Hand) error {
-				return h.rdb.ZAdd(ctx, h.keys.lane, redis.Z{Member: former + "ready"}).Err()
+				return h.rdb.ZAdd(ctx, h.keys.Lane, redis.Z{Member: former + "ready"}).Err()
 			},
 			map[FindingKind][]string{FindingOrphan: {"lane ready"}}, 0,
 		},
 		"malformed entries": {
 			func(ctx context.Context, h *Hand) error {
-				return h.rdb.ZAdd(ctx, h.keys.lane, redis.Z{Member: "x"}, redis.Z{Member: ""}, redis.Z{Member: "\xff" + former}).Err()
+				return h.rdb.ZAdd(ctx, h.keys.Lane, redis.Z{Member: "x"}, redis.Z{Member: ""}, redis.Z{Member: "\xff" + former}).Err()
 			},
 			map[FindingKind][]string{FindingUnreadable: {"lane ", "lane x", "lane \xff" + former}}, 0,
 		},
 		"two entries of one job": {
 			func(ctx context.Context, h *Hand) error {
-				place := h.rdb.HGet(ctx, h.keys.keyed, "a-1").Val()
+				place := h.rdb.HGet(ctx, h.keys.Keyed, "a-1").Val()
 				other := place[:2] + fmt.Sprintf("%011x%010x80000000", 5, 5) + place[len(place)-8:]
-				return h.rdb.ZAdd(ctx, h.keys.lane, redis.Z{Member: other + "a-1"}).Err()
+				return h.rdb.ZAdd(ctx, h.keys.Lane, redis.Z{Member: other + "a-1"}).Err()
 			},
 			map[FindingKind][]string{FindingTwoPlaces: {"lane a-1"}}, 0,
 		},
 		"an entry of a scheduled job": {
 			func(ctx context.Context, h *Hand) error {
-				return h.rdb.ZAdd(ctx, h.keys.lane, redis.Z{Member: h.rdb.HGet(ctx, h.keys.keyed, "b-later").Val() + "b-later"}).Err()
+				return h.rdb.ZAdd(ctx, h.keys.Lane, redis.Z{Member: h.rdb.HGet(ctx, h.keys.Keyed, "b-later").Val() + "b-later"}).Err()
 			},
 			map[FindingKind][]string{FindingTwoPlaces: {"lane b-later"}, FindingNoTurn: {"turn b"}}, 0,
 		},
 		"a place of no job": {
-			func(ctx context.Context, h *Hand) error { return h.rdb.HSet(ctx, h.keys.keyed, "gone", former).Err() },
+			func(ctx context.Context, h *Hand) error { return h.rdb.HSet(ctx, h.keys.Keyed, "gone", former).Err() },
 			map[FindingKind][]string{FindingOrphan: {"keyed gone"}}, 0,
 		},
 		"a place of a plain job": {
 			func(ctx context.Context, h *Hand) error {
-				return h.rdb.HSet(ctx, h.keys.keyed, "scheduled", former).Err()
+				return h.rdb.HSet(ctx, h.keys.Keyed, "scheduled", former).Err()
 			},
 			map[FindingKind][]string{FindingOrphan: {"keyed scheduled"}}, 0,
 		},
 		"a place of a former job": {
 			func(ctx context.Context, h *Hand) error {
-				return h.rdb.HSet(ctx, h.keys.keyed, "b-later", former).Err()
+				return h.rdb.HSet(ctx, h.keys.Keyed, "b-later", former).Err()
 			},
 			map[FindingKind][]string{FindingNoLane: {"keyed b-later"}}, 0,
 		},
 		"a place of a former job of a dead one": {
 			func(ctx context.Context, h *Hand) error {
-				return h.rdb.HSet(ctx, h.keys.keyed, "b-dead", former).Err()
+				return h.rdb.HSet(ctx, h.keys.Keyed, "b-dead", former).Err()
 			},
 			map[FindingKind][]string{FindingNoLane: {"keyed b-dead"}}, 0,
 		},
 		"a malformed place": {
-			func(ctx context.Context, h *Hand) error { return h.rdb.HSet(ctx, h.keys.keyed, "a-2", "junk").Err() },
+			func(ctx context.Context, h *Hand) error { return h.rdb.HSet(ctx, h.keys.Keyed, "a-2", "junk").Err() },
 			map[FindingKind][]string{FindingUnreadable: {"keyed a-2"}, FindingNoLane: {"keyed a-2"}}, 0,
 		},
 		"an infinite pass": {
 			func(ctx context.Context, h *Hand) error {
-				return h.rdb.Do(ctx, "zadd", h.keys.turn, "+inf", "a", "-inf", "bb").Err()
+				return h.rdb.Do(ctx, "zadd", h.keys.Turn, "+inf", "a", "-inf", "bb").Err()
 			},
 			map[FindingKind][]string{FindingUnreadable: {"turn a", "turn bb"}, FindingNoTurn: {"turn a", "turn bb"}}, 0,
 		},
 		"a malformed rule": {
-			func(ctx context.Context, h *Hand) error { return h.rdb.HSet(ctx, h.keys.rules, "bb", "junk").Err() },
+			func(ctx context.Context, h *Hand) error { return h.rdb.HSet(ctx, h.keys.Rules, "bb", "junk").Err() },
 			map[FindingKind][]string{FindingUnreadable: {"rules bb"}}, 0,
 		},
 	} {
@@ -288,7 +289,7 @@ func TestCheckBesideALaneOfAWrongType(t *testing.T) {
 			eachHand(t, func(t *testing.T, h *Hand) {
 				layWard(h)
 				h.deface(name)
-				require.NoError(t, h.rdb.HSet(t.Context(), h.keys.attempts, "nobody", "1").Err())
+				require.NoError(t, h.rdb.HSet(t.Context(), h.keys.Attempts, "nobody", "1").Err())
 				before := Dump(t, h.rdb, h.prefix())
 				want := map[FindingKind][]string{FindingWrongType: {name + " "}, FindingOrphan: {"attempts nobody"}}
 				found, _ := h.look(false)
@@ -310,15 +311,15 @@ func TestPruneCountsLanes(t *testing.T) {
 		missing := func() int64 {
 			r, err := h.tryPrune(100, time.Hour, 500)
 			require.NoError(t, err)
-			require.Equal(t, "-", h.sameMarks(surveyScript, h.keys).text(2))
-			return r.number(4)
+			require.Equal(t, "-", h.sameMarks(script.Survey, h.keys).Text(2))
+			return r.Number(4)
 		}
 		require.Zero(t, missing())
-		require.NoError(t, h.rdb.ZRemRangeByRank(t.Context(), h.keys.lane, 0, 2).Err())
+		require.NoError(t, h.rdb.ZRemRangeByRank(t.Context(), h.keys.Lane, 0, 2).Err())
 		r, err := h.tryPrune(100, time.Hour, 500)
 		require.NoError(t, err)
-		require.EqualValues(t, 3, r.number(4), "those are lost")
-		require.Equal(t, "x", h.sameMarks(surveyScript, h.keys).text(2))
+		require.EqualValues(t, 3, r.Number(4), "those are lost")
+		require.Equal(t, "x", h.sameMarks(script.Survey, h.keys).Text(2))
 	})
 }
 
@@ -335,8 +336,8 @@ func TestInspectorKeys(t *testing.T) {
 			want[key] = i + 1
 			h.layReady(key, numbered("of "+strconv.Itoa(i), i+1)...)
 		}
-		require.NoError(t, h.rdb.HSet(t.Context(), h.keys.rules, "ab", "5").Err())
-		require.NoError(t, h.rdb.ZAdd(t.Context(), h.keys.lane, redis.Z{Member: "malformed"}).Err())
+		require.NoError(t, h.rdb.HSet(t.Context(), h.keys.Rules, "ab", "5").Err())
+		require.NoError(t, h.rdb.ZAdd(t.Context(), h.keys.Lane, redis.Z{Member: "malformed"}).Err())
 		for _, limit := range []int{1, 3, 1000} {
 			got, after := map[string]int{}, ""
 			var order []string
@@ -381,8 +382,8 @@ func TestPagesOfLanes(t *testing.T) {
 		h.put("+0", plain...)
 		h.layReady("bb", bb...)
 		h.layReady("a", a...)
-		h.push(h.keys.ready, a[0], a[3]) // a wake-up of an old server; they are listed once
-		require.NoError(t, h.rdb.ZAdd(t.Context(), h.keys.lane, redis.Z{Member: "\x01a" + strings.Repeat("0", 37) + a[1]}).Err())
+		h.push(h.keys.Ready, a[0], a[3]) // a wake-up of an old server; they are listed once
+		require.NoError(t, h.rdb.ZAdd(t.Context(), h.keys.Lane, redis.Z{Member: "\x01a" + strings.Repeat("0", 37) + a[1]}).Err())
 		insp := inspectorOf(h.client())
 		walk := func(q Query) (ids []string) {
 			q.Topic, q.State = "topic", StateReady

@@ -25,12 +25,12 @@ func TestTakeWithinLimits(t *testing.T) {
 		take := func(free int) (jobs int, says string) {
 			r, err := h.tryTakeAhead("", 10, free, time.Minute)
 			require.NoError(t, err)
-			if r.status() != "ok" {
-				return 0, r.status()
+			if r.Status() != "ok" {
+				return 0, r.Status()
 			}
 			got := heldOf(r)
 			held = append(held, got...)
-			return len(got), r.text(9)
+			return len(got), r.Text(9)
 		}
 		want := func(free, jobs int, says string) {
 			t.Helper()
@@ -65,11 +65,11 @@ func TestTakeWithinLimits(t *testing.T) {
 		want(10, 3, "rate")
 		r, err := h.tryTakeAhead("", 10, 10, time.Minute)
 		require.NoError(t, err)
-		require.Equal(t, "rate", r.status())
-		require.InDelta(t, 3*time.Minute.Microseconds(), r.number(2), 1e6*30, "the next start")
+		require.Equal(t, "rate", r.Status())
+		require.InDelta(t, 3*time.Minute.Microseconds(), r.Number(2), 1e6*30, "the next start")
 		again, err := h.last() // no job is taken, so the request is answered anew
 		require.NoError(t, err)
-		require.GreaterOrEqual(t, again.number(2), int64(1))
+		require.GreaterOrEqual(t, again.Number(2), int64(1))
 		limit(Limits{Rate: Per(1, time.Microsecond).Burst(1)})
 		want(10, 0, "rate") // what the slower rate has left behind is cut down to the new burst
 		want(10, 1, "rate")
@@ -84,8 +84,8 @@ func TestTakeWithinLimits(t *testing.T) {
 		require.NoError(t, err)
 		r, err = h.tryTake("", 1, time.Minute)
 		require.NoError(t, err)
-		require.Equal(t, "held", r.status())
-		require.InDelta(t, time.Hour.Milliseconds(), r.number(2)-r.now(), 60_000)
+		require.Equal(t, "held", r.Status())
+		require.InDelta(t, time.Hour.Milliseconds(), r.Number(2)-r.Now(), 60_000)
 		_, err = h.tryHold(0)
 		require.NoError(t, err)
 		n, _ := take(10)
@@ -107,11 +107,11 @@ func TestTakePromisesStarts(t *testing.T) {
 		for i := range 4 {
 			r, err := NewHand(t, h.rdb, h.prefix(), "topic").tryTakeAhead("", 10, 10, time.Minute)
 			require.NoError(t, err)
-			if r.status() == "ok" { // a slow machine
+			if r.Status() == "ok" { // a slow machine
 				return
 			}
-			require.Equal(t, "rate", r.status())
-			at := r.now()*1000 + r.number(2)
+			require.Equal(t, "rate", r.Status())
+			at := r.Now()*1000 + r.Number(2)
 			if i > 0 {
 				require.GreaterOrEqual(t, at, before+90_000, "start %d", i)
 			}
@@ -129,12 +129,12 @@ func TestTakeSentTwiceUsesNoStart(t *testing.T) {
 		r, err := h.tryTakeAhead("5", 2, 10, time.Minute)
 		require.NoError(t, err)
 		require.Len(t, heldOf(r), 2)
-		tat, err := h.rdb.HGet(t.Context(), h.keys.meta, "tat").Result()
+		tat, err := h.rdb.HGet(t.Context(), h.keys.Meta, "tat").Result()
 		require.NoError(t, err)
 		again, err := h.last()
 		require.NoError(t, err)
 		require.Equal(t, idsOf(heldOf(r)), idsOf(heldOf(again)))
-		after, err := h.rdb.HGet(t.Context(), h.keys.meta, "tat").Result()
+		after, err := h.rdb.HGet(t.Context(), h.keys.Meta, "tat").Result()
 		require.NoError(t, err)
 		require.Equal(t, tat, after)
 	})
@@ -211,23 +211,23 @@ func TestTakeWithDamagedSettings(t *testing.T) {
 			{"flow": "0 1000 0 1 1000 0"}, {"flow": limits, "tat": "x"}, {"flow": limits, "tat": ""}, {"hold": "x"}, {"hold": ""},
 		} {
 			h := NewHand(t, h.rdb, h.prefix(), fmt.Sprint("topic", i))
-			require.NoError(t, h.rdb.HSet(t.Context(), h.keys.meta, fields).Err())
+			require.NoError(t, h.rdb.HSet(t.Context(), h.keys.Meta, fields).Err())
 			h.put("+0", "a")
 			held := h.Take(1, time.Minute)
 			require.Len(t, held, 1, "%v", fields)
 			require.Equal(t, "o", h.letters(held, row{verb: verbHold, delay: time.Hour, err: errTest}), "%v", fields)
 			r, err := h.tryTake("", 1, time.Minute)
 			require.NoError(t, err)
-			require.Equal(t, "held", r.status(), "%v", fields)
+			require.Equal(t, "held", r.Status(), "%v", fields)
 		}
 		h.put("+0", "a", "b")
 		_, err := h.tryLimits(Limits{Rate: Per(1, time.Hour)})
 		require.NoError(t, err)
-		require.NoError(t, h.rdb.HSet(t.Context(), h.keys.meta, "promise", "x").Err())
+		require.NoError(t, h.rdb.HSet(t.Context(), h.keys.Meta, "promise", "x").Err())
 		require.Len(t, h.Take(1, time.Minute), 1)
 		r, err := h.tryTake("", 1, time.Minute)
 		require.NoError(t, err)
-		require.Equal(t, "rate", r.status())
+		require.Equal(t, "rate", r.Status())
 	})
 }
 
@@ -241,11 +241,11 @@ func TestHoldWhenRedisIsFull(t *testing.T) {
 	require.NoError(t, rdb.ConfigSet(t.Context(), "maxmemory", "1").Err())
 	err := h.client().Hold(t.Context(), "topic", time.Hour, "")
 	require.ErrorContains(t, err, "OOM")
-	require.Zero(t, rdb.Exists(t.Context(), h.keys.meta).Val())
+	require.Zero(t, rdb.Exists(t.Context(), h.keys.Meta).Val())
 	require.Equal(t, "o", h.letters([]Held{held}, row{verb: verbHold, delay: time.Hour, err: errTest}))
 	r, err := h.tryTake("", 1, time.Minute)
 	require.NoError(t, err)
-	require.Equal(t, "held", r.status())
+	require.Equal(t, "held", r.Status())
 }
 
 // Redis's clock is set forward and back, by microseconds to days, while jobs wait for their rate,

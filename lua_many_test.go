@@ -16,6 +16,7 @@ import (
 
 	"github.com/delayq/delayq/internal/record"
 	"github.com/delayq/delayq/internal/redistest"
+	"github.com/delayq/delayq/internal/script"
 )
 
 // A take that a single job is missing to looks through the left-overs behind in large steps, and
@@ -30,7 +31,7 @@ func TestLeftOversCostATakeLittle(t *testing.T) {
 		h.put("+0", leased...)
 		eachOf(t, 1000, 500, func(n int) { require.Len(t, h.Take(n, time.Hour), n) })
 		h.put("+0", numbered("fresh", limit-1)...)
-		h.push(h.keys.ready, leased...)
+		h.push(h.keys.Ready, leased...)
 		require.NoError(t, rdb.ConfigResetStat(t.Context()).Err())
 		require.Len(t, h.Take(limit, time.Hour), limit-1)
 		cost := commandsOf(t, rdb)
@@ -148,14 +149,14 @@ func (c *crowd) store(t *testing.T) {
 	k, ctx := c.h.keys, t.Context()
 	_, err := c.h.rdb.Pipelined(ctx, func(p redis.Pipeliner) error {
 		for id, record := range c.pool {
-			p.HSet(ctx, k.pool, id, record)
+			p.HSet(ctx, k.Pool, id, record)
 		}
-		for key, zset := range map[string]map[string]float64{k.leases: c.leases, k.bucket: c.bucket, k.dead: c.dead} {
+		for key, zset := range map[string]map[string]float64{k.Leases: c.leases, k.Bucket: c.bucket, k.Dead: c.dead} {
 			for id, score := range zset {
 				p.ZAdd(ctx, key, redis.Z{Member: id, Score: score})
 			}
 		}
-		for key, list := range map[string][]string{k.handoff: c.handoff, k.ready: c.ready} {
+		for key, list := range map[string][]string{k.Handoff: c.handoff, k.Ready: c.ready} {
 			for _, id := range list {
 				p.RPush(ctx, key, id)
 			}
@@ -190,14 +191,14 @@ func (c *crowd) take(t *testing.T, limit, free int) []Held {
 	}
 	handed := min(looked, len(c.handoff))
 	c.handoff, c.ready = c.handoff[handed:], c.ready[looked-handed:]
-	call := func() (reply, error) { return c.h.tryTakeAhead("", limit, free, time.Hour) }
+	call := func() (script.Reply, error) { return c.h.tryTakeAhead("", limit, free, time.Hour) }
 	var held []Held
 	for range 2 {
 		c.limit("1")
 		r, err := call()
 		c.limit("0")
 		require.NoError(t, err)
-		require.Equal(t, status, r.status(), "%d of %d", limit, free)
+		require.Equal(t, status, r.Status(), "%d of %d", limit, free)
 		if status != "ok" {
 			break
 		}
@@ -250,13 +251,13 @@ func (c *crowd) settle(t *testing.T, held []Held) {
 		case 1:
 			held[i].Fence = "5"
 		case 2:
-			require.NoError(t, c.h.rdb.ZAdd(ctx, k.leases, redis.Z{Member: id, Score: 5}).Err())
+			require.NoError(t, c.h.rdb.ZAdd(ctx, k.Leases, redis.Z{Member: id, Score: 5}).Err())
 			c.leases[id] = 5
 		default:
-			require.NoError(t, c.h.rdb.ZRem(ctx, k.leases, id).Err())
+			require.NoError(t, c.h.rdb.ZRem(ctx, k.Leases, id).Err())
 			delete(c.leases, id)
 			if c.IntN(2) == 0 {
-				require.NoError(t, c.h.rdb.HDel(ctx, k.pool, id).Err())
+				require.NoError(t, c.h.rdb.HDel(ctx, k.Pool, id).Err())
 				delete(c.pool, id)
 			}
 		}
@@ -320,17 +321,17 @@ func (c *crowd) settle(t *testing.T, held []Held) {
 func (c *crowd) same(t *testing.T) {
 	t.Helper()
 	k, ctx := c.h.keys, t.Context()
-	require.Equal(t, append([]string{}, c.handoff...), c.h.list(k.handoff))
-	require.Equal(t, append([]string{}, c.ready...), c.h.list(k.ready))
+	require.Equal(t, append([]string{}, c.handoff...), c.h.list(k.Handoff))
+	require.Equal(t, append([]string{}, c.ready...), c.h.list(k.Ready))
 	leases := map[string]float64{}
-	for _, z := range c.h.rdb.ZRangeWithScores(ctx, k.leases, 0, -1).Val() {
-		if id := z.Member.(string); len(id) <= maxIDLen { // not the anchor
+	for _, z := range c.h.rdb.ZRangeWithScores(ctx, k.Leases, 0, -1).Val() {
+		if id := z.Member.(string); len(id) <= script.MaxIDLen { // not the anchor
 			leases[id] = z.Score
 		}
 	}
 	require.InDeltaMapValues(t, c.leases, leases, 0.0004)
-	for key, zset := range map[string]map[string]float64{k.bucket: c.bucket, k.dead: c.dead} {
+	for key, zset := range map[string]map[string]float64{k.Bucket: c.bucket, k.Dead: c.dead} {
 		require.ElementsMatch(t, slices.Collect(maps.Keys(zset)), c.h.rdb.ZRange(ctx, key, 0, -1).Val())
 	}
-	require.ElementsMatch(t, slices.Collect(maps.Keys(c.pool)), c.h.rdb.HKeys(ctx, k.pool).Val())
+	require.ElementsMatch(t, slices.Collect(maps.Keys(c.pool)), c.h.rdb.HKeys(ctx, k.Pool).Val())
 }

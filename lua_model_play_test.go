@@ -17,6 +17,7 @@ import (
 
 	"github.com/delayq/delayq/internal/embedded"
 	"github.com/delayq/delayq/internal/record"
+	"github.com/delayq/delayq/internal/script"
 )
 
 // A player makes calls on Redis and on the model, as a string of bytes says. Two servers and a
@@ -115,13 +116,13 @@ func (p *player) step() {
 		if p.m.as(id, known) {
 			want = letterOf(p.m.cancel(id))
 		}
-		p.calls(n, "cancel "+id+" as "+known, want, func() (reply, error) { return h.tryCancelKnown(id, known) })
+		p.calls(n, "cancel "+id+" as "+known, want, func() (script.Reply, error) { return h.tryCancelKnown(id, known) })
 	case 3:
 		id, when := p.id(), p.when()
-		p.calls(n, "reschedule "+id+" "+when, letterOf(p.m.reschedule(id, when)), func() (reply, error) { return h.tryReschedule(id, when) })
+		p.calls(n, "reschedule "+id+" "+when, letterOf(p.m.reschedule(id, when)), func() (script.Reply, error) { return h.tryReschedule(id, when) })
 	case 4:
 		id, when := p.id(), choose(p, "+0", "+0", p.when())
-		p.calls(n, "revive "+id+" "+when, letterOf(p.m.revive(id, when)), func() (reply, error) { return h.tryReviveAt(id, when) })
+		p.calls(n, "revive "+id+" "+when, letterOf(p.m.revive(id, when)), func() (script.Reply, error) { return h.tryReviveAt(id, when) })
 	case 5:
 		us := choose[int64](p, 1, 400, 999, 1000, 7000, 50_000, 999_000, 5_000_000, 31_000_000)
 		p.note("%d µs pass", us)
@@ -149,19 +150,19 @@ func (p *player) step() {
 		p.operate(n, h)
 	case 16:
 		id := p.id()
-		p.calls(n, "bury "+id, letterOf(p.m.bury(id)), func() (reply, error) { return h.tryBury(id) })
+		p.calls(n, "bury "+id, letterOf(p.m.bury(id)), func() (script.Reply, error) { return h.tryBury(id) })
 	}
 }
 
 // calls makes a numbered call that is to answer with a text, notes it for a repetition, and repeats
 // it now and then at once.
-func (p *player) calls(n int, what, want string, call func() (reply, error)) {
+func (p *player) calls(n int, what, want string, call func() (script.Reply, error)) {
 	p.t.Helper()
 	p.note("server %d: %s: %s", n, what, want)
 	r, err := call()
 	require.NoError(p.t, err, what)
-	require.Equal(p.t, p.m.now(), r.now())
-	require.Equal(p.t, want, r.text(2), what)
+	require.Equal(p.t, p.m.now(), r.Now())
+	require.Equal(p.t, want, r.Text(2), what)
 	again, until := p.hands[n].last, p.m.us+50_000_000 // receipts last for a minute
 	p.last[n] = func(how string) {
 		if p.m.us > until {
@@ -170,7 +171,7 @@ func (p *player) calls(n int, what, want string, call func() (reply, error)) {
 		p.note("server %d: %s: %s", n, how, what)
 		r, err := again()
 		require.NoError(p.t, err)
-		require.Equal(p.t, want, r.text(2), "sent again: %s", what)
+		require.Equal(p.t, want, r.Text(2), "sent again: %s", what)
 	}
 	if p.pick(4) == 0 {
 		p.last[n]("at once again")
@@ -196,7 +197,7 @@ func (p *player) enqueue(n int, h *Hand) {
 	if strings.Trim(letters, "n") == "" {
 		letters = ""
 	}
-	p.calls(n, what, letters, func() (reply, error) { return h.trySend(false, args) })
+	p.calls(n, what, letters, func() (script.Reply, error) { return h.trySend(false, args) })
 }
 
 func (p *player) promote(h *Hand) {
@@ -205,7 +206,7 @@ func (p *player) promote(h *Hand) {
 	p.note("promote %d, heal %d: %d moved, %d reclaimed", limit, heal, moved, reclaimed)
 	r, err := h.tryPromote(limit, heal)
 	require.NoError(p.t, err)
-	require.Equal(p.t, []int64{int64(moved), int64(reclaimed), p.m.wait()}, []int64{r.number(2), r.number(3), r.number(4)})
+	require.Equal(p.t, []int64{int64(moved), int64(reclaimed), p.m.wait()}, []int64{r.Number(2), r.Number(3), r.Number(4)})
 }
 
 func (p *player) take(n int, h *Hand) {
@@ -214,11 +215,11 @@ func (p *player) take(n int, h *Hand) {
 	status, ids := p.m.take(limit, ms)
 	p.note("server %d: take %d for %d ms: %s %q", n, limit, ms, status, ids)
 	length := time.Duration(ms) * time.Millisecond
-	number := h.series.next()
+	number := h.series.Next()
 	r, err := h.tryTake(number, limit, length)
 	require.NoError(p.t, err)
-	require.Equal(p.t, status, r.status())
-	require.Equal(p.t, p.m.now(), r.now())
+	require.Equal(p.t, status, r.Status())
+	require.Equal(p.t, p.m.now(), r.Now())
 	got := heldOf(r)
 	require.Equal(p.t, ids, idsOr(got))
 	var taken []lease
@@ -267,7 +268,7 @@ func (p *player) take(n int, h *Hand) {
 // takeAnew is a take of a server that has had no answer to the one with that number, of whose jobs
 // some are left.
 func (p *player) takeAnew(n int, h *Hand, since string, left []string, limit int, ms int64) {
-	number := h.series.next()
+	number := h.series.Next()
 	first := p.m.leases + 1
 	kept := p.m.retake(left, limit, ms)
 	p.note("server %d: take anew %d of %q", n, limit, left)
@@ -276,11 +277,11 @@ func (p *player) takeAnew(n int, h *Hand, since string, left []string, limit int
 		r, err := h.tryTakeSince(number, since, limit, callBytes, limit, length, "head")
 		require.NoError(p.t, err)
 		if limit == 0 {
-			require.Equal(p.t, "returned", r.status())
-			require.Equal(p.t, left, r.list(2).texts())
+			require.Equal(p.t, "returned", r.Status())
+			require.Equal(p.t, left, r.List(2).Texts())
 			continue
 		}
-		require.Equal(p.t, "ok", r.status())
+		require.Equal(p.t, "ok", r.Status())
 		got := heldOf(r)
 		require.Equal(p.t, kept, idsOr(got))
 		for i, one := range got {
@@ -362,7 +363,7 @@ func (p *player) settle(n int, h *Hand) {
 	if !strings.ContainsAny(letters, "gl") {
 		letters = ""
 	}
-	p.calls(n, fmt.Sprint(verbs[verb].outcome, " ", idsOf(held)), letters, func() (reply, error) { return h.settle(held, like) })
+	p.calls(n, fmt.Sprint(verbs[verb].outcome, " ", idsOf(held)), letters, func() (script.Reply, error) { return h.settle(held, like) })
 }
 
 func (p *player) extend(n int, h *Hand) {
@@ -390,7 +391,7 @@ func (p *player) extend(n int, h *Hand) {
 	for range 1 + p.pick(2) { // safe to send twice
 		r, err := h.tryExtend(ending, held...)
 		require.NoError(p.t, err)
-		require.Equal(p.t, []string{status, letters}, []string{r.status(), r.text(2)})
+		require.Equal(p.t, []string{status, letters}, []string{r.Status(), r.Text(2)})
 	}
 }
 
@@ -400,13 +401,13 @@ func (p *player) stir(h *Hand) {
 	if p.pick(2) == 0 && len(p.m.ready) > 0 {
 		p.note("%q goes to handoff", p.m.ready[0])
 		p.m.handoff, p.m.ready = append(p.m.handoff, p.m.ready[0]), p.m.ready[1:]
-		require.NoError(p.t, h.rdb.LMove(ctx, h.keys.ready, h.keys.handoff, "LEFT", "RIGHT").Err())
+		require.NoError(p.t, h.rdb.LMove(ctx, h.keys.Ready, h.keys.Handoff, "LEFT", "RIGHT").Err())
 		return
 	}
 	id := choose(p, "", "no such job", p.id())
 	p.note("%q is pushed to ready", id)
 	p.m.ready = append(p.m.ready, id)
-	require.NoError(p.t, h.rdb.RPush(ctx, h.keys.ready, id).Err())
+	require.NoError(p.t, h.rdb.RPush(ctx, h.keys.Ready, id).Err())
 }
 
 // operate prunes, pauses or resumes.
@@ -416,7 +417,7 @@ func (p *player) operate(n int, h *Hand) {
 		verb, by := choose(p, "pause", "pause", "resume", "resume all"), choose(p, "program", "operator", "")
 		period := choose[int64](p, 0, 2000, 500)
 		p.calls(n, fmt.Sprintf("%s by %q for %d ms", verb, by, period), p.m.pause(verb, by, period),
-			func() (reply, error) { return h.tryPause(verb, by, time.Duration(period)*time.Millisecond) })
+			func() (script.Reply, error) { return h.tryPause(verb, by, time.Duration(period)*time.Millisecond) })
 	default:
 		most, age, limit := choose(p, 100, 1, 0), choose[int64](p, 1_000_000, 3000), choose(p, 500, 1)
 		dead, done := p.m.prune(most, age, limit)
@@ -424,7 +425,7 @@ func (p *player) operate(n int, h *Hand) {
 		r, err := h.tryPrune(most, time.Duration(age)*time.Millisecond, limit)
 		p.last[n] = nil // the series has gone on: what was called before cannot be sent again
 		require.NoError(p.t, err)
-		require.Equal(p.t, []int64{int64(dead), int64(done)}, []int64{r.number(2), r.number(3)})
+		require.Equal(p.t, []int64{int64(dead), int64(done)}, []int64{r.Number(2), r.Number(3)})
 		p.last[n] = nil // it had a number of the series: no call before it is made again
 	}
 }
@@ -434,29 +435,29 @@ func (p *player) compare() {
 	p.t.Helper()
 	k := p.hands[0].keys
 	want := map[string]any{}
-	hashes := map[string]map[string]string{k.pool: {}, k.attempts: {}, k.errors: {}, k.moved: {}, k.results: {}, k.stats: {}}
-	zsets := map[string]map[string]float64{k.bucket: {}, k.leases: {}, k.dead: {}, k.done: {}}
+	hashes := map[string]map[string]string{k.Pool: {}, k.Attempts: {}, k.Errors: {}, k.Moved: {}, k.Results: {}, k.Stats: {}}
+	zsets := map[string]map[string]float64{k.Bucket: {}, k.Leases: {}, k.Dead: {}, k.Done: {}}
 	for id, j := range p.m.jobs {
-		hashes[k.pool][id] = j.record
+		hashes[k.Pool][id] = j.record
 		if j.attempts > 0 {
-			hashes[k.attempts][id] = strconv.Itoa(j.attempts)
+			hashes[k.Attempts][id] = strconv.Itoa(j.attempts)
 		}
 		if len(j.log) > 0 {
-			hashes[k.errors][id] = strings.Join(j.log, ", ")
+			hashes[k.Errors][id] = strings.Join(j.log, ", ")
 		}
 		if j.moved != "" {
-			hashes[k.moved][id] = j.moved
+			hashes[k.Moved][id] = j.moved
 		}
 		if j.in != inReady {
-			zsets[map[place]string{inBucket: k.bucket, inLeases: k.leases, inDead: k.dead}[j.in]][id] = float64(j.score)
+			zsets[map[place]string{inBucket: k.Bucket, inLeases: k.Leases, inDead: k.Dead}[j.in]][id] = float64(j.score)
 		}
 	}
 	for id, d := range p.m.done {
-		hashes[k.results][id], zsets[k.done][id] = d.record, float64(d.until)
+		hashes[k.Results][id], zsets[k.Done][id] = d.record, float64(d.until)
 	}
 	for name, n := range p.m.stats {
 		if n > 0 {
-			hashes[k.stats][string(name)] = strconv.FormatInt(n, 10)
+			hashes[k.Stats][string(name)] = strconv.FormatInt(n, 10)
 		}
 	}
 	got := map[string]any{}
@@ -466,8 +467,8 @@ func (p *player) compare() {
 	for key, zset := range zsets {
 		want[key], got[key] = zset, p.zset(key)
 	}
-	want[k.ready], got[k.ready] = append([]string{}, p.m.ready...), p.list(k.ready)
-	want[k.handoff], got[k.handoff] = append([]string{}, p.m.handoff...), p.list(k.handoff)
+	want[k.Ready], got[k.Ready] = append([]string{}, p.m.ready...), p.list(k.Ready)
+	want[k.Handoff], got[k.Handoff] = append([]string{}, p.m.handoff...), p.list(k.Handoff)
 	for key, content := range want {
 		require.EqualValues(p.t, content, got[key], "%s after %s", key, p.trace[len(p.trace)-1])
 	}
@@ -477,7 +478,7 @@ func (p *player) compare() {
 
 // comparePauses holds the pauses, and what take reads of them, to the model.
 func (p *player) comparePauses() {
-	meta, by := p.hash(p.hands[0].keys.meta), []string(nil)
+	meta, by := p.hash(p.hands[0].keys.Meta), []string(nil)
 	for _, pause := range record.DecodePauses(meta["pauses"], p.m.now()) {
 		by = append(by, pause.By)
 		require.Equal(p.t, p.m.pauses[pause.By], pause.Until)
@@ -492,10 +493,10 @@ func (p *player) comparePauses() {
 // place.
 func (p *player) census() {
 	k := p.hands[0].keys
-	pool := p.hash(k.pool)
-	ready := append(p.list(k.ready), p.list(k.handoff)...)
+	pool := p.hash(k.Pool)
+	ready := append(p.list(k.Ready), p.list(k.Handoff)...)
 	places := make(map[string]int)
-	for _, key := range []string{k.bucket, k.leases, k.dead} {
+	for _, key := range []string{k.Bucket, k.Leases, k.Dead} {
 		for id := range p.zset(key) {
 			places[id]++
 			require.Contains(p.t, pool, id, "%s has an ID without a record", key)
@@ -508,7 +509,7 @@ func (p *player) census() {
 			require.Equal(p.t, 1, places[id], "%q is in two places", id)
 		}
 	}
-	for _, key := range []string{k.attempts, k.errors, k.moved} {
+	for _, key := range []string{k.Attempts, k.Errors, k.Moved} {
 		for id := range p.hash(key) {
 			require.Contains(p.t, pool, id, "%s of no job", key)
 		}
@@ -523,11 +524,11 @@ func (p *player) hash(key string) map[string]string {
 	for _, f := range fields {
 		v := p.r.HGet(key, f)
 		switch key {
-		case k.errors:
+		case k.Errors:
 			v = jobKinds(v)
-		case k.results:
+		case k.Results:
 			_, v, _ = record.CutNetstring(v)
-		case k.stats:
+		case k.Stats:
 			if v == "0" {
 				continue
 			}
@@ -549,7 +550,7 @@ func jobKinds(log string) string {
 func (p *player) zset(key string) map[string]float64 {
 	inside, _ := p.r.SortedSet(key)
 	all := maps.Clone(inside)
-	if key == p.hands[0].keys.leases && len(all) > 0 {
+	if key == p.hands[0].keys.Leases && len(all) > 0 {
 		long := strings.Repeat("-", 1025)
 		require.Contains(p.t, all, long, "the anchor")
 		require.Greater(p.t, len(all), 1, "the anchor alone")
@@ -606,8 +607,8 @@ func (p *player) finish() {
 	for {
 		r, err := h.tryTake("", 3, time.Hour)
 		require.NoError(p.t, err)
-		if r.status() != "ok" {
-			require.Equal(p.t, "empty", r.status())
+		if r.Status() != "ok" {
+			require.Equal(p.t, "empty", r.Status())
 			break
 		}
 		for _, one := range heldOf(r) {
@@ -616,8 +617,8 @@ func (p *player) finish() {
 		}
 	}
 	require.Equal(p.t, want, got)
-	require.Len(p.t, p.hash(h.keys.pool), len(p.m.sorted(inDead)))
-	for _, key := range []string{h.keys.bucket, h.keys.leases, h.keys.ready, h.keys.handoff} {
+	require.Len(p.t, p.hash(h.keys.Pool), len(p.m.sorted(inDead)))
+	for _, key := range []string{h.keys.Bucket, h.keys.Leases, h.keys.Ready, h.keys.Handoff} {
 		require.False(p.t, p.r.Exists(key), key)
 	}
 }

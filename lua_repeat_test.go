@@ -15,39 +15,42 @@ import (
 
 	"github.com/delayq/delayq/internal/record"
 	"github.com/delayq/delayq/internal/redistest"
+	"github.com/delayq/delayq/internal/script"
 )
 
 // go-redis sends a request again when its reply is lost. First the scripts: sent twice, with other
 // things in between, they answer as they did and change nothing more.
 
 func TestScriptsSentTwice(t *testing.T) {
-	settled := func(verb verb) func(h *Hand, running Held) (reply, error) {
-		return func(h *Hand, running Held) (reply, error) {
+	settled := func(verb verb) func(h *Hand, running Held) (script.Reply, error) {
+		return func(h *Hand, running Held) (script.Reply, error) {
 			return h.settle([]Held{running, {ID: "gone", Fence: "1"}}, row{verb: verb, delay: time.Hour, attempts: 1, entry: byHand})
 		}
 	}
-	calls := map[string]func(h *Hand, running Held) (reply, error){
-		"enqueue duplicate": func(h *Hand, _ Held) (reply, error) {
+	calls := map[string]func(h *Hand, running Held) (script.Reply, error){
+		"enqueue duplicate": func(h *Hand, _ Held) (script.Reply, error) {
 			return h.tryEnqueue(false, [2]string{"ready", "+0"}, [2]string{"new", "+0"}, [2]string{"later", "+500"})
 		},
-		"replace all": func(h *Hand, _ Held) (reply, error) {
+		"replace all": func(h *Hand, _ Held) (script.Reply, error) {
 			return h.tryEnqueue(true, [2]string{"ready", "+0"}, [2]string{"running", "+500"}, [2]string{"dead", "+0"}, [2]string{"new", "+0"})
 		},
-		"cancel ready":       func(h *Hand, _ Held) (reply, error) { return h.tryCancel("ready") },
-		"cancel none":        func(h *Hand, _ Held) (reply, error) { return h.tryCancel("nobody") },
-		"reschedule running": func(h *Hand, _ Held) (reply, error) { return h.tryReschedule("running", "+0") },
-		"reschedule dead":    func(h *Hand, _ Held) (reply, error) { return h.tryReschedule("dead", "+0") },
-		"reschedule none":    func(h *Hand, _ Held) (reply, error) { return h.tryReschedule("nobody", "+0") },
-		"bury running":       func(h *Hand, _ Held) (reply, error) { return h.tryBury("running") },
-		"cancel changed":     func(h *Hand, _ Held) (reply, error) { return h.tryCancelKnown("ready", "s") },
-		"revive none":        func(h *Hand, _ Held) (reply, error) { return h.tryRevive("ready") },
-		"prune":              func(h *Hand, _ Held) (reply, error) { return h.tryPrune(0, time.Hour, 500) },
-		"pause":              func(h *Hand, _ Held) (reply, error) { return h.tryPause("pause", "me", time.Hour) },
-		"resume":             func(h *Hand, _ Held) (reply, error) { return h.tryPause("resume", "me", 0) },
-		"limits":             func(h *Hand, _ Held) (reply, error) { return h.tryLimits(Limits{Running: 3, Rate: Per(2, time.Hour)}) },
-		"hold":               func(h *Hand, _ Held) (reply, error) { return h.tryHold(time.Hour) },
-		"end hold":           func(h *Hand, _ Held) (reply, error) { return h.tryHold(0) },
-		"prune none":         func(h *Hand, _ Held) (reply, error) { return h.tryPrune(1, time.Hour, 500) },
+		"cancel ready":       func(h *Hand, _ Held) (script.Reply, error) { return h.tryCancel("ready") },
+		"cancel none":        func(h *Hand, _ Held) (script.Reply, error) { return h.tryCancel("nobody") },
+		"reschedule running": func(h *Hand, _ Held) (script.Reply, error) { return h.tryReschedule("running", "+0") },
+		"reschedule dead":    func(h *Hand, _ Held) (script.Reply, error) { return h.tryReschedule("dead", "+0") },
+		"reschedule none":    func(h *Hand, _ Held) (script.Reply, error) { return h.tryReschedule("nobody", "+0") },
+		"bury running":       func(h *Hand, _ Held) (script.Reply, error) { return h.tryBury("running") },
+		"cancel changed":     func(h *Hand, _ Held) (script.Reply, error) { return h.tryCancelKnown("ready", "s") },
+		"revive none":        func(h *Hand, _ Held) (script.Reply, error) { return h.tryRevive("ready") },
+		"prune":              func(h *Hand, _ Held) (script.Reply, error) { return h.tryPrune(0, time.Hour, 500) },
+		"pause":              func(h *Hand, _ Held) (script.Reply, error) { return h.tryPause("pause", "me", time.Hour) },
+		"resume":             func(h *Hand, _ Held) (script.Reply, error) { return h.tryPause("resume", "me", 0) },
+		"limits": func(h *Hand, _ Held) (script.Reply, error) {
+			return h.tryLimits(Limits{Running: 3, Rate: Per(2, time.Hour)})
+		},
+		"hold":       func(h *Hand, _ Held) (script.Reply, error) { return h.tryHold(time.Hour) },
+		"end hold":   func(h *Hand, _ Held) (script.Reply, error) { return h.tryHold(0) },
+		"prune none": func(h *Hand, _ Held) (script.Reply, error) { return h.tryPrune(1, time.Hour, 500) },
 	}
 	for name, call := range breakable {
 		calls[name] = call
@@ -81,7 +84,7 @@ func TestScriptsSentTwice(t *testing.T) {
 					before := Dump(t, rdb, h.prefix())
 					got, err := again()
 					require.NoError(t, err)
-					require.Equal(t, first.status(), got.status())
+					require.Equal(t, first.Status(), got.Status())
 					if name == "promote" {
 						first[2], first[3], got[4] = int64(0), int64(0), first[4]
 					}
@@ -101,17 +104,17 @@ func TestScriptsSentAnewAreDoneAnew(t *testing.T) {
 		for range 2 {
 			r, err := h.tryCancel("x")
 			require.NoError(t, err)
-			require.Contains(t, []string{"r", "g"}, r.text(2))
+			require.Contains(t, []string{"r", "g"}, r.Text(2))
 		}
 		r, err := h.tryCancel("x")
 		require.NoError(t, err)
-		require.Equal(t, "g", r.text(2))
+		require.Equal(t, "g", r.Text(2))
 		other := NewHand(t, h.rdb, h.prefix(), "topic")
-		other.series.seq = h.series.seq - 3 // its next number is that of the first cancel
+		other.series.Seq = h.series.Seq - 3 // its next number is that of the first cancel
 		h.put("+0", "x")
 		r, err = other.tryCancel("x")
 		require.NoError(t, err)
-		require.Equal(t, "r", r.text(2))
+		require.Equal(t, "r", r.Text(2))
 	})
 }
 
@@ -131,8 +134,8 @@ func eachLossy(t *testing.T, test func(t *testing.T, l *lossy)) {
 	redistest.Each(t, func(t *testing.T, rdb redis.UniversalClient) {
 		l := &lossy{fault: &fault{lose: true}, t: t, hand: NewHand(t, rdb, redistest.Prefix(t), "topic")}
 		l.done = true
-		for _, s := range allScripts { // so that no call is made twice for lack of the script
-			require.NoError(t, rdb.ScriptLoad(t.Context(), fmt.Sprint(s.text)).Err())
+		for _, s := range script.All { // so that no call is made twice for lack of the script
+			require.NoError(t, rdb.ScriptLoad(t.Context(), fmt.Sprint(s.Text)).Err())
 		}
 		bad := redis.NewClient(faulty(rdb, l.fault))
 		t.Cleanup(func() { _ = bad.Close() })
@@ -144,7 +147,7 @@ func eachLossy(t *testing.T, test func(t *testing.T, l *lossy)) {
 }
 
 // lose arms the fault: the next call of a script is carried out, and after that its reply is lost.
-func (l *lossy) next(s *script, after func()) { l.again(fmt.Sprint(s.digest), after) }
+func (l *lossy) next(s *script.Script, after func()) { l.again(fmt.Sprint(s.Digest), after) }
 
 // The job runs while the caller still waits: by the time the request is repeated nothing of it is
 // left. (B2, B3, B4)
@@ -160,7 +163,7 @@ func TestEnqueueWithALostReplyRunsOnce(t *testing.T) {
 		ctx, stop := context.WithCancel(t.Context())
 		ended := make(chan error, 1)
 		go func() { ended <- server.Run(ctx) }()
-		l.next(enqueueScript, func() { <-acked })
+		l.next(script.Enqueue, func() { <-acked })
 		job, err := l.client.Enqueue(t.Context(), "topic", "x", nil)
 		require.NoError(t, err)
 		require.Equal(t, "x", job.ID)
@@ -185,12 +188,12 @@ func TestEnqueueWithALostReply(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			eachLossy(t, func(t *testing.T, l *lossy) {
-				script := enqueueScript
+				which := script.Enqueue
 				if o, _ := newJobOptions(opts); o.replace != replaceNone {
-					script = replaceScript
+					which = script.Replace
 					l.hand.put("+0", "x")
 				}
-				l.next(script, nil)
+				l.next(which, nil)
 				job, err := l.client.Enqueue(t.Context(), "topic", "x", []byte("new"), opts...)
 				require.NoError(t, err)
 				info := l.hand.info("x")
@@ -210,7 +213,7 @@ func TestReplaceWithALostReplyKeepsTheNewLease(t *testing.T) {
 	eachLossy(t, func(t *testing.T, l *lossy) {
 		l.hand.put("+0", "x")
 		var held Held
-		l.next(replaceScript, func() { held = l.hand.TakeOne("x") })
+		l.next(script.Replace, func() { held = l.hand.TakeOne("x") })
 		_, err := l.client.Enqueue(t.Context(), "topic", "x", []byte("new"), Replace())
 		require.NoError(t, err)
 		require.Equal(t, "o", l.hand.Ack(held))
@@ -221,7 +224,7 @@ func TestReplaceWithALostReplyKeepsTheNewLease(t *testing.T) {
 func TestDuplicateWithALostReply(t *testing.T) {
 	eachLossy(t, func(t *testing.T, l *lossy) {
 		l.hand.put("+0", "x")
-		l.next(enqueueScript, func() { require.Equal(t, "o", l.hand.Ack(l.hand.TakeOne("x"))) })
+		l.next(script.Enqueue, func() { require.Equal(t, "o", l.hand.Ack(l.hand.TakeOne("x"))) })
 		_, err := l.client.Enqueue(t.Context(), "topic", "x", nil)
 		require.ErrorIs(t, err, ErrDuplicate, "as it was when it was asked first")
 		require.Empty(t, l.hand.Traces("x"))
@@ -235,7 +238,7 @@ func TestBatchWithALostReply(t *testing.T) {
 		for i := range jobs {
 			jobs[i] = NewJob{Topic: "topic", ID: fmt.Sprint(i)}
 		}
-		l.next(enqueueScript, func() { require.Len(t, l.hand.Take(1000, time.Minute), 2+499) })
+		l.next(script.Enqueue, func() { require.Len(t, l.hand.Take(1000, time.Minute), 2+499) })
 		results, err := l.client.EnqueueBatch(t.Context(), jobs)
 		require.ErrorContains(t, err, "2 of 1200")
 		for i, r := range results {
@@ -252,7 +255,7 @@ func TestBatchWithALostReply(t *testing.T) {
 func TestDequeueWithALostReply(t *testing.T) {
 	eachLossy(t, func(t *testing.T, l *lossy) {
 		l.hand.put("+3600000", "x")
-		l.next(cancelScript, nil)
+		l.next(script.Cancel, nil)
 		state, err := l.client.Dequeue(t.Context(), "topic", "x")
 		require.NoError(t, err)
 		require.Equal(t, StateScheduled, state)
@@ -266,7 +269,7 @@ func TestDequeueWithALostReply(t *testing.T) {
 func TestDequeueWithALostReplyLeavesTheNextJobAlone(t *testing.T) {
 	eachLossy(t, func(t *testing.T, l *lossy) {
 		l.hand.put("+0", "x")
-		l.next(cancelScript, func() { l.hand.put("+3600000", "x") })
+		l.next(script.Cancel, func() { l.hand.put("+3600000", "x") })
 		state, err := l.client.Dequeue(t.Context(), "topic", "x")
 		require.NoError(t, err)
 		require.Equal(t, StateReady, state)
@@ -278,7 +281,7 @@ func TestRescheduleWithALostReply(t *testing.T) {
 	eachLossy(t, func(t *testing.T, l *lossy) {
 		l.hand.put("+3600000", "x")
 		var held Held
-		l.next(rescheduleScript, func() { held = l.hand.TakeOne("x") })
+		l.next(script.Reschedule, func() { held = l.hand.TakeOne("x") })
 		err := l.client.Reschedule(t.Context(), "topic", "x", ProcessIn(0))
 		require.NoError(t, err, "it was not running when it was asked first")
 		require.Equal(t, "o", l.hand.Ack(held))
@@ -290,7 +293,7 @@ func TestReviveWithALostReply(t *testing.T) {
 		l.hand.put("+0", "x")
 		require.Equal(t, "o", l.hand.Bury(l.hand.TakeOne("x")))
 		var held Held
-		l.next(reviveScript, func() { held = l.hand.TakeOne("x") })
+		l.next(script.Revive, func() { held = l.hand.TakeOne("x") })
 		require.NoError(t, l.client.Revive(t.Context(), "topic", "x"))
 		require.Equal(t, "o", l.hand.Ack(held))
 		require.Empty(t, l.hand.Take(10, time.Minute))
@@ -306,7 +309,7 @@ func TestDeleteWithALostReply(t *testing.T) {
 			require.Equal(t, "o", l.hand.Ack(l.hand.TakeOne("x")))
 		}
 		run()
-		l.next(deleteScript, run)
+		l.next(script.Delete, run)
 		require.NoError(t, l.client.Delete(t.Context(), "topic", "x"))
 		require.Equal(t, StateDone, l.hand.info("x").State)
 	})
@@ -314,7 +317,7 @@ func TestDeleteWithALostReply(t *testing.T) {
 
 func TestPauseWithALostReply(t *testing.T) {
 	eachLossy(t, func(t *testing.T, l *lossy) {
-		l.next(pauseScript, nil)
+		l.next(script.Pause, nil)
 		require.NoError(t, l.client.Pause(t.Context(), "topic", Pause{By: "me", Reason: "why"}))
 		info := statsOf(t, l.client, "topic")
 		require.True(t, info.Paused)
@@ -328,7 +331,7 @@ func TestRefusedPauseWithALostReply(t *testing.T) {
 			require.NoError(t, l.client.Pause(t.Context(), "topic", Pause{By: fmt.Sprint(i)}))
 		}
 		other := NewClient(l.hand.rdb, Prefix(l.hand.prefix()))
-		l.next(pauseScript, func() { require.NoError(t, other.Resume(t.Context(), "topic", "0")) })
+		l.next(script.Pause, func() { require.NoError(t, other.Resume(t.Context(), "topic", "0")) })
 		require.ErrorIs(t, l.client.Pause(t.Context(), "topic", Pause{By: "me"}), ErrTooManyPauses)
 		info := statsOf(t, other, "topic")
 		require.Len(t, info.Pauses, maxPauses-1)
@@ -341,8 +344,8 @@ func TestLostForGood(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, rdb redis.UniversalClient) {
 		ctx := t.Context()
 		h := NewHand(t, rdb, redistest.Prefix(t), "topic")
-		for _, s := range allScripts {
-			require.NoError(t, rdb.ScriptLoad(ctx, fmt.Sprint(s.text)).Err())
+		for _, s := range script.All {
+			require.NoError(t, rdb.ScriptLoad(ctx, fmt.Sprint(s.Text)).Err())
 		}
 		f := &fault{lose: true}
 		o := faulty(rdb, f)
@@ -352,7 +355,7 @@ func TestLostForGood(t *testing.T) {
 		redistest.InRoles(t, bad)
 		client := NewClient(bad, Prefix(h.prefix()))
 
-		f.again(fmt.Sprint(enqueueScript.digest), nil)
+		f.again(fmt.Sprint(script.Enqueue.Digest), nil)
 		job, err := client.Enqueue(ctx, "topic", "x", nil)
 		require.Equal(t, "x", job.ID, "to ask for it")
 		require.True(t, job.Due.IsZero())
@@ -361,19 +364,19 @@ func TestLostForGood(t *testing.T) {
 		_, err = client.Enqueue(ctx, "topic", "x", nil)
 		require.ErrorIs(t, err, ErrDuplicate, "so it had been stored")
 
-		f.again(fmt.Sprint(cancelScript.digest), nil)
+		f.again(fmt.Sprint(script.Cancel.Digest), nil)
 		_, err = client.Dequeue(ctx, "topic", "x")
 		require.ErrorIs(t, err, ErrUnknownOutcome)
 		_, err = client.Dequeue(ctx, "topic", "x")
 		require.ErrorIs(t, err, ErrNotFound, "so it had been cancelled")
 
-		f.again(fmt.Sprint(rescheduleScript.digest), nil)
+		f.again(fmt.Sprint(script.Reschedule.Digest), nil)
 		require.ErrorIs(t, client.Reschedule(ctx, "topic", "x", ProcessIn(0)), ErrUnknownOutcome)
-		f.again(fmt.Sprint(reviveScript.digest), nil)
+		f.again(fmt.Sprint(script.Revive.Digest), nil)
 		require.ErrorIs(t, client.Revive(ctx, "topic", "x"), ErrUnknownOutcome)
-		f.again(fmt.Sprint(pauseScript.digest), nil)
+		f.again(fmt.Sprint(script.Pause.Digest), nil)
 		require.ErrorIs(t, client.Pause(ctx, "topic", Pause{}), ErrUnknownOutcome)
-		f.again(fmt.Sprint(enqueueScript.digest), nil)
+		f.again(fmt.Sprint(script.Enqueue.Digest), nil)
 		results, err := client.EnqueueBatch(ctx, []NewJob{{Topic: "topic", ID: "y"}, {Topic: "other", ID: "y"}})
 		require.ErrorIs(t, err, ErrUnknownOutcome)
 		unsure := 0
@@ -395,14 +398,14 @@ func TestLostForGood(t *testing.T) {
 func TestAuditSentTwice(t *testing.T) {
 	eachHand(t, func(t *testing.T, h *Hand) {
 		send := func(nonce string) {
-			_, err := h.try(auditScript, []any{auditKey(h.prefix())}, nonce, record.AuditEntry{Actor: nonce}.Encode(), record.MaxActs)
+			_, err := h.try(script.Audit, []any{script.AuditKey(h.prefix())}, nonce, record.AuditEntry{Actor: nonce}.Encode(), record.MaxActs)
 			require.NoError(t, err)
 		}
 		for i := range 50 {
 			send(fmt.Sprintf("%02d", i))
 			send("00")
 		}
-		all, err := h.rdb.LRange(t.Context(), auditKey(h.prefix()), 0, -1).Result()
+		all, err := h.rdb.LRange(t.Context(), script.AuditKey(h.prefix()), 0, -1).Result()
 		require.NoError(t, err)
 		require.Len(t, all, 50)
 	})

@@ -20,6 +20,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/delayq/delayq/internal/redistest"
+	"github.com/delayq/delayq/internal/script"
 )
 
 // A duty is a call of a role. It is made on a stage; what it answers does not matter here.
@@ -34,7 +35,7 @@ func duties(role string) (list []duty) {
 		}
 	}
 	asClient := func(f func(ctx context.Context, c *Client, topic string)) {
-		list = append(list, func(ctx context.Context, h *Hand, _ Held) { f(ctx, h.client(), h.keys.topic) })
+		list = append(list, func(ctx context.Context, h *Hand, _ Held) { f(ctx, h.client(), h.keys.Topic) })
 	}
 	cancelAll := func(_ context.Context, h *Hand, _ Held) { // the last lease goes
 		for _, id := range []string{"running", "lapsed"} {
@@ -46,8 +47,8 @@ func duties(role string) (list []duty) {
 	}
 	if role != "inspector" {
 		list = append(list, func(ctx context.Context, h *Hand, _ Held) {
-			_ = h.rdb.Set(ctx, h.keys.leases, "a slip", 0).Err()
-			_, _ = h.client().Get(ctx, h.keys.topic, "x")
+			_ = h.rdb.Set(ctx, h.keys.Leases, "a slip", 0).Err()
+			_, _ = h.client().Get(ctx, h.keys.Topic, "x")
 		})
 	}
 	switch role {
@@ -70,21 +71,21 @@ func duties(role string) (list []duty) {
 		}, func(_ context.Context, h *Hand, _ Held) {
 			_, _ = h.tryPrune(0, time.Hour, 10)
 		}, func(ctx context.Context, h *Hand, _ Held) {
-			_ = h.rdb.BLMove(ctx, h.keys.ready, h.keys.handoff, "LEFT", "RIGHT", time.Second).Err()
-			_ = h.rdb.SAdd(ctx, topicsKey(defaultPrefix), h.keys.topic).Err()
-			_ = h.rdb.SCard(ctx, topicsKey(defaultPrefix)).Err() // as a server with patterns does
-			_ = h.rdb.SScan(ctx, topicsKey(defaultPrefix), 0, "", 1000).Err()
+			_ = h.rdb.BLMove(ctx, h.keys.Ready, h.keys.Handoff, "LEFT", "RIGHT", time.Second).Err()
+			_ = h.rdb.SAdd(ctx, script.TopicsKey(script.DefaultPrefix), h.keys.Topic).Err()
+			_ = h.rdb.SCard(ctx, script.TopicsKey(script.DefaultPrefix)).Err() // as a server with patterns does
+			_ = h.rdb.SScan(ctx, script.TopicsKey(script.DefaultPrefix), 0, "", 1000).Err()
 			_ = h.rdb.Info(ctx).Err()
-			_ = h.rdb.HSetNX(ctx, h.keys.meta, "flow", Limits{Running: 1000}.encode()).Err() // DefaultLimits
-			_ = h.rdb.HScan(ctx, serversKey(defaultPrefix), 0, "", 100).Err()
-			_ = h.rdb.HDel(ctx, serversKey(defaultPrefix), "nobody").Err()
-			sub := h.rdb.Subscribe(ctx, controlChannel(defaultPrefix))
+			_ = h.rdb.HSetNX(ctx, h.keys.Meta, "flow", Limits{Running: 1000}.encode()).Err() // DefaultLimits
+			_ = h.rdb.HScan(ctx, script.ServersKey(script.DefaultPrefix), 0, "", 100).Err()
+			_ = h.rdb.HDel(ctx, script.ServersKey(script.DefaultPrefix), "nobody").Err()
+			sub := h.rdb.Subscribe(ctx, script.ControlChannel(script.DefaultPrefix))
 			_, _ = sub.Receive(ctx)
 			_ = sub.Ping(ctx)
 			_, _ = sub.Receive(ctx)
 			_ = sub.Close()
-			_, _ = h.try(heartbeatScript, []any{serversKey(defaultPrefix)}, "acl", "{}")
-			_, _ = h.try(chronicleScript, h.keys.of(chronicleScript, h.keys.receipt("history")), "1", "acked 1")
+			_, _ = h.try(script.Heartbeat, []any{script.ServersKey(script.DefaultPrefix)}, "acl", "{}")
+			_, _ = h.try(script.Chronicle, h.keys.Of(script.Chronicle, h.keys.Receipt("history")), "1", "acked 1")
 		}, func(_ context.Context, h *Hand, running Held) { // the last lease goes
 			_, _ = h.tryPromote(1000, 0)
 			_, _ = h.settle([]Held{running}, row{verb: verbAck})
@@ -117,7 +118,7 @@ func duties(role string) (list []duty) {
 			_, _ = i.Keys(ctx, topic, "", 10)
 			_, _ = i.Jobs(ctx, Query{Topic: topic, State: StateReady, Latest: true})
 			_, _ = i.Redis(ctx)
-			_ = i.rdb.Type(ctx, topicsKey(defaultPrefix)).Err() // as after an error about a type
+			_ = i.rdb.Type(ctx, script.TopicsKey(script.DefaultPrefix)).Err() // as after an error about a type
 		})
 	case "operator":
 		raw("cancel running", "cancel dead", "reschedule ready", "reschedule to now", "revive", "revive later", "bury_waiting", "bury_waiting ready")
@@ -148,7 +149,7 @@ func duties(role string) (list []duty) {
 // fireSome fires some slots of a schedule, the second while the job of the first one runs, the
 // others while the last job is ready: those are cancelled.
 func fireSome(ctx context.Context, h *Hand, _ Held) {
-	topic := h.keys.topic
+	topic := h.keys.Topic
 	s := NewServer(h.rdb, Logger(slog.New(slog.DiscardHandler)))
 	s.HandlerFunc(topic, func(context.Context, *Job) error { return nil })
 	if s.begin() != nil {
@@ -161,7 +162,7 @@ func fireSome(ctx context.Context, h *Hand, _ Held) {
 	for cancelled, try := 0, 0; cancelled < 3 && try < 500; try++ { // the slots come by themselves
 		t.firer.idle = 0 // look again, though nothing is new
 		t.firer.fire(ctx, 1, 0)
-		if cancelled, _ = h.rdb.HGet(ctx, h.keys.stats, "cancelled").Int(); cancelled == 0 {
+		if cancelled, _ = h.rdb.HGet(ctx, h.keys.Stats, "cancelled").Int(); cancelled == 0 {
 			_, _ = h.tryTake("", 10, time.Hour)
 		}
 	}
@@ -214,19 +215,19 @@ func refused(t *testing.T, rs *redistest.Server, admin *redis.Client, rights []s
 	defer func() { _ = rdb.Close() }()
 	for i, duty := range duties(role) {
 		topic := fmt.Sprint(role, i)
-		keys, err := admin.Keys(ctx, defaultPrefix+":*").Result()
+		keys, err := admin.Keys(ctx, script.DefaultPrefix+":*").Result()
 		require.NoError(t, err)
 		if len(keys) > 0 {
 			require.NoError(t, admin.Del(ctx, keys...).Err())
 		}
-		setting := NewHand(t, admin, defaultPrefix, topic)
+		setting := NewHand(t, admin, script.DefaultPrefix, topic)
 		running, _ := stage(setting)
 		setting.layReady("key", "keyed")
-		require.NoError(t, admin.ZAdd(ctx, setting.keys.held, redis.Z{Score: 1, Member: "key"}).Err())    // a hold that is over
-		require.NoError(t, admin.ZAdd(ctx, setting.keys.turn, redis.Z{Member: ""}).Err())                 // ready takes turns
-		require.NoError(t, admin.ZRem(ctx, setting.keys.bucket, "back").Err())                            // for a check to find
-		require.NoError(t, admin.ZAdd(ctx, setting.keys.idle, redis.Z{Score: 1, Member: "nobody"}).Err()) // to be rung
-		duty(ctx, NewHand(t, rdb, defaultPrefix, topic), running)
+		require.NoError(t, admin.ZAdd(ctx, setting.keys.Held, redis.Z{Score: 1, Member: "key"}).Err())    // a hold that is over
+		require.NoError(t, admin.ZAdd(ctx, setting.keys.Turn, redis.Z{Member: ""}).Err())                 // ready takes turns
+		require.NoError(t, admin.ZRem(ctx, setting.keys.Bucket, "back").Err())                            // for a check to find
+		require.NoError(t, admin.ZAdd(ctx, setting.keys.Idle, redis.Z{Score: 1, Member: "nobody"}).Err()) // to be rung
+		duty(ctx, NewHand(t, rdb, script.DefaultPrefix, topic), running)
 		denied, err := admin.ACLLog(ctx, 100).Result()
 		require.NoError(t, err)
 		for _, entry := range denied {
@@ -580,9 +581,9 @@ func TestACLIsTheTableOfCalls(t *testing.T) {
 		for name, list := range deeds {
 			for i, call := range list {
 				what := fmt.Sprintf("%s %d as the %s", name, i, role)
-				h := aclStage(t, admin, defaultPrefix, fmt.Sprint(role, name, i))
-				before := Dump(t, admin, defaultPrefix)
-				err := call(t.Context(), NewClient(rdb), h.keys.topic)
+				h := aclStage(t, admin, script.DefaultPrefix, fmt.Sprint(role, name, i))
+				before := Dump(t, admin, script.DefaultPrefix)
+				err := call(t.Context(), NewClient(rdb), h.keys.Topic)
 				if slices.Contains(table[name], role) {
 					require.NoError(t, err, what)
 					nothingDenied(t, admin)
@@ -590,7 +591,7 @@ func TestACLIsTheTableOfCalls(t *testing.T) {
 				}
 				require.Error(t, err, what)
 				require.Regexp(t, refusal, err.Error(), what)
-				require.Equal(t, before, Dump(t, admin, defaultPrefix), what)
+				require.Equal(t, before, Dump(t, admin, script.DefaultPrefix), what)
 			}
 		}
 		require.Equal(t, slices.Contains(table["Run"], role), aclServes(t, admin, rdb, role), "Run as the %s", role)
@@ -633,12 +634,12 @@ func TestACLCanBeNarrowed(t *testing.T) {
 					require.NoError(t, call(t.Context(), NewClient(rdb, Prefix(c.prefix)), c.topic), what)
 					nothingDenied(t, admin)
 
-					aclStage(t, admin, defaultPrefix, "post")
-					before := Dump(t, admin, defaultPrefix)
+					aclStage(t, admin, script.DefaultPrefix, "post")
+					before := Dump(t, admin, script.DefaultPrefix)
 					err := call(t.Context(), NewClient(rdb), "post")
 					require.Error(t, err, what)
 					require.Regexp(t, refusal, err.Error(), what)
-					require.Equal(t, before, Dump(t, admin, defaultPrefix), what)
+					require.Equal(t, before, Dump(t, admin, script.DefaultPrefix), what)
 				}
 			}
 		}
@@ -661,13 +662,13 @@ func aclStage(t *testing.T, admin *redis.Client, prefix, topic string) *Hand {
 	require.Equal(t, "o", h.Ack(held[0]))
 	require.Equal(t, "o", h.Bury(held[1]))
 	h.put("+3600000", "scheduled", "nowhere")
-	require.NoError(t, admin.ZRem(ctx, h.keys.bucket, "nowhere").Err()) // for Check to find
+	require.NoError(t, admin.ZRem(ctx, h.keys.Bucket, "nowhere").Err()) // for Check to find
 	h.put("+0", "ready")
 	require.NoError(t, c.Schedule(ctx, topic, "s", Every(time.Hour), nil))
 	require.NoError(t, c.Pause(ctx, topic, Pause{By: "ops"}))
-	_, err := h.try(heartbeatScript, []any{serversKey(prefix)}, "server", "{}")
+	_, err := h.try(script.Heartbeat, []any{script.ServersKey(prefix)}, "server", "{}")
 	require.NoError(t, err)
-	require.NoError(t, admin.HSet(ctx, h.keys.hours, 472222%720, "472222 acked 3").Err()) // 1,700,000,000 s after 1970
+	require.NoError(t, admin.HSet(ctx, h.keys.Hours, 472222%720, "472222 acked 3").Err()) // 1,700,000,000 s after 1970
 	require.NoError(t, admin.Do(ctx, "ACL", "LOG", "RESET").Err())
 	return h
 }
@@ -685,8 +686,8 @@ func aclClient(t *testing.T, rs *redistest.Server, role string) *redis.Client {
 // aclServes reports whether a server with the rights of a role runs a job.
 func aclServes(t *testing.T, admin, rdb *redis.Client, role string) bool {
 	t.Helper()
-	h := aclStage(t, admin, defaultPrefix, "run"+role)
-	require.NoError(t, h.client().ResumeAll(t.Context(), h.keys.topic))
+	h := aclStage(t, admin, script.DefaultPrefix, "run"+role)
+	require.NoError(t, h.client().ResumeAll(t.Context(), h.keys.Topic))
 	ended := make(chan bool, 1000)
 	s := NewServer(rdb, Logger(slog.New(slog.DiscardHandler)), Hooks(
 		doneHook(func() { ended <- true }),
@@ -695,7 +696,7 @@ func aclServes(t *testing.T, admin, rdb *redis.Client, role string) bool {
 				ended <- false
 			}
 		})))
-	s.HandlerFunc(h.keys.topic, func(context.Context, *Job) error { return nil })
+	s.HandlerFunc(h.keys.Topic, func(context.Context, *Job) error { return nil })
 	run, stop := context.WithCancel(t.Context())
 	over := make(chan error, 1)
 	go func() { over <- s.Run(run) }()
@@ -718,16 +719,16 @@ func (f takeHook) Script(e ScriptEvent) { f(e) }
 func init() { redistest.RoleOf = roleOf }
 
 // scriptRoles are the roles that may run a script.
-var scriptRoles = map[*script][]string{
-	enqueueScript: {"producer"}, enqueueKeyedScript: {"producer"}, replaceScript: {"producer"}, scheduleSetScript: {"producer", "operator"},
-	promoteScript: {"worker"}, takeScript: {"worker"}, extendScript: {"worker"}, ackScript: {"worker"}, againScript: {"worker"}, retryScript: {"worker"},
-	snoozeScript: {"worker"}, giveBackScript: {"worker"}, buryScript: {"worker"}, pruneScript: {"worker"}, heartbeatScript: {"worker"},
-	scheduleDueScript: {"worker"}, scheduleFireScript: {"worker"}, watchScript: {"worker"},
-	ringScript: {"worker"}, unparkScript: {"worker", "operator"}, surveyScript: {"worker"}, chronicleScript: {"worker"},
-	checkScript: {"worker", "operator"}, mendScript: {"worker", "operator"},
-	reviveScript: {"operator"}, deleteScript: {"operator"}, pageScript: {"operator"}, inspectScript: {"operator"}, explainScript: {"operator"}, keysScript: {"operator"}, pauseScript: {"operator"}, holdScript: {"operator"}, limitsScript: {"operator"}, priorityScript: {"producer", "operator"}, keyLimitsScript: {"operator"}, keyHoldScript: {"operator"}, auditScript: {"operator"}, buryWaitingScript: {"operator"}, removeTopicScript: {"operator"}, schedulePauseScript: {"operator"},
-	cancelScript: {"producer", "operator"}, rescheduleScript: {"producer", "operator"}, getScript: {"producer", "operator"},
-	scheduleRemoveScript: {"producer", "operator"}, scheduleTriggerScript: {"producer", "operator"}, scheduleInfoScript: {"producer", "operator"},
+var scriptRoles = map[*script.Script][]string{
+	script.Enqueue: {"producer"}, script.EnqueueKeyed: {"producer"}, script.Replace: {"producer"}, script.ScheduleSet: {"producer", "operator"},
+	script.Promote: {"worker"}, script.Take: {"worker"}, script.Extend: {"worker"}, script.Ack: {"worker"}, script.Again: {"worker"}, script.Retry: {"worker"},
+	script.Snooze: {"worker"}, script.GiveBack: {"worker"}, script.Bury: {"worker"}, script.Prune: {"worker"}, script.Heartbeat: {"worker"},
+	script.ScheduleDue: {"worker"}, script.ScheduleFire: {"worker"}, script.Watch: {"worker"},
+	script.Ring: {"worker"}, script.Unpark: {"worker", "operator"}, script.Survey: {"worker"}, script.Chronicle: {"worker"},
+	script.Check: {"worker", "operator"}, script.Mend: {"worker", "operator"},
+	script.Revive: {"operator"}, script.Delete: {"operator"}, script.Page: {"operator"}, script.Inspect: {"operator"}, script.Explain: {"operator"}, script.ListKeys: {"operator"}, script.Pause: {"operator"}, script.Hold: {"operator"}, script.Limits: {"operator"}, script.SetPriority: {"producer", "operator"}, script.KeyLimits: {"operator"}, script.KeyHold: {"operator"}, script.Audit: {"operator"}, script.BuryWaiting: {"operator"}, script.RemoveTopic: {"operator"}, script.SchedulePause: {"operator"},
+	script.Cancel: {"producer", "operator"}, script.Reschedule: {"producer", "operator"}, script.Get: {"producer", "operator"},
+	script.ScheduleRemove: {"producer", "operator"}, script.ScheduleTrigger: {"producer", "operator"}, script.ScheduleInfo: {"producer", "operator"},
 }
 
 func roleOf(call redistest.Call) (role, what string) {
@@ -741,8 +742,8 @@ func roleOf(call redistest.Call) (role, what string) {
 		return inTurn(slices.DeleteFunc(slices.Clone(tourRoles), func(role string) bool { return !mayUse(role, key) })), "type"
 	case "eval", "evalsha", "eval_ro", "evalsha_ro":
 		for s, roles := range scriptRoles {
-			if what := call.Cmd.Args()[1]; what == s.digest || what == s.text {
-				return inTurn(roles), s.name
+			if what := call.Cmd.Args()[1]; what == s.Digest || what == s.Text {
+				return inTurn(roles), s.Name
 			}
 		}
 	}
@@ -802,8 +803,8 @@ func RolesError() error {
 	}
 	for s, roles := range scriptRoles {
 		if slices.Contains(roles, "worker") {
-			if tally := redistest.Tallies()["worker"]; tally == nil || tally.Did[s.name] == 0 {
-				errs = append(errs, fmt.Errorf("no server has called %s", s.name))
+			if tally := redistest.Tallies()["worker"]; tally == nil || tally.Did[s.Name] == 0 {
+				errs = append(errs, fmt.Errorf("no server has called %s", s.Name))
 			}
 		}
 	}
@@ -818,8 +819,8 @@ func TestEachRoleMakesItsCalls(t *testing.T) {
 	for name, roles := range redistest.MethodRoles() {
 		for i := range max(len(roles), len(deeds[name])) { // the roles take turns
 			what := fmt.Sprint(name, " ", i)
-			h := aclStage(t, rdb, defaultPrefix, fmt.Sprint(name, i))
-			require.NoError(t, deeds[name][i%len(deeds[name])](t.Context(), h.client(), h.keys.topic), what)
+			h := aclStage(t, rdb, script.DefaultPrefix, fmt.Sprint(name, i))
+			require.NoError(t, deeds[name][i%len(deeds[name])](t.Context(), h.client(), h.keys.Topic), what)
 			nothingDenied(t, rdb)
 		}
 	}
@@ -878,8 +879,8 @@ func TestEveryCallHasARole(t *testing.T) {
 		}
 	}
 	require.Len(t, redistest.MethodRoles(), methods.NumMethod()+readers.NumMethod()-1)
-	for _, s := range allScripts {
-		require.NotEmpty(t, scriptRoles[s], s.name)
+	for _, s := range script.All {
+		require.NotEmpty(t, scriptRoles[s], s.Name)
 	}
-	require.Len(t, scriptRoles, len(allScripts))
+	require.Len(t, scriptRoles, len(script.All))
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/delayq/delayq/internal/record"
 	"github.com/delayq/delayq/internal/redistest"
+	"github.com/delayq/delayq/internal/script"
 )
 
 // What follows is about who waits in idle, and who is rung.
@@ -29,7 +30,7 @@ type bell struct {
 // listen hears the rings of a waiting server, or with an empty name the control channel.
 func (h *Hand) listen(name string) *bell {
 	h.t.Helper()
-	b := &bell{t: h.t, rdb: h.rdb, channel: controlChannel(h.prefix())}
+	b := &bell{t: h.t, rdb: h.rdb, channel: script.ControlChannel(h.prefix())}
 	if name != "" {
 		b.channel += ":" + name
 	}
@@ -65,65 +66,65 @@ func (h *Hand) waitFor(ago time.Duration, names ...string) {
 	h.t.Helper()
 	ctx := context.Background()
 	since := float64(h.rdb.Time(ctx).Val().Add(-ago).UnixMilli())
-	if last := h.rdb.ZRangeWithScores(ctx, h.keys.idle, -1, -1).Val(); len(last) > 0 && last[0].Score < since+10_000 {
+	if last := h.rdb.ZRangeWithScores(ctx, h.keys.Idle, -1, -1).Val(); len(last) > 0 && last[0].Score < since+10_000 {
 		since = max(since, last[0].Score+1) // of the same minute
 	}
 	for i, name := range names {
-		require.NoError(h.t, h.rdb.ZAdd(ctx, h.keys.idle, redis.Z{Score: since + float64(i), Member: name}).Err())
+		require.NoError(h.t, h.rdb.ZAdd(ctx, h.keys.Idle, redis.Z{Score: since + float64(i), Member: name}).Err())
 	}
 }
 
 // waiting lists who is in idle.
 func (h *Hand) waiting() []string {
 	h.t.Helper()
-	names, err := h.rdb.ZRange(context.Background(), h.keys.idle, 0, -1).Result()
+	names, err := h.rdb.ZRange(context.Background(), h.keys.Idle, 0, -1).Result()
 	require.NoError(h.t, err)
 	return names
 }
 
 // pushes are the calls that put jobs into ready, each on a stage, and how many they put there.
 var pushes = map[string]struct {
-	call func(h *Hand, running Held) (reply, error)
+	call func(h *Hand, running Held) (script.Reply, error)
 	jobs int
 }{
-	"enqueue": {func(h *Hand, _ Held) (reply, error) {
+	"enqueue": {func(h *Hand, _ Held) (script.Reply, error) {
 		return h.tryEnqueue(false, [2]string{"1", "+0"}, [2]string{"2", "+500"}, [2]string{"3", "+0"}, [2]string{"ready", "+0"})
 	}, 2},
 	"enqueue later":           {breakable["enqueue later"], 0},
 	"replace running":         {breakable["replace running"], 1},
 	"replace scheduled":       {breakable["replace scheduled"], 1},
-	"replace ready":           {func(h *Hand, _ Held) (reply, error) { return h.tryEnqueue(true, [2]string{"ready", "+0"}) }, 0},
+	"replace ready":           {func(h *Hand, _ Held) (script.Reply, error) { return h.tryEnqueue(true, [2]string{"ready", "+0"}) }, 0},
 	"reschedule to now":       {breakable["reschedule to now"], 1},
 	"reschedule ready":        {breakable["reschedule ready"], 0},
-	"reschedule ready to now": {func(h *Hand, _ Held) (reply, error) { return h.tryReschedule("ready", "+0") }, 0},
+	"reschedule ready to now": {func(h *Hand, _ Held) (script.Reply, error) { return h.tryReschedule("ready", "+0") }, 0},
 	"revive":                  {breakable["revive"], 1},
 	"revive later":            {breakable["revive later"], 0},
 	"bury_waiting":            {breakable["bury_waiting"], 0},
-	"revive none":             {func(h *Hand, _ Held) (reply, error) { return h.tryRevive("ready") }, 0},
-	"give_back": {func(h *Hand, running Held) (reply, error) {
+	"revive none":             {func(h *Hand, _ Held) (script.Reply, error) { return h.tryRevive("ready") }, 0},
+	"give_back": {func(h *Hand, running Held) (script.Reply, error) {
 		return h.settle([]Held{running, {ID: "lapsed", Fence: "1"}}, row{verb: verbReturn})
 	}, 1},
 	"again now":        {breakable["again now"], 1},
 	"again later":      {breakable["again later"], 0},
 	"promote and heal": {breakable["promote"], 3},
-	"promote":          {func(h *Hand, _ Held) (reply, error) { return h.tryPromote(1000, 0) }, 2},
+	"promote":          {func(h *Hand, _ Held) (script.Reply, error) { return h.tryPromote(1000, 0) }, 2},
 	"ack":              {breakable["ack"], 0},
 	"retry":            {breakable["retry"], 0},
 	"snooze":           {breakable["snooze"], 0},
 	"bury":             {breakable["bury"], 0},
 	"cancel":           {breakable["cancel running"], 0},
-	"mend": {func(h *Hand, _ Held) (reply, error) {
-		if err := h.rdb.LRem(context.Background(), h.keys.ready, 1, "ready").Err(); err != nil {
+	"mend": {func(h *Hand, _ Held) (script.Reply, error) {
+		if err := h.rdb.LRem(context.Background(), h.keys.Ready, 1, "ready").Err(); err != nil {
 			return nil, err
 		}
-		_, err := h.client().Repair(context.Background(), h.keys.topic)
+		_, err := h.client().Repair(context.Background(), h.keys.Topic)
 		return nil, err
 	}, 1},
-	"trigger": {func(h *Hand, _ Held) (reply, error) {
-		if err := h.client().Schedule(context.Background(), h.keys.topic, "s", Every(rare), nil); err != nil {
+	"trigger": {func(h *Hand, _ Held) (script.Reply, error) {
+		if err := h.client().Schedule(context.Background(), h.keys.Topic, "s", Every(rare), nil); err != nil {
 			return nil, err
 		}
-		_, err := h.client().Trigger(context.Background(), h.keys.topic, "s")
+		_, err := h.client().Trigger(context.Background(), h.keys.Topic, "s")
 		return nil, err
 	}, 1},
 }
@@ -143,10 +144,10 @@ func TestPushesRingOneServerForEachJob(t *testing.T) {
 				}
 				control := h.listen("")
 				h.wait(names...)
-				before := h.rdb.LLen(t.Context(), h.keys.ready).Val() // the oracle of jobs
+				before := h.rdb.LLen(t.Context(), h.keys.Ready).Val() // the oracle of jobs
 				_, err := push.call(h, running)
 				require.NoError(t, err)
-				require.EqualValues(t, push.jobs, h.rdb.LLen(t.Context(), h.keys.ready).Val()-before+removed[name])
+				require.EqualValues(t, push.jobs, h.rdb.LLen(t.Context(), h.keys.Ready).Val()-before+removed[name])
 				require.Equal(t, names[push.jobs:], h.waiting())
 				for i, bell := range bells {
 					var want []string
@@ -172,7 +173,7 @@ func TestFireRingsOneServerForEachJob(t *testing.T) {
 		first, second := h.listen("first"), h.listen("second")
 		h.wait("first", "second")
 		b.server().firer.fire(b.Context(), 1, 0)
-		require.EqualValues(b, 1, b.rdb.LLen(b.Context(), b.keys.ready).Val())
+		require.EqualValues(b, 1, b.rdb.LLen(b.Context(), b.keys.Ready).Val())
 		require.Equal(b, []string{"topic"}, first.heard())
 		require.Empty(b, second.heard())
 		require.Equal(b, []string{"second"}, h.waiting())
@@ -219,7 +220,7 @@ func TestRingIsBounded(t *testing.T) {
 		all := h.rdb.Subscribe(t.Context())
 		defer func() { _ = all.Close() }()
 		for _, name := range names {
-			require.NoError(t, all.Subscribe(t.Context(), controlChannel(h.prefix())+":"+name))
+			require.NoError(t, all.Subscribe(t.Context(), script.ControlChannel(h.prefix())+":"+name))
 			_, err := all.Receive(t.Context())
 			require.NoError(t, err)
 		}
@@ -256,7 +257,7 @@ func TestIdleOfAWrongTypeDecidesNothing(t *testing.T) {
 			h.deface("idle")
 			r, err := h.tryTake("", 10, time.Minute)
 			require.NoError(t, err)
-			require.Equal(t, reply{"empty", r.now(), int64(0)}, r)
+			require.Equal(t, script.Reply{"empty", r.Now(), int64(0)}, r)
 			h.put("+0", "a")
 			held := h.TakeOne("a")
 			require.Equal(t, "o", h.Ack(held))
@@ -274,7 +275,7 @@ func TestRingWithoutTheRightToItsChannel(t *testing.T) {
 	opt.Username, opt.Password = "old", "old"
 	rdb := redis.NewClient(opt)
 	t.Cleanup(func() { _ = rdb.Close() })
-	h := NewHand(t, admin, defaultPrefix, "topic: a")
+	h := NewHand(t, admin, script.DefaultPrefix, "topic: a")
 	own, control := h.listen("me"), h.listen("")
 	h.wait("me", "another")
 	_, err := NewClient(rdb).Enqueue(t.Context(), "topic: a", "id", nil)
@@ -330,9 +331,9 @@ func TestTakeRegistersItsServer(t *testing.T) {
 				if name == "no slot, and it does not know" {
 					return // nor does the take look
 				}
-				require.Equal(t, c.waits, r.number(last) == 1)
+				require.Equal(t, c.waits, r.Number(last) == 1)
 				if c.waits {
-					require.Equal(t, strconv.FormatInt(r.now(), 10), strconv.FormatFloat(h.rdb.ZScore(t.Context(), h.keys.idle, "me").Val(), 'f', -1, 64))
+					require.Equal(t, strconv.FormatInt(r.Now(), 10), strconv.FormatFloat(h.rdb.ZScore(t.Context(), h.keys.Idle, "me").Val(), 'f', -1, 64))
 				}
 			})
 		})
@@ -343,13 +344,13 @@ func TestTakeRegistersItsServer(t *testing.T) {
 func TestTakeRegistersBehindLeftOvers(t *testing.T) {
 	eachHand(t, func(t *testing.T, h *Hand) {
 		h.waits = "me"
-		require.NoError(t, h.rdb.RPush(t.Context(), h.keys.handoff, "", "gone").Err())
-		require.NoError(t, h.rdb.RPush(t.Context(), h.keys.ready, "gone", "gone").Err())
+		require.NoError(t, h.rdb.RPush(t.Context(), h.keys.Handoff, "", "gone").Err())
+		require.NoError(t, h.rdb.RPush(t.Context(), h.keys.Ready, "gone", "gone").Err())
 		r, err := h.tryTake("", 10, time.Minute)
 		require.NoError(t, err)
-		require.Equal(t, "ok", r.status())
+		require.Equal(t, "ok", r.Status())
 		require.Empty(t, heldOf(r))
-		require.EqualValues(t, 1, r.number(8))
+		require.EqualValues(t, 1, r.Number(8))
 		require.Equal(t, []string{"me"}, h.waiting())
 
 		_, err = h.client().Enqueue(t.Context(), "topic", "limited", nil, Retry(1))
@@ -357,7 +358,7 @@ func TestTakeRegistersBehindLeftOvers(t *testing.T) {
 		require.Empty(t, h.waiting(), "nobody listens")
 		r, err = h.tryTakeAhead("", 10, 0, time.Minute)
 		require.NoError(t, err)
-		require.Equal(t, reply{"busy", r.now(), int64(0)}, r)
+		require.Equal(t, script.Reply{"busy", r.Now(), int64(0)}, r)
 		require.Empty(t, h.waiting())
 	})
 }
@@ -369,7 +370,7 @@ func TestTakeSentTwiceSaysWhoWaits(t *testing.T) {
 		h.put("+0", "a")
 		r, err := h.tryTake("5", 10, time.Minute)
 		require.NoError(t, err)
-		require.EqualValues(t, 1, r.number(8))
+		require.EqualValues(t, 1, r.Number(8))
 		send := h.last
 		again, err := send()
 		require.NoError(t, err)
@@ -378,12 +379,12 @@ func TestTakeSentTwiceSaysWhoWaits(t *testing.T) {
 		again, err = send()
 		require.NoError(t, err)
 		require.Equal(t, idsOf(heldOf(r)), idsOf(heldOf(again)))
-		require.Zero(t, again.number(8))
+		require.Zero(t, again.Number(8))
 		require.Empty(t, h.waiting())
 
 		late, err := h.tryTake("4", 10, time.Minute)
 		require.NoError(t, err)
-		require.Equal(t, reply{"empty", late.now(), int64(0)}, late)
+		require.Equal(t, script.Reply{"empty", late.Now(), int64(0)}, late)
 		require.Empty(t, h.waiting())
 
 		// Asked anew, because the reply to 6 was lost.
@@ -393,7 +394,7 @@ func TestTakeSentTwiceSaysWhoWaits(t *testing.T) {
 		r, err = h.tryTakeSince("7", "6", 10, callBytes, 10, time.Minute, "head")
 		require.NoError(t, err)
 		require.Equal(t, []string{"b"}, idsOf(heldOf(r)))
-		require.EqualValues(t, 1, r.number(8))
+		require.EqualValues(t, 1, r.Number(8))
 	})
 }
 
@@ -407,7 +408,7 @@ func TestPausedTakeLeavesIdleAlone(t *testing.T) {
 			h.waits, h.listed = name, 1
 			r, err := h.tryTake("", 10, time.Minute)
 			require.NoError(t, err)
-			require.Equal(t, "paused", r.status())
+			require.Equal(t, "paused", r.Status())
 		}
 		require.Equal(t, []string{"me"}, h.waiting())
 	})
@@ -421,16 +422,16 @@ func TestWaitWhereRedisTakesNoWrites(t *testing.T) {
 	rdb := rs.Client(t)
 	h := NewHand(t, rdb, redistest.Prefix(t), "topic")
 	h.waits = "me"
-	take := func() (reply, error) { return h.tryTake("", 10, time.Minute) }
+	take := func() (script.Reply, error) { return h.tryTake("", 10, time.Minute) }
 	r, err := take()
 	require.NoError(t, err)
-	require.EqualValues(t, 1, r.number(2))
-	require.NoError(t, rdb.Del(t.Context(), h.keys.idle).Err())
+	require.EqualValues(t, 1, r.Number(2))
+	require.NoError(t, rdb.Del(t.Context(), h.keys.Idle).Err())
 
 	require.NoError(t, rdb.ConfigSet(t.Context(), "maxmemory", "1").Err())
 	r, err = take()
 	require.NoError(t, err)
-	require.EqualValues(t, 1, r.number(2))
+	require.EqualValues(t, 1, r.Number(2))
 	require.NoError(t, rdb.ConfigSet(t.Context(), "maxmemory", "0").Err())
 
 	require.NoError(t, rdb.ConfigSet(t.Context(), "min-replicas-to-write", "1").Err())
@@ -439,7 +440,7 @@ func TestWaitWhereRedisTakesNoWrites(t *testing.T) {
 	h.waits = "" // as while it blocks, which fails there by itself
 	r, err = take()
 	require.NoError(t, err)
-	require.Equal(t, "empty", r.status())
+	require.Equal(t, "empty", r.Status())
 }
 
 // A name may have any bytes, also those that the message of the control channel separates by.
@@ -450,7 +451,7 @@ func TestRingHasTheNameAsItIs(t *testing.T) {
 		h.waits = name
 		r, err := h.tryTake("", 1, time.Minute)
 		require.NoError(t, err)
-		require.EqualValues(t, 1, r.number(2))
+		require.EqualValues(t, 1, r.Number(2))
 		h.put("+0", "a")
 		require.Equal(t, []string{"topic"}, bell.heard(), fmt.Sprint(h.waiting()))
 	})
@@ -463,7 +464,7 @@ func TestRingOnACluster(t *testing.T) {
 	c := redistest.SharedCluster(t)
 	rdb := c.Client(t)
 	h := NewHand(t, rdb, redistest.Prefix(t), "topic")
-	node, err := rdb.MasterForKey(t.Context(), h.keys.idle)
+	node, err := rdb.MasterForKey(t.Context(), h.keys.Idle)
 	require.NoError(t, err)
 	listen := func(name, addr string) *bell {
 		one := redis.NewClient(&redis.Options{Addr: addr})

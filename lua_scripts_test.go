@@ -33,7 +33,7 @@ func (h *Hand) put(when string, ids ...string) {
 		}
 		r, err := h.tryEnqueue(false, jobs...)
 		require.NoError(h.t, err)
-		require.Empty(h.t, r.text(2), "all are stored")
+		require.Empty(h.t, r.Text(2), "all are stored")
 	}
 }
 
@@ -87,12 +87,12 @@ func TestTakeDropsWhatIsNotReady(t *testing.T) {
 		require.Equal(t, "o", h.Bury(held[0]))
 		h.put("+60000", "scheduled")
 		h.put("+0", "first", "second")
-		require.NoError(t, h.rdb.Del(t.Context(), h.keys.ready).Err())
-		h.push(h.keys.ready, "", "no record", "first", "buried", "first", "leased", "scheduled", "", "second", "first")
+		require.NoError(t, h.rdb.Del(t.Context(), h.keys.Ready).Err())
+		h.push(h.keys.Ready, "", "no record", "first", "buried", "first", "leased", "scheduled", "", "second", "first")
 		before := Dump(t, h.rdb, h.prefix())
 
 		require.Equal(t, []string{"first", "second"}, idsOf(h.Take(10, time.Minute)))
-		require.Empty(t, h.list(h.keys.ready))
+		require.Empty(t, h.list(h.keys.Ready))
 		require.Empty(t, h.Take(10, time.Minute))
 		after := Dump(t, h.rdb, h.prefix())
 		for _, same := range []string{"pool", "bucket", "dead", "attempts", "errors"} {
@@ -103,14 +103,14 @@ func TestTakeDropsWhatIsNotReady(t *testing.T) {
 
 func TestTakeOfLeftOversAlone(t *testing.T) {
 	eachHand(t, func(t *testing.T, h *Hand) {
-		h.push(h.keys.ready, "", "gone")
+		h.push(h.keys.Ready, "", "gone")
 		r, err := h.tryTake("", 5, time.Minute)
 		require.NoError(t, err)
-		require.Equal(t, "ok", r.status(), "which means: ask again")
-		require.Empty(t, r.list(3))
+		require.Equal(t, "ok", r.Status(), "which means: ask again")
+		require.Empty(t, r.List(3))
 		r, err = h.tryTake("", 5, time.Minute)
 		require.NoError(t, err)
-		require.Equal(t, "empty", r.status())
+		require.Equal(t, "empty", r.Status())
 		require.Empty(t, Dump(t, h.rdb, h.prefix()), "no lease, no counter")
 	})
 }
@@ -119,12 +119,12 @@ func TestTakeOfLeftOversAlone(t *testing.T) {
 func TestTakeLooksAtABoundedNumber(t *testing.T) {
 	eachHand(t, func(t *testing.T, h *Hand) {
 		const stale, limit = 7999, 10
-		h.push(h.keys.ready, numbered("gone", stale)...)
+		h.push(h.keys.Ready, numbered("gone", stale)...)
 		h.put("+0", "real")
 		left := stale + 1
 		for left > 0 {
 			held := h.Take(limit, time.Minute)
-			now := len(h.list(h.keys.ready))
+			now := len(h.list(h.keys.Ready))
 			require.Less(t, left-now, 1000+limit, "looked at in one call")
 			require.Less(t, now, left)
 			if left = now; left > 0 {
@@ -145,21 +145,21 @@ func TestPromoteMovesAtMostLimit(t *testing.T) {
 		}
 		r, err := h.tryPromote(1000, 0)
 		require.NoError(t, err)
-		require.Zero(t, r.number(2), "nothing is due yet")
-		require.InDelta(t, 3_600_000_000, r.number(4), 600_000_000, "µs until the first one is due")
+		require.Zero(t, r.Number(2), "nothing is due yet")
+		require.InDelta(t, 3_600_000_000, r.Number(4), 600_000_000, "µs until the first one is due")
 
 		h.Hasten(2 * time.Hour)
 		for i, want := range []int64{1000, 1000, 500, 0} {
 			r, err := h.tryPromote(1000, 0)
 			require.NoError(t, err)
-			require.Equal(t, want, r.number(2))
+			require.Equal(t, want, r.Number(2))
 			if i < 2 {
-				require.Zero(t, r.number(4), "more is due now")
+				require.Zero(t, r.Number(4), "more is due now")
 			} else {
-				require.EqualValues(t, -1, r.number(4), "nothing is left")
+				require.EqualValues(t, -1, r.Number(4), "nothing is left")
 			}
 		}
-		require.Equal(t, ids, h.list(h.keys.ready), "the oldest due first")
+		require.Equal(t, ids, h.list(h.keys.Ready), "the oldest due first")
 	})
 }
 
@@ -167,17 +167,17 @@ func TestPromotePutsLapsedLeasesToTheHead(t *testing.T) {
 	eachHand(t, func(t *testing.T, h *Hand) {
 		h.put("+0", "a", "b", "c", "waits")
 		require.Len(t, h.Take(1, 0), 1)
-		require.NoError(t, h.rdb.ZIncrBy(t.Context(), h.keys.leases, -5, "a").Err()) // the first to run out
+		require.NoError(t, h.rdb.ZIncrBy(t.Context(), h.keys.Leases, -5, "a").Err()) // the first to run out
 		require.Len(t, h.Take(1, 0), 1)
 		require.Len(t, h.Take(1, time.Hour), 1)
 
 		r, err := h.tryPromote(1, 0)
 		require.NoError(t, err)
-		require.EqualValues(t, 1, r.number(3))
-		require.Equal(t, []string{"a", "waits"}, h.list(h.keys.ready))
+		require.EqualValues(t, 1, r.Number(3))
+		require.Equal(t, []string{"a", "waits"}, h.list(h.keys.Ready))
 		_, reclaimed := h.Promote()
 		require.Equal(t, 1, reclaimed, "b; c still has its lease")
-		require.Equal(t, []string{"b", "a", "waits"}, h.list(h.keys.ready))
+		require.Equal(t, []string{"b", "a", "waits"}, h.list(h.keys.Ready))
 
 		info := h.info("a")
 		require.Equal(t, 2, info.Attempt)
@@ -192,7 +192,7 @@ func (h *Hand) client() *Client { return NewClient(h.rdb, Prefix(h.prefix())) }
 
 func (h *Hand) info(id string) *JobInfo {
 	h.t.Helper()
-	info, err := h.client().Get(context.Background(), h.keys.topic, id)
+	info, err := h.client().Get(context.Background(), h.keys.Topic, id)
 	require.NoError(h.t, err)
 	return info
 }
@@ -202,22 +202,22 @@ func TestHandoffIsHealed(t *testing.T) {
 		ctx := t.Context()
 		h.put("+0", "a", "b", "c")
 		for range 2 { // two servers that die between their wait and their take
-			require.NoError(t, h.rdb.LMove(ctx, h.keys.ready, h.keys.handoff, "LEFT", "RIGHT").Err())
+			require.NoError(t, h.rdb.LMove(ctx, h.keys.Ready, h.keys.Handoff, "LEFT", "RIGHT").Err())
 		}
 		_, err := h.tryPromote(1000, 0)
 		require.NoError(t, err)
-		require.Equal(t, []string{"a", "b"}, h.list(h.keys.handoff), "only a healing turn does it")
+		require.Equal(t, []string{"a", "b"}, h.list(h.keys.Handoff), "only a healing turn does it")
 		_, err = h.tryPromote(1000, 1)
 		require.NoError(t, err)
-		require.Empty(t, h.list(h.keys.handoff))
-		require.Equal(t, []string{"a", "b", "c"}, h.list(h.keys.ready), "in their old places")
+		require.Empty(t, h.list(h.keys.Handoff))
+		require.Equal(t, []string{"a", "b", "c"}, h.list(h.keys.Ready), "in their old places")
 	})
 }
 
 func TestTakeEmptiesHandoffFirst(t *testing.T) {
 	eachHand(t, func(t *testing.T, h *Hand) {
 		h.put("+0", "first", "second", "third")
-		require.NoError(t, h.rdb.LMove(t.Context(), h.keys.ready, h.keys.handoff, "LEFT", "RIGHT").Err())
+		require.NoError(t, h.rdb.LMove(t.Context(), h.keys.Ready, h.keys.Handoff, "LEFT", "RIGHT").Err())
 		require.Equal(t, []string{"first", "second"}, idsOf(h.Take(2, time.Minute)))
 		require.Equal(t, []string{"third"}, idsOf(h.Take(2, time.Minute)))
 	})
@@ -268,7 +268,7 @@ func TestLargestCalls(t *testing.T) {
 		promote := func() {
 			h.Hasten(2 * time.Hour)
 			h.Promote()
-			require.EqualValues(t, n, h.rdb.LLen(t.Context(), h.keys.ready).Val())
+			require.EqualValues(t, n, h.rdb.LLen(t.Context(), h.keys.Ready).Val())
 		}
 		h.put("+3600000", ids...)
 		promote()
@@ -276,7 +276,7 @@ func TestLargestCalls(t *testing.T) {
 		ending := held[0].fence() + 1
 		r, err := h.tryExtend(ending, held...)
 		require.NoError(t, err)
-		require.Len(t, r.text(2), n)
+		require.Len(t, r.Text(2), n)
 		for i := range held {
 			held[i].Fence = strconv.FormatInt(ending, 10)
 		}
@@ -287,7 +287,7 @@ func TestLargestCalls(t *testing.T) {
 		h.Promote()
 		all(h.Take(n, 0))
 		h.Promote()
-		require.Zero(t, h.rdb.ZCard(t.Context(), h.keys.leases).Val())
+		require.Zero(t, h.rdb.ZCard(t.Context(), h.keys.Leases).Val())
 		promote() // they had attempts, so they back off
 		require.NotContains(t, h.Bury(all(h.Take(n, time.Minute))...), "l")
 		page, err := inspectorOf(h.client()).Jobs(t.Context(), Query{Topic: "topic", State: StateDead, Limit: n})
@@ -295,10 +295,10 @@ func TestLargestCalls(t *testing.T) {
 		require.Len(t, page.Jobs, n)
 		_, err = h.tryPrune(0, time.Hour, n)
 		require.NoError(t, err)
-		require.Zero(t, h.rdb.ZCard(t.Context(), h.keys.dead).Val())
+		require.Zero(t, h.rdb.ZCard(t.Context(), h.keys.Dead).Val())
 		h.put("+0", ids...)
 		require.NotContains(t, h.Ack(all(h.Take(n, time.Minute))...), "l")
-		require.Equal(t, []string{h.keys.stats}, keysOf(Dump(t, h.rdb, h.prefix())), "nothing else is left")
+		require.Equal(t, []string{h.keys.Stats}, keysOf(Dump(t, h.rdb, h.prefix())), "nothing else is left")
 	})
 }
 
@@ -329,7 +329,7 @@ func TestSettlingNeedsTheLease(t *testing.T) {
 				held := h.Take(3, time.Minute)
 				_, err := h.tryCancel("gone")
 				require.NoError(t, err)
-				require.NoError(t, h.rdb.ZIncrBy(t.Context(), h.keys.leases, 1, "other").Err()) // another lease
+				require.NoError(t, h.rdb.ZIncrBy(t.Context(), h.keys.Leases, 1, "other").Err()) // another lease
 				record := h.info("other")
 
 				require.Equal(t, "gol", settle(h, held[0], held[1], held[2]))

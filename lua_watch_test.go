@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/delayq/delayq/internal/redistest"
+	"github.com/delayq/delayq/internal/script"
 )
 
 // Scripts about many topics, and the script by which a server ends its wait.
@@ -25,14 +26,14 @@ func anyOf[T any](list []T, more ...any) []any {
 }
 
 // marks makes one call of watch, for the server me, or of survey, with the keys in KEYS or in ARGV.
-func (h *Hand) marks(s *script, declared bool, topics ...*keys) (reply, error) {
+func (h *Hand) marks(s *script.Script, declared bool, topics ...*script.Keys) (script.Reply, error) {
 	h.t.Helper()
 	t := h.t.(*testing.T)
 	args := []any{"me"}
-	if s == surveyScript {
+	if s == script.Survey {
 		args = []any{2, time.Hour.Milliseconds()}
 	}
-	list := anyOf(rawTopics(t, s.name, topics...))
+	list := anyOf(rawTopics(t, s.Name, topics...))
 	if declared {
 		return h.try(s, list, args...)
 	}
@@ -40,14 +41,14 @@ func (h *Hand) marks(s *script, declared bool, topics ...*keys) (reply, error) {
 }
 
 // sameMarks is marks in both ways.
-func (h *Hand) sameMarks(s *script, topics ...*keys) reply {
+func (h *Hand) sameMarks(s *script.Script, topics ...*script.Keys) script.Reply {
 	h.t.Helper()
 	before := Dump(h.t, h.rdb, h.prefix())
 	declared, err := h.marks(s, true, topics...)
 	require.NoError(h.t, err)
 	listed, err := h.marks(s, false, topics...)
 	require.NoError(h.t, err)
-	require.Equal(h.t, declared.text(len(declared)-1), listed.text(len(listed)-1))
+	require.Equal(h.t, declared.Text(len(declared)-1), listed.Text(len(listed)-1))
 	require.Equal(h.t, before, Dump(h.t, h.rdb, h.prefix()), "it only reads")
 	return declared
 }
@@ -60,7 +61,7 @@ func (h *Hand) others(names ...string) (list []*Hand) {
 	return list
 }
 
-func keysOfHands(list []*Hand) (all []*keys) {
+func keysOfHands(list []*Hand) (all []*script.Keys) {
 	for _, h := range list {
 		all = append(all, h.keys)
 	}
@@ -86,7 +87,7 @@ func TestWatchTellsWhereToTake(t *testing.T) {
 			{"p", func(h *Hand) { must(h.tryPause("pause", "x", time.Hour)) }},
 			{"-", func(h *Hand) { h.wait("me"); must(h.tryPause("pause", "x", 0)) }},
 			{"t", func(h *Hand) {
-				require.NoError(t, h.rdb.HSet(t.Context(), h.keys.meta, "paused", 1, "until", 2).Err())
+				require.NoError(t, h.rdb.HSet(t.Context(), h.keys.Meta, "paused", 1, "until", 2).Err())
 			}},
 			{"-", func(h *Hand) { h.deface("idle") }},
 			{"t", func(h *Hand) { h.deface("idle"); h.put("+0", "a") }},
@@ -101,16 +102,16 @@ func TestWatchTellsWhereToTake(t *testing.T) {
 			state.setUp(one)
 			hands, want = append(hands, one), want+state.want
 		}
-		r := h.sameMarks(watchScript, keysOfHands(hands)...)
-		require.Equal(t, want, r.text(3))
-		require.Len(t, r.list(2), len(states))
-		require.EqualValues(t, -1, r.list(2).number(0))
-		require.EqualValues(t, 0, r.list(2).number(len(states)-1))
+		r := h.sameMarks(script.Watch, keysOfHands(hands)...)
+		require.Equal(t, want, r.Text(3))
+		require.Len(t, r.List(2), len(states))
+		require.EqualValues(t, -1, r.List(2).Number(0))
+		require.EqualValues(t, 0, r.List(2).Number(len(states)-1))
 
 		all := anyOf(rawTopics(t, "watch", keysOfHands(hands)...))
-		r, err := h.try(watchScript, all, "")
+		r, err := h.try(script.Watch, all, "")
 		require.NoError(t, err)
-		require.Equal(t, strings.Repeat("-", len(states)), r.text(3), "nobody waits")
+		require.Equal(t, strings.Repeat("-", len(states)), r.Text(3), "nobody waits")
 	})
 }
 
@@ -132,7 +133,7 @@ func TestRingIsPassedOn(t *testing.T) {
 			eachHand(t, func(t *testing.T, h *Hand) {
 				h.put("+0", numbered("job", c.jobs+c.handed)...)
 				for range c.handed {
-					require.NoError(t, h.rdb.LMove(t.Context(), h.keys.ready, h.keys.handoff, "LEFT", "RIGHT").Err())
+					require.NoError(t, h.rdb.LMove(t.Context(), h.keys.Ready, h.keys.Handoff, "LEFT", "RIGHT").Err())
 				}
 				if c.paused {
 					must(h.tryPause("pause", "x", 0))
@@ -144,9 +145,9 @@ func TestRingIsPassedOn(t *testing.T) {
 				}
 				h.wait(append(names, "me")...)
 				own := h.listen("me")
-				r, err := h.run(ringScript, controlChannel(h.prefix()), "topic", "me", c.leave)
+				r, err := h.run(script.Ring, script.ControlChannel(h.prefix()), "topic", "me", c.leave)
 				require.NoError(t, err)
-				require.Equal(t, reply{"ok", r.now()}, r)
+				require.Equal(t, script.Reply{"ok", r.Now()}, r)
 				want := slices.Clone(names[c.rung:])
 				if c.leave == 0 { // the ring has removed it; then it is there by a later take
 					want = append(want, "me")
@@ -180,29 +181,29 @@ func TestSurveyFindsWhatPruneHasToDo(t *testing.T) {
 		}{
 			"empty":           {"-", func(*Hand) {}, true},
 			"jobs everywhere": {"-", func(h *Hand) { stage(h) }, true},
-			"waiting":         {"-", func(h *Hand) { add(h.keys.idle, now.Add(-59*time.Minute), "me") }, true},
-			"waiting long":    {"x", func(h *Hand) { add(h.keys.idle, now.Add(-61*time.Minute), "me") }, false},
+			"waiting":         {"-", func(h *Hand) { add(h.keys.Idle, now.Add(-59*time.Minute), "me") }, true},
+			"waiting long":    {"x", func(h *Hand) { add(h.keys.Idle, now.Add(-61*time.Minute), "me") }, false},
 			"dead":            {"-", func(h *Hand) { bury(h, "1", "2") }, true},
 			"too many dead":   {"x", func(h *Hand) { bury(h, "1", "2", "3") }, false},
 			"dead and old": {"x", func(h *Hand) {
 				bury(h, "1")
-				add(h.keys.dead, now.Add(-61*time.Minute), "1")
+				add(h.keys.Dead, now.Add(-61*time.Minute), "1")
 			}, false},
 			"done": {"-", func(h *Hand) {
-				add(h.keys.done, now.Add(time.Hour), "1")
-				require.NoError(t, rdb.HSet(ctx, h.keys.results, "1", "x").Err())
+				add(h.keys.Done, now.Add(time.Hour), "1")
+				require.NoError(t, rdb.HSet(ctx, h.keys.Results, "1", "x").Err())
 			}, true},
 			"done and over": {"x", func(h *Hand) {
-				add(h.keys.done, now.Add(-time.Second), "1")
-				require.NoError(t, rdb.HSet(ctx, h.keys.results, "1", "x").Err())
+				add(h.keys.Done, now.Add(-time.Second), "1")
+				require.NoError(t, rdb.HSet(ctx, h.keys.Results, "1", "x").Err())
 			}, false},
 			"a place is missing": {"x", func(h *Hand) {
 				h.put("+0", "1")
-				require.NoError(t, rdb.Del(ctx, h.keys.ready).Err())
+				require.NoError(t, rdb.Del(ctx, h.keys.Ready).Err())
 			}, true},
 			"a record is missing": {"x", func(h *Hand) {
 				h.put("+3600000", "1")
-				require.NoError(t, rdb.Del(ctx, h.keys.pool).Err())
+				require.NoError(t, rdb.Del(ctx, h.keys.Pool).Err())
 			}, true},
 			"ready has left-overs": {"x", func(h *Hand) {
 				h.put("+0", "1")
@@ -210,7 +211,7 @@ func TestSurveyFindsWhatPruneHasToDo(t *testing.T) {
 				for i := range pushes {
 					pushes[i] = "gone"
 				}
-				require.NoError(t, rdb.RPush(ctx, h.keys.ready, pushes...).Err())
+				require.NoError(t, rdb.RPush(ctx, h.keys.Ready, pushes...).Err())
 			}, false},
 		}
 		for _, key := range []string{"pool", "bucket", "leases", "ready", "handoff", "dead", "done", "idle", "results"} {
@@ -232,8 +233,8 @@ func TestSurveyFindsWhatPruneHasToDo(t *testing.T) {
 				after += "-"
 			}
 		}
-		r := h.sameMarks(surveyScript, keysOfHands(hands)...)
-		require.Equal(t, want, r.text(2), hands)
+		r := h.sameMarks(script.Survey, keysOfHands(hands)...)
+		require.Equal(t, want, r.Text(2), hands)
 		for i, one := range hands {
 			before := Dump(t, rdb, h.prefix())
 			r, err := one.tryPrune(2, time.Hour, 1000)
@@ -241,10 +242,10 @@ func TestSurveyFindsWhatPruneHasToDo(t *testing.T) {
 			if want[i] == '-' {
 				require.Equal(t, before, Dump(t, rdb, h.prefix()), "prune is in vain")
 				require.Equal(t, []any{int64(0), int64(0), int64(0)}, []any(r[2:5]))
-				require.Empty(t, r.list(5))
+				require.Empty(t, r.List(5))
 			}
 		}
-		require.Equal(t, after, h.sameMarks(surveyScript, keysOfHands(hands)...).text(2))
+		require.Equal(t, after, h.sameMarks(script.Survey, keysOfHands(hands)...).Text(2))
 	})
 }
 
@@ -281,10 +282,10 @@ func TestManyTopicsInACall(t *testing.T) {
 		hands := h.others(numbered("topic", 200)...)
 		hands[199].put("+0", "a")
 		hands[198].wait("me")
-		r := h.sameMarks(watchScript, keysOfHands(hands)...)
-		require.Equal(t, strings.Repeat("t", 198)+"-t", r.text(3))
+		r := h.sameMarks(script.Watch, keysOfHands(hands)...)
+		require.Equal(t, strings.Repeat("t", 198)+"-t", r.Text(3))
 		hands[198].waitFor(61*time.Minute, "gone")
-		require.Equal(t, strings.Repeat("-", 198)+"x-", h.sameMarks(surveyScript, keysOfHands(hands)...).text(2))
+		require.Equal(t, strings.Repeat("-", 198)+"x-", h.sameMarks(script.Survey, keysOfHands(hands)...).Text(2))
 	})
 }
 
@@ -305,9 +306,9 @@ func TestManyTopicsOnACluster(t *testing.T) {
 			h.waitFor(61*time.Minute, "gone")
 		}
 		if i%3 == 0 {
-			require.NoError(t, rdb.HSet(t.Context(), h.keys.pool, "lost", "x").Err())
+			require.NoError(t, rdb.HSet(t.Context(), h.keys.Pool, "lost", "x").Err())
 		}
-		node, err := rdb.MasterForKey(t.Context(), h.keys.pool)
+		node, err := rdb.MasterForKey(t.Context(), h.keys.Pool)
 		require.NoError(t, err)
 		owners[i] = node.Options().Addr
 	}
@@ -336,18 +337,18 @@ func TestManyTopicsOnACluster(t *testing.T) {
 			watched.WriteString(mark)
 			surveyed.WriteString(found)
 		}
-		r, err := h.marks(watchScript, false, keysOfHands(hands)...)
+		r, err := h.marks(script.Watch, false, keysOfHands(hands)...)
 		require.NoError(t, err)
-		require.Equal(t, watched.String(), r.text(3))
+		require.Equal(t, watched.String(), r.Text(3))
 		for i, of := range owners {
-			require.Equal(t, of == owner, r.list(2).number(i) > 0)
-			require.Equal(t, of != owner, r.list(2).number(i) == -1)
+			require.Equal(t, of == owner, r.List(2).Number(i) > 0)
+			require.Equal(t, of != owner, r.List(2).Number(i) == -1)
 		}
-		r, err = h.marks(surveyScript, false, keysOfHands(hands)...)
+		r, err = h.marks(script.Survey, false, keysOfHands(hands)...)
 		require.NoError(t, err)
-		require.Equal(t, surveyed.String(), r.text(2))
-		_, err = h.marks(watchScript, true, keysOfHands(hands)...)
-		require.Equal(t, codeCrossSlot, redisCode(err), "declared, they must be of one slot: %v", err)
+		require.Equal(t, surveyed.String(), r.Text(2))
+		_, err = h.marks(script.Watch, true, keysOfHands(hands)...)
+		require.Equal(t, script.CodeCrossSlot, script.Code(err), "declared, they must be of one slot: %v", err)
 	}
 	require.Len(t, seen, 3, "the topics are on all nodes")
 }
@@ -360,7 +361,7 @@ func TestWatchWhereRedisTakesNoWrites(t *testing.T) {
 	h := NewHand(t, rdb, redistest.Prefix(t), "topic")
 	require.NoError(t, rdb.ConfigSet(t.Context(), "min-replicas-to-write", "1").Err())
 	for _, declared := range []bool{true, false} {
-		_, err := h.marks(watchScript, declared, h.keys)
+		_, err := h.marks(script.Watch, declared, h.keys)
 		require.ErrorContains(t, err, "NOREPLICAS")
 	}
 }

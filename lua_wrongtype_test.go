@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/delayq/delayq/internal/redistest"
+	"github.com/delayq/delayq/internal/script"
 )
 
 // A Lua script is not undone when one of its commands fails. What follows calls every script with
@@ -31,46 +32,50 @@ func stage(h *Hand) (running, lapsed Held) {
 	require.Equal(h.t, "o", h.Retry(time.Hour, held[1]))
 	lapsed = h.Take(1, 0)[0]
 	h.put("+3600000", "scheduled", "due")
-	require.NoError(h.t, h.rdb.ZIncrBy(ctx, h.keys.bucket, -7_200_000, "due").Err())
+	require.NoError(h.t, h.rdb.ZIncrBy(ctx, h.keys.Bucket, -7_200_000, "due").Err())
 	h.put("+0", "handoff", "ready", "ready2")
-	require.NoError(h.t, h.rdb.LMove(ctx, h.keys.ready, h.keys.handoff, "LEFT", "RIGHT").Err())
+	require.NoError(h.t, h.rdb.LMove(ctx, h.keys.Ready, h.keys.Handoff, "LEFT", "RIGHT").Err())
 	return held[2], lapsed
 }
 
 var staged = []string{"back", "dead", "due", "handoff", "lapsed", "ready", "ready2", "running", "scheduled"}
 
 // breakable are the calls of scripts that write, each made on a stage.
-var breakable = map[string]func(h *Hand, running Held) (reply, error){
-	"promote":   func(h *Hand, _ Held) (reply, error) { return h.tryPromote(1000, 1) },
-	"take":      func(h *Hand, _ Held) (reply, error) { return h.tryTake("", 10, time.Hour) },
-	"ack":       func(h *Hand, r Held) (reply, error) { return h.settle([]Held{r}, row{verb: verbAck}) },
-	"give_back": func(h *Hand, r Held) (reply, error) { return h.settle([]Held{r}, row{verb: verbReturn}) },
-	"hold back": func(h *Hand, r Held) (reply, error) {
+var breakable = map[string]func(h *Hand, running Held) (script.Reply, error){
+	"promote":   func(h *Hand, _ Held) (script.Reply, error) { return h.tryPromote(1000, 1) },
+	"take":      func(h *Hand, _ Held) (script.Reply, error) { return h.tryTake("", 10, time.Hour) },
+	"ack":       func(h *Hand, r Held) (script.Reply, error) { return h.settle([]Held{r}, row{verb: verbAck}) },
+	"give_back": func(h *Hand, r Held) (script.Reply, error) { return h.settle([]Held{r}, row{verb: verbReturn}) },
+	"hold back": func(h *Hand, r Held) (script.Reply, error) {
 		return h.settle([]Held{r}, row{verb: verbHold, delay: time.Hour, err: errTest})
 	},
-	"snooze":    func(h *Hand, r Held) (reply, error) { return h.settle([]Held{r}, row{verb: verbSnooze}) },
-	"retry":     func(h *Hand, r Held) (reply, error) { return h.settle([]Held{r}, row{verb: verbRetry, entry: byHand}) },
-	"bury":      func(h *Hand, r Held) (reply, error) { return h.settle([]Held{r}, row{verb: verbBury, entry: byHand}) },
-	"again now": func(h *Hand, r Held) (reply, error) { return h.settle([]Held{r}, row{verb: verbAgain}) },
-	"again later": func(h *Hand, r Held) (reply, error) {
+	"snooze": func(h *Hand, r Held) (script.Reply, error) { return h.settle([]Held{r}, row{verb: verbSnooze}) },
+	"retry": func(h *Hand, r Held) (script.Reply, error) {
+		return h.settle([]Held{r}, row{verb: verbRetry, entry: byHand})
+	},
+	"bury": func(h *Hand, r Held) (script.Reply, error) {
+		return h.settle([]Held{r}, row{verb: verbBury, entry: byHand})
+	},
+	"again now": func(h *Hand, r Held) (script.Reply, error) { return h.settle([]Held{r}, row{verb: verbAgain}) },
+	"again later": func(h *Hand, r Held) (script.Reply, error) {
 		return h.settle([]Held{r}, row{verb: verbAgain, delay: time.Second / 2})
 	},
-	"extend":             func(h *Hand, r Held) (reply, error) { return h.tryExtend(r.fence()+1000, r) },
-	"enqueue now":        func(h *Hand, _ Held) (reply, error) { return h.tryEnqueue(false, [2]string{"new", "+0"}) },
-	"enqueue later":      func(h *Hand, _ Held) (reply, error) { return h.tryEnqueue(false, [2]string{"new", "+500"}) },
-	"replace running":    func(h *Hand, _ Held) (reply, error) { return h.tryEnqueue(true, [2]string{"running", "+0"}) },
-	"replace scheduled":  func(h *Hand, _ Held) (reply, error) { return h.tryEnqueue(true, [2]string{"scheduled", "+0"}) },
-	"replace dead":       func(h *Hand, _ Held) (reply, error) { return h.tryEnqueue(true, [2]string{"dead", "+500"}) },
-	"replace backed off": func(h *Hand, _ Held) (reply, error) { return h.tryEnqueue(true, [2]string{"back", "+500"}) },
-	"cancel running":     func(h *Hand, _ Held) (reply, error) { return h.tryCancel("running") },
-	"cancel scheduled":   func(h *Hand, _ Held) (reply, error) { return h.tryCancel("scheduled") },
-	"cancel dead":        func(h *Hand, _ Held) (reply, error) { return h.tryCancel("dead") },
-	"reschedule ready":   func(h *Hand, _ Held) (reply, error) { return h.tryReschedule("ready", "+500") },
-	"reschedule to now":  func(h *Hand, _ Held) (reply, error) { return h.tryReschedule("scheduled", "+0") },
-	"revive":             func(h *Hand, _ Held) (reply, error) { return h.tryRevive("dead") },
-	"revive later":       func(h *Hand, _ Held) (reply, error) { return h.tryReviveAt("dead", "+500") },
-	"bury_waiting ready": func(h *Hand, _ Held) (reply, error) { return h.tryBury("ready") },
-	"bury_waiting":       func(h *Hand, _ Held) (reply, error) { return h.tryBury("back") },
+	"extend":             func(h *Hand, r Held) (script.Reply, error) { return h.tryExtend(r.fence()+1000, r) },
+	"enqueue now":        func(h *Hand, _ Held) (script.Reply, error) { return h.tryEnqueue(false, [2]string{"new", "+0"}) },
+	"enqueue later":      func(h *Hand, _ Held) (script.Reply, error) { return h.tryEnqueue(false, [2]string{"new", "+500"}) },
+	"replace running":    func(h *Hand, _ Held) (script.Reply, error) { return h.tryEnqueue(true, [2]string{"running", "+0"}) },
+	"replace scheduled":  func(h *Hand, _ Held) (script.Reply, error) { return h.tryEnqueue(true, [2]string{"scheduled", "+0"}) },
+	"replace dead":       func(h *Hand, _ Held) (script.Reply, error) { return h.tryEnqueue(true, [2]string{"dead", "+500"}) },
+	"replace backed off": func(h *Hand, _ Held) (script.Reply, error) { return h.tryEnqueue(true, [2]string{"back", "+500"}) },
+	"cancel running":     func(h *Hand, _ Held) (script.Reply, error) { return h.tryCancel("running") },
+	"cancel scheduled":   func(h *Hand, _ Held) (script.Reply, error) { return h.tryCancel("scheduled") },
+	"cancel dead":        func(h *Hand, _ Held) (script.Reply, error) { return h.tryCancel("dead") },
+	"reschedule ready":   func(h *Hand, _ Held) (script.Reply, error) { return h.tryReschedule("ready", "+500") },
+	"reschedule to now":  func(h *Hand, _ Held) (script.Reply, error) { return h.tryReschedule("scheduled", "+0") },
+	"revive":             func(h *Hand, _ Held) (script.Reply, error) { return h.tryRevive("dead") },
+	"revive later":       func(h *Hand, _ Held) (script.Reply, error) { return h.tryReviveAt("dead", "+500") },
+	"bury_waiting ready": func(h *Hand, _ Held) (script.Reply, error) { return h.tryBury("ready") },
+	"bury_waiting":       func(h *Hand, _ Held) (script.Reply, error) { return h.tryBury("back") },
 }
 
 // scriptOf is the script of a call in breakable.
@@ -106,11 +111,11 @@ func TestWrongTypeLosesNoJob(t *testing.T) {
 
 // keysIn reads the header of a script: its keys but stats and receipt, which have a test of their
 // own.
-func keysIn(t *testing.T, script string) (list []string) {
+func keysIn(t *testing.T, name string) (list []string) {
 	t.Helper()
-	for _, s := range allScripts {
-		if s.name == script {
-			for _, found := range regexp.MustCompile(`(?m)^-- KEYS\[\d+\] +(\w+)`).FindAllStringSubmatch(fmt.Sprint(s.text), -1) {
+	for _, s := range script.All {
+		if s.Name == name {
+			for _, found := range regexp.MustCompile(`(?m)^-- KEYS\[\d+\] +(\w+)`).FindAllStringSubmatch(fmt.Sprint(s.Text), -1) {
 				if key := found[1]; key != "stats" && key != "receipt" && !slices.Contains(list, key) {
 					list = append(list, key)
 				}
@@ -127,8 +132,8 @@ func breakOne(t *testing.T, h *Hand, call, key string) {
 	_, err := breakable[call](h, running)
 	if err != nil {
 		require.ErrorContains(t, err, "WRONGTYPE")
-		require.ErrorContains(t, err, fmt.Sprintf(`%s topic "topic": key %q is a string and not a %s: `, scriptOf(call), h.Key(key), typeOf(h.Key(key))))
-		require.True(t, answered(err))
+		require.ErrorContains(t, err, fmt.Sprintf(`%s topic "topic": key %q is a string and not a %s: `, scriptOf(call), h.Key(key), script.TypeOf(h.Key(key))))
+		require.True(t, script.Answered(err))
 	}
 	mend()
 
@@ -146,7 +151,7 @@ func breakOne(t *testing.T, h *Hand, call, key string) {
 	// Nothing else is left, unless the call has worked without a key that it could not clear.
 	for name, content := range Dump(t, h.rdb, h.prefix()) {
 		if err != nil || name != h.Key(key) {
-			require.Equal(t, h.keys.stats, name, "left over: %v", content)
+			require.Equal(t, h.keys.Stats, name, "left over: %v", content)
 		}
 	}
 }
@@ -174,7 +179,7 @@ func (h *Hand) deface(name string) (mend func()) {
 func (h *Hand) finish() (ids []string) {
 	h.t.Helper()
 	for range 3 {
-		if h.rdb.HLen(context.Background(), h.keys.pool).Val() == 0 {
+		if h.rdb.HLen(context.Background(), h.keys.Pool).Val() == 0 {
 			break
 		}
 		h.Hasten(24 * time.Hour)
@@ -182,14 +187,14 @@ func (h *Hand) finish() (ids []string) {
 		for {
 			r, err := h.tryTake("", 100, time.Hour)
 			require.NoError(h.t, err)
-			if r.status() == "empty" {
+			if r.Status() == "empty" {
 				break
 			}
 			held := heldOf(r)
 			ids = append(ids, idsOf(held)...)
 			require.NotContains(h.t, h.Ack(held...), "l")
 		}
-		dead, err := h.rdb.ZRange(context.Background(), h.keys.dead, 0, -1).Result()
+		dead, err := h.rdb.ZRange(context.Background(), h.keys.Dead, 0, -1).Result()
 		require.NoError(h.t, err)
 		for _, id := range dead {
 			_, err := h.tryRevive(id)
@@ -222,10 +227,10 @@ func TestCountersDecideNothing(t *testing.T) {
 }
 
 // places is a reply without what differs between two calls: times and records.
-func places(r reply) []string {
-	list := []string{r.status(), strconv.Itoa(len(r))}
-	if len(r.list(3)) == 0 { // else it is the end of a lease
-		list = append(list, r.text(2))
+func places(r script.Reply) []string {
+	list := []string{r.Status(), strconv.Itoa(len(r))}
+	if len(r.List(3)) == 0 { // else it is the end of a lease
+		list = append(list, r.Text(2))
 	}
 	return append(list, idsOf(heldOf(r))...)
 }
@@ -235,12 +240,12 @@ func (h *Hand) sketch() map[string][]string {
 	h.t.Helper()
 	all := make(map[string][]string)
 	note := func(id, key string) {
-		if key != "stats" && key != "kept" && len(id) <= maxIDLen { // no counters, no anchor
+		if key != "stats" && key != "kept" && len(id) <= script.MaxIDLen { // no counters, no anchor
 			all[id] = append(all[id], key)
 		}
 	}
 	for key, content := range Dump(h.t, h.rdb, h.prefix()) {
-		switch key = strings.TrimPrefix(key, h.keys.root); c := content.(type) {
+		switch key = strings.TrimPrefix(key, h.keys.Root); c := content.(type) {
 		case map[string]string:
 			for id := range c {
 				note(id, key)
@@ -263,32 +268,32 @@ func (h *Hand) sketch() map[string][]string {
 
 // What errors say of types is what the headers of the scripts say.
 func TestTypesOfKeys(t *testing.T) {
-	k := newKeys("a:b", "t:opic")
+	k := script.NewKeys("a:b", "t:opic")
 	full := func(name string) string {
 		switch name {
 		case "receipt":
-			return k.receipt("series")
+			return k.Receipt("series")
 		case "servers":
-			return serversKey("a:b")
+			return script.ServersKey("a:b")
 		case "audit":
-			return auditKey("a:b")
+			return script.AuditKey("a:b")
 		}
-		return k.root + name
+		return k.Root + name
 	}
 	seen := 0
-	for _, s := range allScripts {
-		for _, found := range regexp.MustCompile(`(?m)^-- KEYS\[\d+\] +(\w+) +(\w+)`).FindAllStringSubmatch(fmt.Sprint(s.text), -1) {
+	for _, s := range script.All {
+		for _, found := range regexp.MustCompile(`(?m)^-- KEYS\[\d+\] +(\w+) +(\w+)`).FindAllStringSubmatch(fmt.Sprint(s.Text), -1) {
 			name, should := found[1], found[2]
-			if s.name == "take" && name == "receipt" {
-				require.Equal(t, should, typeOf(k.taken("server")))
+			if s.Name == "take" && name == "receipt" {
+				require.Equal(t, should, script.TypeOf(k.Taken("server")))
 				continue
 			}
-			require.Equal(t, should, typeOf(full(name)), "%s: %s", s.name, name)
+			require.Equal(t, should, script.TypeOf(full(name)), "%s: %s", s.Name, name)
 			seen++
 		}
 	}
 	require.Greater(t, seen, 100)
-	require.Equal(t, "set", typeOf(topicsKey("a:b")))
+	require.Equal(t, "set", script.TypeOf(script.TopicsKey("a:b")))
 }
 
 // mute is a client without the right to ask for a type.
@@ -312,12 +317,12 @@ func TestWrongTypeWithoutTheRightToAsk(t *testing.T) {
 	eachHand(t, func(t *testing.T, h *Hand) {
 		h.deface("pool")
 		_, err := inspectorOf(h.client()).Stats(t.Context(), "topic")
-		require.ErrorContains(t, err, fmt.Sprintf(`inspect topic "topic": key %q is a string and not a hash: `, h.keys.pool))
-		c := caller{rdb: mute{redistest.As(t, h.rdb, "operator", h.prefix(), false)}, hooks: &hooks{}}
+		require.ErrorContains(t, err, fmt.Sprintf(`inspect topic "topic": key %q is a string and not a hash: `, h.keys.Pool))
+		c := script.Caller{RDB: mute{redistest.As(t, h.rdb, "operator", h.prefix(), false)}, Hooks: &hooks{}}
 		_, err = lookUp(t.Context(), c, h.keys, callBytes, -1, []string{"a"})
 		require.ErrorContains(t, err, "WRONGTYPE")
 		require.NotContains(t, err.Error(), "pool")
-		require.True(t, answered(err))
+		require.True(t, script.Answered(err))
 	})
 }
 
@@ -326,21 +331,21 @@ func TestWrongTypeOfPlainCommandsIsNamed(t *testing.T) {
 	eachHand(t, func(t *testing.T, h *Hand) {
 		c := h.client()
 		for key, call := range map[string]func() error{
-			h.keys.ready: func() error {
+			h.keys.Ready: func() error {
 				_, err := inspectorOf(c).Jobs(t.Context(), Query{Topic: "topic", State: StateReady})
 				return err
 			},
-			h.keys.done: func() error {
+			h.keys.Done: func() error {
 				_, err := inspectorOf(c).Jobs(t.Context(), Query{Topic: "topic", State: StateDone})
 				return err
 			},
-			h.keys.fired:           func() error { _, err := inspectorOf(c).Schedules(t.Context(), "topic"); return err },
-			h.keys.runs:            func() error { _, err := inspectorOf(c).Runs(t.Context(), "topic", "s", 1); return err },
-			topicsKey(h.prefix()):  func() error { _, err := inspectorOf(c).Topics(t.Context()); return err },
-			serversKey(h.prefix()): func() error { _, err := inspectorOf(c).Servers(t.Context()); return err },
+			h.keys.Fired:                  func() error { _, err := inspectorOf(c).Schedules(t.Context(), "topic"); return err },
+			h.keys.Runs:                   func() error { _, err := inspectorOf(c).Runs(t.Context(), "topic", "s", 1); return err },
+			script.TopicsKey(h.prefix()):  func() error { _, err := inspectorOf(c).Topics(t.Context()); return err },
+			script.ServersKey(h.prefix()): func() error { _, err := inspectorOf(c).Servers(t.Context()); return err },
 		} {
 			require.NoError(t, h.rdb.Set(t.Context(), key, "a slip", 0).Err())
-			require.ErrorContains(t, call(), fmt.Sprintf("key %q is a string and not a %s: ", key, typeOf(key)))
+			require.ErrorContains(t, call(), fmt.Sprintf("key %q is a string and not a %s: ", key, script.TypeOf(key)))
 			require.NoError(t, h.rdb.Del(t.Context(), key).Err())
 		}
 	})

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/delayq/delayq/internal/loop"
+	"github.com/delayq/delayq/internal/script"
 	"github.com/redis/go-redis/v9"
 )
 
@@ -17,7 +18,7 @@ type node struct {
 	name                              string // under which the server is rung there
 	only                              bool   // there is no cluster
 	client                            redis.UniversalClient
-	scripts                           caller // of this node alone
+	scripts                           script.Caller // of this node alone
 	promotes, takes, settles, extends *loop.Pool
 	end                               context.CancelFunc // of its ring loop; nil: it has none
 }
@@ -79,11 +80,11 @@ const takers = 2
 
 // nodeOf returns the node that serves a topic. If a cluster's client does not know it, the client
 // of the cluster stands in.
-func (s *Server) nodeOf(ctx context.Context, k *keys, as *lifetime) *node {
+func (s *Server) nodeOf(ctx context.Context, k *script.Keys, as *lifetime) *node {
 	client, only := s.calls, true
 	if cluster, ok := s.calls.(*redis.ClusterClient); ok {
 		only = false
-		if master, err := cluster.MasterForKey(ctx, k.ready); err == nil {
+		if master, err := cluster.MasterForKey(ctx, k.Ready); err == nil {
 			client = master
 		}
 	}
@@ -96,7 +97,7 @@ func (s *Server) nodeOf(ctx context.Context, k *keys, as *lifetime) *node {
 	}
 	many := ns.topics
 	n = &node{
-		name: s.id, only: only, client: client, scripts: caller{rdb: newFelt(client, &s.pulse), hooks: &s.o.hooks},
+		name: s.id, only: only, client: client, scripts: script.Caller{RDB: script.NewFelt(client, &s.pulse), Hooks: &s.o.hooks},
 		promotes: ls.NewPool(mostPromotes(many)), takes: ls.NewPool(mostTakes(many)),
 		settles: ls.NewPool(mostSettles(many)), extends: ls.NewPool(mostExtends(many)),
 	}

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/delayq/delayq/internal/record"
+	"github.com/delayq/delayq/internal/script"
 )
 
 // An operation is one call of a client about one job, on its way to Redis.
@@ -54,9 +55,9 @@ type rescheduling struct {
 // A kind is one of the calls that share flights. One call of its script carries many operations.
 type kind struct {
 	name   string // in errors
-	script *script
-	which  func(list []*operation) *script // if not always script
-	reads  bool                            // it writes nothing, so that its outcome is never unknown
+	script *script.Script
+	which  func(list []*operation) *script.Script // if not always script
+	reads  bool                                   // it writes nothing, so that its outcome is never unknown
 
 	// words returns the arguments before those of the jobs, without the number of the call.
 	words func(g *commit) []any
@@ -64,7 +65,7 @@ type kind struct {
 	job func(args []any, o *operation) []any
 	// read settles operations by the reply of the script. It leaves out those that the script has
 	// left for another call.
-	read func(g *commit, list []*operation, r reply)
+	read func(g *commit, list []*operation, r script.Reply)
 }
 
 // kinds lists all, those with large replies last.
@@ -72,15 +73,15 @@ var kinds = []*kind{enqueueKind, cancelKind, deleteKind, rescheduleKind, reviveK
 
 var (
 	enqueueKind = &kind{
-		name: "enqueue", script: enqueueScript, read: readEnqueued,
-		which: func(list []*operation) *script {
-			which := enqueueScript
+		name: "enqueue", script: script.Enqueue, read: readEnqueued,
+		which: func(list []*operation) *script.Script {
+			which := script.Enqueue
 			for _, o := range list {
 				switch {
 				case o.fresh.opts.replace != replaceNone:
-					return replaceScript
+					return script.Replace
 				case o.fresh.opts.Key != "":
-					which = enqueueKeyedScript
+					which = script.EnqueueKeyed
 				}
 			}
 			return which
@@ -91,47 +92,47 @@ var (
 		},
 	}
 	cancelKind = &kind{
-		name: "cancel", script: cancelScript, read: readStates,
+		name: "cancel", script: script.Cancel, read: readStates,
 		words: func(g *commit) []any { return g.words[1:] },
 		job:   func(args []any, o *operation) []any { return append(args, &o.id, &o.known) },
 	}
 	deleteKind = &kind{
-		name: "delete", script: deleteScript, read: readStates,
+		name: "delete", script: script.Delete, read: readStates,
 		words: func(*commit) []any { return nil },
 		job:   func(args []any, o *operation) []any { return append(args, &o.id, &o.known) },
 	}
 	rescheduleKind = &kind{
-		name: "reschedule", script: rescheduleScript, read: readRescheduled,
+		name: "reschedule", script: script.Reschedule, read: readRescheduled,
 		words: func(g *commit) []any { return g.words },
 		job: func(args []any, o *operation) []any {
 			return append(args, &o.id, &o.move.when, o.move.known.Nonce, o.move.known.Expires(), &o.known)
 		},
 	}
 	reviveKind = &kind{
-		name: "revive", script: reviveScript, read: readStates,
+		name: "revive", script: script.Revive, read: readStates,
 		words: func(g *commit) []any { return g.words },
 		job:   func(args []any, o *operation) []any { return append(args, &o.id, cmp.Or(o.when, "+0"), &o.known) },
 	}
 	buryKind = &kind{
-		name: "bury", script: buryWaitingScript, read: readBuried,
+		name: "bury", script: script.BuryWaiting, read: readBuried,
 		words: func(*commit) []any { return nil },
 		job:   func(args []any, o *operation) []any { return append(args, &o.id, &o.reason, &o.known) },
 	}
 	getKind = &kind{
-		name: "get", script: getScript, read: readInfos, reads: true,
+		name: "get", script: script.Get, read: readInfos, reads: true,
 		words: func(*commit) []any { return []any{callBytes, -1} },
 	}
 )
 
 // place returns where an error of the operation occurred.
-func (o *operation) place() located {
-	return located{call: o.kind.name, topic: o.topic, job: o.id}
+func (o *operation) place() script.Place {
+	return script.Place{Call: o.kind.name, Topic: o.topic, Job: o.id}
 }
 
 // settle sets the outcome, apart from what it holds about the job.
 func (o *operation) settle(err error) {
 	if err != nil {
-		err = o.place().at(err)
+		err = o.place().At(err)
 	}
 	o.err, o.settled = err, true
 }
@@ -171,21 +172,21 @@ func (o *operation) job(err error) *Job {
 
 // states holds the letters of replies that name the state in which the script found a job.
 var states = map[byte]State{
-	letterScheduled: StateScheduled, letterReady: StateReady, letterRunning: StateRunning, letterDead: StateDead, letterDone: StateDone,
+	script.LetterScheduled: StateScheduled, script.LetterReady: StateReady, script.LetterRunning: StateRunning, script.LetterDead: StateDead, script.LetterDone: StateDone,
 }
 
 // readStates settles operations that succeed for a job in any state that the script names.
-func readStates(_ *commit, list []*operation, r reply) {
-	letters := r.text(2)
+func readStates(_ *commit, list []*operation, r script.Reply) {
+	letters := r.Text(2)
 	for i, o := range list[:min(len(list), len(letters))] {
-		o.now, o.state = r.now(), states[letters[i]]
+		o.now, o.state = r.Now(), states[letters[i]]
 		switch {
-		case letters[i] == letterGone:
+		case letters[i] == script.LetterGone:
 			o.settle(ErrNotFound)
-		case letters[i] == letterChanged:
+		case letters[i] == script.LetterChanged:
 			o.settle(errChanged)
 		case o.state == "":
-			o.settle(errReply)
+			o.settle(script.ErrReply)
 		default:
 			o.settle(nil)
 		}
@@ -196,10 +197,10 @@ func readStates(_ *commit, list []*operation, r reply) {
 var errChanged = errors.New("the job has changed")
 
 // readBuried settles the operations of a bury.
-func readBuried(_ *commit, list []*operation, r reply) {
-	letters := r.text(2)
+func readBuried(_ *commit, list []*operation, r script.Reply) {
+	letters := r.Text(2)
 	for i, o := range list[:min(len(list), len(letters))] {
-		o.now, o.state = r.now(), states[letters[i]]
+		o.now, o.state = r.Now(), states[letters[i]]
 		o.settle(errorOf(letters[i]))
 	}
 }
@@ -208,26 +209,26 @@ func readBuried(_ *commit, list []*operation, r reply) {
 // the script.
 func errorOf(letter byte) error {
 	switch letter {
-	case letterScheduled, letterReady:
+	case script.LetterScheduled, script.LetterReady:
 		return nil
-	case letterRunning:
+	case script.LetterRunning:
 		return ErrRunning
-	case letterDead:
+	case script.LetterDead:
 		return ErrDead
-	case letterGone:
+	case script.LetterGone:
 		return ErrNotFound
-	case letterChanged:
+	case script.LetterChanged:
 		return errChanged
 	}
-	return errReply
+	return script.ErrReply
 }
 
 // readEnqueued settles the operations of an enqueue.
-func readEnqueued(_ *commit, list []*operation, r reply) {
-	letters, since := r.text(2), strings.Fields(r.text(3))
+func readEnqueued(_ *commit, list []*operation, r script.Reply) {
+	letters, since := r.Text(2), strings.Fields(r.Text(3))
 	for i, o := range list {
-		o.now = r.now()
-		if i < len(letters) && letters[i] != letterStored {
+		o.now = r.Now()
+		if i < len(letters) && letters[i] != script.LetterStored {
 			o.settle(o.refused(letters[i], &since))
 		} else {
 			o.settle(nil)
@@ -238,11 +239,11 @@ func readEnqueued(_ *commit, list []*operation, r reply) {
 // refused returns the error for a letter of the script other than n. since holds the burial times
 // of the dead jobs.
 func (o *operation) refused(letter byte, since *[]string) error {
-	if letter == letterExpired {
+	if letter == script.LetterExpired {
 		return hopeless(o.fresh.opts.Expires(o.now), o.due())
 	}
 	twin := &DuplicateError{Topic: o.topic, ID: o.id, State: states[letter]}
-	if letter == letterDead && len(*since) > 0 {
+	if letter == script.LetterDead && len(*since) > 0 {
 		ms, _ := strconv.ParseInt((*since)[0], 10, 64) // the script has written it
 		twin.Since, *since = msTime(ms), (*since)[1:]
 	}
@@ -255,14 +256,14 @@ const mostAsked = 10
 
 // readRescheduled settles the operations of a reschedule. If a job can expire, the operation is
 // left for another call that has its expiry.
-func readRescheduled(_ *commit, list []*operation, r reply) {
-	letters, heads := r.text(2), r.list(3).texts()
+func readRescheduled(_ *commit, list []*operation, r script.Reply) {
+	letters, heads := r.Text(2), r.List(3).Texts()
 	for i, o := range list[:min(len(list), len(letters))] {
-		o.now = r.now()
+		o.now = r.Now()
 		switch letters[i] {
-		case letterBeyond:
+		case script.LetterBeyond:
 			o.settle(hopeless(o.move.known.Expires(), o.move.opts.Due(o.now)))
-		case letterExpires:
+		case script.LetterExpires:
 			head := ""
 			if len(heads) > 0 {
 				head, heads = heads[0], heads[1:]
@@ -278,7 +279,7 @@ func readRescheduled(_ *commit, list []*operation, r reply) {
 // gone or of one that the reply had no room for.
 func (o *operation) learn(head string) {
 	if o.move.asked++; o.move.asked == mostAsked {
-		o.settle(errReply)
+		o.settle(script.ErrReply)
 		return
 	}
 	o.move.known = record.Job{}
@@ -294,11 +295,11 @@ func (o *operation) learn(head string) {
 }
 
 // readInfos settles the operations of a get.
-func readInfos(g *commit, list []*operation, r reply) {
-	covered := min(len(r.list(2)), len(list))
+func readInfos(g *commit, list []*operation, r script.Reply) {
+	covered := min(len(r.List(2)), len(list))
 	g.covered(covered, len(list))
 	for i, o := range list[:covered] {
-		at := func(column int) string { return r.list(2 + column).text(i) }
+		at := func(column int) string { return r.List(2 + column).Text(i) }
 		if o.info = readJobInfo(o.topic, o.id, -1, at); o.info == nil {
 			o.settle(ErrNotFound)
 		} else {
@@ -309,15 +310,15 @@ func readInfos(g *commit, list []*operation, r reply) {
 
 // A sending is the operations of one kind that are sent in one call.
 type sending struct {
-	*scriptCall
+	*script.Call
 	kind   *kind
 	list   []*operation
-	series *series // nil: the script writes nothing
+	series *script.Series // nil: the script writes nothing
 }
 
 // sendings divides operations by kind. Each call has a series of its own, because it has a receipt
 // of its own.
-func (g *commit) sendings(pool *seriesPool, list []*operation) []*sending {
+func (g *commit) sendings(pool *script.SeriesPool, list []*operation) []*sending {
 	var all []*sending
 	for _, kind := range kinds {
 		some := list
@@ -330,9 +331,9 @@ func (g *commit) sendings(pool *seriesPool, list []*operation) []*sending {
 		s := &sending{kind: kind, list: some}
 		args, receipt := make([]any, 0, 6+4*len(some)), ""
 		if !kind.reads {
-			s.series = pool.get()
-			args = append(args, s.series.next())
-			receipt = s.series.receipt(g.keys)
+			s.series = pool.Get()
+			args = append(args, s.series.Next())
+			receipt = s.series.Receipt(g.keys)
 		}
 		args = append(args, kind.words(g)...)
 		for _, o := range some {
@@ -342,11 +343,11 @@ func (g *commit) sendings(pool *seriesPool, list []*operation) []*sending {
 				args = kind.job(args, o)
 			}
 		}
-		script := kind.script
+		which := kind.script
 		if kind.which != nil {
-			script = kind.which(some)
+			which = kind.which(some)
 		}
-		s.scriptCall = newScriptCall(script, g.keys.topic, len(some), g.keys.of(script, receipt), args)
+		s.Call = script.NewCall(which, g.keys.Topic, len(some), g.keys.Of(which, receipt), args)
 		all = append(all, s)
 		if len(some) == len(list) {
 			break
@@ -358,7 +359,7 @@ func (g *commit) sendings(pool *seriesPool, list []*operation) []*sending {
 // send carries out operations, each about another job: one call for each kind, all of them at the
 // same time. It settles them, except those that the scripts have left for another call, and returns
 // the first error of a call.
-func (g *commit) send(ctx context.Context, pool *seriesPool, list []*operation) error {
+func (g *commit) send(ctx context.Context, pool *script.SeriesPool, list []*operation) error {
 	all := g.sendings(pool, list)
 	answered := false
 	defer func() {
@@ -366,27 +367,27 @@ func (g *commit) send(ctx context.Context, pool *seriesPool, list []*operation) 
 			if s.series == nil {
 				continue
 			}
-			err := errCutOff // a hook of the caller's go-redis client has ended the goroutine
+			err := script.ErrCutOff // a hook of the caller's go-redis client has ended the goroutine
 			if answered {
-				err = s.err
+				err = s.Err
 			}
-			pool.put(s.series, err)
+			pool.Put(s.series, err)
 		}
 	}()
-	calls := make([]*scriptCall, len(all))
+	calls := make([]*script.Call, len(all))
 	for i, s := range all {
-		calls[i] = s.scriptCall
+		calls[i] = s.Call
 	}
 	if all[0].kind == enqueueKind && g.client.o.replicas > 0 {
 		g.client.store(ctx, calls[0]) // these calls have the commit to themselves
 	} else {
-		g.client.scripts.do(ctx, calls...)
+		g.client.scripts.Do(ctx, calls...)
 	}
 	answered = true
 	var first error
 	for _, s := range all {
 		if first == nil {
-			first = s.err
+			first = s.Err
 		}
 		g.read(ctx, s)
 	}
@@ -395,7 +396,7 @@ func (g *commit) send(ctx context.Context, pool *seriesPool, list []*operation) 
 
 // read settles the operations of one call.
 func (g *commit) read(ctx context.Context, s *sending) {
-	err := s.err
+	err := s.Err
 	if err != nil && !errors.Is(err, ErrNotReplicated) {
 		if !s.kind.reads {
 			err = g.client.unsure(err)
@@ -405,9 +406,9 @@ func (g *commit) read(ctx context.Context, s *sending) {
 		}
 		return
 	}
-	s.kind.read(g, s.list, s.reply)
+	s.kind.read(g, s.list, s.Reply)
 	if s.kind == enqueueKind {
-		g.record(ctx, s.reply.text(4) == "+")
+		g.record(ctx, s.Reply.Text(4) == "+")
 	}
 	left := 0
 	for _, o := range s.list {
@@ -420,7 +421,7 @@ func (g *commit) read(ctx context.Context, s *sending) {
 	}
 	if left == len(s.list) { // or it would go on for ever
 		for _, o := range s.list {
-			o.settle(errReply)
+			o.settle(script.ErrReply)
 		}
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/delayq/delayq/internal/record"
+	"github.com/delayq/delayq/internal/script"
 )
 
 // Bounds of times. In Redis a due time has 13 digits, in Unix milliseconds.
@@ -110,7 +111,7 @@ type clientOptions struct {
 	errs        []error
 }
 
-var defaultClient = clientOptions{prefix: defaultPrefix, maxPayload: 1 << 20, job: defaultJob}
+var defaultClient = clientOptions{prefix: script.DefaultPrefix, maxPayload: 1 << 20, job: defaultJob}
 
 type serverOptions struct {
 	prefix      string
@@ -136,7 +137,7 @@ type serverOptions struct {
 const maxTick = time.Second
 
 var defaultServer = serverOptions{
-	prefix:      defaultPrefix,
+	prefix:      script.DefaultPrefix,
 	concurrency: 10,
 	lease:       30 * time.Second,
 	drain:       20 * time.Second,
@@ -380,7 +381,7 @@ func newClientOptions(opts []ClientOption) (clientOptions, error) {
 		}
 		opt.applyClient(&o)
 	}
-	if err := checkName("prefix", o.prefix); err != nil {
+	if err := script.CheckName("prefix", o.prefix); err != nil {
 		o.errs = append(o.errs, err)
 	}
 	return o, invalid(o.errs)
@@ -398,7 +399,7 @@ func newServerOptions(opts []ServerOption) (serverOptions, error) {
 	if o.pooled && o.pools[o.pool] == nil {
 		o.errs = append(o.errs, fmt.Errorf("InPool(%q): the server has no such Pool", o.pool))
 	}
-	if err := checkName("prefix", o.prefix); err != nil {
+	if err := script.CheckName("prefix", o.prefix); err != nil {
 		o.errs = append(o.errs, err)
 	}
 	return o, invalid(o.errs)

@@ -26,6 +26,7 @@ import (
 	"github.com/delayq/delayq/internal/embedded"
 	"github.com/delayq/delayq/internal/loop"
 	"github.com/delayq/delayq/internal/record"
+	"github.com/delayq/delayq/internal/script"
 )
 
 const hundredYears = 100 * 365 * 24 * time.Hour
@@ -365,7 +366,7 @@ func FuzzID(f *testing.F) {
 		ctx := context.Background()
 		const topic = "fuzz"
 		job, err := client.Enqueue(ctx, topic, id, payload, ProcessIn(time.Hour), Header(id, string(payload[:min(len(payload), 1000)])))
-		if len(id) > maxIDLen {
+		if len(id) > script.MaxIDLen {
 			require.ErrorIs(t, err, ErrInvalid)
 			return
 		}
@@ -383,7 +384,7 @@ func FuzzID(f *testing.F) {
 		require.True(t, bytes.Equal(payload, info.Payload))
 		require.Equal(t, job.Due, info.Due)
 		require.NoError(t, client.Reschedule(ctx, topic, id, ProcessIn(0)))
-		h := NewHand(t, rdb, defaultPrefix, topic)
+		h := NewHand(t, rdb, script.DefaultPrefix, topic)
 		held := h.TakeOne(id)
 		require.Equal(t, "o", h.Return(held))
 		state, err := client.Dequeue(ctx, topic, id)

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/delayq/delayq/internal/record"
+	"github.com/delayq/delayq/internal/script"
 )
 
 // A JobOption sets one property of a job. If two options contradict each other, the last one wins.
@@ -249,8 +250,8 @@ func Header(key, value string) JobOption {
 // uses Key. Default: no key. Range: 1 to 255 bytes.
 func Key(key string) JobOption {
 	return jobOption(func(o *jobOptions) {
-		if n := len(key); n < 1 || n > maxTopicLen {
-			o.fail(fmt.Errorf("Key of %d bytes: must have 1 to %d", n, maxTopicLen))
+		if n := len(key); n < 1 || n > script.MaxTopicLen {
+			o.fail(fmt.Errorf("Key of %d bytes: must have 1 to %d", n, script.MaxTopicLen))
 		}
 		o.Key = key
 	})
@@ -279,7 +280,7 @@ func OptionalHeaders(headers map[string]string) JobOption {
 	return jobOption(func(o *jobOptions) {
 		size := headersLen(o.Headers) + headersLen(headers)
 		for k := range headers {
-			if _, has := o.Headers[k]; has || size > maxHeaderLen {
+			if _, has := o.Headers[k]; has || size > script.MaxHeaderLen {
 				return
 			}
 		}
@@ -363,8 +364,8 @@ func (o jobOptions) with(opts []JobOption) (jobOptions, error) {
 
 // validate returns the complaints about the options as a whole.
 func (o *jobOptions) validate() error {
-	if size := headersLen(o.Headers); size > maxHeaderLen {
-		o.fail(fmt.Errorf("headers of %d bytes, at most %d are allowed", size, maxHeaderLen))
+	if size := headersLen(o.Headers); size > script.MaxHeaderLen {
+		o.fail(fmt.Errorf("headers of %d bytes, at most %d are allowed", size, script.MaxHeaderLen))
 	}
 	if o.HeadStart != 0 && o.Key == "" {
 		o.fail(errors.New("Priority: the job has no Key"))

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/delayq/delayq/internal/record"
+	"github.com/delayq/delayq/internal/script"
 )
 
 const (
@@ -32,7 +33,7 @@ const (
 type walk struct {
 	inspector *Inspector
 	q         *Query // valid, with its defaults
-	keys      *keys
+	keys      *script.Keys
 	from, to  string // bounds of scores
 	largest   int    // bytes of the largest record that is read
 	cut       int    // bytes of each record that the script returns, -1 for all
@@ -68,20 +69,20 @@ func (w *walk) step(ctx context.Context) error {
 	}
 	which, place := w.part()
 	r, err := w.look(ctx, which, w.portion(), place)
-	if err == nil && r.status() == "lost" {
+	if err == nil && r.Status() == "lost" {
 		r, err = w.search(ctx)
 	}
 	if err != nil {
 		return err
 	}
-	looked := int(r.number(3))
-	if w.ended = r.number(4) == 1; !w.ended && looked == 0 {
-		return errReply
+	looked := int(r.Number(3))
+	if w.ended = r.Number(4) == 1; !w.ended && looked == 0 {
+		return script.ErrReply
 	}
 	if looked > 0 {
-		w.place = r.list(5).texts()
+		w.place = r.List(5).Texts()
 	}
-	if next := r.text(13); w.ended && next != "" && w.q.Key == "" {
+	if next := r.Text(13); w.ended && next != "" && w.q.Key == "" {
 		w.place, w.ended = []string{next}, false
 	}
 	return w.add(ctx, r)
@@ -120,7 +121,7 @@ func (w *walk) portion() int {
 }
 
 // look calls the script for some entries.
-func (w *walk) look(ctx context.Context, which string, entries int, place []string) (reply, error) {
+func (w *walk) look(ctx context.Context, which string, entries int, place []string) (script.Reply, error) {
 	q := w.q
 	finished := max(0, q.MinAttempt-1)
 	switch {
@@ -156,12 +157,12 @@ func flag(on bool) int {
 }
 
 // call calls the script.
-func (w *walk) call(ctx context.Context, jobs int, args []any) (reply, error) {
-	r, err := w.inspector.exec(ctx, pageScript, w.keys, jobs, args...)
+func (w *walk) call(ctx context.Context, jobs int, args []any) (script.Reply, error) {
+	r, err := w.inspector.exec(ctx, script.Page, w.keys, jobs, args...)
 	if err == nil {
-		w.page.At = msTime(r.now())
-		if r.status() == "ok" {
-			w.page.Total = max(0, r.number(2))
+		w.page.At = msTime(r.Now())
+		if r.Status() == "ok" {
+			w.page.Total = max(0, r.Number(2))
 		}
 	}
 	return r, err
@@ -176,7 +177,7 @@ func (w *walk) count(ctx context.Context) error {
 // search finds a place in ready that is not where it should be. What servers drop from ready moves
 // it towards the head, and no counter knows. If it is nowhere within the budget, the walk goes on
 // where it should be.
-func (w *walk) search(ctx context.Context) (reply, error) {
+func (w *walk) search(ctx context.Context) (script.Reply, error) {
 	if len(w.place) < placeWords {
 		return nil, fmt.Errorf("%w: it has no place in ready", ErrCursor)
 	}
@@ -184,7 +185,7 @@ func (w *walk) search(ctx context.Context) (reply, error) {
 	for closer := strayWindow; closer <= w.q.Budget; closer += strayWindow {
 		place[1] = strconv.Itoa(closer)
 		r, err := w.look(ctx, string(w.q.State), w.portion(), place)
-		if err != nil || r.status() != "lost" {
+		if err != nil || r.Status() != "lost" {
 			return r, err
 		}
 	}
@@ -193,13 +194,13 @@ func (w *walk) search(ctx context.Context) (reply, error) {
 }
 
 // add adds the jobs of a reply to the page.
-func (w *walk) add(ctx context.Context, r reply) error {
-	w.page.Examined += int(r.number(3))
-	ids := r.list(6).texts()
+func (w *walk) add(ctx context.Context, r script.Reply) error {
+	w.page.Examined += int(r.Number(3))
+	ids := r.List(6).Texts()
 	infos := make([]*JobInfo, len(ids))
 	var long []string // whose records were cut too short
 	for n, id := range ids {
-		info, whole := w.described(id, func(column int) string { return r.list(column).text(n) }, r.list(12).number(n))
+		info, whole := w.described(id, func(column int) string { return r.List(column).Text(n) }, r.List(12).Number(n))
 		if whole {
 			infos[n] = info
 		} else {
@@ -292,9 +293,9 @@ func (w *walk) stepRunning(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		looked := int(r.number(3))
+		looked := int(r.Number(3))
 		if looked == 0 || looked > len(some) {
-			return errReply
+			return script.ErrReply
 		}
 		w.place, w.pending = []string{afterID, some[looked-1]}, w.pending[looked:]
 		if err := w.add(ctx, r); err != nil {
@@ -324,10 +325,10 @@ func (w *walk) scanRunning(ctx context.Context, about int) error {
 	if err != nil {
 		return err
 	}
-	if w.scan = r.list(5).text(0); w.scan == "0" {
+	if w.scan = r.List(5).Text(0); w.scan == "0" {
 		w.scan = ""
 	}
-	w.pending = append(w.pending, r.list(6).texts()...)
+	w.pending = append(w.pending, r.List(6).Texts()...)
 	return nil
 }
 
@@ -348,7 +349,7 @@ func (w *walk) beginRunning(ctx context.Context) error {
 	}
 	all := w.inspector
 	defer func() { w.inspector = all }()
-	err := all.scan(ctx, w.keys.leases, func(one *Inspector) error {
+	err := all.scan(ctx, w.keys.Leases, func(one *Inspector) error {
 		w.inspector, w.scanning, w.pending = one, false, nil
 		for w.scan = "0"; w.scan != ""; {
 			if err := w.scanRunning(ctx, listJobs); err != nil {

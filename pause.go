@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"github.com/delayq/delayq/internal/script"
 	"time"
 )
 
@@ -40,8 +41,8 @@ func (c *Client) Pause(ctx context.Context, topic string, p Pause) error {
 	} else if p.For < 0 || p.For > maxDelay {
 		errs = append(errs, fmt.Errorf("Pause.For(%v): must be 0 or from 1ms to %v", p.For, maxDelay))
 	}
-	if len(p.By) > maxIDLen || len(p.Reason) > maxIDLen {
-		errs = append(errs, fmt.Errorf("by and reason of %d and %d bytes, at most %d are allowed", len(p.By), len(p.Reason), maxIDLen))
+	if len(p.By) > script.MaxIDLen || len(p.Reason) > script.MaxIDLen {
+		errs = append(errs, fmt.Errorf("by and reason of %d and %d bytes, at most %d are allowed", len(p.By), len(p.Reason), script.MaxIDLen))
 	}
 	return c.pause(ctx, "pause", topic, p, errs)
 }
@@ -59,20 +60,20 @@ func (c *Client) ResumeAll(ctx context.Context, topic string) error {
 
 func (c *Client) pause(ctx context.Context, verb, topic string, p Pause, errs []error) error {
 	ctx, end := c.begin(ctx, CallEvent{Name: verb, Topic: topic})
-	place := located{call: verb, topic: topic}
+	place := script.Place{Call: verb, Topic: topic}
 	if err := errors.Join(c.validate(ctx, topic, ""), invalid(errs)); err != nil {
-		return end.err(place.at(err))
+		return end.err(place.At(err))
 	}
-	k := newKeys(c.o.prefix, topic)
-	series := c.series.get()
-	r, err := c.scripts.exec(ctx, pauseScript, k, k.receipt(series.id), 0,
-		series.next(), verb, p.By, ceilMS(p.For), p.Reason, maxPauses, controlChannel(c.o.prefix), topic)
-	c.series.put(series, err)
+	k := script.NewKeys(c.o.prefix, topic)
+	series := c.series.Get()
+	r, err := c.scripts.Exec(ctx, script.Pause, k, k.Receipt(series.ID), 0,
+		series.Next(), verb, p.By, ceilMS(p.For), p.Reason, maxPauses, script.ControlChannel(c.o.prefix), topic)
+	c.series.Put(series, err)
 	switch {
 	case err != nil:
-		err = place.at(c.unsure(err))
-	case r.text(2) == "too_many":
-		return end.err(place.at(fmt.Errorf("by %q: %w", p.By, ErrTooManyPauses)))
+		err = place.At(c.unsure(err))
+	case r.Text(2) == "too_many":
+		return end.err(place.At(fmt.Errorf("by %q: %w", p.By, ErrTooManyPauses)))
 	}
 	return end.err(c.acted(ctx, place, p.text(verb), err))
 }

@@ -4,6 +4,7 @@ import (
 	"container/heap"
 	"errors"
 	"fmt"
+	"github.com/delayq/delayq/internal/script"
 	"sync"
 )
 
@@ -223,7 +224,7 @@ func (t *topicServer) unclaim() {
 // workers of its own.
 func Pool(name string, size int) ServerOption {
 	return serverOption(func(o *serverOptions) {
-		switch err := checkName("worker pool", name); {
+		switch err := script.CheckName("worker pool", name); {
 		case err != nil:
 			o.errs = append(o.errs, err)
 		case size < 1 || size > mostWorkers:

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"github.com/delayq/delayq/internal/contain"
 	"github.com/delayq/delayq/internal/loop"
+	"github.com/delayq/delayq/internal/script"
 	"strconv"
 	"strings"
 )
@@ -34,7 +35,7 @@ func (s *Server) awaitRedis(ctx context.Context) error {
 			<-greeted
 			continue
 		}
-		if err == nil || !away(err) {
+		if err == nil || !script.Away(err) {
 			return err
 		}
 		last = err
@@ -51,8 +52,8 @@ func (s *Server) greet(ctx context.Context) error {
 	call, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	if err := s.noteTopics(call); err != nil {
-		if away(err) {
-			return fmt.Errorf("run: note topics: %w", hinted(err))
+		if script.Away(err) {
+			return fmt.Errorf("run: note topics: %w", script.Hinted(err))
 		}
 		// Only Topics needs them. A Redis that is full must still be worked off.
 		s.log.Error("topics not recorded", "err", err)
@@ -60,7 +61,7 @@ func (s *Server) greet(ctx context.Context) error {
 	s.outage.answered("start")
 	info, err := s.calls.Info(call).Result()
 	if err != nil {
-		if away(err) {
+		if script.Away(err) {
 			return fmt.Errorf("run: ask Redis about itself: %w", err)
 		}
 		s.log.Warn("INFO is not permitted; the version and the settings of Redis are not checked", "err", err)

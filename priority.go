@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"github.com/delayq/delayq/internal/script"
 	"time"
 )
 
@@ -18,27 +19,27 @@ import (
 // O(log N).
 func (c *Client) SetPriority(ctx context.Context, topic, id string, d time.Duration) error {
 	ctx, end := c.begin(ctx, CallEvent{Name: "set priority", Topic: topic, ID: id, Jobs: 1})
-	place := located{call: "set priority", topic: topic, job: id}
+	place := script.Place{Call: "set priority", Topic: topic, Job: id}
 	var errs []error
 	if d < -maxHeadStart || d > maxHeadStart {
 		errs = append(errs, fmt.Errorf("d(%v): must be from %v to %v", d, -maxHeadStart, maxHeadStart))
 	}
 	if err := errors.Join(c.validate(ctx, topic, id), invalid(errs)); err != nil {
-		return end.err(place.at(err))
+		return end.err(place.At(err))
 	}
-	k := newKeys(c.o.prefix, topic)
-	series := c.series.get()
-	r, err := c.scripts.exec(ctx, priorityScript, k, k.receipt(series.id), 0, series.next(), id, d.Milliseconds()+1<<31)
-	c.series.put(series, err)
+	k := script.NewKeys(c.o.prefix, topic)
+	series := c.series.Get()
+	r, err := c.scripts.Exec(ctx, script.SetPriority, k, k.Receipt(series.ID), 0, series.Next(), id, d.Milliseconds()+1<<31)
+	c.series.Put(series, err)
 	switch {
 	case err != nil:
-		err = place.at(c.unsure(err))
-	case r.text(2) == "gone":
-		err = place.at(ErrNotFound)
-	case r.text(2) == "plain":
-		err = place.at(fmt.Errorf("%w: the job has no Key", ErrInvalid))
-	case r.text(2) == "lost":
-		err = place.at(errors.New("the job has lost its place: Client.Repair gives it one"))
+		err = place.At(c.unsure(err))
+	case r.Text(2) == "gone":
+		err = place.At(ErrNotFound)
+	case r.Text(2) == "plain":
+		err = place.At(fmt.Errorf("%w: the job has no Key", ErrInvalid))
+	case r.Text(2) == "lost":
+		err = place.At(errors.New("the job has lost its place: Client.Repair gives it one"))
 	}
 	return end.err(c.acted(ctx, place, fmt.Sprintf("priority %v", d), err))
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"github.com/delayq/delayq/internal/loop"
+	"github.com/delayq/delayq/internal/script"
 	"log/slog"
 	"math/rand/v2"
 	"time"
@@ -46,12 +47,12 @@ func (s *Server) survey(ctx context.Context, n *node, some []watched) error {
 	keys := make([]any, 0, 10*len(some))
 	for _, one := range some {
 		k := one.topic.keys
-		keys = append(keys, k.pool, k.bucket, k.leases, k.ready, k.handoff, k.dead, k.done, k.idle, k.results, k.lane)
+		keys = append(keys, k.Pool, k.Bucket, k.Leases, k.Ready, k.Handoff, k.Dead, k.Done, k.Idle, k.Results, k.Lane)
 	}
-	r, err := s.askNode(ctx, n, surveyScript, keys, s.o.deadCount, s.o.deadAge.Milliseconds())
-	marks := r.text(2)
+	r, err := s.askNode(ctx, n, script.Survey, keys, s.o.deadCount, s.o.deadAge.Milliseconds())
+	marks := r.Text(2)
 	if err == nil && len(marks) != len(some) {
-		err = fmt.Errorf("survey: %w", errReply)
+		err = fmt.Errorf("survey: %w", script.ErrReply)
 	}
 	if err != nil {
 		return err
@@ -87,7 +88,7 @@ func (t *topicServer) pruneDue(ctx context.Context) (more bool) {
 // A pruner is the state of a topic between two calls of the prune script. Only the promote loop
 // uses it.
 type pruner struct {
-	series *series
+	series *script.Series
 	// Of a call without a reply. The call is repeated until it has one, because it may have removed
 	// dead jobs.
 	number string
@@ -123,34 +124,34 @@ func (p *pruner) warn(log *slog.Logger) {
 func (t *topicServer) prune(ctx context.Context) (dead int, full bool, err error) {
 	k, o, p := t.keys, &t.server.o, &t.pruner
 	if p.series == nil {
-		p.series = newSeries()
+		p.series = script.NewSeries()
 	}
 	if p.number == "" {
-		p.number = p.series.next()
+		p.number = p.series.Next()
 	}
 	r, err := t.exec(ctx, topicCall{
-		script: pruneScript, jobs: pruneLimit, receipt: k.receipt(p.series.id), outlives: true, within: prunedWrongTypes,
+		script: script.Prune, jobs: pruneLimit, receipt: k.Receipt(p.series.ID), outlives: true, within: prunedWrongTypes,
 	}, p.number, o.deadCount, o.deadAge.Milliseconds(), pruneLimit)
-	if err == nil || certain(err) {
+	if err == nil || script.Certain(err) {
 		p.number = ""
 	}
-	dead = int(r.number(2))
-	done := int(r.number(3))
+	dead = int(r.Number(2))
+	done := int(r.Number(3))
 	if dead+done > 0 {
 		t.outside(t.loops.promote, func() {
-			t.server.o.hooks.firePruned(PruneEvent{Topic: k.topic, Dead: dead, Done: done})
+			t.server.o.hooks.firePruned(PruneEvent{Topic: k.Topic, Dead: dead, Done: done})
 		})
 	}
-	full = max(dead, done, int(r.number(6))) >= pruneLimit
-	if missing := r.number(4); missing > 0 {
+	full = max(dead, done, int(r.Number(6))) >= pruneLimit
+	if missing := r.Number(4); missing > 0 {
 		t.server.alarm(t)
 	}
 	return dead, full, err
 }
 
 // prunedWrongTypes returns the error of a prune that left out keys of a wrong type.
-func prunedWrongTypes(ctx context.Context, c caller, topic string, r reply) error {
-	wrong := r.list(5).texts()
+func prunedWrongTypes(ctx context.Context, c script.Caller, topic string, r script.Reply) error {
+	wrong := r.List(5).Texts()
 	if len(wrong) == 0 {
 		return nil
 	}
@@ -158,5 +159,5 @@ func prunedWrongTypes(ctx context.Context, c caller, topic string, r reply) erro
 	for i, key := range wrong {
 		keys[i] = key
 	}
-	return located{call: "prune", topic: topic}.at(c.blame(ctx, wrongKeys(wrong), keys...))
+	return script.Place{Call: "prune", Topic: topic}.At(c.Blame(ctx, script.WrongKeys(wrong), keys...))
 }

@@ -22,7 +22,7 @@ func (h *Hand) buryAll(ids ...string) {
 	require.Len(h.t, held, len(ids))
 	require.NotContains(h.t, h.Bury(held...), "l")
 	for i, id := range ids {
-		require.NoError(h.t, h.rdb.ZIncrBy(h.t.Context(), h.keys.dead, -float64(len(ids)-1-i)*60_000, id).Err())
+		require.NoError(h.t, h.rdb.ZIncrBy(h.t.Context(), h.keys.Dead, -float64(len(ids)-1-i)*60_000, id).Err())
 	}
 }
 
@@ -31,8 +31,8 @@ func (h *Hand) prune(most int, age time.Duration, limit, removed int) (dead []st
 	h.t.Helper()
 	r, err := h.tryPrune(most, age, limit)
 	require.NoError(h.t, err)
-	require.EqualValues(h.t, removed, r.number(2)+r.number(3))
-	dead, err = h.rdb.ZRange(h.t.Context(), h.keys.dead, 0, -1).Result()
+	require.EqualValues(h.t, removed, r.Number(2)+r.Number(3))
+	dead, err = h.rdb.ZRange(h.t.Context(), h.keys.Dead, 0, -1).Result()
 	require.NoError(h.t, err)
 	return dead
 }
@@ -47,7 +47,7 @@ func TestPruneByCount(t *testing.T) {
 		require.Equal(t, []string{"attempts", "dead", "errors", "pool"}, h.Traces("c"))
 		require.Equal(t, []string{"d", "e"}, h.prune(0, time.Hour, 1, 1), "at most limit in one call")
 		require.Empty(t, h.prune(0, time.Hour, 500, 2))
-		require.Equal(t, []string{h.keys.stats}, keysOf(Dump(t, h.rdb, h.prefix())), "nothing is left of them")
+		require.Equal(t, []string{h.keys.Stats}, keysOf(Dump(t, h.rdb, h.prefix())), "nothing is left of them")
 	})
 }
 
@@ -112,7 +112,7 @@ func TestPruneOfDoneJobs(t *testing.T) {
 		time.Sleep(time.Hour)
 		h.prune(0, time.Hour, 1, 1)
 		h.prune(0, time.Hour, 1, 1)
-		require.Equal(t, []string{h.keys.stats}, keysOf(Dump(t, rdb, h.prefix())))
+		require.Equal(t, []string{h.keys.Stats}, keysOf(Dump(t, rdb, h.prefix())))
 	})
 }
 
@@ -126,7 +126,7 @@ func TestDoneJobsGiveWayToNewerOnes(t *testing.T) {
 			require.Equal(t, "o", h.Ack(h.TakeOne("x")))
 			require.Equal(t, payload, string(h.info("x").Payload))
 		}
-		require.EqualValues(t, 1, h.rdb.ZCard(t.Context(), h.keys.done).Val())
+		require.EqualValues(t, 1, h.rdb.ZCard(t.Context(), h.keys.Done).Val())
 	})
 }
 
@@ -159,13 +159,13 @@ func TestPruneGoesOnBesideAWrongType(t *testing.T) {
 			_, err := h.client().Enqueue(t.Context(), "topic", "done", nil, Retention(time.Millisecond))
 			require.NoError(t, err)
 			require.Equal(t, "o", h.Ack(h.TakeOne("done")))
-			require.NoError(t, h.rdb.ZIncrBy(t.Context(), h.keys.done, -1000, "done").Err())
+			require.NoError(t, h.rdb.ZIncrBy(t.Context(), h.keys.Done, -1000, "done").Err())
 			h.put("+0", "lost")
-			require.NoError(t, h.rdb.Del(t.Context(), h.keys.ready).Err())
+			require.NoError(t, h.rdb.Del(t.Context(), h.keys.Ready).Err())
 			h.deface(key)
 			r, err := h.tryPrune(1, time.Hour, 500)
 			require.NoError(t, err)
-			require.Equal(t, []string{h.Key(key)}, r.list(5).texts())
+			require.Equal(t, []string{h.Key(key)}, r.List(5).Texts())
 			removed, missing := 3, 1
 			switch key {
 			case "pool", "dead":
@@ -175,13 +175,13 @@ func TestPruneGoesOnBesideAWrongType(t *testing.T) {
 			case "bucket", "leases", "ready", "handoff", "lane":
 				missing = 0
 			}
-			require.EqualValues(t, removed, r.number(2)+r.number(3), key)
-			require.EqualValues(t, missing, r.number(4), key)
+			require.EqualValues(t, removed, r.Number(2)+r.Number(3), key)
+			require.EqualValues(t, missing, r.Number(4), key)
 		}
 		h.deface("stats")
 		r, err := h.tryPrune(1, time.Hour, 500)
 		require.NoError(t, err)
-		require.Equal(t, []string{h.keys.stats}, r.list(5).texts())
+		require.Equal(t, []string{h.keys.Stats}, r.List(5).Texts())
 	})
 }
 
@@ -193,12 +193,12 @@ func TestPruneTellsOfALostPool(t *testing.T) {
 		h.put("+3600000", "d")
 		r, err := h.tryPrune(9, time.Hour, 500)
 		require.NoError(t, err)
-		require.Zero(t, r.number(4))
-		require.NoError(t, h.rdb.Del(t.Context(), h.keys.pool).Err())
+		require.Zero(t, r.Number(4))
+		require.NoError(t, h.rdb.Del(t.Context(), h.keys.Pool).Err())
 		h.put("+0", "new")
 		r, err = h.tryPrune(9, time.Hour, 500)
 		require.NoError(t, err)
-		require.EqualValues(t, 3, r.number(4))
+		require.EqualValues(t, 3, r.Number(4))
 	})
 }
 
@@ -210,7 +210,7 @@ func TestPruneTrimsReady(t *testing.T) {
 			t.Helper()
 			r, err := h.tryPrune(10, time.Hour, 100)
 			require.NoError(t, err)
-			return r.number(6)
+			return r.Number(6)
 		}
 		h.put("+0", "running", "dead")
 		held := h.Take(2, time.Hour)
@@ -223,18 +223,18 @@ func TestPruneTrimsReady(t *testing.T) {
 		}
 		// 4 places of jobs that are elsewhere, and twice a, behind the true ones; and then too many
 		// at both ends.
-		h.push(h.keys.ready, "running", "dead", "later", "a", "")
+		h.push(h.keys.Ready, "running", "dead", "later", "a", "")
 		require.Zero(t, trim(), "that is not many")
-		all := append(slices.Clone(gone), h.list(h.keys.ready)...)
+		all := append(slices.Clone(gone), h.list(h.keys.Ready)...)
 		for range 4 {
 			all = append(all, gone...)
 		}
-		require.NoError(t, h.rdb.Del(t.Context(), h.keys.ready).Err())
-		h.push(h.keys.ready, all...)
+		require.NoError(t, h.rdb.Del(t.Context(), h.keys.Ready).Err())
+		h.push(h.keys.Ready, all...)
 		for left := len(all); left > 1004; {
 			require.EqualValues(t, min(200, left), trim())
 			left -= 200
-			require.Len(t, h.list(h.keys.ready), left)
+			require.Len(t, h.list(h.keys.Ready), left)
 		}
 		require.Zero(t, trim())
 		require.Equal(t, []string{"a", "b"}, idsOf(h.Take(1000, time.Hour)))
@@ -250,13 +250,13 @@ func TestPruneTrimsAroundTheJobs(t *testing.T) {
 			list = append(list, "gone")
 		}
 		list = append(list, "gone", "c", "gone", "d", "c", "gone")
-		require.NoError(t, h.rdb.Del(t.Context(), h.keys.ready).Err())
-		h.push(h.keys.ready, list...)
+		require.NoError(t, h.rdb.Del(t.Context(), h.keys.Ready).Err())
+		h.push(h.keys.Ready, list...)
 		for range 3 {
 			_, err := h.tryPrune(10, time.Hour, 100)
 			require.NoError(t, err)
 		}
-		left := h.list(h.keys.ready)
+		left := h.list(h.keys.Ready)
 		require.Equal(t, []string{"a", "b"}, left[:2])
 		require.Equal(t, []string{"c", "d"}, left[len(left)-2:])
 		require.Equal(t, []string{"a", "b", "c", "d"}, idsOf(h.Take(1000, time.Hour)))

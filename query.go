@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/delayq/delayq/internal/record"
+	"github.com/delayq/delayq/internal/script"
 )
 
 // A Query selects jobs of one topic in one state. Topic and State are required. The other fields
@@ -115,9 +116,9 @@ func (q Query) filled() (Query, error) {
 		name       string
 		size, most int
 	}{
-		{"key", len(q.Key), maxTopicLen},
-		{"ID prefix", len(q.IDPrefix), maxIDLen},
-		{"headers", headers, maxHeaderLen},
+		{"key", len(q.Key), script.MaxTopicLen},
+		{"ID prefix", len(q.IDPrefix), script.MaxIDLen},
+		{"headers", headers, script.MaxHeaderLen},
 		{"error", len(q.Error), maxNeedle},
 		{"payload", len(q.Payload), maxNeedle},
 	} {
@@ -239,7 +240,7 @@ func (i *Inspector) Jobs(ctx context.Context, q Query) (*Page, error) {
 		err = w.fill(ctx)
 	}
 	if err != nil {
-		return nil, located{call: "jobs", topic: q.Topic}.at(err)
+		return nil, script.Place{Call: "jobs", Topic: q.Topic}.At(err)
 	}
 	return w.page, nil
 }
@@ -295,7 +296,7 @@ func (i *Inspector) Count(ctx context.Context, q Query) (n int64, exact bool, er
 		}
 	}
 	if err != nil {
-		return 0, false, located{call: "count", topic: q.Topic}.at(err)
+		return 0, false, script.Place{Call: "count", Topic: q.Topic}.At(err)
 	}
 	return n, w.ended, nil
 }
@@ -307,7 +308,7 @@ func (i *Inspector) newWalk(ctx context.Context, q Query) (*walk, error) {
 		return nil, err
 	}
 	w := &walk{
-		inspector: i, q: &filled, keys: newKeys(i.o.prefix, q.Topic), page: new(Page), seen: make(map[string]bool),
+		inspector: i, q: &filled, keys: script.NewKeys(i.o.prefix, q.Topic), page: new(Page), seen: make(map[string]bool),
 		from: scoreBound(q.From, "-inf"), to: scoreBound(q.To, "+inf"), largest: pageRecord, cut: pageHead,
 	}
 	if filled.reads() {

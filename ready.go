@@ -14,6 +14,7 @@ import (
 	"github.com/delayq/delayq/internal/link"
 	"github.com/delayq/delayq/internal/loop"
 	"github.com/delayq/delayq/internal/record"
+	"github.com/delayq/delayq/internal/script"
 )
 
 const (
@@ -201,7 +202,7 @@ func (k *taker) take(work context.Context, full bool) (afterTake, time.Duration)
 	}
 	pause := k.slow.Next()
 	switch {
-	case certain(err) && k.since == k.number: // otherwise an earlier one may have been executed
+	case script.Certain(err) && k.since == k.number: // otherwise an earlier one may have been executed
 		k.since = 0
 		t.expect(k.n, 0, false)
 	case link.Slowly(err):
@@ -226,7 +227,7 @@ func (k *taker) slower(work context.Context) afterTake {
 	if err != nil {
 		return takeFailed
 	}
-	for _, id := range r.list(2).texts() {
+	for _, id := range r.List(2).Texts() {
 		t.trouble.log.Error("job does not arrive", "job", id, "delay", k.timeout,
 			"err", "its record did not arrive in time; the job moved to the end of the ready list")
 	}
@@ -298,7 +299,7 @@ func (k *taker) share() (limit, bytes int) {
 }
 
 // send makes one call of the take script.
-func (k *taker) send(work context.Context, limit, bytes int, place string, timeout time.Duration) (reply, time.Time, error) {
+func (k *taker) send(work context.Context, limit, bytes int, place string, timeout time.Duration) (script.Reply, time.Time, error) {
 	k.number++
 	if k.since == 0 {
 		k.since = k.number
@@ -313,7 +314,7 @@ func (k *taker) send(work context.Context, limit, bytes int, place string, timeo
 	}
 	sent := time.Now()
 	r, err := t.exec(work, topicCall{
-		script: takeScript, jobs: limit, receipt: k.receipt, timeout: timeout, caller: &t.server.takeScripts,
+		script: script.Take, jobs: limit, receipt: k.receipt, timeout: timeout, caller: &t.server.takeScripts,
 	}, append(args, t.gatherArgs(k.n, k.free)...)...)
 	return r, sent, err
 }
@@ -328,18 +329,18 @@ func (k *taker) call(work context.Context) (afterTake, error) {
 	}
 	took := time.Since(sent)
 	soon := k.adapt(took)
-	t.noteTook(took, len(r.list(3)))
-	switch r.status() {
+	t.noteTook(took, len(r.List(3)))
+	switch r.Status() {
 	case "ok":
 	case "empty":
-		t.setKeysLimited(r.number(3), false)
+		t.setKeysLimited(r.Number(3), false)
 		t.expect(k.n, 0, false)
-		k.noteWaits(r.number(2) == 1)
+		k.noteWaits(r.Number(2) == 1)
 		return takeWait, nil
 	case "busy":
-		t.setKeysLimited(r.number(3), false)
+		t.setKeysLimited(r.Number(3), false)
 		t.expect(k.n, 0, false)
-		k.noteWaits(r.number(2) == 1)
+		k.noteWaits(r.Number(2) == 1)
 		return takeRoom, nil
 	case "limit":
 		t.expect(k.n, 0, false)
@@ -351,47 +352,47 @@ func (k *taker) call(work context.Context) (afterTake, error) {
 		t.expect(k.n, 0, false)
 		t.setBounded(true)
 		k.noteWaits(false)
-		k.restForStart(sent, r.number(2))
+		k.restForStart(sent, r.Number(2))
 		return takeBound, nil
 	case "gather":
 		t.expect(k.n, 0, false)
-		k.noteWaits(r.number(3) == 1)
-		k.rest = max(time.Millisecond, time.Duration(r.number(2))*time.Millisecond)
+		k.noteWaits(r.Number(3) == 1)
+		k.rest = max(time.Millisecond, time.Duration(r.Number(2))*time.Millisecond)
 		if !k.waits { // nobody rings this server
 			k.rest = min(k.rest, t.server.o.tick)
 		}
 		return takeBound, nil
 	default: // paused or held, or a status of a later release of the script
 		t.expect(k.n, 0, false)
-		k.paused = r.status() == "paused"
+		k.paused = r.Status() == "paused"
 		k.rest = k.restOfPause()
 		// in whole ms, so the reply can be up to 1 ms too early
-		if until := r.number(2); until > 0 {
-			k.rest = min(k.rest, max(time.Millisecond, time.Duration(until-r.now())*time.Millisecond))
+		if until := r.Number(2); until > 0 {
+			k.rest = min(k.rest, max(time.Millisecond, time.Duration(until-r.Now())*time.Millisecond))
 		}
 		return takeRest, nil
 	}
-	end, ids, records, tried, moved := record.ParseLeaseEnd(r.text(2)), r.list(3), r.list(4), r.list(5), r.list(6)
-	more := r.number(7) == 1
+	end, ids, records, tried, moved := record.ParseLeaseEnd(r.Text(2)), r.List(3), r.List(4), r.List(5), r.List(6)
+	more := r.Number(7) == 1
 	k.got = len(ids)
-	k.noteWaits(r.number(8) == 1)
+	k.noteWaits(r.Number(8) == 1)
 	// The reply to a repeated request does not say what ended the take.
-	bound, repeated := r.text(9), k.since < k.number
+	bound, repeated := r.Text(9), k.since < k.number
 	if bound != "" || !repeated {
 		t.setBounded(bound != "")
-		t.setKeysLimited(r.number(11), true)
+		t.setKeysLimited(r.Number(11), true)
 	}
 	// Not the length of the lease: the reply may be one to an earlier copy of the request.
-	until := sent.Add(time.Duration(end.Micros()-r.now()*1000) * time.Microsecond)
+	until := sent.Add(time.Duration(end.Micros()-r.Now()*1000) * time.Microsecond)
 	admit := func() {
 		for i := range ids {
-			run, err := t.newRun(ids.text(i), records.text(i), end, until, tried.text(i), moved.text(i))
-			run.taken = r.now()
-			t.admit(run, t.refusal(run, err, r.now()))
+			run, err := t.newRun(ids.Text(i), records.Text(i), end, until, tried.Text(i), moved.Text(i))
+			run.taken = r.Now()
+			t.admit(run, t.refusal(run, err, r.Now()))
 		}
 	}
 	// Two takes in succession must not delay Redis's other clients by two of the largest payloads.
-	huge := len(ids) == 1 && len(records.text(0)) > hugeRecord
+	huge := len(ids) == 1 && len(records.Text(0)) > hugeRecord
 	t.expect(k.n, len(ids), len(ids) == takeLimit || more && soon && !huge)
 	k.admitting.Wait()
 	if len(ids) < aside {
@@ -409,7 +410,7 @@ func (k *taker) call(work context.Context) (afterTake, error) {
 		k.rest = t.server.o.tick
 		return takeBound, nil
 	case "rate":
-		k.restForStart(sent, r.number(10))
+		k.restForStart(sent, r.Number(10))
 		return takeBound, nil
 	}
 	// There may be more: leftovers came first, or these are many and others follow, or limits ended
@@ -485,9 +486,9 @@ func (t *topicServer) pop(ctx context.Context) error {
 		call, cancel := context.WithTimeout(context.WithoutCancel(ctx), waitTimeout+waitMargin)
 		stopped := context.AfterFunc(ctx, cancel)
 		began := time.Now()
-		err := s.blocking.BLMove(call, t.keys.ready, t.keys.handoff, "LEFT", "RIGHT", waitTimeout).Err()
-		err = s.pulse.Feel(t.keys.ready, began, err)
-		err = s.scripts.blame(call, err, t.keys.ready, t.keys.handoff)
+		err := s.blocking.BLMove(call, t.keys.Ready, t.keys.Handoff, "LEFT", "RIGHT", waitTimeout).Err()
+		err = s.pulse.Feel(t.keys.Ready, began, err)
+		err = s.scripts.Blame(call, err, t.keys.Ready, t.keys.Handoff)
 		stopped()
 		cancel()
 		if ctx.Err() != nil {
@@ -516,7 +517,7 @@ func (t *topicServer) notePause(ctx context.Context, did afterTake, paused bool)
 		call, cancel := context.WithTimeout(ctx, callTimeout)
 		defer cancel()
 		// Without the names, the log only says that the topic is paused.
-		if text, err := t.server.calls.HGet(call, t.keys.meta, "pauses").Result(); err == nil {
+		if text, err := t.server.calls.HGet(call, t.keys.Meta, "pauses").Result(); err == nil {
 			for _, p := range record.DecodePauses(text, t.clock.at(time.Now()).UnixMilli()) {
 				who = append(who, p.By+": "+p.Reason)
 			}

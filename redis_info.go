@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/delayq/delayq/internal/script"
 	"github.com/redis/go-redis/v9"
 )
 
@@ -87,7 +88,7 @@ func (i *Inspector) Redis(ctx context.Context) (*RedisInfo, error) {
 	if err := i.usable(ctx); err != nil {
 		return nil, fmt.Errorf("redis: %w", err)
 	}
-	node, err := i.node(ctx, topicsKey(i.o.prefix))
+	node, err := i.node(ctx, script.TopicsKey(i.o.prefix))
 	if err != nil {
 		return nil, fmt.Errorf("redis: %w", err)
 	}
@@ -95,12 +96,12 @@ func (i *Inspector) Redis(ctx context.Context) (*RedisInfo, error) {
 	told := redis.NewStringCmd(ctx, "info")
 	fsync := redis.NewMapStringStringCmd(ctx, "config", "get", "appendfsync")
 	save := redis.NewMapStringStringCmd(ctx, "config", "get", "save")
-	pipeline(ctx, node, []redis.Cmder{told, fsync, save})
+	script.Pipeline(ctx, node, []redis.Cmder{told, fsync, save})
 	began := time.Now()
 	now := node.Time(ctx)
 	info.RoundTrip = time.Since(began)
 	for _, cmd := range []redis.Cmder{told, fsync, save, now} {
-		if err := cmd.Err(); err != nil && away(err) {
+		if err := cmd.Err(); err != nil && script.Away(err) {
 			return nil, fmt.Errorf("redis: %w", err)
 		}
 	}
@@ -132,7 +133,7 @@ func (i *Inspector) node(ctx context.Context, key string) (*redis.Client, error)
 	case *redis.Client:
 		return rdb, nil
 	case *redis.ClusterClient:
-		return nodesOf(rdb)(ctx, key)
+		return script.NodesOf(rdb)(ctx, key)
 	}
-	return nil, errReply // NewInspector accepts no other
+	return nil, script.ErrReply // NewInspector accepts no other
 }

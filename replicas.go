@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/delayq/delayq/internal/script"
 	"github.com/redis/go-redis/v9"
 )
 
@@ -75,13 +76,13 @@ func (w *replicaWaiter) node(ctx context.Context) (redis.UniversalClient, error)
 
 // store executes an enqueue script and waits on the same connection until enough replicas have the
 // writes.
-func (c *Client) store(ctx context.Context, call *scriptCall) {
-	w := &replicaWaiter{client: c, key: call.firstKey()}
-	caller{rdb: w, hooks: &c.o.hooks}.do(ctx, call)
-	if call.err == nil && w.confirmed < int64(c.o.replicas) {
-		call.err = fmt.Errorf("%w: %d of %d within %v", ErrNotReplicated, w.confirmed, c.o.replicas, c.o.replicaWait)
+func (c *Client) store(ctx context.Context, call *script.Call) {
+	w := &replicaWaiter{client: c, key: call.FirstKey()}
+	script.Caller{RDB: w, Hooks: &c.o.hooks}.Do(ctx, call)
+	if call.Err == nil && w.confirmed < int64(c.o.replicas) {
+		call.Err = fmt.Errorf("%w: %d of %d within %v", ErrNotReplicated, w.confirmed, c.o.replicas, c.o.replicaWait)
 		if w.err != nil {
-			call.err = fmt.Errorf("%w: WAIT: %w", call.err, w.err)
+			call.Err = fmt.Errorf("%w: WAIT: %w", call.Err, w.err)
 		}
 	}
 }

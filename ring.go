@@ -3,6 +3,7 @@ package delayq
 import (
 	"context"
 	"github.com/delayq/delayq/internal/loop"
+	"github.com/delayq/delayq/internal/script"
 	"sync"
 	"time"
 )
@@ -27,7 +28,7 @@ const (
 )
 
 // ringChannel returns the channel on which a name is rung.
-func ringChannel(prefix, name string) string { return controlChannel(prefix) + ":" + name }
+func ringChannel(prefix, name string) string { return script.ControlChannel(prefix) + ":" + name }
 
 // blocks reports whether a topic waits by a blocking pop.
 func (t *topicServer) blocks() bool {
@@ -102,7 +103,7 @@ func (t *topicServer) callRing(ctx context.Context, leave int, timeout time.Dura
 		return
 	}
 	// Its error, if any, is in the log.
-	_, _ = t.exec(ctx, topicCall{script: ringScript, timeout: timeout}, controlChannel(s.o.prefix), t.keys.topic, n.name, leave)
+	_, _ = t.exec(ctx, topicCall{script: script.Ring, timeout: timeout}, script.ControlChannel(s.o.prefix), t.keys.Topic, n.name, leave)
 }
 
 // noteBypass notes that the watch has found jobs in a topic that was to be rung. It reports whether

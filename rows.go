@@ -13,6 +13,7 @@ import (
 	"github.com/delayq/delayq/internal/bridge"
 	"github.com/delayq/delayq/internal/contain"
 	"github.com/delayq/delayq/internal/record"
+	"github.com/delayq/delayq/internal/script"
 )
 
 // An outbox validates and encodes calls in one process, and another sends them. This file has what
@@ -33,7 +34,7 @@ func (c *Client) sealEnqueue(ctx context.Context, fresh NewJob) (bridge.Row, *Jo
 	fresh.Options = slices.Clip(fresh.Options)
 	o, err := c.seal(ctx, &fresh)
 	if err != nil {
-		return bridge.Row{}, nil, located{call: "enqueue", topic: fresh.Topic, job: fresh.ID}.at(err)
+		return bridge.Row{}, nil, script.Place{Call: "enqueue", Topic: fresh.Topic, Job: fresh.ID}.At(err)
 	}
 	e := o.fresh
 	return bridge.Row{
@@ -48,7 +49,7 @@ func (c *Client) sealCancel(ctx context.Context, topic, id string) (bridge.Row, 
 		err = ctx.Err()
 	}
 	if err != nil {
-		return bridge.Row{}, located{call: cancelKind.name, topic: topic, job: id}.at(err)
+		return bridge.Row{}, script.Place{Call: cancelKind.name, Topic: topic, Job: id}.At(err)
 	}
 	return bridge.Row{Kind: bridge.RowCancel, Topic: topic, ID: id}, nil
 }
@@ -60,7 +61,7 @@ func (c *Client) sealReschedule(ctx context.Context, topic, id string, due DueOp
 		err = ctx.Err()
 	}
 	if err != nil {
-		return bridge.Row{}, o.place().at(err)
+		return bridge.Row{}, o.place().At(err)
 	}
 	return bridge.Row{
 		Kind: bridge.RowReschedule, Topic: topic, ID: id, DueAt: o.move.opts.DueAt, DueIn: o.move.opts.DueIn,
@@ -104,12 +105,12 @@ func (c *Client) sendRows(ctx context.Context, plan bridge.Plan, rows []bridge.R
 		var next []*operation
 		next, waiting = nextRows(waiting, sizes)
 		for len(next) > 0 {
-			pool := &seriesPool{
-				base: plan.Series + "." + strconv.Itoa(calls) + ".", floor: plan.Number - 1,
-				kept: "/" + strconv.FormatInt(rowsReceipt.Milliseconds(), 10),
+			pool := &script.SeriesPool{
+				Base: plan.Series + "." + strconv.Itoa(calls) + ".", Floor: plan.Number - 1,
+				Kept: "/" + strconv.FormatInt(rowsReceipt.Milliseconds(), 10),
 			}
 			calls++
-			if err := g.send(ctx, pool, next); err != nil && !errors.Is(err, ErrNotReplicated) && redisCode(err) != codeWrongType {
+			if err := g.send(ctx, pool, next); err != nil && !errors.Is(err, ErrNotReplicated) && script.Code(err) != script.CodeWrongType {
 				return nil, c.unsure(err)
 			}
 			next = slices.DeleteFunc(next, func(o *operation) bool { return o.settled })
@@ -234,7 +235,7 @@ func (c *Client) rowSent(ctx context.Context, r *bridge.Row, o *operation) error
 	case errors.Is(err, ErrNotReplicated):
 		err = nil
 	case errors.Is(err, ErrInvalid) && o.fresh != nil && o.fresh.opts.ExpireAt == longAgo:
-		err = o.place().at(fmt.Errorf("%w: the job had expired when its row was sent, %v after it was made", ErrInvalid, ofMS(r.Age)))
+		err = o.place().At(fmt.Errorf("%w: the job had expired when its row was sent, %v after it was made", ErrInvalid, ofMS(r.Age)))
 	}
 	switch {
 	case o.kind == enqueueKind && o.fresh != nil:

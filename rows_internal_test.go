@@ -13,6 +13,7 @@ import (
 	"github.com/delayq/delayq/internal/bridge"
 	"github.com/delayq/delayq/internal/record"
 	"github.com/delayq/delayq/internal/redistest"
+	"github.com/delayq/delayq/internal/script"
 )
 
 // rowsFixture sends rows to a topic of its own.
@@ -58,7 +59,7 @@ func (f *rowsFixture) send(number uint64, rows ...bridge.Row) []error {
 }
 
 func (f *rowsFixture) jobs() []string {
-	return f.client.rdb.HKeys(f.Context(), newKeys(f.prefix, "topic").pool).Val()
+	return f.client.rdb.HKeys(f.Context(), script.NewKeys(f.prefix, "topic").Pool).Val()
 }
 
 func TestRowsMakeTheirCallsOnce(t *testing.T) {
@@ -140,7 +141,7 @@ func continueRows(f *rowsFixture) {
 			break
 		}
 	}
-	counters := f.client.rdb.HGetAll(f.Context(), newKeys(f.prefix, "topic").stats).Val()
+	counters := f.client.rdb.HGetAll(f.Context(), script.NewKeys(f.prefix, "topic").Stats).Val()
 	require.Equal(f, map[string]string{"enqueued": "602", "cancelled": "3"}, counters)
 	require.Len(f, f.jobs(), 602-3)
 }
@@ -155,7 +156,7 @@ func (f afterScript) Script(ScriptEvent) { f() }
 func TestRowsKeepTheirReceiptsForAWeek(t *testing.T) {
 	eachRows(t, func(f *rowsFixture) {
 		f.send(1, f.enqueue("a"))
-		left := f.client.rdb.PTTL(f.Context(), newKeys(f.prefix, "topic").receipt("box.0.1")).Val()
+		left := f.client.rdb.PTTL(f.Context(), script.NewKeys(f.prefix, "topic").Receipt("box.0.1")).Val()
 		require.Greater(f, left, rowsReceipt-time.Minute)
 		require.LessOrEqual(f, left, rowsReceipt)
 	})
@@ -201,7 +202,7 @@ func TestSealersRefuseWhatClientsRefuse(t *testing.T) {
 		done, cancel := context.WithCancel(f.Context())
 		cancel()
 		for _, job := range []NewJob{
-			{Topic: ""}, {Topic: "a{b"}, {Topic: "topic", ID: strings.Repeat("x", maxIDLen+1)},
+			{Topic: ""}, {Topic: "a{b"}, {Topic: "topic", ID: strings.Repeat("x", script.MaxIDLen+1)},
 			{Topic: "topic", Payload: make([]byte, 1<<20+1)},
 			{Topic: "topic", Options: []JobOption{ProcessIn(time.Nanosecond)}}, {Topic: "topic", Options: []JobOption{nil}},
 			{Topic: "topic", Options: []JobOption{ProcessIn(time.Hour), ExpireIn(time.Minute)}},
@@ -242,7 +243,7 @@ func TestSealedJobsAreStoredAsSent(t *testing.T) {
 			_, err := f.client.Enqueue(f.Context(), "topic", "sent "+name, []byte("of sealed "+name), opts...)
 			require.NoError(f, err)
 			raw := func(id string) record.Job {
-				job, err := record.Decode(f.client.rdb.HGet(f.Context(), newKeys(f.prefix, "topic").pool, id).Val())
+				job, err := record.Decode(f.client.rdb.HGet(f.Context(), script.NewKeys(f.prefix, "topic").Pool, id).Val())
 				require.NoError(f, err)
 				require.NotZero(f, job.EnqueuedAt)
 				job.Nonce, job.EnqueuedAt = "", 0

@@ -11,6 +11,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/delayq/delayq/internal/record"
+	"github.com/delayq/delayq/internal/script"
 )
 
 // A run is one taken job, from the take until Redis has its outcome.
@@ -131,7 +132,7 @@ func ownRun(ctx context.Context, prefix, topic, id string) *runContext {
 	case *batchContext:
 		c = of.of(id)
 	}
-	if c == nil || c.run.id != id || c.topic.keys.topic != topic || c.topic.server.o.prefix != prefix {
+	if c == nil || c.run.id != id || c.topic.keys.Topic != topic || c.topic.server.o.prefix != prefix {
 		return nil
 	}
 	return c
@@ -172,7 +173,7 @@ func (r *run) why(letter byte, now time.Time) error {
 	switch {
 	case r.ownDoing(now):
 		return ErrReplaced
-	case letter == letterGone && now.Before(r.until) && !r.bereft:
+	case letter == script.LetterGone && now.Before(r.until) && !r.bereft:
 		return ErrCancelled
 	}
 	return ErrLeaseLost
@@ -193,7 +194,7 @@ func (t *topicServer) newRun(id, raw string, end record.LeaseEnd, until time.Tim
 	if r.nonce = rec.Nonce; err != nil {
 		r.nonce = record.NonceOf(raw)
 	}
-	r.job.Topic, r.job.ID, r.job.Attempt, r.job.nonce = t.keys.topic, id, r.attempt, r.nonce
+	r.job.Topic, r.job.ID, r.job.Attempt, r.job.nonce = t.keys.Topic, id, r.attempt, r.nonce
 	r.lease.Store(end.Micros())
 	r.job.fence, r.job.output = &r.lease, &r.output
 	m, known := record.DecodeMoved(changed)

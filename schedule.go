@@ -9,6 +9,7 @@ import (
 
 	"github.com/delayq/delayq/internal/record"
 	"github.com/delayq/delayq/internal/schedule"
+	"github.com/delayq/delayq/internal/script"
 )
 
 // Schedule creates a schedule, or replaces the one with this name. From then on the servers of the
@@ -43,7 +44,7 @@ func (c *Client) Schedule(ctx context.Context, topic, name string, spec Spec, pa
 	} else {
 		err = d.validate(c.o.maxPayload)
 	}
-	place, changed := located{call: "schedule", topic: topic, schedule: name}, false
+	place, changed := script.Place{Call: "schedule", Topic: topic, Schedule: name}, false
 	if err == nil {
 		changed, err = c.define(ctx, topic, name, func(old *definition, bad error, _ int64) (*definition, error) {
 			switch {
@@ -63,7 +64,7 @@ func (c *Client) Schedule(ctx context.Context, topic, name string, spec Spec, pa
 		})
 	}
 	if err != nil {
-		return end.err(c.acted(ctx, place, "", place.at(err)))
+		return end.err(c.acted(ctx, place, "", place.At(err)))
 	}
 	g := c.commit(topic, enqueueKind)
 	defer g.done()
@@ -82,16 +83,16 @@ func (c *Client) define(
 	ctx context.Context, topic, name string, next func(old *definition, bad error, now int64) (*definition, error),
 ) (changed bool, err error) {
 	for range defineTries {
-		r, err := readSchedules(ctx, c.scripts, newKeys(c.o.prefix, topic), -1, name)
+		r, err := readSchedules(ctx, c.scripts, script.NewKeys(c.o.prefix, topic), -1, name)
 		if err != nil {
 			return false, err
 		}
-		raw := r.list(2).text(0)
+		raw := r.List(2).Text(0)
 		old, bad := decodeDefinition(raw)
 		if raw == "" {
 			bad = ErrNotFound
 		}
-		d, err := next(old, bad, r.now())
+		d, err := next(old, bad, r.Now())
 		if err != nil || d == nil {
 			return false, err
 		}
@@ -102,11 +103,11 @@ func (c *Client) define(
 		if record.SameDefinition(raw, fresh) {
 			return false, nil // even if the schedule has ended
 		}
-		slot, err := d.firstSlot(r.now())
+		slot, err := d.firstSlot(r.Now())
 		if err != nil {
 			return false, err
 		}
-		state, err := c.one(ctx, scheduleSetScript, located{topic: topic, schedule: name}, fresh, record.HexNonceOf(raw), slot, maxTick.Milliseconds(), controlChannel(c.o.prefix), topic)
+		state, err := c.one(ctx, script.ScheduleSet, script.Place{Topic: topic, Schedule: name}, fresh, record.HexNonceOf(raw), slot, maxTick.Milliseconds(), script.ControlChannel(c.o.prefix), topic)
 		if err != nil || state != "changed" {
 			return err == nil, err
 		}
@@ -128,7 +129,7 @@ func (c *Client) validateSchedule(ctx context.Context, topic, name string) error
 
 // checkScheduleName returns an error if the name of a schedule is invalid.
 func checkScheduleName(name string) error {
-	if err := checkName("schedule name", name); err != nil {
+	if err := script.CheckName("schedule name", name); err != nil {
 		return invalid([]error{err})
 	}
 	return nil
@@ -143,10 +144,10 @@ func (c *Client) Unschedule(ctx context.Context, topic, name string) error {
 	ctx, end := c.begin(ctx, CallEvent{Name: "unschedule", Topic: topic})
 	err := c.validateSchedule(ctx, topic, name)
 	if err == nil {
-		_, err = c.one(ctx, scheduleRemoveScript, located{topic: topic, schedule: name})
+		_, err = c.one(ctx, script.ScheduleRemove, script.Place{Topic: topic, Schedule: name})
 	}
-	place := located{call: "unschedule", topic: topic, schedule: name}
-	return end.err(c.acted(ctx, place, "", place.at(err)))
+	place := script.Place{Call: "unschedule", Topic: topic, Schedule: name}
+	return end.err(c.acted(ctx, place, "", place.At(err)))
 }
 
 // PauseSchedule stops a schedule from firing until [Client.ResumeSchedule]. Jobs that were already
@@ -178,10 +179,10 @@ func (c *Client) suspend(ctx context.Context, topic, name, verb string) error {
 				next = strconv.FormatInt(slot, 10)
 			}
 		}
-		return c.one(ctx, schedulePauseScript, located{topic: topic, schedule: name}, verb, nonce, next, maxTick.Milliseconds(), controlChannel(c.o.prefix), topic)
+		return c.one(ctx, script.SchedulePause, script.Place{Topic: topic, Schedule: name}, verb, nonce, next, maxTick.Milliseconds(), script.ControlChannel(c.o.prefix), topic)
 	})
-	err = located{call: verb, topic: topic, schedule: name}.at(err)
-	return end.err(c.acted(ctx, located{call: verb + " schedule", topic: topic, schedule: name}, "", err))
+	err = script.Place{Call: verb, Topic: topic, Schedule: name}.At(err)
+	return end.err(c.acted(ctx, script.Place{Call: verb + " schedule", Topic: topic, Schedule: name}, "", err))
 }
 
 // Trigger enqueues a job of a schedule now, in addition to those of its slots. It does so whatever
@@ -200,15 +201,15 @@ func (c *Client) Trigger(ctx context.Context, topic, name string) (id string, er
 		if err != nil {
 			return "", err
 		}
-		state, err := c.one(ctx, scheduleTriggerScript, located{topic: topic, schedule: name}, d.Nonce, head, tail, d.Job.DueIn, maxTick.Milliseconds(), controlChannel(c.o.prefix), topic)
+		state, err := c.one(ctx, script.ScheduleTrigger, script.Place{Topic: topic, Schedule: name}, d.Nonce, head, tail, d.Job.DueIn, maxTick.Milliseconds(), script.ControlChannel(c.o.prefix), topic)
 		id = string(state)
 		return state, err
 	})
 	if err != nil {
 		id = ""
 	}
-	place := located{call: "trigger", topic: topic, schedule: name}
-	return id, end.with(CallResult{ID: id, Err: c.acted(ctx, place, "", place.at(err))})
+	place := script.Place{Call: "trigger", Topic: topic, Schedule: name}
+	return id, end.with(CallResult{ID: id, Err: c.acted(ctx, place, "", place.At(err))})
 }
 
 // upToDate reads the definition of a schedule if read is set, and calls do with it. It repeats
@@ -221,11 +222,11 @@ func (c *Client) upToDate(ctx context.Context, topic, name string, read bool, do
 		var d *definition
 		var now int64
 		if read {
-			r, err := readSchedules(ctx, c.scripts, newKeys(c.o.prefix, topic), -1, name)
+			r, err := readSchedules(ctx, c.scripts, script.NewKeys(c.o.prefix, topic), -1, name)
 			if err != nil {
 				return err
 			}
-			raw := r.list(2).text(0)
+			raw := r.List(2).Text(0)
 			if raw == "" {
 				return ErrNotFound
 			}
@@ -235,7 +236,7 @@ func (c *Client) upToDate(ctx context.Context, topic, name string, read bool, do
 			if err := d.compile(); err != nil && !errors.Is(err, schedule.ErrNoCalendar) {
 				return err
 			}
-			now = r.now()
+			now = r.Now()
 		}
 		if state, err := do(d, now); err != nil || state != "changed" {
 			return err

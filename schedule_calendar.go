@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"github.com/delayq/delayq/internal/contain"
+	"github.com/delayq/delayq/internal/script"
 	"sync"
 	"time"
 )
@@ -28,7 +29,7 @@ func (s *Server) Calendar(name string, c Calendar) {
 		return
 	}
 	var errs []error
-	if err := checkName("calendar", name); err != nil {
+	if err := script.CheckName("calendar", name); err != nil {
 		errs = append(errs, err)
 	}
 	if contain.IsNil(c) {

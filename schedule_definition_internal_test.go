@@ -170,9 +170,9 @@ func TestIfAbsentChangesNothing(t *testing.T) {
 		}
 		require.Equal(t, first, Dump(t, h.rdb, h.prefix()))
 		// Nor what this release cannot read.
-		require.NoError(t, h.rdb.HSet(ctx, h.keys.schedules, "s", "12345678\x63of a newer release").Err())
+		require.NoError(t, h.rdb.HSet(ctx, h.keys.Schedules, "s", "12345678\x63of a newer release").Err())
 		require.NoError(t, c.Schedule(ctx, "topic", "s", Every(time.Hour), nil, IfAbsent()))
-		require.Equal(t, "12345678\x63of a newer release", h.rdb.HGet(ctx, h.keys.schedules, "s").Val())
+		require.Equal(t, "12345678\x63of a newer release", h.rdb.HGet(ctx, h.keys.Schedules, "s").Val())
 		require.ErrorContains(t, c.EditSchedule(ctx, "topic", "s", func(*ScheduleDefinition) error { return nil }), "format version 99")
 		require.NoError(t, c.Unschedule(ctx, "topic", "s"))
 		require.NoError(t, c.Schedule(ctx, "topic", "s", Every(time.Minute), nil, IfAbsent()))
@@ -331,7 +331,7 @@ func TestEditAndCopyOfEachPart(t *testing.T) {
 			err := c.Schedule(ctx, "topic", "twin", info.Spec, info.Payload, info.Options()...)
 			require.Equal(t, info.PayloadSize > 0, errors.Is(err, ErrInvalid) && strings.Contains(err.Error(), "the payload was not read"), info.Name)
 		}
-		require.NoError(t, h.rdb.HSet(ctx, h.keys.schedules, "all", "garbage").Err())
+		require.NoError(t, h.rdb.HSet(ctx, h.keys.Schedules, "all", "garbage").Err())
 		err = c.Schedule(ctx, "topic", "twin", Every(time.Hour), nil, read("all").Options()...)
 		require.ErrorContains(t, err, "could not be read")
 	})
@@ -401,7 +401,7 @@ func TestMoveLosesNothing(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, from.Due, job.Due)
 
-		require.NoError(t, h.rdb.HSet(ctx, h.keys.pool, "none", "garbage").Err())
+		require.NoError(t, h.rdb.HSet(ctx, h.keys.Pool, "none", "garbage").Err())
 		from, err = c.Get(ctx, "topic", "none")
 		require.NoError(t, err)
 		_, err = c.Enqueue(ctx, "later", "none", nil, from.Options()...)

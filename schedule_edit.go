@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/delayq/delayq/internal/record"
+	"github.com/delayq/delayq/internal/script"
 )
 
 // A ScheduleDefinition is what [Client.EditSchedule] changes: the arguments of [Client.Schedule]
@@ -40,11 +41,11 @@ type ScheduleDefinition struct {
 func (c *Client) EditSchedule(ctx context.Context, topic, name string, edit func(*ScheduleDefinition) error) error {
 	ctx, end := c.begin(ctx, CallEvent{Name: "edit schedule", Topic: topic})
 	changed, err := c.editSchedule(ctx, topic, name, edit)
-	err = located{call: "edit", topic: topic, schedule: name}.at(err)
+	err = script.Place{Call: "edit", Topic: topic, Schedule: name}.At(err)
 	if err == nil && !changed {
 		return end.err(nil)
 	}
-	return end.err(c.acted(ctx, located{call: "edit schedule", topic: topic, schedule: name}, "", err))
+	return end.err(c.acted(ctx, script.Place{Call: "edit schedule", Topic: topic, Schedule: name}, "", err))
 }
 
 func (c *Client) editSchedule(ctx context.Context, topic, name string, edit func(*ScheduleDefinition) error) (changed bool, err error) {
@@ -67,8 +68,8 @@ func (c *Client) editSchedule(ctx context.Context, topic, name string, edit func
 		if d.onto != ontoGiven {
 			d.fail(errors.New("IfAbsent and DiscardEdits are options of Schedule only"))
 		}
-		if by := len(def.EditedBy); by > maxIDLen {
-			d.fail(fmt.Errorf("EditedBy of %d bytes, at most %d are allowed", by, maxIDLen))
+		if by := len(def.EditedBy); by > script.MaxIDLen {
+			d.fail(fmt.Errorf("EditedBy of %d bytes, at most %d are allowed", by, script.MaxIDLen))
 		}
 		changed := differences(&d.Definition, &old.Definition)
 		if err := d.validate(max(c.o.maxPayload, len(old.Payload))); err != nil || len(changed) == 0 {

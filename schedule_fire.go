@@ -13,6 +13,7 @@ import (
 	"github.com/delayq/delayq/internal/loop"
 	"github.com/delayq/delayq/internal/record"
 	"github.com/delayq/delayq/internal/schedule"
+	"github.com/delayq/delayq/internal/script"
 )
 
 const (
@@ -56,7 +57,7 @@ var overlapWords = map[record.Overlap]string{
 // A firer is the part of a topic's timer that fires schedules. Only the promote loop uses it. It
 // reaches Redis only through exec.
 type firer struct {
-	exec      func(ctx context.Context, c topicCall, args ...any) (reply, error)
+	exec      func(ctx context.Context, c topicCall, args ...any) (script.Reply, error)
 	log       *slog.Logger
 	tick      time.Duration
 	calendars schedule.Calendars
@@ -92,7 +93,7 @@ type plan struct {
 func (f *firer) setUp(t *topicServer) {
 	s := t.server
 	f.exec, f.log, f.tick, f.calendars = t.exec, t.trouble.log, s.o.tick, s.calendars
-	f.channel, f.topic = controlChannel(s.o.prefix), t.keys.topic
+	f.channel, f.topic = script.ControlChannel(s.o.prefix), t.keys.Topic
 	f.plans, f.bad, f.missed = make(map[string]plan), make(map[string]string), make(map[string]int64)
 }
 
@@ -216,17 +217,17 @@ func (f *firer) firePage(ctx context.Context, place string, offset int, which []
 	for _, name := range which {
 		args = append(args, name)
 	}
-	r, err := f.exec(ctx, topicCall{script: scheduleDueScript, jobs: fireLimit, outlives: true}, args...)
+	r, err := f.exec(ctx, topicCall{script: script.ScheduleDue, jobs: fireLimit, outlives: true}, args...)
 	if err != nil {
 		return 0, 0, false, err
 	}
-	looked = int(r.number(2))
+	looked = int(r.Number(2))
 	size, walked, cut, last := 0, 0, false, ""
 	var list []firing
-	for i := range r.list(3) {
-		name, raw := r.list(3).text(i), r.list(5).text(i)
+	for i := range r.List(3) {
+		name, raw := r.List(3).Text(i), r.List(5).Text(i)
 		size += len(raw)
-		one, err := f.plan(place, name, r.list(4).text(i), raw, r.list(6).text(i), r.now())
+		one, err := f.plan(place, name, r.List(4).Text(i), raw, r.List(6).Text(i), r.Now())
 		f.complain(name, err)
 		if err != nil {
 			continue
@@ -341,17 +342,17 @@ func (f *firer) fireSome(ctx context.Context, list []firing) (n, done int, err e
 		}
 		jobs += len(one.Slots)
 	}
-	r, err := f.exec(ctx, topicCall{script: scheduleFireScript, jobs: jobs, outlives: true}, args...)
+	r, err := f.exec(ctx, topicCall{script: script.ScheduleFire, jobs: jobs, outlives: true}, args...)
 	if err != nil {
 		return 0, 0, err
 	}
-	letters := r.text(2)
+	letters := r.Text(2)
 	for i, one := range list[:n] {
-		if i >= len(letters) || letters[i] == letterWaits {
+		if i >= len(letters) || letters[i] == script.LetterWaits {
 			continue
 		}
 		done++
-		if letters[i] == letterFired && one.Missed > 0 {
+		if letters[i] == script.LetterFired && one.Missed > 0 {
 			f.missed[one.name] += one.Missed
 		}
 	}

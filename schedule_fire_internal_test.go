@@ -18,6 +18,7 @@ import (
 
 	"github.com/delayq/delayq/internal/record"
 	"github.com/delayq/delayq/internal/redistest"
+	"github.com/delayq/delayq/internal/script"
 )
 
 // A fireBench is a schedule "s" whose slot is due, and servers that fire only when the test says
@@ -27,7 +28,7 @@ type fireBench struct {
 	rdb    redis.UniversalClient
 	prefix string
 	client *Client
-	keys   *keys
+	keys   *script.Keys
 	slot   int64
 	id     string // of the slot's job
 }
@@ -39,7 +40,7 @@ func eachFire(t *testing.T, test func(b *fireBench), opts ...ScheduleOption) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, rdb redis.UniversalClient) {
 		b := &fireBench{T: t, rdb: rdb, prefix: redistest.Prefix(t)}
-		b.client, b.keys = NewClient(rdb, Prefix(b.prefix)), newKeys(b.prefix, "topic")
+		b.client, b.keys = NewClient(rdb, Prefix(b.prefix)), script.NewKeys(b.prefix, "topic")
 		require.NoError(t, b.client.Schedule(t.Context(), "topic", "s", Every(rare), []byte("payload"), opts...))
 		now, err := rdb.Time(t.Context()).Result()
 		require.NoError(t, err)
@@ -53,7 +54,7 @@ func eachFire(t *testing.T, test func(b *fireBench), opts ...ScheduleOption) {
 // due makes the slot due, as if no time had passed since.
 func (b *fireBench) due() {
 	b.Helper()
-	require.NoError(b, b.rdb.ZAdd(b.Context(), b.keys.slots, redis.Z{Score: float64(b.slot), Member: "s"}).Err())
+	require.NoError(b, b.rdb.ZAdd(b.Context(), b.keys.Slots, redis.Z{Score: float64(b.slot), Member: "s"}).Err())
 }
 
 // server is one that has been prepared and does nothing by itself.
@@ -71,10 +72,10 @@ func (b *fireBench) server() *topicServer {
 // read is what a server has found out before it fires.
 func (b *fireBench) read(t *topicServer) firing {
 	b.Helper()
-	r, err := t.server.scripts.exec(b.Context(), scheduleDueScript, b.keys, "", 1, placeSlots, 0, 10, fireBytes)
+	r, err := t.server.scripts.Exec(b.Context(), script.ScheduleDue, b.keys, "", 1, placeSlots, 0, 10, fireBytes)
 	require.NoError(b, err)
-	require.Equal(b, []string{"s"}, []string{r.list(3).text(0)})
-	f, err := t.firer.plan(placeSlots, "s", r.list(4).text(0), r.list(5).text(0), r.list(6).text(0), r.now())
+	require.Equal(b, []string{"s"}, []string{r.List(3).Text(0)})
+	f, err := t.firer.plan(placeSlots, "s", r.List(4).Text(0), r.List(5).Text(0), r.List(6).Text(0), r.Now())
 	require.NoError(b, err)
 	return f
 }
@@ -89,7 +90,7 @@ func (b *fireBench) fire(t *topicServer, f firing) {
 // jobs are the IDs in the pool.
 func (b *fireBench) jobs() []string {
 	b.Helper()
-	ids, err := b.rdb.HKeys(b.Context(), b.keys.pool).Result()
+	ids, err := b.rdb.HKeys(b.Context(), b.keys.Pool).Result()
 	require.NoError(b, err)
 	return ids
 }
@@ -124,9 +125,9 @@ func TestFireHappensOnce(t *testing.T) {
 		group.Wait()
 		require.Equal(b, []string{b.id}, b.jobs())
 		require.EqualValues(b, 1, b.state().Fired)
-		require.Len(b, must(b.rdb.LRange(b.Context(), b.keys.ready, 0, -1).Result()), 1)
+		require.Len(b, must(b.rdb.LRange(b.Context(), b.keys.Ready, 0, -1).Result()), 1)
 		require.Equal(b, time.UnixMilli(b.slot+rare.Milliseconds()), b.state().NextSlot)
-		require.Equal(b, "1", must(b.rdb.HGet(b.Context(), b.keys.stats, "fired").Result()))
+		require.Equal(b, "1", must(b.rdb.HGet(b.Context(), b.keys.Stats, "fired").Result()))
 	})
 }
 
@@ -179,13 +180,13 @@ func TestFireOfWhatHasChanged(t *testing.T) {
 func TestFireThatWasCutOff(t *testing.T) {
 	eachFire(t, func(b *fireBench) {
 		ts := b.server()
-		state := must(b.rdb.HGet(b.Context(), b.keys.fired, "s").Result())
+		state := must(b.rdb.HGet(b.Context(), b.keys.Fired, "s").Result())
 		b.fire(ts, b.read(ts))
-		record := must(b.rdb.HGet(b.Context(), b.keys.pool, b.id).Result())
-		require.NoError(b, b.rdb.HSet(b.Context(), b.keys.fired, "s", state).Err())
+		record := must(b.rdb.HGet(b.Context(), b.keys.Pool, b.id).Result())
+		require.NoError(b, b.rdb.HSet(b.Context(), b.keys.Fired, "s", state).Err())
 		b.due()
 		b.fire(ts, b.read(ts))
-		require.Equal(b, record, must(b.rdb.HGet(b.Context(), b.keys.pool, b.id).Result()))
+		require.Equal(b, record, must(b.rdb.HGet(b.Context(), b.keys.Pool, b.id).Result()))
 		require.Equal(b, []string{b.id}, b.jobs())
 		require.EqualValues(b, 1, b.state().Fired)
 		require.Zero(b, b.state().Skipped)
@@ -223,7 +224,7 @@ func TestFireMakesAJobOfTheOptions(t *testing.T) {
 		require.Equal(b, b.slot+(2*rare).Milliseconds(), info.Due.UnixMilli())
 		require.Equal(b, 3, info.Retries)
 		require.Equal(b, map[string]string{"k": "v", "l": "w"}, info.Headers)
-		raw := must(b.rdb.HGet(b.Context(), b.keys.pool, b.id).Result())
+		raw := must(b.rdb.HGet(b.Context(), b.keys.Pool, b.id).Result())
 		require.EqualValues(b, 1|2|4, raw[record.NonceLen+1])
 		rec, err := record.Decode(raw)
 		require.NoError(b, err)
@@ -244,9 +245,9 @@ func TestFirePassesOverPoison(t *testing.T) {
 		for i := range 600 {
 			name := fmt.Sprint("poison", i)
 			bad := []string{"", "x", strings.Repeat("\xff", 30), "12345678\x01\xdc"}[i%4]
-			require.NoError(b, b.rdb.HSet(ctx, b.keys.schedules, name, bad).Err())
-			require.NoError(b, b.rdb.HSet(ctx, b.keys.fired, name, []string{"{", "", `{"nonce":1}`, "[]"}[i/4%4]).Err())
-			place := []string{b.keys.slots, b.keys.waiting}[i/16%2]
+			require.NoError(b, b.rdb.HSet(ctx, b.keys.Schedules, name, bad).Err())
+			require.NoError(b, b.rdb.HSet(ctx, b.keys.Fired, name, []string{"{", "", `{"nonce":1}`, "[]"}[i/4%4]).Err())
+			place := []string{b.keys.Slots, b.keys.Waiting}[i/16%2]
 			require.NoError(b, b.rdb.ZAdd(ctx, place, redis.Z{Score: float64(i), Member: name}).Err())
 		}
 		ts := b.server()
@@ -270,14 +271,14 @@ func TestFirePassesOverPoison(t *testing.T) {
 func TestFireLeavesAStateOfAnotherDefinition(t *testing.T) {
 	eachFire(t, func(b *fireBench) {
 		ctx := b.Context()
-		text, err := b.rdb.HGet(ctx, b.keys.fired, "s").Result()
+		text, err := b.rdb.HGet(ctx, b.keys.Fired, "s").Result()
 		require.NoError(b, err)
 		var state map[string]any
 		require.NoError(b, json.Unmarshal([]byte(text), &state))
 		state["nonce"] = "0123456789abcdef"
 		other, err := json.Marshal(state)
 		require.NoError(b, err)
-		require.NoError(b, b.rdb.HSet(ctx, b.keys.fired, "s", other).Err())
+		require.NoError(b, b.rdb.HSet(ctx, b.keys.Fired, "s", other).Err())
 		ts := b.server()
 		p, err := ts.promote(ctx, false)
 		require.NoError(b, err)
@@ -286,7 +287,7 @@ func TestFireLeavesAStateOfAnotherDefinition(t *testing.T) {
 		require.Contains(b, ts.firer.bad["s"], "another definition")
 		require.Empty(b, b.jobs())
 
-		require.NoError(b, b.rdb.HSet(ctx, b.keys.fired, "s", text).Err())
+		require.NoError(b, b.rdb.HSet(ctx, b.keys.Fired, "s", text).Err())
 		ts.firer.last = time.Time{} // a tick later
 		require.True(b, ts.firer.fire(ctx, p.due, p.waiting))
 		require.Equal(b, []string{b.id}, b.jobs())
@@ -298,7 +299,7 @@ func TestFireLeavesAStateOfAnotherDefinition(t *testing.T) {
 func TestFireOfASlotWithAFraction(t *testing.T) {
 	eachFire(t, func(b *fireBench) {
 		ctx := b.Context()
-		require.NoError(b, b.rdb.ZAdd(ctx, b.keys.slots, redis.Z{Score: float64(b.slot) + 0.5, Member: "s"}).Err())
+		require.NoError(b, b.rdb.ZAdd(ctx, b.keys.Slots, redis.Z{Score: float64(b.slot) + 0.5, Member: "s"}).Err())
 		report, err := inspectorOf(b.client).Check(ctx, "topic")
 		require.NoError(b, err)
 		require.Equal(b, map[FindingKind]int{FindingBadTime: 1}, report.Found)
@@ -363,15 +364,15 @@ func TestScheduleHistoryReadsFewBytes(t *testing.T) {
 		raw := "12345678\x01\x00" + strings.Repeat("x", 1<<18-10)
 		for i := range mine {
 			id := fmt.Sprint("s@", i)
-			require.NoError(b, b.rdb.HSet(ctx, b.keys.pool, id, raw).Err())
-			require.NoError(b, b.rdb.ZAdd(ctx, b.keys.leases, redis.Z{Score: float64(i), Member: id}).Err())
+			require.NoError(b, b.rdb.HSet(ctx, b.keys.Pool, id, raw).Err())
+			require.NoError(b, b.rdb.ZAdd(ctx, b.keys.Leases, redis.Z{Score: float64(i), Member: id}).Err())
 		}
 		_, reclaimed := NewHand(b, b.rdb, b.prefix, "topic").Promote()
 		require.Equal(b, mine, reclaimed)
 		require.EqualValues(b, mine-4, b.state().Attempts)
 
 		// The first one is read whatever its size.
-		require.NoError(b, b.rdb.HSet(ctx, b.keys.pool, "s@7", strings.Repeat(raw, 5)).Err())
+		require.NoError(b, b.rdb.HSet(ctx, b.keys.Pool, "s@7", strings.Repeat(raw, 5)).Err())
 		require.Equal(b, StateReady, must(b.client.Dequeue(ctx, "topic", "s@7")))
 		require.EqualValues(b, mine-4, b.state().Attempts)
 	})
@@ -414,52 +415,52 @@ func TestScheduleCallsSentTwice(t *testing.T) {
 	eachFire(t, func(b *fireBench) {
 		ctx, k := b.Context(), b.keys
 		h := NewHand(b, b.rdb, b.prefix, "topic")
-		receipt, channel := k.receipt(h.series.id), controlChannel(b.prefix)
-		twice := func(s *script, keys []any, meanwhile func(), args ...any) string {
+		receipt, channel := k.Receipt(h.series.ID), script.ControlChannel(b.prefix)
+		twice := func(s *script.Script, keys []any, meanwhile func(), args ...any) string {
 			b.Helper()
-			first, err := h.try(s, keys, append([]any{h.series.next()}, args...)...)
+			first, err := h.try(s, keys, append([]any{h.series.Next()}, args...)...)
 			require.NoError(b, err)
 			if meanwhile != nil {
 				meanwhile()
 			}
 			again, err := h.last()
 			require.NoError(b, err)
-			require.Equal(b, first.text(2), again.text(2))
-			return first.text(2)
+			require.Equal(b, first.Text(2), again.Text(2))
+			return first.Text(2)
 		}
 		d := newDefinition(Every(rare), nil, nil)
 		nonce := func() string {
-			raw := must(b.rdb.HGet(ctx, k.schedules, "s").Result())
+			raw := must(b.rdb.HGet(ctx, k.Schedules, "s").Result())
 			return must(decodeDefinition(raw)).Nonce
 		}
 		d.Job.Scheduled = true
 		head, tail, err := record.Encode(record.Nonce{1}, &d.Job, nil)
 		require.NoError(b, err)
 
-		id := twice(scheduleTriggerScript, k.of(scheduleTriggerScript, receipt), nil,
+		id := twice(script.ScheduleTrigger, k.Of(script.ScheduleTrigger, receipt), nil,
 			"s", nonce(), head, tail, 0, 1000, channel, "topic")
 		require.Equal(b, []string{id}, b.jobs())
-		require.Equal(b, "changed", twice(scheduleTriggerScript, k.of(scheduleTriggerScript, receipt), nil,
+		require.Equal(b, "changed", twice(script.ScheduleTrigger, k.Of(script.ScheduleTrigger, receipt), nil,
 			"s", "0000000000000000", head, tail, 0, 1000, channel, "topic"))
 
-		suspend := k.of(schedulePauseScript, receipt)
+		suspend := k.Of(script.SchedulePause, receipt)
 		resume := func() { require.NoError(b, b.client.ResumeSchedule(ctx, "topic", "s")) }
-		require.Equal(b, "paused", twice(schedulePauseScript, suspend, resume, "s", "pause", "", "", 1000, channel, "topic"))
+		require.Equal(b, "paused", twice(script.SchedulePause, suspend, resume, "s", "pause", "", "", 1000, channel, "topic"))
 		require.Zero(b, b.state().PausedSince, "a pause that comes late does not undo the resume")
 
-		keys := k.of(scheduleSetScript, receipt)
+		keys := k.Of(script.ScheduleSet, receipt)
 		raw, err := d.Encode()
 		require.NoError(b, err)
 		remove := func() { require.NoError(b, b.client.Unschedule(ctx, "topic", "s")) }
-		require.Equal(b, "changed", twice(scheduleSetScript, keys, nil, "s", raw, "0000000000000000", b.slot, 1000, channel, "topic"))
-		require.Equal(b, "replaced", twice(scheduleSetScript, keys, remove, "s", raw, nonce(), b.slot, 1000, channel, "topic"))
+		require.Equal(b, "changed", twice(script.ScheduleSet, keys, nil, "s", raw, "0000000000000000", b.slot, 1000, channel, "topic"))
+		require.Equal(b, "replaced", twice(script.ScheduleSet, keys, remove, "s", raw, nonce(), b.slot, 1000, channel, "topic"))
 		_, err = inspectorOf(b.client).Schedule(ctx, "topic", "s")
 		require.ErrorIs(b, err, ErrNotFound, "a schedule that was removed meanwhile is not made again")
 
-		require.Equal(b, "changed", twice(scheduleSetScript, keys, nil, "s", raw, "0000000000000000", b.slot, 1000, channel, "topic"))
-		require.Equal(b, "new", twice(scheduleSetScript, keys, nil, "s", raw, "", b.slot, 1000, channel, "topic"))
-		require.Equal(b, "gone", twice(scheduleRemoveScript, keys, nil, "s"))
-		require.Equal(b, "none", twice(scheduleRemoveScript, keys, nil, "s"))
+		require.Equal(b, "changed", twice(script.ScheduleSet, keys, nil, "s", raw, "0000000000000000", b.slot, 1000, channel, "topic"))
+		require.Equal(b, "new", twice(script.ScheduleSet, keys, nil, "s", raw, "", b.slot, 1000, channel, "topic"))
+		require.Equal(b, "gone", twice(script.ScheduleRemove, keys, nil, "s"))
+		require.Equal(b, "none", twice(script.ScheduleRemove, keys, nil, "s"))
 	})
 }
 
@@ -470,7 +471,7 @@ func TestFireOnAFullRedis(t *testing.T) {
 	redistest.Need(t)
 	rdb := redistest.Start(t).Client(t)
 	b := &fireBench{T: t, rdb: rdb, prefix: redistest.Prefix(t)}
-	b.client, b.keys = NewClient(rdb, Prefix(b.prefix)), newKeys(b.prefix, "topic")
+	b.client, b.keys = NewClient(rdb, Prefix(b.prefix)), script.NewKeys(b.prefix, "topic")
 	require.NoError(t, b.client.Schedule(t.Context(), "topic", "s", Every(rare), nil))
 	b.slot = time.Now().UnixMilli() / rare.Milliseconds() * rare.Milliseconds()
 	b.id = fmt.Sprint("s@", b.slot)
@@ -492,7 +493,7 @@ func TestFireMeetsAKeyOfAWrongType(t *testing.T) {
 	eachFire(t, func(b *fireBench) {
 		ts := b.server()
 		f := b.read(ts)
-		for _, key := range []string{b.keys.pool, b.keys.bucket, b.keys.ready, b.keys.leases, b.keys.dead, b.keys.waiting} {
+		for _, key := range []string{b.keys.Pool, b.keys.Bucket, b.keys.Ready, b.keys.Leases, b.keys.Dead, b.keys.Waiting} {
 			require.NoError(b, b.rdb.Set(b.Context(), key, "wrong", 0).Err())
 			before := Dump(b, b.rdb, b.prefix)
 			_, _, err := ts.firer.fireSome(b.Context(), []firing{f})
@@ -506,9 +507,9 @@ func TestFireMeetsAKeyOfAWrongType(t *testing.T) {
 }
 
 // newFirer returns a firer that calls exec instead of Redis.
-func newFirer(log *slog.Logger, exec func(topicCall) (reply, error)) *firer {
+func newFirer(log *slog.Logger, exec func(topicCall) (script.Reply, error)) *firer {
 	return &firer{
-		exec: func(_ context.Context, c topicCall, _ ...any) (reply, error) { return exec(c) },
+		exec: func(_ context.Context, c topicCall, _ ...any) (script.Reply, error) { return exec(c) },
 		log:  log, tick: time.Second,
 		plans: map[string]plan{}, bad: map[string]string{}, missed: map[string]int64{},
 	}
@@ -519,10 +520,10 @@ func newFirer(log *slog.Logger, exec func(topicCall) (reply, error)) *firer {
 func TestFirerLooks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		looks, found := 0, 0
-		f := newFirer(slog.New(slog.DiscardHandler), func(c topicCall) (reply, error) {
+		f := newFirer(slog.New(slog.DiscardHandler), func(c topicCall) (script.Reply, error) {
 			looks++
-			require.Same(t, scheduleDueScript, c.script)
-			return reply{"ok", int64(1), int64(found), []any{}, []any{}, []any{}, []any{}}, nil
+			require.Same(t, script.ScheduleDue, c.script)
+			return script.Reply{"ok", int64(1), int64(found), []any{}, []any{}, []any{}, []any{}}, nil
 		})
 		require.False(t, f.fire(t.Context(), 0, 0))
 		require.Zero(t, looks, "nothing is due")
@@ -545,7 +546,7 @@ func TestFirerLooks(t *testing.T) {
 func TestFirerPausesAfterAFailure(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		calls := 0
-		f := newFirer(slog.New(slog.DiscardHandler), func(topicCall) (reply, error) {
+		f := newFirer(slog.New(slog.DiscardHandler), func(topicCall) (script.Reply, error) {
 			calls++
 			return nil, context.DeadlineExceeded
 		})
@@ -562,8 +563,8 @@ func TestFirerPausesAfterAFailure(t *testing.T) {
 func TestFirerWarns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log lines
-		f := newFirer(slog.New(slog.NewTextHandler(&log, nil)), func(topicCall) (reply, error) {
-			return reply{"ok", int64(1), int64(0), []any{}}, nil
+		f := newFirer(slog.New(slog.NewTextHandler(&log, nil)), func(topicCall) (script.Reply, error) {
+			return script.Reply{"ok", int64(1), int64(0), []any{}}, nil
 		})
 		f.warned = time.Now()
 		f.missed["a"] = 3

@@ -9,6 +9,7 @@ import (
 
 	"github.com/delayq/delayq/internal/record"
 	"github.com/delayq/delayq/internal/schedule"
+	"github.com/delayq/delayq/internal/script"
 )
 
 // A ScheduleState is the state of a schedule.
@@ -160,7 +161,7 @@ func (i *Inspector) Schedule(ctx context.Context, topic, name string) (*Schedule
 		err = ErrNotFound
 	}
 	if err != nil {
-		return nil, located{call: "describe", topic: topic, schedule: name}.at(err)
+		return nil, script.Place{Call: "describe", Topic: topic, Schedule: name}.At(err)
 	}
 	return list[0], nil
 }
@@ -174,7 +175,7 @@ func (i *Inspector) validateSchedule(ctx context.Context, topic, name string) er
 // of a definition the call reads, which is everything but the payload.
 const (
 	schedulesPage  = 100
-	definitionHead = 3*maxHeaderLen + 6*schedule.MaxCronLen // msgpack at most doubles short headers
+	definitionHead = 3*script.MaxHeaderLen + 6*schedule.MaxCronLen // msgpack at most doubles short headers
 )
 
 // Schedules describes all schedules of a topic, sorted by name and without payloads. Schedules
@@ -183,7 +184,7 @@ const (
 func (i *Inspector) Schedules(ctx context.Context, topic string) ([]*ScheduleInfo, error) {
 	list, err := i.schedules(ctx, topic)
 	if err != nil {
-		return nil, located{call: "list schedules", topic: topic}.at(err)
+		return nil, script.Place{Call: "list schedules", Topic: topic}.At(err)
 	}
 	return list, nil
 }
@@ -192,14 +193,14 @@ func (i *Inspector) schedules(ctx context.Context, topic string) ([]*ScheduleInf
 	if err := i.validate(ctx, topic, ""); err != nil {
 		return nil, err
 	}
-	k := newKeys(i.o.prefix, topic)
+	k := script.NewKeys(i.o.prefix, topic)
 	var found []string
-	err := i.scan(ctx, k.fired, func(i *Inspector) error {
+	err := i.scan(ctx, k.Fired, func(i *Inspector) error {
 		found = nil
 		for cursor := uint64(0); ; {
-			pairs, next, err := i.rdb.HScan(ctx, k.fired, cursor, "", schedulesPage).Result()
+			pairs, next, err := i.rdb.HScan(ctx, k.Fired, cursor, "", schedulesPage).Result()
 			if err != nil {
-				return i.scripts.blame(ctx, err, k.fired)
+				return i.scripts.Blame(ctx, err, k.Fired)
 			}
 			for at := 0; at < len(pairs); at += 2 {
 				found = append(found, pairs[at])
@@ -227,13 +228,13 @@ func (i *Inspector) schedules(ctx context.Context, topic string) ([]*ScheduleInf
 // scheduleInfos describes schedules and leaves out those that do not exist.
 func (i *Inspector) scheduleInfos(ctx context.Context, topic string, size int, which []string) (list []*ScheduleInfo, err error) {
 	for len(which) > 0 {
-		r, err := readSchedules(ctx, i.scripts, newKeys(i.o.prefix, topic), size, which...)
+		r, err := readSchedules(ctx, i.scripts, script.NewKeys(i.o.prefix, topic), size, which...)
 		if err != nil {
 			return nil, err
 		}
-		covered := min(len(r.list(2)), len(which))
+		covered := min(len(r.List(2)), len(which))
 		if covered == 0 {
-			return nil, errReply
+			return nil, script.ErrReply
 		}
 		for at, name := range which[:covered] {
 			if info := readInfo(r, at, size < 0); info != nil {
@@ -248,19 +249,19 @@ func (i *Inspector) scheduleInfos(ctx context.Context, topic string, size int, w
 
 // readSchedules executes the schedule_info script once. The reply covers the first of the
 // schedules in which, as many as can be read in a short time.
-func readSchedules(ctx context.Context, c caller, k *keys, size int, which ...string) (reply, error) {
+func readSchedules(ctx context.Context, c script.Caller, k *script.Keys, size int, which ...string) (script.Reply, error) {
 	args := make([]any, 2, 2+len(which))
 	args[0], args[1] = size, callBytes
 	for _, name := range which {
 		args = append(args, name)
 	}
-	return c.exec(ctx, scheduleInfoScript, k, "", 0, args...)
+	return c.Exec(ctx, script.ScheduleInfo, k, "", 0, args...)
 }
 
 // readInfo decodes one schedule of a reply of schedule_info. If whole is set, the reply has whole
 // definitions, otherwise the beginnings of them. It returns nil if the schedule does not exist.
-func readInfo(r reply, i int, whole bool) *ScheduleInfo {
-	raw := r.list(2).text(i)
+func readInfo(r script.Reply, i int, whole bool) *ScheduleInfo {
+	raw := r.List(2).Text(i)
 	if raw == "" {
 		return nil
 	}
@@ -274,19 +275,19 @@ func readInfo(r reply, i int, whole bool) *ScheduleInfo {
 	} else {
 		info.defined(d)
 	}
-	state, err := record.DecodeScheduleState(r.list(5).text(i))
+	state, err := record.DecodeScheduleState(r.List(5).Text(i))
 	if err != nil {
 		info.Undecodable = errors.Join(info.Undecodable, err)
 	}
 	info.fired(&state)
-	if score := r.list(3).text(i); score != "" && score != "0" {
+	if score := r.List(3).Text(i); score != "" && score != "0" {
 		info.NextSlot = scoreTime(score)
 	}
-	if score := r.list(4).text(i); score != "" {
+	if score := r.List(4).Text(i); score != "" {
 		info.WaitingSlot = scoreTime(score)
 	}
-	info.ran(r.list(6).text(i))
-	doing := r.list(7).text(i)
+	info.ran(r.List(6).Text(i))
+	doing := r.List(7).Text(i)
 	info.LastUnfinished = doing != "none"
 	switch {
 	case state.Paused != 0:
@@ -345,7 +346,7 @@ const (
 func (i *Inspector) Runs(ctx context.Context, topic, name string, limit int) ([]RunInfo, error) {
 	list, err := i.runs(ctx, topic, name, limit)
 	if err != nil {
-		return nil, located{call: "list runs", topic: topic, schedule: name}.at(err)
+		return nil, script.Place{Call: "list runs", Topic: topic, Schedule: name}.At(err)
 	}
 	return list, nil
 }
@@ -358,7 +359,7 @@ func (i *Inspector) runs(ctx context.Context, topic, name string, limit int) (li
 	if err != nil {
 		return nil, err
 	}
-	key := newKeys(i.o.prefix, topic).runs
+	key := script.NewKeys(i.o.prefix, topic).Runs
 	fields := make([]string, 1, 1+maxRuns)
 	fields[0] = name
 	for at := range maxRuns {
@@ -369,12 +370,12 @@ func (i *Inspector) runs(ctx context.Context, topic, name string, limit int) (li
 		err = ErrNotFound
 	}
 	if err != nil {
-		return nil, i.scripts.blame(ctx, err, key)
+		return nil, i.scripts.Blame(ctx, err, key)
 	}
-	log := reply(values)
-	ended, _, _ := record.CutRunCounts(log.text(0))
+	log := script.Reply(values)
+	ended, _, _ := record.CutRunCounts(log.Text(0))
 	for n := ended - 1; n >= max(0, ended-int64(limit)); n-- {
-		run, ok := runInfo(log.text(1 + int(n%maxRuns)))
+		run, ok := runInfo(log.Text(1 + int(n%maxRuns)))
 		if ok && len(list) > 0 && list[0].FinishedAt.Sub(run.FinishedAt) > maxRunAge {
 			break
 		}

@@ -17,6 +17,7 @@ import (
 	"github.com/delayq/delayq/internal/embedded"
 	"github.com/delayq/delayq/internal/record"
 	"github.com/delayq/delayq/internal/schedule"
+	"github.com/delayq/delayq/internal/script"
 )
 
 // A scheduleModel is what one schedule is to do, written down as plainly as can be: slot by slot,
@@ -305,7 +306,7 @@ func (m *scheduleModel) compare(t *testing.T, client *Client, story string) {
 		require.Equal(t, m.paused, info.State == SchedulePaused, story)
 		require.Equal(t, m.ended && !m.paused, info.State == ScheduleEnded, story)
 	}
-	ready, err := client.rdb.HKeys(ctx, newKeys(defaultPrefix, "t").pool).Result()
+	ready, err := client.rdb.HKeys(ctx, script.NewKeys(script.DefaultPrefix, "t").Pool).Result()
 	require.NoError(t, err)
 	var want []string
 	for id := range m.jobs {
@@ -336,14 +337,14 @@ func FuzzSchedule(f *testing.F) {
 func (b *fireBench) hold(name string, n int) {
 	b.Helper()
 	ctx, p := b.Context(), b.rdb.Pipeline()
-	for _, key := range []string{b.keys.schedules, b.keys.fired, b.keys.runs} {
+	for _, key := range []string{b.keys.Schedules, b.keys.Fired, b.keys.Runs} {
 		like := must(b.rdb.HGet(ctx, key, "s").Result())
 		for i := range n {
 			p.HSet(ctx, key, fmt.Sprint(name, i), like)
 		}
 	}
 	for i := range n {
-		p.ZAdd(ctx, b.keys.waiting, redis.Z{Score: float64(b.slot), Member: fmt.Sprint(name, i)})
+		p.ZAdd(ctx, b.keys.Waiting, redis.Z{Score: float64(b.slot), Member: fmt.Sprint(name, i)})
 	}
 	require.NoError(b, second(p.Exec(ctx)))
 }
@@ -354,13 +355,13 @@ func (b *fireBench) busy(name string, from, to int) {
 	for i := from; i < to; i++ {
 		name := fmt.Sprint(name, i)
 		state := fmt.Sprintf(`{"nonce":%q,"job":%q,"fired":1,"since":0,"skipped":0,"missed":0}`, b.nonce(), name+"@1")
-		require.NoError(b, b.rdb.HSet(b.Context(), b.keys.fired, name, state).Err())
-		require.NoError(b, b.rdb.HSet(b.Context(), b.keys.pool, name+"@1", "record").Err())
+		require.NoError(b, b.rdb.HSet(b.Context(), b.keys.Fired, name, state).Err())
+		require.NoError(b, b.rdb.HSet(b.Context(), b.keys.Pool, name+"@1", "record").Err())
 	}
 }
 
 func (b *fireBench) nonce() string {
-	raw := must(b.rdb.HGet(b.Context(), b.keys.schedules, "s").Result())
+	raw := must(b.rdb.HGet(b.Context(), b.keys.Schedules, "s").Result())
 	return must(decodeDefinition(raw)).Nonce
 }
 
@@ -373,7 +374,7 @@ func TestReleaseLooksAtWhatHasEnded(t *testing.T) {
 		ctx := b.Context()
 		const all = 1500
 		b.hold("q", all)
-		require.NoError(b, b.rdb.ZRem(ctx, b.keys.slots, "s").Err())
+		require.NoError(b, b.rdb.ZRem(ctx, b.keys.Slots, "s").Err())
 		ts := b.server()
 		ts.firer.looked = time.Now().Add(time.Hour) // no tick
 		ts.outcomes.endedSchedules = []string{"q7", "q9", "nobody", "s"}
@@ -411,7 +412,7 @@ func TestReleaseComesRound(t *testing.T) {
 		for i := range all {
 			ids[fmt.Sprintf("q%d@1", i)] = "record"
 		}
-		require.NoError(b, b.rdb.HSet(b.Context(), b.keys.pool, ids).Err())
+		require.NoError(b, b.rdb.HSet(b.Context(), b.keys.Pool, ids).Err())
 		b.busy("q", all-1, all) // one state is enough: all others have no job, and so none that is going
 		ts := b.server()
 		free := func() int { return len(b.jobs()) - all }
@@ -420,7 +421,7 @@ func TestReleaseComesRound(t *testing.T) {
 			ts.firer.fire(b.Context(), 0, all)
 		}
 		require.Equal(b, all-1, free())
-		require.NoError(b, b.rdb.HDel(b.Context(), b.keys.pool, fmt.Sprintf("q%d@1", all-1)).Err())
+		require.NoError(b, b.rdb.HDel(b.Context(), b.keys.Pool, fmt.Sprintf("q%d@1", all-1)).Err())
 		ts.firer.looked = time.Time{}
 		require.True(b, ts.firer.fire(b.Context(), 0, 1))
 		require.Equal(b, all-1, free(), "one has gone, one has come")
@@ -436,7 +437,7 @@ func TestFireIsNotHeldUpByGaps(t *testing.T) {
 		for i := range gaps {
 			name := fmt.Sprint("gap", i)
 			require.NoError(b, b.client.Schedule(ctx, "topic", name, Cron("* * * * * *", "UTC"), nil, MaxRuns(1)))
-			require.NoError(b, b.rdb.ZAdd(ctx, b.keys.slots, redis.Z{Score: float64(b.slot - 1000), Member: name}).Err())
+			require.NoError(b, b.rdb.ZAdd(ctx, b.keys.Slots, redis.Z{Score: float64(b.slot - 1000), Member: name}).Err())
 		}
 		ts := b.server()
 		p, err := ts.promote(ctx, false)
@@ -446,7 +447,7 @@ func TestFireIsNotHeldUpByGaps(t *testing.T) {
 		require.Contains(b, b.jobs(), b.id)
 		require.Len(b, b.jobs(), page+1)
 		b.due() // another one falls due meanwhile
-		require.NoError(b, b.rdb.HDel(ctx, b.keys.pool, b.id).Err())
+		require.NoError(b, b.rdb.HDel(ctx, b.keys.Pool, b.id).Err())
 		require.True(b, ts.firer.fire(ctx, p.due, 0))
 		require.Contains(b, b.jobs(), b.id)
 		require.Len(b, b.jobs(), 2*page+1)
@@ -466,7 +467,7 @@ func TestReleaseNamesAScheduleOnce(t *testing.T) {
 	eachFire(t, func(b *fireBench) {
 		ctx := b.Context()
 		b.hold("q", 1)
-		require.NoError(b, b.rdb.ZRem(ctx, b.keys.slots, "s").Err())
+		require.NoError(b, b.rdb.ZRem(ctx, b.keys.Slots, "s").Err())
 		ts := b.server()
 		ts.firer.looked = time.Now().Add(time.Hour) // no tick
 		for range 2 {
@@ -492,7 +493,7 @@ func TestUnscheduleWithoutAHistory(t *testing.T) {
 		require.NoError(b, err)
 		require.True(b, ts.firer.fire(ctx, p.due, p.waiting))
 		require.Equal(b, []string{b.id}, b.jobs())
-		require.NoError(b, b.rdb.Del(ctx, b.keys.runs).Err())
+		require.NoError(b, b.rdb.Del(ctx, b.keys.Runs).Err())
 		require.NoError(b, b.client.Unschedule(ctx, "topic", "s"))
 		require.Empty(b, b.jobs())
 	})

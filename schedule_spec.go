@@ -8,6 +8,7 @@ import (
 
 	"github.com/delayq/delayq/internal/record"
 	"github.com/delayq/delayq/internal/schedule"
+	"github.com/delayq/delayq/internal/script"
 )
 
 // A Spec defines the slots of a schedule. Use [Every], [Cron] or [OnCalendar] to create one. Specs
@@ -77,7 +78,7 @@ func checkCron(rule string) error {
 // have the same limits as topics. If no server of its topic has the calendar, the schedule waits
 // for one.
 func OnCalendar(name string) Spec {
-	return Spec{record.Spec{Kind: record.Calendar, Text: name}, checkName("calendar", name)}
+	return Spec{record.Spec{Kind: record.Calendar, Text: name}, script.CheckName("calendar", name)}
 }
 
 // String describes the spec: "every 10s", "cron 0 9 * * 1-5 Europe/Berlin", "calendar bank-days".

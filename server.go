@@ -17,6 +17,7 @@ import (
 	"github.com/delayq/delayq/internal/link"
 	"github.com/delayq/delayq/internal/loop"
 	"github.com/delayq/delayq/internal/schedule"
+	"github.com/delayq/delayq/internal/script"
 )
 
 // A Handler runs jobs. The value that Handle returns decides what happens to the job:
@@ -63,8 +64,8 @@ type Server struct {
 	o           serverOptions
 	id          string
 	log         *slog.Logger
-	scripts     caller
-	takeScripts caller // with their own connections
+	scripts     script.Caller
+	takeScripts script.Caller // with their own connections
 
 	calls         redis.UniversalClient // for calls that Redis answers immediately
 	takes         redis.UniversalClient // for takes, whose replies can be large
@@ -192,7 +193,7 @@ func (s *Server) begin() error {
 		return err
 	}
 	for _, t := range s.topics.all() {
-		h, err := s.wrapLocked(t.keys.topic, t.handler)
+		h, err := s.wrapLocked(t.keys.Topic, t.handler)
 		if err != nil {
 			s.errs = append(s.errs, err)
 			return err
@@ -232,8 +233,8 @@ func (s *Server) begin() error {
 	}
 	s.answerTimeout, s.dialTimeout = link.AnswerTimeout(s.rdb), link.DialTimeout(s.rdb)
 	_, s.pulse.Cluster = s.rdb.(*redis.ClusterClient)
-	s.scripts = caller{rdb: newFelt(s.calls, &s.pulse), hooks: &s.o.hooks}
-	s.takeScripts = caller{rdb: newFelt(s.takes, &s.pulse), hooks: &s.o.hooks}
+	s.scripts = script.Caller{RDB: script.NewFelt(s.calls, &s.pulse), Hooks: &s.o.hooks}
+	s.takeScripts = script.Caller{RDB: script.NewFelt(s.takes, &s.pulse), Hooks: &s.o.hooks}
 	s.outage = &outage{log: s.log, lost: func(error) {
 		for _, rdb := range []redis.UniversalClient{s.calls, s.takes, s.blocking} {
 			link.Reload(rdb)

@@ -9,6 +9,7 @@ import (
 	"github.com/delayq/delayq/internal/contain"
 	"github.com/delayq/delayq/internal/loop"
 	"github.com/delayq/delayq/internal/record"
+	"github.com/delayq/delayq/internal/script"
 )
 
 // A verb is a way to settle a job.
@@ -29,31 +30,31 @@ const (
 // verbs holds, for each verb, its script, the arguments before the rows, and the name of the
 // outcome.
 var verbs = [...]struct {
-	script  *script
+	script  *script.Script
 	outcome Outcome
 	delays  bool // the job is due again after a delay
 	nudges  bool // the script can wake the timers
 	words   []any
 }{
-	verbAck:     {ackScript, OutcomeAcked, false, false, []any{string(OutcomeAcked)}},
-	verbExpire:  {ackScript, OutcomeExpired, false, false, []any{string(OutcomeExpired)}},
-	verbAgain:   {againScript, OutcomeAgain, false, true, nil},
-	verbRetry:   {retryScript, OutcomeRetried, true, false, nil},
-	verbSnooze:  {snoozeScript, OutcomeSnoozed, true, false, nil},
-	verbReturn:  {giveBackScript, OutcomeReturned, false, false, nil},
-	verbHold:    {giveBackScript, OutcomeHeld, false, false, nil},
-	verbHoldKey: {giveBackScript, OutcomeHeld, false, false, nil},
-	verbBury:    {buryScript, OutcomeBuried, false, false, nil},
+	verbAck:     {script.Ack, OutcomeAcked, false, false, []any{string(OutcomeAcked)}},
+	verbExpire:  {script.Ack, OutcomeExpired, false, false, []any{string(OutcomeExpired)}},
+	verbAgain:   {script.Again, OutcomeAgain, false, true, nil},
+	verbRetry:   {script.Retry, OutcomeRetried, true, false, nil},
+	verbSnooze:  {script.Snooze, OutcomeSnoozed, true, false, nil},
+	verbReturn:  {script.GiveBack, OutcomeReturned, false, false, nil},
+	verbHold:    {script.GiveBack, OutcomeHeld, false, false, nil},
+	verbHoldKey: {script.GiveBack, OutcomeHeld, false, false, nil},
+	verbBury:    {script.Bury, OutcomeBuried, false, false, nil},
 }
 
 // open appends the arguments that precede the rows of a settling script.
-func (v verb) open(args []any, k *keys, number string, list []row) []any {
+func (v verb) open(args []any, k *script.Keys, number string, list []row) []any {
 	args = append(args, number)
 	if verbs[v].nudges {
-		return append(args, maxTick.Milliseconds(), controlChannel(k.prefix()), k.topic)
+		return append(args, maxTick.Milliseconds(), script.ControlChannel(k.Prefix()), k.Topic)
 	}
 	if v.returns() {
-		return append(append(args, controlChannel(k.prefix()), k.topic), v.hold(list)...)
+		return append(append(args, script.ControlChannel(k.Prefix()), k.Topic), v.hold(list)...)
 	}
 	return append(args, verbs[v].words...)
 }
@@ -194,7 +195,7 @@ func (t *topicServer) settleStep(ctx context.Context, k *settler, least int) loo
 		t.mu.Unlock()
 		switch {
 		case len(k.list) > 0:
-			k.number = k.series.next()
+			k.number = k.series.Next()
 		case ctx.Err() != nil:
 			return loop.Over
 		case t.unpark(ctx) != nil:
@@ -205,7 +206,7 @@ func (t *topicServer) settleStep(ctx context.Context, k *settler, least int) loo
 	}
 	doubt := k.doubt
 	k.doubt = true // even if the call ends this goroutine
-	err := t.settle(ctx, k.series.id, k.number, k.list)
+	err := t.settle(ctx, k.series.ID, k.number, k.list)
 	if err == nil {
 		k.slow.Reset()
 		k.number, k.doubt = "", false
@@ -213,7 +214,7 @@ func (t *topicServer) settleStep(ctx context.Context, k *settler, least int) loo
 	}
 	// If the call was not executed, other rows need not wait for it. If a repeated call was not
 	// executed, the call before it may have been.
-	k.doubt = !certain(err) || doubt && away(err)
+	k.doubt = !script.Certain(err) || doubt && script.Away(err)
 	if stopped := ctx.Err() != nil; stopped || !k.doubt {
 		t.mu.Lock()
 		t.outcomes.putBack(k.list)
@@ -228,7 +229,7 @@ func (t *topicServer) settleStep(ctx context.Context, k *settler, least int) loo
 
 // A settler is the state of such a loop: the call that is in flight or must be repeated.
 type settler struct {
-	series *series
+	series *script.Series
 	number string // of the call; empty: none
 	list   []row
 	doubt  bool // it may have been executed
@@ -334,9 +335,9 @@ func (t *topicServer) settle(ctx context.Context, series, number string, list []
 	args = t.group(args, list)
 	t.mu.Unlock()
 
-	reply, err := t.exec(ctx, topicCall{script: v.script, jobs: len(list), receipt: t.keys.receipt(series)}, args...)
+	reply, err := t.exec(ctx, topicCall{script: v.script, jobs: len(list), receipt: t.keys.Receipt(series)}, args...)
 
-	letters, ended, told := t.examine(ctx, reply.text(2)), false, false
+	letters, ended, told := t.examine(ctx, reply.Text(2)), false, false
 	if err == nil {
 		t.mu.Lock()
 		for i := range list {
@@ -354,7 +355,7 @@ func (t *topicServer) settle(ctx context.Context, series, number string, list []
 		if err != nil {
 			continue
 		}
-		if i < len(letters) && letters[i] != letterOurs {
+		if i < len(letters) && letters[i] != script.LetterOurs {
 			if r.lost == nil {
 				r.lost = r.why(letters[i], time.Now())
 			}

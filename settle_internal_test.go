@@ -13,6 +13,7 @@ import (
 
 	"github.com/delayq/delayq/internal/loop"
 	"github.com/delayq/delayq/internal/record"
+	"github.com/delayq/delayq/internal/script"
 )
 
 // quietOutcomes are outcomes without loops.
@@ -204,7 +205,7 @@ func TestGatherWeighsRenewals(t *testing.T) {
 func TestAgainWakesTheTimersForTheFirst(t *testing.T) {
 	eachHand(t, func(t *testing.T, h *Hand) {
 		ctx := t.Context()
-		sub := h.rdb.Subscribe(ctx, controlChannel(h.prefix()))
+		sub := h.rdb.Subscribe(ctx, script.ControlChannel(h.prefix()))
 		defer func() { require.NoError(t, sub.Close()) }()
 		_, err := sub.Receive(ctx)
 		require.NoError(t, err)
@@ -216,7 +217,7 @@ func TestAgainWakesTheTimersForTheFirst(t *testing.T) {
 			require.NoError(t, err, "%v", whens)
 			require.IsType(t, &redis.Message{}, m)
 			require.Regexp(t, "^wake ", m.(*redis.Message).Payload)
-			require.NoError(t, h.rdb.Del(ctx, h.keys.bucket, h.keys.pool).Err())
+			require.NoError(t, h.rdb.Del(ctx, h.keys.Bucket, h.keys.Pool).Err())
 		}
 	})
 }

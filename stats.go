@@ -12,6 +12,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/delayq/delayq/internal/record"
+	"github.com/delayq/delayq/internal/script"
 )
 
 // TopicStats holds the numbers of jobs in a topic, and what has happened in it since its first job.
@@ -117,16 +118,16 @@ func (i *Inspector) Stats(ctx context.Context, topics ...string) ([]TopicStats, 
 	var list []TopicStats
 	var failed topicErrors
 	clock := redis.NewTimeCmd(ctx, "time")
-	first := redis.NewScanCmd(ctx, nil, "hscan", serversKey(i.o.prefix), 0, "count", serversPage)
+	first := redis.NewScanCmd(ctx, nil, "hscan", script.ServersKey(i.o.prefix), 0, "count", serversPage)
 	others := []redis.Cmder{first, clock}
 	for some := range slices.Chunk(topics, statsTopics) {
 		reads := i.read(ctx, some, others...)
 		if others != nil {
 			if err := clock.Err(); err != nil {
-				if said := reads[0].pool.Err(); locked(said) { // then Redis has hung up before the end
+				if said := reads[0].pool.Err(); script.Locked(said) { // then Redis has hung up before the end
 					err = said
 				}
-				return nil, fmt.Errorf("inspect: %w", hinted(err))
+				return nil, fmt.Errorf("inspect: %w", script.Hinted(err))
 			}
 			found, err := i.serversAfter(ctx, first)
 			if err != nil {
@@ -155,12 +156,12 @@ func (i *Inspector) serversAfter(ctx context.Context, first *redis.ScanCmd) ([]S
 		return i.servers(ctx) // nobody knows which node has answered
 	}
 	list, err := allServers(ctx, i.rdb, i.o.prefix, first)
-	return list, i.scripts.blame(ctx, err, serversKey(i.o.prefix))
+	return list, i.scripts.Blame(ctx, err, script.ServersKey(i.o.prefix))
 }
 
 // invalidTopic returns an error if a topic is invalid.
 func invalidTopic(topic string) error {
-	if err := checkName("topic", topic); err != nil {
+	if err := script.CheckName("topic", topic); err != nil {
 		return invalid([]error{err})
 	}
 	return nil
@@ -168,14 +169,14 @@ func invalidTopic(topic string) error {
 
 // A topicRead is the commands that read a topic. The first ones travel in one pipeline.
 type topicRead struct {
-	keys                                                           *keys
+	keys                                                           *script.Keys
 	pool, bucket, leases, dead, done, attempts, schedules, waiting *redis.IntCmd
 	lane, turn                                                     *redis.IntCmd
 	head, slot                                                     *redis.ZSliceCmd
 	pause, counters                                                *redis.SliceCmd
 	err                                                            error
 
-	overdue *scriptCall // nil: nothing is due
+	overdue *script.Call // nil: nothing is due
 }
 
 // read reads topics, and sends other commands along with them. Plain commands cost Redis less than
@@ -184,7 +185,7 @@ func (i *Inspector) read(ctx context.Context, topics []string, others ...redis.C
 	var cmds []redis.Cmder
 	reads := make([]*topicRead, len(topics))
 	for at, topic := range topics {
-		k := newKeys(i.o.prefix, topic)
+		k := script.NewKeys(i.o.prefix, topic)
 		number := func(words ...any) *redis.IntCmd {
 			cmd := redis.NewIntCmd(ctx, words...)
 			cmds = append(cmds, cmd)
@@ -201,29 +202,29 @@ func (i *Inspector) read(ctx context.Context, topics []string, others ...redis.C
 			return cmd
 		}
 		names := make([]any, 0, 2+len(counters))
-		names = append(names, "hmget", k.stats)
+		names = append(names, "hmget", k.Stats)
 		for _, name := range counters {
 			names = append(names, string(name))
 		}
-		settings := []any{"hmget", k.meta, "paused", "until", "pauses", "hold", "holdby", "holdwhy", "flow", "tat"}
+		settings := []any{"hmget", k.Meta, "paused", "until", "pauses", "hold", "holdby", "holdwhy", "flow", "tat"}
 		reads[at] = &topicRead{
-			keys: k, pool: number("hlen", k.pool), bucket: number("zcard", k.bucket),
-			leases: number("zcount", k.leases, 0, record.MaxTime), // not the anchor
-			dead:   number("zcard", k.dead), done: number("zcard", k.done), attempts: number("hlen", k.attempts),
-			head: first(k.bucket), pause: fields(settings...), counters: fields(names...),
-			schedules: number("hlen", k.schedules), waiting: number("zcard", k.waiting), slot: first(k.slots),
-			lane: number("zcard", k.lane), turn: number("zcard", k.turn),
+			keys: k, pool: number("hlen", k.Pool), bucket: number("zcard", k.Bucket),
+			leases: number("zcount", k.Leases, 0, record.MaxTime), // not the anchor
+			dead:   number("zcard", k.Dead), done: number("zcard", k.Done), attempts: number("hlen", k.Attempts),
+			head: first(k.Bucket), pause: fields(settings...), counters: fields(names...),
+			schedules: number("hlen", k.Schedules), waiting: number("zcard", k.Waiting), slot: first(k.Slots),
+			lane: number("zcard", k.Lane), turn: number("zcard", k.Turn),
 		}
 	}
-	i.scripts.send(ctx, nil, append(cmds, others...))
+	i.scripts.Send(ctx, nil, append(cmds, others...))
 	for _, r := range reads {
 		for _, cmd := range []redis.Cmder{
 			r.pool, r.bucket, r.leases, r.dead, r.done, r.attempts, r.head, r.pause, r.counters, r.schedules, r.waiting, r.slot, r.lane, r.turn,
 		} {
 			if err := cmd.Err(); err != nil {
 				k := r.keys
-				r.err = located{call: "inspect", topic: k.topic}.at(i.scripts.blame(ctx, err,
-					k.pool, k.bucket, k.leases, k.dead, k.done, k.attempts, k.meta, k.stats, k.schedules, k.waiting, k.slots, k.lane, k.turn))
+				r.err = script.Place{Call: "inspect", Topic: k.Topic}.At(i.scripts.Blame(ctx, err,
+					k.Pool, k.Bucket, k.Leases, k.Dead, k.Done, k.Attempts, k.Meta, k.Stats, k.Schedules, k.Waiting, k.Slots, k.Lane, k.Turn))
 				break
 			}
 		}
@@ -239,15 +240,15 @@ func (i *Inspector) readOverdue(ctx context.Context, reads []*topicRead, now tim
 	if _, cluster := i.rdb.(*redis.ClusterClient); cluster {
 		now = now.Add(skew)
 	}
-	var calls []*scriptCall
+	var calls []*script.Call
 	for _, r := range reads {
 		if r.err == nil && (r.ready() > 0 || isPast(r.head, now)) {
-			r.overdue = newScriptCall(inspectScript, r.keys.topic, 0, r.keys.of(inspectScript, ""), nil)
+			r.overdue = script.NewCall(script.Inspect, r.keys.Topic, 0, r.keys.Of(script.Inspect, ""), nil)
 			calls = append(calls, r.overdue)
 		}
 	}
 	if len(calls) > 0 {
-		i.scripts.doWith(ctx, calls)
+		i.scripts.DoWith(ctx, calls)
 	}
 }
 
@@ -273,7 +274,7 @@ func (r *topicRead) ready() int64 {
 func (r *topicRead) stats(now time.Time) (TopicStats, error) {
 	now = now.Truncate(time.Millisecond)
 	s := TopicStats{
-		Topic: r.keys.topic, At: now, Scheduled: r.bucket.Val(), Ready: r.ready(), Running: r.leases.Val(), Dead: r.dead.Val(), Done: r.done.Val(),
+		Topic: r.keys.Topic, At: now, Scheduled: r.bucket.Val(), Ready: r.ready(), Running: r.leases.Val(), Dead: r.dead.Val(), Done: r.done.Val(),
 		Retrying: max(0, r.attempts.Val()-r.dead.Val()), NextDue: firstScore(r.head),
 		Schedules: r.schedules.Val(), WaitingSlots: r.waiting.Val(), NextSlot: firstScore(r.slot),
 		Laned: r.lane.Val(), Keys: r.turn.Val(),
@@ -283,16 +284,16 @@ func (r *topicRead) stats(now time.Time) (TopicStats, error) {
 	}
 	s.Overdue = s.Ready
 	if r.overdue != nil {
-		if r.overdue.err != nil {
-			return s, r.overdue.err
+		if r.overdue.Err != nil {
+			return s, r.overdue.Err
 		}
-		s.addOverdue(r.overdue.reply)
+		s.addOverdue(r.overdue.Reply)
 	}
-	pause := reply(r.pause.Val())
-	for _, p := range record.DecodePauses(pause.text(2), now.UnixMilli()) {
+	pause := script.Reply(r.pause.Val())
+	for _, p := range record.DecodePauses(pause.Text(2), now.UnixMilli()) {
 		s.Pauses = append(s.Pauses, PauseInfo{By: p.By, Reason: p.Reason, Since: msTime(p.Since), Until: orZero(p.Until)})
 	}
-	if until := pause.text(1); pause.text(0) != "" {
+	if until := pause.Text(1); pause.Text(0) != "" {
 		s.Paused = until == "" || now.Before(scoreTime(until))
 		if s.Paused && until != "" {
 			s.PausedUntil = scoreTime(until)
@@ -302,18 +303,18 @@ func (r *topicRead) stats(now time.Time) (TopicStats, error) {
 	s.HeldUntil, s.HeldBy, s.HeldReason, s.Limits, s.NextStart = h.until, h.by, h.reason, h.limits, h.next
 	s.Counters = make(map[Counter]int64, len(counters))
 	for i, name := range counters {
-		s.Counters[name], _ = strconv.ParseInt(reply(r.counters.Val()).text(i), 10, 64) // "" is none yet
+		s.Counters[name], _ = strconv.ParseInt(script.Reply(r.counters.Val()).Text(i), 10, 64) // "" is none yet
 	}
 	return s, nil
 }
 
 // addOverdue adds a reply of the inspect script.
-func (s *TopicStats) addOverdue(r reply) {
-	if due := r.number(2); due > 0 {
+func (s *TopicStats) addOverdue(r script.Reply) {
+	if due := r.Number(2); due > 0 {
 		s.Overdue += due
 		s.OldestOverdue = s.NextDue
 	}
-	for _, head := range []reply{r.list(3), r.list(4)} {
+	for _, head := range []script.Reply{r.List(3), r.List(4)} {
 		if due := waitsSince(head); s.OldestOverdue.IsZero() || !due.IsZero() && due.Before(s.OldestOverdue) {
 			s.OldestOverdue = due
 		}
@@ -329,24 +330,24 @@ type restraint struct {
 }
 
 // readHold reads the fields hold, holdby, holdwhy, flow and tat of meta.
-func readHold(meta reply, now int64) (h restraint) {
-	if until := meta.text(0); until != "" {
+func readHold(meta script.Reply, now int64) (h restraint) {
+	if until := meta.Text(0); until != "" {
 		if end := scoreTime(until); end.UnixMilli() > now {
-			h.until, h.by, h.reason = end, meta.text(1), meta.text(2)
+			h.until, h.by, h.reason = end, meta.Text(1), meta.Text(2)
 		}
 	}
-	h.limits = decodeLimits(meta.text(3))
-	h.next = h.limits.nextStart(meta.text(4), now)
+	h.limits = decodeLimits(meta.Text(3))
+	h.next = h.limits.nextStart(meta.Text(4), now)
 	return h
 }
 
 // waitsSince returns the due time of the first ready job. head holds its entry in moved and the
 // beginning of its record, or nothing.
-func waitsSince(head reply) time.Time {
-	if m, ok := record.DecodeMoved(head.text(0)); ok {
+func waitsSince(head script.Reply) time.Time {
+	if m, ok := record.DecodeMoved(head.Text(0)); ok {
 		return msTime(m.Due)
 	}
-	return orZero(record.DueOf(head.text(1)))
+	return orZero(record.DueOf(head.Text(1)))
 }
 
 // served counts the servers that take jobs of the topic.
@@ -376,26 +377,26 @@ const (
 // Forecast sends 1,000 steps at a time, in one round trip. Cost: O(log N) for each step, with N
 // scheduled jobs.
 func (i *Inspector) Forecast(ctx context.Context, topic string, from time.Time, step time.Duration, n int) ([]int64, error) {
-	place := located{call: "forecast", topic: topic}
+	place := script.Place{Call: "forecast", Topic: topic}
 	err := errors.Join(i.validate(ctx, topic, ""), checkSteps(from, step, n))
 	if err != nil {
-		return nil, place.at(err)
+		return nil, place.At(err)
 	}
 	edge := func(at int) string { // of the beginning of a step
 		ms, _ := record.Millis(from.Add(time.Duration(at) * step)) // checkSteps has tried the last one
 		return strconv.FormatInt(ms, 10)
 	}
-	key := newKeys(i.o.prefix, topic).bucket
+	key := script.NewKeys(i.o.prefix, topic).Bucket
 	counts := make([]int64, 0, n)
 	for len(counts) < n {
 		cmds := make([]redis.Cmder, 0, forecastSteps)
 		for at := len(counts); at < min(n, len(counts)+forecastSteps); at++ {
 			cmds = append(cmds, redis.NewIntCmd(ctx, "zcount", key, edge(at), "("+edge(at+1)))
 		}
-		i.scripts.send(ctx, nil, cmds)
+		i.scripts.Send(ctx, nil, cmds)
 		some, err := counted(cmds)
 		if err != nil {
-			return nil, place.at(i.scripts.blame(ctx, err, key))
+			return nil, place.At(i.scripts.Blame(ctx, err, key))
 		}
 		counts = append(counts, some...)
 	}
@@ -442,7 +443,7 @@ func (i *Inspector) DueWithin(ctx context.Context, from time.Time, within []time
 		errs = append(errs, invalidTopic(topic))
 	}
 	if err := errors.Join(errs...); err != nil {
-		return nil, located{call: "due within"}.at(err)
+		return nil, script.Place{Call: "due within"}.At(err)
 	}
 	edge := func(at time.Time) string {
 		ms, _ := record.Millis(at) // checkSpans has tried it
@@ -453,17 +454,17 @@ func (i *Inspector) DueWithin(ctx context.Context, from time.Time, within []time
 	for some := range slices.Chunk(topics, statsTopics) {
 		cmds := make([]redis.Cmder, 0, len(some)*len(within))
 		for _, topic := range some {
-			key := newKeys(i.o.prefix, topic).bucket
+			key := script.NewKeys(i.o.prefix, topic).Bucket
 			for _, d := range within {
 				cmds = append(cmds, redis.NewIntCmd(ctx, "zcount", key, edge(from), "("+edge(from.Add(d))))
 			}
 		}
-		i.scripts.send(ctx, nil, cmds)
+		i.scripts.Send(ctx, nil, cmds)
 		for at, topic := range some {
 			counts, err := counted(cmds[at*len(within) : (at+1)*len(within)])
 			if err != nil {
-				err = i.scripts.blame(ctx, err, newKeys(i.o.prefix, topic).bucket)
-				failed = append(failed, located{call: "due within", topic: topic}.at(err))
+				err = i.scripts.Blame(ctx, err, script.NewKeys(i.o.prefix, topic).Bucket)
+				failed = append(failed, script.Place{Call: "due within", Topic: topic}.At(err))
 			}
 			list = append(list, counts)
 		}

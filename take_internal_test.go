@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/delayq/delayq/internal/record"
+	"github.com/delayq/delayq/internal/script"
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 )
@@ -23,7 +24,7 @@ func (h *Hand) store(bytes int, ids ...string) {
 }
 
 // takeSince takes with a bound of so many bytes, as a server that has had no answer since a number.
-func (h *Hand) takeSince(number, since string, limit, bytes int) reply {
+func (h *Hand) takeSince(number, since string, limit, bytes int) script.Reply {
 	h.t.Helper()
 	r, err := h.tryTakeSince(number, since, limit, bytes, limit, time.Minute, "head")
 	require.NoError(h.t, err)
@@ -40,12 +41,12 @@ func TestTakeIsBoundedInBytes(t *testing.T) {
 		var got [][]string
 		for {
 			r := h.takeSince("", "", 500, 40_000)
-			if r.status() != "ok" {
-				require.Equal(t, "empty", r.status())
+			if r.Status() != "ok" {
+				require.Equal(t, "empty", r.Status())
 				break
 			}
 			ids := idsOf(heldOf(r))
-			require.Equal(t, int64(btoi(len(got) < 4)), r.number(7), "%v", ids)
+			require.Equal(t, int64(btoi(len(got) < 4)), r.Number(7), "%v", ids)
 			got = append(got, ids)
 		}
 		require.Equal(t, [][]string{
@@ -70,7 +71,7 @@ func TestTakeDoesNotReadLeftOvers(t *testing.T) {
 		h.store(20_000, "a", "b")
 		r := h.takeSince("", "", 10, 45_000)
 		require.Equal(t, []string{"a", "b"}, idsOf(heldOf(r)))
-		require.Zero(t, r.number(7))
+		require.Zero(t, r.Number(7))
 	})
 }
 
@@ -79,8 +80,8 @@ func TestTakeDoesNotReadLeftOvers(t *testing.T) {
 func TestTakeOfATopicWithoutSizes(t *testing.T) {
 	eachHand(t, func(t *testing.T, h *Hand) {
 		h.store(10_000, "a", "b", "c")
-		require.NoError(t, h.rdb.Del(t.Context(), h.keys.sizes).Err())
-		require.NoError(t, h.rdb.Set(t.Context(), h.keys.sizes, "spoilt", 0).Err())
+		require.NoError(t, h.rdb.Del(t.Context(), h.keys.Sizes).Err())
+		require.NoError(t, h.rdb.Set(t.Context(), h.keys.Sizes, "spoilt", 0).Err())
 		require.Equal(t, []string{"a", "b"}, idsOf(heldOf(h.takeSince("", "", 10, 25_000))))
 	})
 }
@@ -94,7 +95,7 @@ func TestTakeOfLargeJobsWaitsForSlots(t *testing.T) {
 		require.Equal(t, []string{"a", "b"}, idsOf(heldOf(r)))
 		r, err = h.tryTakeSince("", "", 10, 50_000, 0, time.Minute, "head")
 		require.NoError(t, err)
-		require.Equal(t, "busy", r.status())
+		require.Equal(t, "busy", r.Status())
 	})
 }
 
@@ -111,26 +112,26 @@ func TestTakeAskedAnew(t *testing.T) {
 		r := h.takeSince("4", "3", 2, callBytes)
 		held := heldOf(r)
 		require.Equal(t, []string{"a", "c"}, idsOf(held))
-		require.EqualValues(t, 1, r.number(7), "there are more")
-		require.Equal(t, []string{"d", "e"}, h.list(h.keys.ready))
+		require.EqualValues(t, 1, r.Number(7), "there are more")
+		require.Equal(t, []string{"d", "e"}, h.list(h.keys.Ready))
 		require.Greater(t, record.ParseLeaseEnd(held[0].Fence).Micros(), record.ParseLeaseEnd(first[0].Fence).Micros())
 		require.Equal(t, "l", h.Ack(first[0]), "the first lease is over")
 		before := Dump(t, h.rdb, h.prefix())
 		require.Equal(t, r[2:], h.takeSince("4", "3", 2, callBytes)[2:], "the same request once more")
-		require.Equal(t, "empty", h.takeSince("3", "3", 4, callBytes).status(), "the first one comes late")
+		require.Equal(t, "empty", h.takeSince("3", "3", 4, callBytes).Status(), "the first one comes late")
 		require.Equal(t, before, Dump(t, h.rdb, h.prefix()))
 
 		r = h.takeSince("5", "3", 1, callBytes)
 		held = heldOf(r)
 		require.Equal(t, []string{"a"}, idsOf(held))
-		require.Equal(t, []string{"c", "d", "e"}, h.list(h.keys.ready))
+		require.Equal(t, []string{"c", "d", "e"}, h.list(h.keys.Ready))
 		require.Equal(t, "o", h.Ack(held...))
 		rest := heldOf(h.takeSince("6", "6", 10, callBytes))
 		require.Equal(t, []string{"c", "d", "e"}, idsOf(rest))
 		for _, one := range rest {
 			require.Empty(t, one.Attempts)
 		}
-		stats := h.rdb.HGetAll(t.Context(), h.keys.stats).Val()
+		stats := h.rdb.HGetAll(t.Context(), h.keys.Stats).Val()
 		require.Equal(t, "7", stats["taken"])
 		require.Equal(t, "2", stats["returned"])
 	})
@@ -143,7 +144,7 @@ func TestTakeAskedAnewForFewerBytes(t *testing.T) {
 		require.Len(t, heldOf(h.takeSince("1", "1", 10, callBytes)), 4)
 		require.Equal(t, []string{"a", "b"}, idsOf(heldOf(h.takeSince("2", "1", 10, 25_000))))
 		require.Equal(t, []string{"a"}, idsOf(heldOf(h.takeSince("3", "1", 10, 1))))
-		require.Equal(t, []string{"b", "c", "d"}, h.list(h.keys.ready))
+		require.Equal(t, []string{"b", "c", "d"}, h.list(h.keys.Ready))
 	})
 }
 
@@ -158,20 +159,20 @@ func TestTakeThatGivesUp(t *testing.T) {
 			for range 2 {
 				r, err := h.tryTakeSince(next, number, 0, 0, 0, time.Minute, place)
 				require.NoError(t, err)
-				require.Equal(t, "returned", r.status())
-				require.Equal(t, []string{"a", "b"}, r.list(2).texts())
+				require.Equal(t, "returned", r.Status())
+				require.Equal(t, []string{"a", "b"}, r.List(2).Texts())
 			}
-			require.Equal(t, map[string]string{"head": "a b c", "tail": "c a b"}[place], strings.Join(h.list(h.keys.ready), " "))
-			require.Equal(t, "empty", h.takeSince(number, number, 2, callBytes).status())
+			require.Equal(t, map[string]string{"head": "a b c", "tail": "c a b"}[place], strings.Join(h.list(h.keys.Ready), " "))
+			require.Equal(t, "empty", h.takeSince(number, number, 2, callBytes).Status())
 		}
-		require.False(t, h.rdb.Exists(t.Context(), h.keys.leases).Val() == 1)
+		require.False(t, h.rdb.Exists(t.Context(), h.keys.Leases).Val() == 1)
 
 		// One that arrives before the take that it gives up.
 		r, err := h.tryTakeSince("32", "31", 0, 0, 0, time.Minute, "head")
 		require.NoError(t, err)
-		require.Equal(t, "returned", r.status())
-		require.Equal(t, "empty", h.takeSince("31", "31", 2, callBytes).status())
-		require.Equal(t, []string{"c", "a", "b"}, h.list(h.keys.ready))
+		require.Equal(t, "returned", r.Status())
+		require.Equal(t, "empty", h.takeSince("31", "31", 2, callBytes).Status())
+		require.Equal(t, []string{"c", "a", "b"}, h.list(h.keys.Ready))
 	})
 }
 
@@ -183,10 +184,10 @@ func TestTakeAskedAnewForNothing(t *testing.T) {
 		_, err := h.tryCancel("a")
 		require.NoError(t, err)
 		require.Equal(t, []string{"b"}, idsOf(heldOf(h.takeSince("2", "1", 1, callBytes))))
-		require.Equal(t, "empty", h.takeSince("4", "3", 1, callBytes).status())
+		require.Equal(t, "empty", h.takeSince("4", "3", 1, callBytes).Status())
 		h.put("+0", "c")
-		require.Equal(t, "empty", h.takeSince("3", "3", 1, callBytes).status(), "it comes after the one that asks anew")
-		require.Equal(t, []string{"c"}, h.list(h.keys.ready))
+		require.Equal(t, "empty", h.takeSince("3", "3", 1, callBytes).Status(), "it comes after the one that asks anew")
+		require.Equal(t, []string{"c"}, h.list(h.keys.Ready))
 	})
 }
 
@@ -203,9 +204,9 @@ func TestExtendThatOnlyLooks(t *testing.T) {
 		for _, one := range held {
 			args = append(args, one.ID, one.Fence)
 		}
-		r, err := h.run(extendScript, args...)
+		r, err := h.run(script.Extend, args...)
 		require.NoError(t, err)
-		require.Equal(t, "olg", r.text(2))
+		require.Equal(t, "olg", r.Text(2))
 		require.Equal(t, before, Dump(t, h.rdb, h.prefix()))
 	})
 }

@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"github.com/delayq/delayq/internal/contain"
+	"github.com/delayq/delayq/internal/script"
 	"github.com/vmihailenco/msgpack/v5"
 )
 
@@ -113,7 +114,7 @@ func (t *Topic[T]) Enqueue(ctx context.Context, client Enqueuer, id string, valu
 		err = fmt.Errorf("%w: nil Enqueuer", ErrInvalid)
 	}
 	if err != nil {
-		return nil, located{call: "enqueue", topic: t.Name(), job: id}.at(err)
+		return nil, script.Place{Call: "enqueue", Topic: t.Name(), Job: id}.At(err)
 	}
 	return client.Enqueue(ctx, job.Topic, job.ID, job.Payload, job.Options...)
 }
@@ -151,7 +152,7 @@ func (t *Topic[T]) Schedule(ctx context.Context, client Scheduler, name string, 
 		err = fmt.Errorf("%w: nil Scheduler", ErrInvalid)
 	}
 	if err != nil {
-		return located{call: "schedule", topic: t.Name(), schedule: name}.at(err)
+		return script.Place{Call: "schedule", Topic: t.Name(), Schedule: name}.At(err)
 	}
 	given := make([]ScheduleOption, 0, len(job.Options)+len(opts))
 	for _, opt := range job.Options {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/delayq/delayq/internal/link"
 	"github.com/delayq/delayq/internal/loop"
+	"github.com/delayq/delayq/internal/script"
 )
 
 // An outage watches Redis's replies for a server. It logs trouble once when it begins, and once
@@ -104,7 +105,7 @@ func (tr *trouble) note(call string, err error) {
 	if errors.Is(err, link.ErrSuspected) && link.Slowly(err) {
 		return // the unanswered call is reported instead
 	}
-	if err != nil && away(err) && !link.Slowly(err) {
+	if err != nil && script.Away(err) && !link.Slowly(err) {
 		tr.outage.failed(tr.name+"/"+call, err)
 		return
 	}
@@ -138,13 +139,4 @@ func (tr *trouble) failing() map[string]string {
 		return *open
 	}
 	return nil
-}
-
-// away reports whether err concerns Redis as a whole and not one call: no answer, loading, a
-// replica, a cluster that is down, or a rejected password.
-func away(err error) bool {
-	if !answered(err) || isUndone(err) || locked(err) {
-		return true
-	}
-	return redisCode(err) == "" || isAway(err)
 }

@@ -2,6 +2,7 @@ package delayq
 
 import (
 	"context"
+	"github.com/delayq/delayq/internal/script"
 	"slices"
 )
 
@@ -17,7 +18,7 @@ const (
 )
 
 // unparking is the call of both servers and clients.
-var unparking = topicCall{script: unparkScript}
+var unparking = topicCall{script: script.Unpark}
 
 // A keyEnd is a job with a key that is no longer running.
 type keyEnd struct{ key, id string }
@@ -54,7 +55,7 @@ func (t *topicServer) unpark(ctx context.Context) error {
 			return nil
 		}
 		args := make([]any, 0, 3+2*len(some))
-		args = append(args, controlChannel(t.keys.prefix()), t.keys.topic, unparkKeys)
+		args = append(args, script.ControlChannel(t.keys.Prefix()), t.keys.Topic, unparkKeys)
 		for _, e := range some {
 			args = append(args, e.key, e.id)
 		}
@@ -69,14 +70,14 @@ func (t *topicServer) unpark(ctx context.Context) error {
 
 // unparkAll gives all keys of a topic that wait because of their limits their turns. Takes park
 // them again if the limits are still reached.
-func (c *Client) unparkAll(ctx context.Context, k *keys) error {
+func (c *Client) unparkAll(ctx context.Context, k *script.Keys) error {
 	for rest, first := int64(1), true; rest > 0; rest, first = rest-1, false {
-		r, err := c.scripts.exec(ctx, unparking.script, k, "", 0, controlChannel(c.o.prefix), k.topic, unparkKeys)
+		r, err := c.scripts.Exec(ctx, unparking.script, k, "", 0, script.ControlChannel(c.o.prefix), k.Topic, unparkKeys)
 		if err != nil {
 			return err
 		}
 		// Takes park keys meanwhile. So what the first call leaves bounds the number of calls.
-		if left := (r.number(2)+unparkKeys-1)/unparkKeys + 1; first || left < rest {
+		if left := (r.Number(2)+unparkKeys-1)/unparkKeys + 1; first || left < rest {
 			rest = left
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"github.com/delayq/delayq/internal/contain"
 	"github.com/delayq/delayq/internal/loop"
+	"github.com/delayq/delayq/internal/script"
 	"math/rand/v2"
 	"slices"
 	"sync"
@@ -187,7 +188,7 @@ func (s *Server) look(ctx context.Context, n *node, some []watched) error {
 		return nil
 	}
 	// a cluster behind a proxy, or of one node, with a client that does not know it
-	if redisCode(err) == codeCrossSlot {
+	if script.Code(err) == script.CodeCrossSlot {
 		s.watch.off.Store(true)
 	}
 	for i, one := range some {
@@ -233,21 +234,21 @@ func (s *Server) watchCall(ctx context.Context, n *node, some []watched) (now in
 	keys := make([]any, 0, 11*len(some))
 	for _, one := range some {
 		k := one.topic.keys
-		keys = append(keys, k.bucket, k.leases, k.slots, k.handoff, k.waiting, k.ready, k.turn, k.idle, k.meta, k.held, k.parked)
+		keys = append(keys, k.Bucket, k.Leases, k.Slots, k.Handoff, k.Waiting, k.Ready, k.Turn, k.Idle, k.Meta, k.Held, k.Parked)
 	}
-	r, err := s.askNode(ctx, n, watchScript, keys, n.name)
-	if err == nil && (len(r.list(2)) != len(some) || len(r.text(3)) != len(some)) {
-		err = fmt.Errorf("watch: %w", errReply)
+	r, err := s.askNode(ctx, n, script.Watch, keys, n.name)
+	if err == nil && (len(r.List(2)) != len(some) || len(r.Text(3)) != len(some)) {
+		err = fmt.Errorf("watch: %w", script.ErrReply)
 	}
-	for i := range r.list(2) {
-		waits = append(waits, waitOf(r.list(2).number(i)))
+	for i := range r.List(2) {
+		waits = append(waits, waitOf(r.List(2).Number(i)))
 	}
-	return r.now(), waits, r.text(3), err
+	return r.Now(), waits, r.Text(3), err
 }
 
 // askNode executes a script that reads several topics. A node of a cluster gets their keys as
 // arguments, because declared keys must be of one slot.
-func (s *Server) askNode(ctx context.Context, n *node, script *script, keys []any, args ...any) (reply, error) {
+func (s *Server) askNode(ctx context.Context, n *node, script *script.Script, keys []any, args ...any) (script.Reply, error) {
 	call, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	if g := loop.SignOf(ctx); !n.only { // the client of a cluster's node has no signHook
@@ -255,9 +256,9 @@ func (s *Server) askNode(ctx context.Context, n *node, script *script, keys []an
 		defer g.Called()
 	}
 	if n.only {
-		return n.scripts.call(call, script, "", 0, keys, args...)
+		return n.scripts.Call(call, script, "", 0, keys, args...)
 	}
-	return n.scripts.call(call, script, "", 0, nil, append(args, keys...)...)
+	return n.scripts.Call(call, script, "", 0, nil, append(args, keys...)...)
 }
 
 // patience returns how long a topic relies on a watch that reports nothing.

@@ -11,12 +11,13 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/delayq/delayq/internal/redistest"
+	"github.com/delayq/delayq/internal/script"
 )
 
 // tryWatch is one look at some topics.
 func (h *Hand) tryWatch(topics ...*Hand) (now int64, waits []time.Duration, err error) {
 	s := NewServer(h.rdb, Logger(slog.New(slog.DiscardHandler)))
-	s.calls, s.scripts = h.rdb, caller{rdb: h.rdb, hooks: &hooks{}}
+	s.calls, s.scripts = h.rdb, script.Caller{RDB: h.rdb, Hooks: &hooks{}}
 	some := make([]watched, len(topics))
 	for i, one := range topics {
 		some[i] = watched{topic: one.ts}
@@ -66,24 +67,24 @@ func TestWatchTellsTheEarliestHead(t *testing.T) {
 		}{
 			"nothing":       {func(*Hand) {}, nothingDue},
 			"bucket":        {func(h *Hand) { h.put("+60000", "a"); h.put("+900000", "b") }, time.Minute},
-			"bucket due":    {func(h *Hand) { add(h.keys.bucket, in(-time.Minute), "a") }, 0},
+			"bucket due":    {func(h *Hand) { add(h.keys.Bucket, in(-time.Minute), "a") }, 0},
 			"ready":         {func(h *Hand) { h.put("+0", "a") }, nothingDue},
 			"leases":        {func(h *Hand) { h.put("+0", "a"); h.Take(1, time.Minute) }, time.Minute},
 			"leases lapsed": {func(h *Hand) { h.put("+0", "a", "b"); h.Take(1, time.Hour); h.Take(1, 0) }, 0},
 			"leases over":   {func(h *Hand) { h.put("+0", "a"); h.Ack(h.Take(1, time.Minute)...) }, nothingDue},
-			"anchor":        {func(h *Hand) { add(h.keys.leases, math.Inf(1), strings.Repeat("-", 1025)) }, nothingDue},
-			"slots":         {func(h *Hand) { add(h.keys.slots, in(time.Minute), "s") }, time.Minute},
-			"slots due":     {func(h *Hand) { add(h.keys.slots, 0, "s") }, 0},
-			"waiting":       {func(h *Hand) { add(h.keys.waiting, in(time.Hour), "s") }, 0},
-			"handoff":       {func(h *Hand) { h.push(h.keys.handoff, "a") }, 0},
-			"impossible":    {func(h *Hand) { add(h.keys.bucket, 1e300, "a") }, 9e15 * time.Microsecond},
-			"held key":      {func(h *Hand) { add(h.keys.held, in(time.Minute), "k") }, time.Minute},
-			"paused key":    {func(h *Hand) { add(h.keys.held, keyPaused, "k") }, nothingDue},
-			"hold over":     {func(h *Hand) { add(h.keys.held, in(-time.Minute), "k"); add(h.keys.held, keyPaused, "l") }, 0},
+			"anchor":        {func(h *Hand) { add(h.keys.Leases, math.Inf(1), strings.Repeat("-", 1025)) }, nothingDue},
+			"slots":         {func(h *Hand) { add(h.keys.Slots, in(time.Minute), "s") }, time.Minute},
+			"slots due":     {func(h *Hand) { add(h.keys.Slots, 0, "s") }, 0},
+			"waiting":       {func(h *Hand) { add(h.keys.Waiting, in(time.Hour), "s") }, 0},
+			"handoff":       {func(h *Hand) { h.push(h.keys.Handoff, "a") }, 0},
+			"impossible":    {func(h *Hand) { add(h.keys.Bucket, 1e300, "a") }, 9e15 * time.Microsecond},
+			"held key":      {func(h *Hand) { add(h.keys.Held, in(time.Minute), "k") }, time.Minute},
+			"paused key":    {func(h *Hand) { add(h.keys.Held, keyPaused, "k") }, nothingDue},
+			"hold over":     {func(h *Hand) { add(h.keys.Held, in(-time.Minute), "k"); add(h.keys.Held, keyPaused, "l") }, 0},
 			"all three": {func(h *Hand) {
-				add(h.keys.bucket, in(time.Hour), "a")
-				add(h.keys.leases, in(time.Hour), "b")
-				add(h.keys.slots, in(time.Minute), "s")
+				add(h.keys.Bucket, in(time.Hour), "a")
+				add(h.keys.Leases, in(time.Hour), "b")
+				add(h.keys.Slots, in(time.Minute), "s")
 			}, time.Minute},
 		} {
 			t.Run(name, func(t *testing.T) {
@@ -95,7 +96,7 @@ func TestWatchTellsTheEarliestHead(t *testing.T) {
 		for _, key := range []string{"bucket", "leases", "slots", "handoff", "waiting", "held"} {
 			t.Run("wrong type of "+key, func(t *testing.T) {
 				h := NewHand(t, rdb, far.prefix(), "wrong "+key)
-				add(h.keys.slots, in(time.Minute), "s")
+				add(h.keys.Slots, in(time.Minute), "s")
 				h.deface(key)
 				look(t, h, 0)
 			})
@@ -108,10 +109,10 @@ func TestWatchTellsTheEarliestHead(t *testing.T) {
 func TestImpossibleTimesAreFarAway(t *testing.T) {
 	eachHand(t, func(t *testing.T, h *Hand) {
 		for _, score := range []float64{1e13, 1.2e13, 1.5e13, 2e13, 2.2e13, 1e14, 1e18, 1e300, math.Inf(1)} {
-			require.NoError(t, h.rdb.ZAdd(t.Context(), h.keys.bucket, redis.Z{Score: score, Member: "a"}).Err())
+			require.NoError(t, h.rdb.ZAdd(t.Context(), h.keys.Bucket, redis.Z{Score: score, Member: "a"}).Err())
 			r, err := h.tryPromote(1000, 1)
 			require.NoError(t, err)
-			require.Greater(t, waitOf(r.number(4)), 200*365*24*time.Hour, score)
+			require.Greater(t, waitOf(r.Number(4)), 200*365*24*time.Hour, score)
 			_, waits, err := h.tryWatch(h)
 			require.NoError(t, err)
 			require.Greater(t, waits[0], 200*365*24*time.Hour, score)
@@ -132,11 +133,11 @@ func TestWatchOfARedisThatTakesNoWrites(t *testing.T) {
 	require.Equal(t, []time.Duration{0}, waits)
 	require.NoError(t, rdb.ConfigSet(t.Context(), "min-replicas-to-write", "1").Err())
 	_, _, err = h.tryWatch(h)
-	require.True(t, away(err), err)
+	require.True(t, script.Away(err), err)
 	require.ErrorContains(t, err, "NOREPLICAS")
 	require.NoError(t, rdb.ConfigSet(t.Context(), "min-replicas-to-write", "0").Err())
 	require.NoError(t, rdb.Do(t.Context(), "REPLICAOF", "127.0.0.1", "1").Err())
 	_, _, err = h.tryWatch(h)
-	require.True(t, away(err), err)
+	require.True(t, script.Away(err), err)
 	require.ErrorContains(t, err, "READONLY")
 }

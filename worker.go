@@ -12,6 +12,7 @@ import (
 	"github.com/delayq/delayq/internal/contain"
 	"github.com/delayq/delayq/internal/loop"
 	"github.com/delayq/delayq/internal/record"
+	"github.com/delayq/delayq/internal/script"
 )
 
 // A topicServer is the part of a server that serves one topic. It has a loop that promotes jobs
@@ -23,7 +24,7 @@ import (
 // promote loop.
 type topicServer struct {
 	server   *Server
-	keys     *keys
+	keys     *script.Keys
 	handler  Handler
 	batches  BatchHandlerFunc // instead of handler, if that is a batchHandler
 	defaults record.Options   // defaults of what the job's record leaves open
@@ -122,7 +123,7 @@ func (t *topicServer) init() {
 	}
 	t.workers.cautious = t.defaults.Retry >= 0
 	t.workers.handlerTime = aheadUnknown
-	t.trouble = trouble{name: t.keys.topic, log: s.log.With("topic", t.keys.topic), outage: s.outage}
+	t.trouble = trouble{name: t.keys.Topic, log: s.log.With("topic", t.keys.Topic), outage: s.outage}
 	t.owned.freed = t.freedLocked
 	t.owned.lost = func(r *run) {
 		if t.noteEndLocked(r); len(t.ends) > 0 {
@@ -143,8 +144,8 @@ func (t *topicServer) build(as *lifetime) {
 	t.node.Store(n)
 	ls, l := &t.server.loops, &t.loops
 	id := t.server.id
-	first, second := t.newTaker(t.keys.taken(id)), t.newTaker(t.keys.taken(id+"+"))
-	one, more := &settler{series: newSeries()}, &settler{series: newSeries()}
+	first, second := t.newTaker(t.keys.Taken(id)), t.newTaker(t.keys.Taken(id+"+"))
+	one, more := &settler{series: script.NewSeries()}, &settler{series: script.NewSeries()}
 	held := &extender{}
 	t.waitSign.Wait()
 	loopOf := func(ctx context.Context) context.Context { return loop.Signed(ctx, new(loop.Sign)) }
@@ -187,20 +188,20 @@ func (t *topicServer) leaveBy() time.Time {
 
 // A topicCall is one call of a script of the topic.
 type topicCall struct {
-	script  *script
-	jobs    int           // number reported to the script hooks
-	receipt string        // key of the receipt, if the script leaves one
-	timeout time.Duration // default: callTimeout
-	caller  *caller       // default: the server's
+	script  *script.Script
+	jobs    int            // number reported to the script hooks
+	receipt string         // key of the receipt, if the script leaves one
+	timeout time.Duration  // default: callTimeout
+	caller  *script.Caller // default: the server's
 	// The call goes on after its loop is stopped; its result is then ignored.
 	outlives bool
 	// within returns the trouble that a successful reply reports.
-	within func(ctx context.Context, c caller, topic string, r reply) error
+	within func(ctx context.Context, c script.Caller, topic string, r script.Reply) error
 }
 
 // exec makes a call. It bounds the time, notes when trouble begins and ends, and reads Redis's
 // clock from the reply. ctx is the context of the calling loop.
-func (t *topicServer) exec(ctx context.Context, c topicCall, args ...any) (reply, error) {
+func (t *topicServer) exec(ctx context.Context, c topicCall, args ...any) (script.Reply, error) {
 	whole := ctx
 	if c.outlives {
 		whole = loop.Signed(t.base, loop.SignOf(ctx))
@@ -212,18 +213,18 @@ func (t *topicServer) exec(ctx context.Context, c topicCall, args ...any) (reply
 		scripts = *c.caller
 	}
 	sent := time.Now()
-	r, err := scripts.exec(call, c.script, t.keys, c.receipt, c.jobs, args...)
+	r, err := scripts.Exec(call, c.script, t.keys, c.receipt, c.jobs, args...)
 	if err == nil {
-		t.clock.read(r.now(), sent, time.Now())
+		t.clock.read(r.Now(), sent, time.Now())
 	}
 	switch stopped := ctx.Err(); {
 	case stopped != nil && c.outlives:
 		return r, stopped
 	case stopped != nil && err != nil: // interrupted
 	case err == nil && c.within != nil:
-		t.trouble.note(c.script.name, c.within(call, scripts, t.keys.topic, r))
+		t.trouble.note(c.script.Name, c.within(call, scripts, t.keys.Topic, r))
 	default:
-		t.trouble.note(c.script.name, err)
+		t.trouble.note(c.script.Name, err)
 	}
 	return r, err
 }

@@ -1,4 +1,4 @@
-package delayq
+package script
 
 import (
 	"errors"
@@ -81,11 +81,11 @@ func TestRedisCode(t *testing.T) {
 		"WRONGPASS":  {"WRONGPASS invalid username-password pair or user is disabled."},
 	} {
 		for _, form := range forms {
-			require.Equal(t, code, redisCode(fmt.Errorf("take: %w", form)), form)
+			require.Equal(t, code, Code(fmt.Errorf("take: %w", form)), form)
 			down := map[string]bool{"READONLY": true, "NOREPLICAS": true, "BUSY": true, "NOAUTH": true, "MASTERDOWN": true, "WRONGPASS": true}[code] || form == "ERR max number of clients reached"
-			require.Equal(t, down, away(form), form)
+			require.Equal(t, down, Away(form), form)
 		}
 	}
-	require.Empty(t, redisCode(errors.New("READONLY, but not from Redis")))
-	require.Empty(t, redisCode(nil))
+	require.Empty(t, Code(errors.New("READONLY, but not from Redis")))
+	require.Empty(t, Code(nil))
 }

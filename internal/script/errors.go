@@ -1,4 +1,4 @@
-package delayq
+package script
 
 import (
 	"errors"
@@ -10,11 +10,11 @@ import (
 
 // Codes of errors of Redis that decide what happens next.
 const (
-	codeWrongType = "WRONGTYPE"
-	codeNoPerm    = "NOPERM"
+	CodeWrongType = "WRONGTYPE"
+	CodeNoPerm    = "NOPERM"
 	codeNoScript  = "NOSCRIPT"
 	codeNoAuth    = "NOAUTH"
-	codeCrossSlot = "CROSSSLOT"
+	CodeCrossSlot = "CROSSSLOT"
 )
 
 // awayCodes are the codes of errors that concern Redis as a whole and not one call: it loads its
@@ -43,10 +43,10 @@ var inScript = regexp.MustCompile(
 // second one from 7.2 on.
 var noPermission = regexp.MustCompile(`^(?:ERR )?(?:The user executing the script can't|ACL failure in script:) `)
 
-// redisCode returns the code of an error of Redis, its first word, however the release at hand
+// Code returns the code of an error of Redis, its first word, however the release at hand
 // wraps the error of a command in a script. It returns "ERR" for an error without a code, and "" if
 // err is not a reply of Redis.
-func redisCode(err error) string {
+func Code(err error) string {
 	var said redis.Error
 	if !errors.As(err, &said) {
 		return ""
@@ -54,7 +54,7 @@ func redisCode(err error) string {
 	text := said.Error()
 	text = text[len(inScript.FindString(text)):]
 	if noPermission.MatchString(text) {
-		return codeNoPerm
+		return CodeNoPerm
 	}
 	text = strings.TrimPrefix(text, "ERR ") // Kvrocks and some proxies put it in front of a code
 	code, _, _ := strings.Cut(text, " ")
@@ -67,5 +67,14 @@ func redisCode(err error) string {
 // isAway reports whether a reply of Redis concerns Redis as a whole.
 func isAway(err error) bool {
 	var said redis.Error
-	return awayCodes[redisCode(err)] || errors.As(err, &said) && strings.HasPrefix(said.Error(), tooManyClients)
+	return awayCodes[Code(err)] || errors.As(err, &said) && strings.HasPrefix(said.Error(), tooManyClients)
+}
+
+// Away reports whether err concerns Redis as a whole and not one call: no answer, loading, a
+// replica, a cluster that is down, or a rejected password.
+func Away(err error) bool {
+	if !Answered(err) || IsUndone(err) || Locked(err) {
+		return true
+	}
+	return Code(err) == "" || isAway(err)
 }

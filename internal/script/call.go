@@ -1,4 +1,4 @@
-package delayq
+package script
 
 import (
 	"context"
@@ -15,63 +15,63 @@ import (
 	"github.com/delayq/delayq/internal/link"
 )
 
-// A scriptCall is one execution of a script, and its outcome.
-type scriptCall struct {
-	script *script
-	topic  string
+// A Call is one execution of a script, and its outcome.
+type Call struct {
+	script *Script
+	Topic  string
 	jobs   int
 	keys   int // number of keys
 	words  []any
-	count  *request
+	count  *Request
 	cmd    *redis.Cmd
 
-	reply reply
-	err   error
+	Reply Reply
+	Err   error
 }
 
 // firstWord is the index of the first key in the words of a call.
 const firstWord = 3
 
-func newScriptCall(s *script, topic string, jobs int, keys, args []any) *scriptCall {
-	c := &scriptCall{script: s, topic: topic, jobs: jobs, keys: len(keys), count: &request{keys: len(keys)}}
+func NewCall(s *Script, topic string, jobs int, keys, args []any) *Call {
+	c := &Call{script: s, Topic: topic, jobs: jobs, keys: len(keys), count: &Request{Keys: len(keys)}}
 	// Script.Run of go-redis does the same, but allocates for every key.
 	c.words = make([]any, 0, firstWord+len(keys)+len(args))
-	c.words = append(append(append(c.words, "evalsha", s.digest, c.count), keys...), args...)
+	c.words = append(append(append(c.words, "evalsha", s.Digest, c.count), keys...), args...)
 	return c
 }
 
-// firstKey returns the key that selects the node of a cluster.
-func (c *scriptCall) firstKey() string {
+// FirstKey returns the key that selects the node of a cluster.
+func (c *Call) FirstKey() string {
 	key, _ := c.words[firstWord].(string)
 	return key
 }
 
 // command makes the command that is sent next.
-func (c *scriptCall) command(ctx context.Context) *redis.Cmd {
+func (c *Call) command(ctx context.Context) *redis.Cmd {
 	c.cmd = redis.NewCmd(ctx, c.words...)
 	c.cmd.SetFirstKeyPos(firstWord)
 	return c.cmd
 }
 
-// do executes calls at the same time.
-func (c caller) do(ctx context.Context, calls ...*scriptCall) { c.doWith(ctx, calls) }
+// Do executes calls at the same time.
+func (c Caller) Do(ctx context.Context, calls ...*Call) { c.DoWith(ctx, calls) }
 
-// doWith executes calls, and other commands with them. It sets the errors of both. The calls are
+// DoWith executes calls, and other commands with them. It sets the errors of both. The calls are
 // sent again if Redis has asked for other words.
-func (c caller) doWith(ctx context.Context, calls []*scriptCall, others ...redis.Cmder) {
+func (c Caller) DoWith(ctx context.Context, calls []*Call, others ...redis.Cmder) {
 	var start time.Time
-	listens := c.hooks != nil && c.hooks.Listens()
+	listens := c.Hooks != nil && c.Hooks.Listens()
 	if listens {
 		start = time.Now()
 	}
-	if c.only != nil && !c.only.refused.Load() {
+	if c.Only != nil && !c.Only.refused.Load() {
 		for _, call := range calls {
 			call.words[0] = "evalsha_ro"
 		}
 	}
 	for again := calls; len(again) > 0 || len(others) > 0; others = nil {
-		c.send(ctx, again, others)
-		var next []*scriptCall
+		c.Send(ctx, again, others)
+		var next []*Call
 		for _, call := range again {
 			if c.reword(call) {
 				next = append(next, call)
@@ -82,8 +82,8 @@ func (c caller) doWith(ctx context.Context, calls []*scriptCall, others ...redis
 	for _, call := range calls {
 		c.finish(ctx, call)
 		if listens {
-			c.hooks.Called(callEvent{
-				Name: call.script.name, Topic: call.topic, Jobs: call.jobs, Duration: time.Since(start), Err: call.err,
+			c.Hooks.Called(Event{
+				Name: call.script.Name, Topic: call.Topic, Jobs: call.jobs, Duration: time.Since(start), Err: call.Err,
 			})
 		}
 	}
@@ -92,21 +92,21 @@ func (c caller) doWith(ctx context.Context, calls []*scriptCall, others ...redis
 // reword replaces the words that Redis did not understand, and reports whether to send the call
 // again. After NOSCRIPT, when Redis has restarted or failed over, the text of the script goes in
 // place of its digest. Redis 6.2 does not know EVALSHA_RO and EVAL_RO.
-func (c caller) reword(call *scriptCall) bool {
+func (c Caller) reword(call *Call) bool {
 	verb, _ := call.words[0].(string)
 	plain, ro := strings.CutSuffix(verb, "_ro")
 	switch {
-	case call.err == nil:
+	case call.Err == nil:
 		return false
-	case ro && refusesVerb(call.err, verb):
-		c.only.refused.Store(true)
+	case ro && refusesVerb(call.Err, verb):
+		c.Only.refused.Store(true)
 		call.words[0] = plain
-	case redisCode(call.err) == codeNoScript && plain == "evalsha":
-		call.words[0], call.words[1] = strings.Replace(verb, "evalsha", "eval", 1), call.script.text
+	case Code(call.Err) == codeNoScript && plain == "evalsha":
+		call.words[0], call.words[1] = strings.Replace(verb, "evalsha", "eval", 1), call.script.Text
 	default:
 		return false
 	}
-	call.count.answered()
+	call.count.Answered()
 	return true
 }
 
@@ -118,30 +118,30 @@ func refusesVerb(err error, verb string) bool {
 		return false
 	}
 	text := strings.ToLower(said.Error())
-	unknown := redisCode(err) == codeNoPerm || strings.Contains(text, "unknown command")
+	unknown := Code(err) == CodeNoPerm || strings.Contains(text, "unknown command")
 	return unknown && strings.Contains(text, verb) || strings.Contains(text, "not allowed in read-only scripts")
 }
 
-// send sends calls and other commands in one round trip and sets the errors of the calls.
-func (c caller) send(ctx context.Context, calls []*scriptCall, others []redis.Cmder) {
+// Send sends calls and other commands in one round trip and sets the errors of the calls.
+func (c Caller) Send(ctx context.Context, calls []*Call, others []redis.Cmder) {
 	if len(calls) == 1 && len(others) == 0 {
-		calls[0].err = c.rdb.Process(ctx, calls[0].command(ctx))
+		calls[0].Err = c.RDB.Process(ctx, calls[0].command(ctx))
 		return
 	}
-	rdb, single := c.rdb.(*redis.Client)
-	cluster, _ := c.rdb.(*redis.ClusterClient)
-	if single || c.only != nil {
+	rdb, single := c.RDB.(*redis.Client)
+	cluster, _ := c.RDB.(*redis.ClusterClient)
+	if single || c.Only != nil {
 		cmds := make([]redis.Cmder, 0, len(calls)+len(others))
 		for _, call := range calls {
 			cmds = append(cmds, call.command(ctx))
 		}
 		if cmds = append(cmds, others...); single {
-			pipeline(ctx, rdb, cmds)
+			Pipeline(ctx, rdb, cmds)
 		} else {
 			sendNodes(ctx, cluster, cmds)
 		}
 		for _, call := range calls {
-			call.err = call.cmd.Err()
+			call.Err = call.cmd.Err()
 		}
 		return
 	}
@@ -150,16 +150,16 @@ func (c caller) send(ctx context.Context, calls []*scriptCall, others []redis.Cm
 	var group sync.WaitGroup
 	for _, call := range calls {
 		contain.Launch(&group, func() {
-			call.err = c.rdb.Process(ctx, call.command(ctx))
+			call.Err = c.RDB.Process(ctx, call.command(ctx))
 		}, func(crash *contain.Crash) {
-			call.err = fmt.Errorf("%w: %w", errCutOff, crash)
+			call.Err = fmt.Errorf("%w: %w", ErrCutOff, crash)
 		})
 	}
 	group.Wait()
 }
 
-// pipeline sends commands in one round trip and sets their errors.
-func pipeline(ctx context.Context, rdb *redis.Client, cmds []redis.Cmder) {
+// Pipeline sends commands in one round trip and sets their errors.
+func Pipeline(ctx context.Context, rdb *redis.Client, cmds []redis.Cmder) {
 	pipe := rdb.Pipeline()
 	for _, cmd := range cmds {
 		_ = pipe.Process(ctx, cmd) // it only queues
@@ -180,12 +180,12 @@ func setErrors(cmds []redis.Cmder, err error) {
 // each. If the client may read from replicas, it does. The commands that a node has not answered
 // are sent once more, to the masters.
 func sendNodes(ctx context.Context, cluster *redis.ClusterClient, cmds []redis.Cmder) {
-	spread(ctx, nodesOf(cluster), cmds)
+	spread(ctx, NodesOf(cluster), cmds)
 	var unanswered []redis.Cmder
 	for _, cmd := range cmds {
 		switch err := cmd.Err(); {
 		case err == nil || ctx.Err() != nil:
-		case !answered(err):
+		case !Answered(err):
 			unanswered = append(unanswered, cmd)
 		case isAway(err): // a slot has moved, or moves: the client of the cluster follows it
 			cmd.SetErr(nil)
@@ -199,11 +199,11 @@ func sendNodes(ctx context.Context, cluster *redis.ClusterClient, cmds []redis.C
 	}
 }
 
-// A nodeFinder returns the node that serves a key.
-type nodeFinder func(ctx context.Context, key string) (*redis.Client, error)
+// A NodeFinder returns the node that serves a key.
+type NodeFinder func(ctx context.Context, key string) (*redis.Client, error)
 
-// nodesOf returns the finder for reads: replicas too, if the client may read from them.
-func nodesOf(cluster *redis.ClusterClient) nodeFinder {
+// NodesOf returns the finder for reads: replicas too, if the client may read from them.
+func NodesOf(cluster *redis.ClusterClient) NodeFinder {
 	if cluster.Options().ReadOnly {
 		return cluster.SlaveForKey
 	}
@@ -212,7 +212,7 @@ func nodesOf(cluster *redis.ClusterClient) nodeFinder {
 
 // spread sends commands to nodes, one pipeline for each. All commands about a topic go to the same
 // node, because two replicas can show it at two times.
-func spread(ctx context.Context, find nodeFinder, cmds []redis.Cmder) {
+func spread(ctx context.Context, find NodeFinder, cmds []redis.Cmder) {
 	batches := make(map[*redis.Client][]redis.Cmder)
 	nodes := make(map[string]*redis.Client) // by hash tag
 	for _, cmd := range cmds {
@@ -232,9 +232,9 @@ func spread(ctx context.Context, find nodeFinder, cmds []redis.Cmder) {
 	var group sync.WaitGroup
 	for node, some := range batches {
 		contain.Launch(&group, func() {
-			pipeline(ctx, node, some)
+			Pipeline(ctx, node, some)
 		}, func(crash *contain.Crash) {
-			setErrors(some, fmt.Errorf("%w: %w", errCut, crash))
+			setErrors(some, fmt.Errorf("%w: %w", ErrCut, crash))
 		})
 	}
 	group.Wait()
@@ -254,25 +254,25 @@ func firstKey(cmd redis.Cmder) string {
 }
 
 // finish reads the reply of a call, or completes its error.
-func (c caller) finish(ctx context.Context, call *scriptCall) {
-	if call.err == nil {
-		call.reply, call.err = call.cmd.Slice()
+func (c Caller) finish(ctx context.Context, call *Call) {
+	if call.Err == nil {
+		call.Reply, call.Err = call.cmd.Slice()
 	}
-	place := located{call: call.script.name, topic: call.topic}
+	place := Place{Call: call.script.Name, Topic: call.Topic}
 	switch {
-	case call.err != nil:
-		call.err = place.at(c.blame(ctx, call.count.judge(call.err), call.words[firstWord:firstWord+call.keys]...))
-	case len(call.reply) < 2 || call.reply.status() == "":
-		call.err = place.at(errReply)
+	case call.Err != nil:
+		call.Err = place.At(c.Blame(ctx, call.count.Judge(call.Err), call.words[firstWord:firstWord+call.keys]...))
+	case len(call.Reply) < 2 || call.Reply.Status() == "":
+		call.Err = place.At(ErrReply)
 	}
 }
 
 // errUnknown is the outcome of a request that was sent and that Redis has not answered.
-var errUnknown = errors.New("delayq: no answer from Redis, outcome unknown")
+var ErrUnknown = errors.New("delayq: no answer from Redis, outcome unknown")
 
 // errCut is the reason of a call that has ended its goroutine, as a hook of the caller's go-redis
 // client can. errCutOff is its outcome: it may have been carried out.
 var (
-	errCut    = errors.New("the call was cut off")
-	errCutOff = fmt.Errorf("%w: %w", errUnknown, errCut)
+	ErrCut    = errors.New("the call was cut off")
+	ErrCutOff = fmt.Errorf("%w: %w", ErrUnknown, ErrCut)
 )

@@ -1,0 +1,392 @@
+package script
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/delayq/delayq/internal/link"
+	"github.com/delayq/delayq/lua"
+)
+
+// A Script is one transition in Lua. Exactly one Go function calls it.
+type Script struct {
+	Name         string
+	Text, Digest any   // strings, ready to be sent
+	keys         []int // of a topic, in the order of the header, as indexes of keyFields
+	Reads        bool  // an Inspector may call it, because it writes nothing unless told to repair
+}
+
+// newScript reads lua/<name>.lua. The header of a script names its keys (KEYS[1] pool …), the parts
+// of the prelude that precede it (Uses: …), and the script that follows it in the same call (Then:
+// …). Every call defines each part again, so a script includes only the parts it needs.
+func newScript(name string) *Script {
+	body := LuaFile(name)
+	s := &Script{Name: name}
+	var text strings.Builder
+	for _, part := range strings.Fields(headerLine(body, "Uses")) {
+		text.WriteString(LuaFile("prelude/" + part))
+	}
+	text.WriteString(body)
+	if then := headerLine(body, "Then"); then != "" {
+		next := LuaFile(then)
+		text.WriteString(next)
+		s.readKeys(next)
+	}
+	s.readKeys(body)
+	s.Text, s.Digest = text.String(), redis.NewScript(text.String()).Hash()
+	return s
+}
+
+// newReadingScript is newScript for one that an Inspector calls.
+func newReadingScript(name string) *Script {
+	s := newScript(name)
+	s.Reads = true
+	return s
+}
+
+// LuaFile returns the text of a file in lua/, which is embedded in the program.
+func LuaFile(name string) string {
+	text, _ := lua.Files.ReadFile(name + ".lua")
+	return string(text)
+}
+
+// headerLine returns the text after a word and a colon in the header of a script. If there are
+// several such lines, their texts are joined by spaces.
+func headerLine(body, word string) string {
+	var texts []string
+	for line := range strings.Lines(body) {
+		if after, ok := strings.CutPrefix(line, "-- "+word+": "); ok {
+			texts = append(texts, strings.TrimSpace(after))
+		}
+		if !strings.HasPrefix(line, "--") {
+			break
+		}
+	}
+	return strings.Join(texts, " ")
+}
+
+// readKeys reads the KEYS lines of a header.
+func (s *Script) readKeys(body string) {
+	for line := range strings.Lines(body) {
+		if !strings.HasPrefix(line, "--") {
+			return
+		}
+		var n int
+		var name string
+		if count, _ := fmt.Sscanf(line, "-- KEYS[%d] %s", &n, &name); count < 2 {
+			continue
+		}
+		s.keys = append(s.keys, make([]int, max(0, n-len(s.keys)))...)
+		s.keys[n-1] = keyNamed(name)
+	}
+}
+
+var (
+	Enqueue         = newScript("enqueue")
+	EnqueueKeyed    = newScript("enqueue_keyed")
+	Replace         = newScript("replace")
+	Promote         = newScript("promote")
+	Watch           = newScript("watch")
+	Ring            = newScript("ring")
+	Take            = newScript("take")
+	Extend          = newScript("extend")
+	Ack             = newScript("ack")
+	Again           = newScript("again")
+	Retry           = newScript("retry")
+	Snooze          = newScript("snooze")
+	GiveBack        = newScript("give_back")
+	Bury            = newScript("bury")
+	BuryWaiting     = newScript("bury_waiting")
+	Cancel          = newScript("cancel")
+	Delete          = newScript("delete")
+	Reschedule      = newScript("reschedule")
+	Revive          = newScript("revive")
+	Get             = newReadingScript("get")
+	Page            = newReadingScript("page")
+	Inspect         = newReadingScript("inspect")
+	ListKeys        = newReadingScript("keys")
+	Explain         = newReadingScript("explain")
+	Pause           = newScript("pause")
+	Hold            = newScript("hold")
+	SetPriority     = newScript("priority")
+	KeyLimits       = newScript("key_limits")
+	KeyHold         = newScript("key_hold")
+	Unpark          = newScript("unpark")
+	Limits          = newScript("limits")
+	Prune           = newScript("prune")
+	Survey          = newScript("survey")
+	Check           = newReadingScript("check")
+	Mend            = newReadingScript("mend")
+	Heartbeat       = newScript("heartbeat")
+	Chronicle       = newScript("chronicle")
+	Audit           = newScript("audit")
+	RemoveTopic     = newScript("remove_topic")
+	ScheduleSet     = newScript("schedule_set")
+	ScheduleRemove  = newScript("schedule_remove")
+	SchedulePause   = newScript("schedule_pause")
+	ScheduleTrigger = newScript("schedule_trigger")
+	ScheduleDue     = newScript("schedule_due")
+	ScheduleFire    = newScript("schedule_fire")
+	ScheduleInfo    = newReadingScript("schedule_info")
+)
+
+var All = []*Script{
+	Enqueue, EnqueueKeyed, Replace, Promote, Watch, Ring, Take, Extend, Ack,
+	Again, Retry, Snooze, GiveBack, Bury, BuryWaiting, Cancel, Delete,
+	Reschedule, Revive, Get, Page, Inspect, ListKeys, Explain, Pause, Hold, Limits, SetPriority, KeyLimits, KeyHold, Unpark,
+	Prune, Survey, Check, Mend, Heartbeat, Chronicle, Audit, RemoveTopic, ScheduleSet, ScheduleRemove,
+	SchedulePause, ScheduleTrigger, ScheduleDue, ScheduleFire, ScheduleInfo,
+}
+
+// Digests returns the name and the SHA-1 digest of every script.
+func Digests() map[string]string {
+	list := make(map[string]string, len(All))
+	for _, s := range All {
+		list[s.Name], _ = s.Digest.(string)
+	}
+	return list
+}
+
+// errReply is the error for a reply that this release does not understand.
+var ErrReply = errors.New("delayq: unexpected reply")
+
+// Letters of replies about many jobs, one letter for each job. Each means the same in every script.
+const (
+	LetterStored    = 'n' // stored as a new job
+	LetterExpired   = 'x' // refused: the job expires before it is due
+	LetterScheduled = 's' // refused: the job that has the ID is scheduled
+	LetterReady     = 'r' // … is ready
+	LetterRunning   = 'u' // … is running
+	LetterDead      = 'd' // … is dead
+	LetterOurs      = 'o' // done: the lease was the caller's
+	LetterLost      = 'l' // refused: the lease is lost
+	LetterGone      = 'g' // refused: there is no such job
+	LetterFired     = 'f' // the slot is fired
+	LetterWaits     = 'w' // the slot still waits
+	LetterChanged   = 'c' // refused: changed since the caller read it
+	LetterMended    = 'm' // repaired, or needs repair
+	LetterKept      = 'k' // unchanged
+	LetterDone      = 'e' // the job was done
+	LetterBeyond    = 'b' // refused: the job expires by then
+	LetterExpires   = 'p' // left for another call: the job expires, and the caller does not know when
+)
+
+// Reply is the reply of a script: a status, the Redis clock in ms, and the values that the script's
+// header names.
+type Reply []any
+
+func (r Reply) Status() string {
+	if len(r) == 0 {
+		return ""
+	}
+	return r.Text(0)
+}
+
+// Text, number and list read one value. A missing value or one of another kind reads as zero.
+func (r Reply) Text(i int) string {
+	if i < len(r) {
+		s, _ := r[i].(string)
+		return s
+	}
+	return ""
+}
+
+func (r Reply) Number(i int) int64 {
+	if i < len(r) {
+		n, _ := r[i].(int64)
+		return n
+	}
+	return 0
+}
+
+func (r Reply) List(i int) Reply {
+	if i < len(r) {
+		l, _ := r[i].([]any)
+		return l
+	}
+	return nil
+}
+
+func (r Reply) Texts() []string {
+	list := make([]string, len(r))
+	for i := range r {
+		list[i] = r.Text(i)
+	}
+	return list
+}
+
+func (r Reply) Now() int64 { return r.Number(1) }
+
+// A processor sends a command to Redis, as a client does.
+type processor interface {
+	Process(ctx context.Context, cmd redis.Cmder) error
+}
+
+// felt is a processor whose calls are noted in a pulse.
+type felt struct {
+	processor
+	pulse *link.Pulse
+}
+
+func NewFelt(p processor, pulse *link.Pulse) felt { return felt{p, pulse} }
+
+// Process implements processor.
+func (f felt) Process(ctx context.Context, cmd redis.Cmder) error {
+	began := time.Now()
+	err := f.processor.Process(ctx, cmd)
+	key := ""
+	if args := cmd.Args(); len(args) > 3 { // a script and its number of keys precede the first key
+		key, _ = args[3].(string)
+	}
+	return f.pulse.Feel(key, began, err)
+}
+
+// A listener hears of the calls of scripts.
+type listener interface {
+	Listens() bool // otherwise nobody measures how long calls take
+	Called(event Event)
+}
+
+// An Event is a call of a script that is over.
+type Event struct {
+	Name     string // of the script
+	Topic    string // empty: the call is not about one topic
+	Jobs     int
+	Duration time.Duration
+	Err      error
+}
+
+// Caller executes scripts for a client, an inspector or a server.
+type Caller struct {
+	RDB   processor
+	Hooks listener // nil: none
+	// only is nil unless the caller is an inspector's: then scripts are sent so that Redis refuses
+	// their writes.
+	Only *ReadOnly
+}
+
+// ReadOnly sends scripts with EVALSHA_RO and EVAL_RO, which go-redis can send to the replicas of a
+// Cluster. Redis knows them from 7.0 on.
+type ReadOnly struct {
+	refused atomic.Bool // Redis does not know these commands, or the user may not send them
+}
+
+// Blame adds the name of the key to an error of Redis about the type of a key, because Redis does
+// not name it. Only then it costs a call for each key.
+func (c Caller) Blame(ctx context.Context, err error, keys ...any) error {
+	if err == nil || !Answered(err) || Code(err) != CodeWrongType {
+		return err
+	}
+	for _, key := range keys {
+		name, _ := key.(string)
+		cmd := redis.NewStatusCmd(ctx, "type", name)
+		if c.RDB.Process(ctx, cmd) != nil {
+			return err // the right is missing or Redis is away: return the error as it is
+		}
+		if is, should := cmd.Val(), TypeOf(name); is != should && is != "none" {
+			return fmt.Errorf("key %q is a %s and not a %s: %w", name, is, should, err)
+		}
+	}
+	return err
+}
+
+// WrongKeys lists keys of the wrong type that a script has skipped, as an error of Redis.
+type WrongKeys []string
+
+func (w WrongKeys) Error() string { return fmt.Sprintf("%s %q", CodeWrongType, []string(w)) }
+
+// RedisError marks wrongKeys as an error of Redis, for answered.
+func (w WrongKeys) RedisError() {}
+
+// Exec executes a script of a topic with the keys that its header names. receipt is the only one
+// that does not belong to the topic alone.
+func (c Caller) Exec(ctx context.Context, s *Script, k *Keys, receipt string, jobs int, args ...any) (Reply, error) {
+	return c.Call(ctx, s, k.Topic, jobs, k.Of(s, receipt), args...)
+}
+
+// Call executes s. An error names the transition and the topic.
+func (c Caller) Call(ctx context.Context, s *Script, topic string, jobs int, keys []any, args ...any) (Reply, error) {
+	one := NewCall(s, topic, jobs, keys, args)
+	c.Do(ctx, one)
+	return one.Reply, one.Err
+}
+
+// A Request counts how often it has been written to a connection, because go-redis asks its words
+// for their bytes each time. It is the word for the number of keys.
+type Request struct {
+	Keys  int
+	times atomic.Int32
+}
+
+// MarshalBinary is called by go-redis when it writes the request.
+func (r *Request) MarshalBinary() ([]byte, error) {
+	r.times.Add(1)
+	return strconv.AppendInt(nil, int64(r.Keys), 10), nil
+}
+
+// String is for hooks that print the words of a command.
+func (r *Request) String() string { return strconv.Itoa(r.Keys) }
+
+// Answered discounts the only write, after a reply that means that nothing was done. After several
+// writes one of them may have been carried out.
+func (r *Request) Answered() { r.times.CompareAndSwap(1, 0) }
+
+// Judge marks an error after which it is certain that the request was not carried out, because it
+// was never written or because Redis has refused the client.
+func (r *Request) Judge(err error) error {
+	if Locked(err) {
+		r.Answered()
+		err = Hinted(err)
+	}
+	if r.times.Load() == 0 {
+		return &undone{err}
+	}
+	return err
+}
+
+// Hinted adds to an error what to do about it.
+func Hinted(err error) error {
+	if Locked(err) {
+		return fmt.Errorf("%w (Redis requires a password: set Password, and Username if it is not \"default\", in the options of the go-redis client)", err)
+	}
+	return err
+}
+
+// undone is an error of a request that was certainly not carried out.
+type undone struct{ err error }
+
+func (e *undone) Error() string { return e.err.Error() }
+func (e *undone) Unwrap() error { return e.err }
+
+// IsUndone reports whether err is of a request that was certainly not carried out.
+func IsUndone(err error) bool {
+	var e *undone
+	return errors.As(err, &e)
+}
+
+// Locked reports whether Redis requires a password that the client does not send. For a request of
+// more than ten words, Redis returns that as a protocol error.
+func Locked(err error) bool {
+	return Code(err) == codeNoAuth || err != nil && Answered(err) && strings.Contains(err.Error(), "unauthenticated")
+}
+
+// Answered reports whether err is a reply of Redis itself: then the call was certainly not carried
+// out.
+func Answered(err error) bool {
+	var said redis.Error
+	return errors.As(err, &said) || errors.Is(err, redis.ErrClosed)
+}
+
+// Certain reports whether err leaves no doubt that the call was not carried out. A reply like
+// LOADING does leave doubt. It may be the reply to a repetition, by go-redis or by a loop of the
+// server, of a call that Redis carried out before it went down.
+func Certain(err error) bool {
+	return errors.Is(err, redis.ErrClosed) || IsUndone(err) || !Away(err)
+}
