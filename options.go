@@ -116,10 +116,10 @@ var defaultClient = clientOptions{prefix: script.DefaultPrefix, maxPayload: 1 <<
 type serverOptions struct {
 	prefix      string
 	concurrency int
-	own         bool // Concurrency is given
-	pools       map[string]*workerPool
-	pool        string // of all topics
-	pooled      bool   // InPool is given
+	own         bool           // Concurrency is given
+	pools       map[string]int // sizes of the pools, by name
+	pool        string         // of all topics
+	pooled      bool           // InPool is given
 	lease       time.Duration
 	drain       time.Duration
 	tick        time.Duration
@@ -396,7 +396,7 @@ func newServerOptions(opts []ServerOption) (serverOptions, error) {
 		}
 		opt.applyServer(&o)
 	}
-	if o.pooled && o.pools[o.pool] == nil {
+	if o.pooled && o.pools[o.pool] == 0 {
 		o.errs = append(o.errs, fmt.Errorf("InPool(%q): the server has no such Pool", o.pool))
 	}
 	if err := script.CheckName("prefix", o.prefix); err != nil {

@@ -229,13 +229,13 @@ func Pool(name string, size int) ServerOption {
 			o.errs = append(o.errs, err)
 		case size < 1 || size > mostWorkers:
 			o.errs = append(o.errs, fmt.Errorf("Pool(%q, %d): the size must be from 1 to %d", name, size, mostWorkers))
-		case o.pools[name] != nil:
-			o.errs = append(o.errs, fmt.Errorf("Pool(%q, %d): already declared with %d workers", name, size, o.pools[name].size))
+		case o.pools[name] != 0:
+			o.errs = append(o.errs, fmt.Errorf("Pool(%q, %d): already declared with %d workers", name, size, o.pools[name]))
 		default:
 			if o.pools == nil {
-				o.pools = make(map[string]*workerPool)
+				o.pools = make(map[string]int)
 			}
-			o.pools[name] = newWorkerPool(name, size)
+			o.pools[name] = size
 		}
 	})
 }
@@ -275,7 +275,7 @@ func (s *Server) poolOf(o *handlerOptions) (pool *workerPool, weight int, err er
 	if o.pooled {
 		name, pooled = o.pool, true
 	}
-	switch pool = s.o.pools[name]; {
+	switch pool = s.pools[name]; {
 	case !pooled && o.weight != 0:
 		return nil, 0, errors.New("Weight is for topics with InPool, and the topic has no pool")
 	case !pooled:

@@ -85,7 +85,8 @@ type Server struct {
 	alarms        chan *topicServer // topics that have lost jobs
 	watch         watch
 	blocked       blockedTopics
-	alwaysRings   bool // even with few topics
+	pools         map[string]*workerPool // by name
+	alwaysRings   bool                   // even with few topics
 	topics        topicSet
 	settled       chan struct{} // closed when the last job is settled
 
@@ -122,6 +123,10 @@ func NewServer(rdb redis.UniversalClient, opts ...ServerOption) *Server {
 	}
 	if err = checkRedis(rdb); err != nil {
 		s.errs = append(s.errs, err)
+	}
+	s.pools = make(map[string]*workerPool, len(s.o.pools))
+	for name, size := range s.o.pools {
+		s.pools[name] = newWorkerPool(name, size)
 	}
 	return s
 }
