@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"sync"
 	"sync/atomic"
 	"time"
 	"unicode/utf8"
@@ -60,8 +61,9 @@ type run struct {
 // A runContext is the context of a handler, or of one job of a batch. It identifies the run.
 type runContext struct {
 	context.Context
-	topic *topicServer
-	run   *run
+	mu   *sync.Mutex  // that guards the run
+	keys *script.Keys // of the topic
+	run  *run
 }
 
 type runKey struct{}
@@ -111,8 +113,8 @@ func SetTraceParent(ctx context.Context, traceparent string) error {
 }
 
 func (c *runContext) setTrace(traceparent string) {
-	c.topic.mu.Lock()
-	defer c.topic.mu.Unlock()
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	c.run.trace = traceparent
 }
 
@@ -132,7 +134,7 @@ func ownRun(ctx context.Context, prefix, topic, id string) *runContext {
 	case *batchContext:
 		c = of.of(id)
 	}
-	if c == nil || c.run.id != id || c.topic.keys.Topic != topic || c.topic.server.o.prefix != prefix {
+	if c == nil || c.run.id != id || c.keys.Topic != topic || c.keys.Prefix() != prefix {
 		return nil
 	}
 	return c
@@ -144,8 +146,8 @@ func (c *runContext) replace() {
 	if c == nil {
 		return
 	}
-	c.topic.mu.Lock()
-	defer c.topic.mu.Unlock()
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	c.run.replacing++
 }
 
@@ -154,8 +156,8 @@ func (c *runContext) stored(err error) {
 	if c == nil || errors.Is(err, ErrUnknownOutcome) {
 		return
 	}
-	c.topic.mu.Lock()
-	defer c.topic.mu.Unlock()
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	c.run.replacing--
 	c.run.replaced = c.run.replaced || maybeStored(err)
 }

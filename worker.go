@@ -403,7 +403,7 @@ func (t *topicServer) stop() {
 
 // startLocked marks a run as running. Its context is a child of parent.
 func (t *topicServer) startLocked(r *run, now time.Time, parent context.Context) {
-	r.ctx = runContext{topic: t, run: r}
+	r.ctx = runContext{mu: &t.mu, keys: t.keys, run: r}
 	r.ctx.Context, r.cancel = context.WithCancelCause(parent)
 	r.began, r.start = now, t.clock.at(now)
 	if taken := msTime(r.taken); r.start.Before(taken) {
