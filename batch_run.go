@@ -104,7 +104,7 @@ func (t *topicServer) startBatchLocked(first *run, now time.Time) {
 			cancel(cause)
 			b.lose(p, cause)
 		}
-		p.ctx, r.job.part = &r.ctx, p
+		p.ctx = &r.ctx
 	}
 }
 
@@ -137,7 +137,8 @@ func (t *topicServer) executeBatch(b *batchRun) (next *run) {
 		jobs := make([]*Job, len(b.runs))
 		for i, r := range b.runs {
 			b.parts[i].ctx = t.begun(&r.ctx, r)
-			jobs[i] = &r.job
+			jobs[i] = r.newJob()
+			jobs[i].part = &b.parts[i]
 		}
 		return t.batches(&b.ctx, jobs)
 	}, func(err error) *run { return t.finishBatch(b, context.Cause(&b.ctx), err, time.Now()) })

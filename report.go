@@ -85,13 +85,12 @@ func (r *run) addEnd(f func(RunEvent)) {
 
 // logOutcome logs the outcome of a run.
 func (t *topicServer) logOutcome(r row) {
-	job := &r.run.job
-	log := t.trouble.log
+	run, log := r.run, t.trouble.log
 	switch r.outcome() {
 	case OutcomeRetried:
-		log.Warn("job retried", "job", job.ID, "attempt", job.Attempt, "err", contain.Message(r.err), "delay", r.delay)
+		log.Warn("job retried", "job", run.id, "attempt", run.attempt, "err", contain.Message(r.err), "delay", r.delay)
 	case OutcomeBuried:
-		log.Error("job buried", "job", job.ID, "attempt", job.Attempt, "err", contain.Message(r.err))
+		log.Error("job buried", "job", run.id, "attempt", run.attempt, "err", contain.Message(r.err))
 	case OutcomeLeaseLost:
 		t.remark(slog.LevelWarn, "lease lost", r)
 	case OutcomeCancelled: // by Dequeue, or deleted manually
@@ -256,7 +255,7 @@ func lostOutcome(lost error) Outcome {
 // event returns the hooks' event for a run.
 func (r *run) event(server string, outcome Outcome, err error) RunEvent {
 	return RunEvent{
-		Topic: r.job.Topic, ID: r.id, Attempt: r.attempt, EnqueuedAt: r.job.EnqueuedAt, Due: r.job.Due,
-		StartedAt: r.start, Outcome: outcome, Server: server, Err: err, PayloadSize: int(r.size), Headers: r.job.Headers,
+		Topic: r.topic, ID: r.id, Attempt: r.attempt, EnqueuedAt: r.enqueued, Due: r.due,
+		StartedAt: r.start, Outcome: outcome, Server: server, Err: err, PayloadSize: int(r.size), Headers: r.opts.Headers,
 	}
 }

@@ -77,17 +77,17 @@ func (t *topicServer) verdict(r *run, cause, err error, ran time.Duration) row {
 
 // refusal returns the row to send for a taken job that must not run, or nil if it must run.
 func (t *topicServer) refusal(r *run, undecodable error, now int64) *row {
-	switch job := &r.job; {
+	switch {
 	case errors.Is(undecodable, record.ErrNewer):
-		t.trouble.log.Error("job snoozed", "job", job.ID, "err", undecodable, "delay", newerRecordDelay)
+		t.trouble.log.Error("job snoozed", "job", r.id, "err", undecodable, "delay", newerRecordDelay)
 		return &row{run: r, verb: verbSnooze, end: msTime(now), delay: newerRecordDelay, past: r.past, err: undecodable}
 	case undecodable != nil:
-		entry := AttemptError{Attempt: job.Attempt, At: msTime(now), Server: t.server.id, Kind: KindUndecodable, Message: undecodable.Error()}
+		entry := AttemptError{Attempt: r.attempt, At: msTime(now), Server: t.server.id, Kind: KindUndecodable, Message: undecodable.Error()}
 		return &row{run: r, verb: verbBury, entry: entry.encode(), err: undecodable}
-	case job.Due.After(msTime(now)) && job.Due.After(job.EnqueuedAt):
+	case r.due.After(msTime(now)) && r.due.After(r.enqueued):
 		// its entry in the bucket was lost, and ready still held its ID
-		t.trouble.log.Warn("job snoozed", "job", job.ID, "err", errNotDue, "delay", job.Due.Sub(msTime(now)))
-		return &row{run: r, verb: verbSnooze, end: msTime(now), delay: job.Due.Sub(msTime(now)), past: r.past, err: errNotDue}
+		t.trouble.log.Warn("job snoozed", "job", r.id, "err", errNotDue, "delay", r.due.Sub(msTime(now)))
+		return &row{run: r, verb: verbSnooze, end: msTime(now), delay: r.due.Sub(msTime(now)), past: r.past, err: errNotDue}
 	case r.expires > 0 && now >= r.expires:
 		return &row{run: r, verb: verbExpire}
 	case r.opts.Retry >= 0 && r.attempt-1-r.past.Spent > r.opts.Retry:

@@ -17,9 +17,11 @@ import (
 
 // A run is one taken job, from the take until Redis has its outcome.
 type run struct {
-	id    string // the fields of job belong to the handler, which may change them
-	nonce string
-	job   Job
+	topic, id string
+	nonce     string
+	payload   []byte
+	enqueued  time.Time
+	due       time.Time
 	// With the handler's Defaults; zero if the record cannot be read.
 	opts record.Options
 	// Redis's time from which the job is dropped instead of started; 0: never
@@ -122,7 +124,7 @@ func (c *runContext) setTrace(traceparent string) {
 func (t *topicServer) traceOf(r *run) string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return cmp.Or(r.trace, r.job.Headers["traceparent"])
+	return cmp.Or(r.trace, r.opts.Headers["traceparent"])
 }
 
 // ownRun returns the context of the calling handler if the job with that ID is its own, else nil.
@@ -187,7 +189,7 @@ func (r *run) running() bool { return !r.start.IsZero() && !r.returned }
 // newRun returns a run of a job from the reply of take. The error says why the record cannot be
 // read; the run can be settled even then.
 func (t *topicServer) newRun(id, raw string, end record.LeaseEnd, until time.Time, tried, changed string) (*run, error) {
-	r := &run{id: id, attempt: 1, stored: int32(len(raw)), fence: record.FenceOf(end), until: until, sets: t.clock.sets()}
+	r := &run{topic: t.keys.Topic, id: id, attempt: 1, stored: int32(len(raw)), fence: record.FenceOf(end), until: until, sets: t.clock.sets()}
 	if tried != "" {
 		finished, _ := strconv.Atoi(tried) // HINCRBY wrote it
 		r.attempt += finished
@@ -196,30 +198,36 @@ func (t *topicServer) newRun(id, raw string, end record.LeaseEnd, until time.Tim
 	if r.nonce = rec.Nonce; err != nil {
 		r.nonce = record.NonceOf(raw)
 	}
-	r.job.Topic, r.job.ID, r.job.Attempt, r.job.nonce = t.keys.Topic, id, r.attempt, r.nonce
 	r.lease.Store(end.Micros())
-	r.job.fence, r.job.output = &r.lease, &r.output
 	m, known := record.DecodeMoved(changed)
 	if known { // even if the record cannot be read: the job may be put back
 		r.past = m.Tally
-		r.job.Snoozes, r.job.spent = m.Snoozes, m.Spent
 	}
 	if err != nil {
 		return r, err
 	}
 	r.opts, r.size = rec.Options, int32(rec.Size)
-	if r.opts.Scheduled {
-		r.job.scheduledFor(id)
-	}
 	r.opts.Fill(&t.defaults)
-	r.job.Payload, r.job.Headers, r.job.Key, r.job.Retries = rec.Payload, rec.Options.Headers, rec.Options.Key, r.opts.Retries()
-	r.job.EnqueuedAt, r.job.Due = msTime(rec.EnqueuedAt), msTime(rec.Due())
+	r.payload, r.enqueued, r.due = rec.Payload, msTime(rec.EnqueuedAt), msTime(rec.Due())
 	r.expires = rec.Expires()
 	if known {
-		r.job.Due = msTime(m.Due)
+		r.due = msTime(m.Due)
 	}
 	if m.Revived {
 		r.expires = 0 // an operator who revives a job wants it to run
 	}
 	return r, nil
+}
+
+// newJob returns the job of a run that begins. Its fields belong to the handler.
+func (r *run) newJob() *Job {
+	job := &Job{
+		Topic: r.topic, ID: r.id, Payload: r.payload, Headers: r.opts.Headers, Key: r.opts.Key, Attempt: r.attempt,
+		Retries: r.opts.Retries(), Snoozes: r.past.Snoozes, EnqueuedAt: r.enqueued, Due: r.due, StartedAt: r.start,
+		nonce: r.nonce, spent: r.past.Spent, fence: &r.lease, output: &r.output,
+	}
+	if r.opts.Scheduled {
+		job.scheduledFor(r.id)
+	}
+	return job
 }

@@ -409,8 +409,7 @@ func (t *topicServer) startLocked(r *run, now time.Time, parent context.Context)
 	if taken := msTime(r.taken); r.start.Before(taken) {
 		r.start = taken // an older reply of Redis has been read since
 	}
-	r.job.StartedAt = r.start
-	r.late = r.start.Sub(r.job.Due) // before the handler can change Due
+	r.late = r.start.Sub(r.due)
 	if limit := r.opts.Timeout; limit > 0 {
 		r.deadline = now.Add(time.Duration(limit) * time.Millisecond)
 	}
@@ -488,7 +487,7 @@ func (t *topicServer) execute(r *run) (next *run) {
 		ctx, stop = context.WithDeadlineCause(ctx, r.deadline, ErrTimeout)
 		defer stop()
 	}
-	return t.handle(func() error { return t.handler.Handle(t.begun(ctx, r), &r.job) }, func(err error) *run {
+	return t.handle(func() error { return t.handler.Handle(t.begun(ctx, r), r.newJob()) }, func(err error) *run {
 		return t.finish(r, context.Cause(ctx), err, time.Now())
 	})
 }

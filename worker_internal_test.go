@@ -38,7 +38,7 @@ func (t *topicServer) taken(n int) (runs []*run) {
 	t.workers.coming += n
 	for i := range n {
 		r := &run{id: fmt.Sprint(i), fence: record.ParseFence("1"), until: time.Now().Add(time.Hour)}
-		r.job.ID, r.opts.Retry = r.id, -1
+		r.opts.Retry = -1
 		runs = append(runs, r)
 	}
 	return runs
