@@ -1,8 +1,10 @@
 package delayq
 
-import "github.com/delayq/delayq/internal/script"
+import (
+	"context"
 
-import "context"
+	"github.com/delayq/delayq/internal/script"
+)
 
 // A FindingKind is the kind of a [Finding].
 type FindingKind string
@@ -119,7 +121,7 @@ func (i *Inspector) Check(ctx context.Context, topic string) (*CheckReport, erro
 		d = newDoctor(i.scripts, i.rdb, k, false)
 		return d.check(ctx)
 	})
-	return d.report, place.At(err)
+	return checkReport(&d.report), place.At(err)
 }
 
 // Repair does what [Inspector.Check] does, and repairs what it finds. It loses no job, and lets no
@@ -140,5 +142,17 @@ func (c *Client) Repair(ctx context.Context, topic string) (*CheckReport, error)
 	if err != nil {
 		err = place.At(c.unsure(err))
 	}
-	return d.report, end.err(c.audited(ctx, place, "", int64(d.report.Repaired), err))
+	return checkReport(&d.report), end.err(c.audited(ctx, place, "", int64(d.report.repaired), err))
+}
+
+// checkReport returns the report of a doctor.
+func checkReport(r *report) *CheckReport {
+	c := &CheckReport{Jobs: r.jobs, Found: make(map[FindingKind]int, len(r.found)), Repaired: r.repaired}
+	for _, f := range r.findings {
+		c.Findings = append(c.Findings, Finding{Key: f.key, ID: f.id, Kind: FindingKind(f.kind), Repaired: f.repaired})
+	}
+	for kind, n := range r.found {
+		c.Found[FindingKind(kind)] = n
+	}
+	return c
 }

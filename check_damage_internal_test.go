@@ -190,7 +190,7 @@ func TestCheckLooksUpLargeStraysByTheBytes(t *testing.T) {
 		d := newDoctor(script.Caller{RDB: w, Hooks: &hooks{}}, w, h.keys, true)
 		d.strays = append(numbered("large", n), numbered("small", 200)...)
 		require.NoError(t, d.resolve(t.Context()))
-		require.Equal(t, n, d.report.Repaired)
+		require.Equal(t, n, d.report.repaired)
 		require.Less(t, w.most, checkBytes*5/4)
 		require.Greater(t, w.calls, 10)
 	})

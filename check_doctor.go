@@ -26,6 +26,29 @@ const (
 	checkFindings = 1000      // maximum number of findings in a report
 )
 
+// A finding is one inconsistency of a topic. delayq.Finding describes its fields.
+type finding struct {
+	key, id  string
+	kind     string
+	repaired bool
+}
+
+// The kinds of findings that the doctor itself decides about. The check script has more.
+const (
+	kindNoPlace   = "no_place"
+	kindNoLane    = "no_lane"
+	kindBadTime   = "bad_time"
+	kindWrongType = "wrong_type"
+)
+
+// A report is the result of a check. It lists the first checkFindings findings, and counts all.
+type report struct {
+	jobs     int64 // records that were examined
+	findings []finding
+	found    map[string]int // by kind
+	repaired int
+}
+
 // A doctor checks one topic.
 //
 // The hard part is a record in neither bucket nor leases nor dead. It should be in ready, but a
@@ -46,7 +69,7 @@ type doctor struct {
 	// known reports whether an earlier check of keys with these sizes has found nothing. Nil: not
 	// asked.
 	known  func(ctx context.Context, sizes []int64) bool
-	report *CheckReport
+	report report
 
 	seed    maphash.Seed
 	inReady []uint64 // sorted hashes of the IDs in ready and handoff
@@ -56,9 +79,10 @@ type doctor struct {
 	late    []string // IDs with an impossible time in the bucket
 }
 
+// newDoctor returns a doctor for a topic, which with repair also mends what it finds.
 func newDoctor(scripts script.Caller, rdb redis.Cmdable, k *script.Keys, repair bool) *doctor {
 	d := &doctor{
-		scripts: scripts, rdb: rdb, keys: k, report: &CheckReport{Found: make(map[FindingKind]int)}, seed: maphash.MakeSeed(),
+		scripts: scripts, rdb: rdb, keys: k, report: report{found: make(map[string]int)}, seed: maphash.MakeSeed(),
 		pause: func(ctx context.Context, _ time.Duration) error { return context.Cause(ctx) },
 	}
 	if repair {
@@ -73,7 +97,7 @@ func (d *doctor) check(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if d.known != nil && len(d.report.Found) == 0 && slices.Max(sizes) > 0 && d.known(ctx, sizes) {
+	if d.known != nil && len(d.report.found) == 0 && slices.Max(sizes) > 0 && d.known(ctx, sizes) {
 		return nil
 	}
 	lists := sizes[len(d.keys.Checked()):]
@@ -167,20 +191,20 @@ func (d *doctor) slice(ctx context.Context, part, cursor string, limit int) (nex
 		return "", nil, err
 	}
 	if part == k.Name(k.Pool) {
-		d.report.Jobs += r.Number(3)
+		d.report.jobs += r.Number(3)
 	}
 	for i := range r.List(4) {
-		found := Finding{r.List(4).Text(i), r.List(5).Text(i), FindingKind(r.List(6).Text(i)), r.List(7).Number(i) == 1}
+		found := finding{r.List(4).Text(i), r.List(5).Text(i), r.List(6).Text(i), r.List(7).Number(i) == 1}
 		switch {
-		case found.Kind == FindingWrongType:
-			d.wrong = append(d.wrong, found.Key)
-			found.Key = k.Name(found.Key)
+		case found.kind == kindWrongType:
+			d.wrong = append(d.wrong, found.key)
+			found.key = k.Name(found.key)
 			d.note(found)
-		case found.Kind == FindingBadTime && found.Key == k.Name(k.Bucket):
-			d.late = append(d.late, found.ID)
+		case found.kind == kindBadTime && found.key == k.Name(k.Bucket):
+			d.late = append(d.late, found.id)
 		default:
-			if found.Kind == FindingNoLane {
-				d.inLane = append(d.inLane, maphash.String(d.seed, found.ID))
+			if found.kind == kindNoLane {
+				d.inLane = append(d.inLane, maphash.String(d.seed, found.id))
 			}
 			d.note(found)
 		}
@@ -203,13 +227,13 @@ func (d *doctor) slice(ctx context.Context, part, cursor string, limit int) (nex
 	return r.Text(2), sizes, nil
 }
 
-func (d *doctor) note(found Finding) {
-	d.report.Found[found.Kind]++
-	if found.Repaired {
-		d.report.Repaired++
+func (d *doctor) note(found finding) {
+	d.report.found[found.kind]++
+	if found.repaired {
+		d.report.repaired++
 	}
-	if len(d.report.Findings) < checkFindings {
-		d.report.Findings = append(d.report.Findings, found)
+	if len(d.report.findings) < checkFindings {
+		d.report.findings = append(d.report.findings, found)
 	}
 }
 
@@ -251,7 +275,7 @@ func (d *doctor) walkList(ctx context.Context, key string, see func(id string)) 
 // A stray is a job that may have lost its place.
 type stray struct {
 	id, nonce, attempts, moved string
-	found                      Finding
+	found                      finding
 	due                        int64
 	where                      string // for the mend script: the due time, or dead
 	size                       int
@@ -290,7 +314,7 @@ func (d *doctor) resolve(ctx context.Context) error {
 	if err := d.winnow(ctx, missing); err != nil {
 		return err
 	}
-	list = slices.DeleteFunc(list, func(s *stray) bool { return s.found.Kind == FindingNoPlace && !missing[s.id] })
+	list = slices.DeleteFunc(list, func(s *stray) bool { return s.found.kind == kindNoPlace && !missing[s.id] })
 	slices.SortFunc(list, func(a, b *stray) int { return cmp.Or(cmp.Compare(a.due, b.due), cmp.Compare(a.id, b.id)) })
 	for len(list) > 0 {
 		n, bytes := 0, 0
@@ -317,7 +341,7 @@ func (d *doctor) lookUp(ctx context.Context, ids []string) (r script.Reply, err 
 		}
 	}
 	err = d.paced(ctx, func(ctx context.Context) (err error) {
-		r, err = lookUp(ctx, d.scripts, &k, checkBytes, -1, ids)
+		r, err = script.LookUp(ctx, d.scripts, &k, checkBytes, -1, ids)
 		return err
 	})
 	if err == nil && len(r.List(2)) == 0 {
@@ -343,19 +367,19 @@ func (d *doctor) winnow(ctx context.Context, missing map[string]bool) error {
 // diagnose decides where a job belongs from the reply of the get script. It returns nil if the job
 // has a place.
 func (d *doctor) diagnose(id string, at func(column int) string) *stray {
-	raw := at(columnRecord)
-	if raw == "" || at(columnLease) != "" || at(columnDead) != "" {
+	raw := at(script.ColumnRecord)
+	if raw == "" || at(script.ColumnLease) != "" || at(script.ColumnDead) != "" {
 		return nil
 	}
 	s := &stray{
-		id: id, nonce: strings.Clone(raw[:min(len(raw), record.NonceLen)]), attempts: at(columnAttempts), moved: at(columnMoved), size: len(raw),
-		found: Finding{Key: d.keys.Name(d.keys.Pool), ID: id, Kind: FindingNoPlace},
+		id: id, nonce: strings.Clone(raw[:min(len(raw), record.NonceLen)]), attempts: at(script.ColumnAttempts), moved: at(script.ColumnMoved), size: len(raw),
+		found: finding{key: d.keys.Name(d.keys.Pool), id: id, kind: kindNoPlace},
 	}
-	if score := at(columnBucket); score != "" {
-		if due, _ := strconv.ParseFloat(score, 64); due <= maxDueMS { // written by Redis
+	if score := at(script.ColumnBucket); score != "" {
+		if due, _ := strconv.ParseFloat(score, 64); due <= record.MaxTime { // written by Redis
 			return nil
 		}
-		s.found.Key, s.found.Kind = d.keys.Name(d.keys.Bucket), FindingBadTime
+		s.found.key, s.found.kind = d.keys.Name(d.keys.Bucket), kindBadTime
 	}
 	rec, err := record.Decode(raw)
 	m, moved := record.DecodeMoved(s.moved)
@@ -363,18 +387,18 @@ func (d *doctor) diagnose(id string, at func(column int) string) *stray {
 	case moved:
 		s.due = m.Due
 	case errors.Is(err, record.ErrNewer):
-		s.due = maxDueMS // only a newer release can decode it
+		s.due = record.MaxTime // only a newer release can decode it
 		s.where = "unknown"
 		return s
 	default:
 		s.due = rec.Due() // 0 if it cannot be decoded: the server that takes it buries it
 	}
-	s.due = min(s.due, maxDueMS)
+	s.due = min(s.due, record.MaxTime)
 	s.where = strconv.FormatInt(s.due, 10)
 	finished, _ := strconv.Atoi(s.attempts) // "" counts as 0
-	var log []AttemptError
+	var log []record.Failure
 	if !slices.Contains(d.wrong, d.keys.Errors) {
-		log = attemptErrors(at(columnErrors))
+		log = record.DecodeFailures(at(script.ColumnErrors))
 	}
 	if buried(rec.Options.Retry, err == nil, finished, m, log) {
 		s.where = d.keys.Name(d.keys.Dead)
@@ -385,8 +409,8 @@ func (d *doctor) diagnose(id string, at func(column int) string) *stray {
 // buried reports whether the books of a job say that it was dead: it has no retry left, or no
 // attempt followed its last failure. A job with unlimited retries that was buried after a lost
 // lease cannot be told apart from one that waits.
-func buried(retry int, readable bool, finished int, m record.Moved, log []AttemptError) bool {
-	if m.Why == string(DueBury) {
+func buried(retry int, readable bool, finished int, m record.Moved, log []record.Failure) bool {
+	if m.Why == record.WhyBury {
 		return true // by a client
 	}
 	if finished <= m.Spent && (m.Revived || m.Spent > 0) {
@@ -399,7 +423,7 @@ func buried(retry int, readable bool, finished int, m record.Moved, log []Attemp
 		return false
 	}
 	last := log[len(log)-1]
-	return last.Kind != KindLeaseLost && last.NextDue.IsZero() && last.Attempt >= finished
+	return last.Kind != record.KindLeaseLost && last.NextDue == 0 && last.Attempt >= finished
 }
 
 // mend executes the mend script once.
@@ -429,7 +453,7 @@ func (d *doctor) mend(ctx context.Context, list []*stray) error {
 	letters := r.Text(2)
 	for i, s := range known {
 		if i < len(letters) && letters[i] == script.LetterMended {
-			s.found.Repaired = d.repair == 1
+			s.found.repaired = d.repair == 1
 			d.note(s.found)
 		}
 	}

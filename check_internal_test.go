@@ -351,7 +351,7 @@ func TestMendLeavesAloneWhatHasMoved(t *testing.T) {
 				h.put("+0", "x", "y")
 				require.NoError(t, h.rdb.Del(t.Context(), h.keys.Ready).Err())
 				d := newDoctor(script.Caller{RDB: h.rdb, Hooks: &hooks{}}, h.rdb, h.keys, true)
-				r, err := lookUp(t.Context(), d.scripts, h.keys, callBytes, -1, []string{"x", "y"})
+				r, err := script.LookUp(t.Context(), d.scripts, h.keys, callBytes, -1, []string{"x", "y"})
 				require.NoError(t, err)
 				var list []*stray
 				for i, id := range []string{"x", "y"} {
@@ -361,8 +361,8 @@ func TestMendLeavesAloneWhatHasMoved(t *testing.T) {
 				before := h.Traces("x")
 				require.NoError(t, d.mend(t.Context(), list))
 				require.Equal(t, before, h.Traces("x"))
-				require.Len(t, d.report.Findings, 1)
-				require.Equal(t, "y", d.report.Findings[0].ID)
+				require.Len(t, d.report.findings, 1)
+				require.Equal(t, "y", d.report.findings[0].id)
 				require.Contains(t, h.list(h.keys.Ready), "y")
 			})
 		})

@@ -111,7 +111,7 @@ func (t *topicServer) check(ctx context.Context, reason string, every time.Durat
 	if err == nil {
 		err = d.check(ctx)
 	}
-	if found := len(d.report.Found) > 0; err == nil && !passed && (found || sizes != "") {
+	if found := len(d.report.found) > 0; err == nil && !passed && (found || sizes != "") {
 		err = d.paced(ctx, func(ctx context.Context) error {
 			if found {
 				return s.calls.Del(ctx, clean).Err() // the next check must look again
@@ -126,15 +126,15 @@ func (t *topicServer) check(ctx context.Context, reason string, every time.Durat
 	if err == nil || ctx.Err() == nil { // otherwise it was cut off
 		t.trouble.note("check", err)
 	}
-	if len(d.report.Found) == 0 {
+	if len(d.report.found) == 0 {
 		return
 	}
 	var found []string
-	for _, what := range slices.Sorted(maps.Keys(d.report.Found)) {
-		found = append(found, fmt.Sprintf("%s: %d", what, d.report.Found[what]))
+	for _, what := range slices.Sorted(maps.Keys(d.report.found)) {
+		found = append(found, fmt.Sprintf("%s: %d", what, d.report.found[what]))
 	}
 	for _, key := range d.wrong {
 		found = append(found, fmt.Sprintf("%s is not a %s", key, script.TypeOf(key)))
 	}
-	t.trouble.log.Warn("topic repaired", "count", d.report.Repaired, "found", strings.Join(found, ", "))
+	t.trouble.log.Warn("topic repaired", "count", d.report.repaired, "found", strings.Join(found, ", "))
 }

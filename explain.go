@@ -271,7 +271,7 @@ func (i *Inspector) circumstances(ctx context.Context, topic, id string) (*circu
 func readCircumstances(topic, id string, r script.Reply) *circumstances {
 	at := func(column int) string { return r.Text(2 + column) }
 	c := &circumstances{id: id, at: msTime(r.Now()), info: readJobInfo(topic, id, recordHead, at)}
-	moved, _ := record.DecodeMoved(at(columnMoved))
+	moved, _ := record.DecodeMoved(at(script.ColumnMoved))
 	c.revived = moved.Revived
 	for _, p := range record.DecodePauses(r.Text(11), r.Now()) {
 		c.pauses = append(c.pauses, PauseInfo{By: p.By, Reason: p.Reason, Since: msTime(p.Since), Until: orZero(p.Until)})
@@ -291,7 +291,7 @@ func readCircumstances(topic, id string, r script.Reply) *circumstances {
 		_, c.blocked = keyHold(limit.Text(4))
 	}
 	switch {
-	case at(columnRecord) == "" && at(columnBucket)+at(columnLease)+at(columnDead) != "":
+	case at(script.ColumnRecord) == "" && at(script.ColumnBucket)+at(script.ColumnLease)+at(script.ColumnDead) != "":
 		c.finding = FindingNoRecord
 	case c.is(StateReady) && c.ahead < 0 && c.before < 0 && c.whole:
 		c.finding = FindingNoPlace

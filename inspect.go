@@ -29,7 +29,7 @@ func jobInfos(ctx context.Context, c script.Caller, k *script.Keys, cut int, ids
 	var list []*JobInfo
 	for ask := listJobs; len(ids) > 0; {
 		some := ids[:min(len(ids), ask)]
-		r, err := lookUp(ctx, c, k, callBytes, cut, some)
+		r, err := script.LookUp(ctx, c, k, callBytes, cut, some)
 		if err != nil {
 			return nil, err
 		}
@@ -49,46 +49,23 @@ func jobInfos(ctx context.Context, c script.Caller, k *script.Keys, cut int, ids
 	return list, nil
 }
 
-// lookUp executes the get script once. The reply may cover only the first of ids.
-func lookUp(ctx context.Context, c script.Caller, k *script.Keys, bytes, cut int, ids []string) (script.Reply, error) {
-	args := make([]any, 2, 2+len(ids))
-	args[0], args[1] = bytes, cut
-	for _, id := range ids {
-		args = append(args, id)
-	}
-	return c.Exec(ctx, getKind.script, k, "", len(ids), args...)
-}
-
-// Columns of the reply of get.lua.
-const (
-	columnRecord = iota
-	columnBucket
-	columnLease
-	columnDead
-	columnAttempts
-	columnErrors
-	columnMoved
-	columnDone
-	columnResult
-)
-
 // readJobInfo returns the JobInfo of one line of the reply of get.lua, or nil if there is no such
 // job. It leaves out the payload of a record that was cut, even if the whole payload is there.
 func readJobInfo(topic, id string, cut int, at func(column int) string) *JobInfo {
-	raw := at(columnRecord)
+	raw := at(script.ColumnRecord)
 	info := &JobInfo{Job: Job{Topic: topic, ID: id}}
-	attempts, _ := strconv.Atoi(at(columnAttempts)) // "" is none
+	attempts, _ := strconv.Atoi(at(script.ColumnAttempts)) // "" is none
 	info.Attempt = attempts + 1
 	var done record.Done
 	var known bool
 	switch {
 	case raw != "":
 		info.State = StateReady
-		info.Errors = attemptErrors(at(columnErrors))
-	case at(columnResult) != "" && at(columnDone) != "":
+		info.Errors = attemptErrors(at(script.ColumnErrors))
+	case at(script.ColumnResult) != "" && at(script.ColumnDone) != "":
 		info.State = StateDone
-		info.KeptUntil = scoreTime(at(columnDone))
-		done, raw, known = record.DecodeDone(at(columnResult))
+		info.KeptUntil = scoreTime(at(script.ColumnDone))
+		done, raw, known = record.DecodeDone(at(script.ColumnResult))
 		if cut < 0 || len(raw) < cut { // else it may lack its end
 			var output string
 			if raw, output = done.Split(raw); cut < 0 && output != "" {
@@ -118,19 +95,19 @@ func readJobInfo(topic, id string, cut int, at func(column int) string) *JobInfo
 		}
 		return info
 	}
-	if m, ok := record.DecodeMoved(at(columnMoved)); ok {
+	if m, ok := record.DecodeMoved(at(script.ColumnMoved)); ok {
 		info.Due, info.DueReason = msTime(m.Due), DueReason(m.Why)
 		info.Snoozes, info.spent = m.Snoozes, m.Spent
 	}
-	if score := at(columnBucket); score != "" {
+	if score := at(script.ColumnBucket); score != "" {
 		info.State, info.Due = StateScheduled, scoreTime(score)
 	}
-	if score := at(columnLease); score != "" {
+	if score := at(script.ColumnLease); score != "" {
 		info.State, info.LeaseEnd = StateRunning, scoreTime(score)
 		info.fence = new(atomic.Int64)
 		info.fence.Store(record.ParseLeaseEnd(score).Micros())
 	}
-	if score := at(columnDead); score != "" {
+	if score := at(script.ColumnDead); score != "" {
 		info.State, info.BuriedAt = StateDead, scoreTime(score)
 		info.Attempt = max(attempts, 1)
 	}

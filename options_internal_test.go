@@ -317,7 +317,7 @@ func FuzzJobInfo(f *testing.F) {
 		for _, cut := range []int{-1, 0, len(raw), recordHead} {
 			readJobInfo("topic", "id", cut, func(int) string { return raw })
 			readJobInfo("topic", "id", cut, func(column int) string {
-				if column == columnRecord {
+				if column == script.ColumnRecord {
 					return ""
 				}
 				return raw

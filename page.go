@@ -245,16 +245,16 @@ func (w *walk) described(id string, at func(column int) string, size int64) (inf
 	}
 	info = readJobInfo(w.q.Topic, id, w.cut, func(column int) string {
 		switch state := w.q.State; {
-		case column == columnRecord && state != StateDone, column == columnResult && state == StateDone:
+		case column == script.ColumnRecord && state != StateDone, column == script.ColumnResult && state == StateDone:
 			return value
-		case column == columnAttempts:
+		case column == script.ColumnAttempts:
 			return at(columnTries)
-		case column == columnErrors:
+		case column == script.ColumnErrors:
 			return at(columnLog)
-		case column == columnMoved:
+		case column == script.ColumnMoved:
 			return at(columnMove)
-		case column == columnBucket && state == StateScheduled, column == columnLease && state == StateRunning,
-			column == columnDead && state == StateDead, column == columnDone && state == StateDone:
+		case column == script.ColumnBucket && state == StateScheduled, column == script.ColumnLease && state == StateRunning,
+			column == script.ColumnDead && state == StateDead, column == script.ColumnDone && state == StateDone:
 			return at(columnScore)
 		}
 		return ""

@@ -55,3 +55,6 @@ func DecodeFailures(log string) (list []Failure) {
 	}
 	return list
 }
+
+// KindLeaseLost is the Kind of a run whose lease ran out.
+const KindLeaseLost = "lease_lost"

@@ -13,7 +13,7 @@ import (
 //	<due> <why> <tally>
 type Moved struct {
 	Due int64
-	Why string // retry, snooze, reschedule, revive or bury
+	Why string // retry, snooze, reschedule, revive or WhyBury
 	Tally
 }
 
@@ -55,3 +55,6 @@ func DecodeMoved(s string) (m Moved, ok bool) {
 	fits := func(n int64) bool { return n >= 0 && n <= MaxTime }
 	return m, errors.Join(err1, err2, err3) == nil && fits(m.Due) && fits(int64(m.Spent)) && fits(int64(m.Snoozes))
 }
+
+// WhyBury is the Why of a job that a client has buried.
+const WhyBury = "bury"
