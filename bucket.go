@@ -117,7 +117,7 @@ func (t *topicServer) promoteOnce(ctx context.Context, at *timer) (wait time.Dur
 	if t.pruneDue(ctx) || again {
 		return 0, false, nil
 	}
-	alone = p.due+p.waiting == 0 && len(t.firer.missed) == 0
+	alone = p.due+p.waiting == 0 && t.firer.quiet()
 	return max(1, p.wait-time.Since(began)), alone, nil
 }
 

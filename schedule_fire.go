@@ -57,7 +57,7 @@ var overlapWords = map[record.Overlap]string{
 // A firer is the part of a topic's timer that fires schedules. Only the promote loop uses it. It
 // reaches Redis only through exec.
 type firer struct {
-	exec      func(ctx context.Context, c topicCall, args ...any) (script.Reply, error)
+	exec      func(ctx context.Context, s *script.Script, jobs int, args ...any) (script.Reply, error)
 	log       *slog.Logger
 	tick      time.Duration
 	calendars schedule.Calendars
@@ -89,12 +89,16 @@ type plan struct {
 	next  schedule.Rhythm
 }
 
-// setUp makes the firer of a topic ready for use.
-func (f *firer) setUp(t *topicServer) {
-	s := t.server
-	f.exec, f.log, f.tick, f.calendars = t.exec, t.trouble.log, s.o.tick, s.calendars
-	f.channel, f.topic = script.ControlChannel(s.o.prefix), t.keys.Topic
-	f.plans, f.bad, f.missed = make(map[string]plan), make(map[string]string), make(map[string]int64)
+// newFirer returns the firer of a topic. exec calls a script of the topic, and goes on when the
+// loop that fires is stopped.
+func newFirer(
+	k *script.Keys, tick time.Duration, calendars schedule.Calendars, log *slog.Logger,
+	exec func(ctx context.Context, s *script.Script, jobs int, args ...any) (script.Reply, error),
+) *firer {
+	return &firer{
+		exec: exec, log: log, tick: tick, calendars: calendars, channel: script.ControlChannel(k.Prefix()), topic: k.Topic,
+		plans: make(map[string]plan), bad: make(map[string]string), missed: make(map[string]int64),
+	}
 }
 
 // remember notes schedules whose runs have ended.
@@ -131,6 +135,12 @@ func (f *firer) fire(ctx context.Context, due, waiting int) (again bool) {
 	f.slow.Reset()
 	return again
 }
+
+// quiet reports whether nothing is to be logged about missed slots.
+func (f *firer) quiet() bool { return len(f.missed) == 0 }
+
+// awaits reports whether at the last promote a slot of some schedule waited for a run to finish.
+func (f *firer) awaits() bool { return f.waits.Load() }
 
 // warn logs how many slots of how many schedules were missed. It logs one line for all, when there
 // is nothing more to fire, and at most one a minute. After an outage there may be thousands.
@@ -217,7 +227,7 @@ func (f *firer) firePage(ctx context.Context, place string, offset int, which []
 	for _, name := range which {
 		args = append(args, name)
 	}
-	r, err := f.exec(ctx, topicCall{script: script.ScheduleDue, jobs: fireLimit, outlives: true}, args...)
+	r, err := f.exec(ctx, script.ScheduleDue, fireLimit, args...)
 	if err != nil {
 		return 0, 0, false, err
 	}
@@ -342,7 +352,7 @@ func (f *firer) fireSome(ctx context.Context, list []firing) (n, done int, err e
 		}
 		jobs += len(one.Slots)
 	}
-	r, err := f.exec(ctx, topicCall{script: script.ScheduleFire, jobs: jobs, outlives: true}, args...)
+	r, err := f.exec(ctx, script.ScheduleFire, jobs, args...)
 	if err != nil {
 		return 0, 0, err
 	}

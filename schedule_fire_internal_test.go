@@ -10,7 +10,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -504,90 +503,4 @@ func TestFireMeetsAKeyOfAWrongType(t *testing.T) {
 		b.fire(ts, f)
 		require.Equal(b, []string{b.id}, b.jobs())
 	})
-}
-
-// newFirer returns a firer that calls exec instead of Redis.
-func newFirer(log *slog.Logger, exec func(topicCall) (script.Reply, error)) *firer {
-	return &firer{
-		exec: func(_ context.Context, c topicCall, _ ...any) (script.Reply, error) { return exec(c) },
-		log:  log, tick: time.Second,
-		plans: map[string]plan{}, bad: map[string]string{}, missed: map[string]int64{},
-	}
-}
-
-// If promote counts due schedules that another server fires in the meantime, promote must run again
-// once, to report the next slot. Schedules that cannot be fired here are looked at once a tick.
-func TestFirerLooks(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		looks, found := 0, 0
-		f := newFirer(slog.New(slog.DiscardHandler), func(c topicCall) (script.Reply, error) {
-			looks++
-			require.Same(t, script.ScheduleDue, c.script)
-			return script.Reply{"ok", int64(1), int64(found), []any{}, []any{}, []any{}, []any{}}, nil
-		})
-		require.False(t, f.fire(t.Context(), 0, 0))
-		require.Zero(t, looks, "nothing is due")
-		require.True(t, f.fire(t.Context(), 3, 0), "all three are gone: look again")
-		require.False(t, f.fire(t.Context(), 3, 0), "but only once")
-		require.Equal(t, 2, looks)
-		found = 3
-		require.False(t, f.fire(t.Context(), 3, 0))
-		require.False(t, f.fire(t.Context(), 3, 0))
-		require.Equal(t, 3, looks, "the three cannot be fired here")
-		require.True(t, f.fire(t.Context(), 4, 0), "one more is due, and was gone")
-		require.Equal(t, 4, looks)
-		time.Sleep(time.Second)
-		f.fire(t.Context(), 3, 0)
-		require.Equal(t, 5, looks, "a tick later")
-	})
-}
-
-// After a call that failed, the firer leaves Redis alone for a while.
-func TestFirerPausesAfterAFailure(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		calls := 0
-		f := newFirer(slog.New(slog.DiscardHandler), func(topicCall) (script.Reply, error) {
-			calls++
-			return nil, context.DeadlineExceeded
-		})
-		require.False(t, f.fire(t.Context(), 1, 0))
-		require.False(t, f.fire(t.Context(), 1, 0))
-		require.Equal(t, 1, calls)
-		time.Sleep(time.Minute)
-		f.fire(t.Context(), 1, 0)
-		require.Equal(t, 2, calls)
-	})
-}
-
-// Missed slots are logged in one line, at most once a minute, and at the end.
-func TestFirerWarns(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var log lines
-		f := newFirer(slog.New(slog.NewTextHandler(&log, nil)), func(topicCall) (script.Reply, error) {
-			return script.Reply{"ok", int64(1), int64(0), []any{}}, nil
-		})
-		f.warned = time.Now()
-		f.missed["a"] = 3
-		f.fire(t.Context(), 0, 0)
-		require.Empty(t, log.with("slots missed"))
-		time.Sleep(missedEvery)
-		f.missed["b"] = 4
-		f.fire(t.Context(), 0, 0)
-		require.Len(t, log.with(`msg="slots missed" schedule="2 schedules" count=7`), 1)
-		f.missed["a"] = 1
-		f.warn(false)
-		require.Len(t, log.with(`msg="slots missed" schedule=a count=1`), 1)
-		f.warn(false)
-		require.Len(t, log.with("slots missed"), 2)
-	})
-}
-
-// The firer remembers whose runs have ended, each once, and no more than it can look at.
-func TestFirerRemembers(t *testing.T) {
-	f := newFirer(slog.New(slog.DiscardHandler), nil)
-	f.remember([]string{"b", "a", "b"})
-	f.remember([]string{"c", "a"})
-	require.Equal(t, []string{"a", "b", "c"}, f.ended)
-	f.remember(make([]string, maxEnded))
-	require.Len(t, f.ended, 3, "the look of each tick finds the others")
 }

@@ -377,7 +377,7 @@ func (t *topicServer) settle(ctx context.Context, series, number string, list []
 		t.placeFreed()
 	}
 	t.outside(t.loops.settle, func() { t.reportAll(list, loop.SignOf(ctx)) })
-	if ended && t.firer.waits.Load() {
+	if ended && t.firer.awaits() {
 		t.wake()
 	}
 	if v.delays && soon {

@@ -33,7 +33,7 @@ type topicServer struct {
 	trouble  trouble
 	loops    topicLoops
 	timer    timer
-	firer    firer
+	firer    *firer
 	pruner   pruner
 	paused   bool                      // the first taker has found the topic paused
 	removeBy atomic.Pointer[time.Time] // see leaveBy; nil: the topic is not being removed
@@ -132,7 +132,7 @@ func (t *topicServer) init() {
 	}
 	t.outcomes.ready = func() { t.loops.settle.Wake() }
 	t.outcomes.pile = func() { t.loops.settleMore.Wake() }
-	t.firer.setUp(t)
+	t.firer = newFirer(t.keys, s.o.tick, s.calendars, t.trouble.log, t.execOn)
 }
 
 // build makes the loops of a topic. They rest until begin.
@@ -227,6 +227,11 @@ func (t *topicServer) exec(ctx context.Context, c topicCall, args ...any) (scrip
 		t.trouble.note(c.script.Name, err)
 	}
 	return r, err
+}
+
+// execOn is exec for a call that goes on after its loop is stopped.
+func (t *topicServer) execOn(ctx context.Context, s *script.Script, jobs int, args ...any) (script.Reply, error) {
+	return t.exec(ctx, topicCall{script: s, jobs: jobs, outlives: true}, args...)
 }
 
 // freed notes that there may be room for more jobs.
