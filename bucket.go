@@ -36,7 +36,7 @@ func (t *topicServer) promoteStep(ctx context.Context) loop.Next {
 	at := &t.timer
 	if ctx.Err() != nil {
 		t.server.watch.remove(t)
-		t.firer.warn(false)
+		t.firer.Warn(false)
 		t.pruner.warn(t.trouble.log)
 		return loop.Over
 	}
@@ -95,7 +95,7 @@ func (t *topicServer) promoteOnce(ctx context.Context, at *timer) (wait time.Dur
 	t.turn(turnPromote)
 	t.mu.Lock()
 	// Before promote counts the waiting slots: if it counts none, none waits for one of these runs.
-	t.firer.remember(t.outcomes.takeEnded())
+	t.firer.Remember(t.outcomes.takeEnded())
 	t.mu.Unlock()
 	tick := t.server.o.tick
 	heal := time.Since(at.healed) >= tick-tick/10
@@ -107,7 +107,7 @@ func (t *topicServer) promoteOnce(ctx context.Context, at *timer) (wait time.Dur
 		at.healed = time.Now()
 	}
 	again := p.moved >= promoteLimit
-	fire := func() { again = t.firer.fire(ctx, p.due, p.waiting) || again }
+	fire := func() { again = t.firer.Fire(ctx, p.due, p.waiting) || again }
 	if len(t.server.calendars) > 0 {
 		t.outside(t.loops.promote, fire)
 	} else {
@@ -117,7 +117,7 @@ func (t *topicServer) promoteOnce(ctx context.Context, at *timer) (wait time.Dur
 	if t.pruneDue(ctx) || again {
 		return 0, false, nil
 	}
-	alone = p.due+p.waiting == 0 && t.firer.quiet()
+	alone = p.due+p.waiting == 0 && t.firer.Quiet()
 	return max(1, p.wait-time.Since(began)), alone, nil
 }
 

@@ -3,6 +3,7 @@ package delayq
 import (
 	"context"
 
+	"github.com/delayq/delayq/internal/doctor"
 	"github.com/delayq/delayq/internal/script"
 )
 
@@ -116,12 +117,12 @@ func (i *Inspector) Check(ctx context.Context, topic string) (*CheckReport, erro
 		return nil, place.At(err)
 	}
 	k := script.NewKeys(i.o.prefix, topic)
-	d := newDoctor(i.scripts, i.rdb, k, false)
+	d := doctor.New(i.scripts, i.rdb, k, false)
 	err := i.scan(ctx, k.Pool, func(i *Inspector) error {
-		d = newDoctor(i.scripts, i.rdb, k, false)
-		return d.check(ctx)
+		d = doctor.New(i.scripts, i.rdb, k, false)
+		return d.Check(ctx)
 	})
-	return checkReport(&d.report), place.At(err)
+	return checkReport(&d.Report), place.At(err)
 }
 
 // Repair does what [Inspector.Check] does, and repairs what it finds. It loses no job, and lets no
@@ -137,21 +138,21 @@ func (c *Client) Repair(ctx context.Context, topic string) (*CheckReport, error)
 	if err := c.validate(ctx, topic, ""); err != nil {
 		return nil, end.err(place.At(err))
 	}
-	d := newDoctor(c.scripts, c.rdb, script.NewKeys(c.o.prefix, topic), true)
-	err := d.check(ctx)
+	d := doctor.New(c.scripts, c.rdb, script.NewKeys(c.o.prefix, topic), true)
+	err := d.Check(ctx)
 	if err != nil {
 		err = place.At(c.unsure(err))
 	}
-	return checkReport(&d.report), end.err(c.audited(ctx, place, "", int64(d.report.repaired), err))
+	return checkReport(&d.Report), end.err(c.audited(ctx, place, "", int64(d.Report.Mended), err))
 }
 
 // checkReport returns the report of a doctor.
-func checkReport(r *report) *CheckReport {
-	c := &CheckReport{Jobs: r.jobs, Found: make(map[FindingKind]int, len(r.found)), Repaired: r.repaired}
-	for _, f := range r.findings {
-		c.Findings = append(c.Findings, Finding{Key: f.key, ID: f.id, Kind: FindingKind(f.kind), Repaired: f.repaired})
+func checkReport(r *doctor.Report) *CheckReport {
+	c := &CheckReport{Jobs: r.Jobs, Found: make(map[FindingKind]int, len(r.Found)), Repaired: r.Mended}
+	for _, f := range r.Findings {
+		c.Findings = append(c.Findings, Finding{Key: f.Key, ID: f.ID, Kind: FindingKind(f.Kind), Repaired: f.Mended})
 	}
-	for kind, n := range r.found {
+	for kind, n := range r.Found {
 		c.Found[FindingKind(kind)] = n
 	}
 	return c

@@ -10,6 +10,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
+	"github.com/delayq/delayq/internal/doctor"
 	"github.com/delayq/delayq/internal/record"
 	"github.com/delayq/delayq/internal/redistest"
 	"github.com/delayq/delayq/internal/script"
@@ -107,7 +108,7 @@ func TestCheckOfManyImpossibleTimes(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, rdb redis.UniversalClient) {
 		h := NewHand(t, rdb, redistest.Prefix(t), "topic")
-		const n = checkLimit + 7
+		const n = doctor.SliceLimit + 7
 		impossible := func(key string, ids []string) {
 			for chunk := range slices.Chunk(ids, 500) {
 				list := make([]redis.Z, len(chunk))
@@ -187,11 +188,11 @@ func TestCheckLooksUpLargeStraysByTheBytes(t *testing.T) {
 			require.NoError(t, h.rdb.ZRem(t.Context(), h.keys.Bucket, id).Err())
 		}
 		w := &heavy{UniversalClient: redistest.As(t, h.rdb, "worker", h.prefix(), false)}
-		d := newDoctor(script.Caller{RDB: w, Hooks: &hooks{}}, w, h.keys, true)
-		d.strays = append(numbered("large", n), numbered("small", 200)...)
-		require.NoError(t, d.resolve(t.Context()))
-		require.Equal(t, n, d.report.repaired)
-		require.Less(t, w.most, checkBytes*5/4)
+		d := doctor.New(script.Caller{RDB: w, Hooks: &hooks{}}, w, h.keys, true)
+		d.Strays = append(numbered("large", n), numbered("small", 200)...)
+		require.NoError(t, d.Resolve(t.Context()))
+		require.Equal(t, n, d.Report.Mended)
+		require.Less(t, w.most, doctor.SliceBytes*5/4)
 		require.Greater(t, w.calls, 10)
 	})
 }
@@ -221,13 +222,13 @@ func TestCheckReadsLargeValuesByTheBytes(t *testing.T) {
 		require.NoError(t, rdb.HSet(ctx, h.keys.Errors, id, "x").Err())
 	}
 	for _, key := range []string{h.keys.Pool, h.keys.Results, h.keys.Errors} {
-		d := newDoctor(c.scripts, rdb, h.keys, false)
+		d := doctor.New(c.scripts, rdb, h.keys, false)
 		seen, calls := int64(0), 0
 		for cursor := "0"; calls == 0 || cursor != "0"; calls++ {
-			r, err := d.ask(ctx, 1, h.keys.Name(key), cursor, checkLimit, checkBytes, 0)
+			r, err := d.Ask(ctx, 1, h.keys.Name(key), cursor, doctor.SliceLimit, doctor.SliceBytes, 0)
 			require.NoError(t, err)
 			cursor = r.Text(2)
-			require.LessOrEqual(t, r.Number(3), int64(checkLimit+checkBytes/2000))
+			require.LessOrEqual(t, r.Number(3), int64(doctor.SliceLimit+doctor.SliceBytes/2000))
 			seen += r.Number(3)
 		}
 		require.GreaterOrEqual(t, seen, int64(n))
@@ -250,9 +251,9 @@ func TestCheckReadsLongIDsByTheBytes(t *testing.T) {
 		}
 		h.put("+0", ids...)
 		w := &heavy{UniversalClient: redistest.As(t, h.rdb, "worker", h.prefix(), false)}
-		d := newDoctor(script.Caller{RDB: w, Hooks: &hooks{}}, w, h.keys, false)
+		d := doctor.New(script.Caller{RDB: w, Hooks: &hooks{}}, w, h.keys, false)
 		var seen []string
-		require.NoError(t, d.walk(t.Context(), func(id string) { seen = append(seen, id) }))
+		require.NoError(t, d.Walk(t.Context(), func(id string) { seen = append(seen, id) }))
 		require.ElementsMatch(t, ids, seen)
 		require.Less(t, w.most, callBytes)
 		require.GreaterOrEqual(t, w.calls, n/1000)

@@ -15,6 +15,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
+	"github.com/delayq/delayq/internal/doctor"
 	"github.com/delayq/delayq/internal/record"
 	"github.com/delayq/delayq/internal/redistest"
 	"github.com/delayq/delayq/internal/script"
@@ -350,19 +351,19 @@ func TestMendLeavesAloneWhatHasMoved(t *testing.T) {
 			eachHand(t, func(t *testing.T, h *Hand) {
 				h.put("+0", "x", "y")
 				require.NoError(t, h.rdb.Del(t.Context(), h.keys.Ready).Err())
-				d := newDoctor(script.Caller{RDB: h.rdb, Hooks: &hooks{}}, h.rdb, h.keys, true)
-				r, err := script.LookUp(t.Context(), d.scripts, h.keys, callBytes, -1, []string{"x", "y"})
+				d := doctor.New(script.Caller{RDB: h.rdb, Hooks: &hooks{}}, h.rdb, h.keys, true)
+				r, err := script.LookUp(t.Context(), d.Scripts, h.keys, callBytes, -1, []string{"x", "y"})
 				require.NoError(t, err)
-				var list []*stray
+				var list []*doctor.Stray
 				for i, id := range []string{"x", "y"} {
-					list = append(list, d.diagnose(id, func(column int) string { return r.List(2 + column).Text(i) }))
+					list = append(list, d.Diagnose(id, func(column int) string { return r.List(2 + column).Text(i) }))
 				}
 				change(t, h)
 				before := h.Traces("x")
-				require.NoError(t, d.mend(t.Context(), list))
+				require.NoError(t, d.Mend(t.Context(), list))
 				require.Equal(t, before, h.Traces("x"))
-				require.Len(t, d.report.findings, 1)
-				require.Equal(t, "y", d.report.findings[0].id)
+				require.Len(t, d.Report.Findings, 1)
+				require.Equal(t, "y", d.Report.Findings[0].ID)
 				require.Contains(t, h.list(h.keys.Ready), "y")
 			})
 		})
@@ -372,11 +373,11 @@ func TestMendLeavesAloneWhatHasMoved(t *testing.T) {
 // A walk through ready meets every ID that stays there, whatever comes and goes meanwhile.
 func TestWalkMissesNothingThatStays(t *testing.T) {
 	eachHand(t, func(t *testing.T, h *Hand) {
-		ids := numbered("id", 6*checkWalk+500)
+		ids := numbered("id", 6*doctor.WalkLimit+500)
 		h.push(h.keys.Ready, ids...)
-		d := newDoctor(script.Caller{RDB: h.rdb, Hooks: &hooks{}}, h.rdb, h.keys, true)
+		d := doctor.New(script.Caller{RDB: h.rdb, Hooks: &hooks{}}, h.rdb, h.keys, true)
 		steps := 0
-		d.pause = func(ctx context.Context, _ time.Duration) error {
+		d.Pause = func(ctx context.Context, _ time.Duration) error {
 			steps++
 			h.push(h.keys.Ready, numbered("new", 1500)...) // jobs fall due
 			require.NoError(t, h.rdb.LTrim(ctx, h.keys.Ready, 1550, -1).Err())
@@ -384,7 +385,7 @@ func TestWalkMissesNothingThatStays(t *testing.T) {
 			return nil
 		}
 		seen := map[string]bool{}
-		require.NoError(t, d.walk(t.Context(), func(id string) { seen[id] = true }))
+		require.NoError(t, d.Walk(t.Context(), func(id string) { seen[id] = true }))
 		require.Greater(t, steps, 6)
 		stay := 0
 		for _, id := range h.list(h.keys.Ready) {
@@ -402,14 +403,14 @@ func TestWalkHasAnEnd(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.Shared(t)
 	h := NewHand(t, rdb, redistest.Prefix(t), "topic")
-	h.push(h.keys.Ready, numbered("id", 2*checkWalk)...)
-	d := newDoctor(script.Caller{RDB: rdb, Hooks: &hooks{}}, rdb, h.keys, true)
-	more := numbered("more", 2*checkWalk)
-	d.pause = func(context.Context, time.Duration) error {
+	h.push(h.keys.Ready, numbered("id", 2*doctor.WalkLimit)...)
+	d := doctor.New(script.Caller{RDB: rdb, Hooks: &hooks{}}, rdb, h.keys, true)
+	more := numbered("more", 2*doctor.WalkLimit)
+	d.Pause = func(context.Context, time.Duration) error {
 		h.push(h.keys.Ready, more...)
 		return nil
 	}
-	require.ErrorIs(t, d.walk(t.Context(), func(string) {}), errGrowing)
+	require.ErrorIs(t, d.Walk(t.Context(), func(string) {}), doctor.ErrGrowing)
 	require.NoError(t, rdb.Del(t.Context(), h.keys.Ready).Err())
 }
 
@@ -417,7 +418,7 @@ func TestWalkHasAnEnd(t *testing.T) {
 func TestCheckOfManyJobs(t *testing.T) {
 	t.Parallel()
 	h := NewHand(t, redistest.Shared(t), redistest.Prefix(t), "topic") // miniredis is slow with so many
-	const n = checkStrays + 2500
+	const n = doctor.MostStrays + 2500
 	ids := numbered("job", n)
 	for i, chunk := range slices.Collect(slices.Chunk(ids, 500)) {
 		h.put("+"+strconv.Itoa(3_600_000+i), chunk...)
@@ -429,7 +430,7 @@ func TestCheckOfManyJobs(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, map[FindingKind]int{FindingNoPlace: n}, report.Found)
 	require.Equal(t, n, report.Repaired)
-	require.Len(t, report.Findings, checkFindings)
+	require.Len(t, report.Findings, doctor.MostFindings)
 	require.GreaterOrEqual(t, report.Jobs, int64(n+2501))
 	require.EqualValues(t, n+1, h.rdb.ZCard(t.Context(), h.keys.Bucket).Val())
 	require.EqualValues(t, 2500, h.rdb.LLen(t.Context(), h.keys.Ready).Val())

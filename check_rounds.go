@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"github.com/delayq/delayq/internal/doctor"
 	"github.com/delayq/delayq/internal/loop"
 	"github.com/delayq/delayq/internal/script"
 	"maps"
@@ -77,10 +78,10 @@ func (t *topicServer) check(ctx context.Context, reason string, every time.Durat
 	turn, clean := t.keys.Shift(reason), t.keys.Shift("clean")
 	s := t.server
 	length := every - every/10 // expires before the loop comes round
-	d := newDoctor(s.scripts, s.calls, t.keys, true)
-	d.timeout = callTimeout
+	d := doctor.New(s.scripts, s.calls, t.keys, true)
+	d.Timeout = callTimeout
 	claimed := time.Now()
-	d.pause = func(ctx context.Context, took time.Duration) error {
+	d.Pause = func(ctx context.Context, took time.Duration) error {
 		if !loop.Sleep(ctx, max(checkPause, checkShare*took)) {
 			return context.Cause(ctx)
 		}
@@ -93,7 +94,7 @@ func (t *topicServer) check(ctx context.Context, reason string, every time.Durat
 		return s.calls.Set(call, turn, s.id, length).Err()
 	}
 	mine := false
-	err := d.paced(ctx, func(ctx context.Context) (err error) {
+	err := d.Paced(ctx, func(ctx context.Context) (err error) {
 		mine, err = s.calls.SetNX(ctx, turn, s.id, length).Result()
 		return err
 	})
@@ -101,7 +102,7 @@ func (t *topicServer) check(ctx context.Context, reason string, every time.Durat
 		return
 	}
 	sizes, passed := "", false
-	d.known = func(ctx context.Context, now []int64) bool {
+	d.Known = func(ctx context.Context, now []int64) bool {
 		call, cancel := context.WithTimeout(ctx, callTimeout)
 		defer cancel()
 		sizes = fmt.Sprint(now)
@@ -109,32 +110,32 @@ func (t *topicServer) check(ctx context.Context, reason string, every time.Durat
 		return passed
 	}
 	if err == nil {
-		err = d.check(ctx)
+		err = d.Check(ctx)
 	}
-	if found := len(d.report.found) > 0; err == nil && !passed && (found || sizes != "") {
-		err = d.paced(ctx, func(ctx context.Context) error {
+	if found := len(d.Report.Found) > 0; err == nil && !passed && (found || sizes != "") {
+		err = d.Paced(ctx, func(ctx context.Context) error {
 			if found {
 				return s.calls.Del(ctx, clean).Err() // the next check must look again
 			}
 			return s.calls.Set(ctx, clean, sizes, checkTrust).Err()
 		})
 	}
-	if errors.Is(err, errGrowing) { // the next check looks again
-		t.trouble.log.Warn("check failed", "err", errGrowing)
+	if errors.Is(err, doctor.ErrGrowing) { // the next check looks again
+		t.trouble.log.Warn("check failed", "err", doctor.ErrGrowing)
 		err = nil
 	}
 	if err == nil || ctx.Err() == nil { // otherwise it was cut off
 		t.trouble.note("check", err)
 	}
-	if len(d.report.found) == 0 {
+	if len(d.Report.Found) == 0 {
 		return
 	}
 	var found []string
-	for _, what := range slices.Sorted(maps.Keys(d.report.found)) {
-		found = append(found, fmt.Sprintf("%s: %d", what, d.report.found[what]))
+	for _, what := range slices.Sorted(maps.Keys(d.Report.Found)) {
+		found = append(found, fmt.Sprintf("%s: %d", what, d.Report.Found[what]))
 	}
-	for _, key := range d.wrong {
+	for _, key := range d.WrongTypes {
 		found = append(found, fmt.Sprintf("%s is not a %s", key, script.TypeOf(key)))
 	}
-	t.trouble.log.Warn("topic repaired", "count", d.report.repaired, "found", strings.Join(found, ", "))
+	t.trouble.log.Warn("topic repaired", "count", d.Report.Mended, "found", strings.Join(found, ", "))
 }

@@ -16,6 +16,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/delayq/delayq/internal/doctor"
+	"github.com/delayq/delayq/internal/fire"
 	"github.com/delayq/delayq/internal/record"
 	"github.com/delayq/delayq/internal/schedule"
 	"github.com/delayq/delayq/internal/script"
@@ -107,16 +109,16 @@ func proseFigures(t *testing.T) []proseFigure {
 		{"docs/operations.md", "begins its first round <> after its start,", checkFirst},
 		{"docs/operations.md", "each further round <> after the beginning of the last one.", checkEvery},
 		{"docs/operations.md", "in good health, for <> or until", checkTrust},
-		{"docs/operations.md", "costs one call for about <> jobs or", checkLimit},
-		{"docs/operations.md", "jobs or <> of records,", size(checkBytes)},
-		{"docs/operations.md", "one for <> IDs in ready.", checkWalk},
+		{"docs/operations.md", "costs one call for about <> jobs or", doctor.SliceLimit},
+		{"docs/operations.md", "jobs or <> of records,", size(doctor.SliceBytes)},
+		{"docs/operations.md", "one for <> IDs in ready.", doctor.WalkLimit},
 		{"docs/operations.md", "between these calls: at most <> calls a second", int(time.Second / checkPause)},
 		{"docs/operations.md", "the key expires after <> (", checkEvery - checkEvery/10},
 		{"docs/operations.md", "(<> after an alarm)", checkAgain - checkAgain/10},
 		{"docs/operations.md", "takes over, after up to <> in all.", 2 * checkEvery},
 		{"docs/operations.md", "leaves the job alone: it snoozes it for <>,", newerRecordDelay},
 		{"docs/operations.md", "before it could be fired, or <> has gone by", schedule.MissedAfter},
-		{"docs/operations.md", "one line for all schedules of a topic, and one <> at most.", missedEvery},
+		{"docs/operations.md", "one line for all schedules of a topic, and one <> at most.", fire.MissedEvery},
 		{"docs/operations.md", "are counted up to <> for each gap", schedule.MissedCount},
 		{"docs/operations.md", "`watch` once a tick, for up to <> topics", watchLimit},
 		{"docs/operations.md", "`survey` every <>, for up to", pruneEvery},

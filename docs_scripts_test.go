@@ -135,7 +135,7 @@ func TestProseScriptIsUsedInOneDeclaration(t *testing.T) {
 		known[m[1]] = true
 	}
 	require.Len(t, known, len(Scripts()))
-	for file, tree := range proseGo(t) {
+	for file, tree := range proseLibrary(t) {
 		for _, decl := range tree.Decls {
 			seen := map[string]bool{}
 			ast.Inspect(decl, func(n ast.Node) bool {

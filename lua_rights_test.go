@@ -160,8 +160,8 @@ func fireSome(ctx context.Context, h *Hand, _ Held) {
 	t.base = ctx
 	_ = h.client().Schedule(ctx, topic, "s", Every(time.Millisecond), nil, OverlapCancelPrevious)
 	for cancelled, try := 0, 0; cancelled < 3 && try < 500; try++ { // the slots come by themselves
-		t.firer.idle = 0 // look again, though nothing is new
-		t.firer.fire(ctx, 1, 0)
+		t.firer.Idle = 0 // look again, though nothing is new
+		t.firer.Fire(ctx, 1, 0)
 		if cancelled, _ = h.rdb.HGet(ctx, h.keys.Stats, "cancelled").Int(); cancelled == 0 {
 			_, _ = h.tryTake("", 10, time.Hour)
 		}

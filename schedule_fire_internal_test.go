@@ -15,6 +15,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
+	"github.com/delayq/delayq/internal/fire"
 	"github.com/delayq/delayq/internal/record"
 	"github.com/delayq/delayq/internal/redistest"
 	"github.com/delayq/delayq/internal/script"
@@ -69,19 +70,19 @@ func (b *fireBench) server() *topicServer {
 }
 
 // read is what a server has found out before it fires.
-func (b *fireBench) read(t *topicServer) firing {
+func (b *fireBench) read(t *topicServer) fire.Firing {
 	b.Helper()
-	r, err := t.server.scripts.Exec(b.Context(), script.ScheduleDue, b.keys, "", 1, placeSlots, 0, 10, fireBytes)
+	r, err := t.server.scripts.Exec(b.Context(), script.ScheduleDue, b.keys, "", 1, fire.PlaceSlots, 0, 10, fire.CallBytes)
 	require.NoError(b, err)
 	require.Equal(b, []string{"s"}, []string{r.List(3).Text(0)})
-	f, err := t.firer.plan(placeSlots, "s", r.List(4).Text(0), r.List(5).Text(0), r.List(6).Text(0), r.Now())
+	f, err := t.firer.Plan(fire.PlaceSlots, "s", r.List(4).Text(0), r.List(5).Text(0), r.List(6).Text(0), r.Now())
 	require.NoError(b, err)
 	return f
 }
 
-func (b *fireBench) fire(t *topicServer, f firing) {
+func (b *fireBench) fire(t *topicServer, f fire.Firing) {
 	b.Helper()
-	n, _, err := t.firer.fireSome(b.Context(), []firing{f})
+	n, _, err := t.firer.FireSome(b.Context(), []fire.Firing{f})
 	require.NoError(b, err)
 	require.Equal(b, 1, n)
 }
@@ -107,7 +108,7 @@ func TestFireHappensOnce(t *testing.T) {
 		const servers = 8
 		var group sync.WaitGroup
 		all := make([]*topicServer, servers)
-		planned := make([]firing, servers)
+		planned := make([]fire.Firing, servers)
 		for i := range all {
 			all[i] = b.server()
 			planned[i] = b.read(all[i])
@@ -115,7 +116,7 @@ func TestFireHappensOnce(t *testing.T) {
 		for i, ts := range all {
 			group.Go(func() {
 				for range 2 {
-					if _, _, err := ts.firer.fireSome(b.Context(), planned[i:i+1]); err != nil {
+					if _, _, err := ts.firer.FireSome(b.Context(), planned[i:i+1]); err != nil {
 						b.Error(err)
 					}
 				}
@@ -253,12 +254,12 @@ func TestFirePassesOverPoison(t *testing.T) {
 		p, err := ts.promote(ctx, false)
 		require.NoError(b, err)
 		require.Equal(b, 601, p.due+p.waiting)
-		require.True(b, ts.firer.fire(ctx, p.due, p.waiting))
+		require.True(b, ts.firer.Fire(ctx, p.due, p.waiting))
 		require.Equal(b, []string{b.id}, b.jobs())
 		p, err = ts.promote(ctx, false)
 		require.NoError(b, err)
-		require.False(b, ts.firer.fire(ctx, p.due, p.waiting))
-		require.Equal(b, 600, ts.firer.idle+p.waiting)
+		require.False(b, ts.firer.Fire(ctx, p.due, p.waiting))
+		require.Equal(b, 600, ts.firer.Idle+p.waiting)
 		list, err := inspectorOf(b.client).Schedules(ctx, "topic")
 		require.NoError(b, err)
 		require.Len(b, slices.DeleteFunc(list, func(i *ScheduleInfo) bool { return i.Undecodable != nil }), 1)
@@ -282,13 +283,13 @@ func TestFireLeavesAStateOfAnotherDefinition(t *testing.T) {
 		p, err := ts.promote(ctx, false)
 		require.NoError(b, err)
 		require.Equal(b, 1, p.due)
-		require.False(b, ts.firer.fire(ctx, p.due, p.waiting), "nothing has happened")
-		require.Contains(b, ts.firer.bad["s"], "another definition")
+		require.False(b, ts.firer.Fire(ctx, p.due, p.waiting), "nothing has happened")
+		require.Contains(b, ts.firer.Bad["s"], "another definition")
 		require.Empty(b, b.jobs())
 
 		require.NoError(b, b.rdb.HSet(ctx, b.keys.Fired, "s", text).Err())
-		ts.firer.last = time.Time{} // a tick later
-		require.True(b, ts.firer.fire(ctx, p.due, p.waiting))
+		ts.firer.Last = time.Time{} // a tick later
+		require.True(b, ts.firer.Fire(ctx, p.due, p.waiting))
 		require.Equal(b, []string{b.id}, b.jobs())
 	})
 }
@@ -306,7 +307,7 @@ func TestFireOfASlotWithAFraction(t *testing.T) {
 		for range 3 {
 			p, err := ts.promote(ctx, false)
 			require.NoError(b, err)
-			if !ts.firer.fire(ctx, p.due, p.waiting) {
+			if !ts.firer.Fire(ctx, p.due, p.waiting) {
 				break
 			}
 		}
@@ -479,7 +480,7 @@ func TestFireOnAFullRedis(t *testing.T) {
 	f := b.read(ts)
 	before := Dump(t, rdb, b.prefix)
 	require.NoError(t, rdb.ConfigSet(t.Context(), "maxmemory", "1").Err())
-	_, _, err := ts.firer.fireSome(t.Context(), []firing{f})
+	_, _, err := ts.firer.FireSome(t.Context(), []fire.Firing{f})
 	require.ErrorContains(t, err, "OOM")
 	require.NoError(t, rdb.ConfigSet(t.Context(), "maxmemory", "0").Err())
 	require.Equal(t, before, Dump(t, rdb, b.prefix))
@@ -495,7 +496,7 @@ func TestFireMeetsAKeyOfAWrongType(t *testing.T) {
 		for _, key := range []string{b.keys.Pool, b.keys.Bucket, b.keys.Ready, b.keys.Leases, b.keys.Dead, b.keys.Waiting} {
 			require.NoError(b, b.rdb.Set(b.Context(), key, "wrong", 0).Err())
 			before := Dump(b, b.rdb, b.prefix)
-			_, _, err := ts.firer.fireSome(b.Context(), []firing{f})
+			_, _, err := ts.firer.FireSome(b.Context(), []fire.Firing{f})
 			require.ErrorContains(b, err, "WRONGTYPE", key)
 			require.Equal(b, before, Dump(b, b.rdb, b.prefix))
 			require.NoError(b, b.rdb.Del(b.Context(), key).Err())

@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/delayq/delayq/internal/embedded"
+	"github.com/delayq/delayq/internal/fire"
 	"github.com/delayq/delayq/internal/record"
 	"github.com/delayq/delayq/internal/schedule"
 	"github.com/delayq/delayq/internal/script"
@@ -162,8 +163,8 @@ func playSchedules(t *testing.T, seed uint64, n int) {
 				for again := true; again; {
 					p, err := ts.promote(ctx, false)
 					require.NoError(t, err)
-					ts.firer.idle, ts.firer.looked = 0, time.Time{} // as if a tick had passed
-					again = ts.firer.fire(ctx, p.due, p.waiting)
+					ts.firer.Idle, ts.firer.Looked = 0, time.Time{} // as if a tick had passed
+					again = ts.firer.Fire(ctx, p.due, p.waiting)
 				}
 			}
 		case what < 14: // some job ends
@@ -376,30 +377,30 @@ func TestReleaseLooksAtWhatHasEnded(t *testing.T) {
 		b.hold("q", all)
 		require.NoError(b, b.rdb.ZRem(ctx, b.keys.Slots, "s").Err())
 		ts := b.server()
-		ts.firer.looked = time.Now().Add(time.Hour) // no tick
+		ts.firer.Looked = time.Now().Add(time.Hour) // no tick
 		ts.outcomes.endedSchedules = []string{"q7", "q9", "nobody", "s"}
-		ts.firer.remember(ts.outcomes.takeEnded())
+		ts.firer.Remember(ts.outcomes.takeEnded())
 		p, err := ts.promote(ctx, false)
 		require.NoError(b, err)
 		require.Equal(b, []int{0, all}, []int{p.due, p.waiting})
-		require.True(b, ts.firer.fire(ctx, p.due, p.waiting))
+		require.True(b, ts.firer.Fire(ctx, p.due, p.waiting))
 		require.ElementsMatch(b, []string{fmt.Sprint("q7@", b.slot), fmt.Sprint("q9@", b.slot)}, b.jobs())
-		require.False(b, ts.firer.fire(ctx, p.due, p.waiting))
-		require.Empty(b, ts.firer.ended)
-		require.True(b, ts.firer.waits.Load())
+		require.False(b, ts.firer.Fire(ctx, p.due, p.waiting))
+		require.Empty(b, ts.firer.Ended)
+		require.True(b, ts.firer.Waits.Load())
 
 		for _, want := range []int{1002, all} { // a thousand in a tick
-			ts.firer.looked = time.Time{}
-			require.True(b, ts.firer.fire(ctx, 0, all))
+			ts.firer.Looked = time.Time{}
+			require.True(b, ts.firer.Fire(ctx, 0, all))
 			require.Len(b, b.jobs(), want)
 		}
 		p, err = ts.promote(ctx, false)
 		require.NoError(b, err)
 		require.Zero(b, p.waiting)
 		ts.outcomes.endedSchedules = []string{"q7"}
-		ts.firer.remember(ts.outcomes.takeEnded())
-		require.False(b, ts.firer.fire(ctx, 0, 0))
-		require.Empty(b, ts.firer.ended)
+		ts.firer.Remember(ts.outcomes.takeEnded())
+		require.False(b, ts.firer.Fire(ctx, 0, 0))
+		require.Empty(b, ts.firer.Ended)
 	}, OverlapQueueOne)
 }
 
@@ -417,13 +418,13 @@ func TestReleaseComesRound(t *testing.T) {
 		ts := b.server()
 		free := func() int { return len(b.jobs()) - all }
 		for range 3 {
-			ts.firer.looked = time.Time{}
-			ts.firer.fire(b.Context(), 0, all)
+			ts.firer.Looked = time.Time{}
+			ts.firer.Fire(b.Context(), 0, all)
 		}
 		require.Equal(b, all-1, free())
 		require.NoError(b, b.rdb.HDel(b.Context(), b.keys.Pool, fmt.Sprintf("q%d@1", all-1)).Err())
-		ts.firer.looked = time.Time{}
-		require.True(b, ts.firer.fire(b.Context(), 0, 1))
+		ts.firer.Looked = time.Time{}
+		require.True(b, ts.firer.Fire(b.Context(), 0, 1))
 		require.Equal(b, all-1, free(), "one has gone, one has come")
 	}, OverlapQueueOne)
 }
@@ -433,7 +434,7 @@ func TestReleaseComesRound(t *testing.T) {
 func TestFireIsNotHeldUpByGaps(t *testing.T) {
 	eachFire(t, func(b *fireBench) {
 		ctx := b.Context()
-		const gaps, page = 40, (pageSlots + schedule.MissedCount - 1) / schedule.MissedCount
+		const gaps, page = 40, (fire.PageSlots + schedule.MissedCount - 1) / schedule.MissedCount
 		for i := range gaps {
 			name := fmt.Sprint("gap", i)
 			require.NoError(b, b.client.Schedule(ctx, "topic", name, Cron("* * * * * *", "UTC"), nil, MaxRuns(1)))
@@ -443,16 +444,16 @@ func TestFireIsNotHeldUpByGaps(t *testing.T) {
 		p, err := ts.promote(ctx, false)
 		require.NoError(b, err)
 		require.Equal(b, gaps+1, p.due)
-		require.True(b, ts.firer.fire(ctx, p.due, 0))
+		require.True(b, ts.firer.Fire(ctx, p.due, 0))
 		require.Contains(b, b.jobs(), b.id)
 		require.Len(b, b.jobs(), page+1)
 		b.due() // another one falls due meanwhile
 		require.NoError(b, b.rdb.HDel(ctx, b.keys.Pool, b.id).Err())
-		require.True(b, ts.firer.fire(ctx, p.due, 0))
+		require.True(b, ts.firer.Fire(ctx, p.due, 0))
 		require.Contains(b, b.jobs(), b.id)
 		require.Len(b, b.jobs(), 2*page+1)
 		for looks := 2; p.due > 0; looks++ {
-			ts.firer.fire(ctx, p.due, 0)
+			ts.firer.Fire(ctx, p.due, 0)
 			p, err = ts.promote(ctx, false)
 			require.NoError(b, err)
 			require.LessOrEqual(b, looks, gaps/(page-1)+2)
@@ -469,15 +470,15 @@ func TestReleaseNamesAScheduleOnce(t *testing.T) {
 		b.hold("q", 1)
 		require.NoError(b, b.rdb.ZRem(ctx, b.keys.Slots, "s").Err())
 		ts := b.server()
-		ts.firer.looked = time.Now().Add(time.Hour) // no tick
+		ts.firer.Looked = time.Now().Add(time.Hour) // no tick
 		for range 2 {
 			ts.outcomes.endedSchedules = []string{"q0", "s", "q0", "q0"}
-			ts.firer.remember(ts.outcomes.takeEnded())
+			ts.firer.Remember(ts.outcomes.takeEnded())
 		}
-		require.Equal(b, []string{"q0", "s"}, ts.firer.ended)
+		require.Equal(b, []string{"q0", "s"}, ts.firer.Ended)
 		p, err := ts.promote(ctx, false)
 		require.NoError(b, err)
-		require.True(b, ts.firer.fire(ctx, p.due, p.waiting))
+		require.True(b, ts.firer.Fire(ctx, p.due, p.waiting))
 		info := statsOf(b, b.client, "topic")
 		require.EqualValues(b, 1, info.Counters["fired"])
 		require.EqualValues(b, 1, info.Ready)
@@ -491,7 +492,7 @@ func TestUnscheduleWithoutAHistory(t *testing.T) {
 		ts := b.server()
 		p, err := ts.promote(ctx, false)
 		require.NoError(b, err)
-		require.True(b, ts.firer.fire(ctx, p.due, p.waiting))
+		require.True(b, ts.firer.Fire(ctx, p.due, p.waiting))
 		require.Equal(b, []string{b.id}, b.jobs())
 		require.NoError(b, b.rdb.Del(ctx, b.keys.Runs).Err())
 		require.NoError(b, b.client.Unschedule(ctx, "topic", "s"))

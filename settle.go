@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/delayq/delayq/internal/contain"
+	"github.com/delayq/delayq/internal/fire"
 	"github.com/delayq/delayq/internal/loop"
 	"github.com/delayq/delayq/internal/record"
 	"github.com/delayq/delayq/internal/script"
@@ -319,7 +320,7 @@ func (o *outcomes) takeEnded() []string {
 // maxEnded already, the look of each tick finds the schedule.
 func (o *outcomes) noteEnded(r *run) bool {
 	s, _ := record.DecodeSlotID(r.id)
-	if !r.opts.Scheduled || s.Triggered || len(o.endedSchedules) >= maxEnded {
+	if !r.opts.Scheduled || s.Triggered || len(o.endedSchedules) >= fire.MaxEnded {
 		return false
 	}
 	o.endedSchedules = append(o.endedSchedules, s.Schedule)
@@ -377,7 +378,7 @@ func (t *topicServer) settle(ctx context.Context, series, number string, list []
 		t.placeFreed()
 	}
 	t.outside(t.loops.settle, func() { t.reportAll(list, loop.SignOf(ctx)) })
-	if ended && t.firer.awaits() {
+	if ended && t.firer.Awaits() {
 		t.wake()
 	}
 	if v.delays && soon {

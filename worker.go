@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/delayq/delayq/internal/contain"
+	"github.com/delayq/delayq/internal/fire"
 	"github.com/delayq/delayq/internal/loop"
 	"github.com/delayq/delayq/internal/record"
 	"github.com/delayq/delayq/internal/script"
@@ -33,7 +34,7 @@ type topicServer struct {
 	trouble  trouble
 	loops    topicLoops
 	timer    timer
-	firer    *firer
+	firer    *fire.Firer
 	pruner   pruner
 	paused   bool                      // the first taker has found the topic paused
 	removeBy atomic.Pointer[time.Time] // see leaveBy; nil: the topic is not being removed
@@ -132,7 +133,7 @@ func (t *topicServer) init() {
 	}
 	t.outcomes.ready = func() { t.loops.settle.Wake() }
 	t.outcomes.pile = func() { t.loops.settleMore.Wake() }
-	t.firer = newFirer(t.keys, s.o.tick, s.calendars, t.trouble.log, t.execOn)
+	t.firer = fire.New(t.keys, s.o.tick, s.calendars, t.trouble.log, t.execOn)
 }
 
 // build makes the loops of a topic. They rest until begin.

@@ -1,4 +1,4 @@
-package delayq
+package doctor
 
 import (
 	"cmp"
@@ -18,19 +18,19 @@ import (
 )
 
 const (
-	checkBytes    = 256 << 10 // about how many bytes of records and books one call reads
-	checkLimit    = 1000      // maximum number of entries of a key that one call reads
-	checkWalk     = 5000      // how many IDs of ready one call reads, if they are short
-	checkStrays   = 10_000    // how many jobs without a place are resolved together
-	checkMend     = 100       // maximum number of jobs that one call repairs
-	checkFindings = 1000      // maximum number of findings in a report
+	SliceBytes   = 256 << 10 // about how many bytes of records and books one call reads
+	SliceLimit   = 1000      // maximum number of entries of a key that one call reads
+	WalkLimit    = 5000      // how many IDs of ready one call reads, if they are short
+	MostStrays   = 10_000    // how many jobs without a place are resolved together
+	mendLimit    = 100       // maximum number of jobs that one call repairs
+	MostFindings = 1000      // maximum number of findings in a report
 )
 
-// A finding is one inconsistency of a topic. delayq.Finding describes its fields.
-type finding struct {
-	key, id  string
-	kind     string
-	repaired bool
+// A Finding is one inconsistency of a topic. delayq.Finding describes its fields.
+type Finding struct {
+	Key, ID string
+	Kind    string
+	Mended  bool
 }
 
 // The kinds of findings that the doctor itself decides about. The check script has more.
@@ -41,15 +41,15 @@ const (
 	kindWrongType = "wrong_type"
 )
 
-// A report is the result of a check. It lists the first checkFindings findings, and counts all.
-type report struct {
-	jobs     int64 // records that were examined
-	findings []finding
-	found    map[string]int // by kind
-	repaired int
+// A Report is the result of a check. It lists the first MostFindings findings, and counts all.
+type Report struct {
+	Jobs     int64 // records that were examined
+	Findings []Finding
+	Found    map[string]int // by kind
+	Mended   int
 }
 
-// A doctor checks one topic.
+// A Doctor checks one topic.
 //
 // The hard part is a record in neither bucket nor leases nor dead. It should be in ready, but a
 // list cannot be searched for a member. So ready is read once before the pool is scanned. IDs that
@@ -59,31 +59,31 @@ type report struct {
 // stays is never overlooked. IDs that are not in it are looked up, and ready is read once more.
 // The mend script has the last word: it rejects a job that has moved to ready in the meantime,
 // because the job is no longer as it was looked up. The script itself searches both ends of ready.
-type doctor struct {
-	scripts script.Caller
+type Doctor struct {
+	Scripts script.Caller
 	rdb     redis.Cmdable
 	keys    *script.Keys
 	repair  int
-	timeout time.Duration                                       // of a call; 0: that of rdb
-	pause   func(ctx context.Context, took time.Duration) error // between two calls
-	// known reports whether an earlier check of keys with these sizes has found nothing. Nil: not
+	Timeout time.Duration                                       // of a call; 0: that of rdb
+	Pause   func(ctx context.Context, took time.Duration) error // between two calls
+	// Known reports whether an earlier check of keys with these sizes has found nothing. Nil: not
 	// asked.
-	known  func(ctx context.Context, sizes []int64) bool
-	report report
+	Known  func(ctx context.Context, sizes []int64) bool
+	Report Report
 
-	seed    maphash.Seed
-	inReady []uint64 // sorted hashes of the IDs in ready and handoff
-	inLane  []uint64 // sorted hashes of the IDs in lane whose places are not in keyed
-	wrong   []string // keys of a wrong type
-	strays  []string // IDs that have no place, as far as known
-	late    []string // IDs with an impossible time in the bucket
+	seed       maphash.Seed
+	inReady    []uint64 // sorted hashes of the IDs in ready and handoff
+	inLane     []uint64 // sorted hashes of the IDs in lane whose places are not in keyed
+	WrongTypes []string // keys of a wrong type
+	Strays     []string // IDs that have no place, as far as known
+	late       []string // IDs with an impossible time in the bucket
 }
 
 // newDoctor returns a doctor for a topic, which with repair also mends what it finds.
-func newDoctor(scripts script.Caller, rdb redis.Cmdable, k *script.Keys, repair bool) *doctor {
-	d := &doctor{
-		scripts: scripts, rdb: rdb, keys: k, report: report{found: make(map[string]int)}, seed: maphash.MakeSeed(),
-		pause: func(ctx context.Context, _ time.Duration) error { return context.Cause(ctx) },
+func New(scripts script.Caller, rdb redis.Cmdable, k *script.Keys, repair bool) *Doctor {
+	d := &Doctor{
+		Scripts: scripts, rdb: rdb, keys: k, Report: Report{Found: make(map[string]int)}, seed: maphash.MakeSeed(),
+		Pause: func(ctx context.Context, _ time.Duration) error { return context.Cause(ctx) },
 	}
 	if repair {
 		d.repair = 1
@@ -91,18 +91,18 @@ func newDoctor(scripts script.Caller, rdb redis.Cmdable, k *script.Keys, repair 
 	return d
 }
 
-// check checks the topic once.
-func (d *doctor) check(ctx context.Context) error {
-	_, sizes, err := d.slice(ctx, "all", "0", checkLimit)
+// Check checks the topic once.
+func (d *Doctor) Check(ctx context.Context) error {
+	_, sizes, err := d.slice(ctx, "all", "0", SliceLimit)
 	if err != nil {
 		return err
 	}
-	if d.known != nil && len(d.report.found) == 0 && slices.Max(sizes) > 0 && d.known(ctx, sizes) {
+	if d.Known != nil && len(d.Report.Found) == 0 && slices.Max(sizes) > 0 && d.Known(ctx, sizes) {
 		return nil
 	}
 	lists := sizes[len(d.keys.Checked()):]
 	if slices.Max(lists) > 0 && d.sound(d.keys.Pool) {
-		if err := d.walk(ctx, func(id string) { d.inReady = append(d.inReady, maphash.String(d.seed, id)) }); err != nil {
+		if err := d.Walk(ctx, func(id string) { d.inReady = append(d.inReady, maphash.String(d.seed, id)) }); err != nil {
 			return err
 		}
 		slices.Sort(d.inReady)
@@ -112,11 +112,11 @@ func (d *doctor) check(ctx context.Context) error {
 			continue
 		}
 		for cursor := "0"; ; {
-			if cursor, _, err = d.slice(ctx, d.keys.Name(key), cursor, checkLimit); err != nil {
+			if cursor, _, err = d.slice(ctx, d.keys.Name(key), cursor, SliceLimit); err != nil {
 				return err
 			}
-			if len(d.strays)+len(d.late) >= checkStrays || cursor == "0" {
-				if err := d.resolve(ctx); err != nil {
+			if len(d.Strays)+len(d.late) >= MostStrays || cursor == "0" {
+				if err := d.Resolve(ctx); err != nil {
 					return err
 				}
 			}
@@ -130,7 +130,7 @@ func (d *doctor) check(ctx context.Context) error {
 
 // sound reports whether a key can be scanned: neither it nor any key that this needs is of a wrong
 // type.
-func (d *doctor) sound(key string) bool {
+func (d *Doctor) sound(key string) bool {
 	k := d.keys
 	needs := []string{k.Pool, k.Leases}
 	switch key {
@@ -157,54 +157,54 @@ func (d *doctor) sound(key string) bool {
 	case k.Slots, k.Waiting, k.Fired, k.Runs:
 		needs = []string{k.Schedules}
 	}
-	return !slices.ContainsFunc(append(needs, key), func(name string) bool { return slices.Contains(d.wrong, name) })
+	return !slices.ContainsFunc(append(needs, key), func(name string) bool { return slices.Contains(d.WrongTypes, name) })
 }
 
-// paced makes a call and then pauses.
-func (d *doctor) paced(ctx context.Context, call func(ctx context.Context) error) error {
+// Paced makes a call and then pauses.
+func (d *Doctor) Paced(ctx context.Context, call func(ctx context.Context) error) error {
 	bounded, cancel := ctx, context.CancelFunc(func() {})
-	if d.timeout > 0 {
-		bounded, cancel = context.WithTimeout(ctx, d.timeout)
+	if d.Timeout > 0 {
+		bounded, cancel = context.WithTimeout(ctx, d.Timeout)
 	}
 	defer cancel()
 	began := time.Now()
 	if err := call(bounded); err != nil {
 		return err
 	}
-	return d.pause(ctx, time.Since(began))
+	return d.Pause(ctx, time.Since(began))
 }
 
-// ask executes the check script once.
-func (d *doctor) ask(ctx context.Context, jobs int, args ...any) (r script.Reply, err error) {
-	err = d.paced(ctx, func(ctx context.Context) (err error) {
-		r, err = d.scripts.Exec(ctx, script.Check, d.keys, "", jobs, args...)
+// Ask executes the check script once.
+func (d *Doctor) Ask(ctx context.Context, jobs int, args ...any) (r script.Reply, err error) {
+	err = d.Paced(ctx, func(ctx context.Context) (err error) {
+		r, err = d.Scripts.Exec(ctx, script.Check, d.keys, "", jobs, args...)
 		return err
 	})
 	return r, err
 }
 
 // slice scans a part of the topic.
-func (d *doctor) slice(ctx context.Context, part, cursor string, limit int) (next string, sizes []int64, err error) {
+func (d *Doctor) slice(ctx context.Context, part, cursor string, limit int) (next string, sizes []int64, err error) {
 	k := d.keys
-	r, err := d.ask(ctx, limit, part, cursor, limit, checkBytes, d.repair)
+	r, err := d.Ask(ctx, limit, part, cursor, limit, SliceBytes, d.repair)
 	if err != nil {
 		return "", nil, err
 	}
 	if part == k.Name(k.Pool) {
-		d.report.jobs += r.Number(3)
+		d.Report.Jobs += r.Number(3)
 	}
 	for i := range r.List(4) {
-		found := finding{r.List(4).Text(i), r.List(5).Text(i), r.List(6).Text(i), r.List(7).Number(i) == 1}
+		found := Finding{r.List(4).Text(i), r.List(5).Text(i), r.List(6).Text(i), r.List(7).Number(i) == 1}
 		switch {
-		case found.kind == kindWrongType:
-			d.wrong = append(d.wrong, found.key)
-			found.key = k.Name(found.key)
+		case found.Kind == kindWrongType:
+			d.WrongTypes = append(d.WrongTypes, found.Key)
+			found.Key = k.Name(found.Key)
 			d.note(found)
-		case found.kind == kindBadTime && found.key == k.Name(k.Bucket):
-			d.late = append(d.late, found.id)
+		case found.Kind == kindBadTime && found.Key == k.Name(k.Bucket):
+			d.late = append(d.late, found.ID)
 		default:
-			if found.kind == kindNoLane {
-				d.inLane = append(d.inLane, maphash.String(d.seed, found.id))
+			if found.Kind == kindNoLane {
+				d.inLane = append(d.inLane, maphash.String(d.seed, found.ID))
 			}
 			d.note(found)
 		}
@@ -215,7 +215,7 @@ func (d *doctor) slice(ctx context.Context, part, cursor string, limit int) (nex
 		hash := maphash.String(d.seed, id)
 		_, waits := slices.BinarySearch(d.inReady, hash)
 		if _, laned := slices.BinarySearch(d.inLane, hash); !waits && !laned {
-			d.strays = append(d.strays, id)
+			d.Strays = append(d.Strays, id)
 		}
 	}
 	for i := range r.List(8) {
@@ -227,21 +227,21 @@ func (d *doctor) slice(ctx context.Context, part, cursor string, limit int) (nex
 	return r.Text(2), sizes, nil
 }
 
-func (d *doctor) note(found finding) {
-	d.report.found[found.kind]++
-	if found.repaired {
-		d.report.repaired++
+func (d *Doctor) note(found Finding) {
+	d.Report.Found[found.Kind]++
+	if found.Mended {
+		d.Report.Mended++
 	}
-	if len(d.report.findings) < checkFindings {
-		d.report.findings = append(d.report.findings, found)
+	if len(d.Report.Findings) < MostFindings {
+		d.Report.Findings = append(d.Report.Findings, found)
 	}
 }
 
-// errGrowing is returned when a check cannot finish.
-var errGrowing = errors.New("ready grows faster than it can be read")
+// ErrGrowing is returned when a check cannot finish.
+var ErrGrowing = errors.New("ready grows faster than it can be read")
 
-// walk reads ready from its tail to its head, and then handoff.
-func (d *doctor) walk(ctx context.Context, see func(id string)) error {
+// Walk reads ready from its tail to its head, and then handoff.
+func (d *Doctor) Walk(ctx context.Context, see func(id string)) error {
 	if err := d.walkList(ctx, d.keys.Ready, see); err != nil {
 		return err
 	}
@@ -250,9 +250,9 @@ func (d *doctor) walk(ctx context.Context, see func(id string)) error {
 
 // walkList reads a list from its tail to its head. Jobs pushed in the meantime make the walk
 // longer, so it has a limit.
-func (d *doctor) walkList(ctx context.Context, key string, see func(id string)) error {
+func (d *Doctor) walkList(ctx context.Context, key string, see func(id string)) error {
 	for passed, most := int64(0), int64(0); ; {
-		r, err := d.ask(ctx, checkWalk, d.keys.Name(key), passed, checkWalk, checkBytes, 0)
+		r, err := d.Ask(ctx, WalkLimit, d.keys.Name(key), passed, WalkLimit, SliceBytes, 0)
 		if err != nil {
 			return err
 		}
@@ -262,29 +262,29 @@ func (d *doctor) walkList(ctx context.Context, key string, see func(id string)) 
 				passed++
 			}
 		}
-		most = cmp.Or(most, 4*r.List(8).Number(0)+20*checkWalk)
+		most = cmp.Or(most, 4*r.List(8).Number(0)+20*WalkLimit)
 		switch {
 		case r.Text(2) == "0":
 			return nil
 		case passed > most:
-			return errGrowing
+			return ErrGrowing
 		}
 	}
 }
 
-// A stray is a job that may have lost its place.
-type stray struct {
+// A Stray is a job that may have lost its place.
+type Stray struct {
 	id, nonce, attempts, moved string
-	found                      finding
+	found                      Finding
 	due                        int64
 	where                      string // for the mend script: the due time, or dead
 	size                       int
 }
 
-// resolve finds out which strays have lost their places, and repairs these.
-func (d *doctor) resolve(ctx context.Context) error {
-	missing := make(map[string]bool, len(d.strays))
-	for _, id := range d.strays {
+// Resolve finds out which strays have lost their places, and repairs these.
+func (d *Doctor) Resolve(ctx context.Context) error {
+	missing := make(map[string]bool, len(d.Strays))
+	for _, id := range d.Strays {
 		missing[id] = true
 	}
 	if err := d.winnow(ctx, missing); err != nil {
@@ -293,17 +293,17 @@ func (d *doctor) resolve(ctx context.Context) error {
 	slices.Sort(d.late)
 	// A scan can return an ID twice.
 	ids := slices.AppendSeq(slices.Compact(d.late), maps.Keys(missing))
-	d.strays, d.late = nil, nil
-	var list []*stray
+	d.Strays, d.late = nil, nil
+	var list []*Stray
 	for len(ids) > 0 {
-		some := ids[:min(len(ids), checkMend)]
+		some := ids[:min(len(ids), mendLimit)]
 		r, err := d.lookUp(ctx, some)
 		if err != nil {
 			return err
 		}
 		n := min(len(r.List(2)), len(some))
 		for i, id := range some[:n] {
-			if s := d.diagnose(id, func(column int) string { return r.List(2 + column).Text(i) }); s != nil {
+			if s := d.Diagnose(id, func(column int) string { return r.List(2 + column).Text(i) }); s != nil {
 				list = append(list, s)
 			} else {
 				delete(missing, id)
@@ -314,15 +314,15 @@ func (d *doctor) resolve(ctx context.Context) error {
 	if err := d.winnow(ctx, missing); err != nil {
 		return err
 	}
-	list = slices.DeleteFunc(list, func(s *stray) bool { return s.found.kind == kindNoPlace && !missing[s.id] })
-	slices.SortFunc(list, func(a, b *stray) int { return cmp.Or(cmp.Compare(a.due, b.due), cmp.Compare(a.id, b.id)) })
+	list = slices.DeleteFunc(list, func(s *Stray) bool { return s.found.Kind == kindNoPlace && !missing[s.id] })
+	slices.SortFunc(list, func(a, b *Stray) int { return cmp.Or(cmp.Compare(a.due, b.due), cmp.Compare(a.id, b.id)) })
 	for len(list) > 0 {
 		n, bytes := 0, 0
-		for n < len(list) && n < checkMend && bytes < checkBytes {
+		for n < len(list) && n < mendLimit && bytes < SliceBytes {
 			bytes += list[n].size
 			n++
 		}
-		if err := d.mend(ctx, list[:n]); err != nil {
+		if err := d.Mend(ctx, list[:n]); err != nil {
 			return err
 		}
 		list = list[n:]
@@ -331,17 +331,17 @@ func (d *doctor) resolve(ctx context.Context) error {
 }
 
 // lookUp reads what Redis holds of jobs, or of the first of them if they are large.
-func (d *doctor) lookUp(ctx context.Context, ids []string) (r script.Reply, err error) {
+func (d *Doctor) lookUp(ctx context.Context, ids []string) (r script.Reply, err error) {
 	k := *d.keys
 	// These keys are optional. If one is of a wrong type, a key of the right type is read in its
 	// place, and what it holds is not used.
 	for key, other := range map[*string]string{&k.Errors: k.Attempts, &k.Done: k.Dead, &k.Results: k.Attempts} {
-		if slices.Contains(d.wrong, *key) {
+		if slices.Contains(d.WrongTypes, *key) {
 			*key = other
 		}
 	}
-	err = d.paced(ctx, func(ctx context.Context) (err error) {
-		r, err = script.LookUp(ctx, d.scripts, &k, checkBytes, -1, ids)
+	err = d.Paced(ctx, func(ctx context.Context) (err error) {
+		r, err = script.LookUp(ctx, d.Scripts, &k, SliceBytes, -1, ids)
 		return err
 	})
 	if err == nil && len(r.List(2)) == 0 {
@@ -351,12 +351,12 @@ func (d *doctor) lookUp(ctx context.Context, ids []string) (r script.Reply, err 
 }
 
 // winnow removes the IDs in ready or handoff from missing.
-func (d *doctor) winnow(ctx context.Context, missing map[string]bool) error {
+func (d *Doctor) winnow(ctx context.Context, missing map[string]bool) error {
 	if len(missing) == 0 {
 		return nil
 	}
 	d.inReady = d.inReady[:0] // collected again: later findings need fresh IDs
-	err := d.walk(ctx, func(id string) {
+	err := d.Walk(ctx, func(id string) {
 		delete(missing, id)
 		d.inReady = append(d.inReady, maphash.String(d.seed, id))
 	})
@@ -364,22 +364,22 @@ func (d *doctor) winnow(ctx context.Context, missing map[string]bool) error {
 	return err
 }
 
-// diagnose decides where a job belongs from the reply of the get script. It returns nil if the job
+// Diagnose decides where a job belongs from the reply of the get script. It returns nil if the job
 // has a place.
-func (d *doctor) diagnose(id string, at func(column int) string) *stray {
+func (d *Doctor) Diagnose(id string, at func(column int) string) *Stray {
 	raw := at(script.ColumnRecord)
 	if raw == "" || at(script.ColumnLease) != "" || at(script.ColumnDead) != "" {
 		return nil
 	}
-	s := &stray{
+	s := &Stray{
 		id: id, nonce: strings.Clone(raw[:min(len(raw), record.NonceLen)]), attempts: at(script.ColumnAttempts), moved: at(script.ColumnMoved), size: len(raw),
-		found: finding{key: d.keys.Name(d.keys.Pool), id: id, kind: kindNoPlace},
+		found: Finding{Key: d.keys.Name(d.keys.Pool), ID: id, Kind: kindNoPlace},
 	}
 	if score := at(script.ColumnBucket); score != "" {
 		if due, _ := strconv.ParseFloat(score, 64); due <= record.MaxTime { // written by Redis
 			return nil
 		}
-		s.found.key, s.found.kind = d.keys.Name(d.keys.Bucket), kindBadTime
+		s.found.Key, s.found.Kind = d.keys.Name(d.keys.Bucket), kindBadTime
 	}
 	rec, err := record.Decode(raw)
 	m, moved := record.DecodeMoved(s.moved)
@@ -397,7 +397,7 @@ func (d *doctor) diagnose(id string, at func(column int) string) *stray {
 	s.where = strconv.FormatInt(s.due, 10)
 	finished, _ := strconv.Atoi(s.attempts) // "" counts as 0
 	var log []record.Failure
-	if !slices.Contains(d.wrong, d.keys.Errors) {
+	if !slices.Contains(d.WrongTypes, d.keys.Errors) {
 		log = record.DecodeFailures(at(script.ColumnErrors))
 	}
 	if buried(rec.Options.Retry, err == nil, finished, m, log) {
@@ -426,8 +426,8 @@ func buried(retry int, readable bool, finished int, m record.Moved, log []record
 	return last.Kind != record.KindLeaseLost && last.NextDue == 0 && last.Attempt >= finished
 }
 
-// mend executes the mend script once.
-func (d *doctor) mend(ctx context.Context, list []*stray) error {
+// Mend executes the mend script once.
+func (d *Doctor) Mend(ctx context.Context, list []*Stray) error {
 	k := d.keys
 	args := []any{d.repair, script.ControlChannel(k.Prefix()), k.Topic}
 	known := list[:0:0]
@@ -443,8 +443,8 @@ func (d *doctor) mend(ctx context.Context, list []*stray) error {
 		return nil
 	}
 	var r script.Reply
-	err := d.paced(ctx, func(ctx context.Context) (err error) {
-		r, err = d.scripts.Exec(ctx, script.Mend, k, "", len(known), args...)
+	err := d.Paced(ctx, func(ctx context.Context) (err error) {
+		r, err = d.Scripts.Exec(ctx, script.Mend, k, "", len(known), args...)
 		return err
 	})
 	if err != nil {
@@ -453,7 +453,7 @@ func (d *doctor) mend(ctx context.Context, list []*stray) error {
 	letters := r.Text(2)
 	for i, s := range known {
 		if i < len(letters) && letters[i] == script.LetterMended {
-			s.found.repaired = d.repair == 1
+			s.found.Mended = d.repair == 1
 			d.note(s.found)
 		}
 	}

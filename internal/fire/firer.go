@@ -1,4 +1,4 @@
-package delayq
+package fire
 
 import (
 	"context"
@@ -17,27 +17,27 @@ import (
 )
 
 const (
-	// fireLimit is the maximum number of schedules that one call reads or fires. fireJobs is about
+	// callLimit is the maximum number of schedules that one call reads or fires. callJobs is about
 	// the maximum number of jobs of one call, and fireBytes about the maximum number of bytes.
-	fireLimit = 250
-	fireJobs  = 500
-	fireBytes = 1 << 20
+	callLimit = 250
+	callJobs  = 500
+	CallBytes = 1 << 20
 
 	// catchUpJobs is the maximum number of jobs of one schedule in one call.
 	catchUpJobs = 100
 
-	// missedEvery is the minimum time between two log messages about missed slots.
-	missedEvery = time.Minute
+	// MissedEvery is the minimum time between two log messages about missed slots.
+	MissedEvery = time.Minute
 
-	// pageSlots is about how many slots a server computes before it looks whether others have come
+	// PageSlots is about how many slots a server computes before it looks whether others have come
 	// due in the meantime. This takes 1 ms with cron rules, more with slow calendars.
-	pageSlots = 5000
+	PageSlots = 5000
 
 	// releasePages is how many pages of schedules with a waiting slot a server looks at in each
 	// tick. maxEnded is the maximum number of schedules it remembers whose runs have ended here.
 	// Further ones are found by the look at each tick.
 	releasePages = 4
-	maxEnded     = 10_000
+	MaxEnded     = 10_000
 
 	// plansLimit is how many rhythms a server caches for each topic.
 	plansLimit = 20_000
@@ -45,7 +45,7 @@ const (
 
 // Places of a schedule, as the scripts name them. A paused or ended schedule is in neither.
 const (
-	placeSlots   = "slots"   // it has a next slot
+	PlaceSlots   = "slots"   // it has a next slot
 	placeWaiting = "waiting" // a slot waits for the end of its last run
 )
 
@@ -54,9 +54,9 @@ var overlapWords = map[record.Overlap]string{
 	record.OverlapSkip: "skip", record.OverlapAllow: "allow", record.OverlapQueueOne: "queue", record.OverlapCancelPrevious: "cancel",
 }
 
-// A firer is the part of a topic's timer that fires schedules. Only the promote loop uses it. It
+// A Firer is the part of a topic's timer that fires schedules. Only the promote loop uses it. It
 // reaches Redis only through exec.
-type firer struct {
+type Firer struct {
 	exec      func(ctx context.Context, s *script.Script, jobs int, args ...any) (script.Reply, error)
 	log       *slog.Logger
 	tick      time.Duration
@@ -64,21 +64,21 @@ type firer struct {
 	channel   string // for control messages
 	topic     string
 	// at the last promote, a slot of some schedule waited for a run to finish
-	waits atomic.Bool
+	Waits atomic.Bool
 
 	plans map[string]plan   // by name
-	bad   map[string]string // by name, the logged errors of schedules that cannot be fired here
+	Bad   map[string]string // by name, the logged errors of schedules that cannot be fired here
 	blind bool              // the last look found less than promote had counted
-	idle  int               // due schedules that the last look could not fire
-	last  time.Time         // time of the last look
+	Idle  int               // due schedules that the last look could not fire
+	Last  time.Time         // time of the last look
 	slow  loop.Pace
 	until time.Time // no look before this time, after a call that failed
 
 	missed map[string]int64 // slots by schedule, since the last log message about them
 	warned time.Time        // time of that message
 
-	ended  []string  // schedules whose runs have ended here, and which may have a waiting slot
-	looked time.Time // time of the last look at other schedules with a waiting slot
+	Ended  []string  // schedules whose runs have ended here, and which may have a waiting slot
+	Looked time.Time // time of the last look at other schedules with a waiting slot
 	passed int       // how many of these the looks so far have covered
 }
 
@@ -91,37 +91,37 @@ type plan struct {
 
 // newFirer returns the firer of a topic. exec calls a script of the topic, and goes on when the
 // loop that fires is stopped.
-func newFirer(
+func New(
 	k *script.Keys, tick time.Duration, calendars schedule.Calendars, log *slog.Logger,
 	exec func(ctx context.Context, s *script.Script, jobs int, args ...any) (script.Reply, error),
-) *firer {
-	return &firer{
+) *Firer {
+	return &Firer{
 		exec: exec, log: log, tick: tick, calendars: calendars, channel: script.ControlChannel(k.Prefix()), topic: k.Topic,
-		plans: make(map[string]plan), bad: make(map[string]string), missed: make(map[string]int64),
+		plans: make(map[string]plan), Bad: make(map[string]string), missed: make(map[string]int64),
 	}
 }
 
-// remember notes schedules whose runs have ended.
-func (f *firer) remember(ended []string) {
-	if room := maxEnded - len(f.ended); room >= len(ended) {
-		f.ended = append(f.ended, ended...)
-		slices.Sort(f.ended) // a call must not name one twice
-		f.ended = slices.Compact(f.ended)
+// Remember notes schedules whose runs have ended.
+func (f *Firer) Remember(ended []string) {
+	if room := MaxEnded - len(f.Ended); room >= len(ended) {
+		f.Ended = append(f.Ended, ended...)
+		slices.Sort(f.Ended) // a call must not name one twice
+		f.Ended = slices.Compact(f.Ended)
 	}
 }
 
-// fire fires slots that are due, and waiting slots whose run has ended. due and waiting are the
+// Fire fires slots that are due, and waiting slots whose run has ended. due and waiting are the
 // numbers of schedules of each kind that promote has counted. again reports whether there may be
 // more to do, or something to do sooner than promote said.
-func (f *firer) fire(ctx context.Context, due, waiting int) (again bool) {
-	f.waits.Store(waiting > 0)
+func (f *Firer) Fire(ctx context.Context, due, waiting int) (again bool) {
+	f.Waits.Store(waiting > 0)
 	if waiting == 0 {
-		f.ended, f.passed = nil, 0
+		f.Ended, f.passed = nil, 0
 	}
 	if time.Now().Before(f.until) {
 		return false
 	}
-	defer func() { f.warn(again || time.Since(f.warned) < missedEvery) }()
+	defer func() { f.Warn(again || time.Since(f.warned) < MissedEvery) }()
 	again, err := f.fireDue(ctx, due)
 	if err == nil && waiting > 0 {
 		var more bool
@@ -136,15 +136,15 @@ func (f *firer) fire(ctx context.Context, due, waiting int) (again bool) {
 	return again
 }
 
-// quiet reports whether nothing is to be logged about missed slots.
-func (f *firer) quiet() bool { return len(f.missed) == 0 }
+// Quiet reports whether nothing is to be logged about missed slots.
+func (f *Firer) Quiet() bool { return len(f.missed) == 0 }
 
-// awaits reports whether at the last promote a slot of some schedule waited for a run to finish.
-func (f *firer) awaits() bool { return f.waits.Load() }
+// Awaits reports whether at the last promote a slot of some schedule waited for a run to finish.
+func (f *Firer) Awaits() bool { return f.Waits.Load() }
 
-// warn logs how many slots of how many schedules were missed. It logs one line for all, when there
+// Warn logs how many slots of how many schedules were missed. It logs one line for all, when there
 // is nothing more to fire, and at most one a minute. After an outage there may be thousands.
-func (f *firer) warn(later bool) {
+func (f *Firer) Warn(later bool) {
 	if len(f.missed) == 0 || later && len(f.missed) < plansLimit {
 		return
 	}
@@ -160,15 +160,15 @@ func (f *firer) warn(later bool) {
 }
 
 // fireDue fires slots that are due.
-func (f *firer) fireDue(ctx context.Context, due int) (again bool, err error) {
+func (f *Firer) fireDue(ctx context.Context, due int) (again bool, err error) {
 	now := time.Now()
-	if due == 0 || due == f.idle && now.Sub(f.last) < f.tick {
+	if due == 0 || due == f.Idle && now.Sub(f.Last) < f.tick {
 		return false, nil // nothing new since the last look
 	}
-	f.last, f.idle = now, 0
+	f.Last, f.Idle = now, 0
 	all := 0
 	for {
-		looked, done, more, err := f.firePage(ctx, placeSlots, all, nil)
+		looked, done, more, err := f.firePage(ctx, PlaceSlots, all, nil)
 		switch {
 		case err != nil:
 			return false, err
@@ -181,29 +181,29 @@ func (f *firer) fireDue(ctx context.Context, due int) (again bool, err error) {
 		}
 	}
 	if all >= due {
-		f.idle, f.blind = due, false
+		f.Idle, f.blind = due, false
 		return false, nil
 	}
 	// Another server has fired some in the meantime. Promote must report once when the next slot
 	// is.
-	f.idle, f.blind = all, !f.blind
+	f.Idle, f.blind = all, !f.blind
 	return f.blind, nil
 }
 
 // release fires waiting slots whose run has ended. It looks at the schedules whose runs have ended
 // here. Once a tick it also looks at some others in turn: those of a server that crashed before it
 // could look, and those whose job was cancelled while it was not running.
-func (f *firer) release(ctx context.Context) (again bool, err error) {
-	if len(f.ended) > 0 {
-		looked, done, _, err := f.firePage(ctx, placeWaiting, 0, f.ended[:min(len(f.ended), fireLimit)])
+func (f *Firer) release(ctx context.Context) (again bool, err error) {
+	if len(f.Ended) > 0 {
+		looked, done, _, err := f.firePage(ctx, placeWaiting, 0, f.Ended[:min(len(f.Ended), callLimit)])
 		if err != nil {
 			return false, err
 		}
-		f.ended = f.ended[max(1, looked):]
-		again = done > 0 || len(f.ended) > 0
+		f.Ended = f.Ended[max(1, looked):]
+		again = done > 0 || len(f.Ended) > 0
 	}
-	if now := time.Now(); now.Sub(f.looked) >= f.tick-f.tick/5 {
-		f.looked = now
+	if now := time.Now(); now.Sub(f.Looked) >= f.tick-f.tick/5 {
+		f.Looked = now
 		for range releasePages {
 			looked, done, more, err := f.firePage(ctx, placeWaiting, f.passed, nil)
 			if err != nil {
@@ -222,37 +222,37 @@ func (f *firer) release(ctx context.Context) (again bool, err error) {
 // firePage reads some schedules and fires what it can. It reads the schedules in which, or if that
 // is empty, a page from offset on. It returns how many it has looked at and for how many something
 // happened, and reports whether there may be more after them.
-func (f *firer) firePage(ctx context.Context, place string, offset int, which []string) (looked, done int, more bool, err error) {
-	args := []any{place, offset, fireLimit, fireBytes}
+func (f *Firer) firePage(ctx context.Context, place string, offset int, which []string) (looked, done int, more bool, err error) {
+	args := []any{place, offset, callLimit, CallBytes}
 	for _, name := range which {
 		args = append(args, name)
 	}
-	r, err := f.exec(ctx, script.ScheduleDue, fireLimit, args...)
+	r, err := f.exec(ctx, script.ScheduleDue, callLimit, args...)
 	if err != nil {
 		return 0, 0, false, err
 	}
 	looked = int(r.Number(2))
 	size, walked, cut, last := 0, 0, false, ""
-	var list []firing
+	var list []Firing
 	for i := range r.List(3) {
 		name, raw := r.List(3).Text(i), r.List(5).Text(i)
 		size += len(raw)
-		one, err := f.plan(place, name, r.List(4).Text(i), raw, r.List(6).Text(i), r.Now())
+		one, err := f.Plan(place, name, r.List(4).Text(i), raw, r.List(6).Text(i), r.Now())
 		f.complain(name, err)
 		if err != nil {
 			continue
 		}
 		list = append(list, one)
-		if walked += one.Walked; walked >= pageSlots {
+		if walked += one.Walked; walked >= PageSlots {
 			cut, last = true, name
-			if place == placeSlots {
+			if place == PlaceSlots {
 				looked = i + 1
 			}
 			break
 		}
 	}
 	for len(list) > 0 {
-		n, some, err := f.fireSome(ctx, list)
+		n, some, err := f.FireSome(ctx, list)
 		if err != nil {
 			return 0, 0, false, err
 		}
@@ -267,26 +267,26 @@ func (f *firer) firePage(ctx context.Context, place string, offset int, which []
 			looked = done // the same page again, without those that are done
 		}
 	}
-	return looked, done, cut || looked == fireLimit || size >= fireBytes, nil
+	return looked, done, cut || looked == callLimit || size >= CallBytes, nil
 }
 
 // complain logs once that a schedule cannot be fired here, and once that it can be again.
-func (f *firer) complain(name string, err error) {
-	switch was, bad := f.bad[name]; {
+func (f *Firer) complain(name string, err error) {
+	switch was, bad := f.Bad[name]; {
 	case err == nil && bad:
-		delete(f.bad, name)
+		delete(f.Bad, name)
 		f.log.Info("schedule works again", "schedule", name, "err", was)
 	case err != nil && was != err.Error():
-		if len(f.bad) >= plansLimit {
-			clear(f.bad)
+		if len(f.Bad) >= plansLimit {
+			clear(f.Bad)
 		}
-		f.bad[name] = err.Error()
+		f.Bad[name] = err.Error()
 		f.log.Error("schedule failed", "schedule", name, "err", err)
 	}
 }
 
-// A firing holds what to do about one schedule.
-type firing struct {
+// A Firing holds what to do about one schedule.
+type Firing struct {
 	name  string
 	def   *schedule.Schedule
 	place string
@@ -294,17 +294,17 @@ type firing struct {
 	schedule.Decision
 }
 
-// plan decides what to do about a schedule.
-func (f *firer) plan(place, name, from, raw, text string, now int64) (firing, error) {
+// Plan decides what to do about a schedule.
+func (f *Firer) Plan(place, name, from, raw, text string, now int64) (Firing, error) {
 	d, err := record.DecodeDefinition(raw)
 	if err != nil {
-		return firing{}, err
+		return Firing{}, err
 	}
 	known, ok := f.plans[name]
 	if !ok || known.nonce != d.Nonce {
 		next, err := schedule.NewRhythm(d, f.calendars)
 		if err != nil {
-			return firing{}, err
+			return Firing{}, err
 		}
 		if len(f.plans) >= plansLimit {
 			clear(f.plans)
@@ -314,30 +314,30 @@ func (f *firer) plan(place, name, from, raw, text string, now int64) (firing, er
 	}
 	state, err := record.DecodeScheduleState(text)
 	if err != nil {
-		return firing{}, err
+		return Firing{}, err
 	}
 	if state.Nonce != d.Nonce {
-		return firing{}, errors.New("state belongs to another definition") // a check repairs it
+		return Firing{}, errors.New("state belongs to another definition") // a check repairs it
 	}
 	at, err := strconv.ParseFloat(from, 64)
 	if err != nil {
-		return firing{}, fmt.Errorf("slot: %w", err)
+		return Firing{}, fmt.Errorf("slot: %w", err)
 	}
-	one := firing{name: name, def: &schedule.Schedule{Definition: d, Next: known.next}, place: place, score: from}
+	one := Firing{name: name, def: &schedule.Schedule{Definition: d, Next: known.next}, place: place, score: from}
 	one.Decision, err = one.def.Decide(schedule.Look{
 		Slot: int64(at), Waits: place == placeWaiting, Now: now, State: &state,
-		Batch: max(1, min(catchUpJobs, fireBytes/(len(d.Payload)+1))),
+		Batch: max(1, min(catchUpJobs, CallBytes/(len(d.Payload)+1))),
 	})
 	return one, err
 }
 
-// fireSome executes the schedule_fire script once for the first schedules of list. It returns how
+// FireSome executes the schedule_fire script once for the first schedules of list. It returns how
 // many these were, and for how many of them something happened, by this call or by another
 // server's.
-func (f *firer) fireSome(ctx context.Context, list []firing) (n, done int, err error) {
+func (f *Firer) FireSome(ctx context.Context, list []Firing) (n, done int, err error) {
 	args := []any{f.channel, f.topic}
 	jobs, size := 0, 0
-	for n < len(list) && jobs < fireJobs && size < fireBytes {
+	for n < len(list) && jobs < callJobs && size < CallBytes {
 		one := &list[n]
 		n++
 		args = append(args, one.name, one.def.Nonce, one.place, one.score, overlapWords[one.Overlap], one.def.Most,

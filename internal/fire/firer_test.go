@@ -1,4 +1,4 @@
-package delayq
+package fire
 
 import (
 	"bytes"
@@ -16,8 +16,8 @@ import (
 )
 
 // firerOf returns a firer that calls exec instead of Redis, and logs to log.
-func firerOf(log io.Writer, exec func(*script.Script) (script.Reply, error)) *firer {
-	return newFirer(script.NewKeys("p", "topic"), time.Second, nil, slog.New(slog.NewTextHandler(log, nil)),
+func firerOf(log io.Writer, exec func(*script.Script) (script.Reply, error)) *Firer {
+	return New(script.NewKeys("p", "topic"), time.Second, nil, slog.New(slog.NewTextHandler(log, nil)),
 		func(_ context.Context, s *script.Script, _ int, _ ...any) (script.Reply, error) { return exec(s) })
 }
 
@@ -41,19 +41,19 @@ func TestFirerLooks(t *testing.T) {
 			require.Same(t, script.ScheduleDue, s)
 			return script.Reply{"ok", int64(1), int64(found), []any{}, []any{}, []any{}, []any{}}, nil
 		})
-		require.False(t, f.fire(t.Context(), 0, 0))
+		require.False(t, f.Fire(t.Context(), 0, 0))
 		require.Zero(t, looks, "nothing is due")
-		require.True(t, f.fire(t.Context(), 3, 0), "all three are gone: look again")
-		require.False(t, f.fire(t.Context(), 3, 0), "but only once")
+		require.True(t, f.Fire(t.Context(), 3, 0), "all three are gone: look again")
+		require.False(t, f.Fire(t.Context(), 3, 0), "but only once")
 		require.Equal(t, 2, looks)
 		found = 3
-		require.False(t, f.fire(t.Context(), 3, 0))
-		require.False(t, f.fire(t.Context(), 3, 0))
+		require.False(t, f.Fire(t.Context(), 3, 0))
+		require.False(t, f.Fire(t.Context(), 3, 0))
 		require.Equal(t, 3, looks, "the three cannot be fired here")
-		require.True(t, f.fire(t.Context(), 4, 0), "one more is due, and was gone")
+		require.True(t, f.Fire(t.Context(), 4, 0), "one more is due, and was gone")
 		require.Equal(t, 4, looks)
 		time.Sleep(time.Second)
-		f.fire(t.Context(), 3, 0)
+		f.Fire(t.Context(), 3, 0)
 		require.Equal(t, 5, looks, "a tick later")
 	})
 }
@@ -66,11 +66,11 @@ func TestFirerPausesAfterAFailure(t *testing.T) {
 			calls++
 			return nil, context.DeadlineExceeded
 		})
-		require.False(t, f.fire(t.Context(), 1, 0))
-		require.False(t, f.fire(t.Context(), 1, 0))
+		require.False(t, f.Fire(t.Context(), 1, 0))
+		require.False(t, f.Fire(t.Context(), 1, 0))
 		require.Equal(t, 1, calls)
 		time.Sleep(time.Minute)
-		f.fire(t.Context(), 1, 0)
+		f.Fire(t.Context(), 1, 0)
 		require.Equal(t, 2, calls)
 	})
 }
@@ -84,17 +84,17 @@ func TestFirerWarns(t *testing.T) {
 		})
 		f.warned = time.Now()
 		f.missed["a"] = 3
-		f.fire(t.Context(), 0, 0)
+		f.Fire(t.Context(), 0, 0)
 		require.Empty(t, missedLines(&log))
-		time.Sleep(missedEvery)
+		time.Sleep(MissedEvery)
 		f.missed["b"] = 4
-		f.fire(t.Context(), 0, 0)
+		f.Fire(t.Context(), 0, 0)
 		require.Len(t, missedLines(&log), 1)
 		require.Contains(t, log.String(), `msg="slots missed" schedule="2 schedules" count=7`)
 		f.missed["a"] = 1
-		f.warn(false)
+		f.Warn(false)
 		require.Contains(t, log.String(), `msg="slots missed" schedule=a count=1`)
-		f.warn(false)
+		f.Warn(false)
 		require.Len(t, missedLines(&log), 2)
 	})
 }
@@ -102,9 +102,9 @@ func TestFirerWarns(t *testing.T) {
 // The firer remembers whose runs have ended, each once, and no more than it can look at.
 func TestFirerRemembers(t *testing.T) {
 	f := firerOf(io.Discard, nil)
-	f.remember([]string{"b", "a", "b"})
-	f.remember([]string{"c", "a"})
-	require.Equal(t, []string{"a", "b", "c"}, f.ended)
-	f.remember(make([]string, maxEnded))
-	require.Len(t, f.ended, 3, "the look of each tick finds the others")
+	f.Remember([]string{"b", "a", "b"})
+	f.Remember([]string{"c", "a"})
+	require.Equal(t, []string{"a", "b", "c"}, f.Ended)
+	f.Remember(make([]string, MaxEnded))
+	require.Len(t, f.Ended, 3, "the look of each tick finds the others")
 }
