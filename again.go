@@ -45,18 +45,8 @@ func (e *againError) Error() string { return "delayq: again" }
 // middleware. If a [Permanent] takes precedence over the [Again], it reports false.
 func IsAgain(err error) bool { return wishOf(err).again != nil }
 
-// A renewal is the new job that a row of again enqueues.
-type renewal struct {
-	head, tail string // of the record
-	when       string // due time for the script
-	due        time.Time
-}
-
-// bytes is the length of the record.
-func (n *renewal) bytes() int { return len(n.head) + record.StampLen + len(n.tail) }
-
-// renew returns the job that follows the job of a run.
-func (r *run) renew(again *againError, end time.Time) (*renewal, error) {
+// renew returns the job that follows the one of a run that has ended at end.
+func renew(r *run, again *againError, end time.Time) (*renewal, error) {
 	if n := len(again.payload); n > mostPayload {
 		return nil, fmt.Errorf("again: %w: payload of %d bytes, at most %d are allowed", ErrInvalid, n, mostPayload)
 	}

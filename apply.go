@@ -4,13 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"github.com/delayq/delayq/internal/script"
 	"maps"
 	"math/bits"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/delayq/delayq/internal/script"
 )
 
 // An Action is what [Client.Apply] does with each job: [Cancel], [RunNow], [RescheduleTo],

@@ -22,7 +22,7 @@ const errData = "Redis has lost jobs of this topic: its counter of takes is %d a
 
 // countTakes reads the counters of takes of topics from the masters, because a replica can lag.
 // go-redis can send the reads of a cluster's client to a replica.
-func (s *Server) countTakes(ctx context.Context, topics []*topicServer) ([]int64, error) {
+func (s *engine) countTakes(ctx context.Context, topics []*topicServer) ([]int64, error) {
 	call, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	loop.SignOf(ctx).Call(call) // the clients of a cluster's nodes have no signHook
@@ -59,7 +59,7 @@ func (s *Server) countTakes(ctx context.Context, topics []*topicServer) ([]int64
 }
 
 // audit detects whether Redis has lost the data of topics.
-func (s *Server) audit(ctx context.Context, topics ...*topicServer) error {
+func (s *engine) audit(ctx context.Context, topics ...*topicServer) error {
 	if len(topics) == 0 {
 		return nil
 	}
@@ -120,7 +120,7 @@ func (t *topicServer) examine(ctx context.Context, letters string) string {
 
 // noteTopics records the topics of the server for [Inspector.Topics]. If there are none, it only
 // asks whether Redis answers.
-func (s *Server) noteTopics(ctx context.Context) error {
+func (s *engine) noteTopics(ctx context.Context) error {
 	topics := make([]any, 0, s.topics.len())
 	for _, t := range s.topics.all() {
 		if !t.found {
@@ -130,20 +130,20 @@ func (s *Server) noteTopics(ctx context.Context) error {
 	if len(topics) == 0 {
 		return s.calls.Ping(ctx).Err()
 	}
-	return s.calls.SAdd(ctx, script.TopicsKey(s.o.prefix), topics...).Err()
+	return s.calls.SAdd(ctx, script.TopicsKey(s.config.prefix), topics...).Err()
 }
 
 // noteLate records a topic that was added while the server was running. Without a reply, the next
 // promote or restore tries again.
-func (s *Server) noteLate(ctx context.Context, t *topicServer) error {
+func (s *engine) noteLate(ctx context.Context, t *topicServer) error {
 	call, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	return s.calls.SAdd(call, script.TopicsKey(s.o.prefix), t.keys.Topic).Err()
+	return s.calls.SAdd(call, script.TopicsKey(s.config.prefix), t.keys.Topic).Err()
 }
 
 // restore records the topics again, which Redis may have lost, and logs lost data. It runs once a
 // minute, and with lost after a heartbeat that was missing in Redis.
-func (s *Server) restore(ctx context.Context, lost bool) error {
+func (s *engine) restore(ctx context.Context, lost bool) error {
 	call, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	if err := s.noteTopics(call); err != nil && script.Away(err) { // a full Redis cannot record them

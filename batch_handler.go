@@ -4,10 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"github.com/delayq/delayq/internal/script"
 	"slices"
-	"sync"
 	"time"
+
+	"github.com/delayq/delayq/internal/script"
 )
 
 // A BatchHandlerFunc runs several jobs of a topic in one call, for example to write them to a
@@ -94,14 +94,15 @@ func (o *handlerOptions) sizeBatches(h Handler, workers int) Handler {
 }
 
 // wrapBatchLocked wraps a batch handler in the middleware of the server. Server.mu must be held.
-func (s *Server) wrapBatchLocked(topic string, h *batchHandler) (Handler, error) {
-	f := h.handle
+func (s *Server) wrapBatchLocked(h *handling, batches *batchHandler) error {
+	f := batches.handle
 	for _, m := range slices.Backward(s.around) {
 		if f = m(f); f == nil {
-			return nil, fmt.Errorf("%w: topic %q: a batch middleware returned a nil handler", ErrInvalid, topic)
+			return fmt.Errorf("%w: topic %q: a batch middleware returned a nil handler", ErrInvalid, h.topic)
 		}
 	}
-	return &batchHandler{f, h.size, h.window}, nil
+	h.handler = &batchHandler{f, batches.size, batches.window}
+	return nil
 }
 
 // Fail gives a job of a batch an outcome of its own. It decides what happens to the job as if a
@@ -126,9 +127,7 @@ func (j *Job) Err() error {
 	if j == nil || j.part == nil {
 		return nil
 	}
-	j.part.mu.Lock()
-	defer j.part.mu.Unlock()
-	return j.part.lost
+	return j.part.gone()
 }
 
 // Context returns the context of one job of a batch. It is a child of that of the batch, which ends
@@ -153,42 +152,6 @@ func (j *Job) end(call string, err error) error {
 		return script.Place{Call: call, Topic: j.Topic, Job: j.ID}.At(fmt.Errorf("%w: the batch handler has returned", ErrInvalid))
 	}
 	return nil
-}
-
-// A part is what a batch has of one of its jobs. Copies of the job share it.
-type part struct {
-	ctx context.Context // of the job
-
-	mu      sync.Mutex
-	over    bool  // the handler has returned
-	decided bool  // the job has an outcome of its own
-	err     error // which follows from this
-	cause   error // of the end of ctx, if that came before
-	lost    error // why the job no longer belongs to the batch
-}
-
-// set sets the outcome of the job. It returns false if it is too late.
-func (p *part) set(err error) bool {
-	cause := context.Cause(p.ctx)
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.over {
-		return false
-	}
-	p.decided, p.err, p.cause = true, err, cause
-	return true
-}
-
-// close ends the time in which an outcome can be set. It returns the outcome, which is that of the
-// batch if the job has none of its own.
-func (p *part) close(err, cause error) (own, ended error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.over = true
-	if p.decided {
-		return p.err, p.cause
-	}
-	return err, cause
 }
 
 // runBatch calls a batch handler without a server, and returns the outcome of each job.

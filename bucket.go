@@ -2,11 +2,12 @@ package delayq
 
 import (
 	"context"
-	"github.com/delayq/delayq/internal/loop"
-	"github.com/delayq/delayq/internal/script"
 	"math"
 	"math/rand/v2"
 	"time"
+
+	"github.com/delayq/delayq/internal/loop"
+	"github.com/delayq/delayq/internal/script"
 )
 
 const (
@@ -62,7 +63,7 @@ func (t *topicServer) promoteStep(ctx context.Context) loop.Next {
 	switch {
 	case wait <= 0:
 		return loop.Again
-	case alone && wait > t.server.o.tick && t.server.sharesTick():
+	case alone && wait > t.server.config.tick && t.server.sharesTick():
 		return loop.RestFor(t.server.watch.add(t, wait))
 	}
 	// Measured from the last promote that looked at everything, so that wake-ups do not put off the
@@ -84,7 +85,7 @@ type timer struct {
 
 // tick returns the longest rest of the loop.
 func (t *topicServer) tick() time.Duration {
-	tick := t.server.o.tick
+	tick := t.server.config.tick
 	return tick - rand.N(tick/10).Truncate(time.Millisecond)
 }
 
@@ -95,9 +96,9 @@ func (t *topicServer) promoteOnce(ctx context.Context, at *timer) (wait time.Dur
 	t.turn(turnPromote)
 	t.mu.Lock()
 	// Before promote counts the waiting slots: if it counts none, none waits for one of these runs.
-	t.firer.Remember(t.outcomes.takeEnded())
+	t.firer.Remember(t.ended.Take())
 	t.mu.Unlock()
-	tick := t.server.o.tick
+	tick := t.server.config.tick
 	heal := time.Since(at.healed) >= tick-tick/10
 	p, err := t.promote(ctx, heal)
 	if err != nil {
@@ -108,7 +109,7 @@ func (t *topicServer) promoteOnce(ctx context.Context, at *timer) (wait time.Dur
 	}
 	again := p.moved >= promoteLimit
 	fire := func() { again = t.firer.Fire(ctx, p.due, p.waiting) || again }
-	if len(t.server.calendars) > 0 {
+	if len(t.server.config.calendars) > 0 {
 		t.outside(t.loops.promote, fire)
 	} else {
 		fire()

@@ -51,7 +51,7 @@ func TestJudgeOfRedis(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			var log strings.Builder
-			s := &Server{log: slog.New(slog.NewTextHandler(&log, nil))}
+			s := &engine{log: slog.New(slog.NewTextHandler(&log, nil))}
 			err := s.judge(parseInfo(c.info))
 			if c.refused {
 				require.ErrorIs(t, err, ErrRedisVersion)
@@ -517,15 +517,15 @@ func TestConnectionsToAClusterAreRemembered(t *testing.T) {
 	s := NewServer(rdb, Prefix(redistest.Prefix(t)))
 	s.HandlerFunc("a", func(context.Context, *Job) error { return nil })
 	require.NoError(t, s.begin())
-	defer s.close()
-	calls, ok := s.calls.(*redis.ClusterClient)
+	defer s.engine.close()
+	calls, ok := s.engine.calls.(*redis.ClusterClient)
 	require.True(t, ok)
 	require.NoError(t, calls.ForEachMaster(t.Context(), func(ctx context.Context, node *redis.Client) error {
 		return node.Ping(ctx).Err()
 	}))
-	require.GreaterOrEqual(t, len(s.dials[0].Open()), 3)
-	s.close()
-	require.Empty(t, s.dials[0].Open())
+	require.GreaterOrEqual(t, len(s.engine.dials[0].Open()), 3)
+	s.engine.close()
+	require.Empty(t, s.engine.dials[0].Open())
 }
 
 // What became of a call that was answered too late is unknown.

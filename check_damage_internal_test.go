@@ -255,7 +255,7 @@ func TestCheckReadsLongIDsByTheBytes(t *testing.T) {
 		var seen []string
 		require.NoError(t, d.Walk(t.Context(), func(id string) { seen = append(seen, id) }))
 		require.ElementsMatch(t, ids, seen)
-		require.Less(t, w.most, callBytes)
+		require.Less(t, w.most, script.CallBytes)
 		require.GreaterOrEqual(t, w.calls, n/1000)
 	})
 }

@@ -352,7 +352,7 @@ func TestMendLeavesAloneWhatHasMoved(t *testing.T) {
 				h.put("+0", "x", "y")
 				require.NoError(t, h.rdb.Del(t.Context(), h.keys.Ready).Err())
 				d := doctor.New(script.Caller{RDB: h.rdb, Hooks: &hooks{}}, h.rdb, h.keys, true)
-				r, err := script.LookUp(t.Context(), d.Scripts, h.keys, callBytes, -1, []string{"x", "y"})
+				r, err := script.LookUp(t.Context(), d.Scripts, h.keys, script.CallBytes, -1, []string{"x", "y"})
 				require.NoError(t, err)
 				var list []*doctor.Stray
 				for i, id := range []string{"x", "y"} {

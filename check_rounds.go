@@ -4,13 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"github.com/delayq/delayq/internal/doctor"
-	"github.com/delayq/delayq/internal/loop"
-	"github.com/delayq/delayq/internal/script"
 	"maps"
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/delayq/delayq/internal/doctor"
+	"github.com/delayq/delayq/internal/loop"
+	"github.com/delayq/delayq/internal/script"
 )
 
 // A server checks its topics, with repair, in two ways.
@@ -35,7 +36,7 @@ const (
 )
 
 // alarm reports that a topic has lost jobs.
-func (s *Server) alarm(t *topicServer) {
+func (s *engine) alarm(t *topicServer) {
 	select {
 	case s.alarms <- t:
 	default: // there is enough work
@@ -43,7 +44,7 @@ func (s *Server) alarm(t *topicServer) {
 }
 
 // checkLoop checks one topic after the other.
-func (s *Server) checkLoop(ctx context.Context) {
+func (s *engine) checkLoop(ctx context.Context) {
 	for wait := checkFirst; loop.Sleep(ctx, wait); {
 		began, topics := time.Now(), s.topics.all()
 		every := max(checkEvery, time.Duration(len(topics))*checkGap)
@@ -58,7 +59,7 @@ func (s *Server) checkLoop(ctx context.Context) {
 }
 
 // alarmLoop checks topics that have lost jobs. It does not wait for the check of a large topic.
-func (s *Server) alarmLoop(ctx context.Context) {
+func (s *engine) alarmLoop(ctx context.Context) {
 	for {
 		loop.SignOf(ctx).Wait()
 		select {
@@ -91,11 +92,11 @@ func (t *topicServer) check(ctx context.Context, reason string, every time.Durat
 		claimed = time.Now()
 		call, cancel := context.WithTimeout(ctx, callTimeout)
 		defer cancel()
-		return s.calls.Set(call, turn, s.id, length).Err()
+		return s.calls.Set(call, turn, s.config.id, length).Err()
 	}
 	mine := false
 	err := d.Paced(ctx, func(ctx context.Context) (err error) {
-		mine, err = s.calls.SetNX(ctx, turn, s.id, length).Result()
+		mine, err = s.calls.SetNX(ctx, turn, s.config.id, length).Result()
 		return err
 	})
 	if err == nil && !mine {

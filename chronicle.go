@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
-	"strconv"
 	"time"
 
 	"github.com/delayq/delayq/internal/loop"
@@ -26,51 +25,14 @@ const (
 	historyLeft = 100
 )
 
-// Upper bounds of the histograms of lateness and run time. The last bucket has none. They are those
-// of the module prom.
-var (
-	latenessBounds = []time.Duration{
-		time.Millisecond, 2 * time.Millisecond, 5 * time.Millisecond, 10 * time.Millisecond, 25 * time.Millisecond, 50 * time.Millisecond,
-		100 * time.Millisecond, 250 * time.Millisecond, 500 * time.Millisecond, time.Second, 2500 * time.Millisecond, 5 * time.Second,
-		10 * time.Second, 30 * time.Second, time.Minute, 5 * time.Minute, 15 * time.Minute, time.Hour,
-	}
-	runTimeBounds = []time.Duration{
-		time.Millisecond, 5 * time.Millisecond, 10 * time.Millisecond, 25 * time.Millisecond, 50 * time.Millisecond,
-		100 * time.Millisecond, 250 * time.Millisecond, 500 * time.Millisecond, time.Second, 2500 * time.Millisecond, 5 * time.Second,
-		10 * time.Second, 30 * time.Second, time.Minute, 5 * time.Minute, 15 * time.Minute, time.Hour,
-	}
-)
-
-// The series of a history: the outcomes, the buckets of lateness and the buckets of run time.
-const (
-	outcomeCount = 11
-	firstLate    = outcomeCount
-	firstRan     = firstLate + 19
-	seriesCount  = firstRan + 18
-)
-
-var seriesNames = func() []string {
-	names := make([]string, 0, seriesCount)
-	for _, outcome := range outcomeNames {
-		names = append(names, string(outcome))
-	}
-	for i := range len(latenessBounds) + 1 {
-		names = append(names, "late"+strconv.Itoa(i))
-	}
-	for i := range len(runTimeBounds) + 1 {
-		names = append(names, "ran"+strconv.Itoa(i))
-	}
-	return names
-}()
-
 // sums are the numbers of the series.
-type sums [seriesCount]int64
+type sums [record.SeriesCount]int64
 
 // add counts a run that has ended. A run without a handler's call has neither lateness nor run
 // time.
 func (s *sums) add(r *row) {
 	outcome := r.outcome()
-	for i, name := range outcomeNames {
+	for i, name := range record.Outcomes {
 		if name == outcome {
 			s[i]++
 			break
@@ -79,20 +41,10 @@ func (s *sums) add(r *row) {
 	if r.run.start.IsZero() {
 		return
 	}
-	s[firstLate+bucketOf(latenessBounds, r.run.late)]++
+	s[record.FirstLate+record.BucketOf(record.LatenessBounds, r.run.late)]++
 	if !r.end.IsZero() {
-		s[firstRan+bucketOf(runTimeBounds, r.end.Sub(r.run.start))]++
+		s[record.FirstRan+record.BucketOf(record.RunTimeBounds, r.end.Sub(r.run.start))]++
 	}
-}
-
-// bucketOf returns the first bucket whose bound is not below d, or the one after the last bound.
-func bucketOf(bounds []time.Duration, d time.Duration) int {
-	for i, bound := range bounds {
-		if d <= bound {
-			return i
-		}
-	}
-	return len(bounds)
 }
 
 // A chronicle counts the runs of a topic that have ended. topicServer.mu guards its first two
@@ -110,7 +62,7 @@ type chronicle struct {
 
 // countLocked counts a run that has ended.
 func (t *topicServer) countLocked(r *row) {
-	if !t.server.o.history {
+	if !t.server.config.history {
 		return
 	}
 	t.history.sums.add(r)
@@ -119,13 +71,13 @@ func (t *topicServer) countLocked(r *row) {
 
 // historyLoop sends what was counted. It ends with ctx, or after a last call when the last job is
 // settled.
-func (s *Server) historyLoop(ctx context.Context) {
+func (s *engine) historyLoop(ctx context.Context) {
 	asked := trouble{name: "history", log: s.log, outage: s.outage}
 	var slow loop.Pace
 	var gone bool // Redis did not answer the last call
 	for last := false; !last; {
 		// not in step with other servers
-		rest := historyEvery + rand.N(s.o.tick).Truncate(time.Millisecond)
+		rest := historyEvery + rand.N(s.config.tick).Truncate(time.Millisecond)
 		if gone { // an outage lasts until each failed call has been answered
 			rest = slow.Next()
 		}
@@ -154,7 +106,7 @@ func (s *Server) historyLoop(ctx context.Context) {
 
 // sendHistory sends what was counted in all topics, with one call for each that has changed. It
 // returns the number of calls and the first error. It stops if Redis is away.
-func (s *Server) sendHistory(ctx context.Context) (calls int, err error) {
+func (s *engine) sendHistory(ctx context.Context) (calls int, err error) {
 	topics := s.topics.all()
 	gone := s.takeLeft()
 	for i, t := range append(gone, topics...) {
@@ -177,8 +129,8 @@ func (s *Server) sendHistory(ctx context.Context) (calls int, err error) {
 }
 
 // leave keeps topics that the server no longer serves until their numbers are sent.
-func (s *Server) leave(gone ...*topicServer) {
-	if !s.o.history {
+func (s *engine) leave(gone ...*topicServer) {
+	if !s.config.history {
 		return
 	}
 	s.mu.Lock()
@@ -186,7 +138,7 @@ func (s *Server) leave(gone ...*topicServer) {
 	s.left = append(s.left, gone[:min(len(gone), historyLeft-len(s.left))]...)
 }
 
-func (s *Server) takeLeft() []*topicServer {
+func (s *engine) takeLeft() []*topicServer {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	gone := s.left
@@ -218,7 +170,7 @@ func (t *topicServer) sendHistory(ctx context.Context) (sent bool, err error) {
 	defer cancel()
 	doubt := h.doubt
 	h.doubt = true // even if the call ends this goroutine
-	_, err = t.server.scripts.Exec(call, script.Chronicle, t.keys, h.series.Receipt(t.keys), 0, h.number, record.EncodeSums(seriesNames, h.sent[:]))
+	_, err = t.server.scripts.Exec(call, script.Chronicle, t.keys, h.series.Receipt(t.keys), 0, h.number, record.EncodeSums(record.SeriesNames, h.sent[:]))
 	if err == nil {
 		h.number = ""
 		return true, nil

@@ -166,7 +166,7 @@ func (c *Client) Enqueue(ctx context.Context, topic, id string, payload []byte, 
 		return nil, end.with(CallResult{ID: fresh.ID, Err: err})
 	}
 	err = c.carryOut(ctx, o)
-	o.fresh.own.stored(err)
+	o.fresh.own.stored(err, maybeStored(err))
 	c.enqueued(ctx, fresh, o, err)
 	_ = end.with(CallResult{ID: o.id, Err: err})
 	if !maybeStored(err) {

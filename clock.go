@@ -31,12 +31,12 @@ func (r reading) most(local time.Time) time.Time  { return r.on(local, 1) }
 
 func (r reading) on(local time.Time, sign time.Duration) time.Time {
 	d := local.Sub(r.at)
-	return msTime(r.ms).Add(d + sign*d.Abs()/rateError)
+	return time.UnixMilli(r.ms).Add(d + sign*d.Abs()/rateError)
 }
 
 // read notes a reply.
 func (c *clock) read(ms int64, sent, received time.Time) {
-	low, high, said := reading{ms, received}, reading{ms, sent}, msTime(ms)
+	low, high, said := reading{ms, received}, reading{ms, sent}, time.UnixMilli(ms)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	back := c.low.least(sent).Sub(said) > time.Millisecond // more than the truncated part
@@ -64,7 +64,7 @@ func (c *clock) at(local time.Time) time.Time {
 	if c.low.at.IsZero() {
 		return local
 	}
-	return msTime(c.low.ms).Add(max(0, local.Sub(c.low.at)))
+	return time.UnixMilli(c.low.ms).Add(max(0, local.Sub(c.low.at)))
 }
 
 // known reports whether there has been a reply.

@@ -3,13 +3,14 @@ package delayq
 import (
 	"context"
 	"fmt"
-	"github.com/delayq/delayq/internal/contain"
-	"github.com/delayq/delayq/internal/script"
 	"runtime"
 	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/delayq/delayq/internal/contain"
+	"github.com/delayq/delayq/internal/script"
 )
 
 // flushTimeout bounds a flight for several callers, because no single caller's context applies to

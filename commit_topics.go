@@ -4,9 +4,10 @@ import (
 	"context"
 	"crypto/rand"
 	"fmt"
-	"github.com/delayq/delayq/internal/script"
 	"hash/maphash"
 	"time"
+
+	"github.com/delayq/delayq/internal/script"
 )
 
 // recordEvery is how often a client adds a topic that it uses to the set of topics, because Redis

@@ -18,10 +18,10 @@ import (
 // promotes and takes, and an extension detects a cancel. The server does not even wait a tick for
 // messages that were published before it subscribed. Once it has subscribed, it looks at every
 // topic, and at its leases too. Without a Cluster, the server is rung on the same connection.
-func (s *Server) controlLoop(ctx context.Context) {
-	channels := []string{script.ControlChannel(s.o.prefix)}
+func (s *engine) controlLoop(ctx context.Context) {
+	channels := []string{script.ControlChannel(s.config.prefix)}
 	if _, cluster := s.calls.(*redis.ClusterClient); !cluster {
-		channels = append(channels, ringChannel(s.o.prefix, s.id))
+		channels = append(channels, ringChannel(s.config.prefix, s.config.id))
 	}
 	s.listenLoop(ctx, "subscribe", s.calls, channels, func() {
 		for _, t := range s.topics.all() {
@@ -37,12 +37,12 @@ func (s *Server) controlLoop(ctx context.Context) {
 
 // ringLoop listens to the channel on which a server is rung at one node of a Cluster. Only then the
 // number of listeners that PUBLISH returns there is exact.
-func (s *Server) ringLoop(ctx context.Context, n *node) {
-	s.listenLoop(ctx, "subscribe "+n.name, n.client, []string{ringChannel(s.o.prefix, n.name)}, s.lookNow)
+func (s *engine) ringLoop(ctx context.Context, n *node) {
+	s.listenLoop(ctx, "subscribe "+n.name, n.client, []string{ringChannel(s.config.prefix, n.name)}, s.lookNow)
 }
 
 // lookNow makes the watch look at once.
-func (s *Server) lookNow() {
+func (s *engine) lookNow() {
 	select {
 	case s.watch.now <- struct{}{}:
 	default: // it is about to
@@ -51,7 +51,7 @@ func (s *Server) lookNow() {
 
 // listenLoop listens to channels until ctx is done. It calls subscribed when messages arrive from
 // now on.
-func (s *Server) listenLoop(ctx context.Context, call string, rdb redis.UniversalClient, channels []string, subscribed func()) {
+func (s *engine) listenLoop(ctx context.Context, call string, rdb redis.UniversalClient, channels []string, subscribed func()) {
 	var slow loop.Pace
 	watch := trouble{name: "control", log: s.log, outage: s.outage}
 	for ctx.Err() == nil {
@@ -80,7 +80,7 @@ const controlSilence = 30 * time.Second
 
 // listen subscribes and dispatches messages until something fails. It calls heard after every
 // message from Redis.
-func (s *Server) listen(ctx context.Context, rdb redis.UniversalClient, channels []string, subscribed, heard func()) error {
+func (s *engine) listen(ctx context.Context, rdb redis.UniversalClient, channels []string, subscribed, heard func()) error {
 	g := loop.SignOf(ctx)
 	dials := s.dialTimeout + callTimeout // each of the following calls can make a connection
 	g.Rest(dials)
@@ -104,7 +104,7 @@ func (s *Server) listen(ctx context.Context, rdb redis.UniversalClient, channels
 			heard()
 			switch m := msg.(type) {
 			case *redis.Message:
-				if m.Channel == script.ControlChannel(s.o.prefix) {
+				if m.Channel == script.ControlChannel(s.config.prefix) {
 					s.obey(m.Payload)
 				} else if t := s.topics.get(m.Payload); t != nil {
 					t.ring()
@@ -127,7 +127,7 @@ func (s *Server) listen(ctx context.Context, rdb redis.UniversalClient, channels
 }
 
 // obey carries out a message.
-func (s *Server) obey(text string) {
+func (s *engine) obey(text string) {
 	m, ok := record.DecodeMessage(text)
 	t := s.topics.get(m.Topic)
 	if !ok || t == nil {

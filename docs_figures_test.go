@@ -173,7 +173,7 @@ func proseFigures(t *testing.T) []proseFigure {
 		{"docs/protocol.md", "a backoff of 2,000 to <> ms, no timeout", defaultRun.BackoffMax},
 		{"docs/protocol.md", "as by cancel, in up to <> cases a call", luaNumber(t, "replace", `searched < (\d+)`)},
 		{"docs/protocol.md", "how many pauses there may be at the same time: <>.", maxPauses},
-		{"docs/protocol.md", "copied: send no more than about <> of them", size(callBytes)},
+		{"docs/protocol.md", "copied: send no more than about <> of them", size(script.CallBytes)},
 		{"docs/protocol.md", "since the last revival) s, from <> to", lostFirst},
 		{"docs/protocol.md", "since the last revival) s, from 2 s to <>,", lostLast},
 		{"docs/protocol.md", "with `heal` once a tick (<>), and", maxTick},

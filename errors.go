@@ -1,11 +1,11 @@
 package delayq
 
 import (
-	"context"
 	"errors"
 	"fmt"
-	"github.com/delayq/delayq/internal/script"
 	"time"
+
+	"github.com/delayq/delayq/internal/script"
 )
 
 // Errors from calls of a client. Test for them with errors.Is.
@@ -109,22 +109,22 @@ var (
 	// ErrLeaseLost is the cause when the job no longer belongs to this worker: its lease ran out,
 	// or it was replaced and the message about that was lost, or Redis has lost data. Another
 	// worker may be running the job. The handler's result is ignored; an error is logged.
-	ErrLeaseLost = errors.New("delayq: lease lost")
+	ErrLeaseLost = errLeaseLost
 
 	// ErrReplaced is the cause when a call with [Replace] has replaced this job with a new one of
 	// the same ID. It wraps [ErrLeaseLost]. The handler's result is ignored; an error is logged. A
 	// handler that replaces its own job is not cancelled.
-	ErrReplaced = fmt.Errorf("delayq: job replaced: %w", ErrLeaseLost)
+	ErrReplaced = errReplaced
 
 	// ErrCancelled is the cause when [Client.Dequeue] cancelled the job. The handler's result is
 	// ignored; an error is logged.
-	ErrCancelled = errors.New("delayq: job cancelled")
+	ErrCancelled = errCancelled
 
 	// ErrShutdown is the cause when the server stops and the [Drain] timeout is over. A handler
 	// that then returns nil still completes its job. If it returns an error, the job goes back to
 	// ready without using up an attempt.
-	ErrShutdown = errors.New("delayq: server is shutting down")
+	ErrShutdown = errShutdown
 
 	// ErrTimeout is the cause when the job's [Timeout] is over. It wraps context.DeadlineExceeded.
-	ErrTimeout = fmt.Errorf("delayq: job timeout: %w", context.DeadlineExceeded)
+	ErrTimeout = errTimeout
 )

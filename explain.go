@@ -234,7 +234,7 @@ type circumstances struct {
 func (i *Inspector) circumstances(ctx context.Context, topic, id string) (*circumstances, error) {
 	k := script.NewKeys(i.o.prefix, topic)
 	call := script.NewCall(script.Explain, topic, 1, k.Of(script.Explain, ""), []any{id, recordHead, explainLook})
-	first := redis.NewScanCmd(ctx, nil, "hscan", script.ServersKey(i.o.prefix), 0, "count", serversPage)
+	first := redis.NewScanCmd(ctx, nil, "hscan", script.ServersKey(i.o.prefix), 0, "count", script.HeartbeatsPage)
 	i.scripts.DoWith(ctx, []*script.Call{call}, first)
 	if call.Err != nil {
 		return nil, call.Err

@@ -6,13 +6,14 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
-	"github.com/delayq/delayq/internal/script"
 	"regexp"
 	"slices"
 	"strings"
 	"time"
 	"unicode"
 	"unicode/utf8"
+
+	"github.com/delayq/delayq/internal/script"
 )
 
 // Failures are the jobs with errors of a topic, in groups.

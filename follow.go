@@ -2,14 +2,14 @@ package delayq
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"github.com/delayq/delayq/internal/contain"
-	"github.com/delayq/delayq/internal/loop"
-	"github.com/delayq/delayq/internal/script"
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/delayq/delayq/internal/contain"
+	"github.com/delayq/delayq/internal/loop"
+	"github.com/delayq/delayq/internal/script"
 )
 
 // followEvery is how often a server with patterns looks whether the number of topics has changed.
@@ -28,12 +28,12 @@ type pattern struct {
 }
 
 // addPatternLocked adds a pattern before Run. Server.mu must be held.
-func (s *Server) addPatternLocked(p *pattern) error {
+func (s *engine) addPatternLocked(p *pattern) error {
 	switch {
 	case s.used:
-		return invalid([]error{errors.New("a pattern must be set before Run")})
+		return errLateMatch
 	case slices.ContainsFunc(s.patterns, func(other *pattern) bool { return other.like.topic == p.like.topic }):
-		return invalid([]error{errors.New("handler already set")})
+		return errHandled
 	}
 	p.now = make(map[string]*topicServer)
 	s.patterns = append(s.patterns, p)
@@ -61,14 +61,14 @@ func matches(pattern, topic string) bool {
 }
 
 // followLoop starts the topics that patterns match.
-func (s *Server) followLoop(ctx context.Context) {
+func (s *engine) followLoop(ctx context.Context) {
 	asked := trouble{name: "follow", log: s.log, outage: s.outage}
 	var slow loop.Pace
 	var count int64
 	var read time.Time
 	for ctx.Err() == nil {
 		call, cancel := context.WithTimeout(ctx, callTimeout)
-		now, err := s.calls.SCard(call, script.TopicsKey(s.o.prefix)).Result()
+		now, err := s.calls.SCard(call, script.TopicsKey(s.config.prefix)).Result()
 		cancel()
 		if err == nil && (now != count || time.Since(read) >= followAll) {
 			var topics []string
@@ -93,10 +93,10 @@ func (s *Server) followLoop(ctx context.Context) {
 }
 
 // readTopics reads the set of topics.
-func (s *Server) readTopics(ctx context.Context) (topics []string, err error) {
+func (s *engine) readTopics(ctx context.Context) (topics []string, err error) {
 	for cursor := uint64(0); ; {
 		call, cancel := context.WithTimeout(ctx, callTimeout)
-		some, next, err := s.calls.SScan(call, script.TopicsKey(s.o.prefix), cursor, "", 1000).Result()
+		some, next, err := s.calls.SScan(call, script.TopicsKey(s.config.prefix), cursor, "", 1000).Result()
 		cancel()
 		if err != nil {
 			return nil, fmt.Errorf("read topics: %w", err)
@@ -110,7 +110,7 @@ func (s *Server) readTopics(ctx context.Context) (topics []string, err error) {
 
 // follow starts new topics, and ends those that are no longer in the set and have no jobs. It
 // reports whether nothing is left to do.
-func (s *Server) follow(ctx context.Context, topics []string) (done bool) {
+func (s *engine) follow(ctx context.Context, topics []string) (done bool) {
 	done = true
 	slices.Sort(topics)
 	topics = slices.Compact(topics) // SSCAN can return one twice
@@ -158,7 +158,7 @@ func (s *Server) follow(ctx context.Context, topics []string) (done bool) {
 
 // isEmpty reports whether a topic that is not in the set of topics has no jobs and no schedules. If
 // it has, Redis has lost the set, and isEmpty adds the topic again.
-func (s *Server) isEmpty(ctx context.Context, t *topicServer) bool {
+func (s *engine) isEmpty(ctx context.Context, t *topicServer) bool {
 	call, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	n, err := s.calls.Exists(call, t.keys.Pool, t.keys.Schedules).Result()
@@ -169,7 +169,7 @@ func (s *Server) isEmpty(ctx context.Context, t *topicServer) bool {
 }
 
 // isLeaving reports whether a topic is being removed.
-func (s *Server) isLeaving(t *topicServer) bool {
+func (s *engine) isLeaving(t *topicServer) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return t.leaving
@@ -177,7 +177,7 @@ func (s *Server) isLeaving(t *topicServer) bool {
 
 // endFound removes a topic that a pattern has found. It lets running handlers finish, until the end
 // of the server's drain.
-func (s *Server) endFound(t *topicServer) {
+func (s *engine) endFound(t *topicServer) {
 	s.mu.Lock()
 	as := s.lifetime
 	skip := as == nil || t.leaving
@@ -190,7 +190,7 @@ func (s *Server) endFound(t *topicServer) {
 }
 
 // patternOf returns the longest pattern that matches a topic.
-func (s *Server) patternOf(topic string) *pattern {
+func (s *engine) patternOf(topic string) *pattern {
 	for _, p := range s.patterns {
 		if matches(p.like.topic, topic) {
 			return p
@@ -201,7 +201,7 @@ func (s *Server) patternOf(topic string) *pattern {
 
 // addFound starts a topic that a pattern matches. It returns nil if the topic has a handler of its
 // own by now, or if the server is stopping.
-func (s *Server) addFound(like topicLike) *topicServer {
+func (s *engine) addFound(like topicLike) *topicServer {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.lifetime == nil {

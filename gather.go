@@ -65,25 +65,3 @@ func (o *handlerOptions) gather() GatherWindow {
 	}
 	return w
 }
-
-// gathersAll reports whether jobs of all keys are gathered together.
-func (t *topicServer) gathersAll() bool {
-	w := &t.workers.window // it never changes
-	return w.Size > 0 && !w.ByKey
-}
-
-// gatherArgs returns the arguments of a take about gathering. The take is for n jobs, of which free
-// can start.
-func (t *topicServer) gatherArgs(n, free int) []any {
-	w, seat := &t.workers.window, t.workers.seat()
-	groups, size := 0, w.Size
-	switch {
-	case w.ByKey:
-		groups = max(1, free/seat)
-	case size > 0:
-		t.mu.Lock()
-		size -= t.workers.begun(n)
-		t.mu.Unlock()
-	}
-	return []any{max(0, size), ceilMS(w.Wait), groups, seat}
-}

@@ -7,11 +7,9 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/delayq/delayq/internal/contain"
-	"github.com/delayq/delayq/internal/record"
 	"github.com/delayq/delayq/internal/script"
 )
 
@@ -51,33 +49,64 @@ func (s *Server) handleTopic(topic string, h Handler, opts []HandlerOption) erro
 	if o.bounded && !follows {
 		o.errs = append(o.errs, errors.New("MaxTopics is for patterns, and the topic has no *"))
 	}
-	var pool *workerPool
 	if s != nil {
-		var err error
-		if pool, o.weight, err = s.poolOf(&o); err != nil {
-			o.errs = append(o.errs, err)
-		}
+		o.errs = append(o.errs, s.o.joinPool(&o)...)
 		most := cmp.Or(o.concurrency, s.o.concurrency)
-		if pool != nil && o.concurrency == 0 && !s.o.own {
-			most = pool.size
+		if size := s.o.pools[o.pool]; size > 0 && o.concurrency == 0 && !s.o.own {
+			most = size
 		}
 		h = o.sizeBatches(h, most)
 	}
-	return s.register(topic, o.errs, func() (err error) {
-		like := topicLike{
-			topic: topic, handler: h, concurrency: o.concurrency, defaults: o.job.Options, limits: o.limits, pool: pool, weight: o.weight,
-		}
-		if follows {
-			return s.addPatternLocked(&pattern{like: like, most: o.topics})
-		}
-		if s.used && s.topics.get(topic) == nil {
-			if like.handler, err = s.wrapLocked(topic, h); err != nil {
+	return s.register(topic, o.errs, func() error {
+		doing := &handling{topic: topic, handler: h}
+		if s.used && !follows && !s.engine.handles(topic) {
+			if err := s.wrapLocked(doing); err != nil {
 				return err
 			}
 		}
-		_, err = s.addTopicLocked(like)
-		return err
+		if err := s.engine.handle(o.like(doing), o.topics); err != nil {
+			return invalid([]error{err})
+		}
+		if !s.used {
+			s.handlers = append(s.handlers, doing)
+		}
+		return nil
 	})
+}
+
+// like returns what the engine must know of a handler.
+func (o *handlerOptions) like(h *handling) topicLike {
+	like := topicLike{
+		topic: h.topic, task: h, concurrency: o.concurrency, defaults: o.job.Options, pool: o.pool, weight: o.weight,
+	}
+	like.defaults.Fill(&defaultRun)
+	if o.limits != nil {
+		like.limits = o.limits.encode()
+	}
+	if b, ok := h.handler.(*batchHandler); ok {
+		like.perCall, like.window = b.size, window{b.window.Size, time.Duration(ceilMS(b.window.Wait)) * time.Millisecond, b.window.ByKey}
+	}
+	return like
+}
+
+// A handling is a handler of a topic or of a pattern, as the engine calls it.
+type handling struct {
+	topic   string
+	handler Handler
+}
+
+// Run calls the handler with the job of a run.
+func (h *handling) Run(ctx context.Context, r *run) error { return h.handler.Handle(ctx, newJob(r)) }
+
+// RunBatch calls the batch handler with the jobs of a batch.
+func (h *handling) RunBatch(ctx context.Context, b *batchRun, each func(*run) context.Context) error {
+	jobs := make([]*Job, len(b.runs))
+	for i, r := range b.runs {
+		b.parts[i].ctx = each(r)
+		jobs[i] = newJob(r)
+		jobs[i].part = &b.parts[i]
+	}
+	return h.handler.(*batchHandler).handle(ctx, jobs)
 }
 
 // HandlerFunc sets a function as the handler of a topic. See [Server.Handle].
@@ -88,17 +117,14 @@ func (s *Server) HandlerFunc(topic string, f HandlerFunc, opts ...HandlerOption)
 // register calls add under the server's mutex, unless there are errors already. It returns all of
 // them, and keeps them for Run.
 func (s *Server) register(topic string, errs []error, add func() error) error {
-	switch {
-	case s == nil:
-		return errNilServer
-	case s.id == "":
-		return errZeroServer
+	if err := s.valid(); err != nil {
+		return err
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	err := invalid(errs)
 	switch {
-	case s.stopped:
+	case s.engine.hasStopped():
 		err = errors.Join(err, ErrServerUsed)
 	case err == nil:
 		err = add()
@@ -113,75 +139,19 @@ func (s *Server) register(topic string, errs []error, add func() error) error {
 	return err
 }
 
-// A topicLike is what a caller of Handle has set.
-type topicLike struct {
-	topic       string // or a pattern
-	handler     Handler
-	concurrency int // 0: the server's
-	defaults    record.Options
-	limits      *Limits     // by default
-	pool        *workerPool // nil: workers of its own
-	weight      int
-	found       bool // by a pattern
-}
-
-// addTopicLocked adds a topic, and starts it if the server is running. Server.mu must be held. If
-// the server has begun, the handler has its middleware already.
-func (s *Server) addTopicLocked(like topicLike) (*topicServer, error) {
-	if s.topics.get(like.topic) != nil {
-		return nil, invalid([]error{errors.New("handler already set")})
-	}
-	t := &topicServer{
-		server: s, keys: script.NewKeys(s.o.prefix, like.topic), handler: like.handler,
-		workers: workers{count: like.concurrency}, defaults: like.defaults, limits: like.limits,
-	}
-	if like.pool != nil {
-		t.workers.member = &poolMember{pool: like.pool, topic: t, weight: like.weight}
-	}
-	if s.used {
-		t.init()
-		t.late, t.found = true, like.found
-		s.nodes.grow(s.topics.len() + 1)
-	}
-	if s.lifetime != nil {
-		t.build(s.lifetime)
-	}
-	s.topics.add(t)
-	t.begin()
-	return t, nil
-}
-
 // wrapLocked wraps a handler in the middleware of the server. Server.mu must be held.
-func (s *Server) wrapLocked(topic string, h Handler) (Handler, error) {
-	if batches, ok := h.(*batchHandler); ok {
-		return s.wrapBatchLocked(topic, batches)
+func (s *Server) wrapLocked(h *handling) error {
+	if batches, ok := h.handler.(*batchHandler); ok {
+		return s.wrapBatchLocked(h, batches)
 	}
+	inner := h.handler
 	for _, m := range slices.Backward(s.middleware) {
-		if h = m(h); contain.IsNil(h) {
-			return nil, fmt.Errorf("%w: topic %q: a middleware returned a nil handler", ErrInvalid, topic)
+		if inner = m(inner); contain.IsNil(inner) {
+			return fmt.Errorf("%w: topic %q: a middleware returned a nil handler", ErrInvalid, h.topic)
 		}
 	}
-	return h, nil
-}
-
-// A lifetime is what the loops of a running server's topics belong to.
-type lifetime struct {
-	fetch, work               context.Context
-	fetching, taking, working *sync.WaitGroup
-}
-
-// serve starts the topics of a server, or with nil ends the time in which topics can be added.
-func (s *Server) serve(as *lifetime) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.lifetime, s.stopped = as, as == nil
-	if as == nil {
-		return
-	}
-	for _, t := range s.topics.all() {
-		t.build(as)
-		t.begin()
-	}
+	h.handler = inner
+	return nil
 }
 
 // Remove ends the work of a server for a topic, and removes the handler. It stops taking jobs of
@@ -197,131 +167,19 @@ func (s *Server) serve(as *lifetime) {
 // has begun to stop. A topic that a pattern has found is found again later.
 func (s *Server) Remove(ctx context.Context, topic string) error {
 	err := checkContext(ctx)
-	switch {
-	case s == nil:
-		err = errNilServer
-	case s.id == "":
-		err = errZeroServer
+	if bad := s.valid(); bad != nil {
+		err = bad
+	}
+	if err == nil {
+		err = s.engine.remove(ctx, topic)
 	}
 	if err != nil {
 		return fmt.Errorf("remove topic %q: %w", topic, err)
 	}
 	s.mu.Lock()
-	t := s.topics.get(topic)
-	running := s.lifetime != nil
-	switch {
-	case s.stopped:
-		err = ErrServerUsed // the drain needs the topic
-	case t == nil:
-		err = invalid([]error{errors.New("the topic has no handler")})
-	case t.leaving:
-		err = invalid([]error{errors.New("the topic is being removed")})
-	case running:
-		t.leaving = true
-	default:
-		s.topics.remove(topic)
-	}
-	s.mu.Unlock()
-	if err == nil && running {
-		err = t.remove(ctx)
-	}
-	if err != nil {
-		return fmt.Errorf("remove topic %q: %w", topic, err)
+	defer s.mu.Unlock()
+	if !s.used {
+		s.handlers = slices.DeleteFunc(s.handlers, func(h *handling) bool { return h.topic == topic })
 	}
 	return nil
-}
-
-// remove ends the loops and handlers of a topic of a running server.
-func (t *topicServer) remove(ctx context.Context) (err error) {
-	s := t.server
-	by := time.Now().Add(2 * stopPatience)
-	t.removeBy.Store(&by)
-	t.endFetch()
-	t.stop()
-	fetched := s.whenDone(&t.fetching)
-	select {
-	case <-fetched:
-	case <-ctx.Done():
-	}
-	settled := t.settled()
-	select {
-	case <-settled:
-	case <-t.base.Done(): // the server has stopped, and given up
-	case <-ctx.Done():
-		err = context.Cause(ctx)
-		t.cancelAll(ErrShutdown)
-		grace := time.NewTimer(shutdownGrace + settleGrace)
-		defer grace.Stop()
-		select {
-		case <-settled:
-		case <-grace.C:
-			if n := t.abandonAll(); n > 0 {
-				t.trouble.log.Warn("handlers abandoned", "count", n, "err", "they did not return when their contexts were cancelled")
-			}
-			grace.Reset(settleGrace)
-			select {
-			case <-settled:
-			case <-grace.C:
-			}
-		}
-	}
-	t.endWork()
-	<-s.whenDone(&t.working)
-	<-fetched
-	t.waits.Wait()
-	s.blocked.remove(t)
-	t.reportUnsettled()
-	s.leave(t)
-	s.topics.remove(t.keys.Topic)
-	return err
-}
-
-// topicSet holds the topics that a server serves.
-type topicSet struct {
-	mu   sync.Mutex
-	by   map[string]*topicServer
-	list []*topicServer // by name; nil: to be made
-}
-
-func (s *topicSet) get(topic string) *topicServer {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.by[topic]
-}
-
-// add adds a topic. It must not be in the set yet.
-func (s *topicSet) add(t *topicServer) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.by == nil {
-		s.by = make(map[string]*topicServer)
-	}
-	s.by[t.keys.Topic], s.list = t, nil
-}
-
-func (s *topicSet) remove(topic string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	delete(s.by, topic)
-	s.list = nil
-}
-
-func (s *topicSet) len() int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return len(s.by)
-}
-
-// all returns the topics by name. The caller must not change the list.
-func (s *topicSet) all() []*topicServer {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.list == nil {
-		s.list = make([]*topicServer, 0, len(s.by))
-		for _, t := range s.by {
-			s.list = append(s.list, t)
-		}
-		slices.SortFunc(s.list, func(a, b *topicServer) int { return strings.Compare(a.keys.Topic, b.keys.Topic) })
-	}
-	return s.list
 }

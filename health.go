@@ -1,12 +1,6 @@
 package delayq
 
-import (
-	"cmp"
-	"github.com/delayq/delayq/internal/loop"
-	"slices"
-	"strings"
-	"time"
-)
+import "time"
 
 // Health says how a server is doing, as far as the server knows without asking Redis. See
 // [Server.Health].
@@ -91,30 +85,26 @@ type LateLoop struct {
 // at every topic and at every job that the server holds, and locks one topic at a time. For 1,000
 // idle topics that is about a millisecond.
 func (s *Server) Health() Health {
-	if s == nil {
+	if s == nil || s.engine == nil {
 		return Health{}
 	}
-	now := s.life.Load()
-	if now == nil {
-		return Health{}
+	now := s.engine.health()
+	h := Health{
+		ID: s.engine.config.id, Version: Version(), State: ServerState(now.state), Since: now.since,
+		Redis: RedisHealth{AnsweredAt: now.answered, AwaySince: now.awaySince, Err: now.cause, FailedAt: now.failed},
 	}
-	h := Health{ID: s.id, Version: version(), State: now.state, Since: now.since}
-	if now.state == ServerNew || !now.begun {
-		return h
+	for _, t := range now.topics {
+		h.Topics = append(h.Topics, TopicHealth{
+			Topic: t.topic, Workers: t.workers, Running: t.running, Pool: t.pool, Held: t.held,
+			Oldest: RunningJob{ID: t.oldest, Running: t.ran}, Failing: t.failing,
+		})
 	}
-	h.Redis.AnsweredAt = s.pulse.Latest()
-	if news := s.outage.known.Load(); news != nil {
-		h.Redis.Err, h.Redis.FailedAt, h.Redis.AwaySince = news.cause, news.at, news.since
+	for _, l := range now.loops {
+		h.Loops = append(h.Loops, LoopHealth(l))
 	}
-	if now.state != ServerRunning && now.state != ServerDraining {
-		return h
+	for _, l := range now.late {
+		h.Late = append(h.Late, LateLoop(l))
 	}
-	topics := s.topics.all()
-	h.Topics = make([]TopicHealth, len(topics))
-	for i, t := range topics {
-		h.Topics[i] = t.health(time.Now())
-	}
-	h.Loops, h.Late = s.turning(topics)
 	return h
 }
 
@@ -122,94 +112,8 @@ func (s *Server) Health() Health {
 // stays closed when the server stops. If Run returns before that, the channel is never closed, nor
 // is it for a nil or zero Server.
 func (s *Server) Ready() <-chan struct{} {
-	if s == nil {
+	if s == nil || s.engine == nil {
 		return nil
 	}
-	return s.ready
-}
-
-// A life is a state of a server.
-type life struct {
-	state ServerState
-	since time.Time
-	begun bool // begin has returned nil
-}
-
-// enter notes that the server enters a state.
-func (s *Server) enter(state ServerState) {
-	was := s.life.Load()
-	begun := state == ServerStarting || was != nil && was.begun
-	s.life.Store(&life{state, time.Now(), begun})
-}
-
-// health describes what the server does for the topic.
-func (t *topicServer) health(now time.Time) TopicHealth {
-	h := TopicHealth{Topic: t.keys.Topic, Failing: t.trouble.failing()}
-	at := t.clock.at(now)
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	h.Workers, h.Running, h.Held = t.workers.count, t.workers.busy, len(t.owned.runs)
-	if m := t.workers.member; m != nil {
-		h.Pool = m.pool.name
-	}
-	for r := range t.owned.running {
-		if ran := at.Sub(r.start); h.Oldest.ID == "" || ran > h.Oldest.Running {
-			h.Oldest = RunningJob{ID: strings.ToValidUTF8(r.id, "\uFFFD"), Running: ran}
-		}
-	}
-	return h
-}
-
-// all returns the loops of a topic.
-func (l *topicLoops) all() []*loop.Loop {
-	return []*loop.Loop{l.promote, l.take, l.takeMore, l.extend, l.settle, l.settleMore}
-}
-
-// slack returns how late a loop can be before it counts as late.
-func (s *Server) slack() time.Duration { return max(3*s.o.tick, time.Second) }
-
-// turning describes the loops of a running server.
-func (s *Server) turning(topics []*topicServer) (all []LoopHealth, late []LateLoop) {
-	now := loop.Nanos()
-	by := make(map[string]*LoopHealth)
-	note := func(topic string, t loop.Turn) {
-		l := by[t.Name]
-		if l == nil {
-			l = &LoopHealth{Name: t.Name}
-			by[t.Name] = l
-		}
-		l.Count++
-		if t.Turned != 0 {
-			l.Age = max(l.Age, time.Duration(now-t.Turned))
-		}
-		if t.Due == loop.Never || time.Duration(now-t.Due) <= s.slack() {
-			return
-		}
-		l.Late++
-		late = append(late, LateLoop{Name: t.Name, Topic: topic, Late: time.Duration(now - t.Due)})
-	}
-	lists := make([][]*loop.Loop, len(topics))
-	for i, t := range topics {
-		lists[i] = t.loops.all()
-	}
-	for i, turns := range s.loops.Turns(lists) {
-		topic := topics[i].keys.Topic
-		for _, one := range turns {
-			note(topic, one)
-		}
-		if topics[i].popping.Load() {
-			note(topic, topics[i].waitSign.TurnOf("wait"))
-		}
-	}
-	for _, one := range s.loops.KeptTurns() {
-		note("", one)
-	}
-	for _, l := range by {
-		all = append(all, *l)
-	}
-	slices.SortFunc(all, func(a, b LoopHealth) int { return strings.Compare(a.Name, b.Name) })
-	slices.SortFunc(late, func(a, b LateLoop) int {
-		return cmp.Or(cmp.Compare(b.Late, a.Late), strings.Compare(a.Topic, b.Topic), strings.Compare(a.Name, b.Name))
-	})
-	return all, late
+	return s.engine.ready
 }

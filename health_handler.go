@@ -5,14 +5,15 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"github.com/delayq/delayq/internal/contain"
-	"github.com/delayq/delayq/internal/script"
 	"net/http"
 	"path"
 	"slices"
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/delayq/delayq/internal/contain"
+	"github.com/delayq/delayq/internal/script"
 )
 
 const (
@@ -168,7 +169,7 @@ func (s *Server) ping() (p ping) {
 	ctx, cancel := context.WithTimeout(context.Background(), pingTimeout)
 	defer cancel()
 	began := time.Now()
-	err := s.calls.Ping(ctx).Err()
+	err := s.engine.calls.Ping(ctx).Err()
 	p.took = time.Since(began)
 	if p.answered = err == nil || !script.Away(err); !p.answered { // without the right to PING, NOPERM is an answer too
 		p.err = err
@@ -186,14 +187,14 @@ type redisLook struct {
 func (s *Server) lookAtRedis() (l redisLook) {
 	ctx, cancel := context.WithTimeout(context.Background(), pingTimeout)
 	defer cancel()
-	if text, err := s.calls.Info(ctx).Result(); err == nil {
+	if text, err := s.engine.calls.Info(ctx).Result(); err == nil {
 		info := parseInfo(text)
 		l.version, l.role = info["redis_version"], info["role"]
 		if policy := evicting(info); policy != "" {
 			l.warnings = append(l.warnings, "Redis evicts keys when its memory is full, and jobs with them: maxmemory-policy is "+policy)
 		}
 	}
-	servers, err := readServers(ctx, s.calls, s.o.prefix)
+	servers, err := readServers(ctx, s.engine.calls, s.o.prefix)
 	if err != nil {
 		return l
 	}
@@ -214,17 +215,6 @@ func (s *Server) lookAtRedis() (l redisLook) {
 		l.warnings = append(l.warnings, "servers of different versions: "+strings.Join(versions, ", "))
 	}
 	return l
-}
-
-// clockOffset returns how far Redis's clock is ahead of the local one, as the replies of the last
-// topic that has any show. It can be too small by the travel time of a reply.
-func (s *Server) clockOffset() (ahead time.Duration) {
-	for _, t := range s.topics.all() {
-		if now := time.Now(); t.clock.known() {
-			return t.clock.at(now).Sub(now)
-		}
-	}
-	return 0
 }
 
 // The JSON of healthz. Durations are seconds.
@@ -298,7 +288,7 @@ func healthz(ctx context.Context, s *Server) (ok bool, contentType, body string)
 	}
 	if (h.State == ServerRunning || h.State == ServerDraining) && p.answered {
 		look, _ := s.looks.get(ctx, lookEvery, s.lookAtRedis)
-		ahead := s.clockOffset()
+		ahead := s.engine.clockOffset()
 		b.Redis.Version, b.Redis.Role, b.Redis.RoundTrip, b.Redis.ClockAhead = look.version, look.role, p.took.Seconds(), ahead.Seconds()
 		b.Warnings = slices.Clone(look.warnings)
 		if ahead.Abs() > clockApart {

@@ -53,7 +53,7 @@ func (one Held) fence() int64 {
 // NewHand makes a Hand for a topic.
 func NewHand(t testing.TB, rdb redis.UniversalClient, prefix, topic string) *Hand {
 	h := &Hand{t: t, rdb: rdb, keys: script.NewKeys(prefix, topic), series: script.NewSeries()}
-	h.ts = &topicServer{server: &Server{id: "by-hand"}, keys: h.keys}
+	h.ts = &topicServer{server: &engine{config: config{id: "by-hand"}}, keys: h.keys}
 	return h
 }
 
@@ -102,7 +102,7 @@ func (h *Hand) tryTake(number string, limit int, lease time.Duration) (script.Re
 
 // tryTakeAhead is tryTake for a server that starts free of the jobs at once.
 func (h *Hand) tryTakeAhead(number string, limit, free int, lease time.Duration) (script.Reply, error) {
-	return h.tryTakeSince(number, "", limit, callBytes, free, lease, "head")
+	return h.tryTakeSince(number, "", limit, script.CallBytes, free, lease, "head")
 }
 
 // tryTakeSince is one call of the take script of a server that has had no answer to the takes from
@@ -168,7 +168,7 @@ func (h *Hand) settle(held []Held, like row) (script.Reply, error) {
 		}
 		list[i].entry = strings.Replace(like.entry, `"attempt":1,`, `"attempt":`+strconv.Itoa(finished+1)+",", 1)
 	}
-	args := h.ts.group(like.verb.open(nil, h.keys, h.series.Next(), list), list)
+	args := appendRows(like.verb.open(nil, h.keys, h.series.Next(), list), list, "by-hand")
 	return h.run(v.script, args...)
 }
 

@@ -110,7 +110,7 @@ func (i *Inspector) History(ctx context.Context, topic string, from, to time.Tim
 		return History{}, place.At(script.Hinted(i.scripts.Blame(ctx, err, key)))
 	}
 	history := History{Topic: topic, Step: step, Steps: make([]HistoryStep, n)}
-	late, ran := slices.Clone(latenessBounds), slices.Clone(runTimeBounds)
+	late, ran := slices.Clone(record.LatenessBounds), slices.Clone(record.RunTimeBounds)
 	for at := range history.Steps {
 		var field string
 		if at < len(fields) {
@@ -157,14 +157,14 @@ func (s *HistoryStep) read(field string, number int64, step time.Duration, late,
 	s.Lateness = Histogram{late, make([]int64, len(late)+1)}
 	s.RunTime = Histogram{ran, make([]int64, len(ran)+1)}
 	record.DecodeSums(field, number, func(name string, n int64) {
-		switch i := slices.Index(seriesNames, name); {
+		switch i := slices.Index(record.SeriesNames, name); {
 		case i < 0: // of another release
-		case i < firstLate:
+		case i < record.FirstLate:
 			s.Outcomes[outcomeNames[i]] = n
-		case i < firstRan:
-			s.Lateness.Counts[i-firstLate] = n
+		case i < record.FirstRan:
+			s.Lateness.Counts[i-record.FirstLate] = n
 		default:
-			s.RunTime.Counts[i-firstRan] = n
+			s.RunTime.Counts[i-record.FirstRan] = n
 		}
 	})
 }

@@ -48,7 +48,7 @@ func busySums(every bool) (s sums) {
 	if !every {
 		s = sums{0: 123_456, 1: 1234, 3: 56}
 		for i, n := range []int64{98_765, 12_345, 1234, 345, 67} {
-			s[firstLate+i], s[firstRan+3+i] = n, n
+			s[record.FirstLate+i], s[record.FirstRan+3+i] = n, n
 		}
 	}
 	return s
@@ -69,7 +69,7 @@ func fillHistory(b *testing.B, h *Hand, s sums) {
 		last := now.UnixMilli() / one.step.Milliseconds()
 		var words []any
 		for at := last - one.n + 1; at <= last; at++ {
-			words = append(words, at%one.n, fmt.Sprint(at, " ", record.EncodeSums(seriesNames, s[:])))
+			words = append(words, at%one.n, fmt.Sprint(at, " ", record.EncodeSums(record.SeriesNames, s[:])))
 		}
 		if err := h.rdb.HSet(b.Context(), one.key, words...).Err(); err != nil {
 			b.Fatal(err)
@@ -82,7 +82,7 @@ func fillHistory(b *testing.B, h *Hand, s sums) {
 func BenchmarkChronicle(b *testing.B) {
 	for _, kind := range []string{"busy", "every-series"} {
 		s := busySums(kind != "busy")
-		text := record.EncodeSums(seriesNames, s[:])
+		text := record.EncodeSums(record.SeriesNames, s[:])
 		for _, call := range []string{"send", "minutes", "hours"} {
 			b.Run(kind+"/"+call, func(b *testing.B) {
 				rdb := redistest.Start(b).Client(b)
@@ -124,7 +124,7 @@ func BenchmarkCountRun(b *testing.B) {
 	defer func() { _ = rdb.Close() }()
 	s := NewServer(rdb)
 	s.HandlerFunc("topic", func(context.Context, *Job) error { return nil })
-	topic := s.topics.get("topic")
+	topic := s.engine.topics.get("topic")
 	r := row{run: &run{start: time.Unix(1, 0), late: 7 * time.Millisecond}, verb: verbAck, end: time.Unix(1, 20_000_000)}
 	b.ReportAllocs()
 	for b.Loop() {

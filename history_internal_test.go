@@ -151,19 +151,19 @@ func TestChronicleOfAWrongType(t *testing.T) {
 // Every outcome and every bucket has a series, and the names are those of the protocol.
 func TestSeriesOfAHistory(t *testing.T) {
 	t.Parallel()
-	require.Len(t, seriesNames, seriesCount)
-	require.Len(t, outcomeNames, outcomeCount)
-	require.Equal(t, "late0", seriesNames[firstLate])
-	require.Equal(t, "ran0", seriesNames[firstRan])
-	require.Equal(t, "ran17", seriesNames[seriesCount-1])
-	require.Less(t, seriesCount, 64)
-	for _, bounds := range [][]time.Duration{latenessBounds, runTimeBounds} {
+	require.Len(t, record.SeriesNames, record.SeriesCount)
+	require.Len(t, outcomeNames, record.OutcomeCount)
+	require.Equal(t, "late0", record.SeriesNames[record.FirstLate])
+	require.Equal(t, "ran0", record.SeriesNames[record.FirstRan])
+	require.Equal(t, "ran17", record.SeriesNames[record.SeriesCount-1])
+	require.Less(t, record.SeriesCount, 64)
+	for _, bounds := range [][]time.Duration{record.LatenessBounds, record.RunTimeBounds} {
 		require.True(t, slices.IsSorted(bounds))
 		for i, bound := range bounds {
-			require.Equal(t, i, bucketOf(bounds, bound))
-			require.Equal(t, i+1, bucketOf(bounds, bound+1))
+			require.Equal(t, i, record.BucketOf(bounds, bound))
+			require.Equal(t, i+1, record.BucketOf(bounds, bound+1))
 		}
-		require.Equal(t, 0, bucketOf(bounds, -time.Hour), "too early is not late")
+		require.Equal(t, 0, record.BucketOf(bounds, -time.Hour), "too early is not late")
 	}
 	text := strings.Join(strings.Fields(proseFile(t, "docs/protocol.md")), " ")
 	words := func(bounds []time.Duration) string {
@@ -173,10 +173,10 @@ func TestSeriesOfAHistory(t *testing.T) {
 		}
 		return list
 	}
-	require.Equal(t, " 1ms 2ms 5ms 10ms 25ms 50ms 100ms 250ms 500ms 1s 2.5s 5s 10s 30s 1m0s 5m0s 15m0s 1h0m0s", words(latenessBounds))
+	require.Equal(t, " 1ms 2ms 5ms 10ms 25ms 50ms 100ms 250ms 500ms 1s 2.5s 5s 10s 30s 1m0s 5m0s 15m0s 1h0m0s", words(record.LatenessBounds))
 	require.Contains(t, text, "are 1, 2, 5, 10, 25, 50, 100, 250 and 500 ms, 1, 2.5, 5, 10 and 30 s, 1, 5 and 15 min and 1 h. "+
 		"Those of `ran0` to `ran16` are the same without 2 ms.")
-	require.Equal(t, strings.Replace(words(latenessBounds), " 2ms", "", 1), words(runTimeBounds))
+	require.Equal(t, strings.Replace(words(record.LatenessBounds), " 2ms", "", 1), words(record.RunTimeBounds))
 	quoted := make([]string, len(outcomeNames))
 	for i, name := range outcomeNames {
 		quoted[i] = "`" + string(name) + "`"
@@ -187,16 +187,16 @@ func TestSeriesOfAHistory(t *testing.T) {
 func TestSumsThereAndBack(t *testing.T) {
 	t.Parallel()
 	var s sums
-	require.Empty(t, record.EncodeSums(seriesNames, s[:]))
+	require.Empty(t, record.EncodeSums(record.SeriesNames, s[:]))
 	for i := range s {
 		s[i] = int64(i * 1_000_000_007 % 97)
 	}
 	got := map[string]int64{}
-	record.DecodeSums("12 "+record.EncodeSums(seriesNames, s[:]), 12, func(name string, n int64) { got[name] = n })
+	record.DecodeSums("12 "+record.EncodeSums(record.SeriesNames, s[:]), 12, func(name string, n int64) { got[name] = n })
 	want := map[string]int64{}
 	for i, n := range s {
 		if n > 0 {
-			want[seriesNames[i]] = n
+			want[record.SeriesNames[i]] = n
 		}
 	}
 	require.Equal(t, want, got)
@@ -212,7 +212,7 @@ func FuzzDecodeSums(f *testing.F) {
 	f.Fuzz(func(t *testing.T, field string) {
 		record.DecodeSums(field, 12, func(_ string, n int64) { require.GreaterOrEqual(t, n, int64(0)) })
 		var step HistoryStep
-		step.read(field, 12, time.Minute, latenessBounds, runTimeBounds)
+		step.read(field, 12, time.Minute, record.LatenessBounds, record.RunTimeBounds)
 		_ = step.Lateness.Quantile(0.99)
 	})
 }
@@ -249,7 +249,7 @@ func TestServerKeepsAHistory(t *testing.T) {
 		time.Sleep(6*time.Second + time.Second/2)
 		got := lastHour(t, insp, "topic", time.Now())
 		require.Equal(t, map[Outcome]int64{OutcomeAcked: 2, OutcomeBuried: 1}, got.Outcomes)
-		require.EqualValues(t, 3, got.RunTime.Counts[bucketOf(runTimeBounds, 20*time.Millisecond)])
+		require.EqualValues(t, 3, got.RunTime.Counts[record.BucketOf(record.RunTimeBounds, 20*time.Millisecond)])
 		require.EqualValues(t, 3, got.RunTime.Count())
 		require.EqualValues(t, 3, got.Lateness.Count())
 		require.Less(t, got.Lateness.Quantile(1), time.Minute)
@@ -297,17 +297,17 @@ func TestHistoryIsGivenUp(t *testing.T) {
 		s := NewServer(mine)
 		s.HandlerFunc("topic", func(context.Context, *Job) error { return nil })
 		require.NoError(t, s.begin())
-		defer s.close()
-		topic, sent := s.topics.get("topic"), 0
+		defer s.engine.close()
+		topic, sent := s.engine.topics.get("topic"), 0
 		lost := errors.New("i/o timeout")
-		s.scripts.RDB = processing(func(ctx context.Context, cmd redis.Cmder) error {
+		s.engine.scripts.RDB = processing(func(ctx context.Context, cmd redis.Cmder) error {
 			sent++
 			if sent < 4 {
-				require.NoError(t, s.calls.Process(ctx, cmd), "Redis has it")
+				require.NoError(t, s.engine.calls.Process(ctx, cmd), "Redis has it")
 				cmd.SetErr(lost)
 				return lost
 			}
-			return s.calls.Process(ctx, cmd)
+			return s.engine.calls.Process(ctx, cmd)
 		})
 		count := func(n int) {
 			topic.mu.Lock()
@@ -317,7 +317,7 @@ func TestHistoryIsGivenUp(t *testing.T) {
 			}
 		}
 		send := func() error {
-			_, err := s.sendHistory(t.Context())
+			_, err := s.engine.sendHistory(t.Context())
 			return err
 		}
 		insp := NewInspector(rdb)
@@ -334,7 +334,7 @@ func TestHistoryIsGivenUp(t *testing.T) {
 		time.Sleep(time.Minute)
 		require.NoError(t, send())
 		require.EqualValues(t, 7, acked())
-		calls, err := s.sendHistory(t.Context())
+		calls, err := s.engine.sendHistory(t.Context())
 		require.NoError(t, err)
 		require.Zero(t, calls)
 	})
@@ -411,11 +411,11 @@ func TestHistoryOfARemovedTopic(t *testing.T) {
 		require.NoError(t, rdb.Del(ctx, slip).Err())
 		time.Sleep(12 * time.Second)
 		require.Equal(t, map[Outcome]int64{OutcomeAcked: 1}, lastHour(t, inspectorOf(client), "topic", time.Now()).Outcomes)
-		require.Empty(t, s.takeLeft())
+		require.Empty(t, s.engine.takeLeft())
 		for range 2 * historyLeft {
-			s.leave(s.topics.get("other"))
+			s.engine.leave(s.engine.topics.get("other"))
 		}
-		require.Len(t, s.takeLeft(), historyLeft)
+		require.Len(t, s.engine.takeLeft(), historyLeft)
 		stop()
 		require.NoError(t, <-ended)
 	})
@@ -449,10 +449,10 @@ func TestCountingAllocatesNothing(t *testing.T) {
 	defer func() { require.NoError(t, rdb.Close()) }()
 	s := NewServer(rdb)
 	s.HandlerFunc("topic", func(context.Context, *Job) error { return nil })
-	topic := s.topics.get("topic")
+	topic := s.engine.topics.get("topic")
 	r := row{run: &run{start: time.Unix(1, 0), late: time.Second}, verb: verbAck, end: time.Unix(2, 0)}
 	require.Zero(t, testing.AllocsPerRun(100, func() { topic.countLocked(&r) }))
-	require.Positive(t, topic.history.sums[firstRan+bucketOf(runTimeBounds, time.Second)])
+	require.Positive(t, topic.history.sums[record.FirstRan+record.BucketOf(record.RunTimeBounds, time.Second)])
 }
 
 // The steps of a history, and the complaints about its arguments.
@@ -475,7 +475,7 @@ func TestHistorySteps(t *testing.T) {
 			require.True(t, got.Steps[i].At.Equal(at.Add(time.Duration(i)*time.Minute)))
 		}
 		require.EqualValues(t, 2, got.Steps[0].Lateness.Counts[2])
-		require.Len(t, got.Steps[1].Lateness.Counts, len(latenessBounds)+1)
+		require.Len(t, got.Steps[1].Lateness.Counts, len(record.LatenessBounds)+1)
 		got, err = insp.History(ctx, "topic", at, at.Add(time.Nanosecond), time.Hour)
 		require.NoError(t, err)
 		require.Len(t, got.Steps, 1)

@@ -9,6 +9,9 @@ import (
 	"github.com/delayq/delayq/internal/script"
 )
 
+// takeLimit is the most jobs that one call takes.
+const takeLimit = 500
+
 // holdings are the runs of a topic that belong to this server: from the take of a job until Redis
 // has its outcome, or until the lease is lost. It makes no calls. topicServer.mu guards it.
 type holdings struct {
@@ -39,7 +42,7 @@ func (h *holdings) add(r *run, now time.Time) {
 	if old := h.runs[r.id]; old != nil {
 		cause := old.why(script.LetterLost, now)
 		if r.nonce != old.nonce && now.Before(old.until) {
-			cause = ErrReplaced // the control message has not arrived yet
+			cause = errReplaced // the control message has not arrived yet
 		}
 		h.lose(old, cause, now)
 	}
@@ -61,7 +64,7 @@ func (h *holdings) add(r *run, now time.Time) {
 // detect it, but by then many more would have started.
 func (h *holdings) expire(r *run, now time.Time) {
 	if r.lost == nil && !now.Before(r.until) {
-		h.lose(r, ErrLeaseLost, now)
+		h.lose(r, errLeaseLost, now)
 	}
 }
 
@@ -78,7 +81,7 @@ func (h *holdings) lose(r *run, cause error, now time.Time) {
 	h.drop(r)
 	switch {
 	case r.cancel == nil: // not started
-	case errors.Is(cause, ErrReplaced) && r.ownDoing(now):
+	case errors.Is(cause, errReplaced) && r.ownDoing(now):
 		if h.apart == nil {
 			h.apart = make(map[*run]bool)
 		}

@@ -4,13 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"github.com/delayq/delayq/internal/contain"
-	"github.com/delayq/delayq/internal/script"
 	"log/slog"
 	"reflect"
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/delayq/delayq/internal/contain"
+	"github.com/delayq/delayq/internal/script"
 )
 
 // A Hook receives events. It implements one or more of the hook interfaces, such as [DoneHook] and
@@ -418,12 +419,6 @@ func (h *hooks) apart(f func()) {
 	}
 }
 
-func (h *hooks) firePruned(event PruneEvent) {
-	for _, x := range h.pruned {
-		h.apart(func() { x.Pruned(event) })
-	}
-}
-
 // Listens reports whether there are script hooks.
 func (h *hooks) Listens() bool { return len(h.script) > 0 }
 
@@ -431,5 +426,116 @@ func (h *hooks) Listens() bool { return len(h.script) > 0 }
 func (h *hooks) Called(event script.Event) {
 	for _, x := range h.script {
 		h.apart(func() { x.Script(ScriptEvent(event)) })
+	}
+}
+
+// A witness tells hooks what happens in the server with that ID.
+type witness struct {
+	*hooks
+	server string
+}
+
+// Begun calls the hooks of a run that begins, and returns the context for its handler.
+func (w witness) Begun(ctx context.Context, r *run) context.Context {
+	if len(w.run)+len(w.started) == 0 {
+		return ctx
+	}
+	event := w.event(ended{run: r})
+	for _, hook := range w.run {
+		w.guard(func() {
+			within, end := hook.Run(ctx, event)
+			if within != nil {
+				ctx = within
+			}
+			if end != nil {
+				r.addEnd(func(e ended) { end(w.event(e)) })
+			}
+		})
+	}
+	for _, f := range w.started {
+		w.guard(func() { f(event) })
+	}
+	return ctx
+}
+
+// Ended tells the hooks the outcomes of runs, in a goroutine of their own. If one of them ends it,
+// another goroutine continues with the next hook.
+func (w witness) Ended(rows []row, log func(row), alive func()) {
+	if len(w.outcome)+len(w.run) == 0 {
+		for _, r := range rows {
+			log(r)
+		}
+		return
+	}
+	var now ended
+	var event RunEvent
+	var fire []func(RunEvent) // what is still to be called with the event
+	var ends *runEnd          // what is to be called after that
+	for len(rows) > 0 || len(fire) > 0 || ends != nil {
+		w.apart(func() {
+			for {
+				for len(fire) > 0 || ends != nil {
+					alive()
+					if len(fire) > 0 {
+						f := fire[0]
+						fire = fire[1:]
+						w.guard(func() { f(event) })
+					} else {
+						f := ends.call
+						ends = ends.before
+						w.guard(func() { f(now) })
+					}
+				}
+				if len(rows) == 0 {
+					return
+				}
+				r := rows[0]
+				rows = rows[1:]
+				log(r)
+				fire, ends = w.outcome[Outcome(r.outcome())], r.run.takeEnds()
+				if len(fire) > 0 || ends != nil {
+					now = r.ended()
+					event = w.event(now)
+				}
+			}
+		})
+	}
+}
+
+// Late tells the hooks that a handler has returned after the drain.
+func (w witness) Late(r row) {
+	e := r.ended()
+	for end := r.run.takeEnds(); end != nil; end = end.before { // of a hook that was running then
+		w.apart(func() { end.call(e) })
+	}
+	e.outcome = ""
+	for _, f := range w.late {
+		w.apart(func() { f(w.event(e)) })
+	}
+}
+
+// Unsettled ends a run whose outcome Redis did not receive.
+func (w witness) Unsettled(r row) {
+	for end := r.run.takeEnds(); end != nil; end = end.before {
+		e := r.ended()
+		e.outcome = ""
+		w.apart(func() { end.call(e) })
+	}
+}
+
+// Pruned tells the hooks how many dead and done jobs of a topic were deleted.
+func (w witness) Pruned(topic string, dead, done int) {
+	for _, x := range w.pruned {
+		w.apart(func() { x.Pruned(PruneEvent{Topic: topic, Dead: dead, Done: done}) })
+	}
+}
+
+// event returns the event of a run.
+func (w witness) event(e ended) RunEvent {
+	r := e.run
+	return RunEvent{
+		Topic: r.topic, ID: r.id, Attempt: r.attempt, EnqueuedAt: r.enqueued, Due: r.due, StartedAt: r.start, FinishedAt: e.finished,
+		Outcome: Outcome(e.outcome), Server: w.server, Err: e.err, Stack: e.stack, Output: e.output, NextDue: e.next,
+		PayloadSize: int(r.size), Headers: r.opts.Headers,
 	}
 }

@@ -29,7 +29,7 @@ func jobInfos(ctx context.Context, c script.Caller, k *script.Keys, cut int, ids
 	var list []*JobInfo
 	for ask := listJobs; len(ids) > 0; {
 		some := ids[:min(len(ids), ask)]
-		r, err := script.LookUp(ctx, c, k, callBytes, cut, some)
+		r, err := script.LookUp(ctx, c, k, script.CallBytes, cut, some)
 		if err != nil {
 			return nil, err
 		}

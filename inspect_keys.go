@@ -4,9 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"github.com/delayq/delayq/internal/script"
 	"strconv"
 	"time"
+
+	"github.com/delayq/delayq/internal/script"
 )
 
 // A KeyInfo describes one key and its ready jobs: see [Key]. [Inspector.Keys] and [Inspector.Key]

@@ -242,7 +242,7 @@ func (i *Inspector) Find(ctx context.Context, id string) ([]*JobInfo, error) {
 	for some := range slices.Chunk(there, findPage) {
 		calls := make([]*script.Call, len(some))
 		for at, k := range some {
-			calls[at] = script.NewCall(getKind.script, k.Topic, 1, k.Of(getKind.script, ""), []any{callBytes, recordHead, id})
+			calls[at] = script.NewCall(getKind.script, k.Topic, 1, k.Of(getKind.script, ""), []any{script.CallBytes, recordHead, id})
 		}
 		i.scripts.DoWith(ctx, calls)
 		for _, call := range calls {

@@ -1,8 +1,11 @@
 package delayq
 
 import (
+	"context"
+	"fmt"
 	"sync/atomic"
 	"time"
+	"unicode/utf8"
 
 	"github.com/delayq/delayq/internal/record"
 )
@@ -223,4 +226,43 @@ func attemptErrors(log string) (list []AttemptError) {
 		})
 	}
 	return list
+}
+
+// newJob returns the job of a run that begins. Its fields belong to the handler.
+func newJob(r *run) *Job {
+	job := &Job{
+		Topic: r.topic, ID: r.id, Payload: r.payload, Headers: r.opts.Headers, Key: r.opts.Key, Attempt: r.attempt,
+		Retries: r.opts.Retries(), Snoozes: r.past.Snoozes, EnqueuedAt: r.enqueued, Due: r.due, StartedAt: r.start,
+		nonce: r.nonce, spent: r.past.Spent, fence: &r.lease, output: &r.output,
+	}
+	if r.opts.Scheduled {
+		job.scheduledFor(r.id)
+	}
+	return job
+}
+
+// maxTraceParent is the maximum length of a trace parent. Version 00 of the format has 55 bytes.
+const maxTraceParent = 255
+
+// SetTraceParent sets the traceparent (of W3C Trace Context) that is kept with the error of the
+// present run if it fails: see [AttemptError]. Without it, the header traceparent of the job is
+// kept. It has at most 255 bytes of UTF-8, and Redis is not called. With the context of a batch, it
+// does so for each job of the batch; with that of [Job.Context], only for that job.
+//
+// SetTraceParent returns [ErrInvalid] if ctx is not the context of a handler, or if traceparent is
+// too long or not UTF-8.
+func SetTraceParent(ctx context.Context, traceparent string) error {
+	if err := checkContext(ctx); err != nil {
+		return fmt.Errorf("set trace parent: %w", err)
+	}
+	switch n := len(traceparent); {
+	case !inRun(ctx):
+		return fmt.Errorf("set trace parent: %w: not the context of a handler", ErrInvalid)
+	case n > maxTraceParent:
+		return fmt.Errorf("set trace parent: %w: %d bytes, at most %d are allowed", ErrInvalid, n, maxTraceParent)
+	case !utf8.ValidString(traceparent):
+		return fmt.Errorf("set trace parent: %w: %q is not UTF-8", ErrInvalid, traceparent)
+	}
+	setTrace(ctx, traceparent)
+	return nil
 }

@@ -25,7 +25,7 @@ func (t *topicServer) extendStep(ctx context.Context, k *extender) loop.Next {
 	if ctx.Err() != nil {
 		return loop.Over
 	}
-	every := min(t.server.o.lease/3, extendMost)
+	every := min(t.server.config.lease/3, extendMost)
 	if k.at.IsZero() {
 		k.at = time.Now().Add(every)
 	}
@@ -92,7 +92,7 @@ func (t *topicServer) extend(ctx context.Context, list []*run) (rest []*run, err
 	sent := time.Now()
 	now, latest, sets := t.clock.earliest(sent), t.clock.latest(sent), t.clock.sets()
 	t.mu.Lock()
-	end := t.owned.propose(now, t.server.o.lease.Milliseconds())
+	end := t.owned.propose(now, t.server.config.lease.Milliseconds())
 	e := extension{
 		end: record.LeaseEndAt(end), until: sent.Add(time.Duration(end-latest) * time.Millisecond), sets: sets,
 	}
@@ -128,7 +128,7 @@ func (t *topicServer) askExtend(ctx context.Context, e extension, asked []*run, 
 	// While this call hangs, no other lease of the topic is extended.
 	sent := time.Now()
 	reply, err := t.exec(ctx, topicCall{
-		script: script.Extend, jobs: len(asked), timeout: min(callTimeout, t.server.o.lease/3),
+		script: script.Extend, jobs: len(asked), timeout: min(callTimeout, t.server.config.lease/3),
 	}, args...)
 	if err != nil {
 		return err

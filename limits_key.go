@@ -4,10 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"github.com/delayq/delayq/internal/script"
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/delayq/delayq/internal/script"
 )
 
 // KeyLimits are what [Client.SetKeyLimits] sets for a key: see [Key].

@@ -263,10 +263,10 @@ func tour(t *testing.T, producer, worker, operator, inspector redis.UniversalCli
 	// A server that died: right after a take, and between a wait and a take.
 	enqueue("lapse")
 	take := rawScript(t, "take")
-	require.NoError(t, take.Run(ctx, worker, rawKeys(t, "take", k), "1", "1", 1, callBytes, 1, 1, "head", "", 0, 0, 0, 0, 0).Err())
+	require.NoError(t, take.Run(ctx, worker, rawKeys(t, "take", k), "1", "1", 1, script.CallBytes, 1, 1, "head", "", 0, 0, 0, 0, 0).Err())
 	enqueue("held")
 	for _, number := range []string{"2", "3"} { // the second time as if the answer had been lost
-		require.NoError(t, take.Run(ctx, worker, rawKeys(t, "take", k), number, "2", 1, callBytes, 60_000, 1, "head", "", 0, 0, 0, 0, 0).Err())
+		require.NoError(t, take.Run(ctx, worker, rawKeys(t, "take", k), number, "2", 1, script.CallBytes, 60_000, 1, "head", "", 0, 0, 0, 0, 0).Err())
 	}
 	state, err := p.Dequeue(ctx, topic, "held")
 	require.NoError(t, err)

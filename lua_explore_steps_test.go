@@ -383,7 +383,7 @@ func (x *explorer) takeSince(h *Hand, since uint64, limit int) *call {
 	c.again = func() (script.Reply, error) {
 		own := laneAt
 		h.series = &own
-		return h.tryTakeSince(fmt.Sprint(number), fmt.Sprint(since), limit, callBytes, 2, exploreLease, "head")
+		return h.tryTakeSince(fmt.Sprint(number), fmt.Sprint(since), limit, script.CallBytes, 2, exploreLease, "head")
 	}
 	c.first = func(w *world) (got, want string) {
 		lease := w.m.leases

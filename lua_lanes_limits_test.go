@@ -390,7 +390,7 @@ func TestGatherByHand(t *testing.T) {
 				groups = 0
 			}
 			number := h.series.Next()
-			r, err := h.try(script.Take, h.keys.Of(script.Take, h.keys.Taken(h.series.ID)), number, number, 40, callBytes, time.Minute.Milliseconds(), 40, "head", "", 0,
+			r, err := h.try(script.Take, h.keys.Of(script.Take, h.keys.Taken(h.series.ID)), number, number, 40, script.CallBytes, time.Minute.Milliseconds(), 40, "head", "", 0,
 				window.Size, window.Wait.Milliseconds(), groups, 8)
 			require.NoError(t, err)
 			return r, heldOf(r)

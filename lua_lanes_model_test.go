@@ -502,7 +502,7 @@ func (g *laneGame) take(n int, h *Hand) {
 	if len(got) > 0 && length > 0 && g.rand.IntN(6) == 0 {
 		keep := g.rand.IntN(len(got) + 1)
 		g.note("it has had no reply, and takes %d of them", keep)
-		r, err := h.tryTakeSince("", number, keep, callBytes, keep, length, oneOf(g, "head", "tail"))
+		r, err := h.tryTakeSince("", number, keep, script.CallBytes, keep, length, oneOf(g, "head", "tail"))
 		require.NoError(g.t, err)
 		for _, one := range got[keep:] {
 			g.jobs[one.ID].in = inReady // at the place that it had

@@ -274,7 +274,7 @@ func (p *player) takeAnew(n int, h *Hand, since string, left []string, limit int
 	p.note("server %d: take anew %d of %q", n, limit, left)
 	length := time.Duration(ms) * time.Millisecond
 	for range 2 {
-		r, err := h.tryTakeSince(number, since, limit, callBytes, limit, length, "head")
+		r, err := h.tryTakeSince(number, since, limit, script.CallBytes, limit, length, "head")
 		require.NoError(p.t, err)
 		if limit == 0 {
 			require.Equal(p.t, "returned", r.Status())

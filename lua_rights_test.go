@@ -155,8 +155,8 @@ func fireSome(ctx context.Context, h *Hand, _ Held) {
 	if s.begin() != nil {
 		return
 	}
-	defer s.close()
-	t := s.topics.get(topic)
+	defer s.engine.close()
+	t := s.engine.topics.get(topic)
 	t.base = ctx
 	_ = h.client().Schedule(ctx, topic, "s", Every(time.Millisecond), nil, OverlapCancelPrevious)
 	for cancelled, try := 0, 0; cancelled < 3 && try < 500; try++ { // the slots come by themselves
@@ -778,9 +778,9 @@ func mayUse(role, key string) bool {
 
 // AsWorker makes a server the worker, if the client that it was given is divided among the roles.
 func AsWorker(s *Server) *Server {
-	rdb, test := redistest.Worker(s.rdb, s.o.prefix)
+	rdb, test := redistest.Worker(s.engine.rdb, s.o.prefix)
 	if test != "" {
-		s.rdb = rdb
+		s.engine.rdb = rdb
 		s.o.hooks.script = append(s.o.hooks.script, workerCalls{test})
 	}
 	return s

@@ -391,7 +391,7 @@ func TestTakeSentTwiceSaysWhoWaits(t *testing.T) {
 		_, err = h.tryTake("6", 10, time.Minute)
 		require.NoError(t, err)
 		require.Equal(t, []string{"me"}, h.waiting())
-		r, err = h.tryTakeSince("7", "6", 10, callBytes, 10, time.Minute, "head")
+		r, err = h.tryTakeSince("7", "6", 10, script.CallBytes, 10, time.Minute, "head")
 		require.NoError(t, err)
 		require.Equal(t, []string{"b"}, idsOf(heldOf(r)))
 		require.EqualValues(t, 1, r.Number(8))

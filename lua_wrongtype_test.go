@@ -319,7 +319,7 @@ func TestWrongTypeWithoutTheRightToAsk(t *testing.T) {
 		_, err := inspectorOf(h.client()).Stats(t.Context(), "topic")
 		require.ErrorContains(t, err, fmt.Sprintf(`inspect topic "topic": key %q is a string and not a hash: `, h.keys.Pool))
 		c := script.Caller{RDB: mute{redistest.As(t, h.rdb, "operator", h.prefix(), false)}, Hooks: &hooks{}}
-		_, err = script.LookUp(t.Context(), c, h.keys, callBytes, -1, []string{"a"})
+		_, err = script.LookUp(t.Context(), c, h.keys, script.CallBytes, -1, []string{"a"})
 		require.ErrorContains(t, err, "WRONGTYPE")
 		require.NotContains(t, err.Error(), "pool")
 		require.True(t, script.Answered(err))

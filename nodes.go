@@ -64,7 +64,7 @@ func restingTakes(n int) int { return (mostTakes(n) + 1) / 2 }
 const trimAfter = 5 * time.Second
 
 // trim closes connections that are no longer needed.
-func (s *Server) trim() {
+func (s *engine) trim() {
 	n := s.topics.len()
 	for i, keep := range []int{restingCalls(n), restingTakes(n), 0} {
 		s.dials[i].Trim(keep, trimAfter)
@@ -80,7 +80,7 @@ const takers = 2
 
 // nodeOf returns the node that serves a topic. If a cluster's client does not know it, the client
 // of the cluster stands in.
-func (s *Server) nodeOf(ctx context.Context, k *script.Keys, as *lifetime) *node {
+func (s *engine) nodeOf(ctx context.Context, k *script.Keys, as *lifetime) *node {
 	client, only := s.calls, true
 	if cluster, ok := s.calls.(*redis.ClusterClient); ok {
 		only = false
@@ -97,7 +97,7 @@ func (s *Server) nodeOf(ctx context.Context, k *script.Keys, as *lifetime) *node
 	}
 	many := ns.topics
 	n = &node{
-		name: s.id, only: only, client: client, scripts: script.Caller{RDB: script.NewFelt(client, &s.pulse), Hooks: &s.o.hooks},
+		name: s.config.id, only: only, client: client, scripts: script.Caller{RDB: script.NewFelt(client, &s.pulse), Hooks: s.config.listener},
 		promotes: ls.NewPool(mostPromotes(many)), takes: ls.NewPool(mostTakes(many)),
 		settles: ls.NewPool(mostSettles(many)), extends: ls.NewPool(mostExtends(many)),
 	}
@@ -113,7 +113,7 @@ func (s *Server) nodeOf(ctx context.Context, k *script.Keys, as *lifetime) *node
 }
 
 // moveTopics gives the topics of a cluster to the nodes that serve them now.
-func (s *Server) moveTopics(ctx context.Context) {
+func (s *engine) moveTopics(ctx context.Context) {
 	if _, cluster := s.calls.(*redis.ClusterClient); !cluster {
 		return
 	}

@@ -120,7 +120,7 @@ var (
 	}
 	getKind = &kind{
 		name: "get", script: script.Get, read: readInfos, reads: true,
-		words: func(*commit) []any { return []any{callBytes, -1} },
+		words: func(*commit) []any { return []any{script.CallBytes, -1} },
 	}
 )
 

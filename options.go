@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/delayq/delayq/internal/record"
+	"github.com/delayq/delayq/internal/schedule"
 	"github.com/delayq/delayq/internal/script"
 )
 
@@ -132,9 +133,8 @@ type serverOptions struct {
 	errs        []error
 }
 
-// maxTick is how far ahead a timer may sleep. An Enqueue of a job that is due sooner wakes the
-// timers.
-const maxTick = time.Second
+// maxTick is the longest Tick.
+const maxTick = script.MaxTick
 
 var defaultServer = serverOptions{
 	prefix:      script.DefaultPrefix,
@@ -403,4 +403,13 @@ func newServerOptions(opts []ServerOption) (serverOptions, error) {
 		o.errs = append(o.errs, err)
 	}
 	return o, invalid(o.errs)
+}
+
+// config returns what the engine of the server with that ID is told.
+func (o *serverOptions) config(id string, calendars schedule.Calendars) config {
+	return config{
+		id: id, prefix: o.prefix, lease: o.lease, drain: o.drain, tick: o.tick, deadCount: o.deadCount, deadAge: o.deadAge,
+		failFast: o.failFast, history: o.history, concurrency: o.concurrency, own: o.own, pools: o.pools, calendars: calendars,
+		judge: policy{id}, observer: witness{&o.hooks, id}, listener: &o.hooks,
+	}
 }

@@ -140,7 +140,7 @@ func (w *walk) look(ctx context.Context, which string, entries int, place []stri
 		}
 	}
 	args := make([]any, 0, 13+len(needles)+len(place))
-	args = append(args, which, flag(q.Latest), entries, min(entries, q.Limit-len(w.page.Jobs)), callBytes, w.largest, w.cut,
+	args = append(args, which, flag(q.Latest), entries, min(entries, q.Limit-len(w.page.Jobs)), script.CallBytes, w.largest, w.cut,
 		from, to, q.IDPrefix, finished, flag(q.failed()), len(needles))
 	args = append(args, needles...)
 	for _, word := range place {

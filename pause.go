@@ -4,8 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"github.com/delayq/delayq/internal/script"
 	"time"
+
+	"github.com/delayq/delayq/internal/script"
 )
 
 // maxPauses is the maximum number of simultaneous pauses of a topic.

@@ -4,11 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
+	"strings"
+
 	"github.com/delayq/delayq/internal/contain"
 	"github.com/delayq/delayq/internal/loop"
 	"github.com/delayq/delayq/internal/script"
-	"strconv"
-	"strings"
 )
 
 // Redis must be at least 6.2, which introduced LPOP with a count, ZMSCORE, LMOVE and BLMOVE.
@@ -16,12 +17,12 @@ const leastMajor, leastMinor = 6, 2
 
 // awaitRedis waits until Redis answers, checks its version and settings, and records the topics.
 // It returns nil when ctx is done, and an error when FailFast is over.
-func (s *Server) awaitRedis(ctx context.Context) error {
+func (s *engine) awaitRedis(ctx context.Context) error {
 	var slow loop.Pace
 	last := errors.New("it does not answer")
 	within, cancel := ctx, context.CancelFunc(func() {})
-	if s.o.failFast > 0 {
-		within, cancel = context.WithTimeout(ctx, s.o.failFast)
+	if s.config.failFast > 0 {
+		within, cancel = context.WithTimeout(ctx, s.config.failFast)
 	}
 	defer cancel()
 	for within.Err() == nil {
@@ -43,12 +44,12 @@ func (s *Server) awaitRedis(ctx context.Context) error {
 		loop.Sleep(within, slow.Next())
 	}
 	if ctx.Err() == nil {
-		return fmt.Errorf("run: %w: FailFast(%v): %w", ErrRedisAway, s.o.failFast, last)
+		return fmt.Errorf("run: %w: FailFast(%v): %w", ErrRedisAway, s.config.failFast, last)
 	}
 	return nil
 }
 
-func (s *Server) greet(ctx context.Context) error {
+func (s *engine) greet(ctx context.Context) error {
 	call, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	if err := s.noteTopics(call); err != nil {
@@ -72,7 +73,7 @@ func (s *Server) greet(ctx context.Context) error {
 
 // judge rejects a Redis that is too old and warns about settings that can lose jobs. Values that
 // Redis does not report are not checked.
-func (s *Server) judge(info map[string]string) error {
+func (s *engine) judge(info map[string]string) error {
 	if v := info["redis_version"]; v != "" && !atLeast(v, leastMajor, leastMinor) {
 		return fmt.Errorf("run: %w: this is %s", ErrRedisVersion, v)
 	}

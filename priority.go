@@ -4,8 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"github.com/delayq/delayq/internal/script"
 	"time"
+
+	"github.com/delayq/delayq/internal/script"
 )
 
 // SetPriority gives a job that has a [Key] another [Priority]. A ready job gets another place among

@@ -3,16 +3,17 @@ package delayq
 import (
 	"context"
 	"fmt"
-	"github.com/delayq/delayq/internal/loop"
-	"github.com/delayq/delayq/internal/script"
 	"log/slog"
 	"math/rand/v2"
 	"time"
+
+	"github.com/delayq/delayq/internal/loop"
+	"github.com/delayq/delayq/internal/script"
 )
 
 // surveyLoop finds the topics that need a prune, and makes them prune. With few topics it makes all
 // of them prune.
-func (s *Server) surveyLoop(ctx context.Context) {
+func (s *engine) surveyLoop(ctx context.Context) {
 	asked := trouble{name: "survey", log: s.log, outage: s.outage}
 	var all time.Time
 	for {
@@ -36,20 +37,20 @@ func (s *Server) surveyLoop(ctx context.Context) {
 			}
 		}
 		// not in step with other servers
-		if !loop.Sleep(ctx, pruneEvery+rand.N(s.o.tick).Truncate(time.Millisecond)) {
+		if !loop.Sleep(ctx, pruneEvery+rand.N(s.config.tick).Truncate(time.Millisecond)) {
 			return
 		}
 	}
 }
 
 // survey is one call of the survey script.
-func (s *Server) survey(ctx context.Context, n *node, some []watched) error {
+func (s *engine) survey(ctx context.Context, n *node, some []watched) error {
 	keys := make([]any, 0, 10*len(some))
 	for _, one := range some {
 		k := one.topic.keys
 		keys = append(keys, k.Pool, k.Bucket, k.Leases, k.Ready, k.Handoff, k.Dead, k.Done, k.Idle, k.Results, k.Lane)
 	}
-	r, err := s.askNode(ctx, n, script.Survey, keys, s.o.deadCount, s.o.deadAge.Milliseconds())
+	r, err := s.askNode(ctx, n, script.Survey, keys, s.config.deadCount, s.config.deadAge.Milliseconds())
 	marks := r.Text(2)
 	if err == nil && len(marks) != len(some) {
 		err = fmt.Errorf("survey: %w", script.ErrReply)
@@ -122,7 +123,7 @@ func (p *pruner) warn(log *slog.Logger) {
 // prune is one call of the prune script. It returns the number of dead jobs removed, and whether
 // the call removed as many of one kind as it may.
 func (t *topicServer) prune(ctx context.Context) (dead int, full bool, err error) {
-	k, o, p := t.keys, &t.server.o, &t.pruner
+	k, o, p := t.keys, &t.server.config, &t.pruner
 	if p.series == nil {
 		p.series = script.NewSeries()
 	}
@@ -138,9 +139,7 @@ func (t *topicServer) prune(ctx context.Context) (dead int, full bool, err error
 	dead = int(r.Number(2))
 	done := int(r.Number(3))
 	if dead+done > 0 {
-		t.outside(t.loops.promote, func() {
-			t.server.o.hooks.firePruned(PruneEvent{Topic: k.Topic, Dead: dead, Done: done})
-		})
+		t.outside(t.loops.promote, func() { t.server.config.observer.Pruned(k.Topic, dead, done) })
 	}
 	full = max(dead, done, int(r.Number(6))) >= pruneLimit
 	if missing := r.Number(4); missing > 0 {

@@ -18,16 +18,13 @@ import (
 )
 
 const (
-	// takeLimit is the most jobs that one call takes.
-	takeLimit = 500
-
 	// aside is the number of jobs from which they are admitted concurrently with the next take.
 	// Admitting that many takes as long as Redis needs for a take.
 	aside = 100
 
 	// hugeRecord is the size of a record, in bytes, beyond which Redis needs about 20 ms for it.
 	// Larger records are taken one at a time, by one taker.
-	hugeRecord = 4 * callBytes
+	hugeRecord = 4 * script.CallBytes
 
 	// takeTimeoutMost is the longest that a take waits for its reply.
 	takeTimeoutMost = time.Minute
@@ -39,10 +36,6 @@ const (
 	// arrive before the connection counts as dead.
 	waitTimeout = 4 * time.Second
 	waitMargin  = 2 * time.Second
-
-	// newerRecordDelay is how long a record of a newer release is left alone before the next
-	// attempt.
-	newerRecordDelay = 30 * time.Second
 )
 
 // A taker makes takes, one after the other, in a loop. A topic has two takers, each with a receipt
@@ -88,11 +81,11 @@ func (t *topicServer) newTaker(receipt string) *taker {
 // least and most bound the timeout of a call. The leases in a later reply are nearly over.
 func (k *taker) least() time.Duration {
 	s := k.topic.server
-	return min(s.answerTimeout, s.o.lease/3)
+	return min(s.answerTimeout, s.config.lease/3)
 }
 
 func (k *taker) most() time.Duration {
-	return max(k.least(), min(takeTimeoutMost, 2*k.topic.server.o.lease/3))
+	return max(k.least(), min(takeTimeoutMost, 2*k.topic.server.config.lease/3))
 }
 
 // afterTake is what a taker does after a take.
@@ -209,7 +202,7 @@ func (k *taker) take(work context.Context, full bool) (afterTake, time.Duration)
 		return k.slower(work), 0
 	default:
 		k.halved++
-		pause = min(pause, t.server.o.lease/10)
+		pause = min(pause, t.server.config.lease/10)
 	}
 	return takeFailed, pause
 }
@@ -295,7 +288,7 @@ var errSlow = errors.New("no slot became free in time")
 // share returns the jobs, and the bytes of their records, that the next call asks for.
 func (k *taker) share() (limit, bytes int) {
 	halved := min(k.halved, 30)
-	return max(1, k.n>>halved), max(1, callBytes>>halved)
+	return max(1, k.n>>halved), max(1, script.CallBytes>>halved)
 }
 
 // send makes one call of the take script.
@@ -309,7 +302,7 @@ func (k *taker) send(work context.Context, limit, bytes int, place string, timeo
 		listed = 1
 	}
 	args := []any{
-		strconv.FormatUint(k.number, 10), strconv.FormatUint(k.since, 10), limit, bytes, t.server.o.lease.Milliseconds(), k.free, place,
+		strconv.FormatUint(k.number, 10), strconv.FormatUint(k.since, 10), limit, bytes, t.server.config.lease.Milliseconds(), k.free, place,
 		k.name, listed,
 	}
 	sent := time.Now()
@@ -346,7 +339,7 @@ func (k *taker) call(work context.Context) (afterTake, error) {
 		t.expect(k.n, 0, false)
 		t.setBounded(true)
 		k.noteWaits(false)
-		k.rest = t.server.o.tick
+		k.rest = t.server.config.tick
 		return takeBound, nil
 	case "rate":
 		t.expect(k.n, 0, false)
@@ -359,7 +352,7 @@ func (k *taker) call(work context.Context) (afterTake, error) {
 		k.noteWaits(r.Number(3) == 1)
 		k.rest = max(time.Millisecond, time.Duration(r.Number(2))*time.Millisecond)
 		if !k.waits { // nobody rings this server
-			k.rest = min(k.rest, t.server.o.tick)
+			k.rest = min(k.rest, t.server.config.tick)
 		}
 		return takeBound, nil
 	default: // paused or held, or a status of a later release of the script
@@ -386,9 +379,11 @@ func (k *taker) call(work context.Context) (afterTake, error) {
 	until := sent.Add(time.Duration(end.Micros()-r.Now()*1000) * time.Microsecond)
 	admit := func() {
 		for i := range ids {
-			run, err := t.newRun(ids.Text(i), records.Text(i), end, until, tried.Text(i), moved.Text(i))
-			run.taken = r.Now()
-			t.admit(run, t.refusal(run, err, r.Now()))
+			run, err := newRun(taken{
+				topic: t.keys.Topic, id: ids.Text(i), record: records.Text(i), attempts: tried.Text(i), moved: moved.Text(i),
+				end: end, until: until, sets: t.clock.sets(), at: r.Now(), defaults: &t.defaults,
+			})
+			t.admit(run, t.server.config.judge.Refusal(run, err, r.Now(), t.trouble.log))
 		}
 	}
 	// Two takes in succession must not delay Redis's other clients by two of the largest payloads.
@@ -407,7 +402,7 @@ func (k *taker) call(work context.Context) (afterTake, error) {
 	case "free":
 		return takeRoom, nil
 	case "limit":
-		k.rest = t.server.o.tick
+		k.rest = t.server.config.tick
 		return takeBound, nil
 	case "rate":
 		k.restForStart(sent, r.Number(10))
@@ -428,7 +423,7 @@ func (k *taker) restForStart(sent time.Time, us int64) {
 	if now := time.Now(); !k.start.After(now) || start.Before(k.start) {
 		k.start = start
 	}
-	k.rest = min(max(time.Until(k.start), 0), k.topic.server.o.tick)
+	k.rest = min(max(time.Until(k.start), 0), k.topic.server.config.tick)
 }
 
 // adapt enlarges the next takes if a reply came soon, and reports whether it did. After a late

@@ -3,60 +3,18 @@ package delayq
 import (
 	"context"
 	"errors"
-	"fmt"
-	"github.com/delayq/delayq/internal/contain"
-	"github.com/delayq/delayq/internal/loop"
 	"log/slog"
 	"slices"
+
+	"github.com/delayq/delayq/internal/contain"
+	"github.com/delayq/delayq/internal/loop"
+	"github.com/delayq/delayq/internal/record"
 )
 
-func (r row) outcome() Outcome {
-	if r.lost != nil {
-		return lostOutcome(r.lost)
-	}
-	return verbs[r.verb].outcome
-}
-
-// reportAll reports the outcomes of runs to the log and the hooks. The hooks are called in a
-// goroutine of their own. If one of them ends it, another goroutine continues with the next hook.
-// Each hook is a sign of life of the loop that has the sign g.
+// reportAll reports the outcomes of runs to the log and the observer. Each call of a hook is a sign
+// of life of the loop that has the sign g.
 func (t *topicServer) reportAll(rows []row, g *loop.Sign) {
-	h := &t.server.o.hooks
-	if len(h.outcome)+len(h.run) == 0 {
-		for _, r := range rows {
-			t.logOutcome(r)
-		}
-		return
-	}
-	var event RunEvent
-	var fire []func(RunEvent) // what is still to be called with the event
-	var ends *runEnd          // what is to be called after that
-	for len(rows) > 0 || len(fire) > 0 || ends != nil {
-		h.apart(func() {
-			for {
-				for len(fire) > 0 || ends != nil {
-					var f func(RunEvent)
-					if len(fire) > 0 {
-						f, fire = fire[0], fire[1:]
-					} else {
-						f, ends = ends.call, ends.before
-					}
-					g.Called()
-					h.guard(func() { f(event) })
-				}
-				if len(rows) == 0 {
-					return
-				}
-				r := rows[0]
-				rows = rows[1:]
-				t.logOutcome(r)
-				fire, ends = h.outcome[r.outcome()], r.run.ends.Swap(nil)
-				if len(fire) > 0 || ends != nil {
-					event = r.event(t.server.id)
-				}
-			}
-		})
-	}
+	t.server.config.observer.Ended(rows, t.logOutcome, g.Called)
 }
 
 // reportOutcome counts and reports the outcome of a run that was not settled.
@@ -67,79 +25,35 @@ func (t *topicServer) reportOutcome(r row) {
 	t.reportAll([]row{r}, nil)
 }
 
-// A runEnd is a function that a RunHook has returned, with those of the hooks before it.
-type runEnd struct {
-	call   func(RunEvent)
-	before *runEnd
-}
-
-// addEnd adds a function that is to be called at the end of the run.
-func (r *run) addEnd(f func(RunEvent)) {
-	for e := (&runEnd{call: f}); ; {
-		e.before = r.ends.Load()
-		if r.ends.CompareAndSwap(e.before, e) {
-			return
-		}
-	}
-}
-
 // logOutcome logs the outcome of a run.
 func (t *topicServer) logOutcome(r row) {
 	run, log := r.run, t.trouble.log
 	switch r.outcome() {
-	case OutcomeRetried:
+	case record.OutcomeRetried:
 		log.Warn("job retried", "job", run.id, "attempt", run.attempt, "err", contain.Message(r.err), "delay", r.delay)
-	case OutcomeBuried:
+	case record.OutcomeBuried:
 		log.Error("job buried", "job", run.id, "attempt", run.attempt, "err", contain.Message(r.err))
-	case OutcomeLeaseLost:
+	case record.OutcomeLeaseLost:
 		t.remark(slog.LevelWarn, "lease lost", r)
-	case OutcomeCancelled: // by Dequeue, or deleted manually
+	case record.OutcomeCancelled: // by Dequeue, or deleted manually
 		t.remark(slog.LevelInfo, "job cancelled", r)
-	case OutcomeReplaced:
+	case record.OutcomeReplaced:
 		t.remark(slog.LevelInfo, "job replaced", r)
-	case OutcomeAgain:
+	case record.OutcomeAgain:
 		t.remark(quiet, "job enqueued again", r)
-	case OutcomeReturned:
+	case record.OutcomeReturned:
 		t.remark(quiet, "job returned", r)
-	case OutcomeSnoozed:
+	case record.OutcomeSnoozed:
 		t.remark(quiet, "job snoozed", r, "delay", r.delay)
-	case OutcomeHeld:
+	case record.OutcomeHeld:
 		if r.verb == verbHoldKey {
 			t.remark(slog.LevelInfo, "key held", r, "key", r.run.opts.Key, "delay", r.delay)
 		} else {
 			t.remark(slog.LevelInfo, "topic held", r, "delay", r.delay)
 		}
-	case OutcomeExpired:
+	case record.OutcomeExpired:
 		t.remark(slog.LevelInfo, "job expired", r)
 	}
-}
-
-// event returns the hooks' event for a run that has ended.
-func (r row) event(server string) RunEvent {
-	err, why := r.err, r.lost
-	if why == nil && r.verb == verbReturn {
-		why = r.cause
-	}
-	switch {
-	case why == nil || why == err:
-	case err == nil:
-		err = why
-	default:
-		err = fmt.Errorf("%w: %w", why, err)
-	}
-	event := r.run.event(server, r.outcome(), err)
-	event.FinishedAt, event.Output = r.end, r.output
-	switch event.Outcome {
-	case OutcomeRetried, OutcomeSnoozed, OutcomeHeld:
-		event.NextDue = r.end.Add(r.delay)
-	case OutcomeAgain:
-		event.NextDue = r.renewal.due
-	}
-	var c *contain.Crash
-	if contain.As(r.err, &c) {
-		event.Stack = string(c.Stack)
-	}
-	return event
 }
 
 // quiet is the level of a line that is logged only if the handler returned an error worth logging.
@@ -152,13 +66,13 @@ const quiet = slog.LevelDebug - 1
 func (t *topicServer) remark(level slog.Level, text string, r row, more ...any) {
 	var c *contain.Crash
 	switch said := r.err; {
-	case said == nil || r.run.start.IsZero() || r.plain(said): // the server's own reason
+	case said == nil || r.run.start.IsZero() || t.plain(r, said): // the server's own reason
 	case contain.As(said, &c):
 		level = slog.LevelError
 		more = append(more, "err", contain.Message(said), "stack", string(c.Stack))
 	default:
 		more = append(more, "err", contain.Message(said))
-		if level = max(level, slog.LevelInfo); r.loud(said) {
+		if level = max(level, slog.LevelInfo); t.loud(r, said) {
 			level = max(level, slog.LevelWarn)
 		}
 	}
@@ -170,12 +84,10 @@ func (t *topicServer) remark(level slog.Level, text string, r row, more ...any) 
 
 // plain reports whether an error adds no information: it is the error of the cancelled context, or
 // it steers the job.
-func (r row) plain(err error) bool {
-	switch err.(type) {
-	case *snoozeError, *againError, *holdError:
-		return true
-	}
+func (t *topicServer) plain(r row, err error) bool {
 	switch {
+	case t.server.config.judge.Steers(err):
+		return true
 	case r.cause == nil:
 		return false
 	case errors.Is(r.cause, context.DeadlineExceeded):
@@ -186,21 +98,21 @@ func (r row) plain(err error) bool {
 
 // loud reports whether an error wraps one that adds information. It returns true if the error's
 // methods panic.
-func (r row) loud(err error) (loud bool) {
+func (t *topicServer) loud(r row, err error) (loud bool) {
 	defer func() {
 		if recover() != nil {
 			loud = true
 		}
 	}()
-	if r.plain(err) {
+	if t.plain(r, err) {
 		return false
 	}
 	switch x := err.(type) {
 	case interface{ Unwrap() error }:
 		inner := x.Unwrap()
-		return inner == nil || r.loud(inner)
+		return inner == nil || t.loud(r, inner)
 	case interface{ Unwrap() []error }:
-		return slices.ContainsFunc(x.Unwrap(), func(inner error) bool { return inner != nil && r.loud(inner) })
+		return slices.ContainsFunc(x.Unwrap(), func(inner error) bool { return inner != nil && t.loud(r, inner) })
 	}
 	return true
 }
@@ -210,52 +122,21 @@ func (r row) loud(err error) (loud bool) {
 func (t *topicServer) reportLate(r row) {
 	r.verb, r.lost = verbReturn, nil
 	t.remark(quiet, "handler returned late", r)
-	h, event := &t.server.o.hooks, r.event(t.server.id)
-	for end := r.run.ends.Swap(nil); end != nil; end = end.before { // of a hook that was running then
-		h.apart(func() { end.call(event) })
-	}
-	event.Outcome = ""
-	for _, f := range h.late {
-		h.apart(func() { f(event) })
-	}
+	t.server.config.observer.Late(r)
 }
 
-// reportUnsettled logs the handlers' errors in outcomes that Redis did not receive, and ends the
-// runs for the RunHooks.
+// reportUnsettled reports the outcomes that Redis did not receive.
 func (t *topicServer) reportUnsettled() {
 	t.mu.Lock()
 	rows := t.outcomes.takeAll()
 	t.mu.Unlock()
 	for _, r := range rows {
 		t.remark(quiet, "job not settled", r)
-		for end := r.run.ends.Swap(nil); end != nil; end = end.before {
-			event := r.event(t.server.id)
-			event.Outcome = ""
-			t.server.o.hooks.apart(func() { end.call(event) })
-		}
+		t.server.config.observer.Unsettled(r)
 	}
 }
 
 // reportLost reports a run that was lost before it started.
 func (t *topicServer) reportLost(r *run) {
 	t.reportOutcome(row{run: r}.as(r.lost))
-}
-
-// lostOutcome returns the outcome of a run that has lost its job.
-func lostOutcome(lost error) Outcome {
-	switch {
-	case errors.Is(lost, ErrCancelled):
-		return OutcomeCancelled
-	case errors.Is(lost, ErrReplaced):
-		return OutcomeReplaced
-	}
-	return OutcomeLeaseLost
-}
-
-// event returns the hooks' event for a run.
-func (r *run) event(server string, outcome Outcome, err error) RunEvent {
-	return RunEvent{
-		Topic: r.topic, ID: r.id, Attempt: r.attempt, EnqueuedAt: r.enqueued, Due: r.due,
-		StartedAt: r.start, Outcome: outcome, Server: server, Err: err, PayloadSize: int(r.size), Headers: r.opts.Headers,
-	}
 }

@@ -3,7 +3,7 @@ package delayq
 import (
 	"errors"
 	"fmt"
-
+	"log/slog"
 	"time"
 
 	"github.com/delayq/delayq/internal/contain"
@@ -11,8 +11,20 @@ import (
 	"github.com/delayq/delayq/internal/record"
 )
 
-// verdict turns the result of a handler into the row that is sent to Redis.
-func (t *topicServer) verdict(r *run, cause, err error, ran time.Duration) row {
+// A policy decides for the server with that ID what happens to jobs.
+type policy struct{ server string }
+
+// Steers reports whether an error only says what is to happen to the job.
+func (policy) Steers(err error) bool {
+	switch err.(type) {
+	case *snoozeError, *againError, *holdError:
+		return true
+	}
+	return false
+}
+
+// Verdict turns the result of a handler into the row that is sent to Redis.
+func (p policy) Verdict(r *run, cause, err error, ran time.Duration) row {
 	end := r.start.Add(ran)
 	if err == nil {
 		return row{run: r, verb: verbAck, end: end}
@@ -23,9 +35,10 @@ func (t *topicServer) verdict(r *run, cause, err error, ran time.Duration) row {
 		want = wishOf(err)
 	}
 	if want.again != nil {
-		renewal, bad := r.renew(want.again, end)
+		renewal, bad := renew(r, want.again, end)
 		if bad == nil {
-			return row{run: r, verb: verbAgain, end: end, renewal: renewal, err: err}
+			_, bare := err.(*againError)
+			return row{run: r, verb: verbAgain, end: end, renewal: renewal, err: err, bare: bare}
 		}
 		err = badAgain(err, bad)
 	}
@@ -48,8 +61,8 @@ func (t *topicServer) verdict(r *run, cause, err error, ran time.Duration) row {
 		return row{run: r, verb: verbReturn, end: end, err: err}
 	}
 	entry := AttemptError{
-		Attempt: r.attempt, At: end, Duration: ran, Server: t.server.id, Kind: KindError,
-		Type: fmt.Sprintf("%T", err), Message: contain.Message(err), TraceParent: t.traceOf(r),
+		Attempt: r.attempt, At: end, Duration: ran, Server: p.server, Kind: KindError,
+		Type: fmt.Sprintf("%T", err), Message: contain.Message(err), TraceParent: r.traceParent(),
 	}
 	switch {
 	case c != nil:
@@ -75,18 +88,21 @@ func (t *topicServer) verdict(r *run, cause, err error, ran time.Duration) row {
 	return row{run: r, verb: verbRetry, end: end, delay: delay, past: r.past, entry: entry.encode(), err: err}
 }
 
-// refusal returns the row to send for a taken job that must not run, or nil if it must run.
-func (t *topicServer) refusal(r *run, undecodable error, now int64) *row {
+// newerRecordDelay is how long a record of a newer release is left alone before the next attempt.
+const newerRecordDelay = 30 * time.Second
+
+// Refusal returns the row to send for a taken job that must not run, or nil if it must run.
+func (p policy) Refusal(r *run, undecodable error, now int64, log *slog.Logger) *row {
 	switch {
 	case errors.Is(undecodable, record.ErrNewer):
-		t.trouble.log.Error("job snoozed", "job", r.id, "err", undecodable, "delay", newerRecordDelay)
+		log.Error("job snoozed", "job", r.id, "err", undecodable, "delay", newerRecordDelay)
 		return &row{run: r, verb: verbSnooze, end: msTime(now), delay: newerRecordDelay, past: r.past, err: undecodable}
 	case undecodable != nil:
-		entry := AttemptError{Attempt: r.attempt, At: msTime(now), Server: t.server.id, Kind: KindUndecodable, Message: undecodable.Error()}
+		entry := AttemptError{Attempt: r.attempt, At: msTime(now), Server: p.server, Kind: KindUndecodable, Message: undecodable.Error()}
 		return &row{run: r, verb: verbBury, entry: entry.encode(), err: undecodable}
 	case r.due.After(msTime(now)) && r.due.After(r.enqueued):
 		// its entry in the bucket was lost, and ready still held its ID
-		t.trouble.log.Warn("job snoozed", "job", r.id, "err", errNotDue, "delay", r.due.Sub(msTime(now)))
+		log.Warn("job snoozed", "job", r.id, "err", errNotDue, "delay", r.due.Sub(msTime(now)))
 		return &row{run: r, verb: verbSnooze, end: msTime(now), delay: r.due.Sub(msTime(now)), past: r.past, err: errNotDue}
 	case r.expires > 0 && now >= r.expires:
 		return &row{run: r, verb: verbExpire}

@@ -2,10 +2,11 @@ package delayq
 
 import (
 	"context"
-	"github.com/delayq/delayq/internal/loop"
-	"github.com/delayq/delayq/internal/script"
 	"sync"
 	"time"
+
+	"github.com/delayq/delayq/internal/loop"
+	"github.com/delayq/delayq/internal/script"
 )
 
 // A server of many topics does not block on a connection for each of them. The take that finds too
@@ -76,7 +77,7 @@ func (t *topicServer) seek() {
 // unless the topic blocks.
 func (k *taker) restOfPause() time.Duration {
 	if k.name == "" {
-		return k.topic.server.o.tick
+		return k.topic.server.config.tick
 	}
 	return loop.Forever
 }
@@ -103,7 +104,7 @@ func (t *topicServer) callRing(ctx context.Context, leave int, timeout time.Dura
 		return
 	}
 	// Its error, if any, is in the log.
-	_, _ = t.exec(ctx, topicCall{script: script.Ring, timeout: timeout}, script.ControlChannel(s.o.prefix), t.keys.Topic, n.name, leave)
+	_, _ = t.exec(ctx, topicCall{script: script.Ring, timeout: timeout}, script.ControlChannel(s.config.prefix), t.keys.Topic, n.name, leave)
 }
 
 // noteBypass notes that the watch has found jobs in a topic that was to be rung. It reports whether

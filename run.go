@@ -9,10 +9,18 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
-	"unicode/utf8"
 
 	"github.com/delayq/delayq/internal/record"
 	"github.com/delayq/delayq/internal/script"
+)
+
+// Reasons why a run must end: causes of the cancellation of its context. The root documents them.
+var (
+	errLeaseLost = errors.New("delayq: lease lost")
+	errReplaced  = fmt.Errorf("delayq: job replaced: %w", errLeaseLost)
+	errCancelled = errors.New("delayq: job cancelled")
+	errShutdown  = errors.New("delayq: server is shutting down")
+	errTimeout   = fmt.Errorf("delayq: job timeout: %w", context.DeadlineExceeded)
 )
 
 // A run is one taken job, from the take until Redis has its outcome.
@@ -33,7 +41,7 @@ type run struct {
 	lease   atomic.Int64 // the fence that the handler sees, in µs
 	output  attachment
 
-	ends   atomic.Pointer[runEnd] // the functions that the RunHooks have returned, the last one first
+	ends   atomic.Pointer[runEnd] // functions to be called when the run has ended, the last one first
 	ctx    runContext             // of the handler
 	cancel context.CancelCauseFunc
 	batch  *batchRun // that the run belongs to; nil: none
@@ -57,7 +65,7 @@ type run struct {
 	replaced  bool
 	replacing int32
 	lost      error  // why the job no longer belongs to this server
-	trace     string // set by SetTraceParent
+	trace     string // set by setTrace
 }
 
 // A runContext is the context of a handler, or of one job of a batch. It identifies the run.
@@ -80,30 +88,26 @@ func (c *runContext) Value(key any) any {
 // String keeps fmt from looking into the run.
 func (c *runContext) String() string { return fmt.Sprintf("%v.Handler", c.Context) }
 
-// maxTraceParent is the maximum length of a trace parent. Version 00 of the format has 55 bytes.
-const maxTraceParent = 255
+// setTrace sets the traceparent that is kept with the error of the run.
+func (c *runContext) setTrace(traceparent string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.run.trace = traceparent
+}
 
-// SetTraceParent sets the traceparent (of W3C Trace Context) that is kept with the error of the
-// present run if it fails: see [AttemptError]. Without it, the header traceparent of the job is
-// kept. It has at most 255 bytes of UTF-8, and Redis is not called. With the context of a batch, it
-// does so for each job of the batch; with that of [Job.Context], only for that job.
-//
-// SetTraceParent returns [ErrInvalid] if ctx is not the context of a handler, or if traceparent is
-// too long or not UTF-8.
-func SetTraceParent(ctx context.Context, traceparent string) error {
-	if err := checkContext(ctx); err != nil {
-		return fmt.Errorf("set trace parent: %w", err)
-	}
-	of := ctx.Value(runKey{})
-	switch n := len(traceparent); {
-	case of == nil:
-		return fmt.Errorf("set trace parent: %w: not the context of a handler", ErrInvalid)
-	case n > maxTraceParent:
-		return fmt.Errorf("set trace parent: %w: %d bytes, at most %d are allowed", ErrInvalid, n, maxTraceParent)
-	case !utf8.ValidString(traceparent):
-		return fmt.Errorf("set trace parent: %w: %q is not UTF-8", ErrInvalid, traceparent)
-	}
-	switch c := of.(type) {
+// traceParent returns the traceparent that is kept with the error of a run that has begun.
+func (r *run) traceParent() string {
+	r.ctx.mu.Lock()
+	defer r.ctx.mu.Unlock()
+	return cmp.Or(r.trace, r.opts.Headers["traceparent"])
+}
+
+// inRun reports whether ctx is the context of a handler.
+func inRun(ctx context.Context) bool { return ctx.Value(runKey{}) != nil }
+
+// setTrace sets that traceparent in the runs of a handler's context.
+func setTrace(ctx context.Context, traceparent string) {
+	switch c := ctx.Value(runKey{}).(type) {
 	case *runContext:
 		c.setTrace(traceparent)
 	case *batchContext:
@@ -111,20 +115,6 @@ func SetTraceParent(ctx context.Context, traceparent string) error {
 			r.ctx.setTrace(traceparent)
 		}
 	}
-	return nil
-}
-
-func (c *runContext) setTrace(traceparent string) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.run.trace = traceparent
-}
-
-// traceOf returns the traceparent that is kept with the error of a run.
-func (t *topicServer) traceOf(r *run) string {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return cmp.Or(r.trace, r.opts.Headers["traceparent"])
 }
 
 // ownRun returns the context of the calling handler if the job with that ID is its own, else nil.
@@ -153,15 +143,16 @@ func (c *runContext) replace() {
 	c.run.replacing++
 }
 
-// stored notes the outcome of that call. A call of unknown outcome counts as in flight forever.
-func (c *runContext) stored(err error) {
-	if c == nil || errors.Is(err, ErrUnknownOutcome) {
+// stored notes the error of that call, and whether it may have replaced the job. A call of unknown
+// outcome counts as in flight forever.
+func (c *runContext) stored(err error, maybe bool) {
+	if c == nil || errors.Is(err, script.ErrUnknown) {
 		return
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.run.replacing--
-	c.run.replaced = c.run.replaced || maybeStored(err)
+	c.run.replaced = c.run.replaced || maybe
 }
 
 // ownDoing reports whether the handler itself replaced the job, if the job has a new owner. If the
@@ -176,30 +167,42 @@ func (r *run) ownDoing(now time.Time) bool {
 func (r *run) why(letter byte, now time.Time) error {
 	switch {
 	case r.ownDoing(now):
-		return ErrReplaced
+		return errReplaced
 	case letter == script.LetterGone && now.Before(r.until) && !r.bereft:
-		return ErrCancelled
+		return errCancelled
 	}
-	return ErrLeaseLost
+	return errLeaseLost
 }
 
 // running reports whether the handler has been called and is waited for.
 func (r *run) running() bool { return !r.start.IsZero() && !r.returned }
 
-// newRun returns a run of a job from the reply of take. The error says why the record cannot be
-// read; the run can be settled even then.
-func (t *topicServer) newRun(id, raw string, end record.LeaseEnd, until time.Time, tried, changed string) (*run, error) {
-	r := &run{topic: t.keys.Topic, id: id, attempt: 1, stored: int32(len(raw)), fence: record.FenceOf(end), until: until, sets: t.clock.sets()}
-	if tried != "" {
-		finished, _ := strconv.Atoi(tried) // HINCRBY wrote it
+// A taken is a job as a take returns it.
+type taken struct {
+	topic, id       string
+	record          string
+	attempts, moved string          // entries of the job; empty: none
+	end             record.LeaseEnd // of its lease
+	until           time.Time       // local clock: from here on the lease may be over
+	sets            int             // how often Redis's clock had been set back
+	at              int64           // Redis's clock, in ms
+	defaults        *record.Options // of the topic
+}
+
+// newRun returns a run of a taken job. The error says why the record cannot be read; the run can be
+// settled even then.
+func newRun(k taken) (*run, error) {
+	r := &run{topic: k.topic, id: k.id, attempt: 1, stored: int32(len(k.record)), fence: record.FenceOf(k.end), until: k.until, sets: k.sets, taken: k.at}
+	if k.attempts != "" {
+		finished, _ := strconv.Atoi(k.attempts) // HINCRBY wrote it
 		r.attempt += finished
 	}
-	rec, err := record.Decode(raw)
+	rec, err := record.Decode(k.record)
 	if r.nonce = rec.Nonce; err != nil {
-		r.nonce = record.NonceOf(raw)
+		r.nonce = record.NonceOf(k.record)
 	}
-	r.lease.Store(end.Micros())
-	m, known := record.DecodeMoved(changed)
+	r.lease.Store(k.end.Micros())
+	m, known := record.DecodeMoved(k.moved)
 	if known { // even if the record cannot be read: the job may be put back
 		r.past = m.Tally
 	}
@@ -207,11 +210,11 @@ func (t *topicServer) newRun(id, raw string, end record.LeaseEnd, until time.Tim
 		return r, err
 	}
 	r.opts, r.size = rec.Options, int32(rec.Size)
-	r.opts.Fill(&t.defaults)
-	r.payload, r.enqueued, r.due = rec.Payload, msTime(rec.EnqueuedAt), msTime(rec.Due())
+	r.opts.Fill(k.defaults)
+	r.payload, r.enqueued, r.due = rec.Payload, time.UnixMilli(rec.EnqueuedAt), time.UnixMilli(rec.Due())
 	r.expires = rec.Expires()
 	if known {
-		r.due = msTime(m.Due)
+		r.due = time.UnixMilli(m.Due)
 	}
 	if m.Revived {
 		r.expires = 0 // an operator who revives a job wants it to run
@@ -219,15 +222,48 @@ func (t *topicServer) newRun(id, raw string, end record.LeaseEnd, until time.Tim
 	return r, nil
 }
 
-// newJob returns the job of a run that begins. Its fields belong to the handler.
-func (r *run) newJob() *Job {
-	job := &Job{
-		Topic: r.topic, ID: r.id, Payload: r.payload, Headers: r.opts.Headers, Key: r.opts.Key, Attempt: r.attempt,
-		Retries: r.opts.Retries(), Snoozes: r.past.Snoozes, EnqueuedAt: r.enqueued, Due: r.due, StartedAt: r.start,
-		nonce: r.nonce, spent: r.past.Spent, fence: &r.lease, output: &r.output,
+// begin makes the run one that is running. Its context is a child of parent. at is now by Redis's
+// clock.
+func (r *run) begin(parent context.Context, mu *sync.Mutex, k *script.Keys, now, at time.Time) {
+	r.ctx = runContext{mu: mu, keys: k, run: r}
+	r.ctx.Context, r.cancel = context.WithCancelCause(parent)
+	r.began, r.start = now, at
+	if taken := time.UnixMilli(r.taken); at.Before(taken) {
+		r.start = taken // an older reply of Redis has been read since
 	}
-	if r.opts.Scheduled {
-		job.scheduledFor(r.id)
+	r.late = r.start.Sub(r.due)
+	if limit := r.opts.Timeout; limit > 0 {
+		r.deadline = now.Add(time.Duration(limit) * time.Millisecond)
 	}
-	return job
 }
+
+// An ended is what is known of a run that has ended.
+type ended struct {
+	run      *run
+	outcome  string    // empty: Redis was not told
+	finished time.Time // zero: no handler has returned
+	err      error
+	stack    string // of a panic or of runtime.Goexit
+	output   []byte
+	next     time.Time // when the job is due again; zero: it is not
+}
+
+// A runEnd is a function that is to be called at the end of a run, with those that were added
+// before it.
+type runEnd struct {
+	call   func(ended)
+	before *runEnd
+}
+
+// addEnd adds a function that is to be called at the end of the run.
+func (r *run) addEnd(f func(ended)) {
+	for e := (&runEnd{call: f}); ; {
+		e.before = r.ends.Load()
+		if r.ends.CompareAndSwap(e.before, e) {
+			return
+		}
+	}
+}
+
+// takeEnds returns the functions of addEnd, the last one first, and removes them.
+func (r *run) takeEnds() *runEnd { return r.ends.Swap(nil) }

@@ -3,10 +3,11 @@ package delayq
 import (
 	"errors"
 	"fmt"
-	"github.com/delayq/delayq/internal/contain"
-	"github.com/delayq/delayq/internal/script"
 	"sync"
 	"time"
+
+	"github.com/delayq/delayq/internal/contain"
+	"github.com/delayq/delayq/internal/script"
 )
 
 // A Calendar computes arbitrary slots, like the working days of a bank. Next returns the first

@@ -63,8 +63,8 @@ func (b *fireBench) server() *topicServer {
 	s := AsWorker(NewServer(b.rdb, Prefix(b.prefix), Logger(slog.New(slog.DiscardHandler))))
 	s.HandlerFunc("topic", func(context.Context, *Job) error { return nil })
 	require.NoError(b, s.begin())
-	b.Cleanup(s.close)
-	ts := s.topics.get("topic")
+	b.Cleanup(s.engine.close)
+	ts := s.engine.topics.get("topic")
 	ts.base = context.WithoutCancel(b.Context())
 	return ts
 }

@@ -251,7 +251,7 @@ func (i *Inspector) scheduleInfos(ctx context.Context, topic string, size int, w
 // schedules in which, as many as can be read in a short time.
 func readSchedules(ctx context.Context, c script.Caller, k *script.Keys, size int, which ...string) (script.Reply, error) {
 	args := make([]any, 2, 2+len(which))
-	args[0], args[1] = size, callBytes
+	args[0], args[1] = size, script.CallBytes
 	for _, name := range which {
 		args = append(args, name)
 	}

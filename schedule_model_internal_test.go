@@ -143,8 +143,8 @@ func playSchedules(t *testing.T, seed uint64, n int) {
 	server := NewServer(rdb, Logger(slog.New(slog.DiscardHandler)))
 	server.HandlerFunc("t", func(context.Context, *Job) error { return nil })
 	require.NoError(t, server.begin())
-	defer server.close()
-	ts := server.topics.get("t")
+	defer server.engine.close()
+	ts := server.engine.topics.get("t")
 	ts.base = ctx
 	m := &scheduleModel{jobs: map[string]bool{}}
 
@@ -378,8 +378,7 @@ func TestReleaseLooksAtWhatHasEnded(t *testing.T) {
 		require.NoError(b, b.rdb.ZRem(ctx, b.keys.Slots, "s").Err())
 		ts := b.server()
 		ts.firer.Looked = time.Now().Add(time.Hour) // no tick
-		ts.outcomes.endedSchedules = []string{"q7", "q9", "nobody", "s"}
-		ts.firer.Remember(ts.outcomes.takeEnded())
+		ts.firer.Remember([]string{"q7", "q9", "nobody", "s"})
 		p, err := ts.promote(ctx, false)
 		require.NoError(b, err)
 		require.Equal(b, []int{0, all}, []int{p.due, p.waiting})
@@ -397,8 +396,7 @@ func TestReleaseLooksAtWhatHasEnded(t *testing.T) {
 		p, err = ts.promote(ctx, false)
 		require.NoError(b, err)
 		require.Zero(b, p.waiting)
-		ts.outcomes.endedSchedules = []string{"q7"}
-		ts.firer.Remember(ts.outcomes.takeEnded())
+		ts.firer.Remember([]string{"q7"})
 		require.False(b, ts.firer.Fire(ctx, 0, 0))
 		require.Empty(b, ts.firer.Ended)
 	}, OverlapQueueOne)
@@ -472,8 +470,7 @@ func TestReleaseNamesAScheduleOnce(t *testing.T) {
 		ts := b.server()
 		ts.firer.Looked = time.Now().Add(time.Hour) // no tick
 		for range 2 {
-			ts.outcomes.endedSchedules = []string{"q0", "s", "q0", "q0"}
-			ts.firer.Remember(ts.outcomes.takeEnded())
+			ts.firer.Remember([]string{"q0", "s", "q0", "q0"})
 		}
 		require.Equal(b, []string{"q0", "s"}, ts.firer.Ended)
 		p, err := ts.promote(ctx, false)

@@ -73,7 +73,7 @@ func TestGatherGivesBackFromTheEnd(t *testing.T) {
 	require.Zero(t, want)
 }
 
-// A call moves about callBytes beyond its first job, however many jobs there are to be told.
+// A call moves about script.CallBytes beyond its first job, however many jobs there are to be told.
 func TestGatherIsBoundedInBytes(t *testing.T) {
 	entry := strings.Repeat("x", 5000)
 	for name, c := range map[string]struct {
@@ -166,12 +166,12 @@ func TestAgainInheritsOptions(t *testing.T) {
 			r := &run{opts: rec.Options}
 			r.opts.Fill(&record.Options{Retry: 7, BackoffMin: 1, BackoffMax: 2, Timeout: 3, Retention: 4})
 			filled := r.opts
-			n, err := r.renew(&againError{[]byte("new"), c.given}, at)
+			n, err := renew(r, &againError{[]byte("new"), c.given}, at)
 			require.NoError(t, err)
 			require.Equal(t, encoded(t, &want, []byte("new"))[record.HeadLen:], record.Join(n.head, 1_700_000_000_001, n.tail)[record.HeadLen:])
 			require.Equal(t, len(encoded(t, &want, []byte("new"))), n.bytes())
 			require.NotEqual(t, record.NonceOf(encoded(t, &old, nil)), record.NonceOf(n.head))
-			other, err := r.renew(&againError{[]byte("new"), c.given}, at)
+			other, err := renew(r, &againError{[]byte("new"), c.given}, at)
 			require.NoError(t, err)
 			require.NotEqual(t, n.head[:record.NonceLen], other.head[:record.NonceLen])
 			require.Equal(t, filled, r.opts, "the present job's are as they were")
@@ -184,7 +184,7 @@ func TestAgainKeepsTheSchedule(t *testing.T) {
 	for _, scheduled := range []bool{true, false} {
 		o := defaultJob
 		o.Scheduled = scheduled
-		n, err := (&run{opts: o.Options}).renew(&againError{}, time.Now())
+		n, err := renew(&run{opts: o.Options}, &againError{}, time.Now())
 		require.NoError(t, err)
 		rec, err := record.Decode(record.Join(n.head, 1_700_000_000_001, n.tail))
 		require.NoError(t, err)

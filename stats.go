@@ -118,7 +118,7 @@ func (i *Inspector) Stats(ctx context.Context, topics ...string) ([]TopicStats, 
 	var list []TopicStats
 	var failed topicErrors
 	clock := redis.NewTimeCmd(ctx, "time")
-	first := redis.NewScanCmd(ctx, nil, "hscan", script.ServersKey(i.o.prefix), 0, "count", serversPage)
+	first := redis.NewScanCmd(ctx, nil, "hscan", script.ServersKey(i.o.prefix), 0, "count", script.HeartbeatsPage)
 	others := []redis.Cmder{first, clock}
 	for some := range slices.Chunk(topics, statsTopics) {
 		reads := i.read(ctx, some, others...)

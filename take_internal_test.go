@@ -104,12 +104,12 @@ func TestTakeOfLargeJobsWaitsForSlots(t *testing.T) {
 func TestTakeAskedAnew(t *testing.T) {
 	eachHand(t, func(t *testing.T, h *Hand) {
 		h.put("+0", "a", "b", "c", "d", "e")
-		first := heldOf(h.takeSince("3", "3", 4, callBytes))
+		first := heldOf(h.takeSince("3", "3", 4, script.CallBytes))
 		require.Len(t, first, 4)
 		_, err := h.tryCancel("b")
 		require.NoError(t, err)
 
-		r := h.takeSince("4", "3", 2, callBytes)
+		r := h.takeSince("4", "3", 2, script.CallBytes)
 		held := heldOf(r)
 		require.Equal(t, []string{"a", "c"}, idsOf(held))
 		require.EqualValues(t, 1, r.Number(7), "there are more")
@@ -117,16 +117,16 @@ func TestTakeAskedAnew(t *testing.T) {
 		require.Greater(t, record.ParseLeaseEnd(held[0].Fence).Micros(), record.ParseLeaseEnd(first[0].Fence).Micros())
 		require.Equal(t, "l", h.Ack(first[0]), "the first lease is over")
 		before := Dump(t, h.rdb, h.prefix())
-		require.Equal(t, r[2:], h.takeSince("4", "3", 2, callBytes)[2:], "the same request once more")
-		require.Equal(t, "empty", h.takeSince("3", "3", 4, callBytes).Status(), "the first one comes late")
+		require.Equal(t, r[2:], h.takeSince("4", "3", 2, script.CallBytes)[2:], "the same request once more")
+		require.Equal(t, "empty", h.takeSince("3", "3", 4, script.CallBytes).Status(), "the first one comes late")
 		require.Equal(t, before, Dump(t, h.rdb, h.prefix()))
 
-		r = h.takeSince("5", "3", 1, callBytes)
+		r = h.takeSince("5", "3", 1, script.CallBytes)
 		held = heldOf(r)
 		require.Equal(t, []string{"a"}, idsOf(held))
 		require.Equal(t, []string{"c", "d", "e"}, h.list(h.keys.Ready))
 		require.Equal(t, "o", h.Ack(held...))
-		rest := heldOf(h.takeSince("6", "6", 10, callBytes))
+		rest := heldOf(h.takeSince("6", "6", 10, script.CallBytes))
 		require.Equal(t, []string{"c", "d", "e"}, idsOf(rest))
 		for _, one := range rest {
 			require.Empty(t, one.Attempts)
@@ -141,7 +141,7 @@ func TestTakeAskedAnew(t *testing.T) {
 func TestTakeAskedAnewForFewerBytes(t *testing.T) {
 	eachHand(t, func(t *testing.T, h *Hand) {
 		h.store(10_000, "a", "b", "c", "d")
-		require.Len(t, heldOf(h.takeSince("1", "1", 10, callBytes)), 4)
+		require.Len(t, heldOf(h.takeSince("1", "1", 10, script.CallBytes)), 4)
 		require.Equal(t, []string{"a", "b"}, idsOf(heldOf(h.takeSince("2", "1", 10, 25_000))))
 		require.Equal(t, []string{"a"}, idsOf(heldOf(h.takeSince("3", "1", 10, 1))))
 		require.Equal(t, []string{"b", "c", "d"}, h.list(h.keys.Ready))
@@ -155,7 +155,7 @@ func TestTakeThatGivesUp(t *testing.T) {
 		h.put("+0", "a", "b", "c")
 		for i, place := range []string{"head", "tail"} {
 			number, next := strconv.Itoa(10*i+1), strconv.Itoa(10*i+2)
-			require.Len(t, heldOf(h.takeSince(number, number, 2, callBytes)), 2)
+			require.Len(t, heldOf(h.takeSince(number, number, 2, script.CallBytes)), 2)
 			for range 2 {
 				r, err := h.tryTakeSince(next, number, 0, 0, 0, time.Minute, place)
 				require.NoError(t, err)
@@ -163,7 +163,7 @@ func TestTakeThatGivesUp(t *testing.T) {
 				require.Equal(t, []string{"a", "b"}, r.List(2).Texts())
 			}
 			require.Equal(t, map[string]string{"head": "a b c", "tail": "c a b"}[place], strings.Join(h.list(h.keys.Ready), " "))
-			require.Equal(t, "empty", h.takeSince(number, number, 2, callBytes).Status())
+			require.Equal(t, "empty", h.takeSince(number, number, 2, script.CallBytes).Status())
 		}
 		require.False(t, h.rdb.Exists(t.Context(), h.keys.Leases).Val() == 1)
 
@@ -171,7 +171,7 @@ func TestTakeThatGivesUp(t *testing.T) {
 		r, err := h.tryTakeSince("32", "31", 0, 0, 0, time.Minute, "head")
 		require.NoError(t, err)
 		require.Equal(t, "returned", r.Status())
-		require.Equal(t, "empty", h.takeSince("31", "31", 2, callBytes).Status())
+		require.Equal(t, "empty", h.takeSince("31", "31", 2, script.CallBytes).Status())
 		require.Equal(t, []string{"c", "a", "b"}, h.list(h.keys.Ready))
 	})
 }
@@ -180,13 +180,13 @@ func TestTakeThatGivesUp(t *testing.T) {
 func TestTakeAskedAnewForNothing(t *testing.T) {
 	eachHand(t, func(t *testing.T, h *Hand) {
 		h.put("+0", "a", "b")
-		require.Equal(t, []string{"a"}, idsOf(heldOf(h.takeSince("1", "1", 1, callBytes))))
+		require.Equal(t, []string{"a"}, idsOf(heldOf(h.takeSince("1", "1", 1, script.CallBytes))))
 		_, err := h.tryCancel("a")
 		require.NoError(t, err)
-		require.Equal(t, []string{"b"}, idsOf(heldOf(h.takeSince("2", "1", 1, callBytes))))
-		require.Equal(t, "empty", h.takeSince("4", "3", 1, callBytes).Status())
+		require.Equal(t, []string{"b"}, idsOf(heldOf(h.takeSince("2", "1", 1, script.CallBytes))))
+		require.Equal(t, "empty", h.takeSince("4", "3", 1, script.CallBytes).Status())
 		h.put("+0", "c")
-		require.Equal(t, "empty", h.takeSince("3", "3", 1, callBytes).Status(), "it comes after the one that asks anew")
+		require.Equal(t, "empty", h.takeSince("3", "3", 1, script.CallBytes).Status(), "it comes after the one that asks anew")
 		require.Equal(t, []string{"c"}, h.list(h.keys.Ready))
 	})
 }

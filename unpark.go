@@ -2,8 +2,9 @@ package delayq
 
 import (
 	"context"
-	"github.com/delayq/delayq/internal/script"
 	"slices"
+
+	"github.com/delayq/delayq/internal/script"
 )
 
 const (

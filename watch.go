@@ -3,14 +3,15 @@ package delayq
 import (
 	"context"
 	"fmt"
-	"github.com/delayq/delayq/internal/contain"
-	"github.com/delayq/delayq/internal/loop"
-	"github.com/delayq/delayq/internal/script"
 	"math/rand/v2"
 	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/delayq/delayq/internal/contain"
+	"github.com/delayq/delayq/internal/loop"
+	"github.com/delayq/delayq/internal/script"
 )
 
 // watchLimit is the most topics that one call covers.
@@ -81,7 +82,7 @@ type watched struct {
 }
 
 // watched returns the topics that rest or wait for a ring, by node.
-func (s *Server) watched() map[*node][]watched {
+func (s *engine) watched() map[*node][]watched {
 	all := s.topics.all()
 	by := make(map[*node][]watched)
 	s.watch.mu.Lock()
@@ -116,9 +117,9 @@ func (w *watch) update(one watched, sent time.Time, wait, patience time.Duration
 // watchLoop looks at the topics once a tick. Like those of the promote loops, its ticks are
 // shortened by up to a tenth. A tick is measured from the start of one look to the start of the
 // next, because topics rely on that, however slow Redis is and however many calls a look takes.
-func (s *Server) watchLoop(ctx context.Context) {
+func (s *engine) watchLoop(ctx context.Context) {
 	asked := trouble{name: "watch", log: s.log, outage: s.outage}
-	tick, took := s.o.tick, time.Duration(0)
+	tick, took := s.config.tick, time.Duration(0)
 	for {
 		rest := max(tick-rand.N(tick/10).Truncate(time.Millisecond)-took, tick/2)
 		loop.SignOf(ctx).Rest(rest)
@@ -148,7 +149,7 @@ func (s *Server) watchLoop(ctx context.Context) {
 
 // eachNode makes calls about topics side by side, each for at most watchLimit topics of one node.
 // It returns their number and one of their errors.
-func (s *Server) eachNode(
+func (s *engine) eachNode(
 	ctx context.Context, by map[*node][]watched, call func(ctx context.Context, n *node, some []watched) error,
 ) (calls int, err error) {
 	for _, list := range by {
@@ -180,7 +181,7 @@ func (s *Server) eachNode(
 }
 
 // look passes the results of one call to the topics that it covers.
-func (s *Server) look(ctx context.Context, n *node, some []watched) error {
+func (s *engine) look(ctx context.Context, n *node, some []watched) error {
 	sent := time.Now()
 	now, waits, marks, err := s.watchCall(ctx, n, some)
 	received := time.Now()
@@ -230,7 +231,7 @@ const (
 
 // watchCall is one call of the watch script. It returns Redis's clock, and for each of these topics
 // how long it has nothing to do and a mark.
-func (s *Server) watchCall(ctx context.Context, n *node, some []watched) (now int64, waits []time.Duration, marks string, err error) {
+func (s *engine) watchCall(ctx context.Context, n *node, some []watched) (now int64, waits []time.Duration, marks string, err error) {
 	keys := make([]any, 0, 11*len(some))
 	for _, one := range some {
 		k := one.topic.keys
@@ -248,7 +249,7 @@ func (s *Server) watchCall(ctx context.Context, n *node, some []watched) (now in
 
 // askNode executes a script that reads several topics. A node of a cluster gets their keys as
 // arguments, because declared keys must be of one slot.
-func (s *Server) askNode(ctx context.Context, n *node, script *script.Script, keys []any, args ...any) (script.Reply, error) {
+func (s *engine) askNode(ctx context.Context, n *node, script *script.Script, keys []any, args ...any) (script.Reply, error) {
 	call, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	if g := loop.SignOf(ctx); !n.only { // the client of a cluster's node has no signHook
@@ -262,7 +263,7 @@ func (s *Server) askNode(ctx context.Context, n *node, script *script.Script, ke
 }
 
 // patience returns how long a topic relies on a watch that reports nothing.
-func (s *Server) patience() time.Duration { return s.o.tick + s.o.tick/10 }
+func (s *engine) patience() time.Duration { return s.config.tick + s.config.tick/10 }
 
 // sharesTick reports whether topics can leave their ticks to the watch.
-func (s *Server) sharesTick() bool { return !s.watch.off.Load() }
+func (s *engine) sharesTick() bool { return !s.watch.off.Load() }

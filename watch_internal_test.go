@@ -16,7 +16,7 @@ import (
 
 // tryWatch is one look at some topics.
 func (h *Hand) tryWatch(topics ...*Hand) (now int64, waits []time.Duration, err error) {
-	s := NewServer(h.rdb, Logger(slog.New(slog.DiscardHandler)))
+	s := NewServer(h.rdb, Logger(slog.New(slog.DiscardHandler))).engine
 	s.calls, s.scripts = h.rdb, script.Caller{RDB: h.rdb, Hooks: &hooks{}}
 	some := make([]watched, len(topics))
 	for i, one := range topics {

@@ -24,12 +24,11 @@ import (
 // are this server's), outcomes (what Redis must be told), and the firer, which belongs to the
 // promote loop.
 type topicServer struct {
-	server   *Server
+	server   *engine
 	keys     *script.Keys
-	handler  Handler
-	batches  BatchHandlerFunc // instead of handler, if that is a batchHandler
-	defaults record.Options   // defaults of what the job's record leaves open
-	base     context.Context  // parent of the handlers' contexts
+	task     task
+	defaults record.Options  // defaults of what the job's record leaves open
+	base     context.Context // parent of the handlers' contexts
 	clock    clock
 	trouble  trouble
 	loops    topicLoops
@@ -62,7 +61,7 @@ type topicServer struct {
 	waitSign  loop.Sign      // of the goroutine that makes them
 	slowWait  loop.Pace      // of the pop
 	unsure    atomic.Bool    // a cancel message may have been missed
-	limits    *Limits        // that the topic gets if it has none; nil: none, or they are set
+	limits    string         // that the topic gets if it has none; empty: none, or they are set
 	prunes    atomic.Bool    // the topic needs a prune
 	pruneOpen atomic.Bool    // the last prune had no reply
 	woken     atomic.Bool    // a job may be due earlier than is known
@@ -74,7 +73,8 @@ type topicServer struct {
 	owned    holdings
 	outcomes outcomes
 	history  chronicle
-	ends     []keyEnd // jobs that are no longer running, for the unpark script
+	ends     []keyEnd   // jobs that are no longer running, for the unpark script
+	ended    fire.Ended // runs of schedules
 	turns    turns
 	pace     pace  // of takes
 	room     latch // there may be room for more jobs
@@ -109,18 +109,14 @@ func (l *latch) expect() (set bool) {
 
 func (t *topicServer) init() {
 	s := t.server
-	t.defaults.Fill(&defaultRun)
-	if m := t.workers.member; m != nil && t.workers.count == 0 && !s.o.own {
+	if m := t.workers.member; m != nil && t.workers.count == 0 && !s.config.own {
 		t.workers.count = m.pool.size
 	}
 	if t.workers.count == 0 {
-		t.workers.count = s.o.concurrency
+		t.workers.count = s.config.concurrency
 	}
 	if m := t.workers.member; m != nil {
 		t.workers.count = min(t.workers.count, m.pool.size)
-	}
-	if h, ok := t.handler.(*batchHandler); ok {
-		t.batches, t.workers.perCall, t.workers.window = h.handle, h.size, h.window
 	}
 	t.workers.cautious = t.defaults.Retry >= 0
 	t.workers.handlerTime = aheadUnknown
@@ -133,7 +129,7 @@ func (t *topicServer) init() {
 	}
 	t.outcomes.ready = func() { t.loops.settle.Wake() }
 	t.outcomes.pile = func() { t.loops.settleMore.Wake() }
-	t.firer = fire.New(t.keys, s.o.tick, s.calendars, t.trouble.log, t.execOn)
+	t.firer = fire.New(t.keys, s.config.tick, s.config.calendars, t.trouble.log, t.execOn)
 }
 
 // build makes the loops of a topic. They rest until begin.
@@ -144,7 +140,7 @@ func (t *topicServer) build(as *lifetime) {
 	n := t.server.nodeOf(fetch, t.keys, as)
 	t.node.Store(n)
 	ls, l := &t.server.loops, &t.loops
-	id := t.server.id
+	id := t.server.config.id
 	first, second := t.newTaker(t.keys.Taken(id)), t.newTaker(t.keys.Taken(id+"+"))
 	one, more := &settler{series: script.NewSeries()}, &settler{series: script.NewSeries()}
 	held := &extender{}
@@ -407,20 +403,6 @@ func (t *topicServer) stop() {
 	t.adjustLocked(0)
 }
 
-// startLocked marks a run as running. Its context is a child of parent.
-func (t *topicServer) startLocked(r *run, now time.Time, parent context.Context) {
-	r.ctx = runContext{mu: &t.mu, keys: t.keys, run: r}
-	r.ctx.Context, r.cancel = context.WithCancelCause(parent)
-	r.began, r.start = now, t.clock.at(now)
-	if taken := msTime(r.taken); r.start.Before(taken) {
-		r.start = taken // an older reply of Redis has been read since
-	}
-	r.late = r.start.Sub(r.due)
-	if limit := r.opts.Timeout; limit > 0 {
-		r.deadline = now.Add(time.Duration(limit) * time.Millisecond)
-	}
-}
-
 // popLocked removes the first job that this server still owns from the queue, and marks it as
 // running. With a batch handler, it does the same with the other jobs of a batch.
 func (t *topicServer) popLocked(now time.Time) *run {
@@ -428,10 +410,10 @@ func (t *topicServer) popLocked(now time.Time) *run {
 		switch {
 		case !t.keepsLocked(r, now):
 			continue
-		case t.batches != nil:
+		case t.workers.perCall > 0:
 			t.startBatchLocked(r, now)
 		default:
-			t.startLocked(r, now, t.base)
+			r.begin(t.base, &t.mu, t.keys, now, t.clock.at(now))
 		}
 		return r
 	}
@@ -493,7 +475,7 @@ func (t *topicServer) execute(r *run) (next *run) {
 		ctx, stop = context.WithDeadlineCause(ctx, r.deadline, ErrTimeout)
 		defer stop()
 	}
-	return t.handle(func() error { return t.handler.Handle(t.begun(ctx, r), r.newJob()) }, func(err error) *run {
+	return t.handle(func() error { return t.task.Run(t.server.config.observer.Begun(ctx, r), r) }, func(err error) *run {
 		return t.finish(r, context.Cause(ctx), err, time.Now())
 	})
 }
@@ -521,35 +503,11 @@ func (t *topicServer) handle(handler func() error, finish func(err error) *run) 
 	return nil
 }
 
-// begun calls the hooks of a run that begins, and returns the context for its handler.
-func (t *topicServer) begun(ctx context.Context, r *run) context.Context {
-	h := &t.server.o.hooks
-	if len(h.run)+len(h.started) == 0 {
-		return ctx
-	}
-	event := r.event(t.server.id, "", nil)
-	for _, hook := range h.run {
-		h.guard(func() {
-			within, end := hook.Run(ctx, event)
-			if within != nil {
-				ctx = within
-			}
-			if end != nil {
-				r.addEnd(end)
-			}
-		})
-	}
-	for _, f := range h.started {
-		h.guard(func() { f(event) })
-	}
-	return ctx
-}
-
 // finish decides the outcome of a job whose handler has ended. It returns the next job for the
 // worker, or nil if there is none.
 func (t *topicServer) finish(r *run, cause, err error, now time.Time) (next *run) {
 	ran := now.Sub(r.began)
-	settled := t.verdict(r, cause, err, ran)
+	settled := t.server.config.judge.Verdict(r, cause, err, ran)
 	settled.cause, settled.output = cause, r.output.end()
 	t.mu.Lock()
 	abandoned, lost := t.endLocked(settled)

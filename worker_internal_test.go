@@ -25,10 +25,10 @@ func slots(t *testing.T, concurrency int, h HandlerFunc, opts ...ServerOption) *
 	s.HandlerFunc("a", h)
 	require.NoError(t, s.begin())
 	t.Cleanup(func() {
-		s.close()
+		s.engine.close()
 		require.NoError(t, rdb.Close())
 	})
-	a := s.topics.get("a")
+	a := s.engine.topics.get("a")
 	a.base = t.Context()
 	return a
 }

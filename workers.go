@@ -1,6 +1,10 @@
 package delayq
 
-import "time"
+import (
+	"time"
+
+	"github.com/delayq/delayq/internal/script"
+)
 
 // Taking ahead. A handler that is much shorter than a round trip to Redis would leave its worker
 // idle until the next take is answered. So a server takes more jobs than it has idle workers: as
@@ -17,8 +21,15 @@ const (
 	aheadPatience = 20 * time.Millisecond
 	aheadTrip     = 250 * time.Millisecond // longer round trips count as this
 	aheadUnknown  = time.Second            // assumed handler duration until some have finished
-	aheadBytes    = 4 * callBytes
+	aheadBytes    = 4 * script.CallBytes
 )
+
+// A window says how long jobs are gathered for a batch. Zero: they are not.
+type window struct {
+	size  int           // jobs that are enough
+	wait  time.Duration // in whole ms
+	byKey bool          // a batch has the jobs of one key
+}
 
 // workers decides when a taken job may start, and how many more jobs to take. It starts nothing
 // itself: its caller does, and guards it with topicServer.mu.
@@ -26,7 +37,7 @@ type workers struct {
 	count    int  // the Concurrency of the topic; in a pool, the most of its workers
 	perCall  int  // most jobs of a call of the handler: the BatchSize; 0: the handler runs single jobs
 	cautious bool // nothing is taken ahead: the Defaults of the handler limit the retries
-	window   GatherWindow
+	window   window
 
 	busy     int    // workers that are running a handler
 	starting bool   // a worker is being started for the head of next
@@ -60,7 +71,7 @@ type workers struct {
 // Defaults of the handler limit the retries. A job taken ahead would also use up the limits of a
 // topic, and leave the jobs with which it is to be in a batch.
 func (w *workers) ahead() int {
-	if w.limited || w.cautious || w.bounded || w.window != (GatherWindow{}) || w.handlerTime == aheadUnknown {
+	if w.limited || w.cautious || w.bounded || w.window != (window{}) || w.handlerTime == aheadUnknown {
 		return 0
 	}
 	most := min(aheadLimit, aheadBytes/max(w.size, 1))
@@ -92,7 +103,7 @@ func (w *workers) places() int {
 
 // gathers reports whether the jobs in next are too few for a batch, and others are on their way.
 func (w *workers) gathers() bool {
-	if w.window.ByKey {
+	if w.window.byKey {
 		first := w.group(w.next)
 		return first > 0 && first == len(w.next) && first < w.seat() && w.coming > 0 && !w.hasty
 	}
@@ -109,7 +120,7 @@ func (w *workers) begun(n int) int {
 
 // group returns how many jobs at the head of a list make a batch: of any keys, or of one.
 func (w *workers) group(list []*run) (n int) {
-	for n < min(len(list), w.seat()) && (!w.window.ByKey || list[n].opts.Key == list[0].opts.Key) {
+	for n < min(len(list), w.seat()) && (!w.window.byKey || list[n].opts.Key == list[0].opts.Key) {
 		n++
 	}
 	return n
@@ -174,7 +185,7 @@ const takeWork = 4 * time.Microsecond
 // not settled.
 func (w *workers) room(owned int) int {
 	free, ahead, have := w.places(), w.ahead(), len(w.next)+w.coming
-	if w.window.ByKey { // as many batches as there are workers for
+	if w.window.byKey { // as many batches as there are workers for
 		free, have = w.unclaimed(), 0
 	}
 	if have > ahead/2 && have >= free {
@@ -183,7 +194,7 @@ func (w *workers) room(owned int) int {
 	// Redis may be rejecting the outcomes of finished handlers, so the total is limited.
 	most := 2*w.count*w.seat() + 2*aheadLimit - owned - w.coming
 	// one take returns no more; the other taker gets the rest of the room
-	fit := callBytes / max(w.size, 1)
+	fit := script.CallBytes / max(w.size, 1)
 	return max(0, min(free+ahead-have, most, takeLimit, fit+fit/8+1))
 }
 
@@ -192,7 +203,7 @@ func (w *workers) roomForTwo(owned int) bool { return w.many && w.room(owned) >=
 
 // unclaimed returns how many jobs idle workers can start beyond those that are intended for them.
 func (w *workers) unclaimed() int {
-	if w.window.ByKey {
+	if w.window.byKey {
 		if w.coming > 0 {
 			return 0
 		}
@@ -225,7 +236,7 @@ func (w *workers) expect(reserved, got int, many bool) {
 	w.coming += got - reserved
 	w.more = got > 0 && (got == reserved || many)
 	w.claimed = min(w.claimed, w.coming)
-	w.many = many && w.count > 1 && !w.window.ByKey // a single worker takes its jobs in their order
+	w.many = many && w.count > 1 && !w.window.byKey // a single worker takes its jobs in their order
 	w.batch = max(1, got)
 }
 
@@ -272,7 +283,7 @@ func (w *workers) shift() *run {
 
 // follows reports whether the first job of next can be in the batch of another one.
 func (w *workers) follows(first *run) bool {
-	return len(w.next) > 0 && (!w.window.ByKey || w.next[0].opts.Key == first.opts.Key)
+	return len(w.next) > 0 && (!w.window.byKey || w.next[0].opts.Key == first.opts.Key)
 }
 
 // ran notes the duration of a call of the handler.
@@ -285,7 +296,7 @@ func (w *workers) spill(all bool) (lost, rest []*run) {
 	if !all {
 		free = w.idle() * w.seat()
 	}
-	if w.window.ByKey && !all {
+	if w.window.byKey && !all {
 		free = 0
 		for range w.idle() {
 			free += w.group(w.next[free:])

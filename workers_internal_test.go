@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/delayq/delayq/internal/script"
 	"github.com/stretchr/testify/require"
 )
 
@@ -29,7 +30,7 @@ func TestWorkersRoom(t *testing.T) {
 		"handlers of an hour":         {workers{count: 10, busy: 9, handlerTime: time.Hour}, 9, 1},
 		"limited retries":             {workers{count: 10, busy: 10, handlerTime: short, limited: true}, 10, 0},
 		"Defaults that limit retries": {workers{count: 10, busy: 10, handlerTime: short, cautious: true}, 10, 0},
-		"large records":               {workers{count: 100, handlerTime: aheadUnknown, size: callBytes / 8}, 0, 10},
+		"large records":               {workers{count: 100, handlerTime: aheadUnknown, size: script.CallBytes / 8}, 0, 10},
 		"records of a whole call":     {workers{count: 100, handlerTime: aheadUnknown, size: 64 << 20}, 0, 1},
 		"outcomes that pile up":       {workers{count: 10, handlerTime: aheadUnknown}, 2*10 + 2*aheadLimit, 0},
 		"outcomes that nearly do":     {workers{count: 10, handlerTime: aheadUnknown}, 2*10 + 2*aheadLimit - 1, 1},

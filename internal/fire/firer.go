@@ -37,7 +37,7 @@ const (
 	// tick. maxEnded is the maximum number of schedules it remembers whose runs have ended here.
 	// Further ones are found by the look at each tick.
 	releasePages = 4
-	MaxEnded     = 10_000
+	maxEnded     = 10_000
 
 	// plansLimit is how many rhythms a server caches for each topic.
 	plansLimit = 20_000
@@ -103,7 +103,7 @@ func New(
 
 // Remember notes schedules whose runs have ended.
 func (f *Firer) Remember(ended []string) {
-	if room := MaxEnded - len(f.Ended); room >= len(ended) {
+	if room := maxEnded - len(f.Ended); room >= len(ended) {
 		f.Ended = append(f.Ended, ended...)
 		slices.Sort(f.Ended) // a call must not name one twice
 		f.Ended = slices.Compact(f.Ended)

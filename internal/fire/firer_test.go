@@ -105,6 +105,6 @@ func TestFirerRemembers(t *testing.T) {
 	f.Remember([]string{"b", "a", "b"})
 	f.Remember([]string{"c", "a"})
 	require.Equal(t, []string{"a", "b", "c"}, f.Ended)
-	f.Remember(make([]string, MaxEnded))
+	f.Remember(make([]string, maxEnded))
 	require.Len(t, f.Ended, 3, "the look of each tick finds the others")
 }

@@ -5,9 +5,10 @@ import (
 
 	"log/slog"
 
-	"github.com/delayq/delayq/internal/contain"
 	"sync"
 	"time"
+
+	"github.com/delayq/delayq/internal/contain"
 )
 
 // A keeper starts the loops of a server, and restarts a loop that a crash has ended.

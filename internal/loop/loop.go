@@ -3,11 +3,12 @@ package loop
 import (
 	"container/heap"
 	"context"
-	"github.com/delayq/delayq/internal/contain"
 	"math"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/delayq/delayq/internal/contain"
 )
 
 // A Loop is work that recurs: a topic promotes, takes, settles and extends in loops. A loop has no

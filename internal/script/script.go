@@ -248,8 +248,8 @@ func (f felt) Process(ctx context.Context, cmd redis.Cmder) error {
 	return f.pulse.Feel(key, began, err)
 }
 
-// A listener hears of the calls of scripts.
-type listener interface {
+// A Listener hears of the calls of scripts.
+type Listener interface {
 	Listens() bool // otherwise nobody measures how long calls take
 	Called(event Event)
 }
@@ -266,7 +266,7 @@ type Event struct {
 // Caller executes scripts for a client, an inspector or a server.
 type Caller struct {
 	RDB   processor
-	Hooks listener // nil: none
+	Hooks Listener // nil: none
 	// only is nil unless the caller is an inspector's: then scripts are sent so that Redis refuses
 	// their writes.
 	Only *ReadOnly

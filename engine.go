@@ -1,0 +1,343 @@
+package delayq
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/delayq/delayq/internal/contain"
+	"github.com/delayq/delayq/internal/link"
+	"github.com/delayq/delayq/internal/loop"
+	"github.com/delayq/delayq/internal/schedule"
+	"github.com/delayq/delayq/internal/script"
+)
+
+// A config is what a server is told when it is made.
+type config struct {
+	id, prefix  string // id is the name of the server in Redis
+	lease       time.Duration
+	drain       time.Duration
+	tick        time.Duration
+	deadCount   int
+	deadAge     time.Duration
+	failFast    time.Duration // 0: never
+	history     bool          // what happens in the topics is counted
+	concurrency int           // workers of a topic that does not set it
+	own         bool          // also of a topic of a pool
+	pools       map[string]int
+	calendars   schedule.Calendars
+	judge       judge
+	observer    observer
+	listener    script.Listener
+}
+
+// An engine serves topics: it promotes, takes, runs, extends, settles and prunes their jobs.
+type engine struct {
+	rdb         redis.UniversalClient
+	config      config
+	log         *slog.Logger
+	scripts     script.Caller
+	takeScripts script.Caller // with their own connections
+
+	calls         redis.UniversalClient // for calls that Redis answers immediately
+	takes         redis.UniversalClient // for takes, whose replies can be large
+	blocking      redis.UniversalClient // for blocking pops
+	dials         [3]*link.Conns        // the connections of these three
+	pulse         link.Pulse
+	answerTimeout time.Duration
+	dialTimeout   time.Duration
+	outage        *outage
+	life          atomic.Pointer[life]
+	ready         chan struct{} // closed when run takes jobs
+	loops         loop.Group
+	nodes         nodes
+	leaveBy       func() time.Time  // when takes without a reply are given up, after a stop
+	alarms        chan *topicServer // topics that have lost jobs
+	watch         watch
+	blocked       blockedTopics
+	pools         map[string]*workerPool // by name
+	alwaysRings   bool                   // even with few topics
+	topics        topicSet
+	settled       chan struct{} // closed when the last job is settled
+
+	mu       sync.Mutex
+	used     bool // run has begun
+	stopped  bool // run is about to end
+	started  time.Time
+	patterns []*pattern     // fixed by run
+	lifetime *lifetime      // nil: before and after run
+	running  sync.WaitGroup // handlers
+	left     []*topicServer // removed, and their last numbers are not in the history yet
+}
+
+// newEngine returns an engine without topics. It opens no connection.
+func newEngine(rdb redis.UniversalClient, c config) *engine {
+	s := &engine{rdb: rdb, config: c, alarms: make(chan *topicServer, 16)}
+	s.ready, s.settled = make(chan struct{}), make(chan struct{})
+	s.enter(stateNew)
+	s.watch.now = make(chan struct{}, 1)
+	s.nodes.all = make(map[redis.UniversalClient]*node)
+	s.leaveBy = sync.OnceValue(func() time.Time { return time.Now().Add(2 * stopPatience) })
+	s.pools = make(map[string]*workerPool, len(c.pools))
+	for name, size := range c.pools {
+		s.pools[name] = newWorkerPool(name, size)
+	}
+	return s
+}
+
+// handlesNone reports whether there is neither a topic nor a pattern.
+func (s *engine) handlesNone() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.topics.len()+len(s.patterns) == 0
+}
+
+// begin fixes the patterns, and opens the connections of the server.
+func (s *engine) begin(log *slog.Logger) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.used = true
+	s.started = time.Now()
+	s.log = log
+	s.loops.Log = s.log
+	s.connect()
+	for _, t := range s.topics.all() {
+		t.init()
+	}
+}
+
+// connect makes the clients of the server. Their pools have room for as many calls as there can be
+// at a time. When there is little to do, most of the connections are closed: see trim.
+func (s *engine) connect() {
+	s.nodes.topics = s.topics.len()
+	for _, p := range s.patterns {
+		s.nodes.topics += p.most
+	}
+	n, many, all := s.nodes.topics, 1000, link.NewGroup()
+	own := func(size, idle int, answer time.Duration) (redis.UniversalClient, *link.Conns) {
+		return link.New(s.rdb, all, link.Options{
+			PoolSize: size, Idle: idle, Answer: answer, Client: contain.Options, Cluster: contain.ClusterOptions,
+		})
+	}
+	s.calls, s.dials[0] = own(mostCalls(many)+otherCalls, restingCalls(n), 0)
+	s.takes, s.dials[1] = own(mostTakes(many), restingTakes(n), takeTimeoutMost)
+	s.blocking, s.dials[2] = own(2*mostBlocked, 0, 0)
+	for _, rdb := range []redis.UniversalClient{s.calls, s.takes, s.blocking} {
+		rdb.AddHook(loop.SignHook{})
+	}
+	s.answerTimeout, s.dialTimeout = link.AnswerTimeout(s.rdb), link.DialTimeout(s.rdb)
+	_, s.pulse.Cluster = s.rdb.(*redis.ClusterClient)
+	s.scripts = script.Caller{RDB: script.NewFelt(s.calls, &s.pulse), Hooks: s.config.listener}
+	s.takeScripts = script.Caller{RDB: script.NewFelt(s.takes, &s.pulse), Hooks: s.config.listener}
+	s.outage = &outage{log: s.log, lost: func(error) {
+		for _, rdb := range []redis.UniversalClient{s.calls, s.takes, s.blocking} {
+			link.Reload(rdb)
+		}
+	}}
+}
+
+// run serves the topics until ctx is done, and then shuts down. begin must have returned nil.
+func (s *engine) run(ctx context.Context) error {
+	s.enter(stateStarting)
+	defer s.enter(stateStopped)
+	defer s.close()
+	defer s.serve(nil)
+	if err := s.awaitRedis(ctx); err != nil || ctx.Err() != nil {
+		return err
+	}
+
+	s.log.Info("server started", "server", s.config.id, "count", s.topics.len())
+	work, endWork := context.WithCancel(context.WithoutCancel(ctx))
+	defer endWork()
+	fetch, endFetch := context.WithCancel(ctx)
+	defer endFetch()
+	var fetching, taking, working, beating, counting sync.WaitGroup
+	s.serve(&lifetime{fetch, work, &fetching, &taking, &working})
+	s.loops.Keep(work, &working, "control", s.controlLoop)
+	beat, endBeating := context.WithCancel(work)
+	defer endBeating()
+	s.loops.Keep(beat, &beating, "heartbeat", func(ctx context.Context) { s.heartbeatLoop(ctx, fetch) })
+	beaten := s.whenDone(&beating)
+	if s.config.history {
+		s.loops.Keep(work, &counting, "history", s.historyLoop)
+	}
+	counted := s.whenDone(&counting)
+	s.loops.Keep(fetch, &working, "watch", s.watchLoop)
+	s.loops.Keep(fetch, &working, "survey", s.surveyLoop)
+	if len(s.patterns) > 0 {
+		s.loops.Keep(fetch, &working, "follow", s.followLoop)
+	}
+	s.loops.Keep(fetch, &working, "check", s.checkLoop)
+	s.loops.Keep(fetch, &working, "check", s.alarmLoop)
+	s.enter(stateRunning)
+	close(s.ready)
+
+	<-ctx.Done()
+	s.enter(stateDraining)
+	// ctx is cancelled before fetch: if a pop were closed in between, it would be logged as an
+	// outage.
+	endFetch()
+	s.serve(nil)
+	for _, t := range s.topics.all() {
+		t.stop()
+	}
+	s.log.Info("server draining", "count", s.owned())
+	s.closeWaits()
+	// Replies that take long to arrive are not awaited, because their jobs would only be put back.
+	late := time.AfterFunc(stopPatience, s.dials[1].HangUp)
+	defer late.Stop()
+	s.drain(s.whenDone(&s.running), s.whenDone(&taking, &fetching))
+	close(s.settled)
+	endBeating()
+	parting := time.NewTimer(farewellTime)
+	defer parting.Stop()
+	s.farewell(beaten)
+	select {
+	case <-counted:
+	case <-parting.C:
+	}
+	endWork()
+	s.close() // ends every call that still waits for a reply
+	working.Wait()
+	<-beaten
+	<-counted
+	taking.Wait()
+	fetching.Wait()
+	for _, t := range s.topics.all() {
+		t.waits.Wait()
+		t.reportUnsettled()
+	}
+	s.nodes.close()
+	return nil
+}
+
+// whenDone returns a channel that is closed when all goroutines of the groups have exited.
+func (s *engine) whenDone(groups ...*sync.WaitGroup) <-chan struct{} {
+	c := make(chan struct{})
+	contain.Launch(nil, func() {
+		defer close(c)
+		for _, g := range groups {
+			g.Wait()
+		}
+	}, func(why *contain.Crash) { s.loops.Crashed("drain", why) })
+	return c
+}
+
+// Timeouts at the end of a drain. Their sum is how long Run can take beyond the Drain timeout.
+const (
+	shutdownGrace = 100 * time.Millisecond // for handlers to return once cancelled
+	settleGrace   = 200 * time.Millisecond // for results to be recorded in Redis
+)
+
+// drain lets handlers finish, then cuts them off. Takes exit soon after the stop by themselves,
+// even if Redis does not answer. handled is closed when no handler is left, and fetched when
+// nothing takes or promotes any more.
+func (s *engine) drain(handled, fetched <-chan struct{}) {
+	begun := time.Now()
+	fetching := time.NewTimer(max(shutdownGrace, min(s.config.drain, callTimeout)))
+	defer fetching.Stop()
+	deadline := time.NewTimer(s.config.drain)
+	defer deadline.Stop()
+	early := false
+	select {
+	case <-handled:
+		early = true
+	case <-deadline.C:
+		s.cutOff(handled)
+	}
+	select {
+	case <-fetched:
+	case <-fetching.C:
+		select {
+		case <-fetched: // the handlers took longer than that, so both are ready
+		default:
+			s.log.Warn("take unanswered", "err", "Redis did not answer the last takes before the server stopped")
+		}
+	}
+	patience := settleGrace
+	if early {
+		patience = max(patience, s.config.drain-time.Since(begun))
+	}
+	s.flush(patience)
+}
+
+// cutOff cancels the contexts of all handlers, and puts back the jobs of those that do not return.
+func (s *engine) cutOff(handled <-chan struct{}) {
+	for _, t := range s.topics.all() {
+		t.cancelAll(ErrShutdown)
+	}
+	grace := time.NewTimer(shutdownGrace)
+	defer grace.Stop()
+	select {
+	case <-handled:
+		return
+	case <-grace.C:
+	}
+	abandoned := 0
+	for _, t := range s.topics.all() {
+		abandoned += t.abandonAll()
+	}
+	s.log.Warn("handlers abandoned", "count", abandoned, "err", "they did not return when their contexts were cancelled")
+}
+
+// flush waits until all results are recorded in Redis, for at most d.
+func (s *engine) flush(d time.Duration) {
+	deadline := time.NewTimer(d)
+	defer deadline.Stop()
+	for _, t := range s.topics.all() {
+		select {
+		case <-t.settled():
+		case <-deadline.C:
+			s.log.Error("jobs not settled", "count", s.owned(), "err", "could not record results in Redis; these jobs run again when their leases expire")
+			return
+		}
+	}
+}
+
+// owned returns the number of jobs that belong to this server.
+func (s *engine) owned() (n int) {
+	for _, t := range s.topics.all() {
+		n += t.count()
+	}
+	return n
+}
+
+// closeWaits ends the blocking pops.
+func (s *engine) closeWaits() { hangUp(s.blocking, s.dials[2]) }
+
+func (s *engine) close() {
+	s.closeWaits()
+	hangUp(s.calls, s.dials[0])
+	hangUp(s.takes, s.dials[1])
+}
+
+// hangUp closes a client and its connections. Close alone waits for a connection on whose greeting
+// Redis does not answer. Without connections first, go-redis would log that it cannot dial.
+func hangUp(rdb redis.UniversalClient, conns *link.Conns) {
+	closed := make(chan struct{})
+	contain.Launch(nil, func() {
+		defer close(closed)
+		closeQuietly(rdb)
+	}, func(*contain.Crash) {}) // only hooks of the user could, and Close calls none
+	again := time.NewTicker(hangUpEvery)
+	defer again.Stop()
+	for waits := true; waits; {
+		conns.HangUp()
+		select {
+		case <-closed:
+			waits = false
+		case <-again.C:
+		}
+	}
+	conns.Close()
+}
+
+// hangUpEvery is how often connections are closed that are made while a client is being closed.
+const hangUpEvery = 10 * time.Millisecond
+
+// closeQuietly closes a client. The only possible error is that it is closed already.
+func closeQuietly(rdb redis.UniversalClient) { _ = rdb.Close() }
