@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/delayq/delayq/internal/record"
+	"github.com/delayq/delayq/internal/run"
 )
 
 // Again continues a job under the same ID. If a handler returns it, the job is completed and, in
@@ -46,11 +47,11 @@ func (e *againError) Error() string { return "delayq: again" }
 func IsAgain(err error) bool { return wishOf(err).again != nil }
 
 // renew returns the job that follows the one of a run that has ended at end.
-func renew(r *run, again *againError, end time.Time) (*renewal, error) {
+func renew(r *run.Run, again *againError, end time.Time) (*renewal, error) {
 	if n := len(again.payload); n > mostPayload {
 		return nil, fmt.Errorf("again: %w: payload of %d bytes, at most %d are allowed", ErrInvalid, n, mostPayload)
 	}
-	o := jobOptions{Options: r.opts.Given()}
+	o := jobOptions{Options: r.Options.Given()}
 	o.DueAt, o.DueIn, o.ExpireAt = 0, 0, 0
 	o, err := o.with(again.opts)
 	if err != nil {

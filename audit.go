@@ -85,19 +85,19 @@ func (s *engine) audit(ctx context.Context, topics ...*topicServer) error {
 func (t *topicServer) takesAtLeast(n int64) int64 {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.owned.taken = max(t.owned.taken, n)
-	return t.owned.taken
+	t.owned.Taken = max(t.owned.Taken, n)
+	return t.owned.Taken
 }
 
 // bereave records that Redis has lost data of the topic. Jobs that are running now and have no
 // record were not cancelled.
 func (t *topicServer) bereave(found, least int64) {
 	t.mu.Lock()
-	known := t.owned.taken < least // another goroutine was first
+	known := t.owned.Taken < least // another goroutine was first
 	if !known {
-		t.owned.taken = found
-		for _, r := range t.owned.runs {
-			r.bereft = true
+		t.owned.Taken = found
+		for _, r := range t.owned.Runs {
+			r.Bereft = true
 		}
 	}
 	t.mu.Unlock()

@@ -273,7 +273,7 @@ type enqueueBatch struct {
 func (c *Client) newEnqueueBatch(ctx context.Context, jobs int) *enqueueBatch {
 	b := &enqueueBatch{ctx: ctx, results: make([]EnqueueResult, jobs)}
 	b.batch = c.newBatch(ctx, enqueueKind, jobs, func(i int, o *operation, fresh *NewJob) {
-		o.fresh.own.stored(o.err, maybeStored(o.err))
+		o.fresh.own.Stored(o.err, maybeStored(o.err))
 		b.results[i].Err = o.err
 		if maybeStored(o.err) {
 			b.results[i].Job = o.job(o.err)

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/delayq/delayq/internal/run"
 	"github.com/delayq/delayq/internal/script"
 )
 
@@ -127,7 +128,7 @@ func (j *Job) Err() error {
 	if j == nil || j.part == nil {
 		return nil
 	}
-	return j.part.gone()
+	return j.part.Gone()
 }
 
 // Context returns the context of one job of a batch. It is a child of that of the batch, which ends
@@ -138,7 +139,7 @@ func (j *Job) Context() context.Context {
 	if j == nil || j.part == nil {
 		return context.Background()
 	}
-	return j.part.ctx
+	return j.part.Ctx
 }
 
 // end sets the outcome of a job of a batch.
@@ -148,7 +149,7 @@ func (j *Job) end(call string, err error) error {
 		return fmt.Errorf("%s: %w: nil job", call, ErrInvalid)
 	case j.part == nil:
 		return script.Place{Call: call, Topic: j.Topic, Job: j.ID}.At(fmt.Errorf("%w: the job is not in a batch", ErrInvalid))
-	case !j.part.set(err):
+	case !j.part.Set(err):
 		return script.Place{Call: call, Topic: j.Topic, Job: j.ID}.At(fmt.Errorf("%w: the batch handler has returned", ErrInvalid))
 	}
 	return nil
@@ -156,7 +157,7 @@ func (j *Job) end(call string, err error) error {
 
 // runBatch calls a batch handler without a server, and returns the outcome of each job.
 func runBatch(ctx context.Context, f BatchHandlerFunc, jobs []*Job) []error {
-	parts, errs := make([]part, len(jobs)), make([]error, len(jobs))
+	parts, errs := make([]run.Part, len(jobs)), make([]error, len(jobs))
 	if ctx == nil || f == nil || slices.Contains(jobs, nil) {
 		for i := range errs {
 			errs[i] = fmt.Errorf("run batch: %w: nil context, handler or job", ErrInvalid)
@@ -164,12 +165,12 @@ func runBatch(ctx context.Context, f BatchHandlerFunc, jobs []*Job) []error {
 		return errs
 	}
 	for i, job := range jobs {
-		parts[i].ctx, job.part = ctx, &parts[i]
+		parts[i].Ctx, job.part = ctx, &parts[i]
 	}
 	var err error
 	defer func() {
 		for i := range parts {
-			errs[i], _ = parts[i].close(err, nil)
+			errs[i], _ = parts[i].Close(err, nil)
 		}
 	}()
 	err = f(ctx, slices.Clone(jobs))

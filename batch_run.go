@@ -2,6 +2,7 @@ package delayq
 
 import (
 	"context"
+	"github.com/delayq/delayq/internal/run"
 	"time"
 )
 
@@ -53,9 +54,9 @@ func (t *topicServer) endGatherLocked() {
 
 // startBatchLocked makes a batch of a job and of those that follow it in the queue, and marks them
 // as running.
-func (t *topicServer) startBatchLocked(first *run, now time.Time) {
+func (t *topicServer) startBatchLocked(first *run.Run, now time.Time) {
 	t.endGatherLocked()
-	runs := make([]*run, 1, 1+min(len(t.workers.next), t.workers.perCall-1))
+	runs := make([]*run.Run, 1, 1+min(len(t.workers.next), t.workers.perCall-1))
 	runs[0] = first
 	for len(runs) < t.workers.perCall && t.workers.follows(first) {
 		r := t.workers.shift()
@@ -63,25 +64,25 @@ func (t *topicServer) startBatchLocked(first *run, now time.Time) {
 			runs = append(runs, r)
 		}
 	}
-	beginBatch(t.base, &t.mu, t.keys, runs, now, t.clock.at(now))
+	run.BeginBatch(t.base, &t.mu, t.keys, runs, now, t.clock.at(now))
 }
 
 // executeBatch is execute for a batch.
-func (t *topicServer) executeBatch(b *batchRun) (next *run) {
-	defer b.end()
+func (t *topicServer) executeBatch(b *run.Batch) (next *run.Run) {
+	defer b.End()
 	return t.handle(func() error {
-		return t.task.RunBatch(&b.ctx, b, func(r *run) context.Context { return t.server.config.observer.Begun(&r.ctx, r) })
-	}, func(err error) *run { return t.finishBatch(b, context.Cause(&b.ctx), err, time.Now()) })
+		return t.task.RunBatch(&b.Ctx, b, func(r *run.Run) context.Context { return t.server.config.observer.Begun(&r.Ctx, r) })
+	}, func(err error) *run.Run { return t.finishBatch(b, context.Cause(&b.Ctx), err, time.Now()) })
 }
 
 // finishBatch is finish for a batch whose handler has returned err.
-func (t *topicServer) finishBatch(b *batchRun, cause, err error, now time.Time) (next *run) {
-	ran := now.Sub(b.began)
-	rows := make([]row, len(b.runs))
-	for i, r := range b.runs {
-		own, ended := b.parts[i].close(err, cause)
+func (t *topicServer) finishBatch(b *run.Batch, cause, err error, now time.Time) (next *run.Run) {
+	ran := now.Sub(b.Began)
+	rows := make([]row, len(b.Runs))
+	for i, r := range b.Runs {
+		own, ended := b.Parts[i].Close(err, cause)
 		rows[i] = t.server.config.judge.Verdict(r, ended, own, ran)
-		rows[i].cause, rows[i].output = ended, r.output.end()
+		rows[i].cause, rows[i].output = ended, r.Output.End()
 	}
 	type end struct {
 		abandoned bool

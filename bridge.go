@@ -14,6 +14,7 @@ import (
 
 	"github.com/delayq/delayq/internal/bridge"
 	"github.com/delayq/delayq/internal/record"
+	"github.com/delayq/delayq/internal/run"
 	"github.com/delayq/delayq/internal/script"
 )
 
@@ -111,7 +112,7 @@ func runOf(fresh NewJob, now time.Time) (*Job, error) {
 func (j *Job) lend() {
 	j.fence = new(atomic.Int64)
 	j.fence.Store(j.StartedAt.Add(defaultServer.lease).UnixMicro())
-	j.output = new(attachment)
+	j.output = new(run.Output)
 }
 
 // next returns the job of the next run, which begins when the lease of this run has expired.

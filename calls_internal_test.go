@@ -21,6 +21,7 @@ import (
 	"github.com/delayq/delayq/internal/embedded"
 	"github.com/delayq/delayq/internal/link"
 	"github.com/delayq/delayq/internal/redistest"
+	"github.com/delayq/delayq/internal/run"
 	"github.com/delayq/delayq/internal/script"
 )
 
@@ -98,13 +99,13 @@ func TestStepOfTheLocalClockChangesNothing(t *testing.T) {
 		require.EqualValues(t, ms+5000-5-1, c.earliest(wrong), "counted from the arrival")
 
 		// A lease of 8 s that was asked for at sent.
-		held := &holdings{}
-		r := &run{id: "x", until: sent.Add(8 * time.Second)}
-		held.add(r, sent)
-		require.Equal(t, []*run{r}, held.extendable(wrong), "given up too early")
-		require.NoError(t, r.lost)
-		require.Empty(t, held.extendable(stepped(sent.Add(8*time.Second), step)), "kept too long")
-		require.ErrorIs(t, r.lost, ErrLeaseLost)
+		held := &run.Holdings{}
+		r := &run.Run{ID: "x", Until: sent.Add(8 * time.Second)}
+		held.Add(r, sent)
+		require.Equal(t, []*run.Run{r}, held.Extendable(wrong), "given up too early")
+		require.NoError(t, r.Lost)
+		require.Empty(t, held.Extendable(stepped(sent.Add(8*time.Second), step)), "kept too long")
+		require.ErrorIs(t, r.Lost, ErrLeaseLost)
 	}
 }
 

@@ -38,12 +38,12 @@ func (s *sums) add(r *row) {
 			break
 		}
 	}
-	if r.run.start.IsZero() {
+	if r.run.Start.IsZero() {
 		return
 	}
-	s[record.FirstLate+record.BucketOf(record.LatenessBounds, r.run.late)]++
+	s[record.FirstLate+record.BucketOf(record.LatenessBounds, r.run.Lateness)]++
 	if !r.end.IsZero() {
-		s[record.FirstRan+record.BucketOf(record.RunTimeBounds, r.end.Sub(r.run.start))]++
+		s[record.FirstRan+record.BucketOf(record.RunTimeBounds, r.end.Sub(r.run.Start))]++
 	}
 }
 

@@ -15,6 +15,7 @@ import (
 	"github.com/delayq/delayq/internal/contain"
 	"github.com/delayq/delayq/internal/link"
 	"github.com/delayq/delayq/internal/record"
+	"github.com/delayq/delayq/internal/run"
 	"github.com/delayq/delayq/internal/script"
 )
 
@@ -166,7 +167,7 @@ func (c *Client) Enqueue(ctx context.Context, topic, id string, payload []byte, 
 		return nil, end.with(CallResult{ID: fresh.ID, Err: err})
 	}
 	err = c.carryOut(ctx, o)
-	o.fresh.own.stored(err, maybeStored(err))
+	o.fresh.own.Stored(err, maybeStored(err))
 	c.enqueued(ctx, fresh, o, err)
 	_ = end.with(CallResult{ID: o.id, Err: err})
 	if !maybeStored(err) {
@@ -192,8 +193,8 @@ func (c *Client) defaults() jobOptions {
 func (c *Client) prepare(ctx context.Context, fresh *NewJob) (*operation, error) {
 	op, err := c.seal(ctx, fresh)
 	if err == nil && op.fresh.opts.replace == replaceAny {
-		op.fresh.own = ownRun(ctx, c.o.prefix, op.topic, op.id)
-		op.fresh.own.replace()
+		op.fresh.own = run.Own(ctx, c.o.prefix, op.topic, op.id)
+		op.fresh.own.Replace()
 	}
 	return op, err
 }

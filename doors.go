@@ -2,6 +2,7 @@ package delayq
 
 import (
 	"context"
+	"github.com/delayq/delayq/internal/run"
 	"log/slog"
 	"time"
 )
@@ -9,20 +10,20 @@ import (
 // A task runs the jobs of a topic: it is what the topic's handler is for the engine.
 type task interface {
 	// Run runs a job, and returns what its handler returns.
-	Run(ctx context.Context, r *run) error
+	Run(ctx context.Context, r *run.Run) error
 	// RunBatch runs the jobs of a batch. ctx is that of the batch, and each returns the context
 	// of one of its jobs.
-	RunBatch(ctx context.Context, b *batchRun, each func(*run) context.Context) error
+	RunBatch(ctx context.Context, b *run.Batch, each func(*run.Run) context.Context) error
 }
 
 // A judge decides what happens to a job.
 type judge interface {
 	// Verdict turns the result of a handler into the row that is sent to Redis. cause is that of
 	// the end of the run's context; nil: it had not ended. ran is how long the handler ran.
-	Verdict(r *run, cause, err error, ran time.Duration) row
+	Verdict(r *run.Run, cause, err error, ran time.Duration) row
 	// Refusal returns the row to send for a taken job that must not run, or nil if it must run. now
 	// is Redis's clock in ms. It logs to the log of the topic.
-	Refusal(r *run, undecodable error, now int64, log *slog.Logger) *row
+	Refusal(r *run.Run, undecodable error, now int64, log *slog.Logger) *row
 	// Steers reports whether an error only says what is to happen to the job.
 	Steers(err error) bool
 }
@@ -31,7 +32,7 @@ type judge interface {
 // call.
 type observer interface {
 	// Begun is told that a run begins, and returns the context for its handler.
-	Begun(ctx context.Context, r *run) context.Context
+	Begun(ctx context.Context, r *run.Run) context.Context
 	// Ended is told the outcomes of runs. It calls log with each row before it passes that on, and
 	// alive before each call of the user's code.
 	Ended(list []row, log func(row), alive func())

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/delayq/delayq/internal/run"
 	"github.com/delayq/delayq/internal/script"
 )
 
@@ -109,22 +110,22 @@ var (
 	// ErrLeaseLost is the cause when the job no longer belongs to this worker: its lease ran out,
 	// or it was replaced and the message about that was lost, or Redis has lost data. Another
 	// worker may be running the job. The handler's result is ignored; an error is logged.
-	ErrLeaseLost = errLeaseLost
+	ErrLeaseLost = run.ErrLeaseLost
 
 	// ErrReplaced is the cause when a call with [Replace] has replaced this job with a new one of
 	// the same ID. It wraps [ErrLeaseLost]. The handler's result is ignored; an error is logged. A
 	// handler that replaces its own job is not cancelled.
-	ErrReplaced = errReplaced
+	ErrReplaced = run.ErrReplaced
 
 	// ErrCancelled is the cause when [Client.Dequeue] cancelled the job. The handler's result is
 	// ignored; an error is logged.
-	ErrCancelled = errCancelled
+	ErrCancelled = run.ErrCancelled
 
 	// ErrShutdown is the cause when the server stops and the [Drain] timeout is over. A handler
 	// that then returns nil still completes its job. If it returns an error, the job goes back to
 	// ready without using up an attempt.
-	ErrShutdown = errShutdown
+	ErrShutdown = run.ErrShutdown
 
 	// ErrTimeout is the cause when the job's [Timeout] is over. It wraps context.DeadlineExceeded.
-	ErrTimeout = errTimeout
+	ErrTimeout = run.ErrTimeout
 )

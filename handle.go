@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/delayq/delayq/internal/contain"
+	"github.com/delayq/delayq/internal/run"
 	"github.com/delayq/delayq/internal/script"
 )
 
@@ -96,15 +97,17 @@ type handling struct {
 }
 
 // Run calls the handler with the job of a run.
-func (h *handling) Run(ctx context.Context, r *run) error { return h.handler.Handle(ctx, newJob(r)) }
+func (h *handling) Run(ctx context.Context, r *run.Run) error {
+	return h.handler.Handle(ctx, newJob(r))
+}
 
 // RunBatch calls the batch handler with the jobs of a batch.
-func (h *handling) RunBatch(ctx context.Context, b *batchRun, each func(*run) context.Context) error {
-	jobs := make([]*Job, len(b.runs))
-	for i, r := range b.runs {
-		b.parts[i].ctx = each(r)
+func (h *handling) RunBatch(ctx context.Context, b *run.Batch, each func(*run.Run) context.Context) error {
+	jobs := make([]*Job, len(b.Runs))
+	for i, r := range b.Runs {
+		b.Parts[i].Ctx = each(r)
 		jobs[i] = newJob(r)
-		jobs[i].part = &b.parts[i]
+		jobs[i].part = &b.Parts[i]
 	}
 	return h.handler.(*batchHandler).handle(ctx, jobs)
 }

@@ -123,10 +123,10 @@ func (t *topicServer) status(now time.Time) record.HeartbeatTopic {
 	if m := t.workers.member; m != nil {
 		info.Pool, info.Size, info.Weight = m.pool.name, m.pool.size, m.weight
 	}
-	info.Taken, info.Within = t.pace.mark(now, t.owned.added)
+	info.Taken, info.Within = t.pace.mark(now, t.owned.Added)
 	at := t.clock.at(now)
-	for r := range t.owned.running {
-		info.Longest = append(info.Longest, record.HeartbeatJob{ID: strings.ToValidUTF8(r.id, "\uFFFD"), Running: at.Sub(r.start)})
+	for r := range t.owned.Running {
+		info.Longest = append(info.Longest, record.HeartbeatJob{ID: strings.ToValidUTF8(r.ID, "\uFFFD"), Running: at.Sub(r.Start)})
 	}
 	slices.SortFunc(info.Longest, func(a, b record.HeartbeatJob) int { return cmp.Compare(b.Running, a.Running) })
 	info.Longest = info.Longest[:min(len(info.Longest), longestRuns)]

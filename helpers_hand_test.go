@@ -21,6 +21,7 @@ import (
 
 	"github.com/delayq/delayq/internal/record"
 	"github.com/delayq/delayq/internal/redistest"
+	"github.com/delayq/delayq/internal/run"
 	"github.com/delayq/delayq/internal/script"
 )
 
@@ -154,8 +155,8 @@ func (h *Hand) settle(held []Held, like row) (script.Reply, error) {
 		rec, _ := record.Decode(one.Record) // of one that cannot be read nothing is needed
 		m, _ := record.DecodeMoved(one.Moved)
 		finished, _ := strconv.Atoi(one.Attempts) // "" is none
-		list[i].run = &run{
-			id: one.ID, fence: record.ParseFence(one.Fence), opts: rec.Options, past: m.Tally, attempt: finished + 1, start: msTime(rec.EnqueuedAt),
+		list[i].run = &run.Run{
+			ID: one.ID, Fence: record.ParseFence(one.Fence), Options: rec.Options, Past: m.Tally, Attempt: finished + 1, Start: msTime(rec.EnqueuedAt),
 		}
 		list[i].end, list[i].past = msTime(rec.EnqueuedAt+5), m.Tally
 		if like.verb == verbSnooze {

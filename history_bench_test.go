@@ -14,6 +14,7 @@ import (
 
 	"github.com/delayq/delayq/internal/record"
 	"github.com/delayq/delayq/internal/redistest"
+	"github.com/delayq/delayq/internal/run"
 	"github.com/delayq/delayq/internal/script"
 )
 
@@ -125,7 +126,7 @@ func BenchmarkCountRun(b *testing.B) {
 	s := NewServer(rdb)
 	s.HandlerFunc("topic", func(context.Context, *Job) error { return nil })
 	topic := s.engine.topics.get("topic")
-	r := row{run: &run{start: time.Unix(1, 0), late: 7 * time.Millisecond}, verb: verbAck, end: time.Unix(1, 20_000_000)}
+	r := row{run: &run.Run{Start: time.Unix(1, 0), Lateness: 7 * time.Millisecond}, verb: verbAck, end: time.Unix(1, 20_000_000)}
 	b.ReportAllocs()
 	for b.Loop() {
 		topic.countLocked(&r)

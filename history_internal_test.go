@@ -15,6 +15,7 @@ import (
 	"github.com/delayq/delayq/internal/embedded"
 	"github.com/delayq/delayq/internal/record"
 	"github.com/delayq/delayq/internal/redistest"
+	"github.com/delayq/delayq/internal/run"
 	"github.com/delayq/delayq/internal/script"
 )
 
@@ -313,7 +314,7 @@ func TestHistoryIsGivenUp(t *testing.T) {
 			topic.mu.Lock()
 			defer topic.mu.Unlock()
 			for range n {
-				topic.countLocked(&row{run: &run{}, verb: verbAck})
+				topic.countLocked(&row{run: &run.Run{}, verb: verbAck})
 			}
 		}
 		send := func() error {
@@ -450,7 +451,7 @@ func TestCountingAllocatesNothing(t *testing.T) {
 	s := NewServer(rdb)
 	s.HandlerFunc("topic", func(context.Context, *Job) error { return nil })
 	topic := s.engine.topics.get("topic")
-	r := row{run: &run{start: time.Unix(1, 0), late: time.Second}, verb: verbAck, end: time.Unix(2, 0)}
+	r := row{run: &run.Run{Start: time.Unix(1, 0), Lateness: time.Second}, verb: verbAck, end: time.Unix(2, 0)}
 	require.Zero(t, testing.AllocsPerRun(100, func() { topic.countLocked(&r) }))
 	require.Positive(t, topic.history.sums[record.FirstRan+record.BucketOf(record.RunTimeBounds, time.Second)])
 }

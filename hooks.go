@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/delayq/delayq/internal/contain"
+	"github.com/delayq/delayq/internal/run"
 	"github.com/delayq/delayq/internal/script"
 )
 
@@ -436,11 +437,11 @@ type witness struct {
 }
 
 // Begun calls the hooks of a run that begins, and returns the context for its handler.
-func (w witness) Begun(ctx context.Context, r *run) context.Context {
+func (w witness) Begun(ctx context.Context, r *run.Run) context.Context {
 	if len(w.run)+len(w.started) == 0 {
 		return ctx
 	}
-	event := w.event(ended{run: r})
+	event := w.event(run.Ended{Run: r})
 	for _, hook := range w.run {
 		w.guard(func() {
 			within, end := hook.Run(ctx, event)
@@ -448,7 +449,7 @@ func (w witness) Begun(ctx context.Context, r *run) context.Context {
 				ctx = within
 			}
 			if end != nil {
-				r.addEnd(func(e ended) { end(w.event(e)) })
+				r.AddEnd(func(e run.Ended) { end(w.event(e)) })
 			}
 		})
 	}
@@ -467,10 +468,10 @@ func (w witness) Ended(rows []row, log func(row), alive func()) {
 		}
 		return
 	}
-	var now ended
+	var now run.Ended
 	var event RunEvent
 	var fire []func(RunEvent) // what is still to be called with the event
-	var ends *runEnd          // what is to be called after that
+	var ends *run.End         // what is to be called after that
 	for len(rows) > 0 || len(fire) > 0 || ends != nil {
 		w.apart(func() {
 			for {
@@ -481,8 +482,8 @@ func (w witness) Ended(rows []row, log func(row), alive func()) {
 						fire = fire[1:]
 						w.guard(func() { f(event) })
 					} else {
-						f := ends.call
-						ends = ends.before
+						f := ends.Call
+						ends = ends.Before
 						w.guard(func() { f(now) })
 					}
 				}
@@ -492,7 +493,7 @@ func (w witness) Ended(rows []row, log func(row), alive func()) {
 				r := rows[0]
 				rows = rows[1:]
 				log(r)
-				fire, ends = w.outcome[Outcome(r.outcome())], r.run.takeEnds()
+				fire, ends = w.outcome[Outcome(r.outcome())], r.run.TakeEnds()
 				if len(fire) > 0 || ends != nil {
 					now = r.ended()
 					event = w.event(now)
@@ -505,10 +506,10 @@ func (w witness) Ended(rows []row, log func(row), alive func()) {
 // Late tells the hooks that a handler has returned after the drain.
 func (w witness) Late(r row) {
 	e := r.ended()
-	for end := r.run.takeEnds(); end != nil; end = end.before { // of a hook that was running then
-		w.apart(func() { end.call(e) })
+	for end := r.run.TakeEnds(); end != nil; end = end.Before { // of a hook that was running then
+		w.apart(func() { end.Call(e) })
 	}
-	e.outcome = ""
+	e.Outcome = ""
 	for _, f := range w.late {
 		w.apart(func() { f(w.event(e)) })
 	}
@@ -516,10 +517,10 @@ func (w witness) Late(r row) {
 
 // Unsettled ends a run whose outcome Redis did not receive.
 func (w witness) Unsettled(r row) {
-	for end := r.run.takeEnds(); end != nil; end = end.before {
+	for end := r.run.TakeEnds(); end != nil; end = end.Before {
 		e := r.ended()
-		e.outcome = ""
-		w.apart(func() { end.call(e) })
+		e.Outcome = ""
+		w.apart(func() { end.Call(e) })
 	}
 }
 
@@ -531,11 +532,11 @@ func (w witness) Pruned(topic string, dead, done int) {
 }
 
 // event returns the event of a run.
-func (w witness) event(e ended) RunEvent {
-	r := e.run
+func (w witness) event(e run.Ended) RunEvent {
+	r := e.Run
 	return RunEvent{
-		Topic: r.topic, ID: r.id, Attempt: r.attempt, EnqueuedAt: r.enqueued, Due: r.due, StartedAt: r.start, FinishedAt: e.finished,
-		Outcome: Outcome(e.outcome), Server: w.server, Err: e.err, Stack: e.stack, Output: e.output, NextDue: e.next,
-		PayloadSize: int(r.size), Headers: r.opts.Headers,
+		Topic: r.Topic, ID: r.ID, Attempt: r.Attempt, EnqueuedAt: r.Enqueued, Due: r.Due, StartedAt: r.Start, FinishedAt: e.Finished,
+		Outcome: Outcome(e.Outcome), Server: w.server, Err: e.Err, Stack: e.Stack, Output: e.Output, NextDue: e.Next,
+		PayloadSize: int(r.Size), Headers: r.Options.Headers,
 	}
 }

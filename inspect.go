@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/delayq/delayq/internal/record"
+	"github.com/delayq/delayq/internal/run"
 	"github.com/delayq/delayq/internal/script"
 )
 
@@ -69,7 +70,7 @@ func readJobInfo(topic, id string, cut int, at func(column int) string) *JobInfo
 		if cut < 0 || len(raw) < cut { // else it may lack its end
 			var output string
 			if raw, output = done.Split(raw); cut < 0 && output != "" {
-				info.output = newAttachment(output)
+				info.output = run.FinalOutput(output)
 			}
 		}
 	default:

@@ -8,6 +8,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/delayq/delayq/internal/record"
+	"github.com/delayq/delayq/internal/run"
 )
 
 // A Job is a payload with an ID that is unique in its topic. [Client.Enqueue] returns it and a
@@ -43,9 +44,9 @@ type Job struct {
 	nonce string
 	spent int           // finished attempts that no longer count against Retries
 	fence *atomic.Int64 // of the run, shared by copies of the job; nil: there is no lease
-	part  *part         // of the batch that the job runs in; nil: none
+	part  *run.Part     // of the batch that the job runs in; nil: none
 	// Of the run, shared by copies of the job; nil: there is no run, or no output of a done one.
-	output *attachment
+	output *run.Output
 }
 
 // Nonce identifies one incarnation of the job: eight random bytes that change with every accepted
@@ -229,14 +230,14 @@ func attemptErrors(log string) (list []AttemptError) {
 }
 
 // newJob returns the job of a run that begins. Its fields belong to the handler.
-func newJob(r *run) *Job {
+func newJob(r *run.Run) *Job {
 	job := &Job{
-		Topic: r.topic, ID: r.id, Payload: r.payload, Headers: r.opts.Headers, Key: r.opts.Key, Attempt: r.attempt,
-		Retries: r.opts.Retries(), Snoozes: r.past.Snoozes, EnqueuedAt: r.enqueued, Due: r.due, StartedAt: r.start,
-		nonce: r.nonce, spent: r.past.Spent, fence: &r.lease, output: &r.output,
+		Topic: r.Topic, ID: r.ID, Payload: r.Payload, Headers: r.Options.Headers, Key: r.Options.Key, Attempt: r.Attempt,
+		Retries: r.Options.Retries(), Snoozes: r.Past.Snoozes, EnqueuedAt: r.Enqueued, Due: r.Due, StartedAt: r.Start,
+		nonce: r.Nonce, spent: r.Past.Spent, fence: &r.Lease, output: &r.Output,
 	}
-	if r.opts.Scheduled {
-		job.scheduledFor(r.id)
+	if r.Options.Scheduled {
+		job.scheduledFor(r.ID)
 	}
 	return job
 }
@@ -256,13 +257,13 @@ func SetTraceParent(ctx context.Context, traceparent string) error {
 		return fmt.Errorf("set trace parent: %w", err)
 	}
 	switch n := len(traceparent); {
-	case !inRun(ctx):
+	case !run.In(ctx):
 		return fmt.Errorf("set trace parent: %w: not the context of a handler", ErrInvalid)
 	case n > maxTraceParent:
 		return fmt.Errorf("set trace parent: %w: %d bytes, at most %d are allowed", ErrInvalid, n, maxTraceParent)
 	case !utf8.ValidString(traceparent):
 		return fmt.Errorf("set trace parent: %w: %q is not UTF-8", ErrInvalid, traceparent)
 	}
-	setTrace(ctx, traceparent)
+	run.SetTrace(ctx, traceparent)
 	return nil
 }

@@ -41,7 +41,7 @@ func (j *Job) attach(output []byte) error {
 		return fmt.Errorf("%w: output of %d bytes, at most %d are allowed", ErrInvalid, n, MaxOutput)
 	case j.output == nil:
 		return fmt.Errorf("%w: the job is not that of a handler", ErrInvalid)
-	case !j.output.set(output):
+	case !j.output.Set(output):
 		return fmt.Errorf("%w: the handler has returned", ErrInvalid)
 	}
 	return nil
@@ -54,5 +54,5 @@ func (j *Job) Output() []byte {
 	if j == nil || j.output == nil {
 		return nil
 	}
-	return bytes.Clone(j.output.get())
+	return bytes.Clone(j.output.Get())
 }

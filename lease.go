@@ -8,6 +8,7 @@ import (
 
 	"github.com/delayq/delayq/internal/loop"
 	"github.com/delayq/delayq/internal/record"
+	"github.com/delayq/delayq/internal/run"
 	"github.com/delayq/delayq/internal/script"
 )
 
@@ -66,7 +67,7 @@ func (t *topicServer) doubt() {
 func (t *topicServer) extendAll(ctx context.Context, look bool) error {
 	t.turn(turnExtend)
 	t.mu.Lock()
-	list := t.owned.extendable(time.Now())
+	list := t.owned.Extendable(time.Now())
 	t.mu.Unlock()
 	for some := range slices.Chunk(list, extendLimit) {
 		rest, err := t.extend(ctx, some)
@@ -88,15 +89,15 @@ func (t *topicServer) extendAll(ctx context.Context, look bool) error {
 //
 // The end is less than one lease after Redis's present time, because extend uses the earliest time
 // that Redis's clock can show. So leases that are given later end later, and fences grow.
-func (t *topicServer) extend(ctx context.Context, list []*run) (rest []*run, err error) {
+func (t *topicServer) extend(ctx context.Context, list []*run.Run) (rest []*run.Run, err error) {
 	sent := time.Now()
 	now, latest, sets := t.clock.earliest(sent), t.clock.latest(sent), t.clock.sets()
 	t.mu.Lock()
-	end := t.owned.propose(now, t.server.config.lease.Milliseconds())
-	e := extension{
-		end: record.LeaseEndAt(end), until: sent.Add(time.Duration(end-latest) * time.Millisecond), sets: sets,
+	end := t.owned.Propose(now, t.server.config.lease.Milliseconds())
+	e := run.Extension{
+		End: record.LeaseEndAt(end), Until: sent.Add(time.Duration(end-latest) * time.Millisecond), SetBacks: sets,
 	}
-	asked, rest, fences := ask(list, e)
+	asked, rest, fences := run.Ask(list, e)
 	t.mu.Unlock()
 	if len(asked) == 0 {
 		return rest, nil
@@ -105,24 +106,24 @@ func (t *topicServer) extend(ctx context.Context, list []*run) (rest []*run, err
 }
 
 // checkLeases detects lost leases. It extends none.
-func (t *topicServer) checkLeases(ctx context.Context, list []*run) error {
+func (t *topicServer) checkLeases(ctx context.Context, list []*run.Run) error {
 	fences := make([]string, len(list))
 	t.mu.Lock()
 	for i, r := range list {
-		fences[i] = r.fence.String()
+		fences[i] = r.Fence.String()
 	}
 	t.mu.Unlock()
-	return t.askExtend(ctx, extension{}, list, fences)
+	return t.askExtend(ctx, run.Extension{}, list, fences)
 }
 
 // askExtend is one call of the extend script. With the zero extension the leases stay unchanged,
 // and the call only detects lost ones.
-func (t *topicServer) askExtend(ctx context.Context, e extension, asked []*run, fences []string) error {
-	look := e == extension{}
+func (t *topicServer) askExtend(ctx context.Context, e run.Extension, asked []*run.Run, fences []string) error {
+	look := e == run.Extension{}
 	args := make([]any, 1, 1+2*len(asked))
-	args[0] = e.end.String()
+	args[0] = e.End.String()
 	for i, r := range asked {
-		args = append(args, r.id, fences[i])
+		args = append(args, r.ID, fences[i])
 	}
 
 	// While this call hangs, no other lease of the topic is extended.
@@ -133,12 +134,12 @@ func (t *topicServer) askExtend(ctx context.Context, e extension, asked []*run, 
 	if err != nil {
 		return err
 	}
-	e.sets = t.clock.sets()
+	e.SetBacks = t.clock.sets()
 	letters := t.examine(ctx, reply.Text(2))
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if !look {
-		t.owned.proposed = 0
+		t.owned.Proposed = 0
 	}
 	if reply.Status() != "ok" {
 		return errLate
@@ -149,9 +150,9 @@ func (t *topicServer) askExtend(ctx context.Context, e extension, asked []*run, 
 			return script.ErrReply
 		case letters[i] == script.LetterOurs && look:
 		case letters[i] == script.LetterOurs:
-			r.confirm(e)
+			r.Confirm(e)
 		default:
-			t.owned.lose(r, r.why(letters[i], sent), time.Now())
+			t.owned.Lose(r, r.Why(letters[i], sent), time.Now())
 		}
 	}
 	return nil
@@ -163,7 +164,7 @@ var errLate = errors.New("lease end in the past")
 func (t *topicServer) count() int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return len(t.owned.runs)
+	return len(t.owned.Runs)
 }
 
 // cancelRun ends the run of a job that a control message reports as cancelled or replaced, if the
@@ -171,21 +172,21 @@ func (t *topicServer) count() int {
 func (t *topicServer) cancelRun(id, end string, cause error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.owned.hear(loss{id, record.ParseLeaseEnd(end), cause, time.Now()})
+	t.owned.Hear(run.Loss{ID: id, End: record.ParseLeaseEnd(end), Cause: cause, At: time.Now()})
 }
 
 // cancelAll cancels the contexts of all running handlers.
 func (t *topicServer) cancelAll(cause error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.owned.cancelAll(cause)
+	t.owned.CancelAll(cause)
 }
 
 // abandonAll gives back the jobs of handlers that do not return, and returns their number.
 func (t *topicServer) abandonAll() (n int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	for r := range t.owned.running {
+	for r := range t.owned.Running {
 		n++
 		t.outcomes.add(row{run: r, verb: verbReturn, err: ErrShutdown, cause: ErrShutdown})
 	}
@@ -196,5 +197,5 @@ func (t *topicServer) abandonAll() (n int) {
 func (t *topicServer) settled() <-chan struct{} {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.owned.empty()
+	return t.owned.Empty()
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/delayq/delayq/internal/loop"
 	"github.com/delayq/delayq/internal/record"
 	"github.com/delayq/delayq/internal/redistest"
+	"github.com/delayq/delayq/internal/run"
 	"github.com/delayq/delayq/internal/script"
 )
 
@@ -244,7 +245,7 @@ func TestSizesOfRecordsAreNoted(t *testing.T) {
 		held := h.TakeOne("small")
 		h.renewals = map[string]*renewal{}
 		for id, when := range map[string]string{"small": "+0", "b": "+1000"} {
-			n, err := renew(&run{opts: defaultJob.Options}, &againError{payload: make([]byte, 9500+10*len(id))}, time.Now())
+			n, err := renew(&run.Run{Options: defaultJob.Options}, &againError{payload: make([]byte, 9500+10*len(id))}, time.Now())
 			require.NoError(t, err)
 			n.when, h.renewals[id] = when, n
 		}

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/delayq/delayq/internal/record"
+	"github.com/delayq/delayq/internal/run"
 	"github.com/delayq/delayq/internal/script"
 )
 
@@ -41,7 +42,7 @@ type enqueueing struct {
 	when       string // due time for the script
 	opts       jobOptions
 	payload    []byte
-	own        *runContext // of the handler whose own job this one replaces
+	own        *run.Context // of the handler whose own job this one replaces
 }
 
 // A rescheduling is what an operation changes.

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/delayq/delayq/internal/run"
 	"github.com/stretchr/testify/require"
 )
 
@@ -143,10 +144,10 @@ func TestPoolNeedsOfBatches(t *testing.T) {
 	member := membersOf(newWorkerPool("p", 8), 1)[0]
 	for want, all := range map[int][]workers{
 		0: {{}, {perCall: 10}, {stopping: true, keen: true, claimed: 9}},
-		1: {{perCall: 10, claimed: 1}, {perCall: 10, next: make([]*run, 3), claimed: 7}, {next: make([]*run, 1)},
-			{busy: 1, stopping: true, next: make([]*run, 5), keen: true}},
-		2: {{perCall: 10, next: make([]*run, 3), claimed: 8}, {busy: 1, perCall: 10, next: make([]*run, 10)}, {claimed: 2}},
-		5: {{keen: true}, {busy: 2, claimed: 40}, {perCall: 10, keen: true, next: make([]*run, 1)}},
+		1: {{perCall: 10, claimed: 1}, {perCall: 10, next: make([]*run.Run, 3), claimed: 7}, {next: make([]*run.Run, 1)},
+			{busy: 1, stopping: true, next: make([]*run.Run, 5), keen: true}},
+		2: {{perCall: 10, next: make([]*run.Run, 3), claimed: 8}, {busy: 1, perCall: 10, next: make([]*run.Run, 10)}, {claimed: 2}},
+		5: {{keen: true}, {busy: 2, claimed: 40}, {perCall: 10, keen: true, next: make([]*run.Run, 1)}},
 		7: {{busy: 7, stopping: true}},
 	} {
 		for i, w := range all {
@@ -156,7 +157,7 @@ func TestPoolNeedsOfBatches(t *testing.T) {
 	}
 
 	// The first of the two batches takes ten jobs, and the second the rest.
-	w := workers{member: member, count: 5, perCall: 10, has: 2, next: make([]*run, 13)}
+	w := workers{member: member, count: 5, perCall: 10, has: 2, next: make([]*run.Run, 13)}
 	require.Equal(t, 2, w.needs())
 	w.busy, w.next = 1, w.next[10:]
 	require.Equal(t, 2, w.needs())

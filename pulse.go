@@ -112,13 +112,13 @@ func (t *topicServer) health(now time.Time) topicHealth {
 	at := t.clock.at(now)
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	h.workers, h.running, h.held = t.workers.count, t.workers.busy, len(t.owned.runs)
+	h.workers, h.running, h.held = t.workers.count, t.workers.busy, len(t.owned.Runs)
 	if m := t.workers.member; m != nil {
 		h.pool = m.pool.name
 	}
-	for r := range t.owned.running {
-		if ran := at.Sub(r.start); h.oldest == "" || ran > h.ran {
-			h.oldest, h.ran = strings.ToValidUTF8(r.id, "\uFFFD"), ran
+	for r := range t.owned.Running {
+		if ran := at.Sub(r.Start); h.oldest == "" || ran > h.ran {
+			h.oldest, h.ran = strings.ToValidUTF8(r.ID, "\uFFFD"), ran
 		}
 	}
 	return h

@@ -14,6 +14,7 @@ import (
 	"github.com/delayq/delayq/internal/link"
 	"github.com/delayq/delayq/internal/loop"
 	"github.com/delayq/delayq/internal/record"
+	"github.com/delayq/delayq/internal/run"
 	"github.com/delayq/delayq/internal/script"
 )
 
@@ -379,16 +380,16 @@ func (k *taker) call(work context.Context) (afterTake, error) {
 	until := sent.Add(time.Duration(end.Micros()-r.Now()*1000) * time.Microsecond)
 	admit := func() {
 		for i := range ids {
-			run, err := newRun(taken{
-				topic: t.keys.Topic, id: ids.Text(i), record: records.Text(i), attempts: tried.Text(i), moved: moved.Text(i),
-				end: end, until: until, sets: t.clock.sets(), at: r.Now(), defaults: &t.defaults,
+			one, err := run.New(run.Taken{
+				Topic: t.keys.Topic, ID: ids.Text(i), Record: records.Text(i), Attempts: tried.Text(i), Moved: moved.Text(i),
+				End: end, Until: until, SetBacks: t.clock.sets(), At: r.Now(), Defaults: &t.defaults,
 			})
-			t.admit(run, t.server.config.judge.Refusal(run, err, r.Now(), t.trouble.log))
+			t.admit(one, t.server.config.judge.Refusal(one, err, r.Now(), t.trouble.log))
 		}
 	}
 	// Two takes in succession must not delay Redis's other clients by two of the largest payloads.
 	huge := len(ids) == 1 && len(records.Text(0)) > hugeRecord
-	t.expect(k.n, len(ids), len(ids) == takeLimit || more && soon && !huge)
+	t.expect(k.n, len(ids), len(ids) == run.TakeLimit || more && soon && !huge)
 	k.admitting.Wait()
 	if len(ids) < aside {
 		admit()

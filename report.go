@@ -9,6 +9,7 @@ import (
 	"github.com/delayq/delayq/internal/contain"
 	"github.com/delayq/delayq/internal/loop"
 	"github.com/delayq/delayq/internal/record"
+	"github.com/delayq/delayq/internal/run"
 )
 
 // reportAll reports the outcomes of runs to the log and the observer. Each call of a hook is a sign
@@ -30,9 +31,9 @@ func (t *topicServer) logOutcome(r row) {
 	run, log := r.run, t.trouble.log
 	switch r.outcome() {
 	case record.OutcomeRetried:
-		log.Warn("job retried", "job", run.id, "attempt", run.attempt, "err", contain.Message(r.err), "delay", r.delay)
+		log.Warn("job retried", "job", run.ID, "attempt", run.Attempt, "err", contain.Message(r.err), "delay", r.delay)
 	case record.OutcomeBuried:
-		log.Error("job buried", "job", run.id, "attempt", run.attempt, "err", contain.Message(r.err))
+		log.Error("job buried", "job", run.ID, "attempt", run.Attempt, "err", contain.Message(r.err))
 	case record.OutcomeLeaseLost:
 		t.remark(slog.LevelWarn, "lease lost", r)
 	case record.OutcomeCancelled: // by Dequeue, or deleted manually
@@ -47,7 +48,7 @@ func (t *topicServer) logOutcome(r row) {
 		t.remark(quiet, "job snoozed", r, "delay", r.delay)
 	case record.OutcomeHeld:
 		if r.verb == verbHoldKey {
-			t.remark(slog.LevelInfo, "key held", r, "key", r.run.opts.Key, "delay", r.delay)
+			t.remark(slog.LevelInfo, "key held", r, "key", r.run.Options.Key, "delay", r.delay)
 		} else {
 			t.remark(slog.LevelInfo, "topic held", r, "delay", r.delay)
 		}
@@ -66,7 +67,7 @@ const quiet = slog.LevelDebug - 1
 func (t *topicServer) remark(level slog.Level, text string, r row, more ...any) {
 	var c *contain.Crash
 	switch said := r.err; {
-	case said == nil || r.run.start.IsZero() || t.plain(r, said): // the server's own reason
+	case said == nil || r.run.Start.IsZero() || t.plain(r, said): // the server's own reason
 	case contain.As(said, &c):
 		level = slog.LevelError
 		more = append(more, "err", contain.Message(said), "stack", string(c.Stack))
@@ -77,7 +78,7 @@ func (t *topicServer) remark(level slog.Level, text string, r row, more ...any) 
 		}
 	}
 	if level > quiet {
-		more = append([]any{"job", r.run.id, "attempt", r.run.attempt}, more...)
+		more = append([]any{"job", r.run.ID, "attempt", r.run.Attempt}, more...)
 		t.trouble.log.Log(context.Background(), level, text, more...)
 	}
 }
@@ -137,6 +138,6 @@ func (t *topicServer) reportUnsettled() {
 }
 
 // reportLost reports a run that was lost before it started.
-func (t *topicServer) reportLost(r *run) {
-	t.reportOutcome(row{run: r}.as(r.lost))
+func (t *topicServer) reportLost(r *run.Run) {
+	t.reportOutcome(row{run: r}.as(r.Lost))
 }

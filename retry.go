@@ -9,6 +9,7 @@ import (
 	"github.com/delayq/delayq/internal/contain"
 	"github.com/delayq/delayq/internal/loop"
 	"github.com/delayq/delayq/internal/record"
+	"github.com/delayq/delayq/internal/run"
 )
 
 // A policy decides for the server with that ID what happens to jobs.
@@ -24,8 +25,8 @@ func (policy) Steers(err error) bool {
 }
 
 // Verdict turns the result of a handler into the row that is sent to Redis.
-func (p policy) Verdict(r *run, cause, err error, ran time.Duration) row {
-	end := r.start.Add(ran)
+func (p policy) Verdict(r *run.Run, cause, err error, ran time.Duration) row {
+	end := r.Start.Add(ran)
 	if err == nil {
 		return row{run: r, verb: verbAck, end: end}
 	}
@@ -44,14 +45,14 @@ func (p policy) Verdict(r *run, cause, err error, ran time.Duration) row {
 	}
 	permanent := want.permanent
 	if want.snooze != nil {
-		past := r.past.Snoozed(r.attempt - 1)
+		past := r.Past.Snoozed(r.Attempt - 1)
 		return row{run: r, verb: verbSnooze, end: end, delay: want.snooze.delay(), past: past, err: err}
 	}
 	if hold := want.hold; hold != nil {
 		switch delay := hold.delay(end); {
 		case !hold.ofKey:
 			return row{run: r, verb: verbHold, end: end, delay: delay, err: err}
-		case r.opts.Key != "":
+		case r.Options.Key != "":
 			return row{run: r, verb: verbHoldKey, end: end, delay: delay, err: err}
 		default: // a failure, because there is nothing to hold
 			want.retry = &retryInError{delay, err}
@@ -61,8 +62,8 @@ func (p policy) Verdict(r *run, cause, err error, ran time.Duration) row {
 		return row{run: r, verb: verbReturn, end: end, err: err}
 	}
 	entry := AttemptError{
-		Attempt: r.attempt, At: end, Duration: ran, Server: p.server, Kind: KindError,
-		Type: fmt.Sprintf("%T", err), Message: contain.Message(err), TraceParent: r.traceParent(),
+		Attempt: r.Attempt, At: end, Duration: ran, Server: p.server, Kind: KindError,
+		Type: fmt.Sprintf("%T", err), Message: contain.Message(err), TraceParent: r.TraceParent(),
 	}
 	switch {
 	case c != nil:
@@ -70,43 +71,43 @@ func (p policy) Verdict(r *run, cause, err error, ran time.Duration) row {
 	case errors.Is(cause, ErrTimeout):
 		entry.Kind = KindTimeout
 	}
-	tries := r.attempt - r.past.Spent
+	tries := r.Attempt - r.Past.Spent
 	switch {
 	case permanent != nil:
 		entry.Type = fmt.Sprintf("%T", permanent.err)
 	case want.retry != nil:
 		entry.Type = fmt.Sprintf("%T", want.retry.err)
 	}
-	if permanent != nil || r.opts.Retry >= 0 && tries > r.opts.Retry {
+	if permanent != nil || r.Options.Retry >= 0 && tries > r.Options.Retry {
 		return row{run: r, verb: verbBury, end: end, entry: entry.encode(), attempts: 1, err: err}
 	}
-	delay := loop.Backoff(tries, r.opts.BackoffMin, r.opts.BackoffMax)
+	delay := loop.Backoff(tries, r.Options.BackoffMin, r.Options.BackoffMax)
 	if want.retry != nil {
 		delay = want.retry.delay()
 	}
 	entry.NextDue = end.Add(delay)
-	return row{run: r, verb: verbRetry, end: end, delay: delay, past: r.past, entry: entry.encode(), err: err}
+	return row{run: r, verb: verbRetry, end: end, delay: delay, past: r.Past, entry: entry.encode(), err: err}
 }
 
 // newerRecordDelay is how long a record of a newer release is left alone before the next attempt.
 const newerRecordDelay = 30 * time.Second
 
 // Refusal returns the row to send for a taken job that must not run, or nil if it must run.
-func (p policy) Refusal(r *run, undecodable error, now int64, log *slog.Logger) *row {
+func (p policy) Refusal(r *run.Run, undecodable error, now int64, log *slog.Logger) *row {
 	switch {
 	case errors.Is(undecodable, record.ErrNewer):
-		log.Error("job snoozed", "job", r.id, "err", undecodable, "delay", newerRecordDelay)
-		return &row{run: r, verb: verbSnooze, end: msTime(now), delay: newerRecordDelay, past: r.past, err: undecodable}
+		log.Error("job snoozed", "job", r.ID, "err", undecodable, "delay", newerRecordDelay)
+		return &row{run: r, verb: verbSnooze, end: msTime(now), delay: newerRecordDelay, past: r.Past, err: undecodable}
 	case undecodable != nil:
-		entry := AttemptError{Attempt: r.attempt, At: msTime(now), Server: p.server, Kind: KindUndecodable, Message: undecodable.Error()}
+		entry := AttemptError{Attempt: r.Attempt, At: msTime(now), Server: p.server, Kind: KindUndecodable, Message: undecodable.Error()}
 		return &row{run: r, verb: verbBury, entry: entry.encode(), err: undecodable}
-	case r.due.After(msTime(now)) && r.due.After(r.enqueued):
+	case r.Due.After(msTime(now)) && r.Due.After(r.Enqueued):
 		// its entry in the bucket was lost, and ready still held its ID
-		log.Warn("job snoozed", "job", r.id, "err", errNotDue, "delay", r.due.Sub(msTime(now)))
-		return &row{run: r, verb: verbSnooze, end: msTime(now), delay: r.due.Sub(msTime(now)), past: r.past, err: errNotDue}
-	case r.expires > 0 && now >= r.expires:
+		log.Warn("job snoozed", "job", r.ID, "err", errNotDue, "delay", r.Due.Sub(msTime(now)))
+		return &row{run: r, verb: verbSnooze, end: msTime(now), delay: r.Due.Sub(msTime(now)), past: r.Past, err: errNotDue}
+	case r.Expires > 0 && now >= r.Expires:
 		return &row{run: r, verb: verbExpire}
-	case r.opts.Retry >= 0 && r.attempt-1-r.past.Spent > r.opts.Retry:
+	case r.Options.Retry >= 0 && r.Attempt-1-r.Past.Spent > r.Options.Retry:
 		// its last run was interrupted: promote has recorded that
 		return &row{run: r, verb: verbBury, err: ErrLeaseLost}
 	}

@@ -86,19 +86,19 @@ func (t *topicServer) settle(ctx context.Context, series, number string, list []
 	t.mu.Lock()
 	for i := range list {
 		r := list[i].run
-		r.settling = false
+		r.Settling = false
 		if err != nil {
 			continue
 		}
 		if i < len(letters) && letters[i] != script.LetterOurs {
-			if r.lost == nil {
-				r.lost = r.why(letters[i], time.Now())
+			if r.Lost == nil {
+				r.Lost = r.Why(letters[i], time.Now())
 			}
-			list[i].lost = r.lost
+			list[i].lost = r.Lost
 		}
 		t.countLocked(&list[i])
-		t.owned.drop(r)
-		ended = r.opts.Scheduled && t.ended.Note(r.id) || ended
+		t.owned.Drop(r)
+		ended = r.Options.Scheduled && t.ended.Note(r.ID) || ended
 	}
 	t.mu.Unlock()
 	if err != nil {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/delayq/delayq/internal/loop"
 	"github.com/delayq/delayq/internal/record"
+	"github.com/delayq/delayq/internal/run"
 	"github.com/delayq/delayq/internal/script"
 )
 
@@ -26,7 +27,7 @@ func TestGatherNeverMixesVerbs(t *testing.T) {
 	verbs := []verb{verbAck, verbReturn, verbAck, verbReturn, verbRetry, verbReturn, verbAck, verbBury, verbRetry}
 	queue := quietOutcomes()
 	for _, v := range verbs {
-		queue.rows = append(queue.rows, row{run: &run{}, verb: v})
+		queue.rows = append(queue.rows, row{run: &run.Run{}, verb: v})
 	}
 	var got []verb
 	for list := queue.gather(nil, 1); len(list) > 0; list = queue.gather(list[:0], 1) {
@@ -45,7 +46,7 @@ func TestGatherNeverMixesVerbs(t *testing.T) {
 func TestWhatIsPutBackIsTold(t *testing.T) {
 	queue, woken := quietOutcomes(), 0
 	queue.ready = func() { woken++ }
-	queue.putBack([]row{{run: &run{}, verb: verbAck}})
+	queue.putBack([]row{{run: &run.Run{}, verb: verbAck}})
 	require.Equal(t, 1, woken)
 	require.Empty(t, queue.gather(nil, settlePile))
 	require.Len(t, queue.gather(nil, 1), 1)
@@ -56,7 +57,7 @@ func TestGatherGivesBackFromTheEnd(t *testing.T) {
 	const jobs = 2*settleLimit + 7
 	queue := quietOutcomes()
 	for i := range jobs {
-		queue.rows = append(queue.rows, row{run: &run{}, verb: verbReturn, attempts: i}, row{run: &run{}, verb: verbAck})
+		queue.rows = append(queue.rows, row{run: &run.Run{}, verb: verbReturn, attempts: i}, row{run: &run.Run{}, verb: verbAck})
 	}
 	require.Empty(t, queue.gather(nil, settlePile), "for the first loop alone")
 	want := jobs
@@ -80,22 +81,22 @@ func TestGatherIsBoundedInBytes(t *testing.T) {
 		row  row
 		want []int // jobs of each call
 	}{
-		"nothing is kept": {row{run: &run{stored: 64 << 20}}, []int{30}},
+		"nothing is kept": {row{run: &run.Run{Stored: 64 << 20}}, []int{30}},
 		"kept, small": {
-			row{run: &run{stored: 1000, opts: record.Options{Retention: 1}}}, []int{30},
+			row{run: &run.Run{Stored: 1000, Options: record.Options{Retention: 1}}}, []int{30},
 		},
 		"kept, of 100 KiB": {
-			row{run: &run{stored: 100 << 10, opts: record.Options{Retention: 1}}}, []int{11, 11, 8},
+			row{run: &run.Run{Stored: 100 << 10, Options: record.Options{Retention: 1}}}, []int{11, 11, 8},
 		},
 		"kept, as large as can be": {
-			row{run: &run{stored: 64 << 20, opts: record.Options{Retention: 1}}}, slices.Repeat([]int{1}, 30),
+			row{run: &run.Run{Stored: 64 << 20, Options: record.Options{Retention: 1}}}, slices.Repeat([]int{1}, 30),
 		},
 		"expired, so not kept": {
-			row{run: &run{stored: 1 << 20, opts: record.Options{Retention: 1}}, verb: verbExpire}, []int{30},
+			row{run: &run.Run{Stored: 1 << 20, Options: record.Options{Retention: 1}}, verb: verbExpire}, []int{30},
 		},
-		"a first stack": {row{run: &run{attempt: 1}, verb: verbRetry, entry: entry}, []int{30}},
+		"a first stack": {row{run: &run.Run{Attempt: 1}, verb: verbRetry, entry: entry}, []int{30}},
 		"a log of stacks": {
-			row{run: &run{attempt: 99}, verb: verbRetry, entry: entry}, []int{20, 10},
+			row{run: &run.Run{Attempt: 99}, verb: verbRetry, entry: entry}, []int{20, 10},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -113,8 +114,8 @@ func TestGatherIsBoundedInBytes(t *testing.T) {
 func TestGatherKeepsTheOrder(t *testing.T) {
 	queue := quietOutcomes()
 	for i, stored := range []int32{1, 1 << 20, 600 << 10, 1, 64 << 20, 1} {
-		r := row{run: &run{stored: stored, opts: record.Options{Retention: 1}}, attempts: i}
-		queue.rows = append(queue.rows, r, row{run: &run{}, verb: verbSnooze})
+		r := row{run: &run.Run{Stored: stored, Options: record.Options{Retention: 1}}, attempts: i}
+		queue.rows = append(queue.rows, r, row{run: &run.Run{}, verb: verbSnooze})
 	}
 	var calls [][]int
 	for list := queue.gather(nil, 1); len(list) > 0; list = queue.gather(nil, 1) {
@@ -163,9 +164,9 @@ func TestAgainInheritsOptions(t *testing.T) {
 			require.NoError(t, err)
 			want, err := newJobOptions(c.want)
 			require.NoError(t, err)
-			r := &run{opts: rec.Options}
-			r.opts.Fill(&record.Options{Retry: 7, BackoffMin: 1, BackoffMax: 2, Timeout: 3, Retention: 4})
-			filled := r.opts
+			r := &run.Run{Options: rec.Options}
+			r.Options.Fill(&record.Options{Retry: 7, BackoffMin: 1, BackoffMax: 2, Timeout: 3, Retention: 4})
+			filled := r.Options
 			n, err := renew(r, &againError{[]byte("new"), c.given}, at)
 			require.NoError(t, err)
 			require.Equal(t, encoded(t, &want, []byte("new"))[record.HeadLen:], record.Join(n.head, 1_700_000_000_001, n.tail)[record.HeadLen:])
@@ -174,7 +175,7 @@ func TestAgainInheritsOptions(t *testing.T) {
 			other, err := renew(r, &againError{[]byte("new"), c.given}, at)
 			require.NoError(t, err)
 			require.NotEqual(t, n.head[:record.NonceLen], other.head[:record.NonceLen])
-			require.Equal(t, filled, r.opts, "the present job's are as they were")
+			require.Equal(t, filled, r.Options, "the present job's are as they were")
 		})
 	}
 }
@@ -184,7 +185,7 @@ func TestAgainKeepsTheSchedule(t *testing.T) {
 	for _, scheduled := range []bool{true, false} {
 		o := defaultJob
 		o.Scheduled = scheduled
-		n, err := renew(&run{opts: o.Options}, &againError{}, time.Now())
+		n, err := renew(&run.Run{Options: o.Options}, &againError{}, time.Now())
 		require.NoError(t, err)
 		rec, err := record.Decode(record.Join(n.head, 1_700_000_000_001, n.tail))
 		require.NoError(t, err)
@@ -195,9 +196,9 @@ func TestAgainKeepsTheSchedule(t *testing.T) {
 // Of a job that is kept and of its new record both count for what a call moves.
 func TestGatherWeighsRenewals(t *testing.T) {
 	n := &renewal{tail: string(make([]byte, 300<<10))}
-	kept := row{run: &run{stored: 300 << 10, opts: record.Options{Retention: 1}}, verb: verbAgain, renewal: n}
+	kept := row{run: &run.Run{Stored: 300 << 10, Options: record.Options{Retention: 1}}, verb: verbAgain, renewal: n}
 	require.InDelta(t, 600<<10, kept.weight(), 100)
-	kept.run.opts.Retention = 0
+	kept.run.Options.Retention = 0
 	require.InDelta(t, 300<<10, kept.weight(), 100)
 }
 

@@ -19,7 +19,7 @@ type outcomes struct {
 
 // add queues a row for the settle loops.
 func (o *outcomes) add(r row) {
-	r.run.returned = true
+	r.run.Returned = true
 	o.rows = append(o.rows, r)
 	o.ready()
 	if len(o.rows) >= settlePile {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/delayq/delayq/internal/contain"
 	"github.com/delayq/delayq/internal/record"
+	"github.com/delayq/delayq/internal/run"
 	"github.com/delayq/delayq/internal/script"
 )
 
@@ -73,7 +74,7 @@ func (v verb) hold(list []row) []any {
 		return []any{0, "", ""}
 	}
 	longest := slices.MaxFunc(list, func(a, b row) int { return cmp.Compare(a.delay, b.delay) })
-	return []any{longest.delay.Milliseconds(), "job " + longest.run.id, contain.Message(longest.err)}
+	return []any{longest.delay.Milliseconds(), "job " + longest.run.ID, contain.Message(longest.err)}
 }
 
 // returns reports whether the jobs go back to the head of ready.
@@ -81,7 +82,7 @@ func (v verb) returns() bool { return v == verbReturn || v == verbHold || v == v
 
 // A row is one job for a settling script.
 type row struct {
-	run      *run
+	run      *run.Run
 	verb     verb
 	end      time.Time     // of the handler
 	delay    time.Duration // of retry, snooze and hold, whole ms
@@ -108,14 +109,14 @@ func (r row) tail(server string) []any {
 	switch r.verb {
 	case verbAck, verbExpire:
 		note := r.history(verbs[r.verb].outcome, server)
-		if keep := r.run.opts.Retention; keep > 0 && r.verb == verbAck {
+		if keep := r.run.Options.Retention; keep > 0 && r.verb == verbAck {
 			return []any{keep, r.done(server), note}
 		}
 		if note != "" {
 			return []any{0, "", note}
 		}
 	case verbAgain:
-		about, keep, n := "", r.run.opts.Retention, r.renewal
+		about, keep, n := "", r.run.Options.Retention, r.renewal
 		if keep > 0 {
 			about = r.done(server)
 		}
@@ -128,7 +129,7 @@ func (r row) tail(server string) []any {
 	case verbSnooze:
 		return []any{r.delay.Milliseconds(), r.past.Encode()}
 	case verbHoldKey:
-		return []any{r.delay.Milliseconds(), r.run.opts.Key}
+		return []any{r.delay.Milliseconds(), r.run.Options.Key}
 	case verbBury:
 		note := ""
 		if r.attempts > 0 || r.entry != "" { // else promote has noted that the run was cut off
@@ -142,20 +143,20 @@ func (r row) tail(server string) []any {
 // done returns what is kept of a completed job beside its record.
 func (r row) done(server string) string {
 	return record.Done{
-		Attempt: r.run.attempt, Start: r.run.start.UnixMilli(), End: r.end.UnixMilli(), Server: server, Snoozes: r.run.past.Snoozes,
+		Attempt: r.run.Attempt, Start: r.run.Start.UnixMilli(), End: r.end.UnixMilli(), Server: server, Snoozes: r.run.Past.Snoozes,
 	}.Encode(r.output)
 }
 
 // history returns the entry in the history of the job's schedule. It is empty if the job does not
 // belong to one.
 func (r row) history(outcome string, server string) string {
-	if !r.run.opts.Scheduled {
+	if !r.run.Options.Scheduled {
 		return ""
 	}
-	e := record.Run{Job: r.run.id, Attempt: r.run.attempt, Server: server, Outcome: outcome}
+	e := record.Run{Job: r.run.ID, Attempt: r.run.Attempt, Server: server, Outcome: outcome}
 	e.Attach(r.output)
-	if !r.run.start.IsZero() {
-		e.Start, e.End = r.run.start.UnixMilli(), r.end.UnixMilli()
+	if !r.run.Start.IsZero() {
+		e.Start, e.End = r.run.Start.UnixMilli(), r.end.UnixMilli()
 	}
 	if r.err != nil {
 		e.Error = contain.Message(r.err)
@@ -184,16 +185,16 @@ func (r row) outcome() string {
 // lostOutcome returns the outcome of a run that has lost its job.
 func lostOutcome(lost error) string {
 	switch {
-	case errors.Is(lost, errCancelled):
+	case errors.Is(lost, run.ErrCancelled):
 		return record.OutcomeCancelled
-	case errors.Is(lost, errReplaced):
+	case errors.Is(lost, run.ErrReplaced):
 		return record.OutcomeReplaced
 	}
 	return record.OutcomeLeaseLost
 }
 
 // ended returns what is known of the run, once it has ended.
-func (r row) ended() ended {
+func (r row) ended() run.Ended {
 	err, why := r.err, r.lost
 	if why == nil && r.verb == verbReturn {
 		why = r.cause
@@ -205,16 +206,16 @@ func (r row) ended() ended {
 	default:
 		err = fmt.Errorf("%w: %w", why, err)
 	}
-	e := ended{run: r.run, outcome: r.outcome(), finished: r.end, err: err, output: r.output}
-	switch e.outcome {
+	e := run.Ended{Run: r.run, Outcome: r.outcome(), Finished: r.end, Err: err, Output: r.output}
+	switch e.Outcome {
 	case record.OutcomeRetried, record.OutcomeSnoozed, record.OutcomeHeld:
-		e.next = r.end.Add(r.delay)
+		e.Next = r.end.Add(r.delay)
 	case record.OutcomeAgain:
-		e.next = r.renewal.due
+		e.Next = r.renewal.due
 	}
 	var c *contain.Crash
 	if contain.As(r.err, &c) {
-		e.stack = string(c.Stack)
+		e.Stack = string(c.Stack)
 	}
 	return e
 }
@@ -222,9 +223,9 @@ func (r row) ended() ended {
 // weight estimates how many bytes the script moves for the job: the kept record, the new record,
 // the output and the error log. It assumes that all entries of the log are as long as the new one.
 func (r *row) weight() int {
-	weight := len(r.output) + len(r.entry)*min(r.run.attempt, record.MaxFailures)
-	if (r.verb == verbAck || r.verb == verbAgain) && r.run.opts.Retention > 0 {
-		weight += int(r.run.stored)
+	weight := len(r.output) + len(r.entry)*min(r.run.Attempt, record.MaxFailures)
+	if (r.verb == verbAck || r.verb == verbAgain) && r.run.Options.Retention > 0 {
+		weight += int(r.run.Stored)
 	}
 	if r.renewal != nil {
 		weight += r.renewal.bytes()
@@ -240,16 +241,16 @@ func appendRows(args []any, list []row, server string) []any {
 	fence, width, count, jobs := "", -1, 0, 0
 	for i := range list {
 		r := list[i].run
-		r.settling = true
+		r.Settling = true
 		tail := list[i].tail(server)
-		if f := r.fence.String(); f != fence || len(tail) != width {
+		if f := r.Fence.String(); f != fence || len(tail) != width {
 			fence, width, jobs = f, len(tail), 0
 			args = append(args, fence, width, 0)
 			count = len(args) - 1
 		}
 		jobs++
 		args[count] = jobs
-		args = append(append(args, &r.id), tail...)
+		args = append(append(args, &r.ID), tail...)
 	}
 	return args
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"slices"
 
+	"github.com/delayq/delayq/internal/run"
 	"github.com/delayq/delayq/internal/script"
 )
 
@@ -38,9 +39,9 @@ func (t *topicServer) setKeysLimited(limited int64, sure bool) {
 
 // noteEndLocked remembers that a job with a key is no longer running, if limits of keys are in
 // force. Its key may wait for that.
-func (t *topicServer) noteEndLocked(r *run) {
-	if r.opts.Key != "" && t.workers.keysLimited && len(t.ends) < mostEnds {
-		t.ends = append(t.ends, keyEnd{r.opts.Key, r.id})
+func (t *topicServer) noteEndLocked(r *run.Run) {
+	if r.Options.Key != "" && t.workers.keysLimited && len(t.ends) < mostEnds {
+		t.ends = append(t.ends, keyEnd{r.Options.Key, r.ID})
 	}
 }
 

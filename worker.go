@@ -13,6 +13,7 @@ import (
 	"github.com/delayq/delayq/internal/fire"
 	"github.com/delayq/delayq/internal/loop"
 	"github.com/delayq/delayq/internal/record"
+	"github.com/delayq/delayq/internal/run"
 	"github.com/delayq/delayq/internal/script"
 )
 
@@ -70,7 +71,7 @@ type topicServer struct {
 	workers  workers
 	gather   *time.Timer    // ends the wait for a batch to be full; nil: nothing waits
 	given    []*topicServer // have been given workers of the pool, and are not yet told
-	owned    holdings
+	owned    run.Holdings
 	outcomes outcomes
 	history  chronicle
 	ends     []keyEnd   // jobs that are no longer running, for the unpark script
@@ -121,8 +122,8 @@ func (t *topicServer) init() {
 	t.workers.cautious = t.defaults.Retry >= 0
 	t.workers.handlerTime = aheadUnknown
 	t.trouble = trouble{name: t.keys.Topic, log: s.log.With("topic", t.keys.Topic), outage: s.outage}
-	t.owned.freed = t.freedLocked
-	t.owned.lost = func(r *run) {
+	t.owned.Freed = t.freedLocked
+	t.owned.Lost = func(r *run.Run) {
 		if t.noteEndLocked(r); len(t.ends) > 0 {
 			t.loops.settle.Wake()
 		}
@@ -306,7 +307,7 @@ func (t *topicServer) turn(loop int) {
 }
 
 // roomLocked returns how many jobs to take now; 0: none.
-func (t *topicServer) roomLocked() int { return t.workers.room(len(t.owned.runs)) }
+func (t *topicServer) roomLocked() int { return t.workers.room(len(t.owned.Runs)) }
 
 // hasIdleWorker reports whether there is an idle worker that no requested or taken job will use. In
 // a pool it reports whether the topic may have another worker: the wait for a job needs none.
@@ -326,7 +327,7 @@ func (t *topicServer) reserve(full bool) (n, free int) {
 	defer t.unlock()
 	w := &t.workers
 	t.adjustToLocked(w.count, 0)
-	n, free = w.reserve(full, len(t.owned.runs))
+	n, free = w.reserve(full, len(t.owned.Runs))
 	if !full && n == 0 {
 		w.keen = free == 0 // until a take finds no more: others must not overtake it meanwhile
 	}
@@ -341,17 +342,17 @@ func (t *topicServer) expect(reserved, got int, many bool) {
 	t.workers.expect(reserved, got, many)
 	t.adjustLocked(0)
 	t.startWorkerLocked() // for a batch that waited for these
-	if t.workers.roomForTwo(len(t.owned.runs)) {
+	if t.workers.roomForTwo(len(t.owned.Runs)) {
 		t.loops.takeMore.Wake()
 	}
 }
 
 // admit accepts a taken job. The job starts as soon as a worker is idle; if it is refused, the
 // refusal is reported to Redis.
-func (t *topicServer) admit(r *run, refused *row) {
+func (t *topicServer) admit(r *run.Run, refused *row) {
 	t.mu.Lock()
 	defer t.unlock()
-	t.owned.add(r, time.Now())
+	t.owned.Add(r, time.Now())
 	t.workers.arrived(r)
 	if refused != nil {
 		t.adjustLocked(0)
@@ -377,7 +378,7 @@ func (t *topicServer) startWorkerLocked() {
 func (t *topicServer) startWorker() {
 	t.mu.Lock()
 	t.workers.starting = false
-	var r *run
+	var r *run.Run
 	if t.workers.idle() > 0 { // otherwise another topic of the pool has the worker
 		r = t.popLocked(time.Now())
 	}
@@ -405,7 +406,7 @@ func (t *topicServer) stop() {
 
 // popLocked removes the first job that this server still owns from the queue, and marks it as
 // running. With a batch handler, it does the same with the other jobs of a batch.
-func (t *topicServer) popLocked(now time.Time) *run {
+func (t *topicServer) popLocked(now time.Time) *run.Run {
 	for r := t.workers.pop(); r != nil; r = t.workers.pop() {
 		switch {
 		case !t.keepsLocked(r, now):
@@ -413,7 +414,7 @@ func (t *topicServer) popLocked(now time.Time) *run {
 		case t.workers.perCall > 0:
 			t.startBatchLocked(r, now)
 		default:
-			r.begin(t.base, &t.mu, t.keys, now, t.clock.at(now))
+			r.Begin(t.base, &t.mu, t.keys, now, t.clock.at(now))
 		}
 		return r
 	}
@@ -421,8 +422,8 @@ func (t *topicServer) popLocked(now time.Time) *run {
 }
 
 // keepsLocked reports whether this server still owns a job that is about to start.
-func (t *topicServer) keepsLocked(r *run, now time.Time) bool {
-	if t.owned.expire(r, now); r.lost == nil {
+func (t *topicServer) keepsLocked(r *run.Run, now time.Time) bool {
+	if t.owned.Expire(r, now); r.Lost == nil {
 		return true
 	}
 	t.launch(func() { t.reportLost(r) }) // concurrently: the next job must not wait for hooks
@@ -456,7 +457,7 @@ func (t *topicServer) launch(f func()) {
 }
 
 // work runs r and then further jobs until none is left.
-func (t *topicServer) work(r *run) {
+func (t *topicServer) work(r *run.Run) {
 	for r != nil {
 		r = t.execute(r)
 	}
@@ -464,25 +465,25 @@ func (t *topicServer) work(r *run) {
 
 // execute calls the handler, settles the job by the handler's result, and returns the next job for
 // this worker.
-func (t *topicServer) execute(r *run) (next *run) {
-	if r.batch != nil {
-		return t.executeBatch(r.batch)
+func (t *topicServer) execute(r *run.Run) (next *run.Run) {
+	if r.Batch != nil {
+		return t.executeBatch(r.Batch)
 	}
-	var ctx context.Context = &r.ctx
-	defer r.cancel(nil)
-	if !r.deadline.IsZero() {
+	var ctx context.Context = &r.Ctx
+	defer r.Cancel(nil)
+	if !r.Deadline.IsZero() {
 		var stop context.CancelFunc
-		ctx, stop = context.WithDeadlineCause(ctx, r.deadline, ErrTimeout)
+		ctx, stop = context.WithDeadlineCause(ctx, r.Deadline, ErrTimeout)
 		defer stop()
 	}
-	return t.handle(func() error { return t.task.Run(t.server.config.observer.Begun(ctx, r), r) }, func(err error) *run {
+	return t.handle(func() error { return t.task.Run(t.server.config.observer.Begun(ctx, r), r) }, func(err error) *run.Run {
 		return t.finish(r, context.Cause(ctx), err, time.Now())
 	})
 }
 
 // handle calls a handler, and then finish with what it returns. A panic or runtime.Goexit counts as
 // an error. It returns the next job for this worker.
-func (t *topicServer) handle(handler func() error, finish func(err error) *run) (next *run) {
+func (t *topicServer) handle(handler func() error, finish func(err error) *run.Run) (next *run.Run) {
 	var err error
 	returned := false
 	defer func() {
@@ -505,10 +506,10 @@ func (t *topicServer) handle(handler func() error, finish func(err error) *run) 
 
 // finish decides the outcome of a job whose handler has ended. It returns the next job for the
 // worker, or nil if there is none.
-func (t *topicServer) finish(r *run, cause, err error, now time.Time) (next *run) {
-	ran := now.Sub(r.began)
+func (t *topicServer) finish(r *run.Run, cause, err error, now time.Time) (next *run.Run) {
+	ran := now.Sub(r.Began)
 	settled := t.server.config.judge.Verdict(r, cause, err, ran)
-	settled.cause, settled.output = cause, r.output.end()
+	settled.cause, settled.output = cause, r.Output.End()
 	t.mu.Lock()
 	abandoned, lost := t.endLocked(settled)
 	next = t.nextLocked(ran, now)
@@ -521,18 +522,18 @@ func (t *topicServer) finish(r *run, cause, err error, now time.Time) (next *run
 // if the run has lost its job, or if abandonAll has already given the job back.
 func (t *topicServer) endLocked(settled row) (abandoned bool, lost error) {
 	r := settled.run
-	abandoned = r.returned
-	r.returned = true
-	delete(t.owned.apart, r)
-	if r.lost == nil && !abandoned {
+	abandoned = r.Returned
+	r.Returned = true
+	delete(t.owned.Apart, r)
+	if r.Lost == nil && !abandoned {
 		t.outcomes.add(settled)
 	}
-	return abandoned, r.lost
+	return abandoned, r.Lost
 }
 
 // nextLocked returns the next job for a worker whose handler has returned after d, or nil if there
 // is none, or if the pool gives the worker to another topic.
-func (t *topicServer) nextLocked(d time.Duration, now time.Time) (next *run) {
+func (t *topicServer) nextLocked(d time.Duration, now time.Time) (next *run.Run) {
 	t.workers.ran(d)
 	t.workers.busy--
 	t.adjustLocked(1)
@@ -547,7 +548,7 @@ func (t *topicServer) nextLocked(d time.Duration, now time.Time) (next *run) {
 	}
 	if t.roomLocked() > 0 {
 		t.freedLocked()
-		if t.workers.roomForTwo(len(t.owned.runs)) {
+		if t.workers.roomForTwo(len(t.owned.Runs)) {
 			t.loops.takeMore.Wake()
 		}
 	}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/delayq/delayq/internal/embedded"
 	"github.com/delayq/delayq/internal/record"
+	"github.com/delayq/delayq/internal/run"
 )
 
 // slots gives a topic with its slots and none of its loops.
@@ -34,18 +35,18 @@ func slots(t *testing.T, concurrency int, h HandlerFunc, opts ...ServerOption) *
 }
 
 // taken gives runs of jobs that have just been taken, with room reserved for them.
-func (t *topicServer) taken(n int) (runs []*run) {
+func (t *topicServer) taken(n int) (runs []*run.Run) {
 	t.workers.coming += n
 	for i := range n {
-		r := &run{id: fmt.Sprint(i), fence: record.ParseFence("1"), until: time.Now().Add(time.Hour)}
-		r.opts.Retry = -1
+		r := &run.Run{ID: fmt.Sprint(i), Fence: record.ParseFence("1"), Until: time.Now().Add(time.Hour)}
+		r.Options.Retry = -1
 		runs = append(runs, r)
 	}
 	return runs
 }
 
 // admitted takes jobs over as admit does, and starts no slot for them until letGo.
-func (t *topicServer) admitted(n int) []*run {
+func (t *topicServer) admitted(n int) []*run.Run {
 	t.workers.starting = true
 	runs := t.taken(n)
 	for _, r := range runs {
@@ -115,7 +116,7 @@ func TestCancelledBeforeTheStart(t *testing.T) {
 	cancelled := make(chan string, 2)
 	a := slots(t, 1, func(context.Context, *Job) error { panic("started") }, Hooks(into(cancelled)))
 	for _, r := range a.admitted(2) {
-		a.cancelRun(r.id, "1", ErrCancelled)
+		a.cancelRun(r.ID, "1", ErrCancelled)
 	}
 	require.True(t, a.expectRoom())
 	require.Zero(t, a.roomLocked(), "the slot has not looked yet")
@@ -141,7 +142,7 @@ func TestGiveBackLeavesWhatHasAFreeSlot(t *testing.T) {
 	ids := func() (ids []string) {
 		for _, r := range a.outcomes.rows {
 			require.Equal(t, verbReturn, r.verb)
-			ids = append(ids, r.run.id)
+			ids = append(ids, r.run.ID)
 		}
 		return ids
 	}

@@ -3,6 +3,7 @@ package delayq
 import (
 	"time"
 
+	"github.com/delayq/delayq/internal/run"
 	"github.com/delayq/delayq/internal/script"
 )
 
@@ -17,7 +18,7 @@ import (
 const (
 	aheadTime = 2 * time.Millisecond
 	// the jobs of two calls, and those of the next two, which arrive while the first are admitted
-	aheadLimit    = 4 * takeLimit
+	aheadLimit    = 4 * run.TakeLimit
 	aheadPatience = 20 * time.Millisecond
 	aheadTrip     = 250 * time.Millisecond // longer round trips count as this
 	aheadUnknown  = time.Second            // assumed handler duration until some have finished
@@ -39,10 +40,10 @@ type workers struct {
 	cautious bool // nothing is taken ahead: the Defaults of the handler limit the retries
 	window   window
 
-	busy     int    // workers that are running a handler
-	starting bool   // a worker is being started for the head of next
-	stopping bool   // no more handlers may start
-	next     []*run // taken, in the order in which they start
+	busy     int        // workers that are running a handler
+	starting bool       // a worker is being started for the head of next
+	stopping bool       // no more handlers may start
+	next     []*run.Run // taken, in the order in which they start
 
 	member  *poolMember // nil: the topic has workers of its own
 	has     int         // of the workers of the pool, as far as is known
@@ -119,15 +120,15 @@ func (w *workers) begun(n int) int {
 }
 
 // group returns how many jobs at the head of a list make a batch: of any keys, or of one.
-func (w *workers) group(list []*run) (n int) {
-	for n < min(len(list), w.seat()) && (!w.window.byKey || list[n].opts.Key == list[0].opts.Key) {
+func (w *workers) group(list []*run.Run) (n int) {
+	for n < min(len(list), w.seat()) && (!w.window.byKey || list[n].Options.Key == list[0].Options.Key) {
 		n++
 	}
 	return n
 }
 
 // groups returns how many batches a list makes.
-func (w *workers) groups(list []*run) (n int) {
+func (w *workers) groups(list []*run.Run) (n int) {
 	for ; len(list) > 0; n++ {
 		list = list[w.group(list):]
 	}
@@ -195,7 +196,7 @@ func (w *workers) room(owned int) int {
 	most := 2*w.count*w.seat() + 2*aheadLimit - owned - w.coming
 	// one take returns no more; the other taker gets the rest of the room
 	fit := script.CallBytes / max(w.size, 1)
-	return max(0, min(free+ahead-have, most, takeLimit, fit+fit/8+1))
+	return max(0, min(free+ahead-have, most, run.TakeLimit, fit+fit/8+1))
 }
 
 // roomForTwo reports whether a second taker can take as many jobs as the last take has returned.
@@ -241,15 +242,15 @@ func (w *workers) expect(reserved, got int, many bool) {
 }
 
 // arrived notes that a job has been admitted. Its place in next is that of queue.
-func (w *workers) arrived(r *run) {
+func (w *workers) arrived(r *run.Run) {
 	w.coming--
 	w.claimed = max(0, w.claimed-1)
-	w.limited = r.opts.Retry >= 0
-	w.size += (int(r.stored) - w.size) / 8
+	w.limited = r.Options.Retry >= 0
+	w.size += (int(r.Stored) - w.size) / 8
 }
 
 // queue puts a job behind those that wait for a worker.
-func (w *workers) queue(r *run) { w.next = append(w.next, r) }
+func (w *workers) queue(r *run.Run) { w.next = append(w.next, r) }
 
 // toStart reports whether the caller must start a worker. Workers start one at a time, each by the
 // one before. While handlers are short, a few workers do all the work, and no others are started
@@ -263,7 +264,7 @@ func (w *workers) toStart() bool {
 }
 
 // pop removes the job that starts next. It returns nil if there is none, or if none may start.
-func (w *workers) pop() *run {
+func (w *workers) pop() *run.Run {
 	if w.stopping || w.gathers() {
 		return nil
 	}
@@ -271,7 +272,7 @@ func (w *workers) pop() *run {
 }
 
 // shift removes the first job of next. It returns nil if there is none.
-func (w *workers) shift() *run {
+func (w *workers) shift() *run.Run {
 	if len(w.next) == 0 {
 		return nil
 	}
@@ -282,8 +283,8 @@ func (w *workers) shift() *run {
 }
 
 // follows reports whether the first job of next can be in the batch of another one.
-func (w *workers) follows(first *run) bool {
-	return len(w.next) > 0 && (!w.window.byKey || w.next[0].opts.Key == first.opts.Key)
+func (w *workers) follows(first *run.Run) bool {
+	return len(w.next) > 0 && (!w.window.byKey || w.next[0].Options.Key == first.Options.Key)
 }
 
 // ran notes the duration of a call of the handler.
@@ -291,7 +292,7 @@ func (w *workers) ran(d time.Duration) { w.handlerTime += (d - w.handlerTime) / 
 
 // spill removes the jobs that wait in vain: those that are lost, and those that have no idle
 // worker. With all, it also removes those that a worker is being started for.
-func (w *workers) spill(all bool) (lost, rest []*run) {
+func (w *workers) spill(all bool) (lost, rest []*run.Run) {
 	free := 0
 	if !all {
 		free = w.idle() * w.seat()
@@ -305,7 +306,7 @@ func (w *workers) spill(all bool) (lost, rest []*run) {
 	kept := w.next[:0]
 	for _, r := range w.next {
 		switch {
-		case r.lost != nil:
+		case r.Lost != nil:
 			lost = append(lost, r)
 		case len(kept) < free:
 			kept = append(kept, r)

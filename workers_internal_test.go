@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/delayq/delayq/internal/run"
 	"github.com/delayq/delayq/internal/script"
 	"github.com/stretchr/testify/require"
 )
@@ -12,7 +13,7 @@ import (
 // takes fewer large ones, and none while Redis does not accept the outcomes of those it has.
 func TestWorkersRoom(t *testing.T) {
 	const short = aheadTime / aheadLimit
-	waiting := func(n int) []*run { return make([]*run, n) }
+	waiting := func(n int) []*run.Run { return make([]*run.Run, n) }
 	for name, c := range map[string]struct {
 		w     workers
 		owned int
@@ -23,8 +24,8 @@ func TestWorkersRoom(t *testing.T) {
 		"all busy":                    {workers{count: 10, busy: 10, handlerTime: aheadUnknown}, 10, 0},
 		"jobs are coming":             {workers{count: 10, coming: 7, handlerTime: aheadUnknown}, 0, 3},
 		"jobs wait":                   {workers{count: 10, next: waiting(9), handlerTime: aheadUnknown}, 9, 1},
-		"short handlers, all busy":    {workers{count: 10, busy: 10, handlerTime: short}, 10, takeLimit},
-		"half of those ahead wait":    {workers{count: 10, busy: 10, handlerTime: short, next: waiting(aheadLimit / 2)}, 0, takeLimit},
+		"short handlers, all busy":    {workers{count: 10, busy: 10, handlerTime: short}, 10, run.TakeLimit},
+		"half of those ahead wait":    {workers{count: 10, busy: 10, handlerTime: short, next: waiting(aheadLimit / 2)}, 0, run.TakeLimit},
 		"more than half wait":         {workers{count: 10, busy: 10, handlerTime: short, next: waiting(aheadLimit/2 + 1)}, 0, 0},
 		"handlers of one ms":          {workers{count: 10, busy: 10, handlerTime: time.Millisecond}, 10, 20},
 		"handlers of an hour":         {workers{count: 10, busy: 9, handlerTime: time.Hour}, 9, 1},
@@ -42,7 +43,7 @@ func TestWorkersRoom(t *testing.T) {
 // With a batch handler, a worker has room for a batch. A batch that starts although it is not full
 // leaves its other places empty. Only whole batches are taken ahead.
 func TestWorkersOfBatches(t *testing.T) {
-	waiting := func(n int) []*run { return make([]*run, n) }
+	waiting := func(n int) []*run.Run { return make([]*run.Run, n) }
 	for name, c := range map[string]struct {
 		w          workers
 		room, free int
@@ -58,7 +59,7 @@ func TestWorkersOfBatches(t *testing.T) {
 		"a part, long enough":    {workers{count: 4, perCall: 10, next: waiting(7), more: true, hasty: true}, 30, 30, true},
 		"a batch and a part":     {workers{count: 4, perCall: 10, next: waiting(17), more: true}, 20, 20, true},
 		"more than the idle run": {workers{count: 4, perCall: 10, busy: 3, next: waiting(13)}, 0, 0, true},
-		"more than a take":       {workers{count: 4, perCall: 1000}, takeLimit, 4000, false},
+		"more than a take":       {workers{count: 4, perCall: 1000}, run.TakeLimit, 4000, false},
 		"a worker starts":        {workers{count: 4, perCall: 10, next: waiting(10), starting: true}, 30, 30, false},
 	} {
 		c.w.handlerTime = aheadUnknown
@@ -121,7 +122,7 @@ func TestWorkersReserve(t *testing.T) {
 	require.Equal(t, 4, w.coming)
 	require.Equal(t, 6, w.unclaimed())
 	for range 4 {
-		w.arrived(&run{})
+		w.arrived(&run.Run{})
 	}
 	require.Zero(t, w.coming)
 	require.True(t, w.limited, "the retries of the last one are limited: 0")
@@ -156,8 +157,8 @@ func TestWorkersRoomForTwo(t *testing.T) {
 func TestWorkersStart(t *testing.T) {
 	w := workers{count: 2}
 	require.False(t, w.toStart(), "no job")
-	a, b, c := &run{id: "a"}, &run{id: "b"}, &run{id: "c"}
-	for _, r := range []*run{a, b, c} {
+	a, b, c := &run.Run{ID: "a"}, &run.Run{ID: "b"}, &run.Run{ID: "c"}
+	for _, r := range []*run.Run{a, b, c} {
 		w.queue(r)
 	}
 	require.True(t, w.toStart())
@@ -184,17 +185,17 @@ func TestWorkersSpill(t *testing.T) {
 	fill := func() workers {
 		w := workers{count: 3, busy: 1, handlerTime: time.Millisecond}
 		for i := range 6 {
-			r := &run{id: string(rune('a' + i))}
+			r := &run.Run{ID: string(rune('a' + i))}
 			if i == 1 {
-				r.lost = ErrCancelled
+				r.Lost = ErrCancelled
 			}
 			w.queue(r)
 		}
 		return w
 	}
-	ids := func(list []*run) (s string) {
+	ids := func(list []*run.Run) (s string) {
 		for _, r := range list {
-			s += r.id
+			s += r.ID
 		}
 		return s
 	}
