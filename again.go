@@ -6,6 +6,7 @@ import (
 
 	"github.com/delayq/delayq/internal/record"
 	"github.com/delayq/delayq/internal/run"
+	"github.com/delayq/delayq/internal/settle"
 )
 
 // Again continues a job under the same ID. If a handler returns it, the job is completed and, in
@@ -47,7 +48,7 @@ func (e *againError) Error() string { return "delayq: again" }
 func IsAgain(err error) bool { return wishOf(err).again != nil }
 
 // renew returns the job that follows the one of a run that has ended at end.
-func renew(r *run.Run, again *againError, end time.Time) (*renewal, error) {
+func renew(r *run.Run, again *againError, end time.Time) (*settle.Renewal, error) {
 	if n := len(again.payload); n > mostPayload {
 		return nil, fmt.Errorf("again: %w: payload of %d bytes, at most %d are allowed", ErrInvalid, n, mostPayload)
 	}
@@ -58,11 +59,11 @@ func renew(r *run.Run, again *againError, end time.Time) (*renewal, error) {
 		return nil, fmt.Errorf("again: %w", err)
 	}
 	now := end.UnixMilli()
-	n := &renewal{when: instantOr(o.DueAt, o.DueIn), due: msTime(o.Due(now))}
+	n := &settle.Renewal{When: instantOr(o.DueAt, o.DueIn), Due: msTime(o.Due(now))}
 	if expires := o.Expires(now); expires > 0 && o.Due(now) >= expires {
 		return nil, fmt.Errorf("again: %w", hopeless(expires, o.Due(now)))
 	}
-	if n.head, n.tail, err = record.Encode(record.NewNonce(), &o.Options, again.payload); err != nil {
+	if n.Head, n.Tail, err = record.Encode(record.NewNonce(), &o.Options, again.payload); err != nil {
 		return nil, fmt.Errorf("again: %w", err)
 	}
 	return n, nil

@@ -3,6 +3,7 @@ package delayq
 import (
 	"context"
 	"github.com/delayq/delayq/internal/run"
+	"github.com/delayq/delayq/internal/settle"
 	"time"
 )
 
@@ -78,11 +79,11 @@ func (t *topicServer) executeBatch(b *run.Batch) (next *run.Run) {
 // finishBatch is finish for a batch whose handler has returned err.
 func (t *topicServer) finishBatch(b *run.Batch, cause, err error, now time.Time) (next *run.Run) {
 	ran := now.Sub(b.Began)
-	rows := make([]row, len(b.Runs))
+	rows := make([]settle.Row, len(b.Runs))
 	for i, r := range b.Runs {
 		own, ended := b.Parts[i].Close(err, cause)
 		rows[i] = t.server.config.judge.Verdict(r, ended, own, ran)
-		rows[i].cause, rows[i].output = ended, r.Output.End()
+		rows[i].Cause, rows[i].Output = ended, r.Output.End()
 	}
 	type end struct {
 		abandoned bool

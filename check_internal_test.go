@@ -19,6 +19,7 @@ import (
 	"github.com/delayq/delayq/internal/record"
 	"github.com/delayq/delayq/internal/redistest"
 	"github.com/delayq/delayq/internal/script"
+	"github.com/delayq/delayq/internal/settle"
 )
 
 // ward has jobs in every state, with the books that servers write, and tells the state of each.
@@ -33,7 +34,7 @@ func ward(h *Hand) map[string]State {
 		}
 		return e.encode()
 	}
-	settle := func(like row, ids ...string) {
+	ended := func(like settle.Row, ids ...string) {
 		h.t.Helper()
 		for _, id := range ids {
 			_, err := c.Enqueue(ctx, "topic", id, []byte(id), Retention(time.Hour))
@@ -41,18 +42,18 @@ func ward(h *Hand) map[string]State {
 			require.Equal(h.t, "o", h.letters([]Held{h.TakeOne(id)}, like))
 		}
 	}
-	settle(row{verb: verbBury, attempts: 1, entry: failed(1, 0)}, "dead", "alive", "alive-snoozed")
+	ended(settle.Row{Verb: settle.Bury, Attempts: 1, Failure: failed(1, 0)}, "dead", "alive", "alive-snoozed")
 	require.NoError(h.t, c.Revive(ctx, "topic", "alive-snoozed"))
 	held := h.Take(1, time.Hour)
 	require.Equal(h.t, "o", h.Snooze(time.Hour, held...))
-	settle(row{verb: verbRetry, delay: time.Hour, entry: failed(1, 2)}, "backing-off")
-	settle(row{verb: verbSnooze, delay: time.Hour}, "asleep")
-	settle(row{verb: verbAck}, "done")
+	ended(settle.Row{Verb: settle.Retry, Delay: time.Hour, Failure: failed(1, 2)}, "backing-off")
+	ended(settle.Row{Verb: settle.Snooze, Delay: time.Hour}, "asleep")
+	ended(settle.Row{Verb: settle.Ack}, "done")
 	_, err := c.Enqueue(ctx, "topic", "out-of-retries", nil, Retry(0))
 	require.NoError(h.t, err)
 	h.Take(1, 0)
 	h.Promote()
-	require.Equal(h.t, "o", h.letters(h.Take(1, time.Hour), row{verb: verbBury}))
+	require.Equal(h.t, "o", h.letters(h.Take(1, time.Hour), settle.Row{Verb: settle.Bury}))
 	_, err = c.Enqueue(ctx, "topic", "lapsed", nil)
 	require.NoError(h.t, err)
 	h.Take(1, 0)

@@ -9,6 +9,7 @@ import (
 	"github.com/delayq/delayq/internal/loop"
 	"github.com/delayq/delayq/internal/record"
 	"github.com/delayq/delayq/internal/script"
+	"github.com/delayq/delayq/internal/settle"
 )
 
 // The history of a topic is what happened in each of its last minutes and hours. Servers count the
@@ -30,20 +31,20 @@ type sums [record.SeriesCount]int64
 
 // add counts a run that has ended. A run without a handler's call has neither lateness nor run
 // time.
-func (s *sums) add(r *row) {
-	outcome := r.outcome()
+func (s *sums) add(r *settle.Row) {
+	outcome := r.Outcome()
 	for i, name := range record.Outcomes {
 		if name == outcome {
 			s[i]++
 			break
 		}
 	}
-	if r.run.Start.IsZero() {
+	if r.Run.Start.IsZero() {
 		return
 	}
-	s[record.FirstLate+record.BucketOf(record.LatenessBounds, r.run.Lateness)]++
-	if !r.end.IsZero() {
-		s[record.FirstRan+record.BucketOf(record.RunTimeBounds, r.end.Sub(r.run.Start))]++
+	s[record.FirstLate+record.BucketOf(record.LatenessBounds, r.Run.Lateness)]++
+	if !r.End.IsZero() {
+		s[record.FirstRan+record.BucketOf(record.RunTimeBounds, r.End.Sub(r.Run.Start))]++
 	}
 }
 
@@ -61,7 +62,7 @@ type chronicle struct {
 }
 
 // countLocked counts a run that has ended.
-func (t *topicServer) countLocked(r *row) {
+func (t *topicServer) countLocked(r *settle.Row) {
 	if !t.server.config.history {
 		return
 	}

@@ -21,6 +21,7 @@ import (
 	"github.com/delayq/delayq/internal/record"
 	"github.com/delayq/delayq/internal/schedule"
 	"github.com/delayq/delayq/internal/script"
+	"github.com/delayq/delayq/internal/settle"
 )
 
 // A size is a number of bytes in a document.
@@ -88,7 +89,7 @@ func proseFigures(t *testing.T) []proseFigure {
 		{"docs/design.md", "a second flight starts when <> wait", secondFlight},
 		{"docs/design.md", "one flight for each <> of a flight's time", perFlight},
 		{"docs/design.md", "depend on the number of its jobs, up to <> and", mostFlights},
-		{"docs/design.md", "when <> wait, a second call goes beside the first", settlePile},
+		{"docs/design.md", "when <> wait, a second call goes beside the first", settle.Pile},
 		{"docs/design.md", "a server of more than <> topics waits for *rings*", mostBlocked},
 		{"docs/design.md", "Every <> each server prunes", pruneEvery},
 		{"docs/design.md", "something to prune, up to <> topics in a call", watchLimit},

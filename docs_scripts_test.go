@@ -19,6 +19,7 @@ import (
 
 	"github.com/delayq/delayq/internal/record"
 	"github.com/delayq/delayq/internal/script"
+	"github.com/delayq/delayq/internal/settle"
 )
 
 // The tests in this file hold scripts to their headers, and docs/protocol.md to the scripts.
@@ -275,8 +276,8 @@ func TestProseLettersAreTheConstants(t *testing.T) {
 		documented[letter] = constant
 		if i := slices.Index(scripts, "settling scripts"); i >= 0 {
 			scripts = slices.Delete(scripts, i, i+1)
-			for _, v := range verbs {
-				scripts = append(scripts, v.script.Name)
+			for v := settle.Ack; v <= settle.HoldKey; v++ {
+				scripts = append(scripts, v.Script().Name)
 			}
 		}
 		slices.Sort(uses[letter])
@@ -319,8 +320,8 @@ func TestProseOutcomesAreOneWord(t *testing.T) {
 		}
 	}
 	require.Len(t, counters, len(known["counter"]), "Inspect answers all of them")
-	for _, v := range verbs {
-		require.Contains(t, known["counter"], string(v.outcome), "an outcome that a script counts")
+	for v := settle.Ack; v <= settle.HoldKey; v++ {
+		require.Contains(t, known["counter"], v.Outcome(), "an outcome that a script counts")
 	}
 	patterns := map[string]*regexp.Regexp{
 		"outcome": regexp.MustCompile(`outcome = '([^']*)'`),

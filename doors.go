@@ -3,6 +3,7 @@ package delayq
 import (
 	"context"
 	"github.com/delayq/delayq/internal/run"
+	"github.com/delayq/delayq/internal/settle"
 	"log/slog"
 	"time"
 )
@@ -20,10 +21,10 @@ type task interface {
 type judge interface {
 	// Verdict turns the result of a handler into the row that is sent to Redis. cause is that of
 	// the end of the run's context; nil: it had not ended. ran is how long the handler ran.
-	Verdict(r *run.Run, cause, err error, ran time.Duration) row
+	Verdict(r *run.Run, cause, err error, ran time.Duration) settle.Row
 	// Refusal returns the row to send for a taken job that must not run, or nil if it must run. now
 	// is Redis's clock in ms. It logs to the log of the topic.
-	Refusal(r *run.Run, undecodable error, now int64, log *slog.Logger) *row
+	Refusal(r *run.Run, undecodable error, now int64, log *slog.Logger) *settle.Row
 	// Steers reports whether an error only says what is to happen to the job.
 	Steers(err error) bool
 }
@@ -35,11 +36,11 @@ type observer interface {
 	Begun(ctx context.Context, r *run.Run) context.Context
 	// Ended is told the outcomes of runs. It calls log with each row before it passes that on, and
 	// alive before each call of the user's code.
-	Ended(list []row, log func(row), alive func())
+	Ended(list []settle.Row, log func(settle.Row), alive func())
 	// Late is told that a handler has returned after the drain.
-	Late(r row)
+	Late(r settle.Row)
 	// Unsettled is told of an outcome that Redis did not receive.
-	Unsettled(r row)
+	Unsettled(r settle.Row)
 	// Pruned is told how many dead and done jobs of a topic were deleted.
 	Pruned(topic string, dead, done int)
 }

@@ -23,6 +23,7 @@ import (
 	"github.com/delayq/delayq/internal/redistest"
 	"github.com/delayq/delayq/internal/run"
 	"github.com/delayq/delayq/internal/script"
+	"github.com/delayq/delayq/internal/settle"
 )
 
 // A Hand does by hand what the servers of one topic do, one script call at a time and only when the
@@ -38,7 +39,7 @@ type Hand struct {
 	waits  string // the name under which its takes wait; "": they do not
 	listed int    // 1: the name may be in idle
 
-	renewals map[string]*renewal // by ID: what Again asks for, if the test wants to know it
+	renewals map[string]*settle.Renewal // by ID: what Again asks for, if the test wants to know it
 }
 
 // A Held is a job that a Hand has taken, with its lease.
@@ -147,34 +148,34 @@ func (h *Hand) TakeOne(id string) Held {
 }
 
 // settle tells Redis how runs have ended.
-func (h *Hand) settle(held []Held, like row) (script.Reply, error) {
-	v := verbs[like.verb]
-	list := make([]row, len(held))
+func (h *Hand) settle(held []Held, like settle.Row) (script.Reply, error) {
+	v := like.Verb
+	list := make([]settle.Row, len(held))
 	for i, one := range held {
 		list[i] = like
 		rec, _ := record.Decode(one.Record) // of one that cannot be read nothing is needed
 		m, _ := record.DecodeMoved(one.Moved)
 		finished, _ := strconv.Atoi(one.Attempts) // "" is none
-		list[i].run = &run.Run{
+		list[i].Run = &run.Run{
 			ID: one.ID, Fence: record.ParseFence(one.Fence), Options: rec.Options, Past: m.Tally, Attempt: finished + 1, Start: msTime(rec.EnqueuedAt),
 		}
-		list[i].end, list[i].past = msTime(rec.EnqueuedAt+5), m.Tally
-		if like.verb == verbSnooze {
-			list[i].past = m.Snoozed(finished)
+		list[i].End, list[i].Tally = msTime(rec.EnqueuedAt+5), m.Tally
+		if like.Verb == settle.Snooze {
+			list[i].Tally = m.Snoozed(finished)
 		}
-		if n := h.renewals[one.ID]; n != nil && like.verb == verbAgain {
-			list[i].renewal = n
-		} else if like.verb == verbAgain {
-			list[i].renewal = h.renewal(ceilWhen(like.delay), 0)
+		if n := h.renewals[one.ID]; n != nil && like.Verb == settle.Again {
+			list[i].Renewal = n
+		} else if like.Verb == settle.Again {
+			list[i].Renewal = h.renewal(ceilWhen(like.Delay), 0)
 		}
-		list[i].entry = strings.Replace(like.entry, `"attempt":1,`, `"attempt":`+strconv.Itoa(finished+1)+",", 1)
+		list[i].Failure = strings.Replace(like.Failure, `"attempt":1,`, `"attempt":`+strconv.Itoa(finished+1)+",", 1)
 	}
-	args := appendRows(like.verb.open(nil, h.keys, h.series.Next(), list), list, "by-hand")
-	return h.run(v.script, args...)
+	args := settle.AppendRows(like.Verb.Open(nil, h.keys, h.series.Next(), list), list, "by-hand")
+	return h.run(v.Script(), args...)
 }
 
 // letters gives one letter for every job that was settled: o or l.
-func (h *Hand) letters(held []Held, like row) string {
+func (h *Hand) letters(held []Held, like settle.Row) string {
 	h.t.Helper()
 	r, err := h.settle(held, like)
 	require.NoError(h.t, err)
@@ -186,24 +187,24 @@ func (h *Hand) letters(held []Held, like row) string {
 
 // Ack, Expire, Retry, Snooze, Bury and Return settle jobs and give a letter for each: o if the
 // lease was ours, l if it was lost, g if the job is gone.
-func (h *Hand) Ack(held ...Held) string    { return h.letters(held, row{verb: verbAck}) }
-func (h *Hand) Expire(held ...Held) string { return h.letters(held, row{verb: verbExpire}) }
-func (h *Hand) Return(held ...Held) string { return h.letters(held, row{verb: verbReturn}) }
+func (h *Hand) Ack(held ...Held) string    { return h.letters(held, settle.Row{Verb: settle.Ack}) }
+func (h *Hand) Expire(held ...Held) string { return h.letters(held, settle.Row{Verb: settle.Expire}) }
+func (h *Hand) Return(held ...Held) string { return h.letters(held, settle.Row{Verb: settle.Return}) }
 func (h *Hand) Retry(delay time.Duration, held ...Held) string {
-	return h.letters(held, row{verb: verbRetry, delay: delay, entry: byHand})
+	return h.letters(held, settle.Row{Verb: settle.Retry, Delay: delay, Failure: byHand})
 }
 
 func (h *Hand) Snooze(delay time.Duration, held ...Held) string {
-	return h.letters(held, row{verb: verbSnooze, delay: delay})
+	return h.letters(held, settle.Row{Verb: settle.Snooze, Delay: delay})
 }
 
 // Again ends jobs and enqueues them anew, due after a delay.
 func (h *Hand) Again(delay time.Duration, held ...Held) string {
-	return h.letters(held, row{verb: verbAgain, delay: delay})
+	return h.letters(held, settle.Row{Verb: settle.Again, Delay: delay})
 }
 
 func (h *Hand) Bury(held ...Held) string {
-	return h.letters(held, row{verb: verbBury, attempts: 1, entry: byHand})
+	return h.letters(held, settle.Row{Verb: settle.Bury, Attempts: 1, Failure: byHand})
 }
 
 // byHand is what stands in the error log of a job that a Hand has failed.
@@ -286,9 +287,9 @@ func (h *Hand) record(when string, retention int64) (head, tail string) {
 func ceilWhen(d time.Duration) string { return "+" + strconv.FormatInt(ceilMS(d), 10) }
 
 // renewal is what a handler's Again asks for.
-func (h *Hand) renewal(when string, retention int64) *renewal {
-	n := &renewal{when: when}
-	n.head, n.tail = h.record(when, retention)
+func (h *Hand) renewal(when string, retention int64) *settle.Renewal {
+	n := &settle.Renewal{When: when}
+	n.Head, n.Tail = h.record(when, retention)
 	return n
 }
 

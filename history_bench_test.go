@@ -16,6 +16,7 @@ import (
 	"github.com/delayq/delayq/internal/redistest"
 	"github.com/delayq/delayq/internal/run"
 	"github.com/delayq/delayq/internal/script"
+	"github.com/delayq/delayq/internal/settle"
 )
 
 // usedCPU returns the CPU time of Redis, in µs.
@@ -126,7 +127,7 @@ func BenchmarkCountRun(b *testing.B) {
 	s := NewServer(rdb)
 	s.HandlerFunc("topic", func(context.Context, *Job) error { return nil })
 	topic := s.engine.topics.get("topic")
-	r := row{run: &run.Run{Start: time.Unix(1, 0), Lateness: 7 * time.Millisecond}, verb: verbAck, end: time.Unix(1, 20_000_000)}
+	r := settle.Row{Run: &run.Run{Start: time.Unix(1, 0), Lateness: 7 * time.Millisecond}, Verb: settle.Ack, End: time.Unix(1, 20_000_000)}
 	b.ReportAllocs()
 	for b.Loop() {
 		topic.countLocked(&r)

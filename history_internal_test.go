@@ -17,6 +17,7 @@ import (
 	"github.com/delayq/delayq/internal/redistest"
 	"github.com/delayq/delayq/internal/run"
 	"github.com/delayq/delayq/internal/script"
+	"github.com/delayq/delayq/internal/settle"
 )
 
 // tryChronicle is one call of the chronicle script.
@@ -314,7 +315,7 @@ func TestHistoryIsGivenUp(t *testing.T) {
 			topic.mu.Lock()
 			defer topic.mu.Unlock()
 			for range n {
-				topic.countLocked(&row{run: &run.Run{}, verb: verbAck})
+				topic.countLocked(&settle.Row{Run: &run.Run{}, Verb: settle.Ack})
 			}
 		}
 		send := func() error {
@@ -451,7 +452,7 @@ func TestCountingAllocatesNothing(t *testing.T) {
 	s := NewServer(rdb)
 	s.HandlerFunc("topic", func(context.Context, *Job) error { return nil })
 	topic := s.engine.topics.get("topic")
-	r := row{run: &run.Run{Start: time.Unix(1, 0), Lateness: time.Second}, verb: verbAck, end: time.Unix(2, 0)}
+	r := settle.Row{Run: &run.Run{Start: time.Unix(1, 0), Lateness: time.Second}, Verb: settle.Ack, End: time.Unix(2, 0)}
 	require.Zero(t, testing.AllocsPerRun(100, func() { topic.countLocked(&r) }))
 	require.Positive(t, topic.history.sums[record.FirstRan+record.BucketOf(record.RunTimeBounds, time.Second)])
 }

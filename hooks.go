@@ -13,6 +13,7 @@ import (
 	"github.com/delayq/delayq/internal/contain"
 	"github.com/delayq/delayq/internal/run"
 	"github.com/delayq/delayq/internal/script"
+	"github.com/delayq/delayq/internal/settle"
 )
 
 // A Hook receives events. It implements one or more of the hook interfaces, such as [DoneHook] and
@@ -461,7 +462,7 @@ func (w witness) Begun(ctx context.Context, r *run.Run) context.Context {
 
 // Ended tells the hooks the outcomes of runs, in a goroutine of their own. If one of them ends it,
 // another goroutine continues with the next hook.
-func (w witness) Ended(rows []row, log func(row), alive func()) {
+func (w witness) Ended(rows []settle.Row, log func(settle.Row), alive func()) {
 	if len(w.outcome)+len(w.run) == 0 {
 		for _, r := range rows {
 			log(r)
@@ -493,9 +494,9 @@ func (w witness) Ended(rows []row, log func(row), alive func()) {
 				r := rows[0]
 				rows = rows[1:]
 				log(r)
-				fire, ends = w.outcome[Outcome(r.outcome())], r.run.TakeEnds()
+				fire, ends = w.outcome[Outcome(r.Outcome())], r.Run.TakeEnds()
 				if len(fire) > 0 || ends != nil {
-					now = r.ended()
+					now = r.Ended()
 					event = w.event(now)
 				}
 			}
@@ -504,9 +505,9 @@ func (w witness) Ended(rows []row, log func(row), alive func()) {
 }
 
 // Late tells the hooks that a handler has returned after the drain.
-func (w witness) Late(r row) {
-	e := r.ended()
-	for end := r.run.TakeEnds(); end != nil; end = end.Before { // of a hook that was running then
+func (w witness) Late(r settle.Row) {
+	e := r.Ended()
+	for end := r.Run.TakeEnds(); end != nil; end = end.Before { // of a hook that was running then
 		w.apart(func() { end.Call(e) })
 	}
 	e.Outcome = ""
@@ -516,9 +517,9 @@ func (w witness) Late(r row) {
 }
 
 // Unsettled ends a run whose outcome Redis did not receive.
-func (w witness) Unsettled(r row) {
-	for end := r.run.TakeEnds(); end != nil; end = end.Before {
-		e := r.ended()
+func (w witness) Unsettled(r settle.Row) {
+	for end := r.Run.TakeEnds(); end != nil; end = end.Before {
+		e := r.Ended()
 		e.Outcome = ""
 		w.apart(func() { end.Call(e) })
 	}

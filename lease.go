@@ -10,6 +10,7 @@ import (
 	"github.com/delayq/delayq/internal/record"
 	"github.com/delayq/delayq/internal/run"
 	"github.com/delayq/delayq/internal/script"
+	"github.com/delayq/delayq/internal/settle"
 )
 
 // extendLimit is the most leases that one call extends.
@@ -188,7 +189,7 @@ func (t *topicServer) abandonAll() (n int) {
 	defer t.mu.Unlock()
 	for r := range t.owned.Running {
 		n++
-		t.outcomes.add(row{run: r, verb: verbReturn, err: ErrShutdown, cause: ErrShutdown})
+		t.outcomes.Add(settle.Row{Run: r, Verb: settle.Return, Err: ErrShutdown, Cause: ErrShutdown})
 	}
 	return n
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/delayq/delayq/internal/redistest"
 	"github.com/delayq/delayq/internal/run"
 	"github.com/delayq/delayq/internal/script"
+	"github.com/delayq/delayq/internal/settle"
 )
 
 // What a call asks of Redis does not depend on how many jobs there are in each state: the same
@@ -57,9 +58,15 @@ func TestCostOfACallDoesNotGrow(t *testing.T) {
 			{"promote", func(int) error { _, err := h.tryPromote(1000, 1); return err }},
 			{"take", func(int) error { held = append(held, h.Take(4, time.Hour)...); return nil }},
 			{"extend", func(i int) error { _, err := h.tryExtend(held[i].fence()+1, held[i]); return err }},
-			{"ack", func(i int) error { _, err := h.settle(held[2+i:3+i], row{verb: verbAck}); return err }},
-			{"retry", func(i int) error { _, err := h.settle(held[4+i:5+i], row{verb: verbRetry, entry: byHand}); return err }},
-			{"bury", func(i int) error { _, err := h.settle(held[6+i:7+i], row{verb: verbBury, entry: byHand}); return err }},
+			{"ack", func(i int) error { _, err := h.settle(held[2+i:3+i], settle.Row{Verb: settle.Ack}); return err }},
+			{"retry", func(i int) error {
+				_, err := h.settle(held[4+i:5+i], settle.Row{Verb: settle.Retry, Failure: byHand})
+				return err
+			}},
+			{"bury", func(i int) error {
+				_, err := h.settle(held[6+i:7+i], settle.Row{Verb: settle.Bury, Failure: byHand})
+				return err
+			}},
 			{"cancel scheduled", func(i int) error { _, err := h.tryCancel(id("later", 2+i)); return err }},
 			{"cancel ready", func(i int) error { _, err := h.tryCancel(id("ready", 15+i)); return err }},
 			{"cancel running", func(i int) error { _, err := h.tryCancel(id("leased", i)); return err }},
@@ -149,18 +156,18 @@ func TestMoreJobsThanUnpackTakes(t *testing.T) {
 			later()
 			moved, _ := h.Promote()
 			require.Equal(t, n, moved)
-			eachOf(t, n, settleLimit, func(k int) { require.Len(t, h.Take(k, 0), k) })
+			eachOf(t, n, settle.Limit, func(k int) { require.Len(t, h.Take(k, 0), k) })
 			later()
 			_, reclaimed := h.Promote()
 			require.Equal(t, n, reclaimed)
-			eachOf(t, n, settleLimit, func(k int) { require.NotContains(t, h.Return(h.Take(k, time.Hour)...), "l") })
-			eachOf(t, n, settleLimit, func(k int) { require.NotContains(t, h.Snooze(0, h.Take(k, time.Hour)...), "l") })
+			eachOf(t, n, settle.Limit, func(k int) { require.NotContains(t, h.Return(h.Take(k, time.Hour)...), "l") })
+			eachOf(t, n, settle.Limit, func(k int) { require.NotContains(t, h.Snooze(0, h.Take(k, time.Hour)...), "l") })
 			later()
 			h.Promote()
-			eachOf(t, n, settleLimit, func(k int) { require.NotContains(t, h.Retry(0, h.Take(k, time.Hour)...), "l") })
+			eachOf(t, n, settle.Limit, func(k int) { require.NotContains(t, h.Retry(0, h.Take(k, time.Hour)...), "l") })
 			later()
 			h.Promote()
-			eachOf(t, n, settleLimit, func(k int) { require.NotContains(t, h.Bury(h.Take(k, time.Hour)...), "l") })
+			eachOf(t, n, settle.Limit, func(k int) { require.NotContains(t, h.Bury(h.Take(k, time.Hour)...), "l") })
 
 			// All of them are too old and too many: one more is buried like any other.
 			h.put("+0", "one more")
@@ -243,11 +250,11 @@ func TestSizesOfRecordsAreNoted(t *testing.T) {
 		require.NoError(t, err)
 		h.requireNoted()
 		held := h.TakeOne("small")
-		h.renewals = map[string]*renewal{}
+		h.renewals = map[string]*settle.Renewal{}
 		for id, when := range map[string]string{"small": "+0", "b": "+1000"} {
 			n, err := renew(&run.Run{Options: defaultJob.Options}, &againError{payload: make([]byte, 9500+10*len(id))}, time.Now())
 			require.NoError(t, err)
-			n.when, h.renewals[id] = when, n
+			n.When, h.renewals[id] = when, n
 		}
 		require.Equal(t, "o", h.Again(0, held))
 		h.requireNoted()
@@ -504,7 +511,7 @@ func TestPageOfRunningJobsLeavesTheAnchorOut(t *testing.T) {
 func TestJobBuriedUnrunIsAtItsFirstAttempt(t *testing.T) {
 	eachHand(t, func(t *testing.T, h *Hand) {
 		h.put("+0", "x")
-		require.Equal(t, "o", h.letters([]Held{h.TakeOne("x")}, row{verb: verbBury, entry: byHand}))
+		require.Equal(t, "o", h.letters([]Held{h.TakeOne("x")}, settle.Row{Verb: settle.Bury, Failure: byHand}))
 		info := h.info("x")
 		require.Equal(t, StateDead, info.State)
 		require.Equal(t, 1, info.Attempt)

@@ -13,6 +13,7 @@ import (
 
 	"github.com/delayq/delayq/internal/record"
 	"github.com/delayq/delayq/internal/script"
+	"github.com/delayq/delayq/internal/settle"
 )
 
 // A step is one thing that can happen.
@@ -65,12 +66,12 @@ func (x *explorer) possible(w *world) (list []step) {
 		}
 		for n, held := range mind.held {
 			about := name + "%s " + held.ID
-			for verb, what := range map[verb]string{verbAck: "acks", verbRetry: "retries", verbSnooze: "snoozes", verbBury: "buries", verbReturn: "returns", verbAgain: "carries on with"} {
-				if verb != verbAck && w.left.failures == 0 {
+			for verb, what := range map[settle.Verb]string{settle.Ack: "acks", settle.Retry: "retries", settle.Snooze: "snoozes", settle.Bury: "buries", settle.Return: "returns", settle.Again: "carries on with"} {
+				if verb != settle.Ack && w.left.failures == 0 {
 					continue
 				}
 				calls(who, fmt.Sprintf(about, what), func(w *world, h *Hand) *call {
-					if verb != verbAck {
+					if verb != settle.Ack {
 						w.left.failures--
 					}
 					return x.settle(h, verb, who(w), n)
@@ -333,38 +334,38 @@ func (x *explorer) enqueue(h *Hand, id string, replace bool) *call {
 	}, func() (script.Reply, error) { return h.trySend(false, []any{id, head, tail, when}) })
 }
 
-func (x *explorer) settle(h *Hand, verb verb, who *mind, n int) *call {
+func (x *explorer) settle(h *Hand, verb settle.Verb, who *mind, n int) *call {
 	held := who.held[n]
 	who.held = slices.Delete(slices.Clone(who.held), n, n+1)
-	like := row{verb: verb, delay: exploreTick}
+	like := settle.Row{Verb: verb, Delay: exploreTick}
 	switch verb {
-	case verbRetry:
-		like.entry = strings.Replace(byHand, "{", `{"next":1,`, 1)
-	case verbBury:
-		like.entry, like.attempts = byHand, 1
+	case settle.Retry:
+		like.Failure = strings.Replace(byHand, "{", `{"next":1,`, 1)
+	case settle.Bury:
+		like.Failure, like.Attempts = byHand, 1
 	}
-	var fresh *renewal
-	if verb == verbAgain {
+	var fresh *settle.Renewal
+	if verb == settle.Again {
 		fresh = h.renewal(ceilWhen(exploreTick), 0)
 	}
-	c := x.simple(h, string(verbs[verb].outcome)+" "+held.ID, func(w *world) string {
+	c := x.simple(h, verb.Outcome()+" "+held.ID, func(w *world) string {
 		j := w.m.jobs[held.ID]
 		letter := w.m.settle(held.ID, held.number, verb, exploreTick.Milliseconds())
 		switch {
 		case letter != "o":
 			return letter
-		case verb == verbReturn:
+		case verb == settle.Return:
 			w.m.giveBack([]string{held.ID})
-		case verb == verbAck:
+		case verb == settle.Ack:
 			w.gone[record.NonceOf(j.record)] = "done"
-		case verb == verbAgain:
+		case verb == settle.Again:
 			w.gone[record.NonceOf(j.record)] = "done"
-			w.m.enqueue(held.ID, fresh.when, record.Join(fresh.head, w.m.now(), fresh.tail), 0)
+			w.m.enqueue(held.ID, fresh.When, record.Join(fresh.Head, w.m.now(), fresh.Tail), 0)
 		}
 		require.Equal(x.t, held.nonce, record.NonceOf(j.record), "settled a job of another incarnation")
 		return ""
 	}, func() (script.Reply, error) {
-		h.renewals = map[string]*renewal{held.ID: fresh}
+		h.renewals = map[string]*settle.Renewal{held.ID: fresh}
 		return h.settle([]Held{held.Held}, like)
 	})
 	c.about = []lease{held.lease}

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/delayq/delayq/internal/redistest"
+	"github.com/delayq/delayq/internal/settle"
 )
 
 // holdKey makes the call, and returns the state of the key.
@@ -152,10 +153,10 @@ func TestHandlersHoldKeys(t *testing.T) {
 		}
 		lost := of["c1"]
 		lost.Fence = "1"
-		hour := row{verb: verbHoldKey, delay: time.Hour, err: errTest}
+		hour := settle.Row{Verb: settle.HoldKey, Delay: time.Hour, Err: errTest}
 		require.Equal(t, "oo", h.letters([]Held{of["a1"], of["b1"]}, hour))
 		require.Equal(t, "l", h.letters([]Held{lost}, hour))
-		require.Equal(t, "o", h.letters([]Held{of["a2"]}, row{verb: verbHoldKey, delay: time.Minute, err: errTest}))
+		require.Equal(t, "o", h.letters([]Held{of["a2"]}, settle.Row{Verb: settle.HoldKey, Delay: time.Minute, Err: errTest}))
 		h.requireHeld(map[string]time.Duration{"a": time.Hour, "b": time.Hour})
 		require.Equal(t, "o", h.Ack(of["b2"]))
 		require.Equal(t, "o", h.Return(of["c1"]))

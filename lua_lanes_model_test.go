@@ -20,6 +20,7 @@ import (
 	"github.com/delayq/delayq/internal/record"
 	"github.com/delayq/delayq/internal/redistest"
 	"github.com/delayq/delayq/internal/script"
+	"github.com/delayq/delayq/internal/settle"
 )
 
 // A laneGame makes random calls on a topic that has keyed jobs beside plain ones, and holds what
@@ -571,21 +572,21 @@ func (g *laneGame) lines() map[string][]string {
 }
 
 func (g *laneGame) settle(n int, h *Hand) {
-	verb := oneOf(g, verbAck, verbAck, verbAck, verbExpire, verbRetry, verbRetry, verbSnooze, verbReturn, verbReturn, verbBury, verbAgain, verbHoldKey)
+	verb := oneOf(g, settle.Ack, settle.Ack, settle.Ack, settle.Expire, settle.Retry, settle.Retry, settle.Snooze, settle.Return, settle.Return, settle.Bury, settle.Again, settle.HoldKey)
 	delay := oneOf[int64](g, 0, 3, 2000)
 	list := g.some(n)
 	if len(list) == 0 {
 		return
 	}
-	if verb == verbHoldKey && slices.ContainsFunc(list, func(one Held) bool { return g.jobs[one.ID] != nil && g.jobs[one.ID].key == "" }) {
-		verb = verbReturn // a server holds the keys of jobs that have one
+	if verb == settle.HoldKey && slices.ContainsFunc(list, func(one Held) bool { return g.jobs[one.ID] != nil && g.jobs[one.ID].key == "" }) {
+		verb = settle.Return // a server holds the keys of jobs that have one
 	}
-	like := row{verb: verb, delay: time.Duration(delay) * time.Millisecond}
-	if verb == verbRetry || verb == verbBury {
-		like.entry, like.attempts = byHand, 1
+	like := settle.Row{Verb: verb, Delay: time.Duration(delay) * time.Millisecond}
+	if verb == settle.Retry || verb == settle.Bury {
+		like.Failure, like.Attempts = byHand, 1
 	}
 	next := map[string]*laneJob{}
-	h.renewals = map[string]*renewal{}
+	h.renewals = map[string]*settle.Renewal{}
 	letters := ""
 	for _, one := range list {
 		j := g.jobs[one.ID]
@@ -599,13 +600,13 @@ func (g *laneGame) settle(n int, h *Hand) {
 		}
 		made, head, tail := g.newJob(h, "+"+strconv.FormatInt(delay, 10))
 		next[one.ID] = made
-		h.renewals[one.ID] = &renewal{when: "+" + strconv.FormatInt(delay, 10), head: head, tail: tail}
+		h.renewals[one.ID] = &settle.Renewal{When: "+" + strconv.FormatInt(delay, 10), Head: head, Tail: tail}
 	}
 	want := letters
 	if !strings.ContainsAny(letters, "gl") {
 		want = ""
 	}
-	r := g.calls(h, fmt.Sprintf("server %d: %s %q", n, verbs[verb].outcome, idsOf(list)), func() (script.Reply, error) { return h.settle(list, like) })
+	r := g.calls(h, fmt.Sprintf("server %d: %s %q", n, verb.Outcome(), idsOf(list)), func() (script.Reply, error) { return h.settle(list, like) })
 	require.Equal(g.t, want, r.Text(2))
 	for i, one := range list {
 		if letters[i] != 'o' {
@@ -614,9 +615,9 @@ func (g *laneGame) settle(n int, h *Hand) {
 		j := g.jobs[one.ID]
 		g.ends(one.ID)
 		switch verb {
-		case verbAck, verbExpire:
+		case settle.Ack, settle.Expire:
 			delete(g.jobs, one.ID)
-		case verbRetry:
+		case settle.Retry:
 			j.attempts++
 			if j.key != "" && g.limits.topic.Ordered {
 				g.foremost(j)
@@ -624,24 +625,24 @@ func (g *laneGame) settle(n int, h *Hand) {
 			} else {
 				g.later(one.ID, j, r.Now()+delay)
 			}
-		case verbSnooze:
+		case settle.Snooze:
 			g.later(one.ID, j, r.Now()+delay)
-		case verbReturn, verbHoldKey:
+		case settle.Return, settle.HoldKey:
 			j.in = inReady // at the place that it had, or before all others
 			if j.key != "" && g.limits.topic.Ordered {
 				g.foremost(j)
 			}
-			if verb == verbHoldKey && delay > 0 {
+			if verb == settle.HoldKey && delay > 0 {
 				g.keys[j.key] = max(g.keys[j.key], r.Now()+delay)
 			}
-		case verbBury:
+		case settle.Bury:
 			j.attempts++
 			j.in = inDead
 			if j.key != "" && g.limits.topic.OnDead == HaltKey {
 				g.foremost(j)
 				j.blocks = true
 			}
-		case verbAgain:
+		case settle.Again:
 			g.jobs[one.ID] = next[one.ID]
 			g.at(one.ID, next[one.ID], r.Now()+delay, r.Now())
 		}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/delayq/delayq/internal/embedded"
 	"github.com/delayq/delayq/internal/redistest"
+	"github.com/delayq/delayq/internal/settle"
 )
 
 // What take answers in a topic with limits, on miniredis and on Redis.
@@ -91,7 +92,7 @@ func TestTakeWithinLimits(t *testing.T) {
 		n, _ := take(10)
 		require.Positive(t, n)
 		last := held[len(held)-1]
-		require.Equal(t, "o", h.letters([]Held{last}, row{verb: verbHold, delay: time.Hour, err: errTest}))
+		require.Equal(t, "o", h.letters([]Held{last}, settle.Row{Verb: settle.Hold, Delay: time.Hour, Err: errTest}))
 		want(10, 0, "held")
 	})
 }
@@ -215,7 +216,7 @@ func TestTakeWithDamagedSettings(t *testing.T) {
 			h.put("+0", "a")
 			held := h.Take(1, time.Minute)
 			require.Len(t, held, 1, "%v", fields)
-			require.Equal(t, "o", h.letters(held, row{verb: verbHold, delay: time.Hour, err: errTest}), "%v", fields)
+			require.Equal(t, "o", h.letters(held, settle.Row{Verb: settle.Hold, Delay: time.Hour, Err: errTest}), "%v", fields)
 			r, err := h.tryTake("", 1, time.Minute)
 			require.NoError(t, err)
 			require.Equal(t, "held", r.Status(), "%v", fields)
@@ -242,7 +243,7 @@ func TestHoldWhenRedisIsFull(t *testing.T) {
 	err := h.client().Hold(t.Context(), "topic", time.Hour, "")
 	require.ErrorContains(t, err, "OOM")
 	require.Zero(t, rdb.Exists(t.Context(), h.keys.Meta).Val())
-	require.Equal(t, "o", h.letters([]Held{held}, row{verb: verbHold, delay: time.Hour, err: errTest}))
+	require.Equal(t, "o", h.letters([]Held{held}, settle.Row{Verb: settle.Hold, Delay: time.Hour, Err: errTest}))
 	r, err := h.tryTake("", 1, time.Minute)
 	require.NoError(t, err)
 	require.Equal(t, "held", r.Status())

@@ -18,6 +18,7 @@ import (
 	"github.com/delayq/delayq/internal/embedded"
 	"github.com/delayq/delayq/internal/record"
 	"github.com/delayq/delayq/internal/script"
+	"github.com/delayq/delayq/internal/settle"
 )
 
 // A player makes calls on Redis and on the model, as a string of bytes says. Two servers and a
@@ -329,27 +330,27 @@ func (p *player) some(n int, ending int64) (list []lease) {
 }
 
 func (p *player) settle(n int, h *Hand) {
-	verb := choose(p, verbAck, verbAck, verbExpire, verbRetry, verbRetry, verbSnooze, verbReturn, verbBury, verbAgain, verbAgain)
+	verb := choose(p, settle.Ack, settle.Ack, settle.Expire, settle.Retry, settle.Retry, settle.Snooze, settle.Return, settle.Bury, settle.Again, settle.Again)
 	delay := choose[int64](p, 0, 3, 2000)
 	list := p.some(n, 0)
 	if len(list) == 0 {
 		return
 	}
-	like := row{verb: verb, delay: time.Duration(delay) * time.Millisecond}
-	if verb == verbRetry || verb == verbBury {
-		like.entry, like.attempts = byHand, 1
+	like := settle.Row{Verb: verb, Delay: time.Duration(delay) * time.Millisecond}
+	if verb == settle.Retry || verb == settle.Bury {
+		like.Failure, like.Attempts = byHand, 1
 	}
 	var letters string
 	var held []Held
 	var back []string
-	h.renewals = make(map[string]*renewal)
+	h.renewals = make(map[string]*settle.Renewal)
 	for _, one := range list {
 		letter := p.m.settle(one.ID, one.number, verb, delay)
-		if verb == verbAgain {
+		if verb == settle.Again {
 			when, keep := p.when(), choose[int64](p, 0, 0, 9000)
 			n := h.renewal(when, keep)
 			if h.renewals[one.ID] = n; letter == "o" {
-				require.Equal(p.t, "n", p.m.enqueue(one.ID, when, record.Join(n.head, p.m.now(), n.tail), keep))
+				require.Equal(p.t, "n", p.m.enqueue(one.ID, when, record.Join(n.Head, p.m.now(), n.Tail), keep))
 			}
 		}
 		if letter == "o" {
@@ -357,13 +358,13 @@ func (p *player) settle(n int, h *Hand) {
 		}
 		letters, held = letters+letter, append(held, one.Held)
 	}
-	if verb == verbReturn {
+	if verb == settle.Return {
 		p.m.giveBack(back)
 	}
 	if !strings.ContainsAny(letters, "gl") {
 		letters = ""
 	}
-	p.calls(n, fmt.Sprint(verbs[verb].outcome, " ", idsOf(held)), letters, func() (script.Reply, error) { return h.settle(held, like) })
+	p.calls(n, fmt.Sprint(verb.Outcome(), " ", idsOf(held)), letters, func() (script.Reply, error) { return h.settle(held, like) })
 }
 
 func (p *player) extend(n int, h *Hand) {

@@ -2,6 +2,7 @@ package delayq
 
 import (
 	"fmt"
+	"github.com/delayq/delayq/internal/settle"
 	"maps"
 	"slices"
 	"strconv"
@@ -362,7 +363,7 @@ func (m *model) retake(left []string, limit int, lease int64) (kept []string) {
 }
 
 // settle ends the lease of a job, if it is that lease, and gives its letter.
-func (m *model) settle(id string, lease int, verb verb, delay int64) string {
+func (m *model) settle(id string, lease int, verb settle.Verb, delay int64) string {
 	j := m.jobs[id]
 	switch {
 	case j == nil:
@@ -370,33 +371,33 @@ func (m *model) settle(id string, lease int, verb verb, delay int64) string {
 	case j.in != inLeases || j.lease != lease:
 		return "l"
 	}
-	m.stats[Counter(verbs[verb].outcome)]++
+	m.stats[Counter(verb.Outcome())]++
 	switch verb {
-	case verbAck, verbExpire:
-		if verb == verbAck && j.keep > 0 {
+	case settle.Ack, settle.Expire:
+		if verb == settle.Ack && j.keep > 0 {
 			m.done[id] = doneJob{j.record, m.now() + j.keep}
 		}
 		delete(m.jobs, id)
-	case verbAgain:
+	case settle.Again:
 		m.stats["acked"]++
 		if j.keep > 0 {
 			m.done[id] = doneJob{j.record, m.now() + j.keep}
 		}
 		delete(m.jobs, id)
-	case verbRetry:
+	case settle.Retry:
 		j.move(m.now()+delay, "retry")
 		j.attempts++
 		j.fail(j.attempts, KindError)
 		j.in, j.score = inBucket, m.now()+delay
-	case verbSnooze:
+	case settle.Snooze:
 		_, snoozes, revived := j.past()
 		j.moved = fmt.Sprint(m.now()+delay, " snooze ", j.attempts, " ", snoozes+1, " ", revived)
 		j.in, j.score = inBucket, m.now()+delay
-	case verbBury:
+	case settle.Bury:
 		j.attempts++
 		j.fail(j.attempts, KindError)
 		j.in, j.score = inDead, m.now()
-	case verbReturn:
+	case settle.Return:
 		j.in = inReady
 	}
 	return "o"

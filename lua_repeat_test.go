@@ -16,15 +16,16 @@ import (
 	"github.com/delayq/delayq/internal/record"
 	"github.com/delayq/delayq/internal/redistest"
 	"github.com/delayq/delayq/internal/script"
+	"github.com/delayq/delayq/internal/settle"
 )
 
 // go-redis sends a request again when its reply is lost. First the scripts: sent twice, with other
 // things in between, they answer as they did and change nothing more.
 
 func TestScriptsSentTwice(t *testing.T) {
-	settled := func(verb verb) func(h *Hand, running Held) (script.Reply, error) {
+	settled := func(verb settle.Verb) func(h *Hand, running Held) (script.Reply, error) {
 		return func(h *Hand, running Held) (script.Reply, error) {
-			return h.settle([]Held{running, {ID: "gone", Fence: "1"}}, row{verb: verb, delay: time.Hour, attempts: 1, entry: byHand})
+			return h.settle([]Held{running, {ID: "gone", Fence: "1"}}, settle.Row{Verb: verb, Delay: time.Hour, Attempts: 1, Failure: byHand})
 		}
 	}
 	calls := map[string]func(h *Hand, running Held) (script.Reply, error){
@@ -55,9 +56,9 @@ func TestScriptsSentTwice(t *testing.T) {
 	for name, call := range breakable {
 		calls[name] = call
 	}
-	for name, verb := range map[string]verb{
-		"ack": verbAck, "expire": verbExpire, "retry": verbRetry, "snooze": verbSnooze, "bury": verbBury, "return": verbReturn, "return and hold": verbHold,
-		"again": verbAgain,
+	for name, verb := range map[string]settle.Verb{
+		"ack": settle.Ack, "expire": settle.Expire, "retry": settle.Retry, "snooze": settle.Snooze, "bury": settle.Bury, "return": settle.Return, "return and hold": settle.Hold,
+		"again": settle.Again,
 	} {
 		calls[name] = settled(verb)
 	}

@@ -21,6 +21,7 @@ import (
 
 	"github.com/delayq/delayq/internal/redistest"
 	"github.com/delayq/delayq/internal/script"
+	"github.com/delayq/delayq/internal/settle"
 )
 
 // A duty is a call of a role. It is made on a stage; what it answers does not matter here.
@@ -88,7 +89,7 @@ func duties(role string) (list []duty) {
 			_, _ = h.try(script.Chronicle, h.keys.Of(script.Chronicle, h.keys.Receipt("history")), "1", "acked 1")
 		}, func(_ context.Context, h *Hand, running Held) { // the last lease goes
 			_, _ = h.tryPromote(1000, 0)
-			_, _ = h.settle([]Held{running}, row{verb: verbAck})
+			_, _ = h.settle([]Held{running}, settle.Row{Verb: settle.Ack})
 		})
 		list = append(list, fireSome)
 		check()

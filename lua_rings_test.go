@@ -15,6 +15,7 @@ import (
 	"github.com/delayq/delayq/internal/record"
 	"github.com/delayq/delayq/internal/redistest"
 	"github.com/delayq/delayq/internal/script"
+	"github.com/delayq/delayq/internal/settle"
 )
 
 // What follows is about who waits in idle, and who is rung.
@@ -102,7 +103,7 @@ var pushes = map[string]struct {
 	"bury_waiting":            {breakable["bury_waiting"], 0},
 	"revive none":             {func(h *Hand, _ Held) (script.Reply, error) { return h.tryRevive("ready") }, 0},
 	"give_back": {func(h *Hand, running Held) (script.Reply, error) {
-		return h.settle([]Held{running, {ID: "lapsed", Fence: "1"}}, row{verb: verbReturn})
+		return h.settle([]Held{running, {ID: "lapsed", Fence: "1"}}, settle.Row{Verb: settle.Return})
 	}, 1},
 	"again now":        {breakable["again now"], 1},
 	"again later":      {breakable["again later"], 0},

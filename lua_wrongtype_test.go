@@ -15,6 +15,7 @@ import (
 
 	"github.com/delayq/delayq/internal/redistest"
 	"github.com/delayq/delayq/internal/script"
+	"github.com/delayq/delayq/internal/settle"
 )
 
 // A Lua script is not undone when one of its commands fails. What follows calls every script with
@@ -42,23 +43,29 @@ var staged = []string{"back", "dead", "due", "handoff", "lapsed", "ready", "read
 
 // breakable are the calls of scripts that write, each made on a stage.
 var breakable = map[string]func(h *Hand, running Held) (script.Reply, error){
-	"promote":   func(h *Hand, _ Held) (script.Reply, error) { return h.tryPromote(1000, 1) },
-	"take":      func(h *Hand, _ Held) (script.Reply, error) { return h.tryTake("", 10, time.Hour) },
-	"ack":       func(h *Hand, r Held) (script.Reply, error) { return h.settle([]Held{r}, row{verb: verbAck}) },
-	"give_back": func(h *Hand, r Held) (script.Reply, error) { return h.settle([]Held{r}, row{verb: verbReturn}) },
-	"hold back": func(h *Hand, r Held) (script.Reply, error) {
-		return h.settle([]Held{r}, row{verb: verbHold, delay: time.Hour, err: errTest})
+	"promote": func(h *Hand, _ Held) (script.Reply, error) { return h.tryPromote(1000, 1) },
+	"take":    func(h *Hand, _ Held) (script.Reply, error) { return h.tryTake("", 10, time.Hour) },
+	"ack":     func(h *Hand, r Held) (script.Reply, error) { return h.settle([]Held{r}, settle.Row{Verb: settle.Ack}) },
+	"give_back": func(h *Hand, r Held) (script.Reply, error) {
+		return h.settle([]Held{r}, settle.Row{Verb: settle.Return})
 	},
-	"snooze": func(h *Hand, r Held) (script.Reply, error) { return h.settle([]Held{r}, row{verb: verbSnooze}) },
+	"hold back": func(h *Hand, r Held) (script.Reply, error) {
+		return h.settle([]Held{r}, settle.Row{Verb: settle.Hold, Delay: time.Hour, Err: errTest})
+	},
+	"snooze": func(h *Hand, r Held) (script.Reply, error) {
+		return h.settle([]Held{r}, settle.Row{Verb: settle.Snooze})
+	},
 	"retry": func(h *Hand, r Held) (script.Reply, error) {
-		return h.settle([]Held{r}, row{verb: verbRetry, entry: byHand})
+		return h.settle([]Held{r}, settle.Row{Verb: settle.Retry, Failure: byHand})
 	},
 	"bury": func(h *Hand, r Held) (script.Reply, error) {
-		return h.settle([]Held{r}, row{verb: verbBury, entry: byHand})
+		return h.settle([]Held{r}, settle.Row{Verb: settle.Bury, Failure: byHand})
 	},
-	"again now": func(h *Hand, r Held) (script.Reply, error) { return h.settle([]Held{r}, row{verb: verbAgain}) },
+	"again now": func(h *Hand, r Held) (script.Reply, error) {
+		return h.settle([]Held{r}, settle.Row{Verb: settle.Again})
+	},
 	"again later": func(h *Hand, r Held) (script.Reply, error) {
-		return h.settle([]Held{r}, row{verb: verbAgain, delay: time.Second / 2})
+		return h.settle([]Held{r}, settle.Row{Verb: settle.Again, Delay: time.Second / 2})
 	},
 	"extend":             func(h *Hand, r Held) (script.Reply, error) { return h.tryExtend(r.fence()+1000, r) },
 	"enqueue now":        func(h *Hand, _ Held) (script.Reply, error) { return h.tryEnqueue(false, [2]string{"new", "+0"}) },

@@ -12,7 +12,7 @@ import (
 
 func membersOf(p *workerPool, weights ...int) (list []*poolMember) {
 	for _, w := range weights {
-		list = append(list, &poolMember{pool: p, topic: &topicServer{}, weight: w})
+		list = append(list, &poolMember{pool: p, weight: w})
 	}
 	return list
 }
@@ -56,7 +56,7 @@ func TestPoolSum(t *testing.T) {
 			require.Equal(t, m.has, has)
 			require.LessOrEqual(t, has, max(needs, 0))
 			require.True(t, share > 0 && share <= 1, "%v", share)
-			require.False(t, slices.Contains(given, m.topic))
+			require.False(t, slices.Contains(given, m))
 			if needs >= before-finished {
 				require.GreaterOrEqual(t, has, before-finished, "a worker that is needed was taken away")
 			}

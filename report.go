@@ -10,30 +10,31 @@ import (
 	"github.com/delayq/delayq/internal/loop"
 	"github.com/delayq/delayq/internal/record"
 	"github.com/delayq/delayq/internal/run"
+	"github.com/delayq/delayq/internal/settle"
 )
 
 // reportAll reports the outcomes of runs to the log and the observer. Each call of a hook is a sign
 // of life of the loop that has the sign g.
-func (t *topicServer) reportAll(rows []row, g *loop.Sign) {
+func (t *topicServer) reportAll(rows []settle.Row, g *loop.Sign) {
 	t.server.config.observer.Ended(rows, t.logOutcome, g.Called)
 }
 
 // reportOutcome counts and reports the outcome of a run that was not settled.
-func (t *topicServer) reportOutcome(r row) {
+func (t *topicServer) reportOutcome(r settle.Row) {
 	t.mu.Lock()
 	t.countLocked(&r)
 	t.mu.Unlock()
-	t.reportAll([]row{r}, nil)
+	t.reportAll([]settle.Row{r}, nil)
 }
 
 // logOutcome logs the outcome of a run.
-func (t *topicServer) logOutcome(r row) {
-	run, log := r.run, t.trouble.log
-	switch r.outcome() {
+func (t *topicServer) logOutcome(r settle.Row) {
+	run, log := r.Run, t.trouble.log
+	switch r.Outcome() {
 	case record.OutcomeRetried:
-		log.Warn("job retried", "job", run.ID, "attempt", run.Attempt, "err", contain.Message(r.err), "delay", r.delay)
+		log.Warn("job retried", "job", run.ID, "attempt", run.Attempt, "err", contain.Message(r.Err), "delay", r.Delay)
 	case record.OutcomeBuried:
-		log.Error("job buried", "job", run.ID, "attempt", run.Attempt, "err", contain.Message(r.err))
+		log.Error("job buried", "job", run.ID, "attempt", run.Attempt, "err", contain.Message(r.Err))
 	case record.OutcomeLeaseLost:
 		t.remark(slog.LevelWarn, "lease lost", r)
 	case record.OutcomeCancelled: // by Dequeue, or deleted manually
@@ -45,12 +46,12 @@ func (t *topicServer) logOutcome(r row) {
 	case record.OutcomeReturned:
 		t.remark(quiet, "job returned", r)
 	case record.OutcomeSnoozed:
-		t.remark(quiet, "job snoozed", r, "delay", r.delay)
+		t.remark(quiet, "job snoozed", r, "delay", r.Delay)
 	case record.OutcomeHeld:
-		if r.verb == verbHoldKey {
-			t.remark(slog.LevelInfo, "key held", r, "key", r.run.Options.Key, "delay", r.delay)
+		if r.Verb == settle.HoldKey {
+			t.remark(slog.LevelInfo, "key held", r, "key", r.Run.Options.Key, "delay", r.Delay)
 		} else {
-			t.remark(slog.LevelInfo, "topic held", r, "delay", r.delay)
+			t.remark(slog.LevelInfo, "topic held", r, "delay", r.Delay)
 		}
 	case record.OutcomeExpired:
 		t.remark(slog.LevelInfo, "job expired", r)
@@ -64,10 +65,10 @@ const quiet = slog.LevelDebug - 1
 // and the stack if it is a panic, because nothing else reports them. An error makes the line a
 // warning, and a panic makes it an error. An error that only says that the context was cancelled,
 // or that the job is snoozed, does not change the line.
-func (t *topicServer) remark(level slog.Level, text string, r row, more ...any) {
+func (t *topicServer) remark(level slog.Level, text string, r settle.Row, more ...any) {
 	var c *contain.Crash
-	switch said := r.err; {
-	case said == nil || r.run.Start.IsZero() || t.plain(r, said): // the server's own reason
+	switch said := r.Err; {
+	case said == nil || r.Run.Start.IsZero() || t.plain(r, said): // the server's own reason
 	case contain.As(said, &c):
 		level = slog.LevelError
 		more = append(more, "err", contain.Message(said), "stack", string(c.Stack))
@@ -78,28 +79,28 @@ func (t *topicServer) remark(level slog.Level, text string, r row, more ...any) 
 		}
 	}
 	if level > quiet {
-		more = append([]any{"job", r.run.ID, "attempt", r.run.Attempt}, more...)
+		more = append([]any{"job", r.Run.ID, "attempt", r.Run.Attempt}, more...)
 		t.trouble.log.Log(context.Background(), level, text, more...)
 	}
 }
 
 // plain reports whether an error adds no information: it is the error of the cancelled context, or
 // it steers the job.
-func (t *topicServer) plain(r row, err error) bool {
+func (t *topicServer) plain(r settle.Row, err error) bool {
 	switch {
 	case t.server.config.judge.Steers(err):
 		return true
-	case r.cause == nil:
+	case r.Cause == nil:
 		return false
-	case errors.Is(r.cause, context.DeadlineExceeded):
-		return err == r.cause || err == context.DeadlineExceeded
+	case errors.Is(r.Cause, context.DeadlineExceeded):
+		return err == r.Cause || err == context.DeadlineExceeded
 	}
-	return err == r.cause || err == context.Canceled
+	return err == r.Cause || err == context.Canceled
 }
 
 // loud reports whether an error wraps one that adds information. It returns true if the error's
 // methods panic.
-func (t *topicServer) loud(r row, err error) (loud bool) {
+func (t *topicServer) loud(r settle.Row, err error) (loud bool) {
 	defer func() {
 		if recover() != nil {
 			loud = true
@@ -120,8 +121,8 @@ func (t *topicServer) loud(r row, err error) (loud bool) {
 
 // reportLate reports a handler that returns after the drain. Its job has already been given back,
 // and its outcome has been reported.
-func (t *topicServer) reportLate(r row) {
-	r.verb, r.lost = verbReturn, nil
+func (t *topicServer) reportLate(r settle.Row) {
+	r.Verb, r.Lost = settle.Return, nil
 	t.remark(quiet, "handler returned late", r)
 	t.server.config.observer.Late(r)
 }
@@ -129,7 +130,7 @@ func (t *topicServer) reportLate(r row) {
 // reportUnsettled reports the outcomes that Redis did not receive.
 func (t *topicServer) reportUnsettled() {
 	t.mu.Lock()
-	rows := t.outcomes.takeAll()
+	rows := t.outcomes.TakeAll()
 	t.mu.Unlock()
 	for _, r := range rows {
 		t.remark(quiet, "job not settled", r)
@@ -139,5 +140,5 @@ func (t *topicServer) reportUnsettled() {
 
 // reportLost reports a run that was lost before it started.
 func (t *topicServer) reportLost(r *run.Run) {
-	t.reportOutcome(row{run: r}.as(r.Lost))
+	t.reportOutcome(settle.Row{Run: r}.As(r.Lost))
 }

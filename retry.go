@@ -10,6 +10,7 @@ import (
 	"github.com/delayq/delayq/internal/loop"
 	"github.com/delayq/delayq/internal/record"
 	"github.com/delayq/delayq/internal/run"
+	"github.com/delayq/delayq/internal/settle"
 )
 
 // A policy decides for the server with that ID what happens to jobs.
@@ -25,10 +26,10 @@ func (policy) Steers(err error) bool {
 }
 
 // Verdict turns the result of a handler into the row that is sent to Redis.
-func (p policy) Verdict(r *run.Run, cause, err error, ran time.Duration) row {
+func (p policy) Verdict(r *run.Run, cause, err error, ran time.Duration) settle.Row {
 	end := r.Start.Add(ran)
 	if err == nil {
-		return row{run: r, verb: verbAck, end: end}
+		return settle.Row{Run: r, Verb: settle.Ack, End: end}
 	}
 	var c *contain.Crash
 	var want wish
@@ -39,27 +40,27 @@ func (p policy) Verdict(r *run.Run, cause, err error, ran time.Duration) row {
 		renewal, bad := renew(r, want.again, end)
 		if bad == nil {
 			_, bare := err.(*againError)
-			return row{run: r, verb: verbAgain, end: end, renewal: renewal, err: err, bare: bare}
+			return settle.Row{Run: r, Verb: settle.Again, End: end, Renewal: renewal, Err: err, Bare: bare}
 		}
 		err = badAgain(err, bad)
 	}
 	permanent := want.permanent
 	if want.snooze != nil {
 		past := r.Past.Snoozed(r.Attempt - 1)
-		return row{run: r, verb: verbSnooze, end: end, delay: want.snooze.delay(), past: past, err: err}
+		return settle.Row{Run: r, Verb: settle.Snooze, End: end, Delay: want.snooze.delay(), Tally: past, Err: err}
 	}
 	if hold := want.hold; hold != nil {
 		switch delay := hold.delay(end); {
 		case !hold.ofKey:
-			return row{run: r, verb: verbHold, end: end, delay: delay, err: err}
+			return settle.Row{Run: r, Verb: settle.Hold, End: end, Delay: delay, Err: err}
 		case r.Options.Key != "":
-			return row{run: r, verb: verbHoldKey, end: end, delay: delay, err: err}
+			return settle.Row{Run: r, Verb: settle.HoldKey, End: end, Delay: delay, Err: err}
 		default: // a failure, because there is nothing to hold
 			want.retry = &retryInError{delay, err}
 		}
 	}
 	if errors.Is(cause, ErrShutdown) && c == nil && permanent == nil {
-		return row{run: r, verb: verbReturn, end: end, err: err}
+		return settle.Row{Run: r, Verb: settle.Return, End: end, Err: err}
 	}
 	entry := AttemptError{
 		Attempt: r.Attempt, At: end, Duration: ran, Server: p.server, Kind: KindError,
@@ -79,37 +80,37 @@ func (p policy) Verdict(r *run.Run, cause, err error, ran time.Duration) row {
 		entry.Type = fmt.Sprintf("%T", want.retry.err)
 	}
 	if permanent != nil || r.Options.Retry >= 0 && tries > r.Options.Retry {
-		return row{run: r, verb: verbBury, end: end, entry: entry.encode(), attempts: 1, err: err}
+		return settle.Row{Run: r, Verb: settle.Bury, End: end, Failure: entry.encode(), Attempts: 1, Err: err}
 	}
 	delay := loop.Backoff(tries, r.Options.BackoffMin, r.Options.BackoffMax)
 	if want.retry != nil {
 		delay = want.retry.delay()
 	}
 	entry.NextDue = end.Add(delay)
-	return row{run: r, verb: verbRetry, end: end, delay: delay, past: r.Past, entry: entry.encode(), err: err}
+	return settle.Row{Run: r, Verb: settle.Retry, End: end, Delay: delay, Tally: r.Past, Failure: entry.encode(), Err: err}
 }
 
 // newerRecordDelay is how long a record of a newer release is left alone before the next attempt.
 const newerRecordDelay = 30 * time.Second
 
 // Refusal returns the row to send for a taken job that must not run, or nil if it must run.
-func (p policy) Refusal(r *run.Run, undecodable error, now int64, log *slog.Logger) *row {
+func (p policy) Refusal(r *run.Run, undecodable error, now int64, log *slog.Logger) *settle.Row {
 	switch {
 	case errors.Is(undecodable, record.ErrNewer):
 		log.Error("job snoozed", "job", r.ID, "err", undecodable, "delay", newerRecordDelay)
-		return &row{run: r, verb: verbSnooze, end: msTime(now), delay: newerRecordDelay, past: r.Past, err: undecodable}
+		return &settle.Row{Run: r, Verb: settle.Snooze, End: msTime(now), Delay: newerRecordDelay, Tally: r.Past, Err: undecodable}
 	case undecodable != nil:
 		entry := AttemptError{Attempt: r.Attempt, At: msTime(now), Server: p.server, Kind: KindUndecodable, Message: undecodable.Error()}
-		return &row{run: r, verb: verbBury, entry: entry.encode(), err: undecodable}
+		return &settle.Row{Run: r, Verb: settle.Bury, Failure: entry.encode(), Err: undecodable}
 	case r.Due.After(msTime(now)) && r.Due.After(r.Enqueued):
 		// its entry in the bucket was lost, and ready still held its ID
 		log.Warn("job snoozed", "job", r.ID, "err", errNotDue, "delay", r.Due.Sub(msTime(now)))
-		return &row{run: r, verb: verbSnooze, end: msTime(now), delay: r.Due.Sub(msTime(now)), past: r.Past, err: errNotDue}
+		return &settle.Row{Run: r, Verb: settle.Snooze, End: msTime(now), Delay: r.Due.Sub(msTime(now)), Tally: r.Past, Err: errNotDue}
 	case r.Expires > 0 && now >= r.Expires:
-		return &row{run: r, verb: verbExpire}
+		return &settle.Row{Run: r, Verb: settle.Expire}
 	case r.Options.Retry >= 0 && r.Attempt-1-r.Past.Spent > r.Options.Retry:
 		// its last run was interrupted: promote has recorded that
-		return &row{run: r, verb: verbBury, err: ErrLeaseLost}
+		return &settle.Row{Run: r, Verb: settle.Bury, Err: ErrLeaseLost}
 	}
 	return nil
 }

@@ -6,6 +6,7 @@ import (
 
 	"github.com/delayq/delayq/internal/loop"
 	"github.com/delayq/delayq/internal/script"
+	"github.com/delayq/delayq/internal/settle"
 )
 
 // settleStep is a step of a loop that reports outcomes to Redis. Rows that gather during one call
@@ -16,7 +17,7 @@ func (t *topicServer) settleStep(ctx context.Context, k *settler, least int) loo
 	if k.number == "" {
 		clear(k.list) // do not retain settled jobs
 		t.mu.Lock()
-		k.list = t.outcomes.gather(k.list[:0], least)
+		k.list = t.outcomes.Gather(k.list[:0], least)
 		t.mu.Unlock()
 		switch {
 		case len(k.list) > 0:
@@ -42,7 +43,7 @@ func (t *topicServer) settleStep(ctx context.Context, k *settler, least int) loo
 	k.doubt = !script.Certain(err) || doubt && script.Away(err)
 	if stopped := ctx.Err() != nil; stopped || !k.doubt {
 		t.mu.Lock()
-		t.outcomes.putBack(k.list)
+		t.outcomes.PutBack(k.list)
 		t.mu.Unlock()
 		k.number, k.doubt = "", false
 		if stopped {
@@ -56,27 +57,27 @@ func (t *topicServer) settleStep(ctx context.Context, k *settler, least int) loo
 type settler struct {
 	series *script.Series
 	number string // of the call; empty: none
-	list   []row
+	list   []settle.Row
 	doubt  bool // it may have been executed
 	slow   loop.Pace
 }
 
 // settle is one call of a settling script. The outcomes are final if it returns nil.
-func (t *topicServer) settle(ctx context.Context, series, number string, list []row) error {
-	v := verbs[list[0].verb]
+func (t *topicServer) settle(ctx context.Context, series, number string, list []settle.Row) error {
+	v := list[0].Verb
 	args := make([]any, 0, 8+3*len(list))
-	args = list[0].verb.open(args, t.keys, number, list)
+	args = v.Open(args, t.keys, number, list)
 	t.mu.Lock()
-	args = appendRows(args, list, t.server.config.id)
+	args = settle.AppendRows(args, list, t.server.config.id)
 	t.mu.Unlock()
 
-	reply, err := t.exec(ctx, topicCall{script: v.script, jobs: len(list), receipt: t.keys.Receipt(series)}, args...)
+	reply, err := t.exec(ctx, topicCall{script: v.Script(), jobs: len(list), receipt: t.keys.Receipt(series)}, args...)
 
 	letters, ended, told := t.examine(ctx, reply.Text(2)), false, false
 	if err == nil {
 		t.mu.Lock()
 		for i := range list {
-			t.noteEndLocked(list[i].run)
+			t.noteEndLocked(list[i].Run)
 		}
 		t.mu.Unlock()
 		// before the jobs are dropped, after which the server can end
@@ -85,7 +86,7 @@ func (t *topicServer) settle(ctx context.Context, series, number string, list []
 	}
 	t.mu.Lock()
 	for i := range list {
-		r := list[i].run
+		r := list[i].Run
 		r.Settling = false
 		if err != nil {
 			continue
@@ -94,7 +95,7 @@ func (t *topicServer) settle(ctx context.Context, series, number string, list []
 			if r.Lost == nil {
 				r.Lost = r.Why(letters[i], time.Now())
 			}
-			list[i].lost = r.Lost
+			list[i].Lost = r.Lost
 		}
 		t.countLocked(&list[i])
 		t.owned.Drop(r)
@@ -106,7 +107,7 @@ func (t *topicServer) settle(ctx context.Context, series, number string, list []
 	}
 	soon := false
 	for _, r := range list {
-		soon = soon || r.delay < t.server.config.tick
+		soon = soon || r.Delay < t.server.config.tick
 	}
 	if !told && !t.passPlaces(ctx) {
 		t.placeFreed()
@@ -115,7 +116,7 @@ func (t *topicServer) settle(ctx context.Context, series, number string, list []
 	if ended && t.firer.Awaits() {
 		t.wake()
 	}
-	if v.delays && soon {
+	if v.Delays() && soon {
 		t.wake() // the timer sleeps until the next tick
 	}
 	return nil

@@ -15,25 +15,26 @@ import (
 	"github.com/delayq/delayq/internal/record"
 	"github.com/delayq/delayq/internal/run"
 	"github.com/delayq/delayq/internal/script"
+	"github.com/delayq/delayq/internal/settle"
 )
 
 // quietOutcomes are outcomes without loops.
-func quietOutcomes() outcomes { return outcomes{ready: func() {}, pile: func() {}} }
+func quietOutcomes() settle.Queue { return settle.Queue{Ready: func() {}, Pile: func() {}} }
 
 // A call settles jobs of one verb only: an ack that carries a job to be returned would lose it. (It
 // did, when the rows that stay were moved to the front while the first one's verb was still being
 // compared with.)
 func TestGatherNeverMixesVerbs(t *testing.T) {
-	verbs := []verb{verbAck, verbReturn, verbAck, verbReturn, verbRetry, verbReturn, verbAck, verbBury, verbRetry}
+	verbs := []settle.Verb{settle.Ack, settle.Return, settle.Ack, settle.Return, settle.Retry, settle.Return, settle.Ack, settle.Bury, settle.Retry}
 	queue := quietOutcomes()
 	for _, v := range verbs {
-		queue.rows = append(queue.rows, row{run: &run.Run{}, verb: v})
+		queue.Rows = append(queue.Rows, settle.Row{Run: &run.Run{}, Verb: v})
 	}
-	var got []verb
-	for list := queue.gather(nil, 1); len(list) > 0; list = queue.gather(list[:0], 1) {
+	var got []settle.Verb
+	for list := queue.Gather(nil, 1); len(list) > 0; list = queue.Gather(list[:0], 1) {
 		for _, r := range list {
-			require.Equal(t, list[0].verb, r.verb)
-			got = append(got, r.verb)
+			require.Equal(t, list[0].Verb, r.Verb)
+			got = append(got, r.Verb)
 		}
 	}
 	slices.Sort(verbs)
@@ -45,30 +46,30 @@ func TestGatherNeverMixesVerbs(t *testing.T) {
 // come back for a few.
 func TestWhatIsPutBackIsTold(t *testing.T) {
 	queue, woken := quietOutcomes(), 0
-	queue.ready = func() { woken++ }
-	queue.putBack([]row{{run: &run.Run{}, verb: verbAck}})
+	queue.Ready = func() { woken++ }
+	queue.PutBack([]settle.Row{{Run: &run.Run{}, Verb: settle.Ack}})
 	require.Equal(t, 1, woken)
-	require.Empty(t, queue.gather(nil, settlePile))
-	require.Len(t, queue.gather(nil, 1), 1)
+	require.Empty(t, queue.Gather(nil, settle.Pile))
+	require.Len(t, queue.Gather(nil, 1), 1)
 }
 
 // Jobs that are given back go to the head of ready, one call after the other: the last ones first.
 func TestGatherGivesBackFromTheEnd(t *testing.T) {
-	const jobs = 2*settleLimit + 7
+	const jobs = 2*settle.Limit + 7
 	queue := quietOutcomes()
 	for i := range jobs {
-		queue.rows = append(queue.rows, row{run: &run.Run{}, verb: verbReturn, attempts: i}, row{run: &run.Run{}, verb: verbAck})
+		queue.Rows = append(queue.Rows, settle.Row{Run: &run.Run{}, Verb: settle.Return, Attempts: i}, settle.Row{Run: &run.Run{}, Verb: settle.Ack})
 	}
-	require.Empty(t, queue.gather(nil, settlePile), "for the first loop alone")
+	require.Empty(t, queue.Gather(nil, settle.Pile), "for the first loop alone")
 	want := jobs
-	for len(queue.rows) > 0 {
-		list := queue.gather(nil, 1)
-		if list[0].verb != verbReturn {
+	for len(queue.Rows) > 0 {
+		list := queue.Gather(nil, 1)
+		if list[0].Verb != settle.Return {
 			continue
 		}
 		want -= len(list)
 		for i, r := range list {
-			require.Equal(t, want+i, r.attempts)
+			require.Equal(t, want+i, r.Attempts)
 		}
 	}
 	require.Zero(t, want)
@@ -78,31 +79,31 @@ func TestGatherGivesBackFromTheEnd(t *testing.T) {
 func TestGatherIsBoundedInBytes(t *testing.T) {
 	entry := strings.Repeat("x", 5000)
 	for name, c := range map[string]struct {
-		row  row
+		row  settle.Row
 		want []int // jobs of each call
 	}{
-		"nothing is kept": {row{run: &run.Run{Stored: 64 << 20}}, []int{30}},
+		"nothing is kept": {settle.Row{Run: &run.Run{Stored: 64 << 20}}, []int{30}},
 		"kept, small": {
-			row{run: &run.Run{Stored: 1000, Options: record.Options{Retention: 1}}}, []int{30},
+			settle.Row{Run: &run.Run{Stored: 1000, Options: record.Options{Retention: 1}}}, []int{30},
 		},
 		"kept, of 100 KiB": {
-			row{run: &run.Run{Stored: 100 << 10, Options: record.Options{Retention: 1}}}, []int{11, 11, 8},
+			settle.Row{Run: &run.Run{Stored: 100 << 10, Options: record.Options{Retention: 1}}}, []int{11, 11, 8},
 		},
 		"kept, as large as can be": {
-			row{run: &run.Run{Stored: 64 << 20, Options: record.Options{Retention: 1}}}, slices.Repeat([]int{1}, 30),
+			settle.Row{Run: &run.Run{Stored: 64 << 20, Options: record.Options{Retention: 1}}}, slices.Repeat([]int{1}, 30),
 		},
 		"expired, so not kept": {
-			row{run: &run.Run{Stored: 1 << 20, Options: record.Options{Retention: 1}}, verb: verbExpire}, []int{30},
+			settle.Row{Run: &run.Run{Stored: 1 << 20, Options: record.Options{Retention: 1}}, Verb: settle.Expire}, []int{30},
 		},
-		"a first stack": {row{run: &run.Run{Attempt: 1}, verb: verbRetry, entry: entry}, []int{30}},
+		"a first stack": {settle.Row{Run: &run.Run{Attempt: 1}, Verb: settle.Retry, Failure: entry}, []int{30}},
 		"a log of stacks": {
-			row{run: &run.Run{Attempt: 99}, verb: verbRetry, entry: entry}, []int{20, 10},
+			settle.Row{Run: &run.Run{Attempt: 99}, Verb: settle.Retry, Failure: entry}, []int{20, 10},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			queue := outcomes{rows: slices.Repeat([]row{c.row}, 30)}
+			queue := settle.Queue{Rows: slices.Repeat([]settle.Row{c.row}, 30)}
 			var got []int
-			for list := queue.gather(nil, 1); len(list) > 0; list = queue.gather(nil, 1) {
+			for list := queue.Gather(nil, 1); len(list) > 0; list = queue.Gather(nil, 1) {
 				got = append(got, len(list))
 			}
 			require.Equal(t, c.want, got)
@@ -114,16 +115,16 @@ func TestGatherIsBoundedInBytes(t *testing.T) {
 func TestGatherKeepsTheOrder(t *testing.T) {
 	queue := quietOutcomes()
 	for i, stored := range []int32{1, 1 << 20, 600 << 10, 1, 64 << 20, 1} {
-		r := row{run: &run.Run{Stored: stored, Options: record.Options{Retention: 1}}, attempts: i}
-		queue.rows = append(queue.rows, r, row{run: &run.Run{}, verb: verbSnooze})
+		r := settle.Row{Run: &run.Run{Stored: stored, Options: record.Options{Retention: 1}}, Attempts: i}
+		queue.Rows = append(queue.Rows, r, settle.Row{Run: &run.Run{}, Verb: settle.Snooze})
 	}
 	var calls [][]int
-	for list := queue.gather(nil, 1); len(list) > 0; list = queue.gather(nil, 1) {
+	for list := queue.Gather(nil, 1); len(list) > 0; list = queue.Gather(nil, 1) {
 		var got []int
 		for _, r := range list {
-			got = append(got, r.attempts)
+			got = append(got, r.Attempts)
 		}
-		if list[0].verb == verbAck {
+		if list[0].Verb == settle.Ack {
 			calls = append(calls, got)
 		}
 	}
@@ -169,12 +170,12 @@ func TestAgainInheritsOptions(t *testing.T) {
 			filled := r.Options
 			n, err := renew(r, &againError{[]byte("new"), c.given}, at)
 			require.NoError(t, err)
-			require.Equal(t, encoded(t, &want, []byte("new"))[record.HeadLen:], record.Join(n.head, 1_700_000_000_001, n.tail)[record.HeadLen:])
-			require.Equal(t, len(encoded(t, &want, []byte("new"))), n.bytes())
-			require.NotEqual(t, record.NonceOf(encoded(t, &old, nil)), record.NonceOf(n.head))
+			require.Equal(t, encoded(t, &want, []byte("new"))[record.HeadLen:], record.Join(n.Head, 1_700_000_000_001, n.Tail)[record.HeadLen:])
+			require.Equal(t, len(encoded(t, &want, []byte("new"))), n.Bytes())
+			require.NotEqual(t, record.NonceOf(encoded(t, &old, nil)), record.NonceOf(n.Head))
 			other, err := renew(r, &againError{[]byte("new"), c.given}, at)
 			require.NoError(t, err)
-			require.NotEqual(t, n.head[:record.NonceLen], other.head[:record.NonceLen])
+			require.NotEqual(t, n.Head[:record.NonceLen], other.Head[:record.NonceLen])
 			require.Equal(t, filled, r.Options, "the present job's are as they were")
 		})
 	}
@@ -187,7 +188,7 @@ func TestAgainKeepsTheSchedule(t *testing.T) {
 		o.Scheduled = scheduled
 		n, err := renew(&run.Run{Options: o.Options}, &againError{}, time.Now())
 		require.NoError(t, err)
-		rec, err := record.Decode(record.Join(n.head, 1_700_000_000_001, n.tail))
+		rec, err := record.Decode(record.Join(n.Head, 1_700_000_000_001, n.Tail))
 		require.NoError(t, err)
 		require.Equal(t, scheduled, rec.Options.Scheduled)
 	}
@@ -195,11 +196,11 @@ func TestAgainKeepsTheSchedule(t *testing.T) {
 
 // Of a job that is kept and of its new record both count for what a call moves.
 func TestGatherWeighsRenewals(t *testing.T) {
-	n := &renewal{tail: string(make([]byte, 300<<10))}
-	kept := row{run: &run.Run{Stored: 300 << 10, Options: record.Options{Retention: 1}}, verb: verbAgain, renewal: n}
-	require.InDelta(t, 600<<10, kept.weight(), 100)
-	kept.run.Options.Retention = 0
-	require.InDelta(t, 300<<10, kept.weight(), 100)
+	n := &settle.Renewal{Tail: string(make([]byte, 300<<10))}
+	kept := settle.Row{Run: &run.Run{Stored: 300 << 10, Options: record.Options{Retention: 1}}, Verb: settle.Again, Renewal: n}
+	require.InDelta(t, 600<<10, kept.Weight(), 100)
+	kept.Run.Options.Retention = 0
+	require.InDelta(t, 300<<10, kept.Weight(), 100)
 }
 
 // Of the jobs of one call the first that is due wakes the timers, wherever it is among them.
@@ -212,7 +213,7 @@ func TestAgainWakesTheTimersForTheFirst(t *testing.T) {
 		require.NoError(t, err)
 		for _, whens := range [][]string{{"+300", "+3600000"}, {"+3600000", "+300"}} {
 			h.put("+0", "1", "2")
-			h.renewals = map[string]*renewal{"1": h.renewal(whens[0], 0), "2": h.renewal(whens[1], 0)}
+			h.renewals = map[string]*settle.Renewal{"1": h.renewal(whens[0], 0), "2": h.renewal(whens[1], 0)}
 			require.Equal(t, "oo", h.Again(0, h.Take(2, time.Minute)...))
 			m, err := sub.ReceiveTimeout(ctx, 10*time.Second)
 			require.NoError(t, err, "%v", whens)

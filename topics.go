@@ -63,7 +63,7 @@ func (s *engine) addTopicLocked(like topicLike) (*topicServer, error) {
 		workers: workers{count: like.concurrency, perCall: like.perCall, window: like.window}, defaults: like.defaults, limits: like.limits,
 	}
 	if pool := s.pools[like.pool]; pool != nil {
-		t.workers.member = &poolMember{pool: pool, topic: t, weight: like.weight}
+		t.workers.member = &poolMember{pool: pool, receive: t.receive, weight: like.weight}
 	}
 	if s.used {
 		t.init()

@@ -15,6 +15,7 @@ import (
 	"github.com/delayq/delayq/internal/record"
 	"github.com/delayq/delayq/internal/run"
 	"github.com/delayq/delayq/internal/script"
+	"github.com/delayq/delayq/internal/settle"
 )
 
 // A topicServer is the part of a server that serves one topic. It has a loop that promotes jobs
@@ -69,10 +70,10 @@ type topicServer struct {
 
 	mu       sync.Mutex
 	workers  workers
-	gather   *time.Timer    // ends the wait for a batch to be full; nil: nothing waits
-	given    []*topicServer // have been given workers of the pool, and are not yet told
+	gather   *time.Timer   // ends the wait for a batch to be full; nil: nothing waits
+	given    []*poolMember // have been given workers of the pool, and are not yet told
 	owned    run.Holdings
-	outcomes outcomes
+	outcomes settle.Queue
 	history  chronicle
 	ends     []keyEnd   // jobs that are no longer running, for the unpark script
 	ended    fire.Ended // runs of schedules
@@ -128,8 +129,8 @@ func (t *topicServer) init() {
 			t.loops.settle.Wake()
 		}
 	}
-	t.outcomes.ready = func() { t.loops.settle.Wake() }
-	t.outcomes.pile = func() { t.loops.settleMore.Wake() }
+	t.outcomes.Ready = func() { t.loops.settle.Wake() }
+	t.outcomes.Pile = func() { t.loops.settleMore.Wake() }
 	t.firer = fire.New(t.keys, s.config.tick, s.config.calendars, t.trouble.log, t.execOn)
 }
 
@@ -149,12 +150,12 @@ func (t *topicServer) build(as *lifetime) {
 	loopOf := func(ctx context.Context) context.Context { return loop.Signed(ctx, new(loop.Sign)) }
 	promote, take, takeMore := loopOf(fetch), loopOf(fetch), loopOf(fetch)
 	takeCalls, takeMoreCalls := loop.Signed(work, loop.SignOf(take)), loop.Signed(work, loop.SignOf(takeMore))
-	settle, settleMore, extend := loopOf(work), loopOf(work), loopOf(work)
+	ends, endsMore, extend := loopOf(work), loopOf(work), loopOf(work)
 	l.promote = ls.Add(promote, n.promotes, "promote", func() loop.Next { return t.promoteStep(promote) }, as.fetching, &t.fetching)
 	l.take = ls.Add(take, n.takes, "take", func() loop.Next { return t.takeStep(take, takeCalls, first) }, as.taking, &t.fetching)
 	l.takeMore = ls.Add(takeMore, n.takes, "take", func() loop.Next { return t.takeMoreStep(takeMore, takeMoreCalls, second) }, as.taking, &t.fetching)
-	l.settle = ls.Add(settle, n.settles, "settle", func() loop.Next { return t.settleStep(settle, one, 1) }, as.working, &t.working)
-	l.settleMore = ls.Add(settleMore, n.settles, "settle", func() loop.Next { return t.settleStep(settleMore, more, settlePile) }, as.working, &t.working)
+	l.settle = ls.Add(ends, n.settles, "settle", func() loop.Next { return t.settleStep(ends, one, 1) }, as.working, &t.working)
+	l.settleMore = ls.Add(endsMore, n.settles, "settle", func() loop.Next { return t.settleStep(endsMore, more, settle.Pile) }, as.working, &t.working)
 	l.extend = ls.Add(extend, n.extends, "extend", func() loop.Next { return t.extendStep(extend, held) }, as.working, &t.working)
 }
 
@@ -349,14 +350,14 @@ func (t *topicServer) expect(reserved, got int, many bool) {
 
 // admit accepts a taken job. The job starts as soon as a worker is idle; if it is refused, the
 // refusal is reported to Redis.
-func (t *topicServer) admit(r *run.Run, refused *row) {
+func (t *topicServer) admit(r *run.Run, refused *settle.Row) {
 	t.mu.Lock()
 	defer t.unlock()
 	t.owned.Add(r, time.Now())
 	t.workers.arrived(r)
 	if refused != nil {
 		t.adjustLocked(0)
-		t.outcomes.add(*refused)
+		t.outcomes.Add(*refused)
 	} else {
 		t.workers.queue(r)
 	}
@@ -436,7 +437,7 @@ func (t *topicServer) giveBack(why error) {
 	t.mu.Lock()
 	lost, rest := t.workers.spill(errors.Is(why, ErrShutdown))
 	for _, r := range rest {
-		t.outcomes.add(row{run: r, verb: verbReturn, err: why})
+		t.outcomes.Add(settle.Row{Run: r, Verb: settle.Return, Err: why})
 	}
 	t.adjustLocked(0)
 	t.unlock()
@@ -509,7 +510,7 @@ func (t *topicServer) handle(handler func() error, finish func(err error) *run.R
 func (t *topicServer) finish(r *run.Run, cause, err error, now time.Time) (next *run.Run) {
 	ran := now.Sub(r.Began)
 	settled := t.server.config.judge.Verdict(r, cause, err, ran)
-	settled.cause, settled.output = cause, r.Output.End()
+	settled.Cause, settled.Output = cause, r.Output.End()
 	t.mu.Lock()
 	abandoned, lost := t.endLocked(settled)
 	next = t.nextLocked(ran, now)
@@ -520,13 +521,13 @@ func (t *topicServer) finish(r *run.Run, cause, err error, now time.Time) (next 
 
 // endLocked notes that the handler of a run has returned, and queues the outcome. That is dropped
 // if the run has lost its job, or if abandonAll has already given the job back.
-func (t *topicServer) endLocked(settled row) (abandoned bool, lost error) {
-	r := settled.run
+func (t *topicServer) endLocked(settled settle.Row) (abandoned bool, lost error) {
+	r := settled.Run
 	abandoned = r.Returned
 	r.Returned = true
 	delete(t.owned.Apart, r)
 	if r.Lost == nil && !abandoned {
-		t.outcomes.add(settled)
+		t.outcomes.Add(settled)
 	}
 	return abandoned, r.Lost
 }
@@ -556,11 +557,11 @@ func (t *topicServer) nextLocked(d time.Duration, now time.Time) (next *run.Run)
 }
 
 // reportEnd reports a run whose outcome was dropped.
-func (t *topicServer) reportEnd(settled row, abandoned bool, lost error) {
+func (t *topicServer) reportEnd(settled settle.Row, abandoned bool, lost error) {
 	switch {
 	case abandoned:
 		t.reportLate(settled)
 	case lost != nil:
-		t.reportOutcome(settled.as(lost))
+		t.reportOutcome(settled.As(lost))
 	}
 }

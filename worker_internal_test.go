@@ -14,6 +14,7 @@ import (
 	"github.com/delayq/delayq/internal/embedded"
 	"github.com/delayq/delayq/internal/record"
 	"github.com/delayq/delayq/internal/run"
+	"github.com/delayq/delayq/internal/settle"
 )
 
 // slots gives a topic with its slots and none of its loops.
@@ -94,7 +95,7 @@ func TestSlotsStartEachOther(t *testing.T) {
 		close(release)
 		a.server.running.Wait()
 		require.Len(t, started, 7)
-		require.Len(t, a.outcomes.rows, 7)
+		require.Len(t, a.outcomes.Rows, 7)
 		require.Equal(t, "6", <-cancelled)
 		require.Zero(t, a.workers.busy)
 		require.True(t, a.hasIdleWorker())
@@ -125,7 +126,7 @@ func TestCancelledBeforeTheStart(t *testing.T) {
 	require.ElementsMatch(t, []string{"0", "1"}, []string{<-cancelled, <-cancelled})
 	require.True(t, a.expectRoom())
 	require.Equal(t, 1, a.roomLocked())
-	require.Empty(t, a.outcomes.rows)
+	require.Empty(t, a.outcomes.Rows)
 }
 
 // What waits too long for a slot to become free is given back: not what has a free slot that is
@@ -140,9 +141,9 @@ func TestGiveBackLeavesWhatHasAFreeSlot(t *testing.T) {
 	a.cancelRun("0", "1", ErrCancelled)
 	a.cancelRun("4", "1", ErrCancelled)
 	ids := func() (ids []string) {
-		for _, r := range a.outcomes.rows {
-			require.Equal(t, verbReturn, r.verb)
-			ids = append(ids, r.run.ID)
+		for _, r := range a.outcomes.Rows {
+			require.Equal(t, settle.Return, r.Verb)
+			ids = append(ids, r.Run.ID)
 		}
 		return ids
 	}
@@ -199,5 +200,5 @@ func TestHooksOfLostJobsHoldUpNoStart(t *testing.T) {
 	a.letGo()
 	a.server.running.Wait()
 	require.True(t, told)
-	require.Len(t, a.outcomes.rows, 1)
+	require.Len(t, a.outcomes.Rows, 1)
 }

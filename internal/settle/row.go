@@ -1,0 +1,266 @@
+package settle
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/delayq/delayq/internal/contain"
+	"github.com/delayq/delayq/internal/record"
+	"github.com/delayq/delayq/internal/run"
+	"github.com/delayq/delayq/internal/script"
+)
+
+// wakeAhead is how far ahead a timer may sleep: a job that is due sooner wakes the timers.
+const wakeAhead = script.MaxTick
+
+// A Verb is a way to settle a job.
+type Verb int
+
+// The verbs.
+const (
+	Ack Verb = iota
+	Expire
+	Retry
+	Snooze
+	Return
+	Bury
+	Again
+	Hold
+	HoldKey
+)
+
+// verbs holds, for each verb, its script, the arguments before the rows, and the name of the
+// outcome.
+var verbs = [...]struct {
+	script  *script.Script
+	outcome string
+	delays  bool // the job is due again after a delay
+	nudges  bool // the script can wake the timers
+	words   []any
+}{
+	Ack:     {script.Ack, record.OutcomeAcked, false, false, []any{record.OutcomeAcked}},
+	Expire:  {script.Ack, record.OutcomeExpired, false, false, []any{record.OutcomeExpired}},
+	Again:   {script.Again, record.OutcomeAgain, false, true, nil},
+	Retry:   {script.Retry, record.OutcomeRetried, true, false, nil},
+	Snooze:  {script.Snooze, record.OutcomeSnoozed, true, false, nil},
+	Return:  {script.GiveBack, record.OutcomeReturned, false, false, nil},
+	Hold:    {script.GiveBack, record.OutcomeHeld, false, false, nil},
+	HoldKey: {script.GiveBack, record.OutcomeHeld, false, false, nil},
+	Bury:    {script.Bury, record.OutcomeBuried, false, false, nil},
+}
+
+// Script returns the script that settles jobs in this way.
+func (v Verb) Script() *script.Script { return verbs[v].script }
+
+// Outcome returns the outcome of a run whose job is settled in this way.
+func (v Verb) Outcome() string { return verbs[v].outcome }
+
+// Delays reports whether a job is due again after a delay.
+func (v Verb) Delays() bool { return verbs[v].delays }
+
+// Open appends the arguments that precede the rows of a settling script.
+func (v Verb) Open(args []any, k *script.Keys, number string, list []Row) []any {
+	args = append(args, number)
+	if verbs[v].nudges {
+		return append(args, wakeAhead.Milliseconds(), script.ControlChannel(k.Prefix()), k.Topic)
+	}
+	if v.returns() {
+		return append(append(args, script.ControlChannel(k.Prefix()), k.Topic), v.hold(list)...)
+	}
+	return append(args, verbs[v].words...)
+}
+
+// hold returns the longest hold of these rows in ms, who holds the topic, and why. Rows that hold
+// keys have their own times.
+func (v Verb) hold(list []Row) []any {
+	switch v {
+	case Hold:
+	case HoldKey:
+		return []any{"keys", "", ""}
+	default:
+		return []any{0, "", ""}
+	}
+	longest := slices.MaxFunc(list, func(a, b Row) int { return cmp.Compare(a.Delay, b.Delay) })
+	return []any{longest.Delay.Milliseconds(), "job " + longest.Run.ID, contain.Message(longest.Err)}
+}
+
+// returns reports whether the jobs go back to the head of ready.
+func (v Verb) returns() bool { return v == Return || v == Hold || v == HoldKey }
+
+// A Row is one job for a settling script.
+type Row struct {
+	Run      *run.Run
+	Verb     Verb
+	End      time.Time     // of the handler
+	Delay    time.Duration // of retry, snooze and hold, whole ms
+	Tally    record.Tally  // of retry and snooze: for the moved entry
+	Failure  string        // for the error log
+	Attempts int           // finished attempts that bury adds
+	Renewal  *Renewal      // of again
+	Err      error         // returned by the handler, for the hooks and the log
+	Bare     bool          // err says nothing but the verb
+	Output   []byte        // of the run; nil: none
+	Cause    error         // cause of the cancelled context; nil: it was not cancelled
+	// Why the run lost the job; the outcome of that replaces the verb's.
+	Lost error
+}
+
+// As returns the row of a run that has lost its job.
+func (r Row) As(lost error) Row {
+	r.Lost = lost
+	return r
+}
+
+// tail returns the values of the job that follow its ID in the call.
+func (r Row) tail(server string) []any {
+	switch r.Verb {
+	case Ack, Expire:
+		note := r.history(r.Verb.Outcome(), server)
+		if keep := r.Run.Options.Retention; keep > 0 && r.Verb == Ack {
+			return []any{keep, r.done(server), note}
+		}
+		if note != "" {
+			return []any{0, "", note}
+		}
+	case Again:
+		about, keep, n := "", r.Run.Options.Retention, r.Renewal
+		if keep > 0 {
+			about = r.done(server)
+		}
+		if r.Bare {
+			r.Err = nil
+		}
+		return []any{keep, about, r.history(record.OutcomeAgain, server), &n.Head, &n.Tail, &n.When}
+	case Retry:
+		return []any{r.Delay.Milliseconds(), r.Tally.Encode(), r.Failure, r.history(record.OutcomeRetried, server)}
+	case Snooze:
+		return []any{r.Delay.Milliseconds(), r.Tally.Encode()}
+	case HoldKey:
+		return []any{r.Delay.Milliseconds(), r.Run.Options.Key}
+	case Bury:
+		note := ""
+		if r.Attempts > 0 || r.Failure != "" { // else promote has noted that the run was cut off
+			note = r.history(record.OutcomeBuried, server)
+		}
+		return []any{r.Attempts, r.Failure, note}
+	}
+	return nil
+}
+
+// done returns what is kept of a completed job beside its record.
+func (r Row) done(server string) string {
+	return record.Done{
+		Attempt: r.Run.Attempt, Start: r.Run.Start.UnixMilli(), End: r.End.UnixMilli(), Server: server, Snoozes: r.Run.Past.Snoozes,
+	}.Encode(r.Output)
+}
+
+// history returns the entry in the history of the job's schedule. It is empty if the job does not
+// belong to one.
+func (r Row) history(outcome string, server string) string {
+	if !r.Run.Options.Scheduled {
+		return ""
+	}
+	e := record.Run{Job: r.Run.ID, Attempt: r.Run.Attempt, Server: server, Outcome: outcome}
+	e.Attach(r.Output)
+	if !r.Run.Start.IsZero() {
+		e.Start, e.End = r.Run.Start.UnixMilli(), r.End.UnixMilli()
+	}
+	if r.Err != nil {
+		e.Error = contain.Message(r.Err)
+	}
+	return e.Encode()
+}
+
+// A Renewal is the new job that a row of again enqueues.
+type Renewal struct {
+	Head, Tail string // of the record
+	When       string // due time for the script
+	Due        time.Time
+}
+
+// Bytes is the length of the record.
+func (n *Renewal) Bytes() int { return len(n.Head) + record.StampLen + len(n.Tail) }
+
+// Outcome returns the outcome of the run.
+func (r Row) Outcome() string {
+	if r.Lost != nil {
+		return lostOutcome(r.Lost)
+	}
+	return r.Verb.Outcome()
+}
+
+// lostOutcome returns the outcome of a run that has lost its job.
+func lostOutcome(lost error) string {
+	switch {
+	case errors.Is(lost, run.ErrCancelled):
+		return record.OutcomeCancelled
+	case errors.Is(lost, run.ErrReplaced):
+		return record.OutcomeReplaced
+	}
+	return record.OutcomeLeaseLost
+}
+
+// Ended returns what is known of the run, once it has ended.
+func (r Row) Ended() run.Ended {
+	err, why := r.Err, r.Lost
+	if why == nil && r.Verb == Return {
+		why = r.Cause
+	}
+	switch {
+	case why == nil || why == err:
+	case err == nil:
+		err = why
+	default:
+		err = fmt.Errorf("%w: %w", why, err)
+	}
+	e := run.Ended{Run: r.Run, Outcome: r.Outcome(), Finished: r.End, Err: err, Output: r.Output}
+	switch e.Outcome {
+	case record.OutcomeRetried, record.OutcomeSnoozed, record.OutcomeHeld:
+		e.Next = r.End.Add(r.Delay)
+	case record.OutcomeAgain:
+		e.Next = r.Renewal.Due
+	}
+	var c *contain.Crash
+	if contain.As(r.Err, &c) {
+		e.Stack = string(c.Stack)
+	}
+	return e
+}
+
+// Weight estimates how many bytes the script moves for the job: the kept record, the new record,
+// the output and the error log. It assumes that all entries of the log are as long as the new one.
+func (r *Row) Weight() int {
+	weight := len(r.Output) + len(r.Failure)*min(r.Run.Attempt, record.MaxFailures)
+	if (r.Verb == Ack || r.Verb == Again) && r.Run.Options.Retention > 0 {
+		weight += int(r.Run.Stored)
+	}
+	if r.Renewal != nil {
+		weight += r.Renewal.Bytes()
+	}
+	return weight
+}
+
+// AppendRows appends rows in the form that the scripts read. A group consists of a fence, the
+// number of values, the number of jobs, and the ID and values of each job. Jobs that were taken
+// together mostly finish together, so the groups are large. The leases are not extended until the
+// reply arrives. The caller guards the runs.
+func AppendRows(args []any, list []Row, server string) []any {
+	fence, width, count, jobs := "", -1, 0, 0
+	for i := range list {
+		r := list[i].Run
+		r.Settling = true
+		tail := list[i].tail(server)
+		if f := r.Fence.String(); f != fence || len(tail) != width {
+			fence, width, jobs = f, len(tail), 0
+			args = append(args, fence, width, 0)
+			count = len(args) - 1
+		}
+		jobs++
+		args[count] = jobs
+		args = append(append(args, &r.ID), tail...)
+	}
+	return args
+}

@@ -1,0 +1,74 @@
+package delayq
+
+// adjustLocked tells the pool of the topic how many workers the topic needs. finished is the number
+// of those that have just ended their handlers. It does nothing for a topic without a pool.
+// The caller unlocks t.mu with unlock.
+func (t *topicServer) adjustLocked(finished int) { t.adjustToLocked(t.workers.needs(), finished) }
+
+func (t *topicServer) adjustToLocked(needs, finished int) {
+	w := &t.workers
+	if w.member == nil || needs == w.asked && finished == 0 {
+		return
+	}
+	w.asked = needs
+	w.has, w.share, t.given = w.member.adjust(needs, finished, t.given)
+}
+
+// unlock releases t.mu. Then it tells the topics that were given workers meanwhile.
+func (t *topicServer) unlock() {
+	given := t.given
+	t.given = nil
+	t.mu.Unlock()
+	for _, other := range given {
+		other.receive()
+	}
+}
+
+// receive uses the workers that the pool has given to the topic.
+func (t *topicServer) receive() {
+	t.mu.Lock()
+	defer t.unlock()
+	t.workers.asked = -1 // ask again, to learn how many they are
+	t.adjustLocked(0)
+	t.startWorkerLocked()
+	if t.usableLocked() {
+		t.freedLocked()
+	}
+}
+
+// keen notes whether the first taker waits for room, so that the pool should give it a worker.
+func (t *topicServer) keen(waits bool) {
+	t.mu.Lock()
+	defer t.unlock()
+	if t.workers.member == nil {
+		return
+	}
+	t.workers.keen = waits
+	t.adjustLocked(0)
+	if waits && t.usableLocked() {
+		t.freedLocked()
+	}
+}
+
+// usableLocked reports whether the topic can take jobs for a worker of the pool. If it has one and
+// cannot, it gives it back: the jobs of the topic that are settled make room.
+func (t *topicServer) usableLocked() bool {
+	idle := t.workers.unclaimed() > 0
+	if t.roomLocked() > 0 {
+		return idle
+	}
+	if idle {
+		t.workers.keen = false
+		t.adjustLocked(0)
+	}
+	return false
+}
+
+// unclaim gives back the workers that are claimed for takes. Jobs that arrive nevertheless wait for
+// others.
+func (t *topicServer) unclaim() {
+	t.mu.Lock()
+	defer t.unlock()
+	t.workers.claimed, t.workers.keen = 0, false
+	t.adjustLocked(0)
+}
