@@ -9,35 +9,35 @@ import (
 
 // gathersAll reports whether jobs of all keys are gathered together.
 func (t *topicServer) gathersAll() bool {
-	w := &t.workers.window // it never changes
-	return w.size > 0 && !w.byKey
+	w := &t.workers.Window // it never changes
+	return w.Size > 0 && !w.ByKey
 }
 
 // gatherArgs returns the arguments of a take about gathering. The take is for n jobs, of which free
 // can start.
 func (t *topicServer) gatherArgs(n, free int) []any {
-	w, seat := &t.workers.window, t.workers.seat()
-	groups, size := 0, w.size
+	w, seat := &t.workers.Window, t.workers.Seat()
+	groups, size := 0, w.Size
 	switch {
-	case w.byKey:
+	case w.ByKey:
 		groups = max(1, free/seat)
 	case size > 0:
 		t.mu.Lock()
-		size -= t.workers.begun(n)
+		size -= t.workers.Begun(n)
 		t.mu.Unlock()
 	}
-	return []any{max(0, size), w.wait.Milliseconds(), groups, seat}
+	return []any{max(0, size), w.Wait.Milliseconds(), groups, seat}
 }
 
 // gatherLocked makes jobs wait a moment for others of their batch, which are on their way.
 func (t *topicServer) gatherLocked() {
 	var timer *time.Timer
-	timer = time.AfterFunc(t.workers.patience(), func() {
+	timer = time.AfterFunc(t.workers.Patience(), func() {
 		t.mu.Lock()
 		defer t.mu.Unlock()
 		if t.gather == timer {
 			t.gather = nil
-			t.workers.hasty = t.workers.gathers()
+			t.workers.Hasty = t.workers.Gathers()
 			t.startWorkerLocked()
 		}
 	})
@@ -46,7 +46,7 @@ func (t *topicServer) gatherLocked() {
 
 // endGatherLocked ends that wait.
 func (t *topicServer) endGatherLocked() {
-	t.workers.hasty = false
+	t.workers.Hasty = false
 	if t.gather != nil {
 		t.gather.Stop()
 		t.gather = nil
@@ -57,10 +57,10 @@ func (t *topicServer) endGatherLocked() {
 // as running.
 func (t *topicServer) startBatchLocked(first *run.Run, now time.Time) {
 	t.endGatherLocked()
-	runs := make([]*run.Run, 1, 1+min(len(t.workers.next), t.workers.perCall-1))
+	runs := make([]*run.Run, 1, 1+min(len(t.workers.Next), t.workers.PerCall-1))
 	runs[0] = first
-	for len(runs) < t.workers.perCall && t.workers.follows(first) {
-		r := t.workers.shift()
+	for len(runs) < t.workers.PerCall && t.workers.Follows(first) {
+		r := t.workers.Shift()
 		if t.keepsLocked(r, now) {
 			runs = append(runs, r)
 		}

@@ -22,6 +22,7 @@ import (
 	"github.com/delayq/delayq/internal/schedule"
 	"github.com/delayq/delayq/internal/script"
 	"github.com/delayq/delayq/internal/settle"
+	"github.com/delayq/delayq/internal/workers"
 )
 
 // A size is a number of bytes in a document.
@@ -83,8 +84,8 @@ func proseFigures(t *testing.T) []proseFigure {
 		{"docs/design.md", "backoff doubles from 2 s to <>, and the jobs", lostLast},
 		{"docs/design.md", "cut off again backs off, from <> to", lostFirst},
 		{"docs/design.md", "cut off again backs off, from 2 s to <>", lostLast},
-		{"docs/design.md", "will be started within <>,", aheadTime},
-		{"docs/design.md", "worker becomes free for <>.", aheadPatience},
+		{"docs/design.md", "will be started within <>,", workers.AheadTime},
+		{"docs/design.md", "worker becomes free for <>.", workers.AheadPatience},
 		{"docs/design.md", "a tick of <>.", maxTick},
 		{"docs/design.md", "a second flight starts when <> wait", secondFlight},
 		{"docs/design.md", "one flight for each <> of a flight's time", perFlight},

@@ -14,6 +14,7 @@ import (
 	"github.com/delayq/delayq/internal/loop"
 	"github.com/delayq/delayq/internal/schedule"
 	"github.com/delayq/delayq/internal/script"
+	"github.com/delayq/delayq/internal/workers"
 )
 
 // A config is what a server is told when it is made.
@@ -59,8 +60,8 @@ type engine struct {
 	alarms        chan *topicServer // topics that have lost jobs
 	watch         watch
 	blocked       blockedTopics
-	pools         map[string]*workerPool // by name
-	alwaysRings   bool                   // even with few topics
+	pools         map[string]*workers.Pool // by name
+	alwaysRings   bool                     // even with few topics
 	topics        topicSet
 	settled       chan struct{} // closed when the last job is settled
 
@@ -82,9 +83,9 @@ func newEngine(rdb redis.UniversalClient, c config) *engine {
 	s.watch.now = make(chan struct{}, 1)
 	s.nodes.all = make(map[redis.UniversalClient]*node)
 	s.leaveBy = sync.OnceValue(func() time.Time { return time.Now().Add(2 * stopPatience) })
-	s.pools = make(map[string]*workerPool, len(c.pools))
+	s.pools = make(map[string]*workers.Pool, len(c.pools))
 	for name, size := range c.pools {
-		s.pools[name] = newWorkerPool(name, size)
+		s.pools[name] = workers.NewPool(name, size)
 	}
 	return s
 }

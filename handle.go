@@ -7,11 +7,11 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/delayq/delayq/internal/contain"
 	"github.com/delayq/delayq/internal/run"
 	"github.com/delayq/delayq/internal/script"
+	"github.com/delayq/delayq/internal/workers"
 )
 
 // Handle sets the handler of a topic. If the server is running, it serves the topic from now on.
@@ -85,7 +85,9 @@ func (o *handlerOptions) like(h *handling) topicLike {
 		like.limits = o.limits.encode()
 	}
 	if b, ok := h.handler.(*batchHandler); ok {
-		like.perCall, like.window = b.size, window{b.window.Size, time.Duration(ceilMS(b.window.Wait)) * time.Millisecond, b.window.ByKey}
+		like.perCall, like.window = b.size, workers.Window{
+			Size: b.window.Size, Wait: ofMS(ceilMS(b.window.Wait)), ByKey: b.window.ByKey,
+		}
 	}
 	return like
 }

@@ -119,9 +119,9 @@ func (s *engine) sweep(ctx context.Context, now int64) error {
 func (t *topicServer) status(now time.Time) record.HeartbeatTopic {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	info := record.HeartbeatTopic{Workers: t.workers.count, Batch: t.workers.perCall, Running: t.workers.busy, Loops: t.turns.ages(now)}
-	if m := t.workers.member; m != nil {
-		info.Pool, info.Size, info.Weight = m.pool.name, m.pool.size, m.weight
+	info := record.HeartbeatTopic{Workers: t.workers.Count, Batch: t.workers.PerCall, Running: t.workers.Busy, Loops: t.turns.ages(now)}
+	if m := t.workers.Member; m != nil {
+		info.Pool, info.Size, info.Weight = m.Pool.Name, m.Pool.Size, m.Weight
 	}
 	info.Taken, info.Within = t.pace.mark(now, t.owned.Added)
 	at := t.clock.at(now)

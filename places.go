@@ -28,8 +28,8 @@ func (t *topicServer) setDefaultLimits(ctx context.Context) bool {
 // setBounded notes whether the topic has limits. When it gets some, jobs taken ahead go back.
 func (t *topicServer) setBounded(bounded bool) {
 	t.mu.Lock()
-	before := t.workers.bounded
-	t.workers.bounded = bounded
+	before := t.workers.Bounded
+	t.workers.Bounded = bounded
 	t.mu.Unlock()
 	if bounded && !before {
 		t.giveBack(errBounded)
@@ -44,7 +44,7 @@ var errBounded = errors.New("the topic has limits")
 func (t *topicServer) placeFreed() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.workers.bounded && t.resumed.give() {
+	if t.workers.Bounded && t.resumed.give() {
 		t.loops.take.Wake()
 	}
 }
@@ -53,7 +53,7 @@ func (t *topicServer) placeFreed() {
 // whether it has done so.
 func (t *topicServer) passPlaces(ctx context.Context) bool {
 	t.mu.Lock()
-	pass := t.workers.bounded && t.workers.stopping
+	pass := t.workers.Bounded && t.workers.Stopping
 	t.mu.Unlock()
 	if pass {
 		t.tellPlaces(ctx)
@@ -65,7 +65,7 @@ func (t *topicServer) passPlaces(ctx context.Context) bool {
 // jobs, and this one may have no idle worker.
 func (t *topicServer) placesReclaimed(ctx context.Context) {
 	t.mu.Lock()
-	bounded := t.workers.bounded
+	bounded := t.workers.Bounded
 	t.mu.Unlock()
 	if bounded {
 		t.tellPlaces(ctx)

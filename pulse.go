@@ -112,9 +112,9 @@ func (t *topicServer) health(now time.Time) topicHealth {
 	at := t.clock.at(now)
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	h.workers, h.running, h.held = t.workers.count, t.workers.busy, len(t.owned.Runs)
-	if m := t.workers.member; m != nil {
-		h.pool = m.pool.name
+	h.workers, h.running, h.held = t.workers.Count, t.workers.Busy, len(t.owned.Runs)
+	if m := t.workers.Member; m != nil {
+		h.pool = m.Pool.Name
 	}
 	for r := range t.owned.Running {
 		if ran := at.Sub(r.Start); h.oldest == "" || ran > h.ran {

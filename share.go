@@ -3,15 +3,15 @@ package delayq
 // adjustLocked tells the pool of the topic how many workers the topic needs. finished is the number
 // of those that have just ended their handlers. It does nothing for a topic without a pool.
 // The caller unlocks t.mu with unlock.
-func (t *topicServer) adjustLocked(finished int) { t.adjustToLocked(t.workers.needs(), finished) }
+func (t *topicServer) adjustLocked(finished int) { t.adjustToLocked(t.workers.Needs(), finished) }
 
 func (t *topicServer) adjustToLocked(needs, finished int) {
 	w := &t.workers
-	if w.member == nil || needs == w.asked && finished == 0 {
+	if w.Member == nil || needs == w.Asked && finished == 0 {
 		return
 	}
-	w.asked = needs
-	w.has, w.share, t.given = w.member.adjust(needs, finished, t.given)
+	w.Asked = needs
+	w.Has, w.Share, t.given = w.Member.Adjust(needs, finished, t.given)
 }
 
 // unlock releases t.mu. Then it tells the topics that were given workers meanwhile.
@@ -20,7 +20,7 @@ func (t *topicServer) unlock() {
 	t.given = nil
 	t.mu.Unlock()
 	for _, other := range given {
-		other.receive()
+		other.Receive()
 	}
 }
 
@@ -28,7 +28,7 @@ func (t *topicServer) unlock() {
 func (t *topicServer) receive() {
 	t.mu.Lock()
 	defer t.unlock()
-	t.workers.asked = -1 // ask again, to learn how many they are
+	t.workers.Asked = -1 // ask again, to learn how many they are
 	t.adjustLocked(0)
 	t.startWorkerLocked()
 	if t.usableLocked() {
@@ -40,10 +40,10 @@ func (t *topicServer) receive() {
 func (t *topicServer) keen(waits bool) {
 	t.mu.Lock()
 	defer t.unlock()
-	if t.workers.member == nil {
+	if t.workers.Member == nil {
 		return
 	}
-	t.workers.keen = waits
+	t.workers.Keen = waits
 	t.adjustLocked(0)
 	if waits && t.usableLocked() {
 		t.freedLocked()
@@ -53,12 +53,12 @@ func (t *topicServer) keen(waits bool) {
 // usableLocked reports whether the topic can take jobs for a worker of the pool. If it has one and
 // cannot, it gives it back: the jobs of the topic that are settled make room.
 func (t *topicServer) usableLocked() bool {
-	idle := t.workers.unclaimed() > 0
+	idle := t.workers.Unclaimed() > 0
 	if t.roomLocked() > 0 {
 		return idle
 	}
 	if idle {
-		t.workers.keen = false
+		t.workers.Keen = false
 		t.adjustLocked(0)
 	}
 	return false
@@ -69,6 +69,6 @@ func (t *topicServer) usableLocked() bool {
 func (t *topicServer) unclaim() {
 	t.mu.Lock()
 	defer t.unlock()
-	t.workers.claimed, t.workers.keen = 0, false
+	t.workers.Claimed, t.workers.Keen = 0, false
 	t.adjustLocked(0)
 }

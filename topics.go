@@ -10,6 +10,7 @@ import (
 
 	"github.com/delayq/delayq/internal/record"
 	"github.com/delayq/delayq/internal/script"
+	"github.com/delayq/delayq/internal/workers"
 )
 
 // A topicLike is what is to be known of a topic that is served.
@@ -20,7 +21,7 @@ type topicLike struct {
 	defaults    record.Options // of its jobs
 	limits      string         // by default, as they are stored; empty: none
 	perCall     int            // jobs of a batch at most; 0: they run one by one
-	window      window
+	window      workers.Window
 	pool        string // empty: workers of its own
 	weight      int
 	found       bool // by a pattern
@@ -60,10 +61,10 @@ func (s *engine) addTopicLocked(like topicLike) (*topicServer, error) {
 	}
 	t := &topicServer{
 		server: s, keys: script.NewKeys(s.config.prefix, like.topic), task: like.task,
-		workers: workers{count: like.concurrency, perCall: like.perCall, window: like.window}, defaults: like.defaults, limits: like.limits,
+		workers: workers.Workers{Count: like.concurrency, PerCall: like.perCall, Window: like.window}, defaults: like.defaults, limits: like.limits,
 	}
 	if pool := s.pools[like.pool]; pool != nil {
-		t.workers.member = &poolMember{pool: pool, receive: t.receive, weight: like.weight}
+		t.workers.Member = &workers.Member{Pool: pool, Receive: t.receive, Weight: like.weight}
 	}
 	if s.used {
 		t.init()

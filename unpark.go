@@ -30,7 +30,7 @@ type keyEnd struct{ key, id string }
 // they get turns.
 func (t *topicServer) setKeysLimited(limited int64, sure bool) {
 	t.mu.Lock()
-	t.workers.keysLimited = limited == 1 || limited == 2 || !sure && t.workers.keysLimited
+	t.workers.KeysLimited = limited == 1 || limited == 2 || !sure && t.workers.KeysLimited
 	t.mu.Unlock()
 	if limited >= 2 {
 		t.wake()
@@ -40,7 +40,7 @@ func (t *topicServer) setKeysLimited(limited int64, sure bool) {
 // noteEndLocked remembers that a job with a key is no longer running, if limits of keys are in
 // force. Its key may wait for that.
 func (t *topicServer) noteEndLocked(r *run.Run) {
-	if r.Options.Key != "" && t.workers.keysLimited && len(t.ends) < mostEnds {
+	if r.Options.Key != "" && t.workers.KeysLimited && len(t.ends) < mostEnds {
 		t.ends = append(t.ends, keyEnd{r.Options.Key, r.ID})
 	}
 }

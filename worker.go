@@ -16,6 +16,7 @@ import (
 	"github.com/delayq/delayq/internal/run"
 	"github.com/delayq/delayq/internal/script"
 	"github.com/delayq/delayq/internal/settle"
+	"github.com/delayq/delayq/internal/workers"
 )
 
 // A topicServer is the part of a server that serves one topic. It has a loop that promotes jobs
@@ -69,9 +70,9 @@ type topicServer struct {
 	woken     atomic.Bool    // a job may be due earlier than is known
 
 	mu       sync.Mutex
-	workers  workers
-	gather   *time.Timer   // ends the wait for a batch to be full; nil: nothing waits
-	given    []*poolMember // have been given workers of the pool, and are not yet told
+	workers  workers.Workers
+	gather   *time.Timer       // ends the wait for a batch to be full; nil: nothing waits
+	given    []*workers.Member // have been given workers of the pool, and are not yet told
 	owned    run.Holdings
 	outcomes settle.Queue
 	history  chronicle
@@ -111,17 +112,17 @@ func (l *latch) expect() (set bool) {
 
 func (t *topicServer) init() {
 	s := t.server
-	if m := t.workers.member; m != nil && t.workers.count == 0 && !s.config.own {
-		t.workers.count = m.pool.size
+	if m := t.workers.Member; m != nil && t.workers.Count == 0 && !s.config.own {
+		t.workers.Count = m.Pool.Size
 	}
-	if t.workers.count == 0 {
-		t.workers.count = s.config.concurrency
+	if t.workers.Count == 0 {
+		t.workers.Count = s.config.concurrency
 	}
-	if m := t.workers.member; m != nil {
-		t.workers.count = min(t.workers.count, m.pool.size)
+	if m := t.workers.Member; m != nil {
+		t.workers.Count = min(t.workers.Count, m.Pool.Size)
 	}
-	t.workers.cautious = t.defaults.Retry >= 0
-	t.workers.handlerTime = aheadUnknown
+	t.workers.Cautious = t.defaults.Retry >= 0
+	t.workers.HandlerTime = workers.AheadUnknown
 	t.trouble = trouble{name: t.keys.Topic, log: s.log.With("topic", t.keys.Topic), outage: s.outage}
 	t.owned.Freed = t.freedLocked
 	t.owned.Lost = func(r *run.Run) {
@@ -272,21 +273,21 @@ func (t *topicServer) rested() {
 func (t *topicServer) noteTook(d time.Duration, n int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.workers.took(d, n)
+	t.workers.Took(d, n)
 }
 
 // patience is workers.patience.
 func (t *topicServer) patience() time.Duration {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.workers.patience()
+	return t.workers.Patience()
 }
 
 // resume notes that the topic may have been resumed, or that its limits have changed.
 func (t *topicServer) resume() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.workers.keysLimited = true // until the next reply
+	t.workers.KeysLimited = true // until the next reply
 	if t.resumed.give() {
 		t.loops.take.Wake()
 	}
@@ -308,17 +309,17 @@ func (t *topicServer) turn(loop int) {
 }
 
 // roomLocked returns how many jobs to take now; 0: none.
-func (t *topicServer) roomLocked() int { return t.workers.room(len(t.owned.Runs)) }
+func (t *topicServer) roomLocked() int { return t.workers.Room(len(t.owned.Runs)) }
 
 // hasIdleWorker reports whether there is an idle worker that no requested or taken job will use. In
 // a pool it reports whether the topic may have another worker: the wait for a job needs none.
 func (t *topicServer) hasIdleWorker() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.workers.member != nil {
-		return !t.workers.atCount()
+	if t.workers.Member != nil {
+		return !t.workers.AtCount()
 	}
-	return t.workers.unclaimed() > 0
+	return t.workers.Unclaimed() > 0
 }
 
 // reserve is workers.reserve. In a pool, it first claims workers. If there are none, the topic
@@ -327,10 +328,10 @@ func (t *topicServer) reserve(full bool) (n, free int) {
 	t.mu.Lock()
 	defer t.unlock()
 	w := &t.workers
-	t.adjustToLocked(w.count, 0)
-	n, free = w.reserve(full, len(t.owned.Runs))
+	t.adjustToLocked(w.Count, 0)
+	n, free = w.Reserve(full, len(t.owned.Runs))
 	if !full && n == 0 {
-		w.keen = free == 0 // until a take finds no more: others must not overtake it meanwhile
+		w.Keen = free == 0 // until a take finds no more: others must not overtake it meanwhile
 	}
 	t.adjustLocked(0)
 	return n, free
@@ -340,10 +341,10 @@ func (t *topicServer) reserve(full bool) (n, free int) {
 func (t *topicServer) expect(reserved, got int, many bool) {
 	t.mu.Lock()
 	defer t.unlock()
-	t.workers.expect(reserved, got, many)
+	t.workers.Expect(reserved, got, many)
 	t.adjustLocked(0)
 	t.startWorkerLocked() // for a batch that waited for these
-	if t.workers.roomForTwo(len(t.owned.Runs)) {
+	if t.workers.RoomForTwo(len(t.owned.Runs)) {
 		t.loops.takeMore.Wake()
 	}
 }
@@ -354,12 +355,12 @@ func (t *topicServer) admit(r *run.Run, refused *settle.Row) {
 	t.mu.Lock()
 	defer t.unlock()
 	t.owned.Add(r, time.Now())
-	t.workers.arrived(r)
+	t.workers.Arrived(r)
 	if refused != nil {
 		t.adjustLocked(0)
 		t.outcomes.Add(*refused)
 	} else {
-		t.workers.queue(r)
+		t.workers.Queue(r)
 	}
 	t.adjustLocked(0)
 	t.startWorkerLocked()
@@ -368,9 +369,9 @@ func (t *topicServer) admit(r *run.Run, refused *settle.Row) {
 // startWorkerLocked starts a worker if one is idle and there is a job for it.
 func (t *topicServer) startWorkerLocked() {
 	switch {
-	case t.workers.toStart():
+	case t.workers.ToStart():
 		t.launch(t.startWorker)
-	case t.gather == nil && t.workers.waitsForBatch():
+	case t.gather == nil && t.workers.WaitsForBatch():
 		t.gatherLocked()
 	}
 }
@@ -378,18 +379,18 @@ func (t *topicServer) startWorkerLocked() {
 // startWorker is the goroutine of a worker: it runs jobs until none is left.
 func (t *topicServer) startWorker() {
 	t.mu.Lock()
-	t.workers.starting = false
+	t.workers.Starting = false
 	var r *run.Run
-	if t.workers.idle() > 0 { // otherwise another topic of the pool has the worker
+	if t.workers.Idle() > 0 { // otherwise another topic of the pool has the worker
 		r = t.popLocked(time.Now())
 	}
 	if r != nil {
-		t.workers.busy++
+		t.workers.Busy++
 	}
 	t.adjustLocked(0) // next has fewer jobs
 	t.startWorkerLocked()
 	// no room as long as next has jobs for idle workers
-	if !t.workers.starting && t.roomLocked() > 0 {
+	if !t.workers.Starting && t.roomLocked() > 0 {
 		t.freedLocked()
 	}
 	t.unlock()
@@ -400,7 +401,7 @@ func (t *topicServer) startWorker() {
 func (t *topicServer) stop() {
 	t.mu.Lock()
 	defer t.unlock()
-	t.workers.stopping = true
+	t.workers.Stopping = true
 	t.endGatherLocked()
 	t.adjustLocked(0)
 }
@@ -408,11 +409,11 @@ func (t *topicServer) stop() {
 // popLocked removes the first job that this server still owns from the queue, and marks it as
 // running. With a batch handler, it does the same with the other jobs of a batch.
 func (t *topicServer) popLocked(now time.Time) *run.Run {
-	for r := t.workers.pop(); r != nil; r = t.workers.pop() {
+	for r := t.workers.Pop(); r != nil; r = t.workers.Pop() {
 		switch {
 		case !t.keepsLocked(r, now):
 			continue
-		case t.workers.perCall > 0:
+		case t.workers.PerCall > 0:
 			t.startBatchLocked(r, now)
 		default:
 			r.Begin(t.base, &t.mu, t.keys, now, t.clock.at(now))
@@ -435,7 +436,7 @@ func (t *topicServer) keepsLocked(r *run.Run, now time.Time) bool {
 // those that a worker is being started for.
 func (t *topicServer) giveBack(why error) {
 	t.mu.Lock()
-	lost, rest := t.workers.spill(errors.Is(why, ErrShutdown))
+	lost, rest := t.workers.Spill(errors.Is(why, ErrShutdown))
 	for _, r := range rest {
 		t.outcomes.Add(settle.Row{Run: r, Verb: settle.Return, Err: why})
 	}
@@ -535,12 +536,12 @@ func (t *topicServer) endLocked(settled settle.Row) (abandoned bool, lost error)
 // nextLocked returns the next job for a worker whose handler has returned after d, or nil if there
 // is none, or if the pool gives the worker to another topic.
 func (t *topicServer) nextLocked(d time.Duration, now time.Time) (next *run.Run) {
-	t.workers.ran(d)
-	t.workers.busy--
+	t.workers.Ran(d)
+	t.workers.Busy--
 	t.adjustLocked(1)
-	if t.workers.idle() > 0 {
+	if t.workers.Idle() > 0 {
 		if next = t.popLocked(now); next != nil {
-			t.workers.busy++
+			t.workers.Busy++
 		}
 		t.adjustLocked(0) // next may have had lost jobs
 	}
@@ -549,7 +550,7 @@ func (t *topicServer) nextLocked(d time.Duration, now time.Time) (next *run.Run)
 	}
 	if t.roomLocked() > 0 {
 		t.freedLocked()
-		if t.workers.roomForTwo(len(t.owned.Runs)) {
+		if t.workers.RoomForTwo(len(t.owned.Runs)) {
 			t.loops.takeMore.Wake()
 		}
 	}

@@ -37,7 +37,7 @@ func slots(t *testing.T, concurrency int, h HandlerFunc, opts ...ServerOption) *
 
 // taken gives runs of jobs that have just been taken, with room reserved for them.
 func (t *topicServer) taken(n int) (runs []*run.Run) {
-	t.workers.coming += n
+	t.workers.Coming += n
 	for i := range n {
 		r := &run.Run{ID: fmt.Sprint(i), Fence: record.ParseFence("1"), Until: time.Now().Add(time.Hour)}
 		r.Options.Retry = -1
@@ -48,7 +48,7 @@ func (t *topicServer) taken(n int) (runs []*run.Run) {
 
 // admitted takes jobs over as admit does, and starts no slot for them until letGo.
 func (t *topicServer) admitted(n int) []*run.Run {
-	t.workers.starting = true
+	t.workers.Starting = true
 	runs := t.taken(n)
 	for _, r := range runs {
 		t.admit(r, nil)
@@ -59,7 +59,7 @@ func (t *topicServer) admitted(n int) []*run.Run {
 func (t *topicServer) letGo() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.workers.starting = false
+	t.workers.Starting = false
 	t.startWorkerLocked()
 }
 
@@ -84,7 +84,7 @@ func TestSlotsStartEachOther(t *testing.T) {
 		}
 		synctest.Wait()
 		require.ElementsMatch(t, []string{"0", "1", "2", "3", "4"}, started)
-		require.Zero(t, a.workers.coming)
+		require.Zero(t, a.workers.Coming)
 		require.False(t, a.hasIdleWorker())
 		a.cancelRun("6", "1", ErrCancelled)
 		for i, id := range []string{"5", "7"} {
@@ -97,7 +97,7 @@ func TestSlotsStartEachOther(t *testing.T) {
 		require.Len(t, started, 7)
 		require.Len(t, a.outcomes.Rows, 7)
 		require.Equal(t, "6", <-cancelled)
-		require.Zero(t, a.workers.busy)
+		require.Zero(t, a.workers.Busy)
 		require.True(t, a.hasIdleWorker())
 	})
 }
@@ -135,9 +135,9 @@ func TestGiveBackLeavesWhatHasAFreeSlot(t *testing.T) {
 	t.Parallel()
 	cancelled := make(chan string, 2)
 	a := slots(t, 3, func(context.Context, *Job) error { return nil }, Hooks(into(cancelled)))
-	a.workers.busy = 1
+	a.workers.Busy = 1
 	a.admitted(6)
-	all := a.workers.next
+	all := a.workers.Next
 	a.cancelRun("0", "1", ErrCancelled)
 	a.cancelRun("4", "1", ErrCancelled)
 	ids := func() (ids []string) {
@@ -150,13 +150,13 @@ func TestGiveBackLeavesWhatHasAFreeSlot(t *testing.T) {
 	a.giveBack(errSlow)
 	require.Equal(t, []string{"3", "5"}, ids())
 	require.Equal(t, []string{"0", "4"}, []string{<-cancelled, <-cancelled})
-	require.Len(t, a.workers.next, 2)
+	require.Len(t, a.workers.Next, 2)
 	for _, r := range all[2:] {
 		require.Nil(t, r, "it is not kept in memory")
 	}
 	a.giveBack(ErrShutdown)
 	require.Equal(t, []string{"3", "5", "1", "2"}, ids())
-	require.Empty(t, a.workers.next)
+	require.Empty(t, a.workers.Next)
 }
 
 // Once there is a slot for every job that was taken, others may be taken ahead, and the taker is
@@ -169,13 +169,13 @@ func TestStartedSlotsMakeRoom(t *testing.T) {
 			<-release
 			return nil
 		})
-		a.workers.handlerTime = 5 * time.Millisecond
+		a.workers.HandlerTime = 5 * time.Millisecond
 		a.admitted(10)
 		require.Zero(t, a.roomLocked())
 		a.letGo()
 		synctest.Wait()
-		require.Equal(t, 10, a.workers.busy)
-		require.Equal(t, a.workers.ahead(), a.roomLocked())
+		require.Equal(t, 10, a.workers.Busy)
+		require.Equal(t, a.workers.Ahead(), a.roomLocked())
 		require.True(t, a.expectRoom())
 		close(release)
 		a.server.running.Wait()

@@ -1,11 +1,11 @@
-package delayq
+package workers
 
 import (
 	"container/heap"
 	"sync"
 )
 
-// A workerPool shares a number of workers among topics of a server. A topic claims workers before a
+// A Pool shares a number of workers among topics of a server. A topic claims workers before a
 // take, and gives back those that get no job. When a handler ends, its worker goes to the topic
 // that needs one and has the fewest for its weight, and among equals to the one with the fewest
 // starts for its weight (stride scheduling: Waldspurger and Weihl, 1995). So busy topics have
@@ -14,26 +14,26 @@ import (
 //
 // The pool makes no calls and locks no other mutex. Its callers hold the mu of their own topic, and
 // tell the other topics after they have released it.
-type workerPool struct {
-	name string
-	size int
+type Pool struct {
+	Name string
+	Size int
 
 	mu     sync.Mutex
 	idle   int
 	clock  float64 // pass of the last member that was given a worker
 	weight int     // sum of the weights of the members that have workers or wait for them
-	queue  poolQueue
+	queue  queue
 }
 
-func newWorkerPool(name string, size int) *workerPool {
-	return &workerPool{name: name, size: size, idle: size}
+func NewPool(name string, size int) *Pool {
+	return &Pool{Name: name, Size: size, idle: size}
 }
 
-// A poolMember is a topic of a pool. workerPool.mu guards its fields but the first three.
-type poolMember struct {
-	pool    *workerPool
-	receive func() // called when the pool has given workers to the topic
-	weight  int
+// A Member is a topic of a pool. Pool.mu guards its fields but the first three.
+type Member struct {
+	Pool    *Pool
+	Receive func() // called when the pool has given workers to the topic
+	Weight  int
 
 	has   int     // workers that are this topic's
 	wants int     // how many more it waits for
@@ -41,35 +41,35 @@ type poolMember struct {
 	index int     // in the queue, if wants > 0
 }
 
-func (m *poolMember) active() bool { return m.has > 0 || m.wants > 0 }
+func (m *Member) active() bool { return m.has > 0 || m.wants > 0 }
 
 // before reports whether m is the one to get the next worker, of two that wait.
-func (m *poolMember) before(other *poolMember) bool {
-	if a, b := m.has*other.weight, other.has*m.weight; a != b {
+func (m *Member) before(other *Member) bool {
+	if a, b := m.has*other.Weight, other.has*m.Weight; a != b {
 		return a < b
 	}
 	if m.pass != other.pass {
 		return m.pass < other.pass
 	}
-	return m.weight > other.weight
+	return m.Weight > other.Weight
 }
 
-// adjust says that the topic needs that many workers in all, of which finished have just ended
+// Adjust says that the topic needs that many workers in all, of which finished have just ended
 // their handlers. The topic gives back what it does not need, and waits for what it does not get.
 // It returns the workers that the topic has and its share of the pool, above 0 and at most 1, and
 // appends to given the other members that got workers.
-func (m *poolMember) adjust(needs, finished int, given []*poolMember) (has int, share float64, _ []*poolMember) {
-	p := m.pool
+func (m *Member) Adjust(needs, finished int, given []*Member) (has int, share float64, _ []*Member) {
+	p := m.Pool
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if m.active() {
-		p.weight -= m.weight
+		p.weight -= m.Weight
 	}
 	m.has -= finished
 	p.idle += finished
 	if unused := m.has - needs; unused > 0 {
 		m.has, p.idle = needs, p.idle+unused
-		m.pass -= float64(unused) / float64(m.weight) // nothing has started
+		m.pass -= float64(unused) / float64(m.Weight) // nothing has started
 	}
 	wanted := m.wants
 	m.wants = needs - m.has
@@ -85,21 +85,21 @@ func (m *poolMember) adjust(needs, finished int, given []*poolMember) (has int, 
 		heap.Fix(&p.queue, m.index)
 	}
 	if m.active() {
-		p.weight += m.weight
+		p.weight += m.Weight
 	}
 	for p.idle > 0 && len(p.queue) > 0 {
 		if next := p.giveLocked(); next != m && (len(given) == 0 || given[len(given)-1] != next) {
 			given = append(given, next)
 		}
 	}
-	return m.has, float64(m.weight) / float64(max(p.weight, m.weight)), given
+	return m.has, float64(m.Weight) / float64(max(p.weight, m.Weight)), given
 }
 
 // giveLocked gives an idle worker to the first member of the queue.
-func (p *workerPool) giveLocked() *poolMember {
+func (p *Pool) giveLocked() *Member {
 	m := p.queue[0]
 	p.clock = max(p.clock, m.pass)
-	m.pass += 1 / float64(m.weight)
+	m.pass += 1 / float64(m.Weight)
 	p.idle--
 	m.has++
 	if m.wants--; m.wants > 0 {
@@ -110,24 +110,24 @@ func (p *workerPool) giveLocked() *poolMember {
 	return m
 }
 
-// poolQueue holds the members that wait for workers, as a heap.
-type poolQueue []*poolMember
+// queue holds the members that wait for workers, as a heap.
+type queue []*Member
 
-func (q poolQueue) Len() int           { return len(q) }
-func (q poolQueue) Less(i, j int) bool { return q[i].before(q[j]) }
+func (q queue) Len() int           { return len(q) }
+func (q queue) Less(i, j int) bool { return q[i].before(q[j]) }
 
-func (q poolQueue) Swap(i, j int) {
+func (q queue) Swap(i, j int) {
 	q[i], q[j] = q[j], q[i]
 	q[i].index, q[j].index = i, j
 }
 
-func (q *poolQueue) Push(x any) {
-	m := x.(*poolMember)
+func (q *queue) Push(x any) {
+	m := x.(*Member)
 	m.index = len(*q)
 	*q = append(*q, m)
 }
 
-func (q *poolQueue) Pop() any {
+func (q *queue) Pop() any {
 	last := len(*q) - 1
 	m := (*q)[last]
 	(*q)[last], *q = nil, (*q)[:last]

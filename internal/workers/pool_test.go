@@ -1,4 +1,4 @@
-package delayq
+package workers
 
 import (
 	"fmt"
@@ -10,29 +10,29 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func membersOf(p *workerPool, weights ...int) (list []*poolMember) {
+func membersOf(p *Pool, weights ...int) (list []*Member) {
 	for _, w := range weights {
-		list = append(list, &poolMember{pool: p, weight: w})
+		list = append(list, &Member{Pool: p, Weight: w})
 	}
 	return list
 }
 
 // checkPool checks the sums of a pool against its members.
-func checkPool(t require.TestingT, p *workerPool, all []*poolMember) {
+func checkPool(t require.TestingT, p *Pool, all []*Member) {
 	sum, weight, waiting := p.idle, 0, 0
 	for _, m := range all {
 		require.GreaterOrEqual(t, m.has, 0)
 		require.GreaterOrEqual(t, m.wants, 0)
 		sum += m.has
 		if m.active() {
-			weight += m.weight
+			weight += m.Weight
 		}
 		if m.wants > 0 {
 			require.Same(t, m, p.queue[m.index])
 			waiting++
 		}
 	}
-	require.Equal(t, p.size, sum, "workers")
+	require.Equal(t, p.Size, sum, "workers")
 	require.Equal(t, weight, p.weight)
 	require.Len(t, p.queue, waiting)
 	require.True(t, p.idle == 0 || waiting == 0, "a worker is idle and a topic waits")
@@ -43,7 +43,7 @@ func checkPool(t require.TestingT, p *workerPool, all []*poolMember) {
 func TestPoolSum(t *testing.T) {
 	for seed := range uint64(200) {
 		rnd := rand.New(rand.NewPCG(seed, 1))
-		p := newWorkerPool("p", 1+rnd.IntN(8))
+		p := NewPool("p", 1+rnd.IntN(8))
 		all := membersOf(p, 6, 3, 1, 1+rnd.IntN(1000), 1)
 		for range 300 {
 			m := all[rnd.IntN(len(all))]
@@ -51,8 +51,8 @@ func TestPoolSum(t *testing.T) {
 			if m.has > 0 {
 				finished = rnd.IntN(2)
 			}
-			needs := rnd.IntN(p.size + 1)
-			has, share, given := m.adjust(needs, finished, nil)
+			needs := rnd.IntN(p.Size + 1)
+			has, share, given := m.Adjust(needs, finished, nil)
 			require.Equal(t, m.has, has)
 			require.LessOrEqual(t, has, max(needs, 0))
 			require.True(t, share > 0 && share <= 1, "%v", share)
@@ -63,43 +63,43 @@ func TestPoolSum(t *testing.T) {
 			checkPool(t, p, all)
 		}
 		for _, m := range all {
-			m.adjust(0, 0, nil)
+			m.Adjust(0, 0, nil)
 		}
 		checkPool(t, p, all)
-		require.Equal(t, p.size, p.idle)
+		require.Equal(t, p.Size, p.idle)
 	}
 }
 
 // Topics that always have jobs start them by their weights if the pool has one worker. If it has
 // more, their workers are in that proportion.
 func TestPoolShares(t *testing.T) {
-	p := newWorkerPool("p", 1)
+	p := NewPool("p", 1)
 	all := membersOf(p, 6, 3, 1)
 	for _, m := range all {
-		m.adjust(1, 0, nil)
+		m.Adjust(1, 0, nil)
 	}
 	starts := make([]int, 3)
 	for range 1000 {
-		i := slices.IndexFunc(all, func(m *poolMember) bool { return m.has == 1 })
+		i := slices.IndexFunc(all, func(m *Member) bool { return m.has == 1 })
 		starts[i]++
-		all[i].adjust(1, 1, nil)
+		all[i].Adjust(1, 1, nil)
 	}
 	for i, want := range []int{600, 300, 100} {
 		require.InDelta(t, want, starts[i], 1)
 	}
 
-	p = newWorkerPool("p", 20)
+	p = NewPool("p", 20)
 	all = membersOf(p, 6, 3, 1)
-	all[2].adjust(20, 0, nil)
+	all[2].Adjust(20, 0, nil)
 	require.Equal(t, 20, all[2].has, "idle workers are lent")
-	all[0].adjust(20, 0, nil)
-	all[1].adjust(20, 0, nil)
+	all[0].Adjust(20, 0, nil)
+	all[1].Adjust(20, 0, nil)
 	require.Equal(t, 0, all[0].has+all[1].has, "no worker is taken away")
 	rnd := rand.New(rand.NewPCG(1, 1))
 	for range 200 {
 		m := all[rnd.IntN(3)]
 		if m.has > 0 {
-			m.adjust(20, 1, nil)
+			m.Adjust(20, 1, nil)
 		}
 	}
 	require.Equal(t, []int{12, 6, 2}, []int{all[0].has, all[1].has, all[2].has})
@@ -107,18 +107,18 @@ func TestPoolShares(t *testing.T) {
 
 // Time without jobs earns a topic nothing.
 func TestPoolHasNoCredit(t *testing.T) {
-	p := newWorkerPool("p", 1)
+	p := NewPool("p", 1)
 	all := membersOf(p, 1, 1)
-	all[0].adjust(1, 0, nil)
+	all[0].Adjust(1, 0, nil)
 	for range 100 {
-		all[0].adjust(1, 1, nil)
+		all[0].Adjust(1, 1, nil)
 	}
-	all[1].adjust(1, 0, nil)
+	all[1].Adjust(1, 0, nil)
 	order := ""
 	for range 20 {
-		i := slices.IndexFunc(all, func(m *poolMember) bool { return m.has == 1 })
+		i := slices.IndexFunc(all, func(m *Member) bool { return m.has == 1 })
 		order += fmt.Sprint(i)
-		all[i].adjust(1, 1, nil)
+		all[i].Adjust(1, 1, nil)
 	}
 	require.Contains(t, []string{"01010101010101010101", "00101010101010101010", "01101010101010101010"}, order)
 }
@@ -126,41 +126,41 @@ func TestPoolHasNoCredit(t *testing.T) {
 // A topic in a pool takes jobs ahead for its share of the pool, so that many topics with short
 // handlers do not take more than the pool can start.
 func TestPoolAhead(t *testing.T) {
-	p := newWorkerPool("p", 10)
-	w := workers{member: membersOf(p, 1)[0], count: 10, share: 1, handlerTime: aheadTime / aheadLimit}
-	require.Equal(t, aheadLimit, w.ahead())
-	w.share = 0.01
-	require.Equal(t, aheadLimit/10, w.ahead())
-	w.handlerTime, w.share = aheadTime, 0.3
-	require.Equal(t, 3, w.ahead())
-	w.handlerTime = 0
-	require.Equal(t, aheadLimit, w.ahead())
+	p := NewPool("p", 10)
+	w := Workers{Member: membersOf(p, 1)[0], Count: 10, Share: 1, HandlerTime: AheadTime / aheadLimit}
+	require.Equal(t, aheadLimit, w.Ahead())
+	w.Share = 0.01
+	require.Equal(t, aheadLimit/10, w.Ahead())
+	w.HandlerTime, w.Share = AheadTime, 0.3
+	require.Equal(t, 3, w.Ahead())
+	w.HandlerTime = 0
+	require.Equal(t, aheadLimit, w.Ahead())
 }
 
 // A topic with a batch handler needs a worker for each batch. While a batch is gathered, the jobs
 // that are coming fill it. A topic that waits for room needs as many as it may have, and one that
 // is stopping needs those that are running.
 func TestPoolNeedsOfBatches(t *testing.T) {
-	member := membersOf(newWorkerPool("p", 8), 1)[0]
-	for want, all := range map[int][]workers{
-		0: {{}, {perCall: 10}, {stopping: true, keen: true, claimed: 9}},
-		1: {{perCall: 10, claimed: 1}, {perCall: 10, next: make([]*run.Run, 3), claimed: 7}, {next: make([]*run.Run, 1)},
-			{busy: 1, stopping: true, next: make([]*run.Run, 5), keen: true}},
-		2: {{perCall: 10, next: make([]*run.Run, 3), claimed: 8}, {busy: 1, perCall: 10, next: make([]*run.Run, 10)}, {claimed: 2}},
-		5: {{keen: true}, {busy: 2, claimed: 40}, {perCall: 10, keen: true, next: make([]*run.Run, 1)}},
-		7: {{busy: 7, stopping: true}},
+	member := membersOf(NewPool("p", 8), 1)[0]
+	for want, all := range map[int][]Workers{
+		0: {{}, {PerCall: 10}, {Stopping: true, Keen: true, Claimed: 9}},
+		1: {{PerCall: 10, Claimed: 1}, {PerCall: 10, Next: make([]*run.Run, 3), Claimed: 7}, {Next: make([]*run.Run, 1)},
+			{Busy: 1, Stopping: true, Next: make([]*run.Run, 5), Keen: true}},
+		2: {{PerCall: 10, Next: make([]*run.Run, 3), Claimed: 8}, {Busy: 1, PerCall: 10, Next: make([]*run.Run, 10)}, {Claimed: 2}},
+		5: {{Keen: true}, {Busy: 2, Claimed: 40}, {PerCall: 10, Keen: true, Next: make([]*run.Run, 1)}},
+		7: {{Busy: 7, Stopping: true}},
 	} {
 		for i, w := range all {
-			w.member, w.count = member, 5
-			require.Equal(t, want, w.needs(), "%d, %d", want, i)
+			w.Member, w.Count = member, 5
+			require.Equal(t, want, w.Needs(), "%d, %d", want, i)
 		}
 	}
 
 	// The first of the two batches takes ten jobs, and the second the rest.
-	w := workers{member: member, count: 5, perCall: 10, has: 2, next: make([]*run.Run, 13)}
-	require.Equal(t, 2, w.needs())
-	w.busy, w.next = 1, w.next[10:]
-	require.Equal(t, 2, w.needs())
-	w.next = nil
-	require.Equal(t, 1, w.needs(), "the second worker is free for others")
+	w := Workers{Member: member, Count: 5, PerCall: 10, Has: 2, Next: make([]*run.Run, 13)}
+	require.Equal(t, 2, w.Needs())
+	w.Busy, w.Next = 1, w.Next[10:]
+	require.Equal(t, 2, w.Needs())
+	w.Next = nil
+	require.Equal(t, 1, w.Needs(), "the second worker is free for others")
 }
