@@ -40,7 +40,7 @@ func (s *engine) countTakes(ctx context.Context, topics []*topicServer) ([]int64
 		if pipes[master] == nil {
 			pipes[master] = master.Pipeline()
 		}
-		answers[i] = pipes[master].HGet(call, t.keys.Stats, string(CounterTaken))
+		answers[i] = pipes[master].HGet(call, t.keys.Stats, "taken")
 	}
 	for _, pipe := range pipes {
 		if _, err := pipe.Exec(call); err != nil && !script.Answered(err) { // else each is read

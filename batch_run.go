@@ -2,9 +2,10 @@ package delayq
 
 import (
 	"context"
+	"time"
+
 	"github.com/delayq/delayq/internal/run"
 	"github.com/delayq/delayq/internal/settle"
-	"time"
 )
 
 // gathersAll reports whether jobs of all keys are gathered together.

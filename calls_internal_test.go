@@ -53,7 +53,7 @@ func TestJudgeOfRedis(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			var log strings.Builder
 			s := &engine{log: slog.New(slog.NewTextHandler(&log, nil))}
-			err := s.judge(parseInfo(c.info))
+			err := s.judge(script.ParseInfo(c.info))
 			if c.refused {
 				require.ErrorIs(t, err, ErrRedisVersion)
 				return

@@ -10,6 +10,7 @@ import (
 
 	"github.com/delayq/delayq/internal/loop"
 	"github.com/delayq/delayq/internal/record"
+	"github.com/delayq/delayq/internal/run"
 	"github.com/delayq/delayq/internal/script"
 )
 
@@ -143,10 +144,10 @@ func (s *engine) obey(text string) {
 	case "resume":
 		t.resume()
 	case "cancel":
-		t.cancelRun(m.Job, m.Fence, ErrCancelled)
+		t.cancelRun(m.Job, m.Fence, run.ErrCancelled)
 		t.placeFreed()
 	case "replace":
-		t.cancelRun(m.Job, m.Fence, ErrReplaced)
+		t.cancelRun(m.Job, m.Fence, run.ErrReplaced)
 		t.placeFreed()
 	}
 }

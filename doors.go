@@ -2,10 +2,11 @@ package delayq
 
 import (
 	"context"
-	"github.com/delayq/delayq/internal/run"
-	"github.com/delayq/delayq/internal/settle"
 	"log/slog"
 	"time"
+
+	"github.com/delayq/delayq/internal/run"
+	"github.com/delayq/delayq/internal/settle"
 )
 
 // A task runs the jobs of a topic: it is what the topic's handler is for the engine.

@@ -12,6 +12,7 @@ import (
 	"github.com/delayq/delayq/internal/contain"
 	"github.com/delayq/delayq/internal/link"
 	"github.com/delayq/delayq/internal/loop"
+	"github.com/delayq/delayq/internal/run"
 	"github.com/delayq/delayq/internal/schedule"
 	"github.com/delayq/delayq/internal/script"
 	"github.com/delayq/delayq/internal/workers"
@@ -269,7 +270,7 @@ func (s *engine) drain(handled, fetched <-chan struct{}) {
 // cutOff cancels the contexts of all handlers, and puts back the jobs of those that do not return.
 func (s *engine) cutOff(handled <-chan struct{}) {
 	for _, t := range s.topics.all() {
-		t.cancelAll(ErrShutdown)
+		t.cancelAll(run.ErrShutdown)
 	}
 	grace := time.NewTimer(shutdownGrace)
 	defer grace.Stop()

@@ -95,14 +95,14 @@ func (e *DuplicateError) Is(target error) bool { return target == ErrDuplicate }
 var (
 	// ErrServerUsed is returned by Run when the server is running or has run. A Server can be run
 	// only once.
-	ErrServerUsed = errors.New("delayq: server has been run before")
+	ErrServerUsed = errUsed
 
 	// ErrRedisAway is returned by Run when Redis could not be used within [FailFast]. The error
 	// wraps the last cause too, such as a refused connection or password. No job was taken.
-	ErrRedisAway = errors.New("delayq: Redis cannot be used")
+	ErrRedisAway = errAway
 
 	// ErrRedisVersion is returned by Run when Redis is older than 6.2.
-	ErrRedisVersion = errors.New("delayq: requires Redis 6.2 or later")
+	ErrRedisVersion = errVersion
 )
 
 // Causes of the cancellation of a handler's context. Read them with context.Cause.

@@ -259,7 +259,7 @@ func (i *Inspector) circumstances(ctx context.Context, topic, id string) (*circu
 		if err != nil && !script.Answered(err) {
 			return nil, err
 		}
-		c.redis = parseInfo(told)
+		c.redis = script.ParseInfo(told)
 		if _, many := i.rdb.(*redis.ClusterClient); many {
 			delete(c.redis, "role") // a client of a Cluster writes to masters, wherever it reads
 		}

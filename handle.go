@@ -177,6 +177,9 @@ func (s *Server) Remove(ctx context.Context, topic string) error {
 	}
 	if err == nil {
 		err = s.engine.remove(ctx, topic)
+		if errors.Is(err, errNoHandler) || errors.Is(err, errLeaving) {
+			err = invalid([]error{err})
+		}
 	}
 	if err != nil {
 		return fmt.Errorf("remove topic %q: %w", topic, err)

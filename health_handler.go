@@ -188,9 +188,9 @@ func (s *Server) lookAtRedis() (l redisLook) {
 	ctx, cancel := context.WithTimeout(context.Background(), pingTimeout)
 	defer cancel()
 	if text, err := s.engine.calls.Info(ctx).Result(); err == nil {
-		info := parseInfo(text)
+		info := script.ParseInfo(text)
 		l.version, l.role = info["redis_version"], info["role"]
-		if policy := evicting(info); policy != "" {
+		if policy := script.Evicting(info); policy != "" {
 			l.warnings = append(l.warnings, "Redis evicts keys when its memory is full, and jobs with them: maxmemory-policy is "+policy)
 		}
 	}

@@ -189,7 +189,7 @@ func (t *topicServer) abandonAll() (n int) {
 	defer t.mu.Unlock()
 	for r := range t.owned.Running {
 		n++
-		t.outcomes.Add(settle.Row{Run: r, Verb: settle.Return, Err: ErrShutdown, Cause: ErrShutdown})
+		t.outcomes.Add(settle.Row{Run: r, Verb: settle.Return, Err: run.ErrShutdown, Cause: run.ErrShutdown})
 	}
 	return n
 }

@@ -2,11 +2,12 @@ package delayq
 
 import (
 	"fmt"
-	"github.com/delayq/delayq/internal/settle"
 	"maps"
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/delayq/delayq/internal/settle"
 )
 
 // The model is the queue as a few maps and slices: what the scripts in lua/ are meant to do,

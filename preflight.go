@@ -15,6 +15,13 @@ import (
 // Redis must be at least 6.2, which introduced LPOP with a count, ZMSCORE, LMOVE and BLMOVE.
 const leastMajor, leastMinor = 6, 2
 
+// Errors of run. The root documents them.
+var (
+	errUsed    = errors.New("delayq: server has been run before")
+	errAway    = errors.New("delayq: Redis cannot be used")
+	errVersion = errors.New("delayq: requires Redis 6.2 or later")
+)
+
 // awaitRedis waits until Redis answers, checks its version and settings, and records the topics.
 // It returns nil when ctx is done, and an error when FailFast is over.
 func (s *engine) awaitRedis(ctx context.Context) error {
@@ -44,7 +51,7 @@ func (s *engine) awaitRedis(ctx context.Context) error {
 		loop.Sleep(within, slow.Next())
 	}
 	if ctx.Err() == nil {
-		return fmt.Errorf("run: %w: FailFast(%v): %w", ErrRedisAway, s.config.failFast, last)
+		return fmt.Errorf("run: %w: FailFast(%v): %w", errAway, s.config.failFast, last)
 	}
 	return nil
 }
@@ -68,16 +75,16 @@ func (s *engine) greet(ctx context.Context) error {
 		s.log.Warn("INFO is not permitted; the version and the settings of Redis are not checked", "err", err)
 		return nil
 	}
-	return s.judge(parseInfo(info))
+	return s.judge(script.ParseInfo(info))
 }
 
 // judge rejects a Redis that is too old and warns about settings that can lose jobs. Values that
 // Redis does not report are not checked.
 func (s *engine) judge(info map[string]string) error {
 	if v := info["redis_version"]; v != "" && !atLeast(v, leastMajor, leastMinor) {
-		return fmt.Errorf("run: %w: this is %s", ErrRedisVersion, v)
+		return fmt.Errorf("run: %w: this is %s", errVersion, v)
 	}
-	if policy := evicting(info); policy != "" {
+	if policy := script.Evicting(info); policy != "" {
 		s.log.Error("Redis will evict keys when its memory is full, and jobs with them: set maxmemory-policy to noeviction",
 			"err", "maxmemory-policy is "+policy)
 	}
@@ -85,25 +92,6 @@ func (s *engine) judge(info map[string]string) error {
 		s.log.Warn("Redis keeps no append-only file: a crash of Redis loses the jobs since its last snapshot; see docs/operations.md")
 	}
 	return nil
-}
-
-// evicting returns the maxmemory-policy of a Redis that evicts keys when its memory is full.
-func evicting(info map[string]string) string {
-	if policy := info["maxmemory_policy"]; policy != "noeviction" {
-		return policy
-	}
-	return ""
-}
-
-// parseInfo parses the reply of INFO.
-func parseInfo(text string) map[string]string {
-	info := make(map[string]string)
-	for line := range strings.Lines(text) {
-		if name, value, ok := strings.Cut(strings.TrimSpace(line), ":"); ok {
-			info[name] = value
-		}
-	}
-	return info
 }
 
 // atLeast reports whether a version like 7.0.15 is at least major.minor.

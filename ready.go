@@ -249,7 +249,7 @@ func (k *taker) leave(work context.Context) loop.Next {
 		k.since = 0
 	}
 	k.admitting.Wait()
-	t.giveBack(ErrShutdown)
+	t.giveBack(run.ErrShutdown)
 	return loop.Over
 }
 

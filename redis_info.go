@@ -105,7 +105,7 @@ func (i *Inspector) Redis(ctx context.Context) (*RedisInfo, error) {
 			return nil, fmt.Errorf("redis: %w", err)
 		}
 	}
-	lines := parseInfo(told.Val())
+	lines := script.ParseInfo(told.Val())
 	for _, f := range infoFields {
 		if value, ok := lines[f.name]; !ok || f.read(info, value) != nil {
 			info.Missing = append(info.Missing, f.field)

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/delayq/delayq/internal/record"
+	"github.com/delayq/delayq/internal/run"
 	"github.com/delayq/delayq/internal/script"
 	"github.com/delayq/delayq/internal/workers"
 )
@@ -27,10 +28,12 @@ type topicLike struct {
 	found       bool // by a pattern
 }
 
-// Errors of handle. Its caller says of which topic they are.
+// Errors of handle and remove. Their caller says of which topic they are.
 var (
 	errHandled   = errors.New("handler already set")
 	errLateMatch = errors.New("a pattern must be set before Run")
+	errNoHandler = errors.New("the topic has no handler")
+	errLeaving   = errors.New("the topic is being removed")
 )
 
 // handle makes the engine serve a topic, or with a * all topics that match, at most that many.
@@ -108,11 +111,11 @@ func (s *engine) remove(ctx context.Context, topic string) error {
 	var err error
 	switch {
 	case s.stopped:
-		err = ErrServerUsed // the drain needs the topic
+		err = errUsed // the drain needs the topic
 	case t == nil:
-		err = invalid([]error{errors.New("the topic has no handler")})
+		err = errNoHandler
 	case t.leaving:
-		err = invalid([]error{errors.New("the topic is being removed")})
+		err = errLeaving
 	case running:
 		t.leaving = true
 	default:
@@ -143,7 +146,7 @@ func (t *topicServer) remove(ctx context.Context) (err error) {
 	case <-t.base.Done(): // the server has stopped, and given up
 	case <-ctx.Done():
 		err = context.Cause(ctx)
-		t.cancelAll(ErrShutdown)
+		t.cancelAll(run.ErrShutdown)
 		grace := time.NewTimer(shutdownGrace + settleGrace)
 		defer grace.Stop()
 		select {

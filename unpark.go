@@ -72,9 +72,9 @@ func (t *topicServer) unpark(ctx context.Context) error {
 
 // unparkAll gives all keys of a topic that wait because of their limits their turns. Takes park
 // them again if the limits are still reached.
-func (c *Client) unparkAll(ctx context.Context, k *script.Keys) error {
+func unparkAll(ctx context.Context, c script.Caller, k *script.Keys) error {
 	for rest, first := int64(1), true; rest > 0; rest, first = rest-1, false {
-		r, err := c.scripts.Exec(ctx, unparking.script, k, "", 0, script.ControlChannel(c.o.prefix), k.Topic, unparkKeys)
+		r, err := c.Exec(ctx, unparking.script, k, "", 0, script.ControlChannel(k.Prefix()), k.Topic, unparkKeys)
 		if err != nil {
 			return err
 		}

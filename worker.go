@@ -436,7 +436,7 @@ func (t *topicServer) keepsLocked(r *run.Run, now time.Time) bool {
 // those that a worker is being started for.
 func (t *topicServer) giveBack(why error) {
 	t.mu.Lock()
-	lost, rest := t.workers.Spill(errors.Is(why, ErrShutdown))
+	lost, rest := t.workers.Spill(errors.Is(why, run.ErrShutdown))
 	for _, r := range rest {
 		t.outcomes.Add(settle.Row{Run: r, Verb: settle.Return, Err: why})
 	}
@@ -475,7 +475,7 @@ func (t *topicServer) execute(r *run.Run) (next *run.Run) {
 	defer r.Cancel(nil)
 	if !r.Deadline.IsZero() {
 		var stop context.CancelFunc
-		ctx, stop = context.WithDeadlineCause(ctx, r.Deadline, ErrTimeout)
+		ctx, stop = context.WithDeadlineCause(ctx, r.Deadline, run.ErrTimeout)
 		defer stop()
 	}
 	return t.handle(func() error { return t.task.Run(t.server.config.observer.Begun(ctx, r), r) }, func(err error) *run.Run {
