@@ -12,6 +12,7 @@ import (
 
 	"github.com/delayq/delayq/internal/record"
 	"github.com/delayq/delayq/internal/script"
+	"github.com/delayq/delayq/internal/serve"
 )
 
 // actorKey is the key of the actor in a context.
@@ -92,7 +93,7 @@ func (c *Client) auditedIf(ctx context.Context, place script.Place, filter strin
 		Actor: actor, Action: place.Call, Topic: place.Topic, ID: cmp.Or(place.Job, place.Schedule), Filter: filter, Count: count,
 	}
 	// The act is done, so the end of its context must not keep it from being recorded.
-	call, cancel := context.WithTimeout(context.WithoutCancel(ctx), callTimeout)
+	call, cancel := context.WithTimeout(context.WithoutCancel(ctx), serve.CallTimeout)
 	defer cancel()
 	_, failed := c.scripts.Call(call, script.Audit, "", 0, []any{script.AuditKey(c.o.prefix)}, rand.Text()[:16], act.Encode(), record.MaxActs)
 	if failed == nil || unknown { // if it is unknown, the caller must look anyway

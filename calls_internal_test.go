@@ -23,6 +23,7 @@ import (
 	"github.com/delayq/delayq/internal/redistest"
 	"github.com/delayq/delayq/internal/run"
 	"github.com/delayq/delayq/internal/script"
+	"github.com/delayq/delayq/internal/serve"
 )
 
 // (J13)
@@ -52,8 +53,8 @@ func TestJudgeOfRedis(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			var log strings.Builder
-			s := &engine{log: slog.New(slog.NewTextHandler(&log, nil))}
-			err := s.judge(script.ParseInfo(c.info))
+			s := &serve.Server{Log: slog.New(slog.NewTextHandler(&log, nil))}
+			err := s.Judge(script.ParseInfo(c.info))
 			if c.refused {
 				require.ErrorIs(t, err, ErrRedisVersion)
 				return
@@ -92,11 +93,11 @@ func TestStepOfTheLocalClockChangesNothing(t *testing.T) {
 		require.Equal(t, step, wrong.Unix()-later.Unix(), "the wall clock is stepped")
 		require.Zero(t, wrong.Sub(later), "the monotonic one is not")
 
-		var c clock
-		c.read(ms, sent, received)
-		require.True(t, msTime(ms+5000).Equal(c.at(wrong)), "jobs would be early or late by the step")
-		require.EqualValues(t, ms+5010+5+1, c.latest(wrong), "counted from the sending")
-		require.EqualValues(t, ms+5000-5-1, c.earliest(wrong), "counted from the arrival")
+		var c serve.Clock
+		c.Read(ms, sent, received)
+		require.True(t, msTime(ms+5000).Equal(c.At(wrong)), "jobs would be early or late by the step")
+		require.EqualValues(t, ms+5010+5+1, c.Latest(wrong), "counted from the sending")
+		require.EqualValues(t, ms+5000-5-1, c.Earliest(wrong), "counted from the arrival")
 
 		// A lease of 8 s that was asked for at sent.
 		held := &run.Holdings{}
@@ -119,37 +120,37 @@ func TestClockBounds(t *testing.T) {
 	r := rand.New(rand.NewPCG(seed, 0))
 	begin := time.Now()
 	for game := range 200 {
-		rate := 1 + (2*r.Float64()-1)/rateError
+		rate := 1 + (2*r.Float64()-1)/serve.RateError
 		offset := time.Duration(r.Int64N(int64(time.Hour)))
 		local := time.Duration(0)
 		redis := func(local time.Duration) time.Duration { return offset + time.Duration(float64(local)*rate) }
-		var c clock
+		var c serve.Clock
 		var last int64
 		slow := time.Duration(1 + r.Int64N(int64(500*time.Millisecond)))
 		for range 300 {
 			sent := local
 			asked := sent + time.Duration(r.Int64N(int64(slow)))
 			received := asked + time.Duration(r.Int64N(int64(slow)))
-			c.read(redis(asked).Milliseconds(), begin.Add(sent), begin.Add(received))
+			c.Read(redis(asked).Milliseconds(), begin.Add(sent), begin.Add(received))
 			local = received + time.Duration(r.Int64N(int64(2*time.Second)))
 			at, truth := begin.Add(local), redis(local).Milliseconds()
-			require.LessOrEqual(t, c.earliest(at), truth, "game %d", game)
-			require.GreaterOrEqual(t, c.latest(at), truth, "game %d", game)
-			require.GreaterOrEqual(t, c.earliest(at), last, "game %d: it falls", game)
-			require.LessOrEqual(t, c.latest(at)-c.earliest(at), 4*slow.Milliseconds()+20, "game %d: of no use", game)
-			last = c.earliest(at)
+			require.LessOrEqual(t, c.Earliest(at), truth, "game %d", game)
+			require.GreaterOrEqual(t, c.Latest(at), truth, "game %d", game)
+			require.GreaterOrEqual(t, c.Earliest(at), last, "game %d: it falls", game)
+			require.LessOrEqual(t, c.Latest(at)-c.Earliest(at), 4*slow.Milliseconds()+20, "game %d: of no use", game)
+			last = c.Earliest(at)
 		}
-		require.Zero(t, c.sets())
+		require.Zero(t, c.Sets())
 		for _, step := range []time.Duration{-time.Minute, time.Minute} {
 			offset += step
-			c.read(redis(local).Milliseconds(), begin.Add(local), begin.Add(local+slow))
+			c.Read(redis(local).Milliseconds(), begin.Add(local), begin.Add(local+slow))
 			local += slow
 			truth := redis(local).Milliseconds()
-			require.LessOrEqual(t, c.earliest(begin.Add(local)), truth, "after a step of %v", step)
-			require.GreaterOrEqual(t, c.latest(begin.Add(local)), truth, "after a step of %v", step)
-			require.InDelta(t, truth, c.at(begin.Add(local)).UnixMilli(), float64(slow.Milliseconds())+2)
+			require.LessOrEqual(t, c.Earliest(begin.Add(local)), truth, "after a step of %v", step)
+			require.GreaterOrEqual(t, c.Latest(begin.Add(local)), truth, "after a step of %v", step)
+			require.InDelta(t, truth, c.At(begin.Add(local)).UnixMilli(), float64(slow.Milliseconds())+2)
 		}
-		require.Equal(t, 1, c.sets(), "set back once")
+		require.Equal(t, 1, c.Sets(), "set back once")
 	}
 }
 
@@ -518,15 +519,15 @@ func TestConnectionsToAClusterAreRemembered(t *testing.T) {
 	s := NewServer(rdb, Prefix(redistest.Prefix(t)))
 	s.HandlerFunc("a", func(context.Context, *Job) error { return nil })
 	require.NoError(t, s.begin())
-	defer s.engine.close()
-	calls, ok := s.engine.calls.(*redis.ClusterClient)
+	defer s.engine.Close()
+	calls, ok := s.engine.Calls.(*redis.ClusterClient)
 	require.True(t, ok)
 	require.NoError(t, calls.ForEachMaster(t.Context(), func(ctx context.Context, node *redis.Client) error {
 		return node.Ping(ctx).Err()
 	}))
-	require.GreaterOrEqual(t, len(s.engine.dials[0].Open()), 3)
-	s.engine.close()
-	require.Empty(t, s.engine.dials[0].Open())
+	require.GreaterOrEqual(t, len(s.engine.Dials[0].Open()), 3)
+	s.engine.Close()
+	require.Empty(t, s.engine.Dials[0].Open())
 }
 
 // What became of a call that was answered too late is unknown.
@@ -554,18 +555,18 @@ func TestFirstCauseOfAnOutage(t *testing.T) {
 		return n
 	}
 	cause, closed := errors.New("does not work"), fmt.Errorf("read tcp: %w", net.ErrClosed)
-	o := &outage{log: slog.New(slog.NewTextHandler(&log, nil)), lost: func(error) {}}
-	o.failed("take", cause)
-	o.failed("promote", closed)
-	o.answered("take")
-	o.answered("promote")
+	o := &serve.Outage{Log: slog.New(slog.NewTextHandler(&log, nil)), Lost: func(error) {}}
+	o.Failed("take", cause)
+	o.Failed("promote", closed)
+	o.Answered("take")
+	o.Answered("promote")
 	require.Equal(t, 1, lines("redis back"))
-	o.failed("extend", closed) // what was closed then is met only now
+	o.Failed("extend", closed) // what was closed then is met only now
 	require.Equal(t, 2, lines("redis away"))
 	require.Equal(t, 2, lines("redis away", cause.Error()))
-	o.answered("extend")
+	o.Answered("extend")
 
 	// The line is there before connections are closed.
-	o = &outage{log: slog.New(slog.NewTextHandler(&log, nil)), lost: func(error) { require.Equal(t, 3, lines("redis away")) }}
-	o.failed("take", cause)
+	o = &serve.Outage{Log: slog.New(slog.NewTextHandler(&log, nil)), Lost: func(error) { require.Equal(t, 3, lines("redis away")) }}
+	o.Failed("take", cause)
 }

@@ -659,8 +659,8 @@ func proseGo(t *testing.T) map[string]*ast.File {
 
 // proseParts are the packages that the library consists of, besides this one.
 var proseParts = []string{
-	"internal/contain", "internal/doctor", "internal/fire", "internal/link", "internal/loop", "internal/record", "internal/run", "internal/schedule", "internal/script",
-	"internal/settle", "internal/workers",
+	"internal/contain", "internal/doctor", "internal/fire", "internal/link", "internal/loop", "internal/record", "internal/run",
+	"internal/schedule", "internal/script", "internal/serve", "internal/settle", "internal/workers",
 }
 
 // proseLibrary is proseGo with the files of proseParts, by path.

@@ -7,6 +7,7 @@ import (
 
 	"github.com/delayq/delayq/internal/run"
 	"github.com/delayq/delayq/internal/script"
+	"github.com/delayq/delayq/internal/serve"
 )
 
 // Errors from calls of a client. Test for them with errors.Is.
@@ -95,14 +96,14 @@ func (e *DuplicateError) Is(target error) bool { return target == ErrDuplicate }
 var (
 	// ErrServerUsed is returned by Run when the server is running or has run. A Server can be run
 	// only once.
-	ErrServerUsed = errUsed
+	ErrServerUsed = serve.ErrUsed
 
 	// ErrRedisAway is returned by Run when Redis could not be used within [FailFast]. The error
 	// wraps the last cause too, such as a refused connection or password. No job was taken.
-	ErrRedisAway = errAway
+	ErrRedisAway = serve.ErrAway
 
 	// ErrRedisVersion is returned by Run when Redis is older than 6.2.
-	ErrRedisVersion = errVersion
+	ErrRedisVersion = serve.ErrVersion
 )
 
 // Causes of the cancellation of a handler's context. Read them with context.Cause.

@@ -1,6 +1,7 @@
 package delayq
 
 import (
+	"github.com/delayq/delayq/internal/serve"
 	"slices"
 	"strconv"
 	"strings"
@@ -132,7 +133,7 @@ func (c *circumstances) obstacles() (list []Reason) {
 func (c *circumstances) unpromoted() Reason {
 	r := Reason{Code: ReasonNotPromoted, Since: c.info.Due, Ahead: max(0, c.rank)}
 	for _, s := range slices.Concat(c.takers, c.draining) {
-		if age, known := c.status(s).Loops[turnNames[turnPromote]]; known {
+		if age, known := c.status(s).Loops[serve.TurnNames[serve.TurnPromote]]; known {
 			age += c.since(s.SeenAt)
 			if r.LoopAge == 0 || age < r.LoopAge {
 				r.LoopAge = age

@@ -11,6 +11,7 @@ import (
 	"github.com/delayq/delayq/internal/contain"
 	"github.com/delayq/delayq/internal/run"
 	"github.com/delayq/delayq/internal/script"
+	"github.com/delayq/delayq/internal/serve"
 	"github.com/delayq/delayq/internal/workers"
 )
 
@@ -60,12 +61,12 @@ func (s *Server) handleTopic(topic string, h Handler, opts []HandlerOption) erro
 	}
 	return s.register(topic, o.errs, func() error {
 		doing := &handling{topic: topic, handler: h}
-		if s.used && !follows && !s.engine.handles(topic) {
+		if s.used && !follows && !s.engine.Handles(topic) {
 			if err := s.wrapLocked(doing); err != nil {
 				return err
 			}
 		}
-		if err := s.engine.handle(o.like(doing), o.topics); err != nil {
+		if err := s.engine.Handle(o.like(doing), o.topics); err != nil {
 			return invalid([]error{err})
 		}
 		if !s.used {
@@ -76,16 +77,16 @@ func (s *Server) handleTopic(topic string, h Handler, opts []HandlerOption) erro
 }
 
 // like returns what the engine must know of a handler.
-func (o *handlerOptions) like(h *handling) topicLike {
-	like := topicLike{
-		topic: h.topic, task: h, concurrency: o.concurrency, defaults: o.job.Options, pool: o.pool, weight: o.weight,
+func (o *handlerOptions) like(h *handling) serve.TopicConfig {
+	like := serve.TopicConfig{
+		Topic: h.topic, Task: h, Concurrency: o.concurrency, Defaults: o.job.Options, Pool: o.pool, Weight: o.weight,
 	}
-	like.defaults.Fill(&defaultRun)
+	like.Defaults.Fill(&defaultRun)
 	if o.limits != nil {
-		like.limits = o.limits.encode()
+		like.Limits = o.limits.encode()
 	}
 	if b, ok := h.handler.(*batchHandler); ok {
-		like.perCall, like.window = b.size, workers.Window{
+		like.PerCall, like.Window = b.size, workers.Window{
 			Size: b.window.Size, Wait: ofMS(ceilMS(b.window.Wait)), ByKey: b.window.ByKey,
 		}
 	}
@@ -129,7 +130,7 @@ func (s *Server) register(topic string, errs []error, add func() error) error {
 	defer s.mu.Unlock()
 	err := invalid(errs)
 	switch {
-	case s.engine.hasStopped():
+	case s.engine.HasStopped():
 		err = errors.Join(err, ErrServerUsed)
 	case err == nil:
 		err = add()
@@ -176,8 +177,8 @@ func (s *Server) Remove(ctx context.Context, topic string) error {
 		err = bad
 	}
 	if err == nil {
-		err = s.engine.remove(ctx, topic)
-		if errors.Is(err, errNoHandler) || errors.Is(err, errLeaving) {
+		err = s.engine.Remove(ctx, topic)
+		if errors.Is(err, serve.ErrNoHandler) || errors.Is(err, serve.ErrLeaving) {
 			err = invalid([]error{err})
 		}
 	}

@@ -1,5 +1,7 @@
 package delayq
 
+import "github.com/delayq/delayq/internal/serve"
+
 import "time"
 
 // Health says how a server is doing, as far as the server knows without asking Redis. See
@@ -88,21 +90,21 @@ func (s *Server) Health() Health {
 	if s == nil || s.engine == nil {
 		return Health{}
 	}
-	now := s.engine.health()
+	now := s.engine.Health()
 	h := Health{
-		ID: s.engine.config.id, Version: Version(), State: ServerState(now.state), Since: now.since,
-		Redis: RedisHealth{AnsweredAt: now.answered, AwaySince: now.awaySince, Err: now.cause, FailedAt: now.failed},
+		ID: s.engine.Config.ID, Version: serve.Version(), State: ServerState(now.State), Since: now.Since,
+		Redis: RedisHealth{AnsweredAt: now.Answered, AwaySince: now.AwaySince, Err: now.Cause, FailedAt: now.Failed},
 	}
-	for _, t := range now.topics {
+	for _, t := range now.Topics {
 		h.Topics = append(h.Topics, TopicHealth{
-			Topic: t.topic, Workers: t.workers, Running: t.running, Pool: t.pool, Held: t.held,
-			Oldest: RunningJob{ID: t.oldest, Running: t.ran}, Failing: t.failing,
+			Topic: t.Topic, Workers: t.Workers, Running: t.Running, Pool: t.Pool, Held: t.Held,
+			Oldest: RunningJob{ID: t.Oldest, Running: t.Ran}, Failing: t.Failing,
 		})
 	}
-	for _, l := range now.loops {
+	for _, l := range now.Loops {
 		h.Loops = append(h.Loops, LoopHealth(l))
 	}
-	for _, l := range now.late {
+	for _, l := range now.Late {
 		h.Late = append(h.Late, LateLoop(l))
 	}
 	return h
@@ -115,5 +117,5 @@ func (s *Server) Ready() <-chan struct{} {
 	if s == nil || s.engine == nil {
 		return nil
 	}
-	return s.engine.ready
+	return s.engine.Ready
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/delayq/delayq/internal/contain"
 	"github.com/delayq/delayq/internal/script"
+	"github.com/delayq/delayq/internal/serve"
 )
 
 const (
@@ -169,7 +170,7 @@ func (s *Server) ping() (p ping) {
 	ctx, cancel := context.WithTimeout(context.Background(), pingTimeout)
 	defer cancel()
 	began := time.Now()
-	err := s.engine.calls.Ping(ctx).Err()
+	err := s.engine.Calls.Ping(ctx).Err()
 	p.took = time.Since(began)
 	if p.answered = err == nil || !script.Away(err); !p.answered { // without the right to PING, NOPERM is an answer too
 		p.err = err
@@ -187,14 +188,14 @@ type redisLook struct {
 func (s *Server) lookAtRedis() (l redisLook) {
 	ctx, cancel := context.WithTimeout(context.Background(), pingTimeout)
 	defer cancel()
-	if text, err := s.engine.calls.Info(ctx).Result(); err == nil {
+	if text, err := s.engine.Calls.Info(ctx).Result(); err == nil {
 		info := script.ParseInfo(text)
 		l.version, l.role = info["redis_version"], info["role"]
 		if policy := script.Evicting(info); policy != "" {
 			l.warnings = append(l.warnings, "Redis evicts keys when its memory is full, and jobs with them: maxmemory-policy is "+policy)
 		}
 	}
-	servers, err := readServers(ctx, s.engine.calls, s.o.prefix)
+	servers, err := readServers(ctx, s.engine.Calls, s.o.prefix)
 	if err != nil {
 		return l
 	}
@@ -206,7 +207,7 @@ func (s *Server) lookAtRedis() (l redisLook) {
 	}
 	var versions []string
 	for _, one := range servers {
-		if newest.Sub(one.SeenAt) < heartbeatStale && one.Version != "" && !slices.Contains(versions, one.Version) {
+		if newest.Sub(one.SeenAt) < serve.HeartbeatStale && one.Version != "" && !slices.Contains(versions, one.Version) {
 			versions = append(versions, one.Version)
 		}
 	}
@@ -288,7 +289,7 @@ func healthz(ctx context.Context, s *Server) (ok bool, contentType, body string)
 	}
 	if (h.State == ServerRunning || h.State == ServerDraining) && p.answered {
 		look, _ := s.looks.get(ctx, lookEvery, s.lookAtRedis)
-		ahead := s.engine.clockOffset()
+		ahead := s.engine.ClockOffset()
 		b.Redis.Version, b.Redis.Role, b.Redis.RoundTrip, b.Redis.ClockAhead = look.version, look.role, p.took.Seconds(), ahead.Seconds()
 		b.Warnings = slices.Clone(look.warnings)
 		if ahead.Abs() > clockApart {

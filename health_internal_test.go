@@ -39,7 +39,7 @@ func TestFrozenLoopsAreLate(t *testing.T) {
 	t.Parallel()
 	redistest.Bubble(t, func(t *testing.T, _ *embedded.Redis, rdb *redis.Client) {
 		s := runs(t, rdb, "a", "b")
-		for _, one := range s.engine.topics.get("b").loops.all() {
+		for _, one := range s.engine.Topics.Get("b").Loops.All() {
 			time.Sleep(time.Minute)
 			synctest.Wait()
 			require.Empty(t, s.Health().Late)

@@ -23,6 +23,7 @@ import (
 	"github.com/delayq/delayq/internal/redistest"
 	"github.com/delayq/delayq/internal/run"
 	"github.com/delayq/delayq/internal/script"
+	"github.com/delayq/delayq/internal/serve"
 	"github.com/delayq/delayq/internal/settle"
 )
 
@@ -33,7 +34,7 @@ type Hand struct {
 	rdb    redis.UniversalClient
 	keys   *script.Keys
 	series *script.Series
-	ts     *topicServer // writes the rows
+	ts     *serve.Topic // writes the rows
 	last   func() (script.Reply, error)
 
 	waits  string // the name under which its takes wait; "": they do not
@@ -55,7 +56,7 @@ func (one Held) fence() int64 {
 // NewHand makes a Hand for a topic.
 func NewHand(t testing.TB, rdb redis.UniversalClient, prefix, topic string) *Hand {
 	h := &Hand{t: t, rdb: rdb, keys: script.NewKeys(prefix, topic), series: script.NewSeries()}
-	h.ts = &topicServer{server: &engine{config: config{id: "by-hand"}}, keys: h.keys}
+	h.ts = &serve.Topic{Server: &serve.Server{Config: serve.Config{ID: "by-hand"}}, Keys: h.keys}
 	return h
 }
 

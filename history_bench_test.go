@@ -16,6 +16,7 @@ import (
 	"github.com/delayq/delayq/internal/redistest"
 	"github.com/delayq/delayq/internal/run"
 	"github.com/delayq/delayq/internal/script"
+	"github.com/delayq/delayq/internal/serve"
 	"github.com/delayq/delayq/internal/settle"
 )
 
@@ -43,12 +44,12 @@ func usedCPU(b *testing.B, rdb redis.UniversalClient) float64 {
 
 // busySums are the numbers of a busy minute: those of a topic whose jobs are mostly on time, or one
 // for each series.
-func busySums(every bool) (s sums) {
+func busySums(every bool) (s serve.Sums) {
 	for i := range s {
 		s[i] = 100_000 + int64(i)
 	}
 	if !every {
-		s = sums{0: 123_456, 1: 1234, 3: 56}
+		s = serve.Sums{0: 123_456, 1: 1234, 3: 56}
 		for i, n := range []int64{98_765, 12_345, 1234, 345, 67} {
 			s[record.FirstLate+i], s[record.FirstRan+3+i] = n, n
 		}
@@ -57,7 +58,7 @@ func busySums(every bool) (s sums) {
 }
 
 // fillHistory makes the history of a topic full: 360 minutes and 720 hours.
-func fillHistory(b *testing.B, h *Hand, s sums) {
+func fillHistory(b *testing.B, h *Hand, s serve.Sums) {
 	b.Helper()
 	now, err := h.rdb.Time(b.Context()).Result()
 	if err != nil {
@@ -126,11 +127,11 @@ func BenchmarkCountRun(b *testing.B) {
 	defer func() { _ = rdb.Close() }()
 	s := NewServer(rdb)
 	s.HandlerFunc("topic", func(context.Context, *Job) error { return nil })
-	topic := s.engine.topics.get("topic")
+	topic := s.engine.Topics.Get("topic")
 	r := settle.Row{Run: &run.Run{Start: time.Unix(1, 0), Lateness: 7 * time.Millisecond}, Verb: settle.Ack, End: time.Unix(1, 20_000_000)}
 	b.ReportAllocs()
 	for b.Loop() {
-		topic.countLocked(&r)
+		topic.CountLocked(&r)
 	}
 }
 

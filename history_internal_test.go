@@ -17,6 +17,7 @@ import (
 	"github.com/delayq/delayq/internal/redistest"
 	"github.com/delayq/delayq/internal/run"
 	"github.com/delayq/delayq/internal/script"
+	"github.com/delayq/delayq/internal/serve"
 	"github.com/delayq/delayq/internal/settle"
 )
 
@@ -188,7 +189,7 @@ func TestSeriesOfAHistory(t *testing.T) {
 
 func TestSumsThereAndBack(t *testing.T) {
 	t.Parallel()
-	var s sums
+	var s serve.Sums
 	require.Empty(t, record.EncodeSums(record.SeriesNames, s[:]))
 	for i := range s {
 		s[i] = int64(i * 1_000_000_007 % 97)
@@ -299,27 +300,27 @@ func TestHistoryIsGivenUp(t *testing.T) {
 		s := NewServer(mine)
 		s.HandlerFunc("topic", func(context.Context, *Job) error { return nil })
 		require.NoError(t, s.begin())
-		defer s.engine.close()
-		topic, sent := s.engine.topics.get("topic"), 0
+		defer s.engine.Close()
+		topic, sent := s.engine.Topics.Get("topic"), 0
 		lost := errors.New("i/o timeout")
-		s.engine.scripts.RDB = processing(func(ctx context.Context, cmd redis.Cmder) error {
+		s.engine.Scripts.RDB = processing(func(ctx context.Context, cmd redis.Cmder) error {
 			sent++
 			if sent < 4 {
-				require.NoError(t, s.engine.calls.Process(ctx, cmd), "Redis has it")
+				require.NoError(t, s.engine.Calls.Process(ctx, cmd), "Redis has it")
 				cmd.SetErr(lost)
 				return lost
 			}
-			return s.engine.calls.Process(ctx, cmd)
+			return s.engine.Calls.Process(ctx, cmd)
 		})
 		count := func(n int) {
-			topic.mu.Lock()
-			defer topic.mu.Unlock()
+			topic.Mu.Lock()
+			defer topic.Mu.Unlock()
 			for range n {
-				topic.countLocked(&settle.Row{Run: &run.Run{}, Verb: settle.Ack})
+				topic.CountLocked(&settle.Row{Run: &run.Run{}, Verb: settle.Ack})
 			}
 		}
 		send := func() error {
-			_, err := s.engine.sendHistory(t.Context())
+			_, err := s.engine.SendHistory(t.Context())
 			return err
 		}
 		insp := NewInspector(rdb)
@@ -327,7 +328,7 @@ func TestHistoryIsGivenUp(t *testing.T) {
 		count(5)
 		require.ErrorIs(t, send(), lost)
 		count(2)
-		time.Sleep(historyPatience)
+		time.Sleep(serve.HistoryPatience)
 		require.ErrorIs(t, send(), lost, "the receipt is still there")
 		require.EqualValues(t, 5, acked())
 		time.Sleep(2 * time.Minute)
@@ -336,7 +337,7 @@ func TestHistoryIsGivenUp(t *testing.T) {
 		time.Sleep(time.Minute)
 		require.NoError(t, send())
 		require.EqualValues(t, 7, acked())
-		calls, err := s.engine.sendHistory(t.Context())
+		calls, err := s.engine.SendHistory(t.Context())
 		require.NoError(t, err)
 		require.Zero(t, calls)
 	})
@@ -413,11 +414,11 @@ func TestHistoryOfARemovedTopic(t *testing.T) {
 		require.NoError(t, rdb.Del(ctx, slip).Err())
 		time.Sleep(12 * time.Second)
 		require.Equal(t, map[Outcome]int64{OutcomeAcked: 1}, lastHour(t, inspectorOf(client), "topic", time.Now()).Outcomes)
-		require.Empty(t, s.engine.takeLeft())
-		for range 2 * historyLeft {
-			s.engine.leave(s.engine.topics.get("other"))
+		require.Empty(t, s.engine.TakeLeft())
+		for range 2 * serve.HistoryLeft {
+			s.engine.Leave(s.engine.Topics.Get("other"))
 		}
-		require.Len(t, s.engine.takeLeft(), historyLeft)
+		require.Len(t, s.engine.TakeLeft(), serve.HistoryLeft)
 		stop()
 		require.NoError(t, <-ended)
 	})
@@ -437,10 +438,10 @@ func TestHistoryDoesNotHoldUpAStop(t *testing.T) {
 		enqueue("a")
 		time.Sleep(time.Second)
 		began := time.Now()
-		time.AfterFunc(farewellTime+time.Second, func() { close(released) })
+		time.AfterFunc(serve.FarewellTime+time.Second, func() { close(released) })
 		stop()
 		require.True(t, f.happened())
-		require.LessOrEqual(t, time.Since(began), farewellTime+2*time.Second)
+		require.LessOrEqual(t, time.Since(began), serve.FarewellTime+2*time.Second)
 		require.Empty(t, log.with("not deleted"))
 	})
 }
@@ -451,10 +452,10 @@ func TestCountingAllocatesNothing(t *testing.T) {
 	defer func() { require.NoError(t, rdb.Close()) }()
 	s := NewServer(rdb)
 	s.HandlerFunc("topic", func(context.Context, *Job) error { return nil })
-	topic := s.engine.topics.get("topic")
+	topic := s.engine.Topics.Get("topic")
 	r := settle.Row{Run: &run.Run{Start: time.Unix(1, 0), Lateness: time.Second}, Verb: settle.Ack, End: time.Unix(2, 0)}
-	require.Zero(t, testing.AllocsPerRun(100, func() { topic.countLocked(&r) }))
-	require.Positive(t, topic.history.sums[record.FirstRan+record.BucketOf(record.RunTimeBounds, time.Second)])
+	require.Zero(t, testing.AllocsPerRun(100, func() { topic.CountLocked(&r) }))
+	require.Positive(t, topic.History.Sums[record.FirstRan+record.BucketOf(record.RunTimeBounds, time.Second)])
 }
 
 // The steps of a history, and the complaints about its arguments.

@@ -13,6 +13,7 @@ import (
 	"github.com/delayq/delayq/internal/link"
 	"github.com/delayq/delayq/internal/record"
 	"github.com/delayq/delayq/internal/script"
+	"github.com/delayq/delayq/internal/serve"
 )
 
 // An Inspector reads what a queue holds. It has no method that writes, starts nothing and need not
@@ -211,7 +212,7 @@ func (i *Inspector) servers(ctx context.Context) (list []ServerInfo, err error) 
 }
 
 // live reports whether the server has sent a heartbeat lately.
-func (info *ServerInfo) live(now time.Time) bool { return now.Sub(info.SeenAt) <= heartbeatStale }
+func (info *ServerInfo) live(now time.Time) bool { return now.Sub(info.SeenAt) <= serve.HeartbeatStale }
 
 // Find returns the jobs with an ID in all topics, sorted by topic and without payloads. It finds
 // done jobs during their [Retention]. An empty result means that there is none. If some topics

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/delayq/delayq/internal/script"
+	"github.com/delayq/delayq/internal/serve"
 )
 
 // Limits are limits of a topic. They hold for all servers together.
@@ -320,7 +321,7 @@ func (c *Client) SetLimits(ctx context.Context, topic string, l Limits) error {
 	r, err := c.scripts.Exec(ctx, script.Limits, k, k.Receipt(series.ID), 0, series.Next(), l.encode(), script.ControlChannel(c.o.prefix), topic)
 	c.series.Put(series, err)
 	if err == nil && (l.ofKeys() || decodeLimits(r.Text(2)).ofKeys()) {
-		err = unparkAll(ctx, c.scripts, k)
+		err = serve.UnparkAll(ctx, c.scripts, k)
 	}
 	if err != nil {
 		err = place.At(c.unsure(err))

@@ -18,6 +18,7 @@ import (
 	"github.com/delayq/delayq/internal/redistest"
 	"github.com/delayq/delayq/internal/run"
 	"github.com/delayq/delayq/internal/script"
+	"github.com/delayq/delayq/internal/serve"
 	"github.com/delayq/delayq/internal/settle"
 )
 
@@ -173,8 +174,8 @@ func TestMoreJobsThanUnpackTakes(t *testing.T) {
 			h.put("+0", "one more")
 			require.Equal(t, "o", h.Bury(h.TakeOne("one more")))
 			require.Equal(t, StateDead, h.info("one more").State)
-			eachOf(t, n+1, pruneLimit, func(k int) {
-				r, err := h.tryPrune(0, time.Hour, pruneLimit)
+			eachOf(t, n+1, serve.PruneLimit, func(k int) {
+				r, err := h.tryPrune(0, time.Hour, serve.PruneLimit)
 				require.NoError(t, err)
 				require.EqualValues(t, k, r.Number(2))
 			})

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/delayq/delayq/internal/redistest"
+	"github.com/delayq/delayq/internal/serve"
 	"github.com/delayq/delayq/internal/settle"
 )
 
@@ -127,7 +128,7 @@ func TestServersAreRungWhenAHoldEnds(t *testing.T) {
 			require.Empty(t, h.Take(1, time.Minute))
 			r, err := h.tryPromote(10, 1)
 			require.NoError(t, err)
-			require.InDelta(t, time.Hour, waitOf(r.Number(4)), float64(time.Minute), "the timer knows the end")
+			require.InDelta(t, time.Hour, serve.WaitOf(r.Number(4)), float64(time.Minute), "the timer knows the end")
 			end()
 			require.Equal(t, []string{h.keys.Topic}, bell.heard())
 			held := h.Take(1, time.Minute)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/delayq/delayq/internal/redistest"
 	"github.com/delayq/delayq/internal/script"
+	"github.com/delayq/delayq/internal/serve"
 )
 
 // setLimits sets the limits of the topic, and gives all parked keys turns as the client does.
@@ -32,7 +33,7 @@ func (h *Hand) setKeyLimits(key string, l KeyLimits) {
 
 // tryUnpark says that jobs have ended: their keys and IDs by turns.
 func (h *Hand) tryUnpark(jobs ...any) (script.Reply, error) {
-	return h.run(script.Unpark, append([]any{script.ControlChannel(h.prefix()), h.keys.Topic, unparkKeys}, jobs...)...)
+	return h.run(script.Unpark, append([]any{script.ControlChannel(h.prefix()), h.keys.Topic, serve.UnparkKeys}, jobs...)...)
 }
 
 // ended acknowledges a job and says so.
@@ -99,7 +100,7 @@ func TestLimitOfRunningJobsOfAKey(t *testing.T) {
 		require.Empty(t, found, "a check finds no fault in that")
 		r, err := h.tryPromote(10, 1)
 		require.NoError(t, err)
-		require.InDelta(t, time.Minute, waitOf(r.Number(4)), float64(10*time.Second), "the timer knows the lease end")
+		require.InDelta(t, time.Minute, serve.WaitOf(r.Number(4)), float64(10*time.Second), "the timer knows the lease end")
 
 		h.ended("a", got["a2"])
 		require.Equal(t, []string{"a3"}, idsIn(h.takeAll()))
@@ -210,7 +211,7 @@ func TestRateOfAKey(t *testing.T) {
 		require.ElementsMatch(t, []string{"a", "slow"}, h.parkedKeys())
 		r, err := h.tryPromote(10, 1)
 		require.NoError(t, err)
-		left := min(waitOf(r.Number(4)), 10*time.Minute) // a lease ends earlier
+		left := min(serve.WaitOf(r.Number(4)), 10*time.Minute) // a lease ends earlier
 		require.Positive(t, left)
 		now := h.rdb.Time(t.Context()).Val()
 		next := time.UnixMilli(int64(h.rdb.ZScore(t.Context(), h.keys.Parked, "a").Val()))

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/delayq/delayq/internal/script"
+	"github.com/delayq/delayq/internal/serve"
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 )
@@ -18,7 +19,7 @@ import (
 type rationing struct {
 	topic  Limits
 	own    map[string]KeyLimits
-	late   []keyEnd            // ends of runs that no unpark has been sent for
+	late   []serve.KeyEnd      // ends of runs that no unpark has been sent for
 	silent map[string]bool     // parked keys of such runs: they wait until the time in parked
 	counts map[string][]string // entries that holders may have, by key: IDs of jobs that have run
 }
@@ -66,7 +67,7 @@ func (g *laneGame) ends(id string) {
 	if !g.rationed || j == nil || j.in != inLeases || j.key == "" {
 		return
 	}
-	g.limits.late = append(g.limits.late, keyEnd{j.key, id})
+	g.limits.late = append(g.limits.late, serve.KeyEnd{Key: j.key, ID: id})
 	g.limits.silent[j.key] = true
 }
 
@@ -78,9 +79,9 @@ func (g *laneGame) report(h *Hand) {
 	var jobs []any
 	var freed []string
 	for _, e := range g.limits.late {
-		jobs = append(jobs, e.key, e.id)
-		if j := g.jobs[e.id]; j == nil || j.in != inLeases || j.key != e.key {
-			freed = append(freed, e.key)
+		jobs = append(jobs, e.Key, e.ID)
+		if j := g.jobs[e.ID]; j == nil || j.in != inLeases || j.key != e.Key {
+			freed = append(freed, e.Key)
 		}
 	}
 	g.note("unpark %q", g.limits.late)

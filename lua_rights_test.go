@@ -156,13 +156,13 @@ func fireSome(ctx context.Context, h *Hand, _ Held) {
 	if s.begin() != nil {
 		return
 	}
-	defer s.engine.close()
-	t := s.engine.topics.get(topic)
-	t.base = ctx
+	defer s.engine.Close()
+	t := s.engine.Topics.Get(topic)
+	t.Base = ctx
 	_ = h.client().Schedule(ctx, topic, "s", Every(time.Millisecond), nil, OverlapCancelPrevious)
 	for cancelled, try := 0, 0; cancelled < 3 && try < 500; try++ { // the slots come by themselves
-		t.firer.Idle = 0 // look again, though nothing is new
-		t.firer.Fire(ctx, 1, 0)
+		t.Firer.Idle = 0 // look again, though nothing is new
+		t.Firer.Fire(ctx, 1, 0)
 		if cancelled, _ = h.rdb.HGet(ctx, h.keys.Stats, "cancelled").Int(); cancelled == 0 {
 			_, _ = h.tryTake("", 10, time.Hour)
 		}
@@ -779,9 +779,9 @@ func mayUse(role, key string) bool {
 
 // AsWorker makes a server the worker, if the client that it was given is divided among the roles.
 func AsWorker(s *Server) *Server {
-	rdb, test := redistest.Worker(s.engine.rdb, s.o.prefix)
+	rdb, test := redistest.Worker(s.engine.Redis, s.o.prefix)
 	if test != "" {
-		s.engine.rdb = rdb
+		s.engine.Redis = rdb
 		s.o.hooks.script = append(s.o.hooks.script, workerCalls{test})
 	}
 	return s

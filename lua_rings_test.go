@@ -173,7 +173,7 @@ func TestFireRingsOneServerForEachJob(t *testing.T) {
 		h := NewHand(b.T, b.rdb, b.prefix, "topic")
 		first, second := h.listen("first"), h.listen("second")
 		h.wait("first", "second")
-		b.server().firer.Fire(b.Context(), 1, 0)
+		b.server().Firer.Fire(b.Context(), 1, 0)
 		require.EqualValues(b, 1, b.rdb.LLen(b.Context(), b.keys.Ready).Val())
 		require.Equal(b, []string{"topic"}, first.heard())
 		require.Empty(b, second.heard())

@@ -10,6 +10,7 @@ import (
 	"github.com/delayq/delayq/internal/record"
 	"github.com/delayq/delayq/internal/schedule"
 	"github.com/delayq/delayq/internal/script"
+	"github.com/delayq/delayq/internal/serve"
 )
 
 // Bounds of times. In Redis a due time has 13 digits, in Unix milliseconds.
@@ -406,10 +407,10 @@ func newServerOptions(opts []ServerOption) (serverOptions, error) {
 }
 
 // config returns what the engine of the server with that ID is told.
-func (o *serverOptions) config(id string, calendars schedule.Calendars) config {
-	return config{
-		id: id, prefix: o.prefix, lease: o.lease, drain: o.drain, tick: o.tick, deadCount: o.deadCount, deadAge: o.deadAge,
-		failFast: o.failFast, history: o.history, concurrency: o.concurrency, own: o.own, pools: o.pools, calendars: calendars,
-		judge: policy{id}, observer: witness{&o.hooks, id}, listener: &o.hooks,
+func (o *serverOptions) config(id string, calendars schedule.Calendars) serve.Config {
+	return serve.Config{
+		ID: id, Prefix: o.prefix, Lease: o.lease, Drain: o.drain, Tick: o.tick, DeadCount: o.deadCount, DeadAge: o.deadAge,
+		FailFast: o.failFast, History: o.history, Concurrency: o.concurrency, Own: o.own, Pools: o.pools, Calendars: calendars,
+		Judge: policy{id}, Observer: witness{&o.hooks, id}, Listener: &o.hooks,
 	}
 }

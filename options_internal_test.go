@@ -452,7 +452,7 @@ func TestHooksThatWouldNotBeCalled(t *testing.T) {
 		server.HandlerFunc("t", func(context.Context, *Job) error { return nil })
 		began := server.begin()
 		if began == nil {
-			server.engine.close()
+			server.engine.Close()
 		}
 		for side, got := range map[string]struct {
 			err   error

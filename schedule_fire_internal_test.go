@@ -19,6 +19,7 @@ import (
 	"github.com/delayq/delayq/internal/record"
 	"github.com/delayq/delayq/internal/redistest"
 	"github.com/delayq/delayq/internal/script"
+	"github.com/delayq/delayq/internal/serve"
 )
 
 // A fireBench is a schedule "s" whose slot is due, and servers that fire only when the test says
@@ -58,31 +59,31 @@ func (b *fireBench) due() {
 }
 
 // server is one that has been prepared and does nothing by itself.
-func (b *fireBench) server() *topicServer {
+func (b *fireBench) server() *serve.Topic {
 	b.Helper()
 	s := AsWorker(NewServer(b.rdb, Prefix(b.prefix), Logger(slog.New(slog.DiscardHandler))))
 	s.HandlerFunc("topic", func(context.Context, *Job) error { return nil })
 	require.NoError(b, s.begin())
-	b.Cleanup(s.engine.close)
-	ts := s.engine.topics.get("topic")
-	ts.base = context.WithoutCancel(b.Context())
+	b.Cleanup(s.engine.Close)
+	ts := s.engine.Topics.Get("topic")
+	ts.Base = context.WithoutCancel(b.Context())
 	return ts
 }
 
 // read is what a server has found out before it fires.
-func (b *fireBench) read(t *topicServer) fire.Firing {
+func (b *fireBench) read(t *serve.Topic) fire.Firing {
 	b.Helper()
-	r, err := t.server.scripts.Exec(b.Context(), script.ScheduleDue, b.keys, "", 1, fire.PlaceSlots, 0, 10, fire.CallBytes)
+	r, err := t.Server.Scripts.Exec(b.Context(), script.ScheduleDue, b.keys, "", 1, fire.PlaceSlots, 0, 10, fire.CallBytes)
 	require.NoError(b, err)
 	require.Equal(b, []string{"s"}, []string{r.List(3).Text(0)})
-	f, err := t.firer.Plan(fire.PlaceSlots, "s", r.List(4).Text(0), r.List(5).Text(0), r.List(6).Text(0), r.Now())
+	f, err := t.Firer.Plan(fire.PlaceSlots, "s", r.List(4).Text(0), r.List(5).Text(0), r.List(6).Text(0), r.Now())
 	require.NoError(b, err)
 	return f
 }
 
-func (b *fireBench) fire(t *topicServer, f fire.Firing) {
+func (b *fireBench) fire(t *serve.Topic, f fire.Firing) {
 	b.Helper()
-	n, _, err := t.firer.FireSome(b.Context(), []fire.Firing{f})
+	n, _, err := t.Firer.FireSome(b.Context(), []fire.Firing{f})
 	require.NoError(b, err)
 	require.Equal(b, 1, n)
 }
@@ -107,7 +108,7 @@ func TestFireHappensOnce(t *testing.T) {
 	eachFire(t, func(b *fireBench) {
 		const servers = 8
 		var group sync.WaitGroup
-		all := make([]*topicServer, servers)
+		all := make([]*serve.Topic, servers)
 		planned := make([]fire.Firing, servers)
 		for i := range all {
 			all[i] = b.server()
@@ -116,7 +117,7 @@ func TestFireHappensOnce(t *testing.T) {
 		for i, ts := range all {
 			group.Go(func() {
 				for range 2 {
-					if _, _, err := ts.firer.FireSome(b.Context(), planned[i:i+1]); err != nil {
+					if _, _, err := ts.Firer.FireSome(b.Context(), planned[i:i+1]); err != nil {
 						b.Error(err)
 					}
 				}
@@ -251,15 +252,15 @@ func TestFirePassesOverPoison(t *testing.T) {
 			require.NoError(b, b.rdb.ZAdd(ctx, place, redis.Z{Score: float64(i), Member: name}).Err())
 		}
 		ts := b.server()
-		p, err := ts.promote(ctx, false)
+		p, err := ts.Promote(ctx, false)
 		require.NoError(b, err)
-		require.Equal(b, 601, p.due+p.waiting)
-		require.True(b, ts.firer.Fire(ctx, p.due, p.waiting))
+		require.Equal(b, 601, p.Due+p.Waiting)
+		require.True(b, ts.Firer.Fire(ctx, p.Due, p.Waiting))
 		require.Equal(b, []string{b.id}, b.jobs())
-		p, err = ts.promote(ctx, false)
+		p, err = ts.Promote(ctx, false)
 		require.NoError(b, err)
-		require.False(b, ts.firer.Fire(ctx, p.due, p.waiting))
-		require.Equal(b, 600, ts.firer.Idle+p.waiting)
+		require.False(b, ts.Firer.Fire(ctx, p.Due, p.Waiting))
+		require.Equal(b, 600, ts.Firer.Idle+p.Waiting)
 		list, err := inspectorOf(b.client).Schedules(ctx, "topic")
 		require.NoError(b, err)
 		require.Len(b, slices.DeleteFunc(list, func(i *ScheduleInfo) bool { return i.Undecodable != nil }), 1)
@@ -280,16 +281,16 @@ func TestFireLeavesAStateOfAnotherDefinition(t *testing.T) {
 		require.NoError(b, err)
 		require.NoError(b, b.rdb.HSet(ctx, b.keys.Fired, "s", other).Err())
 		ts := b.server()
-		p, err := ts.promote(ctx, false)
+		p, err := ts.Promote(ctx, false)
 		require.NoError(b, err)
-		require.Equal(b, 1, p.due)
-		require.False(b, ts.firer.Fire(ctx, p.due, p.waiting), "nothing has happened")
-		require.Contains(b, ts.firer.Bad["s"], "another definition")
+		require.Equal(b, 1, p.Due)
+		require.False(b, ts.Firer.Fire(ctx, p.Due, p.Waiting), "nothing has happened")
+		require.Contains(b, ts.Firer.Bad["s"], "another definition")
 		require.Empty(b, b.jobs())
 
 		require.NoError(b, b.rdb.HSet(ctx, b.keys.Fired, "s", text).Err())
-		ts.firer.Last = time.Time{} // a tick later
-		require.True(b, ts.firer.Fire(ctx, p.due, p.waiting))
+		ts.Firer.Last = time.Time{} // a tick later
+		require.True(b, ts.Firer.Fire(ctx, p.Due, p.Waiting))
 		require.Equal(b, []string{b.id}, b.jobs())
 	})
 }
@@ -305,16 +306,16 @@ func TestFireOfASlotWithAFraction(t *testing.T) {
 		require.Equal(b, map[FindingKind]int{FindingBadTime: 1}, report.Found)
 		ts := b.server()
 		for range 3 {
-			p, err := ts.promote(ctx, false)
+			p, err := ts.Promote(ctx, false)
 			require.NoError(b, err)
-			if !ts.firer.Fire(ctx, p.due, p.waiting) {
+			if !ts.Firer.Fire(ctx, p.Due, p.Waiting) {
 				break
 			}
 		}
 		require.Equal(b, []string{b.id}, b.jobs())
-		p, err := ts.promote(ctx, false)
+		p, err := ts.Promote(ctx, false)
 		require.NoError(b, err)
-		require.Zero(b, p.due+p.waiting)
+		require.Zero(b, p.Due+p.Waiting)
 	})
 }
 
@@ -480,7 +481,7 @@ func TestFireOnAFullRedis(t *testing.T) {
 	f := b.read(ts)
 	before := Dump(t, rdb, b.prefix)
 	require.NoError(t, rdb.ConfigSet(t.Context(), "maxmemory", "1").Err())
-	_, _, err := ts.firer.FireSome(t.Context(), []fire.Firing{f})
+	_, _, err := ts.Firer.FireSome(t.Context(), []fire.Firing{f})
 	require.ErrorContains(t, err, "OOM")
 	require.NoError(t, rdb.ConfigSet(t.Context(), "maxmemory", "0").Err())
 	require.Equal(t, before, Dump(t, rdb, b.prefix))
@@ -496,7 +497,7 @@ func TestFireMeetsAKeyOfAWrongType(t *testing.T) {
 		for _, key := range []string{b.keys.Pool, b.keys.Bucket, b.keys.Ready, b.keys.Leases, b.keys.Dead, b.keys.Waiting} {
 			require.NoError(b, b.rdb.Set(b.Context(), key, "wrong", 0).Err())
 			before := Dump(b, b.rdb, b.prefix)
-			_, _, err := ts.firer.FireSome(b.Context(), []fire.Firing{f})
+			_, _, err := ts.Firer.FireSome(b.Context(), []fire.Firing{f})
 			require.ErrorContains(b, err, "WRONGTYPE", key)
 			require.Equal(b, before, Dump(b, b.rdb, b.prefix))
 			require.NoError(b, b.rdb.Del(b.Context(), key).Err())

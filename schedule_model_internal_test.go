@@ -143,9 +143,9 @@ func playSchedules(t *testing.T, seed uint64, n int) {
 	server := NewServer(rdb, Logger(slog.New(slog.DiscardHandler)))
 	server.HandlerFunc("t", func(context.Context, *Job) error { return nil })
 	require.NoError(t, server.begin())
-	defer server.engine.close()
-	ts := server.engine.topics.get("t")
-	ts.base = ctx
+	defer server.engine.Close()
+	ts := server.engine.Topics.Get("t")
+	ts.Base = ctx
 	m := &scheduleModel{jobs: map[string]bool{}}
 
 	var steps []string
@@ -161,10 +161,10 @@ func playSchedules(t *testing.T, seed uint64, n int) {
 				step += " and look"
 				m.look(now.UnixMilli())
 				for again := true; again; {
-					p, err := ts.promote(ctx, false)
+					p, err := ts.Promote(ctx, false)
 					require.NoError(t, err)
-					ts.firer.Idle, ts.firer.Looked = 0, time.Time{} // as if a tick had passed
-					again = ts.firer.Fire(ctx, p.due, p.waiting)
+					ts.Firer.Idle, ts.Firer.Looked = 0, time.Time{} // as if a tick had passed
+					again = ts.Firer.Fire(ctx, p.Due, p.Waiting)
 				}
 			}
 		case what < 14: // some job ends
@@ -377,28 +377,28 @@ func TestReleaseLooksAtWhatHasEnded(t *testing.T) {
 		b.hold("q", all)
 		require.NoError(b, b.rdb.ZRem(ctx, b.keys.Slots, "s").Err())
 		ts := b.server()
-		ts.firer.Looked = time.Now().Add(time.Hour) // no tick
-		ts.firer.Remember([]string{"q7", "q9", "nobody", "s"})
-		p, err := ts.promote(ctx, false)
+		ts.Firer.Looked = time.Now().Add(time.Hour) // no tick
+		ts.Firer.Remember([]string{"q7", "q9", "nobody", "s"})
+		p, err := ts.Promote(ctx, false)
 		require.NoError(b, err)
-		require.Equal(b, []int{0, all}, []int{p.due, p.waiting})
-		require.True(b, ts.firer.Fire(ctx, p.due, p.waiting))
+		require.Equal(b, []int{0, all}, []int{p.Due, p.Waiting})
+		require.True(b, ts.Firer.Fire(ctx, p.Due, p.Waiting))
 		require.ElementsMatch(b, []string{fmt.Sprint("q7@", b.slot), fmt.Sprint("q9@", b.slot)}, b.jobs())
-		require.False(b, ts.firer.Fire(ctx, p.due, p.waiting))
-		require.Empty(b, ts.firer.Ended)
-		require.True(b, ts.firer.Waits.Load())
+		require.False(b, ts.Firer.Fire(ctx, p.Due, p.Waiting))
+		require.Empty(b, ts.Firer.Ended)
+		require.True(b, ts.Firer.Waits.Load())
 
 		for _, want := range []int{1002, all} { // a thousand in a tick
-			ts.firer.Looked = time.Time{}
-			require.True(b, ts.firer.Fire(ctx, 0, all))
+			ts.Firer.Looked = time.Time{}
+			require.True(b, ts.Firer.Fire(ctx, 0, all))
 			require.Len(b, b.jobs(), want)
 		}
-		p, err = ts.promote(ctx, false)
+		p, err = ts.Promote(ctx, false)
 		require.NoError(b, err)
-		require.Zero(b, p.waiting)
-		ts.firer.Remember([]string{"q7"})
-		require.False(b, ts.firer.Fire(ctx, 0, 0))
-		require.Empty(b, ts.firer.Ended)
+		require.Zero(b, p.Waiting)
+		ts.Firer.Remember([]string{"q7"})
+		require.False(b, ts.Firer.Fire(ctx, 0, 0))
+		require.Empty(b, ts.Firer.Ended)
 	}, OverlapQueueOne)
 }
 
@@ -416,13 +416,13 @@ func TestReleaseComesRound(t *testing.T) {
 		ts := b.server()
 		free := func() int { return len(b.jobs()) - all }
 		for range 3 {
-			ts.firer.Looked = time.Time{}
-			ts.firer.Fire(b.Context(), 0, all)
+			ts.Firer.Looked = time.Time{}
+			ts.Firer.Fire(b.Context(), 0, all)
 		}
 		require.Equal(b, all-1, free())
 		require.NoError(b, b.rdb.HDel(b.Context(), b.keys.Pool, fmt.Sprintf("q%d@1", all-1)).Err())
-		ts.firer.Looked = time.Time{}
-		require.True(b, ts.firer.Fire(b.Context(), 0, 1))
+		ts.Firer.Looked = time.Time{}
+		require.True(b, ts.Firer.Fire(b.Context(), 0, 1))
 		require.Equal(b, all-1, free(), "one has gone, one has come")
 	}, OverlapQueueOne)
 }
@@ -439,20 +439,20 @@ func TestFireIsNotHeldUpByGaps(t *testing.T) {
 			require.NoError(b, b.rdb.ZAdd(ctx, b.keys.Slots, redis.Z{Score: float64(b.slot - 1000), Member: name}).Err())
 		}
 		ts := b.server()
-		p, err := ts.promote(ctx, false)
+		p, err := ts.Promote(ctx, false)
 		require.NoError(b, err)
-		require.Equal(b, gaps+1, p.due)
-		require.True(b, ts.firer.Fire(ctx, p.due, 0))
+		require.Equal(b, gaps+1, p.Due)
+		require.True(b, ts.Firer.Fire(ctx, p.Due, 0))
 		require.Contains(b, b.jobs(), b.id)
 		require.Len(b, b.jobs(), page+1)
 		b.due() // another one falls due meanwhile
 		require.NoError(b, b.rdb.HDel(ctx, b.keys.Pool, b.id).Err())
-		require.True(b, ts.firer.Fire(ctx, p.due, 0))
+		require.True(b, ts.Firer.Fire(ctx, p.Due, 0))
 		require.Contains(b, b.jobs(), b.id)
 		require.Len(b, b.jobs(), 2*page+1)
-		for looks := 2; p.due > 0; looks++ {
-			ts.firer.Fire(ctx, p.due, 0)
-			p, err = ts.promote(ctx, false)
+		for looks := 2; p.Due > 0; looks++ {
+			ts.Firer.Fire(ctx, p.Due, 0)
+			p, err = ts.Promote(ctx, false)
 			require.NoError(b, err)
 			require.LessOrEqual(b, looks, gaps/(page-1)+2)
 		}
@@ -468,14 +468,14 @@ func TestReleaseNamesAScheduleOnce(t *testing.T) {
 		b.hold("q", 1)
 		require.NoError(b, b.rdb.ZRem(ctx, b.keys.Slots, "s").Err())
 		ts := b.server()
-		ts.firer.Looked = time.Now().Add(time.Hour) // no tick
+		ts.Firer.Looked = time.Now().Add(time.Hour) // no tick
 		for range 2 {
-			ts.firer.Remember([]string{"q0", "s", "q0", "q0"})
+			ts.Firer.Remember([]string{"q0", "s", "q0", "q0"})
 		}
-		require.Equal(b, []string{"q0", "s"}, ts.firer.Ended)
-		p, err := ts.promote(ctx, false)
+		require.Equal(b, []string{"q0", "s"}, ts.Firer.Ended)
+		p, err := ts.Promote(ctx, false)
 		require.NoError(b, err)
-		require.True(b, ts.firer.Fire(ctx, p.due, p.waiting))
+		require.True(b, ts.Firer.Fire(ctx, p.Due, p.Waiting))
 		info := statsOf(b, b.client, "topic")
 		require.EqualValues(b, 1, info.Counters["fired"])
 		require.EqualValues(b, 1, info.Ready)
@@ -487,9 +487,9 @@ func TestUnscheduleWithoutAHistory(t *testing.T) {
 	eachFire(t, func(b *fireBench) {
 		ctx := b.Context()
 		ts := b.server()
-		p, err := ts.promote(ctx, false)
+		p, err := ts.Promote(ctx, false)
 		require.NoError(b, err)
-		require.True(b, ts.firer.Fire(ctx, p.due, p.waiting))
+		require.True(b, ts.Firer.Fire(ctx, p.Due, p.Waiting))
 		require.Equal(b, []string{b.id}, b.jobs())
 		require.NoError(b, b.rdb.Del(ctx, b.keys.Runs).Err())
 		require.NoError(b, b.client.Unschedule(ctx, "topic", "s"))

@@ -15,6 +15,7 @@ import (
 
 	"github.com/delayq/delayq/internal/contain"
 	"github.com/delayq/delayq/internal/schedule"
+	"github.com/delayq/delayq/internal/serve"
 )
 
 // A Handler runs jobs. The value that Handle returns decides what happens to the job:
@@ -58,7 +59,7 @@ type Middleware func(Handler) Handler
 // topics has a few dozen. A Server can be run only once.
 type Server struct {
 	o      serverOptions
-	engine *engine // that serves the topics; nil: NewServer has not made the server
+	engine *serve.Server // that serves the topics; nil: NewServer has not made the server
 	pings  recent[ping]
 	looks  recent[redisLook]
 
@@ -86,7 +87,7 @@ func NewServer(rdb redis.UniversalClient, opts ...ServerOption) *Server {
 		s.errs = append(s.errs, err)
 	}
 	id := rand.Text()
-	s.engine = newEngine(rdb, s.o.config(id, s.calendars))
+	s.engine = serve.New(rdb, s.o.config(id, s.calendars))
 	return s
 }
 
@@ -124,7 +125,7 @@ func (s *Server) ID() string {
 	if s == nil || s.engine == nil {
 		return ""
 	}
-	return s.engine.config.id
+	return s.engine.Config.ID
 }
 
 // Use adds middleware around the handlers of all topics. The first one is the outermost. A nil
@@ -158,7 +159,7 @@ func (s *Server) begin() error {
 	if s.used {
 		return ErrServerUsed
 	}
-	if s.engine.handlesNone() && len(s.errs) == 0 {
+	if s.engine.HandlesNone() && len(s.errs) == 0 {
 		s.errs = append(s.errs, fmt.Errorf("%w: no handlers registered", ErrInvalid))
 	}
 	if err := errors.Join(s.errs...); err != nil {
@@ -174,7 +175,7 @@ func (s *Server) begin() error {
 	s.used = true
 	s.log = contain.Logger(cmp.Or(s.o.logger, slog.Default()))
 	s.o.hooks.trouble = func(why *contain.Crash) { logHook(s.log, why) }
-	s.engine.begin(s.log)
+	s.engine.Begin(s.log)
 	return nil
 }
 
@@ -194,9 +195,9 @@ func (s *Server) Run(ctx context.Context) error {
 	}
 	if err := s.begin(); err != nil {
 		if s != nil && s.engine != nil && !errors.Is(err, ErrServerUsed) {
-			s.engine.enter(stateStopped) // it will never run
+			s.engine.Enter(serve.StateStopped) // it will never run
 		}
 		return fmt.Errorf("run: %w", err)
 	}
-	return s.engine.run(ctx)
+	return s.engine.Run(ctx)
 }

@@ -1,16 +1,13 @@
 package delayq
 
 import (
-	"context"
 	"strconv"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/delayq/delayq/internal/record"
 	"github.com/delayq/delayq/internal/script"
-	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 )
 
@@ -208,32 +205,5 @@ func TestExtendThatOnlyLooks(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, "olg", r.Text(2))
 		require.Equal(t, before, Dump(t, h.rdb, h.prefix()))
-	})
-}
-
-// A stop ends the pop that waits for a job, even if the client would repeat it: a cluster's client
-// does when its connection is closed. Takes in flight need that time.
-func TestStopEndsTheWaitForJobs(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		a := slots(t, 1, func(context.Context, *Job) error { return nil })
-		popping := make(chan struct{})
-		a.server.blocking.AddHook(hookOf(func(ctx context.Context, cmd redis.Cmder) (context.Context, error) {
-			close(popping)
-			<-ctx.Done()
-			return ctx, ctx.Err()
-		}))
-		ctx, stop := context.WithCancel(t.Context())
-		ended := make(chan struct{})
-		go func() {
-			a.newTaker("").waitForJobs(ctx)
-			a.waits.Wait()
-			close(ended)
-		}()
-		<-popping
-		began := time.Now()
-		stop()
-		<-ended
-		require.Equal(t, began, time.Now(), "by the clock of the test")
 	})
 }

@@ -12,18 +12,19 @@ import (
 
 	"github.com/delayq/delayq/internal/redistest"
 	"github.com/delayq/delayq/internal/script"
+	"github.com/delayq/delayq/internal/serve"
 )
 
 // tryWatch is one look at some topics.
 func (h *Hand) tryWatch(topics ...*Hand) (now int64, waits []time.Duration, err error) {
 	s := NewServer(h.rdb, Logger(slog.New(slog.DiscardHandler))).engine
-	s.calls, s.scripts = h.rdb, script.Caller{RDB: h.rdb, Hooks: &hooks{}}
-	some := make([]watched, len(topics))
+	s.Calls, s.Scripts = h.rdb, script.Caller{RDB: h.rdb, Hooks: &hooks{}}
+	some := make([]serve.Watched, len(topics))
 	for i, one := range topics {
-		some[i] = watched{topic: one.ts}
+		some[i] = serve.Watched{Topic: one.ts}
 	}
-	n := &node{only: true, scripts: s.scripts}
-	now, waits, _, err = s.watchCall(h.t.Context(), n, some)
+	n := &serve.Node{Only: true, Scripts: s.Scripts}
+	now, waits, _, err = s.WatchCall(h.t.Context(), n, some)
 	return now, waits, err
 }
 
@@ -59,27 +60,27 @@ func TestWatchTellsTheEarliestHead(t *testing.T) {
 			} else {
 				require.Equal(t, want, waits[1])
 			}
-			require.Equal(t, nothingDue, waits[2])
+			require.Equal(t, serve.NothingDue, waits[2])
 		}
 		for name, c := range map[string]struct {
 			have func(h *Hand)
 			want time.Duration
 		}{
-			"nothing":       {func(*Hand) {}, nothingDue},
+			"nothing":       {func(*Hand) {}, serve.NothingDue},
 			"bucket":        {func(h *Hand) { h.put("+60000", "a"); h.put("+900000", "b") }, time.Minute},
 			"bucket due":    {func(h *Hand) { add(h.keys.Bucket, in(-time.Minute), "a") }, 0},
-			"ready":         {func(h *Hand) { h.put("+0", "a") }, nothingDue},
+			"ready":         {func(h *Hand) { h.put("+0", "a") }, serve.NothingDue},
 			"leases":        {func(h *Hand) { h.put("+0", "a"); h.Take(1, time.Minute) }, time.Minute},
 			"leases lapsed": {func(h *Hand) { h.put("+0", "a", "b"); h.Take(1, time.Hour); h.Take(1, 0) }, 0},
-			"leases over":   {func(h *Hand) { h.put("+0", "a"); h.Ack(h.Take(1, time.Minute)...) }, nothingDue},
-			"anchor":        {func(h *Hand) { add(h.keys.Leases, math.Inf(1), strings.Repeat("-", 1025)) }, nothingDue},
+			"leases over":   {func(h *Hand) { h.put("+0", "a"); h.Ack(h.Take(1, time.Minute)...) }, serve.NothingDue},
+			"anchor":        {func(h *Hand) { add(h.keys.Leases, math.Inf(1), strings.Repeat("-", 1025)) }, serve.NothingDue},
 			"slots":         {func(h *Hand) { add(h.keys.Slots, in(time.Minute), "s") }, time.Minute},
 			"slots due":     {func(h *Hand) { add(h.keys.Slots, 0, "s") }, 0},
 			"waiting":       {func(h *Hand) { add(h.keys.Waiting, in(time.Hour), "s") }, 0},
 			"handoff":       {func(h *Hand) { h.push(h.keys.Handoff, "a") }, 0},
 			"impossible":    {func(h *Hand) { add(h.keys.Bucket, 1e300, "a") }, 9e15 * time.Microsecond},
 			"held key":      {func(h *Hand) { add(h.keys.Held, in(time.Minute), "k") }, time.Minute},
-			"paused key":    {func(h *Hand) { add(h.keys.Held, keyPaused, "k") }, nothingDue},
+			"paused key":    {func(h *Hand) { add(h.keys.Held, keyPaused, "k") }, serve.NothingDue},
 			"hold over":     {func(h *Hand) { add(h.keys.Held, in(-time.Minute), "k"); add(h.keys.Held, keyPaused, "l") }, 0},
 			"all three": {func(h *Hand) {
 				add(h.keys.Bucket, in(time.Hour), "a")
@@ -112,7 +113,7 @@ func TestImpossibleTimesAreFarAway(t *testing.T) {
 			require.NoError(t, h.rdb.ZAdd(t.Context(), h.keys.Bucket, redis.Z{Score: score, Member: "a"}).Err())
 			r, err := h.tryPromote(1000, 1)
 			require.NoError(t, err)
-			require.Greater(t, waitOf(r.Number(4)), 200*365*24*time.Hour, score)
+			require.Greater(t, serve.WaitOf(r.Number(4)), 200*365*24*time.Hour, score)
 			_, waits, err := h.tryWatch(h)
 			require.NoError(t, err)
 			require.Greater(t, waits[0], 200*365*24*time.Hour, score)

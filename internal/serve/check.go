@@ -1,4 +1,4 @@
-package delayq
+package serve
 
 import (
 	"context"
@@ -26,17 +26,17 @@ import (
 // its keys have not changed. Ten thousand schedules that are not due for long then cost 66 calls
 // an hour instead of 66 every three minutes.
 const (
-	checkFirst = 15 * time.Second
-	checkEvery = 3 * time.Minute
+	CheckFirst = 15 * time.Second
+	CheckEvery = 3 * time.Minute
 	checkGap   = time.Second // from topic to topic
-	checkTrust = time.Hour
-	checkAgain = time.Minute
-	checkPause = 20 * time.Millisecond
+	CheckTrust = time.Hour
+	CheckAgain = time.Minute
+	CheckPause = 20 * time.Millisecond
 	checkShare = 20
 )
 
 // alarm reports that a topic has lost jobs.
-func (s *engine) alarm(t *topicServer) {
+func (s *Server) alarm(t *Topic) {
 	select {
 	case s.alarms <- t:
 	default: // there is enough work
@@ -44,10 +44,10 @@ func (s *engine) alarm(t *topicServer) {
 }
 
 // checkLoop checks one topic after the other.
-func (s *engine) checkLoop(ctx context.Context) {
-	for wait := checkFirst; loop.Sleep(ctx, wait); {
-		began, topics := time.Now(), s.topics.all()
-		every := max(checkEvery, time.Duration(len(topics))*checkGap)
+func (s *Server) checkLoop(ctx context.Context) {
+	for wait := CheckFirst; loop.Sleep(ctx, wait); {
+		began, topics := time.Now(), s.Topics.all()
+		every := max(CheckEvery, time.Duration(len(topics))*checkGap)
 		for i, t := range topics {
 			if i > 0 && !loop.Sleep(ctx, checkGap) {
 				return
@@ -59,7 +59,7 @@ func (s *engine) checkLoop(ctx context.Context) {
 }
 
 // alarmLoop checks topics that have lost jobs. It does not wait for the check of a large topic.
-func (s *engine) alarmLoop(ctx context.Context) {
+func (s *Server) alarmLoop(ctx context.Context) {
 	for {
 		loop.SignOf(ctx).Wait()
 		select {
@@ -67,7 +67,7 @@ func (s *engine) alarmLoop(ctx context.Context) {
 			return
 		case t := <-s.alarms:
 			loop.SignOf(ctx).Turn()
-			t.check(ctx, "alarm", checkAgain, false)
+			t.check(ctx, "alarm", CheckAgain, false)
 		}
 	}
 }
@@ -75,28 +75,28 @@ func (s *engine) alarmLoop(ctx context.Context) {
 // check checks a topic, unless a server has done so for this reason within the last every. A long
 // check renews its key, so that no two servers check the topic simultaneously. If a check finds
 // nothing, it stores the sizes of the topic's keys for the next check that trusts them.
-func (t *topicServer) check(ctx context.Context, reason string, every time.Duration, trusts bool) {
-	turn, clean := t.keys.Shift(reason), t.keys.Shift("clean")
-	s := t.server
+func (t *Topic) check(ctx context.Context, reason string, every time.Duration, trusts bool) {
+	turn, clean := t.Keys.Shift(reason), t.Keys.Shift("clean")
+	s := t.Server
 	length := every - every/10 // expires before the loop comes round
-	d := doctor.New(s.scripts, s.calls, t.keys, true)
-	d.Timeout = callTimeout
+	d := doctor.New(s.Scripts, s.Calls, t.Keys, true)
+	d.Timeout = CallTimeout
 	claimed := time.Now()
 	d.Pause = func(ctx context.Context, took time.Duration) error {
-		if !loop.Sleep(ctx, max(checkPause, checkShare*took)) {
+		if !loop.Sleep(ctx, max(CheckPause, checkShare*took)) {
 			return context.Cause(ctx)
 		}
 		if time.Since(claimed) < length/2 {
 			return nil
 		}
 		claimed = time.Now()
-		call, cancel := context.WithTimeout(ctx, callTimeout)
+		call, cancel := context.WithTimeout(ctx, CallTimeout)
 		defer cancel()
-		return s.calls.Set(call, turn, s.config.id, length).Err()
+		return s.Calls.Set(call, turn, s.Config.ID, length).Err()
 	}
 	mine := false
 	err := d.Paced(ctx, func(ctx context.Context) (err error) {
-		mine, err = s.calls.SetNX(ctx, turn, s.config.id, length).Result()
+		mine, err = s.Calls.SetNX(ctx, turn, s.Config.ID, length).Result()
 		return err
 	})
 	if err == nil && !mine {
@@ -104,10 +104,10 @@ func (t *topicServer) check(ctx context.Context, reason string, every time.Durat
 	}
 	sizes, passed := "", false
 	d.Known = func(ctx context.Context, now []int64) bool {
-		call, cancel := context.WithTimeout(ctx, callTimeout)
+		call, cancel := context.WithTimeout(ctx, CallTimeout)
 		defer cancel()
 		sizes = fmt.Sprint(now)
-		passed = trusts && s.calls.Get(call, clean).Val() == sizes // an error counts as no key
+		passed = trusts && s.Calls.Get(call, clean).Val() == sizes // an error counts as no key
 		return passed
 	}
 	if err == nil {
@@ -116,9 +116,9 @@ func (t *topicServer) check(ctx context.Context, reason string, every time.Durat
 	if found := len(d.Report.Found) > 0; err == nil && !passed && (found || sizes != "") {
 		err = d.Paced(ctx, func(ctx context.Context) error {
 			if found {
-				return s.calls.Del(ctx, clean).Err() // the next check must look again
+				return s.Calls.Del(ctx, clean).Err() // the next check must look again
 			}
-			return s.calls.Set(ctx, clean, sizes, checkTrust).Err()
+			return s.Calls.Set(ctx, clean, sizes, CheckTrust).Err()
 		})
 	}
 	if errors.Is(err, doctor.ErrGrowing) { // the next check looks again

@@ -1,4 +1,4 @@
-package delayq
+package serve
 
 import (
 	"context"
@@ -33,10 +33,10 @@ const (
 	// stopPatience is how long the takes of a stopped server wait for their replies.
 	stopPatience = time.Second
 
-	// waitTimeout is how long a blocking pop waits. waitMargin is how much later its reply can
+	// WaitTimeout is how long a blocking pop waits. waitMargin is how much later its reply can
 	// arrive before the connection counts as dead.
-	waitTimeout = 4 * time.Second
-	waitMargin  = 2 * time.Second
+	WaitTimeout = 4 * time.Second
+	WaitMargin  = 2 * time.Second
 )
 
 // A taker makes takes, one after the other, in a loop. A topic has two takers, each with a receipt
@@ -50,7 +50,7 @@ const (
 // back. This continues down to one job. So as long as the server reaches Redis, no job's lease runs
 // out because its record has not arrived. Fast replies make the takes grow again.
 type taker struct {
-	topic   *topicServer
+	topic   *Topic
 	receipt string
 	number  uint64 // of the last call
 	since   uint64 // of the first call without a reply; 0: none
@@ -73,7 +73,7 @@ type taker struct {
 	admitting sync.WaitGroup // the jobs of the last call, if they are many
 }
 
-func (t *topicServer) newTaker(receipt string) *taker {
+func (t *Topic) NewTaker(receipt string) *taker {
 	k := &taker{topic: t, receipt: receipt}
 	k.timeout = k.least()
 	return k
@@ -81,12 +81,12 @@ func (t *topicServer) newTaker(receipt string) *taker {
 
 // least and most bound the timeout of a call. The leases in a later reply are nearly over.
 func (k *taker) least() time.Duration {
-	s := k.topic.server
-	return min(s.answerTimeout, s.config.lease/3)
+	s := k.topic.Server
+	return min(s.answerTimeout, s.Config.Lease/3)
 }
 
 func (k *taker) most() time.Duration {
-	return max(k.least(), min(takeTimeoutMost, 2*k.topic.server.config.lease/3))
+	return max(k.least(), min(takeTimeoutMost, 2*k.topic.Server.Config.Lease/3))
 }
 
 // afterTake is what a taker does after a take.
@@ -104,7 +104,7 @@ const (
 // takeStep is a step of the first taker's loop. It takes jobs as long as there are idle workers.
 // Otherwise it waits for a job, for an idle worker or for the end of a pause. After the end of ctx,
 // jobs that are not running are given back.
-func (t *topicServer) takeStep(ctx, work context.Context, first *taker) loop.Next {
+func (t *Topic) takeStep(ctx, work context.Context, first *taker) loop.Next {
 	t.turn(turnTake)
 	if ctx.Err() != nil {
 		over := first.leave(work)
@@ -133,7 +133,7 @@ func (t *topicServer) takeStep(ctx, work context.Context, first *taker) loop.Nex
 		return loop.PauseFor(pause)
 	case did == takeWait && blocks:
 		return loop.Again
-	case did == takeWait && t.hasIdleWorker():
+	case did == takeWait && t.HasIdleWorker():
 		switch unlisted := first.name != "" && !first.waits && first.got >= first.free; {
 		case unlisted && first.free == 0: // all workers of the pool are busy
 			return first.waitForRoom()
@@ -141,7 +141,7 @@ func (t *topicServer) takeStep(ctx, work context.Context, first *taker) loop.Nex
 			return loop.Again // a worker has become idle since the take, which would not be rung
 		}
 		t.keen(false)
-		return first.waitForJobs(ctx)
+		return first.WaitForJobs(ctx)
 	// A server without an idle worker must not be woken for a job.
 	case did == takeWait, did == takeRoom:
 		t.passOn(ctx, rung && did == takeRoom)
@@ -159,7 +159,7 @@ func (t *topicServer) takeStep(ctx, work context.Context, first *taker) loop.Nex
 // takeMoreStep is a step of the second taker's loop. It starts after a full take, makes only full
 // takes, and continues until there is no room for one or little left to take. It never waits for a
 // job. A single worker never uses it, because that worker takes its jobs in their order.
-func (t *topicServer) takeMoreStep(ctx, work context.Context, second *taker) loop.Next {
+func (t *Topic) takeMoreStep(ctx, work context.Context, second *taker) loop.Next {
 	if ctx.Err() != nil {
 		return second.leave(work)
 	}
@@ -203,7 +203,7 @@ func (k *taker) take(work context.Context, full bool) (afterTake, time.Duration)
 		return k.slower(work), 0
 	default:
 		k.halved++
-		pause = min(pause, t.server.config.lease/10)
+		pause = min(pause, t.Server.Config.Lease/10)
 	}
 	return takeFailed, pause
 }
@@ -249,7 +249,7 @@ func (k *taker) leave(work context.Context) loop.Next {
 		k.since = 0
 	}
 	k.admitting.Wait()
-	t.giveBack(run.ErrShutdown)
+	t.GiveBack(run.ErrShutdown)
 	return loop.Over
 }
 
@@ -257,7 +257,7 @@ func (k *taker) leave(work context.Context) loop.Next {
 // worker in time are given back.
 func (k *taker) waitForRoom() loop.Next {
 	k.topic.keen(true)
-	if k.topic.expectRoom() {
+	if k.topic.ExpectRoom() {
 		return loop.Again
 	}
 	patience := k.topic.patience()
@@ -279,12 +279,12 @@ func (k *taker) stillWaits() (wait loop.Next, waits bool) {
 		return loop.RestFor(left), true
 	}
 	k.patience = time.Time{}
-	t.giveBack(errSlow)
+	t.GiveBack(ErrSlow)
 	return loop.Woken, true
 }
 
-// errSlow is the reason why a job taken ahead is given back.
-var errSlow = errors.New("no slot became free in time")
+// ErrSlow is the reason why a job taken ahead is given back.
+var ErrSlow = errors.New("no slot became free in time")
 
 // share returns the jobs, and the bytes of their records, that the next call asks for.
 func (k *taker) share() (limit, bytes int) {
@@ -303,12 +303,12 @@ func (k *taker) send(work context.Context, limit, bytes int, place string, timeo
 		listed = 1
 	}
 	args := []any{
-		strconv.FormatUint(k.number, 10), strconv.FormatUint(k.since, 10), limit, bytes, t.server.config.lease.Milliseconds(), k.free, place,
+		strconv.FormatUint(k.number, 10), strconv.FormatUint(k.since, 10), limit, bytes, t.Server.Config.Lease.Milliseconds(), k.free, place,
 		k.name, listed,
 	}
 	sent := time.Now()
 	r, err := t.exec(work, topicCall{
-		script: script.Take, jobs: limit, receipt: k.receipt, timeout: timeout, caller: &t.server.takeScripts,
+		script: script.Take, jobs: limit, receipt: k.receipt, timeout: timeout, caller: &t.Server.takeScripts,
 	}, append(args, t.gatherArgs(k.n, k.free)...)...)
 	return r, sent, err
 }
@@ -340,7 +340,7 @@ func (k *taker) call(work context.Context) (afterTake, error) {
 		t.expect(k.n, 0, false)
 		t.setBounded(true)
 		k.noteWaits(false)
-		k.rest = t.server.config.tick
+		k.rest = t.Server.Config.Tick
 		return takeBound, nil
 	case "rate":
 		t.expect(k.n, 0, false)
@@ -353,7 +353,7 @@ func (k *taker) call(work context.Context) (afterTake, error) {
 		k.noteWaits(r.Number(3) == 1)
 		k.rest = max(time.Millisecond, time.Duration(r.Number(2))*time.Millisecond)
 		if !k.waits { // nobody rings this server
-			k.rest = min(k.rest, t.server.config.tick)
+			k.rest = min(k.rest, t.Server.Config.Tick)
 		}
 		return takeBound, nil
 	default: // paused or held, or a status of a later release of the script
@@ -381,10 +381,10 @@ func (k *taker) call(work context.Context) (afterTake, error) {
 	admit := func() {
 		for i := range ids {
 			one, err := run.New(run.Taken{
-				Topic: t.keys.Topic, ID: ids.Text(i), Record: records.Text(i), Attempts: tried.Text(i), Moved: moved.Text(i),
-				End: end, Until: until, SetBacks: t.clock.sets(), At: r.Now(), Defaults: &t.defaults,
+				Topic: t.Keys.Topic, ID: ids.Text(i), Record: records.Text(i), Attempts: tried.Text(i), Moved: moved.Text(i),
+				End: end, Until: until, SetBacks: t.clock.Sets(), At: r.Now(), Defaults: &t.defaults,
 			})
-			t.admit(one, t.server.config.judge.Refusal(one, err, r.Now(), t.trouble.log))
+			t.Admit(one, t.Server.Config.Judge.Refusal(one, err, r.Now(), t.trouble.log))
 		}
 	}
 	// Two takes in succession must not delay Redis's other clients by two of the largest payloads.
@@ -397,13 +397,13 @@ func (k *taker) call(work context.Context) (afterTake, error) {
 		contain.Launch(&k.admitting, func() {
 			admit()
 			t.freed() // none of them may have been started
-		}, func(c *contain.Crash) { t.server.loops.Crashed("take", c) })
+		}, func(c *contain.Crash) { t.Server.loops.Crashed("take", c) })
 	}
 	switch bound {
 	case "free":
 		return takeRoom, nil
 	case "limit":
-		k.rest = t.server.config.tick
+		k.rest = t.Server.Config.Tick
 		return takeBound, nil
 	case "rate":
 		k.restForStart(sent, r.Number(10))
@@ -424,7 +424,7 @@ func (k *taker) restForStart(sent time.Time, us int64) {
 	if now := time.Now(); !k.start.After(now) || start.Before(k.start) {
 		k.start = start
 	}
-	k.rest = min(max(time.Until(k.start), 0), k.topic.server.config.tick)
+	k.rest = min(max(time.Until(k.start), 0), k.topic.Server.Config.Tick)
 }
 
 // adapt enlarges the next takes if a reply came soon, and reports whether it did. After a late
@@ -440,9 +440,9 @@ func (k *taker) adapt(took time.Duration) (soon bool) {
 	return soon
 }
 
-// waitForJobs makes the loop wait until ready is not empty: until the server is rung, or until a
+// WaitForJobs makes the loop wait until ready is not empty: until the server is rung, or until a
 // blocking pop returns.
-func (k *taker) waitForJobs(ctx context.Context) loop.Next {
+func (k *taker) WaitForJobs(ctx context.Context) loop.Next {
 	t := k.topic
 	if k.name != "" { // if it is not among those that wait, the watch finds that out
 		return loop.Woken
@@ -459,11 +459,11 @@ func (k *taker) waitForJobs(ctx context.Context) loop.Next {
 		}
 		t.waitSign.Wait()
 		t.popping.Store(false)
-		t.loops.take.Wake()
+		t.Loops.take.Wake()
 	}
 	t.waitSign.Turn()
-	contain.Launch(&t.waits, func() { popped(t.pop(ctx)) }, func(c *contain.Crash) {
-		t.server.loops.Crashed("wait", c)
+	contain.Launch(&t.Waits, func() { popped(t.pop(ctx)) }, func(c *contain.Crash) {
+		t.Server.loops.Crashed("wait", c)
 		popped(c)
 	})
 	return loop.Woken
@@ -472,19 +472,19 @@ func (k *taker) waitForJobs(ctx context.Context) loop.Next {
 // pop blocks until ready is not empty or ctx is done. It moves the ID to handoff, which every take
 // empties first. So the ID is not lost if this process dies between the two. One ID wakes one
 // server.
-func (t *topicServer) pop(ctx context.Context) error {
-	s := t.server
+func (t *Topic) pop(ctx context.Context) error {
+	s := t.Server
 	for {
 		t.turn(turnTake)
 		t.waitSign.Turn()
 		// Not a child of ctx: a deadline of ctx would look like a dead connection. A stop closes
 		// the connection, and cancels the call so that a cluster's client does not repeat it.
-		call, cancel := context.WithTimeout(context.WithoutCancel(ctx), waitTimeout+waitMargin)
+		call, cancel := context.WithTimeout(context.WithoutCancel(ctx), WaitTimeout+WaitMargin)
 		stopped := context.AfterFunc(ctx, cancel)
 		began := time.Now()
-		err := s.blocking.BLMove(call, t.keys.Ready, t.keys.Handoff, "LEFT", "RIGHT", waitTimeout).Err()
-		err = s.pulse.Feel(t.keys.Ready, began, err)
-		err = s.scripts.Blame(call, err, t.keys.Ready, t.keys.Handoff)
+		err := s.Blocking.BLMove(call, t.Keys.Ready, t.Keys.Handoff, "LEFT", "RIGHT", WaitTimeout).Err()
+		err = s.pulse.Feel(t.Keys.Ready, began, err)
+		err = s.Scripts.Blame(call, err, t.Keys.Ready, t.Keys.Handoff)
 		stopped()
 		cancel()
 		if ctx.Err() != nil {
@@ -505,16 +505,16 @@ func (t *topicServer) pop(ctx context.Context) error {
 
 // notePause logs when the topic is first found paused, and when it no longer is. Only the take loop
 // calls it.
-func (t *topicServer) notePause(ctx context.Context, did afterTake, paused bool) {
+func (t *Topic) notePause(ctx context.Context, did afterTake, paused bool) {
 	switch {
 	case did == takeRest && paused && !t.paused:
 		t.paused = true
 		var who []string
-		call, cancel := context.WithTimeout(ctx, callTimeout)
+		call, cancel := context.WithTimeout(ctx, CallTimeout)
 		defer cancel()
 		// Without the names, the log only says that the topic is paused.
-		if text, err := t.server.calls.HGet(call, t.keys.Meta, "pauses").Result(); err == nil {
-			for _, p := range record.DecodePauses(text, t.clock.at(time.Now()).UnixMilli()) {
+		if text, err := t.Server.Calls.HGet(call, t.Keys.Meta, "pauses").Result(); err == nil {
+			for _, p := range record.DecodePauses(text, t.clock.At(time.Now()).UnixMilli()) {
 				who = append(who, p.By+": "+p.Reason)
 			}
 		}

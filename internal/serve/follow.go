@@ -1,4 +1,4 @@
-package delayq
+package serve
 
 import (
 	"context"
@@ -12,33 +12,33 @@ import (
 	"github.com/delayq/delayq/internal/script"
 )
 
-// followEvery is how often a server with patterns looks whether the number of topics has changed.
+// FollowEvery is how often a server with patterns looks whether the number of topics has changed.
 // followAll is how often it reads all topics even if not.
 const (
-	followEvery = 5 * time.Second
-	followAll   = time.Minute
+	FollowEvery = 5 * time.Second
+	FollowAll   = time.Minute
 )
 
 // A pattern is a handler for all topics whose names match. The follow loop uses it.
 type pattern struct {
-	like topicLike // of each topic; its topic is the pattern
+	like TopicConfig // of each topic; its topic is the pattern
 	most int
-	now  map[string]*topicServer // the topics that it serves
-	left int                     // topics beyond most, at the last look
+	now  map[string]*Topic // the topics that it serves
+	left int               // topics beyond most, at the last look
 }
 
 // addPatternLocked adds a pattern before Run. Server.mu must be held.
-func (s *engine) addPatternLocked(p *pattern) error {
+func (s *Server) addPatternLocked(p *pattern) error {
 	switch {
 	case s.used:
 		return errLateMatch
-	case slices.ContainsFunc(s.patterns, func(other *pattern) bool { return other.like.topic == p.like.topic }):
+	case slices.ContainsFunc(s.patterns, func(other *pattern) bool { return other.like.Topic == p.like.Topic }):
 		return errHandled
 	}
-	p.now = make(map[string]*topicServer)
+	p.now = make(map[string]*Topic)
 	s.patterns = append(s.patterns, p)
 	// the longest first
-	slices.SortFunc(s.patterns, func(a, b *pattern) int { return len(b.like.topic) - len(a.like.topic) })
+	slices.SortFunc(s.patterns, func(a, b *pattern) int { return len(b.like.Topic) - len(a.like.Topic) })
 	return nil
 }
 
@@ -61,16 +61,16 @@ func matches(pattern, topic string) bool {
 }
 
 // followLoop starts the topics that patterns match.
-func (s *engine) followLoop(ctx context.Context) {
-	asked := trouble{name: "follow", log: s.log, outage: s.outage}
+func (s *Server) followLoop(ctx context.Context) {
+	asked := trouble{name: "follow", log: s.Log, outage: s.outage}
 	var slow loop.Pace
 	var count int64
 	var read time.Time
 	for ctx.Err() == nil {
-		call, cancel := context.WithTimeout(ctx, callTimeout)
-		now, err := s.calls.SCard(call, script.TopicsKey(s.config.prefix)).Result()
+		call, cancel := context.WithTimeout(ctx, CallTimeout)
+		now, err := s.Calls.SCard(call, script.TopicsKey(s.Config.Prefix)).Result()
 		cancel()
-		if err == nil && (now != count || time.Since(read) >= followAll) {
+		if err == nil && (now != count || time.Since(read) >= FollowAll) {
 			var topics []string
 			if topics, err = s.readTopics(ctx); err == nil {
 				if count, read = now, time.Now(); !s.follow(ctx, topics) {
@@ -82,7 +82,7 @@ func (s *engine) followLoop(ctx context.Context) {
 			return
 		}
 		asked.note("follow", err)
-		wait := followEvery
+		wait := FollowEvery
 		if err == nil {
 			slow.Reset()
 		} else {
@@ -93,10 +93,10 @@ func (s *engine) followLoop(ctx context.Context) {
 }
 
 // readTopics reads the set of topics.
-func (s *engine) readTopics(ctx context.Context) (topics []string, err error) {
+func (s *Server) readTopics(ctx context.Context) (topics []string, err error) {
 	for cursor := uint64(0); ; {
-		call, cancel := context.WithTimeout(ctx, callTimeout)
-		some, next, err := s.calls.SScan(call, script.TopicsKey(s.config.prefix), cursor, "", 1000).Result()
+		call, cancel := context.WithTimeout(ctx, CallTimeout)
+		some, next, err := s.Calls.SScan(call, script.TopicsKey(s.Config.Prefix), cursor, "", 1000).Result()
 		cancel()
 		if err != nil {
 			return nil, fmt.Errorf("read topics: %w", err)
@@ -110,7 +110,7 @@ func (s *engine) readTopics(ctx context.Context) (topics []string, err error) {
 
 // follow starts new topics, and ends those that are no longer in the set and have no jobs. It
 // reports whether nothing is left to do.
-func (s *engine) follow(ctx context.Context, topics []string) (done bool) {
+func (s *Server) follow(ctx context.Context, topics []string) (done bool) {
 	done = true
 	slices.Sort(topics)
 	topics = slices.Compact(topics) // SSCAN can return one twice
@@ -118,7 +118,7 @@ func (s *engine) follow(ctx context.Context, topics []string) (done bool) {
 		for topic, t := range p.now {
 			_, found := slices.BinarySearch(topics, topic)
 			switch {
-			case s.topics.get(topic) != t: // the user has removed it
+			case s.Topics.Get(topic) != t: // the user has removed it
 				delete(p.now, topic)
 			case !found && s.isEmpty(ctx, t):
 				delete(p.now, topic)
@@ -132,7 +132,7 @@ func (s *engine) follow(ctx context.Context, topics []string) (done bool) {
 		if p == nil || p.now[topic] != nil || script.CheckName("topic", topic) != nil {
 			continue
 		}
-		if t := s.topics.get(topic); t != nil {
+		if t := s.Topics.Get(topic); t != nil {
 			done = done && !s.isLeaving(t)
 			continue
 		}
@@ -141,14 +141,14 @@ func (s *engine) follow(ctx context.Context, topics []string) (done bool) {
 			continue
 		}
 		like := p.like
-		like.topic = topic
+		like.Topic = topic
 		if t := s.addFound(like); t != nil {
 			p.now[topic] = t
 		}
 	}
 	for _, p := range s.patterns {
 		if n := left[p]; n > p.left {
-			s.log.Error("topics not served", "pattern", p.like.topic, "count", n,
+			s.Log.Error("topics not served", "pattern", p.like.Topic, "count", n,
 				"err", fmt.Sprintf("the pattern matches more than %d topics: see MaxTopics", p.most))
 		}
 		p.left = left[p]
@@ -158,10 +158,10 @@ func (s *engine) follow(ctx context.Context, topics []string) (done bool) {
 
 // isEmpty reports whether a topic that is not in the set of topics has no jobs and no schedules. If
 // it has, Redis has lost the set, and isEmpty adds the topic again.
-func (s *engine) isEmpty(ctx context.Context, t *topicServer) bool {
-	call, cancel := context.WithTimeout(ctx, callTimeout)
+func (s *Server) isEmpty(ctx context.Context, t *Topic) bool {
+	call, cancel := context.WithTimeout(ctx, CallTimeout)
 	defer cancel()
-	n, err := s.calls.Exists(call, t.keys.Pool, t.keys.Schedules).Result()
+	n, err := s.Calls.Exists(call, t.Keys.Pool, t.Keys.Schedules).Result()
 	if err == nil && n > 0 {
 		err = s.noteLate(ctx, t)
 	}
@@ -169,7 +169,7 @@ func (s *engine) isEmpty(ctx context.Context, t *topicServer) bool {
 }
 
 // isLeaving reports whether a topic is being removed.
-func (s *engine) isLeaving(t *topicServer) bool {
+func (s *Server) isLeaving(t *Topic) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return t.leaving
@@ -177,7 +177,7 @@ func (s *engine) isLeaving(t *topicServer) bool {
 
 // endFound removes a topic that a pattern has found. It lets running handlers finish, until the end
 // of the server's drain.
-func (s *engine) endFound(t *topicServer) {
+func (s *Server) endFound(t *Topic) {
 	s.mu.Lock()
 	as := s.lifetime
 	skip := as == nil || t.leaving
@@ -190,9 +190,9 @@ func (s *engine) endFound(t *topicServer) {
 }
 
 // patternOf returns the longest pattern that matches a topic.
-func (s *engine) patternOf(topic string) *pattern {
+func (s *Server) patternOf(topic string) *pattern {
 	for _, p := range s.patterns {
-		if matches(p.like.topic, topic) {
+		if matches(p.like.Topic, topic) {
 			return p
 		}
 	}
@@ -201,7 +201,7 @@ func (s *engine) patternOf(topic string) *pattern {
 
 // addFound starts a topic that a pattern matches. It returns nil if the topic has a handler of its
 // own by now, or if the server is stopping.
-func (s *engine) addFound(like topicLike) *topicServer {
+func (s *Server) addFound(like TopicConfig) *Topic {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.lifetime == nil {

@@ -1,4 +1,4 @@
-package delayq
+package serve
 
 import (
 	"context"

@@ -1,4 +1,4 @@
-package delayq
+package serve
 
 import (
 	"context"
@@ -22,25 +22,25 @@ const errData = "Redis has lost jobs of this topic: its counter of takes is %d a
 
 // countTakes reads the counters of takes of topics from the masters, because a replica can lag.
 // go-redis can send the reads of a cluster's client to a replica.
-func (s *engine) countTakes(ctx context.Context, topics []*topicServer) ([]int64, error) {
-	call, cancel := context.WithTimeout(ctx, callTimeout)
+func (s *Server) countTakes(ctx context.Context, topics []*Topic) ([]int64, error) {
+	call, cancel := context.WithTimeout(ctx, CallTimeout)
 	defer cancel()
 	loop.SignOf(ctx).Call(call) // the clients of a cluster's nodes have no signHook
 	defer loop.SignOf(ctx).Called()
 	answers := make([]*redis.StringCmd, len(topics))
 	pipes := make(map[redis.UniversalClient]redis.Pipeliner) // of each master
 	for i, t := range topics {
-		master := s.calls
-		if cluster, ok := s.calls.(*redis.ClusterClient); ok {
+		master := s.Calls
+		if cluster, ok := s.Calls.(*redis.ClusterClient); ok {
 			var err error
-			if master, err = cluster.MasterForKey(call, t.keys.Stats); err != nil {
-				return nil, fmt.Errorf("audit topic %q: %w", t.keys.Topic, err)
+			if master, err = cluster.MasterForKey(call, t.Keys.Stats); err != nil {
+				return nil, fmt.Errorf("audit topic %q: %w", t.Keys.Topic, err)
 			}
 		}
 		if pipes[master] == nil {
 			pipes[master] = master.Pipeline()
 		}
-		answers[i] = pipes[master].HGet(call, t.keys.Stats, "taken")
+		answers[i] = pipes[master].HGet(call, t.Keys.Stats, "taken")
 	}
 	for _, pipe := range pipes {
 		if _, err := pipe.Exec(call); err != nil && !script.Answered(err) { // else each is read
@@ -51,7 +51,7 @@ func (s *engine) countTakes(ctx context.Context, topics []*topicServer) ([]int64
 	for i, answer := range answers {
 		n, err := answer.Int64()
 		if err != nil && !errors.Is(err, redis.Nil) {
-			return nil, fmt.Errorf("audit topic %q: %w", topics[i].keys.Topic, err)
+			return nil, fmt.Errorf("audit topic %q: %w", topics[i].Keys.Topic, err)
 		}
 		counts[i] = n
 	}
@@ -59,7 +59,7 @@ func (s *engine) countTakes(ctx context.Context, topics []*topicServer) ([]int64
 }
 
 // audit detects whether Redis has lost the data of topics.
-func (s *engine) audit(ctx context.Context, topics ...*topicServer) error {
+func (s *Server) audit(ctx context.Context, topics ...*Topic) error {
 	if len(topics) == 0 {
 		return nil
 	}
@@ -82,17 +82,17 @@ func (s *engine) audit(ctx context.Context, topics ...*topicServer) error {
 }
 
 // takesAtLeast records that the counter of takes was at least n, and returns its known minimum.
-func (t *topicServer) takesAtLeast(n int64) int64 {
-	t.mu.Lock()
-	defer t.mu.Unlock()
+func (t *Topic) takesAtLeast(n int64) int64 {
+	t.Mu.Lock()
+	defer t.Mu.Unlock()
 	t.owned.Taken = max(t.owned.Taken, n)
 	return t.owned.Taken
 }
 
 // bereave records that Redis has lost data of the topic. Jobs that are running now and have no
 // record were not cancelled.
-func (t *topicServer) bereave(found, least int64) {
-	t.mu.Lock()
+func (t *Topic) bereave(found, least int64) {
+	t.Mu.Lock()
 	known := t.owned.Taken < least // another goroutine was first
 	if !known {
 		t.owned.Taken = found
@@ -100,7 +100,7 @@ func (t *topicServer) bereave(found, least int64) {
 			r.Bereft = true
 		}
 	}
-	t.mu.Unlock()
+	t.Mu.Unlock()
 	if !known {
 		t.trouble.log.Error("topic lost data", "err", fmt.Sprintf(errData, found, least))
 	}
@@ -108,11 +108,11 @@ func (t *topicServer) bereave(found, least int64) {
 
 // examine checks whether Redis has lost data if a letter of a reply says that a job is gone. If
 // that cannot be determined, the job counts as lost and not as cancelled.
-func (t *topicServer) examine(ctx context.Context, letters string) string {
+func (t *Topic) examine(ctx context.Context, letters string) string {
 	if !strings.Contains(letters, "g") {
 		return letters
 	}
-	if err := t.server.audit(ctx, t); err != nil && script.Away(err) {
+	if err := t.Server.audit(ctx, t); err != nil && script.Away(err) {
 		return strings.ReplaceAll(letters, "g", "l")
 	}
 	return letters
@@ -120,37 +120,37 @@ func (t *topicServer) examine(ctx context.Context, letters string) string {
 
 // noteTopics records the topics of the server for [Inspector.Topics]. If there are none, it only
 // asks whether Redis answers.
-func (s *engine) noteTopics(ctx context.Context) error {
-	topics := make([]any, 0, s.topics.len())
-	for _, t := range s.topics.all() {
+func (s *Server) noteTopics(ctx context.Context) error {
+	topics := make([]any, 0, s.Topics.len())
+	for _, t := range s.Topics.all() {
 		if !t.found {
-			topics = append(topics, t.keys.Topic)
+			topics = append(topics, t.Keys.Topic)
 		}
 	}
 	if len(topics) == 0 {
-		return s.calls.Ping(ctx).Err()
+		return s.Calls.Ping(ctx).Err()
 	}
-	return s.calls.SAdd(ctx, script.TopicsKey(s.config.prefix), topics...).Err()
+	return s.Calls.SAdd(ctx, script.TopicsKey(s.Config.Prefix), topics...).Err()
 }
 
 // noteLate records a topic that was added while the server was running. Without a reply, the next
 // promote or restore tries again.
-func (s *engine) noteLate(ctx context.Context, t *topicServer) error {
-	call, cancel := context.WithTimeout(ctx, callTimeout)
+func (s *Server) noteLate(ctx context.Context, t *Topic) error {
+	call, cancel := context.WithTimeout(ctx, CallTimeout)
 	defer cancel()
-	return s.calls.SAdd(call, script.TopicsKey(s.config.prefix), t.keys.Topic).Err()
+	return s.Calls.SAdd(call, script.TopicsKey(s.Config.Prefix), t.Keys.Topic).Err()
 }
 
 // restore records the topics again, which Redis may have lost, and logs lost data. It runs once a
 // minute, and with lost after a heartbeat that was missing in Redis.
-func (s *engine) restore(ctx context.Context, lost bool) error {
-	call, cancel := context.WithTimeout(ctx, callTimeout)
+func (s *Server) restore(ctx context.Context, lost bool) error {
+	call, cancel := context.WithTimeout(ctx, CallTimeout)
 	defer cancel()
 	if err := s.noteTopics(call); err != nil && script.Away(err) { // a full Redis cannot record them
 		return fmt.Errorf("note topics: %w", err)
 	}
-	all := make([]*topicServer, 0, s.topics.len())
-	for _, t := range s.topics.all() {
+	all := make([]*Topic, 0, s.Topics.len())
+	for _, t := range s.Topics.all() {
 		// If there were no takes, nothing can be below their number.
 		if least := t.takesAtLeast(0); least > 0 && (lost || least > t.audited) {
 			all = append(all, t)

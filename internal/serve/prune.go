@@ -1,4 +1,4 @@
-package delayq
+package serve
 
 import (
 	"context"
@@ -13,22 +13,22 @@ import (
 
 // surveyLoop finds the topics that need a prune, and makes them prune. With few topics it makes all
 // of them prune.
-func (s *engine) surveyLoop(ctx context.Context) {
-	asked := trouble{name: "survey", log: s.log, outage: s.outage}
+func (s *Server) surveyLoop(ctx context.Context) {
+	asked := trouble{name: "survey", log: s.Log, outage: s.outage}
 	var all time.Time
 	for {
-		topics := s.topics.all()
+		topics := s.Topics.all()
 		switch {
-		case len(topics) <= mostBlocked, s.watch.off.Load(), time.Since(all) > pruneAll:
+		case len(topics) <= MostBlocked, s.watch.off.Load(), time.Since(all) > PruneAll:
 			all = time.Now()
 			for _, t := range topics {
 				t.askPrune()
 			}
 		default:
-			by := make(map[*node][]watched)
+			by := make(map[*Node][]Watched)
 			for _, t := range topics {
 				if n := t.node.Load(); n != nil {
-					by[n] = append(by[n], watched{topic: t})
+					by[n] = append(by[n], Watched{Topic: t})
 				}
 			}
 			_, err := s.eachNode(ctx, by, s.survey)
@@ -37,20 +37,20 @@ func (s *engine) surveyLoop(ctx context.Context) {
 			}
 		}
 		// not in step with other servers
-		if !loop.Sleep(ctx, pruneEvery+rand.N(s.config.tick).Truncate(time.Millisecond)) {
+		if !loop.Sleep(ctx, PruneEvery+rand.N(s.Config.Tick).Truncate(time.Millisecond)) {
 			return
 		}
 	}
 }
 
 // survey is one call of the survey script.
-func (s *engine) survey(ctx context.Context, n *node, some []watched) error {
+func (s *Server) survey(ctx context.Context, n *Node, some []Watched) error {
 	keys := make([]any, 0, 10*len(some))
 	for _, one := range some {
-		k := one.topic.keys
+		k := one.Topic.Keys
 		keys = append(keys, k.Pool, k.Bucket, k.Leases, k.Ready, k.Handoff, k.Dead, k.Done, k.Idle, k.Results, k.Lane)
 	}
-	r, err := s.askNode(ctx, n, script.Survey, keys, s.config.deadCount, s.config.deadAge.Milliseconds())
+	r, err := s.askNode(ctx, n, script.Survey, keys, s.Config.DeadCount, s.Config.DeadAge.Milliseconds())
 	marks := r.Text(2)
 	if err == nil && len(marks) != len(some) {
 		err = fmt.Errorf("survey: %w", script.ErrReply)
@@ -59,21 +59,21 @@ func (s *engine) survey(ctx context.Context, n *node, some []watched) error {
 		return err
 	}
 	for i, one := range some {
-		if marks[i] != markNone || one.topic.pruneOpen.Load() {
-			one.topic.askPrune()
+		if marks[i] != markNone || one.Topic.pruneOpen.Load() {
+			one.Topic.askPrune()
 		}
 	}
 	return nil
 }
 
 // askPrune makes the topic prune.
-func (t *topicServer) askPrune() {
+func (t *Topic) askPrune() {
 	t.prunes.Store(true)
-	t.loops.promote.Wake()
+	t.Loops.promote.Wake()
 }
 
 // pruneDue prunes if the topic needs it, and reports whether there is more to prune.
-func (t *topicServer) pruneDue(ctx context.Context) (more bool) {
+func (t *Topic) pruneDue(ctx context.Context) (more bool) {
 	if !t.prunes.Swap(false) {
 		return false
 	}
@@ -122,8 +122,8 @@ func (p *pruner) warn(log *slog.Logger) {
 
 // prune is one call of the prune script. It returns the number of dead jobs removed, and whether
 // the call removed as many of one kind as it may.
-func (t *topicServer) prune(ctx context.Context) (dead int, full bool, err error) {
-	k, o, p := t.keys, &t.server.config, &t.pruner
+func (t *Topic) prune(ctx context.Context) (dead int, full bool, err error) {
+	k, o, p := t.Keys, &t.Server.Config, &t.pruner
 	if p.series == nil {
 		p.series = script.NewSeries()
 	}
@@ -131,19 +131,19 @@ func (t *topicServer) prune(ctx context.Context) (dead int, full bool, err error
 		p.number = p.series.Next()
 	}
 	r, err := t.exec(ctx, topicCall{
-		script: script.Prune, jobs: pruneLimit, receipt: k.Receipt(p.series.ID), outlives: true, within: prunedWrongTypes,
-	}, p.number, o.deadCount, o.deadAge.Milliseconds(), pruneLimit)
+		script: script.Prune, jobs: PruneLimit, receipt: k.Receipt(p.series.ID), outlives: true, within: prunedWrongTypes,
+	}, p.number, o.DeadCount, o.DeadAge.Milliseconds(), PruneLimit)
 	if err == nil || script.Certain(err) {
 		p.number = ""
 	}
 	dead = int(r.Number(2))
 	done := int(r.Number(3))
 	if dead+done > 0 {
-		t.outside(t.loops.promote, func() { t.server.config.observer.Pruned(k.Topic, dead, done) })
+		t.outside(t.Loops.promote, func() { t.Server.Config.Observer.Pruned(k.Topic, dead, done) })
 	}
-	full = max(dead, done, int(r.Number(6))) >= pruneLimit
+	full = max(dead, done, int(r.Number(6))) >= PruneLimit
 	if missing := r.Number(4); missing > 0 {
-		t.server.alarm(t)
+		t.Server.alarm(t)
 	}
 	return dead, full, err
 }

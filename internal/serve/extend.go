@@ -1,4 +1,4 @@
-package delayq
+package serve
 
 import (
 	"context"
@@ -23,11 +23,11 @@ const extendMost = 10 * time.Second
 // server holds every third of a lease, and at least every 10 s. It also cancels handlers whose
 // lease is over. When the server has subscribed to the control channel, the loop checks all leases
 // immediately, because a cancel message may have been missed.
-func (t *topicServer) extendStep(ctx context.Context, k *extender) loop.Next {
+func (t *Topic) extendStep(ctx context.Context, k *extender) loop.Next {
 	if ctx.Err() != nil {
 		return loop.Over
 	}
-	every := min(t.server.config.lease/3, extendMost)
+	every := min(t.Server.Config.Lease/3, extendMost)
 	if k.at.IsZero() {
 		k.at = time.Now().Add(every)
 	}
@@ -44,7 +44,7 @@ func (t *topicServer) extendStep(ctx context.Context, k *extender) loop.Next {
 	k.look = false
 	// Even if there was nothing to ask for: otherwise a failed call that is not repeated would keep
 	// the outage open.
-	t.server.outage.answered(t.trouble.name + "/extend")
+	t.Server.outage.Answered(t.trouble.name + "/extend")
 	k.slow.Reset()
 	k.at = time.Now().Add(every)
 	return loop.RestFor(every)
@@ -58,18 +58,18 @@ type extender struct {
 }
 
 // doubt makes the topic check all its leases.
-func (t *topicServer) doubt() {
+func (t *Topic) doubt() {
 	t.unsure.Store(true)
-	t.loops.extend.Wake()
+	t.Loops.extend.Wake()
 }
 
 // extendAll extends the leases of one topic. With look, it also checks those that cannot be
 // extended yet.
-func (t *topicServer) extendAll(ctx context.Context, look bool) error {
+func (t *Topic) extendAll(ctx context.Context, look bool) error {
 	t.turn(turnExtend)
-	t.mu.Lock()
+	t.Mu.Lock()
 	list := t.owned.Extendable(time.Now())
-	t.mu.Unlock()
+	t.Mu.Unlock()
 	for some := range slices.Chunk(list, extendLimit) {
 		rest, err := t.extend(ctx, some)
 		if err != nil {
@@ -90,16 +90,16 @@ func (t *topicServer) extendAll(ctx context.Context, look bool) error {
 //
 // The end is less than one lease after Redis's present time, because extend uses the earliest time
 // that Redis's clock can show. So leases that are given later end later, and fences grow.
-func (t *topicServer) extend(ctx context.Context, list []*run.Run) (rest []*run.Run, err error) {
+func (t *Topic) extend(ctx context.Context, list []*run.Run) (rest []*run.Run, err error) {
 	sent := time.Now()
-	now, latest, sets := t.clock.earliest(sent), t.clock.latest(sent), t.clock.sets()
-	t.mu.Lock()
-	end := t.owned.Propose(now, t.server.config.lease.Milliseconds())
+	now, latest, sets := t.clock.Earliest(sent), t.clock.Latest(sent), t.clock.Sets()
+	t.Mu.Lock()
+	end := t.owned.Propose(now, t.Server.Config.Lease.Milliseconds())
 	e := run.Extension{
 		End: record.LeaseEndAt(end), Until: sent.Add(time.Duration(end-latest) * time.Millisecond), SetBacks: sets,
 	}
 	asked, rest, fences := run.Ask(list, e)
-	t.mu.Unlock()
+	t.Mu.Unlock()
 	if len(asked) == 0 {
 		return rest, nil
 	}
@@ -107,19 +107,19 @@ func (t *topicServer) extend(ctx context.Context, list []*run.Run) (rest []*run.
 }
 
 // checkLeases detects lost leases. It extends none.
-func (t *topicServer) checkLeases(ctx context.Context, list []*run.Run) error {
+func (t *Topic) checkLeases(ctx context.Context, list []*run.Run) error {
 	fences := make([]string, len(list))
-	t.mu.Lock()
+	t.Mu.Lock()
 	for i, r := range list {
 		fences[i] = r.Fence.String()
 	}
-	t.mu.Unlock()
+	t.Mu.Unlock()
 	return t.askExtend(ctx, run.Extension{}, list, fences)
 }
 
 // askExtend is one call of the extend script. With the zero extension the leases stay unchanged,
 // and the call only detects lost ones.
-func (t *topicServer) askExtend(ctx context.Context, e run.Extension, asked []*run.Run, fences []string) error {
+func (t *Topic) askExtend(ctx context.Context, e run.Extension, asked []*run.Run, fences []string) error {
 	look := e == run.Extension{}
 	args := make([]any, 1, 1+2*len(asked))
 	args[0] = e.End.String()
@@ -130,15 +130,15 @@ func (t *topicServer) askExtend(ctx context.Context, e run.Extension, asked []*r
 	// While this call hangs, no other lease of the topic is extended.
 	sent := time.Now()
 	reply, err := t.exec(ctx, topicCall{
-		script: script.Extend, jobs: len(asked), timeout: min(callTimeout, t.server.config.lease/3),
+		script: script.Extend, jobs: len(asked), timeout: min(CallTimeout, t.Server.Config.Lease/3),
 	}, args...)
 	if err != nil {
 		return err
 	}
-	e.SetBacks = t.clock.sets()
+	e.SetBacks = t.clock.Sets()
 	letters := t.examine(ctx, reply.Text(2))
-	t.mu.Lock()
-	defer t.mu.Unlock()
+	t.Mu.Lock()
+	defer t.Mu.Unlock()
 	if !look {
 		t.owned.Proposed = 0
 	}
@@ -162,41 +162,41 @@ func (t *topicServer) askExtend(ctx context.Context, e run.Extension, asked []*r
 // errLate means that Redis's clock was ahead of the estimate. The reply has already corrected it.
 var errLate = errors.New("lease end in the past")
 
-func (t *topicServer) count() int {
-	t.mu.Lock()
-	defer t.mu.Unlock()
+func (t *Topic) count() int {
+	t.Mu.Lock()
+	defer t.Mu.Unlock()
 	return len(t.owned.Runs)
 }
 
-// cancelRun ends the run of a job that a control message reports as cancelled or replaced, if the
+// CancelRun ends the run of a job that a control message reports as cancelled or replaced, if the
 // run has the lease with that end.
-func (t *topicServer) cancelRun(id, end string, cause error) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
+func (t *Topic) CancelRun(id, end string, cause error) {
+	t.Mu.Lock()
+	defer t.Mu.Unlock()
 	t.owned.Hear(run.Loss{ID: id, End: record.ParseLeaseEnd(end), Cause: cause, At: time.Now()})
 }
 
 // cancelAll cancels the contexts of all running handlers.
-func (t *topicServer) cancelAll(cause error) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
+func (t *Topic) cancelAll(cause error) {
+	t.Mu.Lock()
+	defer t.Mu.Unlock()
 	t.owned.CancelAll(cause)
 }
 
 // abandonAll gives back the jobs of handlers that do not return, and returns their number.
-func (t *topicServer) abandonAll() (n int) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
+func (t *Topic) abandonAll() (n int) {
+	t.Mu.Lock()
+	defer t.Mu.Unlock()
 	for r := range t.owned.Running {
 		n++
-		t.outcomes.Add(settle.Row{Run: r, Verb: settle.Return, Err: run.ErrShutdown, Cause: run.ErrShutdown})
+		t.Outcomes.Add(settle.Row{Run: r, Verb: settle.Return, Err: run.ErrShutdown, Cause: run.ErrShutdown})
 	}
 	return n
 }
 
 // settled returns a channel that is closed once this server owns no job of the topic.
-func (t *topicServer) settled() <-chan struct{} {
-	t.mu.Lock()
-	defer t.mu.Unlock()
+func (t *Topic) settled() <-chan struct{} {
+	t.Mu.Lock()
+	defer t.Mu.Unlock()
 	return t.owned.Empty()
 }

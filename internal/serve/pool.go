@@ -1,12 +1,12 @@
-package delayq
+package serve
 
 // adjustLocked tells the pool of the topic how many workers the topic needs. finished is the number
 // of those that have just ended their handlers. It does nothing for a topic without a pool.
 // The caller unlocks t.mu with unlock.
-func (t *topicServer) adjustLocked(finished int) { t.adjustToLocked(t.workers.Needs(), finished) }
+func (t *Topic) adjustLocked(finished int) { t.adjustToLocked(t.Workers.Needs(), finished) }
 
-func (t *topicServer) adjustToLocked(needs, finished int) {
-	w := &t.workers
+func (t *Topic) adjustToLocked(needs, finished int) {
+	w := &t.Workers
 	if w.Member == nil || needs == w.Asked && finished == 0 {
 		return
 	}
@@ -15,35 +15,35 @@ func (t *topicServer) adjustToLocked(needs, finished int) {
 }
 
 // unlock releases t.mu. Then it tells the topics that were given workers meanwhile.
-func (t *topicServer) unlock() {
+func (t *Topic) unlock() {
 	given := t.given
 	t.given = nil
-	t.mu.Unlock()
+	t.Mu.Unlock()
 	for _, other := range given {
 		other.Receive()
 	}
 }
 
 // receive uses the workers that the pool has given to the topic.
-func (t *topicServer) receive() {
-	t.mu.Lock()
+func (t *Topic) receive() {
+	t.Mu.Lock()
 	defer t.unlock()
-	t.workers.Asked = -1 // ask again, to learn how many they are
+	t.Workers.Asked = -1 // ask again, to learn how many they are
 	t.adjustLocked(0)
-	t.startWorkerLocked()
+	t.StartWorkerLocked()
 	if t.usableLocked() {
 		t.freedLocked()
 	}
 }
 
 // keen notes whether the first taker waits for room, so that the pool should give it a worker.
-func (t *topicServer) keen(waits bool) {
-	t.mu.Lock()
+func (t *Topic) keen(waits bool) {
+	t.Mu.Lock()
 	defer t.unlock()
-	if t.workers.Member == nil {
+	if t.Workers.Member == nil {
 		return
 	}
-	t.workers.Keen = waits
+	t.Workers.Keen = waits
 	t.adjustLocked(0)
 	if waits && t.usableLocked() {
 		t.freedLocked()
@@ -52,13 +52,13 @@ func (t *topicServer) keen(waits bool) {
 
 // usableLocked reports whether the topic can take jobs for a worker of the pool. If it has one and
 // cannot, it gives it back: the jobs of the topic that are settled make room.
-func (t *topicServer) usableLocked() bool {
-	idle := t.workers.Unclaimed() > 0
-	if t.roomLocked() > 0 {
+func (t *Topic) usableLocked() bool {
+	idle := t.Workers.Unclaimed() > 0
+	if t.RoomLocked() > 0 {
 		return idle
 	}
 	if idle {
-		t.workers.Keen = false
+		t.Workers.Keen = false
 		t.adjustLocked(0)
 	}
 	return false
@@ -66,9 +66,9 @@ func (t *topicServer) usableLocked() bool {
 
 // unclaim gives back the workers that are claimed for takes. Jobs that arrive nevertheless wait for
 // others.
-func (t *topicServer) unclaim() {
-	t.mu.Lock()
+func (t *Topic) unclaim() {
+	t.Mu.Lock()
 	defer t.unlock()
-	t.workers.Claimed, t.workers.Keen = 0, false
+	t.Workers.Claimed, t.Workers.Keen = 0, false
 	t.adjustLocked(0)
 }

@@ -1,4 +1,4 @@
-package delayq
+package serve
 
 import (
 	"cmp"
@@ -17,30 +17,30 @@ const (
 	stateStarting state = "starting" // it waits for Redis to answer
 	stateRunning  state = "running"
 	stateDraining state = "draining" // its running handlers continue
-	stateStopped  state = "stopped"  // it will not run again
+	StateStopped  state = "stopped"  // it will not run again
 )
 
 // A health is what delayq.Health says, by the same names.
 type health struct {
-	state     state
-	since     time.Time
-	answered  time.Time
-	awaySince time.Time
-	cause     error
-	failed    time.Time
-	topics    []topicHealth
-	loops     []loopHealth
-	late      []lateLoop
+	State     state
+	Since     time.Time
+	Answered  time.Time
+	AwaySince time.Time
+	Cause     error
+	Failed    time.Time
+	Topics    []topicHealth
+	Loops     []loopHealth
+	Late      []lateLoop
 }
 
 // A topicHealth is what delayq.TopicHealth says. oldest is the ID of the job that runs longest.
 type topicHealth struct {
-	topic                  string
-	workers, running, held int
-	pool                   string
-	oldest                 string
-	ran                    time.Duration
-	failing                map[string]string
+	Topic                  string
+	Workers, Running, Held int
+	Pool                   string
+	Oldest                 string
+	Ran                    time.Duration
+	Failing                map[string]string
 }
 
 // A loopHealth is a delayq.LoopHealth.
@@ -58,35 +58,35 @@ type lateLoop struct {
 	Late  time.Duration
 }
 
-// health returns how the server is doing. It makes no call, and waits for none.
-func (s *engine) health() health {
+// Health returns how the server is doing. It makes no call, and waits for none.
+func (s *Server) Health() health {
 	now := s.life.Load()
-	h := health{state: now.state, since: now.since}
+	h := health{State: now.state, Since: now.since}
 	if now.state == stateNew || !now.begun {
 		return h
 	}
-	h.answered = s.pulse.Latest()
+	h.Answered = s.pulse.Latest()
 	if news := s.outage.known.Load(); news != nil {
-		h.cause, h.failed, h.awaySince = news.cause, news.at, news.since
+		h.Cause, h.Failed, h.AwaySince = news.cause, news.at, news.since
 	}
 	if now.state != stateRunning && now.state != stateDraining {
 		return h
 	}
-	topics := s.topics.all()
-	h.topics = make([]topicHealth, len(topics))
+	topics := s.Topics.all()
+	h.Topics = make([]topicHealth, len(topics))
 	for i, t := range topics {
-		h.topics[i] = t.health(time.Now())
+		h.Topics[i] = t.health(time.Now())
 	}
-	h.loops, h.late = s.turning(topics)
+	h.Loops, h.Late = s.turning(topics)
 	return h
 }
 
-// clockOffset returns how far Redis's clock is ahead of the local one, as the replies of the last
+// ClockOffset returns how far Redis's clock is ahead of the local one, as the replies of the last
 // topic that has any show. It can be too small by the travel time of a reply.
-func (s *engine) clockOffset() (ahead time.Duration) {
-	for _, t := range s.topics.all() {
+func (s *Server) ClockOffset() (ahead time.Duration) {
+	for _, t := range s.Topics.all() {
 		if now := time.Now(); t.clock.known() {
-			return t.clock.at(now).Sub(now)
+			return t.clock.At(now).Sub(now)
 		}
 	}
 	return 0
@@ -99,41 +99,41 @@ type life struct {
 	begun bool // begin has returned nil
 }
 
-// enter notes that the server enters a state.
-func (s *engine) enter(state state) {
+// Enter notes that the server enters a state.
+func (s *Server) Enter(state state) {
 	was := s.life.Load()
 	begun := state == stateStarting || was != nil && was.begun
 	s.life.Store(&life{state, time.Now(), begun})
 }
 
 // health describes what the server does for the topic.
-func (t *topicServer) health(now time.Time) topicHealth {
-	h := topicHealth{topic: t.keys.Topic, failing: t.trouble.failing()}
-	at := t.clock.at(now)
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	h.workers, h.running, h.held = t.workers.Count, t.workers.Busy, len(t.owned.Runs)
-	if m := t.workers.Member; m != nil {
-		h.pool = m.Pool.Name
+func (t *Topic) health(now time.Time) topicHealth {
+	h := topicHealth{Topic: t.Keys.Topic, Failing: t.trouble.failing()}
+	at := t.clock.At(now)
+	t.Mu.Lock()
+	defer t.Mu.Unlock()
+	h.Workers, h.Running, h.Held = t.Workers.Count, t.Workers.Busy, len(t.owned.Runs)
+	if m := t.Workers.Member; m != nil {
+		h.Pool = m.Pool.Name
 	}
 	for r := range t.owned.Running {
-		if ran := at.Sub(r.Start); h.oldest == "" || ran > h.ran {
-			h.oldest, h.ran = strings.ToValidUTF8(r.ID, "\uFFFD"), ran
+		if ran := at.Sub(r.Start); h.Oldest == "" || ran > h.Ran {
+			h.Oldest, h.Ran = strings.ToValidUTF8(r.ID, "\uFFFD"), ran
 		}
 	}
 	return h
 }
 
-// all returns the loops of a topic.
-func (l *topicLoops) all() []*loop.Loop {
+// All returns the loops of a topic.
+func (l *topicLoops) All() []*loop.Loop {
 	return []*loop.Loop{l.promote, l.take, l.takeMore, l.extend, l.settle, l.settleMore}
 }
 
 // slack returns how late a loop can be before it counts as late.
-func (s *engine) slack() time.Duration { return max(3*s.config.tick, time.Second) }
+func (s *Server) slack() time.Duration { return max(3*s.Config.Tick, time.Second) }
 
 // turning describes the loops of a running server.
-func (s *engine) turning(topics []*topicServer) (all []loopHealth, late []lateLoop) {
+func (s *Server) turning(topics []*Topic) (all []loopHealth, late []lateLoop) {
 	now := loop.Nanos()
 	by := make(map[string]*loopHealth)
 	note := func(topic string, t loop.Turn) {
@@ -154,10 +154,10 @@ func (s *engine) turning(topics []*topicServer) (all []loopHealth, late []lateLo
 	}
 	lists := make([][]*loop.Loop, len(topics))
 	for i, t := range topics {
-		lists[i] = t.loops.all()
+		lists[i] = t.Loops.All()
 	}
 	for i, turns := range s.loops.Turns(lists) {
-		topic := topics[i].keys.Topic
+		topic := topics[i].Keys.Topic
 		for _, one := range turns {
 			note(topic, one)
 		}

@@ -1,4 +1,4 @@
-package delayq
+package serve
 
 import (
 	"context"
@@ -15,20 +15,20 @@ import (
 
 // reportAll reports the outcomes of runs to the log and the observer. Each call of a hook is a sign
 // of life of the loop that has the sign g.
-func (t *topicServer) reportAll(rows []settle.Row, g *loop.Sign) {
-	t.server.config.observer.Ended(rows, t.logOutcome, g.Called)
+func (t *Topic) reportAll(rows []settle.Row, g *loop.Sign) {
+	t.Server.Config.Observer.Ended(rows, t.logOutcome, g.Called)
 }
 
 // reportOutcome counts and reports the outcome of a run that was not settled.
-func (t *topicServer) reportOutcome(r settle.Row) {
-	t.mu.Lock()
-	t.countLocked(&r)
-	t.mu.Unlock()
+func (t *Topic) reportOutcome(r settle.Row) {
+	t.Mu.Lock()
+	t.CountLocked(&r)
+	t.Mu.Unlock()
 	t.reportAll([]settle.Row{r}, nil)
 }
 
 // logOutcome logs the outcome of a run.
-func (t *topicServer) logOutcome(r settle.Row) {
+func (t *Topic) logOutcome(r settle.Row) {
 	run, log := r.Run, t.trouble.log
 	switch r.Outcome() {
 	case record.OutcomeRetried:
@@ -65,7 +65,7 @@ const quiet = slog.LevelDebug - 1
 // and the stack if it is a panic, because nothing else reports them. An error makes the line a
 // warning, and a panic makes it an error. An error that only says that the context was cancelled,
 // or that the job is snoozed, does not change the line.
-func (t *topicServer) remark(level slog.Level, text string, r settle.Row, more ...any) {
+func (t *Topic) remark(level slog.Level, text string, r settle.Row, more ...any) {
 	var c *contain.Crash
 	switch said := r.Err; {
 	case said == nil || r.Run.Start.IsZero() || t.plain(r, said): // the server's own reason
@@ -86,9 +86,9 @@ func (t *topicServer) remark(level slog.Level, text string, r settle.Row, more .
 
 // plain reports whether an error adds no information: it is the error of the cancelled context, or
 // it steers the job.
-func (t *topicServer) plain(r settle.Row, err error) bool {
+func (t *Topic) plain(r settle.Row, err error) bool {
 	switch {
-	case t.server.config.judge.Steers(err):
+	case t.Server.Config.Judge.Steers(err):
 		return true
 	case r.Cause == nil:
 		return false
@@ -100,7 +100,7 @@ func (t *topicServer) plain(r settle.Row, err error) bool {
 
 // loud reports whether an error wraps one that adds information. It returns true if the error's
 // methods panic.
-func (t *topicServer) loud(r settle.Row, err error) (loud bool) {
+func (t *Topic) loud(r settle.Row, err error) (loud bool) {
 	defer func() {
 		if recover() != nil {
 			loud = true
@@ -121,24 +121,24 @@ func (t *topicServer) loud(r settle.Row, err error) (loud bool) {
 
 // reportLate reports a handler that returns after the drain. Its job has already been given back,
 // and its outcome has been reported.
-func (t *topicServer) reportLate(r settle.Row) {
+func (t *Topic) reportLate(r settle.Row) {
 	r.Verb, r.Lost = settle.Return, nil
 	t.remark(quiet, "handler returned late", r)
-	t.server.config.observer.Late(r)
+	t.Server.Config.Observer.Late(r)
 }
 
 // reportUnsettled reports the outcomes that Redis did not receive.
-func (t *topicServer) reportUnsettled() {
-	t.mu.Lock()
-	rows := t.outcomes.TakeAll()
-	t.mu.Unlock()
+func (t *Topic) reportUnsettled() {
+	t.Mu.Lock()
+	rows := t.Outcomes.TakeAll()
+	t.Mu.Unlock()
 	for _, r := range rows {
 		t.remark(quiet, "job not settled", r)
-		t.server.config.observer.Unsettled(r)
+		t.Server.Config.Observer.Unsettled(r)
 	}
 }
 
 // reportLost reports a run that was lost before it started.
-func (t *topicServer) reportLost(r *run.Run) {
+func (t *Topic) reportLost(r *run.Run) {
 	t.reportOutcome(settle.Row{Run: r}.As(r.Lost))
 }

@@ -1,4 +1,4 @@
-package delayq
+package serve
 
 import (
 	"context"
@@ -17,19 +17,19 @@ const leastMajor, leastMinor = 6, 2
 
 // Errors of run. The root documents them.
 var (
-	errUsed    = errors.New("delayq: server has been run before")
-	errAway    = errors.New("delayq: Redis cannot be used")
-	errVersion = errors.New("delayq: requires Redis 6.2 or later")
+	ErrUsed    = errors.New("delayq: server has been run before")
+	ErrAway    = errors.New("delayq: Redis cannot be used")
+	ErrVersion = errors.New("delayq: requires Redis 6.2 or later")
 )
 
 // awaitRedis waits until Redis answers, checks its version and settings, and records the topics.
 // It returns nil when ctx is done, and an error when FailFast is over.
-func (s *engine) awaitRedis(ctx context.Context) error {
+func (s *Server) awaitRedis(ctx context.Context) error {
 	var slow loop.Pace
 	last := errors.New("it does not answer")
 	within, cancel := ctx, context.CancelFunc(func() {})
-	if s.config.failFast > 0 {
-		within, cancel = context.WithTimeout(ctx, s.config.failFast)
+	if s.Config.FailFast > 0 {
+		within, cancel = context.WithTimeout(ctx, s.Config.FailFast)
 	}
 	defer cancel()
 	for within.Err() == nil {
@@ -39,7 +39,7 @@ func (s *engine) awaitRedis(ctx context.Context) error {
 		select {
 		case err = <-greeted:
 		case <-within.Done():
-			s.close() // ends the call, even if Redis never answers
+			s.Close() // ends the call, even if Redis never answers
 			<-greeted
 			continue
 		}
@@ -47,49 +47,49 @@ func (s *engine) awaitRedis(ctx context.Context) error {
 			return err
 		}
 		last = err
-		s.outage.failed("start", err)
+		s.outage.Failed("start", err)
 		loop.Sleep(within, slow.Next())
 	}
 	if ctx.Err() == nil {
-		return fmt.Errorf("run: %w: FailFast(%v): %w", errAway, s.config.failFast, last)
+		return fmt.Errorf("run: %w: FailFast(%v): %w", ErrAway, s.Config.FailFast, last)
 	}
 	return nil
 }
 
-func (s *engine) greet(ctx context.Context) error {
-	call, cancel := context.WithTimeout(ctx, callTimeout)
+func (s *Server) greet(ctx context.Context) error {
+	call, cancel := context.WithTimeout(ctx, CallTimeout)
 	defer cancel()
 	if err := s.noteTopics(call); err != nil {
 		if script.Away(err) {
 			return fmt.Errorf("run: note topics: %w", script.Hinted(err))
 		}
 		// Only Topics needs them. A Redis that is full must still be worked off.
-		s.log.Error("topics not recorded", "err", err)
+		s.Log.Error("topics not recorded", "err", err)
 	}
-	s.outage.answered("start")
-	info, err := s.calls.Info(call).Result()
+	s.outage.Answered("start")
+	info, err := s.Calls.Info(call).Result()
 	if err != nil {
 		if script.Away(err) {
 			return fmt.Errorf("run: ask Redis about itself: %w", err)
 		}
-		s.log.Warn("INFO is not permitted; the version and the settings of Redis are not checked", "err", err)
+		s.Log.Warn("INFO is not permitted; the version and the settings of Redis are not checked", "err", err)
 		return nil
 	}
-	return s.judge(script.ParseInfo(info))
+	return s.Judge(script.ParseInfo(info))
 }
 
-// judge rejects a Redis that is too old and warns about settings that can lose jobs. Values that
+// Judge rejects a Redis that is too old and warns about settings that can lose jobs. Values that
 // Redis does not report are not checked.
-func (s *engine) judge(info map[string]string) error {
+func (s *Server) Judge(info map[string]string) error {
 	if v := info["redis_version"]; v != "" && !atLeast(v, leastMajor, leastMinor) {
-		return fmt.Errorf("run: %w: this is %s", errVersion, v)
+		return fmt.Errorf("run: %w: this is %s", ErrVersion, v)
 	}
 	if policy := script.Evicting(info); policy != "" {
-		s.log.Error("Redis will evict keys when its memory is full, and jobs with them: set maxmemory-policy to noeviction",
+		s.Log.Error("Redis will evict keys when its memory is full, and jobs with them: set maxmemory-policy to noeviction",
 			"err", "maxmemory-policy is "+policy)
 	}
 	if info["aof_enabled"] == "0" {
-		s.log.Warn("Redis keeps no append-only file: a crash of Redis loses the jobs since its last snapshot; see docs/operations.md")
+		s.Log.Warn("Redis keeps no append-only file: a crash of Redis loses the jobs since its last snapshot; see docs/operations.md")
 	}
 	return nil
 }

@@ -1,4 +1,4 @@
-package delayq
+package serve
 
 import (
 	"errors"
@@ -14,11 +14,11 @@ import (
 	"github.com/delayq/delayq/internal/script"
 )
 
-// An outage watches Redis's replies for a server. It logs trouble once when it begins, and once
+// An Outage watches Redis's replies for a server. It logs trouble once when it begins, and once
 // when it ends. Trouble ends when every failed call has been answered again.
-type outage struct {
-	log  *slog.Logger
-	lost func(error) // called with every failure
+type Outage struct {
+	Log  *slog.Logger
+	Lost func(error) // called with every failure
 
 	mu sync.Mutex
 	// the last failure, except errors of connections that were closed here
@@ -38,15 +38,15 @@ type outageNews struct {
 	since time.Time // zero: the outage is over
 }
 
-// callTimeout bounds one call of a server to Redis.
-const callTimeout = link.CallTimeout
+// CallTimeout bounds one call of a server to Redis.
+const CallTimeout = link.CallTimeout
 
 // outageMemory is longer than a failing call takes until it fails again.
-const outageMemory = callTimeout + 3*loop.PaceLimit/2
+const outageMemory = CallTimeout + 3*loop.PaceLimit/2
 
-// failed notes that a call was not answered, or that Redis cannot serve.
-func (o *outage) failed(call string, err error) {
-	defer o.lost(err) // makes other calls fail, whose errors say less
+// Failed notes that a call was not answered, or that Redis cannot serve.
+func (o *Outage) Failed(call string, err error) {
+	defer o.Lost(err) // makes other calls fail, whose errors say less
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	now := time.Now()
@@ -64,12 +64,12 @@ func (o *outage) failed(call string, err error) {
 	o.away[call] = now
 	o.known.Store(&outageNews{o.cause, o.at, o.since})
 	if began {
-		o.log.Error("redis away", "err", err)
+		o.Log.Error("redis away", "err", err)
 	}
 }
 
-// answered notes a reply.
-func (o *outage) answered(call string) {
+// Answered notes a reply.
+func (o *Outage) Answered(call string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if len(o.away) == 0 {
@@ -83,7 +83,7 @@ func (o *outage) answered(call string) {
 	}
 	if len(o.away) == 0 {
 		o.known.Store(&outageNews{o.cause, o.at, time.Time{}})
-		o.log.Info("redis back", "delay", time.Since(o.since))
+		o.Log.Info("redis back", "delay", time.Since(o.since))
 	}
 }
 
@@ -93,7 +93,7 @@ func (o *outage) answered(call string) {
 type trouble struct {
 	name   string // of the topic, or of another caller
 	log    *slog.Logger
-	outage *outage
+	outage *Outage
 
 	mu    sync.Mutex
 	open  map[string]string                 // call → logged error
@@ -106,10 +106,10 @@ func (tr *trouble) note(call string, err error) {
 		return // the unanswered call is reported instead
 	}
 	if err != nil && script.Away(err) && !link.Slowly(err) {
-		tr.outage.failed(tr.name+"/"+call, err)
+		tr.outage.Failed(tr.name+"/"+call, err)
 		return
 	}
-	tr.outage.answered(tr.name + "/" + call)
+	tr.outage.Answered(tr.name + "/" + call)
 	tr.mu.Lock()
 	defer tr.mu.Unlock()
 	switch was, open := tr.open[call]; {

@@ -1,4 +1,4 @@
-package delayq
+package serve
 
 import (
 	"context"
@@ -9,45 +9,45 @@ import (
 )
 
 // gathersAll reports whether jobs of all keys are gathered together.
-func (t *topicServer) gathersAll() bool {
-	w := &t.workers.Window // it never changes
+func (t *Topic) gathersAll() bool {
+	w := &t.Workers.Window // it never changes
 	return w.Size > 0 && !w.ByKey
 }
 
 // gatherArgs returns the arguments of a take about gathering. The take is for n jobs, of which free
 // can start.
-func (t *topicServer) gatherArgs(n, free int) []any {
-	w, seat := &t.workers.Window, t.workers.Seat()
+func (t *Topic) gatherArgs(n, free int) []any {
+	w, seat := &t.Workers.Window, t.Workers.Seat()
 	groups, size := 0, w.Size
 	switch {
 	case w.ByKey:
 		groups = max(1, free/seat)
 	case size > 0:
-		t.mu.Lock()
-		size -= t.workers.Begun(n)
-		t.mu.Unlock()
+		t.Mu.Lock()
+		size -= t.Workers.Begun(n)
+		t.Mu.Unlock()
 	}
 	return []any{max(0, size), w.Wait.Milliseconds(), groups, seat}
 }
 
 // gatherLocked makes jobs wait a moment for others of their batch, which are on their way.
-func (t *topicServer) gatherLocked() {
+func (t *Topic) gatherLocked() {
 	var timer *time.Timer
-	timer = time.AfterFunc(t.workers.Patience(), func() {
-		t.mu.Lock()
-		defer t.mu.Unlock()
+	timer = time.AfterFunc(t.Workers.Patience(), func() {
+		t.Mu.Lock()
+		defer t.Mu.Unlock()
 		if t.gather == timer {
 			t.gather = nil
-			t.workers.Hasty = t.workers.Gathers()
-			t.startWorkerLocked()
+			t.Workers.Hasty = t.Workers.Gathers()
+			t.StartWorkerLocked()
 		}
 	})
 	t.gather = timer
 }
 
 // endGatherLocked ends that wait.
-func (t *topicServer) endGatherLocked() {
-	t.workers.Hasty = false
+func (t *Topic) endGatherLocked() {
+	t.Workers.Hasty = false
 	if t.gather != nil {
 		t.gather.Stop()
 		t.gather = nil
@@ -56,34 +56,34 @@ func (t *topicServer) endGatherLocked() {
 
 // startBatchLocked makes a batch of a job and of those that follow it in the queue, and marks them
 // as running.
-func (t *topicServer) startBatchLocked(first *run.Run, now time.Time) {
+func (t *Topic) startBatchLocked(first *run.Run, now time.Time) {
 	t.endGatherLocked()
-	runs := make([]*run.Run, 1, 1+min(len(t.workers.Next), t.workers.PerCall-1))
+	runs := make([]*run.Run, 1, 1+min(len(t.Workers.Next), t.Workers.PerCall-1))
 	runs[0] = first
-	for len(runs) < t.workers.PerCall && t.workers.Follows(first) {
-		r := t.workers.Shift()
+	for len(runs) < t.Workers.PerCall && t.Workers.Follows(first) {
+		r := t.Workers.Shift()
 		if t.keepsLocked(r, now) {
 			runs = append(runs, r)
 		}
 	}
-	run.BeginBatch(t.base, &t.mu, t.keys, runs, now, t.clock.at(now))
+	run.BeginBatch(t.Base, &t.Mu, t.Keys, runs, now, t.clock.At(now))
 }
 
 // executeBatch is execute for a batch.
-func (t *topicServer) executeBatch(b *run.Batch) (next *run.Run) {
+func (t *Topic) executeBatch(b *run.Batch) (next *run.Run) {
 	defer b.End()
 	return t.handle(func() error {
-		return t.task.RunBatch(&b.Ctx, b, func(r *run.Run) context.Context { return t.server.config.observer.Begun(&r.Ctx, r) })
+		return t.task.RunBatch(&b.Ctx, b, func(r *run.Run) context.Context { return t.Server.Config.Observer.Begun(&r.Ctx, r) })
 	}, func(err error) *run.Run { return t.finishBatch(b, context.Cause(&b.Ctx), err, time.Now()) })
 }
 
 // finishBatch is finish for a batch whose handler has returned err.
-func (t *topicServer) finishBatch(b *run.Batch, cause, err error, now time.Time) (next *run.Run) {
+func (t *Topic) finishBatch(b *run.Batch, cause, err error, now time.Time) (next *run.Run) {
 	ran := now.Sub(b.Began)
 	rows := make([]settle.Row, len(b.Runs))
 	for i, r := range b.Runs {
 		own, ended := b.Parts[i].Close(err, cause)
-		rows[i] = t.server.config.judge.Verdict(r, ended, own, ran)
+		rows[i] = t.Server.Config.Judge.Verdict(r, ended, own, ran)
 		rows[i].Cause, rows[i].Output = ended, r.Output.End()
 	}
 	type end struct {
@@ -91,7 +91,7 @@ func (t *topicServer) finishBatch(b *run.Batch, cause, err error, now time.Time)
 		lost      error
 	}
 	ends := make([]end, len(rows))
-	t.mu.Lock()
+	t.Mu.Lock()
 	for i := range rows {
 		ends[i].abandoned, ends[i].lost = t.endLocked(rows[i])
 	}

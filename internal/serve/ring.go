@@ -1,4 +1,4 @@
-package delayq
+package serve
 
 import (
 	"context"
@@ -18,30 +18,30 @@ import (
 // A server of few topics blocks, as does a topic whose jobs come from a producer that does not
 // ring, one of an earlier release.
 const (
-	// mostBlocked is the number of topics that a server blocks for: of all if it has no more, else
+	// MostBlocked is the number of topics that a server blocks for: of all if it has no more, else
 	// of those that are not rung.
-	mostBlocked = 4
+	MostBlocked = 4
 
 	// A topic is not rung if the watch finds jobs in it twice within bypassWindow, although the
 	// server was on the list. It then blocks for bypassPeriod.
-	bypassWindow = time.Minute
-	bypassPeriod = 5 * time.Minute
+	BypassWindow = time.Minute
+	BypassPeriod = 5 * time.Minute
 )
 
 // ringChannel returns the channel on which a name is rung.
 func ringChannel(prefix, name string) string { return script.ControlChannel(prefix) + ":" + name }
 
 // blocks reports whether a topic waits by a blocking pop.
-func (t *topicServer) blocks() bool {
-	s := t.server
+func (t *Topic) blocks() bool {
+	s := t.Server
 	if t.gathersAll() { // a pop would return at once while jobs are gathered
 		return false
 	}
-	return !s.alwaysRings && s.topics.len() <= mostBlocked || s.blocked.has(t)
+	return !s.AlwaysRings && s.Topics.len() <= MostBlocked || s.blocked.has(t)
 }
 
 // waitingName returns the name under which a topic waits for a ring. It is empty if it blocks.
-func (t *topicServer) waitingName() string {
+func (t *Topic) waitingName() string {
 	n := t.node.Load()
 	if n == nil || t.blocks() {
 		return ""
@@ -57,19 +57,19 @@ func (k *taker) noteWaits(waits bool) {
 }
 
 // ring makes the topic take, because somebody has put a job into ready.
-func (t *topicServer) ring() {
+func (t *Topic) ring() {
 	t.listed.Store(false)
 	t.rung.Store(true)
-	t.loops.take.Wake()
+	t.Loops.take.Wake()
 }
 
 // seek makes the topic take, because the watch says so. It does nothing if the topic is about to
 // take anyway.
-func (t *topicServer) seek() {
-	if !t.waitsForRoom() && t.loops.take.Rests() {
+func (t *Topic) seek() {
+	if !t.waitsForRoom() && t.Loops.take.Rests() {
 		t.sought.Store(t.listed.Load())
 		t.listed.Store(true) // a take that does not wait takes the name off the list
-		t.loops.take.Wake()
+		t.Loops.take.Wake()
 	}
 }
 
@@ -77,42 +77,42 @@ func (t *topicServer) seek() {
 // unless the topic blocks.
 func (k *taker) restOfPause() time.Duration {
 	if k.name == "" {
-		return k.topic.server.config.tick
+		return k.topic.Server.Config.Tick
 	}
 	return loop.Forever
 }
 
 // passOn rings another server if this one was rung and cannot take the job.
-func (t *topicServer) passOn(ctx context.Context, rung bool) {
+func (t *Topic) passOn(ctx context.Context, rung bool) {
 	if rung {
-		t.callRing(ctx, 0, callTimeout)
+		t.callRing(ctx, 0, CallTimeout)
 	}
 }
 
 // stopWaiting takes the name off the list, and passes on what the server was rung for. No take may
 // be in flight, because it could add the name again.
-func (t *topicServer) stopWaiting(ctx context.Context, name string) {
+func (t *Topic) stopWaiting(ctx context.Context, name string) {
 	if left := time.Until(t.leaveBy()); name != "" && left > 0 {
-		t.callRing(ctx, 1, min(left, callTimeout))
+		t.callRing(ctx, 1, min(left, CallTimeout))
 	}
 }
 
 // callRing is one call of the ring script. If it fails, the jobs wait for a tick.
-func (t *topicServer) callRing(ctx context.Context, leave int, timeout time.Duration) {
-	s, n := t.server, t.node.Load()
+func (t *Topic) callRing(ctx context.Context, leave int, timeout time.Duration) {
+	s, n := t.Server, t.node.Load()
 	if n == nil {
 		return
 	}
 	// Its error, if any, is in the log.
-	_, _ = t.exec(ctx, topicCall{script: script.Ring, timeout: timeout}, script.ControlChannel(s.config.prefix), t.keys.Topic, n.name, leave)
+	_, _ = t.exec(ctx, topicCall{script: script.Ring, timeout: timeout}, script.ControlChannel(s.Config.Prefix), t.Keys.Topic, n.name, leave)
 }
 
 // noteBypass notes that the watch has found jobs in a topic that was to be rung. It reports whether
 // the topic blocks from now on.
-func (t *topicServer) noteBypass() (blocks bool) {
+func (t *Topic) noteBypass() (blocks bool) {
 	now := time.Now()
-	if blocks = now.Sub(t.bypassed) < bypassWindow; blocks {
-		t.server.blocked.add(t, now)
+	if blocks = now.Sub(t.bypassed) < BypassWindow; blocks {
+		t.Server.blocked.add(t, now)
 	}
 	t.bypassed = now
 	return blocks
@@ -121,10 +121,10 @@ func (t *topicServer) noteBypass() (blocks bool) {
 // blockedTopics are the topics of a server of many topics that block, with the end of that.
 type blockedTopics struct {
 	mu    sync.Mutex
-	until map[*topicServer]time.Time
+	until map[*Topic]time.Time
 }
 
-func (b *blockedTopics) has(t *topicServer) bool {
+func (b *blockedTopics) has(t *Topic) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	until, has := b.until[t]
@@ -135,20 +135,20 @@ func (b *blockedTopics) has(t *topicServer) bool {
 	return has
 }
 
-func (b *blockedTopics) remove(t *topicServer) {
+func (b *blockedTopics) remove(t *Topic) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	delete(b.until, t)
 }
 
 // add makes a topic block. If too many do, the one that has done so longest no longer does.
-func (b *blockedTopics) add(t *topicServer, now time.Time) {
+func (b *blockedTopics) add(t *Topic, now time.Time) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.until == nil {
-		b.until = make(map[*topicServer]time.Time)
+		b.until = make(map[*Topic]time.Time)
 	}
-	if _, has := b.until[t]; !has && len(b.until) >= mostBlocked {
+	if _, has := b.until[t]; !has && len(b.until) >= MostBlocked {
 		oldest := t
 		for one, until := range b.until {
 			if oldest == t || until.Before(b.until[oldest]) {
@@ -157,5 +157,5 @@ func (b *blockedTopics) add(t *topicServer, now time.Time) {
 		}
 		delete(b.until, oldest)
 	}
-	b.until[t] = now.Add(bypassPeriod)
+	b.until[t] = now.Add(BypassPeriod)
 }

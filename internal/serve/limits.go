@@ -1,4 +1,4 @@
-package delayq
+package serve
 
 import (
 	"context"
@@ -10,13 +10,13 @@ import (
 
 // setDefaultLimits stores the limits that the topic gets if it has none. It reports false if that
 // failed and must be repeated before the first take. Only the take loop calls it.
-func (t *topicServer) setDefaultLimits(ctx context.Context) bool {
+func (t *Topic) setDefaultLimits(ctx context.Context) bool {
 	if t.limits == "" {
 		return true
 	}
-	call, cancel := context.WithTimeout(ctx, callTimeout)
+	call, cancel := context.WithTimeout(ctx, CallTimeout)
 	defer cancel()
-	err := t.server.calls.HSetNX(call, t.keys.Meta, "flow", t.limits).Err()
+	err := t.Server.Calls.HSetNX(call, t.Keys.Meta, "flow", t.limits).Err()
 	t.trouble.note("default limits", err)
 	if err != nil && script.Away(err) {
 		return false
@@ -26,13 +26,13 @@ func (t *topicServer) setDefaultLimits(ctx context.Context) bool {
 }
 
 // setBounded notes whether the topic has limits. When it gets some, jobs taken ahead go back.
-func (t *topicServer) setBounded(bounded bool) {
-	t.mu.Lock()
-	before := t.workers.Bounded
-	t.workers.Bounded = bounded
-	t.mu.Unlock()
+func (t *Topic) setBounded(bounded bool) {
+	t.Mu.Lock()
+	before := t.Workers.Bounded
+	t.Workers.Bounded = bounded
+	t.Mu.Unlock()
 	if bounded && !before {
-		t.giveBack(errBounded)
+		t.GiveBack(errBounded)
 	}
 }
 
@@ -41,20 +41,20 @@ var errBounded = errors.New("the topic has limits")
 
 // placeFreed makes a taker that waits for the limits of the topic ask again, because a job has
 // ended.
-func (t *topicServer) placeFreed() {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.workers.Bounded && t.resumed.give() {
-		t.loops.take.Wake()
+func (t *Topic) placeFreed() {
+	t.Mu.Lock()
+	defer t.Mu.Unlock()
+	if t.Workers.Bounded && t.resumed.give() {
+		t.Loops.take.Wake()
 	}
 }
 
 // passPlaces is placeFreed for a server that takes no more jobs: it wakes the others. It reports
 // whether it has done so.
-func (t *topicServer) passPlaces(ctx context.Context) bool {
-	t.mu.Lock()
-	pass := t.workers.Bounded && t.workers.Stopping
-	t.mu.Unlock()
+func (t *Topic) passPlaces(ctx context.Context) bool {
+	t.Mu.Lock()
+	pass := t.Workers.Bounded && t.Workers.Stopping
+	t.Mu.Unlock()
 	if pass {
 		t.tellPlaces(ctx)
 	}
@@ -63,10 +63,10 @@ func (t *topicServer) passPlaces(ctx context.Context) bool {
 
 // placesReclaimed wakes all servers after leases have lapsed. Those that had them take no more
 // jobs, and this one may have no idle worker.
-func (t *topicServer) placesReclaimed(ctx context.Context) {
-	t.mu.Lock()
-	bounded := t.workers.Bounded
-	t.mu.Unlock()
+func (t *Topic) placesReclaimed(ctx context.Context) {
+	t.Mu.Lock()
+	bounded := t.Workers.Bounded
+	t.Mu.Unlock()
 	if bounded {
 		t.tellPlaces(ctx)
 	}
@@ -74,8 +74,8 @@ func (t *topicServer) placesReclaimed(ctx context.Context) {
 
 // tellPlaces makes all takers of the topic ask again, those of this server too. A lost message
 // costs them a tick.
-func (t *topicServer) tellPlaces(ctx context.Context) {
-	call, cancel := context.WithTimeout(ctx, callTimeout)
+func (t *Topic) tellPlaces(ctx context.Context) {
+	call, cancel := context.WithTimeout(ctx, CallTimeout)
 	defer cancel()
-	_ = t.server.calls.Publish(call, script.ControlChannel(t.keys.Prefix()), record.Message{Verb: "resume", Topic: t.keys.Topic}.Encode()).Err()
+	_ = t.Server.Calls.Publish(call, script.ControlChannel(t.Keys.Prefix()), record.Message{Verb: "resume", Topic: t.Keys.Topic}.Encode()).Err()
 }

@@ -1,4 +1,4 @@
-package delayq
+package serve
 
 import (
 	"context"
@@ -19,13 +19,13 @@ import (
 // promotes and takes, and an extension detects a cancel. The server does not even wait a tick for
 // messages that were published before it subscribed. Once it has subscribed, it looks at every
 // topic, and at its leases too. Without a Cluster, the server is rung on the same connection.
-func (s *engine) controlLoop(ctx context.Context) {
-	channels := []string{script.ControlChannel(s.config.prefix)}
-	if _, cluster := s.calls.(*redis.ClusterClient); !cluster {
-		channels = append(channels, ringChannel(s.config.prefix, s.config.id))
+func (s *Server) controlLoop(ctx context.Context) {
+	channels := []string{script.ControlChannel(s.Config.Prefix)}
+	if _, cluster := s.Calls.(*redis.ClusterClient); !cluster {
+		channels = append(channels, ringChannel(s.Config.Prefix, s.Config.ID))
 	}
-	s.listenLoop(ctx, "subscribe", s.calls, channels, func() {
-		for _, t := range s.topics.all() {
+	s.listenLoop(ctx, "subscribe", s.Calls, channels, func() {
+		for _, t := range s.Topics.all() {
 			if s.watch.left(t) == 0 {
 				t.wake()
 			}
@@ -38,12 +38,12 @@ func (s *engine) controlLoop(ctx context.Context) {
 
 // ringLoop listens to the channel on which a server is rung at one node of a Cluster. Only then the
 // number of listeners that PUBLISH returns there is exact.
-func (s *engine) ringLoop(ctx context.Context, n *node) {
-	s.listenLoop(ctx, "subscribe "+n.name, n.client, []string{ringChannel(s.config.prefix, n.name)}, s.lookNow)
+func (s *Server) ringLoop(ctx context.Context, n *Node) {
+	s.listenLoop(ctx, "subscribe "+n.name, n.client, []string{ringChannel(s.Config.Prefix, n.name)}, s.lookNow)
 }
 
 // lookNow makes the watch look at once.
-func (s *engine) lookNow() {
+func (s *Server) lookNow() {
 	select {
 	case s.watch.now <- struct{}{}:
 	default: // it is about to
@@ -52,9 +52,9 @@ func (s *engine) lookNow() {
 
 // listenLoop listens to channels until ctx is done. It calls subscribed when messages arrive from
 // now on.
-func (s *engine) listenLoop(ctx context.Context, call string, rdb redis.UniversalClient, channels []string, subscribed func()) {
+func (s *Server) listenLoop(ctx context.Context, call string, rdb redis.UniversalClient, channels []string, subscribed func()) {
 	var slow loop.Pace
-	watch := trouble{name: "control", log: s.log, outage: s.outage}
+	watch := trouble{name: "control", log: s.Log, outage: s.outage}
 	for ctx.Err() == nil {
 		began := time.Now()
 		err := s.listen(ctx, rdb, channels, subscribed, func() { watch.note(call, nil) })
@@ -76,14 +76,14 @@ func (s *engine) listenLoop(ctx context.Context, call string, rdb redis.Universa
 	}
 }
 
-// controlSilence is how long a channel can be silent before the connection is tested.
-const controlSilence = 30 * time.Second
+// ControlSilence is how long a channel can be silent before the connection is tested.
+const ControlSilence = 30 * time.Second
 
 // listen subscribes and dispatches messages until something fails. It calls heard after every
 // message from Redis.
-func (s *engine) listen(ctx context.Context, rdb redis.UniversalClient, channels []string, subscribed, heard func()) error {
+func (s *Server) listen(ctx context.Context, rdb redis.UniversalClient, channels []string, subscribed, heard func()) error {
 	g := loop.SignOf(ctx)
-	dials := s.dialTimeout + callTimeout // each of the following calls can make a connection
+	dials := s.dialTimeout + CallTimeout // each of the following calls can make a connection
 	g.Rest(dials)
 	sub := rdb.Subscribe(ctx, channels...)
 	// Close ends a pending Receive. Its error is about a connection that is no longer needed.
@@ -96,8 +96,8 @@ func (s *engine) listen(ctx context.Context, rdb redis.UniversalClient, channels
 	asked := false
 	var timeout net.Error
 	for {
-		g.Rest(dials + controlSilence)
-		msg, err := sub.ReceiveTimeout(ctx, controlSilence)
+		g.Rest(dials + ControlSilence)
+		msg, err := sub.ReceiveTimeout(ctx, ControlSilence)
 		g.Turn()
 		switch {
 		case err == nil:
@@ -105,9 +105,9 @@ func (s *engine) listen(ctx context.Context, rdb redis.UniversalClient, channels
 			heard()
 			switch m := msg.(type) {
 			case *redis.Message:
-				if m.Channel == script.ControlChannel(s.config.prefix) {
+				if m.Channel == script.ControlChannel(s.Config.Prefix) {
 					s.obey(m.Payload)
-				} else if t := s.topics.get(m.Payload); t != nil {
+				} else if t := s.Topics.Get(m.Payload); t != nil {
 					t.ring()
 				}
 			case *redis.Subscription:
@@ -128,9 +128,9 @@ func (s *engine) listen(ctx context.Context, rdb redis.UniversalClient, channels
 }
 
 // obey carries out a message.
-func (s *engine) obey(text string) {
+func (s *Server) obey(text string) {
 	m, ok := record.DecodeMessage(text)
-	t := s.topics.get(m.Topic)
+	t := s.Topics.Get(m.Topic)
 	if !ok || t == nil {
 		return
 	}
@@ -144,10 +144,10 @@ func (s *engine) obey(text string) {
 	case "resume":
 		t.resume()
 	case "cancel":
-		t.cancelRun(m.Job, m.Fence, run.ErrCancelled)
+		t.CancelRun(m.Job, m.Fence, run.ErrCancelled)
 		t.placeFreed()
 	case "replace":
-		t.cancelRun(m.Job, m.Fence, run.ErrReplaced)
+		t.CancelRun(m.Job, m.Fence, run.ErrReplaced)
 		t.placeFreed()
 	}
 }

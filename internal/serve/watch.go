@@ -1,4 +1,4 @@
-package delayq
+package serve
 
 import (
 	"context"
@@ -14,8 +14,8 @@ import (
 	"github.com/delayq/delayq/internal/script"
 )
 
-// watchLimit is the most topics that one call covers.
-const watchLimit = 200
+// WatchLimit is the most topics that one call covers.
+const WatchLimit = 200
 
 // A watch is the shared tick of a server's topics. Once a tick, one call for up to 200 topics asks
 // two things.
@@ -33,7 +33,7 @@ type watch struct {
 	now chan struct{} // receives a token when the next look is due at once
 
 	mu     sync.Mutex
-	asleep map[*topicServer]*nap
+	asleep map[*Topic]*nap
 }
 
 // A nap is one rest of a topic that leaves its ticks to the watch. It lasts until the earliest
@@ -45,19 +45,19 @@ type nap struct {
 }
 
 // add lets a topic rest whose earliest head is due after wait. It returns how long.
-func (w *watch) add(t *topicServer, wait time.Duration) time.Duration {
+func (w *watch) add(t *Topic, wait time.Duration) time.Duration {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.asleep == nil {
-		w.asleep = make(map[*topicServer]*nap)
+		w.asleep = make(map[*Topic]*nap)
 	}
-	now, rest := time.Now(), min(wait, t.server.patience())
+	now, rest := time.Now(), min(wait, t.Server.patience())
 	w.asleep[t] = &nap{at: now, head: wait, until: now.Add(rest)}
 	return rest
 }
 
 // left returns how long a topic may still rest. It is 0 if the topic does not rest.
-func (w *watch) left(t *topicServer) time.Duration {
+func (w *watch) left(t *Topic) time.Duration {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if n := w.asleep[t]; n != nil {
@@ -67,7 +67,7 @@ func (w *watch) left(t *topicServer) time.Duration {
 }
 
 // remove reports whether the topic has rested.
-func (w *watch) remove(t *topicServer) bool {
+func (w *watch) remove(t *Topic) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	_, asleep := w.asleep[t]
@@ -75,20 +75,20 @@ func (w *watch) remove(t *topicServer) bool {
 	return asleep
 }
 
-// watched is a topic and its nap, if it rests.
-type watched struct {
-	topic *topicServer
+// Watched is a topic and its nap, if it rests.
+type Watched struct {
+	Topic *Topic
 	nap   *nap
 }
 
 // watched returns the topics that rest or wait for a ring, by node.
-func (s *engine) watched() map[*node][]watched {
-	all := s.topics.all()
-	by := make(map[*node][]watched)
+func (s *Server) watched() map[*Node][]Watched {
+	all := s.Topics.all()
+	by := make(map[*Node][]Watched)
 	s.watch.mu.Lock()
 	defer s.watch.mu.Unlock()
 	for _, t := range all {
-		one := watched{t, s.watch.asleep[t]}
+		one := Watched{t, s.watch.asleep[t]}
 		if n := t.node.Load(); n != nil && (one.nap != nil || t.rings.Load()) {
 			by[n] = append(by[n], one)
 		}
@@ -99,11 +99,11 @@ func (s *engine) watched() map[*node][]watched {
 // update makes a nap end when its head is due: after wait, by the reply to a call that was sent at
 // sent. A delayed reply does not postpone the known head, if both can be the same. A nap that has
 // ended is left alone, because its topic has checked for itself since.
-func (w *watch) update(one watched, sent time.Time, wait, patience time.Duration) {
+func (w *watch) update(one Watched, sent time.Time, wait, patience time.Duration) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	n := one.nap
-	if n == nil || w.asleep[one.topic] != n {
+	if n == nil || w.asleep[one.Topic] != n {
 		return
 	}
 	now := time.Now()
@@ -111,15 +111,15 @@ func (w *watch) update(one watched, sent time.Time, wait, patience time.Duration
 		wait = known
 	}
 	n.at, n.head, n.until = now, wait, now.Add(min(wait, patience))
-	one.topic.loops.promote.RestUntil(n.until)
+	one.Topic.Loops.promote.RestUntil(n.until)
 }
 
 // watchLoop looks at the topics once a tick. Like those of the promote loops, its ticks are
 // shortened by up to a tenth. A tick is measured from the start of one look to the start of the
 // next, because topics rely on that, however slow Redis is and however many calls a look takes.
-func (s *engine) watchLoop(ctx context.Context) {
-	asked := trouble{name: "watch", log: s.log, outage: s.outage}
-	tick, took := s.config.tick, time.Duration(0)
+func (s *Server) watchLoop(ctx context.Context) {
+	asked := trouble{name: "watch", log: s.Log, outage: s.outage}
+	tick, took := s.Config.Tick, time.Duration(0)
 	for {
 		rest := max(tick-rand.N(tick/10).Truncate(time.Millisecond)-took, tick/2)
 		loop.SignOf(ctx).Rest(rest)
@@ -149,17 +149,17 @@ func (s *engine) watchLoop(ctx context.Context) {
 
 // eachNode makes calls about topics side by side, each for at most watchLimit topics of one node.
 // It returns their number and one of their errors.
-func (s *engine) eachNode(
-	ctx context.Context, by map[*node][]watched, call func(ctx context.Context, n *node, some []watched) error,
+func (s *Server) eachNode(
+	ctx context.Context, by map[*Node][]Watched, call func(ctx context.Context, n *Node, some []Watched) error,
 ) (calls int, err error) {
 	for _, list := range by {
-		calls += (len(list) + watchLimit - 1) / watchLimit
+		calls += (len(list) + WatchLimit - 1) / WatchLimit
 	}
 	signs := loop.SignOf(ctx).Split(calls)
 	defer loop.SignOf(ctx).Join()
 	errs, next := make(chan error), 0
 	for n, list := range by {
-		for some := range slices.Chunk(list, watchLimit) {
+		for some := range slices.Chunk(list, WatchLimit) {
 			g := signs[next]
 			next++
 			contain.Launch(nil, func() {
@@ -181,9 +181,9 @@ func (s *engine) eachNode(
 }
 
 // look passes the results of one call to the topics that it covers.
-func (s *engine) look(ctx context.Context, n *node, some []watched) error {
+func (s *Server) look(ctx context.Context, n *Node, some []Watched) error {
 	sent := time.Now()
-	now, waits, marks, err := s.watchCall(ctx, n, some)
+	now, waits, marks, err := s.WatchCall(ctx, n, some)
 	received := time.Now()
 	if ctx.Err() != nil {
 		return nil
@@ -195,14 +195,14 @@ func (s *engine) look(ctx context.Context, n *node, some []watched) error {
 	for i, one := range some {
 		if err != nil {
 			s.watch.update(one, received, 0, 0) // each checks for itself
-			if s.watch.off.Load() && one.topic.rings.Load() {
-				one.topic.seek()
+			if s.watch.off.Load() && one.Topic.rings.Load() {
+				one.Topic.seek()
 			}
 			continue
 		}
-		t := one.topic
-		if t.clock.read(now, sent, received); one.nap != nil {
-			t.turn(turnPromote)
+		t := one.Topic
+		if t.clock.Read(now, sent, received); one.nap != nil {
+			t.turn(TurnPromote)
 		}
 		if marks[i] == markElsewhere {
 			s.watch.update(one, received, 0, 0)
@@ -229,12 +229,12 @@ const (
 	markElsewhere = 'm' // another node of the cluster serves the topic
 )
 
-// watchCall is one call of the watch script. It returns Redis's clock, and for each of these topics
+// WatchCall is one call of the watch script. It returns Redis's clock, and for each of these topics
 // how long it has nothing to do and a mark.
-func (s *engine) watchCall(ctx context.Context, n *node, some []watched) (now int64, waits []time.Duration, marks string, err error) {
+func (s *Server) WatchCall(ctx context.Context, n *Node, some []Watched) (now int64, waits []time.Duration, marks string, err error) {
 	keys := make([]any, 0, 11*len(some))
 	for _, one := range some {
-		k := one.topic.keys
+		k := one.Topic.Keys
 		keys = append(keys, k.Bucket, k.Leases, k.Slots, k.Handoff, k.Waiting, k.Ready, k.Turn, k.Idle, k.Meta, k.Held, k.Parked)
 	}
 	r, err := s.askNode(ctx, n, script.Watch, keys, n.name)
@@ -242,28 +242,28 @@ func (s *engine) watchCall(ctx context.Context, n *node, some []watched) (now in
 		err = fmt.Errorf("watch: %w", script.ErrReply)
 	}
 	for i := range r.List(2) {
-		waits = append(waits, waitOf(r.List(2).Number(i)))
+		waits = append(waits, WaitOf(r.List(2).Number(i)))
 	}
 	return r.Now(), waits, r.Text(3), err
 }
 
 // askNode executes a script that reads several topics. A node of a cluster gets their keys as
 // arguments, because declared keys must be of one slot.
-func (s *engine) askNode(ctx context.Context, n *node, script *script.Script, keys []any, args ...any) (script.Reply, error) {
-	call, cancel := context.WithTimeout(ctx, callTimeout)
+func (s *Server) askNode(ctx context.Context, n *Node, script *script.Script, keys []any, args ...any) (script.Reply, error) {
+	call, cancel := context.WithTimeout(ctx, CallTimeout)
 	defer cancel()
-	if g := loop.SignOf(ctx); !n.only { // the client of a cluster's node has no signHook
+	if g := loop.SignOf(ctx); !n.Only { // the client of a cluster's node has no signHook
 		g.Call(call)
 		defer g.Called()
 	}
-	if n.only {
-		return n.scripts.Call(call, script, "", 0, keys, args...)
+	if n.Only {
+		return n.Scripts.Call(call, script, "", 0, keys, args...)
 	}
-	return n.scripts.Call(call, script, "", 0, nil, append(args, keys...)...)
+	return n.Scripts.Call(call, script, "", 0, nil, append(args, keys...)...)
 }
 
 // patience returns how long a topic relies on a watch that reports nothing.
-func (s *engine) patience() time.Duration { return s.config.tick + s.config.tick/10 }
+func (s *Server) patience() time.Duration { return s.Config.Tick + s.Config.Tick/10 }
 
 // sharesTick reports whether topics can leave their ticks to the watch.
-func (s *engine) sharesTick() bool { return !s.watch.off.Load() }
+func (s *Server) sharesTick() bool { return !s.watch.off.Load() }

@@ -1,4 +1,4 @@
-package delayq
+package serve
 
 import (
 	"context"
@@ -16,22 +16,22 @@ import (
 // runs that end and send the numbers every historyEvery. These calls are apart from those that
 // settle jobs. If one fails, its numbers go with a later one.
 const (
-	historyEvery = 10 * time.Second
+	HistoryEvery = 10 * time.Second
 
-	// historyPatience is how long a call without a reply is repeated. It is less than the time for
+	// HistoryPatience is how long a call without a reply is repeated. It is less than the time for
 	// which its receipt is kept, so no number is added twice.
-	historyPatience = 2 * time.Minute
+	HistoryPatience = 2 * time.Minute
 
-	// historyLeft is the most topics without a handler any more whose numbers still wait.
-	historyLeft = 100
+	// HistoryLeft is the most topics without a handler any more whose numbers still wait.
+	HistoryLeft = 100
 )
 
-// sums are the numbers of the series.
-type sums [record.SeriesCount]int64
+// Sums are the numbers of the series.
+type Sums [record.SeriesCount]int64
 
 // add counts a run that has ended. A run without a handler's call has neither lateness nor run
 // time.
-func (s *sums) add(r *settle.Row) {
+func (s *Sums) add(r *settle.Row) {
 	outcome := r.Outcome()
 	for i, name := range record.Outcomes {
 		if name == outcome {
@@ -51,34 +51,34 @@ func (s *sums) add(r *settle.Row) {
 // A chronicle counts the runs of a topic that have ended. topicServer.mu guards its first two
 // fields. Only the history loop uses the others.
 type chronicle struct {
-	sums    sums // not sent yet
+	Sums    Sums // not sent yet
 	changed bool
 
 	series *script.Series
 	number string    // of the call that must be repeated; empty: none
-	sent   sums      // by that call
+	sent   Sums      // by that call
 	since  time.Time // when it was first sent
 	doubt  bool      // it may have been executed
 }
 
-// countLocked counts a run that has ended.
-func (t *topicServer) countLocked(r *settle.Row) {
-	if !t.server.config.history {
+// CountLocked counts a run that has ended.
+func (t *Topic) CountLocked(r *settle.Row) {
+	if !t.Server.Config.History {
 		return
 	}
-	t.history.sums.add(r)
-	t.history.changed = true
+	t.History.Sums.add(r)
+	t.History.changed = true
 }
 
 // historyLoop sends what was counted. It ends with ctx, or after a last call when the last job is
 // settled.
-func (s *engine) historyLoop(ctx context.Context) {
-	asked := trouble{name: "history", log: s.log, outage: s.outage}
+func (s *Server) historyLoop(ctx context.Context) {
+	asked := trouble{name: "history", log: s.Log, outage: s.outage}
 	var slow loop.Pace
 	var gone bool // Redis did not answer the last call
 	for last := false; !last; {
 		// not in step with other servers
-		rest := historyEvery + rand.N(s.config.tick).Truncate(time.Millisecond)
+		rest := HistoryEvery + rand.N(s.Config.Tick).Truncate(time.Millisecond)
 		if gone { // an outage lasts until each failed call has been answered
 			rest = slow.Next()
 		}
@@ -95,7 +95,7 @@ func (s *engine) historyLoop(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
-		calls, err := s.sendHistory(ctx)
+		calls, err := s.SendHistory(ctx)
 		if calls > 0 && ctx.Err() == nil {
 			asked.note("history", err)
 		}
@@ -105,11 +105,11 @@ func (s *engine) historyLoop(ctx context.Context) {
 	}
 }
 
-// sendHistory sends what was counted in all topics, with one call for each that has changed. It
+// SendHistory sends what was counted in all topics, with one call for each that has changed. It
 // returns the number of calls and the first error. It stops if Redis is away.
-func (s *engine) sendHistory(ctx context.Context) (calls int, err error) {
-	topics := s.topics.all()
-	gone := s.takeLeft()
+func (s *Server) SendHistory(ctx context.Context) (calls int, err error) {
+	topics := s.Topics.all()
+	gone := s.TakeLeft()
 	for i, t := range append(gone, topics...) {
 		sent, failed := t.sendHistory(ctx)
 		if sent {
@@ -119,27 +119,27 @@ func (s *engine) sendHistory(ctx context.Context) (calls int, err error) {
 			err = failed
 		}
 		if i < len(gone) && failed != nil {
-			s.leave(t)
+			s.Leave(t)
 		}
 		if failed != nil && (script.Away(failed) || ctx.Err() != nil) {
-			s.leave(gone[min(i+1, len(gone)):]...)
+			s.Leave(gone[min(i+1, len(gone)):]...)
 			return calls, err
 		}
 	}
 	return calls, err
 }
 
-// leave keeps topics that the server no longer serves until their numbers are sent.
-func (s *engine) leave(gone ...*topicServer) {
-	if !s.config.history {
+// Leave keeps topics that the server no longer serves until their numbers are sent.
+func (s *Server) Leave(gone ...*Topic) {
+	if !s.Config.History {
 		return
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.left = append(s.left, gone[:min(len(gone), historyLeft-len(s.left))]...)
+	s.left = append(s.left, gone[:min(len(gone), HistoryLeft-len(s.left))]...)
 }
 
-func (s *engine) takeLeft() []*topicServer {
+func (s *Server) TakeLeft() []*Topic {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	gone := s.left
@@ -148,16 +148,16 @@ func (s *engine) takeLeft() []*topicServer {
 }
 
 // sendHistory is one call of the chronicle script. It reports whether there was anything to send.
-func (t *topicServer) sendHistory(ctx context.Context) (sent bool, err error) {
-	h := &t.history
-	if time.Since(h.since) > historyPatience {
+func (t *Topic) sendHistory(ctx context.Context) (sent bool, err error) {
+	h := &t.History
+	if time.Since(h.since) > HistoryPatience {
 		h.number = "" // the numbers are lost, because nobody knows whether they were added
 	}
 	if h.number == "" {
-		t.mu.Lock()
+		t.Mu.Lock()
 		changed := h.changed
-		h.sent, h.sums, h.changed = h.sums, sums{}, false
-		t.mu.Unlock()
+		h.sent, h.Sums, h.changed = h.Sums, Sums{}, false
+		t.Mu.Unlock()
 		if !changed {
 			return false, nil
 		}
@@ -167,11 +167,11 @@ func (t *topicServer) sendHistory(ctx context.Context) (sent bool, err error) {
 		h.number, h.doubt = h.series.Next(), false
 		h.since = time.Now().Round(0) // by the wall clock, which a suspended machine does not stop
 	}
-	call, cancel := context.WithTimeout(ctx, callTimeout)
+	call, cancel := context.WithTimeout(ctx, CallTimeout)
 	defer cancel()
 	doubt := h.doubt
 	h.doubt = true // even if the call ends this goroutine
-	_, err = t.server.scripts.Exec(call, script.Chronicle, t.keys, h.series.Receipt(t.keys), 0, h.number, record.EncodeSums(record.SeriesNames, h.sent[:]))
+	_, err = t.Server.Scripts.Exec(call, script.Chronicle, t.Keys, h.series.Receipt(t.Keys), 0, h.number, record.EncodeSums(record.SeriesNames, h.sent[:]))
 	if err == nil {
 		h.number = ""
 		return true, nil
@@ -179,12 +179,12 @@ func (t *topicServer) sendHistory(ctx context.Context) (sent bool, err error) {
 	// If a repeated call was not executed, the call before it may have been.
 	h.doubt = !script.Certain(err) || doubt && script.Away(err)
 	if !h.doubt {
-		t.mu.Lock()
+		t.Mu.Lock()
 		for i, n := range h.sent {
-			h.sums[i] += n
+			h.Sums[i] += n
 		}
 		h.changed = true
-		t.mu.Unlock()
+		t.Mu.Unlock()
 		h.number = ""
 	}
 	return true, fmt.Errorf("history: %w", err)

@@ -1,4 +1,4 @@
-package delayq
+package serve
 
 import (
 	"cmp"
@@ -26,17 +26,17 @@ import (
 // Its state is in small parts, which make no calls: workers (who may start), holdings (which jobs
 // are this server's), outcomes (what Redis must be told), and the firer, which belongs to the
 // promote loop.
-type topicServer struct {
-	server   *engine
-	keys     *script.Keys
+type Topic struct {
+	Server   *Server
+	Keys     *script.Keys
 	task     task
 	defaults record.Options  // defaults of what the job's record leaves open
-	base     context.Context // parent of the handlers' contexts
-	clock    clock
+	Base     context.Context // parent of the handlers' contexts
+	clock    Clock
 	trouble  trouble
-	loops    topicLoops
+	Loops    topicLoops
 	timer    timer
-	firer    *fire.Firer
+	Firer    *fire.Firer
 	pruner   pruner
 	paused   bool                      // the first taker has found the topic paused
 	removeBy atomic.Pointer[time.Time] // see leaveBy; nil: the topic is not being removed
@@ -47,7 +47,7 @@ type topicServer struct {
 	leaving           bool           // being removed; guarded by Server.mu
 	found             bool           // by a pattern
 
-	node    atomic.Pointer[node] // that serves the topic
+	node    atomic.Pointer[Node] // that serves the topic
 	rings   atomic.Bool          // the first taker waits for rings, and not by a blocking pop
 	popping atomic.Bool          // a blocking pop is in flight
 	listed  atomic.Bool          // the server waits for a ring, as far as is known
@@ -60,7 +60,7 @@ type topicServer struct {
 	// loop uses it.
 	bypassed time.Time
 
-	waits     sync.WaitGroup // blocking pops
+	Waits     sync.WaitGroup // blocking pops
 	waitSign  loop.Sign      // of the goroutine that makes them
 	slowWait  loop.Pace      // of the pop
 	unsure    atomic.Bool    // a cancel message may have been missed
@@ -69,14 +69,14 @@ type topicServer struct {
 	pruneOpen atomic.Bool    // the last prune had no reply
 	woken     atomic.Bool    // a job may be due earlier than is known
 
-	mu       sync.Mutex
-	workers  workers.Workers
+	Mu       sync.Mutex
+	Workers  workers.Workers
 	gather   *time.Timer       // ends the wait for a batch to be full; nil: nothing waits
 	given    []*workers.Member // have been given workers of the pool, and are not yet told
 	owned    run.Holdings
-	outcomes settle.Queue
-	history  chronicle
-	ends     []keyEnd   // jobs that are no longer running, for the unpark script
+	Outcomes settle.Queue
+	History  chronicle
+	ends     []KeyEnd   // jobs that are no longer running, for the unpark script
 	ended    fire.Ended // runs of schedules
 	turns    turns
 	pace     pace  // of takes
@@ -110,41 +110,41 @@ func (l *latch) expect() (set bool) {
 	return set
 }
 
-func (t *topicServer) init() {
-	s := t.server
-	if m := t.workers.Member; m != nil && t.workers.Count == 0 && !s.config.own {
-		t.workers.Count = m.Pool.Size
+func (t *Topic) init() {
+	s := t.Server
+	if m := t.Workers.Member; m != nil && t.Workers.Count == 0 && !s.Config.Own {
+		t.Workers.Count = m.Pool.Size
 	}
-	if t.workers.Count == 0 {
-		t.workers.Count = s.config.concurrency
+	if t.Workers.Count == 0 {
+		t.Workers.Count = s.Config.Concurrency
 	}
-	if m := t.workers.Member; m != nil {
-		t.workers.Count = min(t.workers.Count, m.Pool.Size)
+	if m := t.Workers.Member; m != nil {
+		t.Workers.Count = min(t.Workers.Count, m.Pool.Size)
 	}
-	t.workers.Cautious = t.defaults.Retry >= 0
-	t.workers.HandlerTime = workers.AheadUnknown
-	t.trouble = trouble{name: t.keys.Topic, log: s.log.With("topic", t.keys.Topic), outage: s.outage}
+	t.Workers.Cautious = t.defaults.Retry >= 0
+	t.Workers.HandlerTime = workers.AheadUnknown
+	t.trouble = trouble{name: t.Keys.Topic, log: s.Log.With("topic", t.Keys.Topic), outage: s.outage}
 	t.owned.Freed = t.freedLocked
 	t.owned.Lost = func(r *run.Run) {
 		if t.noteEndLocked(r); len(t.ends) > 0 {
-			t.loops.settle.Wake()
+			t.Loops.settle.Wake()
 		}
 	}
-	t.outcomes.Ready = func() { t.loops.settle.Wake() }
-	t.outcomes.Pile = func() { t.loops.settleMore.Wake() }
-	t.firer = fire.New(t.keys, s.config.tick, s.config.calendars, t.trouble.log, t.execOn)
+	t.Outcomes.Ready = func() { t.Loops.settle.Wake() }
+	t.Outcomes.Pile = func() { t.Loops.settleMore.Wake() }
+	t.Firer = fire.New(t.Keys, s.Config.Tick, s.Config.Calendars, t.trouble.log, t.execOn)
 }
 
 // build makes the loops of a topic. They rest until begin.
-func (t *topicServer) build(as *lifetime) {
+func (t *Topic) build(as *lifetime) {
 	fetch, endFetch := context.WithCancel(as.fetch)
 	work, endWork := context.WithCancel(as.work)
-	t.base, t.endFetch, t.endWork = work, endFetch, endWork
-	n := t.server.nodeOf(fetch, t.keys, as)
+	t.Base, t.endFetch, t.endWork = work, endFetch, endWork
+	n := t.Server.nodeOf(fetch, t.Keys, as)
 	t.node.Store(n)
-	ls, l := &t.server.loops, &t.loops
-	id := t.server.config.id
-	first, second := t.newTaker(t.keys.Taken(id)), t.newTaker(t.keys.Taken(id+"+"))
+	ls, l := &t.Server.loops, &t.Loops
+	id := t.Server.Config.ID
+	first, second := t.NewTaker(t.Keys.Taken(id)), t.NewTaker(t.Keys.Taken(id+"+"))
 	one, more := &settler{series: script.NewSeries()}, &settler{series: script.NewSeries()}
 	held := &extender{}
 	t.waitSign.Wait()
@@ -161,8 +161,8 @@ func (t *topicServer) build(as *lifetime) {
 }
 
 // begin starts the loops. They wake each other, so none begins before all of them are known.
-func (t *topicServer) begin() {
-	l := &t.loops
+func (t *Topic) begin() {
+	l := &t.Loops
 	for _, one := range []*loop.Loop{l.promote, l.take, l.extend} {
 		one.Wake()
 	}
@@ -170,7 +170,7 @@ func (t *topicServer) begin() {
 
 // outside calls code of the user from a step of a loop. The loops of other topics do not wait for
 // it.
-func (t *topicServer) outside(l *loop.Loop, f func()) {
+func (t *Topic) outside(l *loop.Loop, f func()) {
 	if l == nil {
 		f()
 		return
@@ -179,11 +179,11 @@ func (t *topicServer) outside(l *loop.Loop, f func()) {
 }
 
 // leaveBy returns when takes without a reply are given up, once the topic is stopped.
-func (t *topicServer) leaveBy() time.Time {
+func (t *Topic) leaveBy() time.Time {
 	if by := t.removeBy.Load(); by != nil {
 		return *by
 	}
-	return t.server.leaveBy()
+	return t.Server.leaveBy()
 }
 
 // A topicCall is one call of a script of the topic.
@@ -201,28 +201,28 @@ type topicCall struct {
 
 // exec makes a call. It bounds the time, notes when trouble begins and ends, and reads Redis's
 // clock from the reply. ctx is the context of the calling loop.
-func (t *topicServer) exec(ctx context.Context, c topicCall, args ...any) (script.Reply, error) {
+func (t *Topic) exec(ctx context.Context, c topicCall, args ...any) (script.Reply, error) {
 	whole := ctx
 	if c.outlives {
-		whole = loop.Signed(t.base, loop.SignOf(ctx))
+		whole = loop.Signed(t.Base, loop.SignOf(ctx))
 	}
-	call, cancel := context.WithTimeout(whole, cmp.Or(c.timeout, callTimeout))
+	call, cancel := context.WithTimeout(whole, cmp.Or(c.timeout, CallTimeout))
 	defer cancel()
-	scripts := t.server.scripts
+	scripts := t.Server.Scripts
 	if c.caller != nil {
 		scripts = *c.caller
 	}
 	sent := time.Now()
-	r, err := scripts.Exec(call, c.script, t.keys, c.receipt, c.jobs, args...)
+	r, err := scripts.Exec(call, c.script, t.Keys, c.receipt, c.jobs, args...)
 	if err == nil {
-		t.clock.read(r.Now(), sent, time.Now())
+		t.clock.Read(r.Now(), sent, time.Now())
 	}
 	switch stopped := ctx.Err(); {
 	case stopped != nil && c.outlives:
 		return r, stopped
 	case stopped != nil && err != nil: // interrupted
 	case err == nil && c.within != nil:
-		t.trouble.note(c.script.Name, c.within(call, scripts, t.keys.Topic, r))
+		t.trouble.note(c.script.Name, c.within(call, scripts, t.Keys.Topic, r))
 	default:
 		t.trouble.note(c.script.Name, err)
 	}
@@ -230,104 +230,104 @@ func (t *topicServer) exec(ctx context.Context, c topicCall, args ...any) (scrip
 }
 
 // execOn is exec for a call that goes on after its loop is stopped.
-func (t *topicServer) execOn(ctx context.Context, s *script.Script, jobs int, args ...any) (script.Reply, error) {
+func (t *Topic) execOn(ctx context.Context, s *script.Script, jobs int, args ...any) (script.Reply, error) {
 	return t.exec(ctx, topicCall{script: s, jobs: jobs, outlives: true}, args...)
 }
 
 // freed notes that there may be room for more jobs.
-func (t *topicServer) freed() {
-	t.mu.Lock()
-	defer t.mu.Unlock()
+func (t *Topic) freed() {
+	t.Mu.Lock()
+	defer t.Mu.Unlock()
 	t.freedLocked()
 }
 
-func (t *topicServer) freedLocked() {
+func (t *Topic) freedLocked() {
 	if t.room.give() {
-		t.loops.take.Wake()
+		t.Loops.take.Wake()
 	}
 }
 
-// expectRoom reports whether there may be room for jobs. Otherwise freed wakes the first taker.
-func (t *topicServer) expectRoom() bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
+// ExpectRoom reports whether there may be room for jobs. Otherwise freed wakes the first taker.
+func (t *Topic) ExpectRoom() bool {
+	t.Mu.Lock()
+	defer t.Mu.Unlock()
 	return t.room.expect()
 }
 
 // waitsForRoom reports whether the first taker waits for room, and not for a job or for the end of
 // a pause.
-func (t *topicServer) waitsForRoom() bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
+func (t *Topic) waitsForRoom() bool {
+	t.Mu.Lock()
+	defer t.Mu.Unlock()
 	return t.room.waited
 }
 
 // rested notes that the first taker no longer waits for the end of a pause.
-func (t *topicServer) rested() {
-	t.mu.Lock()
-	defer t.mu.Unlock()
+func (t *Topic) rested() {
+	t.Mu.Lock()
+	defer t.Mu.Unlock()
 	t.resumed.waited = false
 }
 
 // noteTook is workers.took.
-func (t *topicServer) noteTook(d time.Duration, n int) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.workers.Took(d, n)
+func (t *Topic) noteTook(d time.Duration, n int) {
+	t.Mu.Lock()
+	defer t.Mu.Unlock()
+	t.Workers.Took(d, n)
 }
 
 // patience is workers.patience.
-func (t *topicServer) patience() time.Duration {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.workers.Patience()
+func (t *Topic) patience() time.Duration {
+	t.Mu.Lock()
+	defer t.Mu.Unlock()
+	return t.Workers.Patience()
 }
 
 // resume notes that the topic may have been resumed, or that its limits have changed.
-func (t *topicServer) resume() {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.workers.KeysLimited = true // until the next reply
+func (t *Topic) resume() {
+	t.Mu.Lock()
+	defer t.Mu.Unlock()
+	t.Workers.KeysLimited = true // until the next reply
 	if t.resumed.give() {
-		t.loops.take.Wake()
+		t.Loops.take.Wake()
 	}
 }
 
 // expectResume reports whether the topic may have been resumed. Otherwise resume wakes the first
 // taker.
-func (t *topicServer) expectResume() bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
+func (t *Topic) expectResume() bool {
+	t.Mu.Lock()
+	defer t.Mu.Unlock()
 	return t.resumed.expect()
 }
 
 // turn notes that a loop has started another iteration.
-func (t *topicServer) turn(loop int) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
+func (t *Topic) turn(loop int) {
+	t.Mu.Lock()
+	defer t.Mu.Unlock()
 	t.turns.last[loop] = time.Now()
 }
 
-// roomLocked returns how many jobs to take now; 0: none.
-func (t *topicServer) roomLocked() int { return t.workers.Room(len(t.owned.Runs)) }
+// RoomLocked returns how many jobs to take now; 0: none.
+func (t *Topic) RoomLocked() int { return t.Workers.Room(len(t.owned.Runs)) }
 
-// hasIdleWorker reports whether there is an idle worker that no requested or taken job will use. In
+// HasIdleWorker reports whether there is an idle worker that no requested or taken job will use. In
 // a pool it reports whether the topic may have another worker: the wait for a job needs none.
-func (t *topicServer) hasIdleWorker() bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.workers.Member != nil {
-		return !t.workers.AtCount()
+func (t *Topic) HasIdleWorker() bool {
+	t.Mu.Lock()
+	defer t.Mu.Unlock()
+	if t.Workers.Member != nil {
+		return !t.Workers.AtCount()
 	}
-	return t.workers.Unclaimed() > 0
+	return t.Workers.Unclaimed() > 0
 }
 
 // reserve is workers.reserve. In a pool, it first claims workers. If there are none, the topic
 // waits for one.
-func (t *topicServer) reserve(full bool) (n, free int) {
-	t.mu.Lock()
+func (t *Topic) reserve(full bool) (n, free int) {
+	t.Mu.Lock()
 	defer t.unlock()
-	w := &t.workers
+	w := &t.Workers
 	t.adjustToLocked(w.Count, 0)
 	n, free = w.Reserve(full, len(t.owned.Runs))
 	if !full && n == 0 {
@@ -338,59 +338,59 @@ func (t *topicServer) reserve(full bool) (n, free int) {
 }
 
 // expect is workers.expect. It wakes the second taker if that can take many more at the same time.
-func (t *topicServer) expect(reserved, got int, many bool) {
-	t.mu.Lock()
+func (t *Topic) expect(reserved, got int, many bool) {
+	t.Mu.Lock()
 	defer t.unlock()
-	t.workers.Expect(reserved, got, many)
+	t.Workers.Expect(reserved, got, many)
 	t.adjustLocked(0)
-	t.startWorkerLocked() // for a batch that waited for these
-	if t.workers.RoomForTwo(len(t.owned.Runs)) {
-		t.loops.takeMore.Wake()
+	t.StartWorkerLocked() // for a batch that waited for these
+	if t.Workers.RoomForTwo(len(t.owned.Runs)) {
+		t.Loops.takeMore.Wake()
 	}
 }
 
-// admit accepts a taken job. The job starts as soon as a worker is idle; if it is refused, the
+// Admit accepts a taken job. The job starts as soon as a worker is idle; if it is refused, the
 // refusal is reported to Redis.
-func (t *topicServer) admit(r *run.Run, refused *settle.Row) {
-	t.mu.Lock()
+func (t *Topic) Admit(r *run.Run, refused *settle.Row) {
+	t.Mu.Lock()
 	defer t.unlock()
 	t.owned.Add(r, time.Now())
-	t.workers.Arrived(r)
+	t.Workers.Arrived(r)
 	if refused != nil {
 		t.adjustLocked(0)
-		t.outcomes.Add(*refused)
+		t.Outcomes.Add(*refused)
 	} else {
-		t.workers.Queue(r)
+		t.Workers.Queue(r)
 	}
 	t.adjustLocked(0)
-	t.startWorkerLocked()
+	t.StartWorkerLocked()
 }
 
-// startWorkerLocked starts a worker if one is idle and there is a job for it.
-func (t *topicServer) startWorkerLocked() {
+// StartWorkerLocked starts a worker if one is idle and there is a job for it.
+func (t *Topic) StartWorkerLocked() {
 	switch {
-	case t.workers.ToStart():
+	case t.Workers.ToStart():
 		t.launch(t.startWorker)
-	case t.gather == nil && t.workers.WaitsForBatch():
+	case t.gather == nil && t.Workers.WaitsForBatch():
 		t.gatherLocked()
 	}
 }
 
 // startWorker is the goroutine of a worker: it runs jobs until none is left.
-func (t *topicServer) startWorker() {
-	t.mu.Lock()
-	t.workers.Starting = false
+func (t *Topic) startWorker() {
+	t.Mu.Lock()
+	t.Workers.Starting = false
 	var r *run.Run
-	if t.workers.Idle() > 0 { // otherwise another topic of the pool has the worker
+	if t.Workers.Idle() > 0 { // otherwise another topic of the pool has the worker
 		r = t.popLocked(time.Now())
 	}
 	if r != nil {
-		t.workers.Busy++
+		t.Workers.Busy++
 	}
 	t.adjustLocked(0) // next has fewer jobs
-	t.startWorkerLocked()
+	t.StartWorkerLocked()
 	// no room as long as next has jobs for idle workers
-	if !t.workers.Starting && t.roomLocked() > 0 {
+	if !t.Workers.Starting && t.RoomLocked() > 0 {
 		t.freedLocked()
 	}
 	t.unlock()
@@ -398,25 +398,25 @@ func (t *topicServer) startWorker() {
 }
 
 // stop prevents any more handlers from starting.
-func (t *topicServer) stop() {
-	t.mu.Lock()
+func (t *Topic) stop() {
+	t.Mu.Lock()
 	defer t.unlock()
-	t.workers.Stopping = true
+	t.Workers.Stopping = true
 	t.endGatherLocked()
 	t.adjustLocked(0)
 }
 
 // popLocked removes the first job that this server still owns from the queue, and marks it as
 // running. With a batch handler, it does the same with the other jobs of a batch.
-func (t *topicServer) popLocked(now time.Time) *run.Run {
-	for r := t.workers.Pop(); r != nil; r = t.workers.Pop() {
+func (t *Topic) popLocked(now time.Time) *run.Run {
+	for r := t.Workers.Pop(); r != nil; r = t.Workers.Pop() {
 		switch {
 		case !t.keepsLocked(r, now):
 			continue
-		case t.workers.PerCall > 0:
+		case t.Workers.PerCall > 0:
 			t.startBatchLocked(r, now)
 		default:
-			r.Begin(t.base, &t.mu, t.keys, now, t.clock.at(now))
+			r.Begin(t.Base, &t.Mu, t.Keys, now, t.clock.At(now))
 		}
 		return r
 	}
@@ -424,7 +424,7 @@ func (t *topicServer) popLocked(now time.Time) *run.Run {
 }
 
 // keepsLocked reports whether this server still owns a job that is about to start.
-func (t *topicServer) keepsLocked(r *run.Run, now time.Time) bool {
+func (t *Topic) keepsLocked(r *run.Run, now time.Time) bool {
 	if t.owned.Expire(r, now); r.Lost == nil {
 		return true
 	}
@@ -432,13 +432,13 @@ func (t *topicServer) keepsLocked(r *run.Run, now time.Time) bool {
 	return false
 }
 
-// giveBack returns the jobs that wait for a worker to become idle. On shutdown it also returns
+// GiveBack returns the jobs that wait for a worker to become idle. On shutdown it also returns
 // those that a worker is being started for.
-func (t *topicServer) giveBack(why error) {
-	t.mu.Lock()
-	lost, rest := t.workers.Spill(errors.Is(why, run.ErrShutdown))
+func (t *Topic) GiveBack(why error) {
+	t.Mu.Lock()
+	lost, rest := t.Workers.Spill(errors.Is(why, run.ErrShutdown))
 	for _, r := range rest {
-		t.outcomes.Add(settle.Row{Run: r, Verb: settle.Return, Err: why})
+		t.Outcomes.Add(settle.Row{Run: r, Verb: settle.Return, Err: why})
 	}
 	t.adjustLocked(0)
 	t.unlock()
@@ -449,9 +449,9 @@ func (t *topicServer) giveBack(why error) {
 
 // launch starts a goroutine for running handlers. A handler that calls runtime.Goexit ends the
 // goroutine, after execute has settled its job.
-func (t *topicServer) launch(f func()) {
-	s := t.server
-	contain.Launch(&s.running, f, func(c *contain.Crash) {
+func (t *Topic) launch(f func()) {
+	s := t.Server
+	contain.Launch(&s.Running, f, func(c *contain.Crash) {
 		if c.Kind == contain.Panic {
 			s.loops.Crashed("run", c)
 		}
@@ -459,7 +459,7 @@ func (t *topicServer) launch(f func()) {
 }
 
 // work runs r and then further jobs until none is left.
-func (t *topicServer) work(r *run.Run) {
+func (t *Topic) work(r *run.Run) {
 	for r != nil {
 		r = t.execute(r)
 	}
@@ -467,7 +467,7 @@ func (t *topicServer) work(r *run.Run) {
 
 // execute calls the handler, settles the job by the handler's result, and returns the next job for
 // this worker.
-func (t *topicServer) execute(r *run.Run) (next *run.Run) {
+func (t *Topic) execute(r *run.Run) (next *run.Run) {
 	if r.Batch != nil {
 		return t.executeBatch(r.Batch)
 	}
@@ -478,14 +478,14 @@ func (t *topicServer) execute(r *run.Run) (next *run.Run) {
 		ctx, stop = context.WithDeadlineCause(ctx, r.Deadline, run.ErrTimeout)
 		defer stop()
 	}
-	return t.handle(func() error { return t.task.Run(t.server.config.observer.Begun(ctx, r), r) }, func(err error) *run.Run {
+	return t.handle(func() error { return t.task.Run(t.Server.Config.Observer.Begun(ctx, r), r) }, func(err error) *run.Run {
 		return t.finish(r, context.Cause(ctx), err, time.Now())
 	})
 }
 
 // handle calls a handler, and then finish with what it returns. A panic or runtime.Goexit counts as
 // an error. It returns the next job for this worker.
-func (t *topicServer) handle(handler func() error, finish func(err error) *run.Run) (next *run.Run) {
+func (t *Topic) handle(handler func() error, finish func(err error) *run.Run) (next *run.Run) {
 	var err error
 	returned := false
 	defer func() {
@@ -508,11 +508,11 @@ func (t *topicServer) handle(handler func() error, finish func(err error) *run.R
 
 // finish decides the outcome of a job whose handler has ended. It returns the next job for the
 // worker, or nil if there is none.
-func (t *topicServer) finish(r *run.Run, cause, err error, now time.Time) (next *run.Run) {
+func (t *Topic) finish(r *run.Run, cause, err error, now time.Time) (next *run.Run) {
 	ran := now.Sub(r.Began)
-	settled := t.server.config.judge.Verdict(r, cause, err, ran)
+	settled := t.Server.Config.Judge.Verdict(r, cause, err, ran)
 	settled.Cause, settled.Output = cause, r.Output.End()
-	t.mu.Lock()
+	t.Mu.Lock()
 	abandoned, lost := t.endLocked(settled)
 	next = t.nextLocked(ran, now)
 	t.unlock()
@@ -522,43 +522,43 @@ func (t *topicServer) finish(r *run.Run, cause, err error, now time.Time) (next 
 
 // endLocked notes that the handler of a run has returned, and queues the outcome. That is dropped
 // if the run has lost its job, or if abandonAll has already given the job back.
-func (t *topicServer) endLocked(settled settle.Row) (abandoned bool, lost error) {
+func (t *Topic) endLocked(settled settle.Row) (abandoned bool, lost error) {
 	r := settled.Run
 	abandoned = r.Returned
 	r.Returned = true
 	delete(t.owned.Apart, r)
 	if r.Lost == nil && !abandoned {
-		t.outcomes.Add(settled)
+		t.Outcomes.Add(settled)
 	}
 	return abandoned, r.Lost
 }
 
 // nextLocked returns the next job for a worker whose handler has returned after d, or nil if there
 // is none, or if the pool gives the worker to another topic.
-func (t *topicServer) nextLocked(d time.Duration, now time.Time) (next *run.Run) {
-	t.workers.Ran(d)
-	t.workers.Busy--
+func (t *Topic) nextLocked(d time.Duration, now time.Time) (next *run.Run) {
+	t.Workers.Ran(d)
+	t.Workers.Busy--
 	t.adjustLocked(1)
-	if t.workers.Idle() > 0 {
+	if t.Workers.Idle() > 0 {
 		if next = t.popLocked(now); next != nil {
-			t.workers.Busy++
+			t.Workers.Busy++
 		}
 		t.adjustLocked(0) // next may have had lost jobs
 	}
 	if next == nil {
-		t.startWorkerLocked() // not this worker: its jobs may wait for others of their batch
+		t.StartWorkerLocked() // not this worker: its jobs may wait for others of their batch
 	}
-	if t.roomLocked() > 0 {
+	if t.RoomLocked() > 0 {
 		t.freedLocked()
-		if t.workers.RoomForTwo(len(t.owned.Runs)) {
-			t.loops.takeMore.Wake()
+		if t.Workers.RoomForTwo(len(t.owned.Runs)) {
+			t.Loops.takeMore.Wake()
 		}
 	}
 	return next
 }
 
 // reportEnd reports a run whose outcome was dropped.
-func (t *topicServer) reportEnd(settled settle.Row, abandoned bool, lost error) {
+func (t *Topic) reportEnd(settled settle.Row, abandoned bool, lost error) {
 	switch {
 	case abandoned:
 		t.reportLate(settled)

@@ -1,4 +1,4 @@
-package delayq
+package serve
 
 import (
 	"context"
@@ -18,52 +18,52 @@ import (
 	"github.com/delayq/delayq/internal/workers"
 )
 
-// A config is what a server is told when it is made.
-type config struct {
-	id, prefix  string // id is the name of the server in Redis
-	lease       time.Duration
-	drain       time.Duration
-	tick        time.Duration
-	deadCount   int
-	deadAge     time.Duration
-	failFast    time.Duration // 0: never
-	history     bool          // what happens in the topics is counted
-	concurrency int           // workers of a topic that does not set it
-	own         bool          // also of a topic of a pool
-	pools       map[string]int
-	calendars   schedule.Calendars
-	judge       judge
-	observer    observer
-	listener    script.Listener
+// A Config is what a server is told when it is made.
+type Config struct {
+	ID, Prefix  string // id is the name of the server in Redis
+	Lease       time.Duration
+	Drain       time.Duration
+	Tick        time.Duration
+	DeadCount   int
+	DeadAge     time.Duration
+	FailFast    time.Duration // 0: never
+	History     bool          // what happens in the topics is counted
+	Concurrency int           // workers of a topic that does not set it
+	Own         bool          // also of a topic of a pool
+	Pools       map[string]int
+	Calendars   schedule.Calendars
+	Judge       judge
+	Observer    observer
+	Listener    script.Listener
 }
 
 // An engine serves topics: it promotes, takes, runs, extends, settles and prunes their jobs.
-type engine struct {
-	rdb         redis.UniversalClient
-	config      config
-	log         *slog.Logger
-	scripts     script.Caller
+type Server struct {
+	Redis       redis.UniversalClient
+	Config      Config
+	Log         *slog.Logger
+	Scripts     script.Caller
 	takeScripts script.Caller // with their own connections
 
-	calls         redis.UniversalClient // for calls that Redis answers immediately
+	Calls         redis.UniversalClient // for calls that Redis answers immediately
 	takes         redis.UniversalClient // for takes, whose replies can be large
-	blocking      redis.UniversalClient // for blocking pops
-	dials         [3]*link.Conns        // the connections of these three
+	Blocking      redis.UniversalClient // for blocking pops
+	Dials         [3]*link.Conns        // the connections of these three
 	pulse         link.Pulse
 	answerTimeout time.Duration
 	dialTimeout   time.Duration
-	outage        *outage
+	outage        *Outage
 	life          atomic.Pointer[life]
-	ready         chan struct{} // closed when run takes jobs
+	Ready         chan struct{} // closed when run takes jobs
 	loops         loop.Group
 	nodes         nodes
-	leaveBy       func() time.Time  // when takes without a reply are given up, after a stop
-	alarms        chan *topicServer // topics that have lost jobs
+	leaveBy       func() time.Time // when takes without a reply are given up, after a stop
+	alarms        chan *Topic      // topics that have lost jobs
 	watch         watch
 	blocked       blockedTopics
 	pools         map[string]*workers.Pool // by name
-	alwaysRings   bool                     // even with few topics
-	topics        topicSet
+	AlwaysRings   bool                     // even with few topics
+	Topics        topicSet
 	settled       chan struct{} // closed when the last job is settled
 
 	mu       sync.Mutex
@@ -72,87 +72,87 @@ type engine struct {
 	started  time.Time
 	patterns []*pattern     // fixed by run
 	lifetime *lifetime      // nil: before and after run
-	running  sync.WaitGroup // handlers
-	left     []*topicServer // removed, and their last numbers are not in the history yet
+	Running  sync.WaitGroup // handlers
+	left     []*Topic       // removed, and their last numbers are not in the history yet
 }
 
 // newEngine returns an engine without topics. It opens no connection.
-func newEngine(rdb redis.UniversalClient, c config) *engine {
-	s := &engine{rdb: rdb, config: c, alarms: make(chan *topicServer, 16)}
-	s.ready, s.settled = make(chan struct{}), make(chan struct{})
-	s.enter(stateNew)
+func New(rdb redis.UniversalClient, c Config) *Server {
+	s := &Server{Redis: rdb, Config: c, alarms: make(chan *Topic, 16)}
+	s.Ready, s.settled = make(chan struct{}), make(chan struct{})
+	s.Enter(stateNew)
 	s.watch.now = make(chan struct{}, 1)
-	s.nodes.all = make(map[redis.UniversalClient]*node)
+	s.nodes.all = make(map[redis.UniversalClient]*Node)
 	s.leaveBy = sync.OnceValue(func() time.Time { return time.Now().Add(2 * stopPatience) })
-	s.pools = make(map[string]*workers.Pool, len(c.pools))
-	for name, size := range c.pools {
+	s.pools = make(map[string]*workers.Pool, len(c.Pools))
+	for name, size := range c.Pools {
 		s.pools[name] = workers.NewPool(name, size)
 	}
 	return s
 }
 
-// handlesNone reports whether there is neither a topic nor a pattern.
-func (s *engine) handlesNone() bool {
+// HandlesNone reports whether there is neither a topic nor a pattern.
+func (s *Server) HandlesNone() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.topics.len()+len(s.patterns) == 0
+	return s.Topics.len()+len(s.patterns) == 0
 }
 
-// begin fixes the patterns, and opens the connections of the server.
-func (s *engine) begin(log *slog.Logger) {
+// Begin fixes the patterns, and opens the connections of the server.
+func (s *Server) Begin(log *slog.Logger) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.used = true
 	s.started = time.Now()
-	s.log = log
-	s.loops.Log = s.log
+	s.Log = log
+	s.loops.Log = s.Log
 	s.connect()
-	for _, t := range s.topics.all() {
+	for _, t := range s.Topics.all() {
 		t.init()
 	}
 }
 
 // connect makes the clients of the server. Their pools have room for as many calls as there can be
 // at a time. When there is little to do, most of the connections are closed: see trim.
-func (s *engine) connect() {
-	s.nodes.topics = s.topics.len()
+func (s *Server) connect() {
+	s.nodes.topics = s.Topics.len()
 	for _, p := range s.patterns {
 		s.nodes.topics += p.most
 	}
 	n, many, all := s.nodes.topics, 1000, link.NewGroup()
 	own := func(size, idle int, answer time.Duration) (redis.UniversalClient, *link.Conns) {
-		return link.New(s.rdb, all, link.Options{
+		return link.New(s.Redis, all, link.Options{
 			PoolSize: size, Idle: idle, Answer: answer, Client: contain.Options, Cluster: contain.ClusterOptions,
 		})
 	}
-	s.calls, s.dials[0] = own(mostCalls(many)+otherCalls, restingCalls(n), 0)
-	s.takes, s.dials[1] = own(mostTakes(many), restingTakes(n), takeTimeoutMost)
-	s.blocking, s.dials[2] = own(2*mostBlocked, 0, 0)
-	for _, rdb := range []redis.UniversalClient{s.calls, s.takes, s.blocking} {
+	s.Calls, s.Dials[0] = own(MostCalls(many)+OtherCalls, restingCalls(n), 0)
+	s.takes, s.Dials[1] = own(MostTakes(many), restingTakes(n), takeTimeoutMost)
+	s.Blocking, s.Dials[2] = own(2*MostBlocked, 0, 0)
+	for _, rdb := range []redis.UniversalClient{s.Calls, s.takes, s.Blocking} {
 		rdb.AddHook(loop.SignHook{})
 	}
-	s.answerTimeout, s.dialTimeout = link.AnswerTimeout(s.rdb), link.DialTimeout(s.rdb)
-	_, s.pulse.Cluster = s.rdb.(*redis.ClusterClient)
-	s.scripts = script.Caller{RDB: script.NewFelt(s.calls, &s.pulse), Hooks: s.config.listener}
-	s.takeScripts = script.Caller{RDB: script.NewFelt(s.takes, &s.pulse), Hooks: s.config.listener}
-	s.outage = &outage{log: s.log, lost: func(error) {
-		for _, rdb := range []redis.UniversalClient{s.calls, s.takes, s.blocking} {
+	s.answerTimeout, s.dialTimeout = link.AnswerTimeout(s.Redis), link.DialTimeout(s.Redis)
+	_, s.pulse.Cluster = s.Redis.(*redis.ClusterClient)
+	s.Scripts = script.Caller{RDB: script.NewFelt(s.Calls, &s.pulse), Hooks: s.Config.Listener}
+	s.takeScripts = script.Caller{RDB: script.NewFelt(s.takes, &s.pulse), Hooks: s.Config.Listener}
+	s.outage = &Outage{Log: s.Log, Lost: func(error) {
+		for _, rdb := range []redis.UniversalClient{s.Calls, s.takes, s.Blocking} {
 			link.Reload(rdb)
 		}
 	}}
 }
 
-// run serves the topics until ctx is done, and then shuts down. begin must have returned nil.
-func (s *engine) run(ctx context.Context) error {
-	s.enter(stateStarting)
-	defer s.enter(stateStopped)
-	defer s.close()
+// Run serves the topics until ctx is done, and then shuts down. begin must have returned nil.
+func (s *Server) Run(ctx context.Context) error {
+	s.Enter(stateStarting)
+	defer s.Enter(StateStopped)
+	defer s.Close()
 	defer s.serve(nil)
 	if err := s.awaitRedis(ctx); err != nil || ctx.Err() != nil {
 		return err
 	}
 
-	s.log.Info("server started", "server", s.config.id, "count", s.topics.len())
+	s.Log.Info("server started", "server", s.Config.ID, "count", s.Topics.len())
 	work, endWork := context.WithCancel(context.WithoutCancel(ctx))
 	defer endWork()
 	fetch, endFetch := context.WithCancel(ctx)
@@ -164,7 +164,7 @@ func (s *engine) run(ctx context.Context) error {
 	defer endBeating()
 	s.loops.Keep(beat, &beating, "heartbeat", func(ctx context.Context) { s.heartbeatLoop(ctx, fetch) })
 	beaten := s.whenDone(&beating)
-	if s.config.history {
+	if s.Config.History {
 		s.loops.Keep(work, &counting, "history", s.historyLoop)
 	}
 	counted := s.whenDone(&counting)
@@ -175,27 +175,27 @@ func (s *engine) run(ctx context.Context) error {
 	}
 	s.loops.Keep(fetch, &working, "check", s.checkLoop)
 	s.loops.Keep(fetch, &working, "check", s.alarmLoop)
-	s.enter(stateRunning)
-	close(s.ready)
+	s.Enter(stateRunning)
+	close(s.Ready)
 
 	<-ctx.Done()
-	s.enter(stateDraining)
+	s.Enter(stateDraining)
 	// ctx is cancelled before fetch: if a pop were closed in between, it would be logged as an
 	// outage.
 	endFetch()
 	s.serve(nil)
-	for _, t := range s.topics.all() {
+	for _, t := range s.Topics.all() {
 		t.stop()
 	}
-	s.log.Info("server draining", "count", s.owned())
+	s.Log.Info("server draining", "count", s.owned())
 	s.closeWaits()
 	// Replies that take long to arrive are not awaited, because their jobs would only be put back.
-	late := time.AfterFunc(stopPatience, s.dials[1].HangUp)
+	late := time.AfterFunc(stopPatience, s.Dials[1].HangUp)
 	defer late.Stop()
-	s.drain(s.whenDone(&s.running), s.whenDone(&taking, &fetching))
+	s.drain(s.whenDone(&s.Running), s.whenDone(&taking, &fetching))
 	close(s.settled)
 	endBeating()
-	parting := time.NewTimer(farewellTime)
+	parting := time.NewTimer(FarewellTime)
 	defer parting.Stop()
 	s.farewell(beaten)
 	select {
@@ -203,14 +203,14 @@ func (s *engine) run(ctx context.Context) error {
 	case <-parting.C:
 	}
 	endWork()
-	s.close() // ends every call that still waits for a reply
+	s.Close() // ends every call that still waits for a reply
 	working.Wait()
 	<-beaten
 	<-counted
 	taking.Wait()
 	fetching.Wait()
-	for _, t := range s.topics.all() {
-		t.waits.Wait()
+	for _, t := range s.Topics.all() {
+		t.Waits.Wait()
 		t.reportUnsettled()
 	}
 	s.nodes.close()
@@ -218,7 +218,7 @@ func (s *engine) run(ctx context.Context) error {
 }
 
 // whenDone returns a channel that is closed when all goroutines of the groups have exited.
-func (s *engine) whenDone(groups ...*sync.WaitGroup) <-chan struct{} {
+func (s *Server) whenDone(groups ...*sync.WaitGroup) <-chan struct{} {
 	c := make(chan struct{})
 	contain.Launch(nil, func() {
 		defer close(c)
@@ -238,11 +238,11 @@ const (
 // drain lets handlers finish, then cuts them off. Takes exit soon after the stop by themselves,
 // even if Redis does not answer. handled is closed when no handler is left, and fetched when
 // nothing takes or promotes any more.
-func (s *engine) drain(handled, fetched <-chan struct{}) {
+func (s *Server) drain(handled, fetched <-chan struct{}) {
 	begun := time.Now()
-	fetching := time.NewTimer(max(shutdownGrace, min(s.config.drain, callTimeout)))
+	fetching := time.NewTimer(max(shutdownGrace, min(s.Config.Drain, CallTimeout)))
 	defer fetching.Stop()
-	deadline := time.NewTimer(s.config.drain)
+	deadline := time.NewTimer(s.Config.Drain)
 	defer deadline.Stop()
 	early := false
 	select {
@@ -257,19 +257,19 @@ func (s *engine) drain(handled, fetched <-chan struct{}) {
 		select {
 		case <-fetched: // the handlers took longer than that, so both are ready
 		default:
-			s.log.Warn("take unanswered", "err", "Redis did not answer the last takes before the server stopped")
+			s.Log.Warn("take unanswered", "err", "Redis did not answer the last takes before the server stopped")
 		}
 	}
 	patience := settleGrace
 	if early {
-		patience = max(patience, s.config.drain-time.Since(begun))
+		patience = max(patience, s.Config.Drain-time.Since(begun))
 	}
 	s.flush(patience)
 }
 
 // cutOff cancels the contexts of all handlers, and puts back the jobs of those that do not return.
-func (s *engine) cutOff(handled <-chan struct{}) {
-	for _, t := range s.topics.all() {
+func (s *Server) cutOff(handled <-chan struct{}) {
+	for _, t := range s.Topics.all() {
 		t.cancelAll(run.ErrShutdown)
 	}
 	grace := time.NewTimer(shutdownGrace)
@@ -280,41 +280,41 @@ func (s *engine) cutOff(handled <-chan struct{}) {
 	case <-grace.C:
 	}
 	abandoned := 0
-	for _, t := range s.topics.all() {
+	for _, t := range s.Topics.all() {
 		abandoned += t.abandonAll()
 	}
-	s.log.Warn("handlers abandoned", "count", abandoned, "err", "they did not return when their contexts were cancelled")
+	s.Log.Warn("handlers abandoned", "count", abandoned, "err", "they did not return when their contexts were cancelled")
 }
 
 // flush waits until all results are recorded in Redis, for at most d.
-func (s *engine) flush(d time.Duration) {
+func (s *Server) flush(d time.Duration) {
 	deadline := time.NewTimer(d)
 	defer deadline.Stop()
-	for _, t := range s.topics.all() {
+	for _, t := range s.Topics.all() {
 		select {
 		case <-t.settled():
 		case <-deadline.C:
-			s.log.Error("jobs not settled", "count", s.owned(), "err", "could not record results in Redis; these jobs run again when their leases expire")
+			s.Log.Error("jobs not settled", "count", s.owned(), "err", "could not record results in Redis; these jobs run again when their leases expire")
 			return
 		}
 	}
 }
 
 // owned returns the number of jobs that belong to this server.
-func (s *engine) owned() (n int) {
-	for _, t := range s.topics.all() {
+func (s *Server) owned() (n int) {
+	for _, t := range s.Topics.all() {
 		n += t.count()
 	}
 	return n
 }
 
 // closeWaits ends the blocking pops.
-func (s *engine) closeWaits() { hangUp(s.blocking, s.dials[2]) }
+func (s *Server) closeWaits() { hangUp(s.Blocking, s.Dials[2]) }
 
-func (s *engine) close() {
+func (s *Server) Close() {
 	s.closeWaits()
-	hangUp(s.calls, s.dials[0])
-	hangUp(s.takes, s.dials[1])
+	hangUp(s.Calls, s.Dials[0])
+	hangUp(s.takes, s.Dials[1])
 }
 
 // hangUp closes a client and its connections. Close alone waits for a connection on whose greeting

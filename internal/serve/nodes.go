@@ -1,4 +1,4 @@
-package delayq
+package serve
 
 import (
 	"context"
@@ -11,22 +11,22 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// A node is one Redis that serves topics: the only one, or a master of a cluster. The loops of its
+// A Node is one Redis that serves topics: the only one, or a master of a cluster. The loops of its
 // topics have goroutines of their own, so that a node that does not answer holds up no topic of
 // another one.
-type node struct {
+type Node struct {
 	name                              string // under which the server is rung there
-	only                              bool   // there is no cluster
+	Only                              bool   // there is no cluster
 	client                            redis.UniversalClient
-	scripts                           script.Caller // of this node alone
+	Scripts                           script.Caller // of this node alone
 	promotes, takes, settles, extends *loop.Pool
 	end                               context.CancelFunc // of its ring loop; nil: it has none
 }
 
-func (n *node) pools() []*loop.Pool { return []*loop.Pool{n.promotes, n.takes, n.settles, n.extends} }
+func (n *Node) pools() []*loop.Pool { return []*loop.Pool{n.promotes, n.takes, n.settles, n.extends} }
 
 // close ends what belongs to a node that serves no topic.
-func (n *node) close() {
+func (n *Node) close() {
 	if n.end != nil {
 		n.end()
 	}
@@ -39,50 +39,50 @@ func (n *node) close() {
 // as another one.
 type nodes struct {
 	mu     sync.Mutex
-	all    map[redis.UniversalClient]*node // by the client of the node
+	all    map[redis.UniversalClient]*Node // by the client of the node
 	made   int
-	gone   []*node // they serve no topic any more
+	gone   []*Node // they serve no topic any more
 	topics int     // of the server
 }
 
 // Most goroutines of each kind of loop of a node that serves some of a server's n topics. Each can
 // have one call in flight, so their sum also bounds the connections.
 func mostPromotes(n int) int { return min(n, 2+n/100, 6) }
-func mostTakes(n int) int    { return min(takers*n, 6+n/50, 16) }
+func MostTakes(n int) int    { return min(takers*n, 6+n/50, 16) }
 func mostSettles(n int) int  { return min(2*n, 4+n/100, 10) }
 func mostExtends(n int) int  { return min(n, 3+n/300, 6) }
 
-// mostCalls is the most goroutines that do not take.
-func mostCalls(n int) int { return mostPromotes(n) + mostSettles(n) + mostExtends(n) }
+// MostCalls is the most goroutines that do not take.
+func MostCalls(n int) int { return mostPromotes(n) + mostSettles(n) + mostExtends(n) }
 
 // Connections that a server of n topics keeps although nobody uses them, so that the next job need
 // not wait for one: half of those that it can use at a time.
-func restingCalls(n int) int { return (mostCalls(n) + 1) / 2 }
-func restingTakes(n int) int { return (mostTakes(n) + 1) / 2 }
+func restingCalls(n int) int { return (MostCalls(n) + 1) / 2 }
+func restingTakes(n int) int { return (MostTakes(n) + 1) / 2 }
 
 // trimAfter is how long a connection is kept that nobody uses, beyond these.
 const trimAfter = 5 * time.Second
 
 // trim closes connections that are no longer needed.
-func (s *engine) trim() {
-	n := s.topics.len()
+func (s *Server) trim() {
+	n := s.Topics.len()
 	for i, keep := range []int{restingCalls(n), restingTakes(n), 0} {
-		s.dials[i].Trim(keep, trimAfter)
+		s.Dials[i].Trim(keep, trimAfter)
 	}
 }
 
-// otherCalls is the most calls of a server that belong to no loop of a topic: a heartbeat, two
+// OtherCalls is the most calls of a server that belong to no loop of a topic: a heartbeat, two
 // checks, and those of a watch or a survey of 1,000 topics.
-const otherCalls = 8
+const OtherCalls = 8
 
 // takers is the number of takers of a topic.
 const takers = 2
 
 // nodeOf returns the node that serves a topic. If a cluster's client does not know it, the client
 // of the cluster stands in.
-func (s *engine) nodeOf(ctx context.Context, k *script.Keys, as *lifetime) *node {
-	client, only := s.calls, true
-	if cluster, ok := s.calls.(*redis.ClusterClient); ok {
+func (s *Server) nodeOf(ctx context.Context, k *script.Keys, as *lifetime) *Node {
+	client, only := s.Calls, true
+	if cluster, ok := s.Calls.(*redis.ClusterClient); ok {
 		only = false
 		if master, err := cluster.MasterForKey(ctx, k.Ready); err == nil {
 			client = master
@@ -96,9 +96,9 @@ func (s *engine) nodeOf(ctx context.Context, k *script.Keys, as *lifetime) *node
 		return n
 	}
 	many := ns.topics
-	n = &node{
-		name: s.config.id, only: only, client: client, scripts: script.Caller{RDB: script.NewFelt(client, &s.pulse), Hooks: s.config.listener},
-		promotes: ls.NewPool(mostPromotes(many)), takes: ls.NewPool(mostTakes(many)),
+	n = &Node{
+		name: s.Config.ID, Only: only, client: client, Scripts: script.Caller{RDB: script.NewFelt(client, &s.pulse), Hooks: s.Config.Listener},
+		promotes: ls.NewPool(mostPromotes(many)), takes: ls.NewPool(MostTakes(many)),
 		settles: ls.NewPool(mostSettles(many)), extends: ls.NewPool(mostExtends(many)),
 	}
 	if !only {
@@ -113,8 +113,8 @@ func (s *engine) nodeOf(ctx context.Context, k *script.Keys, as *lifetime) *node
 }
 
 // moveTopics gives the topics of a cluster to the nodes that serve them now.
-func (s *engine) moveTopics(ctx context.Context) {
-	if _, cluster := s.calls.(*redis.ClusterClient); !cluster {
+func (s *Server) moveTopics(ctx context.Context) {
+	if _, cluster := s.Calls.(*redis.ClusterClient); !cluster {
 		return
 	}
 	s.mu.Lock()
@@ -122,19 +122,19 @@ func (s *engine) moveTopics(ctx context.Context) {
 	if s.lifetime == nil {
 		return
 	}
-	for _, t := range s.topics.all() {
-		if n := s.nodeOf(ctx, t.keys, s.lifetime); n != t.node.Load() {
+	for _, t := range s.Topics.all() {
+		if n := s.nodeOf(ctx, t.Keys, s.lifetime); n != t.node.Load() {
 			t.move(n)
 		}
 	}
-	s.nodes.drop(s.topics.all())
+	s.nodes.drop(s.Topics.all())
 }
 
 // drop ends the nodes that serve none of a server's topics.
-func (ns *nodes) drop(topics []*topicServer) {
+func (ns *nodes) drop(topics []*Topic) {
 	ns.mu.Lock()
 	defer ns.mu.Unlock()
-	serves := make(map[*node]bool)
+	serves := make(map[*Node]bool)
 	for _, t := range topics {
 		serves[t.node.Load()] = true
 	}
@@ -148,10 +148,10 @@ func (ns *nodes) drop(topics []*topicServer) {
 }
 
 // move makes another node serve the topic.
-func (t *topicServer) move(n *node) {
+func (t *Topic) move(n *Node) {
 	t.node.Store(n)
 	t.listed.Store(false)
-	l := &t.loops
+	l := &t.Loops
 	l.promote.Move(n.promotes)
 	l.take.Move(n.takes)
 	l.takeMore.Move(n.takes)
@@ -167,7 +167,7 @@ func (ns *nodes) grow(n int) {
 	ns.topics = max(ns.topics, n)
 	for _, one := range ns.all {
 		one.promotes.Resize(mostPromotes(n))
-		one.takes.Resize(mostTakes(n))
+		one.takes.Resize(MostTakes(n))
 		one.settles.Resize(mostSettles(n))
 		one.extends.Resize(mostExtends(n))
 	}

@@ -1,4 +1,4 @@
-package delayq
+package serve
 
 import (
 	"context"
@@ -13,12 +13,12 @@ import (
 // go with the next. The second loop of a topic makes no call for fewer than least rows. A loop
 // continues until every outcome is reported. Only the end of ctx, after the drain, makes it give
 // up. Then the leases run out and the jobs run again.
-func (t *topicServer) settleStep(ctx context.Context, k *settler, least int) loop.Next {
+func (t *Topic) settleStep(ctx context.Context, k *settler, least int) loop.Next {
 	if k.number == "" {
 		clear(k.list) // do not retain settled jobs
-		t.mu.Lock()
-		k.list = t.outcomes.Gather(k.list[:0], least)
-		t.mu.Unlock()
+		t.Mu.Lock()
+		k.list = t.Outcomes.Gather(k.list[:0], least)
+		t.Mu.Unlock()
 		switch {
 		case len(k.list) > 0:
 			k.number = k.series.Next()
@@ -42,9 +42,9 @@ func (t *topicServer) settleStep(ctx context.Context, k *settler, least int) loo
 	// executed, the call before it may have been.
 	k.doubt = !script.Certain(err) || doubt && script.Away(err)
 	if stopped := ctx.Err() != nil; stopped || !k.doubt {
-		t.mu.Lock()
-		t.outcomes.PutBack(k.list)
-		t.mu.Unlock()
+		t.Mu.Lock()
+		t.Outcomes.PutBack(k.list)
+		t.Mu.Unlock()
 		k.number, k.doubt = "", false
 		if stopped {
 			return loop.Over
@@ -63,28 +63,28 @@ type settler struct {
 }
 
 // settle is one call of a settling script. The outcomes are final if it returns nil.
-func (t *topicServer) settle(ctx context.Context, series, number string, list []settle.Row) error {
+func (t *Topic) settle(ctx context.Context, series, number string, list []settle.Row) error {
 	v := list[0].Verb
 	args := make([]any, 0, 8+3*len(list))
-	args = v.Open(args, t.keys, number, list)
-	t.mu.Lock()
-	args = settle.AppendRows(args, list, t.server.config.id)
-	t.mu.Unlock()
+	args = v.Open(args, t.Keys, number, list)
+	t.Mu.Lock()
+	args = settle.AppendRows(args, list, t.Server.Config.ID)
+	t.Mu.Unlock()
 
-	reply, err := t.exec(ctx, topicCall{script: v.Script(), jobs: len(list), receipt: t.keys.Receipt(series)}, args...)
+	reply, err := t.exec(ctx, topicCall{script: v.Script(), jobs: len(list), receipt: t.Keys.Receipt(series)}, args...)
 
 	letters, ended, told := t.examine(ctx, reply.Text(2)), false, false
 	if err == nil {
-		t.mu.Lock()
+		t.Mu.Lock()
 		for i := range list {
 			t.noteEndLocked(list[i].Run)
 		}
-		t.mu.Unlock()
+		t.Mu.Unlock()
 		// before the jobs are dropped, after which the server can end
 		_ = t.unpark(ctx)
 		told = t.passPlaces(ctx)
 	}
-	t.mu.Lock()
+	t.Mu.Lock()
 	for i := range list {
 		r := list[i].Run
 		r.Settling = false
@@ -97,23 +97,23 @@ func (t *topicServer) settle(ctx context.Context, series, number string, list []
 			}
 			list[i].Lost = r.Lost
 		}
-		t.countLocked(&list[i])
+		t.CountLocked(&list[i])
 		t.owned.Drop(r)
 		ended = r.Options.Scheduled && t.ended.Note(r.ID) || ended
 	}
-	t.mu.Unlock()
+	t.Mu.Unlock()
 	if err != nil {
 		return err
 	}
 	soon := false
 	for _, r := range list {
-		soon = soon || r.Delay < t.server.config.tick
+		soon = soon || r.Delay < t.Server.Config.Tick
 	}
 	if !told && !t.passPlaces(ctx) {
 		t.placeFreed()
 	}
-	t.outside(t.loops.settle, func() { t.reportAll(list, loop.SignOf(ctx)) })
-	if ended && t.firer.Awaits() {
+	t.outside(t.Loops.settle, func() { t.reportAll(list, loop.SignOf(ctx)) })
+	if ended && t.Firer.Awaits() {
 		t.wake()
 	}
 	if v.Delays() && soon {

@@ -1,4 +1,4 @@
-package delayq
+package serve
 
 import (
 	"context"
@@ -15,45 +15,45 @@ const (
 	// down when a million jobs fall due together.
 	promoteLimit = 250
 
-	// pruneEvery is how often a server looks for dead and done jobs that are past their retention.
+	// PruneEvery is how often a server looks for dead and done jobs that are past their retention.
 	// pruneLimit is the most jobs that one call removes. A server of many topics only looks which
 	// of them need that, and prunes all of them once an hour.
-	pruneEvery = 10 * time.Second
-	pruneAll   = time.Hour
-	pruneLimit = 500
+	PruneEvery = 10 * time.Second
+	PruneAll   = time.Hour
+	PruneLimit = 500
 
 	// prunedEvery is the shortest time between two log lines about removed dead jobs.
 	prunedEvery = time.Minute
 
-	// nothingDue is the wait of a topic without due times, leases and slots.
-	nothingDue = time.Duration(math.MaxInt64)
+	// NothingDue is the wait of a topic without due times, leases and slots.
+	NothingDue = time.Duration(math.MaxInt64)
 )
 
 // promoteStep is a step of the loop that is the timer of a topic. It promotes due jobs, and rests
 // until the next due time or lease end, at most for one tick. An earlier job wakes it. Every server
 // has this loop; a server finds the work of another one done. A tick is shortened by up to a tenth,
 // so that servers that started together, or were woken by the same job, do not stay in step.
-func (t *topicServer) promoteStep(ctx context.Context) loop.Next {
+func (t *Topic) promoteStep(ctx context.Context) loop.Next {
 	at := &t.timer
 	if ctx.Err() != nil {
-		t.server.watch.remove(t)
-		t.firer.Warn(false)
+		t.Server.watch.remove(t)
+		t.Firer.Warn(false)
 		t.pruner.warn(t.trouble.log)
 		return loop.Over
 	}
 	woken := t.woken.Swap(false)
-	if rest := t.server.watch.left(t); rest > 0 && !woken {
+	if rest := t.Server.watch.left(t); rest > 0 && !woken {
 		// the survey has woken the topic
 		if t.pruneDue(ctx) {
 			return loop.Again
 		}
 		return loop.RestFor(rest)
 	}
-	if t.server.watch.remove(t) {
+	if t.Server.watch.remove(t) {
 		at.healed = time.Time{} // an ID in handoff may have ended the rest
 	}
 	if t.late && !t.found {
-		t.late = t.server.noteLate(ctx, t) != nil
+		t.late = t.Server.noteLate(ctx, t) != nil
 	}
 	wait, alone, err := t.promoteOnce(ctx, at)
 	if err != nil {
@@ -63,8 +63,8 @@ func (t *topicServer) promoteStep(ctx context.Context) loop.Next {
 	switch {
 	case wait <= 0:
 		return loop.Again
-	case alone && wait > t.server.config.tick && t.server.sharesTick():
-		return loop.RestFor(t.server.watch.add(t, wait))
+	case alone && wait > t.Server.Config.Tick && t.Server.sharesTick():
+		return loop.RestFor(t.Server.watch.add(t, wait))
 	}
 	// Measured from the last promote that looked at everything, so that wake-ups do not put off the
 	// next one.
@@ -72,9 +72,9 @@ func (t *topicServer) promoteStep(ctx context.Context) loop.Next {
 }
 
 // wake makes the topic promote, because a job may be due earlier than is known.
-func (t *topicServer) wake() {
+func (t *Topic) wake() {
 	t.woken.Store(true)
-	t.loops.promote.Wake()
+	t.Loops.promote.Wake()
 }
 
 // A timer is what that loop remembers from one step to the next.
@@ -84,23 +84,23 @@ type timer struct {
 }
 
 // tick returns the longest rest of the loop.
-func (t *topicServer) tick() time.Duration {
-	tick := t.server.config.tick
+func (t *Topic) tick() time.Duration {
+	tick := t.Server.Config.Tick
 	return tick - rand.N(tick/10).Truncate(time.Millisecond)
 }
 
 // promoteOnce promotes, fires and prunes once. It returns how long the topic has nothing to do; 0
 // if there may be more to do now. alone reports whether schedules and slots leave it alone until
 // then, so that the watch can take over the ticks.
-func (t *topicServer) promoteOnce(ctx context.Context, at *timer) (wait time.Duration, alone bool, err error) {
-	t.turn(turnPromote)
-	t.mu.Lock()
+func (t *Topic) promoteOnce(ctx context.Context, at *timer) (wait time.Duration, alone bool, err error) {
+	t.turn(TurnPromote)
+	t.Mu.Lock()
 	// Before promote counts the waiting slots: if it counts none, none waits for one of these runs.
-	t.firer.Remember(t.ended.Take())
-	t.mu.Unlock()
-	tick := t.server.config.tick
+	t.Firer.Remember(t.ended.Take())
+	t.Mu.Unlock()
+	tick := t.Server.Config.Tick
 	heal := time.Since(at.healed) >= tick-tick/10
-	p, err := t.promote(ctx, heal)
+	p, err := t.Promote(ctx, heal)
 	if err != nil {
 		return 0, false, err
 	}
@@ -108,9 +108,9 @@ func (t *topicServer) promoteOnce(ctx context.Context, at *timer) (wait time.Dur
 		at.healed = time.Now()
 	}
 	again := p.moved >= promoteLimit
-	fire := func() { again = t.firer.Fire(ctx, p.due, p.waiting) || again }
-	if len(t.server.config.calendars) > 0 {
-		t.outside(t.loops.promote, fire)
+	fire := func() { again = t.Firer.Fire(ctx, p.Due, p.Waiting) || again }
+	if len(t.Server.Config.Calendars) > 0 {
+		t.outside(t.Loops.promote, fire)
 	} else {
 		fire()
 	}
@@ -118,7 +118,7 @@ func (t *topicServer) promoteOnce(ctx context.Context, at *timer) (wait time.Dur
 	if t.pruneDue(ctx) || again {
 		return 0, false, nil
 	}
-	alone = p.due+p.waiting == 0 && t.firer.Quiet()
+	alone = p.Due+p.Waiting == 0 && t.Firer.Quiet()
 	return max(1, p.wait-time.Since(began)), alone, nil
 }
 
@@ -126,17 +126,17 @@ func (t *topicServer) promoteOnce(ctx context.Context, at *timer) (wait time.Dur
 type promoted struct {
 	moved   int           // number of jobs moved, of the kind with more
 	wait    time.Duration // how long until there is work again
-	due     int           // schedules with a due slot
-	waiting int           // schedules with a waiting slot
+	Due     int           // schedules with a due slot
+	Waiting int           // schedules with a waiting slot
 }
 
-// promote is one call of the promote script.
-func (t *topicServer) promote(ctx context.Context, heal bool) (promoted, error) {
+// Promote is one call of the promote script.
+func (t *Topic) Promote(ctx context.Context, heal bool) (promoted, error) {
 	flag := 0
 	if heal {
 		flag = 1
 	}
-	r, err := t.exec(ctx, topicCall{script: script.Promote, jobs: promoteLimit, outlives: true}, promoteLimit, flag, script.ControlChannel(t.keys.Prefix()), t.keys.Topic)
+	r, err := t.exec(ctx, topicCall{script: script.Promote, jobs: promoteLimit, outlives: true}, promoteLimit, flag, script.ControlChannel(t.Keys.Prefix()), t.Keys.Topic)
 	if err != nil {
 		return promoted{}, err
 	}
@@ -144,14 +144,14 @@ func (t *topicServer) promote(ctx context.Context, heal bool) (promoted, error) 
 		t.trouble.log.Warn("leases reclaimed", "count", n)
 		t.placesReclaimed(ctx)
 	}
-	return promoted{int(max(r.Number(2), r.Number(3))), waitOf(r.Number(4)), int(r.Number(5)), int(r.Number(6))}, nil
+	return promoted{int(max(r.Number(2), r.Number(3))), WaitOf(r.Number(4)), int(r.Number(5)), int(r.Number(6))}, nil
 }
 
-// waitOf reads a wait in µs from a script's reply. A wait of more than 292 years counts as none,
+// WaitOf reads a wait in µs from a script's reply. A wait of more than 292 years counts as none,
 // because only a manual edit can have caused it.
-func waitOf(us int64) time.Duration {
-	if us < 0 || us > int64(nothingDue/time.Microsecond) {
-		return nothingDue
+func WaitOf(us int64) time.Duration {
+	if us < 0 || us > int64(NothingDue/time.Microsecond) {
+		return NothingDue
 	}
 	return time.Duration(us) * time.Microsecond
 }

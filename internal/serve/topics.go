@@ -1,4 +1,4 @@
-package delayq
+package serve
 
 import (
 	"context"
@@ -15,16 +15,16 @@ import (
 )
 
 // A topicLike is what is to be known of a topic that is served.
-type topicLike struct {
-	topic       string // or a pattern
-	task        task
-	concurrency int            // 0: the server's
-	defaults    record.Options // of its jobs
-	limits      string         // by default, as they are stored; empty: none
-	perCall     int            // jobs of a batch at most; 0: they run one by one
-	window      workers.Window
-	pool        string // empty: workers of its own
-	weight      int
+type TopicConfig struct {
+	Topic       string // or a pattern
+	Task        task
+	Concurrency int            // 0: the server's
+	Defaults    record.Options // of its jobs
+	Limits      string         // by default, as they are stored; empty: none
+	PerCall     int            // jobs of a batch at most; 0: they run one by one
+	Window      workers.Window
+	Pool        string // empty: workers of its own
+	Weight      int
 	found       bool // by a pattern
 }
 
@@ -32,52 +32,52 @@ type topicLike struct {
 var (
 	errHandled   = errors.New("handler already set")
 	errLateMatch = errors.New("a pattern must be set before Run")
-	errNoHandler = errors.New("the topic has no handler")
-	errLeaving   = errors.New("the topic is being removed")
+	ErrNoHandler = errors.New("the topic has no handler")
+	ErrLeaving   = errors.New("the topic is being removed")
 )
 
-// handle makes the engine serve a topic, or with a * all topics that match, at most that many.
-func (s *engine) handle(like topicLike, most int) error {
+// Handle makes the engine serve a topic, or with a * all topics that match, at most that many.
+func (s *Server) Handle(like TopicConfig, most int) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if strings.Contains(like.topic, "*") {
+	if strings.Contains(like.Topic, "*") {
 		return s.addPatternLocked(&pattern{like: like, most: most})
 	}
 	_, err := s.addTopicLocked(like)
 	return err
 }
 
-// handles reports whether the engine serves a topic.
-func (s *engine) handles(topic string) bool { return s.topics.get(topic) != nil }
+// Handles reports whether the engine serves a topic.
+func (s *Server) Handles(topic string) bool { return s.Topics.Get(topic) != nil }
 
-// hasStopped reports whether no more topics can be added.
-func (s *engine) hasStopped() bool {
+// HasStopped reports whether no more topics can be added.
+func (s *Server) HasStopped() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.stopped
 }
 
 // addTopicLocked adds a topic, and starts it if the engine is running. engine.mu must be held.
-func (s *engine) addTopicLocked(like topicLike) (*topicServer, error) {
-	if s.topics.get(like.topic) != nil {
+func (s *Server) addTopicLocked(like TopicConfig) (*Topic, error) {
+	if s.Topics.Get(like.Topic) != nil {
 		return nil, errHandled
 	}
-	t := &topicServer{
-		server: s, keys: script.NewKeys(s.config.prefix, like.topic), task: like.task,
-		workers: workers.Workers{Count: like.concurrency, PerCall: like.perCall, Window: like.window}, defaults: like.defaults, limits: like.limits,
+	t := &Topic{
+		Server: s, Keys: script.NewKeys(s.Config.Prefix, like.Topic), task: like.Task,
+		Workers: workers.Workers{Count: like.Concurrency, PerCall: like.PerCall, Window: like.Window}, defaults: like.Defaults, limits: like.Limits,
 	}
-	if pool := s.pools[like.pool]; pool != nil {
-		t.workers.Member = &workers.Member{Pool: pool, Receive: t.receive, Weight: like.weight}
+	if pool := s.pools[like.Pool]; pool != nil {
+		t.Workers.Member = &workers.Member{Pool: pool, Receive: t.receive, Weight: like.Weight}
 	}
 	if s.used {
 		t.init()
 		t.late, t.found = true, like.found
-		s.nodes.grow(s.topics.len() + 1)
+		s.nodes.grow(s.Topics.len() + 1)
 	}
 	if s.lifetime != nil {
 		t.build(s.lifetime)
 	}
-	s.topics.add(t)
+	s.Topics.add(t)
 	t.begin()
 	return t, nil
 }
@@ -89,37 +89,37 @@ type lifetime struct {
 }
 
 // serve starts the topics of a server, or with nil ends the time in which topics can be added.
-func (s *engine) serve(as *lifetime) {
+func (s *Server) serve(as *lifetime) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.lifetime, s.stopped = as, as == nil
 	if as == nil {
 		return
 	}
-	for _, t := range s.topics.all() {
+	for _, t := range s.Topics.all() {
 		t.build(as)
 		t.begin()
 	}
 }
 
-// remove ends the work for a topic, and returns when Redis has the outcomes of its jobs or when ctx
+// Remove ends the work for a topic, and returns when Redis has the outcomes of its jobs or when ctx
 // is done. Before run, it only forgets the topic.
-func (s *engine) remove(ctx context.Context, topic string) error {
+func (s *Server) Remove(ctx context.Context, topic string) error {
 	s.mu.Lock()
-	t := s.topics.get(topic)
+	t := s.Topics.Get(topic)
 	running := s.lifetime != nil
 	var err error
 	switch {
 	case s.stopped:
-		err = errUsed // the drain needs the topic
+		err = ErrUsed // the drain needs the topic
 	case t == nil:
-		err = errNoHandler
+		err = ErrNoHandler
 	case t.leaving:
-		err = errLeaving
+		err = ErrLeaving
 	case running:
 		t.leaving = true
 	default:
-		s.topics.remove(topic)
+		s.Topics.remove(topic)
 	}
 	s.mu.Unlock()
 	if err == nil && running {
@@ -129,8 +129,8 @@ func (s *engine) remove(ctx context.Context, topic string) error {
 }
 
 // remove ends the loops and handlers of a topic of a running server.
-func (t *topicServer) remove(ctx context.Context) (err error) {
-	s := t.server
+func (t *Topic) remove(ctx context.Context) (err error) {
+	s := t.Server
 	by := time.Now().Add(2 * stopPatience)
 	t.removeBy.Store(&by)
 	t.endFetch()
@@ -143,7 +143,7 @@ func (t *topicServer) remove(ctx context.Context) (err error) {
 	settled := t.settled()
 	select {
 	case <-settled:
-	case <-t.base.Done(): // the server has stopped, and given up
+	case <-t.Base.Done(): // the server has stopped, and given up
 	case <-ctx.Done():
 		err = context.Cause(ctx)
 		t.cancelAll(run.ErrShutdown)
@@ -165,35 +165,35 @@ func (t *topicServer) remove(ctx context.Context) (err error) {
 	t.endWork()
 	<-s.whenDone(&t.working)
 	<-fetched
-	t.waits.Wait()
+	t.Waits.Wait()
 	s.blocked.remove(t)
 	t.reportUnsettled()
-	s.leave(t)
-	s.topics.remove(t.keys.Topic)
+	s.Leave(t)
+	s.Topics.remove(t.Keys.Topic)
 	return err
 }
 
 // topicSet holds the topics that a server serves.
 type topicSet struct {
 	mu   sync.Mutex
-	by   map[string]*topicServer
-	list []*topicServer // by name; nil: to be made
+	by   map[string]*Topic
+	list []*Topic // by name; nil: to be made
 }
 
-func (s *topicSet) get(topic string) *topicServer {
+func (s *topicSet) Get(topic string) *Topic {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.by[topic]
 }
 
 // add adds a topic. It must not be in the set yet.
-func (s *topicSet) add(t *topicServer) {
+func (s *topicSet) add(t *Topic) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.by == nil {
-		s.by = make(map[string]*topicServer)
+		s.by = make(map[string]*Topic)
 	}
-	s.by[t.keys.Topic], s.list = t, nil
+	s.by[t.Keys.Topic], s.list = t, nil
 }
 
 func (s *topicSet) remove(topic string) {
@@ -210,15 +210,15 @@ func (s *topicSet) len() int {
 }
 
 // all returns the topics by name. The caller must not change the list.
-func (s *topicSet) all() []*topicServer {
+func (s *topicSet) all() []*Topic {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.list == nil {
-		s.list = make([]*topicServer, 0, len(s.by))
+		s.list = make([]*Topic, 0, len(s.by))
 		for _, t := range s.by {
 			s.list = append(s.list, t)
 		}
-		slices.SortFunc(s.list, func(a, b *topicServer) int { return strings.Compare(a.keys.Topic, b.keys.Topic) })
+		slices.SortFunc(s.list, func(a, b *Topic) int { return strings.Compare(a.Keys.Topic, b.Keys.Topic) })
 	}
 	return s.list
 }

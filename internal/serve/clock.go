@@ -1,16 +1,16 @@
-package delayq
+package serve
 
 import (
 	"sync"
 	"time"
 )
 
-// A clock is a server's estimate of Redis's clock. A reply contains Redis's time at some moment
+// A Clock is a server's estimate of Redis's clock. A reply contains Redis's time at some moment
 // between the sending of the call and the arrival of the reply. So each reply gives two bounds:
 // Redis's clock showed at least that time when the reply arrived, and at most that time when the
 // call was sent. A reply can be delayed on its way, so the clock keeps the closest bounds of all
 // replies. A reply that contradicts them shows that Redis's clock was set, and replaces them.
-type clock struct {
+type Clock struct {
 	mu       sync.Mutex
 	low      reading // the best lower bound: counted from the arrival of its reply
 	high     reading // the best upper bound: counted from the sending of its call
@@ -22,8 +22,8 @@ type reading struct {
 	at time.Time // by the local monotonic clock; zero: none
 }
 
-// rateError bounds by how much the rates of two clocks may differ: one part in that many.
-const rateError = 1000
+// RateError bounds by how much the rates of two clocks may differ: one part in that many.
+const RateError = 1000
 
 // least and most return the least, or the most, that Redis's clock shows at another local instant.
 func (r reading) least(local time.Time) time.Time { return r.on(local, -1) }
@@ -31,11 +31,11 @@ func (r reading) most(local time.Time) time.Time  { return r.on(local, 1) }
 
 func (r reading) on(local time.Time, sign time.Duration) time.Time {
 	d := local.Sub(r.at)
-	return time.UnixMilli(r.ms).Add(d + sign*d.Abs()/rateError)
+	return time.UnixMilli(r.ms).Add(d + sign*d.Abs()/RateError)
 }
 
-// read notes a reply.
-func (c *clock) read(ms int64, sent, received time.Time) {
+// Read notes a reply.
+func (c *Clock) Read(ms int64, sent, received time.Time) {
 	low, high, said := reading{ms, received}, reading{ms, sent}, time.UnixMilli(ms)
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -56,9 +56,9 @@ func (c *clock) read(ms int64, sent, received time.Time) {
 	}
 }
 
-// at returns Redis's time at a local instant. It can lag by the travel time of a reply, but never
+// At returns Redis's time at a local instant. It can lag by the travel time of a reply, but never
 // runs ahead.
-func (c *clock) at(local time.Time) time.Time {
+func (c *Clock) At(local time.Time) time.Time {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.low.at.IsZero() {
@@ -68,15 +68,15 @@ func (c *clock) at(local time.Time) time.Time {
 }
 
 // known reports whether there has been a reply.
-func (c *clock) known() bool {
+func (c *Clock) known() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return !c.low.at.IsZero()
 }
 
-// earliest returns a time in ms that Redis's clock has certainly passed at a local instant, even if
+// Earliest returns a time in ms that Redis's clock has certainly passed at a local instant, even if
 // the rates of the two clocks differ slightly. The result never falls unless Redis's clock is set.
-func (c *clock) earliest(local time.Time) int64 {
+func (c *Clock) Earliest(local time.Time) int64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.low.at.IsZero() {
@@ -85,8 +85,8 @@ func (c *clock) earliest(local time.Time) int64 {
 	return c.low.least(local).UnixMilli() - 1
 }
 
-// latest returns the latest time in ms that Redis's clock can show at a local instant.
-func (c *clock) latest(local time.Time) int64 {
+// Latest returns the latest time in ms that Redis's clock can show at a local instant.
+func (c *Clock) Latest(local time.Time) int64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.high.at.IsZero() {
@@ -95,8 +95,8 @@ func (c *clock) latest(local time.Time) int64 {
 	return c.high.most(local).UnixMilli() + 1
 }
 
-// sets returns how often Redis's clock was set back.
-func (c *clock) sets() int {
+// Sets returns how often Redis's clock was set back.
+func (c *Clock) Sets() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.setBacks

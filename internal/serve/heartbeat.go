@@ -1,4 +1,4 @@
-package delayq
+package serve
 
 import (
 	"cmp"
@@ -17,17 +17,17 @@ import (
 )
 
 const (
-	heartbeatEvery = 5 * time.Second
-	heartbeatStale = 30 * time.Second // after this time without a heartbeat a server is gone
-	sweepEvery     = 60 * time.Second // how often a server deletes the entries of gone servers
+	HeartbeatEvery = 5 * time.Second
+	HeartbeatStale = 30 * time.Second // after this time without a heartbeat a server is gone
+	SweepEvery     = 60 * time.Second // how often a server deletes the entries of gone servers
 	longestRuns    = 3                // most jobs in TopicStatus.Longest
-	farewellTime   = 200 * time.Millisecond
+	FarewellTime   = 200 * time.Millisecond
 )
 
 // heartbeatLoop sends a heartbeat every five seconds and as soon as the drain begins. It also
 // deletes the entries of servers that are gone, and closes connections that are no longer needed.
-func (s *engine) heartbeatLoop(ctx, fetch context.Context) {
-	watch := trouble{name: "heartbeat", log: s.log, outage: s.outage}
+func (s *Server) heartbeatLoop(ctx, fetch context.Context) {
+	watch := trouble{name: "heartbeat", log: s.Log, outage: s.outage}
 	about := record.Heartbeat{PID: os.Getpid(), Started: s.started, Version: Version()}
 	about.Host, _ = os.Hostname() // if it is unknown, the PID must do
 	swept, restored, known, lost := time.Now(), time.Now(), false, false
@@ -40,7 +40,7 @@ func (s *engine) heartbeatLoop(ctx, fetch context.Context) {
 		now, gone, err := s.heartbeat(ctx, about)
 		lost = lost || err == nil && gone && known
 		known = known || err == nil
-		if err == nil && (lost || time.Since(restored) >= sweepEvery) {
+		if err == nil && (lost || time.Since(restored) >= SweepEvery) {
 			// If Redis does not answer, the next heartbeat tries again.
 			if err = s.restore(ctx, lost); err == nil || !script.Away(err) {
 				restored, lost = time.Now(), false
@@ -48,7 +48,7 @@ func (s *engine) heartbeatLoop(ctx, fetch context.Context) {
 				err = nil
 			}
 		}
-		if err == nil && time.Since(swept) >= sweepEvery {
+		if err == nil && time.Since(swept) >= SweepEvery {
 			err = s.sweep(ctx, now)
 			swept = time.Now()
 		}
@@ -56,8 +56,8 @@ func (s *engine) heartbeatLoop(ctx, fetch context.Context) {
 			watch.note("heartbeat", err)
 		}
 		s.trim()
-		loop.SignOf(ctx).Rest(heartbeatEvery)
-		beat := time.NewTimer(heartbeatEvery)
+		loop.SignOf(ctx).Rest(HeartbeatEvery)
+		beat := time.NewTimer(HeartbeatEvery)
 		select {
 		case <-beat.C:
 		case <-draining: // so that operators see it immediately
@@ -72,59 +72,59 @@ func (s *engine) heartbeatLoop(ctx, fetch context.Context) {
 
 // heartbeat executes the heartbeat script. It returns Redis's time and reports whether Redis had
 // no entry of the server.
-func (s *engine) heartbeat(ctx context.Context, about record.Heartbeat) (now int64, gone bool, err error) {
-	about.Topics = make(map[string]record.HeartbeatTopic, s.topics.len())
-	for _, t := range s.topics.all() {
-		about.Topics[t.keys.Topic] = t.status(time.Now())
+func (s *Server) heartbeat(ctx context.Context, about record.Heartbeat) (now int64, gone bool, err error) {
+	about.Topics = make(map[string]record.HeartbeatTopic, s.Topics.len())
+	for _, t := range s.Topics.all() {
+		about.Topics[t.Keys.Topic] = t.status(time.Now())
 	}
 	text, err := about.Encode()
 	if err != nil {
 		return 0, false, fmt.Errorf("heartbeat: %w", err)
 	}
-	call, cancel := context.WithTimeout(ctx, callTimeout)
+	call, cancel := context.WithTimeout(ctx, CallTimeout)
 	defer cancel()
-	r, err := s.scripts.Call(call, script.Heartbeat, "", 0, []any{script.ServersKey(s.config.prefix)}, s.config.id, text)
+	r, err := s.Scripts.Call(call, script.Heartbeat, "", 0, []any{script.ServersKey(s.Config.Prefix)}, s.Config.ID, text)
 	return r.Now(), r.Number(2) == 1, err
 }
 
 // farewell deletes the heartbeat of a server that stops. It first waits for the reply to the last
 // heartbeat, which could otherwise arrive after the deletion. If Redis does not answer
 // immediately, the entry remains until it is stale.
-func (s *engine) farewell(beaten <-chan struct{}) {
-	ctx, cancel := context.WithTimeout(context.Background(), farewellTime)
+func (s *Server) farewell(beaten <-chan struct{}) {
+	ctx, cancel := context.WithTimeout(context.Background(), FarewellTime)
 	defer cancel()
 	select {
 	case <-beaten:
 	case <-ctx.Done():
 	}
-	if err := s.calls.HDel(ctx, script.ServersKey(s.config.prefix), s.config.id).Err(); err != nil {
-		s.log.Warn("heartbeat not deleted", "err", err)
+	if err := s.Calls.HDel(ctx, script.ServersKey(s.Config.Prefix), s.Config.ID).Err(); err != nil {
+		s.Log.Warn("heartbeat not deleted", "err", err)
 	}
 }
 
 // sweep deletes stale heartbeats.
-func (s *engine) sweep(ctx context.Context, now int64) error {
-	call, cancel := context.WithTimeout(ctx, callTimeout)
+func (s *Server) sweep(ctx context.Context, now int64) error {
+	call, cancel := context.WithTimeout(ctx, CallTimeout)
 	defer cancel()
-	all, err := script.Heartbeats(call, s.calls, s.config.prefix)
+	all, err := script.Heartbeats(call, s.Calls, s.Config.Prefix)
 	for id, text := range all {
-		if _, at := record.DecodeHeartbeat(text); err == nil && time.UnixMilli(now).Sub(time.UnixMilli(at)) > heartbeatStale {
-			err = s.calls.HDel(call, script.ServersKey(s.config.prefix), id).Err()
+		if _, at := record.DecodeHeartbeat(text); err == nil && time.UnixMilli(now).Sub(time.UnixMilli(at)) > HeartbeatStale {
+			err = s.Calls.HDel(call, script.ServersKey(s.Config.Prefix), id).Err()
 		}
 	}
 	return err
 }
 
 // status describes what the server does for the topic.
-func (t *topicServer) status(now time.Time) record.HeartbeatTopic {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	info := record.HeartbeatTopic{Workers: t.workers.Count, Batch: t.workers.PerCall, Running: t.workers.Busy, Loops: t.turns.ages(now)}
-	if m := t.workers.Member; m != nil {
+func (t *Topic) status(now time.Time) record.HeartbeatTopic {
+	t.Mu.Lock()
+	defer t.Mu.Unlock()
+	info := record.HeartbeatTopic{Workers: t.Workers.Count, Batch: t.Workers.PerCall, Running: t.Workers.Busy, Loops: t.turns.ages(now)}
+	if m := t.Workers.Member; m != nil {
 		info.Pool, info.Size, info.Weight = m.Pool.Name, m.Pool.Size, m.Weight
 	}
 	info.Taken, info.Within = t.pace.mark(now, t.owned.Added)
-	at := t.clock.at(now)
+	at := t.clock.At(now)
 	for r := range t.owned.Running {
 		info.Longest = append(info.Longest, record.HeartbeatJob{ID: strings.ToValidUTF8(r.ID, "\uFFFD"), Running: at.Sub(r.Start)})
 	}
@@ -173,19 +173,19 @@ type turns struct{ last [turnCount]time.Time }
 
 // The loops of a topic.
 const (
-	turnPromote = iota
+	TurnPromote = iota
 	turnTake
 	turnExtend
 	turnCount
 )
 
-var turnNames = [turnCount]string{turnPromote: "promote", turnTake: "take", turnExtend: "extend"}
+var TurnNames = [turnCount]string{TurnPromote: "promote", turnTake: "take", turnExtend: "extend"}
 
 func (ts *turns) ages(now time.Time) map[string]time.Duration {
 	ages := make(map[string]time.Duration)
 	for i, at := range ts.last {
 		if !at.IsZero() {
-			ages[turnNames[i]] = now.Sub(at)
+			ages[TurnNames[i]] = now.Sub(at)
 		}
 	}
 	return ages

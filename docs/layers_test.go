@@ -1,0 +1,184 @@
+// Package docs_test holds the documents, and the layout of the code, to what they say.
+package docs_test
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+const module = "github.com/delayq/delayq"
+
+// layers are the packages of the library, the lowest first. A package imports packages of earlier
+// layers only, and those that stand before it in its own. A feature that does not fit changes the
+// layers, and docs/design.md says why.
+var layers = [][]string{
+	{"internal/link", "internal/record", "internal/schedule"},
+	{"internal/contain"},
+	{"internal/loop", "lua"},
+	{"internal/script"},
+	{"internal/commit", "internal/run"},
+	{"internal/workers", "internal/settle", "internal/fire", "internal/doctor", "internal/explain"},
+	{"internal/serve"},
+	{""},
+}
+
+// helpers are the packages of the module that only tests import. They can import all layers.
+var helpers = []string{"internal/embedded", "internal/queuetest", "internal/redistest", "internal/sqltest"}
+
+// packages returns the folders below the root that have Go files and belong to the library.
+func packages(t *testing.T) (list []string) {
+	t.Helper()
+	folders, err := filepath.Glob("../internal/*")
+	require.NoError(t, err)
+	for _, folder := range append(folders, "../lua") {
+		list = append(list, strings.TrimPrefix(folder, "../"))
+	}
+	return list
+}
+
+// parsed returns the files of a folder, by name.
+func parsed(t *testing.T, folder string, mode parser.Mode) map[string]*ast.File {
+	t.Helper()
+	names, err := filepath.Glob(filepath.Join("..", folder, "*.go"))
+	require.NoError(t, err)
+	files := make(map[string]*ast.File)
+	for _, name := range names {
+		file, err := parser.ParseFile(token.NewFileSet(), name, nil, mode)
+		require.NoError(t, err)
+		files[strings.TrimPrefix(name, "../")] = file
+	}
+	return files
+}
+
+// ours returns the packages of this module that a file imports; the root is "".
+func ours(file *ast.File) (list []string) {
+	for _, spec := range file.Imports {
+		path := strings.Trim(spec.Path.Value, `"`)
+		if path == module {
+			list = append(list, "")
+		} else if rest, is := strings.CutPrefix(path, module+"/"); is {
+			list = append(list, rest)
+		}
+	}
+	return list
+}
+
+// TestImportsGoDown holds each package to its layer, and its own tests too. Only tests in a package
+// x_test can import the root.
+func TestImportsGoDown(t *testing.T) {
+	below := make(map[string][]string) // package → those that it can import
+	var lower []string
+	for _, layer := range layers {
+		for _, one := range layer {
+			below[one] = slices.Clone(lower)
+			lower = append(lower, one)
+		}
+	}
+	for _, folder := range append(packages(t), "") {
+		if slices.Contains(helpers, folder) {
+			continue
+		}
+		allowed, known := below[folder]
+		if !known && folder != "internal/bridge" {
+			t.Errorf("%s is in no layer", folder)
+		}
+		for name, file := range parsed(t, folder, parser.ImportsOnly) {
+			test := strings.HasSuffix(name, "_test.go")
+			for _, path := range ours(file) {
+				switch {
+				case path == "" && folder != "" && !strings.HasSuffix(file.Name.Name, "_test"):
+					t.Errorf("%s imports the root", name)
+				case !test && known && folder != "" && !slices.Contains(allowed, path):
+					t.Errorf("%s imports %s, which is not below it", name, path)
+				}
+			}
+		}
+	}
+}
+
+// TestNoInternalTypeIsExported holds the exported API of the root to types that a user can name: no
+// alias of an internal type, and none in a signature or in an exported field.
+func TestNoInternalTypeIsExported(t *testing.T) {
+	for name, file := range parsed(t, "", parser.SkipObjectResolution) {
+		if strings.HasSuffix(name, "_test.go") {
+			continue
+		}
+		internal := make(map[string]bool) // names of imported internal packages
+		for _, path := range ours(file) {
+			if strings.HasPrefix(path, "internal/") {
+				internal[filepath.Base(path)] = true
+			}
+		}
+		check := func(what string, node ast.Node) {
+			if node == nil {
+				return
+			}
+			ast.Inspect(node, func(n ast.Node) bool {
+				if field, is := n.(*ast.Field); is && len(field.Names) > 0 && !slices.ContainsFunc(field.Names, (*ast.Ident).IsExported) {
+					_, inStruct := node.(*ast.StructType)
+					return !inStruct
+				}
+				if sel, is := n.(*ast.SelectorExpr); is {
+					if id, is := sel.X.(*ast.Ident); is && internal[id.Name] {
+						t.Errorf("%s: %s has the internal type %s.%s", name, what, id.Name, sel.Sel.Name)
+					}
+				}
+				return true
+			})
+		}
+		for _, decl := range file.Decls {
+			switch d := decl.(type) {
+			case *ast.FuncDecl:
+				if d.Name.IsExported() && exportedReceiver(d) {
+					check(d.Name.Name, d.Type)
+				}
+			case *ast.GenDecl:
+				for _, spec := range d.Specs {
+					if s, is := spec.(*ast.TypeSpec); is && s.Name.IsExported() {
+						check(s.Name.Name, s.Type)
+					}
+				}
+			}
+		}
+	}
+}
+
+// exportedReceiver reports whether a function has no receiver, or one that users can name.
+func exportedReceiver(d *ast.FuncDecl) bool {
+	if d.Recv == nil {
+		return true
+	}
+	of := d.Recv.List[0].Type
+	if star, is := of.(*ast.StarExpr); is {
+		of = star.X
+	}
+	if generic, is := of.(*ast.IndexExpr); is {
+		of = generic.X
+	}
+	id, is := of.(*ast.Ident)
+	return is && id.IsExported()
+}
+
+// TestRootIsSmall holds the root to what can be read at a glance.
+func TestRootIsSmall(t *testing.T) {
+	entries, err := os.ReadDir("..")
+	require.NoError(t, err)
+	var rows []string
+	for _, e := range entries {
+		if e.Name() != ".git" {
+			rows = append(rows, e.Name())
+		}
+	}
+	require.LessOrEqual(t, len(rows), rootRows, "a new name at the top has to take the place of another one: %v", rows)
+}
+
+// rootRows is the most names at the top of the repository.
+const rootRows = 200
