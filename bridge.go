@@ -25,7 +25,7 @@ func init() {
 		return runBatch(within, f.(BatchHandlerFunc), jobs.([]*Job))
 	}
 	bridge.NextRun = func(job any) any { return job.(*Job).next() }
-	bridge.AlwaysRing = func(server any) { server.(*Server).engine.AlwaysRings = true }
+	bridge.AlwaysRing = func(server any) { server.(*Server).engine.AlwaysRing() }
 	bridge.Given = func(info any) any { return info.(*JobInfo).options }
 	bridge.Changes = func(info, spec any, payload []byte, opts any) ([]string, error) {
 		return info.(*ScheduleInfo).changes(spec.(Spec), payload, opts.([]ScheduleOption))

@@ -117,5 +117,5 @@ func (s *Server) Ready() <-chan struct{} {
 	if s == nil || s.engine == nil {
 		return nil
 	}
-	return s.engine.Ready
+	return s.engine.Ready()
 }

@@ -7,6 +7,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"slices"
 	"strconv"
@@ -19,6 +20,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
+	"github.com/delayq/delayq/internal/fire"
 	"github.com/delayq/delayq/internal/record"
 	"github.com/delayq/delayq/internal/redistest"
 	"github.com/delayq/delayq/internal/run"
@@ -512,4 +514,35 @@ func statsOf(t testing.TB, c *Client, topic string) TopicStats {
 	require.NoError(t, err)
 	require.Len(t, list, 1)
 	return list[0]
+}
+
+// A handTimer promotes and fires when the test says so, as the promote loop of a topic does.
+type handTimer struct {
+	Scripts script.Caller
+	Firer   *fire.Firer
+	keys    *script.Keys
+}
+
+// newHandTimer returns the handTimer of a topic. It is the worker, if the client is divided among
+// the roles.
+func newHandTimer(rdb redis.UniversalClient, k *script.Keys) *handTimer {
+	h := &hooks{}
+	if worker, test := redistest.Worker(rdb, k.Prefix()); test != "" {
+		rdb = worker
+		h.script = append(h.script, workerCalls{test})
+	}
+	t := &handTimer{Scripts: script.Caller{RDB: rdb, Hooks: h}, keys: k}
+	t.Firer = fire.New(k, time.Second, nil, slog.New(slog.DiscardHandler), func(ctx context.Context, s *script.Script, jobs int, args ...any) (script.Reply, error) {
+		return t.Scripts.Exec(ctx, s, k, "", jobs, args...)
+	})
+	return t
+}
+
+// promoted is what promote says of schedules.
+type promoted struct{ Due, Waiting int }
+
+// Promote is one call of the promote script.
+func (t *handTimer) Promote(ctx context.Context, _ bool) (promoted, error) {
+	r, err := t.Scripts.Exec(ctx, script.Promote, t.keys, "", 250, 250, 0, script.ControlChannel(t.keys.Prefix()), t.keys.Topic)
+	return promoted{int(r.Number(5)), int(r.Number(6))}, err
 }

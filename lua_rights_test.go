@@ -151,14 +151,7 @@ func duties(role string) (list []duty) {
 // others while the last job is ready: those are cancelled.
 func fireSome(ctx context.Context, h *Hand, _ Held) {
 	topic := h.keys.Topic
-	s := NewServer(h.rdb, Logger(slog.New(slog.DiscardHandler)))
-	s.HandlerFunc(topic, func(context.Context, *Job) error { return nil })
-	if s.begin() != nil {
-		return
-	}
-	defer s.engine.Close()
-	t := s.engine.Topics.Get(topic)
-	t.Base = ctx
+	t := newHandTimer(h.rdb, h.keys)
 	_ = h.client().Schedule(ctx, topic, "s", Every(time.Millisecond), nil, OverlapCancelPrevious)
 	for cancelled, try := 0, 0; cancelled < 3 && try < 500; try++ { // the slots come by themselves
 		t.Firer.Idle = 0 // look again, though nothing is new

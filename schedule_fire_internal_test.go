@@ -2,10 +2,8 @@ package delayq
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
 	"fmt"
-	"log/slog"
 	"slices"
 	"strings"
 	"sync"
@@ -19,7 +17,6 @@ import (
 	"github.com/delayq/delayq/internal/record"
 	"github.com/delayq/delayq/internal/redistest"
 	"github.com/delayq/delayq/internal/script"
-	"github.com/delayq/delayq/internal/serve"
 )
 
 // A fireBench is a schedule "s" whose slot is due, and servers that fire only when the test says
@@ -59,21 +56,15 @@ func (b *fireBench) due() {
 }
 
 // server is one that has been prepared and does nothing by itself.
-func (b *fireBench) server() *serve.Topic {
+func (b *fireBench) server() *handTimer {
 	b.Helper()
-	s := AsWorker(NewServer(b.rdb, Prefix(b.prefix), Logger(slog.New(slog.DiscardHandler))))
-	s.HandlerFunc("topic", func(context.Context, *Job) error { return nil })
-	require.NoError(b, s.begin())
-	b.Cleanup(s.engine.Close)
-	ts := s.engine.Topics.Get("topic")
-	ts.Base = context.WithoutCancel(b.Context())
-	return ts
+	return newHandTimer(b.rdb, b.keys)
 }
 
 // read is what a server has found out before it fires.
-func (b *fireBench) read(t *serve.Topic) fire.Firing {
+func (b *fireBench) read(t *handTimer) fire.Firing {
 	b.Helper()
-	r, err := t.Server.Scripts.Exec(b.Context(), script.ScheduleDue, b.keys, "", 1, fire.PlaceSlots, 0, 10, fire.CallBytes)
+	r, err := t.Scripts.Exec(b.Context(), script.ScheduleDue, b.keys, "", 1, fire.PlaceSlots, 0, 10, fire.CallBytes)
 	require.NoError(b, err)
 	require.Equal(b, []string{"s"}, []string{r.List(3).Text(0)})
 	f, err := t.Firer.Plan(fire.PlaceSlots, "s", r.List(4).Text(0), r.List(5).Text(0), r.List(6).Text(0), r.Now())
@@ -81,7 +72,7 @@ func (b *fireBench) read(t *serve.Topic) fire.Firing {
 	return f
 }
 
-func (b *fireBench) fire(t *serve.Topic, f fire.Firing) {
+func (b *fireBench) fire(t *handTimer, f fire.Firing) {
 	b.Helper()
 	n, _, err := t.Firer.FireSome(b.Context(), []fire.Firing{f})
 	require.NoError(b, err)
@@ -108,7 +99,7 @@ func TestFireHappensOnce(t *testing.T) {
 	eachFire(t, func(b *fireBench) {
 		const servers = 8
 		var group sync.WaitGroup
-		all := make([]*serve.Topic, servers)
+		all := make([]*handTimer, servers)
 		planned := make([]fire.Firing, servers)
 		for i := range all {
 			all[i] = b.server()

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"maps"
 	"math/rand/v2"
 	"slices"
@@ -140,12 +139,7 @@ func playSchedules(t *testing.T, seed uint64, n int) {
 	r.SetTime(now)
 	ctx := context.Background()
 	client := NewClient(rdb)
-	server := NewServer(rdb, Logger(slog.New(slog.DiscardHandler)))
-	server.HandlerFunc("t", func(context.Context, *Job) error { return nil })
-	require.NoError(t, server.begin())
-	defer server.engine.Close()
-	ts := server.engine.Topics.Get("t")
-	ts.Base = ctx
+	ts := newHandTimer(rdb, script.NewKeys(script.DefaultPrefix, "t"))
 	m := &scheduleModel{jobs: map[string]bool{}}
 
 	var steps []string

@@ -36,21 +36,21 @@ func (t *Topic) gatherLocked() {
 	timer = time.AfterFunc(t.Workers.Patience(), func() {
 		t.Mu.Lock()
 		defer t.Mu.Unlock()
-		if t.gather == timer {
-			t.gather = nil
+		if t.Workers.gather == timer {
+			t.Workers.gather = nil
 			t.Workers.Hasty = t.Workers.Gathers()
 			t.StartWorkerLocked()
 		}
 	})
-	t.gather = timer
+	t.Workers.gather = timer
 }
 
 // endGatherLocked ends that wait.
 func (t *Topic) endGatherLocked() {
 	t.Workers.Hasty = false
-	if t.gather != nil {
-		t.gather.Stop()
-		t.gather = nil
+	if t.Workers.gather != nil {
+		t.Workers.gather.Stop()
+		t.Workers.gather = nil
 	}
 }
 
@@ -66,14 +66,14 @@ func (t *Topic) startBatchLocked(first *run.Run, now time.Time) {
 			runs = append(runs, r)
 		}
 	}
-	run.BeginBatch(t.Base, &t.Mu, t.Keys, runs, now, t.clock.At(now))
+	run.BeginBatch(t.stay.base, &t.Mu, t.Keys, runs, now, t.clock.At(now))
 }
 
 // executeBatch is execute for a batch.
 func (t *Topic) executeBatch(b *run.Batch) (next *run.Run) {
 	defer b.End()
 	return t.handle(func() error {
-		return t.task.RunBatch(&b.Ctx, b, func(r *run.Run) context.Context { return t.Server.Config.Observer.Begun(&r.Ctx, r) })
+		return t.config.Task.RunBatch(&b.Ctx, b, func(r *run.Run) context.Context { return t.Server.Config.Observer.Begun(&r.Ctx, r) })
 	}, func(err error) *run.Run { return t.finishBatch(b, context.Cause(&b.Ctx), err, time.Now()) })
 }
 

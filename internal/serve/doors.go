@@ -9,8 +9,8 @@ import (
 	"github.com/delayq/delayq/internal/settle"
 )
 
-// A task runs the jobs of a topic: it is what the topic's handler is for the engine.
-type task interface {
+// A Task runs the jobs of a topic: it is what the topic's handler is for the engine.
+type Task interface {
 	// Run runs a job, and returns what its handler returns.
 	Run(ctx context.Context, r *run.Run) error
 	// RunBatch runs the jobs of a batch. ctx is that of the batch, and each returns the context
@@ -18,8 +18,8 @@ type task interface {
 	RunBatch(ctx context.Context, b *run.Batch, each func(*run.Run) context.Context) error
 }
 
-// A judge decides what happens to a job.
-type judge interface {
+// A Judge decides what happens to a job.
+type Judge interface {
 	// Verdict turns the result of a handler into the row that is sent to Redis. cause is that of
 	// the end of the run's context; nil: it had not ended. ran is how long the handler ran.
 	Verdict(r *run.Run, cause, err error, ran time.Duration) settle.Row
@@ -30,9 +30,9 @@ type judge interface {
 	Steers(err error) bool
 }
 
-// An observer is told what happens. Its calls return, however the code of the user ends that they
+// An Observer is told what happens. Its calls return, however the code of the user ends that they
 // call.
-type observer interface {
+type Observer interface {
 	// Begun is told that a run begins, and returns the context for its handler.
 	Begun(ctx context.Context, r *run.Run) context.Context
 	// Ended is told the outcomes of runs. It calls log with each row before it passes that on, and

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/delayq/delayq/internal/loop"
@@ -23,7 +24,8 @@ const extendMost = 10 * time.Second
 // server holds every third of a lease, and at least every 10 s. It also cancels handlers whose
 // lease is over. When the server has subscribed to the control channel, the loop checks all leases
 // immediately, because a cancel message may have been missed.
-func (t *Topic) extendStep(ctx context.Context, k *extender) loop.Next {
+func (t *Topic) extendStep(ctx context.Context) loop.Next {
+	k := &t.extender
 	if ctx.Err() != nil {
 		return loop.Over
 	}
@@ -31,7 +33,7 @@ func (t *Topic) extendStep(ctx context.Context, k *extender) loop.Next {
 	if k.at.IsZero() {
 		k.at = time.Now().Add(every)
 	}
-	k.look = t.unsure.Swap(false) || k.look
+	k.look = t.extender.unsure.Swap(false) || k.look
 	if wait := time.Until(k.at); wait > 0 && !k.look {
 		return loop.RestFor(wait)
 	}
@@ -52,14 +54,15 @@ func (t *Topic) extendStep(ctx context.Context, k *extender) loop.Next {
 
 // An extender is the state of that loop.
 type extender struct {
-	at   time.Time // of the next extension; zero: one interval after the start
-	look bool      // it also checks leases that cannot be extended yet
-	slow loop.Pace
+	unsure atomic.Bool // a cancel message may have been missed
+	at     time.Time   // of the next extension; zero: one interval after the start
+	look   bool        // it also checks leases that cannot be extended yet
+	slow   loop.Pace
 }
 
 // doubt makes the topic check all its leases.
 func (t *Topic) doubt() {
-	t.unsure.Store(true)
+	t.extender.unsure.Store(true)
 	t.Loops.extend.Wake()
 }
 

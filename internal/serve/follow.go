@@ -30,7 +30,7 @@ type pattern struct {
 // addPatternLocked adds a pattern before Run. Server.mu must be held.
 func (s *Server) addPatternLocked(p *pattern) error {
 	switch {
-	case s.used:
+	case s.phase.used:
 		return errLateMatch
 	case slices.ContainsFunc(s.patterns, func(other *pattern) bool { return other.like.Topic == p.like.Topic }):
 		return errHandled
@@ -172,16 +172,16 @@ func (s *Server) isEmpty(ctx context.Context, t *Topic) bool {
 func (s *Server) isLeaving(t *Topic) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return t.leaving
+	return t.stay.leaving
 }
 
 // endFound removes a topic that a pattern has found. It lets running handlers finish, until the end
 // of the server's drain.
 func (s *Server) endFound(t *Topic) {
 	s.mu.Lock()
-	as := s.lifetime
-	skip := as == nil || t.leaving
-	t.leaving = true
+	as := s.phase.lifetime
+	skip := as == nil || t.stay.leaving
+	t.stay.leaving = true
 	s.mu.Unlock()
 	if skip {
 		return
@@ -204,7 +204,7 @@ func (s *Server) patternOf(topic string) *pattern {
 func (s *Server) addFound(like TopicConfig) *Topic {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.lifetime == nil {
+	if s.phase.lifetime == nil {
 		return nil
 	}
 	like.found = true

@@ -161,8 +161,8 @@ func (s *Server) turning(topics []*Topic) (all []loopHealth, late []lateLoop) {
 		for _, one := range turns {
 			note(topic, one)
 		}
-		if topics[i].popping.Load() {
-			note(topic, topics[i].waitSign.TurnOf("wait"))
+		if topics[i].taking.wait.popping.Load() {
+			note(topic, topics[i].taking.wait.sign.TurnOf("wait"))
 		}
 	}
 	for _, one := range s.loops.KeptTurns() {

@@ -28,7 +28,7 @@ const (
 // deletes the entries of servers that are gone, and closes connections that are no longer needed.
 func (s *Server) heartbeatLoop(ctx, fetch context.Context) {
 	watch := trouble{name: "heartbeat", log: s.Log, outage: s.outage}
-	about := record.Heartbeat{PID: os.Getpid(), Started: s.started, Version: Version()}
+	about := record.Heartbeat{PID: os.Getpid(), Started: s.phase.started, Version: Version()}
 	about.Host, _ = os.Hostname() // if it is unknown, the PID must do
 	swept, restored, known, lost := time.Now(), time.Now(), false, false
 	draining := fetch.Done()
@@ -119,11 +119,11 @@ func (s *Server) sweep(ctx context.Context, now int64) error {
 func (t *Topic) status(now time.Time) record.HeartbeatTopic {
 	t.Mu.Lock()
 	defer t.Mu.Unlock()
-	info := record.HeartbeatTopic{Workers: t.Workers.Count, Batch: t.Workers.PerCall, Running: t.Workers.Busy, Loops: t.turns.ages(now)}
+	info := record.HeartbeatTopic{Workers: t.Workers.Count, Batch: t.Workers.PerCall, Running: t.Workers.Busy, Loops: t.vital.turns.ages(now)}
 	if m := t.Workers.Member; m != nil {
 		info.Pool, info.Size, info.Weight = m.Pool.Name, m.Pool.Size, m.Weight
 	}
-	info.Taken, info.Within = t.pace.mark(now, t.owned.Added)
+	info.Taken, info.Within = t.vital.pace.mark(now, t.owned.Added)
 	at := t.clock.At(now)
 	for r := range t.owned.Running {
 		info.Longest = append(info.Longest, record.HeartbeatJob{ID: strings.ToValidUTF8(r.ID, "\uFFFD"), Running: at.Sub(r.Start)})

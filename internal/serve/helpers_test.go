@@ -71,6 +71,6 @@ func topicOf(t *testing.T, concurrency int, h handler, observer told) *Topic {
 		require.NoError(t, rdb.Close())
 	})
 	a := s.Topics.Get("a")
-	a.Base = t.Context()
+	a.stay.base = t.Context()
 	return a
 }

@@ -86,7 +86,7 @@ func (s *Server) historyLoop(ctx context.Context) {
 		timer := time.NewTimer(rest)
 		select {
 		case <-timer.C:
-		case <-s.settled:
+		case <-s.ending.settled:
 			last = true
 		case <-ctx.Done():
 		}

@@ -40,8 +40,8 @@ func (t *Topic) setKeysLimited(limited int64, sure bool) {
 // noteEndLocked remembers that a job with a key is no longer running, if limits of keys are in
 // force. Its key may wait for that.
 func (t *Topic) noteEndLocked(r *run.Run) {
-	if r.Options.Key != "" && t.Workers.KeysLimited && len(t.ends) < mostEnds {
-		t.ends = append(t.ends, KeyEnd{r.Options.Key, r.ID})
+	if r.Options.Key != "" && t.Workers.KeysLimited && len(t.ended.keys) < mostEnds {
+		t.ended.keys = append(t.ended.keys, KeyEnd{r.Options.Key, r.ID})
 	}
 }
 
@@ -50,8 +50,8 @@ func (t *Topic) noteEndLocked(r *run.Run) {
 func (t *Topic) unpark(ctx context.Context) error {
 	for {
 		t.Mu.Lock()
-		some := t.ends[:min(len(t.ends), unparkLimit)]
-		t.ends = slices.Clip(t.ends[len(some):])
+		some := t.ended.keys[:min(len(t.ended.keys), unparkLimit)]
+		t.ended.keys = slices.Clip(t.ended.keys[len(some):])
 		t.Mu.Unlock()
 		if len(some) == 0 {
 			return nil
@@ -63,7 +63,7 @@ func (t *Topic) unpark(ctx context.Context) error {
 		}
 		if _, err := t.exec(ctx, topicCall{script: unparking.script, jobs: len(some)}, args...); err != nil {
 			t.Mu.Lock()
-			t.ends = slices.Concat(some, t.ends) // a call of another loop may use the rest of the array
+			t.ended.keys = slices.Concat(some, t.ended.keys) // a call of another loop may use the rest of the array
 			t.Mu.Unlock()
 			return err
 		}

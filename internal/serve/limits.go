@@ -11,17 +11,17 @@ import (
 // setDefaultLimits stores the limits that the topic gets if it has none. It reports false if that
 // failed and must be repeated before the first take. Only the take loop calls it.
 func (t *Topic) setDefaultLimits(ctx context.Context) bool {
-	if t.limits == "" {
+	if t.taking.limits == "" {
 		return true
 	}
 	call, cancel := context.WithTimeout(ctx, CallTimeout)
 	defer cancel()
-	err := t.Server.Calls.HSetNX(call, t.Keys.Meta, "flow", t.limits).Err()
+	err := t.Server.Calls.HSetNX(call, t.Keys.Meta, "flow", t.taking.limits).Err()
 	t.trouble.note("default limits", err)
 	if err != nil && script.Away(err) {
 		return false
 	}
-	t.limits = "" // after another error, which is in the log, the topic has no limits
+	t.taking.limits = "" // after another error, which is in the log, the topic has no limits
 	return true
 }
 
@@ -44,7 +44,7 @@ var errBounded = errors.New("the topic has limits")
 func (t *Topic) placeFreed() {
 	t.Mu.Lock()
 	defer t.Mu.Unlock()
-	if t.Workers.Bounded && t.resumed.give() {
+	if t.Workers.Bounded && t.latches.resumed.give() {
 		t.Loops.take.Wake()
 	}
 }

@@ -123,7 +123,7 @@ func (t *Topic) examine(ctx context.Context, letters string) string {
 func (s *Server) noteTopics(ctx context.Context) error {
 	topics := make([]any, 0, s.Topics.len())
 	for _, t := range s.Topics.all() {
-		if !t.found {
+		if !t.stay.found {
 			topics = append(topics, t.Keys.Topic)
 		}
 	}

@@ -119,11 +119,11 @@ func (s *Server) moveTopics(ctx context.Context) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.lifetime == nil {
+	if s.phase.lifetime == nil {
 		return
 	}
 	for _, t := range s.Topics.all() {
-		if n := s.nodeOf(ctx, t.Keys, s.lifetime); n != t.node.Load() {
+		if n := s.nodeOf(ctx, t.Keys, s.phase.lifetime); n != t.node.Load() {
 			t.move(n)
 		}
 	}
@@ -150,7 +150,7 @@ func (ns *nodes) drop(topics []*Topic) {
 // move makes another node serve the topic.
 func (t *Topic) move(n *Node) {
 	t.node.Store(n)
-	t.listed.Store(false)
+	t.taking.ring.listed.Store(false)
 	l := &t.Loops
 	l.promote.Move(n.promotes)
 	l.take.Move(n.takes)

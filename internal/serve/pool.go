@@ -11,13 +11,13 @@ func (t *Topic) adjustToLocked(needs, finished int) {
 		return
 	}
 	w.Asked = needs
-	w.Has, w.Share, t.given = w.Member.Adjust(needs, finished, t.given)
+	w.Has, w.Share, t.Workers.given = w.Member.Adjust(needs, finished, t.Workers.given)
 }
 
 // unlock releases t.mu. Then it tells the topics that were given workers meanwhile.
 func (t *Topic) unlock() {
-	given := t.given
-	t.given = nil
+	given := t.Workers.given
+	t.Workers.given = nil
 	t.Mu.Unlock()
 	for _, other := range given {
 		other.Receive()

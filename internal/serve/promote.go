@@ -4,6 +4,7 @@ import (
 	"context"
 	"math"
 	"math/rand/v2"
+	"sync/atomic"
 	"time"
 
 	"github.com/delayq/delayq/internal/loop"
@@ -34,14 +35,14 @@ const (
 // has this loop; a server finds the work of another one done. A tick is shortened by up to a tenth,
 // so that servers that started together, or were woken by the same job, do not stay in step.
 func (t *Topic) promoteStep(ctx context.Context) loop.Next {
-	at := &t.timer
+	at := &t.promoting.timer
 	if ctx.Err() != nil {
 		t.Server.watch.remove(t)
-		t.Firer.Warn(false)
-		t.pruner.warn(t.trouble.log)
+		t.promoting.Firer.Warn(false)
+		t.promoting.pruner.warn(t.trouble.log)
 		return loop.Over
 	}
-	woken := t.woken.Swap(false)
+	woken := t.promoting.timer.woken.Swap(false)
 	if rest := t.Server.watch.left(t); rest > 0 && !woken {
 		// the survey has woken the topic
 		if t.pruneDue(ctx) {
@@ -52,8 +53,8 @@ func (t *Topic) promoteStep(ctx context.Context) loop.Next {
 	if t.Server.watch.remove(t) {
 		at.healed = time.Time{} // an ID in handoff may have ended the rest
 	}
-	if t.late && !t.found {
-		t.late = t.Server.noteLate(ctx, t) != nil
+	if t.stay.late && !t.stay.found {
+		t.stay.late = t.Server.noteLate(ctx, t) != nil
 	}
 	wait, alone, err := t.promoteOnce(ctx, at)
 	if err != nil {
@@ -73,13 +74,14 @@ func (t *Topic) promoteStep(ctx context.Context) loop.Next {
 
 // wake makes the topic promote, because a job may be due earlier than is known.
 func (t *Topic) wake() {
-	t.woken.Store(true)
+	t.promoting.timer.woken.Store(true)
 	t.Loops.promote.Wake()
 }
 
 // A timer is what that loop remembers from one step to the next.
 type timer struct {
-	healed time.Time // the last promote that looked at everything
+	woken  atomic.Bool // a job may be due earlier than is known
+	healed time.Time   // the last promote that looked at everything
 	slow   loop.Pace
 }
 
@@ -96,7 +98,7 @@ func (t *Topic) promoteOnce(ctx context.Context, at *timer) (wait time.Duration,
 	t.turn(TurnPromote)
 	t.Mu.Lock()
 	// Before promote counts the waiting slots: if it counts none, none waits for one of these runs.
-	t.Firer.Remember(t.ended.Take())
+	t.promoting.Firer.Remember(t.ended.schedules.Take())
 	t.Mu.Unlock()
 	tick := t.Server.Config.Tick
 	heal := time.Since(at.healed) >= tick-tick/10
@@ -108,7 +110,7 @@ func (t *Topic) promoteOnce(ctx context.Context, at *timer) (wait time.Duration,
 		at.healed = time.Now()
 	}
 	again := p.moved >= promoteLimit
-	fire := func() { again = t.Firer.Fire(ctx, p.Due, p.Waiting) || again }
+	fire := func() { again = t.promoting.Firer.Fire(ctx, p.Due, p.Waiting) || again }
 	if len(t.Server.Config.Calendars) > 0 {
 		t.outside(t.Loops.promote, fire)
 	} else {
@@ -118,7 +120,7 @@ func (t *Topic) promoteOnce(ctx context.Context, at *timer) (wait time.Duration,
 	if t.pruneDue(ctx) || again {
 		return 0, false, nil
 	}
-	alone = p.Due+p.Waiting == 0 && t.Firer.Quiet()
+	alone = p.Due+p.Waiting == 0 && t.promoting.Firer.Quiet()
 	return max(1, p.wait-time.Since(began)), alone, nil
 }
 

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"sync/atomic"
 	"time"
 
 	"github.com/delayq/delayq/internal/loop"
@@ -59,7 +60,7 @@ func (s *Server) survey(ctx context.Context, n *Node, some []Watched) error {
 		return err
 	}
 	for i, one := range some {
-		if marks[i] != markNone || one.Topic.pruneOpen.Load() {
+		if marks[i] != markNone || one.Topic.promoting.pruner.open.Load() {
 			one.Topic.askPrune()
 		}
 	}
@@ -68,27 +69,29 @@ func (s *Server) survey(ctx context.Context, n *Node, some []Watched) error {
 
 // askPrune makes the topic prune.
 func (t *Topic) askPrune() {
-	t.prunes.Store(true)
+	t.promoting.pruner.due.Store(true)
 	t.Loops.promote.Wake()
 }
 
 // pruneDue prunes if the topic needs it, and reports whether there is more to prune.
 func (t *Topic) pruneDue(ctx context.Context) (more bool) {
-	if !t.prunes.Swap(false) {
+	if !t.promoting.pruner.due.Swap(false) {
 		return false
 	}
 	dead, full, err := t.prune(ctx)
 	if more = err == nil && full; more {
-		t.prunes.Store(true) // a failure is in the log; the next survey is soon enough
+		t.promoting.pruner.due.Store(true) // a failure is in the log; the next survey is soon enough
 	}
-	t.pruneOpen.Store(t.pruner.number != "")
-	t.pruner.note(t.trouble.log, dead, more)
+	t.promoting.pruner.open.Store(t.promoting.pruner.number != "")
+	t.promoting.pruner.note(t.trouble.log, dead, more)
 	return more
 }
 
 // A pruner is the state of a topic between two calls of the prune script. Only the promote loop
 // uses it.
 type pruner struct {
+	due    atomic.Bool // the topic needs a prune
+	open   atomic.Bool // the last prune had no reply
 	series *script.Series
 	// Of a call without a reply. The call is repeated until it has one, because it may have removed
 	// dead jobs.
@@ -123,7 +126,7 @@ func (p *pruner) warn(log *slog.Logger) {
 // prune is one call of the prune script. It returns the number of dead jobs removed, and whether
 // the call removed as many of one kind as it may.
 func (t *Topic) prune(ctx context.Context) (dead int, full bool, err error) {
-	k, o, p := t.Keys, &t.Server.Config, &t.pruner
+	k, o, p := t.Keys, &t.Server.Config, &t.promoting.pruner
 	if p.series == nil {
 		p.series = script.NewSeries()
 	}

@@ -3,6 +3,7 @@ package serve
 import (
 	"context"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/delayq/delayq/internal/loop"
@@ -28,6 +29,18 @@ const (
 	BypassPeriod = 5 * time.Minute
 )
 
+// A ringing is what a topic knows of the rings that wake its first take loop.
+type ringing struct {
+	used   atomic.Bool // the loop waits for rings, and not by a blocking pop
+	listed atomic.Bool // the server waits for a ring, as far as is known
+	rung   atomic.Bool // the topic was rung, and no take has followed
+	sought atomic.Bool // the watch found jobs although the server waited
+
+	// bypassed is the latest time when the watch found jobs that nobody had rung for. Only the take
+	// loop uses it.
+	bypassed time.Time
+}
+
 // ringChannel returns the channel on which a name is rung.
 func ringChannel(prefix, name string) string { return script.ControlChannel(prefix) + ":" + name }
 
@@ -37,7 +50,7 @@ func (t *Topic) blocks() bool {
 	if t.gathersAll() { // a pop would return at once while jobs are gathered
 		return false
 	}
-	return !s.AlwaysRings && s.Topics.len() <= MostBlocked || s.blocked.has(t)
+	return !s.blocked.never && s.Topics.len() <= MostBlocked || s.blocked.has(t)
 }
 
 // waitingName returns the name under which a topic waits for a ring. It is empty if it blocks.
@@ -52,14 +65,14 @@ func (t *Topic) waitingName() string {
 // noteWaits notes whether a reply says that the server waits for a ring.
 func (k *taker) noteWaits(waits bool) {
 	if k.waits = waits; k.name != "" {
-		k.topic.listed.Store(waits)
+		k.topic.taking.ring.listed.Store(waits)
 	}
 }
 
 // ring makes the topic take, because somebody has put a job into ready.
 func (t *Topic) ring() {
-	t.listed.Store(false)
-	t.rung.Store(true)
+	t.taking.ring.listed.Store(false)
+	t.taking.ring.rung.Store(true)
 	t.Loops.take.Wake()
 }
 
@@ -67,8 +80,8 @@ func (t *Topic) ring() {
 // take anyway.
 func (t *Topic) seek() {
 	if !t.waitsForRoom() && t.Loops.take.Rests() {
-		t.sought.Store(t.listed.Load())
-		t.listed.Store(true) // a take that does not wait takes the name off the list
+		t.taking.ring.sought.Store(t.taking.ring.listed.Load())
+		t.taking.ring.listed.Store(true) // a take that does not wait takes the name off the list
 		t.Loops.take.Wake()
 	}
 }
@@ -111,15 +124,17 @@ func (t *Topic) callRing(ctx context.Context, leave int, timeout time.Duration) 
 // the topic blocks from now on.
 func (t *Topic) noteBypass() (blocks bool) {
 	now := time.Now()
-	if blocks = now.Sub(t.bypassed) < BypassWindow; blocks {
+	if blocks = now.Sub(t.taking.ring.bypassed) < BypassWindow; blocks {
 		t.Server.blocked.add(t, now)
 	}
-	t.bypassed = now
+	t.taking.ring.bypassed = now
 	return blocks
 }
 
 // blockedTopics are the topics of a server of many topics that block, with the end of that.
 type blockedTopics struct {
+	never bool // they all wait for rings, however few they are
+
 	mu    sync.Mutex
 	until map[*Topic]time.Time
 }

@@ -32,64 +32,84 @@ type Config struct {
 	Own         bool          // also of a topic of a pool
 	Pools       map[string]int
 	Calendars   schedule.Calendars
-	Judge       judge
-	Observer    observer
+	Judge       Judge
+	Observer    Observer
 	Listener    script.Listener
 }
 
-// An engine serves topics: it promotes, takes, runs, extends, settles and prunes their jobs.
+// A Server serves topics: it promotes, takes, runs, extends, settles and prunes their jobs.
 type Server struct {
-	Redis       redis.UniversalClient
-	Config      Config
-	Log         *slog.Logger
-	Scripts     script.Caller
-	takeScripts script.Caller // with their own connections
+	links
+	Config  Config
+	Log     *slog.Logger
+	life    atomic.Pointer[life]
+	loops   loop.Group
+	nodes   nodes
+	Topics  topicSet
+	pools   map[string]*workers.Pool // by name
+	watch   watch
+	blocked blockedTopics
+	alarms  chan *Topic // topics that have lost jobs
+	ending  ending
 
+	mu       sync.Mutex // guards the rest
+	phase    phase
+	patterns []*pattern // fixed by Run
+	left     []*Topic   // removed, and their last numbers are not in the history yet
+}
+
+// links are the connections of a server.
+type links struct {
+	Redis         redis.UniversalClient // what the server was given
 	Calls         redis.UniversalClient // for calls that Redis answers immediately
 	takes         redis.UniversalClient // for takes, whose replies can be large
 	Blocking      redis.UniversalClient // for blocking pops
-	Dials         [3]*link.Conns        // the connections of these three
+	Dials         [3]*link.Conns        // the connections of the last three
+	Scripts       script.Caller
+	takeScripts   script.Caller // by the connections for takes
 	pulse         link.Pulse
 	answerTimeout time.Duration
 	dialTimeout   time.Duration
 	outage        *Outage
-	life          atomic.Pointer[life]
-	Ready         chan struct{} // closed when run takes jobs
-	loops         loop.Group
-	nodes         nodes
-	leaveBy       func() time.Time // when takes without a reply are given up, after a stop
-	alarms        chan *Topic      // topics that have lost jobs
-	watch         watch
-	blocked       blockedTopics
-	pools         map[string]*workers.Pool // by name
-	AlwaysRings   bool                     // even with few topics
-	Topics        topicSet
-	settled       chan struct{} // closed when the last job is settled
-
-	mu       sync.Mutex
-	used     bool // run has begun
-	stopped  bool // run is about to end
-	started  time.Time
-	patterns []*pattern     // fixed by run
-	lifetime *lifetime      // nil: before and after run
-	Running  sync.WaitGroup // handlers
-	left     []*Topic       // removed, and their last numbers are not in the history yet
 }
 
-// newEngine returns an engine without topics. It opens no connection.
+// ending is what the end of a server waits for.
+type ending struct {
+	ready   chan struct{}    // closed when Run takes jobs
+	settled chan struct{}    // closed when the last job is settled
+	leaveBy func() time.Time // when takes without a reply are given up, after a stop
+	running sync.WaitGroup   // handlers
+}
+
+// A phase is how far a server has come.
+type phase struct {
+	used     bool // Run has begun
+	stopped  bool // Run is about to end
+	started  time.Time
+	lifetime *lifetime // nil: before and after Run
+}
+
+// New returns a server without topics. It opens no connection.
 func New(rdb redis.UniversalClient, c Config) *Server {
-	s := &Server{Redis: rdb, Config: c, alarms: make(chan *Topic, 16)}
-	s.Ready, s.settled = make(chan struct{}), make(chan struct{})
+	s := &Server{links: links{Redis: rdb}, Config: c, alarms: make(chan *Topic, 16)}
+	s.ending.ready, s.ending.settled = make(chan struct{}), make(chan struct{})
 	s.Enter(stateNew)
 	s.watch.now = make(chan struct{}, 1)
 	s.nodes.all = make(map[redis.UniversalClient]*Node)
-	s.leaveBy = sync.OnceValue(func() time.Time { return time.Now().Add(2 * stopPatience) })
+	s.ending.leaveBy = sync.OnceValue(func() time.Time { return time.Now().Add(2 * stopPatience) })
 	s.pools = make(map[string]*workers.Pool, len(c.Pools))
 	for name, size := range c.Pools {
 		s.pools[name] = workers.NewPool(name, size)
 	}
 	return s
 }
+
+// Ready returns a channel that is closed when the server takes jobs.
+func (s *Server) Ready() <-chan struct{} { return s.ending.ready }
+
+// AlwaysRing makes the topics of a server that has not been run wait for rings, however few they
+// are.
+func (s *Server) AlwaysRing() { s.blocked.never = true }
 
 // HandlesNone reports whether there is neither a topic nor a pattern.
 func (s *Server) HandlesNone() bool {
@@ -102,8 +122,8 @@ func (s *Server) HandlesNone() bool {
 func (s *Server) Begin(log *slog.Logger) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.used = true
-	s.started = time.Now()
+	s.phase.used = true
+	s.phase.started = time.Now()
 	s.Log = log
 	s.loops.Log = s.Log
 	s.connect()
@@ -176,7 +196,7 @@ func (s *Server) Run(ctx context.Context) error {
 	s.loops.Keep(fetch, &working, "check", s.checkLoop)
 	s.loops.Keep(fetch, &working, "check", s.alarmLoop)
 	s.Enter(stateRunning)
-	close(s.Ready)
+	close(s.ending.ready)
 
 	<-ctx.Done()
 	s.Enter(stateDraining)
@@ -192,8 +212,8 @@ func (s *Server) Run(ctx context.Context) error {
 	// Replies that take long to arrive are not awaited, because their jobs would only be put back.
 	late := time.AfterFunc(stopPatience, s.Dials[1].HangUp)
 	defer late.Stop()
-	s.drain(s.whenDone(&s.Running), s.whenDone(&taking, &fetching))
-	close(s.settled)
+	s.drain(s.whenDone(&s.ending.running), s.whenDone(&taking, &fetching))
+	close(s.ending.settled)
 	endBeating()
 	parting := time.NewTimer(FarewellTime)
 	defer parting.Stop()
@@ -210,7 +230,7 @@ func (s *Server) Run(ctx context.Context) error {
 	taking.Wait()
 	fetching.Wait()
 	for _, t := range s.Topics.all() {
-		t.Waits.Wait()
+		t.taking.wait.pops.Wait()
 		t.reportUnsettled()
 	}
 	s.nodes.close()

@@ -99,7 +99,7 @@ func (t *Topic) settle(ctx context.Context, series, number string, list []settle
 		}
 		t.CountLocked(&list[i])
 		t.owned.Drop(r)
-		ended = r.Options.Scheduled && t.ended.Note(r.ID) || ended
+		ended = r.Options.Scheduled && t.ended.schedules.Note(r.ID) || ended
 	}
 	t.Mu.Unlock()
 	if err != nil {
@@ -113,7 +113,7 @@ func (t *Topic) settle(ctx context.Context, series, number string, list []settle
 		t.placeFreed()
 	}
 	t.outside(t.Loops.settle, func() { t.reportAll(list, loop.SignOf(ctx)) })
-	if ended && t.Firer.Awaits() {
+	if ended && t.promoting.Firer.Awaits() {
 		t.wake()
 	}
 	if v.Delays() && soon {

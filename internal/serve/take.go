@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -113,7 +114,7 @@ func (t *Topic) takeStep(ctx, work context.Context, first *taker) loop.Next {
 		}
 		return over
 	}
-	rung, sought := t.rung.Swap(false), t.sought.Swap(false)
+	rung, sought := t.taking.ring.rung.Swap(false), t.taking.ring.sought.Swap(false)
 	t.rested()
 	if !t.setDefaultLimits(work) {
 		return loop.PauseFor(first.slow.Next())
@@ -123,7 +124,7 @@ func (t *Topic) takeStep(ctx, work context.Context, first *taker) loop.Next {
 		return wait
 	}
 	first.name = t.waitingName()
-	t.rings.Store(first.name != "")
+	t.taking.ring.used.Store(first.name != "")
 	did, pause := first.take(work, false)
 	t.notePause(ctx, did, first.paused)
 	blocks := sought && first.got > 0 && !t.gathersAll() && t.noteBypass()
@@ -299,7 +300,7 @@ func (k *taker) send(work context.Context, limit, bytes int, place string, timeo
 		k.since = k.number
 	}
 	t, listed := k.topic, 0
-	if k.name != "" && t.listed.Load() {
+	if k.name != "" && t.taking.ring.listed.Load() {
 		listed = 1
 	}
 	args := []any{
@@ -382,7 +383,7 @@ func (k *taker) call(work context.Context) (afterTake, error) {
 		for i := range ids {
 			one, err := run.New(run.Taken{
 				Topic: t.Keys.Topic, ID: ids.Text(i), Record: records.Text(i), Attempts: tried.Text(i), Moved: moved.Text(i),
-				End: end, Until: until, SetBacks: t.clock.Sets(), At: r.Now(), Defaults: &t.defaults,
+				End: end, Until: until, SetBacks: t.clock.Sets(), At: r.Now(), Defaults: &t.config.Defaults,
 			})
 			t.Admit(one, t.Server.Config.Judge.Refusal(one, err, r.Now(), t.trouble.log))
 		}
@@ -447,26 +448,34 @@ func (k *taker) WaitForJobs(ctx context.Context) loop.Next {
 	if k.name != "" { // if it is not among those that wait, the watch finds that out
 		return loop.Woken
 	}
-	if t.popping.Swap(true) {
+	if t.taking.wait.popping.Swap(true) {
 		return loop.Woken
 	}
-	ctx = loop.Signed(ctx, &t.waitSign) // not the taker's, which has other things to do meanwhile
+	ctx = loop.Signed(ctx, &t.taking.wait.sign) // not the taker's, which has other things to do meanwhile
 	popped := func(err error) {
 		if err != nil {
-			loop.Sleep(ctx, t.slowWait.Next())
+			loop.Sleep(ctx, t.taking.wait.slow.Next())
 		} else {
-			t.slowWait.Reset()
+			t.taking.wait.slow.Reset()
 		}
-		t.waitSign.Wait()
-		t.popping.Store(false)
+		t.taking.wait.sign.Wait()
+		t.taking.wait.popping.Store(false)
 		t.Loops.take.Wake()
 	}
-	t.waitSign.Turn()
-	contain.Launch(&t.Waits, func() { popped(t.pop(ctx)) }, func(c *contain.Crash) {
+	t.taking.wait.sign.Turn()
+	contain.Launch(&t.taking.wait.pops, func() { popped(t.pop(ctx)) }, func(c *contain.Crash) {
 		t.Server.loops.Crashed("wait", c)
 		popped(c)
 	})
 	return loop.Woken
+}
+
+// A waiting is the blocking pop of a topic.
+type waiting struct {
+	popping atomic.Bool    // one is in flight
+	pops    sync.WaitGroup // goroutines that make them
+	sign    loop.Sign      // of that goroutine
+	slow    loop.Pace
 }
 
 // pop blocks until ready is not empty or ctx is done. It moves the ID to handoff, which every take
@@ -476,7 +485,7 @@ func (t *Topic) pop(ctx context.Context) error {
 	s := t.Server
 	for {
 		t.turn(turnTake)
-		t.waitSign.Turn()
+		t.taking.wait.sign.Turn()
 		// Not a child of ctx: a deadline of ctx would look like a dead connection. A stop closes
 		// the connection, and cancels the call so that a cluster's client does not repeat it.
 		call, cancel := context.WithTimeout(context.WithoutCancel(ctx), WaitTimeout+WaitMargin)
@@ -491,7 +500,7 @@ func (t *Topic) pop(ctx context.Context) error {
 			return nil
 		}
 		if errors.Is(err, redis.Nil) {
-			t.slowWait.Reset()
+			t.taking.wait.slow.Reset()
 			t.trouble.note("wait", nil)
 			if !t.blocks() {
 				return nil
@@ -507,8 +516,8 @@ func (t *Topic) pop(ctx context.Context) error {
 // calls it.
 func (t *Topic) notePause(ctx context.Context, did afterTake, paused bool) {
 	switch {
-	case did == takeRest && paused && !t.paused:
-		t.paused = true
+	case did == takeRest && paused && !t.taking.paused:
+		t.taking.paused = true
 		var who []string
 		call, cancel := context.WithTimeout(ctx, CallTimeout)
 		defer cancel()
@@ -519,8 +528,8 @@ func (t *Topic) notePause(ctx context.Context, did afterTake, paused bool) {
 			}
 		}
 		t.trouble.log.Info("topic paused", "by", strings.Join(who, ", "))
-	case did != takeFailed && !paused && t.paused:
-		t.paused = false
+	case did != takeFailed && !paused && t.taking.paused:
+		t.taking.paused = false
 		t.trouble.log.Info("topic resumed")
 	}
 }

@@ -41,7 +41,7 @@ func TestStopEndsTheWaitForJobs(t *testing.T) {
 		ended := make(chan struct{})
 		go func() {
 			a.NewTaker("").WaitForJobs(ctx)
-			a.Waits.Wait()
+			a.taking.wait.pops.Wait()
 			close(ended)
 		}()
 		<-popping

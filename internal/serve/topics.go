@@ -17,7 +17,7 @@ import (
 // A topicLike is what is to be known of a topic that is served.
 type TopicConfig struct {
 	Topic       string // or a pattern
-	Task        task
+	Task        Task
 	Concurrency int            // 0: the server's
 	Defaults    record.Options // of its jobs
 	Limits      string         // by default, as they are stored; empty: none
@@ -54,7 +54,7 @@ func (s *Server) Handles(topic string) bool { return s.Topics.Get(topic) != nil 
 func (s *Server) HasStopped() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.stopped
+	return s.phase.stopped
 }
 
 // addTopicLocked adds a topic, and starts it if the engine is running. engine.mu must be held.
@@ -62,20 +62,18 @@ func (s *Server) addTopicLocked(like TopicConfig) (*Topic, error) {
 	if s.Topics.Get(like.Topic) != nil {
 		return nil, errHandled
 	}
-	t := &Topic{
-		Server: s, Keys: script.NewKeys(s.Config.Prefix, like.Topic), task: like.Task,
-		Workers: workers.Workers{Count: like.Concurrency, PerCall: like.PerCall, Window: like.Window}, defaults: like.Defaults, limits: like.Limits,
-	}
+	t := &Topic{Server: s, Keys: script.NewKeys(s.Config.Prefix, like.Topic), config: like, taking: taking{limits: like.Limits}}
+	t.Workers.Workers = workers.Workers{Count: like.Concurrency, PerCall: like.PerCall, Window: like.Window}
 	if pool := s.pools[like.Pool]; pool != nil {
 		t.Workers.Member = &workers.Member{Pool: pool, Receive: t.receive, Weight: like.Weight}
 	}
-	if s.used {
+	if s.phase.used {
 		t.init()
-		t.late, t.found = true, like.found
+		t.stay.late, t.stay.found = true, like.found
 		s.nodes.grow(s.Topics.len() + 1)
 	}
-	if s.lifetime != nil {
-		t.build(s.lifetime)
+	if s.phase.lifetime != nil {
+		t.build(s.phase.lifetime)
 	}
 	s.Topics.add(t)
 	t.begin()
@@ -92,7 +90,7 @@ type lifetime struct {
 func (s *Server) serve(as *lifetime) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.lifetime, s.stopped = as, as == nil
+	s.phase.lifetime, s.phase.stopped = as, as == nil
 	if as == nil {
 		return
 	}
@@ -107,17 +105,17 @@ func (s *Server) serve(as *lifetime) {
 func (s *Server) Remove(ctx context.Context, topic string) error {
 	s.mu.Lock()
 	t := s.Topics.Get(topic)
-	running := s.lifetime != nil
+	running := s.phase.lifetime != nil
 	var err error
 	switch {
-	case s.stopped:
+	case s.phase.stopped:
 		err = ErrUsed // the drain needs the topic
 	case t == nil:
 		err = ErrNoHandler
-	case t.leaving:
+	case t.stay.leaving:
 		err = ErrLeaving
 	case running:
-		t.leaving = true
+		t.stay.leaving = true
 	default:
 		s.Topics.remove(topic)
 	}
@@ -132,10 +130,10 @@ func (s *Server) Remove(ctx context.Context, topic string) error {
 func (t *Topic) remove(ctx context.Context) (err error) {
 	s := t.Server
 	by := time.Now().Add(2 * stopPatience)
-	t.removeBy.Store(&by)
-	t.endFetch()
+	t.stay.by.Store(&by)
+	t.stay.endFetch()
 	t.stop()
-	fetched := s.whenDone(&t.fetching)
+	fetched := s.whenDone(&t.stay.fetching)
 	select {
 	case <-fetched:
 	case <-ctx.Done():
@@ -143,7 +141,7 @@ func (t *Topic) remove(ctx context.Context) (err error) {
 	settled := t.settled()
 	select {
 	case <-settled:
-	case <-t.Base.Done(): // the server has stopped, and given up
+	case <-t.stay.base.Done(): // the server has stopped, and given up
 	case <-ctx.Done():
 		err = context.Cause(ctx)
 		t.cancelAll(run.ErrShutdown)
@@ -162,10 +160,10 @@ func (t *Topic) remove(ctx context.Context) (err error) {
 			}
 		}
 	}
-	t.endWork()
-	<-s.whenDone(&t.working)
+	t.stay.endWork()
+	<-s.whenDone(&t.stay.working)
 	<-fetched
-	t.Waits.Wait()
+	t.taking.wait.pops.Wait()
 	s.blocked.remove(t)
 	t.reportUnsettled()
 	s.Leave(t)

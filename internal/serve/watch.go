@@ -89,7 +89,7 @@ func (s *Server) watched() map[*Node][]Watched {
 	defer s.watch.mu.Unlock()
 	for _, t := range all {
 		one := Watched{t, s.watch.asleep[t]}
-		if n := t.node.Load(); n != nil && (one.nap != nil || t.rings.Load()) {
+		if n := t.node.Load(); n != nil && (one.nap != nil || t.taking.ring.used.Load()) {
 			by[n] = append(by[n], one)
 		}
 	}
@@ -195,7 +195,7 @@ func (s *Server) look(ctx context.Context, n *Node, some []Watched) error {
 	for i, one := range some {
 		if err != nil {
 			s.watch.update(one, received, 0, 0) // each checks for itself
-			if s.watch.off.Load() && one.Topic.rings.Load() {
+			if s.watch.off.Load() && one.Topic.taking.ring.used.Load() {
 				one.Topic.seek()
 			}
 			continue
@@ -206,13 +206,13 @@ func (s *Server) look(ctx context.Context, n *Node, some []Watched) error {
 		}
 		if marks[i] == markElsewhere {
 			s.watch.update(one, received, 0, 0)
-			if t.rings.Load() {
+			if t.taking.ring.used.Load() {
 				t.seek()
 			}
 			continue
 		}
 		s.watch.update(one, sent, waits[i], s.patience())
-		if t.rings.Load() {
+		if t.taking.ring.used.Load() {
 			t.turn(turnTake)
 			if marks[i] == markTake {
 				t.seek()

@@ -12,7 +12,6 @@ import (
 	"github.com/delayq/delayq/internal/contain"
 	"github.com/delayq/delayq/internal/fire"
 	"github.com/delayq/delayq/internal/loop"
-	"github.com/delayq/delayq/internal/record"
 	"github.com/delayq/delayq/internal/run"
 	"github.com/delayq/delayq/internal/script"
 	"github.com/delayq/delayq/internal/settle"
@@ -27,61 +26,78 @@ import (
 // are this server's), outcomes (what Redis must be told), and the firer, which belongs to the
 // promote loop.
 type Topic struct {
-	Server   *Server
-	Keys     *script.Keys
-	task     task
-	defaults record.Options  // defaults of what the job's record leaves open
-	Base     context.Context // parent of the handlers' contexts
-	clock    Clock
-	trouble  trouble
-	Loops    topicLoops
-	timer    timer
-	Firer    *fire.Firer
-	pruner   pruner
-	paused   bool                      // the first taker has found the topic paused
-	removeBy atomic.Pointer[time.Time] // see leaveBy; nil: the topic is not being removed
+	Server    *Server
+	Keys      *script.Keys
+	config    TopicConfig
+	stay      stay
+	node      atomic.Pointer[Node] // that serves the topic
+	clock     Clock
+	trouble   trouble
+	audited   int64 // takes at the last audit of restore, which alone uses it
+	Loops     topicLoops
+	promoting promoting
+	taking    taking
+	extender  extender
 
-	endFetch, endWork context.CancelFunc
-	fetching, working sync.WaitGroup // the loops that end with these
-	late              bool           // added after Run began, and not yet recorded in topics
-	leaving           bool           // being removed; guarded by Server.mu
-	found             bool           // by a pattern
-
-	node    atomic.Pointer[Node] // that serves the topic
-	rings   atomic.Bool          // the first taker waits for rings, and not by a blocking pop
-	popping atomic.Bool          // a blocking pop is in flight
-	listed  atomic.Bool          // the server waits for a ring, as far as is known
-	rung    atomic.Bool          // the topic was rung, and no take has followed
-	sought  atomic.Bool          // the watch found jobs although the server waited
-
-	audited int64 // takes at the last audit of restore, which alone uses it
-
-	// bypassed is the latest time when the watch found jobs that nobody had rung for. Only the take
-	// loop uses it.
-	bypassed time.Time
-
-	Waits     sync.WaitGroup // blocking pops
-	waitSign  loop.Sign      // of the goroutine that makes them
-	slowWait  loop.Pace      // of the pop
-	unsure    atomic.Bool    // a cancel message may have been missed
-	limits    string         // that the topic gets if it has none; empty: none, or they are set
-	prunes    atomic.Bool    // the topic needs a prune
-	pruneOpen atomic.Bool    // the last prune had no reply
-	woken     atomic.Bool    // a job may be due earlier than is known
-
-	Mu       sync.Mutex
-	Workers  workers.Workers
-	gather   *time.Timer       // ends the wait for a batch to be full; nil: nothing waits
-	given    []*workers.Member // have been given workers of the pool, and are not yet told
+	Mu       sync.Mutex // guards the rest
+	Workers  crew
 	owned    run.Holdings
 	Outcomes settle.Queue
 	History  chronicle
-	ends     []KeyEnd   // jobs that are no longer running, for the unpark script
-	ended    fire.Ended // runs of schedules
-	turns    turns
-	pace     pace  // of takes
-	room     latch // there may be room for more jobs
-	resumed  latch // the topic may have been resumed
+	ended    endedRuns
+	vital    vital
+	latches  latches
+}
+
+// A stay is how long a topic belongs to its server, from the start of its loops to their end.
+type stay struct {
+	base              context.Context // parent of the handlers' contexts
+	endFetch, endWork context.CancelFunc
+	fetching, working sync.WaitGroup            // the loops that end with these
+	late              bool                      // added after run began, and not yet recorded in topics
+	found             bool                      // by a pattern
+	leaving           bool                      // being removed; guarded by Server.mu
+	by                atomic.Pointer[time.Time] // see leaveBy; nil: the topic is not being removed
+}
+
+// promoting is what the promote loop remembers.
+type promoting struct {
+	timer  timer
+	Firer  *fire.Firer
+	pruner pruner
+}
+
+// taking is what the first take loop remembers.
+type taking struct {
+	ring   ringing
+	wait   waiting
+	limits string // that the topic gets if it has none; empty: none, or they are set
+	paused bool   // the loop has found the topic paused
+}
+
+// endedRuns are runs that have ended, for those that wait for that.
+type endedRuns struct {
+	keys      []KeyEnd   // for the unpark script
+	schedules fire.Ended // for the firer
+}
+
+// vital is what a heartbeat says of the loops.
+type vital struct {
+	turns turns
+	pace  pace // of takes
+}
+
+// A crew is the workers of a topic, and what they wait for.
+type crew struct {
+	workers.Workers
+	gather *time.Timer       // ends the wait for a batch to be full; nil: nothing waits
+	given  []*workers.Member // have been given workers of the pool, and are not yet told
+}
+
+// latches are what the first take loop waits for.
+type latches struct {
+	room    latch // there may be room for more jobs
+	resumed latch // the topic may have been resumed
 }
 
 // topicLoops are the loops of a topic. They are nil until the topic is started.
@@ -90,7 +106,7 @@ type topicLoops struct {
 }
 
 // A latch says that something may have happened that a loop waits for. It stays set until the loop
-// looks. topicServer.mu guards it.
+// looks. Topic.Mu guards it.
 type latch struct {
 	set    bool
 	waited bool // the loop waits for it
@@ -121,43 +137,42 @@ func (t *Topic) init() {
 	if m := t.Workers.Member; m != nil {
 		t.Workers.Count = min(t.Workers.Count, m.Pool.Size)
 	}
-	t.Workers.Cautious = t.defaults.Retry >= 0
+	t.Workers.Cautious = t.config.Defaults.Retry >= 0
 	t.Workers.HandlerTime = workers.AheadUnknown
 	t.trouble = trouble{name: t.Keys.Topic, log: s.Log.With("topic", t.Keys.Topic), outage: s.outage}
 	t.owned.Freed = t.freedLocked
 	t.owned.Lost = func(r *run.Run) {
-		if t.noteEndLocked(r); len(t.ends) > 0 {
+		if t.noteEndLocked(r); len(t.ended.keys) > 0 {
 			t.Loops.settle.Wake()
 		}
 	}
 	t.Outcomes.Ready = func() { t.Loops.settle.Wake() }
 	t.Outcomes.Pile = func() { t.Loops.settleMore.Wake() }
-	t.Firer = fire.New(t.Keys, s.Config.Tick, s.Config.Calendars, t.trouble.log, t.execOn)
+	t.promoting.Firer = fire.New(t.Keys, s.Config.Tick, s.Config.Calendars, t.trouble.log, t.execOn)
 }
 
 // build makes the loops of a topic. They rest until begin.
 func (t *Topic) build(as *lifetime) {
 	fetch, endFetch := context.WithCancel(as.fetch)
 	work, endWork := context.WithCancel(as.work)
-	t.Base, t.endFetch, t.endWork = work, endFetch, endWork
+	t.stay.base, t.stay.endFetch, t.stay.endWork = work, endFetch, endWork
 	n := t.Server.nodeOf(fetch, t.Keys, as)
 	t.node.Store(n)
 	ls, l := &t.Server.loops, &t.Loops
 	id := t.Server.Config.ID
 	first, second := t.NewTaker(t.Keys.Taken(id)), t.NewTaker(t.Keys.Taken(id+"+"))
 	one, more := &settler{series: script.NewSeries()}, &settler{series: script.NewSeries()}
-	held := &extender{}
-	t.waitSign.Wait()
+	t.taking.wait.sign.Wait()
 	loopOf := func(ctx context.Context) context.Context { return loop.Signed(ctx, new(loop.Sign)) }
 	promote, take, takeMore := loopOf(fetch), loopOf(fetch), loopOf(fetch)
 	takeCalls, takeMoreCalls := loop.Signed(work, loop.SignOf(take)), loop.Signed(work, loop.SignOf(takeMore))
 	ends, endsMore, extend := loopOf(work), loopOf(work), loopOf(work)
-	l.promote = ls.Add(promote, n.promotes, "promote", func() loop.Next { return t.promoteStep(promote) }, as.fetching, &t.fetching)
-	l.take = ls.Add(take, n.takes, "take", func() loop.Next { return t.takeStep(take, takeCalls, first) }, as.taking, &t.fetching)
-	l.takeMore = ls.Add(takeMore, n.takes, "take", func() loop.Next { return t.takeMoreStep(takeMore, takeMoreCalls, second) }, as.taking, &t.fetching)
-	l.settle = ls.Add(ends, n.settles, "settle", func() loop.Next { return t.settleStep(ends, one, 1) }, as.working, &t.working)
-	l.settleMore = ls.Add(endsMore, n.settles, "settle", func() loop.Next { return t.settleStep(endsMore, more, settle.Pile) }, as.working, &t.working)
-	l.extend = ls.Add(extend, n.extends, "extend", func() loop.Next { return t.extendStep(extend, held) }, as.working, &t.working)
+	l.promote = ls.Add(promote, n.promotes, "promote", func() loop.Next { return t.promoteStep(promote) }, as.fetching, &t.stay.fetching)
+	l.take = ls.Add(take, n.takes, "take", func() loop.Next { return t.takeStep(take, takeCalls, first) }, as.taking, &t.stay.fetching)
+	l.takeMore = ls.Add(takeMore, n.takes, "take", func() loop.Next { return t.takeMoreStep(takeMore, takeMoreCalls, second) }, as.taking, &t.stay.fetching)
+	l.settle = ls.Add(ends, n.settles, "settle", func() loop.Next { return t.settleStep(ends, one, 1) }, as.working, &t.stay.working)
+	l.settleMore = ls.Add(endsMore, n.settles, "settle", func() loop.Next { return t.settleStep(endsMore, more, settle.Pile) }, as.working, &t.stay.working)
+	l.extend = ls.Add(extend, n.extends, "extend", func() loop.Next { return t.extendStep(extend) }, as.working, &t.stay.working)
 }
 
 // begin starts the loops. They wake each other, so none begins before all of them are known.
@@ -180,10 +195,10 @@ func (t *Topic) outside(l *loop.Loop, f func()) {
 
 // leaveBy returns when takes without a reply are given up, once the topic is stopped.
 func (t *Topic) leaveBy() time.Time {
-	if by := t.removeBy.Load(); by != nil {
+	if by := t.stay.by.Load(); by != nil {
 		return *by
 	}
-	return t.Server.leaveBy()
+	return t.Server.ending.leaveBy()
 }
 
 // A topicCall is one call of a script of the topic.
@@ -204,7 +219,7 @@ type topicCall struct {
 func (t *Topic) exec(ctx context.Context, c topicCall, args ...any) (script.Reply, error) {
 	whole := ctx
 	if c.outlives {
-		whole = loop.Signed(t.Base, loop.SignOf(ctx))
+		whole = loop.Signed(t.stay.base, loop.SignOf(ctx))
 	}
 	call, cancel := context.WithTimeout(whole, cmp.Or(c.timeout, CallTimeout))
 	defer cancel()
@@ -242,7 +257,7 @@ func (t *Topic) freed() {
 }
 
 func (t *Topic) freedLocked() {
-	if t.room.give() {
+	if t.latches.room.give() {
 		t.Loops.take.Wake()
 	}
 }
@@ -251,7 +266,7 @@ func (t *Topic) freedLocked() {
 func (t *Topic) ExpectRoom() bool {
 	t.Mu.Lock()
 	defer t.Mu.Unlock()
-	return t.room.expect()
+	return t.latches.room.expect()
 }
 
 // waitsForRoom reports whether the first taker waits for room, and not for a job or for the end of
@@ -259,14 +274,14 @@ func (t *Topic) ExpectRoom() bool {
 func (t *Topic) waitsForRoom() bool {
 	t.Mu.Lock()
 	defer t.Mu.Unlock()
-	return t.room.waited
+	return t.latches.room.waited
 }
 
 // rested notes that the first taker no longer waits for the end of a pause.
 func (t *Topic) rested() {
 	t.Mu.Lock()
 	defer t.Mu.Unlock()
-	t.resumed.waited = false
+	t.latches.resumed.waited = false
 }
 
 // noteTook is workers.took.
@@ -288,7 +303,7 @@ func (t *Topic) resume() {
 	t.Mu.Lock()
 	defer t.Mu.Unlock()
 	t.Workers.KeysLimited = true // until the next reply
-	if t.resumed.give() {
+	if t.latches.resumed.give() {
 		t.Loops.take.Wake()
 	}
 }
@@ -298,14 +313,14 @@ func (t *Topic) resume() {
 func (t *Topic) expectResume() bool {
 	t.Mu.Lock()
 	defer t.Mu.Unlock()
-	return t.resumed.expect()
+	return t.latches.resumed.expect()
 }
 
 // turn notes that a loop has started another iteration.
 func (t *Topic) turn(loop int) {
 	t.Mu.Lock()
 	defer t.Mu.Unlock()
-	t.turns.last[loop] = time.Now()
+	t.vital.turns.last[loop] = time.Now()
 }
 
 // RoomLocked returns how many jobs to take now; 0: none.
@@ -371,7 +386,7 @@ func (t *Topic) StartWorkerLocked() {
 	switch {
 	case t.Workers.ToStart():
 		t.launch(t.startWorker)
-	case t.gather == nil && t.Workers.WaitsForBatch():
+	case t.Workers.gather == nil && t.Workers.WaitsForBatch():
 		t.gatherLocked()
 	}
 }
@@ -416,7 +431,7 @@ func (t *Topic) popLocked(now time.Time) *run.Run {
 		case t.Workers.PerCall > 0:
 			t.startBatchLocked(r, now)
 		default:
-			r.Begin(t.Base, &t.Mu, t.Keys, now, t.clock.At(now))
+			r.Begin(t.stay.base, &t.Mu, t.Keys, now, t.clock.At(now))
 		}
 		return r
 	}
@@ -451,7 +466,7 @@ func (t *Topic) GiveBack(why error) {
 // goroutine, after execute has settled its job.
 func (t *Topic) launch(f func()) {
 	s := t.Server
-	contain.Launch(&s.Running, f, func(c *contain.Crash) {
+	contain.Launch(&s.ending.running, f, func(c *contain.Crash) {
 		if c.Kind == contain.Panic {
 			s.loops.Crashed("run", c)
 		}
@@ -478,7 +493,7 @@ func (t *Topic) execute(r *run.Run) (next *run.Run) {
 		ctx, stop = context.WithDeadlineCause(ctx, r.Deadline, run.ErrTimeout)
 		defer stop()
 	}
-	return t.handle(func() error { return t.task.Run(t.Server.Config.Observer.Begun(ctx, r), r) }, func(err error) *run.Run {
+	return t.handle(func() error { return t.config.Task.Run(t.Server.Config.Observer.Begun(ctx, r), r) }, func(err error) *run.Run {
 		return t.finish(r, context.Cause(ctx), err, time.Now())
 	})
 }

@@ -73,7 +73,7 @@ func TestSlotsStartEachOther(t *testing.T) {
 			require.Equal(t, id, started[5+i])
 		}
 		close(release)
-		a.Server.Running.Wait()
+		a.Server.ending.running.Wait()
 		require.Len(t, started, 7)
 		require.Len(t, a.Outcomes.Rows, 7)
 		require.Equal(t, "6", <-cancelled)
@@ -103,7 +103,7 @@ func TestCancelledBeforeTheStart(t *testing.T) {
 	require.True(t, a.ExpectRoom())
 	require.Zero(t, a.RoomLocked(), "the slot has not looked yet")
 	a.letGo()
-	a.Server.Running.Wait()
+	a.Server.ending.running.Wait()
 	require.ElementsMatch(t, []string{"0", "1"}, []string{<-cancelled, <-cancelled})
 	require.True(t, a.ExpectRoom())
 	require.Equal(t, 1, a.RoomLocked())
@@ -159,7 +159,7 @@ func TestStartedSlotsMakeRoom(t *testing.T) {
 		require.Equal(t, a.Workers.Ahead(), a.RoomLocked())
 		require.True(t, a.ExpectRoom())
 		close(release)
-		a.Server.Running.Wait()
+		a.Server.ending.running.Wait()
 	})
 }
 
@@ -179,7 +179,7 @@ func TestHooksOfLostJobsHoldUpNoStart(t *testing.T) {
 	a.admitted(2)
 	a.CancelRun("0", "1", run.ErrCancelled)
 	a.letGo()
-	a.Server.Running.Wait()
+	a.Server.ending.running.Wait()
 	require.True(t, heard)
 	require.Len(t, a.Outcomes.Rows, 1)
 }
