@@ -367,14 +367,14 @@ func (r *application) step(ctx context.Context, page *Page) (stop error) {
 	if len(list) == 0 {
 		return nil
 	}
-	b := r.client.newBatch(ctx, list[0].kind, len(list), func(_ int, o *operation, _ *NewJob) {
+	b := r.client.newBatch(ctx, list[0].kind, len(list), func(_ int, o *operation) {
 		if err := r.settled(o.err); stop == nil {
 			stop = err
 		}
 	})
 	defer b.out.close()
 	for i, o := range list {
-		b.put(i, o, nil)
+		b.put(i, o)
 	}
 	_ = b.finish() // joins the errors of the jobs, which settled has seen
 	return stop

@@ -8,6 +8,7 @@ import (
 	"sync"
 
 	"github.com/delayq/delayq/internal/contain"
+	"github.com/delayq/delayq/internal/run"
 	"github.com/delayq/delayq/internal/script"
 )
 
@@ -134,7 +135,7 @@ func (c *Client) GetBatch(ctx context.Context, jobs []JobRef) ([]GetResult, erro
 func (c *Client) each(
 	ctx context.Context, k *kind, n int, set func(i int, o *operation) error, result func(i int, o *operation),
 ) error {
-	b := c.newBatch(ctx, k, n, func(i int, o *operation, _ *NewJob) { result(i, o) })
+	b := c.newBatch(ctx, k, n, result)
 	defer b.out.close()
 	for i := range n {
 		o := &operation{kind: k}
@@ -145,10 +146,10 @@ func (c *Client) each(
 		}
 		if err != nil {
 			o.settle(fmt.Errorf("job %d of the batch: %w", i, err))
-			b.outcome(i, o, nil)
+			b.outcome(i, o)
 			continue
 		}
-		b.put(i, o, nil)
+		b.put(i, o)
 	}
 	return b.finish()
 }
@@ -169,10 +170,10 @@ type batch struct {
 	client  *Client
 	kind    *kind
 	jobs    int
-	report  func(i int, o *operation, fresh *NewJob) // reads an outcome into the results
-	waiting map[string]*parcel                       // by topic
-	queued  int                                      // jobs in them
-	bytes   int                                      // of their records
+	report  func(i int, o *operation) // reads an outcome into the results
+	waiting map[string]*parcel        // by topic
+	queued  int                       // jobs in them
+	bytes   int                       // of their records
 	out     *outbox
 	sent    []*parcel // whose outcome is not in the results yet
 	failed  int
@@ -182,24 +183,23 @@ type batch struct {
 // A parcel is jobs of one topic that are sent together.
 type parcel struct {
 	list  []*operation
-	fresh []*NewJob // of an EnqueueBatch, as the hooks have changed them
-	index []int     // of the results
+	index []int // of the results
 	bytes int
 }
 
-func (c *Client) newBatch(ctx context.Context, k *kind, jobs int, report func(int, *operation, *NewJob)) *batch {
+func (c *Client) newBatch(ctx context.Context, k *kind, jobs int, report func(int, *operation)) *batch {
 	return &batch{client: c, kind: k, jobs: jobs, report: report, waiting: make(map[string]*parcel), out: c.newOutbox(ctx, jobs)}
 }
 
-// put adds an operation, and sends parcels that are complete. fresh is the job of an EnqueueBatch.
-func (b *batch) put(i int, o *operation, fresh *NewJob) {
+// put adds an operation, and sends parcels that are complete.
+func (b *batch) put(i int, o *operation) {
 	p := b.waiting[o.topic]
 	if p == nil {
 		p = &parcel{}
 		b.waiting[o.topic] = p
 	}
 	size := o.size()
-	p.list, p.fresh, p.index = append(p.list, o), append(p.fresh, fresh), append(p.index, i)
+	p.list, p.index = append(p.list, o), append(p.index, i)
 	p.bytes, b.queued, b.bytes = p.bytes+size, b.queued+1, b.bytes+size
 	switch {
 	case len(p.list) == chunkJobs, p.bytes >= chunkBytes:
@@ -231,14 +231,14 @@ func (b *batch) collect(but int) {
 		p := b.sent[0]
 		b.sent = slices.Delete(b.sent, 0, 1)
 		for n, o := range p.list {
-			b.outcome(p.index[n], o, p.fresh[n])
+			b.outcome(p.index[n], o)
 		}
 	}
 }
 
 // outcome records the outcome of an operation.
-func (b *batch) outcome(i int, o *operation, fresh *NewJob) {
-	b.report(i, o, fresh)
+func (b *batch) outcome(i int, o *operation) {
+	b.report(i, o)
 	b.fail(o.err)
 }
 
@@ -268,17 +268,26 @@ type enqueueBatch struct {
 	*batch
 	ctx     context.Context
 	results []EnqueueResult
+	sealed  []sealed // what is kept of each job until it has an outcome
+}
+
+// sealed is what a client keeps of a job that is on its way.
+type sealed struct {
+	fresh *NewJob      // as the hooks have changed it
+	own   *run.Context // of the handler whose own job this one replaces; nil: none
 }
 
 func (c *Client) newEnqueueBatch(ctx context.Context, jobs int) *enqueueBatch {
-	b := &enqueueBatch{ctx: ctx, results: make([]EnqueueResult, jobs)}
-	b.batch = c.newBatch(ctx, enqueueKind, jobs, func(i int, o *operation, fresh *NewJob) {
-		o.fresh.own.Stored(o.err, maybeStored(o.err))
+	b := &enqueueBatch{ctx: ctx, results: make([]EnqueueResult, jobs), sealed: make([]sealed, jobs)}
+	b.batch = c.newBatch(ctx, enqueueKind, jobs, func(i int, o *operation) {
+		kept := b.sealed[i]
+		b.sealed[i] = sealed{}
+		kept.own.Stored(o.err, maybeStored(o.err))
 		b.results[i].Err = o.err
 		if maybeStored(o.err) {
 			b.results[i].Job = o.job(o.err)
 		}
-		c.enqueued(ctx, fresh, o, o.err)
+		c.enqueued(ctx, kept.fresh, o, o.err)
 	})
 	return b
 }
@@ -286,9 +295,10 @@ func (c *Client) newEnqueueBatch(ctx context.Context, jobs int) *enqueueBatch {
 // add prepares a job, and sends parcels that are complete.
 func (b *enqueueBatch) add(i int, job NewJob) {
 	job.Options = slices.Clip(job.Options)
-	o, err := b.client.prepare(b.ctx, &job)
+	o, own, err := b.client.prepare(b.ctx, &job)
 	if err == nil {
-		b.put(i, o, &job)
+		b.sealed[i] = sealed{&job, own}
+		b.put(i, o)
 		return
 	}
 	err = fmt.Errorf("job %d of the batch: %w", i, err)
@@ -349,7 +359,7 @@ func (o *outbox) send(list []*operation) {
 
 // forward stores jobs of one topic, unless Redis failed to answer an earlier call.
 func (o *outbox) forward(list []*operation) {
-	g := o.client.commit(list[0].topic, list[0].kind)
+	g := o.client.commits.of(list[0].topic, list[0].kind)
 	defer g.done()
 	o.silent = g.doAll(o.ctx, list, o.silent)
 }
@@ -373,7 +383,7 @@ func (g *commit) doAll(ctx context.Context, list []*operation, silent error) err
 		n := chunkLen(list, g.gets)
 		g.mu.Unlock()
 		sent := list[:n]
-		if err := g.send(ctx, &g.client.series, sent); err != nil && script.Away(err) {
+		if err := g.send(ctx, g.all.series, sent); err != nil && script.Away(err) {
 			silent = fmt.Errorf("not sent, because Redis did not answer an earlier chunk: %w", err)
 		}
 		list = list[n:]

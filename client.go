@@ -5,15 +5,12 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
-	"hash/maphash"
 	"slices"
 	"strings"
-	"sync"
 
 	"github.com/redis/go-redis/v9"
 
 	"github.com/delayq/delayq/internal/contain"
-	"github.com/delayq/delayq/internal/link"
 	"github.com/delayq/delayq/internal/record"
 	"github.com/delayq/delayq/internal/run"
 	"github.com/delayq/delayq/internal/script"
@@ -34,18 +31,7 @@ type Client struct {
 	err     error // why the client itself is invalid
 	scripts script.Caller
 	series  script.SeriesPool
-	air     airspace
-	yield   yielding
-
-	mu          sync.Mutex
-	commits     map[commitKey]*commit
-	most        int    // number of commits, while some are unused
-	uses        uint64 // number of calls of commit
-	seriesBase  string // for the series of new commits: see evict
-	seriesFloor uint64
-	// hash of a topic → time it was added to the set of topics, Unix ms
-	recorded map[uint64]int64
-	seed     maphash.Seed
+	commits *commits
 }
 
 // NewClient returns a client of the queue in rdb: a *redis.Client (of a Sentinel too) or a
@@ -53,9 +39,7 @@ type Client struct {
 // call returns that error. Contexts interrupt a call in flight only if rdb was created with
 // ContextTimeoutEnabled; otherwise the timeouts of rdb apply.
 func NewClient(rdb redis.UniversalClient, opts ...ClientOption) *Client {
-	c := &Client{
-		rdb: rdb, commits: make(map[commitKey]*commit), most: mostCommits, seriesBase: rand.Text(), recorded: make(map[uint64]int64), seed: maphash.MakeSeed(),
-	}
+	c := &Client{rdb: rdb}
 	c.o, c.err = newClientOptions(opts)
 	err := checkRedis(rdb)
 	if err == nil && c.o.replicas > 0 {
@@ -64,7 +48,9 @@ func NewClient(rdb redis.UniversalClient, opts ...ClientOption) *Client {
 	c.err = errors.Join(c.err, err)
 	c.o.hooks.trouble = func(why *contain.Crash) { logHook(contain.DefaultLogger(), why) }
 	c.scripts = script.Caller{RDB: rdb, Hooks: &c.o.hooks}
-	c.air.most = max(1, poolSize(rdb)/2)
+	c.commits = newCommits(wire{
+		rdb: rdb, scripts: c.scripts, series: &c.series, prefix: c.o.prefix, tick: maxTick, replicas: c.o.replicas, wait: c.o.replicaWait,
+	}, max(1, poolSize(rdb)/2))
 	return c
 }
 
@@ -160,14 +146,14 @@ func (c *Client) Enqueue(ctx context.Context, topic, id string, payload []byte, 
 	ctx, end := c.begin(ctx, CallEvent{Name: enqueueKind.name, Topic: topic, ID: id, Jobs: 1})
 	// Clipped, so that options that a hook appends do not end up in the caller's slice.
 	fresh := &NewJob{Topic: topic, ID: id, Payload: payload, Options: slices.Clip(opts)}
-	o, err := c.prepare(ctx, fresh)
+	o, own, err := c.prepare(ctx, fresh)
 	if err != nil {
 		err = script.Place{Call: "enqueue", Topic: fresh.Topic, Job: fresh.ID}.At(err)
 		c.enqueued(ctx, fresh, o, err)
 		return nil, end.with(CallResult{ID: fresh.ID, Err: err})
 	}
 	err = c.carryOut(ctx, o)
-	o.fresh.own.Stored(err, maybeStored(err))
+	own.Stored(err, maybeStored(err))
 	c.enqueued(ctx, fresh, o, err)
 	_ = end.with(CallResult{ID: o.id, Err: err})
 	if !maybeStored(err) {
@@ -189,14 +175,15 @@ func (c *Client) defaults() jobOptions {
 	return c.o.job
 }
 
-// prepare validates a job and encodes it.
-func (c *Client) prepare(ctx context.Context, fresh *NewJob) (*operation, error) {
-	op, err := c.seal(ctx, fresh)
+// prepare validates a job and encodes it. own is the run of a handler whose own job the new one
+// replaces, or nil.
+func (c *Client) prepare(ctx context.Context, fresh *NewJob) (op *operation, own *run.Context, err error) {
+	op, err = c.seal(ctx, fresh)
 	if err == nil && op.fresh.opts.replace == replaceAny {
-		op.fresh.own = run.Own(ctx, c.o.prefix, op.topic, op.id)
-		op.fresh.own.Replace()
+		own = run.Own(ctx, c.o.prefix, op.topic, op.id)
+		own.Replace()
 	}
-	return op, err
+	return op, own, err
 }
 
 // seal is prepare for a job that is not sent now.
@@ -364,7 +351,7 @@ func (c *Client) do(ctx context.Context, o *operation) error {
 
 // carryOut carries out an operation, alone or with others of its topic.
 func (c *Client) carryOut(ctx context.Context, o *operation) error {
-	g := c.commit(o.topic, o.kind)
+	g := c.commits.of(o.topic, o.kind)
 	defer g.done()
 	return g.do(ctx, o)
 }
@@ -389,15 +376,4 @@ func (c *Client) one(ctx context.Context, s *script.Script, place script.Place, 
 }
 
 // unsure marks an error after which the outcome is unknown.
-func (c *Client) unsure(err error) error {
-	if err == nil {
-		return nil
-	}
-	if script.Away(err) {
-		link.Reload(c.rdb)
-	}
-	if script.Certain(err) {
-		return err
-	}
-	return script.Beneath(ErrUnknownOutcome, err)
-}
+func (c *Client) unsure(err error) error { return script.Unsure(c.rdb, err) }

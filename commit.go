@@ -21,15 +21,15 @@ const flushTimeout = 30 * time.Second
 // flights are in the air as pay off (see flights) wait, and are sent together in the next one. A
 // lone caller sends its own call immediately and waits for no other.
 type commit struct {
-	client *Client
-	key    commitKey
-	keys   *script.Keys
-	words  []any // arguments that are the same in every call: tick, channel and topic
+	all   *commits // of the same client
+	key   commitKey
+	keys  *script.Keys
+	words []any // arguments that are the same in every call: tick, channel and topic
 	// of the flights: the topic's own, so that each has its receipt here and nowhere else
 	series script.SeriesPool
 
-	users atomic.Int64 // callers of Client.commit; incremented under Client.mu only
-	used  uint64       // time of the last use, by Client.uses; guarded by Client.mu
+	users atomic.Int64 // callers of commits.of; incremented under commits.mu only
+	used  uint64       // time of the last use, by commits.uses; guarded by commits.mu
 
 	mu       sync.Mutex
 	pending  []*operation
@@ -38,23 +38,23 @@ type commit struct {
 	recorded time.Time // when the topic was added to the set of topics
 }
 
-func newCommit(c *Client, key commitKey) *commit {
-	base := c.seriesBase
+func newCommit(c *commits, key commitKey) *commit {
+	base := c.base
 	if key.waits {
 		base += "w" // the names of both commits' receipts differ
 	}
 	return &commit{
-		client: c, key: key, keys: script.NewKeys(c.o.prefix, key.topic),
-		series:  script.SeriesPool{Base: base, Floor: c.seriesFloor},
-		words:   []any{maxTick.Milliseconds(), script.ControlChannel(c.o.prefix), key.topic},
+		all: c, key: key, keys: script.NewKeys(c.prefix, key.topic),
+		series:  script.SeriesPool{Base: base, Floor: c.floor},
+		words:   []any{c.tick.Milliseconds(), script.ControlChannel(c.prefix), key.topic},
 		flights: flights{most: c.air.most},
 	}
 }
 
-// done releases a commit that Client.commit has returned.
+// done releases a commit that commits.of has returned.
 func (g *commit) done() { g.users.Add(-1) }
 
-// idle reports whether nobody uses the commit. Client.mu must be held.
+// idle reports whether nobody uses the commit. commits.mu must be held.
 func (g *commit) idle() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -65,7 +65,7 @@ func (g *commit) idle() bool {
 func (g *commit) do(ctx context.Context, o *operation) error {
 	g.mu.Lock()
 	if g.flights.up == 0 {
-		g.client.air.enter()
+		g.all.air.enter()
 		g.flights.start()
 		air := g.flights.gathered(1)
 		g.mu.Unlock()
@@ -82,7 +82,7 @@ func (g *commit) do(ctx context.Context, o *operation) error {
 	}
 	o.done = make(chan struct{}, 1)
 	g.pending = append(g.pending, o)
-	if g.flights.wants(len(g.pending)) && g.client.air.allows() {
+	if g.flights.wants(len(g.pending)) && g.all.air.allows() {
 		g.flights.start()
 		g.fly()
 	}
@@ -127,7 +127,7 @@ func (g *commit) land(calls, air int, took time.Duration) {
 		g.fly()
 	} else {
 		g.flights.gathered(0)
-		g.client.air.leave()
+		g.all.air.leave()
 	}
 }
 
@@ -217,7 +217,7 @@ func (g *commit) gather() (list []*operation, air int) {
 	began := time.Now()
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	yields := g.client.yield.pays(began, len(g.pending))
+	yields := g.all.yield.pays(began, len(g.pending))
 	if yields {
 		g.mu.Unlock()
 		runtime.Gosched()
@@ -229,11 +229,11 @@ func (g *commit) gather() (list []*operation, air int) {
 	}
 	if len(list) == 0 {
 		g.pending = nil
-		g.client.air.leave()
+		g.all.air.leave()
 	}
 	if yields {
 		now := time.Now()
-		g.client.yield.yielded(now, now.Sub(began), len(list))
+		g.all.yield.yielded(now, now.Sub(began), len(list))
 	}
 	return list, g.flights.gathered(len(list))
 }

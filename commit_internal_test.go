@@ -78,11 +78,11 @@ func holding(t *testing.T, test func(t *testing.T, c *commitTest)) {
 		test(t, c)
 		c.wg.Wait()
 		synctest.Wait()
-		g := c.client.commit("topic", enqueueKind)
+		g := c.client.commits.of("topic", enqueueKind)
 		require.Zero(t, g.flights.up)
 		require.Zero(t, g.flights.gathering)
 		require.Zero(t, g.flights.air)
-		require.Zero(t, c.client.air.up.Load())
+		require.Zero(t, c.client.commits.air.up.Load())
 		require.Empty(t, g.pending)
 	})
 }
@@ -328,7 +328,7 @@ func TestCommitWithoutAReply(t *testing.T) {
 		for _, err := range got {
 			require.ErrorIs(t, err, ErrUnknownOutcome)
 		}
-		require.Empty(t, c.client.commit("topic", enqueueKind).series.Free, "the lost call may still arrive")
+		require.Empty(t, c.client.commits.of("topic", enqueueKind).series.Free, "the lost call may still arrive")
 	})
 }
 
@@ -505,14 +505,14 @@ func TestClientForgetsTopics(t *testing.T) {
 		own.AddHook(&adds)
 		redistest.InRoles(t, own)
 		client := NewClient(own, Prefix(redistest.Prefix(t)))
-		require.Equal(t, 1000, client.most)
+		require.Equal(t, 1000, client.commits.most)
 		const topics, rounds = 60, 3
-		client.most = 50
+		client.commits.most = 50
 		for range rounds {
 			for i := range topics {
 				_, err := client.Enqueue(t.Context(), fmt.Sprint("topic", i), "", nil)
 				require.NoError(t, err)
-				require.LessOrEqual(t, len(client.commits), client.most)
+				require.LessOrEqual(t, len(client.commits.topics), client.commits.most)
 			}
 		}
 		receipts, err := rdb.Keys(t.Context(), client.o.prefix+":*:receipt:*").Result()
@@ -550,29 +550,29 @@ func TestClientKeepsTopicsInUse(t *testing.T) {
 	rdb := redis.NewClient(&redis.Options{})
 	defer func() { require.NoError(t, rdb.Close()) }()
 	client := NewClient(rdb)
-	first := client.commit("first", enqueueKind)
+	first := client.commits.of("first", enqueueKind)
 	series := first.series.Get()
 	series.Seq = 41
 	for i := range 5 * mostCommits {
-		client.commit(fmt.Sprint("topic", i), enqueueKind).done()
+		client.commits.of(fmt.Sprint("topic", i), enqueueKind).done()
 	}
-	require.Same(t, first, client.commits[commitKey{topic: "first"}])
-	require.LessOrEqual(t, len(client.commits), mostCommits)
+	require.Same(t, first, client.commits.topics[commitKey{topic: "first"}])
+	require.LessOrEqual(t, len(client.commits.topics), mostCommits)
 	first.series.Put(series, nil)
 	first.done()
-	for i := 0; client.commits[commitKey{topic: "first"}] != nil; i++ {
-		client.commit(fmt.Sprint("other", i), enqueueKind).done()
+	for i := 0; client.commits.topics[commitKey{topic: "first"}] != nil; i++ {
+		client.commits.of(fmt.Sprint("other", i), enqueueKind).done()
 	}
-	again := client.commit("first", enqueueKind).series.Get()
+	again := client.commits.of("first", enqueueKind).series.Get()
 	require.Equal(t, series.ID, again.ID)
 	require.Equal(t, uint64(41), again.Seq)
 
-	client.commit("first", enqueueKind).series.Put(again, context.DeadlineExceeded)
-	client.commits[commitKey{topic: "first"}].users.Store(0)
-	for i := 0; client.commits[commitKey{topic: "first"}] != nil; i++ {
-		client.commit(fmt.Sprint("third", i), enqueueKind).done()
+	client.commits.of("first", enqueueKind).series.Put(again, context.DeadlineExceeded)
+	client.commits.topics[commitKey{topic: "first"}].users.Store(0)
+	for i := 0; client.commits.topics[commitKey{topic: "first"}] != nil; i++ {
+		client.commits.of(fmt.Sprint("third", i), enqueueKind).done()
 	}
-	require.NotEqual(t, series.ID, client.commit("first", enqueueKind).series.Get().ID)
+	require.NotEqual(t, series.ID, client.commits.of("first", enqueueKind).series.Get().ID)
 }
 
 // The set of topics heals after Redis has come back empty: at once where the first job tells, else
@@ -595,7 +595,7 @@ func TestTopicsAreAddedAgain(t *testing.T) {
 		require.Equal(t, []string{"topic"}, enqueue())
 		require.NoError(t, rdb.Del(t.Context(), script.TopicsKey(h.prefix())).Err())
 		require.Empty(t, enqueue(), "not each time")
-		g := c.commits[commitKey{topic: "topic"}]
+		g := c.commits.topics[commitKey{topic: "topic"}]
 		g.recorded = g.recorded.Add(-recordEvery)
 		require.Equal(t, []string{"topic"}, enqueue())
 		require.WithinDuration(t, time.Now(), g.recorded, time.Minute)

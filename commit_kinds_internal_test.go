@@ -175,7 +175,7 @@ func TestCommitOfManyKindsCrashes(t *testing.T) {
 
 // everyKind returns an operation of each kind that succeeds on a stage.
 func everyKind(t *testing.T, c *Client) []*operation {
-	fresh, err := c.prepare(t.Context(), &NewJob{Topic: "topic", ID: "new"})
+	fresh, _, err := c.prepare(t.Context(), &NewJob{Topic: "topic", ID: "new"})
 	require.NoError(t, err)
 	move := &operation{kind: rescheduleKind, topic: "topic", id: "ready"}
 	require.NoError(t, move.moveTo(ProcessIn(time.Hour)))
@@ -216,7 +216,7 @@ func TestFlightOfAllKindsWithALostReply(t *testing.T) {
 		stageDone(l.hand)
 		l.next(script.Get, func() { l.hand.put("+0", "scheduled") })
 		list := everyKind(t, l.client)
-		g := l.client.commit("topic", cancelKind)
+		g := l.client.commits.of("topic", cancelKind)
 		defer g.done()
 		require.NoError(t, g.send(t.Context(), &g.series, list))
 		for _, o := range list {
@@ -245,7 +245,7 @@ func TestFlightOfAllKindsWithoutScripts(t *testing.T) {
 	require.NoError(t, rdb.ScriptLoad(t.Context(), fmt.Sprint(script.Revive.Text)).Err())
 	c := h.client()
 	list := everyKind(t, c)
-	g := c.commit("topic", cancelKind)
+	g := c.commits.of("topic", cancelKind)
 	defer g.done()
 	require.NoError(t, g.send(t.Context(), &g.series, list))
 	requireAllDone(t, h, list)
@@ -261,7 +261,7 @@ func TestFlightOfAllKindsInACluster(t *testing.T) {
 	stageDone(h)
 	c := h.client()
 	list := everyKind(t, c)
-	g := c.commit("topic", cancelKind)
+	g := c.commits.of("topic", cancelKind)
 	defer g.done()
 	require.NoError(t, g.send(t.Context(), &g.series, list))
 	requireAllDone(t, h, list)
@@ -338,10 +338,10 @@ func TestCallsThatWaitForReplicasHaveTheirOwnLane(t *testing.T) {
 	rdb := redis.NewClient(&redis.Options{})
 	defer func() { require.NoError(t, rdb.Close()) }()
 	plain, waits := NewClient(rdb), NewClient(rdb, WaitReplicas(1, time.Second))
-	require.Same(t, plain.commit("topic", enqueueKind), plain.commit("topic", cancelKind))
-	stores, cancels := waits.commit("topic", enqueueKind), waits.commit("topic", cancelKind)
+	require.Same(t, plain.commits.of("topic", enqueueKind), plain.commits.of("topic", cancelKind))
+	stores, cancels := waits.commits.of("topic", enqueueKind), waits.commits.of("topic", cancelKind)
 	require.NotSame(t, stores, cancels)
-	require.Same(t, cancels, waits.commit("topic", getKind))
+	require.Same(t, cancels, waits.commits.of("topic", getKind))
 	require.NotEqual(t, stores.series.Get().ID, cancels.series.Get().ID)
 }
 

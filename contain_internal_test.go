@@ -92,7 +92,7 @@ func TestCommitWhoseFlushCrashes(t *testing.T) {
 					require.ErrorContains(t, err, what+": ")
 				}
 				require.EqualValues(t, 1, broken.n.Load())
-				require.Zero(t, c.client.commit("topic", enqueueKind).flights.up)
+				require.Zero(t, c.client.commits.of("topic", enqueueKind).flights.up)
 				broken.on.Store(false)
 				for i := range 3 {
 					c.enqueue(t.Context(), c.stored, fmt.Sprint("next", i), nil)

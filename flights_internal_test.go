@@ -229,6 +229,6 @@ func TestFlightsOfAllTopicsShareThePool(t *testing.T) {
 		wg.Wait()
 		require.LessOrEqual(t, d.upMost, 4+2)
 		synctest.Wait()
-		require.Zero(t, c.air.up.Load())
+		require.Zero(t, c.commits.air.up.Load())
 	})
 }

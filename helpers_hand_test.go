@@ -241,7 +241,7 @@ func (h *Hand) tryEnqueue(replace bool, jobs ...[2]string) (script.Reply, error)
 // trySend is one call of the enqueue script, or of the replace script if any job says what it
 // replaces. With replace all give way.
 func (h *Hand) trySend(replace bool, jobs []any) (script.Reply, error) {
-	g := newCommit(&Client{o: clientOptions{prefix: h.prefix()}}, commitKey{topic: h.keys.Topic})
+	g := newCommit(&commits{wire: wire{prefix: h.prefix(), tick: maxTick}}, commitKey{topic: h.keys.Topic})
 	which := script.Enqueue
 	jobs = slices.Clone(jobs)
 	for i := 3; i < len(jobs); i += 4 {

@@ -10,7 +10,6 @@ import (
 	"strings"
 
 	"github.com/delayq/delayq/internal/record"
-	"github.com/delayq/delayq/internal/run"
 	"github.com/delayq/delayq/internal/script"
 )
 
@@ -42,7 +41,6 @@ type enqueueing struct {
 	when       string // due time for the script
 	opts       jobOptions
 	payload    []byte
-	own        *run.Context // of the handler whose own job this one replaces
 }
 
 // A rescheduling is what an operation changes.
@@ -379,10 +377,10 @@ func (g *commit) send(ctx context.Context, pool *script.SeriesPool, list []*oper
 	for i, s := range all {
 		calls[i] = s.Call
 	}
-	if all[0].kind == enqueueKind && g.client.o.replicas > 0 {
-		g.client.store(ctx, calls[0]) // these calls have the commit to themselves
+	if all[0].kind == enqueueKind && g.all.replicas > 0 {
+		g.all.store(ctx, calls[0]) // these calls have the commit to themselves
 	} else {
-		g.client.scripts.Do(ctx, calls...)
+		g.all.scripts.Do(ctx, calls...)
 	}
 	answered = true
 	var first error
@@ -400,7 +398,7 @@ func (g *commit) read(ctx context.Context, s *sending) {
 	err := s.Err
 	if err != nil && !errors.Is(err, ErrNotReplicated) {
 		if !s.kind.reads {
-			err = g.client.unsure(err)
+			err = g.all.unsure(err)
 		}
 		for _, o := range s.list {
 			o.settle(err)

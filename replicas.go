@@ -28,7 +28,7 @@ func checkReplicaWait(rdb redis.UniversalClient, wait time.Duration) error {
 // A replicaWaiter sends a command followed by a WAIT on the same connection, because WAIT covers
 // only the writes of its own connection.
 type replicaWaiter struct {
-	client    *Client
+	wire      *wire
 	key       string // selects the node of a cluster
 	confirmed int64
 	err       error // of WAIT
@@ -37,7 +37,7 @@ type replicaWaiter struct {
 // Process sends cmd, then WAIT if cmd is a script.
 func (w *replicaWaiter) Process(ctx context.Context, cmd redis.Cmder) error {
 	if name := cmd.Name(); name != "evalsha" && name != "eval" {
-		return w.client.rdb.Process(ctx, cmd) // it writes nothing
+		return w.wire.rdb.Process(ctx, cmd) // it writes nothing
 	}
 	const redirects = 3
 	for try := 0; ; try++ {
@@ -49,7 +49,7 @@ func (w *replicaWaiter) Process(ctx context.Context, cmd redis.Cmder) error {
 		if err := pipe.Process(ctx, cmd); err != nil {
 			return err
 		}
-		wait := pipe.Do(ctx, "WAIT", w.client.o.replicas, w.client.o.replicaWait.Milliseconds())
+		wait := pipe.Do(ctx, "WAIT", w.wire.replicas, w.wire.wait.Milliseconds())
 		// Exec returns the error of the first command that failed; each error is read from its own
 		// command below. An error that Redis returns to a new connection is in no command.
 		if _, err := pipe.Exec(ctx); cmd.Err() == nil && wait.Err() == nil && err != nil {
@@ -57,7 +57,7 @@ func (w *replicaWaiter) Process(ctx context.Context, cmd redis.Cmder) error {
 		}
 		w.confirmed, w.err = wait.Int64()
 		if _, moved := redis.IsMovedError(cmd.Err()); moved && try < redirects {
-			if cluster, ok := w.client.rdb.(*redis.ClusterClient); ok {
+			if cluster, ok := w.wire.rdb.(*redis.ClusterClient); ok {
 				cluster.ReloadState(ctx)
 				continue
 			}
@@ -68,19 +68,19 @@ func (w *replicaWaiter) Process(ctx context.Context, cmd redis.Cmder) error {
 
 // node returns the client of the one node that holds the topic.
 func (w *replicaWaiter) node(ctx context.Context) (redis.UniversalClient, error) {
-	if cluster, ok := w.client.rdb.(*redis.ClusterClient); ok {
+	if cluster, ok := w.wire.rdb.(*redis.ClusterClient); ok {
 		return cluster.MasterForKey(ctx, w.key)
 	}
-	return w.client.rdb, nil
+	return w.wire.rdb, nil
 }
 
 // store executes an enqueue script and waits on the same connection until enough replicas have the
 // writes.
-func (c *Client) store(ctx context.Context, call *script.Call) {
-	w := &replicaWaiter{client: c, key: call.FirstKey()}
-	script.Caller{RDB: w, Hooks: &c.o.hooks}.Do(ctx, call)
-	if call.Err == nil && w.confirmed < int64(c.o.replicas) {
-		call.Err = fmt.Errorf("%w: %d of %d within %v", ErrNotReplicated, w.confirmed, c.o.replicas, c.o.replicaWait)
+func (c *wire) store(ctx context.Context, call *script.Call) {
+	w := &replicaWaiter{wire: c, key: call.FirstKey()}
+	script.Caller{RDB: w, Hooks: c.scripts.Hooks}.Do(ctx, call)
+	if call.Err == nil && w.confirmed < int64(c.replicas) {
+		call.Err = fmt.Errorf("%w: %d of %d within %v", ErrNotReplicated, w.confirmed, c.replicas, c.wait)
 		if w.err != nil {
 			call.Err = fmt.Errorf("%w: WAIT: %w", call.Err, w.err)
 		}

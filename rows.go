@@ -98,7 +98,7 @@ func (c *Client) sendRows(ctx context.Context, plan bridge.Plan, rows []bridge.R
 	if len(list) == 0 {
 		return nil, nil
 	}
-	g := c.commit(rows[0].Topic, enqueueKind)
+	g := c.commits.of(rows[0].Topic, enqueueKind)
 	defer g.done()
 	calls := 0
 	for waiting := list; len(waiting) > 0; {

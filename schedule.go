@@ -66,7 +66,7 @@ func (c *Client) Schedule(ctx context.Context, topic, name string, spec Spec, pa
 	if err != nil {
 		return end.err(c.acted(ctx, place, "", place.At(err)))
 	}
-	g := c.commit(topic, enqueueKind)
+	g := c.commits.of(topic, enqueueKind)
 	defer g.done()
 	g.record(ctx, changed) // another client may have removed the topic since this one recorded it
 	if !changed {

@@ -220,3 +220,64 @@ func (t *Topic[T]) HandleBatch(server *Server, f func(ctx context.Context, jobs 
 		return f(ctx, good, values)
 	}, opts...)
 }
+
+// RemoveTopic removes an empty topic: its counters, its pauses, all its other keys, and its name
+// from [Inspector.Topics]. It returns [ErrNotEmpty] and removes nothing if the topic has jobs, even
+// dead or done ones, or schedules, or if a live server handles it. A topic that does not exist is
+// removed again. If a job or a schedule is stored at the same time, it is kept, and so is the
+// topic.
+//
+// Servers with a pattern ([Server.Handle]) handle the topics that they have found. They are asked
+// by their heartbeats, so a server that started within the last seconds may not be noticed. It
+// continues to handle the topic, and records its name again. Receipts of earlier calls expire by
+// themselves within 3 minutes, and a server's list of taken jobs expires with their leases.
+//
+// Cost: O(servers), with one call for 100 of them, and a few calls of O(1).
+func (c *Client) RemoveTopic(ctx context.Context, topic string) error {
+	ctx, end := c.begin(ctx, CallEvent{Name: "remove topic", Topic: topic})
+	place := script.Place{Call: "remove", Topic: topic}
+	err := c.validate(ctx, topic, "")
+	if err == nil {
+		err = c.removeTopic(ctx, topic)
+	}
+	return end.err(c.acted(ctx, script.Place{Call: "remove topic", Topic: topic}, "", place.At(err)))
+}
+
+func (c *Client) removeTopic(ctx context.Context, topic string) error {
+	servers, err := c.inspector().Servers(ctx)
+	if err != nil {
+		return err
+	}
+	for _, s := range servers {
+		if _, handles := s.Topics[topic]; handles {
+			return fmt.Errorf("%w: the server %s handles it", ErrNotEmpty, s.ID)
+		}
+	}
+	k := script.NewKeys(c.o.prefix, topic)
+	series := c.series.Get()
+	r, err := c.scripts.Exec(ctx, script.RemoveTopic, k, k.Receipt(series.ID), 0, series.Next())
+	c.series.Put(series, err)
+	if err != nil {
+		return c.unsure(err)
+	}
+	var jobs, leases, done, schedules int64
+	if n, _ := fmt.Sscan(r.Text(2), &jobs, &leases, &done, &schedules); n > 0 {
+		return fmt.Errorf("%w: it has %d unfinished jobs, %d leases, %d done jobs and %d schedules", ErrNotEmpty, jobs, leases, done, schedules)
+	}
+	// The name is in another slot. Whoever stores a job from now on adds it again, but perhaps
+	// before it is removed here.
+	if err := c.rdb.SRem(ctx, script.TopicsKey(c.o.prefix), topic).Err(); err != nil {
+		return c.unsure(err)
+	}
+	c.commits.forget(topic)
+	for _, key := range []string{k.Stats, k.Schedules} {
+		n, err := c.rdb.HLen(ctx, key).Result()
+		if err == nil && n > 0 {
+			return c.unsure(c.rdb.SAdd(ctx, script.TopicsKey(c.o.prefix), topic).Err())
+		}
+		if err != nil {
+			return c.unsure(err)
+		}
+	}
+	return nil
+}

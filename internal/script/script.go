@@ -390,3 +390,18 @@ func Answered(err error) bool {
 func Certain(err error) bool {
 	return errors.Is(err, redis.ErrClosed) || IsUndone(err) || !Away(err)
 }
+
+// Unsure marks an error after which the outcome of a call is unknown. If Redis is away, a client of
+// a Cluster asks for its nodes anew.
+func Unsure(rdb redis.UniversalClient, err error) error {
+	if err == nil {
+		return nil
+	}
+	if Away(err) {
+		link.Reload(rdb)
+	}
+	if Certain(err) {
+		return err
+	}
+	return Beneath(ErrUnknown, err)
+}
