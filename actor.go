@@ -118,7 +118,7 @@ func (c *Client) audit(ctx context.Context, o *operation, err error) error {
 	filter := ""
 	switch {
 	case o.move != nil:
-		filter = dueText(&o.move.opts)
+		filter = dueText(&o.move.due)
 	case o.reason != "":
 		filter = fmt.Sprintf("reason %q", o.reason)
 	}
@@ -126,7 +126,7 @@ func (c *Client) audit(ctx context.Context, o *operation, err error) error {
 }
 
 // dueText returns a due time for the audit.
-func dueText(o *jobOptions) string {
+func dueText(o *record.Options) string {
 	if o.DueAt > 0 {
 		return "due " + msTime(o.DueAt).UTC().Format(time.RFC3339Nano)
 	}

@@ -367,12 +367,14 @@ func (r *application) step(ctx context.Context, page *Page) (stop error) {
 	if len(list) == 0 {
 		return nil
 	}
-	b := r.client.newBatch(ctx, list[0].kind, len(list), func(_ int, o *operation) {
-		if err := r.settled(o.err); stop == nil {
-			stop = err
+	b := r.client.newBatch(ctx, list[0].kind, len(list), func(_ int, o *operation) error {
+		err := outcomeOf(o, o.err)
+		if over := r.settled(err); stop == nil {
+			stop = over
 		}
+		return err
 	})
-	defer b.out.close()
+	defer b.close()
 	for i, o := range list {
 		b.put(i, o)
 	}
@@ -410,7 +412,7 @@ func (r *application) operation(info *JobInfo) *operation {
 		if spread > 0 || due.DueIn > 0 {
 			due.DueAt, due.DueIn = at, 0
 		}
-		o.move = &rescheduling{when: due.when(), opts: due}
+		o.move = &rescheduling{when: due.when(), due: due.Options}
 	}
 	return o
 }
@@ -490,7 +492,7 @@ func (r *application) text() string {
 	add(q.Failure != "", "failure %s", q.Failure)
 	add(len(q.Payload) > 0, "payload with %d bytes", len(q.Payload))
 	add(q.Cursor != "", "continued")
-	add(r.action.kind == rescheduleKind, "%s", dueText(&r.due))
+	add(r.action.kind == rescheduleKind, "%s", dueText(&r.due.Options))
 	add(r.action.reason != "", "reason %q", r.action.reason)
 	add(r.opts.spread > 0, "spread over %v", r.opts.spread)
 	add(r.opts.most > 0, "at most %d", r.opts.most)

@@ -5,9 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"sync"
 
-	"github.com/delayq/delayq/internal/contain"
 	"github.com/delayq/delayq/internal/run"
 	"github.com/delayq/delayq/internal/script"
 )
@@ -26,7 +24,7 @@ import (
 func (c *Client) EnqueueBatch(ctx context.Context, jobs []NewJob) ([]EnqueueResult, error) {
 	ctx, end := c.beginBatch(ctx, "enqueue batch", len(jobs), func(i int) string { return jobs[i].Topic })
 	b := c.newEnqueueBatch(ctx, len(jobs))
-	defer b.out.close()
+	defer b.close()
 	for i := range jobs {
 		b.add(i, jobs[i])
 	}
@@ -61,11 +59,13 @@ func (c *Client) CancelBatch(ctx context.Context, jobs []JobRef) ([]CancelResult
 	err := c.each(ctx, cancelKind, len(jobs), func(i int, o *operation) error {
 		o.topic, o.id = jobs[i].Topic, jobs[i].ID
 		return nil
-	}, func(i int, o *operation) {
-		if results[i].Err = o.err; o.err == nil {
-			results[i].State = o.state
+	}, func(i int, o *operation) error {
+		err := outcomeOf(o, o.err)
+		if results[i].Err = err; err == nil {
+			results[i].State = states[o.letter]
 		}
-		c.dequeued(ctx, o, o.err)
+		c.dequeued(ctx, o, err)
+		return err
 	})
 	at := func(i int) (JobRef, error) { return jobs[i], results[i].Err }
 	return results, end.err(c.auditBatch(ctx, cancelKind, len(jobs), at, err))
@@ -95,8 +95,13 @@ func (c *Client) RescheduleBatch(ctx context.Context, jobs []NewDue) ([]Reschedu
 	results := make([]RescheduleResult, len(jobs))
 	err := c.each(ctx, rescheduleKind, len(jobs), func(i int, o *operation) error {
 		o.topic, o.id = jobs[i].Topic, jobs[i].ID
-		return o.moveTo(jobs[i].Due)
-	}, func(i int, o *operation) { results[i].Err = o.err })
+		var err error
+		o.move, err = moveTo(jobs[i].Due)
+		return err
+	}, func(i int, o *operation) error {
+		results[i].Err = outcomeOf(o, o.err)
+		return results[i].Err
+	})
 	at := func(i int) (JobRef, error) { return JobRef{jobs[i].Topic, jobs[i].ID}, results[i].Err }
 	return results, end.err(c.auditBatch(ctx, rescheduleKind, len(jobs), at, err))
 }
@@ -122,21 +127,32 @@ func (c *Client) GetBatch(ctx context.Context, jobs []JobRef) ([]GetResult, erro
 	err := c.each(ctx, getKind, len(jobs), func(i int, o *operation) error {
 		o.topic, o.id = jobs[i].Topic, jobs[i].ID
 		return nil
-	}, func(i int, o *operation) {
-		if results[i].Err = o.err; o.err == nil {
-			results[i].Job = o.info
+	}, func(i int, o *operation) error {
+		if results[i].Err = outcomeOf(o, o.err); results[i].Err == nil {
+			results[i].Job, results[i].Err = gotten(o)
 		}
+		return results[i].Err
 	})
 	return results, end.err(err)
+}
+
+// newBatch returns a batch of calls of one kind. An invalid client has one too, whose jobs are all
+// refused.
+func (c *Client) newBatch(ctx context.Context, k *kind, jobs int, report func(i int, o *operation) error) *batch {
+	var all *commits
+	if c != nil {
+		all = c.commits
+	}
+	return all.newBatch(ctx, k, jobs, report)
 }
 
 // each carries out operations of one kind, one for each of n jobs. set fills in an operation, and
 // result reads its outcome.
 func (c *Client) each(
-	ctx context.Context, k *kind, n int, set func(i int, o *operation) error, result func(i int, o *operation),
+	ctx context.Context, k *kind, n int, set, result func(i int, o *operation) error,
 ) error {
 	b := c.newBatch(ctx, k, n, result)
-	defer b.out.close()
+	defer b.close()
 	for i := range n {
 		o := &operation{kind: k}
 		err := set(i, o)
@@ -154,118 +170,10 @@ func (c *Client) each(
 	return b.finish()
 }
 
-const (
-	// parcelsHeld and parcelsBytes bound the jobs that wait for others of their topics to share a
-	// call.
-	parcelsHeld  = 10 * chunkJobs
-	parcelsBytes = 4 * chunkBytes
-
-	// parcelsSent is the maximum number of parcels in the outbox: one in progress and the next one.
-	// Earlier ones are done.
-	parcelsSent = 2
-)
-
-// A batch is one call about many jobs.
-type batch struct {
-	client  *Client
-	kind    *kind
-	jobs    int
-	report  func(i int, o *operation) // reads an outcome into the results
-	waiting map[string]*parcel        // by topic
-	queued  int                       // jobs in them
-	bytes   int                       // of their records
-	out     *outbox
-	sent    []*parcel // whose outcome is not in the results yet
-	failed  int
-	first   []error // some of them
-}
-
-// A parcel is jobs of one topic that are sent together.
-type parcel struct {
-	list  []*operation
-	index []int // of the results
-	bytes int
-}
-
-func (c *Client) newBatch(ctx context.Context, k *kind, jobs int, report func(int, *operation)) *batch {
-	return &batch{client: c, kind: k, jobs: jobs, report: report, waiting: make(map[string]*parcel), out: c.newOutbox(ctx, jobs)}
-}
-
-// put adds an operation, and sends parcels that are complete.
-func (b *batch) put(i int, o *operation) {
-	p := b.waiting[o.topic]
-	if p == nil {
-		p = &parcel{}
-		b.waiting[o.topic] = p
-	}
-	size := o.size()
-	p.list, p.index = append(p.list, o), append(p.index, i)
-	p.bytes, b.queued, b.bytes = p.bytes+size, b.queued+1, b.bytes+size
-	switch {
-	case len(p.list) == chunkJobs, p.bytes >= chunkBytes:
-		b.send(p)
-	case b.queued >= parcelsHeld, b.bytes >= parcelsBytes:
-		b.sendAll()
-	}
-}
-
-// sendAll sends all waiting parcels.
-func (b *batch) sendAll() {
-	for _, p := range b.waiting {
-		b.send(p)
-	}
-}
-
-func (b *batch) send(p *parcel) {
-	delete(b.waiting, p.list[0].topic)
-	b.queued, b.bytes = b.queued-len(p.list), b.bytes-p.bytes
-	b.sent = append(b.sent, p)
-	b.out.send(p.list)
-	b.collect(parcelsSent)
-}
-
-// collect reads the outcomes of the sent parcels, except the last but parcels, and drops their
-// records.
-func (b *batch) collect(but int) {
-	for len(b.sent) > but {
-		p := b.sent[0]
-		b.sent = slices.Delete(b.sent, 0, 1)
-		for n, o := range p.list {
-			b.outcome(p.index[n], o)
-		}
-	}
-}
-
-// outcome records the outcome of an operation.
-func (b *batch) outcome(i int, o *operation) {
-	b.report(i, o)
-	b.fail(o.err)
-}
-
-// fail counts a failed job, and keeps the first errors.
-func (b *batch) fail(err error) {
-	if err == nil {
-		return
-	}
-	if b.failed++; b.failed <= 10 {
-		b.first = append(b.first, err)
-	}
-}
-
-// finish sends what waits and returns the error of the batch.
-func (b *batch) finish() error {
-	b.sendAll()
-	b.out.close()
-	b.collect(0)
-	if b.failed == 0 {
-		return nil
-	}
-	return fmt.Errorf("%s batch: %d of %d jobs failed: %w", b.kind.name, b.failed, b.jobs, errors.Join(b.first...))
-}
-
 // An enqueueBatch is one EnqueueBatch.
 type enqueueBatch struct {
 	*batch
+	client  *Client
 	ctx     context.Context
 	results []EnqueueResult
 	sealed  []sealed // what is kept of each job until it has an outcome
@@ -278,16 +186,17 @@ type sealed struct {
 }
 
 func (c *Client) newEnqueueBatch(ctx context.Context, jobs int) *enqueueBatch {
-	b := &enqueueBatch{ctx: ctx, results: make([]EnqueueResult, jobs), sealed: make([]sealed, jobs)}
-	b.batch = c.newBatch(ctx, enqueueKind, jobs, func(i int, o *operation) {
-		kept := b.sealed[i]
+	b := &enqueueBatch{client: c, ctx: ctx, results: make([]EnqueueResult, jobs), sealed: make([]sealed, jobs)}
+	b.batch = c.newBatch(ctx, enqueueKind, jobs, func(i int, o *operation) error {
+		kept, err := b.sealed[i], outcomeOf(o, o.err)
 		b.sealed[i] = sealed{}
-		kept.own.Stored(o.err, maybeStored(o.err))
-		b.results[i].Err = o.err
-		if maybeStored(o.err) {
-			b.results[i].Job = o.job(o.err)
+		kept.own.Stored(err, maybeStored(err))
+		b.results[i].Err = err
+		if maybeStored(err) {
+			b.results[i].Job = storedJob(o, kept.fresh.Payload, err)
 		}
-		c.enqueued(ctx, kept.fresh, o, o.err)
+		c.enqueued(ctx, kept.fresh.event(err), o)
+		return err
 	})
 	return b
 }
@@ -304,92 +213,6 @@ func (b *enqueueBatch) add(i int, job NewJob) {
 	err = fmt.Errorf("job %d of the batch: %w", i, err)
 	err = script.Place{Call: "enqueue", Topic: job.Topic, Job: job.ID}.At(err)
 	b.results[i].Err = err
-	b.client.enqueued(b.ctx, &job, nil, err)
+	b.client.enqueued(b.ctx, job.event(err), nil)
 	b.fail(err)
-}
-
-// An outbox sends the jobs of a batch while the next ones are prepared. It has its own goroutine,
-// unless there are few jobs.
-type outbox struct {
-	client *Client
-	ctx    context.Context   // of the batch
-	lists  chan []*operation // nil: there is no goroutine
-	done   chan struct{}     // closed when the goroutine has exited
-	close  func()            // waits until all jobs are sent
-	silent error             // why no more jobs are sent
-}
-
-func (c *Client) newOutbox(ctx context.Context, jobs int) *outbox {
-	o := &outbox{client: c, ctx: ctx, close: func() {}}
-	if jobs <= chunkJobs {
-		return o
-	}
-	o.lists, o.done = make(chan []*operation, 1), make(chan struct{})
-	o.close = sync.OnceFunc(func() {
-		close(o.lists)
-		<-o.done
-	})
-	o.start()
-	return o
-}
-
-// start starts the goroutine of an outbox. If a hook of the caller's go-redis client ends it, the
-// jobs in progress get an error, and another goroutine continues with the next ones.
-func (o *outbox) start() {
-	var list []*operation
-	contain.Launch(nil, func() {
-		for list = range o.lists {
-			o.forward(list)
-		}
-		close(o.done)
-	}, func(c *contain.Crash) {
-		cut(list, c)
-		o.start()
-	})
-}
-
-// send stores jobs of one topic. Their outcomes are set after close.
-func (o *outbox) send(list []*operation) {
-	if o.lists == nil {
-		o.forward(list)
-		return
-	}
-	o.lists <- list
-}
-
-// forward stores jobs of one topic, unless Redis failed to answer an earlier call.
-func (o *outbox) forward(list []*operation) {
-	g := o.client.commits.of(list[0].topic, list[0].kind)
-	defer g.done()
-	o.silent = g.doAll(o.ctx, list, o.silent)
-}
-
-// doAll carries out operations of a batch, chunk by chunk, on series of the client. After a chunk
-// that Redis does not answer it sends no other, because each would wait as long. silent is the
-// error of such a chunk earlier in the batch; doAll returns its new value.
-func (g *commit) doAll(ctx context.Context, list []*operation, silent error) error {
-	for len(list) > 0 {
-		cause := context.Cause(ctx)
-		if cause == nil && silent != nil {
-			cause = silent
-		}
-		if cause != nil {
-			for _, o := range list {
-				o.settle(cause)
-			}
-			break
-		}
-		g.mu.Lock()
-		n := chunkLen(list, g.gets)
-		g.mu.Unlock()
-		sent := list[:n]
-		if err := g.send(ctx, g.all.series, sent); err != nil && script.Away(err) {
-			silent = fmt.Errorf("not sent, because Redis did not answer an earlier chunk: %w", err)
-		}
-		list = list[n:]
-		if open := slices.DeleteFunc(slices.Clone(sent), func(o *operation) bool { return o.settled }); len(open) > 0 {
-			list = append(open, list...)
-		}
-	}
-	return silent
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -52,6 +53,22 @@ func NewClient(rdb redis.UniversalClient, opts ...ClientOption) *Client {
 		rdb: rdb, scripts: c.scripts, series: &c.series, prefix: c.o.prefix, tick: maxTick, replicas: c.o.replicas, wait: c.o.replicaWait,
 	}, max(1, poolSize(rdb)/2))
 	return c
+}
+
+// checkReplicaWait rejects a wait during which go-redis would give up on the connection and send
+// everything again.
+func checkReplicaWait(rdb redis.UniversalClient, wait time.Duration) error {
+	var limit time.Duration // 0 or less: none
+	switch c := rdb.(type) {
+	case *redis.Client:
+		limit = c.Options().ReadTimeout
+	case *redis.ClusterClient:
+		limit = c.Options().ReadTimeout
+	}
+	if limit > 0 && wait >= limit {
+		return fmt.Errorf("%w: WaitReplicas: %v must be below the ReadTimeout of the Redis client, %v", ErrInvalid, wait, limit)
+	}
+	return nil
 }
 
 // checkRedis rejects a nil client, even one inside a non-nil interface, and other kinds of clients:
@@ -149,17 +166,17 @@ func (c *Client) Enqueue(ctx context.Context, topic, id string, payload []byte, 
 	o, own, err := c.prepare(ctx, fresh)
 	if err != nil {
 		err = script.Place{Call: "enqueue", Topic: fresh.Topic, Job: fresh.ID}.At(err)
-		c.enqueued(ctx, fresh, o, err)
+		c.enqueued(ctx, fresh.event(err), o)
 		return nil, end.with(CallResult{ID: fresh.ID, Err: err})
 	}
 	err = c.carryOut(ctx, o)
 	own.Stored(err, maybeStored(err))
-	c.enqueued(ctx, fresh, o, err)
+	c.enqueued(ctx, fresh.event(err), o)
 	_ = end.with(CallResult{ID: o.id, Err: err})
 	if !maybeStored(err) {
 		return nil, err
 	}
-	return o.job(err), err
+	return storedJob(o, fresh.Payload, err), err
 }
 
 // maybeStored reports whether a job may be stored after an Enqueue that returned err.
@@ -179,7 +196,7 @@ func (c *Client) defaults() jobOptions {
 // replaces, or nil.
 func (c *Client) prepare(ctx context.Context, fresh *NewJob) (op *operation, own *run.Context, err error) {
 	op, err = c.seal(ctx, fresh)
-	if err == nil && op.fresh.opts.replace == replaceAny {
+	if err == nil && op.fresh.replace == replaceAny {
 		own = run.Own(ctx, c.o.prefix, op.topic, op.id)
 		own.Replace()
 	}
@@ -204,7 +221,7 @@ func (c *Client) seal(ctx context.Context, fresh *NewJob) (*operation, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	e := &enqueueing{opts: o, payload: fresh.Payload, when: o.when(), nonce: record.NewNonce()}
+	e := &enqueueing{opts: o.Options, replace: o.replace, when: o.when(), nonce: record.NewNonce()}
 	op := &operation{kind: enqueueKind, topic: fresh.Topic, id: fresh.ID, fresh: e}
 	if op.id == "" {
 		op.id = newID()
@@ -221,16 +238,20 @@ func (c *Client) seal(ctx context.Context, fresh *NewJob) (*operation, error) {
 // an ID.
 func newID() string { return rand.Text()[:14] }
 
-// enqueued reports the outcome of an Enqueue to the hooks.
-func (c *Client) enqueued(ctx context.Context, fresh *NewJob, o *operation, err error) {
+// event returns the event of an enqueue of the job that ends with err.
+func (j *NewJob) event(err error) EnqueueEvent {
+	return EnqueueEvent{Topic: j.Topic, ID: j.ID, PayloadSize: len(j.Payload), Err: err}
+}
+
+// enqueued reports the outcome of an enqueue to the hooks. o is nil if nothing was sent.
+func (c *Client) enqueued(ctx context.Context, event EnqueueEvent, o *operation) {
 	if c == nil || ctx == nil || len(c.o.hooks.enqueued) == 0 {
 		return
 	}
-	event := EnqueueEvent{Topic: fresh.Topic, ID: fresh.ID, PayloadSize: len(fresh.Payload), Err: err}
 	if o != nil {
 		event.ID = o.id
-		if err == nil {
-			event.Due = msTime(o.due())
+		if event.Err == nil {
+			event.Due = msTime(o.fresh.opts.Due(o.now))
 		}
 	}
 	for _, h := range c.o.hooks.enqueued {
@@ -252,7 +273,7 @@ func (c *Client) Dequeue(ctx context.Context, topic, id string) (State, error) {
 	var state State
 	err := c.do(ctx, o)
 	if err == nil {
-		state = o.state
+		state = states[o.letter]
 	}
 	c.dequeued(ctx, o, err)
 	return state, end.with(CallResult{State: state, Err: c.audit(ctx, o, err)})
@@ -265,7 +286,7 @@ func (c *Client) dequeued(ctx context.Context, o *operation, err error) {
 	}
 	event := DequeueEvent{Topic: o.topic, ID: o.id, Err: err}
 	if err == nil {
-		event.State = o.state
+		event.State = states[o.letter]
 	}
 	for _, h := range c.o.hooks.dequeued {
 		c.o.hooks.guard(func() { h.Dequeued(ctx, event) })
@@ -288,19 +309,20 @@ func (c *Client) Delete(ctx context.Context, topic, id string) error {
 func (c *Client) Reschedule(ctx context.Context, topic, id string, due DueOption) error {
 	ctx, end := c.begin(ctx, CallEvent{Name: rescheduleKind.name, Topic: topic, ID: id, Jobs: 1})
 	o := &operation{kind: rescheduleKind, topic: topic, id: id}
-	if err := o.moveTo(due); err != nil {
+	var err error
+	if o.move, err = moveTo(due); err != nil {
 		return end.err(o.place().At(errors.Join(c.validate(ctx, topic, id), err)))
 	}
 	return end.err(c.audit(ctx, o, c.do(ctx, o)))
 }
 
-// moveTo sets the new due time of a reschedule.
-func (o *operation) moveTo(due DueOption) error {
+// moveTo returns what a reschedule changes.
+func moveTo(due DueOption) (*rescheduling, error) {
 	opts, err := newJobOptions([]JobOption{due})
-	if err == nil {
-		o.move = &rescheduling{when: opts.when(), opts: opts}
+	if err != nil {
+		return nil, err
 	}
-	return err
+	return &rescheduling{when: opts.when(), due: opts.Options}, nil
 }
 
 // Revive moves a dead job back to ready with its full number of retries ([Job.RetriesLeft]) and the
@@ -353,7 +375,7 @@ func (c *Client) do(ctx context.Context, o *operation) error {
 func (c *Client) carryOut(ctx context.Context, o *operation) error {
 	g := c.commits.of(o.topic, o.kind)
 	defer g.done()
-	return g.do(ctx, o)
+	return outcomeOf(o, g.do(ctx, o))
 }
 
 // one executes a script for a schedule and returns the state in which the script found it.

@@ -173,7 +173,7 @@ func (g *commit) flushAll(list []*operation) time.Duration {
 // flush sends a chunk on series of the topic, and returns how long that took.
 func (g *commit) flush(ctx context.Context, list []*operation) time.Duration {
 	began := time.Now()
-	if g.send(ctx, &g.series, list) != nil {
+	if failed, unconfirmed := g.send(ctx, &g.series, list); failed != nil || unconfirmed != nil {
 		return unmeasured
 	}
 	return time.Since(began)

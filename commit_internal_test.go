@@ -435,14 +435,14 @@ func TestBatchHoldsNoSecondCopy(t *testing.T) {
 			b := client.newEnqueueBatch(t.Context(), 100_000)
 			b.out.close()
 			sent := 0
-			b.out = &outbox{client: client, ctx: t.Context(), lists: make(chan []*operation, 1), done: make(chan struct{})}
+			b.out = &conveyor{all: client.commits, ctx: t.Context(), lists: make(chan []*operation, 1), done: make(chan struct{})}
 			taken := make(chan struct{})
 			go func() {
 				defer close(taken)
 				for list := range b.out.lists {
 					sent += len(list)
 					for _, o := range list {
-						o.settle(nil)
+						o.answer(1, script.LetterStored)
 					}
 				}
 			}()

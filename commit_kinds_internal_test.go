@@ -178,12 +178,19 @@ func everyKind(t *testing.T, c *Client) []*operation {
 	fresh, _, err := c.prepare(t.Context(), &NewJob{Topic: "topic", ID: "new"})
 	require.NoError(t, err)
 	move := &operation{kind: rescheduleKind, topic: "topic", id: "ready"}
-	require.NoError(t, move.moveTo(ProcessIn(time.Hour)))
+	move.move, err = moveTo(ProcessIn(time.Hour))
+	require.NoError(t, err)
 	return []*operation{
 		fresh, move,
 		{kind: cancelKind, topic: "topic", id: "scheduled"}, {kind: reviveKind, topic: "topic", id: "dead"},
 		{kind: getKind, topic: "topic", id: "back"}, {kind: deleteKind, topic: "topic", id: "done"},
 	}
+}
+
+// sendAll sends operations in one flight, and returns its error.
+func sendAll(ctx context.Context, g *commit, list []*operation) error {
+	failed, _ := g.send(ctx, &g.series, list)
+	return failed
 }
 
 // stageDone is stage with a job that is done.
@@ -201,7 +208,7 @@ func requireAllDone(t *testing.T, h *Hand, list []*operation) {
 		require.True(t, o.settled, o.kind.name)
 		require.NoError(t, o.err)
 	}
-	require.Equal(t, StateScheduled, list[2].state)
+	require.Equal(t, StateScheduled, states[list[2].letter])
 	require.Equal(t, StateReady, h.info("new").State)
 	require.Equal(t, StateScheduled, h.info("ready").State)
 	require.Equal(t, StateReady, h.info("dead").State)
@@ -218,12 +225,12 @@ func TestFlightOfAllKindsWithALostReply(t *testing.T) {
 		list := everyKind(t, l.client)
 		g := l.client.commits.of("topic", cancelKind)
 		defer g.done()
-		require.NoError(t, g.send(t.Context(), &g.series, list))
+		require.NoError(t, sendAll(t.Context(), g, list))
 		for _, o := range list {
 			require.True(t, o.settled)
 			require.NoError(t, o.err)
 		}
-		require.Equal(t, StateScheduled, list[2].state)
+		require.Equal(t, StateScheduled, states[list[2].letter])
 		require.Equal(t, StateReady, l.hand.info("scheduled").State, "the new one is left alone")
 		for counter, want := range map[Counter]int{CounterCancelled: 1, CounterRevived: 1, CounterDeleted: 1} {
 			got, err := l.hand.rdb.HGet(t.Context(), l.hand.keys.Stats, string(counter)).Int()
@@ -247,7 +254,7 @@ func TestFlightOfAllKindsWithoutScripts(t *testing.T) {
 	list := everyKind(t, c)
 	g := c.commits.of("topic", cancelKind)
 	defer g.done()
-	require.NoError(t, g.send(t.Context(), &g.series, list))
+	require.NoError(t, sendAll(t.Context(), g, list))
 	requireAllDone(t, h, list)
 	require.EqualValues(t, 1, must(rdb.HGet(t.Context(), h.keys.Stats, "revived").Int()))
 }
@@ -263,7 +270,7 @@ func TestFlightOfAllKindsInACluster(t *testing.T) {
 	list := everyKind(t, c)
 	g := c.commits.of("topic", cancelKind)
 	defer g.done()
-	require.NoError(t, g.send(t.Context(), &g.series, list))
+	require.NoError(t, sendAll(t.Context(), g, list))
 	requireAllDone(t, h, list)
 
 	if redistest.Roles() {
@@ -274,7 +281,7 @@ func TestFlightOfAllKindsInACluster(t *testing.T) {
 	cluster.AddHook(broken)
 	broken.on.Store(true)
 	list = everyKind(t, c)
-	require.ErrorIs(t, g.send(t.Context(), &g.series, list), ErrUnknownOutcome)
+	require.ErrorIs(t, sendAll(t.Context(), g, list), ErrUnknownOutcome)
 	broken.on.Store(false)
 	for _, o := range list {
 		require.True(t, o.settled, o.kind.name)

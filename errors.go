@@ -92,6 +92,84 @@ func (e *DuplicateError) Error() string {
 // Is reports whether target is [ErrDuplicate], for errors.Is.
 func (e *DuplicateError) Is(target error) bool { return target == ErrDuplicate }
 
+// states holds the letters of replies that name the state in which the script found a job.
+var states = map[byte]State{
+	script.LetterScheduled: StateScheduled, script.LetterReady: StateReady, script.LetterRunning: StateRunning, script.LetterDead: StateDead, script.LetterDone: StateDone,
+}
+
+// errChanged is the error of a call whose job is not as the caller knows it.
+var errChanged = errors.New("the job has changed")
+
+// outcomeOf returns the error of an operation. failed is why Redis has not said how it has ended;
+// then it can still be on its way, and is not read.
+func outcomeOf(o *operation, failed error) error {
+	if failed != nil {
+		return failed
+	}
+	return o.place().At(answered(o))
+}
+
+// answered returns the error that the answer to an operation means.
+func answered(o *operation) error {
+	switch o.kind {
+	case getKind:
+		return nil // its caller reads the row
+	case enqueueKind:
+		return notStored(o)
+	case rescheduleKind:
+		if o.letter == script.LetterBeyond {
+			return hopeless(o.move.known.Expires(), o.move.due.Due(o.now))
+		}
+		return movedFrom(o.letter)
+	case buryKind:
+		return movedFrom(o.letter)
+	}
+	switch {
+	case o.letter == script.LetterGone:
+		return ErrNotFound
+	case o.letter == script.LetterChanged:
+		return errChanged
+	case states[o.letter] == "":
+		return script.ErrReply
+	}
+	return nil
+}
+
+// notStored returns why a job was not stored, or not safely; nil: it is.
+func notStored(o *operation) error {
+	switch {
+	case o.letter == script.LetterExpired:
+		return hopeless(o.fresh.opts.Expires(o.now), o.fresh.opts.Due(o.now))
+	case o.letter != script.LetterStored:
+		twin := &DuplicateError{Topic: o.topic, ID: o.id, State: states[o.letter]}
+		if o.since != 0 {
+			twin.Since = msTime(o.since)
+		}
+		return twin
+	case o.unconfirmed != nil:
+		return fmt.Errorf("%w: %w", ErrNotReplicated, o.unconfirmed)
+	}
+	return nil
+}
+
+// movedFrom returns the error of a call that moves a scheduled or ready job, for a letter of the
+// script.
+func movedFrom(letter byte) error {
+	switch letter {
+	case script.LetterScheduled, script.LetterReady:
+		return nil
+	case script.LetterRunning:
+		return ErrRunning
+	case script.LetterDead:
+		return ErrDead
+	case script.LetterGone:
+		return ErrNotFound
+	case script.LetterChanged:
+		return errChanged
+	}
+	return script.ErrReply
+}
+
 // Errors from [Server.Run].
 var (
 	// ErrServerUsed is returned by Run when the server is running or has run. A Server can be run

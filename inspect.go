@@ -17,10 +17,24 @@ import (
 func (c *Client) Get(ctx context.Context, topic, id string) (*JobInfo, error) {
 	ctx, end := c.begin(ctx, CallEvent{Name: getKind.name, Topic: topic, ID: id, Jobs: 1})
 	o := &operation{kind: getKind, topic: topic, id: id}
-	if err := end.err(c.do(ctx, o)); err != nil {
+	err := c.do(ctx, o)
+	var info *JobInfo
+	if err == nil {
+		info, err = gotten(o)
+	}
+	if err = end.err(err); err != nil {
 		return nil, err
 	}
-	return o.info, nil
+	return info, nil
+}
+
+// gotten returns the job that a get has found.
+func gotten(o *operation) (*JobInfo, error) {
+	info := readJobInfo(o.topic, o.id, -1, func(column int) string { return o.row[column] })
+	if info == nil {
+		return nil, o.place().At(ErrNotFound)
+	}
+	return info, nil
 }
 
 // jobInfos looks up jobs, and skips those that do not exist. It reads cut bytes of each record, or

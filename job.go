@@ -2,6 +2,7 @@ package delayq
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync/atomic"
 	"time"
@@ -93,6 +94,20 @@ func (j *Job) scheduledFor(id string) {
 // Lateness is the time from Due to StartedAt, by Redis's clock. In a handler it is never below
 // zero.
 func (j *Job) Lateness() time.Duration { return j.StartedAt.Sub(j.Due) }
+
+// storedJob returns the Job for the caller of an enqueue of payload that may be stored. If the
+// outcome is unknown, the operation may still be on its way and be settled later.
+func storedJob(o *operation, payload []byte, err error) *Job {
+	e := o.fresh
+	job := &Job{
+		Topic: o.topic, ID: o.id, Payload: payload, Headers: e.opts.Headers, Key: e.opts.Key, Attempt: 1, Retries: e.opts.Retries(),
+		nonce: string(e.nonce[:]),
+	}
+	if !errors.Is(err, ErrUnknownOutcome) {
+		job.EnqueuedAt, job.Due = msTime(o.now), msTime(e.opts.Due(o.now))
+	}
+	return job
+}
 
 // A NewJob is a job for [Client.EnqueueBatch].
 type NewJob struct {

@@ -3,7 +3,6 @@ package delayq
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -27,26 +26,28 @@ type operation struct {
 	sent bool          // guarded by commit.mu: it is too late to take it out of pending
 	left bool          // guarded by commit.mu: its caller does not wait any more
 
-	settled bool     // the rest is the outcome
-	now     int64    // Redis's clock when it was carried out
-	state   State    // of the job before
-	info    *JobInfo // of a get
-	err     error
+	settled     bool     // the rest is the outcome
+	err         error    // why Redis has not said how the call has ended
+	now         int64    // Redis's clock when it was carried out
+	letter      byte     // what the script says of the job
+	since       int64    // of a job that is dead and has the ID of an enqueue: when it was buried, Unix ms
+	row         []string // of a get: the columns of the job
+	unconfirmed error    // of an enqueue: too few replicas have confirmed it
 }
 
 // An enqueueing is what an operation stores.
 type enqueueing struct {
 	nonce      record.Nonce
 	head, tail string // of the record
-	when       string // due time for the script
-	opts       jobOptions
-	payload    []byte
+	when       string // due time for the script, and what the job replaces
+	opts       record.Options
+	replace    replacing
 }
 
 // A rescheduling is what an operation changes.
 type rescheduling struct {
 	when  string // due time for the script
-	opts  jobOptions
+	due   record.Options
 	known record.Job // of a job that can expire: what the script has returned
 	asked int        // how often it has returned that
 }
@@ -77,7 +78,7 @@ var (
 			which := script.Enqueue
 			for _, o := range list {
 				switch {
-				case o.fresh.opts.replace != replaceNone:
+				case o.fresh.replace != replaceNone:
 					return script.Replace
 				case o.fresh.opts.Key != "":
 					which = script.EnqueueKeyed
@@ -113,12 +114,12 @@ var (
 		job:   func(args []any, o *operation) []any { return append(args, &o.id, cmp.Or(o.when, "+0"), &o.known) },
 	}
 	buryKind = &kind{
-		name: "bury", script: script.BuryWaiting, read: readBuried,
+		name: "bury", script: script.BuryWaiting, read: readStates,
 		words: func(*commit) []any { return nil },
 		job:   func(args []any, o *operation) []any { return append(args, &o.id, &o.reason, &o.known) },
 	}
 	getKind = &kind{
-		name: "get", script: script.Get, read: readInfos, reads: true,
+		name: "get", script: script.Get, read: readRows, reads: true,
 		words: func(*commit) []any { return []any{script.CallBytes, -1} },
 	}
 )
@@ -128,12 +129,12 @@ func (o *operation) place() script.Place {
 	return script.Place{Call: o.kind.name, Topic: o.topic, Job: o.id}
 }
 
-// settle sets the outcome, apart from what it holds about the job.
-func (o *operation) settle(err error) {
-	if err != nil {
-		err = o.place().At(err)
-	}
-	o.err, o.settled = err, true
+// settle ends an operation with an error.
+func (o *operation) settle(err error) { o.err, o.settled = o.place().At(err), true }
+
+// answer ends an operation with what the script says of its job.
+func (o *operation) answer(now int64, letter byte) {
+	o.now, o.letter, o.settled = now, letter, true
 }
 
 // unsure returns the error of an operation that was sent and that Redis has not answered.
@@ -141,7 +142,7 @@ func (o *operation) unsure(cause error) error {
 	if o.kind.reads {
 		return cause
 	}
-	return fmt.Errorf("%w: %w", ErrUnknownOutcome, cause)
+	return fmt.Errorf("%w: %w", script.ErrUnknown, cause)
 }
 
 // size returns how many bytes count towards those of a call.
@@ -152,101 +153,31 @@ func (o *operation) size() int {
 	return len(o.fresh.tail)
 }
 
-// due returns when the job is due, once it is stored.
-func (o *operation) due() int64 { return o.fresh.opts.Due(o.now) }
-
-// job returns the Job for the caller of Enqueue, after an outcome that says that the job may be
-// stored. If it is unknown, the operation may still be on its way and be settled later.
-func (o *operation) job(err error) *Job {
-	e := o.fresh
-	job := &Job{
-		Topic: o.topic, ID: o.id, Payload: e.payload, Headers: e.opts.Headers, Key: e.opts.Key, Attempt: 1, Retries: e.opts.Retries(),
-		nonce: string(e.nonce[:]),
-	}
-	if !errors.Is(err, ErrUnknownOutcome) {
-		job.EnqueuedAt, job.Due = msTime(o.now), msTime(o.due())
-	}
-	return job
-}
-
-// states holds the letters of replies that name the state in which the script found a job.
-var states = map[byte]State{
-	script.LetterScheduled: StateScheduled, script.LetterReady: StateReady, script.LetterRunning: StateRunning, script.LetterDead: StateDead, script.LetterDone: StateDone,
-}
-
-// readStates settles operations that succeed for a job in any state that the script names.
-func readStates(_ *commit, list []*operation, r script.Reply) {
+// settleRows settles operations by the letters of a reply, those that it has room for.
+func settleRows(list []*operation, r script.Reply) {
 	letters := r.Text(2)
 	for i, o := range list[:min(len(list), len(letters))] {
-		o.now, o.state = r.Now(), states[letters[i]]
-		switch {
-		case letters[i] == script.LetterGone:
-			o.settle(ErrNotFound)
-		case letters[i] == script.LetterChanged:
-			o.settle(errChanged)
-		case o.state == "":
-			o.settle(script.ErrReply)
-		default:
-			o.settle(nil)
-		}
+		o.answer(r.Now(), letters[i])
 	}
 }
 
-// errChanged is the error of an operation whose job is not as the caller knows it.
-var errChanged = errors.New("the job has changed")
-
-// readBuried settles the operations of a bury.
-func readBuried(_ *commit, list []*operation, r script.Reply) {
-	letters := r.Text(2)
-	for i, o := range list[:min(len(list), len(letters))] {
-		o.now, o.state = r.Now(), states[letters[i]]
-		o.settle(errorOf(letters[i]))
-	}
-}
-
-// errorOf returns the error of an operation that needs a scheduled or ready job, for a letter of
-// the script.
-func errorOf(letter byte) error {
-	switch letter {
-	case script.LetterScheduled, script.LetterReady:
-		return nil
-	case script.LetterRunning:
-		return ErrRunning
-	case script.LetterDead:
-		return ErrDead
-	case script.LetterGone:
-		return ErrNotFound
-	case script.LetterChanged:
-		return errChanged
-	}
-	return script.ErrReply
-}
+// readStates settles operations that the script answers with a letter.
+func readStates(_ *commit, list []*operation, r script.Reply) { settleRows(list, r) }
 
 // readEnqueued settles the operations of an enqueue.
 func readEnqueued(_ *commit, list []*operation, r script.Reply) {
 	letters, since := r.Text(2), strings.Fields(r.Text(3))
 	for i, o := range list {
-		o.now = r.Now()
-		if i < len(letters) && letters[i] != script.LetterStored {
-			o.settle(o.refused(letters[i], &since))
-		} else {
-			o.settle(nil)
+		letter := byte(script.LetterStored)
+		if i < len(letters) {
+			letter = letters[i]
 		}
+		if letter == script.LetterDead && len(since) > 0 {
+			o.since, _ = strconv.ParseInt(since[0], 10, 64) // the script has written it
+			since = since[1:]
+		}
+		o.answer(r.Now(), letter)
 	}
-}
-
-// refused returns the error for a letter of the script other than n. since holds the burial times
-// of the dead jobs.
-func (o *operation) refused(letter byte, since *[]string) error {
-	if letter == script.LetterExpired {
-		return hopeless(o.fresh.opts.Expires(o.now), o.due())
-	}
-	twin := &DuplicateError{Topic: o.topic, ID: o.id, State: states[letter]}
-	if letter == script.LetterDead && len(*since) > 0 {
-		ms, _ := strconv.ParseInt((*since)[0], 10, 64) // the script has written it
-		twin.Since, *since = msTime(ms), (*since)[1:]
-	}
-	return twin
 }
 
 // mostAsked is how often a reschedule asks for the expiry of a job, which may be replaced in
@@ -258,19 +189,15 @@ const mostAsked = 10
 func readRescheduled(_ *commit, list []*operation, r script.Reply) {
 	letters, heads := r.Text(2), r.List(3).Texts()
 	for i, o := range list[:min(len(list), len(letters))] {
-		o.now = r.Now()
-		switch letters[i] {
-		case script.LetterBeyond:
-			o.settle(hopeless(o.move.known.Expires(), o.move.opts.Due(o.now)))
-		case script.LetterExpires:
-			head := ""
-			if len(heads) > 0 {
-				head, heads = heads[0], heads[1:]
-			}
-			o.learn(head)
-		default:
-			o.settle(errorOf(letters[i]))
+		if letters[i] != script.LetterExpires {
+			o.answer(r.Now(), letters[i])
+			continue
 		}
+		head := ""
+		if len(heads) > 0 {
+			head, heads = heads[0], heads[1:]
+		}
+		o.learn(head)
 	}
 }
 
@@ -293,17 +220,16 @@ func (o *operation) learn(head string) {
 	o.move.known = known
 }
 
-// readInfos settles the operations of a get.
-func readInfos(g *commit, list []*operation, r script.Reply) {
+// readRows settles the operations of a get.
+func readRows(g *commit, list []*operation, r script.Reply) {
 	covered := min(len(r.List(2)), len(list))
 	g.covered(covered, len(list))
 	for i, o := range list[:covered] {
-		at := func(column int) string { return r.List(2 + column).Text(i) }
-		if o.info = readJobInfo(o.topic, o.id, -1, at); o.info == nil {
-			o.settle(ErrNotFound)
-		} else {
-			o.settle(nil)
+		o.row = make([]string, len(r)-2)
+		for column := range o.row {
+			o.row[column] = r.List(2 + column).Text(i)
 		}
+		o.answer(r.Now(), 0)
 	}
 }
 
@@ -356,9 +282,9 @@ func (g *commit) sendings(pool *script.SeriesPool, list []*operation) []*sending
 }
 
 // send carries out operations, each about another job: one call for each kind, all of them at the
-// same time. It settles them, except those that the scripts have left for another call, and returns
-// the first error of a call.
-func (g *commit) send(ctx context.Context, pool *script.SeriesPool, list []*operation) error {
+// same time. It settles them, except those that the scripts have left for another call. failed is
+// the first error of a call, and unconfirmed says that its writes may be lost in a failover.
+func (g *commit) send(ctx context.Context, pool *script.SeriesPool, list []*operation) (failed, unconfirmed error) {
 	all := g.sendings(pool, list)
 	answered := false
 	defer func() {
@@ -368,7 +294,7 @@ func (g *commit) send(ctx context.Context, pool *script.SeriesPool, list []*oper
 			}
 			err := script.ErrCutOff // a hook of the caller's go-redis client has ended the goroutine
 			if answered {
-				err = s.Err
+				err = cmp.Or(s.Err, unconfirmed)
 			}
 			pool.Put(s.series, err)
 		}
@@ -378,25 +304,21 @@ func (g *commit) send(ctx context.Context, pool *script.SeriesPool, list []*oper
 		calls[i] = s.Call
 	}
 	if all[0].kind == enqueueKind && g.all.replicas > 0 {
-		g.all.store(ctx, calls[0]) // these calls have the commit to themselves
+		unconfirmed = g.all.store(ctx, calls[0]) // these calls have the commit to themselves
 	} else {
 		g.all.scripts.Do(ctx, calls...)
 	}
 	answered = true
-	var first error
 	for _, s := range all {
-		if first == nil {
-			first = s.Err
-		}
-		g.read(ctx, s)
+		failed = cmp.Or(failed, s.Err)
+		g.read(ctx, s, unconfirmed)
 	}
-	return first
+	return failed, unconfirmed
 }
 
 // read settles the operations of one call.
-func (g *commit) read(ctx context.Context, s *sending) {
-	err := s.Err
-	if err != nil && !errors.Is(err, ErrNotReplicated) {
+func (g *commit) read(ctx context.Context, s *sending, unconfirmed error) {
+	if err := s.Err; err != nil {
 		if !s.kind.reads {
 			err = g.all.unsure(err)
 		}
@@ -411,11 +333,8 @@ func (g *commit) read(ctx context.Context, s *sending) {
 	}
 	left := 0
 	for _, o := range s.list {
-		switch {
-		case !o.settled && (o.move == nil || o.move.asked == 0):
+		if o.unconfirmed = unconfirmed; !o.settled && (o.move == nil || o.move.asked == 0) {
 			left++
-		case o.err == nil && err != nil:
-			o.settle(err)
 		}
 	}
 	if left == len(s.list) { // or it would go on for ever

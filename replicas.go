@@ -3,27 +3,10 @@ package delayq
 import (
 	"context"
 	"fmt"
-	"time"
 
 	"github.com/delayq/delayq/internal/script"
 	"github.com/redis/go-redis/v9"
 )
-
-// checkReplicaWait rejects a wait during which go-redis would give up on the connection and send
-// everything again.
-func checkReplicaWait(rdb redis.UniversalClient, wait time.Duration) error {
-	var limit time.Duration // 0 or less: none
-	switch c := rdb.(type) {
-	case *redis.Client:
-		limit = c.Options().ReadTimeout
-	case *redis.ClusterClient:
-		limit = c.Options().ReadTimeout
-	}
-	if limit > 0 && wait >= limit {
-		return fmt.Errorf("%w: WaitReplicas: %v must be below the ReadTimeout of the Redis client, %v", ErrInvalid, wait, limit)
-	}
-	return nil
-}
 
 // A replicaWaiter sends a command followed by a WAIT on the same connection, because WAIT covers
 // only the writes of its own connection.
@@ -75,14 +58,16 @@ func (w *replicaWaiter) node(ctx context.Context) (redis.UniversalClient, error)
 }
 
 // store executes an enqueue script and waits on the same connection until enough replicas have the
-// writes.
-func (c *wire) store(ctx context.Context, call *script.Call) {
+// writes. It returns an error if they do not confirm them in time.
+func (c *wire) store(ctx context.Context, call *script.Call) (unconfirmed error) {
 	w := &replicaWaiter{wire: c, key: call.FirstKey()}
 	script.Caller{RDB: w, Hooks: c.scripts.Hooks}.Do(ctx, call)
-	if call.Err == nil && w.confirmed < int64(c.replicas) {
-		call.Err = fmt.Errorf("%w: %d of %d within %v", ErrNotReplicated, w.confirmed, c.replicas, c.wait)
-		if w.err != nil {
-			call.Err = fmt.Errorf("%w: WAIT: %w", call.Err, w.err)
-		}
+	if call.Err != nil || w.confirmed >= int64(c.replicas) {
+		return nil
 	}
+	unconfirmed = fmt.Errorf("%d of %d within %v", w.confirmed, c.replicas, c.wait)
+	if w.err != nil {
+		unconfirmed = fmt.Errorf("%w: WAIT: %w", unconfirmed, w.err)
+	}
+	return unconfirmed
 }

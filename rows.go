@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strconv"
-	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -38,9 +36,9 @@ func (c *Client) sealEnqueue(ctx context.Context, fresh NewJob) (bridge.Row, *Jo
 	}
 	e := o.fresh
 	return bridge.Row{
-		Kind: bridge.RowEnqueue, Topic: o.topic, ID: o.id, Replace: string(e.opts.replace), Record: record.Join(e.head, 0, e.tail),
+		Kind: bridge.RowEnqueue, Topic: o.topic, ID: o.id, Replace: string(e.replace), Record: record.Join(e.head, 0, e.tail),
 		DueAt: e.opts.DueAt, DueIn: e.opts.DueIn,
-	}, o.job(ErrUnknownOutcome), nil
+	}, storedJob(o, fresh.Payload, ErrUnknownOutcome), nil
 }
 
 func (c *Client) sealCancel(ctx context.Context, topic, id string) (bridge.Row, error) {
@@ -55,95 +53,41 @@ func (c *Client) sealCancel(ctx context.Context, topic, id string) (bridge.Row, 
 }
 
 func (c *Client) sealReschedule(ctx context.Context, topic, id string, due DueOption) (bridge.Row, error) {
-	o := &operation{kind: rescheduleKind, topic: topic, id: id}
-	err := errors.Join(c.validate(ctx, topic, id), o.moveTo(due))
+	move, err := moveTo(due)
+	err = errors.Join(c.validate(ctx, topic, id), err)
 	if err == nil {
 		err = ctx.Err()
 	}
 	if err != nil {
-		return bridge.Row{}, o.place().At(err)
+		return bridge.Row{}, script.Place{Call: rescheduleKind.name, Topic: topic, Job: id}.At(err)
 	}
 	return bridge.Row{
-		Kind: bridge.RowReschedule, Topic: topic, ID: id, DueAt: o.move.opts.DueAt, DueIn: o.move.opts.DueIn,
+		Kind: bridge.RowReschedule, Topic: topic, ID: id, DueAt: move.due.DueAt, DueIn: move.due.DueIn,
 	}, nil
 }
 
-const (
-	// rowsReceipt is how long the receipts of a plan are kept. A plan that is sent again later than
-	// that can make a job twice.
-	rowsReceipt = 7 * 24 * time.Hour
-
-	// rowsJobs and rowsBytes bound a call. A plan that is sent again must be divided as before, so
-	// these numbers belong to the format of a plan.
-	rowsJobs  = 500
-	rowsBytes = 1 << 20
-)
-
 // sendRows carries out rows of one topic. Rows about one ID keep their order. Rows about different
 // IDs can change places.
-//
-// A call has a series of its own, which its place in the plan names, and the number of the plan. If
-// the plan is sent again, each call finds its receipt, gets its first reply, and so leads to the
-// same next call.
 func (c *Client) sendRows(ctx context.Context, plan bridge.Plan, rows []bridge.Row) ([]error, error) {
 	if err := c.usable(ctx); err != nil {
 		return nil, err
 	}
-	list := make([]*operation, len(rows))
-	sizes := make(map[*operation]int, len(rows)) // of the rows: a record changes as it grows older
-	for i := range rows {
-		list[i] = operationOf(&rows[i])
-		sizes[list[i]] = rows[i].Size()
-	}
-	if len(list) == 0 {
+	if len(rows) == 0 {
 		return nil, nil
 	}
-	g := c.commits.of(rows[0].Topic, enqueueKind)
-	defer g.done()
-	calls := 0
-	for waiting := list; len(waiting) > 0; {
-		var next []*operation
-		next, waiting = nextRows(waiting, sizes)
-		for len(next) > 0 {
-			pool := &script.SeriesPool{
-				Base: plan.Series + "." + strconv.Itoa(calls) + ".", Floor: plan.Number - 1,
-				Kept: "/" + strconv.FormatInt(rowsReceipt.Milliseconds(), 10),
-			}
-			calls++
-			if err := g.send(ctx, pool, next); err != nil && !errors.Is(err, ErrNotReplicated) && script.Code(err) != script.CodeWrongType {
-				return nil, c.unsure(err)
-			}
-			next = slices.DeleteFunc(next, func(o *operation) bool { return o.settled })
-		}
+	list := make([]*operation, len(rows))
+	for i := range rows {
+		list[i] = operationOf(&rows[i])
+	}
+	size := func(i int) int { return rows[i].Size() } // a record changes as it grows older
+	if err := c.commits.sendPlan(ctx, plan.Series, plan.Number, list, size); err != nil {
+		return nil, err
 	}
 	outcomes := make([]error, len(rows))
 	for i, o := range list {
 		outcomes[i] = c.rowSent(ctx, &rows[i], o)
 	}
 	return outcomes, nil
-}
-
-// nextRows takes the operations of the next call out of a list: those of one kind, each about
-// another ID that no operation before it is about.
-func nextRows(list []*operation, sizes map[*operation]int) (next, rest []*operation) {
-	seen, bytes := make(map[string]bool), 0
-	kind := (*kind)(nil)
-	for _, o := range list {
-		if o.settled { // it cannot be sent
-			continue
-		}
-		if kind == nil {
-			kind = o.kind
-		}
-		if o.kind != kind || seen[o.id] || len(next) == rowsJobs || len(next) > 0 && bytes+sizes[o] > rowsBytes {
-			seen[o.id] = true
-			rest = append(rest, o)
-			continue
-		}
-		seen[o.id] = true
-		next, bytes = append(next, o), bytes+sizes[o]
-	}
-	return next, rest
 }
 
 // checkRow returns an error if no release has written a row. Redis would refuse a call with such a
@@ -189,7 +133,7 @@ func operationOf(r *bridge.Row) *operation {
 		o.kind = rescheduleKind
 		opts := defaultJob
 		opts.DueAt, opts.DueIn = r.DueAt, max(0, r.DueIn-r.Age)
-		o.move = &rescheduling{when: opts.when(), opts: opts}
+		o.move = &rescheduling{when: opts.when(), due: opts.Options}
 	default:
 		o.kind = enqueueKind
 		o.settle(fmt.Errorf("%w: row of the kind %d, this release knows up to %d", ErrInvalid, r.Kind, bridge.RowReschedule))
@@ -207,10 +151,10 @@ func enqueueingOf(r *bridge.Row) (*enqueueing, error) {
 	if err != nil {
 		return nil, err
 	}
-	e := &enqueueing{opts: jobOptions{Options: job.Options, replace: replacing(r.Replace)}, payload: job.Payload}
+	e := &enqueueing{replace: replacing(r.Replace)}
 	copy(e.nonce[:], job.Nonce)
 	e.head, e.tail = r.Record[:record.HeadLen], r.Record[record.HeadLen+record.StampLen:]
-	o := &e.opts
+	o := &jobOptions{Options: job.Options, replace: e.replace}
 	if o.DueIn > 0 || o.ExpireIn > 0 {
 		o.DueIn = max(0, o.DueIn-r.Age)
 		switch {
@@ -224,13 +168,13 @@ func enqueueingOf(r *bridge.Row) (*enqueueing, error) {
 			return nil, err
 		}
 	}
-	e.when = o.when()
+	e.opts, e.when = o.Options, o.when()
 	return e, nil
 }
 
 // rowSent reports the outcome of a row to the hooks and returns its error.
 func (c *Client) rowSent(ctx context.Context, r *bridge.Row, o *operation) error {
-	err := o.err
+	err := outcomeOf(o, o.err)
 	switch {
 	case errors.Is(err, ErrNotReplicated):
 		err = nil
@@ -239,7 +183,8 @@ func (c *Client) rowSent(ctx context.Context, r *bridge.Row, o *operation) error
 	}
 	switch {
 	case o.kind == enqueueKind && o.fresh != nil:
-		c.enqueued(ctx, &NewJob{Topic: r.Topic, ID: r.ID, Payload: o.fresh.payload}, o, err)
+		job, _ := record.DecodeMeta(r.Record) // the whole record was read before it was sent
+		c.enqueued(ctx, EnqueueEvent{Topic: r.Topic, ID: r.ID, PayloadSize: job.Size, Err: err}, o)
 	case o.kind == cancelKind:
 		c.dequeued(ctx, o, err)
 	}

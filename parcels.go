@@ -1,0 +1,208 @@
+package delayq
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+
+	"github.com/delayq/delayq/internal/contain"
+	"github.com/delayq/delayq/internal/script"
+)
+
+const (
+	// parcelsHeld and parcelsBytes bound the jobs that wait for others of their topics to share a
+	// call.
+	parcelsHeld  = 10 * chunkJobs
+	parcelsBytes = 4 * chunkBytes
+
+	// parcelsSent is the most parcels on the conveyor: one in progress and the next one. Earlier
+	// ones are done.
+	parcelsSent = 2
+)
+
+// A batch is one call about many jobs.
+type batch struct {
+	kind    *kind
+	jobs    int
+	report  func(i int, o *operation) error // reads an outcome into the results, and returns its error
+	waiting map[string]*parcel              // by topic
+	queued  int                             // jobs in them
+	bytes   int                             // of their records
+	out     *conveyor
+	sent    []*parcel // whose outcome is not in the results yet
+	failed  int
+	first   []error // some of them
+}
+
+// A parcel is jobs of one topic that are sent together.
+type parcel struct {
+	list  []*operation
+	index []int // of the results
+	bytes int
+}
+
+// newBatch returns a batch of calls of one kind. It must be closed.
+func (c *commits) newBatch(ctx context.Context, k *kind, jobs int, report func(int, *operation) error) *batch {
+	return &batch{kind: k, jobs: jobs, report: report, waiting: make(map[string]*parcel), out: c.newConveyor(ctx, jobs)}
+}
+
+// close waits until nothing of the batch is on its way.
+func (b *batch) close() { b.out.close() }
+
+// put adds an operation, and sends parcels that are complete.
+func (b *batch) put(i int, o *operation) {
+	p := b.waiting[o.topic]
+	if p == nil {
+		p = &parcel{}
+		b.waiting[o.topic] = p
+	}
+	size := o.size()
+	p.list, p.index = append(p.list, o), append(p.index, i)
+	p.bytes, b.queued, b.bytes = p.bytes+size, b.queued+1, b.bytes+size
+	switch {
+	case len(p.list) == chunkJobs, p.bytes >= chunkBytes:
+		b.send(p)
+	case b.queued >= parcelsHeld, b.bytes >= parcelsBytes:
+		b.sendAll()
+	}
+}
+
+// sendAll sends all waiting parcels.
+func (b *batch) sendAll() {
+	for _, p := range b.waiting {
+		b.send(p)
+	}
+}
+
+func (b *batch) send(p *parcel) {
+	delete(b.waiting, p.list[0].topic)
+	b.queued, b.bytes = b.queued-len(p.list), b.bytes-p.bytes
+	b.sent = append(b.sent, p)
+	b.out.send(p.list)
+	b.collect(parcelsSent)
+}
+
+// collect reads the outcomes of all sent parcels except the last n, and drops their records.
+func (b *batch) collect(n int) {
+	for len(b.sent) > n {
+		p := b.sent[0]
+		b.sent = slices.Delete(b.sent, 0, 1)
+		for i, o := range p.list {
+			b.outcome(p.index[i], o)
+		}
+	}
+}
+
+// outcome records the outcome of an operation.
+func (b *batch) outcome(i int, o *operation) { b.fail(b.report(i, o)) }
+
+// fail counts a failed job, and keeps the first errors.
+func (b *batch) fail(err error) {
+	if err == nil {
+		return
+	}
+	if b.failed++; b.failed <= 10 {
+		b.first = append(b.first, err)
+	}
+}
+
+// finish sends what waits and returns the error of the batch.
+func (b *batch) finish() error {
+	b.sendAll()
+	b.out.close()
+	b.collect(0)
+	if b.failed == 0 {
+		return nil
+	}
+	return fmt.Errorf("%s batch: %d of %d jobs failed: %w", b.kind.name, b.failed, b.jobs, errors.Join(b.first...))
+}
+
+// A conveyor sends the jobs of a batch while the next ones are prepared. It has its own goroutine,
+// unless there are few jobs.
+type conveyor struct {
+	all    *commits
+	ctx    context.Context   // of the batch
+	lists  chan []*operation // nil: there is no goroutine
+	done   chan struct{}     // closed when the goroutine has exited
+	close  func()            // waits until all jobs are sent
+	silent error             // why no more jobs are sent
+}
+
+func (c *commits) newConveyor(ctx context.Context, jobs int) *conveyor {
+	o := &conveyor{all: c, ctx: ctx, close: func() {}}
+	if jobs <= chunkJobs {
+		return o
+	}
+	o.lists, o.done = make(chan []*operation, 1), make(chan struct{})
+	o.close = sync.OnceFunc(func() {
+		close(o.lists)
+		<-o.done
+	})
+	o.start()
+	return o
+}
+
+// start starts the goroutine of a conveyor. If a hook of the caller's go-redis client ends it, the
+// jobs in progress get an error, and another goroutine continues with the next ones.
+func (o *conveyor) start() {
+	var list []*operation
+	contain.Launch(nil, func() {
+		for list = range o.lists {
+			o.forward(list)
+		}
+		close(o.done)
+	}, func(c *contain.Crash) {
+		cut(list, c)
+		o.start()
+	})
+}
+
+// send stores jobs of one topic. Their outcomes are set after close.
+func (o *conveyor) send(list []*operation) {
+	if o.lists == nil {
+		o.forward(list)
+		return
+	}
+	o.lists <- list
+}
+
+// forward stores jobs of one topic, unless Redis failed to answer an earlier call.
+func (o *conveyor) forward(list []*operation) {
+	g := o.all.of(list[0].topic, list[0].kind)
+	defer g.done()
+	o.silent = g.doAll(o.ctx, list, o.silent)
+}
+
+// doAll carries out operations of a batch, chunk by chunk, on series of the client. After a chunk
+// that Redis does not answer it sends no other, because each would wait as long. silent is the
+// error of such a chunk earlier in the batch; doAll returns its new value.
+func (g *commit) doAll(ctx context.Context, list []*operation, silent error) error {
+	for len(list) > 0 {
+		cause := context.Cause(ctx)
+		if cause == nil && silent != nil {
+			cause = silent
+		}
+		if cause != nil {
+			for _, o := range list {
+				o.settle(cause)
+			}
+			break
+		}
+		g.mu.Lock()
+		n := chunkLen(list, g.gets)
+		g.mu.Unlock()
+		sent := list[:n]
+		failed, unconfirmed := g.send(ctx, g.all.series, sent)
+		if err := cmp.Or(failed, unconfirmed); err != nil && script.Away(err) {
+			silent = fmt.Errorf("not sent, because Redis did not answer an earlier chunk: %w", err)
+		}
+		list = list[n:]
+		if open := slices.DeleteFunc(slices.Clone(sent), func(o *operation) bool { return o.settled }); len(open) > 0 {
+			list = append(open, list...)
+		}
+	}
+	return silent
+}
