@@ -268,14 +268,14 @@ func TestWaitReplicasWithALostReply(t *testing.T) {
 	redistest.Replica(t, master)
 	rdb := master.Client(t)
 	h := NewHand(t, rdb, "delayq", "topic")
-	f := &fault{lose: true, what: "lossy-id", after: func() { require.Equal(t, "o", h.Ack(h.TakeOne("lossy-id"))) }}
+	f := &redistest.Fault{Lose: true, What: "lossy-id", After: func() { require.Equal(t, "o", h.Ack(h.TakeOne("lossy-id"))) }}
 	require.NoError(t, rdb.ScriptLoad(t.Context(), fmt.Sprint(script.Enqueue.Text)).Err())
-	bad := redis.NewClient(faulty(rdb, f))
+	bad := redis.NewClient(redistest.Faulty(rdb, f))
 	defer func() { require.NoError(t, bad.Close()) }()
 	redistest.InRoles(t, bad)
 	_, err := NewClient(bad, WaitReplicas(1, 2*time.Second)).Enqueue(t.Context(), "topic", "lossy-id", nil)
 	require.NoError(t, err)
-	require.True(t, f.happened())
+	require.True(t, f.Happened())
 	require.Empty(t, h.Take(10, time.Minute), "it runs once")
 }
 
@@ -425,8 +425,8 @@ func TestRequestsThatAreSentOnce(t *testing.T) {
 	redistest.Bubble(t, func(t *testing.T, r *embedded.Redis, rdb *redis.Client) {
 		require.NoError(t, LoadScripts(t.Context(), rdb))
 		var down atomic.Bool
-		f := &fault{what: "first", lose: true, after: func() { down.Store(true) }}
-		o := faulty(rdb, f)
+		f := &redistest.Fault{What: "first", Lose: true, After: func() { down.Store(true) }}
+		o := redistest.Faulty(rdb, f)
 		dial := o.Dialer
 		o.Dialer = func(ctx context.Context, network, addr string) (net.Conn, error) {
 			if down.Load() {
@@ -478,8 +478,8 @@ func TestUnsentRepetitionKeepsItsNumber(t *testing.T) {
 	redistest.Bubble(t, func(t *testing.T, r *embedded.Redis, rdb *redis.Client) {
 		require.NoError(t, LoadScripts(t.Context(), rdb))
 		var down atomic.Bool
-		f := &fault{what: fmt.Sprint(script.Ack.Digest), lose: true, after: func() { down.Store(true) }}
-		o := faulty(rdb, f)
+		f := &redistest.Fault{What: fmt.Sprint(script.Ack.Digest), Lose: true, After: func() { down.Store(true) }}
+		o := redistest.Faulty(rdb, f)
 		dial := o.Dialer
 		o.Dialer = func(ctx context.Context, network, addr string) (net.Conn, error) {
 			if down.Load() {
@@ -496,7 +496,7 @@ func TestUnsentRepetitionKeepsItsNumber(t *testing.T) {
 		_, err := NewClient(rdb).Enqueue(t.Context(), "topic", "x", nil)
 		require.NoError(t, err)
 		time.Sleep(5 * time.Second)
-		require.True(t, f.happened())
+		require.True(t, f.Happened())
 		down.Store(false)
 		time.Sleep(5 * time.Second)
 		require.NoError(t, stop())

@@ -50,7 +50,7 @@ type commitTest struct {
 	client *Client
 	log    scriptLog
 	open   func() // lets the flush go on
-	fault  *fault
+	fault  *redistest.Fault
 	wg     sync.WaitGroup
 }
 
@@ -61,12 +61,12 @@ func holding(t *testing.T, test func(t *testing.T, c *commitTest)) {
 	redistest.Bubble(t, func(t *testing.T, r *embedded.Redis, rdb *redis.Client) {
 		gate := make(chan struct{})
 		c := &commitTest{t: t, r: r, open: sync.OnceFunc(func() { close(gate) })}
-		c.fault = &fault{what: "gatekeeper", after: func() { <-gate }}
+		c.fault = &redistest.Fault{What: "gatekeeper", After: func() { <-gate }}
 		defer func() { // also when the test has failed half way
 			c.open()
 			c.wg.Wait()
 		}()
-		faulty := redis.NewClient(faulty(rdb, c.fault))
+		faulty := redis.NewClient(redistest.Faulty(rdb, c.fault))
 		defer func() { require.NoError(t, faulty.Close()) }()
 		c.client = NewClient(faulty, Hooks(&c.log))
 		// The script is known from here on, so that one flush is one call.
@@ -145,7 +145,7 @@ func TestCommitFliesTwice(t *testing.T) {
 		require.True(t, c.has("job0"))
 
 		second := make(chan struct{})
-		c.fault.again("second", func() { <-second })
+		c.fault.Again("second", func() { <-second })
 		for i := range secondFlight {
 			c.enqueue(t.Context(), c.stored, fmt.Sprint("second", i), nil)
 		}
@@ -233,7 +233,7 @@ func TestCommitLeftInFlight(t *testing.T) {
 		c.enqueue(ctx, func(err error) { got = err }, "left", nil)
 		c.enqueue(t.Context(), c.stored, "other", nil)
 		second := make(chan struct{})
-		c.fault.again("left", func() { <-second })
+		c.fault.Again("left", func() { <-second })
 		c.release()
 		require.NoError(t, got, "it waits for the second flush")
 		cancel()
@@ -249,7 +249,7 @@ func TestCommitLeftInFlight(t *testing.T) {
 func TestCommitChunks(t *testing.T) {
 	holding(t, func(t *testing.T, c *commitTest) {
 		second := make(chan struct{})
-		c.fault.again("second", func() { <-second })
+		c.fault.Again("second", func() { <-second })
 		for i := range secondFlight {
 			c.enqueue(t.Context(), c.stored, fmt.Sprint("second", i), nil)
 		}

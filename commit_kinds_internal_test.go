@@ -131,7 +131,7 @@ func TestCommitLeftByEachKind(t *testing.T) {
 				c.start(func() error { _, err := c.client.Get(ctx, "topic", "gatekeeper"); return err }, func(err error) { got = err })
 				second := make(chan struct{})
 				if sent {
-					c.fault.again("zeroth", func() { <-second })
+					c.fault.Again("zeroth", func() { <-second })
 					c.release()
 				}
 				cancel()
@@ -298,7 +298,7 @@ func TestCommitOfLargeJobs(t *testing.T) {
 		}
 		c.release()
 		second := make(chan struct{})
-		c.fault.again("again", func() { <-second })
+		c.fault.Again("again", func() { <-second })
 		c.enqueue(t.Context(), c.stored, "again", nil)
 		c.log.events = nil
 		for i := range jobs {

@@ -272,8 +272,8 @@ func TestHistoryCountsOnce(t *testing.T) {
 	t.Parallel()
 	redistest.Bubble(t, func(t *testing.T, _ *embedded.Redis, rdb *redis.Client) {
 		require.NoError(t, LoadScripts(t.Context(), rdb))
-		f := &fault{what: fmt.Sprint(script.Chronicle.Digest), lose: true}
-		o := faulty(rdb, f)
+		f := &redistest.Fault{What: fmt.Sprint(script.Chronicle.Digest), Lose: true}
+		o := redistest.Faulty(rdb, f)
 		o.MaxRetries = -1
 		mine := redis.NewClient(o)
 		defer func() { require.NoError(t, mine.Close()) }()
@@ -281,7 +281,7 @@ func TestHistoryCountsOnce(t *testing.T) {
 		insp, enqueue, stop := inHistory(t, mine, &log)
 		enqueue("a")
 		time.Sleep(12 * time.Second)
-		require.True(t, f.happened())
+		require.True(t, f.Happened())
 		enqueue("b")
 		time.Sleep(30 * time.Second)
 		require.Equal(t, map[Outcome]int64{OutcomeAcked: 2}, lastHour(t, insp, "topic", time.Now()).Outcomes)
@@ -430,8 +430,8 @@ func TestHistoryDoesNotHoldUpAStop(t *testing.T) {
 	redistest.Bubble(t, func(t *testing.T, _ *embedded.Redis, rdb *redis.Client) {
 		require.NoError(t, LoadScripts(t.Context(), rdb))
 		released := make(chan struct{})
-		f := &fault{what: fmt.Sprint(script.Chronicle.Digest), after: func() { <-released }}
-		mine := redis.NewClient(faulty(rdb, f))
+		f := &redistest.Fault{What: fmt.Sprint(script.Chronicle.Digest), After: func() { <-released }}
+		mine := redis.NewClient(redistest.Faulty(rdb, f))
 		defer func() { require.NoError(t, mine.Close()) }()
 		var log lines
 		_, enqueue, stop := inHistory(t, mine, &log)
@@ -440,7 +440,7 @@ func TestHistoryDoesNotHoldUpAStop(t *testing.T) {
 		began := time.Now()
 		time.AfterFunc(serve.FarewellTime+time.Second, func() { close(released) })
 		stop()
-		require.True(t, f.happened())
+		require.True(t, f.Happened())
 		require.LessOrEqual(t, time.Since(began), serve.FarewellTime+2*time.Second)
 		require.Empty(t, log.with("not deleted"))
 	})

@@ -123,7 +123,7 @@ func TestScriptsSentAnewAreDoneAnew(t *testing.T) {
 
 // A lossy is a client that loses one reply, to a call of one script that has been made before.
 type lossy struct {
-	*fault
+	*redistest.Fault
 	t      *testing.T
 	hand   *Hand
 	client *Client
@@ -133,22 +133,22 @@ func eachLossy(t *testing.T, test func(t *testing.T, l *lossy)) {
 	t.Helper()
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, rdb redis.UniversalClient) {
-		l := &lossy{fault: &fault{lose: true}, t: t, hand: NewHand(t, rdb, redistest.Prefix(t), "topic")}
-		l.done = true
+		l := &lossy{Fault: &redistest.Fault{Lose: true}, t: t, hand: NewHand(t, rdb, redistest.Prefix(t), "topic")}
+		l.Done = true
 		for _, s := range script.All { // so that no call is made twice for lack of the script
 			require.NoError(t, rdb.ScriptLoad(t.Context(), fmt.Sprint(s.Text)).Err())
 		}
-		bad := redis.NewClient(faulty(rdb, l.fault))
+		bad := redis.NewClient(redistest.Faulty(rdb, l.Fault))
 		t.Cleanup(func() { _ = bad.Close() })
 		redistest.InRoles(t, bad)
 		l.client = NewClient(bad, Prefix(l.hand.prefix()))
 		test(t, l)
-		require.True(t, l.happened(), "no reply was lost")
+		require.True(t, l.Happened(), "no reply was lost")
 	})
 }
 
 // lose arms the fault: the next call of a script is carried out, and after that its reply is lost.
-func (l *lossy) next(s *script.Script, after func()) { l.again(fmt.Sprint(s.Digest), after) }
+func (l *lossy) next(s *script.Script, after func()) { l.Again(fmt.Sprint(s.Digest), after) }
 
 // The job runs while the caller still waits: by the time the request is repeated nothing of it is
 // left. (B2, B3, B4)
@@ -348,15 +348,15 @@ func TestLostForGood(t *testing.T) {
 		for _, s := range script.All {
 			require.NoError(t, rdb.ScriptLoad(ctx, fmt.Sprint(s.Text)).Err())
 		}
-		f := &fault{lose: true}
-		o := faulty(rdb, f)
+		f := &redistest.Fault{Lose: true}
+		o := redistest.Faulty(rdb, f)
 		o.MaxRetries = -1
 		bad := redis.NewClient(o)
 		t.Cleanup(func() { _ = bad.Close() })
 		redistest.InRoles(t, bad)
 		client := NewClient(bad, Prefix(h.prefix()))
 
-		f.again(fmt.Sprint(script.Enqueue.Digest), nil)
+		f.Again(fmt.Sprint(script.Enqueue.Digest), nil)
 		job, err := client.Enqueue(ctx, "topic", "x", nil)
 		require.Equal(t, "x", job.ID, "to ask for it")
 		require.True(t, job.Due.IsZero())
@@ -365,19 +365,19 @@ func TestLostForGood(t *testing.T) {
 		_, err = client.Enqueue(ctx, "topic", "x", nil)
 		require.ErrorIs(t, err, ErrDuplicate, "so it had been stored")
 
-		f.again(fmt.Sprint(script.Cancel.Digest), nil)
+		f.Again(fmt.Sprint(script.Cancel.Digest), nil)
 		_, err = client.Dequeue(ctx, "topic", "x")
 		require.ErrorIs(t, err, ErrUnknownOutcome)
 		_, err = client.Dequeue(ctx, "topic", "x")
 		require.ErrorIs(t, err, ErrNotFound, "so it had been cancelled")
 
-		f.again(fmt.Sprint(script.Reschedule.Digest), nil)
+		f.Again(fmt.Sprint(script.Reschedule.Digest), nil)
 		require.ErrorIs(t, client.Reschedule(ctx, "topic", "x", ProcessIn(0)), ErrUnknownOutcome)
-		f.again(fmt.Sprint(script.Revive.Digest), nil)
+		f.Again(fmt.Sprint(script.Revive.Digest), nil)
 		require.ErrorIs(t, client.Revive(ctx, "topic", "x"), ErrUnknownOutcome)
-		f.again(fmt.Sprint(script.Pause.Digest), nil)
+		f.Again(fmt.Sprint(script.Pause.Digest), nil)
 		require.ErrorIs(t, client.Pause(ctx, "topic", Pause{}), ErrUnknownOutcome)
-		f.again(fmt.Sprint(script.Enqueue.Digest), nil)
+		f.Again(fmt.Sprint(script.Enqueue.Digest), nil)
 		results, err := client.EnqueueBatch(ctx, []NewJob{{Topic: "topic", ID: "y"}, {Topic: "other", ID: "y"}})
 		require.ErrorIs(t, err, ErrUnknownOutcome)
 		unsure := 0
