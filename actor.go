@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/delayq/delayq/internal/commit"
 	"github.com/delayq/delayq/internal/record"
 	"github.com/delayq/delayq/internal/script"
 	"github.com/delayq/delayq/internal/serve"
@@ -111,18 +112,18 @@ func (c *Client) acted(ctx context.Context, place script.Place, filter string, e
 }
 
 // audit records an operation that has ended with err, and returns the error of the call.
-func (c *Client) audit(ctx context.Context, o *operation, err error) error {
+func (c *Client) audit(ctx context.Context, o *commit.Op, err error) error {
 	if ctx == nil || actorOf(ctx) == "" {
 		return err
 	}
 	filter := ""
 	switch {
-	case o.move != nil:
-		filter = dueText(&o.move.due)
-	case o.reason != "":
-		filter = fmt.Sprintf("reason %q", o.reason)
+	case o.Move != nil:
+		filter = dueText(&o.Move.Due)
+	case o.Reason != "":
+		filter = fmt.Sprintf("reason %q", o.Reason)
 	}
-	return c.acted(ctx, o.place(), filter, err)
+	return c.acted(ctx, o.Place(), filter, err)
 }
 
 // dueText returns a due time for the audit.
@@ -134,12 +135,12 @@ func dueText(o *record.Options) string {
 }
 
 // auditBatch records a batch of n jobs, and returns its error. at returns a job and its own error.
-func (c *Client) auditBatch(ctx context.Context, k *kind, n int, at func(i int) (JobRef, error), err error) error {
+func (c *Client) auditBatch(ctx context.Context, k *commit.Kind, n int, at func(i int) (JobRef, error), err error) error {
 	if ctx == nil || actorOf(ctx) == "" || n == 0 {
 		return err
 	}
 	first, _ := at(0)
-	place, count, unknown := script.Place{Call: k.name, Topic: first.Topic}, int64(0), false
+	place, count, unknown := script.Place{Call: k.Name, Topic: first.Topic}, int64(0), false
 	for i := range n {
 		job, failed := at(i)
 		if failed == nil {

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/delayq/delayq/internal/commit"
 	"github.com/delayq/delayq/internal/script"
 )
 
@@ -19,7 +20,7 @@ import (
 type Action struct {
 	name    string
 	states  []State // of the jobs that it fits
-	kind    *kind
+	kind    *commit.Kind
 	spreads bool // the jobs get due times
 	due     DueOption
 	reason  string
@@ -27,14 +28,14 @@ type Action struct {
 
 // Cancel removes scheduled, ready, running or dead jobs, as [Client.Dequeue] does.
 func Cancel() Action {
-	return Action{name: "cancel", kind: cancelKind, states: []State{StateScheduled, StateReady, StateRunning, StateDead}}
+	return Action{name: "cancel", kind: commit.Cancel, states: []State{StateScheduled, StateReady, StateRunning, StateDead}}
 }
 
 // RunNow makes scheduled jobs ready, as [Client.Reschedule] does with a due time of now. With
 // [Spread], jobs that are due before their share of the time keep their due time and are skipped.
 // Jobs that were rescheduled to a time in it before are passed over, as by [RescheduleTo].
 func RunNow() Action {
-	return Action{name: "run now", kind: rescheduleKind, states: []State{StateScheduled}, spreads: true, due: ProcessIn(0)}
+	return Action{name: "run now", kind: commit.Reschedule, states: []State{StateScheduled}, spreads: true, due: ProcessIn(0)}
 }
 
 // RescheduleTo gives scheduled or ready jobs another due time, as [Client.Reschedule] does. A
@@ -46,23 +47,23 @@ func RunNow() Action {
 // If an Apply is continued from a [Cursor], use [ProcessAt]: a duration would count from the new
 // beginning, and jobs that the first Apply has moved would be moved again.
 func RescheduleTo(due DueOption) Action {
-	return Action{name: "reschedule", kind: rescheduleKind, states: []State{StateScheduled, StateReady}, spreads: true, due: due}
+	return Action{name: "reschedule", kind: commit.Reschedule, states: []State{StateScheduled, StateReady}, spreads: true, due: due}
 }
 
 // ReviveDead moves dead jobs back to ready, as [Client.Revive] does, or with [Spread] into the
 // time after now. It leaves jobs dead that were buried after the Apply began.
 func ReviveDead() Action {
-	return Action{name: "revive", kind: reviveKind, states: []State{StateDead}, spreads: true, due: ProcessIn(0)}
+	return Action{name: "revive", kind: commit.Revive, states: []State{StateDead}, spreads: true, due: ProcessIn(0)}
 }
 
 // BuryBecause moves scheduled or ready jobs to the dead, as [Client.Bury] does.
 func BuryBecause(reason string) Action {
-	return Action{name: "bury", kind: buryKind, states: []State{StateScheduled, StateReady}, reason: reason}
+	return Action{name: "bury", kind: commit.Bury, states: []State{StateScheduled, StateReady}, reason: reason}
 }
 
 // Purge deletes dead or done jobs, and everything that is kept of them.
 func Purge() Action {
-	return Action{name: "purge", kind: deleteKind, states: []State{StateDead, StateDone}}
+	return Action{name: "purge", kind: commit.Delete, states: []State{StateDead, StateDone}}
 }
 
 // An ApplyOption is an option of [Client.Apply].
@@ -142,8 +143,8 @@ type Applied struct {
 }
 
 const (
-	applyJobs  = chunkJobs // the most jobs of a step
-	keptErrors = 10        // of an Applied
+	applyJobs  = commit.ChunkJobs // the most jobs of a step
+	keptErrors = 10               // of an Applied
 )
 
 // Apply acts on all jobs that a query selects, from Query.Cursor on, step by step: it reads a page
@@ -239,7 +240,7 @@ func (r *application) prepare(ctx context.Context, opts []ApplyOption) error {
 		r.opts.refuse("Spread: only RunNow, RescheduleTo and ReviveDead have due times")
 	}
 	errs := []error{r.client.validate(ctx, r.query.Topic, "")}
-	if a.kind == buryKind {
+	if a.kind == commit.Bury {
 		errs = append(errs, checkReason(a.reason))
 		a.reason = strings.ToValidUTF8(a.reason, "\uFFFD")
 	}
@@ -358,7 +359,7 @@ func (r *application) step(ctx context.Context, page *Page) (stop error) {
 		r.began = page.At
 		r.base = r.due.Due(page.At.UnixMilli())
 	}
-	list := make([]*operation, 0, len(page.Jobs))
+	list := make([]*commit.Op, 0, len(page.Jobs))
 	for _, info := range page.Jobs {
 		if o := r.operation(info); o != nil {
 			list = append(list, o)
@@ -367,33 +368,33 @@ func (r *application) step(ctx context.Context, page *Page) (stop error) {
 	if len(list) == 0 {
 		return nil
 	}
-	b := r.client.newBatch(ctx, list[0].kind, len(list), func(_ int, o *operation) error {
-		err := outcomeOf(o, o.err)
+	b := r.client.newBatch(ctx, list[0].Kind, len(list), func(_ int, o *commit.Op) error {
+		err := outcomeOf(o, o.Err)
 		if over := r.settled(err); stop == nil {
 			stop = over
 		}
 		return err
 	})
-	defer b.close()
+	defer b.Close()
 	for i, o := range list {
-		b.put(i, o)
+		b.Put(i, o)
 	}
-	_ = b.finish() // joins the errors of the jobs, which settled has seen
+	_ = b.Finish() // joins the errors of the jobs, which settled has seen
 	return stop
 }
 
 // operation returns the operation about a job of a page, or nil if there is nothing to do.
-func (r *application) operation(info *JobInfo) *operation {
-	o := &operation{kind: r.action.kind, topic: r.query.Topic, id: info.ID, known: known(info), reason: r.action.reason}
+func (r *application) operation(info *JobInfo) *commit.Op {
+	o := &commit.Op{Kind: r.action.kind, Topic: r.query.Topic, ID: info.ID, Known: known(info), Reason: r.action.reason}
 	switch {
-	case o.kind == reviveKind && info.BuriedAt.After(r.began):
+	case o.Kind == commit.Revive && info.BuriedAt.After(r.began):
 		r.over = !r.query.Latest // the next ones were buried later still
 		return nil
-	case o.kind == deleteKind && r.query.State == StateDead:
-		o.kind = cancelKind
-	case o.kind == reviveKind && r.opts.spread > 0:
-		o.when = strconv.FormatInt(r.nextShare(), 10)
-	case o.kind == rescheduleKind:
+	case o.Kind == commit.Delete && r.query.State == StateDead:
+		o.Kind = commit.Cancel
+	case o.Kind == commit.Revive && r.opts.spread > 0:
+		o.When = strconv.FormatInt(r.nextShare(), 10)
+	case o.Kind == commit.Reschedule:
 		spread := r.opts.spread.Milliseconds()
 		// A job that this Apply has moved is met again if it is due behind the cursor, or if it has
 		// become ready again.
@@ -412,7 +413,7 @@ func (r *application) operation(info *JobInfo) *operation {
 		if spread > 0 || due.DueIn > 0 {
 			due.DueAt, due.DueIn = at, 0
 		}
-		o.move = &rescheduling{when: due.when(), due: due.Options}
+		o.Move = &commit.Move{When: due.when(), Due: due.Options}
 	}
 	return o
 }
@@ -492,7 +493,7 @@ func (r *application) text() string {
 	add(q.Failure != "", "failure %s", q.Failure)
 	add(len(q.Payload) > 0, "payload with %d bytes", len(q.Payload))
 	add(q.Cursor != "", "continued")
-	add(r.action.kind == rescheduleKind, "%s", dueText(&r.due.Options))
+	add(r.action.kind == commit.Reschedule, "%s", dueText(&r.due.Options))
 	add(r.action.reason != "", "reason %q", r.action.reason)
 	add(r.opts.spread > 0, "spread over %v", r.opts.spread)
 	add(r.opts.most > 0, "at most %d", r.opts.most)

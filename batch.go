@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/delayq/delayq/internal/commit"
 	"github.com/delayq/delayq/internal/run"
 	"github.com/delayq/delayq/internal/script"
 )
@@ -24,11 +25,11 @@ import (
 func (c *Client) EnqueueBatch(ctx context.Context, jobs []NewJob) ([]EnqueueResult, error) {
 	ctx, end := c.beginBatch(ctx, "enqueue batch", len(jobs), func(i int) string { return jobs[i].Topic })
 	b := c.newEnqueueBatch(ctx, len(jobs))
-	defer b.close()
+	defer b.Close()
 	for i := range jobs {
 		b.add(i, jobs[i])
 	}
-	return b.results, end.err(b.finish())
+	return b.results, end.err(b.Finish())
 }
 
 // A JobRef names a job.
@@ -56,19 +57,19 @@ type CancelResult struct {
 func (c *Client) CancelBatch(ctx context.Context, jobs []JobRef) ([]CancelResult, error) {
 	ctx, end := c.beginBatch(ctx, "cancel batch", len(jobs), func(i int) string { return jobs[i].Topic })
 	results := make([]CancelResult, len(jobs))
-	err := c.each(ctx, cancelKind, len(jobs), func(i int, o *operation) error {
-		o.topic, o.id = jobs[i].Topic, jobs[i].ID
+	err := c.each(ctx, commit.Cancel, len(jobs), func(i int, o *commit.Op) error {
+		o.Topic, o.ID = jobs[i].Topic, jobs[i].ID
 		return nil
-	}, func(i int, o *operation) error {
-		err := outcomeOf(o, o.err)
+	}, func(i int, o *commit.Op) error {
+		err := outcomeOf(o, o.Err)
 		if results[i].Err = err; err == nil {
-			results[i].State = states[o.letter]
+			results[i].State = states[o.Letter]
 		}
 		c.dequeued(ctx, o, err)
 		return err
 	})
 	at := func(i int) (JobRef, error) { return jobs[i], results[i].Err }
-	return results, end.err(c.auditBatch(ctx, cancelKind, len(jobs), at, err))
+	return results, end.err(c.auditBatch(ctx, commit.Cancel, len(jobs), at, err))
 }
 
 // A NewDue is a new due time of a job, for [Client.RescheduleBatch].
@@ -93,17 +94,17 @@ type RescheduleResult struct {
 func (c *Client) RescheduleBatch(ctx context.Context, jobs []NewDue) ([]RescheduleResult, error) {
 	ctx, end := c.beginBatch(ctx, "reschedule batch", len(jobs), func(i int) string { return jobs[i].Topic })
 	results := make([]RescheduleResult, len(jobs))
-	err := c.each(ctx, rescheduleKind, len(jobs), func(i int, o *operation) error {
-		o.topic, o.id = jobs[i].Topic, jobs[i].ID
+	err := c.each(ctx, commit.Reschedule, len(jobs), func(i int, o *commit.Op) error {
+		o.Topic, o.ID = jobs[i].Topic, jobs[i].ID
 		var err error
-		o.move, err = moveTo(jobs[i].Due)
+		o.Move, err = moveTo(jobs[i].Due)
 		return err
-	}, func(i int, o *operation) error {
-		results[i].Err = outcomeOf(o, o.err)
+	}, func(i int, o *commit.Op) error {
+		results[i].Err = outcomeOf(o, o.Err)
 		return results[i].Err
 	})
 	at := func(i int) (JobRef, error) { return JobRef{jobs[i].Topic, jobs[i].ID}, results[i].Err }
-	return results, end.err(c.auditBatch(ctx, rescheduleKind, len(jobs), at, err))
+	return results, end.err(c.auditBatch(ctx, commit.Reschedule, len(jobs), at, err))
 }
 
 // A GetResult is the outcome of one job of a [Client.GetBatch] call.
@@ -124,11 +125,11 @@ type GetResult struct {
 func (c *Client) GetBatch(ctx context.Context, jobs []JobRef) ([]GetResult, error) {
 	ctx, end := c.beginBatch(ctx, "get batch", len(jobs), func(i int) string { return jobs[i].Topic })
 	results := make([]GetResult, len(jobs))
-	err := c.each(ctx, getKind, len(jobs), func(i int, o *operation) error {
-		o.topic, o.id = jobs[i].Topic, jobs[i].ID
+	err := c.each(ctx, commit.Get, len(jobs), func(i int, o *commit.Op) error {
+		o.Topic, o.ID = jobs[i].Topic, jobs[i].ID
 		return nil
-	}, func(i int, o *operation) error {
-		if results[i].Err = outcomeOf(o, o.err); results[i].Err == nil {
+	}, func(i int, o *commit.Op) error {
+		if results[i].Err = outcomeOf(o, o.Err); results[i].Err == nil {
 			results[i].Job, results[i].Err = gotten(o)
 		}
 		return results[i].Err
@@ -138,41 +139,40 @@ func (c *Client) GetBatch(ctx context.Context, jobs []JobRef) ([]GetResult, erro
 
 // newBatch returns a batch of calls of one kind. An invalid client has one too, whose jobs are all
 // refused.
-func (c *Client) newBatch(ctx context.Context, k *kind, jobs int, report func(i int, o *operation) error) *batch {
-	var all *commits
+func (c *Client) newBatch(ctx context.Context, k *commit.Kind, jobs int, report func(i int, o *commit.Op) error) *commit.Batch {
+	var all *commit.Groups
 	if c != nil {
 		all = c.commits
 	}
-	return all.newBatch(ctx, k, jobs, report)
+	return all.NewBatch(ctx, k, jobs, report)
 }
 
 // each carries out operations of one kind, one for each of n jobs. set fills in an operation, and
 // result reads its outcome.
 func (c *Client) each(
-	ctx context.Context, k *kind, n int, set, result func(i int, o *operation) error,
+	ctx context.Context, k *commit.Kind, n int, set, result func(i int, o *commit.Op) error,
 ) error {
 	b := c.newBatch(ctx, k, n, result)
-	defer b.close()
+	defer b.Close()
 	for i := range n {
-		o := &operation{kind: k}
+		o := &commit.Op{Kind: k}
 		err := set(i, o)
-		err = errors.Join(c.validate(ctx, o.topic, o.id), err)
+		err = errors.Join(c.validate(ctx, o.Topic, o.ID), err)
 		if err == nil {
 			err = ctx.Err()
 		}
 		if err != nil {
-			o.settle(fmt.Errorf("job %d of the batch: %w", i, err))
-			b.outcome(i, o)
+			b.Refuse(i, o, fmt.Errorf("job %d of the batch: %w", i, err))
 			continue
 		}
-		b.put(i, o)
+		b.Put(i, o)
 	}
-	return b.finish()
+	return b.Finish()
 }
 
 // An enqueueBatch is one EnqueueBatch.
 type enqueueBatch struct {
-	*batch
+	*commit.Batch
 	client  *Client
 	ctx     context.Context
 	results []EnqueueResult
@@ -187,8 +187,8 @@ type sealed struct {
 
 func (c *Client) newEnqueueBatch(ctx context.Context, jobs int) *enqueueBatch {
 	b := &enqueueBatch{client: c, ctx: ctx, results: make([]EnqueueResult, jobs), sealed: make([]sealed, jobs)}
-	b.batch = c.newBatch(ctx, enqueueKind, jobs, func(i int, o *operation) error {
-		kept, err := b.sealed[i], outcomeOf(o, o.err)
+	b.Batch = c.newBatch(ctx, commit.Enqueue, jobs, func(i int, o *commit.Op) error {
+		kept, err := b.sealed[i], outcomeOf(o, o.Err)
 		b.sealed[i] = sealed{}
 		kept.own.Stored(err, maybeStored(err))
 		b.results[i].Err = err
@@ -207,12 +207,12 @@ func (b *enqueueBatch) add(i int, job NewJob) {
 	o, own, err := b.client.prepare(b.ctx, &job)
 	if err == nil {
 		b.sealed[i] = sealed{&job, own}
-		b.put(i, o)
+		b.Put(i, o)
 		return
 	}
 	err = fmt.Errorf("job %d of the batch: %w", i, err)
 	err = script.Place{Call: "enqueue", Topic: job.Topic, Job: job.ID}.At(err)
 	b.results[i].Err = err
 	b.client.enqueued(b.ctx, job.event(err), nil)
-	b.fail(err)
+	b.Fail(err)
 }

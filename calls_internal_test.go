@@ -10,6 +10,7 @@ import (
 	"net"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -245,6 +246,30 @@ func (w *waitCount) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Pr
 		}
 		return next(ctx, cmds)
 	}
+}
+
+// A scriptLog is a hook that notes the calls of scripts.
+type scriptLog struct {
+	mu     sync.Mutex
+	events []ScriptEvent
+}
+
+func (l *scriptLog) Script(e ScriptEvent) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.events = append(l.events, e)
+}
+
+// stored gives how many jobs each call of enqueue or replace was about.
+func (l *scriptLog) stored() (list []int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, e := range l.events {
+		if e.Name == script.Enqueue.Name || e.Name == script.Replace.Name {
+			list = append(list, e.Jobs)
+		}
+	}
+	return list
 }
 
 func TestWaitReplicasWithoutAny(t *testing.T) {

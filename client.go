@@ -11,6 +11,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/delayq/delayq/internal/commit"
 	"github.com/delayq/delayq/internal/contain"
 	"github.com/delayq/delayq/internal/record"
 	"github.com/delayq/delayq/internal/run"
@@ -32,7 +33,7 @@ type Client struct {
 	err     error // why the client itself is invalid
 	scripts script.Caller
 	series  script.SeriesPool
-	commits *commits
+	commits *commit.Groups
 }
 
 // NewClient returns a client of the queue in rdb: a *redis.Client (of a Sentinel too) or a
@@ -49,8 +50,8 @@ func NewClient(rdb redis.UniversalClient, opts ...ClientOption) *Client {
 	c.err = errors.Join(c.err, err)
 	c.o.hooks.trouble = func(why *contain.Crash) { logHook(contain.DefaultLogger(), why) }
 	c.scripts = script.Caller{RDB: rdb, Hooks: &c.o.hooks}
-	c.commits = newCommits(wire{
-		rdb: rdb, scripts: c.scripts, series: &c.series, prefix: c.o.prefix, tick: maxTick, replicas: c.o.replicas, wait: c.o.replicaWait,
+	c.commits = commit.New(commit.Wire{
+		Redis: rdb, Scripts: c.scripts, Series: &c.series, Prefix: c.o.prefix, Tick: maxTick, Replicas: c.o.replicas, Wait: c.o.replicaWait,
 	}, max(1, poolSize(rdb)/2))
 	return c
 }
@@ -160,7 +161,7 @@ func checkNames(topic, id string) error {
 // ErrNotReplicated or ErrUnknownOutcome the job may have been stored. Enqueue then returns the Job
 // along with the error, so that you can look it up by ID. After any other error nothing was stored.
 func (c *Client) Enqueue(ctx context.Context, topic, id string, payload []byte, opts ...JobOption) (*Job, error) {
-	ctx, end := c.begin(ctx, CallEvent{Name: enqueueKind.name, Topic: topic, ID: id, Jobs: 1})
+	ctx, end := c.begin(ctx, CallEvent{Name: commit.Enqueue.Name, Topic: topic, ID: id, Jobs: 1})
 	// Clipped, so that options that a hook appends do not end up in the caller's slice.
 	fresh := &NewJob{Topic: topic, ID: id, Payload: payload, Options: slices.Clip(opts)}
 	o, own, err := c.prepare(ctx, fresh)
@@ -172,7 +173,7 @@ func (c *Client) Enqueue(ctx context.Context, topic, id string, payload []byte, 
 	err = c.carryOut(ctx, o)
 	own.Stored(err, maybeStored(err))
 	c.enqueued(ctx, fresh.event(err), o)
-	_ = end.with(CallResult{ID: o.id, Err: err})
+	_ = end.with(CallResult{ID: o.ID, Err: err})
 	if !maybeStored(err) {
 		return nil, err
 	}
@@ -194,17 +195,17 @@ func (c *Client) defaults() jobOptions {
 
 // prepare validates a job and encodes it. own is the run of a handler whose own job the new one
 // replaces, or nil.
-func (c *Client) prepare(ctx context.Context, fresh *NewJob) (op *operation, own *run.Context, err error) {
+func (c *Client) prepare(ctx context.Context, fresh *NewJob) (op *commit.Op, own *run.Context, err error) {
 	op, err = c.seal(ctx, fresh)
-	if err == nil && op.fresh.replace == replaceAny {
-		own = run.Own(ctx, c.o.prefix, op.topic, op.id)
+	if err == nil && op.Fresh.Replace == commit.ReplaceAny {
+		own = run.Own(ctx, c.o.prefix, op.Topic, op.ID)
 		own.Replace()
 	}
 	return op, own, err
 }
 
 // seal is prepare for a job that is not sent now.
-func (c *Client) seal(ctx context.Context, fresh *NewJob) (*operation, error) {
+func (c *Client) seal(ctx context.Context, fresh *NewJob) (*commit.Op, error) {
 	if c.usable(ctx) == nil {
 		for _, h := range c.o.hooks.enqueue {
 			c.o.hooks.guard(func() { h.Enqueue(ctx, fresh) })
@@ -221,12 +222,12 @@ func (c *Client) seal(ctx context.Context, fresh *NewJob) (*operation, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	e := &enqueueing{opts: o.Options, replace: o.replace, when: o.when(), nonce: record.NewNonce()}
-	op := &operation{kind: enqueueKind, topic: fresh.Topic, id: fresh.ID, fresh: e}
-	if op.id == "" {
-		op.id = newID()
+	e := &commit.Fresh{Opts: o.Options, Replace: o.replace, When: o.when(), Nonce: record.NewNonce()}
+	op := &commit.Op{Kind: commit.Enqueue, Topic: fresh.Topic, ID: fresh.ID, Fresh: e}
+	if op.ID == "" {
+		op.ID = newID()
 	}
-	if e.head, e.tail, err = record.Encode(e.nonce, &o.Options, fresh.Payload); err != nil {
+	if e.Head, e.Tail, err = record.Encode(e.Nonce, &o.Options, fresh.Payload); err != nil {
 		return nil, err
 	}
 	return op, nil
@@ -244,14 +245,14 @@ func (j *NewJob) event(err error) EnqueueEvent {
 }
 
 // enqueued reports the outcome of an enqueue to the hooks. o is nil if nothing was sent.
-func (c *Client) enqueued(ctx context.Context, event EnqueueEvent, o *operation) {
+func (c *Client) enqueued(ctx context.Context, event EnqueueEvent, o *commit.Op) {
 	if c == nil || ctx == nil || len(c.o.hooks.enqueued) == 0 {
 		return
 	}
 	if o != nil {
-		event.ID = o.id
+		event.ID = o.ID
 		if event.Err == nil {
-			event.Due = msTime(o.fresh.opts.Due(o.now))
+			event.Due = msTime(o.Fresh.Opts.Due(o.Now))
 		}
 	}
 	for _, h := range c.o.hooks.enqueued {
@@ -268,25 +269,25 @@ func (c *Client) enqueued(ctx context.Context, event EnqueueEvent, o *operation)
 // Dequeue returns [ErrNotFound] if there is no such job, for example because it has finished. To
 // remove a done job, use [Client.Delete].
 func (c *Client) Dequeue(ctx context.Context, topic, id string) (State, error) {
-	ctx, end := c.begin(ctx, CallEvent{Name: cancelKind.name, Topic: topic, ID: id, Jobs: 1})
-	o := &operation{kind: cancelKind, topic: topic, id: id}
+	ctx, end := c.begin(ctx, CallEvent{Name: commit.Cancel.Name, Topic: topic, ID: id, Jobs: 1})
+	o := &commit.Op{Kind: commit.Cancel, Topic: topic, ID: id}
 	var state State
 	err := c.do(ctx, o)
 	if err == nil {
-		state = states[o.letter]
+		state = states[o.Letter]
 	}
 	c.dequeued(ctx, o, err)
 	return state, end.with(CallResult{State: state, Err: c.audit(ctx, o, err)})
 }
 
 // dequeued reports the outcome of a cancellation to the hooks.
-func (c *Client) dequeued(ctx context.Context, o *operation, err error) {
+func (c *Client) dequeued(ctx context.Context, o *commit.Op, err error) {
 	if c == nil || ctx == nil || len(c.o.hooks.dequeued) == 0 {
 		return
 	}
-	event := DequeueEvent{Topic: o.topic, ID: o.id, Err: err}
+	event := DequeueEvent{Topic: o.Topic, ID: o.ID, Err: err}
 	if err == nil {
-		event.State = states[o.letter]
+		event.State = states[o.Letter]
 	}
 	for _, h := range c.o.hooks.dequeued {
 		c.o.hooks.guard(func() { h.Dequeued(ctx, event) })
@@ -297,8 +298,8 @@ func (c *Client) dequeued(ctx context.Context, o *operation, err error) {
 // leaves an unfinished job of the same ID alone: cancel that with [Client.Dequeue]. Delete returns
 // [ErrNotFound] if there is no done job with this ID.
 func (c *Client) Delete(ctx context.Context, topic, id string) error {
-	ctx, end := c.begin(ctx, CallEvent{Name: deleteKind.name, Topic: topic, ID: id, Jobs: 1})
-	o := &operation{kind: deleteKind, topic: topic, id: id}
+	ctx, end := c.begin(ctx, CallEvent{Name: commit.Delete.Name, Topic: topic, ID: id, Jobs: 1})
+	o := &commit.Op{Kind: commit.Delete, Topic: topic, ID: id}
 	return end.err(c.audit(ctx, o, c.do(ctx, o)))
 }
 
@@ -307,30 +308,30 @@ func (c *Client) Delete(ctx context.Context, topic, id string) error {
 // if it is dead, and [ErrNotFound] if there is no such job. If the job would expire by the new
 // time, Reschedule returns [ErrInvalid] and changes nothing.
 func (c *Client) Reschedule(ctx context.Context, topic, id string, due DueOption) error {
-	ctx, end := c.begin(ctx, CallEvent{Name: rescheduleKind.name, Topic: topic, ID: id, Jobs: 1})
-	o := &operation{kind: rescheduleKind, topic: topic, id: id}
+	ctx, end := c.begin(ctx, CallEvent{Name: commit.Reschedule.Name, Topic: topic, ID: id, Jobs: 1})
+	o := &commit.Op{Kind: commit.Reschedule, Topic: topic, ID: id}
 	var err error
-	if o.move, err = moveTo(due); err != nil {
-		return end.err(o.place().At(errors.Join(c.validate(ctx, topic, id), err)))
+	if o.Move, err = moveTo(due); err != nil {
+		return end.err(o.Place().At(errors.Join(c.validate(ctx, topic, id), err)))
 	}
 	return end.err(c.audit(ctx, o, c.do(ctx, o)))
 }
 
 // moveTo returns what a reschedule changes.
-func moveTo(due DueOption) (*rescheduling, error) {
+func moveTo(due DueOption) (*commit.Move, error) {
 	opts, err := newJobOptions([]JobOption{due})
 	if err != nil {
 		return nil, err
 	}
-	return &rescheduling{when: opts.when(), due: opts.Options}, nil
+	return &commit.Move{When: opts.when(), Due: opts.Options}, nil
 }
 
 // Revive moves a dead job back to ready with its full number of retries ([Job.RetriesLeft]) and the
 // first delay of its backoff. Its expiry no longer applies. [Job.Attempt] keeps counting up, and
 // its errors are kept. Revive returns [ErrNotFound] if there is no dead job with this ID.
 func (c *Client) Revive(ctx context.Context, topic, id string) error {
-	ctx, end := c.begin(ctx, CallEvent{Name: reviveKind.name, Topic: topic, ID: id, Jobs: 1})
-	o := &operation{kind: reviveKind, topic: topic, id: id}
+	ctx, end := c.begin(ctx, CallEvent{Name: commit.Revive.Name, Topic: topic, ID: id, Jobs: 1})
+	o := &commit.Op{Kind: commit.Revive, Topic: topic, ID: id}
 	return end.err(c.audit(ctx, o, c.do(ctx, o)))
 }
 
@@ -343,10 +344,10 @@ func (c *Client) Revive(ctx context.Context, topic, id string) error {
 // there is no such job. The job is unchanged then. [BuriedHook] is not called, because servers call
 // it for runs. Cost: O(log(jobs of the topic)).
 func (c *Client) Bury(ctx context.Context, topic, id, reason string) error {
-	ctx, end := c.begin(ctx, CallEvent{Name: buryKind.name, Topic: topic, ID: id, Jobs: 1})
-	o := &operation{kind: buryKind, topic: topic, id: id, reason: strings.ToValidUTF8(reason, "\uFFFD")}
+	ctx, end := c.begin(ctx, CallEvent{Name: commit.Bury.Name, Topic: topic, ID: id, Jobs: 1})
+	o := &commit.Op{Kind: commit.Bury, Topic: topic, ID: id, Reason: strings.ToValidUTF8(reason, "\uFFFD")}
 	if err := checkReason(reason); err != nil {
-		return end.err(o.place().At(errors.Join(c.validate(ctx, topic, id), err)))
+		return end.err(o.Place().At(errors.Join(c.validate(ctx, topic, id), err)))
 	}
 	return end.err(c.audit(ctx, o, c.do(ctx, o)))
 }
@@ -360,22 +361,22 @@ func checkReason(reason string) error {
 }
 
 // do validates an operation and carries it out.
-func (c *Client) do(ctx context.Context, o *operation) error {
-	err := c.validate(ctx, o.topic, o.id)
+func (c *Client) do(ctx context.Context, o *commit.Op) error {
+	err := c.validate(ctx, o.Topic, o.ID)
 	if err == nil {
 		err = ctx.Err()
 	}
 	if err != nil {
-		return o.place().At(err)
+		return o.Place().At(err)
 	}
 	return c.carryOut(ctx, o)
 }
 
 // carryOut carries out an operation, alone or with others of its topic.
-func (c *Client) carryOut(ctx context.Context, o *operation) error {
-	g := c.commits.of(o.topic, o.kind)
-	defer g.done()
-	return outcomeOf(o, g.do(ctx, o))
+func (c *Client) carryOut(ctx context.Context, o *commit.Op) error {
+	g := c.commits.For(o.Topic, o.Kind)
+	defer g.Release()
+	return outcomeOf(o, g.Do(ctx, o))
 }
 
 // one executes a script for a schedule and returns the state in which the script found it.

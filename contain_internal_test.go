@@ -3,7 +3,6 @@ package delayq
 import (
 	"context"
 	"errors"
-	"fmt"
 	"go/ast"
 	"log/slog"
 	"net"
@@ -12,7 +11,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -68,69 +66,6 @@ func (c *crashing) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
 		c.here()
 		return next(ctx, cmd)
-	}
-}
-
-// A hook of the user's go-redis client crashes in a flush on behalf of several callers: each of
-// them hears that the outcome is not known, and those that come later are not in its way.
-func TestCommitWhoseFlushCrashes(t *testing.T) {
-	for what, with := range crashes {
-		t.Run(what, func(t *testing.T) {
-			holding(t, func(t *testing.T, c *commitTest) {
-				broken := &crashing{with: with}
-				c.client.rdb.(*redis.Client).AddHook(broken)
-				got := make([]error, 3)
-				for i := range got {
-					c.enqueue(t.Context(), func(err error) { got[i] = err }, fmt.Sprint("job", i), nil)
-				}
-				broken.on.Store(true)
-				c.release()
-				c.wg.Wait()
-				for i, err := range got {
-					require.ErrorIs(t, err, ErrUnknownOutcome)
-					require.ErrorContains(t, err, fmt.Sprintf(`enqueue topic "topic" job "job%d": `, i))
-					require.ErrorContains(t, err, what+": ")
-				}
-				require.EqualValues(t, 1, broken.n.Load())
-				require.Zero(t, c.client.commits.of("topic", enqueueKind).flights.up)
-				broken.on.Store(false)
-				for i := range 3 {
-					c.enqueue(t.Context(), c.stored, fmt.Sprint("next", i), nil)
-				}
-			})
-		})
-	}
-}
-
-// Those that have gathered while a flush crashes go with the next one.
-func TestCommitGoesOnAfterACrash(t *testing.T) {
-	for what, with := range crashes {
-		t.Run(what, func(t *testing.T) {
-			holding(t, func(t *testing.T, c *commitTest) {
-				var once atomic.Bool
-				broken := &crashing{with: func() {
-					if once.CompareAndSwap(false, true) {
-						with()
-					}
-				}}
-				broken.on.Store(true)
-				c.client.rdb.(*redis.Client).AddHook(broken)
-				var lost atomic.Int64
-				for i := range chunkJobs + 10 { // two flushes
-					c.wg.Go(func() {
-						if _, err := c.client.Enqueue(t.Context(), "topic", fmt.Sprint("job", i), nil); err != nil {
-							lost.Add(1)
-						}
-					})
-				}
-				synctest.Wait()
-				c.release()
-				c.wg.Wait()
-				require.Positive(t, lost.Load())
-				require.Less(t, lost.Load(), int64(chunkJobs+10))
-				require.Len(t, c.pool(), chunkJobs+12-int(lost.Load()))
-			})
-		})
 	}
 }
 

@@ -16,6 +16,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/delayq/delayq/internal/commit"
 	"github.com/delayq/delayq/internal/doctor"
 	"github.com/delayq/delayq/internal/fire"
 	"github.com/delayq/delayq/internal/record"
@@ -88,9 +89,9 @@ func proseFigures(t *testing.T) []proseFigure {
 		{"docs/design.md", "will be started within <>,", workers.AheadTime},
 		{"docs/design.md", "worker becomes free for <>.", workers.AheadPatience},
 		{"docs/design.md", "a tick of <>.", maxTick},
-		{"docs/design.md", "a second flight starts when <> wait", secondFlight},
-		{"docs/design.md", "one flight for each <> of a flight's time", perFlight},
-		{"docs/design.md", "depend on the number of its jobs, up to <> and", mostFlights},
+		{"docs/design.md", "a second flight starts when <> wait", commit.SecondFlight},
+		{"docs/design.md", "one flight for each <> of a flight's time", commit.PerFlight},
+		{"docs/design.md", "depend on the number of its jobs, up to <> and", commit.MostFlights},
 		{"docs/design.md", "when <> wait, a second call goes beside the first", settle.Pile},
 		{"docs/design.md", "a server of more than <> topics waits for *rings*", serve.MostBlocked},
 		{"docs/design.md", "Every <> each server prunes", serve.PruneEvery},
@@ -153,7 +154,7 @@ func proseFigures(t *testing.T) []proseFigure {
 		{"docs/protocol.md", "Topics and prefixes have 1 to <> of valid UTF-8", size(script.MaxTopicLen)},
 		{"docs/protocol.md", "Job IDs have 1 to <> of any kind", size(script.MaxIDLen)},
 		{"docs/protocol.md", "of a series; expires after <>, that of an [outbox]", receipt},
-		{"docs/protocol.md", "that of an [outbox](#rows-of-an-outbox) after <> |", rowsReceipt},
+		{"docs/protocol.md", "that of an [outbox](#rows-of-an-outbox) after <> |", commit.RowsReceipt},
 		{"docs/protocol.md", "`[1 0 …]`. It expires after <>.", serve.CheckTrust},
 		{"docs/protocol.md", "The receipt is kept for <>.", receipt},
 		{"docs/protocol.md", "a member of <> hyphens", anchor},

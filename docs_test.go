@@ -19,8 +19,9 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"github.com/delayq/delayq/internal/script"
 	"github.com/stretchr/testify/require"
+
+	"github.com/delayq/delayq/internal/script"
 )
 
 // The tests in this file hold prose to what it speaks of: comments and documents to code.
@@ -659,8 +660,9 @@ func proseGo(t *testing.T) map[string]*ast.File {
 
 // proseParts are the packages that the library consists of, besides this one.
 var proseParts = []string{
-	"internal/contain", "internal/doctor", "internal/fire", "internal/link", "internal/loop", "internal/record", "internal/run",
-	"internal/schedule", "internal/script", "internal/serve", "internal/settle", "internal/workers",
+	"internal/commit", "internal/contain", "internal/doctor", "internal/fire", "internal/link", "internal/loop",
+	"internal/record", "internal/run", "internal/schedule", "internal/script", "internal/serve", "internal/settle",
+	"internal/workers",
 }
 
 // proseLibrary is proseGo with the files of proseParts, by path.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/delayq/delayq/internal/commit"
 	"github.com/delayq/delayq/internal/run"
 	"github.com/delayq/delayq/internal/script"
 	"github.com/delayq/delayq/internal/serve"
@@ -102,52 +103,52 @@ var errChanged = errors.New("the job has changed")
 
 // outcomeOf returns the error of an operation. failed is why Redis has not said how it has ended;
 // then it can still be on its way, and is not read.
-func outcomeOf(o *operation, failed error) error {
+func outcomeOf(o *commit.Op, failed error) error {
 	if failed != nil {
 		return failed
 	}
-	return o.place().At(answered(o))
+	return o.Place().At(answered(o))
 }
 
 // answered returns the error that the answer to an operation means.
-func answered(o *operation) error {
-	switch o.kind {
-	case getKind:
+func answered(o *commit.Op) error {
+	switch o.Kind {
+	case commit.Get:
 		return nil // its caller reads the row
-	case enqueueKind:
+	case commit.Enqueue:
 		return notStored(o)
-	case rescheduleKind:
-		if o.letter == script.LetterBeyond {
-			return hopeless(o.move.known.Expires(), o.move.due.Due(o.now))
+	case commit.Reschedule:
+		if o.Letter == script.LetterBeyond {
+			return hopeless(o.Move.Known.Expires(), o.Move.Due.Due(o.Now))
 		}
-		return movedFrom(o.letter)
-	case buryKind:
-		return movedFrom(o.letter)
+		return movedFrom(o.Letter)
+	case commit.Bury:
+		return movedFrom(o.Letter)
 	}
 	switch {
-	case o.letter == script.LetterGone:
+	case o.Letter == script.LetterGone:
 		return ErrNotFound
-	case o.letter == script.LetterChanged:
+	case o.Letter == script.LetterChanged:
 		return errChanged
-	case states[o.letter] == "":
+	case states[o.Letter] == "":
 		return script.ErrReply
 	}
 	return nil
 }
 
 // notStored returns why a job was not stored, or not safely; nil: it is.
-func notStored(o *operation) error {
+func notStored(o *commit.Op) error {
 	switch {
-	case o.letter == script.LetterExpired:
-		return hopeless(o.fresh.opts.Expires(o.now), o.fresh.opts.Due(o.now))
-	case o.letter != script.LetterStored:
-		twin := &DuplicateError{Topic: o.topic, ID: o.id, State: states[o.letter]}
-		if o.since != 0 {
-			twin.Since = msTime(o.since)
+	case o.Letter == script.LetterExpired:
+		return hopeless(o.Fresh.Opts.Expires(o.Now), o.Fresh.Opts.Due(o.Now))
+	case o.Letter != script.LetterStored:
+		twin := &DuplicateError{Topic: o.Topic, ID: o.ID, State: states[o.Letter]}
+		if o.Since != 0 {
+			twin.Since = msTime(o.Since)
 		}
 		return twin
-	case o.unconfirmed != nil:
-		return fmt.Errorf("%w: %w", ErrNotReplicated, o.unconfirmed)
+	case o.Unconfirmed != nil:
+		return fmt.Errorf("%w: %w", ErrNotReplicated, o.Unconfirmed)
 	}
 	return nil
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/delayq/delayq/internal/commit"
 	"github.com/delayq/delayq/internal/record"
 	"github.com/delayq/delayq/internal/script"
 )
@@ -342,7 +343,7 @@ func (i *Inspector) actsAbout(ctx context.Context, topic, id string) ([]AuditEnt
 }
 
 // jobActions are the actions on jobs. The ID of other acts is the name of a schedule.
-var jobActions = []string{cancelKind.name, deleteKind.name, rescheduleKind.name, reviveKind.name, buryKind.name}
+var jobActions = []string{commit.Cancel.Name, commit.Delete.Name, commit.Reschedule.Name, commit.Revive.Name, commit.Bury.Name}
 
 // about reports whether an act has certainly changed a job. Of a batch that is known if it has
 // changed all of its jobs, and if the audit names them all.

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"time"
 	"unicode/utf8"
+
+	"github.com/delayq/delayq/internal/commit"
 )
 
 // reasons returns every reason that holds, the decisive one first.
@@ -68,7 +70,7 @@ func (c *circumstances) missing() (list []Reason) {
 	if len(c.acts) > 0 {
 		last := c.acts[0]
 		r.By, r.Action, r.Since = last.Actor, last.Action, last.At
-		if last.Action == cancelKind.name && last.Count > 0 { // 0: its outcome is unknown
+		if last.Action == commit.Cancel.Name && last.Count > 0 { // 0: its outcome is unknown
 			list = append(list, Reason{Code: ReasonCancelled, By: last.Actor, Since: last.At})
 		}
 	}

@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-
 	"sync/atomic"
 	"testing"
 	"time"
@@ -17,6 +16,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
+	"github.com/delayq/delayq/internal/commit"
 	"github.com/delayq/delayq/internal/fire"
 	"github.com/delayq/delayq/internal/record"
 	"github.com/delayq/delayq/internal/redistest"
@@ -238,12 +238,11 @@ func (h *Hand) tryEnqueue(replace bool, jobs ...[2]string) (script.Reply, error)
 // trySend is one call of the enqueue script, or of the replace script if any job says what it
 // replaces. With replace all give way.
 func (h *Hand) trySend(replace bool, jobs []any) (script.Reply, error) {
-	g := newCommit(&commits{wire: wire{prefix: h.prefix(), tick: maxTick}}, commitKey{topic: h.keys.Topic})
 	which := script.Enqueue
 	jobs = slices.Clone(jobs)
 	for i := 3; i < len(jobs); i += 4 {
 		if replace {
-			jobs[i] = string(replaceAny) + jobs[i].(string)
+			jobs[i] = string(commit.ReplaceAny) + jobs[i].(string)
 		}
 		switch keyed := jobs[i-2].(string)[record.NonceLen] > 1; {
 		case strings.ContainsAny(jobs[i].(string), "rd"):
@@ -252,7 +251,8 @@ func (h *Hand) trySend(replace bool, jobs []any) (script.Reply, error) {
 			which = script.EnqueueKeyed
 		}
 	}
-	return h.run(which, append(append([]any{h.series.Next()}, g.words...), jobs...)...)
+	words := []any{h.series.Next(), maxTick.Milliseconds(), script.ControlChannel(h.prefix()), h.keys.Topic}
+	return h.run(which, append(words, jobs...)...)
 }
 
 // nonces are those of the records that Hands have made.

@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/delayq/delayq/internal/commit"
 	"github.com/delayq/delayq/internal/record"
 	"github.com/delayq/delayq/internal/run"
 	"github.com/delayq/delayq/internal/script"
@@ -15,8 +16,8 @@ import (
 // Get returns everything that is known about a job. It finds done jobs during their [Retention].
 // Get returns [ErrNotFound] if there is no job with this ID.
 func (c *Client) Get(ctx context.Context, topic, id string) (*JobInfo, error) {
-	ctx, end := c.begin(ctx, CallEvent{Name: getKind.name, Topic: topic, ID: id, Jobs: 1})
-	o := &operation{kind: getKind, topic: topic, id: id}
+	ctx, end := c.begin(ctx, CallEvent{Name: commit.Get.Name, Topic: topic, ID: id, Jobs: 1})
+	o := &commit.Op{Kind: commit.Get, Topic: topic, ID: id}
 	err := c.do(ctx, o)
 	var info *JobInfo
 	if err == nil {
@@ -29,10 +30,10 @@ func (c *Client) Get(ctx context.Context, topic, id string) (*JobInfo, error) {
 }
 
 // gotten returns the job that a get has found.
-func gotten(o *operation) (*JobInfo, error) {
-	info := readJobInfo(o.topic, o.id, -1, func(column int) string { return o.row[column] })
+func gotten(o *commit.Op) (*JobInfo, error) {
+	info := readJobInfo(o.Topic, o.ID, -1, func(column int) string { return o.Row[column] })
 	if info == nil {
-		return nil, o.place().At(ErrNotFound)
+		return nil, o.Place().At(ErrNotFound)
 	}
 	return info, nil
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/delayq/delayq/internal/commit"
 	"github.com/delayq/delayq/internal/contain"
 	"github.com/delayq/delayq/internal/link"
 	"github.com/delayq/delayq/internal/record"
@@ -149,7 +150,7 @@ func (i *Inspector) Job(ctx context.Context, topic, id string) (*JobInfo, error)
 		err = ErrNotFound
 	}
 	if err != nil {
-		return nil, script.Place{Call: getKind.name, Topic: topic, Job: id}.At(err)
+		return nil, script.Place{Call: commit.Get.Name, Topic: topic, Job: id}.At(err)
 	}
 	return list[0], nil
 }
@@ -243,7 +244,7 @@ func (i *Inspector) Find(ctx context.Context, id string) ([]*JobInfo, error) {
 	for some := range slices.Chunk(there, findPage) {
 		calls := make([]*script.Call, len(some))
 		for at, k := range some {
-			calls[at] = script.NewCall(getKind.script, k.Topic, 1, k.Of(getKind.script, ""), []any{script.CallBytes, recordHead, id})
+			calls[at] = script.NewCall(commit.Get.Script, k.Topic, 1, k.Of(commit.Get.Script, ""), []any{script.CallBytes, recordHead, id})
 		}
 		i.scripts.DoWith(ctx, calls)
 		for _, call := range calls {

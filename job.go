@@ -8,6 +8,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/delayq/delayq/internal/commit"
 	"github.com/delayq/delayq/internal/record"
 	"github.com/delayq/delayq/internal/run"
 )
@@ -97,14 +98,14 @@ func (j *Job) Lateness() time.Duration { return j.StartedAt.Sub(j.Due) }
 
 // storedJob returns the Job for the caller of an enqueue of payload that may be stored. If the
 // outcome is unknown, the operation may still be on its way and be settled later.
-func storedJob(o *operation, payload []byte, err error) *Job {
-	e := o.fresh
+func storedJob(o *commit.Op, payload []byte, err error) *Job {
+	e := o.Fresh
 	job := &Job{
-		Topic: o.topic, ID: o.id, Payload: payload, Headers: e.opts.Headers, Key: e.opts.Key, Attempt: 1, Retries: e.opts.Retries(),
-		nonce: string(e.nonce[:]),
+		Topic: o.Topic, ID: o.ID, Payload: payload, Headers: e.Opts.Headers, Key: e.Opts.Key, Attempt: 1, Retries: e.Opts.Retries(),
+		nonce: string(e.Nonce[:]),
 	}
 	if !errors.Is(err, ErrUnknownOutcome) {
-		job.EnqueuedAt, job.Due = msTime(o.now), msTime(e.opts.Due(o.now))
+		job.EnqueuedAt, job.Due = msTime(o.Now), msTime(e.Opts.Due(o.Now))
 	}
 	return job
 }

@@ -335,3 +335,36 @@ func (c *crowd) same(t *testing.T) {
 	}
 	require.ElementsMatch(t, slices.Collect(maps.Keys(c.pool)), c.h.rdb.HKeys(ctx, k.Pool).Val())
 }
+
+// One call about many jobs leaves what one call for each of them leaves, and it answers in the
+// letters of their states.
+func TestCancelOfManyJobs(t *testing.T) {
+	eachHand(t, func(t *testing.T, h *Hand) {
+		stage(h)
+		r, err := h.tryCancel("nobody", "ready", "scheduled", "running", "dead", "back")
+		require.NoError(t, err)
+		require.Equal(t, "grsuds", r.Text(2))
+		for _, id := range []string{"ready", "scheduled", "running", "dead", "back"} {
+			require.Empty(t, h.Traces(id))
+		}
+		again, err := h.last()
+		require.NoError(t, err)
+		require.Equal(t, r[2:], again[2:])
+		cancelled, err := h.rdb.HGet(t.Context(), h.keys.Stats, "cancelled").Int()
+		require.NoError(t, err)
+		require.Equal(t, 5, cancelled)
+	})
+}
+
+// A call removes at most a hundred entries of ready, and leaves the other jobs as they are.
+func TestCancelOfManyReadyJobsIsBounded(t *testing.T) {
+	eachHand(t, func(t *testing.T, h *Hand) {
+		ids := numbered("job", 250)
+		h.put("+0", ids...)
+		r, err := h.tryCancel(ids...)
+		require.NoError(t, err)
+		require.Len(t, r.Text(2), 100)
+		require.EqualValues(t, 150, h.rdb.LLen(t.Context(), h.keys.Ready).Val())
+		require.EqualValues(t, 150, h.rdb.HLen(t.Context(), h.keys.Pool).Val())
+	})
+}

@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/delayq/delayq/internal/commit"
 	"github.com/delayq/delayq/internal/settle"
 )
 
@@ -95,7 +96,7 @@ func (m *model) sorted(where place) (ids []string) {
 // enqueue stores one job and gives its letter.
 func (m *model) enqueue(id, when, record string, keep int64) string {
 	when, till, _ := strings.Cut(when, " ")
-	replace, when := replacing(strings.TrimRight(when, "+0123456789")), strings.TrimLeft(when, "rd")
+	replace, when := commit.Replacing(strings.TrimRight(when, "+0123456789")), strings.TrimLeft(when, "rd")
 	state := m.state(id)
 	j := &modelJob{record: record, keep: keep}
 	due := m.due(when)
@@ -108,7 +109,7 @@ func (m *model) enqueue(id, when, record string, keep int64) string {
 	switch {
 	case j.expires > 0 && due >= j.expires:
 		return "x"
-	case state != "none" && replace != replaceAny && (replace != replaceDead || state != "dead"):
+	case state != "none" && replace != commit.ReplaceAny && (replace != commit.ReplaceDead || state != "dead"):
 		return map[string]string{"scheduled": "s", "ready": "r", "running": "u", "dead": "d"}[state]
 	}
 	m.jobs[id] = j

@@ -13,6 +13,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
+	"github.com/delayq/delayq/internal/commit"
 	"github.com/delayq/delayq/internal/record"
 	"github.com/delayq/delayq/internal/redistest"
 	"github.com/delayq/delayq/internal/script"
@@ -190,7 +191,7 @@ func TestEnqueueWithALostReply(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			eachLossy(t, func(t *testing.T, l *lossy) {
 				which := script.Enqueue
-				if o, _ := newJobOptions(opts); o.replace != replaceNone {
+				if o, _ := newJobOptions(opts); o.replace != commit.ReplaceNone {
 					which = script.Replace
 					l.hand.put("+0", "x")
 				}

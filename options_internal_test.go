@@ -23,6 +23,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
+	"github.com/delayq/delayq/internal/commit"
 	"github.com/delayq/delayq/internal/embedded"
 	"github.com/delayq/delayq/internal/loop"
 	"github.com/delayq/delayq/internal/record"
@@ -48,8 +49,8 @@ func TestJobOptionsChangeWhatTheySay(t *testing.T) {
 		"ExpireIn":    {ExpireIn(time.Second), func(o *jobOptions) { o.ExpireIn = 1000 }},
 		"Retention":   {Retention(time.Second), func(o *jobOptions) { o.Retention = 1000 }},
 		"Header":      {Header("k", "v"), func(o *jobOptions) { o.Headers = map[string]string{"k": "v"} }},
-		"Replace":     {Replace(), func(o *jobOptions) { o.replace = replaceAny }},
-		"ReplaceDead": {ReplaceDead(), func(o *jobOptions) { o.replace = replaceDead }},
+		"Replace":     {Replace(), func(o *jobOptions) { o.replace = commit.ReplaceAny }},
+		"ReplaceDead": {ReplaceDead(), func(o *jobOptions) { o.replace = commit.ReplaceDead }},
 	} {
 		want := defaultJob
 		c.want(&want)

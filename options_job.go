@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/delayq/delayq/internal/commit"
 	"github.com/delayq/delayq/internal/record"
 	"github.com/delayq/delayq/internal/script"
 )
@@ -43,7 +44,7 @@ var errNilJobOption = errors.New("a job option is nil")
 // and the complaints. Durations are rounded up to whole milliseconds.
 type jobOptions struct {
 	record.Options
-	replace replacing
+	replace commit.Replacing
 	errs    []error
 }
 
@@ -106,8 +107,8 @@ func (d DefaultsOption) check(run bool) (errs []error) {
 	refuse(o.DueAt > 0, "ProcessAt", each)
 	refuse(o.DueIn > 0, "ProcessIn", each)
 	refuse(o.ExpireAt > 0, "ExpireAt", each)
-	refuse(o.replace == replaceAny, "Replace", each)
-	refuse(o.replace == replaceDead, "ReplaceDead", each)
+	refuse(o.replace == commit.ReplaceAny, "Replace", each)
+	refuse(o.replace == commit.ReplaceDead, "ReplaceDead", each)
 	refuse(run && o.ExpireIn > 0, "ExpireIn", late)
 	refuse(run && o.Headers != nil, "Header", late)
 	refuse(run && o.Key != "", "Key", late)
@@ -298,15 +299,6 @@ func headersLen(headers map[string]string) (size int) {
 	return size
 }
 
-// replacing selects which job of the same ID a new one replaces, as the script reads it.
-type replacing string
-
-const (
-	replaceNone replacing = ""
-	replaceAny  replacing = "r"
-	replaceDead replacing = "d"
-)
-
 // Replace atomically replaces any unfinished job with the same ID, whatever its state. If that job
 // is running, its worker loses the lease: the handler's context is cancelled with cause
 // [ErrReplaced].
@@ -316,12 +308,14 @@ const (
 // already be running.
 //
 // A job that is due immediately and replaces a ready one keeps its position in the order.
-func Replace() JobOption { return jobOption(func(o *jobOptions) { o.replace = replaceAny }) }
+func Replace() JobOption { return jobOption(func(o *jobOptions) { o.replace = commit.ReplaceAny }) }
 
 // ReplaceDead atomically replaces a dead job with the same ID and deletes its errors and attempts.
 // If the existing job is in any other state, it is unchanged and the new one is rejected with
 // [ErrDuplicate]. If both Replace and ReplaceDead are given, the last one applies.
-func ReplaceDead() JobOption { return jobOption(func(o *jobOptions) { o.replace = replaceDead }) }
+func ReplaceDead() JobOption {
+	return jobOption(func(o *jobOptions) { o.replace = commit.ReplaceDead })
+}
 
 // when returns the time argument of enqueue.lua: what is replaced, the due time, and the expiry if
 // only the script can know whether the job would expire before it is due.

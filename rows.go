@@ -9,6 +9,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/delayq/delayq/internal/bridge"
+	"github.com/delayq/delayq/internal/commit"
 	"github.com/delayq/delayq/internal/contain"
 	"github.com/delayq/delayq/internal/record"
 	"github.com/delayq/delayq/internal/script"
@@ -34,10 +35,10 @@ func (c *Client) sealEnqueue(ctx context.Context, fresh NewJob) (bridge.Row, *Jo
 	if err != nil {
 		return bridge.Row{}, nil, script.Place{Call: "enqueue", Topic: fresh.Topic, Job: fresh.ID}.At(err)
 	}
-	e := o.fresh
+	e := o.Fresh
 	return bridge.Row{
-		Kind: bridge.RowEnqueue, Topic: o.topic, ID: o.id, Replace: string(e.replace), Record: record.Join(e.head, 0, e.tail),
-		DueAt: e.opts.DueAt, DueIn: e.opts.DueIn,
+		Kind: bridge.RowEnqueue, Topic: o.Topic, ID: o.ID, Replace: string(e.Replace), Record: record.Join(e.Head, 0, e.Tail),
+		DueAt: e.Opts.DueAt, DueIn: e.Opts.DueIn,
 	}, storedJob(o, fresh.Payload, ErrUnknownOutcome), nil
 }
 
@@ -47,7 +48,7 @@ func (c *Client) sealCancel(ctx context.Context, topic, id string) (bridge.Row, 
 		err = ctx.Err()
 	}
 	if err != nil {
-		return bridge.Row{}, script.Place{Call: cancelKind.name, Topic: topic, Job: id}.At(err)
+		return bridge.Row{}, script.Place{Call: commit.Cancel.Name, Topic: topic, Job: id}.At(err)
 	}
 	return bridge.Row{Kind: bridge.RowCancel, Topic: topic, ID: id}, nil
 }
@@ -59,10 +60,10 @@ func (c *Client) sealReschedule(ctx context.Context, topic, id string, due DueOp
 		err = ctx.Err()
 	}
 	if err != nil {
-		return bridge.Row{}, script.Place{Call: rescheduleKind.name, Topic: topic, Job: id}.At(err)
+		return bridge.Row{}, script.Place{Call: commit.Reschedule.Name, Topic: topic, Job: id}.At(err)
 	}
 	return bridge.Row{
-		Kind: bridge.RowReschedule, Topic: topic, ID: id, DueAt: move.due.DueAt, DueIn: move.due.DueIn,
+		Kind: bridge.RowReschedule, Topic: topic, ID: id, DueAt: move.Due.DueAt, DueIn: move.Due.DueIn,
 	}, nil
 }
 
@@ -75,12 +76,12 @@ func (c *Client) sendRows(ctx context.Context, plan bridge.Plan, rows []bridge.R
 	if len(rows) == 0 {
 		return nil, nil
 	}
-	list := make([]*operation, len(rows))
+	list := make([]*commit.Op, len(rows))
 	for i := range rows {
 		list[i] = operationOf(&rows[i])
 	}
 	size := func(i int) int { return rows[i].Size() } // a record changes as it grows older
-	if err := c.commits.sendPlan(ctx, plan.Series, plan.Number, list, size); err != nil {
+	if err := c.commits.SendPlan(ctx, plan.Series, plan.Number, list, size); err != nil {
 		return nil, err
 	}
 	outcomes := make([]error, len(rows))
@@ -103,8 +104,8 @@ func checkRow(r *bridge.Row) error {
 	if r.DueAt < 0 || r.DueAt > maxDueMS || r.DueIn < 0 || r.DueIn > record.MaxDelay {
 		errs = append(errs, fmt.Errorf("due at %d ms, or in %d ms", r.DueAt, r.DueIn))
 	}
-	switch replacing(r.Replace) {
-	case replaceNone, replaceAny, replaceDead:
+	switch commit.Replacing(r.Replace) {
+	case commit.ReplaceNone, commit.ReplaceAny, commit.ReplaceDead:
 	default:
 		errs = append(errs, fmt.Errorf("it replaces %q", r.Replace))
 	}
@@ -112,31 +113,31 @@ func checkRow(r *bridge.Row) error {
 }
 
 // operationOf returns the operation of a row. One that cannot be sent is settled.
-func operationOf(r *bridge.Row) *operation {
-	o := &operation{topic: r.Topic, id: r.ID}
+func operationOf(r *bridge.Row) *commit.Op {
+	o := &commit.Op{Topic: r.Topic, ID: r.ID}
 	if err := checkRow(r); err != nil {
-		o.kind = enqueueKind
-		o.settle(err)
+		o.Kind = commit.Enqueue
+		o.Settle(err)
 		return o
 	}
 	switch r.Kind {
 	case bridge.RowEnqueue:
-		o.kind = enqueueKind
+		o.Kind = commit.Enqueue
 		e, err := enqueueingOf(r)
 		if err != nil {
-			o.settle(err)
+			o.Settle(err)
 		}
-		o.fresh = e
+		o.Fresh = e
 	case bridge.RowCancel:
-		o.kind = cancelKind
+		o.Kind = commit.Cancel
 	case bridge.RowReschedule:
-		o.kind = rescheduleKind
+		o.Kind = commit.Reschedule
 		opts := defaultJob
 		opts.DueAt, opts.DueIn = r.DueAt, max(0, r.DueIn-r.Age)
-		o.move = &rescheduling{when: opts.when(), due: opts.Options}
+		o.Move = &commit.Move{When: opts.when(), Due: opts.Options}
 	default:
-		o.kind = enqueueKind
-		o.settle(fmt.Errorf("%w: row of the kind %d, this release knows up to %d", ErrInvalid, r.Kind, bridge.RowReschedule))
+		o.Kind = commit.Enqueue
+		o.Settle(fmt.Errorf("%w: row of the kind %d, this release knows up to %d", ErrInvalid, r.Kind, bridge.RowReschedule))
 	}
 	return o
 }
@@ -146,15 +147,15 @@ const longAgo = 1
 
 // enqueueingOf returns the job of a row as it is now: its delay and its expiry count from when the
 // row was made.
-func enqueueingOf(r *bridge.Row) (*enqueueing, error) {
+func enqueueingOf(r *bridge.Row) (*commit.Fresh, error) {
 	job, err := record.Decode(r.Record)
 	if err != nil {
 		return nil, err
 	}
-	e := &enqueueing{replace: replacing(r.Replace)}
-	copy(e.nonce[:], job.Nonce)
-	e.head, e.tail = r.Record[:record.HeadLen], r.Record[record.HeadLen+record.StampLen:]
-	o := &jobOptions{Options: job.Options, replace: e.replace}
+	e := &commit.Fresh{Replace: commit.Replacing(r.Replace)}
+	copy(e.Nonce[:], job.Nonce)
+	e.Head, e.Tail = r.Record[:record.HeadLen], r.Record[record.HeadLen+record.StampLen:]
+	o := &jobOptions{Options: job.Options, replace: e.Replace}
 	if o.DueIn > 0 || o.ExpireIn > 0 {
 		o.DueIn = max(0, o.DueIn-r.Age)
 		switch {
@@ -164,28 +165,28 @@ func enqueueingOf(r *bridge.Row) (*enqueueing, error) {
 		default:
 			o.ExpireAt, o.ExpireIn = longAgo, 0 // the script refuses it
 		}
-		if e.head, e.tail, err = record.Encode(e.nonce, &o.Options, job.Payload); err != nil {
+		if e.Head, e.Tail, err = record.Encode(e.Nonce, &o.Options, job.Payload); err != nil {
 			return nil, err
 		}
 	}
-	e.opts, e.when = o.Options, o.when()
+	e.Opts, e.When = o.Options, o.when()
 	return e, nil
 }
 
 // rowSent reports the outcome of a row to the hooks and returns its error.
-func (c *Client) rowSent(ctx context.Context, r *bridge.Row, o *operation) error {
-	err := outcomeOf(o, o.err)
+func (c *Client) rowSent(ctx context.Context, r *bridge.Row, o *commit.Op) error {
+	err := outcomeOf(o, o.Err)
 	switch {
 	case errors.Is(err, ErrNotReplicated):
 		err = nil
-	case errors.Is(err, ErrInvalid) && o.fresh != nil && o.fresh.opts.ExpireAt == longAgo:
-		err = o.place().At(fmt.Errorf("%w: the job had expired when its row was sent, %v after it was made", ErrInvalid, ofMS(r.Age)))
+	case errors.Is(err, ErrInvalid) && o.Fresh != nil && o.Fresh.Opts.ExpireAt == longAgo:
+		err = o.Place().At(fmt.Errorf("%w: the job had expired when its row was sent, %v after it was made", ErrInvalid, ofMS(r.Age)))
 	}
 	switch {
-	case o.kind == enqueueKind && o.fresh != nil:
+	case o.Kind == commit.Enqueue && o.Fresh != nil:
 		job, _ := record.DecodeMeta(r.Record) // the whole record was read before it was sent
 		c.enqueued(ctx, EnqueueEvent{Topic: r.Topic, ID: r.ID, PayloadSize: job.Size, Err: err}, o)
-	case o.kind == cancelKind:
+	case o.Kind == commit.Cancel:
 		c.dequeued(ctx, o, err)
 	}
 	return err

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/delayq/delayq/internal/bridge"
+	"github.com/delayq/delayq/internal/commit"
 	"github.com/delayq/delayq/internal/record"
 	"github.com/delayq/delayq/internal/redistest"
 	"github.com/delayq/delayq/internal/script"
@@ -157,8 +158,8 @@ func TestRowsKeepTheirReceiptsForAWeek(t *testing.T) {
 	eachRows(t, func(f *rowsFixture) {
 		f.send(1, f.enqueue("a"))
 		left := f.client.rdb.PTTL(f.Context(), script.NewKeys(f.prefix, "topic").Receipt("box.0.1")).Val()
-		require.Greater(f, left, rowsReceipt-time.Minute)
-		require.LessOrEqual(f, left, rowsReceipt)
+		require.Greater(f, left, commit.RowsReceipt-time.Minute)
+		require.LessOrEqual(f, left, commit.RowsReceipt)
 	})
 }
 

@@ -7,6 +7,7 @@ import (
 	"math"
 	"strconv"
 
+	"github.com/delayq/delayq/internal/commit"
 	"github.com/delayq/delayq/internal/record"
 	"github.com/delayq/delayq/internal/schedule"
 	"github.com/delayq/delayq/internal/script"
@@ -66,9 +67,9 @@ func (c *Client) Schedule(ctx context.Context, topic, name string, spec Spec, pa
 	if err != nil {
 		return end.err(c.acted(ctx, place, "", place.At(err)))
 	}
-	g := c.commits.of(topic, enqueueKind)
-	defer g.done()
-	g.record(ctx, changed) // another client may have removed the topic since this one recorded it
+	g := c.commits.For(topic, commit.Enqueue)
+	defer g.Release()
+	g.Record(ctx, changed) // another client may have removed the topic since this one recorded it
 	if !changed {
 		return end.err(nil)
 	}

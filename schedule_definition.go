@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/delayq/delayq/internal/commit"
 	"github.com/delayq/delayq/internal/record"
 	"github.com/delayq/delayq/internal/schedule"
 )
@@ -14,7 +15,7 @@ import (
 type definition struct {
 	record.Definition
 	specErr error
-	replace replacing
+	replace commit.Replacing
 	errs    []error
 	onto    onto
 
@@ -55,7 +56,7 @@ func (d *definition) validate(maxPayload int) error {
 	if d.Job.DueAt > 0 {
 		d.fail(errors.New("ProcessAt: the jobs of a schedule are due at their slots; StartAt sets the first"))
 	}
-	if d.replace != replaceNone {
+	if d.replace != commit.ReplaceNone {
 		d.fail(errors.New("Replace and ReplaceDead: each job of a schedule has a new ID"))
 	}
 	if d.Last > 0 && d.First > d.Last {

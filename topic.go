@@ -7,9 +7,10 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/vmihailenco/msgpack/v5"
+
 	"github.com/delayq/delayq/internal/contain"
 	"github.com/delayq/delayq/internal/script"
-	"github.com/vmihailenco/msgpack/v5"
 )
 
 // A Codec encodes values as payloads and decodes payloads. It must be safe for concurrent use.
@@ -269,7 +270,7 @@ func (c *Client) removeTopic(ctx context.Context, topic string) error {
 	if err := c.rdb.SRem(ctx, script.TopicsKey(c.o.prefix), topic).Err(); err != nil {
 		return c.unsure(err)
 	}
-	c.commits.forget(topic)
+	c.commits.Forget(topic)
 	for _, key := range []string{k.Stats, k.Schedules} {
 		n, err := c.rdb.HLen(ctx, key).Result()
 		if err == nil && n > 0 {

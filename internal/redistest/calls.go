@@ -56,7 +56,7 @@ func MethodRole(call Call) (role, what string) {
 		}
 	}
 	switch call.Function {
-	case "(*commit).fly", "(*commit).send", "(*Client).sendRows": // for callers of single calls; the latter by a test
+	case "(*Group).fly", "(*Client).sendRows": // for callers of single calls; the latter by a test
 		call.Function = "Enqueue"
 		for _, arg := range call.Cmd.Args() {
 			if key, ok := arg.(string); ok && strings.HasSuffix(key, "}:operator") {
@@ -67,7 +67,7 @@ func MethodRole(call Call) (role, what string) {
 		if roles := MethodRoles()["Inspector.Stats"]; len(roles) > 0 {
 			return roles[call.Turn%uint(len(roles))], call.Function
 		}
-	case "(*outbox).start", "(*enqueueBatch).add", "(*batch).sendAll": // the latter two by a test of the batch
+	case "(*conveyor).start":
 		call.Function = "EnqueueBatch"
 	}
 	roles := MethodRoles()[call.Function]

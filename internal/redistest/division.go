@@ -18,8 +18,8 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// library is the prefix of the names of the library's functions.
-const library = "github.com/delayq/delayq."
+// libraryDirs are the directories of the library, under its root, whose functions call Redis.
+var libraryDirs = []string{"", "/internal/commit", "/internal/script"}
 
 // A Call is a request of the library to Redis.
 type Call struct {
@@ -338,11 +338,12 @@ func function() (name string) {
 			}
 			break
 		}
-		if path.Dir(f.File) != root || path.Base(f.File) == "crash.go" {
+		dir, under := strings.CutPrefix(path.Dir(f.File), root)
+		if !under || !slices.Contains(libraryDirs, dir) || path.Base(f.File) == "crash.go" {
 			// it starts goroutines for others
 			continue
 		}
-		is := strings.TrimPrefix(f.Function, library)
+		_, is, _ := strings.Cut(path.Base(f.Function), ".")
 		if m := exported.FindStringSubmatch(is); m != nil {
 			name, method = strings.TrimPrefix(m[1]+"."+m[2], "Client."), true
 		} else if !method {
@@ -354,13 +355,11 @@ func function() (name string) {
 
 // isTest reports whether a file is a test of the library or a helper of such tests.
 func isTest(file string) bool {
-	switch path.Dir(file) {
-	case root:
+	dir, under := strings.CutPrefix(path.Dir(file), root)
+	if under && slices.Contains(libraryDirs, dir) {
 		return strings.HasSuffix(file, "_test.go")
-	case root + "/tests", root + "/internal/queuetest":
-		return true
 	}
-	return false
+	return under && (dir == "/tests" || dir == "/internal/queuetest")
 }
 
 // root is the directory of the library.

@@ -1,4 +1,4 @@
-package delayq
+package commit
 
 import (
 	"sync/atomic"
@@ -6,16 +6,16 @@ import (
 )
 
 const (
-	// mostFlights is the maximum number of flights of a topic.
-	mostFlights = 16
+	// MostFlights is the maximum number of flights of a topic.
+	MostFlights = 16
 
-	// secondFlight is the number of waiting calls at which a second flight starts however near
+	// SecondFlight is the number of waiting calls at which a second flight starts however near
 	// Redis is, if the latest flight carried no more.
-	secondFlight = 16
+	SecondFlight = 16
 
-	// perFlight is how much time of the way to Redis one more flight is worth. A flight that often
+	// PerFlight is how much time of the way to Redis one more flight is worth. A flight that often
 	// costs Redis about a tenth of its time.
-	perFlight = 100 * time.Microsecond
+	PerFlight = 100 * time.Microsecond
 
 	// perJob is what Redis and its reply need for a call at most.
 	perJob = 4 * time.Microsecond
@@ -38,7 +38,7 @@ const (
 // is an upper bound of the link: it keeps a slow machine or many callers from being taken for a
 // long way. A number that is wrong by a factor of two costs 5 to 20 % of the rate.
 type flights struct {
-	most int // bound of width; 0: mostFlights
+	most int // bound of width; 0: MostFlights
 
 	up        int // flights, including those that have yet to gather
 	gathering int // flights that have yet to gather
@@ -59,11 +59,11 @@ func (f *flights) width() int {
 			link = min(link, nearest)
 		}
 	}
-	most := mostFlights
+	most := MostFlights
 	if f.most > 0 {
 		most = min(most, f.most)
 	}
-	return max(1, min(int(link/perFlight), most))
+	return max(1, min(int(link/PerFlight), most))
 }
 
 // wants reports whether another flight should start for calls that wait. One that has yet to gather
@@ -72,7 +72,7 @@ func (f *flights) wants(waiting int) bool {
 	if f.gathering > 0 {
 		return false
 	}
-	return f.up < f.width() || f.up == 1 && waiting >= max(secondFlight, f.latest)
+	return f.up < f.width() || f.up == 1 && waiting >= max(SecondFlight, f.latest)
 }
 
 // start counts a flight that has yet to gather.

@@ -1,4 +1,4 @@
-package delayq
+package commit
 
 import (
 	"context"
@@ -17,52 +17,52 @@ import (
 // all. The timeouts of go-redis are usually far shorter.
 const flushTimeout = 30 * time.Second
 
-// A commit gathers the concurrent calls about single jobs of a topic. Calls that come while as many
+// A Group gathers the concurrent calls about single jobs of a topic. Calls that come while as many
 // flights are in the air as pay off (see flights) wait, and are sent together in the next one. A
 // lone caller sends its own call immediately and waits for no other.
-type commit struct {
-	all   *commits // of the same client
-	key   commitKey
+type Group struct {
+	all   *Groups // of the same client
+	key   groupKey
 	keys  *script.Keys
 	words []any // arguments that are the same in every call: tick, channel and topic
 	// of the flights: the topic's own, so that each has its receipt here and nowhere else
 	series script.SeriesPool
 
-	users atomic.Int64 // callers of commits.of; incremented under commits.mu only
-	used  uint64       // time of the last use, by commits.uses; guarded by commits.mu
+	users atomic.Int64 // callers of Groups.For; incremented under Groups.mu only
+	used  uint64       // time of the last use, by Groups.uses; guarded by Groups.mu
 
 	mu       sync.Mutex
-	pending  []*operation
+	pending  []*Op
 	flights  flights
 	gets     int       // how many jobs one call of get can probably return, less than their number; 0: any
 	recorded time.Time // when the topic was added to the set of topics
 }
 
-func newCommit(c *commits, key commitKey) *commit {
+func newGroup(c *Groups, key groupKey) *Group {
 	base := c.base
 	if key.waits {
-		base += "w" // the names of both commits' receipts differ
+		base += "w" // the names of both groups' receipts differ
 	}
-	return &commit{
-		all: c, key: key, keys: script.NewKeys(c.prefix, key.topic),
+	return &Group{
+		all: c, key: key, keys: script.NewKeys(c.Prefix, key.topic),
 		series:  script.SeriesPool{Base: base, Floor: c.floor},
-		words:   []any{c.tick.Milliseconds(), script.ControlChannel(c.prefix), key.topic},
+		words:   []any{c.Tick.Milliseconds(), script.ControlChannel(c.Prefix), key.topic},
 		flights: flights{most: c.air.most},
 	}
 }
 
-// done releases a commit that commits.of has returned.
-func (g *commit) done() { g.users.Add(-1) }
+// Release ends the use of a group that For has returned.
+func (g *Group) Release() { g.users.Add(-1) }
 
-// idle reports whether nobody uses the commit. commits.mu must be held.
-func (g *commit) idle() bool {
+// idle reports whether nobody uses the group. Groups.mu must be held.
+func (g *Group) idle() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.users.Load() == 0 && g.flights.up == 0 && len(g.pending) == 0
 }
 
-// do carries out an operation, alone or with others, and returns its error.
-func (g *commit) do(ctx context.Context, o *operation) error {
+// Do carries out an operation, alone or with others, and returns its error.
+func (g *Group) Do(ctx context.Context, o *Op) error {
 	g.mu.Lock()
 	if g.flights.up == 0 {
 		g.all.air.enter()
@@ -71,14 +71,14 @@ func (g *commit) do(ctx context.Context, o *operation) error {
 		g.mu.Unlock()
 		took := unmeasured
 		defer func() { g.land(1, air, took) }() // even if a hook of the caller's go-redis client panics
-		for took = g.flush(ctx, []*operation{o}); !o.settled; {
+		for took = g.flush(ctx, []*Op{o}); !o.settled; {
 			if cause := context.Cause(ctx); cause != nil {
-				o.settle(cause)
+				o.Settle(cause)
 			} else {
-				g.flush(ctx, []*operation{o})
+				g.flush(ctx, []*Op{o})
 			}
 		}
-		return o.err
+		return o.Err
 	}
 	o.done = make(chan struct{}, 1)
 	g.pending = append(g.pending, o)
@@ -90,7 +90,7 @@ func (g *commit) do(ctx context.Context, o *operation) error {
 
 	select {
 	case <-o.done:
-		return o.err
+		return o.Err
 	case <-ctx.Done():
 		return g.abandon(ctx, o)
 	}
@@ -98,28 +98,28 @@ func (g *commit) do(ctx context.Context, o *operation) error {
 
 // abandon stops waiting for an operation after its caller's context is done: one that was not sent
 // is not carried out; otherwise the outcome is unknown.
-func (g *commit) abandon(ctx context.Context, o *operation) error {
+func (g *Group) abandon(ctx context.Context, o *Op) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	select {
 	case <-o.done:
-		return o.err
+		return o.Err
 	default:
 	}
 	cause := context.Cause(ctx)
 	if o.sent {
 		o.left = true
-		return o.place().At(o.unsure(cause))
+		return o.Place().At(o.unsure(cause))
 	}
 	if i := slices.Index(g.pending, o); i >= 0 {
 		g.pending = slices.Delete(g.pending, i, i+1)
 	}
-	return o.place().At(cause)
+	return o.Place().At(cause)
 }
 
 // land ends the flight of a lone caller, or one that has crashed. If other calls have come in the
 // meantime, a goroutine continues for them.
-func (g *commit) land(calls, air int, took time.Duration) {
+func (g *Group) land(calls, air int, took time.Duration) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.ended(calls, air, took)
@@ -135,7 +135,7 @@ func (g *commit) land(calls, air int, took time.Duration) {
 const unmeasured time.Duration = -1
 
 // ended counts a flight that is over. g.mu must be held.
-func (g *commit) ended(calls, air int, took time.Duration) {
+func (g *Group) ended(calls, air int, took time.Duration) {
 	g.flights.ended(calls)
 	if took != unmeasured {
 		g.flights.measured(time.Now(), took, air)
@@ -144,8 +144,8 @@ func (g *commit) ended(calls, air int, took time.Duration) {
 
 // fly sends the pending operations until none is left, in its own goroutine. If a hook of go-redis
 // ends the goroutine, the callers of that flight receive an error, and another goroutine continues.
-func (g *commit) fly() {
-	var list []*operation
+func (g *Group) fly() {
+	var list []*Op
 	var air int
 	contain.Launch(nil, func() {
 		for list, air = g.gather(); len(list) > 0; list, air = g.gather() {
@@ -164,14 +164,14 @@ func (g *commit) fly() {
 }
 
 // flushAll sends a chunk of several callers, and returns how long that took.
-func (g *commit) flushAll(list []*operation) time.Duration {
+func (g *Group) flushAll(list []*Op) time.Duration {
 	ctx, cancel := context.WithTimeout(context.Background(), flushTimeout)
 	defer cancel()
 	return g.flush(ctx, list)
 }
 
 // flush sends a chunk on series of the topic, and returns how long that took.
-func (g *commit) flush(ctx context.Context, list []*operation) time.Duration {
+func (g *Group) flush(ctx context.Context, list []*Op) time.Duration {
 	began := time.Now()
 	if failed, unconfirmed := g.send(ctx, &g.series, list); failed != nil || unconfirmed != nil {
 		return unmeasured
@@ -180,7 +180,7 @@ func (g *commit) flush(ctx context.Context, list []*operation) time.Duration {
 }
 
 // deliver wakes the callers of settled operations.
-func deliver(list []*operation) {
+func deliver(list []*Op) {
 	for _, o := range list {
 		if o.settled {
 			o.done <- struct{}{}
@@ -189,8 +189,8 @@ func deliver(list []*operation) {
 }
 
 // putBack puts the operations that are not settled before those that wait. g.mu must be held.
-func (g *commit) putBack(list []*operation) {
-	var again []*operation
+func (g *Group) putBack(list []*Op) {
+	var again []*Op
 	for _, o := range list {
 		if o.sent = false; !o.settled && !o.left {
 			again = append(again, o)
@@ -202,18 +202,18 @@ func (g *commit) putBack(list []*operation) {
 }
 
 // cut settles operations whose call has ended its goroutine.
-func cut(list []*operation, c *contain.Crash) {
-	contain.DefaultLogger().Error("call crashed", "topic", list[0].topic, "err", c, "stack", string(c.Stack))
+func cut(list []*Op, c *contain.Crash) {
+	contain.DefaultLogger().Error("call crashed", "topic", list[0].Topic, "err", c, "stack", string(c.Stack))
 	for _, o := range list {
 		if !o.settled {
-			o.settle(o.unsure(fmt.Errorf("%w: %w", script.ErrCut, c)))
+			o.Settle(o.unsure(fmt.Errorf("%w: %w", script.ErrCut, c)))
 		}
 	}
 }
 
 // gather takes the next chunk out of pending, after a yield if that pays. An empty chunk ends the
 // flight. air is the number of operations on their way, with those of the chunk.
-func (g *commit) gather() (list []*operation, air int) {
+func (g *Group) gather() (list []*Op, air int) {
 	began := time.Now()
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -240,14 +240,14 @@ func (g *commit) gather() (list []*operation, air int) {
 
 // covered learns how many of the jobs that a call of get asked for its reply has room for. IDs
 // beyond that are sent in vain.
-func (g *commit) covered(got, asked int) {
+func (g *Group) covered(got, asked int) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if got < asked {
 		g.gets = 2 * max(got, 1)
 	} else if g.gets > 0 && asked >= g.gets {
 		g.gets *= 2
-		if g.gets >= chunkJobs {
+		if g.gets >= ChunkJobs {
 			g.gets = 0
 		}
 	}
@@ -256,7 +256,7 @@ func (g *commit) covered(got, asked int) {
 // A chunk is the set of operations that are sent together. It has at most chunkJobs, and no further
 // one once it has chunkBytes of new jobs. That bounds how long Redis is busy with it.
 const (
-	chunkJobs  = 500
+	ChunkJobs  = 500
 	chunkBytes = 1 << 20
 )
 
@@ -267,23 +267,23 @@ type chunk struct {
 	gets        int // how many more jobs a get can ask for
 }
 
-func newChunk(list []*operation, gets int) chunk {
+func newChunk(list []*Op, gets int) chunk {
 	if gets == 0 {
-		gets = chunkJobs
+		gets = ChunkJobs
 	}
-	return chunk{seen: make(map[string]struct{}, min(len(list), chunkJobs)), gets: gets}
+	return chunk{seen: make(map[string]struct{}, min(len(list), ChunkJobs)), gets: gets}
 }
 
-func (c *chunk) full() bool { return c.jobs >= chunkJobs || c.bytes >= chunkBytes }
+func (c *chunk) full() bool { return c.jobs >= ChunkJobs || c.bytes >= chunkBytes }
 
 // add adds o to the chunk, and reports whether it has. Once it has refused an operation, it refuses
 // later ones about the same job.
-func (c *chunk) add(o *operation) bool {
-	if _, twice := c.seen[o.id]; twice {
+func (c *chunk) add(o *Op) bool {
+	if _, twice := c.seen[o.ID]; twice {
 		return false
 	}
-	c.seen[o.id] = struct{}{}
-	if o.kind == getKind {
+	c.seen[o.ID] = struct{}{}
+	if o.Kind == Get {
 		if c.gets == 0 {
 			return false
 		}
@@ -295,7 +295,7 @@ func (c *chunk) add(o *operation) bool {
 
 // chunkLen returns how many operations at the front of list can be sent together, and gets of them
 // at most can be those of a get; 0: any number.
-func chunkLen(list []*operation, gets int) int {
+func chunkLen(list []*Op, gets int) int {
 	if len(list) < 2 {
 		return len(list)
 	}
@@ -310,11 +310,11 @@ func chunkLen(list []*operation, gets int) int {
 
 // pickMost is how many pending operations pick looks at, because behind many about one ID there may
 // be others.
-const pickMost = 4 * chunkJobs
+const pickMost = 4 * ChunkJobs
 
 // pick takes a chunk out of the pending operations. An operation whose ID is already in the chunk
 // stays, and later ones overtake it: the order matters only among operations about one ID.
-func pick(waiting []*operation, gets int) (list, rest []*operation) {
+func pick(waiting []*Op, gets int) (list, rest []*Op) {
 	n := chunkLen(waiting, gets)
 	list, rest = waiting[:n:n], waiting[n:]
 	if len(rest) == 0 {
@@ -328,7 +328,7 @@ func pick(waiting []*operation, gets int) (list, rest []*operation) {
 		return list, rest
 	}
 	list = slices.Clone(list)
-	var passed []*operation
+	var passed []*Op
 	for i, o := range rest {
 		if c.full() || n+i == pickMost {
 			passed = append(passed, rest[i:]...)

@@ -1,17 +1,18 @@
-package delayq
+package commit
 
 import (
 	"context"
 	"fmt"
 
-	"github.com/delayq/delayq/internal/script"
 	"github.com/redis/go-redis/v9"
+
+	"github.com/delayq/delayq/internal/script"
 )
 
 // A replicaWaiter sends a command followed by a WAIT on the same connection, because WAIT covers
 // only the writes of its own connection.
 type replicaWaiter struct {
-	wire      *wire
+	wire      *Wire
 	key       string // selects the node of a cluster
 	confirmed int64
 	err       error // of WAIT
@@ -20,7 +21,7 @@ type replicaWaiter struct {
 // Process sends cmd, then WAIT if cmd is a script.
 func (w *replicaWaiter) Process(ctx context.Context, cmd redis.Cmder) error {
 	if name := cmd.Name(); name != "evalsha" && name != "eval" {
-		return w.wire.rdb.Process(ctx, cmd) // it writes nothing
+		return w.wire.Redis.Process(ctx, cmd) // it writes nothing
 	}
 	const redirects = 3
 	for try := 0; ; try++ {
@@ -32,7 +33,7 @@ func (w *replicaWaiter) Process(ctx context.Context, cmd redis.Cmder) error {
 		if err := pipe.Process(ctx, cmd); err != nil {
 			return err
 		}
-		wait := pipe.Do(ctx, "WAIT", w.wire.replicas, w.wire.wait.Milliseconds())
+		wait := pipe.Do(ctx, "WAIT", w.wire.Replicas, w.wire.Wait.Milliseconds())
 		// Exec returns the error of the first command that failed; each error is read from its own
 		// command below. An error that Redis returns to a new connection is in no command.
 		if _, err := pipe.Exec(ctx); cmd.Err() == nil && wait.Err() == nil && err != nil {
@@ -40,7 +41,7 @@ func (w *replicaWaiter) Process(ctx context.Context, cmd redis.Cmder) error {
 		}
 		w.confirmed, w.err = wait.Int64()
 		if _, moved := redis.IsMovedError(cmd.Err()); moved && try < redirects {
-			if cluster, ok := w.wire.rdb.(*redis.ClusterClient); ok {
+			if cluster, ok := w.wire.Redis.(*redis.ClusterClient); ok {
 				cluster.ReloadState(ctx)
 				continue
 			}
@@ -51,21 +52,21 @@ func (w *replicaWaiter) Process(ctx context.Context, cmd redis.Cmder) error {
 
 // node returns the client of the one node that holds the topic.
 func (w *replicaWaiter) node(ctx context.Context) (redis.UniversalClient, error) {
-	if cluster, ok := w.wire.rdb.(*redis.ClusterClient); ok {
+	if cluster, ok := w.wire.Redis.(*redis.ClusterClient); ok {
 		return cluster.MasterForKey(ctx, w.key)
 	}
-	return w.wire.rdb, nil
+	return w.wire.Redis, nil
 }
 
 // store executes an enqueue script and waits on the same connection until enough replicas have the
 // writes. It returns an error if they do not confirm them in time.
-func (c *wire) store(ctx context.Context, call *script.Call) (unconfirmed error) {
+func (c *Wire) store(ctx context.Context, call *script.Call) (unconfirmed error) {
 	w := &replicaWaiter{wire: c, key: call.FirstKey()}
-	script.Caller{RDB: w, Hooks: c.scripts.Hooks}.Do(ctx, call)
-	if call.Err != nil || w.confirmed >= int64(c.replicas) {
+	script.Caller{RDB: w, Hooks: c.Scripts.Hooks}.Do(ctx, call)
+	if call.Err != nil || w.confirmed >= int64(c.Replicas) {
 		return nil
 	}
-	unconfirmed = fmt.Errorf("%d of %d within %v", w.confirmed, c.replicas, c.wait)
+	unconfirmed = fmt.Errorf("%d of %d within %v", w.confirmed, c.Replicas, c.Wait)
 	if w.err != nil {
 		unconfirmed = fmt.Errorf("%w: WAIT: %w", unconfirmed, w.err)
 	}

@@ -1,9 +1,9 @@
-package delayq
+package commit
 
 import (
 	"context"
+	"crypto/rand"
 	"fmt"
-	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -38,16 +38,16 @@ func TestFlightsFollowTheLink(t *testing.T) {
 		"slow Redis after a quick start": {landings: []landing{{2, 90 * us, 1, 0}, {999, 5 * ms, 10, ms}}, want: 1},
 		"0.3 ms":                         {landings: []landing{{flights: 9, took: 330 * us, air: 2}}, want: 3},
 		"1 ms":                           {landings: []landing{{flights: 9, took: 1100 * us, air: 20}}, want: 10},
-		"10 ms":                          {landings: []landing{{flights: 1, took: 10 * ms, air: 1}}, want: mostFlights},
+		"10 ms":                          {landings: []landing{{flights: 1, took: 10 * ms, air: 1}}, want: MostFlights},
 		"10 ms with a small pool":        {most: 5, landings: []landing{{flights: 9, took: 10 * ms, air: 1}}, want: 5},
 		"the pool has one connection":    {most: 1, landings: []landing{{flights: 9, took: 10 * ms, air: 1}}, want: 1},
-		"a large pool":                   {most: 500, landings: []landing{{flights: 9, took: time.Second, air: 1}}, want: mostFlights},
+		"a large pool":                   {most: 500, landings: []landing{{flights: 9, took: time.Second, air: 1}}, want: MostFlights},
 		"connecting took long":           {landings: []landing{{2, 30 * ms, 1, 0}, {30, 100 * us, 1, ms}}, want: 1},
 		"one is late":                    {landings: []landing{{9, 100 * us, 1, ms}, {1, 50 * ms, 1, ms}}, want: 1},
 		"the way becomes shorter":        {landings: []landing{{9, 10 * ms, 1, ms}, {30, 250 * us, 1, ms}}, want: 2},
 		"the way becomes longer": {
 			landings: []landing{{9, 100 * us, 1, ms}, {150, 10 * ms, 1, ms}, {1, 10 * ms, 1, 40 * time.Second}, {1, 10 * ms, 1, 40 * time.Second}},
-			want:     mostFlights,
+			want:     MostFlights,
 		},
 		"the shortest is remembered": {
 			landings: []landing{{9, 100 * us, 1, ms}, {150, 10 * ms, 1, ms}, {1, 10 * ms, 1, 35 * time.Second}},
@@ -55,7 +55,7 @@ func TestFlightsFollowTheLink(t *testing.T) {
 		},
 		"after a long rest only the latest counts": {
 			landings: []landing{{9, 100 * us, 1, ms}, {150, 10 * ms, 1, ms}, {1, 10 * ms, 1, time.Hour}},
-			want:     mostFlights,
+			want:     MostFlights,
 		},
 	}
 	for name, test := range tests {
@@ -84,8 +84,8 @@ func TestFlightsStart(t *testing.T) {
 		require.False(t, f.wants(1000), "it has yet to gather")
 		require.Equal(t, 3, f.gathered(3))
 	}
-	require.False(t, near.wants(secondFlight-1))
-	require.True(t, near.wants(secondFlight))
+	require.False(t, near.wants(SecondFlight-1))
+	require.True(t, near.wants(SecondFlight))
 	near.latest = 100
 	require.False(t, near.wants(99), "a second one would only be smaller")
 	require.True(t, near.wants(100))
@@ -93,7 +93,7 @@ func TestFlightsStart(t *testing.T) {
 	require.Equal(t, 103, near.gathered(100))
 	require.False(t, near.wants(1000), "two are up")
 
-	for up := 1; up < mostFlights; up++ {
+	for up := 1; up < MostFlights; up++ {
 		require.Equal(t, up, far.up)
 		require.True(t, far.wants(1))
 		far.start()
@@ -103,8 +103,8 @@ func TestFlightsStart(t *testing.T) {
 	far.ended(1)
 	require.False(t, far.wants(1000), "the one that has landed gathers them")
 	far.gathered(0)
-	require.Equal(t, mostFlights-1, far.up)
-	require.Equal(t, 3+mostFlights-1-1, far.air)
+	require.Equal(t, MostFlights-1, far.up)
+	require.Equal(t, 3+MostFlights-1-1, far.air)
 	require.True(t, far.wants(1))
 }
 
@@ -150,7 +150,7 @@ func (d *distance) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Pro
 
 // travel starts a request, and returns a function that ends it.
 func (d *distance) travel(cmd redis.Cmder) func() {
-	if !strings.HasPrefix(cmd.Name(), "eval") { // of a new connection
+	if !scripted(cmd) { // of a new connection
 		return func() {}
 	}
 	d.mu.Lock()
@@ -166,7 +166,7 @@ func (d *distance) travel(cmd redis.Cmder) func() {
 }
 
 // far runs a test with a client in a bubble, 10 ms from a Redis, with so many connections.
-func far(t *testing.T, connections int, test func(t *testing.T, c *Client, d *distance)) {
+func far(t *testing.T, connections int, test func(t *testing.T, c *caller, d *distance)) {
 	t.Helper()
 	t.Parallel()
 	redistest.Bubble(t, func(t *testing.T, _ *embedded.Redis, rdb *redis.Client) {
@@ -176,17 +176,16 @@ func far(t *testing.T, connections int, test func(t *testing.T, c *Client, d *di
 		defer func() { require.NoError(t, own.Close()) }()
 		d := &distance{roundTrip: 10 * time.Millisecond}
 		own.AddHook(d)
-		test(t, NewClient(own), d)
+		test(t, newCaller(own, "delayq"), d)
 	})
 }
 
 // enqueueOften has callers that start a millisecond apart and enqueue one job after the other. It
 // returns how long the last calls of all callers took.
-func enqueueOften(t *testing.T, c *Client, topic string, callers, calls int) (last []time.Duration) {
+func enqueueOften(t *testing.T, c *caller, topic string, callers, calls int) (last []time.Duration) {
 	t.Helper()
 	for range 3 { // then the client knows the distance
-		_, err := c.Enqueue(t.Context(), topic, "", nil)
-		require.NoError(t, err)
+		require.NoError(t, c.do(t.Context(), job{}.store(t, topic, rand.Text())))
 	}
 	last = make([]time.Duration, callers)
 	var wg sync.WaitGroup
@@ -195,7 +194,7 @@ func enqueueOften(t *testing.T, c *Client, topic string, callers, calls int) (la
 			time.Sleep(time.Duration(i) * time.Millisecond)
 			for range calls {
 				began := time.Now()
-				if _, err := c.Enqueue(t.Context(), topic, "", nil); err != nil {
+				if err := c.do(t.Context(), job{}.store(t, topic, rand.Text())); err != nil {
 					t.Error(err)
 				}
 				last[i] = time.Since(began)
@@ -208,7 +207,7 @@ func enqueueOften(t *testing.T, c *Client, topic string, callers, calls int) (la
 
 // Far from Redis no caller waits for a flight that it has missed: each call takes one round trip.
 func TestCommitFarFromRedis(t *testing.T) {
-	far(t, 2*mostFlights, func(t *testing.T, c *Client, d *distance) {
+	far(t, 2*MostFlights, func(t *testing.T, c *caller, d *distance) {
 		for _, took := range enqueueOften(t, c, "topic", 10, 20) {
 			require.Equal(t, d.roundTrip, took)
 		}
@@ -218,7 +217,7 @@ func TestCommitFarFromRedis(t *testing.T) {
 
 // The flights of all topics together leave half of the pool to other calls.
 func TestFlightsOfAllTopicsShareThePool(t *testing.T) {
-	far(t, 8, func(t *testing.T, c *Client, d *distance) {
+	far(t, 8, func(t *testing.T, c *caller, d *distance) {
 		enqueueOften(t, c, "topic", 10, 20)
 		require.Equal(t, 4, d.upMost)
 		d.upMost = 0
@@ -229,6 +228,6 @@ func TestFlightsOfAllTopicsShareThePool(t *testing.T) {
 		wg.Wait()
 		require.LessOrEqual(t, d.upMost, 4+2)
 		synctest.Wait()
-		require.Zero(t, c.commits.air.up.Load())
+		require.Zero(t, c.air.up.Load())
 	})
 }

@@ -1,4 +1,4 @@
-package delayq
+package commit
 
 import (
 	"context"
@@ -10,9 +10,9 @@ import (
 )
 
 const (
-	// rowsReceipt is how long the receipts of a plan are kept. A plan that is sent again later than
+	// RowsReceipt is how long the receipts of a plan are kept. A plan that is sent again later than
 	// that can make a job twice.
-	rowsReceipt = 7 * 24 * time.Hour
+	RowsReceipt = 7 * 24 * time.Hour
 
 	// rowsJobs and rowsBytes bound a call. A plan that is sent again must be divided as before, so
 	// these numbers belong to the format of a plan.
@@ -20,33 +20,33 @@ const (
 	rowsBytes = 1 << 20
 )
 
-// sendPlan carries out the operations of one topic that a plan holds. size returns how many bytes
+// SendPlan carries out the operations of one topic that a plan holds. size returns how many bytes
 // of an operation count. It returns an error if a call has failed: then the plan is sent again.
 //
 // A call has a series of its own, which its place in the plan names, and the number of the plan. If
 // the plan is sent again, each call finds its receipt, gets its first reply, and so leads to the
 // same next call.
-func (c *commits) sendPlan(ctx context.Context, series string, number uint64, list []*operation, size func(i int) int) error {
-	sizes := make(map[*operation]int, len(list))
+func (c *Groups) SendPlan(ctx context.Context, series string, number uint64, list []*Op, size func(i int) int) error {
+	sizes := make(map[*Op]int, len(list))
 	for i, o := range list {
 		sizes[o] = size(i)
 	}
-	g := c.of(list[0].topic, enqueueKind)
-	defer g.done()
+	g := c.For(list[0].Topic, Enqueue)
+	defer g.Release()
 	calls := 0
 	for waiting := list; len(waiting) > 0; {
-		var next []*operation
+		var next []*Op
 		next, waiting = nextRows(waiting, sizes)
 		for len(next) > 0 {
 			pool := &script.SeriesPool{
 				Base: series + "." + strconv.Itoa(calls) + ".", Floor: number - 1,
-				Kept: "/" + strconv.FormatInt(rowsReceipt.Milliseconds(), 10),
+				Kept: "/" + strconv.FormatInt(RowsReceipt.Milliseconds(), 10),
 			}
 			calls++
 			if failed, _ := g.send(ctx, pool, next); failed != nil && script.Code(failed) != script.CodeWrongType {
 				return c.unsure(failed)
 			}
-			next = slices.DeleteFunc(next, func(o *operation) bool { return o.settled })
+			next = slices.DeleteFunc(next, func(o *Op) bool { return o.settled })
 		}
 	}
 	return nil
@@ -54,22 +54,22 @@ func (c *commits) sendPlan(ctx context.Context, series string, number uint64, li
 
 // nextRows takes the operations of the next call out of a list: those of one kind, each about
 // another ID that no operation before it is about.
-func nextRows(list []*operation, sizes map[*operation]int) (next, rest []*operation) {
+func nextRows(list []*Op, sizes map[*Op]int) (next, rest []*Op) {
 	seen, bytes := make(map[string]bool), 0
-	kind := (*kind)(nil)
+	kind := (*Kind)(nil)
 	for _, o := range list {
 		if o.settled { // it cannot be sent
 			continue
 		}
 		if kind == nil {
-			kind = o.kind
+			kind = o.Kind
 		}
-		if o.kind != kind || seen[o.id] || len(next) == rowsJobs || len(next) > 0 && bytes+sizes[o] > rowsBytes {
-			seen[o.id] = true
+		if o.Kind != kind || seen[o.ID] || len(next) == rowsJobs || len(next) > 0 && bytes+sizes[o] > rowsBytes {
+			seen[o.ID] = true
 			rest = append(rest, o)
 			continue
 		}
-		seen[o.id] = true
+		seen[o.ID] = true
 		next, bytes = append(next, o), bytes+sizes[o]
 	}
 	return next, rest

@@ -1,4 +1,4 @@
-package delayq
+package commit
 
 import (
 	"cmp"
@@ -15,7 +15,7 @@ import (
 const (
 	// parcelsHeld and parcelsBytes bound the jobs that wait for others of their topics to share a
 	// call.
-	parcelsHeld  = 10 * chunkJobs
+	parcelsHeld  = 10 * ChunkJobs
 	parcelsBytes = 4 * chunkBytes
 
 	// parcelsSent is the most parcels on the conveyor: one in progress and the next one. Earlier
@@ -23,14 +23,14 @@ const (
 	parcelsSent = 2
 )
 
-// A batch is one call about many jobs.
-type batch struct {
-	kind    *kind
+// A Batch is one call about many jobs.
+type Batch struct {
+	kind    *Kind
 	jobs    int
-	report  func(i int, o *operation) error // reads an outcome into the results, and returns its error
-	waiting map[string]*parcel              // by topic
-	queued  int                             // jobs in them
-	bytes   int                             // of their records
+	report  func(i int, o *Op) error // reads an outcome into the results, and returns its error
+	waiting map[string]*parcel       // by topic
+	queued  int                      // jobs in them
+	bytes   int                      // of their records
 	out     *conveyor
 	sent    []*parcel // whose outcome is not in the results yet
 	failed  int
@@ -39,31 +39,31 @@ type batch struct {
 
 // A parcel is jobs of one topic that are sent together.
 type parcel struct {
-	list  []*operation
+	list  []*Op
 	index []int // of the results
 	bytes int
 }
 
-// newBatch returns a batch of calls of one kind. It must be closed.
-func (c *commits) newBatch(ctx context.Context, k *kind, jobs int, report func(int, *operation) error) *batch {
-	return &batch{kind: k, jobs: jobs, report: report, waiting: make(map[string]*parcel), out: c.newConveyor(ctx, jobs)}
+// NewBatch returns a batch of calls of one kind. It must be closed.
+func (c *Groups) NewBatch(ctx context.Context, k *Kind, jobs int, report func(int, *Op) error) *Batch {
+	return &Batch{kind: k, jobs: jobs, report: report, waiting: make(map[string]*parcel), out: c.newConveyor(ctx, jobs)}
 }
 
-// close waits until nothing of the batch is on its way.
-func (b *batch) close() { b.out.close() }
+// Close waits until nothing of the batch is on its way.
+func (b *Batch) Close() { b.out.close() }
 
-// put adds an operation, and sends parcels that are complete.
-func (b *batch) put(i int, o *operation) {
-	p := b.waiting[o.topic]
+// Put adds an operation, and sends parcels that are complete.
+func (b *Batch) Put(i int, o *Op) {
+	p := b.waiting[o.Topic]
 	if p == nil {
 		p = &parcel{}
-		b.waiting[o.topic] = p
+		b.waiting[o.Topic] = p
 	}
 	size := o.size()
 	p.list, p.index = append(p.list, o), append(p.index, i)
 	p.bytes, b.queued, b.bytes = p.bytes+size, b.queued+1, b.bytes+size
 	switch {
-	case len(p.list) == chunkJobs, p.bytes >= chunkBytes:
+	case len(p.list) == ChunkJobs, p.bytes >= chunkBytes:
 		b.send(p)
 	case b.queued >= parcelsHeld, b.bytes >= parcelsBytes:
 		b.sendAll()
@@ -71,14 +71,14 @@ func (b *batch) put(i int, o *operation) {
 }
 
 // sendAll sends all waiting parcels.
-func (b *batch) sendAll() {
+func (b *Batch) sendAll() {
 	for _, p := range b.waiting {
 		b.send(p)
 	}
 }
 
-func (b *batch) send(p *parcel) {
-	delete(b.waiting, p.list[0].topic)
+func (b *Batch) send(p *parcel) {
+	delete(b.waiting, p.list[0].Topic)
 	b.queued, b.bytes = b.queued-len(p.list), b.bytes-p.bytes
 	b.sent = append(b.sent, p)
 	b.out.send(p.list)
@@ -86,21 +86,24 @@ func (b *batch) send(p *parcel) {
 }
 
 // collect reads the outcomes of all sent parcels except the last n, and drops their records.
-func (b *batch) collect(n int) {
+func (b *Batch) collect(n int) {
 	for len(b.sent) > n {
 		p := b.sent[0]
 		b.sent = slices.Delete(b.sent, 0, 1)
 		for i, o := range p.list {
-			b.outcome(p.index[i], o)
+			b.Fail(b.report(p.index[i], o))
 		}
 	}
 }
 
-// outcome records the outcome of an operation.
-func (b *batch) outcome(i int, o *operation) { b.fail(b.report(i, o)) }
+// Refuse reports an operation that is not sent, because its caller has found a fault in it.
+func (b *Batch) Refuse(i int, o *Op, err error) {
+	o.Settle(err)
+	b.Fail(b.report(i, o))
+}
 
-// fail counts a failed job, and keeps the first errors.
-func (b *batch) fail(err error) {
+// Fail counts a failed job, and keeps the first errors.
+func (b *Batch) Fail(err error) {
 	if err == nil {
 		return
 	}
@@ -109,34 +112,34 @@ func (b *batch) fail(err error) {
 	}
 }
 
-// finish sends what waits and returns the error of the batch.
-func (b *batch) finish() error {
+// Finish sends what waits and returns the error of the batch.
+func (b *Batch) Finish() error {
 	b.sendAll()
 	b.out.close()
 	b.collect(0)
 	if b.failed == 0 {
 		return nil
 	}
-	return fmt.Errorf("%s batch: %d of %d jobs failed: %w", b.kind.name, b.failed, b.jobs, errors.Join(b.first...))
+	return fmt.Errorf("%s batch: %d of %d jobs failed: %w", b.kind.Name, b.failed, b.jobs, errors.Join(b.first...))
 }
 
 // A conveyor sends the jobs of a batch while the next ones are prepared. It has its own goroutine,
 // unless there are few jobs.
 type conveyor struct {
-	all    *commits
-	ctx    context.Context   // of the batch
-	lists  chan []*operation // nil: there is no goroutine
-	done   chan struct{}     // closed when the goroutine has exited
-	close  func()            // waits until all jobs are sent
-	silent error             // why no more jobs are sent
+	all    *Groups
+	ctx    context.Context // of the batch
+	lists  chan []*Op      // nil: there is no goroutine
+	done   chan struct{}   // closed when the goroutine has exited
+	close  func()          // waits until all jobs are sent
+	silent error           // why no more jobs are sent
 }
 
-func (c *commits) newConveyor(ctx context.Context, jobs int) *conveyor {
+func (c *Groups) newConveyor(ctx context.Context, jobs int) *conveyor {
 	o := &conveyor{all: c, ctx: ctx, close: func() {}}
-	if jobs <= chunkJobs {
+	if jobs <= ChunkJobs {
 		return o
 	}
-	o.lists, o.done = make(chan []*operation, 1), make(chan struct{})
+	o.lists, o.done = make(chan []*Op, 1), make(chan struct{})
 	o.close = sync.OnceFunc(func() {
 		close(o.lists)
 		<-o.done
@@ -148,7 +151,7 @@ func (c *commits) newConveyor(ctx context.Context, jobs int) *conveyor {
 // start starts the goroutine of a conveyor. If a hook of the caller's go-redis client ends it, the
 // jobs in progress get an error, and another goroutine continues with the next ones.
 func (o *conveyor) start() {
-	var list []*operation
+	var list []*Op
 	contain.Launch(nil, func() {
 		for list = range o.lists {
 			o.forward(list)
@@ -161,7 +164,7 @@ func (o *conveyor) start() {
 }
 
 // send stores jobs of one topic. Their outcomes are set after close.
-func (o *conveyor) send(list []*operation) {
+func (o *conveyor) send(list []*Op) {
 	if o.lists == nil {
 		o.forward(list)
 		return
@@ -170,16 +173,16 @@ func (o *conveyor) send(list []*operation) {
 }
 
 // forward stores jobs of one topic, unless Redis failed to answer an earlier call.
-func (o *conveyor) forward(list []*operation) {
-	g := o.all.of(list[0].topic, list[0].kind)
-	defer g.done()
+func (o *conveyor) forward(list []*Op) {
+	g := o.all.For(list[0].Topic, list[0].Kind)
+	defer g.Release()
 	o.silent = g.doAll(o.ctx, list, o.silent)
 }
 
 // doAll carries out operations of a batch, chunk by chunk, on series of the client. After a chunk
 // that Redis does not answer it sends no other, because each would wait as long. silent is the
 // error of such a chunk earlier in the batch; doAll returns its new value.
-func (g *commit) doAll(ctx context.Context, list []*operation, silent error) error {
+func (g *Group) doAll(ctx context.Context, list []*Op, silent error) error {
 	for len(list) > 0 {
 		cause := context.Cause(ctx)
 		if cause == nil && silent != nil {
@@ -187,7 +190,7 @@ func (g *commit) doAll(ctx context.Context, list []*operation, silent error) err
 		}
 		if cause != nil {
 			for _, o := range list {
-				o.settle(cause)
+				o.Settle(cause)
 			}
 			break
 		}
@@ -195,12 +198,12 @@ func (g *commit) doAll(ctx context.Context, list []*operation, silent error) err
 		n := chunkLen(list, g.gets)
 		g.mu.Unlock()
 		sent := list[:n]
-		failed, unconfirmed := g.send(ctx, g.all.series, sent)
+		failed, unconfirmed := g.send(ctx, g.all.Series, sent)
 		if err := cmp.Or(failed, unconfirmed); err != nil && script.Away(err) {
 			silent = fmt.Errorf("not sent, because Redis did not answer an earlier chunk: %w", err)
 		}
 		list = list[n:]
-		if open := slices.DeleteFunc(slices.Clone(sent), func(o *operation) bool { return o.settled }); len(open) > 0 {
+		if open := slices.DeleteFunc(slices.Clone(sent), func(o *Op) bool { return o.settled }); len(open) > 0 {
 			list = append(open, list...)
 		}
 	}

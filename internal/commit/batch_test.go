@@ -1,0 +1,101 @@
+package commit
+
+import (
+	"context"
+	"fmt"
+	"testing"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/delayq/delayq/internal/redistest"
+	"github.com/delayq/delayq/internal/script"
+)
+
+// errorsOf returns a report that notes the errors of a batch.
+func errorsOf(errs []error) func(i int, o *Op) error {
+	return func(i int, o *Op) error {
+		errs[i] = o.Err
+		return o.Err
+	}
+}
+
+// A batch holds no records but those that are on their way.
+func TestBatchHoldsNoSecondCopy(t *testing.T) {
+	for name, topics := range map[string]int{"one topic": 1, "many topics": 3000} {
+		t.Run(name, func(t *testing.T) {
+			rdb := redis.NewClient(&redis.Options{})
+			defer func() { require.NoError(t, rdb.Close()) }()
+			c, reported := newCaller(rdb, "delayq"), 0
+			b := c.NewBatch(t.Context(), Enqueue, 100_000, func(int, *Op) error { reported++; return nil })
+			b.Close()
+			sent := 0
+			b.out = &conveyor{all: c.Groups, ctx: t.Context(), lists: make(chan []*Op, 1), done: make(chan struct{})}
+			taken := make(chan struct{})
+			go func() {
+				defer close(taken)
+				for list := range b.out.lists {
+					sent += len(list)
+					for _, o := range list {
+						o.answer(1, script.LetterStored)
+					}
+				}
+			}()
+			most := 0
+			for i := range b.jobs {
+				b.Put(i, job{payload: make([]byte, 100)}.store(t, fmt.Sprint("topic", i%topics), fmt.Sprint(i)))
+				held := b.queued
+				for _, p := range b.sent {
+					held += len(p.list)
+				}
+				most = max(most, held)
+			}
+			b.sendAll()
+			close(b.out.lists)
+			<-taken
+			b.collect(0)
+			require.Equal(t, b.jobs, sent)
+			require.Equal(t, b.jobs, reported)
+			require.Zero(t, b.failed)
+			require.LessOrEqual(t, most, parcelsHeld+(parcelsSent+1)*ChunkJobs)
+		})
+	}
+}
+
+// Large payloads are sent before they are many.
+func TestBatchHoldsFewBytes(t *testing.T) {
+	t.Parallel()
+	redistest.Each(t, func(t *testing.T, rdb redis.UniversalClient) {
+		c := newCaller(rdb, redistest.Prefix(t))
+		errs := make([]error, 60)
+		b := c.NewBatch(t.Context(), Enqueue, len(errs), errorsOf(errs))
+		defer b.Close()
+		for i := range errs {
+			b.Put(i, job{payload: make([]byte, 300<<10)}.store(t, fmt.Sprint("topic", i%30), fmt.Sprint(i)))
+			require.Less(t, b.bytes, parcelsBytes)
+		}
+		require.NoError(t, b.Finish())
+		require.Equal(t, make([]error, len(errs)), errs)
+	})
+}
+
+// A batch whose context is done sends nothing more.
+func TestBatchIsLeft(t *testing.T) {
+	t.Parallel()
+	redistest.Each(t, func(t *testing.T, rdb redis.UniversalClient) {
+		c := newCaller(rdb, redistest.Prefix(t))
+		ctx, cancel := context.WithCancel(t.Context())
+		errs := make([]error, 2)
+		b := c.NewBatch(ctx, Enqueue, len(errs), errorsOf(errs))
+		defer b.Close()
+		b.Put(0, job{payload: make([]byte, chunkBytes)}.store(t, "topic", "sent"))
+		b.Put(1, job{}.store(t, "topic", "left"))
+		cancel()
+		err := b.Finish()
+		require.ErrorIs(t, err, context.Canceled)
+		require.ErrorContains(t, err, "enqueue batch: 1 of 2 jobs failed: ")
+		require.NoError(t, errs[0])
+		require.ErrorContains(t, errs[1], `enqueue topic "topic" job "left": `)
+		require.Equal(t, []string{"sent"}, rdb.HKeys(t.Context(), script.NewKeys(c.Prefix, "topic").Pool).Val())
+	})
+}

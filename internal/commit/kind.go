@@ -1,0 +1,163 @@
+package commit
+
+import (
+	"cmp"
+	"strconv"
+	"strings"
+
+	"github.com/delayq/delayq/internal/record"
+	"github.com/delayq/delayq/internal/script"
+)
+
+// A Kind is one of the calls that share flights. One call of its script carries many operations.
+type Kind struct {
+	Name   string // in errors
+	Script *script.Script
+	which  func(list []*Op) *script.Script // if not always script
+	reads  bool                            // it writes nothing, so that its outcome is never unknown
+
+	// words returns the arguments before those of the jobs, without the number of the call.
+	words func(g *Group) []any
+	// job appends the arguments about one job; nil: its ID.
+	job func(args []any, o *Op) []any
+	// read settles operations by the reply of the script. It leaves out those that the script has
+	// left for another call.
+	read func(g *Group, list []*Op, r script.Reply)
+}
+
+// kinds lists all, those with large replies last.
+var kinds = []*Kind{Enqueue, Cancel, Delete, Reschedule, Revive, Bury, Get}
+
+// The kinds of calls.
+var (
+	Enqueue = &Kind{
+		Name: "enqueue", Script: script.Enqueue, read: readEnqueued,
+		which: func(list []*Op) *script.Script {
+			which := script.Enqueue
+			for _, o := range list {
+				switch {
+				case o.Fresh.Replace != ReplaceNone:
+					return script.Replace
+				case o.Fresh.Opts.Key != "":
+					which = script.EnqueueKeyed
+				}
+			}
+			return which
+		},
+		words: func(g *Group) []any { return g.words },
+		job: func(args []any, o *Op) []any {
+			return append(args, &o.ID, &o.Fresh.Head, &o.Fresh.Tail, &o.Fresh.When)
+		},
+	}
+	Cancel = &Kind{
+		Name: "cancel", Script: script.Cancel, read: readStates,
+		words: func(g *Group) []any { return g.words[1:] },
+		job:   func(args []any, o *Op) []any { return append(args, &o.ID, &o.Known) },
+	}
+	Delete = &Kind{
+		Name: "delete", Script: script.Delete, read: readStates,
+		words: func(*Group) []any { return nil },
+		job:   func(args []any, o *Op) []any { return append(args, &o.ID, &o.Known) },
+	}
+	Reschedule = &Kind{
+		Name: "reschedule", Script: script.Reschedule, read: readRescheduled,
+		words: func(g *Group) []any { return g.words },
+		job: func(args []any, o *Op) []any {
+			return append(args, &o.ID, &o.Move.When, o.Move.Known.Nonce, o.Move.Known.Expires(), &o.Known)
+		},
+	}
+	Revive = &Kind{
+		Name: "revive", Script: script.Revive, read: readStates,
+		words: func(g *Group) []any { return g.words },
+		job:   func(args []any, o *Op) []any { return append(args, &o.ID, cmp.Or(o.When, "+0"), &o.Known) },
+	}
+	Bury = &Kind{
+		Name: "bury", Script: script.BuryWaiting, read: readStates,
+		words: func(*Group) []any { return nil },
+		job:   func(args []any, o *Op) []any { return append(args, &o.ID, &o.Reason, &o.Known) },
+	}
+	Get = &Kind{
+		Name: "get", Script: script.Get, read: readRows, reads: true,
+		words: func(*Group) []any { return []any{script.CallBytes, -1} },
+	}
+)
+
+// settleRows settles operations by the letters of a reply, those that it has room for.
+func settleRows(list []*Op, r script.Reply) {
+	letters := r.Text(2)
+	for i, o := range list[:min(len(list), len(letters))] {
+		o.answer(r.Now(), letters[i])
+	}
+}
+
+// readStates settles operations that the script answers with a letter.
+func readStates(_ *Group, list []*Op, r script.Reply) { settleRows(list, r) }
+
+// readEnqueued settles the operations of an enqueue.
+func readEnqueued(_ *Group, list []*Op, r script.Reply) {
+	letters, since := r.Text(2), strings.Fields(r.Text(3))
+	for i, o := range list {
+		letter := byte(script.LetterStored)
+		if i < len(letters) {
+			letter = letters[i]
+		}
+		if letter == script.LetterDead && len(since) > 0 {
+			o.Since, _ = strconv.ParseInt(since[0], 10, 64) // the script has written it
+			since = since[1:]
+		}
+		o.answer(r.Now(), letter)
+	}
+}
+
+// mostAsked is how often a reschedule asks for the expiry of a job, which may be replaced in
+// between.
+const mostAsked = 10
+
+// readRescheduled settles the operations of a reschedule. If a job can expire, the operation is
+// left for another call that has its expiry.
+func readRescheduled(_ *Group, list []*Op, r script.Reply) {
+	letters, heads := r.Text(2), r.List(3).Texts()
+	for i, o := range list[:min(len(list), len(letters))] {
+		if letters[i] != script.LetterExpires {
+			o.answer(r.Now(), letters[i])
+			continue
+		}
+		head := ""
+		if len(heads) > 0 {
+			head, heads = heads[0], heads[1:]
+		}
+		o.learn(head)
+	}
+}
+
+// learn reads the expiry of a job that is to be rescheduled. An empty head is that of a job that is
+// gone or of one that the reply had no room for.
+func (o *Op) learn(head string) {
+	if o.Move.asked++; o.Move.asked == mostAsked {
+		o.Settle(script.ErrReply)
+		return
+	}
+	o.Move.Known = record.Job{}
+	if head == "" {
+		return
+	}
+	known, err := record.DecodeMeta(head)
+	if err != nil {
+		o.Settle(err)
+		return
+	}
+	o.Move.Known = known
+}
+
+// readRows settles the operations of a get.
+func readRows(g *Group, list []*Op, r script.Reply) {
+	covered := min(len(r.List(2)), len(list))
+	g.covered(covered, len(list))
+	for i, o := range list[:covered] {
+		o.Row = make([]string, len(r)-2)
+		for column := range o.Row {
+			o.Row[column] = r.List(2 + column).Text(i)
+		}
+		o.answer(r.Now(), 0)
+	}
+}

@@ -1,0 +1,77 @@
+package commit
+
+import (
+	"fmt"
+
+	"github.com/delayq/delayq/internal/record"
+	"github.com/delayq/delayq/internal/script"
+)
+
+// An Op is one call of a client about one job, an operation on its way to Redis.
+type Op struct {
+	Kind      *Kind
+	Topic, ID string
+	Fresh     *Fresh // of an enqueue
+	Move      *Move  // of a reschedule
+	Known     string // how the caller knows the job, as lua/prelude/expect.lua reads it; empty: any job
+	When      string // of a revive: due time for the script; empty: now
+	Reason    string // of a bury
+
+	done chan struct{} // receives one value when the operation is settled; nil: nobody waits
+	sent bool          // guarded by Group.mu: it is too late to take it out of pending
+	left bool          // guarded by Group.mu: its caller does not wait any more
+
+	settled     bool     // the rest is the outcome, for the caller once its call has returned
+	Err         error    // why Redis has not said how the call has ended
+	Now         int64    // Redis's clock when it was carried out
+	Letter      byte     // what the script says of the job
+	Since       int64    // of a job that is dead and has the ID of an enqueue: when it was buried, Unix ms
+	Row         []string // of a get: the columns of the job
+	Unconfirmed error    // of an enqueue: too few replicas have confirmed it
+}
+
+// Fresh is the job that an enqueue stores.
+type Fresh struct {
+	Nonce      record.Nonce
+	Head, Tail string // of the record
+	When       string // due time for the script, and what the job replaces
+	Opts       record.Options
+	Replace    Replacing
+}
+
+// A Move is what a reschedule changes.
+type Move struct {
+	When  string // due time for the script
+	Due   record.Options
+	Known record.Job // of a job that can expire: what the script has returned
+	asked int        // how often it has returned that
+}
+
+// Place returns where an error of the operation occurred.
+func (o *Op) Place() script.Place {
+	return script.Place{Call: o.Kind.Name, Topic: o.Topic, Job: o.ID}
+}
+
+// Settle ends an operation with an error.
+func (o *Op) Settle(err error) { o.Err, o.settled = o.Place().At(err), true }
+
+// answer ends an operation with what the script says of its job.
+func (o *Op) answer(now int64, letter byte) {
+	o.Now, o.Letter, o.settled = now, letter, true
+}
+
+// unsure returns the error of an operation that was sent and that Redis has not answered.
+func (o *Op) unsure(cause error) error {
+	if o.Kind.reads {
+		return cause
+	}
+	return fmt.Errorf("%w: %w", script.ErrUnknown, cause)
+}
+
+// size returns how many bytes count towards those of a call.
+func (o *Op) size() int {
+	if o.Fresh == nil {
+		return len(o.Reason)
+	}
+	return len(o.Fresh.Tail)
+}
