@@ -660,9 +660,9 @@ func proseGo(t *testing.T) map[string]*ast.File {
 
 // proseParts are the packages that the library consists of, besides this one.
 var proseParts = []string{
-	"internal/commit", "internal/contain", "internal/doctor", "internal/fire", "internal/link", "internal/loop",
-	"internal/record", "internal/run", "internal/schedule", "internal/script", "internal/serve", "internal/settle",
-	"internal/workers",
+	"internal/commit", "internal/contain", "internal/doctor", "internal/explain", "internal/fire", "internal/link",
+	"internal/loop", "internal/record", "internal/run", "internal/schedule", "internal/script", "internal/serve",
+	"internal/settle", "internal/workers",
 }
 
 // proseLibrary is proseGo with the files of proseParts, by path.

@@ -11,8 +11,10 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/delayq/delayq/internal/commit"
+	"github.com/delayq/delayq/internal/explain"
 	"github.com/delayq/delayq/internal/record"
 	"github.com/delayq/delayq/internal/script"
+	"github.com/delayq/delayq/internal/serve"
 )
 
 // An Explanation says why a job is not running, or that it is. [Inspector.Explain] returns it.
@@ -165,9 +167,6 @@ type Reason struct {
 	Used, Limit int64
 }
 
-// explainLook is how many entries of ready Explain searches for the job.
-const explainLook = 10_000
-
 // Explain says why a job is not running: a verdict in one sentence, and every reason that holds. A
 // job that does not exist has the verdict of [ReasonNotFound]; that is no error.
 //
@@ -190,51 +189,46 @@ func (i *Inspector) Explain(ctx context.Context, topic, id string) (*Explanation
 	if err != nil {
 		return nil, place.At(err)
 	}
-	e := &Explanation{Job: c.info, Reasons: c.reasons(), At: c.at}
-	for n := range e.Reasons {
-		e.Reasons[n].Text = sentence(e.Reasons[n].clause(c.at))
+	verdict, reasons := c.Explain()
+	e := &Explanation{Verdict: verdict, Job: c.info, At: c.At}
+	for n := range reasons {
+		e.Reasons = append(e.Reasons, c.reason(&reasons[n]))
 	}
-	e.Verdict = e.verdict(c)
 	return e, nil
 }
 
-// circumstances are what decides whether a job runs.
+// reason returns a reason as Explain returns it.
+func (c *circumstances) reason(r *explain.Reason) Reason {
+	to := Reason{
+		Code: ReasonCode(r.Code), Text: r.Text, Since: r.Since, Until: r.Until, By: r.By, Because: r.Because, Action: r.Action,
+		Attempt: r.Attempt, Snoozes: r.Snoozes, Server: r.Server, Host: r.Host, Servers: r.Servers, Others: r.Others,
+		Workers: r.Workers, Running: r.Running, Job: r.Job, For: r.For, Ahead: r.Ahead, More: r.More, Keys: r.Keys,
+		PerSecond: r.PerSecond, Wait: r.Wait, LoopAge: r.LoopAge, Finding: FindingKind(r.Finding), Refusal: r.Refusal,
+		Used: r.Used, Limit: r.Limit,
+	}
+	if r.Error != nil {
+		to.Error = &c.info.Errors[len(c.info.Errors)-1]
+	}
+	switch to.Code {
+	case ReasonTopicRate:
+		to.Rate = c.rate
+	case ReasonKeyRate:
+		to.Rate = c.keyRate
+	}
+	return to
+}
+
+// circumstances are the facts of a job, with what they were read from.
 type circumstances struct {
-	id      string
-	at      time.Time
-	info    *JobInfo    // nil: there is no such job
-	revived bool        // its expiry no longer applies
-	finding FindingKind // the damage that concerns the job
-
-	pauses  []PauseInfo
-	hold    restraint
-	ahead   int64     // -1: unknown
-	before  int64     // in its lane; -1: it is not in one
-	keys    int64     // in the round
-	paused  bool      // its key
-	until   time.Time // the end of the hold of its key
-	parked  time.Time // when its key gets a turn, because one of its limits is reached
-	running int64     // jobs of its key that count for its limits
-	ration  KeyLimits // the limits in force for its key
-	blocker string    // the job that its key waits for; empty: none
-	blocked time.Time // the due time of that job; zero: it is dead
-	gather  time.Time // until when jobs of all keys are gathered
-	whole   bool      // ahead is -1 only if the job is not there
-	rank    int64     // in the bucket
-	leased  int64
-
-	takers, draining, others []ServerInfo // live servers, the first two of the topic
-	last                     *ServerInfo  // the last one of the topic that is gone
-	status                   func(ServerInfo) TopicStatus
-
-	acts  []AuditEntry // about this job, the newest first
-	redis map[string]string
+	explain.Facts
+	info          *JobInfo // nil: there is no such job
+	rate, keyRate Rate     // of the topic and of the key
 }
 
 // circumstances reads them.
 func (i *Inspector) circumstances(ctx context.Context, topic, id string) (*circumstances, error) {
 	k := script.NewKeys(i.o.prefix, topic)
-	call := script.NewCall(script.Explain, topic, 1, k.Of(script.Explain, ""), []any{id, recordHead, explainLook})
+	call := script.NewCall(script.Explain, topic, 1, k.Of(script.Explain, ""), []any{id, recordHead, explain.Look})
 	first := redis.NewScanCmd(ctx, nil, "hscan", script.ServersKey(i.o.prefix), 0, "count", script.HeartbeatsPage)
 	i.scripts.DoWith(ctx, []*script.Call{call}, first)
 	if call.Err != nil {
@@ -247,11 +241,16 @@ func (i *Inspector) circumstances(ctx context.Context, topic, id string) (*circu
 	c := readCircumstances(topic, id, call.Reply)
 	c.serve(topic, servers)
 	if c.info == nil {
-		if c.acts, err = i.actsAbout(ctx, topic, id); err != nil {
+		acts, err := i.actsAbout(ctx, topic, id)
+		if err != nil {
 			return nil, err
 		}
+		for _, a := range acts {
+			cancels := a.Action == commit.Cancel.Name && a.Count > 0 // 0: its outcome is unknown
+			c.Acts = append(c.Acts, explain.Act{By: a.Actor, Action: a.Action, At: a.At, Cancels: cancels})
+		}
 	}
-	if c.info == nil || c.late() {
+	if c.info == nil || c.Late() {
 		node, err := i.node(ctx, k.Pool)
 		if err != nil {
 			return nil, err
@@ -260,9 +259,9 @@ func (i *Inspector) circumstances(ctx context.Context, topic, id string) (*circu
 		if err != nil && !script.Answered(err) {
 			return nil, err
 		}
-		c.redis = script.ParseInfo(told)
+		c.Redis = script.ParseInfo(told)
 		if _, many := i.rdb.(*redis.ClusterClient); many {
-			delete(c.redis, "role") // a client of a Cluster writes to masters, wherever it reads
+			delete(c.Redis, "role") // a client of a Cluster writes to masters, wherever it reads
 		}
 	}
 	return c, nil
@@ -271,65 +270,107 @@ func (i *Inspector) circumstances(ctx context.Context, topic, id string) (*circu
 // readCircumstances reads a reply of the explain script.
 func readCircumstances(topic, id string, r script.Reply) *circumstances {
 	at := func(column int) string { return r.Text(2 + column) }
-	c := &circumstances{id: id, at: msTime(r.Now()), info: readJobInfo(topic, id, recordHead, at)}
+	now := msTime(r.Now())
+	c := &circumstances{info: readJobInfo(topic, id, recordHead, at)}
+	c.ID, c.At = id, now
 	moved, _ := record.DecodeMoved(at(script.ColumnMoved))
-	c.revived = moved.Revived
+	c.Job = c.info.fact(moved.Revived)
 	for _, p := range record.DecodePauses(r.Text(11), r.Now()) {
-		c.pauses = append(c.pauses, PauseInfo{By: p.By, Reason: p.Reason, Since: msTime(p.Since), Until: orZero(p.Until)})
+		c.Pauses = append(c.Pauses, explain.Pause{By: p.By, Because: p.Reason, Since: msTime(p.Since), Until: orZero(p.Until)})
 	}
-	c.hold = readHold(r.List(16), r.Now())
-	if _, c.gather = keyHold(r.List(16).Text(5)); c.gather.Before(c.at) {
-		c.gather = time.Time{}
+	hold := readHold(r.List(16), r.Now())
+	c.Hold = explain.Hold{Until: hold.until, By: hold.by, Because: hold.reason}
+	c.Limits, c.rate, c.Next = limitsFact(hold.limits.Running, hold.limits.Rate), hold.limits.Rate, hold.next
+	if _, c.Gather = keyHold(r.List(16).Text(5)); c.Gather.Before(now) {
+		c.Gather = time.Time{}
 	}
-	c.ahead, c.whole, c.rank, c.leased = r.Number(12), r.Number(13) == 1, r.Number(14), r.Number(15)
-	c.before, c.keys = r.Number(17), r.Number(18)
-	c.paused, c.until = keyHold(r.Text(19))
+	c.Ahead, c.Whole, c.Rank, c.Leased = r.Number(12), r.Number(13) == 1, r.Number(14), r.Number(15)
+	c.Before, c.Keys = r.Number(17), r.Number(18)
+	c.KeyPaused, c.KeyHeld = keyHold(r.Text(19))
 	if limit := r.List(20); len(limit) >= 3 {
-		_, c.parked = keyHold(limit.Text(0))
-		c.running = limit.Number(1)
-		c.ration = decodeKeyLimits(limit.Text(2)).or(c.hold.limits)
-		c.blocker = limit.Text(3)
-		_, c.blocked = keyHold(limit.Text(4))
+		_, c.Parked = keyHold(limit.Text(0))
+		c.KeyRunning = limit.Number(1)
+		ration := decodeKeyLimits(limit.Text(2)).or(hold.limits)
+		c.Ration, c.keyRate = limitsFact(ration.Running, ration.Rate), ration.Rate
+		c.Blocker = limit.Text(3)
+		_, c.Blocked = keyHold(limit.Text(4))
 	}
 	switch {
 	case at(script.ColumnRecord) == "" && at(script.ColumnBucket)+at(script.ColumnLease)+at(script.ColumnDead) != "":
-		c.finding = FindingNoRecord
-	case c.is(StateReady) && c.ahead < 0 && c.before < 0 && c.whole:
-		c.finding = FindingNoPlace
+		c.Finding = string(FindingNoRecord)
+	case c.info != nil && c.info.State == StateReady && c.Ahead < 0 && c.Before < 0 && c.Whole:
+		c.Finding = string(FindingNoPlace)
 	}
 	return c
 }
 
-// is reports whether the job is in a state.
-func (c *circumstances) is(s State) bool { return c.info != nil && c.info.State == s }
+// fact returns what an explanation needs of a job; nil if there is no job.
+func (info *JobInfo) fact(revived bool) *explain.Job {
+	if info == nil {
+		return nil
+	}
+	job := &explain.Job{
+		State: string(info.State), Due: info.Due, DueReason: string(info.DueReason), Attempt: info.Attempt, Snoozes: info.Snoozes,
+		Revived: revived, EnqueuedAt: info.EnqueuedAt, LeaseEnd: info.LeaseEnd, BuriedAt: info.BuriedAt, FinishedAt: info.FinishedAt,
+		KeptUntil: info.KeptUntil, ExpireAt: info.ExpireAt,
+	}
+	if n := len(info.Errors); n > 0 {
+		last := &info.Errors[n-1]
+		job.LastError = &explain.Failure{At: last.At, Kind: string(last.Kind), Message: last.Message}
+	}
+	return job
+}
 
-// lapsed reports whether the lease of the job is over.
-func (c *circumstances) lapsed() bool { return c.is(StateRunning) && !c.at.Before(c.info.LeaseEnd) }
-
-// overdue reports whether the job is due and still in the bucket.
-func (c *circumstances) overdue() bool { return c.is(StateScheduled) && !c.at.Before(c.info.Due) }
-
-// late reports whether the job should be running by its due time, and is not.
-func (c *circumstances) late() bool { return c.is(StateReady) || c.overdue() || c.lapsed() }
+// limitsFact returns what an explanation needs of limits.
+func limitsFact(running int, rate Rate) explain.Limits {
+	limits := explain.Limits{Running: running}
+	if rate != (Rate{}) {
+		limits.Rate = rate.String()
+	}
+	return limits
+}
 
 // serve divides the servers.
 func (c *circumstances) serve(topic string, servers []ServerInfo) {
-	c.status = func(s ServerInfo) TopicStatus { return s.Topics[topic] }
+	var last *ServerInfo
 	for n, s := range servers {
 		_, handles := s.Topics[topic]
 		switch {
-		case !s.live(c.at):
-			if handles && (c.last == nil || s.SeenAt.After(c.last.SeenAt)) {
-				c.last = &servers[n]
+		case !s.live(c.At):
+			if handles && (last == nil || s.SeenAt.After(last.SeenAt)) {
+				last = &servers[n]
 			}
 		case !handles:
-			c.others = append(c.others, s)
+			c.Others++
 		case s.State == ServerDraining:
-			c.draining = append(c.draining, s)
+			c.Draining = append(c.Draining, s.fact(topic))
 		default:
-			c.takers = append(c.takers, s)
+			c.Takers = append(c.Takers, s.fact(topic))
 		}
 	}
+	if last != nil {
+		gone := last.fact(topic)
+		c.Last = &gone
+	}
+}
+
+// fact returns what an explanation needs of a server that handles a topic.
+func (s ServerInfo) fact(topic string) explain.Server {
+	does := s.Topics[topic]
+	one := explain.Server{
+		ID: s.ID, Host: s.Host, SeenAt: s.SeenAt, Workers: does.Workers, Capacity: does.capacity(), Running: does.Running,
+		Pool: does.Pool, PoolSize: does.PoolSize, Taken: does.Taken, Within: does.Within,
+	}
+	for _, other := range s.Topics {
+		if other.Pool == does.Pool {
+			one.PoolRunning += other.Running
+		}
+	}
+	one.PromoteAge, one.Promotes = does.Loops[serve.TurnNames[serve.TurnPromote]]
+	for _, job := range does.Longest {
+		one.Longest = append(one.Longest, explain.Run{ID: job.ID, For: job.Running})
+	}
+	return one
 }
 
 // actsAbout returns the acts in the audit that have changed a job. It has none if Redis refuses the

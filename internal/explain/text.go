@@ -1,4 +1,4 @@
-package delayq
+package explain
 
 import (
 	"fmt"
@@ -9,34 +9,33 @@ import (
 	"unicode/utf8"
 )
 
-// verdict returns the verdict: the state of the job and its first reason.
-func (e *Explanation) verdict(c *circumstances) string {
-	if len(e.Reasons) == 0 {
-		workers := c.workers()
-		return fmt.Sprintf("Ready: it is next, and %s of %s workers are free.", grouped(max(0, int64(workers)-c.leased)), grouped(int64(workers)))
+// verdict returns the state of the job and its first reason.
+func (f *Facts) verdict(reasons []Reason) string {
+	if len(reasons) == 0 {
+		workers := f.workers()
+		return fmt.Sprintf("Ready: it is next, and %s of %s workers are free.", grouped(max(0, int64(workers)-f.Leased)), grouped(int64(workers)))
 	}
-	first := &e.Reasons[0]
-	text := first.clause(e.At)
-	if first.Code == ReasonAllBusy && len(e.Reasons) > 1 && (e.Reasons[1].Code == ReasonBehind || e.Reasons[1].Code == ReasonKeyBehind) {
-		text = first.count() + ", and " + e.Reasons[1].clause(e.At)
+	first := &reasons[0]
+	text := first.clause(f.At)
+	if first.Code == AllBusy && len(reasons) > 1 && (reasons[1].Code == Behind || reasons[1].Code == KeyBehind) {
+		text = first.count() + ", and " + reasons[1].clause(f.At)
 	}
-	return c.heading() + ": " + text + "."
+	return f.heading() + ": " + text + "."
 }
 
 // heading returns the state of the job in a word or two.
-func (c *circumstances) heading() string {
+func (f *Facts) heading() string {
 	switch {
-	case c.info == nil:
+	case f.Job == nil:
 		return "Not found"
-	case c.overdue():
+	case f.overdue():
 		return "Due, but not ready"
-	case c.is(StateReady):
+	case f.is(stateReady):
 		return "Ready, but not running"
-	case c.lapsed():
+	case f.lapsed():
 		return "No longer running"
 	}
-	state := string(c.info.State)
-	return strings.ToUpper(state[:1]) + state[1:]
+	return strings.ToUpper(f.Job.State[:1]) + f.Job.State[1:]
 }
 
 // sentence returns a clause as a sentence.
@@ -49,39 +48,39 @@ func sentence(clause string) string {
 func (r *Reason) clause(now time.Time) string {
 	ago := func(t time.Time) string { return span(now.Sub(t)) + " ago" }
 	switch r.Code {
-	case ReasonNotFound:
+	case NotFound:
 		text := "no job has this ID; it was never enqueued, has finished, or was cancelled or dropped"
 		if r.Action != "" {
 			text += fmt.Sprintf("; the last act on record is %q by %q at %s", r.Action, r.By, moment(r.Since))
 		}
 		return text
-	case ReasonCancelled:
+	case Cancelled:
 		return fmt.Sprintf("%q cancelled it at %s, %s", r.By, moment(r.Since), ago(r.Since))
-	case ReasonDueLater:
+	case DueLater:
 		return r.due(now, "it")
-	case ReasonBackingOff:
+	case BackingOff:
 		text := fmt.Sprintf("attempt %d failed", r.Attempt)
 		if r.Error != nil {
 			text += fmt.Sprintf(" %s (%s)", ago(r.Since), r.Error.said())
 		}
 		return text + ", and " + r.due(now, "the next one")
-	case ReasonSnoozed:
+	case Snoozed:
 		return fmt.Sprintf("its handler has snoozed it, %s, and %s", often(r.Snoozes), r.due(now, "it"))
-	case ReasonExpired:
+	case Expired:
 		if now.Before(r.Since) {
 			return "it will be dropped, because it expires at " + moment(r.Since) + ", before it is due"
 		}
 		return fmt.Sprintf("it will be dropped, because it expired at %s, %s", moment(r.Since), ago(r.Since))
-	case ReasonOrphan:
-		if r.Finding == FindingNoRecord {
+	case Orphan:
+		if r.Finding == noRecord {
 			return "the topic has a place for this ID and no record (Repair removes it)"
 		}
 		return "the topic has a record of the job and no place for it (Repair makes it ready)"
-	case ReasonRedisCannotWrite:
+	case RedisCannotWrite:
 		return r.refusal()
-	case ReasonTopicPaused:
+	case TopicPaused:
 		return r.paused()
-	case ReasonTopicHeld:
+	case TopicHeld:
 		text := "the topic is held"
 		if r.By != "" {
 			text += fmt.Sprintf(" by %q", r.By)
@@ -91,18 +90,18 @@ func (r *Reason) clause(now time.Time) string {
 			text += fmt.Sprintf(" (%s)", brief(r.Because))
 		}
 		return text
-	case ReasonTopicLimit:
+	case TopicLimit:
 		return fmt.Sprintf("%s running, and the limit of the topic is %s", jobsAre(int64(r.Running)), grouped(r.Limit))
-	case ReasonTopicRate:
-		return fmt.Sprintf("the rate of the topic (%v) allows the next start at %s, in %s", r.Rate, moment(r.Until), span(r.Until.Sub(now)))
-	case ReasonNoServer:
+	case TopicRate:
+		return fmt.Sprintf("the rate of the topic (%s) allows the next start at %s, in %s", r.Rate, moment(r.Until), span(r.Until.Sub(now)))
+	case NoServer:
 		return r.noServer(now)
-	case ReasonDraining:
+	case Draining:
 		if r.Servers == 1 {
 			return "the only server of the topic is stopping and takes no more jobs"
 		}
 		return fmt.Sprintf("all %d servers of the topic are stopping and take no more jobs", r.Servers)
-	case ReasonNotPromoted:
+	case NotPromoted:
 		text := fmt.Sprintf("it was due at %s, %s, and no server has made it ready", moment(r.Since), ago(r.Since))
 		if r.Ahead > 0 {
 			text += fmt.Sprintf("; %s due before it", jobsAre(r.Ahead))
@@ -111,34 +110,34 @@ func (r *Reason) clause(now time.Time) string {
 			text += "; a server last tried to promote " + span(r.LoopAge) + " ago"
 		}
 		return text
-	case ReasonAllBusy:
+	case AllBusy:
 		text := r.count()
 		if r.Job != "" {
 			text += fmt.Sprintf(", the longest of them for %[3]s with job %[1]q on %[2]s", r.Job, r.server(), span(r.For))
 		}
 		return text
-	case ReasonPoolBusy:
+	case PoolBusy:
 		return fmt.Sprintf("all %s workers of the topic's pool are busy, some of them with other topics", grouped(int64(r.Workers)))
-	case ReasonKeyPaused:
+	case KeyPaused:
 		return "its key is paused"
-	case ReasonKeyHeld:
+	case KeyHeld:
 		return fmt.Sprintf("its key is held until %s, in %s", moment(r.Until), span(r.Until.Sub(now)))
-	case ReasonKeyLimit:
+	case KeyLimit:
 		text := "1 job of its key is"
 		if r.Running > 1 {
 			text = grouped(int64(r.Running)) + " jobs of its key are"
 		}
 		return text + " running, and the limit of the key is " + grouped(r.Limit)
-	case ReasonKeyRate:
-		return fmt.Sprintf("the rate of its key (%v) allows the next start at %s, in %s", r.Rate, moment(r.Until), span(r.Until.Sub(now)))
-	case ReasonKeyBlocked:
+	case KeyRate:
+		return fmt.Sprintf("the rate of its key (%s) allows the next start at %s, in %s", r.Rate, moment(r.Until), span(r.Until.Sub(now)))
+	case KeyBlocked:
 		if r.Until.IsZero() {
 			return fmt.Sprintf("job %q of its key is dead and halts the key", r.Job)
 		}
 		return fmt.Sprintf("job %q of its key has failed and comes first; it is due at %s, in %s", r.Job, moment(r.Until), span(r.Until.Sub(now)))
-	case ReasonGathering:
+	case Gathering:
 		return fmt.Sprintf("it waits until %s, in %s, for other jobs of its batch", moment(r.Until), span(r.Until.Sub(now)))
-	case ReasonBehind:
+	case Behind:
 		text := jobsAre(r.Ahead) + " in front of it"
 		if r.More {
 			text = "more than " + text
@@ -149,7 +148,7 @@ func (r *Reason) clause(now time.Time) string {
 			text += fmt.Sprintf("; the servers take %s jobs/s", speed(r.PerSecond))
 		}
 		return text
-	case ReasonKeyBehind:
+	case KeyBehind:
 		text := jobsAre(r.Ahead) + " in front of it in the lane of its key"
 		if r.Keys > 1 {
 			text += fmt.Sprintf(", and %s keys take turns", grouped(r.Keys))
@@ -158,25 +157,25 @@ func (r *Reason) clause(now time.Time) string {
 			text += fmt.Sprintf("; the servers take %s jobs/s", speed(r.PerSecond))
 		}
 		return text
-	case ReasonRunning:
+	case Running:
 		text := fmt.Sprintf("attempt %d is running", r.Attempt)
 		if r.Server != "" {
 			text += fmt.Sprintf(" on %s since %s, for %s", r.server(), moment(r.Since), span(now.Sub(r.Since)))
 		}
 		return text + fmt.Sprintf("; its lease lasts until %s unless extended", moment(r.Until))
-	case ReasonLeaseOver:
+	case LeaseOver:
 		text := fmt.Sprintf("the lease of attempt %d", r.Attempt)
 		if r.Server != "" {
 			text += " on " + r.server()
 		}
 		return text + fmt.Sprintf(" ended at %s, %s, and no server has taken the job back", moment(r.Since), ago(r.Since))
-	case ReasonDead:
+	case Dead:
 		text := fmt.Sprintf("it was buried at %s, %s, after attempt %d", moment(r.Since), ago(r.Since), r.Attempt)
 		if r.Error != nil {
 			text += " (" + r.Error.said() + ")"
 		}
 		return text + ", and does not run unless revived"
-	case ReasonDone:
+	case Done:
 		return fmt.Sprintf("attempt %d completed it at %s, %s; it is kept until %s", r.Attempt, moment(r.Since), ago(r.Since), moment(r.Until))
 	}
 	return string(r.Code)
@@ -247,9 +246,9 @@ func (r *Reason) noServer(now time.Time) string {
 }
 
 // said returns the text of an error, or its kind if it has none.
-func (e *AttemptError) said() string {
+func (e *Failure) said() string {
 	if e.Message == "" {
-		return strings.ReplaceAll(string(e.Kind), "_", " ")
+		return strings.ReplaceAll(e.Kind, "_", " ")
 	}
 	return brief(e.Message)
 }

@@ -1,0 +1,99 @@
+package explain
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+var noon = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+
+// ready returns the facts of a ready job that is next, and a server with two workers of which one
+// is free.
+func ready() *Facts {
+	return &Facts{
+		ID: "x", At: noon, Job: &Job{State: stateReady, Due: noon.Add(-time.Minute), EnqueuedAt: noon.Add(-time.Hour)},
+		Whole: true, Before: -1, Leased: 1,
+		Takers: []Server{{ID: "s1", Host: "h1", SeenAt: noon, Workers: 2, Capacity: 2, Running: 1, Taken: 60, Within: time.Minute}},
+	}
+}
+
+func TestExplain(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		change  func(f *Facts)
+		verdict string
+		codes   []Code
+	}{
+		"next": {func(*Facts) {}, "Ready: it is next, and 1 of 2 workers are free.", nil},
+		"not there": {func(f *Facts) { f.Job = nil }, "Not found: no job has this ID; it was never enqueued, has finished, or was cancelled or dropped.",
+			[]Code{NotFound}},
+		"cancelled": {func(f *Facts) {
+			f.Job, f.Acts = nil, []Act{{By: "ann", Action: "cancel", At: noon.Add(-time.Minute), Cancels: true}}
+		}, `Not found: "ann" cancelled it at 2026-03-01 11:59:00.000 UTC, 1m ago.`, []Code{Cancelled, NotFound}},
+		"due later": {func(f *Facts) { f.Job.State, f.Job.Due = stateScheduled, noon.Add(90*time.Second) },
+			"Scheduled: it is due at 2026-03-01 12:01:30.000 UTC, in 1m30s.", []Code{DueLater}},
+		"backing off": {func(f *Facts) {
+			f.Job.State, f.Job.Due, f.Job.DueReason, f.Job.Attempt = stateScheduled, noon.Add(time.Second), dueRetry, 3
+			f.Job.LastError = &Failure{At: noon.Add(-2 * time.Second), Kind: "handler_error", Message: "no route"}
+		}, `Scheduled: attempt 2 failed 2s ago ("no route"), and the next one is due at 2026-03-01 12:00:01.000 UTC, in 1s.`, []Code{BackingOff}},
+		"overdue": {func(f *Facts) {
+			f.Job.State, f.Rank, f.Takers[0].Promotes, f.Takers[0].PromoteAge = stateScheduled, 2, true, 3*time.Second
+		}, "Due, but not ready: it was due at 2026-03-01 11:59:00.000 UTC, 1m ago, and no server has made it ready; " +
+			"2 jobs are due before it; a server last tried to promote 3s ago.", []Code{NotPromoted}},
+		"paused": {func(f *Facts) {
+			f.Pauses = []Pause{{By: "ann", Because: "deploy", Since: noon.Add(-time.Hour)}}
+		}, `Ready, but not running: the topic is paused by "ann" since 2026-03-01 11:00:00.000 UTC until somebody resumes it ("deploy").`,
+			[]Code{TopicPaused}},
+		"rate": {func(f *Facts) { f.Limits, f.Next = Limits{Rate: "10 in 1s"}, noon.Add(100*time.Millisecond) },
+			"Ready, but not running: the rate of the topic (10 in 1s) allows the next start at 2026-03-01 12:00:00.100 UTC, in 100ms.",
+			[]Code{TopicRate}},
+		"busy and behind": {func(f *Facts) {
+			f.Leased, f.Ahead, f.Takers[0].Longest = 2, 12_400, []Run{{ID: "slow", For: time.Hour}}
+		}, "Ready, but not running: 2 of 2 workers are busy, and 12,400 jobs are in front of it; at 1 jobs/s it starts in about 3h26m40s.",
+			[]Code{AllBusy, Behind}},
+		"pool busy": {func(f *Facts) { f.Takers[0].Pool, f.Takers[0].PoolSize, f.Takers[0].PoolRunning = "p", 4, 4 },
+			"Ready, but not running: all 4 workers of the topic's pool are busy, some of them with other topics.", []Code{PoolBusy}},
+		"key limit": {func(f *Facts) {
+			f.Before, f.Keys, f.Parked, f.KeyRunning, f.Ration = 0, 1, noon, 1, Limits{Running: 1}
+		}, "Ready, but not running: 1 job of its key is running, and the limit of the key is 1.", []Code{KeyLimit}},
+		"nobody serves": {func(f *Facts) {
+			f.Takers, f.Others, f.Redis = nil, 2, map[string]string{"used_memory": "20", "maxmemory": "10"}
+		}, "Ready, but not running: Redis is full (20 of 10 bytes) and refuses new jobs and the heartbeats of servers.",
+			[]Code{RedisCannotWrite, NoServer}},
+		"running": {func(f *Facts) {
+			f.Job.State, f.Job.LeaseEnd, f.Job.Attempt = stateRunning, noon.Add(time.Second), 1
+			f.Takers[0].Longest = []Run{{ID: "x", For: 10 * time.Second}}
+		}, "Running: attempt 1 is running on server s1 of host h1 since 2026-03-01 11:59:50.000 UTC, for 10s; " +
+			"its lease lasts until 2026-03-01 12:00:01.000 UTC unless extended.", []Code{Running}},
+		"lapsed": {func(f *Facts) { f.Job.State, f.Job.LeaseEnd, f.Job.Attempt = stateRunning, noon.Add(-time.Second), 1 },
+			"No longer running: the lease of attempt 1 ended at 2026-03-01 11:59:59.000 UTC, 1s ago, and no server has taken the job back.",
+			[]Code{LeaseOver}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := ready()
+			c.change(f)
+			verdict, reasons := f.Explain()
+			require.Equal(t, c.verdict, verdict)
+			var codes []Code
+			for _, r := range reasons {
+				codes = append(codes, r.Code)
+				require.Regexp(t, `^[A-Z0-9"].*\.$`, r.Text)
+			}
+			require.Equal(t, c.codes, codes)
+		})
+	}
+}
+
+// A text of the user's is quoted, and cut between two characters.
+func TestBrief(t *testing.T) {
+	t.Parallel()
+	require.Equal(t, `"a\x1b[1m\"b"`, brief("a\x1b[1m\"b"))
+	long := ""
+	for len(long) <= mostText {
+		long += "é"
+	}
+	require.Equal(t, `"`+long[:mostText]+`…"`, brief(long))
+	require.Equal(t, `"x`+long[:mostText-2]+`…"`, brief("x"+long))
+}
