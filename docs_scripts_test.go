@@ -37,7 +37,7 @@ type luaHeader struct {
 	own        map[string]string // KEYS[1] and so on → name, as this file documents them
 	keys, args []string          // all names in their order
 	rest       map[string]int    // name of an ARGV[n..] → n
-	text, body string            // the comment, and the rest
+	text, body string            // the comment, and the rest with the parts of the prelude in it
 }
 
 // beforeEnqueue are the scripts that enqueue follows in the same call.
@@ -79,6 +79,7 @@ func readLua(t *testing.T, name string) luaHeader {
 		}
 	}
 	require.True(t, beforeEnqueue[name] || len(h.own) == len(h.keys)+len(h.args), name)
+	h.body = script.Paste(h.body, map[string]bool{})
 	return h
 }
 

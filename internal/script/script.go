@@ -23,25 +23,42 @@ type Script struct {
 	Reads        bool  // an Inspector may call it, because it writes nothing unless told to repair
 }
 
-// newScript reads lua/<name>.lua. The header of a script names its keys (KEYS[1] pool …), the parts
-// of the prelude that precede it (Uses: …), and the script that follows it in the same call (Then:
-// …). Every call defines each part again, so a script includes only the parts it needs.
+// newScript reads lua/<name>.lua. The header of a script names its keys (KEYS[1] pool …), and the
+// script that follows it in the same call (Then: …). A line "-- Uses: …", in the header or below,
+// stands for the parts of the prelude that it names. Every call defines each part again, so a
+// script includes only the parts it needs.
 func newScript(name string) *Script {
 	body := LuaFile(name)
 	s := &Script{Name: name}
-	var text strings.Builder
-	for _, part := range strings.Fields(headerLine(body, "Uses")) {
-		text.WriteString(LuaFile("prelude/" + part))
-	}
-	text.WriteString(body)
+	pasted := map[string]bool{}
+	text := Paste(body, pasted)
 	if then := headerLine(body, "Then"); then != "" {
 		next := LuaFile(then)
-		text.WriteString(next)
+		text += Paste(next, pasted)
 		s.readKeys(next)
 	}
 	s.readKeys(body)
-	s.Text, s.Digest = text.String(), redis.NewScript(text.String()).Hash()
+	s.Text, s.Digest = text, redis.NewScript(text).Hash()
 	return s
+}
+
+// Paste puts parts of the prelude in place of the lines that name them, each only once.
+func Paste(body string, pasted map[string]bool) string {
+	var text strings.Builder
+	for line := range strings.Lines(body) {
+		parts, uses := strings.CutPrefix(strings.TrimLeft(line, " "), "-- Uses: ")
+		if !uses {
+			text.WriteString(line)
+			continue
+		}
+		for _, part := range strings.Fields(parts) {
+			if !pasted[part] {
+				pasted[part] = true
+				text.WriteString(LuaFile("prelude/" + part))
+			}
+		}
+	}
+	return text.String()
 }
 
 // newReadingScript is newScript for one that an Inspector calls.
