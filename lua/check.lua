@@ -427,7 +427,7 @@ end
 
 -- unwait gives a key a turn if it has jobs.
 local function unwait(key)
-  if redis.call('ZLEXCOUNT', lane, '[' .. lane_of(key), '(' .. lane_end(key)) > 0 then
+  if redis.call('ZLEXCOUNT', lane, lane_range(key)) > 0 then
     offer(turn, {key})
     rouse(ready, 1)
   end

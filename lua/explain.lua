@@ -60,14 +60,14 @@ end
 local place, before, ending, limit = redis.call('HGET', keyed, id), -1, false, {}
 if place and record and of_record(place, record) and redis.call('ZSCORE', lane, place .. id) then
   local key = key_of(place)
-  before = redis.call('ZLEXCOUNT', lane, '[' .. lane_of(key), '(' .. place .. id)
+  local from, to = lane_range(key)
+  before = redis.call('ZLEXCOUNT', lane, from, '(' .. place .. id)
   local score = redis.call('ZSCORE', held, key)
   if score and tonumber(score) > now then
     ending = score
   end
   local till = redis.call('ZSCORE', parked, key)
   if till and not redis.call('ZSCORE', turn, key) then
-    local from, to = '[' .. lane_of(key), '(' .. lane_end(key)
     limit = {till, redis.call('ZLEXCOUNT', holders, from, to), redis.call('HGET', rules, key) or ''}
     local first = redis.call('ZRANGEBYLEX', blockers, from, '(' .. place .. id, 'LIMIT', 0, 1)[1]
     local _, _, blocker = key_of(first or '')

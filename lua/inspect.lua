@@ -43,7 +43,7 @@ local laned, earliest = nil, nil
 local keys = redis.call('ZRANGE', turn, 0, 19)
 local ends = #keys > 0 and redis.call('ZMSCORE', held, unpack(keys)) or {}
 for i, key in ipairs(keys) do
-  local from, to = '[' .. lane_of(key), '(' .. lane_end(key)
+  local from, to = lane_range(key)
   local entry = redis.call('ZRANGEBYLEX', lane, from, to, 'LIMIT', 0, 1)[1]
   if (tonumber(ends[i] or 0) or 0) > now then
     entry = nil

@@ -26,12 +26,9 @@ local parked, holders, blockers, bucket = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
 local after, limit = ARGV[1], tonumber(ARGV[2])
 
 local keys, waiting, first, set = {}, {}, {}, {}
-local from = '-'
-if after ~= '' then
-  from = '(' .. lane_end(after)
-end
+local first_of, last_of = lane_range(after)
+local from = after == '' and '-' or last_of
 if limit == 0 then
-  local first_of, last_of = '[' .. lane_of(after), '(' .. lane_end(after)
   local entries = redis.call('ZRANGEBYLEX', lane, first_of, last_of, 'LIMIT', 0, 1)
   local _, _, id = key_of(entries[1] or '')
   keys[1], first[1] = after, id or ''
@@ -46,8 +43,9 @@ for _ = 1, 2 * limit do -- malformed entries are passed over
   if key then
     local n = #keys + 1
     keys[n], first[n] = key, id
-    waiting[n] = redis.call('ZLEXCOUNT', lane, '[' .. entry, '(' .. lane_end(key))
-    from = '(' .. lane_end(key)
+    _, last_of = lane_range(key)
+    waiting[n] = redis.call('ZLEXCOUNT', lane, '[' .. entry, last_of)
+    from = last_of
   else
     from = '(' .. entry
   end
@@ -68,12 +66,11 @@ local function ends(zset)
 end
 local running, counted = {}, redis.call('EXISTS', holders) == 1
 for i, key in ipairs(keys) do
-  running[i] = counted
-    and redis.call('ZLEXCOUNT', holders, '[' .. lane_of(key), '(' .. lane_end(key)) or 0
+  running[i] = counted and redis.call('ZLEXCOUNT', holders, lane_range(key)) or 0
 end
 local blocker, due, blocks = {}, {}, redis.call('EXISTS', blockers) == 1
 for i, key in ipairs(keys) do
-  local first_of, last_of = '[' .. lane_of(key), '(' .. lane_end(key)
+  first_of, last_of = lane_range(key)
   local entry = blocks and redis.call('ZRANGEBYLEX', blockers, first_of, last_of, 'LIMIT', 0, 1)[1]
   local _, _, id = key_of(entry or '')
   blocker[i], due[i] = id or '', id and redis.call('ZSCORE', bucket, id) or ''

@@ -4,7 +4,7 @@ local function free_keys(zset, turn, lane, keys)
   redis.call('ZREM', lane, '') -- after a deletion, the script can write at maxmemory
   local jobs, again = 0, {}
   for _, key in ipairs(keys) do
-    local n = redis.call('ZLEXCOUNT', lane, '[' .. lane_of(key), '(' .. lane_end(key))
+    local n = redis.call('ZLEXCOUNT', lane, lane_range(key))
     if n > 0 then
       jobs, again[#again + 1] = jobs + n, key
     end

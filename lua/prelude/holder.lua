@@ -1,6 +1,6 @@
 
 -- holder_of returns the entry in holders of a running job whose key has a limit. The entries of a
--- key lie between lane_of and lane_end.
+-- key are those of its lane_range.
 local function holder_of(key, id)
   return lane_of(key) .. '0' .. id
 end

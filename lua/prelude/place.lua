@@ -19,10 +19,11 @@ local function lane_of(key)
   return string.char(#key) .. key
 end
 
--- lane_end returns a text that follows all entries of a key in lane, and precedes those of the
--- next one.
-local function lane_end(key)
-  return lane_of(key) .. 'g'
+-- lane_range returns the bounds of all entries of a key, in lane and in holders, as ZRANGEBYLEX has
+-- them.
+local function lane_range(key)
+  local first = lane_of(key)
+  return '[' .. first, '(' .. first .. 'g'
 end
 
 -- of_record reports whether a place is that of a record.

@@ -1,0 +1,59 @@
+
+-- take_bounds: the limits of a topic, as far as they bound a take as a whole (see limits).
+-- Gives: bounds refusal
+-- Expects: now number_of bound at emit burst us left limit free listed name leases meta idle
+--
+-- A take leases no more than can start immediately. The number of running jobs is that of the
+-- leases, so it cannot leak. A take that is refused because of the rate gets the time of a start
+-- that no other server was promised.
+
+-- bounds returns how many jobs the take may lease, before it looks at any. limits and tat are the
+-- fields flow and tat of meta; per_key: limits of keys are in force.
+local function bounds(limits, tat, per_key)
+  local most = limit
+  local function cap(n, why)
+    if n < most then
+      most, bound = n, why
+    end
+  end
+  local running, period, size = string.match(limits or '', '^(%d+) (%d+) (%d+) %d+ %d+ %d+')
+  running, emit, burst = number_of(running), number_of(period), math.max(1, number_of(size))
+  if running > 0 or emit > 0 or per_key then
+    bound = 'on'
+    cap(free, 'free')
+  end
+  if running > 0 then
+    cap(running - math.max(0, redis.call('ZCARD', leases) - 1), 'limit') -- without the anchor
+  end
+  if emit > 0 then
+    tat = number_of(tat)
+    if tat > us + burst * emit then -- the clock was set back, or the limits have changed
+      tat = us + burst * emit
+      redis.pcall('HSET', meta, 'tat', string.format('%.0f', tat)) -- so that this stall ends
+    end
+    at = math.max(us, tat)
+    cap(math.floor((us + burst * emit - at) / emit), 'rate')
+  end
+  return most
+end
+
+-- refusal is the reply to a take that may lease nothing although jobs wait. per_key: see limited in
+-- the reply of take.
+local function refusal(promised, per_key)
+  if listed == '1' then
+    redis.pcall('ZREM', idle, name)
+  end
+  if bound == 'free' then
+    return {'busy', now, 0, per_key}
+  elseif bound == 'limit' then
+    return {'limit', now}
+  end
+  -- Every server that is refused gets another start. One that is not used is lost.
+  local next_start = us + left()
+  local promise = math.max(next_start, number_of(promised) + emit)
+  if promise - us > 1000000 then
+    promise = next_start
+  end
+  redis.pcall('HSET', meta, 'promise', string.format('%.0f', promise))
+  return {'rate', now, math.ceil(promise - us)}
+end

@@ -1,0 +1,113 @@
+
+-- take_rations: what the limits of a key let a take lease of its jobs (see limits, key_limits).
+-- Gives: ordered halts ration book
+-- Expects: now us set flow order_of lane_range key_of held_by looked bucket dead leases lane keyed
+-- Expects: holders rates blockers
+--
+-- A start counts by the GCRA, as for the topic. Running jobs are counted in holders. An entry there
+-- counts only while its job has a lease, so it cannot leak.
+--
+-- If the jobs of each key run in their order, one of them runs at a time. A key is parked while a
+-- job comes first that is in blockers: until it is due, or if it is dead, for ten minutes at a
+-- time. An entry of blockers counts only while its job is in bucket or in dead.
+
+local ordered, halts = order_of(flow)
+
+-- census counts the running jobs of a key, and drops the entries of those that have ended. It
+-- returns when the first of their leases ends too.
+local function census(key)
+  local from, to = lane_range(key)
+  local list, jobs = redis.call('ZRANGEBYLEX', holders, from, to, 'LIMIT', 0, 1000), {}
+  for i, entry in ipairs(list) do
+    jobs[i] = held_by(key, entry)
+  end
+  local ends = redis.call('ZMSCORE', leases, unpack(jobs))
+  local spots = redis.call('HMGET', keyed, unpack(jobs))
+  local n, first, stale = 0, nil, {}
+  for i, entry in ipairs(list) do
+    if ends[i] and spots[i] and key_of(spots[i]) == key then
+      n = n + 1
+      first = math.min(first or math.huge, tonumber(ends[i]))
+    else
+      stale[#stale + 1] = entry
+    end
+  end
+  if #stale > 0 then
+    redis.call('ZREM', holders, unpack(stale))
+  end
+  looked = looked + #list
+  return n, first
+end
+
+-- blocked returns until when a key waits for a job that comes first and is not ready, or nil. It
+-- drops entries of blockers that do not count.
+local function blocked(key)
+  local from, to = lane_range(key)
+  for _ = 1, 10 do
+    local entry = redis.call('ZRANGEBYLEX', blockers, from, to, 'LIMIT', 0, 1)[1]
+    if not entry then
+      return nil
+    end
+    looked = looked + 1
+    local _, spot, id = key_of(entry)
+    local sound = spot and redis.call('HGET', keyed, id) == spot
+    local due = sound and redis.call('ZSCORE', bucket, id)
+    if due or sound and halts and redis.call('ZSCORE', dead, id) then
+      if redis.call('ZRANGEBYLEX', lane, from, '(' .. entry, 'LIMIT', 0, 1)[1] then
+        return nil
+      end
+      return due and math.ceil(due) or now + 600000
+    end
+    redis.call('ZREM', blockers, entry)
+  end
+  return now -- there can be more of them
+end
+
+-- A ration is what the limits of a key say: room is how many of its jobs may start now. If that is
+-- 0, till is when to look again. counts is true if its running jobs are counted. With a rate, tat
+-- is that of the key, and emit the time of one start.
+local function ration(key, running, period, size)
+  local r = {room = math.huge, counts = running > 0}
+  if period > 0 then
+    local tat = tonumber(redis.call('ZSCORE', rates, key) or nil) or 0
+    if tat > us + size * period then -- the clock was set back, or the limits have changed
+      tat = us + size * period
+      redis.pcall('ZADD', rates, string.format('%.0f', tat), key)
+    end
+    r.emit, r.tat = period, math.max(us, tat)
+    r.room = math.max(0, math.floor((us + size * period - r.tat) / period))
+    r.till = math.ceil((r.tat - (size - 1) * period) / 1000)
+  end
+  if running > 0 and r.room > 0 then
+    local n = redis.call('ZLEXCOUNT', holders, lane_range(key))
+    if n >= running then
+      local first
+      n, first = census(key)
+      r.till = math.ceil(first or now)
+    end
+    r.room = math.min(r.room, math.max(0, running - n))
+  end
+  local till = ordered and r.room > 0 and blocked(key)
+  if till then
+    r.room, r.till = 0, till
+  end
+  return r
+end
+
+-- book counts the starts of keys, and their running jobs. It comes before the leases: if the script
+-- ended after it, a start would be lost and not made twice.
+local function book(names, rations, taken_of, holding)
+  local tats = {}
+  for i, r in ipairs(rations) do
+    if r and r.emit and taken_of[i] then
+      tats[#tats + 1] = string.format('%.0f', r.tat + taken_of[i] * r.emit)
+      tats[#tats + 1] = names[i]
+    end
+  end
+  if #tats > 0 then
+    redis.call('ZADD', rates, unpack(tats))
+  end
+  if #holding > 0 then
+    redis.call('ZADD', holders, unpack(holding))
+  end
+end

@@ -1,0 +1,82 @@
+
+-- take_repeat: what a take gets of those before it whose replies were lost.
+-- Gives: repeated
+-- Expects: now count line_up rouse release answer note known since limit bytes place ready pool
+-- Expects: leases receipt stats turn lane keyed lease_end
+--
+-- A server without a reply asks again, with a new number and for fewer jobs. If one of the takes
+-- since then was executed, its receipt names the jobs. As many as fit are returned, with a lease
+-- that begins now. The others go back in their order, and no attempt is used up. A request that
+-- arrives twice gets the first reply again.
+
+-- return_jobs ends leases. The jobs go back to ready, or into their lanes.
+local function return_jobs(jobs)
+  local plain = jobs
+  if redis.call('EXISTS', keyed) == 1 then
+    local laned
+    laned, plain = line_up(turn, lane, keyed, jobs)
+    if laned > 0 then
+      rouse(ready, laned)
+    end
+  end
+  if #plain > 0 and place == 'tail' then
+    redis.call('RPUSH', ready, unpack(plain))
+  elseif #plain > 0 then
+    local reversed = {}
+    for i, id in ipairs(plain) do
+      reversed[#plain + 1 - i] = id
+    end
+    redis.call('LPUSH', ready, unpack(reversed))
+  end
+  release(leases, jobs)
+  count(stats, 'returned', #jobs)
+end
+
+-- repeated replies to a take whose series has a receipt of a take since then; twice: it is that of
+-- this very take. It returns nil if nothing is left of the jobs of the receipt.
+local function repeated(twice)
+  local kept = redis.call('LRANGE', receipt, 1, -1)
+  local old_end, rest = table.remove(kept, 1), table.remove(kept, 1) == '1'
+  if limit == 0 and twice then
+    return {'returned', now, kept}
+  end
+  local mine, back, total = {}, {}, 0
+  local ends = #kept > 0 and redis.call('ZMSCORE', leases, unpack(kept)) or {}
+  for i, id in ipairs(kept) do
+    local ours = ends[i] and tonumber(ends[i]) == tonumber(old_end)
+    local size = ours and redis.call('HSTRLEN', pool, id) or 0
+    local fits = twice or #back == 0 and #mine < limit and (total == 0 or total + size <= bytes)
+    if size > 0 and fits then
+      total = total + size
+      mine[#mine + 1] = id
+    elseif size > 0 then
+      back[#back + 1] = id
+    end
+  end
+  if not twice then
+    rest = #back > 0
+    redis.call('ZREM', leases, '') -- after a deletion, the script can write at maxmemory
+    if #back > 0 then
+      return_jobs(back)
+    end
+    local grants = {}
+    for _, id in ipairs(mine) do
+      grants[#grants + 1] = lease_end
+      grants[#grants + 1] = id
+    end
+    if #mine > 0 then
+      redis.call('ZADD', leases, 'XX', unpack(grants))
+      old_end = redis.call('ZSCORE', leases, mine[1]) -- as Redis writes it from now on
+    end
+    if limit == 0 then
+      note(old_end, false, back)
+      return {'returned', now, back}
+    end
+    note(old_end, rest, mine)
+  end
+  if #mine > 0 then
+    return answer(old_end, mine, redis.call('HMGET', pool, unpack(mine)), rest, known())
+  elseif twice then
+    return {'empty', now, known()}
+  end
+end

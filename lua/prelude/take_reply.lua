@@ -1,0 +1,33 @@
+
+-- take_reply: the reply of a take, and the receipt of it.
+-- Gives: answer note known
+-- Expects: now number lease name attempts moved receipt idle
+
+-- answer adds the known data of the jobs to their records. With pcall: missing data must not cost
+-- the jobs.
+local function answer(ending, ids, records, more, waits, bound, left, limited)
+  local tried, due = false, false
+  if #ids > 0 and redis.call('EXISTS', attempts, moved) > 0 then
+    tried = redis.pcall('HMGET', attempts, unpack(ids))
+    due = redis.pcall('HMGET', moved, unpack(ids))
+  end
+  tried, due = tried and not tried.err and tried, due and not due.err and due
+  if limited then -- a nil would end the reply
+    bound, left = bound or false, left or false
+  end
+  return {'ok', now, ending, ids, records, tried, due, more and 1 or 0, waits, bound, left,
+    limited}
+end
+
+-- note writes the receipt. With pcall: at worst the jobs wait until their leases are over.
+local function note(ending, more, ids)
+  redis.pcall('DEL', receipt)
+  redis.pcall('RPUSH', receipt, number, ending, more and 1 or 0, unpack(ids))
+  redis.pcall('PEXPIRE', receipt, lease)
+end
+
+-- known returns 1 if the server is in idle, without a change.
+local function known()
+  local since_when = name ~= '' and redis.pcall('ZSCORE', idle, name)
+  return type(since_when) == 'string' and 1 or 0
+end
