@@ -325,7 +325,7 @@ func TestProseOutcomesAreOneWord(t *testing.T) {
 		require.Contains(t, known["counter"], v.Outcome(), "an outcome that a script counts")
 	}
 	patterns := map[string]*regexp.Regexp{
-		"outcome": regexp.MustCompile(`outcome = '([^']*)'`),
+		"outcome": regexp.MustCompile(`(?:outcome = |end_run\(.*, )'([^']*)'`),
 		"kind":    regexp.MustCompile(`kind = '([^']*)'`),
 		"counter": regexp.MustCompile(`(?:count\(stats, |'HINCRBY', stats, )'([^']*)'`),
 	}

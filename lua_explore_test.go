@@ -335,7 +335,7 @@ func TestExploreFindsDefects(t *testing.T) {
 		"again forgets the place":               {"again", "redis.call('ZADD', bucket, unpack(later))", "", "handlers fail"},
 		"again leaves the old record":           {"again", "redis.call('HSET', pool, unpack(records))", "", "handlers fail"},
 		"again keeps the lease":                 {"again", "release(leases, ids)", "", "handlers fail"},
-		"again keeps the attempts":              {"again", "redis.pcall('HDEL', attempts, unpack(ids))", "", "handlers fail"},
+		"again keeps the attempts":              {"again", "close_books(attempts, errors, moved, ids)", "", "handlers fail"},
 		"again is done again":                   {"again", "if told then", "if false then", "an answer is lost"},
 		"return goes to the tail":               {"give_back", "'LPUSH'", "'RPUSH'", "handlers fail"},
 		"bury keeps the lease":                  {"bury", "release(leases, ids)", "", "handlers fail"},

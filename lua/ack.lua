@@ -44,10 +44,9 @@ if #ids > 0 then
   release(leases, ids)
   redis.call('HDEL', pool, unpack(ids))
   if redis.call('EXISTS', attempts, errors, moved, keyed) > 0 then
+    -- Uses: close_books
     redis.pcall('HDEL', keyed, unpack(ids))
-    redis.pcall('HDEL', attempts, unpack(ids))
-    redis.pcall('HDEL', errors, unpack(ids))
-    redis.pcall('HDEL', moved, unpack(ids))
+    close_books(attempts, errors, moved, ids)
   end
   for i, id in ipairs(ids) do
     if where[i] and jobs[where[i] + 2] ~= '' then

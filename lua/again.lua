@@ -31,7 +31,8 @@
 -- beyond those of the first job. A job that is lost or gone is not enqueued.
 -- Returns {'ok', now, letters}: o for done, l for lost, g for gone; no letters if all are done.
 -- Cost: O(jobs × log N).
--- Uses: now receipt stats sizes terms lease settle retain control ring history place rouse key
+-- Uses: now receipt stats sizes terms lease settle retain control wake ring history place rouse key
+-- Uses: close_books
 local leases, pool, attempts, errors, moved = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local done, results, stats, receipt, runs = KEYS[6], KEYS[7], KEYS[8], KEYS[9], KEYS[10]
 local bucket, ready, sizes, idle = KEYS[11], KEYS[12], KEYS[13], KEYS[14]
@@ -72,21 +73,11 @@ if #ids > 0 then
     records[2 * i - 1], records[2 * i] = id, record
     largest = math.max(largest, #record)
   end
-  sized(sizes, largest)
-  -- Places come before records, and the lease is released last. So whatever fails, the old job or
-  -- the new one exists.
+  -- The lease is released last. So whatever fails, the old job or the new one exists.
   if earliest then
-    if earliest - now <= tonumber(tick) then
-      local head = redis.call('ZRANGE', bucket, 0, 0, 'WITHSCORES')
-      if not head[2] or tonumber(head[2]) > earliest then
-        nudge(channel, 'wake', topic, 0, '')
-      end
-    end
-    redis.call('ZADD', bucket, unpack(later))
+    wake(bucket, earliest, tick, channel, topic)
   end
-  if #soon > 0 then
-    redis.call('RPUSH', ready, unpack(soon))
-  end
+  -- Uses: place_jobs
   if redis.call('EXISTS', keyed) == 1 then
     redis.call('HDEL', keyed, unpack(ids))
   end
@@ -94,9 +85,7 @@ if #ids > 0 then
   redis.call('HSET', pool, unpack(records))
   release(leases, ids)
   if redis.call('EXISTS', attempts, errors, moved) > 0 then
-    redis.pcall('HDEL', attempts, unpack(ids))
-    redis.pcall('HDEL', errors, unpack(ids))
-    redis.pcall('HDEL', moved, unpack(ids))
+    close_books(attempts, errors, moved, ids)
   end
   for i, id in ipairs(ids) do
     if jobs[where[i] + 2] ~= '' then

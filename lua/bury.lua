@@ -22,6 +22,7 @@
 -- Returns {'ok', now, letters}: o for buried, l for lost, g for gone; no letters if all are buried.
 -- Cost: O(jobs × log N).
 -- Uses: now receipt stats lease settle errors history place reseat order block
+-- Uses: keep_first failures
 local leases, dead, attempts, errors = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local stats, receipt, pool, runs = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
 local keyed, sizes, meta, blockers = KEYS[9], KEYS[10], KEYS[11], KEYS[12]
@@ -35,23 +36,12 @@ end
 local ids, where, letters = rows(leases, pool, jobs, first)
 if #ids > 0 then
   redis.call('ZREM', dead, '') -- after a deletion, the script can write at maxmemory
-  if redis.call('EXISTS', keyed) == 1 then
-    local ordered, halts = order_of(redis.pcall('HGET', meta, 'flow'))
-    if ordered and halts then
-      block(blockers, ids, foremost(keyed, sizes, ids))
-    end
-  end
+  keep_first(keyed, sizes, meta, blockers, ids, true)
   for _, id in ipairs(ids) do
     redis.call('ZADD', dead, now, id)
   end
   release(leases, ids)
-  for i, id in ipairs(ids) do
-    local ended, entry = jobs[where[i]], jobs[where[i] + 1]
-    failed(attempts, errors, id, ended, entry)
-    if jobs[where[i] + 2] ~= '' then
-      ran(runs, id, 1, jobs[where[i] + 2])
-    end
-  end
+  failures(attempts, errors, runs, jobs, ids, where, 2)
 end
 count(stats, 'buried', #ids)
 remember(receipt, number, letters)

@@ -30,7 +30,7 @@
 -- the keys of the jobs wait until somebody has dealt with them.
 -- Cost: O(jobs × log N).
 -- Uses: now receipt stats errors history unready expect place rouse free_keys reseat order block
--- Uses: unblock
+-- Uses: unblock end_run
 local pool, bucket, ready, leases = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local dead, attempts, errors, moved = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
 local stats, runs, receipt, operator = KEYS[9], KEYS[10], KEYS[11], KEYS[12]
@@ -121,8 +121,7 @@ if #books > 0 then
       if #reason > 256 then -- without a character that is cut
         brief = string.gsub(brief, '[\194-\244][\128-\191]*$', '')
       end
-      local note = {job = id, attempt = attempt, ['end'] = now, outcome = 'buried', error = brief}
-      ran(runs, id, 1, cjson.encode(note))
+      end_run(runs, id, attempt, 'buried', brief)
     end
   end
 end

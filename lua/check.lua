@@ -55,7 +55,7 @@
 -- go-redis can send a plain LRANGE to a replica that lags.)
 -- Cost: O(limit × log N).
 -- Uses: now stats sizes lease measure schedule place rouse key_rule holder free_keys reseat order
--- Uses: block unblock
+-- Uses: block unblock close_books
 local pool, bucket, leases, dead = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local attempts, errors, moved = KEYS[5], KEYS[6], KEYS[7]
 local done, results, schedules, slots, waiting = KEYS[8], KEYS[9], KEYS[10], KEYS[11], KEYS[12]

@@ -27,7 +27,7 @@
 -- since has the time of burial of each dead one, with a space before it. mark is + if these were
 -- the topic's first jobs. A repeated call returns the time of the first one.
 -- Cost: O(jobs × log N).
--- Uses: now receipt stats sizes terms control ring
+-- Uses: now receipt stats sizes terms control wake ring
 local pool, bucket, ready, stats = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local sizes, receipt, leases, dead, idle = KEYS[5], KEYS[6], KEYS[7], KEYS[8], KEYS[9]
 local number, tick, channel, topic = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
@@ -50,12 +50,7 @@ if #jobs == 8 and not replaced.note and redis.call('HEXISTS', pool, jobs[5]) == 
     local record = jobs[6] .. enqueued .. jobs[7]
     sized(sizes, #record)
     if due > now then
-      if due - now <= tonumber(tick) then
-        local head = redis.call('ZRANGE', bucket, 0, 0, 'WITHSCORES')
-        if not head[2] or tonumber(head[2]) > due then
-          nudge(channel, 'wake', topic, 0, '')
-        end
-      end
+      wake(bucket, due, tick, channel, topic)
       redis.call('ZADD', bucket, string.format('%.0f', due), id)
     else
       redis.call('RPUSH', ready, id)
@@ -135,21 +130,10 @@ if #taken > 0 then
   end
 end
 
-sized(sizes, largest)
--- Places come before records: if something fails between the two, take drops an ID without a
--- record.
-if delayed > 0 then
-  if earliest - now <= tonumber(tick) then
-    local head = redis.call('ZRANGE', bucket, 0, 0, 'WITHSCORES')
-    if not head[2] or tonumber(head[2]) > earliest then
-      nudge(channel, 'wake', topic, 0, '')
-    end
-  end
-  redis.call('ZADD', bucket, unpack(later))
+if earliest then
+  wake(bucket, earliest, tick, channel, topic)
 end
-if #soon > 0 then
-  redis.call('RPUSH', ready, unpack(soon))
-end
+-- Uses: place_jobs
 local pushed = #soon + (replaced.enlane and replaced.enlane() or 0) + (replaced.freed or 0)
 if stored > 0 then
   redis.call('HSET', pool, unpack(records))

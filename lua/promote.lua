@@ -40,7 +40,7 @@
 -- number of schedules with a due slot, waiting the number of those with a waiting slot.
 -- Cost: O(log N + limit).
 -- Uses: now stats lease errors history control ring place rouse line_up reseat free_keys holder
--- Uses: order block unblock
+-- Uses: order block unblock end_run close_books
 local bucket, ready, leases, pool, attempts = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local errors, moved, handoff, stats = KEYS[6], KEYS[7], KEYS[8], KEYS[9]
 local slots, waiting, runs, idle = KEYS[10], KEYS[11], KEYS[12], KEYS[13]
@@ -88,9 +88,7 @@ if #lapsed > 0 then
       end
       back[n], log[n] = id, entry
     else
-      redis.pcall('HDEL', attempts, id)
-      redis.pcall('HDEL', errors, id)
-      redis.pcall('HDEL', moved, id)
+      close_books(attempts, errors, moved, {id})
     end
   end
   if lanes and #first > 0 then -- to their own places, or before all others
@@ -125,8 +123,7 @@ if #lapsed > 0 then
     end
     failed(attempts, errors, id, 1, cjson.encode(log[i]))
     if scheduled(pool, runs, id) then
-      local note = {job = id, attempt = log[i].attempt, ['end'] = now, outcome = 'lease_lost'}
-      ran(runs, id, 1, cjson.encode(note))
+      end_run(runs, id, log[i].attempt, 'lease_lost')
     end
   end
   count(stats, 'reclaimed', reclaimed)

@@ -31,6 +31,7 @@
 -- Cost: O(jobs × log N).
 -- Then: enqueue
 -- Uses: now receipt stats sizes terms lease unready control ring place rouse key free_keys unblock
+-- Uses: close_books
 do
   local pool, bucket, ready, sizes = KEYS[1], KEYS[2], KEYS[3], KEYS[5]
   local receipt, leases, dead = KEYS[6], KEYS[7], KEYS[8]
@@ -110,9 +111,7 @@ do
           replaced.freed = unblock(blockers, parked, turn, lane, ready, old, left)
           redis.call('HDEL', keyed, unpack(old))
         end
-        redis.pcall('HDEL', attempts, unpack(old))
-        redis.pcall('HDEL', errors, unpack(old))
-        redis.pcall('HDEL', moved, unpack(old))
+        close_books(attempts, errors, moved, old)
         redis.call('HDEL', pool, unpack(old))
       end
     end

@@ -31,12 +31,12 @@
 -- caller then calls again with the values that it reads there. Nothing was done for the other jobs,
 -- because the call has read 1 MiB of records or has removed 100 entries of ready.
 -- Cost: O(jobs × log N).
--- Uses: now receipt unready control ring expect place rouse line_up reseat free_keys unblock
+-- Uses: now receipt unready control wake ring expect place rouse line_up reseat free_keys unblock
 local pool, bucket, ready, leases = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local dead, moved, receipt, idle = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
 local turn, lane, keyed, sizes = KEYS[9], KEYS[10], KEYS[11], KEYS[12]
 local blockers, parked = KEYS[13], KEYS[14]
-local number, tick, channel, topic = ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4]
+local number, tick, channel, topic = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 local jobs, first, width = ARGV, 5, 5
 local bytes_most, head_most = 1048576, 49152
 
@@ -144,11 +144,8 @@ if lined > 0 then
   rouse(ready, lined)
 end
 if #later > 0 then
-  local head = redis.call('ZRANGE', bucket, 0, 0, 'WITHSCORES')
+  wake(bucket, earliest, tick, channel, topic)
   redis.call('ZADD', bucket, unpack(later))
-  if earliest - now <= tick and (not head[2] or tonumber(head[2]) > earliest) then
-    nudge(channel, 'wake', topic, 0, '')
-  end
   for _, id in ipairs(entries) do
     if not laned[id] then
       unready(ready, id)

@@ -24,6 +24,7 @@
 -- back.
 -- Cost: O(jobs × log N).
 -- Uses: now receipt stats lease settle errors history place reseat order block
+-- Uses: keep_first put_back failures
 local leases, bucket, attempts, errors, moved = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local stats, receipt, pool, runs = KEYS[6], KEYS[7], KEYS[8], KEYS[9]
 local keyed, sizes, meta, blockers = KEYS[10], KEYS[11], KEYS[12], KEYS[13]
@@ -37,27 +38,12 @@ end
 local ids, where, letters = rows(leases, pool, jobs, first)
 if #ids > 0 then
   redis.call('ZREM', bucket, '') -- after a deletion, the script can write at maxmemory
-  local dues = {}
-  for i in ipairs(ids) do
-    dues[i] = now + jobs[where[i]]
-  end
-  if redis.call('EXISTS', keyed) == 1 and order_of(redis.pcall('HGET', meta, 'flow')) then
-    block(blockers, ids, foremost(keyed, sizes, ids))
-  else
+  local dues = delays(jobs, ids, where)
+  if not keep_first(keyed, sizes, meta, blockers, ids) then
     reseat(keyed, sizes, ids, dues)
   end
-  for i, id in ipairs(ids) do
-    redis.call('ZADD', bucket, dues[i], id)
-  end
-  release(leases, ids)
-  for i, id in ipairs(ids) do
-    local delay, tally, entry = jobs[where[i]], jobs[where[i] + 1], jobs[where[i] + 2]
-    redis.pcall('HSET', moved, id, now + delay .. ' retry ' .. tally)
-    failed(attempts, errors, id, 1, entry)
-    if jobs[where[i] + 3] ~= '' then
-      ran(runs, id, 1, jobs[where[i] + 3])
-    end
-  end
+  put_back(leases, bucket, moved, jobs, ids, where, dues, 'retry')
+  failures(attempts, errors, runs, jobs, ids, where, 3, 1)
 end
 count(stats, 'retried', #ids)
 remember(receipt, number, letters)

@@ -27,12 +27,13 @@
 -- Returns {'ok', now, letters}: one letter a job, d for dead (revived), c if it is not as the
 -- caller knows it, g if there is no such dead job.
 -- Cost: O(jobs × log N).
--- Uses: now receipt stats control ring expect place rouse line_up reseat free_keys block unblock
+-- Uses: now receipt stats control wake ring expect place rouse line_up reseat free_keys block
+-- Uses: unblock
 local dead, ready, attempts, moved = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local stats, receipt, operator, idle, bucket = KEYS[5], KEYS[6], KEYS[7], KEYS[8], KEYS[9]
 local turn, lane, keyed, sizes = KEYS[10], KEYS[11], KEYS[12], KEYS[13]
 local blockers, parked = KEYS[14], KEYS[15]
-local number, tick, channel, topic = ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4]
+local number, tick, channel, topic = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 local jobs, first, width = ARGV, 5, 3
 
 local told = replay(receipt, number)
@@ -104,11 +105,8 @@ if #revived > 0 then
     end
   end
   if #later > 0 then
-    local head = redis.call('ZRANGE', bucket, 0, 0, 'WITHSCORES')
+    wake(bucket, earliest, tick, channel, topic)
     redis.call('ZADD', bucket, unpack(later))
-    if earliest - now <= tick and (not head[2] or tonumber(head[2]) > earliest) then
-      nudge(channel, 'wake', topic, 0, '')
-    end
   end
   if #plain > 0 then
     redis.call('RPUSH', ready, unpack(plain))

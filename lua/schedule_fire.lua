@@ -39,7 +39,7 @@
 -- the last run has not finished, c for changed since the caller read it.
 -- Cost: O((schedules + jobs) × log N).
 -- Uses: now stats sizes lease control ring schedule history unready expect place rouse free_keys
--- Uses: unblock withdraw key
+-- Uses: unblock end_run close_books withdraw key
 local slots, waiting, fired, runs = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local pool, bucket, ready, leases, dead = KEYS[5], KEYS[6], KEYS[7], KEYS[8], KEYS[9]
 local attempts, errors, moved = KEYS[10], KEYS[11], KEYS[12]
@@ -160,15 +160,8 @@ for i, start in ipairs(starts) do
   letters[i] = letter
 end
 
-sized(sizes, largest)
--- Places come before records: if something fails between the two, take drops an ID without a
--- record. The schedule comes last, so that its slot is fired again if something fails before.
-if #later > 0 then
-  redis.call('ZADD', bucket, unpack(later))
-end
-if #soon > 0 then
-  redis.call('RPUSH', ready, unpack(soon))
-end
+-- The schedule comes last, so that its slot is fired again if something fails before.
+-- Uses: place_jobs
 local pushed = #soon + enlane(turn, lane, keyed, sizes, ready) + freed
 if #records > 0 then
   redis.call('HSET', pool, unpack(records))

@@ -29,7 +29,7 @@
 -- Returns {'ok', now, state}: gone, or none if there is no such schedule.
 -- Cost: O(log N).
 -- Uses: now receipt stats lease control schedule history unready expect place rouse free_keys
--- Uses: unblock withdraw
+-- Uses: unblock end_run close_books withdraw
 local schedules, slots, waiting = KEYS[1], KEYS[2], KEYS[3]
 local fired, runs, receipt = KEYS[4], KEYS[5], KEYS[6]
 local pool, bucket, leases, dead, attempts = KEYS[7], KEYS[8], KEYS[9], KEYS[10], KEYS[11]

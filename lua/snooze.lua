@@ -16,7 +16,7 @@
 -- Returns {'ok', now, letters}: o for put back, l for lost, g for gone; no letters if all are put
 -- back.
 -- Cost: O(jobs × log N).
--- Uses: now receipt stats lease settle place reseat
+-- Uses: now receipt stats lease settle place reseat put_back
 local leases, bucket, moved = KEYS[1], KEYS[2], KEYS[3]
 local stats, receipt, pool, keyed, sizes = KEYS[4], KEYS[5], KEYS[6], KEYS[7], KEYS[8]
 local number, jobs, first = ARGV[1], ARGV, 2
@@ -29,19 +29,9 @@ end
 local ids, where, letters = rows(leases, pool, jobs, first)
 if #ids > 0 then
   redis.call('ZREM', bucket, '') -- after a deletion, the script can write at maxmemory
-  local dues = {}
-  for i in ipairs(ids) do
-    dues[i] = now + jobs[where[i]]
-  end
+  local dues = delays(jobs, ids, where)
   reseat(keyed, sizes, ids, dues)
-  for i, id in ipairs(ids) do
-    redis.call('ZADD', bucket, dues[i], id)
-  end
-  release(leases, ids)
-  for i, id in ipairs(ids) do
-    local delay, tally = jobs[where[i]], jobs[where[i] + 1]
-    redis.pcall('HSET', moved, id, now + delay .. ' snooze ' .. tally)
-  end
+  put_back(leases, bucket, moved, jobs, ids, where, dues, 'snooze')
 end
 count(stats, 'snoozed', #ids)
 remember(receipt, number, letters)

@@ -31,9 +31,7 @@ end
 -- strip removes the leftovers of a former job with the same ID.
 local function strip(id)
   redis.call('ZREM', dead, id)
-  redis.pcall('HDEL', attempts, id)
-  redis.pcall('HDEL', errors, id)
-  redis.pcall('HDEL', moved, id)
+  close_books(attempts, errors, moved, {id})
 end
 
 -- relate checks the place of a job that does not wait. due is false for one that is dead and has

@@ -76,15 +76,11 @@ local function withdraw(ids, wants, noted, pool, bucket, ready, lane, keyed, lea
     redis.pcall('HDEL', keyed, unpack(gone))
   end
   if #gone > 0 then
-    redis.pcall('HDEL', attempts, unpack(gone))
-    redis.pcall('HDEL', errors, unpack(gone))
-    redis.pcall('HDEL', moved, unpack(gone))
+    close_books(attempts, errors, moved, gone)
   end
   for i, id in ipairs(ids) do
     if tried[i] ~= nil then
-      local attempt = (type(tried[i]) == 'string' and tried[i] or 0) + 1
-      local note = {job = id, attempt = attempt, ['end'] = now, outcome = 'cancelled'}
-      ran(runs, id, 0, cjson.encode(note))
+      end_run(runs, id, (type(tried[i]) == 'string' and tried[i] or 0) + 1, 'cancelled')
     end
   end
   return table.concat(letters), freed
