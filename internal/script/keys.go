@@ -2,6 +2,7 @@ package script
 
 import (
 	"fmt"
+	"reflect"
 	"slices"
 	"strings"
 	"unicode"
@@ -20,84 +21,93 @@ const (
 const DefaultPrefix = "delayq"
 
 // Keys holds the names of all keys of one topic. They share the hash tag {topic}, so one topic is
-// one cluster slot. Only this file spells keys.
+// one cluster slot. Only this file spells keys. A new key is a new row. Its tag has the name that
+// headers of scripts give it, with which its name in Redis ends, and its type, as TYPE returns it.
 type Keys struct {
-	Topic    string
-	Root     string // "<prefix>:{<topic>}:"
-	Pool     string // hash: job ID → record of every unfinished job
-	Bucket   string // zset: job ID by due time
-	Ready    string // list: job IDs, the next one at the head
-	Handoff  string // list: job IDs between a server's wait and its take
-	Leases   string // zset: job ID by the end of its lease
-	Attempts string // hash: job ID → finished attempts
-	Errors   string // hash: job ID → last errors
-	Moved    string // hash: job ID → present due time, if it differs from the record's
-	Dead     string // zset: job ID by time of burial
-	Done     string // zset: job ID by the time until which it is kept
-	Results  string // hash: job ID → what is kept of it
-	Meta     string // hash: settings of operators
-	Stats    string // hash: counters
-	operator string // never exists: the right to it is the right to make operator calls
-	Sizes    string // hash: the size of the largest record
-	Idle     string // zset: server by the time at which it began to wait for jobs
-	Keyed    string // hash: job ID → place in its lane of every job that has a key
-	Lane     string // zset: places of the waiting keyed jobs, with their IDs
-	Turn     string // zset: key of waiting jobs by its pass
-	Rules    string // hash: key → what is set for it
-	Held     string // zset: key by the end of its hold
-	Minutes  string // hash: minute modulo 360 → what happened in it
-	Hours    string // hash: hour modulo 720 → what happened in it
-	Parked   string // zset: key whose limits are reached by when it gets a turn
-	Holders  string // zset: running jobs whose keys have a limit of running jobs
-	Rates    string // zset: key by its tat
-	Blockers string // zset: places of jobs that their keys wait for, with their IDs
+	Topic string
+	Root  string // "<prefix>:{<topic>}:"
 
-	Schedules string // hash: name → definition of a schedule
-	Slots     string // zset: schedule by its next slot
-	Waiting   string // zset: schedule by the slot that waits for the end of the last run
-	Fired     string // hash: schedule → state of its slots
-	Runs      string // hash: schedule → history of its runs
+	Pool     string `redis:"pool,hash"`     // job ID → record of every unfinished job
+	Bucket   string `redis:"bucket,zset"`   // job ID by due time
+	Ready    string `redis:"ready,list"`    // job IDs, the next one at the head
+	Handoff  string `redis:"handoff,list"`  // job IDs between a server's wait and its take
+	Leases   string `redis:"leases,zset"`   // job ID by the end of its lease
+	Attempts string `redis:"attempts,hash"` // job ID → finished attempts
+	Errors   string `redis:"errors,hash"`   // job ID → last errors
+	Moved    string `redis:"moved,hash"`    // job ID → present due time, if not the record's
+	Dead     string `redis:"dead,zset"`     // job ID by time of burial
+	Done     string `redis:"done,zset"`     // job ID by the time until which it is kept
+	Results  string `redis:"results,hash"`  // job ID → what is kept of it
+	Meta     string `redis:"meta,hash"`     // settings of operators
+	Stats    string `redis:"stats,hash"`    // counters
+	Operator string `redis:"operator,none"` // never exists: who has a right to it is an operator
+	Sizes    string `redis:"sizes,hash"`    // the size of the largest record
+	Idle     string `redis:"idle,zset"`     // server by the time at which it began to wait for jobs
+	Keyed    string `redis:"keyed,hash"`    // job ID → place in its lane of every job that has a key
+	Lane     string `redis:"lane,zset"`     // places of the waiting keyed jobs, with their IDs
+	Turn     string `redis:"turn,zset"`     // key of waiting jobs by its pass
+	Rules    string `redis:"rules,hash"`    // key → what is set for it
+	Held     string `redis:"held,zset"`     // key by the end of its hold
+	Minutes  string `redis:"minutes,hash"`  // minute modulo 360 → what happened in it
+	Hours    string `redis:"hours,hash"`    // hour modulo 720 → what happened in it
+	Parked   string `redis:"parked,zset"`   // key whose limits are reached by when it gets a turn
+	Holders  string `redis:"holders,zset"`  // running jobs whose keys have a limit of running jobs
+	Rates    string `redis:"rates,zset"`    // key by its tat
+	Blockers string `redis:"blockers,zset"` // places of jobs that their keys wait for, with their IDs
+
+	Schedules string `redis:"schedules,hash"` // name → definition of a schedule
+	Slots     string `redis:"slots,zset"`     // schedule by its next slot
+	Waiting   string `redis:"waiting,zset"`   // schedule by the slot that waits for its last run
+	Fired     string `redis:"fired,hash"`     // schedule → state of its slots
+	Runs      string `redis:"runs,hash"`      // schedule → history of its runs
+}
+
+// A keyField is a key of a topic: a row of Keys.
+type keyField struct {
+	name, kind string
+	row        int // the index of the field
+}
+
+// keyFields lists the keys of a topic. The first one is the receipt, which the caller of a script
+// names.
+var keyFields = func() []keyField {
+	list := []keyField{keyReceipt: {name: "receipt"}}
+	for _, row := range reflect.VisibleFields(reflect.TypeFor[Keys]()) {
+		if name, kind, ok := strings.Cut(row.Tag.Get("redis"), ","); ok {
+			list = append(list, keyField{name, kind, row.Index[0]})
+		}
+	}
+	return list
+}()
+
+const keyReceipt = 0 // the index of receipt in keyFields
+
+// keyNamed returns the index of a name in keyFields. Keys of a whole prefix have none: the callers
+// of such scripts name them.
+func keyNamed(name string) int {
+	return slices.IndexFunc(keyFields, func(f keyField) bool { return f.name == name })
 }
 
 func NewKeys(prefix, topic string) *Keys {
-	root := prefix + ":{" + topic + "}:"
-	return &Keys{
-		Topic:    topic,
-		Root:     root,
-		Pool:     root + "pool",
-		Bucket:   root + "bucket",
-		Ready:    root + "ready",
-		Handoff:  root + "handoff",
-		Leases:   root + "leases",
-		Attempts: root + "attempts",
-		Errors:   root + "errors",
-		Moved:    root + "moved",
-		Dead:     root + "dead",
-		Done:     root + "done",
-		Results:  root + "results",
-		Meta:     root + "meta",
-		Stats:    root + "stats",
-		operator: root + "operator",
-		Sizes:    root + "sizes",
-		Idle:     root + "idle",
-		Keyed:    root + "keyed",
-		Lane:     root + "lane",
-		Turn:     root + "turn",
-		Rules:    root + "rules",
-		Held:     root + "held",
-		Minutes:  root + "minutes",
-		Hours:    root + "hours",
-		Parked:   root + "parked",
-		Holders:  root + "holders",
-		Rates:    root + "rates",
-		Blockers: root + "blockers",
-
-		Schedules: root + "schedules",
-		Slots:     root + "slots",
-		Waiting:   root + "waiting",
-		Fired:     root + "fired",
-		Runs:      root + "runs",
+	k := &Keys{Topic: topic, Root: prefix + ":{" + topic + "}:"}
+	rows := reflect.ValueOf(k).Elem()
+	for _, f := range keyFields[keyReceipt+1:] {
+		rows.Field(f.row).SetString(k.Root + f.name)
 	}
+	return k
+}
+
+// Of lists the keys of a script.
+func (k *Keys) Of(s *Script, receipt string) []any {
+	list, rows := make([]any, len(s.keys)), reflect.ValueOf(k).Elem()
+	for i, field := range s.keys {
+		if field == keyReceipt {
+			list[i] = receipt
+		} else {
+			list[i] = rows.Field(keyFields[field].row).String()
+		}
+	}
+	return list
 }
 
 // Checked lists the keys that a check scans, in an order in which a finding in one key does not
@@ -122,18 +132,16 @@ func TypeOf(key string) string {
 	if _, after, ok := strings.Cut(key, "}:"); ok {
 		name, _, _ = strings.Cut(after, ":")
 	}
+	if i := keyNamed(name); i > keyReceipt {
+		return keyFields[i].kind
+	}
 	switch name {
-	case "ready", "handoff", "taken", "audit":
+	case "taken", "audit":
 		return "list"
-	case "bucket", "leases", "dead", "done", "slots", "waiting", "idle", "lane", "turn", "held",
-		"parked", "holders", "rates", "blockers":
-		return "zset"
 	case "topics":
 		return "set"
 	case "receipt":
 		return "string"
-	case "operator":
-		return "none"
 	}
 	return "hash"
 }
@@ -178,67 +186,4 @@ func CheckID(id string) error {
 		return fmt.Errorf("ID of %d bytes, at most %d are allowed", len(id), MaxIDLen)
 	}
 	return nil
-}
-
-// A keyField is a key of a topic, with the name it has in the headers of the scripts.
-type keyField struct {
-	name string
-	of   func(*Keys) *string
-}
-
-var keyFields = []keyField{
-	{"receipt", nil}, // the caller's
-	{"pool", func(k *Keys) *string { return &k.Pool }},
-	{"bucket", func(k *Keys) *string { return &k.Bucket }},
-	{"ready", func(k *Keys) *string { return &k.Ready }},
-	{"handoff", func(k *Keys) *string { return &k.Handoff }},
-	{"leases", func(k *Keys) *string { return &k.Leases }},
-	{"attempts", func(k *Keys) *string { return &k.Attempts }},
-	{"errors", func(k *Keys) *string { return &k.Errors }},
-	{"moved", func(k *Keys) *string { return &k.Moved }},
-	{"dead", func(k *Keys) *string { return &k.Dead }},
-	{"done", func(k *Keys) *string { return &k.Done }},
-	{"results", func(k *Keys) *string { return &k.Results }},
-	{"meta", func(k *Keys) *string { return &k.Meta }},
-	{"stats", func(k *Keys) *string { return &k.Stats }},
-	{"operator", func(k *Keys) *string { return &k.operator }},
-	{"sizes", func(k *Keys) *string { return &k.Sizes }},
-	{"idle", func(k *Keys) *string { return &k.Idle }},
-	{"keyed", func(k *Keys) *string { return &k.Keyed }},
-	{"lane", func(k *Keys) *string { return &k.Lane }},
-	{"turn", func(k *Keys) *string { return &k.Turn }},
-	{"rules", func(k *Keys) *string { return &k.Rules }},
-	{"held", func(k *Keys) *string { return &k.Held }},
-	{"minutes", func(k *Keys) *string { return &k.Minutes }},
-	{"hours", func(k *Keys) *string { return &k.Hours }},
-	{"parked", func(k *Keys) *string { return &k.Parked }},
-	{"holders", func(k *Keys) *string { return &k.Holders }},
-	{"rates", func(k *Keys) *string { return &k.Rates }},
-	{"blockers", func(k *Keys) *string { return &k.Blockers }},
-	{"schedules", func(k *Keys) *string { return &k.Schedules }},
-	{"slots", func(k *Keys) *string { return &k.Slots }},
-	{"waiting", func(k *Keys) *string { return &k.Waiting }},
-	{"fired", func(k *Keys) *string { return &k.Fired }},
-	{"runs", func(k *Keys) *string { return &k.Runs }},
-}
-
-const keyReceipt = 0 // the index of receipt in keyFields
-
-// keyNamed returns the index of a name in keyFields. Keys of a whole prefix have none: the callers
-// of such scripts name them.
-func keyNamed(name string) int {
-	return slices.IndexFunc(keyFields, func(f keyField) bool { return f.name == name })
-}
-
-// Of lists the keys of a script.
-func (k *Keys) Of(s *Script, receipt string) []any {
-	list := make([]any, len(s.keys))
-	for i, field := range s.keys {
-		if field == keyReceipt {
-			list[i] = receipt
-		} else {
-			list[i] = *keyFields[field].of(k)
-		}
-	}
-	return list
 }
