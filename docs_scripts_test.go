@@ -129,6 +129,69 @@ func TestProseEveryLuaFileIsAScript(t *testing.T) {
 	require.Len(t, files, len(Scripts()))
 }
 
+var (
+	luaNoCode   = regexp.MustCompile(`'(?:[^'\\\n]|\\.)*'|--[^\n]*`)
+	luaGiven    = regexp.MustCompile(`(?m)^local (?:function (\w+)|(\w+(?:, \w+)*))`)
+	luaDeclared = []*regexp.Regexp{
+		regexp.MustCompile(`\blocal function (\w+)`), regexp.MustCompile(`\blocal (\w+(?:, \w+)*)`),
+		regexp.MustCompile(`\bfunction *\w*\(([^)]*)\)`), regexp.MustCompile(`\bfor (\w+(?:, \w+)*)`),
+	}
+	luaWord  = regexp.MustCompile(`[.:]?\b[A-Za-z_]\w*`)
+	luaKnown = strings.Fields(`and break do else elseif end false for function if in local nil not or repeat return
+		then true until while redis cjson string table math tonumber tostring type ipairs pairs unpack pcall next`)
+)
+
+// The first lines of a part of the prelude say which names it gives to what follows, and which ones
+// it expects: all that it uses and does not declare, and none that it does not use.
+func TestProsePartsSayWhatTheyGiveAndExpect(t *testing.T) {
+	parts, err := filepath.Glob("lua/prelude/*.lua")
+	require.NoError(t, err)
+	require.NotEmpty(t, parts)
+	for _, part := range parts {
+		text := proseFile(t, part)
+		listed := func(word string) (names []string) {
+			for _, m := range regexp.MustCompile(`(?m)^-- `+word+`: (.+)$`).FindAllStringSubmatch(text, -1) {
+				names = append(names, strings.Fields(m[1])...)
+			}
+			return names
+		}
+		code := luaNoCode.ReplaceAllString(text, "")
+		var given, declared, used []string
+		for _, m := range luaGiven.FindAllStringSubmatch(code, -1) {
+			given = append(given, strings.Split(m[1]+m[2], ", ")...)
+		}
+		require.Subset(t, given, listed("Gives"), "%s: Gives", part)
+		for _, pattern := range luaDeclared {
+			for _, m := range pattern.FindAllStringSubmatch(code, -1) {
+				declared = append(declared, strings.FieldsFunc(m[1], func(r rune) bool { return strings.ContainsRune(", \n", r) })...)
+			}
+		}
+		expected := listed("Expects")
+		for _, at := range luaWord.FindAllStringIndex(code, -1) {
+			word, set := code[at[0]:at[1]], strings.HasPrefix(code[at[1]:], " = ") // it may be a field
+			used = append(used, word)
+			if !set && word[0] != '.' && word[0] != ':' && !slices.Contains(declared, word) && !slices.Contains(luaKnown, word) {
+				require.Contains(t, expected, word, "%s: Expects", part)
+			}
+		}
+		require.Subset(t, used, expected, "%s: Expects", part)
+		require.True(t, len(listed("Gives"))+len(expected) > 0, part)
+	}
+}
+
+// A thought has one file.
+func TestProseLuaFilesAreShort(t *testing.T) {
+	const most = 300 // lines
+	for _, pattern := range []string{"lua/*.lua", "lua/prelude/*.lua"} {
+		files, err := filepath.Glob(pattern)
+		require.NoError(t, err)
+		require.NotEmpty(t, files)
+		for _, file := range files {
+			require.LessOrEqual(t, strings.Count(proseFile(t, file), "\n"), most, file)
+		}
+	}
+}
+
 // One script, one caller: what it is given is written in one place.
 func TestProseScriptIsUsedInOneDeclaration(t *testing.T) {
 	users := map[string][]string{} // variable of a script → declarations

@@ -1,4 +1,7 @@
 
+-- Gives: foremost is_foremost block
+-- Expects: reseat
+
 -- foremost gives jobs that have keys places before all others of their keys. It returns these
 -- places, each at the index of the job.
 local function foremost(keyed, sizes, ids)

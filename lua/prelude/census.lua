@@ -1,4 +1,6 @@
 
+-- Gives: missing_of littered wait_most
+
 -- missing_of returns how many more records a topic has than places, or how many more places in
 -- bucket and dead than records; 0 in a healthy topic.
 local function missing_of(records, delayed, leased, buried, waits, handed, laned)

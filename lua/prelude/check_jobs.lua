@@ -1,9 +1,9 @@
 
 -- check_jobs: finds what is wrong with jobs, with their books and with what is kept of done ones.
 -- Gives: nowhere records places books kept outcomes
--- Expects: now sized anchor order_of block is_foremost has_key of_record place_of part repair found
--- Expects: entries pool bucket leases dead attempts errors moved done results sizes lane keyed meta
--- Expects: blockers
+-- Expects: now sized anchor order_of block is_foremost close_books has_key of_record place_of part
+-- Expects: repair found entries pool bucket leases dead attempts errors moved done results sizes
+-- Expects: lane keyed meta blockers
 --
 -- no_record is an ID without a record, two_places a job in two of its places, orphan books of no
 -- job, unreadable malformed books, bad_time an impossible time. The books of a job are its entries

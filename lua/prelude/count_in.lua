@@ -1,4 +1,7 @@
 
+-- Gives: count_in
+-- Expects: key_of holder_of
+
 -- count_in gives running jobs their places in the limits of their keys: of all keys, or of one. At
 -- most 1,000 are looked at, those whose leases end last.
 local function count_in(holders, leases, keyed, only)

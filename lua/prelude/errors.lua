@@ -1,3 +1,6 @@
+
+-- Gives: append failed
+
 -- append adds an entry to a job's error log. The log consists of netstrings, at most eleven: the
 -- first one and the newest ten.
 local function append(log, entry)
@@ -28,4 +31,3 @@ local function failed(attempts, errors, id, n, entry)
     redis.pcall('HSET', errors, id, append(log, entry))
   end
 end
-

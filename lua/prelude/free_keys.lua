@@ -1,3 +1,7 @@
+
+-- Gives: free_keys
+-- Expects: lane_range offer
+
 -- free_keys takes keys off held or parked. Those that have jobs in lane get turns first, so none is
 -- lost if lane or turn is of a wrong type. It returns the number of these jobs.
 local function free_keys(zset, turn, lane, keys)

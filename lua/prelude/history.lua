@@ -1,3 +1,7 @@
+
+-- Gives: runs_most schedule_of ran forget records_most records_read flagged scheduled
+-- Expects: now
+
 -- The fields of a schedule in runs. The field with its name holds "<runs> <failures>". Each of the
 -- newest hundred runs has a field with "<time> <JSON>". Its name is the schedule's name, a line
 -- feed (which no name contains) and the number of the run modulo 100.

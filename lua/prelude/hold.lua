@@ -1,3 +1,6 @@
+
+-- Gives: hold
+
 -- hold keeps takes away from a topic until a time. It prolongs a hold and never shortens one. With
 -- pcall: it never decides the fate of a job. It returns the error, if the topic is not held.
 local function hold(meta, ending, by, reason)
@@ -6,4 +9,3 @@ local function hold(meta, ending, by, reason)
     return type(set) == 'table' and set or nil
   end
 end
-

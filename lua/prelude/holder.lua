@@ -1,4 +1,7 @@
 
+-- Gives: holder_of held_by unhold
+-- Expects: lane_of key_of
+
 -- holder_of returns the entry in holders of a running job whose key has a limit. The entries of a
 -- key are those of its lane_range.
 local function holder_of(key, id)

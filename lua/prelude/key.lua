@@ -1,4 +1,7 @@
 
+-- Gives: laned to_lane enlane
+-- Expects: has_key place_of place_rest now key_of offer rouse
+
 -- The jobs with keys that a call stores.
 local laned = {}
 

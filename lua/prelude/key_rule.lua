@@ -1,4 +1,6 @@
 
+-- Gives: flow_of rule_of
+
 -- flow_of reads the limits of a topic that hold for each of its keys, from the field flow of meta:
 -- the most running jobs, the time of one start in µs, and how many starts can be made at once. 0 is
 -- no limit.

@@ -1,3 +1,6 @@
+
+-- Gives: anchor release
+
 -- anchor is a member of leases as long as leases has others. Redis keeps a small zset in a compact
 -- form, and every access scans the whole of it. A long member makes Redis choose the other form,
 -- which is four times as fast with 64 leases. The anchor is longer than an ID can be, and its score
@@ -13,4 +16,3 @@ local function release(leases, ids)
     redis.call('DEL', leases)
   end
 end
-

@@ -1,4 +1,7 @@
 
+-- Gives: line_up
+-- Expects: key_of offer
+
 -- line_up puts jobs that have places into their lanes. It returns their number, and a list of the
 -- other jobs.
 local function line_up(turn, lane, keyed, ids)

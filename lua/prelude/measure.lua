@@ -1,3 +1,6 @@
+
+-- Gives: wrong measure
+
 -- measure returns the size of a key by its command, or -1 if the key is of a wrong type. Then it
 -- adds the name to wrong, and the caller goes on without the key.
 local wrong = {}
@@ -12,4 +15,3 @@ local function measure(command, key)
   wrong[#wrong + 1] = key
   return -1
 end
-

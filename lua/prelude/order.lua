@@ -1,4 +1,6 @@
 
+-- Gives: order_of
+
 -- order_of reads from the field flow of meta whether the jobs of each key run in their order, and
 -- whether a dead one blocks its key.
 local function order_of(flow)

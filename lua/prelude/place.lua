@@ -1,4 +1,10 @@
 
+-- Gives: place_rest key_of lane_of lane_range of_record has_key placed_at place_of offer
+
+-- A key is what users call so: jobs can have one, which they share with other jobs (Key in the
+-- library). Its lane is the line of its ready jobs, in Redis, in the order in which they are taken.
+-- Comments say key for what has limits, a hold or a turn, and lane for that line only.
+--
 -- A place in a lane has the length of the key in one byte, the key, 11 hexadecimal digits of the
 -- due time less the head start (Unix ms), 10 of a number, 8 of the head start plus 2^31, and the
 -- nonce of the record. In lane the job ID follows.

@@ -1,3 +1,6 @@
+
+-- Gives: receipt_ms replay remember
+
 -- A caller numbers the calls of a series, upwards. If the reply to a call is lost and the call is
 -- sent again, replay finds the number and the script returns its first reply. A call with a lower
 -- number was abandoned by its caller and comes late, from a connection that was considered dead. It
@@ -20,4 +23,3 @@ local function remember(receipt, number, reply)
   kept = kept ~= '' and kept or receipt_ms
   redis.pcall('SET', receipt, own .. ':' .. reply, 'PX', kept)
 end
-

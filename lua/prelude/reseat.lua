@@ -1,4 +1,7 @@
 
+-- Gives: reseat
+-- Expects: key_of place_rest placed_at
+
 -- reseat gives the jobs that have keys new places, for new due times. It returns the old places and
 -- the new ones, each at the index of the job.
 local function reseat(keyed, sizes, ids, dues)

@@ -1,3 +1,7 @@
+
+-- Gives: retain
+-- Expects: now
+
 -- retain adds a completed job to done, with its record between the netstring about the run and the
 -- output that follows that in about. With pcall: a failure does not keep the job from ending.
 local function retain(pool, results, done, id, ms, about)
@@ -13,4 +17,3 @@ local function retain(pool, results, done, id, ms, about)
     redis.pcall('ZADD', done, now + ms, id)
   end
 end
-

@@ -1,9 +1,12 @@
 
+-- Gives: ring
+-- Expects: nudge
+
 -- ring wakes servers that wait for jobs, one for each job put into ready, at most 100: the longest
 -- waiting first. A name leaves idle before the topic is published on its channel. If nobody listens
 -- there any more, the next one is rung; after 1,000 such names that ends. If the right to publish
 -- there is missing, the message goes to the control channel. With pcall: a ring never decides the
--- fate of a job. It uses nudge, of control.
+-- fate of a job.
 local function ring(idle, channel, topic, jobs)
   if redis.pcall('ZCARD', idle) == 0 then
     return

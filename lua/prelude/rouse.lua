@@ -1,4 +1,6 @@
 
+-- Gives: rouse
+
 -- rouse wakes servers that block, one for each job that is ready in a lane, because they wait for
 -- IDs in ready. An empty ID has no record, so take drops it. At most 64 are there.
 local function rouse(ready, jobs)

@@ -1,3 +1,6 @@
+
+-- Gives: state_of hex going
+
 -- state_of parses the state of a schedule, as fired holds it. It returns a table, or nil if there
 -- is none or it cannot be read.
 local function state_of(text)

@@ -1,3 +1,6 @@
+
+-- Gives: owns together rows
+
 -- owns reports whether a lease that ends at score (a string, or false if there is none) is the one
 -- that fence names. A fence is one lease end, or several separated by spaces while extensions are
 -- unconfirmed. Ends are compared as numbers, because releases of Redis write different numbers of

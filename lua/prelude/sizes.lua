@@ -1,3 +1,6 @@
+
+-- Gives: sized
+
 -- sized notes the size of the largest record that a call stores. Scripts that read records limit
 -- their reading by it. Records of at most 2,000 bytes are not noted. It must be called before the
 -- records are written. With pcall: the size never decides the fate of a job.
@@ -9,4 +12,3 @@ local function sized(sizes, bytes)
     end
   end
 end
-

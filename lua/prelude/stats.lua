@@ -1,3 +1,6 @@
+
+-- Gives: count
+
 -- count adds to a counter. It returns the new value, if that is known. With pcall: a counter never
 -- decides the fate of a job.
 local function count(stats, field, n)
@@ -5,4 +8,3 @@ local function count(stats, field, n)
     return redis.pcall('HINCRBY', stats, field, n)
   end
 end
-

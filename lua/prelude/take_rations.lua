@@ -1,7 +1,7 @@
 
 -- take_rations: what the limits of a key let a take lease of its jobs (see limits, key_limits).
 -- Gives: ordered halts ration book
--- Expects: now us set flow order_of lane_range key_of held_by looked bucket dead leases lane keyed
+-- Expects: now us flow order_of lane_range key_of held_by looked bucket dead leases lane keyed
 -- Expects: holders rates blockers
 --
 -- A start counts by the GCRA, as for the topic. Running jobs are counted in holders. An entry there

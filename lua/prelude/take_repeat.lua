@@ -1,7 +1,7 @@
 
 -- take_repeat: what a take gets of those before it whose replies were lost.
 -- Gives: repeated
--- Expects: now count line_up rouse release answer note known since limit bytes place ready pool
+-- Expects: now count line_up rouse release answer note known limit bytes place ready pool
 -- Expects: leases receipt stats turn lane keyed lease_end
 --
 -- A server without a reply asks again, with a new number and for fewer jobs. If one of the takes

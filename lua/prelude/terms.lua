@@ -1,3 +1,7 @@
+
+-- Gives: terms namesakes replaced
+-- Expects: now
+
 -- terms parses when a job that a call stores is due: Unix ms, or + and a delay in ms. A letter can
 -- precede it: r if the job replaces any job with its ID, d if it replaces only a dead one. After a
 -- space, the time at which the job expires can follow in the same form. It returns the due time,
@@ -45,4 +49,3 @@ end
 -- whether it has a key; enlane, which gives those jobs their places, and returns how many are due
 -- now; and freed, the number of keys that have got a turn.
 local replaced = {}
-

@@ -1,4 +1,7 @@
 
+-- Gives: blocking unblock
+-- Expects: key_of free_keys rouse
+
 -- blocking lists those jobs with places that are blockers, and their keys.
 local function blocking(blockers, ids, places)
   local entries, owners, some, keys = {}, {}, {}, {}

@@ -1,3 +1,6 @@
+
+-- Gives: unready_most unready
+
 -- unready removes the entry of a ready job if it is among the first or last thousand of the list.
 -- Any other entry stays for take or prune to drop, so the cost does not depend on the length of the
 -- list. With pcall: the entry never decides the fate of a job.
@@ -13,4 +16,3 @@ local function unready(ready, id)
     end
   end
 end
-

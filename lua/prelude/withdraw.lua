@@ -1,3 +1,7 @@
+
+-- Gives: withdraw
+-- Expects: unready_most expected release nudge unready unblock close_books end_run
+
 -- withdraw removes jobs in any state, and notifies the servers that run them. An ID deep in ready
 -- stays there: take drops an ID without a record. wants has how the caller knows each job (see
 -- expected; nil fits every job). noted has true at the index of a job of a schedule whose history
@@ -85,4 +89,3 @@ local function withdraw(ids, wants, noted, pool, bucket, ready, lane, keyed, lea
   end
   return table.concat(letters), freed
 end
-
