@@ -47,20 +47,15 @@ func TestBadCronSaysWhere(t *testing.T) {
 		"":                         {"want 5 or 6 fields, got 0"},
 		"* * * *":                  {"got 4"},
 		"* * * * * * *":            {"got 7"},
-		"60 * * * *":               {`minute "60" at byte 0`, "59"},
-		"0 25 * * *":               {`hour "25" at byte 2`, "23"},
-		"0  0   32 * *":            {`day of month "32" at byte 7`, "31"},
-		"0 0 1 foo *":              {`month "foo" at byte 6`},
-		"0 0 1 1 7":                {`day of week "7" at byte 8`, "6"},
+		"60 * * * *":               {`Cron("60 * * * *"): minute "60" at byte 0`, "from 0 to 59"},
+		"  0  0   32 * *":          {`day of month "32" at byte 9`, "31"},
 		"61 0 0 1 1 1":             {`second "61" at byte 0`},
-		"*/0 * * * *":              {`minute "*/0" at byte 0`, "positive"},
-		"5-1 * * * *":              {`minute "5-1" at byte 0`},
-		", * * * *":                {`minute "," at byte 0`, "empty"},
-		"1 1 1 1 ,":                {`day of week "," at byte 8`},
-		"-1 * * * *":               {`minute "-1" at byte 0`},
+		"*/90 25 0 foo 8":          {`minute "*/90" at byte 0`, "@every 90m", `hour "25" at byte 5`, `day of month "0" at byte 8`, `month "foo" at byte 10`, `day of week "8" at byte 14`},
+		"0 0 30 2 *":               {`day of month "30" at byte 4`, "no future slots"},
 		"@fortnightly":             {"@fortnightly"},
 		"@every":                   {"@every"},
-		"@every soon":              {`invalid duration "soon" at byte 7`},
+		"@every soon":              {`invalid duration "soon" at byte 7`, "90m"},
+		" @every\te 5":             {`invalid duration "e 5" at byte 8`},
 		"@every 10us":              {"at least 1ms"},
 		"TZ=UTC":                   {"zone"},
 		"CRON_TZ=UTC 0 0 * * *":    {"zone"},
@@ -75,6 +70,9 @@ func TestBadCronSaysWhere(t *testing.T) {
 	}
 	for _, zone := range []string{"Europe/Atlantis", "Local", "../etc/passwd"} {
 		_, err := compiled(Cron("* * * * *", zone))
+		require.ErrorContains(t, err, zone)
+		_, err = compiled(Cron("0 25 * * *", zone))
+		require.ErrorContains(t, err, "hour")
 		require.ErrorContains(t, err, zone)
 	}
 }

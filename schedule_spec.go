@@ -31,12 +31,23 @@ func Every(d time.Duration) Spec {
 	return Spec{record.Spec{Kind: record.Interval, Every: ceilMS(d)}, positive("Every", d)}
 }
 
-// Cron returns the spec of a cron rule in a time zone. The rule has 5 fields (minute, hour, day of
-// month, month, day of week) or 6 (second first). A field is *, a value, a range 1-5, a step */15
-// or 10-50/10, or a list of these with commas. Months and days of the week can also be English
-// names of three letters; Sunday is 0. If both day fields are restricted, a day needs to match only
-// one of them, as always in cron. The descriptors are @yearly, @annually, @monthly, @weekly,
-// @daily, @midnight, @hourly, and @every with a duration, which is [Every].
+// Cron returns the spec of a cron rule in a time zone. Rules are those of crontab(5), as Debian's
+// cron reads them. A rule has 5 fields (minute, hour, day of month, month, day of week) or 6
+// (second first). A field is *, a value, a range 1-5, a star or a range with a step, */15 or
+// 10-50/10, or a list of these with commas. Months and days of the week can also be English names
+// of three letters. Sunday is 0 and 7.
+//
+// If both day fields are restricted, a day needs to match only one of them. A day field that begins
+// with * does not count as restricted, and then a day must match both: 0 9 13 * 5 comes every
+// Friday and on each 13th, 0 9 1-7 * */7 on the first Sunday of a month.
+//
+// The words are @yearly, @annually, @monthly, @weekly, @daily, @midnight, @hourly, and @every with
+// a duration, which is [Every].
+//
+// Cron refuses rules that crontab(5) accepts but that cannot mean what they say: steps larger than
+// their range (*/90 in the minutes would be every hour), ranges that go backwards, and days that no
+// month has. The error lists all mistakes: the field, where it is, what is wrong, and what to write
+// instead.
 //
 // The zone is an IANA name, like Europe/Berlin. An empty zone is UTC. "Local" is rejected because
 // it differs between machines. The time zone database must be on the machines of the clients and
@@ -44,24 +55,30 @@ func Every(d time.Duration) Spec {
 //
 // When clocks are put forward, a slot in the hour that is left out moves to the time of the jump.
 // Several such slots become one. When clocks are put back, a slot in the repeated hour comes only
-// the first time. A rule for every hour of the day continues through both hours, because the
-// second one is an hour of its own.
+// the first time. So a daily rule has one slot on each local day. A day that is left out as a whole
+// has none.
 //
-// Where clocks move by half an hour (Australia/Lord_Howe), a rule for every hour follows the
-// minutes that they show. In autumn, 45 * * * * has a slot both times that the clocks show 1:45,
-// half an hour apart, and 15 * * * * has none for an hour and a half. In spring, 15 * * * * has a
-// slot at the time of the jump instead of 2:15.
+// A rule for every hour of the day has a slot whenever the clocks show one of its times, and at no
+// other time. So a slot that is left out does not move, and one that is repeated comes again: where
+// clocks move by an hour, 45 * * * * comes once an hour all year. Where they move by half an hour
+// (Australia/Lord_Howe), the minutes that they show decide. In autumn, 45 * * * * has a slot both
+// times that the clocks show 1:45, half an hour apart, and 15 * * * * has none for an hour and a
+// half. In spring 15 * * * * has none at 2:15, which the clocks leave out.
 func Cron(rule, zone string) Spec {
-	if text, ok := strings.CutPrefix(strings.TrimSpace(rule), "@every "); ok {
-		d, err := time.ParseDuration(strings.TrimSpace(text))
+	if fields := strings.Fields(rule); len(fields) > 1 && fields[0] == "@every" {
+		text := strings.Join(fields[1:], " ")
+		d, err := time.ParseDuration(text)
 		if err != nil {
-			return Spec{record.Spec{Kind: record.Interval}, fmt.Errorf("Cron(%q): invalid duration %q at byte %d", rule, text, strings.Index(rule, "@every ")+7)}
+			at := strings.Index(rule, fields[0]) + len(fields[0])
+			at += strings.Index(rule[at:], fields[1])
+			err = fmt.Errorf("Cron(%.100q): invalid duration %.60q at byte %d: write it with h, m, s and ms, such as 90m or 1h30m", rule, text, at)
+			return Spec{record.Spec{Kind: record.Interval}, errors.Join(err, schedule.CheckZone(zone))}
 		}
 		spec := Every(d)
 		spec.err = errors.Join(spec.err, schedule.CheckZone(zone))
 		return spec
 	}
-	return Spec{record.Spec{Kind: record.Cron, Text: strings.Join(strings.Fields(rule), " "), Zone: zone}, checkCron(rule)}
+	return Spec{record.Spec{Kind: record.Cron, Text: strings.Join(strings.Fields(rule), " "), Zone: zone}, errors.Join(checkCron(rule), schedule.CheckZone(zone))}
 }
 
 func checkCron(rule string) error {

@@ -5,9 +5,6 @@ import (
 	"fmt"
 	"strings"
 	"time"
-	"unicode/utf8"
-
-	"github.com/robfig/cron/v3"
 
 	"github.com/delayq/delayq/internal/record"
 )
@@ -24,75 +21,38 @@ func CheckZone(name string) error {
 		return fmt.Errorf("zone of %d bytes, at most %d are allowed", len(name), MaxCronLen)
 	}
 	if _, err := time.LoadLocation(name); err != nil {
-		return fmt.Errorf("zone %.100q: %w", name, err)
+		return fmt.Errorf("zone %.100q: %w: use an IANA name, such as Europe/Berlin", name, err)
 	}
 	return nil
 }
 
-// cronParser accepts 5 or 6 fields and descriptors.
-var cronParser = cron.NewParser(cron.SecondOptional | cron.Minute | cron.Hour | cron.Dom | cron.Month | cron.Dow | cron.Descriptor)
-
-var cronFields = [...]string{"second", "minute", "hour", "day of month", "month", "day of week"}
-
-// parseCron parses a rule as if its times were in UTC, whatever its zone.
-func parseCron(rule string) (*cron.SpecSchedule, error) {
-	// The parser would accept a zone in front of the rule, and panics if nothing follows it.
-	if strings.Contains(rule, "=") {
-		return nil, errors.New("zone inside the rule: use the second argument")
-	}
-	parsed, err := cronParser.Parse(rule)
-	if err != nil {
-		return nil, err
-	}
-	spec, ok := parsed.(*cron.SpecSchedule)
-	if !ok { // @every without a following space
-		return nil, errors.New("unknown descriptor")
-	}
-	for i, bits := range [...]uint64{spec.Second, spec.Minute, spec.Hour, spec.Dom, spec.Month, spec.Dow} {
-		if bits == 0 { // a field with nothing but commas
-			return nil, fmt.Errorf("the %s is empty", cronFields[i])
-		}
-	}
-	spec.Location = time.UTC
-	return spec, nil
-}
-
-// CheckCron validates a cron rule. The error says where the fault is.
+// CheckCron validates a cron rule. The error lists everything that is wrong with it: which field,
+// where, and what to write instead.
 func CheckCron(rule string) error {
-	if !utf8.ValidString(rule) {
-		return errors.New("not valid UTF-8")
+	if _, mistakes := parseCron(rule); len(mistakes) > 0 {
+		return errors.New(strings.Join(mistakes, "; "))
 	}
-	_, err := parseCron(rule)
-	if err == nil {
-		return nil
-	}
-	fields := strings.Fields(rule)
-	if n := len(fields); n != 5 && n != 6 || strings.Contains(rule, "=") {
-		if (n == 0 || !strings.HasPrefix(fields[0], "@")) && !strings.Contains(rule, "=") {
-			err = fmt.Errorf("want 5 or 6 fields, got %d", n)
-		}
-		return err
-	}
-	// To find the invalid field, each one is parsed with stars in all others.
-	at := 0
-	for i, field := range fields {
-		at += strings.Index(rule[at:], field)
-		alone := []string{"*", "*", "*", "*", "*", "*"}
-		name := i + len(cronFields) - len(fields)
-		alone[name] = field
-		if _, err := parseCron(strings.Join(alone, " ")); err != nil {
-			return fmt.Errorf("%s %q at byte %d: %w", cronFields[name], field, at, err)
-		}
-		at += len(field)
-	}
-	return err
+	return nil
 }
 
-// A wallClock has its slots where the clocks of a zone show the times of a cron rule. The parser's
-// own Next leaves out slots that the spring jump leaves out, and returns slots twice that autumn
-// repeats. So here it only sees a clock without daylight saving, and wallClock handles the jumps.
+// StoredCron says what is wrong with a rule that is in Redis, and what becomes of it. Earlier
+// releases accepted rules that CheckCron refuses, and a later one may accept more.
+func StoredCron(rule string) error {
+	r, mistakes := parseCron(rule)
+	switch text := strings.Join(mistakes, "; "); {
+	case len(mistakes) == 0:
+		return nil
+	case r == nil:
+		return fmt.Errorf("servers of this release cannot fire the rule: %s", text)
+	default:
+		return fmt.Errorf("the rule is no longer accepted, and fires as in the release that accepted it: %s", text)
+	}
+}
+
+// A wallClock has its slots where the clocks of a zone show the times of a cron rule. The rule
+// itself knows no zone, and wallClock handles the jumps of the clocks.
 type wallClock struct {
-	rule *cron.SpecSchedule
+	rule *cronRule
 	zone *time.Location
 }
 
@@ -111,9 +71,10 @@ func (w *wallClock) rhythm(first int64) Rhythm {
 // It walks through the periods of the zone between two jumps of its clocks. Within a period, wall
 // time is UTC plus a constant.
 func (w *wallClock) next(t time.Time) time.Time {
-	everyHour := w.rule.Hour&(1<<24-1) == 1<<24-1
+	everyHour := w.rule.hour == allHours
+	var slot, after time.Time // slot is the first one after this wall time
 	for period := t; ; {
-		start, end := period.In(w.zone).ZoneBounds()
+		start, end := bounds(period, w.zone)
 		shift := offset(period, w.zone)
 		wall := t.Add(shift)
 		if !start.IsZero() && !everyHour {
@@ -122,30 +83,44 @@ func (w *wallClock) next(t time.Time) time.Time {
 				wall = shown
 			}
 		}
-		slot := w.wallNext(wall)
-		if slot.IsZero() {
-			return time.Time{}
+		if slot.IsZero() || wall.Before(after) || !slot.After(wall) {
+			if slot, after = w.rule.next(wall), wall; slot.IsZero() {
+				return slot
+			}
 		}
 		at := slot.Add(-shift)
 		if end.IsZero() || at.Before(end) {
 			return at
 		}
-		if first := end.Add(offset(end, w.zone)); first.After(end.Add(shift)) && !slot.After(first) {
-			// The clocks never show the slot, or it is the first time they show after the jump.
+		if !everyHour && w.skipped(slot, end.Add(shift), end.Add(offset(end, w.zone))) {
 			return end
 		}
 		t, period = end.Add(-1), end
 	}
 }
 
-// wallNext returns the first wall time after another that matches the rule. The parser's own Next
-// searches five years, but from 2096 to 2104 there is no 29 February.
-func (w *wallClock) wallNext(wall time.Time) time.Time {
-	wall = wall.UTC()
-	if slot := w.rule.Next(wall); !slot.IsZero() {
-		return slot
+// bounds returns the beginning and the end of a period of a zone; zero: none. A change of the year
+// can be one too.
+//
+// On 31 December of leap years, the package time names the beginning of the day as the end, if the
+// period follows from a rule of the zone (tzset of Go 1.26). Nothing changes on that day.
+func bounds(t time.Time, zone *time.Location) (start, end time.Time) {
+	start, end = t.In(zone).ZoneBounds()
+	if !end.IsZero() && !end.After(t) {
+		end = t.Truncate(24 * time.Hour).Add(24 * time.Hour)
 	}
-	return w.rule.Next(time.Date(wall.Year()+6, time.January, 1, 0, 0, 0, -1, time.UTC))
+	return start, end
+}
+
+// skipped reports whether clocks that are put forward leave out a slot of the rule. They jump from
+// one wall time to another. slot is the first one from the jump on. A day that is left out from its
+// beginning to its end has no slots.
+func (w *wallClock) skipped(slot, from, to time.Time) bool {
+	const day = 24 * time.Hour
+	if before, after := from.Add(-1).Truncate(day), to.Truncate(day); slot.Before(after) && !slot.Before(before.Add(day)) {
+		slot = w.rule.next(after.Add(-1))
+	}
+	return !slot.IsZero() && slot.Before(to)
 }
 
 // offset returns how far the clocks of a zone are ahead of UTC.

@@ -3,6 +3,7 @@ package schedule
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/delayq/delayq/internal/record"
@@ -53,9 +54,9 @@ func newRhythm(s record.Spec, first int64, calendars Calendars) (Rhythm, error) 
 		if err != nil {
 			return nil, err
 		}
-		rule, err := parseCron(s.Text)
-		if err != nil {
-			return nil, err
+		rule, mistakes := parseCron(s.Text)
+		if rule == nil {
+			return nil, fmt.Errorf("cron rule %.100q: %s", s.Text, strings.Join(mistakes, "; "))
 		}
 		return (&wallClock{rule: rule, zone: zone}).rhythm(first), nil
 	case record.Calendar:

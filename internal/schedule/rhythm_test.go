@@ -2,6 +2,8 @@ package schedule
 
 import (
 	"errors"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 	"unicode/utf8"
@@ -75,6 +77,8 @@ func TestCronThroughDaylightSaving(t *testing.T) {
 			[]string{"25 02:30:00 +0200", "25 03:00:00 +0100", "25 03:30:00 +0100"}},
 		{"every hour goes on in spring", "Europe/Berlin", "0 * * * *", "2026-03-28T23:30:00Z", "2026-03-29T03:00:00Z",
 			[]string{"29 01:00:00 +0100", "29 03:00:00 +0200", "29 04:00:00 +0200"}},
+		{"every hour at a minute, spring", "Europe/Berlin", "45 * * * *", "2026-03-28T23:30:00Z", "2026-03-29T03:00:00Z",
+			[]string{"29 00:45:00 +0100", "29 01:45:00 +0100", "29 03:45:00 +0200", "29 04:45:00 +0200"}},
 		{"every hour goes on in autumn", "Europe/Berlin", "*/30 * * * *", "2026-10-24T23:45:00Z", "2026-10-25T02:15:00Z",
 			[]string{"25 02:00:00 +0200", "25 02:30:00 +0200", "25 02:00:00 +0100", "25 02:30:00 +0100", "25 03:00:00 +0100"}},
 		{"midnight is as it always is", "Europe/Berlin", "@daily", "2026-10-24T12:00:00Z", "2026-10-27T00:00:00Z",
@@ -97,7 +101,7 @@ func TestCronThroughDaylightSaving(t *testing.T) {
 			[]string{"05 01:30:00 +1100", "05 01:30:00 +1030", "05 02:00:00 +1030"}},
 
 		{"every hour at a minute, spring", "Australia/Lord_Howe", "15 * * * *", "2026-10-04T00:30:00+10:30", "2026-10-04T04:00:00+11:00",
-			[]string{"04 01:15:00 +1030", "04 02:30:00 +1100", "04 03:15:00 +1100"}},
+			[]string{"04 01:15:00 +1030", "04 03:15:00 +1100"}},
 		{"every hour at a minute after the jump", "Australia/Lord_Howe", "45 * * * *", "2026-10-04T00:30:00+10:30", "2026-10-04T04:00:00+11:00",
 			[]string{"04 00:45:00 +1030", "04 01:45:00 +1030", "04 02:45:00 +1100", "04 03:45:00 +1100"}},
 		{"every hour at a minute, autumn", "Australia/Lord_Howe", "45 * * * *", "2026-04-05T00:30:00+11:00", "2026-04-05T03:00:00+10:30",
@@ -106,7 +110,15 @@ func TestCronThroughDaylightSaving(t *testing.T) {
 			[]string{"05 01:15:00 +1100", "05 02:15:00 +1030"}},
 
 		{"a day that never was", "Pacific/Apia", "0 12 * * *", "2011-12-29T00:00:00-10:00", "2012-01-01T00:00:00+14:00",
-			[]string{"29 12:00:00 -1000", "31 00:00:00 +1400", "31 12:00:00 +1400"}},
+			[]string{"29 12:00:00 -1000", "31 12:00:00 +1400"}},
+		{"midnight of a day that never was", "Pacific/Apia", "0 0 * * *", "2011-12-29T00:00:01-10:00", "2012-01-01T00:00:01+14:00",
+			[]string{"31 00:00:00 +1400", "01 00:00:00 +1400"}},
+		{"a day skipped from the middle of one to that of another", "Pacific/Kwajalein", "0 9 * * *", "1993-08-20T00:00:00-12:00", "1993-08-23T00:00:00+12:00",
+			[]string{"20 09:00:00 -1200", "22 09:00:00 +1200"}},
+		{"three hours", "Antarctica/Casey", "30 1 * * *", "2020-10-03T00:00:00+08:00", "2020-10-06T00:00:00+11:00",
+			[]string{"03 01:30:00 +0800", "04 03:01:00 +1100", "05 01:30:00 +1100"}},
+		{"before midnight", "America/Nuuk", "30 23 * * *", "2027-03-26T12:00:00-02:00", "2027-03-29T12:00:00-01:00",
+			[]string{"26 23:30:00 -0200", "28 00:00:00 -0100", "28 23:30:00 -0100"}},
 		{"no daylight saving", "Asia/Tokyo", "30 2 * * *", "2026-03-29T00:00:00+09:00", "2026-03-30T00:00:00+09:00", []string{"29 02:30:00 +0900"}},
 		{"seconds", "UTC", "*/20 59 23 31 12 *", "2026-01-01T00:00:00Z", "2027-01-01T00:00:00Z",
 			[]string{"31 23:59:00 +0000", "31 23:59:20 +0000", "31 23:59:40 +0000"}},
@@ -134,6 +146,20 @@ func TestCronHasOneRowOfSlots(t *testing.T) {
 					slot = must(next(slot))
 				}
 				require.Equal(t, slot, must(next(at)), "%s %s after %v", rule, zone, time.UnixMilli(at).UTC())
+			}
+		}
+	}
+}
+
+// The last days of a leap year are as any other, also of years for which a zone has only its rule.
+func TestCronAtTheEndOfLeapYears(t *testing.T) {
+	t.Parallel()
+	for _, zone := range crontabZones {
+		for _, year := range []int{2028, 2040, 2096, 2204} {
+			loc := must(time.LoadLocation(zone))
+			from, to := time.Date(year, time.December, 29, 0, 0, 0, 0, loc), time.Date(year+1, time.January, 4, 0, 0, 0, 0, loc)
+			for rule, count := range map[string]int{"30 9 * * *": 6, "0 * * * *": 6 * 24, "30 23 31 12 *": 1, "0 0 1 1 *": 1} {
+				require.Len(t, allSlots(t, rule, zone, from.UnixMilli(), to.UnixMilli()), count, "%s in %s %d", rule, zone, year)
 			}
 		}
 	}
@@ -177,14 +203,26 @@ func TestCronDescriptors(t *testing.T) {
 
 // Whatever is written into a rule, it is an error or has slots that go up.
 func FuzzCron(f *testing.F) {
-	for _, rule := range []string{"* * * * *", "TZ=", "@every 1s", ", , , , ,", "*/9 1-5/2 ? jan-mar sun,mon", "0 0 30 2 *"} {
+	for _, rule := range []string{"* * * * *", "TZ=", "@every 1s", ", , , , ,", "*/9 1-5/2 ? jan-mar sun,mon", "0 0 30 2 *", "0 0 29 2 */7", "1,*/99 5/3 -- x#2 9-"} {
 		f.Add(rule, "Europe/Berlin", int64(1_700_000_000_000))
 	}
 	f.Fuzz(func(t *testing.T, rule, zone string, at int64) {
-		next, err := NewRhythm(&record.Definition{Spec: cronSpec(rule, zone)}, nil)
-		require.True(t, err != nil || CheckCron(rule) == nil || len(rule) > MaxCronLen || !utf8.ValidString(rule), "%q", rule)
-		if err != nil {
+		err := CheckCron(rule)
+		if err == nil {
+			require.NoError(t, StoredCron(rule))
+			crontabAgrees(t, rule)
+		} else {
+			require.Error(t, StoredCron(rule))
+			require.True(t, utf8.ValidString(err.Error()), "%q: %q", rule, err)
+			require.Less(t, len(err.Error()), 10_000)
+		}
+		next, bad := NewRhythm(&record.Definition{Spec: cronSpec(rule, zone)}, nil)
+		if bad != nil {
+			require.True(t, err != nil || CheckZone(zone) != nil, "%q", rule)
 			return
+		}
+		if at = min(max(at, -record.MaxTime), record.MaxTime); err == nil && at < record.MaxTime/2 {
+			require.Positive(t, must(next(at)), "%q in %q after %d", rule, zone, at)
 		}
 		for range 3 {
 			slot, err := next(at)
@@ -196,6 +234,38 @@ func FuzzCron(f *testing.F) {
 			at = slot
 		}
 	})
+}
+
+// crontabAgrees compares the values of the fields of an accepted rule with those of crontab(5).
+func crontabAgrees(t *testing.T, rule string) {
+	t.Helper()
+	fields := strings.Fields(rule)
+	if strings.HasPrefix(rule, "@") || strings.Contains(strings.ToLower(fields[len(fields)-1]), "-sun") {
+		return // a range that ends with the name of Sunday is not in crontab(5)
+	}
+	got, _ := parseCron(rule)
+	fields = append(slices.Repeat([]string{"0"}, 6-len(fields)), fields...)
+	want := new(cronRule)
+	for _, f := range []struct {
+		set         *uint64
+		text        string
+		first, last int
+		names       []string
+	}{
+		{&want.second, fields[0], 0, 59, nil}, {&want.minute, fields[1], 0, 59, nil}, {&want.hour, fields[2], 0, 23, nil},
+		{&want.day, fields[3], 1, 31, nil}, {&want.month, fields[4], 1, 12, crontabMonths}, {&want.weekday, fields[5], 0, 7, crontabDays},
+	} {
+		for v, matches := range newCrontabField(t, f.text, f.first, f.last, f.names) {
+			if matches {
+				*f.set |= 1 << v
+			}
+		}
+	}
+	if want.weekday&(1<<7) != 0 {
+		want.weekday = want.weekday&^(1<<7) | 1
+	}
+	want.both = strings.HasPrefix(fields[3], "*") || strings.HasPrefix(fields[5], "*")
+	require.Equal(t, want, got, "%q", rule)
 }
 
 // days is a calendar. Whatever it answers, its rhythm has slots that go up or is an error.
