@@ -356,7 +356,7 @@ func TestProseNamesTheOldestVersions(t *testing.T) {
 	require.Contains(t, proseFile(t, ".ci/run"), "oldest=go"+goes[1]+".")
 }
 
-func TestProseRootDependsOnFiveModules(t *testing.T) {
+func TestProseRootDependsOnFourModules(t *testing.T) {
 	_, after, _ := strings.Cut(proseFile(t, "go.mod"), "require (")
 	block, _, _ := strings.Cut(after, "\n)")
 	var direct []string
@@ -368,7 +368,6 @@ func TestProseRootDependsOnFiveModules(t *testing.T) {
 	require.Equal(t, []string{
 		"github.com/alicebob/miniredis/v2", // of delayqtest
 		"github.com/redis/go-redis/v9",
-		"github.com/robfig/cron/v3",   // the rules of Cron
 		"github.com/stretchr/testify", // of the tests
 		"github.com/vmihailenco/msgpack/v5",
 	}, direct)
