@@ -444,14 +444,14 @@ type handTimer struct {
 
 // newHandTimer returns the handTimer of a topic. It is the worker, if the client is divided among
 // the roles.
-func newHandTimer(rdb redis.UniversalClient, k *script.Keys) *handTimer {
+func newHandTimer(rdb redis.UniversalClient, k *script.Keys, log *slog.Logger) *handTimer {
 	h := &hooks{}
 	if worker, test := redistest.Worker(rdb, k.Prefix()); test != "" {
 		rdb = worker
 		h.script = append(h.script, workerCalls{test})
 	}
 	t := &handTimer{Scripts: script.Caller{RDB: rdb, Hooks: h}, keys: k}
-	t.Firer = fire.New(k, time.Second, nil, slog.New(slog.DiscardHandler), func(ctx context.Context, s *script.Script, jobs int, args ...any) (script.Reply, error) {
+	t.Firer = fire.New(k, time.Second, nil, log, func(ctx context.Context, s *script.Script, jobs int, args ...any) (script.Reply, error) {
 		return t.Scripts.Exec(ctx, s, k, "", jobs, args...)
 	})
 	return t

@@ -151,7 +151,7 @@ func duties(role string) (list []duty) {
 // others while the last job is ready: those are cancelled.
 func fireSome(ctx context.Context, h *Hand, _ Held) {
 	topic := h.keys.Topic
-	t := newHandTimer(h.rdb, h.keys)
+	t := newHandTimer(h.rdb, h.keys, slog.New(slog.DiscardHandler))
 	_ = h.client().Schedule(ctx, topic, "s", Every(time.Millisecond), nil, OverlapCancelPrevious)
 	for cancelled, try := 0, 0; cancelled < 3 && try < 500; try++ { // the slots come by themselves
 		t.Firer.Idle = 0 // look again, though nothing is new

@@ -12,6 +12,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/delayq/delayq/internal/record"
 	"github.com/delayq/delayq/internal/schedule"
 )
 
@@ -413,4 +414,62 @@ func told(info *JobInfo) map[string]any {
 		"payload": string(info.Payload), "headers": info.Headers, "retries": info.Retries, "due": info.Due, "timeout": info.Timeout,
 		"expires": info.ExpireAt, "retention": info.Retention, "backoff": []time.Duration{info.BackoffFirst, info.BackoffLimit},
 	}
+}
+
+// Rules that an earlier release accepted and Cron refuses today, as that release stored them, and
+// what their errors say.
+var storedRules = map[string]string{
+	"*/90 * * * *": "@every 90m", "5/15 * * * *": "write 5-59/15", "0 0 ? * 1": "write *", "0,,30 * * * *": "empty entry", "+5 * * * *": "plus sign",
+}
+
+// A stored rule that is refused today is kept and has slots, whatever is done with its schedule. A
+// new one is refused wherever it comes from, and changes nothing.
+func TestStoredRulesAreKept(t *testing.T) {
+	eachHand(t, func(t *testing.T, h *Hand) {
+		ctx, c := t.Context(), h.client()
+		for rule, say := range storedRules {
+			stored := Spec{rule: Cron(rule, "Europe/Berlin").rule} // as an earlier release saw it
+			require.NoError(t, c.Schedule(ctx, "topic", "s", stored, []byte("payload")))
+			read := func() *ScheduleInfo {
+				info, err := inspectorOf(c).Schedule(ctx, "topic", "s")
+				require.NoError(t, err)
+				require.NoError(t, info.Undecodable)
+				require.Equal(t, stored, info.Spec)
+				require.ErrorContains(t, info.RuleError, "no longer accepted")
+				require.ErrorContains(t, info.RuleError, say)
+				return info
+			}
+			require.True(t, read().NextSlot.After(time.Now()))
+			list, err := inspectorOf(c).Schedules(ctx, "topic")
+			require.NoError(t, err)
+			require.ErrorContains(t, list[0].RuleError, say)
+
+			require.NoError(t, c.PauseSchedule(ctx, "topic", "s"))
+			require.NoError(t, c.ResumeSchedule(ctx, "topic", "s"))
+			require.NotEmpty(t, must(c.Trigger(ctx, "topic", "s")))
+			require.NoError(t, c.EditSchedule(ctx, "topic", "s", func(def *ScheduleDefinition) error { def.Payload = []byte("new"); return nil }))
+			info := read()
+			require.Equal(t, "new", string(info.Payload))
+			require.False(t, info.NextSlot.IsZero())
+
+			before := Dump(t, h.rdb, h.prefix())
+			for _, err := range []error{
+				c.Schedule(ctx, "topic", "s", Cron(rule, "Europe/Berlin"), []byte("other")),
+				c.Schedule(ctx, "topic", "new", Cron(rule, ""), nil),
+				c.EditSchedule(ctx, "topic", "s", func(def *ScheduleDefinition) error { def.Spec = Cron(rule, ""); return nil }),
+			} {
+				require.ErrorIs(t, err, ErrInvalid)
+				require.ErrorContains(t, err, say)
+				require.ErrorContains(t, err, " at byte ")
+			}
+			require.Equal(t, before, Dump(t, h.rdb, h.prefix()))
+			require.NoError(t, c.Schedule(ctx, "topic", "s", Cron("0 9 * * 1", ""), nil, DiscardEdits()))
+			info, err = inspectorOf(c).Schedule(ctx, "topic", "s")
+			require.NoError(t, err)
+			require.NoError(t, info.RuleError)
+		}
+		newer := Spec{rule: record.Spec{Kind: record.Cron, Text: "0 0 L * *"}}
+		_, err := compiled(newer)
+		require.ErrorContains(t, err, "use a calendar")
+	})
 }

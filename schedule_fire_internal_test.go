@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"log/slog"
 	"slices"
 	"strings"
 	"sync"
@@ -58,7 +59,7 @@ func (b *fireBench) due() {
 // server is one that has been prepared and does nothing by itself.
 func (b *fireBench) server() *handTimer {
 	b.Helper()
-	return newHandTimer(b.rdb, b.keys)
+	return newHandTimer(b.rdb, b.keys, slog.New(slog.DiscardHandler))
 }
 
 // read is what a server has found out before it fires.
@@ -495,5 +496,46 @@ func TestFireMeetsAKeyOfAWrongType(t *testing.T) {
 		}
 		b.fire(ts, f)
 		require.Equal(b, []string{b.id}, b.jobs())
+	})
+}
+
+// A stored rule that is refused today fires, and the log names it once. One that only a newer
+// release understands is logged, stays as it is, and does not keep others from firing.
+func TestStoredRulesFire(t *testing.T) {
+	eachFire(t, func(b *fireBench) {
+		ctx := b.Context()
+		define := func(name, rule string) {
+			d := newDefinition(Spec{rule: record.Spec{Kind: record.Cron, Text: rule}}, nil, nil)
+			raw := must(d.Encode())
+			require.NoError(b, b.client.Schedule(ctx, "topic", name, Every(rare), nil))
+			old := must(b.rdb.HGet(ctx, b.keys.Schedules, name).Result())
+			require.NoError(b, b.rdb.HSet(ctx, b.keys.Schedules, name, old[:8]+raw[8:]).Err()) // the same nonce
+			require.NoError(b, b.rdb.ZAdd(ctx, b.keys.Slots, redis.Z{Score: float64(b.slot), Member: name}).Err())
+		}
+		define("doubtful", "*/90 * * * *")
+		define("newer", "0 0 L * *")
+		var log bytes.Buffer
+		ts := newHandTimer(b.rdb, b.keys, slog.New(slog.NewTextHandler(&log, nil)))
+		for range 3 {
+			b.due()
+			require.NoError(b, b.rdb.ZAdd(ctx, b.keys.Slots, redis.Z{Score: float64(b.slot), Member: "doubtful"}).Err())
+			for {
+				p, err := ts.Promote(ctx, false)
+				require.NoError(b, err)
+				if !ts.Firer.Fire(ctx, p.Due, p.Waiting) {
+					break
+				}
+			}
+		}
+		require.Equal(b, 1, strings.Count(log.String(), `msg="rule no longer accepted" schedule=doubtful`), log.String())
+		require.Equal(b, 1, strings.Count(log.String(), `msg="schedule failed" schedule=newer`), log.String())
+		jobs := b.jobs()
+		require.Contains(b, jobs, b.id)
+		require.True(b, slices.ContainsFunc(jobs, func(id string) bool { return strings.HasPrefix(id, "doubtful@") }))
+		require.False(b, slices.ContainsFunc(jobs, func(id string) bool { return strings.HasPrefix(id, "newer@") }))
+		info := must(inspectorOf(b.client).Schedule(ctx, "topic", "newer"))
+		require.Equal(b, "cron 0 0 L * *", info.Spec.String())
+		require.ErrorContains(b, info.RuleError, "cannot fire")
+		require.Equal(b, b.slot, info.NextSlot.UnixMilli(), "its slot waits for a newer release")
 	})
 }

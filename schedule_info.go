@@ -92,6 +92,10 @@ type ScheduleInfo struct {
 	// Undecodable is set if this release cannot decode the definition or the state. The fields
 	// that depend on it are zero then.
 	Undecodable error
+	// RuleError is set if [Cron] refuses the rule of the schedule. An earlier release accepted it,
+	// and its slots are fired as that release understood them. Or a later release wrote it, and
+	// servers of this release cannot fire it. The error says which, and what to write instead.
+	RuleError error
 
 	definition *record.Definition
 }
@@ -304,6 +308,9 @@ func readInfo(r script.Reply, i int, whole bool) *ScheduleInfo {
 
 func (info *ScheduleInfo) defined(d *record.Definition) {
 	info.Spec, info.Zone = Spec{rule: d.Spec}, d.Spec.Zone
+	if d.Spec.Kind == record.Cron {
+		info.RuleError = schedule.StoredCron(d.Spec.Text)
+	}
 	info.StartAt, info.EndAt = orZero(d.First), orZero(d.Last)
 	info.MaxRuns, info.Jitter = int(d.Most), time.Duration(d.Jitter)*time.Millisecond
 	info.OnOverlap, info.OnMissed = OverlapPolicy(d.Overlap), MissedPolicy(d.Missed)

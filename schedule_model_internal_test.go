@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"math/rand/v2"
 	"slices"
@@ -139,7 +140,7 @@ func playSchedules(t *testing.T, seed uint64, n int) {
 	r.SetTime(now)
 	ctx := context.Background()
 	client := NewClient(rdb)
-	ts := newHandTimer(rdb, script.NewKeys(script.DefaultPrefix, "t"))
+	ts := newHandTimer(rdb, script.NewKeys(script.DefaultPrefix, "t"), slog.New(slog.DiscardHandler))
 	m := &scheduleModel{jobs: map[string]bool{}}
 
 	var steps []string

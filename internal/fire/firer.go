@@ -309,6 +309,11 @@ func (f *Firer) Plan(place, name, from, raw, text string, now int64) (Firing, er
 		if len(f.plans) >= plansLimit {
 			clear(f.plans)
 		}
+		if d.Spec.Kind == record.Cron {
+			if err := schedule.StoredCron(d.Spec.Text); err != nil {
+				f.log.Warn("rule no longer accepted", "schedule", name, "err", err)
+			}
+		}
 		known = plan{d.Nonce, next}
 		f.plans[name] = known
 	}
