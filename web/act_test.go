@@ -226,6 +226,11 @@ func TestTopicsAndSchedules(t *testing.T) {
 	require.Equal(t, http.StatusSeeOther, post(t, h, "/new-schedule", form).Code)
 	require.Equal(t, http.StatusConflict, post(t, h, "/new-schedule", form).Code)
 	require.Equal(t, http.StatusBadRequest, post(t, h, "/new-schedule", url.Values{"topic": {"report"}, "name": {"bad"}, "cron": {"* *"}}).Code)
+	refused := post(t, h, "/new-schedule", url.Values{"topic": {"report"}, "name": {"bad"}, "cron": {"61 0 * * 8"}, "zone": {"Mars"}})
+	require.Equal(t, http.StatusBadRequest, refused.Code)
+	for _, mistake := range []string{"must be a number from 0 to 59", "must be a number from 0 to 7", "unknown time zone Mars"} {
+		require.Contains(t, refused.Body.String(), mistake)
+	}
 	edit := func(do string, form url.Values) int {
 		return post(t, h, link("edit-schedule", "topic", "report", "name", "hourly", "do", do), form).Code
 	}
@@ -298,4 +303,21 @@ func TestAuditLeadsToWhatWasChanged(t *testing.T) {
 	text := get(t, h, "/audit").Body.String()
 	require.Contains(t, text, `href="job?id=o-1&amp;topic=order%3Acancel"`)
 	require.Contains(t, text, `href="schedule?name=nightly`)
+}
+
+// A stored rule that is no longer accepted is marked in the list, and its page says what is wrong.
+func TestStoredRuleIsMarked(t *testing.T) {
+	q := world(t)
+	h := page(t, q)
+	const marked = "rule no longer accepted"
+	require.NotContains(t, get(t, h, "/schedules").Body.String(), marked)
+	require.NoError(t, q.Client.Schedule(t.Context(), "report", "old", delayq.Cron("*/59 * * * *", ""), nil))
+	all, err := q.Redis.Keys(t.Context(), "*{report}:schedules").Result()
+	require.NoError(t, err)
+	require.Len(t, all, 1)
+	stored := q.Redis.HGet(t.Context(), all[0], "old").Val() // what an earlier release stored differs in the rule
+	require.NoError(t, q.Redis.HSet(t.Context(), all[0], "old", strings.Replace(stored, "*/59 ", "*/90 ", 1)).Err())
+	h = page(t, q) // pages are cached for a moment
+	require.Contains(t, get(t, h, "/schedules").Body.String(), marked)
+	require.Contains(t, get(t, h, link("schedule", "topic", "report", "name", "old")).Body.String(), "@every 90m")
 }

@@ -37,6 +37,7 @@ type scheduleRow struct {
 	Edited    []string             `json:"edited,omitempty"`
 	Size      int                  `json:"payload_size"`
 	Bad       string               `json:"undecodable,omitempty"`
+	RuleError string               `json:"rule_error,omitempty"`
 }
 
 func scheduleOf(s *delayq.ScheduleInfo) scheduleRow {
@@ -51,6 +52,9 @@ func scheduleOf(s *delayq.ScheduleInfo) scheduleRow {
 	}
 	if s.Undecodable != nil {
 		r.Bad = s.Undecodable.Error()
+	}
+	if s.RuleError != nil {
+		r.RuleError = s.RuleError.Error()
 	}
 	return r
 }

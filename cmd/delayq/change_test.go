@@ -266,11 +266,16 @@ func TestGoldenScheduleEdit(t *testing.T) {
 		w.show("schedule", "edit", "report:weekly", "nobody", "--max-runs", "3")
 		for _, wrong := range [][]string{
 			nil, {"--every", "1m", "--cron", "* * * * *"}, {"--every", "1m", "--zone", "UTC"}, {"--zone", "UTC"}, {"--cron", "* * *"},
+			{"--cron", "61 */90 * * 8,5#2", "--zone", "Mars"}, {"--cron", "0 0 30 2 *"},
 			{"--cron", "* * * * *", "--zone", "Europe/Atlantis"}, {"--unset", "name"}, {"--overlap", "never"}, {"--missed", "catch_up=x"},
 			{"--missed", "catch_up=100000"}, {"--max-runs", "0"}, {"--payload", "x", "--payload-file", "-"}, {"--start-at", "soon"},
 		} {
 			edit(wrong...)
 		}
+		for _, task := range [][]string{{"--cron", "61 */90 * * 8,5#2", "--zone", "Mars"}, {"--cron", "5/15 * * * *", "--replace"}} {
+			w.show(append([]string{"task", "add", "bad", "--sql", "x"}, task...)...)
+		}
+		w.show("task", "list")
 		w.golden("schedule_edit")
 	})
 }
@@ -352,6 +357,7 @@ schedules:
 		for _, wrong := range []string{
 			"", "schedules: [{name: a, every: 1m}]", "schedules: [{topic: t, name: a}]", "topic: t\nschedules: [{name: a, every: 1m}, {name: a, every: 2m}]",
 			"topic: t\nschedules: [{name: a, every: 1m, cron: '* * * * *'}]", "topic: t\nschedules: [{name: a, cron: '* *', zone: UTC}]",
+			"topic: t\nschedules: [{name: a, cron: '61 */90 * * 8,5#2', zone: Mars}, {name: b, cron: '? * * * *'}]",
 			"topic: t\nschedules: [{name: a, every: 1m, zone: UTC, overlap: x, missed: y, retry: z, backoff: [1s], payload: a, payload_base64: '%'}]",
 			"topic: t\nschedules: [{name: a, every: soon}]", "topic: t\nschedules: [{name: a, every: 1m, colour: red}]", "schedules: 7",
 			"topic: t\nschedules: [{name: a, every: 1m, max_runs: -1}]", `{"topic": "t", "schedules": [{"name": "", "every": "1m"}]}`,

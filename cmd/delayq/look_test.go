@@ -1,9 +1,13 @@
 package main
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/delayq/delayq"
+	"github.com/delayq/delayq/internal/queuetest"
 )
 
 // Every command that looks, in every output.
@@ -60,6 +64,14 @@ func TestGoldenSchedules(t *testing.T) {
 		w.show("schedule", "show", "report:daily", "sums")
 		w.every("schedule", "runs", "report:daily", "sums", "--limit", "2")
 		w.show("schedule", "runs", "report:weekly", "tick")
+
+		// An earlier release has stored a rule that is refused today.
+		require.NoError(w, w.Client.Schedule(w.Context(), "report:daily", "old", delayq.Cron("*/59 * * * *", ""), nil))
+		all := queuetest.Prefix + ":{report:daily}:schedules"
+		stored := w.RDB.HGet(w.Context(), all, "old").Val()
+		require.NoError(w, w.RDB.HSet(w.Context(), all, "old", strings.Replace(stored, "*/59 ", "*/90 ", 1)).Err())
+		w.show("schedules", "report:daily")
+		w.every("schedule", "show", "report:daily", "old")
 		w.golden("schedules")
 	})
 }

@@ -64,6 +64,7 @@ type scheduleRecord struct {
 	EditedBy    string   `json:"edited_by,omitempty"`
 	EditedAt    stamp    `json:"edited_at,omitzero"`
 	Undecodable string   `json:"undecodable,omitempty"`
+	RuleError   string   `json:"rule_error,omitempty"` // an earlier or a later release accepted the rule
 }
 
 // A runRecord is a run of a job of a schedule.
@@ -112,6 +113,9 @@ func scheduleOf(s *delayq.ScheduleInfo, whole bool) *scheduleRecord {
 	} else if whole {
 		r.setPayload(s.Payload)
 	}
+	if s.RuleError != nil {
+		r.RuleError = errorText(s.RuleError)
+	}
 	return r
 }
 
@@ -122,6 +126,8 @@ func (a *app) scheduleState(r *scheduleRecord) string {
 		return "unreadable"
 	case r.State == delayq.SchedulePaused:
 		return "paused since " + a.when(time.Time(r.PausedSince))
+	case r.RuleError != "":
+		return string(r.State) + ", rule no longer accepted"
 	case !r.WaitingSlot.IsZero():
 		return string(r.State) + ", a slot waits"
 	}
@@ -289,7 +295,7 @@ func (a *app) showSchedule(w io.Writer, r *scheduleRecord) error {
 		"on overlap", r.Overlap, "on missed", r.OnMissed, "due after", last(r.In), "retries", retries(r.Retries), "backoff", backoff,
 		"timeout", last(r.Timeout), "expire in", last(r.ExpireIn), "expire at", when(r.ExpireAt), "retention", last(r.Retention),
 		"headers", headersText(&jobRecord{content: r.content}), "size", bytesText(r.PayloadSize), "payload", payloadText(r.payload()),
-		"created", when(r.Created), "changed", when(r.Changed), "edited", edited, "unreadable", r.Undecodable,
+		"created", when(r.Created), "changed", when(r.Changed), "edited", edited, "unreadable", r.Undecodable, "rule error", r.RuleError,
 	)
 	if err != nil || r.LastRun == nil {
 		return err
