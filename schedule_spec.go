@@ -55,8 +55,8 @@ func Every(d time.Duration) Spec {
 //
 // When clocks are put forward, a slot in the hour that is left out moves to the time of the jump.
 // Several such slots become one. When clocks are put back, a slot in the repeated hour comes only
-// the first time. So a daily rule has one slot on each local day. A day that is left out as a whole
-// has none.
+// the first time. So a daily rule has one slot on each local day. If the end of a day is left out,
+// as in America/Nuuk, its slot comes at midnight. A day that is left out as a whole has none.
 //
 // A rule for every hour of the day has a slot whenever the clocks show one of its times, and at no
 // other time. So a slot that is left out does not move, and one that is repeated comes again: where
