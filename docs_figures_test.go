@@ -106,7 +106,7 @@ func proseFigures(t *testing.T) []proseFigure {
 		{"errors.go", "when <> others have paused", maxPauses},
 		{"errors.go", "the topic already has <> pauses", maxPauses},
 		{"hooks.go", "At most <> of each", serve.PruneLimit},
-		{"pause.go", "can have <> pauses simultaneously", maxPauses},
+		{"ready.go", "can have <> pauses simultaneously", maxPauses},
 		{"docs/operations.md", "has up to <> entries in its error log", record.MaxFailures},
 		{"docs/operations.md", "at the next prune, at most <> later.", serve.PruneEvery + maxTick},
 		{"docs/operations.md", "but not twice within <>.", serve.CheckAgain - serve.CheckAgain/10},

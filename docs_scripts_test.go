@@ -354,7 +354,7 @@ func TestProseLettersAreTheConstants(t *testing.T) {
 
 // wordsOf gives the values of the constants of a type in outcome.go.
 func wordsOf(t *testing.T, name string) (list []string) {
-	file, err := parser.ParseFile(token.NewFileSet(), "outcome.go", nil, 0)
+	file, err := parser.ParseFile(token.NewFileSet(), "retry.go", nil, 0)
 	require.NoError(t, err)
 	ast.Inspect(file, func(n ast.Node) bool {
 		spec, ok := n.(*ast.ValueSpec)

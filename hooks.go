@@ -11,9 +11,7 @@ import (
 	"time"
 
 	"github.com/delayq/delayq/internal/contain"
-	"github.com/delayq/delayq/internal/run"
 	"github.com/delayq/delayq/internal/script"
-	"github.com/delayq/delayq/internal/settle"
 )
 
 // A Hook receives events. It implements one or more of the hook interfaces, such as [DoneHook] and
@@ -428,116 +426,5 @@ func (h *hooks) Listens() bool { return len(h.script) > 0 }
 func (h *hooks) Called(event script.Event) {
 	for _, x := range h.script {
 		h.apart(func() { x.Script(ScriptEvent(event)) })
-	}
-}
-
-// A witness tells hooks what happens in the server with that ID.
-type witness struct {
-	*hooks
-	server string
-}
-
-// Begun calls the hooks of a run that begins, and returns the context for its handler.
-func (w witness) Begun(ctx context.Context, r *run.Run) context.Context {
-	if len(w.run)+len(w.started) == 0 {
-		return ctx
-	}
-	event := w.event(run.Ended{Run: r})
-	for _, hook := range w.run {
-		w.guard(func() {
-			within, end := hook.Run(ctx, event)
-			if within != nil {
-				ctx = within
-			}
-			if end != nil {
-				r.AddEnd(func(e run.Ended) { end(w.event(e)) })
-			}
-		})
-	}
-	for _, f := range w.started {
-		w.guard(func() { f(event) })
-	}
-	return ctx
-}
-
-// Ended tells the hooks the outcomes of runs, in a goroutine of their own. If one of them ends it,
-// another goroutine continues with the next hook.
-func (w witness) Ended(rows []settle.Row, log func(settle.Row), alive func()) {
-	if len(w.outcome)+len(w.run) == 0 {
-		for _, r := range rows {
-			log(r)
-		}
-		return
-	}
-	var now run.Ended
-	var event RunEvent
-	var fire []func(RunEvent) // what is still to be called with the event
-	var ends *run.End         // what is to be called after that
-	for len(rows) > 0 || len(fire) > 0 || ends != nil {
-		w.apart(func() {
-			for {
-				for len(fire) > 0 || ends != nil {
-					alive()
-					if len(fire) > 0 {
-						f := fire[0]
-						fire = fire[1:]
-						w.guard(func() { f(event) })
-					} else {
-						f := ends.Call
-						ends = ends.Before
-						w.guard(func() { f(now) })
-					}
-				}
-				if len(rows) == 0 {
-					return
-				}
-				r := rows[0]
-				rows = rows[1:]
-				log(r)
-				fire, ends = w.outcome[Outcome(r.Outcome())], r.Run.TakeEnds()
-				if len(fire) > 0 || ends != nil {
-					now = r.Ended()
-					event = w.event(now)
-				}
-			}
-		})
-	}
-}
-
-// Late tells the hooks that a handler has returned after the drain.
-func (w witness) Late(r settle.Row) {
-	e := r.Ended()
-	for end := r.Run.TakeEnds(); end != nil; end = end.Before { // of a hook that was running then
-		w.apart(func() { end.Call(e) })
-	}
-	e.Outcome = ""
-	for _, f := range w.late {
-		w.apart(func() { f(w.event(e)) })
-	}
-}
-
-// Unsettled ends a run whose outcome Redis did not receive.
-func (w witness) Unsettled(r settle.Row) {
-	for end := r.Run.TakeEnds(); end != nil; end = end.Before {
-		e := r.Ended()
-		e.Outcome = ""
-		w.apart(func() { end.Call(e) })
-	}
-}
-
-// Pruned tells the hooks how many dead and done jobs of a topic were deleted.
-func (w witness) Pruned(topic string, dead, done int) {
-	for _, x := range w.pruned {
-		w.apart(func() { x.Pruned(PruneEvent{Topic: topic, Dead: dead, Done: done}) })
-	}
-}
-
-// event returns the event of a run.
-func (w witness) event(e run.Ended) RunEvent {
-	r := e.Run
-	return RunEvent{
-		Topic: r.Topic, ID: r.ID, Attempt: r.Attempt, EnqueuedAt: r.Enqueued, Due: r.Due, StartedAt: r.Start, FinishedAt: e.Finished,
-		Outcome: Outcome(e.Outcome), Server: w.server, Err: e.Err, Stack: e.Stack, Output: e.Output, NextDue: e.Next,
-		PayloadSize: int(r.Size), Headers: r.Options.Headers,
 	}
 }

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"strconv"
 	"time"
 
 	"github.com/delayq/delayq/internal/commit"
@@ -24,19 +23,6 @@ type jobOption func(*jobOptions)
 func (f jobOption) applyJob(o *jobOptions) { f(o) }
 
 func (f jobOption) applySchedule(d *definition) { d.set(f) }
-
-// A DueOption is the [JobOption] that sets the due time: [ProcessAt] or [ProcessIn].
-type DueOption func(*jobOptions)
-
-func (f DueOption) applyJob(o *jobOptions) {
-	if f == nil {
-		o.fail(errNilJobOption)
-		return
-	}
-	f(o)
-}
-
-func (f DueOption) applySchedule(d *definition) { d.set(f.applyJob) }
 
 var errNilJobOption = errors.New("a job option is nil")
 
@@ -133,30 +119,6 @@ func (d DefaultsOption) applyHandler(o *handlerOptions) {
 func (d DefaultsOption) applyTopic(o *topicOptions) {
 	o.errs = append(o.errs, d.check(false)...)
 	o.defaults = append(o.defaults, d...)
-}
-
-// ProcessAt makes the job due at t by Redis's clock, rounded up to the millisecond. A time in the
-// past makes it due immediately. The zero time is an error, because it is hardly ever intended.
-// Range: 1970 to 2286.
-func ProcessAt(t time.Time) DueOption {
-	return func(o *jobOptions) {
-		ms, err := instant("ProcessAt", t)
-		o.fail(err)
-		o.DueAt, o.DueIn = ms, 0
-	}
-}
-
-// ProcessIn makes the job due d after Redis has stored it, by Redis's clock, rounded up to the
-// millisecond. The clock of the caller does not matter. Zero or a negative d makes the job due
-// immediately. A d below 1 ms is rejected, because ProcessIn(30) would be 30 nanoseconds. If the
-// delay is the difference of two times and can get that small, use [ProcessAt]. Default: due
-// immediately. Range: 1 ms to 100 years.
-func ProcessIn(d time.Duration) DueOption {
-	return func(o *jobOptions) {
-		o.fail(notTiny("ProcessIn", d))
-		o.fail(atMost("ProcessIn", d))
-		o.DueAt, o.DueIn = 0, max(0, ceilMS(d))
-	}
 }
 
 // Unlimited is the value of [Retry] for a job that is retried until it completes.
@@ -315,29 +277,6 @@ func Replace() JobOption { return jobOption(func(o *jobOptions) { o.replace = co
 // [ErrDuplicate]. If both Replace and ReplaceDead are given, the last one applies.
 func ReplaceDead() JobOption {
 	return jobOption(func(o *jobOptions) { o.replace = commit.ReplaceDead })
-}
-
-// when returns the time argument of enqueue.lua: what is replaced, the due time, and the expiry if
-// only the script can know whether the job would expire before it is due.
-func (o *jobOptions) when() string {
-	when := string(o.replace) + instantOr(o.DueAt, o.DueIn)
-	if o.ExpireAt > 0 || o.ExpireIn > 0 && o.DueAt > 0 {
-		when += " " + instantOr(o.ExpireAt, o.ExpireIn)
-	}
-	return when
-}
-
-// instantOr returns a time as the scripts read it: at in Unix ms, or in ms from now if at is 0.
-func instantOr(at, in int64) string {
-	if at > 0 {
-		return strconv.FormatInt(at, 10)
-	}
-	return "+" + strconv.FormatInt(in, 10)
-}
-
-// hopeless returns the error of a job that would expire before it is due.
-func hopeless(expires, due int64) error {
-	return fmt.Errorf("%w: expires at %v and would be due at %v: it could never run", ErrInvalid, msTime(expires).UTC(), msTime(due).UTC())
 }
 
 func (o *jobOptions) fail(err error) {

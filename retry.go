@@ -1,3 +1,6 @@
+// What happens to a job whose handler has returned. internal/settle has the rows that say so, and
+// internal/serve/settle.go sends them.
+
 package delayq
 
 import (
@@ -223,3 +226,209 @@ func wishOf(err error) (w wish) {
 	}
 	return w
 }
+
+// Again continues a job under the same ID. If a handler returns it, the job is completed and, in
+// the same step, a new job with the same ID and this payload is enqueued. No crash can separate the
+// two: either the old job runs again, or the new one exists.
+//
+//	return delayq.Again(state, delayq.ProcessIn(24*time.Hour))
+//
+// The completed job is treated as if its handler had returned nil: it counts as acked and is kept
+// for its [Retention]. While the new job exists, Get and List show the new one. The new job counts
+// as enqueued, has another nonce, starts with attempt 1 and has no errors and no snoozes. Unless
+// opts say otherwise, it has the options of the completed one: [Retry], [Backoff], [Timeout],
+// Retention, the headers, and an [ExpireIn] that starts again. Without [ProcessIn] or [ProcessAt]
+// it is due immediately. It does not inherit an [ExpireAt] or the [Defaults] of the handler.
+// [Replace] and [ReplaceDead] have no effect here.
+//
+// If the completed job belongs to a schedule, so does the new one, with the same slot. For the
+// schedule's overlap policy, the run continues until a handler ends the job without Again.
+//
+// Nothing is enqueued if the job was cancelled, replaced or lost in the meantime. If opts are
+// invalid or the payload has more than 64 MiB, the run is a failed attempt, with an [ErrInvalid]
+// that names the fault. [WaitReplicas] and the bound of [MaxPayload] belong to clients and do not
+// apply.
+//
+// An error that wraps an Again or is joined with it has the same effect, unless it contains a
+// [Permanent]: see [Handler]. An error that is joined with it is logged and is in the event of
+// [AgainHook].
+func Again(payload []byte, opts ...JobOption) error { return &againError{payload, opts} }
+
+type againError struct {
+	payload []byte
+	opts    []JobOption
+}
+
+func (e *againError) Error() string { return "delayq: again" }
+
+// IsAgain reports whether returning err from a handler enqueues the job again. Use it in
+// middleware. If a [Permanent] takes precedence over the [Again], it reports false.
+func IsAgain(err error) bool { return wishOf(err).again != nil }
+
+// renew returns the job that follows the one of a run that has ended at end.
+func renew(r *run.Run, again *againError, end time.Time) (*settle.Renewal, error) {
+	if n := len(again.payload); n > mostPayload {
+		return nil, fmt.Errorf("again: %w: payload of %d bytes, at most %d are allowed", ErrInvalid, n, mostPayload)
+	}
+	o := jobOptions{Options: r.Options.Given()}
+	o.DueAt, o.DueIn, o.ExpireAt = 0, 0, 0
+	o, err := o.with(again.opts)
+	if err != nil {
+		return nil, fmt.Errorf("again: %w", err)
+	}
+	now := end.UnixMilli()
+	n := &settle.Renewal{When: instantOr(o.DueAt, o.DueIn), Due: msTime(o.Due(now))}
+	if expires := o.Expires(now); expires > 0 && o.Due(now) >= expires {
+		return nil, fmt.Errorf("again: %w", hopeless(expires, o.Due(now)))
+	}
+	if n.Head, n.Tail, err = record.Encode(record.NewNonce(), &o.Options, again.payload); err != nil {
+		return nil, fmt.Errorf("again: %w", err)
+	}
+	return n, nil
+}
+
+// badAgain returns the error of an attempt whose Again is invalid, joined with the handler's other
+// errors.
+func badAgain(err, bad error) error {
+	if _, bare := err.(*againError); bare {
+		return bad
+	}
+	return fmt.Errorf("%w: %w", bad, err)
+}
+
+// Hold makes the whole topic wait for d, for example because an API has answered "429 Too Many
+// Requests". The job goes back to the head of ready, and its attempt is not used up. No server
+// takes a job of the topic until d has passed. If several handlers return Hold, the latest end
+// counts: a hold prolongs another one and never shortens it.
+//
+// Jobs that run already continue. Jobs that their server has taken ahead may still start; a topic
+// with [Limits] has none.
+//
+// An error that wraps a Hold or is joined with it has the same effect, and its message is kept as
+// the reason: see [TopicStats]. [Permanent], [Again] and [Snooze] take precedence: see [Handler].
+// [Client.EndHold] ends a hold early. d is rounded up to the millisecond. A d of 0 or less only
+// returns the job. Maximum: 100 years; a longer d counts as that.
+func Hold(d time.Duration) error { return &holdError{d: d} }
+
+// HoldUntil is [Hold] until a time, such as that of a Retry-After header.
+func HoldUntil(t time.Time) error { return &holdError{until: t} }
+
+// HoldKey makes the key of the job wait for d, for example because the API of one tenant has
+// answered "429 Too Many Requests": see [Key]. The job goes back to its place among those of its
+// key, and its attempt is not used up. No server takes a job of the key until d has passed. Jobs of
+// other keys and jobs without a key continue. The rest is as for [Hold]: the latest end counts, and
+// jobs that run or were taken ahead are not affected.
+//
+// A job without a key fails instead: it is retried after d, or buried if no retry is left. Of a
+// Hold and a HoldKey in one error the first counts. [Client.ResumeKey] ends a hold early.
+func HoldKey(d time.Duration) error { return &holdError{d: d, ofKey: true} }
+
+// HoldKeyUntil is [HoldKey] until a time, such as that of a Retry-After header.
+func HoldKeyUntil(t time.Time) error { return &holdError{until: t, ofKey: true} }
+
+type holdError struct {
+	d     time.Duration
+	until time.Time // zero: d counts
+	ofKey bool      // only the key of the job is held
+}
+
+func (e *holdError) Error() string {
+	what := "hold"
+	if e.ofKey {
+		what = "hold the key"
+	}
+	if e.until.IsZero() {
+		return fmt.Sprintf("delayq: %s for %v", what, e.d)
+	}
+	return fmt.Sprintf("delayq: %s until %v", what, e.until.UTC().Format(time.RFC3339Nano))
+}
+
+// delay returns how long the hold is, from now on by Redis's clock.
+func (e *holdError) delay(now time.Time) time.Duration {
+	d := e.d
+	if !e.until.IsZero() {
+		d = e.until.Sub(now)
+	}
+	return boundedDelay(d)
+}
+
+// AsHold reports whether returning err from a handler holds the topic, and until when. Use it in
+// middleware. If a [Permanent], an [Again] or a [Snooze] takes precedence over the [Hold], it
+// reports false. So it does for [HoldKey].
+func AsHold(err error) (until time.Time, ok bool) {
+	want := wishOf(err)
+	if want.hold == nil || want.hold.ofKey {
+		return time.Time{}, false
+	}
+	if want.hold.until.IsZero() {
+		return time.Now().Add(want.hold.delay(time.Now())), true
+	}
+	return want.hold.until, true
+}
+
+// An Outcome is the way a run of a job ended. [RunEvent] and [RunInfo] have it; use it as a label
+// of metrics. An Outcome that ends a job or puts it back is also the name of a [Counter].
+type Outcome string
+
+// The outcomes of a run.
+const (
+	OutcomeAcked     Outcome = "acked"      // the handler returned nil: the job is completed
+	OutcomeRetried   Outcome = "retried"    // the run failed: it is due again after its backoff
+	OutcomeSnoozed   Outcome = "snoozed"    // the handler returned Snooze: the job is due again
+	OutcomeBuried    Outcome = "buried"     // the run failed for good: the job is dead
+	OutcomeExpired   Outcome = "expired"    // dropped, because its expiry passed before its start
+	OutcomeReturned  Outcome = "returned"   // the server stopped: the job is back in ready
+	OutcomeCancelled Outcome = "cancelled"  // Dequeue cancelled the job during its run
+	OutcomeReplaced  Outcome = "replaced"   // an Enqueue with Replace replaced it during its run
+	OutcomeLeaseLost Outcome = "lease_lost" // the lease ran out before the run ended
+	OutcomeAgain     Outcome = "again"      // the handler returned Again: the job is enqueued again
+	OutcomeHeld      Outcome = "held"       // the handler returned Hold or HoldKey: the job is ready again
+)
+
+// outcomeNames lists all outcomes.
+var outcomeNames = []Outcome{
+	OutcomeAcked, OutcomeRetried, OutcomeSnoozed, OutcomeBuried, OutcomeExpired, OutcomeReturned, OutcomeCancelled, OutcomeReplaced,
+	OutcomeLeaseLost, OutcomeAgain, OutcomeHeld,
+}
+
+// An ErrorKind is the kind of failure of an attempt: see [AttemptError].
+type ErrorKind string
+
+// The kinds of failure.
+const (
+	KindError       ErrorKind = "error"       // the handler returned an error
+	KindPanic       ErrorKind = "panic"       // the handler panicked
+	KindGoexit      ErrorKind = "goexit"      // the handler called runtime.Goexit
+	KindTimeout     ErrorKind = "timeout"     // the handler returned an error after its Timeout
+	KindLeaseLost   ErrorKind = "lease_lost"  // the lease ran out first: mostly after a crash
+	KindUndecodable ErrorKind = "undecodable" // the job's record cannot be read
+	KindBuried      ErrorKind = "buried"      // no run: Bury or Apply buried the job, with a reason
+)
+
+// A Counter names a number that [Inspector.Stats] returns.
+type Counter string
+
+// The counters of a topic. A counter of runs has the name of their [Outcome].
+const (
+	CounterEnqueued   Counter = "enqueued"
+	CounterTaken      Counter = "taken"
+	CounterAcked      Counter = "acked"
+	CounterAgain      Counter = "again" // jobs that were acked and enqueued again
+	CounterRetried    Counter = "retried"
+	CounterSnoozed    Counter = "snoozed"
+	CounterBuried     Counter = "buried"
+	CounterCancelled  Counter = "cancelled"
+	CounterExpired    Counter = "expired"
+	CounterReclaimed  Counter = "reclaimed" // leases that ran out
+	CounterReturned   Counter = "returned"
+	CounterHeld       Counter = "held" // jobs given back by handlers that held the topic
+	CounterRevived    Counter = "revived"
+	CounterDropped    Counter = "dropped"     // leases without a job
+	CounterPrunedDead Counter = "pruned_dead" // dead jobs deleted by the [DeadLimit] of a server
+	CounterPrunedDone Counter = "pruned_done" // done jobs whose [Retention] is over
+	CounterDeleted    Counter = "deleted"     // done jobs removed by Delete
+	CounterRepaired   Counter = "mended"      // repairs by servers and by Repair
+	CounterFired      Counter = "fired"       // jobs made by schedules
+	CounterSkipped    Counter = "skipped"     // slots not fired because of the [OverlapPolicy]
+	CounterMissed     Counter = "missed"      // slots not fired because of the [MissedPolicy]
+)

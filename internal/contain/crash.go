@@ -2,7 +2,6 @@ package contain
 
 import (
 	"fmt"
-
 	"runtime/debug"
 	"sync"
 )

@@ -2,9 +2,7 @@ package loop
 
 import (
 	"context"
-
 	"log/slog"
-
 	"sync"
 	"time"
 

@@ -6,9 +6,10 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/redis/go-redis/v9"
+
 	"github.com/delayq/delayq/internal/loop"
 	"github.com/delayq/delayq/internal/script"
-	"github.com/redis/go-redis/v9"
 )
 
 // Redis can come back without its data: restarted with an empty disk, flushed, or failed over to a

@@ -6,9 +6,10 @@ import (
 	"sync"
 	"time"
 
+	"github.com/redis/go-redis/v9"
+
 	"github.com/delayq/delayq/internal/loop"
 	"github.com/delayq/delayq/internal/script"
-	"github.com/redis/go-redis/v9"
 )
 
 // A Node is one Redis that serves topics: the only one, or a master of a cluster. The loops of its

@@ -6,8 +6,9 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/delayq/delayq/internal/run"
 	"github.com/stretchr/testify/require"
+
+	"github.com/delayq/delayq/internal/run"
 )
 
 func membersOf(p *Pool, weights ...int) (list []*Member) {

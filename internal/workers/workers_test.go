@@ -4,9 +4,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/delayq/delayq/internal/run"
 	"github.com/delayq/delayq/internal/script"
-	"github.com/stretchr/testify/require"
 )
 
 // A topic takes as many jobs as it has idle workers, and some ahead while handlers are short. It

@@ -1,0 +1,222 @@
+// When a job is due. The moving itself is in internal/serve/promote.go and lua/promote.lua.
+
+package delayq
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/delayq/delayq/internal/record"
+	"github.com/delayq/delayq/internal/script"
+)
+
+// A DueOption is the [JobOption] that sets the due time: [ProcessAt] or [ProcessIn].
+type DueOption func(*jobOptions)
+
+func (f DueOption) applyJob(o *jobOptions) {
+	if f == nil {
+		o.fail(errNilJobOption)
+		return
+	}
+	f(o)
+}
+
+func (f DueOption) applySchedule(d *definition) { d.set(f.applyJob) }
+
+// ProcessAt makes the job due at t by Redis's clock, rounded up to the millisecond. A time in the
+// past makes it due immediately. The zero time is an error, because it is hardly ever intended.
+// Range: 1970 to 2286.
+func ProcessAt(t time.Time) DueOption {
+	return func(o *jobOptions) {
+		ms, err := instant("ProcessAt", t)
+		o.fail(err)
+		o.DueAt, o.DueIn = ms, 0
+	}
+}
+
+// ProcessIn makes the job due d after Redis has stored it, by Redis's clock, rounded up to the
+// millisecond. The clock of the caller does not matter. Zero or a negative d makes the job due
+// immediately. A d below 1 ms is rejected, because ProcessIn(30) would be 30 nanoseconds. If the
+// delay is the difference of two times and can get that small, use [ProcessAt]. Default: due
+// immediately. Range: 1 ms to 100 years.
+func ProcessIn(d time.Duration) DueOption {
+	return func(o *jobOptions) {
+		o.fail(notTiny("ProcessIn", d))
+		o.fail(atMost("ProcessIn", d))
+		o.DueAt, o.DueIn = 0, max(0, ceilMS(d))
+	}
+}
+
+// when returns the time argument of enqueue.lua: what is replaced, the due time, and the expiry if
+// only the script can know whether the job would expire before it is due.
+func (o *jobOptions) when() string {
+	when := string(o.replace) + instantOr(o.DueAt, o.DueIn)
+	if o.ExpireAt > 0 || o.ExpireIn > 0 && o.DueAt > 0 {
+		when += " " + instantOr(o.ExpireAt, o.ExpireIn)
+	}
+	return when
+}
+
+// instantOr returns a time as the scripts read it: at in Unix ms, or in ms from now if at is 0.
+func instantOr(at, in int64) string {
+	if at > 0 {
+		return strconv.FormatInt(at, 10)
+	}
+	return "+" + strconv.FormatInt(in, 10)
+}
+
+// hopeless returns the error of a job that would expire before it is due.
+func hopeless(expires, due int64) error {
+	return fmt.Errorf("%w: expires at %v and would be due at %v: it could never run", ErrInvalid, msTime(expires).UTC(), msTime(due).UTC())
+}
+
+// Bounds of Forecast: the most steps, and how many of them travel in one pipeline.
+const (
+	mostSteps     = 10_000
+	forecastSteps = 1000
+)
+
+// Forecast returns how many jobs fall due in each of n steps from a time on: in the first one those
+// due at from or later and before from plus step, and so on. It counts jobs that are scheduled now.
+// It does not count those that a schedule will make, and those that are ready already. Times are
+// rounded up to the millisecond. Range: steps from 1 ms on, and from 1 to 10,000 of them; all must
+// be between 1970 and 2286.
+//
+// Forecast sends 1,000 steps at a time, in one round trip. Cost: O(log N) for each step, with N
+// scheduled jobs.
+func (i *Inspector) Forecast(ctx context.Context, topic string, from time.Time, step time.Duration, n int) ([]int64, error) {
+	place := script.Place{Call: "forecast", Topic: topic}
+	err := errors.Join(i.validate(ctx, topic, ""), checkSteps(from, step, n))
+	if err != nil {
+		return nil, place.At(err)
+	}
+	edge := func(at int) string { // of the beginning of a step
+		ms, _ := record.Millis(from.Add(time.Duration(at) * step)) // checkSteps has tried the last one
+		return strconv.FormatInt(ms, 10)
+	}
+	key := script.NewKeys(i.o.prefix, topic).Bucket
+	counts := make([]int64, 0, n)
+	for len(counts) < n {
+		cmds := make([]redis.Cmder, 0, forecastSteps)
+		for at := len(counts); at < min(n, len(counts)+forecastSteps); at++ {
+			cmds = append(cmds, redis.NewIntCmd(ctx, "zcount", key, edge(at), "("+edge(at+1)))
+		}
+		i.scripts.Send(ctx, nil, cmds)
+		some, err := counted(cmds)
+		if err != nil {
+			return nil, place.At(i.scripts.Blame(ctx, err, key))
+		}
+		counts = append(counts, some...)
+	}
+	return counts, nil
+}
+
+// checkSteps returns the complaints about the steps of a forecast.
+func checkSteps(from time.Time, step time.Duration, n int) error {
+	_, err := instant("from", from)
+	errs := []error{err, notTiny("step", step)}
+	switch {
+	case step <= 0:
+		errs = append(errs, fmt.Errorf("step(%v): at least 1ms", step))
+	case n < 1 || n > mostSteps:
+		errs = append(errs, fmt.Errorf("n(%d): must be from 1 to %d", n, mostSteps))
+	case step > maxDelay/time.Duration(n):
+		errs = append(errs, fmt.Errorf("step(%v): %d of them are more than %v (100 years)", step, n, maxDelay))
+	case err == nil:
+		_, err := instant("the end of the last step", from.Add(time.Duration(n)*step))
+		errs = append(errs, err)
+	}
+	if err := errors.Join(errs...); err != nil {
+		return invalid([]error{err})
+	}
+	return nil
+}
+
+// mostSpans is the maximum number of durations of one DueWithin.
+const mostSpans = 10
+
+// DueWithin returns how many jobs of each topic fall due within each of some durations from a time
+// on, in the order of topics and of within. It counts as [Inspector.Forecast] does: for a duration
+// d, the scheduled jobs that are due at from or later and before from plus d. Range: from 1 to 10
+// durations of 1 ms to 100 years; all must end between 1970 and 2286.
+//
+// If some topics cannot be read, their counts are nil, and DueWithin returns the others along with
+// the error.
+//
+// DueWithin sends 1,000 topics at a time, in one round trip to each node of a Cluster. Cost: O(log
+// N) for each topic and duration, with N scheduled jobs.
+func (i *Inspector) DueWithin(ctx context.Context, from time.Time, within []time.Duration, topics ...string) ([][]int64, error) {
+	errs := []error{i.usable(ctx), checkSpans(from, within)}
+	for _, topic := range topics {
+		errs = append(errs, invalidTopic(topic))
+	}
+	if err := errors.Join(errs...); err != nil {
+		return nil, script.Place{Call: "due within"}.At(err)
+	}
+	edge := func(at time.Time) string {
+		ms, _ := record.Millis(at) // checkSpans has tried it
+		return strconv.FormatInt(ms, 10)
+	}
+	list := make([][]int64, 0, len(topics))
+	var failed topicErrors
+	for some := range slices.Chunk(topics, statsTopics) {
+		cmds := make([]redis.Cmder, 0, len(some)*len(within))
+		for _, topic := range some {
+			key := script.NewKeys(i.o.prefix, topic).Bucket
+			for _, d := range within {
+				cmds = append(cmds, redis.NewIntCmd(ctx, "zcount", key, edge(from), "("+edge(from.Add(d))))
+			}
+		}
+		i.scripts.Send(ctx, nil, cmds)
+		for at, topic := range some {
+			counts, err := counted(cmds[at*len(within) : (at+1)*len(within)])
+			if err != nil {
+				err = i.scripts.Blame(ctx, err, script.NewKeys(i.o.prefix, topic).Bucket)
+				failed = append(failed, script.Place{Call: "due within", Topic: topic}.At(err))
+			}
+			list = append(list, counts)
+		}
+	}
+	return list, failed.join()
+}
+
+// counted returns the replies to commands that count.
+func counted(cmds []redis.Cmder) ([]int64, error) {
+	counts := make([]int64, len(cmds))
+	for at, cmd := range cmds {
+		n, err := cmd.(*redis.IntCmd).Result()
+		if err != nil {
+			return nil, err
+		}
+		counts[at] = n
+	}
+	return counts, nil
+}
+
+// checkSpans returns the complaints about the durations of DueWithin.
+func checkSpans(from time.Time, within []time.Duration) error {
+	_, err := instant("from", from)
+	errs := []error{err}
+	if n := len(within); n < 1 || n > mostSpans {
+		errs = append(errs, fmt.Errorf("within has %d durations: must have from 1 to %d", n, mostSpans))
+	}
+	for _, d := range within {
+		switch {
+		case d < time.Millisecond || d > maxDelay:
+			errs = append(errs, fmt.Errorf("within(%v): must be from 1ms to %v (100 years)", d, maxDelay))
+		case err == nil:
+			_, err := instant(fmt.Sprintf("the end of within(%v)", d), from.Add(d))
+			errs = append(errs, err)
+		}
+	}
+	if err := errors.Join(errs...); err != nil {
+		return invalid([]error{err})
+	}
+	return nil
+}
