@@ -112,6 +112,18 @@ func (q Query) filled() (Query, error) {
 	if q.MinAttempt < 0 {
 		complain("min attempt %d: must be at least 0", q.MinAttempt)
 	}
+	errs = append(errs, q.tooLong()...)
+	if q.Failure != "" && !isFailureKey(q.Failure) {
+		complain("failure %q: must be the Key of a FailureGroup, %d hexadecimal digits", q.Failure, failureKeyLen)
+	}
+	if q.State == StateDone && (q.Error != "" || q.Failure != "") {
+		complain("error and failure: done jobs have no errors; the state must be scheduled, ready, running or dead")
+	}
+	return q, invalid(errs)
+}
+
+// tooLong complains about texts that are longer than any that could match.
+func (q Query) tooLong() (errs []error) {
 	headers := 0
 	for name, value := range q.Headers {
 		headers += len(name) + len(value)
@@ -127,16 +139,10 @@ func (q Query) filled() (Query, error) {
 		{"payload", len(q.Payload), maxNeedle},
 	} {
 		if text.size > text.most {
-			complain("%s of %d bytes, at most %d are allowed", text.name, text.size, text.most)
+			errs = append(errs, fmt.Errorf("%s of %d bytes, at most %d are allowed", text.name, text.size, text.most))
 		}
 	}
-	if q.Failure != "" && !isFailureKey(q.Failure) {
-		complain("failure %q: must be the Key of a FailureGroup, %d hexadecimal digits", q.Failure, failureKeyLen)
-	}
-	if q.State == StateDone && (q.Error != "" || q.Failure != "") {
-		complain("error and failure: done jobs have no errors; the state must be scheduled, ready, running or dead")
-	}
-	return q, invalid(errs)
+	return errs
 }
 
 // indexed reports whether an index has the jobs by the time that From and To are about.

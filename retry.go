@@ -65,23 +65,8 @@ func (p policy) Verdict(r *run.Run, cause, err error, ran time.Duration) settle.
 	if errors.Is(cause, ErrShutdown) && c == nil && permanent == nil {
 		return settle.Row{Run: r, Verb: settle.Return, End: end, Err: err}
 	}
-	entry := AttemptError{
-		Attempt: r.Attempt, At: end, Duration: ran, Server: p.server, Kind: KindError,
-		Type: fmt.Sprintf("%T", err), Message: contain.Message(err), TraceParent: r.TraceParent(),
-	}
-	switch {
-	case c != nil:
-		entry.Kind, entry.Type, entry.Stack = ErrorKind(c.Kind), fmt.Sprintf("%T", c.Value), string(c.Stack)
-	case errors.Is(cause, ErrTimeout):
-		entry.Kind = KindTimeout
-	}
+	entry := p.failure(r, want, cause, err, ran)
 	tries := r.Attempt - r.Past.Spent
-	switch {
-	case permanent != nil:
-		entry.Type = fmt.Sprintf("%T", permanent.err)
-	case want.retry != nil:
-		entry.Type = fmt.Sprintf("%T", want.retry.err)
-	}
 	if permanent != nil || r.Options.Retry >= 0 && tries > r.Options.Retry {
 		return settle.Row{Run: r, Verb: settle.Bury, End: end, Failure: entry.encode(), Attempts: 1, Err: err}
 	}
@@ -91,6 +76,28 @@ func (p policy) Verdict(r *run.Run, cause, err error, ran time.Duration) settle.
 	}
 	entry.NextDue = end.Add(delay)
 	return settle.Row{Run: r, Verb: settle.Retry, End: end, Delay: delay, Tally: r.Past, Failure: entry.encode(), Err: err}
+}
+
+// failure returns what is kept of an attempt that has failed.
+func (p policy) failure(r *run.Run, want wish, cause, err error, ran time.Duration) AttemptError {
+	entry := AttemptError{
+		Attempt: r.Attempt, At: r.Start.Add(ran), Duration: ran, Server: p.server, Kind: KindError,
+		Type: fmt.Sprintf("%T", err), Message: contain.Message(err), TraceParent: r.TraceParent(),
+	}
+	var c *contain.Crash
+	switch {
+	case contain.As(err, &c):
+		entry.Kind, entry.Type, entry.Stack = ErrorKind(c.Kind), fmt.Sprintf("%T", c.Value), string(c.Stack)
+	case errors.Is(cause, ErrTimeout):
+		entry.Kind = KindTimeout
+	}
+	switch {
+	case want.permanent != nil:
+		entry.Type = fmt.Sprintf("%T", want.permanent.err)
+	case want.retry != nil:
+		entry.Type = fmt.Sprintf("%T", want.retry.err)
+	}
+	return entry
 }
 
 // newerRecordDelay is how long a record of a newer release is left alone before the next attempt.

@@ -250,7 +250,11 @@ func (p *cronParser) item(f *cronField, item string, at int) uint64 {
 	if strings.Contains(lowText+highText+stepText, "+") {
 		p.doubtful("%s: write numbers without a plus sign", where)
 	}
-	var set uint64
+	return values(low, high, step)
+}
+
+// values returns the set of every step-th value from low to high.
+func values(low, high, step int) (set uint64) {
 	for value := low; value <= high; value += step {
 		set |= 1 << value
 	}

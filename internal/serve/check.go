@@ -128,6 +128,11 @@ func (t *Topic) check(ctx context.Context, reason string, every time.Duration, t
 	if err == nil || ctx.Err() == nil { // otherwise it was cut off
 		t.trouble.note("check", err)
 	}
+	t.logRepairs(d)
+}
+
+// logRepairs logs what a check has found.
+func (t *Topic) logRepairs(d *doctor.Doctor) {
 	if len(d.Report.Found) == 0 {
 		return
 	}

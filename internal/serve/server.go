@@ -171,38 +171,58 @@ func (s *Server) Run(ctx context.Context) error {
 	if err := s.awaitRedis(ctx); err != nil || ctx.Err() != nil {
 		return err
 	}
-
 	s.Log.Info("server started", "server", s.Config.ID, "count", s.Topics.len())
-	work, endWork := context.WithCancel(context.WithoutCancel(ctx))
-	defer endWork()
-	fetch, endFetch := context.WithCancel(ctx)
-	defer endFetch()
-	var fetching, taking, working, beating, counting sync.WaitGroup
-	s.serve(&lifetime{fetch, work, &fetching, &taking, &working})
-	s.loops.Keep(work, &working, "control", s.controlLoop)
-	beat, endBeating := context.WithCancel(work)
-	defer endBeating()
-	s.loops.Keep(beat, &beating, "heartbeat", func(ctx context.Context) { s.heartbeatLoop(ctx, fetch) })
-	beaten := s.whenDone(&beating)
-	if s.Config.History {
-		s.loops.Keep(work, &counting, "history", s.historyLoop)
-	}
-	counted := s.whenDone(&counting)
-	s.loops.Keep(fetch, &working, "watch", s.watchLoop)
-	s.loops.Keep(fetch, &working, "survey", s.surveyLoop)
-	if len(s.patterns) > 0 {
-		s.loops.Keep(fetch, &working, "follow", s.followLoop)
-	}
-	s.loops.Keep(fetch, &working, "check", s.checkLoop)
-	s.loops.Keep(fetch, &working, "check", s.alarmLoop)
+	o := s.start(ctx)
+	defer o.endWork()
+	defer o.endFetch()
+	defer o.endBeating()
 	s.Enter(stateRunning)
 	close(s.ending.ready)
-
 	<-ctx.Done()
 	s.Enter(stateDraining)
-	// ctx is cancelled before fetch: if a pop were closed in between, it would be logged as an
-	// outage.
-	endFetch()
+	s.shutDown(o)
+	return nil
+}
+
+// An operation is the goroutines of a running server.
+type operation struct {
+	lifetime
+	endFetch, endWork, endBeating context.CancelFunc
+	beaten, counted               <-chan struct{} // closed when there are no more heartbeats, and no history
+}
+
+// start starts the loops of the topics and of the server.
+func (s *Server) start(ctx context.Context) *operation {
+	o := &operation{lifetime: lifetime{fetching: new(sync.WaitGroup), taking: new(sync.WaitGroup), working: new(sync.WaitGroup)}}
+	o.work, o.endWork = context.WithCancel(context.WithoutCancel(ctx))
+	o.fetch, o.endFetch = context.WithCancel(ctx)
+	s.serve(&o.lifetime)
+	s.loops.Keep(o.work, o.working, "control", s.controlLoop)
+	var beating, counting sync.WaitGroup
+	beat, endBeating := context.WithCancel(o.work)
+	o.endBeating = endBeating
+	s.loops.Keep(beat, &beating, "heartbeat", func(ctx context.Context) { s.heartbeatLoop(ctx, o.fetch) })
+	o.beaten = s.whenDone(&beating)
+	if s.Config.History {
+		s.loops.Keep(o.work, &counting, "history", s.historyLoop)
+	}
+	o.counted = s.whenDone(&counting)
+	s.loops.Keep(o.fetch, o.working, "watch", s.watchLoop)
+	s.loops.Keep(o.fetch, o.working, "survey", s.surveyLoop)
+	if len(s.patterns) > 0 {
+		s.loops.Keep(o.fetch, o.working, "follow", s.followLoop)
+	}
+	s.loops.Keep(o.fetch, o.working, "check", s.checkLoop)
+	s.loops.Keep(o.fetch, o.working, "check", s.alarmLoop)
+	return o
+}
+
+// shutDown stops taking, drains, and returns when all goroutines have exited, except those of
+// handlers that ignore their contexts.
+func (s *Server) shutDown(o *operation) {
+	// The context of Run is cancelled before fetch: if a pop were closed in between, it would be
+	// logged as an outage.
+	o.endFetch()
 	s.serve(nil)
 	for _, t := range s.Topics.all() {
 		t.stop()
@@ -212,29 +232,28 @@ func (s *Server) Run(ctx context.Context) error {
 	// Replies that take long to arrive are not awaited, because their jobs would only be put back.
 	late := time.AfterFunc(stopPatience, s.Dials[1].HangUp)
 	defer late.Stop()
-	s.drain(s.whenDone(&s.ending.running), s.whenDone(&taking, &fetching))
+	s.drain(s.whenDone(&s.ending.running), s.whenDone(o.taking, o.fetching))
 	close(s.ending.settled)
-	endBeating()
+	o.endBeating()
 	parting := time.NewTimer(FarewellTime)
 	defer parting.Stop()
-	s.farewell(beaten)
+	s.farewell(o.beaten)
 	select {
-	case <-counted:
+	case <-o.counted:
 	case <-parting.C:
 	}
-	endWork()
+	o.endWork()
 	s.Close() // ends every call that still waits for a reply
-	working.Wait()
-	<-beaten
-	<-counted
-	taking.Wait()
-	fetching.Wait()
+	o.working.Wait()
+	<-o.beaten
+	<-o.counted
+	o.taking.Wait()
+	o.fetching.Wait()
 	for _, t := range s.Topics.all() {
 		t.taking.wait.pops.Wait()
 		t.reportUnsettled()
 	}
 	s.nodes.close()
-	return nil
 }
 
 // whenDone returns a channel that is closed when all goroutines of the groups have exited.

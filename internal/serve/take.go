@@ -2,14 +2,9 @@ package serve
 
 import (
 	"context"
-	"errors"
 	"strconv"
-	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
-
-	"github.com/redis/go-redis/v9"
 
 	"github.com/delayq/delayq/internal/contain"
 	"github.com/delayq/delayq/internal/link"
@@ -254,39 +249,6 @@ func (k *taker) leave(work context.Context) loop.Next {
 	return loop.Over
 }
 
-// waitForRoom makes the loop wait until there is room for jobs. Jobs taken ahead that find no idle
-// worker in time are given back.
-func (k *taker) waitForRoom() loop.Next {
-	k.topic.keen(true)
-	if k.topic.ExpectRoom() {
-		return loop.Again
-	}
-	patience := k.topic.patience()
-	k.patience = time.Now().Add(patience)
-	return loop.RestFor(patience)
-}
-
-// stillWaits reports whether the loop still waits for room, and how long.
-func (k *taker) stillWaits() (wait loop.Next, waits bool) {
-	t := k.topic
-	if !t.waitsForRoom() {
-		k.patience = time.Time{}
-		return loop.Next{}, false
-	}
-	switch left := time.Until(k.patience); {
-	case k.patience.IsZero():
-		return loop.Woken, true
-	case left > 0:
-		return loop.RestFor(left), true
-	}
-	k.patience = time.Time{}
-	t.GiveBack(ErrSlow)
-	return loop.Woken, true
-}
-
-// ErrSlow is the reason why a job taken ahead is given back.
-var ErrSlow = errors.New("no slot became free in time")
-
 // share returns the jobs, and the bytes of their records, that the next call asks for.
 func (k *taker) share() (limit, bytes int) {
 	halved := min(k.halved, 30)
@@ -316,7 +278,6 @@ func (k *taker) send(work context.Context, limit, bytes int, place string, timeo
 
 // call makes a take and passes on its jobs. It returns the next step.
 func (k *taker) call(work context.Context) (afterTake, error) {
-	t := k.topic
 	limit, bytes := k.share()
 	r, sent, err := k.send(work, limit, bytes, "head", k.timeout)
 	if err != nil {
@@ -324,50 +285,57 @@ func (k *taker) call(work context.Context) (afterTake, error) {
 	}
 	took := time.Since(sent)
 	soon := k.adapt(took)
-	t.noteTook(took, len(r.List(3)))
+	k.topic.noteTook(took, len(r.List(3)))
+	if r.Status() == "ok" {
+		return k.admit(r, sent, limit, soon), nil
+	}
+	k.topic.expect(k.n, 0, false)
+	return k.noJobs(r, sent), nil
+}
+
+// noJobs notes why a take has returned no jobs, and returns the next step.
+func (k *taker) noJobs(r script.Reply, sent time.Time) afterTake {
+	t := k.topic
 	switch r.Status() {
-	case "ok":
-	case "empty":
+	case "empty", "busy":
 		t.setKeysLimited(r.Number(3), false)
-		t.expect(k.n, 0, false)
 		k.noteWaits(r.Number(2) == 1)
-		return takeWait, nil
-	case "busy":
-		t.setKeysLimited(r.Number(3), false)
-		t.expect(k.n, 0, false)
-		k.noteWaits(r.Number(2) == 1)
-		return takeRoom, nil
+		if r.Status() == "busy" {
+			return takeRoom
+		}
+		return takeWait
 	case "limit":
-		t.expect(k.n, 0, false)
 		t.setBounded(true)
 		k.noteWaits(false)
 		k.rest = t.Server.Config.Tick
-		return takeBound, nil
+		return takeBound
 	case "rate":
-		t.expect(k.n, 0, false)
 		t.setBounded(true)
 		k.noteWaits(false)
 		k.restForStart(sent, r.Number(2))
-		return takeBound, nil
+		return takeBound
 	case "gather":
-		t.expect(k.n, 0, false)
 		k.noteWaits(r.Number(3) == 1)
 		k.rest = max(time.Millisecond, time.Duration(r.Number(2))*time.Millisecond)
 		if !k.waits { // nobody rings this server
 			k.rest = min(k.rest, t.Server.Config.Tick)
 		}
-		return takeBound, nil
-	default: // paused or held, or a status of a later release of the script
-		t.expect(k.n, 0, false)
-		k.paused = r.Status() == "paused"
-		k.rest = k.restOfPause()
-		// in whole ms, so the reply can be up to 1 ms too early
-		if until := r.Number(2); until > 0 {
-			k.rest = min(k.rest, max(time.Millisecond, time.Duration(until-r.Now())*time.Millisecond))
-		}
-		return takeRest, nil
+		return takeBound
 	}
-	end, ids, records, tried, moved := record.ParseLeaseEnd(r.Text(2)), r.List(3), r.List(4), r.List(5), r.List(6)
+	// paused or held, or a status of a later release of the script
+	k.paused = r.Status() == "paused"
+	k.rest = k.restOfPause()
+	// in whole ms, so the reply can be up to 1 ms too early
+	if until := r.Number(2); until > 0 {
+		k.rest = min(k.rest, max(time.Millisecond, time.Duration(until-r.Now())*time.Millisecond))
+	}
+	return takeRest
+}
+
+// admit passes on the jobs of a take that was for so many, and returns the next step. soon says
+// that the reply came soon.
+func (k *taker) admit(r script.Reply, sent time.Time, limit int, soon bool) afterTake {
+	t, ids := k.topic, r.List(3)
 	more := r.Number(7) == 1
 	k.got = len(ids)
 	k.noteWaits(r.Number(8) == 1)
@@ -377,45 +345,48 @@ func (k *taker) call(work context.Context) (afterTake, error) {
 		t.setBounded(bound != "")
 		t.setKeysLimited(r.Number(11), true)
 	}
-	// Not the length of the lease: the reply may be one to an earlier copy of the request.
-	until := sent.Add(time.Duration(end.Micros()-r.Now()*1000) * time.Microsecond)
-	admit := func() {
-		for i := range ids {
-			one, err := run.New(run.Taken{
-				Topic: t.Keys.Topic, ID: ids.Text(i), Record: records.Text(i), Attempts: tried.Text(i), Moved: moved.Text(i),
-				End: end, Until: until, SetBacks: t.clock.Sets(), At: r.Now(), Defaults: &t.config.Defaults,
-			})
-			t.Admit(one, t.Server.Config.Judge.Refusal(one, err, r.Now(), t.trouble.log))
-		}
-	}
 	// Two takes in succession must not delay Redis's other clients by two of the largest payloads.
-	huge := len(ids) == 1 && len(records.Text(0)) > hugeRecord
+	huge := len(ids) == 1 && len(r.List(4).Text(0)) > hugeRecord
 	t.expect(k.n, len(ids), len(ids) == run.TakeLimit || more && soon && !huge)
 	k.admitting.Wait()
 	if len(ids) < aside {
-		admit()
+		t.admitAll(r, sent)
 	} else {
 		contain.Launch(&k.admitting, func() {
-			admit()
+			t.admitAll(r, sent)
 			t.freed() // none of them may have been started
 		}, func(c *contain.Crash) { t.Server.loops.Crashed("take", c) })
 	}
 	switch bound {
 	case "free":
-		return takeRoom, nil
+		return takeRoom
 	case "limit":
 		k.rest = t.Server.Config.Tick
-		return takeBound, nil
+		return takeBound
 	case "rate":
 		k.restForStart(sent, r.Number(10))
-		return takeBound, nil
+		return takeBound
 	}
 	// There may be more: leftovers came first, or these are many and others follow, or limits ended
 	// the take whose reply was lost.
 	if len(ids) == 0 || more || repeated || len(ids) >= min(limit, aside) {
-		return takeAgain, nil
+		return takeAgain
 	}
-	return takeWait, nil
+	return takeWait
+}
+
+// admitAll admits the jobs in the reply to a take that was sent at sent.
+func (t *Topic) admitAll(r script.Reply, sent time.Time) {
+	end, ids, records, tried, moved := record.ParseLeaseEnd(r.Text(2)), r.List(3), r.List(4), r.List(5), r.List(6)
+	// Not the length of the lease: the reply may be one to an earlier copy of the request.
+	until := sent.Add(time.Duration(end.Micros()-r.Now()*1000) * time.Microsecond)
+	for i := range ids {
+		one, err := run.New(run.Taken{
+			Topic: t.Keys.Topic, ID: ids.Text(i), Record: records.Text(i), Attempts: tried.Text(i), Moved: moved.Text(i),
+			End: end, Until: until, SetBacks: t.clock.Sets(), At: r.Now(), Defaults: &t.config.Defaults,
+		})
+		t.Admit(one, t.Server.Config.Judge.Refusal(one, err, r.Now(), t.trouble.log))
+	}
 }
 
 // restForStart makes the loop rest until the start that Redis has promised, or until an earlier one
@@ -439,97 +410,4 @@ func (k *taker) adapt(took time.Duration) (soon bool) {
 		k.timeout = min(2*k.timeout, k.most())
 	}
 	return soon
-}
-
-// WaitForJobs makes the loop wait until ready is not empty: until the server is rung, or until a
-// blocking pop returns.
-func (k *taker) WaitForJobs(ctx context.Context) loop.Next {
-	t := k.topic
-	if k.name != "" { // if it is not among those that wait, the watch finds that out
-		return loop.Woken
-	}
-	if t.taking.wait.popping.Swap(true) {
-		return loop.Woken
-	}
-	ctx = loop.Signed(ctx, &t.taking.wait.sign) // not the taker's, which has other things to do meanwhile
-	popped := func(err error) {
-		if err != nil {
-			loop.Sleep(ctx, t.taking.wait.slow.Next())
-		} else {
-			t.taking.wait.slow.Reset()
-		}
-		t.taking.wait.sign.Wait()
-		t.taking.wait.popping.Store(false)
-		t.Loops.take.Wake()
-	}
-	t.taking.wait.sign.Turn()
-	contain.Launch(&t.taking.wait.pops, func() { popped(t.pop(ctx)) }, func(c *contain.Crash) {
-		t.Server.loops.Crashed("wait", c)
-		popped(c)
-	})
-	return loop.Woken
-}
-
-// A waiting is the blocking pop of a topic.
-type waiting struct {
-	popping atomic.Bool    // one is in flight
-	pops    sync.WaitGroup // goroutines that make them
-	sign    loop.Sign      // of that goroutine
-	slow    loop.Pace
-}
-
-// pop blocks until ready is not empty or ctx is done. It moves the ID to handoff, which every take
-// empties first. So the ID is not lost if this process dies between the two. One ID wakes one
-// server.
-func (t *Topic) pop(ctx context.Context) error {
-	s := t.Server
-	for {
-		t.turn(turnTake)
-		t.taking.wait.sign.Turn()
-		// Not a child of ctx: a deadline of ctx would look like a dead connection. A stop closes
-		// the connection, and cancels the call so that a cluster's client does not repeat it.
-		call, cancel := context.WithTimeout(context.WithoutCancel(ctx), WaitTimeout+WaitMargin)
-		stopped := context.AfterFunc(ctx, cancel)
-		began := time.Now()
-		err := s.Blocking.BLMove(call, t.Keys.Ready, t.Keys.Handoff, "LEFT", "RIGHT", WaitTimeout).Err()
-		err = s.pulse.Feel(t.Keys.Ready, began, err)
-		err = s.Scripts.Blame(call, err, t.Keys.Ready, t.Keys.Handoff)
-		stopped()
-		cancel()
-		if ctx.Err() != nil {
-			return nil
-		}
-		if errors.Is(err, redis.Nil) {
-			t.taking.wait.slow.Reset()
-			t.trouble.note("wait", nil)
-			if !t.blocks() {
-				return nil
-			}
-			continue
-		}
-		t.trouble.note("wait", err)
-		return err
-	}
-}
-
-// notePause logs when the topic is first found paused, and when it no longer is. Only the take loop
-// calls it.
-func (t *Topic) notePause(ctx context.Context, did afterTake, paused bool) {
-	switch {
-	case did == takeRest && paused && !t.taking.paused:
-		t.taking.paused = true
-		var who []string
-		call, cancel := context.WithTimeout(ctx, CallTimeout)
-		defer cancel()
-		// Without the names, the log only says that the topic is paused.
-		if text, err := t.Server.Calls.HGet(call, t.Keys.Meta, "pauses").Result(); err == nil {
-			for _, p := range record.DecodePauses(text, t.clock.At(time.Now()).UnixMilli()) {
-				who = append(who, p.By+": "+p.Reason)
-			}
-		}
-		t.trouble.log.Info("topic paused", "by", strings.Join(who, ", "))
-	case did != takeFailed && !paused && t.taking.paused:
-		t.taking.paused = false
-		t.trouble.log.Info("topic resumed")
-	}
 }
