@@ -7,7 +7,6 @@ import (
 	"slices"
 
 	"github.com/delayq/delayq/internal/commit"
-	"github.com/delayq/delayq/internal/run"
 	"github.com/delayq/delayq/internal/script"
 )
 
@@ -176,26 +175,20 @@ type enqueueBatch struct {
 	client  *Client
 	ctx     context.Context
 	results []EnqueueResult
-	sealed  []sealed // what is kept of each job until it has an outcome
-}
-
-// sealed is what a client keeps of a job that is on its way.
-type sealed struct {
-	fresh *NewJob      // as the hooks have changed it
-	own   *run.Context // of the handler whose own job this one replaces; nil: none
+	waiting []*enqueueing // the jobs that have no outcome yet
 }
 
 func (c *Client) newEnqueueBatch(ctx context.Context, jobs int) *enqueueBatch {
-	b := &enqueueBatch{client: c, ctx: ctx, results: make([]EnqueueResult, jobs), sealed: make([]sealed, jobs)}
+	b := &enqueueBatch{client: c, ctx: ctx, results: make([]EnqueueResult, jobs), waiting: make([]*enqueueing, jobs)}
 	b.Batch = c.newBatch(ctx, commit.Enqueue, jobs, func(i int, o *commit.Op) error {
-		kept, err := b.sealed[i], outcomeOf(o, o.Err)
-		b.sealed[i] = sealed{}
-		kept.own.Stored(err, maybeStored(err))
+		e, err := b.waiting[i], outcomeOf(o, o.Err)
+		b.waiting[i] = nil
+		e.own.Stored(err, maybeStored(err))
 		b.results[i].Err = err
 		if maybeStored(err) {
-			b.results[i].Job = storedJob(o, kept.fresh.Payload, err)
+			b.results[i].Job = storedJob(o, e.job.Payload, err)
 		}
-		c.enqueued(ctx, kept.fresh.event(err), o)
+		c.enqueued(ctx, e.job.event(err), o)
 		return err
 	})
 	return b
@@ -204,15 +197,16 @@ func (c *Client) newEnqueueBatch(ctx context.Context, jobs int) *enqueueBatch {
 // add prepares a job, and sends parcels that are complete.
 func (b *enqueueBatch) add(i int, job NewJob) {
 	job.Options = slices.Clip(job.Options)
-	o, own, err := b.client.prepare(b.ctx, &job)
+	e := &enqueueing{job: job}
+	err := b.client.prepare(b.ctx, e)
 	if err == nil {
-		b.sealed[i] = sealed{&job, own}
-		b.Put(i, o)
+		b.waiting[i] = e
+		b.Put(i, &e.op)
 		return
 	}
 	err = fmt.Errorf("job %d of the batch: %w", i, err)
-	err = script.Place{Call: "enqueue", Topic: job.Topic, Job: job.ID}.At(err)
+	err = script.Place{Call: "enqueue", Topic: e.job.Topic, Job: e.job.ID}.At(err)
 	b.results[i].Err = err
-	b.client.enqueued(b.ctx, job.event(err), nil)
+	b.client.enqueued(b.ctx, e.job.event(err), nil)
 	b.Fail(err)
 }

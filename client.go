@@ -163,21 +163,29 @@ func checkNames(topic, id string) error {
 func (c *Client) Enqueue(ctx context.Context, topic, id string, payload []byte, opts ...JobOption) (*Job, error) {
 	ctx, end := c.begin(ctx, CallEvent{Name: commit.Enqueue.Name, Topic: topic, ID: id, Jobs: 1})
 	// Clipped, so that options that a hook appends do not end up in the caller's slice.
-	fresh := &NewJob{Topic: topic, ID: id, Payload: payload, Options: slices.Clip(opts)}
-	o, own, err := c.prepare(ctx, fresh)
-	if err != nil {
-		err = script.Place{Call: "enqueue", Topic: fresh.Topic, Job: fresh.ID}.At(err)
-		c.enqueued(ctx, fresh.event(err), o)
-		return nil, end.with(CallResult{ID: fresh.ID, Err: err})
+	e := &enqueueing{job: NewJob{Topic: topic, ID: id, Payload: payload, Options: slices.Clip(opts)}}
+	if err := c.prepare(ctx, e); err != nil {
+		err = script.Place{Call: "enqueue", Topic: e.job.Topic, Job: e.job.ID}.At(err)
+		c.enqueued(ctx, e.job.event(err), nil)
+		return nil, end.with(CallResult{ID: e.job.ID, Err: err})
 	}
-	err = c.carryOut(ctx, o)
-	own.Stored(err, maybeStored(err))
-	c.enqueued(ctx, fresh.event(err), o)
-	_ = end.with(CallResult{ID: o.ID, Err: err})
+	err := c.carryOut(ctx, &e.op)
+	e.own.Stored(err, maybeStored(err))
+	c.enqueued(ctx, e.job.event(err), &e.op)
+	_ = end.with(CallResult{ID: e.op.ID, Err: err})
 	if !maybeStored(err) {
 		return nil, err
 	}
-	return storedJob(o, fresh.Payload, err), err
+	return storedJob(&e.op, e.job.Payload, err), err
+}
+
+// An enqueueing is a job on its way to Redis. It is one allocation.
+type enqueueing struct {
+	job   NewJob // as the hooks have changed it
+	opts  jobOptions
+	fresh commit.Fresh
+	op    commit.Op
+	own   *run.Context // of the handler whose own job this one replaces; nil: none
 }
 
 // maybeStored reports whether a job may be stored after an Enqueue that returned err.
@@ -193,44 +201,41 @@ func (c *Client) defaults() jobOptions {
 	return c.o.job
 }
 
-// prepare validates a job and encodes it. own is the run of a handler whose own job the new one
-// replaces, or nil.
-func (c *Client) prepare(ctx context.Context, fresh *NewJob) (op *commit.Op, own *run.Context, err error) {
-	op, err = c.seal(ctx, fresh)
-	if err == nil && op.Fresh.Replace == commit.ReplaceAny {
-		own = run.Own(ctx, c.o.prefix, op.Topic, op.ID)
-		own.Replace()
+// prepare validates a job and encodes it.
+func (c *Client) prepare(ctx context.Context, e *enqueueing) error {
+	err := c.seal(ctx, e)
+	if err == nil && e.fresh.Replace == commit.ReplaceAny {
+		e.own = run.Own(ctx, c.o.prefix, e.op.Topic, e.op.ID)
+		e.own.Replace()
 	}
-	return op, own, err
+	return err
 }
 
 // seal is prepare for a job that is not sent now.
-func (c *Client) seal(ctx context.Context, fresh *NewJob) (*commit.Op, error) {
+func (c *Client) seal(ctx context.Context, e *enqueueing) error {
 	if c.usable(ctx) == nil {
 		for _, h := range c.o.hooks.enqueue {
-			c.o.hooks.guard(func() { h.Enqueue(ctx, fresh) })
+			c.o.hooks.guard(func() { h.Enqueue(ctx, &e.job) })
 		}
 	}
-	err := c.validate(ctx, fresh.Topic, fresh.ID)
-	o, oerr := c.defaults().with(fresh.Options)
-	if err = errors.Join(err, oerr); err != nil {
-		return nil, err
+	err := c.validate(ctx, e.job.Topic, e.job.ID)
+	e.opts = c.defaults()
+	if err = errors.Join(err, e.opts.add(e.job.Options)); err != nil {
+		return err
 	}
-	if n := len(fresh.Payload); n > c.o.maxPayload {
-		return nil, fmt.Errorf("%w: payload of %d bytes, at most %d are allowed", ErrInvalid, n, c.o.maxPayload)
+	if n := len(e.job.Payload); n > c.o.maxPayload {
+		return fmt.Errorf("%w: payload of %d bytes, at most %d are allowed", ErrInvalid, n, c.o.maxPayload)
 	}
 	if err := ctx.Err(); err != nil {
-		return nil, err
+		return err
 	}
-	e := &commit.Fresh{Opts: o.Options, Replace: o.replace, When: o.when(), Nonce: record.NewNonce()}
-	op := &commit.Op{Kind: commit.Enqueue, Topic: fresh.Topic, ID: fresh.ID, Fresh: e}
-	if op.ID == "" {
-		op.ID = newID()
+	e.fresh = commit.Fresh{Opts: &e.opts.Options, Replace: e.opts.replace, When: e.opts.when(), Nonce: record.NewNonce()}
+	e.op = commit.Op{Kind: commit.Enqueue, Topic: e.job.Topic, ID: e.job.ID, Fresh: &e.fresh}
+	if e.op.ID == "" {
+		e.op.ID = newID()
 	}
-	if e.Head, e.Tail, err = record.Encode(e.Nonce, &o.Options, fresh.Payload); err != nil {
-		return nil, err
-	}
-	return op, nil
+	e.fresh.Head, e.fresh.Tail, err = record.Encode(e.fresh.Nonce, e.fresh.Opts, e.job.Payload)
+	return err
 }
 
 // newID returns an ID of 14 letters and digits, which is 70 random bits. Among a hundred million

@@ -290,9 +290,15 @@ func newJobOptions(opts []JobOption) (jobOptions, error) { return defaultJob.wit
 
 // with returns o after opts, and the complaints about the result.
 func (o jobOptions) with(opts []JobOption) (jobOptions, error) {
+	err := o.add(opts)
+	return o, err
+}
+
+// add adds opts to o, and returns the complaints about the result.
+func (o *jobOptions) add(opts []JobOption) error {
 	o.Headers = maps.Clone(o.Headers)
-	DefaultsOption(opts).apply(&o)
-	return o, o.validate()
+	DefaultsOption(opts).apply(o)
+	return o.validate()
 }
 
 // validate returns the complaints about the options as a whole.

@@ -31,15 +31,14 @@ type noRedis struct{ redis.UniversalClient }
 
 func (c *Client) sealEnqueue(ctx context.Context, fresh NewJob) (bridge.Row, *Job, error) {
 	fresh.Options = slices.Clip(fresh.Options)
-	o, err := c.seal(ctx, &fresh)
-	if err != nil {
-		return bridge.Row{}, nil, script.Place{Call: "enqueue", Topic: fresh.Topic, Job: fresh.ID}.At(err)
+	e := &enqueueing{job: fresh}
+	if err := c.seal(ctx, e); err != nil {
+		return bridge.Row{}, nil, script.Place{Call: "enqueue", Topic: e.job.Topic, Job: e.job.ID}.At(err)
 	}
-	e := o.Fresh
 	return bridge.Row{
-		Kind: bridge.RowEnqueue, Topic: o.Topic, ID: o.ID, Replace: string(e.Replace), Record: record.Join(e.Head, 0, e.Tail),
-		DueAt: e.Opts.DueAt, DueIn: e.Opts.DueIn,
-	}, storedJob(o, fresh.Payload, ErrUnknownOutcome), nil
+		Kind: bridge.RowEnqueue, Topic: e.op.Topic, ID: e.op.ID, Replace: string(e.fresh.Replace),
+		Record: record.Join(e.fresh.Head, 0, e.fresh.Tail), DueAt: e.opts.DueAt, DueIn: e.opts.DueIn,
+	}, storedJob(&e.op, e.job.Payload, ErrUnknownOutcome), nil
 }
 
 func (c *Client) sealCancel(ctx context.Context, topic, id string) (bridge.Row, error) {
@@ -169,7 +168,7 @@ func enqueueingOf(r *bridge.Row) (*commit.Fresh, error) {
 			return nil, err
 		}
 	}
-	e.Opts, e.When = o.Options, o.when()
+	e.Opts, e.When = &o.Options, o.when()
 	return e, nil
 }
 

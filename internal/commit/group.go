@@ -36,6 +36,8 @@ type Group struct {
 	flights  flights
 	gets     int       // how many jobs one call of get can probably return, less than their number; 0: any
 	recorded time.Time // when the topic was added to the set of topics
+
+	lists map[*script.Script]*script.KeyList // of the scripts that were called
 }
 
 func newGroup(c *Groups, key groupKey) *Group {
@@ -46,6 +48,7 @@ func newGroup(c *Groups, key groupKey) *Group {
 	return &Group{
 		all: c, key: key, keys: script.NewKeys(c.Prefix, key.topic),
 		series:  script.SeriesPool{Base: base, Floor: c.floor},
+		lists:   make(map[*script.Script]*script.KeyList),
 		words:   []any{c.Tick.Milliseconds(), script.ControlChannel(c.Prefix), key.topic},
 		flights: flights{most: c.air.most},
 	}

@@ -105,12 +105,12 @@ type job struct {
 
 // store returns the call that stores a job.
 func (j job) store(t testing.TB, topic, id string) *Op {
-	e := &Fresh{Nonce: record.NewNonce(), When: string(j.replace) + "+0", Replace: j.replace, Opts: j.opts}
+	e := &Fresh{Nonce: record.NewNonce(), When: string(j.replace) + "+0", Replace: j.replace, Opts: &j.opts}
 	if j.when != "" {
 		e.When = j.when
 	}
 	var err error
-	e.Head, e.Tail, err = record.Encode(e.Nonce, &e.Opts, j.payload)
+	e.Head, e.Tail, err = record.Encode(e.Nonce, e.Opts, j.payload)
 	require.NoError(t, err)
 	return &Op{Kind: Enqueue, Topic: topic, ID: id, Fresh: e}
 }

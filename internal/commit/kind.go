@@ -18,8 +18,9 @@ type Kind struct {
 
 	// words returns the arguments before those of the jobs, without the number of the call.
 	words func(g *Group) []any
-	// job appends the arguments about one job; nil: its ID.
-	job func(args []any, o *Op) []any
+	// job adds the arguments about one job, which are so many.
+	job   func(c *script.Call, o *Op)
+	width int
 	// read settles operations by the reply of the script. It leaves out those that the script has
 	// left for another call.
 	read func(g *Group, list []*Op, r script.Reply)
@@ -45,40 +46,39 @@ var (
 			return which
 		},
 		words: func(g *Group) []any { return g.words },
-		job: func(args []any, o *Op) []any {
-			return append(args, &o.ID, &o.Fresh.Head, &o.Fresh.Tail, &o.Fresh.When)
-		},
+		width: 4, job: func(c *script.Call, o *Op) { c.Add(&o.ID, &o.Fresh.Head, &o.Fresh.Tail, &o.Fresh.When) },
 	}
 	Cancel = &Kind{
 		Name: "cancel", Script: script.Cancel, read: readStates,
 		words: func(g *Group) []any { return g.words[1:] },
-		job:   func(args []any, o *Op) []any { return append(args, &o.ID, &o.Known) },
+		width: 2, job: func(c *script.Call, o *Op) { c.Add(&o.ID, &o.Known) },
 	}
 	Delete = &Kind{
 		Name: "delete", Script: script.Delete, read: readStates,
 		words: func(*Group) []any { return nil },
-		job:   func(args []any, o *Op) []any { return append(args, &o.ID, &o.Known) },
+		width: 2, job: func(c *script.Call, o *Op) { c.Add(&o.ID, &o.Known) },
 	}
 	Reschedule = &Kind{
 		Name: "reschedule", Script: script.Reschedule, read: readRescheduled,
 		words: func(g *Group) []any { return g.words },
-		job: func(args []any, o *Op) []any {
-			return append(args, &o.ID, &o.Move.When, o.Move.Known.Nonce, o.Move.Known.Expires(), &o.Known)
+		width: 5, job: func(c *script.Call, o *Op) {
+			c.Add(&o.ID, &o.Move.When, o.Move.Known.Nonce, o.Move.Known.Expires(), &o.Known)
 		},
 	}
 	Revive = &Kind{
 		Name: "revive", Script: script.Revive, read: readStates,
 		words: func(g *Group) []any { return g.words },
-		job:   func(args []any, o *Op) []any { return append(args, &o.ID, cmp.Or(o.When, "+0"), &o.Known) },
+		width: 3, job: func(c *script.Call, o *Op) { c.Add(&o.ID, cmp.Or(o.When, "+0"), &o.Known) },
 	}
 	Bury = &Kind{
 		Name: "bury", Script: script.BuryWaiting, read: readStates,
 		words: func(*Group) []any { return nil },
-		job:   func(args []any, o *Op) []any { return append(args, &o.ID, &o.Reason, &o.Known) },
+		width: 3, job: func(c *script.Call, o *Op) { c.Add(&o.ID, &o.Reason, &o.Known) },
 	}
 	Get = &Kind{
 		Name: "get", Script: script.Get, read: readRows, reads: true,
 		words: func(*Group) []any { return []any{script.CallBytes, -1} },
+		width: 1, job: func(c *script.Call, o *Op) { c.Add(&o.ID) },
 	}
 )
 

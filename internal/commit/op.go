@@ -35,7 +35,7 @@ type Fresh struct {
 	Nonce      record.Nonce
 	Head, Tail string // of the record
 	When       string // due time for the script, and what the job replaces
-	Opts       record.Options
+	Opts       *record.Options
 	Replace    Replacing
 }
 

@@ -10,16 +10,49 @@ import (
 
 // A sending is the operations of one kind that are sent in one call.
 type sending struct {
-	*script.Call
+	script.Call
 	kind   *Kind
 	list   []*Op
 	series *script.Series // nil: the script writes nothing
+	number string         // of the call in its series
 }
 
-// sendings divides operations by kind. Each call has a series of its own, because it has a receipt
-// of its own.
-func (g *Group) sendings(pool *script.SeriesPool, list []*Op) []*sending {
-	var all []*sending
+// prepare makes the call. Each call has a series of its own, because it has a receipt of its own.
+func (s *sending) prepare(g *Group, pool *script.SeriesPool) {
+	which := s.kind.Script
+	if s.kind.which != nil {
+		which = s.kind.which(s.list)
+	}
+	words, receipt := s.kind.words(g), any("")
+	if !s.kind.reads {
+		s.series = pool.Get()
+		s.number, receipt = s.series.Next(), s.series.Receipt(g.keys)
+	}
+	s.Set(g.listOf(which), receipt, len(s.list), 1+len(words)+s.kind.width*len(s.list))
+	if !s.kind.reads {
+		s.Add(&s.number)
+	}
+	s.Add(words...)
+	for _, o := range s.list {
+		s.kind.job(&s.Call, o)
+	}
+}
+
+// A load is the sendings of a flight. Most flights have one.
+type load struct {
+	first sending
+	all   []*sending
+	calls []*script.Call
+	one   struct {
+		all  [1]*sending
+		call [1]*script.Call
+	}
+}
+
+// divide makes a sending of each kind of operations.
+func (g *Group) divide(pool *script.SeriesPool, list []*Op) *load {
+	l := &load{}
+	l.all, l.calls = l.one.all[:0], l.one.call[:0]
 	for _, kind := range kinds {
 		some := list
 		if other := func(o *Op) bool { return o.Kind != kind }; slices.ContainsFunc(list, other) {
@@ -28,39 +61,38 @@ func (g *Group) sendings(pool *script.SeriesPool, list []*Op) []*sending {
 			}
 			some = slices.DeleteFunc(slices.Clone(list), other)
 		}
-		s := &sending{kind: kind, list: some}
-		args, receipt := make([]any, 0, 6+4*len(some)), ""
-		if !kind.reads {
-			s.series = pool.Get()
-			args = append(args, s.series.Next())
-			receipt = s.series.Receipt(g.keys)
+		s := &l.first
+		if len(l.all) > 0 {
+			s = &sending{}
 		}
-		args = append(args, kind.words(g)...)
-		for _, o := range some {
-			if kind.job == nil {
-				args = append(args, &o.ID)
-			} else {
-				args = kind.job(args, o)
-			}
-		}
-		which := kind.Script
-		if kind.which != nil {
-			which = kind.which(some)
-		}
-		s.Call = script.NewCall(which, g.keys.Topic, len(some), g.keys.Of(which, receipt), args)
-		all = append(all, s)
+		s.kind, s.list = kind, some
+		s.prepare(g, pool)
+		l.all, l.calls = append(l.all, s), append(l.calls, &s.Call)
 		if len(some) == len(list) {
 			break
 		}
 	}
-	return all
+	return l
+}
+
+// listOf returns the keys of a script in the topic.
+func (g *Group) listOf(s *script.Script) *script.KeyList {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	list := g.lists[s]
+	if list == nil {
+		list = g.keys.List(s)
+		g.lists[s] = list
+	}
+	return list
 }
 
 // send carries out operations, each about another job: one call for each kind, all of them at the
 // same time. It settles them, except those that the scripts have left for another call. failed is
 // the first error of a call, and unconfirmed says that its writes may be lost in a failover.
 func (g *Group) send(ctx context.Context, pool *script.SeriesPool, list []*Op) (failed, unconfirmed error) {
-	all := g.sendings(pool, list)
+	load := g.divide(pool, list)
+	all, calls := load.all, load.calls
 	answered := false
 	defer func() {
 		for _, s := range all {
@@ -74,10 +106,6 @@ func (g *Group) send(ctx context.Context, pool *script.SeriesPool, list []*Op) (
 			pool.Put(s.series, err)
 		}
 	}()
-	calls := make([]*script.Call, len(all))
-	for i, s := range all {
-		calls[i] = s.Call
-	}
 	if all[0].kind == Enqueue && g.all.Replicas > 0 {
 		unconfirmed = g.all.store(ctx, calls[0]) // these calls have the commit to themselves
 	} else {

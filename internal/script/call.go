@@ -22,7 +22,7 @@ type Call struct {
 	jobs   int
 	keys   int // number of keys
 	words  []any
-	count  *Request
+	count  Request
 	cmd    *redis.Cmd
 
 	Reply Reply
@@ -33,12 +33,31 @@ type Call struct {
 const firstWord = 3
 
 func NewCall(s *Script, topic string, jobs int, keys, args []any) *Call {
-	c := &Call{script: s, Topic: topic, jobs: jobs, keys: len(keys), count: &Request{Keys: len(keys)}}
-	// Script.Run of go-redis does the same, but allocates for every key.
-	c.words = make([]any, 0, firstWord+len(keys)+len(args))
-	c.words = append(append(append(c.words, "evalsha", s.Digest, c.count), keys...), args...)
+	c := &Call{}
+	c.set(s, topic, jobs, keys, len(args))
+	c.Add(args...)
 	return c
 }
+
+// Set makes the zero Call one about so many jobs, with room for so many arguments. The Call must
+// not be copied from then on.
+func (c *Call) Set(list *KeyList, receipt any, jobs, args int) {
+	c.set(list.script, list.topic, jobs, list.keys, args)
+	if list.receipt >= 0 {
+		c.words[firstWord+list.receipt] = receipt
+	}
+}
+
+func (c *Call) set(s *Script, topic string, jobs int, keys []any, args int) {
+	c.script, c.Topic, c.jobs, c.keys = s, topic, jobs, len(keys)
+	c.count.Keys = len(keys)
+	// Script.Run of go-redis does the same, but allocates for every key.
+	c.words = make([]any, 0, firstWord+len(keys)+args)
+	c.words = append(append(c.words, "evalsha", s.Digest, &c.count), keys...)
+}
+
+// Add appends arguments. A pointer to a string stands for the string, and costs no allocation.
+func (c *Call) Add(args ...any) { c.words = append(c.words, args...) }
 
 // FirstKey returns the key that selects the node of a cluster.
 func (c *Call) FirstKey() string {

@@ -97,6 +97,19 @@ func NewKeys(prefix, topic string) *Keys {
 	return k
 }
 
+// A KeyList is the keys of a script in a topic, for many calls with different receipts.
+type KeyList struct {
+	script  *Script
+	topic   string
+	keys    []any
+	receipt int // the index of the receipt; -1: none
+}
+
+// List returns the KeyList of a script.
+func (k *Keys) List(s *Script) *KeyList {
+	return &KeyList{script: s, topic: k.Topic, keys: k.Of(s, ""), receipt: slices.Index(s.keys, keyReceipt)}
+}
+
 // Of lists the keys of a script.
 func (k *Keys) Of(s *Script, receipt string) []any {
 	list, rows := make([]any, len(s.keys)), reflect.ValueOf(k).Elem()

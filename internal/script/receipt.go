@@ -14,7 +14,7 @@ type Series struct {
 	kept string // after each number: how long the receipt is kept, if not as long as usual
 
 	topic string // of the last receipt
-	key   string
+	key   any    // a string, ready to be sent
 }
 
 func NewSeries() *Series { return &Series{ID: rand.Text()} }
@@ -25,9 +25,9 @@ func (l *Series) Next() string {
 	return strconv.FormatUint(l.Seq, 10) + l.kept
 }
 
-// Receipt returns the key of the series's receipt in a topic.
-func (l *Series) Receipt(k *Keys) string {
-	if l.topic != k.Topic || l.key == "" {
+// Receipt returns the key of the series's receipt in a topic, a string.
+func (l *Series) Receipt(k *Keys) any {
+	if l.topic != k.Topic || l.key == nil {
 		l.topic, l.key = k.Topic, k.Receipt(l.ID)
 	}
 	return l.key

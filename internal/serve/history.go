@@ -171,7 +171,7 @@ func (t *Topic) sendHistory(ctx context.Context) (sent bool, err error) {
 	defer cancel()
 	doubt := h.doubt
 	h.doubt = true // even if the call ends this goroutine
-	_, err = t.Server.Scripts.Exec(call, script.Chronicle, t.Keys, h.series.Receipt(t.Keys), 0, h.number, record.EncodeSums(record.SeriesNames, h.sent[:]))
+	_, err = t.Server.Scripts.Exec(call, script.Chronicle, t.Keys, t.Keys.Receipt(h.series.ID), 0, h.number, record.EncodeSums(record.SeriesNames, h.sent[:]))
 	if err == nil {
 		h.number = ""
 		return true, nil
