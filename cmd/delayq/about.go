@@ -121,13 +121,13 @@ type versionRecord struct {
 }
 
 func currentVersion() *versionRecord {
-	r := &versionRecord{Version: "(devel)", Go: runtime.Version()}
+	r := &versionRecord{Version: "devel", Go: runtime.Version()}
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
 		return r
 	}
 	if info.Main.Version != "" {
-		r.Version = info.Main.Version
+		r.Version = strings.Trim(info.Main.Version, "()")
 	}
 	for _, s := range info.Settings {
 		switch s.Key {

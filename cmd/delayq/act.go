@@ -311,12 +311,7 @@ func (a *app) actOnNamed(cmd *cobra.Command, v *verb, b *bulk, topic string, nam
 			return err
 		}
 	}
-	ids := make([]string, len(names))
-	for i, name := range names {
-		if ids[i], err = idOf(name); err != nil {
-			return err
-		}
-	}
+	ids := names
 	if piped && !b.dryRun {
 		switch {
 		case !b.yes && len(ids) > 1:
@@ -338,7 +333,7 @@ func (a *app) actOnNamed(cmd *cobra.Command, v *verb, b *bulk, topic string, nam
 			return r.Act
 		}},
 		{head: "ERROR", cell: func(r *actedRecord) string { return r.Error }},
-	}, func(r *actedRecord) string { return idText(r.exact()) }})
+	}, (*actedRecord).exact, nil})
 	if err != nil {
 		return err
 	}
@@ -414,7 +409,11 @@ func (a *app) idLines() ([]string, error) {
 	lines.Buffer(nil, 1<<20)
 	for lines.Scan() {
 		if text := bytes.TrimRight(lines.Bytes(), "\r"); len(text) > 0 {
-			ids = append(ids, string(text))
+			id, err := idOf(string(text))
+			if err != nil {
+				return nil, err
+			}
+			ids = append(ids, id)
 		}
 	}
 	return ids, lines.Err()

@@ -63,7 +63,7 @@ func (a *app) auditCommand() *cobra.Command {
 					ref := jobRef{ID: r.ID, IDBase64: r.IDBase64}
 					return idText(ref.exact())
 				}},
-			}, nil}, list, nil)
+			}, nil, nil}, list, nil)
 			if err == nil && len(list) == 0 && a.tabular() {
 				a.say("no acts yet")
 			}

@@ -41,14 +41,22 @@ func (a *app) completeArgs(list ...names) cobra.CompletionFunc {
 			ctx, cancel = context.WithTimeout(cmd.Context(), completionTimeout)
 		}
 		defer cancel()
-		found, err := list[at](ctx, args, start)
+		var found []string
+		args, err := idsOf(args)
+		if err == nil {
+			found, err = list[at](ctx, args, start)
+		}
 		if err != nil {
 			cobra.CompDebugln(errorText(err), false)
 		}
 		var out []string
 		for _, name := range found {
-			if strings.HasPrefix(name, start) && strings.TrimSpace(name) != "" && !strings.ContainsAny(name, "\t\n") {
-				out = append(out, name)
+			if name == "" {
+				continue
+			}
+			// The scripts of the shells put words on the command line as they are, and evaluate it.
+			if word := shellWord(name); strings.HasPrefix(word, start) {
+				out = append(out, word)
 			}
 		}
 		return out, cobra.ShellCompDirectiveNoFileComp
@@ -101,7 +109,7 @@ func (a *app) jobIDs(states ...delayq.State) names {
 		}
 		begin := start
 		if strings.HasPrefix(start, encoded) || strings.HasPrefix(encoded, start) {
-			begin = "" // an ID may be shown in base64
+			begin = "" // an ID may be written in base64
 		}
 		for _, state := range states {
 			page, err := insp.Jobs(ctx, delayq.Query{
@@ -111,7 +119,7 @@ func (a *app) jobIDs(states ...delayq.State) names {
 				return ids, err
 			}
 			for _, job := range page.Jobs {
-				ids = append(ids, idText(job.ID))
+				ids = append(ids, job.ID)
 			}
 		}
 		return ids, nil

@@ -54,7 +54,7 @@ cause. The exit code is 1 if something was found that is not repaired.`,
 				}},
 				{head: "KIND", cell: func(r *findingRecord) string { return string(r.Kind) }},
 				{head: "REPAIRED", cell: func(r *findingRecord) string { return map[bool]string{true: "yes", false: "no"}[r.Repaired] }},
-			}, func(r *findingRecord) string { return idText(r.exact()) }})
+			}, (*findingRecord).exact, nil})
 			if err != nil {
 				return err
 			}

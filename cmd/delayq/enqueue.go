@@ -195,7 +195,7 @@ byte, or the value of --payload. Without both it is empty. The output has the ID
 				return err
 			}
 			record := &enqueuedRecord{refOf(stored.Topic, stored.ID), stamp(stored.Due)}
-			return object(a, schemaEnqueued, record, idText(stored.ID), func(w io.Writer) error {
+			return object(a, schemaEnqueued, record, stored.ID, func(w io.Writer) error {
 				return a.fields(w, "topic", stored.Topic, "id", idText(stored.ID), "due", a.when(stored.Due))
 			})
 		},

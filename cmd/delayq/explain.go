@@ -81,10 +81,7 @@ the decisive one first. If there is no such job, the exit code is 3.`,
 		Args:              counted(2, 2, "a topic and an ID"),
 		ValidArgsFunction: a.completeArgs(a.topicNames, a.jobIDs(everyState...), nothing),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			id, err := idOf(args[1])
-			if err != nil {
-				return err
-			}
+			id := args[1]
 			insp, err := a.inspector()
 			if err != nil {
 				return err
@@ -101,7 +98,7 @@ the decisive one first. If there is no such job, the exit code is 3.`,
 			for i := range found.Reasons {
 				r.Reasons = append(r.Reasons, reasonOf(&found.Reasons[i]))
 			}
-			if err := object(a, schemaExplanation, r, idText(id), func(w io.Writer) error { return a.showExplanation(w, r) }); err != nil {
+			if err := object(a, schemaExplanation, r, id, func(w io.Writer) error { return a.showExplanation(w, r) }); err != nil {
 				return err
 			}
 			if found.Job == nil {

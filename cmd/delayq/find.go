@@ -16,10 +16,7 @@ func (a *app) findCommand() *cobra.Command {
 		Args:              counted(1, 1, "an ID"),
 		ValidArgsFunction: a.completeArgs(nothing),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			id, err := idOf(args[0])
-			if err != nil {
-				return err
-			}
+			id := args[0]
 			insp, err := a.inspector()
 			if err != nil {
 				return err
@@ -116,7 +113,7 @@ func (a *app) showFailures(topic, state string, found *delayq.Failures) error {
 		{head: "LAST", cell: func(r *failureRecord) string { return a.when(time.Time(r.Last)) }},
 		{head: "FOR EXAMPLE", cell: func(r *failureRecord) string { return idText(r.Jobs[0].exact()) }, wide: true},
 		{head: "ERROR", cell: func(r *failureRecord) string { return r.Sample }},
-	}, func(r *failureRecord) string { return r.Key }}, list, struct {
+	}, func(r *failureRecord) string { return r.Key }, nil}, list, struct {
 		Examined int   `json:"examined"`
 		Total    int64 `json:"total"`
 	}{found.Examined, found.Total})

@@ -24,10 +24,7 @@ output of a done job. An ID that is not printable is given as base64:…, as lis
 		Args:              counted(2, 2, "a topic and an ID"),
 		ValidArgsFunction: a.completeArgs(a.topicNames, a.jobIDs(everyState...), nothing),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			id, err := idOf(args[1])
-			if err != nil {
-				return err
-			}
+			id := args[1]
 			insp, err := a.inspector()
 			if err != nil {
 				return err
@@ -37,8 +34,7 @@ output of a done job. An ID that is not printable is given as base64:…, as lis
 				return err
 			}
 			if payload {
-				_, err := a.stdout().Write(info.Payload)
-				return err
+				return a.writePayload(info.Payload)
 			}
 			if a.tabular() && a.timeStyle == timeRelative {
 				if _, err := a.now(cmd.Context()); err != nil {
@@ -46,11 +42,25 @@ output of a done job. An ID that is not printable is given as base64:…, as lis
 				}
 			}
 			r := jobOf(info, true)
-			return object(a, schemaJob, r, idText(id), func(w io.Writer) error { return a.showJob(w, r) })
+			return object(a, schemaJob, r, id, func(w io.Writer) error { return a.showJob(w, r) })
 		},
 	}
-	cmd.Flags().BoolVar(&payload, "payload", false, "write the payload alone, byte for byte")
+	cmd.Flags().BoolVar(&payload, "payload", false, "write the payload alone: byte for byte, and with escapes on a terminal")
 	return cmd
+}
+
+// writePayload writes a payload. A terminal does not get what it may take for a command.
+func (a *app) writePayload(payload []byte) error {
+	if !a.out.terminal {
+		_, err := a.stdout().Write(payload)
+		return err
+	}
+	parts := strings.Split(strings.TrimSuffix(string(payload), "\n"), "\t")
+	for i, part := range parts {
+		parts[i] = safe(part, true)
+	}
+	_, err := fmt.Fprintln(a.stdout(), strings.Join(parts, "\t"))
+	return err
 }
 
 // showJob writes a job for people.

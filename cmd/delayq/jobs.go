@@ -20,7 +20,7 @@ func (a *app) jobsView(state delayq.State, topics bool) view[*jobRecord] {
 	if head == "" {
 		head = "DUE"
 	}
-	v := view[*jobRecord]{record: schemaJob, list: schemaJobs, field: "jobs", id: func(r *jobRecord) string { return idText(r.exact()) }}
+	v := view[*jobRecord]{record: schemaJob, list: schemaJobs, field: "jobs", id: (*jobRecord).exact}
 	if topics {
 		v.columns = append(v.columns, column[*jobRecord]{head: "TOPIC", cell: func(r *jobRecord) string { return r.Topic }})
 	}
@@ -36,7 +36,7 @@ func (a *app) jobsView(state delayq.State, topics bool) view[*jobRecord] {
 		{head: "WHY DUE", cell: func(r *jobRecord) string { return orDash(string(r.DueReason)) }, wide: true},
 		{head: "HEADERS", cell: func(r *jobRecord) string { return orDash(headersText(r)) }, wide: true},
 		{head: "LAST ERROR", cell: func(r *jobRecord) string { return r.lastError() }},
-	}...), v.id}
+	}...), v.id, nil}
 }
 
 func (a *app) jobsCommand() *cobra.Command {

@@ -118,7 +118,7 @@ func (a *app) listKeys(cmd *cobra.Command, topic, after string, limit int, whole
 		{head: "WEIGHT", cell: func(r *keyRecord) string { return strconv.Itoa(r.Weight) }, right: true},
 		{head: "FIRST", cell: func(r *keyRecord) string { return idText(r.exactFirst()) }},
 		{head: "STATE", cell: a.keyState},
-	}, func(r *keyRecord) string { return keyText(&r.jobKey) }})
+	}, (*keyRecord).exactKey, nil})
 	if err != nil {
 		return err
 	}
@@ -184,11 +184,7 @@ rate of the key, with its burst.`,
 		Args:              counted(2, 2, "a topic and a key"),
 		ValidArgsFunction: a.completeArgs(a.topicNames, nothing),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			topic := args[0]
-			key, err := idOf(args[1])
-			if err != nil {
-				return err
-			}
+			topic, key := args[0], args[1]
 			given, chosen := cmd.Flags().Changed, ""
 			c.given = given
 			for _, flag := range []string{"hold", "pause", "resume"} {
@@ -222,7 +218,7 @@ rate of the key, with its burst.`,
 				return err
 			}
 			r := keyRecordOf(topic, k)
-			return object(a, schemaKey, r, keyText(&r.jobKey), func(w io.Writer) error { return a.showKey(w, r) })
+			return object(a, schemaKey, r, r.exactKey(), func(w io.Writer) error { return a.showKey(w, r) })
 		},
 	}
 	set := cmd.Flags()

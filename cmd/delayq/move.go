@@ -37,7 +37,7 @@ it is never lost. If it starts in between, it may run in both.`,
 		Args:              counted(3, -1, "a topic, IDs and another topic"),
 		ValidArgsFunction: a.completeArgs(a.topicNames, a.idsOrTopics),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			from, names, to := args[0], args[1:len(args)-1], args[len(args)-1]
+			from, ids, to := args[0], args[1:len(args)-1], args[len(args)-1]
 			if from == to {
 				return usage("move: the topics are the same")
 			}
@@ -54,16 +54,12 @@ it is never lost. If it starts in between, it may run in both.`,
 					return "failed"
 				}},
 				{head: "ERROR", cell: func(r *moveRecord) string { return r.Error }},
-			}, func(r *moveRecord) string { return idText(r.exact()) }})
+			}, (*moveRecord).exact, nil})
 			if err != nil {
 				return err
 			}
 			var sum tally
-			for _, name := range names {
-				id, err := idOf(name)
-				if err != nil {
-					return err
-				}
+			for _, id := range ids {
 				r := &moveRecord{jobRef: refOf(from, id), To: to}
 				stored, err := move(a.act(cmd.Context()), client, from, id, to, revive)
 				if sum.add(err); err != nil {

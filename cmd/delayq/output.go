@@ -7,9 +7,11 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"regexp"
 	"strconv"
 	"strings"
 	"unicode"
+	"unicode/utf16"
 	"unicode/utf8"
 )
 
@@ -60,7 +62,8 @@ type view[T any] struct {
 	list    string // schema of a list, for example delayq.jobs/1
 	field   string // name of the list in JSON
 	columns []column[T]
-	id      func(T) string // nil: the records have none
+	id      func(T) string // as it is; nil: the records have none
+	in      func(T) string // what the ID is in, for -o id; nil: nothing
 }
 
 // A column of a table.
@@ -108,7 +111,11 @@ func (p *printer[T]) row(record T) error {
 	var err error
 	switch p.a.format {
 	case formatID:
-		_, err = fmt.Fprintln(w, p.v.id(record))
+		line := idLine(p.v.id(record))
+		if p.v.in != nil {
+			line = idLine(p.v.in(record)) + "\t" + line
+		}
+		_, err = fmt.Fprintln(w, line)
 	case formatJSONL:
 		err = writeObject(w, p.v.record, record)
 		if err == nil {
@@ -192,7 +199,7 @@ func all[T any](a *app, v view[T], list []T, more any) error {
 	return p.end(more)
 }
 
-// object writes one record. people writes it for people.
+// object writes one record. id is its ID as it is, or "". people writes the record for people.
 func object(a *app, schema string, record any, id string, people func(w io.Writer) error) error {
 	w := a.stdout()
 	switch a.format {
@@ -200,7 +207,7 @@ func object(a *app, schema string, record any, id string, people func(w io.Write
 		if id == "" {
 			return usage("-o id: this has no ID")
 		}
-		_, err := fmt.Fprintln(w, id)
+		_, err := fmt.Fprintln(w, idLine(id))
 		return err
 	case formatJSONL:
 		if err := writeObject(w, schema, record); err != nil {
@@ -246,25 +253,72 @@ func writeIndented(w io.Writer, schema string, record any, indent string) error 
 	return err
 }
 
-// marshal is json.Marshal that leaves <, > and & as they are.
+// marshal is json.Marshal that leaves <, > and & as they are, and escapes whatever a terminal may
+// take for a command, such as U+009B.
 func marshal(v any) ([]byte, error) {
 	var out bytes.Buffer
 	enc := json.NewEncoder(&out)
 	enc.SetEscapeHTML(false)
 	err := enc.Encode(v)
-	return bytes.TrimSuffix(out.Bytes(), []byte("\n")), err
+	text := bytes.TrimSuffix(out.Bytes(), []byte("\n"))
+	hidden := func(r rune) bool { return !unicode.IsGraphic(r) }
+	if err != nil || !bytes.ContainsFunc(text, hidden) {
+		return text, err
+	}
+	var plain bytes.Buffer // beyond ASCII, JSON has only the contents of strings
+	for _, r := range string(text) {
+		switch high, low := utf16.EncodeRune(r); {
+		case !hidden(r):
+			plain.WriteRune(r)
+		case high != utf8.RuneError:
+			fmt.Fprintf(&plain, `\u%04x\u%04x`, high, low)
+		default:
+			fmt.Fprintf(&plain, `\u%04x`, r)
+		}
+	}
+	return plain.Bytes(), nil
 }
 
-// encoded is in front of an ID that is not shown as it is.
+// encoded is in front of a name or an ID that is not shown as it is.
 const encoded = "base64:"
 
 // idText writes an ID so that idOf reads the same one, whatever its bytes are.
 func idText(id string) string {
-	if id != "" && utf8.ValidString(id) && !strings.HasPrefix(id, encoded) && !strings.ContainsFunc(id, func(r rune) bool { return !unicode.IsGraphic(r) }) &&
-		strings.TrimSpace(id) == id {
+	if id != "" && utf8.ValidString(id) && !strings.HasPrefix(id, encoded) && !strings.HasPrefix(id, "-") &&
+		!strings.ContainsFunc(id, func(r rune) bool { return !unicode.IsGraphic(r) }) && strings.TrimSpace(id) == id {
 		return id
 	}
 	return encoded + base64.StdEncoding.EncodeToString([]byte(id))
+}
+
+// plainSigns are the signs that mean nothing to a shell, in the middle of a word.
+const plainSigns = "_@%+=:,./-"
+
+// shellWord writes a name or an ID as one word that no shell, xargs or command line takes for
+// something else: not as a command, a pattern, a variable, a quote or a flag. For all else it is
+// idText.
+func shellWord(id string) string {
+	strange := func(r rune) bool {
+		return !unicode.IsLetter(r) && !unicode.IsDigit(r) && !strings.ContainsRune(plainSigns, r)
+	}
+	if id == "" || strings.ContainsRune("-=%", rune(id[0])) || strings.ContainsFunc(id, strange) || !utf8.ValidString(id) {
+		return encoded + base64.StdEncoding.EncodeToString([]byte(id))
+	}
+	return idText(id)
+}
+
+// slotID ends the IDs of jobs that schedules make.
+var slotID = regexp.MustCompile(`!\d{12,}$`)
+
+// idLine is shellWord for a line of -o id, which has the jobs of schedules as they are. "!" means
+// something only in what is typed.
+func idLine(id string) string {
+	if slot := slotID.FindString(id); slot != "" {
+		if name := strings.TrimSuffix(id, slot); shellWord(name) == name {
+			return id
+		}
+	}
+	return shellWord(id)
 }
 
 // idOf reads an ID from the command line or from a line of -o id.
@@ -275,9 +329,22 @@ func idOf(text string) (string, error) {
 	}
 	id, err := base64.StdEncoding.DecodeString(rest)
 	if err != nil {
-		return "", usage("ID %q: %v; an ID that begins with %q is written in base64 behind it", text, err, encoded)
+		return "", usage("%q: %v; a name or an ID that begins with %q is written in base64 behind it", text, err, encoded)
 	}
 	return string(id), nil
+}
+
+// idsOf is idOf for several.
+func idsOf(texts []string) ([]string, error) {
+	ids := make([]string, len(texts))
+	for i, text := range texts {
+		id, err := idOf(text)
+		if err != nil {
+			return nil, err
+		}
+		ids[i] = id
+	}
+	return ids, nil
 }
 
 // safe replaces what would move the cursor of a terminal or fill several rows of a table.

@@ -29,10 +29,7 @@ priority when it is ready again. "--ahead 0s" takes the priority away.`,
 		Args:              counted(2, 2, "a topic and an ID"),
 		ValidArgsFunction: a.completeArgs(a.topicNames, a.jobIDs(everyState...), nothing),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			id, err := idOf(args[1])
-			if err != nil {
-				return err
-			}
+			id := args[1]
 			given := cmd.Flags().Changed
 			if given("ahead") == given("behind") {
 				return usage("one of --ahead and --behind must be given")
@@ -51,7 +48,7 @@ priority when it is ready again. "--ahead 0s" takes the priority away.`,
 				return err
 			}
 			r := &priorityRecord{refOf(args[0], id), seconds(start)}
-			return object(a, schemaPriority, r, idText(id), func(w io.Writer) error {
+			return object(a, schemaPriority, r, id, func(w io.Writer) error {
 				text := "none"
 				switch {
 				case start > 0:

@@ -40,7 +40,7 @@ pauses and limits. Other topics are left alone.`,
 					return "failed"
 				}},
 				{head: "ERROR", cell: func(r *removedRecord) string { return r.Error }},
-			}, func(r *removedRecord) string { return r.Topic }})
+			}, func(r *removedRecord) string { return r.Topic }, nil})
 			if err != nil {
 				return err
 			}

@@ -105,6 +105,7 @@ it is refused, because other users could see it in the list of processes.`,
 			cmd.AddCommand(c)
 		}
 	}
+	plainArgs(cmd)
 	cmd.SetHelpCommandGroupID(groupOther)
 	cmd.SetCompletionCommandGroupID(groupOther)
 	cmd.SetUsageTemplate(usageTemplate)
@@ -152,6 +153,22 @@ func group(cmd *cobra.Command, args []string) error {
 		hint = "did you mean " + strings.Join(list, " or ") + "?"
 	}
 	return usage("unknown command %q; %s", args[0], hint)
+}
+
+// plainArgs lets all commands have their arguments as they are meant: base64:… is the name or the ID
+// that is written in base64 there, as -o id and completion write it.
+func plainArgs(cmd *cobra.Command) {
+	if act := cmd.RunE; act != nil {
+		cmd.RunE = func(cmd *cobra.Command, args []string) (err error) {
+			if args, err = idsOf(args); err != nil {
+				return err
+			}
+			return act(cmd, args)
+		}
+	}
+	for _, c := range cmd.Commands() {
+		plainArgs(c)
+	}
 }
 
 // setUp reads the environment and checks the flags that all commands have.

@@ -315,7 +315,7 @@ func (a *app) syncView() view[*syncRecord] {
 		{head: "NAME", cell: func(s *syncRecord) string { return s.Name }},
 		{head: "CHANGES", cell: func(s *syncRecord) string { return s.detail() }},
 		{head: "ERROR", cell: func(s *syncRecord) string { return s.Error }},
-	}, func(s *syncRecord) string { return s.Topic + "\t" + s.Name }}
+	}, func(s *syncRecord) string { return s.Name }, func(s *syncRecord) string { return s.Topic }}
 }
 
 // planSync compares a file with what Redis has. same is the number of schedules that stay as they

@@ -181,9 +181,9 @@ func (a *app) schedulesCommand() *cobra.Command {
 
 // schedulesView shows schedules with their topics, or what tasks do, or both.
 func (a *app) schedulesView(topics, tasks bool) view[*scheduleRecord] {
-	v := view[*scheduleRecord]{schemaSchedule, schemaSchedules, "schedules", nil, func(r *scheduleRecord) string { return r.Name }}
+	v := view[*scheduleRecord]{schemaSchedule, schemaSchedules, "schedules", nil, func(r *scheduleRecord) string { return r.Name }, nil}
 	if topics {
-		v.id = func(r *scheduleRecord) string { return r.Topic + "\t" + r.Name }
+		v.in = func(r *scheduleRecord) string { return r.Topic }
 		v.columns = []column[*scheduleRecord]{{head: "TOPIC", cell: func(r *scheduleRecord) string { return r.Topic }}}
 	}
 	lastRun := func(r *scheduleRecord) string {
@@ -372,7 +372,7 @@ func scheduleActsView(jobs bool) view[*scheduleActRecord] {
 			}
 			return r.Act
 		}},
-	}, func(r *scheduleActRecord) string { return r.Name }}
+	}, func(r *scheduleActRecord) string { return r.Name }, nil}
 	if jobs {
 		v.columns = append(v.columns, column[*scheduleActRecord]{head: "JOB", cell: func(r *scheduleActRecord) string { return orDash(r.Job) }})
 		v.id = func(r *scheduleActRecord) string { return r.Job }
@@ -424,7 +424,7 @@ handler attached to the run; --output json has its last 1 KiB.`,
 				{head: "OUTCOME", cell: func(r *runRecord) string { return string(r.Outcome) }},
 				{head: "ERROR", cell: func(r *runRecord) string { return r.Error }},
 				{head: "OUTPUT", cell: func(r *runRecord) string { return r.lastLine() }},
-			}, func(r *runRecord) string { return r.Job }}, list, nil)
+			}, func(r *runRecord) string { return r.Job }, nil}, list, nil)
 			if err == nil && len(list) == 0 && a.tabular() {
 				a.say("no runs yet")
 			}

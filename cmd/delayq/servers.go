@@ -117,7 +117,7 @@ func (a *app) serversCommand() *cobra.Command {
 				{head: "SEEN", cell: func(r *serverRecord) string { return a.ago(time.Time(r.Seen)) }},
 				{head: "VERSION", cell: func(r *serverRecord) string { return orDash(r.Version) }, wide: true},
 				{head: "STATE", cell: func(r *serverRecord) string { return string(r.State) }},
-			}, func(r *serverRecord) string { return r.ID }}, list, nil)
+			}, func(r *serverRecord) string { return r.ID }, nil}, list, nil)
 			if err == nil && len(list) == 0 && a.tabular() {
 				a.say("no live servers with the prefix %q", a.prefix)
 			}

@@ -101,7 +101,7 @@ func (a *app) sample(ctx context.Context, topics []string, every time.Duration, 
 			}
 			return a.when(time.Time(r.Hold.Until))
 		}, wide: true},
-	}, func(r *topicRecord) string { return r.Topic }})
+	}, func(r *topicRecord) string { return r.Topic }, nil})
 	if err != nil {
 		return err
 	}

@@ -338,11 +338,7 @@ func (a *app) addOnce(cmd *cobra.Command, client *delayq.Client, r *taskAddedRec
 	if f.replace {
 		job = append(job, delayq.Replace())
 	}
-	id, err := idOf(r.Name)
-	if err != nil {
-		return err
-	}
-	stored, err := client.Enqueue(a.act(cmd.Context()), r.Topic, id, payload, job...)
+	stored, err := client.Enqueue(a.act(cmd.Context()), r.Topic, r.Name, payload, job...)
 	if err == nil {
 		r.Due = stamp(stored.Due)
 	}
@@ -526,7 +522,7 @@ func (a *app) tasksView() view[*taskRecord] {
 		{head: "FAILURES", cell: func(r *taskRecord) string { return number(r.Failures) + "/" + number(r.Attempts) }, right: true, wide: true},
 		{head: "ERROR", cell: last(func(r *runRecord) string { return r.Error })},
 		{head: "OUTPUT", cell: last(func(r *runRecord) string { return r.lastLine() })},
-	}, func(r *taskRecord) string { return r.Topic + "\t" + r.Name }}
+	}, func(r *taskRecord) string { return r.Name }, func(r *taskRecord) string { return r.Topic }}
 }
 
 func (a *app) taskRemoveCommand() *cobra.Command {

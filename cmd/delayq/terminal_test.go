@@ -2,6 +2,8 @@ package main
 
 import (
 	"context"
+	"encoding/json"
+	"regexp"
 	"strings"
 	"syscall"
 	"testing"
@@ -63,18 +65,91 @@ func TestColors(t *testing.T) {
 // What is in Redis cannot command a terminal.
 func TestNothingFromRedisCommandsTheTerminal(t *testing.T) {
 	inWorld(t, func(w *world) {
-		evil := "\x1b]0;owned\x07\r\n\u202e"
-		w.Enqueue("evil", evil, delayq.Header("h", evil), delayq.ProcessIn(time.Hour))
+		evil := "\x1b]0;owned\x07\r\n\u202e\u009b2J\u007f\U000e0041"
+		w.Enqueue("evil", evil, delayq.Header("h", evil), delayq.Key(evil))
+		_, err := w.Client.Enqueue(w.Context(), "evil", "payload", []byte(evil), delayq.ProcessIn(time.Hour))
+		require.NoError(w, err)
+		require.NoError(w, w.Client.Bury(w.Context(), "evil", "payload", evil))
 		require.NoError(w, w.Client.Pause(w.Context(), "evil", delayq.Pause{By: evil, Reason: evil}))
 		require.NoError(w, w.Client.Hold(delayq.WithActor(w.Context(), evil), "evil", time.Hour, evil))
+		w.terminal, w.width, w.env["NO_COLOR"] = true, 400, "1"
 		for _, args := range [][]string{
-			{"topics"}, {"topic", "evil"}, {"limits", "evil"}, {"hold", "evil", "--for", "1s"}, {"jobs", "evil", "-o", "wide"}, {"job", "evil", idText(evil)}, {"jobs", "evil", "-o", "id"},
-			{"schedule", "remove", "evil", evil}, {"job", "evil", evil},
+			{"topics"}, {"topic", "evil"}, {"limits", "evil"}, {"hold", "evil", "--for", "1s"}, {"jobs", "evil", "--state", "ready"}, {"job", "evil", idText(evil)},
+			{"schedule", "remove", "evil", evil}, {"job", "evil", evil}, {"job", "evil", "payload"}, {"job", "evil", "payload", "--payload"}, {"explain", "evil", idText(evil)},
+			{"explain", "evil", "payload"}, {"keys", "evil"}, {"key", "evil", idText(evil)}, {"failures", "evil"}, {"export", "evil", "--state", "dead"}, {"find", "payload"}, {"audit"},
+			{"cancel", "evil", evil, "--dry-run"}, {"cancel", "evil", "--state", "ready", "--key", evil, "--error", evil, "--dry-run"}, {"check"}, {"doctor"}, {"stats"},
 		} {
-			r := w.do(args...)
-			require.NotContains(w, r.out+r.err, "\x1b", args)
-			require.NotContains(w, r.out+r.err, "\r", args)
-			require.NotContains(w, r.out+r.err, "\u202e", args)
+			for _, format := range formats {
+				if args[0] != "export" {
+					args = append(args[:len(args):len(args)], "-o", format)
+				}
+				r := w.do(args...)
+				for _, bad := range []string{"\x1b", "\r\n", "\u202e", "\u009b", "\x9b", "\x7f", "\x07", "\U000e0041"} {
+					require.NotContains(w, r.out+r.err, bad, args)
+				}
+			}
+		}
+		w.terminal = false
+		require.Equal(w, evil, w.do("job", "evil", "payload", "--payload").out, "byte for byte in a pipe")
+		var record struct {
+			Headers map[string]string `json:"headers"`
+		}
+		require.NoError(w, json.Unmarshal([]byte(w.do("job", "evil", idText(evil), "-o", "json").out), &record))
+		require.Equal(w, evil, record.Headers["h"], "JSON has it whole")
+	})
+}
+
+// What -o id writes is one word for a shell and for xargs, and no flag. It is read back as an
+// argument and from stdin.
+func TestIDsAreWordsForTheShell(t *testing.T) {
+	plain := regexp.MustCompile(`^[\p{L}\p{Nd}_@%+=:,./-]+$`)
+	names := []string{"--all", "-y", "$(x)", "`x`", "a b", "a'b", `a"b`, `a\b`, "a;b", "a|b", "a&b", "a>b", "a?b", "a[b]", "~a", "!a", "=a", "%1", "base64:eA==", "訂單-3", "u@x.example"}
+	for _, name := range names {
+		word := shellWord(name)
+		require.Regexp(t, plain, word)
+		require.NotContains(t, "-=%~", word[:1])
+		back, err := idOf(word)
+		require.NoError(t, err)
+		require.Equal(t, name, back)
+	}
+	require.Equal(t, "訂單-3", shellWord("訂單-3"))
+	require.Equal(t, "u@x.example", shellWord("u@x.example"))
+	inWorld(t, func(w *world) {
+		for _, name := range names {
+			w.Enqueue("odd", name, delayq.ProcessIn(time.Hour))
+			w.Enqueue(name, "j", delayq.ProcessIn(time.Hour))
+			require.NoError(w, w.Client.Schedule(w.Context(), "odd", name, delayq.Every(time.Hour), nil, delayq.Header("task", "sql x")))
+		}
+		lines := func(args ...string) []string {
+			return strings.Split(strings.TrimSpace(w.ok(append(args, "-o", "id")...)), "\n")
+		}
+		for _, args := range [][]string{{"topics"}, {"jobs", "odd", "--all"}, {"schedules", "odd"}, {"schedules"}, {"task", "list"}} {
+			for _, line := range lines(args...) {
+				for word := range strings.SplitSeq(line, "\t") {
+					require.Regexp(w, plain, word, args)
+					require.NotContains(w, "-=%~", word[:1], args)
+				}
+			}
+		}
+		for _, topic := range lines("topics") {
+			w.ok("topic", topic, "--over", "0s")
+			w.ok("jobs", topic)
+		}
+		for _, id := range lines("jobs", "odd", "--all") {
+			w.ok("job", "odd", id)
+		}
+		for _, name := range lines("schedules", "odd") {
+			w.ok("schedule", "show", "odd", name)
+		}
+		w.stdin = w.ok("jobs", "odd", "--all", "-o", "id")
+		w.ok("cancel", "odd", "-", "--yes")
+		require.Empty(w, w.ok("jobs", "odd", "-o", "id"))
+		for _, args := range [][]string{{"jobs", ""}, {"topic", ""}, {"schedule", "show", "odd", ""}, {"task", "remove", ""}} {
+			found := w.complete(args...)
+			require.NotEmpty(w, found, args)
+			for _, word := range found {
+				require.Regexp(w, plain, word, args)
+			}
 		}
 	})
 }

@@ -113,7 +113,7 @@ func (a *app) topicsView() view[*topicRecord] {
 		{head: "SCHEDULES", cell: func(r *topicRecord) string { return number(r.Schedules) }, right: true, wide: true},
 		{head: "LIMITS", cell: limitsCell, wide: true},
 		{head: "STATE", cell: a.stateText},
-	}, func(r *topicRecord) string { return r.Topic }}
+	}, func(r *topicRecord) string { return r.Topic }, nil}
 }
 
 func limitsCell(r *topicRecord) string {
