@@ -83,7 +83,7 @@ func each(ids []string, call func(id string) error) []error {
 
 // given reports whether a flag that narrows the selection was given.
 func (f *filters) given(cmd *cobra.Command) bool {
-	for _, name := range []string{"since", "until", "id-prefix", "attempt", "error", "failure", "header", "payload", "cursor"} {
+	for _, name := range []string{"since", "until", "id-prefix", "key", "attempt", "error", "failure", "header", "payload", "cursor"} {
 		if cmd.Flags().Changed(name) {
 			return true
 		}
@@ -246,17 +246,20 @@ has left its state in the meantime is skipped.`,
 				}
 			}
 			selects := b.given(cmd) || b.all
+			state := cmd.Flags().Changed("state")
 			switch {
+			case state && !slices.Contains(v.stateNames(), b.state):
+				return usage("--state %q: %s takes %s", b.state, v.name, strings.Join(v.stateNames(), ", "))
 			case len(args) > 1 && selects:
 				return usage("%s takes IDs or flags that select jobs, not both", v.name)
+			case len(args) > 1 && state:
+				return usage("%s takes IDs or --state, not both: a job can leave its state before the command reaches it", v.name)
 			case len(args) > 1:
 				return a.actOnNamed(cmd, v, &b, args[0], args[1:])
 			case !selects:
 				return usage("%s needs IDs, or a flag that selects jobs, or --all; see delayq %s --help", v.name, v.name)
 			case b.state == "":
 				return usage("%s needs --state: %s", v.name, strings.Join(v.stateNames(), ", "))
-			case !slices.Contains(v.stateNames(), b.state):
-				return usage("--state %q: %s takes %s", b.state, v.name, strings.Join(v.stateNames(), ", "))
 			}
 			return a.actOnAll(cmd, v, &b, args[0])
 		},

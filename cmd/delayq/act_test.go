@@ -152,3 +152,29 @@ func TestYesHasALimit(t *testing.T) {
 	require.NoError(t, err)
 	require.Zero(t, limit)
 }
+
+// What selects jobs is never ignored beside IDs: nothing is done.
+func TestFiltersAreNotIgnoredBesideIDs(t *testing.T) {
+	inWorld(t, func(w *world) {
+		for _, flags := range [][]string{
+			{"--state", "dead"}, {"--state", "scheduled"}, {"--key", "nosuch"}, {"--all"}, {"--id-prefix", "order"}, {"--state", "nosuch"}, {"--since", "1h"}, {"--header", "a=b"},
+			{"--state", "scheduled", "--key", "nosuch"},
+		} {
+			r := w.do(append([]string{"cancel", "order:cancel", "order-1"}, flags...)...)
+			require.Equal(w, exitUsage, r.code, flags)
+			require.Regexp(w, "takes IDs or|allowed|takes scheduled", r.err, flags)
+			w.stdin = "order-1\n"
+			require.Equal(w, exitUsage, w.do(append([]string{"cancel", "order:cancel", "-"}, flags...)...).code, flags)
+		}
+		require.Equal(w, delayq.StateScheduled, w.State("order:cancel", "order-1"))
+		require.Equal(w, delayq.StateRunning, w.State("mail:welcome", "long-1"))
+		require.Equal(w, exitUsage, w.do("cancel", "mail:welcome", "long-1", "--state", "scheduled").code)
+		require.Equal(w, delayq.StateRunning, w.State("mail:welcome", "long-1"))
+
+		// --key selects jobs, as the other filters do.
+		w.Enqueue("keyed", "a", delayq.Key("t-1"), delayq.ProcessIn(time.Hour))
+		w.Enqueue("keyed", "b", delayq.Key("t-2"), delayq.ProcessIn(time.Hour))
+		require.Equal(w, "1 job cancelled\n", w.ok("cancel", "keyed", "--state", "scheduled", "--key", "t-1", "--yes"))
+		require.Equal(w, "b\n", w.ok("jobs", "keyed", "-o", "id"))
+	})
+}

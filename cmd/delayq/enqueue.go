@@ -202,7 +202,7 @@ byte, or the value of --payload. Without both it is empty. The output has the ID
 	}
 	f := cmd.Flags()
 	f.SortFlags = false
-	f.StringVar(&id, "id", "", "ID of the job, unique in its topic; generated if empty")
+	f.StringVar(&id, "id", "", "ID of the job, unique in its topic; without it one is generated")
 	f.StringVar(&text, "payload", "", "payload as `text`")
 	due.flags(f)
 	job.flags(f)

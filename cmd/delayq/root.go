@@ -156,12 +156,15 @@ func group(cmd *cobra.Command, args []string) error {
 }
 
 // plainArgs lets all commands have their arguments as they are meant: base64:… is the name or the ID
-// that is written in base64 there, as -o id and completion write it.
+// that is written in base64 there, as -o id and completion write it. None is empty.
 func plainArgs(cmd *cobra.Command) {
 	if act := cmd.RunE; act != nil {
 		cmd.RunE = func(cmd *cobra.Command, args []string) (err error) {
 			if args, err = idsOf(args); err != nil {
 				return err
+			}
+			if at := slices.Index(args, ""); at >= 0 {
+				return usage("argument %d of %s is empty", at+1, cmd.CommandPath())
 			}
 			return act(cmd, args)
 		}
@@ -201,6 +204,27 @@ func (a *app) setUp(cmd *cobra.Command) error {
 	if a.getenv("NO_COLOR") != "" || a.getenv("TERM") == "dumb" {
 		a.noColor = true
 	}
+	if len(errs) > 0 {
+		return usage("%s", strings.Join(errs, "\n"))
+	}
+	return noEmptyFlag(cmd)
+}
+
+// noEmptyFlag refuses flags that are given and empty. In a script they come from a variable that is
+// not set, and an empty filter would select everything.
+func noEmptyFlag(cmd *cobra.Command) error {
+	var errs []string
+	cmd.Flags().Visit(func(flag *pflag.Flag) {
+		values := []string{flag.Value.String()}
+		if list, ok := flag.Value.(pflag.SliceValue); ok {
+			values = list.GetSlice()
+		} else if flag.Value.Type() != "string" {
+			return // it has been read, which fails for an empty text
+		}
+		if len(values) == 0 || slices.Contains(values, "") {
+			errs = append(errs, fmt.Sprintf("--%s is empty: give it a value, or leave it out", flag.Name))
+		}
+	})
 	if len(errs) > 0 {
 		return usage("%s", strings.Join(errs, "\n"))
 	}

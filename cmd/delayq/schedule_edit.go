@@ -55,9 +55,9 @@ type scheduleFlags struct {
 func (s *scheduleFlags) flags(f *pflag.FlagSet) {
 	f.Var(&duration{&s.every}, "every", "interval of the slots")
 	f.StringVar(&s.cron, "cron", "", "cron `rule` of 5 or 6 fields")
-	f.StringVar(&s.zone, "zone", "", "time `zone` of the cron rule, for example Europe/Berlin; \"\": UTC")
+	f.StringVar(&s.zone, "zone", "", "time `zone` of the cron rule, for example Europe/Berlin or UTC")
 	f.StringVar(&s.calendar, "calendar", "", "`name` of a calendar of the servers")
-	f.StringVar(&s.payload, "payload", "", "payload as `text`")
+	f.StringVar(&s.payload, "payload", "", "payload as `text`; --payload-file /dev/null: an empty one")
 	f.StringVar(&s.file, "payload-file", "", "payload from a `file`, or from stdin if it is -")
 	f.StringVar(&s.startAt, "start-at", "", "earliest slot, a `time`")
 	f.StringVar(&s.endAt, "end-at", "", "latest slot, a `time`")

@@ -1,13 +1,20 @@
 package main
 
 import (
+	"bytes"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	"github.com/stretchr/testify/require"
+
+	"github.com/delayq/delayq/internal/queuetest"
+	"github.com/delayq/delayq/internal/redistest"
 )
 
 // Wrong input names what is wrong and what is allowed, and exits with 2.
@@ -164,4 +171,57 @@ func TestConnections(t *testing.T) {
 	} {
 		require.Equal(t, want, hasPassword(address), address)
 	}
+}
+
+// A flag that is given and empty is a mistake: in a script, its variable is not set. Nothing is done.
+// That holds for every flag of every command, and for arguments.
+func TestEmptyFlagsAreMistakes(t *testing.T) {
+	inWorld(t, func(w *world) {
+		before := redistest.Dump(w.T, w.Redis.Client(), queuetest.Prefix)
+		tried := 0
+		root := newApp(new(bytes.Buffer)).root()
+		walk(root, func(cmd *cobra.Command) {
+			if !cmd.Runnable() || cmd.HasSubCommands() {
+				return
+			}
+			var args []string // as many as the command needs
+			for n := range 4 {
+				if cmd.ValidateArgs(args) == nil {
+					break
+				}
+				args = append(args, []string{"order:cancel", "order-1", "order-2", "order-3"}[n])
+			}
+			path := strings.Fields(cmd.CommandPath())[1:]
+			try := func(flag *pflag.Flag) {
+				if flag.Name == "help" {
+					return
+				}
+				tried++
+				r := w.do(slices.Concat(path, args, []string{"--" + flag.Name + "="})...)
+				code := exitUsage
+				if path[0] == checkName {
+					code = 3 // UNKNOWN
+				}
+				require.Equal(w, code, r.code, "%v --%s=: %s", path, flag.Name, r.err)
+				require.Contains(w, r.err, flag.Name, path)
+				require.Empty(w, r.out, path)
+			}
+			cmd.Flags().VisitAll(try)
+			root.PersistentFlags().VisitAll(try)
+			if len(args) > 0 {
+				args[len(args)-1] = ""
+				require.NotZero(w, w.do(slices.Concat(path, args)...).code, path)
+			}
+		})
+		require.Greater(w, tried, 500)
+		for _, name := range []string{"failure", "error", "id-prefix", "key", "payload", "since", "until", "cursor", "attempt", "header"} {
+			for _, act := range [][]string{{"purge", "mail:welcome", "--state", "dead"}, {"cancel", "order:cancel", "--state", "scheduled"}, {"revive", "mail:welcome"}} {
+				r := w.do(append(act, "--"+name, "", "--yes")...)
+				require.Equal(w, exitUsage, r.code, act)
+				require.Equal(w, "error: --"+name+" is empty: give it a value, or leave it out\n", r.err)
+			}
+		}
+		require.Equal(w, exitUsage, w.do("relay", "--dsn", "").code)
+		require.Equal(w, before, redistest.Dump(w.T, w.Redis.Client(), queuetest.Prefix))
+	})
 }

@@ -354,3 +354,41 @@ func FuzzLoad(f *testing.F) {
 		require.True(t, slices.IsSortedFunc(mistakes[:min(len(mistakes), mostMistakes)], func(a, b Mistake) int { return a.Line - b.Line }))
 	})
 }
+
+// A value of the example that is empty is a mistake, whichever it is: its variable was not set where
+// the file was made. What a program or a receiver gets can be empty.
+func TestEmptyValuesAreMistakes(t *testing.T) {
+	var doc yaml.Node
+	text := example(t)
+	require.NoError(t, yaml.Unmarshal([]byte(text), &doc))
+	tried, free := 0, 0
+	var empty func(n *yaml.Node, path string)
+	empty = func(n *yaml.Node, path string) {
+		switch n.Kind {
+		case yaml.DocumentNode, yaml.SequenceNode:
+			for _, c := range n.Content {
+				empty(c, path)
+			}
+		case yaml.MappingNode:
+			for i := 0; i < len(n.Content); i += 2 {
+				empty(n.Content[i+1], path+"."+n.Content[i].Value)
+			}
+		case yaml.ScalarNode:
+			before := *n
+			n.Value, n.Tag, n.Style = "", "!!str", yaml.DoubleQuotedStyle
+			changed, err := yaml.Marshal(&doc)
+			require.NoError(t, err)
+			*n = before
+			_, mistakes := load(t, string(changed))
+			tried++
+			if regexp.MustCompile(`\.argv$|\.(env|headers|arguments|data|body|payload)\.|\.(payload|input|text|html|sql)$`).MatchString(path) {
+				free++
+				return
+			}
+			require.NotEmpty(t, mistakes, path)
+		}
+	}
+	empty(&doc, "")
+	require.Greater(t, tried, 80)
+	require.Less(t, free, tried/3)
+}

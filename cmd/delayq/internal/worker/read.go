@@ -280,10 +280,22 @@ func (r *reader) scalar(n *yaml.Node, what string) (string, bool) {
 	return n.Value, true
 }
 
-// text returns the single value of a field. It is empty if there is none.
+// text returns the single value of a field, which is not empty. It is empty if there is none.
 func (o *object) text(name string) string {
-	text, _ := o.scalar(o.get(name), name)
+	n := o.get(name)
+	text, ok := o.scalar(n, name)
+	if ok {
+		o.notEmpty(n, name, text)
+	}
 	return text
+}
+
+// notEmpty notes that a value is empty, as one is whose variable was not set where the file was
+// made.
+func (r *reader) notEmpty(n *yaml.Node, what, text string) {
+	if strings.TrimSpace(text) == "" {
+		r.at(n, "%s: is empty; expected a value, or leave it out", what)
+	}
 }
 
 // choice returns a value that is one of several, or "".

@@ -41,6 +41,7 @@ func (r *reader) valueAt(n *yaml.Node, what string, from rule) (string, bool) {
 		r.at(n, "%s: is a secret, which does not belong into this file; expected {from_env: NAME} or {from_file: PATH}", what)
 		return "", false
 	case n.Kind == yaml.ScalarNode && !isNull(n):
+		r.notEmpty(n, what, n.Value)
 		return n.Value, true
 	case n.Kind != yaml.MappingNode:
 		r.at(n, "%s: is %s; expected a value, {from_env: NAME} or {from_file: PATH}", what, kindOf(n))
