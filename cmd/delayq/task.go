@@ -215,8 +215,6 @@ func (f *taskFlags) payload(cmd *cobra.Command, a *app) (topic, task string, pay
 		case !given(k):
 		case kind != "":
 			return "", "", nil, nil, usage("--%s and --%s: only one of them can be given", kind, k)
-		case *f.what[k] == "":
-			return "", "", nil, nil, usage("--%s: the name is empty", k)
 		default:
 			kind = k
 		}

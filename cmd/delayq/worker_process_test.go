@@ -512,7 +512,7 @@ func TestWorkerExecutesStatements(t *testing.T) {
 		var n int
 		return db.QueryRow("SELECT count(*) FROM sessions").Scan(&n) == nil && n == 5
 	})
-	once("missing", "missing", "")
+	once("missing", "missing", "{}")
 	require.Contains(t, b.failed("sql", "missing", delayq.StateDead), "no such table: absent")
 	once("short", "add", `{"id": "x"}`)
 	require.Contains(t, b.failed("sql", "short", delayq.StateDead), `arguments ["id"]; expected exactly ["id" "seen"]`)
@@ -735,7 +735,7 @@ func TestTaskUsage(t *testing.T) {
 		"exactly one of --every, --cron, --at and --in is": {"--sql", "x", "--every", "1h", "--at", "now"},
 		"one of --sql, --command, --mail and --webhook":    {"--every", "1h"},
 		"--sql and --mail: only one of them":               {"--every", "1h", "--sql", "x", "--mail", "y"},
-		"--sql: the name is empty":                         {"--every", "1h", "--sql", ""},
+		"--sql is empty":                                   {"--every", "1h", "--sql", ""},
 		"--data: the text is no JSON":                      {"--every", "1h", "--sql", "x", "--data", "{"},
 		"--data and --data-file: only one of them":         {"--every", "1h", "--sql", "x", "--data", "1", "--data-file", "-"},
 		"--mail needs an address":                          {"--every", "1h", "--mail", "x"},
