@@ -21,7 +21,11 @@ func unit(t *testing.T) map[string]string {
 	settings := make(map[string]string)
 	for _, line := range strings.Split(file(t, unitFile), "\n") {
 		if name, value, found := strings.Cut(line, "="); found && !strings.HasPrefix(line, "#") {
-			require.NotContains(t, settings, name)
+			if name == "SystemCallFilter" && settings[name] != "" { // each line adds to those before
+				value = settings[name] + "; " + value
+			} else {
+				require.NotContains(t, settings, name)
+			}
 			settings[name] = value
 		}
 	}
@@ -118,5 +122,23 @@ func TestBuildOfTheImageIsStatic(t *testing.T) {
 	cmd = exec.CommandContext(t.Context(), program, "worker", "--check", "--config", config)
 	cmd.Env = []string{}
 	out, err = cmd.CombinedOutput()
+	require.NoError(t, err, "%s", out)
+}
+
+// The sandbox of the service is as tight as systemd can say without having started it, and nothing
+// of it is lost unnoticed.
+func TestServiceIsASandbox(t *testing.T) {
+	s := unit(t)
+	require.Equal(t, "@system-service; ~@privileged @resources; @chown", s["SystemCallFilter"])
+	for name, want := range map[string]string{
+		"PrivateUsers": "yes", "ProcSubset": "pid", "MemoryMax": "1G", "TasksMax": "512", "Restart": "on-failure", "RestartPreventExitStatus": "78", "StartLimitIntervalSec": "0",
+	} {
+		require.Equal(t, want, s[name], name)
+	}
+	tool, err := exec.LookPath("systemd-analyze")
+	if err != nil {
+		t.Skip("systemd-analyze is not in the PATH")
+	}
+	out, err := exec.CommandContext(t.Context(), tool, "security", "--offline=true", "--threshold=15", unitFile).CombinedOutput() // in tenths
 	require.NoError(t, err, "%s", out)
 }

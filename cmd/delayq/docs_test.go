@@ -113,9 +113,9 @@ func TestManualHasTheExitCodes(t *testing.T) {
 	for _, m := range regexp.MustCompile(`(?m)^\| (\d+) \|`).FindAllStringSubmatch(section, -1) {
 		codes = append(codes, m[1])
 	}
-	require.Equal(t, []string{"0", "1", "2", "3", "4", "5", "6", "7", "130"}, codes)
+	require.Equal(t, []string{"0", "1", "2", "3", "4", "5", "6", "7", "78", "130"}, codes)
 	for code, want := range map[int]int{
-		exitDone: 0, exitError: 1, exitUsage: 2, exitNotFound: 3, exitConflict: 4, exitPartly: 5, exitUnreachable: 6, exitRefused: 7, exitInterrupted: 130,
+		exitDone: 0, exitError: 1, exitUsage: 2, exitNotFound: 3, exitConflict: 4, exitPartly: 5, exitUnreachable: 6, exitRefused: 7, exitConfig: 78, exitInterrupted: 130,
 	} {
 		require.Equal(t, want, code)
 	}

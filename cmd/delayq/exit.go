@@ -24,6 +24,7 @@ const (
 	exitPartly      = 5
 	exitUnreachable = 6
 	exitRefused     = 7
+	exitConfig      = 78 // EX_CONFIG of sysexits.h
 	exitInterrupted = 130
 )
 
@@ -39,6 +40,12 @@ func (e *exitCode) Error() string { return e.text }
 // usage returns an error about the command line.
 func usage(format string, args ...any) error {
 	return &exitCode{exitUsage, fmt.Sprintf(format, args...)}
+}
+
+// badFile returns an error about a file that a program which runs for ever is started with. Its code
+// is not that of a crash, which is 2 in Go: a supervisor restarts the one and not the other.
+func badFile(format string, args ...any) error {
+	return &exitCode{exitConfig, fmt.Sprintf(format, args...)}
 }
 
 // report writes an error to stderr and returns its exit code.

@@ -206,7 +206,7 @@ func loopback(host string) bool {
 func readUsers(name string) (map[string][sha256.Size]byte, error) {
 	file, err := os.Open(name)
 	if err != nil {
-		return nil, usage("--auth-file: %v", err)
+		return nil, badFile("--auth-file: %v", err)
 	}
 	defer func() { _ = file.Close() }() // it was only read
 	users := make(map[string][sha256.Size]byte)
@@ -218,15 +218,15 @@ func readUsers(name string) (map[string][sha256.Size]byte, error) {
 		}
 		user, password, ok := strings.Cut(line, ":")
 		if !ok || user == "" || password == "" { // which it does not show
-			return nil, usage("--auth-file %s: line %d is not name:password", name, n)
+			return nil, badFile("--auth-file %s: line %d is not name:password", name, n)
 		}
 		users[user] = sha256.Sum256([]byte(password))
 	}
 	if err := lines.Err(); err != nil {
-		return nil, usage("--auth-file: %v", err)
+		return nil, badFile("--auth-file: %v", err)
 	}
 	if len(users) == 0 {
-		return nil, usage("--auth-file %s: it has no users", name)
+		return nil, badFile("--auth-file %s: it has no users", name)
 	}
 	return users, nil
 }

@@ -29,7 +29,7 @@ commands, execute SQL statements and send mails. docs/worker.md describes the fi
 
 --check looks for mistakes in the file, and in what it names: files, programs,
 variables of the environment. It prints each one with its line, and connects to
-nothing. The exit code is 2 if there is one.
+nothing. The exit code is 78 if there is one.
 
 The file can say how to reach Redis. Flags and the environment win.
 
@@ -68,7 +68,7 @@ func (a *app) checkWorker(config string, load func() (*worker.File, []worker.Mis
 		}
 	}
 	if len(mistakes) > 0 {
-		return usage("%s has %s", config, count(len(mistakes), "mistake"))
+		return badFile("%s has %s", config, count(len(mistakes), "mistake"))
 	}
 	for _, t := range file.Topics {
 		text := fmt.Sprintf("%s: %s, %s, concurrency %d", t.Name, t.Kind, t.Detail, t.Concurrency())
@@ -96,7 +96,7 @@ func (a *app) worker(cmd *cobra.Command, config string, load func() (*worker.Fil
 		for _, m := range mistakes {
 			a.say("%s", m)
 		}
-		return usage("%s has %s", config, count(len(mistakes), "mistake"))
+		return badFile("%s has %s", config, count(len(mistakes), "mistake"))
 	}
 	a.connectAs(cmd, &file.Redis)
 	client, err := a.queue()

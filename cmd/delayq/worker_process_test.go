@@ -175,7 +175,7 @@ func TestWorkerCheck(t *testing.T) {
 	b := newBench(t, checkedFile)
 	b.env = append(b.env, "DELAYQ_REDIS=redis://127.0.0.1:1", "HOOK_URL=https://"+urlSecret+"@x.example/"+urlSecret)
 	r := b.do("", "worker", "--config", b.path(), "--check")
-	require.Equal(t, exitUsage, r.code)
+	require.Equal(t, exitConfig, r.code)
 	require.Equal(t, "error: "+b.path()+" has 4 mistakes\n", r.err)
 	require.Equal(t, []string{
 		"5:12: URL of x.example: must have no user",
@@ -185,7 +185,7 @@ func TestWorkerCheck(t *testing.T) {
 	}, strings.Split(strings.TrimSuffix(strings.ReplaceAll(r.out, b.path()+":", ""), "\n"), "\n"))
 	require.NotContains(t, r.out, "literal-s3cret")
 	started := b.do("", "worker", "--config", b.path())
-	require.Equal(t, exitUsage, started.code)
+	require.Equal(t, exitConfig, started.code)
 	require.Equal(t, r.out+r.err, started.err)
 	requireNoSecret(t, r.out+r.err)
 
@@ -196,7 +196,7 @@ func TestWorkerCheck(t *testing.T) {
 		"--config is needed": {"worker"}, "no such file": {"worker", "--config", "/nothing.yaml"}, "has no output": {"worker", "--config", b.path(), "-o", "json"},
 	} {
 		r := b.do("", args...)
-		require.Equal(t, exitUsage, r.code)
+		require.Equal(t, map[bool]int{true: exitConfig, false: exitUsage}[want == "no such file"], r.code)
 		require.Contains(t, r.err, want)
 	}
 }
