@@ -43,7 +43,8 @@ func parse(d outbox.Dialect, text string) (query, error) {
 	var out strings.Builder
 	first, ended := "", false
 	for rest := text; rest != ""; {
-		n, err := skip(d, rest, text[:len(text)-len(rest)])
+		at := len(text) - len(rest)
+		n, err := skip(d, rest, text[max(0, at-escapedLook):at])
 		if err != nil {
 			return query{}, err
 		}
@@ -101,6 +102,8 @@ func parse(d outbox.Dialect, text string) (query, error) {
 		return query{}, errors.New("is empty")
 	case slices.Contains(ending, first):
 		return query{}, fmt.Errorf("begins with %s: the handler begins and ends the transaction", first)
+	case d == outbox.MySQL && first == "EXECUTE": // also EXECUTE IMMEDIATE of MariaDB
+		return query{}, errors.New("begins with EXECUTE: what it executes can commit the transaction")
 	case d == outbox.MySQL && slices.Contains(committing, first):
 		return query{}, fmt.Errorf("begins with %s, which commits the transaction", first)
 	}
@@ -166,6 +169,9 @@ func skip(d outbox.Dialect, rest, before string) (int, error) {
 	}
 	return 0, nil
 }
+
+// escapedLook is how many bytes in front of a string decide whether it has backslashes.
+const escapedLook = 2
 
 // escaped matches what is in front of a string of PostgreSQL with backslashes.
 var escaped = regexp.MustCompile(`(^|[^A-Za-z0-9_$])[eE]$`)

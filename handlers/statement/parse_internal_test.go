@@ -1,6 +1,7 @@
 package statement
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -56,7 +57,8 @@ func TestParseRefuses(t *testing.T) {
 		"SELECT $x$ :a $y$": every[:1], "SELECT /* /* */": every[:1], `SELECT E'\'`: every[:1], `SELECT '\'`: {outbox.MySQL},
 		"SELECT ?": every[1:], "SELECT $1": every[:1], "SELECT a=$12": every[:1],
 		"TRUNCATE t": {outbox.MySQL}, "alter table t": {outbox.MySQL}, "CREATE TABLE t": {outbox.MySQL}, "/*!40000 DROP TABLE t */ SELECT 1": {outbox.MySQL},
-		"SELECT 1 /*M! , 2 */": {outbox.MySQL},
+		"SELECT 1 /*M! , 2 */":           {outbox.MySQL},
+		"EXECUTE IMMEDIATE 'TRUNCATE t'": {outbox.MySQL}, " /* x */ execute s": {outbox.MySQL},
 	} {
 		for _, d := range in {
 			q, err := parse(d, text)
@@ -85,4 +87,16 @@ func FuzzParse(f *testing.F) {
 			}
 		}
 	})
+}
+
+// The work of the parser grows with the text, and not with its square: this text takes minutes if
+// each string looks at all that is in front of it.
+func TestParseIsLinear(t *testing.T) {
+	text := "SELECT " + strings.Repeat("'',", 1<<18) + strings.Repeat("e'\\'',", 1<<16) + "$t$x$t$" + strings.Repeat("/**/", 1<<16)
+	for _, d := range []outbox.Dialect{outbox.Postgres, outbox.MySQL, outbox.SQLite} {
+		_, err := parse(d, text)
+		if d == outbox.Postgres {
+			require.NoError(t, err)
+		}
+	}
 }

@@ -28,6 +28,10 @@
 // Redirects are not followed: a 3xx is a failure. A request is over after 15 s ([Timeout]).
 // [NewLookup] finds the receiver of each job, and with [NewNamed] the payload names it.
 //
+// # Receivers
+//
+// [Verify] is the other side: it checks the signature and the time of a request, and returns its ID.
+//
 // # One dead receiver
 //
 // With [Key] the host of the receiver is the key of the job. Then a hold is about that host alone,

@@ -7,9 +7,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
-	"strconv"
-	"strings"
-	"time"
 
 	"github.com/delayq/delayq"
 	"github.com/delayq/delayq/delayqtest"
@@ -22,11 +19,22 @@ func Example() {
 	if err != nil {
 		panic(err)
 	}
+	seen := map[string]bool{}
 	receiver := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		body, _ := io.ReadAll(r.Body)
-		seconds, _ := strconv.ParseInt(r.Header.Get("webhook-timestamp"), 10, 64)
-		want := secret.Sign(r.Header.Get("webhook-id"), time.Unix(seconds, 0), body)
-		fmt.Printf("%s, signed: %v\n", body, strings.Contains(r.Header.Get("webhook-signature"), want))
+		body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, 1<<20))
+		if err != nil {
+			http.Error(w, "the body cannot be read", http.StatusBadRequest)
+			return
+		}
+		id, err := webhook.Verify(r.Header, body, secret)
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusUnauthorized)
+			return
+		}
+		if !seen[id] { // in a program: a table, in the transaction with what the request leads to
+			seen[id] = true
+			fmt.Printf("%s\n", body)
+		}
 	}))
 	defer receiver.Close()
 
@@ -53,7 +61,7 @@ func Example() {
 	if err := q.Advance(ctx, 0); err != nil {
 		panic(err)
 	}
-	// Output: {"type":"order.paid"}, signed: true
+	// Output: {"type":"order.paid"}
 }
 
 // The receivers are customers of a service, who have subscribed with URLs of their own.

@@ -87,14 +87,24 @@ func (g guard) refuses(addr netip.Addr) string {
 	return ""
 }
 
+// An addressError says why no connection may be made. It has no address.
+type addressError struct{ why string }
+
+func (e *addressError) Error() string {
+	return fmt.Sprintf("%v: it is %s; expected a public address, or one of Allow", ErrAddress, e.why)
+}
+
+// Unwrap returns ErrAddress.
+func (e *addressError) Unwrap() error { return ErrAddress }
+
 // control is called with the address of a socket that is about to be connected.
-func (g guard) control(network, address string, _ syscall.RawConn) error {
+func (g guard) control(_, address string, _ syscall.RawConn) error {
 	end, err := netip.ParseAddrPort(address)
 	if err != nil {
-		return fmt.Errorf("%w: %s %q cannot be read", ErrAddress, network, address)
+		return &addressError{"not one of the Internet"}
 	}
 	if why := g.refuses(end.Addr()); why != "" {
-		return fmt.Errorf("%w: %v is %s; expected a public address, or one of Allow", ErrAddress, end.Addr(), why)
+		return &addressError{why}
 	}
 	return nil
 }

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"net/netip"
 	"net/url"
 	"slices"
 	"strings"
@@ -147,10 +148,13 @@ func (d *directory) read(payload []byte) (target, error) {
 	return t.with([]byte(text)), nil
 }
 
-// allows reports whether a payload may have a URL of this host.
+// allows reports whether a payload may have a URL of this host. An address is below no name,
+// although the zone of one of IPv6 can be any text.
 func (d *directory) allows(host string) bool {
+	_, err := netip.ParseAddr(host)
+	address := err == nil || strings.ContainsAny(host, ":%")
 	return slices.ContainsFunc(d.hosts, func(pattern string) bool {
 		below, wild := strings.CutPrefix(pattern, "*")
-		return wild && strings.HasSuffix(host, below) || host == pattern
+		return wild && strings.HasSuffix(host, below) && (!address || below == "") || host == pattern
 	})
 }

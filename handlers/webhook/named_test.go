@@ -3,6 +3,8 @@ package webhook_test
 import (
 	"context"
 	"net"
+	"net/http"
+	"net/netip"
 	"strings"
 	"testing"
 
@@ -58,6 +60,70 @@ func TestNamedReceiver(t *testing.T) {
 		require.ErrorContains(t, err, want, payload)
 		require.NotContains(t, err.Error(), "token")
 	}
+}
+
+// A zone of an address is any text. It is no name below the hosts, so the address is not reached,
+// whatever stands in the zone and whichever addresses are allowed.
+func TestAddressWithAZoneIsBelowNoHost(t *testing.T) {
+	posted := 0
+	for _, addr := range []string{"[::1]:0", "127.0.0.1:0"} {
+		l, err := net.Listen("tcp", addr)
+		if err != nil {
+			t.Logf("%s: %v", addr, err)
+			continue
+		}
+		server := &http.Server{Handler: http.HandlerFunc(func(http.ResponseWriter, *http.Request) { posted++ })}
+		ended := make(chan error, 1)
+		go func() { ended <- server.Serve(l) }()
+		_, port, err := net.SplitHostPort(l.Addr().String())
+		require.NoError(t, err)
+		h, err := webhook.NewNamed(webhook.Named{Hosts: []string{"*.shop.example"}, Secrets: []webhook.Secret{secret(t, vectorSecret)}},
+			webhook.PlainHTTP(), webhook.Allow(netip.MustParsePrefix("::1/128"), loopback))
+		require.NoError(t, err)
+		for _, host := range []string{
+			"[::1]", "[::1%25x.shop.example]", "[::1%25.shop.example]", "[::ffff:127.0.0.1%25x.shop.example]", "[2606:4700::1111%25x.shop.example]", "[fd00::1%25x.shop.example]", "127.0.0.1",
+			"127.0.0.1%25.shop.example", "127.0.0.1%00.shop.example",
+		} {
+			err := h.Handle(t.Context(), named(t, `{"url": "http://`+host+":"+port+`/secret", "body": {}}`))
+			require.True(t, permanent(err), "%s: %v", host, err)
+		}
+		require.NoError(t, server.Close())
+		require.ErrorIs(t, <-ended, http.ErrServerClosed)
+		require.Zero(t, posted)
+	}
+}
+
+// What an address is refused for is said, and not the address: whoever sees errors would learn the
+// names of a network. Nor is the server of names.
+func TestErrorsHaveNoAddressOfTheNetwork(t *testing.T) {
+	secrets := []webhook.Secret{secret(t, vectorSecret)}
+	dns, err := net.ListenPacket("udp", "127.0.0.1:0")
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, dns.Close()) })
+	resolver := &net.Resolver{PreferGo: true, Dial: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, "udp", dns.LocalAddr().String())
+	}}
+	h, err := webhook.New(webhook.Receiver{URL: "https://10.2.0.7/x", Secrets: secrets})
+	require.NoError(t, err)
+	refused := h.Handle(t.Context(), job(t))
+	require.ErrorIs(t, refused, webhook.ErrAddress)
+	require.EqualError(t, refused, "webhook: 10.2.0.7: webhook: the address is not allowed: it is private; expected a public address, or one of Allow")
+
+	h, err = webhook.New(webhook.Receiver{URL: "https://shop.example/x", Secrets: secrets}, webhook.Resolver(resolver))
+	require.NoError(t, err)
+	go func() { // answers that the name does not exist
+		for buf := make([]byte, 512); ; {
+			n, from, err := dns.ReadFrom(buf)
+			if err != nil {
+				return
+			}
+			buf[2], buf[3] = 0x81, 0x83
+			_, _ = dns.WriteTo(buf[:n], from) // the test would end by its timeout
+		}
+	}()
+	failed := h.Handle(t.Context(), job(t))
+	require.ErrorContains(t, failed, "webhook: shop.example: the name could not be looked up: no such host")
+	require.NotContains(t, failed.Error(), "127.0.0.1")
 }
 
 func TestNamedBodyOfAnotherType(t *testing.T) {

@@ -125,7 +125,8 @@ func Allow(prefixes ...netip.Prefix) Option {
 }
 
 // Deny makes the handler refuse more addresses, such as your own public ones. It takes precedence
-// over [Allow]. A network with a NAT64 prefix of its own needs it here.
+// over [Allow]. A network with a NAT64 prefix of its own needs it here. So does a
+// machine in Azure with 168.63.129.16/32, which is a public address of the platform itself.
 func Deny(prefixes ...netip.Prefix) Option {
 	return func(h *Handler) error {
 		h.guard.deny = append(h.guard.deny, prefixes...)

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"math/rand/v2"
 	"net"
 	"net/http"
@@ -270,10 +271,14 @@ func (h *Handler) post(ctx context.Context, to target, job *delayq.Job) (answer,
 	return answer{resp.StatusCode, retryAfter(resp.Header.Get("Retry-After"), now), text}, nil
 }
 
-// retryAfter reads a header Retry-After: seconds or a date (RFC 9110, section 10.2.3). It returns 0
-// for anything else.
+// retryAfter reads a header Retry-After: seconds or a date (RFC 9110, section 10.2.3). A number that
+// is too large for a duration is the longest one. It returns 0 for anything else.
 func retryAfter(value string, now time.Time) time.Duration {
-	if n, err := strconv.ParseUint(value, 10, 31); err == nil {
+	if value != "" && strings.Trim(value, "0123456789") == "" {
+		n, err := strconv.ParseInt(value, 10, 64)
+		if err != nil || n > int64(math.MaxInt64/time.Second) {
+			return math.MaxInt64
+		}
 		return max(time.Duration(n)*time.Second, time.Second)
 	}
 	if at, err := http.ParseTime(value); err == nil {
@@ -284,18 +289,33 @@ func retryAfter(value string, now time.Time) time.Duration {
 
 // failed is the outcome of a request without an answer.
 func (h *Handler) failed(ctx context.Context, host string, job *delayq.Job, err error) error {
+	var refused *addressError
+	var name *net.DNSError
 	switch {
-	case errors.Is(err, ErrAddress):
-		return delayq.Permanent(fmt.Errorf("webhook: %s: %w", host, err))
+	case errors.As(err, &refused): // without the address, which those who see errors may not know
+		return delayq.Permanent(fmt.Errorf("webhook: %s: %w", host, refused))
 	case ctx.Err() != nil: // that of the job
 		err = fmt.Errorf("webhook: %s: %w", host, context.Cause(ctx))
 	case errors.Is(err, errTimeout):
 		err = fmt.Errorf("webhook: %s: no answer within %v", host, h.timeout)
+	case errors.As(err, &name): // without the address of the server of names
+		err = fmt.Errorf("webhook: %s: the name could not be looked up: %s", host, unresolved(name))
 	default:
 		text := err.Error()
 		err = fmt.Errorf("webhook: %s: %s", host, strings.ToValidUTF8(text[:min(len(text), maxReason)], "\uFFFD"))
 	}
 	return delayq.RetryIn(h.delay(job), err)
+}
+
+// unresolved says why a name could not be looked up.
+func unresolved(err *net.DNSError) string {
+	switch {
+	case err.IsNotFound:
+		return "no such host"
+	case err.IsTimeout:
+		return "no answer in time"
+	}
+	return "the server of names failed"
 }
 
 // decide is the outcome of an answer.
