@@ -6,6 +6,7 @@ import (
 	"runtime"
 	"runtime/debug"
 	"strings"
+	"unicode"
 
 	"github.com/spf13/cobra"
 
@@ -62,6 +63,9 @@ type aclRecord struct {
 	Line string `json:"line"`
 }
 
+// patternSigns makes a pattern of Redis match these signs themselves.
+var patternSigns = strings.NewReplacer("*", `\*`, "?", `\?`, "[", `\[`, "]", `\]`, `\`, `\\`)
+
 // aclLine returns the line of a role for a prefix, or "".
 func aclLine(role, prefix string) string {
 	for line := range strings.Lines(acl.File) {
@@ -71,7 +75,7 @@ func aclLine(role, prefix string) string {
 		}
 		for i, word := range words {
 			if rest, ok := strings.CutPrefix(word[1:], aclPrefix); ok && (word[0] == '~' || word[0] == '&') {
-				words[i] = word[:1] + prefix + ":" + rest
+				words[i] = word[:1] + patternSigns.Replace(prefix) + ":" + rest
 			}
 		}
 		return strings.Join(words, " ")
@@ -100,6 +104,12 @@ with ">", before you use it.`,
 		Args:              counted(1, 1, "a role"),
 		ValidArgsFunction: a.completeArgs(words(aclRoles()...), nothing),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := a.validPrefix(cmd.Context()); err != nil {
+				return err
+			}
+			if strings.ContainsFunc(a.prefix, unicode.IsSpace) {
+				return usage("--prefix %q: a line of the ACL file cannot have white space in a word", a.prefix)
+			}
 			line := aclLine(args[0], a.prefix)
 			if line == "" {
 				return usage("role %q: allowed are %s", args[0], strings.Join(aclRoles(), ", "))

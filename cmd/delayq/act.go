@@ -209,7 +209,10 @@ func purge(ctx context.Context, c *delayq.Client, topic, id string) error {
 	case info.State != delayq.StateDead:
 		return &exitCode{exitConflict, fmt.Sprintf("the job is %s; purge deletes dead and done jobs only", info.State)}
 	}
-	_, err = c.Dequeue(ctx, topic, id)
+	was, err := c.Dequeue(ctx, topic, id)
+	if err == nil && was != delayq.StateDead {
+		return &exitCode{exitConflict, fmt.Sprintf("the job was revived at the same time; it was %s, and is cancelled", was)}
+	}
 	return err
 }
 
@@ -310,7 +313,11 @@ func (a *app) actOnNamed(cmd *cobra.Command, v *verb, b *bulk, topic string, nam
 	}
 	piped := slices.Equal(names, []string{"-"})
 	if piped {
-		if names, err = a.idLines(); err != nil {
+		most := limit
+		if b.dryRun {
+			most = 0
+		}
+		if names, err = a.idLines(most); err != nil {
 			return err
 		}
 	}
@@ -405,12 +412,18 @@ func (v *verb) dry(ctx context.Context, c *delayq.Client, topic string, ids []st
 	return errs
 }
 
-// idLines reads IDs from stdin.
-func (a *app) idLines() ([]string, error) {
+// mostIDs is how many IDs a command reads from stdin.
+const mostIDs = 1_000_000
+
+// idLines reads IDs from stdin: at most one more than most, unless most is 0.
+func (a *app) idLines(most int64) ([]string, error) {
 	var ids []string
 	lines := bufio.NewScanner(a.in)
 	lines.Buffer(nil, 1<<20)
-	for lines.Scan() {
+	for lines.Scan() && (most == 0 || int64(len(ids)) <= most) {
+		if len(ids) == mostIDs {
+			return nil, usage("stdin has more than %s IDs", number(mostIDs))
+		}
 		if text := bytes.TrimRight(lines.Bytes(), "\r"); len(text) > 0 {
 			id, err := idOf(string(text))
 			if err != nil {

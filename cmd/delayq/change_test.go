@@ -30,7 +30,7 @@ func TestGoldenEnqueue(t *testing.T) {
 		for _, wrong := range [][]string{
 			{"enqueue"}, {"enqueue", "t", "file", "more"}, {"enqueue", "t", "no-such-file"}, {"enqueue", "t", "-", "--payload", "x"},
 			{"enqueue", "order:cancel", "--id", "order-1"}, {"enqueue", "mail:welcome", "--id", "dead-2"}, {"enqueue", "bad{topic}"},
-			{"enqueue", "t", "--in", "1h", "--at", "+1h"}, {"enqueue", "t", "--at", "tomorrow"}, {"enqueue", "t", "--in", "1 hour"},
+			{"enqueue", "t", "--in", "1h", "--at", "+1h"}, {"enqueue", "t", "--at", "tomorrow 25:00"}, {"enqueue", "t", "--in", "1 hour"},
 			{"enqueue", "t", "--retry", "many"}, {"enqueue", "t", "--retry", "-7"}, {"enqueue", "t", "--backoff", "1s"},
 			{"enqueue", "t", "--header", "tenant"}, {"enqueue", "t", "--replace", "--replace-dead"},
 			{"enqueue", "t", "--expire-in", "1h", "--expire-at", "+1h"}, {"enqueue", "t", "--expire-at", "soon"},

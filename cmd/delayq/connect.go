@@ -133,7 +133,7 @@ func (c *connection) secret() (string, error) {
 	if c.passwordFile == "" {
 		return c.password, nil
 	}
-	text, err := os.ReadFile(c.passwordFile)
+	text, err := fileOf(c.passwordFile, 64<<10)
 	if err != nil {
 		return "", usage("--password-file: %v", err)
 	}

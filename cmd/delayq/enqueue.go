@@ -97,7 +97,7 @@ type dueFlags struct {
 
 func (d *dueFlags) flags(f *pflag.FlagSet) {
 	f.Var(&duration{&d.in}, "in", "due after this time")
-	f.StringVar(&d.at, "at", "", "due at this `time`: 2006-01-02T15:04:05Z, \"2006-01-02 15:04\" or +1h30m")
+	f.StringVar(&d.at, "at", "", "due at this `time`: 2006-01-02T15:04:05Z, \"2006-01-02 15:04\", \"tomorrow 9:00\" or +1h30m")
 }
 
 // option returns the due time that was given, or nil.
@@ -214,14 +214,32 @@ byte, or the value of --payload. Without both it is empty. The output has the ID
 	return cmd
 }
 
-// readFile reads a file, or stdin if the name is "-".
+// readFile reads a file, or stdin if the name is "-". It has at most as many bytes as a payload.
 func (a *app) readFile(name string) ([]byte, error) {
 	if name == "-" {
-		return io.ReadAll(a.in)
+		return bounded(a.in, "stdin", maxPayload)
 	}
-	data, err := os.ReadFile(name)
+	return fileOf(name, maxPayload)
+}
+
+// fileOf reads a file of at most that many bytes.
+func fileOf(name string, most int64) ([]byte, error) {
+	file, err := os.Open(name)
 	if err != nil {
 		return nil, usage("%v", err)
+	}
+	defer func() { _ = file.Close() }() // it was only read
+	return bounded(file, name, most)
+}
+
+// bounded reads all that there is, or returns an error if that is more than most bytes.
+func bounded(in io.Reader, name string, most int64) ([]byte, error) {
+	data, err := io.ReadAll(io.LimitReader(in, most+1))
+	switch {
+	case err != nil:
+		return nil, usage("%s: %v", name, err)
+	case int64(len(data)) > most:
+		return nil, usage("%s: has more than %s bytes", name, number(most))
 	}
 	return data, nil
 }
@@ -238,7 +256,7 @@ func msgpackOf(text []byte) ([]byte, error) {
 	if err != nil {
 		return nil, usage("--json-to-msgpack: the payload is no JSON: %v", err)
 	}
-	if v, err = exactNumbers(v); err != nil {
+	if v, err = exactNumbers(v, 0); err != nil {
 		return nil, err
 	}
 	var out bytes.Buffer
@@ -249,8 +267,14 @@ func msgpackOf(text []byte) ([]byte, error) {
 	return out.Bytes(), err
 }
 
+// mostDepth is how deep a payload of MessagePack is at most that this program makes.
+const mostDepth = 100
+
 // exactNumbers replaces numbers by integers where they are, and by floats elsewhere.
-func exactNumbers(v any) (_ any, err error) {
+func exactNumbers(v any, depth int) (_ any, err error) {
+	if depth > mostDepth {
+		return nil, usage("--json-to-msgpack: the payload is nested more than %d deep", mostDepth)
+	}
 	switch v := v.(type) {
 	case json.Number:
 		if n, err := strconv.ParseInt(v.String(), 10, 64); err == nil {
@@ -266,13 +290,13 @@ func exactNumbers(v any) (_ any, err error) {
 		return n, nil
 	case []any:
 		for i := range v {
-			if v[i], err = exactNumbers(v[i]); err != nil {
+			if v[i], err = exactNumbers(v[i], depth+1); err != nil {
 				return nil, err
 			}
 		}
 	case map[string]any:
 		for key := range v {
-			if v[key], err = exactNumbers(v[key]); err != nil {
+			if v[key], err = exactNumbers(v[key], depth+1); err != nil {
 				return nil, err
 			}
 		}

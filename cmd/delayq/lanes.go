@@ -231,6 +231,7 @@ rate of the key, with its burst.`,
 	set.Var(&duration{&c.length}, "hold", "how long the key waits, from 1ms to 100 years")
 	set.BoolVar(&c.pause, "pause", false, "hold the key until it is resumed")
 	set.BoolVar(&c.resume, "resume", false, "end the hold and the pause")
+	set.BoolVar(&c.create, "create", false, "also for a topic that has no jobs, no schedules and no server yet")
 	return cmd
 }
 
@@ -243,6 +244,7 @@ type keyChange struct {
 	weight, running int
 	length          time.Duration
 	pause, resume   bool
+	create          bool
 }
 
 // keyLimitFlags are the flags that set the limits of a key.
@@ -253,6 +255,9 @@ func (a *app) changeKey(cmd *cobra.Command, topic, key string, c *keyChange) err
 	limits := slices.ContainsFunc(keyLimitFlags, c.given)
 	if !limits && c.length == 0 && !c.pause && !c.resume {
 		return nil
+	}
+	if err := a.known(cmd.Context(), []string{topic}, c.create); err != nil {
+		return err
 	}
 	client, err := a.queue()
 	if err != nil {

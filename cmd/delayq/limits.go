@@ -333,6 +333,7 @@ func (c *limitsChange) order(l *delayq.Limits) error {
 
 func (a *app) limitsCommand() *cobra.Command {
 	var c limitsChange
+	var create bool
 	cmd := &cobra.Command{
 		Use:   "limits TOPIC",
 		Short: "Show or set the limits of a topic",
@@ -359,6 +360,9 @@ until somebody has revived or cancelled it.`,
 				return err
 			}
 			if c.asked() {
+				if err := a.known(cmd.Context(), args, create); err != nil {
+					return err
+				}
 				if err := a.setLimits(cmd, args[0], &c); err != nil {
 					return err
 				}
@@ -382,6 +386,7 @@ until somebody has revived or cancelled it.`,
 	cmd.Flags().BoolVar(&c.ordered, "ordered", false, "the jobs of each key run one after the other; --ordered=false ends that")
 	cmd.Flags().StringVar(&c.onDead, "on-dead", "continue", "what a dead job means for its key with --ordered: continue or halt")
 	cmd.Flags().BoolVar(&c.none, "none", false, "remove all limits")
+	cmd.Flags().BoolVar(&create, "create", false, "also for a topic that has no jobs, no schedules and no server yet")
 	return cmd
 }
 
@@ -426,7 +431,7 @@ func (a *app) showLimits(w io.Writer, r *topicRecord) error {
 func (a *app) holdCommand() *cobra.Command {
 	var length time.Duration
 	var reason string
-	var end bool
+	var end, create bool
 	cmd := &cobra.Command{
 		Use:   "hold TOPIC…",
 		Short: "Make topics wait for a time",
@@ -450,6 +455,9 @@ a topic until somebody resumes it, use delayq pause.`,
 			case !end && (length < shortestHold || length > longestHold):
 				return usage("--for %v: must be from 1ms to 100 years", length)
 			}
+			if err := a.known(cmd.Context(), args, create); err != nil {
+				return err
+			}
 			client, err := a.queue()
 			if err != nil {
 				return err
@@ -471,6 +479,7 @@ a topic until somebody resumes it, use delayq pause.`,
 	cmd.Flags().Var(&duration{&length}, "for", "how long the topics wait, from 1ms to 100 years")
 	cmd.Flags().StringVar(&reason, "because", "", "the reason, at most 1 KiB")
 	cmd.Flags().BoolVar(&end, "end", false, "end the hold")
+	cmd.Flags().BoolVar(&create, "create", false, "also for a topic that has no jobs, no schedules and no server yet")
 	return cmd
 }
 

@@ -1,6 +1,10 @@
 package main
 
 import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -11,6 +15,7 @@ import (
 func (a *app) pauseCommand() *cobra.Command {
 	var length time.Duration
 	var reason string
+	var create bool
 	cmd := &cobra.Command{
 		Use:   "pause TOPIC…",
 		Short: "Stop servers from taking jobs of topics",
@@ -20,6 +25,9 @@ stored. The pause has the name in --actor; a second one with the same name repla
 		Args:              counted(1, -1, "topics"),
 		ValidArgsFunction: a.completeArgs(a.topicNames),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := a.known(cmd.Context(), args, create); err != nil {
+				return err
+			}
 			client, err := a.queue()
 			if err != nil {
 				return err
@@ -35,6 +43,7 @@ stored. The pause has the name in --actor; a second one with the same name repla
 	cmd.Flags().SortFlags = false
 	cmd.Flags().Var(&duration{&length}, "for", "end of the pause; without it: until it is resumed")
 	cmd.Flags().StringVar(&reason, "because", "", "the reason, at most 1 KiB")
+	cmd.Flags().BoolVar(&create, "create", false, "also for a topic that has no jobs, no schedules and no server yet")
 	return cmd
 }
 
@@ -49,6 +58,9 @@ others have paused it.`,
 		Args:              counted(1, -1, "topics"),
 		ValidArgsFunction: a.completeArgs(a.topicNames),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := a.known(cmd.Context(), args, false); err != nil {
+				return err
+			}
 			client, err := a.queue()
 			if err != nil {
 				return err
@@ -76,6 +88,65 @@ others have paused it.`,
 	cmd.Flags().StringVar(&by, "by", "", "end the pause with this `name`")
 	cmd.Flags().BoolVar(&everyone, "everyone", false, "end all pauses")
 	return cmd
+}
+
+// known checks that topics exist, so that a typo is no success. A topic exists if it has had a job or
+// a schedule, or if a server handles it. With create every topic does.
+func (a *app) known(ctx context.Context, topics []string, create bool) error {
+	if create {
+		return nil
+	}
+	insp, err := a.inspector()
+	if err != nil {
+		return err
+	}
+	over, cancel := context.WithCancel(ctx)
+	cancel() // before Redis is asked
+	if _, err := insp.Stats(over, topics...); errors.Is(err, delayq.ErrInvalid) {
+		return err
+	}
+	names, err := insp.Topics(ctx)
+	if err != nil {
+		return err
+	}
+	missing := slices.DeleteFunc(slices.Clone(topics), func(topic string) bool { return slices.Contains(names, topic) })
+	if len(missing) == 0 {
+		return nil
+	}
+	servers, err := insp.Servers(ctx)
+	if err != nil {
+		return err
+	}
+	for _, s := range servers {
+		missing = slices.DeleteFunc(missing, func(topic string) bool {
+			_, handles := s.Topics[topic]
+			return handles
+		})
+	}
+	if len(missing) == 0 {
+		return nil
+	}
+	hint := "delayq topics lists those that there are; --create is for a topic that is yet to come"
+	if near := nearest(missing[0], names); near != "" {
+		hint = fmt.Sprintf("did you mean %q? %s", near, hint)
+	}
+	return &exitCode{exitNotFound, fmt.Sprintf("there is no topic %q, and nothing was done; %s", missing[0], hint)}
+}
+
+// nearest returns the name that begins like a wrong one for the longest time, or "" if none has half
+// of it.
+func nearest(wrong string, names []string) (near string) {
+	longest := (len(wrong) + 1) / 2
+	for _, name := range names {
+		n := 0
+		for n < min(len(name), len(wrong)) && name[n] == wrong[n] {
+			n++
+		}
+		if n > longest {
+			near, longest = name, n
+		}
+	}
+	return near
 }
 
 // showTopics writes the topics as they are after an act, and says which of them are paused.

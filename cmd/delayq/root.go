@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -262,6 +263,19 @@ func (a *app) inspector() (*delayq.Inspector, error) {
 		return nil, err
 	}
 	return delayq.NewInspector(rdb, delayq.Prefix(a.prefix)), nil
+}
+
+// validPrefix returns what the library says about --prefix. It does not ask Redis.
+func (a *app) validPrefix(ctx context.Context) error {
+	over, cancel := context.WithCancel(ctx)
+	cancel()
+	nowhere := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"})
+	defer func() { _ = nowhere.Close() }() // it has not connected
+	_, err := delayq.NewInspector(nowhere, delayq.Prefix(a.prefix)).Topics(over)
+	if errors.Is(err, delayq.ErrInvalid) {
+		return err
+	}
+	return nil
 }
 
 func (a *app) close() {

@@ -126,7 +126,7 @@ kept for 7 days when it is done; delayq job TOPIC NAME shows it.`,
 	s.Var(&duration{&f.every}, "every", "run at this interval")
 	s.StringVar(&f.cron, "cron", "", "run by this cron `rule` of 5 or 6 fields")
 	s.StringVar(&f.zone, "zone", "", "time `zone` of the cron rule, for example Europe/Berlin or UTC")
-	s.StringVar(&f.due.at, "at", "", "run once at this `time`: 2006-01-02T15:04:05Z, \"2006-01-02 15:04\" or +1h30m")
+	s.StringVar(&f.due.at, "at", "", "run once at this `time`: 2006-01-02T15:04:05Z, \"2006-01-02 15:04\", \"tomorrow 9:00\" or +1h30m")
 	s.Var(&duration{&f.due.in}, "in", "run once after this time")
 	s.StringVar(&f.startAt, "start-at", "", "earliest slot, a `time`")
 	s.StringVar(&f.endAt, "end-at", "", "latest slot, a `time`")

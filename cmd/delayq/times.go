@@ -134,8 +134,8 @@ var layouts = []string{time.RFC3339Nano, "2006-01-02T15:04:05.999999999", "2006-
 // layouts without a zone are in local time, and in UTC with --time utc.
 func (a *app) instant(ctx context.Context, flag, text string) (time.Time, error) {
 	if rest, ok := strings.CutPrefix(text, "@"); ok {
-		if s, err := strconv.ParseFloat(rest, 64); err == nil {
-			return time.UnixMilli(int64(s * 1000)), nil
+		if s, err := strconv.ParseFloat(rest, 64); err == nil && math.Abs(s) < mostUnix {
+			return time.UnixMilli(int64(math.Round(s * 1000))), nil
 		}
 	}
 	zone := time.Local
@@ -147,6 +147,9 @@ func (a *app) instant(ctx context.Context, flag, text string) (time.Time, error)
 			return t, nil
 		}
 	}
+	if at, ok, err := a.dayTime(ctx, text, zone); ok || err != nil {
+		return at, err
+	}
 	rest, ahead := strings.CutPrefix(text, "+")
 	d, err := values.ParseSpan(rest)
 	if text == "now" {
@@ -154,6 +157,7 @@ func (a *app) instant(ctx context.Context, flag, text string) (time.Time, error)
 	}
 	if err != nil || strings.HasPrefix(rest, "+") || strings.HasPrefix(rest, "-") {
 		return time.Time{}, usage("--%s: %q is no time: allowed are 2006-01-02T15:04:05Z, \"2006-01-02 15:04\", 2006-01-02, "+
+			"\"tomorrow 9:00\", "+
 			"@1136214245 (Unix), now, 24h (ago) and +24h (from now)", flag, text)
 	}
 	now, err := a.now(ctx)
@@ -161,6 +165,32 @@ func (a *app) instant(ctx context.Context, flag, text string) (time.Time, error)
 		d = -d
 	}
 	return now.Add(d), err
+}
+
+// mostUnix is a bound of seconds since 1970, in the year 9999.
+const mostUnix = 253_402_300_800
+
+// dayTime reads today, tomorrow or yesterday, with or without a time of that day.
+func (a *app) dayTime(ctx context.Context, text string, zone *time.Location) (at time.Time, ok bool, err error) {
+	word, clock, timed := strings.Cut(text, " ")
+	days, ok := map[string]int{"yesterday": -1, "today": 0, "tomorrow": 1}[word]
+	if !ok {
+		return at, false, nil
+	}
+	var of time.Time
+	if timed {
+		if of, err = time.Parse("15:04:05", clock); err != nil {
+			if of, err = time.Parse("15:04", clock); err != nil {
+				return at, false, nil
+			}
+		}
+	}
+	now, err := a.now(ctx)
+	if err != nil {
+		return at, false, err
+	}
+	year, month, day := now.In(zone).Date()
+	return time.Date(year, month, day+days, of.Hour(), of.Minute(), of.Second(), 0, zone), true, nil
 }
 
 // A stamp is a time in JSON: RFC 3339 in UTC with milliseconds. The zero time is left out.

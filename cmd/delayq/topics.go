@@ -11,18 +11,18 @@ import (
 	"github.com/delayq/delayq"
 )
 
-// The states of a topic.
+// The states of a topic. The web page has the same ones, by the same rules.
 const (
-	topicRunning  = "running"
-	topicIdle     = "idle" // nothing to do, and no server
+	topicRunning  = "running" // jobs run
+	topicIdle     = "idle"    // none runs, and none is late
 	topicBehind   = "behind"
 	topicPaused   = "paused"
 	topicHeld     = "held"
 	topicNoServer = "no_server"
 )
 
-// behindAfter is how long due jobs wait in a topic that is not behind.
-const behindAfter = time.Second
+// behindAfter is how long due jobs have waited in a topic that is behind.
+const behindAfter = 10 * time.Second
 
 // topicOf returns the record of a topic.
 func topicOf(s *delayq.TopicStats) *topicRecord {
@@ -47,16 +47,16 @@ func topicOf(s *delayq.TopicStats) *topicRecord {
 	switch {
 	case s.Paused:
 		r.State = topicPaused
-	case s.Servers == 0 && s.Ready+s.Overdue > 0:
+	case s.Servers == 0 && s.Overdue > 0:
 		r.State = topicNoServer
 	case r.Hold != nil:
 		r.State = topicHeld
-	case time.Duration(r.OverdueAge) > behindAfter:
+	case time.Duration(r.OverdueAge) >= behindAfter:
 		r.State = topicBehind
-	case s.Servers == 0:
-		r.State = topicIdle
-	default:
+	case s.Running > 0:
 		r.State = topicRunning
+	default:
+		r.State = topicIdle
 	}
 	return r
 }
@@ -165,7 +165,7 @@ func (a *app) topicsCommand() *cobra.Command {
 		Short: "List all topics with their numbers",
 		Long: `List all topics with the numbers of their jobs. OVERDUE are jobs that are due and have
 not started; OLDEST is how long the first of them has waited. STATE is running, idle
-(nothing is due, and no server), behind (jobs have waited for more than 1s), paused, held
+(no job runs, and none is late), behind (jobs have waited for 10s or more), paused, held
 or NO SERVER (jobs are due, and no live server handles the topic).`,
 		Args:              counted(0, 0, "no arguments"),
 		ValidArgsFunction: a.completeArgs(nothing),

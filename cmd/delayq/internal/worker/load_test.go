@@ -336,6 +336,9 @@ func FuzzLoad(f *testing.F) {
 		f.Add("topics: {a: {command: {argv: [ls]}}}\n" + line)
 	}
 	position := regexp.MustCompile(`^[^:]+(:\d+:\d+)?: .`)
+	f.Add("topics: {a: {command: {argv: [/bin/true]}, schedules: {s: {every: 1h, payload: &x [*x, *x]}}}}")
+	f.Add("a: &a [x, x]\nb: &b [*a, *a]\nc: &c [*b, *b]\ntopics: {t: {command: {argv: [cat]}, schedules: {s: {every: 1h, payload: *c}}}}")
+	f.Add("topics: " + strings.Repeat("{a: ", 200) + strings.Repeat("}", 200))
 	f.Fuzz(func(t *testing.T, text string) {
 		lines := 2
 		for _, r := range text {
