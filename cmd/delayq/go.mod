@@ -31,14 +31,12 @@ require (
 	github.com/stretchr/testify v1.12.1
 	github.com/vmihailenco/msgpack/v5 v5.4.1
 	go.yaml.in/yaml/v3 v3.0.6
+	golang.org/x/crypto v0.58.0
 	golang.org/x/term v0.47.0
 	modernc.org/sqlite v1.62.0
 )
 
-require (
-	github.com/wneessen/go-mail v0.8.1 // indirect
-	golang.org/x/crypto v0.58.0 // indirect
-)
+require github.com/wneessen/go-mail v0.8.1 // indirect
 
 require (
 	filippo.io/edwards25519 v1.2.0 // indirect

@@ -1,11 +1,7 @@
 package main
 
 import (
-	"bufio"
 	"context"
-	"crypto/sha256"
-	"crypto/subtle"
-	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -15,12 +11,12 @@ import (
 	"os"
 	"os/signal"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
 
-	"github.com/delayq/delayq"
 	"github.com/delayq/delayq/web"
 )
 
@@ -31,6 +27,7 @@ type webFlags struct {
 	header   string
 	proxies  []string
 	noAuth   bool
+	addUser  string
 	origins  []string
 	readOnly bool
 	badge    string
@@ -51,14 +48,20 @@ Without a login, it listens on a loopback address only. On another address it ne
 --auth-file, or --trust-user-header with --trust-proxy, or an explicit --no-auth.
 It speaks HTTP: beyond one machine, put it behind a proxy that speaks HTTPS.
 
-A password file has one user a line, as name:password. A trusted header names the user,
-who was logged in by a proxy; requests that do not come from --trust-proxy are refused.
-The user is the actor of the audit; without a login that is --actor.
+A password file has one user a line, as name:hash, with a hash of bcrypt. --add-user
+writes such a line. A user with :read behind the hash may only read. Others must be able
+neither to read nor to write the file. SIGHUP loads it anew. One password is checked at a
+time, and the log has who was refused.
+A trusted header names the user, who was logged in by a proxy; requests that do not come
+from --trust-proxy are refused. The user is the actor of the audit; without a login that
+is --actor. Without a login and without --no-auth, only localhost and loopback addresses
+are answered as the host of a request.
 
 /healthz answers 200 as long as the process lives. SIGINT and SIGTERM end it with exit
-code 0, and stop bulk runs.`,
+code 0, and stop bulk runs. A mistake in the password file has the exit code 78.`,
 		Example: `  delayq web
   delayq web --read-only --badge production
+  delayq web --add-user ann >> users
   delayq web --listen :9465 --auth-file users
   delayq web --listen :9465 --trust-user-header X-Forwarded-User --trust-proxy 10.0.0.0/8`,
 		Args:              counted(0, 0, "no arguments"),
@@ -73,11 +76,12 @@ code 0, and stop bulk runs.`,
 	s := cmd.Flags()
 	s.StringVar(&f.listen, "listen", f.listen, "`address` to listen on; port 0 is a free one")
 	s.StringVar(&f.authFile, "auth-file", "", "`file` with the users and passwords of a login (basic authentication)")
+	s.StringVar(&f.addUser, "add-user", "", "write a line for --auth-file, and do nothing else: this `name`, with the password from stdin")
 	s.StringVar(&f.header, "trust-user-header", "", "`header` in which a proxy sends the name of the user")
 	s.StringSliceVar(&f.proxies, "trust-proxy", nil, "`addresses` of the proxies, such as 10.0.0.0/8; can be repeated")
-	s.BoolVar(&f.noAuth, "no-auth", false, "no login on an address that others can reach")
+	s.BoolVar(&f.noAuth, "no-auth", false, "no login, also on an address that others can reach, and for every name of this machine")
 	s.StringSliceVar(&f.origins, "trusted-origin", nil, "`origin` of the page behind a proxy that changes Host; can be repeated")
-	s.BoolVar(&f.readOnly, "read-only", false, "show, and do not act")
+	s.BoolVar(&f.readOnly, "read-only", false, "show, and do not act; with --add-user: the user may only read")
 	s.StringVar(&f.badge, "badge", "", "`word` beside the prefix, for example production")
 	s.StringVar(&f.language, "language", "", "en or zh-CN; without it the browser decides")
 	s.Var(&duration{&f.every}, "every", "how often open pages are refreshed, however many there are")
@@ -86,20 +90,22 @@ code 0, and stop bulk runs.`,
 
 // web serves the page until it is asked to end.
 func (a *app) web(ctx context.Context, f *webFlags) (err error) {
+	if f.addUser != "" {
+		return a.addUser(f.addUser, f.readOnly)
+	}
 	login, err := f.login(a.actor)
 	if err != nil {
 		return err
 	}
+	login.log = slog.New(slog.NewTextHandler(a.err, nil))
 	insp, err := a.inspector()
 	if err != nil {
 		return err
 	}
-	none, cancel := context.WithCancel(ctx)
-	cancel() // before Redis is asked: it may be away
-	if _, err := insp.Topics(none); errors.Is(err, delayq.ErrInvalid) {
+	if err := a.validPrefix(ctx); err != nil { // before Redis is asked: it may be away
 		return err
 	}
-	opts := []web.Option{web.Actor(login.user), web.Every(f.every), web.Badge(f.badge)}
+	opts := []web.Option{web.Actor(login.user), web.Authorize(login.authorize), web.Every(f.every), web.Badge(f.badge)}
 	if f.language != "" {
 		opts = append(opts, web.Language(f.language))
 	}
@@ -118,14 +124,44 @@ func (a *app) web(ctx context.Context, f *webFlags) (err error) {
 		return usage("%v", err)
 	}
 	defer page.Close()
-	server, err := servePage(f.listen, login.protect(page), slog.New(slog.NewTextHandler(a.err, nil)))
+	server, err := servePage(f.listen, login.protect(page), login.log)
 	if err != nil {
 		return err
 	}
 	a.say("page of prefix %q on http://%s/", a.prefix, server.listener.Addr())
 	ctx, stop := signal.NotifyContext(ctx, syscall.SIGTERM)
 	defer stop()
+	if login.users != nil {
+		defer login.reload(ctx)()
+	}
 	return server.until(ctx)
+}
+
+// reload makes SIGHUP load the password file anew, until the function that it returns is called.
+func (l *login) reload(ctx context.Context) (end func()) {
+	hups := make(chan os.Signal, 1)
+	signal.Notify(hups, syscall.SIGHUP) // which would end the process
+	ctx, cancel := context.WithCancel(ctx)
+	var loop sync.WaitGroup
+	loop.Go(func() {
+		for {
+			select {
+			case <-hups:
+			case <-ctx.Done():
+				return
+			}
+			if err := l.users.load(); err != nil {
+				l.log.Error("the password file was not loaded, and the users stay", "err", err)
+				continue
+			}
+			l.log.Info("the password file was loaded")
+		}
+	})
+	return func() {
+		signal.Stop(hups)
+		cancel()
+		loop.Wait()
+	}
 }
 
 // servePage starts a server of the page.
@@ -144,10 +180,11 @@ func servePage(address string, page http.Handler, log *slog.Logger) (*metricsSer
 
 // A login decides who may use the page.
 type login struct {
+	log     *slog.Logger
 	actor   string // if nobody logs in
 	local   bool   // only for names of this machine
 	hosts   map[string]bool
-	users   map[string][sha256.Size]byte
+	users   *users // nil: there is no password file
 	header  string
 	proxies []netip.Prefix
 }
@@ -158,7 +195,7 @@ func (f *webFlags) login(actor string) (*login, error) {
 	if err != nil {
 		return nil, usage("the address %q must be HOST:PORT or :PORT: %v", f.listen, err)
 	}
-	l := &login{actor: actor, header: f.header, hosts: make(map[string]bool)}
+	l := &login{log: slog.New(slog.DiscardHandler), actor: actor, header: f.header, hosts: make(map[string]bool)}
 	switch {
 	case f.authFile != "" && f.header != "":
 		return nil, usage("--auth-file and --trust-user-header exclude each other")
@@ -167,7 +204,7 @@ func (f *webFlags) login(actor string) (*login, error) {
 	case (f.header != "") != (len(f.proxies) > 0):
 		return nil, usage("--trust-user-header and --trust-proxy need each other: anybody can send a header")
 	case f.authFile != "":
-		if l.users, err = readUsers(f.authFile); err != nil {
+		if l.users, err = newUsers(f.authFile); err != nil {
 			return nil, err
 		}
 	case f.header != "":
@@ -200,35 +237,6 @@ func (f *webFlags) login(actor string) (*login, error) {
 func loopback(host string) bool {
 	ip, err := netip.ParseAddr(host)
 	return host == "localhost" || err == nil && ip.IsLoopback()
-}
-
-// readUsers reads a password file.
-func readUsers(name string) (map[string][sha256.Size]byte, error) {
-	file, err := os.Open(name)
-	if err != nil {
-		return nil, badFile("--auth-file: %v", err)
-	}
-	defer func() { _ = file.Close() }() // it was only read
-	users := make(map[string][sha256.Size]byte)
-	lines := bufio.NewScanner(file)
-	for n := 1; lines.Scan(); n++ {
-		line := strings.TrimSuffix(lines.Text(), "\r")
-		if line == "" {
-			continue
-		}
-		user, password, ok := strings.Cut(line, ":")
-		if !ok || user == "" || password == "" { // which it does not show
-			return nil, badFile("--auth-file %s: line %d is not name:password", name, n)
-		}
-		users[user] = sha256.Sum256([]byte(password))
-	}
-	if err := lines.Err(); err != nil {
-		return nil, badFile("--auth-file: %v", err)
-	}
-	if len(users) == 0 {
-		return nil, badFile("--auth-file %s: it has no users", name)
-	}
-	return users, nil
 }
 
 // userKey is the key of the user in the context of a request.
@@ -273,12 +281,14 @@ func (l *login) enter(r *http.Request) (string, int) {
 	switch {
 	case l.users != nil:
 		name, password, ok := r.BasicAuth()
-		got := sha256.Sum256([]byte(password))
-		want, known := l.users[name] // an unknown name takes as long as a wrong password
-		if subtle.ConstantTimeCompare(got[:], want[:]) != 1 || !known || !ok {
+		if !ok {
 			return "", http.StatusUnauthorized
 		}
-		return name, http.StatusOK
+		status := l.users.enter(r.Context(), name, password)
+		if status != http.StatusOK {
+			l.log.Warn("login refused", "user", name, "from", r.RemoteAddr, "status", status)
+		}
+		return name, status
 	case l.header != "":
 		from, err := netip.ParseAddrPort(r.RemoteAddr)
 		names := r.Header.Values(l.header)
