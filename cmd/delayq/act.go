@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"slices"
 	"strings"
 	"time"
@@ -28,6 +27,8 @@ type verb struct {
 	flags   func(cmd *cobra.Command)
 	ready   func(cmd *cobra.Command) error // reads its own flags
 	action  func() delayq.Action
+	// shift is how much later the due times become, with --by; nil or 0: they do not.
+	shift *time.Duration
 	// batch acts on jobs and returns the error of each, and one about the audit.
 	batch func(ctx context.Context, c *delayq.Client, topic string, ids []string) ([]error, error)
 }
@@ -45,6 +46,7 @@ const (
 	schemaActed   = "delayq.acted/1"
 	schemaActs    = "delayq.acts/1"
 	schemaBulk    = "delayq.bulk/1"
+	schemaBulks   = "delayq.bulks/1"
 )
 
 // An actedRecord is the outcome of an act on one job.
@@ -55,9 +57,10 @@ type actedRecord struct {
 	Error string `json:"error,omitempty"`
 }
 
-// A bulkRecord is the outcome of an act on all jobs that match.
+// A bulkRecord is the outcome of an act on all jobs of a topic that match.
 type bulkRecord struct {
 	Topic    string        `json:"topic"`
+	State    string        `json:"state"`
 	Act      string        `json:"act"`
 	DryRun   bool          `json:"dry_run,omitempty"`
 	Matched  int64         `json:"matched"`
@@ -65,7 +68,8 @@ type bulkRecord struct {
 	Skipped  int64         `json:"skipped"` // moved on in the meantime
 	Failed   int64         `json:"failed"`
 	Examined int64         `json:"examined"`
-	Next     delayq.Cursor `json:"next,omitempty"` // if jobs are left
+	Next     delayq.Cursor `json:"next,omitempty"`   // if jobs are left
+	Sample   []jobRef      `json:"sample,omitempty"` // of a dry run
 }
 
 // unaudited returns the error of a batch if it is about the audit. Each job has its own errors.
@@ -94,6 +98,7 @@ func (f *filters) given(cmd *cobra.Command) bool {
 func (a *app) verbs() []*verb {
 	var due dueFlags
 	var when delayq.DueOption
+	var by time.Duration
 	var reason string
 	reschedule := func(due func() delayq.DueOption) func(context.Context, *delayq.Client, string, []string) ([]error, error) {
 		return func(ctx context.Context, c *delayq.Client, topic string, ids []string) ([]error, error) {
@@ -138,18 +143,43 @@ func (a *app) verbs() []*verb {
 		action: delayq.RunNow, batch: reschedule(now),
 	}, {
 		name: "reschedule", past: "rescheduled", short: "Give jobs another due time",
-		long:    "Give scheduled or ready jobs another due time, with --in or --at.",
-		example: "  delayq reschedule order:cancel order-42 --in 30m\n  delayq reschedule mail:welcome --state ready --all --in 1h --spread 10m",
-		states:  []delayq.State{delayq.StateScheduled, delayq.StateReady},
-		flags:   func(cmd *cobra.Command) { due.flags(cmd.Flags()) },
-		ready: func(cmd *cobra.Command) (err error) {
-			if when, err = due.option(cmd, a); err == nil && when == nil {
-				err = usage("reschedule needs --in or --at")
-			}
-			return err
+		long: `Give scheduled or ready jobs another due time: the same one with --in or --at, or each its
+own and --by more. A negative --by makes jobs due earlier.`,
+		example: `  delayq reschedule order:cancel order-42 --in 30m
+  delayq reschedule mail:welcome --state ready --all --in 1h --spread 10m
+  delayq reschedule mail:welcome --until "tomorrow 0:00" --by +24h`,
+		states: []delayq.State{delayq.StateScheduled, delayq.StateReady},
+		flags: func(cmd *cobra.Command) {
+			due.flags(cmd.Flags())
+			cmd.Flags().Var(&signed{duration{&by}}, "by", "move each due time by this `duration`: +24h later, or -1h earlier")
 		},
+		ready: func(cmd *cobra.Command) (err error) {
+			given := cmd.Flags().Changed
+			if when, err = due.option(cmd, a); err != nil {
+				return err
+			}
+			switch {
+			case when != nil && given("by"):
+				return usage("--by excludes --in and --at")
+			case when == nil && !given("by"):
+				return usage("reschedule needs --in, --at or --by")
+			case given("by") && by == 0:
+				return usage("--by 0s: must be a duration such as +24h or -1h")
+			case given("by") && given("spread"):
+				return usage("--by keeps the distances of the due times, and excludes --spread")
+			case when == nil:
+				when = delayq.ProcessIn(0) // to count
+			}
+			return nil
+		},
+		shift:  &by,
 		action: func() delayq.Action { return delayq.RescheduleTo(when) },
-		batch:  reschedule(func() delayq.DueOption { return when }),
+		batch: func(ctx context.Context, c *delayq.Client, topic string, ids []string) ([]error, error) {
+			if by != 0 {
+				return shiftNamed(ctx, c, topic, ids, by)
+			}
+			return reschedule(func() delayq.DueOption { return when })(ctx, c, topic, ids)
+		},
 	}, {
 		name: "bury", past: "buried", short: "Bury jobs: they do not run unless they are revived",
 		long:    "Bury scheduled or ready jobs, with --because as their last error. They do not run\nunless they are revived.",
@@ -219,18 +249,19 @@ func purge(ctx context.Context, c *delayq.Client, topic, id string) error {
 // bulk holds the flags of an act on many jobs.
 type bulk struct {
 	filters
-	all    bool
-	dryRun bool
-	yes    bool
-	atMost int64
-	spread time.Duration
-	pace   int
+	all       bool
+	allTopics bool
+	dryRun    bool
+	yes       bool
+	atMost    int64
+	spread    time.Duration
+	pace      int
 }
 
 func (a *app) verbCommand(v *verb) *cobra.Command {
 	var b bulk
 	cmd := &cobra.Command{
-		Use:   v.name + " TOPIC (ID… | - | flags that select jobs)",
+		Use:   v.name + " (TOPIC (ID… | - | flags that select jobs) | --all-topics flags)",
 		Short: v.short,
 		Long: v.long + `
 
@@ -238,9 +269,19 @@ Name the jobs, or select them with the flags of the command jobs, or take all of
 state with --all. "-" reads IDs from stdin, one a line. Jobs that are selected are
 counted first, and you are asked; above 1,000 the name of the topic has to be typed.
 Without a terminal --yes is needed, which acts on at most --at-most jobs. A job that
-has left its state in the meantime is skipped.`,
-		Example:           v.example,
-		Args:              counted(1, -1, "a topic and IDs, or flags that select jobs"),
+has left its state in the meantime is skipped.
+
+--all-topics selects jobs of all topics, in all states that the command can act on, or in
+that of --state. Then --dry-run lists how many there are by topic and state, and the
+first ones. --at-most is about all of them together, --spread about each topic.`,
+		Example: v.example,
+		Args: func(cmd *cobra.Command, args []string) error {
+			least := 1
+			if b.allTopics {
+				least = 0
+			}
+			return counted(least, -1, "a topic and IDs, or flags that select jobs")(cmd, args)
+		},
 		ValidArgsFunction: a.completeArgs(a.topicNames, a.jobIDs(v.states...)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if v.ready != nil {
@@ -257,14 +298,23 @@ has left its state in the meantime is skipped.`,
 				return usage("%s takes IDs or flags that select jobs, not both", v.name)
 			case len(args) > 1 && state:
 				return usage("%s takes IDs or --state, not both: a job can leave its state before the command reaches it", v.name)
+			case b.allTopics && len(args) > 0:
+				return usage("%s takes a topic or --all-topics, not both", v.name)
 			case len(args) > 1:
 				return a.actOnNamed(cmd, v, &b, args[0], args[1:])
 			case !selects:
 				return usage("%s needs IDs, or a flag that selects jobs, or --all; see delayq %s --help", v.name, v.name)
-			case b.state == "":
-				return usage("%s needs --state: %s", v.name, strings.Join(v.stateNames(), ", "))
+			case v.named && !state && !b.given(cmd):
+				return usage("%s needs --state, or another flag that selects jobs: %s", v.name, strings.Join(v.stateNames(), ", "))
 			}
-			return a.actOnAll(cmd, v, &b, args[0])
+			states := []string{b.state}
+			if !state && (v.named || b.allTopics) {
+				states = v.stateNames()
+			}
+			if (b.allTopics || len(states) > 1) && cmd.Flags().Changed("cursor") {
+				return usage("--cursor is about one topic and one --state")
+			}
+			return a.actOnAll(cmd, v, &b, args, states)
 		},
 	}
 	set := cmd.Flags()
@@ -279,6 +329,7 @@ has left its state in the meantime is skipped.`,
 	b.filters.flags(set, first, v.stateNames()...)
 	a.choices(cmd, "state", v.stateNames())
 	set.BoolVar(&b.all, "all", false, "all jobs in this state")
+	set.BoolVar(&b.allTopics, "all-topics", false, "jobs of all topics; the other flags select them")
 	set.BoolVar(&b.dryRun, "dry-run", false, "count the jobs, and do nothing")
 	set.Int64Var(&b.atMost, "at-most", 0, "act on at most this many jobs; default: 10,000 with --yes, otherwise no limit")
 	set.Lookup("at-most").DefValue = ""
@@ -435,70 +486,6 @@ func (a *app) idLines(most int64) ([]string, error) {
 	return ids, lines.Err()
 }
 
-// actOnAll acts on all jobs that match.
-func (a *app) actOnAll(cmd *cobra.Command, v *verb, b *bulk, topic string) error {
-	limit, err := b.limit(cmd)
-	if err != nil {
-		return err
-	}
-	q, err := b.query(cmd, a, topic)
-	if err != nil {
-		return err
-	}
-	client, err := a.queue()
-	if err != nil {
-		return err
-	}
-	insp, err := a.inspector()
-	if err != nil {
-		return err
-	}
-	var opts []delayq.ApplyOption
-	if cmd.Flags().Changed("spread") {
-		opts = append(opts, delayq.Spread(b.spread))
-	}
-	if cmd.Flags().Changed("pace") {
-		opts = append(opts, delayq.Pace(b.pace))
-	}
-	ctx := a.act(cmd.Context())
-	line := &statusLine{a: a, verb: v}
-	switch {
-	case b.dryRun:
-		opts = append(opts, delayq.DryRun())
-	case !b.yes:
-		n, exact, err := insp.Count(ctx, q)
-		if err == nil && !exact && a.in.terminal { // a person waits until all have been looked at
-			var counted *delayq.Applied
-			counted, err = client.Apply(ctx, q, v.action(), delayq.DryRun(), delayq.OnProgress(line.show))
-			n, exact = counted.Matched, true
-			line.clear()
-		}
-		if err != nil {
-			return err
-		}
-		about := number(n)
-		if !exact {
-			about = "at least " + about
-		}
-		question := fmt.Sprintf("%s %s %s of %s%s?", v.name, about, plural(n, b.state+" job"), topic, b.text())
-		if n == 0 && exact {
-			break
-		}
-		if err := a.confirm(ctx, false, question, topic, n, exact); err != nil {
-			return err
-		}
-	}
-	if limit > 0 {
-		opts = append(opts, delayq.AtMost(limit))
-	}
-	done, err := client.Apply(ctx, q, v.action(), append(opts, delayq.OnProgress(line.show))...)
-	line.clear()
-	if errors.Is(err, delayq.ErrInvalid) && done.Examined == 0 {
-		return err // nothing was begun
-	}
-	return a.showBulk(v, b, topic, done, err)
-}
-
 func plural(n int64, noun string) string {
 	if n == 1 {
 		return noun
@@ -532,46 +519,4 @@ func (l *statusLine) clear() {
 		fmt.Fprint(l.a.err, "\r"+strings.Repeat(" ", l.width)+"\r")
 	}
 	l.width = 0
-}
-
-// showBulk writes the outcome of a bulk, which ended with err.
-func (a *app) showBulk(v *verb, b *bulk, topic string, done *delayq.Applied, err error) error {
-	r := &bulkRecord{
-		Topic: topic, Act: v.name, DryRun: b.dryRun, Matched: done.Matched, Done: done.Done, Skipped: done.Skipped,
-		Failed: done.Failed, Examined: done.Examined, Next: done.Next,
-	}
-	written := object(a, schemaBulk, r, "", func(w io.Writer) error {
-		if b.dryRun {
-			_, err := fmt.Fprintf(w, "%s would be %s\n", count(r.Matched, b.state+" job"), v.past)
-			return err
-		}
-		text := fmt.Sprintf("%s %s", count(r.Done, "job"), v.past)
-		if r.Skipped > 0 {
-			text += fmt.Sprintf(", %s skipped because they had moved on", number(r.Skipped))
-		}
-		if r.Failed > 0 {
-			text += fmt.Sprintf(", %s failed", number(r.Failed))
-		}
-		_, err := fmt.Fprintln(w, text)
-		return err
-	})
-	if flushed := a.flush(); written == nil {
-		written = flushed
-	}
-	if r.Next != "" && !b.dryRun {
-		a.say("jobs are left; to go on: --cursor %s", r.Next)
-	}
-	switch {
-	case err != nil && r.Failed > 0 && r.Next == "": // it went on to the end
-		return &exitCode{exitPartly, errorText(err)}
-	case err != nil && r.Next != "": // what was done is in no doubt, whatever the audit has
-		return &exitCode{causeOf(err), errorText(err)}
-	case err != nil:
-		return err
-	case written != nil:
-		return written
-	case r.Next != "" && !b.dryRun:
-		return &exitCode{code: exitPartly}
-	}
-	return nil
 }

@@ -127,6 +127,8 @@ func (a *app) enqueueCommand() *cobra.Command {
 		expireAt             string
 		replace, replaceDead bool
 		toMsgpack            bool
+		key                  string
+		priority             time.Duration
 	)
 	cmd := &cobra.Command{
 		Use:   "enqueue TOPIC [FILE|-]",
@@ -148,6 +150,18 @@ byte, or the value of --payload. Without both it is empty. The output has the ID
 			}
 			if when != nil {
 				opts = append(opts, when)
+			}
+			if given := cmd.Flags().Changed; given("key") {
+				exact, err := idOf(key)
+				if err != nil {
+					return err
+				}
+				opts = append(opts, delayq.Key(exact))
+			} else if given("priority") {
+				return usage("--priority needs --key: it orders the jobs of a key")
+			}
+			if cmd.Flags().Changed("priority") {
+				opts = append(opts, delayq.Priority(priority))
 			}
 			switch in, at := cmd.Flags().Changed("expire-in"), cmd.Flags().Changed("expire-at"); {
 			case in && at:
@@ -205,6 +219,8 @@ byte, or the value of --payload. Without both it is empty. The output has the ID
 	f.StringVar(&id, "id", "", "ID of the job, unique in its topic; without it one is generated")
 	f.StringVar(&text, "payload", "", "payload as `text`")
 	due.flags(f)
+	f.StringVar(&key, "key", "", "`key` of the job: jobs of a key take turns with those of others, and have limits of their own")
+	f.Var(&signed{duration{&priority}}, "priority", "head start over the other jobs of the key, up to 24h; negative: the other way round")
 	job.flags(f)
 	f.Var(&duration{&expireIn}, "expire-in", "drop the job if it has not started after this time")
 	f.StringVar(&expireAt, "expire-at", "", "drop the job if it has not started at this `time`")

@@ -34,6 +34,7 @@ var listSchemas = []struct {
 		Total    int64 `json:"total"`
 	}{}},
 	{schemaActs, schemaActed, "jobs", actedRecord{}, nil},
+	{schemaBulks, schemaBulk, "parts", bulkRecord{}, nil},
 	{schemaRemovals, schemaRemoved, "topics", removedRecord{}, nil},
 	{schemaMoves, schemaMove, "jobs", moveRecord{}, nil},
 	{schemaServers, schemaServer, "servers", serverRecord{}, nil},
@@ -56,7 +57,7 @@ var listSchemas = []struct {
 
 // objects are records without a list.
 var objectSchemas = map[string]any{
-	schemaEnqueued: enqueuedRecord{}, schemaBulk: bulkRecord{}, schemaCheck: checkRecord{}, schemaExplanation: explanationRecord{}, schemaImport: importRecord{},
+	schemaEnqueued: enqueuedRecord{}, schemaCheck: checkRecord{}, schemaExplanation: explanationRecord{}, schemaImport: importRecord{},
 	schemaExport: exportRecord{}, schemaVersion: versionRecord{}, schemaACL: aclRecord{}, schemaPriority: priorityRecord{},
 	schemaTaskAdded: taskAddedRecord{},
 }
