@@ -59,10 +59,6 @@ func (a *app) actOnAll(cmd *cobra.Command, v *verb, b *bulk, topics, states []st
 			return err
 		}
 	}
-	if v.shift != nil && *v.shift < 0 { // a scheduled job that is moved can be ready then, and match again
-		states = slices.Clone(states)
-		slices.Reverse(states)
-	}
 	for _, topic := range topics {
 		q, err := b.query(cmd, a, topic)
 		if err != nil {

@@ -260,13 +260,6 @@ func TestGoldenRescheduleBy(t *testing.T) {
 			require.Equal(w, exitUsage, w.show(append([]string{"reschedule", "a:due", "--all", "--yes"}, flags...)...).code, flags)
 		}
 
-		// A job that becomes ready because it is moved is not moved again.
-		was := dues("a:due")
-		w.ok("reschedule", "--all-topics", "--id-prefix", "due", "--by", "-200h", "--yes")
-		for id, due := range dues("a:due") {
-			require.Equal(w, was[id].Add(-200*time.Hour).Before(time.Now()), !due.After(time.Now()), id)
-		}
-
 		// Many jobs, whose new due times are among the old ones.
 		jobs := make([]delayq.NewJob, 2500)
 		for i := range jobs {
@@ -274,7 +267,7 @@ func TestGoldenRescheduleBy(t *testing.T) {
 		}
 		_, err := w.Client.EnqueueBatch(w.Context(), jobs)
 		require.NoError(w, err)
-		clear(was)
+		was := map[string]time.Time{}
 		for _, r := range allDue(w, "many") {
 			was[r.ID] = r.Due
 		}

@@ -3,6 +3,7 @@ package main
 import (
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -40,6 +41,13 @@ func TestGoldenFailures(t *testing.T) {
 		w.every("failures", "mail:welcome")
 		w.show("failures", "mail:welcome", "--state", "scheduled")
 		w.show("failures", "order:cancel")
+		w.Enqueue("order:cancel", "gone", delayq.ProcessIn(time.Hour))
+		require.NoError(w, w.Client.Bury(w.Context(), "order:cancel", "gone", "the shop has closed"))
+		w.every("failures")
+		w.every("failures", "--since", "3s")
+		w.show("failures", "--since", "64s", "-o", "wide")
+		w.show("failures", "order:cancel", "mail:welcome", "--since", "+1h")
+		w.show("failures", "--since", "whenever")
 		w.golden("failures")
 	})
 }

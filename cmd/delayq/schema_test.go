@@ -35,6 +35,7 @@ var listSchemas = []struct {
 	}{}},
 	{schemaActs, schemaActed, "jobs", actedRecord{}, nil},
 	{schemaBulks, schemaBulk, "parts", bulkRecord{}, nil},
+	{schemaMemories, schemaMemory, "topics", memoryRecord{}, nil},
 	{schemaRemovals, schemaRemoved, "topics", removedRecord{}, nil},
 	{schemaMoves, schemaMove, "jobs", moveRecord{}, nil},
 	{schemaServers, schemaServer, "servers", serverRecord{}, nil},
