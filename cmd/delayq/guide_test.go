@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -125,4 +126,100 @@ func shellWords(line string) (list []string) {
 		}
 	}
 	return list
+}
+
+// answers are what the commands of the catalogue in docs/operating.md say, in its order: a part of
+// their output.
+var answers = []string{
+	"refund:poll", "CRITICAL", "no live server handles the topic", "refund:poll", "u-40010", `{"invoice":1}`, "inv-0", "order-0000000", "scheduled jobs that fall due:", "FAILED/S",
+	"inv-1", "connection refused", "provider says 429", "550 mailbox", "RUNNING", "invoice:send", "order:cancel", "pool", "tenant-7", "tenant-7",
+	"running 1", "report:weekly", "bob", "invoices are out", "edit schedule", "0 findings", "invoice:send", "3 jobs cancelled", "cancelled", "made due",
+	"rescheduled", "jobs rescheduled", "revived", "jobs revived", "inv-9", "paused by alice", "10/1m", "0 7 * * 1", "0 jobs purged", "delayq.export/1",
+}
+
+// Each of the forty questions of docs/operating.md is answered by its one command.
+func TestFortyQuestions(t *testing.T) {
+	text, err := os.ReadFile("../../docs/operating.md")
+	require.NoError(t, err)
+	_, section, found := strings.Cut(string(text), "\n## Forty questions\n")
+	require.True(t, found)
+	rows := regexp.MustCompile("(?m)^\\| ([^|]+) \\| `delayq ([^|]*)` \\|$").FindAllStringSubmatch(section, -1)
+	require.Len(t, rows, 40)
+	require.Len(t, answers, 40)
+	t.Run("memory", func(t *testing.T) { // which only a real Redis knows
+		cli, client := onRealRedis(t)
+		fill(t, client, "mail:welcome", 100)
+		fill(t, client, "order:cancel", 1000)
+		for i, row := range rows {
+			if args := shellWords(row[2]); args[0] == "memory" {
+				require.Contains(t, cli.ok(args...), answers[i], row[1])
+			}
+		}
+	})
+	queuetest.InBubble(t, func(b *queuetest.Bubble) {
+		w := &world{Bubble: b, env: map[string]string{"DELAYQ_PREFIX": queuetest.Prefix, "DELAYQ_TIME": "utc", "DELAYQ_ACTOR": "alice"}, ctx: b.Context()}
+		w.incident()
+		server := w.catalogue()
+		used := map[string]bool{}
+		for i, row := range rows {
+			question, line := row[1], strings.ReplaceAll(row[2], "SERVER", server)
+			require.NotContains(w, line, "|", "one command, and no pipe")
+			args := shellWords(line)
+			require.False(w, used[line], "a question of its own")
+			used[line] = true
+			if args[0] == "memory" {
+				continue // see below
+			}
+			w.terminal, w.width, w.stdin, w.env["NO_COLOR"] = args[0] != "export", 300, "y\n", "1"
+			r := w.do(args...)
+			code := 0
+			if args[0] == checkName {
+				code = 2 // something is wrong
+			}
+			require.Equal(w, code, r.code, "%s: %s\n%s%s", question, line, r.out, r.err)
+			require.Contains(w, r.out+r.err, answers[i], "%s: %s", question, line)
+		}
+		// They have done what they said.
+		_, err := w.Client.Get(w.Context(), "order:cancel", "order-0000000")
+		require.ErrorIs(w, err, delayq.ErrNotFound)
+		info, err := w.Client.Get(w.Context(), "order:cancel", "order-0002000")
+		require.NoError(w, err)
+		require.Equal(w, "09:00:00", info.Due.UTC().Format(time.TimeOnly))
+		info, err = w.Client.Get(w.Context(), "invoice:send", "inv-9")
+		require.NoError(w, err)
+		require.Equal(w, "tenant-7", info.Key)
+	})
+}
+
+// catalogue adds what the questions are about, and returns the ID of a server.
+func (w *world) catalogue() string {
+	client, stop := w.Client, make(chan struct{})
+	w.Cleanup(func() { close(stop) })
+	for i := range 4 {
+		_, err := client.Enqueue(w.Context(), "invoice:send", fmt.Sprint("inv-", i), fmt.Appendf(nil, `{"invoice":%d}`, i), delayq.Key("tenant-7"), delayq.Header("customer", fmt.Sprint(7-i/3)))
+		require.NoError(w, err)
+	}
+	require.NoError(w, client.SetLimits(w.Context(), "invoice:send", delayq.Limits{Running: 1}))
+	require.NoError(w, client.Schedule(w.Context(), "report:weekly", "tenant-7", delayq.Cron("0 9 * * 1", "Europe/Berlin"), nil))
+	require.NoError(w, client.EditSchedule(delayq.WithActor(w.Context(), "bob"), "report:weekly", "tenant-7", func(d *delayq.ScheduleDefinition) error {
+		d.EditedBy, d.Spec = "bob", delayq.Cron("0 8 * * 1", "Europe/Berlin")
+		return nil
+	}))
+	require.NoError(w, client.Schedule(w.Context(), "invoice:remind", "daily", delayq.Every(20*time.Second), nil))
+	w.Enqueue("sms:send", "sms-1", delayq.Retry(3), delayq.Backoff(time.Hour, time.Hour))
+	server := queuetest.ServeMany(w.T, w.RDB, queuetest.Prefix, func(s *delayq.Server) {
+		require.NoError(w, s.HandlerFunc("invoice:send", func(ctx context.Context, _ *delayq.Job) error {
+			select {
+			case <-stop:
+			case <-ctx.Done():
+			}
+			return ctx.Err()
+		}, delayq.Concurrency(1)))
+		require.NoError(w, s.HandlerFunc("invoice:remind", func(_ context.Context, job *delayq.Job) error {
+			return job.SetOutput([]byte("invoices are out"))
+		}))
+		require.NoError(w, s.HandlerFunc("sms:send", func(context.Context, *delayq.Job) error { return errors.New("provider says 429") }))
+	})
+	w.Pass(time.Minute)
+	return server.ID()
 }
