@@ -61,6 +61,10 @@ func dial(c *connection) (redis.UniversalClient, error) {
 	if err != nil {
 		return nil, c.malformed(err)
 	}
+	if _, own := address.User.Password(); address.User.Username() != "" && !own && password == "" {
+		// go-redis would log in as the user default, who may do more.
+		return nil, usage("--redis: the URL names the user %q, and there is no password: use --password-file or DELAYQ_PASSWORD", address.User.Username())
+	}
 	quiet := &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
 	query := address.Query()
 	switch {
