@@ -2,11 +2,13 @@ package web
 
 import (
 	"bytes"
+	"encoding/base64"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
 	"path"
 	"strconv"
 	"strings"
@@ -398,4 +400,87 @@ func (p *printer) msgpackExt(d *msgpack.Decoder) error {
 	}
 	p.text("<extension 0x" + hex.EncodeToString(raw[:min(len(raw), shownBytes)]) + ">")
 	return nil
+}
+
+// body reads the payload of a form in one of its formats.
+func (v *view) body() ([]byte, error) {
+	// Browsers send line ends as CR LF, whatever was typed.
+	text := strings.ReplaceAll(v.form("payload"), "\r\n", "\n")
+	refuse := func(err error) error {
+		return &refusal{http.StatusBadRequest, v.T("error.payload", v.form("format"), err)}
+	}
+	switch v.form("format") {
+	case "", "text":
+		return []byte(text), nil
+	case "json":
+		if !json.Valid([]byte(text)) {
+			return nil, refuse(errors.New("invalid"))
+		}
+		return []byte(text), nil
+	case "msgpack":
+		return packJSON(text, refuse)
+	case "base64":
+		b, err := base64.StdEncoding.DecodeString(strings.Join(strings.Fields(text), ""))
+		if err != nil {
+			return nil, refuse(err)
+		}
+		return b, nil
+	}
+	return nil, refuse(errors.New("unknown"))
+}
+
+// packJSON turns JSON into msgpack. Whole numbers stay whole.
+func packJSON(text string, refuse func(error) error) ([]byte, error) {
+	d := json.NewDecoder(strings.NewReader(text))
+	d.UseNumber()
+	var tree any
+	if err := d.Decode(&tree); err != nil {
+		return nil, refuse(err)
+	}
+	if d.More() {
+		return nil, refuse(errors.New("more than one value"))
+	}
+	tree, err := plainNumbers(tree)
+	if err != nil {
+		return nil, refuse(err)
+	}
+	var b strings.Builder
+	e := msgpack.NewEncoder(&b)
+	e.SetSortMapKeys(true)
+	e.UseCompactInts(true)
+	if err := e.Encode(tree); err != nil {
+		return nil, refuse(err)
+	}
+	return []byte(b.String()), nil
+}
+
+// plainNumbers replaces the numbers of a JSON tree by those of Go.
+func plainNumbers(tree any) (any, error) {
+	var err error
+	switch t := tree.(type) {
+	case json.Number:
+		if n, bad := strconv.ParseInt(t.String(), 10, 64); bad == nil {
+			return n, nil
+		}
+		if n, bad := strconv.ParseUint(t.String(), 10, 64); bad == nil {
+			return n, nil
+		}
+		if !strings.ContainsAny(t.String(), ".eE") {
+			return nil, fmt.Errorf("the number %s is too large", t)
+		}
+		return t.Float64()
+	case []any:
+		for i := range t {
+			if t[i], err = plainNumbers(t[i]); err != nil {
+				return nil, err
+			}
+		}
+	case map[string]any:
+		for k := range t {
+			if t[k], err = plainNumbers(t[k]); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return tree, nil
 }
