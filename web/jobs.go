@@ -1,9 +1,10 @@
 package web
 
 import (
-	"cmp"
 	"context"
+	"encoding/hex"
 	"errors"
+	"fmt"
 	"net/http"
 	"slices"
 	"strings"
@@ -103,26 +104,82 @@ type jobPage struct {
 // A look is what is read about a job.
 type look struct {
 	explained *delayq.Explanation
-	info      *delayq.JobInfo // with its payload; nil if there is none
+	detail    *detail // nil if there is no such job
 }
 
-func (h *Handler) look(ctx context.Context, topic, id string) (*look, error) {
-	return read(h, ctx, "job\x00"+topic+"\x00"+id, func(ctx context.Context) (*look, error) {
-		e, err := h.insp.Explain(ctx, topic, id)
-		if err != nil || e.Job == nil {
-			return &look{explained: e}, err
-		}
-		info, err := h.insp.Job(ctx, topic, id)
-		if errors.Is(err, delayq.ErrNotFound) { // it has gone since
-			info, err = nil, nil
-		}
-		return &look{e, info}, err
+// A detail is what changes only with the state of a job, and is large to read.
+type detail struct {
+	payload *shownPayload // nil if it cannot be decoded
+	output  *shownOutput
+	links   []Link
+}
+
+// detailEvery is the age at which the details of a job that has not moved on are read again.
+const detailEvery = time.Minute
+
+// errGone is the outcome of a look at a job that has gone since.
+var errGone = errors.New("gone")
+
+// look reads a job, and if it is opened, its payload and output.
+func (h *Handler) look(ctx context.Context, topic, id string, opened bool) (*look, error) {
+	e, err := read(h, ctx, "job\x00"+topic+"\x00"+id, func(ctx context.Context) (*delayq.Explanation, error) {
+		return h.insp.Explain(ctx, topic, id)
 	})
+	if err != nil || e.Job == nil {
+		return &look{explained: e}, err
+	}
+	j := e.Job
+	if !opened {
+		outside := *j // that of an explanation has neither payload nor output
+		outside.Headers, outside.Raw = nil, nil
+		return &look{e, &detail{links: h.links(&outside)}}, nil
+	}
+	key := fmt.Sprint("detail\x00", topic, "\x00", id, "\x00", j.Nonce(), "\x00", j.State, j.Attempt, j.Snoozes, j.Due.UnixMilli(), len(j.Errors))
+	d, err := readFor(h, ctx, detailEvery, key, func(ctx context.Context) (*detail, error) {
+		info, err := h.insp.Job(ctx, topic, id)
+		if errors.Is(err, delayq.ErrNotFound) {
+			return nil, errGone
+		}
+		if err != nil {
+			return nil, err
+		}
+		return h.detail(info, *j), nil
+	})
+	if errors.Is(err, errGone) {
+		d, err = nil, nil
+	}
+	return &look{e, d}, err
+}
+
+// detail returns what is kept of a job. explained is the job as an explanation has it.
+func (h *Handler) detail(info *delayq.JobInfo, explained delayq.JobInfo) *detail {
+	rule, d := h.o.rule(info.Topic), &detail{}
+	if info.Undecodable == nil {
+		shown := rule.show(info.Topic, info.Payload)
+		d.payload = &shown
+	}
+	if rule.redacted {
+		explained.Headers, explained.Raw = nil, nil
+		d.links = h.links(&explained)
+		return d
+	}
+	d.output, d.links = showOutput(info.Output(), len(info.Output())), h.links(info)
+	return d
+}
+
+// links returns the links of a job.
+func (h *Handler) links(info *delayq.JobInfo) []Link {
+	if h.o.links == nil {
+		return nil
+	}
+	list := h.o.links(info)
+	return list[:min(len(list), 10)]
 }
 
 func (h *Handler) job(v *view) (any, error) {
 	id := v.query.Get("id")
-	l, err := h.look(v.Request.Context(), v.Topic, id)
+	opened := h.may(v, RightPayload, v.Topic) == nil
+	l, err := h.look(v.Request.Context(), v.Topic, id, opened)
 	if err != nil {
 		return nil, err
 	}
@@ -131,37 +188,23 @@ func (h *Handler) job(v *view) (any, error) {
 	for _, r := range l.explained.Reasons {
 		p.Reasons = append(p.Reasons, reasonRow{r.Code, r.Text})
 	}
-	info := cmp.Or(l.info, l.explained.Job)
+	info := l.explained.Job
 	if info == nil {
 		v.Status = http.StatusNotFound
 		return p, nil
 	}
 	rule := h.o.rule(v.Topic)
-	opened := h.may(v, RightPayload, v.Topic) == nil
 	job := record(info, opened && !rule.redacted)
 	p.Job = &job
 	for name := range job.Headers {
 		p.Headers = append(p.Headers, name)
 	}
 	slices.Sort(p.Headers)
-	if opened && l.info != nil && info.Undecodable == nil {
-		shown := rule.show(v.Topic, info.Payload)
-		p.Payload = &shown
-	}
-	if opened && !rule.redacted {
-		p.Output = showOutput(info.Output(), len(info.Output()))
+	if d := l.detail; d != nil {
+		p.Payload, p.Output, p.Links = d.payload, d.output, d.links
 	}
 	if show := v.query.Get("show"); show == "raw" || show == "hex" {
 		p.Show = show
-	}
-	if h.o.links != nil {
-		about := *info
-		if !opened || rule.redacted {
-			about = *cmp.Or(l.explained.Job, info) // that of an explanation has no output
-			about.Payload, about.Headers, about.Raw = nil, nil, nil
-		}
-		p.Links = h.o.links(&about)
-		p.Links = p.Links[:min(len(p.Links), 10)]
 	}
 	for _, act := range actNames {
 		if slices.Contains(acts[act].states, info.State) && v.Can(string(acts[act].right)) {
@@ -170,6 +213,9 @@ func (h *Handler) job(v *view) (any, error) {
 	}
 	return p, nil
 }
+
+// Hex returns the stored bytes in hexadecimal.
+func (p *shownPayload) Hex() string { return hex.Dump(p.Raw) }
 
 // RawText returns the stored bytes as text.
 func (p *shownPayload) RawText() string { return strings.ToValidUTF8(string(p.Raw), "\uFFFD") }
