@@ -35,11 +35,12 @@ func TestActsOnOneJob(t *testing.T) {
 	}
 	do := func(act, topic, id string, form url.Values) {
 		t.Helper()
-		target := link("confirm", "do", act, "topic", topic, "id", id, "state", "scheduled")
+		now := string(state(topic, id))
+		target := link("confirm", "do", act, "topic", topic, "id", id, "state", now)
 		asked := get(t, h, target)
 		require.Equal(t, http.StatusOK, asked.Code)
 		require.Contains(t, asked.Body.String(), "1 job of "+topic)
-		w := post(t, h, link("act", "do", act, "topic", topic, "state", "scheduled", "id", id), form)
+		w := post(t, h, link("act", "do", act, "topic", topic, "state", now, "id", id), form)
 		require.Equal(t, http.StatusSeeOther, w.Code, w.Body.String())
 		require.False(t, strings.HasPrefix(w.Header().Get("Location"), "/"), "relative: it works under every mount")
 		require.Contains(t, get(t, h, "/"+w.Header().Get("Location")).Body.String(), `role="status"`)

@@ -23,7 +23,7 @@ type act struct {
 	when        bool // it needs a time
 	why         bool // it takes a reason
 	action      func(p *actInput) delayq.Action
-	one         func(ctx context.Context, c *delayq.Client, topic, id string, p *actInput) error
+	one         func(ctx context.Context, h *Handler, topic, id string, p *actInput) error
 }
 
 // actNames lists the acts in the order in which pages show them.
@@ -33,37 +33,37 @@ var acts = map[string]*act{
 	"run": {
 		right: RightReschedule, states: []delayq.State{delayq.StateScheduled}, spreads: true,
 		action: func(*actInput) delayq.Action { return delayq.RunNow() },
-		one: func(ctx context.Context, c *delayq.Client, topic, id string, _ *actInput) error {
-			return c.Reschedule(ctx, topic, id, delayq.ProcessIn(0))
+		one: func(ctx context.Context, h *Handler, topic, id string, _ *actInput) error {
+			return h.o.client.Reschedule(ctx, topic, id, delayq.ProcessIn(0))
 		},
 	},
 	"reschedule": {
 		right: RightReschedule, states: []delayq.State{delayq.StateScheduled, delayq.StateReady}, spreads: true, when: true,
 		action: func(p *actInput) delayq.Action { return delayq.RescheduleTo(p.due) },
-		one: func(ctx context.Context, c *delayq.Client, topic, id string, p *actInput) error {
-			return c.Reschedule(ctx, topic, id, p.due)
+		one: func(ctx context.Context, h *Handler, topic, id string, p *actInput) error {
+			return h.o.client.Reschedule(ctx, topic, id, p.due)
 		},
 	},
 	"revive": {
 		right: RightRevive, states: []delayq.State{delayq.StateDead}, spreads: true,
 		action: func(*actInput) delayq.Action { return delayq.ReviveDead() },
-		one: func(ctx context.Context, c *delayq.Client, topic, id string, _ *actInput) error {
-			return c.Revive(ctx, topic, id)
+		one: func(ctx context.Context, h *Handler, topic, id string, _ *actInput) error {
+			return h.o.client.Revive(ctx, topic, id)
 		},
 	},
 	"bury": {
 		right: RightBury, states: []delayq.State{delayq.StateScheduled, delayq.StateReady}, why: true,
 		action: func(p *actInput) delayq.Action { return delayq.BuryBecause(p.because) },
-		one: func(ctx context.Context, c *delayq.Client, topic, id string, p *actInput) error {
-			return c.Bury(ctx, topic, id, p.because)
+		one: func(ctx context.Context, h *Handler, topic, id string, p *actInput) error {
+			return h.o.client.Bury(ctx, topic, id, p.because)
 		},
 	},
 	"cancel": {
 		right: RightCancel, destructive: true,
 		states: []delayq.State{delayq.StateScheduled, delayq.StateReady, delayq.StateRunning},
 		action: func(*actInput) delayq.Action { return delayq.Cancel() },
-		one: func(ctx context.Context, c *delayq.Client, topic, id string, _ *actInput) error {
-			_, err := c.Dequeue(ctx, topic, id)
+		one: func(ctx context.Context, h *Handler, topic, id string, _ *actInput) error {
+			_, err := h.o.client.Dequeue(ctx, topic, id)
 			return err
 		},
 	},
@@ -74,8 +74,10 @@ var acts = map[string]*act{
 	},
 }
 
-// purge deletes one job that is dead or done.
-func purge(ctx context.Context, c *delayq.Client, topic, id string, _ *actInput) error {
+// purge deletes one job that is dead or done. It leaves a job alone that was revived meanwhile:
+// the right to purge is none to cancel.
+func purge(ctx context.Context, h *Handler, topic, id string, _ *actInput) error {
+	c := h.o.client
 	err := c.Delete(ctx, topic, id)
 	if !errors.Is(err, delayq.ErrNotFound) {
 		return err
@@ -87,8 +89,72 @@ func purge(ctx context.Context, c *delayq.Client, topic, id string, _ *actInput)
 	if info.State != delayq.StateDead {
 		return delayq.ErrNotFound // it has moved on
 	}
-	_, err = c.Dequeue(ctx, topic, id)
+	// Apply deletes a job only as it was when it was listed. The moment of burial is past, so no
+	// other job can join the selection.
+	q := exactly(topic, id, info)
+	page, err := h.insp.Jobs(ctx, q)
+	if err != nil {
+		return err
+	}
+	switch at := slices.IndexFunc(page.Jobs, func(j *delayq.JobInfo) bool { return j.ID == id }); {
+	case at < 0 && page.Next == "":
+		return delayq.ErrNotFound // it has moved on
+	case len(page.Jobs) == 1 && page.Next == "":
+		sum, err := c.Apply(ctx, q, delayq.Purge())
+		if err == nil && sum.Done == 0 {
+			err = delayq.ErrNotFound
+		}
+		return err
+	}
+	// Others were buried in the same millisecond, and their IDs begin with this one. No call of a
+	// client tells them apart and holds for a dead job alone, so a moment is left.
+	if info, err = c.Get(ctx, topic, id); err == nil && info.State != delayq.StateDead {
+		err = delayq.ErrNotFound
+	}
+	if err == nil {
+		_, err = c.Dequeue(ctx, topic, id)
+	}
 	return err
+}
+
+// exactly selects a scheduled, dead or done job, and those of the same millisecond whose IDs begin
+// with its ID.
+func exactly(topic, id string, info *delayq.JobInfo) delayq.Query {
+	at := record(info, false).index()
+	return delayq.Query{Topic: topic, State: info.State, From: at, To: at.Add(time.Millisecond), IDPrefix: id}
+}
+
+// admits returns an error unless a job that was chosen is still what the page said about it: in the
+// state and in the selection of the page.
+func (h *Handler) admits(ctx context.Context, p *actInput, id string) error {
+	f, topic := p.filter, p.filter.query.Topic
+	if !f.named && !f.set {
+		return nil
+	}
+	info, err := h.insp.Job(ctx, topic, id)
+	if err != nil {
+		return err
+	}
+	if !f.admits(info) {
+		return delayq.ErrNotFound // it has moved on
+	}
+	if f.query.Failure == "" {
+		return nil
+	}
+	q := delayq.Query{Topic: topic, State: info.State, IDPrefix: id} // only a list knows the groups of errors
+	if info.State == delayq.StateScheduled || info.State == delayq.StateDead {
+		q = exactly(topic, id, info)
+	}
+	q.Failure = f.query.Failure
+	for one, err := range h.insp.All(ctx, q) {
+		if err != nil {
+			return err
+		}
+		if one.ID == id {
+			return nil
+		}
+	}
+	return delayq.ErrNotFound
 }
 
 const (
@@ -238,7 +304,7 @@ func (h *Handler) perform(v *view) (any, error) {
 		c.Dry = true
 		return c, nil
 	}
-	if c.Type && v.form("typed") != v.Topic {
+	if c.Type && !v.typed() {
 		return nil, &refusal{http.StatusBadRequest, v.T("error.typed", visible(v.Topic))}
 	}
 	if p.all {
@@ -252,7 +318,11 @@ func (h *Handler) perform(v *view) (any, error) {
 	done, failed := 0, 0
 	var last error
 	for _, id := range p.ids {
-		if err := p.act.one(v.acting(), h.o.client, v.Topic, id, p); err != nil {
+		err := h.admits(v.Request.Context(), p, id)
+		if err == nil {
+			err = p.act.one(v.acting(), h, v.Topic, id, p)
+		}
+		if err != nil {
 			failed, last = failed+1, err
 			if _, status := err.(*refusal); status || v.Request.Context().Err() != nil {
 				break

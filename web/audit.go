@@ -2,6 +2,7 @@ package web
 
 import (
 	"context"
+	"regexp"
 	"strings"
 	"time"
 
@@ -35,11 +36,28 @@ func (h *Handler) audit(v *view) (any, error) {
 	if err != nil {
 		return nil, err
 	}
+	all, err := h.viewsAll(v)
+	if err != nil {
+		return nil, err
+	}
 	p := &auditPage{Schema: "delayq.web.audit/1", Acts: []actRow{}}
 	for _, a := range list {
-		if h.o.visible == nil || a.Topic != "" && h.sees(v, a.Topic) {
-			p.Acts = append(p.Acts, actRow{utc(a.At), a.Actor, a.Action, a.Topic, a.ID, a.Filter, a.Count})
+		if a.Topic == "" && !all || a.Topic != "" && !h.views(v, a.Topic) {
+			continue
 		}
+		if !h.opens(v, a.Topic) {
+			a.Filter = hideHeaders(a.Filter)
+		}
+		p.Acts = append(p.Acts, actRow{utc(a.At), a.Actor, a.Action, a.Topic, a.ID, a.Filter, a.Count})
 	}
 	return p, nil
+}
+
+// searchedHeader matches a header in the arguments of an act, such as header "tenant": "42". An
+// entry of the audit can be cut anywhere.
+var searchedHeader = regexp.MustCompile(`header "(?:[^"\\]|\\.)*\\?"?(?:: ?(?:"(?:[^"\\]|\\.)*\\?"?)?)?`)
+
+// hideHeaders returns the arguments of an act without the headers that were searched for.
+func hideHeaders(filter string) string {
+	return searchedHeader.ReplaceAllString(filter, "header •••")
 }

@@ -43,6 +43,7 @@ type bulkState struct {
 	sum     delayq.Applied
 	ended   time.Time
 	stopped bool
+	by      string // who stopped it
 	err     error
 }
 
@@ -113,9 +114,10 @@ type bulkRow struct {
 	Skipped  int64        `json:"skipped"`
 	Failed   int64        `json:"failed"`
 	Stopped  bool         `json:"stopped,omitempty"`
+	By       string       `json:"stopped_by,omitempty"`
 	Error    string       `json:"error,omitempty"`
 	More     bool         `json:"more,omitempty"` // jobs are left
-	URL      string       `json:"-"`              // of the jobs
+	URL      string       `json:"-"`              // of the jobs; empty if it would tell what was searched for
 	Again    string       `json:"-"`              // of the confirmation to go on with them
 	now      time.Time
 }
@@ -149,30 +151,36 @@ func (r bulkRow) Left() time.Duration {
 }
 
 // rows returns the bulk runs that the request may know of, the newest first.
-func (b *bulks) rows(v *view) []bulkRow {
+func (b *bulks) rows(v *view) (rows []bulkRow) {
 	b.mu.Lock()
-	list := slices.Clone(b.list)
-	rows := make([]bulkRow, 0, len(list))
-	for _, r := range list {
+	list := make([]bulkRun, len(b.list))
+	for i, r := range b.list {
+		list[i] = *r
+	}
+	b.mu.Unlock()
+	for _, r := range slices.Backward(list) {
+		if !v.h.views(v, r.topic) {
+			continue
+		}
 		s := r.state
 		row := bulkRow{
 			Run: r.id, Do: r.do, Topic: r.topic, State: r.filter.query.State, Actor: r.actor, Began: utc(r.began), Ended: utc(s.ended),
-			Expected: r.expected, Matched: s.sum.Matched, Done: s.sum.Done, Skipped: s.sum.Skipped, Failed: s.sum.Failed, Stopped: s.stopped,
+			Expected: r.expected, Matched: s.sum.Matched, Done: s.sum.Done, Skipped: s.sum.Skipped, Failed: s.sum.Failed, Stopped: s.stopped, By: s.by,
 			More: s.sum.Next != "" && !s.ended.IsZero(), now: time.Now(),
 		}
-		values := r.filter.values()
-		row.URL = "jobs?" + values.Encode()
-		values.Set("all", "1")
-		values.Set("do", r.do)
-		row.Again = "confirm?" + values.Encode()
+		if !r.filter.secret() || v.h.opens(v, r.topic) {
+			values := r.filter.values()
+			row.URL = "jobs?" + values.Encode()
+			values.Set("all", "1")
+			values.Set("do", r.do)
+			row.Again = "confirm?" + values.Encode()
+		}
 		if s.err != nil && !s.stopped {
 			_, row.Error = v.explain(s.err)
 		}
 		rows = append(rows, row)
 	}
-	b.mu.Unlock()
-	slices.Reverse(rows)
-	return slices.DeleteFunc(rows, func(r bulkRow) bool { return v.h.may(v, RightView, r.Topic) != nil })
+	return rows
 }
 
 type bulkPage struct {
@@ -197,7 +205,7 @@ type bulksPage struct {
 }
 
 func (h *Handler) bulkRuns(v *view) (any, error) {
-	return &bulksPage{"delayq.web.bulks/1", h.runs.rows(v)}, nil
+	return &bulksPage{"delayq.web.bulks/1", append([]bulkRow{}, h.runs.rows(v)...)}, nil
 }
 
 // stopBulk ends a bulk run after the step under way. It needs the right of the act.
@@ -216,6 +224,11 @@ func (h *Handler) stopBulk(v *view) (any, error) {
 	if err := h.may(v, acts[r.do].right, r.topic); err != nil {
 		return nil, err
 	}
+	h.runs.mu.Lock()
+	if r.state.by == "" && r.state.ended.IsZero() {
+		r.state.by = v.Actor()
+	}
+	h.runs.mu.Unlock()
 	r.stop()
 	return redirect("bulk?run=" + strconv.FormatInt(id, 10)), nil
 }

@@ -1,6 +1,7 @@
 package web
 
 import (
+	"bytes"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -16,6 +17,7 @@ type filter struct {
 	query delayq.Query
 	text  map[string]string // the parameters as they were given
 	set   bool              // something narrows the state
+	named bool              // the state was given
 }
 
 // filterFields are the parameters besides topic and state.
@@ -27,7 +29,7 @@ var rowChoices = []int{25, 100, 500}
 // filter reads the selection. The topic is that of the view.
 func (v *view) filter() (*filter, error) {
 	f := &filter{query: delayq.Query{Topic: v.Topic, State: delayq.State(v.query.Get("state"))}, text: make(map[string]string)}
-	if f.query.State == "" {
+	if f.named = f.query.State != ""; !f.named {
 		f.query.State = delayq.StateScheduled
 	}
 	bad := func(name string, err error) error {
@@ -58,7 +60,7 @@ func (v *view) filter() (*filter, error) {
 	}
 	f.query.IDPrefix, f.query.Key, f.query.Error, f.query.Failure = f.text["prefix"], f.text["key"], f.text["error"], f.text["failure"]
 	f.query.Payload = []byte(f.text["payload"])
-	if f.text["payload"] != "" || f.text["header"] != "" {
+	if f.secret() {
 		// A search would tell what is hidden.
 		if err := v.h.may(v, RightPayload, v.Topic); err != nil {
 			return nil, err
@@ -75,6 +77,24 @@ func (v *view) filter() (*filter, error) {
 		}
 	}
 	return f, nil
+}
+
+// admits reports whether a job is in the selection, apart from its group of failures.
+func (f *filter) admits(info *delayq.JobInfo) bool {
+	q := &f.query
+	at := record(info, false).index()
+	message := ""
+	if n := len(info.Errors); n > 0 {
+		message = info.Errors[n-1].Message
+	}
+	for name, value := range q.Headers {
+		if has, ok := info.Headers[name]; !ok || has != value {
+			return false
+		}
+	}
+	return (!f.named || info.State == q.State) && (q.From.IsZero() || !at.Before(q.From)) && (q.To.IsZero() || at.Before(q.To)) &&
+		(q.Key == "" || info.Key == q.Key) && strings.HasPrefix(info.ID, q.IDPrefix) && info.Attempt >= q.MinAttempt &&
+		strings.Contains(message, q.Error) && bytes.Contains(info.Payload, q.Payload)
 }
 
 // values returns the selection as parameters, with absolute times and without the cursor.
@@ -110,6 +130,9 @@ func (f *filter) key() string {
 	}
 	return q.Encode()
 }
+
+// secret reports whether the selection is by something that only those who may see payloads know.
+func (f *filter) secret() bool { return f.text["payload"] != "" || f.text["header"] != "" }
 
 // Text returns a parameter as it was given.
 func (f *filter) Text(name string) string { return f.text[name] }

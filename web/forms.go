@@ -29,6 +29,12 @@ func (h *Handler) form(v *view) (any, error) {
 // scheduleActs lists what editSchedule does.
 var scheduleActs = []string{"trigger", "pause", "resume", "remove"}
 
+// typed reports whether the topic was typed: as it is, or as the page shows it.
+func (v *view) typed() bool {
+	text := v.form("typed")
+	return text == v.Topic || text == visible(v.Topic)
+}
+
 func (h *Handler) pause(v *view) (any, error) {
 	p := delayq.Pause{By: v.Actor(), Reason: v.form("because")}
 	if text := v.form("for"); text != "" {
@@ -173,7 +179,7 @@ func (h *Handler) editSchedule(v *view) (any, error) {
 	case "trigger":
 		_, err = c.Trigger(ctx, v.Topic, name)
 	case "remove":
-		if v.form("typed") != v.Topic {
+		if !v.typed() {
 			return nil, &refusal{http.StatusBadRequest, v.T("error.typed", visible(v.Topic))}
 		}
 		err = c.Unschedule(ctx, v.Topic, name)

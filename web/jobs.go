@@ -63,7 +63,7 @@ func (h *Handler) jobs(v *view) (any, error) {
 		Schema: "delayq.web.jobs/1", At: utc(page.At), Topic: v.Topic, State: f.query.State, Total: page.Total, Examined: page.Examined,
 		Jobs: []jobRecord{}, Next: page.Next, Row: row, Filter: f, Tabs: states,
 	}
-	headers := h.may(v, RightPayload, v.Topic) == nil && !h.o.rule(v.Topic).redacted
+	headers := h.opens(v, v.Topic)
 	for _, j := range page.Jobs {
 		p.Jobs = append(p.Jobs, record(j, headers))
 	}

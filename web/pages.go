@@ -153,7 +153,7 @@ func (h *Handler) topicList(ctx context.Context) (*topicList, error) {
 	})
 }
 
-// visibleTopics returns the topics that the request may know of.
+// visibleTopics returns the topics that the request may see.
 func (h *Handler) visibleTopics(v *view) (*topicList, error) {
 	all, err := h.topicList(v.Request.Context())
 	if err != nil {
@@ -161,7 +161,7 @@ func (h *Handler) visibleTopics(v *view) (*topicList, error) {
 	}
 	list := &topicList{At: all.At}
 	for _, t := range all.rows {
-		if h.sees(v, t.Topic) {
+		if h.views(v, t.Topic) {
 			list.rows = append(list.rows, t)
 		}
 	}

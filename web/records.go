@@ -102,6 +102,14 @@ func (r jobRecord) When() time.Time {
 	return r.Due
 }
 
+// index returns the time that From and To of a [delayq.Query] are about.
+func (r jobRecord) index() time.Time {
+	if r.State == delayq.StateDone {
+		return r.KeptUntil
+	}
+	return r.When()
+}
+
 // utc returns a time in UTC, and the zero time as it is.
 func utc(t time.Time) time.Time {
 	if t.IsZero() {

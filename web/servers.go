@@ -68,7 +68,7 @@ func (h *Handler) servers(v *view) (any, error) {
 		}
 		versions[s.Version] = true
 		for topic, status := range s.Topics {
-			if !h.sees(v, topic) {
+			if !h.views(v, topic) {
 				continue
 			}
 			t := serverTopic{Topic: topic, Workers: status.Workers, Running: status.Running}

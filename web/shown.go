@@ -125,7 +125,7 @@ func (v *view) ConfirmTitle() string {
 	if !c.Exact {
 		n = v.T("atleast", n)
 	}
-	return v.T("confirm.title", v.T("act."+c.Do), n, c.Topic)
+	return v.T("confirm.title", v.T("act."+c.Do), n, visible(c.Topic))
 }
 
 // A keyRow is a shortcut and what it does.

@@ -25,6 +25,7 @@ type view struct {
 	route   *route
 	json    bool
 	query   url.Values
+	views   map[string]bool // the topics about which Authorize was asked: see Handler.views
 
 	Page   string
 	Topic  string

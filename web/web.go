@@ -87,6 +87,10 @@ func Actions(c *delayq.Client) Option {
 // that it needs and a topic, or "" if it is about none. It is also called to decide which buttons a
 // page has and whether it shows payloads. If f returns an error, the right is refused; a request
 // that needs it is answered with 403 and the text of the error.
+//
+// A page about several topics calls f for each of them, and leaves those whose RightView is refused
+// out of lists and sums, so f should be fast. An entry of the audit without a topic can be about
+// jobs of any topic. It is shown to those to whom no topic is refused.
 func Authorize(f func(r *http.Request, right Right, topic string) error) Option {
 	return func(o *options) {
 		if o.authorize = f; f == nil {
@@ -336,4 +340,37 @@ func (h *Handler) may(v *view, right Right, topic string) error {
 // sees reports whether the request may know of a topic.
 func (h *Handler) sees(v *view, topic string) bool {
 	return h.o.visible == nil || h.o.visible(v.Request, topic)
+}
+
+// views reports whether the request may see a topic on a page about several. It asks once for each.
+func (h *Handler) views(v *view, topic string) bool {
+	known, asked := v.views[topic]
+	if !asked {
+		if v.views == nil {
+			v.views = make(map[string]bool)
+		}
+		known = h.may(v, RightView, topic) == nil
+		v.views[topic] = known
+	}
+	return known
+}
+
+// viewsAll reports whether the request may see all topics.
+func (h *Handler) viewsAll(v *view) (bool, error) {
+	if h.o.visible != nil {
+		return false, nil // it can hide topics that do not exist any more
+	}
+	if h.o.authorize == nil {
+		return true, nil
+	}
+	list, err := h.topicList(v.Request.Context())
+	if err != nil {
+		return false, err
+	}
+	return !slices.ContainsFunc(list.rows, func(t topicRow) bool { return !h.views(v, t.Topic) }), nil
+}
+
+// opens reports whether the request may see payloads and headers of a topic, and search in them.
+func (h *Handler) opens(v *view, topic string) bool {
+	return h.may(v, RightPayload, topic) == nil && !h.o.rule(topic).redacted
 }

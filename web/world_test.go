@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
 	"github.com/delayq/delayq"
@@ -109,4 +110,40 @@ func body(t testing.TB, r *http.Response) string {
 	require.NoError(t, err)
 	require.NoError(t, r.Body.Close())
 	return string(b)
+}
+
+// A between calls a function before the nth command of a name.
+type between struct {
+	name string
+	n    int
+	call func()
+	done bool
+}
+
+func (b *between) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (b *between) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		b.before(cmd)
+		return next(ctx, cmd)
+	}
+}
+
+func (b *between) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		b.before(cmds...)
+		return next(ctx, cmds)
+	}
+}
+
+func (b *between) before(cmds ...redis.Cmder) {
+	for _, cmd := range cmds {
+		if b.done || !strings.HasPrefix(cmd.Name(), b.name) {
+			continue
+		}
+		if b.n--; b.n < 0 {
+			b.done = true // what it calls has commands too
+			b.call()
+		}
+	}
 }
