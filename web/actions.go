@@ -3,7 +3,6 @@ package web
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net/http"
 	"net/url"
 	"slices"
@@ -193,7 +192,7 @@ func (h *Handler) input(v *view) (*actInput, error) {
 	for _, escaped := range v.Request.PostForm["ids"] {
 		id, err := url.QueryUnescape(escaped)
 		if err != nil {
-			return nil, &refusal{http.StatusBadRequest, v.T("error.query")}
+			return nil, &refusal{status: http.StatusBadRequest, text: v.T("error.query")}
 		}
 		p.ids = append(p.ids, id)
 	}
@@ -205,9 +204,9 @@ func (h *Handler) input(v *view) (*actInput, error) {
 	}
 	switch {
 	case len(p.ids) > maxChosen:
-		return nil, &refusal{http.StatusBadRequest, v.T("error.many", maxChosen)}
+		return nil, &refusal{status: http.StatusBadRequest, text: v.T("error.many", maxChosen)}
 	case !p.all && len(p.ids) == 0:
-		return nil, &refusal{http.StatusBadRequest, v.T("error.none")}
+		return nil, &refusal{status: http.StatusBadRequest, text: v.T("error.none")}
 	}
 	var err error
 	if p.filter, err = v.filter(); err != nil {
@@ -215,7 +214,7 @@ func (h *Handler) input(v *view) (*actInput, error) {
 	}
 	p.filter.query.Cursor, p.filter.query.Limit = "", 0
 	if p.all && !slices.Contains(p.act.states, p.filter.query.State) {
-		return nil, &refusal{http.StatusBadRequest, v.T("error.state", v.T("act."+p.name), v.T("state."+string(p.filter.query.State)))}
+		return nil, &refusal{status: http.StatusBadRequest, text: v.T("error.state", v.T("act."+p.name), v.T("state."+string(p.filter.query.State)))}
 	}
 	return p, nil
 }
@@ -234,6 +233,8 @@ type confirmPage struct {
 	Back   string   `json:"-"`
 	Act    *actShow `json:"-"`
 	Dry    bool     `json:"-"` // this is the answer of a dry run
+
+	Sample []jobRecord `json:"sample,omitempty"` // the first of all that match
 }
 
 // actShow is what the form of an act asks for.
@@ -261,6 +262,15 @@ func (h *Handler) ask(v *view, p *actInput) (*confirmPage, error) {
 		var err error
 		if c.Count, c.Exact, err = h.insp.Count(v.Request.Context(), q); err != nil {
 			return nil, err
+		}
+		q.Limit, q.Budget = fewIDs, 0
+		page, err := h.insp.Jobs(v.Request.Context(), q)
+		if err != nil {
+			return nil, err
+		}
+		v.Now = page.At
+		for _, j := range page.Jobs {
+			c.Sample = append(c.Sample, record(j, false))
 		}
 		values.Set("all", "1")
 	} else if len(p.ids) == 1 {
@@ -301,11 +311,11 @@ func (h *Handler) perform(v *view) (any, error) {
 		return nil, err
 	}
 	if p.dry {
-		c.Dry = true
+		c.Dry, v.Page = true, "confirm"
 		return c, nil
 	}
 	if c.Type && !v.typed() {
-		return nil, &refusal{http.StatusBadRequest, v.T("error.typed", visible(v.Topic))}
+		return nil, mistake("typed", "%s", v.T("error.typed", visible(v.Topic)))
 	}
 	if p.all {
 		run, err := h.runs.start(h, v, p, c.Count)
@@ -344,16 +354,13 @@ func (h *Handler) perform(v *view) (any, error) {
 // moved says that a job has moved on, if that is what an error means.
 func (v *view) moved(err error) error {
 	if errors.Is(err, delayq.ErrNotFound) {
-		return &refusal{http.StatusConflict, v.T("error.moved")}
+		return &refusal{status: http.StatusConflict, text: v.T("error.moved")}
 	}
 	return err
 }
 
 // details reads the fields of the form of an act.
 func (v *view) details(p *actInput) error {
-	bad := func(name string, err error) error {
-		return &refusal{http.StatusBadRequest, fmt.Sprintf("%s: %v", name, err)}
-	}
 	p.dry = v.form("dry") == "1"
 	p.because = v.form("because")
 	if p.act.when {
@@ -362,7 +369,7 @@ func (v *view) details(p *actInput) error {
 			return err
 		}
 		if due == nil && !p.dry {
-			return &refusal{http.StatusBadRequest, v.T("error.when")}
+			return mistake("in", "%s", v.T("error.when"))
 		}
 		p.due = delayq.ProcessIn(0)
 		if due != nil {
@@ -372,7 +379,7 @@ func (v *view) details(p *actInput) error {
 	if text := v.form("spread"); text != "" && p.act.spreads {
 		d, err := span(text)
 		if err != nil {
-			return bad("spread", err)
+			return mistake("spread", "%v", err)
 		}
 		p.options = append(p.options, delayq.Spread(d))
 	}
@@ -389,7 +396,7 @@ func (v *view) details(p *actInput) error {
 		}
 		n, err := strconv.Atoi(text)
 		if err != nil || n < 1 {
-			return bad(one.name, fmt.Errorf("%q must be a number of at least 1", text))
+			return mistake(one.name, "%q must be a number of at least 1", text)
 		}
 		p.options = append(p.options, one.option(n))
 	}
@@ -402,17 +409,17 @@ func (v *view) due() (*delayq.DueOption, error) {
 	var due delayq.DueOption
 	switch {
 	case in != "" && at != "":
-		return nil, &refusal{http.StatusBadRequest, v.T("error.both")}
+		return nil, mistake("at", "%s", v.T("error.both"))
 	case in != "":
 		d, err := span(in)
 		if err != nil {
-			return nil, &refusal{http.StatusBadRequest, "in: " + err.Error()}
+			return nil, mistake("in", "%v", err)
 		}
 		due = delayq.ProcessIn(d)
 	case at != "":
 		t, err := moment(at, time.Now())
 		if err != nil {
-			return nil, &refusal{http.StatusBadRequest, "at: " + err.Error()}
+			return nil, mistake("at", "%v", err)
 		}
 		due = delayq.ProcessAt(t)
 	default:
@@ -428,14 +435,17 @@ func (v *view) acting() context.Context {
 
 func addActRoutes(all map[string]*route) {
 	all["confirm"] = &route{right: RightView, show: (*Handler).confirm, post: (*Handler).confirm, acts: true, plain: true, topic: true}
-	all["act"] = &route{right: RightView, post: (*Handler).perform, acts: true, plain: true, topic: true}
+	all["act"] = &route{right: RightView, post: (*Handler).perform, form: (*Handler).confirm, page: "confirm", acts: true, plain: true, topic: true}
 	all["bulk"] = &route{right: RightView, show: (*Handler).bulk, acts: true}
 	all["bulks"] = &route{right: RightView, show: (*Handler).bulkRuns, acts: true}
 	all["stop"] = &route{right: RightView, post: (*Handler).stopBulk, acts: true, plain: true}
-	all["pause"] = &route{right: RightPause, show: (*Handler).form, post: (*Handler).pause, acts: true, plain: true, topic: true}
+	all["pause"] = &route{right: RightPause, show: (*Handler).form, post: (*Handler).pause, form: (*Handler).form, page: "pause", acts: true, plain: true, topic: true}
 	all["resume"] = &route{right: RightPause, post: (*Handler).resume, acts: true, plain: true, topic: true}
-	all["enqueue"] = &route{right: RightEnqueue, show: (*Handler).form, post: (*Handler).enqueue, acts: true, plain: true}
-	all["new-schedule"] = &route{right: RightSchedule, show: (*Handler).form, post: (*Handler).newSchedule, acts: true, plain: true}
-	all["edit-key"] = &route{right: RightView, show: (*Handler).keyForm, post: (*Handler).editKey, acts: true, plain: true, topic: true}
-	all["edit-schedule"] = &route{right: RightSchedule, show: (*Handler).form, post: (*Handler).editSchedule, acts: true, plain: true, topic: true}
+	all["enqueue"] = &route{right: RightEnqueue, show: (*Handler).enqueueForm, post: (*Handler).enqueue, form: (*Handler).enqueueForm, page: "enqueue", acts: true, plain: true}
+	all["new-schedule"] = &route{right: RightSchedule, show: (*Handler).form, post: (*Handler).newSchedule, form: (*Handler).form, page: "new-schedule", acts: true, plain: true}
+	all["edit-key"] = &route{right: RightView, show: (*Handler).keyForm, post: (*Handler).editKey, form: (*Handler).keyForm, page: "edit-key", acts: true, plain: true, topic: true}
+	all["edit-topic"] = &route{
+		right: RightView, show: (*Handler).topicForm, post: (*Handler).editTopic, form: (*Handler).topicForm, page: "edit-topic", acts: true, plain: true, topic: true,
+	}
+	all["edit-schedule"] = &route{right: RightSchedule, show: (*Handler).form, post: (*Handler).editSchedule, form: (*Handler).form, page: "edit-schedule", acts: true, plain: true, topic: true}
 }

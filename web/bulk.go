@@ -65,7 +65,7 @@ func (b *bulks) start(h *Handler, v *view, p *actInput, expected int64) (int64, 
 		}
 	}
 	if active >= bulkActive || b.ctx.Err() != nil {
-		return 0, &refusal{http.StatusTooManyRequests, v.T("error.bulks", bulkActive)}
+		return 0, &refusal{status: http.StatusTooManyRequests, text: v.T("error.bulks", bulkActive)}
 	}
 	ctx, stop := context.WithCancel(b.ctx)
 	b.last++

@@ -78,7 +78,7 @@ func TestCatalogHasEveryKey(t *testing.T) {
 		}
 	}
 	for name, rt := range routes {
-		if rt.show != nil && name != "confirm" && !strings.Contains(name, "schedule") && name != "pause" && name != "enqueue" && name != "edit-key" {
+		if rt.show != nil && name != "confirm" && !strings.Contains(name, "schedule") && name != "pause" && name != "enqueue" && name != "edit-key" && name != "edit-topic" {
 			all("nav.", name)
 		}
 	}
@@ -87,7 +87,17 @@ func TestCatalogHasEveryKey(t *testing.T) {
 		all("when.", string(s))
 		all("filter.from.", string(s))
 	}
-	all("act.", actNames...)
+	for _, name := range actNames {
+		all("act.", name, name+".about")
+	}
+	for name := range topicActs {
+		all("tact.", name, name+".about")
+		all("did.topic-", name)
+	}
+	for _, name := range append(formats, "copy") {
+		all("format.", name)
+	}
+	all("status.", "blocked")
 	all("did.", actNames...)
 	all("sact.", scheduleActs...)
 	for _, name := range scheduleActs {

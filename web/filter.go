@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -18,6 +19,8 @@ type filter struct {
 	text  map[string]string // the parameters as they were given
 	set   bool              // something narrows the state
 	named bool              // the state was given
+
+	columns []string // headers that a list shows, and payloadColumn
 }
 
 // filterFields are the parameters besides topic and state.
@@ -32,9 +35,7 @@ func (v *view) filter() (*filter, error) {
 	if f.named = f.query.State != ""; !f.named {
 		f.query.State = delayq.StateScheduled
 	}
-	bad := func(name string, err error) error {
-		return &refusal{http.StatusBadRequest, fmt.Sprintf("%s: %v", name, err)}
-	}
+	bad := func(name string, err error) error { return mistake(name, "%v", err) }
 	for _, name := range filterFields {
 		f.text[name] = v.query.Get(name)
 		f.set = f.set || f.text[name] != ""
@@ -66,8 +67,11 @@ func (v *view) filter() (*filter, error) {
 			return nil, err
 		}
 		if v.h.o.rule(v.Topic).redacted {
-			return nil, &refusal{http.StatusForbidden, v.T("error.redacted")}
+			return nil, &refusal{status: http.StatusForbidden, text: v.T("error.redacted")}
 		}
+	}
+	if err := v.columns(f); err != nil {
+		return nil, err
 	}
 	f.query.Latest = v.query.Get("order") == "latest"
 	f.query.Cursor = delayq.Cursor(v.query.Get("cursor"))
@@ -76,7 +80,38 @@ func (v *view) filter() (*filter, error) {
 			return nil, bad("rows", fmt.Errorf("%q is not a number", text))
 		}
 	}
+	if f.query.Limit > payloadRows && slices.Contains(f.columns, payloadColumn) {
+		return nil, bad("columns", fmt.Errorf("%s is for at most %d rows", payloadColumn, payloadRows))
+	}
 	return f, nil
+}
+
+const (
+	payloadColumn = "payload" // the column with the beginning of the payload; a header of that name is header:payload
+	mostColumns   = 5
+	payloadRows   = 100
+)
+
+// columns reads which columns a list has besides its own.
+func (v *view) columns(f *filter) error {
+	for name := range strings.SplitSeq(v.query.Get("columns"), ",") {
+		if name = strings.TrimSpace(name); name != "" && !slices.Contains(f.columns, name) {
+			f.columns = append(f.columns, name)
+		}
+	}
+	if len(f.columns) == 0 {
+		return nil
+	}
+	if len(f.columns) > mostColumns {
+		return mistake("columns", "at most %d", mostColumns)
+	}
+	if err := v.h.may(v, RightPayload, v.Topic); err != nil {
+		return err
+	}
+	if v.h.o.rule(v.Topic).redacted {
+		return &refusal{status: http.StatusForbidden, text: v.T("error.redacted")}
+	}
+	return nil
 }
 
 // admits reports whether a job is in the selection, apart from its group of failures.
@@ -97,6 +132,20 @@ func (f *filter) admits(info *delayq.JobInfo) bool {
 		strings.Contains(message, q.Error) && bytes.Contains(info.Payload, q.Payload)
 }
 
+// typedFilter returns a selection as it was typed, with its mistakes.
+func (v *view) typedFilter() *filter {
+	f := &filter{query: delayq.Query{Topic: v.Topic, State: delayq.State(v.query.Get("state"))}, text: make(map[string]string), set: true}
+	if !slices.Contains(states, f.query.State) {
+		f.query.State = delayq.StateScheduled
+	}
+	for _, name := range filterFields {
+		f.text[name] = v.query.Get(name)
+	}
+	f.columns = []string{v.query.Get("columns")}
+	f.query.Latest = v.query.Get("order") == "latest"
+	return f
+}
+
 // values returns the selection as parameters, with absolute times and without the cursor.
 func (f *filter) values() url.Values {
 	q := url.Values{"topic": {f.query.Topic}, "state": {string(f.query.State)}}
@@ -112,6 +161,9 @@ func (f *filter) values() url.Values {
 	}
 	if f.query.Latest {
 		q.Set("order", "latest")
+	}
+	if len(f.columns) > 0 {
+		q.Set("columns", strings.Join(f.columns, ","))
 	}
 	if f.query.Limit != 0 {
 		q.Set("rows", strconv.Itoa(f.query.Limit))
@@ -139,6 +191,17 @@ func (f *filter) Text(name string) string { return f.text[name] }
 
 // Set reports whether something narrows the state.
 func (f *filter) Set() bool { return f.set }
+
+// Open reports whether the fields are shown: one of them is used.
+func (f *filter) Open() bool {
+	return f.set || f.query.Latest || f.query.Limit != 0 || len(f.columns) > 0
+}
+
+// Columns returns the columns that were asked for.
+func (f *filter) Columns() []string { return f.columns }
+
+// ColumnText returns them as they are typed.
+func (f *filter) ColumnText() string { return strings.Join(f.columns, ", ") }
 
 // State returns the state.
 func (f *filter) State() delayq.State { return f.query.State }

@@ -1,11 +1,15 @@
 package web
 
 import (
+	"encoding/base64"
+	"encoding/json"
 	"errors"
 	"net/http"
 	"slices"
 	"strconv"
 	"strings"
+	"time"
+	"unicode/utf8"
 
 	"github.com/delayq/delayq"
 )
@@ -15,6 +19,7 @@ type formPage struct {
 	Topic  string `json:"topic,omitempty"`
 	Name   string `json:"name,omitempty"` // of a schedule
 	Do     string `json:"do,omitempty"`
+	New    bool   `json:"-"` // the topic to pause has nothing yet
 }
 
 // form shows an empty form.
@@ -22,6 +27,13 @@ func (h *Handler) form(v *view) (any, error) {
 	p := &formPage{Schema: "delayq.web.form/1", Topic: v.Topic, Name: v.query.Get("name"), Do: v.query.Get("do")}
 	if v.Page == "edit-schedule" && !slices.Contains(scheduleActs, p.Do) {
 		return nil, errNoPage
+	}
+	if v.Page == "pause" {
+		row, err := h.row(v)
+		if err != nil {
+			return nil, err
+		}
+		p.New = row.New && row.isBlank()
 	}
 	return p, nil
 }
@@ -35,14 +47,22 @@ func (v *view) typed() bool {
 	return text == v.Topic || text == visible(v.Topic)
 }
 
+// pause pauses a topic. For one that has nothing yet, that has to be confirmed: it can be a typo.
 func (h *Handler) pause(v *view) (any, error) {
 	p := delayq.Pause{By: v.Actor(), Reason: v.form("because")}
 	if text := v.form("for"); text != "" {
 		d, err := span(text)
 		if err != nil {
-			return nil, &refusal{http.StatusBadRequest, "for: " + err.Error()}
+			return nil, mistake("for", "%v", err)
 		}
 		p.For = d
+	}
+	row, err := h.row(v)
+	if err != nil {
+		return nil, err
+	}
+	if row.New && row.isBlank() && v.form("new") != "1" {
+		return nil, mistake("new", "%s", v.T("error.newtopic", visible(v.Topic)))
 	}
 	defer h.shared.forget()
 	if err := h.o.client.Pause(v.acting(), v.Topic, p); err != nil {
@@ -53,6 +73,9 @@ func (h *Handler) pause(v *view) (any, error) {
 
 // resume ends all pauses of a topic, whoever began them.
 func (h *Handler) resume(v *view) (any, error) {
+	if _, err := h.known(v); err != nil {
+		return nil, err
+	}
 	defer h.shared.forget()
 	if err := h.o.client.ResumeAll(v.acting(), v.Topic); err != nil {
 		return nil, err
@@ -60,12 +83,114 @@ func (h *Handler) resume(v *view) (any, error) {
 	return redirect(v.Link("topic", "topic", v.Topic, "did", "resume")), nil
 }
 
+// topicActs has the right that each act of editTopic needs.
+var topicActs = map[string]Right{"hold": RightPause, "release": RightPause, "limits": RightLimits}
+
+// A topicForm is the form of a hold or of the limits of a topic.
+type topicForm struct {
+	Schema  string    `json:"schema"`
+	Topic   string    `json:"topic"`
+	Do      string    `json:"do"`
+	Running int       `json:"running,omitempty"` // of limits: what the topic has
+	All     typedRate `json:"all"`
+	KeyRun  int       `json:"running_per_key,omitempty"`
+	Key     typedRate `json:"per_key"`
+	Ordered bool      `json:"ordered,omitempty"`
+	Halt    bool      `json:"halt,omitempty"`
+}
+
+func (h *Handler) topicAct(v *view) (string, *topicRow, error) {
+	do := v.query.Get("do")
+	right, ok := topicActs[do]
+	if !ok {
+		return "", nil, errNoPage
+	}
+	if err := h.may(v, right, v.Topic); err != nil {
+		return "", nil, err
+	}
+	row, err := h.known(v)
+	return do, row, err
+}
+
+func (h *Handler) topicForm(v *view) (any, error) {
+	do, row, err := h.topicAct(v)
+	if err != nil {
+		return nil, err
+	}
+	l := row.perKey
+	return &topicForm{
+		Schema: "delayq.web.form/1", Topic: v.Topic, Do: do, Running: l.Running, All: typedRateOf(l.Rate), KeyRun: l.RunningPerKey,
+		Key: typedRateOf(l.RatePerKey), Ordered: l.Ordered, Halt: l.OnDead == delayq.HaltKey,
+	}, nil
+}
+
+// editTopic holds a topic, ends its hold, or sets its limits.
+func (h *Handler) editTopic(v *view) (any, error) {
+	do, _, err := h.topicAct(v)
+	if err != nil {
+		return nil, err
+	}
+	ctx, c := v.acting(), h.o.client
+	switch do {
+	case "hold":
+		d, err := v.hold()
+		if err != nil {
+			return nil, err
+		}
+		if err := c.Hold(ctx, v.Topic, d, v.form("because")); err != nil {
+			return nil, err
+		}
+	case "release":
+		if err := c.EndHold(ctx, v.Topic); err != nil {
+			return nil, err
+		}
+	case "limits":
+		l, err := v.limits()
+		if err != nil {
+			return nil, err
+		}
+		if err := c.SetLimits(ctx, v.Topic, l); err != nil {
+			return nil, err
+		}
+	}
+	h.shared.forget()
+	return redirect(v.Link("topic", "topic", v.Topic, "did", "topic-"+do)), nil
+}
+
+// mostRunning is the highest limit of running jobs of a topic.
+const mostRunning = 1_000_000
+
+// limits reads the limits of a topic. An empty field is no limit.
+func (v *view) limits() (l delayq.Limits, err error) {
+	if l.Running, err = v.count("running", 0, mostRunning); err != nil {
+		return l, err
+	}
+	if l.Rate, err = v.rate(""); err != nil {
+		return l, err
+	}
+	if l.RunningPerKey, err = v.count("keyrunning", 0, mostOfKey); err != nil {
+		return l, err
+	}
+	if l.RatePerKey, err = v.rate("key"); err != nil {
+		return l, err
+	}
+	if l.Ordered = v.form("ordered") == "1"; l.Ordered && l.RunningPerKey > 1 {
+		return l, mistake("keyrunning", "%s", v.T("keys.ordered"))
+	}
+	if v.form("halt") == "1" {
+		if l.OnDead = delayq.HaltKey; !l.Ordered {
+			return l, mistake("halt", "%s", v.T("error.halt"))
+		}
+	}
+	return l, nil
+}
+
 // jobOptions reads the fields that jobs and the jobs of schedules have in common.
 func (v *view) jobOptions() (list []delayq.JobOption, err error) {
 	if text := v.form("retries"); text != "" {
 		n, err := strconv.Atoi(text)
 		if err != nil {
-			return nil, &refusal{http.StatusBadRequest, "retries: " + strconv.Quote(text)}
+			return nil, mistake("retries", "%q is not a number", text)
 		}
 		list = append(list, delayq.Retry(n))
 	}
@@ -76,7 +201,7 @@ func (v *view) jobOptions() (list []delayq.JobOption, err error) {
 		}
 		name, value, ok := strings.Cut(line, "=")
 		if !ok {
-			return nil, &refusal{http.StatusBadRequest, "headers: " + strconv.Quote(line) + ": name=value"}
+			return nil, mistake("headers", "%q: name=value", line)
 		}
 		list = append(list, delayq.Header(name, value))
 	}
@@ -90,23 +215,155 @@ func (h *Handler) target(v *view, right Right) (string, error) {
 		topic = v.Topic
 	}
 	if topic == "" {
-		return "", &refusal{http.StatusBadRequest, v.T("error.topic")}
+		return "", mistake("topic", "%s", v.T("error.topic"))
 	}
 	return topic, h.may(v, right, topic)
 }
 
+// What a job without a backoff of its own has: then that of the handler counts.
+const (
+	usualFirst = 2 * time.Second
+	usualLimit = 4096 * time.Second
+)
+
+// editableBytes is how long a payload can be that a form shows to be edited.
+const editableBytes = shownBytes
+
+// An enqueueForm is the form of a job. It can begin with what another job has.
+type enqueueForm struct {
+	Schema  string `json:"schema"`
+	Topic   string `json:"topic,omitempty"`
+	Copy    string `json:"copy,omitempty"` // the ID of the job that is copied
+	ID      string `json:"id,omitempty"`
+	Key     string `json:"key,omitempty"`
+	Retries string `json:"retries,omitempty"`
+	Headers string `json:"headers,omitempty"` // one a line
+	Format  string `json:"format"`            // of Payload; copy: it stays on the server
+	Payload string `json:"payload,omitempty"`
+	Size    int    `json:"size,omitempty"` // of the payload of the job that is copied
+	Closed  bool   `json:"closed,omitempty"`
+}
+
+// formats lists the formats in which a payload can be typed.
+var formats = []string{"text", "json", "msgpack", "base64"}
+
+// Formats lists the formats of payloads that the form offers.
+func (p *enqueueForm) Formats() []string {
+	if p.Copy != "" {
+		return append(slices.Clone(formats), "copy")
+	}
+	return formats
+}
+
+// source returns the job that is copied, whether what it holds may be shown, or nil if none is.
+func (h *Handler) source(v *view) (info *delayq.JobInfo, opened bool, err error) {
+	if !v.query.Has("copy") {
+		return nil, false, nil
+	}
+	if err := h.may(v, RightEnqueue, v.Topic); err != nil {
+		return nil, false, err
+	}
+	info, err = h.insp.Job(v.Request.Context(), v.Topic, v.query.Get("copy"))
+	if err == nil && info.Undecodable != nil {
+		err = &refusal{status: http.StatusConflict, text: info.Undecodable.Error()}
+	}
+	return info, h.opens(v, v.Topic), err
+}
+
+// enqueueForm shows the form of a new job, or of a copy of a job.
+func (h *Handler) enqueueForm(v *view) (any, error) {
+	p := &enqueueForm{Schema: "delayq.web.form/1", Topic: v.Topic, Format: "text"}
+	info, opened, err := h.source(v)
+	if info == nil || err != nil {
+		return p, err
+	}
+	p.Copy, p.Key, p.Size, p.Closed, p.Format = info.ID, info.Key, len(info.Payload), !opened, "copy"
+	if info.State == delayq.StateDone {
+		p.ID = info.ID // it is free
+	}
+	if info.Retries >= 0 {
+		p.Retries = strconv.Itoa(info.Retries)
+	}
+	if !opened {
+		return p, nil
+	}
+	for _, name := range sortedHeaders(info.Headers) {
+		p.Headers += name + "=" + info.Headers[name] + "\n"
+	}
+	p.Format, p.Payload = editable(info.Payload)
+	return p, nil
+}
+
+// editable returns a payload as the field of a form, in the first format that gives the same bytes
+// back. What is too long for a form, or for every format, is copied as it is.
+func editable(payload []byte) (format, text string) {
+	if len(payload) > editableBytes {
+		return "copy", ""
+	}
+	typed := func(text string) bool { // browsers send line ends as CR LF, and body reads them as LF
+		return utf8.ValidString(text) && !strings.ContainsAny(text, "\r\x00") && !strings.HasPrefix(text, "\n")
+	}
+	plain := string(payload)
+	switch {
+	case typed(plain) && json.Valid(payload):
+		return "json", plain
+	case typed(plain):
+		return "text", plain
+	}
+	if text, err := msgpackText(payload, nil); err == nil && typed(text) {
+		back, err := packJSON(text, func(err error) error { return err })
+		if err == nil && string(back) == plain {
+			return "msgpack", text
+		}
+	}
+	return "base64", base64.StdEncoding.EncodeToString(payload)
+}
+
+// enqueue stores a job.
 func (h *Handler) enqueue(v *view) (any, error) {
 	topic, err := h.target(v, RightEnqueue)
 	if err != nil {
 		return nil, err
 	}
-	payload, err := v.body()
+	source, opened, err := h.source(v)
 	if err != nil {
 		return nil, err
 	}
 	options, err := v.jobOptions()
 	if err != nil {
 		return nil, err
+	}
+	var payload []byte
+	switch as := v.form("format") == "copy"; {
+	case as && source == nil:
+		return nil, mistake("format", "%s", v.T("error.copy"))
+	case as && !opened && topic != v.Topic: // there it could be seen
+		return nil, mistake("topic", "%s", v.T("error.closed"))
+	case as:
+		payload = source.Payload
+		if !opened {
+			for _, name := range sortedHeaders(source.Headers) {
+				options = append([]delayq.JobOption{delayq.Header(name, source.Headers[name])}, options...)
+			}
+		}
+	default:
+		if payload, err = v.body(); err != nil {
+			return nil, err
+		}
+	}
+	if source != nil { // what the form does not have
+		if source.BackoffFirst != usualFirst || source.BackoffLimit != usualLimit {
+			options = append(options, delayq.Backoff(source.BackoffFirst, source.BackoffLimit))
+		}
+		if source.Timeout > 0 {
+			options = append(options, delayq.Timeout(source.Timeout))
+		}
+		if source.Retention > 0 {
+			options = append(options, delayq.Retention(source.Retention))
+		}
+	}
+	if key := v.form("key"); key != "" {
+		options = append(options, delayq.Key(key))
 	}
 	due, err := v.due()
 	if err != nil {
@@ -118,12 +375,20 @@ func (h *Handler) enqueue(v *view) (any, error) {
 	defer h.shared.forget()
 	job, err := h.o.client.Enqueue(v.acting(), topic, v.form("id"), payload, options...)
 	if errors.Is(err, delayq.ErrDuplicate) {
-		return nil, &refusal{http.StatusConflict, v.T("error.duplicate")}
+		return nil, &refusal{http.StatusConflict, v.T("error.duplicate"), "id"}
 	}
 	if err != nil {
 		return nil, err
 	}
 	return redirect(v.Link("job", "topic", topic, "id", job.ID, "did", "enqueue")), nil
+}
+
+func sortedHeaders(headers map[string]string) (names []string) {
+	for name := range headers {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	return names
 }
 
 func (h *Handler) newSchedule(v *view) (any, error) {
@@ -135,7 +400,7 @@ func (h *Handler) newSchedule(v *view) (any, error) {
 	if text := v.form("every"); text != "" {
 		d, err := span(text)
 		if err != nil {
-			return nil, &refusal{http.StatusBadRequest, "every: " + err.Error()}
+			return nil, mistake("every", "%v", err)
 		}
 		spec = delayq.Every(d)
 	} else {
@@ -155,7 +420,7 @@ func (h *Handler) newSchedule(v *view) (any, error) {
 	}
 	name := v.form("name")
 	if _, err := h.insp.Schedule(v.Request.Context(), topic, name); err == nil {
-		return nil, &refusal{http.StatusConflict, v.T("error.schedule")}
+		return nil, &refusal{http.StatusConflict, v.T("error.schedule"), "name"}
 	}
 	defer h.shared.forget()
 	if err := h.o.client.Schedule(v.acting(), topic, name, spec, payload, list...); err != nil {
@@ -180,7 +445,7 @@ func (h *Handler) editSchedule(v *view) (any, error) {
 		_, err = c.Trigger(ctx, v.Topic, name)
 	case "remove":
 		if !v.typed() {
-			return nil, &refusal{http.StatusBadRequest, v.T("error.typed", visible(v.Topic))}
+			return nil, mistake("typed", "%s", v.T("error.typed", visible(v.Topic)))
 		}
 		err = c.Unschedule(ctx, v.Topic, name)
 		to = v.Link("schedules", "topic", v.Topic, "did", "schedule-"+do)

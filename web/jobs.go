@@ -28,6 +28,8 @@ type jobsPage struct {
 	NextURL  string         `json:"-"`
 	FirstURL string         `json:"-"`
 	Acts     []string       `json:"-"`
+	Wrong    bool           `json:"-"` // a field of the filter has a mistake, so there is no list
+	Opens    bool           `json:"-"` // the request may search in payloads and headers
 }
 
 // CountOf returns the number of jobs in a state.
@@ -39,11 +41,16 @@ func (t *topicRow) CountOf(s delayq.State) int64 {
 }
 
 func (h *Handler) jobs(v *view) (any, error) {
-	f, err := v.filter()
+	row, err := h.row(v)
 	if err != nil {
 		return nil, err
 	}
-	row, err := h.row(v)
+	f, err := v.filter()
+	if no, ok := errors.AsType[*refusal](err); ok && no.field != "" && !v.json { // the form stays, with what was typed
+		v.Status, v.mistakes = no.status, map[string]string{no.field: no.text}
+		f = v.typedFilter()
+		return &jobsPage{Topic: v.Topic, State: f.query.State, Row: row, Filter: f, Tabs: states, Wrong: true, Opens: h.opens(v, v.Topic)}, nil
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -63,9 +70,12 @@ func (h *Handler) jobs(v *view) (any, error) {
 		Schema: "delayq.web.jobs/1", At: utc(page.At), Topic: v.Topic, State: f.query.State, Total: page.Total, Examined: page.Examined,
 		Jobs: []jobRecord{}, Next: page.Next, Row: row, Filter: f, Tabs: states,
 	}
-	headers := h.opens(v, v.Topic)
+	p.Opens = h.opens(v, v.Topic)
 	for _, j := range page.Jobs {
-		p.Jobs = append(p.Jobs, record(j, headers))
+		p.Jobs = append(p.Jobs, record(j, p.Opens))
+	}
+	if err := h.fillColumns(v.Request.Context(), f, page.Jobs, p.Jobs); err != nil {
+		return nil, err
 	}
 	p.FirstURL = "jobs?" + f.values().Encode()
 	if page.Next != "" {
@@ -98,6 +108,7 @@ type jobPage struct {
 	ID      string        `json:"-"`
 	Show    string        `json:"-"` // how the payload is shown: decoded, raw or hex
 	Acts    []string      `json:"-"`
+	Copies  bool          `json:"-"` // the page may offer to enqueue a copy
 	Headers []string      `json:"-"` // their names, sorted
 }
 
@@ -196,6 +207,7 @@ func (h *Handler) job(v *view) (any, error) {
 	rule := h.o.rule(v.Topic)
 	job := record(info, opened && !rule.redacted)
 	p.Job = &job
+	p.Copies = info.Undecodable == nil && v.Can(string(RightEnqueue))
 	for name := range job.Headers {
 		p.Headers = append(p.Headers, name)
 	}
@@ -223,7 +235,7 @@ func (p *shownPayload) RawText() string { return strings.ToValidUTF8(string(p.Ra
 // payload sends all of a payload as a file.
 func (h *Handler) payload(v *view) (any, error) {
 	if h.o.rule(v.Topic).redacted {
-		return nil, &refusal{http.StatusForbidden, v.T("error.redacted")}
+		return nil, &refusal{status: http.StatusForbidden, text: v.T("error.redacted")}
 	}
 	info, err := h.insp.Job(v.Request.Context(), v.Topic, v.query.Get("id"))
 	if err != nil {

@@ -2,8 +2,6 @@ package web
 
 import (
 	"context"
-	"fmt"
-	"net/http"
 	"strconv"
 	"strings"
 	"time"
@@ -21,7 +19,7 @@ type keyPage struct {
 
 // key shows one key of a topic, whether it has ready jobs or not.
 func (h *Handler) key(v *view) (any, error) {
-	row, err := h.row(v)
+	row, err := h.known(v)
 	if err != nil {
 		return nil, err
 	}
@@ -79,10 +77,8 @@ type keyForm struct {
 	Do      string `json:"do"`
 	Weight  int    `json:"weight,omitempty"` // of limits: what the key has
 	Running int    `json:"running,omitempty"`
-	Rate    string `json:"rate,omitempty"`
-	Burst   int    `json:"burst,omitempty"` // 0: a tenth of the starts
-	Strict  bool   `json:"strict,omitempty"`
-	Ordered bool   `json:"-"` // the jobs of the key run in order
+	typedRate
+	Ordered bool `json:"-"` // the jobs of the key run in order
 }
 
 // keyAct returns what is to be done with which key of a topic that exists.
@@ -95,7 +91,7 @@ func (h *Handler) keyAct(v *view) (do, key string, row *topicRow, err error) {
 	if err := h.may(v, right, v.Topic); err != nil {
 		return "", "", nil, err
 	}
-	row, err = h.row(v)
+	row, err = h.known(v)
 	return do, key, row, err
 }
 
@@ -113,13 +109,7 @@ func (h *Handler) keyForm(v *view) (any, error) {
 	if do != "limits" {
 		return p, nil
 	}
-	p.Weight, p.Running = k.Weight, k.Limits.Running
-	if r := k.Limits.Rate; r != (delayq.Rate{}) {
-		p.Rate, p.Strict = strconv.Itoa(r.Starts())+"/"+exact(r.Period()), r.IsStrict()
-		if r.MaxBurst() != delayq.Per(r.Starts(), r.Period()).MaxBurst() { // it was chosen
-			p.Burst = r.MaxBurst()
-		}
-	}
+	p.Weight, p.Running, p.typedRate = k.Weight, k.Limits.Running, typedRateOf(k.Limits.Rate)
 	return p, nil
 }
 
@@ -133,11 +123,8 @@ func (h *Handler) editKey(v *view) (any, error) {
 	switch do {
 	case "hold":
 		var d time.Duration
-		if d, err = span(v.form("for")); err == nil && (d < shortestHold || d > longestHold) {
-			err = fmt.Errorf("%q must be from 1ms to 36500d", v.form("for"))
-		}
-		if err != nil {
-			return nil, &refusal{http.StatusBadRequest, "for: " + err.Error()}
+		if d, err = v.hold(); err != nil {
+			return nil, err
 		}
 		err = c.HoldKey(ctx, v.Topic, key, d)
 	case "pause":
@@ -158,6 +145,18 @@ func (h *Handler) editKey(v *view) (any, error) {
 	return redirect(v.Link("key", "topic", v.Topic, "key", key, "did", "key-"+do)), nil
 }
 
+// hold reads the time of a hold.
+func (v *view) hold() (time.Duration, error) {
+	d, err := span(v.form("for"))
+	if err != nil {
+		return 0, mistake("for", "%v", err)
+	}
+	if d < shortestHold || d > longestHold {
+		return 0, mistake("for", "%q must be from 1ms to 36500d", v.form("for"))
+	}
+	return d, nil
+}
+
 // keyLimits reads the limits of a form. An empty field is the default.
 func (v *view) keyLimits() (l delayq.KeyLimits, err error) {
 	if l.Weight, err = v.count("weight", 1, mostWeight); err != nil {
@@ -166,7 +165,7 @@ func (v *view) keyLimits() (l delayq.KeyLimits, err error) {
 	if l.Running, err = v.count("running", 0, mostOfKey); err != nil {
 		return l, err
 	}
-	l.Rate, err = v.rate()
+	l.Rate, err = v.rate("")
 	return l, err
 }
 
@@ -178,19 +177,18 @@ func (v *view) count(name string, least, most int) (int, error) {
 	}
 	n, err := strconv.Atoi(text)
 	if err != nil || n < least || n > most {
-		return 0, &refusal{http.StatusBadRequest, fmt.Sprintf("%s: %q must be a number from %d to %d", name, text, least, most)}
+		return 0, mistake(name, "%q must be a number from %d to %d", text, least, most)
 	}
 	return n, nil
 }
 
-// rate reads a rate of a form with its burst and whether it is strict. If the field is empty or 0,
-// there is none.
-func (v *view) rate() (r delayq.Rate, err error) {
-	refuse := func(text string) error { return &refusal{http.StatusBadRequest, "rate: " + text} }
-	text, strict := strings.TrimSpace(v.form("rate")), v.form("strict") == "1"
+// rate reads a rate of a form with its burst and whether it is strict, from fields whose names
+// begin with which. If the field is empty or 0, there is none.
+func (v *view) rate(which string) (r delayq.Rate, err error) {
+	text, strict := strings.TrimSpace(v.form(which+"rate")), v.form(which+"strict") == "1"
 	if text == "" || text == "0" {
-		if strict || strings.TrimSpace(v.form("burst")) != "" {
-			return r, refuse("burst and strict need one, such as 100/1m")
+		if strict || strings.TrimSpace(v.form(which+"burst")) != "" {
+			return r, mistake(which+"rate", "burst and strict need one, such as 100/1m")
 		}
 		return r, nil
 	}
@@ -199,17 +197,17 @@ func (v *view) rate() (r delayq.Rate, err error) {
 	per, wrong := span(period)
 	switch {
 	case bad != nil || wrong != nil || starts < 1 || per <= 0:
-		return r, refuse(fmt.Sprintf("%q must be starts/period, such as 100/1m", text))
+		return r, mistake(which+"rate", "%q must be starts/period, such as 100/1m", text)
 	case starts > mostStarts:
-		return r, refuse(fmt.Sprintf("%q must have from 1 to %d starts", text, mostStarts))
+		return r, mistake(which+"rate", "%q must have from 1 to %d starts", text, mostStarts)
 	case per > longestRate || per < time.Duration(starts)*time.Microsecond:
-		return r, refuse(fmt.Sprintf("the period of %q must be from 1µs for each start to 366d", text))
+		return r, mistake(which+"rate", "the period of %q must be from 1µs for each start to 366d", text)
 	}
 	most := starts
 	if strict {
 		most = max(1, most-1)
 	}
-	burst, err := v.count("burst", 1, most)
+	burst, err := v.count(which+"burst", 1, most)
 	if err != nil {
 		return r, err
 	}
@@ -220,6 +218,25 @@ func (v *view) rate() (r delayq.Rate, err error) {
 		r = r.Strict()
 	}
 	return r, nil
+}
+
+// A typedRate is a rate as a form has it.
+type typedRate struct {
+	Rate   string `json:"rate,omitempty"`
+	Burst  int    `json:"burst,omitempty"` // 0: a tenth of the starts
+	Strict bool   `json:"strict,omitempty"`
+}
+
+// typedRateOf returns a rate as v.rate reads it.
+func typedRateOf(r delayq.Rate) (t typedRate) {
+	if r == (delayq.Rate{}) {
+		return t
+	}
+	t.Rate, t.Strict = strconv.Itoa(r.Starts())+"/"+exact(r.Period()), r.IsStrict()
+	if r.MaxBurst() != delayq.Per(r.Starts(), r.Period()).MaxBurst() { // it was chosen
+		t.Burst = r.MaxBurst()
+	}
+	return t
 }
 
 // exact returns a duration as span reads it, without units that are 0 at the end.

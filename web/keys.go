@@ -42,6 +42,8 @@ type waitingKey struct {
 	LimitRun    int       `json:"limit_running,omitempty"`
 	LimitRate   string    `json:"limit_rate,omitempty"`
 	Limited     time.Time `json:"limited_until,omitzero"` // when it gets a turn again, because a limit is reached
+	Blocker     string    `json:"waits_for,omitempty"`    // the ID of a job that has failed or is dead, and that its jobs wait for
+	Blocked     time.Time `json:"waits_until,omitzero"`   // when that one is due; zero: it is dead
 	OwnRun      bool      `json:"own_limit_running,omitempty"`
 	OwnRate     bool      `json:"own_limit_rate,omitempty"` // the limit is that of the key, and not that of each key of the topic
 	first       string
@@ -62,7 +64,7 @@ func rateText(r delayq.Rate) string {
 func waitingKeyOf(k *delayq.KeyInfo, each delayq.Limits) waitingKey {
 	one := waitingKey{
 		jobKey: jobKeyOf(k.Key), Waiting: k.Waiting, Weight: k.Weight, First: k.First, Paused: k.Paused, HeldUntil: utc(k.HeldUntil),
-		Running: k.Running, Limited: utc(k.LimitedUntil), first: k.First,
+		Running: k.Running, Limited: utc(k.LimitedUntil), first: k.First, Blocker: k.Blocker, Blocked: utc(k.BlockedUntil),
 	}
 	one.limit(k.Limits, each)
 	if !utf8.ValidString(k.First) {
@@ -107,7 +109,7 @@ func (p *keysPage) Plain() int64 { return max(p.Ready-p.Laned, 0) }
 // keys shows the keys of a topic that have ready jobs. A cursor is the last key of the page before,
 // in base64, because a key has any bytes.
 func (h *Handler) keys(v *view) (any, error) {
-	refuse := func(text string) error { return &refusal{http.StatusBadRequest, text} }
+	refuse := func(text string) error { return &refusal{status: http.StatusBadRequest, text: text} }
 	after, err := base64.RawURLEncoding.DecodeString(v.query.Get("cursor"))
 	if err != nil {
 		return nil, refuse(v.T("error.cursor"))
@@ -118,7 +120,7 @@ func (h *Handler) keys(v *view) (any, error) {
 			return nil, refuse("rows: " + strconv.Quote(text) + " is not a number")
 		}
 	}
-	row, err := h.row(v)
+	row, err := h.known(v)
 	if err != nil {
 		return nil, err
 	}

@@ -257,33 +257,33 @@ func TestWrongActsOnAKey(t *testing.T) {
 	for _, one := range []struct {
 		do, field, value, text string
 	}{
-		{"hold", "for", "", `for: &#34;&#34; is not a duration`},
-		{"hold", "for", "soon", `for: &#34;soon&#34; is not a duration`},
-		{"hold", "for", "NaNd", `for: &#34;NaNd&#34; is not a duration`},
-		{"hold", "for", "0", `for: &#34;0&#34; must be from 1ms to 36500d`},
-		{"hold", "for", "-5m", `for: &#34;-5m&#34; must be from 1ms to 36500d`},
+		{"hold", "for", "", `&#34;&#34; is not a duration`},
+		{"hold", "for", "soon", `&#34;soon&#34; is not a duration`},
+		{"hold", "for", "NaNd", `&#34;NaNd&#34; is not a duration`},
+		{"hold", "for", "0", `&#34;0&#34; must be from 1ms to 36500d`},
+		{"hold", "for", "-5m", `&#34;-5m&#34; must be from 1ms to 36500d`},
 		{"hold", "for", "999us", "must be from 1ms to 36500d"},
 		{"hold", "for", "36500.1d", "must be from 1ms to 36500d"},
-		{"limits", "weight", "0", `weight: &#34;0&#34; must be a number from 1 to 1000`},
-		{"limits", "weight", "1001", `weight: &#34;1001&#34; must be a number from 1 to 1000`},
-		{"limits", "running", "-1", `running: &#34;-1&#34; must be a number from 0 to 1000`},
-		{"limits", "running", "1001", `running: &#34;1001&#34; must be a number from 0 to 1000`},
-		{"limits", "running", "<b>", `running: &#34;&lt;b&gt;&#34; must be a number from 0 to 1000`},
+		{"limits", "weight", "0", `&#34;0&#34; must be a number from 1 to 1000`},
+		{"limits", "weight", "1001", `&#34;1001&#34; must be a number from 1 to 1000`},
+		{"limits", "running", "-1", `&#34;-1&#34; must be a number from 0 to 1000`},
+		{"limits", "running", "1001", `&#34;1001&#34; must be a number from 0 to 1000`},
+		{"limits", "running", "<b>", `&#34;&lt;b&gt;&#34; must be a number from 0 to 1000`},
 		{"limits", "running", "99999999999999999999", "must be a number from 0 to 1000"},
-		{"limits", "rate", "x", `rate: &#34;x&#34; must be starts/period, such as 100/1m`},
+		{"limits", "rate", "x", `&#34;x&#34; must be starts/period, such as 100/1m`},
 		{"limits", "rate", "100", "must be starts/period"},
 		{"limits", "rate", "0/0s", "must be starts/period"},
 		{"limits", "rate", "-1/1m", "must be starts/period"},
 		{"limits", "rate", "1/-1m", "must be starts/period"},
 		{"limits", "rate", "1/1m/1m", "must be starts/period"},
-		{"limits", "rate", "1000001/1d", `rate: &#34;1000001/1d&#34; must have from 1 to 1000000 starts`},
-		{"limits", "rate", "1/367d", "rate: the period of &#34;1/367d&#34; must be from 1µs for each start to 366d"},
+		{"limits", "rate", "1000001/1d", `&#34;1000001/1d&#34; must have from 1 to 1000000 starts`},
+		{"limits", "rate", "1/367d", "the period of &#34;1/367d&#34; must be from 1µs for each start to 366d"},
 		{"limits", "rate", "10/9us", "must be from 1µs for each start to 366d"},
-		{"limits", "burst", "1", "rate: burst and strict need one"},
-		{"limits", "strict", "1", "rate: burst and strict need one"},
-		{"limits", "rate|burst", "100/1m|0", `burst: &#34;0&#34; must be a number from 1 to 100`},
-		{"limits", "rate|burst", "100/1m|101", `burst: &#34;101&#34; must be a number from 1 to 100`},
-		{"limits", "rate|burst|strict", "100/1m|100|1", `burst: &#34;100&#34; must be a number from 1 to 99`},
+		{"limits", "burst", "1", "burst and strict need one"},
+		{"limits", "strict", "1", "burst and strict need one"},
+		{"limits", "rate|burst", "100/1m|0", `&#34;0&#34; must be a number from 1 to 100`},
+		{"limits", "rate|burst", "100/1m|101", `&#34;101&#34; must be a number from 1 to 100`},
+		{"limits", "rate|burst|strict", "100/1m|100|1", `&#34;100&#34; must be a number from 1 to 99`},
 	} {
 		form := url.Values{"weight": {"5"}}
 		values := strings.Split(one.value, "|")
@@ -293,6 +293,7 @@ func TestWrongActsOnAKey(t *testing.T) {
 		w := post(t, h, link("edit-key", "topic", "invoice", "key", "t-2", "do", one.do), form)
 		require.Equal(t, http.StatusBadRequest, w.Code, one)
 		require.Contains(t, w.Body.String(), one.text, one)
+		require.Contains(t, w.Body.String(), `<span class="mistake"`, "it is beside its field")
 	}
 	for _, do := range []string{"hold", "pause", "resume", "limits"} {
 		form := url.Values{"for": {"1h"}, "running": {"1"}}

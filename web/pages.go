@@ -1,7 +1,6 @@
 package web
 
 import (
-	"cmp"
 	"context"
 	"slices"
 	"sync"
@@ -68,6 +67,7 @@ type topicRow struct {
 	LimitRate string           `json:"limit_rate,omitempty"`
 	KeyRun    int              `json:"limit_running_per_key,omitempty"`
 	KeyRate   string           `json:"limit_rate_per_key,omitempty"`
+	New       bool             `json:"new,omitempty"` // it is not among the topics yet
 	DueHour   int64            `json:"due_within_hour"`
 	Spark     []int64          `json:"due_by_6_minutes,omitempty"`
 	In        *float64         `json:"enqueued_per_second,omitempty"` // nil: not known yet
@@ -76,7 +76,7 @@ type topicRow struct {
 	DeadMore  int64            `json:"dead_more,omitempty"` // buried within the last minute of looking
 	Counters  map[string]int64 `json:"counters,omitempty"`
 	at        time.Time
-	perKey    delayq.Limits
+	perKey    delayq.Limits // all limits of the topic
 }
 
 // A pauseRow is a pause of a topic.
@@ -247,52 +247,6 @@ type trouble struct {
 	Text  string `json:"text"`
 }
 
-type overviewPage struct {
-	Schema  string     `json:"schema"`
-	At      time.Time  `json:"at"`
-	Trouble []trouble  `json:"trouble"`
-	Sum     topicRow   `json:"totals"`
-	Topics  []topicRow `json:"topics"`
-	More    int        `json:"more_topics,omitempty"`
-}
-
-func (h *Handler) overview(v *view) (any, error) {
-	list, err := h.visibleTopics(v)
-	if err != nil {
-		return nil, err
-	}
-	p := &overviewPage{Schema: "delayq.web.topics/1", At: utc(list.At), Trouble: []trouble{}, Topics: []topicRow{}}
-	v.Now = list.At
-	for _, code := range []string{topicNoServer, topicBehind, "dead", topicHeld, topicPaused} { // the worst first
-		for _, t := range list.rows {
-			if text := v.trouble(code, &t); text != "" {
-				p.Trouble = append(p.Trouble, trouble{code, t.Topic, text})
-			}
-		}
-	}
-	if info, err := h.redisInfo(v.Request.Context()); err == nil {
-		for _, warning := range v.warnings(info) {
-			p.Trouble = append(p.Trouble, trouble{Code: "redis", Text: warning})
-		}
-	}
-	rows, err := h.outboxes(v.Request.Context())
-	if err != nil {
-		return nil, err
-	}
-	p.Trouble = append(p.Trouble, v.outboxTrouble(rows)...)
-	for _, t := range list.rows {
-		p.Sum.add(&t)
-	}
-	if p.Topics = append(p.Topics, list.rows...); len(p.Topics) > topicsShown {
-		// The ones in trouble and the busiest stay.
-		slices.SortStableFunc(p.Topics, func(a, b topicRow) int {
-			return cmp.Or(cmp.Compare(b.Overdue, a.Overdue), cmp.Compare(b.Dead, a.Dead), cmp.Compare(b.Scheduled, a.Scheduled))
-		})
-		p.Topics, p.More = p.Topics[:topicsShown], len(p.Topics)-topicsShown
-	}
-	return p, nil
-}
-
 // trouble returns what is wrong with a topic in one way, or "".
 func (v *view) trouble(code string, t *topicRow) string {
 	switch {
@@ -314,25 +268,6 @@ func (v *view) trouble(code string, t *topicRow) string {
 		return text
 	}
 	return ""
-}
-
-// add adds a topic to a sum.
-func (t *topicRow) add(o *topicRow) {
-	t.Scheduled, t.Ready, t.Running, t.Dead, t.Done = t.Scheduled+o.Scheduled, t.Ready+o.Ready, t.Running+o.Running, t.Dead+o.Dead, t.Done+o.Done
-	t.Retrying, t.Overdue, t.Workers, t.DueHour = t.Retrying+o.Retrying, t.Overdue+o.Overdue, t.Workers+o.Workers, t.DueHour+o.DueHour
-	t.Schedules += o.Schedules
-	for _, one := range []struct {
-		sum **float64
-		n   *float64
-	}{{&t.In, o.In}, {&t.Out, o.Out}, {&t.Failed, o.Failed}} {
-		if one.n == nil {
-			continue
-		}
-		if *one.sum == nil {
-			*one.sum = new(float64)
-		}
-		**one.sum += *one.n
-	}
 }
 
 type helpPage struct {

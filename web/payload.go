@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net/http"
 	"path"
 	"strconv"
 	"strings"
@@ -185,9 +184,7 @@ func (rule *payloadRule) show(topic string, payload []byte) (p shownPayload) {
 func (v *view) body() ([]byte, error) {
 	// Browsers send line ends as CR LF, whatever was typed.
 	text := strings.ReplaceAll(v.form("payload"), "\r\n", "\n")
-	refuse := func(err error) error {
-		return &refusal{http.StatusBadRequest, v.T("error.payload", v.form("format"), err)}
-	}
+	refuse := func(err error) error { return mistake("payload", "%s", v.T("error.payload", v.form("format"), err)) }
 	switch v.form("format") {
 	case "", "text":
 		return []byte(text), nil

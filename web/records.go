@@ -36,6 +36,7 @@ type jobRecord struct {
 	Headers     map[string]string `json:"headers,omitempty"`
 	Errors      []errorEntry      `json:"errors,omitempty"`
 	Partial     bool              `json:"partial,omitempty"`
+	Columns     map[string]string `json:"columns,omitempty"` // that were asked for: see filter
 	Undecodable string            `json:"undecodable,omitempty"`
 }
 
@@ -80,6 +81,17 @@ func record(j *delayq.JobInfo, headers bool) jobRecord {
 		})
 	}
 	return r
+}
+
+// NotStarted reports whether the job has never run. Then Attempt is the number of the run to come.
+func (r jobRecord) NotStarted() bool {
+	for _, e := range r.Errors {
+		if e.Kind != delayq.KindBuried {
+			return false
+		}
+	}
+	waits := r.State == delayq.StateScheduled || r.State == delayq.StateReady || r.State == delayq.StateDead
+	return waits && !r.Partial && r.Attempt <= 1 && r.Snoozes == 0
 }
 
 // LastError returns the message of the newest error.

@@ -34,6 +34,7 @@ var needs = map[string][]need{
 	"topic": {{query: "topic=t", right: RightView}},
 	"jobs": {
 		{query: "topic=t", right: RightView}, {query: "topic=t&header=a%3Db", right: RightPayload}, {query: "topic=t&payload=x", right: RightPayload},
+		{query: "topic=t&columns=payload", right: RightPayload},
 	},
 	"job": {{query: "topic=t&id=s", right: RightView}}, "payload": {{query: "topic=t&id=s", right: RightPayload}},
 	"keys": {{query: "topic=t", right: RightView}}, "key": {{query: "topic=t&key=k", right: RightView}},
@@ -46,6 +47,7 @@ var needs = map[string][]need{
 	"enqueue": {
 		{query: "topic=t", right: RightEnqueue}, {form: url.Values{"topic": {"t"}}, right: RightEnqueue},
 		{query: "topic=t", form: url.Values{"topic": {"t"}}, right: RightEnqueue},
+		{query: "topic=t&copy=s", form: url.Values{"format": {"copy"}}, right: RightEnqueue},
 	},
 	"new-schedule": {
 		{query: "topic=t", form: url.Values{"name": {"new"}, "every": {"1h"}}, right: RightSchedule},
@@ -55,6 +57,10 @@ var needs = map[string][]need{
 		{query: "topic=t&name=n&do=pause", right: RightSchedule}, {query: "topic=t&name=n&do=resume", right: RightSchedule},
 		{query: "topic=t&name=n&do=trigger", right: RightSchedule},
 		{query: "topic=t&name=n&do=remove", form: url.Values{"typed": {"t"}}, right: RightSchedule},
+	},
+	"edit-topic": {
+		{query: "topic=t&do=hold", form: url.Values{"for": {"1h"}}, right: RightPause}, {query: "topic=t&do=release", right: RightPause},
+		{query: "topic=t&do=limits", right: RightLimits},
 	},
 	"edit-key": {
 		{query: "topic=t&key=k&do=hold", form: url.Values{"for": {"1h"}}, right: RightPause}, {query: "topic=t&key=k&do=pause", right: RightPause},

@@ -92,6 +92,20 @@ func (v *view) Several(reasons []reasonRow) bool {
 	return len(reasons) > 1 || v.Lang != "en" && len(reasons) > 0
 }
 
+// RunningHint returns the hint of the limit of running jobs of a key.
+func (v *view) RunningHint(ordered bool) string {
+	if ordered {
+		return v.T("form.running.hint") + " " + v.T("keys.ordered")
+	}
+	return v.T("form.running.hint")
+}
+
+// Exact returns the rate of the form.
+func (p *keyForm) Exact() typedRate { return p.typedRate }
+
+// Formats lists the formats of payloads that the form offers.
+func (p *formPage) Formats() []string { return formats }
+
 // Found returns the number of jobs.
 func (p *findPage) Found() int { return len(p.Jobs) }
 
@@ -106,8 +120,8 @@ func (p *schedulePage) Acts() []string {
 	return []string{"trigger", "pause", "remove"}
 }
 
-// fewIDs is how many of the chosen jobs a confirmation lists.
-const fewIDs = 20
+// fewIDs is how many jobs a confirmation lists.
+const fewIDs = 10
 
 // Few returns the first of the chosen jobs.
 func (c *confirmPage) Few() []string { return c.IDs[:min(len(c.IDs), fewIDs)] }
@@ -126,6 +140,33 @@ func (v *view) ConfirmTitle() string {
 		n = v.T("atleast", n)
 	}
 	return v.T("confirm.title", v.T("act."+c.Do), n, visible(c.Topic))
+}
+
+// Keep returns the text of the button of a confirmation that does nothing.
+func (v *view) Keep(c *confirmPage) string {
+	if c.Act.Destructive {
+		return v.T("confirm.keep", number(c.Count))
+	}
+	return v.T("confirm.leave", number(c.Count))
+}
+
+// Others returns how many more match than are listed.
+func (c *confirmPage) Others() int64 { return max(c.Count-int64(len(c.Sample)), 0) }
+
+// CopyWord returns the text of the button that enqueues a copy of a job.
+func (v *view) CopyWord(s delayq.State) string {
+	if s == delayq.StateDone {
+		return v.T("act.again")
+	}
+	return v.T("act.copy")
+}
+
+// Release returns the version of a server, or "" if it is none of a release.
+func (v *view) Release(version string) string {
+	if strings.HasPrefix(version, "v0.0.0-00010101000000-") {
+		return ""
+	}
+	return version
 }
 
 // A keyRow is a shortcut and what it does.

@@ -4,6 +4,8 @@ import (
 	"context"
 	"net/http"
 	"time"
+
+	"github.com/delayq/delayq"
 )
 
 type topicPage struct {
@@ -31,7 +33,8 @@ func (f forecast) At(i int) time.Time {
 	return f.From.Add(time.Duration(f.Step * float64(i) * float64(time.Second)))
 }
 
-// row returns the row of the topic of a request.
+// row returns the row of the topic of a request. A topic that is not in the list is read: it can be
+// new, or paused or limited before its first job. It is not there if it has nothing at all.
 func (h *Handler) row(v *view) (*topicRow, error) {
 	list, err := h.topicList(v.Request.Context())
 	if err != nil {
@@ -43,7 +46,45 @@ func (h *Handler) row(v *view) (*topicRow, error) {
 			return &t, nil
 		}
 	}
-	return nil, &refusal{http.StatusNotFound, v.T("error.notopic", visible(v.Topic))}
+	stats, err := read(h, v.Request.Context(), "new\x00"+v.Topic, func(ctx context.Context) ([]delayq.TopicStats, error) {
+		return h.insp.Stats(ctx, v.Topic)
+	})
+	if err != nil {
+		return nil, err
+	}
+	t := h.rates.row(&stats[0])
+	t.New = true
+	v.Now = t.at
+	return &t, nil
+}
+
+// known is row for acts and pages that make no sense for a topic that has nothing at all.
+func (h *Handler) known(v *view) (*topicRow, error) {
+	t, err := h.row(v)
+	if err == nil && t.New && t.isBlank() {
+		return nil, &refusal{status: http.StatusNotFound, text: v.T("error.notopic", visible(v.Topic))}
+	}
+	return t, err
+}
+
+// Known reports whether there is anything about the topic.
+func (t *topicRow) Known() bool { return !t.New || !t.isBlank() }
+
+// Held reports whether the topic is held.
+func (t *topicRow) Held() bool { return !t.HeldUntil.IsZero() }
+
+// Ordered reports whether the jobs of each key run in order, and Halts whether a dead one halts it.
+func (t *topicRow) Ordered() bool { return t.perKey.Ordered }
+func (t *topicRow) Halts() bool   { return t.perKey.OnDead == delayq.HaltKey }
+
+// isBlank reports whether the topic has nothing: no jobs, pauses, limits, schedules or past.
+func (t *topicRow) isBlank() bool {
+	past := int64(0)
+	for _, n := range t.Counters {
+		past += n
+	}
+	return t.Scheduled+t.Ready+t.Running+t.Dead+t.Done+t.Schedules+past == 0 && t.Servers == 0 && len(t.Pauses) == 0 &&
+		t.HeldUntil.IsZero() && t.perKey == (delayq.Limits{})
 }
 
 func (h *Handler) topic(v *view) (any, error) {

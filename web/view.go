@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"html/template"
 	"net/http"
 	"net/url"
@@ -19,13 +20,14 @@ import (
 
 // A view is one request and what its template needs besides the data of the page.
 type view struct {
-	h       *Handler
-	w       http.ResponseWriter
-	Request *http.Request
-	route   *route
-	json    bool
-	query   url.Values
-	views   map[string]bool // the topics about which Authorize was asked: see Handler.views
+	h        *Handler
+	w        http.ResponseWriter
+	Request  *http.Request
+	route    *route
+	json     bool
+	query    url.Values
+	mistakes map[string]string // by the fields of a form; "": of the whole
+	views    map[string]bool   // the topics about which Authorize was asked: see Handler.views
 
 	Page   string
 	Topic  string
@@ -83,15 +85,15 @@ func (v *view) choose() {
 // parse reads the parameters.
 func (v *view) parse() error {
 	if len(v.Request.URL.RawQuery) > maxQuery {
-		return &refusal{http.StatusRequestURITooLong, v.T("error.long", maxQuery)}
+		return &refusal{status: http.StatusRequestURITooLong, text: v.T("error.long", maxQuery)}
 	}
 	if _, err := url.ParseQuery(v.Request.URL.RawQuery); err != nil {
-		return &refusal{http.StatusBadRequest, v.T("error.query")}
+		return &refusal{status: http.StatusBadRequest, text: v.T("error.query")}
 	}
 	if v.Request.Method == http.MethodPost {
 		v.Request.Body = http.MaxBytesReader(v.w, v.Request.Body, maxBody)
 		if err := v.Request.ParseForm(); err != nil {
-			return &refusal{http.StatusBadRequest, v.T("error.form", maxBody)}
+			return &refusal{status: http.StatusBadRequest, text: v.T("error.form", maxBody)}
 		}
 	}
 	v.Topic = v.query.Get("topic")
@@ -101,13 +103,49 @@ func (v *view) parse() error {
 // form returns a field of the body.
 func (v *view) form(name string) string { return v.Request.PostForm.Get(name) }
 
-// A refusal is an answer with a status and a text for people.
+// A refusal is an answer with a status and a text for people. With a field, that is a field of a
+// form or a parameter.
 type refusal struct {
 	status int
 	text   string
+	field  string
 }
 
-func (e *refusal) Error() string { return e.text }
+func (e *refusal) Error() string {
+	if e.field != "" {
+		return e.field + ": " + e.text
+	}
+	return e.text
+}
+
+// mistake refuses a field.
+func mistake(field, format string, args ...any) error {
+	return &refusal{http.StatusBadRequest, fmt.Sprintf(format, args...), field}
+}
+
+// again answers with the form that was sent, with what was typed in it and the mistake beside its
+// field. It reports whether it did: not for programs, and not if the form is not the matter.
+func (v *view) again(err error) bool {
+	rt := v.route
+	if v.json || rt == nil || rt.form == nil || v.Request.Method != http.MethodPost {
+		return false
+	}
+	status, text := v.explain(err)
+	field := ""
+	if no, ok := errors.AsType[*refusal](err); ok && no.field != "" {
+		field, text = no.field, no.text
+	}
+	if status != http.StatusBadRequest && field == "" {
+		return false
+	}
+	data, failed := rt.form(v.h, v)
+	if failed != nil {
+		return false // the form is about something that is not there
+	}
+	v.Status, v.mistakes = status, map[string]string{field: text}
+	v.render(rt.page, data)
+	return true
+}
 
 var errNoPage = errors.New("no such page")
 
@@ -132,7 +170,7 @@ func (v *view) explain(err error) (int, string) {
 	var reply interface{ RedisError() }
 	switch {
 	case errors.As(err, &no):
-		return no.status, no.text
+		return no.status, no.Error()
 	case errors.Is(err, errNoPage):
 		return http.StatusNotFound, v.T("error.nopage")
 	case errors.Is(err, delayq.ErrNotFound):
@@ -182,7 +220,7 @@ func (v *view) notAllowed() {
 		}
 	}
 	v.w.Header().Set("Allow", allow)
-	v.fail(&refusal{http.StatusMethodNotAllowed, v.T("error.method")})
+	v.fail(&refusal{status: http.StatusMethodNotAllowed, text: v.T("error.method")})
 }
 
 // show answers with the data of a page.
@@ -239,9 +277,31 @@ func (v *view) render(name string, data any) {
 
 // What follows is for templates.
 
+// Mistake returns what is wrong with a field of a form, or with all of it.
+func (v *view) Mistake(field string) string { return v.mistakes[field] }
+
+// Typed returns what was typed into a field, or what it begins with.
+func (v *view) Typed(field string, first any) string {
+	if v.Request.Method == http.MethodPost {
+		return v.form(field)
+	}
+	if first == nil {
+		return ""
+	}
+	return fmt.Sprint(first)
+}
+
+// Checked reports whether a box was checked, or is at first.
+func (v *view) Checked(field string, first bool) bool {
+	if v.Request.Method == http.MethodPost {
+		return v.form(field) == "1"
+	}
+	return first
+}
+
 // Live reports whether the page refreshes itself.
 func (v *view) Live() bool {
-	return v.route != nil && !v.route.plain && v.Error == "" && v.Request.Method == http.MethodGet
+	return v.route != nil && !v.route.plain && v.Error == "" && len(v.mistakes) == 0 && v.Request.Method == http.MethodGet
 }
 
 // Self is the link to this page.
@@ -305,8 +365,13 @@ func (v *view) CanOn(right, topic string) bool {
 // Acts reports whether the page can act at all.
 func (v *view) Acts() bool { return v.h.o.client != nil }
 
-// Prefix returns the prefix of the queue.
-func (v *view) Prefix() string { return v.h.insp.Prefix() }
+// Prefix returns the prefix of the queue, or "" if that is what every queue has.
+func (v *view) Prefix() string {
+	if prefix := v.h.insp.Prefix(); prefix != "delayq" {
+		return prefix
+	}
+	return ""
+}
 
 // Badge returns the word beside it.
 func (v *view) Badge() string { return v.h.o.badge }

@@ -244,6 +244,8 @@ type route struct {
 	right Right
 	show  func(*Handler, *view) (any, error) // of GET: the data of the page
 	post  func(*Handler, *view) (any, error) // of POST, if the page acts
+	form  func(*Handler, *view) (any, error) // the data of the form that was sent, to show it again
+	page  string                             // its template
 	acts  bool                               // there is nothing without Actions
 	plain bool                               // it is not refreshed
 	topic bool                               // it needs the parameter topic
@@ -292,7 +294,7 @@ func (h *Handler) answer(v *view) {
 		if do = rt.post; h.o.client == nil {
 			do = nil
 		} else if err := h.cross.Check(r); err != nil {
-			v.fail(&refusal{http.StatusForbidden, v.T("error.origin")})
+			v.fail(&refusal{status: http.StatusForbidden, text: v.T("error.origin")})
 			return
 		}
 	default:
@@ -307,7 +309,7 @@ func (h *Handler) answer(v *view) {
 		return
 	}
 	if rt.topic && v.Topic == "" {
-		v.fail(&refusal{http.StatusBadRequest, v.T("error.topic")})
+		v.fail(&refusal{status: http.StatusBadRequest, text: v.T("error.topic")})
 		return
 	}
 	if err := h.may(v, rt.right, v.Topic); err != nil {
@@ -316,7 +318,9 @@ func (h *Handler) answer(v *view) {
 	}
 	data, err := do(h, v)
 	if err != nil {
-		v.fail(err)
+		if !v.again(err) {
+			v.fail(err)
+		}
 		return
 	}
 	v.show(data)
@@ -330,7 +334,7 @@ func (h *Handler) may(v *view, right Right, topic string) error {
 	if h.o.authorize != nil {
 		for _, one := range slices.Compact([]Right{RightView, right}) {
 			if err := h.o.authorize(v.Request, one, topic); err != nil {
-				return &refusal{http.StatusForbidden, err.Error()}
+				return &refusal{status: http.StatusForbidden, text: err.Error()}
 			}
 		}
 	}
