@@ -50,7 +50,11 @@ export const text = (page, selector) => page.locator(selector).first().innerText
 
 // every lists a page of each kind.
 export const every = {
-  topics: "topics", topic: link("topic", { topic: "order:cancel" }), "topic in trouble": link("topic", { topic: "refund:poll" }),
+  topics: "topics", "topics in groups": link("topics", { group: 1, sort: "dead" }), "no topic": link("topics", { q: "nothing" }),
+  "new topic": link("topic", { topic: "not:yet" }), "pause a new topic": link("pause", { topic: "not:yet" }),
+  "limits of a topic": link("edit-topic", { topic: "invoice:print", do: "limits" }), "hold of a topic": link("edit-topic", { topic: "invoice:print", do: "hold" }),
+  copy: link("enqueue", { topic: "mail:welcome", copy: "u-41000" }), columns: link("jobs", { topic: "mail:welcome", state: "dead", columns: "payload,tenant", rows: 25 }),
+  topic: link("topic", { topic: "order:cancel" }), "topic in trouble": link("topic", { topic: "refund:poll" }),
   keys: link("keys", { topic: "invoice:print" }), "jobs of a key": link("jobs", { topic: "invoice:print", state: "ready", key: "tenant-0" }),
   "key": link("key", { topic: "invoice:print", key: "tenant-0" }), "evil key": link("key", { topic: "invoice:print", key: evil }),
   "hold of a key": link("edit-key", { topic: "invoice:print", key: evil, do: "hold" }),

@@ -56,6 +56,7 @@ drive("news come into a list, and box, focus, typing and place stay", { viewport
   await page.goto(at.root + link("jobs", { topic: "live", state: "scheduled" }));
   const box = page.locator("#c-live-140");
   await box.check();
+  await page.click("#filters summary");
   await page.fill('#filter input[name="prefix"]', "half-typ");
   await box.focus();
   await box.scrollIntoViewIfNeeded();
@@ -73,6 +74,7 @@ drive("news come into a list, and box, focus, typing and place stay", { viewport
   assert.ok(await box.isChecked(), "the box is checked");
   assert.equal(await focused(page, "id"), "c-live-140", "the focus is where it was");
   assert.equal(await page.inputValue('#filter input[name="prefix"]'), "half-typ", "what was typed is there");
+  assert.ok(await page.isVisible("#filter"), "the filter is open");
   assert.equal(await page.evaluate(() => scrollY), place, "the page has not scrolled");
   assert.ok(await page.evaluate(() => document.getElementById("c-live-140").sameNode), "it is the same element");
   assert.match(await text(page, "#j-live-140 time"), /GMT|CET|CEST/, "new times are local too");
@@ -91,9 +93,12 @@ for (const javaScriptEnabled of [true, false]) {
     const number = javaScriptEnabled ? 96 : 24;
     await page.goto(at.root + link("topic", { topic: "mail:welcome" }));
     await page.click(".tabs a:has-text('dead')");
+    assert.equal(await page.isVisible("#filter"), false, "the filter is folded until it is used");
+    await page.click("#filters summary");
     await page.fill('#filter input[name="error"]', error);
     await page.press('#filter input[name="error"]', "Enter");
     await page.waitForURL(new RegExp(`error=${error}`));
+    assert.ok(await page.isVisible("#filter"));
     await page.check("#match-all");
     await page.click('button[value="revive"]');
     assert.equal(await heading(page), `Revive ${number} jobs of mail:welcome?`);
@@ -126,9 +131,9 @@ drive("a bulk run shows its progress and can be stopped", { expected: /status of
   assert.equal(await heading(page), "Revive 1,200 jobs of letter:print?");
   await page.fill('input[name="pace"]', "100");
   await page.click(".ask button.primary");
-  assert.match(await text(page, "main"), /type.*letter:print/i); // so many need that
-  await page.goBack();
-  await page.fill('input[name="pace"]', "100");
+  assert.match(await text(page, "#m-typed"), /type.*letter:print/i); // so many need that
+  assert.equal(await focused(page, "name"), "typed", "the field with the mistake has the focus");
+  assert.equal(await page.inputValue('input[name="pace"]'), "100", "what was typed is there");
   await page.fill('input[name="typed"]', "letter:print");
   await page.click(".ask button.primary");
   await page.waitForURL(/\/bulk\?run=\d+$/);
@@ -146,8 +151,8 @@ drive("another due time for a job", { expected: /status of 400/ }, async (page) 
   await page.click(".acts a:has-text('reschedule')");
   await page.fill('input[name="in"]', "soon");
   await page.click(".ask button.primary");
-  assert.match(await text(page, "main"), /"soon" is not a duration/);
-  await page.goBack();
+  assert.match(await text(page, "#m-in"), /"soon" is not a duration/);
+  assert.equal(await page.inputValue('input[name="in"]'), "soon");
   await page.fill('input[name="in"]', "5h");
   await page.click(".ask button.primary");
   assert.equal(await text(page, ".banner.good"), "1 rescheduled.");
@@ -166,6 +171,84 @@ drive("a topic is paused and resumed", {}, async (page) => {
   await page.click("button:has-text('Resume')");
   assert.equal(await text(page, ".banner.good"), "The topic is resumed.");
   assert.equal(await page.locator(".banner.warn").count(), 0);
+});
+
+drive("topics are filtered, sorted and grouped, and the link keeps that", {}, async (page) => {
+  const rows = () => page.locator("main tbody th a").allInnerTexts();
+  await page.goto(at.root);
+  await page.click("thead a:has-text('Dead')");
+  await page.waitForURL(/sort=dead/);
+  assert.equal((await rows())[0], "letter:print");
+  assert.equal(await page.locator("thead th[aria-sort]").getAttribute("aria-sort"), "descending");
+  await page.click("thead a:has-text('Dead')");
+  await page.waitForURL(/sort=-dead/);
+  assert.notEqual((await rows())[0], "letter:print");
+  await page.fill("main input[name=q]", "ORDER");
+  await page.press("main input[name=q]", "Enter");
+  await page.waitForURL(/q=ORDER/);
+  assert.deepEqual((await rows()).sort(), ["order:cancel", "order:remind"]);
+  await page.reload();
+  assert.equal((await rows()).length, 2, "the link has it");
+  await page.click("a:has-text('group by prefix')");
+  await page.waitForURL(/group=1/);
+  assert.match(await text(page, "main tbody th"), /^order:…\s+2 topics$/);
+  await page.click("main tbody th a");
+  await page.waitForURL(/in=order/);
+  assert.deepEqual((await rows()).sort(), ["order:cancel", "order:remind"]);
+});
+
+drive("a job is copied and edited, with what it holds in columns", { expected: /status of 400/ }, async (page) => {
+  await send("enqueue", { topic: "letters", id: "first", in: "1h", payload: '{"to": "ann"}', format: "json", headers: "tenant=7" });
+  await page.goto(at.root + link("jobs", { topic: "letters", state: "scheduled" }));
+  await page.click("#filters summary");
+  await page.fill("#filter input[name=columns]", "payload, tenant");
+  await page.press("#filter input[name=columns]", "Enter");
+  await page.waitForURL(/columns=/);
+  assert.match(await text(page, "#j-first"), /first\s+\{"to": "ann"\}\s+7\s.*not started yet/s);
+  await page.click("#j-first th a");
+  assert.match(await text(page, ".facts"), /Attempt\s+not started yet/);
+  await page.click(".acts a:has-text('copy')");
+  assert.equal(await heading(page), "Enqueue a copy of first");
+  assert.equal(await page.inputValue("main textarea[name=payload]"), '{"to": "ann"}');
+  assert.equal(await page.inputValue("main textarea[name=headers]"), "tenant=7\n");
+  await page.fill("main textarea[name=payload]", '{"to": "bob"');
+  await page.fill("main input[name=id]", "second");
+  await page.fill("main input[name=in]", "2h");
+  await page.click("main form button");
+  assert.match(await text(page, "#m-payload"), /not json/i);
+  assert.equal(await page.inputValue("main input[name=id]"), "second");
+  await page.fill("main textarea[name=payload]", '{"to": "bob"}');
+  await page.click("main form button");
+  await page.waitForURL(/job\?.*second/);
+  const { job, payload } = await json(link("job.json", { topic: "letters", id: "second" }));
+  assert.equal(atob(payload.base64), '{"to": "bob"}');
+  assert.deepEqual(job.headers, { tenant: "7" });
+});
+
+drive("a topic is held and limited, and a new one is no mistake", { expected: /status of 400/ }, async (page) => {
+  await page.goto(at.root + link("topic", { topic: "brand:new" }));
+  assert.match(await text(page, "main"), /There is no topic brand:new yet/);
+  await page.click("a:has-text('Pause')");
+  await page.click("main form button");
+  assert.match(await text(page, "#m-new"), /Nothing was changed/);
+  await page.goto(at.root + link("enqueue", { topic: "brand:new" }));
+  await page.fill("main input[name=id]", "one");
+  await page.click("main form button");
+  await page.goto(at.root + link("topic", { topic: "brand:new" }));
+  await page.click(".acts a:has-text('limits')");
+  await page.fill("main input[name=running]", "5");
+  await page.fill("main input[name=keyrate]", "3/1m");
+  await page.check("main input[name=ordered]");
+  await page.click("main form button.primary");
+  assert.equal(await text(page, ".banner.good"), "The limits of the topic are set.");
+  assert.match(await text(page, ".figures"), /At most running\s+5/);
+  await page.click(".acts a:has-text('hold')");
+  await page.fill("main input[name=for]", "2h");
+  await page.fill("main input[name=because]", "quota");
+  await page.click("main form button.primary");
+  await page.click("a:has-text('end hold')");
+  await page.click("main form button.primary");
+  assert.equal(await text(page, ".banner.good"), "The hold is ended.");
 });
 
 drive("Explain says why a job is not running", { expected: /status of 404/ }, async (page) => {
@@ -233,19 +316,17 @@ for (const javaScriptEnabled of [true, false]) {
 
     await act("hold", { for: "soon" });
     await page.click("main form button.primary");
-    assert.match(await text(page, "main"), /for: "soon" is not a duration/);
-    await page.goBack();
+    assert.match(await text(page, "#m-for"), /^"soon" is not a duration/);
     await page.fill("main input[name=for]", "2h");
     assert.match(await sent(), /^The key is held\./);
     assert.ok(Date.parse((await state()).held_until) - Date.now() > 1.9 * 3600e3, "it is held for two hours");
 
     await act("set limits", { running: "-1", rate: "90/1h" });
     await page.click("main form button.primary");
-    assert.match(await text(page, "main"), /running: "-1" must be a number from 0 to 1000/);
+    assert.match(await text(page, "#m-running"), /^"-1" must be a number from 0 to 1000/);
     assert.equal((await state()).limit_rate, undefined, "nothing was changed");
-    await page.goBack();
+    assert.equal(await page.inputValue("main input[name=rate]"), "90/1h", "what was typed is there");
     await page.fill("main input[name=running]", "3");
-    await page.fill("main input[name=rate]", "90/1h");
     await page.fill("main input[name=burst]", "2");
     await page.check("main input[name=strict]");
     assert.equal(await sent(), "The limits of the key are set.");
@@ -320,7 +401,7 @@ for (const javaScriptEnabled of [true, false]) {
 drive("a page that only reads has no buttons and refuses forged acts", { expected: /status of 40[34]/ }, async (page) => {
   for (const [name, where] of Object.entries(every)) {
     const answer = await page.goto(at.reading + where);
-    const acting = ["bulks", "enqueue", "new schedule", "pause", "confirm", "reschedule", "hold of a key", "limits of a key"].includes(name);
+    const acting = ["bulks", "enqueue", "new schedule", "pause", "confirm", "reschedule", "hold of a key", "limits of a key", "limits of a topic", "hold of a topic", "copy", "pause a new topic"].includes(name);
     assert.equal(answer.status(), acting ? 404 : 200, name);
     const tools = await page.evaluate(() => [...document.querySelectorAll("main button, main .button, form:not([method=get])")]
       .filter((e) => e.form?.method !== "get" && !e.dataset.copy).map((e) => e.outerHTML));
@@ -329,7 +410,7 @@ drive("a page that only reads has no buttons and refuses forged acts", { expecte
   const acts = [
     link("act", { do: "cancel", topic: "order:cancel", id: "order-1001" }), link("confirm", { do: "cancel", topic: "order:cancel" }), "enqueue",
     link("pause", { topic: "order:cancel" }), link("resume", { topic: "order:cancel" }), "stop?run=1", "new-schedule", "edit-schedule",
-    link("edit-key", { topic: "invoice:print", key: "tenant-1", do: "pause" }), "topics",
+    link("edit-key", { topic: "invoice:print", key: "tenant-1", do: "pause" }), link("edit-topic", { topic: "order:cancel", do: "hold" }), "topics",
   ];
   for (const act of acts) {
     const answer = await page.request.post(at.reading + act, { form: { topic: "order:cancel", id: "forged" } });
@@ -358,7 +439,8 @@ drive("hidden topics are not there", { expected: /status of 404/ }, async (page)
     link("payload", { topic: "hidden:salary", id: "salary-1" }), link("failures", { topic: "hidden:salary" }),
     link("schedules", { topic: "hidden:salary" }), link("confirm", { do: "cancel", topic: "hidden:salary", id: "salary-1" }),
     link("pause", { topic: "hidden:salary" }), link("key", { topic: "hidden:salary", key: "k" }),
-    link("edit-key", { topic: "hidden:salary", key: "k", do: "pause" }),
+    link("edit-key", { topic: "hidden:salary", key: "k", do: "pause" }), link("edit-topic", { topic: "hidden:salary", do: "hold" }),
+    link("enqueue", { topic: "hidden:salary", copy: "salary-1" }),
   ]) {
     assert.equal((await page.goto(at.hiding + where)).status(), 404, where);
   }
