@@ -213,7 +213,7 @@ func packJSON(text string, refuse func(error) error) ([]byte, error) {
 	if err := d.Decode(&tree); err != nil {
 		return nil, refuse(err)
 	}
-	if d.More() {
+	if !json.Valid([]byte(text)) { // a decoder stops behind the first value
 		return nil, refuse(errors.New("more than one value"))
 	}
 	tree, err := plainNumbers(tree)

@@ -129,7 +129,7 @@ func FuzzShowPayload(f *testing.F) {
 
 // A payload that was typed is refused or taken, whatever it is.
 func FuzzTypedPayload(f *testing.F) {
-	for _, seed := range []string{`{"n":12345678901,"a":[1.5]}`, "[", `{"a":1}{}`, "1e999", "99999999999999999999", string(nested(10, "[", "", "]")), "aGVsbG8="} {
+	for _, seed := range []string{`{"n":12345678901,"a":[1.5]}`, "[", `{"a":1}{}`, "1e999", "0]", "99999999999999999999", string(nested(10, "[", "", "]")), "aGVsbG8="} {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, text string) {

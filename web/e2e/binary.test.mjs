@@ -1,7 +1,8 @@
 // The page of the binary in a browser: that of "delayq demo", and that of "delayq web" on the Redis of
 // the demo, with and without a login.
 import { strict as assert } from "node:assert";
-import { chmod, writeFile } from "node:fs/promises";
+import { execFileSync } from "node:child_process";
+import { writeFile } from "node:fs/promises";
 import { after, before } from "node:test";
 import { drive, text } from "./drive.mjs";
 import { link, run } from "./browser.mjs";
@@ -69,8 +70,7 @@ drive("delayq web --read-only has nothing to act with", {}, async (page) => {
 });
 
 drive("delayq web asks for a password", { httpCredentials: { username: "dave", password: "correct horse" }, expected: /status of 401/ }, async (page) => {
-  await writeFile("users", "dave:correct horse\n");
-  await chmod("users", 0o600);
+  await writeFile("users", execFileSync("./delayq", ["web", "--add-user", "dave"], { input: "correct horse\n" }), { mode: 0o600 });
   const { home, stop } = await serve("--auth-file", "users");
   try {
     assert.equal((await fetch(home)).status, 401);
