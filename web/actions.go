@@ -130,7 +130,7 @@ func (h *Handler) admits(ctx context.Context, p *actInput, id string) error {
 	if !f.named && !f.set {
 		return nil
 	}
-	info, err := h.insp.Job(ctx, topic, id)
+	info, err := h.o.client.Get(ctx, topic, id) // an inspector can read from a replica
 	if err != nil {
 		return err
 	}

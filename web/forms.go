@@ -288,7 +288,9 @@ func (h *Handler) enqueueForm(v *view) (any, error) {
 		return p, nil
 	}
 	for _, name := range sortedHeaders(info.Headers) {
-		p.Headers += name + "=" + info.Headers[name] + "\n"
+		if canType(name, info.Headers[name]) {
+			p.Headers += name + "=" + info.Headers[name] + "\n"
+		}
 	}
 	p.Format, p.Payload = editable(info.Payload)
 	return p, nil
@@ -341,17 +343,17 @@ func (h *Handler) enqueue(v *view) (any, error) {
 		return nil, mistake("topic", "%s", v.T("error.closed"))
 	case as:
 		payload = source.Payload
-		if !opened {
-			for _, name := range sortedHeaders(source.Headers) {
-				options = append([]delayq.JobOption{delayq.Header(name, source.Headers[name])}, options...)
-			}
-		}
 	default:
 		if payload, err = v.body(); err != nil {
 			return nil, err
 		}
 	}
 	if source != nil { // what the form does not have
+		for _, name := range sortedHeaders(source.Headers) {
+			if value := source.Headers[name]; opened && !canType(name, value) || !opened && topic == v.Topic {
+				options = append([]delayq.JobOption{delayq.Header(name, value)}, options...)
+			}
+		}
 		if source.BackoffFirst != usualFirst || source.BackoffLimit != usualLimit {
 			options = append(options, delayq.Backoff(source.BackoffFirst, source.BackoffLimit))
 		}
@@ -381,6 +383,11 @@ func (h *Handler) enqueue(v *view) (any, error) {
 		return nil, err
 	}
 	return redirect(v.Link("job", "topic", topic, "id", job.ID, "did", "enqueue")), nil
+}
+
+// canType reports whether a header is what a line of the form says: name=value.
+func canType(name, value string) bool {
+	return utf8.ValidString(name+value) && !strings.ContainsAny(name, "=\r\n\x00") && !strings.ContainsAny(value, "\r\n\x00")
 }
 
 func sortedHeaders(headers map[string]string) (names []string) {

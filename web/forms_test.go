@@ -213,6 +213,13 @@ func TestMistakesOfFiltersStay(t *testing.T) {
 		require.Contains(t, w.Body.String(), `<details class="filters" id="filters" hx-morph-skip open>`)
 		require.Contains(t, get(t, h, link("jobs.json", list...)).Body.String(), "delayq.web.error/1")
 	}
+	for _, pairs := range [][]string{{"from", "+2h", "to", "+1h"}, {"rows", "1001"}, {"attempt", "-1"}, {"state", "asleep"}, {"cursor", "x"}} {
+		w := get(t, h, link("jobs", append(pairs, "topic", "order:cancel", "prefix", "o-<")...))
+		require.Equal(t, http.StatusBadRequest, w.Code, pairs)
+		f := formOf(t, w.Body.String())
+		require.NotEmpty(t, f.banner, pairs)
+		require.Contains(t, f.fields["prefix"], "o-<")
+	}
 	require.NotContains(t, get(t, h, link("jobs", "topic", "order:cancel")).Body.String(), "hx-morph-skip open", "it is folded until it is used")
 	for _, used := range [][]string{{"prefix", "o"}, {"order", "latest"}, {"rows", "25"}, {"columns", "tenant"}} {
 		require.Contains(t, get(t, h, link("jobs", append(used, "topic", "order:cancel")...)).Body.String(), "hx-morph-skip open", used)
@@ -277,13 +284,13 @@ func TestCopiesOfJobs(t *testing.T) {
 		strings.Repeat("x", 70_000), evilID, "\x93\xcb\x3f\xf8\x00\x00\x00\x00\x00\x00\xc0\xc3", `"` + strings.Repeat("a", 65_530) + `"`,
 	} {
 		id := fmt.Sprint("id-", i)
-		_, err := q.Client.Enqueue(t.Context(), "t", id, []byte(payload), delayq.ProcessIn(time.Hour), delayq.Header("tenant", "4=2"), delayq.Header("b", ""),
+		_, err := q.Client.Enqueue(t.Context(), "t", id, []byte(payload), delayq.ProcessIn(time.Hour), delayq.Header("tenant", "4=2"), delayq.Header("b", ""), delayq.Header("c", " \xff\n"),
 			delayq.Key("k"), delayq.Retry(3), delayq.Timeout(time.Minute), delayq.Retention(time.Hour), delayq.Backoff(time.Second, time.Minute))
 		require.NoError(t, err)
 		info := copied(t, q, h, "t", id, nil)
 		require.Equal(t, payload, string(info.Payload), "%.20q", payload)
 		require.NotEqual(t, id, info.ID)
-		require.Equal(t, map[string]string{"tenant": "4=2", "b": ""}, info.Headers)
+		require.Equal(t, map[string]string{"tenant": "4=2", "b": "", "c": " \xff\n"}, info.Headers)
 		require.Equal(t, "k", info.Key)
 		require.Equal(t, 3, info.Retries)
 		require.Equal(t, []time.Duration{time.Minute, time.Hour, time.Second, time.Minute}, []time.Duration{info.Timeout, info.Retention, info.BackoffFirst, info.BackoffLimit})
@@ -313,7 +320,7 @@ func TestRunAgain(t *testing.T) {
 // Who may enqueue and not see payloads can copy a job within its topic, and nowhere else.
 func TestCopiesOfWhatIsHidden(t *testing.T) {
 	q := delayqtest.Start(t)
-	_, err := q.Client.Enqueue(t.Context(), "t", "one", []byte(`{"card":"4111"}`), delayq.ProcessIn(time.Hour), delayq.Header("tenant", "secret"))
+	_, err := q.Client.Enqueue(t.Context(), "t", "one", []byte(`{"card":"4111"}`), delayq.ProcessIn(time.Hour), delayq.Header("tenant", "secret"), delayq.Header("odd", "secret\n"))
 	require.NoError(t, err)
 	for name, opt := range map[string]web.Option{
 		"redacted": web.Payload("*", web.Redact("card")),
@@ -330,11 +337,16 @@ func TestCopiesOfWhatIsHidden(t *testing.T) {
 		require.NotContains(t, form, "secret", name)
 		info := copied(t, q, h, "t", "one", nil)
 		require.Equal(t, `{"card":"4111"}`, string(info.Payload))
-		require.Equal(t, map[string]string{"tenant": "secret"}, info.Headers)
-		w := post(t, h, link("enqueue", "topic", "t", "copy", "one"), url.Values{"topic": {"open"}, "format": {"copy"}})
+		require.Equal(t, map[string]string{"tenant": "secret", "odd": "secret\n"}, info.Headers)
+		w := post(t, h, link("enqueue", "topic", "t", "copy", "one"), url.Values{"topic": {"open"}, "id": {name}, "payload": {"mine"}})
+		require.Equal(t, http.StatusSeeOther, w.Code)
+		other, err := q.Inspector.Job(t.Context(), "open", name)
+		require.NoError(t, err)
+		require.Empty(t, other.Headers, "they could be seen there")
+		w = post(t, h, link("enqueue", "topic", "t", "copy", "one"), url.Values{"topic": {"open"}, "format": {"copy"}})
 		require.Equal(t, http.StatusBadRequest, w.Code)
 		require.NotEmpty(t, formOf(t, w.Body.String()).mistakes["topic"])
-		_, err := q.Client.Dequeue(t.Context(), "t", info.ID)
+		_, err = q.Client.Dequeue(t.Context(), "t", info.ID)
 		require.NoError(t, err)
 	}
 }
@@ -459,6 +471,13 @@ func TestNewTopics(t *testing.T) {
 func TestNotStartedYet(t *testing.T) {
 	q := world(t)
 	require.NoError(t, q.Client.Bury(t.Context(), "order:cancel", "o-4", "a trap"))
+	_, err := q.Client.Enqueue(t.Context(), "later", "snoozed", nil)
+	require.NoError(t, err)
+	stop := q.Serve(func(s *delayq.Server) {
+		s.HandlerFunc("later", func(context.Context, *delayq.Job) error { return delayq.Snooze(time.Hour) })
+	})
+	q.Advance(time.Second)
+	stop()
 	h := page(t, q)
 	const none = "not started yet"
 	for _, one := range []struct {
@@ -467,7 +486,7 @@ func TestNotStartedYet(t *testing.T) {
 		started   bool
 	}{
 		{"order:cancel", "o-1", delayq.StateScheduled, false}, {"order:cancel", "o-4", delayq.StateDead, false},
-		{"refund <b>/poll", "r-1", delayq.StateReady, false}, {"mail:welcome", "u-1", delayq.StateDead, true}, {"report", "done-1", delayq.StateDone, true},
+		{"refund <b>/poll", "r-1", delayq.StateReady, false}, {"mail:welcome", "u-1", delayq.StateDead, true}, {"later", "snoozed", delayq.StateScheduled, true}, {"report", "done-1", delayq.StateDone, true},
 	} {
 		require.Equal(t, !one.started, strings.Contains(get(t, h, link("job", "topic", one.topic, "id", one.id)).Body.String(), none), one.id)
 		require.Equal(t, !one.started, strings.Contains(get(t, h, link("jobs", "topic", one.topic, "state", string(one.state))).Body.String(), none), one.id)
@@ -510,6 +529,8 @@ func TestColumns(t *testing.T) {
 	require.Contains(t, text, `<td class="extra" data-label="tenant"><span class="mono">of 0</span></td>`)
 	code, _ = list(h, "payload", "rows", "101")
 	require.Equal(t, http.StatusBadRequest, code)
+	code, _ = list(h, "payload", "rows", "100")
+	require.Equal(t, http.StatusOK, code)
 	code, _ = list(h, "tenant", "rows", "1000")
 	require.Equal(t, http.StatusOK, code)
 	for name, opt := range map[string]web.Option{

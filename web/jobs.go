@@ -46,10 +46,8 @@ func (h *Handler) jobs(v *view) (any, error) {
 		return nil, err
 	}
 	f, err := v.filter()
-	if no, ok := errors.AsType[*refusal](err); ok && no.field != "" && !v.json { // the form stays, with what was typed
-		v.Status, v.mistakes = no.status, map[string]string{no.field: no.text}
-		f = v.typedFilter()
-		return &jobsPage{Topic: v.Topic, State: f.query.State, Row: row, Filter: f, Tabs: states, Wrong: true, Opens: h.opens(v, v.Topic)}, nil
+	if no, ok := errors.AsType[*refusal](err); ok && no.field != "" && !v.json {
+		return h.wrongFilter(v, row, no.field, no.text), nil
 	}
 	if err != nil {
 		return nil, err
@@ -62,6 +60,10 @@ func (h *Handler) jobs(v *view) (any, error) {
 		page, err := h.insp.Jobs(ctx, f.query)
 		return listed{page, f}, err
 	})
+	if errors.Is(err, delayq.ErrInvalid) && !v.json { // which does not say of which field
+		_, text := v.explain(err)
+		return h.wrongFilter(v, row, "", text), nil
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -89,6 +91,13 @@ func (h *Handler) jobs(v *view) (any, error) {
 		}
 	}
 	return p, nil
+}
+
+// wrongFilter returns a page with the filter as it was typed and its mistake, and without a list.
+func (h *Handler) wrongFilter(v *view, row *topicRow, field, text string) *jobsPage {
+	v.Status, v.mistakes = http.StatusBadRequest, map[string]string{field: text}
+	f := v.typedFilter()
+	return &jobsPage{Topic: v.Topic, State: f.query.State, Row: row, Filter: f, Tabs: states, Wrong: true, Opens: h.opens(v, v.Topic)}
 }
 
 type reasonRow struct {

@@ -53,6 +53,10 @@ func TestDeepPayloadsDoNotEndTheProcess(t *testing.T) {
 			require.LessOrEqual(t, len(p.Text), shownBytes)
 		}
 	}
+	for n, want := range map[int]string{maxDepth: JSON.Name, maxDepth + 1: Text.Name} {
+		require.Equal(t, want, rules["open"].show("topic", nested(n, "[", "1", "]")).Format, n)
+		require.Equal(t, n > maxDepth, rules["redacted"].show("topic", nested(n, "\x91", "\xc0", "")).Hidden, n)
+	}
 	hidden := append([]byte("\x82\xa4card"), nested(deep, "\x91", "\xc0", "\xa1a\x07")...)
 	p := rules["redacted"].show("topic", hidden[:len(hidden)-3*(deep-1)])
 	require.Equal(t, "{\n  \"card\": \"•••\",\n  \"a\": 7\n}", p.Text, "what comes after a deep value is shown")
@@ -60,6 +64,10 @@ func TestDeepPayloadsDoNotEndTheProcess(t *testing.T) {
 
 // A length that a payload claims to have costs nothing.
 func TestPayloadsThatLieAboutTheirLength(t *testing.T) {
+	for _, payload := range []string{"\xa3ab", "\x91\xa3ab", "\xc4\x03ab", "\xc7\x04\x05ab", "\x93\x01\x02", "\x82\x01\x02\x03"} {
+		require.Equal(t, Hex.Name, rules["open"].show("topic", []byte(payload)).Format, "%q", payload)
+		require.True(t, rules["redacted"].show("topic", []byte(payload)).Hidden, "%q", payload)
+	}
 	for _, begin := range []string{"", "\x81\xa4card", "\x81\xa1a", "\x91", "\x81"} {
 		for _, code := range []byte{0xc6, 0xdb, 0xc9, 0xdd, 0xdf} { // bin, str, ext, array and map of 32 bits
 			payload := binary.BigEndian.AppendUint32(append([]byte(begin), code), math.MaxUint32)
@@ -85,6 +93,13 @@ func TestRedactedNames(t *testing.T) {
 	} {
 		require.NotContains(t, rule.shown([]byte(payload)), "4111", name)
 		require.NotContains(t, rule.shown([]byte(payload)), "34313131", name)
+	}
+	for _, hidden := range []string{
+		"\x82\x01\x02\x03\x04", "\xde\x00\x01\x01\x02", "\x92\x01\x02", "\xdc\x00\x01\x01", "\xa2ab", "\xd9\x02ab", "\xc4\x02ab", "\xd4\x05a",
+		"\xd6\xff\x00\x00\x00\x00", "\xc7\x02\x05ab", "\xcf\x00\x00\x00\x00\x00\x00\x00\x07", "\xcb\x00\x00\x00\x00\x00\x00\x00\x00", "\xc0", "\xc3", "\x07",
+		"\x81\x92\x01\x02\x81\x03\xc4\x01a",
+	} {
+		require.Equal(t, "{\n  \"card\": \"•••\",\n  \"a\": 7\n}", rule.shown([]byte("\x82\xa4card"+hidden+"\xa1a\x07")), "%q", hidden)
 	}
 	require.Contains(t, rule.shown([]byte(`{"cards":"4111","a":[4111]}`)), "4111", "other fields are shown")
 	require.Contains(t, rule.shown([]byte(`["card","4111"]`)), "4111", "the documents say so")
