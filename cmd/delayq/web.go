@@ -233,10 +233,11 @@ func (f *webFlags) login(actor string) (*login, error) {
 	return l, nil
 }
 
-// loopback reports whether a host is this machine, as seen from itself.
+// loopback reports whether a host is this machine, as seen from itself. An address with a zone is
+// not: what follows the % can be any name.
 func loopback(host string) bool {
 	ip, err := netip.ParseAddr(host)
-	return host == "localhost" || err == nil && ip.IsLoopback()
+	return host == "localhost" || err == nil && ip.IsLoopback() && ip.Zone() == ""
 }
 
 // userKey is the key of the user in the context of a request.
