@@ -283,7 +283,7 @@ func (p *msgpackPrinter) field() error {
 	if err != nil {
 		return err
 	}
-	name := ""
+	name, odd := "", false
 	switch {
 	case msgpcode.IsString(code), msgpcode.IsBin(code): // some decoders take bytes for a name
 		var b []byte
@@ -294,8 +294,9 @@ func (p *msgpackPrinter) field() error {
 				p.text("0x" + hex.EncodeToString(b[:min(len(b), shownBytes)]))
 			}
 		}
-	default:
-		err = p.value() // a key of another type has no name
+	default: // a key of another type has no name, but one can be within it
+		odd = isArray(code) || isMap(code) || msgpcode.IsExt(code)
+		err = p.value()
 	}
 	if err != nil {
 		return err
@@ -304,7 +305,7 @@ func (p *msgpackPrinter) field() error {
 		p.text("")
 	}
 	p.out.WriteString(": ")
-	if p.hides(name) {
+	if p.hides(name) || odd && p.hide != nil {
 		p.out.WriteString(redactedText)
 		return p.skip()
 	}

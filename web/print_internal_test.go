@@ -90,6 +90,7 @@ func TestRedactedNames(t *testing.T) {
 		"text that is JSON": `{"body":"{\"card\":\"4111\"}"}`, "list in a text": `["  [{\"card\":\"4111\"}]"]`, "a text": `"4111"`, "a number": `4111`,
 		"msgpack": "\x81\xa4card\xa44111", "bytes as a name": "\x81\xc4\x04card\xa44111", "blanks": `{" card ":"4111"}`, "not a format": "card=4111",
 		"another letter": "{\"\u017fecret \u212aey\":\"4111\"}", "bytes": "\x81\xa1a\xc4\x044111", "extension": "\x81\xa1a\xd6\x054111", "a msgpack text": "\xa44111",
+		"a list as a name": "\x81\x91\xa4card\xa44111", "a map as a name": "\x81\x81\xa4card\x01\xa44111", "an extension as a name": "\x81\xd4\x05a\xa44111",
 	} {
 		require.NotContains(t, rule.shown([]byte(payload)), "4111", name)
 		require.NotContains(t, rule.shown([]byte(payload)), "34313131", name)
