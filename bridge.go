@@ -44,6 +44,8 @@ func init() {
 	bridge.SendRows = func(ctx context.Context, client any, plan bridge.Plan, rows []bridge.Row) ([]error, error) {
 		return client.(*Client).sendRows(ctx, plan, rows)
 	}
+	bridge.FateOf = fateOf
+	bridge.Answers = func(ctx context.Context, client any) error { return client.(*Client).answers(ctx) }
 }
 
 // changes returns the names of the parts that [Client.Schedule] would change with these arguments.

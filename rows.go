@@ -66,8 +66,8 @@ func (c *Client) sealReschedule(ctx context.Context, topic, id string, due DueOp
 	}, nil
 }
 
-// sendRows carries out rows of one topic. Rows about one ID keep their order. Rows about different
-// IDs can change places.
+// sendRows carries out rows of one topic. Rows about one ID keep their order, and so do new jobs of
+// one key. Others can change places. After an error of a call the rest is not sent.
 func (c *Client) sendRows(ctx context.Context, plan bridge.Plan, rows []bridge.Row) ([]error, error) {
 	if err := c.usable(ctx); err != nil {
 		return nil, err
@@ -80,14 +80,44 @@ func (c *Client) sendRows(ctx context.Context, plan bridge.Plan, rows []bridge.R
 		list[i] = operationOf(&rows[i])
 	}
 	size := func(i int) int { return rows[i].Size() } // a record changes as it grows older
-	if err := c.commits.SendPlan(ctx, plan.Series, plan.Number, list, size); err != nil {
-		return nil, err
+	failed := c.commits.SendPlan(ctx, commit.Plan(plan), list, size)
+	if script.Code(failed) == script.CodePassed {
+		failed = fmt.Errorf("%w: %w", bridge.ErrPassed, failed)
 	}
 	outcomes := make([]error, len(rows))
 	for i, o := range list {
+		if !o.Settled() {
+			outcomes[i] = bridge.ErrOpen
+			continue
+		}
 		outcomes[i] = c.rowSent(ctx, &rows[i], o)
 	}
-	return outcomes, nil
+	return outcomes, failed
+}
+
+// fateOf says what an error of sendRows means.
+func fateOf(err error) bridge.Fate {
+	switch {
+	case errors.Is(err, bridge.ErrPassed):
+		return bridge.FatePassed
+	case script.Code(err) == script.CodeFull:
+		return bridge.FateFull
+	case script.Answered(err) && !script.Away(err):
+		return bridge.FateRefused
+	}
+	return bridge.FateAway
+}
+
+// answers returns nil if Redis answers to the client.
+func (c *Client) answers(ctx context.Context) error {
+	err := c.usable(ctx)
+	if err == nil {
+		err = c.rdb.Time(ctx).Err()
+	}
+	if err == nil || script.Code(err) == script.CodeNoPerm {
+		return nil
+	}
+	return fmt.Errorf("outbox: Redis does not answer: %w", c.unsure(err))
 }
 
 // checkRow returns an error if no release has written a row. Redis would refuse a call with such a

@@ -102,8 +102,58 @@ func TestRowsMakeTheirCallsOnce(t *testing.T) {
 
 		// A plan of a relay that was overtaken does nothing, whatever it holds.
 		f.send(8, f.enqueue("next"))
-		_, _ = f.client.sendRows(f.Context(), bridge.Plan{Series: "box", Number: 7}, rows[:1])
+		_, err = f.client.sendRows(f.Context(), bridge.Plan{Series: "box", Number: 7}, rows[:1])
+		require.ErrorIs(f, err, bridge.ErrPassed)
 		require.Equal(f, []string{"next"}, f.jobs())
+	})
+}
+
+// A number that the series has passed, or that it has used for another plan, is an error for every
+// kind of call, and nothing is done.
+func TestRowsWhoseNumberHasPassed(t *testing.T) {
+	eachRows(t, func(f *rowsFixture) {
+		for _, id := range []string{"gone", "moved"} {
+			_, err := f.client.Enqueue(f.Context(), "topic", id, nil, ProcessIn(time.Hour))
+			require.NoError(f, err)
+		}
+		kinds := map[string]bridge.Row{
+			"enqueue": f.enqueue("new"), "keyed": f.enqueue("new", Key("k")), "replace": f.enqueue("moved", Replace()),
+			"cancel": f.cancel("gone"), "reschedule": f.reschedule("moved", ProcessIn(2*time.Hour)),
+		}
+		for tag, other := range map[string]string{"": "", "a": "b"} {
+			for name, row := range kinds {
+				plan := bridge.Plan{Series: "box " + name, Number: 7, Tag: tag}
+				_, err := f.client.sendRows(f.Context(), plan, []bridge.Row{f.cancel("nobody")})
+				require.NoError(f, err)
+				for _, late := range []bridge.Plan{{Number: 6, Tag: tag}, {Number: 6, Tag: other}, {Number: 7, Tag: other}} {
+					if late.Series = plan.Series; late == plan {
+						continue
+					}
+					before := redistest.Dump(f.T, f.client.rdb, f.prefix)
+					outcomes, err := f.client.sendRows(f.Context(), late, []bridge.Row{row})
+					require.ErrorIs(f, err, bridge.ErrPassed, name)
+					require.NotErrorIs(f, err, ErrUnknownOutcome)
+					require.Equal(f, []error{bridge.ErrOpen}, outcomes)
+					require.Equal(f, before, redistest.Dump(f.T, f.client.rdb, f.prefix))
+				}
+				// The plan itself is still known.
+				outcomes, err := f.client.sendRows(f.Context(), plan, []bridge.Row{f.cancel("moved")})
+				require.NoError(f, err)
+				require.ErrorIs(f, outcomes[0], ErrNotFound, name)
+			}
+		}
+	})
+}
+
+// When a call fails, the outcomes of those before it are returned.
+func TestRowsBeforeTheOneThatFails(t *testing.T) {
+	eachRows(t, func(f *rowsFixture) {
+		plan := bridge.Plan{Series: "box", Number: 7, Tag: "a"}
+		f.client.rdb.Set(f.Context(), script.NewKeys(f.prefix, "topic").Receipt("box.t1.1"), "8:", time.Hour)
+		outcomes, err := f.client.sendRows(f.Context(), plan, []bridge.Row{f.enqueue("a"), f.cancel("a"), f.enqueue("b"), f.cancel("c")})
+		require.ErrorIs(f, err, bridge.ErrPassed)
+		require.Equal(f, []error{nil, bridge.ErrOpen, nil, bridge.ErrOpen}, outcomes)
+		require.ElementsMatch(f, []string{"a", "b"}, f.jobs())
 	})
 }
 

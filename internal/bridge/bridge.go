@@ -7,6 +7,7 @@ package bridge
 
 import (
 	"context"
+	"errors"
 	"time"
 )
 
@@ -54,10 +55,28 @@ var (
 	SealReschedule func(ctx context.Context, sealer any, topic, id string, due any) (Row, error)
 
 	// SendRows carries out rows of one topic in their order, by a *delayq.Client, and returns an
-	// outcome for each. If Redis has not answered or cannot serve at the moment, it returns an
-	// error and no outcomes. Then call it again with the same plan and the same rows: what was
-	// carried out is not repeated, and its outcomes are as they were.
+	// outcome for each. If Redis has not answered or has refused a call as a whole, it also returns
+	// an error, and the outcome of rows that were not sent, or of which nothing is known, is
+	// ErrOpen. Then call it again with the same plan and the same rows: what was carried out is not
+	// repeated, and its outcomes are as they were. After ErrPassed that is not possible.
 	SendRows func(ctx context.Context, client any, plan Plan, rows []Row) (outcomes []error, err error)
+
+	// FateOf says what an error of SendRows means.
+	FateOf func(err error) Fate
+
+	// Answers returns nil if Redis answers to a *delayq.Client.
+	Answers func(ctx context.Context, client any) error
+)
+
+// A Fate is what an error of SendRows means.
+type Fate int
+
+// The fates.
+const (
+	FateAway    Fate = iota // Redis does not answer or serve, or replicas are missing
+	FateFull                // Redis has no memory for new jobs, but carries out cancels
+	FateRefused             // Redis has refused a call for another reason, and has done nothing
+	FatePassed              // the error wraps ErrPassed
 )
 
 // A Row is a call of a client that a table holds until it is sent.
@@ -89,4 +108,17 @@ const (
 type Plan struct {
 	Series string // of the sender of all plans
 	Number uint64 // of the plan; greater than that of every earlier one
+	Tag    string // random, of letters and digits; empty: an earlier release has made the plan
+	First  int    // index of the first call
+	Probe  bool   // the receipt is needed for a minute only
 }
+
+var (
+	// ErrOpen is the outcome of a row that was not sent, or of which nothing is known.
+	ErrOpen = errors.New("delayq: the row was not sent, or its outcome is unknown")
+
+	// ErrPassed is in the error of SendRows if the series of the plan has been used for a later
+	// plan, or for another one with the same number. The calls of rows without an outcome may have
+	// been carried out or not.
+	ErrPassed = errors.New("delayq: Redis has had a later plan of this series")
+)

@@ -52,6 +52,9 @@ func (o *Op) Place() script.Place {
 	return script.Place{Call: o.Kind.Name, Topic: o.Topic, Job: o.ID}
 }
 
+// Settled reports whether the outcome is known.
+func (o *Op) Settled() bool { return o.settled }
+
 // Settle ends an operation with an error.
 func (o *Op) Settle(err error) { o.Err, o.settled = o.Place().At(err), true }
 

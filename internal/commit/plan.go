@@ -4,6 +4,7 @@ import (
 	"context"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/delayq/delayq/internal/script"
@@ -20,30 +21,48 @@ const (
 	rowsBytes = 1 << 20
 )
 
-// SendPlan carries out the operations of one topic that a plan holds. size returns how many bytes
-// of an operation count. It returns an error if a call has failed: then the plan is sent again.
+// A Plan names the calls that carry out the rows of an outbox.
+type Plan struct {
+	Series string // of the sender of all plans
+	Number uint64 // of the plan; greater than that of every earlier one
+	Tag    string // random, of letters and digits; empty: an earlier release has made the plan
+	First  int    // index of the first call
+	Probe  bool   // the receipt is needed for a minute only
+}
+
+// SendPlan carries out the operations of one topic that a plan holds, until a call fails. Then it
+// returns an error, and the operations whose outcomes are not known are not settled. size returns
+// how many bytes of an operation count.
 //
 // A call has a series of its own, which its place in the plan names, and the number of the plan. If
 // the plan is sent again, each call finds its receipt, gets its first reply, and so leads to the
-// same next call.
-func (c *Groups) SendPlan(ctx context.Context, series string, number uint64, list []*Op, size func(i int) int) error {
+// same next call. Operations about one ID keep their order, and so do new jobs of one key.
+func (c *Groups) SendPlan(ctx context.Context, plan Plan, list []*Op, size func(i int) int) error {
 	sizes := make(map[*Op]int, len(list))
 	for i, o := range list {
 		sizes[o] = size(i)
 	}
 	g := c.For(list[0].Topic, Enqueue)
 	defer g.Release()
-	calls := 0
+	keep := RowsReceipt
+	if plan.Probe {
+		keep = time.Minute
+	}
+	base, kept := plan.Series+".", "/"+strconv.FormatInt(keep.Milliseconds(), 10)
+	if plan.Tag != "" { // earlier releases divide plans in another way, so their receipts are others
+		base, kept = plan.Series+".t", kept+"/"+plan.Tag
+	}
+	calls := plan.First
 	for waiting := list; len(waiting) > 0; {
 		var next []*Op
-		next, waiting = nextRows(waiting, sizes)
+		next, waiting = nextRows(waiting, sizes, plan.Tag != "")
 		for len(next) > 0 {
-			pool := &script.SeriesPool{
-				Base: series + "." + strconv.Itoa(calls) + ".", Floor: number - 1,
-				Kept: "/" + strconv.FormatInt(RowsReceipt.Milliseconds(), 10),
-			}
+			pool := &script.SeriesPool{Base: base + strconv.Itoa(calls) + ".", Floor: plan.Number - 1, Kept: kept}
 			calls++
-			if failed, _ := g.send(ctx, pool, next); failed != nil && script.Code(failed) != script.CodeWrongType {
+			if failed, _ := g.send(ctx, pool, next); failed != nil && !ofRow(failed, next) {
+				for _, o := range next {
+					o.settled = false
+				}
 				return c.unsure(failed)
 			}
 			next = slices.DeleteFunc(next, func(o *Op) bool { return o.settled })
@@ -52,10 +71,21 @@ func (c *Groups) SendPlan(ctx context.Context, series string, number uint64, lis
 	return nil
 }
 
+// ofRow reports whether an error of a call is the outcome of its operations for good: a key of the
+// topic is damaged, or the only job of the call is larger than Redis allows.
+func ofRow(err error, list []*Op) bool {
+	return script.Code(err) == script.CodeWrongType || len(list) == 1 && script.Answered(err) && strings.Contains(err.Error(), tooLong)
+}
+
+// tooLong is in the error of Redis for a word above its proto-max-bulk-len.
+const tooLong = "invalid bulk length"
+
 // nextRows takes the operations of the next call out of a list: those of one kind, each about
-// another ID that no operation before it is about.
-func nextRows(list []*Op, sizes map[*Op]int) (next, rest []*Op) {
+// another ID that no operation before it is about. A new job whose key has an earlier one that is
+// not in the call is not in it either, unless the plan is that of an earlier release.
+func nextRows(list []*Op, sizes map[*Op]int, keyed bool) (next, rest []*Op) {
 	seen, bytes := make(map[string]bool), 0
+	left := make(map[string]bool) // keys
 	kind := (*Kind)(nil)
 	for _, o := range list {
 		if o.settled { // it cannot be sent
@@ -64,8 +94,12 @@ func nextRows(list []*Op, sizes map[*Op]int) (next, rest []*Op) {
 		if kind == nil {
 			kind = o.Kind
 		}
-		if o.Kind != kind || seen[o.ID] || len(next) == rowsJobs || len(next) > 0 && bytes+sizes[o] > rowsBytes {
-			seen[o.ID] = true
+		key := ""
+		if keyed && o.Fresh != nil {
+			key = o.Fresh.Opts.Key
+		}
+		if o.Kind != kind || seen[o.ID] || key != "" && left[key] || len(next) == rowsJobs || len(next) > 0 && bytes+sizes[o] > rowsBytes {
+			seen[o.ID], left[key] = true, true
 			rest = append(rest, o)
 			continue
 		}

@@ -15,6 +15,8 @@ const (
 	codeNoScript  = "NOSCRIPT"
 	codeNoAuth    = "NOAUTH"
 	CodeCrossSlot = "CROSSSLOT"
+	CodeFull      = "OOM"
+	CodePassed    = "PASSED" // of lua/prelude/receipt.lua
 )
 
 // awayCodes are the codes of errors that concern Redis as a whole and not one call: it loads its

@@ -3,23 +3,32 @@
 
 -- A caller numbers the calls of a series, upwards. If the reply to a call is lost and the call is
 -- sent again, replay finds the number and the script returns its first reply. A call with a lower
--- number was abandoned by its caller and comes late, from a connection that was considered dead. It
--- must do nothing, and no caller waits for its reply.
--- After the number, a slash and ms can say how long the receipt is kept. Default: 3 minutes.
+-- number was abandoned by its caller and comes late, from a connection that was considered dead, or
+-- two callers use one series. It must do nothing, and its reply is the error PASSED.
+-- After the number, a slash and ms can say how long the receipt is kept. Default: 3 minutes. After
+-- another slash, a tag can say what the call is about. The same number with another tag is another
+-- call, which comes too late too.
 local receipt_ms = 180000
 
 local function replay(receipt, number)
-  local own = string.match(number, '^%d+')
-  local last, reply = string.match(redis.call('GET', receipt) or '', '^(%d+):(.*)$')
-  if last == own then
+  local own, kept, tag = string.match(number, '^(%d+)/?(%d*)/?(%w*)$')
+  local text = redis.call('GET', receipt) or ''
+  local last, about, reply = string.match(text, '^(%d+)/?(%w*):(.*)$')
+  if last == own and about == tag then
+    if kept ~= '' then -- from now on; a WAIT that follows covers this write, so the first call too
+      redis.pcall('SET', receipt, text, 'PX', kept)
+    end
     return reply
   end
-  return last and tonumber(last) > tonumber(own) and '' or nil
+  if last and (last == own or tonumber(last) > tonumber(own)) then
+    error('PASSED the series of this call has come to ' .. last, 0)
+  end
+  return nil
 end
 
 -- A receipt is written with pcall and last: it never decides the fate of a job.
 local function remember(receipt, number, reply)
-  local own, kept = string.match(number, '^(%d+)/?(%d*)$')
+  local own, kept, tag = string.match(number, '^(%d+)/?(%d*)(/?%w*)$')
   kept = kept ~= '' and kept or receipt_ms
-  redis.pcall('SET', receipt, own .. ':' .. reply, 'PX', kept)
+  redis.pcall('SET', receipt, own .. tag .. ':' .. reply, 'PX', kept)
 end
