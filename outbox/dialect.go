@@ -55,6 +55,19 @@ func (d Dialect) clock() string {
 	}
 }
 
+// server is the expression for a text that tells a server from its replicas. A relay that reaches
+// another server through the same address must not trust what it has read on the first one.
+func (d Dialect) server() string {
+	switch d {
+	case Postgres:
+		return "pg_postmaster_start_time()::text"
+	case MySQL:
+		return "CONCAT(@@server_id, ' ', @@hostname, ' ', @@port)"
+	default:
+		return "''"
+	}
+}
+
 // rebind writes the placeholders of a statement, which are ?, as the dialect does.
 func (d Dialect) rebind(query string) string {
 	if d != Postgres {

@@ -8,6 +8,7 @@ import (
 	"math"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/delayq/delayq"
@@ -56,7 +57,8 @@ func (h *holding) choose(ctx context.Context, tx *sql.Tx, earliest sql.NullInt64
 	reach := h.reach(now)
 	// Half of a plan is for either, even if it has one row.
 	if most := (h.o.batch + h.odd) / 2; most > 0 && earliest.Valid && earliest.Int64 <= reach {
-		plan, _, err = h.read(ctx, tx, "{table}_later", "WHERE shard = ? AND due <= ? ORDER BY due LIMIT "+strconv.Itoa(most), planBytes/2, h.shard, reach)
+		can, topics := h.can()
+		plan, _, err = h.read(ctx, tx, "{table}_later", "WHERE shard = ? AND due <= ?"+can+" ORDER BY due LIMIT "+strconv.Itoa(most), planBytes/2, append([]any{h.shard, reach}, topics...)...)
 		if err != nil {
 			return nil, err
 		}
@@ -71,6 +73,15 @@ func (h *holding) choose(ctx context.Context, tx *sql.Tx, earliest sql.NullInt64
 		rows, err := h.oldest(ctx, tx, most, left)
 		if err != nil {
 			return nil, err
+		}
+		if cancels := h.strait.take(most - len(rows)); len(cancels) > 0 {
+			which, args := h.among(cancels)
+			passing, _, err := h.read(ctx, tx, "{table}", "WHERE "+which, planBytes, args...)
+			if err != nil {
+				return nil, err
+			}
+			rows = append(rows, passing...)
+			slices.SortFunc(rows, order)
 		}
 		age(rows, now)
 		if rows, err = h.sift(ctx, tx, rows, plan, earliest.Valid, reach); err != nil {
@@ -92,7 +103,8 @@ const readAhead = 8
 func (h *holding) oldest(ctx context.Context, tx *sql.Tx, most int, bytes int64) (rows []stored, err error) {
 	if len(h.ahead) == 0 {
 		ask := max(h.ask, h.o.batch)
-		h.ahead, _, err = h.read(ctx, tx, "{table}", "WHERE shard = ? ORDER BY seq LIMIT "+strconv.Itoa(ask), planBytes, h.shard)
+		can, topics := h.can()
+		h.ahead, _, err = h.read(ctx, tx, "{table}", "WHERE shard = ?"+can+" ORDER BY seq LIMIT "+strconv.Itoa(ask), planBytes, append([]any{h.shard}, topics...)...)
 		if err != nil {
 			return nil, err
 		}
@@ -147,7 +159,8 @@ func (h *holding) sift(ctx context.Context, tx *sql.Tx, rows, sent []stored, wai
 		far := s.later[key]
 		// A later row can be the newer one: transactions were open at the same time, or the row is
 		// sent again. Then the call is about a job in Redis.
-		older := far == nil || far.seq < r.seq
+		// If keys have started again, the newer one has the lower key.
+		older := far == nil || far.seq < r.seq || far.made < r.made
 		switch r.Kind {
 		case bridge.RowEnqueue:
 			if !older && r.due() <= reach {
@@ -188,15 +201,15 @@ func (h *holding) sift(ctx context.Context, tx *sql.Tx, rows, sent []stored, wai
 		}
 		left = append(left, *r)
 	}
-	return left, h.settle(ctx, tx, s)
+	return left, h.settle(ctx, tx, s, sent)
 }
 
 // find finds the later rows of the jobs that rows are about.
 func (h *holding) find(ctx context.Context, tx *sql.Tx, s *sieve, rows, sent []stored) error {
 	// A join would leave the order of the tables to the database, which knows little about them.
 	which, args := h.among(rows)
-	found, err := tx.QueryContext(ctx, h.query("SELECT topic, id, (SELECT CASE WHEN l.shard = o.shard THEN l.seq END FROM {table}_later AS l WHERE l.topic = o.topic AND l.id = o.id LIMIT 1) "+
-		"FROM {table} AS o WHERE "+which), args...)
+	found, err := tx.QueryContext(ctx, h.query("SELECT topic, id, (SELECT CASE WHEN l.shard = o.shard THEN l.seq END FROM {table}_later AS l WHERE l.topic = o.topic AND l.id = o.id LIMIT 1), "+
+		"(SELECT l.made FROM {table}_later AS l WHERE l.topic = o.topic AND l.id = o.id LIMIT 1) FROM {table} AS o WHERE "+which), args...)
 	if err != nil {
 		return err
 	}
@@ -206,12 +219,13 @@ func (h *holding) find(ctx context.Context, tx *sql.Tx, s *sieve, rows, sent []s
 		leaves[sent[i].seq] = true
 	}
 	for found.Next() {
-		var seq sql.NullInt64
+		var seq, made sql.NullInt64
 		var id []byte
 		far := &stored{later: true}
-		if err := found.Scan(&far.Topic, &id, &seq); err != nil {
+		if err := found.Scan(&far.Topic, &id, &seq, &made); err != nil {
 			return err
 		}
+		far.made = made.Int64
 		if far.seq, far.ID = seq.Int64, string(id); seq.Valid && !leaves[far.seq] && s.later[name{far.Topic, far.ID}] == nil {
 			s.later[name{far.Topic, far.ID}] = far
 		}
@@ -220,7 +234,7 @@ func (h *holding) find(ctx context.Context, tx *sql.Tx, s *sieve, rows, sent []s
 }
 
 func (s *sieve) refuse(r *stored, err error) {
-	s.refused = append(s.refused, refusal{r.seq, refusedFor(bridge.RowEnqueue, err)})
+	s.refused = append(s.refused, r.refuse(err.Error()))
 	s.gone = append(s.gone, *r)
 }
 
@@ -283,28 +297,29 @@ func (s *stored) reschedule(r *stored) error {
 }
 
 // settle writes what a sieve has decided.
-func (h *holding) settle(ctx context.Context, tx *sql.Tx, s *sieve) error {
+func (h *holding) settle(ctx context.Context, tx *sql.Tx, s *sieve, sent []stored) error {
 	for _, row := range s.refused {
 		if err := h.bury(ctx, tx, row); err != nil {
 			return err
 		}
 	}
 	h.complain(s.refused)
+	// The later rows first, because a row can get the key of one of them.
+	gone, changed := s.of(true)
+	if err := errors.Join(h.change(ctx, tx, changed), h.remove(ctx, tx, gone)); err != nil {
+		return err
+	}
 	if len(s.parked) > 0 {
 		rows := make([]stored, len(s.parked))
 		for i, p := range s.parked {
 			rows[i] = *p
 		}
+		if err := h.vacate(ctx, tx, rows, sent); err != nil {
+			return err
+		}
 		which, args := h.among(rows)
 		_, err := tx.ExecContext(ctx, h.query("INSERT INTO {table}_later (seq, "+rowNames+", due) SELECT seq, "+rowNames+
 			", CASE WHEN due_at > 0 THEN due_at ELSE made + delay_ms END FROM {table} WHERE "+which), args...)
-		if err != nil {
-			return err
-		}
-	}
-	for far := range s.changed {
-		_, err := tx.ExecContext(ctx, h.query("UPDATE {table}_later SET due_at = ?, delay_ms = ?, record = ?, due = ? WHERE "+h.one("?")),
-			far.DueAt, far.DueIn, []byte(far.Record), far.due(), far.seq)
 		if err != nil {
 			return err
 		}
@@ -316,5 +331,73 @@ func (h *holding) settle(ctx context.Context, tx *sql.Tx, s *sieve) error {
 			return err
 		}
 	}
-	return h.remove(ctx, tx, s.gone)
+	gone, changed = s.of(false)
+	if err := h.change(ctx, tx, changed); err != nil {
+		return err
+	}
+	return h.remove(ctx, tx, gone)
+}
+
+// of returns the rows that are deleted and those that are changed, either those that were later
+// rows before or the others.
+func (s *sieve) of(later bool) (gone []stored, changed []*stored) {
+	for i := range s.gone {
+		if s.gone[i].later == later {
+			gone = append(gone, s.gone[i])
+		}
+	}
+	for far := range s.changed {
+		if far.later == later {
+			changed = append(changed, far)
+		}
+	}
+	return gone, changed
+}
+
+// change gives later rows other due times.
+func (h *holding) change(ctx context.Context, tx *sql.Tx, rows []*stored) error {
+	for _, far := range rows {
+		_, err := tx.ExecContext(ctx, h.query("UPDATE {table}_later SET due_at = ?, delay_ms = ?, record = ?, due = ? WHERE "+h.one("?")),
+			far.DueAt, far.DueIn, []byte(far.Record), far.due(), far.seq)
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// vacate gives later rows other keys that have the keys of rows, because keys have started again.
+// Rows that are sent in the same plan are among them.
+func (h *holding) vacate(ctx context.Context, tx *sql.Tx, rows, sent []stored) error {
+	which, args := h.among(rows)
+	keys := strings.TrimPrefix(which, "shard = "+strconv.Itoa(h.shard)+" AND ") // of all shards
+	found, err := tx.QueryContext(ctx, h.query("SELECT seq, (SELECT MAX(seq) FROM {table}_later) FROM {table}_later WHERE "+keys), args...)
+	if err != nil {
+		return err
+	}
+	defer found.Close()
+	var taken []int64
+	var last int64
+	for found.Next() {
+		var seq int64
+		if err := found.Scan(&seq, &last); err != nil {
+			return err
+		}
+		taken = append(taken, seq)
+	}
+	if err := errors.Join(found.Err(), found.Close()); err != nil {
+		return err
+	}
+	for _, seq := range taken {
+		last++
+		if _, err := tx.ExecContext(ctx, h.query("UPDATE {table}_later SET seq = ? WHERE seq = ?"), last, seq); err != nil {
+			return err
+		}
+		for i := range sent {
+			if sent[i].later && sent[i].seq == seq {
+				sent[i].seq = last
+			}
+		}
+	}
+	return nil
 }

@@ -10,8 +10,8 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/delayq/delayq"
 	"github.com/delayq/delayq/internal/bridge"
+	"github.com/delayq/delayq/internal/record"
 )
 
 // Keep makes a relay keep the rows that it has sent for d, in the table whose name ends in _sent,
@@ -105,25 +105,20 @@ func (h *holding) remember(ctx context.Context) error {
 		h.last = h.marker
 		return nil
 	}
-	row := h.db.QueryRowContext(ctx, h.query("SELECT began, slot FROM {table}_sent WHERE shard = ? AND span = ? ORDER BY sent DESC LIMIT 1"), h.shard, span)
+	row := h.conn.QueryRowContext(ctx, h.query("SELECT began, slot FROM {table}_sent WHERE shard = ? AND span = ? ORDER BY sent DESC LIMIT 1"), h.shard, span)
 	err := row.Scan(&h.last.began, &h.last.slot)
 	if errors.Is(err, sql.ErrNoRows) {
 		h.last = marker{}
 		return nil
 	}
-	return h.box.explain(err)
+	return err
 }
 
-// save keeps the rows of the plan that was sent, except the refused ones.
-func (h *holding) save(ctx context.Context, tx *sql.Tx, refused []refusal, now int64) error {
+// save keeps rows of the plan that was sent.
+func (h *holding) save(ctx context.Context, tx *sql.Tx, rows []stored, now int64) error {
 	if h.marker.span == 0 {
 		return nil
 	}
-	dead := make(map[int64]bool)
-	for _, row := range refused {
-		dead[row.seq] = true
-	}
-	rows := slices.DeleteFunc(slices.Clone(h.plan), func(s stored) bool { return dead[s.seq] })
 	for table, some := range byTable(rows) {
 		which, args := h.among(some)
 		_, err := tx.ExecContext(ctx, h.query("INSERT INTO {table}_sent (seq, "+rowNames+", sent, number, span, began, slot) SELECT seq, "+rowNames+
@@ -141,21 +136,23 @@ const trimRows = 2000
 
 // trim deletes rows that were kept long enough.
 func (h *holding) trim(ctx context.Context) error {
-	var until int64
-	if err := h.db.QueryRowContext(ctx, "SELECT "+h.box.dialect.clock()).Scan(&until); err != nil {
+	return h.using(ctx, func(ctx context.Context) error {
+		var until int64
+		if err := h.conn.QueryRowContext(ctx, "SELECT "+h.box.dialect.clock()).Scan(&until); err != nil {
+			return err
+		}
+		until -= h.o.keep.Milliseconds()
+		end := until
+		row := h.conn.QueryRowContext(ctx, h.query("SELECT sent FROM {table}_sent WHERE shard = ? AND sent < ? ORDER BY sent LIMIT 1 OFFSET "+strconv.Itoa(trimRows)), h.shard, until)
+		switch err := row.Scan(&end); {
+		case errors.Is(err, sql.ErrNoRows): // less than that
+			h.trims = time.Now().Add(min(h.o.keep/10, time.Minute))
+		case err != nil:
+			return err
+		}
+		_, err := h.conn.ExecContext(ctx, h.query("DELETE FROM {table}_sent WHERE shard = ? AND sent < ?"), h.shard, end)
 		return err
-	}
-	until -= h.o.keep.Milliseconds()
-	end := until
-	row := h.db.QueryRowContext(ctx, h.query("SELECT sent FROM {table}_sent WHERE shard = ? AND sent < ? ORDER BY sent LIMIT 1 OFFSET "+strconv.Itoa(trimRows)), h.shard, until)
-	switch err := row.Scan(&end); {
-	case errors.Is(err, sql.ErrNoRows): // less than that
-		h.trims = time.Now().Add(min(h.o.keep/10, time.Minute))
-	case err != nil:
-		return h.box.explain(err)
-	}
-	_, err := h.db.ExecContext(ctx, h.query("DELETE FROM {table}_sent WHERE shard = ? AND sent < ?"), h.shard, end)
-	return err
+	})
 }
 
 // A resending sends kept rows again. It reads plans from the last one to the first, so that it
@@ -244,9 +241,17 @@ const pendingRows = 10_000
 
 // pendingAfter reads rows with keys after the last one, which it sets, and returns their number.
 func (r *resending) pendingAfter(ctx context.Context, last *int64) (n int, err error) {
-	rows, err := r.db.QueryContext(ctx, r.query("SELECT seq, topic, id, kind FROM {table} WHERE shard = ? AND seq > ? ORDER BY seq LIMIT "+strconv.Itoa(pendingRows)), r.shard, *last)
+	err = r.using(ctx, func(ctx context.Context) (err error) {
+		n, err = r.readPending(ctx, last)
+		return err
+	})
+	return n, err
+}
+
+func (r *resending) readPending(ctx context.Context, last *int64) (n int, err error) {
+	rows, err := r.conn.QueryContext(ctx, r.query("SELECT seq, topic, id, kind FROM {table} WHERE shard = ? AND seq > ? ORDER BY seq LIMIT "+strconv.Itoa(pendingRows)), r.shard, *last)
 	if err != nil {
-		return 0, r.box.explain(err)
+		return 0, err
 	}
 	defer rows.Close()
 	for ; rows.Next(); n++ {
@@ -270,26 +275,33 @@ func (r *resending) plan(ctx context.Context, since, before int64) (list []kept,
 	}
 	var at, number int64
 	var mark marker
-	row := r.db.QueryRowContext(ctx, r.query("SELECT sent, number, span, slot FROM {table}_sent WHERE shard = ? AND sent >= ? AND sent < ? ORDER BY sent DESC LIMIT 1"), r.shard, since, before)
-	switch err := row.Scan(&at, &number, &mark.span, &mark.slot); {
-	case errors.Is(err, sql.ErrNoRows):
-		return nil, nil
-	case err != nil:
-		return nil, r.box.explain(err)
-	}
-	rows, _, err := r.read(ctx, r.db, "{table}_sent", "WHERE shard = ? AND sent = ? ORDER BY seq DESC", 1<<62, r.shard, at)
-	if err != nil {
+	var rows []stored
+	err = r.using(ctx, func(ctx context.Context) error {
+		row := r.conn.QueryRowContext(ctx, r.query("SELECT sent, number, span, slot FROM {table}_sent WHERE shard = ? AND sent >= ? AND sent < ? ORDER BY sent DESC LIMIT 1"), r.shard, since, before)
+		switch err := row.Scan(&at, &number, &mark.span, &mark.slot); {
+		case errors.Is(err, sql.ErrNoRows):
+			return nil
+		case err != nil:
+			return err
+		}
+		rows, _, err = r.read(ctx, r.conn, "{table}_sent", "WHERE shard = ? AND sent = ? ORDER BY seq DESC", 1<<62, r.shard, at)
+		return err
+	})
+	if err != nil || len(rows) == 0 {
 		return nil, err
 	}
 	topics := make(map[string][]*kept)
 	list = make([]kept, len(rows))
 	for i := range slices.Backward(rows) {
-		list[i] = kept{stored: rows[i], at: at}
+		list[i] = kept{stored: rows[i], at: at, lost: true}
 		topics[rows[i].Topic] = append(topics[rows[i].Topic], &list[i])
 	}
 	for topic, sent := range topics {
-		if err := r.remembered(ctx, topic, divide(sent), mark, number); err != nil {
-			return nil, err
+		// Which release has sent the plan is not known. A series that it has not used has no receipt.
+		for _, sealed := range []bool{true, false} {
+			if err := r.remembered(ctx, topic, divide(sent, sealed), mark, number, sealed); err != nil {
+				return nil, err
+			}
 		}
 	}
 	r.looked += len(list)
@@ -302,13 +314,19 @@ const (
 	callBytes = 1 << 20
 )
 
-// divide divides the rows of a topic into the calls by which they were sent.
-func divide(rows []*kept) (calls [][]*kept) {
+// divide divides the rows of a topic into the calls by which they were sent, in a plan with a seal
+// or without one.
+func divide(rows []*kept, sealed bool) (calls [][]*kept) {
 	for len(rows) > 0 {
 		var call, rest []*kept
-		bytes, seen := int64(0), make(map[string]bool)
+		bytes, seen, left := int64(0), make(map[string]bool), make(map[string]bool)
 		for _, row := range rows {
-			if row.Kind != rows[0].Kind || seen[row.ID] || len(call) == callRows || len(call) > 0 && bytes+row.size > callBytes {
+			key := ""
+			if job, err := record.Decode(row.Record); sealed && row.Kind == bridge.RowEnqueue && err == nil {
+				key = job.Options.Key
+			}
+			if row.Kind != rows[0].Kind || seen[row.ID] || key != "" && left[key] || len(call) == callRows || len(call) > 0 && bytes+row.size > callBytes {
+				left[key] = true
 				rest = append(rest, row)
 			} else {
 				call, bytes = append(call, row), bytes+row.size
@@ -323,21 +341,27 @@ func divide(rows []*kept) (calls [][]*kept) {
 // probe is an ID that no job has.
 const probe = "\x00\xffoutbox\xff\x00"
 
-// remembered finds out which rows of a plan Redis does not remember. It makes the calls of the plan
-// with a lower number, each with a row that changes nothing. A script that finds the receipt of the
-// plan does not carry its call out. Another one finds no job.
-func (r *resending) remembered(ctx context.Context, topic string, calls [][]*kept, mark marker, number int64) error {
-	rows := make([]bridge.Row, len(calls)) // each in a call of its own, because the ID is the same
-	for i := range rows {
-		rows[i] = bridge.Row{Kind: bridge.RowReschedule, Topic: topic, ID: probe}
+// remembered finds out which rows of a plan Redis remembers. It makes the calls of the plan with a
+// lower number, each with a row that changes nothing. A script that finds the receipt of the plan
+// refuses that. Another one finds no job.
+func (r *resending) remembered(ctx context.Context, topic string, calls [][]*kept, mark marker, number int64, sealed bool) error {
+	plan := bridge.Plan{Series: mark.series(r.series()), Number: uint64(number - 1), Probe: true}
+	if sealed {
+		plan.Tag = "probe"
 	}
-	outcomes, err := bridge.SendRows(ctx, r.client, bridge.Plan{Series: mark.series(r.series), Number: uint64(number - 1)}, rows)
-	for i := range outcomes {
-		for _, row := range calls[i] {
-			row.lost = errors.Is(outcomes[i], delayq.ErrNotFound)
+	for i, call := range calls {
+		plan.First = i
+		_, err := bridge.SendRows(ctx, r.client, plan, []bridge.Row{{Kind: bridge.RowReschedule, Topic: topic, ID: probe}})
+		switch {
+		case errors.Is(err, bridge.ErrPassed):
+			for _, row := range call {
+				row.lost = false
+			}
+		case err != nil:
+			return err
 		}
 	}
-	return err
+	return nil
 }
 
 // choose returns the rows of a plan that are sent again, and reschedules that it had postponed.
@@ -384,22 +408,19 @@ func (r *resending) put(ctx context.Context, back []kept, since int64) (err erro
 	if len(back) == 0 && since == 0 && time.Now().Before(r.till) {
 		return nil
 	}
-	tx, err := r.db.BeginTx(ctx, &sql.TxOptions{Isolation: r.isolation()})
+	held, err := r.inTx(ctx, func(ctx context.Context, tx *sql.Tx) error { return r.putBack(ctx, tx, back, since) })
 	if err != nil {
 		return err
 	}
-	defer func() {
-		if err != nil {
-			_ = tx.Rollback()
-		}
-	}()
-	result, err := tx.ExecContext(ctx, r.query("UPDATE {table}_shards SET held_until = {now} + ? WHERE shard = ? AND holder = ?"), r.o.lease.Milliseconds()+1, r.shard, r.id)
-	if err != nil {
-		return err
+	if !held {
+		return errOvertaken
 	}
-	if n, err := result.RowsAffected(); err != nil || n == 0 {
-		return errors.Join(err, errOvertaken)
-	}
+	r.sent += len(back)
+	r.till = time.Now().Add(r.o.lease / 2)
+	return nil
+}
+
+func (r *resending) putBack(ctx context.Context, tx *sql.Tx, back []kept, since int64) error {
 	over := ""
 	if r.box.dialect == Postgres {
 		over = " OVERRIDING SYSTEM VALUE"
@@ -430,11 +451,6 @@ func (r *resending) put(ctx context.Context, back []kept, since int64) (err erro
 			return err
 		}
 	}
-	if err := tx.Commit(); err != nil {
-		return err
-	}
-	r.sent += len(back)
-	r.till = time.Now().Add(r.o.lease / 2)
 	return nil
 }
 

@@ -3,12 +3,9 @@ package outbox_test
 import (
 	"context"
 	"database/sql"
-	"database/sql/driver"
-	"errors"
 	"log/slog"
 	"net"
 	"strconv"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -17,122 +14,19 @@ import (
 
 	"github.com/delayq/delayq"
 	"github.com/delayq/delayq/internal/redistest"
+	"github.com/delayq/delayq/internal/sqltest"
 	"github.com/delayq/delayq/outbox"
 )
 
-// A life is that of a process: a number of statements and calls of Redis. The last one is not
-// carried out, or it is and its reply is lost. After that, nothing arrives any more.
-type life struct {
-	left  atomic.Int64
-	late  bool // the last one is carried out
-	ended chan struct{}
-}
-
-var errDead = errors.New("the process is dead")
-
-func newLife(steps int, late bool) *life {
-	l := &life{late: late, ended: make(chan struct{})}
-	l.left.Store(int64(steps))
-	return l
-}
-
-func (l *life) step(do func() error) error {
-	switch left := l.left.Add(-1); {
-	case left > 0:
-		return do()
-	case left == 0:
-		defer close(l.ended)
-		if l.late {
-			_ = do()
-		}
-	}
-	return errDead
-}
-
-func (l *life) dead() bool { return l.left.Load() <= 0 }
-
-// connector opens connections that die with a life.
-type connector struct {
-	under driver.Driver
-	dsn   string
-	*life
-}
-
-func (c connector) Connect(context.Context) (driver.Conn, error) {
-	if c.dead() {
-		return nil, errDead
-	}
-	conn, err := c.under.Open(c.dsn)
-	return &mortalConn{conn, c.life}, err
-}
-
-func (c connector) Driver() driver.Driver { return c.under }
-
-type mortalConn struct {
-	driver.Conn
-	*life
-}
-
-func (c *mortalConn) BeginTx(ctx context.Context, opts driver.TxOptions) (tx driver.Tx, err error) {
-	err = c.step(func() (err error) {
-		tx, err = c.Conn.(driver.ConnBeginTx).BeginTx(ctx, opts)
-		return err
-	})
-	return &mortalTx{tx, c.life}, err
-}
-
-func (c *mortalConn) ExecContext(ctx context.Context, query string, args []driver.NamedValue) (r driver.Result, err error) {
-	err = c.step(func() (err error) {
-		r, err = c.Conn.(driver.ExecerContext).ExecContext(ctx, query, args)
-		return err
-	})
-	return r, err
-}
-
-func (c *mortalConn) QueryContext(ctx context.Context, query string, args []driver.NamedValue) (r driver.Rows, err error) {
-	err = c.step(func() (err error) {
-		r, err = c.Conn.(driver.QueryerContext).QueryContext(ctx, query, args)
-		return err
-	})
-	if err != nil && r != nil {
-		_ = r.Close()
-	}
-	return r, err
-}
-
-func (c *mortalConn) CheckNamedValue(v *driver.NamedValue) error {
-	if checker, ok := c.Conn.(driver.NamedValueChecker); ok {
-		return checker.CheckNamedValue(v)
-	}
-	return driver.ErrSkip
-}
-
-func (c *mortalConn) IsValid() bool { return !c.dead() }
-
-type mortalTx struct {
-	driver.Tx
-	*life
-}
-
-func (t *mortalTx) Commit() error { return t.step(t.Tx.Commit) }
-
-// Rollback of a dead process does nothing: the server rolls back when the connection is closed.
-func (t *mortalTx) Rollback() error {
-	if t.dead() {
-		return errDead
-	}
-	return t.Tx.Rollback()
-}
-
 // mortal returns a client of go-redis that dies with a life.
-func (w *world) mortal(l *life) *redis.Client {
+func (w *world) mortal(l *sqltest.Life) *redis.Client {
 	rdb := redis.NewClient(w.rdb.Options())
 	rdb.AddHook(mortalHook{l})
 	return rdb
 }
 
 // A mortal hook ends calls of Redis with a life.
-type mortalHook struct{ *life }
+type mortalHook struct{ *sqltest.Life }
 
 func (h mortalHook) DialHook(next redis.DialHook) redis.DialHook {
 	return func(ctx context.Context, network, addr string) (net.Conn, error) { return next(ctx, network, addr) }
@@ -140,7 +34,7 @@ func (h mortalHook) DialHook(next redis.DialHook) redis.DialHook {
 
 func (h mortalHook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
-		err := h.step(func() error { return next(ctx, cmd) })
+		err := h.Step(func() error { return next(ctx, cmd) })
 		cmd.SetErr(err)
 		return err
 	}
@@ -148,8 +42,8 @@ func (h mortalHook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 
 func (h mortalHook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
 	return func(ctx context.Context, cmds []redis.Cmder) error {
-		err := h.step(func() error { return next(ctx, cmds) })
-		if h.dead() {
+		err := h.Step(func() error { return next(ctx, cmds) })
+		if h.Dead() {
 			for _, cmd := range cmds {
 				cmd.SetErr(err)
 			}
@@ -210,8 +104,8 @@ func TestRelaysDieAtAnyLine(t *testing.T) {
 			// The lease of the last relay is over.
 			_, err = db.Exec("UPDATE delayq_outbox_shards SET held_until = 0")
 			require.NoError(t, err)
-			life := newLife(1+round%37, round/37%2 == 1)
-			mortalDB := sql.OpenDB(connector{db.Driver(), dsn, life})
+			life := sqltest.NewLife(1+round%37, round/37%2 == 1)
+			mortalDB := life.Open(db.Driver(), dsn)
 			mortalRDB := redis.NewClient(rdb.Options())
 			mortalRDB.AddHook(mortalHook{life})
 			ctx, cancel := context.WithCancel(t.Context())
@@ -223,7 +117,7 @@ func TestRelaysDieAtAnyLine(t *testing.T) {
 			relay := ob.Relay(mortalDB, delayq.NewClient(mortalRDB, delayq.Prefix(prefix)), opts...)
 			go func() { done <- relay.Run(ctx) }()
 			select {
-			case <-life.ended:
+			case <-life.Ended:
 				kills++
 			case <-time.After(20 * time.Second):
 				t.Error("the relay did not use up its life")

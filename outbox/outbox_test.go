@@ -16,6 +16,7 @@ import (
 
 	"github.com/delayq/delayq"
 	"github.com/delayq/delayq/internal/embedded"
+	"github.com/delayq/delayq/internal/sqltest"
 	"github.com/delayq/delayq/outbox"
 )
 
@@ -286,7 +287,7 @@ func TestBadInputIsRefused(t *testing.T) {
 	require.ErrorIs(t, err, outbox.ErrInvalid)
 	ob, err := outbox.New(outbox.SQLite, outbox.Table("main.box_2"))
 	require.NoError(t, err)
-	for _, opt := range []outbox.RelayOption{nil, outbox.Poll(0), outbox.Poll(time.Hour), outbox.Lease(time.Millisecond), outbox.Batch(0), outbox.Batch(1001), outbox.Logger(nil),
+	for _, opt := range []outbox.RelayOption{nil, outbox.Poll(0), outbox.Poll(time.Hour), outbox.Lease(time.Millisecond), outbox.Batch(0), outbox.Batch(1000), outbox.Logger(nil),
 		outbox.Horizon(time.Second), outbox.Horizon(101 * 365 * 24 * time.Hour),
 		outbox.Keep(time.Second), outbox.Keep(7 * 24 * time.Hour)} {
 		require.ErrorIs(t, ob.Relay(&sql.DB{}, &delayq.Client{}, opt).Run(t.Context()), outbox.ErrInvalid)
@@ -371,7 +372,7 @@ func TestShards(t *testing.T) {
 // A world without Redis: rows wait, and the relay logs that once.
 func TestRedisAway(t *testing.T) {
 	eachWorld(t, func(w *world) {
-		line := newLife(1, false) // the first call fails, and all that follow
+		line := sqltest.NewLife(1, false) // the first call fails, and all that follow
 		away := redis.NewClient(w.rdb.Options())
 		defer away.Close()
 		var back atomic.Bool
@@ -388,8 +389,8 @@ func TestRedisAway(t *testing.T) {
 			w.enqueue(w.db, strconv.Itoa(i))
 		}
 		stop := w.relay(outbox.Logger(logger))
-		<-line.ended
-		require.Eventually(w, func() bool { return line.left.Load() < -3 }, time.Minute, time.Millisecond)
+		<-line.Ended
+		require.Eventually(w, func() bool { return line.Left() < -3 }, time.Minute, time.Millisecond)
 		s, err := w.ob.Stats(w.Context(), w.db)
 		require.NoError(w, err)
 		require.EqualValues(w, 10, s.Rows)

@@ -32,7 +32,7 @@ func newHolding(t *testing.T, opts ...RelayOption) (*holding, *redis.Client) {
 	t.Cleanup(func() { require.NoError(t, rdb.Close()) })
 	h := &holding{Relay: ob.Relay(db, delayq.NewClient(rdb), opts...)}
 	require.NoError(t, h.err)
-	held, err := h.acquire(t.Context())
+	held, _, err := h.acquire(t.Context())
 	require.NoError(t, err)
 	require.True(t, held)
 	return h, rdb
@@ -48,7 +48,7 @@ func (h *holding) enqueue(t *testing.T, id string, size int, opts ...delayq.JobO
 func TestDelaysGoOnWhileRedisIsAway(t *testing.T) {
 	h, rdb := newHolding(t)
 	h.enqueue(t, "a", 1, delayq.ProcessIn(3*time.Hour))
-	require.NoError(t, h.next(t.Context(), nil))
+	require.NoError(t, h.next(t.Context(), new(ending)))
 	require.Len(t, h.plan, 1)
 	h.since = h.since.Add(-2 * time.Hour) // of an outage
 	_, err := h.send(t.Context())
@@ -64,7 +64,7 @@ func TestDelayOfARowThatIsYoungerThanItsPlan(t *testing.T) {
 	h.enqueue(t, "a", 1, delayq.ProcessIn(3*time.Hour))
 	_, err := h.db.Exec("UPDATE delayq_outbox SET made = made + 7200000")
 	require.NoError(t, err)
-	require.NoError(t, h.next(t.Context(), nil))
+	require.NoError(t, h.next(t.Context(), new(ending)))
 	h.since = h.since.Add(-time.Hour)
 	_, err = h.send(t.Context())
 	require.NoError(t, err)
@@ -84,8 +84,8 @@ func TestPlansOfRowsThatWereReadAhead(t *testing.T) {
 	}
 	h.enqueue(t, "100", 1)
 	var got, most int
-	require.NoError(t, h.next(t.Context(), nil))
-	for ; len(h.plan) > 0; require.NoError(t, h.next(t.Context(), nil)) {
+	require.NoError(t, h.next(t.Context(), new(ending)))
+	for ; len(h.plan) > 0; require.NoError(t, h.next(t.Context(), new(ending))) {
 		require.LessOrEqual(t, len(h.plan), 10)
 		bytes := 0
 		for _, row := range h.plan {
@@ -127,16 +127,16 @@ func TestRowsReadAheadAreForgottenWithTheShard(t *testing.T) {
 		h.enqueue(t, strconv.Itoa(i), 1)
 	}
 	for len(h.ahead) == 0 {
-		require.NoError(t, h.next(t.Context(), nil))
+		require.NoError(t, h.next(t.Context(), new(ending)))
 	}
 	_, err := h.db.Exec("UPDATE delayq_outbox_shards SET holder = 'other', held_until = 0, plan = '', number = number + 1; DELETE FROM delayq_outbox")
 	require.NoError(t, err)
-	require.NoError(t, h.next(t.Context(), nil))
+	require.NoError(t, h.next(t.Context(), new(ending)))
 	require.Zero(t, h.number)
-	held, err := h.acquire(t.Context())
+	held, _, err := h.acquire(t.Context())
 	require.NoError(t, err)
 	require.True(t, held)
-	require.NoError(t, h.next(t.Context(), nil))
+	require.NoError(t, h.next(t.Context(), new(ending)))
 	require.Empty(t, h.plan)
 }
 
@@ -178,10 +178,10 @@ func TestRefusedRowsAreOneLogLine(t *testing.T) {
 		require.NoError(t, err)
 		h.enqueue(t, strconv.Itoa(i), 1)
 	}
-	require.NoError(t, h.next(t.Context(), nil))
-	refused, err := h.send(t.Context())
+	require.NoError(t, h.next(t.Context(), new(ending)))
+	end, err := h.send(t.Context())
 	require.NoError(t, err)
-	require.Len(t, refused, 50)
+	require.Len(t, end.refused, 50)
 	require.Equal(t, 1, strings.Count(log.String(), "\n"), log.String())
 	require.Contains(t, log.String(), "rows=50")
 }

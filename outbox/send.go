@@ -1,0 +1,327 @@
+package outbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/delayq/delayq"
+	"github.com/delayq/delayq/internal/bridge"
+)
+
+// A refusal is a row that Redis has refused for good.
+type refusal struct {
+	seq       int64
+	topic, id string
+	reason    string
+}
+
+func (s *stored) refuse(reason string) refusal {
+	return refusal{s.seq, s.Topic, s.ID, strings.ToValidUTF8(strings.ReplaceAll(reason, "\x00", ""), "\uFFFD")}
+}
+
+// mostTopics is how many topics of a plan are sent at the same time.
+const mostTopics = 16
+
+// patience is how long Redis may refuse a row of which it has done nothing, for example because the
+// user lacks a right, until the row is dead.
+const patience = time.Hour
+
+// A delivery is the rows of one topic in a plan, and what has become of them.
+type delivery struct {
+	topic    string
+	rows     []int // indexes in the plan
+	outcomes []error
+	err      error
+	fate     bridge.Fate // of the error
+}
+
+// send carries out the plan, all topics at the same time up to mostTopics. If it returns an error,
+// the plan goes on.
+func (h *holding) send(ctx context.Context) (*ending, error) {
+	if h.amiss != "" {
+		end := &ending{renamed: h.amiss, open: make(map[int]bool)}
+		for i := range h.plan {
+			end.open[i] = true
+		}
+		return end, nil
+	}
+	ctx, stop := h.keepLease(ctx)
+	list := h.deliveries()
+	var group sync.WaitGroup
+	slots := make(chan struct{}, mostTopics)
+	waited := time.Since(h.since).Milliseconds() // Redis may have been away
+	for _, d := range list {
+		if d.outcomes = h.sent[d.topic]; d.outcomes != nil { // in an earlier try
+			continue
+		}
+		slots <- struct{}{}
+		group.Go(func() {
+			defer func() { <-slots }()
+			h.deliver(ctx, d, waited)
+		})
+	}
+	group.Wait()
+	if err := stop(); err != nil {
+		return nil, err
+	}
+	return h.judge(list, waited)
+}
+
+// deliveries divides the rows of the plan by topic.
+func (h *holding) deliveries() []*delivery {
+	topics := make(map[string]*delivery)
+	var list []*delivery
+	for i := range h.plan {
+		d := topics[h.plan[i].Topic]
+		if d == nil {
+			d = &delivery{topic: h.plan[i].Topic}
+			topics[d.topic], list = d, append(list, d)
+		}
+		d.rows = append(d.rows, i)
+	}
+	return list
+}
+
+// deliver sends the rows of a topic.
+func (h *holding) deliver(ctx context.Context, d *delivery, waited int64) {
+	most := h.o.lease
+	if h.aside[d.topic] != nil { // a topic that has failed may not hold up the others again
+		most /= 5
+	}
+	ctx, cancel := context.WithTimeout(ctx, most)
+	defer cancel()
+	rows := make([]bridge.Row, len(d.rows))
+	for n, i := range d.rows {
+		rows[n] = h.plan[i].Row
+		rows[n].Age = max(0, rows[n].Age+waited)
+	}
+	plan := bridge.Plan{Series: h.marker.series(h.series()), Number: uint64(h.number), Tag: tag(h.seal)}
+	d.outcomes, d.err = bridge.SendRows(ctx, h.client, plan, rows)
+	if d.err != nil {
+		d.fate = bridge.FateOf(d.err)
+	}
+}
+
+// judge decides what the outcomes of the topics are for the plan. An error says that it goes on.
+func (h *holding) judge(list []*delivery, waited int64) (*ending, error) {
+	var away []error
+	works, mustWait, grace := false, false, h.stuck.IsZero() || time.Since(h.stuck) < h.o.lease
+	for _, d := range list {
+		switch {
+		case d.err == nil || d.fate == bridge.FateFull || d.fate == bridge.FatePassed:
+			works = true
+		case d.fate == bridge.FateAway:
+			away = append(away, d.err)
+			// The call may have been carried out. A plan that is sent again finds out, so this one
+			// is not given up soon, and not at all if the call was carried out for certain.
+			mustWait = mustWait || grace && h.aside[d.topic] == nil || errors.Is(d.err, delayq.ErrNotReplicated)
+		}
+	}
+	if h.proven = h.proven || works; works {
+		h.failures, h.why = 0, nil
+	}
+	if len(away) > 0 && (!works || mustWait) {
+		if works && h.stuck.IsZero() {
+			h.stuck = time.Now()
+		}
+		h.sent = make(map[string][]error)
+		for _, d := range list {
+			if d.err == nil {
+				h.sent[d.topic] = d.outcomes
+			}
+		}
+		return nil, fmt.Errorf("%d of %d topics of a plan: %w", len(away), len(list), away[0])
+	}
+	end := &ending{open: make(map[int]bool), idle: true}
+	for _, d := range list {
+		h.end(end, d, waited)
+	}
+	h.complain(end.refused)
+	return end, nil
+}
+
+// end adds the rows of a topic to an ending.
+func (h *holding) end(end *ending, d *delivery, waited int64) {
+	for n, i := range d.rows {
+		row, outcome := &h.plan[i], d.outcomes[n]
+		if !errors.Is(outcome, bridge.ErrOpen) {
+			end.idle = false
+			if reason := refusedFor(row.Kind, outcome); reason != "" {
+				end.refused = append(end.refused, row.refuse(reason))
+			}
+			continue
+		}
+		if d.fate == bridge.FateRefused && row.Age+waited > patience.Milliseconds() {
+			end.refused = append(end.refused, row.refuse(d.err.Error()))
+			continue
+		}
+		end.open[i], end.err = true, d.err
+	}
+	switch {
+	case d.err == nil:
+		h.resume(d.topic)
+	case d.fate == bridge.FatePassed:
+		end.renamed, end.idle = d.err.Error(), false
+	default:
+		h.setAside(d.topic, d.err, d.fate == bridge.FateFull)
+	}
+}
+
+// complain logs that rows were refused, in one line.
+func (h *holding) complain(refused []refusal) {
+	if len(refused) > 0 {
+		h.o.logger.Warn("outbox rows refused", "shard", h.shard, "rows", len(refused), "first", refused[0].seq, "err", refused[0].reason)
+	}
+}
+
+// refusedFor returns why a row goes to the dead rows, or an empty string. A cancel or a reschedule
+// that comes too late has nothing to do.
+func refusedFor(kind bridge.RowKind, err error) string {
+	late := errors.Is(err, delayq.ErrNotFound) || errors.Is(err, delayq.ErrRunning) || errors.Is(err, delayq.ErrDead)
+	if err == nil || kind != bridge.RowEnqueue && late {
+		return ""
+	}
+	return err.Error()
+}
+
+// keepLease extends the lease while Redis is busy with a plan. If another relay has taken the
+// shard, it cuts the calls off, and stop returns an error.
+func (h *holding) keepLease(ctx context.Context) (context.Context, func() error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	var group sync.WaitGroup
+	till := h.till
+	group.Go(func() {
+		for {
+			timer := time.NewTimer(time.Until(till))
+			select {
+			case <-ctx.Done():
+				timer.Stop()
+				return
+			case <-timer.C:
+			}
+			short, done := context.WithTimeout(ctx, h.within())
+			held, err := h.extend(short, h.db)
+			done()
+			if err == nil && !held {
+				cancel(errOvertaken)
+				return
+			}
+			till = time.Now().Add(h.o.lease / 4) // after an error too: the lease may end
+		}
+	})
+	return ctx, func() error {
+		over := context.Cause(ctx)
+		cancel(nil)
+		group.Wait()
+		h.till = till
+		return over
+	}
+}
+
+// failed decides what becomes of the shard after Redis has answered nothing about a plan, or not
+// all of it.
+func (h *holding) failed(ctx context.Context, err error) (wait time.Duration, _ error) {
+	if errors.Is(err, errOvertaken) || ctx.Err() != nil {
+		return 0, h.lose(err)
+	}
+	if !h.stuck.IsZero() { // other topics have answers
+		return 0, err
+	}
+	if h.failures++; h.failures == 1 { // a connection may have been cut
+		return 0, err
+	}
+	return h.giveUp(ctx, err)
+}
+
+// giveUp leaves the shard to other relays. If Redis answers to this one, but does not do what it
+// asks for, this relay stays away for a lease, so that another one gets the shard.
+func (h *holding) giveUp(ctx context.Context, err error) (time.Duration, error) {
+	h.release(ctx)
+	h.number, h.why = 0, err
+	if h.answers(ctx) == nil {
+		h.barred = time.Now().Add(h.o.lease)
+	}
+	return 0, err
+}
+
+// A parking is a topic whose rows wait because Redis has refused them, or does not answer about
+// this topic alone.
+type parking struct {
+	since, until time.Time
+	wait         time.Duration
+	full         bool // for lack of memory: cancels pass
+}
+
+const (
+	leastAside = time.Second      // how long a topic is set aside for the first time
+	mostAside  = 30 * time.Second // … and at most
+	mostSkip   = 10_000           // topics that a query leaves out
+)
+
+// setAside leaves the rows of a topic for a while, twice as long each time.
+func (h *holding) setAside(topic string, err error, full bool) {
+	p := h.aside[topic]
+	if p == nil {
+		h.o.logger.Warn("outbox topic waits", "shard", h.shard, "topic", topic, "err", err)
+		p = &parking{since: time.Now()}
+		if h.aside == nil {
+			h.aside = make(map[string]*parking)
+		}
+		h.aside[topic] = p
+	}
+	p.wait = min(max(2*p.wait, leastAside), mostAside)
+	p.until, p.full = time.Now().Add(p.wait), full
+}
+
+// resume lets the rows of a topic pass.
+func (h *holding) resume(topic string) {
+	if p := h.aside[topic]; p != nil && !slices.Contains(h.skip, topic) { // or only its cancels were sent
+		h.o.logger.Info("outbox topic continues", "shard", h.shard, "topic", topic, "away", time.Since(p.since))
+		delete(h.aside, topic)
+	}
+}
+
+// waiting returns the topics that are set aside.
+func (h *holding) waiting() (list []string) {
+	now := time.Now()
+	for topic, p := range h.aside {
+		if now.Before(p.until) {
+			list = append(list, topic)
+		}
+	}
+	slices.Sort(list)
+	return list[:min(len(list), mostSkip)]
+}
+
+// rest returns how long to wait while there is nothing to do.
+func (h *holding) rest() time.Duration {
+	wait := h.o.poll
+	for _, p := range h.aside {
+		wait = min(wait, max(time.Until(p.until), time.Millisecond))
+	}
+	return wait
+}
+
+// can returns a condition for rows of topics that are not set aside, and its arguments.
+func (h *holding) can() (condition string, topics []any) {
+	if len(h.skip) == 0 {
+		return "", nil
+	}
+	return " AND topic NOT IN (" + marks(len(h.skip)) + ")", values(h.skip)
+}
+
+// marks returns placeholders for a list of values.
+func marks(n int) string { return strings.TrimSuffix(strings.Repeat("?, ", n), ", ") }
+
+func values(list []string) []any {
+	all := make([]any, len(list))
+	for i := range list {
+		all[i] = list[i]
+	}
+	return all
+}

@@ -1,0 +1,148 @@
+package outbox
+
+import (
+	"context"
+	"database/sql"
+	"time"
+)
+
+// An ending is what becomes of a plan.
+type ending struct {
+	refused []refusal    // rows that go to the dead rows
+	open    map[int]bool // rows that stay, by their index in the plan
+	renamed string       // why the shard takes another name; empty: it keeps its own
+	idle    bool         // no row has a known outcome
+	err     error        // why rows stay
+}
+
+// next ends the plan that was sent and commits the next one, in one transaction. If another relay
+// has taken the shard, that one has sent or will send the same plan, and this one forgets it. If
+// this relay holds the shard, but the plan that it has sent is not the last one in the database,
+// then the database has fallen back. The relay forgets the plan too, and begins with what is there.
+func (h *holding) next(ctx context.Context, end *ending) error {
+	var number, now, seal int64
+	var rows []stored
+	var mark marker
+	var looked time.Time
+	name, last := h.name, h.last
+	if end.renamed != "" {
+		name, last = newName(), marker{}
+	}
+	held, err := h.inTx(ctx, func(ctx context.Context, tx *sql.Tx) error {
+		for _, row := range end.refused {
+			if err := h.bury(ctx, tx, row); err != nil {
+				return err
+			}
+		}
+		server, due, at, err := h.look(ctx, tx, h.box.dialect.server())
+		if err != nil {
+			return err
+		}
+		if server != h.server || len(end.open) > 0 {
+			h.server, h.ahead = server, nil // rows of another server are others, and rows that stay come first
+		}
+		looked = time.Now() // not before the query: a job may start late, but not early
+		now = at
+		number = max(h.number, now) // and the next plan is later than these rows are sent
+		ended := end.ended(h.plan)
+		if err := h.save(ctx, tx, end.unrefused(ended), number); err != nil {
+			return err
+		}
+		if err := h.remove(ctx, tx, ended); err != nil {
+			return err
+		}
+		if h.again == 0 { // or no plan may be in progress
+			if rows, err = h.choose(ctx, tx, due, now); err != nil {
+				return err
+			}
+		}
+		if len(rows) > 0 {
+			number++
+			mark, seal = last.next(h.o.keep, now), newSeal()
+		}
+		_, err = tx.ExecContext(ctx, h.query("UPDATE {table}_shards SET name = ?, number = ?, plan = ? WHERE shard = ?"), name, number, encodePlan(mark, rows, seal), h.shard)
+		return err
+	})
+	if err != nil || !held {
+		return err
+	}
+	if end.renamed != "" {
+		h.o.logger.Error("outbox shard has another name now: if the database was copied or has fallen back, see docs/outbox.md",
+			"shard", h.shard, "err", end.renamed, "rows", len(end.open))
+	}
+	h.name, h.number, h.noted, h.plan, h.seal, h.marker, h.till = name, number, number, rows, seal, mark, time.Now().Add(h.o.lease/2)
+	h.sent, h.stuck, h.amiss = nil, time.Time{}, ""
+	h.since, h.last = looked, last
+	h.passed.add(rows)
+	if mark.span > 0 {
+		h.last = mark
+	}
+	return nil
+}
+
+// ended returns the rows that leave the outbox with their plan.
+func (e *ending) ended(plan []stored) []stored {
+	if len(e.open) == 0 {
+		return plan
+	}
+	var rows []stored
+	for i := range plan {
+		if !e.open[i] {
+			rows = append(rows, plan[i])
+		}
+	}
+	return rows
+}
+
+// unrefused returns those of rows that were not refused.
+func (e *ending) unrefused(rows []stored) []stored {
+	dead := make(map[int64]bool)
+	for _, row := range e.refused {
+		dead[row.seq] = true
+	}
+	var list []stored
+	for _, row := range rows {
+		if !dead[row.seq] {
+			list = append(list, row)
+		}
+	}
+	return list
+}
+
+// bury writes a refused row to the dead rows. A cancel that stands for a row beyond the horizon
+// takes that row with it. If a dead row has its key, because keys have started again, it gets
+// another one.
+func (h *holding) bury(ctx context.Context, tx *sql.Tx, row refusal) error {
+	for _, table := range []string{"{table}_later", "{table}"} {
+		key := "CASE WHEN EXISTS (SELECT 1 FROM {table}_dead WHERE seq = ?) THEN (SELECT MAX(seq) + 1 FROM {table}_dead) ELSE seq END"
+		result, err := tx.ExecContext(ctx, h.query("INSERT INTO {table}_dead (seq, "+rowNames+", reason, refused) SELECT "+key+", "+rowNames+", ?, {now} FROM "+table+" WHERE "+h.one("?")+" AND topic = ? AND id = ?"),
+			row.seq, row.reason, row.seq, row.topic, []byte(row.id))
+		if err != nil {
+			return err
+		}
+		if n, err := result.RowsAffected(); err != nil || n > 0 {
+			if err == nil {
+				_, err = tx.ExecContext(ctx, h.query("DELETE FROM {table}_later WHERE "+h.one("?")), row.seq)
+			}
+			return err
+		}
+	}
+	return nil
+}
+
+// remove deletes rows.
+func (h *holding) remove(ctx context.Context, tx *sql.Tx, rows []stored) error {
+	for table, some := range byTable(rows) {
+		which, args := h.among(some)
+		drop := "DELETE FROM " + table + " WHERE " + which
+		if h.box.dialect == MySQL {
+			// By the list alone InnoDB can scan the table, and then waits for rows that other
+			// transactions have not committed yet. This looks up each key.
+			drop = "DELETE o FROM JSON_TABLE('[" + list(some) + "]', '$[*]' COLUMNS (seq BIGINT PATH '$')) AS p STRAIGHT_JOIN " + table + " AS o ON o.seq = p.seq"
+		}
+		if _, err := tx.ExecContext(ctx, h.query(drop), args...); err != nil {
+			return err
+		}
+	}
+	return nil
+}
