@@ -47,7 +47,8 @@ type holding struct {
 	proven   bool      // since it holds the shard, Redis has carried out calls
 	failures int       // of Redis since then
 	barred   time.Time // until when the shard is left to others
-	why      error     // that the shard was given up, until Redis has carried out calls
+	left     error     // why
+	refused  error     // what Redis has answered to this relay for everything, until it has done something
 
 	aside  map[string]*parking // topics whose rows wait
 	skip   []string            // those of them that are not tried in this turn
@@ -93,11 +94,13 @@ func (h *holding) turn(ctx context.Context) (wait time.Duration, err error) {
 		if end, err = h.send(ctx); err != nil {
 			return h.failed(ctx, err)
 		}
+		h.skip = h.waiting() // the next plan has no rows of topics that have just been set aside
 	}
 	if err := h.next(ctx, end); err != nil {
 		return 0, h.lose(err)
 	}
 	if end.idle && !h.proven { // Redis has refused everything to this relay. Another one may be allowed to.
+		h.refused = end.err
 		return h.giveUp(ctx, end.err)
 	}
 	return 0, nil
@@ -147,11 +150,11 @@ func (h *holding) using(ctx context.Context, work func(ctx context.Context) erro
 // holder has left. Otherwise it returns how long to wait.
 func (h *holding) acquire(ctx context.Context) (held bool, wait time.Duration, err error) {
 	if left := time.Until(h.barred); left > 0 {
-		return false, min(left, time.Second), h.why
+		return false, min(left, time.Second), h.left
 	}
-	free := false
+	can := false
 	err = h.using(ctx, func(ctx context.Context) (err error) {
-		free, err = h.peek(ctx)
+		can, err = h.peek(ctx)
 		return err
 	})
 	if err != nil {
@@ -160,13 +163,13 @@ func (h *holding) acquire(ctx context.Context) (held bool, wait time.Duration, e
 	if err := h.answers(ctx); err != nil {
 		return false, 0, err
 	}
-	if free {
+	if can {
 		err = h.using(ctx, func(ctx context.Context) (err error) {
 			held, err = h.take(ctx)
 			return err
 		})
 	}
-	if free && err != nil {
+	if can && err != nil {
 		h.number = 0
 		h.release(ctx)
 	}
@@ -181,11 +184,11 @@ func (h *holding) answers(ctx context.Context) error {
 }
 
 // peek reports whether the shard is free. It also finds what this release cannot work with.
-func (h *holding) peek(ctx context.Context) (free bool, err error) {
+func (h *holding) peek(ctx context.Context) (can bool, err error) {
 	var found int
 	var plan []byte
-	row := h.conn.QueryRowContext(ctx, h.query("SELECT version, plan, CASE WHEN holder = ? OR held_until < {now} THEN 1 ELSE 0 END FROM {table}_shards WHERE shard = ?"), h.id, h.shard)
-	switch err := row.Scan(&found, &plan, &free); {
+	row := h.conn.QueryRowContext(ctx, h.query("SELECT version, plan, CASE WHEN "+free+" THEN 1 ELSE 0 END FROM {table}_shards WHERE shard = ?"), h.id, h.shard)
+	switch err := row.Scan(&found, &plan, &can); {
 	case errors.Is(err, sql.ErrNoRows):
 		insert := h.box.dialect.ignore("INSERT INTO {table}_shards (shard, version, name, number, plan, holder, held_until) VALUES (?, ?, ?, 0, ?, '', 0)")
 		_, err := h.conn.ExecContext(ctx, h.query(insert), h.shard, version, newName(), []byte{})
@@ -198,15 +201,19 @@ func (h *holding) peek(ctx context.Context) (free bool, err error) {
 	if _, _, _, err := decodePlan(plan); err != nil {
 		return false, fmt.Errorf("shard %d: %w", h.shard, err)
 	}
-	return free, nil
+	return can, nil
 }
+
+// free is the condition for a shard that a relay can take. No lease is longer than ten minutes: if
+// one ends later, the clock of the database has been set back.
+const free = "holder = ? OR held_until < {now} OR held_until > {now} + 660000"
 
 // newName returns a random name for a shard.
 func newName() string { return "outbox." + rand.Text() }
 
 // take takes the shard if nobody holds it.
 func (h *holding) take(ctx context.Context) (held bool, err error) {
-	result, err := h.conn.ExecContext(ctx, h.query("UPDATE {table}_shards SET holder = ?, held_until = {now} + ? WHERE shard = ? AND (holder = ? OR held_until < {now})"),
+	result, err := h.conn.ExecContext(ctx, h.query("UPDATE {table}_shards SET holder = ?, held_until = {now} + ? WHERE shard = ? AND ("+free+")"),
 		h.id, h.lease(), h.shard, h.id)
 	if err != nil {
 		return false, err
@@ -265,15 +272,10 @@ func (h *holding) extend(ctx context.Context, q execer) (bool, error) {
 	return n > 0, err
 }
 
-// begin begins a transaction and locks the shard, until the transaction ends or has been idle for
-// too long. In SQLite the lock is that of writers, taken before anything is read. If the shard is
-// not as this relay has left it, another relay has it, or the database is in another state: tx is
-// nil, and the relay does not hold the shard any more.
-func (h *holding) begin(ctx context.Context) (tx *sql.Tx, err error) {
-	tx, err = h.conn.BeginTx(ctx, &sql.TxOptions{Isolation: h.isolation()})
-	if err != nil {
-		return nil, err
-	}
+// lock locks the shard in a transaction, until that ends or has been idle for too long. In SQLite
+// the lock is that of writers, taken before anything is read. If the shard is not as this relay has
+// left it, another relay has it, or the database is in another state: it returns false.
+func (h *holding) lock(ctx context.Context) (bool, error) {
 	text := "UPDATE {table}_shards SET held_until = {now} + ? WHERE shard = ? AND holder = ? AND number = ? AND name = ?"
 	if h.box.dialect == Postgres { // for this transaction only, and in the statement that locks
 		most := strconv.FormatInt(h.within().Milliseconds(), 10)
@@ -281,70 +283,78 @@ func (h *holding) begin(ctx context.Context) (tx *sql.Tx, err error) {
 			text += " AND set_config('" + setting + "', '" + most + "', true) IS NOT NULL"
 		}
 	}
-	result, err := tx.ExecContext(ctx, h.query(text), h.lease(), h.shard, h.id, h.noted, h.name)
-	n := int64(0)
-	if err == nil {
-		n, err = result.RowsAffected()
+	result, err := h.conn.ExecContext(ctx, h.query(text), h.lease(), h.shard, h.id, h.noted, h.name)
+	if err != nil {
+		return false, err
 	}
-	if err != nil || n == 0 {
-		_ = tx.Rollback()
-		h.number, h.plan = 0, nil
-		return nil, err
-	}
-	return tx, nil
-}
-
-// isolation is that of the transaction of a plan: rows that others commit meanwhile are seen, and
-// no gap between rows is locked.
-func (h *holding) isolation() sql.IsolationLevel {
-	if h.box.dialect == SQLite {
-		return sql.LevelDefault
-	}
-	return sql.LevelReadCommitted
+	n, err := result.RowsAffected()
+	return n > 0, err
 }
 
 // inTx does work in a transaction that holds the shard. If the relay does not hold it any more, it
-// does nothing, and held is false.
-func (h *holding) inTx(ctx context.Context, work func(ctx context.Context, tx *sql.Tx) error) (held bool, err error) {
+// does nothing, and held is false. Rows that others commit meanwhile are seen, and no gap between
+// rows is locked. The statements are those of a connection, because the commit of a transaction of
+// database/sql has no deadline.
+func (h *holding) inTx(ctx context.Context, work func(ctx context.Context, tx session) error) (held bool, err error) {
+	begin := map[Dialect][]string{
+		Postgres: {"BEGIN ISOLATION LEVEL READ COMMITTED"},
+		SQLite:   {"BEGIN IMMEDIATE"},
+		MySQL:    {h.limits(), "SET TRANSACTION ISOLATION LEVEL READ COMMITTED", "START TRANSACTION"},
+	}
 	err = h.using(ctx, func(ctx context.Context) (err error) {
-		if h.box.dialect == MySQL {
-			if err := h.limit(ctx); err != nil {
+		for _, statement := range begin[h.box.dialect] {
+			if _, err := h.conn.ExecContext(ctx, statement); err != nil {
 				return err
 			}
 		}
-		tx, err := h.begin(ctx)
-		if err != nil || tx == nil {
-			return errors.Join(err, h.unlimit(ctx, err))
+		ours, err := h.lock(ctx)
+		if err == nil && ours {
+			err = work(ctx, h.conn)
 		}
-		if err := work(ctx, tx); err != nil {
-			_ = tx.Rollback()
+		if err == nil && !ours {
+			h.number, h.plan = 0, nil
+		}
+		if err != nil {
+			h.rollback(ctx)
 			return err
 		}
-		if err := tx.Commit(); err != nil {
+		end := "COMMIT"
+		if !ours {
+			end = "ROLLBACK"
+		}
+		if _, err := h.conn.ExecContext(ctx, end); err != nil {
+			h.rollback(ctx)
 			return err
 		}
-		held = true
-		return h.unlimit(ctx, nil)
+		held = ours
+		if h.box.dialect == MySQL {
+			_, err = h.conn.ExecContext(ctx, unlimit)
+		}
+		return err
 	})
 	return held, err
 }
 
-// limit makes MySQL end the connection, and so the transaction, if it hears nothing from the relay.
-// It has no such setting for a transaction alone, so unlimit restores what was there.
-func (h *holding) limit(ctx context.Context) error {
-	most := max(1, int(h.within()/time.Second))
-	_, err := h.conn.ExecContext(ctx, fmt.Sprintf("SET @delayq_wait = @@SESSION.wait_timeout, @delayq_lock = @@SESSION.innodb_lock_wait_timeout, "+
-		"SESSION wait_timeout = %d, SESSION innodb_lock_wait_timeout = %d", most, most))
-	return err
+// rollback ends a transaction that has failed, if the connection is kept.
+func (h *holding) rollback(ctx context.Context) {
+	if h.box.dialect != SQLite {
+		return
+	}
+	if _, err := h.conn.ExecContext(context.WithoutCancel(ctx), "ROLLBACK"); err != nil {
+		_ = h.conn.Raw(func(any) error { return driver.ErrBadConn }) // nobody may find a transaction in it
+	}
 }
 
-func (h *holding) unlimit(ctx context.Context, failed error) error {
-	if h.box.dialect != MySQL || failed != nil { // then the connection is closed
-		return nil
-	}
-	_, err := h.conn.ExecContext(ctx, "SET SESSION wait_timeout = @delayq_wait, SESSION innodb_lock_wait_timeout = @delayq_lock")
-	return err
+// limits is the statement that makes MySQL end the connection, and so the transaction, if it hears
+// nothing from the relay. It has no such setting for a transaction alone, so unlimit restores what
+// was there.
+func (h *holding) limits() string {
+	most := max(1, int(h.within()/time.Second))
+	return fmt.Sprintf("SET @delayq_wait = @@SESSION.wait_timeout, @delayq_lock = @@SESSION.innodb_lock_wait_timeout, "+
+		"SESSION wait_timeout = %d, SESSION innodb_lock_wait_timeout = %d", most, most)
 }
+
+const unlimit = "SET SESSION wait_timeout = @delayq_wait, SESSION innodb_lock_wait_timeout = @delayq_lock"
 
 // waits reports whether the shard has rows that can be sent, and extends the lease in time.
 func (h *holding) waits(ctx context.Context) (waits bool, err error) {

@@ -53,7 +53,7 @@ func (s *stored) due() int64 {
 
 // choose returns the rows of the next plan: later rows that the horizon has reached, and the oldest
 // rows of the outbox. It moves rows beyond the horizon to the later ones.
-func (h *holding) choose(ctx context.Context, tx *sql.Tx, earliest sql.NullInt64, now int64) (plan []stored, err error) {
+func (h *holding) choose(ctx context.Context, tx session, earliest sql.NullInt64, now int64) (plan []stored, err error) {
 	reach := h.reach(now)
 	// Half of a plan is for either, even if it has one row.
 	if most := (h.o.batch + h.odd) / 2; most > 0 && earliest.Valid && earliest.Int64 <= reach {
@@ -100,7 +100,7 @@ const readAhead = 8
 // oldest returns the oldest rows of the outbox up to a number and a size, at least one. It returns
 // rows in the order in which queries have read them. A row that depends on the commit of another
 // one has a greater key and is read by the same query or a later one, so it comes later.
-func (h *holding) oldest(ctx context.Context, tx *sql.Tx, most int, bytes int64) (rows []stored, err error) {
+func (h *holding) oldest(ctx context.Context, tx session, most int, bytes int64) (rows []stored, err error) {
 	if len(h.ahead) == 0 {
 		ask := max(h.ask, h.o.batch)
 		can, topics := h.can()
@@ -143,7 +143,7 @@ type sieve struct {
 // sift removes from the oldest rows of the outbox those that are not to be sent: rows beyond the
 // horizon, and calls about jobs whose rows are beyond it. It carries these calls out. Rows that
 // are sent in the same plan are no longer beyond the horizon.
-func (h *holding) sift(ctx context.Context, tx *sql.Tx, rows, sent []stored, waiting bool, reach int64) (left []stored, err error) {
+func (h *holding) sift(ctx context.Context, tx session, rows, sent []stored, waiting bool, reach int64) (left []stored, err error) {
 	if len(rows) == 0 || !waiting && h.o.horizon == 0 {
 		return rows, nil
 	}
@@ -167,7 +167,11 @@ func (h *holding) sift(ctx context.Context, tx *sql.Tx, rows, sent []stored, wai
 				break
 			}
 			if far != nil && r.Replace != replaceAny {
-				s.refuse(r, &delayq.DuplicateError{Topic: r.Topic, ID: r.ID, State: delayq.StateScheduled})
+				if h.o.drop {
+					s.gone = append(s.gone, *r)
+				} else {
+					s.refuse(r, &delayq.DuplicateError{Topic: r.Topic, ID: r.ID, State: delayq.StateScheduled})
+				}
 				continue
 			}
 			s.drop(key)
@@ -205,7 +209,7 @@ func (h *holding) sift(ctx context.Context, tx *sql.Tx, rows, sent []stored, wai
 }
 
 // find finds the later rows of the jobs that rows are about.
-func (h *holding) find(ctx context.Context, tx *sql.Tx, s *sieve, rows, sent []stored) error {
+func (h *holding) find(ctx context.Context, tx session, s *sieve, rows, sent []stored) error {
 	// A join would leave the order of the tables to the database, which knows little about them.
 	which, args := h.among(rows)
 	found, err := tx.QueryContext(ctx, h.query("SELECT topic, id, (SELECT CASE WHEN l.shard = o.shard THEN l.seq END FROM {table}_later AS l WHERE l.topic = o.topic AND l.id = o.id LIMIT 1), "+
@@ -254,7 +258,7 @@ func (s *sieve) drop(job name) {
 
 // move gives a later row the due time of a reschedule. If the job would expire, the error is
 // ErrInvalid.
-func (h *holding) move(ctx context.Context, tx *sql.Tx, far, r *stored) error {
+func (h *holding) move(ctx context.Context, tx session, far, r *stored) error {
 	if far.Kind == 0 { // it has not been read yet
 		read, _, err := h.read(ctx, tx, "{table}_later", "WHERE "+h.one("?"), math.MaxInt64, far.seq)
 		if err != nil {
@@ -297,7 +301,7 @@ func (s *stored) reschedule(r *stored) error {
 }
 
 // settle writes what a sieve has decided.
-func (h *holding) settle(ctx context.Context, tx *sql.Tx, s *sieve, sent []stored) error {
+func (h *holding) settle(ctx context.Context, tx session, s *sieve, sent []stored) error {
 	for _, row := range s.refused {
 		if err := h.bury(ctx, tx, row); err != nil {
 			return err
@@ -355,7 +359,7 @@ func (s *sieve) of(later bool) (gone []stored, changed []*stored) {
 }
 
 // change gives later rows other due times.
-func (h *holding) change(ctx context.Context, tx *sql.Tx, rows []*stored) error {
+func (h *holding) change(ctx context.Context, tx session, rows []*stored) error {
 	for _, far := range rows {
 		_, err := tx.ExecContext(ctx, h.query("UPDATE {table}_later SET due_at = ?, delay_ms = ?, record = ?, due = ? WHERE "+h.one("?")),
 			far.DueAt, far.DueIn, []byte(far.Record), far.due(), far.seq)
@@ -368,7 +372,7 @@ func (h *holding) change(ctx context.Context, tx *sql.Tx, rows []*stored) error 
 
 // vacate gives later rows other keys that have the keys of rows, because keys have started again.
 // Rows that are sent in the same plan are among them.
-func (h *holding) vacate(ctx context.Context, tx *sql.Tx, rows, sent []stored) error {
+func (h *holding) vacate(ctx context.Context, tx session, rows, sent []stored) error {
 	which, args := h.among(rows)
 	keys := strings.TrimPrefix(which, "shard = "+strconv.Itoa(h.shard)+" AND ") // of all shards
 	found, err := tx.QueryContext(ctx, h.query("SELECT seq, (SELECT MAX(seq) FROM {table}_later) FROM {table}_later WHERE "+keys), args...)

@@ -115,7 +115,7 @@ func (h *holding) remember(ctx context.Context) error {
 }
 
 // save keeps rows of the plan that was sent.
-func (h *holding) save(ctx context.Context, tx *sql.Tx, rows []stored, now int64) error {
+func (h *holding) save(ctx context.Context, tx session, rows []stored, now int64) error {
 	if h.marker.span == 0 {
 		return nil
 	}
@@ -408,7 +408,7 @@ func (r *resending) put(ctx context.Context, back []kept, since int64) (err erro
 	if len(back) == 0 && since == 0 && time.Now().Before(r.till) {
 		return nil
 	}
-	held, err := r.inTx(ctx, func(ctx context.Context, tx *sql.Tx) error { return r.putBack(ctx, tx, back, since) })
+	held, err := r.inTx(ctx, func(ctx context.Context, tx session) error { return r.putBack(ctx, tx, back, since) })
 	if err != nil {
 		return err
 	}
@@ -420,7 +420,7 @@ func (r *resending) put(ctx context.Context, back []kept, since int64) (err erro
 	return nil
 }
 
-func (r *resending) putBack(ctx context.Context, tx *sql.Tx, back []kept, since int64) error {
+func (r *resending) putBack(ctx context.Context, tx session, back []kept, since int64) error {
 	over := ""
 	if r.box.dialect == Postgres {
 		over = " OVERRIDING SYSTEM VALUE"

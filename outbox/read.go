@@ -53,6 +53,12 @@ func order(a, b stored) int {
 // An execer is a database, a connection or a transaction.
 type execer = Execer
 
+// A session is a connection or a transaction.
+type session interface {
+	execer
+	querier
+}
+
 // A querier is a database, a connection or a transaction.
 type querier interface {
 	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)

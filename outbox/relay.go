@@ -34,6 +34,7 @@ type relayOptions struct {
 	batch   int
 	horizon time.Duration // 0: none
 	keep    time.Duration // 0: no row is kept
+	drop    bool          // rows whose ID an unfinished job has
 	logger  *slog.Logger
 }
 
@@ -66,6 +67,17 @@ func Batch(n int) RelayOption {
 		if n < 1 || n > mostRows {
 			return fmt.Errorf("%w: Batch(%d): from 1 to %d", ErrInvalid, n, mostRows)
 		}
+		return nil
+	}
+}
+
+// DropDuplicates makes a relay delete the row of an [Outbox.Enqueue] whose ID an unfinished job has.
+// Without it such a row goes to the dead rows. Use it when an ID says that a job is wanted once, and
+// callers would ignore [delayq.ErrDuplicate] of a client. Give it to all relays of a table or to
+// none.
+func DropDuplicates() RelayOption {
+	return func(o *relayOptions) error {
+		o.drop = true
 		return nil
 	}
 }
@@ -171,7 +183,7 @@ func (r *Relay) serve(ctx context.Context, shard int) error {
 		}
 		r.note(h, err)
 		switch {
-		case err == nil && h.why == nil && !away.IsZero():
+		case err == nil && h.refused == nil && !away.IsZero():
 			r.o.logger.Info("outbox relay continues", "shard", shard, "away", time.Since(away))
 			away = time.Time{}
 		case err != nil && ctx.Err() == nil && away.IsZero():

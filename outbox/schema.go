@@ -64,6 +64,9 @@ func (b *Outbox) statements() []string {
 	switch b.dialect {
 	case Postgres:
 		all[0] += " WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_cost_delay = 0)"
+		// Each plan changes the row of its shard twice. Without room on its page for the new version,
+		// each change would also change the index.
+		all[2] += " WITH (fillfactor = 10, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_cost_delay = 0)"
 		all[1] = index("shard", b.table+" (shard, seq)")
 		all[5] = index("seen", b.table+"_inbox (seen)")
 		all[7] = index("due", b.table+"_later (shard, due)")
@@ -90,14 +93,31 @@ func (b *Outbox) index(name string) string {
 }
 
 // Migrate creates the tables that do not exist, with the statements of [Outbox.Schema]. MySQL
-// commits each of them by itself.
+// commits each of them by itself. Several processes can call it at the same time.
 func (b *Outbox) Migrate(ctx context.Context, db *sql.DB) error {
 	for _, statement := range b.statements() {
-		if _, err := db.ExecContext(ctx, statement); err != nil {
+		_, err := db.ExecContext(ctx, statement)
+		for range migrateTries {
+			if err == nil || ctx.Err() != nil || !exists(err) {
+				break
+			}
+			_, err = db.ExecContext(ctx, statement)
+		}
+		if err != nil {
 			return fmt.Errorf("outbox: migrate: %w", err)
 		}
 	}
 	return nil
+}
+
+// migrateTries is how often a statement is executed again that has met the same one of another
+// process. IF NOT EXISTS of PostgreSQL does not see what others have not committed yet.
+const migrateTries = 10
+
+// exists reports whether a statement has failed because another process has just created the same.
+func exists(err error) bool {
+	text := strings.ToLower(err.Error())
+	return strings.Contains(text, "already exists") || strings.Contains(text, "pg_type_typname_nsp_index") || strings.Contains(text, "pg_class_relname_nsp_index")
 }
 
 // ErrSchema is returned when a table is missing or does not have the columns of this release. Run

@@ -110,22 +110,23 @@ func (h *holding) deliver(ctx context.Context, d *delivery, waited int64) {
 // judge decides what the outcomes of the topics are for the plan. An error says that it goes on.
 func (h *holding) judge(list []*delivery, waited int64) (*ending, error) {
 	var away []error
-	works, mustWait, grace := false, false, h.stuck.IsZero() || time.Since(h.stuck) < h.o.lease
+	works, others, mustWait, grace := false, false, false, h.stuck.IsZero() || time.Since(h.stuck) < h.o.lease
 	for _, d := range list {
 		switch {
 		case d.err == nil || d.fate == bridge.FateFull || d.fate == bridge.FatePassed:
 			works = true
 		case d.fate == bridge.FateAway:
 			away = append(away, d.err)
+			others = others || h.aside[d.topic] == nil
 			// The call may have been carried out. A plan that is sent again finds out, so this one
 			// is not given up soon, and not at all if the call was carried out for certain.
 			mustWait = mustWait || grace && h.aside[d.topic] == nil || errors.Is(d.err, delayq.ErrNotReplicated)
 		}
 	}
 	if h.proven = h.proven || works; works {
-		h.failures, h.why = 0, nil
+		h.failures, h.refused = 0, nil
 	}
-	if len(away) > 0 && (!works || mustWait) {
+	if len(away) > 0 && (!works && others || mustWait) { // or those that are known to be away have failed again
 		if works && h.stuck.IsZero() {
 			h.stuck = time.Now()
 		}
@@ -151,6 +152,9 @@ func (h *holding) end(end *ending, d *delivery, waited int64) {
 		row, outcome := &h.plan[i], d.outcomes[n]
 		if !errors.Is(outcome, bridge.ErrOpen) {
 			end.idle = false
+			if h.o.drop && errors.Is(outcome, delayq.ErrDuplicate) {
+				continue
+			}
 			if reason := refusedFor(row.Kind, outcome); reason != "" {
 				end.refused = append(end.refused, row.refuse(reason))
 			}
@@ -242,7 +246,7 @@ func (h *holding) failed(ctx context.Context, err error) (wait time.Duration, _ 
 // asks for, this relay stays away for a lease, so that another one gets the shard.
 func (h *holding) giveUp(ctx context.Context, err error) (time.Duration, error) {
 	h.release(ctx)
-	h.number, h.why = 0, err
+	h.number, h.left = 0, err
 	if h.answers(ctx) == nil {
 		h.barred = time.Now().Add(h.o.lease)
 	}

@@ -80,7 +80,7 @@ func (r *Relay) note(h *holding, err error) {
 	defer r.mu.Unlock()
 	n := &r.notes[h.shard]
 	if err == nil {
-		err = h.why
+		err = h.refused
 	}
 	n.turn, n.held, n.err = time.Now(), h.number > 0, err
 	if err == nil {

@@ -2,7 +2,6 @@ package outbox
 
 import (
 	"context"
-	"database/sql"
 	"time"
 )
 
@@ -28,7 +27,7 @@ func (h *holding) next(ctx context.Context, end *ending) error {
 	if end.renamed != "" {
 		name, last = newName(), marker{}
 	}
-	held, err := h.inTx(ctx, func(ctx context.Context, tx *sql.Tx) error {
+	held, err := h.inTx(ctx, func(ctx context.Context, tx session) error {
 		for _, row := range end.refused {
 			if err := h.bury(ctx, tx, row); err != nil {
 				return err
@@ -112,7 +111,7 @@ func (e *ending) unrefused(rows []stored) []stored {
 // bury writes a refused row to the dead rows. A cancel that stands for a row beyond the horizon
 // takes that row with it. If a dead row has its key, because keys have started again, it gets
 // another one.
-func (h *holding) bury(ctx context.Context, tx *sql.Tx, row refusal) error {
+func (h *holding) bury(ctx context.Context, tx session, row refusal) error {
 	for _, table := range []string{"{table}_later", "{table}"} {
 		key := "CASE WHEN EXISTS (SELECT 1 FROM {table}_dead WHERE seq = ?) THEN (SELECT MAX(seq) + 1 FROM {table}_dead) ELSE seq END"
 		result, err := tx.ExecContext(ctx, h.query("INSERT INTO {table}_dead (seq, "+rowNames+", reason, refused) SELECT "+key+", "+rowNames+", ?, {now} FROM "+table+" WHERE "+h.one("?")+" AND topic = ? AND id = ?"),
@@ -121,7 +120,7 @@ func (h *holding) bury(ctx context.Context, tx *sql.Tx, row refusal) error {
 			return err
 		}
 		if n, err := result.RowsAffected(); err != nil || n > 0 {
-			if err == nil {
+			if err == nil && table != "{table}" {
 				_, err = tx.ExecContext(ctx, h.query("DELETE FROM {table}_later WHERE "+h.one("?")), row.seq)
 			}
 			return err
@@ -131,7 +130,7 @@ func (h *holding) bury(ctx context.Context, tx *sql.Tx, row refusal) error {
 }
 
 // remove deletes rows.
-func (h *holding) remove(ctx context.Context, tx *sql.Tx, rows []stored) error {
+func (h *holding) remove(ctx context.Context, tx session, rows []stored) error {
 	for table, some := range byTable(rows) {
 		which, args := h.among(some)
 		drop := "DELETE FROM " + table + " WHERE " + which

@@ -201,3 +201,10 @@ func MariaDB() (dsn string, stop func(), err error) {
 		"--socket="+filepath.Join(s.dir, "s"), "--bind-address=127.0.0.1", "--pid-file="+filepath.Join(s.dir, "pid"), "--skip-name-resolve"))
 	return dsn, stop, err
 }
+
+// Host returns the host and port in the address of a server that this package has started.
+func Host(dsn string) string {
+	_, rest, _ := strings.Cut(dsn, "@")
+	rest = strings.TrimPrefix(rest, "tcp(")
+	return rest[:strings.IndexAny(rest, ")/")]
+}
