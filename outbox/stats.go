@@ -10,20 +10,20 @@ import (
 
 // Stats says how far the relays are behind.
 type Stats struct {
-	Rows   int64         // that wait, the committed ones; counting ends at 1,000,000
+	Rows   int64         // that wait, the committed ones; counting ends at 10,000
 	Oldest time.Duration // how long the oldest one has waited; 0: none waits
-	Dead   int64         // that Redis has refused; counting ends at 1,000,000
-	Later  int64         // that are due beyond the [Horizon]; counting ends at 100,000
+	Dead   int64         // that Redis has refused; counting ends at 10,000
+	Later  int64         // that are due beyond the [Horizon]; counting ends at 10,000
 }
 
 // Stats counts rows. It reads an index over as many of them, so call it every few seconds at most.
 func (b *Outbox) Stats(ctx context.Context, db querier) (s Stats, err error) {
 	h := &holding{Relay: &Relay{box: b}}
 	var oldest int64
-	err = db.QueryRowContext(ctx, h.query("SELECT (SELECT COUNT(*) FROM (SELECT seq FROM {table} LIMIT 1000000) AS some_rows), "+
-		"(SELECT COUNT(*) FROM (SELECT seq FROM {table}_dead LIMIT 1000000) AS some_rows), "+
+	err = db.QueryRowContext(ctx, h.query("SELECT (SELECT COUNT(*) FROM (SELECT seq FROM {table} LIMIT 10000) AS some_rows), "+
+		"(SELECT COUNT(*) FROM (SELECT seq FROM {table}_dead LIMIT 10000) AS some_rows), "+
 		"COALESCE({now} - (SELECT made FROM {table} ORDER BY seq LIMIT 1), 0), "+
-		"(SELECT COUNT(*) FROM (SELECT seq FROM {table}_later LIMIT 100000) AS some_rows)")).Scan(&s.Rows, &s.Dead, &oldest, &s.Later)
+		"(SELECT COUNT(*) FROM (SELECT seq FROM {table}_later LIMIT 10000) AS some_rows)")).Scan(&s.Rows, &s.Dead, &oldest, &s.Later)
 	if err != nil {
 		return Stats{}, fmt.Errorf("outbox: stats: %w", b.explain(err))
 	}

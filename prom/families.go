@@ -99,11 +99,11 @@ var (
 // The metrics of an outbox. All have the label outbox too.
 var (
 	outboxRows = &family{"delayq_outbox_rows", gauge, nil,
-		"Committed rows that wait for a relay. Counting ends at 1,000,000."}
+		"Committed rows that wait for a relay. Counting ends at 10,000."}
 	outboxOldest = &family{"delayq_outbox_oldest_row_seconds", gauge, nil,
 		"How long the oldest row has waited, by the clock of the database. 0 if none waits."}
 	outboxDead = &family{"delayq_outbox_dead_rows", gauge, nil,
-		"Rows that Redis has refused. Counting ends at 1,000,000."}
+		"Rows that Redis has refused. Counting ends at 10,000."}
 	outboxLater = &family{"delayq_outbox_later_rows", gauge, nil,
 		"Rows that are due beyond the horizon. Counting ends at 100,000."}
 	outboxUp = &family{"delayq_outbox_up", gauge, nil,
