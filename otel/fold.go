@@ -181,6 +181,18 @@ func (g *group) gauges(put put) {
 	}
 }
 
+// risen returns by how much a counter has risen. One that has fallen by less than half has fallen
+// back with Redis, which has lost the last seconds. One that has fallen further has begun anew.
+func risen(before, now int64) int64 {
+	switch {
+	case now >= before:
+		return now - before
+	case now > before/2:
+		return 0
+	}
+	return now
+}
+
 // count adds what has happened since the last look to the totals of the labels. The totals are not
 // sums of the counters, because the removal of one of several topics would let such a sum fall, and
 // a backend would take that for a restart from zero.
@@ -205,10 +217,7 @@ func (s *fold) count(groups map[string]*group) {
 			}
 			for name, c := range countings {
 				now := one.stats.Counters[name]
-				total[c] += float64(now)
-				if before := old.values[name]; now >= before { // else Redis has lost the counter
-					total[c] -= float64(before)
-				}
+				total[c] += float64(risen(old.values[name], now))
 			}
 			topics[one.topic] = counted{label, one.stats.Counters}
 		}

@@ -191,6 +191,18 @@ func number(b bool) float64 {
 	return 0
 }
 
+// risen returns by how much a counter has risen. One that has fallen by less than half has fallen
+// back with Redis, which has lost the last seconds. One that has fallen further has begun anew.
+func risen(before, now int64) int64 {
+	switch {
+	case now >= before:
+		return now - before
+	case now > before/2:
+		return 0
+	}
+	return now
+}
+
 // count adds what has happened since the last look to the totals of the labels. The totals are not
 // sums of the counters, because the removal of one of several topics would let such a sum fall, and
 // Prometheus would take that for a restart from zero.
@@ -217,9 +229,7 @@ func (s *state) count(groups map[string]*group) {
 			}
 			for name, k := range counters {
 				now := one.stats.Counters[name]
-				if total[k] += now; now >= old.values[name] { // else Redis has lost the counter
-					total[k] -= old.values[name]
-				}
+				total[k] += risen(old.values[name], now)
 			}
 			s.topics[one.topic] = &counted{label, one.stats.Counters}
 		}
