@@ -76,7 +76,7 @@ func (a *app) demo(parent context.Context, length time.Duration, metricsOn, page
 	reg := prometheus.NewRegistry()
 	log := slog.New(slog.DiscardHandler) // the terminal belongs to top
 	reg.MustRegister(counts, prom.NewCollector(q.Inspector, prom.Logger(log)))
-	metrics, err := serveMetrics(metricsOn, reg, log)
+	metrics, err := serveMetrics(metricsOn, reg, log, nil)
 	if err != nil {
 		return err
 	}

@@ -54,7 +54,7 @@ SIGINT and SIGTERM end it with exit code 0.`,
 			if err := reg.Register(prom.NewCollector(insp, prom.MaxTopics(topics), prom.MinInterval(interval), prom.Logger(log))); err != nil {
 				return usage("%v", err)
 			}
-			server, err := serveMetrics(listen, reg, log)
+			server, err := serveMetrics(listen, reg, log, nil)
 			if err != nil {
 				return err
 			}
@@ -79,7 +79,8 @@ type metricsServer struct {
 }
 
 // serveMetrics starts a server.
-func serveMetrics(address string, reg *prometheus.Registry, log *slog.Logger) (*metricsServer, error) {
+// probes are the paths of more handlers, whose errors are answered with 503.
+func serveMetrics(address string, reg *prometheus.Registry, log *slog.Logger, probes map[string]func() error) (*metricsServer, error) {
 	if _, _, err := net.SplitHostPort(address); err != nil {
 		return nil, usage("the address %q must be HOST:PORT or :PORT: %v", address, err)
 	}
@@ -98,6 +99,18 @@ func serveMetrics(address string, reg *prometheus.Registry, log *slog.Logger) (*
 		}
 	}
 	mux.Handle("GET /healthz", text("ok\n"))
+	for path, probe := range probes {
+		mux.HandleFunc("GET "+path, func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("Cache-Control", "no-store")
+			if err := probe(); err != nil {
+				w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+				w.WriteHeader(http.StatusServiceUnavailable)
+				_, _ = io.WriteString(w, safe(err.Error(), false)+"\n")
+				return
+			}
+			text("ok\n")(w, r)
+		})
+	}
 	mux.Handle("GET /{$}", text("delayq: /metrics for Prometheus, /healthz\n"))
 	s := &metricsServer{listener: l, ended: make(chan error, 1)}
 	s.Handler, s.ErrorLog = mux, slog.NewLogLogger(log.Handler(), slog.LevelWarn)

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"errors"
@@ -35,6 +36,11 @@ type relayFlags struct {
 	metrics string
 	check   bool
 	oldest  time.Duration
+	name    string
+	drop    bool
+	dead    bool
+	revive  string
+	discard string
 }
 
 // envDSN holds the address of the database of an outbox, which can have a password in it.
@@ -73,14 +79,21 @@ has lost data.
 
 --metrics serves the state of the outbox and of the queue to Prometheus, as
 delayq exporter does: the rows that wait, the age of the oldest one, dead rows. It needs
-the rights of the role inspector too.
+the rights of the role inspector too. /livez answers 503 if the relay should be started
+anew, and /readyz if it cannot use the database or Redis. --name tells outboxes apart
+whose tables have the same name in several databases.
+
+--dead lists the rows that Redis has refused, and ends. --revive writes one of them once
+more, by its key, or all of them, and --discard deletes it. With --drop-duplicates a
+second row of an ID whose job has not finished is deleted and not refused.
 
 SIGINT and SIGTERM end the batch in progress, and the relay with exit code 0.`,
 		Example: `  delayq relay --schema --dialect postgres
   delayq relay --migrate --dsn sqlite:///var/lib/shop/shop.db
   DELAYQ_DSN=postgres://shop:password@db/shop delayq relay --horizon 24h --keep 6h
   delayq relay --dsn-file /run/secrets/dsn --keep 6h --since 2h
-  delayq relay --dsn-file /run/secrets/dsn --check --oldest 10s`,
+  delayq relay --dsn-file /run/secrets/dsn --check --oldest 10s
+  delayq relay --dsn-file /run/secrets/dsn --revive all`,
 		Args:              counted(0, 0, "no arguments"),
 		ValidArgsFunction: a.completeArgs(nothing),
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -104,6 +117,11 @@ SIGINT and SIGTERM end the batch in progress, and the relay with exit code 0.`,
 	s.StringVar(&f.metrics, "metrics", "", "serve metrics to Prometheus on this `address`; port 0 is a free one")
 	s.BoolVar(&f.check, "check", false, "look for what keeps rows from being sent, and do nothing else")
 	s.Var(&duration{&f.oldest}, "oldest", "how long a row may wait, for --check")
+	s.StringVar(&f.name, "name", "", "the outbox's `name` in the metrics; without it that of the table")
+	s.BoolVar(&f.drop, "drop-duplicates", false, "delete rows whose ID an unfinished job has; without it they are dead rows")
+	s.BoolVar(&f.dead, "dead", false, "list the rows that Redis has refused, and do nothing else")
+	s.StringVar(&f.revive, "revive", "", "write a dead row once more, by its `key`, or all, and do nothing else")
+	s.StringVar(&f.discard, "discard", "", "delete a dead row by its `key`, or all, and do nothing else")
 	a.choices(cmd, "dialect", []string{"postgres", "mysql", "mariadb", "sqlite"})
 	return cmd
 }
@@ -125,6 +143,9 @@ func (a *app) relay(ctx context.Context, f *relayFlags) (failed error) {
 	if f.check {
 		return a.checkOutbox(ctx, box, dialect, dsn, f.oldest)
 	}
+	if f.dead || f.revive != "" || f.discard != "" {
+		return a.deadRows(ctx, box, dialect, dsn, f)
+	}
 	log := slog.New(slog.NewTextHandler(a.err, nil))
 	opts := []outbox.RelayOption{outbox.Logger(log)}
 	if f.horizon != 0 {
@@ -132,6 +153,9 @@ func (a *app) relay(ctx context.Context, f *relayFlags) (failed error) {
 	}
 	if f.keep != 0 {
 		opts = append(opts, outbox.Keep(f.keep))
+	}
+	if f.drop {
+		opts = append(opts, outbox.DropDuplicates())
 	}
 	if f.since != "" && f.keep == 0 {
 		return usage("--since needs --keep: only kept rows can be sent again")
@@ -155,7 +179,7 @@ func (a *app) relay(ctx context.Context, f *relayFlags) (failed error) {
 	ctx, stop := signal.NotifyContext(ctx, syscall.SIGTERM)
 	defer stop()
 	if f.metrics != "" {
-		metrics, err := a.relayMetrics(box, db, f, dsn, log)
+		metrics, err := a.relayMetrics(box, relay, db, f, dsn, log)
 		if err != nil {
 			return err
 		}
@@ -173,18 +197,20 @@ func (a *app) relay(ctx context.Context, f *relayFlags) (failed error) {
 }
 
 // relayMetrics serves the state of the outbox and of the queue.
-func (a *app) relayMetrics(box *outbox.Outbox, db *sql.DB, f *relayFlags, dsn string, log *slog.Logger) (*metricsServer, error) {
+func (a *app) relayMetrics(box *outbox.Outbox, relay *outbox.Relay, db *sql.DB, f *relayFlags, dsn string, log *slog.Logger) (*metricsServer, error) {
 	insp, err := a.inspector()
 	if err != nil {
 		return nil, err
 	}
-	rows := prom.NewOutboxCollector(f.table, func(ctx context.Context) (prom.OutboxStats, error) {
+	rows := prom.NewOutboxCollector(cmp.Or(f.name, f.table), func(ctx context.Context) (prom.OutboxStats, error) {
 		s, err := box.Stats(ctx, db)
 		return prom.OutboxStats(s), ofDatabase(err, dsn)
 	}, prom.Logger(log))
 	reg := prometheus.NewRegistry()
 	reg.MustRegister(rows, prom.NewCollector(insp, prom.Logger(log)))
-	return serveMetrics(f.metrics, reg, log)
+	return serveMetrics(f.metrics, reg, log, map[string]func() error{
+		"/livez": relay.Live, "/readyz": func() error { return ofDatabase(relay.Ready(), dsn) },
+	})
 }
 
 // checkOutbox shows what keeps rows from being sent.

@@ -47,7 +47,7 @@ func Parse(dialect, address string) (outbox.Dialect, string, error) {
 	case "sqlite":
 		address = "file:" + rest
 		if !strings.Contains(rest, "?") {
-			address += "?_pragma=busy_timeout(10000)&_pragma=journal_mode(WAL)"
+			address += "?_txlock=immediate&_pragma=busy_timeout(10000)&_pragma=journal_mode(WAL)"
 		}
 	}
 	d, err := ParseDialect(name)
