@@ -297,7 +297,7 @@ func (r *resending) plan(ctx context.Context, since, before int64) (list []kept,
 		topics[rows[i].Topic] = append(topics[rows[i].Topic], &list[i])
 	}
 	for topic, sent := range topics {
-		// Which release has sent the plan is not known. A series that it has not used has no receipt.
+		// Which release has sent the plan is not known. A series that was not used has no receipt.
 		for _, sealed := range []bool{true, false} {
 			if err := r.remembered(ctx, topic, divide(sent, sealed), mark, number, sealed); err != nil {
 				return nil, err

@@ -71,10 +71,10 @@ func Batch(n int) RelayOption {
 	}
 }
 
-// DropDuplicates makes a relay delete the row of an [Outbox.Enqueue] whose ID an unfinished job has.
-// Without it such a row goes to the dead rows. Use it when an ID says that a job is wanted once, and
-// callers would ignore [delayq.ErrDuplicate] of a client. Give it to all relays of a table or to
-// none.
+// DropDuplicates makes a relay delete the row of an [Outbox.Enqueue] whose ID an unfinished job
+// has. Without it such a row goes to the dead rows. Use it when an ID says that a job is wanted
+// once, and callers would ignore [delayq.ErrDuplicate] of a client. Give it to all relays of a
+// table or to none.
 func DropDuplicates() RelayOption {
 	return func(o *relayOptions) error {
 		o.drop = true

@@ -64,8 +64,8 @@ func (b *Outbox) statements() []string {
 	switch b.dialect {
 	case Postgres:
 		all[0] += " WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_cost_delay = 0)"
-		// Each plan changes the row of its shard twice. Without room on its page for the new version,
-		// each change would also change the index.
+		// Each plan changes the row of its shard twice. Without room on its page for the new
+		// version, each change would also change the index.
 		all[2] += " WITH (fillfactor = 10, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_cost_delay = 0)"
 		all[1] = index("shard", b.table+" (shard, seq)")
 		all[5] = index("seen", b.table+"_inbox (seen)")
