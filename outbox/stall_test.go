@@ -220,12 +220,14 @@ type gate struct {
 	silent chan struct{} // closed: the connections until now are silent
 	match  *regexp.Regexp
 	made   atomic.Int64
+	to     atomic.Value // address of the server
 }
 
 func newGate(t testing.TB, to string) *gate {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	g := &gate{Listener: l, silent: make(chan struct{})}
+	g.to.Store(to)
 	var open sync.Map
 	t.Cleanup(func() {
 		_ = l.Close()
@@ -237,7 +239,7 @@ func newGate(t testing.TB, to string) *gate {
 			if err != nil {
 				return
 			}
-			out, err := net.Dial("tcp", to)
+			out, err := net.Dial("tcp", g.to.Load().(string))
 			if err != nil {
 				_ = in.Close()
 				continue

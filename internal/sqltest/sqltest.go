@@ -153,6 +153,66 @@ func Postgres() (dsn string, stop func(), err error) {
 	return dsn, stop, err
 }
 
+// PostgresReplica starts a replica of a server that Postgres has started. It follows by streaming,
+// and its clock is behind by a span (0: it is not). Promote makes it a server of its own, without
+// what it has not received.
+func PostgresReplica(dsn string, behind time.Duration) (replica string, stop func(), err error) {
+	postgres, err := program("/usr/lib/postgresql/*/bin/postgres")
+	if err != nil {
+		return "", nil, err
+	}
+	s, err := newService("postgres")
+	if err != nil {
+		return "", nil, err
+	}
+	host, port, err := net.SplitHostPort(Host(dsn))
+	if err != nil {
+		return "", nil, err
+	}
+	data := filepath.Join(s.dir, "data")
+	backup := s.command(filepath.Join(filepath.Dir(postgres), "pg_basebackup"), "-h", host, "-p", port, "-U", "postgres", "-D", data, "-R", "-X", "stream", "-c", "fast")
+	if text, err := backup.CombinedOutput(); err != nil {
+		return "", nil, fmt.Errorf("pg_basebackup: %w\n%s", err, text)
+	}
+	cmd := s.command(postgres, "-D", data, "-p", strconv.Itoa(s.port), "-k", s.dir, "-h", "127.0.0.1")
+	if behind > 0 {
+		library, err := program("/usr/lib/*/faketime/libfaketime.so.1")
+		if err != nil {
+			return "", nil, err
+		}
+		cmd.Env = append(cmd.Env, "LD_PRELOAD="+library, "FAKETIME=-"+strconv.Itoa(int(behind/time.Second))+"s", "FAKETIME_DONT_FAKE_MONOTONIC=1")
+	}
+	replica = "postgres://postgres@127.0.0.1:" + strconv.Itoa(s.port) + "/%s?sslmode=disable"
+	stop, err = s.run("pgx", fmt.Sprintf(replica, "postgres"), cmd)
+	return replica, stop, err
+}
+
+// Cut lets a replica receive nothing more.
+func Cut(ctx context.Context, replica *sql.DB) error {
+	for _, statement := range []string{"ALTER SYSTEM SET primary_conninfo = ''", "SELECT pg_reload_conf()"} {
+		if _, err := replica.ExecContext(ctx, statement); err != nil {
+			return err
+		}
+	}
+	for {
+		receives := false
+		if err := replica.QueryRowContext(ctx, "SELECT EXISTS (SELECT 1 FROM pg_stat_wal_receiver)").Scan(&receives); err != nil || !receives {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+}
+
+// Promote makes a replica a server of its own.
+func Promote(ctx context.Context, replica *sql.DB) error {
+	_, err := replica.ExecContext(ctx, "SELECT pg_promote()")
+	return err
+}
+
 // PgBouncer starts a PgBouncer in transaction mode in front of a server that Postgres has started.
 // So that clients share connections, it has two for each database. dsn is that of the server, with
 // the %s, and so is the returned one.
