@@ -67,6 +67,7 @@ var cronRefused = []struct {
 	{"0 0 * dec-jan *", []string{"write 12,1"}},
 	{"0 0 * * 5-0", []string{"write 5-7"}},
 	{"0 0 * * fri-mon", []string{"write 5-7,0-1"}},
+	{"0 0 * * 5-2/2", []string{"write 5,0,2"}},
 	{"0 0 * * 7-2", []string{"write 7,0-2"}},
 	{"1- * * * *", []string{`minute "1-" at byte 0: a range has two ends`}},
 	{"-1 * * * *", []string{`minute "-1" at byte 0: a range has two ends`}},
@@ -143,6 +144,7 @@ func TestRefusedCronListsAllMistakes(t *testing.T) {
 		`hour "25" at byte 8: must be a number from 0 to 23; day of month "0" at byte 11: must be a number from 1 to 31; `+
 		`month "13" at byte 13: must be a number from 1 to 12 or a name from jan to dec; `+
 		`day of week "8" at byte 16: must be a number from 0 to 7 or a name from sun to sat`)
+	require.EqualError(t, CheckCron("0 0 * * 5-0"), `day of week "5-0" at byte 8: the range goes backwards: write 5-7`)
 	err := CheckCron(strings.Repeat("99,", 300) + "99 * * * *")
 	require.ErrorContains(t, err, "and 281 more")
 	require.Less(t, len(err.Error()), 2000)
@@ -156,7 +158,7 @@ func TestRefusedCronWrittenOtherwise(t *testing.T) {
 	for refused, accepted := range map[string]string{
 		"5/15 * * * *": "5-59/15 * * * *", "0 2/4 * * *": "0 2-23/4 * * *", "0 0 * * mon/2": "0 0 * * 1-6/2", "0 0 * * sun/3": "0 0 * * 0-6/3",
 		"*/60 * * * *": "0 * * * *", "0 */36 * * *": "0 0 * * *", "0 0 */45 * *": "0 0 1 * *", "0 0 * */13 *": "0 0 * 1 *", "0 0 * * */8": "0 0 * * 0",
-		"? 0 ? * ?": "* 0 * * *", "*-5 * * * *": "* * * * *", "1,,2 * * * *": "1,2 * * * *", "+5 +6 * * *": "5 6 * * *", "3-3/2 * * * *": "3 * * * *",
+		"? 0 ? * ?": "* 0 * * *", "*-5 * * * *": "* * * * *", "*-1-5 * * * *": "* * * * *", "1,,2 * * * *": "1,2 * * * *", "+5 +6 * * *": "5 6 * * *", "3-3/2 * * * *": "3 * * * *",
 		"0 0 ? * 1": "0 0 * * 1",
 	} {
 		require.Error(t, CheckCron(refused), refused)
@@ -224,7 +226,7 @@ func TestCronSearchIsLongEnough(t *testing.T) {
 				want = append(want, day)
 			}
 		}
-		for at := rule.next(from); at.Year() <= end.Year(); at = rule.next(at) {
+		for at := rule.next(from); !at.IsZero() && at.Year() <= end.Year(); at = rule.next(at) {
 			got = append(got, at)
 		}
 		require.Equal(t, want, got)
