@@ -180,12 +180,6 @@ func (c *commitTest) stored(o *Op, err error) {
 	}
 }
 
-func (c *commitTest) done(o *Op, err error) {
-	if err != nil {
-		c.t.Error(o.ID, err)
-	}
-}
-
 // says returns a function that checks the letter of a call.
 func (c *commitTest) says(letter byte) func(*Op, error) {
 	return func(o *Op, err error) {
@@ -282,13 +276,6 @@ func loadScripts(t testing.TB, rdb redis.UniversalClient) {
 
 // isUnknown reports whether the outcome of a call is unknown.
 func isUnknown(err error) bool { return errors.Is(err, script.ErrUnknown) }
-
-func must[T any](value T, err error) T {
-	if err != nil {
-		panic(err)
-	}
-	return value
-}
 
 // scripted reports whether a command calls a script.
 func scripted(cmd redis.Cmder) bool { return strings.HasPrefix(cmd.Name(), "eval") }
