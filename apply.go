@@ -480,9 +480,8 @@ func (r *application) text() string {
 			words = append(words, fmt.Sprintf(format, args...))
 		}
 	}
-	stamp := func(t time.Time) string { return t.UTC().Format(time.RFC3339Nano) }
-	add(!q.From.IsZero(), "from %s", stamp(q.From))
-	add(!q.To.IsZero(), "to %s", stamp(q.To))
+	add(!q.From.IsZero(), "from %s", q.From.UTC().Format(time.RFC3339Nano))
+	add(!q.To.IsZero(), "to %s", q.To.UTC().Format(time.RFC3339Nano))
 	add(q.Latest, "latest first")
 	add(q.IDPrefix != "", "ID prefix %q", q.IDPrefix)
 	add(q.MinAttempt > 0, "min attempt %d", q.MinAttempt)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/delayq/delayq/internal/commit"
 	"github.com/delayq/delayq/internal/record"
 	"github.com/delayq/delayq/internal/script"
 )
@@ -219,4 +220,27 @@ func checkSpans(from time.Time, within []time.Duration) error {
 		return invalid([]error{err})
 	}
 	return nil
+}
+
+// Reschedule gives a scheduled (first time, backing off or snoozed) or ready job another due time,
+// by [ProcessAt] or [ProcessIn]. Reschedule returns [ErrRunning] if the job is running, [ErrDead]
+// if it is dead, and [ErrNotFound] if there is no such job. If the job would expire by the new
+// time, Reschedule returns [ErrInvalid] and changes nothing.
+func (c *Client) Reschedule(ctx context.Context, topic, id string, due DueOption) error {
+	ctx, end := c.begin(ctx, CallEvent{Name: commit.Reschedule.Name, Topic: topic, ID: id, Jobs: 1})
+	o := &commit.Op{Kind: commit.Reschedule, Topic: topic, ID: id}
+	var err error
+	if o.Move, err = moveTo(due); err != nil {
+		return end.err(o.Place().At(errors.Join(c.validate(ctx, topic, id), err)))
+	}
+	return end.err(c.audit(ctx, o, c.do(ctx, o)))
+}
+
+// moveTo returns what a reschedule changes.
+func moveTo(due DueOption) (*commit.Move, error) {
+	opts, err := newJobOptions([]JobOption{due})
+	if err != nil {
+		return nil, err
+	}
+	return &commit.Move{When: opts.when(), Due: opts.Options}, nil
 }

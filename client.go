@@ -308,29 +308,6 @@ func (c *Client) Delete(ctx context.Context, topic, id string) error {
 	return end.err(c.audit(ctx, o, c.do(ctx, o)))
 }
 
-// Reschedule gives a scheduled (first time, backing off or snoozed) or ready job another due time,
-// by [ProcessAt] or [ProcessIn]. Reschedule returns [ErrRunning] if the job is running, [ErrDead]
-// if it is dead, and [ErrNotFound] if there is no such job. If the job would expire by the new
-// time, Reschedule returns [ErrInvalid] and changes nothing.
-func (c *Client) Reschedule(ctx context.Context, topic, id string, due DueOption) error {
-	ctx, end := c.begin(ctx, CallEvent{Name: commit.Reschedule.Name, Topic: topic, ID: id, Jobs: 1})
-	o := &commit.Op{Kind: commit.Reschedule, Topic: topic, ID: id}
-	var err error
-	if o.Move, err = moveTo(due); err != nil {
-		return end.err(o.Place().At(errors.Join(c.validate(ctx, topic, id), err)))
-	}
-	return end.err(c.audit(ctx, o, c.do(ctx, o)))
-}
-
-// moveTo returns what a reschedule changes.
-func moveTo(due DueOption) (*commit.Move, error) {
-	opts, err := newJobOptions([]JobOption{due})
-	if err != nil {
-		return nil, err
-	}
-	return &commit.Move{When: opts.when(), Due: opts.Options}, nil
-}
-
 // Revive moves a dead job back to ready with its full number of retries ([Job.RetriesLeft]) and the
 // first delay of its backoff. Its expiry no longer applies. [Job.Attempt] keeps counting up, and
 // its errors are kept. Revive returns [ErrNotFound] if there is no dead job with this ID.
@@ -405,3 +382,28 @@ func (c *Client) one(ctx context.Context, s *script.Script, place script.Place, 
 
 // unsure marks an error after which the outcome is unknown.
 func (c *Client) unsure(err error) error { return script.Unsure(c.rdb, err) }
+
+// Get returns everything that is known about a job. It finds done jobs during their [Retention].
+// Get returns [ErrNotFound] if there is no job with this ID.
+func (c *Client) Get(ctx context.Context, topic, id string) (*JobInfo, error) {
+	ctx, end := c.begin(ctx, CallEvent{Name: commit.Get.Name, Topic: topic, ID: id, Jobs: 1})
+	o := &commit.Op{Kind: commit.Get, Topic: topic, ID: id}
+	err := c.do(ctx, o)
+	var info *JobInfo
+	if err == nil {
+		info, err = gotten(o)
+	}
+	if err = end.err(err); err != nil {
+		return nil, err
+	}
+	return info, nil
+}
+
+// gotten returns the job that a get has found.
+func gotten(o *commit.Op) (*JobInfo, error) {
+	info := readJobInfo(o.Topic, o.ID, -1, func(column int) string { return o.Row[column] })
+	if info == nil {
+		return nil, o.Place().At(ErrNotFound)
+	}
+	return info, nil
+}

@@ -3,8 +3,13 @@ package delayq
 import (
 	"bytes"
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
+	"maps"
+	mathrand "math/rand/v2"
+	"slices"
+	"strconv"
 	"sync/atomic"
 	"time"
 	"unicode/utf8"
@@ -333,4 +338,162 @@ func (j *Job) Output() []byte {
 		return nil
 	}
 	return bytes.Clone(j.output.Get())
+}
+
+// jobInfos looks up jobs, and skips those that do not exist. It reads cut bytes of each record, or
+// the whole record if cut is -1. One call reads a bounded number of bytes, to keep Redis
+// responsive, so large jobs take several.
+func jobInfos(ctx context.Context, c script.Caller, k *script.Keys, cut int, ids []string) ([]*JobInfo, error) {
+	var list []*JobInfo
+	for ask := listJobs; len(ids) > 0; {
+		some := ids[:min(len(ids), ask)]
+		r, err := script.LookUp(ctx, c, k, script.CallBytes, cut, some)
+		if err != nil {
+			return nil, err
+		}
+		covered := min(len(r.List(2)), len(some))
+		if covered == 0 {
+			return nil, fmt.Errorf("get topic %q: %w", k.Topic, script.ErrReply)
+		}
+		for i, id := range some[:covered] {
+			at := func(column int) string { return r.List(2 + column).Text(i) }
+			if info := readJobInfo(k.Topic, id, cut, at); info != nil {
+				list = append(list, info)
+			}
+		}
+		ids = ids[covered:]
+		ask = 2 * covered // IDs that the reply has no room for are sent in vain
+	}
+	return list, nil
+}
+
+// readJobInfo returns the JobInfo of one line of the reply of get.lua, or nil if there is no such
+// job. It leaves out the payload of a record that was cut, even if the whole payload is there.
+func readJobInfo(topic, id string, cut int, at func(column int) string) *JobInfo {
+	raw := at(script.ColumnRecord)
+	info := &JobInfo{Job: Job{Topic: topic, ID: id}}
+	attempts, _ := strconv.Atoi(at(script.ColumnAttempts)) // "" is none
+	info.Attempt = attempts + 1
+	var done record.Done
+	var known bool
+	switch {
+	case raw != "":
+		info.State = StateReady
+		info.Errors = attemptErrors(at(script.ColumnErrors))
+	case at(script.ColumnResult) != "" && at(script.ColumnDone) != "":
+		info.State = StateDone
+		info.KeptUntil = scoreTime(at(script.ColumnDone))
+		done, raw, known = record.DecodeDone(at(script.ColumnResult))
+		if cut < 0 || len(raw) < cut { // else it may lack its end
+			var output string
+			if raw, output = done.Split(raw); cut < 0 && output != "" {
+				info.output = run.FinalOutput(output)
+			}
+		}
+	default:
+		return nil
+	}
+	info.nonce = record.NonceOf(raw)
+	decode := record.Decode
+	if cut >= 0 && len(raw) >= cut {
+		decode = record.DecodeMeta
+	}
+	if rec, err := decode(raw); err != nil {
+		info.Undecodable, info.Raw = err, []byte(raw)
+	} else {
+		info.recorded(&rec)
+		if cut < 0 {
+			info.Payload = rec.Payload
+		}
+	}
+	if info.State == StateDone {
+		if known {
+			info.Attempt, info.StartedAt, info.FinishedAt = done.Attempt, msTime(done.Start), msTime(done.End)
+			info.Snoozes = done.Snoozes
+		}
+		return info
+	}
+	if m, ok := record.DecodeMoved(at(script.ColumnMoved)); ok {
+		info.Due, info.DueReason = msTime(m.Due), DueReason(m.Why)
+		info.Snoozes, info.spent = m.Snoozes, m.Spent
+	}
+	if score := at(script.ColumnBucket); score != "" {
+		info.State, info.Due = StateScheduled, scoreTime(score)
+	}
+	if score := at(script.ColumnLease); score != "" {
+		info.State, info.LeaseEnd = StateRunning, scoreTime(score)
+		info.fence = new(atomic.Int64)
+		info.fence.Store(record.ParseLeaseEnd(score).Micros())
+	}
+	if score := at(script.ColumnDead); score != "" {
+		info.State, info.BuriedAt = StateDead, scoreTime(score)
+		info.Attempt = max(attempts, 1)
+	}
+	return info
+}
+
+// recorded sets what the record of the job holds, except the payload.
+func (info *JobInfo) recorded(rec *record.Job) {
+	info.options = rec.Options
+	o := rec.Options
+	o.Fill(&defaultRun)
+	info.Headers, info.Key, info.Retries, info.PayloadSize = o.Headers, o.Key, o.Retries(), rec.Size
+	info.EnqueuedAt, info.Due = msTime(rec.EnqueuedAt), msTime(rec.Due())
+	info.BackoffFirst, info.BackoffLimit = ofMS(o.BackoffMin), ofMS(o.BackoffMax)
+	info.Timeout, info.Retention, info.ExpireAt = ofMS(o.Timeout), ofMS(o.Retention), orZero(rec.Expires())
+	if o.Scheduled {
+		info.scheduledFor(info.ID)
+	}
+}
+
+// scoreTime reads the score of a zset, in Unix ms.
+func scoreTime(score string) time.Time {
+	ms, _ := strconv.ParseFloat(score, 64) // Redis wrote it
+	return msTime(int64(ms))
+}
+
+// runOf returns the job that a handler would receive in the first run of fresh.
+func runOf(fresh NewJob, now time.Time) (*Job, error) {
+	var errs []error
+	if err := script.CheckName("topic", fresh.Topic); err != nil {
+		errs = append(errs, err)
+	}
+	if len(fresh.ID) > script.MaxIDLen {
+		errs = append(errs, fmt.Errorf("ID of %d bytes, at most %d are allowed", len(fresh.ID), script.MaxIDLen))
+	}
+	o, err := newJobOptions(fresh.Options)
+	if err := errors.Join(invalid(errs), err); err != nil {
+		return nil, err
+	}
+	o.Fill(&defaultRun)
+	enqueued := now.UnixMilli()
+	due := o.Due(enqueued)
+	job := &Job{
+		Topic: fresh.Topic, ID: fresh.ID, Payload: slices.Clone(fresh.Payload), Headers: o.Headers, Key: o.Key,
+		Attempt: 1, Retries: o.Retries(), EnqueuedAt: msTime(enqueued), Due: msTime(due), StartedAt: msTime(due),
+		nonce: string(binary.LittleEndian.AppendUint64(nil, mathrand.Uint64())),
+	}
+	if job.ID == "" {
+		job.ID = newID()
+	}
+	job.lend()
+	return job, nil
+}
+
+// lend gives a job the fence of a lease that begins with its run, and no output.
+func (j *Job) lend() {
+	j.fence = new(atomic.Int64)
+	j.fence.Store(j.StartedAt.Add(defaultServer.lease).UnixMicro())
+	j.output = new(run.Output)
+}
+
+// next returns the job of the next run, which begins when the lease of this run has expired.
+func (j *Job) next() *Job {
+	own := *j
+	own.part = nil
+	own.Payload, own.Headers = slices.Clone(j.Payload), maps.Clone(j.Headers)
+	own.Attempt++
+	own.StartedAt = j.StartedAt.Add(defaultServer.lease)
+	own.lend()
+	return &own
 }

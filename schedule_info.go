@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"reflect"
 	"slices"
 	"time"
 
@@ -391,4 +392,38 @@ func (i *Inspector) runs(ctx context.Context, topic, name string, limit int) (li
 		}
 	}
 	return list, nil
+}
+
+// changes returns the names of the parts that [Client.Schedule] would change with these arguments.
+// A nil info is a schedule that does not exist, so everything is new.
+func (info *ScheduleInfo) changes(spec Spec, payload []byte, opts []ScheduleOption) ([]string, error) {
+	d := newDefinition(spec, payload, opts)
+	if err := d.validate(mostPayload); err != nil || info == nil {
+		return nil, err
+	}
+	if info.definition == nil {
+		return nil, info.Undecodable
+	}
+	if d.onto == ontoGiven {
+		keep(&d.Definition, info.definition)
+	}
+	return differences(&d.Definition, info.definition), nil
+}
+
+// unset returns an option that gives a part of a definition the value that it has by default.
+func unset(name string) ScheduleOption {
+	return scheduleOption(func(d *definition) {
+		for _, part := range parts {
+			if part.name != name {
+				continue
+			}
+			blank := record.Definition{Job: defaultJob.Options}
+			to := part.fields(&d.Definition)
+			for i, field := range part.fields(&blank) {
+				reflect.ValueOf(to[i]).Elem().Set(reflect.ValueOf(field).Elem())
+			}
+			return
+		}
+		d.fail(fmt.Errorf("a schedule has no %s", name))
+	})
 }
