@@ -76,7 +76,7 @@ func (r *bulkRun) shift(ctx context.Context, q delayq.Query, by time.Duration, l
 		}
 	}
 	if more := q.Cursor != "" || limit > 0 && int64(len(list)) > limit; more && !r.asked {
-		return done, usage("more than %s jobs match; nothing was done: give --at-most, or select fewer", number(limit))
+		return done, usage("more than %s %s jobs of %s match: give --at-most, or select fewer", number(limit), q.State, q.Topic)
 	}
 	if limit > 0 {
 		list = list[:min(int64(len(list)), limit)]
