@@ -33,7 +33,13 @@ func (h *holding) next(ctx context.Context, end *ending) error {
 				return err
 			}
 		}
-		server, due, at, err := h.look(ctx, tx, h.box.dialect.server())
+		expression := h.box.dialect.server()
+		if h.box.dialect == Postgres {
+			// Without statistics, or with those of an empty table, PostgreSQL would read all rows
+			// that wait and sort them.
+			expression += " || set_config('enable_sort', 'off', true)"
+		}
+		server, due, at, err := h.look(ctx, tx, expression)
 		if err != nil {
 			return err
 		}

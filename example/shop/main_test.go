@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/delayq/delayq/internal/sqltest"
+	"github.com/delayq/delayq/outbox"
 )
 
 func TestShop(t *testing.T) {
@@ -29,4 +30,24 @@ func TestShop(t *testing.T) {
 			require.Equal(t, "the database is "+database+"\norder-1 is cancelled\norder-2 is paid\n", string(text))
 		})
 	}
+}
+
+// A payment of an order that is not open is refused, and cancels nothing.
+func TestPaymentOfAnOrderThatIsNotOpen(t *testing.T) {
+	db, dialect, stop, err := openDatabase("sqlite")
+	require.NoError(t, err)
+	defer stop()
+	defer db.Close()
+	box, err := outbox.New(dialect)
+	require.NoError(t, err)
+	require.NoError(t, box.Migrate(t.Context(), db))
+	_, err = db.Exec("CREATE TABLE orders (id VARCHAR(100) PRIMARY KEY, state VARCHAR(20) NOT NULL)")
+	require.NoError(t, err)
+	s := &shop{db: db, box: box}
+	require.NoError(t, s.place(t.Context(), "order-1"))
+	require.NoError(t, s.pay(t.Context(), "order-1"))
+	require.ErrorContains(t, s.pay(t.Context(), "order-1"), `order "order-1" is not open`)
+	stats, err := box.Stats(t.Context(), db)
+	require.NoError(t, err)
+	require.EqualValues(t, 2, stats.Rows, "a job, and one cancel")
 }

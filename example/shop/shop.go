@@ -3,6 +3,8 @@ package main
 import (
 	"context"
 	"database/sql"
+	"errors"
+	"fmt"
 
 	"github.com/delayq/delayq"
 	"github.com/delayq/delayq/outbox"
@@ -40,8 +42,12 @@ func (s *shop) place(ctx context.Context, order string) error {
 
 func (s *shop) pay(ctx context.Context, order string) error {
 	return s.in(ctx, func(tx *sql.Tx) error {
-		if _, err := tx.ExecContext(ctx, "UPDATE orders SET state = 'paid' WHERE id = $1 AND state = 'open'", order); err != nil {
+		result, err := tx.ExecContext(ctx, "UPDATE orders SET state = 'paid' WHERE id = $1 AND state = 'open'", order)
+		if err != nil {
 			return err
+		}
+		if n, err := result.RowsAffected(); err != nil || n == 0 {
+			return errors.Join(err, fmt.Errorf("order %q is not open", order))
 		}
 		return s.box.Dequeue(ctx, tx, "order:cancel", order)
 	})
