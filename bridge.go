@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/delayq/delayq/internal/bridge"
+	"github.com/delayq/delayq/internal/commit"
 )
 
 func init() {
@@ -33,6 +34,7 @@ func init() {
 	bridge.SendRows = func(ctx context.Context, client any, plan bridge.Plan, rows []bridge.Row) ([]error, error) {
 		return client.(*Client).sendRows(ctx, plan, rows)
 	}
+	bridge.ErrOpen, bridge.ErrPassed = commit.ErrOpen, commit.ErrPassed
 	bridge.FateOf = fateOf
 	bridge.Answers = func(ctx context.Context, client any) error { return client.(*Client).answers(ctx) }
 }

@@ -282,13 +282,10 @@ func (c *Client) sendRows(ctx context.Context, plan bridge.Plan, rows []bridge.R
 	}
 	size := func(i int) int { return rows[i].Size() } // a record changes as it grows older
 	failed := c.commits.SendPlan(ctx, commit.Plan(plan), list, size)
-	if script.Code(failed) == script.CodePassed {
-		failed = fmt.Errorf("%w: %w", bridge.ErrPassed, failed)
-	}
 	outcomes := make([]error, len(rows))
 	for i, o := range list {
 		if !o.Settled() {
-			outcomes[i] = bridge.ErrOpen
+			outcomes[i] = commit.ErrOpen
 			continue
 		}
 		outcomes[i] = c.rowSent(ctx, &rows[i], o)
@@ -299,7 +296,7 @@ func (c *Client) sendRows(ctx context.Context, plan bridge.Plan, rows []bridge.R
 // fateOf says what an error of sendRows means.
 func fateOf(err error) bridge.Fate {
 	switch {
-	case errors.Is(err, bridge.ErrPassed):
+	case errors.Is(err, commit.ErrPassed):
 		return bridge.FatePassed
 	case script.Code(err) == script.CodeFull:
 		return bridge.FateFull

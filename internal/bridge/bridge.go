@@ -7,7 +7,6 @@ package bridge
 
 import (
 	"context"
-	"errors"
 	"time"
 )
 
@@ -115,10 +114,10 @@ type Plan struct {
 
 var (
 	// ErrOpen is the outcome of a row that was not sent, or of which nothing is known.
-	ErrOpen = errors.New("delayq: the row was not sent, or its outcome is unknown")
+	ErrOpen error
 
 	// ErrPassed is in the error of SendRows if the series of the plan has been used for a later
 	// plan, or for another one with the same number. The calls of rows without an outcome may have
 	// been carried out or not.
-	ErrPassed = errors.New("delayq: Redis has had a later plan of this series")
+	ErrPassed error
 )

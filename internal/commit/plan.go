@@ -2,6 +2,8 @@ package commit
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"slices"
 	"strconv"
 	"strings"
@@ -19,6 +21,16 @@ const (
 	// these numbers belong to the format of a plan.
 	rowsJobs  = 500
 	rowsBytes = 1 << 20
+)
+
+var (
+	// ErrOpen is the outcome of an operation that was not sent, or of which nothing is known.
+	ErrOpen = errors.New("delayq: the row was not sent, or its outcome is unknown")
+
+	// ErrPassed is in the error of SendPlan if the series of the plan has been used for a later
+	// plan, or for another one with the same number. The operations without an outcome may have
+	// been carried out or not.
+	ErrPassed = errors.New("delayq: Redis has had a later plan of this series")
 )
 
 // A Plan names the calls that carry out the rows of an outbox.
@@ -62,6 +74,9 @@ func (c *Groups) SendPlan(ctx context.Context, plan Plan, list []*Op, size func(
 			if failed, _ := g.send(ctx, pool, next); failed != nil && !ofRow(failed, next) {
 				for _, o := range next {
 					o.settled = false
+				}
+				if script.Code(failed) == script.CodePassed {
+					failed = fmt.Errorf("%w: %w", ErrPassed, failed)
 				}
 				return c.unsure(failed)
 			}
