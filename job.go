@@ -12,7 +12,6 @@ import (
 	"strconv"
 	"sync/atomic"
 	"time"
-	"unicode/utf8"
 
 	"github.com/delayq/delayq/internal/commit"
 	"github.com/delayq/delayq/internal/record"
@@ -265,32 +264,6 @@ func newJob(r *run.Run) *Job {
 	return job
 }
 
-// maxTraceParent is the maximum length of a trace parent. Version 00 of the format has 55 bytes.
-const maxTraceParent = 255
-
-// SetTraceParent sets the traceparent (of W3C Trace Context) that is kept with the error of the
-// present run if it fails: see [AttemptError]. Without it, the header traceparent of the job is
-// kept. It has at most 255 bytes of UTF-8, and Redis is not called. With the context of a batch, it
-// does so for each job of the batch; with that of [Job.Context], only for that job.
-//
-// SetTraceParent returns [ErrInvalid] if ctx is not the context of a handler, or if traceparent is
-// too long or not UTF-8.
-func SetTraceParent(ctx context.Context, traceparent string) error {
-	if err := checkContext(ctx); err != nil {
-		return fmt.Errorf("set trace parent: %w", err)
-	}
-	switch n := len(traceparent); {
-	case !run.In(ctx):
-		return fmt.Errorf("set trace parent: %w: not the context of a handler", ErrInvalid)
-	case n > maxTraceParent:
-		return fmt.Errorf("set trace parent: %w: %d bytes, at most %d are allowed", ErrInvalid, n, maxTraceParent)
-	case !utf8.ValidString(traceparent):
-		return fmt.Errorf("set trace parent: %w: %q is not UTF-8", ErrInvalid, traceparent)
-	}
-	run.SetTrace(ctx, traceparent)
-	return nil
-}
-
 // MaxOutput is the most bytes that [Job.SetOutput] accepts: 4 KiB.
 const MaxOutput = record.MaxOutput
 
@@ -413,6 +386,12 @@ func readJobInfo(topic, id string, cut int, at func(column int) string) *JobInfo
 		}
 		return info
 	}
+	info.placed(attempts, at)
+	return info
+}
+
+// placed sets what the places of an unfinished job say.
+func (info *JobInfo) placed(attempts int, at func(column int) string) {
 	if m, ok := record.DecodeMoved(at(script.ColumnMoved)); ok {
 		info.Due, info.DueReason = msTime(m.Due), DueReason(m.Why)
 		info.Snoozes, info.spent = m.Snoozes, m.Spent
@@ -429,7 +408,6 @@ func readJobInfo(topic, id string, cut int, at func(column int) string) *JobInfo
 		info.State, info.BuriedAt = StateDead, scoreTime(score)
 		info.Attempt = max(attempts, 1)
 	}
-	return info
 }
 
 // recorded sets what the record of the job holds, except the payload.

@@ -4,10 +4,12 @@
 package delayq
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"time"
+	"unicode/utf8"
 
 	"github.com/delayq/delayq/internal/contain"
 	"github.com/delayq/delayq/internal/loop"
@@ -439,3 +441,29 @@ const (
 	CounterSkipped    Counter = "skipped"     // slots not fired because of the [OverlapPolicy]
 	CounterMissed     Counter = "missed"      // slots not fired because of the [MissedPolicy]
 )
+
+// maxTraceParent is the maximum length of a trace parent. Version 00 of the format has 55 bytes.
+const maxTraceParent = 255
+
+// SetTraceParent sets the traceparent (of W3C Trace Context) that is kept with the error of the
+// present run if it fails: see [AttemptError]. Without it, the header traceparent of the job is
+// kept. It has at most 255 bytes of UTF-8, and Redis is not called. With the context of a batch, it
+// does so for each job of the batch; with that of [Job.Context], only for that job.
+//
+// SetTraceParent returns [ErrInvalid] if ctx is not the context of a handler, or if traceparent is
+// too long or not UTF-8.
+func SetTraceParent(ctx context.Context, traceparent string) error {
+	if err := checkContext(ctx); err != nil {
+		return fmt.Errorf("set trace parent: %w", err)
+	}
+	switch n := len(traceparent); {
+	case !run.In(ctx):
+		return fmt.Errorf("set trace parent: %w: not the context of a handler", ErrInvalid)
+	case n > maxTraceParent:
+		return fmt.Errorf("set trace parent: %w: %d bytes, at most %d are allowed", ErrInvalid, n, maxTraceParent)
+	case !utf8.ValidString(traceparent):
+		return fmt.Errorf("set trace parent: %w: %q is not UTF-8", ErrInvalid, traceparent)
+	}
+	run.SetTrace(ctx, traceparent)
+	return nil
+}
