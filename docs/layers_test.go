@@ -189,8 +189,8 @@ func TestRootIsSmall(t *testing.T) {
 // rootRows is the most names at the top of the repository.
 const rootRows = 60
 
-// Bounds of what is read at once. A feature that exceeds one changes the house, and says so, and not
-// the bound.
+// Bounds of what is read at once. A feature that exceeds one changes the house, and says so, and
+// not the bound.
 const (
 	mostFileLines     = 500
 	mostLuaLines      = 300

@@ -49,9 +49,9 @@ func shiftNamed(ctx context.Context, c *delayq.Client, topic string, ids []strin
 	return errs, unaudited(err)
 }
 
-// shift moves the due times of all jobs that match. It finds them all before it moves the first one,
-// because a job that has been moved matches again. It begins with those that are moved away from the
-// others: when it is stopped, the rest is on one side of a time.
+// shift moves the due times of all jobs that match. It finds them all before it moves the first
+// one, because a job that has been moved matches again. It begins with those that are moved away
+// from the others: when it is stopped, the rest is on one side of a time.
 func (r *bulkRun) shift(ctx context.Context, q delayq.Query, by time.Duration, limit int64) (*delayq.Applied, error) {
 	done := new(delayq.Applied)
 	type found struct {

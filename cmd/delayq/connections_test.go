@@ -99,8 +99,8 @@ func TestEveryCommandWithSentinels(t *testing.T) {
 	require.Contains(t, other.ok("topics"), "failover", "on the new master")
 }
 
-// Every command works over TLS with a certificate of its own, as an ACL user, with a password from a
-// file or from the environment. Without one of them it is refused, or does not trust Redis.
+// Every command works over TLS with a certificate of its own, as an ACL user, with a password from
+// a file or from the environment. Without one of them it is refused, or does not trust Redis.
 func TestEveryCommandOverTLSWithAPassword(t *testing.T) {
 	t.Parallel()
 	redistest.NeedTLS(t)

@@ -42,8 +42,8 @@ func usage(format string, args ...any) error {
 	return &exitCode{exitUsage, fmt.Sprintf(format, args...)}
 }
 
-// badFile returns an error about a file that a program which runs for ever is started with. Its code
-// is not that of a crash, which is 2 in Go: a supervisor restarts the one and not the other.
+// badFile returns an error about a file that a program which runs for ever is started with. Its
+// code is not that of a crash, which is 2 in Go: a supervisor restarts the one and not the other.
 func badFile(format string, args ...any) error {
 	return &exitCode{exitConfig, fmt.Sprintf(format, args...)}
 }

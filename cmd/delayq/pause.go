@@ -90,8 +90,8 @@ others have paused it.`,
 	return cmd
 }
 
-// known checks that topics exist, so that a typo is no success. A topic exists if it has had a job or
-// a schedule, or if a server handles it. With create every topic does.
+// known checks that topics exist, so that a typo is no success. A topic exists if it has had a job
+// or a schedule, or if a server handles it. With create every topic does.
 func (a *app) known(ctx context.Context, topics []string, create bool) error {
 	if create {
 		return nil
@@ -133,8 +133,8 @@ func (a *app) known(ctx context.Context, topics []string, create bool) error {
 	return &exitCode{exitNotFound, fmt.Sprintf("there is no topic %q, and nothing was done; %s", missing[0], hint)}
 }
 
-// nearest returns the name that begins like a wrong one for the longest time, or "" if none has half
-// of it.
+// nearest returns the name that begins like a wrong one for the longest time, or "" if none has
+// half of it.
 func nearest(wrong string, names []string) (near string) {
 	longest := (len(wrong) + 1) / 2
 	for _, name := range names {

@@ -156,8 +156,8 @@ func group(cmd *cobra.Command, args []string) error {
 	return usage("unknown command %q; %s", args[0], hint)
 }
 
-// plainArgs lets all commands have their arguments as they are meant: base64:… is the name or the ID
-// that is written in base64 there, as -o id and completion write it. An empty one is a mistake.
+// plainArgs lets all commands have their arguments as they are meant: base64:… is the name or the
+// ID that is written in base64 there, as -o id and completion write it. An empty one is a mistake.
 func plainArgs(cmd *cobra.Command) {
 	if act := cmd.RunE; act != nil {
 		cmd.RunE = func(cmd *cobra.Command, args []string) (err error) {

@@ -173,8 +173,8 @@ func TestConnections(t *testing.T) {
 	}
 }
 
-// A flag that is given and empty is a mistake: in a script, its variable is not set. Nothing is done.
-// That holds for every flag of every command, and for arguments.
+// A flag that is given and empty is a mistake: in a script, its variable is not set. Nothing is
+// done. That holds for every flag of every command, and for arguments.
 func TestEmptyFlagsAreMistakes(t *testing.T) {
 	inWorld(t, func(w *world) {
 		before := redistest.Dump(w.T, w.Redis.Client(), queuetest.Prefix)

@@ -15,8 +15,8 @@ import (
 	"github.com/delayq/delayq/internal/queuetest"
 )
 
-// restarted reports whether systemd starts a service again whose process has ended like that, by the
-// settings of its unit: see the table of Restart= in systemd.service(5).
+// restarted reports whether systemd starts a service again whose process has ended like that, by
+// the settings of its unit: see the table of Restart= in systemd.service(5).
 func restarted(t *testing.T, unit string, end *os.ProcessState) bool {
 	t.Helper()
 	settings := map[string]string{}
@@ -44,8 +44,8 @@ func restarted(t *testing.T, unit string, end *os.ProcessState) bool {
 	return status.ExitStatus() != 0
 }
 
-// By the unit that is shipped, a worker that has crashed is started again, and one with a mistake in
-// its file or one that was stopped is not.
+// By the unit that is shipped, a worker that has crashed is started again, and one with a mistake
+// in its file or one that was stopped is not.
 func TestUnitRestartsWhatHasCrashed(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile("../../deploy/delayq-worker.service")

@@ -30,7 +30,8 @@
 //
 // # Receivers
 //
-// [Verify] is the other side: it checks the signature and the time of a request, and returns its ID.
+// [Verify] is the other side: it checks the signature and the time of a request, and returns its
+// ID.
 //
 // # One dead receiver
 //

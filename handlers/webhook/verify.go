@@ -16,8 +16,8 @@ import (
 // may take, as the libraries of Standard Webhooks have it.
 const tolerance = 5 * time.Minute
 
-// mostSignatures is how many signatures of a request are looked at. A sender that rotates its secret
-// sends two.
+// mostSignatures is how many signatures of a request are looked at. A sender that rotates its
+// secret sends two.
 const mostSignatures = 16
 
 // ErrSignature is wrapped by each error of [Verify].
@@ -25,9 +25,9 @@ var ErrSignature = errors.New("webhook: the request is not from the sender")
 
 // Verify is for receivers: it returns the ID of a request with a body, if one of the secrets signed
 // it within the last five minutes. Read the body whole before, with a bound such as that of
-// [http.MaxBytesReader], and answer 401 or 400 to an error. Whoever has copied a request can send it
-// again within these minutes, and a sender repeats a request whose answer it has not got: so record
-// the ID, for ten minutes at least, and drop a request whose ID is known.
+// [http.MaxBytesReader], and answer 401 or 400 to an error. Whoever has copied a request can send
+// it again within these minutes, and a sender repeats a request whose answer it has not got: so
+// record the ID, for ten minutes at least, and drop a request whose ID is known.
 //
 // The error wraps [ErrSignature] and says what is wrong. It has no secret and no signature. It is
 // [delayq.ErrInvalid] if there is no secret, or a zero one. The clock is that of this machine.

@@ -271,8 +271,8 @@ func (h *Handler) post(ctx context.Context, to target, job *delayq.Job) (answer,
 	return answer{resp.StatusCode, retryAfter(resp.Header.Get("Retry-After"), now), text}, nil
 }
 
-// retryAfter reads a header Retry-After: seconds or a date (RFC 9110, section 10.2.3). A number that
-// is too large for a duration is the longest one. It returns 0 for anything else.
+// retryAfter reads a header Retry-After: seconds or a date (RFC 9110, section 10.2.3). A number
+// that is too large for a duration is the longest one. It returns 0 for anything else.
 func retryAfter(value string, now time.Time) time.Duration {
 	if value != "" && strings.Trim(value, "0123456789") == "" {
 		n, err := strconv.ParseInt(value, 10, 64)

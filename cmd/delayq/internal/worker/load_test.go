@@ -358,8 +358,8 @@ func FuzzLoad(f *testing.F) {
 	})
 }
 
-// A value of the example that is empty is a mistake, whichever it is: its variable was not set where
-// the file was made. What a program or a receiver gets can be empty.
+// A value of the example that is empty is a mistake, whichever it is: its variable was not set
+// where the file was made. What a program or a receiver gets can be empty.
 func TestEmptyValuesAreMistakes(t *testing.T) {
 	var doc yaml.Node
 	text := example(t)

@@ -22,8 +22,8 @@ type nowhere struct{}
 func (nowhere) Connect(context.Context) (driver.Conn, error) { return nil, errors.New("nowhere") }
 func (nowhere) Driver() driver.Driver                        { return nil }
 
-// However often a file is loaded while jobs start, no job has a database that is closed already, and
-// all that are closed are gone in the end.
+// However often a file is loaded while jobs start, no job has a database that is closed already,
+// and all that are closed are gone in the end.
 func TestReloadsTakeNoDatabaseFromAJob(t *testing.T) {
 	all := &pools{open: map[poolKey]*pool{}}
 	closed := errors.New("the database is closed")
