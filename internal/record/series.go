@@ -31,9 +31,7 @@ const (
 // SeriesNames are the names of the series in Redis.
 var SeriesNames = func() []string {
 	names := make([]string, 0, SeriesCount)
-	for _, outcome := range Outcomes {
-		names = append(names, outcome)
-	}
+	names = append(names, Outcomes...)
 	for i := range len(LatenessBounds) + 1 {
 		names = append(names, "late"+strconv.Itoa(i))
 	}
