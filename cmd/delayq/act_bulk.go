@@ -37,7 +37,6 @@ type bulkPart struct {
 	q     delayq.Query
 	n     int64 // jobs that match
 	exact bool  // otherwise there may be more
-	done  *delayq.Applied
 }
 
 // actOnAll acts on all jobs that match, in a topic or in all of them.
