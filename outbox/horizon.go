@@ -392,6 +392,9 @@ func (h *holding) vacate(ctx context.Context, tx session, rows, sent []stored) e
 	if err := errors.Join(found.Err(), found.Close()); err != nil {
 		return err
 	}
+	for i := range rows { // which get their keys next
+		last = max(last, rows[i].seq)
+	}
 	for _, seq := range taken {
 		last++
 		if _, err := tx.ExecContext(ctx, h.query("UPDATE {table}_later SET seq = ? WHERE seq = ?"), last, seq); err != nil {

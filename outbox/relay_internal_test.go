@@ -185,3 +185,17 @@ func TestRefusedRowsAreOneLogLine(t *testing.T) {
 	require.Equal(t, 1, strings.Count(log.String(), "\n"), log.String())
 	require.Contains(t, log.String(), "rows=50")
 }
+
+// A request for an earlier time that comes while rows are sent again is not lost.
+func TestResendForAnEarlierTime(t *testing.T) {
+	h, _ := newHolding(t, Keep(time.Hour))
+	require.NoError(t, (&resending{holding: h}).put(t.Context(), nil, 2000))
+	_, err := h.db.Exec("INSERT INTO delayq_outbox_resend (shard, since) VALUES (0, 1000)")
+	require.NoError(t, err)
+	require.NoError(t, (&resending{holding: h}).put(t.Context(), nil, 2000))
+	var since int64
+	require.NoError(t, h.db.QueryRow("SELECT since FROM delayq_outbox_resend").Scan(&since))
+	require.EqualValues(t, 1000, since)
+	require.NoError(t, (&resending{holding: h}).put(t.Context(), nil, 1000))
+	require.ErrorIs(t, h.db.QueryRow("SELECT since FROM delayq_outbox_resend").Scan(&since), sql.ErrNoRows)
+}
