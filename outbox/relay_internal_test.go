@@ -199,3 +199,33 @@ func TestResendForAnEarlierTime(t *testing.T) {
 	require.NoError(t, (&resending{holding: h}).put(t.Context(), nil, 1000))
 	require.ErrorIs(t, h.db.QueryRow("SELECT since FROM delayq_outbox_resend").Scan(&since), sql.ErrNoRows)
 }
+
+// A relay that finds its shard in another state than it has left it ends nothing and begins anew. If
+// rows of a plan are missing, the shard takes another name.
+func TestShardInAnotherState(t *testing.T) {
+	h, _ := newHolding(t)
+	for i := range 3 {
+		h.enqueue(t, strconv.Itoa(i), 1)
+	}
+	require.NoError(t, h.next(t.Context(), new(ending)))
+	for _, change := range []string{"number = number - 1", "name = name || 'x'"} {
+		_, err := h.db.Exec("UPDATE delayq_outbox_shards SET " + change)
+		require.NoError(t, err)
+		require.NoError(t, h.next(t.Context(), new(ending)))
+		require.Zero(t, h.number, change)
+		held, _, err := h.acquire(t.Context())
+		require.NoError(t, err)
+		require.True(t, held)
+		require.Len(t, h.plan, 3)
+	}
+	_, err := h.db.Exec("DELETE FROM delayq_outbox WHERE id = ?", []byte("1"))
+	require.NoError(t, err)
+	held, _, err := h.acquire(t.Context())
+	require.NoError(t, err)
+	require.True(t, held)
+	before := h.name
+	_, err = h.turn(t.Context())
+	require.NoError(t, err)
+	require.NotEqual(t, before, h.name)
+	require.Len(t, h.plan, 2)
+}
