@@ -56,7 +56,7 @@ func TestMain(m *testing.M) {
 func each(t *testing.T, test func(t *testing.T, d *database)) {
 	for _, d := range databases {
 		t.Run(d.name, func(t *testing.T) {
-			d.once.Do(func() { d.dsn, d.stop, d.err = d.start() })
+			d.started()
 			if errors.Is(d.err, sqltest.ErrMissing) && os.Getenv("CI") == "" {
 				t.Skipf("%s: %v", d.name, d.err)
 			}
@@ -64,6 +64,12 @@ func each(t *testing.T, test func(t *testing.T, d *database)) {
 			test(t, d)
 		})
 	}
+}
+
+// started starts the server, if that has not been done.
+func (d *database) started() *database {
+	d.once.Do(func() { d.dsn, d.stop, d.err = d.start() })
+	return d
 }
 
 // fresh returns how to open a new, empty database.

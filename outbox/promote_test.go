@@ -40,7 +40,7 @@ func TestFailoverOfTheDatabase(t *testing.T) {
 				return db
 			}
 			primary := open(dsn)
-			w := newWorld(t, databases[0])
+			w := newWorld(t, databases[0].started())
 			w.db = primary
 			w.ob, err = outbox.New(outbox.Postgres)
 			require.NoError(t, err)
