@@ -15,13 +15,13 @@ race: ## run the tests with the race detector
 	go test -race -short -timeout 40m ./...
 
 roles: ## run the tests as the users of docs/acl/delayq.acl
-	DELAYQ_ROLES=docs/acl/delayq.acl go test . ./tests
+	DELAYQ_ROLES=docs/acl/delayq.acl go test ./lua ./tests
 
 rings: ## run the tests with servers that wait for rings, however few topics they have
 	DELAYQ_RINGS=1 go test ./tests
 
 explore: ## explore the scripts to the end of each scope (some minutes)
-	DELAYQ_EXPLORE=all go test -run TestExplore -timeout 30m -v .
+	DELAYQ_EXPLORE=all go test -run TestExplore -timeout 30m -v ./lua
 
 faults: ## run the fault rig's tests
 	cd faults && go test ./...

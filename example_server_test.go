@@ -11,11 +11,15 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
+	"testing"
 	"time"
 
 	"github.com/delayq/delayq"
 	"github.com/delayq/delayq/delayqtest"
+	"github.com/delayq/delayq/internal/queuetest"
 )
+
+func TestMain(m *testing.M) { queuetest.Main(m, func() error { return nil }) }
 
 func ExampleServer_Run() {
 	rdb, end := openRedis()

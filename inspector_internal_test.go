@@ -1,390 +1,150 @@
 package delayq
 
 import (
-	"context"
-	"fmt"
+	"unicode/utf8"
+
 	"reflect"
-	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
-	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
+	"github.com/delayq/delayq/internal/explain"
 	"github.com/delayq/delayq/internal/record"
-	"github.com/delayq/delayq/internal/redistest"
-	"github.com/delayq/delayq/internal/script"
 )
 
-// A readCall is a call of an Inspector. What it returns does not depend on the time of the call.
-type readCall func(ctx context.Context, i *Inspector, topic string) (any, error)
-
-// readings are the calls of an Inspector that ask Redis, except for Redis, on an aclStage.
-var readings = map[string]readCall{
-	"Topics": func(ctx context.Context, i *Inspector, _ string) (any, error) { return i.Topics(ctx) },
-	"Stats": func(ctx context.Context, i *Inspector, topic string) (any, error) {
-		list, err := i.Stats(ctx)
-		for at := range list {
-			list[at].At = time.Time{}
-		}
-		return list, err
-	},
-	"Forecast": func(ctx context.Context, i *Inspector, topic string) (any, error) {
-		return i.Forecast(ctx, topic, time.UnixMilli(1), 365*24*time.Hour, 100)
-	},
-	"History": func(ctx context.Context, i *Inspector, topic string) (any, error) {
-		from := time.UnixMilli(1_700_000_000_000).Truncate(time.Hour)
-		return i.History(ctx, topic, from, from.Add(720*time.Hour), time.Hour)
-	},
-	"DueWithin": func(ctx context.Context, i *Inspector, topic string) (any, error) {
-		return i.DueWithin(ctx, time.UnixMilli(1), []time.Duration{time.Hour, 100 * 365 * 24 * time.Hour}, topic, "unused")
-	},
-	"Servers": func(ctx context.Context, i *Inspector, _ string) (any, error) { return i.Servers(ctx) },
-	"Job": func(ctx context.Context, i *Inspector, topic string) (any, error) {
-		return i.Job(ctx, topic, "running")
-	},
-	"Find":      func(ctx context.Context, i *Inspector, _ string) (any, error) { return i.Find(ctx, "done") },
-	"Schedules": func(ctx context.Context, i *Inspector, topic string) (any, error) { return i.Schedules(ctx, topic) },
-	"Schedule": func(ctx context.Context, i *Inspector, topic string) (any, error) {
-		return i.Schedule(ctx, topic, "s")
-	},
-	"Runs":  func(ctx context.Context, i *Inspector, topic string) (any, error) { return i.Runs(ctx, topic, "s", 10) },
-	"Check": func(ctx context.Context, i *Inspector, topic string) (any, error) { return i.Check(ctx, topic) },
-	"Jobs": func(ctx context.Context, i *Inspector, topic string) (any, error) {
-		var pages []*Page
-		for _, state := range []State{StateScheduled, StateReady, StateRunning, StateDead, StateDone} {
-			page, err := i.Jobs(ctx, Query{Topic: topic, State: state})
-			if err != nil {
-				return nil, err
-			}
-			page.At = time.Time{}
-			pages = append(pages, page)
-		}
-		return pages, nil
-	},
-	"All": func(ctx context.Context, i *Inspector, topic string) (any, error) {
-		var list []*JobInfo
-		for info, err := range i.All(ctx, Query{Topic: topic, State: StateDead}) {
-			if err != nil {
-				return nil, err
-			}
-			list = append(list, info)
-		}
-		return list, nil
-	},
-	"Count": func(ctx context.Context, i *Inspector, topic string) (any, error) {
-		n, _, err := i.Count(ctx, Query{Topic: topic, State: StateScheduled})
-		return n, err
-	},
-	"Failures": func(ctx context.Context, i *Inspector, topic string) (any, error) {
-		return i.Failures(ctx, topic, StateDead, 0)
-	},
-	"Key":   func(ctx context.Context, i *Inspector, topic string) (any, error) { return i.Key(ctx, topic, "key") },
-	"Keys":  func(ctx context.Context, i *Inspector, topic string) (any, error) { return i.Keys(ctx, topic, "", 10) },
-	"Audit": func(ctx context.Context, i *Inspector, _ string) (any, error) { return i.Audit(ctx, 10) },
-	"Explain": func(ctx context.Context, i *Inspector, topic string) (any, error) {
-		codes := make(map[string][]ReasonCode)
-		for _, id := range []string{"scheduled", "ready", "running", "dead", "done", "nowhere", "none"} {
-			e, err := i.Explain(ctx, topic, id)
-			if err != nil {
-				return nil, err
-			}
-			for _, r := range e.Reasons {
-				codes[id] = append(codes[id], r.Code)
-			}
-		}
-		return codes, nil
-	},
-}
-
-// readAll makes all readings.
-func readAll(t *testing.T, i *Inspector, topic string) map[string]any {
-	t.Helper()
-	all := make(map[string]any, len(readings))
-	for name, read := range readings {
-		got, err := read(t.Context(), i, topic)
-		require.NoError(t, err, name)
-		all[name] = got
+// The steps of a history are read from whatever a field holds.
+func FuzzDecodeSums(f *testing.F) {
+	for _, seed := range []string{"", "12", "12 acked 1", "12 acked 1 late0 2", "12 acked x", "12  3"} {
+		f.Add(seed)
 	}
-	return all
+	f.Fuzz(func(t *testing.T, field string) {
+		record.DecodeSums(field, 12, func(_ string, n int64) { require.GreaterOrEqual(t, n, int64(0)) })
+		var step HistoryStep
+		step.read(field, 12, time.Minute, record.LatenessBounds, record.RunTimeBounds)
+		_ = step.Lateness.Quantile(0.99)
+	})
 }
 
-// requireRead makes sure that the readings are those of an aclStage.
-func requireRead(t *testing.T, all map[string]any, topic string) {
-	t.Helper()
-	calls := reflect.TypeFor[*Inspector]()
-	for i := range calls.NumMethod() {
-		if name := calls.Method(i).Name; name != "Redis" && name != "Prefix" {
-			require.Contains(t, all, name, "a call that nobody tries")
-		}
-	}
-	require.Equal(t, []string{topic}, all["Topics"])
-	stats := all["Stats"].([]TopicStats)
-	require.Len(t, stats, 1)
-	require.Equal(t, []int64{1, 2, 1, 1, 1, 2}, []int64{
-		stats[0].Scheduled, stats[0].Ready, stats[0].Running, stats[0].Dead, stats[0].Done, stats[0].Overdue,
-	}, "one of the ready ones has lost its place")
-	require.Equal(t, 1, slices.IndexFunc(all["Forecast"].([]int64), func(n int64) bool { return n > 0 })/50, "in this century")
-	require.Equal(t, [][]int64{{0, 1}, {0, 0}}, all["DueWithin"])
-	require.Equal(t, map[Outcome]int64{OutcomeAcked: 3}, all["History"].(History).Steps[0].Outcomes)
-	require.Equal(t, StateRunning, all["Job"].(*JobInfo).State)
-	require.Len(t, all["Servers"], 1)
-	require.Equal(t, topic, all["Find"].([]*JobInfo)[0].Topic)
-	require.Len(t, all["Schedules"], 1)
-	require.Equal(t, Every(time.Hour), all["Schedule"].(*ScheduleInfo).Spec)
-	require.Equal(t, map[FindingKind]int{FindingNoPlace: 1}, all["Check"].(*CheckReport).Found)
-	require.Len(t, all["Jobs"].([]*Page)[2].Jobs, 1, "running")
-	require.Len(t, all["All"], 1)
-	require.EqualValues(t, 1, all["Count"])
-	require.EqualValues(t, 1, all["Failures"].(*Failures).Total)
-	require.Equal(t, "pause", all["Audit"].([]AuditEntry)[0].Action)
-	require.Equal(t, map[string][]ReasonCode{
-		"scheduled": {ReasonDueLater, ReasonTopicPaused, ReasonTopicPaused},
-		"ready":     {ReasonTopicPaused, ReasonTopicPaused},
-		"running":   {ReasonRunning},
-		"dead":      {ReasonDead},
-		"done":      {ReasonDone},
-		"nowhere":   {ReasonOrphan, ReasonTopicPaused, ReasonTopicPaused},
-		"none":      {ReasonNotFound},
-	}, all["Explain"])
-}
-
-// sentVerbs notes the verbs of script calls, and which scripts were named.
-type sentVerbs struct {
-	mu    sync.Mutex
-	verbs []string
-	names map[string]bool
-}
-
-func (s *sentVerbs) DialHook(next redis.DialHook) redis.DialHook { return next }
-
-func (s *sentVerbs) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
-	return func(ctx context.Context, cmd redis.Cmder) error {
-		s.note(cmd)
-		return next(ctx, cmd)
-	}
-}
-
-func (s *sentVerbs) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return func(ctx context.Context, cmds []redis.Cmder) error {
-		for _, cmd := range cmds {
-			s.note(cmd)
-		}
-		return next(ctx, cmds)
-	}
-}
-
-func (s *sentVerbs) note(cmd redis.Cmder) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if !strings.HasPrefix(cmd.Name(), "eval") {
-		return
-	}
-	s.verbs = append(s.verbs, cmd.Name())
-	for _, one := range script.All {
-		if what := cmd.Args()[1]; what == one.Digest || what == one.Text {
-			s.names[one.Name] = true
-		}
-	}
-}
-
-func (s *sentVerbs) take() []string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	verbs := slices.Compact(s.verbs)
-	s.verbs = nil
-	return verbs
-}
-
-// setUser changes the rights of a user.
-func setUser(t *testing.T, admin *redis.Client, words ...string) {
-	t.Helper()
-	command := []any{"ACL", "SETUSER"}
-	for _, word := range words {
-		command = append(command, word)
-	}
-	require.NoError(t, admin.Do(t.Context(), command...).Err())
-}
-
-// needRO skips a test on a Redis without EVAL_RO.
-func needRO(t *testing.T, admin *redis.Client) {
-	t.Helper()
-	if err := admin.EvalRO(t.Context(), "return 1", nil).Err(); err != nil {
-		t.Skip("this Redis does not know EVAL_RO: ", err)
-	}
-}
-
-// The scripts that are marked as reading are those that an Inspector calls. Each runs with EVAL_RO,
-// in which Redis refuses every write. Nothing changes.
-func TestReadingScriptsWriteNothing(t *testing.T) {
+// A reason keeps all that an explanation says of it.
+func TestReasonsAreWhole(t *testing.T) {
 	t.Parallel()
-	rs := redistest.Start(t, redistest.NoRoles...)
-	admin := rs.Client(t)
-	needRO(t, admin)
-	actStage(t, admin, "topic")
-	before := Dump(t, admin, script.DefaultPrefix)
-	rdb := redis.NewClient(rs.Options())
-	defer func() { require.NoError(t, rdb.Close()) }()
-	sent := &sentVerbs{names: map[string]bool{}}
-	rdb.AddHook(sent)
-	insp := NewInspector(rdb)
-	for _, verbs := range [][]string{{"evalsha_ro", "eval_ro"}, {"evalsha_ro"}} { // at first Redis has no script
-		require.NoError(t, admin.ScriptFlush(t.Context()).Err())
-		if len(verbs) == 1 {
-			require.NoError(t, LoadScripts(t.Context(), admin))
+	for _, code := range []ReasonCode{ReasonTopicRate, ReasonKeyRate} {
+		var r explain.Reason
+		of := reflect.ValueOf(&r).Elem()
+		for i := range of.NumField() {
+			switch field := of.Field(i); field.Interface().(type) {
+			case time.Time:
+				field.Set(reflect.ValueOf(time.Unix(1, 0)))
+			case string, explain.Code:
+				field.SetString("x")
+			case int, int64, time.Duration:
+				field.SetInt(1)
+			case float64:
+				field.SetFloat(1)
+			case bool:
+				field.SetBool(true)
+			case *explain.Failure:
+				field.Set(reflect.ValueOf(&explain.Failure{}))
+			default:
+				t.Fatal(field.Type())
+			}
 		}
-		requireRead(t, readAll(t, insp, "topic"), "topic")
-		for _, verb := range sent.take() {
-			require.Contains(t, verbs, verb)
+		r.Code = explain.Code(code)
+		c := &circumstances{info: &JobInfo{Errors: []AttemptError{{Attempt: 1}, {Attempt: 2}}}, rate: Per(1, time.Second), keyRate: Per(2, time.Second)}
+		got := c.reason(&r)
+		for i := range reflect.TypeFor[Reason]().NumField() {
+			require.False(t, reflect.ValueOf(got).Field(i).IsZero(), reflect.TypeFor[Reason]().Field(i).Name)
 		}
+		require.Same(t, &c.info.Errors[1], got.Error)
+		require.Equal(t, reflect.TypeFor[explain.Reason]().NumField(), reflect.TypeFor[Reason]().NumField())
 	}
-	require.Equal(t, before, Dump(t, admin, script.DefaultPrefix))
-	for _, s := range script.All {
-		require.Equal(t, s.Reads, sent.names[s.Name], "%s: marked, called by an Inspector", s.Name)
-	}
-	require.ErrorContains(t, admin.EvalRO(t.Context(), "return redis.call('DEL', KEYS[1])", []string{"x"}).Err(), "not allowed from read-only")
 }
 
-// The part of a record that the inspect script returns is enough for its due time.
-func TestInspectReadsEnoughOfARecord(t *testing.T) {
-	require.Contains(t, script.LuaFile("inspect"), fmt.Sprintf("string.sub(record, 1, %d)", record.DueHead))
-	for _, o := range []record.Options{
-		{}, {DueIn: 1}, {DueIn: record.MaxDelay}, {DueAt: record.MaxTime, DueIn: record.MaxDelay}, {DueAt: 7}, {Headers: map[string]string{"k": "v"}},
+// Messages of one kind of failure, with what differs from job to job, and their common form.
+var foldings = []struct{ id, message, folded string }{
+	{"", "", ""},
+	{"x", "dial tcp: refused", "dial tcp: refused"},
+	// numbers, times and durations
+	{"x", "status 503 after 3 tries", "status # after # tries"},
+	{"x", "shard7 of -12 at 1.5e3", "shard# of -# at #e#"},
+	{"x", "took 1.52s, more than 1s", "took #, more than #"},
+	{"x", "took 1m30s, more than 500ms or 20µs", "took #, more than # or #"},
+	{"x", "at 2026-01-02T15:04:05.999Z and 15:04", "at #-#-#T#Z and #"},
+	{"x", "1,234,567 rows", "# rows"},
+	// hexadecimal numbers
+	{"x", "object 0xc000123abc at 0XFF", "object # at #"},
+	{"x", "commit 9f86d081884c7d65 of deadbeef1", "commit # of #"},
+	{"x", "a faded facade", "a faded facade"}, // words of these letters are no numbers
+	// UUIDs
+	{"x", "user 123e4567-e89b-12d3-a456-426614174000 is gone", "user # is gone"},
+	{"x", "user 123E4567-E89B-12D3-A456-426614174000 is gone", "user # is gone"},
+	// addresses
+	{"x", "dial tcp 10.0.0.1:6379: connect", "dial tcp #: connect"},
+	{"x", "dial tcp 10.0.0.1: connect", "dial tcp #: connect"},
+	{"x", "dial tcp [::1]:6379: connect", "dial tcp #: connect"},
+	{"x", "dial tcp [fe80::1%eth0]:80: connect", "dial tcp #: connect"},
+	{"x", "from 2001:db8::ff00:42:8329 to ::1", "from # to #"},
+	// quotations
+	{"x", `no topic "mail" and no "a\"b"`, "no topic # and no #"},
+	{"x", "no topic `mail` or «mail» or “mail”", "no topic # or # or #"},
+	{"x", "no topic 'mail', it can't be", "no topic #, it can't be"},
+	{"x", "can't and won't", "can't and won't"},
+	{"x", `an "open quotation`, `an "open quotation`},
+	// the job's own ID
+	{"order-abc", "no row of order-abc", "no row of #"},
+	{"order-abc", "order-abc/order-abc: (order-abc)", "#/#: (#)"},
+	{"abc", "abcd, xabc, abc_d and abc", "abcd, xabc, abc_d and #"},
+	{"a", "a job", "a job"}, // such a short one is a word
+	{"żółć", "zażółć żółć", "zażółć #"},
+	{"a(b", "not a(b but a.b", "not # but a.b"},
+}
+
+func TestFoldOfMessages(t *testing.T) {
+	for _, c := range foldings {
+		require.Equal(t, c.folded, fold(c.message, c.id), "%q of %q", c.message, c.id)
+	}
+}
+
+// Errors of one key have the same kind, type and folded message.
+func TestFailureKeys(t *testing.T) {
+	key := func(kind ErrorKind, typ, message, id string) string {
+		return failureKey(&AttemptError{Kind: kind, Type: typ, Message: message, Attempt: len(message)}, id)
+	}
+	one := key(KindError, "*net.OpError", "order-1: refused after 3s", "order-1")
+	require.Regexp(t, `^[0-9a-f]{12}$`, one)
+	require.True(t, isFailureKey(one))
+	require.Equal(t, "ba2c9553a4fd", one, "the key is the same in every release, because people keep it")
+	require.Equal(t, one, key(KindError, "*net.OpError", "order-22: refused after 1m3s", "order-22"))
+	for _, other := range []string{
+		key(KindPanic, "*net.OpError", "order-1: refused after 3s", "order-1"),
+		key(KindError, "*url.Error", "order-1: refused after 3s", "order-1"),
+		key(KindError, "*net.OpError", "order-1: reset after 3s", "order-1"),
 	} {
-		head, tail, err := record.Encode(record.NewNonce(), &o, []byte("payload"))
-		require.NoError(t, err)
-		raw := record.Join(head, 1_700_000_000_000, tail)
-		require.Equal(t, o.Due(1_700_000_000_000), record.DueOf(raw[:min(len(raw), record.DueHead)]))
+		require.NotEqual(t, one, other)
 	}
-	for _, bad := range []string{"", "short", strings.Repeat("x", 100)} {
-		require.Zero(t, record.DueOf(bad))
+	for _, no := range []string{"", "f0af4f6ca33", "f0af4f6ca33aa", "F0AF4F6CA33A", "f0af4f6ca33g"} {
+		require.False(t, isFailureKey(no), no)
 	}
 }
 
-// actStage is an aclStage with an act in the audit, and with a server that is not gone soon.
-func actStage(t *testing.T, admin *redis.Client, topic string) *Hand {
-	t.Helper()
-	h := aclStage(t, admin, script.DefaultPrefix, topic)
-	require.NoError(t, h.client().Pause(WithActor(t.Context(), "ann"), topic, Pause{By: "ann"}))
-	beat := fmt.Sprint(time.Now().Add(time.Hour).UnixMilli(), ` {"state":"running","topics":{"`, topic, `":{"workers":7}}}`)
-	require.NoError(t, admin.HSet(t.Context(), script.ServersKey(script.DefaultPrefix), "server", beat).Err())
-	return h
-}
-
-// Redis 6.2 does not know EVALSHA_RO, and a user may have no right to it. An Inspector finds that
-// out once.
-func TestInspectorWithoutReadOnlyScripts(t *testing.T) {
-	t.Parallel()
-	needRO(t, redistest.Start(t, redistest.NoRoles...).Client(t))
-	for name, c := range map[string]struct{ args, rights []string }{
-		"unknown": {args: []string{"--rename-command", "EVALSHA_RO", "", "--rename-command", "EVAL_RO", ""}},
-		"refused": {rights: []string{"-evalsha_ro", "-eval_ro"}},
-		"text":    {rights: []string{"-eval_ro"}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			rs := redistest.Start(t, append(c.args, redistest.NoRoles...)...)
-			admin := rs.Client(t)
-			setUser(t, admin, append([]string{"default"}, c.rights...)...)
-			actStage(t, admin, "topic")
-			require.NoError(t, admin.ScriptFlush(t.Context()).Err())
-			rdb := redis.NewClient(rs.Options())
-			defer func() { require.NoError(t, rdb.Close()) }()
-			sent := &sentVerbs{names: map[string]bool{}}
-			rdb.AddHook(sent)
-			insp := NewInspector(rdb)
-			_, err := insp.Stats(t.Context())
-			require.NoError(t, err)
-			if name == "text" {
-				require.Equal(t, []string{"evalsha_ro", "eval_ro", "eval"}, sent.take())
-			} else {
-				require.Equal(t, []string{"evalsha_ro", "evalsha", "eval"}, sent.take())
-			}
-			requireRead(t, readAll(t, insp, "topic"), "topic")
-			require.Subset(t, []string{"evalsha", "eval"}, sent.take())
-		})
+// No number is left, the text stays UTF-8, and two jobs with the same message about themselves have
+// the same folded one.
+func FuzzFold(f *testing.F) {
+	for _, c := range foldings {
+		f.Add(c.message, c.id)
 	}
-}
-
-// An Inspector gives the same answers as the inspector of the ACL file, on a replica, and without
-// the rights to commands that it does without.
-func TestInspectorReadsTheSameEverywhere(t *testing.T) {
-	t.Parallel()
-	rs := redistest.Start(t, redistest.NoRoles...)
-	admin := rs.Client(t)
-	actStage(t, admin, "topic")
-	replica := redistest.Replica(t, rs, redistest.NoRoles...)
-	other := replica.Client(t)
-	require.NoError(t, admin.Do(t.Context(), "WAIT", 1, 60_000).Err())
-	want := readAll(t, NewInspector(admin), "topic")
-	requireRead(t, want, "topic")
-	before := Dump(t, admin, script.DefaultPrefix)
-
-	users := [][]string{aclUser(t, "inspector")}
-	if readOnly := readOnlyUser(users[0]); admin.EvalRO(t.Context(), "return 1", nil).Err() == nil {
-		users = append(users, readOnly)
-	}
-	for _, user := range users {
-		for on, of := range map[*redistest.Server]*redis.Client{rs: admin, replica: other} {
-			for without, missing := range map[string][]string{
-				"":                  {"FSync", "Snapshots"},
-				"-info":             {"AOF", "Clients", "Eviction", "FSync", "LastSnapshot", "MaxMemory", "Mode", "Replicas", "Role", "Snapshots", "UsedMemory", "Version"},
-				"-type":             {"FSync", "Snapshots"},
-				"+config|get":       nil,
-				"-hello":            {"FSync", "Snapshots"},
-				"-client":           {"FSync", "Snapshots"},
-				"-info +config|get": {"AOF", "Clients", "Eviction", "LastSnapshot", "MaxMemory", "Mode", "Replicas", "Role", "UsedMemory", "Version"},
-			} {
-				setUser(t, of, slices.Concat(user[:1], []string{"reset"}, user[1:], strings.Fields(without))...)
-				rdb := aclClient(t, on, "inspector")
-				insp := NewInspector(rdb)
-				require.Equal(t, want, readAll(t, insp, "topic"), "%v without %s", user, without)
-				info, err := insp.Redis(t.Context())
-				require.NoError(t, err)
-				require.Equal(t, missing, info.Missing, "%v without %s", user, without)
-				require.Equal(t, on == replica && !slices.Contains(missing, "Role"), info.Role == "slave")
-				require.Positive(t, info.RoundTrip)
-			}
+	f.Fuzz(func(t *testing.T, message, id string) {
+		folded := fold(message, id)
+		require.False(t, strings.ContainsAny(folded, "0123456789"), "%q", folded)
+		if utf8.ValidString(message) && utf8.ValidString(id) {
+			require.True(t, utf8.ValidString(folded), "%q", folded)
 		}
-	}
-	require.Equal(t, before, Dump(t, admin, script.DefaultPrefix))
-
-	// No command that writes, and none to another prefix.
-	require.NoError(t, admin.Do(t.Context(), "ACL", "LOG", "RESET").Err())
-	client := NewClient(aclClient(t, rs, "inspector"))
-	_, err := client.Enqueue(t.Context(), "topic", "", nil)
-	require.ErrorContains(t, err, "NOPERM")
-	_, err = client.Dequeue(t.Context(), "topic", "ready")
-	require.ErrorContains(t, err, "NOPERM")
-	require.Equal(t, before, Dump(t, admin, script.DefaultPrefix))
-}
-
-// aclUser returns the words of a user of the ACL file, from the name on.
-func aclUser(t *testing.T, role string) []string {
-	t.Helper()
-	for line := range strings.Lines(proseFile(t, aclFile)) {
-		if words := strings.Fields(line); words[1] == "delayq-"+role {
-			return words[1:]
+		require.LessOrEqual(t, len(folded), len(message))
+		one, two := fold("of job-abc: "+message, "job-abc"), fold("of job-xyz: "+message, "job-xyz")
+		if !strings.Contains(message, "job-abc") && !strings.Contains(message, "job-xyz") {
+			require.Equal(t, one, two)
 		}
-	}
-	t.Fatal(role)
-	return nil
-}
-
-// readOnlyUser changes a user as docs/security.md says for Redis 7.
-func readOnlyUser(user []string) []string {
-	changed := slices.Clone(user)
-	for i, word := range changed {
-		switch {
-		case word == "+eval":
-			changed[i] = "+eval_ro"
-		case word == "+evalsha":
-			changed[i] = "+evalsha_ro"
-		case strings.HasPrefix(word, "~"):
-			changed[i] = "%R" + word
-		}
-	}
-	return changed
+	})
 }

@@ -25,8 +25,10 @@ import (
 
 	"github.com/delayq/delayq/internal/commit"
 	"github.com/delayq/delayq/internal/embedded"
+	"github.com/delayq/delayq/internal/hand"
 	"github.com/delayq/delayq/internal/loop"
 	"github.com/delayq/delayq/internal/record"
+	"github.com/delayq/delayq/internal/run"
 	"github.com/delayq/delayq/internal/script"
 )
 
@@ -180,7 +182,7 @@ func TestJobOptionsComplainTogether(t *testing.T) {
 	require.ErrorContains(t, err, " must be after ProcessAt(")
 }
 
-// The documented defaults. docs_test.go holds the documents to the same literals.
+// The documented defaults. docs/docs_test.go holds the documents to the same literals.
 func TestDefaults(t *testing.T) {
 	t.Parallel()
 	job, err := newJobOptions(nil)
@@ -308,7 +310,7 @@ func FuzzJobInfo(f *testing.F) {
 	head, tail, err := record.Encode(record.Nonce{1}, &defaultJob.Options, []byte("payload"))
 	require.NoError(f, err)
 	good := record.Join(head, 1_700_000_000_001, tail)
-	for _, seed := range []string{"", good, good[:20], good + "x", record.Netstring(byHand) + good, "1 retry 3 4 0", "1e3"} {
+	for _, seed := range []string{"", good, good[:20], good + "x", record.Netstring(hand.Failed) + good, "1 retry 3 4 0", "1e3"} {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, raw string) {
@@ -385,7 +387,7 @@ func FuzzID(f *testing.F) {
 		require.True(t, bytes.Equal(payload, info.Payload))
 		require.Equal(t, job.Due, info.Due)
 		require.NoError(t, client.Reschedule(ctx, topic, id, ProcessIn(0)))
-		h := NewHand(t, rdb, script.DefaultPrefix, topic)
+		h := hand.New(t, rdb, script.DefaultPrefix, topic)
 		held := h.TakeOne(id)
 		require.Equal(t, "o", h.Return(held))
 		state, err := client.Dequeue(ctx, topic, id)
@@ -503,4 +505,68 @@ func TestHookKindsAreComplete(t *testing.T) {
 		require.Equal(t, 1, k.kind.NumMethod(), k.kind.Name())
 	}
 	require.Equal(t, slices.Sorted(maps.Keys(declared)), slices.Sorted(maps.Keys(known)))
+}
+
+// encoded makes a record of options and a payload.
+func encoded(t *testing.T, o *jobOptions, payload []byte) string {
+	t.Helper()
+	head, tail, err := record.Encode(record.Nonce{1, 2, 3, 4, 5, 6, 7, 8}, &o.Options, payload)
+	require.NoError(t, err)
+	return record.Join(head, 1_700_000_000_001, tail)
+}
+
+// Options that Again is not given are those of the ended job, but for its due time and an ExpireAt.
+func TestAgainInheritsOptions(t *testing.T) {
+	at := time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)
+	all := []JobOption{
+		Retry(3), Backoff(time.Minute, time.Hour), Timeout(time.Minute), Retention(time.Hour), ExpireIn(3 * time.Hour),
+		Header("a", "1"), Header("b", "2"),
+	}
+	with := func(opts ...JobOption) []JobOption { return append(slices.Clone(all), opts...) }
+	for name, c := range map[string]struct{ old, given, want []JobOption }{
+		"none":              {nil, nil, nil},
+		"all":               {all, nil, all},
+		"others":            {all, []JobOption{Retry(9), Header("b", "3")}, with(Retry(9), Header("b", "3"))},
+		"due in":            {[]JobOption{ProcessAt(at)}, []JobOption{ProcessIn(time.Hour)}, []JobOption{ProcessIn(time.Hour)}},
+		"due at":            {[]JobOption{ProcessIn(time.Hour)}, []JobOption{ProcessAt(at)}, []JobOption{ProcessAt(at)}},
+		"due at once":       {[]JobOption{ProcessIn(time.Hour)}, nil, nil},
+		"expires at":        {[]JobOption{ExpireAt(at)}, nil, nil},
+		"expires at anew":   {[]JobOption{ExpireAt(at)}, []JobOption{ExpireAt(at.Add(1))}, []JobOption{ExpireAt(at.Add(1))}},
+		"expires otherwise": {all, []JobOption{ExpireAt(at.Add(1))}, with(ExpireAt(at.Add(1)))},
+		"replaces":          {nil, []JobOption{Replace()}, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			old, err := newJobOptions(c.old)
+			require.NoError(t, err)
+			rec, err := record.Decode(encoded(t, &old, []byte("old")))
+			require.NoError(t, err)
+			want, err := newJobOptions(c.want)
+			require.NoError(t, err)
+			r := &run.Run{Options: rec.Options}
+			r.Options.Fill(&record.Options{Retry: 7, BackoffMin: 1, BackoffMax: 2, Timeout: 3, Retention: 4})
+			filled := r.Options
+			n, err := renew(r, &againError{[]byte("new"), c.given}, at)
+			require.NoError(t, err)
+			require.Equal(t, encoded(t, &want, []byte("new"))[record.HeadLen:], record.Join(n.Head, 1_700_000_000_001, n.Tail)[record.HeadLen:])
+			require.Equal(t, len(encoded(t, &want, []byte("new"))), n.Bytes())
+			require.NotEqual(t, record.NonceOf(encoded(t, &old, nil)), record.NonceOf(n.Head))
+			other, err := renew(r, &againError{[]byte("new"), c.given}, at)
+			require.NoError(t, err)
+			require.NotEqual(t, n.Head[:record.NonceLen], other.Head[:record.NonceLen])
+			require.Equal(t, filled, r.Options, "the present job's are as they were")
+		})
+	}
+}
+
+// The record of a schedule's job stays one.
+func TestAgainKeepsTheSchedule(t *testing.T) {
+	for _, scheduled := range []bool{true, false} {
+		o := defaultJob
+		o.Scheduled = scheduled
+		n, err := renew(&run.Run{Options: o.Options}, &againError{}, time.Now())
+		require.NoError(t, err)
+		rec, err := record.Decode(record.Join(n.Head, 1_700_000_000_001, n.Tail))
+		require.NoError(t, err)
+		require.Equal(t, scheduled, rec.Options.Scheduled)
+	}
 }

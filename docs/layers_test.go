@@ -35,29 +35,26 @@ var layers = [][]string{
 }
 
 // helpers are the packages of the module that only tests import. They can import all layers.
-var helpers = []string{"internal/embedded", "internal/queuetest", "internal/redistest", "internal/sqltest"}
+var helpers = []string{"internal/embedded", "internal/hand", "internal/queuetest", "internal/redistest", "internal/sqltest"}
 
 // packages returns the folders below the root that have Go files and belong to the library.
-func packages(t *testing.T) (list []string) {
+func packages(t *testing.T) []string {
 	t.Helper()
-	folders, err := filepath.Glob("../internal/*")
+	folders, err := filepath.Glob("internal/*")
 	require.NoError(t, err)
-	for _, folder := range append(folders, "../lua") {
-		list = append(list, strings.TrimPrefix(folder, "../"))
-	}
-	return list
+	return append(folders, "lua")
 }
 
 // parsed returns the files of a folder, by name.
 func parsed(t *testing.T, folder string, mode parser.Mode) map[string]*ast.File {
 	t.Helper()
-	names, err := filepath.Glob(filepath.Join("..", folder, "*.go"))
+	names, err := filepath.Glob(filepath.Join(folder, "*.go"))
 	require.NoError(t, err)
 	files := make(map[string]*ast.File)
 	for _, name := range names {
 		file, err := parser.ParseFile(fset, name, nil, mode)
 		require.NoError(t, err)
-		files[strings.TrimPrefix(name, "../")] = file
+		files[name] = file
 	}
 	return files
 }

@@ -21,9 +21,9 @@ const (
 	SliceBytes   = 256 << 10 // about how many bytes of records and books one call reads
 	SliceLimit   = 1000      // maximum number of entries of a key that one call reads
 	WalkLimit    = 5000      // how many IDs of ready one call reads, if they are short
-	MostStrays   = 10_000    // how many jobs without a place are resolved together
+	mostStrays   = 10_000    // how many jobs without a place are resolved together
 	mendLimit    = 100       // maximum number of jobs that one call repairs
-	MostFindings = 1000      // maximum number of findings in a report
+	mostFindings = 1000      // maximum number of findings in a report
 )
 
 // A Finding is one inconsistency of a topic. delayq.Finding describes its fields.
@@ -41,7 +41,7 @@ const (
 	kindWrongType = "wrong_type"
 )
 
-// A Report is the result of a check. It lists the first MostFindings findings, and counts all.
+// A Report is the result of a check. It lists the first mostFindings findings, and counts all.
 type Report struct {
 	Jobs     int64 // records that were examined
 	Findings []Finding
@@ -75,7 +75,7 @@ type Doctor struct {
 	inReady    []uint64 // sorted hashes of the IDs in ready and handoff
 	inLane     []uint64 // sorted hashes of the IDs in lane whose places are not in keyed
 	WrongTypes []string // keys of a wrong type
-	Strays     []string // IDs that have no place, as far as known
+	strays     []string // IDs that have no place, as far as known
 	late       []string // IDs with an impossible time in the bucket
 }
 
@@ -102,7 +102,7 @@ func (d *Doctor) Check(ctx context.Context) error {
 	}
 	lists := sizes[len(d.keys.Checked()):]
 	if slices.Max(lists) > 0 && d.sound(d.keys.Pool) {
-		if err := d.Walk(ctx, func(id string) { d.inReady = append(d.inReady, maphash.String(d.seed, id)) }); err != nil {
+		if err := d.walk(ctx, func(id string) { d.inReady = append(d.inReady, maphash.String(d.seed, id)) }); err != nil {
 			return err
 		}
 		slices.Sort(d.inReady)
@@ -115,8 +115,8 @@ func (d *Doctor) Check(ctx context.Context) error {
 			if cursor, _, err = d.slice(ctx, d.keys.Name(key), cursor, SliceLimit); err != nil {
 				return err
 			}
-			if len(d.Strays)+len(d.late) >= MostStrays || cursor == "0" {
-				if err := d.Resolve(ctx); err != nil {
+			if len(d.strays)+len(d.late) >= mostStrays || cursor == "0" {
+				if err := d.resolve(ctx); err != nil {
 					return err
 				}
 			}
@@ -174,8 +174,8 @@ func (d *Doctor) Paced(ctx context.Context, call func(ctx context.Context) error
 	return d.Pause(ctx, time.Since(began))
 }
 
-// Ask executes the check script once.
-func (d *Doctor) Ask(ctx context.Context, jobs int, args ...any) (r script.Reply, err error) {
+// ask executes the check script once.
+func (d *Doctor) ask(ctx context.Context, jobs int, args ...any) (r script.Reply, err error) {
 	err = d.Paced(ctx, func(ctx context.Context) (err error) {
 		r, err = d.Scripts.Exec(ctx, script.Check, d.keys, "", jobs, args...)
 		return err
@@ -186,7 +186,7 @@ func (d *Doctor) Ask(ctx context.Context, jobs int, args ...any) (r script.Reply
 // slice scans a part of the topic.
 func (d *Doctor) slice(ctx context.Context, part, cursor string, limit int) (next string, sizes []int64, err error) {
 	k := d.keys
-	r, err := d.Ask(ctx, limit, part, cursor, limit, SliceBytes, d.repair)
+	r, err := d.ask(ctx, limit, part, cursor, limit, SliceBytes, d.repair)
 	if err != nil {
 		return "", nil, err
 	}
@@ -215,7 +215,7 @@ func (d *Doctor) slice(ctx context.Context, part, cursor string, limit int) (nex
 		hash := maphash.String(d.seed, id)
 		_, waits := slices.BinarySearch(d.inReady, hash)
 		if _, laned := slices.BinarySearch(d.inLane, hash); !waits && !laned {
-			d.Strays = append(d.Strays, id)
+			d.strays = append(d.strays, id)
 		}
 	}
 	for i := range r.List(8) {
@@ -232,7 +232,7 @@ func (d *Doctor) note(found Finding) {
 	if found.Mended {
 		d.Report.Mended++
 	}
-	if len(d.Report.Findings) < MostFindings {
+	if len(d.Report.Findings) < mostFindings {
 		d.Report.Findings = append(d.Report.Findings, found)
 	}
 }
@@ -240,8 +240,8 @@ func (d *Doctor) note(found Finding) {
 // ErrGrowing is returned when a check cannot finish.
 var ErrGrowing = errors.New("ready grows faster than it can be read")
 
-// Walk reads ready from its tail to its head, and then handoff.
-func (d *Doctor) Walk(ctx context.Context, see func(id string)) error {
+// walk reads ready from its tail to its head, and then handoff.
+func (d *Doctor) walk(ctx context.Context, see func(id string)) error {
 	if err := d.walkList(ctx, d.keys.Ready, see); err != nil {
 		return err
 	}
@@ -252,7 +252,7 @@ func (d *Doctor) Walk(ctx context.Context, see func(id string)) error {
 // longer, so it has a limit.
 func (d *Doctor) walkList(ctx context.Context, key string, see func(id string)) error {
 	for passed, most := int64(0), int64(0); ; {
-		r, err := d.Ask(ctx, WalkLimit, d.keys.Name(key), passed, WalkLimit, SliceBytes, 0)
+		r, err := d.ask(ctx, WalkLimit, d.keys.Name(key), passed, WalkLimit, SliceBytes, 0)
 		if err != nil {
 			return err
 		}
@@ -272,8 +272,8 @@ func (d *Doctor) walkList(ctx context.Context, key string, see func(id string)) 
 	}
 }
 
-// A Stray is a job that may have lost its place.
-type Stray struct {
+// A stray is a job that may have lost its place.
+type stray struct {
 	id, nonce, attempts, moved string
 	found                      Finding
 	due                        int64
@@ -281,10 +281,10 @@ type Stray struct {
 	size                       int
 }
 
-// Resolve finds out which strays have lost their places, and repairs these.
-func (d *Doctor) Resolve(ctx context.Context) error {
-	missing := make(map[string]bool, len(d.Strays))
-	for _, id := range d.Strays {
+// resolve finds out which strays have lost their places, and repairs these.
+func (d *Doctor) resolve(ctx context.Context) error {
+	missing := make(map[string]bool, len(d.strays))
+	for _, id := range d.strays {
 		missing[id] = true
 	}
 	if err := d.winnow(ctx, missing); err != nil {
@@ -293,8 +293,8 @@ func (d *Doctor) Resolve(ctx context.Context) error {
 	slices.Sort(d.late)
 	// A scan can return an ID twice.
 	ids := slices.AppendSeq(slices.Compact(d.late), maps.Keys(missing))
-	d.Strays, d.late = nil, nil
-	var list []*Stray
+	d.strays, d.late = nil, nil
+	var list []*stray
 	for len(ids) > 0 {
 		some := ids[:min(len(ids), mendLimit)]
 		r, err := d.lookUp(ctx, some)
@@ -303,7 +303,7 @@ func (d *Doctor) Resolve(ctx context.Context) error {
 		}
 		n := min(len(r.List(2)), len(some))
 		for i, id := range some[:n] {
-			if s := d.Diagnose(id, func(column int) string { return r.List(2 + column).Text(i) }); s != nil {
+			if s := d.diagnose(id, func(column int) string { return r.List(2 + column).Text(i) }); s != nil {
 				list = append(list, s)
 			} else {
 				delete(missing, id)
@@ -314,15 +314,15 @@ func (d *Doctor) Resolve(ctx context.Context) error {
 	if err := d.winnow(ctx, missing); err != nil {
 		return err
 	}
-	list = slices.DeleteFunc(list, func(s *Stray) bool { return s.found.Kind == kindNoPlace && !missing[s.id] })
-	slices.SortFunc(list, func(a, b *Stray) int { return cmp.Or(cmp.Compare(a.due, b.due), cmp.Compare(a.id, b.id)) })
+	list = slices.DeleteFunc(list, func(s *stray) bool { return s.found.Kind == kindNoPlace && !missing[s.id] })
+	slices.SortFunc(list, func(a, b *stray) int { return cmp.Or(cmp.Compare(a.due, b.due), cmp.Compare(a.id, b.id)) })
 	for len(list) > 0 {
 		n, bytes := 0, 0
 		for n < len(list) && n < mendLimit && bytes < SliceBytes {
 			bytes += list[n].size
 			n++
 		}
-		if err := d.Mend(ctx, list[:n]); err != nil {
+		if err := d.mend(ctx, list[:n]); err != nil {
 			return err
 		}
 		list = list[n:]
@@ -356,7 +356,7 @@ func (d *Doctor) winnow(ctx context.Context, missing map[string]bool) error {
 		return nil
 	}
 	d.inReady = d.inReady[:0] // collected again: later findings need fresh IDs
-	err := d.Walk(ctx, func(id string) {
+	err := d.walk(ctx, func(id string) {
 		delete(missing, id)
 		d.inReady = append(d.inReady, maphash.String(d.seed, id))
 	})
@@ -364,14 +364,14 @@ func (d *Doctor) winnow(ctx context.Context, missing map[string]bool) error {
 	return err
 }
 
-// Diagnose decides where a job belongs from the reply of the get script. It returns nil if the job
+// diagnose decides where a job belongs from the reply of the get script. It returns nil if the job
 // has a place.
-func (d *Doctor) Diagnose(id string, at func(column int) string) *Stray {
+func (d *Doctor) diagnose(id string, at func(column int) string) *stray {
 	raw := at(script.ColumnRecord)
 	if raw == "" || at(script.ColumnLease) != "" || at(script.ColumnDead) != "" {
 		return nil
 	}
-	s := &Stray{
+	s := &stray{
 		id: id, nonce: strings.Clone(raw[:min(len(raw), record.NonceLen)]), attempts: at(script.ColumnAttempts), moved: at(script.ColumnMoved), size: len(raw),
 		found: Finding{Key: d.keys.Name(d.keys.Pool), ID: id, Kind: kindNoPlace},
 	}
@@ -426,8 +426,8 @@ func buried(retry int, readable bool, finished int, m record.Moved, log []record
 	return last.Kind != record.KindLeaseLost && last.NextDue == 0 && last.Attempt >= finished
 }
 
-// Mend executes the mend script once.
-func (d *Doctor) Mend(ctx context.Context, list []*Stray) error {
+// mend executes the mend script once.
+func (d *Doctor) mend(ctx context.Context, list []*stray) error {
 	k := d.keys
 	args := []any{d.repair, script.ControlChannel(k.Prefix()), k.Topic}
 	known := list[:0:0]

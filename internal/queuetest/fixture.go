@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/delayq/delayq"
+	"github.com/delayq/delayq/internal/hand"
 	"github.com/delayq/delayq/internal/redistest"
 )
 
@@ -18,6 +19,7 @@ type Fixture struct {
 	Client *delayq.Client
 
 	Inspector *delayq.Inspector
+	Hand      *hand.Hand // for the topic
 }
 
 // EachClient runs a test on both backends, in parallel with other tests.
@@ -32,6 +34,7 @@ func NewFixture(t testing.TB, rdb redis.UniversalClient, opts ...delayq.ClientOp
 	f := &Fixture{T: t, RDB: rdb, Prefix: redistest.Prefix(t)}
 	f.Client = delayq.NewClient(rdb, append(opts, delayq.Prefix(f.Prefix))...)
 	f.Inspector = delayq.NewInspector(rdb, delayq.Prefix(f.Prefix))
+	f.Hand = hand.New(t, rdb, f.Prefix, "topic")
 	return f
 }
 

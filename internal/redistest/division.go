@@ -359,8 +359,11 @@ func isTest(file string) bool {
 	if under && slices.Contains(libraryDirs, dir) {
 		return strings.HasSuffix(file, "_test.go")
 	}
-	return under && (dir == "/tests" || dir == "/internal/queuetest")
+	return under && slices.Contains(testDirs, dir)
 }
+
+// testDirs are the directories that have only tests of the library and helpers of such tests.
+var testDirs = []string{"/tests", "/lua", "/internal/hand", "/internal/queuetest"}
 
 // root is the directory of the library.
 var root = func() string {

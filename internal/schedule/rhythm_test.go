@@ -315,3 +315,21 @@ func TestCalendarAnswers(t *testing.T) {
 	_, err = NewRhythm(new(record.Definition), nil)
 	require.ErrorContains(t, err, "zero Spec")
 }
+
+// Whatever bytes are a definition, its rhythm is an error or has slots, and neither panics.
+func FuzzDefinition(f *testing.F) {
+	d := record.Definition{Spec: cronSpec("0 9 * * 1", "Europe/Berlin"), Payload: []byte("p"), Size: 1}
+	raw, err := d.Encode()
+	require.NoError(f, err)
+	f.Add(raw)
+	f.Add(raw[:len(raw)-3])
+	f.Fuzz(func(_ *testing.T, raw string) {
+		stored, err := record.DecodeDefinition(raw)
+		if err != nil {
+			return
+		}
+		if next, err := NewRhythm(stored, nil); err == nil {
+			_, _ = next(1_700_000_000_000)
+		}
+	})
+}

@@ -39,7 +39,7 @@ func (t *Topic) gatherLocked() {
 		if t.Workers.gather == timer {
 			t.Workers.gather = nil
 			t.Workers.Hasty = t.Workers.Gathers()
-			t.StartWorkerLocked()
+			t.startWorkerLocked()
 		}
 	})
 	t.Workers.gather = timer

@@ -22,8 +22,8 @@ type reading struct {
 	at time.Time // by the local monotonic clock; zero: none
 }
 
-// RateError bounds by how much the rates of two clocks may differ: one part in that many.
-const RateError = 1000
+// rateError bounds by how much the rates of two clocks may differ: one part in that many.
+const rateError = 1000
 
 // least and most return the least, or the most, that Redis's clock shows at another local instant.
 func (r reading) least(local time.Time) time.Time { return r.on(local, -1) }
@@ -31,7 +31,7 @@ func (r reading) most(local time.Time) time.Time  { return r.on(local, 1) }
 
 func (r reading) on(local time.Time, sign time.Duration) time.Time {
 	d := local.Sub(r.at)
-	return time.UnixMilli(r.ms).Add(d + sign*d.Abs()/RateError)
+	return time.UnixMilli(r.ms).Add(d + sign*d.Abs()/rateError)
 }
 
 // Read notes a reply.

@@ -144,10 +144,10 @@ func (s *Server) obey(text string) {
 	case "resume":
 		t.resume()
 	case "cancel":
-		t.CancelRun(m.Job, m.Fence, run.ErrCancelled)
+		t.cancelRun(m.Job, m.Fence, run.ErrCancelled)
 		t.placeFreed()
 	case "replace":
-		t.CancelRun(m.Job, m.Fence, run.ErrReplaced)
+		t.cancelRun(m.Job, m.Fence, run.ErrReplaced)
 		t.placeFreed()
 	}
 }

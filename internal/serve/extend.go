@@ -171,9 +171,9 @@ func (t *Topic) count() int {
 	return len(t.owned.Runs)
 }
 
-// CancelRun ends the run of a job that a control message reports as cancelled or replaced, if the
+// cancelRun ends the run of a job that a control message reports as cancelled or replaced, if the
 // run has the lease with that end.
-func (t *Topic) CancelRun(id, end string, cause error) {
+func (t *Topic) cancelRun(id, end string, cause error) {
 	t.Mu.Lock()
 	defer t.Mu.Unlock()
 	t.owned.Hear(run.Loss{ID: id, End: record.ParseLeaseEnd(end), Cause: cause, At: time.Now()})

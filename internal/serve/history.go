@@ -22,8 +22,8 @@ const (
 	// which its receipt is kept, so no number is added twice.
 	HistoryPatience = 2 * time.Minute
 
-	// HistoryLeft is the most topics without a handler any more whose numbers still wait.
-	HistoryLeft = 100
+	// historyLeft is the most topics without a handler any more whose numbers still wait.
+	historyLeft = 100
 )
 
 // Sums are the numbers of the series.
@@ -61,8 +61,8 @@ type chronicle struct {
 	doubt  bool      // it may have been executed
 }
 
-// CountLocked counts a run that has ended.
-func (t *Topic) CountLocked(r *settle.Row) {
+// countLocked counts a run that has ended.
+func (t *Topic) countLocked(r *settle.Row) {
 	if !t.Server.Config.History {
 		return
 	}
@@ -95,7 +95,7 @@ func (s *Server) historyLoop(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
-		calls, err := s.SendHistory(ctx)
+		calls, err := s.sendHistory(ctx)
 		if calls > 0 && ctx.Err() == nil {
 			asked.note("history", err)
 		}
@@ -105,11 +105,11 @@ func (s *Server) historyLoop(ctx context.Context) {
 	}
 }
 
-// SendHistory sends what was counted in all topics, with one call for each that has changed. It
+// sendHistory sends what was counted in all topics, with one call for each that has changed. It
 // returns the number of calls and the first error. It stops if Redis is away.
-func (s *Server) SendHistory(ctx context.Context) (calls int, err error) {
+func (s *Server) sendHistory(ctx context.Context) (calls int, err error) {
 	topics := s.Topics.all()
-	gone := s.TakeLeft()
+	gone := s.takeLeft()
 	for i, t := range append(gone, topics...) {
 		sent, failed := t.sendHistory(ctx)
 		if sent {
@@ -119,27 +119,27 @@ func (s *Server) SendHistory(ctx context.Context) (calls int, err error) {
 			err = failed
 		}
 		if i < len(gone) && failed != nil {
-			s.Leave(t)
+			s.leave(t)
 		}
 		if failed != nil && (script.Away(failed) || ctx.Err() != nil) {
-			s.Leave(gone[min(i+1, len(gone)):]...)
+			s.leave(gone[min(i+1, len(gone)):]...)
 			return calls, err
 		}
 	}
 	return calls, err
 }
 
-// Leave keeps topics that the server no longer serves until their numbers are sent.
-func (s *Server) Leave(gone ...*Topic) {
+// leave keeps topics that the server no longer serves until their numbers are sent.
+func (s *Server) leave(gone ...*Topic) {
 	if !s.Config.History {
 		return
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.left = append(s.left, gone[:min(len(gone), HistoryLeft-len(s.left))]...)
+	s.left = append(s.left, gone[:min(len(gone), historyLeft-len(s.left))]...)
 }
 
-func (s *Server) TakeLeft() []*Topic {
+func (s *Server) takeLeft() []*Topic {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	gone := s.left

@@ -12,7 +12,7 @@ const (
 	// unparkLimit is the most jobs that one call of the unpark script names, and unparkKeys the
 	// most keys that a call without jobs looks at.
 	unparkLimit = 400
-	UnparkKeys  = 1000
+	unparkKeys  = 1000
 
 	// mostEnds is the most ended jobs that a topic remembers for later calls. The keys of others
 	// get their turns when leases end.
@@ -22,8 +22,8 @@ const (
 // unparking is the call of both servers and clients.
 var unparking = topicCall{script: script.Unpark}
 
-// A KeyEnd is a job with a key that is no longer running.
-type KeyEnd struct{ Key, ID string }
+// A keyEnd is a job with a key that is no longer running.
+type keyEnd struct{ Key, ID string }
 
 // setKeysLimited notes whether limits of keys are in force, by the reply to a take. Only a reply
 // with jobs says for sure that none are. If the take has parked keys, the timer has to know when
@@ -41,7 +41,7 @@ func (t *Topic) setKeysLimited(limited int64, sure bool) {
 // force. Its key may wait for that.
 func (t *Topic) noteEndLocked(r *run.Run) {
 	if r.Options.Key != "" && t.Workers.KeysLimited && len(t.ended.keys) < mostEnds {
-		t.ended.keys = append(t.ended.keys, KeyEnd{r.Options.Key, r.ID})
+		t.ended.keys = append(t.ended.keys, keyEnd{r.Options.Key, r.ID})
 	}
 }
 
@@ -57,7 +57,7 @@ func (t *Topic) unpark(ctx context.Context) error {
 			return nil
 		}
 		args := make([]any, 0, 3+2*len(some))
-		args = append(args, script.ControlChannel(t.Keys.Prefix()), t.Keys.Topic, UnparkKeys)
+		args = append(args, script.ControlChannel(t.Keys.Prefix()), t.Keys.Topic, unparkKeys)
 		for _, e := range some {
 			args = append(args, e.Key, e.ID)
 		}
@@ -74,12 +74,12 @@ func (t *Topic) unpark(ctx context.Context) error {
 // them again if the limits are still reached.
 func UnparkAll(ctx context.Context, c script.Caller, k *script.Keys) error {
 	for rest, first := int64(1), true; rest > 0; rest, first = rest-1, false {
-		r, err := c.Exec(ctx, unparking.script, k, "", 0, script.ControlChannel(k.Prefix()), k.Topic, UnparkKeys)
+		r, err := c.Exec(ctx, unparking.script, k, "", 0, script.ControlChannel(k.Prefix()), k.Topic, unparkKeys)
 		if err != nil {
 			return err
 		}
 		// Takes park keys meanwhile. So what the first call leaves bounds the number of calls.
-		if left := (r.Number(2)+UnparkKeys-1)/UnparkKeys + 1; first || left < rest {
+		if left := (r.Number(2)+unparkKeys-1)/unparkKeys + 1; first || left < rest {
 			rest = left
 		}
 	}

@@ -30,7 +30,7 @@ func (t *Topic) receive() {
 	defer t.unlock()
 	t.Workers.Asked = -1 // ask again, to learn how many they are
 	t.adjustLocked(0)
-	t.StartWorkerLocked()
+	t.startWorkerLocked()
 	if t.usableLocked() {
 		t.freedLocked()
 	}
@@ -54,7 +54,7 @@ func (t *Topic) keen(waits bool) {
 // cannot, it gives it back: the jobs of the topic that are settled make room.
 func (t *Topic) usableLocked() bool {
 	idle := t.Workers.Unclaimed() > 0
-	if t.RoomLocked() > 0 {
+	if t.roomLocked() > 0 {
 		return idle
 	}
 	if idle {

@@ -75,12 +75,12 @@ func (s *Server) greet(ctx context.Context) error {
 		s.Log.Warn("INFO is not permitted; the version and the settings of Redis are not checked", "err", err)
 		return nil
 	}
-	return s.Judge(script.ParseInfo(info))
+	return s.judge(script.ParseInfo(info))
 }
 
-// Judge rejects a Redis that is too old and warns about settings that can lose jobs. Values that
+// judge rejects a Redis that is too old and warns about settings that can lose jobs. Values that
 // Redis does not report are not checked.
-func (s *Server) Judge(info map[string]string) error {
+func (s *Server) judge(info map[string]string) error {
 	if v := info["redis_version"]; v != "" && !atLeast(v, leastMajor, leastMinor) {
 		return fmt.Errorf("run: %w: this is %s", ErrVersion, v)
 	}

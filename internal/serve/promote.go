@@ -26,8 +26,8 @@ const (
 	// prunedEvery is the shortest time between two log lines about removed dead jobs.
 	prunedEvery = time.Minute
 
-	// NothingDue is the wait of a topic without due times, leases and slots.
-	NothingDue = time.Duration(math.MaxInt64)
+	// nothingDue is the wait of a topic without due times, leases and slots.
+	nothingDue = time.Duration(math.MaxInt64)
 )
 
 // promoteStep is a step of the loop that is the timer of a topic. It promotes due jobs, and rests
@@ -146,14 +146,14 @@ func (t *Topic) Promote(ctx context.Context, heal bool) (promoted, error) {
 		t.trouble.log.Warn("leases reclaimed", "count", n)
 		t.placesReclaimed(ctx)
 	}
-	return promoted{int(max(r.Number(2), r.Number(3))), WaitOf(r.Number(4)), int(r.Number(5)), int(r.Number(6))}, nil
+	return promoted{int(max(r.Number(2), r.Number(3))), waitOf(r.Number(4)), int(r.Number(5)), int(r.Number(6))}, nil
 }
 
-// WaitOf reads a wait in µs from a script's reply. A wait of more than 292 years counts as none,
+// waitOf reads a wait in µs from a script's reply. A wait of more than 292 years counts as none,
 // because only a manual edit can have caused it.
-func WaitOf(us int64) time.Duration {
-	if us < 0 || us > int64(NothingDue/time.Microsecond) {
-		return NothingDue
+func waitOf(us int64) time.Duration {
+	if us < 0 || us > int64(nothingDue/time.Microsecond) {
+		return nothingDue
 	}
 	return time.Duration(us) * time.Microsecond
 }

@@ -26,10 +26,10 @@ func (s *Server) surveyLoop(ctx context.Context) {
 				t.askPrune()
 			}
 		default:
-			by := make(map[*Node][]Watched)
+			by := make(map[*Node][]watched)
 			for _, t := range topics {
 				if n := t.node.Load(); n != nil {
-					by[n] = append(by[n], Watched{Topic: t})
+					by[n] = append(by[n], watched{topic: t})
 				}
 			}
 			_, err := s.eachNode(ctx, by, s.survey)
@@ -45,10 +45,10 @@ func (s *Server) surveyLoop(ctx context.Context) {
 }
 
 // survey is one call of the survey script.
-func (s *Server) survey(ctx context.Context, n *Node, some []Watched) error {
+func (s *Server) survey(ctx context.Context, n *Node, some []watched) error {
 	keys := make([]any, 0, 10*len(some))
 	for _, one := range some {
-		k := one.Topic.Keys
+		k := one.topic.Keys
 		keys = append(keys, k.Pool, k.Bucket, k.Leases, k.Ready, k.Handoff, k.Dead, k.Done, k.Idle, k.Results, k.Lane)
 	}
 	r, err := s.askNode(ctx, n, script.Survey, keys, s.Config.DeadCount, s.Config.DeadAge.Milliseconds())
@@ -60,8 +60,8 @@ func (s *Server) survey(ctx context.Context, n *Node, some []Watched) error {
 		return err
 	}
 	for i, one := range some {
-		if marks[i] != markNone || one.Topic.promoting.pruner.open.Load() {
-			one.Topic.askPrune()
+		if marks[i] != markNone || one.topic.promoting.pruner.open.Load() {
+			one.topic.askPrune()
 		}
 	}
 	return nil

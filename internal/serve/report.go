@@ -22,7 +22,7 @@ func (t *Topic) reportAll(rows []settle.Row, g *loop.Sign) {
 // reportOutcome counts and reports the outcome of a run that was not settled.
 func (t *Topic) reportOutcome(r settle.Row) {
 	t.Mu.Lock()
-	t.CountLocked(&r)
+	t.countLocked(&r)
 	t.Mu.Unlock()
 	t.reportAll([]settle.Row{r}, nil)
 }

@@ -97,7 +97,7 @@ func (t *Topic) settle(ctx context.Context, series, number string, list []settle
 			}
 			list[i].Lost = r.Lost
 		}
-		t.CountLocked(&list[i])
+		t.countLocked(&list[i])
 		t.owned.Drop(r)
 		ended = r.Options.Scheduled && t.ended.schedules.Note(r.ID) || ended
 	}

@@ -69,7 +69,7 @@ type taker struct {
 	admitting sync.WaitGroup // the jobs of the last call, if they are many
 }
 
-func (t *Topic) NewTaker(receipt string) *taker {
+func (t *Topic) newTaker(receipt string) *taker {
 	k := &taker{topic: t, receipt: receipt}
 	k.timeout = k.least()
 	return k
@@ -129,7 +129,7 @@ func (t *Topic) takeStep(ctx, work context.Context, first *taker) loop.Next {
 		return loop.PauseFor(pause)
 	case did == takeWait && blocks:
 		return loop.Again
-	case did == takeWait && t.HasIdleWorker():
+	case did == takeWait && t.hasIdleWorker():
 		switch unlisted := first.name != "" && !first.waits && first.got >= first.free; {
 		case unlisted && first.free == 0: // all workers of the pool are busy
 			return first.waitForRoom()
@@ -137,7 +137,7 @@ func (t *Topic) takeStep(ctx, work context.Context, first *taker) loop.Next {
 			return loop.Again // a worker has become idle since the take, which would not be rung
 		}
 		t.keen(false)
-		return first.WaitForJobs(ctx)
+		return first.waitForJobs(ctx)
 	// A server without an idle worker must not be woken for a job.
 	case did == takeWait, did == takeRoom:
 		t.passOn(ctx, rung && did == takeRoom)
@@ -385,7 +385,7 @@ func (t *Topic) admitAll(r script.Reply, sent time.Time) {
 			Topic: t.Keys.Topic, ID: ids.Text(i), Record: records.Text(i), Attempts: tried.Text(i), Moved: moved.Text(i),
 			End: end, Until: until, SetBacks: t.clock.Sets(), At: r.Now(), Defaults: &t.config.Defaults,
 		})
-		t.Admit(one, t.Server.Config.Judge.Refusal(one, err, r.Now(), t.trouble.log))
+		t.admit(one, t.Server.Config.Judge.Refusal(one, err, r.Now(), t.trouble.log))
 	}
 }
 

@@ -40,7 +40,7 @@ func TestStopEndsTheWaitForJobs(t *testing.T) {
 		ctx, stop := context.WithCancel(t.Context())
 		ended := make(chan struct{})
 		go func() {
-			a.NewTaker("").WaitForJobs(ctx)
+			a.newTaker("").waitForJobs(ctx)
 			a.taking.wait.pops.Wait()
 			close(ended)
 		}()

@@ -74,7 +74,7 @@ type taking struct {
 
 // endedRuns are runs that have ended, for those that wait for that.
 type endedRuns struct {
-	keys      []KeyEnd   // for the unpark script
+	keys      []keyEnd   // for the unpark script
 	schedules fire.Ended // for the firer
 }
 
@@ -157,7 +157,7 @@ func (t *Topic) build(as *lifetime) {
 	t.node.Store(n)
 	ls, l := &t.Server.loops, &t.Loops
 	id := t.Server.Config.ID
-	first, second := t.NewTaker(t.Keys.Taken(id)), t.NewTaker(t.Keys.Taken(id+"+"))
+	first, second := t.newTaker(t.Keys.Taken(id)), t.newTaker(t.Keys.Taken(id+"+"))
 	one, more := &settler{series: script.NewSeries()}, &settler{series: script.NewSeries()}
 	t.taking.wait.sign.Wait()
 	loopOf := func(ctx context.Context) context.Context { return loop.Signed(ctx, new(loop.Sign)) }

@@ -166,7 +166,7 @@ func (t *Topic) remove(ctx context.Context) (err error) {
 	t.taking.wait.pops.Wait()
 	s.blocked.remove(t)
 	t.reportUnsettled()
-	s.Leave(t)
+	s.leave(t)
 	s.Topics.remove(t.Keys.Topic)
 	return err
 }

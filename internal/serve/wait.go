@@ -19,7 +19,7 @@ import (
 // worker in time are given back.
 func (k *taker) waitForRoom() loop.Next {
 	k.topic.keen(true)
-	if k.topic.ExpectRoom() {
+	if k.topic.expectRoom() {
 		return loop.Again
 	}
 	patience := k.topic.patience()
@@ -41,16 +41,16 @@ func (k *taker) stillWaits() (wait loop.Next, waits bool) {
 		return loop.RestFor(left), true
 	}
 	k.patience = time.Time{}
-	t.GiveBack(ErrSlow)
+	t.GiveBack(errSlow)
 	return loop.Woken, true
 }
 
-// ErrSlow is the reason why a job taken ahead is given back.
-var ErrSlow = errors.New("no slot became free in time")
+// errSlow is the reason why a job taken ahead is given back.
+var errSlow = errors.New("no slot became free in time")
 
-// WaitForJobs makes the loop wait until ready is not empty: until the server is rung, or until a
+// waitForJobs makes the loop wait until ready is not empty: until the server is rung, or until a
 // blocking pop returns.
-func (k *taker) WaitForJobs(ctx context.Context) loop.Next {
+func (k *taker) waitForJobs(ctx context.Context) loop.Next {
 	t := k.topic
 	if k.name != "" { // if it is not among those that wait, the watch finds that out
 		return loop.Woken

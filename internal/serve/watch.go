@@ -75,20 +75,20 @@ func (w *watch) remove(t *Topic) bool {
 	return asleep
 }
 
-// Watched is a topic and its nap, if it rests.
-type Watched struct {
-	Topic *Topic
+// watched is a topic and its nap, if it rests.
+type watched struct {
+	topic *Topic
 	nap   *nap
 }
 
 // watched returns the topics that rest or wait for a ring, by node.
-func (s *Server) watched() map[*Node][]Watched {
+func (s *Server) watched() map[*Node][]watched {
 	all := s.Topics.all()
-	by := make(map[*Node][]Watched)
+	by := make(map[*Node][]watched)
 	s.watch.mu.Lock()
 	defer s.watch.mu.Unlock()
 	for _, t := range all {
-		one := Watched{t, s.watch.asleep[t]}
+		one := watched{t, s.watch.asleep[t]}
 		if n := t.node.Load(); n != nil && (one.nap != nil || t.taking.ring.used.Load()) {
 			by[n] = append(by[n], one)
 		}
@@ -99,11 +99,11 @@ func (s *Server) watched() map[*Node][]Watched {
 // update makes a nap end when its head is due: after wait, by the reply to a call that was sent at
 // sent. A delayed reply does not postpone the known head, if both can be the same. A nap that has
 // ended is left alone, because its topic has checked for itself since.
-func (w *watch) update(one Watched, sent time.Time, wait, patience time.Duration) {
+func (w *watch) update(one watched, sent time.Time, wait, patience time.Duration) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	n := one.nap
-	if n == nil || w.asleep[one.Topic] != n {
+	if n == nil || w.asleep[one.topic] != n {
 		return
 	}
 	now := time.Now()
@@ -111,7 +111,7 @@ func (w *watch) update(one Watched, sent time.Time, wait, patience time.Duration
 		wait = known
 	}
 	n.at, n.head, n.until = now, wait, now.Add(min(wait, patience))
-	one.Topic.Loops.promote.RestUntil(n.until)
+	one.topic.Loops.promote.RestUntil(n.until)
 }
 
 // watchLoop looks at the topics once a tick. Like those of the promote loops, its ticks are
@@ -150,7 +150,7 @@ func (s *Server) watchLoop(ctx context.Context) {
 // eachNode makes calls about topics side by side, each for at most watchLimit topics of one node.
 // It returns their number and one of their errors.
 func (s *Server) eachNode(
-	ctx context.Context, by map[*Node][]Watched, call func(ctx context.Context, n *Node, some []Watched) error,
+	ctx context.Context, by map[*Node][]watched, call func(ctx context.Context, n *Node, some []watched) error,
 ) (calls int, err error) {
 	for _, list := range by {
 		calls += (len(list) + WatchLimit - 1) / WatchLimit
@@ -181,9 +181,9 @@ func (s *Server) eachNode(
 }
 
 // look passes the results of one call to the topics that it covers.
-func (s *Server) look(ctx context.Context, n *Node, some []Watched) error {
+func (s *Server) look(ctx context.Context, n *Node, some []watched) error {
 	sent := time.Now()
-	now, waits, marks, err := s.WatchCall(ctx, n, some)
+	now, waits, marks, err := s.watchCall(ctx, n, some)
 	received := time.Now()
 	if ctx.Err() != nil {
 		return nil
@@ -195,12 +195,12 @@ func (s *Server) look(ctx context.Context, n *Node, some []Watched) error {
 	for i, one := range some {
 		if err != nil {
 			s.watch.update(one, received, 0, 0) // each checks for itself
-			if s.watch.off.Load() && one.Topic.taking.ring.used.Load() {
-				one.Topic.seek()
+			if s.watch.off.Load() && one.topic.taking.ring.used.Load() {
+				one.topic.seek()
 			}
 			continue
 		}
-		t := one.Topic
+		t := one.topic
 		if t.clock.Read(now, sent, received); one.nap != nil {
 			t.turn(TurnPromote)
 		}
@@ -229,12 +229,12 @@ const (
 	markElsewhere = 'm' // another node of the cluster serves the topic
 )
 
-// WatchCall is one call of the watch script. It returns Redis's clock, and for each of these topics
+// watchCall is one call of the watch script. It returns Redis's clock, and for each of these topics
 // how long it has nothing to do and a mark.
-func (s *Server) WatchCall(ctx context.Context, n *Node, some []Watched) (now int64, waits []time.Duration, marks string, err error) {
+func (s *Server) watchCall(ctx context.Context, n *Node, some []watched) (now int64, waits []time.Duration, marks string, err error) {
 	keys := make([]any, 0, 11*len(some))
 	for _, one := range some {
-		k := one.Topic.Keys
+		k := one.topic.Keys
 		keys = append(keys, k.Bucket, k.Leases, k.Slots, k.Handoff, k.Waiting, k.Ready, k.Turn, k.Idle, k.Meta, k.Held, k.Parked)
 	}
 	r, err := s.askNode(ctx, n, script.Watch, keys, n.name)
@@ -242,7 +242,7 @@ func (s *Server) WatchCall(ctx context.Context, n *Node, some []Watched) (now in
 		err = fmt.Errorf("watch: %w", script.ErrReply)
 	}
 	for i := range r.List(2) {
-		waits = append(waits, WaitOf(r.List(2).Number(i)))
+		waits = append(waits, waitOf(r.List(2).Number(i)))
 	}
 	return r.Now(), waits, r.Text(3), err
 }

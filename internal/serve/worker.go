@@ -24,8 +24,8 @@ func (t *Topic) freedLocked() {
 	}
 }
 
-// ExpectRoom reports whether there may be room for jobs. Otherwise freed wakes the first taker.
-func (t *Topic) ExpectRoom() bool {
+// expectRoom reports whether there may be room for jobs. Otherwise freed wakes the first taker.
+func (t *Topic) expectRoom() bool {
 	t.Mu.Lock()
 	defer t.Mu.Unlock()
 	return t.latches.room.expect()
@@ -85,12 +85,12 @@ func (t *Topic) turn(loop int) {
 	t.vital.turns.last[loop] = time.Now()
 }
 
-// RoomLocked returns how many jobs to take now; 0: none.
-func (t *Topic) RoomLocked() int { return t.Workers.Room(len(t.owned.Runs)) }
+// roomLocked returns how many jobs to take now; 0: none.
+func (t *Topic) roomLocked() int { return t.Workers.Room(len(t.owned.Runs)) }
 
-// HasIdleWorker reports whether there is an idle worker that no requested or taken job will use. In
+// hasIdleWorker reports whether there is an idle worker that no requested or taken job will use. In
 // a pool it reports whether the topic may have another worker: the wait for a job needs none.
-func (t *Topic) HasIdleWorker() bool {
+func (t *Topic) hasIdleWorker() bool {
 	t.Mu.Lock()
 	defer t.Mu.Unlock()
 	if t.Workers.Member != nil {
@@ -120,15 +120,15 @@ func (t *Topic) expect(reserved, got int, many bool) {
 	defer t.unlock()
 	t.Workers.Expect(reserved, got, many)
 	t.adjustLocked(0)
-	t.StartWorkerLocked() // for a batch that waited for these
+	t.startWorkerLocked() // for a batch that waited for these
 	if t.Workers.RoomForTwo(len(t.owned.Runs)) {
 		t.Loops.takeMore.Wake()
 	}
 }
 
-// Admit accepts a taken job. The job starts as soon as a worker is idle; if it is refused, the
+// admit accepts a taken job. The job starts as soon as a worker is idle; if it is refused, the
 // refusal is reported to Redis.
-func (t *Topic) Admit(r *run.Run, refused *settle.Row) {
+func (t *Topic) admit(r *run.Run, refused *settle.Row) {
 	t.Mu.Lock()
 	defer t.unlock()
 	t.owned.Add(r, time.Now())
@@ -140,11 +140,11 @@ func (t *Topic) Admit(r *run.Run, refused *settle.Row) {
 		t.Workers.Queue(r)
 	}
 	t.adjustLocked(0)
-	t.StartWorkerLocked()
+	t.startWorkerLocked()
 }
 
-// StartWorkerLocked starts a worker if one is idle and there is a job for it.
-func (t *Topic) StartWorkerLocked() {
+// startWorkerLocked starts a worker if one is idle and there is a job for it.
+func (t *Topic) startWorkerLocked() {
 	switch {
 	case t.Workers.ToStart():
 		t.launch(t.startWorker)
@@ -165,9 +165,9 @@ func (t *Topic) startWorker() {
 		t.Workers.Busy++
 	}
 	t.adjustLocked(0) // next has fewer jobs
-	t.StartWorkerLocked()
+	t.startWorkerLocked()
 	// no room as long as next has jobs for idle workers
-	if !t.Workers.Starting && t.RoomLocked() > 0 {
+	if !t.Workers.Starting && t.roomLocked() > 0 {
 		t.freedLocked()
 	}
 	t.unlock()
@@ -323,9 +323,9 @@ func (t *Topic) nextLocked(d time.Duration, now time.Time) (next *run.Run) {
 		t.adjustLocked(0) // next may have had lost jobs
 	}
 	if next == nil {
-		t.StartWorkerLocked() // not this worker: its jobs may wait for others of their batch
+		t.startWorkerLocked() // not this worker: its jobs may wait for others of their batch
 	}
-	if t.RoomLocked() > 0 {
+	if t.roomLocked() > 0 {
 		t.freedLocked()
 		if t.Workers.RoomForTwo(len(t.owned.Runs)) {
 			t.Loops.takeMore.Wake()

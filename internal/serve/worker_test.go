@@ -31,7 +31,7 @@ func (t *Topic) admitted(n int) []*run.Run {
 	t.Workers.Starting = true
 	runs := t.taken(n)
 	for _, r := range runs {
-		t.Admit(r, nil)
+		t.admit(r, nil)
 	}
 	return runs
 }
@@ -40,7 +40,7 @@ func (t *Topic) letGo() {
 	t.Mu.Lock()
 	defer t.Mu.Unlock()
 	t.Workers.Starting = false
-	t.StartWorkerLocked()
+	t.startWorkerLocked()
 }
 
 // All slots are used, though each is started by the one before, and the jobs are started in their
@@ -60,13 +60,13 @@ func TestSlotsStartEachOther(t *testing.T) {
 			return nil
 		}, into(cancelled))
 		for _, r := range a.taken(8) {
-			a.Admit(r, nil)
+			a.admit(r, nil)
 		}
 		synctest.Wait()
 		require.ElementsMatch(t, []string{"0", "1", "2", "3", "4"}, started)
 		require.Zero(t, a.Workers.Coming)
-		require.False(t, a.HasIdleWorker())
-		a.CancelRun("6", "1", run.ErrCancelled)
+		require.False(t, a.hasIdleWorker())
+		a.cancelRun("6", "1", run.ErrCancelled)
 		for i, id := range []string{"5", "7"} {
 			release <- struct{}{}
 			synctest.Wait()
@@ -78,7 +78,7 @@ func TestSlotsStartEachOther(t *testing.T) {
 		require.Len(t, a.Outcomes.Rows, 7)
 		require.Equal(t, "6", <-cancelled)
 		require.Zero(t, a.Workers.Busy)
-		require.True(t, a.HasIdleWorker())
+		require.True(t, a.hasIdleWorker())
 	})
 }
 
@@ -98,15 +98,15 @@ func TestCancelledBeforeTheStart(t *testing.T) {
 	cancelled := make(chan string, 2)
 	a := topicOf(t, 1, func(context.Context, *run.Run) error { panic("started") }, into(cancelled))
 	for _, r := range a.admitted(2) {
-		a.CancelRun(r.ID, "1", run.ErrCancelled)
+		a.cancelRun(r.ID, "1", run.ErrCancelled)
 	}
-	require.True(t, a.ExpectRoom())
-	require.Zero(t, a.RoomLocked(), "the slot has not looked yet")
+	require.True(t, a.expectRoom())
+	require.Zero(t, a.roomLocked(), "the slot has not looked yet")
 	a.letGo()
 	a.Server.ending.running.Wait()
 	require.ElementsMatch(t, []string{"0", "1"}, []string{<-cancelled, <-cancelled})
-	require.True(t, a.ExpectRoom())
-	require.Equal(t, 1, a.RoomLocked())
+	require.True(t, a.expectRoom())
+	require.Equal(t, 1, a.roomLocked())
 	require.Empty(t, a.Outcomes.Rows)
 }
 
@@ -119,8 +119,8 @@ func TestGiveBackLeavesWhatHasAFreeSlot(t *testing.T) {
 	a.Workers.Busy = 1
 	a.admitted(6)
 	all := a.Workers.Next
-	a.CancelRun("0", "1", run.ErrCancelled)
-	a.CancelRun("4", "1", run.ErrCancelled)
+	a.cancelRun("0", "1", run.ErrCancelled)
+	a.cancelRun("4", "1", run.ErrCancelled)
 	ids := func() (ids []string) {
 		for _, r := range a.Outcomes.Rows {
 			require.Equal(t, settle.Return, r.Verb)
@@ -128,7 +128,7 @@ func TestGiveBackLeavesWhatHasAFreeSlot(t *testing.T) {
 		}
 		return ids
 	}
-	a.GiveBack(ErrSlow)
+	a.GiveBack(errSlow)
 	require.Equal(t, []string{"3", "5"}, ids())
 	require.Equal(t, []string{"0", "4"}, []string{<-cancelled, <-cancelled})
 	require.Len(t, a.Workers.Next, 2)
@@ -152,12 +152,12 @@ func TestStartedSlotsMakeRoom(t *testing.T) {
 		}, nil)
 		a.Workers.HandlerTime = 5 * time.Millisecond
 		a.admitted(10)
-		require.Zero(t, a.RoomLocked())
+		require.Zero(t, a.roomLocked())
 		a.letGo()
 		synctest.Wait()
 		require.Equal(t, 10, a.Workers.Busy)
-		require.Equal(t, a.Workers.Ahead(), a.RoomLocked())
-		require.True(t, a.ExpectRoom())
+		require.Equal(t, a.Workers.Ahead(), a.roomLocked())
+		require.True(t, a.expectRoom())
 		close(release)
 		a.Server.ending.running.Wait()
 	})
@@ -177,7 +177,7 @@ func TestHooksOfLostJobsHoldUpNoStart(t *testing.T) {
 		heard = true
 	})
 	a.admitted(2)
-	a.CancelRun("0", "1", run.ErrCancelled)
+	a.cancelRun("0", "1", run.ErrCancelled)
 	a.letGo()
 	a.Server.ending.running.Wait()
 	require.True(t, heard)
