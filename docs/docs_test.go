@@ -144,8 +144,8 @@ func TestProseReasonsAreTheConstants(t *testing.T) {
 	require.Empty(t, rows)
 }
 
-// internal/explain decides by the words that are exported: the codes of reasons and those of states,
-// kinds of due times and findings.
+// internal/explain decides by words that are exported: the codes of reasons and findings, and the
+// names of states and of kinds of due times.
 func TestReasonCodesAreTheExportedOnes(t *testing.T) {
 	t.Parallel()
 	exported := wordsOf(t, "ReasonCode")
