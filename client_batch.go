@@ -418,3 +418,23 @@ func (c *Client) rowSent(ctx context.Context, r *bridge.Row, o *commit.Op) error
 	}
 	return err
 }
+
+// For the outbox.
+func init() {
+	bridge.NewSealer = func(opts any) (any, error) { return newSealer(opts.([]ClientOption)) }
+	bridge.SealEnqueue = func(ctx context.Context, sealer, fresh any) (bridge.Row, any, error) {
+		return sealer.(*Client).sealEnqueue(ctx, fresh.(NewJob))
+	}
+	bridge.SealCancel = func(ctx context.Context, sealer any, topic, id string) (bridge.Row, error) {
+		return sealer.(*Client).sealCancel(ctx, topic, id)
+	}
+	bridge.SealReschedule = func(ctx context.Context, sealer any, topic, id string, due any) (bridge.Row, error) {
+		return sealer.(*Client).sealReschedule(ctx, topic, id, due.(DueOption))
+	}
+	bridge.SendRows = func(ctx context.Context, client any, plan bridge.Plan, rows []bridge.Row) ([]error, error) {
+		return client.(*Client).sendRows(ctx, plan, rows)
+	}
+	bridge.ErrOpen, bridge.ErrPassed = commit.ErrOpen, commit.ErrPassed
+	bridge.FateOf = fateOf
+	bridge.Answers = func(ctx context.Context, client any) error { return client.(*Client).answers(ctx) }
+}

@@ -13,6 +13,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/delayq/delayq/internal/bridge"
 	"github.com/delayq/delayq/internal/commit"
 	"github.com/delayq/delayq/internal/record"
 	"github.com/delayq/delayq/internal/run"
@@ -474,4 +475,15 @@ func (j *Job) next() *Job {
 	own.StartedAt = j.StartedAt.Add(defaultServer.lease)
 	own.lend()
 	return &own
+}
+
+// For delayqtest, and for the command line.
+func init() {
+	bridge.NewJob = func(fresh any, now time.Time) (any, error) { return runOf(fresh.(NewJob), now) }
+	bridge.RunBatch = func(ctx, f, jobs any) []error {
+		within, _ := ctx.(context.Context)
+		return runBatch(within, f.(BatchHandlerFunc), jobs.([]*Job))
+	}
+	bridge.NextRun = func(job any) any { return job.(*Job).next() }
+	bridge.Given = func(info any) any { return info.(*JobInfo).options }
 }

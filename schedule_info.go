@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/delayq/delayq/internal/bridge"
 	"github.com/delayq/delayq/internal/record"
 	"github.com/delayq/delayq/internal/schedule"
 	"github.com/delayq/delayq/internal/script"
@@ -426,4 +427,12 @@ func unset(name string) ScheduleOption {
 		}
 		d.fail(fmt.Errorf("a schedule has no %s", name))
 	})
+}
+
+// For the command line.
+func init() {
+	bridge.Changes = func(info, spec any, payload []byte, opts any) ([]string, error) {
+		return info.(*ScheduleInfo).changes(spec.(Spec), payload, opts.([]ScheduleOption))
+	}
+	bridge.Unset = func(part string) any { return unset(part) }
 }

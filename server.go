@@ -13,6 +13,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/delayq/delayq/internal/bridge"
 	"github.com/delayq/delayq/internal/contain"
 	"github.com/delayq/delayq/internal/run"
 	"github.com/delayq/delayq/internal/schedule"
@@ -313,4 +314,9 @@ func (w witness) event(e run.Ended) RunEvent {
 		Outcome: Outcome(e.Outcome), Server: w.server, Err: e.Err, Stack: e.Stack, Output: e.Output, NextDue: e.Next,
 		PayloadSize: int(r.Size), Headers: r.Options.Headers,
 	}
+}
+
+// For tests.
+func init() {
+	bridge.AlwaysRing = func(server any) { server.(*Server).engine.AlwaysRing() }
 }

@@ -200,8 +200,8 @@ func TestResendForAnEarlierTime(t *testing.T) {
 	require.ErrorIs(t, h.db.QueryRow("SELECT since FROM delayq_outbox_resend").Scan(&since), sql.ErrNoRows)
 }
 
-// A relay that finds its shard in another state than it has left it ends nothing and begins anew. If
-// rows of a plan are missing, the shard takes another name.
+// A relay that finds its shard in another state than it has left it ends nothing and begins anew.
+// If rows of a plan are missing, the shard takes another name.
 func TestShardInAnotherState(t *testing.T) {
 	h, _ := newHolding(t)
 	for i := range 3 {
