@@ -105,6 +105,21 @@ func TestImportsGoDown(t *testing.T) {
 	}
 }
 
+// TestPackagesSayWhatTheyAre holds each package to a comment that says what it does.
+func TestPackagesSayWhatTheyAre(t *testing.T) {
+	for _, folder := range packages(t) {
+		said := 0
+		for name, file := range parsed(t, folder, parser.ParseComments|parser.PackageClauseOnly) {
+			if text := file.Doc.Text(); strings.HasPrefix(text, "Package "+filepath.Base(folder)+" ") && !strings.HasSuffix(name, "_test.go") {
+				said++
+			}
+		}
+		if said != 1 {
+			t.Errorf("%s has %d package comments", folder, said)
+		}
+	}
+}
+
 // TestNoInternalTypeIsExported holds the exported API of the root to types that a user can name: no
 // alias of an internal type, and none in a signature or in an exported field.
 func TestNoInternalTypeIsExported(t *testing.T) {

@@ -17,7 +17,7 @@ import (
 // User code runs on goroutines of the library: handlers, hooks, calendars, the Logger's handler,
 // and the functions that go-redis calls on the way to Redis. A panic there would end the process,
 // and a runtime.Goexit, which a test's FailNow calls, would end the goroutine. So every goroutine
-// is started by launch, which reports both, and the functions that go-redis and slog call are
+// is started by Launch, which reports both, and the functions that go-redis and slog call are
 // called by apart.
 
 // Logger returns a Logger that neither panics nor ends its caller's goroutine. Lines that its
@@ -65,7 +65,7 @@ func Options(o *redis.Options) {
 	o.DialerRetryBackoff = containBackoff(o.DialerRetryBackoff)
 }
 
-// ClusterOptions is containOptions for a cluster.
+// ClusterOptions is Options for a cluster.
 func ClusterOptions(o *redis.ClusterOptions) {
 	o.Dialer = containDialer(o.Dialer)
 	o.OnConnect = containOnConnect(o.OnConnect)

@@ -15,7 +15,7 @@ func NewCrash(value any) *Crash {
 }
 
 // Launch calls f in a goroutine of its own, which belongs to the group if that is not nil. If f
-// panics or calls runtime.Goexit, launch calls crashed in that goroutine with the reason. Neither
+// panics or calls runtime.Goexit, Launch calls crashed in that goroutine with the reason. Neither
 // propagates.
 func Launch(group *sync.WaitGroup, f func(), crashed func(*Crash)) {
 	if group != nil {
@@ -58,7 +58,7 @@ func Alone(f func() error) error {
 
 // A Crash is a panic or a runtime.Goexit.
 type Crash struct {
-	Kind  string // crashPanic or crashGoexit
+	Kind  string // Panic or Goexit
 	Value any
 	Stack []byte
 }

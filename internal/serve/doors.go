@@ -9,7 +9,7 @@ import (
 	"github.com/delayq/delayq/internal/settle"
 )
 
-// A Task runs the jobs of a topic: it is what the topic's handler is for the engine.
+// A Task runs the jobs of a topic. The root makes one of a handler.
 type Task interface {
 	// Run runs a job, and returns what its handler returns.
 	Run(ctx context.Context, r *run.Run) error

@@ -48,7 +48,7 @@ func (s *Sums) add(r *settle.Row) {
 	}
 }
 
-// A chronicle counts the runs of a topic that have ended. topicServer.mu guards its first two
+// A chronicle counts the runs of a topic that have ended. Topic.Mu guards its first two
 // fields. Only the history loop uses the others.
 type chronicle struct {
 	Sums    Sums // not sent yet

@@ -20,7 +20,7 @@ import (
 
 // A Config is what a server is told when it is made.
 type Config struct {
-	ID, Prefix  string // id is the name of the server in Redis
+	ID, Prefix  string // ID is the name of the server in Redis
 	Lease       time.Duration
 	Drain       time.Duration
 	Tick        time.Duration

@@ -14,7 +14,7 @@ import (
 	"github.com/delayq/delayq/internal/workers"
 )
 
-// A topicLike is what is to be known of a topic that is served.
+// A TopicConfig is what is to be known of a topic that is served.
 type TopicConfig struct {
 	Topic       string // or a pattern
 	Task        Task
@@ -28,7 +28,7 @@ type TopicConfig struct {
 	found       bool // by a pattern
 }
 
-// Errors of handle and remove. Their caller says of which topic they are.
+// Errors of Handle and Remove. Their caller says of which topic they are.
 var (
 	errHandled   = errors.New("handler already set")
 	errLateMatch = errors.New("a pattern must be set before Run")
@@ -36,7 +36,7 @@ var (
 	ErrLeaving   = errors.New("the topic is being removed")
 )
 
-// Handle makes the engine serve a topic, or with a * all topics that match, at most that many.
+// Handle makes the server serve a topic, or with a * all topics that match, at most that many.
 func (s *Server) Handle(like TopicConfig, most int) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -47,7 +47,7 @@ func (s *Server) Handle(like TopicConfig, most int) error {
 	return err
 }
 
-// Handles reports whether the engine serves a topic.
+// Handles reports whether the server serves a topic.
 func (s *Server) Handles(topic string) bool { return s.Topics.Get(topic) != nil }
 
 // HasStopped reports whether no more topics can be added.
@@ -57,7 +57,7 @@ func (s *Server) HasStopped() bool {
 	return s.phase.stopped
 }
 
-// addTopicLocked adds a topic, and starts it if the engine is running. engine.mu must be held.
+// addTopicLocked adds a topic, and starts it if the server is running. Server.mu must be held.
 func (s *Server) addTopicLocked(like TopicConfig) (*Topic, error) {
 	if s.Topics.Get(like.Topic) != nil {
 		return nil, errHandled
