@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/delayq/delayq"
+	"github.com/delayq/delayq/internal/doctor"
 	"github.com/delayq/delayq/internal/hand"
 	"github.com/delayq/delayq/internal/queuetest"
 
@@ -734,6 +735,11 @@ func TestEachRoleMakesItsCalls(t *testing.T) {
 			require.NoError(t, deeds[name][i%len(deeds[name])](t.Context(), h.client(), h.Keys.Topic), what)
 			nothingDenied(t, rdb)
 		}
+	}
+	for range 4 { // a server checks too, in turn with the operator
+		h := aclStage(t, rdb, script.DefaultPrefix, "checked")
+		require.NoError(t, doctor.New(script.Caller{RDB: rdb}, rdb, h.Keys, true).Check(t.Context()))
+		nothingDenied(t, rdb)
 	}
 }
 
