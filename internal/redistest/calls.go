@@ -55,8 +55,11 @@ func MethodRole(call Call) (role, what string) {
 			return "operator", "audit" // whoever acts
 		}
 	}
+	if strings.HasPrefix(call.Function, "init.") { // rows of an outbox, which it sends by internal/bridge
+		call.Function = "(*Group).fly"
+	}
 	switch call.Function {
-	case "(*Group).fly", "init.0": // for callers of single calls; the latter is in bridge.go
+	case "(*Group).fly": // for callers of single calls
 		call.Function = "Enqueue"
 		for _, arg := range call.Cmd.Args() {
 			if key, ok := arg.(string); ok && strings.HasSuffix(key, "}:operator") {
