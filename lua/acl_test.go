@@ -301,6 +301,13 @@ func tour(t *testing.T, producer, worker, operator, inspector redis.UniversalCli
 		require.NoError(t, err)
 		require.Len(t, page.Jobs, 1)
 	}
+	enqueue("first", delayq.Key("ordered"))
+	enqueue("second", delayq.Key("ordered"))
+	bar(ctx, worker, k, "ordered", "first")
+	for _, id := range []string{"first", "second"} {
+		_, err := p.Dequeue(ctx, topic, id)
+		require.NoError(t, err)
+	}
 	results, err := p.EnqueueBatch(ctx, []delayq.NewJob{{Topic: topic, ID: "long"}, {Topic: topic, ID: "cut"}, {Topic: topic, ID: "replaced", Payload: []byte("replaced")}})
 	require.NoError(t, err)
 	require.Len(t, results, 3)

@@ -29,6 +29,13 @@ import (
 // A duty is a call of a role. It is made on a stage; what it answers does not matter here.
 type duty func(ctx context.Context, h *Hand, running hand.Held)
 
+// bar makes a key with Ordered limits wait for its job, as after a failure of that.
+func bar(ctx context.Context, rdb redis.UniversalClient, k *script.Keys, key, id string) {
+	const later = 9e12
+	_ = rdb.ZAdd(ctx, k.Blockers, redis.Z{Score: later, Member: rdb.HGet(ctx, k.Keyed, id).Val() + id}).Err()
+	_ = rdb.ZAdd(ctx, k.Parked, redis.Z{Score: later, Member: key}).Err()
+}
+
 // duties are what a role does, each call so that it uses the rights of the role that no other call
 // uses.
 func duties(role string) (list []duty) {
@@ -64,7 +71,13 @@ func duties(role string) (list []duty) {
 			_, _ = c.Enqueue(ctx, topic, "", nil, delayq.Key("another"))
 			_, _ = c.Dequeue(ctx, topic, "keyed")
 		})
-		list = append(list, cancelAll)
+		list = append(list, cancelAll, func(ctx context.Context, h *Hand, _ hand.Held) {
+			for _, id := range []string{"first", "second"} {
+				_, _ = h.client().Enqueue(ctx, h.Keys.Topic, id, nil, delayq.Key("ordered"))
+			}
+			bar(ctx, h.RDB, h.Keys, "ordered", "first")
+			_, _ = h.TryCancel("first")
+		})
 	case "worker":
 		raw("take", "promote", "ack", "give_back", "snooze", "retry", "bury", "again now", "again later", "extend")
 		list = append(list, func(ctx context.Context, h *Hand, _ hand.Held) {
