@@ -282,6 +282,9 @@ func (c *Client) sendRows(ctx context.Context, plan bridge.Plan, rows []bridge.R
 	}
 	size := func(i int) int { return rows[i].Size() } // a record changes as it grows older
 	failed := c.commits.SendPlan(ctx, commit.Plan(plan), list, size)
+	if errors.Is(failed, commit.ErrUnconfirmed) {
+		failed = fmt.Errorf("%w: %w", ErrNotReplicated, failed)
+	}
 	outcomes := make([]error, len(rows))
 	for i, o := range list {
 		if !o.Settled() {
@@ -403,10 +406,7 @@ func enqueueingOf(r *bridge.Row) (*commit.Fresh, error) {
 // rowSent reports the outcome of a row to the hooks and returns its error.
 func (c *Client) rowSent(ctx context.Context, r *bridge.Row, o *commit.Op) error {
 	err := outcomeOf(o, o.Err)
-	switch {
-	case errors.Is(err, ErrNotReplicated):
-		err = nil
-	case errors.Is(err, ErrInvalid) && o.Fresh != nil && o.Fresh.Opts.ExpireAt == longAgo:
+	if errors.Is(err, ErrInvalid) && o.Fresh != nil && o.Fresh.Opts.ExpireAt == longAgo {
 		err = o.Place().At(fmt.Errorf("%w: the job had expired when its row was sent, %v after it was made", ErrInvalid, ofMS(r.Age)))
 	}
 	switch {

@@ -31,6 +31,9 @@ var (
 	// plan, or for another one with the same number. The operations without an outcome may have
 	// been carried out or not.
 	ErrPassed = errors.New("delayq: Redis has had a later plan of this series")
+
+	// ErrUnconfirmed is in the error of SendPlan if too few replicas have confirmed a call.
+	ErrUnconfirmed = errors.New("delayq: a call of a plan was not confirmed by enough replicas")
 )
 
 // A Plan names the calls that carry out the rows of an outbox.
@@ -71,7 +74,11 @@ func (c *Groups) SendPlan(ctx context.Context, plan Plan, list []*Op, size func(
 		for len(next) > 0 {
 			pool := &script.SeriesPool{Base: base + strconv.Itoa(calls) + ".", Floor: plan.Number - 1, Kept: kept}
 			calls++
-			if failed, _ := g.send(ctx, pool, next); failed != nil && !ofRow(failed, next) {
+			failed, unconfirmed := g.send(ctx, pool, next)
+			if failed == nil && unconfirmed != nil {
+				failed = fmt.Errorf("%w: %w", ErrUnconfirmed, unconfirmed)
+			}
+			if failed != nil && !ofRow(failed, next) {
 				for _, o := range next {
 					o.settled = false
 				}
