@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -62,12 +63,18 @@ func (s *Server) handleTopic(topic string, h Handler, opts []HandlerOption) erro
 	}
 	return s.register(topic, o.errs, func() error {
 		doing := &handling{topic: topic, handler: h}
-		if s.used && !follows && !s.engine.Handles(topic) {
+		if s.used && !follows {
+			if s.engine.Handles(topic) {
+				return invalid([]error{serve.ErrHandled})
+			}
 			if err := s.wrapLocked(doing); err != nil {
 				return err
 			}
 		}
-		if err := s.engine.Handle(o.like(doing), o.topics); err != nil {
+		switch err := s.engine.Handle(o.like(doing), o.topics); {
+		case errors.Is(err, ErrServerUsed): // it has begun to stop meanwhile
+			return err
+		case err != nil:
 			return invalid([]error{err})
 		}
 		if !s.used {
@@ -98,6 +105,21 @@ func (o *handlerOptions) like(h *handling) serve.TopicConfig {
 type handling struct {
 	topic   string
 	handler Handler
+}
+
+// before says whose handler gets its middleware first: topics by name, then patterns, the longest
+// first.
+func (h *handling) before(other *handling) int {
+	rank := func(h *handling) int {
+		if strings.Contains(h.topic, "*") {
+			return -len(h.topic)
+		}
+		return math.MinInt
+	}
+	if by := cmp.Compare(rank(h), rank(other)); by != 0 || rank(h) != math.MinInt {
+		return by
+	}
+	return strings.Compare(h.topic, other.topic)
 }
 
 // Run calls the handler with the job of a run.
@@ -178,20 +200,35 @@ func (s *Server) Remove(ctx context.Context, topic string) error {
 		err = bad
 	}
 	if err == nil {
-		err = s.engine.Remove(ctx, topic)
-		if errors.Is(err, serve.ErrNoHandler) || errors.Is(err, serve.ErrLeaving) {
-			err = invalid([]error{err})
-		}
+		err = s.remove(ctx, topic)
 	}
 	if err != nil {
 		return fmt.Errorf("remove topic %q: %w", topic, err)
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if !s.used {
-		s.handlers = slices.DeleteFunc(s.handlers, func(h *handling) bool { return h.topic == topic })
-	}
 	return nil
+}
+
+// remove ends the work for a topic. Before Run, it also forgets the handler, in one step.
+func (s *Server) remove(ctx context.Context, topic string) error {
+	s.mu.Lock()
+	if s.used {
+		s.mu.Unlock()
+		return refused(s.engine.Remove(ctx, topic))
+	}
+	defer s.mu.Unlock()
+	if err := s.engine.Remove(ctx, topic); err != nil {
+		return refused(err)
+	}
+	s.handlers = slices.DeleteFunc(s.handlers, func(h *handling) bool { return h.topic == topic })
+	return nil
+}
+
+// refused makes an error about a topic that cannot be removed one about an argument.
+func refused(err error) error {
+	if errors.Is(err, serve.ErrNoHandler) || errors.Is(err, serve.ErrLeaving) {
+		return invalid([]error{err})
+	}
+	return err
 }
 
 // A BatchHandlerFunc runs several jobs of a topic in one call, for example to write them to a

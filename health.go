@@ -106,6 +106,9 @@ func (s *Server) Health() Health {
 		ID: s.engine.Config.ID, Version: serve.Version(), State: ServerState(now.State), Since: now.Since,
 		Redis: RedisHealth{AnsweredAt: now.Answered, AwaySince: now.AwaySince, Err: now.Cause, FailedAt: now.Failed},
 	}
+	if now.Topics != nil {
+		h.Topics = make([]TopicHealth, 0, len(now.Topics))
+	}
 	for _, t := range now.Topics {
 		h.Topics = append(h.Topics, TopicHealth{
 			Topic: t.Topic, Workers: t.Workers, Running: t.Running, Pool: t.Pool, Held: t.Held,

@@ -570,3 +570,21 @@ func TestAgainKeepsTheSchedule(t *testing.T) {
 		require.Equal(t, scheduled, rec.Options.Scheduled)
 	}
 }
+
+// Handlers get their middleware by name, and those of patterns after all others, the longest first.
+func TestHandlersGetTheirMiddlewareInOrder(t *testing.T) {
+	rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"})
+	defer func() { require.NoError(t, rdb.Close()) }()
+	s := NewServer(rdb)
+	nop := func(context.Context, *Job) error { return nil }
+	for _, topic := range []string{"b", "a.*", "z", "long.*", "a"} {
+		require.NoError(t, s.HandlerFunc(topic, nop))
+	}
+	require.NoError(t, s.Remove(t.Context(), "z"))
+	var order []string
+	slices.SortStableFunc(s.handlers, (*handling).before)
+	for _, h := range s.handlers {
+		order = append(order, h.topic)
+	}
+	require.Equal(t, []string{"a", "b", "long.*", "a.*"}, order)
+}

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
-	"strings"
 	"sync"
 
 	"github.com/redis/go-redis/v9"
@@ -168,7 +167,7 @@ func (s *Server) begin() error {
 	if err := errors.Join(s.errs...); err != nil {
 		return err
 	}
-	slices.SortFunc(s.handlers, func(a, b *handling) int { return strings.Compare(a.topic, b.topic) })
+	slices.SortStableFunc(s.handlers, (*handling).before)
 	for _, h := range s.handlers {
 		if err := s.wrapLocked(h); err != nil {
 			s.errs = append(s.errs, err)

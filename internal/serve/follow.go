@@ -33,7 +33,7 @@ func (s *Server) addPatternLocked(p *pattern) error {
 	case s.phase.used:
 		return errLateMatch
 	case slices.ContainsFunc(s.patterns, func(other *pattern) bool { return other.like.Topic == p.like.Topic }):
-		return errHandled
+		return ErrHandled
 	}
 	p.now = make(map[string]*Topic)
 	s.patterns = append(s.patterns, p)

@@ -30,16 +30,20 @@ type TopicConfig struct {
 
 // Errors of Handle and Remove. Their caller says of which topic they are.
 var (
-	errHandled   = errors.New("handler already set")
+	ErrHandled   = errors.New("handler already set")
 	errLateMatch = errors.New("a pattern must be set before Run")
 	ErrNoHandler = errors.New("the topic has no handler")
 	ErrLeaving   = errors.New("the topic is being removed")
 )
 
-// Handle makes the server serve a topic, or with a * all topics that match, at most that many.
+// Handle makes the server serve a topic, or with a * all topics that match, at most that many. It
+// returns ErrUsed once the server has begun to stop.
 func (s *Server) Handle(like TopicConfig, most int) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.phase.stopped {
+		return ErrUsed
+	}
 	if strings.Contains(like.Topic, "*") {
 		return s.addPatternLocked(&pattern{like: like, most: most})
 	}
@@ -60,7 +64,7 @@ func (s *Server) HasStopped() bool {
 // addTopicLocked adds a topic, and starts it if the server is running. Server.mu must be held.
 func (s *Server) addTopicLocked(like TopicConfig) (*Topic, error) {
 	if s.Topics.Get(like.Topic) != nil {
-		return nil, errHandled
+		return nil, ErrHandled
 	}
 	t := &Topic{Server: s, Keys: script.NewKeys(s.Config.Prefix, like.Topic), config: like, taking: taking{limits: like.Limits}}
 	t.Workers.Workers = workers.Workers{Count: like.Concurrency, PerCall: like.PerCall, Window: like.Window}
