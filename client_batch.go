@@ -301,6 +301,8 @@ func fateOf(err error) bridge.Fate {
 	switch {
 	case errors.Is(err, commit.ErrPassed):
 		return bridge.FatePassed
+	case errors.Is(err, commit.ErrUnconfirmed): // even if Redis has refused the WAIT
+		return bridge.FateAway
 	case script.Code(err) == script.CodeFull:
 		return bridge.FateFull
 	case script.Answered(err) && !script.Away(err):

@@ -36,6 +36,8 @@ type relayOptions struct {
 	keep    time.Duration // 0: no row is kept
 	drop    bool          // rows whose ID an unfinished job has
 	logger  *slog.Logger
+
+	patience time.Duration
 }
 
 // A RelayOption configures a [Relay].
@@ -115,7 +117,7 @@ const (
 func (b *Outbox) Relay(db *sql.DB, client *delayq.Client, opts ...RelayOption) *Relay {
 	r := &Relay{
 		box: b, db: db, client: client, id: rand.Text(), notes: make([]note, b.shards),
-		o: relayOptions{poll: 100 * time.Millisecond, lease: 10 * time.Second, batch: mostRows, logger: slog.Default()},
+		o: relayOptions{poll: 100 * time.Millisecond, lease: 10 * time.Second, batch: mostRows, logger: slog.Default(), patience: patience},
 	}
 	if db == nil || client == nil {
 		r.err = fmt.Errorf("%w: a relay needs a database and a client", ErrInvalid)

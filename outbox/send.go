@@ -27,8 +27,8 @@ func (s *stored) refuse(reason string) refusal {
 // mostTopics is how many topics of a plan are sent at the same time.
 const mostTopics = 16
 
-// patience is how long Redis may refuse a row of which it has done nothing, for example because the
-// user lacks a right, until the row is dead.
+// patience is how long Redis may refuse a topic, for example because the user lacks a right, until
+// those of its rows are dead that are as old.
 const patience = time.Hour
 
 // A delivery is the rows of one topic in a plan, and what has become of them.
@@ -160,7 +160,8 @@ func (h *holding) end(end *ending, d *delivery, waited int64) {
 			}
 			continue
 		}
-		if d.fate == bridge.FateRefused && row.Age+waited > patience.Milliseconds() {
+		if p := h.aside[d.topic]; d.fate == bridge.FateRefused && p != nil && time.Since(p.since) > h.o.patience &&
+			row.Age+waited > h.o.patience.Milliseconds() {
 			end.refused = append(end.refused, row.refuse(d.err.Error()))
 			continue
 		}
