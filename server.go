@@ -103,7 +103,7 @@ func (s *Server) made(call string) bool {
 	return s.engine != nil
 }
 
-// usable returns an error for a server that NewServer has not made.
+// valid returns an error for a server that NewServer has not made.
 func (s *Server) valid() error {
 	switch {
 	case s == nil:
