@@ -241,8 +241,8 @@ func TestProseProtocolIsTheScripts(t *testing.T) {
 	}
 }
 
-// The table of letters in docs/protocol.md has the constants of internal/script and no others, and says
-// which scripts reply with them.
+// The table of letters in docs/protocol.md has the constants of internal/script and no others, and
+// says which scripts reply with them.
 func TestProseLettersAreTheConstants(t *testing.T) {
 	constants := map[string]string{} // letter → constant
 	ast.Inspect(proseLibrary(t)["internal/script/script.go"], func(n ast.Node) bool {

@@ -13,14 +13,13 @@ import (
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
 	"github.com/delayq/delayq"
 	"github.com/delayq/delayq/internal/doctor"
 	"github.com/delayq/delayq/internal/hand"
 	"github.com/delayq/delayq/internal/queuetest"
-
-	"github.com/redis/go-redis/v9"
-	"github.com/stretchr/testify/require"
-
 	"github.com/delayq/delayq/internal/redistest"
 	"github.com/delayq/delayq/internal/script"
 	"github.com/delayq/delayq/internal/settle"
@@ -602,11 +601,11 @@ func TestACLIsTheTableOfCalls(t *testing.T) {
 	rs := redistest.Start(t, "--aclfile", file)
 	admin := rs.Client(t)
 	for _, role := range redistest.RoleNames {
-		rdb := aclClient(t, rs, role)
+		rdb := queuetest.ACLClient(t, rs, role)
 		for name, list := range deeds {
 			for i, call := range list {
 				what := fmt.Sprintf("%s %d as the %s", name, i, role)
-				h := aclStage(t, admin, script.DefaultPrefix, fmt.Sprint(role, name, i))
+				h := stageOf(t, admin, script.DefaultPrefix, fmt.Sprint(role, name, i))
 				before := redistest.Dump(t, admin, script.DefaultPrefix)
 				err := call(t.Context(), newClient(rdb, script.DefaultPrefix), h.Keys.Topic)
 				if slices.Contains(table[name], role) {
@@ -648,18 +647,18 @@ func TestACLCanBeNarrowed(t *testing.T) {
 			require.NoError(t, admin.Do(t.Context(), setuser...).Err())
 		}
 		for _, role := range redistest.RoleNames {
-			rdb := aclClient(t, rs, role)
+			rdb := queuetest.ACLClient(t, rs, role)
 			for name, list := range deeds {
 				if !slices.Contains(table[name], role) || what == "a topic" && slices.Contains(ofThePrefix, name) || name == "Inspector.Redis" {
 					continue
 				}
 				for i, call := range list {
 					what := fmt.Sprintf("%s: %s %d as the %s", what, name, i, role)
-					aclStage(t, admin, c.prefix, c.topic)
+					stageOf(t, admin, c.prefix, c.topic)
 					require.NoError(t, call(t.Context(), newClient(rdb, c.prefix), c.topic), what)
 					nothingDenied(t, admin)
 
-					aclStage(t, admin, script.DefaultPrefix, "post")
+					stageOf(t, admin, script.DefaultPrefix, "post")
 					before := redistest.Dump(t, admin, script.DefaultPrefix)
 					err := call(t.Context(), newClient(rdb, script.DefaultPrefix), "post")
 					require.Error(t, err, what)
@@ -671,47 +670,16 @@ func TestACLCanBeNarrowed(t *testing.T) {
 	}
 }
 
-// aclStage makes a topic with a job in each state and a schedule, a server and a pause, and nothing
-// else.
-func aclStage(t *testing.T, admin *redis.Client, prefix, topic string) *Hand {
+// stageOf is queuetest.ACLStage for the Hand of these tests.
+func stageOf(t *testing.T, admin *redis.Client, prefix, topic string) *Hand {
 	t.Helper()
-	ctx := t.Context()
-	require.NoError(t, admin.FlushAll(ctx).Err()) // a Redis of the test's own
-	h := NewHand(t, admin, prefix, topic)
-	c := h.client()
-	for _, id := range []string{"done", "dead", "running"} {
-		_, err := c.Enqueue(ctx, topic, id, nil, delayq.Retention(time.Hour))
-		require.NoError(t, err)
-	}
-	held := h.Take(3, time.Hour)
-	require.Equal(t, "o", h.Ack(held[0]))
-	require.Equal(t, "o", h.Bury(held[1]))
-	h.Put("+3600000", "scheduled", "nowhere")
-	require.NoError(t, admin.ZRem(ctx, h.Keys.Bucket, "nowhere").Err()) // for Check to find
-	h.Put("+0", "ready")
-	require.NoError(t, c.Schedule(ctx, topic, "s", delayq.Every(time.Hour), nil))
-	require.NoError(t, c.Pause(ctx, topic, delayq.Pause{By: "ops"}))
-	_, err := h.Try(script.Heartbeat, []any{script.ServersKey(prefix)}, "server", "{}")
-	require.NoError(t, err)
-	require.NoError(t, admin.HSet(ctx, h.Keys.Hours, 472222%720, "472222 acked 3").Err()) // 1,700,000,000 s after 1970
-	require.NoError(t, admin.Do(ctx, "ACL", "LOG", "RESET").Err())
-	return h
-}
-
-// aclClient is a client of one of the users of the ACL file.
-func aclClient(t *testing.T, rs *redistest.Server, role string) *redis.Client {
-	t.Helper()
-	opt := rs.Options()
-	opt.Username, opt.Password, opt.DisableIdentity = "delayq-"+role, "change-me-"+role, true
-	rdb := redis.NewClient(opt)
-	t.Cleanup(func() { _ = rdb.Close() })
-	return rdb
+	return &Hand{queuetest.ACLStage(t, admin, prefix, topic)}
 }
 
 // aclServes reports whether a server with the rights of a role runs a job.
 func aclServes(t *testing.T, admin, rdb *redis.Client, role string) bool {
 	t.Helper()
-	h := aclStage(t, admin, script.DefaultPrefix, "run"+role)
+	h := stageOf(t, admin, script.DefaultPrefix, "run"+role)
 	require.NoError(t, h.client().ResumeAll(t.Context(), h.Keys.Topic))
 	ended := make(chan bool, 1000)
 	s := delayq.NewServer(rdb, delayq.Logger(slog.New(slog.DiscardHandler)), delayq.Hooks(
@@ -744,13 +712,13 @@ func TestEachRoleMakesItsCalls(t *testing.T) {
 	for name, roles := range redistest.MethodRoles() {
 		for i := range max(len(roles), len(deeds[name])) { // the roles take turns
 			what := fmt.Sprint(name, " ", i)
-			h := aclStage(t, rdb, script.DefaultPrefix, fmt.Sprint(name, i))
+			h := stageOf(t, rdb, script.DefaultPrefix, fmt.Sprint(name, i))
 			require.NoError(t, deeds[name][i%len(deeds[name])](t.Context(), h.client(), h.Keys.Topic), what)
 			nothingDenied(t, rdb)
 		}
 	}
 	for range 4 { // a server checks too, in turn with the operator
-		h := aclStage(t, rdb, script.DefaultPrefix, "checked")
+		h := stageOf(t, rdb, script.DefaultPrefix, "checked")
 		require.NoError(t, doctor.New(script.Caller{RDB: rdb}, rdb, h.Keys, true).Check(t.Context()))
 		nothingDenied(t, rdb)
 	}

@@ -24,7 +24,7 @@ import (
 // A readCall is a call of an Inspector. What it returns does not depend on the time of the call.
 type readCall func(ctx context.Context, i *delayq.Inspector, topic string) (any, error)
 
-// readings are the calls of an Inspector that ask Redis, except for Redis, on an aclStage.
+// readings are the calls of an Inspector that ask Redis, except for Redis, on an ACLStage.
 var readings = map[string]readCall{
 	"Topics": func(ctx context.Context, i *delayq.Inspector, _ string) (any, error) { return i.Topics(ctx) },
 	"Stats": func(ctx context.Context, i *delayq.Inspector, topic string) (any, error) {
@@ -122,7 +122,7 @@ func readAll(t *testing.T, i *delayq.Inspector, topic string) map[string]any {
 	return all
 }
 
-// requireRead makes sure that the readings are those of an aclStage.
+// requireRead makes sure that the readings are those of an ACLStage.
 func requireRead(t *testing.T, all map[string]any, topic string) {
 	t.Helper()
 	calls := reflect.TypeFor[*delayq.Inspector]()
@@ -274,10 +274,10 @@ func TestInspectReadsEnoughOfARecord(t *testing.T) {
 	}
 }
 
-// actStage is an aclStage with an act in the audit, and with a server that is not gone soon.
+// actStage is an ACLStage with an act in the audit, and with a server that is not gone soon.
 func actStage(t *testing.T, admin *redis.Client, topic string) *hand.Hand {
 	t.Helper()
-	h := aclStage(t, admin, script.DefaultPrefix, topic)
+	h := queuetest.ACLStage(t, admin, script.DefaultPrefix, topic)
 	require.NoError(t, delayq.NewClient(h.RDB, delayq.Prefix(h.Prefix())).Pause(delayq.WithActor(t.Context(), "ann"), topic, delayq.Pause{By: "ann"}))
 	beat := fmt.Sprint(time.Now().Add(time.Hour).UnixMilli(), ` {"state":"running","topics":{"`, topic, `":{"workers":7}}}`)
 	require.NoError(t, admin.HSet(t.Context(), script.ServersKey(script.DefaultPrefix), "server", beat).Err())
@@ -349,7 +349,7 @@ func TestInspectorReadsTheSameEverywhere(t *testing.T) {
 				"-info +config|get": {"AOF", "Clients", "Eviction", "LastSnapshot", "MaxMemory", "Mode", "Replicas", "Role", "UsedMemory", "Version"},
 			} {
 				setUser(t, of, slices.Concat(user[:1], []string{"reset"}, user[1:], strings.Fields(without))...)
-				rdb := aclClient(t, on, "inspector")
+				rdb := queuetest.ACLClient(t, on, "inspector")
 				insp := delayq.NewInspector(rdb)
 				require.Equal(t, want, readAll(t, insp, "topic"), "%v without %s", user, without)
 				info, err := insp.Redis(t.Context())
@@ -364,7 +364,7 @@ func TestInspectorReadsTheSameEverywhere(t *testing.T) {
 
 	// No command that writes, and none to another prefix.
 	require.NoError(t, admin.Do(t.Context(), "ACL", "LOG", "RESET").Err())
-	client := delayq.NewClient(aclClient(t, rs, "inspector"))
+	client := delayq.NewClient(queuetest.ACLClient(t, rs, "inspector"))
 	_, err := client.Enqueue(t.Context(), "topic", "", nil)
 	require.ErrorContains(t, err, "NOPERM")
 	_, err = client.Dequeue(t.Context(), "topic", "ready")
@@ -398,41 +398,4 @@ func readOnlyUser(user []string) []string {
 		}
 	}
 	return changed
-}
-
-// aclStage makes a topic with a job in each state and a schedule, a server and a pause, and nothing
-// else.
-func aclStage(t *testing.T, admin *redis.Client, prefix, topic string) *hand.Hand {
-	t.Helper()
-	ctx := t.Context()
-	require.NoError(t, admin.FlushAll(ctx).Err()) // a Redis of the test's own
-	h := hand.New(t, admin, prefix, topic)
-	c := delayq.NewClient(h.RDB, delayq.Prefix(h.Prefix()))
-	for _, id := range []string{"done", "dead", "running"} {
-		_, err := c.Enqueue(ctx, topic, id, nil, delayq.Retention(time.Hour))
-		require.NoError(t, err)
-	}
-	held := h.Take(3, time.Hour)
-	require.Equal(t, "o", h.Ack(held[0]))
-	require.Equal(t, "o", h.Bury(held[1]))
-	h.Put("+3600000", "scheduled", "nowhere")
-	require.NoError(t, admin.ZRem(ctx, h.Keys.Bucket, "nowhere").Err()) // for Check to find
-	h.Put("+0", "ready")
-	require.NoError(t, c.Schedule(ctx, topic, "s", delayq.Every(time.Hour), nil))
-	require.NoError(t, c.Pause(ctx, topic, delayq.Pause{By: "ops"}))
-	_, err := h.Try(script.Heartbeat, []any{script.ServersKey(prefix)}, "server", "{}")
-	require.NoError(t, err)
-	require.NoError(t, admin.HSet(ctx, h.Keys.Hours, 472222%720, "472222 acked 3").Err()) // 1,700,000,000 s after 1970
-	require.NoError(t, admin.Do(ctx, "ACL", "LOG", "RESET").Err())
-	return h
-}
-
-// aclClient is a client of one of the users of the ACL file.
-func aclClient(t *testing.T, rs *redistest.Server, role string) *redis.Client {
-	t.Helper()
-	opt := rs.Options()
-	opt.Username, opt.Password, opt.DisableIdentity = "delayq-"+role, "change-me-"+role, true
-	rdb := redis.NewClient(opt)
-	t.Cleanup(func() { _ = rdb.Close() })
-	return rdb
 }

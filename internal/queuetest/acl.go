@@ -1,0 +1,51 @@
+package queuetest
+
+import (
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/delayq/delayq"
+	"github.com/delayq/delayq/internal/hand"
+	"github.com/delayq/delayq/internal/redistest"
+	"github.com/delayq/delayq/internal/script"
+)
+
+// ACLStage makes a topic with a job in each state and a schedule, a server and a pause, and nothing
+// else.
+func ACLStage(t *testing.T, admin *redis.Client, prefix, topic string) *hand.Hand {
+	t.Helper()
+	ctx := t.Context()
+	require.NoError(t, admin.FlushAll(ctx).Err()) // a Redis of the test's own
+	h := hand.New(t, admin, prefix, topic)
+	c := delayq.NewClient(h.RDB, delayq.Prefix(h.Prefix()))
+	for _, id := range []string{"done", "dead", "running"} {
+		_, err := c.Enqueue(ctx, topic, id, nil, delayq.Retention(time.Hour))
+		require.NoError(t, err)
+	}
+	held := h.Take(3, time.Hour)
+	require.Equal(t, "o", h.Ack(held[0]))
+	require.Equal(t, "o", h.Bury(held[1]))
+	h.Put("+3600000", "scheduled", "nowhere")
+	require.NoError(t, admin.ZRem(ctx, h.Keys.Bucket, "nowhere").Err()) // for Check to find
+	h.Put("+0", "ready")
+	require.NoError(t, c.Schedule(ctx, topic, "s", delayq.Every(time.Hour), nil))
+	require.NoError(t, c.Pause(ctx, topic, delayq.Pause{By: "ops"}))
+	_, err := h.Try(script.Heartbeat, []any{script.ServersKey(prefix)}, "server", "{}")
+	require.NoError(t, err)
+	require.NoError(t, admin.HSet(ctx, h.Keys.Hours, 472222%720, "472222 acked 3").Err()) // 1,700,000,000 s after 1970
+	require.NoError(t, admin.Do(ctx, "ACL", "LOG", "RESET").Err())
+	return h
+}
+
+// ACLClient is a client of one of the users of the ACL file.
+func ACLClient(t *testing.T, rs *redistest.Server, role string) *redis.Client {
+	t.Helper()
+	opt := rs.Options()
+	opt.Username, opt.Password, opt.DisableIdentity = "delayq-"+role, "change-me-"+role, true
+	rdb := redis.NewClient(opt)
+	t.Cleanup(func() { _ = rdb.Close() })
+	return rdb
+}
