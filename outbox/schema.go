@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 )
 
 // version is the version of the tables. A relay does not work with another one.
@@ -93,12 +94,20 @@ func (b *Outbox) index(name string) string {
 }
 
 // Migrate creates the tables that do not exist, with the statements of [Outbox.Schema]. MySQL
-// commits each of them by itself. Several processes can call it at the same time.
+// commits each of them by itself. Several processes can call it at the same time. A database of
+// SQLite that is locked is tried again for up to five seconds, or until the context ends.
 func (b *Outbox) Migrate(ctx context.Context, db *sql.DB) error {
 	for _, statement := range b.statements() {
 		_, err := db.ExecContext(ctx, statement)
 		for range migrateTries {
-			if err == nil || ctx.Err() != nil || !exists(err) {
+			if err == nil || !crossed(err) {
+				break
+			}
+			select {
+			case <-ctx.Done():
+			case <-time.After(migratePause):
+			}
+			if ctx.Err() != nil {
 				break
 			}
 			_, err = db.ExecContext(ctx, statement)
@@ -110,14 +119,24 @@ func (b *Outbox) Migrate(ctx context.Context, db *sql.DB) error {
 	return nil
 }
 
-// migrateTries is how often a statement is executed again that has met the same one of another
-// process. IF NOT EXISTS of PostgreSQL does not see what others have not committed yet.
-const migrateTries = 10
+// migrateTries is how often a statement is executed again that has met one of another process, and
+// migratePause is the time between two of them.
+const (
+	migrateTries = 100
+	migratePause = 50 * time.Millisecond
+)
 
-// exists reports whether a statement has failed because another process has just created the same.
-func exists(err error) bool {
+// crossed reports whether a statement has failed because of one that another process executes: IF
+// NOT EXISTS of PostgreSQL does not see what others have not committed yet, and SQLite refuses to
+// change a lock without waiting for busy_timeout where two connections would wait for each other.
+func crossed(err error) bool {
 	text := strings.ToLower(err.Error())
-	return strings.Contains(text, "already exists") || strings.Contains(text, "pg_type_typname_nsp_index") || strings.Contains(text, "pg_class_relname_nsp_index")
+	for _, sign := range []string{"already exists", "pg_type_typname_nsp_index", "pg_class_relname_nsp_index", "database is locked"} {
+		if strings.Contains(text, sign) {
+			return true
+		}
+	}
+	return false
 }
 
 // ErrSchema is returned when a table is missing or does not have the columns of this release. Run

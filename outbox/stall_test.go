@@ -177,12 +177,12 @@ func TestShardIsLeftByARelayWithoutRights(t *testing.T) {
 		opts.Username, opts.Password = "nobody", "secret"
 		refused := redis.NewClient(opts)
 		defer refused.Close()
-		var log diary
-		a, _ := w.run(w.db, delayq.NewClient(refused), log.option())
-		for _, topic := range []string{"one", "two"} {
+		for _, topic := range []string{"one", "two"} { // both are in the first plan
 			_, err := w.ob.Enqueue(w.Context(), w.db, topic, "id", nil)
 			require.NoError(w, err)
 		}
+		var log diary
+		a, _ := w.run(w.db, delayq.NewClient(refused), log.option())
 		w.until("A has given up", func() bool { return a.Ready() != nil && strings.Contains(a.Ready().Error(), "NOPERM") })
 		w.run(w.db, w.client)
 		w.drained()
