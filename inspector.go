@@ -336,10 +336,6 @@ func (i *Inspector) Audit(ctx context.Context, limit int) ([]AuditEntry, error) 
 // and MONITOR show them.
 func Scripts() map[string]string { return script.Digests() }
 
-// ControlChannel returns the pub/sub channel on which the clients and servers of a prefix wake and
-// notify each other.
-func ControlChannel(prefix string) string { return script.ControlChannel(prefix) }
-
 // A KeyInfo describes one key and its ready jobs: see [Key]. [Inspector.Keys] and [Inspector.Key]
 // return it.
 type KeyInfo struct {

@@ -55,7 +55,7 @@ func (p policy) Verdict(r *run.Run, cause, err error, ran time.Duration) settle.
 		return settle.Row{Run: r, Verb: settle.Snooze, End: end, Delay: want.snooze.delay(), Tally: past, Err: err}
 	}
 	if hold := want.hold; hold != nil {
-		switch delay := hold.delay(end); {
+		switch delay := hold.delay(); {
 		case !hold.ofKey:
 			return settle.Row{Run: r, Verb: settle.Hold, End: end, Delay: delay, Err: err}
 		case r.Options.Key != "":
@@ -316,11 +316,9 @@ func badAgain(err, bad error) error {
 // An error that wraps a Hold or is joined with it has the same effect, and its message is kept as
 // the reason: see [TopicStats]. [Permanent], [Again] and [Snooze] take precedence: see [Handler].
 // [Client.EndHold] ends a hold early. d is rounded up to the millisecond. A d of 0 or less only
-// returns the job. Maximum: 100 years; a longer d counts as that.
+// returns the job. Maximum: 100 years; a longer d counts as that. For a time, such as that of a
+// Retry-After header, write Hold(time.Until(t)).
 func Hold(d time.Duration) error { return &holdError{d: d} }
-
-// HoldUntil is [Hold] until a time, such as that of a Retry-After header.
-func HoldUntil(t time.Time) error { return &holdError{until: t} }
 
 // HoldKey makes the key of the job wait for d, for example because the API of one tenant has
 // answered "429 Too Many Requests": see [Key]. The job goes back to its place among those of its
@@ -332,13 +330,9 @@ func HoldUntil(t time.Time) error { return &holdError{until: t} }
 // Hold and a HoldKey in one error the first counts. [Client.ResumeKey] ends a hold early.
 func HoldKey(d time.Duration) error { return &holdError{d: d, ofKey: true} }
 
-// HoldKeyUntil is [HoldKey] until a time, such as that of a Retry-After header.
-func HoldKeyUntil(t time.Time) error { return &holdError{until: t, ofKey: true} }
-
 type holdError struct {
 	d     time.Duration
-	until time.Time // zero: d counts
-	ofKey bool      // only the key of the job is held
+	ofKey bool // only the key of the job is held
 }
 
 func (e *holdError) Error() string {
@@ -346,33 +340,21 @@ func (e *holdError) Error() string {
 	if e.ofKey {
 		what = "hold the key"
 	}
-	if e.until.IsZero() {
-		return fmt.Sprintf("delayq: %s for %v", what, e.d)
-	}
-	return fmt.Sprintf("delayq: %s until %v", what, e.until.UTC().Format(time.RFC3339Nano))
+	return fmt.Sprintf("delayq: %s for %v", what, e.d)
 }
 
-// delay returns how long the hold is, from now on by Redis's clock.
-func (e *holdError) delay(now time.Time) time.Duration {
-	d := e.d
-	if !e.until.IsZero() {
-		d = e.until.Sub(now)
-	}
-	return boundedDelay(d)
-}
+// delay returns how long the hold is.
+func (e *holdError) delay() time.Duration { return boundedDelay(e.d) }
 
-// AsHold reports whether returning err from a handler holds the topic, and until when. Use it in
-// middleware. If a [Permanent], an [Again] or a [Snooze] takes precedence over the [Hold], it
-// reports false. So it does for [HoldKey].
-func AsHold(err error) (until time.Time, ok bool) {
+// AsHold reports whether returning err from a handler holds the topic, and returns for how long.
+// Use it in middleware. If a [Permanent], an [Again] or a [Snooze] takes precedence over the
+// [Hold], it reports false. So it does for [HoldKey].
+func AsHold(err error) (time.Duration, bool) {
 	want := wishOf(err)
 	if want.hold == nil || want.hold.ofKey {
-		return time.Time{}, false
+		return 0, false
 	}
-	if want.hold.until.IsZero() {
-		return time.Now().Add(want.hold.delay(time.Now())), true
-	}
-	return want.hold.until, true
+	return want.hold.delay(), true
 }
 
 // An Outcome is the way a run of a job ended. [RunEvent] and [RunInfo] have it; use it as a label

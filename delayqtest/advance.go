@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/delayq/delayq"
+	"github.com/delayq/delayq/internal/script"
 )
 
 // maxAdvance is the longest Advance: the longest delay of a job.
@@ -226,7 +227,7 @@ func (q *Queue) released(ctx context.Context, topics []string, infos []delayq.To
 // job ID.
 func (q *Queue) wake(topic string) {
 	for _, verb := range []string{"wake", "resume"} {
-		q.Miniredis.Publish(delayq.ControlChannel(q.Prefix), fmt.Sprintf("%s 0 %d %s", verb, len(topic), topic))
+		q.Miniredis.Publish(script.ControlChannel(q.Prefix), fmt.Sprintf("%s 0 %d %s", verb, len(topic), topic))
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/delayq/delayq"
+	"github.com/delayq/delayq/internal/script"
 )
 
 // drain is how long handlers may continue after a server of Serve is stopped.
@@ -102,7 +103,7 @@ func (q *Queue) awaitUp(s *served) error {
 
 // listeners returns the number of subscribers of the control channel: one for every running server.
 func (q *Queue) listeners() int {
-	channel := delayq.ControlChannel(q.Prefix)
+	channel := script.ControlChannel(q.Prefix)
 	return q.Miniredis.PubSubNumSub(channel)[channel]
 }
 

@@ -21,6 +21,7 @@ import (
 
 	"github.com/delayq/delayq"
 	"github.com/delayq/delayq/internal/queuetest"
+	"github.com/delayq/delayq/internal/script"
 	delayqotel "github.com/delayq/delayq/otel"
 )
 
@@ -181,7 +182,7 @@ func TestQuietCommands(t *testing.T) {
 		{cmd("hget", "delayq:mine", "id"), false},
 		{cmd("hget", "delayqx:{mail}:pool", "id"), false},
 		{cmd("hset", "delayq:servers", "id"), true},
-		{cmd("publish", delayq.ControlChannel("delayq"), "x"), true},
+		{cmd("publish", script.ControlChannel("delayq"), "x"), true},
 		{cmd("auth", "secret"), true},
 		{cmd("HELLO", 3, "AUTH", "user", "secret"), true},
 		{cmd("hello", 3, "setname", "x", "auth", "user", "secret"), true},

@@ -18,6 +18,7 @@ import (
 	"github.com/delayq/delayq"
 	"github.com/delayq/delayq/internal/queuetest"
 	"github.com/delayq/delayq/internal/redistest"
+	"github.com/delayq/delayq/internal/script"
 )
 
 // The key of the leases is deleted while handlers run. They lose their leases, and within half a
@@ -217,7 +218,7 @@ func TestIdleTopicFindsAHandoffWithinATick(t *testing.T) {
 			_, err := other.Enqueue(b.Context(), "t", id, nil)
 			require.NoError(b, err)
 			// It comes just after a promote that has found none.
-			require.NoError(b, b.RDB.Publish(b.Context(), delayq.ControlChannel(queuetest.Prefix), "wake 0 1 t").Err())
+			require.NoError(b, b.RDB.Publish(b.Context(), script.ControlChannel(queuetest.Prefix), "wake 0 1 t").Err())
 			synctest.Wait()
 			enqueued := time.Now()
 			require.NoError(b, b.RDB.HSet(b.Context(), queuetest.Prefix+":{t}:pool", id, b.RDB.HGet(b.Context(), "other:{t}:pool", id).Val()).Err())

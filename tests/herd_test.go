@@ -12,6 +12,7 @@ import (
 	"github.com/delayq/delayq"
 	"github.com/delayq/delayq/internal/queuetest"
 	"github.com/delayq/delayq/internal/redistest"
+	"github.com/delayq/delayq/internal/script"
 )
 
 // Fifty servers move and run the same jobs, all due at one instant: no server asks Redis for a job
@@ -83,7 +84,7 @@ func TestTicksOfServersSpread(t *testing.T) {
 		// With something that waits each looks for itself at each tick. A message brings all of
 		// them into step.
 		require.NoError(b, b.RDB.ZAdd(b.Context(), queuetest.Prefix+":{a}:waiting", queuetest.ZMember("nothing", time.Now())).Err())
-		require.NoError(b, b.RDB.Publish(b.Context(), delayq.ControlChannel(queuetest.Prefix), "wake 0 1 a").Err())
+		require.NoError(b, b.RDB.Publish(b.Context(), script.ControlChannel(queuetest.Prefix), "wake 0 1 a").Err())
 		b.Pass(time.Minute)
 		spread("promote", time.Second)
 	})

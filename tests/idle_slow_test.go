@@ -11,6 +11,7 @@ import (
 
 	"github.com/delayq/delayq"
 	"github.com/delayq/delayq/internal/queuetest"
+	"github.com/delayq/delayq/internal/script"
 )
 
 // An answer of the watch that was long on its way does not put off what the topic knew before.
@@ -22,7 +23,7 @@ func TestSlowWatchPutsNothingOff(t *testing.T) {
 		for i := range 10 {
 			id := fmt.Sprint(i)
 			due := b.Enqueue("t", id, delayq.ProcessIn(2*time.Second+time.Duration(i)*77*time.Millisecond)).Due
-			require.NoError(b, b.RDB.Publish(b.Context(), delayq.ControlChannel(queuetest.Prefix), "wake 0 1 t").Err()) // it knows
+			require.NoError(b, b.RDB.Publish(b.Context(), script.ControlChannel(queuetest.Prefix), "wake 0 1 t").Err()) // it knows
 			b.Pass(4 * time.Second)
 			require.Len(b, starts.Of(id), 1)
 			require.Equal(b, due.Sub(b.Began), starts.Of(id)[0].At.Sub(b.Began))

@@ -11,6 +11,7 @@ import (
 
 	"github.com/delayq/delayq"
 	"github.com/delayq/delayq/internal/queuetest"
+	"github.com/delayq/delayq/internal/script"
 )
 
 // smuggle stores a job as a client would whose message to the servers is lost.
@@ -144,7 +145,7 @@ func TestTopicsDoNotWaitForTheWatch(t *testing.T) {
 		require.LessOrEqual(b, starts.Of("unknown")[0].At.Sub(stored), 1100*time.Millisecond)
 		b.Pass(300 * time.Millisecond)
 		due = smuggle(b, "t", "near", 1050*time.Millisecond)
-		require.NoError(b, b.RDB.Publish(b.Context(), delayq.ControlChannel(queuetest.Prefix), "wake 0 1 t").Err())
+		require.NoError(b, b.RDB.Publish(b.Context(), script.ControlChannel(queuetest.Prefix), "wake 0 1 t").Err())
 		b.Pass(2 * time.Second)
 		require.Len(b, starts.Of("near"), 1)
 		require.Equal(b, due.Sub(b.Began), starts.Of("near")[0].At.Sub(b.Began))
@@ -219,7 +220,7 @@ func TestWatchTellsNobodyWhatIsOutOfDate(t *testing.T) {
 			w.Delay(queuetest.Digest("watch"))
 			b.Pass(time.Second) // it has been carried out meanwhile, and the answer waits
 			due := smuggle(b, "t", fmt.Sprint(i), 1500*time.Millisecond)
-			require.NoError(b, b.RDB.Publish(b.Context(), delayq.ControlChannel(queuetest.Prefix), "wake 0 1 t").Err())
+			require.NoError(b, b.RDB.Publish(b.Context(), script.ControlChannel(queuetest.Prefix), "wake 0 1 t").Err())
 			b.Pass(time.Second)
 			w.Rush()
 			b.Pass(3 * time.Second)

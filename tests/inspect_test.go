@@ -512,13 +512,12 @@ func TestPauseOfOneTopicLeavesTheOthers(t *testing.T) {
 	})
 }
 
-func TestScriptNamesAndChannels(t *testing.T) {
+func TestScriptNames(t *testing.T) {
 	t.Parallel()
 	scripts := delayq.Scripts()
 	for _, name := range []string{"enqueue", "replace", "take", "ack", "cancel"} {
 		require.Regexp(t, `^[0-9a-f]{40}$`, scripts[name], name)
 	}
-	require.Equal(t, "shop:control", delayq.ControlChannel("shop"))
 }
 
 // A page has everything that Get returns, except payloads.

@@ -225,7 +225,7 @@ func TestHoldKey(t *testing.T) {
 		run := s.taking(time.Second)
 		handler := func(ctx context.Context, job *delayq.Job) error {
 			if job.Key == "limited" && time.Now().Before(limited) {
-				return fmt.Errorf("429: %w", delayq.HoldKeyUntil(limited))
+				return fmt.Errorf("429: %w", delayq.HoldKey(time.Until(limited)))
 			}
 			require.Equal(b, 1, job.Attempt)
 			return run(ctx, job)
@@ -389,8 +389,8 @@ func TestSetPriority(t *testing.T) {
 // A hold that is over when the job is back gives it back at once: a server that waits is woken.
 func TestHoldOfAKeyUntilThePast(t *testing.T) {
 	for name, held := range map[string]func() error{
-		"until": func() error { return delayq.HoldKeyUntil(time.Now().Add(-time.Second)) },
-		"for 0": func() error { return delayq.HoldKey(0) },
+		"of the past": func() error { return delayq.HoldKey(-time.Second) },
+		"for 0":       func() error { return delayq.HoldKey(0) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			queuetest.InBubble(t, func(b *queuetest.Bubble) {
