@@ -12,6 +12,7 @@ import (
 
 	"github.com/delayq/delayq/internal/contain"
 	"github.com/delayq/delayq/internal/script"
+	"github.com/delayq/delayq/internal/serve"
 )
 
 // A Hook receives events. It implements one or more of the hook interfaces, such as [DoneHook] and
@@ -231,6 +232,7 @@ type hooks struct {
 	late     []func(RunEvent)
 	outcome  map[Outcome][]func(RunEvent)
 	trouble  func(*contain.Crash) // called when a hook panics; nil: ignored
+	lookers  []serve.Looker       // of our own tests
 }
 
 // A callEnd is the functions that the CallHooks of a call have returned.
@@ -350,6 +352,9 @@ func (h *hooks) add(list []Hook, here side) (errs []error) {
 		if contain.IsNil(hook) {
 			errs = append(errs, errors.New("a hook is nil"))
 			continue
+		}
+		if l, ok := hook.(serve.Looker); ok && here == serverSide {
+			h.lookers = append(h.lookers, l)
 		}
 		v := reflect.ValueOf(hook)
 		var sides side

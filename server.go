@@ -90,6 +90,9 @@ func NewServer(rdb redis.UniversalClient, opts ...ServerOption) *Server {
 	}
 	id := rand.Text()
 	s.engine = serve.New(rdb, s.o.config(id, s.calendars))
+	for _, l := range s.o.hooks.lookers {
+		l.Attach(s.engine)
+	}
 	return s
 }
 

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/delayq/delayq"
-	"github.com/delayq/delayq/internal/script"
+	"github.com/delayq/delayq/internal/serve"
 )
 
 // maxAdvance is the longest Advance: the longest delay of a job.
@@ -30,7 +30,7 @@ type outcome struct {
 // counted are the outcomes that both Redis and the hooks count.
 var counted = []delayq.Counter{
 	delayq.CounterAcked, delayq.CounterRetried, delayq.CounterSnoozed, delayq.CounterBuried, delayq.CounterExpired,
-	delayq.CounterReturned,
+	delayq.CounterReturned, delayq.CounterHeld,
 }
 
 // Advance moves Redis's clock ahead by d, rounded up to the millisecond, and runs all jobs that
@@ -38,14 +38,17 @@ var counted = []delayq.Counter{
 // stands still while handlers run. So each job starts at its own due time, and all jobs of an
 // earlier time finish before those of a later one. Jobs of the same millisecond run concurrently,
 // as always. Retries, snoozed jobs and jobs that handlers enqueue run too if they are due within d.
-// The clock also stops at the end of a pause and at every slot of a schedule: its job is due at
-// that very millisecond, and none is missed.
 //
-// Advance returns when the clock has reached its goal, no job that is due then is left to run, and
-// hooks have received all events. Advance(ctx, 0) runs the jobs that are due now. Advance does not
-// wait for jobs of topics that no server handles or that are paused. It takes a few milliseconds of
-// real time for each due time, however long the span. A job that snoozes for a minute all day long
-// has 1,440 due times.
+// At each stop of the clock the servers look at everything, and say when anything can happen next:
+// a job or a slot of a schedule is due, a rate allows the next start, a hold or a pause ends, a
+// batch is gathered. The clock stops there too. So what has a limit runs at the very millisecond
+// that the limit allows, and dead and done jobs are removed that are past their retention then.
+//
+// Advance returns when the clock has reached its goal, no job that can run then is left, and hooks
+// have received all events. Advance(ctx, 0) runs the jobs that are due now. Advance does not wait
+// for jobs of topics that no server handles, nor for jobs whose topic or key is paused, held or
+// halted then; AssertNone names these with their reasons. It takes a few milliseconds of real time
+// for each stop, however long the span. A job that snoozes for a minute all day long has 1,440.
 //
 // If the jobs of one due time have not run after Limit of real time, for example because a handler
 // blocks, Advance returns an error that names them, and the clock stays there. Other errors are
@@ -72,22 +75,18 @@ func (q *Queue) advance(ctx context.Context, d time.Duration) error {
 		return err
 	}
 	for {
-		next, topics, err := q.settle(ctx, now)
+		next, err := q.settle(ctx, now)
 		if err != nil {
 			return err
 		}
 		if !now.Before(goal) {
 			return nil
 		}
-		if next.IsZero() || next.After(goal) {
-			now, topics = goal, nil
-		} else {
-			now = next
+		if next = ceil(next); next.IsZero() || next.After(goal) {
+			next = goal
 		}
+		now = next
 		q.set(now)
-		for _, topic := range topics {
-			q.wake(topic)
-		}
 	}
 }
 
@@ -109,39 +108,37 @@ func (q *Queue) onlyServed(ctx context.Context) error {
 }
 
 // settle waits until all jobs that are due at now have run. It returns when the next event is
-// (zero: never) and in which topics.
-func (q *Queue) settle(ctx context.Context, now time.Time) (next time.Time, in []string, err error) {
+// (zero: never).
+func (q *Queue) settle(ctx context.Context, now time.Time) (next time.Time, err error) {
 	limited, cancel := context.WithTimeoutCause(ctx, q.Limit, errLimit)
 	defer cancel()
-	var topics []string
+	topics := q.handled() // and others that patterns find
 	var before, infos []delayq.TopicStats
 	var quiet time.Time // since when it waits for the hooks only
 	for p := new(pace); ; before = infos {
-		topics = q.handled()
 		if q.handlers() == 0 {
-			if infos, err = q.inspect(ctx, topics); err != nil {
-				return time.Time{}, nil, err
-			}
-			// Topics are inspected one after the other, and the numbers of each too. In between, a
-			// handler of a later topic may have enqueued to an earlier one, or a waiting slot may
-			// have been released before its schedule is read. If a second look at all shows no
-			// difference, counters included, nothing happened between the two.
-			same := len(infos) == 0 || reflect.DeepEqual(infos, before)
-			released, err := q.released(ctx, topics, infos)
-			if err != nil {
-				return time.Time{}, nil, err
-			}
+			seen, err := q.look(limited)
 			switch {
-			case released:
-				quiet, infos = time.Time{}, nil // its effects may come before the second look
-			case q.push(topics, infos, now) || q.handlers() > 0:
+			case limited.Err() != nil:
+				return time.Time{}, q.stuck(limited, now, topics)
+			case err != nil:
+				return time.Time{}, err
+			}
+			topics = seen.Topics
+			if infos, err = q.inspect(ctx, topics); err != nil {
+				return time.Time{}, err
+			}
+			// Topics are looked at one after the other, and the numbers of each too. In between, a
+			// handler of a later topic may have enqueued to an earlier one. If a second look at all
+			// shows no difference, counters included, nothing happened between the two.
+			switch same := len(infos) == 0 || reflect.DeepEqual(infos, before); {
+			case seen.Busy || running(infos) || q.handlers() > 0:
 				quiet = time.Time{}
 			case !same && limited.Err() == nil:
 				continue
 			case !same:
 			case q.hooksTold(topics, infos):
-				next, in = earliest(topics, infos, now)
-				return next, in, nil
+				return seen.Next, nil
 			case quiet.IsZero():
 				quiet = time.Now()
 			case time.Since(quiet) > hookPatience:
@@ -149,12 +146,12 @@ func (q *Queue) settle(ctx context.Context, now time.Time) (next time.Time, in [
 			}
 		}
 		if !p.wait(limited, q.ended) {
-			return time.Time{}, nil, q.stuck(limited, now, topics)
+			return time.Time{}, q.stuck(limited, now, topics)
 		}
 	}
 }
 
-// handled returns the topics that servers handle, sorted.
+// handled returns the topics that servers had handlers for at their start.
 func (q *Queue) handled() (topics []string) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -163,6 +160,32 @@ func (q *Queue) handled() (topics []string) {
 	}
 	slices.Sort(topics)
 	return slices.Compact(topics)
+}
+
+// look makes all servers look at everything, and puts together what they see.
+func (q *Queue) look(ctx context.Context) (all serve.Horizon, err error) {
+	q.mu.Lock()
+	servers := slices.Clone(q.servers)
+	q.mu.Unlock()
+	for _, s := range servers {
+		h, err := s.watch.engine.Look(ctx)
+		if err != nil {
+			return all, err
+		}
+		all.Topics = append(all.Topics, h.Topics...)
+		all.Busy = all.Busy || h.Busy
+		if all.Next.IsZero() || !h.Next.IsZero() && h.Next.Before(all.Next) {
+			all.Next = h.Next
+		}
+	}
+	slices.Sort(all.Topics)
+	all.Topics = slices.Compact(all.Topics)
+	return all, nil
+}
+
+// running reports whether a job of any topic runs.
+func running(infos []delayq.TopicStats) bool {
+	return slices.ContainsFunc(infos, func(info delayq.TopicStats) bool { return info.Running > 0 })
 }
 
 // handlers returns how many handlers run, or have returned without all hooks having received it.
@@ -187,66 +210,7 @@ func (q *Queue) inspect(ctx context.Context, topics []string) ([]delayq.TopicSta
 	return infos, err
 }
 
-// push reports whether any topic has work left at now, and wakes servers for work that they would
-// notice only at the next tick.
-func (q *Queue) push(topics []string, infos []delayq.TopicStats, now time.Time) (busy bool) {
-	for i, info := range infos {
-		due := isDue(info.NextDue, now) || isDue(info.NextSlot, now)
-		ready := info.Ready > 0 && !info.Paused
-		if due || ready && info.Running == 0 {
-			q.wake(topics[i])
-		}
-		busy = busy || due || ready || info.Running > 0
-	}
-	return busy
-}
-
 func isDue(at, now time.Time) bool { return !at.IsZero() && !at.After(now) }
-
-// released reports whether a slot waits for a run that has finished, and makes the servers look at
-// it.
-func (q *Queue) released(ctx context.Context, topics []string, infos []delayq.TopicStats) (found bool, err error) {
-	for i, info := range infos {
-		if info.WaitingSlots == 0 {
-			continue
-		}
-		list, err := q.Inspector.Schedules(ctx, topics[i])
-		if err != nil {
-			return false, err
-		}
-		if slices.ContainsFunc(list, func(s *delayq.ScheduleInfo) bool { return !s.WaitingSlot.IsZero() && !s.LastUnfinished }) {
-			found = true
-			q.wake(topics[i])
-		}
-	}
-	return found, nil
-}
-
-// wake makes the servers look at a topic immediately: whether a job is due, and whether a pause is
-// over. The messages are those of delayq's scripts: verb, fence, length of the topic, topic and no
-// job ID.
-func (q *Queue) wake(topic string) {
-	for _, verb := range []string{"wake", "resume"} {
-		q.Miniredis.Publish(script.ControlChannel(q.Prefix), fmt.Sprintf("%s 0 %d %s", verb, len(topic), topic))
-	}
-}
-
-// earliest returns the time of the next event, and its topics: a job or a slot becomes due, or a
-// pause ends.
-func earliest(topics []string, infos []delayq.TopicStats, now time.Time) (next time.Time, in []string) {
-	for i, info := range infos {
-		for _, at := range []time.Time{info.NextDue, info.NextSlot, info.PausedUntil} {
-			switch {
-			case !at.After(now) || !next.IsZero() && at.After(next):
-			case at.Equal(next):
-				in = append(in, topics[i])
-			default:
-				next, in = at, []string{topics[i]}
-			}
-		}
-	}
-	return next, in
-}
 
 // hooksTold reports whether the hooks have received all outcomes that Redis has counted.
 func (q *Queue) hooksTold(topics []string, infos []delayq.TopicStats) bool {
@@ -295,12 +259,16 @@ func (q *Queue) stuck(ctx context.Context, now time.Time, topics []string) error
 		if info.Running > 0 {
 			ids := "?"
 			if page, err := q.Inspector.Jobs(ctx, delayq.Query{Topic: topics[i], State: delayq.StateRunning, Limit: 5}); err == nil {
-				ids = describe(page.Jobs, now)
+				ids = q.describe(ctx, page.Jobs, now)
 			}
 			part = append(part, fmt.Sprintf("%d running (%s)", info.Running, ids))
 		}
 		if info.Ready > 0 && !info.Paused {
-			part = append(part, fmt.Sprintf("%d ready", info.Ready))
+			text := fmt.Sprintf("%d ready", info.Ready)
+			if page, err := q.Inspector.Jobs(ctx, delayq.Query{Topic: topics[i], State: delayq.StateReady, Limit: 3}); err == nil {
+				text += fmt.Sprintf(" (%s)", q.describe(ctx, page.Jobs, now))
+			}
+			part = append(part, text)
 		}
 		if isDue(info.NextDue, now) {
 			part = append(part, "some due")

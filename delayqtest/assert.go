@@ -42,7 +42,7 @@ func (q *TestQueue) AssertState(topic, id string, want delayq.State) {
 }
 
 // AssertNone fails the test if the topic has a scheduled, ready, running or dead job, and lists
-// them. The test continues.
+// them. Of a ready job it says what it waits for. The test continues.
 func (q *TestQueue) AssertNone(topic string) {
 	q.t.Helper()
 	list, err := q.unfinished(topic)
@@ -50,7 +50,7 @@ func (q *TestQueue) AssertNone(topic string) {
 		q.t.Fatalf("delayqtest: %v", err)
 	}
 	if len(list) > 0 {
-		q.t.Errorf("topic %q: want no jobs, but there are %d: %s", topic, len(list), describe(list, q.Now()))
+		q.t.Errorf("topic %q: want no jobs, but there are %d: %s", topic, len(list), q.describe(context.Background(), list, q.Now()))
 	}
 }
 
@@ -71,7 +71,7 @@ func (q *TestQueue) find(topic, id string) (job *delayq.JobInfo, ok bool) {
 	case len(list) == 0:
 		q.t.Errorf("topic %q: there is no job %q, nor any other", topic, id)
 	default:
-		q.t.Errorf("topic %q: there is no job %q, but there are %d others: %s", topic, id, len(list), describe(list, q.Now()))
+		q.t.Errorf("topic %q: there is no job %q, but there are %d others: %s", topic, id, len(list), q.describe(context.Background(), list, q.Now()))
 	}
 	return nil, false
 }
@@ -126,15 +126,23 @@ func at(t, now time.Time) string {
 	}
 }
 
-// describe returns a line about jobs, about the first ten at most.
-func describe(list []*delayq.JobInfo, now time.Time) string {
+// describe returns a line about jobs, about the first ten at most. Of a ready one it says what it
+// waits for.
+func (q *Queue) describe(ctx context.Context, list []*delayq.JobInfo, now time.Time) string {
 	var parts []string
 	for i, job := range list {
 		if i == 10 {
 			parts = append(parts, "…")
 			break
 		}
-		parts = append(parts, fmt.Sprintf("%q %s", job.ID, describeOne(job, now)))
+		text := describeOne(job, now)
+		if job.State == delayq.StateReady {
+			if why, err := q.Inspector.Explain(ctx, job.Topic, job.ID); err == nil && len(why.Reasons) > 0 {
+				_, reason, _ := strings.Cut(why.Verdict, ": ")
+				text += fmt.Sprintf(" (%s)", strings.TrimSuffix(reason, "."))
+			}
+		}
+		parts = append(parts, fmt.Sprintf("%q %s", job.ID, text))
 	}
 	return strings.Join(parts, ", ")
 }

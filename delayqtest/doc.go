@@ -49,7 +49,5 @@
 //
 // The embedded Redis is miniredis: one process, no persistence, no cluster. Situations that it
 // cannot show, like a failover, need a real Redis. A miniredis of your own works with delayq too,
-// but in real time, because only this package moves its time. Servers remove dead jobs over the
-// DeadLimit and done jobs over their Retention every ten seconds of Redis's time: Advance does not
-// wait for that.
+// but in real time, because only this package moves its time.
 package delayqtest

@@ -12,6 +12,7 @@ import (
 
 	"github.com/delayq/delayq"
 	"github.com/delayq/delayq/internal/script"
+	"github.com/delayq/delayq/internal/serve"
 )
 
 // drain is how long handlers may continue after a server of Serve is stopped.
@@ -132,8 +133,12 @@ func (q *Queue) stop(s *served) (err error) {
 // hooks have received it.
 type watch struct {
 	queue   *Queue
+	engine  *serve.Server
 	running int // runs that started and have no outcome yet; guarded by the queue's mu
 }
+
+// Attach implements [serve.Looker].
+func (w *watch) Attach(s *serve.Server) { w.engine = s }
 
 // Started and the other methods are the hooks.
 func (w *watch) Started(delayq.RunEvent) {
@@ -149,6 +154,7 @@ func (w *watch) Snoozed(e delayq.RunEvent)   { w.ended(e) }
 func (w *watch) Buried(e delayq.RunEvent)    { w.ended(e) }
 func (w *watch) Expired(e delayq.RunEvent)   { w.ended(e) }
 func (w *watch) Returned(e delayq.RunEvent)  { w.ended(e) }
+func (w *watch) Held(e delayq.RunEvent)      { w.ended(e) }
 func (w *watch) Cancelled(e delayq.RunEvent) { w.ended(e) }
 func (w *watch) Replaced(e delayq.RunEvent)  { w.ended(e) }
 func (w *watch) LeaseLost(e delayq.RunEvent) { w.ended(e) }

@@ -136,6 +136,9 @@ func (f *Firer) Fire(ctx context.Context, due, waiting int) (again bool) {
 	return again
 }
 
+// LookAgain makes the next Fire look at all due and waiting slots, though nothing is new.
+func (f *Firer) LookAgain() { f.Last, f.Looked = time.Time{}, time.Time{} }
+
 // Quiet reports whether nothing is to be logged about missed slots.
 func (f *Firer) Quiet() bool { return len(f.missed) == 0 }
 

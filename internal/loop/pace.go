@@ -38,7 +38,10 @@ func (p *Pace) Reset() { p.failures = 0 }
 
 // Sleep waits for d or until ctx is done, and reports whether it waited for d. For the loop to
 // which ctx belongs it is a rest.
-func Sleep(ctx context.Context, d time.Duration) bool {
+func Sleep(ctx context.Context, d time.Duration) bool { return SleepUntil(ctx, d, nil) }
+
+// SleepUntil is Sleep, but a value from sooner ends it too.
+func SleepUntil(ctx context.Context, d time.Duration, sooner <-chan struct{}) bool {
 	g := SignOf(ctx)
 	g.Rest(d)
 	defer g.Turn()
@@ -46,6 +49,8 @@ func Sleep(ctx context.Context, d time.Duration) bool {
 	defer t.Stop()
 	select {
 	case <-t.C:
+		return true
+	case <-sooner:
 		return true
 	case <-ctx.Done():
 		return false

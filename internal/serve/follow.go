@@ -67,6 +67,10 @@ func (s *Server) followLoop(ctx context.Context) {
 	var count int64
 	var read time.Time
 	for ctx.Err() == nil {
+		looks := s.looks.follow.take()
+		if len(looks) > 0 {
+			read = time.Time{}
+		}
 		call, cancel := context.WithTimeout(ctx, CallTimeout)
 		now, err := s.Calls.SCard(call, script.TopicsKey(s.Config.Prefix)).Result()
 		cancel()
@@ -85,10 +89,12 @@ func (s *Server) followLoop(ctx context.Context) {
 		wait := FollowEvery
 		if err == nil {
 			slow.Reset()
+			answer(looks, sight{})
 		} else {
 			wait = slow.Next()
+			s.looks.follow.keep(looks)
 		}
-		loop.Sleep(ctx, wait)
+		loop.SleepUntil(ctx, wait, s.looks.follow.woken)
 	}
 }
 

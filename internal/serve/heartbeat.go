@@ -37,7 +37,9 @@ func (s *Server) heartbeatLoop(ctx, fetch context.Context) {
 		if fetch.Err() != nil {
 			about.State, draining = string(stateDraining), nil
 		}
+		looks := s.looks.beat.take()
 		now, gone, err := s.heartbeat(ctx, about)
+		answer(looks, sight{}) // a failure is in the log
 		lost = lost || err == nil && gone && known
 		known = known || err == nil
 		if err == nil && (lost || time.Since(restored) >= SweepEvery) {
@@ -60,6 +62,8 @@ func (s *Server) heartbeatLoop(ctx, fetch context.Context) {
 		beat := time.NewTimer(HeartbeatEvery)
 		select {
 		case <-beat.C:
+		case <-s.looks.beat.woken:
+			beat.Stop()
 		case <-draining: // so that operators see it immediately
 			beat.Stop()
 		case <-ctx.Done():

@@ -56,8 +56,10 @@ func (t *Topic) promoteStep(ctx context.Context) loop.Next {
 	if t.stay.late && !t.stay.found {
 		t.stay.late = t.Server.noteLate(ctx, t) != nil
 	}
-	wait, alone, err := t.promoteOnce(ctx, at)
+	asked := t.promoting.look.take()
+	wait, alone, err := t.promoteOnce(ctx, at, asked)
 	if err != nil {
+		t.promoting.look.keep(asked)
 		return loop.PauseFor(at.slow.Next())
 	}
 	at.slow.Reset()
@@ -93,15 +95,19 @@ func (t *Topic) tick() time.Duration {
 
 // promoteOnce promotes, fires and prunes once. It returns how long the topic has nothing to do; 0
 // if there may be more to do now. alone reports whether schedules and slots leave it alone until
-// then, so that the watch can take over the ticks.
-func (t *Topic) promoteOnce(ctx context.Context, at *timer) (wait time.Duration, alone bool, err error) {
+// then, so that the watch can take over the ticks. If somebody has asked, it looks at everything.
+func (t *Topic) promoteOnce(ctx context.Context, at *timer, asked []chan sight) (wait time.Duration, alone bool, err error) {
 	t.turn(TurnPromote)
 	t.Mu.Lock()
 	// Before promote counts the waiting slots: if it counts none, none waits for one of these runs.
 	t.promoting.Firer.Remember(t.ended.schedules.Take())
 	t.Mu.Unlock()
 	tick := t.Server.Config.Tick
-	heal := time.Since(at.healed) >= tick-tick/10
+	heal := time.Since(at.healed) >= tick-tick/10 || len(asked) > 0
+	if len(asked) > 0 {
+		t.promoting.Firer.LookAgain()
+		t.promoting.pruner.due.Store(true)
+	}
 	p, err := t.Promote(ctx, heal)
 	if err != nil {
 		return 0, false, err
@@ -118,8 +124,10 @@ func (t *Topic) promoteOnce(ctx context.Context, at *timer) (wait time.Duration,
 	}
 	began := time.Now()
 	if t.pruneDue(ctx) || again {
+		answer(asked, sight{busy: true})
 		return 0, false, nil
 	}
+	answer(asked, p.sight())
 	alone = p.Due+p.Waiting == 0 && t.promoting.Firer.Quiet()
 	return max(1, p.wait-time.Since(began)), alone, nil
 }
@@ -130,6 +138,16 @@ type promoted struct {
 	wait    time.Duration // how long until there is work again
 	Due     int           // schedules with a due slot
 	Waiting int           // schedules with a waiting slot
+	now     int64         // Redis's clock in ms
+}
+
+// sight returns what a promote has seen.
+func (p promoted) sight() sight {
+	s := sight{busy: p.moved+p.Due > 0}
+	if p.wait < nothingDue {
+		s.next = time.UnixMilli(p.now).Add(p.wait).UnixMicro()
+	}
+	return s
 }
 
 // Promote is one call of the promote script.
@@ -146,7 +164,7 @@ func (t *Topic) Promote(ctx context.Context, heal bool) (promoted, error) {
 		t.trouble.log.Warn("leases reclaimed", "count", n)
 		t.placesReclaimed(ctx)
 	}
-	return promoted{int(max(r.Number(2), r.Number(3))), waitOf(r.Number(4)), int(r.Number(5)), int(r.Number(6))}, nil
+	return promoted{int(max(r.Number(2), r.Number(3))), waitOf(r.Number(4)), int(r.Number(5)), int(r.Number(6)), r.Now()}, nil
 }
 
 // waitOf reads a wait in µs from a script's reply. A wait of more than 292 years counts as none,

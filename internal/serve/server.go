@@ -50,6 +50,7 @@ type Server struct {
 	watch   watch
 	blocked blockedTopics
 	alarms  chan *Topic // topics that have lost jobs
+	looks   looks
 	ending  ending
 
 	mu       sync.Mutex // guards the rest
@@ -95,6 +96,7 @@ func New(rdb redis.UniversalClient, c Config) *Server {
 	s.ending.ready, s.ending.settled = make(chan struct{}), make(chan struct{})
 	s.Enter(stateNew)
 	s.watch.now = make(chan struct{}, 1)
+	s.looks.follow.woken, s.looks.beat.woken = make(chan struct{}, 1), make(chan struct{}, 1)
 	s.nodes.all = make(map[redis.UniversalClient]*Node)
 	s.ending.leaveBy = sync.OnceValue(func() time.Time { return time.Now().Add(2 * stopPatience) })
 	s.pools = make(map[string]*workers.Pool, len(c.Pools))

@@ -60,6 +60,7 @@ type taker struct {
 	rest   time.Duration
 	paused bool
 	start  time.Time // of a limited topic: the next start that this server was promised
+	next   int64     // by Redis's clock in µs: when the topic may run again, by the last reply; 0: unknown
 	// of the first taker of a topic that is rung: the name under which it waits for jobs
 	name      string
 	waits     bool // by the last reply, the server is among those that wait
@@ -114,13 +115,20 @@ func (t *Topic) takeStep(ctx, work context.Context, first *taker) loop.Next {
 	if !t.setDefaultLimits(work) {
 		return loop.PauseFor(first.slow.Next())
 	}
+	asked := t.taking.look.take()
 	if wait, waits := first.stillWaits(); waits {
+		answer(asked, sight{busy: true})
 		t.passOn(ctx, rung)
 		return wait
 	}
 	first.name = t.waitingName()
 	t.taking.ring.used.Store(first.name != "")
 	did, pause := first.take(work, false)
+	if did == takeFailed {
+		t.taking.look.keep(asked)
+	} else {
+		answer(asked, sight{busy: first.got > 0 || did == takeAgain || did == takeRoom, next: first.next})
+	}
 	t.notePause(ctx, did, first.paused)
 	blocks := sought && first.got > 0 && !t.gathersAll() && t.noteBypass()
 	switch {
@@ -177,7 +185,7 @@ func (t *Topic) takeMoreStep(ctx, work context.Context, second *taker) loop.Next
 // returns how long to wait.
 func (k *taker) take(work context.Context, full bool) (afterTake, time.Duration) {
 	t := k.topic
-	k.got = 0
+	k.got, k.next = 0, 0
 	if k.since == 0 {
 		if k.n, k.free = t.reserve(full); k.n == 0 {
 			return takeRoom, 0
@@ -313,8 +321,10 @@ func (k *taker) noJobs(r script.Reply, sent time.Time) afterTake {
 		t.setBounded(true)
 		k.noteWaits(false)
 		k.restForStart(sent, r.Number(2))
+		k.next = 1000*r.Now() + r.Number(2)
 		return takeBound
 	case "gather":
+		k.next = 1000 * (r.Now() + max(1, r.Number(2)))
 		k.noteWaits(r.Number(3) == 1)
 		k.rest = max(time.Millisecond, time.Duration(r.Number(2))*time.Millisecond)
 		if !k.waits { // nobody rings this server
@@ -327,6 +337,7 @@ func (k *taker) noJobs(r script.Reply, sent time.Time) afterTake {
 	k.rest = k.restOfPause()
 	// in whole ms, so the reply can be up to 1 ms too early
 	if until := r.Number(2); until > 0 {
+		k.next = 1000 * until
 		k.rest = min(k.rest, max(time.Millisecond, time.Duration(until-r.Now())*time.Millisecond))
 	}
 	return takeRest

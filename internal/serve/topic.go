@@ -60,6 +60,7 @@ type stay struct {
 // promoting is what the promote loop remembers.
 type promoting struct {
 	timer  timer
+	look   lookout
 	Firer  *fire.Firer
 	pruner pruner
 }
@@ -70,6 +71,7 @@ type taking struct {
 	wait   waiting
 	limits string // that the topic gets if it has none; empty: none, or they are set
 	paused bool   // the loop has found the topic paused
+	look   lookout
 }
 
 // endedRuns are runs that have ended, for those that wait for that.
