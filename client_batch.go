@@ -51,10 +51,10 @@ type CancelResult struct {
 // in the order of jobs. Each has its own error, as from Dequeue: [ErrNotFound] if there is no such
 // job. The returned error is non-nil if any job failed, and joins the first ten failures.
 //
-// Jobs of one topic are sent in their order, up to 500 in a call. Each job is cancelled as a whole
-// or not at all; the batch is not. When ctx is done, jobs not yet sent get its error. After a call
-// that Redis does not answer, no other is sent: the jobs of that call have [ErrUnknownOutcome], and
-// later ones another error, because they are unchanged.
+// Jobs of one topic are sent in their order, up to 500 in a call. Each cancel is atomic; the batch
+// as a whole is not. When ctx is done, jobs not yet sent get its error. After a call that Redis
+// does not answer, no other is sent: the jobs of that call have [ErrUnknownOutcome], and later ones
+// another error, because they are unchanged.
 //
 // Cost: O(log(jobs of the topic)) for each job, however many are ready. Besides the results,
 // CancelBatch holds the state of at most a few thousand jobs at a time.
@@ -122,10 +122,10 @@ type GetResult struct {
 // [ErrNotFound] if there is no such job. The returned error is non-nil if any job failed, and joins
 // the first ten failures.
 //
-// The jobs are not read at one instant: each call of up to 500 jobs and about 1 MiB, or one larger
-// job, is. When ctx is done, or after a call that Redis does not answer, jobs not yet asked for get
-// an error. All payloads are in memory at the same time, so ask for few jobs at a time if payloads
-// can be large. Cost: O(1) for each job.
+// Jobs are read in calls of up to 500 jobs and about 1 MiB; a larger job has a call of its own.
+// Each call is atomic, the batch is not. When ctx is done, or after a call that Redis does not
+// answer, jobs not yet asked for get an error. All payloads are in memory at the same time, so ask
+// for few jobs at a time if payloads can be large. Cost: O(1) for each job.
 func (c *Client) GetBatch(ctx context.Context, jobs []JobRef) ([]GetResult, error) {
 	ctx, end := c.beginBatch(ctx, "get batch", len(jobs), func(i int) string { return jobs[i].Topic })
 	results := make([]GetResult, len(jobs))

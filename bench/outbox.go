@@ -215,8 +215,7 @@ func (p *outboxPeer) forget(ctx context.Context) error {
 	return p.delayqPeer.forget(ctx)
 }
 
-// plainPeer makes the callers' transactions without a job. Its other methods
-// are not there.
+// plainPeer makes the callers' transactions without a job. It implements only what these rows call.
 type plainPeer struct {
 	peer
 	pool *pgxpool.Pool

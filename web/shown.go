@@ -87,8 +87,8 @@ func (v *view) Verdict(p *jobPage) string {
 	return v.T("verdict", v.T("state."+string(p.Job.State)), strings.Join(reasons, v.T("comma")))
 }
 
-// Several reports whether the reasons say more than the verdict.
-func (v *view) Several(reasons []reasonRow) bool {
+// HasMoreReasons reports whether the reasons add to the verdict.
+func (v *view) HasMoreReasons(reasons []reasonRow) bool {
 	return len(reasons) > 1 || v.Lang != "en" && len(reasons) > 0
 }
 

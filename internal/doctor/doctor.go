@@ -58,7 +58,7 @@ type Report struct {
 // So ready is read again, from its tail to its head. Jobs leave at the head only, so one that
 // stays is never overlooked. IDs that are not in it are looked up, and ready is read once more.
 // The mend script has the last word: it rejects a job that has moved to ready in the meantime,
-// because the job is no longer as it was looked up. The script itself searches both ends of ready.
+// because its state has changed since it was read. The script itself searches both ends of ready.
 type Doctor struct {
 	Scripts script.Caller
 	rdb     redis.Cmdable

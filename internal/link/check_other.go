@@ -2,6 +2,5 @@
 
 package link
 
-// checksConns reports whether go-redis checks that a connection is open when it takes it out of its
-// pool. It does not on these systems.
+// On these systems go-redis uses a pooled connection without verifying it.
 const checksConns = false

@@ -2,6 +2,5 @@
 
 package link
 
-// checksConns reports whether go-redis checks that a connection is open when it takes it out of its
-// pool. It does so on these systems.
+// On these systems go-redis verifies a pooled connection before it uses it.
 const checksConns = true

@@ -17,7 +17,8 @@ const TakeLimit = 500
 type Holdings struct {
 	Runs  map[string]*Run // by job ID
 	Apart map[*Run]bool   // lost runs whose handlers replaced their own jobs and go on
-	// losses of the last second whose runs were not found: their takes may still be in flight
+	// control messages of the last second that named no run of this server; the take may still be
+	// in flight
 	Unheard []Loss
 	// lower bound of the jobs taken from the topic, by this server or by Redis's own count
 	Taken    int64

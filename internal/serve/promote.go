@@ -32,8 +32,9 @@ const (
 
 // promoteStep is a step of the loop that is the timer of a topic. It promotes due jobs, and rests
 // until the next due time or lease end, at most for one tick. An earlier job wakes it. Every server
-// has this loop; a server finds the work of another one done. A tick is shortened by up to a tenth,
-// so that servers that started together, or were woken by the same job, do not stay in step.
+// has this loop, and another server may have promoted the jobs already. A tick is shortened by up
+// to a tenth, so that servers that started together, or were woken by the same job, do not stay in
+// step.
 func (t *Topic) promoteStep(ctx context.Context) loop.Next {
 	at := &t.promoting.timer
 	if ctx.Err() != nil {
@@ -94,8 +95,8 @@ func (t *Topic) tick() time.Duration {
 }
 
 // promoteOnce promotes, fires and prunes once. It returns how long the topic has nothing to do; 0
-// if there may be more to do now. alone reports whether schedules and slots leave it alone until
-// then, so that the watch can take over the ticks. If somebody has asked, it looks at everything.
+// if there may be more to do now. alone reports whether no schedule needs the topic before then, so
+// that the watch can take over the ticks. If somebody has asked, it looks at everything.
 func (t *Topic) promoteOnce(ctx context.Context, at *timer, asked []chan sight) (wait time.Duration, alone bool, err error) {
 	t.turn(TurnPromote)
 	t.Mu.Lock()
