@@ -230,46 +230,46 @@ func newSealer(opts []ClientOption) (*Client, error) {
 // noRedis is the Redis of a client that never sends.
 type noRedis struct{ redis.UniversalClient }
 
-func (c *Client) sealEnqueue(ctx context.Context, fresh NewJob) (bridge.Row, *Job, error) {
+func (c *Client) sealEnqueue(ctx context.Context, fresh NewJob) (commit.Row, *Job, error) {
 	fresh.Options = slices.Clip(fresh.Options)
 	e := &enqueueing{job: fresh}
 	if err := c.seal(ctx, e); err != nil {
-		return bridge.Row{}, nil, script.Place{Call: "enqueue", Topic: e.job.Topic, Job: e.job.ID}.At(err)
+		return commit.Row{}, nil, script.Place{Call: "enqueue", Topic: e.job.Topic, Job: e.job.ID}.At(err)
 	}
-	return bridge.Row{
-		Kind: bridge.RowEnqueue, Topic: e.op.Topic, ID: e.op.ID, Replace: string(e.fresh.Replace),
+	return commit.Row{
+		Kind: commit.RowEnqueue, Topic: e.op.Topic, ID: e.op.ID, Replace: string(e.fresh.Replace),
 		Record: record.Join(e.fresh.Head, 0, e.fresh.Tail), DueAt: e.opts.DueAt, DueIn: e.opts.DueIn,
 	}, storedJob(&e.op, e.job.Payload, ErrUnknownOutcome), nil
 }
 
-func (c *Client) sealCancel(ctx context.Context, topic, id string) (bridge.Row, error) {
+func (c *Client) sealCancel(ctx context.Context, topic, id string) (commit.Row, error) {
 	err := c.validate(ctx, topic, id)
 	if err == nil {
 		err = ctx.Err()
 	}
 	if err != nil {
-		return bridge.Row{}, script.Place{Call: commit.Cancel.Name, Topic: topic, Job: id}.At(err)
+		return commit.Row{}, script.Place{Call: commit.Cancel.Name, Topic: topic, Job: id}.At(err)
 	}
-	return bridge.Row{Kind: bridge.RowCancel, Topic: topic, ID: id}, nil
+	return commit.Row{Kind: commit.RowCancel, Topic: topic, ID: id}, nil
 }
 
-func (c *Client) sealReschedule(ctx context.Context, topic, id string, due DueOption) (bridge.Row, error) {
+func (c *Client) sealReschedule(ctx context.Context, topic, id string, due DueOption) (commit.Row, error) {
 	move, err := moveTo(due)
 	err = errors.Join(c.validate(ctx, topic, id), err)
 	if err == nil {
 		err = ctx.Err()
 	}
 	if err != nil {
-		return bridge.Row{}, script.Place{Call: commit.Reschedule.Name, Topic: topic, Job: id}.At(err)
+		return commit.Row{}, script.Place{Call: commit.Reschedule.Name, Topic: topic, Job: id}.At(err)
 	}
-	return bridge.Row{
-		Kind: bridge.RowReschedule, Topic: topic, ID: id, DueAt: move.Due.DueAt, DueIn: move.Due.DueIn,
+	return commit.Row{
+		Kind: commit.RowReschedule, Topic: topic, ID: id, DueAt: move.Due.DueAt, DueIn: move.Due.DueIn,
 	}, nil
 }
 
 // sendRows carries out rows of one topic. Rows about one ID keep their order, and so do new jobs of
 // one key. Others can change places. After an error of a call the rest is not sent.
-func (c *Client) sendRows(ctx context.Context, plan bridge.Plan, rows []bridge.Row) ([]error, error) {
+func (c *Client) sendRows(ctx context.Context, plan commit.Plan, rows []commit.Row) ([]error, error) {
 	if err := c.usable(ctx); err != nil {
 		return nil, err
 	}
@@ -281,7 +281,7 @@ func (c *Client) sendRows(ctx context.Context, plan bridge.Plan, rows []bridge.R
 		list[i] = operationOf(&rows[i])
 	}
 	size := func(i int) int { return rows[i].Size() } // a record changes as it grows older
-	failed := c.commits.SendPlan(ctx, commit.Plan(plan), list, size)
+	failed := c.commits.SendPlan(ctx, plan, list, size)
 	if errors.Is(failed, commit.ErrUnconfirmed) {
 		failed = fmt.Errorf("%w: %w", ErrNotReplicated, failed)
 	}
@@ -294,21 +294,6 @@ func (c *Client) sendRows(ctx context.Context, plan bridge.Plan, rows []bridge.R
 		outcomes[i] = c.rowSent(ctx, &rows[i], o)
 	}
 	return outcomes, failed
-}
-
-// fateOf says what an error of sendRows means.
-func fateOf(err error) bridge.Fate {
-	switch {
-	case errors.Is(err, commit.ErrPassed):
-		return bridge.FatePassed
-	case errors.Is(err, commit.ErrUnconfirmed): // even if Redis has refused the WAIT
-		return bridge.FateAway
-	case script.Code(err) == script.CodeFull:
-		return bridge.FateFull
-	case script.Answered(err) && !script.Away(err):
-		return bridge.FateRefused
-	}
-	return bridge.FateAway
 }
 
 // answers returns nil if Redis answers to the client.
@@ -325,7 +310,7 @@ func (c *Client) answers(ctx context.Context) error {
 
 // checkRow returns an error if no release has written a row. Redis would refuse a call with such a
 // row as a whole, and again each time.
-func checkRow(r *bridge.Row) error {
+func checkRow(r *commit.Row) error {
 	var errs []error
 	if err := checkNames(r.Topic, r.ID); err != nil {
 		errs = append(errs, err)
@@ -345,7 +330,7 @@ func checkRow(r *bridge.Row) error {
 }
 
 // operationOf returns the operation of a row. One that cannot be sent is settled.
-func operationOf(r *bridge.Row) *commit.Op {
+func operationOf(r *commit.Row) *commit.Op {
 	o := &commit.Op{Topic: r.Topic, ID: r.ID}
 	if err := checkRow(r); err != nil {
 		o.Kind = commit.Enqueue
@@ -353,23 +338,23 @@ func operationOf(r *bridge.Row) *commit.Op {
 		return o
 	}
 	switch r.Kind {
-	case bridge.RowEnqueue:
+	case commit.RowEnqueue:
 		o.Kind = commit.Enqueue
 		e, err := enqueueingOf(r)
 		if err != nil {
 			o.Settle(err)
 		}
 		o.Fresh = e
-	case bridge.RowCancel:
+	case commit.RowCancel:
 		o.Kind = commit.Cancel
-	case bridge.RowReschedule:
+	case commit.RowReschedule:
 		o.Kind = commit.Reschedule
 		opts := defaultJob
 		opts.DueAt, opts.DueIn = r.DueAt, max(0, r.DueIn-r.Age)
 		o.Move = &commit.Move{When: opts.when(), Due: opts.Options}
 	default:
 		o.Kind = commit.Enqueue
-		o.Settle(fmt.Errorf("%w: row of the kind %d, this release knows up to %d", ErrInvalid, r.Kind, bridge.RowReschedule))
+		o.Settle(fmt.Errorf("%w: row of the kind %d, this release knows up to %d", ErrInvalid, r.Kind, commit.RowReschedule))
 	}
 	return o
 }
@@ -379,7 +364,7 @@ const longAgo = 1
 
 // enqueueingOf returns the job of a row as it is now: its delay and its expiry count from when the
 // row was made.
-func enqueueingOf(r *bridge.Row) (*commit.Fresh, error) {
+func enqueueingOf(r *commit.Row) (*commit.Fresh, error) {
 	job, err := record.Decode(r.Record)
 	if err != nil {
 		return nil, err
@@ -406,7 +391,7 @@ func enqueueingOf(r *bridge.Row) (*commit.Fresh, error) {
 }
 
 // rowSent reports the outcome of a row to the hooks and returns its error.
-func (c *Client) rowSent(ctx context.Context, r *bridge.Row, o *commit.Op) error {
+func (c *Client) rowSent(ctx context.Context, r *commit.Row, o *commit.Op) error {
 	err := outcomeOf(o, o.Err)
 	if errors.Is(err, ErrInvalid) && o.Fresh != nil && o.Fresh.Opts.ExpireAt == longAgo {
 		err = o.Place().At(fmt.Errorf("%w: the job had expired when its row was sent, %v after it was made", ErrInvalid, ofMS(r.Age)))
@@ -424,19 +409,17 @@ func (c *Client) rowSent(ctx context.Context, r *bridge.Row, o *commit.Op) error
 // For the outbox.
 func init() {
 	bridge.NewSealer = func(opts any) (any, error) { return newSealer(opts.([]ClientOption)) }
-	bridge.SealEnqueue = func(ctx context.Context, sealer, fresh any) (bridge.Row, any, error) {
+	bridge.SealEnqueue = func(ctx context.Context, sealer, fresh any) (commit.Row, any, error) {
 		return sealer.(*Client).sealEnqueue(ctx, fresh.(NewJob))
 	}
-	bridge.SealCancel = func(ctx context.Context, sealer any, topic, id string) (bridge.Row, error) {
+	bridge.SealCancel = func(ctx context.Context, sealer any, topic, id string) (commit.Row, error) {
 		return sealer.(*Client).sealCancel(ctx, topic, id)
 	}
-	bridge.SealReschedule = func(ctx context.Context, sealer any, topic, id string, due any) (bridge.Row, error) {
+	bridge.SealReschedule = func(ctx context.Context, sealer any, topic, id string, due any) (commit.Row, error) {
 		return sealer.(*Client).sealReschedule(ctx, topic, id, due.(DueOption))
 	}
-	bridge.SendRows = func(ctx context.Context, client any, plan bridge.Plan, rows []bridge.Row) ([]error, error) {
+	bridge.SendRows = func(ctx context.Context, client any, plan commit.Plan, rows []commit.Row) ([]error, error) {
 		return client.(*Client).sendRows(ctx, plan, rows)
 	}
-	bridge.ErrOpen, bridge.ErrPassed = commit.ErrOpen, commit.ErrPassed
-	bridge.FateOf = fateOf
 	bridge.Answers = func(ctx context.Context, client any) error { return client.(*Client).answers(ctx) }
 }

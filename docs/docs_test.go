@@ -399,9 +399,10 @@ func TestProseRootDependsOnFourModules(t *testing.T) {
 	}
 	bridge, err := parser.ParseFile(token.NewFileSet(), "internal/bridge/bridge.go", nil, parser.ImportsOnly)
 	require.NoError(t, err)
-	require.Len(t, bridge.Imports, 2)
+	require.Len(t, bridge.Imports, 3)
 	require.Equal(t, `"context"`, bridge.Imports[0].Path.Value)
 	require.Equal(t, `"time"`, bridge.Imports[1].Path.Value)
+	require.Equal(t, strconv.Quote(module+"/internal/commit"), bridge.Imports[2].Path.Value)
 }
 
 // The library ends no process, handles no signal and has no panic of its own. (K6)

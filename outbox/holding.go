@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/delayq/delayq/internal/bridge"
+	"github.com/delayq/delayq/internal/commit"
 )
 
 // A holding is a shard that a relay holds or would like to.
@@ -59,7 +60,7 @@ type holding struct {
 type stored struct {
 	seq   int64
 	later bool // it is in the table of the later rows
-	bridge.Row
+	commit.Row
 	made int64 // Unix ms
 	size int64 // of the record, which may not have been read yet
 }

@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/delayq/delayq"
-	"github.com/delayq/delayq/internal/bridge"
+	"github.com/delayq/delayq/internal/commit"
 	"github.com/delayq/delayq/internal/record"
 )
 
@@ -125,7 +125,7 @@ func (h *holding) oldest(ctx context.Context, tx session, most int, bytes int64)
 }
 
 // replaceAny is the letter of an enqueue that replaces any job.
-const replaceAny = "r"
+const replaceAny = string(commit.ReplaceAny)
 
 // A name is that of a job.
 type name struct{ topic, id string }
@@ -162,7 +162,7 @@ func (h *holding) sift(ctx context.Context, tx session, rows, sent []stored, wai
 		// If keys have started again, the newer one has the lower key.
 		older := far == nil || far.seq < r.seq || far.made < r.made
 		switch r.Kind {
-		case bridge.RowEnqueue:
+		case commit.RowEnqueue:
 			if !older && r.due() <= reach {
 				break
 			}
@@ -183,13 +183,13 @@ func (h *holding) sift(ctx context.Context, tx session, rows, sent []stored, wai
 					continue
 				}
 				s.stands = append(s.stands, r.seq)
-				r.Row = bridge.Row{Kind: bridge.RowCancel, Topic: r.Topic, ID: r.ID, Age: r.Age}
+				r.Row = commit.Row{Kind: commit.RowCancel, Topic: r.Topic, ID: r.ID, Age: r.Age}
 			}
-		case bridge.RowCancel:
+		case commit.RowCancel:
 			if older {
 				s.drop(key)
 			}
-		case bridge.RowReschedule:
+		case commit.RowReschedule:
 			if far != nil && older {
 				if err := h.move(ctx, tx, far, r); err != nil {
 					if !errors.Is(err, ErrInvalid) {
@@ -330,7 +330,7 @@ func (h *holding) settle(ctx context.Context, tx session, s *sieve, sent []store
 	}
 	for _, seq := range s.stands {
 		_, err := tx.ExecContext(ctx, h.query("UPDATE {table} SET kind = ?, replaces = '', due_at = 0, delay_ms = 0, record = ? WHERE "+h.one("?")),
-			int(bridge.RowCancel), []byte{}, seq)
+			int(commit.RowCancel), []byte{}, seq)
 		if err != nil {
 			return err
 		}

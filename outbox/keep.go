@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/delayq/delayq/internal/bridge"
+	"github.com/delayq/delayq/internal/commit"
 	"github.com/delayq/delayq/internal/record"
 )
 
@@ -260,7 +261,7 @@ func (r *resending) readPending(ctx context.Context, last *int64) (n int, err er
 		if err := rows.Scan(last, &s.Topic, &id, &s.Kind); err != nil {
 			return 0, err
 		}
-		if s.ID = string(id); s.Kind != bridge.RowReschedule {
+		if s.ID = string(id); s.Kind != commit.RowReschedule {
 			r.jobs[r.key(&s)] = closed
 		}
 	}
@@ -322,7 +323,7 @@ func divide(rows []*kept, sealed bool) (calls [][]*kept) {
 		bytes, seen, left := int64(0), make(map[string]bool), make(map[string]bool)
 		for _, row := range rows {
 			key := ""
-			if job, err := record.Decode(row.Record); sealed && row.Kind == bridge.RowEnqueue && err == nil {
+			if job, err := record.Decode(row.Record); sealed && row.Kind == commit.RowEnqueue && err == nil {
 				key = job.Options.Key
 			}
 			if row.Kind != rows[0].Kind || seen[row.ID] || key != "" && left[key] || len(call) == callRows || len(call) > 0 && bytes+row.size > callBytes {
@@ -345,15 +346,15 @@ const probe = "\x00\xffoutbox\xff\x00"
 // lower number, each with a row that changes nothing. A script that finds the receipt of the plan
 // refuses that. Another one finds no job.
 func (r *resending) remembered(ctx context.Context, topic string, calls [][]*kept, mark marker, number int64, sealed bool) error {
-	plan := bridge.Plan{Series: mark.series(r.series()), Number: uint64(number - 1), Probe: true}
+	plan := commit.Plan{Series: mark.series(r.series()), Number: uint64(number - 1), Probe: true}
 	if sealed {
 		plan.Tag = "probe"
 	}
 	for i, call := range calls {
 		plan.First = i
-		_, err := bridge.SendRows(ctx, r.client, plan, []bridge.Row{{Kind: bridge.RowReschedule, Topic: topic, ID: probe}})
+		_, err := bridge.SendRows(ctx, r.client, plan, []commit.Row{{Kind: commit.RowReschedule, Topic: topic, ID: probe}})
 		switch {
-		case errors.Is(err, bridge.ErrPassed):
+		case errors.Is(err, commit.ErrPassed):
 			for _, row := range call {
 				row.lost = false
 			}
@@ -373,12 +374,12 @@ func (r *resending) choose(rows []kept) (back []kept) {
 		switch {
 		case state == closed:
 			continue
-		case row.Kind == bridge.RowReschedule:
+		case row.Kind == commit.RowReschedule:
 			if state == open && move == nil {
 				r.moves[key] = row
 			}
 			continue
-		case row.Kind == bridge.RowEnqueue && state == enqueue:
+		case row.Kind == commit.RowEnqueue && state == enqueue:
 			if !row.lost {
 				r.jobs[key] = closed
 			}
@@ -386,7 +387,7 @@ func (r *resending) choose(rows []kept) (back []kept) {
 		}
 		delete(r.moves, key)
 		r.jobs[key] = closed
-		if row.Kind == bridge.RowEnqueue && row.lost {
+		if row.Kind == commit.RowEnqueue && row.lost {
 			if row.Replace != replaceAny {
 				r.jobs[key] = enqueue
 			}

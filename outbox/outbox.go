@@ -10,6 +10,7 @@ import (
 
 	"github.com/delayq/delayq"
 	"github.com/delayq/delayq/internal/bridge"
+	"github.com/delayq/delayq/internal/commit"
 )
 
 // ErrInvalid is returned for an argument or an option out of range. Nothing was written. It is
@@ -137,7 +138,7 @@ func (b *Outbox) Reschedule(ctx context.Context, tx Execer, topic, id string, du
 	return b.write(ctx, tx, row)
 }
 
-func (b *Outbox) write(ctx context.Context, tx Execer, row bridge.Row) error {
+func (b *Outbox) write(ctx context.Context, tx Execer, row commit.Row) error {
 	if tx == nil {
 		return fmt.Errorf("%w: nil transaction", ErrInvalid)
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/delayq/delayq"
 	"github.com/delayq/delayq/internal/bridge"
+	"github.com/delayq/delayq/internal/commit"
 )
 
 // A refusal is a row that Redis has refused for good.
@@ -37,7 +38,7 @@ type delivery struct {
 	rows     []int // indexes in the plan
 	outcomes []error
 	err      error
-	fate     bridge.Fate // of the error
+	fate     commit.Fate // of the error
 }
 
 // send carries out the plan, all topics at the same time up to mostTopics. If it returns an error,
@@ -95,15 +96,15 @@ func (h *holding) deliver(ctx context.Context, d *delivery, waited int64) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, most)
 	defer cancel()
-	rows := make([]bridge.Row, len(d.rows))
+	rows := make([]commit.Row, len(d.rows))
 	for n, i := range d.rows {
 		rows[n] = h.plan[i].Row
 		rows[n].Age = max(0, rows[n].Age+waited)
 	}
-	plan := bridge.Plan{Series: h.marker.series(h.series()), Number: uint64(h.number), Tag: tag(h.seal)}
+	plan := commit.Plan{Series: h.marker.series(h.series()), Number: uint64(h.number), Tag: tag(h.seal)}
 	d.outcomes, d.err = bridge.SendRows(ctx, h.client, plan, rows)
 	if d.err != nil {
-		d.fate = bridge.FateOf(d.err)
+		d.fate = commit.FateOf(d.err)
 	}
 }
 
@@ -113,9 +114,9 @@ func (h *holding) judge(list []*delivery, waited int64) (*ending, error) {
 	works, others, mustWait, grace := false, false, false, h.stuck.IsZero() || time.Since(h.stuck) < h.o.lease
 	for _, d := range list {
 		switch {
-		case d.err == nil || d.fate == bridge.FateFull || d.fate == bridge.FatePassed:
+		case d.err == nil || d.fate == commit.FateFull || d.fate == commit.FatePassed:
 			works = true
-		case d.fate == bridge.FateAway:
+		case d.fate == commit.FateAway:
 			away = append(away, d.err)
 			others = others || h.aside[d.topic] == nil
 			// The call may have been carried out. A plan that is sent again finds out, so this one
@@ -150,7 +151,7 @@ func (h *holding) judge(list []*delivery, waited int64) (*ending, error) {
 func (h *holding) end(end *ending, d *delivery, waited int64) {
 	for n, i := range d.rows {
 		row, outcome := &h.plan[i], d.outcomes[n]
-		if !errors.Is(outcome, bridge.ErrOpen) {
+		if !errors.Is(outcome, commit.ErrOpen) {
 			end.idle = false
 			if h.o.drop && errors.Is(outcome, delayq.ErrDuplicate) {
 				continue
@@ -160,7 +161,7 @@ func (h *holding) end(end *ending, d *delivery, waited int64) {
 			}
 			continue
 		}
-		if p := h.aside[d.topic]; d.fate == bridge.FateRefused && p != nil && time.Since(p.since) > h.o.patience &&
+		if p := h.aside[d.topic]; d.fate == commit.FateRefused && p != nil && time.Since(p.since) > h.o.patience &&
 			row.Age+waited > h.o.patience.Milliseconds() {
 			end.refused = append(end.refused, row.refuse(d.err.Error()))
 			continue
@@ -170,10 +171,10 @@ func (h *holding) end(end *ending, d *delivery, waited int64) {
 	switch {
 	case d.err == nil:
 		h.resume(d.topic)
-	case d.fate == bridge.FatePassed:
+	case d.fate == commit.FatePassed:
 		end.renamed, end.idle = d.err.Error(), false
 	default:
-		h.setAside(d.topic, d.err, d.fate == bridge.FateFull)
+		h.setAside(d.topic, d.err, d.fate == commit.FateFull)
 	}
 }
 
@@ -186,9 +187,9 @@ func (h *holding) complain(refused []refusal) {
 
 // refusedFor returns why a row goes to the dead rows, or an empty string. A cancel or a reschedule
 // that comes too late has nothing to do.
-func refusedFor(kind bridge.RowKind, err error) string {
+func refusedFor(kind commit.RowKind, err error) string {
 	late := errors.Is(err, delayq.ErrNotFound) || errors.Is(err, delayq.ErrRunning) || errors.Is(err, delayq.ErrDead)
-	if err == nil || kind != bridge.RowEnqueue && late {
+	if err == nil || kind != commit.RowEnqueue && late {
 		return ""
 	}
 	return err.Error()

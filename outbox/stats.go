@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/delayq/delayq/internal/bridge"
+	"github.com/delayq/delayq/internal/commit"
 )
 
 // Stats says how far the relays are behind.
@@ -56,14 +56,14 @@ func (b *Outbox) Dead(ctx context.Context, db querier, after int64, limit int) (
 	defer rows.Close()
 	for rows.Next() {
 		var d DeadRow
-		var kind bridge.RowKind
+		var kind commit.RowKind
 		var id []byte
 		var made, refused int64
 		if err := rows.Scan(&d.Seq, &kind, &d.Topic, &id, &d.Reason, &made, &refused); err != nil {
 			return nil, fmt.Errorf("outbox: dead rows: %w", err)
 		}
 		d.ID, d.Made, d.Refused = string(id), time.UnixMilli(made), time.UnixMilli(refused)
-		d.Call = map[bridge.RowKind]string{bridge.RowEnqueue: "enqueue", bridge.RowCancel: "dequeue", bridge.RowReschedule: "reschedule"}[kind]
+		d.Call = map[commit.RowKind]string{commit.RowEnqueue: "enqueue", commit.RowCancel: "dequeue", commit.RowReschedule: "reschedule"}[kind]
 		list = append(list, d)
 	}
 	return list, rows.Err()

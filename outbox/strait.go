@@ -5,7 +5,7 @@ import (
 	"slices"
 	"strconv"
 
-	"github.com/delayq/delayq/internal/bridge"
+	"github.com/delayq/delayq/internal/commit"
 )
 
 // A strait is what passes while Redis has no memory for new jobs of some topics: cancels of jobs
@@ -47,7 +47,7 @@ func (h *holding) search(ctx context.Context) error {
 	defer rows.Close()
 	for rows.Next() && len(h.strait.cancels) < straitCancels {
 		var seq int64
-		var kind bridge.RowKind
+		var kind commit.RowKind
 		var id []byte
 		var job name
 		if err := rows.Scan(&seq, &kind, &job.topic, &id); err != nil {
@@ -55,9 +55,9 @@ func (h *holding) search(ctx context.Context) error {
 		}
 		h.strait.read, job.id = seq, string(id)
 		switch {
-		case kind == bridge.RowEnqueue:
+		case kind == commit.RowEnqueue:
 			h.strait.made[job] = true
-		case kind == bridge.RowCancel && !h.strait.made[job]:
+		case kind == commit.RowCancel && !h.strait.made[job]:
 			h.strait.cancels = append(h.strait.cancels, seq)
 		}
 	}

@@ -38,26 +38,26 @@ func eachRows(t *testing.T, test func(f *rowsFixture)) {
 	})
 }
 
-func (f *rowsFixture) enqueue(id string, opts ...delayq.JobOption) bridge.Row {
+func (f *rowsFixture) enqueue(id string, opts ...delayq.JobOption) commit.Row {
 	row, _, err := bridge.SealEnqueue(f.Context(), f.sealer, delayq.NewJob{Topic: "topic", ID: id, Payload: []byte("of " + id), Options: opts})
 	require.NoError(f, err)
 	return row
 }
 
-func (f *rowsFixture) cancel(id string) bridge.Row {
+func (f *rowsFixture) cancel(id string) commit.Row {
 	row, err := bridge.SealCancel(f.Context(), f.sealer, "topic", id)
 	require.NoError(f, err)
 	return row
 }
 
-func (f *rowsFixture) reschedule(id string, due delayq.DueOption) bridge.Row {
+func (f *rowsFixture) reschedule(id string, due delayq.DueOption) commit.Row {
 	row, err := bridge.SealReschedule(f.Context(), f.sealer, "topic", id, due)
 	require.NoError(f, err)
 	return row
 }
 
-func (f *rowsFixture) send(number uint64, rows ...bridge.Row) []error {
-	outcomes, err := bridge.SendRows(f.Context(), f.client, bridge.Plan{Series: "box", Number: number}, rows)
+func (f *rowsFixture) send(number uint64, rows ...commit.Row) []error {
+	outcomes, err := bridge.SendRows(f.Context(), f.client, commit.Plan{Series: "box", Number: number}, rows)
 	require.NoError(f, err)
 	return outcomes
 }
@@ -70,7 +70,7 @@ func TestRowsMakeTheirCallsOnce(t *testing.T) {
 	eachRows(t, func(f *rowsFixture) {
 		_, err := f.client.Enqueue(f.Context(), "topic", "there", nil)
 		require.NoError(f, err)
-		rows := []bridge.Row{
+		rows := []commit.Row{
 			f.enqueue("a"), f.enqueue("b", delayq.ProcessIn(time.Hour)), f.cancel("a"), f.enqueue("a", delayq.ProcessIn(time.Hour)),
 			f.enqueue("there"), f.cancel("nobody"), f.enqueue("c", delayq.ProcessIn(time.Hour), delayq.ExpireIn(3*time.Hour)),
 			f.reschedule("c", delayq.ProcessIn(2*time.Hour)), f.reschedule("b", delayq.ProcessIn(time.Minute)), f.reschedule("c", delayq.ProcessIn(4*time.Hour)),
@@ -105,8 +105,8 @@ func TestRowsMakeTheirCallsOnce(t *testing.T) {
 
 		// A plan of a relay that was overtaken does nothing, whatever it holds.
 		f.send(8, f.enqueue("next"))
-		_, err = bridge.SendRows(f.Context(), f.client, bridge.Plan{Series: "box", Number: 7}, rows[:1])
-		require.ErrorIs(f, err, bridge.ErrPassed)
+		_, err = bridge.SendRows(f.Context(), f.client, commit.Plan{Series: "box", Number: 7}, rows[:1])
+		require.ErrorIs(f, err, commit.ErrPassed)
 		require.Equal(f, []string{"next"}, f.jobs())
 	})
 }
@@ -119,28 +119,28 @@ func TestRowsWhoseNumberHasPassed(t *testing.T) {
 			_, err := f.client.Enqueue(f.Context(), "topic", id, nil, delayq.ProcessIn(time.Hour))
 			require.NoError(f, err)
 		}
-		kinds := map[string]bridge.Row{
+		kinds := map[string]commit.Row{
 			"enqueue": f.enqueue("new"), "keyed": f.enqueue("new", delayq.Key("k")), "replace": f.enqueue("moved", delayq.Replace()),
 			"cancel": f.cancel("gone"), "reschedule": f.reschedule("moved", delayq.ProcessIn(2*time.Hour)),
 		}
 		for tag, other := range map[string]string{"": "", "a": "b"} {
 			for name, row := range kinds {
-				plan := bridge.Plan{Series: "box " + name, Number: 7, Tag: tag}
-				_, err := bridge.SendRows(f.Context(), f.client, plan, []bridge.Row{f.cancel("nobody")})
+				plan := commit.Plan{Series: "box " + name, Number: 7, Tag: tag}
+				_, err := bridge.SendRows(f.Context(), f.client, plan, []commit.Row{f.cancel("nobody")})
 				require.NoError(f, err)
-				for _, late := range []bridge.Plan{{Number: 6, Tag: tag}, {Number: 6, Tag: other}, {Number: 7, Tag: other}} {
+				for _, late := range []commit.Plan{{Number: 6, Tag: tag}, {Number: 6, Tag: other}, {Number: 7, Tag: other}} {
 					if late.Series = plan.Series; late == plan {
 						continue
 					}
 					before := redistest.Dump(f.T, f.rdb, f.prefix)
-					outcomes, err := bridge.SendRows(f.Context(), f.client, late, []bridge.Row{row})
-					require.ErrorIs(f, err, bridge.ErrPassed, name)
+					outcomes, err := bridge.SendRows(f.Context(), f.client, late, []commit.Row{row})
+					require.ErrorIs(f, err, commit.ErrPassed, name)
 					require.NotErrorIs(f, err, delayq.ErrUnknownOutcome)
-					require.Equal(f, []error{bridge.ErrOpen}, outcomes)
+					require.Equal(f, []error{commit.ErrOpen}, outcomes)
 					require.Equal(f, before, redistest.Dump(f.T, f.rdb, f.prefix))
 				}
 				// The plan itself is still known.
-				outcomes, err := bridge.SendRows(f.Context(), f.client, plan, []bridge.Row{f.cancel("moved")})
+				outcomes, err := bridge.SendRows(f.Context(), f.client, plan, []commit.Row{f.cancel("moved")})
 				require.NoError(f, err)
 				require.ErrorIs(f, outcomes[0], delayq.ErrNotFound, name)
 			}
@@ -151,11 +151,11 @@ func TestRowsWhoseNumberHasPassed(t *testing.T) {
 // When a call fails, the outcomes of those before it are returned.
 func TestRowsBeforeTheOneThatFails(t *testing.T) {
 	eachRows(t, func(f *rowsFixture) {
-		plan := bridge.Plan{Series: "box", Number: 7, Tag: "a"}
+		plan := commit.Plan{Series: "box", Number: 7, Tag: "a"}
 		f.rdb.Set(f.Context(), script.NewKeys(f.prefix, "topic").Receipt("box.t1.1"), "8:", time.Hour)
-		outcomes, err := bridge.SendRows(f.Context(), f.client, plan, []bridge.Row{f.enqueue("a"), f.cancel("a"), f.enqueue("b"), f.cancel("c")})
-		require.ErrorIs(f, err, bridge.ErrPassed)
-		require.Equal(f, []error{nil, bridge.ErrOpen, nil, bridge.ErrOpen}, outcomes)
+		outcomes, err := bridge.SendRows(f.Context(), f.client, plan, []commit.Row{f.enqueue("a"), f.cancel("a"), f.enqueue("b"), f.cancel("c")})
+		require.ErrorIs(f, err, commit.ErrPassed)
+		require.Equal(f, []error{nil, commit.ErrOpen, nil, commit.ErrOpen}, outcomes)
 		require.ElementsMatch(f, []string{"a", "b"}, f.jobs())
 	})
 }
@@ -167,7 +167,7 @@ func TestRowsContinueWhereTheyWereCutOff(t *testing.T) {
 }
 
 func continueRows(f *rowsFixture) {
-	var rows []bridge.Row
+	var rows []commit.Row
 	for i := range 600 {
 		rows = append(rows, f.enqueue(strconv.Itoa(i)))
 	}
@@ -188,7 +188,7 @@ func continueRows(f *rowsFixture) {
 			}
 		})
 		f.client = delayq.NewClient(f.rdb, delayq.Prefix(f.prefix), delayq.Hooks(hook))
-		_, err := bridge.SendRows(ctx, f.client, bridge.Plan{Series: "box", Number: 1}, rows)
+		_, err := bridge.SendRows(ctx, f.client, commit.Plan{Series: "box", Number: 1}, rows)
 		cancel()
 		if err == nil {
 			require.Greater(f, cut, 4, "the plan took too few calls for this test")
@@ -212,7 +212,7 @@ func TestRowsKeepTheirReceiptsForAWeek(t *testing.T) {
 // The delay and the expiry count from when the row was made.
 func TestRowsGrowOlder(t *testing.T) {
 	eachRows(t, func(f *rowsFixture) {
-		aged := func(row bridge.Row, age time.Duration) bridge.Row {
+		aged := func(row commit.Row, age time.Duration) commit.Row {
 			row.Age = age.Milliseconds()
 			return row
 		}

@@ -1,0 +1,58 @@
+package commit
+
+import (
+	"errors"
+
+	"github.com/delayq/delayq/internal/script"
+)
+
+// A Row is a call of a client that a table of an outbox holds until it is sent.
+type Row struct {
+	Kind    RowKind
+	Topic   string
+	ID      string
+	Replace string // the Replacing of an enqueue
+	Record  string // of an enqueue: the record of the job, with 0 as the time of enqueueing
+	DueAt   int64  // Unix ms; 0: DueIn applies
+	DueIn   int64  // ms after the row was made
+	Age     int64  // ms since the row was made
+}
+
+// Size returns how many bytes count towards those of a call.
+func (r *Row) Size() int { return len(r.Record) }
+
+// A RowKind says which call a row is. The numbers are stored.
+type RowKind int
+
+// The kinds of rows.
+const (
+	RowEnqueue    RowKind = 1
+	RowCancel     RowKind = 2
+	RowReschedule RowKind = 3
+)
+
+// A Fate is what an error of SendPlan means for the plan.
+type Fate int
+
+// The fates.
+const (
+	FateAway    Fate = iota // Redis does not answer or serve, or replicas are missing
+	FateFull                // Redis has no memory for new jobs, but carries out cancels
+	FateRefused             // Redis has refused a call for another reason, and has done nothing
+	FatePassed              // the error wraps ErrPassed
+)
+
+// FateOf says what an error of SendPlan means.
+func FateOf(err error) Fate {
+	switch {
+	case errors.Is(err, ErrPassed):
+		return FatePassed
+	case errors.Is(err, ErrUnconfirmed): // even if Redis has refused the WAIT
+		return FateAway
+	case script.Code(err) == script.CodeFull:
+		return FateFull
+	case script.Answered(err) && !script.Away(err):
+		return FateRefused
+	}
+	return FateAway
+}
