@@ -13,6 +13,7 @@ import (
 
 	"github.com/delayq/delayq/internal/commit"
 	"github.com/delayq/delayq/internal/contain"
+	"github.com/delayq/delayq/internal/friend"
 	"github.com/delayq/delayq/internal/record"
 	"github.com/delayq/delayq/internal/run"
 	"github.com/delayq/delayq/internal/script"
@@ -28,6 +29,7 @@ import (
 // ContextTimeoutEnabled that is at most 30 s for each call. Otherwise the timeouts and retries of
 // rdb apply, and a ReadTimeout of -1 means no limit.
 type Client struct {
+	access
 	rdb     redis.UniversalClient
 	o       clientOptions
 	err     error // why the client itself is invalid
@@ -35,6 +37,15 @@ type Client struct {
 	series  script.SeriesPool
 	commits *commit.Groups
 }
+
+// friends has the functions that other packages and modules of this repository call and programs
+// cannot. Its methods are in the files of their subjects, and internal/friend leads to them.
+type friends struct{}
+
+// access is what a Client has for internal/friend.
+type access = friend.Access[friends]
+
+var _ friend.Giver[friends] = &Client{access: access{}}
 
 // NewClient returns a client of the queue in rdb: a *redis.Client (of a Sentinel too) or a
 // *redis.ClusterClient. The caller owns rdb and closes it. If rdb or an option is invalid, every

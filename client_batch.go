@@ -8,7 +8,6 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/delayq/delayq/internal/bridge"
 	"github.com/delayq/delayq/internal/commit"
 	"github.com/delayq/delayq/internal/contain"
 	"github.com/delayq/delayq/internal/record"
@@ -219,8 +218,8 @@ func (b *enqueueBatch) add(i int, job NewJob) {
 // An outbox validates and encodes calls in one process, and another sends them. This file has what
 // both need of a client.
 
-// newSealer returns a client that encodes and never sends.
-func newSealer(opts []ClientOption) (*Client, error) {
+// NewSealer returns a client that validates and encodes, and never sends. It needs no Redis.
+func (friends) NewSealer(opts []ClientOption) (*Client, error) {
 	c := &Client{rdb: noRedis{}}
 	c.o, c.err = newClientOptions(opts)
 	c.o.hooks.trouble = func(why *contain.Crash) { logHook(contain.DefaultLogger(), why) }
@@ -230,7 +229,9 @@ func newSealer(opts []ClientOption) (*Client, error) {
 // noRedis is the Redis of a client that never sends.
 type noRedis struct{ redis.UniversalClient }
 
-func (c *Client) sealEnqueue(ctx context.Context, fresh NewJob) (commit.Row, *Job, error) {
+// SealEnqueue returns the row of an enqueue, and its job without times. Its errors are those of
+// [Client.Enqueue] for the same arguments.
+func (friends) SealEnqueue(ctx context.Context, c *Client, fresh NewJob) (commit.Row, *Job, error) {
 	fresh.Options = slices.Clip(fresh.Options)
 	e := &enqueueing{job: fresh}
 	if err := c.seal(ctx, e); err != nil {
@@ -242,7 +243,8 @@ func (c *Client) sealEnqueue(ctx context.Context, fresh NewJob) (commit.Row, *Jo
 	}, storedJob(&e.op, e.job.Payload, ErrUnknownOutcome), nil
 }
 
-func (c *Client) sealCancel(ctx context.Context, topic, id string) (commit.Row, error) {
+// SealCancel returns the row of a [Client.Dequeue].
+func (friends) SealCancel(ctx context.Context, c *Client, topic, id string) (commit.Row, error) {
 	err := c.validate(ctx, topic, id)
 	if err == nil {
 		err = ctx.Err()
@@ -253,7 +255,8 @@ func (c *Client) sealCancel(ctx context.Context, topic, id string) (commit.Row, 
 	return commit.Row{Kind: commit.RowCancel, Topic: topic, ID: id}, nil
 }
 
-func (c *Client) sealReschedule(ctx context.Context, topic, id string, due DueOption) (commit.Row, error) {
+// SealReschedule returns the row of a [Client.Reschedule].
+func (friends) SealReschedule(ctx context.Context, c *Client, topic, id string, due DueOption) (commit.Row, error) {
 	move, err := moveTo(due)
 	err = errors.Join(c.validate(ctx, topic, id), err)
 	if err == nil {
@@ -267,9 +270,14 @@ func (c *Client) sealReschedule(ctx context.Context, topic, id string, due DueOp
 	}, nil
 }
 
-// sendRows carries out rows of one topic. Rows about one ID keep their order, and so do new jobs of
-// one key. Others can change places. After an error of a call the rest is not sent.
-func (c *Client) sendRows(ctx context.Context, plan commit.Plan, rows []commit.Row) ([]error, error) {
+// SendRows carries out rows of one topic, and returns an outcome for each. Rows about one ID keep
+// their order, and so do new jobs of one key. Others can change places.
+//
+// If Redis has not answered or has refused a call as a whole, SendRows also returns an error, and
+// the rest is not sent. The outcome of rows that were not sent, or of which nothing is known, is
+// commit.ErrOpen. Then call it again with the same plan and the same rows: what was carried out is
+// not repeated, and its outcomes are as they were. After commit.ErrPassed that is not possible.
+func (friends) SendRows(ctx context.Context, c *Client, plan commit.Plan, rows []commit.Row) ([]error, error) {
 	if err := c.usable(ctx); err != nil {
 		return nil, err
 	}
@@ -296,8 +304,8 @@ func (c *Client) sendRows(ctx context.Context, plan commit.Plan, rows []commit.R
 	return outcomes, failed
 }
 
-// answers returns nil if Redis answers to the client.
-func (c *Client) answers(ctx context.Context) error {
+// Answers returns nil if Redis answers to the client.
+func (friends) Answers(ctx context.Context, c *Client) error {
 	err := c.usable(ctx)
 	if err == nil {
 		err = c.rdb.Time(ctx).Err()
@@ -404,22 +412,4 @@ func (c *Client) rowSent(ctx context.Context, r *commit.Row, o *commit.Op) error
 		c.dequeued(ctx, o, err)
 	}
 	return err
-}
-
-// For the outbox.
-func init() {
-	bridge.NewSealer = func(opts any) (any, error) { return newSealer(opts.([]ClientOption)) }
-	bridge.SealEnqueue = func(ctx context.Context, sealer, fresh any) (commit.Row, any, error) {
-		return sealer.(*Client).sealEnqueue(ctx, fresh.(NewJob))
-	}
-	bridge.SealCancel = func(ctx context.Context, sealer any, topic, id string) (commit.Row, error) {
-		return sealer.(*Client).sealCancel(ctx, topic, id)
-	}
-	bridge.SealReschedule = func(ctx context.Context, sealer any, topic, id string, due any) (commit.Row, error) {
-		return sealer.(*Client).sealReschedule(ctx, topic, id, due.(DueOption))
-	}
-	bridge.SendRows = func(ctx context.Context, client any, plan commit.Plan, rows []commit.Row) ([]error, error) {
-		return client.(*Client).sendRows(ctx, plan, rows)
-	}
-	bridge.Answers = func(ctx context.Context, client any) error { return client.(*Client).answers(ctx) }
 }

@@ -375,8 +375,8 @@ func (j *Job) end(call string, err error) error {
 	return nil
 }
 
-// runBatch calls a batch handler without a server, and returns the outcome of each job.
-func runBatch(ctx context.Context, f BatchHandlerFunc, jobs []*Job) []error {
+// RunBatch calls a batch handler without a server, and returns the outcome of each job.
+func (friends) RunBatch(ctx context.Context, f BatchHandlerFunc, jobs []*Job) []error {
 	parts, errs := make([]run.Part, len(jobs)), make([]error, len(jobs))
 	if ctx == nil || f == nil || slices.Contains(jobs, nil) {
 		for i := range errs {

@@ -13,7 +13,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/delayq/delayq/internal/bridge"
 	"github.com/delayq/delayq/internal/commit"
 	"github.com/delayq/delayq/internal/record"
 	"github.com/delayq/delayq/internal/run"
@@ -431,8 +430,9 @@ func scoreTime(score string) time.Time {
 	return msTime(int64(ms))
 }
 
-// runOf returns the job that a handler would receive in the first run of fresh.
-func runOf(fresh NewJob, now time.Time) (*Job, error) {
+// NewJob returns the job that a handler would receive in the first run of fresh. The lease began at
+// now, or when the job was due if that is later.
+func (friends) NewJob(fresh NewJob, now time.Time) (*Job, error) {
 	var errs []error
 	if err := script.CheckName("topic", fresh.Topic); err != nil {
 		errs = append(errs, err)
@@ -466,8 +466,8 @@ func (j *Job) lend() {
 	j.output = new(run.Output)
 }
 
-// next returns the job of the next run, which begins when the lease of this run has expired.
-func (j *Job) next() *Job {
+// NextRun returns the job of the next run, which begins when the lease of this run has expired.
+func (friends) NextRun(j *Job) *Job {
 	own := *j
 	own.part = nil
 	own.Payload, own.Headers = slices.Clone(j.Payload), maps.Clone(j.Headers)
@@ -477,13 +477,5 @@ func (j *Job) next() *Job {
 	return &own
 }
 
-// For delayqtest, and for the command line.
-func init() {
-	bridge.NewJob = func(fresh any, now time.Time) (any, error) { return runOf(fresh.(NewJob), now) }
-	bridge.RunBatch = func(ctx, f, jobs any) []error {
-		within, _ := ctx.(context.Context)
-		return runBatch(within, f.(BatchHandlerFunc), jobs.([]*Job))
-	}
-	bridge.NextRun = func(job any) any { return job.(*Job).next() }
-	bridge.Given = func(info any) any { return info.(*JobInfo).options }
-}
+// Given returns what the job was given.
+func (friends) Given(info *JobInfo) record.Options { return info.options }

@@ -8,7 +8,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/delayq/delayq/internal/bridge"
 	"github.com/delayq/delayq/internal/record"
 	"github.com/delayq/delayq/internal/schedule"
 	"github.com/delayq/delayq/internal/script"
@@ -395,9 +394,10 @@ func (i *Inspector) runs(ctx context.Context, topic, name string, limit int) (li
 	return list, nil
 }
 
-// changes returns the names of the parts that [Client.Schedule] would change with these arguments.
-// A nil info is a schedule that does not exist, so everything is new.
-func (info *ScheduleInfo) changes(spec Spec, payload []byte, opts []ScheduleOption) ([]string, error) {
+// Changes returns the names of the parts that [Client.Schedule] would change with these arguments,
+// or the error that it would return for them. A nil info is a schedule that does not exist, so
+// everything is new.
+func (friends) Changes(info *ScheduleInfo, spec Spec, payload []byte, opts []ScheduleOption) ([]string, error) {
 	d := newDefinition(spec, payload, opts)
 	if err := d.validate(mostPayload); err != nil || info == nil {
 		return nil, err
@@ -411,8 +411,9 @@ func (info *ScheduleInfo) changes(spec Spec, payload []byte, opts []ScheduleOpti
 	return differences(&d.Definition, info.definition), nil
 }
 
-// unset returns an option that gives a part of a definition the value that it has by default.
-func unset(name string) ScheduleOption {
+// Unset returns an option that gives a part of a definition the value that it has by default. The
+// part has the name that [ScheduleInfo.Edited] uses.
+func (friends) Unset(name string) ScheduleOption {
 	return scheduleOption(func(d *definition) {
 		for _, part := range parts {
 			if part.name != name {
@@ -427,12 +428,4 @@ func unset(name string) ScheduleOption {
 		}
 		d.fail(fmt.Errorf("a schedule has no %s", name))
 	})
-}
-
-// For the command line.
-func init() {
-	bridge.Changes = func(info, spec any, payload []byte, opts any) ([]string, error) {
-		return info.(*ScheduleInfo).changes(spec.(Spec), payload, opts.([]ScheduleOption))
-	}
-	bridge.Unset = func(part string) any { return unset(part) }
 }

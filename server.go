@@ -12,7 +12,6 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/delayq/delayq/internal/bridge"
 	"github.com/delayq/delayq/internal/contain"
 	"github.com/delayq/delayq/internal/run"
 	"github.com/delayq/delayq/internal/schedule"
@@ -318,7 +317,5 @@ func (w witness) event(e run.Ended) RunEvent {
 	}
 }
 
-// For tests.
-func init() {
-	bridge.AlwaysRing = func(server any) { server.(*Server).engine.AlwaysRing() }
-}
+// AlwaysRing makes a server that has not been run wait for rings, however few topics it has.
+func (friends) AlwaysRing(s *Server) { s.engine.AlwaysRing() }

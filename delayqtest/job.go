@@ -5,8 +5,11 @@ import (
 	"time"
 
 	"github.com/delayq/delayq"
-	"github.com/delayq/delayq/internal/bridge"
+	"github.com/delayq/delayq/internal/friend"
 )
+
+// library has what delayq does for its friends.
+var library = friend.Of(new(delayq.Client))
 
 // NewJob returns the job that a handler receives at the first run of fresh, without a queue, for a
 // unit test that calls the handler itself. It has its own nonce, as after an Enqueue, and the fence
@@ -20,12 +23,12 @@ import (
 // fail the test.
 func NewJob(t T, fresh delayq.NewJob) *delayq.Job {
 	t.Helper()
-	job, err := bridge.NewJob(fresh, time.Now())
+	job, err := library.NewJob(fresh, time.Now())
 	if err != nil {
 		t.Fatalf("delayqtest: new job: %v", err)
 		return nil // not reached in a test
 	}
-	return job.(*delayq.Job)
+	return job
 }
 
 // NextRun returns the job that the handler receives at the run after that of job, and does not
@@ -33,7 +36,7 @@ func NewJob(t T, fresh delayq.NewJob) *delayq.Job {
 // as if the lease of that had run out, and its fence is higher. With it a test can show that a
 // stale worker is refused.
 func NextRun(job *delayq.Job) *delayq.Job {
-	return bridge.NextRun(job).(*delayq.Job)
+	return library.NextRun(job)
 }
 
 // RunBatch calls a batch handler with jobs of [NewJob] and returns the outcome of each: the error
@@ -41,5 +44,5 @@ func NextRun(job *delayq.Job) *delayq.Job {
 // the job is done. A panic of the handler is not recovered. ctx is the context of the batch, and
 // that of each job ([delayq.Job.Context]). No job is ever lost.
 func RunBatch(ctx context.Context, handler delayq.BatchHandlerFunc, jobs ...*delayq.Job) []error {
-	return bridge.RunBatch(ctx, handler, jobs)
+	return library.RunBatch(ctx, handler, jobs)
 }

@@ -12,7 +12,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/delayq/delayq/internal/bridge"
 	"github.com/delayq/delayq/internal/commit"
 )
 
@@ -181,7 +180,7 @@ func (h *holding) acquire(ctx context.Context) (held bool, wait time.Duration, e
 func (h *holding) answers(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, h.within())
 	defer cancel()
-	return bridge.Answers(ctx, h.client)
+	return library.Answers(ctx, h.client)
 }
 
 // peek reports whether the shard is free. It also finds what this release cannot work with.

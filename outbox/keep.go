@@ -10,7 +10,6 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/delayq/delayq/internal/bridge"
 	"github.com/delayq/delayq/internal/commit"
 	"github.com/delayq/delayq/internal/record"
 )
@@ -352,7 +351,7 @@ func (r *resending) remembered(ctx context.Context, topic string, calls [][]*kep
 	}
 	for i, call := range calls {
 		plan.First = i
-		_, err := bridge.SendRows(ctx, r.client, plan, []commit.Row{{Kind: commit.RowReschedule, Topic: topic, ID: probe}})
+		_, err := library.SendRows(ctx, r.client, plan, []commit.Row{{Kind: commit.RowReschedule, Topic: topic, ID: probe}})
 		switch {
 		case errors.Is(err, commit.ErrPassed):
 			for _, row := range call {

@@ -9,9 +9,12 @@ import (
 	"sync"
 
 	"github.com/delayq/delayq"
-	"github.com/delayq/delayq/internal/bridge"
 	"github.com/delayq/delayq/internal/commit"
+	"github.com/delayq/delayq/internal/friend"
 )
+
+// library has what delayq does for an outbox.
+var library = friend.Of(new(delayq.Client))
 
 // ErrInvalid is returned for an argument or an option out of range. Nothing was written. It is
 // [delayq.ErrInvalid].
@@ -29,7 +32,7 @@ type Outbox struct {
 	dialect Dialect
 	table   string
 	shards  int
-	sealer  any
+	sealer  *delayq.Client
 	insert  string
 
 	mu     sync.Mutex
@@ -70,7 +73,7 @@ func Shards(n int) Option {
 // Give the same ones to the client of the relay.
 func ClientOptions(opts ...delayq.ClientOption) Option {
 	return func(b *Outbox) (err error) {
-		b.sealer, err = bridge.NewSealer(opts)
+		b.sealer, err = library.NewSealer(opts)
 		return err
 	}
 }
@@ -81,7 +84,7 @@ func New(d Dialect, opts ...Option) (*Outbox, error) {
 	if columnTypes[d] == nil {
 		return nil, fmt.Errorf("%w: %v: Postgres, MySQL and SQLite are known", ErrInvalid, d)
 	}
-	b.sealer, _ = bridge.NewSealer([]delayq.ClientOption(nil))
+	b.sealer, _ = library.NewSealer(nil)
 	for _, opt := range opts {
 		if opt == nil {
 			return nil, fmt.Errorf("%w: an option is nil", ErrInvalid)
@@ -106,21 +109,21 @@ func New(d Dialect, opts ...Option) (*Outbox, error) {
 // ErrInvalid nothing was written. After an error of the database PostgreSQL lets the transaction
 // only be rolled back.
 func (b *Outbox) Enqueue(ctx context.Context, tx Execer, topic, id string, payload []byte, opts ...delayq.JobOption) (*delayq.Job, error) {
-	row, job, err := bridge.SealEnqueue(ctx, b.sealer, delayq.NewJob{Topic: topic, ID: id, Payload: payload, Options: opts})
+	row, job, err := library.SealEnqueue(ctx, b.sealer, delayq.NewJob{Topic: topic, ID: id, Payload: payload, Options: opts})
 	if err == nil {
 		err = b.write(ctx, tx, row)
 	}
 	if err != nil {
 		return nil, err
 	}
-	return job.(*delayq.Job), nil
+	return job, nil
 }
 
 // Dequeue cancels a job after the commit, as [delayq.Client.Dequeue] does. It is sent after every
 // row about the same ID that was written before it, so it also cancels a job whose row has not been
 // sent yet. If there is no such job by then, nothing happens. Errors as from [Outbox.Enqueue].
 func (b *Outbox) Dequeue(ctx context.Context, tx Execer, topic, id string) error {
-	row, err := bridge.SealCancel(ctx, b.sealer, topic, id)
+	row, err := library.SealCancel(ctx, b.sealer, topic, id)
 	if err != nil {
 		return err
 	}
@@ -131,7 +134,7 @@ func (b *Outbox) Dequeue(ctx context.Context, tx Execer, topic, id string) error
 // delay counts from this call, by the clock of the database. If the job is running, dead or gone by
 // then, nothing happens. Errors as from [Outbox.Enqueue].
 func (b *Outbox) Reschedule(ctx context.Context, tx Execer, topic, id string, due delayq.DueOption) error {
-	row, err := bridge.SealReschedule(ctx, b.sealer, topic, id, due)
+	row, err := library.SealReschedule(ctx, b.sealer, topic, id, due)
 	if err != nil {
 		return err
 	}

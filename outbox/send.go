@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/delayq/delayq"
-	"github.com/delayq/delayq/internal/bridge"
 	"github.com/delayq/delayq/internal/commit"
 )
 
@@ -102,7 +101,7 @@ func (h *holding) deliver(ctx context.Context, d *delivery, waited int64) {
 		rows[n].Age = max(0, rows[n].Age+waited)
 	}
 	plan := commit.Plan{Series: h.marker.series(h.series()), Number: uint64(h.number), Tag: tag(h.seal)}
-	d.outcomes, d.err = bridge.SendRows(ctx, h.client, plan, rows)
+	d.outcomes, d.err = library.SendRows(ctx, h.client, plan, rows)
 	if d.err != nil {
 		d.fate = commit.FateOf(d.err)
 	}

@@ -11,7 +11,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/delayq/delayq"
-	"github.com/delayq/delayq/internal/bridge"
 	"github.com/delayq/delayq/internal/queuetest"
 )
 
@@ -25,7 +24,7 @@ func rung(b *queuetest.Bubble, w *queuetest.Wire, h delayq.HandlerFunc, opts ...
 	return queuetest.ServeMany(b.T, rdb, queuetest.Prefix, func(s *delayq.Server) {
 		require.NoError(b, s.HandlerFunc("a", h))
 		require.NoError(b, s.HandlerFunc("b", h))
-		bridge.AlwaysRing(s)
+		library.AlwaysRing(s)
 	}, opts...)
 }
 

@@ -11,20 +11,23 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/delayq/delayq"
-	"github.com/delayq/delayq/internal/bridge"
 	"github.com/delayq/delayq/internal/commit"
+	"github.com/delayq/delayq/internal/friend"
 	"github.com/delayq/delayq/internal/queuetest"
 	"github.com/delayq/delayq/internal/record"
 	"github.com/delayq/delayq/internal/redistest"
 	"github.com/delayq/delayq/internal/script"
 )
 
+// library has what delayq does for its friends.
+var library = friend.Of(new(delayq.Client))
+
 // rowsFixture sends rows to a topic of its own.
 type rowsFixture struct {
 	*testing.T
 	client *delayq.Client
 	rdb    redis.UniversalClient
-	sealer any
+	sealer *delayq.Client
 	prefix string
 }
 
@@ -32,32 +35,32 @@ func eachRows(t *testing.T, test func(f *rowsFixture)) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, rdb redis.UniversalClient) {
 		prefix := redistest.Prefix(t)
-		sealer, err := bridge.NewSealer([]delayq.ClientOption(nil))
+		sealer, err := library.NewSealer(nil)
 		require.NoError(t, err)
 		test(&rowsFixture{T: t, client: delayq.NewClient(rdb, delayq.Prefix(prefix)), rdb: rdb, sealer: sealer, prefix: prefix})
 	})
 }
 
 func (f *rowsFixture) enqueue(id string, opts ...delayq.JobOption) commit.Row {
-	row, _, err := bridge.SealEnqueue(f.Context(), f.sealer, delayq.NewJob{Topic: "topic", ID: id, Payload: []byte("of " + id), Options: opts})
+	row, _, err := library.SealEnqueue(f.Context(), f.sealer, delayq.NewJob{Topic: "topic", ID: id, Payload: []byte("of " + id), Options: opts})
 	require.NoError(f, err)
 	return row
 }
 
 func (f *rowsFixture) cancel(id string) commit.Row {
-	row, err := bridge.SealCancel(f.Context(), f.sealer, "topic", id)
+	row, err := library.SealCancel(f.Context(), f.sealer, "topic", id)
 	require.NoError(f, err)
 	return row
 }
 
 func (f *rowsFixture) reschedule(id string, due delayq.DueOption) commit.Row {
-	row, err := bridge.SealReschedule(f.Context(), f.sealer, "topic", id, due)
+	row, err := library.SealReschedule(f.Context(), f.sealer, "topic", id, due)
 	require.NoError(f, err)
 	return row
 }
 
 func (f *rowsFixture) send(number uint64, rows ...commit.Row) []error {
-	outcomes, err := bridge.SendRows(f.Context(), f.client, commit.Plan{Series: "box", Number: number}, rows)
+	outcomes, err := library.SendRows(f.Context(), f.client, commit.Plan{Series: "box", Number: number}, rows)
 	require.NoError(f, err)
 	return outcomes
 }
@@ -105,7 +108,7 @@ func TestRowsMakeTheirCallsOnce(t *testing.T) {
 
 		// A plan of a relay that was overtaken does nothing, whatever it holds.
 		f.send(8, f.enqueue("next"))
-		_, err = bridge.SendRows(f.Context(), f.client, commit.Plan{Series: "box", Number: 7}, rows[:1])
+		_, err = library.SendRows(f.Context(), f.client, commit.Plan{Series: "box", Number: 7}, rows[:1])
 		require.ErrorIs(f, err, commit.ErrPassed)
 		require.Equal(f, []string{"next"}, f.jobs())
 	})
@@ -126,21 +129,21 @@ func TestRowsWhoseNumberHasPassed(t *testing.T) {
 		for tag, other := range map[string]string{"": "", "a": "b"} {
 			for name, row := range kinds {
 				plan := commit.Plan{Series: "box " + name, Number: 7, Tag: tag}
-				_, err := bridge.SendRows(f.Context(), f.client, plan, []commit.Row{f.cancel("nobody")})
+				_, err := library.SendRows(f.Context(), f.client, plan, []commit.Row{f.cancel("nobody")})
 				require.NoError(f, err)
 				for _, late := range []commit.Plan{{Number: 6, Tag: tag}, {Number: 6, Tag: other}, {Number: 7, Tag: other}} {
 					if late.Series = plan.Series; late == plan {
 						continue
 					}
 					before := redistest.Dump(f.T, f.rdb, f.prefix)
-					outcomes, err := bridge.SendRows(f.Context(), f.client, late, []commit.Row{row})
+					outcomes, err := library.SendRows(f.Context(), f.client, late, []commit.Row{row})
 					require.ErrorIs(f, err, commit.ErrPassed, name)
 					require.NotErrorIs(f, err, delayq.ErrUnknownOutcome)
 					require.Equal(f, []error{commit.ErrOpen}, outcomes)
 					require.Equal(f, before, redistest.Dump(f.T, f.rdb, f.prefix))
 				}
 				// The plan itself is still known.
-				outcomes, err := bridge.SendRows(f.Context(), f.client, plan, []commit.Row{f.cancel("moved")})
+				outcomes, err := library.SendRows(f.Context(), f.client, plan, []commit.Row{f.cancel("moved")})
 				require.NoError(f, err)
 				require.ErrorIs(f, outcomes[0], delayq.ErrNotFound, name)
 			}
@@ -153,7 +156,7 @@ func TestRowsBeforeTheOneThatFails(t *testing.T) {
 	eachRows(t, func(f *rowsFixture) {
 		plan := commit.Plan{Series: "box", Number: 7, Tag: "a"}
 		f.rdb.Set(f.Context(), script.NewKeys(f.prefix, "topic").Receipt("box.t1.1"), "8:", time.Hour)
-		outcomes, err := bridge.SendRows(f.Context(), f.client, plan, []commit.Row{f.enqueue("a"), f.cancel("a"), f.enqueue("b"), f.cancel("c")})
+		outcomes, err := library.SendRows(f.Context(), f.client, plan, []commit.Row{f.enqueue("a"), f.cancel("a"), f.enqueue("b"), f.cancel("c")})
 		require.ErrorIs(f, err, commit.ErrPassed)
 		require.Equal(f, []error{nil, commit.ErrOpen, nil, commit.ErrOpen}, outcomes)
 		require.ElementsMatch(f, []string{"a", "b"}, f.jobs())
@@ -175,7 +178,7 @@ func continueRows(f *rowsFixture) {
 		rows = append(rows, f.cancel(strconv.Itoa(i)))
 	}
 	for i := range 2 {
-		row, _, err := bridge.SealEnqueue(f.Context(), f.sealer, delayq.NewJob{Topic: "topic", ID: "large" + strconv.Itoa(i), Payload: make([]byte, 1<<20)})
+		row, _, err := library.SealEnqueue(f.Context(), f.sealer, delayq.NewJob{Topic: "topic", ID: "large" + strconv.Itoa(i), Payload: make([]byte, 1<<20)})
 		require.NoError(f, err)
 		rows = append(rows, row)
 	}
@@ -188,7 +191,7 @@ func continueRows(f *rowsFixture) {
 			}
 		})
 		f.client = delayq.NewClient(f.rdb, delayq.Prefix(f.prefix), delayq.Hooks(hook))
-		_, err := bridge.SendRows(ctx, f.client, commit.Plan{Series: "box", Number: 1}, rows)
+		_, err := library.SendRows(ctx, f.client, commit.Plan{Series: "box", Number: 1}, rows)
 		cancel()
 		if err == nil {
 			require.Greater(f, cut, 4, "the plan took too few calls for this test")
@@ -256,23 +259,23 @@ func TestSealersRefuseWhatClientsRefuse(t *testing.T) {
 		} {
 			for _, ctx := range []context.Context{f.Context(), nil} {
 				_, want := f.client.Enqueue(ctx, job.Topic, job.ID, job.Payload, job.Options...)
-				_, _, err := bridge.SealEnqueue(ctx, f.sealer, job)
+				_, _, err := library.SealEnqueue(ctx, f.sealer, job)
 				require.Error(f, want)
 				require.EqualError(f, err, want.Error())
 				require.ErrorIs(f, err, delayq.ErrInvalid)
 			}
 		}
-		_, _, err := bridge.SealEnqueue(done, f.sealer, delayq.NewJob{Topic: "topic"})
+		_, _, err := library.SealEnqueue(done, f.sealer, delayq.NewJob{Topic: "topic"})
 		require.ErrorIs(f, err, context.Canceled)
-		_, err = bridge.SealCancel(done, f.sealer, "topic", "id")
+		_, err = library.SealCancel(done, f.sealer, "topic", "id")
 		require.ErrorIs(f, err, context.Canceled)
 		for _, topic := range []string{"", "a}b"} {
 			_, want := f.client.Dequeue(f.Context(), topic, "id")
-			_, err := bridge.SealCancel(f.Context(), f.sealer, topic, "id")
+			_, err := library.SealCancel(f.Context(), f.sealer, topic, "id")
 			require.EqualError(f, err, want.Error())
 			for _, due := range []delayq.DueOption{nil, delayq.ProcessIn(time.Nanosecond), delayq.ProcessIn(time.Hour)} {
 				want := f.client.Reschedule(f.Context(), topic, "id", due)
-				_, err := bridge.SealReschedule(f.Context(), f.sealer, topic, "id", due)
+				_, err := library.SealReschedule(f.Context(), f.sealer, topic, "id", due)
 				require.EqualError(f, err, want.Error())
 			}
 		}

@@ -7,7 +7,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/delayq/delayq"
-	"github.com/delayq/delayq/internal/bridge"
 	"github.com/delayq/delayq/internal/record"
 )
 
@@ -46,7 +45,7 @@ func exportOf(info *delayq.JobInfo) *exportRecord {
 		Enqueued: r.Enqueued, Attempt: r.Attempt, Buried: r.Buried, Finished: r.Finished, Errors: r.Errors,
 		Undecodable: r.Undecodable, RawBase64: r.RawBase64,
 	}
-	given := bridge.Given(info).(record.Options)
+	given := library.Given(info)
 	ms := func(n int64) seconds { return seconds(time.Duration(n) * time.Millisecond) }
 	if given.Retry != record.NotSet {
 		n := max(given.Retry, delayq.Unlimited)

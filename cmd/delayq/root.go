@@ -14,7 +14,11 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/delayq/delayq"
+	"github.com/delayq/delayq/internal/friend"
 )
+
+// library has what delayq does for its friends.
+var library = friend.Of(new(delayq.Client))
 
 // An app is one execution of the command line.
 type app struct {

@@ -11,7 +11,6 @@ import (
 
 	"github.com/delayq/delayq"
 	"github.com/delayq/delayq/cmd/delayq/internal/values"
-	"github.com/delayq/delayq/internal/bridge"
 )
 
 // unsettable are the values of --unset, with the names that ScheduleInfo.Edited uses.
@@ -85,7 +84,7 @@ func (s *scheduleFlags) change(ctx context.Context, cmd *cobra.Command, a *app, 
 		if part == "" {
 			return nil, usage("--unset %q: allowed are %s", word, strings.Join(unsetWords(), ", "))
 		}
-		opts = append(opts, bridge.Unset(part).(delayq.ScheduleOption))
+		opts = append(opts, library.Unset(part))
 	}
 	for flag, option := range map[string]func(time.Time) delayq.ScheduleOption{"start-at": delayq.StartAt, "end-at": delayq.EndAt} {
 		if given(flag) {

@@ -17,7 +17,6 @@ import (
 
 	"github.com/delayq/delayq"
 	"github.com/delayq/delayq/cmd/delayq/internal/values"
-	"github.com/delayq/delayq/internal/bridge"
 )
 
 // A scheduleFile is the file of schedule sync: YAML, or JSON.
@@ -420,7 +419,7 @@ func (e *scheduleEntry) step(info *delayq.ScheduleInfo, discard bool) (*syncReco
 	if err != nil {
 		return nil, err
 	}
-	parts, err := bridge.Changes(info, spec, payload, opts)
+	parts, err := library.Changes(info, spec, payload, opts)
 	if err != nil {
 		return nil, err
 	}

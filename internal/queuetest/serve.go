@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/delayq/delayq"
-	"github.com/delayq/delayq/internal/bridge"
+	"github.com/delayq/delayq/internal/friend"
 	"github.com/delayq/delayq/internal/redistest"
 )
 
@@ -114,7 +114,7 @@ func NewServer(rdb redis.UniversalClient, prefix string, opts ...delayq.ServerOp
 	}
 	s := delayq.NewServer(rdb, append(Quiet(prefix), opts...)...)
 	if os.Getenv("DELAYQ_RINGS") != "" {
-		bridge.AlwaysRing(s)
+		friend.Of(new(delayq.Client)).AlwaysRing(s)
 	}
 	return s
 }

@@ -55,7 +55,7 @@ func MethodRole(call Call) (role, what string) {
 			return "operator", "audit" // whoever acts
 		}
 	}
-	if strings.HasPrefix(call.Function, "init.") { // rows of an outbox, which it sends by internal/bridge
+	if strings.HasPrefix(call.Function, "friends.") { // rows of an outbox
 		call.Function = "(*Group).fly"
 	}
 	switch call.Function {
