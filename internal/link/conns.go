@@ -151,7 +151,7 @@ func (c *conn) Read(p []byte) (int, error) {
 	if n > 0 {
 		c.heard.Store(int64(c.of.group.now()))
 	}
-	if asked := c.asked.Load(); err != nil && IsTimeout(err) && c.heard.Load() < asked {
+	if asked := c.asked.Load(); err != nil && isTimeout(err) && c.heard.Load() < asked {
 		for _, d := range c.of.group.all {
 			d.suspect(c.addr, time.Duration(asked))
 		}

@@ -55,7 +55,7 @@ func TestSuspicion(t *testing.T) {
 		closed := func(c net.Conn) bool {
 			_ = c.SetReadDeadline(time.Now()) // an error if it is closed
 			_, err := c.Read(make([]byte, 1))
-			return err != nil && !IsTimeout(err)
+			return err != nil && !isTimeout(err)
 		}
 		quiet, well, elsewhere := dial(calls, "node-1"), dial(calls, "node-1"), dial(calls, "node-2")
 		pop := dial(waits, "node-1")
@@ -70,7 +70,7 @@ func TestSuspicion(t *testing.T) {
 		hear(slow)
 		require.NoError(t, slow.SetReadDeadline(time.Now().Add(time.Second)))
 		_, err := slow.Read(make([]byte, 1))
-		require.True(t, IsTimeout(err))
+		require.True(t, isTimeout(err))
 		require.Len(t, calls.conns, 4, "of a slow answer nothing follows")
 
 		mute := dial(calls, "node-1")
@@ -82,7 +82,7 @@ func TestSuspicion(t *testing.T) {
 		hear(well)
 		later := dial(calls, "node-1")
 		_, err = mute.Read(make([]byte, 1))
-		require.True(t, IsTimeout(err), "the cause is told, and not its consequence")
+		require.True(t, isTimeout(err), "the cause is told, and not its consequence")
 		for c, gone := range map[net.Conn]bool{quiet: true, pop: true, slow: true, well: false, later: false, elsewhere: false} {
 			require.Equal(t, gone, closed(c))
 		}

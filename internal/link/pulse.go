@@ -49,7 +49,7 @@ func (p *Pulse) Feel(key string, began time.Time, err error) error {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if err == nil || IsAnswer(err) {
+	if err == nil || isAnswer(err) {
 		if p.last == nil {
 			p.last = make(map[string]time.Time)
 		}
@@ -57,20 +57,20 @@ func (p *Pulse) Feel(key string, began time.Time, err error) error {
 		p.last[topic] = p.latest
 		return err
 	}
-	if (IsTimeout(err) || errors.Is(err, ErrSuspected)) && p.last[topic].After(began) {
+	if (isTimeout(err) || errors.Is(err, ErrSuspected)) && p.last[topic].After(began) {
 		return slowAnswer{err}
 	}
 	return err
 }
 
-// IsTimeout reports whether err means that a reply did not arrive in time.
-func IsTimeout(err error) bool {
+// isTimeout reports whether err means that a reply did not arrive in time.
+func isTimeout(err error) bool {
 	var timeout net.Error
 	return errors.Is(err, context.DeadlineExceeded) || errors.As(err, &timeout) && timeout.Timeout()
 }
 
-// IsAnswer reports whether err is a reply of Redis itself.
-func IsAnswer(err error) bool {
+// isAnswer reports whether err is a reply of Redis itself.
+func isAnswer(err error) bool {
 	var said redis.Error
 	return errors.As(err, &said)
 }

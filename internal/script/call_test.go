@@ -25,7 +25,7 @@ func TestRequestCountsItsWritings(t *testing.T) {
 			require.Equal(t, "7", string(word))
 		}
 		r.Answered() // NOSCRIPT
-		require.Equal(t, want, IsUndone(r.Judge(refused)), "%d writings", n)
+		require.Equal(t, want, isUndone(r.Judge(refused)), "%d writings", n)
 	}
 	require.Equal(t, "7", fmt.Sprint(&Request{Keys: 7}))
 }

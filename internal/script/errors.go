@@ -75,7 +75,7 @@ func isAway(err error) bool {
 // Away reports whether err concerns Redis as a whole and not one call: no answer, loading, a
 // replica, a cluster that is down, or a rejected password.
 func Away(err error) bool {
-	if !Answered(err) || IsUndone(err) || Locked(err) {
+	if !Answered(err) || isUndone(err) || Locked(err) {
 		return true
 	}
 	return Code(err) == "" || isAway(err)

@@ -55,8 +55,8 @@ func (place Place) wrap(err error) error {
 	return &place
 }
 
-// Beneath wraps err in a sentinel, which comes after the place that err names.
-func Beneath(sentinel, err error) error {
+// beneath wraps err in a sentinel, which comes after the place that err names.
+func beneath(sentinel, err error) error {
 	if known, ok := err.(*Place); ok {
 		place := *known
 		place.err = fmt.Errorf("%w: %w", sentinel, known.err)

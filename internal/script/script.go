@@ -382,8 +382,8 @@ type undone struct{ err error }
 func (e *undone) Error() string { return e.err.Error() }
 func (e *undone) Unwrap() error { return e.err }
 
-// IsUndone reports whether err is of a request that was certainly not carried out.
-func IsUndone(err error) bool {
+// isUndone reports whether err is of a request that was certainly not carried out.
+func isUndone(err error) bool {
 	var e *undone
 	return errors.As(err, &e)
 }
@@ -405,7 +405,7 @@ func Answered(err error) bool {
 // LOADING does leave doubt. It may be the reply to a repetition, by go-redis or by a loop of the
 // server, of a call that Redis carried out before it went down.
 func Certain(err error) bool {
-	return errors.Is(err, redis.ErrClosed) || IsUndone(err) || !Away(err)
+	return errors.Is(err, redis.ErrClosed) || isUndone(err) || !Away(err)
 }
 
 // Unsure marks an error after which the outcome of a call is unknown. If Redis is away, a client of
@@ -420,5 +420,5 @@ func Unsure(rdb redis.UniversalClient, err error) error {
 	if Certain(err) {
 		return err
 	}
-	return Beneath(ErrUnknown, err)
+	return beneath(ErrUnknown, err)
 }

@@ -74,9 +74,9 @@ func (c *Clock) known() bool {
 	return !c.low.at.IsZero()
 }
 
-// Earliest returns a time in ms that Redis's clock has certainly passed at a local instant, even if
+// earliest returns a time in ms that Redis's clock has certainly passed at a local instant, even if
 // the rates of the two clocks differ slightly. The result never falls unless Redis's clock is set.
-func (c *Clock) Earliest(local time.Time) int64 {
+func (c *Clock) earliest(local time.Time) int64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.low.at.IsZero() {
@@ -95,8 +95,8 @@ func (c *Clock) Latest(local time.Time) int64 {
 	return c.high.most(local).UnixMilli() + 1
 }
 
-// Sets returns how often Redis's clock was set back.
-func (c *Clock) Sets() int {
+// setsBack returns how often Redis's clock was set back.
+func (c *Clock) setsBack() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.setBacks

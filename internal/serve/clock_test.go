@@ -37,7 +37,7 @@ func TestStepOfTheLocalClockChangesNothing(t *testing.T) {
 		c.Read(ms, sent, received)
 		require.True(t, time.UnixMilli(ms+5000).Equal(c.At(wrong)), "jobs would be early or late by the step")
 		require.EqualValues(t, ms+5010+5+1, c.Latest(wrong), "counted from the sending")
-		require.EqualValues(t, ms+5000-5-1, c.Earliest(wrong), "counted from the arrival")
+		require.EqualValues(t, ms+5000-5-1, c.earliest(wrong), "counted from the arrival")
 
 		// A lease of 8 s that was asked for at sent.
 		held := &run.Holdings{}
@@ -74,22 +74,22 @@ func TestClockBounds(t *testing.T) {
 			c.Read(redis(asked).Milliseconds(), begin.Add(sent), begin.Add(received))
 			local = received + time.Duration(r.Int64N(int64(2*time.Second)))
 			at, truth := begin.Add(local), redis(local).Milliseconds()
-			require.LessOrEqual(t, c.Earliest(at), truth, "game %d", game)
+			require.LessOrEqual(t, c.earliest(at), truth, "game %d", game)
 			require.GreaterOrEqual(t, c.Latest(at), truth, "game %d", game)
-			require.GreaterOrEqual(t, c.Earliest(at), last, "game %d: it falls", game)
-			require.LessOrEqual(t, c.Latest(at)-c.Earliest(at), 4*slow.Milliseconds()+20, "game %d: of no use", game)
-			last = c.Earliest(at)
+			require.GreaterOrEqual(t, c.earliest(at), last, "game %d: it falls", game)
+			require.LessOrEqual(t, c.Latest(at)-c.earliest(at), 4*slow.Milliseconds()+20, "game %d: of no use", game)
+			last = c.earliest(at)
 		}
-		require.Zero(t, c.Sets())
+		require.Zero(t, c.setsBack())
 		for _, step := range []time.Duration{-time.Minute, time.Minute} {
 			offset += step
 			c.Read(redis(local).Milliseconds(), begin.Add(local), begin.Add(local+slow))
 			local += slow
 			truth := redis(local).Milliseconds()
-			require.LessOrEqual(t, c.Earliest(begin.Add(local)), truth, "after a step of %v", step)
+			require.LessOrEqual(t, c.earliest(begin.Add(local)), truth, "after a step of %v", step)
 			require.GreaterOrEqual(t, c.Latest(begin.Add(local)), truth, "after a step of %v", step)
 			require.InDelta(t, truth, c.At(begin.Add(local)).UnixMilli(), float64(slow.Milliseconds())+2)
 		}
-		require.Equal(t, 1, c.Sets(), "set back once")
+		require.Equal(t, 1, c.setsBack(), "set back once")
 	}
 }

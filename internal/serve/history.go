@@ -26,12 +26,12 @@ const (
 	historyLeft = 100
 )
 
-// Sums are the numbers of the series.
-type Sums [record.SeriesCount]int64
+// sums are the numbers of the series.
+type sums [record.SeriesCount]int64
 
 // add counts a run that has ended. A run without a handler's call has neither lateness nor run
 // time.
-func (s *Sums) add(r *settle.Row) {
+func (s *sums) add(r *settle.Row) {
 	outcome := r.Outcome()
 	for i, name := range record.Outcomes {
 		if name == outcome {
@@ -51,12 +51,12 @@ func (s *Sums) add(r *settle.Row) {
 // A chronicle counts the runs of a topic that have ended. Topic.Mu guards its first two
 // fields. Only the history loop uses the others.
 type chronicle struct {
-	Sums    Sums // not sent yet
+	sums    sums // not sent yet
 	changed bool
 
 	series *script.Series
 	number string    // of the call that must be repeated; empty: none
-	sent   Sums      // by that call
+	sent   sums      // by that call
 	since  time.Time // when it was first sent
 	doubt  bool      // it may have been executed
 }
@@ -66,7 +66,7 @@ func (t *Topic) countLocked(r *settle.Row) {
 	if !t.Server.Config.History {
 		return
 	}
-	t.History.Sums.add(r)
+	t.History.sums.add(r)
 	t.History.changed = true
 }
 
@@ -156,7 +156,7 @@ func (t *Topic) sendHistory(ctx context.Context) (sent bool, err error) {
 	if h.number == "" {
 		t.Mu.Lock()
 		changed := h.changed
-		h.sent, h.Sums, h.changed = h.Sums, Sums{}, false
+		h.sent, h.sums, h.changed = h.sums, sums{}, false
 		t.Mu.Unlock()
 		if !changed {
 			return false, nil
@@ -181,7 +181,7 @@ func (t *Topic) sendHistory(ctx context.Context) (sent bool, err error) {
 	if !h.doubt {
 		t.Mu.Lock()
 		for i, n := range h.sent {
-			h.Sums[i] += n
+			h.sums[i] += n
 		}
 		h.changed = true
 		t.Mu.Unlock()

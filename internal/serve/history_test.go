@@ -92,7 +92,7 @@ func TestCountingAllocatesNothing(t *testing.T) {
 	topic := serverOf(t, rdb, script.DefaultPrefix).Topics.Get("topic")
 	r := settle.Row{Run: &run.Run{Start: time.Unix(1, 0), Lateness: time.Second}, Verb: settle.Ack, End: time.Unix(2, 0)}
 	require.Zero(t, testing.AllocsPerRun(100, func() { topic.countLocked(&r) }))
-	require.Positive(t, topic.History.Sums[record.FirstRan+record.BucketOf(record.RunTimeBounds, time.Second)])
+	require.Positive(t, topic.History.sums[record.FirstRan+record.BucketOf(record.RunTimeBounds, time.Second)])
 }
 
 // A server keeps the numbers of a bounded number of topics that it no longer serves.

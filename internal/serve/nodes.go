@@ -68,7 +68,7 @@ const trimAfter = 5 * time.Second
 func (s *Server) trim() {
 	n := s.Topics.len()
 	for i, keep := range []int{restingCalls(n), restingTakes(n), 0} {
-		s.Dials[i].Trim(keep, trimAfter)
+		s.dials[i].Trim(keep, trimAfter)
 	}
 }
 

@@ -24,9 +24,9 @@ func TestConnectionsToAClusterAreRemembered(t *testing.T) {
 	require.NoError(t, calls.ForEachMaster(t.Context(), func(ctx context.Context, node *redis.Client) error {
 		return node.Ping(ctx).Err()
 	}))
-	require.GreaterOrEqual(t, len(s.Dials[0].Open()), 3)
+	require.GreaterOrEqual(t, len(s.dials[0].Open()), 3)
 	s.Close()
-	require.Empty(t, s.Dials[0].Open())
+	require.Empty(t, s.dials[0].Open())
 }
 
 // serverOf returns a server on rdb that has begun, with the topic "topic" and none of its loops.

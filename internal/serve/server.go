@@ -64,14 +64,14 @@ type links struct {
 	Redis         redis.UniversalClient // what the server was given
 	Calls         redis.UniversalClient // for calls that Redis answers immediately
 	takes         redis.UniversalClient // for takes, whose replies can be large
-	Blocking      redis.UniversalClient // for blocking pops
-	Dials         [3]*link.Conns        // the connections of the last three
+	blocking      redis.UniversalClient // for blocking pops
+	dials         [3]*link.Conns        // the connections of the last three
 	Scripts       script.Caller
 	takeScripts   script.Caller // by the connections for takes
 	pulse         link.Pulse
 	answerTimeout time.Duration
 	dialTimeout   time.Duration
-	outage        *Outage
+	outage        *outage
 }
 
 // ending is what the end of a server waits for.
@@ -147,18 +147,18 @@ func (s *Server) connect() {
 			PoolSize: size, Idle: idle, Answer: answer, Client: contain.Options, Cluster: contain.ClusterOptions,
 		})
 	}
-	s.Calls, s.Dials[0] = own(MostCalls(many)+OtherCalls, restingCalls(n), 0)
-	s.takes, s.Dials[1] = own(MostTakes(many), restingTakes(n), takeTimeoutMost)
-	s.Blocking, s.Dials[2] = own(2*MostBlocked, 0, 0)
-	for _, rdb := range []redis.UniversalClient{s.Calls, s.takes, s.Blocking} {
+	s.Calls, s.dials[0] = own(MostCalls(many)+OtherCalls, restingCalls(n), 0)
+	s.takes, s.dials[1] = own(MostTakes(many), restingTakes(n), takeTimeoutMost)
+	s.blocking, s.dials[2] = own(2*MostBlocked, 0, 0)
+	for _, rdb := range []redis.UniversalClient{s.Calls, s.takes, s.blocking} {
 		rdb.AddHook(loop.SignHook{})
 	}
 	s.answerTimeout, s.dialTimeout = link.AnswerTimeout(s.Redis), link.DialTimeout(s.Redis)
 	_, s.pulse.Cluster = s.Redis.(*redis.ClusterClient)
 	s.Scripts = script.Caller{RDB: script.NewFelt(s.Calls, &s.pulse), Hooks: s.Config.Listener}
 	s.takeScripts = script.Caller{RDB: script.NewFelt(s.takes, &s.pulse), Hooks: s.Config.Listener}
-	s.outage = &Outage{Log: s.Log, Lost: func(error) {
-		for _, rdb := range []redis.UniversalClient{s.Calls, s.takes, s.Blocking} {
+	s.outage = &outage{Log: s.Log, Lost: func(error) {
+		for _, rdb := range []redis.UniversalClient{s.Calls, s.takes, s.blocking} {
 			link.Reload(rdb)
 		}
 	}}
@@ -232,7 +232,7 @@ func (s *Server) shutDown(o *operation) {
 	s.Log.Info("server draining", "count", s.owned())
 	s.closeWaits()
 	// Replies that take long to arrive are not awaited, because their jobs would only be put back.
-	late := time.AfterFunc(stopPatience, s.Dials[1].HangUp)
+	late := time.AfterFunc(stopPatience, s.dials[1].HangUp)
 	defer late.Stop()
 	s.drain(s.whenDone(&s.ending.running), s.whenDone(o.taking, o.fetching))
 	close(s.ending.settled)
@@ -350,12 +350,12 @@ func (s *Server) owned() (n int) {
 }
 
 // closeWaits ends the blocking pops.
-func (s *Server) closeWaits() { hangUp(s.Blocking, s.Dials[2]) }
+func (s *Server) closeWaits() { hangUp(s.blocking, s.dials[2]) }
 
 func (s *Server) Close() {
 	s.closeWaits()
-	hangUp(s.Calls, s.Dials[0])
-	hangUp(s.takes, s.Dials[1])
+	hangUp(s.Calls, s.dials[0])
+	hangUp(s.takes, s.dials[1])
 }
 
 // hangUp closes a client and its connections. Close alone waits for a connection on whose greeting

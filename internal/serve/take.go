@@ -394,7 +394,7 @@ func (t *Topic) admitAll(r script.Reply, sent time.Time) {
 	for i := range ids {
 		one, err := run.New(run.Taken{
 			Topic: t.Keys.Topic, ID: ids.Text(i), Record: records.Text(i), Attempts: tried.Text(i), Moved: moved.Text(i),
-			End: end, Until: until, SetBacks: t.clock.Sets(), At: r.Now(), Defaults: &t.config.Defaults,
+			End: end, Until: until, SetBacks: t.clock.setsBack(), At: r.Now(), Defaults: &t.config.Defaults,
 		})
 		t.admit(one, t.Server.Config.Judge.Refusal(one, err, r.Now(), t.trouble.log))
 	}

@@ -36,7 +36,7 @@ func TestStopEndsTheWaitForJobs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := topicOf(t, 1, func(context.Context, *run.Run) error { return nil }, nil)
 		popping := make(chan struct{})
-		a.Server.Blocking.AddHook(hanging(popping))
+		a.Server.blocking.AddHook(hanging(popping))
 		ctx, stop := context.WithCancel(t.Context())
 		ended := make(chan struct{})
 		go func() {

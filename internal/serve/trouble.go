@@ -14,9 +14,9 @@ import (
 	"github.com/delayq/delayq/internal/script"
 )
 
-// An Outage watches Redis's replies for a server. It logs trouble once when it begins, and once
+// An outage watches Redis's replies for a server. It logs trouble once when it begins, and once
 // when it ends. Trouble ends when every failed call has been answered again.
-type Outage struct {
+type outage struct {
 	Log  *slog.Logger
 	Lost func(error) // called with every failure
 
@@ -45,7 +45,7 @@ const CallTimeout = link.CallTimeout
 const outageMemory = CallTimeout + 3*loop.PaceLimit/2
 
 // Failed notes that a call was not answered, or that Redis cannot serve.
-func (o *Outage) Failed(call string, err error) {
+func (o *outage) Failed(call string, err error) {
 	defer o.Lost(err) // makes other calls fail, whose errors say less
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -69,7 +69,7 @@ func (o *Outage) Failed(call string, err error) {
 }
 
 // Answered notes a reply.
-func (o *Outage) Answered(call string) {
+func (o *outage) Answered(call string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if len(o.away) == 0 {
@@ -93,7 +93,7 @@ func (o *Outage) Answered(call string) {
 type trouble struct {
 	name   string // of the topic, or of another caller
 	log    *slog.Logger
-	outage *Outage
+	outage *outage
 
 	mu    sync.Mutex
 	open  map[string]string                 // call → logged error

@@ -26,7 +26,7 @@ func TestFirstCauseOfAnOutage(t *testing.T) {
 		return n
 	}
 	cause, closed := errors.New("does not work"), fmt.Errorf("read tcp: %w", net.ErrClosed)
-	o := &Outage{Log: slog.New(slog.NewTextHandler(&log, nil)), Lost: func(error) {}}
+	o := &outage{Log: slog.New(slog.NewTextHandler(&log, nil)), Lost: func(error) {}}
 	o.Failed("take", cause)
 	o.Failed("promote", closed)
 	o.Answered("take")
@@ -38,6 +38,6 @@ func TestFirstCauseOfAnOutage(t *testing.T) {
 	o.Answered("extend")
 
 	// The line is there before connections are closed.
-	o = &Outage{Log: slog.New(slog.NewTextHandler(&log, nil)), Lost: func(error) { require.Equal(t, 3, lines("redis away")) }}
+	o = &outage{Log: slog.New(slog.NewTextHandler(&log, nil)), Lost: func(error) { require.Equal(t, 3, lines("redis away")) }}
 	o.Failed("take", cause)
 }

@@ -98,7 +98,7 @@ func (t *Topic) pop(ctx context.Context) error {
 		call, cancel := context.WithTimeout(context.WithoutCancel(ctx), WaitTimeout+WaitMargin)
 		stopped := context.AfterFunc(ctx, cancel)
 		began := time.Now()
-		err := s.Blocking.BLMove(call, t.Keys.Ready, t.Keys.Handoff, "LEFT", "RIGHT", WaitTimeout).Err()
+		err := s.blocking.BLMove(call, t.Keys.Ready, t.Keys.Handoff, "LEFT", "RIGHT", WaitTimeout).Err()
 		err = s.pulse.Feel(t.Keys.Ready, began, err)
 		err = s.Scripts.Blame(call, err, t.Keys.Ready, t.Keys.Handoff)
 		stopped()
