@@ -105,6 +105,84 @@ func TestImportsGoDown(t *testing.T) {
 	}
 }
 
+// unused are functions and values that internal packages export although no other package but its
+// tests uses them, each with the reason.
+var unused = map[string]string{
+	"internal/fire.CallBytes":      "the model of schedules reads a page as a server does",
+	"internal/fire.PageSlots":      "the model of schedules counts pages",
+	"internal/fire.PlaceSlots":     "the model of schedules plans one schedule as a server does",
+	"internal/record.CutNetstring": "tests of scripts read what these have written",
+	"internal/record.DueHead":      "a test holds inspect.lua to it",
+	"internal/record.Netstring":    "tests of scripts write what these read",
+	"internal/script.LetterKept":   "the list of letters is complete, but nobody reads this one",
+	"internal/script.LuaFile":      "tests of the exported API read scripts",
+	"internal/serve.FarewellTime":  "a test of the end of a server waits for as long",
+	"internal/settle.Limit":        "a test fills a call of each script that settles",
+}
+
+// TestInternalNamesAreUsed holds the functions and untyped values that internal packages export to
+// those that another package uses, or the tests that hold documents to them. A typed constant is a
+// value of an enumeration, and a type is what a function or a field has.
+func TestInternalNamesAreUsed(t *testing.T) {
+	exported := make(map[string]bool)
+	for _, folder := range packages(t) {
+		if slices.Contains(helpers, folder) || folder == "lua" {
+			continue
+		}
+		for name, file := range parsed(t, folder, parser.SkipObjectResolution) {
+			if strings.HasSuffix(name, "_test.go") {
+				continue
+			}
+			for _, decl := range file.Decls {
+				switch d := decl.(type) {
+				case *ast.FuncDecl:
+					if d.Recv == nil && d.Name.IsExported() {
+						exported[folder+"."+d.Name.Name] = true
+					}
+				case *ast.GenDecl:
+					for _, spec := range d.Specs {
+						if s, is := spec.(*ast.ValueSpec); is && s.Type == nil && len(s.Values) > 0 {
+							for _, id := range s.Names {
+								if id.IsExported() {
+									exported[folder+"."+id.Name] = true
+								}
+							}
+						}
+					}
+				}
+			}
+		}
+	}
+	require.NoError(t, filepath.WalkDir(".", func(path string, entry os.DirEntry, err error) error {
+		folder := filepath.Dir(path)
+		if err != nil || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") && folder != "docs" {
+			return err
+		}
+		file, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.SkipObjectResolution)
+		if err != nil {
+			return err
+		}
+		of := make(map[string]string) // name → package
+		for _, path := range ours(file) {
+			of[filepath.Base(path)] = path
+		}
+		ast.Inspect(file, func(n ast.Node) bool {
+			if sel, is := n.(*ast.SelectorExpr); is {
+				if id, is := sel.X.(*ast.Ident); is {
+					delete(exported, of[id.Name]+"."+sel.Sel.Name)
+				}
+			}
+			return true
+		})
+		return nil
+	}))
+	for name := range unused {
+		require.Contains(t, exported, name, "it is used, or is not there")
+		delete(exported, name)
+	}
+	require.Empty(t, slices.Sorted(maps.Keys(exported)), "no other package uses them")
+}
+
 // TestPackagesSayWhatTheyAre holds each package to a comment that says what it does.
 func TestPackagesSayWhatTheyAre(t *testing.T) {
 	for _, folder := range packages(t) {
