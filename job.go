@@ -27,7 +27,7 @@ type Job struct {
 	ID      string
 	Payload []byte            // nil and empty are the same
 	Headers map[string]string // nil if there are none
-	Key     string            // the lane of the job: see [Key]; empty: it has none
+	Key     string            // see the option [Key]; empty: the job has none
 
 	// Attempt is the number of this run, starting at 1. Runs interrupted by a crash count; snoozed
 	// runs do not. It never decreases, even after Revive: see [Job.RetriesLeft].

@@ -202,11 +202,11 @@ func Header(key, value string) JobOption {
 	})
 }
 
-// Key puts the job into the lane of a key, such as the ID of a customer or a tenant. Jobs of
-// different keys take turns, and the jobs of a topic that have no key take their turns as one more
-// key. So a job waits for as many turns as there are keys with ready jobs, and not for all jobs
-// that were ready before it. [Client.SetKeyLimits] gives a key more turns, and it limits how many
-// of its jobs run and start. Within a key, the earliest due job runs first: see [Priority].
+// Key gives the job a key, such as the ID of a customer or a tenant. Jobs of different keys take
+// turns, and the jobs of a topic that have no key take their turns as one more key. So a job waits
+// for as many turns as there are keys with ready jobs, and not for all jobs that were ready before
+// it. [Client.SetKeyLimits] gives a key more turns, and it limits how many of its jobs run and
+// start. Within a key, the earliest due job runs first: see [Priority].
 //
 // A key costs Redis memory only while it has unfinished jobs, and there may be millions of keys.
 // Servers of earlier releases leave such jobs alone, so update the servers before the first client

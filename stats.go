@@ -40,8 +40,8 @@ type TopicStats struct {
 
 	NextDue time.Time // of the earliest scheduled job; zero if there is none
 
-	Laned int64 // ready jobs that have a key: see [Key]
-	// Keys is the number of keys in the round: those of the Laned jobs that are not held (see
+	Keyed int64 // ready jobs that have a key: see [Key]
+	// Keys is the number of keys in the round: those of the Keyed jobs that are not held (see
 	// [HoldKey]), the jobs without a key as one more, and until the next take keys that have been
 	// held or whose jobs have been cancelled since the last one.
 	Keys int64
@@ -277,7 +277,7 @@ func (r *topicRead) stats(now time.Time) (TopicStats, error) {
 		Topic: r.keys.Topic, At: now, Scheduled: r.bucket.Val(), Ready: r.ready(), Running: r.leases.Val(), Dead: r.dead.Val(), Done: r.done.Val(),
 		Retrying: max(0, r.attempts.Val()-r.dead.Val()), NextDue: firstScore(r.head),
 		Schedules: r.schedules.Val(), WaitingSlots: r.waiting.Val(), NextSlot: firstScore(r.slot),
-		Laned: r.lane.Val(), Keys: r.turn.Val(),
+		Keyed: r.lane.Val(), Keys: r.turn.Val(),
 	}
 	if r.err != nil {
 		return s, r.err

@@ -132,7 +132,7 @@ func (g *group) gauges(put put) {
 		sum.Retrying += t.Retrying
 		sum.Overdue += t.Overdue
 		sum.Capacity += t.Capacity
-		sum.Laned += t.Laned
+		sum.Keyed += t.Keyed
 		sum.Keys += t.Keys
 		for i, n := range one.due {
 			due[i] += n
@@ -169,7 +169,7 @@ func (g *group) gauges(put put) {
 	for i, h := range horizons {
 		put(dueJobs, float64(due[i]), keyWithin.String(h.label))
 	}
-	put(laneJobs, float64(sum.Laned))
+	put(keyedJobs, float64(sum.Keyed))
 	put(laneKeys, float64(sum.Keys))
 	put(paused, isPaused)
 	if !alone {

@@ -72,7 +72,7 @@ var (
 	overdueJobs   = &family{"delayq.overdue_jobs", "{job}", "Jobs that are due and have not started.", false}
 	oldestOverdue = &family{"delayq.oldest_overdue", "s", "How long the oldest overdue job has been due. 0 if none is overdue.", false}
 	dueJobs       = &family{"delayq.due_jobs", "{job}", "Scheduled jobs that will fall due within this time. Overdue jobs do not count.", false}
-	laneJobs      = &family{"delayq.lane_jobs", "{job}", "Ready jobs that have a key.", false}
+	keyedJobs     = &family{"delayq.keyed_jobs", "{job}", "Ready jobs that have a key.", false}
 	laneKeys      = &family{"delayq.lane_keys", "{key}", "Keys that take turns.", false}
 	paused        = &family{"delayq.paused", "", "1 if the topic is paused.", false}
 	liveServers   = &family{"delayq.servers", "{server}", "Live servers that take jobs of the topic.", false}
@@ -92,7 +92,7 @@ var (
 )
 
 var families = []*family{
-	jobs, retryingJobs, overdueJobs, oldestOverdue, dueJobs, laneJobs, laneKeys, paused, liveServers, workers, scheduleNext, jobEvents, reclaimed, dropped,
+	jobs, retryingJobs, overdueJobs, oldestOverdue, dueJobs, keyedJobs, laneKeys, paused, liveServers, workers, scheduleNext, jobEvents, reclaimed, dropped,
 	prunedJobs, repairs, scheduleSlots, foldedTopics, redisUp, lookDuration, lastSuccess, lookErrors,
 }
 

@@ -60,7 +60,7 @@ var (
 		"How long the oldest overdue job has been due. 0 if none is overdue."}
 	dueJobs = &family{"delayq_due_jobs", gauge, []string{"topic", "within"},
 		"Scheduled jobs that will fall due within this time. Overdue jobs do not count."}
-	laneJobs = &family{"delayq_lane_jobs", gauge, []string{"topic"},
+	keyedJobs = &family{"delayq_keyed_jobs", gauge, []string{"topic"},
 		"Ready jobs that have a key."}
 	laneKeys = &family{"delayq_lane_keys", gauge, []string{"topic"},
 		"Keys that take turns."}
@@ -116,7 +116,7 @@ var processFamilies = []*family{
 }
 
 var queueFamilies = []*family{
-	jobs, retryingJobs, overdueJobs, oldestOverdue, dueJobs, laneJobs, laneKeys, paused, liveServers, workers, scheduleNext,
+	jobs, retryingJobs, overdueJobs, oldestOverdue, dueJobs, keyedJobs, laneKeys, paused, liveServers, workers, scheduleNext,
 	jobEventsTotal, leasesReclaimedTotal, leasesDroppedTotal, prunedJobsTotal, repairsTotal, scheduleSlotsTotal,
 	foldedTopics, redisUp, lookDuration, lastSuccess, lookErrorsTotal,
 }

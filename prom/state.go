@@ -134,7 +134,7 @@ func (g *group) gauges(set func(f *family, v float64, labels ...string)) {
 		sum.Retrying += t.Retrying
 		sum.Overdue += t.Overdue
 		sum.Capacity += t.Capacity
-		sum.Laned += t.Laned
+		sum.Keyed += t.Keyed
 		sum.Keys += t.Keys
 		for i, n := range one.due {
 			due[i] += n
@@ -172,7 +172,7 @@ func (g *group) gauges(set func(f *family, v float64, labels ...string)) {
 	for i, h := range horizons {
 		set(dueJobs, float64(due[i]), h.label)
 	}
-	set(laneJobs, float64(sum.Laned))
+	set(keyedJobs, float64(sum.Keyed))
 	set(laneKeys, float64(sum.Keys))
 	set(paused, number(isPaused))
 	if !alone {

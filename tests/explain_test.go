@@ -412,7 +412,7 @@ var scenes = map[string]func(b *queuetest.Bubble) explained{
 			},
 		}
 	},
-	"behind in the lane of its key": func(b *queuetest.Bubble) explained {
+	"behind jobs with the same key": func(b *queuetest.Bubble) explained {
 		b.Serve("t", block, delayq.Concurrency(1))
 		for _, id := range []string{"running", "first", "second", "x"} {
 			b.Enqueue("t", id, delayq.Key("k"))
@@ -420,7 +420,7 @@ var scenes = map[string]func(b *queuetest.Bubble) explained{
 		b.Enqueue("t", "of another", delayq.Key("another"))
 		b.Pass(6 * time.Second)
 		return explained{
-			"x", "Ready, but not running: 1 of 1 workers are busy, and 2 jobs are in front of it in the lane of its key, and 2 keys take turns; the servers take 0.2 jobs/s.",
+			"x", "Ready, but not running: 1 of 1 workers are busy, and 2 jobs are in front of it with the same key, and 2 keys take turns; the servers take 0.2 jobs/s.",
 			[]delayq.Reason{
 				{Code: delayq.ReasonAllBusy, Running: 1, Workers: 1, Servers: 1, Job: "running", For: 5 * time.Second, Server: "S", Host: "H"},
 				{Code: delayq.ReasonKeyBehind, Ahead: 2, Keys: 2, PerSecond: 0.2},

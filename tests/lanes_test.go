@@ -78,7 +78,7 @@ func TestKeysTakeTurns(t *testing.T) {
 		require.Equal(b, []int{10}, s.counts(before+25, "small-"))
 		b.Pass(10 * time.Minute)
 		require.Len(b, s.all(), 510)
-		require.Empty(b, b.Stats("a").Laned)
+		require.Empty(b, b.Stats("a").Keyed)
 		for _, key := range []string{"lane", "turn", "keyed"} {
 			require.Zero(b, b.RDB.Exists(b.Context(), queuetest.Prefix+":{a}:"+key).Val(), key)
 		}
@@ -212,7 +212,7 @@ func TestEmptyIDsAreBounded(t *testing.T) {
 			many(b, fmt.Sprintf("job-%d-", i), 500, delayq.Key(fmt.Sprint(i)))
 		}
 		require.LessOrEqual(b, b.RDB.LLen(b.Context(), queuetest.Prefix+":{a}:ready").Val(), int64(64))
-		require.EqualValues(b, 2500, b.Stats("a").Laned)
+		require.EqualValues(b, 2500, b.Stats("a").Keyed)
 	})
 }
 
@@ -450,7 +450,7 @@ func TestHeldKeysInLogAndStats(t *testing.T) {
 		require.Contains(b, out.String(), "key=k delay=1h0m0s")
 		for i := range 2 { // the second one gives the key a turn until the next take
 			stats := b.Stats("a")
-			require.EqualValues(b, stats.Overdue, stats.Laned)
+			require.EqualValues(b, stats.Overdue, stats.Keyed)
 			require.Zero(b, stats.OldestOverdue)
 			b.Enqueue("a", fmt.Sprint("y", i), delayq.Key("k"))
 		}

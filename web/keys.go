@@ -93,7 +93,7 @@ type keysPage struct {
 	At     time.Time      `json:"at"`
 	Topic  string         `json:"topic"`
 	Ready  int64          `json:"ready"`    // jobs of the topic
-	Laned  int64          `json:"with_key"` // those of them that have a key
+	Keyed  int64          `json:"with_key"` // those of them that have a key
 	Keys   []waitingKey   `json:"keys"`
 	Limits bool           `json:"-"` // one of them has a limit
 	Next   string         `json:"next,omitempty"`
@@ -104,7 +104,7 @@ type keysPage struct {
 }
 
 // Plain returns the number of ready jobs without a key, which take turns as one more key.
-func (p *keysPage) Plain() int64 { return max(p.Ready-p.Laned, 0) }
+func (p *keysPage) Plain() int64 { return max(p.Ready-p.Keyed, 0) }
 
 // keys shows the keys of a topic that have ready jobs. A cursor is the last key of the page before,
 // in base64, because a key has any bytes.
@@ -132,7 +132,7 @@ func (h *Handler) keys(v *view) (any, error) {
 		return nil, err
 	}
 	p := &keysPage{
-		Schema: "delayq.web.keys/1", At: utc(row.at), Topic: v.Topic, Ready: row.Ready, Laned: row.Laned, Keys: []waitingKey{}, Row: row, Tabs: states,
+		Schema: "delayq.web.keys/1", At: utc(row.at), Topic: v.Topic, Ready: row.Ready, Keyed: row.Keyed, Keys: []waitingKey{}, Row: row, Tabs: states,
 	}
 	for i := range list {
 		one := waitingKeyOf(&list[i], row.perKey)

@@ -22,7 +22,7 @@ import (
 )
 
 type keyAnswer struct {
-	Ready, Laned int64
+	Ready, Keyed int64
 	Keys         []struct {
 		Key       string
 		KeyBase64 string `json:"key_base64"`

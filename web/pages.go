@@ -57,7 +57,7 @@ type topicRow struct {
 	Servers   int              `json:"servers"`
 	Workers   int              `json:"workers"`
 	Schedules int64            `json:"schedules"`
-	Laned     int64            `json:"ready_with_key,omitempty"`
+	Keyed     int64            `json:"ready_with_key,omitempty"`
 	Keys      int64            `json:"keys,omitempty"` // that take turns; jobs without one are one more
 	Pauses    []pauseRow       `json:"pauses,omitempty"`
 	HeldUntil time.Time        `json:"held_until,omitzero"`
@@ -203,7 +203,7 @@ func (r *rates) row(s *delayq.TopicStats) topicRow {
 	t := topicRow{
 		Topic: s.Topic, Scheduled: s.Scheduled, Ready: s.Ready, Running: s.Running, Dead: s.Dead, Done: s.Done, Retrying: s.Retrying,
 		Overdue: s.Overdue, Oldest: utc(s.OldestOverdue), NextDue: utc(s.NextDue), Servers: s.Servers, Workers: s.Workers,
-		Schedules: s.Schedules, Laned: s.Laned, Keys: s.Keys, HeldUntil: utc(s.HeldUntil), HeldBy: s.HeldBy, HeldWhy: s.HeldReason, LimitRun: s.Limits.Running,
+		Schedules: s.Schedules, Keyed: s.Keyed, Keys: s.Keys, HeldUntil: utc(s.HeldUntil), HeldBy: s.HeldBy, HeldWhy: s.HeldReason, LimitRun: s.Limits.Running,
 		LimitRate: rateText(s.Limits.Rate), KeyRun: s.Limits.RunningPerKey, KeyRate: rateText(s.Limits.RatePerKey), perKey: s.Limits,
 		Counters: make(map[string]int64), at: s.At,
 	}

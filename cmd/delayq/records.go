@@ -278,8 +278,8 @@ type topicRecord struct {
 	Retrying      int64                    `json:"retrying"`
 	Dead          int64                    `json:"dead"`
 	Done          int64                    `json:"done"`
-	Laned         int64                    `json:"laned,omitempty"` // ready jobs that have a key
-	Keys          int64                    `json:"keys,omitempty"`  // that take turns
+	Keyed         int64                    `json:"ready_with_key,omitempty"` // ready jobs that have a key
+	Keys          int64                    `json:"keys,omitempty"`           // that take turns
 	Overdue       int64                    `json:"overdue"`
 	OldestOverdue stamp                    `json:"oldest_overdue,omitzero"`
 	OverdueAge    seconds                  `json:"overdue_age,omitempty"` // of the oldest one

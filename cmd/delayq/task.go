@@ -122,7 +122,7 @@ kept for 7 days when it is done; delayq job TOPIC NAME shows it.`,
 	s.StringArrayVar(&f.cc, "cc", nil, "`address` for a copy; can be repeated")
 	s.StringArrayVar(&f.bcc, "bcc", nil, "`address` for a hidden copy; can be repeated")
 	s.StringVar(&f.replyTo, "reply-to", "", "`address` for answers")
-	s.StringVar(&f.key, "key", "", "lane of the jobs; default: the receiver of a webhook, or the host of its URL")
+	s.StringVar(&f.key, "key", "", "key of the jobs; default: the receiver of a webhook, or the host of its URL")
 	s.Var(&duration{&f.every}, "every", "run at this interval")
 	s.StringVar(&f.cron, "cron", "", "run by this cron `rule` of 5 or 6 fields")
 	s.StringVar(&f.zone, "zone", "", "time `zone` of the cron rule, for example Europe/Berlin or UTC")

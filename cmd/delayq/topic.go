@@ -117,10 +117,10 @@ func (a *app) showTopic(w io.Writer, r *topicRecord) error {
 
 // keysCell writes how many of the ready jobs have a key.
 func keysCell(r *topicRecord) string {
-	if r.Laned == 0 {
+	if r.Keyed == 0 {
 		return ""
 	}
-	return number(r.Laned) + " of " + count(r.Keys, "key")
+	return number(r.Keyed) + " of " + count(r.Keys, "key")
 }
 
 // counterOrder is the order in which the counters of a topic are shown.

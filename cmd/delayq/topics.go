@@ -28,7 +28,7 @@ const behindAfter = 10 * time.Second
 func topicOf(s *delayq.TopicStats) *topicRecord {
 	r := &topicRecord{
 		Topic: s.Topic, At: stamp(s.At), Scheduled: s.Scheduled, Ready: s.Ready, Running: s.Running, Retrying: s.Retrying,
-		Dead: s.Dead, Done: s.Done, Laned: s.Laned, Keys: s.Keys, Overdue: s.Overdue, OldestOverdue: stamp(s.OldestOverdue), NextDue: stamp(s.NextDue),
+		Dead: s.Dead, Done: s.Done, Keyed: s.Keyed, Keys: s.Keys, Overdue: s.Overdue, OldestOverdue: stamp(s.OldestOverdue), NextDue: stamp(s.NextDue),
 		Servers: s.Servers, Workers: s.Workers, Schedules: s.Schedules, WaitingSlots: s.WaitingSlots, Counters: s.Counters,
 	}
 	if s.Capacity != s.Workers {

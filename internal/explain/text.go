@@ -149,7 +149,7 @@ func (r *Reason) clause(now time.Time) string {
 		}
 		return text
 	case KeyBehind:
-		text := jobsAre(r.Ahead) + " in front of it in the lane of its key"
+		text := jobsAre(r.Ahead) + " in front of it with the same key"
 		if r.Keys > 1 {
 			text += fmt.Sprintf(", and %s keys take turns", grouped(r.Keys))
 		}
