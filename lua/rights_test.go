@@ -5,11 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
-	"reflect"
-	"regexp"
-	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -17,553 +14,223 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/delayq/delayq"
-	"github.com/delayq/delayq/internal/doctor"
 	"github.com/delayq/delayq/internal/hand"
 	"github.com/delayq/delayq/internal/queuetest"
+	"github.com/delayq/delayq/internal/record"
 	"github.com/delayq/delayq/internal/redistest"
 	"github.com/delayq/delayq/internal/script"
 	"github.com/delayq/delayq/internal/settle"
 )
 
-// A duty is a call of a role. It is made on a stage; what it answers does not matter here.
-type duty func(ctx context.Context, h *Hand, running hand.Held)
-
-// bar makes a key with Ordered limits wait for its job, as after a failure of that.
-func bar(ctx context.Context, rdb redis.UniversalClient, k *script.Keys, key, id string) {
-	const later = 9e12
-	_ = rdb.ZAdd(ctx, k.Blockers, redis.Z{Score: later, Member: rdb.HGet(ctx, k.Keyed, id).Val() + id}).Err()
-	_ = rdb.ZAdd(ctx, k.Parked, redis.Z{Score: later, Member: key}).Err()
+// A caller makes calls with the rights of a role.
+type caller struct {
+	*client
+	hand  *Hand
+	ctx   context.Context
+	topic string
 }
 
-// duties are what a role does, each call so that it uses the rights of the role that no other call
-// uses.
-func duties(role string) (list []duty) {
-	raw := func(calls ...string) {
-		for _, call := range calls {
-			list = append(list, func(_ context.Context, h *Hand, running hand.Held) { _, _ = breakable[call](h, running) })
-		}
-	}
-	asClient := func(f func(ctx context.Context, c *client, topic string)) {
-		list = append(list, func(ctx context.Context, h *Hand, _ hand.Held) { f(ctx, h.client(), h.Keys.Topic) })
-	}
-	cancelAll := func(_ context.Context, h *Hand, _ hand.Held) { // the last lease goes
-		for _, id := range []string{"running", "lapsed"} {
-			_, _ = h.TryCancel(id)
-		}
-	}
-	check := func() {
-		asClient(func(ctx context.Context, c *client, topic string) { _, _ = c.Repair(ctx, topic) })
-	}
-	if role != "inspector" {
-		list = append(list, func(ctx context.Context, h *Hand, _ hand.Held) {
-			_ = h.RDB.Set(ctx, h.Keys.Leases, "a slip", 0).Err()
-			_, _ = h.client().Get(ctx, h.Keys.Topic, "x")
-		})
-	}
-	switch role {
-	case "producer":
-		raw("enqueue now", "enqueue later", "replace running", "replace dead", "cancel running", "cancel dead", "reschedule ready", "reschedule to now")
-		asClient(func(ctx context.Context, c *client, topic string) {
-			_, _ = c.Enqueue(ctx, topic, "", nil)
-			_, _ = c.Get(ctx, topic, "dead")
-			_, _ = c.insp.Schedule(ctx, topic, "s")
-			_, _ = c.Enqueue(ctx, topic, "", nil, delayq.Key("another"))
-			_, _ = c.Dequeue(ctx, topic, "keyed")
-		})
-		list = append(list, cancelAll, func(ctx context.Context, h *Hand, _ hand.Held) {
-			for _, id := range []string{"first", "second"} {
-				_, _ = h.client().Enqueue(ctx, h.Keys.Topic, id, nil, delayq.Key("ordered"))
-			}
-			bar(ctx, h.RDB, h.Keys, "ordered", "first")
-			_, _ = h.TryCancel("first")
-		})
-	case "worker":
-		raw("take", "promote", "ack", "give_back", "snooze", "retry", "bury", "again now", "again later", "extend")
-		list = append(list, func(ctx context.Context, h *Hand, _ hand.Held) {
-			for range 2 { // the second time as if the answer had been lost
-				_, _ = h.TryTake("9", 1, time.Hour)
-			}
-		}, func(_ context.Context, h *Hand, _ hand.Held) {
-			_, _ = h.TryPrune(0, time.Hour, 10)
-		}, func(ctx context.Context, h *Hand, _ hand.Held) {
-			_ = h.RDB.BLMove(ctx, h.Keys.Ready, h.Keys.Handoff, "LEFT", "RIGHT", time.Second).Err()
-			_ = h.RDB.SAdd(ctx, script.TopicsKey(script.DefaultPrefix), h.Keys.Topic).Err()
-			_ = h.RDB.SCard(ctx, script.TopicsKey(script.DefaultPrefix)).Err() // as a server with patterns does
-			_ = h.RDB.SScan(ctx, script.TopicsKey(script.DefaultPrefix), 0, "", 1000).Err()
-			_ = h.RDB.Info(ctx).Err()
-			_ = h.RDB.HSetNX(ctx, h.Keys.Meta, "flow", flowOf(h.T, delayq.Limits{Running: 1000})).Err() // DefaultLimits
-			_ = h.RDB.HScan(ctx, script.ServersKey(script.DefaultPrefix), 0, "", 100).Err()
-			_ = h.RDB.HDel(ctx, script.ServersKey(script.DefaultPrefix), "nobody").Err()
-			sub := h.RDB.Subscribe(ctx, script.ControlChannel(script.DefaultPrefix))
-			_, _ = sub.Receive(ctx)
-			_ = sub.Ping(ctx)
-			_, _ = sub.Receive(ctx)
-			_ = sub.Close()
-			_, _ = h.Try(script.Heartbeat, []any{script.ServersKey(script.DefaultPrefix)}, "acl", "{}")
-			_, _ = h.Try(script.Chronicle, h.Keys.Of(script.Chronicle, h.Keys.Receipt("history")), "1", "acked 1")
-		}, func(_ context.Context, h *Hand, running hand.Held) { // the last lease goes
-			_, _ = h.TryPromote(1000, 0)
-			_, _ = h.Settle([]hand.Held{running}, settle.Row{Verb: settle.Ack})
-		})
-		list = append(list, fireSome)
-		check()
-	case "inspector":
-		asClient(func(ctx context.Context, c *client, topic string) {
-			i := c.insp
-			for _, state := range []delayq.State{delayq.StateScheduled, delayq.StateReady, delayq.StateRunning, delayq.StateDead} {
-				_ = jobs(state)(ctx, c, topic)
-			}
-			_, _ = i.Topics(ctx)
-			_, _ = i.Stats(ctx, topic)
-			_, _ = i.Servers(ctx)
-			_, _ = i.Job(ctx, topic, "dead")
-			_, _ = i.Find(ctx, "dead")
-			_, _ = i.Forecast(ctx, topic, time.Now(), time.Minute, 60)
-			_, _ = i.DueWithin(ctx, time.Now(), []time.Duration{time.Minute}, topic)
-			for _, step := range []time.Duration{time.Minute, time.Hour} {
-				_, _ = i.History(ctx, topic, time.Now().Add(-time.Hour), time.Now(), step)
-			}
-			_, _ = i.Schedules(ctx, topic)
-			_, _ = i.Schedule(ctx, topic, "s")
-			_, _ = i.Runs(ctx, topic, "s", 10)
-			_, _ = i.Check(ctx, topic)
-			_, _ = i.Audit(ctx, 10)
-			_, _ = i.Explain(ctx, topic, "ready")
-			_, _ = i.Explain(ctx, topic, "keyed")
-			_, _ = i.Keys(ctx, topic, "", 10)
-			_, _ = i.Jobs(ctx, delayq.Query{Topic: topic, State: delayq.StateReady, Latest: true})
-			_, _ = i.Redis(ctx)
-		})
-		list = append(list, func(ctx context.Context, h *Hand, _ hand.Held) {
-			_ = h.RDB.Type(ctx, script.TopicsKey(script.DefaultPrefix)).Err() // as after an error about a type
-		})
-	case "operator":
-		raw("cancel running", "cancel dead", "reschedule ready", "reschedule to now", "revive", "revive later", "bury_waiting", "bury_waiting ready")
-		asClient(func(ctx context.Context, c *client, topic string) {
-			for _, state := range []delayq.State{delayq.StateScheduled, delayq.StateReady, delayq.StateRunning, delayq.StateDead} {
-				_ = jobs(state)(ctx, c, topic)
-			}
-			_, _ = c.insp.Stats(ctx, topic)
-			_, _ = c.insp.Schedule(ctx, topic, "s")
-			_, _ = c.insp.Topics(ctx)
-			_, _ = c.insp.Servers(ctx)
-			_, _ = c.insp.Keys(ctx, topic, "", 10)
-			_, _ = c.insp.Jobs(ctx, delayq.Query{Topic: topic, State: delayq.StateReady, Latest: true})
-			_ = c.SetKeyLimits(ctx, topic, "key", delayq.KeyLimits{Weight: 2})
-			_ = c.PauseKey(ctx, topic, "key")
-			_ = c.ResumeKey(ctx, topic, "key")
-			_ = c.Pause(ctx, topic, delayq.Pause{By: "me", Reason: "because", For: time.Hour})
-			_ = c.Resume(delayq.WithActor(ctx, "me"), topic, "me")
-			_ = c.RemoveTopic(ctx, "unused")
-			_, _ = c.Enqueue(ctx, topic, "", nil)
-		})
-		list = append(list, cancelAll)
-		check()
-	}
-	return list
+// A deed is a call on a stage. It succeeds if Redis refuses nothing.
+type deed struct {
+	call  string            // in the table of docs/security.md
+	stage func(admin *Hand) // what the stage needs beside; nil: nothing
+	do    func(c *caller) error
 }
 
-// fireSome fires some slots of a schedule, the second while the job of the first one runs, the
-// others while the last job is ready: those are cancelled.
-func fireSome(ctx context.Context, h *Hand, _ hand.Held) {
-	topic := h.Keys.Topic
-	t := hand.NewTimer(h.RDB, h.Keys, slog.New(slog.DiscardHandler))
-	_ = h.client().Schedule(ctx, topic, "s", delayq.Every(time.Millisecond), nil, delayq.OverlapCancelPrevious)
-	for cancelled, try := 0, 0; cancelled < 3 && try < 500; try++ { // the slots come by themselves
-		t.Firer.Idle = 0 // look again, though nothing is new
-		t.Firer.Fire(ctx, 1, 0)
-		if cancelled, _ = h.RDB.HGet(ctx, h.Keys.Stats, "cancelled").Int(); cancelled == 0 {
-			_, _ = h.TryTake("", 10, time.Hour)
-		}
-	}
-}
+// just is the error of a call.
+func just[T any](_ T, err error) error { return err }
 
-// Each command, each pattern of keys and the channel that the ACL file gives to a role is taken
-// away in turn: each time something that the role has to do is refused, for want of that very
-// right; and nothing is with all of them.
-func TestACLNeedsEachRight(t *testing.T) {
-	t.Parallel()
-	if testing.Short() {
-		t.Skip("four roles, and all the rights of each")
-	}
-	for line := range strings.Lines(redistest.File(t, hand.ACLFile)) {
-		words := strings.Fields(line)
-		role := strings.TrimPrefix(words[1], "delayq-")
-		t.Run(role, func(t *testing.T) {
-			t.Parallel()
-			rs := redistest.Start(t, redistest.NoRoles...)
-			admin := rs.Client(t)
-			for i, word := range words {
-				switch {
-				case i < 2, word == "on", strings.HasPrefix(word, ">"), strings.HasPrefix(word, "reset"), word == "-@all":
-				default:
-					rest := append(append([]string{}, words[1:i]...), words[i+1:]...)
-					require.True(t, refused(t, rs, admin, rest, word), "without %s nothing is refused", word)
-				}
-			}
-			require.False(t, refused(t, rs, admin, words[1:], ""), "with all rights something is refused")
-		})
-	}
-}
-
-// refused makes a user of these rights, lets it do its duties, and tells whether Redis has refused
-// something for want of the right word.
-func refused(t *testing.T, rs *redistest.Server, admin *redis.Client, rights []string, word string) bool {
-	t.Helper()
-	ctx := t.Context()
-	setuser := []any{"ACL", "SETUSER"}
-	for _, right := range append(rights[:1:1], append([]string{"reset"}, rights[1:]...)...) {
-		setuser = append(setuser, right)
-	}
-	require.NoError(t, admin.Do(ctx, setuser...).Err())
-	require.NoError(t, admin.Do(ctx, "ACL", "LOG", "RESET").Err())
-	require.NoError(t, admin.ScriptFlush(ctx).Err()) // for EVAL
-	role := strings.TrimPrefix(rights[0], "delayq-")
-	opt := rs.Options()
-	opt.Username, opt.Password, opt.DisableIdentity = rights[0], "change-me-"+role, true
-	rdb := redis.NewClient(opt)
-	defer func() { _ = rdb.Close() }()
-	for i, duty := range duties(role) {
-		topic := fmt.Sprint(role, i)
-		keys, err := admin.Keys(ctx, script.DefaultPrefix+":*").Result()
-		require.NoError(t, err)
-		if len(keys) > 0 {
-			require.NoError(t, admin.Del(ctx, keys...).Err())
-		}
-		setting := NewHand(t, admin, script.DefaultPrefix, topic)
-		running, _ := stage(setting)
-		setting.layReady("key", "keyed")
-		require.NoError(t, admin.ZAdd(ctx, setting.Keys.Held, redis.Z{Score: 1, Member: "key"}).Err())    // a hold that is over
-		require.NoError(t, admin.ZAdd(ctx, setting.Keys.Turn, redis.Z{Member: ""}).Err())                 // ready takes turns
-		require.NoError(t, admin.ZRem(ctx, setting.Keys.Bucket, "back").Err())                            // for a check to find
-		require.NoError(t, admin.ZAdd(ctx, setting.Keys.Idle, redis.Z{Score: 1, Member: "nobody"}).Err()) // to be rung
-		duty(ctx, NewHand(t, rdb, script.DefaultPrefix, topic), running)
-		denied, err := admin.ACLLog(ctx, 100).Result()
-		require.NoError(t, err)
-		for _, entry := range denied {
-			switch {
-			case word == "" && redistest.Optional(entry.Object):
-			case word == "":
-				t.Errorf("refused: %+v", *entry)
-				return true
-			case strings.HasPrefix(word, "+") && entry.Reason == "command" && strings.EqualFold("+"+entry.Object, word),
-				strings.HasPrefix(word, "~") && entry.Reason == "key",
-				strings.HasPrefix(word, "&") && entry.Reason == "channel":
-				return true
-			}
-		}
-	}
-	return false
-}
-
-// No role may touch what is not the queue's: another prefix, another channel, another command.
-func TestACLGrantsNothingElse(t *testing.T) {
-	t.Parallel()
-	rs := redistest.Start(t, redistest.NoRoles...)
-	admin := rs.Client(t)
-	for line := range strings.Lines(redistest.File(t, hand.ACLFile)) {
-		words := strings.Fields(line)
-		setuser := []any{"ACL", "SETUSER"}
-		for _, word := range words[1:] {
-			setuser = append(setuser, word)
-		}
-		require.NoError(t, admin.Do(t.Context(), setuser...).Err())
-		role := strings.TrimPrefix(words[1], "delayq-")
-		opt := rs.Options()
-		opt.Username, opt.Password = words[1], "change-me-"+role
-		rdb := redis.NewClient(opt)
-		defer func() { _ = rdb.Close() }()
-		for _, command := range [][]any{
-			{"HGET", "other:{t}:pool", "id"}, {"HSET", "mine", "a", "b"}, {"DEL", "delayqx:{t}:pool"}, {"GET", "delayq:other"},
-			{"PUBLISH", "other:control", "x"}, {"SUBSCRIBE", "delayq:other"}, {"KEYS", "*"}, {"SCAN", "0"}, {"FLUSHALL"}, {"FLUSHDB"},
-			{"CONFIG", "GET", "*"}, {"ACL", "LIST"}, {"MONITOR"}, {"SHUTDOWN"}, {"DEBUG", "SLEEP", "0"}, {"SCRIPT", "FLUSH"},
-			{"REPLICAOF", "NO", "ONE"}, {"CLIENT", "KILL", "TYPE", "normal"}, {"HGETALL", "delayq:{t}:pool"}, {"RENAME", "delayq:{t}:pool", "delayq:{t}:x"},
-			{"EVAL", "return redis.call('GET', KEYS[1])", "1", "other"}, {"EVAL", "return redis.call('FLUSHALL')", "0"},
-		} {
-			err := rdb.Do(t.Context(), command...).Err()
-			require.Error(t, err, "%s: %v", role, command)
-			require.Regexp(t, "NOPERM|can't run this command|can't access|ACL failure", err.Error(), "%s: %v", role, command)
-		}
-	}
-}
-
-// A deed is a call of the library on a stage, which succeeds if Redis refuses nothing.
-type deed func(ctx context.Context, c *client, topic string) error
-
-// deeds are all calls of a Client and of an Inspector that ask Redis anything. Where a call does
-// different things for different arguments, each has an entry: all of them must be allowed, or
-// none.
-var deeds = map[string][]deed{
-	"Enqueue": {
-		func(ctx context.Context, c *client, topic string) error {
-			_, err := c.Enqueue(ctx, topic, "new", nil)
-			return err
-		},
-		func(ctx context.Context, c *client, topic string) error {
-			_, err := c.Enqueue(ctx, topic, "running", nil, delayq.ProcessIn(time.Second/2), delayq.Replace())
-			return err
-		},
-		func(ctx context.Context, c *client, topic string) error {
-			_, err := c.Enqueue(ctx, topic, "dead", nil, delayq.Replace())
-			return err
-		},
-	},
-	"EnqueueBatch": {func(ctx context.Context, c *client, topic string) error {
-		_, err := c.EnqueueBatch(ctx, []delayq.NewJob{{Topic: topic, ID: "new"}, {Topic: topic, ID: "later", Options: []delayq.JobOption{delayq.ProcessIn(time.Hour)}}})
-		return err
-	}},
-	"CancelBatch": {func(ctx context.Context, c *client, topic string) error {
-		_, err := c.CancelBatch(ctx, []delayq.JobRef{{Topic: topic, ID: "scheduled"}, {Topic: topic, ID: "ready"}, {Topic: topic, ID: "running"}, {Topic: topic, ID: "dead"}})
-		return err
-	}},
-	"SetPriority": {func(ctx context.Context, c *client, topic string) error {
-		_, err := c.Enqueue(ctx, topic, "of a key", nil, delayq.Key("key"), delayq.ProcessIn(time.Hour))
-		return errors.Join(err, c.SetPriority(ctx, topic, "of a key", time.Hour))
-	}},
-	"RescheduleBatch": {func(ctx context.Context, c *client, topic string) error {
-		_, err := c.RescheduleBatch(ctx, []delayq.NewDue{{Topic: topic, ID: "scheduled", Due: delayq.ProcessIn(0)}, {Topic: topic, ID: "ready", Due: delayq.ProcessIn(time.Second / 2)}})
-		return err
-	}},
-	"GetBatch": {func(ctx context.Context, c *client, topic string) error {
-		_, err := c.GetBatch(ctx, []delayq.JobRef{{Topic: topic, ID: "scheduled"}})
-		return err
-	}},
-	"Dequeue": {dequeue("scheduled"), dequeue("ready"), dequeue("running"), dequeue("dead")},
-	"Reschedule": {
-		func(ctx context.Context, c *client, topic string) error {
-			return c.Reschedule(ctx, topic, "scheduled", delayq.ProcessIn(0))
-		},
-		func(ctx context.Context, c *client, topic string) error {
-			return c.Reschedule(ctx, topic, "ready", delayq.ProcessIn(time.Second/2))
-		},
-	},
-	"Get": {get("scheduled"), get("running"), get("dead"), get("done")},
-	"Inspector.Jobs": {func(ctx context.Context, c *client, topic string) error {
-		_, err := c.insp.Jobs(ctx, delayq.Query{Topic: topic, State: delayq.StateReady})
-		return err
-	}},
-	"Inspector.All": {jobs(delayq.StateScheduled), jobs(delayq.StateReady), jobs(delayq.StateRunning), jobs(delayq.StateDead), jobs(delayq.StateDone)},
-	"Inspector.Count": {func(ctx context.Context, c *client, topic string) error {
-		_, _, err := c.insp.Count(ctx, delayq.Query{Topic: topic, State: delayq.StateReady})
-		return err
-	}},
-	"Inspector.Failures": {func(ctx context.Context, c *client, topic string) error {
-		_, err := c.insp.Failures(ctx, topic, delayq.StateDead, 0)
-		return err
-	}},
-	"Inspector.Key": {func(ctx context.Context, c *client, topic string) error {
-		_, err := c.insp.Key(ctx, topic, "key")
-		return err
-	}},
-	"Inspector.Keys": {func(ctx context.Context, c *client, topic string) error {
-		_, err := c.insp.Keys(ctx, topic, "", 10)
-		return err
-	}},
-	"Inspector.Stats": {func(ctx context.Context, c *client, topic string) error {
-		_, err := c.insp.Stats(ctx, topic)
-		return err
-	}},
-	"Inspector.Topics": {func(ctx context.Context, c *client, _ string) error {
-		_, err := c.insp.Topics(ctx)
-		return err
-	}},
-	"Inspector.Servers": {func(ctx context.Context, c *client, _ string) error {
-		_, err := c.insp.Servers(ctx)
-		return err
-	}},
-	"Inspector.Forecast": {func(ctx context.Context, c *client, topic string) error {
-		_, err := c.insp.Forecast(ctx, topic, time.Now(), time.Minute, 60)
-		return err
-	}},
-	"Inspector.History": {
-		func(ctx context.Context, c *client, topic string) error {
-			_, err := c.insp.History(ctx, topic, time.Now().Add(-time.Hour), time.Now(), time.Minute)
-			return err
-		},
-		func(ctx context.Context, c *client, topic string) error {
-			_, err := c.insp.History(ctx, topic, time.Now().Add(-time.Hour), time.Now(), time.Hour)
-			return err
-		},
-	},
-	"Inspector.DueWithin": {func(ctx context.Context, c *client, topic string) error {
-		_, err := c.insp.DueWithin(ctx, time.Now(), []time.Duration{time.Minute}, topic)
-		return err
-	}},
-	"Inspector.Find": {func(ctx context.Context, c *client, _ string) error {
-		_, err := c.insp.Find(ctx, "dead")
-		return err
-	}},
-	"Inspector.Audit": {func(ctx context.Context, c *client, _ string) error {
-		_, err := c.insp.Audit(ctx, 10)
-		return err
-	}},
-	"Inspector.Explain": {
-		func(ctx context.Context, c *client, topic string) error {
-			_, err := c.insp.Explain(ctx, topic, "ready")
-			return err
-		},
-		func(ctx context.Context, c *client, topic string) error {
-			_, err := c.insp.Explain(ctx, topic, "none")
-			return err
-		},
-	},
-	"Inspector.Redis": {func(ctx context.Context, c *client, _ string) error {
-		_, err := c.insp.Redis(ctx)
-		return err
-	}},
-	"Inspector.Job": {
-		func(ctx context.Context, c *client, topic string) error {
-			_, err := c.insp.Job(ctx, topic, "dead")
-			return err
-		},
-	},
-	"Inspector.Check": {
-		func(ctx context.Context, c *client, topic string) error {
-			_, err := c.insp.Check(ctx, topic)
-			return err
-		},
-	},
-	"Repair": {
-		func(ctx context.Context, c *client, topic string) error {
-			_, err := c.Repair(ctx, topic)
-			return err
-		},
-	},
-	"Pause": {
-		func(ctx context.Context, c *client, topic string) error {
-			return c.Pause(ctx, topic, delayq.Pause{})
-		},
-		func(ctx context.Context, c *client, topic string) error {
-			return c.Pause(ctx, topic, delayq.Pause{For: time.Hour})
-		},
-	},
-	"SetLimits": {
-		func(ctx context.Context, c *client, topic string) error {
-			return c.SetLimits(ctx, topic, delayq.Limits{Running: 1000})
-		},
-		func(ctx context.Context, c *client, topic string) error {
-			return c.SetLimits(ctx, topic, delayq.Limits{Running: 1000, RunningPerKey: 1000})
-		},
-	},
-	"SetKeyLimits": {
-		func(ctx context.Context, c *client, topic string) error {
-			return c.SetKeyLimits(ctx, topic, "key", delayq.KeyLimits{Weight: 2})
-		},
-		func(ctx context.Context, c *client, topic string) error {
-			return c.SetKeyLimits(ctx, topic, "key", delayq.KeyLimits{Running: 1000})
-		},
-	},
-	"HoldKey": {
-		func(ctx context.Context, c *client, topic string) error {
-			return c.HoldKey(ctx, topic, "key", time.Millisecond)
-		},
-	},
-	"PauseKey":  {func(ctx context.Context, c *client, topic string) error { return c.PauseKey(ctx, topic, "key") }},
-	"ResumeKey": {func(ctx context.Context, c *client, topic string) error { return c.ResumeKey(ctx, topic, "key") }},
-	"Hold": {
-		func(ctx context.Context, c *client, topic string) error {
-			return c.Hold(ctx, topic, time.Millisecond, "why")
-		},
-	},
-	"EndHold":   {func(ctx context.Context, c *client, topic string) error { return c.EndHold(ctx, topic) }},
-	"Resume":    {func(ctx context.Context, c *client, topic string) error { return c.Resume(ctx, topic, "ops") }},
-	"ResumeAll": {func(ctx context.Context, c *client, topic string) error { return c.ResumeAll(ctx, topic) }},
-	"Delete":    {func(ctx context.Context, c *client, topic string) error { return c.Delete(ctx, topic, "done") }},
-	"Revive":    {func(ctx context.Context, c *client, topic string) error { return c.Revive(ctx, topic, "dead") }},
-	"Bury": {
-		func(ctx context.Context, c *client, topic string) error {
-			return c.Bury(ctx, topic, "scheduled", "why")
-		},
-		func(ctx context.Context, c *client, topic string) error {
-			return c.Bury(ctx, topic, "ready", "why")
-		},
-	},
-	"Apply": {
-		func(ctx context.Context, c *client, topic string) error {
-			_, err := c.Apply(ctx, delayq.Query{Topic: topic, State: delayq.StateScheduled}, delayq.Cancel())
-			return err
-		},
-		func(ctx context.Context, c *client, topic string) error {
-			_, err := c.Apply(ctx, delayq.Query{Topic: topic, State: delayq.StateScheduled}, delayq.RunNow())
-			return err
-		},
-		func(ctx context.Context, c *client, topic string) error {
-			_, err := c.Apply(ctx, delayq.Query{Topic: topic, State: delayq.StateReady}, delayq.BuryBecause("why"))
-			return err
-		},
-		func(ctx context.Context, c *client, topic string) error {
-			_, err := c.Apply(ctx, delayq.Query{Topic: topic, State: delayq.StateDead}, delayq.ReviveDead(), delayq.Spread(time.Second/2))
-			return err
-		},
-		func(ctx context.Context, c *client, topic string) error {
-			_, err := c.Apply(ctx, delayq.Query{Topic: topic, State: delayq.StateDone}, delayq.Purge())
-			return err
-		},
-	},
-	"RemoveTopic": {func(ctx context.Context, c *client, topic string) error {
-		if err := c.RemoveTopic(ctx, topic); !errors.Is(err, delayq.ErrNotEmpty) {
-			return err
-		}
+// accept is nil for an error that the call returns though Redis has refused nothing.
+func accept(err, fine error) error {
+	if errors.Is(err, fine) {
 		return nil
+	}
+	return err
+}
+
+// deeds are all calls of a Client and of an Inspector that ask Redis anything, and Run of a server.
+// Where a call does different things for different arguments, each has an entry: all of them must
+// be allowed, or none.
+var deeds = []deed{
+	{"Enqueue", nil, func(c *caller) error { return just(c.Enqueue(c.ctx, c.topic, "new", nil)) }},
+	{"Enqueue", nil, func(c *caller) error {
+		return accept(just(c.Enqueue(c.ctx, c.topic, "scheduled", nil)), delayq.ErrDuplicate)
 	}},
-	"Schedule": {
-		func(ctx context.Context, c *client, topic string) error {
-			return c.Schedule(ctx, topic, "new", delayq.Every(time.Hour), nil)
-		},
-		func(ctx context.Context, c *client, topic string) error {
-			return c.Schedule(ctx, topic, "s", delayq.Every(time.Second/2), nil, delayq.DiscardEdits())
-		},
-	},
-	"EditSchedule": {func(ctx context.Context, c *client, topic string) error {
-		return c.EditSchedule(ctx, topic, "s", func(def *delayq.ScheduleDefinition) error {
-			def.EditedBy = "me"
-			def.Payload = []byte("new")
+	{"Enqueue", nil, func(c *caller) error {
+		return just(c.Enqueue(c.ctx, c.topic, "new", nil, delayq.Key("another"), delayq.Priority(time.Minute)))
+	}},
+	{"Enqueue", nil, replace("running", delayq.ProcessIn(time.Second/2))},
+	{"Enqueue", nil, replace("dead")},
+	{"EnqueueBatch", nil, func(c *caller) error {
+		return just(c.EnqueueBatch(c.ctx, []delayq.NewJob{{Topic: c.topic, ID: "new"}, {Topic: c.topic, ID: "later", Options: []delayq.JobOption{delayq.ProcessIn(time.Hour)}}}))
+	}},
+	{"Dequeue", nil, cancel("scheduled")},
+	{"Dequeue", nil, cancel("ready")},
+	{"Dequeue", nil, cancel("running")},
+	{"Dequeue", nil, cancel("dead")},
+	{"Dequeue", nil, cancel("keyed")},
+	{"Dequeue", bar, cancel("first")},
+	{"CancelBatch", nil, func(c *caller) error {
+		return just(c.CancelBatch(c.ctx, []delayq.JobRef{{Topic: c.topic, ID: "scheduled"}, {Topic: c.topic, ID: "ready"}, {Topic: c.topic, ID: "running"}, {Topic: c.topic, ID: "dead"}}))
+	}},
+	{"Reschedule", nil, func(c *caller) error { return c.Reschedule(c.ctx, c.topic, "scheduled", delayq.ProcessIn(0)) }},
+	{"Reschedule", nil, func(c *caller) error { return c.Reschedule(c.ctx, c.topic, "ready", delayq.ProcessIn(time.Second/2)) }},
+	{"Reschedule", nil, func(c *caller) error {
+		return accept(c.Reschedule(c.ctx, c.topic, "running", delayq.ProcessIn(0)), delayq.ErrRunning)
+	}},
+	{"RescheduleBatch", nil, func(c *caller) error {
+		return just(c.RescheduleBatch(c.ctx, []delayq.NewDue{{Topic: c.topic, ID: "scheduled", Due: delayq.ProcessIn(0)}, {Topic: c.topic, ID: "ready", Due: delayq.ProcessIn(time.Second / 2)}}))
+	}},
+	{"SetPriority", nil, func(c *caller) error {
+		err := just(c.Enqueue(c.ctx, c.topic, "of a key", nil, delayq.Key("key"), delayq.ProcessIn(time.Hour)))
+		return errors.Join(err, c.SetPriority(c.ctx, c.topic, "of a key", time.Hour))
+	}},
+	{"Schedule", nil, func(c *caller) error { return c.Schedule(c.ctx, c.topic, "new", delayq.Every(time.Hour), nil) }},
+	{"Schedule", nil, func(c *caller) error {
+		return c.Schedule(c.ctx, c.topic, "s", delayq.Every(time.Second/2), nil, delayq.DiscardEdits())
+	}},
+	{"EditSchedule", nil, func(c *caller) error {
+		return c.EditSchedule(c.ctx, c.topic, "s", func(d *delayq.ScheduleDefinition) error {
+			d.EditedBy, d.Payload, d.Spec = "me", []byte("new"), delayq.Every(time.Second/2)
 			return nil
 		})
 	}},
-	"Unschedule": {func(ctx context.Context, c *client, topic string) error { return c.Unschedule(ctx, topic, "s") }},
-	"PauseSchedule": {func(ctx context.Context, c *client, topic string) error {
-		return c.PauseSchedule(ctx, topic, "s")
+	{"Unschedule", nil, func(c *caller) error { return c.Unschedule(c.ctx, c.topic, "s") }},
+	{"Trigger", nil, func(c *caller) error { return just(c.Trigger(c.ctx, c.topic, "s")) }},
+	{"Get", nil, get("scheduled")},
+	{"Get", nil, get("running")},
+	{"Get", nil, get("dead")},
+	{"Get", nil, get("done")},
+	{"Get", slip("leases"), func(c *caller) error { return named(just(c.Get(c.ctx, c.topic, "x"))) }},
+	{"GetBatch", nil, func(c *caller) error {
+		return just(c.GetBatch(c.ctx, []delayq.JobRef{{Topic: c.topic, ID: "scheduled"}}))
 	}},
-	"ResumeSchedule": {func(ctx context.Context, c *client, topic string) error {
-		return c.ResumeSchedule(ctx, topic, "s")
+	{"Inspector.Job", nil, func(c *caller) error { return just(c.insp.Job(c.ctx, c.topic, "dead")) }},
+	{"Inspector.Schedule", nil, func(c *caller) error { return just(c.insp.Schedule(c.ctx, c.topic, "s")) }},
+	{"Inspector.Runs", nil, func(c *caller) error { return just(c.insp.Runs(c.ctx, c.topic, "s", 10)) }},
+	{"Inspector.Redis", nil, func(c *caller) error { return just(c.insp.Redis(c.ctx)) }},
+	{"Run", workload, serves},
+	{"Repair", nil, func(c *caller) error {
+		report, err := c.Repair(c.ctx, c.topic)
+		return errors.Join(err, finds(report, delayq.Finding{Key: "pool", ID: "nowhere", Kind: delayq.FindingNoPlace, Repaired: true}))
 	}},
-	"Trigger": {func(ctx context.Context, c *client, topic string) error {
-		_, err := c.Trigger(ctx, topic, "s")
+	{"Inspector.Check", nil, func(c *caller) error {
+		report, err := c.insp.Check(c.ctx, c.topic)
+		return errors.Join(err, finds(report, delayq.Finding{Key: "pool", ID: "nowhere", Kind: delayq.FindingNoPlace}))
+	}},
+	{"Inspector.Topics", nil, func(c *caller) error { return just(c.insp.Topics(c.ctx)) }},
+	{"Inspector.Stats", nil, func(c *caller) error { return just(c.insp.Stats(c.ctx, c.topic)) }},
+	{"Inspector.Stats", nil, func(c *caller) error { return just(c.insp.Stats(c.ctx)) }},
+	{"Inspector.Stats", slip("bucket"), func(c *caller) error { return named(just(c.insp.Stats(c.ctx, c.topic))) }},
+	{"Inspector.Servers", nil, func(c *caller) error { return just(c.insp.Servers(c.ctx)) }},
+	{"Inspector.Schedules", nil, func(c *caller) error { return just(c.insp.Schedules(c.ctx, c.topic)) }},
+	{"Inspector.Forecast", nil, func(c *caller) error { return just(c.insp.Forecast(c.ctx, c.topic, time.Now(), time.Minute, 60)) }},
+	{"Inspector.DueWithin", nil, func(c *caller) error {
+		return just(c.insp.DueWithin(c.ctx, time.Now(), []time.Duration{time.Minute}, c.topic))
+	}},
+	{"Inspector.Find", nil, func(c *caller) error { return just(c.insp.Find(c.ctx, "dead")) }},
+	{"Inspector.History", nil, history(time.Minute)},
+	{"Inspector.History", nil, history(time.Hour)},
+	{"Inspector.Audit", nil, func(c *caller) error { return just(c.insp.Audit(c.ctx, 10)) }},
+	{"Inspector.Explain", nil, explain("ready")},
+	{"Inspector.Explain", nil, explain("keyed")},
+	{"Inspector.Explain", late, explain("due")},
+	{"Inspector.Explain", nil, explain("done")},
+	{"Inspector.Explain", nil, explain("none")},
+	{"Inspector.Jobs", nil, func(c *caller) error {
+		return just(c.insp.Jobs(c.ctx, delayq.Query{Topic: c.topic, State: delayq.StateReady}))
+	}},
+	{"Inspector.Jobs", nil, func(c *caller) error {
+		return just(c.insp.Jobs(c.ctx, delayq.Query{Topic: c.topic, State: delayq.StateReady, Latest: true, Key: "key"}))
+	}},
+	{"Inspector.All", late, jobs(delayq.StateScheduled)},
+	{"Inspector.All", nil, jobs(delayq.StateReady)},
+	{"Inspector.All", nil, jobs(delayq.StateRunning)},
+	{"Inspector.All", nil, jobs(delayq.StateDead)},
+	{"Inspector.All", nil, jobs(delayq.StateDone)},
+	{"Inspector.Count", nil, func(c *caller) error {
+		_, _, err := c.insp.Count(c.ctx, delayq.Query{Topic: c.topic, State: delayq.StateReady})
 		return err
 	}},
-	"Inspector.Schedules": {func(ctx context.Context, c *client, topic string) error {
-		_, err := c.insp.Schedules(ctx, topic)
-		return err
+	{"Inspector.Failures", nil, func(c *caller) error { return just(c.insp.Failures(c.ctx, c.topic, delayq.StateDead, 0)) }},
+	{"Inspector.Keys", nil, func(c *caller) error { return just(c.insp.Keys(c.ctx, c.topic, "", 10)) }},
+	{"Inspector.Key", nil, func(c *caller) error { return just(c.insp.Key(c.ctx, c.topic, "key")) }},
+	{"Pause", nil, func(c *caller) error { return c.Pause(c.ctx, c.topic, delayq.Pause{}) }},
+	{"Pause", nil, func(c *caller) error {
+		return c.Pause(c.ctx, c.topic, delayq.Pause{By: "me", Reason: "because", For: time.Hour})
 	}},
-	"Inspector.Schedule": {func(ctx context.Context, c *client, topic string) error {
-		_, err := c.insp.Schedule(ctx, topic, "s")
-		return err
+	{"Resume", nil, func(c *caller) error { return c.Resume(c.ctx, c.topic, "ops") }},
+	{"ResumeAll", nil, func(c *caller) error { return c.ResumeAll(c.ctx, c.topic) }},
+	{"ResumeAll", nil, func(c *caller) error {
+		err := c.ResumeAll(delayq.WithActor(c.ctx, "me"), c.topic)
+		acts, unread := c.insp.Audit(c.ctx, 10)
+		if err == nil && unread == nil && acts[0].Actor != "me" {
+			return fmt.Errorf("the audit says %+v", acts)
+		}
+		return errors.Join(err, unread)
 	}},
-	"Inspector.Runs": {func(ctx context.Context, c *client, topic string) error {
-		_, err := c.insp.Runs(ctx, topic, "s", 10)
-		return err
+	{"PauseSchedule", nil, func(c *caller) error { return c.PauseSchedule(c.ctx, c.topic, "s") }},
+	{"ResumeSchedule", nil, func(c *caller) error { return c.ResumeSchedule(c.ctx, c.topic, "s") }},
+	{"SetLimits", nil, func(c *caller) error { return c.SetLimits(c.ctx, c.topic, delayq.Limits{Running: 1000}) }},
+	{"SetLimits", nil, func(c *caller) error {
+		return c.SetLimits(c.ctx, c.topic, delayq.Limits{Running: 1000, Rate: delayq.Per(1000, time.Second), RunningPerKey: 1000})
 	}},
+	{"SetKeyLimits", nil, func(c *caller) error { return c.SetKeyLimits(c.ctx, c.topic, "key", delayq.KeyLimits{Weight: 2}) }},
+	{"SetKeyLimits", nil, func(c *caller) error {
+		return c.SetKeyLimits(c.ctx, c.topic, "key", delayq.KeyLimits{Running: 1000, Rate: delayq.Per(1000, time.Second)})
+	}},
+	{"Hold", nil, func(c *caller) error { return c.Hold(c.ctx, c.topic, time.Millisecond, "why") }},
+	{"EndHold", nil, func(c *caller) error { return c.EndHold(c.ctx, c.topic) }},
+	{"HoldKey", nil, func(c *caller) error { return c.HoldKey(c.ctx, c.topic, "key", time.Millisecond) }},
+	{"PauseKey", nil, func(c *caller) error { return c.PauseKey(c.ctx, c.topic, "key") }},
+	{"ResumeKey", nil, func(c *caller) error { return c.ResumeKey(c.ctx, c.topic, "key") }},
+	{"Revive", nil, func(c *caller) error { return c.Revive(c.ctx, c.topic, "dead") }},
+	{"Delete", nil, func(c *caller) error { return c.Delete(c.ctx, c.topic, "done") }},
+	{"Bury", nil, func(c *caller) error { return c.Bury(c.ctx, c.topic, "scheduled", "why") }},
+	{"Bury", nil, func(c *caller) error { return c.Bury(c.ctx, c.topic, "ready", "why") }},
+	{"RemoveTopic", nil, func(c *caller) error { return accept(c.RemoveTopic(c.ctx, c.topic), delayq.ErrNotEmpty) }},
+	{"RemoveTopic", empty, func(c *caller) error { return c.RemoveTopic(c.ctx, c.topic) }},
+	{"Apply", nil, apply(delayq.StateScheduled, delayq.Cancel())},
+	{"Apply", nil, apply(delayq.StateScheduled, delayq.RunNow())},
+	{"Apply", nil, apply(delayq.StateReady, delayq.BuryBecause("why"))},
+	{"Apply", nil, apply(delayq.StateDead, delayq.ReviveDead(), delayq.Spread(time.Second/2))},
+	{"Apply", nil, apply(delayq.StateDone, delayq.Purge())},
 }
 
-func dequeue(id string) deed {
-	return func(ctx context.Context, c *client, topic string) error {
-		_, err := c.Dequeue(ctx, topic, id)
-		return err
+func replace(id string, opts ...delayq.JobOption) func(c *caller) error {
+	return func(c *caller) error {
+		return just(c.Enqueue(c.ctx, c.topic, id, nil, append(opts, delayq.Replace())...))
 	}
 }
 
-func get(id string) deed {
-	return func(ctx context.Context, c *client, topic string) error {
-		_, err := c.Get(ctx, topic, id)
-		return err
+func cancel(id string) func(c *caller) error {
+	return func(c *caller) error { return just(c.Dequeue(c.ctx, c.topic, id)) }
+}
+
+func get(id string) func(c *caller) error {
+	return func(c *caller) error { return just(c.Get(c.ctx, c.topic, id)) }
+}
+
+func explain(id string) func(c *caller) error {
+	return func(c *caller) error { return just(c.insp.Explain(c.ctx, c.topic, id)) }
+}
+
+func history(step time.Duration) func(c *caller) error {
+	return func(c *caller) error {
+		return just(c.insp.History(c.ctx, c.topic, time.Now().Add(-time.Hour), time.Now(), step))
+	}
+}
+
+func apply(state delayq.State, act delayq.Action, opts ...delayq.ApplyOption) func(c *caller) error {
+	return func(c *caller) error {
+		return just(c.Apply(c.ctx, delayq.Query{Topic: c.topic, State: state}, act, opts...))
 	}
 }
 
 // jobs reads pages of jobs. The second one begins at the place where the first one ends.
-func jobs(state delayq.State) deed {
-	return func(ctx context.Context, c *client, topic string) error {
-		for _, err := range c.insp.All(ctx, delayq.Query{Topic: topic, State: state, Limit: 1}) {
+func jobs(state delayq.State) func(c *caller) error {
+	return func(c *caller) error {
+		for _, err := range c.insp.All(c.ctx, delayq.Query{Topic: c.topic, State: state, Limit: 1}) {
 			if err != nil {
 				return err
 			}
@@ -572,213 +239,268 @@ func jobs(state delayq.State) deed {
 	}
 }
 
-// serverCalls are what a Server has beside Run. They ask Redis nothing but what Run does. For the
-// probes of HealthHandler see TestHealthz.
-var serverCalls = []string{"Calendar", "Handle", "HandleBatch", "HandlerFunc", "Health", "ID", "Ready", "Remove", "Use", "UseBatch"}
+// named is nil for an error that names a key and its types.
+func named(err error) error {
+	if err != nil && strings.Contains(err.Error(), "is a string and not a zset") {
+		return nil
+	}
+	return fmt.Errorf("no error about a key that is a string: %v", err)
+}
 
-// Each call of the library, made as each user of the ACL file on a real Redis, is carried out or
-// refused as the table in docs/security.md says; what is refused has changed nothing.
-func TestACLIsTheTableOfCalls(t *testing.T) {
-	t.Parallel()
-	table := redistest.CallRoles(redistest.File(t, "docs/security.md"))
-	want := slices.Collect(maps.Keys(deeds))
-	for i := range reflect.TypeFor[*delayq.Client]().NumMethod() {
-		require.Contains(t, want, reflect.TypeFor[*delayq.Client]().Method(i).Name, "a call that nobody tries")
+// finds is nil for a report with one finding about a job.
+func finds(report *delayq.CheckReport, want delayq.Finding) error {
+	if report == nil || len(report.Findings) != 1 || report.Findings[0] != want {
+		return fmt.Errorf("found: %+v", report)
 	}
-	for i := range reflect.TypeFor[*delayq.Inspector]().NumMethod() {
-		if name := reflect.TypeFor[*delayq.Inspector]().Method(i).Name; name != "Prefix" { // which asks Redis nothing
-			require.Contains(t, want, "Inspector."+name, "a call that nobody tries")
-		}
-	}
-	for i := range reflect.TypeFor[*delayq.Server]().NumMethod() {
-		if name := reflect.TypeFor[*delayq.Server]().Method(i).Name; !slices.Contains(serverCalls, name) {
-			require.Equal(t, "Run", name, "a call that nobody tries")
-		}
-	}
-	require.ElementsMatch(t, append(want, "Run"), slices.Collect(maps.Keys(table)), "the calls of the table")
+	return nil
+}
 
-	file := redistest.Path(hand.ACLFile)
-	rs := redistest.Start(t, "--aclfile", file)
-	admin := rs.Client(t)
-	for _, role := range redistest.RoleNames {
-		rdb := queuetest.ACLClient(t, rs, role)
-		for name, list := range deeds {
-			for i, call := range list {
-				what := fmt.Sprintf("%s %d as the %s", name, i, role)
-				h := stageOf(t, admin, script.DefaultPrefix, fmt.Sprint(role, name, i))
-				before := redistest.Dump(t, admin, script.DefaultPrefix)
-				err := call(t.Context(), newClient(rdb, script.DefaultPrefix), h.Keys.Topic)
-				if slices.Contains(table[name], role) {
-					require.NoError(t, err, what)
-					nothingDenied(t, admin)
-					continue
-				}
-				require.Error(t, err, what)
-				require.Regexp(t, refusal, err.Error(), what)
-				require.Equal(t, before, redistest.Dump(t, admin, script.DefaultPrefix), what)
-			}
+// chores are calls of scripts, and commands, that a server makes. Run of deeds makes some of them
+// too; others it would make only after minutes, or after a failure.
+var chores = []deed{
+	{"Run", unpaused, settles(settle.Row{Verb: settle.Ack})},
+	{"Run", unpaused, settles(settle.Row{Verb: settle.Expire})},
+	{"Run", unpaused, settles(settle.Row{Verb: settle.Return})},
+	{"Run", unpaused, settles(settle.Row{Verb: settle.Hold, Delay: time.Hour, Err: errTest})},
+	{"Run", unpaused, settles(settle.Row{Verb: settle.Snooze})},
+	{"Run", unpaused, settles(settle.Row{Verb: settle.Retry, Failure: hand.Failed})},
+	{"Run", unpaused, settles(settle.Row{Verb: settle.Bury, Failure: hand.Failed})},
+	{"Run", unpaused, settles(settle.Row{Verb: settle.Again})},
+	{"Run", unpaused, settles(settle.Row{Verb: settle.Again, Delay: time.Second / 2})},
+	{"Run", unpaused, func(c *caller) error { // a server that died after a take, and one between a wait and a take
+		err := just(c.hand.TryTake("", 1, 0))
+		moved := c.hand.RDB.BLMove(c.ctx, c.hand.Keys.Ready, c.hand.Keys.Handoff, "LEFT", "RIGHT", time.Second).Err()
+		return errors.Join(err, moved, just(c.hand.TryPromote(1000, 1)), just(c.hand.TryTake("", 10, time.Hour)))
+	}},
+	{"Run", unpaused, func(c *caller) error { // as if the answer had been lost
+		return errors.Join(just(c.hand.TryTake("9", 1, time.Hour)), just(c.hand.TryTake("9", 1, time.Hour)))
+	}},
+	{"Run", unpaused, func(c *caller) error {
+		r, err := c.hand.TryTake("", 1, time.Hour)
+		for _, one := range hand.HeldOf(r) {
+			err = errors.Join(err, just(c.hand.TryExtend(one.LeaseEnd()+1000, one)))
 		}
-		require.Equal(t, slices.Contains(table["Run"], role), aclServes(t, admin, rdb, role), "Run as the %s", role)
+		return err
+	}},
+	{"Run", unpaused, fireSome},
+	{"Run", nil, func(c *caller) error { return just(c.hand.TryPrune(0, time.Hour, 10)) }},
+	{"Run", nil, func(c *caller) error { return just(c.hand.marks(script.Survey, true, c.hand.Keys)) }},
+	{"Run", nil, func(c *caller) error { return just(c.hand.marks(script.Watch, true, c.hand.Keys)) }},
+	{"Run", nil, func(c *caller) error {
+		keys := c.hand.Keys.Of(script.Ring, "")
+		return just(c.hand.Try(script.Ring, keys, script.ControlChannel(c.hand.Prefix()), c.topic, "another", 1))
+	}},
+	{"Run", nil, func(c *caller) error {
+		return just(c.hand.Try(script.Unpark, c.hand.Keys.Of(script.Unpark, ""), script.ControlChannel(c.hand.Prefix()), c.topic, 10))
+	}},
+	{"Run", nil, func(c *caller) error {
+		return just(c.hand.Try(script.Chronicle, c.hand.Keys.Of(script.Chronicle, c.hand.Keys.Receipt("history")), "1", "acked 1"))
+	}},
+	{"Run", nil, func(c *caller) error { // with patterns; and about servers that are gone
+		topics, servers := script.TopicsKey(c.hand.Prefix()), script.ServersKey(c.hand.Prefix())
+		return errors.Join(c.hand.RDB.SCard(c.ctx, topics).Err(), c.hand.RDB.SScan(c.ctx, topics, 0, "", 1000).Err(),
+			c.hand.RDB.HScan(c.ctx, servers, 0, "", 100).Err(), c.hand.RDB.HDel(c.ctx, servers, "nobody").Err(), c.hand.RDB.Info(c.ctx).Err())
+	}},
+	{"Run", nil, func(c *caller) error { // after half a minute without a message
+		sub := c.hand.RDB.Subscribe(c.ctx, script.ControlChannel(c.hand.Prefix()))
+		defer func() { _ = sub.Close() }()
+		return errors.Join(just(sub.Receive(c.ctx)), sub.Ping(c.ctx), just(sub.Receive(c.ctx)), c.hand.RDB.Ping(c.ctx).Err())
+	}},
+}
+
+// settles takes a job and ends its run.
+func settles(like settle.Row) func(c *caller) error {
+	return func(c *caller) error {
+		r, err := c.hand.TryTake("", 1, time.Hour)
+		if err != nil {
+			return err
+		}
+		return just(c.hand.Settle(hand.HeldOf(r), like))
 	}
 }
 
-// refusal is how Redis refuses a call, and a command within a script.
-const refusal = "NOPERM|can't run this command|can't access|ACL failure"
-
-// ofThePrefix are the calls that read keys of the whole prefix.
-var ofThePrefix = []string{"Inspector.Topics", "Inspector.Servers", "Inspector.Stats", "Inspector.Find", "Inspector.Audit", "Inspector.Explain"}
-
-// A user is kept to one topic, or to another prefix, by other patterns, as docs/security.md says:
-// there it can do all that it could, and elsewhere nothing.
-func TestACLCanBeNarrowed(t *testing.T) {
-	t.Parallel()
-	table := redistest.CallRoles(redistest.File(t, "docs/security.md"))
-	rs := redistest.Start(t, redistest.NoRoles...)
-	admin := rs.Client(t)
-	for what, c := range map[string]struct{ wide, narrow, prefix, topic string }{
-		"a topic":        {"delayq:{*}:", "delayq:{mail}:", "delayq", "mail"},
-		"another prefix": {"delayq:", "shop:", "shop", "post"},
-	} {
-		for line := range strings.Lines(redistest.File(t, hand.ACLFile)) {
-			setuser := []any{"ACL", "SETUSER"}
-			for _, word := range strings.Fields(line)[1:] {
-				setuser = append(setuser, strings.Replace(word, c.wide, c.narrow, 1))
-			}
-			require.NoError(t, admin.Do(t.Context(), setuser...).Err())
-		}
-		for _, role := range redistest.RoleNames {
-			rdb := queuetest.ACLClient(t, rs, role)
-			for name, list := range deeds {
-				if !slices.Contains(table[name], role) || what == "a topic" && slices.Contains(ofThePrefix, name) || name == "Inspector.Redis" {
-					continue
-				}
-				for i, call := range list {
-					what := fmt.Sprintf("%s: %s %d as the %s", what, name, i, role)
-					stageOf(t, admin, c.prefix, c.topic)
-					require.NoError(t, call(t.Context(), newClient(rdb, c.prefix), c.topic), what)
-					nothingDenied(t, admin)
-
-					stageOf(t, admin, script.DefaultPrefix, "post")
-					before := redistest.Dump(t, admin, script.DefaultPrefix)
-					err := call(t.Context(), newClient(rdb, script.DefaultPrefix), "post")
-					require.Error(t, err, what)
-					require.Regexp(t, refusal, err.Error(), what)
-					require.Equal(t, before, redistest.Dump(t, admin, script.DefaultPrefix), what)
-				}
-			}
+// fireSome fires some slots of a schedule, the second while the job of the first one runs, the
+// others while the last job is ready: those are cancelled.
+func fireSome(c *caller) error {
+	timer := hand.NewTimer(c.hand.RDB, c.hand.Keys, slog.New(slog.DiscardHandler))
+	err := c.Schedule(c.ctx, c.topic, "s", delayq.Every(time.Millisecond), nil, delayq.OverlapCancelPrevious)
+	for cancelled, try := 0, 0; err == nil && cancelled < 3 && try < 500; try++ { // the slots come by themselves
+		timer.Firer.Idle = 0 // look again, though nothing is new
+		timer.Firer.Fire(c.ctx, 1, 0)
+		if cancelled, _ = c.hand.RDB.HGet(c.ctx, c.hand.Keys.Stats, "cancelled").Int(); cancelled == 0 {
+			err = just(c.hand.TryTake("", 10, time.Hour))
 		}
 	}
+	return err
 }
 
-// stageOf is queuetest.ACLStage for the Hand of these tests.
-func stageOf(t *testing.T, admin *redis.Client, prefix, topic string) *Hand {
+// stageFor makes a stage: a queuetest.ACLStage, with a job that has a key, a hold of that key that
+// is over, a list that takes turns with keys, and a server to be rung.
+func stageFor(t *testing.T, admin redis.UniversalClient, prefix, topic string, more func(admin *Hand)) *Hand {
 	t.Helper()
-	return &Hand{queuetest.ACLStage(t, admin, prefix, topic)}
+	h := &Hand{queuetest.ACLStage(t, admin, prefix, topic)}
+	h.layReady("key", "keyed")
+	for key, member := range map[string]string{h.Keys.Held: "key", h.Keys.Turn: "", h.Keys.Idle: "nobody"} {
+		require.NoError(t, admin.ZAdd(t.Context(), key, redis.Z{Score: 1, Member: member}).Err())
+	}
+	if more != nil {
+		more(h)
+	}
+	return h
 }
 
-// aclServes reports whether a server with the rights of a role runs a job.
-func aclServes(t *testing.T, admin, rdb *redis.Client, role string) bool {
-	t.Helper()
-	h := stageOf(t, admin, script.DefaultPrefix, "run"+role)
-	require.NoError(t, h.client().ResumeAll(t.Context(), h.Keys.Topic))
-	ended := make(chan bool, 1000)
-	s := delayq.NewServer(rdb, delayq.Logger(slog.New(slog.DiscardHandler)), delayq.Hooks(
-		doneHook(func() { ended <- true }),
-		takeHook(func(e delayq.ScriptEvent) {
-			if e.Name == "take" && e.Err != nil && strings.Contains(e.Err.Error(), "NOPERM") {
-				ended <- false
-			}
-		})))
-	s.HandlerFunc(h.Keys.Topic, func(context.Context, *delayq.Job) error { return nil })
-	run, stop := context.WithCancel(t.Context())
-	over := make(chan error, 1)
-	go func() { over <- s.Run(run) }()
-	defer func() {
-		stop()
-		<-over
-	}()
-	return <-ended
+// bar makes a key with Ordered limits wait for its first job, as after a failure of that.
+func bar(h *Hand) {
+	ctx := h.T.Context()
+	for _, id := range []string{"first", "second"} {
+		require.NoError(h.T, just(h.client().Enqueue(ctx, h.Keys.Topic, id, nil, delayq.Key("ordered"))))
+	}
+	const later = 9e12
+	require.NoError(h.T, h.RDB.ZAdd(ctx, h.Keys.Blockers, redis.Z{Score: later, Member: h.RDB.HGet(ctx, h.Keys.Keyed, "first").Val() + "first"}).Err())
+	require.NoError(h.T, h.RDB.ZAdd(ctx, h.Keys.Parked, redis.Z{Score: later, Member: "ordered"}).Err())
 }
 
-type takeHook func(delayq.ScriptEvent)
+// late puts two more jobs into bucket, one of them due.
+func late(h *Hand) {
+	h.Put("+3600000", "due", "later")
+	require.NoError(h.T, h.RDB.ZIncrBy(h.T.Context(), h.Keys.Bucket, -7_200_000, "due").Err())
+}
 
-func (f takeHook) Script(e delayq.ScriptEvent) { f(e) }
+// slip puts a key of a wrong type in the place of one of the topic's.
+func slip(key string) func(h *Hand) { return func(h *Hand) { h.Deface(key) } }
 
-// With DELAYQ_ROLES, each role makes each call that the table gives it.
-func TestEachRoleMakesItsCalls(t *testing.T) {
-	t.Parallel()
-	rs := redistest.Start(t)
-	rdb := rs.Client(t)
-	for name, roles := range redistest.MethodRoles() {
-		for i := range max(len(roles), len(deeds[name])) { // the roles take turns
-			what := fmt.Sprint(name, " ", i)
-			h := stageOf(t, rdb, script.DefaultPrefix, fmt.Sprint(name, i))
-			require.NoError(t, deeds[name][i%len(deeds[name])](t.Context(), h.client(), h.Keys.Topic), what)
-			nothingDenied(t, rdb)
+// unpaused ends the pauses, so that jobs are taken.
+func unpaused(h *Hand) { require.NoError(h.T, h.client().ResumeAll(h.T.Context(), h.Keys.Topic)) }
+
+// empty leaves nothing of a topic but its name.
+func empty(h *Hand) {
+	keys, err := redistest.Census(h.T.Context(), h.RDB, h.Keys.Root+"*")
+	require.NoError(h.T, err)
+	for key := range keys {
+		require.NoError(h.T, h.RDB.Del(h.T.Context(), key).Err())
+	}
+}
+
+// workload enqueues jobs for serves.
+func workload(h *Hand) {
+	unpaused(h)
+	for _, id := range []string{"retry", "snooze", "again", "cut", "bury", "long"} {
+		var opts []delayq.JobOption
+		if id == "bury" {
+			opts = append(opts, delayq.Retry(0))
 		}
+		require.NoError(h.T, just(h.client().Enqueue(h.T.Context(), h.Keys.Topic, id, nil, append(opts, delayq.Backoff(time.Millisecond, time.Second))...)))
 	}
-	for range 4 { // a server checks too, in turn with the operator
-		h := stageOf(t, rdb, script.DefaultPrefix, "checked")
-		require.NoError(t, doctor.New(script.Caller{RDB: rdb}, rdb, h.Keys, true).Check(t.Context()))
-		nothingDenied(t, rdb)
-	}
+	require.NoError(h.T, h.client().Schedule(h.T.Context(), h.Keys.Topic, "tick", delayq.Every(20*time.Millisecond), nil))
 }
 
-// A test asks as the user default, which cannot run scripts, the library as its users, and
-// what is denied to these is told. Here with or without DELAYQ_ROLES.
-func TestCallsAreMadeByTheUsers(t *testing.T) {
-	t.Setenv("DELAYQ_ROLES", hand.ACLFile)
-	rs := redistest.Start(t)
-	rdb, ctx := rs.Client(t), t.Context()
-	client := newClient(rdb, "other")
-	acked := make(chan struct{}, 1)
-	server := queuetest.NewServer(rdb, "other", delayq.Hooks(doneHook(func() { acked <- struct{}{} })))
-	server.HandlerFunc("topic", func(context.Context, *delayq.Job) error { return rdb.Ping(ctx).Err() })
-	run, stop := context.WithCancel(ctx)
+// serves runs a server until it has done all that a server does with jobs, or has been refused a
+// take.
+func serves(c *caller) error {
+	log := &serverLog{happened: map[string]bool{}, changed: make(chan struct{})}
+	server := delayq.NewServer(c.hand.RDB, delayq.Prefix(c.hand.Prefix()), delayq.Logger(slog.New(slog.DiscardHandler)), delayq.Hooks(log),
+		delayq.Tick(10*time.Millisecond), delayq.Lease(2*time.Second), delayq.Drain(0), delayq.Concurrency(20))
+	server.HandlerFunc("elsewhere.*", func(context.Context, *delayq.Job) error { return nil }) // reads the topics
+	server.HandlerFunc(c.topic, func(ctx context.Context, job *delayq.Job) error {
+		switch { // by what has happened: on a machine that stands still, a lease may be lost
+		case job.ID == "retry" && !log.has("retried retry"), job.ID == "bury":
+			return errTest
+		case job.ID == "snooze" && !log.has("snoozed snooze"):
+			return delayq.Snooze(time.Millisecond)
+		case job.ID == "again" && !log.has("again again"):
+			return delayq.Again(nil, delayq.ProcessIn(time.Millisecond))
+		case job.ID == "long": // until it is cancelled
+			if err := log.await(ctx, "script extend"); err != nil {
+				return err
+			}
+			if err := just(c.Dequeue(ctx, c.topic, job.ID)); err != nil {
+				return err
+			}
+			<-ctx.Done()
+			log.note("cancelled long", nil)
+			return ctx.Err()
+		case job.ID == "cut": // until the server ends
+			<-ctx.Done()
+			return ctx.Err()
+		}
+		return nil
+	}, delayq.DefaultLimits(delayq.Limits{Running: 1000}))
+	ctx, stop := context.WithCancel(c.ctx)
 	ended := make(chan error, 1)
-	go func() { ended <- server.Run(run) }()
-	for _, id := range []string{"x", "y"} { // by the producer and by the operator
-		_, err := client.Enqueue(ctx, "topic", id, nil)
-		require.NoError(t, err)
-		<-acked
-	}
-	users := map[string]bool{}
-	for _, m := range regexp.MustCompile(`user=(\S+)`).FindAllStringSubmatch(rdb.ClientList(ctx).Val(), -1) {
-		users[m[1]] = true
-	}
-	require.Equal(t, map[string]bool{"default": true, "delayq-producer/other": true, "delayq-worker/other": true, "delayq-operator/other": true}, users)
+	go func() { ended <- server.Run(ctx) }()
+	err := log.await(c.ctx, "acked ready", "acked keyed", "acked retry", "acked snooze", "acked again", "buried bury",
+		"acked schedule tick", "cancelled long", "started cut", "script heartbeat")
 	stop()
-	require.NoError(t, <-ended)
-	require.ErrorContains(t, rdb.Eval(ctx, "return 1", nil).Err(), "NOPERM")
-	require.ErrorContains(t, redistest.Denied(), "eval was denied to default")
-	require.NoError(t, rdb.Do(ctx, "ACL", "LOG", "RESET").Err())
-
-	require.NoError(t, rs.Restart())
-	_ = rdb.Ping(ctx) // drops the connection that the restart has cut
-	require.NoError(t, rdb.Do(ctx, "ACL", "SETUSER", "delayq-producer/other", "-evalsha").Err())
-	_, once := client.Enqueue(ctx, "topic", "x", nil)
-	_, twice := client.Enqueue(ctx, "topic", "y", nil)
-	require.ErrorContains(t, errors.Join(once, twice), "NOPERM")
-	require.ErrorContains(t, redistest.Denied(), "evalsha was denied to delayq-producer/other")
-	require.NoError(t, rdb.Do(ctx, "ACL", "LOG", "RESET").Err())
+	return errors.Join(err, <-ended)
 }
 
-// Each method of Client and Inspector, and each script, is something that a role may call.
-func TestEveryCallHasARole(t *testing.T) {
-	t.Parallel()
-	methods := reflect.TypeFor[*delayq.Client]()
-	for i := range methods.NumMethod() {
-		require.NotEmpty(t, redistest.MethodRoles()[methods.Method(i).Name], methods.Method(i).Name)
+// A serverLog is a hook that remembers what has happened.
+type serverLog struct {
+	mu       sync.Mutex
+	happened map[string]bool
+	changed  chan struct{} // closed when more has happened
+	refused  error
+}
+
+func (l *serverLog) note(what string, refused error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.happened[what] = true
+	if l.refused == nil {
+		l.refused = refused
 	}
-	readers := reflect.TypeFor[*delayq.Inspector]()
-	for i := range readers.NumMethod() {
-		if name := readers.Method(i).Name; name != "Prefix" { // which asks Redis nothing
-			require.NotEmpty(t, redistest.MethodRoles()["Inspector."+name], name)
+	close(l.changed)
+	l.changed = make(chan struct{})
+}
+
+func (l *serverLog) has(what string) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.happened[what]
+}
+
+// await waits until all of these have happened, or a script has been refused.
+func (l *serverLog) await(ctx context.Context, all ...string) error {
+	for _, what := range all {
+		for {
+			l.mu.Lock()
+			happened, refused, changed := l.happened[what], l.refused, l.changed
+			l.mu.Unlock()
+			if refused != nil {
+				return refused
+			}
+			if happened {
+				break
+			}
+			select {
+			case <-changed:
+			case <-ctx.Done():
+				return fmt.Errorf("%q has not happened: %w", what, ctx.Err())
+			}
 		}
 	}
-	require.Len(t, redistest.MethodRoles(), methods.NumMethod()+readers.NumMethod()-1)
-	for _, s := range script.All {
-		require.NotEmpty(t, hand.ScriptRoles[s], s.Name)
+	return nil
+}
+
+func (l *serverLog) run(e delayq.RunEvent) {
+	l.note(string(e.Outcome)+" "+e.ID, nil)
+	if s, ok := record.DecodeSlotID(e.ID); ok {
+		l.note(string(e.Outcome)+" schedule "+s.Schedule, nil)
 	}
-	require.Len(t, hand.ScriptRoles, len(script.All))
+}
+
+func (l *serverLog) Started(e delayq.RunEvent) { l.note("started "+e.ID, nil) }
+func (l *serverLog) Done(e delayq.RunEvent)    { l.run(e) }
+func (l *serverLog) Again(e delayq.RunEvent)   { l.run(e) }
+func (l *serverLog) Retried(e delayq.RunEvent) { l.run(e) }
+func (l *serverLog) Snoozed(e delayq.RunEvent) { l.run(e) }
+func (l *serverLog) Buried(e delayq.RunEvent)  { l.run(e) }
+
+func (l *serverLog) Script(e delayq.ScriptEvent) {
+	switch {
+	case e.Err == nil:
+		l.note("script "+e.Name, nil)
+	case e.Name == "take" && strings.Contains(e.Err.Error(), "NOPERM"):
+		l.note("refused", e.Err)
+	}
 }

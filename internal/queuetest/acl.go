@@ -1,6 +1,8 @@
 package queuetest
 
 import (
+	"context"
+	"errors"
 	"testing"
 	"time"
 
@@ -15,10 +17,17 @@ import (
 
 // ACLStage makes a topic with a job in each state and a schedule, a server and a pause, and nothing
 // else.
-func ACLStage(t *testing.T, admin *redis.Client, prefix, topic string) *hand.Hand {
+func ACLStage(t *testing.T, admin redis.UniversalClient, prefix, topic string) *hand.Hand {
 	t.Helper()
 	ctx := t.Context()
-	require.NoError(t, admin.FlushAll(ctx).Err()) // a Redis of the test's own
+	wipe := func(ctx context.Context, node *redis.Client) error { // a Redis of the test's own
+		return errors.Join(node.FlushAll(ctx).Err(), node.Do(ctx, "ACL", "LOG", "RESET").Err())
+	}
+	if cluster, ok := admin.(*redis.ClusterClient); ok {
+		require.NoError(t, cluster.ForEachMaster(ctx, wipe))
+	} else {
+		require.NoError(t, wipe(ctx, admin.(*redis.Client)))
+	}
 	h := hand.New(t, admin, prefix, topic)
 	c := delayq.NewClient(h.RDB, delayq.Prefix(h.Prefix()))
 	for _, id := range []string{"done", "dead", "running"} {
@@ -36,7 +45,6 @@ func ACLStage(t *testing.T, admin *redis.Client, prefix, topic string) *hand.Han
 	_, err := h.Try(script.Heartbeat, []any{script.ServersKey(prefix)}, "server", "{}")
 	require.NoError(t, err)
 	require.NoError(t, admin.HSet(ctx, h.Keys.Hours, 472222%720, "472222 acked 3").Err()) // 1,700,000,000 s after 1970
-	require.NoError(t, admin.Do(ctx, "ACL", "LOG", "RESET").Err())
 	return h
 }
 
