@@ -167,7 +167,7 @@ func explore(t testing.TB, s scope, mutant func(script string) string) (x *explo
 	if mutant != nil {
 		x.rdb.AddHook(mutation(mutant))
 	}
-	x.p = &player{t: x.t, r: x.r, trace: []string{"this step"}}
+	x.p = &player{game: game{t: x.t, trace: []string{"this step"}}, r: x.r}
 	for i := range x.p.hands {
 		x.p.hands[i] = NewHand(x.t, x.rdb, "p", "model")
 	}

@@ -30,9 +30,8 @@ import (
 // Redis has to a model after each of them. Unlike a player it runs on any Redis: it reads the time
 // from the replies, and time passes with Hasten.
 type laneGame struct {
-	t      testing.TB
+	game
 	rand   *rand.Rand
-	hands  [2]*Hand
 	held   [2][]hand.Held // what the servers think is theirs; it may be lost
 	jobs   map[string]*laneJob
 	places int              // given so far
@@ -40,8 +39,7 @@ type laneGame struct {
 	keys   map[string]int64 // held ones, by the end of their holds
 	stale  map[string]bool  // entries of lane that a client of the release before has left behind
 	astray map[string]bool  // keyed jobs that a server of the release before has put into ready
-	trace  []string
-	seen   laneState // after the step before
+	seen   laneState        // after the step before
 
 	rationed bool // there are limits of keys
 	limits   rationing
@@ -82,18 +80,14 @@ var laneKeys = []string{"a", "ab", "b", "\x00\xff\n:", strings.Repeat("k", 255),
 // nothing.
 func playLanes(t testing.TB, rdb redis.UniversalClient, prefix string, seed uint64, steps int, mixed, rationed bool) {
 	g := &laneGame{
-		t: t, rand: rand.New(rand.NewPCG(seed, 0)), jobs: map[string]*laneJob{}, mixed: mixed,
+		game: game{t: t}, rand: rand.New(rand.NewPCG(seed, 0)), jobs: map[string]*laneJob{}, mixed: mixed,
 		keys: map[string]int64{}, stale: map[string]bool{}, astray: map[string]bool{}, rationed: rationed,
 		limits: rationing{own: map[string]delayq.KeyLimits{}, silent: map[string]bool{}, counts: map[string][]string{}},
 	}
 	for i := range g.hands {
 		g.hands[i] = NewHand(t, rdb, prefix, "lanes")
 	}
-	defer func() {
-		if t.Failed() {
-			t.Logf("the game of seed %d:\n%s", seed, strings.Join(g.trace[max(0, len(g.trace)-40):], "\n"))
-		}
-	}()
+	defer g.tell(40)
 	g.seen = g.read()
 	for range steps {
 		g.step()
@@ -102,28 +96,13 @@ func playLanes(t testing.TB, rdb redis.UniversalClient, prefix string, seed uint
 	g.drain()
 }
 
-func oneOf[T any](g *laneGame, list ...T) T { return list[g.rand.IntN(len(list))] }
-
-func (g *laneGame) note(format string, args ...any) {
-	g.trace = append(g.trace, fmt.Sprintf(format, args...))
-}
+func (g *laneGame) pick(n int) int { return g.rand.IntN(n) }
 
 func (g *laneGame) id() string { return "job-" + strconv.Itoa(g.rand.IntN(40)) }
 
 // some chooses leases of a server.
-func (g *laneGame) some(n int) (list []hand.Held) {
-	for range 1 + g.rand.IntN(3) {
-		if len(g.held[n]) == 0 {
-			break
-		}
-		i := g.rand.IntN(len(g.held[n]))
-		one := g.held[n][i]
-		g.held[n] = slices.Delete(g.held[n], i, i+1)
-		if !slices.ContainsFunc(list, func(other hand.Held) bool { return other.ID == one.ID }) {
-			list = append(list, one)
-		}
-	}
-	return list
+func (g *laneGame) some(n int) []hand.Held {
+	return draw(g, &g.held[n], func(one hand.Held) string { return one.ID })
 }
 
 func (g *laneGame) step() {

@@ -25,17 +25,59 @@ import (
 	"github.com/delayq/delayq/internal/settle"
 )
 
+// A game is what the players of random games have in common: two servers, dice, and the story of
+// what was played. There are two kinds. A player knows what each call must do before it makes it,
+// and so all that Redis holds, to the microsecond: it plays without keys, on a clock of its own. A
+// laneGame reads from the replies which jobs Redis has chosen, and judges the choice: the turns of
+// keys are too much for a model that is to be simpler than the scripts.
+type game struct {
+	t     testing.TB
+	hands [2]*Hand
+	trace []string
+}
+
+// A picker gives the next number below n.
+type picker interface{ pick(n int) int }
+
+// oneOf chooses from a list.
+func oneOf[T any](p picker, list ...T) T { return list[p.pick(len(list))] }
+
+func (g *game) note(format string, args ...any) {
+	g.trace = append(g.trace, fmt.Sprintf(format, args...))
+}
+
+// tell logs the end of the story if the test has failed.
+func (g *game) tell(steps int) {
+	if g.t.Failed() {
+		g.t.Logf("the game:\n%s", strings.Join(g.trace[max(0, len(g.trace)-steps):], "\n"))
+	}
+}
+
+// draw takes one to three leases from those of a server, one of each job.
+func draw[T any](p picker, held *[]T, id func(one T) string) (list []T) {
+	for range 1 + p.pick(3) {
+		if len(*held) == 0 {
+			break
+		}
+		i := p.pick(len(*held))
+		one := (*held)[i]
+		*held = slices.Delete(*held, i, i+1)
+		if !slices.ContainsFunc(list, func(other T) bool { return id(other) == id(one) }) {
+			list = append(list, one)
+		}
+	}
+	return list
+}
+
 // A player makes calls on Redis and on the model, as a string of bytes says. Two servers and a
 // client take part.
 type player struct {
-	t     testing.TB
+	game
 	r     *embedded.Redis
 	m     *model
-	hands [2]*Hand
 	held  [2][]lease // what the servers think is theirs; it may be lost
 	last  [2]func(what string)
 	bytes []byte
-	trace []string
 }
 
 type lease struct {
@@ -45,21 +87,17 @@ type lease struct {
 
 // playModel plays one game, with something else after each of its steps. In the end every job must
 // come to its end.
-func playModel(t testing.TB, game []byte, also ...func(p *player)) {
+func playModel(t testing.TB, bytes []byte, also ...func(p *player)) {
 	r := embedded.New()
 	defer r.Close()
 	rdb := r.Client()
 	defer func() { _ = rdb.Close() }()
-	p := &player{t: t, r: r, bytes: game, m: newModel(1_763_712_345_678_000)}
+	p := &player{game: game{t: t}, r: r, bytes: bytes, m: newModel(1_763_712_345_678_000)}
 	p.clock(0)
 	for i := range p.hands {
 		p.hands[i] = NewHand(t, rdb, "p", "model")
 	}
-	defer func() {
-		if t.Failed() {
-			t.Logf("the game:\n%s", strings.Join(p.trace, "\n"))
-		}
-	}()
+	defer func() { p.tell(len(p.trace)) }()
 	p.note("it begins")
 	for len(p.bytes) > 0 {
 		p.step()
@@ -82,10 +120,8 @@ func (p *player) pick(n int) int {
 	return b % n
 }
 
-func choose[T any](p *player, list ...T) T { return list[p.pick(len(list))] }
-
 func (p *player) note(format string, args ...any) {
-	p.trace = append(p.trace, fmt.Sprintf("%d: ", p.m.us)+fmt.Sprintf(format, args...))
+	p.game.note("%d: %s", p.m.us, fmt.Sprintf(format, args...))
 }
 
 func (p *player) clock(us int64) {
@@ -94,12 +130,12 @@ func (p *player) clock(us int64) {
 }
 
 func (p *player) id() string {
-	return choose(p, "a", "b", "c", "d:{}#", "\x00\xff\n", "f")
+	return oneOf(p, "a", "b", "c", "d:{}#", "\x00\xff\n", "f")
 }
 
 func (p *player) when() string {
 	now := p.m.now()
-	return choose(p, "+0", "+1", "+700", "+30000", strconv.FormatInt(now, 10), strconv.FormatInt(now-5, 10), strconv.FormatInt(now+900, 10), "1")
+	return oneOf(p, "+0", "+1", "+700", "+30000", strconv.FormatInt(now, 10), strconv.FormatInt(now-5, 10), strconv.FormatInt(now+900, 10), "1")
 }
 
 func (p *player) step() {
@@ -110,9 +146,9 @@ func (p *player) step() {
 		p.enqueue(n, h)
 	case 2:
 		id := p.id()
-		known := choose(p, "", "", "", "s", "r", "u", "d", hand.LetterOf(p.m.state(id)))
+		known := oneOf(p, "", "", "", "s", "r", "u", "d", hand.LetterOf(p.m.state(id)))
 		if j := p.m.jobs[id]; j != nil && (j.in == inBucket || j.in == inDead) && p.pick(2) == 0 {
-			known = hand.LetterOf(p.m.state(id)) + strconv.FormatInt(j.score+choose[int64](p, 0, 0, 1), 10)
+			known = hand.LetterOf(p.m.state(id)) + strconv.FormatInt(j.score+oneOf[int64](p, 0, 0, 1), 10)
 		}
 		want := "g"
 		if p.m.jobs[id] != nil {
@@ -126,10 +162,10 @@ func (p *player) step() {
 		id, when := p.id(), p.when()
 		p.calls(n, "reschedule "+id+" "+when, hand.LetterOf(p.m.reschedule(id, when)), func() (script.Reply, error) { return h.TryReschedule(id, when) })
 	case 4:
-		id, when := p.id(), choose(p, "+0", "+0", p.when())
+		id, when := p.id(), oneOf(p, "+0", "+0", p.when())
 		p.calls(n, "revive "+id+" "+when, hand.LetterOf(p.m.revive(id, when)), func() (script.Reply, error) { return h.TryReviveAt(id, when) })
 	case 5:
-		us := choose[int64](p, 1, 400, 999, 1000, 7000, 50_000, 999_000, 5_000_000, 31_000_000)
+		us := oneOf[int64](p, 1, 400, 999, 1000, 7000, 50_000, 999_000, 5_000_000, 31_000_000)
 		p.note("%d µs pass", us)
 		p.clock(us)
 	case 6:
@@ -188,8 +224,8 @@ func (p *player) enqueue(n int, h *Hand) {
 	var args []any
 	letters, what := "", "enqueue"
 	for range 1 + p.pick(3) {
-		id, keep := p.id(), choose(p, 0, 0, 9000)
-		when := choose(p, "", "", "", "r", "r", "d") + p.when() + choose(p, "", "", "", "", " +600", " +40000", " "+strconv.FormatInt(p.m.now()+2, 10))
+		id, keep := p.id(), oneOf(p, 0, 0, 9000)
+		when := oneOf(p, "", "", "", "r", "r", "d") + p.when() + oneOf(p, "", "", "", "", " +600", " +40000", " "+strconv.FormatInt(p.m.now()+2, 10))
 		if jobs[id] {
 			continue
 		}
@@ -206,7 +242,7 @@ func (p *player) enqueue(n int, h *Hand) {
 }
 
 func (p *player) promote(h *Hand) {
-	limit, heal := choose(p, 1000, 1, 2), p.pick(2)
+	limit, heal := oneOf(p, 1000, 1, 2), p.pick(2)
 	moved, reclaimed := p.m.promote(limit, heal == 1)
 	p.note("promote %d, heal %d: %d moved, %d reclaimed", limit, heal, moved, reclaimed)
 	r, err := h.TryPromote(limit, heal)
@@ -215,7 +251,7 @@ func (p *player) promote(h *Hand) {
 }
 
 func (p *player) take(n int, h *Hand) {
-	limit, ms := choose(p, 1, 2, 5, 8), choose[int64](p, 30_000, 5000, 100, 1)
+	limit, ms := oneOf(p, 1, 2, 5, 8), oneOf[int64](p, 30_000, 5000, 100, 1)
 	first := p.m.leases + 1
 	status, ids := p.m.take(limit, ms)
 	p.note("server %d: take %d for %d ms: %s %q", n, limit, ms, status, ids)
@@ -258,7 +294,7 @@ func (p *player) take(n int, h *Hand) {
 				still = append(still, one.ID)
 			}
 		}
-		if limit := choose(p, -1, -1, 0, 1, 3); limit >= 0 && len(still) > 0 {
+		if limit := oneOf(p, -1, -1, 0, 1, 3); limit >= 0 && len(still) > 0 {
 			p.last[n] = nil
 			p.takeAnew(n, h, number, still, limit, ms)
 			return
@@ -315,27 +351,16 @@ func atoi(s string) int {
 // now that ends at the same ms, or at the ms that it would be extended to: fences cannot tell those
 // two apart. A server holds one lease of a job at a time.
 func (p *player) some(n int, ending int64) (list []lease) {
-	for range 1 + p.pick(3) {
-		if len(p.held[n]) == 0 {
-			break
-		}
-		i := p.pick(len(p.held[n]))
-		one := p.held[n][i]
-		p.held[n] = slices.Delete(p.held[n], i, i+1)
-		if j := p.m.jobs[one.ID]; j != nil && j.in == inLeases && j.lease != one.number && (j.score == one.LeaseEnd() || j.score == ending) {
-			continue
-		}
-		if slices.ContainsFunc(list, func(other lease) bool { return other.ID == one.ID }) {
-			continue
-		}
-		list = append(list, one)
-	}
-	return list
+	list = draw(p, &p.held[n], func(one lease) string { return one.ID })
+	return slices.DeleteFunc(list, func(one lease) bool {
+		j := p.m.jobs[one.ID]
+		return j != nil && j.in == inLeases && j.lease != one.number && (j.score == one.LeaseEnd() || j.score == ending)
+	})
 }
 
 func (p *player) settle(n int, h *Hand) {
-	verb := choose(p, settle.Ack, settle.Ack, settle.Expire, settle.Retry, settle.Retry, settle.Snooze, settle.Return, settle.Bury, settle.Again, settle.Again)
-	delay := choose[int64](p, 0, 3, 2000)
+	verb := oneOf(p, settle.Ack, settle.Ack, settle.Expire, settle.Retry, settle.Retry, settle.Snooze, settle.Return, settle.Bury, settle.Again, settle.Again)
+	delay := oneOf[int64](p, 0, 3, 2000)
 	list := p.some(n, 0)
 	if len(list) == 0 {
 		return
@@ -351,7 +376,7 @@ func (p *player) settle(n int, h *Hand) {
 	for _, one := range list {
 		letter := p.m.settle(one.ID, one.number, verb, delay)
 		if verb == settle.Again {
-			when, keep := p.when(), choose[int64](p, 0, 0, 9000)
+			when, keep := p.when(), oneOf[int64](p, 0, 0, 9000)
 			n := h.Renewal(when, keep)
 			if h.Renewals[one.ID] = n; letter == "o" {
 				require.Equal(p.t, "n", p.m.enqueue(one.ID, when, record.Join(n.Head, p.m.now(), n.Tail), keep))
@@ -372,7 +397,7 @@ func (p *player) settle(n int, h *Hand) {
 }
 
 func (p *player) extend(n int, h *Hand) {
-	ending := p.m.now() + choose[int64](p, 5000, 40_000, 1, 0)
+	ending := p.m.now() + oneOf[int64](p, 5000, 40_000, 1, 0)
 	list := p.some(n, ending)
 	if len(list) == 0 {
 		return
@@ -409,7 +434,7 @@ func (p *player) stir(h *Hand) {
 		require.NoError(p.t, h.RDB.LMove(ctx, h.Keys.Ready, h.Keys.Handoff, "LEFT", "RIGHT").Err())
 		return
 	}
-	id := choose(p, "", "no such job", p.id())
+	id := oneOf(p, "", "no such job", p.id())
 	p.note("%q is pushed to ready", id)
 	p.m.ready = append(p.m.ready, id)
 	require.NoError(p.t, h.RDB.RPush(ctx, h.Keys.Ready, id).Err())
@@ -419,12 +444,12 @@ func (p *player) stir(h *Hand) {
 func (p *player) operate(n int, h *Hand) {
 	switch p.pick(4) {
 	case 0, 1:
-		verb, by := choose(p, "pause", "pause", "resume", "resume all"), choose(p, "program", "operator", "")
-		period := choose[int64](p, 0, 2000, 500)
+		verb, by := oneOf(p, "pause", "pause", "resume", "resume all"), oneOf(p, "program", "operator", "")
+		period := oneOf[int64](p, 0, 2000, 500)
 		p.calls(n, fmt.Sprintf("%s by %q for %d ms", verb, by, period), p.m.pause(verb, by, period),
 			func() (script.Reply, error) { return h.TryPause(verb, by, time.Duration(period)*time.Millisecond) })
 	default:
-		most, age, limit := choose(p, 100, 1, 0), choose[int64](p, 1_000_000, 3000), choose(p, 500, 1)
+		most, age, limit := oneOf(p, 100, 1, 0), oneOf[int64](p, 1_000_000, 3000), oneOf(p, 500, 1)
 		dead, done := p.m.prune(most, age, limit)
 		p.note("prune to %d, %d ms, %d at once: %d dead, %d done", most, age, limit, dead, done)
 		r, err := h.TryPrune(most, time.Duration(age)*time.Millisecond, limit)

@@ -15,8 +15,7 @@ import (
 )
 
 // The model is the queue as a few maps and slices: what the scripts in lua/ are meant to do,
-// without Redis. lua_model_play_test.go makes the same random calls on both and compares all they
-// hold.
+// without Redis. A player makes the same random calls on both and compares all they hold.
 
 type place string
 
