@@ -166,7 +166,10 @@ type TopicStatus struct {
 	Running int // number of running handlers; a batch is one
 	// BatchSize is that of a handler of [Server.HandleBatch], else 0.
 	BatchSize int
-	Longest   []RunningJob
+	// Found reports that the server serves the topic because a pattern matches it: see
+	// [Server.Handle]. It stops serving the topic when [Client.RemoveTopic] has removed it.
+	Found   bool
+	Longest []RunningJob
 
 	// Pool is the [Pool] whose workers the topic shares with others of the server, PoolSize the
 	// number of these workers, and Weight that of the topic. Of the pool's workers, as many are
@@ -230,7 +233,7 @@ func serverInfo(id, heartbeat string) ServerInfo {
 	info.Topics = make(map[string]TopicStatus, len(h.Topics))
 	for topic, does := range h.Topics {
 		status := TopicStatus{
-			Workers: does.Workers, BatchSize: does.Batch, Running: does.Running, Loops: does.Loops, Taken: does.Taken, Within: does.Within,
+			Workers: does.Workers, BatchSize: does.Batch, Found: does.Found, Running: does.Running, Loops: does.Loops, Taken: does.Taken, Within: does.Within,
 			Pool: does.Pool, PoolSize: does.Size, Weight: does.Weight,
 		}
 		for _, job := range does.Longest {

@@ -51,7 +51,7 @@ func (c *Client) Schedule(ctx context.Context, topic, name string, spec Spec, pa
 	}
 	place, changed := script.Place{Call: "schedule", Topic: topic, Schedule: name}, false
 	if err == nil {
-		changed, err = c.define(ctx, topic, name, func(old *definition, bad error, _ int64) (*definition, error) {
+		changed, err = c.announced(ctx, topic, name, func(old *definition, bad error, _ int64) (*definition, error) {
 			switch {
 			case errors.Is(bad, ErrNotFound) || d.onto == ontoEdited:
 				return d, nil
@@ -71,13 +71,26 @@ func (c *Client) Schedule(ctx context.Context, topic, name string, spec Spec, pa
 	if err != nil {
 		return end.err(c.acted(ctx, place, "", place.At(err)))
 	}
-	g := c.commits.For(topic, commit.Enqueue)
-	defer g.Release()
-	g.Record(ctx, changed) // another client may have removed the topic since this one recorded it
 	if !changed {
 		return end.err(nil)
 	}
 	return end.err(c.acted(ctx, place, "", nil))
+}
+
+// announced is define for a schedule that may be the first thing in its topic.
+func (c *Client) announced(
+	ctx context.Context, topic, name string, next func(old *definition, bad error, now int64) (*definition, error),
+) (changed bool, err error) {
+	g := c.commits.For(topic, commit.Enqueue)
+	defer g.Release()
+	if err = g.Announce(ctx); err != nil {
+		return false, err
+	}
+	changed, err = c.define(ctx, topic, name, next)
+	if changed || errors.Is(err, ErrUnknownOutcome) {
+		g.Confirm(ctx) // another client may have removed the topic since this one announced it
+	}
+	return changed, err
 }
 
 // define replaces the definition of a schedule. next returns the new definition. It receives the

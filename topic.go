@@ -9,8 +9,10 @@ import (
 
 	"github.com/vmihailenco/msgpack/v5"
 
+	"github.com/delayq/delayq/internal/commit"
 	"github.com/delayq/delayq/internal/contain"
 	"github.com/delayq/delayq/internal/script"
+	"github.com/delayq/delayq/internal/serve"
 )
 
 // A Codec encodes values as payloads and decodes payloads. It must be safe for concurrent use.
@@ -224,14 +226,21 @@ func (t *Topic[T]) HandleBatch(server *Server, f func(ctx context.Context, jobs 
 
 // RemoveTopic removes an empty topic: its counters, its pauses, all its other keys, and its name
 // from [Inspector.Topics]. It returns [ErrNotEmpty] and removes nothing if the topic has jobs, even
-// dead or done ones, or schedules, or if a live server handles it. A topic that does not exist is
-// removed again. If a job or a schedule is stored at the same time, it is kept, and so is the
-// topic.
+// dead or done ones, or schedules, or if a live server has a handler for it. A topic that does not
+// exist is removed again. If a job or a schedule is stored at the same time, it is kept, and so is
+// the topic.
 //
-// Servers with a pattern ([Server.Handle]) handle the topics that they have found. They are asked
-// by their heartbeats, so a server that started within the last seconds may not be noticed. It
-// continues to handle the topic, and records its name again. Receipts of earlier calls expire by
-// themselves within 3 minutes, and a server's list of taken jobs expires with their leases.
+// Servers whose patterns match the topic ([Server.Handle]) end the work for it, within a minute and
+// mostly within 5 s. If a job is stored before that, they continue. They may then log that the
+// topic has lost data, because its counters have begun anew.
+//
+// Servers are asked by their heartbeats, so a server that started within the last seconds may not
+// be noticed. It continues to handle the topic, and records its name again. Receipts of earlier
+// calls expire by themselves within 3 minutes, and a server's list of taken jobs expires with their
+// leases.
+//
+// If ctx ends when the keys are deleted already, RemoveTopic still looks for new jobs and removes
+// the name.
 //
 // Cost: O(servers), with one call for 100 of them, and a few calls of O(1).
 func (c *Client) RemoveTopic(ctx context.Context, topic string) error {
@@ -250,7 +259,7 @@ func (c *Client) removeTopic(ctx context.Context, topic string) error {
 		return err
 	}
 	for _, s := range servers {
-		if _, handles := s.Topics[topic]; handles {
+		if does, handles := s.Topics[topic]; handles && !does.Found {
 			return fmt.Errorf("%w: the server %s handles it", ErrNotEmpty, s.ID)
 		}
 	}
@@ -265,20 +274,29 @@ func (c *Client) removeTopic(ctx context.Context, topic string) error {
 	if n, _ := fmt.Sscan(r.Text(2), &jobs, &leases, &done, &schedules); n > 0 {
 		return fmt.Errorf("%w: it has %d unfinished jobs, %d leases, %d done jobs and %d schedules", ErrNotEmpty, jobs, leases, done, schedules)
 	}
-	// The name is in another slot. Whoever stores a job from now on adds it again, but perhaps
-	// before it is removed here.
-	if err := c.rdb.SRem(ctx, script.TopicsKey(c.o.prefix), topic).Err(); err != nil {
-		return c.unsure(err)
-	}
-	c.commits.Forget(topic)
+	return c.removeName(ctx, k)
+}
+
+// removeName removes a topic whose keys are deleted from the set of topics. The name is in another
+// slot: whoever stores a job in the meantime adds the name again, but perhaps before it is removed
+// here. So removeName looks again, even if ctx has ended, and adds the name if it cannot.
+func (c *Client) removeName(ctx context.Context, k *script.Keys) error {
+	call, cancel := context.WithTimeout(context.WithoutCancel(ctx), serve.CallTimeout)
+	defer cancel()
+	err := c.rdb.SRem(call, script.TopicsKey(c.o.prefix), k.Topic).Err()
+	c.commits.Forget(k.Topic)
+	used := false
 	for _, key := range []string{k.Stats, k.Schedules} {
-		n, err := c.rdb.HLen(ctx, key).Result()
-		if err == nil && n > 0 {
-			return c.unsure(c.rdb.SAdd(ctx, script.TopicsKey(c.o.prefix), topic).Err())
-		}
-		if err != nil {
-			return c.unsure(err)
+		if err == nil && !used {
+			var n int64
+			n, err = c.rdb.HLen(call, key).Result()
+			used = n > 0
 		}
 	}
-	return nil
+	if err != nil || used {
+		g := c.commits.For(k.Topic, commit.Enqueue)
+		defer g.Release()
+		g.Confirm(ctx)
+	}
+	return c.unsure(err)
 }

@@ -149,6 +149,49 @@ func TestRemoveTopicWhileAJobIsStored(t *testing.T) {
 	})
 }
 
+// A RemoveTopic whose context ends when the keys are deleted still removes the name, or adds it if
+// a job was stored meanwhile.
+func TestRemoveTopicOutlivesItsContext(t *testing.T) {
+	queuetest.EachClient(t, func(t *testing.T, f *queuetest.Fixture) {
+		for _, stores := range []bool{false, true} {
+			f.Enqueue("a")
+			_, err := f.Client.Dequeue(t.Context(), "topic", "a")
+			require.NoError(t, err)
+			ctx, cancel := context.WithCancel(t.Context())
+			other := delayq.NewClient(f.RDB, delayq.Prefix(f.Prefix))
+			between := scriptHook(func(e delayq.ScriptEvent) {
+				if e.Name == "remove_topic" {
+					if stores {
+						_, err := other.Enqueue(t.Context(), "topic", "b", nil)
+						require.NoError(t, err)
+					}
+					cancel()
+				}
+			})
+			c := delayq.NewClient(f.RDB, delayq.Prefix(f.Prefix), delayq.Hooks(between))
+			require.NoError(t, c.RemoveTopic(ctx, "topic"))
+			require.Error(t, ctx.Err())
+			topics, err := f.Inspector.Topics(t.Context())
+			require.NoError(t, err)
+			require.Equal(t, stores, len(topics) == 1, topics)
+		}
+	})
+}
+
+// A job or a schedule is not stored if Redis does not take the name of its topic.
+func TestNothingIsStoredWithoutTheNameOfItsTopic(t *testing.T) {
+	queuetest.EachClient(t, func(t *testing.T, f *queuetest.Fixture) {
+		require.NoError(t, f.RDB.Set(t.Context(), f.Prefix+":topics", "of the wrong type", 0).Err())
+		_, err := f.Client.Enqueue(t.Context(), "topic", "a", nil)
+		require.ErrorContains(t, err, `enqueue topic "topic" job "a": the name of the topic was not stored: WRONGTYPE`)
+		_, err = f.Client.EnqueueBatch(t.Context(), []delayq.NewJob{{Topic: "topic", ID: "a"}})
+		require.ErrorContains(t, err, "the name of the topic was not stored: WRONGTYPE")
+		err = f.Client.Schedule(t.Context(), "topic", "s", delayq.Every(time.Hour), nil)
+		require.ErrorContains(t, err, `schedule topic "topic" schedule "s": the name of the topic was not stored: WRONGTYPE`)
+		require.Equal(t, []string{f.Prefix + ":topics"}, keysOf(t, f))
+	})
+}
+
 // The name of a topic is in another slot of a Cluster than its keys.
 func TestRemoveTopicOnACluster(t *testing.T) {
 	t.Parallel()

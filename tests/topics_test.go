@@ -219,6 +219,44 @@ func TestPatternOutlivesTheSetOfTopics(t *testing.T) {
 	})
 }
 
+// A topic whose name was removed comes back with its next job, whichever way the name was removed
+// and however soon the job comes.
+func TestRemovedTopicComesBackWithItsNextJob(t *testing.T) {
+	ways := map[string]func(b *queuetest.Bubble) error{
+		"RemoveTopic": func(b *queuetest.Bubble) error { return b.Client.RemoveTopic(b.Context(), "tenant.1") },
+		"SREM": func(b *queuetest.Bubble) error {
+			return b.RDB.SRem(b.Context(), queuetest.Prefix+":topics", "tenant.1").Err()
+		},
+	}
+	for name, remove := range ways {
+		for _, after := range []time.Duration{0, 30 * time.Second, 2 * time.Minute} {
+			t.Run(fmt.Sprint(name, " and ", after), func(t *testing.T) {
+				queuetest.InBubble(t, func(b *queuetest.Bubble) {
+					var rec queuetest.Recorder
+					b.Enqueue("tenant.1", "1")
+					s := queuetest.ServeMany(b.T, b.RDB, queuetest.Prefix, func(s *delayq.Server) {
+						require.NoError(b, s.HandlerFunc("tenant.*", rec.Then(nil)))
+					})
+					b.Pass(30 * time.Second)
+					require.Equal(b, []string{"1"}, rec.IDs())
+					b.Enqueue("tenant.1", "2") // the client adds the name a minute after the first time
+					b.Pass(31 * time.Second)
+					b.Enqueue("tenant.1", "3")
+					b.Pass(5 * time.Second)
+					require.NoError(b, remove(b))
+					b.Pass(after)
+					if after > 0 {
+						require.Empty(b, s.Health().Topics, "it is not served any more")
+					}
+					b.Enqueue("tenant.1", "4")
+					b.Pass(2 * time.Minute)
+					require.Equal(b, []string{"1", "2", "3", "4"}, rec.IDs())
+				})
+			})
+		}
+	}
+}
+
 // Remove returns when the server stops meanwhile, even if Redis never has the outcome. After that
 // it is refused, as is Handle after a Run that ended before it began.
 func TestRemoveAndHandleAtTheStop(t *testing.T) {

@@ -1,7 +1,6 @@
 package commit
 
 import (
-	"context"
 	"crypto/rand"
 	"hash/maphash"
 	"sync"
@@ -11,27 +10,6 @@ import (
 
 	"github.com/delayq/delayq/internal/script"
 )
-
-// recordEvery is how often a client adds a topic that it uses to the set of topics, because Redis
-// may have lost its data.
-const recordEvery = time.Minute
-
-// Record adds the topic to the set of topics every recordEvery, and immediately if Redis did not
-// know the topic. Only lists of topics and servers with patterns read the set: if the call fails,
-// the next call tries again.
-func (g *Group) Record(ctx context.Context, unknown bool) {
-	now := time.Now()
-	g.mu.Lock()
-	since := now.Sub(g.recorded)
-	g.mu.Unlock()
-	if !unknown && since < recordEvery || g.all.Redis.SAdd(ctx, script.TopicsKey(g.all.Prefix), g.keys.Topic).Err() != nil {
-		return
-	}
-	g.mu.Lock()
-	g.recorded = now
-	g.mu.Unlock()
-	g.all.remember(g.keys.Topic, now)
-}
 
 const (
 	// mostGroups is the number of topics whose state a client keeps.
@@ -78,13 +56,15 @@ type Groups struct {
 	// hash of a topic → time it was added to the set of topics, Unix ms
 	recorded map[uint64]int64
 	seed     maphash.Seed
+	owed     map[string]struct{} // topics that a goroutine is adding to the set: see owe
+	paying   bool                // there is that goroutine
 }
 
 // New returns groups with at most so many flights at a time, besides the first one of each topic.
 func New(w Wire, flights int) *Groups {
 	return &Groups{
 		Wire: w, air: airspace{most: flights}, groups: make(map[groupKey]*Group), most: mostGroups, base: newBase(),
-		recorded: make(map[uint64]int64), seed: maphash.MakeSeed(),
+		recorded: make(map[uint64]int64), seed: maphash.MakeSeed(), owed: make(map[string]struct{}),
 	}
 }
 
@@ -139,29 +119,5 @@ func (c *Groups) evict() {
 	c.floor = max(c.floor, last)
 	if dropped {
 		c.base = newBase()
-	}
-}
-
-// remember records that a topic is in the set of topics.
-func (c *Groups) remember(topic string, at time.Time) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if len(c.recorded) >= mostRecorded {
-		clear(c.recorded)
-	}
-	c.recorded[maphash.String(c.seed, topic)] = at.UnixMilli()
-}
-
-// Forget drops what is remembered about a topic that was removed from the set of topics.
-func (c *Groups) Forget(topic string) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	delete(c.recorded, maphash.String(c.seed, topic))
-	for _, waits := range []bool{false, true} {
-		if g := c.groups[groupKey{topic, waits}]; g != nil {
-			g.mu.Lock()
-			g.recorded = time.Time{}
-			g.mu.Unlock()
-		}
 	}
 }

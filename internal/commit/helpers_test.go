@@ -267,6 +267,30 @@ func (c *countAdds) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	}
 }
 
+// failAdds makes so many additions to sets fail. They are not carried out.
+type failAdds struct{ left atomic.Int64 }
+
+var errAdd = errors.New("the set is away")
+
+func (f *failAdds) DialHook(next redis.DialHook) redis.DialHook { return next }
+func (f *failAdds) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
+
+func (f *failAdds) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		if cmd.Name() == "sadd" {
+			if err := ctx.Err(); err != nil {
+				return err
+			}
+			if f.left.Add(-1) >= 0 {
+				return errAdd
+			}
+		}
+		return next(ctx, cmd)
+	}
+}
+
 // loadScripts makes Redis know all scripts, so that no call is made twice for lack of one.
 func loadScripts(t testing.TB, rdb redis.UniversalClient) {
 	for _, s := range script.All {

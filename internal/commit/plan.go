@@ -96,6 +96,9 @@ func (c *Groups) SendPlan(ctx context.Context, plan Plan, list []*Op, size func(
 // ofRow reports whether an error of a call is the outcome of its operations for good: a key of the
 // topic is damaged, or the only job of the call is larger than Redis allows.
 func ofRow(err error, list []*Op) bool {
+	if errors.Is(err, errUnrecorded) {
+		return false
+	}
 	return script.Code(err) == script.CodeWrongType || len(list) == 1 && script.Answered(err) && strings.Contains(err.Error(), tooLong)
 }
 

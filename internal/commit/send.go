@@ -91,6 +91,10 @@ func (g *Group) listOf(s *script.Script) *script.KeyList {
 // same time. It settles them, except those that the scripts have left for another call. failed is
 // the first error of a call, and unconfirmed says that its writes may be lost in a failover.
 func (g *Group) send(ctx context.Context, pool *script.SeriesPool, list []*Op) (failed, unconfirmed error) {
+	list, refused := g.announce(ctx, list)
+	if len(list) == 0 {
+		return refused, nil
+	}
 	load := g.divide(pool, list)
 	all, calls := load.all, load.calls
 	answered := false
@@ -116,7 +120,7 @@ func (g *Group) send(ctx context.Context, pool *script.SeriesPool, list []*Op) (
 		failed = cmp.Or(failed, s.Err)
 		g.read(ctx, s, unconfirmed)
 	}
-	return failed, unconfirmed
+	return cmp.Or(failed, refused), unconfirmed
 }
 
 // read settles the operations of one call.
@@ -131,8 +135,8 @@ func (g *Group) read(ctx context.Context, s *sending, unconfirmed error) {
 		return
 	}
 	s.kind.read(g, s.list, s.Reply)
-	if s.kind == Enqueue {
-		g.Record(ctx, s.Reply.Text(4) == "+")
+	if s.kind == Enqueue && s.Reply.Text(4) == "+" {
+		g.Confirm(ctx)
 	}
 	left := 0
 	for _, o := range s.list {

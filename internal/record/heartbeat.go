@@ -26,6 +26,7 @@ type HeartbeatTopic struct {
 	Pool    string         `json:"pool,omitempty"`
 	Size    int            `json:"size,omitempty"`   // of the pool
 	Weight  int            `json:"weight,omitempty"` // of the topic in the pool
+	Found   bool           `json:"found,omitempty"`  // a pattern matches the topic, which has no handler of its own
 	Longest []HeartbeatJob `json:"longest,omitempty"`
 
 	Taken  int64         `json:"taken,omitempty"`  // number of jobs, taken within the time Within

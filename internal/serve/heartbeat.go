@@ -123,7 +123,7 @@ func (s *Server) sweep(ctx context.Context, now int64) error {
 func (t *Topic) status(now time.Time) record.HeartbeatTopic {
 	t.Mu.Lock()
 	defer t.Mu.Unlock()
-	info := record.HeartbeatTopic{Workers: t.Workers.Count, Batch: t.Workers.PerCall, Running: t.Workers.Busy, Loops: t.vital.turns.ages(now)}
+	info := record.HeartbeatTopic{Workers: t.Workers.Count, Batch: t.Workers.PerCall, Running: t.Workers.Busy, Found: t.stay.found, Loops: t.vital.turns.ages(now)}
 	if m := t.Workers.Member; m != nil {
 		info.Pool, info.Size, info.Weight = m.Pool.Name, m.Pool.Size, m.Weight
 	}

@@ -164,10 +164,20 @@ func (s *Server) follow(ctx context.Context, topics []string) (done bool) {
 
 // isEmpty reports whether a topic that is not in the set of topics has no jobs and no schedules. If
 // it has, Redis has lost the set, and isEmpty adds the topic again.
+//
+// Clients add a name once a minute, and when Redis says that a job is the first one of its topic.
+// So isEmpty makes the next job the first one. Otherwise a client that has added the name within
+// the last minute, before somebody removed it, would store a job that no server finds. A job that
+// is stored just before that is found here.
 func (s *Server) isEmpty(ctx context.Context, t *Topic) bool {
 	call, cancel := context.WithTimeout(ctx, CallTimeout)
 	defer cancel()
 	n, err := s.Calls.Exists(call, t.Keys.Pool, t.Keys.Schedules).Result()
+	if err == nil && n == 0 {
+		if err = s.Calls.HDel(call, t.Keys.Stats, "enqueued").Err(); err == nil {
+			n, err = s.Calls.Exists(call, t.Keys.Pool, t.Keys.Schedules).Result()
+		}
+	}
 	if err == nil && n > 0 {
 		err = s.noteLate(ctx, t)
 	}

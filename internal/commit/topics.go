@@ -1,0 +1,184 @@
+package commit
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"hash/maphash"
+	"slices"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/delayq/delayq/internal/contain"
+	"github.com/delayq/delayq/internal/loop"
+	"github.com/delayq/delayq/internal/script"
+)
+
+// The set of topics is all that servers with patterns know of new topics. A topic that is not in it
+// has jobs that nobody runs. So a name is added before its first job is stored: a name without jobs
+// does no harm. The set is in another slot of a Cluster than the topic, so no script can do both.
+
+// recordEvery is how often a client adds a topic that it uses to the set of topics, because Redis
+// may have lost its data.
+const recordEvery = time.Minute
+
+// errUnrecorded is in the error of a call whose jobs were not sent because the name of their topic
+// could not be stored.
+var errUnrecorded = errors.New("the name of the topic was not stored")
+
+// Announce adds the topic to the set of topics before something is stored in it, unless this client
+// has done so within recordEvery. If it returns an error, nothing may be stored. A topic that was
+// added before is in the set unless Redis has lost data. So if Redis does not take it again,
+// Announce returns nil, and the client adds it in the background.
+func (g *Group) Announce(ctx context.Context) error {
+	now := time.Now()
+	g.mu.Lock()
+	last := g.recorded
+	g.mu.Unlock()
+	if now.Sub(last) < recordEvery {
+		return nil
+	}
+	err := g.all.add(ctx, g.keys.Topic)
+	switch {
+	case err == nil:
+	case last.IsZero() || ctx.Err() != nil:
+		return fmt.Errorf("%w: %w", errUnrecorded, err)
+	default:
+		g.all.owe(g.keys.Topic, err)
+	}
+	g.noteRecorded(now)
+	return nil
+}
+
+// Confirm adds the topic to the set of topics after Redis has stored something in it and said that
+// it did not know the topic: it has lost its data, or somebody has removed the topic since it was
+// announced. The end of the caller's context does not keep Confirm from it. If Redis does not take
+// the name, the client adds it in the background.
+func (g *Group) Confirm(ctx context.Context) {
+	now := time.Now()
+	call, cancel := context.WithTimeout(context.WithoutCancel(ctx), confirmTimeout)
+	defer cancel()
+	if err := g.all.add(call, g.keys.Topic); err != nil {
+		g.all.owe(g.keys.Topic, err)
+	}
+	g.noteRecorded(now)
+}
+
+// confirmTimeout is how long a call waits for a name that it stores after its jobs.
+const confirmTimeout = 3 * time.Second
+
+func (g *Group) noteRecorded(at time.Time) {
+	g.mu.Lock()
+	g.recorded = at
+	g.mu.Unlock()
+	g.all.remember(g.keys.Topic, at)
+}
+
+// announce announces the topic if some operations store jobs. If that fails, it settles them and
+// returns the others.
+func (g *Group) announce(ctx context.Context, list []*Op) (rest []*Op, failed error) {
+	stores := func(o *Op) bool { return o.Kind == Enqueue }
+	if !slices.ContainsFunc(list, stores) {
+		return list, nil
+	}
+	if failed = g.Announce(ctx); failed == nil {
+		return list, nil
+	}
+	for _, o := range list {
+		if stores(o) {
+			o.Settle(failed)
+		} else {
+			rest = append(rest, o)
+		}
+	}
+	return rest, failed
+}
+
+// add adds topics to the set of topics.
+func (c *Groups) add(ctx context.Context, topics ...any) error {
+	return c.Redis.SAdd(ctx, script.TopicsKey(c.Prefix), topics...).Err()
+}
+
+// owe adds a topic to the set of topics in the background, again and again until Redis has it or
+// its client is closed. why is the error of the first attempt.
+func (c *Groups) owe(topic string, why error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.owed[topic] = struct{}{}
+	if c.paying {
+		return
+	}
+	c.paying = true
+	contain.DefaultLogger().Error("topic not recorded", "topic", topic, "err", why)
+	contain.Launch(nil, c.pay, func(crash *contain.Crash) {
+		contain.DefaultLogger().Error("topic not recorded", "err", crash, "stack", string(crash.Stack))
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.paying = false
+	})
+}
+
+// pay adds the topics that are owed, until none is left.
+func (c *Groups) pay() {
+	for slow := new(loop.Pace); ; {
+		loop.Sleep(context.Background(), slow.Next())
+		topics := c.debts()
+		if len(topics) == 0 {
+			return
+		}
+		call, cancel := context.WithTimeout(context.Background(), confirmTimeout)
+		err := contain.Alone(func() error { return c.add(call, topics...) }) // hooks of the user's client
+		cancel()
+		switch {
+		case errors.Is(err, redis.ErrClosed):
+			contain.DefaultLogger().Error("topic not recorded", "count", len(topics), "err", err)
+		case err == nil:
+			contain.DefaultLogger().Info("topic recorded", "count", len(topics))
+		default:
+			continue
+		}
+		c.mu.Lock()
+		for _, topic := range topics {
+			delete(c.owed, topic.(string))
+		}
+		c.mu.Unlock()
+	}
+}
+
+// debts returns the topics that are owed. If there are none, the next one has a new goroutine.
+func (c *Groups) debts() []any {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	topics := make([]any, 0, len(c.owed))
+	for topic := range c.owed {
+		topics = append(topics, topic)
+	}
+	c.paying = len(topics) > 0
+	return topics
+}
+
+// remember records that a topic is in the set of topics.
+func (c *Groups) remember(topic string, at time.Time) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.recorded) >= mostRecorded {
+		clear(c.recorded)
+	}
+	c.recorded[maphash.String(c.seed, topic)] = at.UnixMilli()
+}
+
+// Forget drops what is remembered about a topic that was removed from the set of topics.
+func (c *Groups) Forget(topic string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.recorded, maphash.String(c.seed, topic))
+	delete(c.owed, topic)
+	for _, waits := range []bool{false, true} {
+		if g := c.groups[groupKey{topic, waits}]; g != nil {
+			g.mu.Lock()
+			g.recorded = time.Time{}
+			g.mu.Unlock()
+		}
+	}
+}

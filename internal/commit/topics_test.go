@@ -1,0 +1,176 @@
+package commit
+
+import (
+	"bytes"
+	"context"
+	"log/slog"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/delayq/delayq/internal/embedded"
+	"github.com/delayq/delayq/internal/redistest"
+	"github.com/delayq/delayq/internal/script"
+)
+
+// A topicsTest is a caller in a bubble whose additions to the set of topics can fail.
+type topicsTest struct {
+	*caller
+	t    *testing.T
+	rdb  *redis.Client
+	adds failAdds
+	logs bytes.Buffer // of the process, so these tests are not parallel
+}
+
+func inTopicsTest(t *testing.T, test func(t *testing.T, c *topicsTest)) {
+	t.Helper()
+	redistest.Bubble(t, func(t *testing.T, _ *embedded.Redis, rdb *redis.Client) {
+		c := &topicsTest{t: t, rdb: rdb}
+		before := slog.Default()
+		slog.SetDefault(slog.New(slog.NewTextHandler(&c.logs, nil)))
+		defer slog.SetDefault(before)
+		own := redis.NewClient(rdb.Options())
+		defer func() {
+			require.NoError(t, own.Close())
+			time.Sleep(time.Minute) // a topic that is still owed is given up
+			synctest.Wait()
+		}()
+		own.AddHook(&c.adds)
+		c.caller = newCaller(own, "delayq")
+		test(t, c)
+	})
+}
+
+func (c *topicsTest) enqueue(ctx context.Context, topic, id string) error {
+	return c.do(ctx, job{}.store(c.t, topic, id))
+}
+
+func (c *topicsTest) named(topic string) bool {
+	return c.rdb.SIsMember(c.t.Context(), script.TopicsKey("delayq"), topic).Val()
+}
+
+func (c *topicsTest) stored(topic string) int64 {
+	return c.rdb.HLen(c.t.Context(), script.NewKeys("delayq", topic).Pool).Val()
+}
+
+// A job is stored only after the name of its topic: nobody would find the job otherwise.
+func TestTopicIsNamedBeforeItsFirstJob(t *testing.T) {
+	inTopicsTest(t, func(t *testing.T, c *topicsTest) {
+		c.adds.left.Store(1)
+		err := c.enqueue(t.Context(), "topic", "first")
+		require.ErrorIs(t, err, errAdd)
+		require.ErrorIs(t, err, errUnrecorded)
+		require.NotErrorIs(t, err, script.ErrUnknown, "nothing was stored")
+		require.Zero(t, c.stored("topic"))
+		require.NoError(t, c.enqueue(t.Context(), "topic", "first"))
+		require.True(t, c.named("topic"))
+
+		// Calls of other kinds do not need the name.
+		c.adds.left.Store(1)
+		require.NoError(t, c.do(t.Context(), &Op{Kind: Cancel, Topic: "other", ID: "id"}))
+		refused, rest := job{}.store(t, "other", "new"), &Op{Kind: Cancel, Topic: "other", ID: "id"}
+		g := c.For("other", Enqueue)
+		defer g.Release()
+		failed, _ := g.send(t.Context(), c.Series, []*Op{refused, rest})
+		require.ErrorIs(t, failed, errAdd)
+		require.ErrorIs(t, refused.Err, errAdd)
+		require.True(t, rest.settled)
+		require.NoError(t, rest.Err)
+		require.Zero(t, c.stored("other"))
+	})
+}
+
+// The plan of an outbox is not carried out without the name, and its rows stay open.
+func TestPlanNeedsTheName(t *testing.T) {
+	inTopicsTest(t, func(t *testing.T, c *topicsTest) {
+		require.NoError(t, c.rdb.Set(t.Context(), script.TopicsKey("delayq"), "of the wrong type", 0).Err())
+		row := job{}.store(t, "topic", "id")
+		plan := Plan{Series: "relay", Number: 1, Tag: "tag"}
+		err := c.SendPlan(t.Context(), plan, []*Op{row}, func(int) int { return 1 })
+		require.ErrorIs(t, err, errUnrecorded)
+		require.Equal(t, script.CodeWrongType, script.Code(err))
+		require.False(t, row.Settled(), "its outcome is not an error of its own")
+		require.Zero(t, c.stored("topic"))
+	})
+}
+
+// A caller whose context ends when its job is stored, before the name is confirmed, leaves a topic
+// that is found.
+func TestNameIsConfirmedAfterTheCallersContext(t *testing.T) {
+	inTopicsTest(t, func(t *testing.T, c *topicsTest) {
+		require.NoError(t, c.enqueue(t.Context(), "topic", "first"))
+		k := script.NewKeys("delayq", "topic") // somebody removes the topic
+		require.NoError(t, c.rdb.Del(t.Context(), script.TopicsKey("delayq"), k.Pool, k.Ready, k.Stats).Err())
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		fault := &redistest.Fault{What: "second", After: cancel}
+		faulty := redis.NewClient(redistest.Faulty(c.rdb, fault))
+		defer func() { require.NoError(t, faulty.Close()) }()
+		faulty.AddHook(&c.adds)
+		c.Redis, c.Scripts.RDB = faulty, faulty
+		require.NoError(t, c.enqueue(ctx, "topic", "second"))
+		require.ErrorIs(t, ctx.Err(), context.Canceled)
+		require.True(t, c.named("topic"))
+	})
+}
+
+// A name that Redis does not take after the job is added in the background, until Redis takes it.
+func TestNameIsOwed(t *testing.T) {
+	inTopicsTest(t, func(t *testing.T, c *topicsTest) {
+		for _, topic := range []string{"a", "b"} {
+			require.NoError(t, c.enqueue(t.Context(), topic, "first"))
+			k := script.NewKeys("delayq", topic)
+			require.NoError(t, c.rdb.Del(t.Context(), script.TopicsKey("delayq"), k.Pool, k.Ready, k.Stats).Err())
+		}
+		c.adds.left.Store(7)
+		require.NoError(t, c.enqueue(t.Context(), "a", "second"))
+		require.NoError(t, c.enqueue(t.Context(), "b", "second"))
+		require.False(t, c.named("a"))
+		require.Contains(t, c.logs.String(), `level=ERROR msg="topic not recorded" topic=a err="the set is away"`)
+		require.NotContains(t, c.logs.String(), "topic=b", "one line for an outage")
+		time.Sleep(10 * time.Second)
+		synctest.Wait()
+		require.True(t, c.named("a"))
+		require.True(t, c.named("b"))
+		require.Contains(t, c.logs.String(), `level=INFO msg="topic recorded" count=2`)
+		require.Empty(t, c.owed)
+
+		// A topic that was removed is not owed any more.
+		c.adds.left.Store(100)
+		c.owe("a", errAdd)
+		c.Forget("a")
+		require.NoError(t, c.rdb.SRem(t.Context(), script.TopicsKey("delayq"), "a").Err())
+		time.Sleep(10 * time.Second)
+		synctest.Wait()
+		require.False(t, c.named("a"))
+		require.False(t, c.paying)
+		require.EqualValues(t, 100, c.adds.left.Load())
+	})
+}
+
+// A client that has added a name does not refuse jobs because Redis does not take it again.
+func TestNameThatIsKnownStopsNoJob(t *testing.T) {
+	inTopicsTest(t, func(t *testing.T, c *topicsTest) {
+		require.NoError(t, c.enqueue(t.Context(), "topic", "first"))
+		require.NoError(t, c.rdb.Del(t.Context(), script.TopicsKey("delayq")).Err())
+		time.Sleep(recordEvery)
+		c.adds.left.Store(3)
+		require.NoError(t, c.enqueue(t.Context(), "topic", "second"))
+		require.NoError(t, c.enqueue(t.Context(), "topic", "third"), "it does not try each time")
+		require.EqualValues(t, 2, c.adds.left.Load())
+		require.False(t, c.named("topic"))
+		time.Sleep(10 * time.Second)
+		synctest.Wait()
+		require.True(t, c.named("topic"))
+
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		time.Sleep(recordEvery)
+		require.ErrorIs(t, c.enqueue(ctx, "topic", "fourth"), context.Canceled)
+		require.EqualValues(t, 3, c.stored("topic"))
+		require.Empty(t, c.owed, "the caller has left, Redis is not away")
+	})
+}
