@@ -6,6 +6,8 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -163,4 +165,34 @@ func (c *Client) auditBatch(ctx context.Context, k *commit.Kind, n int, at func(
 		text.WriteString(strconv.Quote(job.ID))
 	}
 	return c.auditedIf(ctx, place, text.String(), count, unknown, err)
+}
+
+// text describes the query and the arguments of the action for the audit: all that decides which
+// jobs are changed, and how. It does not have the text that is looked for in payloads.
+func (r *application) text() string {
+	q := &r.query
+	words := []string{"state " + string(q.State)}
+	add := func(given bool, format string, args ...any) {
+		if given {
+			words = append(words, fmt.Sprintf(format, args...))
+		}
+	}
+	add(!q.From.IsZero(), "from %s", q.From.UTC().Format(time.RFC3339Nano))
+	add(!q.To.IsZero(), "to %s", q.To.UTC().Format(time.RFC3339Nano))
+	add(q.Latest, "latest first")
+	add(q.Key != "", "key %q", q.Key)
+	add(q.IDPrefix != "", "ID prefix %q", q.IDPrefix)
+	add(q.MinAttempt > 0, "min attempt %d", q.MinAttempt)
+	for _, name := range slices.Sorted(maps.Keys(q.Headers)) {
+		add(true, "header %q: %q", name, q.Headers[name])
+	}
+	add(q.Error != "", "error %q", q.Error)
+	add(q.Failure != "", "failure %s", q.Failure)
+	add(len(q.Payload) > 0, "payload with %d bytes", len(q.Payload))
+	add(q.Cursor != "", "continued")
+	add(r.action.kind == commit.Reschedule, "%s", dueText(&r.due.Options))
+	add(r.action.reason != "", "reason %q", r.action.reason)
+	add(r.opts.spread > 0, "spread over %v", r.opts.spread)
+	add(r.opts.most > 0, "at most %d", r.opts.most)
+	return strings.Join(words, ", ")
 }

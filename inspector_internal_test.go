@@ -12,6 +12,7 @@ import (
 
 	"github.com/delayq/delayq/internal/explain"
 	"github.com/delayq/delayq/internal/record"
+	"github.com/delayq/delayq/internal/script"
 )
 
 // The steps of a history are read from whatever a field holds.
@@ -147,4 +148,54 @@ func FuzzFold(f *testing.F) {
 			require.Equal(t, one, two)
 		}
 	})
+}
+
+// What selects jobs is in the audit of an Apply and in the cursors of a query, whichever field of
+// Query it is. A new field is added here, and so to both.
+func TestEveryFieldOfAQueryCounts(t *testing.T) {
+	t.Parallel()
+	at := time.UnixMilli(1_700_000_000_000)
+	base := Query{Topic: "topic", State: StateReady}
+	for _, field := range reflect.VisibleFields(reflect.TypeFor[Query]()) {
+		q, audited, identified := base, true, true
+		switch field.Name {
+		case "Topic": // an entry of the audit has a field for it
+			q.Topic, audited = "other", false
+		case "State":
+			q.State = StateDead
+		case "From":
+			q.From = at
+		case "To":
+			q.To = at
+		case "Latest":
+			q.Latest = true
+		case "Key":
+			q.Key = "tenant-7"
+		case "IDPrefix":
+			q.IDPrefix = "order-"
+		case "MinAttempt":
+			q.MinAttempt = 3
+		case "Headers":
+			q.Headers = map[string]string{"tenant": "7"}
+		case "Error":
+			q.Error = "timeout"
+		case "Failure":
+			q.Failure = "0123456789ab"
+		case "Payload":
+			q.Payload = []byte("7")
+		case "Limit", "Budget": // how much one call looks at
+			q.Limit, q.Budget, audited, identified = 7, 7, false, false
+		case "Cursor":
+			q.Cursor, identified = "continued", false
+		default:
+			t.Errorf("Query.%s is not in this test", field.Name)
+			continue
+		}
+		texts := func(q Query) string { return (&application{query: q, action: Cancel()}).text() }
+		require.Equal(t, audited, texts(base) != texts(q), "Query.%s in the audit: %q", field.Name, texts(q))
+		ids := func(q Query) queryID {
+			return (&walk{q: &q, keys: script.NewKeys("delayq", q.Topic), from: scoreBound(q.From, "-"), to: scoreBound(q.To, "+")}).id()
+		}
+		require.Equal(t, identified, ids(base) != ids(q), "Query.%s in the cursor", field.Name)
+	}
 }
