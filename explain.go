@@ -22,8 +22,8 @@ type Explanation struct {
 	// Verdict is one sentence in English: the state of the job and the first of Reasons.
 	Verdict string
 	Job     *JobInfo // without its payload; nil if there is no such job
-	// Reasons has every reason that holds, the decisive one first. It is empty if the job is ready,
-	// no other is in front of it, and a worker is free.
+	// Reasons has every reason that holds, the decisive one first. It is empty if the job is ready
+	// since a second at most, no other is in front of it, and a worker is free.
 	Reasons []Reason
 	At      time.Time // when the job was read, by Redis's clock
 }
@@ -73,6 +73,15 @@ const (
 	ReasonNoServer ReasonCode = "no_server"
 	// All live servers of the topic are stopping, and take no more jobs. Servers.
 	ReasonDraining ReasonCode = "draining"
+
+	// Live servers of the topic have sent none of their last two heartbeats, and may be dead.
+	// Servers: those of the topic; Others: those of them that have sent theirs. Server, Host,
+	// Since: the last heartbeat of one that has not. The reason is a decisive one if Others is 0.
+	ReasonServerSilent ReasonCode = "server_silent"
+	// The job has been due for more than a second, nothing is in its way, and no server has taken
+	// it. Since: when it was due. Running, Workers, Servers; Server, Host, LoopAge: the newest
+	// heartbeat.
+	ReasonNotTaken ReasonCode = "not_taken"
 
 	// The job is due and still in the bucket. Since: when it was due. Ahead: jobs that are due
 	// before it. LoopAge: how long ago a live server last tried to promote.
@@ -272,7 +281,7 @@ func readCircumstances(topic, id string, r script.Reply) *circumstances {
 	at := func(column int) string { return r.Text(2 + column) }
 	now := msTime(r.Now())
 	c := &circumstances{info: readJobInfo(topic, id, recordHead, at)}
-	c.ID, c.At = id, now
+	c.ID, c.At, c.Beat = id, now, serve.HeartbeatEvery
 	moved, _ := record.DecodeMoved(at(script.ColumnMoved))
 	c.Job = c.info.fact(moved.Revived)
 	for _, p := range record.DecodePauses(r.Text(11), r.Now()) {

@@ -542,7 +542,42 @@ var scenes = map[string]func(b *queuetest.Bubble) explained{
 		b.Pass(30 * time.Second)
 		return explained{
 			"x", "No longer running: the lease of attempt 1 ended at 2000-01-01 00:00:10.000 UTC, 20s ago, and no server has taken the job back.",
-			[]delayq.Reason{{Code: delayq.ReasonLeaseOver, Attempt: 1, Since: after(b, 10*time.Second)}},
+			[]delayq.Reason{
+				{Code: delayq.ReasonLeaseOver, Attempt: 1, Since: after(b, 10*time.Second)},
+				{Code: delayq.ReasonServerSilent, Servers: 1, Server: "S", Host: "H", Since: after(b, 0)},
+			},
+		}
+	},
+	"killed, a moment ago": func(b *queuetest.Bubble) explained {
+		w := queuetest.NewWire(b.Redis)
+		b.ServeOn(w, "t", block, delayq.Concurrency(4))
+		b.Pass(time.Second)
+		w.Cut()
+		b.Enqueue("t", "x")
+		b.Pass(2 * time.Second)
+		return explained{
+			"x", "Ready, but not running: it is next since 2000-01-01 00:00:01.000 UTC, 2s ago, and no server has taken it; " +
+				"4 of 4 workers seemed free, and the newest heartbeat, of server S of host H, is 3s old.",
+			[]delayq.Reason{{
+				Code: delayq.ReasonNotTaken, Since: after(b, time.Second), Servers: 1, Workers: 4, Server: "S", Host: "H", LoopAge: 3 * time.Second,
+			}},
+		}
+	},
+	"killed": func(b *queuetest.Bubble) explained {
+		w := queuetest.NewWire(b.Redis)
+		b.ServeOn(w, "t", block, delayq.Concurrency(4))
+		b.Pass(time.Second)
+		w.Cut()
+		b.Enqueue("t", "front")
+		b.Enqueue("t", "x")
+		b.Pass(24 * time.Second)
+		return explained{
+			"x", "Ready, but not running: the only server of the topic has sent no heartbeat lately, and may be dead; " +
+				"server S of host H was last seen at 2000-01-01 00:00:00.000 UTC, 25s ago.",
+			[]delayq.Reason{
+				{Code: delayq.ReasonServerSilent, Servers: 1, Server: "S", Host: "H", Since: after(b, 0)},
+				{Code: delayq.ReasonBehind, Ahead: 1},
+			},
 		}
 	},
 	"dead": func(b *queuetest.Bubble) explained {

@@ -13,8 +13,8 @@ var noon = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 // is free.
 func ready() *Facts {
 	return &Facts{
-		ID: "x", At: noon, Job: &Job{State: stateReady, Due: noon.Add(-time.Minute), EnqueuedAt: noon.Add(-time.Hour)},
-		Whole: true, Before: -1, Leased: 1,
+		ID: "x", At: noon, Job: &Job{State: stateReady, Due: noon.Add(-grace), EnqueuedAt: noon.Add(-time.Hour)},
+		Whole: true, Before: -1, Leased: 1, Beat: 5 * time.Second,
 		Takers: []Server{{ID: "s1", Host: "h1", SeenAt: noon, Workers: 2, Capacity: 2, Running: 1, Taken: 60, Within: time.Minute}},
 	}
 }
@@ -27,6 +27,25 @@ func TestExplain(t *testing.T) {
 		codes   []Code
 	}{
 		"next": {func(*Facts) {}, "Ready: it is next, and 1 of 2 workers are free.", nil},
+		"next, and not taken": {func(f *Facts) {
+			f.Job.Due, f.Takers[0].SeenAt = noon.Add(-3*time.Second), noon.Add(-4*time.Second)
+		}, "Ready, but not running: it is next since 2026-03-01 11:59:57.000 UTC, 3s ago, and no server has taken it; " +
+			"1 of 2 workers seemed free, and the newest heartbeat, of server s1 of host h1, is 4s old.", []Code{NotTaken}},
+		"one late heartbeat": {func(f *Facts) { f.Takers[0].SeenAt = noon.Add(-11 * time.Second) },
+			"Ready: it is next, and 1 of 2 workers are free.", nil},
+		"silent": {func(f *Facts) {
+			f.Job.Due, f.Ahead, f.Takers[0].SeenAt = noon.Add(-15*time.Second), 3, noon.Add(-12*time.Second)
+		}, "Ready, but not running: the only server of the topic has sent no heartbeat lately, and may be dead; " +
+			"server s1 of host h1 was last seen at 2026-03-01 11:59:48.000 UTC, 12s ago.", []Code{ServerSilent, Behind}},
+		"both silent": {func(f *Facts) {
+			f.Job.State, f.Takers[0].SeenAt = stateScheduled, noon.Add(-12*time.Second)
+			f.Takers = append(f.Takers, Server{ID: "s2", SeenAt: noon.Add(-20 * time.Second)})
+		}, "Due, but not ready: all 2 servers of the topic have sent no heartbeat lately, and may be dead; " +
+			"server s1 of host h1 was last seen at 2026-03-01 11:59:48.000 UTC, 12s ago.", []Code{ServerSilent, NotPromoted}},
+		"one of two silent": {func(f *Facts) {
+			f.Takers = append(f.Takers, Server{ID: "s2", SeenAt: noon.Add(-20 * time.Second)})
+		}, "Ready, but not running: 1 of 2 servers of the topic has sent no heartbeat lately, and may be dead; " +
+			"server s2 was last seen at 2026-03-01 11:59:40.000 UTC, 20s ago.", []Code{ServerSilent}},
 		"not there": {func(f *Facts) { f.Job = nil }, "Not found: no job has this ID; it was never enqueued, has finished, or was cancelled or dropped.",
 			[]Code{NotFound}},
 		"cancelled": {func(f *Facts) {
@@ -39,7 +58,8 @@ func TestExplain(t *testing.T) {
 			f.Job.LastError = &Failure{At: noon.Add(-2 * time.Second), Kind: "handler_error", Message: "no route"}
 		}, `Scheduled: attempt 2 failed 2s ago ("no route"), and the next one is due at 2026-03-01 12:00:01.000 UTC, in 1s.`, []Code{BackingOff}},
 		"overdue": {func(f *Facts) {
-			f.Job.State, f.Rank, f.Takers[0].Promotes, f.Takers[0].PromoteAge = stateScheduled, 2, true, 3*time.Second
+			f.Job.State, f.Job.Due, f.Rank = stateScheduled, noon.Add(-time.Minute), 2
+			f.Takers[0].Promotes, f.Takers[0].PromoteAge = true, 3*time.Second
 		}, "Due, but not ready: it was due at 2026-03-01 11:59:00.000 UTC, 1m ago, and no server has made it ready; " +
 			"2 jobs are due before it; a server last tried to promote 3s ago.", []Code{NotPromoted}},
 		"paused": {func(f *Facts) {
@@ -63,7 +83,7 @@ func TestExplain(t *testing.T) {
 		}, "Ready, but not running: Redis is full (20 of 10 bytes) and refuses new jobs and the heartbeats of servers.",
 			[]Code{RedisCannotWrite, NoServer}},
 		"running": {func(f *Facts) {
-			f.Job.State, f.Job.LeaseEnd, f.Job.Attempt = stateRunning, noon.Add(time.Second), 1
+			f.Job.State, f.Job.Due, f.Job.LeaseEnd, f.Job.Attempt = stateRunning, noon.Add(-time.Minute), noon.Add(time.Second), 1
 			f.Takers[0].Longest = []Run{{ID: "x", For: 10 * time.Second}}
 		}, "Running: attempt 1 is running on server s1 of host h1 since 2026-03-01 11:59:50.000 UTC, for 10s; " +
 			"its lease lasts until 2026-03-01 12:00:01.000 UTC unless extended.", []Code{Running}},

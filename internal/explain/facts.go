@@ -33,10 +33,11 @@ type Facts struct {
 	Blocker    string    // the job that its key waits for; empty: none
 	Blocked    time.Time // the due time of that job; zero: it is dead
 
-	Takers   []Server // live servers of the topic
-	Draining []Server // those that take no more jobs
-	Others   int      // live servers of other topics
-	Last     *Server  // the last one of the topic that is gone
+	Beat     time.Duration // how often servers send heartbeats
+	Takers   []Server      // live servers of the topic
+	Draining []Server      // those that take no more jobs
+	Others   int           // live servers of other topics
+	Last     *Server       // the last one of the topic that is gone
 
 	Acts  []Act             // in the audit about this job, the newest first
 	Redis map[string]string // what INFO says
@@ -133,6 +134,8 @@ const (
 	TopicRate        Code = "topic_rate"
 	NoServer         Code = "no_server"
 	Draining         Code = "draining"
+	ServerSilent     Code = "server_silent"
+	NotTaken         Code = "not_taken"
 	NotPromoted      Code = "not_promoted"
 	AllBusy          Code = "all_busy"
 	PoolBusy         Code = "pool_busy"

@@ -66,6 +66,12 @@ func (f *Facts) held() (list []Reason) {
 		add(f.unpromoted())
 	case f.is(stateReady):
 		add(f.queued()...)
+		if f.since(f.Job.Due) > grace && len(list) == 0 {
+			add(f.untaken())
+		}
+	}
+	if silent := f.silent(); len(silent) > 0 && len(silent) < len(f.Takers) {
+		add(f.silence(silent))
 	}
 	if len(f.Takers) > 0 {
 		add(f.refusal()...)
@@ -129,7 +135,35 @@ func (f *Facts) obstacles() (list []Reason) {
 		}
 		list = append(list, r)
 	}
+	if silent := f.silent(); len(silent) > 0 && len(silent) == len(f.Takers) {
+		list = append(list, f.silence(silent))
+	}
 	return list
+}
+
+// silent returns the servers that take jobs and whose heartbeats are missing: two at least, so that
+// one late heartbeat of a busy server says nothing.
+func (f *Facts) silent() (list []Server) {
+	for _, s := range f.Takers {
+		if f.since(s.SeenAt) > 2*f.Beat+grace {
+			list = append(list, s)
+		}
+	}
+	return list
+}
+
+// grace is how long a heartbeat may be on its way, and how long a server may need to take a job.
+const grace = time.Second
+
+// silence returns what is known about servers whose heartbeats are missing: the newest of them.
+func (f *Facts) silence(list []Server) Reason {
+	r := Reason{Code: ServerSilent, Servers: len(f.Takers), Others: len(f.Takers) - len(list)}
+	for _, s := range list {
+		if r.Server == "" || s.SeenAt.After(r.Since) {
+			r.Server, r.Host, r.Since = s.ID, s.Host, s.SeenAt
+		}
+	}
+	return r
 }
 
 // unpromoted returns why a job that is due is still in the bucket.
@@ -141,6 +175,18 @@ func (f *Facts) unpromoted() Reason {
 			if r.LoopAge == 0 || age < r.LoopAge {
 				r.LoopAge = age
 			}
+		}
+	}
+	return r
+}
+
+// untaken says that a job has not been taken although nothing is in its way.
+func (f *Facts) untaken() Reason {
+	r := Reason{Code: NotTaken, Since: f.Job.Due, Servers: len(f.Takers), Workers: f.workers()}
+	r.Running = min(int(f.Leased), r.Workers)
+	for _, s := range f.Takers {
+		if age := f.since(s.SeenAt); r.Server == "" || age < r.LoopAge {
+			r.Server, r.Host, r.LoopAge = s.ID, s.Host, age
 		}
 	}
 	return r

@@ -101,6 +101,12 @@ func (r *Reason) clause(now time.Time) string {
 			return "the only server of the topic is stopping and takes no more jobs"
 		}
 		return fmt.Sprintf("all %d servers of the topic are stopping and take no more jobs", r.Servers)
+	case ServerSilent:
+		return r.silent(now)
+	case NotTaken:
+		return fmt.Sprintf(
+			"it is next since %s, %s, and no server has taken it; %s of %s workers seemed free, and the newest heartbeat, of %s, is %s old",
+			moment(r.Since), ago(r.Since), grouped(int64(r.Workers-r.Running)), grouped(int64(r.Workers)), r.server(), span(r.LoopAge))
 	case NotPromoted:
 		text := fmt.Sprintf("it was due at %s, %s, and no server has made it ready", moment(r.Since), ago(r.Since))
 		if r.Ahead > 0 {
@@ -243,6 +249,21 @@ func (r *Reason) noServer(now time.Time) string {
 		text += fmt.Sprintf("; %d servers of other topics are live", r.Others)
 	}
 	return text
+}
+
+// silent returns what is known about servers whose heartbeats are missing.
+func (r *Reason) silent(now time.Time) string {
+	text := "the only server of the topic has"
+	switch silent := r.Servers - r.Others; {
+	case r.Others > 0:
+		text = fmt.Sprintf("%d of %d servers of the topic have", silent, r.Servers)
+		if silent == 1 {
+			text = fmt.Sprintf("1 of %d servers of the topic has", r.Servers)
+		}
+	case silent > 1:
+		text = fmt.Sprintf("all %d servers of the topic have", silent)
+	}
+	return fmt.Sprintf("%s sent no heartbeat lately, and may be dead; %s was last seen at %s, %s ago", text, r.server(), moment(r.Since), span(now.Sub(r.Since)))
 }
 
 // said returns the text of an error, or its kind if it has none.
