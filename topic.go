@@ -179,8 +179,26 @@ func (t *Topic[T]) Decode(job *Job) (T, error) {
 	return value, nil
 }
 
-// Handle is [Server.Handle] with a function that receives the value. A job whose payload cannot be
-// decoded is buried, because no retry can fix it.
+// decodeAttempts is how often a typed topic tries to decode a payload. With the default backoff the
+// attempts are 2 s to 2,048 s apart, 68 minutes from the first to the last one, and up to a fifth
+// longer.
+const decodeAttempts = 12
+
+// undecodable returns the error of a handler for a job whose payload cannot be decoded.
+func undecodable(job *Job, err error) error {
+	if finished := job.Attempt - 1 - job.spent; finished+1 >= decodeAttempts {
+		return Permanent(err)
+	}
+	return err
+}
+
+// Handle is [Server.Handle] with a function that receives the value.
+//
+// If the payload of a job cannot be decoded, f is not called, and the attempt fails. While servers
+// of two releases run side by side, another one may be able to decode the payload, so the job is
+// retried. After 12 attempts it is buried, or earlier if its [Retry] says so. With the default
+// [Backoff] that is 68 minutes after the first attempt, and up to a fifth later. [Client.Revive]
+// gives it 12 more.
 func (t *Topic[T]) Handle(server *Server, f func(ctx context.Context, job *Job, value T) error, opts ...HandlerOption) error {
 	if err := t.validate(); err != nil {
 		return server.register(t.Name(), []error{err}, nil)
@@ -191,15 +209,15 @@ func (t *Topic[T]) Handle(server *Server, f func(ctx context.Context, job *Job, 
 	return server.HandlerFunc(t.name, func(ctx context.Context, job *Job) error {
 		value, err := t.Decode(job)
 		if err != nil {
-			return Permanent(err)
+			return undecodable(job, err)
 		}
 		return f(ctx, job, value)
 	}, opts...)
 }
 
 // HandleBatch is [Server.HandleBatch] with a function that receives the values: values[i] is that
-// of jobs[i]. A job whose payload cannot be decoded is buried and left out. If that is all of them,
-// f is not called.
+// of jobs[i]. A job whose payload cannot be decoded is left out, and retried or buried as
+// [Topic.Handle] does. If that is all of them, f is not called.
 func (t *Topic[T]) HandleBatch(server *Server, f func(ctx context.Context, jobs []*Job, values []T) error, opts ...HandlerOption) error {
 	if err := t.validate(); err != nil {
 		return server.register(t.Name(), []error{err}, nil)
@@ -212,7 +230,7 @@ func (t *Topic[T]) HandleBatch(server *Server, f func(ctx context.Context, jobs 
 		for _, job := range jobs {
 			value, err := t.Decode(job)
 			if err != nil {
-				_ = job.Permanent(err) // the handler has not returned
+				_ = job.Fail(undecodable(job, err)) // the handler has not returned
 				continue
 			}
 			good, values = append(good, job), append(values, value)

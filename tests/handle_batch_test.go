@@ -643,7 +643,7 @@ func TestBatchInStats(t *testing.T) {
 	})
 }
 
-// Typed topics decode the payloads, and bury what they cannot decode.
+// Typed topics decode the payloads, and retry what they cannot decode.
 func TestBatchOfATypedTopic(t *testing.T) {
 	queuetest.InBubble(t, func(b *queuetest.Bubble) {
 		topic := delayq.NewTopic[int]("a", delayq.JSON)
@@ -665,6 +665,10 @@ func TestBatchOfATypedTopic(t *testing.T) {
 		b.Enqueue("a", "worse") // alone, so that the function is not called
 		b.Pass(time.Second)
 		require.Equal(b, map[string]int{"0": 0, "1": 1, "2": 4}, got)
+		require.Equal(b, delayq.StateScheduled, b.State("a", "bad"))
+		require.Equal(b, delayq.StateScheduled, b.State("a", "worse"))
+		b.Pass(2 * time.Hour)
+		require.Equal(b, 12, b.Get("a", "bad").Attempt)
 		require.Equal(b, delayq.StateDead, b.State("a", "bad"))
 		require.Equal(b, delayq.StateDead, b.State("a", "worse"))
 		require.EqualValues(b, 3, b.Counter("a", delayq.CounterAcked))

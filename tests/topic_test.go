@@ -116,8 +116,8 @@ func TestTypedErrors(t *testing.T) {
 	require.ErrorContains(t, err, "encode chan int")
 }
 
-// A handler gets the value; a payload that cannot be decoded is buried at once, for no retry mends
-// it.
+// A handler gets the value. A payload that cannot be decoded is retried, because a server of a
+// newer release may run beside this one.
 func TestTypedHandlers(t *testing.T) {
 	t.Parallel()
 	redistest.Bubble(t, func(t *testing.T, _ *embedded.Redis, rdb *redis.Client) {
@@ -146,11 +146,50 @@ func TestTypedHandlers(t *testing.T) {
 		require.Equal(t, []string{"x 1 box", "x 2 box"}, got)
 		info, err := client.Get(ctx, "parcel", "broken")
 		require.NoError(t, err)
-		require.Equal(t, delayq.StateDead, info.State)
+		require.Equal(t, delayq.StateScheduled, info.State)
 		require.Contains(t, info.Errors[0].Message, "decode tests.parcel")
-		require.Equal(t, 1, info.Attempt)
+		require.Greater(t, info.Attempt, 1)
 		_, err = client.Get(ctx, "parcel", "x")
 		require.ErrorIs(t, err, delayq.ErrNotFound)
+	})
+}
+
+// A job that this release cannot decode runs when a server of the next one is there. One that no
+// release can decode is buried after twelve attempts, or when its retries are used up, and once
+// more after a revive.
+func TestPayloadsAreDecodedByTheNextRelease(t *testing.T) {
+	queuetest.InBubble(t, func(b *queuetest.Bubble) {
+		older, newer := delayq.NewTopic[int]("a", delayq.JSON), delayq.NewTopic[string]("a", delayq.JSON)
+		old := queuetest.ServeMany(b.T, b.RDB, queuetest.Prefix, func(s *delayq.Server) {
+			require.NoError(b, older.Handle(s, func(context.Context, *delayq.Job, int) error { return nil }))
+		})
+		_, err := newer.Enqueue(b.Context(), b.Client, "new", "payload of the next release")
+		require.NoError(b, err)
+		b.Enqueue("a", "bad") // no JSON
+		b.Enqueue("a", "few", delayq.Retry(2))
+		b.Pass(10 * time.Minute)
+		require.Equal(b, delayq.StateScheduled, b.State("a", "new"))
+		require.Equal(b, delayq.StateScheduled, b.State("a", "bad"))
+		require.Equal(b, delayq.StateDead, b.State("a", "few"))
+		require.Equal(b, 3, b.Get("a", "few").Attempt)
+		require.NoError(b, old.Stop())
+		var got []string
+		queuetest.ServeMany(b.T, b.RDB, queuetest.Prefix, func(s *delayq.Server) {
+			require.NoError(b, newer.Handle(s, func(_ context.Context, _ *delayq.Job, value string) error {
+				got = append(got, value)
+				return nil
+			}))
+		})
+		b.Pass(68 * time.Minute * 6 / 5)
+		require.Equal(b, []string{"payload of the next release"}, got)
+		require.Equal(b, delayq.StateDead, b.State("a", "bad"))
+		require.Equal(b, 12, b.Get("a", "bad").Attempt)
+		require.NoError(b, b.Client.Revive(b.Context(), "a", "bad"))
+		b.Pass(10 * time.Minute)
+		require.Equal(b, delayq.StateScheduled, b.State("a", "bad"))
+		b.Pass(2 * time.Hour)
+		require.Equal(b, delayq.StateDead, b.State("a", "bad"))
+		require.Equal(b, 24, b.Get("a", "bad").Attempt)
 	})
 }
 
