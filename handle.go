@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/delayq/delayq/internal/contain"
+	"github.com/delayq/delayq/internal/record"
 	"github.com/delayq/delayq/internal/run"
 	"github.com/delayq/delayq/internal/script"
 	"github.com/delayq/delayq/internal/serve"
@@ -71,7 +72,7 @@ func (s *Server) handleTopic(topic string, h Handler, opts []HandlerOption) erro
 				return err
 			}
 		}
-		switch err := s.engine.Handle(o.like(doing), o.topics); {
+		switch err := s.engine.Handle(o.like(doing, &s.o.job.Options), o.topics); {
 		case errors.Is(err, ErrServerUsed): // it has begun to stop meanwhile
 			return err
 		case err != nil:
@@ -84,11 +85,13 @@ func (s *Server) handleTopic(topic string, h Handler, opts []HandlerOption) erro
 	})
 }
 
-// like returns what the engine must know of a handler.
-func (o *handlerOptions) like(h *handling) serve.TopicConfig {
+// like returns what the engine must know of a handler. Its Defaults take precedence over those of
+// the server.
+func (o *handlerOptions) like(h *handling, defaults *record.Options) serve.TopicConfig {
 	like := serve.TopicConfig{
 		Topic: h.topic, Task: h, Concurrency: o.concurrency, Defaults: o.job.Options, Pool: o.pool, Weight: o.weight,
 	}
+	like.Defaults.Fill(defaults)
 	like.Defaults.Fill(&defaultRun)
 	if o.limits != nil {
 		like.Limits = o.limits.encode()

@@ -129,6 +129,7 @@ type serverOptions struct {
 	deadAge     time.Duration
 	failFast    time.Duration // 0: never
 	history     bool          // what happens in the topics is counted
+	job         jobOptions    // of all runs
 	logger      *slog.Logger
 	hooks       hooks
 	errs        []error
@@ -146,6 +147,7 @@ var defaultServer = serverOptions{
 	deadCount:   1_000_000,
 	deadAge:     90 * 24 * time.Hour,
 	history:     true,
+	job:         defaultJob,
 }
 
 type handlerOptions struct {

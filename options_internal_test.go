@@ -199,7 +199,7 @@ func TestDefaults(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, serverOptions{
 		prefix: "delayq", concurrency: 10, lease: 30 * time.Second, drain: 20 * time.Second, tick: time.Second,
-		deadCount: 1_000_000, deadAge: 90 * 24 * time.Hour, history: true,
+		deadCount: 1_000_000, deadAge: 90 * 24 * time.Hour, history: true, job: defaultJob,
 	}, server)
 }
 

@@ -50,9 +50,9 @@ var defaultRun = record.Options{
 type DefaultsOption []JobOption
 
 // Defaults sets options for jobs that do not set them themselves. The options of a job take
-// precedence over the Defaults of its [Topic], these over those of the client, and these over those
-// of the handler. If Defaults is given several times in one place, the last one of each option
-// applies.
+// precedence over the Defaults of its [Topic], these over those of the client, these over those of
+// the handler, and these over those of the server. If Defaults is given several times in one place,
+// the last one of each option applies.
 //
 // Passed to [NewClient] they apply to all jobs of the client, from [Client.Enqueue],
 // [Client.EnqueueBatch] and [Client.Schedule], through typed topics too. Passed to [NewTopic] they
@@ -61,12 +61,16 @@ type DefaultsOption []JobOption
 // ReplaceDead belong to a single job: in Defaults they are errors.
 //
 // Passed to [Server.Handle] they apply to the runs of all jobs of the topic, from whatever client,
-// and do not change the stored jobs. Only Retry, Backoff, Timeout and Retention are allowed there.
-// A handler with a default Retry takes a job only when it has a free worker, because a crash counts
-// as a failure of all taken jobs.
+// and do not change the stored jobs. Passed to [NewServer] they apply so to the runs of all topics.
+// Only Retry, Backoff, Timeout and Retention are allowed in both. With a default Retry, a server
+// takes a job only when it has a free worker, because a crash counts as a failure of all taken
+// jobs.
 //
 // Without any Defaults a job that always fails is retried forever, and one that hangs occupies its
-// worker. Defaults(Retry(25), Timeout(time.Hour)) for a client is a good start.
+// worker. Retries are unlimited by default because no number of the library's choice is right for
+// all jobs: an outage of a day must not bury the jobs of a queue, while nobody looks at its dead
+// ones. Defaults(Retry(25), Timeout(time.Hour)) for a client or a server is a good start: with the
+// default [Backoff] the last retry is 17 hours after the first failure, and up to a fifth later.
 func Defaults(opts ...JobOption) DefaultsOption { return opts }
 
 // apply adds the options to o.
@@ -80,7 +84,7 @@ func (d DefaultsOption) apply(o *jobOptions) {
 	}
 }
 
-// check returns the complaints about Defaults. With run they are those of a handler.
+// check returns the complaints about Defaults. With run they are those of a handler or a server.
 func (d DefaultsOption) check(run bool) (errs []error) {
 	o := defaultJob
 	d.apply(&o)
@@ -89,7 +93,7 @@ func (d DefaultsOption) check(run bool) (errs []error) {
 			o.fail(fmt.Errorf("%s: %s", name, why))
 		}
 	}
-	const each, late = "must be given with each job", "has no effect in the Defaults of a handler"
+	const each, late = "must be given with each job", "has no effect in the Defaults of a handler or a server"
 	refuse(o.DueAt > 0, "ProcessAt", each)
 	refuse(o.DueIn > 0, "ProcessIn", each)
 	refuse(o.ExpireAt > 0, "ExpireAt", each)
@@ -109,6 +113,12 @@ func (d DefaultsOption) applyClient(o *clientOptions) {
 	o.errs = append(o.errs, d.check(false)...)
 	d.apply(&o.job)
 	o.job.errs = nil // they are in the client's errs
+}
+
+func (d DefaultsOption) applyServer(o *serverOptions) {
+	o.errs = append(o.errs, d.check(true)...)
+	d.apply(&o.job)
+	o.job.errs = nil // they are in the server's errs
 }
 
 func (d DefaultsOption) applyHandler(o *handlerOptions) {

@@ -271,9 +271,9 @@ type ScheduleDefinition struct {
 	// Options holds the options that were given. If two of them contradict each other, the last
 	// one wins.
 	Options []ScheduleOption
-	// EditedBy is the name of the person or program that makes the edit, at most 1 KiB. It is empty
-	// when edit is called, which can set it. [ScheduleInfo.EditedBy] reports the name of the last
-	// edit.
+	// EditedBy is the name of the person or program that makes the edit, at most 1 KiB. When edit
+	// is called it is the actor of the context ([WithActor]), and edit can set another name.
+	// [ScheduleInfo.EditedBy] reports the name of the last edit. The audit has the actor.
 	EditedBy string
 }
 
@@ -311,6 +311,7 @@ func (c *Client) editSchedule(ctx context.Context, topic, name string, edit func
 			return nil, bad
 		}
 		def := ScheduleDefinition{Spec: Spec{rule: old.Spec}, Payload: slices.Clone(old.Payload), Options: scheduleOptionsOf(&old.Definition)}
+		def.EditedBy = actorOf(ctx)
 		if err := edit(&def); err != nil {
 			return nil, err
 		}

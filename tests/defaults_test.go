@@ -235,9 +235,11 @@ func TestDefaultsThatCannotBe(t *testing.T) {
 			defaults := delayq.Defaults(delayq.Timeout(time.Hour), test.opt)
 			server := delayq.NewServer(f.RDB, queuetest.Quiet(f.Prefix)...)
 			server.HandlerFunc("topic", func(context.Context, *delayq.Job) error { return nil }, defaults)
-			err := server.Run(ctx)
-			require.ErrorIs(t, err, delayq.ErrInvalid, name)
-			require.ErrorContains(t, err, test.say, name)
+			whole := delayq.NewServer(f.RDB, append(queuetest.Quiet(f.Prefix), defaults)...)
+			for _, err := range []error{server.Run(ctx), whole.Run(ctx)} {
+				require.ErrorIs(t, err, delayq.ErrInvalid, name)
+				require.ErrorContains(t, err, test.say, name)
+			}
 
 			topic := delayq.NewTopic[string]("topic", defaults)
 			client := delayq.NewClient(f.RDB, delayq.Prefix(f.Prefix), defaults)
@@ -255,6 +257,63 @@ func TestDefaultsThatCannotBe(t *testing.T) {
 				require.ErrorIs(t, err, delayq.ErrInvalid, name)
 				require.ErrorContains(t, err, test.say, name)
 			}
+		}
+	})
+}
+
+// The Defaults of a server are for the runs of all its topics, and those of a handler take
+// precedence, one by one.
+func TestDefaultsOfAServer(t *testing.T) {
+	queuetest.InBubble(t, func(b *queuetest.Bubble) {
+		opts := append(queuetest.Quiet(queuetest.Prefix),
+			delayq.Defaults(delayq.Retry(1), delayq.Backoff(time.Minute, time.Minute), delayq.Timeout(time.Second)),
+			delayq.Defaults(delayq.Retention(time.Hour)))
+		server := delayq.NewServer(b.RDB, opts...)
+		runs := map[string]int{}
+		fails := func(ctx context.Context, job *delayq.Job) error {
+			runs[job.Topic]++
+			if job.ID == "good" {
+				return nil
+			}
+			<-ctx.Done()
+			return ctx.Err()
+		}
+		require.NoError(b, server.HandlerFunc("plain", fails, delayq.Concurrency(1)))
+		require.NoError(b, server.HandlerFunc("own", fails, delayq.Concurrency(1), delayq.Defaults(delayq.Retry(3))))
+		run, stop := context.WithCancel(b.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- server.Run(run) }()
+		b.Enqueue("plain", "good")
+		b.Enqueue("plain", "x")
+		b.Enqueue("own", "x")
+		b.Pass(30 * time.Second)
+		require.Equal(b, map[string]int{"plain": 2, "own": 1}, runs, "they back off")
+		require.Equal(b, delayq.StateDone, b.State("plain", "good"))
+		b.Pass(10 * time.Minute)
+		stop()
+		require.NoError(b, <-ended)
+		require.Equal(b, map[string]int{"plain": 1 + 2, "own": 4}, runs)
+		require.Equal(b, delayq.StateDead, b.State("plain", "x"))
+	})
+}
+
+// The actor of a context is who has edited a schedule, unless the edit says another name.
+func TestScheduleIsEditedByTheActor(t *testing.T) {
+	queuetest.EachClient(t, func(t *testing.T, f *queuetest.Fixture) {
+		require.NoError(t, f.Client.Schedule(t.Context(), "topic", "s", delayq.Every(time.Hour), nil))
+		ctx := delayq.WithActor(t.Context(), "ann")
+		for _, c := range []struct{ says, by string }{{"", "ann"}, {"deploy", "deploy"}} {
+			require.NoError(t, f.Client.EditSchedule(ctx, "topic", "s", func(def *delayq.ScheduleDefinition) error {
+				require.Equal(t, "ann", def.EditedBy)
+				if c.says != "" {
+					def.EditedBy = c.says
+				}
+				def.Payload = []byte(c.by)
+				return nil
+			}))
+			info, err := f.Inspector.Schedule(ctx, "topic", "s")
+			require.NoError(t, err)
+			require.Equal(t, c.by, info.EditedBy)
 		}
 	})
 }
