@@ -163,7 +163,7 @@ func checkNames(topic, id string) error {
 // or [ProcessIn] is given. The ID is unique in its topic, and cancels the job when it is passed to
 // [Client.Dequeue]. An empty ID is replaced by a generated one. Limits: an ID has up to 1 KiB of
 // any bytes, a payload up to [MaxPayload] of any bytes, a topic up to 255 bytes of UTF-8 without {,
-// }, # and control characters.
+// }, #, * and control characters.
 //
 // A request that go-redis repeats makes no second job.
 //

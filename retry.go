@@ -243,7 +243,7 @@ func wishOf(err error) (w wish) {
 //	return delayq.Again(state, delayq.ProcessIn(24*time.Hour))
 //
 // The completed job is treated as if its handler had returned nil: it counts as acked and is kept
-// for its [Retention]. While the new job exists, Get and List show the new one. The new job counts
+// for its [Retention]. While the new job exists, Get and Jobs show the new one. The new job counts
 // as enqueued, has another nonce, starts with attempt 1 and has no errors and no snoozes. Unless
 // opts say otherwise, it has the options of the completed one: [Retry], [Backoff], [Timeout],
 // Retention, the headers, and an [ExpireIn] that starts again. Without [ProcessIn] or [ProcessAt]

@@ -97,6 +97,16 @@ func proseFigures(t *testing.T) []proseFigure {
 		{"docs/design.md", "each topic is pruned once <> anyway", serve.PruneAll},
 		{"docs/design.md", "if the next one has come, or after <>.", schedule.MissedAfter},
 
+		{"docs/operations.md", "A record carries a format version: <>, or 2 if", record.Version},
+		{"docs/operations.md", "A record carries a format version: 1, or <> if the job has a key", record.VersionKeyed},
+		{"docs/README.md", "a board, <> alerts", alerts(t)},
+		{"docs/howto/monitoring.md", "has a Grafana board, <> alerts for Prometheus", alerts(t)},
+		{"README.md", "**[Grafana board and <> alerts]", alerts(t)},
+		{"README.md", "whose last retry is <> after the first failure", backoffs(25).Truncate(time.Hour)},
+		{"*.go", "default [Backoff] the last retry is <> after the first failure", backoffs(25).Truncate(time.Hour)},
+		{"*.go", "[Backoff] that is <> after the first attempt", backoffs(decodeAttempts(t) - 1).Truncate(time.Minute)},
+		{"*.go", "After <> attempts it is buried", decodeAttempts(t)},
+
 		{"docs/operations.md", "server is missing in `Servers` after <>.", serve.HeartbeatStale},
 		{"docs/operations.md", "`DeadLimit`. Default: <> and", deadCount},
 		{"docs/operations.md", "There can be <> at the same time", pauses},
@@ -195,6 +205,28 @@ func proseFigures(t *testing.T) []proseFigure {
 		{"docs/security.md", "| its text, <> of it |", size(record.MaxMessage)},
 		{"docs/security.md", "and the stack, <> of it |", size(record.MaxStack)},
 	}
+}
+
+// alerts returns how many alerts there are for Prometheus.
+func alerts(t *testing.T) int {
+	return len(regexp.MustCompile(`(?m)^\s*- alert:`).FindAllString(proseFile(t, "deploy/delayq.rules.yml"), -1))
+}
+
+// decodeAttempts returns how often a typed topic tries to decode a payload.
+func decodeAttempts(t *testing.T) int {
+	m := regexp.MustCompile(`const decodeAttempts = (\d+)`).FindStringSubmatch(proseFile(t, "topic.go"))
+	require.NotNil(t, m)
+	return must(strconv.Atoi(m[1]))
+}
+
+// backoffs returns how long so many delays of the default backoff are together, without what is
+// added at random.
+func backoffs(retries int) (all time.Duration) {
+	for step := 2 * time.Second; retries > 0; retries-- {
+		all += step
+		step = min(2*step, 4096*time.Second)
+	}
+	return all
 }
 
 func TestProseFiguresAreTheRealOnes(t *testing.T) {
