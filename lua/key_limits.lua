@@ -63,7 +63,8 @@ if answer == 'set' then
   if running > 0 then
     count_in(holders, leases, keyed, key)
   end
-  local jobs = redis.call('ZSCORE', parked, key) and free_keys(parked, turn, lane, {key}) or 0
+  local jobs = redis.call('ZSCORE', parked, key) and free_keys(parked, turn, lane, {key}, true)
+    or 0
   if jobs > 0 then
     rouse(ready, jobs)
     ring(idle, channel, topic, jobs)

@@ -151,7 +151,7 @@ if #due > 0 then
 end
 
 for _, one in ipairs({{held, freed}, {parked, again}}) do
-  local jobs = #one[2] > 0 and free_keys(one[1], turn, lane, one[2]) or 0
+  local jobs = #one[2] > 0 and free_keys(one[1], turn, lane, one[2], one[1] == parked) or 0
   if jobs > 0 then
     rouse(ready, jobs)
     pushed = pushed + jobs

@@ -134,7 +134,7 @@ if enough > 0 and groups == 0 then
 end
 
 -- What serves keys is defined only where keys take turns: every call defines its functions anew.
-local serve_keys, put_stray
+local serve_keys, put_stray, rounded
 local refilled = false -- whether put_stray has put a job into ready
 -- Uses: take_list
 
@@ -146,8 +146,8 @@ if limit > 0 and redis.call('EXISTS', turn, held, parked) > 0 then
     redis.call('ZREM', lane, '') -- after a deletion, the script can write at maxmemory
     offer(turn, {''})
   end
-  -- Uses: take_stray take_rations take_turns
-  serve_keys, put_stray = serve, stray
+  -- Uses: take_stray take_rations take_heads take_turns
+  serve_keys, put_stray, rounded = serve, stray, whole_pass
   local plain
   plain, pass = serve()
   laned, most_jobs = got, groups > 0 and got + plain or limit
@@ -164,7 +164,7 @@ if laned then
     if dry and got < limit or others == 0 then
       redis.call('ZREM', turn, '')
     elseif got > laned then
-      redis.call('ZADD', turn, string.format('%.17g', pass + got - laned), '')
+      redis.call('ZADD', turn, string.format('%.17g', rounded(pass + got - laned)), '')
     end
   end
   -- The others get what it has left.

@@ -55,7 +55,7 @@ if #gone > 0 then
   redis.call('ZREM', holders, unpack(gone))
 end
 if #keys > 0 then
-  local waiting = math.min(free_keys(parked, turn, lane, keys), ended)
+  local waiting = math.min(free_keys(parked, turn, lane, keys, true), ended)
   if waiting > 0 then
     rouse(ready, waiting)
     ring(idle, channel, topic, waiting)

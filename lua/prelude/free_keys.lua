@@ -3,8 +3,9 @@
 -- Expects: lane_range offer
 
 -- free_keys takes keys off held or parked. Those that have jobs in lane get turns first, so none is
--- lost if lane or turn is of a wrong type. It returns the number of these jobs.
-local function free_keys(zset, turn, lane, keys)
+-- lost if lane or turn is of a wrong type. Take parks a key when its turn has come, so a key that
+-- was parked (back) is the next one. It returns the number of these jobs.
+local function free_keys(zset, turn, lane, keys, back)
   redis.call('ZREM', lane, '') -- after a deletion, the script can write at maxmemory
   local jobs, again = 0, {}
   for _, key in ipairs(keys) do
@@ -14,7 +15,7 @@ local function free_keys(zset, turn, lane, keys)
     end
   end
   if jobs > 0 then
-    offer(turn, again)
+    offer(turn, again, back)
   end
   redis.call('ZREM', zset, unpack(keys))
   return jobs

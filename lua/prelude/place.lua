@@ -1,5 +1,6 @@
 
--- Gives: place_rest key_of lane_of lane_range of_record has_key placed_at place_of offer
+-- Gives: place_rest key_of lane_of lane_range of_record has_key placed_at place_of pass_steps
+-- Gives: offer
 
 -- A key is what users call so: jobs can have one, which they share with other jobs (Key in the
 -- library). Its lane is the line of its ready jobs, in Redis, in the order in which they are taken.
@@ -58,14 +59,25 @@ local function place_of(record, due, number)
   return placed_at(string.sub(record, 27, 27 + size), due, number, start, string.sub(record, 1, 8))
 end
 
--- offer gives keys that have none a turn, one after those that are to be served next. A pass that
--- a key has is kept.
-local function offer(turn, keys)
+-- Passes are whole numbers of steps. A pass of half a step more is that of a key that has just
+-- joined. Take has to give it its first pass: the scripts that offer turns do not know the weights.
+local pass_steps = 262144 -- of one turn of a key without a weight
+
+-- offer gives keys turns. A key that has none joins those that are to be served next. A pass that a
+-- key has is kept. back: the turns of these keys had come when something stopped them. They are the
+-- next ones.
+local function offer(turn, keys, back)
   local head = redis.call('ZRANGE', turn, 0, 0, 'WITHSCORES')
-  local pass = head[2] and string.format('%.17g', head[2] + 1) or '0'
-  local turns = {'NX'}
+  local lowest = math.floor((tonumber(head[2] or nil) or 0) * pass_steps) / pass_steps
+  local pass = 0
+  if head[2] and back then
+    pass = lowest - 1 / pass_steps
+  elseif head[2] then -- half a step gets lost beside a pass that is too high
+    pass = lowest < 17179869184 and lowest + 0.5 / pass_steps or lowest + 1
+  end
+  local turns = {back and 'LT' or 'NX'}
   for i, key in ipairs(keys) do
-    turns[2 * i], turns[2 * i + 1] = pass, key
+    turns[2 * i], turns[2 * i + 1] = string.format('%.17g', pass), key
   end
   redis.call('ZADD', turn, unpack(turns))
 end

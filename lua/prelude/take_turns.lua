@@ -1,85 +1,13 @@
 
 -- take_turns: serves the keys whose turn it is.
 -- Gives: serve
--- Expects: now limit free enough within groups batch lease_end limited by_key rule_of lane_range
--- Expects: key_of of_record place_rest holder_of anchor key_running key_emit key_burst ids records
--- Expects: seen got looked read busy more look_up start stray ordered ration book leases turn lane
--- Expects: rules held parked
+-- Expects: limit free groups batch lease_end by_key lane_range of_record place_rest whole_pass
+-- Expects: holder_of anchor ids records seen got looked read busy more look_up start stray book
+-- Expects: heads leases turn lane
 --
 -- While turn or held exists, keys take turns: those with the lowest passes are served, each with
 -- its share of at most 250 jobs by its weight, and its pass grows by its jobs divided by its
--- weight. The IDs in handoff and ready are served as one more key, the empty one. A key that is
--- held loses its turn.
---
--- A key that has reached one of its limits loses its turn for an entry in parked. It gets its turn
--- back from unpark when one of its jobs ends. At the latest it gets it from promote: at its next
--- start, or when the first lease of its running jobs ends.
---
--- Jobs of a key are gathered from the due time of its first one on. Meanwhile the key is parked.
-
--- complete returns nil if the jobs of a key make a batch, and otherwise when they do.
-local function complete(key)
-  local from, to = lane_range(key)
-  local entry = redis.call('ZRANGEBYLEX', lane, from, to, 'LIMIT', 0, 1)[1]
-  if not entry or redis.call('ZLEXCOUNT', lane, from, to) >= enough then
-    return nil
-  end
-  local _, spot = key_of(entry)
-  local begin = tonumber(string.sub(spot, -16, -9), 16) or 2147483648
-  local till = (tonumber(string.sub(spot, -37, -27), 16) or 0) + begin - 2147483648 + within
-  return till > now and till or nil
-end
-
--- heads returns the first keys in turn that are not held and whose limits are not reached, at most
--- want, with their passes, their weights and, if limits of keys are in force, their rations. The
--- turns of the others end here: a job that became ready has given them one.
-local function heads(want)
-  local names, passes, weights, rations, stopped
-  local judged = {}
-  repeat
-    names, passes, weights, rations, stopped = {}, {}, {}, {}, {}
-    local waits = {}
-    local list, all = redis.call('ZRANGE', turn, 0, want - 1, 'WITHSCORES'), {}
-    for i = 1, #list, 2 do
-      all[#all + 1] = list[i]
-    end
-    local ends = #all > 0 and redis.call('EXISTS', held) == 1
-      and redis.call('ZMSCORE', held, unpack(all)) or {}
-    local ruled = #all > 0 and redis.call('EXISTS', rules) == 1
-      and redis.call('HMGET', rules, unpack(all)) or {}
-    for i, key in ipairs(all) do
-      if looked >= 1000 then
-        break -- the others keep their turns
-      end
-      local rule = ruled[i] or nil
-      local weight, running, period, size = rule_of(rule, key_running, key_emit, key_burst)
-      running = ordered and 1 or running
-      local r = by_key and key ~= '' and (running > 0 or period > 0)
-        and (judged[key] or ration(key, running, period, size)) or nil
-      judged[key] = r
-      local till = r and r.room <= 0 and r.till or groups > 0 and key ~= '' and complete(key)
-      if (tonumber(ends[i] or 0) or 0) > now then
-        stopped[#stopped + 1] = key
-      elseif till then
-        stopped[#stopped + 1] = key
-        waits[#waits + 1], waits[#waits + 2] = string.format('%.0f', till), key
-      else
-        local n = #names + 1
-        names[n], passes[n], weights[n], rations[n] = key, tonumber(list[2 * i]), weight, r or false
-      end
-    end
-    if #waits > 0 then -- first: if parked is of a wrong type, no key loses its turn
-      redis.call('ZREM', lane, '') -- after a deletion, the script can write at maxmemory
-      redis.call('ZADD', parked, unpack(waits))
-      limited = by_key and 2 or 3
-    end
-    if #stopped > 0 then
-      redis.call('ZREM', turn, unpack(stopped))
-      looked = looked + #stopped
-    end
-  until #stopped == 0 or looked >= 1000
-  return names, passes, weights, rations
-end
+-- weight. The IDs in handoff and ready are served as one more key, the empty one.
 
 -- candidates reads the first entries of the lanes of keys. open is how many jobs may come of all of
 -- them, and want those with the ones of the empty key. It returns their IDs, the entries before
@@ -114,7 +42,7 @@ local function pass_on(names, passes, weights, taken_of, more_of, stays)
     if more_of[i] then
       if taken_of[i] then
         local m = #later + 1
-        later[m] = string.format('%.17g', passes[i] + taken_of[i] / weights[i])
+        later[m] = string.format('%.17g', whole_pass(passes[i] + taken_of[i] / weights[i]))
         later[m + 1] = key
       end
     elseif more_of[i] == false and not stays[key] then

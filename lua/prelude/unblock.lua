@@ -37,7 +37,7 @@ local function unblock(blockers, parked, turn, lane, ready, ids, places)
   if #stopped == 0 then
     return 0
   end
-  local n = math.min(#stopped, free_keys(parked, turn, lane, stopped))
+  local n = math.min(#stopped, free_keys(parked, turn, lane, stopped, true))
   rouse(ready, n)
   return n
 end

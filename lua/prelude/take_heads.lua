@@ -1,0 +1,135 @@
+
+-- take_heads: finds the keys whose turn it is.
+-- Gives: heads whole_pass
+-- Expects: now enough within groups limited by_key rule_of lane_range key_of pass_steps key_running
+-- Expects: key_emit key_burst looked ordered ration turn lane rules held parked
+--
+-- A key that is held loses its turn. So does a key that has reached one of its limits, but only if
+-- its turn has come: it gets an entry in parked for it. It is the next one again as soon as one of
+-- its jobs ends and unpark finds that. At the latest promote gives it its turn: at its next start,
+-- or when the first lease of its running jobs ends. A key that has just joined gets its first pass
+-- here, as if it had had a job: the others get their shares first.
+--
+-- Jobs of a key are gathered from the due time of its first one on. Meanwhile the key is parked.
+
+-- whole_pass rounds a pass to whole steps.
+local function whole_pass(sum)
+  return math.floor(sum * pass_steps + 0.5) / pass_steps
+end
+
+-- seat_of returns the first pass of a key that has just joined, and the pass before which it has
+-- done so. It returns nil for any other key.
+local function seat_of(noted, weight)
+  if noted * pass_steps % 1 == 0.5 then
+    local joined = math.floor(noted * pass_steps) / pass_steps
+    return whole_pass(joined + 1 / weight), joined
+  end
+end
+
+-- complete returns nil if the jobs of a key make a batch, and otherwise when they do.
+local function complete(key)
+  local from, to = lane_range(key)
+  local entry = redis.call('ZRANGEBYLEX', lane, from, to, 'LIMIT', 0, 1)[1]
+  if not entry or redis.call('ZLEXCOUNT', lane, from, to) >= enough then
+    return nil
+  end
+  local _, spot = key_of(entry)
+  local begin = tonumber(string.sub(spot, -16, -9), 16) or 2147483648
+  local till = (tonumber(string.sub(spot, -37, -27), 16) or 0) + begin - 2147483648 + within
+  return till > now and till or nil
+end
+
+-- facts_of reads what a hash or a zset says of some keys in turn. With pcall: one of a wrong type
+-- says nothing, and must not stop all keys.
+local function facts_of(command, source, keys)
+  if #keys == 0 or redis.call('EXISTS', source) == 0 then
+    return {}
+  end
+  local facts = redis.pcall(command, source, unpack(keys))
+  return facts.err and {} or facts
+end
+
+-- portion reads some keys in turn from a rank on, with their passes, and whether one of them has
+-- just joined.
+local function portion(from, most)
+  local list = redis.call('ZRANGE', turn, from, from + most - 1, 'WITHSCORES')
+  local keys, passes, joined = {}, {}, false
+  for i = 1, #list, 2 do
+    local n = #keys + 1
+    keys[n], passes[n] = list[i], tonumber(list[i + 1])
+    joined = joined or seat_of(passes[n], 1)
+  end
+  return keys, passes, joined
+end
+
+-- leave ends the turns of keys, parks those of them that wait, and gives others their first passes.
+local function leave(stopped, waits, seats)
+  if #waits + #seats > 0 then -- after a deletion, the script can write at maxmemory
+    redis.call('ZREM', lane, '')
+  end
+  if #waits > 0 then -- first: if parked is of a wrong type, no key loses its turn
+    redis.call('ZADD', parked, unpack(waits))
+    limited = by_key and 2 or 3
+  end
+  if #stopped > 0 then
+    redis.call('ZREM', turn, unpack(stopped))
+  end
+  if #seats > 0 then
+    redis.call('ZADD', turn, unpack(seats))
+  end
+end
+
+-- heads returns the first keys in turn that are not held and whose limits are not reached, at most
+-- want, with their passes, their weights and, if limits of keys are in force, their rations. The
+-- keys that it has found keep the first ranks, so it goes on behind them.
+local function heads(want)
+  local names, passes, weights, rations = {}, {}, {}, {}
+  local sure, pace, origin = 0, 0, 0 -- how many jobs the keys so far get before a pass
+  local skipped, over = 0, false
+  while #names < want and looked < 1000 and not over do
+    local most = math.min(250, math.max(want - #names, skipped))
+    local keys, turns, joined = portion(#names, most)
+    local ruled, held_till = facts_of('HMGET', rules, keys), facts_of('ZMSCORE', held, keys)
+    local parked_till = joined and facts_of('ZMSCORE', parked, keys) or {}
+    local stopped, waits, seats, first_seat = {}, {}, {}, math.huge
+    for i, key in ipairs(keys) do
+      if #names == want or looked >= 1000 or over or turns[i] > first_seat then
+        break
+      end
+      local weight, running, period, size = rule_of(ruled[i] or nil, key_running, key_emit,
+        key_burst)
+      running = ordered and 1 or running
+      local seat, from = seat_of(turns[i], weight)
+      if (tonumber(held_till[i] or 0) or 0) > now then
+        stopped[#stopped + 1] = key
+        looked = looked + 1
+      elseif seat and not parked_till[i] then
+        seats[#seats + 1], seats[#seats + 2] = string.format('%.17g', seat), key
+        first_seat, looked = math.min(first_seat, seat), looked + 1
+      else
+        local r = by_key and key ~= '' and (running > 0 or period > 0)
+          and ration(key, running, period, size) or nil
+        local till = r and r.room <= 0 and r.till or groups > 0 and key ~= '' and complete(key)
+        if not till then
+          local n = #names + 1
+          names[n], passes[n], weights[n], rations[n] = key, from or turns[i], weight, r or false
+          if r and r.room < math.huge then
+            sure = sure + r.room
+          else
+            sure, pace, origin = sure + 1, pace + weight, origin + weight * passes[n]
+          end
+        elseif groups == 0 and not seat and sure + pace * turns[i] - origin >= want then
+          over = true -- its turn does not come in this take
+        else
+          stopped[#stopped + 1] = key
+          waits[#waits + 1], waits[#waits + 2] = string.format('%.0f', till), key
+          looked = looked + 1
+        end
+      end
+    end
+    leave(stopped, waits, seats)
+    skipped = skipped + #stopped + #seats / 2
+    over = over or #keys < most and #seats == 0
+  end
+  return names, passes, weights, rations
+end
