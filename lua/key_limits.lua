@@ -24,7 +24,7 @@
 -- The field limited of meta is the number of keys that have more than a weight. Running jobs are
 -- not interrupted. Up to 1,000 of the topic are looked at. Those of the key are counted, if they
 -- were not yet. A key that waits because of its limits gets a turn. The next take parks it again if
--- they are still reached.
+-- they are still reached. Without any limits of keys, holders is deleted.
 --
 -- Returns {'ok', now, answer}: set, or full if so many other keys have limits. Then nothing has
 -- changed.
@@ -57,6 +57,9 @@ if answer == 'set' then
   if more ~= 0 then
     local n = tonumber(redis.call('HGET', meta, 'limited') or nil) or 0 -- it can be damaged
     redis.call('HSET', meta, 'limited', string.format('%.0f', n + more))
+    if n + more < 1 and flow_of(redis.call('HGET', meta, 'flow')) == 0 then
+      redis.call('DEL', holders) -- nobody counts them any more
+    end
     nudge(channel, 'resume', topic, 0, '')
   end
   local _, running = rule_of(rule, 0, 0, 0)

@@ -40,6 +40,8 @@ redis.call('HSET', meta, 'flow', flow)
 redis.call('HDEL', meta, 'promise')
 if flow_of(flow) > 0 then
   count_in(holders, leases, keyed, nil)
+elseif (tonumber(redis.call('HGET', meta, 'limited') or nil) or 0) < 1 then
+  redis.call('DEL', holders) -- nobody counts them any more
 end
 nudge(channel, 'resume', topic, 0, '')
 remember(receipt, number, before)

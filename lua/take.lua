@@ -146,7 +146,7 @@ if limit > 0 and redis.call('EXISTS', turn, held, parked) > 0 then
     redis.call('ZREM', lane, '') -- after a deletion, the script can write at maxmemory
     offer(turn, {''})
   end
-  -- Uses: take_stray take_rations take_heads take_turns
+  -- Uses: sweep take_stray take_rations take_heads take_turns
   serve_keys, put_stray, rounded = serve, stray, whole_pass
   local plain
   plain, pass = serve()

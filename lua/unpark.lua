@@ -16,10 +16,11 @@
 --                     turns
 --
 -- A job that has a lease again keeps its place. At most 400 jobs a call. A key that has a turn
--- although its limits are reached is parked again by the next take. Safe to send twice.
+-- although its limits are reached is parked again by the next take. Entries of holders that a dead
+-- server has left are removed, up to 100 a call. Safe to send twice.
 -- Returns {'ok', now, left}: the number of keys that are parked now.
 -- Cost: O(jobs × log N).
--- Uses: now control place rouse free_keys holder ring
+-- Uses: now control place rouse free_keys holder ring sweep
 local parked, holders, leases, keyed = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local turn, lane, ready, idle = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
 local channel, topic, most, jobs, first = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV, 4
@@ -53,6 +54,7 @@ else
 end
 if #gone > 0 then
   redis.call('ZREM', holders, unpack(gone))
+  sweep(holders, leases, keyed)
 end
 if #keys > 0 then
   local waiting = math.min(free_keys(parked, turn, lane, keys, true), ended)

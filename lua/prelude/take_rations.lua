@@ -1,8 +1,8 @@
 
 -- take_rations: what the limits of a key let a take lease of its jobs (see limits, key_limits).
 -- Gives: ordered halts ration book
--- Expects: now us flow order_of lane_range key_of held_by looked bucket dead leases lane keyed
--- Expects: holders rates blockers
+-- Expects: now us flow order_of lane_range key_of held_by sweep looked bucket dead leases lane
+-- Expects: keyed holders rates blockers
 --
 -- A start counts by the GCRA, as for the topic. Running jobs are counted in holders. An entry there
 -- counts only while its job has a lease, so it cannot leak.
@@ -94,6 +94,21 @@ local function ration(key, running, period, size)
   return r
 end
 
+-- keep_rates removes tats of the past, at most so many: they are as good as none. The others expire
+-- a minute after the last one. So rates does not grow with the keys that ever were, even if nobody
+-- promotes.
+local function keep_rates(most)
+  local clock = string.format('%.0f', us)
+  local past = redis.call('ZRANGEBYSCORE', rates, '-inf', clock, 'LIMIT', 0, most)
+  if #past > 0 then
+    redis.call('ZREM', rates, unpack(past))
+  end
+  local top = redis.call('ZRANGE', rates, -1, -1, 'WITHSCORES')[2]
+  if top then
+    redis.pcall('PEXPIRE', rates, string.format('%.0f', (top - us) / 1000 + 60000))
+  end
+end
+
 -- book counts the starts of keys, and their running jobs. It comes before the leases: if the script
 -- ended after it, a start would be lost and not made twice.
 local function book(names, rations, taken_of, holding)
@@ -106,8 +121,10 @@ local function book(names, rations, taken_of, holding)
   end
   if #tats > 0 then
     redis.call('ZADD', rates, unpack(tats))
+    keep_rates(#tats)
   end
   if #holding > 0 then
+    sweep(holders, leases, keyed) -- before the new ones, which have no lease yet
     redis.call('ZADD', holders, unpack(holding))
   end
 end
