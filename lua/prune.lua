@@ -132,7 +132,7 @@ if math.min(records, buried, delayed, leased, waits, handed, laned) >= 0 then
   missing = missing_of(records, delayed, taken, buried, waits, handed, laned)
   if littered(records, delayed, taken, buried, waits, handed, laned) then
     local first = redis.call('LRANGE', ready, 0, limit - 1)
-    local left = trim(first)
+    local left = #first > 0 and trim(first) or first
     if #left < #first then
       redis.call('LTRIM', ready, #first, -1)
       for i = #left, 1, -1 do

@@ -53,13 +53,13 @@
 --
 -- Returns {'ok', now, lease end (a score), ids, records, attempts, moved, more, waits, bound,
 -- left}. attempts and moved are false if no job of the topic has any. more is 1 if bytes ended the
--- take or jobs were given back: there is more to take. waits is 1 if the server waits now; after 0
--- it must ask again when it can start a job. bound is missing in a repeated reply, and if the topic
--- has no limits. Otherwise it says what ended the take: free, limit (of running jobs), rate, or on
--- (nothing of these). left is the time until the next start in µs, with rate. limited is 1 if
--- limits of keys are in force, and 2 if the take has parked keys because of them: then the timer
--- has to promote, so that it knows when they get turns. It is 3 if keys are parked for other
--- reasons only.
+-- take, if it has looked at 1,000 IDs, or if jobs were given back: there is more to take. waits is
+-- 1 if the server waits now; after 0 it must ask again when it can start a job. bound is missing in
+-- a repeated reply, and if the topic has no limits. Otherwise it says what ended the take: free,
+-- limit (of running jobs), rate, or on (nothing of these). left is the time until the next start in
+-- µs, with rate. limited is 1 if limits of keys are in force, and 2 if the take has parked keys
+-- because of them: then the timer has to promote, so that it knows when they get turns. It is 3 if
+-- keys are parked for other reasons only.
 --
 -- Other replies are {'empty', now, waits, limited}, {'busy', now, waits, limited} (jobs wait for an
 -- idle worker), {'paused', now, until when or 0} and {'held', now, until when} (idle is unchanged),
@@ -179,7 +179,8 @@ if laned then
   more = more or others > 0 and not busy
   dry = dry and others == 0 and got < limit and not refilled
 end
-more = more or kept_back and got > 0
+-- A take that has looked at as many as it may does not know what comes behind them.
+more = more or kept_back and got > 0 or looked >= 1000 and got < limit and not dry and not busy
 
 -- The server is registered by the very take that finds nothing more. So a job cannot be pushed
 -- between the two.
