@@ -243,7 +243,7 @@ func (c *Client) seal(ctx context.Context, e *enqueueing) error {
 	e.fresh = commit.Fresh{Opts: &e.opts.Options, Replace: e.opts.replace, When: e.opts.when(), Nonce: record.NewNonce()}
 	e.op = commit.Op{Kind: commit.Enqueue, Topic: e.job.Topic, ID: e.job.ID, Fresh: &e.fresh}
 	if e.op.ID == "" {
-		e.op.ID = newID()
+		e.op.ID, e.fresh.Unique = newID(), true
 	}
 	e.fresh.Head, e.fresh.Tail, err = record.Encode(e.fresh.Nonce, e.fresh.Opts, e.job.Payload)
 	return err

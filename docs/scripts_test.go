@@ -173,7 +173,9 @@ func TestProseScriptsBuildNoKey(t *testing.T) {
 	command := regexp.MustCompile(`redis\.p?call\('(\w+)', ([^,)]+)`)
 	for name := range script.Digests() {
 		for _, m := range command.FindAllStringSubmatch(redistest.HeaderOf(t, name).Body, -1) {
-			require.Regexp(t, `^\w+$`, m[2], "%s: %s", name, m[0])
+			if m[1] != "PUBLISH" { // a channel is no key
+				require.Regexp(t, `^\w+$`, m[2], "%s: %s", name, m[0])
+			}
 		}
 	}
 }

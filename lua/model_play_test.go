@@ -222,7 +222,7 @@ func (p *player) calls(n int, what, want string, call func() (script.Reply, erro
 func (p *player) enqueue(n int, h *Hand) {
 	jobs := make(map[string]bool)
 	var args []any
-	letters, what := "", "enqueue"
+	letters, what, plain := "", "enqueue", true
 	for range 1 + p.pick(3) {
 		id, keep := p.id(), oneOf(p, 0, 0, 9000)
 		when := oneOf(p, "", "", "", "r", "r", "d") + p.when() + oneOf(p, "", "", "", "", " +600", " +40000", " "+strconv.FormatInt(p.m.now()+2, 10))
@@ -234,9 +234,14 @@ func (p *player) enqueue(n int, h *Hand) {
 		args = append(args, id, head, tail, when)
 		letters += p.m.enqueue(id, when, record.Join(head, p.m.now(), tail), int64(keep))
 		what += fmt.Sprintf(" %q %s", id, when)
+		plain = plain && !strings.ContainsAny(when, "rd ")
 	}
 	if strings.Trim(letters, "n") == "" {
 		letters = ""
+	}
+	if len(jobs) == 1 && plain && p.pick(2) == 0 {
+		p.calls(n, what+" alone", letters, func() (script.Reply, error) { return h.TrySendOne(args) })
+		return
 	}
 	p.calls(n, what, letters, func() (script.Reply, error) { return h.TrySend(false, args) })
 }

@@ -2,7 +2,10 @@ package tests
 
 import (
 	"context"
+	"crypto/rand"
+	"net"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -10,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/delayq/delayq"
+	"github.com/delayq/delayq/internal/redistest"
 	"github.com/delayq/delayq/internal/script"
 )
 
@@ -24,9 +28,12 @@ func (answering) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Proce
 func (a answering) ProcessHook(redis.ProcessHook) redis.ProcessHook {
 	return func(_ context.Context, cmd redis.Cmder) error {
 		if strings.HasPrefix(cmd.Name(), "eval") {
-			reply := a.ready
-			if cmd.Args()[1] == script.Enqueue.Digest {
+			reply := any(a.ready)
+			switch cmd.Args()[1] {
+			case script.Enqueue.Digest:
 				reply = a.stored
+			case script.EnqueueOne.Digest:
+				reply = a.stored[1]
 			}
 			cmd.(*redis.Cmd).SetVal(reply)
 		}
@@ -58,4 +65,51 @@ func TestAllocationsOfALoneCall(t *testing.T) {
 		allocs := testing.AllocsPerRun(1000, func() { _ = c.call() })
 		require.LessOrEqual(t, allocs, c.allocs+2, name) // the race detector needs up to two more
 	}
+}
+
+// What a lone caller and Redis say to each other about a job with a payload of 100 bytes.
+func TestBytesOfALoneCall(t *testing.T) {
+	t.Parallel()
+	redistest.Each(t, func(t *testing.T, rdb redis.UniversalClient) {
+		single, ok := rdb.(*redis.Client)
+		require.True(t, ok)
+		opt := *single.Options()
+		var bytes atomic.Int64
+		opt.Dialer = func(ctx context.Context, network, addr string) (net.Conn, error) {
+			conn, err := single.Options().Dialer(ctx, network, addr)
+			return &weighed{conn, &bytes}, err
+		}
+		counted := redis.NewClient(&opt)
+		defer func() { require.NoError(t, counted.Close()) }()
+		client := delayq.NewClient(counted, delayq.Prefix("bench"))
+		topic := rand.Text()[:5] // as long as that of the row enqueue/1
+		enqueue := func() int64 {
+			before := bytes.Load()
+			_, err := client.Enqueue(t.Context(), topic, "", make([]byte, 100), delayq.ProcessIn(time.Hour))
+			require.NoError(t, err)
+			return bytes.Load() - before
+		}
+		for range 10 {
+			enqueue()
+		}
+		require.LessOrEqual(t, enqueue(), int64(480))
+	})
+}
+
+// A weighed connection counts the bytes in both directions.
+type weighed struct {
+	net.Conn
+	bytes *atomic.Int64
+}
+
+func (w *weighed) Read(p []byte) (int, error) {
+	n, err := w.Conn.Read(p)
+	w.bytes.Add(int64(n))
+	return n, err
+}
+
+func (w *weighed) Write(p []byte) (int, error) {
+	n, err := w.Conn.Write(p)
+	w.bytes.Add(int64(n))
+	return n, err
 }

@@ -14,6 +14,7 @@ type Kind struct {
 	Name   string // in errors
 	Script *script.Script
 	which  func(list []*Op) *script.Script // if not always script
+	lone   func(o *Op) *script.Script      // for an operation that is sent alone; nil: as for others
 	reads  bool                            // it writes nothing, so that its outcome is never unknown
 
 	// words returns the arguments before those of the jobs, without the number of the call.
@@ -45,7 +46,7 @@ var (
 			}
 			return which
 		},
-		words: func(g *Group) []any { return g.words },
+		words: func(g *Group) []any { return g.words }, lone: loneEnqueue,
 		width: 4, job: func(c *script.Call, o *Op) { c.Add(&o.ID, &o.Fresh.Head, &o.Fresh.Tail, &o.Fresh.When) },
 	}
 	Cancel = &Kind{
@@ -92,6 +93,14 @@ func settleRows(list []*Op, r script.Reply) {
 
 // readStates settles operations that the script answers with a letter.
 func readStates(_ *Group, list []*Op, r script.Reply) { settleRows(list, r) }
+
+// loneEnqueue returns the script that stores a plain job alone.
+func loneEnqueue(o *Op) *script.Script {
+	if o.Fresh.plain() {
+		return script.EnqueueOne
+	}
+	return nil
+}
 
 // readEnqueued settles the operations of an enqueue.
 func readEnqueued(_ *Group, list []*Op, r script.Reply) {

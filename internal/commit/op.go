@@ -2,6 +2,7 @@ package commit
 
 import (
 	"fmt"
+	"strings"
 
 	"github.com/delayq/delayq/internal/record"
 	"github.com/delayq/delayq/internal/script"
@@ -37,6 +38,17 @@ type Fresh struct {
 	When       string // due time for the script, and what the job replaces
 	Opts       *record.Options
 	Replace    Replacing
+	Unique     bool // no other job has the ID, because it was generated
+}
+
+// PlainBytes is the size up to which a record is plain: lua/prelude/sizes.lua notes larger ones.
+const PlainBytes = 2000
+
+// plain reports whether lua/enqueue_one.lua can store the job. An ID that the caller has named may
+// be that of another job, about which only lua/enqueue.lua can say something.
+func (f *Fresh) plain() bool {
+	return f.Unique && f.Replace == ReplaceNone && f.Opts.Key == "" && !strings.Contains(f.When, " ") &&
+		len(f.Head)+record.StampLen+len(f.Tail) <= PlainBytes
 }
 
 // A Move is what a reschedule changes.

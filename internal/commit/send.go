@@ -15,21 +15,37 @@ type sending struct {
 	list   []*Op
 	series *script.Series // nil: the script writes nothing
 	number string         // of the call in its series
+	lone   bool           // the script is that for an operation alone
 }
 
 // prepare makes the call. Each call has a series of its own, because it has a receipt of its own.
 func (s *sending) prepare(g *Group, pool *script.SeriesPool) {
+	if !s.kind.reads {
+		s.series = pool.Get()
+		s.number = s.series.Next()
+	}
+	if lone := s.kind.lone; lone != nil && len(s.list) == 1 && pool.Kept == "" {
+		if which := lone(s.list[0]); which != nil {
+			s.lone = true
+			s.fill(g, which, nil)
+			return
+		}
+	}
 	which := s.kind.Script
 	if s.kind.which != nil {
 		which = s.kind.which(s.list)
 	}
-	words, receipt := s.kind.words(g), any("")
-	if !s.kind.reads {
-		s.series = pool.Get()
-		s.number, receipt = s.series.Next(), s.series.Receipt(g.keys)
+	s.fill(g, which, s.kind.words(g))
+}
+
+// fill makes the call of a script, with the words before those of the jobs.
+func (s *sending) fill(g *Group, which *script.Script, words []any) {
+	receipt := any("")
+	if s.series != nil {
+		receipt = s.series.Receipt(g.keys)
 	}
 	s.Set(g.listOf(which), receipt, len(s.list), 1+len(words)+s.kind.width*len(s.list))
-	if !s.kind.reads {
+	if s.series != nil {
 		s.Add(&s.number)
 	}
 	s.Add(words...)
@@ -110,10 +126,12 @@ func (g *Group) send(ctx context.Context, pool *script.SeriesPool, list []*Op) (
 			pool.Put(s.series, err)
 		}
 	}()
-	if all[0].kind == Enqueue && g.all.Replicas > 0 {
-		unconfirmed = g.all.store(ctx, calls[0]) // these calls have the commit to themselves
-	} else {
-		g.all.Scripts.Do(ctx, calls...)
+	unconfirmed = g.call(ctx, all[0].kind, calls)
+	if one := all[0]; one.lone && one.Err == nil && one.Reply.Status() == script.StatusKnown {
+		// The same call in its series, of the script that knows all cases.
+		one.Call = script.Call{}
+		one.fill(g, one.kind.Script, one.kind.words(g))
+		unconfirmed = g.call(ctx, one.kind, calls)
 	}
 	answered = true
 	for _, s := range all {
@@ -121,6 +139,15 @@ func (g *Group) send(ctx context.Context, pool *script.SeriesPool, list []*Op) (
 		g.read(ctx, s, unconfirmed)
 	}
 	return cmp.Or(failed, refused), unconfirmed
+}
+
+// call makes calls at the same time, and waits for replicas if they store jobs.
+func (g *Group) call(ctx context.Context, k *Kind, calls []*script.Call) (unconfirmed error) {
+	if k == Enqueue && g.all.Replicas > 0 {
+		return g.all.store(ctx, calls[0]) // these calls have the commit to themselves
+	}
+	g.all.Scripts.Do(ctx, calls...)
+	return nil
 }
 
 // read settles the operations of one call.

@@ -48,6 +48,31 @@ func (h *Hand) TrySend(replace bool, jobs []any) (script.Reply, error) {
 	return h.Run(which, append(words, jobs...)...)
 }
 
+// TryEnqueueOne and TrySendOne make the calls of a Client about one plain job: of the script for
+// that, and of the enqueue script if that does not know what to do.
+func (h *Hand) TryEnqueueOne(id, when string) (script.Reply, error) {
+	head, tail := h.Record(when, 0)
+	return h.TrySendOne([]any{id, head, tail, when})
+}
+
+func (h *Hand) TrySendOne(job []any) (script.Reply, error) {
+	number := h.Series.Next()
+	words := []any{number, script.MaxTick.Milliseconds(), script.ControlChannel(h.Prefix()), h.Keys.Topic}
+	both := func() (script.Reply, error) {
+		r, err := h.Run(script.EnqueueOne, append([]any{number}, job...)...)
+		switch {
+		case err != nil:
+			return nil, err
+		case r.Status() != script.StatusKnown:
+			return script.Reply{r.Status(), r.Now(), r.Text(2), r.Text(3), r.Text(4)}, nil
+		}
+		return h.Run(script.Enqueue, append(words, job...)...)
+	}
+	r, err := both()
+	h.Last = both
+	return r, err
+}
+
 // nonces are those of the records that Hands have made.
 var nonces atomic.Uint64
 

@@ -275,7 +275,11 @@ func firstKey(cmd redis.Cmder) string {
 // finish reads the reply of a call, or completes its error.
 func (c Caller) finish(ctx context.Context, call *Call) {
 	if call.Err == nil {
-		call.Reply, call.Err = call.cmd.Slice()
+		if now, plain := call.cmd.Val().(int64); plain {
+			call.Reply = Reply{statusOK, now} // see lua/enqueue_one.lua
+		} else {
+			call.Reply, call.Err = call.cmd.Slice()
+		}
 	}
 	place := Place{Call: call.script.Name, Topic: call.Topic}
 	switch {

@@ -107,6 +107,7 @@ func (s *Script) readKeys(body string) {
 
 var (
 	Enqueue         = newScript("enqueue")
+	EnqueueOne      = newScript("enqueue_one")
 	EnqueueKeyed    = newScript("enqueue_keyed")
 	Replace         = newScript("replace")
 	Promote         = newScript("promote")
@@ -155,7 +156,7 @@ var (
 )
 
 var All = []*Script{
-	Enqueue, EnqueueKeyed, Replace, Promote, Watch, Ring, Take, Extend, Ack,
+	Enqueue, EnqueueOne, EnqueueKeyed, Replace, Promote, Watch, Ring, Take, Extend, Ack,
 	Again, Retry, Snooze, GiveBack, Bury, BuryWaiting, Cancel, Delete,
 	Reschedule, Revive, Get, Page, Inspect, ListKeys, Explain, Pause, Hold, Limits, SetPriority, KeyLimits, KeyHold, Unpark,
 	Prune, Survey, Check, Mend, Heartbeat, Chronicle, Audit, RemoveTopic, ScheduleSet, ScheduleRemove,
@@ -193,6 +194,12 @@ const (
 	LetterDone      = 'e' // the job was done
 	LetterBeyond    = 'b' // refused: the job expires by then
 	LetterExpires   = 'p' // left for another call: the job expires, and the caller does not know when
+)
+
+// Statuses of replies.
+const (
+	statusOK    = "ok"
+	StatusKnown = "known" // of lua/enqueue_one.lua: lua/enqueue.lua knows what to do
 )
 
 // Reply is the reply of a script: a status, the Redis clock in ms, and the values that the script's

@@ -1,0 +1,136 @@
+package commit
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/delayq/delayq/internal/record"
+	"github.com/delayq/delayq/internal/redistest"
+	"github.com/delayq/delayq/internal/script"
+)
+
+// unique returns the call that stores a job with a generated ID.
+func (j job) unique(t testing.TB, topic, id string) *Op {
+	o := j.store(t, topic, id)
+	o.Fresh.Unique = true
+	return o
+}
+
+// Only a job that enqueue_one can store goes there, and only alone.
+func TestPlainJobsHaveAScript(t *testing.T) {
+	t.Parallel()
+	some := job{payload: make([]byte, 1000)}.unique(t, "topic", "x").Fresh
+	rest := len(some.Head) + record.StampLen + len(some.Tail) - 1000 // of a record, beside the payload
+	for _, c := range []struct {
+		what  string
+		o     *Op
+		other bool // another job is sent with it
+		plan  bool
+		want  *script.Script
+	}{
+		{"plain", job{}.unique(t, "topic", "x"), false, false, script.EnqueueOne},
+		{"later", job{when: "+5000"}.unique(t, "topic", "x"), false, false, script.EnqueueOne},
+		{"expires after it is due", job{opts: record.Options{ExpireAt: 1}}.unique(t, "topic", "x"), false, false, script.EnqueueOne},
+		{"of the largest size", job{payload: make([]byte, PlainBytes-rest)}.unique(t, "topic", "x"), false, false, script.EnqueueOne},
+		{"larger", job{payload: make([]byte, PlainBytes-rest+1)}.unique(t, "topic", "x"), false, false, script.Enqueue},
+		{"named", job{}.store(t, "topic", "x"), false, false, script.Enqueue},
+		{"can expire before it is due", job{when: "+5000 +6000"}.unique(t, "topic", "x"), false, false, script.Enqueue},
+		{"keyed", job{opts: record.Options{Key: "k"}}.unique(t, "topic", "x"), false, false, script.EnqueueKeyed},
+		{"replaces", job{replace: ReplaceDead}.unique(t, "topic", "x"), false, false, script.Replace},
+		{"with others", job{}.unique(t, "topic", "x"), true, false, script.Enqueue},
+		{"of a plan", job{}.unique(t, "topic", "x"), false, true, script.Enqueue},
+	} {
+		t.Run(c.what, func(t *testing.T) {
+			t.Parallel()
+			redistest.Each(t, func(t *testing.T, rdb redis.UniversalClient) {
+				all := newCaller(rdb, redistest.Prefix(t))
+				list := []*Op{{Kind: c.o.Kind, Topic: c.o.Topic, ID: c.o.ID, Fresh: c.o.Fresh}}
+				if c.other {
+					list = append(list, job{}.unique(t, "topic", "y"))
+				}
+				if c.plan {
+					require.NoError(t, all.SendPlan(t.Context(), Plan{Series: "s", Number: 1}, list, func(int) int { return 1 }))
+				} else {
+					g := all.For("topic", Enqueue)
+					defer g.Release()
+					_, err := g.send(t.Context(), &g.series, list)
+					require.NoError(t, err)
+				}
+				require.Equal(t, []string{fmt.Sprint(c.want.Name, " ", len(list))}, all.log.calls())
+				require.Equal(t, strings.Repeat("n", len(list)), lettersOf(list))
+				raw := rdb.HGet(t.Context(), script.NewKeys(all.Prefix, "topic").Pool, "x").Val()
+				require.Equal(t, record.Join(c.o.Fresh.Head, list[0].Now, c.o.Fresh.Tail), raw)
+			})
+		})
+	}
+}
+
+// If enqueue_one finds the ID or the number of the call, enqueue decides what that means.
+func TestPlainJobThatIsKnown(t *testing.T) {
+	t.Parallel()
+	redistest.Each(t, func(t *testing.T, rdb redis.UniversalClient) {
+		ctx := t.Context()
+		c := newCaller(rdb, redistest.Prefix(t))
+		keys := script.NewKeys(c.Prefix, "topic")
+		both := []string{"enqueue_one 1", "enqueue 1"}
+
+		first := job{when: "+60000"}.unique(t, "topic", "x")
+		require.NoError(t, c.do(ctx, first))
+		require.Equal(t, both[:1], c.log.calls())
+		c.log.events = nil
+
+		twin := job{when: "+60000"}.unique(t, "topic", "x")
+		require.NoError(t, c.do(ctx, twin))
+		require.Equal(t, both, c.log.calls())
+		require.Equal(t, byte(script.LetterScheduled), twin.Letter)
+		require.True(t, strings.HasPrefix(rdb.HGet(ctx, keys.Pool, "x").Val(), string(first.Fresh.Nonce[:])), "the first one is left")
+
+		// The reply is lost, and then the job is cancelled: it does not come back.
+		other := newCaller(rdb, c.Prefix)
+		fault := &redistest.Fault{Lose: true, Done: true}
+		lossy := redis.NewClient(redistest.Faulty(rdb, fault))
+		defer func() { require.NoError(t, lossy.Close()) }()
+		c = newCaller(lossy, other.Prefix)
+		fault.Again(fmt.Sprint(script.EnqueueOne.Digest), func() {
+			if err := other.do(ctx, &Op{Kind: Cancel, Topic: "topic", ID: "y"}); err != nil {
+				t.Error(err)
+			}
+		})
+		lost := job{when: "+60000"}.unique(t, "topic", "y")
+		require.NoError(t, c.do(ctx, lost))
+		require.True(t, fault.Happened())
+		require.Equal(t, both, c.log.calls())
+		require.Equal(t, byte(script.LetterStored), lost.Letter)
+		require.False(t, rdb.HExists(ctx, keys.Pool, "y").Val(), "cancelled means cancelled")
+		require.Equal(t, "2", rdb.HGet(ctx, keys.Stats, "enqueued").Val())
+	})
+}
+
+// A copy of a call that arrives after later calls of its series does nothing.
+func TestPlainJobThatIsLate(t *testing.T) {
+	t.Parallel()
+	redistest.Each(t, func(t *testing.T, rdb redis.UniversalClient) {
+		keys, series := script.NewKeys(redistest.Prefix(t), "topic"), script.NewSeries()
+		call := func(number, id string) string {
+			o := job{}.unique(t, "topic", id)
+			r, err := script.Caller{RDB: rdb}.Exec(t.Context(), script.EnqueueOne, keys, keys.Receipt(series.ID), 1,
+				number, id, o.Fresh.Head, o.Fresh.Tail, o.Fresh.When)
+			require.NoError(t, err)
+			require.WithinDuration(t, time.Now(), time.UnixMilli(r.Now()), time.Hour)
+			return r.Status()
+		}
+		for _, c := range []struct{ number, id, want string }{
+			{"9", "a", "ok"}, {"10", "b", "ok"}, {"9", "c", "known"}, {"10", "d", "known"}, {"8", "e", "known"},
+			{"11", "f", "ok"}, {"101", "g", "ok"}, {"99", "h", "known"}, {"100", "i", "known"}, {"102", "j", "ok"},
+		} {
+			require.Equal(t, c.want, call(c.number, c.id), c.number)
+			require.Equal(t, c.want == "ok", rdb.HExists(t.Context(), keys.Pool, c.id).Val(), c.number)
+		}
+		require.Equal(t, "5", rdb.HGet(t.Context(), keys.Stats, "enqueued").Val())
+	})
+}
